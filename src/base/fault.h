@@ -1,0 +1,26 @@
+/* Bugs and lost hardware: CHECK prints what broke, where, and on which rank, then takes the whole process down
+ * (abort(), so that every thread-rank dies and mpirun ends the other processes). */
+#ifndef ISOTRON_BASE_FAULT_H
+#define ISOTRON_BASE_FAULT_H
+
+#include <setjmp.h>
+
+#define CHECK(cond, ...) ((cond) ? (void)0 : fault(__FILE__, __LINE__, #cond, __VA_ARGS__))
+
+_Noreturn void fault(const char *file, int line, const char *cond, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* What this thread is doing, for the message of a fault. The one piece of per-thread state in the program: a rank is a
+ * thread, and a fault deep in a kernel must be able to name it. */
+typedef struct FaultScope {
+    char where[120];    /* "rank 3 (tp 1 dp 1), op 'norm' #41", kept up to date by the tape */
+    jmp_buf *catch_jmp; /* tests only: jump here instead of abort() */
+    char message[512];  /* filled before the jump */
+} FaultScope;
+
+/* Installs the scope of the calling thread (NULL: none) and returns the previous one. */
+FaultScope *fault_scope(FaultScope *scope);
+/* The scope of the calling thread, NULL if none is installed. */
+FaultScope *fault_scope_now(void);
+
+#endif

@@ -1,0 +1,136 @@
+#define _XOPEN_SOURCE 700
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+static Err failed(const char *verb, const char *path) {
+    int code = errno;
+    if (code == ENOENT || code == EACCES || code == EISDIR || code == ENOTDIR)
+        return err_user("cannot %s '%s': %s; check the path and its permissions", verb, path, strerror(code));
+    return err_infra("cannot %s '%s': %s", verb, path, strerror(code));
+}
+
+bool file_exists(const char *path) { return access(path, F_OK) == 0; }
+
+bool file_is_dir(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+int64_t file_size(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) ? (int64_t)st.st_size : -1;
+}
+
+Err file_read(const char *path, Str *out) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return failed("open", path);
+    char block[1 << 16];
+    ssize_t n;
+    while ((n = read(fd, block, sizeof block)) != 0) {
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            Err e = failed("read", path);
+            close(fd);
+            return e;
+        }
+        str_add(out, block, (size_t)n);
+    }
+    close(fd);
+    if (!out->s) str_puts(out, "");
+    return ERR_OK;
+}
+
+Err file_write_all(int fd, const char *path, const void *bytes, size_t n) {
+    const char *p = bytes;
+    while (n) {
+        ssize_t done = write(fd, p, n > 1 << 30 ? 1 << 30 : n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return failed("write", path);
+        p += done;
+        n -= (size_t)done;
+    }
+    return ERR_OK;
+}
+
+Err file_sync_dir(const char *dir) {
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return failed("open", dir);
+    Err e = fsync(fd) ? failed("sync", dir) : ERR_OK;
+    close(fd);
+    return e;
+}
+
+Err file_write_atomic(const char *path, const void *bytes, size_t n) {
+    char *tmp = mem_printf("%s.tmp.%ld", path, (long)getpid()), *copy = mem_strdup(path);
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    Err e = fd < 0 ? failed("create", tmp) : file_write_all(fd, tmp, bytes, n);
+    if (!e.code && fsync(fd)) e = failed("sync", tmp);
+    if (fd >= 0 && close(fd) && !e.code) e = failed("close", tmp);
+    if (!e.code && rename(tmp, path)) e = failed("rename", tmp);
+    if (!e.code) e = file_sync_dir(dirname(copy));
+    if (e.code && fd >= 0) unlink(tmp);
+    free(tmp);
+    free(copy);
+    return e;
+}
+
+Err file_mkdirs(const char *path) {
+    char *copy = mem_strdup(path);
+    Err e = ERR_OK;
+    for (char *p = copy + 1; !e.code && *copy; p++) {
+        if (*p != '/' && *p) continue;
+        char end = *p;
+        *p = 0;
+        if (mkdir(copy, 0777) && errno != EEXIST) e = failed("create the folder", copy);
+        *p = end;
+        if (!end) break;
+    }
+    if (!e.code && !file_is_dir(path)) e = err_user("'%s' exists and is not a folder; choose another path", path);
+    free(copy);
+    return e;
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *ftw) {
+    (void)st, (void)kind, (void)ftw;
+    return remove(path);
+}
+
+Err file_remove_tree(const char *path) {
+    return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) ? failed("remove", path) : ERR_OK;
+}
+
+Err file_map(const char *path, FileMap *out) {
+    *out = (FileMap){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return failed("open", path);
+    struct stat st;
+    Err e = ERR_OK;
+    if (fstat(fd, &st)) {
+        e = failed("stat", path);
+    } else if (!S_ISREG(st.st_mode)) {
+        e = err_user("'%s' is not a regular file", path);
+    } else if (st.st_size > 0) {
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED) e = failed("map", path);
+        else *out = (FileMap){p, (size_t)st.st_size};
+    }
+    close(fd);
+    return e;
+}
+
+void file_unmap(FileMap *m) {
+    if (m->bytes) munmap((void *)m->bytes, m->size);
+    *m = (FileMap){0};
+}

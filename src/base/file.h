@@ -1,0 +1,37 @@
+/* Files as whole values: read, map, and replace atomically (write, fsync, rename, fsync of the folder). */
+#ifndef ISOTRON_BASE_FILE_H
+#define ISOTRON_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/str.h"
+
+bool file_exists(const char *path);
+bool file_is_dir(const char *path);
+/* Bytes in the file, -1 if it cannot be read. */
+int64_t file_size(const char *path);
+/* Appends the whole file to `out`. */
+Err file_read(const char *path, Str *out);
+/* The file holds either its old or its new content, whatever happens in between. */
+Err file_write_atomic(const char *path, const void *bytes, size_t n);
+/* Writes all bytes to an open descriptor; a full disk is an infra error that names `path`. */
+Err file_write_all(int fd, const char *path, const void *bytes, size_t n);
+/* mkdir -p */
+Err file_mkdirs(const char *path);
+/* fsync of the folder itself, so that a rename inside it survives a power cut. */
+Err file_sync_dir(const char *dir);
+/* rm -r of a folder that this program wrote. */
+Err file_remove_tree(const char *path);
+
+/* A read-only memory map. An empty file maps to {NULL, 0}. */
+typedef struct FileMap {
+    const unsigned char *bytes;
+    size_t size;
+} FileMap;
+Err file_map(const char *path, FileMap *out);
+void file_unmap(FileMap *);
+
+#endif

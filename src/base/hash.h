@@ -1,0 +1,18 @@
+/* Content hashes: XXH3 (xxHash library), 64 bits for names and keys, 128 bits for checkpoint content. */
+#ifndef ISOTRON_BASE_HASH_H
+#define ISOTRON_BASE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct Hash128 {
+    uint64_t hi, lo;
+} Hash128;
+
+uint64_t hash64(const void *bytes, size_t n, uint64_t seed);
+uint64_t hash_name(const char *name); /* hash64 of the characters, seed 0 */
+Hash128 hash128(const void *bytes, size_t n);
+/* 32 lower-case hexadecimal digits and a NUL. */
+void hash_hex(Hash128, char out[33]);
+
+#endif

@@ -1,0 +1,23 @@
+/* Host memory that cannot fail quietly: running out of it is a fault. Release with free(). */
+#ifndef ISOTRON_BASE_MEM_H
+#define ISOTRON_BASE_MEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+void *mem_alloc(size_t bytes);                               /* uninitialised */
+void *mem_zero(size_t count, size_t size);                   /* zeroed; count * size is checked for overflow */
+void *mem_grow(void *old, size_t count, size_t size);        /* realloc; count * size is checked for overflow */
+void *mem_aligned(size_t bytes);                             /* 64-byte aligned, uninitialised */
+char *mem_strdup(const char *s);
+char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* A bump arena: everything allocated for one lifetime (a run, a step, a request) is released together. */
+typedef struct Arena Arena;
+Arena *arena_new(void);
+void arena_free(Arena *);
+void arena_reset(Arena *);              /* forget all allocations, keep the memory */
+void *arena_alloc(Arena *, size_t bytes); /* zeroed, 16-byte aligned, valid until reset or free */
+char *arena_printf(Arena *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,78 @@
+#include "base/str.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+
+static void reserve(Str *s, size_t more) {
+    CHECK(more < (size_t)1 << 62, "size overflow: %zu bytes", more);
+    if (s->cap - s->len > more) return;
+    size_t cap = s->cap ? s->cap : 64;
+    while (cap - s->len <= more) cap *= 2;
+    s->s = mem_grow(s->s, cap, 1);
+    s->cap = cap;
+}
+
+void str_add(Str *s, const void *bytes, size_t n) {
+    reserve(s, n);
+    if (n) memcpy(s->s + s->len, bytes, n);
+    s->len += n;
+    s->s[s->len] = 0;
+}
+
+void str_puts(Str *s, const char *text) { str_add(s, text, strlen(text)); }
+
+void str_printf(Str *s, const char *fmt, ...) {
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    CHECK(n >= 0, "bad format string '%s'", fmt);
+    reserve(s, (size_t)n);
+    vsnprintf(s->s + s->len, (size_t)n + 1, fmt, again);
+    va_end(again);
+    s->len += (size_t)n;
+}
+
+void str_clear(Str *s) {
+    s->len = 0;
+    if (s->s) s->s[0] = 0;
+}
+
+void str_free(Str *s) {
+    free(s->s);
+    *s = (Str){0};
+}
+
+static size_t min3(size_t a, size_t b, size_t c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }
+
+static size_t edit_distance(const char *a, const char *b) {
+    size_t row[128], nb = strlen(b);
+    if (nb >= 128) return 128;
+    for (size_t j = 0; j <= nb; j++) row[j] = j;
+    for (size_t i = 1; *a; a++, i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= nb; j++) {
+            size_t substitute = diagonal + (*a != b[j - 1]);
+            diagonal = row[j];
+            row[j] = min3(row[j] + 1, row[j - 1] + 1, substitute);
+        }
+    }
+    return row[nb];
+}
+
+const char *str_nearest(const char *word, const char *const *candidates, size_t n) {
+    const char *best = NULL;
+    size_t best_distance = strlen(word) / 3 + 1;
+    for (size_t i = 0; i < n; i++) {
+        size_t d = edit_distance(word, candidates[i]);
+        if (d < best_distance) best = candidates[i], best_distance = d;
+    }
+    return best;
+}

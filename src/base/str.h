@@ -1,0 +1,21 @@
+/* A growable byte string, always NUL-terminated (it may hold NULs of its own: use len). */
+#ifndef ISOTRON_BASE_STR_H
+#define ISOTRON_BASE_STR_H
+
+#include <stddef.h>
+
+typedef struct Str {
+    char *s; /* owned; NULL until the first byte; release with str_free */
+    size_t len, cap;
+} Str;
+
+void str_add(Str *, const void *bytes, size_t n);
+void str_puts(Str *, const char *s);
+void str_printf(Str *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void str_clear(Str *); /* length 0, memory kept */
+void str_free(Str *);
+
+/* The candidate nearest to `word` by edit distance, NULL if none is near enough to suggest (a third of its length). */
+const char *str_nearest(const char *word, const char *const *candidates, size_t n);
+
+#endif

@@ -1,0 +1,151 @@
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "unit/cmocka_all.h"
+
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/philox.h"
+#include "base/str.h"
+#include "base/thread.h"
+
+/* Known-answer vectors of the Random123 distribution (kat_vectors, philox4x32 10). */
+static void philox_matches_random123(void **state) {
+    (void)state;
+    Philox4 zero = philox4x32(0, 0, 0);
+    assert_int_equal(zero.v[0], 0x6627e8d5u);
+    assert_int_equal(zero.v[1], 0xe169c58du);
+    assert_int_equal(zero.v[2], 0xbc57ac4cu);
+    assert_int_equal(zero.v[3], 0x9b00dbd8u);
+    Philox4 ones = philox4x32(~0ull, ~0ull, ~0ull);
+    assert_int_equal(ones.v[0], 0x408f276du);
+    assert_int_equal(ones.v[1], 0x41c83b0eu);
+    assert_int_equal(ones.v[2], 0xa20bc7c6u);
+    assert_int_equal(ones.v[3], 0x6d5451fdu);
+}
+
+static void philox_normal_has_unit_moments(void **state) {
+    (void)state;
+    enum { N = 200000 };
+    double sum = 0, square = 0;
+    for (int i = 0; i < N; i++) {
+        double x = philox_normal(1234, 7, (uint64_t)i);
+        sum += x, square += x * x;
+    }
+    double bound = 5 / sqrt(N); /* five standard errors of the mean; the variance's is sqrt(2) larger */
+    assert_true(fabs(sum / N) < bound);
+    assert_true(fabs(square / N - 1) < bound * sqrt(2));
+}
+
+typedef struct Cover {
+    atomic_int hits[1000];
+} Cover;
+
+static void hit(void *arg, int64_t begin, int64_t end) {
+    Cover *c = arg;
+    for (int64_t i = begin; i < end; i++) atomic_fetch_add(&c->hits[i], 1);
+}
+
+static void pool_covers_each_item_once(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 4; threads++) {
+        Pool *pool = pool_new(threads);
+        for (int n = 0; n < 300; n++) {
+            Cover *c = mem_zero(1, sizeof *c);
+            pool_for(pool, n, 3, hit, c);
+            for (int i = 0; i < 1000; i++) assert_int_equal(c->hits[i], i < n);
+            free(c);
+        }
+        pool_free(pool);
+    }
+}
+
+static void fault_names_the_place(void **state) {
+    (void)state;
+    FaultScope scope = {.where = "rank 3, op 'norm'"};
+    jmp_buf jump;
+    scope.catch_jmp = &jump;
+    FaultScope *old = fault_scope(&scope);
+    if (!setjmp(jump)) {
+        CHECK(1 == 2, "the width is %d", 17);
+        fail();
+    }
+    fault_scope(old);
+    assert_non_null(strstr(scope.message, "rank 3, op 'norm'"));
+    assert_non_null(strstr(scope.message, "the width is 17"));
+    assert_non_null(strstr(scope.message, "1 == 2"));
+}
+
+static void nearest_suggests_only_what_is_near(void **state) {
+    (void)state;
+    const char *names[] = {"hidden-size", "num-layers", "seq-length"};
+    assert_string_equal(str_nearest("hiden-size", names, 3), "hidden-size");
+    assert_string_equal(str_nearest("seq-lenght", names, 3), "seq-length");
+    assert_null(str_nearest("bananas", names, 3));
+}
+
+static void atomic_write_replaces_and_missing_folder_is_a_sentence(void **state) {
+    (void)state;
+    char dir[] = "/tmp/isotron-file-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    char *deep = mem_printf("%s/a/b", dir), *path = mem_printf("%s/x", deep);
+    assert_int_equal(file_write_atomic(path, "one", 3).code, ERR_USER);
+    assert_int_equal(file_mkdirs(deep).code, ERR_NONE);
+    assert_int_equal(file_write_atomic(path, "one", 3).code, ERR_NONE);
+    assert_int_equal(file_write_atomic(path, "three", 5).code, ERR_NONE);
+    Str s = {0};
+    assert_int_equal(file_read(path, &s).code, ERR_NONE);
+    assert_string_equal(s.s, "three");
+    FileMap map;
+    assert_int_equal(file_map(path, &map).code, ERR_NONE);
+    assert_memory_equal(map.bytes, "three", 5);
+    file_unmap(&map);
+    assert_int_equal(file_map(deep, &map).code, ERR_USER);
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+    assert_false(file_exists(dir));
+    str_free(&s), free(deep), free(path);
+}
+
+static void arena_blocks_do_not_overlap(void **state) {
+    (void)state;
+    Arena *a = arena_new();
+    for (int round = 0; round < 2; round++) {
+        unsigned char *blocks[200];
+        for (int i = 0; i < 200; i++) {
+            blocks[i] = arena_alloc(a, (size_t)i * 37);
+            memset(blocks[i], i, (size_t)i * 37);
+        }
+        for (int i = 0; i < 200; i++)
+            for (int j = 0; j < i * 37; j++) assert_int_equal(blocks[i][j], i);
+        arena_reset(a);
+    }
+    arena_free(a);
+}
+
+static void hash_depends_on_every_byte(void **state) {
+    (void)state;
+    char text[] = "isotron", hex[33], hex2[33];
+    hash_hex(hash128(text, 7), hex);
+    text[6] ^= 1;
+    hash_hex(hash128(text, 7), hex2);
+    assert_string_not_equal(hex, hex2);
+    assert_int_equal(strlen(hex), 32);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(philox_matches_random123),
+        cmocka_unit_test(philox_normal_has_unit_moments),
+        cmocka_unit_test(pool_covers_each_item_once),
+        cmocka_unit_test(fault_names_the_place),
+        cmocka_unit_test(nearest_suggests_only_what_is_near),
+        cmocka_unit_test(atomic_write_replaces_and_missing_folder_is_a_sentence),
+        cmocka_unit_test(arena_blocks_do_not_overlap),
+        cmocka_unit_test(hash_depends_on_every_byte),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
