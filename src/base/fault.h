@@ -13,7 +13,8 @@ _Noreturn void fault(const char *file, int line, const char *cond, const char *f
 /* What this thread is doing, for the message of a fault. The one piece of per-thread state in the program: a rank is a
  * thread, and a fault deep in a kernel must be able to name it. */
 typedef struct FaultScope {
-    char where[120];    /* "rank 3 (tp 1 dp 1), op 'norm' #41", kept up to date by the tape */
+    char where[120];    /* "rank 3 (tp 1 dp 1)" */
+    char op[32];        /* the op that is running, empty between ops */
     jmp_buf *catch_jmp; /* tests only: jump here instead of abort() */
     char message[512];  /* filled before the jump */
 } FaultScope;

@@ -1,4 +1,3 @@
-#define _XOPEN_SOURCE 700
 #include "base/file.h"
 
 #include <errno.h>

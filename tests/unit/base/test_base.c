@@ -66,7 +66,7 @@ static void pool_covers_each_item_once(void **state) {
 
 static void fault_names_the_place(void **state) {
     (void)state;
-    FaultScope scope = {.where = "rank 3, op 'norm'"};
+    FaultScope scope = {.where = "rank 3", .op = "norm"};
     jmp_buf jump;
     scope.catch_jmp = &jump;
     FaultScope *old = fault_scope(&scope);
@@ -75,7 +75,7 @@ static void fault_names_the_place(void **state) {
         fail();
     }
     fault_scope(old);
-    assert_non_null(strstr(scope.message, "rank 3, op 'norm'"));
+    assert_non_null(strstr(scope.message, "[rank 3, op norm]"));
     assert_non_null(strstr(scope.message, "the width is 17"));
     assert_non_null(strstr(scope.message, "1 == 2"));
 }

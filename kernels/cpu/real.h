@@ -1,0 +1,41 @@
+/* Every file in this folder is compiled twice: `real` is float (cpu_f32_*) or double (cpu_f64_*). */
+#ifndef ISOTRON_KERNELS_CPU_REAL_H
+#define ISOTRON_KERNELS_CPU_REAL_H
+
+#include <math.h>
+
+#include "base/fault.h"
+#include "kernels/attr.h"
+#include "tensor/call.h"
+
+#ifdef REAL_IS_DOUBLE
+typedef double real;
+#define KERNEL(name)    cpu_f64_##name
+#define REAL_TYPE       F64
+#define REAL_MATH(name) name
+#else
+typedef float real;
+#define KERNEL(name)    cpu_f32_##name
+#define REAL_TYPE       F32
+#define REAL_MATH(name) name##f
+#endif
+
+/* The elements of an operand that must be of type real. */
+static inline real *reals(const Tensor *t) {
+    CHECK(t->dtype == REAL_TYPE, "the operand is %s, this kernel computes in %s", dtype_name((DType)t->dtype),
+          dtype_name(REAL_TYPE));
+    return t->data;
+}
+
+static inline int64_t *int64s(const Tensor *t) {
+    CHECK(t->dtype == I64, "the operand is %s, not I64", dtype_name((DType)t->dtype));
+    return t->data;
+}
+
+static inline bool accumulates(const Tensor *t) { return t->flags & TENSOR_ACCUM; }
+
+/* Ranges shorter than this are not worth a second thread. */
+enum { GRAIN = 16 * 1024 };
+static inline int64_t grain_rows(int64_t width) { return 1 + GRAIN / (width > 0 ? width : 1); }
+
+#endif

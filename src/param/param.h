@@ -1,0 +1,88 @@
+/* The parameter registry. A module's constructor calls param_add once per parameter; everything else about parameters
+ * (memory, init, gradients, optimizer groups, norms, checkpoints, HF conversion, FLOPs, inspection) is a loop over it. */
+#ifndef ISOTRON_PARAM_PARAM_H
+#define ISOTRON_PARAM_PARAM_H
+
+#include "base/mem.h"
+#include "comm/mesh.h"
+#include "tensor/device.h"
+#include "tensor/tensor.h"
+
+typedef enum InitKind { INIT_NORMAL, INIT_CONSTANT } InitKind;
+typedef struct Init {
+    InitKind kind;
+    double value; /* the standard deviation, or the constant */
+} Init;
+
+typedef enum ParamFlags {
+    PARAM_NO_DECAY = 1,  /* no weight decay: biases and 1-D parameters (Megatron get_standard_config_overrides) */
+    PARAM_EMBEDDING = 2, /* takes --decoupled-lr */
+} ParamFlags;
+
+/* A logical block of rows inside a fused parameter: split, resharded and exported on its own. With `groups` groups the rows
+ * are group-major: [group 0: part 0, part 1, ...], [group 1: ...], each part `rows` rows per group (Megatron's fused QKV). */
+typedef struct ParamPart {
+    const char *name; /* "q", "k", "v", "gate", "up" */
+    int64_t rows;     /* per group */
+} ParamPart;
+
+enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
+
+typedef struct ParamSpec {
+    const char *name; /* Megatron's state-dict name; must outlive the registry */
+    int ndim;         /* 1 or 2 */
+    int64_t dim[2];   /* global logical shape: no padding */
+    int64_t padded;   /* rows in memory; 0: dim[0]. Padding rows are zero and get a zero gradient */
+    int tp_split;     /* dimension split over the tensor-parallel axis, SPLIT_NONE: replicated */
+    Init init;        /* drawn at (seed, name, global element index), rounded to float */
+    unsigned flags;
+    int64_t groups; /* of parts; 0: one part, the whole parameter */
+    int n_parts;
+    ParamPart parts[PARAM_PARTS];
+} ParamSpec;
+
+typedef struct Param {
+    ParamSpec spec;
+    int64_t offset;   /* first element in the flat buffers, PARAM_ALIGN-aligned */
+    int64_t count;    /* elements in memory, padding rows included */
+    Tensor value;     /* storage dtype; value.grad = &main_grad unless frozen */
+    Tensor main_grad; /* F64 in the fp64 lane, else F32; flags ACCUM | MAIN_GRAD */
+    Tensor master;    /* main_grad's dtype; the same memory as value unless storage is 16-bit */
+} Param;
+
+enum { PARAM_ALIGN = 64 };
+
+typedef struct Registry {
+    Param **params; /* in registration order */
+    int n;
+    int64_t elements; /* of one flat buffer, alignment gaps included */
+    DType storage, precise; /* of values; of main gradients, masters and optimizer state */
+    Device *device;
+    void *values, *grads, *masters; /* flat; masters == values unless storage is 16-bit */
+    Arena *arena;
+} Registry;
+
+Registry *registry_new(void);
+void registry_free(Registry *);
+/* Registers a parameter. The result is stable; its tensors have data after registry_allocate. A repeated name is a fault. */
+Param *param_add(Registry *, ParamSpec);
+Param *registry_find(const Registry *, const char *name); /* NULL if there is none */
+/* Takes the flat buffers (zeroed) on the device. */
+void registry_allocate(Registry *, Device *, DType storage);
+size_t registry_bytes(const Registry *); /* of all flat buffers */
+/* Draws every parameter; masters first, values rounded from them. */
+void registry_init(Registry *, uint64_t seed);
+/* Values from masters, after the masters have changed. Nothing to do unless storage is 16-bit. */
+void registry_round_values(Registry *);
+void registry_zero_grads(Registry *);
+/* Logical elements: padding not counted. */
+int64_t param_logical_count(const Param *);
+
+/* ---- parts ---- */
+
+/* Rows of part `part` over all groups. */
+int64_t param_part_rows(const Param *, int part);
+/* The row of the parameter that holds row `row` of the part. */
+int64_t param_part_row(const Param *, int part, int64_t row);
+
+#endif

@@ -1,0 +1,318 @@
+#include "tape/tape.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "kernels/ops.h"
+
+typedef struct TensorList {
+    Tensor **items;
+    size_t n, cap;
+} TensorList;
+
+struct Tape {
+    const RunContext *context;
+    Space *slot, *transient;
+    Space *space;       /* where tape_tensor takes memory: the slot, or the transient space inside a block */
+    Arena *arena;       /* Tensor headers and attributes */
+    TensorList dropped; /* tensors of open blocks, in the transient space */
+    TensorList temps;   /* of the node whose backward is running */
+    Node *nodes;
+    size_t n_nodes, cap_nodes;
+    bool recording;
+    Need sweep; /* of the backward in progress, 0 outside */
+    TapeTrace *trace;
+    void *trace_arg;
+};
+
+/* The gradient's bytes belong to somebody else (the caller's dy, or the tensor itself): never given back. */
+enum { GRAD_BORROWED = 8 };
+
+static void push(TensorList *l, Tensor *x) {
+    if (l->n == l->cap) {
+        l->cap = l->cap ? 2 * l->cap : 64;
+        l->items = mem_grow(l->items, l->cap, sizeof *l->items);
+    }
+    l->items[l->n++] = x;
+}
+
+Tape *tape_new(const RunContext *context, Space *slot, Space *transient) {
+    Tape *t = mem_zero(1, sizeof *t);
+    t->context = context;
+    t->slot = t->space = slot;
+    t->transient = transient;
+    t->arena = arena_new();
+    return t;
+}
+
+void tape_free(Tape *t) {
+    if (!t) return;
+    arena_free(t->arena);
+    free(t->nodes);
+    free(t->dropped.items);
+    free(t->temps.items);
+    free(t);
+}
+
+const RunContext *tape_context(const Tape *t) { return t->context; }
+
+void tape_begin(Tape *t, bool recording) {
+    tape_end(t);
+    t->recording = recording;
+}
+
+void tape_end(Tape *t) {
+    space_reset(t->slot);
+    space_reset(t->transient);
+    arena_reset(t->arena);
+    t->space = t->slot;
+    t->n_nodes = t->dropped.n = t->temps.n = 0;
+    t->recording = false;
+    t->sweep = 0;
+}
+
+void tape_trace(Tape *t, TapeTrace *trace, void *arg) {
+    t->trace = trace;
+    t->trace_arg = arg;
+}
+
+/* ---- tensors ---- */
+
+static Tensor *header(Tape *t, Tensor value) {
+    Tensor *x = arena_alloc(t->arena, sizeof *x);
+    *x = value;
+    return x;
+}
+
+static Tensor *take(Tape *t, Space *space, DType dtype, int ndim, const int64_t *dim) {
+    Tensor *x = header(t, tensor_make(NULL, dtype, ndim, dim));
+    x->data = space_take(space, tensor_bytes(x));
+    return x;
+}
+
+static void give(Tape *t, Tensor *x) { space_give(t->transient, x->data, tensor_bytes(x)); }
+
+static void give_back_to(Tape *t, TensorList *l, size_t mark) {
+    while (l->n > mark) give(t, l->items[--l->n]);
+}
+
+Tensor *tape_tensor(Tape *t, DType dtype, int ndim, const int64_t *dim) {
+    Tensor *x = take(t, t->space, dtype, ndim, dim);
+    if (t->space == t->transient) push(&t->dropped, x);
+    return x;
+}
+
+Tensor *tape_temp(Tape *t, DType dtype, int ndim, const int64_t *dim) {
+    CHECK(t->sweep, "temporaries belong to the backward of a node, and none is running");
+    Tensor *x = take(t, t->transient, dtype, ndim, dim);
+    push(&t->temps, x);
+    return x;
+}
+
+static void *element(const Tensor *x, int64_t offset) {
+    return (char *)x->data + (size_t)offset * dtype_size((DType)x->dtype);
+}
+
+Tensor *tape_view(Tape *t, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride) {
+    Tensor v = tensor_make(element(base, offset), (DType)base->dtype, ndim, dim);
+    memcpy(v.stride, stride, (size_t)ndim * sizeof *stride);
+    v.flags = base->flags & TENSOR_NEEDS_GRAD;
+    v.base = base;
+    base->refs++; /* of a tensor that is no gradient: views whose gradient is still to come */
+    return header(t, v);
+}
+
+/* ---- gradients ---- */
+
+static void grad_release(Tape *t, Tensor *x) {
+    Tensor *g = x->grad;
+    x->grad = NULL;
+    if (g && !--g->refs && !(g->flags & GRAD_BORROWED)) give(t, g);
+}
+
+static Tensor *grad_new(Tape *t, Tensor *x) {
+    x->grad = take(t, t->transient, (DType)x->dtype, x->ndim, x->dim);
+    x->grad->refs = 1;
+    return x->grad;
+}
+
+Tensor *tape_grad(Tape *t, Tensor *y) {
+    (void)t;
+    CHECK(y->grad, "no gradient has arrived at this output");
+    CHECK(y->refs == 0, "%d views of this output have had no gradient", y->refs);
+    return y->grad;
+}
+
+static Tensor *view_grad(Tape *t, Tensor *x) {
+    bool first = !x->grad;
+    if (first) {
+        Tensor *whole = x->base->grad ? x->base->grad : grad_new(t, x->base);
+        Tensor *g = header(t, *x);
+        g->data = (char *)whole->data + ((char *)x->data - (char *)x->base->data);
+        g->base = NULL;
+        x->grad = g;
+        x->base->refs--;
+    }
+    Tensor *out = header(t, *x->grad);
+    out->flags = first ? 0 : TENSOR_ACCUM;
+    return out;
+}
+
+Tensor *tape_grad_out(Tape *t, Tensor *x, Need need) {
+    if (!(x->flags & TENSOR_NEEDS_GRAD)) return NULL;
+    if (x->grad && x->grad->flags & TENSOR_MAIN_GRAD) return need & NEED_DW ? x->grad : NULL;
+    if (!(need & NEED_DX)) return NULL;
+    if (x->base) return view_grad(t, x);
+    bool first = !x->grad;
+    Tensor *shared = x->grad;
+    if (first || shared->refs > 1) {
+        Tensor *own = grad_new(t, x);
+        if (shared) {
+            shared->refs--;
+            tape_call(t, &OPS[OP_copy], (Call){.in = {shared}, .out = {own}});
+        }
+    }
+    Tensor *out = header(t, *x->grad);
+    out->flags = first ? 0 : TENSOR_ACCUM;
+    return out;
+}
+
+void tape_grad_share(Tape *t, Tensor *x, Tensor *g, Need need) {
+    bool plain = x->flags & TENSOR_NEEDS_GRAD && !x->base && !x->grad;
+    if (plain && need & NEED_DX) {
+        x->grad = g;
+        g->refs++;
+        return;
+    }
+    Tensor *out = tape_grad_out(t, x, need);
+    if (out) tape_call(t, &OPS[OP_copy], (Call){.in = {g}, .out = {out}});
+}
+
+Tensor *tape_grad_in_place(Tape *t, Tensor *x, Need need) {
+    if (!(x->flags & TENSOR_NEEDS_GRAD) || !(need & NEED_DX)) return NULL;
+    CHECK(!x->grad && !x->base, "only the sole gradient of a whole tensor can take the tensor's own memory");
+    x->grad = header(t, tensor_make(x->data, (DType)x->dtype, x->ndim, x->dim));
+    x->grad->refs = 1;
+    x->grad->flags = GRAD_BORROWED;
+    return header(t, *x->grad);
+}
+
+/* ---- running and recording ---- */
+
+void tape_call(Tape *t, const OpDef *op, Call call) {
+    call.device = t->context->device;
+    call_run(op, &call);
+    if (t->trace) t->trace(t->trace_arg, op, &call);
+}
+
+static Node *record(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBackward *backward) {
+    if (t->n_nodes == t->cap_nodes) {
+        t->cap_nodes = t->cap_nodes ? 2 * t->cap_nodes : 256;
+        t->nodes = mem_grow(t->nodes, t->cap_nodes, sizeof *t->nodes);
+    }
+    Node *n = &t->nodes[t->n_nodes++];
+    *n = (Node){.op = op, .call = call, .backward = backward};
+    if (attr_size) n->call.attr = memcpy(arena_alloc(t->arena, attr_size), call.attr, attr_size);
+    return n;
+}
+
+void tape_run(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBackward *backward) {
+    bool needs_grad = false;
+    for (int i = 0; i < CALL_IN; i++) needs_grad |= call.in[i] && call.in[i]->flags & TENSOR_NEEDS_GRAD;
+    if (needs_grad && backward && call.out[0]) call.out[0]->flags |= TENSOR_NEEDS_GRAD;
+    tape_call(t, op, call);
+    if (t->recording && needs_grad && backward) record(t, op, call, attr_size, backward);
+}
+
+/* ---- backward ---- */
+
+static bool has_parameter(const Node *n) {
+    for (int i = 0; i < CALL_IN; i++) {
+        const Tensor *x = n->call.in[i];
+        if (x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD) return true;
+    }
+    return false;
+}
+
+static void play(Tape *t, size_t first, Need need) {
+    Need outer = t->sweep;
+    bool recording = t->recording;
+    t->sweep = need;
+    for (size_t i = t->n_nodes; i-- > first;) {
+        Node n = t->nodes[i]; /* a copy: a recompute node appends to the array */
+        Tensor *y = n.call.out[0];
+        if (!y->grad) continue; /* nothing depends on it, or a DX sweep has finished it */
+        size_t mark = t->temps.n;
+        t->recording = false;
+        n.backward(t, &n, need);
+        give_back_to(t, &t->temps, mark);
+        bool dw_to_come = need == NEED_DX && has_parameter(&n);
+        if (!dw_to_come) grad_release(t, y);
+    }
+    t->recording = recording;
+    t->sweep = outer;
+}
+
+void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
+    if (dy) {
+        CHECK(tensor_same_shape(y, dy), "the gradient's shape differs from the output's");
+        y->grad = header(t, *dy);
+        y->grad->flags = GRAD_BORROWED;
+        y->grad->refs = 2; /* the caller's copy counts: it is never written */
+    }
+    play(t, 0, need);
+}
+
+/* ---- blocks ---- */
+
+typedef struct Block {
+    BlockFn *fn;
+    void *self;
+} Block;
+
+/* Runs the block with its tensors in the transient space; the caller gives them back. */
+static Tensor *run_block(Tape *t, const Block *b, Tensor *x, bool recording) {
+    Space *space = t->space;
+    bool outer = t->recording;
+    t->space = t->transient;
+    t->recording = recording;
+    Tensor *y = b->fn(t, b->self, x);
+    t->space = space;
+    t->recording = outer;
+    return y;
+}
+
+static void block_backward(Tape *t, const Node *n, Need need) {
+    if (!(need & NEED_DX)) return; /* a recomputed block does both halves in the DX sweep */
+    const Block *b = n->call.attr;
+    Tensor *x = n->call.in[0];
+    Tensor *inner = header(t, *x);
+    inner->grad = inner->base = NULL;
+    inner->refs = 0;
+    size_t first = t->n_nodes, mark = t->dropped.n;
+    Tensor *y = run_block(t, b, inner, true);
+    y->grad = tape_grad(t, n->call.out[0]);
+    y->grad->refs++;
+    play(t, first, NEED_ALL);
+    t->n_nodes = first;
+    if (inner->grad) {
+        tape_grad_share(t, x, inner->grad, need);
+        grad_release(t, inner);
+    }
+    give_back_to(t, &t->dropped, mark);
+}
+
+Tensor *tape_block(Tape *t, BlockFn *fn, void *self, Tensor *x) {
+    Block b = {fn, self};
+    size_t mark = t->dropped.n;
+    Tensor *inside = run_block(t, &b, x, false);
+    Tensor *y = take(t, t->space, (DType)inside->dtype, inside->ndim, inside->dim);
+    y->flags = inside->flags & TENSOR_NEEDS_GRAD;
+    tape_call(t, &OPS[OP_copy], (Call){.in = {inside}, .out = {y}});
+    give_back_to(t, &t->dropped, mark);
+    if (t->space == t->transient) push(&t->dropped, y);
+    if (t->recording && y->flags & TENSOR_NEEDS_GRAD)
+        record(t, NULL, (Call){.in = {x}, .out = {y}, .attr = &b}, sizeof b, block_backward);
+    return y;
+}

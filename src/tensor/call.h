@@ -1,0 +1,31 @@
+/* One invocation of a kernel. All kernels share this signature, so that the null device, profiling, tracing, 16-bit
+ * emulation and the generic op tests are written once. */
+#ifndef ISOTRON_TENSOR_CALL_H
+#define ISOTRON_TENSOR_CALL_H
+
+#include "tensor/device.h"
+#include "tensor/tensor.h"
+
+enum { CALL_IN = 8, CALL_OUT = 4 };
+
+typedef struct Call {
+    Tensor *in[CALL_IN], *out[CALL_OUT]; /* optional operands are NULL; an out that is NULL is not computed */
+    const void *attr;                    /* the op's attribute struct (kernels/attr.h), NULL if it has none */
+    Device *device;
+} Call;
+
+typedef void KernelFn(const Call *);
+
+/* A row of the op table (kernels/ops.def). */
+typedef struct OpDef {
+    const char *name;
+    int number;
+    KernelFn *cpu_f32, *cpu_f64;
+} OpDef;
+
+/* Runs the op on call->device: nothing on the null device; on the CPU the double kernel if the first float operand is F64,
+ * else the float kernel. BF16 and F16 operands are converted to float before and rounded after: 16-bit storage with fp32
+ * arithmetic. */
+void call_run(const OpDef *, const Call *);
+
+#endif

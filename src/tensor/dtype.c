@@ -1,0 +1,92 @@
+#include "tensor/dtype.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+
+static const struct {
+    const char *name;
+    uint8_t size;
+    bool is_float;
+    double roundoff;
+} TYPES[DTYPES] = {
+    [F64] = {"F64", 8, true, 0x1p-53}, [F32] = {"F32", 4, true, 0x1p-24}, [BF16] = {"BF16", 2, true, 0x1p-8},
+    [F16] = {"F16", 2, true, 0x1p-11}, [I64] = {"I64", 8, false, 0},      [I32] = {"I32", 4, false, 0},
+    [U8] = {"U8", 1, false, 0},
+};
+
+size_t dtype_size(DType t) { return TYPES[t].size; }
+const char *dtype_name(DType t) { return TYPES[t].name; }
+bool dtype_is_float(DType t) { return TYPES[t].is_float; }
+bool dtype_is_16bit(DType t) { return t == BF16 || t == F16; }
+double dtype_roundoff(DType t) { return TYPES[t].roundoff; }
+
+bool dtype_parse(const char *name, DType *out) {
+    for (int t = 0; t < DTYPES; t++)
+        if (!strcmp(name, TYPES[t].name)) return *out = (DType)t, true;
+    return false;
+}
+
+static uint32_t bits_of(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+static float float_of(uint32_t u) {
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+uint16_t bf16_from_float(float x) {
+    uint32_t u = bits_of(x);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40); /* keep NaN a (quiet) NaN */
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
+}
+
+float bf16_to_float(uint16_t h) { return float_of((uint32_t)h << 16); }
+
+uint16_t f16_from_float(float x) {
+    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, mag = u & 0x7fffffffu;
+    if (mag > 0x7f800000u) return (uint16_t)(sign | 0x7e00);
+    if (mag >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* 65520 and above round to infinity */
+    if (mag < 0x38800000u) {                                  /* subnormal in F16: one float addition rounds it */
+        return (uint16_t)(sign | (bits_of(float_of(mag) + 0.5f) - bits_of(0.5f)));
+    }
+    return (uint16_t)(sign | ((mag - 0x38000000u + 0xfffu + (mag >> 13 & 1)) >> 13));
+}
+
+float f16_to_float(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, mag = h & 0x7fff;
+    if (mag >= 0x7c00) return float_of(sign | 0x7f800000u | (mag & 0x3ff) << 13);
+    if (mag < 0x400) return float_of(sign | bits_of((float)mag * 0x1p-24f));
+    return float_of(sign | ((mag << 13) + 0x38000000u));
+}
+
+static double load(const void *p, DType t, size_t i) {
+    switch (t) {
+    case F64: return ((const double *)p)[i];
+    case F32: return (double)((const float *)p)[i];
+    case BF16: return (double)bf16_to_float(((const uint16_t *)p)[i]);
+    case F16: return (double)f16_to_float(((const uint16_t *)p)[i]);
+    default: fault(__FILE__, __LINE__, "float type", "cannot convert from %s", dtype_name(t));
+    }
+}
+
+void dtype_convert(void *dst, DType to, const void *src, DType from, size_t n) {
+    if (to == from) {
+        memmove(dst, src, n * dtype_size(to));
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        double x = load(src, from, i);
+        switch (to) {
+        case F64: ((double *)dst)[i] = x; break;
+        case F32: ((float *)dst)[i] = (float)x; break;
+        case BF16: ((uint16_t *)dst)[i] = bf16_from_float((float)x); break;
+        case F16: ((uint16_t *)dst)[i] = f16_from_float((float)x); break;
+        default: fault(__FILE__, __LINE__, "float type", "cannot convert to %s", dtype_name(to));
+        }
+    }
+}

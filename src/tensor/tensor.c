@@ -1,0 +1,67 @@
+#include "tensor/tensor.h"
+
+#include <stdio.h>
+
+#include "base/fault.h"
+
+Tensor tensor_make(void *data, DType dtype, int ndim, const int64_t *dim) {
+    CHECK(ndim >= 1 && ndim <= TENSOR_DIMS, "a tensor has 1 to %d dimensions, not %d", TENSOR_DIMS, ndim);
+    Tensor t = {.data = data, .ndim = (uint8_t)ndim, .dtype = (uint8_t)dtype};
+    int64_t stride = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        CHECK(dim[i] >= 0, "dimension %d is %lld", i, (long long)dim[i]);
+        t.dim[i] = dim[i];
+        t.stride[i] = stride;
+        stride *= dim[i];
+    }
+    return t;
+}
+
+int64_t tensor_count(const Tensor *t) {
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++) n *= t->dim[i];
+    return n;
+}
+
+size_t tensor_bytes(const Tensor *t) { return (size_t)tensor_count(t) * dtype_size((DType)t->dtype); }
+
+bool tensor_is_contiguous(const Tensor *t) {
+    int64_t stride = 1;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        if (t->dim[i] != 1 && t->stride[i] != stride) return false;
+        stride *= t->dim[i];
+    }
+    return true;
+}
+
+bool tensor_same_shape(const Tensor *a, const Tensor *b) {
+    if (a->ndim != b->ndim) return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->dim[i] != b->dim[i]) return false;
+    return true;
+}
+
+int64_t tensor_width(const Tensor *t) { return t->dim[t->ndim - 1]; }
+
+int64_t tensor_rows(const Tensor *t) {
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim - 1; i++) n *= t->dim[i];
+    return n;
+}
+
+int64_t tensor_row_offset(const Tensor *t, int64_t row) {
+    int64_t offset = 0;
+    for (int i = t->ndim - 2; i >= 0; i--) {
+        offset += row % t->dim[i] * t->stride[i];
+        row /= t->dim[i];
+    }
+    return offset;
+}
+
+const char *tensor_describe(const Tensor *t, char *buffer, size_t n) {
+    int used = snprintf(buffer, n, "%s [", dtype_name((DType)t->dtype));
+    for (int i = 0; i < t->ndim && used < (int)n; i++)
+        used += snprintf(buffer + used, n - (size_t)used, i ? ", %lld" : "%lld", (long long)t->dim[i]);
+    if (used < (int)n) snprintf(buffer + used, n - (size_t)used, "]");
+    return buffer;
+}

@@ -1,0 +1,42 @@
+/* A tensor is a plain view: somebody else (a Space, a parameter buffer, a batch) owns the bytes, nobody frees a tensor.
+ * The last dimension of a float tensor is always contiguous (stride 1). */
+#ifndef ISOTRON_TENSOR_TENSOR_H
+#define ISOTRON_TENSOR_TENSOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tensor/dtype.h"
+
+enum { TENSOR_DIMS = 5 };
+
+typedef enum TensorFlags {
+    TENSOR_ACCUM = 1,      /* a kernel that writes this tensor adds to it (gradients) */
+    TENSOR_NEEDS_GRAD = 2, /* a parameter, or computed from one */
+    TENSOR_MAIN_GRAD = 4,  /* the persistent gradient of a parameter: always ACCUM, never released by the tape */
+} TensorFlags;
+
+typedef struct Tensor {
+    void *data; /* on the null device an address that must not be touched */
+    int64_t dim[TENSOR_DIMS], stride[TENSOR_DIMS]; /* in elements */
+    uint8_t ndim, dtype, flags;
+    int32_t refs;         /* of a gradient: how many tensors share it; managed by the tape */
+    struct Tensor *grad;  /* NULL until a gradient has arrived; of a parameter its main gradient */
+    struct Tensor *base;  /* of a view: the tensor whose bytes it shows, NULL otherwise */
+} Tensor;
+
+/* A contiguous tensor over `data`. */
+Tensor tensor_make(void *data, DType, int ndim, const int64_t *dim);
+int64_t tensor_count(const Tensor *); /* elements */
+size_t tensor_bytes(const Tensor *);
+bool tensor_is_contiguous(const Tensor *);
+bool tensor_same_shape(const Tensor *, const Tensor *);
+/* Rows are the slices along the last dimension: how many, and where row r starts (in elements). */
+int64_t tensor_rows(const Tensor *);
+int64_t tensor_width(const Tensor *); /* the last dimension */
+int64_t tensor_row_offset(const Tensor *, int64_t row);
+/* "F32 [37, 2, 64]" for messages. */
+const char *tensor_describe(const Tensor *, char *buffer, size_t n);
+
+#endif
