@@ -1,0 +1,73 @@
+/* exp and the logistic function as straight-line code that compilers vectorise; libm's are calls, and
+ * libmvec's need -ffast-math. exp: x = n ln2 + r with |r| <= ln2/2, exp(x) = 2^n * (Taylor polynomial of exp
+ * at r). Error below 2 ulp, infinities and NaN included; a result that would be subnormal is 0, because
+ * arithmetic on subnormals is a hundred times slower. */
+#ifndef ISOTRON_KERNELS_CPU_VECTOR_MATH_H
+#define ISOTRON_KERNELS_CPU_VECTOR_MATH_H
+
+#include <string.h>
+
+#include "kernels/cpu/real.h"
+
+#ifdef REAL_IS_DOUBLE
+typedef int64_t RealBits;
+enum { EXP_TERMS = 13, EXP_BIAS = 1023, EXP_SHIFT = 52 };
+#define EXP_LOW   (-708.39) /* results below are 0, */
+#define EXP_HIGH  710.0     /* above infinity */
+#define EXP_MAGIC 0x1.8p52  /* added to x and subtracted again it rounds x to an integer */
+#define LN2_HIGH  0x1.62e42feep-1
+#define LN2_LOW   0x1.a39ef35793c76p-33
+#else
+typedef int32_t RealBits;
+enum { EXP_TERMS = 7, EXP_BIAS = 127, EXP_SHIFT = 23 };
+#define EXP_LOW   (-87.33f)
+#define EXP_HIGH  89.0f
+#define EXP_MAGIC 0x1.8p23f
+#define LN2_HIGH  0x1.62ep-1f
+#define LN2_LOW   0x1.0bfbe8p-15f
+#endif
+
+static const double INVERSE_FACTORIAL[] = {1.0,
+                                           1.0,
+                                           1.0 / 2,
+                                           1.0 / 6,
+                                           1.0 / 24,
+                                           1.0 / 120,
+                                           1.0 / 720,
+                                           1.0 / 5040,
+                                           1.0 / 40320,
+                                           1.0 / 362880,
+                                           1.0 / 3628800,
+                                           1.0 / 39916800,
+                                           1.0 / 479001600,
+                                           1.0 / 6227020800.0};
+
+/* 2^n for n in the range of normal numbers. */
+static inline real power_of_two(RealBits n) {
+    RealBits bits = (RealBits)(n + EXP_BIAS) << EXP_SHIFT;
+    real x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline real vector_exp(real exponent) {
+    real x = exponent < EXP_LOW ? EXP_LOW : exponent;
+    x = x > EXP_HIGH ? EXP_HIGH : x;
+    const real magic = EXP_MAGIC, shifted = x * (real)1.4426950408889634074 + magic, n = shifted - magic;
+    RealBits bits, magic_bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    memcpy(&magic_bits, &magic, sizeof bits);
+    const RealBits power = bits - magic_bits;
+    const real r = (x - n * LN2_HIGH) - n * LN2_LOW;
+    real p = (real)INVERSE_FACTORIAL[EXP_TERMS];
+    for (int i = EXP_TERMS - 1; i >= 0; i--) p = p * r + (real)INVERSE_FACTORIAL[i];
+    const RealBits half =
+        power >> 1; /* in two steps: 2^power itself may be too large when the result is not */
+    const real y = p * power_of_two(half) * power_of_two(power - half);
+    return exponent < EXP_LOW ? 0 : y;
+}
+
+/* 1 / (1 + exp(-x)) */
+static inline real vector_sigmoid(real x) { return 1 / (1 + vector_exp(-x)); }
+
+#endif
