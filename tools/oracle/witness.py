@@ -1,0 +1,185 @@
+"""A second, independent forward pass: numpy, float64, a few lines a module, no PyTorch and no Hugging Face code.
+
+    python3 tools/oracle/witness.py golden/*
+
+It reads nothing but the case itself, so its agreement with the oracle proves three things: that the oracle computed in
+float64, that the weights on disk are the ones it used, and that the options in run.conf describe the model it built.
+Formulas: the GPT-2 and Llama papers; meaning and defaults of the options: Megatron-LM (megatron/training/arguments.py).
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+LLAMA3_CONTEXT, LLAMA3_LOW, LLAMA3_HIGH = 8192, 1, 4  # constants of Megatron-LM's --use-rope-scaling
+
+
+def norm(o, x, gain, bias):
+    if o.get("normalization", "LayerNorm") == "LayerNorm":
+        x = x - x.mean(-1, keepdims=True)
+    y = x / np.sqrt((x * x).mean(-1, keepdims=True) + o["norm-epsilon"])
+    return y * (gain + 1 if o.get("apply-layernorm-1p") else gain) + (0 if bias is None else bias)
+
+
+def activation(o, up, gate):
+    if o.get("swiglu"):
+        return gate / (1 + np.exp(-gate)) * up
+    if o.get("squared-relu"):
+        return np.where(up.real > 0, up, 0) ** 2
+    return 0.5 * up * (1 + np.tanh(np.sqrt(2 / np.pi) * (up + 0.044715 * up**3)))
+
+
+def frequencies(o, head_dim):
+    dim = int(head_dim * o.get("rotary-percent", 1.0))
+    result = []
+    for i in range(dim // 2):
+        f = o.get("rotary-base", 10000) ** (-2 * i / dim)
+        if o.get("use-rope-scaling"):
+            turns = LLAMA3_CONTEXT * f / (2 * np.pi)
+            keep = min(max((turns - LLAMA3_LOW) / (LLAMA3_HIGH - LLAMA3_LOW), 0), 1)
+            f = keep * f + (1 - keep) * f / o["rope-scaling-factor"]
+        result.append(f)
+    return np.array(result)
+
+
+def rotate(x, freq):
+    """x [s, d]: the pair (x_i, x_{i+n}) is turned by position * freq_i."""
+    n = len(freq)
+    a, b, angle = x[:, :n], x[:, n : 2 * n], np.outer(np.arange(len(x)), freq)
+    return np.concatenate([a * np.cos(angle) - b * np.sin(angle), a * np.sin(angle) + b * np.cos(angle), x[:, 2 * n :]], 1)
+
+
+def attention(o, q, k, v, head_dim):
+    """q [s, heads * d], k and v [s, groups * d]; query head h reads group h / (heads / groups)."""
+    heads, s = o["num-attention-heads"], len(q)
+    groups = o["num-query-groups"] if o.get("group-query-attention") else heads
+    back = int(o["window-size"].split(",")[0]) if "window-size" in o else s
+    distance = np.arange(s)[:, None] - np.arange(s)[None, :]
+    seen = (distance >= 0) & (distance <= back)
+    out = []
+    for h in range(heads):
+        g = h * groups // heads
+        qh, kh, vh = (x[:, i * head_dim : (i + 1) * head_dim] for x, i in ((q, h), (k, g), (v, g)))
+        if o.get("position-embedding-type") == "rope":
+            qh, kh = (rotate(x, frequencies(o, head_dim)) for x in (qh, kh))
+        score = qh @ kh.T / np.sqrt(head_dim)
+        p = np.where(seen, np.exp(score - score.real.max(1, keepdims=True)), 0)
+        out.append(p / p.sum(1, keepdims=True) @ vh)
+    return np.concatenate(out, axis=1)
+
+
+class Weights(dict):
+    """The tensors under Llama's names and layout; knows which were read."""
+
+    GPT2 = {"attn.c_proj": "self_attn.o_proj", "mlp.c_fc": "mlp.up_proj", "mlp.c_proj": "mlp.down_proj",
+            "ln_1": "input_layernorm", "ln_2": "post_attention_layernorm"}
+
+    def __init__(self, tensors):
+        self.read = set()
+        for name, x in tensors.items():
+            module, kind = name.rsplit(".", 1)
+            if not name.startswith("transformer."):
+                self[name] = x
+            elif ".h." not in name:
+                module = module.removeprefix("transformer.")
+                self[{"wte": "model.embed_tokens.", "wpe": "positions.", "ln_f": "model.norm."}[module] + kind] = x
+            else:
+                _, _, layer, module = module.split(".", 3)
+                layer = f"model.layers.{layer}."
+                if module == "attn.c_attn":
+                    for part, y in zip("qkv", np.split(x, 3, axis=-1)):
+                        self[f"{layer}self_attn.{part}_proj.{kind}"] = y.T
+                else:
+                    self[f"{layer}{self.GPT2[module]}.{kind}"] = x if x.ndim == 1 else x.T
+
+    def __getitem__(self, name):
+        self.read.add(name)
+        return super().__getitem__(name)
+
+
+def logits(o, tensors, ids):
+    """ids [s] -> [s, vocab]"""
+    w = Weights(tensors)
+    head_dim = o.get("kv-channels", o["hidden-size"] // o["num-attention-heads"])
+    biased = not o.get("disable-bias-linear", False)
+
+    def normed(x, name):
+        layer_norm = o.get("normalization", "LayerNorm") == "LayerNorm" and not name.endswith(("q_norm", "k_norm"))
+        return norm(o, x, w[name + ".weight"], w[name + ".bias"] if layer_norm else None)
+
+    def linear(x, name, bias=biased):
+        return x @ w[name + ".weight"].T + (w[name + ".bias"] if bias else 0)
+
+    x = w["model.embed_tokens.weight"][ids]
+    if o.get("position-embedding-type", "learned_absolute") == "learned_absolute":
+        x = x + w["positions.weight"][: len(ids)]
+    for n in range(o["num-layers"]):
+        layer = f"model.layers.{n}."
+        at, mlp = layer + "self_attn.", layer + "mlp."
+        h = normed(x, layer + "input_layernorm")
+        q, k, v = (linear(h, f"{at}{part}_proj", biased or o.get("add-qkv-bias")) for part in "qkv")
+        if o.get("qk-layernorm"):
+            q, k = (normed(y.reshape(-1, head_dim), at + name).reshape(y.shape)
+                    for y, name in ((q, "q_norm"), (k, "k_norm")))
+        x = x + linear(attention(o, q, k, v, head_dim), at + "o_proj")
+        h = normed(x, layer + "post_attention_layernorm")
+        gate = linear(h, mlp + "gate_proj") if o.get("swiglu") else None
+        x = x + linear(activation(o, linear(h, mlp + "up_proj"), gate), mlp + "down_proj")
+    untied = o.get("untie-embeddings-and-output-weights")
+    x = normed(x, "model.norm") @ w["lm_head.weight" if untied else "model.embed_tokens.weight"].T
+    if w.keys() != w.read:
+        raise ValueError(f"run.conf has no use for {sorted(w.keys() - w.read)}")
+    return x
+
+
+def loss(o, w, tokens, mask):
+    """tokens [b, s+1], mask [b, s] -> sum(token loss * mask) / sum(mask)"""
+    total = 0.0
+    for row, keep in zip(tokens, mask):
+        z = logits(o, w, row[:-1])
+        top = z.real.max(1)
+        nll = top + np.log(np.exp(z - top[:, None]).sum(1)) - z[np.arange(len(z)), row[1:]]
+        total += (nll * keep).sum()
+    return total / mask.sum()
+
+
+def slope(o, w, direction, tokens, mask, step=1e-30):
+    """The derivative of the loss along a direction, by the complex step (Squire and Trapp 1998): exact to rounding."""
+    return loss(o, {n: x + 1j * step * direction[n] for n, x in w.items()}, tokens, mask).imag / step
+
+
+def read_conf(path):
+    def value(text):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return text
+    return {k: value(v) for k, v in (line.split(" = ") for line in path.read_text().splitlines())}
+
+
+def check(folder, seed=1):
+    """Relative differences between the witness and the oracle at step 1, by name."""
+    o = read_conf(folder / "run.conf")
+    oracle, batches = load_file(folder / "oracle.safetensors"), load_file(folder / "batches.safetensors")
+    w = {n: x.astype(np.float64) for n, x in load_file(folder / "init.safetensors").items()}
+    tokens = batches["tokens"][0]
+    mask = batches["loss_mask"][0].astype(np.float64) if "loss_mask" in batches else np.ones(tokens[:, 1:].shape)
+    expected = json.loads((folder / "curve.json").read_text())["steps"][0]["loss"]
+    rng = np.random.default_rng(seed)
+    direction = {n: rng.normal(size=x.shape) for n, x in w.items()}
+    along = sum((oracle["grad/" + n] * d).sum() for n, d in direction.items())
+    size = np.sqrt(sum((oracle["grad/" + n] ** 2).sum() for n in w))
+    result = {"loss against numpy": abs(loss(o, w, tokens, mask) / expected - 1),
+              "gradient against numpy": abs(slope(o, w, direction, tokens, mask) - along) / size}
+    if "logits" in oracle:
+        mine = np.stack([logits(o, w, row[:-1]) for row in tokens])
+        result["logits against numpy"] = np.linalg.norm(mine - oracle["logits"]) / np.linalg.norm(oracle["logits"])
+    return {what: float(error) for what, error in result.items()}
+
+
+if __name__ == "__main__":
+    for case in sys.argv[1:]:
+        print(case, ", ".join(f"{what} {error:.0e}" for what, error in check(Path(case)).items()))
