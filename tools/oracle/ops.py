@@ -1,0 +1,188 @@
+"""Makes tests/data/ops.safetensors: single operations, forward and backward, computed by PyTorch in float64.
+
+    python3 tools/oracle/ops.py [FILE]
+
+Tensors are named <case>/in/<operand>, <case>/out/<operand> and <case>/grad/<operand>; operands and shapes are those of
+kernels/ops.def, <case>/in/d<y> is the gradient that comes in. Float tensors are F64, positions, ids and labels I64. The
+metadata entry "cases" is a JSON object: for each case "op" (name in kernels/ops.def) and its attributes (names as in
+kernels/attr.h). Optimizers (adamw, sgd) have grad [steps, n], and as outputs their state after every step [steps, n].
+Rotary cases also have in/inv_freq [dim/2] as transformers computes it from the case's base, dim and scaling.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from transformers import LlamaConfig
+from transformers.activations import ACT2FN
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as rotate_interleaved
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from float64 import Float64
+
+TENSORS, CASES = {}, {}
+
+
+def draw(*shape, mean=0.0, std=1.0):
+    return (mean + std * torch.randn(shape)).requires_grad_()
+
+
+def record(case, op, attributes, inputs, outputs, incoming=None):
+    """Stores a case; with `incoming` (output name: gradient) also the gradients of all float inputs."""
+    CASES[case] = {"op": op, **attributes}
+    for name, x in inputs.items():
+        TENSORS[f"{case}/in/{name}"] = x
+    for name, x in outputs.items():
+        TENSORS[f"{case}/out/{name}"] = x
+    if incoming:
+        wanted = {n: x for n, x in inputs.items() if x.is_floating_point() and x.requires_grad}
+        grads = torch.autograd.grad([outputs[n] for n in incoming], list(wanted.values()), list(incoming.values()))
+        for name, g in zip(wanted, grads):
+            TENSORS[f"{case}/grad/{name}"] = g
+        for name, g in incoming.items():
+            TENSORS[f"{case}/in/d{name}"] = g
+
+
+def linear():
+    for case, bias in (("linear", False), ("linear_bias", True)):
+        inputs = {"x": draw(5, 2, 7), "w": draw(9, 7)} | ({"bias": draw(9)} if bias else {})
+        record(case, "linear", {}, inputs, {"y": F.linear(inputs["x"], inputs["w"], inputs.get("bias"))},
+               {"y": torch.randn(5, 2, 9)})
+
+
+def norm():
+    for rms in (False, True):
+        for one_plus in (False, True):
+            x, gain = draw(3, 2, 11, mean=0.5), draw(11, mean=0.0 if one_plus else 1.0, std=0.3)
+            inputs = {"x": x, "gain": gain} | ({} if rms else {"bias": draw(11)})
+            scale = gain + 1 if one_plus else gain
+            y = F.rms_norm(x, (11,), scale, 1e-5) if rms else F.layer_norm(x, (11,), scale, inputs["bias"], 1e-5)
+            record(("rms" if rms else "layer") + "norm" + ("_1p" if one_plus else ""), "norm",
+                   {"rms": rms, "one_plus": one_plus, "eps": 1e-5}, inputs, {"y": y}, {"y": torch.randn(3, 2, 11)})
+
+
+def activation():
+    def swiglu(x):
+        gate, up = x.chunk(2, dim=-1)
+        return F.silu(gate) * up
+
+    kinds = {"gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "gelu_erf": F.gelu, "quick_gelu": ACT2FN["quick_gelu"],
+             "squared_relu": lambda x: F.relu(x).square(), "swiglu": swiglu}
+    for kind, f in kinds.items():
+        x = torch.cat([torch.randn(4, 2, 10), torch.linspace(-30, 30, 20).view(1, 2, 10)]).requires_grad_()  # with tails
+        y = f(x)
+        record(kind, "activation", {"kind": kind}, {"x": x}, {"y": y}, {"y": torch.randn(y.shape)})
+
+
+def rope():
+    s, b, g, r, d, positions = 6, 2, 2, 2, 12, 24
+    for case, dim, interleaved, scaled in (("rope", d, False, False), ("rope_interleaved", d, True, False),
+                                           ("rope_partial", 6, False, False), ("rope_partial_interleaved", 6, True, False),
+                                           ("rope_llama3", d, False, True)):
+        parameters = {"rope_type": "default", "rope_theta": 10000.0}
+        if scaled:
+            parameters = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                          "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+        config = LlamaConfig(head_dim=dim, max_position_embeddings=16384, rope_parameters=parameters)
+        init = ROPE_INIT_FUNCTIONS["llama3"] if scaled else LlamaRotaryEmbedding.compute_default_rope_parameters
+        inv_freq, _ = init(config)
+        angle = torch.arange(positions).double()[:, None] * inv_freq
+        position = torch.stack([torch.arange(s), torch.randint(0, positions, (s,))])  # the second sample: no order at all
+        x = draw(s, b, g, r, d)
+        heads = x.permute(1, 0, 2, 3, 4).reshape(b, s, g * r, d)
+        at = angle[position]
+        if interleaved:
+            turned = rotate_interleaved(heads[..., :dim], at.sin(), at.cos())
+        else:
+            full = torch.cat([at, at], dim=-1)
+            turned, _ = apply_rotary_pos_emb(heads[..., :dim], heads[..., :dim], full.cos(), full.sin(), unsqueeze_dim=2)
+        y = torch.cat([turned, heads[..., dim:]], dim=-1).view(b, s, g, r, d).permute(1, 0, 2, 3, 4)
+        record(case, "rope", {"dim": dim, "interleaved": interleaved, "base": parameters["rope_theta"],
+                               "scaling_factor": parameters.get("factor", 1.0)},
+               {"x": x, "cos": angle.cos(), "sin": angle.sin(), "position": position, "inv_freq": inv_freq}, {"y": y},
+               {"y": torch.randn(y.shape)})
+
+
+def attention():
+    off = -1  # WINDOW_OFF
+    cases = {  # queries s, keys t, groups g, query heads a group r, first_query, window_left, window_right
+        "attention_causal": (7, 7, 3, 1, 0, off, 0), "attention_gqa": (7, 7, 2, 3, 0, off, 0),
+        "attention_mqa": (5, 5, 1, 4, 0, off, 0), "attention_window": (9, 9, 2, 2, 0, 3, 0),
+        "attention_two_sided": (8, 8, 2, 1, 0, 2, 1), "attention_full": (6, 8, 2, 1, 0, off, off),
+        "attention_offset": (3, 11, 2, 2, 8, off, 0), "attention_offset_window": (4, 11, 1, 2, 5, 2, 0)}
+    for case, (s, t, g, r, first, left, right) in cases.items():
+        b, d = 2, 5
+        q, k, v = draw(s, b, g, r, d), draw(t, b, g, 1, d), draw(t, b, g, 1, d)
+        where = torch.arange(s)[:, None] + first - torch.arange(t)[None, :]
+        seen = ((where <= left) | (left == off)) & ((-where <= right) | (right == off))
+        heads = [x.permute(1, 2, 3, 0, 4).flatten(1, 2) for x in (q, k, v)]
+        scale = 1 / math.sqrt(d) if case != "attention_gqa" else 0.3
+        y = F.scaled_dot_product_attention(*heads, attn_mask=seen, scale=scale, enable_gqa=True)
+        score = torch.einsum("sbgrd,tbgd->bgrst", q, k[:, :, :, 0]) * scale
+        lse = score.masked_fill(~seen, -torch.inf).logsumexp(-1)
+        y = y.view(b, g, r, s, d).permute(3, 0, 1, 2, 4)
+        record(case, "attention", {"scale": scale, "first_query": first, "window_left": left, "window_right": right},
+               {"q": q, "k": k, "v": v}, {"y": y, "lse": lse}, {"y": torch.randn(y.shape)})
+
+
+def embedding():
+    w, ids = draw(13, 6), torch.randint(0, 13, (2, 9))
+    ids[0, 3:6] = ids[0, 0]  # repeated ids add up
+    y = F.embedding(ids, w).transpose(0, 1)
+    record("embedding", "embedding", {}, {"id": ids, "w": w}, {"y": y}, {"y": torch.randn(y.shape)})
+
+
+def cross_entropy():
+    """dloss is a mask over the number of counted tokens; the columns from `vocab` on are padding."""
+    for case, vocab in (("cross_entropy", 16), ("cross_entropy_padded", 13)):
+        logits, label = draw(7, 2, 16, std=3.0), torch.randint(0, vocab, (2, 7))
+        real = logits[..., :vocab].transpose(0, 1)
+        loss = F.cross_entropy(real.flatten(0, 1), label.flatten(), reduction="none").view(2, 7)
+        mask = (torch.rand(2, 7) < 0.6).double()
+        record(case, "cross_entropy", {"vocab": vocab}, {"logits": logits, "label": label},
+               {"loss": loss, "lse": real.logsumexp(-1)}, {"loss": mask / mask.sum()})
+
+
+def optimizer():
+    rates, n = [0.0, 1e-2, 3e-2], 12
+    for case, decay in (("adamw", 0.1), ("adamw_no_decay", 0.0), ("sgd_momentum", 0.1), ("sgd", 0.0)):
+        start, grads = draw(n), torch.randn(3, n) * 0.1
+        grads[:, 0] = 0  # a parameter without a gradient still decays
+        p = start.detach().clone().requires_grad_()
+        if case.startswith("adamw"):
+            attributes = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8}
+            o = torch.optim.AdamW([p], betas=(0.9, 0.95), eps=1e-8, weight_decay=decay, foreach=False)
+            state = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
+        else:
+            attributes = {"momentum": 0.9 if "momentum" in case else 0.0}
+            o = torch.optim.SGD([p], weight_decay=decay, foreach=False, **attributes)
+            state = {"momentum": "momentum_buffer"} if "momentum" in case else {}
+        history = {name: [] for name in ("param", *state)}
+        for lr, grad in zip(rates, grads):
+            o.param_groups[0]["lr"], p.grad = lr, grad.clone()
+            o.step()
+            history["param"].append(p.detach().clone())
+            for name, key in state.items():
+                history[name].append(o.state[p][key].clone())
+        record(case, case.split("_")[0], {"lr": rates, "weight_decay": decay, **attributes},
+               {"param": start, "grad": grads}, {name: torch.stack(values) for name, values in history.items()})
+
+
+def main():
+    path = Path(sys.argv[1] if len(sys.argv) > 1 else "tests/data/ops.safetensors")
+    with Float64():
+        for make in (linear, norm, activation, rope, attention, embedding, cross_entropy, optimizer):
+            torch.manual_seed(1234)
+            make()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({n: x.detach().contiguous().clone() for n, x in TENSORS.items()}, path, {"cases": json.dumps(CASES)})
+    print(f"{path}: {len(CASES)} cases, {len(TENSORS)} tensors, {path.stat().st_size / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main()
