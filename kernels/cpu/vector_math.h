@@ -27,20 +27,11 @@ enum { EXP_TERMS = 7, EXP_BIAS = 127, EXP_SHIFT = 23 };
 #define LN2_LOW   0x1.0bfbe8p-15f
 #endif
 
-static const double INVERSE_FACTORIAL[] = {1.0,
-                                           1.0,
-                                           1.0 / 2,
-                                           1.0 / 6,
-                                           1.0 / 24,
-                                           1.0 / 120,
-                                           1.0 / 720,
-                                           1.0 / 5040,
-                                           1.0 / 40320,
-                                           1.0 / 362880,
-                                           1.0 / 3628800,
-                                           1.0 / 39916800,
-                                           1.0 / 479001600,
-                                           1.0 / 6227020800.0};
+/* clang-format off */
+static const double INVERSE_FACTORIAL[] = {
+    1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800,
+    1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800};
+/* clang-format on */
 
 /* 2^n for n in the range of normal numbers. */
 static inline real power_of_two(RealBits n) {

@@ -1,0 +1,151 @@
+/* Activations of the MLP. All smooth ones but the erf form are x * sigmoid(t(x)):
+ *   GELU tanh (Hendrycks and Gimpel 2016): 0.5 x (1 + tanh(z)) = x sigmoid(2z), z = sqrt(2/pi) (x + 0.044715
+ * x^3); quick GELU: x sigmoid(1.702 x);  SiLU: x sigmoid(x);  SwiGLU (Shazeer 2020): silu(gate) * up; GELU
+ * erf: x Phi(x);  squared ReLU (So et al. 2021): max(x, 0)^2. Written: y; written or added to: dx. */
+#include "kernels/cpu/vector_math.h"
+
+#define INLINE                                                                                               \
+    static inline __attribute__((always_inline)) /* so that `kind` is a constant inside each loop */
+
+#define GELU_LINEAR ((real)1.5957691216057307117598) /* 2 sqrt(2/pi) */
+#define GELU_CUBIC  ((real)(0.044715 * 1.5957691216057307117598))
+
+INLINE real normal_cdf(real x) { return (real)0.5 * (1 + REAL_MATH(erf)(x * (real)M_SQRT1_2)); }
+
+INLINE real value(Activation kind, real x) {
+    switch (kind) {
+    case ACT_GELU_TANH:
+        return x * vector_sigmoid(x * (GELU_LINEAR + GELU_CUBIC * x * x));
+    case ACT_GELU_ERF:
+        return x * normal_cdf(x);
+    case ACT_QUICK_GELU:
+        return x * vector_sigmoid((real)1.702 * x);
+    case ACT_SQUARED_RELU:
+        return x > 0 ? x * x : 0;
+    default:
+        return x * vector_sigmoid(x);
+    }
+}
+
+/* d/dx x sigmoid(t(x)), given t and its derivative */
+INLINE real gated_slope(real x, real t, real dt) {
+    const real p = vector_sigmoid(t);
+    return p + x * p * (1 - p) * dt;
+}
+
+INLINE real slope(Activation kind, real x) {
+    switch (kind) {
+    case ACT_GELU_TANH:
+        return gated_slope(x, x * (GELU_LINEAR + GELU_CUBIC * x * x), GELU_LINEAR + 3 * GELU_CUBIC * x * x);
+    case ACT_GELU_ERF:
+        return normal_cdf(x) + x * vector_exp((real)-0.5 * x * x) * (real)0.3989422804014326779399;
+    case ACT_QUICK_GELU:
+        return gated_slope(x, (real)1.702 * x, (real)1.702);
+    case ACT_SQUARED_RELU:
+        return x > 0 ? 2 * x : 0;
+    default:
+        return gated_slope(x, x, 1);
+    }
+}
+
+INLINE void map(Activation kind, const real *x, real *y, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = value(kind, x[i]);
+}
+
+INLINE void map_slope(Activation kind, const real *dy, const real *x, real *dx, int64_t n, bool add) {
+    if (add) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) dx[i] += dy[i] * slope(kind, x[i]);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * slope(kind, x[i]);
+    }
+}
+
+static Activation kind_of(const Call *c) { return ((const ActivationAttr *)c->attr)->kind; }
+
+static void elements(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const real *x = reals(c->in[0]) + begin;
+    real *y = reals(c->out[0]) + begin;
+    const int64_t n = end - begin;
+    switch (kind_of(c)) {
+    case ACT_GELU_TANH:
+        map(ACT_GELU_TANH, x, y, n);
+        break;
+    case ACT_GELU_ERF:
+        map(ACT_GELU_ERF, x, y, n);
+        break;
+    case ACT_QUICK_GELU:
+        map(ACT_QUICK_GELU, x, y, n);
+        break;
+    default:
+        map(ACT_SQUARED_RELU, x, y, n);
+    }
+}
+
+static void elements_grad(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const real *dy = reals(c->in[0]) + begin, *x = reals(c->in[1]) + begin;
+    real *dx = reals(c->out[0]) + begin;
+    const int64_t n = end - begin;
+    const bool add = accumulates(c->out[0]);
+    switch (kind_of(c)) {
+    case ACT_GELU_TANH:
+        map_slope(ACT_GELU_TANH, dy, x, dx, n, add);
+        break;
+    case ACT_GELU_ERF:
+        map_slope(ACT_GELU_ERF, dy, x, dx, n, add);
+        break;
+    case ACT_QUICK_GELU:
+        map_slope(ACT_QUICK_GELU, dy, x, dx, n, add);
+        break;
+    default:
+        map_slope(ACT_SQUARED_RELU, dy, x, dx, n, add);
+    }
+}
+
+static void swiglu_rows(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const int64_t f = tensor_width(c->out[0]);
+    for (int64_t r = begin; r < end; r++) {
+        const real *gate = reals(c->in[0]) + r * 2 * f, *up = gate + f;
+        real *y = reals(c->out[0]) + r * f;
+#pragma omp simd
+        for (int64_t i = 0; i < f; i++) y[i] = value(ACT_SWIGLU, gate[i]) * up[i];
+    }
+}
+
+static void swiglu_grad_rows(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const int64_t f = tensor_width(c->in[0]);
+    const bool add = accumulates(c->out[0]);
+    for (int64_t r = begin; r < end; r++) {
+        const real *dy = reals(c->in[0]) + r * f, *gate = reals(c->in[1]) + r * 2 * f, *up = gate + f;
+        real *dgate = reals(c->out[0]) + r * 2 * f, *dup = dgate + f;
+#pragma omp simd
+        for (int64_t i = 0; i < f; i++) {
+            const real p = vector_sigmoid(gate[i]), silu = gate[i] * p;
+            const real vg = dy[i] * up[i] * (p + silu * (1 - p)), vu = dy[i] * silu;
+            dgate[i] = add ? dgate[i] + vg : vg;
+            dup[i] = add ? dup[i] + vu : vu;
+        }
+    }
+}
+
+void KERNEL(activation)(const Call *c) {
+    const Tensor *x = c->in[0];
+    if (kind_of(c) == ACT_SWIGLU)
+        pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)), swiglu_rows, (void *)c);
+    else
+        pool_for(c->device->pool, tensor_count(x), GRAIN, elements, (void *)c);
+}
+
+void KERNEL(activation_grad)(const Call *c) {
+    const Tensor *x = c->in[1];
+    if (kind_of(c) == ACT_SWIGLU)
+        pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)), swiglu_grad_rows, (void *)c);
+    else
+        pool_for(c->device->pool, tensor_count(x), GRAIN, elements_grad, (void *)c);
+}

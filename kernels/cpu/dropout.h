@@ -1,0 +1,27 @@
+/* The factors of dropout, by global element index: see DropoutAttr. */
+#ifndef ISOTRON_KERNELS_CPU_DROPOUT_H
+#define ISOTRON_KERNELS_CPU_DROPOUT_H
+
+#include "base/philox.h"
+#include "kernels/cpu/real.h"
+
+/* Elements are drawn at a time; any even number of Philox blocks would do. */
+enum { DROPOUT_CHUNK = 256 };
+
+/* factor[i] = 0 or 1 / (1 - rate) for elements first + i, i in [0, n), n <= DROPOUT_CHUNK; 0 < rate <= 1. */
+static inline void dropout_factors(const DropoutAttr *a, uint64_t first, int64_t n, real *factor) {
+    const uint32_t highest_dropped = (uint32_t)(ceil(a->rate * 0x1p32) - 1);
+    const real scale = a->rate < 1 ? (real)(1 / (1 - a->rate)) : 0;
+    uint32_t word[DROPOUT_CHUNK + 8];
+    const uint64_t block = first / 4;
+    const int64_t skip = (int64_t)(first % 4), blocks = (skip + n + 3) / 4;
+#pragma omp simd
+    for (int64_t i = 0; i < blocks; i++) {
+        const Philox4 p = philox4x32(a->seed, a->site, block + (uint64_t)i);
+        word[4 * i] = p.v[0], word[4 * i + 1] = p.v[1], word[4 * i + 2] = p.v[2], word[4 * i + 3] = p.v[3];
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) factor[i] = word[skip + i] > highest_dropped ? scale : 0;
+}
+
+#endif

@@ -1,0 +1,54 @@
+/* Matrix products through CBLAS. BLAS itself runs single-threaded: the pool's threads each compute whole
+ * panels of the output. Which panels there are depends on the shape alone, because BLAS chooses its order of
+ * summation by shape. */
+#include "kernels/cpu/gemm.h"
+
+#include <cblas.h>
+
+#ifdef REAL_IS_DOUBLE
+#define CBLAS_GEMM cblas_dgemm
+#else
+#define CBLAS_GEMM cblas_sgemm
+#endif
+
+/* Panels narrower than this lose more than a tenth of the speed to packing the other operand again. */
+enum { PANEL_MIN = 384, PANELS_MAX = 64 };
+
+/* A power of two, so that the usual numbers of threads get equal shares. */
+static int64_t panels(int64_t n) {
+    int64_t p = 1;
+    while (p < PANELS_MAX && n / (2 * p) >= PANEL_MIN) p *= 2;
+    return p;
+}
+
+/* The part of g whose output is rows [i, i+m) and columns [j, j+n). */
+static void part(const Gemm *g, int64_t i, int64_t m, int64_t j, int64_t n) {
+    const real *a = g->a + (g->transpose_a ? i : i * g->lda), *b = g->b + (g->transpose_b ? j * g->ldb : j);
+    real *c = g->c + i * g->ldc + j;
+    CBLAS_GEMM(CblasRowMajor, g->transpose_a ? CblasTrans : CblasNoTrans,
+               g->transpose_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)g->k, 1, a, (int)g->lda, b,
+               (int)g->ldb, g->accumulate ? 1 : 0, c, (int)g->ldc);
+    if (!g->bias) return;
+    for (int64_t r = 0; r < m; r++) {
+        real *row = c + r * g->ldc;
+#pragma omp simd
+        for (int64_t q = 0; q < n; q++) row[q] += g->bias[j + q];
+    }
+}
+
+static void run_panels(void *arg, int64_t begin, int64_t end) {
+    const Gemm *g = arg;
+    int64_t larger = g->m > g->n ? g->m : g->n, count = panels(larger);
+    for (int64_t p = begin; p < end; p++) {
+        int64_t first = larger * p / count, width = larger * (p + 1) / count - first;
+        if (g->m > g->n)
+            part(g, first, width, 0, g->n);
+        else
+            part(g, 0, g->m, first, width);
+    }
+}
+
+void KERNEL(gemm)(const Device *device, const Gemm *g) {
+    openblas_set_num_threads(1); /* process-wide and one store: no reason to remember that it has been done */
+    pool_for(device->pool, panels(g->m > g->n ? g->m : g->n), 1, run_panels, (void *)g);
+}

@@ -1,0 +1,19 @@
+/* Matrix products through CBLAS, split over the pool. */
+#ifndef ISOTRON_KERNELS_CPU_GEMM_H
+#define ISOTRON_KERNELS_CPU_GEMM_H
+
+#include "kernels/cpu/real.h"
+
+/* c [m,n] = op(a) op(b), row-major, leading dimensions in elements; op transposes if asked. `accumulate`: c
+ * += instead. `bias` [n] (NULL: none) is added to each row of a fresh c. The result is the same bits for any
+ * number of threads. */
+typedef struct Gemm {
+    bool transpose_a, transpose_b, accumulate;
+    int64_t m, n, k, lda, ldb, ldc;
+    const real *a, *b, *bias;
+    real *c;
+} Gemm;
+
+void KERNEL(gemm)(const Device *, const Gemm *);
+
+#endif

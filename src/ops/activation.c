@@ -1,0 +1,28 @@
+/* y = act(x), formulas in kernels/cpu/activation.c. dx is written or added to. */
+#include "ops/activation.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "kernels/ops.h"
+
+static void backward(Tape *t, const Node *n, Need need) {
+    Tensor *x = n->call.in[0], *dx = tape_grad_out(t, x, need);
+    if (dx)
+        tape_call(t, &OPS[OP_activation_grad],
+                  (Call){.in = {tape_grad(t, n->call.out[0]), x}, .out = {dx}, .attr = n->call.attr});
+}
+
+Tensor *op_activation(Tape *t, Tensor *x, Activation kind) {
+    ActivationAttr attr = {kind};
+    int64_t dim[TENSOR_DIMS];
+    memcpy(dim, x->dim, sizeof dim);
+    if (kind == ACT_SWIGLU) {
+        CHECK(tensor_width(x) % 2 == 0, "SwiGLU: [gate | up] cannot be %lld wide",
+              (long long)tensor_width(x));
+        dim[x->ndim - 1] /= 2;
+    }
+    Tensor *y = tape_tensor(t, (DType)x->dtype, x->ndim, dim);
+    tape_run(t, &OPS[OP_activation], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, backward);
+    return y;
+}

@@ -1,0 +1,18 @@
+/* y = a + b. Backward: both get dy itself, shared, not copied. */
+#include "ops/residual.h"
+
+#include "base/fault.h"
+#include "kernels/ops.h"
+
+static void backward(Tape *t, const Node *n, Need need) {
+    Tensor *dy = tape_grad(t, n->call.out[0]);
+    tape_grad_share(t, n->call.in[0], dy, need);
+    tape_grad_share(t, n->call.in[1], dy, need);
+}
+
+Tensor *op_add(Tape *t, Tensor *a, Tensor *b) {
+    CHECK(tensor_same_shape(a, b), "add: the operands differ in shape");
+    Tensor *y = tape_tensor(t, (DType)a->dtype, a->ndim, a->dim);
+    tape_run(t, &OPS[OP_add], (Call){.in = {a, b}, .out = {y}}, 0, backward);
+    return y;
+}
