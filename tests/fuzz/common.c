@@ -1,0 +1,33 @@
+#include "fuzz/fuzz.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/mem.h"
+
+char *fuzz_path(const char *name) {
+    char *folder = mem_printf("/tmp/isotron-fuzz-%d", (int)getpid());
+    Err err = file_mkdirs(folder);
+    CHECK(!err.code, "%s", err.msg);
+    char *path = mem_printf("%s/%s", folder, name);
+    free(folder);
+    return path;
+}
+
+char *fuzz_file(const char *name, const void *bytes, size_t n) {
+    char *path = fuzz_path(name);
+    FILE *f = fopen(path, "wb");
+    CHECK(f && fwrite(bytes, 1, n, f) == n && !fclose(f), "cannot write %s", path);
+    return path;
+}
+
+bool fuzz_ok(Err err) {
+    if (!err.code) return true;
+    size_t n = strnlen(err.msg, sizeof err.msg);
+    CHECK(n > 10 && n < sizeof err.msg && strchr(err.msg, ' '), "the error is not a sentence: \"%s\"", err.msg);
+    return false;
+}

@@ -1,0 +1,30 @@
+/* What a fuzz target is: a function that gives one input to a reader of files that users bring, and its seeds. The reader
+ * must end in success or in an error with a sentence. fuzz_<what>.c is linked twice: with libFuzzer (clang, ISOTRON_FUZZ) and
+ * with replay.c, which mutates the seeds by a fixed sequence of random numbers, so that CTest runs the same inputs anywhere. */
+#ifndef ISOTRON_TESTS_FUZZ_H
+#define ISOTRON_TESTS_FUZZ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+/* Given by the target: one input; whether it was accepted. */
+bool fuzz_one(const uint8_t *bytes, size_t n);
+
+/* Given by the target: valid files to start from, which fuzz_one accepts. */
+typedef struct Corpus Corpus;
+void fuzz_seeds(Corpus *);
+void corpus_add(Corpus *, const void *bytes, size_t n);
+void corpus_add_file(Corpus *, const char *path);    /* a file of the repository: its absence is a fault */
+void corpus_add_glob(Corpus *, const char *pattern); /* at least one file must match */
+
+/* Path of a file of that name in this process's scratch folder; release with free(). */
+char *fuzz_path(const char *name);
+/* Writes such a file and returns its path. */
+char *fuzz_file(const char *name, const void *bytes, size_t n);
+/* Aborts on an error without a sentence; true if there is no error. */
+bool fuzz_ok(Err);
+
+#endif
