@@ -1,5 +1,6 @@
 /* User mistakes as values: options, paths, data files, checkpoints, requests.
- * Only config, data, tokenizer, ckpt, server and the commands return Err; a bug in our own code is a CHECK (fault.h). */
+ * Only config, data, tokenizer, ckpt, server and the commands return Err; a bug in our own code is a CHECK
+ * (fault.h). */
 #ifndef ISOTRON_BASE_ERR_H
 #define ISOTRON_BASE_ERR_H
 

@@ -26,7 +26,8 @@ void fault(const char *file, int line, const char *cond, const char *fmt, ...) {
     char message[sizeof thread_scope->message];
     const char *where = thread_scope && thread_scope->where[0] ? thread_scope->where : "no rank";
     const char *op = thread_scope && thread_scope->op[0] ? thread_scope->op : "none";
-    snprintf(message, sizeof message, "%s:%d: [%s, op %s] %s (failed: %s)", file, line, where, op, text, cond);
+    snprintf(message, sizeof message, "%s:%d: [%s, op %s] %s (failed: %s)", file, line, where, op, text,
+             cond);
     if (thread_scope && thread_scope->catch_jmp) {
         snprintf(thread_scope->message, sizeof thread_scope->message, "%s", message);
         longjmp(*thread_scope->catch_jmp, 1);

@@ -1,5 +1,5 @@
-/* Bugs and lost hardware: CHECK prints what broke, where, and on which rank, then takes the whole process down
- * (abort(), so that every thread-rank dies and mpirun ends the other processes). */
+/* Bugs and lost hardware: CHECK prints what broke, where, and on which rank, then takes the whole process
+ * down (abort(), so that every thread-rank dies and mpirun ends the other processes). */
 #ifndef ISOTRON_BASE_FAULT_H
 #define ISOTRON_BASE_FAULT_H
 
@@ -10,8 +10,8 @@
 _Noreturn void fault(const char *file, int line, const char *cond, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* What this thread is doing, for the message of a fault. The one piece of per-thread state in the program: a rank is a
- * thread, and a fault deep in a kernel must be able to name it. */
+/* What this thread is doing, for the message of a fault. The one piece of per-thread state in the program: a
+ * rank is a thread, and a fault deep in a kernel must be able to name it. */
 typedef struct FaultScope {
     char where[120];    /* "rank 3 (tp 1 dp 1)" */
     char op[32];        /* the op that is running, empty between ops */

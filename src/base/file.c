@@ -96,7 +96,8 @@ Err file_mkdirs(const char *path) {
         *p = end;
         if (!end) break;
     }
-    if (!e.code && !file_is_dir(path)) e = err_user("'%s' exists and is not a folder; choose another path", path);
+    if (!e.code && !file_is_dir(path))
+        e = err_user("'%s' exists and is not a folder; choose another path", path);
     free(copy);
     return e;
 }
@@ -122,8 +123,10 @@ Err file_map(const char *path, FileMap *out) {
         e = err_user("'%s' is not a regular file", path);
     } else if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED) e = failed("map", path);
-        else *out = (FileMap){p, (size_t)st.st_size};
+        if (p == MAP_FAILED)
+            e = failed("map", path);
+        else
+            *out = (FileMap){p, (size_t)st.st_size};
     }
     close(fd);
     return e;

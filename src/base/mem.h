@@ -5,10 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void *mem_alloc(size_t bytes);                               /* uninitialised */
-void *mem_zero(size_t count, size_t size);                   /* zeroed; count * size is checked for overflow */
-void *mem_grow(void *old, size_t count, size_t size);        /* realloc; count * size is checked for overflow */
-void *mem_aligned(size_t bytes);                             /* 64-byte aligned, uninitialised */
+void *mem_alloc(size_t bytes);                        /* uninitialised */
+void *mem_zero(size_t count, size_t size);            /* zeroed; count * size is checked for overflow */
+void *mem_grow(void *old, size_t count, size_t size); /* realloc; count * size is checked for overflow */
+void *mem_aligned(size_t bytes);                      /* 64-byte aligned, uninitialised */
 char *mem_strdup(const char *s);
 char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
@@ -16,7 +16,7 @@ char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 typedef struct Arena Arena;
 Arena *arena_new(void);
 void arena_free(Arena *);
-void arena_reset(Arena *);              /* forget all allocations, keep the memory */
+void arena_reset(Arena *);                /* forget all allocations, keep the memory */
 void *arena_alloc(Arena *, size_t bytes); /* zeroed, 16-byte aligned, valid until reset or free */
 char *arena_printf(Arena *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

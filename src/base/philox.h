@@ -1,7 +1,8 @@
-/* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC11).
- * Every random number of a run is a pure function of (seed, site, index): init, dropout, routing jitter, sampling.
- * `site` names what draws (the hash of a tensor or op name, with the step and microbatch folded in), `index` is the global
- * element index, so no layout, microbatch split or recompute can change a draw. */
+/* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
+ * (SC11). Every random number of a run is a pure function of (seed, site, index): init, dropout, routing
+ * jitter, sampling. `site` names what draws (the hash of a tensor or op name, with the step and microbatch
+ * folded in), `index` is the global element index, so no layout, microbatch split or recompute can change a
+ * draw. */
 #ifndef ISOTRON_BASE_PHILOX_H
 #define ISOTRON_BASE_PHILOX_H
 
@@ -17,7 +18,8 @@ static inline Philox4 philox4x32(uint64_t seed, uint64_t site, uint64_t block) {
     Philox4 c = {{(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)site, (uint32_t)(site >> 32)}};
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c.v[0], p1 = (uint64_t)0xCD9E8D57u * c.v[2];
-        c = (Philox4){{(uint32_t)(p1 >> 32) ^ c.v[1] ^ k0, (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c.v[3] ^ k1, (uint32_t)p0}};
+        c = (Philox4){{(uint32_t)(p1 >> 32) ^ c.v[1] ^ k0, (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c.v[3] ^ k1,
+                       (uint32_t)p0}};
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }

@@ -15,7 +15,8 @@ void str_printf(Str *, const char *fmt, ...) __attribute__((format(printf, 2, 3)
 void str_clear(Str *); /* length 0, memory kept */
 void str_free(Str *);
 
-/* The candidate nearest to `word` by edit distance, NULL if none is near enough to suggest (a third of its length). */
+/* The candidate nearest to `word` by edit distance, NULL if none is near enough to suggest (a third of its
+ * length). */
 const char *str_nearest(const char *word, const char *const *candidates, size_t n);
 
 #endif

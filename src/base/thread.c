@@ -9,8 +9,8 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
-/* Workers spin briefly before they sleep: a training step issues thousands of short loops, and a wake-up through the
- * kernel costs more than most of them. */
+/* Workers spin briefly before they sleep: a training step issues thousands of short loops, and a wake-up
+ * through the kernel costs more than most of them. */
 enum { SPINS = 2000 };
 
 typedef struct Worker {

@@ -17,7 +17,8 @@ static void place(Mesh *m, const Axis *view) {
 Mesh mesh_make(int world, int rank, const int size[AXES]) {
     Mesh m = {.world = world, .rank = rank};
     for (int a = 0; a < AXES; a++) m.size[a] = size[a];
-    int dense = size[AXIS_TP] * size[AXIS_CP] * size[AXIS_PP], expert = size[AXIS_ETP] * size[AXIS_EP] * size[AXIS_PP];
+    int dense = size[AXIS_TP] * size[AXIS_CP] * size[AXIS_PP],
+        expert = size[AXIS_ETP] * size[AXIS_EP] * size[AXIS_PP];
     CHECK(dense > 0 && world % dense == 0, "%d ranks do not divide by tp*cp*pp = %d", world, dense);
     CHECK(expert > 0 && world % expert == 0, "%d ranks do not divide by etp*ep*pp = %d", world, expert);
     CHECK(rank >= 0 && rank < world, "rank %d of %d", rank, world);
@@ -30,7 +31,8 @@ Mesh mesh_make(int world, int rank, const int size[AXES]) {
 
 Group mesh_group(const Mesh *m, unsigned mask) {
     const Axis *view = mask & ~(unsigned)MASK_DENSE ? EXPERT : DENSE;
-    CHECK(!(mask & ~(unsigned)MASK_DENSE) || !(mask & ~(unsigned)MASK_EXPERT), "mask %#x mixes dense and expert axes", mask);
+    CHECK(!(mask & ~(unsigned)MASK_DENSE) || !(mask & ~(unsigned)MASK_EXPERT),
+          "mask %#x mixes dense and expert axes", mask);
     Group g = {.size = 1, .first = m->rank};
     for (int i = 0, stride = 1; i < 4; stride *= m->size[view[i]], i++) {
         if (!(mask & 1u << view[i])) continue;
@@ -44,7 +46,7 @@ Group mesh_group(const Mesh *m, unsigned mask) {
     return g;
 }
 
-int group_member(const Group *g, int i) {
+int mesh_member(const Group *g, int i) {
     int rank = g->first;
     for (int a = 0; a < g->n_axes; a++) {
         rank += i % g->axis_size[a] * g->axis_stride[a];

@@ -1,5 +1,6 @@
-/* The mesh of ranks: named axes with two views of the same ranks, dense (tp cp dp pp) and expert (etp ep edp pp), and groups
- * looked up by a mask of axes. Megatron-LM core/parallel_state.py RankGenerator: order tp-cp-ep-dp-pp, leftmost fastest. */
+/* The mesh of ranks: named axes with two views of the same ranks, dense (tp cp dp pp) and expert (etp ep edp
+ * pp), and groups looked up by a mask of axes. Megatron-LM core/parallel_state.py RankGenerator: order
+ * tp-cp-ep-dp-pp, leftmost fastest. */
 #ifndef ISOTRON_COMM_MESH_H
 #define ISOTRON_COMM_MESH_H
 
@@ -17,17 +18,17 @@ typedef struct Mesh {
 } Mesh;
 
 typedef struct Group {
-    int size, rank;  /* of this rank inside the group */
+    int size, rank; /* of this rank inside the group */
     int first, n_axes;
     int axis_size[4], axis_stride[4]; /* the group's ranks are first + sum of coordinate * stride */
 } Group;
 
-/* world must be tp*cp*dp*pp = etp*ep*edp*pp; dp and edp are derived (0 in `size` is ignored). Anything else is a fault:
- * config's rules have refused it before. */
+/* world must be tp*cp*dp*pp = etp*ep*edp*pp; dp and edp are derived (0 in `size` is ignored). Anything else
+ * is a fault: config's rules have refused it before. */
 Mesh mesh_make(int world, int rank, const int size[AXES]);
 /* The ranks that differ from this one only in the axes of the mask, in axis order. */
 Group mesh_group(const Mesh *, unsigned mask);
 /* Global rank of member `i`. */
-int group_member(const Group *, int i);
+int mesh_member(const Group *, int i);
 
 #endif

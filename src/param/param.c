@@ -66,7 +66,9 @@ void registry_allocate(Registry *r, Device *device, DType storage) {
     r->precise = storage == F64 ? F64 : F32;
     r->values = device_alloc(device, flat_bytes(r, storage), "parameters");
     r->grads = device_alloc(device, flat_bytes(r, r->precise), "main gradients");
-    r->masters = dtype_is_16bit(storage) ? device_alloc(device, flat_bytes(r, r->precise), "master parameters") : r->values;
+    r->masters = dtype_is_16bit(storage)
+                     ? device_alloc(device, flat_bytes(r, r->precise), "master parameters")
+                     : r->values;
     for (int i = 0; i < r->n; i++) {
         Param *p = r->params[i];
         p->value = slice(p, r->values, storage);
@@ -83,15 +85,20 @@ size_t registry_bytes(const Registry *r) {
     return flat_bytes(r, r->storage) + flat_bytes(r, r->precise) + masters;
 }
 
-int64_t param_logical_count(const Param *p) { return p->spec.dim[0] * (p->spec.ndim == 2 ? p->spec.dim[1] : 1); }
+int64_t param_logical_count(const Param *p) {
+    return p->spec.dim[0] * (p->spec.ndim == 2 ? p->spec.dim[1] : 1);
+}
 
 static void draw(const Registry *r, const Param *p, uint64_t seed) {
     uint64_t site = hash_name(p->spec.name);
     for (int64_t i = 0, n = param_logical_count(p); i < n; i++) {
         float x = (float)p->spec.init.value;
-        if (p->spec.init.kind == INIT_NORMAL) x = (float)(p->spec.init.value * philox_normal(seed, site, (uint64_t)i));
-        if (r->precise == F64) ((double *)p->master.data)[i] = (double)x;
-        else ((float *)p->master.data)[i] = x;
+        if (p->spec.init.kind == INIT_NORMAL)
+            x = (float)(p->spec.init.value * philox_normal(seed, site, (uint64_t)i));
+        if (r->precise == F64)
+            ((double *)p->master.data)[i] = (double)x;
+        else
+            ((float *)p->master.data)[i] = x;
     }
 }
 
@@ -103,7 +110,8 @@ void registry_init(Registry *r, uint64_t seed) {
 
 void registry_round_values(Registry *r) {
     if (r->masters == r->values) return;
-    Tensor from = tensor_make(r->masters, r->precise, 1, &r->elements), to = tensor_make(r->values, r->storage, 1, &r->elements);
+    Tensor from = tensor_make(r->masters, r->precise, 1, &r->elements),
+           to = tensor_make(r->values, r->storage, 1, &r->elements);
     call_run(&OPS[OP_copy], &(Call){.in = {&from}, .out = {&to}, .device = r->device});
 }
 

@@ -1,5 +1,6 @@
-/* The parameter registry. A module's constructor calls param_add once per parameter; everything else about parameters
- * (memory, init, gradients, optimizer groups, norms, checkpoints, HF conversion, FLOPs, inspection) is a loop over it. */
+/* The parameter registry. A module's constructor calls param_add once per parameter; everything else about
+ * parameters (memory, init, gradients, optimizer groups, norms, checkpoints, HF conversion, FLOPs,
+ * inspection) is a loop over it. */
 #ifndef ISOTRON_PARAM_PARAM_H
 #define ISOTRON_PARAM_PARAM_H
 
@@ -15,12 +16,14 @@ typedef struct Init {
 } Init;
 
 typedef enum ParamFlags {
-    PARAM_NO_DECAY = 1,  /* no weight decay: biases and 1-D parameters (Megatron get_standard_config_overrides) */
+    PARAM_NO_DECAY =
+        1, /* no weight decay: biases and 1-D parameters (Megatron get_standard_config_overrides) */
     PARAM_EMBEDDING = 2, /* takes --decoupled-lr */
 } ParamFlags;
 
-/* A logical block of rows inside a fused parameter: split, resharded and exported on its own. With `groups` groups the rows
- * are group-major: [group 0: part 0, part 1, ...], [group 1: ...], each part `rows` rows per group (Megatron's fused QKV). */
+/* A logical block of rows inside a fused parameter: split, resharded and exported on its own. With `groups`
+ * groups the rows are group-major: [group 0: part 0, part 1, ...], [group 1: ...], each part `rows` rows per
+ * group (Megatron's fused QKV). */
 typedef struct ParamPart {
     const char *name; /* "q", "k", "v", "gate", "up" */
     int64_t rows;     /* per group */
@@ -55,7 +58,7 @@ enum { PARAM_ALIGN = 64 };
 typedef struct Registry {
     Param **params; /* in registration order */
     int n;
-    int64_t elements; /* of one flat buffer, alignment gaps included */
+    int64_t elements;       /* of one flat buffer, alignment gaps included */
     DType storage, precise; /* of values; of main gradients, masters and optimizer state */
     Device *device;
     void *values, *grads, *masters; /* flat; masters == values unless storage is 16-bit */
@@ -64,7 +67,8 @@ typedef struct Registry {
 
 Registry *registry_new(void);
 void registry_free(Registry *);
-/* Registers a parameter. The result is stable; its tensors have data after registry_allocate. A repeated name is a fault. */
+/* Registers a parameter. The result is stable; its tensors have data after registry_allocate. A repeated name
+ * is a fault. */
 Param *param_add(Registry *, ParamSpec);
 Param *registry_find(const Registry *, const char *name); /* NULL if there is none */
 /* Takes the flat buffers (zeroed) on the device. */

@@ -72,6 +72,8 @@ void tape_end(Tape *t) {
     t->sweep = 0;
 }
 
+void *tape_alloc(Tape *t, size_t bytes) { return arena_alloc(t->arena, bytes); }
+
 void tape_trace(Tape *t, TapeTrace *trace, void *arg) {
     t->trace = trace;
     t->trace_arg = arg;
@@ -114,7 +116,8 @@ static void *element(const Tensor *x, int64_t offset) {
     return (char *)x->data + (size_t)offset * dtype_size((DType)x->dtype);
 }
 
-Tensor *tape_view(Tape *t, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride) {
+Tensor *tape_view(Tape *t, Tensor *base, int64_t offset, int ndim, const int64_t *dim,
+                  const int64_t *stride) {
     Tensor v = tensor_make(element(base, offset), (DType)base->dtype, ndim, dim);
     memcpy(v.stride, stride, (size_t)ndim * sizeof *stride);
     v.flags = base->flags & TENSOR_NEEDS_GRAD;
@@ -257,9 +260,10 @@ static void play(Tape *t, size_t first, Need need) {
 void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
     if (dy) {
         CHECK(tensor_same_shape(y, dy), "the gradient's shape differs from the output's");
-        y->grad = header(t, *dy);
-        y->grad->flags = GRAD_BORROWED;
-        y->grad->refs = 2; /* the caller's copy counts: it is never written */
+        Tensor *seed = header(t, *dy);
+        seed->flags = GRAD_BORROWED;
+        seed->refs = 1; /* the caller's: with a second owner it is never written */
+        tape_grad_share(t, y, seed, NEED_DX);
     }
     play(t, 0, need);
 }
@@ -292,8 +296,7 @@ static void block_backward(Tape *t, const Node *n, Need need) {
     inner->refs = 0;
     size_t first = t->n_nodes, mark = t->dropped.n;
     Tensor *y = run_block(t, b, inner, true);
-    y->grad = tape_grad(t, n->call.out[0]);
-    y->grad->refs++;
+    tape_grad_share(t, y, tape_grad(t, n->call.out[0]), need);
     play(t, first, NEED_ALL);
     t->n_nodes = first;
     if (inner->grad) {

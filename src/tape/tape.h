@@ -1,19 +1,21 @@
-/* A tape of coarse ops. Running an op records it; tape_backward plays the record in reverse, calling for each node the
- * hand-written backward that stands beside its forward and is itself composed of ops.
+/* A tape of coarse ops. Running an op records it; tape_backward plays the record in reverse, calling for each
+ * node the hand-written backward that stands beside its forward and is itself composed of ops.
  *
- * Memory: outputs of a recorded forward live in the slot space until tape_end; gradients and temporaries live in the
- * transient space and are given back as soon as the node that needs them is done. With both spaces on the null device a run
- * of the same code measures them (space_peak).
+ * Memory: outputs of a recorded forward live in the slot space until tape_end; gradients and temporaries live
+ * in the transient space and are given back as soon as the node that needs them is done. With both spaces on
+ * the null device a run of the same code measures them (space_peak).
  *
- * Gradients: a tensor may feed several ops. The first gradient that reaches it is kept or shared (no copy); later ones are
- * added. A gradient that is shared is copied before it is written (tape_grad_out), so sharing is never visible. */
+ * Gradients: a tensor may feed several ops. The first gradient that reaches it is kept or shared (no copy);
+ * later ones are added. A gradient that is shared is copied before it is written (tape_grad_out), so sharing
+ * is never visible. */
 #ifndef ISOTRON_TAPE_TAPE_H
 #define ISOTRON_TAPE_TAPE_H
 
 #include "base/mem.h"
 #include "tensor/call.h"
 
-/* What a sweep computes: gradients of activations, of parameters, or both (zero-bubble schedules sweep twice). */
+/* What a sweep computes: gradients of activations, of parameters, or both (zero-bubble schedules sweep
+ * twice). */
 typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 
 /* What every op of a run must know; plain data, owned by the caller, constant while a tape is open. */
@@ -21,7 +23,8 @@ typedef struct RunContext {
     Device *device;
     DType dtype;          /* storage of activations: F64, F32, BF16 or F16 */
     bool training;        /* dropout is active */
-    bool batch_invariant; /* --batch-invariant-mode: no result depends on how samples are grouped into microbatches */
+    bool batch_invariant; /* --batch-invariant-mode: no result depends on how samples are grouped into
+                             microbatches */
     uint64_t seed;
     int64_t first_sample; /* index in the whole run of the open microbatch's first sample */
 } RunContext;
@@ -39,22 +42,26 @@ struct Node {
 Tape *tape_new(const RunContext *, Space *slot, Space *transient);
 void tape_free(Tape *);
 const RunContext *tape_context(const Tape *);
-/* Opens the tape for one forward; everything recorded or allocated before is forgotten. Without `recording` nothing can be
- * played back and blocks (tape_block) keep only their output. */
+/* Opens the tape for one forward; everything recorded or allocated before is forgotten. Without `recording`
+ * nothing can be played back and blocks (tape_block) keep only their output. */
 void tape_begin(Tape *, bool recording);
 /* Forgets everything; O(1) in the number of tensors. */
 void tape_end(Tape *);
+/* Zeroed host memory that lives until tape_end: what a block (tape_block) must find again in its backward. */
+void *tape_alloc(Tape *, size_t bytes);
 
 /* ---- for the builders of ops (src/ops) ---- */
 
-/* A fresh tensor that lives as long as the forward in progress (or, inside a backward, as long as its node). */
+/* A fresh tensor that lives as long as the forward in progress (or, inside a backward, as long as its node).
+ */
 Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
 /* As tape_tensor, but given back when the builder or the node's backward that took it is done. */
 Tensor *tape_temp(Tape *, DType, int ndim, const int64_t *dim);
-/* A view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views of a tensor together
- * cover it, and the tensor itself feeds no op. */
+/* A view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views of a
+ * tensor together cover it, and the tensor itself feeds no op. */
 Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
-/* Runs an op and records it; outputs need a gradient if any input does. attr (NULL or attr_size bytes) is copied. */
+/* Runs an op and records it; outputs need a gradient if any input does. attr (NULL or attr_size bytes) is
+ * copied. */
 void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 
 /* ---- for backward functions ---- */
@@ -63,8 +70,9 @@ void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 void tape_call(Tape *, const OpDef *, Call);
 /* The gradient that has arrived at y. */
 Tensor *tape_grad(Tape *, Tensor *y);
-/* Where to write the gradient of x, NULL if nobody wants it under `need`: fresh memory, or, with TENSOR_ACCUM set, memory to
- * add to. Parameters are NEED_DW, all else NEED_DX. Call it once per use of x, and write or add exactly once. */
+/* Where to write the gradient of x, NULL if nobody wants it under `need`: fresh memory, or, with TENSOR_ACCUM
+ * set, memory to add to. Parameters are NEED_DW, all else NEED_DX. Call it once per use of x, and write or
+ * add exactly once. */
 Tensor *tape_grad_out(Tape *, Tensor *x, Need);
 /* Gives x the gradient g as it is (y = x + ...): shared if it is the first, else added. */
 void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
@@ -73,11 +81,12 @@ Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 
 /* ---- for models and the training step ---- */
 
-/* Runs fn(tape, self, x) and keeps only its output and x; a backward runs fn again. The one recompute mechanism. When not
- * recording, fn's intermediates are dropped the same way. */
+/* Runs fn(tape, self, x) and keeps only its output and x; a backward runs fn again. The one recompute
+ * mechanism. When not recording, fn's intermediates are dropped the same way. */
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
-/* Gives the output y its gradient dy (same shape; NULL for a DW sweep after a DX sweep) and plays the tape back. */
+/* Gives the output y its gradient dy (same shape; NULL for a DW sweep after a DX sweep) and plays the tape
+ * back. */
 void tape_backward(Tape *, Tensor *y, Tensor *dy, Need);
 
 /* Called after every op that runs, forward and backward: trace points and divergence search. */

@@ -18,8 +18,10 @@ static const Tensor *first_float(const Call *c) {
 static void convert_rows(Tensor *dst, const Tensor *src) {
     size_t width = (size_t)tensor_width(src);
     for (int64_t r = 0, rows = tensor_rows(src); r < rows; r++)
-        dtype_convert((char *)dst->data + (size_t)tensor_row_offset(dst, r) * dtype_size((DType)dst->dtype), (DType)dst->dtype,
-                      (const char *)src->data + (size_t)tensor_row_offset(src, r) * dtype_size((DType)src->dtype),
+        dtype_convert((char *)dst->data + (size_t)tensor_row_offset(dst, r) * dtype_size((DType)dst->dtype),
+                      (DType)dst->dtype,
+                      (const char *)src->data +
+                          (size_t)tensor_row_offset(src, r) * dtype_size((DType)src->dtype),
                       (DType)src->dtype, width);
 }
 
@@ -57,8 +59,10 @@ void call_run(const OpDef *op, const Call *c) {
 
     const Tensor *lead = first_float(c);
     CHECK(lead, "op '%s' has no float operand", op->name);
-    if (lead->dtype == F64) op->cpu_f64(c);
-    else run_f32(op, c);
+    if (lead->dtype == F64)
+        op->cpu_f64(c);
+    else
+        run_f32(op, c);
 
     if (op_name) *op_name = 0;
     if (profile) profile->calls++, profile->ns += clock_ns() - start;

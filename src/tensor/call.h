@@ -1,5 +1,5 @@
-/* One invocation of a kernel. All kernels share this signature, so that the null device, profiling, tracing, 16-bit
- * emulation and the generic op tests are written once. */
+/* One invocation of a kernel. All kernels share this signature, so that the null device, profiling, tracing,
+ * 16-bit emulation and the generic op tests are written once. */
 #ifndef ISOTRON_TENSOR_CALL_H
 #define ISOTRON_TENSOR_CALL_H
 
@@ -23,9 +23,9 @@ typedef struct OpDef {
     KernelFn *cpu_f32, *cpu_f64;
 } OpDef;
 
-/* Runs the op on call->device: nothing on the null device; on the CPU the double kernel if the first float operand is F64,
- * else the float kernel. BF16 and F16 operands are converted to float before and rounded after: 16-bit storage with fp32
- * arithmetic. */
+/* Runs the op on call->device: nothing on the null device; on the CPU the double kernel if the first float
+ * operand is F64, else the float kernel. BF16 and F16 operands are converted to float before and rounded
+ * after: 16-bit storage with fp32 arithmetic. */
 void call_run(const OpDef *, const Call *);
 
 #endif

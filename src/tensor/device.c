@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -33,12 +34,23 @@ void device_free(Device *d) {
     free(d);
 }
 
+size_t device_memory_available(void) {
+    FILE *f = fopen("/proc/meminfo", "r");
+    unsigned long long kib = 0;
+    char line[128];
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
+    if (f) fclose(f);
+    return kib ? (size_t)kib << 10 : SIZE_MAX;
+}
+
 /* Addresses on the null device start here: never mapped, never NULL. */
 static void *null_base(void) { return (void *)(uintptr_t)SPACE_ALIGN; }
 
 void *device_alloc(Device *d, size_t bytes, const char *what) {
     if (d->kind == DEVICE_NULL) return null_base();
-    void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(p != MAP_FAILED, "cannot allocate %zu bytes for %s", bytes, what);
     return p;
 }
@@ -74,7 +86,8 @@ Space *space_new(Device *d, const char *name, size_t capacity) {
     Space *s = mem_zero(1, sizeof *s);
     s->device = d;
     s->name = name;
-    s->capacity = capacity == SPACE_UNPLANNED ? (size_t)1 << UNPLANNED_SHIFT : (capacity + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
+    s->capacity = capacity == SPACE_UNPLANNED ? (size_t)1 << UNPLANNED_SHIFT
+                                              : (capacity + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
     s->base = device_alloc(d, s->capacity, name);
     space_reset(s);
     return s;
@@ -121,8 +134,8 @@ void *space_take(Space *s, size_t bytes) {
         if (at + need > s->peak) s->peak = at + need;
         return s->base + at;
     }
-    CHECK(0, "%s memory is full: %zu bytes asked for, %zu of %zu in use; the dry run planned for less", s->name, bytes,
-          s->used, s->capacity);
+    CHECK(0, "%s memory is full: %zu bytes asked for, %zu of %zu in use; the dry run planned for less",
+          s->name, bytes, s->used, s->capacity);
     return NULL;
 }
 
@@ -131,7 +144,8 @@ void space_give(Space *s, void *p, size_t bytes) {
     CHECK(end <= s->capacity, "%s memory: a block is given back that was not taken from it", s->name);
     while (i < s->n_holes && s->holes[i].begin < begin) i++;
     s->used -= end - begin;
-    bool joins_left = i > 0 && s->holes[i - 1].end == begin, joins_right = i < s->n_holes && s->holes[i].begin == end;
+    bool joins_left = i > 0 && s->holes[i - 1].end == begin,
+         joins_right = i < s->n_holes && s->holes[i].begin == end;
     if (joins_left) s->holes[i - 1].end = joins_right ? s->holes[i].end : end;
     if (joins_left && joins_right) hole_remove(s, i);
     if (!joins_left && joins_right) s->holes[i].begin = begin;

@@ -1,5 +1,5 @@
-/* Where tensors live and kernels run. The null device runs everything but the arithmetic: a dry run on it gives the sizes
- * of all memory before any is taken. */
+/* Where tensors live and kernels run. The null device runs everything but the arithmetic: a dry run on it
+ * gives the sizes of all memory before any is taken. */
 #ifndef ISOTRON_TENSOR_DEVICE_H
 #define ISOTRON_TENSOR_DEVICE_H
 
@@ -21,10 +21,13 @@ typedef struct Device {
     OpProfile *profile; /* NULL, or one entry per op (owned by whoever measures) */
 } Device;
 
-/* `threads` <= 0: one for each core that this process may use. Also tells BLAS to leave threading to the pool. */
+/* `threads` <= 0: one for each core that this process may use. Also tells BLAS to leave threading to the
+ * pool. */
 Device *device_cpu(int threads);
 Device *device_null(void);
 void device_free(Device *);
+/* Bytes of host memory that can still be taken without swapping. */
+size_t device_memory_available(void);
 
 /* Zeroed memory; running out of it is a fault that states the size and `what`. */
 void *device_alloc(Device *, size_t bytes, const char *what);
@@ -32,12 +35,12 @@ void device_release(Device *, void *, size_t bytes);
 void device_copy(Device *, void *dst, const void *src, size_t bytes);
 void device_zero(Device *, void *dst, size_t bytes);
 
-/* A region of device memory with an allocator whose placement depends only on the sequence of calls: a dry run on the null
- * device and the real run get the same offsets and the same peak. */
+/* A region of device memory with an allocator whose placement depends only on the sequence of calls: a dry
+ * run on the null device and the real run get the same offsets and the same peak. */
 typedef struct Space Space;
 enum { SPACE_ALIGN = 256, SPACE_UNPLANNED = 0 };
-/* `capacity` from a dry run's peak. SPACE_UNPLANNED: address space without a plan, backed page by page as it is touched
- * (tests, generation). */
+/* `capacity` from a dry run's peak. SPACE_UNPLANNED: address space without a plan, backed page by page as it
+ * is touched (tests, generation). */
 Space *space_new(Device *, const char *name, size_t capacity);
 void space_free(Space *);
 void *space_take(Space *, size_t bytes); /* SPACE_ALIGN-aligned; more than the capacity is a fault */

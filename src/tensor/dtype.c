@@ -51,7 +51,7 @@ uint16_t f16_from_float(float x) {
     uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, mag = u & 0x7fffffffu;
     if (mag > 0x7f800000u) return (uint16_t)(sign | 0x7e00);
     if (mag >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* 65520 and above round to infinity */
-    if (mag < 0x38800000u) {                                  /* subnormal in F16: one float addition rounds it */
+    if (mag < 0x38800000u) { /* subnormal in F16: one float addition rounds it */
         return (uint16_t)(sign | (bits_of(float_of(mag) + 0.5f) - bits_of(0.5f)));
     }
     return (uint16_t)(sign | ((mag - 0x38000000u + 0xfffu + (mag >> 13 & 1)) >> 13));
@@ -66,11 +66,16 @@ float f16_to_float(uint16_t h) {
 
 static double load(const void *p, DType t, size_t i) {
     switch (t) {
-    case F64: return ((const double *)p)[i];
-    case F32: return (double)((const float *)p)[i];
-    case BF16: return (double)bf16_to_float(((const uint16_t *)p)[i]);
-    case F16: return (double)f16_to_float(((const uint16_t *)p)[i]);
-    default: fault(__FILE__, __LINE__, "float type", "cannot convert from %s", dtype_name(t));
+    case F64:
+        return ((const double *)p)[i];
+    case F32:
+        return (double)((const float *)p)[i];
+    case BF16:
+        return (double)bf16_to_float(((const uint16_t *)p)[i]);
+    case F16:
+        return (double)f16_to_float(((const uint16_t *)p)[i]);
+    default:
+        fault(__FILE__, __LINE__, "float type", "cannot convert from %s", dtype_name(t));
     }
 }
 
@@ -82,11 +87,20 @@ void dtype_convert(void *dst, DType to, const void *src, DType from, size_t n) {
     for (size_t i = 0; i < n; i++) {
         double x = load(src, from, i);
         switch (to) {
-        case F64: ((double *)dst)[i] = x; break;
-        case F32: ((float *)dst)[i] = (float)x; break;
-        case BF16: ((uint16_t *)dst)[i] = bf16_from_float((float)x); break;
-        case F16: ((uint16_t *)dst)[i] = f16_from_float((float)x); break;
-        default: fault(__FILE__, __LINE__, "float type", "cannot convert to %s", dtype_name(to));
+        case F64:
+            ((double *)dst)[i] = x;
+            break;
+        case F32:
+            ((float *)dst)[i] = (float)x;
+            break;
+        case BF16:
+            ((uint16_t *)dst)[i] = bf16_from_float((float)x);
+            break;
+        case F16:
+            ((uint16_t *)dst)[i] = f16_from_float((float)x);
+            break;
+        default:
+            fault(__FILE__, __LINE__, "float type", "cannot convert to %s", dtype_name(to));
         }
     }
 }

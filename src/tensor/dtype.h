@@ -1,4 +1,5 @@
-/* Element types. Arithmetic is double for F64 and float for everything else; BF16 and F16 are storage only. */
+/* Element types. Arithmetic is double for F64 and float for everything else; BF16 and F16 are storage only.
+ */
 #ifndef ISOTRON_TENSOR_DTYPE_H
 #define ISOTRON_TENSOR_DTYPE_H
 
@@ -8,15 +9,16 @@
 
 typedef enum DType { F64, F32, BF16, F16, I64, I32, U8, DTYPES } DType;
 
-size_t dtype_size(DType);          /* bytes per element */
-const char *dtype_name(DType);     /* the spelling of safetensors: "F64", "BF16", ... */
+size_t dtype_size(DType);      /* bytes per element */
+const char *dtype_name(DType); /* the spelling of safetensors: "F64", "BF16", ... */
 bool dtype_parse(const char *name, DType *out);
 bool dtype_is_float(DType);
 bool dtype_is_16bit(DType); /* BF16 or F16 */
 /* Unit roundoff u of a float type: 2^-53, 2^-24, 2^-8, 2^-11. */
 double dtype_roundoff(DType);
 
-/* Rounding to 16 bits is to nearest, ties to even; NaN stays NaN; F16 overflows to infinity and has subnormals. */
+/* Rounding to 16 bits is to nearest, ties to even; NaN stays NaN; F16 overflows to infinity and has
+ * subnormals. */
 uint16_t bf16_from_float(float);
 float bf16_to_float(uint16_t);
 uint16_t f16_from_float(float);

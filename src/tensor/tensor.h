@@ -1,5 +1,5 @@
-/* A tensor is a plain view: somebody else (a Space, a parameter buffer, a batch) owns the bytes, nobody frees a tensor.
- * The last dimension of a float tensor is always contiguous (stride 1). */
+/* A tensor is a plain view: somebody else (a Space, a parameter buffer, a batch) owns the bytes, nobody frees
+ * a tensor. The last dimension of a float tensor is always contiguous (stride 1). */
 #ifndef ISOTRON_TENSOR_TENSOR_H
 #define ISOTRON_TENSOR_TENSOR_H
 
@@ -14,16 +14,17 @@ enum { TENSOR_DIMS = 5 };
 typedef enum TensorFlags {
     TENSOR_ACCUM = 1,      /* a kernel that writes this tensor adds to it (gradients) */
     TENSOR_NEEDS_GRAD = 2, /* a parameter, or computed from one */
-    TENSOR_MAIN_GRAD = 4,  /* the persistent gradient of a parameter: always ACCUM, never released by the tape */
+    TENSOR_MAIN_GRAD =
+        4, /* the persistent gradient of a parameter: always ACCUM, never released by the tape */
 } TensorFlags;
 
 typedef struct Tensor {
     void *data; /* on the null device an address that must not be touched */
     int64_t dim[TENSOR_DIMS], stride[TENSOR_DIMS]; /* in elements */
     uint8_t ndim, dtype, flags;
-    int32_t refs;         /* of a gradient: how many tensors share it; managed by the tape */
-    struct Tensor *grad;  /* NULL until a gradient has arrived; of a parameter its main gradient */
-    struct Tensor *base;  /* of a view: the tensor whose bytes it shows, NULL otherwise */
+    int32_t refs;        /* of a gradient: how many tensors share it; managed by the tape */
+    struct Tensor *grad; /* NULL until a gradient has arrived; of a parameter its main gradient */
+    struct Tensor *base; /* of a view: the tensor whose bytes it shows, NULL otherwise */
 } Tensor;
 
 /* A contiguous tensor over `data`. */

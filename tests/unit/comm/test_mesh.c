@@ -4,7 +4,7 @@
 
 static void assert_members(const Group *g, const int *expected, int n) {
     assert_int_equal(g->size, n);
-    for (int i = 0; i < n; i++) assert_int_equal(group_member(g, i), expected[i]);
+    for (int i = 0; i < n; i++) assert_int_equal(mesh_member(g, i), expected[i]);
 }
 
 #define ASSERT_GROUP(mesh, mask, ...)                                                                        \
@@ -34,7 +34,7 @@ static void every_rank_finds_itself_in_its_groups(void **state) {
         Mesh m = mesh_make(24, rank, (int[AXES]){2, 3, 0, 2, 1, 3, 0});
         for (unsigned mask = 0; mask <= MASK_DENSE; mask++) {
             Group g = mesh_group(&m, mask & MASK_DENSE);
-            assert_int_equal(group_member(&g, g.rank), rank);
+            assert_int_equal(mesh_member(&g, g.rank), rank);
         }
     }
 }

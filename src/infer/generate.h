@@ -1,0 +1,42 @@
+/* Text generation with a KV cache over a static batch of prompts. Prompts of different lengths are padded on
+ * the left; a sample's draws depend on (seed, its number, position) only. */
+#ifndef ISOTRON_INFER_GENERATE_H
+#define ISOTRON_INFER_GENERATE_H
+
+#include "base/err.h"
+#include "infer/sampling.h"
+#include "models/gpt.h"
+
+typedef struct Prompt {
+    const int32_t *tokens;
+    int64_t n; /* at least 1 */
+} Prompt;
+
+/* Called after each new token of a sample; true ends the sample. tokens: prompt and generated. */
+typedef bool GenerateStop(void *arg, int64_t sample, const int32_t *tokens, int64_t n);
+
+typedef struct GenerateOptions {
+    Sampling sampling;
+    int64_t max_new_tokens;
+    uint64_t seed;
+    int64_t eod; /* ends a sample and is not part of it; -1: none */
+    GenerateStop *stop;
+    void *stop_arg;
+} GenerateOptions;
+
+typedef struct Generated {
+    int32_t *tokens; /* prompt, then generated; owned */
+    double *
+        logprobs; /* of tokens[1..]: log p(tokens[i+1] | tokens[..i]) of the unmodified distribution; owned */
+    int64_t n, n_prompt;
+    bool stopped; /* by eod or the callback, else by the length */
+} Generated;
+
+/* `context` must be one of inference (training off). Prompts longer than the model's positions, empty ones
+ * and ids outside the vocabulary are user errors. out [n] is the caller's array; release each with
+ * generated_free. */
+Err generate(const Gpt *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
+             Generated *out);
+void generated_free(Generated *);
+
+#endif

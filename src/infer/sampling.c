@@ -1,0 +1,74 @@
+#include "infer/sampling.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+static int64_t argmax(const double *x, int64_t n) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    return best;
+}
+
+typedef struct Ranked {
+    double logit;
+    int64_t id;
+} Ranked;
+
+static int descending(const void *a, const void *b) {
+    const Ranked *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit < y->logit ? 1 : -1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static Ranked *rank(const double *logits, int64_t n) {
+    Ranked *r = mem_alloc((size_t)n * sizeof *r);
+    for (int64_t i = 0; i < n; i++) r[i] = (Ranked){logits[i], i};
+    qsort(r, (size_t)n, sizeof *r, descending);
+    return r;
+}
+
+static void keep_top_k(double *logits, int64_t n, int64_t k) {
+    Ranked *r = rank(logits, n);
+    double threshold = r[k - 1].logit;
+    for (int64_t i = 0; i < n; i++)
+        if (logits[i] < threshold) logits[i] = -INFINITY;
+    free(r);
+}
+
+static void keep_nucleus(double *logits, int64_t n, double p) {
+    Ranked *r = rank(logits, n);
+    double sum = 0, before = 0;
+    for (int64_t i = 0; i < n; i++) sum += exp(r[i].logit - r[0].logit);
+    for (int64_t i = 0; i < n; i++) {
+        double probability = exp(r[i].logit - r[0].logit) / sum;
+        if (i > 0 && before > p) logits[r[i].id] = -INFINITY;
+        before += probability;
+    }
+    free(r);
+}
+
+int64_t sampling_choose(const Sampling *s, double *logits, int64_t n, double uniform) {
+    int64_t best = argmax(logits, n);
+    if (s->temperature == 0 || s->top_k == 1) return best;
+    double top = logits[best];
+    for (int64_t i = 0; i < n; i++) logits[i] = (logits[i] - top) / s->temperature;
+    if (s->top_k > 0 && s->top_k < n) keep_top_k(logits, n, s->top_k);
+    if (s->top_p > 0) keep_nucleus(logits, n, s->top_p);
+    double sum = 0, running = 0;
+    for (int64_t i = 0; i < n; i++) sum += exp(logits[i]);
+    for (int64_t i = 0; i < n; i++) {
+        running += exp(logits[i]);
+        if (running > uniform * sum) return i;
+    }
+    return best; /* uniform * sum rounded up to the whole sum */
+}
+
+double sampling_logprob(const double *logits, int64_t n, int64_t id) {
+    double top = logits[argmax(logits, n)], sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += exp(logits[i] - top);
+    return logits[id] - top - log(sum);
+}

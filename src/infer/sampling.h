@@ -1,0 +1,20 @@
+/* Choosing the next token. Megatron-LM core/inference text_generation_controller.py: divide by the
+ * temperature, keep the top k (ties with the k-th stay) or the nucleus (tokens whose predecessors'
+ * probabilities sum to at most p; the first always stays), draw from what is left. */
+#ifndef ISOTRON_INFER_SAMPLING_H
+#define ISOTRON_INFER_SAMPLING_H
+
+#include <stdint.h>
+
+typedef struct Sampling {
+    double temperature; /* 0: greedy */
+    int64_t top_k;      /* 0: off; 1: greedy */
+    double top_p;       /* 0: off; not together with top_k */
+} Sampling;
+
+/* logits [vocab] are overwritten. `uniform` in (0, 1) decides; ties in greedy go to the lowest id. */
+int64_t sampling_choose(const Sampling *, double *logits, int64_t vocab, double uniform);
+/* log softmax(logits)[id], logits untouched. */
+double sampling_logprob(const double *logits, int64_t vocab, int64_t id);
+
+#endif

@@ -1,0 +1,45 @@
+/* The commands of the program, one file each: argument parsing and wiring only. */
+#ifndef ISOTRON_MAIN_COMMAND_H
+#define ISOTRON_MAIN_COMMAND_H
+
+#include "config/config.h"
+#include "tokenizer/tokenizer.h"
+
+/* COMMAND(name, "what it does") */
+#define COMMANDS                                                                                             \
+    COMMAND(pretrain, "train a model, from scratch or from a checkpoint")                                    \
+    COMMAND(preprocess, "text to tokens: JSON Lines or plain text into .bin and .idx")                       \
+    COMMAND(merge, "several .bin/.idx datasets into one")                                                    \
+    COMMAND(convert, "Hugging Face weights to a checkpoint and back")                                        \
+    COMMAND(inspect, "what a configuration, checkpoint or dataset holds")                                    \
+    COMMAND(generate, "continue prompts with a trained model")                                               \
+    COMMAND(parity, "judge a run against a golden case of an independent implementation")                    \
+    COMMAND(bench, "measure a training step beside its roofs")
+
+/* Each gets the words behind its name. Sentences about usage are printed by the command; the result is the
+ * exit status. */
+#define COMMAND(name, what) int command_##name(int argc, char **argv);
+COMMANDS
+#undef COMMAND
+
+/* ---- what several commands share (common.c) ---- */
+
+/* After a parse: prints help, notes or problems. True: go on; false: leave with *status. */
+bool command_ready(const Args *, Err, int *status);
+/* Prints an error's sentence; the exit status. */
+int command_fail(Err);
+
+/* Options of a model with its tokenizer. Everything belongs to the arena but the tokenizer. */
+typedef struct Setup {
+    Arena *arena;
+    Config config;
+    Derived derived;
+    Tokenizer *tokenizer; /* NULL if the options name none */
+} Setup;
+/* Opens the tokenizer and derives the rest. A missing vocabulary is a user error. */
+Err setup_finish(Setup *);
+void setup_free(Setup *);
+/* The tokenizer that the options describe; *out is NULL if they name none. */
+Err setup_tokenizer(const Config *, Tokenizer **out);
+
+#endif

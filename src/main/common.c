@@ -1,0 +1,59 @@
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "main/command.h"
+
+int command_fail(Err e) {
+    fprintf(stderr, "isotron: %s\n", e.msg);
+    return e.code;
+}
+
+bool command_ready(const Args *args, Err e, int *status) {
+    if (args->help) {
+        Str text = {0};
+        args_help(args, &text);
+        fputs(text.s, stdout);
+        str_free(&text);
+        *status = 0;
+        return false;
+    }
+    if (args->notes.len) fputs(args->notes.s, stderr);
+    if (!e.code) return true;
+    fprintf(stderr, "isotron: %s\n", e.msg);
+    if (args->problems.len) fputs(args->problems.s, stderr);
+    *status = e.code;
+    return false;
+}
+
+Err setup_tokenizer(const Config *c, Tokenizer **out) {
+    *out = NULL;
+    if (!c->tokenizer_type) return ERR_OK;
+    TokenizerConfig t = {
+        .type = c->tokenizer_type,
+        .model = c->tokenizer_model,
+        .vocab_file = c->vocab_file,
+        .merge_file = c->merge_file,
+        .vocab_size = i64_is_set(c->vocab_size) ? c->vocab_size : 0,
+        .eod_id = i64_is_set(c->null_tokenizer_eod_id) ? c->null_tokenizer_eod_id : -1,
+        .pad_id = -1,
+    };
+    return tokenizer_open(&t, out);
+}
+
+Err setup_finish(Setup *s) {
+    ERR_RETURN(setup_tokenizer(&s->config, &s->tokenizer));
+    config_finish(&s->config, s->arena, s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0, &s->derived);
+    if (!s->derived.vocab_size)
+        return err_user("the size of the vocabulary is not known; give --tokenizer-type (with its files) or "
+                        "--vocab-size");
+    if (s->tokenizer && tokenizer_vocab_size(s->tokenizer) > s->derived.vocab_size)
+        return err_user(
+            "--vocab-size %lld is smaller than the tokenizer's %d ids; leave it out or make it larger",
+            (long long)s->derived.vocab_size, tokenizer_vocab_size(s->tokenizer));
+    return ERR_OK;
+}
+
+void setup_free(Setup *s) {
+    tokenizer_free(s->tokenizer);
+    arena_free(s->arena);
+}

@@ -1,0 +1,131 @@
+#include <stddef.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "data/preprocess.h"
+#include "main/command.h"
+
+typedef struct Options {
+    TextList input, json_keys;
+    const char *output_prefix;
+    bool append_eod;
+    int64_t workers, log_interval;
+    int input_format; /* PreprocessInput */
+} Options;
+
+static const char *const FORMATS[] = {"jsonl", "text", "paragraphs", NULL};
+
+static const Arg ROWS[] = {
+    {.names = "input",
+     .type = ARG_TEXTS,
+     .offset = offsetof(Options, input),
+     .fallback = "none",
+     .required = true,
+     .help = "Files to read, in this order."},
+    {.names = "output-prefix",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, output_prefix),
+     .fallback = "none",
+     .required = true,
+     .help = "Results are PREFIX_KEY_document.bin and .idx."},
+    {.names = "json-keys",
+     .type = ARG_TEXTS,
+     .offset = offsetof(Options, json_keys),
+     .fallback = "text",
+     .help = "Keys of each JSON object to tokenize, a dataset each."},
+    {.names = "input-format",
+     .type = ARG_ENUM,
+     .offset = offsetof(Options, input_format),
+     .fallback = "jsonl",
+     .choices = FORMATS,
+     .help = "jsonl: an object a line; text: a document a file; paragraphs: a document a block of lines."},
+    {.names = "append-eod",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, append_eod),
+     .fallback = "off",
+     .help = "Put the end-of-document token behind each document."},
+    {.names = "workers",
+     .type = ARG_I64,
+     .offset = offsetof(Options, workers),
+     .fallback = "1",
+     .help = "Threads that tokenize."},
+    {.names = "log-interval",
+     .type = ARG_I64,
+     .offset = offsetof(Options, log_interval),
+     .fallback = "1000",
+     .help = "Documents between progress lines."},
+};
+
+static Err encode(void *tokenizer, const char *text, size_t n, int32_t **tokens, size_t *count) {
+    return tokenizer_encode(tokenizer, text, n, tokens, count);
+}
+
+typedef struct Progress {
+    int64_t start, next, interval;
+} Progress;
+
+static void progress(void *ctx, const PreprocessStats *s) {
+    Progress *p = ctx;
+    if (s->documents < p->next) return;
+    p->next = s->documents + p->interval;
+    double seconds = 1e-9 * (double)(clock_ns() - p->start), rate = (double)s->bytes / seconds;
+    fprintf(stderr, "Processed %lld documents (%.1f docs/s, %.2f MB/s)", (long long)s->documents,
+            (double)s->documents / seconds, 1e-6 * rate);
+    if (s->total_bytes) fprintf(stderr, ", time left %.0f s", (double)(s->total_bytes - s->bytes) / rate);
+    fputc('\n', stderr);
+}
+
+static Err run(const Options *o, const Config *c) {
+    Tokenizer *tokenizer;
+    ERR_RETURN(setup_tokenizer(c, &tokenizer));
+    if (!tokenizer)
+        return err_user("--tokenizer-type is missing; which tokenizer turns the text into tokens?");
+    Err e = ERR_OK;
+    if (o->append_eod && tokenizer_eod(tokenizer) < 0)
+        e = err_user("--append-eod: this tokenizer has no end-of-document token");
+    Progress p = {.start = clock_ns(), .next = o->log_interval, .interval = o->log_interval};
+    PreprocessStats stats = {0};
+    if (!e.code)
+        e = preprocess_run(&(PreprocessConfig){.kind = (PreprocessInput)o->input_format,
+                                               .inputs = o->input.at,
+                                               .num_inputs = (int)o->input.count,
+                                               .keys = o->json_keys.at,
+                                               .num_keys = (int)o->json_keys.count,
+                                               .output_prefix = o->output_prefix,
+                                               .vocab_size = tokenizer_vocab_size(tokenizer),
+                                               .append_eod = o->append_eod,
+                                               .eod = tokenizer_eod(tokenizer),
+                                               .workers = (int)o->workers,
+                                               .encode = encode,
+                                               .encode_ctx = tokenizer,
+                                               .progress = progress,
+                                               .progress_ctx = &p},
+                           &stats);
+    if (!e.code)
+        printf("%lld documents, %lld sequences, %lld tokens in %.1f s\n", (long long)stats.documents,
+               (long long)stats.sequences, (long long)stats.tokens, 1e-9 * (double)(clock_ns() - p.start));
+    tokenizer_free(tokenizer);
+    return e;
+}
+
+int command_preprocess(int argc, char **argv) {
+    Arena *arena = arena_new();
+    Options o;
+    Config c;
+    Args args;
+    args_init(&args, arena,
+              "isotron preprocess --input FILE... --output-prefix PREFIX --tokenizer-type TYPE [options]",
+              NULL);
+    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
+    Err e = config_parse(&c, &args, UINT64_C(1) << GROUP_TOKENIZER, 0, argc, argv);
+    if (!e.code && (o.workers < 1 || o.workers > 1024 || o.log_interval < 1))
+        e = err_user("--workers must be from 1 to 1024, and --log-interval at least 1");
+    int status;
+    if (command_ready(&args, e, &status)) {
+        e = run(&o, &c);
+        status = e.code ? command_fail(e) : 0;
+    }
+    args_free(&args);
+    arena_free(arena);
+    return status;
+}

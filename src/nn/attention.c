@@ -1,0 +1,109 @@
+/* Shapes: s sequence, b samples, h hidden, g kv groups, r query heads per group, d head dim, t keys. */
+#include "nn/attention.h"
+
+#include <math.h>
+
+#include "base/fault.h"
+#include "base/hash.h"
+#include "kernels/ops.h"
+#include "ops/attention.h"
+#include "ops/rope.h"
+
+Attention attention_new(Registry *r, AttentionSpec s) {
+    int64_t per_group = s.heads / s.groups;
+    LinearSpec qkv = {
+        .name = arena_printf(r->arena, "%s.linear_qkv", s.name),
+        .in = s.hidden,
+        .out = (s.heads + 2 * s.groups) * s.head_dim,
+        .bias = s.qkv_bias,
+        .tp_split = 0,
+        .init_std = s.qkv_init_std,
+        .groups = s.groups,
+        .n_parts = 3,
+        .parts = {{"q", per_group * s.head_dim}, {"k", s.head_dim}, {"v", s.head_dim}},
+    };
+    LinearSpec proj = {
+        .name = arena_printf(r->arena, "%s.linear_proj", s.name),
+        .in = s.heads * s.head_dim,
+        .out = s.hidden,
+        .bias = s.proj_bias,
+        .tp_split = 1,
+        .init_std = s.proj_init_std,
+    };
+    Attention a = {.spec = s, .qkv = linear_new(r, qkv)};
+    if (s.qk_norm) {
+        a.q_norm = norm_new(r, arena_printf(r->arena, "%s.q_layernorm", s.name), s.head_dim, s.norm);
+        a.k_norm = norm_new(r, arena_printf(r->arena, "%s.k_layernorm", s.name), s.head_dim, s.norm);
+    }
+    a.proj = linear_new(r, proj);
+    return a;
+}
+
+/* Writes the new keys (or values) behind the cached ones and returns all of them. */
+static Tensor *append(Tape *t, Tensor *cache, int64_t length, Tensor *x_sbg1d) {
+    int64_t s = x_sbg1d->dim[0];
+    CHECK(length + s <= cache->dim[0], "the KV cache holds %lld positions, %lld are needed",
+          (long long)cache->dim[0], (long long)(length + s));
+    Tensor tail = *cache, *all = tape_alloc(t, sizeof *all);
+    tail.data = (char *)cache->data + (size_t)(length * cache->stride[0]) * dtype_size((DType)cache->dtype);
+    tail.dim[0] = s;
+    tape_call(t, &OPS[OP_copy], (Call){.in = {x_sbg1d}, .out = {&tail}});
+    *all = *cache;
+    all->dim[0] = length + s;
+    return all;
+}
+
+typedef struct Core {
+    const Attention *attention;
+    const ModelInput *input;
+    const RopeTable *rope;
+} Core;
+
+/* qkv [s, b, g*(r+2)*d] -> context [s, b, g*r*d] */
+static Tensor *core(Tape *t, void *self, Tensor *qkv) {
+    const Core *c = self;
+    const AttentionSpec *p = &c->attention->spec;
+    const int64_t s = qkv->dim[0], b = qkv->dim[1], g = p->groups, r = p->heads / g, d = p->head_dim;
+    const int64_t stride[5] = {qkv->stride[0], qkv->stride[1], (r + 2) * d, d, 1};
+    Tensor *q = tape_view(t, qkv, 0, 5, (int64_t[]){s, b, g, r, d}, stride);
+    Tensor *k = tape_view(t, qkv, r * d, 5, (int64_t[]){s, b, g, 1, d}, stride);
+    Tensor *v = tape_view(t, qkv, (r + 1) * d, 5, (int64_t[]){s, b, g, 1, d}, stride);
+    if (p->qk_norm) {
+        q = norm_forward(t, &c->attention->q_norm, q);
+        k = norm_forward(t, &c->attention->k_norm, k);
+    }
+    if (p->rotary_dim) {
+        RopeAttr rotate = {.dim = (int32_t)p->rotary_dim, .interleaved = p->rotary_interleaved};
+        Tensor *cos = (Tensor *)&c->rope->cos, *sin = (Tensor *)&c->rope->sin;
+        q = op_rope(t, q, cos, sin, c->input->position, rotate);
+        k = op_rope(t, k, cos, sin, c->input->position, rotate);
+    }
+    KvCache *cache = c->input->cache;
+    if (cache) {
+        k = append(t, &cache->k[p->layer], cache->length, k);
+        v = append(t, &cache->v[p->layer], cache->length, v);
+    }
+    const RunContext *run = tape_context(t);
+    AttentionAttr attr = {
+        .scale = 1 / sqrt((double)d),
+        .first_query = cache ? cache->length : 0,
+        .window_left = p->window_left,
+        .window_right = p->window_right,
+        .dropout = {.rate = run->training ? p->dropout : 0,
+                    .seed = run->seed,
+                    .site = hash_name(p->name),
+                    .first_sample = run->first_sample,
+                    .seq_total = s},
+    };
+    Tensor *y = op_attention(t, q, k, v, c->input->first_key, attr, p->unfused);
+    return tape_view(t, y, 0, 3, (int64_t[]){s, b, g * r * d}, (int64_t[]){b * g * r * d, g * r * d, 1});
+}
+
+Tensor *attention_forward(Tape *t, const Attention *a, const ModelInput *input, const RopeTable *rope,
+                          Tensor *x_sbh) {
+    Tensor *qkv = linear_forward(t, &a->qkv, x_sbh);
+    Core *c = tape_alloc(t, sizeof *c);
+    *c = (Core){a, input, rope};
+    Tensor *context = a->spec.recompute ? tape_block(t, core, c, qkv) : core(t, c, qkv);
+    return linear_forward(t, &a->proj, context);
+}

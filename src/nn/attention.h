@@ -1,0 +1,36 @@
+/* Self-attention: fused QKV projection, optional norm of queries and keys, RoPE, grouped-query attention,
+ * output projection. Megatron-LM core/transformer/attention.py: the rows of linear_qkv are grouped by kv
+ * group: [its query heads, k, v]. */
+#ifndef ISOTRON_NN_ATTENTION_H
+#define ISOTRON_NN_ATTENTION_H
+
+#include "nn/input.h"
+#include "nn/linear.h"
+#include "nn/norm.h"
+#include "nn/rope.h"
+
+typedef struct AttentionSpec {
+    const char *name; /* "decoder.layers.3.self_attention" */
+    int layer;        /* index into the KV cache */
+    int64_t hidden, heads, groups, head_dim;
+    bool qkv_bias, proj_bias, qk_norm, rotary_interleaved;
+    NormAttr norm;
+    int64_t rotary_dim; /* 0: no rotation */
+    int64_t window_left, window_right;
+    double dropout, qkv_init_std, proj_init_std;
+    bool unfused;   /* materialise the scores: the oracle of the fused kernel */
+    bool recompute; /* the core (norms, rotation, attention) is run again in the backward */
+} AttentionSpec;
+
+typedef struct Attention {
+    AttentionSpec spec;
+    Linear qkv, proj;
+    Norm q_norm, k_norm;
+} Attention;
+
+Attention attention_new(Registry *, AttentionSpec);
+/* x_sbh -> [s, b, h]. `rope` is read if rotary_dim > 0. The input must live until the tape ends. */
+Tensor *attention_forward(Tape *, const Attention *, const ModelInput *, const RopeTable *rope,
+                          Tensor *x_sbh);
+
+#endif

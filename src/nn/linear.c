@@ -1,0 +1,33 @@
+#include "nn/linear.h"
+
+#include <string.h>
+
+#include "ops/linear.h"
+
+Linear linear_new(Registry *r, LinearSpec s) {
+    ParamSpec weight = {
+        .name = arena_printf(r->arena, "%s.weight", s.name),
+        .ndim = 2,
+        .dim = {s.out, s.in},
+        .tp_split = s.tp_split,
+        .init = {INIT_NORMAL, s.init_std},
+        .groups = s.groups,
+        .n_parts = s.n_parts,
+    };
+    memcpy(weight.parts, s.parts, sizeof s.parts);
+    Linear l = {.weight = param_add(r, weight)};
+    if (s.bias) {
+        ParamSpec bias = weight;
+        bias.name = arena_printf(r->arena, "%s.bias", s.name);
+        bias.ndim = 1;
+        bias.tp_split = s.tp_split == 0 ? 0 : SPLIT_NONE;
+        bias.init = (Init){INIT_CONSTANT, 0};
+        bias.flags = PARAM_NO_DECAY;
+        l.bias = param_add(r, bias);
+    }
+    return l;
+}
+
+Tensor *linear_forward(Tape *t, const Linear *l, Tensor *x_sbi) {
+    return op_linear(t, x_sbi, &l->weight->value, l->bias ? &l->bias->value : NULL);
+}

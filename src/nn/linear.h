@@ -1,0 +1,28 @@
+/* A linear layer y = x W^T + b. Megatron-LM core/tensor_parallel/layers.py: the split of its weight makes it
+ * column- or row-parallel. */
+#ifndef ISOTRON_NN_LINEAR_H
+#define ISOTRON_NN_LINEAR_H
+
+#include "param/param.h"
+#include "tape/tape.h"
+
+typedef struct Linear {
+    Param *weight; /* [out, in] */
+    Param *bias;   /* [out], NULL: none */
+} Linear;
+
+typedef struct LinearSpec {
+    const char *name; /* ".weight" and ".bias" are appended */
+    int64_t in, out;
+    bool bias;
+    int tp_split; /* 0: column-parallel, 1: row-parallel */
+    double init_std;
+    int64_t groups; /* parts of the output rows, see param.h */
+    int n_parts;
+    ParamPart parts[PARAM_PARTS];
+} LinearSpec;
+
+Linear linear_new(Registry *, LinearSpec);
+Tensor *linear_forward(Tape *, const Linear *, Tensor *x_sbi);
+
+#endif

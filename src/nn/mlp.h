@@ -1,0 +1,25 @@
+/* The feed-forward half of a layer: fc1, activation, fc2. Megatron-LM core/transformer/mlp.py; with SwiGLU
+ * the rows of fc1 are [gate; up]. */
+#ifndef ISOTRON_NN_MLP_H
+#define ISOTRON_NN_MLP_H
+
+#include "nn/linear.h"
+#include "kernels/attr.h"
+
+typedef struct MlpSpec {
+    const char *name; /* "decoder.layers.3.mlp" */
+    int64_t hidden, ffn;
+    Activation activation;
+    bool bias;
+    double fc1_init_std, fc2_init_std;
+} MlpSpec;
+
+typedef struct Mlp {
+    Linear fc1, fc2;
+    Activation activation;
+} Mlp;
+
+Mlp mlp_new(Registry *, MlpSpec);
+Tensor *mlp_forward(Tape *, const Mlp *, Tensor *x_sbh);
+
+#endif

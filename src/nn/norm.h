@@ -1,0 +1,18 @@
+/* LayerNorm or RMSNorm with its parameters. Megatron-LM core/transformer/torch_norm.py. */
+#ifndef ISOTRON_NN_NORM_H
+#define ISOTRON_NN_NORM_H
+
+#include "kernels/attr.h"
+#include "param/param.h"
+#include "tape/tape.h"
+
+typedef struct Norm {
+    Param *gain, *bias; /* [width]; bias NULL for RMSNorm */
+    NormAttr attr;
+} Norm;
+
+/* Gains start so that the norm is plain: 1, or 0 when they are applied as 1 + w. */
+Norm norm_new(Registry *, const char *name, int64_t width, NormAttr);
+Tensor *norm_forward(Tape *, const Norm *, Tensor *x);
+
+#endif

@@ -1,0 +1,31 @@
+/* Tables of rotary position embeddings (Su et al., RoFormer, 2021). Megatron-LM
+ * core/models/common/embeddings/ rotary_pos_embedding.py: inv_freq_i = base^(-2i/dim), dim = head_dim *
+ * percent; positions are divided by the interpolation factor; Llama-3 scaling divides wavelengths above
+ * original/low by `factor`, keeps those below original/high and blends between. */
+#ifndef ISOTRON_NN_ROPE_H
+#define ISOTRON_NN_ROPE_H
+
+#include "tensor/device.h"
+#include "tensor/tensor.h"
+
+typedef struct RopeSpec {
+    int64_t dim;       /* rotated part of a head, even */
+    int64_t positions; /* rows of the tables */
+    double base, interpolation;
+    struct {
+        double factor; /* 0: no Llama-3 scaling */
+        double low, high, original;
+    } llama3;
+} RopeSpec;
+
+/* inv_freq_i for i in [0, dim/2), interpolation not included. */
+double rope_frequency(const RopeSpec *, int64_t i);
+
+typedef struct RopeTable {
+    Tensor cos, sin; /* [positions, dim/2], F64 or F32; persistent on the device */
+} RopeTable;
+
+RopeTable rope_table_new(Device *, DType, const RopeSpec *);
+void rope_table_free(Device *, RopeTable *);
+
+#endif

@@ -1,0 +1,45 @@
+/* The optimizer step over the registry's flat buffers: AdamW (Loshchilov & Hutter, 2019; Megatron-LM's fused
+ * Adam) and SGD with momentum (PyTorch's). Megatron-LM core/optimizer/optimizer.py: unscale, check for
+ * infinities, clip by the global norm, update the masters, round the values from them. */
+#ifndef ISOTRON_OPTIM_OPTIM_H
+#define ISOTRON_OPTIM_OPTIM_H
+
+#include "config/config.h"
+#include "param/param.h"
+
+enum { OPTIM_BUFFERS = 2 };
+
+typedef struct Optimizer {
+    const Config *config;
+    Registry *registry;
+    int64_t step; /* updates done, for the bias corrections */
+    int n_buffers;
+    struct {
+        const char *suffix; /* in checkpoints: ".exp_avg", ".exp_avg_sq", ".momentum_buffer" */
+        void *flat;         /* laid out like the registry, of its `precise` type */
+    } buffer[OPTIM_BUFFERS];
+} Optimizer;
+
+Optimizer *optim_new(const Config *, Registry *);
+void optim_free(Optimizer *);
+size_t optim_bytes(const Optimizer *);
+
+typedef struct OptimStep {
+    double lr, decoupled_lr; /* of this step; the latter for embeddings and output layer */
+    double weight_decay;
+    double
+        grad_scale; /* main gradient * grad_scale = gradient of the reported loss (averaging, loss scale) */
+} OptimStep;
+
+typedef struct OptimResult {
+    double grad_norm; /* L2 over all parameters, before clipping */
+    double clip;      /* min(1, clip_grad / (norm + 1e-6)); 1 if clipping is off */
+    double num_zeros; /* elements of the gradient that are zero; -1 unless --log-num-zeros-in-grad */
+    bool found_inf;   /* the gradient is not finite: nothing was changed */
+} OptimResult;
+
+OptimResult optim_step(Optimizer *, OptimStep);
+/* L2 norm of the parameters (masters). */
+double optim_params_norm(const Registry *);
+
+#endif

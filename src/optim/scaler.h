@@ -1,0 +1,21 @@
+/* Loss scaling for fp16. Megatron-LM core/optimizer/grad_scaler.py: a constant scale, or a dynamic one that
+ * grows after a window of clean steps and shrinks from the second infinity on (hysteresis). Plain data: it is
+ * part of a checkpoint. */
+#ifndef ISOTRON_OPTIM_SCALER_H
+#define ISOTRON_OPTIM_SCALER_H
+
+#include "config/config.h"
+
+typedef struct Scaler {
+    bool dynamic;
+    double scale, min_scale;
+    int64_t window, hysteresis;
+    int64_t growth_tracker;     /* clean steps since the last change */
+    int64_t hysteresis_tracker; /* infinities still forgiven */
+} Scaler;
+
+/* Scale 1 unless the run is fp16. */
+Scaler scaler_new(const Config *);
+void scaler_update(Scaler *, bool found_inf);
+
+#endif

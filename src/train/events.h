@@ -1,0 +1,19 @@
+/* TensorBoard event files: TFRecord framing (length, masked CRC-32C, payload, masked CRC-32C) around Event
+ * protocol buffers with scalar summaries. Source: tensorflow/core/lib/io/record_writer.cc and
+ * tensorflow/core/util/event.proto. */
+#ifndef ISOTRON_TRAIN_EVENTS_H
+#define ISOTRON_TRAIN_EVENTS_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+
+typedef struct Events Events;
+
+/* Creates `dir` if needed and a new events.out.tfevents.* file in it. */
+Err events_open(const char *dir, Events **);
+/* One scalar at a step; flushed to the file before it returns. */
+Err events_scalar(Events *, const char *tag, int64_t step, double value);
+void events_close(Events *);
+
+#endif

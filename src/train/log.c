@@ -1,0 +1,206 @@
+#include "train/log.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "train/events.h"
+#include "train/flops.h"
+
+struct TrainLog {
+    Events *events; /* NULL: no --tensorboard-dir */
+    int jsonl;      /* -1: no --log-jsonl */
+    /* Since the last line: */
+    double loss;
+    int64_t losses, steps, skipped, nan, ns, samples;
+
+    bool printed; /* the first step of the process has been printed */
+    Str text;
+};
+
+Err train_log_open(const Run *r, TrainLog **out) {
+    const Config *c = r->config;
+    TrainLog *log = mem_zero(1, sizeof *log);
+    log->jsonl = -1;
+    Err e = ERR_OK;
+    if (c->tensorboard_dir) e = events_open(c->tensorboard_dir, &log->events);
+    if (!e.code && c->log_jsonl) {
+        log->jsonl = open(c->log_jsonl, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+        if (log->jsonl < 0)
+            e = err_user("cannot open '%s' for --log-jsonl; check that its folder exists", c->log_jsonl);
+    }
+    if (e.code) train_log_close(log);
+    *out = e.code ? NULL : log;
+    return e;
+}
+
+void train_log_close(TrainLog *log) {
+    if (!log) return;
+    events_close(log->events);
+    if (log->jsonl >= 0) close(log->jsonl);
+    str_free(&log->text);
+    free(log);
+}
+
+/* What one step or one interval measured, ready to print. */
+typedef struct Rates {
+    double seconds, tokens_per_second, tflops;
+} Rates;
+
+static Rates rates(const Run *r, int64_t samples, int64_t ns) {
+    double seconds = 1e-9 * (double)ns;
+    return (Rates){
+        .seconds = seconds,
+        .tokens_per_second = (double)(samples * r->config->seq_length) / seconds,
+        .tflops = flops_per_step(r->config, r->derived, samples) / seconds * 1e-12,
+    };
+}
+
+static void print_line(TrainLog *log, const Run *r, const StepReport *s) {
+    const Config *c = r->config;
+    Rates rate = rates(r, log->samples, log->ns);
+    char stamp[32];
+    clock_stamp(stamp);
+    printf(" [%s] iteration %8lld/%8lld | consumed samples: %12lld |", stamp, (long long)r->iteration,
+           (long long)r->derived->train_iters, (long long)r->consumed_samples);
+    printf(" elapsed time per iteration (ms): %.1f |", 1e3 * rate.seconds / (double)log->steps);
+    if (c->log_throughput) printf(" throughput per GPU (TFLOP/s/GPU): %.1f |", rate.tflops);
+    printf(" learning rate: %.6E | global batch size: %5lld |", s->lr, (long long)s->samples);
+    if (log->losses) printf(" lm loss: %.6E |", log->loss / (double)log->losses);
+    printf(" loss scale: %.1f |", s->loss_scale);
+    if (!s->optim.found_inf) printf(" grad norm: %.3f |", s->optim.grad_norm);
+    if (c->log_num_zeros_in_grad) printf(" num zeros: %.0f |", s->optim.num_zeros);
+    if (c->log_params_norm) printf(" params norm: %.3f |", optim_params_norm(r->model->registry));
+    printf(" number of skipped iterations: %3lld | number of nan iterations: %3lld |",
+           (long long)log->skipped, (long long)log->nan);
+    int64_t left = (r->derived->train_iters - r->iteration) * log->ns / log->steps / 1000000000;
+    printf(" tokens per second: %.0f | time left: %lld:%02lld:%02lld |\n", rate.tokens_per_second,
+           (long long)(left / 3600), (long long)(left / 60 % 60), (long long)(left % 60));
+}
+
+static Err write_jsonl(TrainLog *log, const Run *r, const StepReport *s, int64_t ns) {
+    Rates rate = rates(r, s->samples, ns);
+    str_clear(&log->text);
+    str_printf(&log->text, "{\"iteration\": %lld, \"consumed_samples\": %lld, \"consumed_tokens\": %lld, ",
+               (long long)r->iteration, (long long)r->consumed_samples,
+               (long long)(r->consumed_samples * r->config->seq_length));
+    /* JSON has no NaN or infinity: such a value is null. */
+    const struct {
+        const char *name;
+        double value;
+    } fields[] = {{"lm_loss", s->loss},
+                  {"grad_norm", s->optim.grad_norm},
+                  {"clip", s->optim.clip},
+                  {"learning_rate", s->lr},
+                  {"weight_decay", s->weight_decay},
+                  {"loss_scale", s->loss_scale},
+                  {"seconds", rate.seconds},
+                  {"tokens_per_second", rate.tokens_per_second},
+                  {"tflops", rate.tflops}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (isfinite(fields[i].value))
+            str_printf(&log->text, "\"%s\": %.17g, ", fields[i].name, fields[i].value);
+        else
+            str_printf(&log->text, "\"%s\": null, ", fields[i].name);
+    str_printf(&log->text, "\"batch_size\": %lld, \"skipped\": %s}\n", (long long)s->samples,
+               s->optim.found_inf ? "true" : "false");
+    return file_write_all(log->jsonl, r->config->log_jsonl, log->text.s, log->text.len);
+}
+
+/* A scalar against the iteration and, as Megatron-LM does, against the samples. */
+static Err scalar_twice(TrainLog *log, const Run *r, const char *tag, double value) {
+    ERR_RETURN(events_scalar(log->events, tag, r->iteration, value));
+    str_clear(&log->text);
+    str_printf(&log->text, "%s vs samples", tag);
+    return events_scalar(log->events, log->text.s, r->consumed_samples, value);
+}
+
+static Err write_scalars(TrainLog *log, const Run *r, const StepReport *s, int64_t ns) {
+    const Config *c = r->config;
+    Rates rate = rates(r, s->samples, ns);
+    ERR_RETURN(scalar_twice(log, r, "learning-rate", s->lr));
+    ERR_RETURN(scalar_twice(log, r, "batch-size", (double)s->samples));
+    ERR_RETURN(scalar_twice(log, r, "lm loss", s->loss));
+    ERR_RETURN(scalar_twice(log, r, "loss-scale", s->loss_scale));
+    if (!s->optim.found_inf) ERR_RETURN(scalar_twice(log, r, "grad-norm", s->optim.grad_norm));
+    if (c->log_num_zeros_in_grad) ERR_RETURN(scalar_twice(log, r, "num-zeros", s->optim.num_zeros));
+    if (c->log_params_norm)
+        ERR_RETURN(scalar_twice(log, r, "params-norm", optim_params_norm(r->model->registry)));
+    ERR_RETURN(scalar_twice(log, r, "iteration-time", rate.seconds));
+    return c->log_throughput ? events_scalar(log->events, "throughput", r->iteration, rate.tflops) : ERR_OK;
+}
+
+static void forget(TrainLog *log) {
+    log->loss = 0;
+    log->losses = log->steps = log->skipped = log->nan = log->ns = log->samples = 0;
+}
+
+Err train_log_step(TrainLog *log, const Run *r, const StepReport *s, int64_t ns, Timers *timers) {
+    const Config *c = r->config;
+    log->steps++;
+    log->ns += ns;
+    log->samples += s->samples;
+    log->skipped += s->optim.found_inf;
+    log->nan += s->loss_is_nan;
+    if (!s->loss_is_nan && !s->optim.found_inf) log->loss += s->loss, log->losses++;
+    if (log->jsonl >= 0) ERR_RETURN(write_jsonl(log, r, s, ns));
+    if (log->events && r->iteration % c->tensorboard_log_interval == 0)
+        ERR_RETURN(write_scalars(log, r, s, ns));
+    bool due = r->iteration % c->log_interval == 0;
+    if (!due && log->printed) return ERR_OK;
+    log->printed = true;
+    print_line(log, r, s);
+    if (due && c->timing_log_level > 0) {
+        str_clear(&log->text);
+        timers_report(timers, c->timing_log_level, log->steps, &log->text);
+        fputs(log->text.s, stdout);
+    }
+    fflush(stdout);
+    if (due) forget(log);
+    return ERR_OK;
+}
+
+Err train_log_eval(TrainLog *log, const Run *r, const char *where, const char *name, double loss) {
+    double ppl = exp(fmin(20, loss));
+    char line[256];
+    int n = snprintf(line, sizeof line, " validation loss at %s | lm loss value: %.6E | lm loss PPL: %.6E | ",
+                     where, loss, ppl);
+    char rule[256];
+    int width = n < (int)sizeof rule ? n : (int)sizeof rule - 1;
+    for (int i = 0; i < width; i++) rule[i] = '-';
+    rule[width] = 0;
+    printf("%s\n%s\n%s\n", rule, line, rule);
+    fflush(stdout);
+    if (!log->events) return ERR_OK;
+    char tag[64];
+    snprintf(tag, sizeof tag, "lm loss %s", name);
+    ERR_RETURN(scalar_twice(log, r, tag, loss));
+    if (!r->config->log_validation_ppl_to_tensorboard) return ERR_OK;
+    snprintf(tag, sizeof tag, "lm loss %s ppl", name);
+    return scalar_twice(log, r, tag, ppl);
+}
+
+Err train_log_progress(const Run *r, const char *event) {
+    const Config *c = r->config;
+    if (!c->log_progress || !c->save) return ERR_OK;
+    ERR_RETURN(file_mkdirs(c->save));
+    char *path = mem_printf("%s/progress.txt", c->save), stamp[32];
+    clock_stamp(stamp);
+    char *line =
+        mem_printf("%s\t%s\tIteration: %lld\tTokens (in billions): %.4f\tFLOPs so far: %.6e\n", stamp, event,
+                   (long long)r->iteration, 1e-9 * (double)(r->consumed_samples * c->seq_length),
+                   flops_per_step(c, r->derived, r->consumed_samples));
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    Err e = fd < 0 ? err_infra("cannot open '%s' for --log-progress", path)
+                   : file_write_all(fd, path, line, strlen(line));
+    if (fd >= 0) close(fd);
+    free(path);
+    free(line);
+    return e;
+}

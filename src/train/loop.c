@@ -1,0 +1,297 @@
+#include "train/loop.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "data/data.h"
+#include "data/prefetch.h"
+#include "data/sampler.h"
+#include "train/log.h"
+#include "train/resume.h"
+#include "train/run.h"
+
+typedef struct Loop {
+    const Config *config;
+    const Derived *derived;
+    Run *run;
+    Data *data;
+    Prefetch *train, *valid; /* NULL until first used */
+    TrainLog *log;
+    Timers timers;
+    int64_t start_ns, saved_iteration;
+    int signals; /* descriptor; -1: none */
+    const char *exit_reason;
+} Loop;
+
+/* ---- signals ---- */
+
+static void catch_signals(Loop *l) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    if (l->config->exit_signal_handler) sigaddset(&set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread starts: they inherit it */
+    l->signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+static void release_signals(Loop *l) {
+    if (l->signals < 0) return;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    close(l->signals);
+    l->signals = -1;
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL); /* the next one kills */
+}
+
+static bool signal_arrived(Loop *l) {
+    struct signalfd_siginfo info;
+    if (l->signals < 0 || read(l->signals, &info, sizeof info) != sizeof info) return false;
+    printf("received %s: stopping after this step\n", info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
+    return true;
+}
+
+/* ---- data ---- */
+
+static Err open_data(Loop *l, const TokenFacts *facts) {
+    const Config *c = l->config;
+    const Derived *d = l->derived;
+    int64_t evaluations = i64_is_set(c->eval_interval) ? d->train_iters / c->eval_interval + 1 : 1;
+    DataConfig data = {
+        .paths = c->data_path.at,
+        .num_paths = (int)c->data_path.count,
+        .split = d->split,
+        .split_paths = {c->train_data_path.at, c->valid_data_path.at, c->test_data_path.at},
+        .num_split_paths = {(int)c->train_data_path.count, (int)c->valid_data_path.count,
+                            (int)c->test_data_path.count},
+        .mock = c->mock_data,
+        .samples = {d->train_samples > 0 ? d->train_samples : d->train_iters * d->global_batch_size,
+                    evaluations * c->eval_iters * d->global_batch_size, c->eval_iters * d->global_batch_size},
+        .sequence_length = c->seq_length,
+        .vocab_size = d->vocab_size,
+        .eod = facts->eod,
+        .pad = facts->pad,
+        .seed = (uint32_t)c->seed,
+        .eod_mask_loss = c->eod_mask_loss,
+        .reset_position_ids = c->reset_position_ids,
+        .reset_attention_mask = c->reset_attention_mask,
+        .allow_ambiguous_pad = c->allow_ambiguous_pad_tokens,
+        .surplus = c->mid_level_dataset_surplus,
+        .cache_dir = c->data_cache_path,
+        .tokenizer_json = facts->tokenizer_json,
+    };
+    return data_open(&data, &l->data);
+}
+
+static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **out) {
+    const Config *c = l->config;
+    const Dataset *dataset = data_split(l->data, split);
+    static const char *const NAMES[SPLIT_COUNT] = {"training", "validation", "test"};
+    if (!dataset)
+        return err_user("the data has no %s samples; check --split and the data paths", NAMES[split]);
+    bool cyclic = split == SPLIT_TRAIN && c->dataloader_type == DATALOADER_CYCLIC;
+    Sampler *sampler;
+    ERR_RETURN(sampler_open(&(SamplerConfig){.kind = cyclic ? SAMPLER_CYCLIC : SAMPLER_SINGLE,
+                                             .total_samples = data_length(dataset),
+                                             .consumed_samples = consumed,
+                                             .micro_batch_size = l->derived->micro_batch_size,
+                                             .dp_size = 1,
+                                             .no_data_sharding = !c->data_sharding},
+                            &sampler));
+    *out = prefetch_start(dataset, sampler, l->derived->micro_batch_size, c->seq_length,
+                          c->num_workers > 1 ? (int)c->num_workers : 1);
+    return ERR_OK;
+}
+
+static Err next_batch(Loop *l, Prefetch *stream, const Batch **batch) {
+    timer_start(&l->timers, TIMER_BATCH);
+    Err e = prefetch_next(stream, batch);
+    timer_stop(&l->timers, TIMER_BATCH);
+    if (!e.code && !*batch)
+        return err_user("the data ended early; check --train-iters against the size of the data");
+    return e;
+}
+
+/* ---- evaluation ---- */
+
+static Err evaluate(Loop *l, Prefetch *stream, double *loss) {
+    double sum = 0, tokens = 0;
+    int64_t batches = l->config->eval_iters * l->derived->global_batch_size / l->derived->micro_batch_size;
+    timer_start(&l->timers, TIMER_EVALUATE);
+    for (int64_t i = 0; i < batches; i++) {
+        const Batch *b;
+        ERR_RETURN(next_batch(l, stream, &b));
+        run_evaluate(l->run, b, &sum, &tokens);
+    }
+    timer_stop(&l->timers, TIMER_EVALUATE);
+    *loss = sum / fmax(tokens, 1);
+    return ERR_OK;
+}
+
+static Err evaluate_valid(Loop *l) {
+    if (l->config->eval_iters <= 0 || !data_split(l->data, SPLIT_VALID)) return ERR_OK;
+    Run *r = l->run;
+    double loss;
+    char where[64];
+    if (!l->valid) ERR_RETURN(open_stream(l, SPLIT_VALID, r->consumed_valid_samples, &l->valid));
+    ERR_RETURN(evaluate(l, l->valid, &loss));
+    r->consumed_valid_samples += l->config->eval_iters * l->derived->global_batch_size;
+    snprintf(where, sizeof where, "iteration %lld on validation set", (long long)r->iteration);
+    return train_log_eval(l->log, r, where, "validation", loss);
+}
+
+static Err evaluate_test(Loop *l) {
+    if (l->config->eval_iters <= 0 || !data_split(l->data, SPLIT_TEST)) return ERR_OK;
+    Prefetch *stream;
+    double loss;
+    char where[64];
+    ERR_RETURN(open_stream(l, SPLIT_TEST, 0, &stream));
+    Err e = evaluate(l, stream, &loss);
+    prefetch_stop(stream);
+    if (e.code) return e;
+    snprintf(where, sizeof where, "iteration %lld on test set", (long long)l->run->iteration);
+    return train_log_eval(l->log, l->run, where, "test", loss);
+}
+
+/* ---- checkpoints ---- */
+
+static Err save(Loop *l) {
+    if (!l->config->save || l->saved_iteration == l->run->iteration) return ERR_OK;
+    timer_start(&l->timers, TIMER_SAVE);
+    Err e = run_save(l->run);
+    timer_stop(&l->timers, TIMER_SAVE);
+    if (e.code) return e;
+    l->saved_iteration = l->run->iteration;
+    printf("  successfully saved checkpoint at iteration %7lld to %s\n", (long long)l->run->iteration,
+           l->config->save);
+    fflush(stdout);
+    return train_log_progress(l->run, "Saved checkpoint");
+}
+
+/* ---- steps ---- */
+
+/* Without dynamic loss scaling a gradient that is not finite is a fault of the run, not of the scale. The
+ * parameters are still those of the last good step: they are saved. */
+static Err check_finite(Loop *l, const StepReport *s) {
+    const Run *r = l->run;
+    bool bad = s->loss_is_nan || s->optim.found_inf;
+    if (!bad || !l->config->check_for_nan_in_loss_and_grad || r->scaler.dynamic) return ERR_OK;
+    return err_failed("the %s of iteration %lld is not finite; nothing was updated. Lower --lr or look at "
+                      "the data of this step "
+                      "(samples %lld to %lld); --no-check-for-nan-in-loss-and-grad skips such steps",
+                      s->loss_is_nan ? "loss" : "gradient", (long long)r->iteration,
+                      (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
+}
+
+static Err one_step(Loop *l) {
+    Run *r = l->run;
+    int64_t start = clock_ns();
+    int64_t n = config_batch_size(l->derived, r->consumed_samples) / l->derived->micro_batch_size;
+    StepReport report = run_begin(r);
+    for (int64_t i = 0; i < n; i++) {
+        const Batch *b;
+        ERR_RETURN(next_batch(l, l->train, &b));
+        timer_start(&l->timers, TIMER_FORWARD_BACKWARD);
+        run_microbatch(r, b, n, &report);
+        timer_stop(&l->timers, TIMER_FORWARD_BACKWARD);
+    }
+    timer_start(&l->timers, TIMER_OPTIMIZER);
+    run_update(r, &report);
+    timer_stop(&l->timers, TIMER_OPTIMIZER);
+    ERR_RETURN(check_finite(l, &report));
+    return train_log_step(l->log, r, &report, clock_ns() - start, &l->timers);
+}
+
+static bool is_multiple(int64_t x, int64_t of) { return i64_is_set(of) && of > 0 && x % of == 0; }
+
+static const char *reason_to_exit(Loop *l) {
+    const Config *c = l->config;
+    if (signal_arrived(l)) return "a signal";
+    if (is_multiple(l->run->iteration, c->exit_interval)) return "--exit-interval";
+    if (i64_is_set(c->exit_duration_in_mins) &&
+        clock_ns() - l->start_ns > c->exit_duration_in_mins * 60 * 1000000000)
+        return "--exit-duration-in-mins";
+    return NULL;
+}
+
+static Err train_steps(Loop *l) {
+    const Config *c = l->config;
+    Run *r = l->run;
+    if (r->iteration >= l->derived->train_iters) return ERR_OK;
+    ERR_RETURN(open_stream(l, SPLIT_TRAIN, r->consumed_samples, &l->train));
+    while (r->iteration < l->derived->train_iters && !l->exit_reason) {
+        ERR_RETURN(one_step(l));
+        if (is_multiple(r->iteration, c->eval_interval)) ERR_RETURN(evaluate_valid(l));
+        if (is_multiple(r->iteration, c->save_interval)) ERR_RETURN(save(l));
+        l->exit_reason = reason_to_exit(l);
+    }
+    return ERR_OK;
+}
+
+static Err train_and_save(Loop *l) {
+    Err e = l->config->skip_train ? ERR_OK : train_steps(l);
+    Err saved = l->config->skip_train
+                    ? ERR_OK
+                    : save(l); /* also after a failed step: its parameters are the last good ones */
+    if (e.code || saved.code) return e.code ? e : saved;
+    if (l->exit_reason) {
+        printf("exiting at iteration %lld because of %s%s\n", (long long)l->run->iteration, l->exit_reason,
+               l->config->save ? "" : "; nothing is saved without --save");
+        return ERR_OK;
+    }
+    ERR_RETURN(evaluate_valid(l));
+    return evaluate_test(l);
+}
+
+/* ---- start and end ---- */
+
+static Err check_memory(const MemoryPlan *p) {
+    const double MB = 1.0 / (1 << 20);
+    double need = (double)memory_plan_total(p), have = (double)device_memory_available();
+    printf("memory: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, transient %.1f "
+           "MB, tables %.1f MB; "
+           "peak %.1f MB of %.1f MB available\n",
+           (double)p->parameters * MB, (double)p->optimizer * MB, (double)p->slots * MB,
+           (double)p->transient * MB, (double)p->tables * MB, need * MB, have * MB);
+    if (need <= have) return ERR_OK;
+    return err_user("the run needs %.1f MB of memory and %.1f MB are available; lower --micro-batch-size, or "
+                    "recompute activations "
+                    "with --recompute-granularity full",
+                    need * MB, have * MB);
+}
+
+static Err start(Loop *l, const TokenFacts *facts) {
+    MemoryPlan plan = run_plan_memory(l->config, l->derived);
+    ERR_RETURN(check_memory(&plan));
+    ERR_RETURN(open_data(l, facts));
+    l->run = run_new(l->config, l->derived, &plan);
+    int64_t parameters = 0;
+    const Registry *registry = l->run->model->registry;
+    for (int i = 0; i < registry->n; i++) parameters += param_logical_count(registry->params[i]);
+    printf("number of parameters: %lld\n", (long long)parameters);
+    bool loaded;
+    ERR_RETURN(run_load(l->run, &loaded));
+    l->saved_iteration = l->config->load && l->config->save && loaded ? l->run->iteration : -1;
+    return train_log_open(l->run, &l->log);
+}
+
+Err train(const Config *c, const Derived *d, const TokenFacts *facts) {
+    Loop l = {.config = c, .derived = d, .start_ns = clock_ns(), .signals = -1};
+    catch_signals(&l);
+    Err e = start(&l, facts);
+    if (!e.code) e = train_and_save(&l);
+    release_signals(&l);
+    prefetch_stop(l.train);
+    prefetch_stop(l.valid);
+    train_log_close(l.log);
+    run_free(l.run);
+    data_close(l.data);
+    return e;
+}

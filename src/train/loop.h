@@ -1,0 +1,20 @@
+/* The training loop: data, steps, evaluation, logs, checkpoints and all the ways to stop. Megatron-LM
+ * training.py pretrain. */
+#ifndef ISOTRON_TRAIN_LOOP_H
+#define ISOTRON_TRAIN_LOOP_H
+
+#include "base/err.h"
+#include "config/config.h"
+
+/* What the tokenizer says about the data; -1: there is no such token. */
+typedef struct TokenFacts {
+    int64_t eod, pad;
+    const char *tokenizer_json; /* identifies the tokenizer in the names of the index cache; NULL: none */
+} TokenFacts;
+
+/* Trains to the end, or until a signal, --exit-interval or --exit-duration-in-mins; saves before it returns
+ * whenever --save is given. SIGINT (Ctrl-C) always saves and stops, SIGTERM with --exit-signal-handler; the
+ * second one kills. */
+Err train(const Config *, const Derived *, const TokenFacts *);
+
+#endif
