@@ -103,6 +103,13 @@ static void report(const Corpus *c, const char *what, uint64_t seed, uint64_t nu
     free(name), str_free(&input);
 }
 
+/* The folder of fuzz_path in process `pid`. */
+static void remove_scratch(pid_t pid) {
+    char *folder = mem_printf("/tmp/isotron-fuzz-%d", (int)pid);
+    if (file_is_dir(folder)) file_remove_tree(folder);
+    free(folder);
+}
+
 static int run_all(const Corpus *c, const char *what, uint64_t seed, uint64_t first, uint64_t count) {
     Progress *p = mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(p != MAP_FAILED, "no shared memory");
@@ -114,9 +121,7 @@ static int run_all(const Corpus *c, const char *what, uint64_t seed, uint64_t fi
         if (child == 0) exit(run_range(c, seed, first + count, p));
         int status;
         CHECK(waitpid(child, &status, 0) == child, "lost the child process");
-        char *folder = mem_printf("/tmp/isotron-fuzz-%d", (int)child);
-        file_remove_tree(folder);
-        free(folder);
+        remove_scratch(child);
         if (status == 0) continue;
         crashes++;
         if (p->next >= first + count) fprintf(stderr, "%s: a report at the end of the run (a leak?)\n", what);
@@ -151,5 +156,6 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < corpus.n; i++) str_free(&corpus.seeds[i]);
     free(corpus.seeds);
+    remove_scratch(getpid());
     return status;
 }
