@@ -1,0 +1,147 @@
+#include "data/data.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/blended_dataset.h"
+
+/* Datasets point to sources and to the configuration, so those live as long as Data and never move. */
+struct Data {
+    Blend paths[SPLIT_COUNT]; /* [0] alone for --data-path */
+    GptSource *sources[SPLIT_COUNT];
+    SplitRange ranges[SPLIT_COUNT];
+    GptConfig gpt;
+    char *split, *cache_dir, *tokenizer_json;
+    BlendedDataset *datasets[SPLIT_COUNT];
+};
+
+static const SplitRange WHOLE = {true, 0.0, 1.0};
+
+static char *copy(const char *s) { return s ? mem_strdup(s) : NULL; }
+
+static Err check_config(const DataConfig *c) {
+    bool per_split = false;
+    for (int i = 0; i < SPLIT_COUNT; i++) per_split |= c->num_split_paths[i] > 0;
+    int kinds = c->mock + (c->num_paths > 0) + per_split;
+    if (!kinds) return err_user("there is no data: give --data-path, the per-split data paths or --mock-data");
+    if (kinds > 1) return err_user("--data-path, the per-split data paths and --mock-data exclude each other; give one of them");
+    if (per_split && c->split) return err_user("--split divides --data-path; with per-split data paths leave it out");
+    if (!(c->surplus >= 0 && c->surplus <= 1000)) return err_user("--mid-level-dataset-surplus is %g; it must be 0..1000", c->surplus);
+    for (int i = 0; i < SPLIT_COUNT; i++)
+        if (c->samples[i] > INT64_MAX >> 24) return err_user("%" PRId64 " %s samples are more than can be counted", c->samples[i], SPLIT_NAMES[i]);
+    return ERR_OK;
+}
+
+static void set_gpt_config(Data *d, const DataConfig *c, const char *split) {
+    d->split = copy(split), d->cache_dir = copy(c->cache_dir), d->tokenizer_json = copy(c->tokenizer_json);
+    d->gpt = (GptConfig){.sequence_length = c->sequence_length,
+                         .seed = c->seed,
+                         .vocab_size = c->vocab_size,
+                         .eod = c->eod,
+                         .pad = c->pad == c->eod && !c->allow_ambiguous_pad ? -1 : c->pad,
+                         .eod_mask_loss = c->eod_mask_loss,
+                         .reset_position_ids = c->reset_position_ids,
+                         .reset_attention_mask = c->reset_attention_mask,
+                         .keep_last_partial_validation = c->keep_last_partial_validation,
+                         .cache_dir = d->cache_dir,
+                         .split = d->split,
+                         .ranges = split ? d->ranges : NULL,
+                         .tokenizer_json = d->tokenizer_json};
+}
+
+static Err open_sources(const Blend *paths, const GptConfig *c, GptSource **out) {
+    *out = mem_zero((size_t)paths->n, sizeof **out);
+    for (int i = 0; i < paths->n; i++) ERR_RETURN(gpt_source_open(paths->prefixes[i], c->vocab_size, c->eod, &(*out)[i]));
+    return ERR_OK;
+}
+
+static Err open_split(Data *d, const DataConfig *c, DataSplit split, const Blend *paths, const GptSource *sources, const SplitRange *range) {
+    if (!range->used || !c->samples[split]) return ERR_OK;
+    BlendedDataset *dataset = mem_zero(1, sizeof *dataset);
+    /* Upstream ignores a weight that stands alone if the splits have paths of their own. */
+    const double *weights = paths->n == 1 && !c->num_paths ? NULL : paths->weights;
+    Err e = blended_open(sources, paths->n, weights, &d->gpt, split, range, c->samples[split], c->surplus, dataset);
+    if (e.code) free(dataset);
+    else d->datasets[split] = dataset;
+    return e;
+}
+
+static Err open_shared(Data *d, const DataConfig *c) {
+    const char *split = c->mock ? "1,1,1" : c->split ? c->split : "969, 30, 1";
+    ERR_RETURN(split_parse(split, d->ranges));
+    set_gpt_config(d, c, split);
+    if (c->mock) d->paths[0] = (Blend){.n = 1, .prefixes = mem_zero(1, sizeof(char *))};
+    else ERR_RETURN(blend_parse(c->paths, c->num_paths, &d->paths[0]));
+    ERR_RETURN(open_sources(&d->paths[0], &d->gpt, &d->sources[0]));
+    for (int i = 0; i < SPLIT_COUNT; i++) ERR_RETURN(open_split(d, c, (DataSplit)i, &d->paths[0], d->sources[0], &d->ranges[i]));
+    return ERR_OK;
+}
+
+static Err open_per_split(Data *d, const DataConfig *c) {
+    set_gpt_config(d, c, NULL);
+    for (int i = 0; i < SPLIT_COUNT; i++) {
+        if (!c->num_split_paths[i]) continue;
+        ERR_RETURN(blend_parse(c->split_paths[i], c->num_split_paths[i], &d->paths[i]));
+        ERR_RETURN(open_sources(&d->paths[i], &d->gpt, &d->sources[i]));
+        ERR_RETURN(open_split(d, c, (DataSplit)i, &d->paths[i], d->sources[i], &WHOLE));
+    }
+    return ERR_OK;
+}
+
+Err data_open(const DataConfig *c, Data **out) {
+    *out = NULL;
+    ERR_RETURN(check_config(c));
+    Data *d = mem_zero(1, sizeof *d);
+    Err e = c->mock || c->num_paths ? open_shared(d, c) : open_per_split(d, c);
+    if (e.code) data_close(d);
+    else *out = d;
+    return e;
+}
+
+void data_close(Data *d) {
+    if (!d) return;
+    for (int i = 0; i < SPLIT_COUNT; i++) {
+        if (d->datasets[i]) blended_close(d->datasets[i]);
+        free(d->datasets[i]);
+        for (int k = 0; d->sources[i] && k < d->paths[i].n; k++) gpt_source_close(&d->sources[i][k]);
+        free(d->sources[i]);
+        blend_free(&d->paths[i]);
+    }
+    free(d->split), free(d->cache_dir), free(d->tokenizer_json), free(d);
+}
+
+const Dataset *data_split(const Data *d, DataSplit split) { return d->datasets[split]; }
+int64_t data_length(const Dataset *d) { return blended_length(d); }
+Err data_get(const Dataset *d, int64_t index, GptSample *out) { return blended_get(d, index, out); }
+
+Batch batch_new(int64_t b, int64_t s) {
+    CHECK(b >= 1 && s >= 1, "a batch of %" PRId64 " x %" PRId64, b, s);
+    size_t n = (size_t)b * (size_t)s;
+    return (Batch){.b = b,
+                   .s = s,
+                   .tokens = mem_zero(n, sizeof(int64_t)),
+                   .labels = mem_zero(n, sizeof(int64_t)),
+                   .position_ids = mem_zero(n, sizeof(int64_t)),
+                   .loss_mask = mem_zero(n, sizeof(float)),
+                   .document_start = mem_zero(n, sizeof(int32_t)),
+                   .indices = mem_zero((size_t)b, sizeof(int64_t))};
+}
+
+void batch_free(Batch *x) {
+    free(x->tokens), free(x->labels), free(x->position_ids), free(x->loss_mask), free(x->document_start), free(x->indices);
+    *x = (Batch){0};
+}
+
+Err data_batch(const Dataset *d, const int64_t *indices, int64_t n, Batch *out) {
+    out->b = n;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = i * out->s;
+        GptSample row = {out->tokens + at, out->labels + at, out->position_ids + at, out->loss_mask + at, out->document_start + at};
+        out->indices[i] = indices[i];
+        ERR_RETURN(data_get(d, indices[i], &row));
+    }
+    return ERR_OK;
+}

@@ -1,0 +1,69 @@
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "data/indexed.h"
+
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static Err merge_sorted(char **prefixes, int n, const char *output_prefix) {
+    IndexedDataset first;
+    ERR_RETURN(indexed_open(prefixes[0], &first));
+    IndexedDtype dtype = first.dtype;
+    indexed_close(&first);
+    IndexedBuilder *b;
+    ERR_RETURN(indexed_builder_open(output_prefix, dtype, &b));
+    for (int i = 0; i < n; i++) {
+        Err e = indexed_builder_add_index(b, prefixes[i]);
+        if (!e.code) continue;
+        indexed_builder_abort(b);
+        return e;
+    }
+    return indexed_builder_finalize(b);
+}
+
+Err data_merge(const char *const *prefixes, int n, const char *output_prefix) {
+    if (n < 1) return err_user("there is nothing to merge into '%s'; give at least one dataset prefix", output_prefix);
+    for (int i = 0; i < n; i++)
+        if (!strcmp(prefixes[i], output_prefix))
+            return err_user("'%s' is both an input and the output of the merge; choose another output prefix", output_prefix);
+    char **sorted = mem_zero((size_t)n, sizeof *sorted);
+    memcpy(sorted, prefixes, (size_t)n * sizeof *sorted);
+    qsort(sorted, (size_t)n, sizeof *sorted, by_name);
+    Err e = merge_sorted(sorted, n, output_prefix);
+    free(sorted);
+    return e;
+}
+
+/* Takes the prefix of a .idx; says what is missing beside a .bin or .idx; passes over any other file. */
+static Err take_entry(const char *folder, const char *name, char ***prefixes, int *n) {
+    const char *dot = strrchr(name, '.');
+    bool idx = dot && !strcmp(dot, ".idx"), bin = dot && !strcmp(dot, ".bin");
+    if (!idx && !bin) return ERR_OK;
+    char *prefix = mem_printf("%s/%.*s", folder, (int)(dot - name), name);
+    char *other = mem_printf("%s%s", prefix, idx ? ".bin" : ".idx");
+    Err e = file_size(other) >= 0 ? ERR_OK : err_user("'%s%s' has no '%s' beside it; every dataset needs both files", prefix, dot, other);
+    if (idx && !e.code) {
+        *prefixes = mem_grow(*prefixes, (size_t)*n + 1, sizeof **prefixes);
+        (*prefixes)[(*n)++] = prefix;
+        prefix = NULL;
+    }
+    free(prefix), free(other);
+    return e;
+}
+
+Err data_merge_folder(const char *folder, const char *output_prefix) {
+    DIR *dir = opendir(folder);
+    if (!dir) return err_user("cannot open the folder '%s': %s; check the path", folder, strerror(errno));
+    char **prefixes = NULL;
+    int n = 0;
+    Err e = ERR_OK;
+    for (struct dirent *entry; !e.code && (entry = readdir(dir));) e = take_entry(folder, entry->d_name, &prefixes, &n);
+    closedir(dir);
+    if (!e.code) e = n ? data_merge((const char *const *)prefixes, n, output_prefix) : err_user("the folder '%s' holds no .bin and .idx pair to merge", folder);
+    for (int i = 0; i < n; i++) free(prefixes[i]);
+    free(prefixes);
+    return e;
+}

@@ -1,0 +1,30 @@
+/* Reads ahead: one thread fills a ring of micro-batches while the trainer computes. The order is the sampler's, whatever
+ * the timing: one thread fills, one consumer takes, both in turn.
+ *
+ *   Prefetch *p = prefetch_start(dataset, sampler, micro_batch_size, sequence_length, 4);
+ *   const Batch *batch;
+ *   while (ERR_RETURN(prefetch_next(p, &batch)), batch) step(batch);
+ *   prefetch_stop(p);
+ *
+ * To resume, count the samples that were consumed, not the sampler's: it is ahead. */
+#ifndef ISOTRON_DATA_PREFETCH_H
+#define ISOTRON_DATA_PREFETCH_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "data/data.h"
+#include "data/sampler.h"
+
+typedef struct Prefetch Prefetch;
+
+/* Takes the sampler over (and frees it in the end); the dataset is borrowed. Up to `depth` >= 1 micro-batches are ready
+ * beside the one in use. */
+Prefetch *prefetch_start(const Dataset *, Sampler *, int64_t micro_batch_size, int64_t sequence_length, int depth);
+/* The next micro-batch, valid until the next call; NULL at the end of the data. Waits for the reader if it is behind.
+ * After an error every call gives that error again. */
+Err prefetch_next(Prefetch *, const Batch **out);
+/* Stops the thread at its next batch, whether or not all was consumed, and releases everything. NULL is fine. */
+void prefetch_stop(Prefetch *);
+
+#endif

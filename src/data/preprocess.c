@@ -1,0 +1,217 @@
+/* Rounds of: read a few MiB of records, encode them on all threads, write them in order. */
+#include "data/preprocess.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "data/indexed.h"
+#include "data/text_reader.h"
+
+enum { ROUND_BYTES = 8 << 20, ROUND_RECORDS = 16384, MAX_WORKERS = 1024 };
+
+/* One document of one key: its sequences back to back. */
+typedef struct Document {
+    int32_t *tokens;
+    size_t count;
+    size_t *lengths; /* [sequences] */
+    int sequences;
+} Document;
+
+typedef struct Record {
+    size_t begin, end; /* in Run.text */
+    const char *path;
+    int64_t line;
+    Document *documents; /* [keys] */
+    Err *err;            /* NULL: encoded */
+} Record;
+
+typedef struct Run {
+    const PreprocessConfig *config;
+    const char *const *keys;
+    int num_keys;
+    TextReader reader;
+    Str text;
+    Record *records; /* [ROUND_RECORDS] */
+    int64_t count;
+    atomic_llong next; /* the record that a free thread takes next */
+    Pool *pool;
+    IndexedBuilder **builders; /* [keys] */
+    PreprocessStats stats;
+} Run;
+
+static const char *const TEXT_KEY[] = {"text"};
+
+static Err add_sequence(const PreprocessConfig *c, const char *text, size_t n, Document *d) {
+    int32_t *tokens = NULL;
+    size_t count = 0;
+    Err e = c->encode(c->encode_ctx, text, n, &tokens, &count);
+    if (!e.code && count) {
+        d->tokens = mem_grow(d->tokens, d->count + count, sizeof *d->tokens);
+        memcpy(d->tokens + d->count, tokens, count * sizeof *tokens);
+        d->count += count;
+        d->lengths = mem_grow(d->lengths, (size_t)d->sequences + 1, sizeof *d->lengths);
+        d->lengths[d->sequences++] = count;
+    }
+    free(tokens);
+    return e;
+}
+
+static void end_document(const PreprocessConfig *c, Document *d) {
+    if (!c->append_eod || !d->count) return;
+    d->tokens = mem_grow(d->tokens, d->count + 1, sizeof *d->tokens);
+    d->tokens[d->count++] = c->eod;
+    d->lengths[d->sequences - 1]++;
+}
+
+static Err encode_value(const PreprocessConfig *c, const char *key, const json_t *value, Document *d) {
+    if (json_is_string(value)) return add_sequence(c, json_string_value(value), json_string_length(value), d);
+    if (!value) return err_user("there is no key '%s'", key);
+    size_t i;
+    json_t *sentence;
+    if (!json_is_array(value)) return err_user("the key '%s' holds neither a string nor a list of strings", key);
+    json_array_foreach(value, i, sentence) {
+        if (!json_is_string(sentence)) return err_user("element %zu of the key '%s' is not a string", i, key);
+        ERR_RETURN(add_sequence(c, json_string_value(sentence), json_string_length(sentence), d));
+    }
+    return ERR_OK;
+}
+
+static Err encode_json(const Run *run, const char *text, size_t n, Document *documents) {
+    json_error_t error;
+    /* Numbers are not used: as reals, large integers are no error. */
+    json_t *object = json_loadb(text, n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
+    if (!object) return err_user("not valid JSON: %s at column %d", error.text, error.column);
+    Err e = json_is_object(object) ? ERR_OK : err_user("not a JSON object");
+    for (int k = 0; k < run->num_keys && !e.code; k++)
+        e = encode_value(run->config, run->keys[k], json_object_get(object, run->keys[k]), &documents[k]);
+    json_decref(object);
+    return e;
+}
+
+static void encode_record(const Run *run, Record *r) {
+    const char *text = run->text.s ? run->text.s + r->begin : "";
+    size_t n = r->end - r->begin;
+    r->documents = mem_zero((size_t)run->num_keys, sizeof *r->documents);
+    Err e = run->config->kind == PREPROCESS_JSONL ? encode_json(run, text, n, r->documents) : add_sequence(run->config, text, n, r->documents);
+    for (int k = 0; k < run->num_keys; k++) end_document(run->config, &r->documents[k]);
+    if (!e.code) return;
+    r->err = mem_alloc(sizeof *r->err);
+    *r->err = e;
+}
+
+/* Threads take records one by one, so that one long document does not hold up the rest of its share. */
+static void encode_share(void *arg, int64_t begin, int64_t end) {
+    (void)begin, (void)end;
+    Run *run = arg;
+    for (long long i; (i = atomic_fetch_add(&run->next, 1)) < run->count;) encode_record(run, &run->records[i]);
+}
+
+static Err read_round(Run *run, bool *more) {
+    str_clear(&run->text);
+    for (run->count = 0; run->count < ROUND_RECORDS && run->text.len < ROUND_BYTES; run->count++) {
+        size_t begin = run->text.len;
+        ERR_RETURN(text_reader_next(&run->reader, &run->text, more));
+        if (!*more) break;
+        run->records[run->count] = (Record){.begin = begin, .end = run->text.len, .path = run->reader.path, .line = run->reader.line};
+    }
+    return ERR_OK;
+}
+
+static Err write_record(Run *run, const Record *r) {
+    if (r->err) return err_user("line %" PRId64 " of '%s': %s", r->line, r->path, r->err->msg);
+    for (int k = 0; k < run->num_keys; k++) {
+        const Document *d = &r->documents[k];
+        const int32_t *tokens = d->tokens;
+        for (int i = 0; i < d->sequences; i++) {
+            ERR_RETURN(indexed_builder_add_tokens(run->builders[k], tokens, (int64_t)d->lengths[i]));
+            tokens += d->lengths[i];
+        }
+        indexed_builder_end_document(run->builders[k]);
+        run->stats.documents++, run->stats.sequences += d->sequences, run->stats.tokens += (int64_t)d->count;
+    }
+    return ERR_OK;
+}
+
+static void free_record(Record *r, int num_keys) {
+    for (int k = 0; r->documents && k < num_keys; k++) free(r->documents[k].tokens), free(r->documents[k].lengths);
+    free(r->documents), free(r->err);
+    *r = (Record){0};
+}
+
+static Err run_rounds(Run *run) {
+    for (bool more = true; more;) {
+        ERR_RETURN(read_round(run, &more));
+        atomic_store(&run->next, 0);
+        pool_for(run->pool, pool_threads(run->pool), 1, encode_share, run);
+        Err e = ERR_OK;
+        for (int64_t i = 0; i < run->count; i++) {
+            if (!e.code) e = write_record(run, &run->records[i]);
+            free_record(&run->records[i], run->num_keys);
+        }
+        ERR_RETURN(e);
+        run->stats.bytes = run->reader.bytes;
+        if (run->config->progress) run->config->progress(run->config->progress_ctx, &run->stats);
+    }
+    return ERR_OK;
+}
+
+static Err open_builders(Run *run) {
+    IndexedDtype dtype = indexed_dtype_for_vocab(run->config->vocab_size);
+    for (int k = 0; k < run->num_keys; k++) {
+        char *prefix = mem_printf("%s_%s_document", run->config->output_prefix, run->keys[k]);
+        Err e = indexed_builder_open(prefix, dtype, &run->builders[k]);
+        free(prefix);
+        ERR_RETURN(e);
+    }
+    return ERR_OK;
+}
+
+static Err finalize(Run *run) {
+    for (int k = 0; k < run->num_keys; k++) {
+        IndexedBuilder *b = run->builders[k];
+        run->builders[k] = NULL;
+        ERR_RETURN(indexed_builder_finalize(b));
+    }
+    return ERR_OK;
+}
+
+static Err check_config(const PreprocessConfig *c) {
+    if (c->num_inputs < 1) return err_user("there is nothing to preprocess; give --input");
+    if (c->workers < 1 || c->workers > MAX_WORKERS) return err_user("--workers is %d; it must be 1..%d", c->workers, MAX_WORKERS);
+    if (c->append_eod && c->eod < 0) return err_user("--append-eod needs an end-of-document token and this tokenizer has none");
+    if (c->keys && c->kind != PREPROCESS_JSONL) return err_user("--json-keys is for JSON Lines; plain text has the one key 'text'");
+    for (int k = 0; c->keys && k < c->num_keys; k++)
+        for (int i = 0; i < k; i++)
+            if (!strcmp(c->keys[i], c->keys[k])) return err_user("the key '%s' is given twice", c->keys[k]);
+    return ERR_OK;
+}
+
+Err preprocess_run(const PreprocessConfig *c, PreprocessStats *stats) {
+    ERR_RETURN(check_config(c));
+    bool chosen = c->keys && c->num_keys > 0;
+    Run run = {.config = c, .keys = chosen ? c->keys : TEXT_KEY, .num_keys = chosen ? c->num_keys : 1};
+    for (int i = 0; i < c->num_inputs; i++) {
+        int64_t size = file_size(c->inputs[i]);
+        run.stats.total_bytes += size > 0 ? size : 0;
+    }
+    run.reader = text_reader(c->kind, c->inputs, c->num_inputs);
+    run.records = mem_zero(ROUND_RECORDS, sizeof *run.records);
+    run.builders = mem_zero((size_t)run.num_keys, sizeof(IndexedBuilder *));
+    run.pool = pool_new(c->workers);
+    Err e = open_builders(&run);
+    if (!e.code) e = run_rounds(&run);
+    if (!e.code) e = finalize(&run);
+    for (int k = 0; k < run.num_keys; k++) indexed_builder_abort(run.builders[k]);
+    pool_free(run.pool);
+    free(run.builders), free(run.records);
+    str_free(&run.text);
+    text_reader_close(&run.reader);
+    *stats = run.stats;
+    return e;
+}

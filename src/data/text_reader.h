@@ -1,0 +1,31 @@
+/* Cuts input files into records for preprocessing: lines, files or paragraphs, in order, with their line numbers. */
+#ifndef ISOTRON_DATA_TEXT_READER_H
+#define ISOTRON_DATA_TEXT_READER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/err.h"
+#include "base/str.h"
+#include "data/preprocess.h"
+
+typedef struct TextReader {
+    PreprocessInput kind;
+    const char *const *inputs; /* borrowed */
+    int num_inputs, next_input;
+    FILE *file;
+    const char *path;   /* of the record read last */
+    int64_t line;       /* where that record begins, from 1 */
+    int64_t lines_read; /* of the open file */
+    int64_t bytes;      /* of all files so far */
+    char *buffer;       /* getline's */
+    size_t buffer_size;
+} TextReader;
+
+TextReader text_reader(PreprocessInput, const char *const *inputs, int n);
+/* Appends the next record to `out` and sets path and line; *more is false at the end. */
+Err text_reader_next(TextReader *, Str *out, bool *more);
+void text_reader_close(TextReader *);
+
+#endif
