@@ -1,0 +1,248 @@
+/* One op case (a row of cases.def) and how to run it: inputs drawn from a grid that every float type holds
+ * exactly, so that lanes differ by arithmetic only; forward; backward from a fixed dy; results as doubles. */
+#ifndef ISOTRON_TESTS_OPS_CASE_H
+#define ISOTRON_TESTS_OPS_CASE_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/philox.h"
+#include "tape/tape.h"
+
+enum { CASE_INPUTS = 6 };
+
+typedef enum Role {
+    ROLE_NONE,
+    ROLE_ACTIVATION, /* [s,b,...], storage type, wants a gradient */
+    ROLE_PARAMETER,  /* storage type, gradient added to a main gradient */
+    ROLE_TABLE,      /* float in the arithmetic's type, no gradient */
+    ROLE_IDS,        /* I64 [b,s] in [0, range) */
+} Role;
+
+typedef struct Input {
+    Role role;
+    bool shared; /* a parameter of several ops */
+    int64_t range;
+    int ndim;
+    int64_t dim[TENSOR_DIMS];
+} Input;
+
+typedef Tensor *BuildFn(Tape *, Tensor **in, const void *attr);
+
+typedef struct OpCase {
+    const char *name;
+    BuildFn *build;
+    const void *attr;
+    bool bench; /* large: timed by `bench`, not tested */
+    Input in[CASE_INPUTS];
+} OpCase;
+
+/* Significant bits of inputs: exact in float, or in every float type. */
+enum { GRID_FINE = 24, GRID_COARSE = 8 };
+
+/* How to run a case. */
+typedef struct Lane {
+    DType dtype;
+    int threads;           /* 0: 1; -1: every core */
+    bool split;            /* backward as a DX sweep, then a DW sweep */
+    bool sample_by_sample; /* each sample on a tape of its own, in batch-invariant mode */
+    bool batch_invariant;
+    bool coarse; /* inputs that 16-bit types hold exactly */
+    bool forward_only;
+    int moved_input; /* this element of this input is moved by `move` */
+    int64_t moved_element;
+    double move;
+    TapeTrace *trace;
+    OpProfile *profile;
+} Lane;
+
+typedef struct Values {
+    double *v; /* NULL: there is no such result */
+    int64_t n;
+} Values;
+
+/* y and the gradient of each input. */
+typedef struct Result {
+    Values y, grad[CASE_INPUTS];
+} Result;
+
+static inline void result_free(Result *r) {
+    free(r->y.v);
+    for (int i = 0; i < CASE_INPUTS; i++) free(r->grad[i].v);
+}
+
+static inline int64_t input_count(const Input *in) {
+    int64_t n = 1;
+    for (int i = 0; i < in->ndim; i++) n *= in->dim[i];
+    return n;
+}
+
+/* An odd multiple of 2^-bits in [-1, 1], never 0: exact in a type with `bits` significant bits. */
+static inline double grid_value(const char *name, int tensor, int64_t element, int bits) {
+    uint32_t draw = philox_u32(hash_name(name), (uint64_t)tensor, (uint64_t)element);
+    return ldexp(2.0 * (draw >> (32 - bits)) + 1, -bits) - 1;
+}
+
+static inline double load_element(const Tensor *t, int64_t i) {
+    double x;
+    dtype_convert(&x, F64, (const char *)t->data + (size_t)i * dtype_size((DType)t->dtype), (DType)t->dtype,
+                  1);
+    return x;
+}
+
+static inline void store_element(Tensor *t, int64_t i, double x) {
+    dtype_convert((char *)t->data + (size_t)i * dtype_size((DType)t->dtype), (DType)t->dtype, &x, F64, 1);
+}
+
+static inline DType arithmetic_type(DType storage) { return storage == F64 ? F64 : F32; }
+
+static inline int grid_bits(const Lane *l) { return l->coarse ? GRID_COARSE : GRID_FINE; }
+
+static inline int64_t samples_of(const OpCase *c) {
+    for (int i = 0; i < CASE_INPUTS; i++) {
+        if (c->in[i].role == ROLE_ACTIVATION) return c->in[i].dim[1];
+        if (c->in[i].role == ROLE_IDS) return c->in[i].dim[0];
+    }
+    return 1;
+}
+
+/* One run: a tape with its device and the inputs of all samples, or of one. */
+typedef struct Session {
+    const OpCase *c;
+    const Lane *lane;
+    int64_t first_sample, samples;
+    RunContext run;
+    Space *slot, *transient;
+    Tape *tape;
+    Tensor in[CASE_INPUTS], main_grad[CASE_INPUTS], *operands[CASE_INPUTS];
+    Tensor dy; /* gradients may share its memory */
+} Session;
+
+/* The element of the whole input that element e of this session's slice is. */
+static inline int64_t whole_element(const Session *s, const Input *in, int64_t e) {
+    const int axis = in->role == ROLE_ACTIVATION ? 1 : 0;
+    if (in->role != ROLE_ACTIVATION && in->role != ROLE_IDS) return e;
+    int64_t inner = 1;
+    for (int i = axis + 1; i < in->ndim; i++) inner *= in->dim[i];
+    const int64_t sample = e / inner % s->samples, outer = e / inner / s->samples;
+    return (outer * in->dim[axis] + s->first_sample + sample) * inner + e % inner;
+}
+
+static inline Tensor tensor_new(DType dtype, int ndim, const int64_t *dim) {
+    Tensor t = tensor_make(NULL, dtype, ndim, dim);
+    t.data = mem_zero(1, tensor_bytes(&t) + 1);
+    return t;
+}
+
+static inline void input_open(Session *s, int i) {
+    const Input *in = &s->c->in[i];
+    int64_t dim[TENSOR_DIMS];
+    memcpy(dim, in->dim, sizeof dim);
+    if (in->role == ROLE_ACTIVATION) dim[1] = s->samples;
+    if (in->role == ROLE_IDS) dim[0] = s->samples;
+    const DType dtype = in->role == ROLE_IDS     ? I64
+                        : in->role == ROLE_TABLE ? arithmetic_type(s->lane->dtype)
+                                                 : s->lane->dtype;
+    Tensor *t = &s->in[i];
+    *t = tensor_new(dtype, in->ndim, dim);
+    for (int64_t e = 0, n = tensor_count(t); e < n; e++) {
+        const int64_t whole = whole_element(s, in, e);
+        if (in->role == ROLE_IDS) {
+            ((int64_t *)t->data)[e] =
+                philox_u32(hash_name(s->c->name), (uint64_t)i, (uint64_t)whole) % in->range;
+            continue;
+        }
+        double x = grid_value(s->c->name, i, whole, grid_bits(s->lane));
+        if (i == s->lane->moved_input && whole == s->lane->moved_element) x += s->lane->move;
+        store_element(t, e, x);
+    }
+    if (in->role == ROLE_ACTIVATION || in->role == ROLE_PARAMETER) t->flags = TENSOR_NEEDS_GRAD;
+    if (in->role == ROLE_PARAMETER) {
+        s->main_grad[i] = tensor_new(arithmetic_type(s->lane->dtype), in->ndim, dim);
+        s->main_grad[i].flags = TENSOR_ACCUM | TENSOR_MAIN_GRAD;
+        t->grad = &s->main_grad[i];
+    }
+    s->operands[i] = t;
+}
+
+static inline void session_open(Session *s, const OpCase *c, const Lane *lane, int64_t first_sample,
+                                int64_t samples) {
+    *s = (Session){.c = c, .lane = lane, .first_sample = first_sample, .samples = samples};
+    s->run = (RunContext){.device = device_cpu(lane->threads ? lane->threads : 1),
+                          .dtype = lane->dtype,
+                          .training = true,
+                          .batch_invariant = lane->batch_invariant || lane->sample_by_sample,
+                          .seed = 1234,
+                          .first_sample = first_sample};
+    s->run.device->profile = lane->profile;
+    s->slot = space_new(s->run.device, "slot", SPACE_UNPLANNED);
+    s->transient = space_new(s->run.device, "transient", SPACE_UNPLANNED);
+    s->tape = tape_new(&s->run, s->slot, s->transient);
+    tape_trace(s->tape, lane->trace, s);
+    for (int i = 0; i < CASE_INPUTS; i++)
+        if (c->in[i].role) input_open(s, i);
+    tape_begin(s->tape, true);
+}
+
+static inline void session_close(Session *s) {
+    tape_free(s->tape);
+    space_free(s->slot);
+    space_free(s->transient);
+    device_free(s->run.device);
+    free(s->dy.data);
+    for (int i = 0; i < CASE_INPUTS; i++) free(s->in[i].data), free(s->main_grad[i].data);
+}
+
+static inline Values values_of(const Tensor *t) {
+    Values v = {mem_alloc((size_t)(tensor_count(t) + 1) * sizeof(double)), tensor_count(t)};
+    for (int64_t e = 0; e < v.n; e++) v.v[e] = load_element(t, e);
+    return v;
+}
+
+/* Loss-like outputs are [b,s], all others [s,b,...]. */
+static inline void backward_from(Session *s, Tensor *y) {
+    free(s->dy.data);
+    s->dy = tensor_new((DType)y->dtype, y->ndim, y->dim);
+    const Input shape = {.role = y->ndim == 2 ? ROLE_IDS : ROLE_ACTIVATION,
+                         .ndim = y->ndim,
+                         .dim = {y->dim[0], y->dim[1], y->dim[2], y->dim[3], y->dim[4]}};
+    Input whole = shape;
+    whole.dim[y->ndim == 2 ? 0 : 1] = samples_of(s->c);
+    for (int64_t e = 0, n = tensor_count(y); e < n; e++)
+        store_element(&s->dy, e,
+                      grid_value(s->c->name, CASE_INPUTS, whole_element(s, &whole, e), grid_bits(s->lane)));
+    tape_backward(s->tape, y, &s->dy, s->lane->split ? NEED_DX : NEED_ALL);
+    if (s->lane->split) tape_backward(s->tape, y, NULL, NEED_DW);
+}
+
+/* Runs samples [first, first + n); main gradients are added to those already in `r`. */
+static inline void run_samples(const OpCase *c, const Lane *lane, int64_t first, int64_t n, Result *r) {
+    Session s;
+    session_open(&s, c, lane, first, n);
+    for (int i = 0; i < CASE_INPUTS; i++)
+        for (int64_t e = 0; c->in[i].role == ROLE_PARAMETER && e < r->grad[i].n; e++)
+            store_element(&s.main_grad[i], e, r->grad[i].v[e]);
+    Tensor *y = c->build(s.tape, s.operands, c->attr);
+    result_free(r);
+    *r = (Result){.y = values_of(y)};
+    if (!lane->forward_only) {
+        backward_from(&s, y);
+        for (int i = 0; i < CASE_INPUTS; i++)
+            if (s.in[i].grad) r->grad[i] = values_of(s.in[i].grad);
+    }
+    session_close(&s);
+}
+
+static inline Result run_case(const OpCase *c, Lane lane) {
+    Result r = {0};
+    const int64_t samples = samples_of(c);
+    if (!lane.sample_by_sample) run_samples(c, &lane, 0, samples, &r);
+    for (int64_t b = 0; lane.sample_by_sample && b < samples; b++) run_samples(c, &lane, b, 1, &r);
+    return r;
+}
+
+#endif

@@ -1,0 +1,194 @@
+/* Runs one recorded call again in memory with guard bytes: before and after every operand, and in the gaps of
+ * strided ones. What must hold: guards and inputs keep their bytes, outputs are written completely and are
+ * the same bits as in the first run although they are aligned differently, and an output marked [+] in
+ * kernels/ops.def adds when it is asked to. */
+#ifndef ISOTRON_TESTS_OPS_REPLAY_H
+#define ISOTRON_TESTS_OPS_REPLAY_H
+
+#include <stdio.h>
+
+#include "unit/cmocka_all.h"
+#include "unit/ops/case.h"
+
+enum { GUARD_BYTES = 64, GUARD = 0xFF }; /* as floats the guard pattern is NaN: what is not written shows */
+
+typedef struct Guarded {
+    Tensor t;
+    unsigned char *block, *before; /* the whole memory, and what it was before the call */
+    bool *owned;                   /* bytes that belong to elements */
+    size_t bytes;
+} Guarded;
+
+static inline size_t element_byte(const Tensor *t, int64_t row, int64_t column) {
+    return (size_t)(tensor_row_offset(t, row) + column) * dtype_size((DType)t->dtype);
+}
+
+static inline Guarded guarded_like(const Tensor *t) {
+    Guarded g = {.t = *t};
+    const size_t size = dtype_size((DType)t->dtype);
+    size_t span = 1;
+    for (int i = 0; i < t->ndim; i++) span += (size_t)((t->dim[i] - 1) * t->stride[i]);
+    g.bytes = 2 * GUARD_BYTES + (span + 1) * size;
+    g.block = mem_aligned(g.bytes + GUARD_BYTES);
+    g.before = mem_alloc(g.bytes);
+    g.owned = mem_zero(g.bytes, 1);
+    memset(g.block, GUARD, g.bytes);
+    g.t.data = g.block + GUARD_BYTES + size; /* aligned to its element only */
+    for (int64_t r = 0, n = tensor_rows(t); r < n; r++)
+        memset(g.owned + GUARD_BYTES + size + element_byte(t, r, 0), true, (size_t)tensor_width(t) * size);
+    return g;
+}
+
+static inline void copy_elements(Tensor *to, const Tensor *from) {
+    const size_t row = (size_t)tensor_width(from) * dtype_size((DType)from->dtype);
+    for (int64_t r = 0, n = tensor_rows(from); r < n; r++)
+        memcpy((char *)to->data + element_byte(to, r, 0), (const char *)from->data + element_byte(from, r, 0),
+               row);
+}
+
+static inline bool same_elements(const Tensor *a, const Tensor *b) {
+    const size_t row = (size_t)tensor_width(a) * dtype_size((DType)a->dtype);
+    for (int64_t r = 0, n = tensor_rows(a); r < n; r++)
+        if (memcmp((const char *)a->data + element_byte(a, r, 0),
+                   (const char *)b->data + element_byte(b, r, 0), row))
+            return false;
+    return true;
+}
+
+static inline void fill_grid(Tensor *t, const char *name) {
+    for (int64_t r = 0, n = tensor_rows(t); r < n; r++)
+        for (int64_t j = 0; j < tensor_width(t); j++)
+            store_element(t, tensor_row_offset(t, r) + j,
+                          grid_value(name, 99, r * tensor_width(t) + j, GRID_COARSE));
+}
+
+static inline void guarded_seal(Guarded *g) { memcpy(g->before, g->block, g->bytes); }
+
+static inline void guarded_check(const Guarded *g, bool is_output, const OpDef *op, int operand) {
+    for (size_t i = 0; i < g->bytes; i++)
+        if ((!is_output || !g->owned[i]) && g->block[i] != g->before[i])
+            fail_msg("op %s writes to byte %zd of %s %d", op->name,
+                     (ssize_t)i - (ssize_t)((char *)g->t.data - (char *)g->block),
+                     is_output ? "around output" : "input", operand);
+}
+
+static inline void guarded_free(Guarded *g) { free(g->block), free(g->before), free(g->owned); }
+
+/* Does output `index` of the op carry [+] in its line of ops.def? */
+static inline bool op_accumulates(const OpDef *op, int index) {
+    static const char *const OPERANDS[] = {
+#define OP(name, operands) operands,
+#include "kernels/ops.def"
+#undef OP
+    };
+    const char *p = strstr(OPERANDS[op->number], "->") + 2;
+    for (int depth = 0; *p; p++) {
+        if (index == 0 && !strncmp(p, "[+]", 3)) return true;
+        depth += (*p == '[') - (*p == ']');
+        index -= *p == ',' && depth == 0;
+    }
+    return false;
+}
+
+typedef struct Replay {
+    Guarded in[CALL_IN], out[CALL_OUT];
+    Call call;
+} Replay;
+
+/* in_place: an input that shares its memory with an output does so here too. */
+static inline void replay_open(Replay *r, const OpDef *op, const Call *c, bool accumulate, bool in_place) {
+    *r = (Replay){.call = *c};
+    for (int i = 0; i < CALL_IN; i++) {
+        if (!c->in[i]) continue;
+        r->in[i] = guarded_like(c->in[i]);
+        r->call.in[i] = &r->in[i].t;
+        copy_elements(&r->in[i].t, c->in[i]);
+        for (int j = 0; j < CALL_OUT; j++)
+            if (c->out[j] && c->out[j]->data == c->in[i]->data)
+                fill_grid(&r->in[i].t, op->name); /* it was overwritten */
+        guarded_seal(&r->in[i]);
+    }
+    for (int j = 0; j < CALL_OUT; j++) {
+        if (!c->out[j]) continue;
+        r->out[j] = guarded_like(c->out[j]);
+        r->call.out[j] = &r->out[j].t;
+        r->out[j].t.flags &= (uint8_t)~TENSOR_ACCUM;
+        if (accumulate && op_accumulates(op, j)) {
+            r->out[j].t.flags |= TENSOR_ACCUM;
+            fill_grid(&r->out[j].t, op->name);
+        }
+        guarded_seal(&r->out[j]);
+        for (int i = 0; in_place && i < CALL_IN; i++)
+            if (c->in[i] && c->in[i]->data == c->out[j]->data) r->out[j].t.data = r->in[i].t.data;
+    }
+}
+
+static inline bool shares_memory(const Call *c, int out) {
+    for (int i = 0; i < CALL_IN; i++)
+        if (c->in[i] && c->in[i]->data == c->out[out]->data) return true;
+    return false;
+}
+
+static inline void replay_run(Replay *r, const OpDef *op, bool in_place) {
+    call_run(op, &r->call);
+    for (int i = 0; i < CALL_IN; i++)
+        if (r->call.in[i]) {
+            bool overwritten = false;
+            for (int j = 0; j < CALL_OUT; j++)
+                overwritten |= in_place && r->call.out[j] && r->call.out[j]->data == r->in[i].t.data;
+            guarded_check(&r->in[i], overwritten, op, i);
+        }
+    for (int j = 0; j < CALL_OUT; j++)
+        if (r->call.out[j]) guarded_check(&r->out[j], true, op, j);
+}
+
+static inline void replay_free(Replay *r) {
+    for (int i = 0; i < CALL_IN; i++) guarded_free(&r->in[i]);
+    for (int j = 0; j < CALL_OUT; j++) guarded_free(&r->out[j]);
+}
+
+/* out = before + plain, up to the rounding of another order of summation. */
+static inline void check_sum(const OpDef *op, const Tensor *sum, const Tensor *before, const Tensor *plain,
+                             double terms) {
+    double u = dtype_roundoff((DType)sum->dtype), scale = 0;
+    for (int64_t r = 0, n = tensor_rows(sum); r < n; r++)
+        for (int64_t j = 0; j < tensor_width(sum); j++)
+            scale = fmax(scale, 1 + fabs(load_element(plain, tensor_row_offset(plain, r) + j)));
+    for (int64_t r = 0, n = tensor_rows(sum); r < n; r++)
+        for (int64_t j = 0; j < tensor_width(sum); j++) {
+            const double want = load_element(before, tensor_row_offset(before, r) + j) +
+                                load_element(plain, tensor_row_offset(plain, r) + j);
+            const double error = fabs(load_element(sum, tensor_row_offset(sum, r) + j) - want),
+                         bound = 4 * sqrt(terms) * u * scale;
+            if (!(error <= bound))
+                fail_msg("op %s does not add: off by %g, bound 4 sqrt(%g) u %g = %g", op->name, error, terms,
+                         scale, bound);
+        }
+}
+
+/* A TapeTrace: all of it, for one call. */
+static inline void replay_check(void *arg, const OpDef *op, const Call *c) {
+    (void)arg;
+    Replay plain, placed, sum, before;
+    replay_open(&plain, op, c, false, false);
+    replay_open(&placed, op, c, false, true);
+    replay_open(&sum, op, c, true, false);
+    replay_open(&before, op, c, true, false);
+    replay_run(&plain, op, false);
+    replay_run(&placed, op, true);
+    replay_run(&sum, op, false);
+    for (int j = 0; j < CALL_OUT; j++) {
+        if (!c->out[j]) continue;
+        bool had_history = shares_memory(c, j) || c->out[j]->flags & TENSOR_ACCUM;
+        if (!had_history && !same_elements(c->out[j], &plain.out[j].t))
+            fail_msg("op %s: output %d depends on alignment", op->name, j);
+        if (!same_elements(&plain.out[j].t, placed.call.out[j]))
+            fail_msg("op %s: output %d differs in place", op->name, j);
+        if (op_accumulates(op, j))
+            check_sum(op, &sum.out[j].t, &before.out[j].t, &plain.out[j].t,
+                      (double)(tensor_rows(c->in[0]) + tensor_width(c->in[0])));
+    }
+    replay_free(&plain), replay_free(&placed), replay_free(&sum), replay_free(&before);
+}
+
+#endif

@@ -1,0 +1,287 @@
+/* Every row of cases.def in every mode; see the functions below. An argument is a filter of test names
+ * ("linear*"); `bench [name]` times the BENCH rows instead. */
+#include "unit/cmocka_all.h"
+
+#include <stdio.h>
+
+#include "kernels/ops.h"
+#include "unit/ops/builders.h"
+#include "unit/ops/case.h"
+#include "unit/ops/replay.h"
+
+#define NONE            NULL
+#define ATTR(type, ...) (&(const type){__VA_ARGS__})
+#define SHAPE(...)      .ndim = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dim = {__VA_ARGS__}
+#define ACT(...)                                                                                             \
+    { .role = ROLE_ACTIVATION, SHAPE(__VA_ARGS__) }
+#define PARAM(...)                                                                                           \
+    { .role = ROLE_PARAMETER, SHAPE(__VA_ARGS__) }
+#define SHARED(...)                                                                                          \
+    { .role = ROLE_PARAMETER, .shared = true, SHAPE(__VA_ARGS__) }
+#define TABLE(...)                                                                                           \
+    { .role = ROLE_TABLE, SHAPE(__VA_ARGS__) }
+#define IDS(n, ...)                                                                                          \
+    { .role = ROLE_IDS, .range = n, SHAPE(__VA_ARGS__) }
+
+static const OpCase CASES[] = {
+#define CASE(name, builder, attr, ...)  {#name, build_##builder, attr, false, {__VA_ARGS__}},
+#define BENCH(name, builder, attr, ...) {#name, build_##builder, attr, true, {__VA_ARGS__}},
+#include "unit/ops/cases.def"
+#undef CASE
+#undef BENCH
+};
+enum { CASE_COUNT = sizeof CASES / sizeof CASES[0] };
+
+static double largest(Values a) {
+    double m = 0;
+    for (int64_t i = 0; i < a.n; i++) m = fmax(m, fabs(a.v[i]));
+    return m;
+}
+
+/* No sum in an op of this case has more terms: reductions run along a row or over the rows of an operand. */
+static double most_terms(const OpCase *c) {
+    int64_t k = 1;
+    for (int i = 0; i < CASE_INPUTS; i++) {
+        if (!c->in[i].role) continue;
+        const int64_t width = c->in[i].dim[c->in[i].ndim - 1], rows = input_count(&c->in[i]) / width;
+        if (width > k) k = width;
+        if (rows > k) k = rows;
+    }
+    return (double)k;
+}
+
+static void compare(const OpCase *c, const char *what, Values got, Values want, double u, double roundings) {
+    assert_int_equal(got.v != NULL, want.v != NULL);
+    if (!want.v) return;
+    assert_int_equal(got.n, want.n);
+    const double terms = most_terms(c), scale = 1 + largest(want),
+                 bound = roundings * sqrt(terms) * u * scale;
+    double worst = 0;
+    for (int64_t i = 0; i < want.n; i++) {
+        const double error = fabs(got.v[i] - want.v[i]);
+        if (!(error <= worst)) worst = error;
+    }
+    if (!(worst <= bound))
+        fail_msg("%s, %s: error %.3g > %g sqrt(%g terms) u %.3g scale %.3g = %.3g", c->name, what, worst,
+                 roundings, terms, u, scale, bound);
+    print_message("    %-20s error %.3g, bound %g sqrt(%g terms) u scale %.3g = %.3g\n", what, worst,
+                  roundings, terms, scale, bound);
+}
+
+static const char *const GRAD_NAMES[CASE_INPUTS] = {"grad of input 0", "grad of input 1", "grad of input 2",
+                                                    "grad of input 3", "grad of input 4", "grad of input 5"};
+
+/* Terms are at most 1 in size (the inputs' grid), so an error is measured against 1 + the largest result. 4
+ * standard deviations of a random walk of roundings. */
+static void compare_all(const OpCase *c, const Result *got, const Result *want, double u, double roundings) {
+    compare(c, "y", got->y, want->y, u, roundings);
+    for (int i = 0; i < CASE_INPUTS; i++)
+        compare(c, GRAD_NAMES[i], got->grad[i], want->grad[i], u, roundings);
+}
+
+static void same(const OpCase *c, const char *what, Values got, Values want) {
+    assert_int_equal(got.n, want.n);
+    for (int64_t i = 0; i < want.n; i++)
+        if (memcmp(&got.v[i], &want.v[i], sizeof(double)))
+            fail_msg("%s, %s: element %lld is %.17g, not %.17g", c->name, what, (long long)i, got.v[i],
+                     want.v[i]);
+}
+
+static void same_all(const OpCase *c, const Result *got, const Result *want, bool with_y) {
+    if (with_y) same(c, "y", got->y, want->y);
+    for (int i = 0; i < CASE_INPUTS; i++) same(c, GRAD_NAMES[i], got->grad[i], want->grad[i]);
+}
+
+/* ---- modes ---- */
+
+/* sum of dy (y(x+h) - y(x-h)) / 2h for one moved element, and the bound on its rounding error. */
+static double slope(const OpCase *c, int input, int64_t element, double h, double *rounding) {
+    const Lane lane = {.dtype = F64, .forward_only = true, .moved_input = input, .moved_element = element};
+    Lane up = lane, down = lane;
+    up.move = h, down.move = -h;
+    Result a = run_case(c, up), b = run_case(c, down);
+    double sum = 0, error = 0;
+    const double each = 4 * sqrt(most_terms(c)) * dtype_roundoff(F64) * (1 + largest(a.y));
+    for (int64_t i = 0; i < a.y.n; i++) {
+        const double difference = a.y.v[i] - b.y.v[i];
+        sum += grid_value(c->name, CASE_INPUTS, i, GRID_FINE) * difference;
+        error += difference != 0 ? each : 0;
+    }
+    result_free(&a), result_free(&b);
+    *rounding = error / h;
+    return sum / (2 * h);
+}
+
+/* Central differences in double. The truncation error of step h is a third of |D(2h) - D(h)| to leading
+ * order; the bound takes the whole difference, and adds the rounding errors of the elements of y that moved.
+ */
+static void gradcheck(void **state) {
+    const OpCase *c = *state;
+    enum { SAMPLED = 16 };
+    const double h = cbrt(2 * dtype_roundoff(F64));
+    Result r = run_case(c, (Lane){.dtype = F64});
+    for (int i = 0; i < CASE_INPUTS; i++) {
+        const int64_t n = r.grad[i].n, step = n / SAMPLED + 1;
+        double worst = 0, worst_bound = 0;
+        for (int64_t e = 0; e < n; e += step) {
+            double rounding;
+            const double d1 = slope(c, i, e, h, &rounding), d2 = slope(c, i, e, 2 * h, &rounding);
+            const double bound = fabs(d2 - d1) + 2 * rounding, error = fabs(d1 - r.grad[i].v[e]);
+            if (!(error <= bound))
+                fail_msg("%s, gradient of input %d at %lld: %.12g, central difference %.12g, error %.3g > "
+                         "|D(2h) - D(h)| + rounding = %.3g",
+                         c->name, i, (long long)e, r.grad[i].v[e], d1, error, bound);
+            if (error >= worst) worst = error, worst_bound = bound;
+        }
+        if (n) print_message("    %-20s error %.3g, bound %.3g\n", GRAD_NAMES[i], worst, worst_bound);
+    }
+    result_free(&r);
+}
+
+static void float_is_near_double(void **state) {
+    const OpCase *c = *state;
+    Result want = run_case(c, (Lane){.dtype = F64}), got = run_case(c, (Lane){.dtype = F32});
+    compare_all(c, &got, &want, dtype_roundoff(F32), 4);
+    result_free(&want), result_free(&got);
+}
+
+/* Storage in 16 bits: y, its gradient and what lies between them are rounded, each sum on its way at most as
+ * often as it has terms. */
+static void half_is_near_float(void **state) {
+    const OpCase *c = *state;
+    Result want = run_case(c, (Lane){.dtype = F32, .coarse = true});
+    for (DType t = BF16; t <= F16; t++) {
+        Result got = run_case(c, (Lane){.dtype = t, .coarse = true});
+        compare_all(c, &got, &want, dtype_roundoff(t), 4);
+        result_free(&got);
+    }
+    result_free(&want);
+}
+
+static void kernels_stay_in_bounds_and_add(void **state) {
+    const DType types[] = {F64, F32, BF16};
+    for (int i = 0; i < 3; i++) {
+        Result r = run_case(*state, (Lane){.dtype = types[i], .trace = replay_check});
+        result_free(&r);
+    }
+}
+
+static void split_backward_is_the_whole(void **state) {
+    Result want = run_case(*state, (Lane){.dtype = F32}),
+           got = run_case(*state, (Lane){.dtype = F32, .split = true});
+    same_all(*state, &got, &want, true);
+    result_free(&want), result_free(&got);
+}
+
+static void threads_change_nothing(void **state) {
+    for (DType t = F64; t <= F32; t++) {
+        Result want = run_case(*state, (Lane){.dtype = t, .threads = 1});
+        for (int threads = 2; threads <= 3; threads++) {
+            Result got = run_case(*state, (Lane){.dtype = t, .threads = threads});
+            same_all(*state, &got, &want, true);
+            result_free(&got);
+        }
+        result_free(&want);
+    }
+}
+
+/* In batch-invariant mode parameter gradients do not depend on how samples are grouped into microbatches.
+ * (Not so the gradient of a parameter that several ops use: each op adds all samples of a microbatch in
+ * turn.) */
+static void samples_one_by_one_are_the_batch(void **state) {
+    const OpCase *c = *state;
+    Result want = run_case(c, (Lane){.dtype = F32, .batch_invariant = true});
+    Result got = run_case(c, (Lane){.dtype = F32, .sample_by_sample = true});
+    for (int i = 0; i < CASE_INPUTS; i++)
+        if (c->in[i].role == ROLE_PARAMETER && !c->in[i].shared)
+            same(c, GRAD_NAMES[i], got.grad[i], want.grad[i]);
+    result_free(&want), result_free(&got);
+}
+
+/* ---- bench ---- */
+
+enum { BENCH_WARM = 3, BENCH_REPEATS = 20 };
+
+/* Bytes that an op must move at least once, and its floating-point operations if it is a matrix product. */
+typedef struct Work {
+    double bytes[OP_COUNT], flops[OP_COUNT];
+} Work;
+
+static double product_flops(const OpDef *op, const Call *c) {
+    if (op->number != OP_linear && op->number != OP_linear_dgrad && op->number != OP_linear_wgrad) return 0;
+    const Tensor *x = c->in[0], *other = c->in[1];
+    return 2.0 * (double)tensor_count(x) *
+           (double)(op->number == OP_linear ? other->dim[0] : tensor_width(other));
+}
+
+static double bytes_of(const Tensor *t) { return t ? (double)tensor_bytes(t) : 0; }
+
+static void trace_work(void *arg, const OpDef *op, const Call *c) {
+    Work *w = arg;
+    double bytes = 0;
+    for (int i = 0; i < CALL_IN; i++) bytes += bytes_of(c->in[i]);
+    for (int j = 0; j < CALL_OUT; j++) bytes += bytes_of(c->out[j]);
+    if (op->number == OP_embedding) bytes = 2 * bytes_of(c->out[0]); /* of the table only the rows in use */
+    if (op->number == OP_embedding_grad) bytes = 3 * bytes_of(c->in[0]);
+    w->bytes[op->number] += bytes;
+    w->flops[op->number] += product_flops(op, c);
+}
+
+static void bench(const OpCase *c) {
+    OpProfile profile[OP_COUNT] = {0};
+    Work work = {0};
+    Session s;
+    session_open(&s, c, &(Lane){.dtype = F32, .threads = -1}, 0, samples_of(c));
+    for (int i = 0; i < BENCH_WARM + BENCH_REPEATS; i++) {
+        tape_begin(s.tape, true);
+        if (i == BENCH_WARM) s.run.device->profile = profile, tape_trace(s.tape, trace_work, &work);
+        backward_from(&s, c->build(s.tape, s.operands, c->attr));
+        for (int j = 0; j < CASE_INPUTS; j++)
+            if (c->in[j].role == ROLE_ACTIVATION) s.in[j].grad = NULL;
+    }
+    session_close(&s);
+    for (int op = 0; op < OP_COUNT; op++) {
+        const OpProfile *p = &profile[op];
+        if (!p->calls) continue;
+        printf("%-18s %-18s %9.1f us", c->name, OPS[op].name, (double)p->ns / (double)p->calls / 1e3);
+        if (work.flops[op] > 0)
+            printf(" %8.1f GFLOP/s\n", work.flops[op] / (double)p->ns);
+        else
+            printf(" %8.1f GB/s\n", work.bytes[op] / (double)p->ns);
+    }
+}
+
+/* ---- main ---- */
+
+static const struct {
+    const char *name;
+    CMUnitTestFunction run;
+} MODES[] = {
+    {"gradcheck", gradcheck},
+    {"float_is_near_double", float_is_near_double},
+    {"half_is_near_float", half_is_near_float},
+    {"kernels_stay_in_bounds_and_add", kernels_stay_in_bounds_and_add},
+    {"split_backward_is_the_whole", split_backward_is_the_whole},
+    {"threads_change_nothing", threads_change_nothing},
+    {"samples_one_by_one_are_the_batch", samples_one_by_one_are_the_batch},
+};
+enum { MODE_COUNT = sizeof MODES / sizeof MODES[0] };
+
+int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "bench")) {
+        for (int i = 0; i < CASE_COUNT; i++)
+            if (CASES[i].bench && (argc == 2 || strstr(CASES[i].name, argv[2]))) bench(&CASES[i]);
+        return 0;
+    }
+    struct CMUnitTest tests[CASE_COUNT * MODE_COUNT];
+    size_t n = 0;
+    for (int i = 0; i < CASE_COUNT; i++)
+        for (int m = 0; m < MODE_COUNT && !CASES[i].bench; m++)
+            tests[n++] = (struct CMUnitTest){.name = mem_printf("%s %s", CASES[i].name, MODES[m].name),
+                                             .test_func = MODES[m].run,
+                                             .initial_state = (void *)&CASES[i]};
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    int failed = _cmocka_run_group_tests("ops", tests, n, NULL, NULL);
+    for (size_t i = 0; i < n; i++) free((char *)tests[i].name);
+    return failed;
+}
