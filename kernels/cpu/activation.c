@@ -117,20 +117,28 @@ static void swiglu_rows(void *arg, int64_t begin, int64_t end) {
     }
 }
 
+INLINE void swiglu_grad_row(const real *dy, const real *gate, real *dgate, int64_t f, bool add) {
+    const real *up = gate + f;
+    real *dup = dgate + f;
+#pragma omp simd
+    for (int64_t i = 0; i < f; i++) {
+        const real p = vector_sigmoid(gate[i]), silu = gate[i] * p;
+        const real of_gate = dy[i] * up[i] * (p + silu * (1 - p)), of_up = dy[i] * silu;
+        dgate[i] = add ? dgate[i] + of_gate : of_gate;
+        dup[i] = add ? dup[i] + of_up : of_up;
+    }
+}
+
 static void swiglu_grad_rows(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const int64_t f = tensor_width(c->in[0]);
-    const bool add = accumulates(c->out[0]);
     for (int64_t r = begin; r < end; r++) {
-        const real *dy = reals(c->in[0]) + r * f, *gate = reals(c->in[1]) + r * 2 * f, *up = gate + f;
-        real *dgate = reals(c->out[0]) + r * 2 * f, *dup = dgate + f;
-#pragma omp simd
-        for (int64_t i = 0; i < f; i++) {
-            const real p = vector_sigmoid(gate[i]), silu = gate[i] * p;
-            const real vg = dy[i] * up[i] * (p + silu * (1 - p)), vu = dy[i] * silu;
-            dgate[i] = add ? dgate[i] + vg : vg;
-            dup[i] = add ? dup[i] + vu : vu;
-        }
+        const real *dy = reals(c->in[0]) + r * f, *gate = reals(c->in[1]) + r * 2 * f;
+        real *dgate = reals(c->out[0]) + r * 2 * f;
+        if (accumulates(c->out[0]))
+            swiglu_grad_row(dy, gate, dgate, f, true);
+        else
+            swiglu_grad_row(dy, gate, dgate, f, false);
     }
 }
 

@@ -1,0 +1,64 @@
+/* vector_exp and vector_sigmoid against libm in long double. Compiled for float here, for double by
+ * test_vector_math_f64.c. */
+#include "unit/cmocka_all.h"
+
+#include "base/philox.h"
+#include "kernels/cpu/vector_math.h"
+
+enum { SAMPLES = 1 << 20 };
+
+static const double LARGEST = REAL_TYPE == F64 ? 709.78 : 88.72,
+                    SMALLEST = REAL_TYPE == F64 ? -708.39 : -87.33;
+
+/* |y - want| in units of the last place of want. */
+static double ulps(real y, long double want) {
+    const real near = (real)want;
+    const long double ulp =
+        (long double)REAL_MATH(nextafter)(REAL_MATH(fabs)(near), INFINITY) - REAL_MATH(fabs)(near);
+    return (double)(fabsl((long double)y - want) / ulp);
+}
+
+static void exp_is_within_two_ulp(void **state) {
+    (void)state;
+    double worst = 0;
+    for (int i = 0; i < SAMPLES; i++) {
+        const double u = philox_uniform(1, 2, (uint64_t)i), whole = SMALLEST + (LARGEST - SMALLEST) * u;
+        const real x = (real)(i % 2 ? whole : 4 * u - 2);
+        worst = fmax(worst, ulps(vector_exp(x), expl((long double)x)));
+    }
+    print_message("    largest error %.3f ulp\n", worst);
+    assert_true(worst <= 2);
+}
+
+static void exp_has_the_right_limits(void **state) {
+    (void)state;
+    assert_true(vector_exp(0) == 1);
+    assert_true(vector_exp(-INFINITY) == 0);
+    assert_true(vector_exp((real)(1.1 * SMALLEST)) == 0);
+    assert_true(isinf(vector_exp(INFINITY)) && isinf(vector_exp((real)(1.1 * LARGEST))));
+    assert_true(isnan(vector_exp(NAN)));
+}
+
+/* exp within 2 ulp, one addition, one division: 2 + 1/2 + 1/2 ulp of 1 + exp and 1 more where an ulp changes
+ * size. */
+static void sigmoid_is_within_four_ulp(void **state) {
+    (void)state;
+    double worst = 0;
+    for (int i = 0; i < SAMPLES; i++) {
+        const real x = (real)(80 * philox_uniform(3, 4, (uint64_t)i) - 40);
+        worst = fmax(worst, ulps(vector_sigmoid(x), 1 / (1 + expl(-(long double)x))));
+    }
+    print_message("    largest error %.3f ulp\n", worst);
+    assert_true(worst <= 4);
+    assert_true(vector_sigmoid(-INFINITY) == 0 && vector_sigmoid(INFINITY) == 1 &&
+                isnan(vector_sigmoid(NAN)));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exp_is_within_two_ulp),
+        cmocka_unit_test(exp_has_the_right_limits),
+        cmocka_unit_test(sigmoid_is_within_four_ulp),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

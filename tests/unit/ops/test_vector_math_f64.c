@@ -1,0 +1,2 @@
+#define REAL_IS_DOUBLE
+#include "unit/ops/test_vector_math.c"
