@@ -5,6 +5,10 @@
 #include "base/err.h"
 #include "train/run.h"
 
+/* Sets the model options that the user did not give (and the tokenizer's) from the checkpoint in --load. */
+Err checkpoint_args(Config *, Arena *, Str *notes);
+/* A run without optimizer and activation memory whose parameters come from --load: context.training is off. */
+Err run_open_for_inference(const Config *, const Derived *, Run **);
 /* Saves to --save under the current iteration and applies retention. */
 Err run_save(const Run *);
 /* Loads from --load (or --pretrained-checkpoint) if the options ask for it. *loaded: whether there was a

@@ -1,0 +1,128 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "infer/generate.h"
+#include "main/command.h"
+#include "train/resume.h"
+
+typedef struct Job {
+    Setup setup;
+    Prompt *prompts;
+    int64_t n;
+    Generated *out;
+} Job;
+
+/* ---- prompts ---- */
+
+static Err add_prompt(Job *j, const char *text, size_t length) {
+    int32_t *ids;
+    size_t n;
+    ERR_RETURN(tokenizer_encode(j->setup.tokenizer, text, length, &ids, &n));
+    j->prompts = mem_grow(j->prompts, (size_t)j->n + 1, sizeof *j->prompts);
+    j->prompts[j->n++] = (Prompt){ids, (int64_t)n};
+    return ERR_OK;
+}
+
+static Err read_prompts(Job *j) {
+    const Config *c = &j->setup.config;
+    for (int64_t i = 0; i < c->prompt.count; i++) ERR_RETURN(add_prompt(j, c->prompt.at[i], strlen(c->prompt.at[i])));
+    if (!c->prompts_file) return ERR_OK;
+    Str text = {0};
+    Err e = file_read(c->prompts_file, &text);
+    for (size_t at = 0; !e.code && at < text.len;) {
+        const char *end = memchr(text.s + at, '\n', text.len - at);
+        size_t n = end ? (size_t)(end - text.s) - at : text.len - at;
+        if (n) e = add_prompt(j, text.s + at, n);
+        at += n + 1;
+    }
+    str_free(&text);
+    return e;
+}
+
+/* ---- stop texts ---- */
+
+/* True as soon as one of --stop stands in the text that was generated. */
+static bool stop(void *arg, int64_t sample, const int32_t *tokens, int64_t n) {
+    const Job *j = arg;
+    const Config *c = &j->setup.config;
+    int64_t skip = j->prompts[sample].n;
+    char *text;
+    size_t bytes;
+    if (!c->stop.count || tokenizer_decode(j->setup.tokenizer, tokens + skip, (size_t)(n - skip), &text, &bytes).code) return false;
+    bool found = false;
+    for (int64_t i = 0; i < c->stop.count; i++) found |= strstr(text, c->stop.at[i]) != NULL;
+    free(text);
+    return found;
+}
+
+/* ---- output ---- */
+
+static Err print(const Job *j) {
+    for (int64_t i = 0; i < j->n; i++) {
+        const Generated *g = &j->out[i];
+        char *text;
+        size_t bytes;
+        ERR_RETURN(tokenizer_decode(j->setup.tokenizer, g->tokens, (size_t)g->n, &text, &bytes));
+        if (j->n > 1) printf("%s--- %lld\n", i ? "\n" : "", (long long)i + 1);
+        fwrite(text, 1, bytes, stdout);
+        putchar('\n');
+        free(text);
+        if (!j->setup.config.logprobs) continue;
+        for (int64_t k = 1; k < g->n; k++)
+            printf("%s %lld\t%d\t%.9g\n", k < g->n_prompt ? "prompt" : "new", (long long)k, g->tokens[k], g->logprobs[k - 1]);
+    }
+    return ERR_OK;
+}
+
+static Err run(Job *j) {
+    Setup *s = &j->setup;
+    ERR_RETURN(setup_finish(s));
+    if (!s->tokenizer) return err_user("--tokenizer-type is missing; prompts are text");
+    ERR_RETURN(read_prompts(j));
+    if (!j->n) return err_user("there is nothing to continue; give --prompt TEXT or --prompts-file FILE");
+    Run *r;
+    ERR_RETURN(run_open_for_inference(&s->config, &s->derived, &r));
+    GenerateOptions options = {
+        .sampling = {s->config.temperature, s->config.top_k, s->config.top_p},
+        .max_new_tokens = s->config.tokens_to_generate,
+        .seed = s->derived.random_seed,
+        .eod = tokenizer_eod(s->tokenizer),
+        .stop = stop,
+        .stop_arg = j,
+    };
+    j->out = mem_zero((size_t)j->n, sizeof *j->out);
+    Err e = generate(r->model, &r->context, j->prompts, j->n, &options, j->out);
+    if (!e.code) e = print(j);
+    run_free(r);
+    return e;
+}
+
+int command_generate(int argc, char **argv) {
+    const uint64_t groups = CONFIG_ALL_GROUPS & ~(UINT64_C(1) << GROUP_TRAINING | UINT64_C(1) << GROUP_DATA | UINT64_C(1) << GROUP_OPTIMIZER);
+    Job j = {.setup = {.arena = arena_new()}};
+    Setup *s = &j.setup;
+    Args args;
+    args_init(&args, s->arena, "isotron generate --load DIR --prompt TEXT... [options]", NULL);
+    Err e = config_parse(&s->config, &args, groups, 0, argc, argv);
+    if (!e.code && !args.help) e = checkpoint_args(&s->config, s->arena, &args.notes);
+    if (!e.code && !args.help) {
+        config_check(&s->config, CHECK_MODEL | CHECK_GENERATE, &args);
+        e = args_end(&args);
+    }
+    int status;
+    if (command_ready(&args, e, &status)) {
+        e = run(&j);
+        status = e.code ? command_fail(e) : 0;
+    }
+    for (int64_t i = 0; i < j.n; i++) {
+        free((void *)j.prompts[i].tokens);
+        if (j.out) generated_free(&j.out[i]);
+    }
+    free(j.prompts);
+    free(j.out);
+    args_free(&args);
+    setup_free(s);
+    return status;
+}

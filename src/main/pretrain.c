@@ -1,0 +1,30 @@
+#include <stdio.h>
+
+#include "main/command.h"
+#include "train/loop.h"
+#include "train/resume.h"
+
+int command_pretrain(int argc, char **argv) {
+    const uint64_t groups = CONFIG_ALL_GROUPS & ~(UINT64_C(1) << GROUP_GENERATE);
+    Setup s = {.arena = arena_new()};
+    Args args;
+    args_init(&args, s.arena, "isotron pretrain [--config FILE] [options]", NULL);
+    Err e = config_parse(&s.config, &args, groups, 0, argc, argv);
+    if (!e.code && !args.help && s.config.use_checkpoint_args) e = checkpoint_args(&s.config, s.arena, &args.notes);
+    if (!e.code && !args.help) {
+        config_check(&s.config, CHECK_MODEL | CHECK_TRAIN, &args);
+        e = args_end(&args);
+    }
+    int status;
+    if (command_ready(&args, e, &status)) {
+        e = setup_finish(&s);
+        if (!e.code) {
+            TokenFacts facts = {.eod = s.tokenizer ? tokenizer_eod(s.tokenizer) : -1, .pad = s.tokenizer ? tokenizer_pad(s.tokenizer) : -1};
+            e = train(&s.config, &s.derived, &facts);
+        }
+        status = e.code ? command_fail(e) : 0;
+    }
+    args_free(&args);
+    setup_free(&s);
+    return status;
+}
