@@ -1,0 +1,185 @@
+#include "tokenizer/added.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "tokenizer/field.h"
+#include "tokenizer/unicode.h"
+#include "tokenizer/utf8.h"
+
+enum { LONGEST = 512 }; /* bytes of an added token: bounds what one position of a text can cost */
+
+typedef struct Token {
+    int32_t id;
+    bool single_word, lstrip, rstrip, special;
+    Str pattern; /* what is looked for, and what the token decodes to */
+} Token;
+
+/* Patterns in byte order; those that begin with byte b are [first[b], first[b + 1]). */
+typedef struct Set {
+    Token *v;
+    size_t n, cap;
+    size_t first[257];
+} Set;
+
+struct Added {
+    Vocab *vocab;
+    Set sets[2];         /* by normalized */
+    const Token **by_id; /* vocab_limit of them; NULL is no added token */
+};
+
+void added_free(Added *a) {
+    if (!a) return;
+    vocab_free(a->vocab);
+    free(a->by_id);
+    for (int k = 0; k < 2; k++) {
+        for (size_t i = 0; i < a->sets[k].n; i++) str_free(&a->sets[k].v[i].pattern);
+        free(a->sets[k].v);
+    }
+    free(a);
+}
+
+const Vocab *added_vocab(const Added *a) { return a->vocab; }
+
+static int by_pattern(const void *x, const void *y) {
+    const Str *a = &((const Token *)x)->pattern, *b = &((const Token *)y)->pattern;
+    int order = memcmp(a->s, b->s, a->len < b->len ? a->len : b->len);
+    return order ? order : (a->len > b->len) - (a->len < b->len);
+}
+
+static Err sort(Set *set) {
+    if (set->n) qsort(set->v, set->n, sizeof *set->v, by_pattern);
+    for (size_t i = 0; i < set->n; i++) {
+        if (i && !by_pattern(&set->v[i - 1], &set->v[i]))
+            return err_user("added_tokens: '%.60s' stands for two tokens once it is normalized", set->v[i].pattern.s);
+        set->first[(unsigned char)set->v[i].pattern.s[0] + 1] = i + 1;
+    }
+    for (int b = 1; b <= 256; b++)
+        if (set->first[b] < set->first[b - 1]) set->first[b] = set->first[b - 1];
+    return ERR_OK;
+}
+
+/* The original keeps the id of a token that the model knows, and numbers the others on from the model's last one. */
+static Err check_id(const Vocab *model, const char *text, size_t n, int64_t id, int64_t *next) {
+    int64_t known = vocab_id(model, text, n), expected = known >= 0 ? known : (*next)++;
+    if (id == expected) return ERR_OK;
+    return err_user("added_tokens: '%.60s' has id %lld, and the tokenizers library would give it %lld", text, (long long)id,
+                    (long long)expected);
+}
+
+static Err load_token(Added *a, const json_t *object, const Normalizer *z, Matcher *m, const Vocab *model, int64_t *next) {
+    Token t = {0};
+    const char *text;
+    size_t n;
+    int64_t id;
+    bool normalized;
+    static const char where[] = "added_tokens";
+    ERR_RETURN(field_text(object, where, "content", &text, &n));
+    ERR_RETURN(field_int(object, where, "id", &id));
+    ERR_RETURN(field_bool(object, where, "single_word", false, &t.single_word));
+    ERR_RETURN(field_bool(object, where, "lstrip", false, &t.lstrip));
+    ERR_RETURN(field_bool(object, where, "rstrip", false, &t.rstrip));
+    ERR_RETURN(field_bool(object, where, "special", false, &t.special));
+    ERR_RETURN(field_bool(object, where, "normalized", !t.special, &normalized));
+    if (!n) return ERR_OK;
+    if (n > LONGEST) return err_user("added_tokens: '%.60s' is longer than %d bytes", text, LONGEST);
+    ERR_RETURN(check_id(model, text, n, id, next));
+    ERR_RETURN(vocab_add(a->vocab, text, n, id));
+    t.id = (int32_t)id;
+    if (normalized) {
+        Err e = normalizer_run(z, m, text, n, &t.pattern);
+        if (!e.code && (!t.pattern.len || t.pattern.len > LONGEST))
+            e = err_user("added_tokens: '%.60s' is empty or longer than %d bytes once it is normalized", text, LONGEST);
+        if (e.code) {
+            str_free(&t.pattern);
+            return e;
+        }
+    } else str_add(&t.pattern, text, n);
+    Set *set = &a->sets[normalized];
+    if (set->n == set->cap) set->v = mem_grow(set->v, set->cap = set->cap * 2 + 16, sizeof *set->v);
+    set->v[set->n++] = t;
+    return ERR_OK;
+}
+
+Err added_load(const json_t *list, const Normalizer *z, const Vocab *model, Added **out) {
+    Added *a = mem_zero(1, sizeof *a);
+    a->vocab = vocab_new();
+    Matcher *m = matcher_new();
+    int64_t next = (int64_t)vocab_count(model);
+    Err e = ERR_OK;
+    for (size_t i = 0; i < json_array_size(list) && !e.code; i++) e = load_token(a, json_array_get(list, i), z, m, model, &next);
+    matcher_free(m);
+    a->by_id = mem_zero((size_t)vocab_limit(a->vocab) + 1, sizeof(Token *));
+    for (int k = 0; k < 2 && !e.code; k++) {
+        e = sort(&a->sets[k]);
+        for (size_t i = 0; i < a->sets[k].n; i++) a->by_id[a->sets[k].v[i].id] = &a->sets[k].v[i];
+    }
+    if (e.code) added_free(a);
+    else *out = a;
+    return e;
+}
+
+static const Token *find(const Added *a, int32_t id) {
+    return id >= 0 && id < vocab_limit(a->vocab) ? a->by_id[id] : NULL;
+}
+
+bool added_is_special(const Added *a, int32_t id) {
+    const Token *t = find(a, id);
+    return t && t->special;
+}
+
+const char *added_text(const Added *a, int32_t id, size_t *n) {
+    const Token *t = find(a, id);
+    return t ? (*n = t->pattern.len, t->pattern.s) : NULL;
+}
+
+/* The longest pattern that the text begins with. Patterns that share `depth` bytes with it are [low, high). */
+static const Token *longest(const Set *set, const char *text, size_t n) {
+    size_t low = set->first[(unsigned char)*text], high = set->first[(unsigned char)*text + 1];
+    const Token *best = NULL;
+    for (size_t depth = 1; low < high; depth++) {
+        if (set->v[low].pattern.len == depth) best = &set->v[low++]; /* a prefix of the others sorts before them */
+        if (depth == n || low == high) break;
+        unsigned char c = (unsigned char)text[depth];
+        size_t bounds[2];
+        for (int k = 0; k < 2; k++) { /* first pattern whose next byte is >= c, then > c */
+            size_t left = low, right = high;
+            while (left < right) {
+                size_t middle = left + (right - left) / 2;
+                unsigned char next = (unsigned char)set->v[middle].pattern.s[depth];
+                if (k ? next <= c : next < c) left = middle + 1;
+                else right = middle;
+            }
+            bounds[k] = left;
+        }
+        low = bounds[0], high = bounds[1];
+    }
+    return best;
+}
+
+static bool inside_word(const char *text, size_t begin, size_t end, size_t n) {
+    uint32_t c;
+    if (begin && (utf8_next(text + utf8_prev(text, begin), &c), unicode_is_word(c))) return true;
+    return end < n && (utf8_next(text + end, &c), unicode_is_word(c));
+}
+
+void added_split(const Added *a, bool normalized, bool special_as_text, const char *text, size_t n, AddedFn *fn, void *arg) {
+    const Set *set = &a->sets[normalized];
+    size_t done = 0;
+    for (size_t i = 0; set->n && i < n;) {
+        const Token *t = longest(set, text + i, n - i);
+        size_t begin = i, end = i + (t ? t->pattern.len : 1);
+        i = end;
+        if (!t || (special_as_text && t->special) || (t->single_word && inside_word(text, begin, end, n))) continue;
+        uint32_t c;
+        if (t->lstrip)
+            for (size_t at; begin > done && (at = utf8_prev(text, begin), utf8_next(text + at, &c), unicode_is_space(c));) begin = at;
+        if (t->rstrip)
+            for (size_t width; end < n && (width = utf8_next(text + end, &c), unicode_is_space(c));) end += width;
+        if (begin > done) fn(arg, -1, done, begin);
+        fn(arg, t->id, begin, end);
+        done = end;
+    }
+    if (done < n) fn(arg, -1, done, n);
+}

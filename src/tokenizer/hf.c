@@ -1,0 +1,230 @@
+/* tokenizer.json: added tokens are cut out, the rest is normalized, pre-tokenized and encoded piece by piece.
+ * GPT-2's vocab.json and merges.txt are put into the same form first. Source: tokenizers/src/tokenizer/mod.rs;
+ * Megatron-LM huggingface_tokenizer.py (eod = eos_token). */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "tokenizer/added.h"
+#include "tokenizer/decode.h"
+#include "tokenizer/field.h"
+#include "tokenizer/normalize.h"
+#include "tokenizer/post.h"
+#include "tokenizer/pretokenize.h"
+#include "tokenizer/type.h"
+#include "tokenizer/utf8.h"
+
+typedef struct Hf {
+    Bpe *bpe;
+    Normalizer *normalizer;
+    PreTokenizer *pre;
+    Added *added;
+    Post post;
+    Decoder *decoder;
+} Hf;
+
+static void free_hf(void *impl) {
+    Hf *h = impl;
+    if (!h) return;
+    bpe_free(h->bpe);
+    normalizer_free(h->normalizer);
+    pretokenizer_free(h->pre);
+    added_free(h->added);
+    free(h->post.before.v), free(h->post.after.v);
+    decoder_free(h->decoder);
+    free(h);
+}
+
+static int32_t token_id(const Tokenizer *t, const char *token) {
+    const Hf *h = t->impl;
+    int32_t id = vocab_id(added_vocab(h->added), token, strlen(token));
+    return id >= 0 ? id : vocab_id(bpe_vocab(h->bpe), token, strlen(token));
+}
+
+static bool is_special(const Tokenizer *t, int32_t id) { return added_is_special(((const Hf *)t->impl)->added, id); }
+
+static Err load(const json_t *root, Tokenizer *t) {
+    Hf *h = t->impl = mem_zero(1, sizeof *h);
+    const json_t *model, *normalizer, *pre, *added, *post, *decoder;
+    if (!json_is_object(root)) return err_user("a tokenizer must be a JSON object");
+    ERR_RETURN(field_object(root, "tokenizer", "model", &model));
+    ERR_RETURN(field_object(root, "tokenizer", "normalizer", &normalizer));
+    ERR_RETURN(field_object(root, "tokenizer", "pre_tokenizer", &pre));
+    ERR_RETURN(field_array(root, "tokenizer", "added_tokens", &added));
+    ERR_RETURN(field_object(root, "tokenizer", "post_processor", &post));
+    ERR_RETURN(field_object(root, "tokenizer", "decoder", &decoder));
+    if (!model) return err_user("there is no \"model\" in it");
+    ERR_RETURN(bpe_load(model, &h->bpe));
+    ERR_RETURN(normalizer_load(normalizer, &h->normalizer));
+    ERR_RETURN(pretokenizer_load(pre, &h->pre));
+    ERR_RETURN(added_load(added, h->normalizer, bpe_vocab(h->bpe), &h->added));
+    ERR_RETURN(decoder_load(decoder, &h->decoder));
+    int32_t model_limit = vocab_limit(bpe_vocab(h->bpe)), added_limit = vocab_limit(added_vocab(h->added));
+    t->vocab_size = model_limit > added_limit ? model_limit : added_limit;
+    if (!t->vocab_size) return err_user("its vocabulary is empty");
+    return post_load(post, t->vocab_size, &h->post);
+}
+
+/* "eos_token": text or {"content": text}, as tokenizer_config.json has it. */
+static int32_t configured_id(const Tokenizer *t, const json_t *config, const char *key) {
+    const json_t *v = json_object_get(config, key);
+    const char *text = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
+    return text ? token_id(t, text) : -1;
+}
+
+/* The first of the field's usual end-of-text tokens that is special here. */
+static int32_t usual_eod(const Tokenizer *t) {
+    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<EOT>"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int32_t id = token_id(t, names[i]);
+        if (id >= 0 && is_special(t, id)) return id;
+    }
+    return -1;
+}
+
+static Err open_json(const char *path, const char *config_path, Tokenizer *t) {
+    json_t *root = NULL, *config = NULL;
+    ERR_RETURN(json_file(path, &root));
+    Err e = load(root, t);
+    json_decref(root);
+    if (e.code) return err_user("'%s': %.900s", path, e.msg);
+    if (file_exists(config_path)) ERR_RETURN(json_file(config_path, &config));
+    t->eod = configured_id(t, config, "eos_token");
+    t->pad = configured_id(t, config, "pad_token");
+    t->bos = configured_id(t, config, "bos_token");
+    json_decref(config);
+    if (t->eod < 0) t->eod = usual_eod(t);
+    return ERR_OK;
+}
+
+static Err open_hf(const TokenizerConfig *c, Tokenizer *t) {
+    if (!c->model) return err_user("HuggingFaceTokenizer needs --tokenizer-model, a tokenizer.json or the folder that holds it");
+    const char *slash = strrchr(c->model, '/');
+    bool folder = file_is_dir(c->model);
+    char *dir = folder ? mem_strdup(c->model) : slash ? mem_printf("%.*s", (int)(slash - c->model), c->model) : mem_strdup(".");
+    char *path = folder ? mem_printf("%s/tokenizer.json", dir) : mem_strdup(c->model);
+    char *config_path = mem_printf("%s/tokenizer_config.json", dir);
+    Err e = open_json(path, config_path, t);
+    free(dir), free(path), free(config_path);
+    return e;
+}
+
+/* One "left right" per line; the first line names the format's version. */
+static Err read_merges(const char *path, json_t *list) {
+    Str text = {0};
+    Err e = file_read(path, &text);
+    for (size_t at = 0, line = 1; !e.code && at < text.len; line++) {
+        const char *s = text.s + at, *newline = memchr(s, '\n', text.len - at);
+        size_t n = newline ? (size_t)(newline - s) : text.len - at;
+        at += n + 1;
+        if (n && s[n - 1] == '\r') n--;
+        if (n >= 8 && !memcmp(s, "#version", 8)) continue;
+        json_t *merge = json_stringn(s, n);
+        if (!merge || !n) e = err_user("'%s' line %zu is not a merge of two tokens", path, line);
+        json_array_append_new(list, merge ? merge : json_null());
+    }
+    str_free(&text);
+    return e;
+}
+
+static Err open_gpt2(const TokenizerConfig *c, Tokenizer *t) {
+    static const char eod[] = "<|endoftext|>";
+    if (!c->vocab_file || !c->merge_file) return err_user("GPT2BPETokenizer needs --vocab-file vocab.json and --merge-file merges.txt");
+    json_t *vocab = NULL, *merges = json_array();
+    Err e = json_file(c->vocab_file, &vocab);
+    if (!e.code) e = read_merges(c->merge_file, merges);
+    const json_t *eod_id = json_object_get(vocab, eod);
+    if (!e.code && !json_is_integer(eod_id)) e = err_user("'%s' has no id for %s", c->vocab_file, eod);
+    if (!e.code) {
+        json_t *root = json_pack("{s:{s:s,s:O,s:O},s:[{s:s,s:O,s:b}],s:{s:s,s:b},s:{s:s}}", "model", "type", "BPE", "vocab", vocab,
+                                 "merges", merges, "added_tokens", "content", eod, "id", eod_id, "special", 1, "pre_tokenizer", "type",
+                                 "ByteLevel", "add_prefix_space", 0, "decoder", "type", "ByteLevel");
+        e = load(root, t);
+        json_decref(root);
+        if (e.code) e = err_user("'%s' and '%s': %.900s", c->vocab_file, c->merge_file, e.msg);
+        else t->eod = t->bos = token_id(t, eod);
+    }
+    json_decref(vocab), json_decref(merges);
+    return e;
+}
+
+/* One text on its way through; added_split calls the two functions below for each stretch. */
+typedef struct Encoding {
+    const Hf *h;
+    unsigned flags;
+    const char *text;  /* the whole text */
+    Str normalized;    /* the stretch between two added tokens */
+    bool first;        /* that stretch begins the text */
+    Matcher *matcher;
+    PreTokenizerWork *pre;
+    BpeWork bpe;
+    Ids *out;
+    Err err;
+} Encoding;
+
+static void encode_piece(void *arg, const char *piece, size_t n) {
+    Encoding *e = arg;
+    bpe_encode(e->h->bpe, &e->bpe, piece, n, e->out);
+}
+
+static void encode_normalized(void *arg, int32_t id, size_t begin, size_t end) {
+    Encoding *e = arg;
+    if (e->err.code) return;
+    if (id >= 0) ids_add(e->out, id);
+    else
+        e->err = pretokenizer_run(e->h->pre, e->pre, e->matcher, e->first && !begin, e->normalized.s + begin, end - begin, encode_piece, e);
+}
+
+static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
+    Encoding *e = arg;
+    if (e->err.code) return;
+    if (id >= 0) {
+        ids_add(e->out, id);
+        return;
+    }
+    e->err = normalizer_run(e->h->normalizer, e->matcher, e->text + begin, end - begin, &e->normalized);
+    e->first = !begin;
+    if (!e->err.code)
+        added_split(e->h->added, true, e->flags & TOKENIZER_SPECIAL_AS_TEXT, e->normalized.s, e->normalized.len, encode_normalized, e);
+}
+
+static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
+    const Hf *h = t->impl;
+    Str repaired = {0};
+    if (!utf8_valid(text, n)) {
+        utf8_repair(text, n, &repaired);
+        text = repaired.s, n = repaired.len;
+    }
+    Encoding e = {.h = h, .flags = flags, .text = text, .matcher = matcher_new(), .pre = pretokenizer_work_new(h->pre), .out = out};
+    bool around = flags & TOKENIZER_ADD_SPECIAL;
+    for (size_t i = 0; around && i < h->post.before.n; i++) ids_add(out, h->post.before.v[i]);
+    added_split(h->added, false, flags & TOKENIZER_SPECIAL_AS_TEXT, text, n, encode_raw, &e);
+    for (size_t i = 0; around && i < h->post.after.n; i++) ids_add(out, h->post.after.v[i]);
+    matcher_free(e.matcher);
+    pretokenizer_work_free(e.pre);
+    bpe_work_free(&e.bpe);
+    str_free(&e.normalized), str_free(&repaired);
+    return e.err;
+}
+
+static Err decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out) {
+    const Hf *h = t->impl;
+    Texts tokens = {0};
+    for (size_t i = 0; i < n; i++) {
+        size_t length;
+        if (flags & TOKENIZER_SKIP_SPECIAL && is_special(t, ids[i])) continue;
+        const char *text = added_text(h->added, ids[i], &length);
+        if (!text) text = vocab_text(bpe_vocab(h->bpe), ids[i], &length);
+        if (text) texts_add(&tokens, text, length);
+    }
+    Matcher *matcher = matcher_new();
+    Err e = decoder_run(h->decoder, matcher, &tokens, out);
+    matcher_free(matcher);
+    texts_free(&tokens);
+    return e;
+}
+
+const TokenizerType TOKENIZER_HUGGINGFACE = {"HuggingFaceTokenizer", open_hf, encode, decode, token_id, is_special, free_hf};
+const TokenizerType TOKENIZER_GPT2 = {"GPT2BPETokenizer", open_gpt2, encode, decode, token_id, is_special, free_hf};

@@ -1,0 +1,27 @@
+/* The "normalizer" of a tokenizer.json: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace and Sequence.
+ * Source: Unicode Standard Annex 15 (normalization forms) with utf8proc's tables; tokenizers/src/normalizers. */
+#ifndef ISOTRON_TOKENIZER_NORMALIZE_H
+#define ISOTRON_TOKENIZER_NORMALIZE_H
+
+#include <jansson.h>
+
+#include "base/err.h"
+#include "base/str.h"
+#include "tokenizer/regex.h"
+
+typedef struct Normalizer Normalizer;
+
+/* NULL or null: a normalizer that changes nothing. Errors: a kind that is not in the list above. */
+Err normalizer_load(const json_t *, Normalizer **out);
+void normalizer_free(Normalizer *);
+
+/* Replaces `out` by the normalized text; text is valid UTF-8. Errors: a regex that gives up, a text that grows without
+ * bound. */
+Err normalizer_run(const Normalizer *, Matcher *, const char *text, size_t n, Str *out);
+
+/* Appends `text` with every match of the regex replaced. Errors: as above. */
+Err replace_all(const Regex *, const Str *content, Matcher *, const char *text, size_t n, Str *out);
+/* The "pattern" of a Replace or Split: {"String": s} or {"Regex": r}. */
+Err pattern_load(const json_t *object, const char *where, Regex **out);
+
+#endif

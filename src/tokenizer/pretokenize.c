@@ -1,0 +1,262 @@
+#include "tokenizer/pretokenize.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "tokenizer/field.h"
+#include "tokenizer/normalize.h"
+#include "tokenizer/utf8.h"
+
+enum { MAX_STEPS = 64 };
+
+typedef enum StepKind { PREFIX, SPLIT, BYTES, METASPACE } StepKind;
+typedef enum Behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS } Behavior;
+typedef enum Prepend { ALWAYS, NEVER, FIRST } Prepend;
+
+typedef struct Step {
+    StepKind kind;
+    Regex *pattern; /* SPLIT */
+    Behavior behavior;
+    bool invert;
+    Str meta; /* METASPACE: the character that stands for a blank */
+    Prepend prepend;
+} Step;
+
+struct PreTokenizer {
+    Step steps[MAX_STEPS];
+    size_t n;
+};
+
+struct PreTokenizerWork {
+    size_t n;
+    struct {
+        Spans spans;
+        Str text;
+    } step[];
+};
+
+static const char GPT2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+/* Printable Latin-1 spells itself; the other 68 bytes are U+0100 and up, in order. */
+static bool spells_itself(uint32_t b) { return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xFF && b != 0xAD); }
+
+uint32_t byte_to_char(unsigned char b) {
+    if (spells_itself(b)) return b;
+    return b <= 0x20 ? 0x100u + b : b <= 0xA0 ? 0x121u + b - 0x7F : 0x143u;
+}
+
+int char_to_byte(uint32_t c) {
+    if (c < 0x100) return spells_itself(c) ? (int)c : -1;
+    if (c <= 0x120) return (int)c - 0x100;
+    if (c <= 0x142) return (int)c - 0x121 + 0x7F;
+    return c == 0x143 ? 0xAD : -1;
+}
+
+static Err new_step(PreTokenizer *p, StepKind kind, Step **out) {
+    if (p->n == MAX_STEPS) return err_user("the pre_tokenizer has more than %d steps", MAX_STEPS);
+    *out = &p->steps[p->n++];
+    (*out)->kind = kind;
+    return ERR_OK;
+}
+
+static Err add_split(PreTokenizer *p, const char *pattern, bool literal, Behavior behavior, bool invert) {
+    Step *step;
+    ERR_RETURN(new_step(p, SPLIT, &step));
+    step->behavior = behavior;
+    step->invert = invert;
+    return regex_compile(pattern, strlen(pattern), literal, &step->pattern);
+}
+
+static Err load_behavior(const json_t *object, Behavior *out) {
+    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+    const char *name;
+    ERR_RETURN(field_text(object, "pre_tokenizer", "behavior", &name, NULL));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) return *out = (Behavior)i, ERR_OK;
+    return err_user("pre_tokenizer.behavior '%s' is not known", name);
+}
+
+static Err load_split(PreTokenizer *p, const json_t *object) {
+    Step *step;
+    ERR_RETURN(new_step(p, SPLIT, &step));
+    ERR_RETURN(load_behavior(object, &step->behavior));
+    ERR_RETURN(field_bool(object, "pre_tokenizer", "invert", false, &step->invert));
+    return pattern_load(object, "pre_tokenizer", &step->pattern);
+}
+
+static Err load_byte_level(PreTokenizer *p, const json_t *object) {
+    bool prefix, regex;
+    Step *step;
+    ERR_RETURN(field_bool(object, "pre_tokenizer", "add_prefix_space", true, &prefix));
+    ERR_RETURN(field_bool(object, "pre_tokenizer", "use_regex", true, &regex));
+    for (size_t i = 0; i < p->n; i++)
+        if (p->steps[i].kind == BYTES) return err_user("pre_tokenizer: ByteLevel can be there only once");
+    if (prefix) ERR_RETURN(new_step(p, PREFIX, &step));
+    if (regex) ERR_RETURN(add_split(p, GPT2, false, ISOLATED, false));
+    return new_step(p, BYTES, &step);
+}
+
+/* One character, as a string of its own. */
+static Err load_char(const json_t *object, const char *key, const char **out) {
+    uint32_t c;
+    ERR_RETURN(field_text(object, "pre_tokenizer", key, out, NULL));
+    if (!**out || utf8_next(*out, &c) != strlen(*out)) return err_user("pre_tokenizer.%s must be one character", key);
+    return ERR_OK;
+}
+
+static Err load_metaspace(PreTokenizer *p, const json_t *object) {
+    static const char *const schemes[] = {"always", "never", "first"};
+    const char *meta, *scheme = "always";
+    bool split, prefix;
+    Step *step;
+    ERR_RETURN(load_char(object, "replacement", &meta));
+    ERR_RETURN(field_bool(object, "pre_tokenizer", "split", true, &split));
+    ERR_RETURN(field_bool(object, "pre_tokenizer", "add_prefix_space", true, &prefix));
+    if (json_object_get(object, "prepend_scheme")) ERR_RETURN(field_text(object, "pre_tokenizer", "prepend_scheme", &scheme, NULL));
+    ERR_RETURN(new_step(p, METASPACE, &step));
+    str_puts(&step->meta, meta);
+    int i = 0;
+    while (i < 3 && strcmp(scheme, schemes[i])) i++;
+    if (i == 3) return err_user("pre_tokenizer.prepend_scheme '%s' must be always, never or first", scheme);
+    if (!prefix && i != NEVER) return err_user("pre_tokenizer.add_prefix_space and prepend_scheme contradict each other");
+    step->prepend = (Prepend)i;
+    return split ? add_split(p, meta, true, MERGED_WITH_NEXT, false) : ERR_OK;
+}
+
+static Err load(const json_t *object, PreTokenizer *p) {
+    const char *type, *delimiter;
+    ERR_RETURN(field_text(object, "pre_tokenizer", "type", &type, NULL));
+    if (!strcmp(type, "Sequence")) {
+        const json_t *list;
+        ERR_RETURN(field_array(object, "pre_tokenizer", "pretokenizers", &list));
+        for (size_t i = 0; i < json_array_size(list); i++) ERR_RETURN(load(json_array_get(list, i), p));
+        return ERR_OK;
+    }
+    if (!strcmp(type, "Split")) return load_split(p, object);
+    if (!strcmp(type, "ByteLevel")) return load_byte_level(p, object);
+    if (!strcmp(type, "Metaspace")) return load_metaspace(p, object);
+    if (!strcmp(type, "WhitespaceSplit")) return add_split(p, "\\s", false, REMOVED, false);
+    if (!strcmp(type, "Whitespace"))
+        return add_split(p, "[\\w\\u200C\\u200D]+|[^\\w\\u200C\\u200D\\s]+", false, REMOVED, true);
+    if (!strcmp(type, "Digits")) {
+        bool each;
+        ERR_RETURN(field_bool(object, "pre_tokenizer", "individual_digits", false, &each));
+        return add_split(p, "\\p{N}", false, each ? ISOLATED : CONTIGUOUS, false);
+    }
+    if (!strcmp(type, "Punctuation")) {
+        Behavior behavior = ISOLATED;
+        if (json_object_get(object, "behavior")) ERR_RETURN(load_behavior(object, &behavior));
+        return add_split(p, "[\\p{P}$+<=>\\^`|~]", false, behavior, false);
+    }
+    if (!strcmp(type, "CharDelimiterSplit")) {
+        ERR_RETURN(load_char(object, "delimiter", &delimiter));
+        return add_split(p, delimiter, true, REMOVED, false);
+    }
+    return err_user("pre_tokenizer '%s' is not supported; Split, ByteLevel, Digits, Metaspace, Punctuation, Whitespace, "
+                    "WhitespaceSplit, CharDelimiterSplit and Sequence are", type);
+}
+
+Err pretokenizer_load(const json_t *object, PreTokenizer **out) {
+    PreTokenizer *p = mem_zero(1, sizeof *p);
+    Err e = object ? load(object, p) : ERR_OK;
+    if (e.code) pretokenizer_free(p);
+    else *out = p;
+    return e;
+}
+
+void pretokenizer_free(PreTokenizer *p) {
+    if (!p) return;
+    for (size_t i = 0; i < p->n; i++) regex_free(p->steps[i].pattern), str_free(&p->steps[i].meta);
+    free(p);
+}
+
+PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *p) {
+    PreTokenizerWork *w = mem_zero(1, sizeof *w + p->n * sizeof w->step[0]);
+    w->n = p->n;
+    return w;
+}
+
+void pretokenizer_work_free(PreTokenizerWork *w) {
+    if (!w) return;
+    for (size_t i = 0; i < w->n; i++) free(w->step[i].spans.v), str_free(&w->step[i].text);
+    free(w);
+}
+
+/* Joins neighbours in place, as NormalizedString::split folds them; `match` then means "leave it out". */
+static void apply_behavior(Spans *s, Behavior behavior, bool invert) {
+    size_t kept = 0;
+    bool previous = false, from_right = behavior == MERGED_WITH_NEXT;
+    for (size_t k = 0; k < s->n; k++) {
+        Span span = s->v[from_right ? s->n - 1 - k : k];
+        bool match = span.match != invert, joins = false;
+        if (behavior == CONTIGUOUS) joins = match == previous;
+        if (behavior == MERGED_WITH_PREVIOUS || behavior == MERGED_WITH_NEXT) joins = match && !previous;
+        previous = match;
+        Span *last = !kept ? NULL : from_right ? &s->v[s->n - kept] : &s->v[kept - 1];
+        if (joins && last && from_right) last->begin = span.begin;
+        else if (joins && last) last->end = span.end;
+        else {
+            kept++;
+            s->v[from_right ? s->n - kept : kept - 1] = (Span){span.begin, span.end, behavior == REMOVED && match};
+        }
+    }
+    if (from_right) memmove(s->v, s->v + (s->n - kept), kept * sizeof *s->v);
+    s->n = kept;
+}
+
+typedef struct Run {
+    const PreTokenizer *p;
+    PreTokenizerWork *w;
+    Matcher *matcher;
+    PieceFn *fn;
+    void *arg;
+    Err err;
+} Run;
+
+static void metaspace(const Step *step, bool first, const char *text, size_t n, Str *out) {
+    const Str *meta = &step->meta;
+    bool has = *text == ' ' || (n >= meta->len && !memcmp(text, meta->s, meta->len));
+    if (!has && (step->prepend == ALWAYS || (step->prepend == FIRST && first))) str_add(out, meta->s, meta->len);
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == ' ') str_add(out, meta->s, meta->len);
+        else str_add(out, text + i, 1);
+    }
+}
+
+/* False once r->err is set. */
+static bool run(Run *r, size_t depth, bool first, const char *text, size_t n) {
+    if (!n) return true;
+    if (depth == r->p->n) return r->fn(r->arg, text, n), true;
+    const Step *step = &r->p->steps[depth];
+    Spans *spans = &r->w->step[depth].spans;
+    Str *next = &r->w->step[depth].text;
+    str_clear(next);
+    switch (step->kind) {
+    case PREFIX:
+        if (*text != ' ') str_puts(next, " ");
+        str_add(next, text, n);
+        break;
+    case BYTES:
+        for (size_t i = 0; i < n; i++) utf8_put(next, byte_to_char((unsigned char)text[i]));
+        break;
+    case METASPACE: metaspace(step, first, text, n, next); break;
+    case SPLIT:
+        r->err = regex_spans(step->pattern, r->matcher, text, n, spans);
+        if (r->err.code) return false;
+        apply_behavior(spans, step->behavior, step->invert);
+        for (size_t i = 0; i < spans->n; i++) {
+            const Span s = spans->v[i];
+            if (!s.match && !run(r, depth + 1, first && !s.begin, text + s.begin, s.end - s.begin)) return false;
+        }
+        return true;
+    }
+    return run(r, depth + 1, first, next->s, next->len);
+}
+
+Err pretokenizer_run(const PreTokenizer *p, PreTokenizerWork *w, Matcher *m, bool first, const char *text, size_t n, PieceFn *fn, void *arg) {
+    Run r = {p, w, m, fn, arg, ERR_OK};
+    run(&r, 0, first, text, n);
+    return r.err;
+}

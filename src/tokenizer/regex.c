@@ -1,0 +1,116 @@
+#include "tokenizer/regex.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <stdlib.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "tokenizer/onig.h"
+#include "tokenizer/utf8.h"
+
+struct Regex {
+    pcre2_code *code;
+};
+
+/* Group 0 is all we ask for, so that one pair of offsets serves every pattern. */
+struct Matcher {
+    pcre2_match_data *data;
+    pcre2_match_context *context;
+};
+
+static Err compile(const char *pattern, size_t n, bool literal, Regex **out) {
+    uint32_t options = literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    CHECK(context, "out of memory");
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+    int code;
+    PCRE2_SIZE offset;
+    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, n, PCRE2_UTF | options, &code, &offset, context);
+    pcre2_compile_context_free(context);
+    if (!compiled) {
+        PCRE2_UCHAR why[200];
+        pcre2_get_error_message(code, why, sizeof why);
+        return err_user("the regex '%.200s' cannot be compiled: %s at byte %zu", pattern, (char *)why, offset);
+    }
+    pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE); /* without it the interpreter runs: slower, same matches */
+    *out = mem_alloc(sizeof **out);
+    (*out)->code = compiled;
+    return ERR_OK;
+}
+
+Err regex_compile(const char *pattern, size_t n, bool literal, Regex **out) {
+    if (literal) return compile(pattern, n, true, out);
+    Str rewritten = {0};
+    str_puts(&rewritten, "");
+    Err e = onig_to_pcre2(pattern, n, &rewritten);
+    if (!e.code) e = compile(rewritten.s, rewritten.len, false, out);
+    str_free(&rewritten);
+    return e;
+}
+
+void regex_free(Regex *r) {
+    if (!r) return;
+    pcre2_code_free(r->code);
+    free(r);
+}
+
+Matcher *matcher_new(void) {
+    Matcher *m = mem_alloc(sizeof *m);
+    m->data = pcre2_match_data_create(1, NULL);
+    m->context = pcre2_match_context_create(NULL);
+    CHECK(m->data && m->context, "out of memory");
+    pcre2_set_heap_limit(m->context, 256 << 10); /* KiB */
+    return m;
+}
+
+void matcher_free(Matcher *m) {
+    if (!m) return;
+    pcre2_match_data_free(m->data);
+    pcre2_match_context_free(m->context);
+    free(m);
+}
+
+void spans_add(Spans *s, size_t begin, size_t end, bool match) {
+    if (s->n == s->cap) s->v = mem_grow(s->v, s->cap = s->cap * 2 + 64, sizeof *s->v);
+    s->v[s->n++] = (Span){begin, end, match};
+}
+
+static int search(const Regex *r, Matcher *m, const char *text, size_t n, size_t from) {
+    int rc = pcre2_match(r->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+        rc = pcre2_match(r->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m->data, m->context);
+    return rc;
+}
+
+Err regex_spans(const Regex *r, Matcher *m, const char *text, size_t n, Spans *out) {
+    out->n = 0;
+    if (!n) return ERR_OK;
+    /* A run of blanks is backtracked over once per character, so the budget of a match grows with the text. */
+    pcre2_set_match_limit(m->context, n < 100000000 ? 10000000 + 16 * (uint32_t)n : UINT32_MAX);
+    size_t from = 0, covered = 0;
+    bool matched = false;
+    while (from <= n) {
+        int rc = search(r, m, text, n, from);
+        if (rc == PCRE2_ERROR_NOMATCH) break;
+        if (rc < 0) {
+            PCRE2_UCHAR why[200];
+            pcre2_get_error_message(rc, why, sizeof why);
+            return err_user("a regex of the tokenizer gives up on this text at byte %zu: %s", from, (char *)why);
+        }
+        const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
+        size_t begin = span[0], end = span[1];
+        if (begin == end && matched && end == covered) { /* an empty match right after a match */
+            uint32_t skipped;
+            from += from < n ? utf8_next(text + from, &skipped) : 1;
+            continue;
+        }
+        if (begin > covered) spans_add(out, covered, begin, false);
+        spans_add(out, begin, end, true);
+        from = covered = end;
+        matched = true;
+    }
+    if (covered < n) spans_add(out, covered, n, false);
+    return ERR_OK;
+}

@@ -1,0 +1,18 @@
+/* Unicode normalization forms and lower case of valid UTF-8, in linear time whatever the text. */
+#ifndef ISOTRON_TOKENIZER_UNICODE_H
+#define ISOTRON_TOKENIZER_UNICODE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/str.h"
+
+/* Appends NFD, with compat NFKD, with compose NFC, with both NFKC. */
+void unicode_normalize(const char *text, size_t n, bool compat, bool compose, Str *out);
+/* Appends the text with each character's full lower-case mapping, without context (no final sigma). */
+void unicode_lower(const char *text, size_t n, Str *out);
+bool unicode_is_space(uint32_t character); /* White_Space */
+bool unicode_is_word(uint32_t character);  /* \w of UTS 18: Alphabetic, M, Nd, Pc, Join_Control */
+
+#endif

@@ -1,0 +1,20 @@
+/* UTF-8 as Unicode defines it (no surrogates, no overlong forms, at most U+10FFFF). */
+#ifndef ISOTRON_TOKENIZER_UTF8_H
+#define ISOTRON_TOKENIZER_UTF8_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/str.h"
+
+/* Reads one character of valid UTF-8 at s and returns its bytes. */
+size_t utf8_next(const char *s, uint32_t *character);
+/* Start of the character that ends just before `at` (valid UTF-8, at > 0). */
+size_t utf8_prev(const char *s, size_t at);
+void utf8_put(Str *, uint32_t character);
+bool utf8_valid(const char *s, size_t n);
+/* Appends the text with each maximal invalid subpart replaced by one U+FFFD (Unicode 3.9, as Python's errors="replace"). */
+void utf8_repair(const char *s, size_t n, Str *out);
+
+#endif
