@@ -1,0 +1,366 @@
+/* The tape on a small residual network: an embedding and four layers x + dropout(gelu(linear(norm(x)))) that
+ * share their weights. */
+#include "unit/cmocka_all.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "base/philox.h"
+#include "kernels/ops.h"
+#include "ops/activation.h"
+#include "ops/dropout.h"
+#include "ops/embedding.h"
+#include "ops/linear.h"
+#include "ops/norm.h"
+#include "ops/residual.h"
+#include "tape/tape.h"
+
+enum { S = 7, B = 3, H = 24, V = 11, LAYERS = 4, PARAMS = 4 };
+enum { TABLE, GAIN, WEIGHT, BIAS };
+
+typedef struct Net {
+    RunContext run;
+    Space *slot, *transient;
+    Tape *tape;
+    Tensor value[PARAMS], grad[PARAMS], id, dy;
+} Net;
+
+static Tensor tensor_on(const Net *n, DType dtype, int ndim, const int64_t *dim, uint64_t site) {
+    Tensor t = tensor_make(NULL, dtype, ndim, dim);
+    t.data = device_alloc(n->run.device, tensor_bytes(&t), "test");
+    for (int64_t i = 0; site && n->run.device->kind == DEVICE_CPU && i < tensor_count(&t); i++) {
+        if (dtype == I64)
+            ((int64_t *)t.data)[i] = philox_u32(1, site, (uint64_t)i) % V;
+        else {
+            double x = philox_normal(1, site, (uint64_t)i) / 2;
+            dtype_convert((char *)t.data + (size_t)i * dtype_size(dtype), dtype, &x, F64, 1);
+        }
+    }
+    return t;
+}
+
+static void open_net(Net *n, Device *device, DType dtype, size_t slot, size_t transient) {
+    static const int64_t DIM[PARAMS][2] = {{V, H}, {H}, {H, H}, {H}};
+    static const int NDIM[PARAMS] = {2, 1, 2, 1};
+    *n = (Net){.run = {.device = device, .dtype = dtype, .training = true, .seed = 5}};
+    for (int i = 0; i < PARAMS; i++) {
+        n->value[i] = tensor_on(n, dtype, NDIM[i], DIM[i], (uint64_t)i + 1);
+        n->grad[i] = tensor_on(n, dtype == F64 ? F64 : F32, NDIM[i], DIM[i], 0);
+        n->grad[i].flags = TENSOR_ACCUM | TENSOR_MAIN_GRAD;
+        n->value[i].flags = TENSOR_NEEDS_GRAD;
+        n->value[i].grad = &n->grad[i];
+    }
+    n->id = tensor_on(n, I64, 2, (int64_t[]){B, S}, 50);
+    n->dy = tensor_on(n, dtype, 3, (int64_t[]){S, B, H}, 51);
+    n->slot = space_new(device, "slot", slot);
+    n->transient = space_new(device, "transient", transient);
+    n->tape = tape_new(&n->run, n->slot, n->transient);
+}
+
+static void release(Net *n, Tensor *t) { device_release(n->run.device, t->data, tensor_bytes(t)); }
+
+static void close_net(Net *n) {
+    tape_free(n->tape);
+    space_free(n->slot);
+    space_free(n->transient);
+    for (int i = 0; i < PARAMS; i++) release(n, &n->value[i]), release(n, &n->grad[i]);
+    release(n, &n->id), release(n, &n->dy);
+    device_free(n->run.device);
+}
+
+/* ---- the network, with and without recompute ---- */
+
+typedef enum Recompute { PLAIN, EACH_LAYER, ALL_LAYERS, NESTED, RECOMPUTES } Recompute;
+
+typedef struct Part {
+    Net *net;
+    int first, count;
+    bool blocks; /* its layers are blocks of their own */
+} Part;
+
+static Tensor *layers(Tape *t, void *self, Tensor *x);
+
+static Tensor *block_of(Tape *t, Part p, Tensor *x) {
+    Part *self = tape_alloc(t, sizeof *self);
+    *self = p;
+    return tape_block(t, layers, self, x);
+}
+
+static Tensor *layers(Tape *t, void *self, Tensor *x) {
+    const Part *p = self;
+    Net *n = p->net;
+    for (int i = p->first; i < p->first + p->count; i++) {
+        if (p->blocks) {
+            x = block_of(t, (Part){n, i, 1, false}, x);
+            continue;
+        }
+        Tensor *h = op_norm(t, x, &n->value[GAIN], NULL, (NormAttr){.rms = true, .eps = 1e-5});
+        h = op_activation(t, op_linear(t, h, &n->value[WEIGHT], &n->value[BIAS]), ACT_GELU_TANH);
+        x = op_add(t, x, op_dropout(t, h, 0.25, (uint64_t)i));
+    }
+    return x;
+}
+
+static Tensor *forward(Net *n, Recompute how) {
+    Part all = {n, 0, LAYERS, how == EACH_LAYER || how == NESTED};
+    Tensor *x = op_embedding(n->tape, &n->id, &n->value[TABLE]);
+    return how == ALL_LAYERS || how == NESTED ? block_of(n->tape, all, x) : layers(n->tape, &all, x);
+}
+
+typedef struct Sweeps {
+    Need first, second; /* second 0: one sweep */
+} Sweeps;
+
+static Tensor *step(Net *n, Recompute how, Sweeps sweeps) {
+    tape_begin(n->tape, true);
+    Tensor *y = forward(n, how);
+    tape_backward(n->tape, y, &n->dy, sweeps.first);
+    if (sweeps.second) tape_backward(n->tape, y, NULL, sweeps.second);
+    return y;
+}
+
+static void same_results(Net *a, Tensor *ya, Net *b, Tensor *yb) {
+    assert_memory_equal(ya->data, yb->data, tensor_bytes(ya));
+    for (int i = 0; i < PARAMS; i++)
+        assert_memory_equal(a->grad[i].data, b->grad[i].data, tensor_bytes(&a->grad[i]));
+}
+
+static bool is_zero(const Tensor *t) {
+    const unsigned char *p = t->data;
+    for (size_t i = 0; i < tensor_bytes(t); i++)
+        if (p[i]) return false;
+    return true;
+}
+
+static void recompute_changes_nothing(void **state) {
+    (void)state;
+    for (DType dtype = F64; dtype <= BF16; dtype++) {
+        Net plain;
+        open_net(&plain, device_cpu(2), dtype, SPACE_UNPLANNED, SPACE_UNPLANNED);
+        Tensor *want = step(&plain, PLAIN, (Sweeps){NEED_ALL, 0});
+        for (int i = 0; i < PARAMS; i++) assert_false(is_zero(&plain.grad[i]));
+        for (Recompute how = EACH_LAYER; how < RECOMPUTES; how++) {
+            Net other;
+            open_net(&other, device_cpu(2), dtype, SPACE_UNPLANNED, SPACE_UNPLANNED);
+            same_results(&other, step(&other, how, (Sweeps){NEED_ALL, 0}), &plain, want);
+            if (how != PLAIN) assert_true(space_peak(other.slot) < space_peak(plain.slot));
+            close_net(&other);
+        }
+        close_net(&plain);
+    }
+}
+
+static void two_sweeps_are_one(void **state) {
+    (void)state;
+    for (Recompute how = PLAIN; how < RECOMPUTES; how++) {
+        Net one, two;
+        open_net(&one, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
+        open_net(&two, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
+        Tensor *want = step(&one, how, (Sweeps){NEED_ALL, 0});
+        same_results(&two, step(&two, how, (Sweeps){NEED_DX, NEED_DW}), &one, want);
+        close_net(&one), close_net(&two);
+    }
+}
+
+static void a_dx_sweep_leaves_parameters_alone(void **state) {
+    (void)state;
+    Net n;
+    open_net(&n, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
+    step(&n, PLAIN, (Sweeps){NEED_DX, 0});
+    for (int i = 0; i < PARAMS; i++) assert_true(is_zero(&n.grad[i]));
+    assert_true(space_used(n.transient) > 0); /* what the DW sweep needs */
+    close_net(&n);
+}
+
+static void backward_gives_back_what_it_took(void **state) {
+    (void)state;
+    for (DType dtype = F64; dtype <= BF16; dtype++)
+        for (Recompute how = PLAIN; how < RECOMPUTES; how++)
+            for (int two = 0; two < 2; two++) {
+                Net n;
+                open_net(&n, device_cpu(1), dtype, SPACE_UNPLANNED, SPACE_UNPLANNED);
+                step(&n, how, two ? (Sweeps){NEED_DX, NEED_DW} : (Sweeps){NEED_ALL, 0});
+                assert_int_equal(space_used(n.transient), 0);
+                close_net(&n);
+            }
+}
+
+static void without_recording_only_outputs_are_kept(void **state) {
+    (void)state;
+    Net recorded, not ;
+    open_net(&recorded, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
+    open_net(&not, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
+    tape_begin(recorded.tape, true);
+    tape_begin(not .tape, false);
+    Tensor *want = forward(&recorded, PLAIN), *got = forward(&not, EACH_LAYER);
+    assert_memory_equal(got->data, want->data, tensor_bytes(want));
+    assert_int_equal(space_used(not .transient), 0);
+    assert_int_equal(space_used(not .slot),
+                     (1 + LAYERS) * ((S * B * H * 4 + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN));
+    close_net(&recorded), close_net(&not );
+}
+
+static void dry_run_measures_the_real_run(void **state) {
+    (void)state;
+    for (DType dtype = F64; dtype <= BF16; dtype++)
+        for (Recompute how = PLAIN; how < RECOMPUTES; how++) {
+            const Sweeps sweeps = how % 2 ? (Sweeps){NEED_ALL, 0} : (Sweeps){NEED_DX, NEED_DW};
+            Net dry, real;
+            open_net(&dry, device_null(), dtype, SPACE_UNPLANNED, SPACE_UNPLANNED);
+            step(&dry, how, sweeps);
+            const size_t slot = space_peak(dry.slot), transient = space_peak(dry.transient);
+            assert_true(slot > 0 && transient > 0);
+            open_net(&real, device_cpu(1), dtype, slot, transient); /* one byte more would be a fault */
+            step(&real, how, sweeps);
+            assert_int_equal(space_peak(real.slot), slot);
+            assert_int_equal(space_peak(real.transient), transient);
+            close_net(&dry), close_net(&real);
+        }
+}
+
+static void too_little_memory_is_a_fault(void **state) {
+    (void)state;
+    FaultScope scope = {.where = "test"};
+    jmp_buf jump;
+    scope.catch_jmp = &jump;
+    FaultScope *old = fault_scope(&scope);
+    Net n;
+    open_net(&n, device_cpu(1), F32, SPACE_ALIGN * 8, SPACE_UNPLANNED);
+    if (!setjmp(jump)) {
+        step(&n, PLAIN, (Sweeps){NEED_ALL, 0});
+        fail();
+    }
+    fault_scope(old);
+    assert_non_null(strstr(scope.message, "slot memory is full"));
+    close_net(&n);
+}
+
+static void a_tape_is_used_again(void **state) {
+    (void)state;
+    Net once, again;
+    open_net(&once, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
+    open_net(&again, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
+    step(&again, NESTED, (Sweeps){NEED_ALL, 0});
+    for (int i = 0; i < PARAMS; i++) memset(again.grad[i].data, 0, tensor_bytes(&again.grad[i]));
+    Tensor *want = step(&once, PLAIN, (Sweeps){NEED_ALL, 0});
+    same_results(&again, step(&again, PLAIN, (Sweeps){NEED_ALL, 0}), &once, want);
+    close_net(&once), close_net(&again);
+}
+
+/* ---- gradients that are shared ---- */
+
+/* Leaves of [1,1,3] with known gradients. */
+typedef struct Leaves {
+    Net net;
+    double x_data[3], u_data[3], dy_data[3];
+    Tensor x, u, dy;
+} Leaves;
+
+static void open_leaves(Leaves *l) {
+    open_net(&l->net, device_cpu(1), F64, SPACE_UNPLANNED, SPACE_UNPLANNED);
+    const int64_t dim[3] = {1, 1, 3};
+    for (int i = 0; i < 3; i++) l->x_data[i] = i + 1, l->u_data[i] = i + 4, l->dy_data[i] = 10 * (i + 1);
+    l->x = tensor_make(l->x_data, F64, 3, dim);
+    l->u = tensor_make(l->u_data, F64, 3, dim);
+    l->dy = tensor_make(l->dy_data, F64, 3, dim);
+    l->x.flags = l->u.flags = TENSOR_NEEDS_GRAD;
+    tape_begin(l->net.tape, true);
+}
+
+/* y = (x + x^2) + u^2 (all positive): both sums hand on dy itself, and x's share is then added to. */
+static void sharing_is_never_visible(void **state) {
+    (void)state;
+    Leaves l;
+    open_leaves(&l);
+    Tape *t = l.net.tape;
+    Tensor *square = op_activation(t, &l.x, ACT_SQUARED_RELU),
+           *other = op_activation(t, &l.u, ACT_SQUARED_RELU);
+    Tensor *y = op_add(t, op_add(t, &l.x, square), other);
+    tape_backward(t, y, &l.dy, NEED_ALL);
+    for (int i = 0; i < 3; i++) {
+        assert_true(l.dy_data[i] == 10 * (i + 1)); /* the caller's gradient is never written */
+        assert_true(((double *)l.x.grad->data)[i] == l.dy_data[i] * (1 + 2 * l.x_data[i]));
+        assert_true(((double *)l.u.grad->data)[i] == l.dy_data[i] * 2 * l.u_data[i]);
+    }
+    close_net(&l.net);
+}
+
+static void a_tensor_may_be_added_to_itself(void **state) {
+    (void)state;
+    Leaves l;
+    open_leaves(&l);
+    Tape *t = l.net.tape;
+    Tensor *two = op_add(t, &l.x, &l.x), *four = op_add(t, two, two), *y = op_add(t, four, &l.x);
+    tape_backward(t, y, &l.dy, NEED_ALL);
+    for (int i = 0; i < 3; i++) {
+        assert_true(l.dy_data[i] == 10 * (i + 1));
+        assert_true(((double *)l.x.grad->data)[i] == 5 * l.dy_data[i]);
+    }
+    close_net(&l.net);
+}
+
+/* ---- views ---- */
+
+/* z = 2x seen element by element; y = z0 + z0^2 + z1^2 + z2^2. */
+static void views_write_into_their_tensor(void **state) {
+    (void)state;
+    Leaves l;
+    open_leaves(&l);
+    Tape *t = l.net.tape;
+    Tensor *z = op_add(t, &l.x, &l.x), *y = NULL;
+    const int64_t one[3] = {1, 1, 1}, stride[3] = {3, 3, 1};
+    for (int i = 0; i < 3; i++) {
+        Tensor *v = tape_view(t, z, i, 3, one, stride), *square = op_activation(t, v, ACT_SQUARED_RELU);
+        y = i ? op_add(t, y, square) : op_add(t, v, square);
+    }
+    Tensor dy = tensor_make(l.dy_data, F64, 3, one);
+    tape_backward(t, y, &dy, NEED_ALL);
+    for (int i = 0; i < 3; i++) {
+        const double dz = l.dy_data[0] * (2 * 2 * l.x_data[i] + (i == 0));
+        assert_true(((double *)l.x.grad->data)[i] == 2 * dz);
+    }
+    close_net(&l.net);
+}
+
+static void a_view_without_gradient_is_a_fault(void **state) {
+    (void)state;
+    Leaves l;
+    open_leaves(&l);
+    Tape *t = l.net.tape;
+    FaultScope scope = {.where = "test"};
+    jmp_buf jump;
+    scope.catch_jmp = &jump;
+    FaultScope *old = fault_scope(&scope);
+    if (!setjmp(jump)) {
+        Tensor *z = op_activation(t, &l.x, ACT_SQUARED_RELU);
+        const int64_t one[3] = {1, 1, 1}, two[3] = {1, 1, 2}, stride[3] = {3, 3, 1};
+        Tensor *first = tape_view(t, z, 0, 3, one, stride);
+        tape_view(t, z, 1, 3, two, stride);
+        Tensor dy = tensor_make(l.dy_data, F64, 3, one);
+        tape_backward(t, op_add(t, first, first), &dy, NEED_ALL);
+        fail();
+    }
+    fault_scope(old);
+    assert_non_null(strstr(scope.message, "1 views of this output have had no gradient"));
+    close_net(&l.net);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(recompute_changes_nothing),
+        cmocka_unit_test(two_sweeps_are_one),
+        cmocka_unit_test(a_dx_sweep_leaves_parameters_alone),
+        cmocka_unit_test(backward_gives_back_what_it_took),
+        cmocka_unit_test(without_recording_only_outputs_are_kept),
+        cmocka_unit_test(dry_run_measures_the_real_run),
+        cmocka_unit_test(too_little_memory_is_a_fault),
+        cmocka_unit_test(a_tape_is_used_again),
+        cmocka_unit_test(sharing_is_never_visible),
+        cmocka_unit_test(a_tensor_may_be_added_to_itself),
+        cmocka_unit_test(views_write_into_their_tensor),
+        cmocka_unit_test(a_view_without_gradient_is_a_fault),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
