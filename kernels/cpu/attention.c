@@ -1,0 +1,387 @@
+/* Attention that never holds the s x t probabilities: y = softmax(scale * q k^T + mask) v with an online
+ * softmax over tiles of keys (Dao et al., "FlashAttention", 2022); the backward computes the probabilities
+ * again from lse (natural log) and uses delta = sum(dy * y):
+ *   dv = p^T dy,  ds = p * (dy v^T - delta),  dq = scale * ds k,  dk = scale * ds^T q.
+ * Dropout scales p by its factors in y and dv, and dy v^T in ds.
+ *
+ * A block of LANES query rows of one kv group (its r heads one after the other) lies in the lanes of a
+ * vector and is never mixed: a row's tiles begin at fixed keys, it takes its keys in order, and a key that it
+ * cannot see adds exactly 0. Hence its result is the same bits whatever other rows and later keys there are.
+ * Written: y, lse. Written or added to: dq, dk, dv; dk and dv sum the rows of a group in order. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "kernels/cpu/dropout.h"
+#include "kernels/cpu/tile.h"
+#include "kernels/cpu/vector_math.h"
+
+enum { LANES = 2 * TILE_WIDTH, KEYS = 64 };
+_Static_assert((int)KEYS <= DROPOUT_CHUNK, "the factors of a tile's row are drawn at once");
+
+typedef struct Problem {
+    const Call *call;
+    const AttentionAttr *attr;
+    const Tensor *q, *k, *v, *first_key;
+    int64_t s, b, g, r, t, d, dv, rows, blocks;
+} Problem;
+
+static Problem problem(const Call *c, const Tensor *q, const Tensor *k, const Tensor *v,
+                       const Tensor *first_key) {
+    Problem p = {.call = c, .attr = c->attr, .q = q, .k = k, .v = v, .first_key = first_key};
+    p.s = q->dim[0], p.b = q->dim[1], p.g = q->dim[2], p.r = q->dim[3], p.d = q->dim[4];
+    p.t = k->dim[0], p.dv = v->dim[4];
+    p.rows = p.r * p.s, p.blocks = (p.rows + LANES - 1) / LANES;
+    CHECK(p.t < INT32_MAX / 2, "attention: %lld keys", (long long)p.t);
+    return p;
+}
+
+/* The first element of a key or value head. */
+static real *head(const Tensor *t, int64_t sample, int64_t group) {
+    return reals(t) + sample * t->stride[1] + group * t->stride[2];
+}
+
+/* ---- a block of query rows ---- */
+
+typedef struct Block {
+    int64_t sample, group, first_row, n;
+    int32_t lo[LANES], hi[LANES]; /* a lane sees keys [lo, hi); unused lanes see none */
+    int64_t begin, end;           /* the keys that any lane sees */
+} Block;
+
+static Block block(const Problem *p, int64_t sample, int64_t group, int64_t index) {
+    Block rows = {.sample = sample, .group = group, .first_row = index * LANES, .begin = p->t};
+    rows.n = p->rows - rows.first_row < LANES ? p->rows - rows.first_row : LANES;
+    for (int64_t l = 0; l < rows.n; l++) {
+        const int64_t i = (rows.first_row + l) % p->s, at = p->attr->first_query + i;
+        int64_t lo = p->attr->window_left == WINDOW_OFF ? 0 : at - p->attr->window_left;
+        int64_t hi = p->attr->window_right == WINDOW_OFF ? p->t : at + p->attr->window_right + 1;
+        const int64_t first = p->first_key ? int64s(p->first_key)[sample * p->s + i] : 0;
+        lo = lo > first ? lo : first;
+        lo = lo > 0 ? lo : 0;
+        hi = hi < p->t ? hi : p->t;
+        if (lo >= hi) continue;
+        rows.lo[l] = (int32_t)lo, rows.hi[l] = (int32_t)hi;
+        rows.begin = lo < rows.begin ? lo : rows.begin;
+        rows.end = hi > rows.end ? hi : rows.end;
+    }
+    return rows;
+}
+
+/* The row of a lane in a [s,b,g,r,..] tensor. */
+static real *lane_row(const Problem *p, const Block *rows, const Tensor *t, int64_t lane) {
+    const int64_t row = rows->first_row + lane;
+    return head(t, rows->sample, rows->group) + row % p->s * t->stride[0] + row / p->s * t->stride[3];
+}
+
+/* dst [width,LANES] = scale * x, transposed */
+static void pack_lanes(const Problem *p, const Block *rows, const Tensor *x, real scale, real *dst) {
+    const int64_t width = tensor_width(x);
+    for (int64_t l = 0; l < LANES; l++) {
+        const real *row = l < rows->n ? lane_row(p, rows, x, l) : NULL;
+        for (int64_t c = 0; c < width; c++) dst[c * LANES + l] = row ? scale * row[c] : 0;
+    }
+}
+
+/* dst [LANES,stride] = scale * x, zeros around it */
+static void pack_rows(const Problem *p, const Block *rows, const Tensor *x, real scale, real *dst,
+                      int64_t stride) {
+    const int64_t width = tensor_width(x);
+    for (int64_t l = 0; l < LANES; l++) {
+        const real *row = l < rows->n ? lane_row(p, rows, x, l) : NULL;
+        for (int64_t c = 0; c < stride; c++) dst[l * stride + c] = row && c < width ? scale * row[c] : 0;
+    }
+}
+
+static void store_row(real *dst, const real *src, int64_t src_stride, int64_t width, real scale, bool add) {
+    for (int64_t c = 0; c < width; c++) {
+        const real x = scale * src[c * src_stride];
+        dst[c] = add ? dst[c] + x : x;
+    }
+}
+
+/* ---- a tile: keys [first, end) of a block, as [key,LANES] ---- */
+
+typedef struct Range {
+    int64_t first, end;
+} Range;
+
+static Range tile_keys(const Block *rows, int64_t tile) {
+    const int64_t first = tile * KEYS, end = first + KEYS;
+    return (Range){first > rows->begin ? first : rows->begin, end < rows->end ? end : rows->end};
+}
+
+/* out[key,lane] = head row of key . lane of x [width,LANES] */
+static void dot_keys(const Tensor *heads, const Block *rows, Range keys, const real *x, real *out) {
+    const int64_t n = keys.end - keys.first;
+    memset(out, 0, (size_t)(n * LANES) * sizeof(real));
+    tile_gemm((Tile){.m = n,
+                     .n = LANES,
+                     .k = tensor_width(heads),
+                     .a = head(heads, rows->sample, rows->group) + keys.first * heads->stride[0],
+                     .a_row = heads->stride[0],
+                     .a_col = 1,
+                     .b = x,
+                     .ldb = LANES,
+                     .c = out,
+                     .ldc = LANES});
+}
+
+/* out [width,LANES] += sum over keys of head row of key * w[key,lane] */
+static void add_keys(const Tensor *heads, const Block *rows, Range keys, const real *w, real *out) {
+    tile_gemm((Tile){.m = tensor_width(heads),
+                     .n = LANES,
+                     .k = keys.end - keys.first,
+                     .a = head(heads, rows->sample, rows->group) + keys.first * heads->stride[0],
+                     .a_row = 1,
+                     .a_col = heads->stride[0],
+                     .b = w,
+                     .ldb = LANES,
+                     .c = out,
+                     .ldc = LANES});
+}
+
+static void mask(const Block *rows, Range keys, real *score) {
+    bool hidden = false;
+    for (int l = 0; l < LANES; l++) hidden |= rows->lo[l] > keys.first || rows->hi[l] < keys.end;
+    if (!hidden) return;
+    for (int32_t j = (int32_t)keys.first; j < keys.end; j++, score += LANES)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            score[l] = (j >= rows->lo[l]) & (j < rows->hi[l]) ? score[l] : -(real)INFINITY;
+}
+
+/* factor[key,lane]; the other lanes are left as they are */
+static void draw(const Problem *p, const Block *rows, Range keys, real *factor) {
+    const DropoutAttr *a = &p->attr->dropout;
+    for (int64_t l = 0; l < rows->n; l++) {
+        const int64_t row = rows->first_row + l, query = p->attr->first_query + row % p->s;
+        const int64_t head = rows->group * p->r + row / p->s;
+        const int64_t line = ((a->first_sample + rows->sample) * p->g * p->r + head) * a->seq_total + query;
+        real of_key[KEYS];
+        dropout_factors(a, (uint64_t)(line * a->seq_total + keys.first), keys.end - keys.first, of_key);
+        for (int64_t j = 0; j < keys.end - keys.first; j++) factor[j * LANES + l] = of_key[j];
+    }
+}
+
+static void multiply(real *x, const real *by, Range keys) {
+    const int64_t n = (keys.end - keys.first) * LANES;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) x[i] *= by[i];
+}
+
+/* ---- forward ---- */
+
+typedef struct Softmax {
+    real max[LANES], sum[LANES];
+} Softmax;
+
+/* score -> exp(score - max); `shrink`: what the results so far are to be multiplied by */
+static void softmax_tile(Softmax *m, real *score, int64_t keys, real *shrink) {
+    real max[LANES], sum[LANES];
+    memcpy(max, m->max, sizeof max);
+    for (int64_t j = 0; j < keys; j++)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            max[l] = score[j * LANES + l] > max[l] ? score[j * LANES + l] : max[l];
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) {
+        const real base = max[l] == -(real)INFINITY ? 0 : max[l];
+        shrink[l] = vector_exp(m->max[l] - base);
+        sum[l] = m->sum[l] * shrink[l];
+        m->max[l] = max[l], max[l] = base;
+    }
+    for (int64_t j = 0; j < keys; j++)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            const real e = vector_exp(score[j * LANES + l] - max[l]);
+            score[j * LANES + l] = e;
+            sum[l] += e;
+        }
+    memcpy(m->sum, sum, sizeof sum);
+}
+
+static void forward_block(const Problem *p, const Block *rows, real *scratch) {
+    real *q = scratch, *y = q + p->d * LANES, *score = y + p->dv * LANES, *factor = score + KEYS * LANES;
+    Softmax m = {.sum = {0}};
+    for (int l = 0; l < LANES; l++) m.max[l] = -(real)INFINITY;
+    memset(y, 0, (size_t)(p->dv * LANES) * sizeof(real));
+    pack_lanes(p, rows, p->q, (real)p->attr->scale, q);
+    for (int64_t tile = rows->begin / KEYS; tile * KEYS < rows->end; tile++) {
+        const Range keys = tile_keys(rows, tile);
+        dot_keys(p->k, rows, keys, q, score);
+        mask(rows, keys, score);
+        real shrink[LANES];
+        softmax_tile(&m, score, keys.end - keys.first, shrink);
+        for (int64_t c = 0; c < p->dv; c++)
+#pragma omp simd
+            for (int l = 0; l < LANES; l++) y[c * LANES + l] *= shrink[l];
+        if (p->attr->dropout.rate > 0) {
+            draw(p, rows, keys, factor);
+            multiply(score, factor, keys);
+        }
+        add_keys(p->v, rows, keys, score, y);
+    }
+    real *lse = reals(p->call->out[1]) + (rows->sample * p->g + rows->group) * p->rows + rows->first_row;
+    for (int64_t l = 0; l < rows->n; l++) {
+        const bool none = m.sum[l] == 0;
+        store_row(lane_row(p, rows, p->call->out[0], l), y + l, LANES, p->dv, none ? 0 : 1 / m.sum[l], false);
+        lse[l] = none ? -(real)INFINITY : m.max[l] + REAL_MATH(log)(m.sum[l]);
+    }
+}
+
+static void forward(void *arg, int64_t begin, int64_t end) {
+    const Problem *p = arg;
+    real *scratch = mem_aligned((size_t)((p->d + p->dv + 2 * KEYS) * LANES) * sizeof(real));
+    memset(scratch, 0, (size_t)((p->d + p->dv + 2 * KEYS) * LANES) * sizeof(real));
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t at = i % p->blocks, pair = i / p->blocks;
+        /* Causal blocks grow with their index: a long one beside a short one shares the work evenly. */
+        const int64_t index = at % 2 ? p->blocks - 1 - at / 2 : at / 2;
+        const Block rows = block(p, pair / p->g, pair % p->g, index);
+        forward_block(p, &rows, scratch);
+    }
+    free(scratch);
+}
+
+void KERNEL(attention)(const Call *c) {
+    Problem p = problem(c, c->in[0], c->in[1], c->in[2], c->in[3]);
+    pool_for(c->device->pool, p.b * p.g * p.blocks, grain_rows(LANES * p.t * (p.d + p.dv)), forward, &p);
+}
+
+/* ---- backward ---- */
+
+typedef struct Gradient {
+    Problem p;
+    const Tensor *dy, *y, *lse;
+    int64_t k_stride, v_stride; /* of dk and dv below */
+} Gradient;
+
+typedef struct Buffers {
+    real *q, *dy, *dq;        /* [width,LANES] */
+    real *q_rows, *dy_rows;   /* [LANES,stride] */
+    real *prob, *ds, *factor; /* [KEYS,LANES] */
+    real *dk, *dv;            /* [t,stride]: sums over the rows of a group */
+    real base[LANES], delta[LANES];
+} Buffers;
+
+static real *carve(real **rest, int64_t n) {
+    real *x = *rest;
+    *rest = x ? x + tile_round_up(n) : NULL;
+    return x;
+}
+
+/* With memory NULL only counts. */
+static int64_t buffers_place(const Gradient *g, real *memory, Buffers *u) {
+    const Problem *p = &g->p;
+    const int64_t sizes[] = {p->d * LANES,        p->dv * LANES,     p->d * LANES, LANES * g->k_stride,
+                             LANES * g->v_stride, KEYS * LANES,      KEYS * LANES, KEYS * LANES,
+                             p->t * g->k_stride,  p->t * g->v_stride};
+    real **parts[] = {&u->q,    &u->dy, &u->dq,     &u->q_rows, &u->dy_rows,
+                      &u->prob, &u->ds, &u->factor, &u->dk,     &u->dv};
+    int64_t total = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        *parts[i] = memory ? carve(&memory, sizes[i]) : NULL;
+        total += tile_round_up(sizes[i]);
+    }
+    return total;
+}
+
+static void load_block(const Gradient *g, const Block *rows, Buffers *u) {
+    const Problem *p = &g->p;
+    const real scale = (real)p->attr->scale;
+    pack_lanes(p, rows, p->q, scale, u->q);
+    pack_lanes(p, rows, g->dy, 1, u->dy);
+    pack_rows(p, rows, p->q, scale, u->q_rows, g->k_stride);
+    pack_rows(p, rows, g->dy, 1, u->dy_rows, g->v_stride);
+    memset(u->dq, 0, (size_t)(p->d * LANES) * sizeof(real));
+    const real *lse = reals(g->lse) + (rows->sample * p->g + rows->group) * p->rows + rows->first_row;
+    for (int64_t l = 0; l < LANES; l++) {
+        u->base[l] = l < rows->n && lse[l] != -(real)INFINITY ? lse[l] : 0;
+        u->delta[l] = 0;
+        const real *y = l < rows->n ? lane_row(p, rows, g->y, l) : NULL;
+        for (int64_t c = 0; y && c < p->dv; c++) u->delta[l] += u->dy[c * LANES + l] * y[c];
+    }
+}
+
+/* out [key,stride] += sum over lanes of w[key,lane] * x[lane,stride] */
+static void add_lanes(Range keys, const real *w, const real *x, int64_t stride, real *out) {
+    tile_gemm((Tile){.m = keys.end - keys.first,
+                     .n = stride,
+                     .k = LANES,
+                     .a = w,
+                     .a_row = LANES,
+                     .a_col = 1,
+                     .b = x,
+                     .ldb = stride,
+                     .c = out + keys.first * stride,
+                     .ldc = stride});
+}
+
+static void backward_tile(const Gradient *g, const Block *rows, Range keys, Buffers *u) {
+    const Problem *p = &g->p;
+    const bool drop = p->attr->dropout.rate > 0;
+    dot_keys(p->k, rows, keys, u->q, u->prob);
+    mask(rows, keys, u->prob);
+    dot_keys(p->v, rows, keys, u->dy, u->ds);
+    if (drop) {
+        draw(p, rows, keys, u->factor);
+        multiply(u->ds, u->factor, keys);
+    }
+    for (int64_t j = 0; j < keys.end - keys.first; j++)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            const real prob = vector_exp(u->prob[j * LANES + l] - u->base[l]);
+            u->prob[j * LANES + l] = prob;
+            u->ds[j * LANES + l] = prob * (u->ds[j * LANES + l] - u->delta[l]);
+        }
+    if (drop) multiply(u->prob, u->factor, keys);
+    add_keys(p->k, rows, keys, u->ds, u->dq);
+    add_lanes(keys, u->ds, u->q_rows, g->k_stride, u->dk);
+    add_lanes(keys, u->prob, u->dy_rows, g->v_stride, u->dv);
+}
+
+static void store_keys(const Problem *p, const Tensor *out, int64_t sample, int64_t group, const real *sum,
+                       int64_t stride) {
+    for (int64_t j = 0; out && j < p->t; j++)
+        store_row(head(out, sample, group) + j * out->stride[0], sum + j * stride, 1, tensor_width(out), 1,
+                  accumulates(out));
+}
+
+static void backward_group(const Gradient *g, int64_t sample, int64_t group, Buffers *u) {
+    const Problem *p = &g->p;
+    Tensor *const *out = p->call->out;
+    memset(u->dk, 0, (size_t)(p->t * g->k_stride) * sizeof(real));
+    memset(u->dv, 0, (size_t)(p->t * g->v_stride) * sizeof(real));
+    for (int64_t index = 0; index < p->blocks; index++) {
+        const Block rows = block(p, sample, group, index);
+        load_block(g, &rows, u);
+        for (int64_t tile = rows.begin / KEYS; tile * KEYS < rows.end; tile++)
+            backward_tile(g, &rows, tile_keys(&rows, tile), u);
+        for (int64_t l = 0; out[0] && l < rows.n; l++)
+            store_row(lane_row(p, &rows, out[0], l), u->dq + l, LANES, p->d, (real)p->attr->scale,
+                      accumulates(out[0]));
+    }
+    store_keys(p, out[1], sample, group, u->dk, g->k_stride);
+    store_keys(p, out[2], sample, group, u->dv, g->v_stride);
+}
+
+static void backward(void *arg, int64_t begin, int64_t end) {
+    const Gradient *g = arg;
+    Buffers u;
+    const size_t bytes = (size_t)buffers_place(g, NULL, &u) * sizeof(real);
+    real *memory = mem_aligned(bytes);
+    memset(memory, 0, bytes);
+    buffers_place(g, memory, &u);
+    for (int64_t i = begin; i < end; i++) backward_group(g, i / g->p.g, i % g->p.g, &u);
+    free(memory);
+}
+
+void KERNEL(attention_grad)(const Call *c) {
+    Gradient g = {.p = problem(c, c->in[1], c->in[2], c->in[3], c->in[6]),
+                  .dy = c->in[0],
+                  .y = c->in[4],
+                  .lse = c->in[5]};
+    g.k_stride = tile_round_up(g.p.d), g.v_stride = tile_round_up(g.p.dv);
+    pool_for(c->device->pool, g.p.b * g.p.g, grain_rows(g.p.rows * g.p.t * (g.p.d + g.p.dv)), backward, &g);
+}

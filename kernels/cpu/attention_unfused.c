@@ -1,0 +1,149 @@
+/* Attention by its definition, one element at a time and with all probabilities in memory: what attention.c
+ * is checked against, so nothing is shared with it. probs are those before dropout.
+ * Written: y, probs. Written or added to: dq, dk, dv. */
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/philox.h"
+#include "kernels/cpu/real.h"
+
+typedef struct Operands {
+    const Call *call;
+    const AttentionAttr *attr;
+    const Tensor *q, *k, *v, *probs, *first_key, *dy;
+} Operands;
+
+/* A query row: position i of head (group, r) of a sample. */
+typedef struct Query {
+    int64_t sample, group, r, i;
+} Query;
+
+static real *row(const Tensor *x, int64_t i, int64_t sample, int64_t group, int64_t r) {
+    return reals(x) + i * x->stride[0] + sample * x->stride[1] + group * x->stride[2] + r * x->stride[3];
+}
+
+static real *query_row(const Tensor *x, Query q) { return row(x, q.i, q.sample, q.group, q.r); }
+
+static real *probs_row(const Operands *o, Query q) {
+    const Tensor *x = o->probs;
+    return reals(x) + (((q.sample * x->dim[1] + q.group) * x->dim[2] + q.r) * x->dim[3] + q.i) * x->dim[4];
+}
+
+static bool visible(const Operands *o, Query q, int64_t key) {
+    const AttentionAttr *a = o->attr;
+    const int64_t distance = key - (a->first_query + q.i);
+    if (a->window_left != WINDOW_OFF && distance < -a->window_left) return false;
+    if (a->window_right != WINDOW_OFF && distance > a->window_right) return false;
+    return !o->first_key || key >= int64s(o->first_key)[q.sample * o->first_key->dim[1] + q.i];
+}
+
+static real keep(const Operands *o, Query q, int64_t key) {
+    const DropoutAttr *a = &o->attr->dropout;
+    if (a->rate == 0) return 1;
+    const int64_t heads = o->q->dim[2] * o->q->dim[3], head = q.group * o->q->dim[3] + q.r;
+    const int64_t position = o->attr->first_query + q.i;
+    const int64_t index =
+        (((a->first_sample + q.sample) * heads + head) * a->seq_total + position) * a->seq_total + key;
+    return philox_u32(a->seed, a->site, (uint64_t)index) >= a->rate * 0x1p32 ? (real)(1 / (1 - a->rate)) : 0;
+}
+
+static real dot(const real *a, const real *b, int64_t n) {
+    real sum = 0;
+    for (int64_t c = 0; c < n; c++) sum += a[c] * b[c];
+    return sum;
+}
+
+static void add_scaled(real *y, real a, const real *x, int64_t n) {
+    for (int64_t c = 0; c < n; c++) y[c] += a * x[c];
+}
+
+static void forward_row(const Operands *o, Query q) {
+    const int64_t t = o->k->dim[0], width = tensor_width(o->v);
+    real *prob = probs_row(o, q), *y = query_row(o->call->out[0], q), max = -(real)INFINITY, sum = 0;
+    for (int64_t j = 0; j < t; j++) {
+        const real *k = row(o->k, j, q.sample, q.group, 0);
+        const real score = (real)o->attr->scale * dot(query_row(o->q, q), k, tensor_width(o->k));
+        prob[j] = visible(o, q, j) ? score : -(real)INFINITY;
+        max = prob[j] > max ? prob[j] : max;
+    }
+    for (int64_t j = 0; j < t; j++) {
+        prob[j] = visible(o, q, j) ? REAL_MATH(exp)(prob[j] - max) : 0;
+        sum += prob[j];
+    }
+    for (int64_t c = 0; c < width; c++) y[c] = 0;
+    for (int64_t j = 0; j < t; j++) {
+        prob[j] = sum == 0 ? 0 : prob[j] / sum;
+        add_scaled(y, prob[j] * keep(o, q, j), row(o->v, j, q.sample, q.group, 0), width);
+    }
+}
+
+static void forward(void *arg, int64_t begin, int64_t end) {
+    const Operands *o = arg;
+    const int64_t g = o->q->dim[2];
+    for (int64_t pair = begin; pair < end; pair++)
+        for (int64_t r = 0; r < o->q->dim[3]; r++)
+            for (int64_t i = 0; i < o->q->dim[0]; i++) forward_row(o, (Query){pair / g, pair % g, r, i});
+}
+
+static int64_t grain(const Operands *o) {
+    return grain_rows(o->q->dim[0] * o->q->dim[3] * o->k->dim[0] * o->q->dim[4]);
+}
+
+void KERNEL(attention_unfused)(const Call *c) {
+    Operands o = {.call = c,
+                  .attr = c->attr,
+                  .q = c->in[0],
+                  .k = c->in[1],
+                  .v = c->in[2],
+                  .probs = c->out[1],
+                  .first_key = c->in[3]};
+    pool_for(c->device->pool, o.q->dim[1] * o.q->dim[2], grain(&o), forward, &o);
+}
+
+static void backward_row(const Operands *o, Query q, real *ds) {
+    const int64_t t = o->k->dim[0], d = tensor_width(o->k), dv = tensor_width(o->v);
+    Tensor *const *out = o->call->out;
+    const real *prob = probs_row(o, q), *dy = query_row(o->dy, q), scale = (real)o->attr->scale;
+    real delta = 0;
+    for (int64_t j = 0; j < t; j++) {
+        ds[j] = keep(o, q, j) * dot(dy, row(o->v, j, q.sample, q.group, 0), dv);
+        delta += prob[j] * ds[j];
+    }
+    for (int64_t j = 0; j < t; j++) ds[j] = scale * prob[j] * (ds[j] - delta);
+    for (int64_t j = 0; j < t; j++) {
+        if (out[0]) add_scaled(query_row(out[0], q), ds[j], row(o->k, j, q.sample, q.group, 0), d);
+        if (out[1]) add_scaled(row(out[1], j, q.sample, q.group, 0), ds[j], query_row(o->q, q), d);
+        if (out[2]) add_scaled(row(out[2], j, q.sample, q.group, 0), prob[j] * keep(o, q, j), dy, dv);
+    }
+}
+
+static void clear(const Tensor *x, int64_t sample, int64_t group) {
+    if (!x || accumulates(x)) return;
+    for (int64_t i = 0; i < x->dim[0]; i++)
+        for (int64_t r = 0; r < x->dim[3]; r++)
+            for (int64_t c = 0; c < x->dim[4]; c++) row(x, i, sample, group, r)[c] = 0;
+}
+
+static void backward(void *arg, int64_t begin, int64_t end) {
+    const Operands *o = arg;
+    const int64_t g = o->q->dim[2];
+    real *ds = mem_alloc((size_t)o->k->dim[0] * sizeof(real));
+    for (int64_t pair = begin; pair < end; pair++) {
+        for (int i = 0; i < 3; i++) clear(o->call->out[i], pair / g, pair % g);
+        for (int64_t r = 0; r < o->q->dim[3]; r++)
+            for (int64_t i = 0; i < o->q->dim[0]; i++) backward_row(o, (Query){pair / g, pair % g, r, i}, ds);
+    }
+    free(ds);
+}
+
+void KERNEL(attention_unfused_grad)(const Call *c) {
+    Operands o = {.call = c,
+                  .attr = c->attr,
+                  .q = c->in[1],
+                  .k = c->in[2],
+                  .v = c->in[3],
+                  .probs = c->in[4],
+                  .first_key = c->in[5],
+                  .dy = c->in[0]};
+    pool_for(c->device->pool, o.q->dim[1] * o.q->dim[2], grain(&o), backward, &o);
+}

@@ -1,0 +1,89 @@
+/* Cross-entropy of each token: loss = lse - logit[label], lse = log(sum over the vocabulary of exp(logit));
+ * dlogit = (exp(logit - lse) - [column is label]) * dloss, 0 in the padding columns. Natural log.
+ * Written: loss, lse, dlogits, sums. */
+#include "kernels/cpu/vector_math.h"
+
+/* A sum over a row is this many interleaved sums, added up at the end: vectors, and one order on any
+ * machine. */
+enum { PARTS = 64 };
+
+static real row_max(const real *x, int64_t n) {
+    real max = x[0];
+#pragma omp simd reduction(max : max)
+    for (int64_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+    return max;
+}
+
+static real sum_exp(const real *x, int64_t n, real max) {
+    real part[PARTS] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + PARTS <= n; i += PARTS)
+#pragma omp simd
+        for (int l = 0; l < PARTS; l++) part[l] += vector_exp(x[i + l] - max);
+    for (int l = 0; l < n - i; l++) part[l] += vector_exp(x[i + l] - max);
+    for (int l = 0; l < PARTS; l++) sum += part[l];
+    return sum;
+}
+
+static int64_t vocab(const Call *c) { return ((const LossAttr *)c->attr)->vocab; }
+
+static void check_labels(const Call *c, const Tensor *label) {
+    for (int64_t i = 0, n = tensor_count(label); i < n; i++)
+        CHECK(int64s(label)[i] >= 0 && int64s(label)[i] < vocab(c),
+              "cross_entropy: label %lld of token %lld is outside the vocabulary of %lld",
+              (long long)int64s(label)[i], (long long)i, (long long)vocab(c));
+}
+
+/* Row r of [s,b,v] is element `token` of [b,s]. */
+static int64_t token_of_row(const Tensor *logits, int64_t r) {
+    return r % logits->dim[1] * logits->dim[0] + r / logits->dim[1];
+}
+
+static void forward(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const Tensor *logits = c->in[0];
+    for (int64_t r = begin; r < end; r++) {
+        const real *x = reals(logits) + r * tensor_width(logits);
+        const int64_t token = token_of_row(logits, r);
+        const real max = row_max(x, vocab(c)), log_sum = REAL_MATH(log)(sum_exp(x, vocab(c), max));
+        reals(c->out[0])[token] = log_sum - (x[int64s(c->in[1])[token]] - max);
+        reals(c->out[1])[token] = max + log_sum;
+    }
+}
+
+void KERNEL(cross_entropy)(const Call *c) {
+    check_labels(c, c->in[1]);
+    pool_for(c->device->pool, tensor_rows(c->in[0]), grain_rows(tensor_width(c->in[0])), forward, (void *)c);
+}
+
+static void backward(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const Tensor *logits = c->in[1];
+    const int64_t width = tensor_width(logits), n = vocab(c);
+    for (int64_t r = begin; r < end; r++) {
+        const int64_t token = token_of_row(logits, r);
+        const real *x = reals(logits) + r * width, lse = reals(c->in[3])[token],
+                   dloss = reals(c->in[0])[token];
+        real *dx = reals(c->out[0]) + r * width;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) dx[i] = vector_exp(x[i] - lse) * dloss;
+        dx[int64s(c->in[2])[token]] -= dloss;
+        for (int64_t i = n; i < width; i++) dx[i] = 0;
+    }
+}
+
+void KERNEL(cross_entropy_grad)(const Call *c) {
+    check_labels(c, c->in[2]);
+    pool_for(c->device->pool, tensor_rows(c->in[1]), grain_rows(tensor_width(c->in[1])), backward, (void *)c);
+}
+
+void KERNEL(weighted_sum)(const Call *c) {
+    const Tensor *x = c->in[0];
+    CHECK(c->out[0]->dtype == F64, "weighted_sum: the sums are F64");
+    double *sums = c->out[0]->data;
+    for (int64_t b = 0; b < x->dim[0]; b++) {
+        sums[b] = 0;
+        for (int64_t i = b * x->dim[1]; i < (b + 1) * x->dim[1]; i++)
+            sums[b] += (double)reals(x)[i] * (double)reals(c->in[1])[i];
+    }
+}

@@ -1,0 +1,106 @@
+/* Steps of the optimizers over flat slices of the parameter buffers, and the sums they need.
+ * AdamW (Loshchilov and Hutter 2019; Transformer Engine's multi_tensor_adam, decoupled decay):
+ *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
+ *   p -= lr * (m / correction1 / (sqrt(v / correction2) + eps) + weight_decay p)
+ * SGD as in PyTorch: g += weight_decay p, m = momentum m + g, p -= lr m; m begins at 0. */
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "kernels/cpu/real.h"
+
+static void adamw(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const AdamAttr *a = c->attr;
+    const real *restrict grad = reals(c->in[0]);
+    real *restrict p = reals(c->out[0]), *restrict m = reals(c->out[1]), *restrict v = reals(c->out[2]);
+    const real lr = (real)a->lr, decay = (real)a->weight_decay, eps = (real)a->eps;
+    const real beta1 = (real)a->beta1, beta2 = (real)a->beta2, scale = (real)a->grad_scale;
+    const real new1 = (real)(1 - a->beta1), new2 = (real)(1 - a->beta2);
+    const real unbias1 = (real)(1 / a->correction1), unbias2 = (real)(1 / a->correction2);
+#pragma omp simd
+    for (int64_t i = begin; i < end; i++) {
+        const real g = scale * grad[i];
+        m[i] = beta1 * m[i] + new1 * g;
+        v[i] = beta2 * v[i] + new2 * g * g;
+        p[i] -= lr * (unbias1 * m[i] / (REAL_MATH(sqrt)(unbias2 * v[i]) + eps) + decay * p[i]);
+    }
+}
+
+void KERNEL(adamw)(const Call *c) {
+    pool_for(c->device->pool, tensor_count(c->in[0]), GRAIN, adamw, (void *)c);
+}
+
+static void sgd(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const SgdAttr *a = c->attr;
+    const real *restrict grad = reals(c->in[0]);
+    real *restrict p = reals(c->out[0]), *restrict m = reals(c->out[1]);
+    const real lr = (real)a->lr, decay = (real)a->weight_decay, momentum = (real)a->momentum,
+               scale = (real)a->grad_scale;
+#pragma omp simd
+    for (int64_t i = begin; i < end; i++) {
+        m[i] = momentum * m[i] + (scale * grad[i] + decay * p[i]);
+        p[i] -= lr * m[i];
+    }
+}
+
+void KERNEL(sgd)(const Call *c) { pool_for(c->device->pool, tensor_count(c->in[0]), GRAIN, sgd, (void *)c); }
+
+/* ---- sums: over blocks of fixed size, in PARTS interleaved sums, so that neither threads nor vectors can
+ * change the order ---- */
+
+enum { BLOCK = 4096, PARTS = 16 };
+
+typedef double BlockSum(const real *x, int64_t n);
+
+typedef struct Sum {
+    const real *x;
+    int64_t n;
+    BlockSum *of_block;
+    double *block;
+} Sum;
+
+static double add_parts(const double part[PARTS]) {
+    double sum = 0;
+    for (int l = 0; l < PARTS; l++) sum += part[l];
+    return sum;
+}
+
+static double squares(const real *x, int64_t n) {
+    double part[PARTS] = {0};
+    int64_t i = 0;
+    for (; i + PARTS <= n; i += PARTS)
+#pragma omp simd
+        for (int l = 0; l < PARTS; l++) part[l] += (double)x[i + l] * (double)x[i + l];
+    for (int l = 0; l < n - i; l++) part[l] += (double)x[i + l] * (double)x[i + l];
+    return add_parts(part);
+}
+
+static double zeros(const real *x, int64_t n) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) count += x[i] == 0;
+    return (double)count;
+}
+
+static void sum_blocks(void *arg, int64_t begin, int64_t end) {
+    const Sum *s = arg;
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t rest = s->n - i * BLOCK;
+        s->block[i] = s->of_block(s->x + i * BLOCK, rest < BLOCK ? rest : BLOCK);
+    }
+}
+
+static void sum(const Call *c, BlockSum *of_block) {
+    CHECK(c->out[0]->dtype == F64, "the sum is F64");
+    const int64_t n = tensor_count(c->in[0]), blocks = (n + BLOCK - 1) / BLOCK;
+    Sum s = {reals(c->in[0]), n, of_block, mem_alloc((size_t)blocks * sizeof(double))};
+    pool_for(c->device->pool, blocks, grain_rows(BLOCK), sum_blocks, &s);
+    double total = 0;
+    for (int64_t i = 0; i < blocks; i++) total += s.block[i];
+    *(double *)c->out[0]->data = total;
+    free(s.block);
+}
+
+void KERNEL(sum_squares)(const Call *c) { sum(c, squares); }
+
+void KERNEL(count_zeros)(const Call *c) { sum(c, zeros); }

@@ -1,0 +1,51 @@
+/* Rotary position embedding (Su et al. 2021; Megatron-LM rope_utils.py): the first `dim` elements of a head
+ * are pairs (a, b) that turn to (a cos - b sin, b cos + a sin) by the angle of their token's position; the
+ * rest are copied. Written or added to: y. */
+#include "kernels/cpu/real.h"
+
+typedef struct Rope {
+    const Tensor *x, *cos, *sin, *position, *y;
+    RopeAttr attr;
+} Rope;
+
+static void rotate_head(const Rope *o, const real *x, const real *cos, const real *sin, real *y, bool add) {
+    const int64_t half = o->attr.dim / 2, d = tensor_width(o->x);
+    const int64_t step = o->attr.interleaved ? 2 : 1, other = o->attr.interleaved ? 1 : half;
+    const real sign = o->attr.inverse ? -1 : 1;
+#pragma omp simd
+    for (int64_t i = 0; i < half; i++) {
+        const int64_t a = step * i, b = a + other;
+        const real s = sign * sin[i], ya = x[a] * cos[i] - x[b] * s, yb = x[b] * cos[i] + x[a] * s;
+        y[a] = add ? y[a] + ya : ya;
+        y[b] = add ? y[b] + yb : yb;
+    }
+    for (int64_t i = 2 * half; i < d; i++) y[i] = add ? y[i] + x[i] : x[i];
+}
+
+static void rotate(void *arg, int64_t begin, int64_t end) {
+    const Rope *o = arg;
+    const Tensor *x = o->x, *y = o->y;
+    const int64_t s = x->dim[0], b = x->dim[1], half = o->attr.dim / 2, heads = x->dim[2] * x->dim[3];
+    for (int64_t token = begin; token < end; token++) {
+        const int64_t position = int64s(o->position)[token % b * s + token / b];
+        const real *cos = reals(o->cos) + position * half, *sin = reals(o->sin) + position * half;
+        for (int64_t h = token * heads; h < (token + 1) * heads; h++)
+            rotate_head(o, reals(x) + tensor_row_offset(x, h), cos, sin, reals(y) + tensor_row_offset(y, h),
+                        accumulates(y));
+    }
+}
+
+void KERNEL(rope)(const Call *c) {
+    Rope o = {.x = c->in[0],
+              .cos = c->in[1],
+              .sin = c->in[2],
+              .position = c->in[3],
+              .y = c->out[0],
+              .attr = *(const RopeAttr *)c->attr};
+    const int64_t tokens = o.x->dim[0] * o.x->dim[1], heads = o.x->dim[2] * o.x->dim[3];
+    for (int64_t i = 0; i < tokens; i++)
+        CHECK(int64s(o.position)[i] >= 0 && int64s(o.position)[i] < o.cos->dim[0],
+              "rope: position %lld, the table has %lld", (long long)int64s(o.position)[i],
+              (long long)o.cos->dim[0]);
+    pool_for(c->device->pool, tokens, grain_rows(heads * tensor_width(o.x)), rotate, &o);
+}

@@ -1,0 +1,58 @@
+/* Small matrix products inside a kernel. Each element of c is one chain of multiply-adds over k in order, so
+ * that it is the same bits whatever the other rows and columns are; vectors run along n. */
+#ifndef ISOTRON_KERNELS_CPU_TILE_H
+#define ISOTRON_KERNELS_CPU_TILE_H
+
+#include "kernels/cpu/real.h"
+
+/* Columns come in multiples of this; with TILE_ROWS rows the sums of c stay in registers. */
+enum { TILE_WIDTH = 64 / (int)sizeof(real), TILE_ROWS = 8 };
+
+static inline int64_t tile_round_up(int64_t n) { return (n + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH; }
+
+static inline real multiply_add(real a, real b, real c) {
+#if defined __FMA__ || defined __ARM_FEATURE_FMA
+    return REAL_MATH(__builtin_fma)(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+/* c[m,n] += a b, with element (i, p) of a at i * a_row + p * a_col, and b [k,n] and c of leading dimensions
+ * ldb and ldc. */
+typedef struct Tile {
+    int64_t m, n, k;
+    const real *a;
+    int64_t a_row, a_col;
+    const real *b;
+    int64_t ldb;
+    real *c;
+    int64_t ldc;
+} Tile;
+
+/* `rows` is a constant where this is inlined. */
+static inline __attribute__((always_inline)) void tile_block(const Tile *t, int rows, int64_t i, int64_t j) {
+    const real *a = t->a + i * t->a_row, *b = t->b + j;
+    real *c = t->c + i * t->ldc + j, sum[TILE_ROWS][TILE_WIDTH];
+    for (int r = 0; r < rows; r++)
+        for (int l = 0; l < TILE_WIDTH; l++) sum[r][l] = c[r * t->ldc + l];
+    for (int64_t p = 0; p < t->k; p++)
+        for (int r = 0; r < rows; r++) {
+            const real x = a[r * t->a_row + p * t->a_col];
+#pragma omp simd
+            for (int l = 0; l < TILE_WIDTH; l++) sum[r][l] = multiply_add(x, b[p * t->ldb + l], sum[r][l]);
+        }
+    for (int r = 0; r < rows; r++)
+        for (int l = 0; l < TILE_WIDTH; l++) c[r * t->ldc + l] = sum[r][l];
+}
+
+static inline void tile_gemm(Tile t) {
+    for (int64_t j = 0; j < t.n; j += TILE_WIDTH) {
+        int64_t i = 0;
+        for (; i + TILE_ROWS <= t.m; i += TILE_ROWS) tile_block(&t, TILE_ROWS, i, j);
+        for (; i + 2 <= t.m; i += 2) tile_block(&t, 2, i, j);
+        for (; i < t.m; i++) tile_block(&t, 1, i, j);
+    }
+}
+
+#endif
