@@ -1,0 +1,148 @@
+/* The rules of rules.def: all that are broken are reported at once. */
+#include "config/config.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+
+/* n is a multiple of d, or one of them is missing or out of range, which is another rule's sentence. */
+static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 0; }
+
+static bool even_rotary(const Config *c) {
+    int64_t head = c->kv_channels;
+    if (!i64_is_set(head)) {
+        if (c->hidden_size <= 0 || c->num_attention_heads <= 0) return true;
+        head = c->hidden_size / c->num_attention_heads;
+    }
+    if (!(head > 0 && head <= 65536 && c->rotary_percent >= 0 && c->rotary_percent <= 1)) return true;
+    int64_t dim = (int64_t)((double)head * c->rotary_percent);
+    return dim > 0 && dim % 2 == 0;
+}
+
+static bool valid_window(const Config *c) {
+    const I64List *w = &c->window_size;
+    return w->count == 0 || (w->count == 2 && w->at[0] >= -1 && w->at[1] >= -1);
+}
+
+static bool valid_window_pattern(const Config *c) {
+    if (!c->window_attn_skip_freq || c->num_layers < 1 || c->num_layers > 65536) return true;
+    bool *windowed = mem_zero((size_t)c->num_layers, sizeof *windowed);
+    bool valid = config_layer_pattern(c->window_attn_skip_freq, c->num_layers, windowed);
+    free(windowed);
+    return valid;
+}
+
+static bool known_modules(const Config *c) {
+    for (int64_t i = 0; i < c->recompute_modules.count; i++)
+        if (enum_find(RecomputeModule_spellings, c->recompute_modules.at[i]) < 0) return false;
+    return true;
+}
+
+static bool valid_batch_steps(const Config *c) { return config_batch_steps(c, NULL, 0) > 0; }
+
+static bool divisible_batches(const Config *c) {
+    int64_t n = config_batch_steps(c, NULL, 0);
+    if (n <= 0) return true;
+    BatchStep *steps = mem_zero((size_t)n, sizeof *steps);
+    n = config_batch_steps(c, steps, n);
+    bool divisible = true;
+    for (int64_t i = 0; i < n; i++) divisible &= divides(c->micro_batch_size, steps[i].size);
+    free(steps);
+    return divisible;
+}
+
+static bool warmup_before_decay_ends(const Config *c) {
+    bool by_samples = i64_is_set(c->train_samples);
+    int64_t train = by_samples ? c->train_samples : c->train_iters;
+    int64_t decay = by_samples ? c->lr_decay_samples : c->lr_decay_iters;
+    int64_t warmup = by_samples ? c->lr_warmup_samples : c->lr_warmup_iters;
+    if (!i64_is_set(decay)) decay = train;
+    if (f64_is_set(c->lr_warmup_fraction)) return c->lr_warmup_fraction < 1;
+    return decay <= 0 || warmup < decay;
+}
+
+static bool per_split_data(const Config *c) {
+    return c->train_data_path.count || c->valid_data_path.count || c->test_data_path.count;
+}
+
+typedef struct Rule {
+    unsigned check;
+    bool holds;
+    const char *sentence;
+} Rule;
+
+enum {
+#define RANGE(field, low, high)
+#define RULE(check, condition, sentence) +1
+    RULES = 0
+#include "config/rules.def"
+#undef RULE
+};
+
+static void evaluate(const Config *c, Rule out[RULES]) {
+    const Rule rules[] = {
+#define RULE(check, condition, sentence) {CHECK_##check, (condition), sentence},
+#include "config/rules.def"
+#undef RULE
+    };
+    memcpy(out, rules, sizeof rules);
+}
+#undef RANGE
+
+static const struct Range {
+    int option;
+    double low, high;
+} RANGES[] = {
+#define RANGE(field, low, high) {OPTION_##field, (double)(low), (double)(high)},
+#define RULE(check, condition, sentence)
+#include "config/rules.def"
+};
+
+static void check_range(const Config *c, const struct Range *r, Args *args) {
+    const Arg *row = &CONFIG_ROWS[r->option];
+    const void *value = config_value(c, r->option);
+    bool whole = row->type == ARG_I64;
+    if (whole ? !i64_is_set(*(const int64_t *)value) : !f64_is_set(*(const double *)value)) return;
+    double v = whole ? (double)*(const int64_t *)value : *(const double *)value;
+    if (v >= r->low && v <= r->high) return;
+    Str shown = {0};
+    arg_print(row, value, &shown);
+    args_problem(args, "--%.*s must be from %.16g to %.16g, not %s.", (int)arg_name_len(row), row->names, r->low, r->high,
+                 shown.s);
+    str_free(&shown);
+}
+
+/* The sentence with the options' values in place of %name. */
+static void fill(const Config *c, const char *sentence, Str *out) {
+    while (*sentence) {
+        size_t plain = strcspn(sentence, "%");
+        str_add(out, sentence, plain);
+        sentence += plain;
+        if (!*sentence) return;
+        size_t name = 1;
+        while (isalnum((unsigned char)sentence[name]) || sentence[name] == '-' || sentence[name] == '_') name++;
+        int option = config_find(sentence + 1, name - 1);
+        CHECK(option >= 0, "a rule names no option: %s", sentence);
+        Str value = {0};
+        arg_print(&CONFIG_ROWS[option], config_value(c, option), &value);
+        str_add(out, value.s, value.len < 200 ? value.len : 200);
+        str_free(&value);
+        sentence += name;
+    }
+}
+
+void config_check(const Config *c, unsigned checks, Args *args) {
+    if (!checks) return;
+    for (size_t i = 0; i < sizeof RANGES / sizeof RANGES[0]; i++) check_range(c, &RANGES[i], args);
+    Rule rules[RULES];
+    evaluate(c, rules);
+    for (int i = 0; i < RULES; i++) {
+        if (rules[i].holds || !(rules[i].check & checks)) continue;
+        Str sentence = {0};
+        fill(c, rules[i].sentence, &sentence);
+        args_problem(args, "%s", sentence.s);
+        str_free(&sentence);
+    }
+}

@@ -1,0 +1,74 @@
+#include "config/config.h"
+
+#include <string.h>
+
+#define ROW_flag ARG_FLAG
+#define ROW_off ARG_OFF
+#define ROW_i64 ARG_I64
+#define ROW_f64 ARG_F64
+#define ROW_text ARG_TEXT
+#define ROW_texts ARG_TEXTS
+#define ROW_i64s ARG_I64S
+
+const Arg CONFIG_ROWS[OPTIONS] = {
+#define OPTGROUP(constant, title) {.names = title, .type = ARG_GROUP},
+#define OPT(type, field, fallback, class, names, help)                                                       \
+    {names, ROW_##type, offsetof(Config, field), #fallback, NULL, help, false},
+#define OPTENUM(enumeration, field, fallback, class, names, help)                                            \
+    {names, ARG_ENUM, offsetof(Config, field), #fallback, enumeration##_spellings, help, false},
+#include "config/options.def"
+#undef OPTGROUP
+#undef OPT
+#undef OPTENUM
+};
+
+/* The parser stores a choice as an int. */
+#define OPTGROUP(constant, title)
+#define OPT(type, field, fallback, class, names, help)
+#define OPTENUM(enumeration, field, fallback, class, names, help)                                            \
+    _Static_assert(sizeof(((Config *)0)->field) == sizeof(int), #field);
+#include "config/options.def"
+#undef OPTGROUP
+#undef OPT
+#undef OPTENUM
+
+static const struct {
+    const char *field;
+    ConfigClass class;
+} FIELDS[OPTIONS] = {
+#define OPTGROUP(constant, title) {NULL, 0},
+#define OPT(type, field, fallback, class, names, help) {#field, CLASS_##class},
+#define OPTENUM(type, field, fallback, class, names, help) {#field, CLASS_##class},
+#include "config/options.def"
+};
+
+const char *config_field_name(int option) { return FIELDS[option].field; }
+ConfigClass config_option_class(int option) { return FIELDS[option].class; }
+
+const void *config_value(const Config *c, int option) { return (const char *)c + CONFIG_ROWS[option].offset; }
+
+int config_find(const char *name, size_t n) {
+    for (int i = 0; i < OPTIONS; i++) {
+        const Arg *row = &CONFIG_ROWS[i];
+        if (row->type != ARG_GROUP && arg_name_len(row) == n && !memcmp(row->names, name, n)) return i;
+    }
+    return -1;
+}
+
+ArgTable config_table(Config *c, uint64_t groups) {
+    return (ArgTable){.rows = CONFIG_ROWS, .count = OPTIONS, .accepted = groups, .target = c, .given = c->given};
+}
+
+void config_defaults(Config *c, Arena *arena) {
+    memset(c, 0, sizeof *c);
+    for (int i = 0; i < OPTIONS; i++) arg_default(&CONFIG_ROWS[i], (char *)c + CONFIG_ROWS[i].offset, arena);
+}
+
+Err config_parse(Config *c, Args *args, uint64_t groups, unsigned checks, int argc, char **argv) {
+    memset(c, 0, sizeof *c);
+    args_use(args, config_table(c, groups));
+    args_line(args, argc, argv);
+    if (args->help) return ERR_OK;
+    config_check(c, checks, args);
+    return args_end(args);
+}

@@ -1,0 +1,109 @@
+/* Everything that follows from the options, in one place (megatron/training/arguments.py validate_args, training.py
+ * get_optimizer_param_scheduler). The rules have bounded every option, so no product here overflows. */
+#include "config/config.h"
+
+#include <math.h>
+
+#include "base/fault.h"
+
+static int64_t either(int64_t given, int64_t otherwise) { return i64_is_set(given) ? given : otherwise; }
+static double either_f64(double given, double otherwise) { return f64_is_set(given) ? given : otherwise; }
+
+int64_t config_padded_vocab(const Config *c, int64_t vocab_size) {
+    int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;
+    return (vocab_size + unit - 1) / unit * unit;
+}
+
+static int64_t ffn_default(const Config *c) {
+    return c->activation == MLP_SWIGLU ? c->hidden_size * 8 / 3 / 64 * 64 : 4 * c->hidden_size;
+}
+
+static void windows(const Config *c, Arena *arena, Derived *d) {
+    bool *windowed = arena_alloc(arena, (size_t)c->num_layers * sizeof *windowed);
+    bool any = c->window_size.count == 2;
+    d->window_left = any ? c->window_size.at[0] : -1;
+    d->window_right = any ? c->window_size.at[1] : 0;
+    for (int64_t i = 0; i < c->num_layers; i++) windowed[i] = any;
+    if (any && c->window_attn_skip_freq)
+        CHECK(config_layer_pattern(c->window_attn_skip_freq, c->num_layers, windowed), "'%s'", c->window_attn_skip_freq);
+    d->layer_windowed = windowed;
+}
+
+static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d) {
+    d->ffn_hidden_size = either(c->ffn_hidden_size, ffn_default(c));
+    d->kv_channels = either(c->kv_channels, c->hidden_size / c->num_attention_heads);
+    d->num_query_groups = c->group_query_attention ? c->num_query_groups : c->num_attention_heads;
+    d->max_position_embeddings = either(c->max_position_embeddings, c->seq_length);
+    bool rope = c->position_embedding_type == POSITION_ROPE;
+    d->rotary_dim = rope ? (int64_t)((double)d->kv_channels * c->rotary_percent) : 0;
+    d->vocab_size = either(c->vocab_size, vocab_size);
+    d->padded_vocab_size = config_padded_vocab(c, d->vocab_size);
+    /* Megatron-LM turns bias_gelu_fusion off when there are no biases, and its unfused GELU is the erf form. */
+    bool by_bias = c->activation == MLP_GELU;
+    d->activation = !by_bias ? c->activation : c->add_bias_linear ? MLP_GELU_TANH : MLP_GELU_ERF;
+    d->init_std = c->init_method_std;
+    d->output_init_std = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
+    d->embedding_init_std = either_f64(c->embedding_init_method_std, c->init_method_std);
+    windows(c, arena, d);
+    if (c->recompute_granularity == RECOMPUTE_SELECTIVE) {
+        static const char *const fallback[] = {"core_attn"};
+        const char *const *names = c->recompute_modules.count ? c->recompute_modules.at : fallback;
+        int64_t n = c->recompute_modules.count ? c->recompute_modules.count : 1;
+        for (int64_t i = 0; i < n; i++) d->recompute_modules |= 1u << enum_find(RecomputeModule_spellings, names[i]);
+    }
+}
+
+/* How many whole batches there are within `samples`. */
+static int64_t whole_batches(const Derived *d, int64_t samples) {
+    int64_t consumed = 0, batches = 0;
+    for (int64_t i = 0; i < d->num_batch_steps; i++) {
+        int64_t size = d->batch_steps[i].size, n = (samples - consumed) / size;
+        if (consumed > samples) return batches;
+        if (i + 1 < d->num_batch_steps) {
+            int64_t until = d->batch_steps[i + 1].from_samples - consumed; /* may be reached already by the last batch */
+            int64_t in_step = until > 0 ? (until + size - 1) / size : 0;
+            if (in_step > n) return batches + n;
+            n = in_step;
+        }
+        batches += n;
+        consumed += n * size;
+    }
+    return batches;
+}
+
+static void schedule(const Config *c, Arena *arena, Derived *d) {
+    int64_t capacity = config_batch_steps(c, NULL, 0);
+    CHECK(capacity > 0, "batch size options that the rules let pass");
+    BatchStep *steps = arena_alloc(arena, (size_t)capacity * sizeof *steps);
+    d->num_batch_steps = config_batch_steps(c, steps, capacity);
+    d->batch_steps = steps;
+    d->global_batch_size = steps[d->num_batch_steps - 1].size;
+    d->micro_batch_size = either(c->micro_batch_size, d->global_batch_size);
+
+    bool by_samples = i64_is_set(c->train_samples);
+    int64_t batch = by_samples ? 1 : d->global_batch_size;
+    d->train_samples = by_samples ? c->train_samples : either(c->train_iters, 0) * batch;
+    d->train_iters = by_samples ? whole_batches(d, c->train_samples) : either(c->train_iters, 0);
+    int64_t decay = by_samples ? c->lr_decay_samples : c->lr_decay_iters;
+    int64_t wsd = by_samples ? c->lr_wsd_decay_samples : c->lr_wsd_decay_iters;
+    int64_t warmup = by_samples ? c->lr_warmup_samples : c->lr_warmup_iters;
+    d->lr_decay_steps = i64_is_set(decay) ? decay * batch : d->train_samples;
+    d->lr_wsd_decay_steps = either(wsd, 0) * batch;
+    d->lr_warmup_steps = f64_is_set(c->lr_warmup_fraction) ? c->lr_warmup_fraction * (double)d->lr_decay_steps
+                                                           : (double)(warmup * batch);
+    d->wd_incr_steps = d->train_samples;
+}
+
+void config_finish(const Config *c, Arena *arena, int64_t vocab_size, Derived *d) {
+    *d = (Derived){0};
+    model(c, arena, vocab_size, d);
+    schedule(c, arena, d);
+    d->decoupled_lr = either_f64(c->decoupled_lr, c->lr);
+    d->decoupled_min_lr = either_f64(c->decoupled_min_lr, c->min_lr);
+    bool constant = c->weight_decay_incr_style == WD_CONSTANT;
+    d->start_weight_decay = constant ? c->weight_decay : c->start_weight_decay;
+    d->end_weight_decay = constant ? c->weight_decay : c->end_weight_decay;
+    bool per_split = c->train_data_path.count || c->valid_data_path.count || c->test_data_path.count;
+    d->split = per_split ? NULL : c->split ? c->split : c->mock_data ? "1,1,1" : "969, 30, 1";
+    d->random_seed = (uint64_t)either(c->random_seed, c->seed);
+}

@@ -1,0 +1,60 @@
+/* docs/options.md, generated from options.def. */
+#include "config/config.h"
+
+#include <string.h>
+
+static const char *class_name(ConfigClass c) {
+    return c == CLASS_ARCH ? "ARCH" : c == CLASS_NUMERIC ? "NUMERIC" : c == CLASS_LAYOUT ? "LAYOUT" : "RUN";
+}
+
+/* A | would end the cell. */
+static void cell(const char *s, size_t n, Str *out) {
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] == '|') str_puts(out, "\\");
+        str_add(out, s + i, 1);
+    }
+}
+
+static void aliases(const Arg *row, Str *out) {
+    const char *s = row->names + arg_name_len(row);
+    while (*s) {
+        s++;
+        s += *s == '~';
+        size_t n = strcspn(s, "|"), name = strcspn(s, "|=");
+        str_printf(out, " Also `--%.*s`", (int)name, s);
+        if (name < n) str_printf(out, " for `%.*s`", (int)(n - name - 1), s + name + 1);
+        str_puts(out, ".");
+        s += n;
+    }
+}
+
+static void option(int i, Str *out) {
+    const Arg *row = &CONFIG_ROWS[i];
+    bool takes_value = row->type != ARG_FLAG && row->type != ARG_OFF;
+    Str value = {0};
+    arg_metavar(row, &value);
+    str_printf(out, "| `--%.*s", (int)arg_name_len(row), row->names);
+    if (takes_value) str_puts(out, " ");
+    if (takes_value) cell(value.s, value.len, out);
+    str_printf(out, "` | %s | %s | ", takes_value ? row->fallback : "", class_name(config_option_class(i)));
+    cell(row->help, strlen(row->help), out);
+    aliases(row, out);
+    str_puts(out, " |\n");
+    str_free(&value);
+}
+
+void config_options_md(Str *out) {
+    str_puts(out,
+             "# Options\n\n"
+             "Generated from `src/config/options.def`; the unit test `config/config` compares, and rewrites this file when it is run\n"
+             "with `ISOTRON_WRITE_DOCS=1`.\n\n"
+             "Spellings, defaults and meanings are Megatron-LM's. On the command line `--name value`; in a file given by\n"
+             "`--config` one `name = value` a line (flags: `name = true`), which the command line overrides. `none` means not\n"
+             "given. Classes: ARCH changes the model's function or shapes (kept in checkpoints), NUMERIC the rounding,\n"
+             "LAYOUT how the work is placed, RUN everything else.\n");
+    for (int i = 0; i < OPTIONS; i++) {
+        if (CONFIG_ROWS[i].type == ARG_GROUP)
+            str_printf(out, "\n## %s\n\n| Option | Default | Class | Meaning |\n|---|---|---|---|\n", CONFIG_ROWS[i].names);
+        else option(i, out);
+    }
+}

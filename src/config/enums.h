@@ -1,0 +1,20 @@
+/* The enumerated options of the program (enums.def): for each type its constants and a NULL-terminated list of spellings,
+ * Lane_spellings[LANE_BF16] == "bf16". */
+#ifndef ISOTRON_CONFIG_ENUMS_H
+#define ISOTRON_CONFIG_ENUMS_H
+
+#define ENUM(T) typedef enum T {
+#define CHOICE(constant, spelling) constant,
+#define END(T)                                                                                               \
+    }                                                                                                        \
+    T;                                                                                                       \
+    extern const char *const T##_spellings[];
+#include "config/enums.def"
+#undef ENUM
+#undef CHOICE
+#undef END
+
+/* Number of the constant with this spelling, -1 if there is none. */
+int enum_find(const char *const *spellings, const char *word);
+
+#endif

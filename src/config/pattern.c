@@ -1,0 +1,73 @@
+/* Layer patterns of Megatron-LM's --window-attn-skip-freq: a frequency, or an expression over lists of 0 and 1,
+ *   sum := product { "+" product }    product := item { "*" count }    item := "[" bits "]" | "(" sum ")"
+ * The entries are written as they are read, and there is no room for more than n of them. */
+#include "config/config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEPTH = 16 };
+
+typedef struct Pattern {
+    const char *at;
+    bool *out;
+    int64_t length, n; /* entries so far, and how many there must be */
+} Pattern;
+
+static bool sum(Pattern *p, int depth);
+
+static bool take(Pattern *p, char c) {
+    p->at += strspn(p->at, " ");
+    if (*p->at != c) return false;
+    p->at += c != 0;
+    return true;
+}
+
+static bool append(Pattern *p, bool value) {
+    if (p->length == p->n) return false;
+    p->out[p->length++] = value;
+    return true;
+}
+
+static bool bits(Pattern *p) {
+    do {
+        bool one = take(p, '1');
+        if (!one && !take(p, '0')) return false;
+        if (!append(p, one)) return false;
+    } while (take(p, ','));
+    return take(p, ']');
+}
+
+static bool product(Pattern *p, int depth) {
+    int64_t begin = p->length;
+    if (take(p, '[') ? !bits(p) : !(take(p, '(') && depth < DEPTH && sum(p, depth + 1) && take(p, ')'))) return false;
+    while (take(p, '*')) {
+        char *end;
+        long count = strtol(p->at, &end, 10);
+        int64_t once = p->length - begin;
+        if (end == p->at || count < 1) return false;
+        p->at = end;
+        for (long i = 1; i < count; i++)
+            for (int64_t k = 0; k < once; k++)
+                if (!append(p, p->out[begin + k])) return false;
+    }
+    return true;
+}
+
+static bool sum(Pattern *p, int depth) {
+    do
+        if (!product(p, depth)) return false;
+    while (take(p, '+'));
+    return true;
+}
+
+bool config_layer_pattern(const char *text, int64_t n, bool *out) {
+    char *end;
+    long frequency = strtol(text, &end, 10);
+    if (end != text && !*end) {
+        for (int64_t i = 0; i < n && frequency > 0; i++) out[i] = (i + 1) % frequency != 0;
+        return frequency > 0;
+    }
+    Pattern p = {text, out, 0, n};
+    return sum(&p, 0) && take(&p, 0) && p.length == n;
+}

@@ -1,0 +1,291 @@
+/* The option parser on a table of its own: values, spellings, sources, and what it says about mistakes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "unit/cmocka_all.h"
+
+#include "base/file.h"
+#include "base/philox.h"
+#include "config/args.h"
+
+typedef enum Color { RED, GREEN, BLUE } Color;
+static const char *const COLORS[] = {"red", "green", "blue", NULL};
+
+typedef struct Target {
+    bool loud, fused;
+    int64_t count;
+    double rate;
+    const char *path;
+    Color color;
+    TextList names;
+    I64List window;
+    int64_t other;
+} Target;
+
+static const Arg ROWS[] = {
+    {"loud", ARG_FLAG, offsetof(Target, loud), "off", NULL, "Be loud.", false},
+    {"no-fusion", ARG_OFF, offsetof(Target, fused), "on", NULL, "Not fused.", false},
+    {"count|old-count", ARG_I64, offsetof(Target, count), "none", NULL, "A count.", false},
+    {"rate", ARG_F64, offsetof(Target, rate), "1e-5", NULL, "A rate.", false},
+    {"path", ARG_TEXT, offsetof(Target, path), "none", NULL, "A path.", false},
+    {"color|green=green|~verdant=green", ARG_ENUM, offsetof(Target, color), "red", COLORS, "A color.", false},
+    {"names", ARG_TEXTS, offsetof(Target, names), "none", NULL, "Names.", false},
+    {"window", ARG_I64S, offsetof(Target, window), "none", NULL, "A window.", false},
+    {.names = "Elsewhere", .type = ARG_GROUP},
+    {"other", ARG_I64, offsetof(Target, other), "3", NULL, "Of another command.", false},
+};
+enum { NROWS = sizeof ROWS / sizeof ROWS[0] };
+
+typedef struct Case {
+    Arena *arena;
+    Args args;
+    Target t;
+    unsigned char given[NROWS];
+} Case;
+
+static void begin(Case *c, const char *operand) {
+    memset(c, 0, sizeof *c);
+    c->arena = arena_new();
+    args_init(&c->args, c->arena, "test [options]", operand);
+    args_use(&c->args, (ArgTable){ROWS, NROWS, 0, &c->t, c->given});
+}
+
+static void end(Case *c) {
+    args_free(&c->args);
+    arena_free(c->arena);
+}
+
+#define LINE(c, ...)                                                                                         \
+    args_line(&(c)->args, (int)(sizeof((char *[]){__VA_ARGS__}) / sizeof(char *)), (char *[]){__VA_ARGS__})
+#define TEXT(c, text) args_bytes(&(c)->args, "run.conf", text, sizeof text - 1)
+
+static void expect(Case *c, const char *sentences) {
+    Err e = args_end(&c->args);
+    assert_string_equal(c->args.problems.s ? c->args.problems.s : "", sentences);
+    assert_int_equal(e.code, *sentences ? ERR_USER : ERR_NONE);
+    end(c);
+}
+
+static void defaults_are_set(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    assert_false(c.t.loud);
+    assert_true(c.t.fused);
+    assert_false(i64_is_set(c.t.count));
+    assert_true(c.t.rate == 1e-5);
+    assert_null(c.t.path);
+    assert_int_equal(c.t.color, RED);
+    assert_int_equal(c.t.names.count + c.t.window.count, 0);
+    for (int i = 0; i < NROWS; i++) assert_int_equal(c.given[i], 0);
+    expect(&c, "");
+}
+
+static void line_sets_every_type(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, "DIR");
+    LINE(&c, "here", "--loud", "--no-fusion", "--count", "-12", "--rate=2.5e-3", "--path", "a b", "--color", "blue", "--names", "x",
+         "y", "--window", "(127,0)");
+    assert_true(c.t.loud);
+    assert_false(c.t.fused);
+    assert_int_equal(c.t.count, -12);
+    assert_true(c.t.rate == 2.5e-3);
+    assert_string_equal(c.t.path, "a b");
+    assert_int_equal(c.t.color, BLUE);
+    assert_int_equal(c.t.names.count, 2);
+    assert_string_equal(c.t.names.at[1], "y");
+    assert_int_equal(c.t.window.count, 2);
+    assert_int_equal(c.t.window.at[0], 127);
+    assert_int_equal(c.args.operands.count, 1);
+    assert_string_equal(c.args.operands.at[0], "here");
+    expect(&c, "");
+}
+
+static void file_sets_every_type(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    TEXT(&c, "# a comment\n\n loud = true\r\nno-fusion = true # why\ncount = none\nrate=3\npath = \"a # b\"\n"
+             "color = green\nnames = one \"two words\"\nwindow = 1, -1");
+    assert_true(c.t.loud);
+    assert_false(c.t.fused);
+    assert_true(c.t.rate == 3);
+    assert_string_equal(c.t.path, "a # b");
+    assert_int_equal(c.t.color, GREEN);
+    assert_string_equal(c.t.names.at[1], "two words");
+    assert_int_equal(c.t.window.at[1], -1);
+    expect(&c, "");
+}
+
+static void line_overrides_its_config_file(void **state) {
+    (void)state;
+    char path[] = "/tmp/isotron-conf-XXXXXX";
+    int fd = mkstemp(path);
+    static const char text[] = "count = 1\nloud = true\ngreen = true\nrate = 7\n";
+    assert_int_equal(write(fd, text, sizeof text - 1), (int)sizeof text - 1);
+    close(fd);
+    Case c;
+    begin(&c, NULL);
+    LINE(&c, "--count", "2", "--loud=false", "--green=false", "--config", path);
+    assert_int_equal(c.t.count, 2);
+    assert_false(c.t.loud);
+    assert_int_equal(c.t.color, RED);
+    assert_true(c.t.rate == 7);
+    expect(&c, "");
+    unlink(path);
+}
+
+static void spellings_stand_for_values(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    LINE(&c, "--verdant", "--old-count", "4");
+    assert_int_equal(c.t.color, GREEN);
+    assert_int_equal(c.t.count, 4);
+    assert_string_equal(c.args.notes.s, "--verdant is understood as Megatron-LM's --color green.\n");
+    expect(&c, "");
+}
+
+static void every_mistake_is_a_sentence(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    LINE(&c, "--coumt", "3", "--xyzzy", "--rate", "fast", "--count", "1.5", "--color", "pink", "--path", "--loud", "stray", "--loud",
+         "--window", "1,x", "--other", "3", "--green=maybe", "--config");
+    expect(&c, "--config expects the path of a file with `name = value` lines.\n"
+               "'--coumt' is not an option: did you mean --count?\n"
+               "'--xyzzy' is not an option: see --help for those there are.\n"
+               "--rate expects a number, not 'fast'.\n"
+               "--count expects a whole number, not '1.5'.\n"
+               "--color expects one of red, green, blue, not 'pink'.\n"
+               "--path expects a value, but none follows.\n"
+               "'stray' does not belong to any option: options begin with two dashes.\n"
+               "--loud is given twice: keep one of them.\n"
+               "--window expects whole numbers, not '1,x'.\n"
+               "--other is not an option of this command: leave it out.\n"
+               "--green expects true or false, not 'maybe'.\n"
+               "--green is given twice: keep one of them (it is a spelling of color).\n");
+}
+
+static void every_mistake_in_a_file_has_its_line(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    TEXT(&c, "coumt = 3\ncount\nrate =\nloud = yes\nother = 4\npath = \"open\nnames = \"open\ncount = 99999999999999999999\n= 3\n"
+             "nul = \0\n\xff\xfe = \x01");
+    assert_int_equal(c.t.other, 4); /* a file describes a whole run, also what this command does not use */
+    expect(&c, "run.conf:1: 'coumt' is not an option: did you mean count?\n"
+               "run.conf:2: 'count' is not a `name = value` line.\n"
+               "run.conf:3: rate expects a value, but none follows.\n"
+               "run.conf:4: loud expects true or false, not 'yes'.\n"
+               "run.conf:6: the quote in the value of path does not end.\n"
+               "run.conf:7: the quote in the value of names does not end.\n"
+               "run.conf:8: count expects a whole number, not '99999999999999999999'.\n"
+               "run.conf:9: '= 3' is not a `name = value` line.\n"
+               "run.conf:10: the line holds a NUL byte: this is not a text file.\n"
+               "run.conf:11: '\\xff\\xfe' is not an option: see --help for those there are.\n");
+}
+
+static void numbers_must_be_finite_and_whole(void **state) {
+    (void)state;
+    static const char *const bad[] = {"nan", "inf", "1e999", " 1", "1 ", "", "0x", "1,5"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        Case c;
+        begin(&c, NULL);
+        LINE(&c, "--rate", (char *)bad[i]);
+        assert_int_equal(c.args.num_problems, 1);
+        end(&c);
+    }
+}
+
+static void a_missing_file_is_a_sentence(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    LINE(&c, "--config=/nowhere/run.conf");
+    assert_int_equal(args_end(&c.args).code, ERR_USER);
+    assert_non_null(strstr(c.args.problems.s, "/nowhere/run.conf"));
+    end(&c);
+}
+
+static void required_options_are_demanded(void **state) {
+    (void)state;
+    static const Arg rows[] = {{"input", ARG_TEXT, 0, "none", NULL, "The file to read.", true}};
+    const char *input;
+    Arena *arena = arena_new();
+    Args args;
+    args_init(&args, arena, "test", NULL);
+    args_use(&args, (ArgTable){.rows = rows, .count = 1, .target = &input});
+    assert_string_equal(args_end(&args).msg, "--input is required: The file to read.");
+    args_free(&args);
+    arena_free(arena);
+}
+
+static void help_lists_what_the_command_accepts(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    LINE(&c, "--help");
+    assert_true(c.args.help);
+    Str help = {0};
+    args_help(&c.args, &help);
+    assert_non_null(strstr(help.s, "usage: test [options]"));
+    assert_non_null(strstr(help.s, "--color {red|green|blue}\n        A color. Default: red. Also: --green --verdant."));
+    assert_null(strstr(help.s, "--other"));
+    str_free(&help);
+    expect(&c, "");
+}
+
+/* Long lines, many lines and any bytes: at most ARG_PROBLEMS sentences, each one line, never a crash or a stall. */
+static void any_bytes_are_survived(void **state) {
+    (void)state;
+    static const char seed[] = "count = 12\nrate = 1e-3 # c\nnames = a \"b c\" d\nwindow = 1,2\ncolor = blue\nloud = true\n";
+    for (uint64_t round = 0; round < 3000; round++) {
+        char text[sizeof seed];
+        memcpy(text, seed, sizeof seed);
+        for (uint64_t k = 0; k < 1 + round % 8; k++)
+            text[philox_u32(1, round, 2 * k) % (sizeof seed - 1)] = (char)philox_u32(1, round, 2 * k + 1);
+        Case c;
+        begin(&c, NULL);
+        args_bytes(&c.args, "fuzz", text, philox_u32(2, round, 0) % sizeof seed);
+        args_end(&c.args);
+        end(&c);
+    }
+    enum { BIG = 10 << 20 };
+    char *big = mem_alloc(BIG);
+    for (int fill = 0; fill < 4; fill++) {
+        memset(big, "x\nx\""[fill], BIG);
+        if (fill == 2) memcpy(big, "names = ", 8);
+        if (fill == 3)
+            for (int i = 0; i < BIG; i++) big[i] = "k=\n"[i % 3];
+        Case c;
+        begin(&c, NULL);
+        args_bytes(&c.args, "big", big, BIG);
+        int64_t lines = 0;
+        for (size_t i = 0; i < c.args.problems.len; i++) lines += c.args.problems.s[i] == '\n';
+        assert_int_equal(lines, fill == 1 ? 0 : fill == 3 ? ARG_PROBLEMS : 1);
+        end(&c);
+    }
+    free(big);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_set),
+        cmocka_unit_test(line_sets_every_type),
+        cmocka_unit_test(file_sets_every_type),
+        cmocka_unit_test(line_overrides_its_config_file),
+        cmocka_unit_test(spellings_stand_for_values),
+        cmocka_unit_test(every_mistake_is_a_sentence),
+        cmocka_unit_test(every_mistake_in_a_file_has_its_line),
+        cmocka_unit_test(numbers_must_be_finite_and_whole),
+        cmocka_unit_test(a_missing_file_is_a_sentence),
+        cmocka_unit_test(required_options_are_demanded),
+        cmocka_unit_test(help_lists_what_the_command_accepts),
+        cmocka_unit_test(any_bytes_are_survived),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
