@@ -64,43 +64,51 @@ float f16_to_float(uint16_t h) {
     return float_of(sign | ((mag << 13) + 0x38000000u));
 }
 
-static double load(const void *p, DType t, size_t i) {
-    switch (t) {
+static void to_float(float *dst, const void *src, DType from, size_t n) {
+    const double *f64 = src;
+    const uint16_t *bits = src;
+    switch (from) {
     case F64:
-        return ((const double *)p)[i];
-    case F32:
-        return (double)((const float *)p)[i];
+        for (size_t i = 0; i < n; i++) dst[i] = (float)f64[i];
+        break;
     case BF16:
-        return (double)bf16_to_float(((const uint16_t *)p)[i]);
+        for (size_t i = 0; i < n; i++) dst[i] = bf16_to_float(bits[i]);
+        break;
     case F16:
-        return (double)f16_to_float(((const uint16_t *)p)[i]);
-    default:
-        fault(__FILE__, __LINE__, "float type", "cannot convert from %s", dtype_name(t));
+        for (size_t i = 0; i < n; i++) dst[i] = f16_to_float(bits[i]);
+        break;
+    default: fault(__FILE__, __LINE__, "float type", "cannot convert from %s", dtype_name(from));
     }
 }
 
+static void from_float(void *dst, DType to, const float *src, size_t n) {
+    double *f64 = dst;
+    uint16_t *bits = dst;
+    switch (to) {
+    case F64:
+        for (size_t i = 0; i < n; i++) f64[i] = (double)src[i];
+        break;
+    case BF16:
+        for (size_t i = 0; i < n; i++) bits[i] = bf16_from_float(src[i]);
+        break;
+    case F16:
+        for (size_t i = 0; i < n; i++) bits[i] = f16_from_float(src[i]);
+        break;
+    default: fault(__FILE__, __LINE__, "float type", "cannot convert to %s", dtype_name(to));
+    }
+}
+
+enum { CHUNK = 256 };
+
 void dtype_convert(void *dst, DType to, const void *src, DType from, size_t n) {
-    if (to == from) {
-        memmove(dst, src, n * dtype_size(to));
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        double x = load(src, from, i);
-        switch (to) {
-        case F64:
-            ((double *)dst)[i] = x;
-            break;
-        case F32:
-            ((float *)dst)[i] = (float)x;
-            break;
-        case BF16:
-            ((uint16_t *)dst)[i] = bf16_from_float((float)x);
-            break;
-        case F16:
-            ((uint16_t *)dst)[i] = f16_from_float((float)x);
-            break;
-        default:
-            fault(__FILE__, __LINE__, "float type", "cannot convert to %s", dtype_name(to));
+    if (to == from) memmove(dst, src, n * dtype_size(to));
+    else if (to == F32) to_float(dst, src, from, n);
+    else if (from == F32) from_float(dst, to, src, n);
+    else
+        for (size_t i = 0; i < n; i += CHUNK) {
+            float chunk[CHUNK];
+            size_t m = n - i < CHUNK ? n - i : CHUNK;
+            to_float(chunk, (const char *)src + i * dtype_size(from), from, m);
+            from_float((char *)dst + i * dtype_size(to), to, chunk, m);
         }
-    }
 }

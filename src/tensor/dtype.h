@@ -24,7 +24,7 @@ float bf16_to_float(uint16_t);
 uint16_t f16_from_float(float);
 float f16_to_float(uint16_t);
 
-/* Converts n contiguous elements between any two float types. */
+/* Converts n contiguous elements between any two float types; from F64 to 16 bits by way of float. */
 void dtype_convert(void *dst, DType dst_type, const void *src, DType src_type, size_t n);
 
 #endif

@@ -1,0 +1,163 @@
+#include "unit/cmocka_all.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "param/param.h"
+
+static ParamSpec matrix(const char *name, int64_t rows, int64_t padded, int64_t columns) {
+    return (ParamSpec){.name = name,
+                       .ndim = 2,
+                       .dim = {rows, columns},
+                       .padded = padded,
+                       .tp_split = 0,
+                       .init = {INIT_NORMAL, 0.02}};
+}
+
+/* Megatron's fused QKV with 2 groups of [2 queries of 3 rows | k of 3 | v of 3]. */
+static void parts_of_fused_qkv(void **state) {
+    (void)state;
+    Registry *r = registry_new();
+    ParamSpec spec = matrix("qkv", 24, 0, 5);
+    spec.groups = 2, spec.n_parts = 3;
+    spec.parts[0] = (ParamPart){"q", 6}, spec.parts[1] = (ParamPart){"k", 3},
+    spec.parts[2] = (ParamPart){"v", 3};
+    Param *p = param_add(r, spec);
+    const int64_t q[] = {0, 1, 2, 3, 4, 5, 12, 13, 14, 15, 16, 17}, k[] = {6, 7, 8, 18, 19, 20},
+                  v[] = {9, 10, 11, 21, 22, 23};
+    assert_int_equal(param_part_rows(p, 0), 12);
+    assert_int_equal(param_part_rows(p, 1), 6);
+    for (int i = 0; i < 12; i++) assert_int_equal(param_part_row(p, 0, i), q[i]);
+    for (int i = 0; i < 6; i++) assert_int_equal(param_part_row(p, 1, i), k[i]);
+    for (int i = 0; i < 6; i++) assert_int_equal(param_part_row(p, 2, i), v[i]);
+    Param *whole = param_add(r, matrix("whole", 7, 0, 2));
+    assert_int_equal(param_part_rows(whole, 0), 7);
+    for (int i = 0; i < 7; i++) assert_int_equal(param_part_row(whole, 0, i), i);
+    registry_free(r);
+}
+
+static void layout_is_aligned_and_registered_once(void **state) {
+    (void)state;
+    Registry *r = registry_new();
+    Param *a = param_add(r, matrix("a", 5, 8, 3)), *b = param_add(r, matrix("b", 100, 0, 7));
+    assert_int_equal(a->offset, 0);
+    assert_int_equal(a->count, 24);
+    assert_int_equal(param_logical_count(a), 15);
+    assert_int_equal(b->offset, PARAM_ALIGN);
+    assert_int_equal(r->elements, PARAM_ALIGN + 704);
+    assert_ptr_equal(registry_find(r, "b"), b);
+    assert_null(registry_find(r, "c"));
+    FaultScope scope = {.where = "test"};
+    jmp_buf jump;
+    scope.catch_jmp = &jump;
+    FaultScope *old = fault_scope(&scope);
+    if (!setjmp(jump)) {
+        param_add(r, matrix("a", 1, 0, 1));
+        fail();
+    }
+    fault_scope(old);
+    assert_non_null(strstr(scope.message, "parameter 'a' is registered twice"));
+    registry_free(r);
+}
+
+static double value(const Tensor *t, int64_t i) {
+    double x;
+    dtype_convert(&x, F64, (char *)t->data + (size_t)i * dtype_size((DType)t->dtype), (DType)t->dtype, 1);
+    return x;
+}
+
+/* Five standard errors of each moment: mean s/sqrt(n), variance s^2 sqrt(2/n), fourth moment s^4 sqrt(96/n).
+ */
+static void init_is_normal_with_the_given_deviation(void **state) {
+    (void)state;
+    Registry *r = registry_new();
+    Device *d = device_cpu(1);
+    Param *p = param_add(r, matrix("w", 500, 0, 401));
+    ParamSpec one = matrix("gain", 9, 0, 1);
+    one.ndim = 1, one.init = (Init){INIT_CONSTANT, 1};
+    Param *gain = param_add(r, one);
+    registry_allocate(r, d, F64);
+    registry_init(r, 1234);
+    const double n = 500 * 401, s = 0.02;
+    double sum = 0, square = 0, fourth = 0;
+    for (int64_t i = 0; i < 500 * 401; i++) {
+        const double x = value(&p->value, i) / s;
+        sum += x, square += x * x, fourth += x * x * x * x;
+    }
+    assert_true(fabs(sum / n) < 5 / sqrt(n));
+    assert_true(fabs(square / n - 1) < 5 * sqrt(2 / n));
+    assert_true(fabs(fourth / n - 3) < 5 * sqrt(96 / n));
+    for (int i = 0; i < 9; i++) assert_true(value(&gain->value, i) == 1);
+    registry_free(r), device_free(d);
+}
+
+typedef struct Model {
+    Registry *r;
+    Device *d;
+    Param *w, *v;
+} Model;
+
+static Model model(DType storage, int64_t padded, bool v_first, uint64_t seed) {
+    Model m = {registry_new(), device_cpu(1), NULL, NULL};
+    if (v_first) m.v = param_add(m.r, matrix("v", 6, 0, 5));
+    m.w = param_add(m.r, matrix("w", 13, padded, 5));
+    if (!v_first) m.v = param_add(m.r, matrix("v", 6, 0, 5));
+    registry_allocate(m.r, m.d, storage);
+    registry_init(m.r, seed);
+    return m;
+}
+
+static void model_free(Model *m) { registry_free(m->r), device_free(m->d); }
+
+static void init_depends_on_seed_name_and_index_only(void **state) {
+    (void)state;
+    Model want = model(F64, 0, false, 7);
+    for (DType storage = F64; storage <= F16; storage++)
+        for (int variant = 0; variant < 4; variant++) {
+            Model m = model(storage, variant & 1 ? 16 : 0, variant & 2, 7);
+            const DType precise = storage == F64 ? F64 : F32;
+            assert_int_equal(m.w->master.dtype, precise);
+            for (int64_t i = 0; i < 65; i++) {
+                assert_true(value(&m.w->master, i) == value(&want.w->master, i));
+                float x = (float)value(&want.w->master, i);
+                const double rounded = storage == BF16  ? (double)bf16_to_float(bf16_from_float(x))
+                                       : storage == F16 ? (double)f16_to_float(f16_from_float(x))
+                                                        : (double)x;
+                assert_true(value(&m.w->value, i) == rounded);
+            }
+            for (int64_t i = 0; i < 30; i++) assert_true(value(&m.v->master, i) == value(&want.v->master, i));
+            for (int64_t i = 65; i < m.w->count; i++) assert_true(value(&m.w->value, i) == 0);
+            model_free(&m);
+        }
+    Model other = model(F64, 0, false, 8);
+    assert_true(value(&other.w->master, 0) != value(&want.w->master, 0));
+    assert_true(value(&want.v->master, 0) != value(&want.w->master, 0));
+    model_free(&other), model_free(&want);
+}
+
+static void gradients_are_zeroed_and_linked(void **state) {
+    (void)state;
+    Model m = model(BF16, 16, false, 7);
+    assert_ptr_equal(m.w->value.grad, &m.w->main_grad);
+    assert_int_equal(m.w->main_grad.dtype, F32);
+    assert_int_equal(m.w->main_grad.flags, TENSOR_ACCUM | TENSOR_MAIN_GRAD);
+    float *g = m.w->main_grad.data;
+    for (int i = 0; i < 80; i++) g[i] = 1;
+    registry_zero_grads(m.r);
+    for (int i = 0; i < 80; i++) assert_true(g[i] == 0);
+    assert_int_equal(registry_bytes(m.r), m.r->elements * (2 + 4 + 4));
+    model_free(&m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_of_fused_qkv),
+        cmocka_unit_test(layout_is_aligned_and_registered_once),
+        cmocka_unit_test(init_is_normal_with_the_given_deviation),
+        cmocka_unit_test(init_depends_on_seed_name_and_index_only),
+        cmocka_unit_test(gradients_are_zeroed_and_linked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

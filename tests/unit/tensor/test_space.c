@@ -1,0 +1,117 @@
+#include "unit/cmocka_all.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/philox.h"
+#include "tensor/device.h"
+#include "tensor/tensor.h"
+
+enum { A = SPACE_ALIGN };
+
+static void first_fit_and_merging(void **state) {
+    (void)state;
+    Device *d = device_null();
+    Space *s = space_new(d, "test", 10 * A);
+    char *a = space_take(s, 2 * A), *b = space_take(s, 1), *c = space_take(s, 3 * A), *e = space_take(s, A);
+    assert_ptr_equal(b, a + 2 * A); /* sizes are rounded up */
+    assert_ptr_equal(c, a + 3 * A);
+    assert_ptr_equal(e, a + 6 * A);
+    assert_int_equal(space_used(s), 7 * A);
+    space_give(s, a, 2 * A);
+    space_give(s, c, 3 * A);
+    assert_ptr_equal(space_take(s, A), a);         /* the first hole that is large enough */
+    assert_ptr_equal(space_take(s, 2 * A), c);     /* the rest of the first hole is too small */
+    space_give(s, b, 1);                           /* joins the hole on its left */
+    assert_ptr_equal(space_take(s, 2 * A), a + A); /* which now holds two units */
+    space_give(s, c, 2 * A);                       /* joins the hole on its right */
+    assert_ptr_equal(space_take(s, 3 * A), c);
+    assert_int_equal(space_peak(s), 7 * A);
+    space_reset(s);
+    assert_int_equal(space_used(s), 0);
+    assert_ptr_equal(space_take(s, 10 * A), a);
+    assert_int_equal(space_peak(s), 10 * A);
+    space_free(s), device_free(d);
+}
+
+/* Random traffic: blocks never overlap and keep what was written, and all memory is one hole again at the
+ * end. */
+static void random_traffic(void **state) {
+    (void)state;
+    enum { BLOCKS = 40, STEPS = 5000 };
+    Device *d = device_cpu(1);
+    Space *s = space_new(d, "test", SPACE_UNPLANNED);
+    unsigned char *block[BLOCKS] = {0};
+    size_t size[BLOCKS] = {0};
+    for (uint64_t i = 0; i < STEPS; i++) {
+        const uint32_t which = philox_u32(1, 2, 2 * i) % BLOCKS;
+        if (block[which]) {
+            for (size_t j = 0; j < size[which]; j++) assert_int_equal(block[which][j], which);
+            space_give(s, block[which], size[which]);
+            block[which] = NULL;
+            continue;
+        }
+        size[which] = philox_u32(1, 2, 2 * i + 1) % 3000;
+        block[which] = space_take(s, size[which]);
+        assert_int_equal((uintptr_t)block[which] % A, 0);
+        memset(block[which], (int)which, size[which]);
+    }
+    for (int i = 0; i < BLOCKS; i++)
+        if (block[i]) space_give(s, block[i], size[i]);
+    assert_int_equal(space_used(s), 0);
+    const size_t peak = space_peak(s);
+    char *first = space_take(s, 1);
+    space_give(s, first, 1);
+    assert_ptr_equal(space_take(s, peak), first);
+    assert_int_equal(space_peak(s), peak);
+    space_free(s), device_free(d);
+}
+
+static void a_full_space_is_a_fault_that_names_it(void **state) {
+    (void)state;
+    Device *d = device_null();
+    Space *s = space_new(d, "activation", 2 * A);
+    space_take(s, A);
+    FaultScope scope = {.where = "test"};
+    jmp_buf jump;
+    scope.catch_jmp = &jump;
+    FaultScope *old = fault_scope(&scope);
+    if (!setjmp(jump)) {
+        space_take(s, A + 1);
+        fail();
+    }
+    fault_scope(old);
+    assert_non_null(
+        strstr(scope.message, "activation memory is full: 257 bytes asked for, 256 of 512 in use"));
+    space_free(s), device_free(d);
+}
+
+static void rows_of_strided_views(void **state) {
+    (void)state;
+    Tensor t = tensor_make(NULL, F32, 4, (int64_t[]){3, 2, 5, 7});
+    assert_true(tensor_is_contiguous(&t));
+    assert_int_equal(tensor_count(&t), 210);
+    assert_int_equal(tensor_bytes(&t), 840);
+    assert_int_equal(tensor_rows(&t), 30);
+    for (int64_t r = 0; r < 30; r++) assert_int_equal(tensor_row_offset(&t, r), 7 * r);
+    Tensor v = t; /* the middle three of the five rows */
+    v.dim[2] = 3;
+    assert_false(tensor_is_contiguous(&v));
+    assert_int_equal(tensor_row_offset(&v, 4), 5 * 7 + 7);
+    assert_int_equal(tensor_row_offset(&v, 17), (2 * 10 + 5 + 2) * 7);
+    v.dim[0] = v.dim[1] = 1; /* strides of dimensions of size 1 do not matter */
+    assert_true(tensor_is_contiguous(&v));
+    char text[64];
+    assert_string_equal(tensor_describe(&v, text, sizeof text), "F32 [1, 1, 3, 7]");
+    assert_false(tensor_same_shape(&t, &v));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(first_fit_and_merging),
+        cmocka_unit_test(random_traffic),
+        cmocka_unit_test(a_full_space_is_a_fault_that_names_it),
+        cmocka_unit_test(rows_of_strided_views),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
