@@ -43,15 +43,19 @@ Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
     for (const char *p = text + strcspn(text, NUMBER); *p; p += strcspn(p, NUMBER)) {
         char number[64] = "", *end;
         size_t length = strspn(p, NUMBER);
-        if (n == SPLIT_COUNT) return err_user("the split '%s' has more than three parts; give train, valid and test", text);
+        if (n == SPLIT_COUNT)
+            return err_user("the split '%s' has more than three parts; give train, valid and test", text);
         if (length < sizeof number) memcpy(number, p, length);
         w[n++] = strtod(number, &end);
         if (end == number || *end)
-            return err_user("'%.*s' in the split '%s' is not a number; write for example 969,30,1", (int)length, p, text);
+            return err_user("'%.*s' in the split '%s' is not a number; write for example 969,30,1",
+                            (int)length, p, text);
         p += length;
     }
     double sum = numpy_sum(w, SPLIT_COUNT), low = 0;
-    if (!(sum > 0)) return err_user("the split '%s' gives nothing to train, valid or test; write for example 969,30,1", text);
+    if (!(sum > 0))
+        return err_user("the split '%s' gives nothing to train, valid or test; write for example 969,30,1",
+                        text);
     if (isinf(sum)) return err_user("the numbers of the split '%s' are too large", text);
     for (int i = 0; i < SPLIT_COUNT; i++) {
         double high = low + w[i] / sum;
@@ -62,13 +66,15 @@ Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
 }
 
 void split_elements(const SplitRange *s, int64_t n, int64_t *begin, int64_t *end) {
-    *begin = (int64_t)nearbyint(s->low * (double)n); /* the default rounding mode is half to even, as Python's round */
+    *begin = (int64_t)nearbyint(s->low *
+                                (double)n); /* the default rounding mode is half to even, as Python's round */
     *end = (int64_t)nearbyint(s->high * (double)n);
     if (*end > n) *end = n;
     if (*begin > *end) *begin = *end;
 }
 
-/* Python's float(text) for the plain decimal numbers that weights are: blanks around it, nothing else after it. */
+/* Python's float(text) for the plain decimal numbers that weights are: blanks around it, nothing else after
+ * it. */
 static bool parse_weight(const char *text, double *out) {
     char *end;
     *out = strtod(text, &end);
@@ -84,7 +90,8 @@ static char *trimmed(const char *s) {
     return mem_printf("%.*s", (int)n, s);
 }
 
-/* Pairs whose first halves are all numbers are weights; none a number is a list of prefixes; a mixture is a mistake. */
+/* Pairs whose first halves are all numbers are weights; none a number is a list of prefixes; a mixture is a
+ * mistake. */
 static Err parse_weights(const char *const *entries, int n, double **out) {
     double *w = mem_zero((size_t)n / 2, sizeof *w);
     int numbers = 0;
@@ -94,9 +101,13 @@ static Err parse_weights(const char *const *entries, int n, double **out) {
     double sum = 0;
     for (int i = 0; i < n / 2 && numbers && !e.code; i++) {
         if (numbers < n / 2)
-            e = err_user("the data path mixes prefixes with and without a weight ('%s'); give every dataset a weight or none", entries[2 * i]);
+            e = err_user("the data path mixes prefixes with and without a weight ('%s'); give every dataset "
+                         "a weight or none",
+                         entries[2 * i]);
         else if (!(w[i] > 0) || isinf(sum += w[i]))
-            e = err_user("the weight %s of dataset '%s' must be a positive number; leave the dataset out instead", entries[2 * i], entries[2 * i + 1]);
+            e = err_user(
+                "the weight %s of dataset '%s' must be a positive number; leave the dataset out instead",
+                entries[2 * i], entries[2 * i + 1]);
     }
     if (e.code || !numbers) free(w);
     return e;
@@ -130,7 +141,8 @@ int64_t blend_request(int64_t total, double weight, double surplus) {
 }
 
 /* limits: NULL, or how many samples each dataset has to give. */
-static void draw(const double *weights, const int64_t *limits, int n, int64_t size, int16_t *dataset, int64_t *sample) {
+static void draw(const double *weights, const int64_t *limits, int n, int64_t size, int16_t *dataset,
+                 int64_t *sample) {
     CHECK(n >= 1 && n <= BLEND_MAX, "%d datasets are blended", n);
     int64_t *drawn = mem_zero((size_t)n, sizeof *drawn);
     for (int64_t s = 0; s < size; s++) {
@@ -138,7 +150,8 @@ static void draw(const double *weights, const int64_t *limits, int n, int64_t si
         int best = 0;
         for (int d = 0; d < n; d++) {
             if (limits && drawn[d] == limits[d]) continue;
-            double behind = weights[d] * t - (double)drawn[d];
+            volatile double due = weights[d] * t; /* rounded on its own: a fused multiply-add draws differently */
+            double behind = due - (double)drawn[d];
             if (behind > most) most = behind, best = d;
         }
         dataset[s] = (int16_t)best;

@@ -1,6 +1,6 @@
-/* Which documents and which samples: splits of a dataset, blends of several, and how many samples each must give.
- * Source: Megatron-LM core/datasets/blended_megatron_dataset_{config,builder}.py, utils.py and helpers.cpp; all
- * arithmetic is the float64 arithmetic of Python and numpy there, to the last bit. */
+/* Which documents and which samples: splits of a dataset, blends of several, and how many samples each must
+ * give. Source: Megatron-LM core/datasets/blended_megatron_dataset_{config,builder}.py, utils.py and
+ * helpers.cpp; all arithmetic is the float64 arithmetic of Python and numpy there, to the last bit. */
 #ifndef ISOTRON_DATA_BLEND_H
 #define ISOTRON_DATA_BLEND_H
 
@@ -27,7 +27,8 @@ void split_elements(const SplitRange *, int64_t n, int64_t *begin, int64_t *end)
 typedef struct Blend {
     int n;
     char **prefixes; /* owned, blanks trimmed */
-    double *weights; /* [n] normalised; NULL if only prefixes were given: then the lengths of the datasets decide */
+    double *weights; /* [n] normalised; NULL if only prefixes were given: then the lengths of the datasets
+                        decide */
 } Blend;
 
 /* An odd number of entries, or one without a number at an even place, is a list of prefixes. */
@@ -38,7 +39,8 @@ void blend_free(Blend *);
 void blend_normalize(double *weights, int n);
 /* Samples of a dataset of weight w in a blend of `total`: ceil(total * w). */
 int64_t blend_target(int64_t total, double weight);
-/* Samples to prepare for it: ceil(target * (1 + surplus)), since the blend may draw a little past the target. */
+/* Samples to prepare for it: ceil(target * (1 + surplus)), since the blend may draw a little past the target.
+ */
 int64_t blend_request(int64_t total, double weight, double surplus);
 
 enum { BLEND_MAX = 32766 }; /* dataset numbers are int16 */
@@ -46,7 +48,8 @@ enum { BLEND_MAX = 32766 }; /* dataset numbers are int16 */
 /* For s = 0 .. size-1 draws the next sample of the dataset that is furthest behind its weight: the largest
  * weight[d] * max(s, 1) - drawn[d], the first of equals. */
 void blend_indices(const double *weights, int n, int64_t size, int16_t *dataset, int64_t *sample);
-/* Draws exactly sizes[d] samples from each dataset by the same rule; outputs have room for the sum of the sizes. */
+/* Draws exactly sizes[d] samples from each dataset by the same rule; outputs have room for the sum of the
+ * sizes. */
 void blend_indices_exhaustive(const int64_t *sizes, int n, int16_t *dataset, int64_t *sample);
 
 #endif

@@ -21,14 +21,18 @@ static void describe_mix(const BlendedDataset *d, const Mix *m, Str *out) {
     for (int i = 0; i < d->n; i++) {
         str_puts(out, i ? "," : "");
         describe_newline(out, 2);
-        if (m->weights) describe_double(out, m->weights[i]);
-        else str_printf(out, "%" PRId64, m->sizes[i]);
+        if (m->weights)
+            describe_double(out, m->weights[i]);
+        else
+            str_printf(out, "%" PRId64, m->sizes[i]);
     }
     describe_newline(out, 1);
     str_puts(out, "],");
     describe_newline(out, 1);
-    if (m->weights) str_printf(out, "\"size\": %" PRId64, m->size);
-    else str_puts(out, "\"size\": null");
+    if (m->weights)
+        str_printf(out, "\"size\": %" PRId64, m->size);
+    else
+        str_puts(out, "\"size\": null");
 }
 
 static Err describe(const BlendedDataset *d, const Mix *m, Str *out) {
@@ -58,16 +62,21 @@ static Err build(BlendedDataset *d, const Mix *m, double surplus) {
     d->sample = npy_new(NPY_I64, m->size, 0);
     int16_t *dataset = d->dataset.data;
     int64_t *sample = d->sample.data;
-    if (m->weights) blend_indices(m->weights, d->n, m->size, dataset, sample);
-    else blend_indices_exhaustive(m->sizes, d->n, dataset, sample);
+    if (m->weights)
+        blend_indices(m->weights, d->n, m->size, dataset, sample);
+    else
+        blend_indices_exhaustive(m->sizes, d->n, dataset, sample);
     for (int64_t i = 0; i < m->size; i++)
         if (sample[i] >= m->sizes[dataset[i]])
-            return err_user("the %s blend draws more than the %" PRId64 " samples of '%s'; raise --mid-level-dataset-surplus from %g, two- or tenfold",
-                            SPLIT_NAMES[d->datasets[0].split], m->sizes[dataset[i]], d->datasets[dataset[i]].source->prefix, surplus);
+            return err_user("the %s blend draws more than the %" PRId64
+                            " samples of '%s'; raise --mid-level-dataset-surplus from %g, two- or tenfold",
+                            SPLIT_NAMES[d->datasets[0].split], m->sizes[dataset[i]],
+                            d->datasets[dataset[i]].source->prefix, surplus);
     return ERR_OK;
 }
 
-/* Whether arrays read from disk can be this blend's: the right size, and each dataset's samples drawn in order. */
+/* Whether arrays read from disk can be this blend's: the right size, and each dataset's samples drawn in
+ * order. */
 static bool valid(const BlendedDataset *d, const Mix *m) {
     if (d->dataset.type != NPY_I16 || d->sample.type != NPY_I64 || d->dataset.columns || d->sample.columns ||
         d->dataset.rows != m->size || d->sample.rows != m->size)
@@ -82,29 +91,36 @@ static bool valid(const BlendedDataset *d, const Mix *m) {
     return ok;
 }
 
-static bool load(BlendedDataset *d, const Mix *m, const char *dataset_path, const char *sample_path) {
-    if (!npy_open(dataset_path, &d->dataset).code && !npy_open(sample_path, &d->sample).code && valid(d, m)) return true;
+enum { DESCRIPTION, DATASET, SAMPLE, CACHE_FILES };
+static const char *const CACHE_NAMES[CACHE_FILES] = {"description.txt", "dataset_index.npy",
+                                                     "dataset_sample_index.npy"};
+
+static bool load(BlendedDataset *d, const Mix *m, char *const paths[CACHE_FILES], const Str *description) {
+    if (gpt_cache_describes(paths[DESCRIPTION], description) && !npy_open(paths[DATASET], &d->dataset).code &&
+        !npy_open(paths[SAMPLE], &d->sample).code && valid(d, m))
+        return true;
     npy_free(&d->dataset);
     npy_free(&d->sample);
     return false;
 }
 
 static Err load_or_build(BlendedDataset *d, const Mix *m, double surplus) {
-    const char *dir = d->datasets[0].config->cache_dir, *names[] = {"description.txt", "dataset_index.npy", "dataset_sample_index.npy"};
+    const char *dir = d->datasets[0].config->cache_dir;
     if (!dir) return build(d, m, surplus);
     Str text = {0};
     Err e = describe(d, m, &text);
-    char md5[33], *paths[3];
+    char md5[33], *paths[CACHE_FILES];
     md5_hex(text.s, text.len, md5);
-    for (int i = 0; i < 3; i++) paths[i] = gpt_cache_path(dir, md5, "BlendedDataset", d->datasets[0].split, names[i]);
-    if (!e.code && !load(d, m, paths[1], paths[2])) {
+    for (int i = 0; i < CACHE_FILES; i++)
+        paths[i] = gpt_cache_path(dir, md5, "BlendedDataset", d->datasets[0].split, CACHE_NAMES[i]);
+    if (!e.code && !load(d, m, paths, &text)) {
         e = build(d, m, surplus);
         if (!e.code) e = file_mkdirs(dir);
-        if (!e.code) e = file_write_atomic(paths[0], text.s, text.len);
-        if (!e.code) e = npy_save(paths[1], &d->dataset);
-        if (!e.code) e = npy_save(paths[2], &d->sample);
+        if (!e.code) e = file_write_atomic(paths[DESCRIPTION], text.s, text.len);
+        if (!e.code) e = npy_save(paths[DATASET], &d->dataset);
+        if (!e.code) e = npy_save(paths[SAMPLE], &d->sample);
     }
-    for (int i = 0; i < 3; i++) free(paths[i]);
+    for (int i = 0; i < CACHE_FILES; i++) free(paths[i]);
     str_free(&text);
     return e;
 }
@@ -118,18 +134,21 @@ static Err mix(const BlendedDataset *d, const double *weights, int64_t total, Mi
         m->size += weights ? blend_target(total, weights[i]) : 0;
         sum += m->sizes[i];
         if (!weights && !m->sizes[i])
-            return err_user("'%s' has too few tokens for one %s sample; leave it out of the blend", d->datasets[i].source->prefix, SPLIT_NAMES[d->datasets[0].split]);
+            return err_user("'%s' has too few tokens for one %s sample; leave it out of the blend",
+                            d->datasets[i].source->prefix, SPLIT_NAMES[d->datasets[0].split]);
     }
     if (!weights) m->size = total >= 0 && total < sum ? total : sum;
     if (total < 0) return ERR_OK;
     m->weights = mem_zero((size_t)d->n, sizeof *m->weights);
     for (int i = 0; i < d->n; i++) m->weights[i] = weights ? weights[i] : (double)m->sizes[i];
-    blend_normalize(m->weights, d->n); /* upstream normalises the given weights, which are normalised, again */
+    blend_normalize(m->weights,
+                    d->n); /* upstream normalises the given weights, which are normalised, again */
     return ERR_OK;
 }
 
-static Err open_datasets(const GptSource *sources, const double *weights, const GptConfig *config, DataSplit split,
-                         const SplitRange *range, int64_t total, double surplus, bool blend, BlendedDataset *out) {
+static Err open_datasets(const GptSource *sources, const double *weights, const GptConfig *config,
+                         DataSplit split, const SplitRange *range, int64_t total, double surplus, bool blend,
+                         BlendedDataset *out) {
     for (int i = 0; i < out->n; i++) {
         int64_t begin, end, wanted = blend ? -1 : total;
         if (weights) wanted = blend_request(total, weights[i], surplus);
@@ -139,11 +158,14 @@ static Err open_datasets(const GptSource *sources, const double *weights, const 
     return ERR_OK;
 }
 
-Err blended_open(const GptSource *sources, int n, const double *weights, const GptConfig *config, DataSplit split,
-                 const SplitRange *range, int64_t total, double surplus, BlendedDataset *out) {
+Err blended_open(const GptSource *sources, int n, const double *weights, const GptConfig *config,
+                 DataSplit split, const SplitRange *range, int64_t total, double surplus,
+                 BlendedDataset *out) {
     *out = (BlendedDataset){0};
     if (weights && total < 0)
-        return err_user("the %s datasets have weights but no number of samples to draw; leave out the weights or give a number", SPLIT_NAMES[split]);
+        return err_user("the %s datasets have weights but no number of samples to draw; leave out the "
+                        "weights or give a number",
+                        SPLIT_NAMES[split]);
     bool blend = n > 1 || weights;
     *out = (BlendedDataset){.n = n, .datasets = mem_zero((size_t)n, sizeof *out->datasets)};
     Mix m = {0};
@@ -163,7 +185,9 @@ void blended_close(BlendedDataset *d) {
     *d = (BlendedDataset){0};
 }
 
-int64_t blended_length(const BlendedDataset *d) { return is_blend(d) ? d->dataset.rows : gpt_dataset_length(&d->datasets[0]); }
+int64_t blended_length(const BlendedDataset *d) {
+    return is_blend(d) ? d->dataset.rows : gpt_dataset_length(&d->datasets[0]);
+}
 
 Err blended_get(const BlendedDataset *d, int64_t index, GptSample *out) {
     if (!is_blend(d)) return gpt_dataset_get(&d->datasets[0], index, out);

@@ -1,8 +1,7 @@
-/* One split over one or more sources: which dataset and which of its samples stands at each place (Megatron-LM
- * core/datasets/blended_dataset.py and the builder's sizes).
- *   weights given:   each dataset is asked for ceil(ceil(total * w) * (1 + surplus)) samples, the blend has
- *                    sum of ceil(total * w);
- *   weights NULL:    each dataset gives one epoch, weights are the lengths, the blend has min(total, sum of lengths),
+/* One split over one or more sources: which dataset and which of its samples stands at each place
+ * (Megatron-LM core/datasets/blended_dataset.py and the builder's sizes). weights given:   each dataset is
+ * asked for ceil(ceil(total * w) * (1 + surplus)) samples, the blend has sum of ceil(total * w); weights
+ * NULL:    each dataset gives one epoch, weights are the lengths, the blend has min(total, sum of lengths),
  *                    or every sample of every dataset if total < 0.
  * No shuffle happens at this level: the datasets below are shuffled already. */
 #ifndef ISOTRON_DATA_BLENDED_DATASET_H
@@ -21,9 +20,11 @@ typedef struct BlendedDataset {
     NpyArray sample;      /* i64[size] */
 } BlendedDataset;
 
-/* sources[n] and `config` are borrowed. One source without weights is that dataset, unblended. total: samples to draw. */
-Err blended_open(const GptSource *sources, int n, const double *weights, const GptConfig *config, DataSplit split,
-                 const SplitRange *range, int64_t total, double surplus, BlendedDataset *out);
+/* sources[n] and `config` are borrowed. One source without weights is that dataset, unblended. total: samples
+ * to draw. */
+Err blended_open(const GptSource *sources, int n, const double *weights, const GptConfig *config,
+                 DataSplit split, const SplitRange *range, int64_t total, double surplus,
+                 BlendedDataset *out);
 void blended_close(BlendedDataset *);
 int64_t blended_length(const BlendedDataset *);
 Err blended_get(const BlendedDataset *, int64_t index, GptSample *out);

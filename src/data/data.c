@@ -26,12 +26,19 @@ static Err check_config(const DataConfig *c) {
     bool per_split = false;
     for (int i = 0; i < SPLIT_COUNT; i++) per_split |= c->num_split_paths[i] > 0;
     int kinds = c->mock + (c->num_paths > 0) + per_split;
-    if (!kinds) return err_user("there is no data: give --data-path, the per-split data paths or --mock-data");
-    if (kinds > 1) return err_user("--data-path, the per-split data paths and --mock-data exclude each other; give one of them");
-    if (per_split && c->split) return err_user("--split divides --data-path; with per-split data paths leave it out");
-    if (!(c->surplus >= 0 && c->surplus <= 1000)) return err_user("--mid-level-dataset-surplus is %g; it must be 0..1000", c->surplus);
+    if (!kinds)
+        return err_user("there is no data: give --data-path, the per-split data paths or --mock-data");
+    if (kinds > 1)
+        return err_user(
+            "--data-path, the per-split data paths and --mock-data exclude each other; give one of them");
+    if (per_split && c->split)
+        return err_user("--split divides --data-path; with per-split data paths leave it out");
+    if (!(c->surplus >= 0 && c->surplus <= 1000))
+        return err_user("--mid-level-dataset-surplus is %g; it must be 0..1000", c->surplus);
     for (int i = 0; i < SPLIT_COUNT; i++)
-        if (c->samples[i] > INT64_MAX >> 24) return err_user("%" PRId64 " %s samples are more than can be counted", c->samples[i], SPLIT_NAMES[i]);
+        if (c->samples[i] > INT64_MAX >> 24)
+            return err_user("%" PRId64 " %s samples are more than can be counted", c->samples[i],
+                            SPLIT_NAMES[i]);
     return ERR_OK;
 }
 
@@ -54,18 +61,23 @@ static void set_gpt_config(Data *d, const DataConfig *c, const char *split) {
 
 static Err open_sources(const Blend *paths, const GptConfig *c, GptSource **out) {
     *out = mem_zero((size_t)paths->n, sizeof **out);
-    for (int i = 0; i < paths->n; i++) ERR_RETURN(gpt_source_open(paths->prefixes[i], c->vocab_size, c->eod, &(*out)[i]));
+    for (int i = 0; i < paths->n; i++)
+        ERR_RETURN(gpt_source_open(paths->prefixes[i], c->vocab_size, c->eod, &(*out)[i]));
     return ERR_OK;
 }
 
-static Err open_split(Data *d, const DataConfig *c, DataSplit split, const Blend *paths, const GptSource *sources, const SplitRange *range) {
+static Err open_split(Data *d, const DataConfig *c, DataSplit split, const Blend *paths,
+                      const GptSource *sources, const SplitRange *range) {
     if (!range->used || !c->samples[split]) return ERR_OK;
     BlendedDataset *dataset = mem_zero(1, sizeof *dataset);
     /* Upstream ignores a weight that stands alone if the splits have paths of their own. */
     const double *weights = paths->n == 1 && !c->num_paths ? NULL : paths->weights;
-    Err e = blended_open(sources, paths->n, weights, &d->gpt, split, range, c->samples[split], c->surplus, dataset);
-    if (e.code) free(dataset);
-    else d->datasets[split] = dataset;
+    Err e = blended_open(sources, paths->n, weights, &d->gpt, split, range, c->samples[split], c->surplus,
+                         dataset);
+    if (e.code)
+        free(dataset);
+    else
+        d->datasets[split] = dataset;
     return e;
 }
 
@@ -73,10 +85,13 @@ static Err open_shared(Data *d, const DataConfig *c) {
     const char *split = c->mock ? "1,1,1" : c->split ? c->split : "969, 30, 1";
     ERR_RETURN(split_parse(split, d->ranges));
     set_gpt_config(d, c, split);
-    if (c->mock) d->paths[0] = (Blend){.n = 1, .prefixes = mem_zero(1, sizeof(char *))};
-    else ERR_RETURN(blend_parse(c->paths, c->num_paths, &d->paths[0]));
+    if (c->mock)
+        d->paths[0] = (Blend){.n = 1, .prefixes = mem_zero(1, sizeof(char *))};
+    else
+        ERR_RETURN(blend_parse(c->paths, c->num_paths, &d->paths[0]));
     ERR_RETURN(open_sources(&d->paths[0], &d->gpt, &d->sources[0]));
-    for (int i = 0; i < SPLIT_COUNT; i++) ERR_RETURN(open_split(d, c, (DataSplit)i, &d->paths[0], d->sources[0], &d->ranges[i]));
+    for (int i = 0; i < SPLIT_COUNT; i++)
+        ERR_RETURN(open_split(d, c, (DataSplit)i, &d->paths[0], d->sources[0], &d->ranges[i]));
     return ERR_OK;
 }
 
@@ -96,8 +111,10 @@ Err data_open(const DataConfig *c, Data **out) {
     ERR_RETURN(check_config(c));
     Data *d = mem_zero(1, sizeof *d);
     Err e = c->mock || c->num_paths ? open_shared(d, c) : open_per_split(d, c);
-    if (e.code) data_close(d);
-    else *out = d;
+    if (e.code)
+        data_close(d);
+    else
+        *out = d;
     return e;
 }
 
@@ -126,12 +143,13 @@ Batch batch_new(int64_t b, int64_t s) {
                    .labels = mem_zero(n, sizeof(int64_t)),
                    .position_ids = mem_zero(n, sizeof(int64_t)),
                    .loss_mask = mem_zero(n, sizeof(float)),
-                   .document_start = mem_zero(n, sizeof(int32_t)),
+                   .document_start = mem_zero(n, sizeof(int64_t)),
                    .indices = mem_zero((size_t)b, sizeof(int64_t))};
 }
 
 void batch_free(Batch *x) {
-    free(x->tokens), free(x->labels), free(x->position_ids), free(x->loss_mask), free(x->document_start), free(x->indices);
+    free(x->tokens), free(x->labels), free(x->position_ids), free(x->loss_mask), free(x->document_start),
+        free(x->indices);
     *x = (Batch){0};
 }
 
@@ -139,7 +157,8 @@ Err data_batch(const Dataset *d, const int64_t *indices, int64_t n, Batch *out) 
     out->b = n;
     for (int64_t i = 0; i < n; i++) {
         int64_t at = i * out->s;
-        GptSample row = {out->tokens + at, out->labels + at, out->position_ids + at, out->loss_mask + at, out->document_start + at};
+        GptSample row = {out->tokens + at, out->labels + at, out->position_ids + at, out->loss_mask + at,
+                         out->document_start + at};
         out->indices[i] = indices[i];
         ERR_RETURN(data_get(d, indices[i], &row));
     }

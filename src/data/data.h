@@ -1,14 +1,16 @@
-/* What training needs of data: the train, valid and test datasets that the options describe, samples by number, batches.
+/* What training needs of data: the train, valid and test datasets that the options describe, samples by
+ * number, batches.
  *
  *   Data *data;
  *   ERR_RETURN(data_open(&config, &data));
  *   const Dataset *train = data_split(data, SPLIT_TRAIN);   NULL if the split is empty
  *   ERR_RETURN(data_batch(train, indices, micro_batch_size, &batch));
  *
- * Sample k of a split is a function of (files, seed, k): no rank, world size or microbatch split enters before the sampler
- * (sampler.h) deals the numbers out. Open once per process; everything is read-only afterwards, so ranks that are threads
- * share one Data, and of processes that share a cache folder one opens before the others.
- * Source: Megatron-LM core/datasets/blended_megatron_dataset_builder.py, blended_dataset.py. */
+ * Sample k of a split is a function of (files, seed, k): no rank, world size or microbatch split enters
+ * before the sampler (sampler.h) deals the numbers out. Open once per process; everything is read-only
+ * afterwards, so ranks that are threads share one Data, and of processes that share a cache folder one opens
+ * before the others. Source: Megatron-LM core/datasets/blended_megatron_dataset_builder.py,
+ * blended_dataset.py. */
 #ifndef ISOTRON_DATA_DATA_H
 #define ISOTRON_DATA_DATA_H
 
@@ -27,12 +29,15 @@ typedef struct DataConfig {
     /* --train-data-path, --valid-data-path, --test-data-path: each split has datasets of its own. */
     const char *const *split_paths[SPLIT_COUNT];
     int num_split_paths[SPLIT_COUNT];
-    bool mock;                    /* --mock-data: no paths, split "1,1,1" */
-    int64_t samples[SPLIT_COUNT]; /* to draw in the whole run; < 0: one epoch; 0: none, the split stays closed */
-    int64_t sequence_length, vocab_size, eod, pad; /* ids -1: none; vocab_size 0: ids are not checked (not for mock) */
+    bool mock; /* --mock-data: no paths, split "1,1,1" */
+    int64_t
+        samples[SPLIT_COUNT]; /* to draw in the whole run; < 0: one epoch; 0: none, the split stays closed */
+    int64_t sequence_length, vocab_size, eod,
+        pad; /* ids -1: none; vocab_size 0: ids are not checked (not for mock) */
     uint32_t seed;
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
-    bool allow_ambiguous_pad; /* off: a pad id equal to eod pads nothing that the data already holds (pad becomes -1) */
+    bool allow_ambiguous_pad; /* off: a pad id equal to eod pads nothing that the data already holds (pad
+                                 becomes -1) */
     bool keep_last_partial_validation;
     double surplus;             /* --mid-level-dataset-surplus; 0.005 upstream */
     const char *cache_dir;      /* --data-cache-path; NULL: beside each dataset, and blends are not cached */
@@ -57,7 +62,7 @@ typedef struct Batch {
     int64_t b, s;
     int64_t *tokens, *labels, *position_ids;
     float *loss_mask;
-    int32_t *document_start; /* the first position each position may attend to (gpt_dataset.h) */
+    int64_t *document_start; /* the first position each position may attend to (gpt_dataset.h) */
     int64_t *indices;        /* [b], which samples they are */
 } Batch;
 

@@ -22,7 +22,8 @@ static int decode(const unsigned char *p, uint32_t *code) {
 }
 
 void describe_string(Str *out, const char *text) {
-    static const char SHORT[] = "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs: the character, its letter after the backslash */
+    static const char SHORT[] =
+        "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs: the character, its letter after the backslash */
     str_puts(out, "\"");
     for (const unsigned char *p = (const unsigned char *)text; *p;) {
         uint32_t c = 0;
@@ -30,11 +31,16 @@ void describe_string(Str *out, const char *text) {
         const char *pair = NULL;
         for (int i = 0; SHORT[i]; i += 2)
             if (n && (uint32_t)SHORT[i] == c) pair = SHORT + i;
-        if (!n) str_printf(out, "\\udc%02x", *p);
-        else if (pair) str_printf(out, "\\%c", pair[1]);
-        else if (c >= 0x10000) str_printf(out, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10), 0xdc00 + (c & 0x3ff));
-        else if (c < 0x20 || c >= 0x7f) str_printf(out, "\\u%04x", c);
-        else str_printf(out, "%c", (int)c);
+        if (!n)
+            str_printf(out, "\\udc%02x", *p);
+        else if (pair)
+            str_printf(out, "\\%c", pair[1]);
+        else if (c >= 0x10000)
+            str_printf(out, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10), 0xdc00 + (c & 0x3ff));
+        else if (c < 0x20 || c >= 0x7f)
+            str_printf(out, "\\u%04x", c);
+        else
+            str_printf(out, "%c", (int)c);
         p += n ? n : 1;
     }
     str_puts(out, "\"");
@@ -71,12 +77,16 @@ Err describe_object(Str *out, const char *json, int depth) {
         describe_newline(out, depth + 1);
         describe_string(out, key);
         str_puts(out, ": ");
-        if (json_is_string(value)) describe_string(out, json_string_value(value));
-        else if (json_is_integer(value)) str_printf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
-        else if (json_is_real(value)) describe_double(out, json_real_value(value));
+        if (json_is_string(value))
+            describe_string(out, json_string_value(value));
+        else if (json_is_integer(value))
+            str_printf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+        else if (json_is_real(value))
+            describe_double(out, json_real_value(value));
         else if (json_is_boolean(value) || json_is_null(value))
             str_puts(out, json_is_null(value) ? "null" : json_is_true(value) ? "true" : "false");
-        else e = err_user("the tokenizer's identifier '%.200s' is neither a string nor a number", key);
+        else
+            e = err_user("the tokenizer's identifier '%.200s' is neither a string nor a number", key);
         comma = ",";
     }
     if (*comma) describe_newline(out, depth);

@@ -1,4 +1,5 @@
-/* JSON text exactly as Python's json.dumps(..., indent=4) prints it, because Megatron-LM names cache files by its MD5. */
+/* JSON text exactly as Python's json.dumps(..., indent=4) prints it, because Megatron-LM names cache files by
+ * its MD5. */
 #ifndef ISOTRON_DATA_DESCRIBE_H
 #define ISOTRON_DATA_DESCRIBE_H
 
@@ -7,7 +8,8 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* A string in quotes, ASCII only: \uXXXX in lower case, surrogate pairs, \udcXX for a byte that is not UTF-8. */
+/* A string in quotes, ASCII only: \uXXXX in lower case, surrogate pairs, \udcXX for a byte that is not UTF-8.
+ */
 void describe_string(Str *, const char *text);
 /* repr(float): the shortest digits that read back equal; an exponent below 1e-4 and from 1e16 on. */
 void describe_double(Str *, double);

@@ -1,11 +1,13 @@
-/* GPTDataset and MockGPTDataset (Megatron-LM core/datasets/gpt_dataset.py): sample k of a split of one source.
+/* GPTDataset and MockGPTDataset (Megatron-LM core/datasets/gpt_dataset.py): sample k of a split of one
+ * source.
  *
  *   text          s + 1 tokens from sample_index row shuffle_index[k] (gpt_index.h), padded with the pad id
  *   tokens        text[0 : s], labels = text[1 : s+1]; the pad id becomes 0 in both
- *   loss_mask     1; 0 where the label is the pad id, and with eod_mask_loss where the token is end-of-document
- *   position_ids  0 .. s-1; with reset_position_ids they restart at 0 behind each end-of-document token
- *   document_start  the first position that a position may attend to: 0, or with reset_attention_mask the position behind
- *                 the last end-of-document token before it (upstream's [s, s] mask, without the s x s)
+ *   loss_mask     1; 0 where the label is the pad id, and with eod_mask_loss where the token is
+ * end-of-document position_ids  0 .. s-1; with reset_position_ids they restart at 0 behind each
+ * end-of-document token document_start  the first position that a position may attend to: 0, or with
+ * reset_attention_mask the position behind the last end-of-document token before it (upstream's [s, s] mask,
+ * without the s x s)
  *
  * A sample depends on (seed, k) and the data alone. */
 #ifndef ISOTRON_DATA_GPT_DATASET_H
@@ -26,19 +28,20 @@ typedef struct GptConfig {
     int64_t eod, pad;   /* -1: none */
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
     bool keep_last_partial_validation; /* upstream's drop_last_partial_validation_sequence off */
-    /* The index cache. NULL: <prefix>/cache/GPTDataset_indices, and none for mock data. Of the ranks that share a folder,
-     * one builds before the others start. */
+    /* The index cache. NULL: <prefix>/cache/GPTDataset_indices, and none for mock data. Of the ranks that
+     * share a folder, one builds before the others start. */
     const char *cache_dir;
     /* What Megatron-LM's description (and so the cache's file names) has besides: */
-    const char *split;          /* as the user wrote it; NULL if each split has data of its own */
-    const SplitRange *ranges;   /* [SPLIT_COUNT], NULL with split NULL */
-    const char *tokenizer_json; /* the tokenizer's unique identifiers, an object of strings and numbers; NULL: null */
+    const char *split;        /* as the user wrote it; NULL if each split has data of its own */
+    const SplitRange *ranges; /* [SPLIT_COUNT], NULL with split NULL */
+    const char *
+        tokenizer_json; /* the tokenizer's unique identifiers, an object of strings and numbers; NULL: null */
 } GptConfig;
 
 typedef struct GptSample {
     int64_t *tokens, *labels, *position_ids; /* [s] each, the caller's */
     float *loss_mask;                        /* [s] */
-    int32_t *document_start;                 /* [s] */
+    int64_t *document_start;                 /* [s] */
 } GptSample;
 
 typedef struct GptDataset {
@@ -50,18 +53,23 @@ typedef struct GptDataset {
     GptIndex index;
 } GptDataset;
 
-/* Builds the indices of `split` over sequences [begin, end) of the source, or maps them from the cache if it holds them
- * whole; a damaged cache is built anew. */
-Err gpt_dataset_open(const GptSource *, const GptConfig *, DataSplit split, int64_t begin, int64_t end, int64_t num_samples,
-                     GptDataset *out);
+/* Builds the indices of `split` over sequences [begin, end) of the source, or maps them from the cache if it
+ * holds them whole; a damaged cache is built anew. */
+Err gpt_dataset_open(const GptSource *, const GptConfig *, DataSplit split, int64_t begin, int64_t end,
+                     int64_t num_samples, GptDataset *out);
 void gpt_dataset_close(GptDataset *);
 int64_t gpt_dataset_length(const GptDataset *); /* samples, >= num_samples */
-/* Sample k of [0, length). A user error if the data holds an id outside the vocabulary. Safe from any thread. */
+/* Sample k of [0, length). A user error if the data holds an id outside the vocabulary. Safe from any thread.
+ */
 Err gpt_dataset_get(const GptDataset *, int64_t k, GptSample *out);
 
-/* Upstream's unique description: the JSON object whose MD5 names the cache, its members indented by depth + 1 levels. */
+/* Upstream's unique description: the JSON object whose MD5 names the cache, its members indented by depth + 1
+ * levels. */
 Err gpt_dataset_describe(const GptDataset *, int depth, Str *out);
 /* <dir>/<md5 of description>-<class>-<split>-<what> (owned by the caller) */
-char *gpt_cache_path(const char *dir, const char *md5, const char *class_name, DataSplit split, const char *what);
+char *gpt_cache_path(const char *dir, const char *md5, const char *class_name, DataSplit split,
+                     const char *what);
+/* Whether the description file holds exactly this text. */
+bool gpt_cache_describes(const char *path, const Str *description);
 
 #endif

@@ -11,26 +11,35 @@
 #include "data/mt19937.h"
 
 static NpyType sample_type(int64_t positions) { return positions <= INT32_MAX ? NPY_I32 : NPY_I64; }
-static NpyType shuffle_type(int64_t samples) { return samples >= (int64_t)UINT32_MAX - 1 ? NPY_I64 : NPY_U32; }
+static NpyType shuffle_type(int64_t samples) {
+    return samples >= (int64_t)UINT32_MAX - 1 ? NPY_I64 : NPY_U32;
+}
 
 static Err check_memory(const GptPlan *p) {
     double positions = (double)p->epochs * (double)(p->end - p->begin);
-    double need = positions * 4 + (double)p->samples * 24, have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    double need = positions * 4 + (double)p->samples * 24,
+           have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (need < have) return ERR_OK;
     return err_user("%" PRId64 " samples of %" PRId64 " tokens are %" PRId64 " epochs of the %" PRId64
-                    " tokens there are, and their index needs %.1f of this machine's %.1f GiB; ask for fewer samples or give more data",
+                    " tokens there are, and their index needs %.1f of this machine's %.1f GiB; ask for fewer "
+                    "samples or give more data",
                     p->samples, p->sequence_length, p->epochs, p->tokens, need / 0x1p30, have / 0x1p30);
 }
 
-Err gpt_plan(const GptSource *source, int64_t begin, int64_t end, int64_t num_samples, int64_t sequence_length, bool drop_last,
-             GptPlan *out) {
+Err gpt_plan(const GptSource *source, int64_t begin, int64_t end, int64_t num_samples,
+             int64_t sequence_length, bool drop_last, GptPlan *out) {
     CHECK(sequence_length >= 1, "a sequence length of %" PRId64, sequence_length);
-    *out = (GptPlan){.source = source, .begin = begin, .end = end, .sequence_length = sequence_length, .epochs = 1};
+    *out = (GptPlan){
+        .source = source, .begin = begin, .end = end, .sequence_length = sequence_length, .epochs = 1};
     for (int64_t i = begin; i < end; i++) out->tokens += gpt_source_length(source, i);
     int64_t t = out->tokens, s = sequence_length, wanted = 1;
-    if (t < 1) return err_user("the split holds no token (%" PRId64 " of %" PRId64 " sequences); give it more data", end - begin, source->sequences);
+    if (t < 1)
+        return err_user("the split holds no token (%" PRId64 " of %" PRId64 " sequences); give it more data",
+                        end - begin, source->sequences);
     if (num_samples >= 0 && (__builtin_mul_overflow(num_samples, s, &wanted) || wanted > INT64_MAX / 4))
-        return err_user("%" PRId64 " samples of %" PRId64 " tokens are more than can be counted; ask for fewer", num_samples, s);
+        return err_user("%" PRId64 " samples of %" PRId64
+                        " tokens are more than can be counted; ask for fewer",
+                        num_samples, s);
     if (num_samples >= 0) out->epochs = (wanted + 1 + t - 1) / t;
     int64_t all = out->epochs * t - 1;
     out->samples = drop_last ? all / s : (int64_t)ceilf((float)all / (float)s);
@@ -50,8 +59,11 @@ static void fill_documents(const GptPlan *p, Mt19937 *rng, int64_t epochs, int32
 }
 
 static void put_row(NpyArray *a, int64_t row, int64_t position, int64_t offset) {
-    if (a->type == NPY_I64) ((int64_t *)a->data)[2 * row] = position, ((int64_t *)a->data)[2 * row + 1] = offset;
-    else ((int32_t *)a->data)[2 * row] = (int32_t)position, ((int32_t *)a->data)[2 * row + 1] = (int32_t)offset;
+    if (a->type == NPY_I64)
+        ((int64_t *)a->data)[2 * row] = position, ((int64_t *)a->data)[2 * row + 1] = offset;
+    else
+        ((int32_t *)a->data)[2 * row] = (int32_t)position,
+                                 ((int32_t *)a->data)[2 * row + 1] = (int32_t)offset;
 }
 
 /* Walks the documents s + 1 tokens at a time, stepping back one token after each sample. */
@@ -124,13 +136,16 @@ static bool covers(const NpyArray *a, int64_t from, int64_t to, int64_t begin, i
 bool gpt_index_valid(const GptPlan *p, const GptIndex *x) {
     int64_t n = p->end - p->begin, positions = p->epochs * n, joint = p->joint_samples;
     int64_t first = (p->epochs - (joint < p->samples)) * n;
-    if (!shaped(&x->document, NPY_I32, positions, 0) || !shaped(&x->sample, sample_type(positions), p->samples + 1, 2) ||
+    if (!shaped(&x->document, NPY_I32, positions, 0) ||
+        !shaped(&x->sample, sample_type(positions), p->samples + 1, 2) ||
         !shaped(&x->shuffle, shuffle_type(p->samples), p->samples, 0))
         return false;
     if (!covers(&x->document, 0, first, p->begin, p->end, first / n) ||
         (first < positions && !covers(&x->document, first, positions, p->begin, p->end, 1)))
         return false;
-    if (!covers(&x->shuffle, 0, joint, 0, joint, 1) || !covers(&x->shuffle, joint, p->samples, joint, p->samples, 1)) return false;
+    if (!covers(&x->shuffle, 0, joint, 0, joint, 1) ||
+        !covers(&x->shuffle, joint, p->samples, joint, p->samples, 1))
+        return false;
     NpyArray walked = walk_samples(p, &x->document);
     size_t row = walked.type == NPY_I64 ? 16 : 8;
     bool same = !memcmp(walked.data, x->sample.data, (size_t)walked.rows * row);

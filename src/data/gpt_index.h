@@ -1,14 +1,15 @@
-/* The three indices that turn documents into shuffled samples of s + 1 tokens (Megatron-LM, core/datasets/gpt_dataset.py
- * and build_sample_idx in helpers.cpp), equal to Megatron-LM's in every element:
+/* The three indices that turn documents into shuffled samples of s + 1 tokens (Megatron-LM,
+ * core/datasets/gpt_dataset.py and build_sample_idx in helpers.cpp), equal to Megatron-LM's in every element:
  *
  *   document_index  i32[E * n]       E epochs of the split's n sequences, shuffled
- *   sample_index    i32[samples+1,2] (position in document_index, offset in that sequence) where each sample begins; the
- *                                    next begins on the last token of the one before (i64 above 2^31-1 positions)
- *   shuffle_index   u32[samples]     sample number k of the run is row shuffle_index[k] (i64 from 2^32-2 samples)
+ *   sample_index    i32[samples+1,2] (position in document_index, offset in that sequence) where each sample
+ * begins; the next begins on the last token of the one before (i64 above 2^31-1 positions) shuffle_index
+ * u32[samples]     sample number k of the run is row shuffle_index[k] (i64 from 2^32-2 samples)
  *
- * E is the smallest number of epochs with E * T >= num_samples * s + 1 for the split's T tokens. If the last epoch gives
- * less than 80 % of an epoch's samples, it is shuffled apart, behind the others, so that no document is over-represented.
- * One numpy RandomState(seed) shuffles the documents first and the samples after. */
+ * E is the smallest number of epochs with E * T >= num_samples * s + 1 for the split's T tokens. If the last
+ * epoch gives less than 80 % of an epoch's samples, it is shuffled apart, behind the others, so that no
+ * document is over-represented. One numpy RandomState(seed) shuffles the documents first and the samples
+ * after. */
 #ifndef ISOTRON_DATA_GPT_INDEX_H
 #define ISOTRON_DATA_GPT_INDEX_H
 
@@ -30,16 +31,18 @@ typedef struct GptPlan {
     int64_t sequence_length;
     int64_t tokens, epochs; /* T and E */
     int64_t samples;
-    int64_t joint_samples; /* samples that are shuffled together; less than `samples` if the last epoch is apart */
+    int64_t joint_samples; /* samples that are shuffled together; less than `samples` if the last epoch is
+                              apart */
 } GptPlan;
 
-/* num_samples < 0: one epoch. drop_last false keeps the last, shorter sample (its count is rounded in single precision,
- * as upstream does). A user error if the split has no token or the index cannot fit the machine's memory. */
-Err gpt_plan(const GptSource *, int64_t begin, int64_t end, int64_t num_samples, int64_t sequence_length, bool drop_last,
-             GptPlan *out);
+/* num_samples < 0: one epoch. drop_last false keeps the last, shorter sample (its count is rounded in single
+ * precision, as upstream does). A user error if the split has no token or the index cannot fit the machine's
+ * memory. */
+Err gpt_plan(const GptSource *, int64_t begin, int64_t end, int64_t num_samples, int64_t sequence_length,
+             bool drop_last, GptPlan *out);
 GptIndex gpt_index_build(const GptPlan *, uint32_t seed);
-/* Whether an index read from disk can be the one of this plan: types, shapes, every document E times, every sample where
- * the walk over these documents puts it, every sample once in its part of the shuffle. */
+/* Whether an index read from disk can be the one of this plan: types, shapes, every document E times, every
+ * sample where the walk over these documents puts it, every sample once in its part of the shuffle. */
 bool gpt_index_valid(const GptPlan *, const GptIndex *);
 void gpt_index_free(GptIndex *);
 

@@ -25,9 +25,12 @@ Err gpt_source_open(const char *prefix, int64_t vocab_size, int64_t eod, GptSour
     ERR_RETURN(indexed_open(prefix, &out->indexed));
     Err e = ERR_OK;
     if (indexed_dtype_is_float(out->indexed.dtype))
-        e = err_user("'%s' holds %s values and not token ids; check the path", prefix, indexed_dtype_name(out->indexed.dtype));
+        e = err_user("'%s' holds %s values and not token ids; check the path", prefix,
+                     indexed_dtype_name(out->indexed.dtype));
     else if (out->indexed.sequences > INT32_MAX)
-        e = err_user("'%s' has %" PRId64 " sequences and the document index counts to 2147483647; split the dataset", prefix, out->indexed.sequences);
+        e = err_user("'%s' has %" PRId64
+                     " sequences and the document index counts to 2147483647; split the dataset",
+                     prefix, out->indexed.sequences);
     out->prefix = mem_strdup(prefix);
     out->sequences = out->indexed.sequences;
     if (e.code) gpt_source_close(out);
@@ -42,7 +45,8 @@ void gpt_source_close(GptSource *s) {
 
 int32_t gpt_source_length(const GptSource *s, int64_t sequence) {
     if (!s->mock_lengths) return indexed_length(&s->indexed, sequence);
-    CHECK(sequence >= 0 && sequence < s->sequences, "sequence %" PRId64 " of %" PRId64, sequence, s->sequences);
+    CHECK(sequence >= 0 && sequence < s->sequences, "sequence %" PRId64 " of %" PRId64, sequence,
+          s->sequences);
     return s->mock_lengths[sequence];
 }
 
@@ -52,6 +56,8 @@ void gpt_source_tokens(const GptSource *s, int64_t sequence, int64_t begin, int6
         return;
     }
     int64_t length = gpt_source_length(s, sequence);
-    CHECK(begin >= 0 && count >= 0 && count <= length - begin, "tokens %" PRId64 " + %" PRId64 " of %" PRId64, begin, count, length);
-    for (int64_t i = begin; i < begin + count; i++) out[i - begin] = i == length - 1 ? s->eod : (i + 1) % s->vocab_size;
+    CHECK(begin >= 0 && count >= 0 && count <= length - begin, "tokens %" PRId64 " + %" PRId64 " of %" PRId64,
+          begin, count, length);
+    for (int64_t i = begin; i < begin + count; i++)
+        out[i - begin] = i == length - 1 ? s->eod : (i + 1) % s->vocab_size;
 }

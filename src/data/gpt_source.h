@@ -1,6 +1,7 @@
-/* Where the tokens of GPT data come from: an IndexedDataset, or Megatron-LM's mock data (MockGPTLowLevelDataset in
- * core/datasets/gpt_dataset.py): 100000 sequences whose lengths are default_rng(0).integers(1, 4096), sequence i of
- * length l being 1, 2, .., l-1 (modulo the vocabulary) and the end-of-document token. */
+/* Where the tokens of GPT data come from: an IndexedDataset, or Megatron-LM's mock data
+ * (MockGPTLowLevelDataset in core/datasets/gpt_dataset.py): 100000 sequences whose lengths are
+ * default_rng(0).integers(1, 4096), sequence i of length l being 1, 2, .., l-1 (modulo the vocabulary) and
+ * the end-of-document token. */
 #ifndef ISOTRON_DATA_GPT_SOURCE_H
 #define ISOTRON_DATA_GPT_SOURCE_H
 
@@ -16,7 +17,8 @@ typedef struct GptSource {
     int64_t sequences, vocab_size, eod;
 } GptSource;
 
-/* prefix NULL: mock data, for which vocab_size >= 1 and eod are needed. Shared read-only by all splits and threads. */
+/* prefix NULL: mock data, for which vocab_size >= 1 and eod are needed. Shared read-only by all splits and
+ * threads. */
 Err gpt_source_open(const char *prefix, int64_t vocab_size, int64_t eod, GptSource *out);
 void gpt_source_close(GptSource *);
 int32_t gpt_source_length(const GptSource *, int64_t sequence);

@@ -42,20 +42,32 @@ static int32_t i32_at(const unsigned char *array, int64_t i) {
 static Err read_header(IndexedDataset *d) {
     const unsigned char *p = d->idx.bytes;
     uint64_t size = d->idx.size;
-    if (size < INDEXED_HEADER) return err_user("'%s.idx' is cut short: %" PRIu64 " bytes cannot hold the header; make the dataset again", d->prefix, size);
+    if (size < INDEXED_HEADER)
+        return err_user("'%s.idx' is cut short: %" PRIu64
+                        " bytes cannot hold the header; make the dataset again",
+                        d->prefix, size);
     if (memcmp(p, INDEXED_MAGIC, sizeof INDEXED_MAGIC))
-        return err_user("'%s.idx' is not an index of an IndexedDataset (its magic is wrong); check the path", d->prefix);
-    uint64_t version = (uint64_t)i64_at(p + 9, 0), s = (uint64_t)i64_at(p + 18, 0), n = (uint64_t)i64_at(p + 26, 0);
-    if (version != 1) return err_user("'%s.idx' has version %" PRIu64 " and only version 1 is known; make the dataset again", d->prefix, version);
+        return err_user("'%s.idx' is not an index of an IndexedDataset (its magic is wrong); check the path",
+                        d->prefix);
+    uint64_t version = (uint64_t)i64_at(p + 9, 0), s = (uint64_t)i64_at(p + 18, 0),
+             n = (uint64_t)i64_at(p + 26, 0);
+    if (version != 1)
+        return err_user("'%s.idx' has version %" PRIu64
+                        " and only version 1 is known; make the dataset again",
+                        d->prefix, version);
     d->dtype = (IndexedDtype)p[17];
-    if (!known(d->dtype)) return err_user("'%s.idx' has the unknown dtype code %d (1..8 are known); make the dataset again", d->prefix, p[17]);
+    if (!known(d->dtype))
+        return err_user("'%s.idx' has the unknown dtype code %d (1..8 are known); make the dataset again",
+                        d->prefix, p[17]);
     uint64_t rest = size - INDEXED_HEADER;
     if (n < 1 || s > rest / 12 || n > (rest - 12 * s) / 8)
-        return err_user("'%s.idx' promises %" PRIu64 " sequences and %" PRIu64 " document entries, which do not fit its %" PRIu64
-                        " bytes; make the dataset again", d->prefix, s, n, size);
+        return err_user("'%s.idx' promises %" PRIu64 " sequences and %" PRIu64
+                        " document entries, which do not fit its %" PRIu64 " bytes; make the dataset again",
+                        d->prefix, s, n, size);
     uint64_t modes = rest - 12 * s - 8 * n;
     if (modes && modes != s)
-        return err_user("'%s.idx' has %" PRIu64 " bytes after its arrays where only %" PRIu64 " modes may be; make the dataset again",
+        return err_user("'%s.idx' has %" PRIu64 " bytes after its arrays where only %" PRIu64
+                        " modes may be; make the dataset again",
                         d->prefix, modes, s);
     d->sequences = (int64_t)s, d->documents = (int64_t)n - 1;
     d->lengths = p + INDEXED_HEADER;
@@ -69,21 +81,29 @@ static Err check_arrays(const IndexedDataset *d) {
     int64_t item = (int64_t)indexed_dtype_size(d->dtype), bin = (int64_t)d->bin.size;
     for (int64_t i = 0; i < d->sequences; i++) {
         int64_t length = i32_at(d->lengths, i), offset = i64_at(d->offsets, i);
-        if (length < 0) return err_user("'%s.idx' gives sequence %" PRId64 " the length %" PRId64 "; make the dataset again", d->prefix, i, length);
+        if (length < 0)
+            return err_user("'%s.idx' gives sequence %" PRId64 " the length %" PRId64
+                            "; make the dataset again",
+                            d->prefix, i, length);
         if (offset < 0 || offset > bin || length * item > bin - offset)
-            return err_user("sequence %" PRId64 " of '%s' (%" PRId64 " items at byte %" PRId64 ") lies outside its .bin of %" PRId64
-                            " bytes: one of the two files is cut short or belongs to another dataset", i, d->prefix, length, offset, bin);
+            return err_user("sequence %" PRId64 " of '%s' (%" PRId64 " items at byte %" PRId64
+                            ") lies outside its .bin of %" PRId64
+                            " bytes: one of the two files is cut short or belongs to another dataset",
+                            i, d->prefix, length, offset, bin);
     }
     int64_t before = 0;
     for (int64_t i = 0; i <= d->documents; i++) {
         int64_t start = i64_at(d->starts, i);
         if (start < before || start > d->sequences || (i == 0 && start))
-            return err_user("document entry %" PRId64 " of '%s.idx' is %" PRId64 ": it must rise from 0 to the %" PRId64
-                            " sequences; make the dataset again", i, d->prefix, start, d->sequences);
+            return err_user("document entry %" PRId64 " of '%s.idx' is %" PRId64
+                            ": it must rise from 0 to the %" PRId64 " sequences; make the dataset again",
+                            i, d->prefix, start, d->sequences);
         before = start;
     }
     if (before != d->sequences)
-        return err_user("the documents of '%s.idx' end at sequence %" PRId64 " of %" PRId64 "; make the dataset again", d->prefix, before, d->sequences);
+        return err_user("the documents of '%s.idx' end at sequence %" PRId64 " of %" PRId64
+                        "; make the dataset again",
+                        d->prefix, before, d->sequences);
     return ERR_OK;
 }
 

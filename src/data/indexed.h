@@ -1,5 +1,6 @@
-/* Megatron-LM's IndexedDataset (megatron/core/datasets/indexed_dataset.py), byte for byte: `<prefix>.bin` holds the
- * tokens of all sequences back to back, `<prefix>.idx` says where they are. All little-endian, no padding:
+/* Megatron-LM's IndexedDataset (megatron/core/datasets/indexed_dataset.py), byte for byte: `<prefix>.bin`
+ * holds the tokens of all sequences back to back, `<prefix>.idx` says where they are. All little-endian, no
+ * padding:
  *
  *   offset  type     content
  *   0       u8[9]    "MMIDIDX\0\0"
@@ -12,7 +13,8 @@
  *           i64[D]   first sequence of each document; entry 0 is 0, the last is S
  *           i8[S]    modes, multimodal data only
  *
- * A document is a run of sequences (sentences, or one for plain GPT data); an empty document is two equal entries. */
+ * A document is a run of sequences (sentences, or one for plain GPT data); an empty document is two equal
+ * entries. */
 #ifndef ISOTRON_DATA_INDEXED_H
 #define ISOTRON_DATA_INDEXED_H
 
@@ -37,19 +39,21 @@ typedef enum IndexedDtype {
 size_t indexed_dtype_size(IndexedDtype); /* bytes of one item, 0 for an unknown code */
 const char *indexed_dtype_name(IndexedDtype);
 bool indexed_dtype_is_float(IndexedDtype);
-/* What preprocessing writes: u16 below 65500 ids, else i32; i32 if the vocabulary size is not known (<= 0). */
+/* What preprocessing writes: u16 below 65500 ids, else i32; i32 if the vocabulary size is not known (<= 0).
+ */
 IndexedDtype indexed_dtype_for_vocab(int64_t vocab_size);
 
-/* A mapped dataset; read-only, so any number of threads may share it. Opening checks every length, offset and document
- * entry against the sizes of the two files, so that no later read can leave the map. */
+/* A mapped dataset; read-only, so any number of threads may share it. Opening checks every length, offset and
+ * document entry against the sizes of the two files, so that no later read can leave the map. */
 typedef struct IndexedDataset {
     char *prefix; /* owned */
     FileMap idx, bin;
     IndexedDtype dtype;
     int64_t sequences; /* S */
     int64_t documents; /* D - 1 */
-    const unsigned char *lengths, *offsets, *starts; /* unaligned arrays inside idx: read through the functions below */
-    const int8_t *modes;                             /* [S], NULL if the data has none */
+    const unsigned char *lengths, *offsets,
+        *starts;         /* unaligned arrays inside idx: read through the functions below */
+    const int8_t *modes; /* [S], NULL if the data has none */
 } IndexedDataset;
 
 Err indexed_open(const char *prefix, IndexedDataset *out);
@@ -64,7 +68,8 @@ const void *indexed_items(const IndexedDataset *, int64_t sequence, int64_t begi
 void indexed_tokens(const IndexedDataset *, int64_t sequence, int64_t begin, int64_t count, int64_t *out);
 
 /* Writes a dataset. Both files are written under temporary names and get their final ones together in
- * indexed_builder_finalize, the .idx last: a reader never sees half a dataset. The dataset has modes if any add gave one. */
+ * indexed_builder_finalize, the .idx last: a reader never sees half a dataset. The dataset has modes if any
+ * add gave one. */
 typedef struct IndexedBuilder IndexedBuilder;
 
 Err indexed_builder_open(const char *prefix, IndexedDtype, IndexedBuilder **out);

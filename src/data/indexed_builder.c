@@ -1,4 +1,5 @@
-/* Writes .bin as it goes and keeps lengths and document entries in memory, as Megatron-LM's IndexedDatasetBuilder does. */
+/* Writes .bin as it goes and keeps lengths and document entries in memory, as Megatron-LM's
+ * IndexedDatasetBuilder does. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -80,7 +81,9 @@ static Err write_items(FILE *f, const char *path, const void *items, size_t size
 static Err check_length(const IndexedBuilder *b, int64_t count) {
     CHECK(count >= 0, "a sequence of %" PRId64 " items", count);
     if (count <= INT32_MAX) return ERR_OK;
-    return err_user("a sequence of %" PRId64 " tokens for '%s' is longer than the format's 2147483647; split the document", count, b->bin);
+    return err_user("a sequence of %" PRId64
+                    " tokens for '%s' is longer than the format's 2147483647; split the document",
+                    count, b->bin);
 }
 
 Err indexed_builder_add(IndexedBuilder *b, const void *items, int64_t count) {
@@ -93,11 +96,16 @@ Err indexed_builder_add(IndexedBuilder *b, const void *items, int64_t count) {
 /* The ids that the integer dtypes below 32 bits can hold. */
 static bool fits(IndexedDtype dtype, int32_t id) {
     switch (dtype) {
-    case INDEXED_U8: return id >= 0 && id <= UINT8_MAX;
-    case INDEXED_I8: return id >= INT8_MIN && id <= INT8_MAX;
-    case INDEXED_I16: return id >= INT16_MIN && id <= INT16_MAX;
-    case INDEXED_U16: return id >= 0 && id <= UINT16_MAX;
-    default: return true;
+    case INDEXED_U8:
+        return id >= 0 && id <= UINT8_MAX;
+    case INDEXED_I8:
+        return id >= INT8_MIN && id <= INT8_MAX;
+    case INDEXED_I16:
+        return id >= INT16_MIN && id <= INT16_MAX;
+    case INDEXED_U16:
+        return id >= 0 && id <= UINT16_MAX;
+    default:
+        return true;
     }
 }
 
@@ -113,7 +121,8 @@ Err indexed_builder_add_tokens(IndexedBuilder *b, const int32_t *tokens, int64_t
         for (int64_t i = 0; i < n; i++) {
             wide[i] = tokens[done + i];
             if (!fits(b->dtype, tokens[done + i]))
-                return err_user("token id %d does not fit the %s of '%s'; the tokenizer's vocabulary size is smaller than its ids",
+                return err_user("token id %d does not fit the %s of '%s'; the tokenizer's vocabulary size is "
+                                "smaller than its ids",
                                 tokens[done + i], indexed_dtype_name(b->dtype), b->bin);
             memcpy(narrow + (size_t)i * size, &wide[i], size); /* little-endian: the low bytes come first */
         }
@@ -136,11 +145,12 @@ Err indexed_builder_add_index(IndexedBuilder *b, const char *prefix) {
     ERR_RETURN(indexed_open(prefix, &d));
     Err e = ERR_OK;
     if (d.dtype != b->dtype)
-        e = err_user("'%s' holds %s and the datasets before it %s; only datasets of one dtype can be merged", prefix,
-                     indexed_dtype_name(d.dtype), indexed_dtype_name(b->dtype));
+        e = err_user("'%s' holds %s and the datasets before it %s; only datasets of one dtype can be merged",
+                     prefix, indexed_dtype_name(d.dtype), indexed_dtype_name(b->dtype));
     int64_t document = 1;
     for (int64_t i = 0; !e.code && i <= d.sequences; i++) {
-        for (; document <= d.documents && indexed_document(&d, document) == i; document++) indexed_builder_end_document(b);
+        for (; document <= d.documents && indexed_document(&d, document) == i; document++)
+            indexed_builder_end_document(b);
         if (i == d.sequences) break;
         int32_t length = indexed_length(&d, i);
         e = indexed_builder_add(b, indexed_items(&d, i, 0, length), length);
@@ -175,7 +185,8 @@ static Err close_synced(FILE *f, const char *path) {
     return e;
 }
 
-/* An old .idx goes first and the new one comes last, so that at no moment does an index lie beside another's .bin. */
+/* An old .idx goes first and the new one comes last, so that at no moment does an index lie beside another's
+ * .bin. */
 static Err publish(IndexedBuilder *b) {
     if (unlink(b->idx) && errno != ENOENT) return failed("replace", b->idx);
     if (rename(b->bin_tmp, b->bin)) return failed("rename", b->bin_tmp);
@@ -197,8 +208,10 @@ Err indexed_builder_finalize(IndexedBuilder *b) {
     Err closed = close_synced(bin, b->bin_tmp);
     if (!e.code) e = closed;
     if (!e.code) e = publish(b);
-    if (e.code) indexed_builder_abort(b);
-    else release(b);
+    if (e.code)
+        indexed_builder_abort(b);
+    else
+        release(b);
     return e;
 }
 

@@ -25,10 +25,13 @@ static Err merge_sorted(char **prefixes, int n, const char *output_prefix) {
 }
 
 Err data_merge(const char *const *prefixes, int n, const char *output_prefix) {
-    if (n < 1) return err_user("there is nothing to merge into '%s'; give at least one dataset prefix", output_prefix);
+    if (n < 1)
+        return err_user("there is nothing to merge into '%s'; give at least one dataset prefix",
+                        output_prefix);
     for (int i = 0; i < n; i++)
         if (!strcmp(prefixes[i], output_prefix))
-            return err_user("'%s' is both an input and the output of the merge; choose another output prefix", output_prefix);
+            return err_user("'%s' is both an input and the output of the merge; choose another output prefix",
+                            output_prefix);
     char **sorted = mem_zero((size_t)n, sizeof *sorted);
     memcpy(sorted, prefixes, (size_t)n * sizeof *sorted);
     qsort(sorted, (size_t)n, sizeof *sorted, by_name);
@@ -44,7 +47,9 @@ static Err take_entry(const char *folder, const char *name, char ***prefixes, in
     if (!idx && !bin) return ERR_OK;
     char *prefix = mem_printf("%s/%.*s", folder, (int)(dot - name), name);
     char *other = mem_printf("%s%s", prefix, idx ? ".bin" : ".idx");
-    Err e = file_size(other) >= 0 ? ERR_OK : err_user("'%s%s' has no '%s' beside it; every dataset needs both files", prefix, dot, other);
+    Err e = file_size(other) >= 0 ? ERR_OK
+                                  : err_user("'%s%s' has no '%s' beside it; every dataset needs both files",
+                                             prefix, dot, other);
     if (idx && !e.code) {
         *prefixes = mem_grow(*prefixes, (size_t)*n + 1, sizeof **prefixes);
         (*prefixes)[(*n)++] = prefix;
@@ -60,9 +65,12 @@ Err data_merge_folder(const char *folder, const char *output_prefix) {
     char **prefixes = NULL;
     int n = 0;
     Err e = ERR_OK;
-    for (struct dirent *entry; !e.code && (entry = readdir(dir));) e = take_entry(folder, entry->d_name, &prefixes, &n);
+    for (struct dirent *entry; !e.code && (entry = readdir(dir));)
+        e = take_entry(folder, entry->d_name, &prefixes, &n);
     closedir(dir);
-    if (!e.code) e = n ? data_merge((const char *const *)prefixes, n, output_prefix) : err_user("the folder '%s' holds no .bin and .idx pair to merge", folder);
+    if (!e.code)
+        e = n ? data_merge((const char *const *)prefixes, n, output_prefix)
+              : err_user("the folder '%s' holds no .bin and .idx pair to merge", folder);
     for (int i = 0; i < n; i++) free(prefixes[i]);
     free(prefixes);
     return e;

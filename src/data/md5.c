@@ -20,15 +20,23 @@ static const int SHIFT[4][4] = {{7, 12, 17, 22}, {5, 9, 14, 20}, {4, 11, 16, 23}
 static void add_block(uint32_t state[4], const unsigned char *p) {
     uint32_t m[16], a = state[0], b = state[1], c = state[2], d = state[3];
     for (int i = 0; i < 16; i++)
-        m[i] = p[4 * i] | (uint32_t)p[4 * i + 1] << 8 | (uint32_t)p[4 * i + 2] << 16 | (uint32_t)p[4 * i + 3] << 24;
+        m[i] = p[4 * i] | (uint32_t)p[4 * i + 1] << 8 | (uint32_t)p[4 * i + 2] << 16 |
+               (uint32_t)p[4 * i + 3] << 24;
     for (int i = 0; i < 64; i++) {
         uint32_t f;
         int g;
         switch (i / 16) {
-        case 0: f = (b & c) | (~b & d), g = i; break;
-        case 1: f = (d & b) | (~d & c), g = (5 * i + 1) % 16; break;
-        case 2: f = b ^ c ^ d, g = (3 * i + 5) % 16; break;
-        default: f = c ^ (b | ~d), g = 7 * i % 16;
+        case 0:
+            f = (b & c) | (~b & d), g = i;
+            break;
+        case 1:
+            f = (d & b) | (~d & c), g = (5 * i + 1) % 16;
+            break;
+        case 2:
+            f = b ^ c ^ d, g = (3 * i + 5) % 16;
+            break;
+        default:
+            f = c ^ (b | ~d), g = 7 * i % 16;
         }
         f += a + K[i] + m[g];
         int s = SHIFT[i / 16][i % 4];

@@ -1,6 +1,7 @@
-/* MT19937 (Matsumoto and Nishimura, 1998) as numpy.random.RandomState and torch.Generator("cpu") use it: both seed it
- * with 32 bits by Knuth's recurrence and draw tempered 32-bit words. Megatron-LM shuffles documents and samples with the
- * first and the cyclic sampler's epochs with the second, so both draws are reproduced bit for bit. */
+/* MT19937 (Matsumoto and Nishimura, 1998) as numpy.random.RandomState and torch.Generator("cpu") use it: both
+ * seed it with 32 bits by Knuth's recurrence and draw tempered 32-bit words. Megatron-LM shuffles documents
+ * and samples with the first and the cyclic sampler's epochs with the second, so both draws are reproduced
+ * bit for bit. */
 #ifndef ISOTRON_DATA_MT19937_H
 #define ISOTRON_DATA_MT19937_H
 
@@ -13,7 +14,8 @@ typedef struct Mt19937 {
 
 void mt19937_seed(Mt19937 *, uint32_t seed);
 uint32_t mt19937_u32(Mt19937 *);
-/* Uniform in [0, max]: masked rejection, numpy's random_interval. Above 2^32 - 1 it draws 64 bits, high word first. */
+/* Uniform in [0, max]: masked rejection, numpy's random_interval. Above 2^32 - 1 it draws 64 bits, high word
+ * first. */
 uint64_t mt19937_bounded(Mt19937 *, uint64_t max);
 
 /* RandomState.shuffle of a one-dimensional array: for i = n-1 .. 1 swap with bounded(i). */
@@ -21,8 +23,9 @@ void mt19937_shuffle_i32(Mt19937 *, int32_t *, int64_t n);
 void mt19937_shuffle_i64(Mt19937 *, int64_t *, int64_t n);
 void mt19937_shuffle_u32(Mt19937 *, uint32_t *, int64_t n);
 
-/* torch.randperm(n, generator=torch.Generator().manual_seed(seed)) on the CPU (ATen's randperm_cpu): for i = 0 .. n-2
- * swap with i + word % (n - i); a word has 32 bits, from n = (2^32 - 1) / 20 on 64 bits, high word first. */
+/* torch.randperm(n, generator=torch.Generator().manual_seed(seed)) on the CPU (ATen's randperm_cpu): for i =
+ * 0 .. n-2 swap with i + word % (n - i); a word has 32 bits, from n = (2^32 - 1) / 20 on 64 bits, high word
+ * first. */
 void mt19937_torch_randperm(uint32_t seed, int64_t *out, int64_t n);
 
 #endif

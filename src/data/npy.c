@@ -13,16 +13,26 @@ static const struct {
     size_t size;
 } TYPES[] = {[NPY_I16] = {"<i2", 2}, [NPY_I32] = {"<i4", 4}, [NPY_U32] = {"<u4", 4}, [NPY_I64] = {"<i8", 8}};
 
-enum { TYPE_COUNT = sizeof TYPES / sizeof *TYPES, PREFIX = 10, ALIGN = 64, HEADER_MAX = 256, GROWTH_DIGITS = 21 };
+enum {
+    TYPE_COUNT = sizeof TYPES / sizeof *TYPES,
+    PREFIX = 10,
+    ALIGN = 64,
+    HEADER_MAX = 256,
+    GROWTH_DIGITS = 21
+};
 
-/* numpy leaves room for the first dimension to grow to 21 digits in place, then pads with spaces and ends with '\n'. */
+/* numpy leaves room for the first dimension to grow to 21 digits in place, then pads with spaces and ends
+ * with '\n'. */
 static size_t make_header(char out[HEADER_MAX], NpyType type, int64_t rows, int64_t columns) {
     char shape[64], count[32];
     int digits = snprintf(count, sizeof count, "%" PRId64, rows);
-    if (columns) snprintf(shape, sizeof shape, "%s, %" PRId64, count, columns);
-    else snprintf(shape, sizeof shape, "%s,", count);
-    int used = snprintf(out + PREFIX, HEADER_MAX - PREFIX, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }%*s",
-                        TYPES[type].descr, shape, GROWTH_DIGITS - digits, "");
+    if (columns)
+        snprintf(shape, sizeof shape, "%s, %" PRId64, count, columns);
+    else
+        snprintf(shape, sizeof shape, "%s,", count);
+    int used = snprintf(out + PREFIX, HEADER_MAX - PREFIX,
+                        "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }%*s", TYPES[type].descr,
+                        shape, GROWTH_DIGITS - digits, "");
     size_t total = (PREFIX + (size_t)used + 1 + ALIGN - 1) / ALIGN * ALIGN, length = total - PREFIX;
     CHECK(total <= HEADER_MAX, "a .npy header of %zu bytes", total);
     memcpy(out, "\x93NUMPY\x01\x00", 8);
@@ -70,14 +80,17 @@ static Err read_header(const char *path, NpyArray *a) {
         return err_user("'%s' is not a version 1.0 .npy file; delete it", path);
     size_t length = p[8] | (size_t)p[9] << 8, start = PREFIX + length, bytes;
     char header[HEADER_MAX] = "";
-    if (size < start || length >= sizeof header) return err_user("the header of '%s' is cut short; delete it", path);
+    if (size < start || length >= sizeof header)
+        return err_user("the header of '%s' is cut short; delete it", path);
     memcpy(header, p + PREFIX, length);
     if (!parse_header(header, a))
-        return err_user("'%s' does not hold an array of int16, int32, uint32 or int64 in row order; delete it", path);
+        return err_user(
+            "'%s' does not hold an array of int16, int32, uint32 or int64 in row order; delete it", path);
     if (__builtin_mul_overflow((size_t)a->rows, (size_t)(a->columns ? a->columns : 1), &bytes) ||
         __builtin_mul_overflow(bytes, TYPES[a->type].size, &bytes) || bytes != size - start || start % 8)
-        return err_user("'%s' is torn: its header promises %" PRId64 " rows and the file has %zu bytes; delete it", path,
-                        a->rows, size);
+        return err_user("'%s' is torn: its header promises %" PRId64
+                        " rows and the file has %zu bytes; delete it",
+                        path, a->rows, size);
     a->data = (void *)(p + start);
     return ERR_OK;
 }
@@ -104,9 +117,13 @@ void npy_free(NpyArray *a) {
 int64_t npy_at(const NpyArray *a, int64_t i) {
     CHECK(i >= 0 && i < a->rows, "element %" PRId64 " of %" PRId64, i, a->rows);
     switch (a->type) {
-    case NPY_I16: return ((const int16_t *)a->data)[i];
-    case NPY_I32: return ((const int32_t *)a->data)[i];
-    case NPY_U32: return ((const uint32_t *)a->data)[i];
-    default: return ((const int64_t *)a->data)[i];
+    case NPY_I16:
+        return ((const int16_t *)a->data)[i];
+    case NPY_I32:
+        return ((const int32_t *)a->data)[i];
+    case NPY_U32:
+        return ((const uint32_t *)a->data)[i];
+    default:
+        return ((const int64_t *)a->data)[i];
     }
 }

@@ -6,8 +6,9 @@ typedef unsigned __int128 u128;
 
 #define U128(high, low) ((u128)(high##ull) << 64 | (low##ull))
 
-/* SeedSequence (numpy/random/bit_generator.pyx): the entropy words are hashed into a pool of four words, the pool is
- * mixed with itself, and generate_state hashes the pool again for as many words as the generator asks for. */
+/* SeedSequence (numpy/random/bit_generator.pyx): the entropy words are hashed into a pool of four words, the
+ * pool is mixed with itself, and generate_state hashes the pool again for as many words as the generator asks
+ * for. */
 enum { POOL = 4, WORDS = 8 };
 
 static uint32_t hash_word(uint32_t value, uint32_t *constant, uint32_t multiplier) {

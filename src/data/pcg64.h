@@ -1,6 +1,6 @@
-/* numpy.random.default_rng: PCG64 (O'Neill, "PCG: a family of simple fast space-efficient statistically good algorithms",
- * 2014; the XSL-RR 128/64 member) seeded through numpy's SeedSequence. Megatron-LM's mock dataset draws its document
- * lengths from it. */
+/* numpy.random.default_rng: PCG64 (O'Neill, "PCG: a family of simple fast space-efficient statistically good
+ * algorithms", 2014; the XSL-RR 128/64 member) seeded through numpy's SeedSequence. Megatron-LM's mock
+ * dataset draws its document lengths from it. */
 #ifndef ISOTRON_DATA_PCG64_H
 #define ISOTRON_DATA_PCG64_H
 
@@ -9,14 +9,15 @@
 
 typedef struct Pcg64 {
     unsigned __int128 state, inc;
-    bool has_half;  /* the high word of a 64-bit output, kept for the next 32-bit draw */
+    bool has_half; /* the high word of a 64-bit output, kept for the next 32-bit draw */
     uint32_t half;
 } Pcg64;
 
 void pcg64_seed(Pcg64 *, uint32_t seed); /* PCG64(SeedSequence(seed)) */
 uint64_t pcg64_u64(Pcg64 *);
 uint32_t pcg64_u32(Pcg64 *); /* low word of a 64-bit output first, then its high word */
-/* Generator.integers(low, high, dtype=int32), low < high: Lemire's multiply-shift rejection on 32-bit draws. */
+/* Generator.integers(low, high, dtype=int32), low < high: Lemire's multiply-shift rejection on 32-bit draws.
+ */
 int32_t pcg64_integer(Pcg64 *, int32_t low, int32_t high);
 
 #endif

@@ -1,5 +1,6 @@
-/* Slot k of the ring holds micro-batch number k modulo `slots`. `taken` counts the batches handed to the consumer and
- * `filled` those that are ready; the reader stays below taken + slots - 1, so it never writes the batch in use. */
+/* Slot k of the ring holds micro-batch number k modulo `slots`. `taken` counts the batches handed to the
+ * consumer and `filled` those that are ready; the reader stays below taken + slots - 1, so it never writes
+ * the batch in use. */
 #include "data/prefetch.h"
 
 #include <pthread.h>
@@ -51,7 +52,8 @@ static void *reader(void *arg) {
     return NULL;
 }
 
-Prefetch *prefetch_start(const Dataset *dataset, Sampler *sampler, int64_t micro_batch_size, int64_t sequence_length, int depth) {
+Prefetch *prefetch_start(const Dataset *dataset, Sampler *sampler, int64_t micro_batch_size,
+                         int64_t sequence_length, int depth) {
     CHECK(depth >= 1, "a prefetch of %d batches", depth);
     Prefetch *p = mem_zero(1, sizeof *p);
     *p = (Prefetch){.dataset = dataset, .sampler = sampler, .slots = depth + 1};

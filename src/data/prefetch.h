@@ -1,5 +1,5 @@
-/* Reads ahead: one thread fills a ring of micro-batches while the trainer computes. The order is the sampler's, whatever
- * the timing: one thread fills, one consumer takes, both in turn.
+/* Reads ahead: one thread fills a ring of micro-batches while the trainer computes. The order is the
+ * sampler's, whatever the timing: one thread fills, one consumer takes, both in turn.
  *
  *   Prefetch *p = prefetch_start(dataset, sampler, micro_batch_size, sequence_length, 4);
  *   const Batch *batch;
@@ -18,13 +18,15 @@
 
 typedef struct Prefetch Prefetch;
 
-/* Takes the sampler over (and frees it in the end); the dataset is borrowed. Up to `depth` >= 1 micro-batches are ready
- * beside the one in use. */
-Prefetch *prefetch_start(const Dataset *, Sampler *, int64_t micro_batch_size, int64_t sequence_length, int depth);
-/* The next micro-batch, valid until the next call; NULL at the end of the data. Waits for the reader if it is behind.
- * After an error every call gives that error again. */
+/* Takes the sampler over (and frees it in the end); the dataset is borrowed. Up to `depth` >= 1 micro-batches
+ * are ready beside the one in use. */
+Prefetch *prefetch_start(const Dataset *, Sampler *, int64_t micro_batch_size, int64_t sequence_length,
+                         int depth);
+/* The next micro-batch, valid until the next call; NULL at the end of the data. Waits for the reader if it is
+ * behind. After an error every call gives that error again. */
 Err prefetch_next(Prefetch *, const Batch **out);
-/* Stops the thread at its next batch, whether or not all was consumed, and releases everything. NULL is fine. */
+/* Stops the thread at its next batch, whether or not all was consumed, and releases everything. NULL is fine.
+ */
 void prefetch_stop(Prefetch *);
 
 #endif

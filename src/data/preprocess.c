@@ -74,7 +74,8 @@ static Err encode_value(const PreprocessConfig *c, const char *key, const json_t
     if (!value) return err_user("there is no key '%s'", key);
     size_t i;
     json_t *sentence;
-    if (!json_is_array(value)) return err_user("the key '%s' holds neither a string nor a list of strings", key);
+    if (!json_is_array(value))
+        return err_user("the key '%s' holds neither a string nor a list of strings", key);
     json_array_foreach(value, i, sentence) {
         if (!json_is_string(sentence)) return err_user("element %zu of the key '%s' is not a string", i, key);
         ERR_RETURN(add_sequence(c, json_string_value(sentence), json_string_length(sentence), d));
@@ -98,7 +99,8 @@ static void encode_record(const Run *run, Record *r) {
     const char *text = run->text.s ? run->text.s + r->begin : "";
     size_t n = r->end - r->begin;
     r->documents = mem_zero((size_t)run->num_keys, sizeof *r->documents);
-    Err e = run->config->kind == PREPROCESS_JSONL ? encode_json(run, text, n, r->documents) : add_sequence(run->config, text, n, r->documents);
+    Err e = run->config->kind == PREPROCESS_JSONL ? encode_json(run, text, n, r->documents)
+                                                  : add_sequence(run->config, text, n, r->documents);
     for (int k = 0; k < run->num_keys; k++) end_document(run->config, &r->documents[k]);
     if (!e.code) return;
     r->err = mem_alloc(sizeof *r->err);
@@ -109,7 +111,8 @@ static void encode_record(const Run *run, Record *r) {
 static void encode_share(void *arg, int64_t begin, int64_t end) {
     (void)begin, (void)end;
     Run *run = arg;
-    for (long long i; (i = atomic_fetch_add(&run->next, 1)) < run->count;) encode_record(run, &run->records[i]);
+    for (long long i; (i = atomic_fetch_add(&run->next, 1)) < run->count;)
+        encode_record(run, &run->records[i]);
 }
 
 static Err read_round(Run *run, bool *more) {
@@ -118,7 +121,8 @@ static Err read_round(Run *run, bool *more) {
         size_t begin = run->text.len;
         ERR_RETURN(text_reader_next(&run->reader, &run->text, more));
         if (!*more) break;
-        run->records[run->count] = (Record){.begin = begin, .end = run->text.len, .path = run->reader.path, .line = run->reader.line};
+        run->records[run->count] = (Record){
+            .begin = begin, .end = run->text.len, .path = run->reader.path, .line = run->reader.line};
     }
     return ERR_OK;
 }
@@ -139,7 +143,8 @@ static Err write_record(Run *run, const Record *r) {
 }
 
 static void free_record(Record *r, int num_keys) {
-    for (int k = 0; r->documents && k < num_keys; k++) free(r->documents[k].tokens), free(r->documents[k].lengths);
+    for (int k = 0; r->documents && k < num_keys; k++)
+        free(r->documents[k].tokens), free(r->documents[k].lengths);
     free(r->documents), free(r->err);
     *r = (Record){0};
 }
@@ -183,9 +188,12 @@ static Err finalize(Run *run) {
 
 static Err check_config(const PreprocessConfig *c) {
     if (c->num_inputs < 1) return err_user("there is nothing to preprocess; give --input");
-    if (c->workers < 1 || c->workers > MAX_WORKERS) return err_user("--workers is %d; it must be 1..%d", c->workers, MAX_WORKERS);
-    if (c->append_eod && c->eod < 0) return err_user("--append-eod needs an end-of-document token and this tokenizer has none");
-    if (c->keys && c->kind != PREPROCESS_JSONL) return err_user("--json-keys is for JSON Lines; plain text has the one key 'text'");
+    if (c->workers < 1 || c->workers > MAX_WORKERS)
+        return err_user("--workers is %d; it must be 1..%d", c->workers, MAX_WORKERS);
+    if (c->append_eod && c->eod < 0)
+        return err_user("--append-eod needs an end-of-document token and this tokenizer has none");
+    if (c->keys && c->kind != PREPROCESS_JSONL)
+        return err_user("--json-keys is for JSON Lines; plain text has the one key 'text'");
     for (int k = 0; c->keys && k < c->num_keys; k++)
         for (int i = 0; i < k; i++)
             if (!strcmp(c->keys[i], c->keys[k])) return err_user("the key '%s' is given twice", c->keys[k]);

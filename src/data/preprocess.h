@@ -1,14 +1,15 @@
-/* Text to tokens: JSON Lines or plain text into <prefix>_<key>_document.bin and .idx (Megatron-LM tools/preprocess_data.py).
+/* Text to tokens: JSON Lines or plain text into <prefix>_<key>_document.bin and .idx (Megatron-LM
+ * tools/preprocess_data.py).
  *
- *   JSON Lines        one object per line, one document per key: a string, or a list of strings (sentences), each a
- *                     sequence. Blank lines are passed over; any other bad line stops the run with its number.
- *   text files        one document per file, every byte of it; the key is "text".
- *   text paragraphs   one document per run of lines that are not blank, without the newline at its end; key "text".
+ *   JSON Lines        one object per line, one document per key: a string, or a list of strings (sentences),
+ * each a sequence. Blank lines are passed over; any other bad line stops the run with its number. text files
+ * one document per file, every byte of it; the key is "text". text paragraphs   one document per run of lines
+ * that are not blank, without the newline at its end; key "text".
  *
- * Sequences without tokens are dropped; with append_eod the end-of-document token joins the last sequence. A document
- * without tokens has an entry in the document index and no sequence. Ids are written as u16 below a vocabulary of 65500,
- * else as i32. Documents keep the order of the input whatever the number of workers, and the files appear under their
- * final names only when all of them are complete. */
+ * Sequences without tokens are dropped; with append_eod the end-of-document token joins the last sequence. A
+ * document without tokens has an entry in the document index and no sequence. Ids are written as u16 below a
+ * vocabulary of 65500, else as i32. Documents keep the order of the input whatever the number of workers, and
+ * the files appear under their final names only when all of them are complete. */
 #ifndef ISOTRON_DATA_PREPROCESS_H
 #define ISOTRON_DATA_PREPROCESS_H
 
@@ -18,15 +19,21 @@
 
 #include "base/err.h"
 
-typedef enum PreprocessInput { PREPROCESS_JSONL, PREPROCESS_TEXT_FILES, PREPROCESS_TEXT_PARAGRAPHS } PreprocessInput;
+typedef enum PreprocessInput {
+    PREPROCESS_JSONL,
+    PREPROCESS_TEXT_FILES,
+    PREPROCESS_TEXT_PARAGRAPHS
+} PreprocessInput;
 
-/* The tokenizer: tokens of `n` bytes of text, in malloc'ed memory that the caller frees. Called from several threads at
- * once. The bytes may hold NULs; from JSON they are valid UTF-8, from plain text they are what the file has. */
+/* The tokenizer: tokens of `n` bytes of text, in malloc'ed memory that the caller frees. Called from several
+ * threads at once. The bytes may hold NULs; from JSON they are valid UTF-8, from plain text they are what the
+ * file has. */
 typedef Err PreprocessEncode(void *ctx, const char *text, size_t n, int32_t **tokens, size_t *count);
 
 typedef struct PreprocessStats {
     int64_t documents, sequences, tokens; /* all keys together */
-    int64_t bytes, total_bytes;           /* of the input: read so far, and in all (0 where a size is not known: pipes) */
+    int64_t bytes,
+        total_bytes; /* of the input: read so far, and in all (0 where a size is not known: pipes) */
 } PreprocessStats;
 
 typedef struct PreprocessConfig {
@@ -42,7 +49,8 @@ typedef struct PreprocessConfig {
     int workers;
     PreprocessEncode *encode;
     void *encode_ctx;
-    void (*progress)(void *ctx, const PreprocessStats *); /* now and then, from the calling thread; NULL: none */
+    void (*progress)(void *ctx,
+                     const PreprocessStats *); /* now and then, from the calling thread; NULL: none */
     void *progress_ctx;
 } PreprocessConfig;
 

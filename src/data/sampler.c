@@ -15,20 +15,29 @@ struct Sampler {
 };
 
 static Err check(const SamplerConfig *c) {
-    CHECK(c->micro_batch_size > 0 && c->dp_size > 0 && c->dp_rank >= 0 && c->dp_rank < c->dp_size && c->consumed_samples >= 0,
-          "sampler of micro batch size %" PRId64 ", data-parallel rank %d of %d", c->micro_batch_size, c->dp_rank, c->dp_size);
+    CHECK(c->micro_batch_size > 0 && c->dp_size > 0 && c->dp_rank >= 0 && c->dp_rank < c->dp_size &&
+              c->consumed_samples >= 0,
+          "sampler of micro batch size %" PRId64 ", data-parallel rank %d of %d", c->micro_batch_size,
+          c->dp_rank, c->dp_size);
     int64_t step, total = c->total_samples, consumed = c->consumed_samples;
     if (__builtin_mul_overflow(c->micro_batch_size, (int64_t)c->dp_size, &step))
-        return err_user("the micro batch size %" PRId64 " times %d data-parallel ranks cannot be counted", c->micro_batch_size, c->dp_size);
+        return err_user("the micro batch size %" PRId64 " times %d data-parallel ranks cannot be counted",
+                        c->micro_batch_size, c->dp_size);
     if (c->kind == SAMPLER_SINGLE) {
         if (consumed < total) return ERR_OK;
-        return err_user("no samples are left: %" PRId64 " of %" PRId64 " are consumed; ask for more samples or give more data", consumed, total);
+        return err_user("no samples are left: %" PRId64 " of %" PRId64
+                        " are consumed; ask for more samples or give more data",
+                        consumed, total);
     }
     if (total < step)
-        return err_user("%" PRId64 " samples do not fill one micro-step of %" PRId64 " (micro batch size x data-parallel size); give more data", total, step);
+        return err_user("%" PRId64 " samples do not fill one micro-step of %" PRId64
+                        " (micro batch size x data-parallel size); give more data",
+                        total, step);
     if (consumed % (total - total % step) % step)
-        return err_user("%" PRId64 " consumed samples are not whole micro-steps of %" PRId64
-                        "; a cyclic run resumes only with the micro batch size and data-parallel size it was saved with", consumed, step);
+        return err_user(
+            "%" PRId64 " consumed samples are not whole micro-steps of %" PRId64
+            "; a cyclic run resumes only with the micro batch size and data-parallel size it was saved with",
+            consumed, step);
     return ERR_OK;
 }
 
@@ -36,7 +45,8 @@ Err sampler_open(const SamplerConfig *c, Sampler **out) {
     *out = NULL;
     ERR_RETURN(check(c));
     Sampler *s = mem_zero(1, sizeof *s);
-    *s = (Sampler){.config = *c, .consumed = c->consumed_samples, .step = c->micro_batch_size * c->dp_size, .epoch = -1};
+    *s = (Sampler){
+        .config = *c, .consumed = c->consumed_samples, .step = c->micro_batch_size * c->dp_size, .epoch = -1};
     if (c->kind == SAMPLER_CYCLIC) {
         int64_t total = c->total_samples, mbs = c->micro_batch_size;
         s->order_length = c->no_data_sharding ? total / mbs * mbs : total / s->step * mbs;
@@ -66,14 +76,16 @@ static bool next_single(Sampler *s, int64_t *indices, int64_t *count) {
 
 static bool next_cyclic(Sampler *s, int64_t *indices, int64_t *count) {
     const SamplerConfig *c = &s->config;
-    int64_t active = c->total_samples - c->total_samples % s->step, epoch = s->consumed / active, done = s->consumed % active;
+    int64_t active = c->total_samples - c->total_samples % s->step, epoch = s->consumed / active,
+            done = s->consumed % active;
     if (epoch != s->epoch) {
         mt19937_torch_randperm((uint32_t)epoch, s->order, s->order_length);
         s->epoch = epoch;
     }
     for (int64_t i = 0; i < c->micro_batch_size; i++) {
         int64_t own = done / c->dp_size + i; /* this rank's own samples so far in the epoch */
-        indices[i] = c->no_data_sharding ? s->order[own * c->dp_size + c->dp_rank] : c->dp_rank * s->order_length + s->order[own];
+        indices[i] = c->no_data_sharding ? s->order[own * c->dp_size + c->dp_rank]
+                                         : c->dp_rank * s->order_length + s->order[own];
     }
     *count = c->micro_batch_size;
     s->consumed += s->step;

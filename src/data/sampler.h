@@ -1,13 +1,15 @@
-/* Which samples a data-parallel rank takes in each micro-step (Megatron-LM training/datasets/data_samplers.py).
+/* Which samples a data-parallel rank takes in each micro-step (Megatron-LM
+ * training/datasets/data_samplers.py).
  *
- *   single  global order from consumed_samples on: a micro-step takes mbs * dp consecutive samples, rank r the r-th mbs of
- *           them. The samples of a global batch therefore do not depend on how it is split.
- *   cyclic  endless epochs over the samples that fill whole micro-steps, each in the order of torch.randperm seeded with
- *           the epoch's number. With sharding every rank permutes a contiguous bucket of its own; without, all
+ *   single  global order from consumed_samples on: a micro-step takes mbs * dp consecutive samples, rank r
+ * the r-th mbs of them. The samples of a global batch therefore do not depend on how it is split. cyclic
+ * endless epochs over the samples that fill whole micro-steps, each in the order of torch.randperm seeded
+ * with the epoch's number. With sharding every rank permutes a contiguous bucket of its own; without, all
  *           ranks deal out one permutation. Its order depends on mbs and dp, as upstream's does.
  *
- * One difference from upstream: without sharding, upstream lets some ranks run one micro-step further than others in an
- * epoch when the samples fill whole micro-batches but not a whole micro-step; here every rank takes the same number. */
+ * One difference from upstream: without sharding, upstream lets some ranks run one micro-step further than
+ * others in an epoch when the samples fill whole micro-batches but not a whole micro-step; here every rank
+ * takes the same number. */
 #ifndef ISOTRON_DATA_SAMPLER_H
 #define ISOTRON_DATA_SAMPLER_H
 
@@ -23,7 +25,8 @@ typedef struct SamplerConfig {
     int64_t total_samples, consumed_samples; /* global, all ranks together */
     int64_t micro_batch_size;
     int dp_rank, dp_size;
-    bool keep_last; /* single only: the last, partial micro-step is given out too (upstream's drop_last=False) */
+    bool keep_last; /* single only: the last, partial micro-step is given out too (upstream's drop_last=False)
+                     */
     bool no_data_sharding; /* cyclic only */
 } SamplerConfig;
 
@@ -32,8 +35,8 @@ typedef struct Sampler Sampler;
 /* A user error if no sample is left, or if (cyclic) consumed_samples is not a whole number of micro-steps. */
 Err sampler_open(const SamplerConfig *, Sampler **out);
 void sampler_free(Sampler *); /* NULL is fine */
-/* The next micro-batch of this rank: up to micro_batch_size indices. False at the end, which only `single` has; with
- * keep_last a rank's last micro-batch can be shorter, or empty. */
+/* The next micro-batch of this rank: up to micro_batch_size indices. False at the end, which only `single`
+ * has; with keep_last a rank's last micro-batch can be shorter, or empty. */
 bool sampler_next(Sampler *, int64_t *indices, int64_t *count);
 /* Samples that all ranks together have taken, to resume from; counts a partial micro-step as its samples. */
 int64_t sampler_consumed(const Sampler *);

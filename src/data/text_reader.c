@@ -21,14 +21,18 @@ static Err open_next(TextReader *r) {
     r->lines_read = 0;
     if (file_is_dir(r->path)) return err_user("'%s' is a folder; give the files in it", r->path);
     r->file = fopen(r->path, "rbe");
-    return r->file ? ERR_OK : err_user("cannot open '%s': %s; check the path and its permissions", r->path, strerror(errno));
+    return r->file ? ERR_OK
+                   : err_user("cannot open '%s': %s; check the path and its permissions", r->path,
+                              strerror(errno));
 }
 
 static Err close_file(TextReader *r) {
     bool bad = ferror(r->file);
     fclose(r->file);
     r->file = NULL;
-    return bad ? err_infra("'%s' could not be read to its end (after line %lld)", r->path, (long long)r->lines_read) : ERR_OK;
+    return bad ? err_infra("'%s' could not be read to its end (after line %lld)", r->path,
+                           (long long)r->lines_read)
+               : ERR_OK;
 }
 
 /* The next line without its newline, -1 at the end of the file. */
@@ -70,13 +74,15 @@ static bool next_file(TextReader *r, Str *out) {
     if (r->lines_read) return false;
     r->line = r->lines_read = 1;
     char block[1 << 16];
-    for (size_t n; (n = fread(block, 1, sizeof block, r->file)) > 0; r->bytes += (int64_t)n) str_add(out, block, n);
+    for (size_t n; (n = fread(block, 1, sizeof block, r->file)) > 0; r->bytes += (int64_t)n)
+        str_add(out, block, n);
     return true;
 }
 
 Err text_reader_next(TextReader *r, Str *out, bool *more) {
-    static bool (*const NEXT[])(TextReader *, Str *) = {
-        [PREPROCESS_JSONL] = next_line, [PREPROCESS_TEXT_FILES] = next_file, [PREPROCESS_TEXT_PARAGRAPHS] = next_paragraph};
+    static bool (*const NEXT[])(TextReader *, Str *) = {[PREPROCESS_JSONL] = next_line,
+                                                        [PREPROCESS_TEXT_FILES] = next_file,
+                                                        [PREPROCESS_TEXT_PARAGRAPHS] = next_paragraph};
     for (;;) {
         if (!r->file) {
             *more = r->next_input < r->num_inputs;

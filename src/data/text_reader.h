@@ -1,4 +1,5 @@
-/* Cuts input files into records for preprocessing: lines, files or paragraphs, in order, with their line numbers. */
+/* Cuts input files into records for preprocessing: lines, files or paragraphs, in order, with their line
+ * numbers. */
 #ifndef ISOTRON_DATA_TEXT_READER_H
 #define ISOTRON_DATA_TEXT_READER_H
 

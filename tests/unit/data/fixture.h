@@ -1,0 +1,97 @@
+/* The three datasets of vectors.h, in a temporary folder that becomes the current one (the cache's names hold
+ * the paths). */
+#ifndef ISOTRON_TESTS_DATA_FIXTURE_H
+#define ISOTRON_TESTS_DATA_FIXTURE_H
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "unit/cmocka_all.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "data/indexed.h"
+#include "data/md5.h"
+
+#define assert_ok(expr)                                                                                      \
+    do {                                                                                                     \
+        Err ok_ = (expr);                                                                                    \
+        if (ok_.code) fail_msg("%s: %s", #expr, ok_.msg);                                                    \
+    } while (0)
+/* The error is the user's, and its sentence holds `part`. */
+#define assert_mistake(expr, part)                                                                           \
+    do {                                                                                                     \
+        Err bad_ = (expr);                                                                                   \
+        assert_int_equal(bad_.code, ERR_USER);                                                               \
+        if (!strstr(bad_.msg, part)) fail_msg("'%s' does not say '%s'", bad_.msg, part);                     \
+    } while (0)
+
+static inline int enter_folder(void **state) {
+    char name[] = "/tmp/isotron-data-XXXXXX";
+    if (!mkdtemp(name) || chdir(name)) return -1;
+    *state = mem_strdup(name);
+    return 0;
+}
+
+static inline int leave_folder(void **state) {
+    int rc = chdir("/") || file_remove_tree(*state).code;
+    free(*state);
+    return rc;
+}
+
+static inline void file_md5(const char *path, char out[33]) {
+    Str s = {0};
+    assert_ok(file_read(path, &s));
+    md5_hex(s.s, s.len, out);
+    str_free(&s);
+}
+
+static inline void assert_md5(const char *path, const char *expected) {
+    char md5[33];
+    file_md5(path, md5);
+    if (strcmp(md5, expected)) fail_msg("the MD5 of %s is %s, not %s", path, md5, expected);
+}
+
+static inline void write_text(const char *path, const char *text) {
+    assert_ok(file_write_atomic(path, text, strlen(text)));
+}
+
+/* Sequence i of length l holds 10(i+1), 10(i+1)+1, .. and ends with the end-of-document token 0. */
+static inline void write_dataset(const char *name, IndexedDtype dtype, int sequences, int step, int modulus,
+                                 int least) {
+    static const int TOY[] = {5, 7, 3, 11, 2, 8};
+    IndexedBuilder *b;
+    assert_ok(indexed_builder_open(name, dtype, &b));
+    for (int i = 0; i < sequences; i++) {
+        int32_t tokens[32], length = modulus ? i * step % modulus + least : TOY[i];
+        for (int j = 0; j < length; j++) tokens[j] = j == length - 1 ? 0 : 10 * (i + 1) + j;
+        assert_ok(indexed_builder_add_tokens(b, tokens, length));
+        indexed_builder_end_document(b);
+    }
+    assert_ok(indexed_builder_finalize(b));
+}
+
+static inline int write_datasets(void **state) {
+    if (enter_folder(state)) return -1;
+    write_dataset("toy", INDEXED_U16, 6, 0, 0, 0);
+    write_dataset("more", INDEXED_I32, 1000, 7, 13, 1);
+    write_dataset("third", INDEXED_U16, 300, 5, 17, 2);
+    return 0;
+}
+
+/* Names in the folder that hold `part`. */
+static inline int count_files(const char *folder, const char *part) {
+    DIR *dir = opendir(folder);
+    int n = 0;
+    if (!dir) return 0;
+    for (struct dirent *entry; (entry = readdir(dir));)
+        n += entry->d_name[0] != '.' && strstr(entry->d_name, part);
+    closedir(dir);
+    return n;
+}
+
+#endif

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Writes tests/unit/data/vectors.h: what Megatron-LM's own data code, numpy and torch give for the cases of the unit tests.
+
+usage: data_vectors.py MEGATRON_LM > tests/unit/data/vectors.h
+
+MEGATRON_LM is a checkout of NVIDIA/Megatron-LM with megatron/core/datasets/helpers_cpp built (make in that folder).
+Case digests are the MD5 of the first samples in order, each as tokens, labels (int64), loss mask (float32), position ids and,
+for each row of the attention mask, its first visible column (int64).
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import io
+import os
+import sys
+import tempfile
+import types
+import warnings
+from collections import OrderedDict
+
+warnings.filterwarnings("ignore")
+megatron = os.path.abspath(sys.argv[1])
+sys.path.insert(0, megatron)
+with contextlib.redirect_stdout(io.StringIO()):
+    import numpy
+    import torch
+    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+    from megatron.core.datasets.utils import get_blend_from_list, normalize
+    from megatron.core.datasets import helpers
+
+# data_samplers.py alone, without the trainer that it imports its arguments from.
+training = types.ModuleType("megatron.training")
+training.get_args = training.mpu = None
+sys.modules["megatron.training"] = training
+sys.modules["megatron.training.dist_signal_handler"] = types.SimpleNamespace(DistributedSignalHandler=None)
+spec = importlib.util.spec_from_file_location("data_samplers", f"{megatron}/megatron/training/datasets/data_samplers.py")
+data_samplers = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(data_samplers)
+
+
+class Tokenizer:
+    def __init__(self, vocab_size, eod, pad):
+        self.vocab_size, self.eod, self.pad = vocab_size, eod, pad
+        self.unique_identifiers = OrderedDict({"class": "test.Null\u00e9", "vocab_size": vocab_size, "eod_id": eod, "pad_id": pad})
+
+
+def md5(data):
+    return hashlib.md5(bytes(data)).hexdigest()
+
+
+def array(type_, name, values):
+    print(f"static const {type_} {name}[] = {{{', '.join(str(v) for v in values)}}};")
+
+
+def text(name, value):
+    print(f'static const char {name}[] = "{value}";')
+
+
+# The three datasets: sequence i of length l holds 10*(i+1), 10*(i+1)+1, ..., and ends with the end-of-document token 0.
+LENGTHS = {
+    "toy": [5, 7, 3, 11, 2, 8],
+    "more": [(i * 7) % 13 + 1 for i in range(1000)],
+    "third": [(i * 5) % 17 + 2 for i in range(300)],
+}
+
+
+def write_dataset(name, dtype):
+    builder = IndexedDatasetBuilder(name + ".bin", dtype=dtype)
+    for i, length in enumerate(LENGTHS[name]):
+        builder.add_item(torch.tensor([10 * (i + 1) + j for j in range(length - 1)] + [0]))
+        builder.end_document()
+    builder.finalize(name + ".idx")
+
+
+def digest(dataset, count):
+    h = hashlib.md5()
+    for i in range(count):
+        s = dataset[i]
+        start = (~s["attention_mask"][0]).to(torch.int8).argmax(dim=1)
+        for part in (s["tokens"], s["labels"], s["loss_mask"], s["position_ids"], start):
+            h.update(part.numpy().tobytes())
+    return h.hexdigest()
+
+
+CASES = []
+
+
+def case(name, sizes, seq=4, blend=None, per_split=None, split=None, flags=False, pad=-1, keep_last=False, cache=None, mock=False):
+    config = GPTDatasetConfig(
+        random_seed=1234, sequence_length=seq, blend=get_blend_from_list(blend), split=split, path_to_cache=cache,
+        blend_per_split=[get_blend_from_list(b) for b in per_split] if per_split else None,
+        tokenizer=Tokenizer(128256 if mock else 20000, 128255 if mock else 0, pad), reset_position_ids=flags,
+        reset_attention_mask=flags, eod_mask_loss=flags, drop_last_partial_validation_sequence=not keep_last,
+        mid_level_dataset_surplus=0.005)
+    cls = MockGPTDataset if mock else GPTDataset
+    datasets = BlendedMegatronDatasetBuilder(cls, sizes, lambda: True, config).build()
+    for i, d in enumerate(datasets):
+        if d is not None and sizes[i] != 0:
+            count = min(len(d), 20 if mock else 20000)
+            CASES.append((name, i, len(d), count, digest(d, count)))
+
+
+def samplers():
+    for mbs, dp, total, consumed, sharding in [(2, 2, 21, 0, True), (2, 2, 21, 8, True), (2, 3, 38, 12, False), (1, 4, 26, 24, True)]:
+        rows = []
+        for rank in range(dp):
+            s = data_samplers.MegatronPretrainingRandomSampler(None, total, consumed, mbs, rank, dp, sharding)
+            got = []
+            while len(got) < 6:  # two or more epochs, as the loop of the trainer restarts the sampler
+                got += list(s)
+            rows += [i for batch in got[:6] for i in batch]
+        array("int64_t", f"CYCLIC_{mbs}_{dp}_{total}_{consumed}_{int(sharding)}", rows)
+
+
+def main():
+    print("/* Generated by tools/oracle/data_vectors.py; do not edit.")
+    print(f" * Megatron-LM core/datasets and training/datasets (August 2026), numpy {numpy.__version__}, torch {torch.__version__.split('+')[0]}. */")
+    print("#ifndef ISOTRON_TESTS_DATA_VECTORS_H\n#define ISOTRON_TESTS_DATA_VECTORS_H\n\n#include <stdint.h>\n")
+    print("/* clang-format off */")
+    os.chdir(tempfile.mkdtemp())
+    for name, dtype in (("toy", numpy.uint16), ("more", numpy.int32), ("third", numpy.uint16)):
+        write_dataset(name, dtype)
+        text(f"{name.upper()}_BIN", md5(open(name + ".bin", "rb").read()))
+        text(f"{name.upper()}_IDX", md5(open(name + ".idx", "rb").read()))
+    merged = IndexedDatasetBuilder("merged.bin", dtype=numpy.uint16)
+    for name in sorted(["toy", "third"]):
+        merged.add_index(name)
+    merged.finalize("merged.idx")
+    text("MERGED_BIN", md5(open("merged.bin", "rb").read()))
+    text("MERGED_IDX", md5(open("merged.idx", "rb").read()))
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        case("toy8", [8, 0, 0], blend=["toy"], split="1")
+        case("toy12_flags", [12, 0, 0], blend=["toy"], split="1", flags=True)
+        case("toy17", [17, 0, 0], blend=["toy"], split="1", cache="cache")
+        case("toy_pad", [40, 0, 0], blend=["toy"], split="1", pad=21)
+        case("more_split", [600, 10, 5], blend=["more"], split="969, 30, 1", seq=7, cache="cache")
+        case("more_epoch", [None, None, None], blend=["more"], split="90,9,1", seq=7)
+        case("blend_weights", [300, 20, 7], blend=["30", "more", "70", "third", "5", "toy"], split="60,20,20", seq=5, cache="cache")
+        case("blend_lengths", [250, 10, 3], blend=["more", "third", "toy"], split="34,33,33", seq=2, cache="cache")
+        case("blend_exhaustive", [None, None, None], blend=["more", "third", "toy"], split="34,33,33", seq=2, cache="cache")
+        case("per_split", [300, 20, 0], per_split=[["1", "more", "3", "third"], ["1.0", "toy"], None], seq=6, cache="cache", flags=True)
+        case("keep_last", [50, None, 0], blend=["more"], split="50,50", seq=11, keep_last=True, flags=True)
+        case("mock", [1000, 20, 10], seq=1024, mock=True, cache="cache")
+    print("static const struct { const char *name; int split; int64_t length, count; const char *md5; } CASES[] = {")
+    for name, split, length, count, value in CASES:
+        print(f'    {{"{name}", {split}, {length}, {count}, "{value}"}},')
+    print("};\n/* Every file of the index cache that the cases above leave, and its content. */")
+    print("static const struct { const char *name, *md5; } CACHE[] = {")
+    for name in sorted(os.listdir("cache")):
+        print(f'    {{"{name}", "{md5(open("cache/" + name, "rb").read())}"}},')
+    print("};")
+
+    samplers()
+    for n, seed in ((10, 0), (10, 3), (1000, 7)):
+        g = torch.Generator()
+        g.manual_seed(seed)
+        order = torch.randperm(n, generator=g)
+        array("int64_t", f"RANDPERM_{n}_{seed}", order[:12].tolist())
+        text(f"RANDPERM_{n}_{seed}_MD5", md5(order.numpy().tobytes()))
+    state = numpy.random.RandomState(99)
+    big = numpy.arange(100000, dtype=numpy.int64)
+    state.shuffle(big)
+    text("SHUFFLE_99_100000_MD5", md5(big.tobytes()))
+    array("uint64_t", "BOUNDED_99", [f"{v}ull" for v in state.randint(0, 2**40 + 5, size=4, dtype=numpy.uint64)])
+    weights = [((i * 37) % 101 + 1) / 7 for i in range(300)]
+    for n in (3, 8, 17, 300):
+        array("double", f"NORMALIZED_{n}", [float(w).hex() for w in normalize(weights[:n])[:3]])
+    print("/* clang-format on */\n#endif")
+
+
+main()
