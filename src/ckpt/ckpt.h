@@ -1,0 +1,66 @@
+/* Checkpoints: folders iter_{7 digits} with a manifest.json (manifest.h) and shard_{rank}.bin files, beside a
+ * tracker file latest_checkpointed_iteration.txt with the number of the newest (names as in Megatron-LM
+ * training/checkpointing.py).
+ *
+ * A checkpoint appears complete or not at all: it is written into iter_N.tmp, every file and the folder are
+ * synced, the folder is renamed, and only then the tracker changes. Every tensor carries a hash of its bytes,
+ * which is checked before any byte reaches live memory. Tensors are stored by parameter and part as boxes of
+ * global rows and columns, and loading intersects boxes, so that a checkpoint does not know the layout that
+ * wrote it. */
+#ifndef ISOTRON_CKPT_CKPT_H
+#define ISOTRON_CKPT_CKPT_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "ckpt/manifest.h"
+#include "param/param.h"
+
+/* A flat buffer laid out like the registry, in host memory. */
+typedef struct CkptItem {
+    const char *suffix; /* "" the parameters; ".exp_avg", ".exp_avg_sq", ...: optimizer state */
+    void *flat;
+    DType dtype;  /* a float type */
+    bool convert; /* loading: another stored dtype is converted instead of refused */
+} CkptItem;
+
+typedef struct CkptSaveOptions {
+    int64_t iteration; /* >= 0 */
+    int64_t
+        keep_newest; /* older checkpoints are deleted, <= 0: all stay unless retain_interval says otherwise */
+    int64_t
+        retain_interval; /* but multiples of this always stay, <= 0: none. Alone it implies keep_newest = 1 */
+} CkptSaveOptions;
+
+/* Saves all parts of all parameters, for each item, and `state` (an object, not taken over). Deletes old
+ * checkpoints last. On an error nothing that was there before is lost, and nothing incomplete can be taken
+ * for a checkpoint. */
+Err ckpt_save(const char *dir, const CkptSaveOptions *, const Registry *, const CkptItem *, int n_items,
+              const json_t *state);
+
+/* An open checkpoint: its manifest is checked, its files are there and have the right size. */
+typedef struct Ckpt Ckpt;
+
+/* The iteration in the tracker file, or of the newest checkpoint if there is no tracker; -1 if there is no
+ * checkpoint. */
+Err ckpt_latest(const char *dir, int64_t *iteration);
+/* The complete-looking checkpoints, ascending. Release with free(). */
+Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n);
+/* `iteration` -1: ckpt_latest's. An error of this and of the functions below names the newest other
+ * checkpoint that is sound and the option that loads it. On an error *out is NULL. */
+Err ckpt_open(const char *dir, int64_t iteration, Ckpt **out);
+void ckpt_close(Ckpt *);
+/* Owned by the checkpoint: the manifest with the iteration, the state and all tensors. */
+const Manifest *ckpt_manifest(const Ckpt *);
+/* Whether anything of this suffix is stored. */
+bool ckpt_has(const Ckpt *, const char *suffix);
+/* Hashes everything that is stored. */
+Err ckpt_verify(const Ckpt *);
+/* Fills the items; the registry must have exactly the parameters that are stored. Padding rows are left
+ * alone. On an error no item has changed. Values of 16-bit storage are the caller's to round
+ * (registry_round_values). */
+Err ckpt_load(const Ckpt *, const Registry *, const CkptItem *, int n_items);
+
+#endif

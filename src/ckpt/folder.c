@@ -1,0 +1,134 @@
+#include "ckpt/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "ckpt/quote.h"
+#include "ckpt/sink.h"
+
+static const char PREFIX[] = "iter_", TEMPORARY[] = ".tmp", TRACKER[] = "latest_checkpointed_iteration.txt";
+enum { DIGITS = 7 };
+
+char *folder_path(const char *dir, int64_t iteration, const char *suffix) {
+    return mem_printf("%s/%s%0*lld%s", dir, PREFIX, DIGITS, (long long)iteration, suffix);
+}
+
+/* The iteration of a folder name with this suffix, -1 if it is none. */
+static int64_t iteration_of(const char *name, const char *suffix) {
+    char *end, again[64];
+    if (strncmp(name, PREFIX, sizeof PREFIX - 1)) return -1;
+    errno = 0;
+    int64_t n = strtoll(name + sizeof PREFIX - 1, &end, 10);
+    snprintf(again, sizeof again, "%s%0*lld%s", PREFIX, DIGITS, (long long)n, suffix);
+    return !errno && n >= 0 && !strcmp(name, again) ? n : -1;
+}
+
+static int ascending(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static Err list(const char *dir, const char *suffix, int64_t **out, int64_t *n) {
+    *out = NULL;
+    *n = 0;
+    DIR *d = opendir(dir);
+    if (!d) return errno == ENOENT ? ERR_OK : io_failed("open the folder", dir);
+    for (struct dirent *entry; (entry = readdir(d));) {
+        int64_t iteration = iteration_of(entry->d_name, suffix);
+        if (iteration < 0) continue;
+        *out = mem_grow(*out, (size_t)*n + 1, sizeof **out);
+        (*out)[(*n)++] = iteration;
+    }
+    closedir(d);
+    if (*n) qsort(*out, (size_t)*n, sizeof **out, ascending);
+    return ERR_OK;
+}
+
+Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n) { return list(dir, "", iterations, n); }
+
+Err ckpt_latest(const char *dir, int64_t *iteration) {
+    *iteration = -1;
+    char *path = mem_printf("%s/%s", dir, TRACKER);
+    Err e = ERR_OK;
+    if (file_exists(path)) {
+        Str text = {0};
+        char *end;
+        e = file_read(path, &text);
+        errno = 0;
+        if (!e.code) *iteration = strtoll(text.s, &end, 10);
+        if (!e.code &&
+            (errno || end == text.s || *iteration < 0 || end + strspn(end, " \r\n") != text.s + text.len))
+            e = err_user(
+                "'%s' holds %s, not the number of a checkpoint; write one into it or give --ckpt-step", path,
+                quote(text.s).s);
+        str_free(&text);
+    } else {
+        int64_t *all, n;
+        e = ckpt_list(dir, &all, &n);
+        if (n) *iteration = all[n - 1];
+        free(all);
+    }
+    free(path);
+    return e;
+}
+
+/* ---- change ---- */
+
+Err folder_clean(const char *dir) {
+    int64_t *all, n;
+    Err e = list(dir, TEMPORARY, &all, &n);
+    for (int64_t i = 0; i < n && !e.code; i++) {
+        char *path = folder_path(dir, all[i], TEMPORARY);
+        e = file_remove_tree(path);
+        free(path);
+    }
+    free(all);
+    return e;
+}
+
+/* Atomic where the file system can exchange two names; else the older folder is gone for the moment between
+ * two renames. */
+static Err replace(const char *from, const char *to) {
+    if (!file_exists(to)) return rename(from, to) ? io_failed("rename", from) : ERR_OK;
+    if (!renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE)) return file_remove_tree(from);
+    if (errno != EINVAL && errno != ENOSYS) return io_failed("replace", to);
+    ERR_RETURN(file_remove_tree(to));
+    return rename(from, to) ? io_failed("rename", from) : ERR_OK;
+}
+
+Err folder_publish(const char *dir, int64_t iteration) {
+    char *from = folder_path(dir, iteration, TEMPORARY), *to = folder_path(dir, iteration, ""), text[32];
+    char *tracker = mem_printf("%s/%s", dir, TRACKER);
+    Err e = replace(from, to);
+    if (!e.code) e = file_sync_dir(dir);
+    snprintf(text, sizeof text, "%lld", (long long)iteration);
+    if (!e.code) e = file_write_atomic(tracker, text, strlen(text));
+    free(from), free(to), free(tracker);
+    return e;
+}
+
+/* Under a temporary name first: what is half deleted must not look like a checkpoint. */
+static Err discard(const char *dir, int64_t iteration) {
+    char *from = folder_path(dir, iteration, ""), *to = folder_path(dir, iteration, TEMPORARY);
+    Err e = rename(from, to) ? io_failed("rename", from) : file_remove_tree(to);
+    free(from), free(to);
+    return e;
+}
+
+Err folder_retain(const char *dir, const CkptSaveOptions *o) {
+    int64_t *all, n, keep = o->keep_newest > 0 ? o->keep_newest : 1, kept = 0;
+    if (o->keep_newest <= 0 && o->retain_interval <= 0) return ERR_OK;
+    Err e = ckpt_list(dir, &all, &n);
+    for (int64_t i = n - 1; i >= 0 && !e.code; i--) {
+        bool is_multiple = o->retain_interval > 0 && all[i] % o->retain_interval == 0;
+        if (all[i] > o->iteration || kept++ < keep || is_multiple) continue;
+        e = discard(dir, all[i]);
+    }
+    free(all);
+    return e;
+}

@@ -1,0 +1,307 @@
+#include "ckpt/hf.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/str.h"
+#include "ckpt/quote.h"
+
+/* ---- names ---- */
+
+typedef struct Rule {
+    const char *module; /* Megatron's, without "decoder.layers.N." */
+    const char *part;   /* NULL: all parts in one tensor */
+    const char *hf;
+    bool conv1d; /* the weight is stored [in, out] */
+} Rule;
+
+static const Rule GPT2_RULES[] = {
+    {"embedding.word_embeddings", NULL, "wte", false},
+    {"embedding.position_embeddings", NULL, "wpe", false},
+    {"input_layernorm", NULL, "ln_1", false},
+    {"self_attention.linear_qkv", NULL, "attn.c_attn", true},
+    {"self_attention.linear_proj", NULL, "attn.c_proj", true},
+    {"pre_mlp_layernorm", NULL, "ln_2", false},
+    {"mlp.linear_fc1", "whole", "mlp.c_fc", true},
+    {"mlp.linear_fc2", NULL, "mlp.c_proj", true},
+    {"decoder.final_layernorm", NULL, "ln_f", false},
+    {NULL, NULL, NULL, false},
+};
+
+static const Rule LLAMA_RULES[] = {
+    {"embedding.word_embeddings", NULL, "embed_tokens", false},
+    {"input_layernorm", NULL, "input_layernorm", false},
+    {"self_attention.linear_qkv", "q", "self_attn.q_proj", false},
+    {"self_attention.linear_qkv", "k", "self_attn.k_proj", false},
+    {"self_attention.linear_qkv", "v", "self_attn.v_proj", false},
+    {"self_attention.q_layernorm", NULL, "self_attn.q_norm", false},
+    {"self_attention.k_layernorm", NULL, "self_attn.k_norm", false},
+    {"self_attention.linear_proj", NULL, "self_attn.o_proj", false},
+    {"pre_mlp_layernorm", NULL, "post_attention_layernorm", false},
+    {"mlp.linear_fc1", "gate", "mlp.gate_proj", false},
+    {"mlp.linear_fc1", "up", "mlp.up_proj", false},
+    {"mlp.linear_fc1", "whole", "mlp.up_proj", false},
+    {"mlp.linear_fc2", NULL, "mlp.down_proj", false},
+    {"decoder.final_layernorm", NULL, "norm", false},
+    {NULL, NULL, NULL, false},
+};
+
+static const struct {
+    const char *title, *base, *layers, *witness; /* witness: a tensor that only this family has */
+    const Rule *rules;
+} FAMILIES[] = {
+    [HF_GPT2] = {"GPT-2", "transformer.", "h", "h.0.attn.c_attn.weight", GPT2_RULES},
+    [HF_LLAMA] = {"Llama", "model.", "layers", "layers.0.self_attn.q_proj.weight", LLAMA_RULES},
+};
+enum { N_FAMILIES = sizeof FAMILIES / sizeof *FAMILIES };
+
+static const char LAYER[] = "decoder.layers.", OUTPUT[] = "output_layer.weight", LM_HEAD[] = "lm_head.weight";
+
+static const Rule *find_rule(HfFamily family, const char *module, size_t n, const char *part) {
+    for (const Rule *r = FAMILIES[family].rules; r->module; r++)
+        if (strlen(r->module) == n && !memcmp(r->module, module, n) && (!r->part || !strcmp(r->part, part)))
+            return r;
+    return NULL;
+}
+
+/* ---- map ---- */
+
+static void add(HfMap *m, const char *name, const Param *p, int part, bool transposed) {
+    int64_t rows = part == HF_ALL_PARTS ? p->spec.dim[0] : param_part_rows(p, part);
+    int64_t columns = p->spec.ndim == 2 ? p->spec.dim[1] : 1;
+    m->tensors = mem_grow(m->tensors, (size_t)m->count + 1, sizeof *m->tensors);
+    m->tensors[m->count++] = (HfTensor){
+        .name = name,
+        .ndim = p->spec.ndim,
+        .dim = {transposed ? columns : rows, transposed ? rows : columns},
+        .param = p,
+        .part = part,
+        .transposed = transposed,
+    };
+}
+
+static Err add_param(HfMap *m, const Param *p) {
+    const char *name = p->spec.name, *module = name, *base = FAMILIES[m->family].base;
+    if (!strcmp(name, OUTPUT)) return add(m, LM_HEAD, p, HF_ALL_PARTS, false), ERR_OK;
+    if (!strncmp(name, LAYER, sizeof LAYER - 1)) {
+        char *end;
+        long layer = strtol(name + sizeof LAYER - 1, &end, 10);
+        module = end + 1;
+        base = arena_printf(m->arena, "%s%s.%ld.", base, FAMILIES[m->family].layers, layer);
+    }
+    const char *kind = strrchr(module, '.'); /* ".weight" or ".bias" */
+    for (int part = 0; part < p->spec.n_parts; part++) {
+        const Rule *rule = find_rule(m->family, module, (size_t)(kind - module), p->spec.parts[part].name);
+        if (!rule)
+            return err_user("parameter '%s' (%s) has no counterpart in Hugging Face's %s models", name,
+                            p->spec.parts[part].name, FAMILIES[m->family].title);
+        add(m, arena_printf(m->arena, "%s%s%s", base, rule->hf, kind), p, rule->part ? part : HF_ALL_PARTS,
+            rule->conv1d && p->spec.ndim == 2);
+        if (!rule->part) break;
+    }
+    return ERR_OK;
+}
+
+Err hf_map(const Registry *r, HfFamily family, HfMap *out) {
+    *out = (HfMap){.family = family, .arena = arena_new()};
+    for (int i = 0; i < r->n; i++) ERR_RETURN(add_param(out, r->params[i]));
+    return ERR_OK;
+}
+
+void hf_map_free(HfMap *m) {
+    free(m->tensors);
+    if (m->arena) arena_free(m->arena);
+    *m = (HfMap){0};
+}
+
+static const Tensor *find_either(const Safetensors *s, const char *base, const char *name) {
+    char full[160];
+    snprintf(full, sizeof full, "%s%s", base, name);
+    const Tensor *t = safetensors_find(s, full);
+    return t ? t : safetensors_find(s, name);
+}
+
+Err hf_detect(const Safetensors *s, HfFamily *out) {
+    for (int f = 0; f < N_FAMILIES; f++) {
+        *out = (HfFamily)f;
+        if (find_either(s, FAMILIES[f].base, FAMILIES[f].witness)) return ERR_OK;
+    }
+    return err_user("'%s' holds neither a GPT-2 (%s) nor a Llama-like (%s) model; its first tensor is %s",
+                    s->path, FAMILIES[HF_GPT2].witness, FAMILIES[HF_LLAMA].witness,
+                    s->count ? quote(s->tensors[0].name).s : "none");
+}
+
+const Tensor *hf_find(const Safetensors *s, const HfMap *m, const HfTensor *t) {
+    const char *base = FAMILIES[m->family].base;
+    size_t n = strlen(base);
+    return strncmp(t->name, base, n) ? safetensors_find(s, t->name) : find_either(s, base, t->name + n);
+}
+
+/* ---- layout ---- */
+
+/* One row of the parameter into or out of its place in the tensor. */
+static void copy_row(const HfTensor *t, int64_t row, void *flat, DType flat_type, void *hf, DType hf_type,
+                     bool gather, char *scratch) {
+    const size_t size = dtype_size(hf_type);
+    const int64_t rows = t->dim[t->transposed], columns = t->dim[!t->transposed];
+    char *column = (char *)hf + (size_t)row * size,
+         *line = t->transposed ? scratch : (char *)hf + (size_t)(row * columns) * size;
+    if (gather) dtype_convert(line, hf_type, flat, flat_type, (size_t)columns);
+    for (int64_t c = 0; t->transposed && c < columns; c++) {
+        char *element = column + (size_t)(c * rows) * size, *place = line + (size_t)c * size;
+        memcpy(gather ? element : place, gather ? place : element, size);
+    }
+    if (!gather) dtype_convert(flat, flat_type, line, hf_type, (size_t)columns);
+}
+
+static void copy(const HfTensor *t, char *flat, DType flat_type, void *hf, DType hf_type, bool gather) {
+    const Param *p = t->param;
+    const int64_t columns = t->dim[!t->transposed];
+    char *scratch = t->transposed ? mem_alloc((size_t)columns * dtype_size(hf_type)) : NULL;
+    int first = t->part == HF_ALL_PARTS ? 0 : t->part,
+        last = t->part == HF_ALL_PARTS ? p->spec.n_parts : t->part + 1;
+    int64_t row = 0;
+    for (int part = first; part < last; part++) {
+        for (int64_t i = 0, n = param_part_rows(p, part); i < n; i++) {
+            int64_t at = p->offset + param_part_row(p, part, i) * columns;
+            copy_row(t, row++, flat + (size_t)at * dtype_size(flat_type), flat_type, hf, hf_type, gather,
+                     scratch);
+        }
+    }
+    free(scratch);
+}
+
+void hf_gather(const HfTensor *t, const void *flat, DType flat_type, void *hf, DType hf_type) {
+    copy(t, (char *)flat, flat_type, hf, hf_type, true);
+}
+
+void hf_scatter(const HfTensor *t, const void *hf, DType hf_type, void *flat, DType flat_type) {
+    copy(t, flat, flat_type, (void *)hf, hf_type, false);
+}
+
+/* ---- import ---- */
+
+/* Names that are wrong in one way, the first few spelled out. */
+typedef struct Wrong {
+    Str names;
+    int64_t count;
+} Wrong;
+
+static void note(Wrong *w, const char *name, const char *detail) {
+    if (++w->count <= 6) str_printf(&w->names, "%s%s%s", w->count > 1 ? ", " : "", quote(name).s, detail);
+}
+
+static void report(Str *out, Wrong *w, const char *what) {
+    if (w->count)
+        str_printf(out, "%s%lld %s: %s%s", out->len ? "; " : "", (long long)w->count, what, w->names.s,
+                   w->count > 6 ? ", ..." : "");
+    str_free(&w->names);
+}
+
+static bool fits(const Tensor *t, const HfTensor *want) {
+    if (!dtype_is_float((DType)t->dtype) || t->ndim != want->ndim) return false;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->dim[d] != want->dim[d]) return false;
+    return true;
+}
+
+static bool ends_with(const char *name, const char *end) {
+    size_t n = strlen(name), k = strlen(end);
+    return n >= k && !strcmp(name + n - k, end);
+}
+
+/* Buffers that older transformers saved beside the parameters, and the copy of a tied embedding. */
+static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
+    if (ends_with(t->name, ".attn.bias") || ends_with(t->name, ".attn.masked_bias") ||
+        ends_with(t->name, ".rotary_emb.inv_freq"))
+        return true;
+    if (strcmp(t->name, LM_HEAD)) return false;
+    const Tensor *embedding = hf_find(s, m, &m->tensors[0]); /* the registry starts with the embedding */
+    return embedding && embedding->dtype == t->tensor.dtype && tensor_same_shape(embedding, &t->tensor) &&
+           !memcmp(embedding->data, t->tensor.data, tensor_bytes(embedding));
+}
+
+static Err check_fit(const Safetensors *s, const HfMap *m) {
+    Wrong missing = {0}, shapes = {0}, unexpected = {0};
+    const Tensor **used = mem_zero((size_t)m->count + 1, sizeof *used);
+    for (int64_t i = 0; i < m->count; i++) {
+        const HfTensor *want = &m->tensors[i];
+        used[i] = hf_find(s, m, want);
+        if (!used[i]) {
+            note(&missing, want->name, "");
+        } else if (!fits(used[i], want)) {
+            char has[100], detail[240];
+            Tensor shape = tensor_make(NULL, F32, want->ndim, want->dim);
+            snprintf(detail, sizeof detail, " (%s, the model has %s)",
+                     tensor_describe(used[i], has, sizeof has),
+                     tensor_describe(&shape, (char[60]){0}, 60) + strlen("F32 "));
+            note(&shapes, want->name, detail);
+        }
+    }
+    for (int64_t i = 0; i < s->count; i++) {
+        bool is_used = false;
+        for (int64_t k = 0; k < m->count && !is_used; k++) is_used = used[k] == &s->tensors[i].tensor;
+        if (!is_used && !is_expected_extra(s, m, &s->tensors[i])) note(&unexpected, s->tensors[i].name, "");
+    }
+    free(used);
+    Str text = {0};
+    report(&text, &missing, "missing");
+    report(&text, &unexpected, "unexpected");
+    report(&text, &shapes, "of another shape");
+    Err e = text.len ? err_user("'%s' does not fit the model, check the model's options: tensors %s", s->path,
+                                text.s)
+                     : ERR_OK;
+    str_free(&text);
+    return e;
+}
+
+Err hf_import(const Safetensors *s, Registry *r) {
+    HfFamily family;
+    HfMap map;
+    ERR_RETURN(hf_detect(s, &family));
+    Err e = hf_map(r, family, &map);
+    if (!e.code) e = check_fit(s, &map);
+    for (int64_t i = 0; i < map.count && !e.code; i++) {
+        const Tensor *t = hf_find(s, &map, &map.tensors[i]);
+        hf_scatter(&map.tensors[i], t->data, (DType)t->dtype, r->masters, r->precise);
+    }
+    if (!e.code) registry_round_values(r);
+    hf_map_free(&map);
+    return e;
+}
+
+/* ---- export ---- */
+
+typedef struct Export {
+    const Registry *registry;
+    const HfMap *map;
+    DType dtype;
+    void *bytes;
+} Export;
+
+static const void *export_bytes(void *arg, int64_t i) {
+    Export *x = arg;
+    const HfTensor *t = &x->map->tensors[i];
+    free(x->bytes);
+    x->bytes = mem_alloc((size_t)(t->dim[0] * t->dim[1]) * dtype_size(x->dtype));
+    hf_gather(t, x->registry->masters, x->registry->precise, x->bytes, x->dtype);
+    return x->bytes;
+}
+
+Err hf_export(const Registry *r, HfFamily family, const char *path, DType dtype) {
+    HfMap map;
+    Err e = hf_map(r, family, &map);
+    if (!e.code) {
+        Export x = {r, &map, dtype, NULL};
+        SafeTensor *headers = mem_zero((size_t)map.count + 1, sizeof *headers);
+        for (int64_t i = 0; i < map.count; i++)
+            headers[i] = (SafeTensor){map.tensors[i].name,
+                                      tensor_make(NULL, dtype, map.tensors[i].ndim, map.tensors[i].dim)};
+        e = safetensors_write(path, headers, map.count, &(MetaText){"format", "pt"}, 1, export_bytes, &x);
+        free(headers);
+        free(x.bytes);
+    }
+    hf_map_free(&map);
+    return e;
+}

@@ -1,0 +1,52 @@
+/* The tensors of a Hugging Face model, as transformers' save_pretrained names and shapes them, in terms of
+ * the parameter registry. Two families by one table each: GPT-2 (Conv1D weights [in, out], one c_attn = [q |
+ * k | v]) and Llama-like (Llama, Mistral, Qwen2, Qwen3, StableLM, Nemotron: weights [out, in], q, k, v, gate
+ * and up apart). Sources: transformers models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py;
+ * Megatron-LM's row order of linear_qkv and linear_fc1 is in param.h. */
+#ifndef ISOTRON_CKPT_HF_H
+#define ISOTRON_CKPT_HF_H
+
+#include "ckpt/safetensors.h"
+#include "param/param.h"
+
+typedef enum HfFamily { HF_GPT2, HF_LLAMA } HfFamily;
+
+enum { HF_ALL_PARTS = -1 };
+
+typedef struct HfTensor {
+    const char *name;
+    int ndim;
+    int64_t dim[2];
+    const Param *param;
+    int part;        /* of the parameter; HF_ALL_PARTS: all, one after the other */
+    bool transposed; /* [in, out] */
+} HfTensor;
+
+typedef struct HfMap {
+    HfTensor *tensors; /* in the order of the registry; a tied output layer is not there */
+    int64_t count;
+    HfFamily family;
+    Arena *arena;
+} HfMap;
+
+/* Every parameter has its place in exactly one tensor, or the error names one that the family does not have.
+ * The registry must outlive the map; hf_map_free also after an error. */
+Err hf_map(const Registry *, HfFamily, HfMap *out);
+void hf_map_free(HfMap *);
+/* The family by the names in a file. */
+Err hf_detect(const Safetensors *, HfFamily *out);
+/* The file's tensor, with or without the leading "transformer." or "model."; NULL if there is none. */
+const Tensor *hf_find(const Safetensors *, const HfMap *, const HfTensor *);
+
+/* Copies between a tensor in Hugging Face's layout and a flat buffer laid out like the registry (values, main
+ * gradients, masters, optimizer state), converting between float types. */
+void hf_gather(const HfTensor *, const void *flat, DType flat_type, void *hf, DType hf_type);
+void hf_scatter(const HfTensor *, const void *hf, DType hf_type, void *flat, DType flat_type);
+
+/* Sets all parameters (masters and values) of an allocated registry. An error lists every missing, unexpected
+ * and mis-shaped tensor, and then no parameter has changed. */
+Err hf_import(const Safetensors *, Registry *);
+/* Writes all masters as `dtype` into one .safetensors file, atomically. */
+Err hf_export(const Registry *, HfFamily, const char *path, DType dtype);
+
+#endif

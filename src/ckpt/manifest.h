@@ -1,0 +1,80 @@
+/* manifest.json: which file of a checkpoint holds which box of which tensor.
+ *
+ *     {"schema": 1, "iteration": 20, "state": {...},
+ *      "files": [{"name": "shard_00000.bin", "bytes": 4096}],
+ *      "tensors": [
+ *       {"name": "decoder.layers.0.self_attention.linear_qkv.weight", "suffix": ".exp_avg", "part": "q",
+ * "global_shape": [36, 36], "offset": [0, 0], "shape": [36, 36], "dtype": "F32", "file": 0, "byte_offset": 0,
+ * "bytes": 5184, "xxh3_128": "..."}], "xxh3_128": "..."}
+ *
+ * The last hash is of all bytes of the manifest before its own line. Parts are stored de-interleaved, rows of
+ * all groups one after the other, and without padding rows, so that a box of a part means the same in every
+ * layout. */
+#ifndef ISOTRON_CKPT_MANIFEST_H
+#define ISOTRON_CKPT_MANIFEST_H
+
+#include <jansson.h>
+
+#include "base/err.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "tensor/dtype.h"
+
+/* A range of rows and columns. A vector has one column. */
+typedef struct Box {
+    int64_t offset[2], shape[2];
+} Box;
+
+/* False if they share nothing. */
+bool box_intersect(const Box *, const Box *, Box *out);
+
+typedef struct CkptTensor {
+    const char *name, *suffix,
+        *part;         /* a parameter; "" or what optimizer state of it (".exp_avg"); "whole", "q", ... */
+    int ndim;          /* 1 or 2 */
+    int64_t global[2]; /* shape of the whole part; [1] is 1 for a vector */
+    Box box;           /* what is stored, row-major */
+    DType dtype;       /* a float type */
+    int file;
+    int64_t byte_offset, bytes;
+    Hash128 hash; /* of the bytes */
+} CkptTensor;
+
+typedef struct CkptFile {
+    const char *name;
+    int64_t bytes;
+} CkptFile;
+
+typedef struct Manifest {
+    int64_t iteration;
+    CkptTensor *tensors; /* [count], capacity managed by manifest_add; parsed: sorted by ckpt_tensor_order */
+    int64_t count;
+    CkptFile *files;
+    int64_t num_files;
+    json_t *state; /* owned, an object */
+    Arena *arena;  /* of all texts */
+} Manifest;
+
+enum { CKPT_ALIGN = 64 };
+
+void manifest_init(Manifest *, int64_t iteration);
+void manifest_free(Manifest *);
+CkptTensor *manifest_add(Manifest *);
+/* The text of manifest.json. */
+void manifest_print(const Manifest *, Str *out);
+/* Reads a text that may hold anything. On success all texts, shapes, offsets and sizes agree with each other,
+ * the boxes of each part cover it exactly once, and no size overflows. `path` is for the sentences.
+ * manifest_free also after an error. */
+Err manifest_parse(Manifest *out, const char *path, const char *text, size_t n);
+
+/* By (suffix, name, part, offset). */
+int ckpt_tensor_order(const void *, const void *);
+bool ckpt_same_part(const CkptTensor *, const CkptTensor *);
+/* "'decoder.final_layernorm.weight.exp_avg' (whole)" for sentences. */
+typedef struct TensorTitle {
+    char s[360];
+} TensorTitle;
+TensorTitle ckpt_title(const CkptTensor *);
+
+#endif
