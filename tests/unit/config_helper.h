@@ -1,0 +1,63 @@
+/* Configurations for tests: option words in, Config and Derived out. */
+#ifndef ISOTRON_TESTS_CONFIG_HELPER_H
+#define ISOTRON_TESTS_CONFIG_HELPER_H
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "unit/cmocka_all.h"
+
+#include "base/mem.h"
+#include "config/config.h"
+
+typedef struct Setup {
+    Arena *arena;
+    Config config;
+    Derived derived;
+} Setup;
+
+/* What every training run must state, in case `words` does not. */
+static const char *const SETUP_REQUIRED[][2] = {
+    {"--num-layers", "2"},   {"--hidden-size", "16"}, {"--num-attention-heads", "2"},
+    {"--seq-length", "8"},   {"--lr", "0.001"},       {"--micro-batch-size", "1"},
+    {"--train-iters", "10"}, {"--vocab-size", "32"},  {"--tokenizer-type", "NullTokenizer"},
+    {"--mock-data", NULL},
+};
+
+/* Words are separated by blanks. Release with setup_free. */
+__attribute__((format(printf, 1, 2))) static inline Setup *setup_new(const char *fmt, ...) {
+    enum { WORDS = 128 };
+    Arena *arena = arena_new();
+    Setup *s = arena_alloc(arena, sizeof *s);
+    s->arena = arena;
+    char *text = arena_alloc(arena, 4096), *argv[WORDS], *save = NULL;
+    int argc = 0;
+    va_list list;
+    va_start(list, fmt);
+    assert_in_range(vsnprintf(text, 4096, fmt, list), 0, 4095);
+    va_end(list);
+    for (size_t i = 0; i < sizeof SETUP_REQUIRED / sizeof *SETUP_REQUIRED; i++) {
+        const char *name = SETUP_REQUIRED[i][0], *value = SETUP_REQUIRED[i][1];
+        bool samples = !strcmp(name, "--train-iters") && strstr(text, "--train-samples");
+        if (samples || strstr(text, name)) continue;
+        argv[argc++] = arena_printf(arena, "%s", name);
+        if (value) argv[argc++] = arena_printf(arena, "%s", value);
+    }
+    for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+        assert_in_range(argc, 0, WORDS - 1);
+        argv[argc++] = word;
+    }
+    Args args;
+    args_init(&args, arena, "isotron pretrain [options]", NULL);
+    Err e = config_parse(&s->config, &args, CONFIG_ALL_GROUPS, CHECK_MODEL | CHECK_TRAIN, argc, argv);
+    if (e.code) print_error("%s\n%s", e.msg, args.problems.s ? args.problems.s : "");
+    assert_int_equal(e.code, ERR_NONE);
+    args_free(&args);
+    config_finish(&s->config, arena, 0, &s->derived);
+    return s;
+}
+
+static inline void setup_free(Setup *s) { arena_free(s->arena); }
+
+#endif

@@ -1,0 +1,245 @@
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "unit/config_helper.h"
+
+#include "optim/optim.h"
+
+/* Four parameters, one of each kind that the step treats in its own way. */
+enum { EMBEDDING, WEIGHT, BIAS, GAIN, KINDS };
+static const int64_t LOGICAL[KINDS] = {5 * 4, 3 * 4, 3, 4};
+
+typedef struct Fixture {
+    Setup *setup;
+    Device *device;
+    Registry *registry;
+    Optimizer *optimizer;
+} Fixture;
+
+static Fixture fixture_new(const char *words, DType storage) {
+    Fixture f = {.setup = setup_new("%s", words), .device = device_cpu(2), .registry = registry_new()};
+    const Init init = {INIT_NORMAL, 0.5};
+    const ParamSpec specs[KINDS] = {
+        [EMBEDDING] = {.name = "embedding",
+                       .ndim = 2,
+                       .dim = {5, 4},
+                       .padded = 8,
+                       .flags = PARAM_EMBEDDING,
+                       .init = init},
+        [WEIGHT] = {.name = "weight", .ndim = 2, .dim = {3, 4}, .init = init},
+        [BIAS] = {.name = "bias", .ndim = 1, .dim = {3}, .flags = PARAM_NO_DECAY, .init = init},
+        [GAIN] = {.name = "gain", .ndim = 1, .dim = {4}, .flags = PARAM_NO_DECAY, .init = init},
+    };
+    for (int i = 0; i < KINDS; i++) param_add(f.registry, specs[i]);
+    registry_allocate(f.registry, f.device, storage);
+    registry_init(f.registry, 7);
+    f.optimizer = optim_new(&f.setup->config, f.registry);
+    return f;
+}
+
+static void fixture_free(Fixture *f) {
+    optim_free(f->optimizer);
+    registry_free(f->registry);
+    device_free(f->device);
+    setup_free(f->setup);
+}
+
+static double *grad(const Fixture *f, int p) { return f->registry->params[p]->main_grad.data; }
+static double *value(const Fixture *f, int p) { return f->registry->params[p]->value.data; }
+
+/* Gradients 1, 2, 3, ... over 16, in registration order; padding rows hold what must never be read. */
+static double set_grads(const Fixture *f, double sign) {
+    double squares = 0;
+    for (int p = 0, k = 1; p < KINDS; p++) {
+        const Param *q = f->registry->params[p];
+        for (int64_t i = 0; i < q->count; i++) grad(f, p)[i] = NAN;
+        for (int64_t i = 0; i < LOGICAL[p]; i++, k++) {
+            grad(f, p)[i] = sign * (k % 2 ? k : -k) / 16.0;
+            squares += grad(f, p)[i] * grad(f, p)[i];
+        }
+    }
+    return squares;
+}
+
+static void expect_relative(double x, double expected, double bound) {
+    if (!(fabs(x - expected) <= bound * fabs(expected))) fail_msg("%.17g, expected %.17g", x, expected);
+}
+
+static void norm_counts_each_logical_element_once(void **state) {
+    (void)state;
+    Fixture f = fixture_new("--fp64 --clip-grad 1", F64);
+    double squares = set_grads(&f, 1);
+    OptimResult r = optim_step(f.optimizer, (OptimStep){.lr = 0.1, .decoupled_lr = 0.1, .grad_scale = 0.25});
+    /* 39 squares of dyadic numbers: exact, so that only the root and the scale round */
+    expect_relative(r.grad_norm, 0.25 * sqrt(squares), 2 * DBL_EPSILON);
+    expect_relative(r.clip, 1 / (0.25 * sqrt(squares) + 1e-6), 4 * DBL_EPSILON);
+    assert_true(r.num_zeros == -1);
+    fixture_free(&f);
+}
+
+static void clip_only_shrinks(void **state) {
+    (void)state;
+    Fixture f = fixture_new("--fp64 --clip-grad 1e6 --log-num-zeros-in-grad", F64);
+    set_grads(&f, 1);
+    grad(&f, EMBEDDING)[3] = 0;
+    grad(&f, BIAS)[1] = -0.0;
+    for (int64_t i = LOGICAL[EMBEDDING]; i < f.registry->params[EMBEDDING]->count; i++)
+        grad(&f, EMBEDDING)[i] = 0;
+    OptimResult r = optim_step(f.optimizer, (OptimStep){.lr = 0.1, .decoupled_lr = 0.1, .grad_scale = 1});
+    assert_true(r.clip == 1);
+    assert_true(r.num_zeros == 2); /* padding rows are zero too and do not count */
+    fixture_free(&f);
+    f = fixture_new("--fp64 --clip-grad 0", F64);
+    set_grads(&f, 1);
+    r = optim_step(f.optimizer, (OptimStep){.lr = 0.1, .decoupled_lr = 0.1, .grad_scale = 1e9});
+    assert_true(r.clip == 1);
+    fixture_free(&f);
+}
+
+/* One element of AdamW as Loshchilov & Hutter and PyTorch define it. */
+typedef struct Adam {
+    double m, v, x;
+} Adam;
+
+static void adam_step(Adam *a, double g, double lr, double decay, int step) {
+    a->x -= lr * decay * a->x;
+    a->m = 0.9 * a->m + 0.1 * g;
+    a->v = 0.95 * a->v + 0.05 * g * g;
+    a->x -= lr * (a->m / (1 - pow(0.9, step))) / (sqrt(a->v / (1 - pow(0.95, step))) + 1e-8);
+}
+
+static void adamw_uses_decoupled_lr_and_decays_matrices_only(void **state) {
+    (void)state;
+    Fixture f = fixture_new("--fp64 --clip-grad 2 --adam-beta2 0.95", F64);
+    static const double LR[KINDS] = {0.3, 0.1, 0.1, 0.1}, DECAY[KINDS] = {0.2, 0.2, 0, 0};
+    Adam a[KINDS][20] = {0};
+    double padding[12];
+    memcpy(padding, value(&f, EMBEDDING) + LOGICAL[EMBEDDING], sizeof padding);
+    for (int p = 0; p < KINDS; p++)
+        for (int64_t i = 0; i < LOGICAL[p]; i++) a[p][i].x = value(&f, p)[i];
+    for (int step = 1; step <= 3; step++) {
+        double norm = 0.5 * sqrt(set_grads(&f, step % 2 ? 1 : -0.75)), clip = 2 / (norm + 1e-6);
+        assert_true(clip < 1);
+        for (int p = 0; p < KINDS; p++)
+            for (int64_t i = 0; i < LOGICAL[p]; i++)
+                adam_step(&a[p][i], grad(&f, p)[i] * 0.5 * clip, LR[p], DECAY[p], step);
+        OptimResult r = optim_step(
+            f.optimizer, (OptimStep){.lr = 0.1, .decoupled_lr = 0.3, .weight_decay = 0.2, .grad_scale = 0.5});
+        expect_relative(r.clip, clip, 4 * DBL_EPSILON);
+        /* each step has some 20 operations on values below 1 */
+        double bound = 20 * step * DBL_EPSILON;
+        for (int p = 0; p < KINDS; p++)
+            for (int64_t i = 0; i < LOGICAL[p]; i++)
+                if (!(fabs(value(&f, p)[i] - a[p][i].x) <= bound * fmax(1, fabs(a[p][i].x))))
+                    fail_msg("step %d, parameter %d, element %d: %.17g, expected %.17g", step, p, (int)i,
+                             value(&f, p)[i], a[p][i].x);
+    }
+    assert_memory_equal(padding, value(&f, EMBEDDING) + LOGICAL[EMBEDDING], sizeof padding);
+    fixture_free(&f);
+}
+
+static void sgd_follows_pytorch(void **state) {
+    (void)state;
+    Fixture f = fixture_new("--fp64 --clip-grad 0 --optimizer sgd --sgd-momentum 0.8", F64);
+    double x[20], momentum[20] = {0};
+    for (int i = 0; i < LOGICAL[WEIGHT]; i++) x[i] = value(&f, WEIGHT)[i];
+    for (int step = 1; step <= 3; step++) {
+        set_grads(&f, step);
+        for (int i = 0; i < LOGICAL[WEIGHT]; i++) {
+            momentum[i] = 0.8 * momentum[i] + grad(&f, WEIGHT)[i] + 0.2 * x[i];
+            x[i] -= 0.1 * momentum[i];
+        }
+        optim_step(f.optimizer,
+                   (OptimStep){.lr = 0.1, .decoupled_lr = 0.3, .weight_decay = 0.2, .grad_scale = 1});
+        for (int i = 0; i < LOGICAL[WEIGHT]; i++) /* 6 operations a step on values below 16 */
+            assert_true(fabs(value(&f, WEIGHT)[i] - x[i]) <= 6 * step * 16 * DBL_EPSILON);
+    }
+    fixture_free(&f);
+}
+
+/* ---- steps that must change nothing ---- */
+
+typedef struct Bytes {
+    char *at;
+    size_t n;
+} Bytes;
+
+static Bytes everything(const Fixture *f) {
+    const Registry *r = f->registry;
+    const size_t n = (size_t)r->elements;
+    Str s = {0};
+    str_add(&s, r->values, n * dtype_size(r->storage));
+    str_add(&s, r->masters, n * dtype_size(r->masters == r->values ? r->storage : r->precise));
+    for (int i = 0; i < f->optimizer->n_buffers; i++)
+        str_add(&s, f->optimizer->buffer[i].flat, n * dtype_size(r->precise));
+    str_add(&s, &f->optimizer->step, sizeof f->optimizer->step);
+    return (Bytes){s.s, s.len};
+}
+
+static void infinite_gradient_changes_no_byte(void **state) {
+    (void)state;
+    static const double BAD[] = {INFINITY, -INFINITY, NAN};
+    for (int i = 0; i < 6; i++) {
+        bool bf16 = i % 2;
+        Fixture f = fixture_new(bf16 ? "--bf16" : "--fp64", bf16 ? BF16 : F64);
+        const OptimStep s = {.lr = 0.1, .decoupled_lr = 0.3, .weight_decay = 0.2, .grad_scale = 1};
+        for (int step = 0; step < 2; step++) {
+            registry_zero_grads(f.registry);
+            Tensor *g = &f.registry->params[WEIGHT]->main_grad;
+            if (bf16)
+                ((float *)g->data)[5] = 3;
+            else
+                ((double *)g->data)[5] = 3;
+            if (step == 0) assert_false(optim_step(f.optimizer, s).found_inf);
+            if (bf16)
+                ((float *)g->data)[7] = (float)BAD[i / 2];
+            else
+                ((double *)g->data)[7] = BAD[i / 2];
+        }
+        Bytes before = everything(&f);
+        assert_true(optim_step(f.optimizer, s).found_inf);
+        Bytes after = everything(&f);
+        assert_int_equal(before.n, after.n);
+        assert_memory_equal(before.at, after.at, before.n);
+        free(before.at), free(after.at);
+        fixture_free(&f);
+    }
+}
+
+static void bf16_values_are_rounded_masters(void **state) {
+    (void)state;
+    Fixture f = fixture_new("--bf16", BF16);
+    registry_zero_grads(f.registry);
+    for (int i = 0; i < 12; i++) ((float *)f.registry->params[WEIGHT]->main_grad.data)[i] = (float)(i + 1);
+    optim_step(f.optimizer, (OptimStep){.lr = 1e-5, .decoupled_lr = 1e-5, .grad_scale = 1});
+    const Param *p = f.registry->params[WEIGHT];
+    for (int i = 0; i < 12; i++)
+        assert_int_equal(((uint16_t *)p->value.data)[i], bf16_from_float(((float *)p->master.data)[i]));
+    fixture_free(&f);
+}
+
+static void params_norm_is_the_masters_l2(void **state) {
+    (void)state;
+    Fixture f = fixture_new("--fp64", F64);
+    double squares = 0;
+    for (int p = 0; p < KINDS; p++)
+        for (int64_t i = 0; i < LOGICAL[p]; i++) squares += value(&f, p)[i] * value(&f, p)[i];
+    for (int64_t i = LOGICAL[EMBEDDING]; i < f.registry->params[EMBEDDING]->count; i++)
+        value(&f, EMBEDDING)[i] = 1e9;
+    expect_relative(optim_params_norm(f.registry), sqrt(squares), 39 * DBL_EPSILON);
+    fixture_free(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(norm_counts_each_logical_element_once),
+        cmocka_unit_test(clip_only_shrinks),
+        cmocka_unit_test(adamw_uses_decoupled_lr_and_decays_matrices_only),
+        cmocka_unit_test(sgd_follows_pytorch),
+        cmocka_unit_test(infinite_gradient_changes_no_byte),
+        cmocka_unit_test(bf16_values_are_rounded_masters),
+        cmocka_unit_test(params_norm_is_the_masters_l2),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

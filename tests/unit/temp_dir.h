@@ -1,0 +1,15 @@
+/* A fresh folder for a test; the test removes it with file_remove_tree. */
+#ifndef ISOTRON_TESTS_TEMP_DIR_H
+#define ISOTRON_TESTS_TEMP_DIR_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "unit/cmocka_all.h"
+
+static inline void temp_dir(char out[64]) {
+    snprintf(out, 64, "%s/isotron-test-XXXXXX", P_tmpdir);
+    assert_non_null(mkdtemp(out));
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* With a folder as its argument the program writes an event file there and ends: tools/oracle/read_events.py
+ * gives it to TensorBoard itself. */
+#include <math.h>
+#include <stdio.h>
+
+#include "unit/cmocka_all.h"
+#include "unit/temp_dir.h"
+
+#include "unit/train/event_reader.h"
+#include "train/events.h"
+
+static const Scalar WRITTEN[] = {
+    {"lm loss", 1, 10.5f},      {"lm loss", 127, 0.1f},
+    {"lm loss", 128, -3e-30f},  {"lm loss vs samples", 300000000000, 1.0f},
+    {"grad-norm", 0, INFINITY},
+};
+enum { N = sizeof WRITTEN / sizeof *WRITTEN };
+
+static void write_all(const char *dir) {
+    Events *e;
+    assert_int_equal(events_open(dir, &e).code, ERR_NONE);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(events_scalar(e, WRITTEN[i].tag, WRITTEN[i].step, (double)WRITTEN[i].value).code,
+                         ERR_NONE);
+    events_close(e);
+}
+
+/* RFC 3720, appendix B.4, and the usual check value of CRC catalogues. */
+static void the_readers_crc_is_castagnolis(void **state) {
+    (void)state;
+    unsigned char zeros[32] = {0}, ascending[32];
+    for (int i = 0; i < 32; i++) ascending[i] = (unsigned char)i;
+    assert_true(reader_crc("123456789", 9) == 0xE3069283u);
+    assert_true(reader_crc(zeros, 32) == 0x8a9136aau);
+    assert_true(reader_crc(ascending, 32) == 0x46dd794eu);
+}
+
+static void event_file_reads_back(void **state) {
+    (void)state;
+    char dir[64];
+    temp_dir(dir);
+    char nested[80];
+    snprintf(nested, sizeof nested, "%s/a/b", dir);
+    write_all(nested);
+    EventFile f = reader_read(nested);
+    assert_string_equal(f.version, "brain.Event:2");
+    assert_int_equal(f.n, N);
+    for (int i = 0; i < N; i++) {
+        assert_string_equal(f.scalars[i].tag, WRITTEN[i].tag);
+        assert_int_equal(f.scalars[i].step, WRITTEN[i].step);
+        assert_memory_equal(&f.scalars[i].value, &WRITTEN[i].value, sizeof(float));
+    }
+    free(f.scalars);
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+}
+
+static void a_file_in_the_way_is_a_sentence(void **state) {
+    (void)state;
+    char dir[64], path[80];
+    temp_dir(dir);
+    snprintf(path, sizeof path, "%s/file", dir);
+    assert_int_equal(file_write_atomic(path, "x", 1).code, ERR_NONE);
+    Events *e = NULL;
+    Err err = events_open(path, &e);
+    assert_int_not_equal(err.code, ERR_NONE);
+    assert_null(e);
+    assert_non_null(strstr(err.msg, path));
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2) return write_all(argv[1]), 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_readers_crc_is_castagnolis),
+        cmocka_unit_test(event_file_reads_back),
+        cmocka_unit_test(a_file_in_the_way_is_a_sentence),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,346 @@
+/* The log line, its JSON twin, the timers and the TensorBoard scalars of a run whose numbers are made up
+ * here. */
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <regex.h>
+#include <unistd.h>
+
+#include "unit/config_helper.h"
+#include "unit/temp_dir.h"
+
+#include "base/file.h"
+#include "train/log.h"
+#include "unit/train/event_reader.h"
+
+/* ---- standard output into a text ---- */
+
+typedef struct Capture {
+    int saved;
+    char dir[64], path[80];
+} Capture;
+
+static void capture_begin(Capture *c) {
+    temp_dir(c->dir);
+    snprintf(c->path, sizeof c->path, "%s/out", c->dir);
+    fflush(stdout);
+    c->saved = dup(STDOUT_FILENO);
+    int fd = open(c->path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(c->saved >= 0 && fd >= 0);
+    dup2(fd, STDOUT_FILENO);
+    close(fd);
+}
+
+/* Appends what was printed; release with str_free. */
+static void capture_end(Capture *c, Str *out) {
+    fflush(stdout);
+    dup2(c->saved, STDOUT_FILENO);
+    close(c->saved);
+    assert_int_equal(file_read(c->path, out).code, ERR_NONE);
+    str_puts(out, "");
+    assert_int_equal(file_remove_tree(c->dir).code, ERR_NONE);
+}
+
+static void expect_match(const char *pattern, const char *text) {
+    regex_t r;
+    assert_int_equal(regcomp(&r, pattern, REG_EXTENDED | REG_NOSUB), 0);
+    bool matches = !regexec(&r, text, 0, NULL, 0);
+    regfree(&r);
+    if (!matches) fail_msg("'%s' does not match '%s'", text, pattern);
+}
+
+/* ---- a run's numbers ---- */
+
+static const int64_t SECOND = 1000000000;
+
+static void step(TrainLog *log, Run *run, StepReport s, Timers *timers) {
+    run->iteration++;
+    run->consumed_samples += s.samples;
+    assert_int_equal(train_log_step(log, run, &s, SECOND / 2, timers).code, ERR_NONE);
+}
+
+static StepReport report(double loss) {
+    return (StepReport){.loss = loss,
+                        .samples = 4,
+                        .loss_is_nan = isnan(loss),
+                        .lr = 1.5e-4,
+                        .weight_decay = 0.01,
+                        .loss_scale = 1,
+                        .optim = {.grad_norm = 12.34567, .clip = 0.081, .num_zeros = -1}};
+}
+
+/* Splits at newlines in place; returns how many lines there are. */
+static int lines_of(char *text, char *lines[], int max) {
+    int n = 0;
+    for (char *save, *l = strtok_r(text, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
+        assert_true(n < max);
+        lines[n++] = l;
+    }
+    return n;
+}
+
+#define STAMP " \\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{6}\\]"
+
+static void log_line_is_megatrons(void **state) {
+    (void)state;
+    Setup *s = setup_new("--log-interval 2 --global-batch-size 4 --train-iters 200");
+    Run run = {.config = &s->config, .derived = &s->derived};
+    TrainLog *log;
+    Timers timers = {0};
+    Capture c;
+    Str out = {0};
+    assert_int_equal(train_log_open(&run, &log).code, ERR_NONE);
+    capture_begin(&c);
+    step(log, &run, report(10), &timers);
+    step(log, &run, report(8), &timers);
+    step(log, &run, report(7), &timers);
+    step(log, &run, report(5), &timers);
+    capture_end(&c, &out);
+    train_log_close(log);
+    char *lines[8];
+    assert_int_equal(lines_of(out.s, lines, 8), 3);
+    /* the first step of the process is printed, and still counts in the first interval's mean */
+    expect_match(
+        "^" STAMP
+        " iteration        1/     200 \\| consumed samples:            4 \\| elapsed time per iteration "
+        "\\(ms\\): 500\\.0 \\| learning rate: 1\\.500000E-04 \\| global batch size:     4 \\| lm loss: "
+        "1\\.000000E\\+01 \\| loss scale: 1\\.0 \\| grad norm: 12\\.346 \\| number of skipped iterations:   "
+        "0 "
+        "\\| number of nan iterations:   0 \\|",
+        lines[0]);
+    expect_match("^" STAMP " iteration        2/     200 \\|.* lm loss: 9\\.000000E\\+00 \\|", lines[1]);
+    expect_match(
+        "^" STAMP
+        " iteration        4/     200 \\| consumed samples:           16 \\|.* lm loss: 6\\.000000E\\+00 \\|",
+        lines[2]);
+    str_free(&out);
+    setup_free(s);
+}
+
+static void skipped_and_nan_steps_are_counted_not_averaged(void **state) {
+    (void)state;
+    Setup *s =
+        setup_new("--log-interval 3 --global-batch-size 4 --log-throughput --log-num-zeros-in-grad --fp16");
+    Run run = {.config = &s->config, .derived = &s->derived, .iteration = 3};
+    TrainLog *log;
+    Timers timers = {0};
+    Capture c;
+    Str out = {0};
+    assert_int_equal(train_log_open(&run, &log).code, ERR_NONE);
+    capture_begin(&c);
+    StepReport skipped = report(1000), last = report(3);
+    skipped.optim.found_inf = true;
+    skipped.optim.grad_norm = INFINITY;
+    last.optim.num_zeros = 17;
+    step(log, &run, skipped, &timers);
+    step(log, &run, report(NAN), &timers);
+    step(log, &run, last, &timers);
+    capture_end(&c, &out);
+    train_log_close(log);
+    char *lines[8];
+    assert_int_equal(lines_of(out.s, lines, 8), 2);
+    assert_null(strstr(lines[0], "lm loss"));
+    assert_null(strstr(lines[0], "grad norm"));
+    expect_match("number of skipped iterations:   1 \\| number of nan iterations:   0 \\|", lines[0]);
+    expect_match("throughput per GPU \\(TFLOP/s/GPU\\): 0\\.0 \\|", lines[1]);
+    expect_match("lm loss: 3\\.000000E\\+00 \\|.* grad norm: 12\\.346 \\| num zeros: 17 \\| number of "
+                 "skipped iterations: "
+                 "  1 \\| number of nan iterations:   1 \\|",
+                 lines[1]);
+    str_free(&out);
+    setup_free(s);
+}
+
+static void timers_are_padded_and_averaged(void **state) {
+    (void)state;
+    Timers t = {
+        .ns = {[TIMER_BATCH] = 3000000, [TIMER_FORWARD_BACKWARD] = 500000000, [TIMER_OPTIMIZER] = 25000}};
+    Str out = {0};
+    timers_report(&t, 1, 4, &out);
+    /* Megatron-LM core/timers.py: (name + ' ').ljust(48, '.'), two decimals, level 2 left out */
+    assert_string_equal(out.s, "(min, max) time across ranks (ms):\n"
+                               "    forward-backward ...............................: (125.00, 125.00)\n"
+                               "    optimizer ......................................: (0.01, 0.01)\n");
+    str_clear(&out);
+    timer_start(&t, TIMER_BATCH);
+    timer_stop(&t, TIMER_BATCH);
+    timers_report(&t, 2, 1, &out);
+    expect_match("ms\\):\n    batch-generator [.]{32}: \\([0-9]+\\.[0-9]{2}, [0-9]+\\.[0-9]{2}\\)\n$", out.s);
+    str_free(&out);
+}
+
+static void timers_follow_the_line_when_asked_for(void **state) {
+    (void)state;
+    Setup *s = setup_new("--log-interval 1 --timing-log-level 1 --global-batch-size 4");
+    Run run = {.config = &s->config, .derived = &s->derived};
+    TrainLog *log;
+    Timers timers = {.ns = {[TIMER_OPTIMIZER] = SECOND}};
+    Capture c;
+    Str out = {0};
+    assert_int_equal(train_log_open(&run, &log).code, ERR_NONE);
+    capture_begin(&c);
+    step(log, &run, report(10), &timers);
+    capture_end(&c, &out);
+    train_log_close(log);
+    expect_match("iteration .*\\|\n\\(min, max\\) time across ranks \\(ms\\):\n    optimizer [.]+: "
+                 "\\(1000\\.00, 1000\\.00\\)\n$",
+                 out.s);
+    str_free(&out);
+    setup_free(s);
+}
+
+static void evaluation_is_framed_by_dashes(void **state) {
+    (void)state;
+    Setup *s = setup_new("%s", "");
+    Run run = {.config = &s->config, .derived = &s->derived};
+    TrainLog *log;
+    Capture c;
+    Str out = {0};
+    assert_int_equal(train_log_open(&run, &log).code, ERR_NONE);
+    capture_begin(&c);
+    assert_int_equal(train_log_eval(log, &run, "iteration 100 on validation set", "validation", 2).code,
+                     ERR_NONE);
+    assert_int_equal(train_log_eval(log, &run, "iteration 100 on test set", "test", 1000).code, ERR_NONE);
+    capture_end(&c, &out);
+    train_log_close(log);
+    char *lines[8];
+    assert_int_equal(lines_of(out.s, lines, 8), 6);
+    assert_string_equal(lines[1],
+                        " validation loss at iteration 100 on validation set | lm loss value: 2.000000E+00 | "
+                        "lm loss PPL: 7.389056E+00 | ");
+    assert_int_equal(strspn(lines[0], "-"), strlen(lines[1]));
+    assert_string_equal(lines[0], lines[2]);
+    expect_match("PPL: 4\\.851652E\\+08 \\| $", lines[4]); /* exp(20): Megatron-LM's cap */
+    str_free(&out);
+    setup_free(s);
+}
+
+/* ---- files ---- */
+
+static void jsonl_is_json_even_without_numbers(void **state) {
+    (void)state;
+    char dir[64];
+    temp_dir(dir);
+    Setup *s = setup_new("--log-jsonl %s/log.jsonl --global-batch-size 4", dir);
+    Run run = {.config = &s->config, .derived = &s->derived};
+    TrainLog *log;
+    Timers timers = {0};
+    Capture c;
+    Str out = {0};
+    StepReport bad = report(NAN);
+    bad.optim.found_inf = true;
+    bad.optim.grad_norm = INFINITY;
+    assert_int_equal(train_log_open(&run, &log).code, ERR_NONE);
+    capture_begin(&c);
+    step(log, &run, report(0.1), &timers);
+    step(log, &run, bad, &timers);
+    capture_end(&c, &out);
+    train_log_close(log);
+    str_clear(&out);
+    assert_int_equal(file_read(s->config.log_jsonl, &out).code, ERR_NONE);
+    char *lines[4];
+    assert_int_equal(lines_of(out.s, lines, 4), 2);
+    json_t *good = json_loads(lines[0], JSON_REJECT_DUPLICATES, NULL), *null = json_loads(lines[1], 0, NULL);
+    assert_non_null(good);
+    assert_non_null(null);
+    assert_int_equal(json_integer_value(json_object_get(good, "iteration")), 1);
+    assert_int_equal(json_integer_value(json_object_get(good, "consumed_tokens")), 4 * s->config.seq_length);
+    assert_true(json_real_value(json_object_get(good, "lm_loss")) == 0.1); /* 17 digits: the same double */
+    assert_true(json_real_value(json_object_get(good, "learning_rate")) == 1.5e-4);
+    assert_true(json_is_false(json_object_get(good, "skipped")));
+    assert_true(json_is_null(json_object_get(null, "lm_loss")));
+    assert_true(json_is_null(json_object_get(null, "grad_norm")));
+    assert_true(json_is_true(json_object_get(null, "skipped")));
+    json_decref(good), json_decref(null);
+    str_free(&out);
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+    setup_free(s);
+}
+
+static void scalars_have_megatrons_tags(void **state) {
+    (void)state;
+    char dir[64];
+    temp_dir(dir);
+    Setup *s =
+        setup_new("--tensorboard-dir %s --tensorboard-log-interval 2 --global-batch-size 4 --log-throughput "
+                  "--log-num-zeros-in-grad --log-validation-ppl-to-tensorboard",
+                  dir);
+    Run run = {.config = &s->config, .derived = &s->derived};
+    TrainLog *log;
+    Timers timers = {0};
+    Capture c;
+    Str out = {0};
+    assert_int_equal(train_log_open(&run, &log).code, ERR_NONE);
+    capture_begin(&c);
+    for (int i = 1; i <= 4; i++) step(log, &run, report(i), &timers);
+    assert_int_equal(train_log_eval(log, &run, "here", "validation", 2).code, ERR_NONE);
+    capture_end(&c, &out);
+    train_log_close(log);
+    EventFile f = reader_read(dir);
+    static const char *const TAGS[] = {"learning-rate", "batch-size", "lm loss",        "loss-scale",
+                                       "grad-norm",     "num-zeros",  "iteration-time", "throughput"};
+    Scalar last = {.step = 0};
+    for (size_t i = 0; i < sizeof TAGS / sizeof *TAGS; i++) {
+        if (reader_find(&f, TAGS[i], &last) != 2) fail_msg("'%s' is not there twice", TAGS[i]);
+        assert_int_equal(last.step, 4);
+    }
+    assert_int_equal(reader_find(&f, "lm loss", &last), 2);
+    assert_true(last.value == 4);
+    assert_int_equal(reader_find(&f, "lm loss vs samples", &last), 2);
+    assert_int_equal(last.step, 16);
+    assert_int_equal(reader_find(&f, "lm loss validation", &last), 1);
+    assert_int_equal(reader_find(&f, "lm loss validation ppl vs samples", &last), 1);
+    assert_true(last.value == (float)exp(2));
+    free(f.scalars);
+    str_free(&out);
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+    setup_free(s);
+}
+
+static void progress_is_appended(void **state) {
+    (void)state;
+    char dir[64];
+    temp_dir(dir);
+    Setup *s = setup_new("--log-progress --save %s/checkpoints --save-interval 5", dir);
+    Run run = {.config = &s->config, .derived = &s->derived, .iteration = 7, .consumed_samples = 28};
+    assert_int_equal(train_log_progress(&run, "Starting").code, ERR_NONE);
+    assert_int_equal(train_log_progress(&run, "Saved checkpoint").code, ERR_NONE);
+    char path[160];
+    snprintf(path, sizeof path, "%s/progress.txt", s->config.save);
+    Str out = {0};
+    assert_int_equal(file_read(path, &out).code, ERR_NONE);
+    char *lines[4];
+    assert_int_equal(lines_of(out.s, lines, 4), 2);
+    expect_match("\tStarting\tIteration: 7\tTokens", lines[0]);
+    expect_match("\tSaved checkpoint\tIteration: 7\t", lines[1]);
+    str_free(&out);
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+    setup_free(s);
+}
+
+static void an_unwritable_log_is_a_sentence(void **state) {
+    (void)state;
+    Setup *s = setup_new("--log-jsonl /nowhere/log.jsonl");
+    Run run = {.config = &s->config, .derived = &s->derived};
+    TrainLog *log = NULL;
+    Err e = train_log_open(&run, &log);
+    assert_int_equal(e.code, ERR_USER);
+    assert_non_null(strstr(e.msg, "/nowhere/log.jsonl"));
+    assert_null(log);
+    setup_free(s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(log_line_is_megatrons),
+        cmocka_unit_test(skipped_and_nan_steps_are_counted_not_averaged),
+        cmocka_unit_test(timers_are_padded_and_averaged),
+        cmocka_unit_test(timers_follow_the_line_when_asked_for),
+        cmocka_unit_test(evaluation_is_framed_by_dashes),
+        cmocka_unit_test(jsonl_is_json_even_without_numbers),
+        cmocka_unit_test(scalars_have_megatrons_tags),
+        cmocka_unit_test(progress_is_appended),
+        cmocka_unit_test(an_unwritable_log_is_a_sentence),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

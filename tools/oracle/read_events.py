@@ -1,0 +1,42 @@
+"""Reads what the program writes with TensorBoard's own reader.
+
+    python3 tools/oracle/read_events.py FOLDER            prints {tag: [[step, value], ...]} of a run's event files
+    python3 tools/oracle/read_events.py --check PROGRAM   runs tests/unit/train/test_events.c's program and checks its file
+
+Exit status 77: tensorboard is not installed (pip install tensorboard).
+"""
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+
+try:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+except ImportError as missing:
+    print(f"skipped: {missing}; pip install tensorboard", file=sys.stderr)
+    sys.exit(77)
+
+# What WRITTEN in tests/unit/train/test_events.c holds, as float32 prints.
+WRITTEN = {
+    "lm loss": [[1, 10.5], [127, 0.10000000149011612], [128, -3.0000000095132306e-30]],
+    "lm loss vs samples": [[300000000000, 1.0]],
+    "grad-norm": [[0, math.inf]],
+}
+
+
+def read(folder):
+    events = EventAccumulator(folder, size_guidance={"scalars": 0})
+    events.Reload()
+    return {tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+if sys.argv[1] == "--check":
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.argv[2], folder], check=True)
+        found = read(folder)
+    assert found == WRITTEN, found
+    print("TensorBoard reads", sum(map(len, found.values())), "scalars")
+else:
+    print(json.dumps(read(sys.argv[1])))
