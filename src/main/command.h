@@ -10,11 +10,8 @@
     COMMAND(pretrain, "train a model, from scratch or from a checkpoint")                                    \
     COMMAND(preprocess, "text to tokens: JSON Lines or plain text into .bin and .idx")                       \
     COMMAND(merge, "several .bin/.idx datasets into one")                                                    \
-    COMMAND(convert, "Hugging Face weights to a checkpoint and back")                                        \
-    COMMAND(inspect, "what a configuration, checkpoint or dataset holds")                                    \
     COMMAND(generate, "continue prompts with a trained model")                                               \
-    COMMAND(parity, "judge a run against a golden case of an independent implementation")                    \
-    COMMAND(bench, "measure a training step beside its roofs")
+    COMMAND(parity, "judge a run against a golden case of an independent implementation")
 
 /* Each gets the words behind its name. Sentences about usage are printed by the command; the result is the
  * exit status. */

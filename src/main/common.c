@@ -20,7 +20,7 @@ bool command_ready(const Args *args, Err e, int *status) {
     if (args->notes.len) fputs(args->notes.s, stderr);
     if (!e.code) return true;
     fprintf(stderr, "isotron: %s\n", e.msg);
-    if (args->problems.len) fputs(args->problems.s, stderr);
+    if (args->num_problems > 1) fputs(args->problems.s, stderr);
     *status = e.code;
     return false;
 }

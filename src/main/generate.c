@@ -27,7 +27,8 @@ static Err add_prompt(Job *j, const char *text, size_t length) {
 
 static Err read_prompts(Job *j) {
     const Config *c = &j->setup.config;
-    for (int64_t i = 0; i < c->prompt.count; i++) ERR_RETURN(add_prompt(j, c->prompt.at[i], strlen(c->prompt.at[i])));
+    for (int64_t i = 0; i < c->prompt.count; i++)
+        ERR_RETURN(add_prompt(j, c->prompt.at[i], strlen(c->prompt.at[i])));
     if (!c->prompts_file) return ERR_OK;
     Str text = {0};
     Err e = file_read(c->prompts_file, &text);
@@ -50,7 +51,9 @@ static bool stop(void *arg, int64_t sample, const int32_t *tokens, int64_t n) {
     int64_t skip = j->prompts[sample].n;
     char *text;
     size_t bytes;
-    if (!c->stop.count || tokenizer_decode(j->setup.tokenizer, tokens + skip, (size_t)(n - skip), &text, &bytes).code) return false;
+    if (!c->stop.count ||
+        tokenizer_decode(j->setup.tokenizer, tokens + skip, (size_t)(n - skip), &text, &bytes).code)
+        return false;
     bool found = false;
     for (int64_t i = 0; i < c->stop.count; i++) found |= strstr(text, c->stop.at[i]) != NULL;
     free(text);
@@ -71,7 +74,8 @@ static Err print(const Job *j) {
         free(text);
         if (!j->setup.config.logprobs) continue;
         for (int64_t k = 1; k < g->n; k++)
-            printf("%s %lld\t%d\t%.9g\n", k < g->n_prompt ? "prompt" : "new", (long long)k, g->tokens[k], g->logprobs[k - 1]);
+            printf("%s %lld\t%d\t%.9g\n", k < g->n_prompt ? "prompt" : "new", (long long)k, g->tokens[k],
+                   g->logprobs[k - 1]);
     }
     return ERR_OK;
 }
@@ -100,7 +104,8 @@ static Err run(Job *j) {
 }
 
 int command_generate(int argc, char **argv) {
-    const uint64_t groups = CONFIG_ALL_GROUPS & ~(UINT64_C(1) << GROUP_TRAINING | UINT64_C(1) << GROUP_DATA | UINT64_C(1) << GROUP_OPTIMIZER);
+    const uint64_t groups = CONFIG_ALL_GROUPS & ~(UINT64_C(1) << GROUP_TRAINING | UINT64_C(1) << GROUP_DATA |
+                                                  UINT64_C(1) << GROUP_OPTIMIZER);
     Job j = {.setup = {.arena = arena_new()}};
     Setup *s = &j.setup;
     Args args;

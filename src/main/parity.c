@@ -11,7 +11,11 @@ typedef struct Options {
 } Options;
 
 static const Arg ROWS[] = {
-    {.names = "json", .type = ARG_TEXT, .offset = offsetof(Options, json), .fallback = "none", .help = "File that gets the report as JSON."},
+    {.names = "json",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, json),
+     .fallback = "none",
+     .help = "File that gets the report as JSON."},
 };
 
 static Err run(Setup *s, const Golden *g, const Options *o, bool *pass) {
@@ -36,7 +40,10 @@ static Err read_options(Setup *s, Args *args, Golden **g, int argc, char **argv)
     if (named) {
         ERR_RETURN(golden_open(argv[0], g));
         args_file(args, arena_printf(s->arena, "%s/run.conf", argv[0]));
-    } else args_problem(args, "name the golden case first: a folder with run.conf, init.safetensors and the oracle's results");
+    } else
+        args_problem(
+            args,
+            "name the golden case first: a folder with run.conf, init.safetensors and the oracle's results");
     args_line(args, argc - named, argv + named);
     if (args->help || !named) return args_end(args);
     golden_complete(*g, &s->config);

@@ -10,16 +10,18 @@ int command_pretrain(int argc, char **argv) {
     Args args;
     args_init(&args, s.arena, "isotron pretrain [--config FILE] [options]", NULL);
     Err e = config_parse(&s.config, &args, groups, 0, argc, argv);
-    if (!e.code && !args.help && s.config.use_checkpoint_args) e = checkpoint_args(&s.config, s.arena, &args.notes);
+    if (!e.code && !args.help && s.config.use_checkpoint_args)
+        e = checkpoint_args(&s.config, s.arena, &args.notes);
     if (!e.code && !args.help) {
-        config_check(&s.config, CHECK_MODEL | CHECK_TRAIN, &args);
+        config_check(&s.config, CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, &args);
         e = args_end(&args);
     }
     int status;
     if (command_ready(&args, e, &status)) {
         e = setup_finish(&s);
         if (!e.code) {
-            TokenFacts facts = {.eod = s.tokenizer ? tokenizer_eod(s.tokenizer) : -1, .pad = s.tokenizer ? tokenizer_pad(s.tokenizer) : -1};
+            TokenFacts facts = {.eod = s.tokenizer ? tokenizer_eod(s.tokenizer) : -1,
+                                .pad = s.tokenizer ? tokenizer_pad(s.tokenizer) : -1};
             e = train(&s.config, &s.derived, &facts);
         }
         status = e.code ? command_fail(e) : 0;

@@ -278,6 +278,7 @@ static Err start(Loop *l, const TokenFacts *facts) {
     printf("number of parameters: %lld\n", (long long)parameters);
     bool loaded;
     ERR_RETURN(run_load(l->run, &loaded));
+    if (!loaded) registry_init(l->run->model->registry, l->run->context.seed);
     l->saved_iteration = l->config->load && l->config->save && loaded ? l->run->iteration : -1;
     return train_log_open(l->run, &l->log);
 }

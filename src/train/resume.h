@@ -7,7 +7,7 @@
 
 /* Sets the model options that the user did not give (and the tokenizer's) from the checkpoint in --load. */
 Err checkpoint_args(Config *, Arena *, Str *notes);
-/* A run without optimizer and activation memory whose parameters come from --load: context.training is off. */
+/* A run whose parameters come from --load, with context.training off. */
 Err run_open_for_inference(const Config *, const Derived *, Run **);
 /* Saves to --save under the current iteration and applies retention. */
 Err run_save(const Run *);

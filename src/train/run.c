@@ -12,14 +12,13 @@ static Tensor ids(int64_t *data, const Batch *b) {
     return tensor_make(data, I64, 2, (int64_t[]){b->b, b->s});
 }
 
-void batch_tensors(const Batch *b, BatchTensors *t) {
+void batch_tensors(const Batch *b, bool packed, BatchTensors *t) {
     t->tokens = ids(b->tokens, b);
     t->labels = ids(b->labels, b);
     t->position = ids(b->position_ids, b);
     t->first_key = ids(b->document_start, b);
-    t->input = (ModelInput){.tokens = &t->tokens,
-                            .position = &t->position,
-                            .first_key = b->document_start ? &t->first_key : NULL};
+    t->input = (ModelInput){
+        .tokens = &t->tokens, .position = &t->position, .first_key = packed ? &t->first_key : NULL};
 }
 
 static double mask_sum(const Batch *b) {
@@ -97,7 +96,7 @@ static Run *assemble(const Config *c, const Derived *d, Device *device, size_t s
 
 static void micro_step(Run *r, const Batch *b, double scale, double *loss) {
     BatchTensors tensors;
-    batch_tensors(b, &tensors);
+    batch_tensors(b, r->config->reset_attention_mask, &tensors);
     tape_begin(r->tape, true);
     Tensor *y = gpt_loss(r->tape, r->model, &tensors.input, &tensors.labels);
     add_loss(r, y, weights(r, b, 1), loss);
@@ -132,9 +131,8 @@ size_t memory_plan_total(const MemoryPlan *p) {
 }
 
 Run *run_new(const Config *c, const Derived *d, const MemoryPlan *plan) {
-    Run *r = assemble(c, d, device_cpu((int)c->cpu_threads), plan->slots, plan->transient);
-    registry_init(r->model->registry, r->context.seed);
-    return r;
+    return assemble(c, d, device_cpu((int)c->cpu_threads), plan ? plan->slots : SPACE_UNPLANNED,
+                    plan ? plan->transient : SPACE_UNPLANNED);
 }
 
 void run_free(Run *r) {
@@ -187,7 +185,7 @@ void run_update(Run *r, StepReport *report) {
 
 void run_evaluate(Run *r, const Batch *b, double *loss, double *tokens) {
     BatchTensors tensors;
-    batch_tensors(b, &tensors);
+    batch_tensors(b, r->config->reset_attention_mask, &tensors);
     r->context.training = false;
     tape_begin(r->tape, false);
     Tensor *y = gpt_loss(r->tape, r->model, &tensors.input, &tensors.labels);

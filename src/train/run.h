@@ -38,7 +38,8 @@ typedef struct Run {
     int64_t skipped_iterations; /* in the whole run: the gradient was not finite */
 } Run;
 
-/* Takes the planned memory and draws the parameters. */
+/* Takes the planned memory; NULL: address space that is backed as it is touched. Parameters are zero until
+ * registry_init or a load. */
 Run *run_new(const Config *, const Derived *, const MemoryPlan *);
 void run_free(Run *);
 
@@ -68,6 +69,7 @@ typedef struct BatchTensors {
     Tensor tokens, labels, position, first_key;
     ModelInput input;
 } BatchTensors;
-void batch_tensors(const Batch *, BatchTensors *);
+/* `packed`: attention stays inside documents (--reset-attention-mask). */
+void batch_tensors(const Batch *, bool packed, BatchTensors *);
 
 #endif

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 
-/* What a tensor must reach, as a share of the largest of its quantity, to be measured against itself: a key bias has a zero
- * gradient up to rounding (spec/golden-case.md). */
+/* What a tensor must reach, as a share of the largest of its quantity, to be measured against itself: a key
+ * bias has a zero gradient up to rounding (spec/golden-case.md). */
 static const double FLOOR = 1e-9;
 
 static double norm(const double *x, int64_t n) {

@@ -1,5 +1,5 @@
-/* Comparison of a run with an oracle: one row per quantity (loss, gradients, parameters, ...), each with the bound it is
- * judged by and how that bound came about. */
+/* Comparison of a run with an oracle: one row per quantity (loss, gradients, parameters, ...), each with the
+ * bound it is judged by and how that bound came about. */
 #ifndef ISOTRON_VALIDATE_COMPARE_H
 #define ISOTRON_VALIDATE_COMPARE_H
 
@@ -26,7 +26,7 @@ typedef struct Row {
     char quantity[32];
     TensorError error; /* of the worst tensor: the one nearest to or furthest beyond its bound */
     double bound, elementwise_bound;
-    char worst[160];   /* its name */
+    char worst[160]; /* its name */
     int64_t tensors;
     bool pass;
 } Row;

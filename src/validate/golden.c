@@ -30,13 +30,16 @@ static Err read_curve(Golden *g, const char *path) {
     if (!root) return err_user("'%s' is not JSON (line %d: %s)", path, problem.line, problem.text);
     const json_t *steps = json_object_get(root, "steps");
     Err e = ERR_OK;
-    if (!json_is_array(steps) || !json_array_size(steps)) e = err_user("'%s' has no list \"steps\" with at least one step", path);
+    if (!json_is_array(steps) || !json_array_size(steps))
+        e = err_user("'%s' has no list \"steps\" with at least one step", path);
     g->n_steps = e.code ? 0 : (int64_t)json_array_size(steps);
     g->steps = mem_zero((size_t)g->n_steps, sizeof *g->steps);
     for (int64_t i = 0; i < g->n_steps && !e.code; i++) {
         const json_t *s = json_array_get(steps, (size_t)i);
-        g->steps[i] = (GoldenStep){number(s, "loss"), number(s, "grad_norm"), number(s, "clip"), number(s, "lr")};
-        if (isnan(g->steps[i].loss)) e = err_user("'%s': step %lld has no number \"loss\"", path, (long long)i + 1);
+        g->steps[i] =
+            (GoldenStep){number(s, "loss"), number(s, "grad_norm"), number(s, "clip"), number(s, "lr")};
+        if (isnan(g->steps[i].loss))
+            e = err_user("'%s': step %lld has no number \"loss\"", path, (long long)i + 1);
     }
     json_decref(root);
     return e;
@@ -45,26 +48,29 @@ static Err read_curve(Golden *g, const char *path) {
 /* ---- batches.safetensors ---- */
 
 static Err read_batches(Golden *g, const char *path) {
-    const Tensor *tokens = safetensors_find(g->batches, "tokens"), *mask = safetensors_find(g->batches, "loss_mask");
+    const Tensor *tokens = safetensors_find(g->batches, "tokens"),
+                 *mask = safetensors_find(g->batches, "loss_mask");
     if (!tokens || tokens->dtype != I64 || tokens->ndim != 3 || tokens->dim[1] < 1 || tokens->dim[2] < 2)
         return err_user("'%s' has no I64 tensor \"tokens\" of shape [steps, samples, positions + 1]", path);
     if (tokens->dim[0] < g->n_steps)
-        return err_user("'%s' holds %lld steps of tokens, curve.json has %lld", path, (long long)tokens->dim[0],
-                        (long long)g->n_steps);
+        return err_user("'%s' holds %lld steps of tokens, curve.json has %lld", path,
+                        (long long)tokens->dim[0], (long long)g->n_steps);
     g->tokens = tokens->data;
     g->samples = tokens->dim[1];
     g->seq = tokens->dim[2] - 1;
     if (!mask) return ERR_OK;
-    if (mask->dtype != F32 || mask->ndim != 3 || mask->dim[0] != tokens->dim[0] || mask->dim[1] != g->samples ||
-        mask->dim[2] != g->seq)
-        return err_user("'%s': \"loss_mask\" is not an F32 tensor of shape [steps, samples, positions]", path);
+    if (mask->dtype != F32 || mask->ndim != 3 || mask->dim[0] != tokens->dim[0] ||
+        mask->dim[1] != g->samples || mask->dim[2] != g->seq)
+        return err_user("'%s': \"loss_mask\" is not an F32 tensor of shape [steps, samples, positions]",
+                        path);
     g->loss_mask = mask->data;
     return ERR_OK;
 }
 
 Err golden_open(const char *dir, Golden **out) {
     *out = NULL;
-    if (!file_is_dir(dir)) return err_user("'%s' is not a folder; a golden case is one (run.conf, init.safetensors, ...)", dir);
+    if (!file_is_dir(dir))
+        return err_user("'%s' is not a folder; a golden case is one (run.conf, init.safetensors, ...)", dir);
     Golden *g = mem_zero(1, sizeof *g);
     size_t end = strlen(dir);
     while (end > 1 && dir[end - 1] == '/') end--;
@@ -79,8 +85,10 @@ Err golden_open(const char *dir, Golden **out) {
     if (!e.code) e = read_batches(g, batches);
     free(curve);
     free(batches);
-    if (e.code) golden_close(g);
-    else *out = g;
+    if (e.code)
+        golden_close(g);
+    else
+        *out = g;
     return e;
 }
 
@@ -99,7 +107,8 @@ static void complete(int64_t *option, int64_t value) {
 }
 
 void golden_complete(const Golden *g, Config *c) {
-    static const char *const EMBEDDINGS[] = {"model.embed_tokens.weight", "transformer.wte.weight", "wte.weight"};
+    static const char *const EMBEDDINGS[] = {"model.embed_tokens.weight", "transformer.wte.weight",
+                                             "wte.weight"};
     for (size_t i = 0; i < sizeof EMBEDDINGS / sizeof *EMBEDDINGS; i++) {
         const Tensor *w = safetensors_find(g->init, EMBEDDINGS[i]);
         if (w) complete(&c->vocab_size, w->dim[0]);

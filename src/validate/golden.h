@@ -21,10 +21,12 @@ typedef struct Golden {
     int64_t samples, seq;
 } Golden;
 
-/* Reads and checks everything but run.conf; a case that is not whole is a user error that says what is missing. */
+/* Reads and checks everything but run.conf; a case that is not whole is a user error that says what is
+ * missing. */
 Err golden_open(const char *dir, Golden **);
 void golden_close(Golden *);
-/* Sizes that run.conf leaves out and the case's tensors show: vocab-size, seq-length, batch sizes, train-iters. */
+/* Sizes that run.conf leaves out and the case's tensors show: vocab-size, seq-length, batch sizes,
+ * train-iters. */
 void golden_complete(const Golden *, Config *);
 /* Samples [first, first + batch->b) of a step. */
 void golden_batch(const Golden *, int64_t step, int64_t first, Batch *);

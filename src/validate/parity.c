@@ -15,9 +15,9 @@
 
 /* What a run leaves behind to be compared, everything in double and in the oracle's names and layouts. */
 typedef struct Trace {
-    GoldenStep *steps;                 /* [n_steps] */
-    double **gradients, **parameters;  /* [tensors] each, in the order of the HF map */
-    double *logits;                    /* [samples, seq, vocab] of step 1; NULL unless the case has them */
+    GoldenStep *steps;                /* [n_steps] */
+    double **gradients, **parameters; /* [tensors] each, in the order of the HF map */
+    double *logits;                   /* [samples, seq, vocab] of step 1; NULL unless the case has them */
 } Trace;
 
 typedef struct Parity {
@@ -41,27 +41,29 @@ static double **gather_all(const HfMap *map, const Registry *r, const void *flat
     return out;
 }
 
-/* x * (1 + size * xi) or x + size * rms(x) * xi for the logical elements of a parameter-shaped F64 tensor. */
+/* x * (1 + size * xi) or x + size * rms(x) * xi for the logical elements of a parameter-shaped F64 tensor. An
+ * exact zero is a sum without terms (a token that does not occur): it stays. */
 static void perturb(const Param *p, Tensor *t, const char *site, double size, bool relative) {
     double *x = t->data, rms = 0;
     int64_t n = param_logical_count(p);
     for (int64_t i = 0; i < n; i++) rms += x[i] * x[i];
     rms = sqrt(rms / (double)n);
     uint64_t key = hash64(p->spec.name, strlen(p->spec.name), hash_name(site));
-    for (int64_t i = 0; i < n; i++) x[i] += size * (relative ? x[i] : rms) * philox_normal(0, key, (uint64_t)i);
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] != 0) x[i] += size * (relative ? x[i] : rms) * philox_normal(0, key, (uint64_t)i);
 }
 
 static void keep_logits(const Parity *p, Run *run, const Batch *b, int64_t first, double *out) {
     BatchTensors tensors;
-    batch_tensors(b, &tensors);
+    batch_tensors(b, false, &tensors);
     tape_begin(run->tape, false);
     Tensor *y = gpt_forward(run->tape, run->model, &tensors.input);
     int64_t vocab = p->derived->vocab_size, width = y->dim[2];
     for (int64_t s = 0; s < b->s; s++)
         for (int64_t i = 0; i < b->b; i++)
             dtype_convert(out + ((first + i) * b->s + s) * vocab, F64,
-                          (char *)y->data + (size_t)((s * b->b + i) * width) * dtype_size((DType)y->dtype), (DType)y->dtype,
-                          (size_t)vocab);
+                          (char *)y->data + (size_t)((s * b->b + i) * width) * dtype_size((DType)y->dtype),
+                          (DType)y->dtype, (size_t)vocab);
     tape_end(run->tape);
 }
 
@@ -91,11 +93,13 @@ static Err run_case(const Parity *p, Lane lane, bool noisy, Trace *trace) {
     Run *run = run_new(&c, p->derived, &plan);
     Registry *r = run->model->registry;
     Err e = hf_import(p->golden->init, r);
-    for (int i = 0; noisy && !e.code && i < r->n; i++) perturb(r->params[i], &r->params[i]->master, "weight", p->injected, true);
+    for (int i = 0; noisy && !e.code && i < r->n; i++)
+        perturb(r->params[i], &r->params[i]->master, "weight", p->injected, true);
     registry_round_values(r);
     const Golden *g = p->golden;
     if (safetensors_find(g->oracle, "logits"))
-        trace->logits = mem_zero((size_t)(g->samples * g->seq * p->derived->vocab_size), sizeof *trace->logits);
+        trace->logits =
+            mem_zero((size_t)(g->samples * g->seq * p->derived->vocab_size), sizeof *trace->logits);
     trace->steps = mem_zero((size_t)g->n_steps, sizeof *trace->steps);
     Batch b = batch_new(p->derived->micro_batch_size, g->seq);
     for (int64_t step = 0; !e.code && step < g->n_steps; step++) one_step(p, run, step, &b, noisy, trace);
@@ -131,9 +135,10 @@ static double bound(const Judge *j, double movement) {
     return 8 * j->roundoff * fmax(kappa, sqrt(j->report->longest_sum));
 }
 
-static void judge(const Judge *j, Row *row, const char *name, const double *x, const double *noisy, const double *oracle,
-                  int64_t n, int64_t width, const Scale *scale) {
-    TensorError e = tensor_error(x, oracle, n, width, scale), moved = tensor_error(noisy, oracle, n, width, scale);
+static void judge(const Judge *j, Row *row, const char *name, const double *x, const double *noisy,
+                  const double *oracle, int64_t n, int64_t width, const Scale *scale) {
+    TensorError e = tensor_error(x, oracle, n, width, scale),
+                moved = tensor_error(noisy, oracle, n, width, scale);
     row_add(row, name, e, bound(j, moved.relative), bound(j, moved.elementwise));
 }
 
@@ -145,7 +150,8 @@ static Row *new_row(const Judge *j, const char *quantity) {
 }
 
 /* A curve is one tensor of one value per step, each measured against itself. */
-static void judge_curve(const Judge *j, const char *quantity, size_t member, const Trace *x, const Trace *noisy) {
+static void judge_curve(const Judge *j, const char *quantity, size_t member, const Trace *x,
+                        const Trace *noisy) {
     const Golden *g = j->parity->golden;
     Row *row = NULL;
     for (int64_t i = 0; i < g->n_steps; i++) {
@@ -167,17 +173,20 @@ static Err oracle_tensor(const Golden *g, const char *prefix, const HfTensor *t,
     char *name = mem_printf("%s/%s", prefix, t->name);
     const Tensor *x = safetensors_find(g->oracle, name);
     Err e = ERR_OK;
-    if (!x) e = err_user("oracle.safetensors has no tensor '%s'", name);
+    if (!x)
+        e = err_user("oracle.safetensors has no tensor '%s'", name);
     else if (x->dtype != F64 || tensor_count(x) != count_of(t)) {
         char have[96];
-        e = err_user("oracle.safetensors: '%s' is %s; %lld F64 elements are needed", name, tensor_describe(x, have, sizeof have),
-                     (long long)count_of(t));
-    } else *out = x->data;
+        e = err_user("oracle.safetensors: '%s' is %s; %lld F64 elements are needed", name,
+                     tensor_describe(x, have, sizeof have), (long long)count_of(t));
+    } else
+        *out = x->data;
     free(name);
     return e;
 }
 
-static Err judge_tensors(const Judge *j, const char *quantity, const char *prefix, double *const *x, double *const *noisy) {
+static Err judge_tensors(const Judge *j, const char *quantity, const char *prefix, double *const *x,
+                         double *const *noisy) {
     const HfMap *map = &j->parity->map;
     const Golden *g = j->parity->golden;
     Scale scale = {0};
@@ -201,7 +210,8 @@ static Err judge_logits(const Judge *j, const Trace *x, const Trace *noisy) {
     const Tensor *t = safetensors_find(g->oracle, "logits");
     if (!t) return ERR_OK;
     int64_t vocab = j->parity->derived->vocab_size, n = g->samples * g->seq * vocab;
-    if (t->dtype != F64 || tensor_count(t) != n) return err_user("oracle.safetensors: \"logits\" is not F64 [samples, positions, vocabulary]");
+    if (t->dtype != F64 || tensor_count(t) != n)
+        return err_user("oracle.safetensors: \"logits\" is not F64 [samples, positions, vocabulary]");
     Scale scale = {0};
     scale_add(&scale, t->data, n);
     judge(j, new_row(j, "logits"), "logits of step 1", x->logits, noisy->logits, t->data, n, vocab, &scale);
@@ -231,15 +241,17 @@ static double lane_roundoff(Lane lane) {
 
 static Err check_case(const Config *c, const Derived *d, const Golden *g) {
     if (g->seq != c->seq_length)
-        return err_user("the case has %lld positions, --seq-length says %lld", (long long)g->seq, (long long)c->seq_length);
+        return err_user("the case has %lld positions, --seq-length says %lld", (long long)g->seq,
+                        (long long)c->seq_length);
     if (g->samples != d->global_batch_size || g->samples % d->micro_batch_size)
-        return err_user("the case has %lld samples a step; --global-batch-size is %lld and --micro-batch-size %lld", (long long)g->samples,
-                        (long long)d->global_batch_size, (long long)d->micro_batch_size);
+        return err_user(
+            "the case has %lld samples a step; --global-batch-size is %lld and --micro-batch-size %lld",
+            (long long)g->samples, (long long)d->global_batch_size, (long long)d->micro_batch_size);
     int64_t n = g->n_steps * g->samples * (g->seq + 1);
     for (int64_t i = 0; i < n; i++)
         if (g->tokens[i] < 0 || g->tokens[i] >= d->vocab_size)
-            return err_user("batches.safetensors: token %lld is outside the vocabulary of %lld", (long long)g->tokens[i],
-                            (long long)d->vocab_size);
+            return err_user("batches.safetensors: token %lld is outside the vocabulary of %lld",
+                            (long long)g->tokens[i], (long long)d->vocab_size);
     return ERR_OK;
 }
 
@@ -247,7 +259,11 @@ Err parity_run(const Config *c, const Derived *d, const Golden *g, ParityReport 
     ERR_RETURN(check_case(c, d, g));
     double u = lane_roundoff(c->lane);
     *report = (ParityReport){.roundoff = u, .longest_sum = longest_sum(c, d), .injected = fmax(u, 0x1p-33)};
-    Parity p = {.config = c, .derived = d, .golden = g, .injected = report->injected, .longest_sum = report->longest_sum};
+    Parity p = {.config = c,
+                .derived = d,
+                .golden = g,
+                .injected = report->injected,
+                .longest_sum = report->longest_sum};
     Gpt *shapes = gpt_new(c, d);
     HfFamily family;
     Err e = hf_detect(g->init, &family);
@@ -270,17 +286,19 @@ Err parity_run(const Config *c, const Derived *d, const Golden *g, ParityReport 
 static const char *lane_name(const Config *c) { return Lane_spellings[c->lane]; }
 
 void parity_print(const ParityReport *r, const char *case_name, const Config *c, Str *out) {
-    str_printf(out, "parity of %s, lane %s, micro-batch-size %lld\n", case_name, lane_name(c), (long long)c->micro_batch_size);
-    str_printf(out, "%-20s %7s %11s %11s %11s %11s  %-4s  %s\n", "quantity", "tensors", "relative", "bound", "element", "bound", "",
-               "worst tensor, index and rank");
+    str_printf(out, "parity of %s, lane %s, micro-batch-size %lld\n", case_name, lane_name(c),
+               (long long)c->micro_batch_size);
+    str_printf(out, "%-20s %7s %11s %11s %11s %11s  %-4s  %s\n", "quantity", "tensors", "relative", "bound",
+               "element", "bound", "", "worst tensor, index and rank");
     for (int i = 0; i < r->rows; i++) {
         const Row *w = &r->row[i];
-        str_printf(out, "%-20s %7lld %11.3e %11.3e %11.3e %11.3e  %-4s  %s[%lld] rank 0\n", w->quantity, (long long)w->tensors,
-                   w->error.relative, w->bound, w->error.elementwise, w->elementwise_bound, w->pass ? "pass" : "FAIL", w->worst,
-                   (long long)w->error.worst);
+        str_printf(out, "%-20s %7lld %11.3e %11.3e %11.3e %11.3e  %-4s  %s[%lld] rank 0\n", w->quantity,
+                   (long long)w->tensors, w->error.relative, w->bound, w->error.elementwise,
+                   w->elementwise_bound, w->pass ? "pass" : "FAIL", w->worst, (long long)w->error.worst);
     }
     str_printf(out,
-               "bound = 8 u max(kappa, sqrt(K)), u = %.3g, K = %.0f; kappa of each tensor: its movement over d in an fp64 run with d = %.3g "
+               "bound = 8 u max(kappa, sqrt(K)), u = %.3g, K = %.0f; kappa of each tensor: its movement over "
+               "d in an fp64 run with d = %.3g "
                "times normal noise on the weights and d sqrt(K) on the gradients\n",
                r->roundoff, r->longest_sum, r->injected);
     str_printf(out, "verdict: %s\n", r->pass ? "pass" : "FAIL");
@@ -288,15 +306,20 @@ void parity_print(const ParityReport *r, const char *case_name, const Config *c,
 
 /* JSON has no infinity: an error that is not finite is null. */
 static void number_json(Str *out, const char *key, double x) {
-    if (isfinite(x)) str_printf(out, "\"%s\": %.9g, ", key, x);
-    else str_printf(out, "\"%s\": null, ", key);
+    if (isfinite(x))
+        str_printf(out, "\"%s\": %.9g, ", key, x);
+    else
+        str_printf(out, "\"%s\": null, ", key);
 }
 
 void parity_json(const ParityReport *r, const char *case_name, const Config *c, Str *out) {
-    str_printf(out, "{\n  \"schema\": 1,\n  \"case\": \"%s\",\n  \"lane\": \"%s\",\n  \"micro_batch_size\": %lld,\n", case_name, lane_name(c),
-               (long long)c->micro_batch_size);
-    str_printf(out, "  \"bound\": {\"formula\": \"8 u max(kappa, sqrt(K))\", \"u\": %.9g, \"K\": %.0f, \"d\": %.9g},\n  \"rows\": [\n", r->roundoff,
-               r->longest_sum, r->injected);
+    str_printf(
+        out, "{\n  \"schema\": 1,\n  \"case\": \"%s\",\n  \"lane\": \"%s\",\n  \"micro_batch_size\": %lld,\n",
+        case_name, lane_name(c), (long long)c->micro_batch_size);
+    str_printf(out,
+               "  \"bound\": {\"formula\": \"8 u max(kappa, sqrt(K))\", \"u\": %.9g, \"K\": %.0f, \"d\": "
+               "%.9g},\n  \"rows\": [\n",
+               r->roundoff, r->longest_sum, r->injected);
     for (int i = 0; i < r->rows; i++) {
         const Row *w = &r->row[i];
         str_printf(out, "    {\"quantity\": \"%s\", \"tensors\": %lld, ", w->quantity, (long long)w->tensors);
@@ -304,8 +327,8 @@ void parity_json(const ParityReport *r, const char *case_name, const Config *c, 
         number_json(out, "relative_bound", w->bound);
         number_json(out, "elementwise", w->error.elementwise);
         number_json(out, "elementwise_bound", w->elementwise_bound);
-        str_printf(out, "\"worst\": \"%s\", \"index\": %lld, \"rank\": 0, \"pass\": %s}%s\n", w->worst, (long long)w->error.worst,
-                   w->pass ? "true" : "false", i + 1 < r->rows ? "," : "");
+        str_printf(out, "\"worst\": \"%s\", \"index\": %lld, \"rank\": 0, \"pass\": %s}%s\n", w->worst,
+                   (long long)w->error.worst, w->pass ? "true" : "false", i + 1 < r->rows ? "," : "");
     }
     str_printf(out, "  ],\n  \"pass\": %s\n}\n", r->pass ? "true" : "false");
 }
