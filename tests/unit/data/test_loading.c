@@ -1,0 +1,200 @@
+/* Samplers against Megatron-LM's data_samplers.py and torch.randperm (vectors.h), and reading ahead. */
+#include "fixture.h"
+#include "vectors.h"
+
+#include "data/prefetch.h"
+
+static Sampler *sampler(SamplerConfig c) {
+    Sampler *s;
+    assert_ok(sampler_open(&c, &s));
+    return s;
+}
+
+/* The samples of a global batch are the same whatever the split; 3 micro-steps of 12 = mbs * dp. */
+static void single_deals_consecutive_samples(void **state) {
+    (void)state;
+    static const struct {
+        int64_t mbs;
+        int dp;
+    } SPLITS[] = {{12, 1}, {3, 4}, {4, 3}, {1, 12}};
+    for (size_t k = 0; k < sizeof SPLITS / sizeof *SPLITS; k++) {
+        for (int rank = 0; rank < SPLITS[k].dp; rank++) {
+            Sampler *s = sampler((SamplerConfig){.total_samples = 7 + 40,
+                                                 .consumed_samples = 7,
+                                                 .micro_batch_size = SPLITS[k].mbs,
+                                                 .dp_rank = rank,
+                                                 .dp_size = SPLITS[k].dp});
+            int64_t got[12], count;
+            for (int step = 0; step < 3; step++) {
+                assert_true(sampler_next(s, got, &count));
+                assert_int_equal(count, SPLITS[k].mbs);
+                for (int64_t i = 0; i < count; i++)
+                    assert_int_equal(got[i], 7 + step * 12 + rank * SPLITS[k].mbs + i);
+            }
+            assert_int_equal(sampler_consumed(s), 7 + 36);
+            assert_false(sampler_next(s, got, &count)); /* 4 samples are left, too few */
+            sampler_free(s);
+        }
+    }
+}
+
+static void the_last_partial_step_is_kept_on_request(void **state) {
+    (void)state;
+    static const int64_t LEFT[] = {2, 1, 0};
+    for (int rank = 0; rank < 3; rank++) {
+        Sampler *s = sampler((SamplerConfig){
+            .total_samples = 9, .micro_batch_size = 2, .dp_rank = rank, .dp_size = 3, .keep_last = true});
+        int64_t got[2], count;
+        assert_true(sampler_next(s, got, &count));
+        assert_true(sampler_next(s, got, &count));
+        assert_int_equal(count, LEFT[rank]);
+        for (int64_t i = 0; i < count; i++) assert_int_equal(got[i], 6 + 2 * rank + i);
+        assert_int_equal(sampler_consumed(s), 9);
+        assert_false(sampler_next(s, got, &count));
+        sampler_free(s);
+    }
+}
+
+static void check_cyclic(int64_t mbs, int dp, int64_t total, int64_t consumed, bool sharding,
+                         const int64_t *expected) {
+    for (int rank = 0; rank < dp; rank++) {
+        Sampler *s =
+            sampler((SamplerConfig){SAMPLER_CYCLIC, total, consumed, mbs, rank, dp, false, !sharding});
+        for (int step = 0; step < 6; step++, expected += mbs) {
+            int64_t got[4], count;
+            assert_true(sampler_next(s, got, &count));
+            assert_memory_equal(got, expected, (size_t)mbs * sizeof *got);
+        }
+        sampler_free(s);
+    }
+}
+
+static void cyclic_equals_megatron(void **state) {
+    (void)state;
+    check_cyclic(2, 2, 21, 0, true, CYCLIC_2_2_21_0_1);
+    check_cyclic(2, 2, 21, 8, true, CYCLIC_2_2_21_8_1);
+    check_cyclic(2, 3, 38, 12, false, CYCLIC_2_3_38_12_0);
+    check_cyclic(1, 4, 26, 24, true, CYCLIC_1_4_26_24_1);
+}
+
+/* 40 samples fill 20 micro-batches of 2 but only 6 micro-steps of 6: every rank takes six, and no sample
+ * twice. */
+static void unsharded_ranks_stay_together(void **state) {
+    (void)state;
+    int seen[40] = {0};
+    for (int rank = 0; rank < 3; rank++) {
+        Sampler *s = sampler((SamplerConfig){SAMPLER_CYCLIC, 40, 0, 2, rank, 3, false, true});
+        for (int step = 0; step < 6; step++) {
+            int64_t got[2], count;
+            assert_true(sampler_next(s, got, &count));
+            for (int i = 0; i < 2; i++) assert_int_equal(seen[got[i]]++, 0);
+        }
+        assert_int_equal(sampler_consumed(s), 36);
+        sampler_free(s);
+    }
+}
+
+static void sampler_mistakes_are_sentences(void **state) {
+    (void)state;
+    Sampler *s;
+    assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_SINGLE, 10, 10, 1, 0, 1, false, false}, &s),
+                   "no samples are left");
+    assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 3, 0, 2, 0, 2, false, false}, &s),
+                   "do not fill one micro-step");
+    assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 20, 3, 2, 0, 2, false, false}, &s),
+                   "not whole micro-steps");
+    assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 20, 0, INT64_MAX, 0, 2, false, false}, &s),
+                   "cannot be counted");
+}
+
+static Data *open_more(int64_t vocab_size) {
+    static const char *const paths[] = {"more"};
+    Data *data;
+    assert_ok(data_open(&(DataConfig){.paths = paths,
+                                      .num_paths = 1,
+                                      .split = "1",
+                                      .samples = {100, 0, 0},
+                                      .sequence_length = 6,
+                                      .vocab_size = vocab_size,
+                                      .pad = -1,
+                                      .seed = 5},
+                        &data));
+    return data;
+}
+
+static void prefetch_keeps_the_order(void **state) {
+    (void)state;
+    Data *data = open_more(20000);
+    const Dataset *train = data_split(data, SPLIT_TRAIN);
+    for (int depth = 1; depth <= 5; depth++) {
+        SamplerConfig c = {
+            .total_samples = 100, .micro_batch_size = 3, .dp_rank = 1, .dp_size = 2, .keep_last = true};
+        Prefetch *p = prefetch_start(train, sampler(c), 3, 6, depth);
+        Sampler *direct = sampler(c);
+        Batch expected = batch_new(3, 6);
+        const Batch *batch;
+        int64_t indices[3], count, batches = 0;
+        for (; sampler_next(direct, indices, &count); batches++) {
+            assert_ok(prefetch_next(p, &batch));
+            assert_non_null(batch);
+            assert_int_equal(batch->b, count);
+            assert_ok(data_batch(train, indices, count, &expected));
+            assert_memory_equal(batch->indices, indices, (size_t)count * sizeof *indices);
+            assert_memory_equal(batch->tokens, expected.tokens, (size_t)count * 6 * sizeof(int64_t));
+            assert_memory_equal(batch->labels, expected.labels, (size_t)count * 6 * sizeof(int64_t));
+        }
+        assert_int_equal(batches, 17);
+        for (int i = 0; i < 3; i++) {
+            assert_ok(prefetch_next(p, &batch));
+            assert_null(batch);
+        }
+        prefetch_stop(p);
+        sampler_free(direct);
+        batch_free(&expected);
+    }
+    data_close(data);
+}
+
+static void prefetch_stops_whenever_asked(void **state) {
+    (void)state;
+    Data *data = open_more(20000);
+    for (int taken = 0; taken < 8; taken++) {
+        const Batch *batch;
+        Prefetch *p =
+            prefetch_start(data_split(data, SPLIT_TRAIN),
+                           sampler((SamplerConfig){SAMPLER_CYCLIC, 100, 0, 2, 0, 1, false, false}), 2, 6, 3);
+        for (int i = 0; i < taken; i++) assert_ok(prefetch_next(p, &batch));
+        prefetch_stop(p);
+    }
+    prefetch_stop(NULL);
+    data_close(data);
+}
+
+static void prefetch_hands_on_the_error(void **state) {
+    (void)state;
+    Data *data = open_more(500);
+    const Batch *batch;
+    Prefetch *p = prefetch_start(
+        data_split(data, SPLIT_TRAIN),
+        sampler((SamplerConfig){.total_samples = 100, .micro_batch_size = 4, .dp_size = 1}), 4, 6, 2);
+    Err e = ERR_OK;
+    for (int i = 0; i < 25 && !e.code; i++) e = prefetch_next(p, &batch);
+    assert_mistake(e, "another tokenizer");
+    assert_mistake(prefetch_next(p, &batch), "another tokenizer");
+    prefetch_stop(p);
+    data_close(data);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(single_deals_consecutive_samples),
+        cmocka_unit_test(the_last_partial_step_is_kept_on_request),
+        cmocka_unit_test(cyclic_equals_megatron),
+        cmocka_unit_test(unsharded_ranks_stay_together),
+        cmocka_unit_test(sampler_mistakes_are_sentences),
+        cmocka_unit_test(prefetch_keeps_the_order),
+        cmocka_unit_test(prefetch_stops_whenever_asked),
+        cmocka_unit_test(prefetch_hands_on_the_error),
+    };
+    return cmocka_run_group_tests(tests, write_datasets, leave_folder);
+}

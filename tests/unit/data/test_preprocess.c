@@ -1,0 +1,184 @@
+/* Preprocessing with a tokenizer whose ids are the bytes of the text plus one. */
+#include "fixture.h"
+
+#include "data/preprocess.h"
+
+static Err bytes_plus_one(void *ctx, const char *text, size_t n, int32_t **tokens, size_t *count) {
+    (void)ctx;
+    if (n >= 3 && !memcmp(text, "BAD", 3)) return err_user("the text cannot be encoded");
+    *tokens = mem_alloc(n * sizeof **tokens);
+    for (size_t i = 0; i < n; i++) (*tokens)[i] = (unsigned char)text[i] + 1;
+    *count = n;
+    return ERR_OK;
+}
+
+static PreprocessConfig config(const char *const *inputs, int n, const char *output) {
+    return (PreprocessConfig){.inputs = inputs,
+                              .num_inputs = n,
+                              .output_prefix = output,
+                              .vocab_size = 257,
+                              .workers = 3,
+                              .encode = bytes_plus_one};
+}
+
+/* Documents as text: sequences end with '|', documents with '\n', end-of-document (id 0) is '$'. */
+static char *dump(const char *prefix) {
+    IndexedDataset d;
+    Str out = {0};
+    assert_ok(indexed_open(prefix, &d));
+    str_puts(&out, "");
+    for (int64_t doc = 0; doc < d.documents; doc++) {
+        for (int64_t s = indexed_document(&d, doc); s < indexed_document(&d, doc + 1); s++) {
+            int64_t ids[1000];
+            indexed_tokens(&d, s, 0, indexed_length(&d, s), ids);
+            for (int i = 0; i < indexed_length(&d, s); i++)
+                str_printf(&out, "%c", ids[i] ? (int)ids[i] - 1 : '$');
+            str_puts(&out, "|");
+        }
+        str_puts(&out, "\n");
+    }
+    indexed_close(&d);
+    return out.s;
+}
+
+static void assert_dump(const char *prefix, const char *expected) {
+    char *text = dump(prefix);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static void json_lines_become_documents(void **state) {
+    (void)state;
+    write_text("in.jsonl", "{\"text\": \"one\", \"title\": \"T1\", \"n\": 123456789012345678901234567890}\n"
+                           "\n"
+                           "{\"text\": [\"two\", \"\", \"three\"], \"title\": \"\"}\r\n"
+                           "{\"title\": \"last\", \"text\": \"\"}");
+    const char *const inputs[] = {"in.jsonl"}, *const keys[] = {"text", "title"};
+    PreprocessConfig c = config(inputs, 1, "out");
+    c.keys = keys, c.num_keys = 2, c.append_eod = true;
+    PreprocessStats stats;
+    assert_ok(preprocess_run(&c, &stats));
+    assert_dump("out_text_document", "one$|\ntwo|three$|\n\n");
+    assert_dump("out_title_document", "T1$|\n\nlast$|\n");
+    assert_int_equal(stats.documents, 6);
+    assert_int_equal(stats.sequences, 5);
+    assert_int_equal(stats.tokens, 4 + 9 + 3 + 5);
+    assert_int_equal(stats.bytes, file_size("in.jsonl"));
+    assert_int_equal(stats.total_bytes, stats.bytes);
+}
+
+static void escapes_and_nuls_reach_the_tokenizer(void **state) {
+    (void)state;
+    write_text("nul.jsonl", "{\"text\": \"a\\u0000\\u00e9\\n\"}\n");
+    const char *const inputs[] = {"nul.jsonl"};
+    PreprocessConfig c = config(inputs, 1, "nul");
+    PreprocessStats stats;
+    assert_ok(preprocess_run(&c, &stats));
+    IndexedDataset d;
+    assert_ok(indexed_open("nul_text_document", &d));
+    static const uint16_t EXPECTED[] = {'a' + 1, 1, 0xc3 + 1, 0xa9 + 1, '\n' + 1};
+    assert_int_equal(indexed_length(&d, 0), 5);
+    assert_memory_equal(indexed_items(&d, 0, 0, 5), EXPECTED, sizeof EXPECTED);
+    indexed_close(&d);
+}
+
+static void bad_input_is_a_sentence_and_leaves_nothing(void **state) {
+    (void)state;
+    static const char *const LINES[][2] = {
+        {"{\"text\": ", "line 2 of 'bad.jsonl': not valid JSON"},
+        {"{\"text\": \"\xff\"}", "line 2 of 'bad.jsonl': not valid JSON"},
+        {"[1]", "not a JSON object"},
+        {"{\"tex\": \"x\"}", "there is no key 'text'"},
+        {"{\"text\": 5}", "neither a string nor a list"},
+        {"{\"text\": [\"a\", 5]}", "element 1 of the key 'text' is not a string"},
+        {"{\"text\": \"BAD\"}", "line 2 of 'bad.jsonl': the text cannot be encoded"},
+    };
+    const char *const inputs[] = {"bad.jsonl"};
+    PreprocessConfig c = config(inputs, 1, "bad");
+    PreprocessStats stats;
+    for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++) {
+        char *text = mem_printf("{\"text\": \"fine\"}\n%s\n{\"text\": \"BAD\"}\n", LINES[i][0]);
+        write_text("bad.jsonl", text);
+        assert_mistake(preprocess_run(&c, &stats), LINES[i][1]);
+        free(text);
+    }
+    assert_int_equal(count_files(".", "bad_"), 0);
+    c.workers = 0;
+    assert_mistake(preprocess_run(&c, &stats), "--workers");
+    c.workers = 1, c.append_eod = true, c.eod = -1;
+    assert_mistake(preprocess_run(&c, &stats), "--append-eod");
+    c.append_eod = false, c.inputs = (const char *const[]){"."};
+    assert_mistake(preprocess_run(&c, &stats), "is a folder");
+    c.inputs = (const char *const[]){"absent"};
+    assert_mistake(preprocess_run(&c, &stats), "cannot open 'absent'");
+    c.num_inputs = 0;
+    assert_mistake(preprocess_run(&c, &stats), "nothing to preprocess");
+}
+
+static void plain_text_is_cut_into_files_or_paragraphs(void **state) {
+    (void)state;
+    write_text("a.txt", "\n first\nline\n\n\n \t\nsecond\n");
+    write_text("b.txt", "");
+    write_text("c.txt", "third\r\n\r\nfourth");
+    const char *const inputs[] = {"a.txt", "b.txt", "c.txt"};
+    PreprocessConfig c = config(inputs, 3, "plain");
+    PreprocessStats stats;
+    c.kind = PREPROCESS_TEXT_FILES, c.append_eod = true;
+    assert_ok(preprocess_run(&c, &stats));
+    assert_dump("plain_text_document", "\n first\nline\n\n\n \t\nsecond\n$|\n\nthird\r\n\r\nfourth$|\n");
+    c.kind = PREPROCESS_TEXT_PARAGRAPHS;
+    assert_ok(preprocess_run(&c, &stats));
+    assert_dump("plain_text_document", " first\nline$|\nsecond$|\nthird\r$|\nfourth$|\n");
+    assert_int_equal(stats.bytes, stats.total_bytes);
+    c.keys = inputs, c.num_keys = 1;
+    assert_mistake(preprocess_run(&c, &stats), "--json-keys is for JSON Lines");
+}
+
+static void count_calls(void *ctx, const PreprocessStats *s) {
+    int64_t *last = ctx;
+    assert_true(s->bytes >= *last && s->bytes <= s->total_bytes);
+    *last = s->bytes;
+}
+
+/* Over 16384 documents of all lengths: several rounds, and the same files from one worker and from four. */
+static void workers_keep_the_order(void **state) {
+    (void)state;
+    Str text = {0};
+    for (int i = 0; i < 40000; i++) str_printf(&text, "{\"text\": \"%d %*s\"}\n", i, i % 97, "x");
+    assert_ok(file_write_atomic("many.jsonl", text.s, text.len));
+    const char *const inputs[] = {"many.jsonl", "many.jsonl"};
+    char one[33], four[33];
+    PreprocessStats stats;
+    for (int workers = 1; workers <= 4; workers += 3) {
+        PreprocessConfig c = config(inputs, 2, workers == 1 ? "one" : "four");
+        int64_t bytes = 0;
+        c.workers = workers, c.progress = count_calls, c.progress_ctx = &bytes, c.append_eod = true,
+        c.vocab_size = 70000;
+        assert_ok(preprocess_run(&c, &stats));
+        assert_int_equal(bytes, 2 * (int64_t)text.len);
+        assert_int_equal(stats.documents, 80000);
+    }
+    file_md5("one_text_document.bin", one), file_md5("four_text_document.bin", four);
+    assert_string_equal(one, four);
+    file_md5("one_text_document.idx", one), file_md5("four_text_document.idx", four);
+    assert_string_equal(one, four);
+    IndexedDataset d;
+    assert_ok(indexed_open("one_text_document", &d));
+    assert_int_equal(d.dtype, INDEXED_I32);
+    int64_t ids[6];
+    indexed_tokens(&d, 40000 + 12345, 0, 6, ids);
+    for (int i = 0; i < 5; i++) assert_int_equal(ids[i], "12345"[i] + 1);
+    indexed_close(&d);
+    str_free(&text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(json_lines_become_documents),
+        cmocka_unit_test(escapes_and_nuls_reach_the_tokenizer),
+        cmocka_unit_test(bad_input_is_a_sentence_and_leaves_nothing),
+        cmocka_unit_test(plain_text_is_cut_into_files_or_paragraphs),
+        cmocka_unit_test(workers_keep_the_order),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}
