@@ -6,11 +6,14 @@
 
 #include "kernels/attr.h"
 #include "ops/activation.h"
+#include "ops/attention.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
+#include "ops/loss.h"
 #include "ops/norm.h"
 #include "ops/residual.h"
+#include "ops/rope.h"
 
 static inline Tensor *build_linear(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
@@ -66,6 +69,36 @@ static inline Tensor *build_residual_block(Tape *t, Tensor **in, const void *att
     Tensor *h = op_norm(t, in[0], in[1], in[2], *(const NormAttr *)attr);
     h = op_dropout(t, op_linear(t, h, in[3], NULL), 0.25, hash_name("residual"));
     return op_add(t, in[0], h);
+}
+
+static inline Tensor *build_attention(Tape *t, Tensor **in, const void *attr) {
+    return op_attention(t, in[0], in[1], in[2], in[3], *(const AttentionAttr *)attr, false);
+}
+
+static inline Tensor *build_attention_unfused(Tape *t, Tensor **in, const void *attr) {
+    return op_attention(t, in[0], in[1], in[2], in[3], *(const AttentionAttr *)attr, true);
+}
+
+/* qkv [s,b,g,r+2,d]: the model's packed projection; keys and values are used by two attentions. */
+static inline Tensor *build_attention_packed(Tape *t, Tensor **in, const void *attr) {
+    Tensor *x = in[0];
+    const int64_t r = x->dim[3] - 2, d = x->dim[4];
+    int64_t queries[5], one[5];
+    memcpy(queries, x->dim, sizeof queries), memcpy(one, x->dim, sizeof one);
+    queries[3] = r, one[3] = 1;
+    Tensor *q = tape_view(t, x, 0, 5, queries, x->stride), *k = tape_view(t, x, r * d, 5, one, x->stride),
+           *v = tape_view(t, x, (r + 1) * d, 5, one, x->stride);
+    Tensor *y = op_attention(t, q, k, v, NULL, *(const AttentionAttr *)attr, false);
+    return op_add(t, y, op_attention(t, q, k, v, NULL, *(const AttentionAttr *)attr, true));
+}
+
+static inline Tensor *build_rope(Tape *t, Tensor **in, const void *attr) {
+    return op_rope(t, in[0], in[1], in[2], in[3], *(const RopeAttr *)attr);
+}
+
+/* The loss takes the memory of its logits: here those of a sum, not the input itself. */
+static inline Tensor *build_cross_entropy(Tape *t, Tensor **in, const void *attr) {
+    return op_cross_entropy(t, op_add(t, in[0], in[0]), in[1], *(const int64_t *)attr);
 }
 
 #endif
