@@ -1,0 +1,223 @@
+#include "train/resume.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "ckpt/ckpt.h"
+
+/* ---- which buffers ---- */
+
+enum { ITEMS = 1 + OPTIM_BUFFERS };
+
+/* Parameters first; `dtype` conversion is for them alone: optimizer state of another lane would not continue
+ * the run. */
+static int items(const Run *r, bool optimizer, CkptItem out[ITEMS]) {
+    const Registry *g = r->model->registry;
+    int n = 0;
+    out[n++] = (CkptItem){.suffix = "", .flat = g->masters, .dtype = g->precise, .convert = true};
+    for (int i = 0; optimizer && n < ITEMS && i < r->optimizer->n_buffers; i++)
+        out[n++] = (CkptItem){.suffix = r->optimizer->buffer[i].suffix,
+                              .flat = r->optimizer->buffer[i].flat,
+                              .dtype = g->precise};
+    return n;
+}
+
+/* ---- progress numbers: one list for saving and loading ---- */
+
+typedef struct Number {
+    const char *key;
+    int64_t *integer; /* one of the two */
+    double *real;
+} Number;
+
+enum { NUMBERS = 9 };
+static void numbers(Run *r, Number out[NUMBERS]) {
+    const Number list[NUMBERS] = {
+        {"consumed_train_samples", &r->consumed_samples, NULL},
+        {"consumed_valid_samples", &r->consumed_valid_samples, NULL},
+        {"scheduler_samples", &r->schedule_samples, NULL},
+        {"skipped_iterations", &r->skipped_iterations, NULL},
+        {"optimizer_step", &r->optimizer->step, NULL},
+        {"scaler_growth_tracker", &r->scaler.growth_tracker, NULL},
+        {"scaler_hysteresis_tracker", &r->scaler.hysteresis_tracker, NULL},
+        {"scaler_scale", NULL, &r->scaler.scale},
+        {"iteration", &r->iteration, NULL},
+    };
+    memcpy(out, list, sizeof list);
+}
+
+static json_t *config_state(const Config *c, unsigned classes) {
+    Str text = {0};
+    config_json(c, classes, &text);
+    json_t *j = json_loadb(text.s, text.len, 0, NULL);
+    CHECK(j, "the configuration is not JSON: %s", text.s);
+    str_free(&text);
+    return j;
+}
+
+static json_t *state_of(const Run *r) {
+    Number list[NUMBERS];
+    numbers((Run *)r, list); /* only read here */
+    json_t *state = json_object(), *progress = json_object();
+    for (int i = 0; i < NUMBERS; i++)
+        json_object_set_new(progress, list[i].key,
+                            list[i].integer ? json_integer(*list[i].integer) : json_real(*list[i].real));
+    json_object_set_new(state, "progress", progress);
+    json_object_set_new(state, "config", config_state(r->config, CLASS_ALL));
+    json_object_set_new(state, "vocab_size", json_integer(r->derived->vocab_size));
+    return state;
+}
+
+static Err restore_numbers(Run *r, const json_t *state, const char *dir) {
+    Number list[NUMBERS];
+    numbers(r, list);
+    const json_t *progress = json_object_get(state, "progress");
+    for (int i = 0; i < NUMBERS; i++) {
+        const json_t *v = json_object_get(progress, list[i].key);
+        if (list[i].integer ? !json_is_integer(v) || json_integer_value(v) < 0 : !json_is_number(v))
+            return err_user(
+                "the checkpoint in '%s' has no usable \"%s\"; load its weights alone with --finetune", dir,
+                list[i].key);
+    }
+    for (int i = 0; i < NUMBERS; i++) {
+        const json_t *v = json_object_get(progress, list[i].key);
+        if (list[i].integer)
+            *list[i].integer = json_integer_value(v);
+        else
+            *list[i].real = json_number_value(v);
+    }
+    return ERR_OK;
+}
+
+/* ---- saving ---- */
+
+Err run_save(const Run *r) {
+    const Config *c = r->config;
+    CkptItem list[ITEMS];
+    CkptSaveOptions options = {
+        .iteration = r->iteration,
+        .keep_newest = c->most_recent_k,
+        .retain_interval = i64_is_set(c->save_retain_interval) ? c->save_retain_interval : 0,
+    };
+    json_t *state = state_of(r);
+    Err e = ckpt_save(c->save, &options, r->model->registry, list, items(r, c->save_optim, list), state);
+    json_decref(state);
+    return e;
+}
+
+/* ---- loading ---- */
+
+/* The folder to load from, NULL if there is none; --pretrained-checkpoint stands in while --load is empty. */
+static Err choose(const Config *c, const char **dir, bool *weights_only) {
+    *dir = NULL;
+    int64_t latest = -1;
+    if (c->load) ERR_RETURN(ckpt_latest(c->load, &latest));
+    if (latest >= 0)
+        *dir = c->load;
+    else if (c->pretrained_checkpoint)
+        *dir = c->pretrained_checkpoint, *weights_only = true;
+    else if (c->load && c->exit_on_missing_checkpoint)
+        return err_user("'%s' holds no checkpoint, and --exit-on-missing-checkpoint is given", c->load);
+    return ERR_OK;
+}
+
+static int64_t wanted(const Config *c, const char *dir) {
+    return dir == c->load && i64_is_set(c->ckpt_step) ? c->ckpt_step : -1;
+}
+
+/* The options that decide what the model computes must be those of the checkpoint. */
+static Err check_architecture(const Config *c, const json_t *state, const char *dir) {
+    json_t *ours = config_state(c, CLASS_ARCH);
+    const json_t *theirs = json_object_get(state, "config"), *value;
+    const char *key;
+    Str differences = {0};
+    json_object_foreach(ours, key, value) {
+        const json_t *other = json_object_get(theirs, key);
+        if (!strcmp(key, "vocab_size") || !other || json_equal(value, other)) continue;
+        char *a = json_dumps(value, JSON_ENCODE_ANY), *b = json_dumps(other, JSON_ENCODE_ANY);
+        str_printf(&differences, "%s%s is %s here and %s there", differences.len ? ", " : "", key, a, b);
+        free(a);
+        free(b);
+    }
+    Err e = ERR_OK;
+    if (differences.len)
+        e = err_user(
+            "the checkpoint in '%s' is of another model: %s; give its values, or --use-checkpoint-args", dir,
+            differences.s);
+    str_free(&differences);
+    json_decref(ours);
+    return e;
+}
+
+static Err load_into(Run *r, const Ckpt *ckpt, const char *dir, bool weights_only) {
+    const Config *c = r->config;
+    const json_t *state = ckpt_manifest(ckpt)->state;
+    ERR_RETURN(check_architecture(c, state, dir));
+    bool optimizer = !weights_only && c->load_optim && r->optimizer;
+    for (int i = 0; optimizer && i < r->optimizer->n_buffers; i++)
+        if (!ckpt_has(ckpt, r->optimizer->buffer[i].suffix))
+            return err_user("the checkpoint in '%s' has no optimizer state (%s); load it with "
+                            "--no-load-optim or --finetune",
+                            dir, r->optimizer->buffer[i].suffix);
+    CkptItem list[ITEMS];
+    Run numbers_first = *r; /* all is checked before anything changes */
+    Optimizer step_first;
+    if (!weights_only) {
+        step_first = *r->optimizer;
+        numbers_first.optimizer = &step_first;
+        ERR_RETURN(restore_numbers(&numbers_first, state, dir));
+    }
+    ERR_RETURN(ckpt_load(ckpt, r->model->registry, list, items(r, optimizer, list)));
+    registry_round_values(r->model->registry);
+    if (weights_only) return ERR_OK;
+    if (!optimizer) step_first.step = 0;
+    *r->optimizer = step_first;
+    numbers_first.optimizer = r->optimizer;
+    *r = numbers_first;
+    return ERR_OK;
+}
+
+static Err load(Run *r, bool weights_only, bool *loaded) {
+    const char *dir;
+    *loaded = false;
+    ERR_RETURN(choose(r->config, &dir, &weights_only));
+    if (!dir) return ERR_OK;
+    Ckpt *ckpt;
+    ERR_RETURN(ckpt_open(dir, wanted(r->config, dir), &ckpt));
+    Err e = load_into(r, ckpt, dir, weights_only);
+    if (!e.code)
+        printf("  successfully loaded checkpoint from %s at iteration %lld\n", dir,
+               (long long)ckpt_manifest(ckpt)->iteration);
+    ckpt_close(ckpt);
+    *loaded = !e.code;
+    return e;
+}
+
+Err run_load(Run *r, bool *loaded) { return load(r, r->config->finetune, loaded); }
+
+Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
+    if (!c->load) return err_user("--load is missing; which checkpoint?");
+    Ckpt *ckpt;
+    ERR_RETURN(ckpt_open(c->load, wanted(c, c->load), &ckpt));
+    const json_t *config = json_object_get(ckpt_manifest(ckpt)->state, "config");
+    char *text = json_dumps(config ? config : json_null(), JSON_ENCODE_ANY);
+    Err e = config_from_json(c, arena, text, strlen(text), CLASS_ARCH, notes);
+    free(text);
+    ckpt_close(ckpt);
+    return e;
+}
+
+Err run_open_for_inference(const Config *c, const Derived *d, Run **out) {
+    Run *r = run_new(c, d, NULL);
+    r->context.training = false;
+    bool loaded;
+    Err e = load(r, true, &loaded);
+    if (!e.code && !loaded) e = err_user("'%s' holds no checkpoint", c->load);
+    if (e.code) run_free(r);
+    *out = e.code ? NULL : r;
+    return e;
+}
