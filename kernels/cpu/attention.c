@@ -148,7 +148,7 @@ static void mask(const Block *rows, Range keys, real *score) {
     for (int32_t j = (int32_t)keys.first; j < keys.end; j++, score += LANES)
 #pragma omp simd
         for (int l = 0; l < LANES; l++)
-            score[l] = (j >= rows->lo[l]) & (j < rows->hi[l]) ? score[l] : -(real)INFINITY;
+            score[l] = ((j >= rows->lo[l]) & (j < rows->hi[l])) ? score[l] : -(real)INFINITY;
 }
 
 /* factor[key,lane]; the other lanes are left as they are */
