@@ -10,8 +10,10 @@ static void option(const Arg *row, Str *out) {
     if (takes_value) str_puts(out, " ");
     arg_metavar(row, out);
     str_printf(out, "\n        %s", row->help);
-    if (row->required) str_puts(out, " Required.");
-    else if (takes_value) str_printf(out, " Default: %s.", row->fallback);
+    if (row->required)
+        str_puts(out, " Required.");
+    else if (takes_value)
+        str_printf(out, " Default: %s.", row->fallback);
     if (row->names[name_len]) {
         str_puts(out, " Also:");
         for (const char *s = row->names + name_len; *s; s += 1 + strcspn(s + 1, "|")) {
@@ -24,7 +26,10 @@ static void option(const Arg *row, Str *out) {
 }
 
 void args_help(const Args *a, Str *out) {
-    str_printf(out, "usage: %s\n\n  --config FILE\n        Read options from a file of `name = value` lines first.\n", a->usage);
+    str_printf(
+        out,
+        "usage: %s\n\n  --config FILE\n        Read options from a file of `name = value` lines first.\n",
+        a->usage);
     for (int t = 0; t < a->num_tables; t++) {
         const ArgTable *table = &a->tables[t];
         int group = -1;
@@ -32,8 +37,10 @@ void args_help(const Args *a, Str *out) {
             const Arg *row = &table->rows[i];
             group += row->type == ARG_GROUP;
             if (group >= 0 && !(table->accepted >> group & 1)) continue;
-            if (row->type == ARG_GROUP) str_printf(out, "\n%s\n", row->names);
-            else option(row, out);
+            if (row->type == ARG_GROUP)
+                str_printf(out, "\n%s\n", row->names);
+            else
+                option(row, out);
         }
     }
 }

@@ -1,5 +1,5 @@
-/* The option parser: which option a word or line names, where its values end, and the sentences when something is wrong.
- * Files are untrusted bytes: they are read by length, never as C strings. */
+/* The option parser: which option a word or line names, where its values end, and the sentences when
+ * something is wrong. Files are untrusted bytes: they are read by length, never as C strings. */
 #include "config/args.h"
 
 #include <stdarg.h>
@@ -99,10 +99,13 @@ typedef struct Source {
 
 static void unknown(Args *a, Source src, const char *key, size_t len) {
     Str quoted = {0};
-    arg_quote(&quoted, key, len);
+    size_t dashes = strlen(src.dash); /* they stand in front of the key, and belong to what is shown */
+    arg_quote(&quoted, key - dashes, len + dashes);
     const char *near = nearest(a, key, len);
-    if (near) args_problem(a, "%s%s is not an option: did you mean %s%s?", src.where, quoted.s, src.dash, near);
-    else args_problem(a, "%s%s is not an option: see --help for those there are.", src.where, quoted.s);
+    if (near)
+        args_problem(a, "%s%s is not an option: did you mean %s%s?", src.where, quoted.s, src.dash, near);
+    else
+        args_problem(a, "%s%s is not an option: see --help for those there are.", src.where, quoted.s);
     str_free(&quoted);
 }
 
@@ -111,8 +114,10 @@ static void imply(Args *a, const Match *m, void *field, bool on) {
     const char *value = arena_printf(a->arena, "%.*s", (int)m->spelling.implied_len, m->spelling.implied);
     Str now = {0};
     arg_print(m->row, field, &now);
-    if (on) CHECK(arg_parse(m->row, field, a->arena, &value, 1, &now), "--%s implies '%s'", m->row->names, value);
-    else if (!strcmp(now.s, value)) arg_default(m->row, field, a->arena);
+    if (on)
+        CHECK(arg_parse(m->row, field, a->arena, &value, 1, &now), "--%s implies '%s'", m->row->names, value);
+    else if (!strcmp(now.s, value))
+        arg_default(m->row, field, a->arena);
     str_free(&now);
 }
 
@@ -136,13 +141,14 @@ static void assign(Args *a, Source src, const Match *m, const char *const *words
 
     unsigned char *given = &m->table->given[row - m->table->rows];
     if (*given == src.number)
-        args_problem(a, "%s%s%.*s is given twice: keep one of them%s%.*s%s.", src.where, src.dash, name_len, m->spelling.name,
-                     is_switch ? " (it is a spelling of " : "", is_switch ? first_len : 0, row->names, is_switch ? ")" : "");
+        args_problem(a, "%s%s%.*s is given twice: keep one of them%s%.*s%s.", src.where, src.dash, name_len,
+                     m->spelling.name, is_switch ? " (it is a spelling of " : "", is_switch ? first_len : 0,
+                     row->names, is_switch ? ")" : "");
     if (on || !is_switch) *given = (unsigned char)src.number;
     if (m->spelling.noted)
-        str_printf(&a->notes, "%s%s%.*s is understood as Megatron-LM's %s%.*s%s%.*s.\n", src.where, src.dash, name_len,
-                   m->spelling.name, src.dash, first_len, row->names, is_switch ? " " : "", (int)m->spelling.implied_len,
-                   is_switch ? m->spelling.implied : "");
+        str_printf(&a->notes, "%s%s%.*s is understood as Megatron-LM's %s%.*s%s%.*s.\n", src.where, src.dash,
+                   name_len, m->spelling.name, src.dash, first_len, row->names, is_switch ? " " : "",
+                   (int)m->spelling.implied_len, is_switch ? m->spelling.implied : "");
 }
 
 static int next_source(Args *a) {
@@ -167,7 +173,7 @@ static int line_option(Args *a, Source src, int argc, char **argv) {
     size_t len = equals ? (size_t)(equals - key) : strlen(key);
     Match m;
     if (!find(a, key, len, &m)) {
-        unknown(a, src, argv[0], len + 2);
+        unknown(a, src, key, len);
         int skipped = 1;
         while (!equals && skipped < argc && !is_option(argv[skipped])) skipped++;
         return skipped;
@@ -193,15 +199,20 @@ void args_line(Args *a, int argc, char **argv) {
     const char *path;
     for (int i = 0; i < argc; i++)
         if (config_words(argc - i, argv + i, &path)) {
-            if (path) args_file(a, path);
-            else args_problem(a, "--config expects the path of a file with `name = value` lines.");
+            if (path)
+                args_file(a, path);
+            else
+                args_problem(a, "--config expects the path of a file with `name = value` lines.");
         }
     Source src = {"", "--", next_source(a)};
     for (int i = 0; i < argc;) {
         int n = config_words(argc - i, argv + i, &path);
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) a->help = true, i++;
-        else if (n) i += n;
-        else if (is_option(argv[i])) i += line_option(a, src, argc - i, argv + i);
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
+            a->help = true, i++;
+        else if (n)
+            i += n;
+        else if (is_option(argv[i]))
+            i += line_option(a, src, argc - i, argv + i);
         else if (a->operand_name) {
             a->operands.at = mem_grow(a->operands.at, (size_t)a->operands.count + 1, sizeof *a->operands.at);
             a->operands.at[a->operands.count++] = argv[i++];
@@ -286,8 +297,10 @@ static void file_line(Args *a, Source src, const char *s, size_t n) {
         unknown(a, src, s, key_len);
     } else {
         trim(&value, &value_len);
-        if (line_value(a, &m, value, value_len, &words)) assign(a, src, &m, words.at, words.count);
-        else args_problem(a, "%sthe quote in the value of %.*s does not end.", shown, (int)key_len, s);
+        if (line_value(a, &m, value, value_len, &words))
+            assign(a, src, &m, words.at, words.count);
+        else
+            args_problem(a, "%sthe quote in the value of %.*s does not end.", shown, (int)key_len, s);
     }
 }
 
@@ -308,8 +321,10 @@ void args_bytes(Args *a, const char *name, const char *bytes, size_t n) {
 void args_file(Args *a, const char *path) {
     Str text = {0};
     Err e = file_read(path, &text);
-    if (e.code) args_problem(a, "%s", e.msg);
-    else args_bytes(a, path, text.s, text.len);
+    if (e.code)
+        args_problem(a, "%s", e.msg);
+    else
+        args_bytes(a, path, text.s, text.len);
     str_free(&text);
 }
 
@@ -342,5 +357,6 @@ Err args_end(Args *a) {
     if (!a->num_problems) return ERR_OK;
     int first = (int)strcspn(a->problems.s, "\n");
     if (a->num_problems == 1) return err_user("%.*s", first, a->problems.s);
-    return err_user("%lld problems with the options, the first: %.*s", (long long)a->num_problems, first, a->problems.s);
+    return err_user("%lld problems with the options, the first: %.*s", (long long)a->num_problems, first,
+                    a->problems.s);
 }

@@ -1,11 +1,12 @@
-/* The one option parser of the program: tables of rows, values from a command line and from `key = value` files, all
- * problems collected as sentences instead of stopping at the first.
+/* The one option parser of the program: tables of rows, values from a command line and from `key = value`
+ * files, all problems collected as sentences instead of stopping at the first.
  *
- * Command line: `--name value`, `--name=value`; a flag is `--name` or `--name=true|false`; a list takes every word up to the
- * next `--name`. `--config FILE` (anywhere) is read first, so that the line overrides it; `--help` and `-h` set `help`.
- * File: one `name = value` a line, names without dashes, flags `name = true`; `#` at the start of a line or after a blank
- * starts a comment; a value may stand in double quotes. The value `none` unsets a number, an empty value a text.
- * Command-line text is trusted to end (it comes from the system); a file may hold any bytes. */
+ * Command line: `--name value`, `--name=value`; a flag is `--name` or `--name=true|false`; a list takes every
+ * word up to the next `--name`. `--config FILE` (anywhere) is read first, so that the line overrides it;
+ * `--help` and `-h` set `help`. File: one `name = value` a line, names without dashes, flags `name = true`;
+ * `#` at the start of a line or after a blank starts a comment; a value may stand in double quotes. The value
+ * `none` unsets a number, an empty value a text. Command-line text is trusted to end (it comes from the
+ * system); a file may hold any bytes. */
 #ifndef ISOTRON_CONFIG_ARGS_H
 #define ISOTRON_CONFIG_ARGS_H
 
@@ -46,8 +47,9 @@ typedef enum ArgType {
 } ArgType;
 
 typedef struct Arg {
-    /* "name|other|other=value|~other": the first is the name of the option, the rest are also understood. `other=value` is a
-     * flag that stands for this value; a spelling marked ~ is not Megatron-LM's, and its use is noted. No dashes in front. */
+    /* "name|other|other=value|~other": the first is the name of the option, the rest are also understood.
+     * `other=value` is a flag that stands for this value; a spelling marked ~ is not Megatron-LM's, and its
+     * use is noted. No dashes in front. */
     const char *names;
     ArgType type;
     size_t offset;        /* of the field in the target */
@@ -60,14 +62,16 @@ typedef struct Arg {
 typedef struct ArgTable {
     const Arg *rows;
     int64_t count;
-    uint64_t accepted;    /* bit g: the options of the g-th group (from 0) belong to this command; rows before any group always do */
+    uint64_t accepted;    /* bit g: the options of the g-th group (from 0) belong to this command; rows before
+                             any group always do */
     void *target;         /* the struct that holds the fields */
     unsigned char *given; /* [count], 0 = default; NULL: the parser keeps its own */
 } ArgTable;
 
 enum { ARG_TABLES = 4, ARG_PROBLEMS = 40 };
 
-/* One parse. Initialise with args_init, release problems and notes with args_free; values belong to the arena. */
+/* One parse. Initialise with args_init, release problems and notes with args_free; values belong to the
+ * arena. */
 typedef struct Args {
     const char *usage;        /* "isotron parity DIR [options]" */
     const char *operand_name; /* what words without dashes are ("DIR"); NULL: there are none */
@@ -91,14 +95,15 @@ void args_file(Args *, const char *path);
 /* The same for bytes in memory; `name` stands for the file in the sentences. */
 void args_bytes(Args *, const char *name, const char *bytes, size_t n);
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* After all sources: required options, then one Err for all problems (its message is a summary, the sentences are in
- * `problems`). Call it before using any value. */
+/* After all sources: required options, then one Err for all problems (its message is a summary, the sentences
+ * are in `problems`). Call it before using any value. */
 Err args_end(Args *);
 /* The text of --help: usage, then the accepted options by group. */
 void args_help(const Args *, Str *out);
 
 /* The values of one option (argvalue.c): the same spelling for defaults, flags, files, help and documents. */
-/* Parses n words into the field; on failure returns false and appends "a whole number, not 'x'" to `expected`. */
+/* Parses n words into the field; on failure returns false and appends "a whole number, not 'x'" to
+ * `expected`. */
 bool arg_parse(const Arg *, void *field, Arena *, const char *const *words, int64_t n, Str *expected);
 /* Sets the field to the default. */
 void arg_default(const Arg *, void *field, Arena *);
@@ -108,7 +113,8 @@ void arg_print(const Arg *, const void *field, Str *out);
 void arg_metavar(const Arg *, Str *out);
 /* Length of the option's name inside `names`. */
 size_t arg_name_len(const Arg *);
-/* Appends at most 60 bytes of something foreign, unprintable ones as \xNN, so that a sentence stays one line. */
+/* Appends at most 60 bytes of something foreign, unprintable ones as \xNN, so that a sentence stays one line.
+ */
 void arg_quote(Str *out, const char *bytes, size_t n);
 
 #endif

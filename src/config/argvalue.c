@@ -15,8 +15,10 @@ void arg_quote(Str *out, const char *bytes, size_t n) {
     str_puts(out, "'");
     for (size_t i = 0; i < n && i < SHOWN; i++) {
         unsigned char c = (unsigned char)bytes[i];
-        if (c < 32 || c >= 127) str_printf(out, "\\x%02x", c);
-        else str_add(out, bytes + i, 1);
+        if (c < 32 || c >= 127)
+            str_printf(out, "\\x%02x", c);
+        else
+            str_add(out, bytes + i, 1);
     }
     str_puts(out, n > SHOWN ? "...'" : "'");
 }
@@ -73,15 +75,24 @@ static void parse_texts(TextList *list, Arena *arena, const char *const *words, 
 static void expectation(const Arg *row, Str *out) {
     switch (row->type) {
     case ARG_FLAG:
-    case ARG_OFF: str_puts(out, "true or false"); return;
-    case ARG_I64: str_puts(out, "a whole number"); return;
-    case ARG_F64: str_puts(out, "a number"); return;
-    case ARG_I64S: str_puts(out, "whole numbers"); return;
+    case ARG_OFF:
+        str_puts(out, "true or false");
+        return;
+    case ARG_I64:
+        str_puts(out, "a whole number");
+        return;
+    case ARG_F64:
+        str_puts(out, "a number");
+        return;
+    case ARG_I64S:
+        str_puts(out, "whole numbers");
+        return;
     case ARG_ENUM:
         str_puts(out, "one of");
         for (int i = 0; row->choices[i]; i++) str_printf(out, "%s %s", i ? "," : "", row->choices[i]);
         return;
-    default: str_puts(out, "a value");
+    default:
+        str_puts(out, "a value");
     }
 }
 
@@ -99,15 +110,22 @@ static bool parse(const Arg *row, void *field, Arena *arena, const char *const *
         if (!parse_bool(words[0], &on)) return false;
         *(bool *)field = row->type == ARG_FLAG ? on : !on;
         return true;
-    case ARG_I64: return unset ? *(int64_t *)field = I64_UNSET, true : parse_i64(words[0], field);
-    case ARG_F64: return unset ? *(double *)field = NAN, true : parse_f64(words[0], field);
-    case ARG_ENUM: return parse_enum(row, words[0], field);
-    case ARG_TEXT: *(const char **)field = *words[0] ? arena_printf(arena, "%s", words[0]) : NULL; return true;
-    default: return false;
+    case ARG_I64:
+        return unset ? *(int64_t *)field = I64_UNSET, true : parse_i64(words[0], field);
+    case ARG_F64:
+        return unset ? *(double *)field = NAN, true : parse_f64(words[0], field);
+    case ARG_ENUM:
+        return parse_enum(row, words[0], field);
+    case ARG_TEXT:
+        *(const char **)field = *words[0] ? arena_printf(arena, "%s", words[0]) : NULL;
+        return true;
+    default:
+        return false;
     }
 }
 
-bool arg_parse(const Arg *row, void *field, Arena *arena, const char *const *words, int64_t n, Str *expected) {
+bool arg_parse(const Arg *row, void *field, Arena *arena, const char *const *words, int64_t n,
+               Str *expected) {
     if (parse(row, field, arena, words, n)) return true;
     expectation(row, expected);
     str_puts(expected, ", not ");
@@ -121,10 +139,15 @@ bool arg_parse(const Arg *row, void *field, Arena *arena, const char *const *wor
 void arg_default(const Arg *row, void *field, Arena *arena) {
     if (row->type == ARG_GROUP) return;
     bool unset = !strcmp(row->fallback, "none");
-    if (unset && row->type == ARG_TEXT) *(const char **)field = NULL;
-    else if (unset && row->type == ARG_TEXTS) *(TextList *)field = (TextList){0};
-    else if (row->type == ARG_FLAG || row->type == ARG_OFF) *(bool *)field = row->type == ARG_OFF;
-    else CHECK(parse(row, field, arena, &row->fallback, 1), "the default '%s' of --%s", row->fallback, row->names);
+    if (unset && row->type == ARG_TEXT)
+        *(const char **)field = NULL;
+    else if (unset && row->type == ARG_TEXTS)
+        *(TextList *)field = (TextList){0};
+    else if (row->type == ARG_FLAG || row->type == ARG_OFF)
+        *(bool *)field = row->type == ARG_OFF;
+    else
+        CHECK(parse(row, field, arena, &row->fallback, 1), "the default '%s' of --%s", row->fallback,
+              row->names);
 }
 
 /* The shortest decimal that reads back as the same double. */
@@ -141,9 +164,14 @@ void arg_print(const Arg *row, const void *field, Str *out) {
     size_t before = out->len;
     int choice;
     switch (row->type) {
-    case ARG_GROUP: return;
-    case ARG_FLAG: str_puts(out, *(const bool *)field ? "true" : "false"); return;
-    case ARG_OFF: str_puts(out, *(const bool *)field ? "false" : "true"); return;
+    case ARG_GROUP:
+        return;
+    case ARG_FLAG:
+        str_puts(out, *(const bool *)field ? "true" : "false");
+        return;
+    case ARG_OFF:
+        str_puts(out, *(const bool *)field ? "false" : "true");
+        return;
     case ARG_I64:
         if (i64_is_set(*(const int64_t *)field)) str_printf(out, "%lld", (long long)*(const int64_t *)field);
         break;
@@ -164,7 +192,8 @@ void arg_print(const Arg *row, const void *field, Str *out) {
     }
     case ARG_I64S: {
         const I64List *list = field;
-        for (int64_t i = 0; i < list->count; i++) str_printf(out, "%s%lld", i ? " " : "", (long long)list->at[i]);
+        for (int64_t i = 0; i < list->count; i++)
+            str_printf(out, "%s%lld", i ? " " : "", (long long)list->at[i]);
         break;
     }
     }
@@ -175,12 +204,23 @@ void arg_metavar(const Arg *row, Str *out) {
     switch (row->type) {
     case ARG_GROUP:
     case ARG_FLAG:
-    case ARG_OFF: return;
-    case ARG_I64: str_puts(out, "N"); return;
-    case ARG_F64: str_puts(out, "NUMBER"); return;
-    case ARG_TEXT: str_puts(out, "TEXT"); return;
-    case ARG_TEXTS: str_puts(out, "TEXT ..."); return;
-    case ARG_I64S: str_puts(out, "N ..."); return;
+    case ARG_OFF:
+        return;
+    case ARG_I64:
+        str_puts(out, "N");
+        return;
+    case ARG_F64:
+        str_puts(out, "NUMBER");
+        return;
+    case ARG_TEXT:
+        str_puts(out, "TEXT");
+        return;
+    case ARG_TEXTS:
+        str_puts(out, "TEXT ...");
+        return;
+    case ARG_I64S:
+        str_puts(out, "N ...");
+        return;
     case ARG_ENUM:
         for (int i = 0; row->choices[i]; i++) str_printf(out, "%s%s", i ? "|" : "{", row->choices[i]);
         str_puts(out, "}");

@@ -1,7 +1,7 @@
 /* The global batch size as a function of consumed samples: constant, step schedule
- * (megatron/core/num_microbatches_calculator.py, StepBatchsizeNumMicroBatchesCalculator), or linear ramp-up (the
- * RampupBatchsizeNumMicroBatchesCalculator that preceded it):
- *   size = start + int(consumed / (ramp_samples / ((global - start) / increment))) * increment  while consumed <= ramp_samples */
+ * (megatron/core/num_microbatches_calculator.py, StepBatchsizeNumMicroBatchesCalculator), or linear ramp-up
+ * (the RampupBatchsizeNumMicroBatchesCalculator that preceded it): size = start + int(consumed /
+ * (ramp_samples / ((global - start) / increment))) * increment  while consumed <= ramp_samples */
 #include "config/config.h"
 
 #include <ctype.h>
@@ -31,7 +31,8 @@ static int64_t step_schedule(const Config *c, BatchStep *out, int64_t capacity) 
         s += strspn(s, " ,");
         if (!*s) return n ? n : -1;
         BatchStep step;
-        if (!scaled(&s, &step.from_samples) || *s++ != ':' || !scaled(&s, &step.size) || !strchr(" ,", *s)) return -1;
+        if (!scaled(&s, &step.from_samples) || *s++ != ':' || !scaled(&s, &step.size) || !strchr(" ,", *s))
+            return -1;
         step.from_samples /= tokens_per_sample;
         if (step.size < 1 || step.from_samples <= before || (n == 0 && step.from_samples)) return -1;
         before = step.from_samples;
@@ -41,7 +42,8 @@ static int64_t step_schedule(const Config *c, BatchStep *out, int64_t capacity) 
 
 static int64_t ramp_up(const Config *c, BatchStep *out, int64_t capacity) {
     if (c->rampup_batch_size.count != 3) return -1;
-    const int64_t *r = c->rampup_batch_size.at, start = r[0], increment = r[1], samples = r[2], global = c->global_batch_size;
+    const int64_t *r = c->rampup_batch_size.at, start = r[0], increment = r[1], samples = r[2],
+                  global = c->global_batch_size;
     if (start < 1 || increment < 1 || samples < 0 || (double)samples > COUNT_MAX || global < start) return -1;
     int64_t levels = (global - start) / increment;
     if ((global - start) % increment || levels > RAMP_STEPS_MAX) return -1;
@@ -56,8 +58,10 @@ static int64_t ramp_up(const Config *c, BatchStep *out, int64_t capacity) {
         int64_t from = (int64_t)ceil((double)k * per_level);
         while (from > 0 && (int64_t)((double)(from - 1) / per_level) >= k) from--;
         while ((int64_t)((double)from / per_level) < k) from++;
-        if (from > samples) from = samples + 1; /* past the ramp the size is global, whatever the quotient rounds to */
-        if (n && n <= capacity && out[n - 1].from_samples == from) n--; /* fewer samples than levels: the larger size wins */
+        if (from > samples)
+            from = samples + 1; /* past the ramp the size is global, whatever the quotient rounds to */
+        if (n && n <= capacity && out[n - 1].from_samples == from)
+            n--; /* fewer samples than levels: the larger size wins */
         if (n < capacity) out[n] = (BatchStep){from, start + k * increment};
         n++;
     }
@@ -76,8 +80,10 @@ int64_t config_batch_size(const Derived *d, int64_t consumed) {
     int64_t low = 0, high = d->num_batch_steps;
     while (high - low > 1) {
         int64_t mid = low + (high - low) / 2;
-        if (d->batch_steps[mid].from_samples <= consumed) low = mid;
-        else high = mid;
+        if (d->batch_steps[mid].from_samples <= consumed)
+            low = mid;
+        else
+            high = mid;
     }
     return d->batch_steps[low].size;
 }

@@ -109,8 +109,8 @@ static void check_range(const Config *c, const struct Range *r, Args *args) {
     if (v >= r->low && v <= r->high) return;
     Str shown = {0};
     arg_print(row, value, &shown);
-    args_problem(args, "--%.*s must be from %.16g to %.16g, not %s.", (int)arg_name_len(row), row->names, r->low, r->high,
-                 shown.s);
+    args_problem(args, "--%.*s must be from %.16g to %.16g, not %s.", (int)arg_name_len(row), row->names,
+                 r->low, r->high, shown.s);
     str_free(&shown);
 }
 
@@ -122,7 +122,8 @@ static void fill(const Config *c, const char *sentence, Str *out) {
         sentence += plain;
         if (!*sentence) return;
         size_t name = 1;
-        while (isalnum((unsigned char)sentence[name]) || sentence[name] == '-' || sentence[name] == '_') name++;
+        while (isalnum((unsigned char)sentence[name]) || sentence[name] == '-' || sentence[name] == '_')
+            name++;
         int option = config_find(sentence + 1, name - 1);
         CHECK(option >= 0, "a rule names no option: %s", sentence);
         Str value = {0};

@@ -2,13 +2,13 @@
 
 #include <string.h>
 
-#define ROW_flag ARG_FLAG
-#define ROW_off ARG_OFF
-#define ROW_i64 ARG_I64
-#define ROW_f64 ARG_F64
-#define ROW_text ARG_TEXT
+#define ROW_flag  ARG_FLAG
+#define ROW_off   ARG_OFF
+#define ROW_i64   ARG_I64
+#define ROW_f64   ARG_F64
+#define ROW_text  ARG_TEXT
 #define ROW_texts ARG_TEXTS
-#define ROW_i64s ARG_I64S
+#define ROW_i64s  ARG_I64S
 
 const Arg CONFIG_ROWS[OPTIONS] = {
 #define OPTGROUP(constant, title) {.names = title, .type = ARG_GROUP},
@@ -36,8 +36,8 @@ static const struct {
     const char *field;
     ConfigClass class;
 } FIELDS[OPTIONS] = {
-#define OPTGROUP(constant, title) {NULL, 0},
-#define OPT(type, field, fallback, class, names, help) {#field, CLASS_##class},
+#define OPTGROUP(constant, title)                          {NULL, 0},
+#define OPT(type, field, fallback, class, names, help)     {#field, CLASS_##class},
 #define OPTENUM(type, field, fallback, class, names, help) {#field, CLASS_##class},
 #include "config/options.def"
 };
@@ -56,7 +56,8 @@ int config_find(const char *name, size_t n) {
 }
 
 ArgTable config_table(Config *c, uint64_t groups) {
-    return (ArgTable){.rows = CONFIG_ROWS, .count = OPTIONS, .accepted = groups, .target = c, .given = c->given};
+    return (ArgTable){
+        .rows = CONFIG_ROWS, .count = OPTIONS, .accepted = groups, .target = c, .given = c->given};
 }
 
 void config_defaults(Config *c, Arena *arena) {

@@ -1,12 +1,11 @@
-/* The configuration of a run: every option as a field (generated from options.def), the values that follow from them, and
- * the rules they must keep. Options have Megatron-LM's spellings, defaults and meaning.
+/* The configuration of a run: every option as a field (generated from options.def), the values that follow
+ * from them, and the rules they must keep. Options have Megatron-LM's spellings, defaults and meaning.
  *
  *     Args args;
  *     args_init(&args, arena, "isotron pretrain [options]", NULL);
- *     Err e = config_parse(&config, &args, CONFIG_ALL_GROUPS, CHECK_MODEL | CHECK_TRAIN, argc, argv);
- *     if (args.help) ... args_help
- *     else if (e.code) ... args.problems holds every broken rule, one sentence a line
- *     else config_finish(&config, arena, vocab_size, &derived);
+ *     Err e = config_parse(&config, &args, CONFIG_ALL_GROUPS, CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, argc,
+ * argv); if (args.help) ... args_help else if (e.code) ... args.problems holds every broken rule, one
+ * sentence a line else config_finish(&config, arena, vocab_size, &derived);
  *
  * A Config is plain data (copy it freely); its texts and lists belong to the arena of the parse. */
 #ifndef ISOTRON_CONFIG_CONFIG_H
@@ -23,8 +22,8 @@
 
 /* OPTION_<field> numbers the rows of options.def (group rows included). */
 enum {
-#define OPTGROUP(constant, title) OPTION_GROUP_##constant,
-#define OPT(type, field, fallback, class, names, help) OPTION_##field,
+#define OPTGROUP(constant, title)                          OPTION_GROUP_##constant,
+#define OPT(type, field, fallback, class, names, help)     OPTION_##field,
 #define OPTENUM(type, field, fallback, class, names, help) OPTION_##field,
 #include "config/options.def"
 #undef OPTGROUP
@@ -56,15 +55,15 @@ typedef enum ConfigClass {
 
 /* None is I64_UNSET, NaN, NULL or an empty list (args.h). */
 typedef struct Config {
-#define CONFIG_flag bool
-#define CONFIG_off bool
-#define CONFIG_i64 int64_t
-#define CONFIG_f64 double
-#define CONFIG_text const char *
+#define CONFIG_flag  bool
+#define CONFIG_off   bool
+#define CONFIG_i64   int64_t
+#define CONFIG_f64   double
+#define CONFIG_text  const char *
 #define CONFIG_texts TextList
-#define CONFIG_i64s I64List
+#define CONFIG_i64s  I64List
 #define OPTGROUP(constant, title)
-#define OPT(type, field, fallback, class, names, help) CONFIG_##type field;
+#define OPT(type, field, fallback, class, names, help)     CONFIG_##type field;
 #define OPTENUM(type, field, fallback, class, names, help) type field;
 #include "config/options.def"
 #undef OPTGROUP
@@ -80,16 +79,18 @@ typedef struct BatchStep {
     int64_t from_samples, size;
 } BatchStep;
 
-/* What follows from the options. Sizes are those of the whole model; schedule lengths are samples, as in Megatron-LM. */
+/* What follows from the options. Sizes are those of the whole model; schedule lengths are samples, as in
+ * Megatron-LM. */
 typedef struct Derived {
     int64_t ffn_hidden_size, kv_channels, num_query_groups, max_position_embeddings;
     int64_t rotary_dim;                    /* rotated part of a head; 0 without rope */
     int64_t vocab_size, padded_vocab_size; /* 0 if neither the options nor the tokenizer say */
-    MlpActivation activation; /* never MLP_GELU */
-    int64_t window_left, window_right; /* reach of a windowed layer; -1 = no limit. Full attention is (-1, 0). */
-    const bool *layer_windowed;        /* [num_layers] */
+    MlpActivation activation;              /* never MLP_GELU */
+    int64_t window_left,
+        window_right;           /* reach of a windowed layer; -1 = no limit. Full attention is (-1, 0). */
+    const bool *layer_windowed; /* [num_layers] */
     double init_std, output_init_std, embedding_init_std; /* output: sqrt(2 * num_layers) smaller */
-    unsigned recompute_modules;                           /* bit of each RecomputeModule; 0 unless selective */
+    unsigned recompute_modules; /* bit of each RecomputeModule; 0 unless selective */
 
     int64_t micro_batch_size, global_batch_size; /* global: the last one of the schedule */
     const BatchStep *batch_steps;                /* [num_batch_steps], ascending, the first from 0 */
@@ -104,19 +105,21 @@ typedef struct Derived {
 } Derived;
 
 /* Which rules apply (rules.def). */
-typedef enum ConfigCheck { CHECK_MODEL = 1, CHECK_TRAIN = 2, CHECK_GENERATE = 4 } ConfigCheck;
+typedef enum ConfigCheck { CHECK_MODEL = 1, CHECK_TRAIN = 2, CHECK_GENERATE = 4, CHECK_DATA = 8 } ConfigCheck;
 
 void config_defaults(Config *, Arena *);
 /* The option table over a Config, for commands that have options of their own beside it. */
 ArgTable config_table(Config *, uint64_t groups);
-/* Defaults, then `--config` files and the words of the command line, then the rules of `checks`. `args` is initialised by the
- * caller, who may already have added tables; afterwards it holds every problem, and the notes about spellings. */
+/* Defaults, then `--config` files and the words of the command line, then the rules of `checks`. `args` is
+ * initialised by the caller, who may already have added tables; afterwards it holds every problem, and the
+ * notes about spellings. */
 Err config_parse(Config *, Args *args, uint64_t groups, unsigned checks, int argc, char **argv);
 /* Appends a sentence for each broken rule. */
 void config_check(const Config *, unsigned checks, Args *args);
 
-/* Computes Derived from a Config that kept the rules of CHECK_MODEL (and CHECK_TRAIN if it is used to train). `vocab_size` is
- * the tokenizer's, 0 if there is none; the option vocab-size goes first. Arrays belong to the arena. */
+/* Computes Derived from a Config that kept the rules of CHECK_MODEL (and CHECK_TRAIN if it is used to train).
+ * `vocab_size` is the tokenizer's, 0 if there is none; the option vocab-size goes first. Arrays belong to the
+ * arena. */
 void config_finish(const Config *, Arena *, int64_t vocab_size, Derived *);
 int64_t config_padded_vocab(const Config *, int64_t vocab_size);
 /* The global batch size after `consumed` samples. */
@@ -124,8 +127,8 @@ int64_t config_batch_size(const Derived *, int64_t consumed);
 
 /* {"field": value} of the options in `classes`, in the order of options.def; none is null. */
 void config_json(const Config *, unsigned classes, Str *out);
-/* Sets the options in `classes` that the user did not give from such a JSON text (of a checkpoint); unknown names are
- * ignored, a given option that differs stays and is noted. Wrong types and values are an error. */
+/* Sets the options in `classes` that the user did not give from such a JSON text (of a checkpoint); unknown
+ * names are ignored, a given option that differs stays and is noted. Wrong types and values are an error. */
 Err config_from_json(Config *, Arena *, const char *json, size_t n, unsigned classes, Str *notes);
 /* Equal exactly if config_json of the classes is. */
 uint64_t config_hash(const Config *, unsigned classes);
@@ -135,16 +138,16 @@ void config_options_md(Str *out);
 
 /* Rows of options.def, for loops over all options. */
 extern const Arg CONFIG_ROWS[OPTIONS];
-const char *config_field_name(int option);    /* "num_layers"; NULL for a group row */
+const char *config_field_name(int option); /* "num_layers"; NULL for a group row */
 ConfigClass config_option_class(int option);
 const void *config_value(const Config *, int option);
 int config_find(const char *name, size_t n); /* row of the option with this first name; -1 if there is none */
 
-/* pattern.c: fills out[n] from "N" (every N-th is false, the others true) or an expression such as "([1,1,0]+[1])*2" with
- * exactly n entries. Returns false if the text is neither. */
+/* pattern.c: fills out[n] from "N" (every N-th is false, the others true) or an expression such as
+ * "([1,1,0]+[1])*2" with exactly n entries. Returns false if the text is neither. */
 bool config_layer_pattern(const char *text, int64_t n, bool *out);
-/* batch.c: the batch sizes of a run in at most `capacity` steps; returns how many were written, with capacity 0 how many there
- * can be, and -1 if step-batch-size-schedule or rampup-batch-size is not valid. */
+/* batch.c: the batch sizes of a run in at most `capacity` steps; returns how many were written, with capacity
+ * 0 how many there can be, and -1 if step-batch-size-schedule or rampup-batch-size is not valid. */
 int64_t config_batch_steps(const Config *, BatchStep *out, int64_t capacity);
 
 #endif

@@ -1,5 +1,6 @@
-/* Everything that follows from the options, in one place (megatron/training/arguments.py validate_args, training.py
- * get_optimizer_param_scheduler). The rules have bounded every option, so no product here overflows. */
+/* Everything that follows from the options, in one place (megatron/training/arguments.py validate_args,
+ * training.py get_optimizer_param_scheduler). The rules have bounded every option, so no product here
+ * overflows. */
 #include "config/config.h"
 
 #include <math.h>
@@ -25,7 +26,8 @@ static void windows(const Config *c, Arena *arena, Derived *d) {
     d->window_right = any ? c->window_size.at[1] : 0;
     for (int64_t i = 0; i < c->num_layers; i++) windowed[i] = any;
     if (any && c->window_attn_skip_freq)
-        CHECK(config_layer_pattern(c->window_attn_skip_freq, c->num_layers, windowed), "'%s'", c->window_attn_skip_freq);
+        CHECK(config_layer_pattern(c->window_attn_skip_freq, c->num_layers, windowed), "'%s'",
+              c->window_attn_skip_freq);
     d->layer_windowed = windowed;
 }
 
@@ -38,7 +40,8 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->rotary_dim = rope ? (int64_t)((double)d->kv_channels * c->rotary_percent) : 0;
     d->vocab_size = either(c->vocab_size, vocab_size);
     d->padded_vocab_size = config_padded_vocab(c, d->vocab_size);
-    /* Megatron-LM turns bias_gelu_fusion off when there are no biases, and its unfused GELU is the erf form. */
+    /* Megatron-LM turns bias_gelu_fusion off when there are no biases, and its unfused GELU is the erf form.
+     */
     bool by_bias = c->activation == MLP_GELU;
     d->activation = !by_bias ? c->activation : c->add_bias_linear ? MLP_GELU_TANH : MLP_GELU_ERF;
     d->init_std = c->init_method_std;
@@ -49,7 +52,8 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
         static const char *const fallback[] = {"core_attn"};
         const char *const *names = c->recompute_modules.count ? c->recompute_modules.at : fallback;
         int64_t n = c->recompute_modules.count ? c->recompute_modules.count : 1;
-        for (int64_t i = 0; i < n; i++) d->recompute_modules |= 1u << enum_find(RecomputeModule_spellings, names[i]);
+        for (int64_t i = 0; i < n; i++)
+            d->recompute_modules |= 1u << enum_find(RecomputeModule_spellings, names[i]);
     }
 }
 
@@ -60,7 +64,8 @@ static int64_t whole_batches(const Derived *d, int64_t samples) {
         int64_t size = d->batch_steps[i].size, n = (samples - consumed) / size;
         if (consumed > samples) return batches;
         if (i + 1 < d->num_batch_steps) {
-            int64_t until = d->batch_steps[i + 1].from_samples - consumed; /* may be reached already by the last batch */
+            int64_t until =
+                d->batch_steps[i + 1].from_samples - consumed; /* may be reached already by the last batch */
             int64_t in_step = until > 0 ? (until + size - 1) / size : 0;
             if (in_step > n) return batches + n;
             n = in_step;

@@ -44,17 +44,22 @@ static void option(int i, Str *out) {
 }
 
 void config_options_md(Str *out) {
-    str_puts(out,
-             "# Options\n\n"
-             "Generated from `src/config/options.def`; the unit test `config/config` compares, and rewrites this file when it is run\n"
-             "with `ISOTRON_WRITE_DOCS=1`.\n\n"
-             "Spellings, defaults and meanings are Megatron-LM's. On the command line `--name value`; in a file given by\n"
-             "`--config` one `name = value` a line (flags: `name = true`), which the command line overrides. `none` means not\n"
-             "given. Classes: ARCH changes the model's function or shapes (kept in checkpoints), NUMERIC the rounding,\n"
-             "LAYOUT how the work is placed, RUN everything else.\n");
+    str_puts(out, "# Options\n\n"
+                  "Generated from `src/config/options.def`; the unit test `config/config` compares, and "
+                  "rewrites this file when it is run\n"
+                  "with `ISOTRON_WRITE_DOCS=1`.\n\n"
+                  "Spellings, defaults and meanings are Megatron-LM's. On the command line `--name value`; "
+                  "in a file given by\n"
+                  "`--config` one `name = value` a line (flags: `name = true`), which the command line "
+                  "overrides. `none` means not\n"
+                  "given. Classes: ARCH changes the model's function or shapes (kept in checkpoints), "
+                  "NUMERIC the rounding,\n"
+                  "LAYOUT how the work is placed, RUN everything else.\n");
     for (int i = 0; i < OPTIONS; i++) {
         if (CONFIG_ROWS[i].type == ARG_GROUP)
-            str_printf(out, "\n## %s\n\n| Option | Default | Class | Meaning |\n|---|---|---|---|\n", CONFIG_ROWS[i].names);
-        else option(i, out);
+            str_printf(out, "\n## %s\n\n| Option | Default | Class | Meaning |\n|---|---|---|---|\n",
+                       CONFIG_ROWS[i].names);
+        else
+            option(i, out);
     }
 }

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define ENUM(T) const char *const T##_spellings[] = {
+#define ENUM(T)                    const char *const T##_spellings[] = {
 #define CHOICE(constant, spelling) spelling,
 #define END(T)                                                                                               \
     NULL                                                                                                     \

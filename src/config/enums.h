@@ -1,9 +1,9 @@
-/* The enumerated options of the program (enums.def): for each type its constants and a NULL-terminated list of spellings,
- * Lane_spellings[LANE_BF16] == "bf16". */
+/* The enumerated options of the program (enums.def): for each type its constants and a NULL-terminated list
+ * of spellings, Lane_spellings[LANE_BF16] == "bf16". */
 #ifndef ISOTRON_CONFIG_ENUMS_H
 #define ISOTRON_CONFIG_ENUMS_H
 
-#define ENUM(T) typedef enum T {
+#define ENUM(T)                    typedef enum T {
 #define CHOICE(constant, spelling) constant,
 #define END(T)                                                                                               \
     }                                                                                                        \

@@ -1,4 +1,5 @@
-/* The configuration as JSON: the dump of a run, and the model options inside a checkpoint (untrusted when read back). */
+/* The configuration as JSON: the dump of a run, and the model options inside a checkpoint (untrusted when
+ * read back). */
 #include "config/config.h"
 
 #include <jansson.h>
@@ -14,9 +15,12 @@ static json_t *text_or_null(const char *s) {
     if (text) return text;
     Str latin = {0};
     for (; *s; s++) {
-        unsigned char c = (unsigned char)*s, two[] = {(unsigned char)(0xC0 | c >> 6), (unsigned char)(0x80 | (c & 0x3F))};
-        if (c < 0x80) str_add(&latin, s, 1);
-        else str_add(&latin, two, 2);
+        unsigned char c = (unsigned char)*s,
+                      two[] = {(unsigned char)(0xC0 | c >> 6), (unsigned char)(0x80 | (c & 0x3F))};
+        if (c < 0x80)
+            str_add(&latin, s, 1);
+        else
+            str_add(&latin, two, 2);
     }
     text = json_string(latin.s);
     str_free(&latin);
@@ -28,11 +32,17 @@ static json_t *to_json(const Arg *row, const void *value) {
     int choice;
     switch (row->type) {
     case ARG_FLAG:
-    case ARG_OFF: return json_boolean(*(const bool *)value);
-    case ARG_I64: return i64_is_set(*(const int64_t *)value) ? json_integer(*(const int64_t *)value) : json_null();
-    case ARG_F64: return f64_is_set(*(const double *)value) ? json_real(*(const double *)value) : json_null();
-    case ARG_TEXT: return text_or_null(*(char *const *)value);
-    case ARG_ENUM: memcpy(&choice, value, sizeof choice); return json_string(row->choices[choice]);
+    case ARG_OFF:
+        return json_boolean(*(const bool *)value);
+    case ARG_I64:
+        return i64_is_set(*(const int64_t *)value) ? json_integer(*(const int64_t *)value) : json_null();
+    case ARG_F64:
+        return f64_is_set(*(const double *)value) ? json_real(*(const double *)value) : json_null();
+    case ARG_TEXT:
+        return text_or_null(*(char *const *)value);
+    case ARG_ENUM:
+        memcpy(&choice, value, sizeof choice);
+        return json_string(row->choices[choice]);
     case ARG_TEXTS:
         list = json_array();
         for (int64_t i = 0; i < ((const TextList *)value)->count; i++)
@@ -43,7 +53,8 @@ static json_t *to_json(const Arg *row, const void *value) {
         for (int64_t i = 0; i < ((const I64List *)value)->count; i++)
             json_array_append_new(list, json_integer(((const I64List *)value)->at[i]));
         return list;
-    default: return NULL;
+    default:
+        return NULL;
     }
 }
 
@@ -51,7 +62,8 @@ void config_json(const Config *c, unsigned classes, Str *out) {
     json_t *root = json_object();
     for (int i = 0; i < OPTIONS; i++) {
         if (CONFIG_ROWS[i].type == ARG_GROUP || !(config_option_class(i) & classes)) continue;
-        CHECK(!json_object_set_new_nocheck(root, config_field_name(i), to_json(&CONFIG_ROWS[i], config_value(c, i))),
+        CHECK(!json_object_set_new_nocheck(root, config_field_name(i),
+                                           to_json(&CONFIG_ROWS[i], config_value(c, i))),
               "%s has no JSON value", config_field_name(i));
     }
     char *text = json_dumps(root, JSON_INDENT(2) | JSON_ENSURE_ASCII);
@@ -97,7 +109,9 @@ static bool from_json(const Arg *row, const json_t *v, void *field, Arena *arena
     int choice;
     switch (row->type) {
     case ARG_FLAG:
-    case ARG_OFF: *(bool *)field = json_is_true(v); return json_is_boolean(v);
+    case ARG_OFF:
+        *(bool *)field = json_is_true(v);
+        return json_is_boolean(v);
     case ARG_I64:
         *(int64_t *)field = json_is_null(v) ? I64_UNSET : json_integer_value(v);
         return json_is_integer(v) || json_is_null(v);
@@ -112,9 +126,12 @@ static bool from_json(const Arg *row, const json_t *v, void *field, Arena *arena
         if (choice < 0) return false;
         memcpy(field, &choice, sizeof choice);
         return true;
-    case ARG_TEXTS: return json_is_array(v) && texts_from_json(v, field, arena);
-    case ARG_I64S: return json_is_array(v) && i64s_from_json(v, field, arena);
-    default: return false;
+    case ARG_TEXTS:
+        return json_is_array(v) && texts_from_json(v, field, arena);
+    case ARG_I64S:
+        return json_is_array(v) && i64s_from_json(v, field, arena);
+    default:
+        return false;
     }
 }
 
@@ -125,8 +142,8 @@ static void note_difference(const Arg *row, const void *mine, const json_t *thei
         char *text = json_dumps(theirs, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
         Str shown = {0};
         arg_print(row, mine, &shown);
-        str_printf(notes, "--%.*s is %.200s as given; the checkpoint has %.200s.\n", (int)arg_name_len(row), row->names, shown.s,
-                   text ? text : "another value");
+        str_printf(notes, "--%.*s is %.200s as given; the checkpoint has %.200s.\n", (int)arg_name_len(row),
+                   row->names, shown.s, text ? text : "another value");
         str_free(&shown);
         free(text);
     }
@@ -142,7 +159,8 @@ static Err restore(Config *c, Arena *arena, const json_t *root, unsigned classes
             note_difference(row, config_value(c, i), v, notes);
         } else if (!from_json(row, v, (char *)c + row->offset, arena)) {
             char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
-            Err e = err_user("The stored configuration has %s = %.100s, which is not a value of that option: the checkpoint was "
+            Err e = err_user("The stored configuration has %s = %.100s, which is not a value of that option: "
+                             "the checkpoint was "
                              "not written by this program or is damaged.",
                              config_field_name(i), text ? text : "something");
             free(text);
@@ -156,10 +174,12 @@ Err config_from_json(Config *c, Arena *arena, const char *json, size_t n, unsign
     json_error_t error;
     json_t *root = json_loadb(json, n, JSON_REJECT_DUPLICATES, &error);
     if (!root)
-        return err_user("The stored configuration is not JSON (line %d: %s): the checkpoint is damaged.", error.line, error.text);
+        return err_user("The stored configuration is not JSON (line %d: %s): the checkpoint is damaged.",
+                        error.line, error.text);
     Config restored = *c; /* all or nothing */
     Err e = restore(&restored, arena, root, classes, notes);
-    if (!e.code && !json_is_object(root)) e = err_user("The stored configuration is not a JSON object: the checkpoint is damaged.");
+    if (!e.code && !json_is_object(root))
+        e = err_user("The stored configuration is not a JSON object: the checkpoint is damaged.");
     if (!e.code) *c = restored;
     json_decref(root);
     return e;

@@ -1,5 +1,5 @@
-/* Layer patterns of Megatron-LM's --window-attn-skip-freq: a frequency, or an expression over lists of 0 and 1,
- *   sum := product { "+" product }    product := item { "*" count }    item := "[" bits "]" | "(" sum ")"
+/* Layer patterns of Megatron-LM's --window-attn-skip-freq: a frequency, or an expression over lists of 0 and
+ * 1, sum := product { "+" product }    product := item { "*" count }    item := "[" bits "]" | "(" sum ")"
  * The entries are written as they are read, and there is no room for more than n of them. */
 #include "config/config.h"
 
@@ -40,7 +40,8 @@ static bool bits(Pattern *p) {
 
 static bool product(Pattern *p, int depth) {
     int64_t begin = p->length;
-    if (take(p, '[') ? !bits(p) : !(take(p, '(') && depth < DEPTH && sum(p, depth + 1) && take(p, ')'))) return false;
+    if (take(p, '[') ? !bits(p) : !(take(p, '(') && depth < DEPTH && sum(p, depth + 1) && take(p, ')')))
+        return false;
     while (take(p, '*')) {
         char *end;
         long count = strtol(p->at, &end, 10);

@@ -87,8 +87,8 @@ static void line_sets_every_type(void **state) {
     (void)state;
     Case c;
     begin(&c, "DIR");
-    LINE(&c, "here", "--loud", "--no-fusion", "--count", "-12", "--rate=2.5e-3", "--path", "a b", "--color", "blue", "--names", "x",
-         "y", "--window", "(127,0)");
+    LINE(&c, "here", "--loud", "--no-fusion", "--count", "-12", "--rate=2.5e-3", "--path", "a b", "--color",
+         "blue", "--names", "x", "y", "--window", "(127,0)");
     assert_true(c.t.loud);
     assert_false(c.t.fused);
     assert_int_equal(c.t.count, -12);
@@ -153,8 +153,8 @@ static void every_mistake_is_a_sentence(void **state) {
     (void)state;
     Case c;
     begin(&c, NULL);
-    LINE(&c, "--coumt", "3", "--xyzzy", "--rate", "fast", "--count", "1.5", "--color", "pink", "--path", "--loud", "stray", "--loud",
-         "--window", "1,x", "--other", "3", "--green=maybe", "--config");
+    LINE(&c, "--coumt", "3", "--xyzzy", "--rate", "fast", "--count", "1.5", "--color", "pink", "--path",
+         "--loud", "stray", "--loud", "--window", "1,x", "--other", "3", "--green=maybe", "--config");
     expect(&c, "--config expects the path of a file with `name = value` lines.\n"
                "'--coumt' is not an option: did you mean --count?\n"
                "'--xyzzy' is not an option: see --help for those there are.\n"
@@ -174,7 +174,8 @@ static void every_mistake_in_a_file_has_its_line(void **state) {
     (void)state;
     Case c;
     begin(&c, NULL);
-    TEXT(&c, "coumt = 3\ncount\nrate =\nloud = yes\nother = 4\npath = \"open\nnames = \"open\ncount = 99999999999999999999\n= 3\n"
+    TEXT(&c, "coumt = 3\ncount\nrate =\nloud = yes\nother = 4\npath = \"open\nnames = \"open\ncount = "
+             "99999999999999999999\n= 3\n"
              "nul = \0\n\xff\xfe = \x01");
     assert_int_equal(c.t.other, 4); /* a file describes a whole run, also what this command does not use */
     expect(&c, "run.conf:1: 'coumt' is not an option: did you mean count?\n"
@@ -233,16 +234,19 @@ static void help_lists_what_the_command_accepts(void **state) {
     Str help = {0};
     args_help(&c.args, &help);
     assert_non_null(strstr(help.s, "usage: test [options]"));
-    assert_non_null(strstr(help.s, "--color {red|green|blue}\n        A color. Default: red. Also: --green --verdant."));
+    assert_non_null(
+        strstr(help.s, "--color {red|green|blue}\n        A color. Default: red. Also: --green --verdant."));
     assert_null(strstr(help.s, "--other"));
     str_free(&help);
     expect(&c, "");
 }
 
-/* Long lines, many lines and any bytes: at most ARG_PROBLEMS sentences, each one line, never a crash or a stall. */
+/* Long lines, many lines and any bytes: at most ARG_PROBLEMS sentences, each one line, never a crash or a
+ * stall. */
 static void any_bytes_are_survived(void **state) {
     (void)state;
-    static const char seed[] = "count = 12\nrate = 1e-3 # c\nnames = a \"b c\" d\nwindow = 1,2\ncolor = blue\nloud = true\n";
+    static const char seed[] =
+        "count = 12\nrate = 1e-3 # c\nnames = a \"b c\" d\nwindow = 1,2\ncolor = blue\nloud = true\n";
     for (uint64_t round = 0; round < 3000; round++) {
         char text[sizeof seed];
         memcpy(text, seed, sizeof seed);

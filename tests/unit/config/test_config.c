@@ -1,0 +1,487 @@
+/* The options of a run: Megatron-LM's defaults, the seeds' spellings, rules, JSON, hashes, the generated
+ * document. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "unit/cmocka_all.h"
+
+#include "base/file.h"
+#include "base/philox.h"
+#include "config/config.h"
+
+typedef struct Parsed {
+    Arena *arena;
+    Args args;
+    Config c;
+    Err err;
+} Parsed;
+
+static void parse(Parsed *p, unsigned checks, const char *line) {
+    p->arena = arena_new();
+    args_init(&p->args, p->arena, "test", NULL);
+    char *argv[200], *rest = NULL;
+    int argc = 0;
+    for (char *w = strtok_r(arena_printf(p->arena, "%s", line), " ", &rest); w;
+         w = strtok_r(NULL, " ", &rest))
+        argv[argc++] = w;
+    p->err = config_parse(&p->c, &p->args, CONFIG_ALL_GROUPS, checks, argc, argv);
+}
+
+static void done(Parsed *p) {
+    args_free(&p->args);
+    arena_free(p->arena);
+}
+
+static const char VALID[] =
+    "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "
+    "--train-iters 10 --lr 1e-3 --mock-data";
+
+/* Written by hand from Megatron-LM's arguments.py and config dataclasses (core 0.19), not from options.def.
+ */
+static const struct {
+    const char *flag, *value;
+} MEGATRON[] = {
+    {"num-layers", "none"},
+    {"hidden-size", "none"},
+    {"ffn-hidden-size", "none"},
+    {"num-attention-heads", "none"},
+    {"kv-channels", "none"},
+    {"group-query-attention", "false"},
+    {"num-query-groups", "1"},
+    {"seq-length", "none"},
+    {"max-position-embeddings", "none"},
+    {"position-embedding-type", "learned_absolute"},
+    {"rotary-base", "10000"},
+    {"rotary-percent", "1"},
+    {"rotary-interleaved", "false"},
+    {"rotary-seq-len-interpolation-factor", "none"},
+    {"use-rope-scaling", "false"},
+    {"rope-scaling-factor", "8"},
+    {"normalization", "LayerNorm"},
+    {"norm-epsilon", "1e-05"},
+    {"apply-layernorm-1p", "false"},
+    {"disable-bias-linear", "false"},
+    {"add-qkv-bias", "false"},
+    {"qk-layernorm", "false"},
+    {"window-size", "none"},
+    {"window-attn-skip-freq", "none"},
+    {"untie-embeddings-and-output-weights", "false"},
+    {"make-vocab-size-divisible-by", "128"},
+    {"hidden-dropout", "0.1"},
+    {"attention-dropout", "0.1"},
+    {"seed", "1234"},
+    {"init-method-std", "0.02"},
+    {"embedding-init-method-std", "none"},
+    {"micro-batch-size", "none"},
+    {"global-batch-size", "none"},
+    {"rampup-batch-size", "none"},
+    {"step-batch-size-schedule", "none"},
+    {"train-iters", "none"},
+    {"train-samples", "none"},
+    {"exit-interval", "none"},
+    {"exit-duration-in-mins", "none"},
+    {"exit-signal-handler", "false"},
+    {"skip-train", "false"},
+    {"calculate-per-token-loss", "false"},
+    {"no-check-for-nan-in-loss-and-grad", "false"},
+    {"loss-scale", "none"},
+    {"initial-loss-scale", "4294967296"},
+    {"min-loss-scale", "1"},
+    {"loss-scale-window", "1000"},
+    {"hysteresis", "2"},
+    {"attention-softmax-in-fp32", "false"},
+    {"accumulate-allreduce-grads-in-fp32", "false"},
+    {"attention-backend", "auto"},
+    {"batch-invariant-mode", "false"},
+    {"deterministic-mode", "false"},
+    {"optimizer", "adam"},
+    {"adam-beta1", "0.9"},
+    {"adam-beta2", "0.999"},
+    {"adam-eps", "1e-08"},
+    {"sgd-momentum", "0.9"},
+    {"clip-grad", "1"},
+    {"lr", "none"},
+    {"min-lr", "0"},
+    {"decoupled-lr", "none"},
+    {"decoupled-min-lr", "none"},
+    {"lr-decay-style", "linear"},
+    {"lr-wsd-decay-style", "exponential"},
+    {"lr-decay-iters", "none"},
+    {"lr-decay-samples", "none"},
+    {"lr-wsd-decay-iters", "none"},
+    {"lr-wsd-decay-samples", "none"},
+    {"lr-warmup-fraction", "none"},
+    {"lr-warmup-iters", "0"},
+    {"lr-warmup-samples", "0"},
+    {"lr-warmup-init", "0"},
+    {"weight-decay", "0.01"},
+    {"start-weight-decay", "none"},
+    {"end-weight-decay", "none"},
+    {"weight-decay-incr-style", "constant"},
+    {"apply-wd-to-qk-layernorm", "false"},
+    {"override-opt_param-scheduler", "false"},
+    {"use-checkpoint-opt_param-scheduler", "false"},
+    {"data-path", "none"},
+    {"split", "none"},
+    {"train-data-path", "none"},
+    {"valid-data-path", "none"},
+    {"test-data-path", "none"},
+    {"mock-data", "false"},
+    {"data-cache-path", "none"},
+    {"no-mmap-bin-files", "false"},
+    {"num-workers", "2"},
+    {"dataloader-type", "single"},
+    {"no-data-sharding", "false"},
+    {"reset-position-ids", "false"},
+    {"reset-attention-mask", "false"},
+    {"eod-mask-loss", "false"},
+    {"allow-ambiguous-pad-tokens", "false"},
+    {"mid-level-dataset-surplus", "0.005"},
+    {"tokenizer-type", "none"},
+    {"tokenizer-model", "none"},
+    {"vocab-file", "none"},
+    {"merge-file", "none"},
+    {"vocab-size", "none"},
+    {"save", "none"},
+    {"save-interval", "none"},
+    {"save-retain-interval", "none"},
+    {"most-recent-k", "-1"},
+    {"no-save-optim", "false"},
+    {"no-save-rng", "false"},
+    {"load", "none"},
+    {"ckpt-step", "none"},
+    {"no-load-optim", "false"},
+    {"no-load-rng", "false"},
+    {"finetune", "false"},
+    {"pretrained-checkpoint", "none"},
+    {"use-checkpoint-args", "false"},
+    {"exit-on-missing-checkpoint", "false"},
+    {"log-interval", "100"},
+    {"tensorboard-dir", "none"},
+    {"tensorboard-log-interval", "1"},
+    {"log-params-norm", "false"},
+    {"log-num-zeros-in-grad", "false"},
+    {"log-throughput", "false"},
+    {"log-validation-ppl-to-tensorboard", "false"},
+    {"log-progress", "false"},
+    {"timing-log-level", "0"},
+    {"timing-log-option", "minmax"},
+    {"eval-iters", "100"},
+    {"eval-interval", "none"},
+    {"recompute-granularity", "none"},
+    {"recompute-method", "none"},
+    {"recompute-num-layers", "none"},
+    {"recompute-modules", "none"},
+    {"tensor-model-parallel-size", "1"},
+    {"pipeline-model-parallel-size", "1"},
+    {"num-layers-per-virtual-pipeline-stage", "none"},
+    {"num-virtual-stages-per-pipeline-rank", "none"},
+    {"context-parallel-size", "1"},
+    {"expert-model-parallel-size", "1"},
+    {"expert-tensor-parallel-size", "none"},
+    {"sequence-parallel", "false"},
+    {"use-distributed-optimizer", "false"},
+    {"overlap-grad-reduce", "false"},
+    {"overlap-param-gather", "false"},
+    {"use-megatron-fsdp", "false"},
+    {"data-parallel-sharding-strategy", "optim_grads_params"},
+};
+
+static void defaults_are_megatrons(void **state) {
+    (void)state;
+    Arena *arena = arena_new();
+    Config c;
+    config_defaults(&c, arena);
+    for (size_t i = 0; i < sizeof MEGATRON / sizeof MEGATRON[0]; i++) {
+        int option = config_find(MEGATRON[i].flag, strlen(MEGATRON[i].flag));
+        if (option < 0) fail_msg("there is no --%s", MEGATRON[i].flag);
+        Str value = {0};
+        arg_print(&CONFIG_ROWS[option], config_value(&c, option), &value);
+        if (strcmp(value.s, MEGATRON[i].value)) fail_msg("--%s is %s", MEGATRON[i].flag, value.s);
+        str_free(&value);
+    }
+    assert_int_equal(c.lane, LANE_FP32);
+    assert_int_equal(c.activation, MLP_GELU);
+    assert_true(c.add_bias_linear && c.load_optim && c.save_rng && c.check_for_nan_in_loss_and_grad &&
+                c.mmap_bin_files);
+    arena_free(arena);
+}
+
+static void spellings_are_unique(void **state) {
+    (void)state;
+    for (int i = 0; i < OPTIONS; i++) {
+        if (CONFIG_ROWS[i].type == ARG_GROUP) continue;
+        char flag[100], *c;
+        assert_int_equal(config_find(CONFIG_ROWS[i].names, arg_name_len(&CONFIG_ROWS[i])), i);
+        snprintf(flag, sizeof flag, "%s",
+                 config_field_name(i)); /* also the field's own name leads nowhere else */
+        for (c = flag; *c; c++) *c = *c == '_' ? '-' : *c;
+        int other = config_find(flag, strlen(flag));
+        assert_true(other < 0 || other == i);
+    }
+}
+
+static void seeds_spellings_are_understood(void **state) {
+    (void)state;
+    Parsed p;
+    parse(&p, 0,
+          "--use-custom-fsdp --fp8-hybrid --virtual-pipeline-model-parallel-size 2 --bf16 --swiglu "
+          "--recompute-activations");
+    assert_int_equal(p.err.code, ERR_NONE);
+    assert_true(p.c.use_megatron_fsdp);
+    assert_int_equal(p.c.fp8_format, FP8_HYBRID);
+    assert_int_equal(p.c.num_virtual_stages_per_pipeline_rank, 2);
+    assert_int_equal(p.c.lane, LANE_BF16);
+    assert_int_equal(p.c.activation, MLP_SWIGLU);
+    assert_int_equal(p.c.recompute_granularity, RECOMPUTE_SELECTIVE);
+    assert_string_equal(p.args.notes.s,
+                        "--use-custom-fsdp is understood as Megatron-LM's --use-megatron-fsdp.\n"
+                        "--fp8-hybrid is understood as Megatron-LM's --fp8-format hybrid.\n"
+                        "--virtual-pipeline-model-parallel-size is understood as Megatron-LM's "
+                        "--num-virtual-stages-per-pipeline-rank.\n");
+    done(&p);
+}
+
+static void a_plain_run_keeps_the_rules(void **state) {
+    (void)state;
+    Parsed p;
+    parse(&p, CHECK_MODEL | CHECK_TRAIN, VALID);
+    assert_string_equal(p.err.msg, "");
+    done(&p);
+}
+
+static void all_broken_rules_are_reported_at_once(void **state) {
+    (void)state;
+    Parsed p;
+    parse(&p, CHECK_MODEL | CHECK_TRAIN,
+          "--num-layers 2 --hidden-size 65 --num-attention-heads 4 --seq-length 16 --max-position-embeddings "
+          "8 --micro-batch-size 2 "
+          "--global-batch-size 5 --train-iters 10 --lr 1e-3 --min-lr 1 --data-path x --mock-data --save out "
+          "--vocab-size 0 "
+          "--tensor-model-parallel-size 2 --fp16 --bf16");
+    assert_int_equal(p.err.code, ERR_USER);
+    assert_string_equal(p.args.problems.s,
+                        "--bf16 is given twice: keep one of them (it is a spelling of lane).\n"
+                        "--vocab-size must be from 1 to 2147483647, not 0.\n"
+                        "--hidden-size 65 is not a multiple of --num-attention-heads 4: change one of them "
+                        "or give --kv-channels.\n"
+                        "--seq-length 16 is longer than --max-position-embeddings 8: raise the latter.\n"
+                        "This is one rank, but the model is spread over more (tensor 2, pipeline 1, context "
+                        "1, expert 1, expert tensor none): set "
+                        "these parallel sizes to 1.\n"
+                        "Each global batch size (--global-batch-size 5, --step-batch-size-schedule none, "
+                        "--rampup-batch-size none) must be a "
+                        "multiple of --micro-batch-size 2.\n"
+                        "--min-lr 1 is above --lr 0.001: lower it.\n"
+                        "--mock-data excludes the data paths: leave one out.\n"
+                        "--save needs --save-interval.\n");
+    assert_string_equal(
+        p.err.msg, "9 problems with the options, the first: --bf16 is given twice: keep one of them (it is a "
+                   "spelling of lane).");
+    done(&p);
+}
+
+/* One command line for each way to break a rule, and a word of the sentence that must follow. */
+static void each_rule_can_be_broken(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"--num-query-groups 2", "without --group-query-attention"},
+        {"--group-query-attention --num-query-groups 3", "multiple of --num-query-groups 3"},
+        {"--position-embedding-type rope --rotary-percent 0.2", "even, positive"},
+        {"--use-rope-scaling", "needs --position-embedding-type rope"},
+        {"--window-size 3", "two numbers"},
+        {"--window-attn-skip-freq 2", "without --window-size"},
+        {"--window-size 3,0 --window-attn-skip-freq [1,0,1]", "2 layers"},
+        {"--window-size 3,0 --window-attn-skip-freq 0", "2 layers"},
+        {"--hidden-dropout 1", "--hidden-dropout 1 must be less"},
+        {"--fp8-format e4m3", "FP8"},
+        {"--num-layers-per-virtual-pipeline-stage 1", "above 1"},
+        {"--num-virtual-stages-per-pipeline-rank 2", "above 1"},
+        {"--recompute-granularity full", "needs --recompute-method"},
+        {"--recompute-method block", "needs --recompute-granularity full, not none"},
+        {"--recompute-activations --recompute-modules moe_act", "core_attn"},
+        {"--train-samples 100", "exclude each other"},
+        {"--global-batch-size 16 --rampup-batch-size 2 3 100", "increment"},
+        {"--global-batch-size 8 --rampup-batch-size 3 5 100", "multiple of --micro-batch-size"},
+        {"--global-batch-size 16 --rampup-batch-size 2 2 100", "--train-samples instead"},
+        {"--step-batch-size-schedule 50:16", "start at 0"},
+        {"--step-batch-size-schedule 0:16,x", "start at 0"},
+        {"--step-batch-size-schedule 0:16,1K:8,1K:16", "start at 0"},
+        {"--step-batch-size-schedule 0:16 --global-batch-size 16", "exclude each other"},
+        {"--lr-warmup-init 1", "above --lr"},
+        {"--decoupled-min-lr 1", "needs --decoupled-lr"},
+        {"--lr-decay-samples 5", "counts steps"},
+        {"--lr-warmup-fraction 0.1 --lr-warmup-iters 1", "leave one out"},
+        {"--lr-warmup-iters 10", "shorter than the decay"},
+        {"--lr-decay-style WSD", "needs --lr-wsd-decay-iters"},
+        {"--start-weight-decay 0.1", "linear or cosine"},
+        {"--weight-decay-incr-style linear", "needs --start-weight-decay"},
+        {"--adam-beta2 1", "less than 1"},
+        {"--train-data-path x", "--mock-data excludes"},
+        {"--tokenizer-type NullTokenizer", "needs --vocab-size"},
+        {"--save x --save-interval 4 --save-retain-interval 6", "multiple of --save-interval 4"},
+        {"--most-recent-k 0", "-1 to keep all"},
+        {"--use-checkpoint-args", "needs --load"},
+        {"--swiglu --hidden-size=16", "given twice"},
+        {"--seed -1", "--seed must be from 0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Parsed p;
+        char line[600];
+        snprintf(line, sizeof line, "%s %s", VALID, cases[i][0]);
+        parse(&p, CHECK_MODEL | CHECK_TRAIN, line);
+        if (!p.err.code || !strstr(p.args.problems.s, cases[i][1]))
+            fail_msg("%s: %s", cases[i][0], p.args.problems.s);
+        done(&p);
+    }
+}
+
+static void generation_asks_for_its_own(void **state) {
+    (void)state;
+    Parsed p;
+    parse(&p, CHECK_GENERATE, "--top-k 3 --top-p 0.5");
+    assert_string_equal(p.args.problems.s, "Generation needs --load, the checkpoint of a model.\n"
+                                           "Generation needs --prompt or --prompts-file.\n"
+                                           "--top-k 3 and --top-p 0.5 exclude each other: leave one out.\n");
+    done(&p);
+}
+
+static void json_round_trip_restores_what_was_not_given(void **state) {
+    (void)state;
+    Parsed saved, loaded;
+    parse(&saved, 0,
+          "--num-layers 3 --hidden-size 48 --rotary-base 500000.5 --swiglu --disable-bias-linear "
+          "--window-size 5,0 "
+          "--window-attn-skip-freq 2 --hidden-dropout 0.3 --lr 0.1 --data-path a b\xff");
+    parse(&loaded, 0, "--hidden-size 64 --hidden-dropout 0.3");
+    Str json = {0}, notes = {0}, again = {0};
+    config_json(&saved.c, CLASS_ARCH, &json);
+    assert_int_equal(config_from_json(&loaded.c, loaded.arena, json.s, json.len, CLASS_ARCH, &notes).code,
+                     ERR_NONE);
+    assert_int_equal(loaded.c.num_layers, 3);
+    assert_int_equal(loaded.c.hidden_size, 64);
+    assert_true(loaded.c.rotary_base == 500000.5);
+    assert_int_equal(loaded.c.activation, MLP_SWIGLU);
+    assert_false(loaded.c.add_bias_linear);
+    assert_int_equal(loaded.c.window_size.at[0], 5);
+    assert_string_equal(loaded.c.window_attn_skip_freq, "2");
+    assert_false(i64_is_set(loaded.c.ffn_hidden_size));
+    assert_false(f64_is_set(loaded.c.lr));
+    assert_string_equal(notes.s, "--hidden-size is 64 as given; the checkpoint has 48.\n");
+    loaded.c.hidden_size = 48;
+    config_json(&loaded.c, CLASS_ARCH, &again);
+    assert_string_equal(json.s, again.s);
+    str_clear(&json), str_clear(&again);
+    config_json(&saved.c, CLASS_ALL, &json); /* any bytes in a path give JSON all the same */
+    Config fresh;
+    config_defaults(&fresh, loaded.arena);
+    assert_int_equal(config_from_json(&fresh, loaded.arena, json.s, json.len, CLASS_ALL, &notes).code,
+                     ERR_NONE);
+    config_json(&fresh, CLASS_ALL, &again);
+    assert_string_equal(json.s, again.s);
+    str_free(&json), str_free(&again), str_free(&notes);
+    done(&saved), done(&loaded);
+}
+
+static void foreign_json_is_a_sentence(void **state) {
+    (void)state;
+    static const char *const bad[] = {"",
+                                      "[1]",
+                                      "{",
+                                      "{\"num_layers\": \"2\"}",
+                                      "{\"num_layers\": 1e3}",
+                                      "{\"swiglu\": 1, \"normalization\": \"Batch\"}",
+                                      "{\"window_size\": [1, \"x\"]}",
+                                      "{\"num_layers\": 99999999999999999999}",
+                                      "{\"add_qkv_bias\": null}"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        Parsed p;
+        parse(&p, 0, "");
+        Str notes = {0};
+        Err e = config_from_json(&p.c, p.arena, bad[i], strlen(bad[i]), CLASS_ARCH, &notes);
+        assert_int_equal(e.code, ERR_USER);
+        assert_non_null(strstr(e.msg, "damaged"));
+        assert_false(i64_is_set(p.c.num_layers));
+        str_free(&notes), done(&p);
+    }
+}
+
+static void any_json_bytes_are_survived(void **state) {
+    (void)state;
+    Parsed p;
+    parse(&p, 0, "");
+    Str json = {0};
+    config_json(&p.c, CLASS_ARCH, &json);
+    for (uint64_t round = 0; round < 3000; round++) {
+        char *text = mem_alloc(json.len);
+        memcpy(text, json.s, json.len);
+        for (uint64_t k = 0; k < 1 + round % 5; k++)
+            text[philox_u32(1, round, 2 * k) % json.len] = (char)philox_u32(1, round, 2 * k + 1);
+        Config c = p.c;
+        Args args;
+        args_init(&args, p.arena, "test", NULL);
+        Str notes = {0};
+        size_t n = round % 2 ? json.len : philox_u32(2, round, 0) % json.len;
+        if (!config_from_json(&c, p.arena, text, n, CLASS_ARCH, &notes).code)
+            config_check(&c, CHECK_MODEL | CHECK_TRAIN, &args);
+        str_free(&notes), args_free(&args), free(text);
+    }
+    str_free(&json);
+    done(&p);
+}
+
+/* Changes one option at a time to something else that it can be. */
+static void hash_changes_with_the_class_only(void **state) {
+    (void)state;
+    Arena *arena = arena_new();
+    static const unsigned classes[] = {CLASS_ARCH, CLASS_NUMERIC, CLASS_LAYOUT, CLASS_RUN};
+    for (int i = 0; i < OPTIONS; i++) {
+        const Arg *row = &CONFIG_ROWS[i];
+        if (row->type == ARG_GROUP) continue;
+        Config before, after;
+        config_defaults(&before, arena);
+        after = before;
+        Str ignored = {0}, now = {0};
+        arg_print(row, config_value(&before, i), &now);
+        const char *value = row->type == ARG_ENUM  ? row->choices[!strcmp(row->choices[0], now.s)]
+                            : row->type <= ARG_OFF ? (!strcmp(now.s, "true") ? "false" : "true")
+                                                   : "77";
+        assert_true(arg_parse(row, (char *)&after + row->offset, arena, &value, 1, &ignored));
+        for (int k = 0; k < 4; k++)
+            assert_int_equal(config_hash(&before, classes[k]) != config_hash(&after, classes[k]),
+                             classes[k] == config_option_class(i));
+        str_free(&ignored), str_free(&now);
+    }
+    arena_free(arena);
+}
+
+static void the_document_is_up_to_date(void **state) {
+    (void)state;
+    Str now = {0}, committed = {0};
+    config_options_md(&now);
+    if (getenv("ISOTRON_WRITE_DOCS"))
+        assert_int_equal(file_write_atomic("docs/options.md", now.s, now.len).code, ERR_NONE);
+    assert_int_equal(file_read("docs/options.md", &committed).code, ERR_NONE);
+    if (strcmp(now.s, committed.s))
+        fail_msg("docs/options.md is stale: run this test with ISOTRON_WRITE_DOCS=1 and commit it");
+    str_free(&now), str_free(&committed);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_megatrons),
+        cmocka_unit_test(spellings_are_unique),
+        cmocka_unit_test(seeds_spellings_are_understood),
+        cmocka_unit_test(a_plain_run_keeps_the_rules),
+        cmocka_unit_test(all_broken_rules_are_reported_at_once),
+        cmocka_unit_test(each_rule_can_be_broken),
+        cmocka_unit_test(generation_asks_for_its_own),
+        cmocka_unit_test(json_round_trip_restores_what_was_not_given),
+        cmocka_unit_test(foreign_json_is_a_sentence),
+        cmocka_unit_test(any_json_bytes_are_survived),
+        cmocka_unit_test(hash_changes_with_the_class_only),
+        cmocka_unit_test(the_document_is_up_to_date),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,224 @@
+/* Derived values. Expected numbers come from the formulas in Megatron-LM's Python (arguments.py,
+ * num_microbatches_calculator.py), evaluated in Python. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "unit/cmocka_all.h"
+
+#include "config/config.h"
+
+typedef struct Run {
+    Arena *arena;
+    Args args;
+    Config c;
+    Derived d;
+} Run;
+
+static void start(Run *r, const char *more) {
+    r->arena = arena_new();
+    args_init(&r->args, r->arena, "test", NULL);
+    char *text = arena_printf(
+        r->arena, "num-layers = 12\nhidden-size = 768\nnum-attention-heads = 12\nseq-length = 10\n%s", more);
+    memset(&r->c, 0, sizeof r->c);
+    args_use(&r->args, config_table(&r->c, CONFIG_ALL_GROUPS));
+    args_bytes(&r->args, "run.conf", text, strlen(text));
+    config_check(&r->c, CHECK_MODEL, &r->args);
+    assert_string_equal(args_end(&r->args).msg, "");
+    config_finish(&r->c, r->arena, 50257, &r->d);
+}
+
+static void end(Run *r) {
+    args_free(&r->args);
+    arena_free(r->arena);
+}
+
+static void gpt2_sizes(void **state) {
+    (void)state;
+    Run r;
+    start(&r, "micro-batch-size = 4\ntrain-iters = 100\nlr = 1e-3\n");
+    assert_int_equal(r.d.ffn_hidden_size, 3072);
+    assert_int_equal(r.d.kv_channels, 64);
+    assert_int_equal(r.d.num_query_groups, 12);
+    assert_int_equal(r.d.max_position_embeddings, 10);
+    assert_int_equal(r.d.rotary_dim, 0);
+    assert_int_equal(r.d.vocab_size, 50257);
+    assert_int_equal(r.d.padded_vocab_size, 50304);
+    assert_int_equal(r.d.activation, MLP_GELU_TANH);
+    assert_true(fabs(r.d.output_init_std - 0.004082482904638631) < 1e-17);
+    assert_int_equal(r.d.window_left, -1);
+    assert_int_equal(r.d.window_right, 0);
+    assert_false(r.d.layer_windowed[0]);
+    assert_int_equal(r.d.recompute_modules, 0);
+    assert_int_equal(r.d.global_batch_size, 4);
+    assert_int_equal(r.d.train_samples, 400);
+    assert_int_equal(r.d.lr_decay_steps, 400);
+    assert_true(r.d.lr_warmup_steps == 0 && r.d.decoupled_lr == 1e-3);
+    assert_true(r.d.start_weight_decay == 0.01 && r.d.end_weight_decay == 0.01);
+    assert_string_equal(r.d.split, "969, 30, 1");
+    assert_int_equal(r.d.random_seed, 1234);
+    end(&r);
+}
+
+static void llama_sizes(void **state) {
+    (void)state;
+    static const int64_t swiglu[][2] = {{64, 128}, {4096, 10880}, {24, 64}, {1000, 2624}};
+    for (size_t i = 0; i < sizeof swiglu / sizeof swiglu[0]; i++) {
+        Run r;
+        r.arena = arena_new();
+        config_defaults(&r.c, r.arena);
+        r.c.activation = MLP_SWIGLU, r.c.num_layers = 1, r.c.seq_length = 4, r.c.hidden_size = swiglu[i][0];
+        r.c.num_attention_heads = 2, r.c.group_query_attention = true,
+        r.c.position_embedding_type = POSITION_ROPE;
+        r.c.kv_channels = 10, r.c.rotary_percent = 0.4, r.c.make_vocab_size_divisible_by = 7;
+        config_finish(&r.c, r.arena, 14, &r.d);
+        assert_int_equal(r.d.ffn_hidden_size, swiglu[i][1]);
+        assert_int_equal(r.d.num_query_groups, 1);
+        assert_int_equal(r.d.rotary_dim, 4);
+        assert_int_equal(r.d.padded_vocab_size, 14);
+        assert_int_equal(r.d.activation, MLP_SWIGLU);
+        arena_free(r.arena);
+    }
+}
+
+static void gelu_is_erf_without_biases(void **state) {
+    (void)state;
+    Run r;
+    start(&r, "disable-bias-linear = true\n");
+    assert_int_equal(r.d.activation, MLP_GELU_ERF);
+    end(&r);
+    start(&r, "disable-bias-linear = true\nactivation = gelu-tanh\n");
+    assert_int_equal(r.d.activation, MLP_GELU_TANH);
+    end(&r);
+    start(&r, "no-bias-gelu-fusion = true\n");
+    assert_int_equal(r.d.activation, MLP_GELU_ERF);
+    end(&r);
+}
+
+static void windows_follow_the_pattern(void **state) {
+    (void)state;
+    static const struct {
+        const char *pattern, *layers; /* of 12, NULL: not a pattern of 12 */
+    } cases[] = {
+        {"4", "111011101110"},
+        {"1", "000000000000"},
+        {"[1,1,1,0]*3", "111011101110"},
+        {"([1]*3+[0])*3", "111011101110"},
+        {"[0] + [1]*11", "011111111111"},
+        {"(([1,0]+[1])*2)*2", "101101101101"},
+        {"[1]*12", "111111111111"},
+        {"0", NULL},
+        {"-1", NULL},
+        {"[1]*11", NULL},
+        {"[1]*13", NULL},
+        {"[1]*999999999999", NULL},
+        {"[2]*12", NULL},
+        {"", NULL},
+        {"[1]*12 x", NULL},
+        {"([1]*12", NULL},
+        {"[1,]*6", NULL},
+        {"[]*12", NULL},
+        {"((((((((((((((((((((([1]*12", NULL},
+        {"[1]*0", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        bool out[12];
+        assert_int_equal(config_layer_pattern(cases[i].pattern, 12, out), cases[i].layers != NULL);
+        for (int k = 0; cases[i].layers && k < 12; k++) assert_int_equal(out[k], cases[i].layers[k] == '1');
+    }
+    Run r;
+    start(&r, "window-size = 127,0\nwindow-attn-skip-freq = 2\n");
+    assert_int_equal(r.d.window_left, 127);
+    assert_true(r.d.layer_windowed[0] && !r.d.layer_windowed[1]);
+    end(&r);
+    start(&r, "window-size = 127,0\n");
+    assert_true(r.d.layer_windowed[0] && r.d.layer_windowed[11]);
+    end(&r);
+}
+
+/* All sizes up to n in one number; the expected ones are the same sum over the Python formula. */
+static uint64_t digest(const Derived *d, int64_t n) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < n; i++) sum = (sum * 31 + (uint64_t)config_batch_size(d, i)) % 1000000007;
+    return sum;
+}
+
+static void batch_size_ramps_up(void **state) {
+    (void)state;
+    Run r;
+    start(&r, "global-batch-size = 16\nrampup-batch-size = 2 2 100\ntrain-samples = 1000\nlr-decay-samples = "
+              "500\nlr-warmup-fraction = 0.01\n");
+    static const int64_t at[][2] = {{0, 2},   {1, 2},    {14, 2},   {15, 4},      {50, 8},
+                                    {99, 14}, {100, 16}, {101, 16}, {1 << 30, 16}};
+    for (size_t i = 0; i < sizeof at / sizeof at[0]; i++)
+        assert_int_equal(config_batch_size(&r.d, at[i][0]), at[i][1]);
+    assert_int_equal(digest(&r.d, 150), 972300176);
+    assert_int_equal(r.d.train_iters, 75);
+    assert_int_equal(r.d.lr_decay_steps, 500);
+    assert_true(r.d.lr_warmup_steps == 0.01 * 500);
+    assert_int_equal(r.d.wd_incr_steps, 1000);
+    end(&r);
+    start(&r, "global-batch-size = 1024\nrampup-batch-size = 16 8 300000\n");
+    assert_int_equal(digest(&r.d, 300050), 643391243);
+    end(&r);
+    start(&r,
+          "global-batch-size = 103\nrampup-batch-size = 3 5 7\ntrain-samples = 1000\n"); /* more levels than
+                                                                                            samples */
+    assert_int_equal(digest(&r.d, 57), 678129918);
+    assert_int_equal(r.d.train_iters, 11);
+    end(&r);
+}
+
+static void batch_size_follows_the_schedule(void **state) {
+    (void)state;
+    static const int64_t iters[][2] = {{1000, 103}, {107, 6}, {100, 6}};
+    for (size_t i = 0; i < sizeof iters / sizeof iters[0]; i++) {
+        Run r;
+        char more[200]; /* thresholds are tokens; seq-length is 10 */
+        snprintf(more, sizeof more, "step-batch-size-schedule = 0:16 1.004K:32,2500:8\ntrain-samples = %d\n",
+                 (int)iters[i][0]);
+        start(&r, more);
+        assert_int_equal(r.d.num_batch_steps, 3);
+        assert_int_equal(config_batch_size(&r.d, 99), 16);
+        assert_int_equal(config_batch_size(&r.d, 100), 32);
+        assert_int_equal(config_batch_size(&r.d, 250), 8);
+        assert_int_equal(r.d.global_batch_size, 8);
+        assert_int_equal(r.d.train_iters, iters[i][1]);
+        end(&r);
+    }
+}
+
+static void schedules_count_samples(void **state) {
+    (void)state;
+    Run r;
+    start(&r, "global-batch-size = 8\ntrain-iters = 100\nlr-decay-iters = 90\nlr-warmup-iters = "
+              "7\nlr-wsd-decay-iters = 20\n"
+              "weight-decay-incr-style = cosine\nstart-weight-decay = 0.1\nend-weight-decay = "
+              "0.2\nrandom-seed = 5\n"
+              "decoupled-lr = 0.5\nmin-lr = 0.25\nmock-data = true\n"
+              "recompute-granularity = selective\nrecompute-modules = mlp core_attn\n");
+    assert_int_equal(r.d.lr_decay_steps, 720);
+    assert_true(r.d.lr_warmup_steps == 56);
+    assert_int_equal(r.d.lr_wsd_decay_steps, 160);
+    assert_int_equal(r.d.wd_incr_steps, 800);
+    assert_true(r.d.start_weight_decay == 0.1 && r.d.end_weight_decay == 0.2);
+    assert_true(r.d.decoupled_lr == 0.5 && r.d.decoupled_min_lr == 0.25);
+    assert_int_equal(r.d.random_seed, 5);
+    assert_int_equal(r.d.micro_batch_size, 8);
+    assert_string_equal(r.d.split, "1,1,1");
+    assert_int_equal(r.d.recompute_modules, 1u << RECOMPUTE_MLP | 1u << RECOMPUTE_CORE_ATTN);
+    end(&r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpt2_sizes),
+        cmocka_unit_test(llama_sizes),
+        cmocka_unit_test(gelu_is_erf_without_biases),
+        cmocka_unit_test(windows_follow_the_pattern),
+        cmocka_unit_test(batch_size_ramps_up),
+        cmocka_unit_test(batch_size_follows_the_schedule),
+        cmocka_unit_test(schedules_count_samples),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
