@@ -2,9 +2,11 @@
  * checkpoint as JSON. */
 #include "fuzz/fuzz.h"
 
+#include <glob.h>
 #include <stdlib.h>
 
 #include "base/fault.h"
+#include "base/file.h"
 #include "config/config.h"
 
 static bool read_json(const uint8_t *bytes, size_t n) {
@@ -24,7 +26,7 @@ static bool read_conf(const uint8_t *bytes, size_t n) {
     args_init(&args, arena, "fuzz", NULL);
     Config config;
     char option[] = "--config", *words[] = {option, path};
-    bool ok = fuzz_ok(config_parse(&config, &args, CONFIG_ALL_GROUPS, CHECK_MODEL | CHECK_TRAIN, 2, words));
+    bool ok = fuzz_ok(config_parse(&config, &args, CONFIG_ALL_GROUPS, CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, 2, words));
     CHECK(ok || args.help || args.problems.len, "an error without a sentence");
     if (ok) {
         Derived derived;
@@ -41,7 +43,16 @@ static bool read_conf(const uint8_t *bytes, size_t n) {
 bool fuzz_one(const uint8_t *bytes, size_t n) { return n && *bytes == '{' ? read_json(bytes, n) : read_conf(bytes, n); }
 
 void fuzz_seeds(Corpus *c) {
-    corpus_add_glob(c, "golden/*/run.conf");
+    glob_t found;
+    CHECK(glob("golden/*/run.conf", 0, NULL, &found) == 0, "there are no golden cases");
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        Str text = {0};
+        CHECK(fuzz_ok(file_read(found.gl_pathv[i], &text)), "cannot read a seed");
+        str_puts(&text, "data-path = 0.5 \"a b\" 1 c # a blend\n");
+        corpus_add(c, text.s, text.len);
+        str_free(&text);
+    }
+    globfree(&found);
     Arena *arena = arena_new();
     Config config;
     config_defaults(&config, arena);

@@ -1,6 +1,7 @@
 #include "fuzz/mutate.h"
 
 #include <ctype.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/philox.h"
@@ -11,16 +12,20 @@ typedef struct Dice {
 
 static uint64_t roll(Dice *d, uint64_t sides) { return sides ? philox_u32(d->seed, d->number, d->drawn++) % sides : 0; }
 
+static const char *const NUMBERS[] = {
+    "0", "1", "2", "3", "-1", "64", "255", "65536", "2147483647", "2147483648", "4294967296", "9223372036854775807",
+    "9223372036854775808", "-9223372036854775808", "18446744073709551616", "1e308", "-1e400", "0.5", "1e-320",
+};
 static const char *const WORDS[] = {
-    "-1", "0", "1", "2", "255", "65536", "2147483647", "2147483648", "4294967296", "9223372036854775807",
-    "9223372036854775808", "-9223372036854775808", "18446744073709551616", "1e308", "-1e400", "0.5", "1e-320", "NaN", "null",
-    "true", "false", "\"\"", "\"a\"", "[]", "{}", "[[]]", "[0,0]", "{\"a\":1}", "\"\\u0000\"", "\"\\ud800\"", "\xff",
+    "NaN", "null", "true", "false", "\"\"", "\"a\"", "[]", "{}", "[[]]", "[0,0]", "{\"a\":1}", "\"\\u0000\"", "\"\\ud800\"",
+    "\xff", "-",
 };
 static const uint64_t INTEGERS[] = {0, 1, 2, 7, 8, 127, 128, 255, 256, 0x7fff, 0x8000, 0xffff, 0x10000, 0x7fffffff, 0x80000000,
                                     0xffffffff, 0x100000000, 0x7fffffffffffffff, 0x8000000000000000, 0xffffffffffffffff,
                                     0x7ffffffffffffff8, 0x2000000000000000, 0x1555555555555556};
 
-enum { COUNT_WORDS = sizeof WORDS / sizeof *WORDS, COUNT_INTEGERS = sizeof INTEGERS / sizeof *INTEGERS };
+enum { COUNT_NUMBERS = sizeof NUMBERS / sizeof *NUMBERS, COUNT_WORDS = sizeof WORDS / sizeof *WORDS,
+       COUNT_INTEGERS = sizeof INTEGERS / sizeof *INTEGERS };
 
 /* Replaces `length` bytes at `at` by the n given ones. */
 static void splice(Str *s, size_t at, size_t length, const void *bytes, size_t n) {
@@ -42,11 +47,15 @@ static void change_integer(Str *s, Dice *d) {
     memcpy(s->s + at, &value, width);
 }
 
-/* Puts a word in the place of a whole token: digits, letters or a quoted string. */
-static void change_token(Str *s, Dice *d) {
+typedef struct Token {
+    size_t at, end;
+} Token;
+
+/* The next number, word or quoted string behind a random place; empty if there is none near. */
+static Token find_token(const Str *s, Dice *d) {
     size_t at = roll(d, s->len), limit = at + 400 < s->len ? at + 400 : s->len;
     while (at < limit && !isalnum((unsigned char)s->s[at]) && s->s[at] != '"') at++;
-    if (at == limit) return;
+    if (at == limit) return (Token){at, at};
     size_t end = at + 1;
     if (s->s[at] == '"') {
         while (end < limit && s->s[end] != '"') end++;
@@ -55,8 +64,30 @@ static void change_token(Str *s, Dice *d) {
         while (at > 0 && (isalnum((unsigned char)s->s[at - 1]) || s->s[at - 1] == '-')) at--;
         while (end < limit && (isalnum((unsigned char)s->s[end]) || s->s[end] == '.')) end++;
     }
-    const char *word = WORDS[roll(d, COUNT_WORDS)];
-    splice(s, at, end - at, word, strlen(word));
+    return (Token){at, end};
+}
+
+static void change_token(Str *s, Dice *d) {
+    Token t = find_token(s, d);
+    uint64_t pick = roll(d, COUNT_WORDS + COUNT_NUMBERS);
+    const char *word = pick < COUNT_WORDS ? WORDS[pick] : NUMBERS[pick - COUNT_WORDS];
+    if (t.end > t.at) splice(s, t.at, t.end - t.at, word, strlen(word));
+}
+
+/* A number for a number, a neighbouring string for a string: what is well formed stays so, and gets past the parser. */
+static void change_value(Str *s, Dice *d) {
+    Token t = find_token(s, d), other = find_token(s, d);
+    if (t.end == t.at || other.end == other.at) return;
+    if (s->s[t.at] == '-' || isdigit((unsigned char)s->s[t.at])) {
+        const char *number = NUMBERS[roll(d, COUNT_NUMBERS)];
+        if (roll(d, 2)) splice(s, t.at, t.end - t.at, number, strlen(number));
+        else s->s[t.end - 1] = (char)('0' + roll(d, 10));
+    } else if ((s->s[t.at] == '"') == (s->s[other.at] == '"')) {
+        Str copy = {0};
+        str_add(&copy, s->s + other.at, other.end - other.at);
+        splice(s, t.at, t.end - t.at, copy.s, copy.len);
+        str_free(&copy);
+    }
 }
 
 /* Repeats, moves or drops a range; the range may be a line. */
@@ -100,15 +131,17 @@ void mutate(const Str *seeds, int n, uint64_t seed, uint64_t number, Str *out) {
     const Str *from = &seeds[roll(&d, (uint64_t)n)], *other = &seeds[roll(&d, (uint64_t)n)];
     str_clear(out);
     str_add(out, from->s, from->len);
-    for (uint64_t changes = 1 + roll(&d, 1 + roll(&d, 6)); changes-- && out->len;) {
+    bool gentle = roll(&d, 2);
+    for (uint64_t changes = 1 + roll(&d, 1 + roll(&d, gentle ? 3 : 6)); changes-- && out->len;) {
         uint64_t kind = roll(&d, 100);
-        if (kind < 20) out->s[roll(&d, out->len)] ^= (char)(1 << roll(&d, 8));
-        else if (kind < 30) out->s[roll(&d, out->len)] = (char)roll(&d, 256);
-        else if (kind < 50) change_integer(out, &d);
-        else if (kind < 75) change_token(out, &d);
-        else if (kind < 92) change_range(out, &d, other);
-        else if (kind < 97) splice(out, roll(&d, out->len), 0, WORDS[roll(&d, COUNT_WORDS)], 1);
-        else if (kind < 98) nest(out, &d);
+        if (gentle && kind < 80) change_value(out, &d);
+        else if (gentle || kind < 20) change_integer(out, &d);
+        else if (kind < 35) out->s[roll(&d, out->len)] ^= (char)(1 << roll(&d, 8));
+        else if (kind < 45) out->s[roll(&d, out->len)] = (char)roll(&d, 256);
+        else if (kind < 70) change_token(out, &d);
+        else if (kind < 90) change_range(out, &d, other);
+        else if (kind < 96) splice(out, roll(&d, out->len), 0, WORDS[roll(&d, COUNT_WORDS)], 1);
+        else if (kind < 97) nest(out, &d);
         else out->len = roll(&d, out->len);
     }
 }
