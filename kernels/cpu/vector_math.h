@@ -11,6 +11,7 @@
 
 #ifdef REAL_IS_DOUBLE
 typedef int64_t RealBits;
+typedef uint64_t RealWord;
 enum { EXP_TERMS = 13, EXP_BIAS = 1023, EXP_SHIFT = 52 };
 #define EXP_LOW   (-708.39) /* results below are 0, */
 #define EXP_HIGH  710.0     /* above infinity */
@@ -19,6 +20,7 @@ enum { EXP_TERMS = 13, EXP_BIAS = 1023, EXP_SHIFT = 52 };
 #define LN2_LOW   0x1.a39ef35793c76p-33
 #else
 typedef int32_t RealBits;
+typedef uint32_t RealWord;
 enum { EXP_TERMS = 7, EXP_BIAS = 127, EXP_SHIFT = 23 };
 #define EXP_LOW   (-87.33f)
 #define EXP_HIGH  89.0f
@@ -33,9 +35,9 @@ static const double INVERSE_FACTORIAL[] = {
     1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800};
 /* clang-format on */
 
-/* 2^n for n in the range of normal numbers. */
+/* 2^n for n in the range of normal numbers, anything for other n. */
 static inline real power_of_two(RealBits n) {
-    RealBits bits = (RealBits)(n + EXP_BIAS) << EXP_SHIFT;
+    const RealWord bits = (RealWord)(n + EXP_BIAS) << EXP_SHIFT;
     real x;
     memcpy(&x, &bits, sizeof x);
     return x;
@@ -52,8 +54,7 @@ static inline real vector_exp(real exponent) {
     const real r = (x - n * LN2_HIGH) - n * LN2_LOW;
     real p = (real)INVERSE_FACTORIAL[EXP_TERMS];
     for (int i = EXP_TERMS - 1; i >= 0; i--) p = p * r + (real)INVERSE_FACTORIAL[i];
-    const RealBits half =
-        power >> 1; /* in two steps: 2^power itself may be too large when the result is not */
+    const RealBits half = power >> 1; /* two factors: 2^power may be too large when the result is not */
     const real y = p * power_of_two(half) * power_of_two(power - half);
     return exponent < EXP_LOW ? 0 : y;
 }
