@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RAMP_STEPS_MAX = 1000000 };
+enum { RAMP_STEPS_MAX = 1000000, SIZE_MAX_SAMPLES = 1 << 24 };
 static const double COUNT_MAX = 9007199254740992.0; /* 2^53: beyond it a double is no longer a count */
 
 /* "2.4B" -> 2.4e9 */
@@ -34,7 +34,9 @@ static int64_t step_schedule(const Config *c, BatchStep *out, int64_t capacity) 
         if (!scaled(&s, &step.from_samples) || *s++ != ':' || !scaled(&s, &step.size) || !strchr(" ,", *s))
             return -1;
         step.from_samples /= tokens_per_sample;
-        if (step.size < 1 || step.from_samples <= before || (n == 0 && step.from_samples)) return -1;
+        if (step.size < 1 || step.size > SIZE_MAX_SAMPLES || step.from_samples <= before ||
+            (n == 0 && step.from_samples))
+            return -1;
         before = step.from_samples;
         if (n < capacity) out[n] = step;
     }

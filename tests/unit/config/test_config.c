@@ -337,6 +337,19 @@ static void each_rule_can_be_broken(void **state) {
     }
 }
 
+static void training_asks_for_data_only_where_it_reads_some(void **state) {
+    (void)state;
+    for (unsigned data = 0; data <= CHECK_DATA; data += CHECK_DATA) {
+        Parsed p;
+        parse(&p, CHECK_MODEL | CHECK_TRAIN | data,
+              "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "
+              "--train-iters 10 --lr 1e-3");
+        assert_string_equal(
+            p.err.msg, data ? "Training needs data: --data-path, --train-data-path or --mock-data." : "");
+        done(&p);
+    }
+}
+
 static void generation_asks_for_its_own(void **state) {
     (void)state;
     Parsed p;
@@ -476,6 +489,7 @@ int main(void) {
         cmocka_unit_test(a_plain_run_keeps_the_rules),
         cmocka_unit_test(all_broken_rules_are_reported_at_once),
         cmocka_unit_test(each_rule_can_be_broken),
+        cmocka_unit_test(training_asks_for_data_only_where_it_reads_some),
         cmocka_unit_test(generation_asks_for_its_own),
         cmocka_unit_test(json_round_trip_restores_what_was_not_given),
         cmocka_unit_test(foreign_json_is_a_sentence),

@@ -161,9 +161,15 @@ static void batch_size_ramps_up(void **state) {
     start(&r, "global-batch-size = 1024\nrampup-batch-size = 16 8 300000\n");
     assert_int_equal(digest(&r.d, 300050), 643391243);
     end(&r);
-    start(&r,
-          "global-batch-size = 103\nrampup-batch-size = 3 5 7\ntrain-samples = 1000\n"); /* more levels than
-                                                                                            samples */
+    /* quotients that round to the other side of a whole number */
+    start(&r, "global-batch-size = 8\nrampup-batch-size = 1 1 9\n");
+    assert_int_equal(digest(&r.d, 29), 767629103);
+    end(&r);
+    start(&r, "global-batch-size = 12\nrampup-batch-size = 1 1 61\n");
+    assert_int_equal(digest(&r.d, 81), 270466754);
+    end(&r);
+    /* more levels than samples */
+    start(&r, "global-batch-size = 103\nrampup-batch-size = 3 5 7\ntrain-samples = 1000\n");
     assert_int_equal(digest(&r.d, 57), 678129918);
     assert_int_equal(r.d.train_iters, 11);
     end(&r);
