@@ -62,7 +62,7 @@ static Err new_step(PreTokenizer *p, StepKind kind, Step **out) {
 }
 
 static Err add_split(PreTokenizer *p, const char *pattern, bool literal, Behavior behavior, bool invert) {
-    Step *step;
+    Step *step = NULL;
     ERR_RETURN(new_step(p, SPLIT, &step));
     step->behavior = behavior;
     step->invert = invert;
@@ -79,7 +79,7 @@ static Err load_behavior(const json_t *object, Behavior *out) {
 }
 
 static Err load_split(PreTokenizer *p, const json_t *object) {
-    Step *step;
+    Step *step = NULL;
     ERR_RETURN(new_step(p, SPLIT, &step));
     ERR_RETURN(load_behavior(object, &step->behavior));
     ERR_RETURN(field_bool(object, "pre_tokenizer", "invert", false, &step->invert));
@@ -88,7 +88,7 @@ static Err load_split(PreTokenizer *p, const json_t *object) {
 
 static Err load_byte_level(PreTokenizer *p, const json_t *object) {
     bool prefix, regex;
-    Step *step;
+    Step *step = NULL;
     ERR_RETURN(field_bool(object, "pre_tokenizer", "add_prefix_space", true, &prefix));
     ERR_RETURN(field_bool(object, "pre_tokenizer", "use_regex", true, &regex));
     for (size_t i = 0; i < p->n; i++)
@@ -110,7 +110,7 @@ static Err load_metaspace(PreTokenizer *p, const json_t *object) {
     static const char *const schemes[] = {"always", "never", "first"};
     const char *meta, *scheme = "always";
     bool split, prefix;
-    Step *step;
+    Step *step = NULL;
     ERR_RETURN(load_char(object, "replacement", &meta));
     ERR_RETURN(field_bool(object, "pre_tokenizer", "split", true, &split));
     ERR_RETURN(field_bool(object, "pre_tokenizer", "add_prefix_space", true, &prefix));

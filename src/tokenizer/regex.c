@@ -7,6 +7,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "tokenizer/ages.h"
 #include "tokenizer/onig.h"
 #include "tokenizer/utf8.h"
 
@@ -18,6 +19,7 @@ struct Regex {
 struct Matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
+    Str stand_ins;
 };
 
 static Err compile(const char *pattern, size_t n, bool literal, Regex **out) {
@@ -57,7 +59,7 @@ void regex_free(Regex *r) {
 }
 
 Matcher *matcher_new(void) {
-    Matcher *m = mem_alloc(sizeof *m);
+    Matcher *m = mem_zero(1, sizeof *m);
     m->data = pcre2_match_data_create(1, NULL);
     m->context = pcre2_match_context_create(NULL);
     CHECK(m->data && m->context, "out of memory");
@@ -69,12 +71,30 @@ void matcher_free(Matcher *m) {
     if (!m) return;
     pcre2_match_data_free(m->data);
     pcre2_match_context_free(m->context);
+    str_free(&m->stand_ins);
     free(m);
 }
 
 void spans_add(Spans *s, size_t begin, size_t end, bool match) {
     if (s->n == s->cap) s->v = mem_grow(s->v, s->cap = s->cap * 2 + 64, sizeof *s->v);
     s->v[s->n++] = (Span){begin, end, match};
+}
+
+/* The text, with characters that are newer than PCRE2's tables replaced by older ones of their kind and length. */
+static const char *known_characters(Matcher *m, const char *text, size_t n) {
+    str_clear(&m->stand_ins);
+    size_t copied = 0;
+    for (size_t i = 0, width; i < n; i += width) {
+        uint32_t c, stand_in;
+        width = utf8_next(text + i, &c);
+        if (c < 0x80 || (stand_in = age_stand_in(c)) == c) continue;
+        str_add(&m->stand_ins, text + copied, i - copied);
+        utf8_put(&m->stand_ins, stand_in);
+        copied = i + width;
+    }
+    if (!copied) return text;
+    str_add(&m->stand_ins, text + copied, n - copied);
+    return m->stand_ins.s;
 }
 
 static int search(const Regex *r, Matcher *m, const char *text, size_t n, size_t from) {
@@ -89,6 +109,7 @@ Err regex_spans(const Regex *r, Matcher *m, const char *text, size_t n, Spans *o
     if (!n) return ERR_OK;
     /* A run of blanks is backtracked over once per character, so the budget of a match grows with the text. */
     pcre2_set_match_limit(m->context, n < 100000000 ? 10000000 + 16 * (uint32_t)n : UINT32_MAX);
+    text = known_characters(m, text, n);
     size_t from = 0, covered = 0;
     bool matched = false;
     while (from <= n) {

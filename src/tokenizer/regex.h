@@ -1,7 +1,7 @@
 /* Regular expressions of tokenizer.json files (Oniguruma, Ruby syntax, UTF-8) on PCRE2.
  * The pattern is rewritten where the two differ: \s \w \d \b and scripts by Unicode property, inline m = dot matches
  * newline, {n,m}+ repeats instead of being possessive. What has no exact equal (nested classes and &&, subexpression calls,
- * \h \R \X ...) is refused. Character classes follow the Unicode version of the PCRE2 at hand.
+ * \h \R \X ...) is refused. Character classes are those of Unicode 16 (ages.h).
  * Source: Oniguruma doc/RE, ONIG_SYNTAX_RUBY; tokenizers/src/utils/onig.rs. */
 #ifndef ISOTRON_TOKENIZER_REGEX_H
 #define ISOTRON_TOKENIZER_REGEX_H

@@ -7,6 +7,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "tokenizer/ages.h"
 #include "tokenizer/utf8.h"
 
 enum { LONGEST_DECOMPOSITION = 32 }; /* U+FDFA has 18 */
@@ -17,7 +18,9 @@ static bool is_ascii(const char *s, size_t n) {
     return true;
 }
 
-static unsigned combining_class(int32_t c) { return (unsigned)utf8proc_get_property(c)->combining_class; }
+static unsigned combining_class(int32_t c) {
+    return age_unordered((uint32_t)c) ? 0 : (unsigned)utf8proc_get_property(c)->combining_class;
+}
 
 /* Stable counting sort of [v, v + n) by combining class (all below 256). */
 static void sort_marks(int32_t *v, size_t n) {
@@ -33,32 +36,42 @@ static void sort_marks(int32_t *v, size_t n) {
     free(copy);
 }
 
+/* Decomposes the text into *v, which the caller frees, and returns how many characters that gives. */
+static size_t decompose(const char *text, size_t n, bool compat, int32_t **v) {
+    int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0);
+    size_t cap = n + LONGEST_DECOMPOSITION, count = 0;
+    *v = mem_alloc(cap * sizeof **v);
+    for (size_t i = 0; i < n;) {
+        uint32_t c;
+        i += utf8_next(text + i, &c);
+        if (cap - count < LONGEST_DECOMPOSITION) *v = mem_grow(*v, cap += cap / 2 + LONGEST_DECOMPOSITION, sizeof **v);
+        utf8proc_ssize_t k = 1;
+        if (age_unordered(c)) (*v)[count] = (int32_t)c;
+        else k = utf8proc_decompose_char((int32_t)c, *v + count, LONGEST_DECOMPOSITION, (utf8proc_option_t)options, NULL);
+        CHECK(k >= 0 && k <= LONGEST_DECOMPOSITION, "utf8proc gives %ld for U+%04X", (long)k, c);
+        count += (size_t)k;
+    }
+    for (size_t i = 0, end; i < count; i = end + 1) {
+        for (end = i; end < count && combining_class((*v)[end]); end++) continue;
+        sort_marks(*v + i, end - i);
+    }
+    return count;
+}
+
 void unicode_normalize(const char *text, size_t n, bool compat, bool compose, Str *out) {
     if (is_ascii(text, n)) {
         str_add(out, text, n);
         return;
     }
-    int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0);
-    size_t cap = n + LONGEST_DECOMPOSITION, count = 0;
-    int32_t *v = mem_alloc(cap * sizeof *v);
-    for (size_t i = 0; i < n;) {
-        uint32_t c;
-        i += utf8_next(text + i, &c);
-        if (cap - count < LONGEST_DECOMPOSITION) v = mem_grow(v, cap += cap / 2 + LONGEST_DECOMPOSITION, sizeof *v);
-        utf8proc_ssize_t k = utf8proc_decompose_char((int32_t)c, v + count, LONGEST_DECOMPOSITION, (utf8proc_option_t)options, NULL);
-        CHECK(k >= 0 && k <= LONGEST_DECOMPOSITION, "utf8proc gives %ld for U+%04X", (long)k, c);
-        count += (size_t)k;
-    }
-    for (size_t i = 0, end; i < count; i = end + 1) {
-        for (end = i; end < count && combining_class(v[end]); end++) continue;
-        sort_marks(v + i, end - i);
-    }
-    if (compose) {
-        utf8proc_ssize_t k = utf8proc_normalize_utf32(v, (utf8proc_ssize_t)count, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    int32_t *v;
+    size_t count = decompose(text, n, compat, &v);
+    for (size_t i = 0, end; i < count; i = end) { /* nothing composes across a character that Unicode 9 does not know */
+        for (end = i + 1; end < count && !age_unordered((uint32_t)v[end]); end++) continue;
+        utf8proc_ssize_t k = (utf8proc_ssize_t)(end - i);
+        if (compose) k = utf8proc_normalize_utf32(v + i, k, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
         CHECK(k >= 0, "utf8proc: %s", utf8proc_errmsg(k));
-        count = (size_t)k;
+        for (utf8proc_ssize_t j = 0; j < k; j++) utf8_put(out, (uint32_t)v[i + (size_t)j]);
     }
-    for (size_t i = 0; i < count; i++) utf8_put(out, (uint32_t)v[i]);
     free(v);
 }
 
@@ -77,6 +90,7 @@ bool unicode_is_space(uint32_t c) {
 }
 
 bool unicode_is_word(uint32_t c) {
+    c = age_stand_in(c);
     switch (utf8proc_category((int32_t)c)) {
     case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL: case UTF8PROC_CATEGORY_LT: case UTF8PROC_CATEGORY_LM:
     case UTF8PROC_CATEGORY_LO: case UTF8PROC_CATEGORY_MN: case UTF8PROC_CATEGORY_MC: case UTF8PROC_CATEGORY_ME:

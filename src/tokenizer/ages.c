@@ -1,0 +1,27 @@
+#include "tokenizer/ages.h"
+
+#include <stddef.h>
+
+#include "tokenizer/ages_table.h"
+
+/* The row of [first, last, ...] rows that holds c, NULL if none does. */
+static const uint32_t *find(const uint32_t *table, size_t rows, size_t width, uint32_t c) {
+    size_t low = 0, high = rows;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const uint32_t *row = table + middle * width;
+        if (c < row[0]) high = middle;
+        else if (c > row[1]) low = middle + 1;
+        else return row;
+    }
+    return NULL;
+}
+
+uint32_t age_stand_in(uint32_t c) {
+    const uint32_t *row = c < STAND_INS[0][0] ? NULL : find(STAND_INS[0], sizeof STAND_INS / sizeof *STAND_INS, 3, c);
+    return row ? row[2] : c;
+}
+
+bool age_unordered(uint32_t c) {
+    return c >= UNORDERED[0][0] && find(UNORDERED[0], sizeof UNORDERED / sizeof *UNORDERED, 2, c);
+}

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Writes src/tokenizer/ages_table.h: where the `tokenizers` library and the Unicode tables of Debian 12 disagree.
+
+Its regexes know Unicode 16, PCRE2 10.42 and this Python (3.11) know 14: each newer character gets an older stand-in of the same
+general category, script and UTF-8 length. Its normalizers know Unicode 9, utf8proc 2.8 knows 15: the newer characters
+that utf8proc decomposes, composes or orders are listed.
+
+    tools/oracle/unicode_ages.py > src/tokenizer/ages_table.h"""
+import ctypes, unicodedata
+import tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
+
+EVERY = [c for c in range(0x80, 0x110000) if not 0xD800 <= c < 0xE000]
+SCRIPTS = ["Han", "Hiragana", "Katakana", "Arabic", "Latin"]
+
+
+def members(pattern):
+    """The characters that the library's regex matches."""
+    split, out = pre_tokenizers.Split(Regex(pattern), "removed", invert=True), set()
+    for i in range(0, len(EVERY), 4096):
+        for piece, _ in split.pre_tokenize_str("".join(map(chr, EVERY[i:i + 4096]))): out.update(map(ord, piece))
+    return out
+
+
+def stand_ins():
+    categories = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Cf".split()
+    member = {name: members("\\p{%s}" % name) for name in categories + SCRIPTS}
+    kind = lambda c: (tuple(n for n in categories + SCRIPTS if c in member[n]), len(chr(c).encode()))
+    old, first = [c for c in EVERY if unicodedata.category(chr(c)) != "Cn"], {}
+    for c in old:
+        names, n = kind(c)
+        first.setdefault((names, n), c), first.setdefault((names[:1], n), c)
+    new = set().union(*(member[n] for n in categories)) - set(old)
+    rows = []
+    for c in sorted(new):
+        names, n = kind(c)
+        stand_in = first.get((names, n), first[names[:1], n])
+        if rows and rows[-1][1] == c - 1 and rows[-1][2] == stand_in: rows[-1][1] = c
+        else: rows.append([c, c, stand_in])
+    return rows
+
+
+def normalizing():
+    lib = ctypes.CDLL("libutf8proc.so.2")
+    lib.utf8proc_map.restype = ctypes.c_ssize_t
+    def utf8proc(s, options):
+        b, p = s.encode(), ctypes.c_void_p()
+        n = lib.utf8proc_map(b, ctypes.c_ssize_t(len(b)), ctypes.byref(p), 2 | options)
+        return ctypes.string_at(p, n).decode()
+    forms = [(normalizers.NFD(), 16), (normalizers.NFKD(), 20), (normalizers.NFC(), 8), (normalizers.NFKC(), 12)]
+    differs = set()
+    for form, options in forms:
+        for c in EVERY:
+            texts = [chr(c)] + [f"\u2460{x}" for m in "\u0334\u0345\u0323\u0300\u031b" for x in (m + chr(c), chr(c) + m)]
+            if any(form.normalize_str(t) != utf8proc(t, options) for t in texts): differs.add(c)
+    differs |= {ord(x) for c in list(differs) for x in unicodedata.normalize("NFD", chr(c))[1:]}  # second halves of compositions
+    rows = []
+    for c in sorted(differs):
+        if rows and rows[-1][1] == c - 1: rows[-1][1] = c
+        else: rows.append([c, c])
+    return rows
+
+
+def table(name, comment, rows):
+    print(f"/* {comment} */\nstatic const uint32_t {name}[][{len(rows[0])}] = {{")
+    cells = ["{" + ", ".join(f"0x{x:X}" for x in row) + "}," for row in rows]
+    for i in range(0, len(cells), 4): print("    " + " ".join(cells[i:i + 4]))
+    print("};")
+
+
+print(f"""/* Written by tools/oracle/unicode_ages.py from tokenizers {tokenizers.__version__}, Unicode {unicodedata.unidata_version} and utf8proc. */
+/* clang-format off */""")
+table("STAND_INS", "first, last, stand-in", stand_ins())
+table("UNORDERED", "first, last", normalizing())
+print("/* clang-format on */")
