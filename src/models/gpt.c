@@ -105,6 +105,7 @@ static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
         .proj_bias = c->add_bias_linear,
         .qk_norm = c->qk_layernorm,
         .norm = norm,
+        .qk_norm_decays = c->apply_wd_to_qk_layernorm,
         .rotary_interleaved = c->rotary_interleaved,
         .rotary_dim = d->rotary_dim,
         .window_left = d->layer_windowed[i] ? d->window_left : WINDOW_OFF,

@@ -9,6 +9,14 @@
 #include "ops/attention.h"
 #include "ops/rope.h"
 
+static Norm head_norm(Registry *r, const AttentionSpec *s, const char *which) {
+    Norm n = norm_new(r, arena_printf(r->arena, "%s.%s_layernorm", s->name, which), s->head_dim, s->norm);
+    if (!s->qk_norm_decays) return n;
+    n.gain->spec.flags &= ~(unsigned)PARAM_NO_DECAY;
+    if (n.bias) n.bias->spec.flags &= ~(unsigned)PARAM_NO_DECAY;
+    return n;
+}
+
 Attention attention_new(Registry *r, AttentionSpec s) {
     int64_t per_group = s.heads / s.groups;
     LinearSpec qkv = {
@@ -32,8 +40,8 @@ Attention attention_new(Registry *r, AttentionSpec s) {
     };
     Attention a = {.spec = s, .qkv = linear_new(r, qkv)};
     if (s.qk_norm) {
-        a.q_norm = norm_new(r, arena_printf(r->arena, "%s.q_layernorm", s.name), s.head_dim, s.norm);
-        a.k_norm = norm_new(r, arena_printf(r->arena, "%s.k_layernorm", s.name), s.head_dim, s.norm);
+        a.q_norm = head_norm(r, &s, "q");
+        a.k_norm = head_norm(r, &s, "k");
     }
     a.proj = linear_new(r, proj);
     return a;

@@ -1,0 +1,71 @@
+/* A model on a device with a tape, from option words; and token ids to feed it. */
+#ifndef ISOTRON_TESTS_MODEL_HELPER_H
+#define ISOTRON_TESTS_MODEL_HELPER_H
+
+#include "unit/config_helper.h"
+
+#include "base/philox.h"
+#include "models/gpt.h"
+
+typedef struct Model {
+    Setup *setup;
+    Device *device;
+    RunContext run;
+    Gpt *gpt;
+    Space *slot, *transient;
+    Tape *tape;
+} Model;
+
+/* Takes the setup. */
+static inline Model *model_new(Setup *s) {
+    static const DType STORAGE[] = {
+        [LANE_FP32] = F32, [LANE_FP64] = F64, [LANE_BF16] = BF16, [LANE_FP16] = F16};
+    Model *m = arena_alloc(s->arena, sizeof *m);
+    *m = (Model){.setup = s, .device = device_cpu(2), .gpt = gpt_new(&s->config, &s->derived)};
+    m->run = (RunContext){.device = m->device,
+                          .dtype = STORAGE[s->config.lane],
+                          .training = true,
+                          .batch_invariant = s->config.batch_invariant_mode,
+                          .seed = (uint64_t)s->config.seed};
+    gpt_allocate(m->gpt, m->device, m->run.dtype, s->derived.max_position_embeddings);
+    registry_init(m->gpt->registry, m->run.seed);
+    m->slot = space_new(m->device, "activation", SPACE_UNPLANNED);
+    m->transient = space_new(m->device, "transient", SPACE_UNPLANNED);
+    m->tape = tape_new(&m->run, m->slot, m->transient);
+    return m;
+}
+
+static inline void model_free(Model *m) {
+    tape_free(m->tape);
+    space_free(m->slot), space_free(m->transient);
+    gpt_free(m->gpt);
+    device_free(m->device);
+    setup_free(m->setup);
+}
+
+/* Random ids and their labels, positions 0, 1, 2, ...; arrays of the setup's arena. */
+typedef struct Ids {
+    int64_t b, s;
+    Tensor tokens, labels, position;
+    ModelInput input;
+} Ids;
+
+static inline Ids *ids_new(const Model *m, int64_t b, int64_t s, uint64_t site) {
+    Ids *x = arena_alloc(m->setup->arena, sizeof *x);
+    int64_t *data = arena_alloc(m->setup->arena, 3 * (size_t)(b * s) * sizeof *data), dim[] = {b, s};
+    uint32_t vocab = (uint32_t)m->setup->derived.vocab_size;
+    for (int64_t i = 0; i < b * s; i++) {
+        data[i] = philox_u32(99, site, (uint64_t)i) % vocab;
+        data[b * s + i] = philox_u32(99, site + 1, (uint64_t)i) % vocab;
+        data[2 * b * s + i] = i % s;
+    }
+    *x = (Ids){.b = b,
+               .s = s,
+               .tokens = tensor_make(data, I64, 2, dim),
+               .labels = tensor_make(data + b * s, I64, 2, dim),
+               .position = tensor_make(data + 2 * b * s, I64, 2, dim)};
+    x->input = (ModelInput){.tokens = &x->tokens, .position = &x->position};
+    return x;
+}
+
+#endif

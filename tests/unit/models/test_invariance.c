@@ -1,0 +1,230 @@
+/* What must not change a bit of the model's results: the future, recomputation, splitting the backward. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "unit/model_helper.h"
+
+#define ROPE_GQA                                                                                             \
+    "--num-attention-heads 4 --hidden-size 32 --group-query-attention --num-query-groups 2 --swiglu "        \
+    "--normalization RMSNorm "                                                                               \
+    "--position-embedding-type rope --disable-bias-linear --untie-embeddings-and-output-weights "
+static const char *const STYLES[] = {
+    "--num-layers 3 ",
+    "--num-layers 3 " ROPE_GQA,
+    "--num-layers 3 " ROPE_GQA "--qk-layernorm --window-size 3,0 --window-attn-skip-freq 2 ",
+    "--num-layers 3 --attention-backend unfused --squared-relu ",
+};
+static const char *const LANES[] = {"--fp64", "", "--bf16"};
+enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES, LANE_COUNT = sizeof LANES / sizeof *LANES };
+
+/* ---- the future ---- */
+
+/* Logits of one forward, [s, b, padded vocabulary]; on the tape until it begins again. */
+static const Tensor *logits_of(Model *m, const Ids *x) {
+    m->run.training = false;
+    tape_begin(m->tape, false);
+    return gpt_forward(m->tape, m->gpt, &x->input);
+}
+
+static void future_tokens_change_nothing_before_them(void **state) {
+    (void)state;
+    enum { B = 2, S = 20 };
+    for (int k = 0; k < STYLE_COUNT * LANE_COUNT; k++) {
+        Model *m =
+            model_new(setup_new("%s %s --seq-length %d", STYLES[k / LANE_COUNT], LANES[k % LANE_COUNT], S));
+        Ids *x = ids_new(m, B, S, 1);
+        const Tensor *y = logits_of(m, x);
+        size_t position = (size_t)(B * y->dim[2]) * dtype_size((DType)y->dtype);
+        char *before = mem_alloc(S * position);
+        memcpy(before, y->data, S * position);
+        for (int64_t cut = S - 1; cut > 0; cut -= 3) {
+            int64_t *tokens = x->tokens.data;
+            for (int64_t b = 0; b < B; b++)
+                for (int64_t i = cut; i < S; i++) tokens[b * S + i] = (tokens[b * S + i] + 1) % 32;
+            y = logits_of(m, x);
+            assert_memory_equal(before, y->data, (size_t)cut * position);
+            assert_memory_not_equal(before + (size_t)cut * position, (char *)y->data + (size_t)cut * position,
+                                    position);
+        }
+        free(before);
+        model_free(m);
+    }
+}
+
+/* The same tokens with more behind them. BLAS chooses its order of summation by the matrices' sizes, so these
+ * logits agree to the rounding of the longest sum (the MLP's) in each layer's four products, not to the bit.
+ */
+static void appended_tokens_change_only_rounding(void **state) {
+    (void)state;
+    enum { S = 24 };
+    for (int k = 0; k < 2 * STYLE_COUNT; k++) {
+        Model *m = model_new(setup_new("%s %s --seq-length %d", STYLES[k / 2], LANES[k % 2], S));
+        const Derived *d = &m->setup->derived;
+        int64_t width = d->padded_vocab_size;
+        double *whole = mem_alloc((size_t)(S * width) * sizeof *whole),
+               *part = mem_alloc((size_t)width * sizeof *part), largest = 0;
+        const Tensor *y = logits_of(m, ids_new(m, 1, S, 1));
+        DType type = (DType)y->dtype;
+        dtype_convert(whole, F64, y->data, type, (size_t)(S * width));
+        for (int64_t i = 0; i < S * width; i++) largest = fmax(largest, fabs(whole[i]));
+        double bound =
+            4 * (double)(m->setup->config.num_layers * d->ffn_hidden_size) * dtype_roundoff(type) * largest;
+        for (int64_t s = 1; s < S; s += 5) {
+            y = logits_of(m, ids_new(m, 1, s, 1));
+            for (int64_t i = 0; i < s; i++) {
+                dtype_convert(part, F64, (char *)y->data + (size_t)(i * width) * dtype_size(type), type,
+                              (size_t)width);
+                for (int64_t v = 0; v < width; v++)
+                    if (!(fabs(part[v] - whole[i * width + v]) <= bound))
+                        fail_msg("%lld tokens: logit %lld of position %lld is off by %g, bound %g",
+                                 (long long)s, (long long)v, (long long)i, part[v] - whole[i * width + v],
+                                 bound);
+            }
+        }
+        free(whole), free(part);
+        model_free(m);
+    }
+}
+
+/* ---- one step's loss and gradients ---- */
+
+typedef struct Result {
+    double loss[64]; /* of each token */
+    char *grads;     /* all main gradients */
+    size_t bytes;
+} Result;
+
+static Result result_of(Setup *s, bool two_sweeps) {
+    enum { B = 3, S = 10 };
+    Model *m = model_new(s);
+    m->run.first_sample = 5;
+    Ids *x = ids_new(m, B, S, 7);
+    registry_zero_grads(m->gpt->registry);
+    tape_begin(m->tape, true);
+    Tensor *y = gpt_loss(m->tape, m->gpt, &x->input, &x->labels);
+    Tensor *dy = tape_tensor(m->tape, (DType)y->dtype, 2, y->dim);
+    for (int64_t i = 0; i < B * S; i++) {
+        double weight = (double)(i % 4) / 8;
+        dtype_convert((char *)dy->data + (size_t)i * dtype_size((DType)dy->dtype), (DType)dy->dtype, &weight,
+                      F64, 1);
+    }
+    Result r = {.bytes = (size_t)m->gpt->registry->elements * dtype_size(m->gpt->registry->precise)};
+    dtype_convert(r.loss, F64, y->data, (DType)y->dtype, B * S);
+    if (two_sweeps) {
+        tape_backward(m->tape, y, dy, NEED_DX);
+        tape_backward(m->tape, y, NULL, NEED_DW);
+    } else {
+        tape_backward(m->tape, y, dy, NEED_ALL);
+    }
+    r.grads = mem_alloc(r.bytes);
+    memcpy(r.grads, m->gpt->registry->grads, r.bytes);
+    model_free(m);
+    return r;
+}
+
+static void expect_same(const Result *a, Result b, const char *what) {
+    assert_int_equal(a->bytes, b.bytes);
+    if (memcmp(a->loss, b.loss, sizeof a->loss)) fail_msg("the loss differs: %s", what);
+    if (memcmp(a->grads, b.grads, b.bytes)) fail_msg("a gradient differs: %s", what);
+    free(b.grads);
+}
+
+static const char *const RECOMPUTES[] = {
+    "--recompute-activations",
+    "--recompute-granularity selective --recompute-modules mlp",
+    "--recompute-granularity selective --recompute-modules core_attn mlp layernorm",
+    "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+    "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
+    "--recompute-granularity full --recompute-method uniform --recompute-num-layers 3",
+    "--recompute-granularity full --recompute-method block --recompute-num-layers 1",
+    "--recompute-granularity full --recompute-method block --recompute-num-layers 3",
+};
+
+static void recompute_and_split_sweeps_change_nothing(void **state) {
+    (void)state;
+    for (int k = 0; k < STYLE_COUNT * LANE_COUNT; k++) {
+        const char *style = STYLES[k / LANE_COUNT], *lane = LANES[k % LANE_COUNT];
+        const char *dropout = "--hidden-dropout 0.2 --attention-dropout 0.3 --seq-length 10";
+        Result plain = result_of(setup_new("%s %s %s", style, lane, dropout), false);
+        double sum = 0;
+        for (int i = 0; i < 30; i++) sum += plain.loss[i];
+        assert_true(isfinite(sum) && sum > 0);
+        Result none = result_of(
+            setup_new("%s %s --hidden-dropout 0 --attention-dropout 0 --seq-length 10", style, lane), false);
+        assert_memory_not_equal(plain.loss, none.loss, sizeof plain.loss); /* dropout is on */
+        free(none.grads);
+        expect_same(&plain, result_of(setup_new("%s %s %s", style, lane, dropout), true), "two sweeps");
+        for (size_t i = 0; i < sizeof RECOMPUTES / sizeof *RECOMPUTES; i++) {
+            expect_same(&plain,
+                        result_of(setup_new("%s %s %s %s", style, lane, dropout, RECOMPUTES[i]), false),
+                        RECOMPUTES[i]);
+            expect_same(&plain,
+                        result_of(setup_new("%s %s %s %s", style, lane, dropout, RECOMPUTES[i]), true),
+                        RECOMPUTES[i]);
+        }
+        free(plain.grads);
+    }
+}
+
+/* ---- vocabulary padding ---- */
+
+static double grad_at(const Registry *r, const Result *x, const Param *p, int64_t i) {
+    size_t at = (size_t)(p->offset + i) * dtype_size(r->precise);
+    double g;
+    dtype_convert(&g, F64, x->grads + at, r->precise, 1);
+    return g;
+}
+
+static double largest_grad(const Registry *r, const Result *x) {
+    double largest = 0;
+    for (int p = 0; p < r->n; p++)
+        for (int64_t i = 0; i < param_logical_count(r->params[p]); i++)
+            largest = fmax(largest, fabs(grad_at(r, x, r->params[p], i)));
+    return largest;
+}
+
+/* Padding columns enter no softmax and no sum, and padding rows get no gradient; but BLAS sums matrices of
+ * other sizes in another order, so results agree to the rounding of the longest sum in the four products of
+ * each layer, there and back. */
+static void padded_vocabulary_changes_only_rounding(void **state) {
+    (void)state;
+    for (int k = 0; k < 2 * STYLE_COUNT; k++) {
+        const char *words = "%s %s --seq-length 10 --vocab-size 37 --make-vocab-size-divisible-by %d";
+        Setup *setup[2];
+        Gpt *m[2];
+        Result r[2];
+        for (int i = 0; i < 2; i++) {
+            r[i] = result_of(setup_new(words, STYLES[k / 2], LANES[k % 2], i ? 128 : 1), false);
+            setup[i] = setup_new(words, STYLES[k / 2], LANES[k % 2], i ? 128 : 1);
+            m[i] = gpt_new(&setup[i]->config, &setup[i]->derived);
+            m[i]->registry->precise = k % 2 ? F32 : F64;
+        }
+        const Registry *a = m[0]->registry, *b = m[1]->registry;
+        double sums = 8 * (double)(setup[0]->config.num_layers * setup[0]->derived.ffn_hidden_size);
+        double bound = sums * dtype_roundoff(a->precise) * largest_grad(a, &r[0]);
+        for (int i = 0; i < 30; i++)
+            assert_true(fabs(r[0].loss[i] - r[1].loss[i]) <=
+                        sums * dtype_roundoff(a->precise) * r[0].loss[i]);
+        for (int p = 0; p < a->n; p++) {
+            int64_t n = param_logical_count(a->params[p]);
+            for (int64_t i = 0; i < n; i++) {
+                double off = grad_at(a, &r[0], a->params[p], i) - grad_at(b, &r[1], b->params[p], i);
+                if (!(fabs(off) <= bound))
+                    fail_msg("%s changes by %g, bound %g", a->params[p]->spec.name, off, bound);
+            }
+            for (int64_t i = n; i < b->params[p]->count; i++)
+                assert_true(grad_at(b, &r[1], b->params[p], i) == 0);
+        }
+        for (int i = 0; i < 2; i++) gpt_free(m[i]), setup_free(setup[i]), free(r[i].grads);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(future_tokens_change_nothing_before_them),
+        cmocka_unit_test(appended_tokens_change_only_rounding),
+        cmocka_unit_test(recompute_and_split_sweeps_change_nothing),
+        cmocka_unit_test(padded_vocabulary_changes_only_rounding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
