@@ -150,7 +150,8 @@ static void draw(const double *weights, const int64_t *limits, int n, int64_t si
         int best = 0;
         for (int d = 0; d < n; d++) {
             if (limits && drawn[d] == limits[d]) continue;
-            volatile double due = weights[d] * t; /* rounded on its own: a fused multiply-add draws differently */
+            /* Rounded on its own: a fused multiply-add would draw differently. */
+            volatile double due = weights[d] * t;
             double behind = due - (double)drawn[d];
             if (behind > most) most = behind, best = d;
         }

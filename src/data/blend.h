@@ -27,8 +27,7 @@ void split_elements(const SplitRange *, int64_t n, int64_t *begin, int64_t *end)
 typedef struct Blend {
     int n;
     char **prefixes; /* owned, blanks trimmed */
-    double *weights; /* [n] normalised; NULL if only prefixes were given: then the lengths of the datasets
-                        decide */
+    double *weights; /* [n] normalised; NULL if only prefixes were given: the datasets' lengths decide then */
 } Blend;
 
 /* An odd number of entries, or one without a number at an even place, is a list of prefixes. */
@@ -39,8 +38,7 @@ void blend_free(Blend *);
 void blend_normalize(double *weights, int n);
 /* Samples of a dataset of weight w in a blend of `total`: ceil(total * w). */
 int64_t blend_target(int64_t total, double weight);
-/* Samples to prepare for it: ceil(target * (1 + surplus)), since the blend may draw a little past the target.
- */
+/* Samples to prepare for it: ceil(target * (1 + surplus)), as a blend may draw a little past the target. */
 int64_t blend_request(int64_t total, double weight, double surplus);
 
 enum { BLEND_MAX = 32766 }; /* dataset numbers are int16 */

@@ -1,8 +1,11 @@
 /* One split over one or more sources: which dataset and which of its samples stands at each place
- * (Megatron-LM core/datasets/blended_dataset.py and the builder's sizes). weights given:   each dataset is
- * asked for ceil(ceil(total * w) * (1 + surplus)) samples, the blend has sum of ceil(total * w); weights
- * NULL:    each dataset gives one epoch, weights are the lengths, the blend has min(total, sum of lengths),
- *                    or every sample of every dataset if total < 0.
+ * (Megatron-LM core/datasets/blended_dataset.py and the builder's sizes).
+ *
+ *   weights given  each dataset is asked for ceil(ceil(total * w) * (1 + surplus)) samples, and the blend has
+ *                  the sum of ceil(total * w)
+ *   weights NULL   each dataset gives one epoch, the weights are the lengths, and the blend has
+ *                  min(total, sum of lengths); every sample of every dataset if total < 0
+ *
  * No shuffle happens at this level: the datasets below are shuffled already. */
 #ifndef ISOTRON_DATA_BLENDED_DATASET_H
 #define ISOTRON_DATA_BLENDED_DATASET_H
@@ -20,8 +23,7 @@ typedef struct BlendedDataset {
     NpyArray sample;      /* i64[size] */
 } BlendedDataset;
 
-/* sources[n] and `config` are borrowed. One source without weights is that dataset, unblended. total: samples
- * to draw. */
+/* sources[n] and `config` are borrowed. One source without weights is that dataset, unblended. */
 Err blended_open(const GptSource *sources, int n, const double *weights, const GptConfig *config,
                  DataSplit split, const SplitRange *range, int64_t total, double surplus,
                  BlendedDataset *out);

@@ -29,15 +29,14 @@ typedef struct DataConfig {
     /* --train-data-path, --valid-data-path, --test-data-path: each split has datasets of its own. */
     const char *const *split_paths[SPLIT_COUNT];
     int num_split_paths[SPLIT_COUNT];
-    bool mock; /* --mock-data: no paths, split "1,1,1" */
-    int64_t
-        samples[SPLIT_COUNT]; /* to draw in the whole run; < 0: one epoch; 0: none, the split stays closed */
-    int64_t sequence_length, vocab_size, eod,
-        pad; /* ids -1: none; vocab_size 0: ids are not checked (not for mock) */
+    bool mock;                    /* --mock-data: no paths, split "1,1,1" */
+    int64_t samples[SPLIT_COUNT]; /* to draw in the whole run; < 0: one epoch; 0: the split stays closed */
+    int64_t sequence_length;
+    int64_t vocab_size; /* mock data needs it; otherwise 0 means that ids are not checked */
+    int64_t eod, pad;   /* -1: none */
     uint32_t seed;
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
-    bool allow_ambiguous_pad; /* off: a pad id equal to eod pads nothing that the data already holds (pad
-                                 becomes -1) */
+    bool allow_ambiguous_pad; /* off: a pad id equal to eod counts as -1, so that eod tokens are not masked */
     bool keep_last_partial_validation;
     double surplus;             /* --mid-level-dataset-surplus; 0.005 upstream */
     const char *cache_dir;      /* --data-cache-path; NULL: beside each dataset, and blends are not cached */

@@ -8,8 +8,7 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* A string in quotes, ASCII only: \uXXXX in lower case, surrogate pairs, \udcXX for a byte that is not UTF-8.
- */
+/* A string in quotes, ASCII: \uXXXX in lower case, surrogate pairs, \udcXX for a byte that is not UTF-8. */
 void describe_string(Str *, const char *text);
 /* repr(float): the shortest digits that read back equal; an exponent below 1e-4 and from 1e16 on. */
 void describe_double(Str *, double);

@@ -1,13 +1,13 @@
 /* GPTDataset and MockGPTDataset (Megatron-LM core/datasets/gpt_dataset.py): sample k of a split of one
  * source.
  *
- *   text          s + 1 tokens from sample_index row shuffle_index[k] (gpt_index.h), padded with the pad id
- *   tokens        text[0 : s], labels = text[1 : s+1]; the pad id becomes 0 in both
- *   loss_mask     1; 0 where the label is the pad id, and with eod_mask_loss where the token is
- * end-of-document position_ids  0 .. s-1; with reset_position_ids they restart at 0 behind each
- * end-of-document token document_start  the first position that a position may attend to: 0, or with
- * reset_attention_mask the position behind the last end-of-document token before it (upstream's [s, s] mask,
- * without the s x s)
+ *   text            s + 1 tokens from sample_index row shuffle_index[k] (gpt_index.h), padded with the pad id
+ *   tokens          text[0 : s]; the pad id becomes 0
+ *   labels          text[1 : s+1]; the pad id becomes 0
+ *   loss_mask       1; 0 where the label was the pad id, and with eod_mask_loss where the token is eod
+ *   position_ids    0 .. s-1; with reset_position_ids they restart at 0 behind each eod
+ *   document_start  the first position that a position may attend to: 0, or with reset_attention_mask the
+ *                   one behind the last eod before it (upstream's [s, s] mask in s numbers)
  *
  * A sample depends on (seed, k) and the data alone. */
 #ifndef ISOTRON_DATA_GPT_DATASET_H
@@ -34,8 +34,8 @@ typedef struct GptConfig {
     /* What Megatron-LM's description (and so the cache's file names) has besides: */
     const char *split;        /* as the user wrote it; NULL if each split has data of its own */
     const SplitRange *ranges; /* [SPLIT_COUNT], NULL with split NULL */
-    const char *
-        tokenizer_json; /* the tokenizer's unique identifiers, an object of strings and numbers; NULL: null */
+    const char
+        *tokenizer_json; /* the tokenizer's identifiers, an object of strings and numbers; NULL: null */
 } GptConfig;
 
 typedef struct GptSample {
@@ -59,8 +59,7 @@ Err gpt_dataset_open(const GptSource *, const GptConfig *, DataSplit split, int6
                      int64_t num_samples, GptDataset *out);
 void gpt_dataset_close(GptDataset *);
 int64_t gpt_dataset_length(const GptDataset *); /* samples, >= num_samples */
-/* Sample k of [0, length). A user error if the data holds an id outside the vocabulary. Safe from any thread.
- */
+/* Sample k of [0, length). A user error if an id is outside the vocabulary. Any thread may call. */
 Err gpt_dataset_get(const GptDataset *, int64_t k, GptSample *out);
 
 /* Upstream's unique description: the JSON object whose MD5 names the cache, its members indented by depth + 1

@@ -1,10 +1,11 @@
-/* The three indices that turn documents into shuffled samples of s + 1 tokens (Megatron-LM,
+/* The three indices that turn documents into shuffled samples of s + 1 tokens (Megatron-LM
  * core/datasets/gpt_dataset.py and build_sample_idx in helpers.cpp), equal to Megatron-LM's in every element:
  *
- *   document_index  i32[E * n]       E epochs of the split's n sequences, shuffled
- *   sample_index    i32[samples+1,2] (position in document_index, offset in that sequence) where each sample
- * begins; the next begins on the last token of the one before (i64 above 2^31-1 positions) shuffle_index
- * u32[samples]     sample number k of the run is row shuffle_index[k] (i64 from 2^32-2 samples)
+ *   document_index  i32[E * n]         E epochs of the split's n sequences, shuffled
+ *   sample_index    i32[samples+1, 2]  where each sample begins: position in document_index, offset in that
+ *                                      sequence; the next begins on the last token of the one before
+ *                                      (i64 above 2^31-1 positions)
+ *   shuffle_index   u32[samples]       sample k of the run is row shuffle_index[k] (i64 from 2^32-2 samples)
  *
  * E is the smallest number of epochs with E * T >= num_samples * s + 1 for the split's T tokens. If the last
  * epoch gives less than 80 % of an epoch's samples, it is shuffled apart, behind the others, so that no
@@ -31,8 +32,7 @@ typedef struct GptPlan {
     int64_t sequence_length;
     int64_t tokens, epochs; /* T and E */
     int64_t samples;
-    int64_t joint_samples; /* samples that are shuffled together; less than `samples` if the last epoch is
-                              apart */
+    int64_t joint_samples; /* shuffled together; less than `samples` if the last epoch is apart */
 } GptPlan;
 
 /* num_samples < 0: one epoch. drop_last false keeps the last, shorter sample (its count is rounded in single

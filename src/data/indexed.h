@@ -39,8 +39,7 @@ typedef enum IndexedDtype {
 size_t indexed_dtype_size(IndexedDtype); /* bytes of one item, 0 for an unknown code */
 const char *indexed_dtype_name(IndexedDtype);
 bool indexed_dtype_is_float(IndexedDtype);
-/* What preprocessing writes: u16 below 65500 ids, else i32; i32 if the vocabulary size is not known (<= 0).
- */
+/* What preprocessing writes: u16 below 65500 ids, else i32; i32 if the vocabulary size is unknown (<= 0). */
 IndexedDtype indexed_dtype_for_vocab(int64_t vocab_size);
 
 /* A mapped dataset; read-only, so any number of threads may share it. Opening checks every length, offset and
@@ -49,11 +48,10 @@ typedef struct IndexedDataset {
     char *prefix; /* owned */
     FileMap idx, bin;
     IndexedDtype dtype;
-    int64_t sequences; /* S */
-    int64_t documents; /* D - 1 */
-    const unsigned char *lengths, *offsets,
-        *starts;         /* unaligned arrays inside idx: read through the functions below */
-    const int8_t *modes; /* [S], NULL if the data has none */
+    int64_t sequences;                               /* S */
+    int64_t documents;                               /* D - 1 */
+    const unsigned char *lengths, *offsets, *starts; /* inside idx, unaligned: use the functions below */
+    const int8_t *modes;                             /* [S], NULL if the data has none */
 } IndexedDataset;
 
 Err indexed_open(const char *prefix, IndexedDataset *out);

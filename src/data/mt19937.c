@@ -63,10 +63,17 @@ void mt19937_shuffle_i64(Mt19937 *g, int64_t *a, int64_t n) {
 void mt19937_torch_randperm(uint32_t seed, int64_t *out, int64_t n) {
     Mt19937 g;
     mt19937_seed(&g, seed);
+    if (n >= UINT32_MAX / 20) {
+        for (int64_t i = 0; i < n; i++) {
+            int64_t j = (int64_t)(u64(&g) % (uint64_t)(i + 1));
+            if (j < i) out[i] = out[j];
+            out[j] = i;
+        }
+        return;
+    }
     for (int64_t i = 0; i < n; i++) out[i] = i;
     for (int64_t i = 0; i < n - 1; i++) {
-        uint64_t word = n < UINT32_MAX / 20 ? mt19937_u32(&g) : u64(&g);
-        int64_t j = i + (int64_t)(word % (uint64_t)(n - i)), t = out[i];
+        int64_t j = i + (int64_t)(mt19937_u32(&g) % (uint64_t)(n - i)), t = out[i];
         out[i] = out[j], out[j] = t;
     }
 }

@@ -23,9 +23,9 @@ void mt19937_shuffle_i32(Mt19937 *, int32_t *, int64_t n);
 void mt19937_shuffle_i64(Mt19937 *, int64_t *, int64_t n);
 void mt19937_shuffle_u32(Mt19937 *, uint32_t *, int64_t n);
 
-/* torch.randperm(n, generator=torch.Generator().manual_seed(seed)) on the CPU (ATen's randperm_cpu): for i =
- * 0 .. n-2 swap with i + word % (n - i); a word has 32 bits, from n = (2^32 - 1) / 20 on 64 bits, high word
- * first. */
+/* torch.randperm(n, generator=torch.Generator().manual_seed(seed)) on the CPU (ATen's randperm_cpu): for
+ * i = 0 .. n-2 swap with i + u32 % (n - i). From n = (2^32 - 1) / 20 on, where 32 bits would skew, the
+ * inside-out shuffle with u64 % (i + 1), high word first. */
 void mt19937_torch_randperm(uint32_t seed, int64_t *out, int64_t n);
 
 #endif

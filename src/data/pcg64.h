@@ -16,8 +16,7 @@ typedef struct Pcg64 {
 void pcg64_seed(Pcg64 *, uint32_t seed); /* PCG64(SeedSequence(seed)) */
 uint64_t pcg64_u64(Pcg64 *);
 uint32_t pcg64_u32(Pcg64 *); /* low word of a 64-bit output first, then its high word */
-/* Generator.integers(low, high, dtype=int32), low < high: Lemire's multiply-shift rejection on 32-bit draws.
- */
+/* Generator.integers(low, high, dtype=int32), low < high: Lemire's multiply-shift rejection, 32-bit draws. */
 int32_t pcg64_integer(Pcg64 *, int32_t low, int32_t high);
 
 #endif

@@ -3,7 +3,8 @@
  *
  *   Prefetch *p = prefetch_start(dataset, sampler, micro_batch_size, sequence_length, 4);
  *   const Batch *batch;
- *   while (ERR_RETURN(prefetch_next(p, &batch)), batch) step(batch);
+ *   Err e;
+ *   while (!(e = prefetch_next(p, &batch)).code && batch) step(batch);
  *   prefetch_stop(p);
  *
  * To resume, count the samples that were consumed, not the sampler's: it is ahead. */
@@ -25,8 +26,7 @@ Prefetch *prefetch_start(const Dataset *, Sampler *, int64_t micro_batch_size, i
 /* The next micro-batch, valid until the next call; NULL at the end of the data. Waits for the reader if it is
  * behind. After an error every call gives that error again. */
 Err prefetch_next(Prefetch *, const Batch **out);
-/* Stops the thread at its next batch, whether or not all was consumed, and releases everything. NULL is fine.
- */
+/* Stops the thread at its next batch, whether or not all was consumed; releases everything. NULL is fine. */
 void prefetch_stop(Prefetch *);
 
 #endif

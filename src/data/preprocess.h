@@ -1,10 +1,12 @@
 /* Text to tokens: JSON Lines or plain text into <prefix>_<key>_document.bin and .idx (Megatron-LM
  * tools/preprocess_data.py).
  *
- *   JSON Lines        one object per line, one document per key: a string, or a list of strings (sentences),
- * each a sequence. Blank lines are passed over; any other bad line stops the run with its number. text files
- * one document per file, every byte of it; the key is "text". text paragraphs   one document per run of lines
- * that are not blank, without the newline at its end; key "text".
+ *   JSON Lines       one object per line, one document per key: a string, or a list of strings (sentences),
+ *                    each a sequence. Blank lines are passed over; any other bad line stops the run with its
+ *                    number.
+ *   text files       one document per file, every byte of it; the key is "text"
+ *   text paragraphs  one document per run of lines that are not blank, without the newline at its end; the
+ *                    key is "text"
  *
  * Sequences without tokens are dropped; with append_eod the end-of-document token joins the last sequence. A
  * document without tokens has an entry in the document index and no sequence. Ids are written as u16 below a
@@ -32,8 +34,8 @@ typedef Err PreprocessEncode(void *ctx, const char *text, size_t n, int32_t **to
 
 typedef struct PreprocessStats {
     int64_t documents, sequences, tokens; /* all keys together */
-    int64_t bytes,
-        total_bytes; /* of the input: read so far, and in all (0 where a size is not known: pipes) */
+    int64_t bytes;                        /* of the input, read so far */
+    int64_t total_bytes;                  /* of the input; a pipe counts as 0 */
 } PreprocessStats;
 
 typedef struct PreprocessConfig {
@@ -49,8 +51,8 @@ typedef struct PreprocessConfig {
     int workers;
     PreprocessEncode *encode;
     void *encode_ctx;
-    void (*progress)(void *ctx,
-                     const PreprocessStats *); /* now and then, from the calling thread; NULL: none */
+    /* Called every few MiB from the calling thread; NULL: not at all. */
+    void (*progress)(void *ctx, const PreprocessStats *);
     void *progress_ctx;
 } PreprocessConfig;
 

@@ -2,10 +2,10 @@
  * training/datasets/data_samplers.py).
  *
  *   single  global order from consumed_samples on: a micro-step takes mbs * dp consecutive samples, rank r
- * the r-th mbs of them. The samples of a global batch therefore do not depend on how it is split. cyclic
- * endless epochs over the samples that fill whole micro-steps, each in the order of torch.randperm seeded
- * with the epoch's number. With sharding every rank permutes a contiguous bucket of its own; without, all
- *           ranks deal out one permutation. Its order depends on mbs and dp, as upstream's does.
+ *           the r-th mbs of them. The samples of a global batch do not depend on how it is split.
+ *   cyclic  endless epochs over the samples that fill whole micro-steps, each in the order of torch.randperm
+ *           seeded with the epoch's number. With sharding every rank permutes a contiguous bucket of its
+ *           own; without, all ranks deal out one permutation. The order depends on mbs and dp, as upstream.
  *
  * One difference from upstream: without sharding, upstream lets some ranks run one micro-step further than
  * others in an epoch when the samples fill whole micro-batches but not a whole micro-step; here every rank
@@ -25,8 +25,7 @@ typedef struct SamplerConfig {
     int64_t total_samples, consumed_samples; /* global, all ranks together */
     int64_t micro_batch_size;
     int dp_rank, dp_size;
-    bool keep_last; /* single only: the last, partial micro-step is given out too (upstream's drop_last=False)
-                     */
+    bool keep_last;        /* single only: give out the last, partial micro-step (drop_last=False) */
     bool no_data_sharding; /* cyclic only */
 } SamplerConfig;
 

@@ -212,7 +212,7 @@ static char *cache_file(const char *part) {
     char *path = NULL;
     assert_non_null(dir);
     for (struct dirent *entry; (entry = readdir(dir));)
-        if (strstr(entry->d_name, part)) path = mem_printf("damaged/%s", entry->d_name);
+        if (!path && strstr(entry->d_name, part)) path = mem_printf("damaged/%s", entry->d_name);
     closedir(dir);
     assert_non_null(path);
     return path;
@@ -231,7 +231,7 @@ static void open_damaged_cache(char md5[33]) {
 static void a_damaged_cache_is_rebuilt(void **state) {
     (void)state;
     static const char *const PARTS[] = {"document_index.npy", "sample_index.npy",
-                                        "shuffle_index.npy",  "description.txt",
+                                        "shuffle_index.npy",  "-GPTDataset-train-description.txt",
                                         "dataset_index.npy",  "dataset_sample_index.npy"};
     char good[33], now[33];
     open_damaged_cache(good);
