@@ -1,0 +1,151 @@
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "unit/cmocka_all.h"
+
+#include "base/philox.h"
+#include "infer/sampling.h"
+
+enum { VOCAB = 8 };
+/* Two pairs of equal logits: 1 and 4 on top, 2 and 6 behind them. */
+static const double LOGITS[VOCAB] = {-1, 3, 2, 0.5, 3, -INFINITY, 2, 1};
+
+/* How often each id is drawn in n draws of evenly spread uniforms: the distribution itself, to 1/n. */
+static void draw_evenly(const Sampling *s, int n, int count[VOCAB]) {
+    memset(count, 0, VOCAB * sizeof *count);
+    for (int i = 0; i < n; i++) {
+        double logits[VOCAB];
+        memcpy(logits, LOGITS, sizeof logits);
+        int64_t id = sampling_choose(s, logits, VOCAB, (i + 0.5) / n);
+        assert_in_range(id, 0, VOCAB - 1);
+        count[id]++;
+    }
+}
+
+/* Draws must follow exp(logit / temperature) over the ids whose bit is set in `kept`, to two draws for each
+ * id. */
+static void expect_distribution(Sampling s, unsigned kept) {
+    enum { N = 20000 };
+    int count[VOCAB];
+    double weight[VOCAB], sum = 0;
+    for (int i = 0; i < VOCAB; i++) sum += weight[i] = kept >> i & 1 ? exp(LOGITS[i] / s.temperature) : 0;
+    draw_evenly(&s, N, count);
+    for (int i = 0; i < VOCAB; i++)
+        if (fabs(count[i] - N * weight[i] / sum) > 2)
+            fail_msg("id %d is drawn %d times of %d, expected %.1f", i, count[i], N, N * weight[i] / sum);
+}
+
+enum { ALL = 0xdf }; /* id 5 is impossible */
+
+static void greedy_takes_the_first_of_the_best(void **state) {
+    (void)state;
+    static const Sampling GREEDY[] = {
+        {.temperature = 0}, {.temperature = 1, .top_k = 1}, {.temperature = 0, .top_p = 0.9}};
+    for (int k = 0; k < 3; k++) {
+        int count[VOCAB];
+        draw_evenly(&GREEDY[k], 50, count);
+        assert_int_equal(count[1], 50);
+    }
+}
+
+static void temperature_divides_logits(void **state) {
+    (void)state;
+    static const double TEMPERATURES[] = {1, 0.25, 0.01, 3, 100};
+    for (int k = 0; k < 5; k++) expect_distribution((Sampling){.temperature = TEMPERATURES[k]}, ALL);
+}
+
+static void top_k_keeps_ties(void **state) {
+    (void)state;
+    expect_distribution((Sampling){.temperature = 1, .top_k = 2}, 1 << 1 | 1 << 4);
+    expect_distribution((Sampling){.temperature = 1, .top_k = 3}, 1 << 1 | 1 << 4 | 1 << 2 | 1 << 6);
+    expect_distribution((Sampling){.temperature = 0.5, .top_k = 4}, 1 << 1 | 1 << 4 | 1 << 2 | 1 << 6);
+    expect_distribution((Sampling){.temperature = 1, .top_k = 5}, 1 << 1 | 1 << 4 | 1 << 2 | 1 << 6 | 1 << 7);
+    expect_distribution((Sampling){.temperature = 1, .top_k = 1000}, ALL);
+}
+
+/* Megatron-LM: drop where the cumulative probability exceeds p, shifted right by one: the token that crosses
+ * p stays. By temperature 1 the probabilities are 1, 4: 0.3365 each; 2, 6: 0.1238; 7: 0.0455; 3: 0.0276; 0:
+ * 0.0062. */
+static void nucleus_keeps_the_token_that_crosses(void **state) {
+    (void)state;
+    static const struct {
+        double p;
+        unsigned kept;
+    } CASES[] = {
+        {1e-9, 1 << 1},
+        {0.336, 1 << 1},
+        {0.337, 1 << 1 | 1 << 4},
+        {0.672, 1 << 1 | 1 << 4},
+        {0.674, 1 << 1 | 1 << 4 | 1 << 2},
+        {0.798, 1 << 1 | 1 << 4 | 1 << 2 | 1 << 6},
+        {0.93, 1 << 1 | 1 << 4 | 1 << 2 | 1 << 6 | 1 << 7},
+        {0.97, 1 << 1 | 1 << 4 | 1 << 2 | 1 << 6 | 1 << 7 | 1 << 3},
+        {0.9999, ALL},
+        {1, ALL},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
+        expect_distribution((Sampling){.temperature = 1, .top_p = CASES[i].p}, CASES[i].kept);
+    /* the temperature comes first: at 0.25 the two best hold 0.49 each */
+    expect_distribution((Sampling){.temperature = 0.25, .top_p = 0.5}, 1 << 1 | 1 << 4);
+}
+
+static void extreme_uniforms_stay_in_the_vocabulary(void **state) {
+    (void)state;
+    static const double UNIFORM[] = {0x1p-54, 1 - 0x1p-53};
+    for (int k = 0; k < 2; k++) {
+        double logits[VOCAB] = {0, 0, 0, 0, 0, 0, 0, -800};
+        int64_t id = sampling_choose(&(Sampling){.temperature = 1}, logits, VOCAB, UNIFORM[k]);
+        assert_int_equal(id, k ? 6 : 0); /* id 7 has probability 0 in double */
+    }
+}
+
+/* Real random numbers: Pearson's statistic of n draws over the 7 possible ids has mean 6 and variance 12; it
+ * exceeds 6 + 6 sqrt(12) with probability 1e-4 for one fixed seed, and this seed's value never changes. */
+static void random_draws_pass_chi_square(void **state) {
+    (void)state;
+    enum { N = 100000 };
+    int count[VOCAB] = {0};
+    double weight[VOCAB], sum = 0, chi2 = 0;
+    for (int i = 0; i < VOCAB; i++) sum += weight[i] = exp(LOGITS[i]);
+    for (int i = 0; i < N; i++) {
+        double logits[VOCAB];
+        memcpy(logits, LOGITS, sizeof logits);
+        count[sampling_choose(&(Sampling){.temperature = 1}, logits, VOCAB,
+                              philox_uniform(1234, 5, (uint64_t)i))]++;
+    }
+    for (int i = 0; i < VOCAB; i++) {
+        double expected = N * weight[i] / sum;
+        if (expected > 0) chi2 += (count[i] - expected) * (count[i] - expected) / expected;
+    }
+    assert_int_equal(count[5], 0);
+    if (!(chi2 < 6 + 6 * sqrt(12))) fail_msg("chi-square is %g", chi2);
+}
+
+static void logprob_is_log_softmax(void **state) {
+    (void)state;
+    double sum = 0;
+    for (int i = 0; i < VOCAB; i++) sum += exp(LOGITS[i]);
+    for (int i = 0; i < VOCAB; i++) {
+        double x = sampling_logprob(LOGITS, VOCAB, i), expected = LOGITS[i] - log(sum);
+        if (i == 5)
+            assert_true(isinf(x) && x < 0);
+        else
+            assert_true(fabs(x - expected) <= 2 * VOCAB * DBL_EPSILON * fabs(expected));
+    }
+    double huge[2] = {1e300, 1e300 - 1e290}; /* no overflow */
+    assert_true(sampling_logprob(huge, 2, 0) == 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(greedy_takes_the_first_of_the_best),
+        cmocka_unit_test(temperature_divides_logits),
+        cmocka_unit_test(top_k_keeps_ties),
+        cmocka_unit_test(nucleus_keeps_the_token_that_crosses),
+        cmocka_unit_test(extreme_uniforms_stay_in_the_vocabulary),
+        cmocka_unit_test(random_draws_pass_chi_square),
+        cmocka_unit_test(logprob_is_log_softmax),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
