@@ -1,0 +1,111 @@
+/* The optimizers' kernels against closed forms; against PyTorch in test_oracle.c. */
+#include "unit/cmocka_all.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/philox.h"
+#include "kernels/attr.h"
+#include "kernels/ops.h"
+
+static Tensor flat(void *data, DType dtype, int64_t n) { return tensor_make(data, dtype, 1, &n); }
+
+/* From zero state, with a gradient that never changes, m / correction1 = g and v / correction2 = g^2 at every
+ * step, so the update is lr * (sign(g) / (1 + eps / |g|) + decay p). */
+static void adamw_with_a_constant_gradient(void **state) {
+    (void)state;
+    const double lr = 0.25, decay = 0.125, eps = 0.5, g[3] = {2, -0.5, 0};
+    double p[3] = {1, -3, 5}, m[3] = {0}, v[3] = {0}, want[3] = {1, -3, 5}, grad[3];
+    for (int i = 0; i < 3; i++) grad[i] = g[i] / 4; /* grad_scale 4 */
+    Tensor gt = flat(grad, F64, 3), pt = flat(p, F64, 3), mt = flat(m, F64, 3), vt = flat(v, F64, 3);
+    Device *d = device_cpu(1);
+    for (int step = 1; step <= 10; step++) {
+        const AdamAttr attr = {.lr = lr,
+                               .beta1 = 0.9,
+                               .beta2 = 0.95,
+                               .eps = eps,
+                               .weight_decay = decay,
+                               .correction1 = 1 - pow(0.9, step),
+                               .correction2 = 1 - pow(0.95, step),
+                               .grad_scale = 4};
+        call_run(&OPS[OP_adamw], &(Call){.in = {&gt}, .out = {&pt, &mt, &vt}, .attr = &attr, .device = d});
+        for (int i = 0; i < 3; i++) {
+            want[i] -= lr * (g[i] / (fabs(g[i]) + eps) + decay * want[i]);
+            /* about 16 roundings a step of numbers up to 5 */
+            assert_true(fabs(p[i] - want[i]) <= 16 * step * 0x1p-53 * 5);
+        }
+    }
+    device_free(d);
+}
+
+/* With momentum 0.5 and a constant gradient g, no decay: buf_k = g (2 - 2^(1-k)); all exact in binary. */
+static void sgd_momentum_builds_up(void **state) {
+    (void)state;
+    float p = 64, m = 0, g = 2;
+    Tensor gt = flat(&g, F32, 1), pt = flat(&p, F32, 1), mt = flat(&m, F32, 1);
+    Device *d = device_cpu(1);
+    const SgdAttr attr = {.lr = 0.5, .momentum = 0.5, .grad_scale = 2};
+    double want = 64;
+    for (int step = 1; step <= 8; step++) {
+        call_run(&OPS[OP_sgd], &(Call){.in = {&gt}, .out = {&pt, &mt}, .attr = &attr, .device = d});
+        const double buffer = 4 * (2 - ldexp(1, 1 - step));
+        want -= 0.5 * buffer;
+        assert_true(m == buffer && p == want);
+    }
+    const SgdAttr decay = {.lr = 0.5, .weight_decay = 0.5, .grad_scale = 0};
+    p = 8, m = 0;
+    call_run(&OPS[OP_sgd], &(Call){.in = {&gt}, .out = {&pt, &mt}, .attr = &decay, .device = d});
+    assert_true(m == 4 && p == 6);
+    device_free(d);
+}
+
+static double run_sum(OpNumber op, Tensor *x, int threads) {
+    double sum = -1;
+    Tensor out = flat(&sum, F64, 1);
+    Device *d = device_cpu(threads);
+    call_run(&OPS[op], &(Call){.in = {x}, .out = {&out}, .device = d});
+    device_free(d);
+    return sum;
+}
+
+/* Integers: the sum is exact whatever the order; all lengths around a block. */
+static void sums_take_every_element_once(void **state) {
+    (void)state;
+    const int64_t sizes[] = {0, 1, 15, 16, 17, 4095, 4096, 4097, 8192, 40001};
+    float *x = mem_alloc(40001 * sizeof *x);
+    for (int i = 0; i < 10; i++) {
+        double squares = 0, zeros = 0;
+        for (int64_t e = 0; e < sizes[i]; e++) {
+            x[e] = (float)(e % 7) - 3;
+            squares += (double)x[e] * (double)x[e];
+            zeros += x[e] == 0;
+        }
+        Tensor t = flat(x, F32, sizes[i]);
+        assert_true(run_sum(OP_sum_squares, &t, 1) == squares);
+        assert_true(run_sum(OP_count_zeros, &t, 1) == zeros);
+    }
+    free(x);
+}
+
+static void sums_do_not_depend_on_threads(void **state) {
+    (void)state;
+    enum { N = 300001 };
+    float *x = mem_alloc(N * sizeof *x);
+    for (int i = 0; i < N; i++) x[i] = (float)philox_normal(1, 2, (uint64_t)i);
+    Tensor t = flat(x, F32, N);
+    const double one = run_sum(OP_sum_squares, &t, 1);
+    for (int threads = 2; threads <= 5; threads++) assert_true(run_sum(OP_sum_squares, &t, threads) == one);
+    assert_true(fabs(one / N - 1) < 5 * sqrt(2.0 / N)); /* five standard errors of the variance */
+    free(x);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adamw_with_a_constant_gradient),
+        cmocka_unit_test(sgd_momentum_builds_up),
+        cmocka_unit_test(sums_take_every_element_once),
+        cmocka_unit_test(sums_do_not_depend_on_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

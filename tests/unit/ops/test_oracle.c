@@ -1,0 +1,299 @@
+/* Every op against PyTorch in float64: tests/data/ops.safetensors, made by tools/oracle/ops.py, which says
+ * what is in it. Error bound for an element: ROUNDINGS * K * u * RMS of its tensor, K the largest number of
+ * terms of a sum in the op. (Not of its row: a row may cancel to nothing, as the first dq of causal
+ * attention.) */
+#include "unit/cmocka_all.h"
+
+#include <jansson.h>
+
+#include "base/file.h"
+#include "kernels/ops.h"
+#include "unit/ops/builders.h"
+
+static const char PATH[] = "tests/data/ops.safetensors";
+enum { ROUNDINGS = 8, STEPS = 3 };
+
+typedef struct Oracle {
+    Str file;
+    json_t *header, *cases;
+    const char *data;
+} Oracle;
+
+static int oracle_open(void **state) {
+    Oracle *o = mem_zero(1, sizeof *o);
+    Err e = file_read(PATH, &o->file);
+    if (e.code) fail_msg("%s", e.msg);
+    uint64_t length;
+    memcpy(&length, o->file.s, sizeof length);
+    assert_true(length < o->file.len - sizeof length);
+    o->header = json_loadb(o->file.s + sizeof length, length, 0, NULL);
+    o->cases = json_loads(
+        json_string_value(json_object_get(json_object_get(o->header, "__metadata__"), "cases")), 0, NULL);
+    assert_non_null(o->cases);
+    o->data = o->file.s + sizeof length + length;
+    *state = o;
+    return 0;
+}
+
+static int oracle_close(void **state) {
+    Oracle *o = *state;
+    json_decref(o->header), json_decref(o->cases);
+    str_free(&o->file);
+    free(o);
+    return 0;
+}
+
+/* A copy; data NULL if there is no such tensor. */
+static Tensor load(const Oracle *o, const char *name, const char *part, const char *operand) {
+    char key[128];
+    snprintf(key, sizeof key, "%s/%s/%s", name, part, operand);
+    const json_t *entry = json_object_get(o->header, key);
+    if (!entry) return (Tensor){0};
+    const json_t *shape = json_object_get(entry, "shape"), *range = json_object_get(entry, "data_offsets");
+    int64_t dim[TENSOR_DIMS] = {0};
+    for (size_t i = 0; i < json_array_size(shape); i++) dim[i] = json_integer_value(json_array_get(shape, i));
+    DType dtype;
+    assert_true(dtype_parse(json_string_value(json_object_get(entry, "dtype")), &dtype));
+    Tensor t = tensor_make(NULL, dtype, (int)json_array_size(shape), dim);
+    const json_int_t begin = json_integer_value(json_array_get(range, 0)),
+                     end = json_integer_value(json_array_get(range, 1));
+    assert_true((size_t)(end - begin) == tensor_bytes(&t) && o->data + end <= o->file.s + o->file.len);
+    t.data = mem_alloc(tensor_bytes(&t));
+    memcpy(t.data, o->data + begin, tensor_bytes(&t));
+    return t;
+}
+
+static void compare(const char *name, const char *what, const double *got, const Tensor *want, double terms) {
+    const double *v = want->data;
+    const int64_t n = tensor_count(want);
+    double square = 0, worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        square += v[i] * v[i];
+        const double error = fabs(got[i] - v[i]);
+        if (!(error <= worst)) worst = error;
+    }
+    const double rms = sqrt(square / (double)n), bound = ROUNDINGS * terms * dtype_roundoff(F64) * rms;
+    if (!(worst <= bound)) fail_msg("%s, %s: error %.3g > bound %.3g", name, what, worst, bound);
+    print_message("    %-24s %-8s error %.2g, bound %d K u rms = %.2g\n", name, what, worst, ROUNDINGS,
+                  bound);
+}
+
+/* ---- ops with a builder ---- */
+
+typedef union AnyAttr {
+    NormAttr norm;
+    Activation activation;
+    RopeAttr rope;
+    AttentionAttr attention;
+    int64_t vocab;
+} AnyAttr;
+
+static double number(const json_t *c, const char *key) { return json_number_value(json_object_get(c, key)); }
+static bool truth(const json_t *c, const char *key) { return json_is_true(json_object_get(c, key)); }
+
+static void norm_attr(const json_t *c, AnyAttr *a) {
+    a->norm = (NormAttr){.rms = truth(c, "rms"), .one_plus = truth(c, "one_plus"), .eps = number(c, "eps")};
+}
+
+static void activation_attr(const json_t *c, AnyAttr *a) {
+    static const char *const KINDS[] = {[ACT_GELU_TANH] = "gelu_tanh",
+                                        [ACT_GELU_ERF] = "gelu_erf",
+                                        [ACT_QUICK_GELU] = "quick_gelu",
+                                        [ACT_SQUARED_RELU] = "squared_relu",
+                                        [ACT_SWIGLU] = "swiglu"};
+    const char *kind = json_string_value(json_object_get(c, "kind"));
+    int i = 0;
+    while (strcmp(KINDS[i], kind)) assert_true(++i <= ACT_SWIGLU);
+    a->activation = (Activation)i;
+}
+
+static void rope_attr(const json_t *c, AnyAttr *a) {
+    a->rope = (RopeAttr){.dim = (int32_t)number(c, "dim"), .interleaved = truth(c, "interleaved")};
+}
+
+static void attention_attr(const json_t *c, AnyAttr *a) {
+    a->attention = (AttentionAttr){.scale = number(c, "scale"),
+                                   .first_query = (int64_t)number(c, "first_query"),
+                                   .window_left = (int64_t)number(c, "window_left"),
+                                   .window_right = (int64_t)number(c, "window_right")};
+}
+
+static void loss_attr(const json_t *c, AnyAttr *a) { a->vocab = (int64_t)number(c, "vocab"); }
+
+static Tensor *build_loss(Tape *t, Tensor **in, const void *attr) {
+    return op_cross_entropy(t, in[0], in[1], *(const int64_t *)attr);
+}
+
+typedef struct Operand {
+    const char *name;
+    bool parameter;
+} Operand;
+
+static const struct Family {
+    const char *op;
+    BuildFn *build;
+    void (*attr)(const json_t *, AnyAttr *);
+    Operand in[CASE_INPUTS];
+    const char *y, *kept; /* `kept`: output 1, where the oracle has it */
+} FAMILIES[] = {
+    {"linear", build_linear, NULL, {{"x", false}, {"w", true}, {"bias", true}}, "y", NULL},
+    {"norm", build_norm, norm_attr, {{"x", false}, {"gain", true}, {"bias", true}}, "y", NULL},
+    {"activation", build_activation, activation_attr, {{"x", false}}, "y", NULL},
+    {"rope",
+     build_rope,
+     rope_attr,
+     {{"x", false}, {"cos", false}, {"sin", false}, {"position", false}},
+     "y",
+     NULL},
+    {"attention", build_attention, attention_attr, {{"q", false}, {"k", false}, {"v", false}}, "y", "lse"},
+    {"attention",
+     build_attention_unfused,
+     attention_attr,
+     {{"q", false}, {"k", false}, {"v", false}},
+     "y",
+     NULL},
+    {"embedding", build_embedding, NULL, {{"id", false}, {"w", true}}, "y", NULL},
+    {"cross_entropy", build_loss, loss_attr, {{"logits", false}, {"label", false}}, "loss", "lse"},
+};
+enum { FAMILY_COUNT = sizeof FAMILIES / sizeof FAMILIES[0] };
+
+static void remember_kept(void *arg, const OpDef *op, const Call *c) {
+    (void)op;
+    Tensor **kept = arg;
+    if (!*kept && c->out[1]) *kept = c->out[1]; /* the forward's */
+}
+
+/* Reductions run over a row of an operand or over its rows. */
+static double most_terms_of(const Tensor *in) {
+    int64_t k = 1;
+    for (int i = 0; i < CASE_INPUTS; i++) {
+        if (!in[i].data) continue;
+        k = tensor_width(&in[i]) > k ? tensor_width(&in[i]) : k;
+        k = tensor_rows(&in[i]) > k ? tensor_rows(&in[i]) : k;
+    }
+    return (double)k;
+}
+
+static void check_case(const Oracle *o, const struct Family *f, const char *name, const json_t *attributes) {
+    RunContext run = {.device = device_cpu(2), .dtype = F64, .training = true};
+    Space *slot = space_new(run.device, "slot", SPACE_UNPLANNED),
+          *transient = space_new(run.device, "transient", SPACE_UNPLANNED);
+    Tape *tape = tape_new(&run, slot, transient);
+    AnyAttr attr = {0};
+    if (f->attr) f->attr(attributes, &attr);
+
+    Tensor in[CASE_INPUTS] = {0}, main_grad[CASE_INPUTS] = {0}, want[CASE_INPUTS] = {0},
+           *operands[CASE_INPUTS] = {0};
+    for (int i = 0; i < CASE_INPUTS && f->in[i].name; i++) {
+        in[i] = load(o, name, "in", f->in[i].name);
+        want[i] = load(o, name, "grad", f->in[i].name);
+        operands[i] = in[i].data ? &in[i] : NULL;
+        if (want[i].data) in[i].flags = TENSOR_NEEDS_GRAD;
+        if (!f->in[i].parameter || !want[i].data) continue;
+        main_grad[i] = tensor_new(F64, in[i].ndim, in[i].dim);
+        main_grad[i].flags = TENSOR_ACCUM | TENSOR_MAIN_GRAD;
+        in[i].grad = &main_grad[i];
+    }
+    const double terms = most_terms_of(in);
+    char incoming[32];
+    snprintf(incoming, sizeof incoming, "d%s", f->y);
+    Tensor dy = load(o, name, "in", incoming), y_want = load(o, name, "out", f->y),
+           kept_want = f->kept ? load(o, name, "out", f->kept) : (Tensor){0}, *kept = NULL;
+
+    tape_begin(tape, true);
+    tape_trace(tape, remember_kept, &kept);
+    Tensor *y = f->build(tape, operands, &attr);
+    compare(name, f->y, y->data, &y_want, terms);
+    if (f->kept) compare(name, f->kept, kept->data, &kept_want, terms);
+    tape_backward(tape, y, &dy, NEED_ALL);
+    for (int i = 0; i < CASE_INPUTS; i++)
+        if (want[i].data) compare(name, f->in[i].name, in[i].grad->data, &want[i], terms);
+
+    tape_free(tape), space_free(slot), space_free(transient), device_free(run.device);
+    free(dy.data), free(y_want.data), free(kept_want.data);
+    for (int i = 0; i < CASE_INPUTS; i++) free(in[i].data), free(want[i].data), free(main_grad[i].data);
+}
+
+static void ops_are_those_of_pytorch(void **state) {
+    const Oracle *o = *state;
+    int checked[FAMILY_COUNT] = {0};
+    const char *name;
+    json_t *attributes;
+    json_object_foreach(o->cases, name, attributes) {
+        const char *op = json_string_value(json_object_get(attributes, "op"));
+        for (int i = 0; i < FAMILY_COUNT; i++)
+            if (!strcmp(FAMILIES[i].op, op)) check_case(o, &FAMILIES[i], name, attributes), checked[i]++;
+    }
+    for (int i = 0; i < FAMILY_COUNT; i++) assert_true(checked[i] > 0);
+}
+
+/* ---- optimizers: three steps with their state ---- */
+
+static const double *step_of(const Tensor *history, int step) {
+    return (const double *)history->data + step * history->stride[0];
+}
+
+static void check_state(const char *name, const char *what, const double *got, const Tensor *history,
+                        int step) {
+    Tensor want = tensor_make((void *)step_of(history, step), F64, 1, &history->dim[1]);
+    compare(name, what, got, &want, step + 1); /* one more update than before goes into every element */
+}
+
+static void check_optimizer(const Oracle *o, const char *name, const json_t *c, OpNumber op) {
+    static const char *const STATES[2][2] = {{"exp_avg", "exp_avg_sq"}, {"momentum", NULL}};
+    Tensor p = load(o, name, "in", "param"), grads = load(o, name, "in", "grad"),
+           history = load(o, name, "out", "param"), want[2] = {{0}}, buffer[2];
+    for (int i = 0; i < 2; i++) {
+        const char *which = STATES[op == OP_sgd][i];
+        buffer[i] = tensor_new(F64, 1, p.dim);
+        if (which) want[i] = load(o, name, "out", which);
+    }
+    Device *d = device_cpu(1);
+    for (int step = 0; step < STEPS; step++) {
+        const double lr = json_number_value(json_array_get(json_object_get(c, "lr"), (size_t)step));
+        const AdamAttr adam = {.lr = lr,
+                               .beta1 = number(c, "beta1"),
+                               .beta2 = number(c, "beta2"),
+                               .eps = number(c, "eps"),
+                               .weight_decay = number(c, "weight_decay"),
+                               .correction1 = 1 - pow(number(c, "beta1"), step + 1),
+                               .correction2 = 1 - pow(number(c, "beta2"), step + 1),
+                               .grad_scale = 1};
+        const SgdAttr sgd = {.lr = lr,
+                             .momentum = number(c, "momentum"),
+                             .weight_decay = number(c, "weight_decay"),
+                             .grad_scale = 1};
+        Tensor grad = tensor_make((void *)step_of(&grads, step), F64, 1, p.dim);
+        call_run(&OPS[op], &(Call){.in = {&grad},
+                                   .out = {&p, &buffer[0], op == OP_adamw ? &buffer[1] : NULL},
+                                   .attr = op == OP_adamw ? (const void *)&adam : &sgd,
+                                   .device = d});
+        check_state(name, "param", p.data, &history, step);
+        for (int i = 0; i < 2; i++)
+            if (want[i].data) check_state(name, STATES[op == OP_sgd][i], buffer[i].data, &want[i], step);
+    }
+    device_free(d);
+    free(p.data), free(grads.data), free(history.data);
+    for (int i = 0; i < 2; i++) free(want[i].data), free(buffer[i].data);
+}
+
+static void optimizers_are_those_of_pytorch(void **state) {
+    const Oracle *o = *state;
+    int checked = 0;
+    const char *name;
+    json_t *attributes;
+    json_object_foreach(o->cases, name, attributes) {
+        const char *op = json_string_value(json_object_get(attributes, "op"));
+        if (!strcmp(op, "adamw")) check_optimizer(o, name, attributes, OP_adamw), checked |= 1;
+        if (!strcmp(op, "sgd")) check_optimizer(o, name, attributes, OP_sgd), checked |= 2;
+    }
+    assert_int_equal(checked, 3);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ops_are_those_of_pytorch),
+        cmocka_unit_test(optimizers_are_those_of_pytorch),
+    };
+    return cmocka_run_group_tests(tests, oracle_open, oracle_close);
+}
