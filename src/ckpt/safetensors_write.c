@@ -15,10 +15,14 @@ typedef struct Place {
     int64_t index;
 } Place;
 
-static int by_width(const void *a, const void *b) {
+/* Widest first, so that everything is aligned; among equals the library's order. */
+static const unsigned char RANK[DTYPES] = {
+    [I64] = 0, [F64] = 1, [F32] = 2, [I32] = 3, [BF16] = 4, [F16] = 5, [U8] = 6};
+
+static int in_file_order(const void *a, const void *b) {
     const SafeTensor *x = ((const Place *)a)->tensor, *y = ((const Place *)b)->tensor;
-    size_t wx = dtype_size((DType)x->tensor.dtype), wy = dtype_size((DType)y->tensor.dtype);
-    return wx != wy ? (wx > wy ? -1 : 1) : strcmp(x->name, y->name);
+    int order = RANK[x->tensor.dtype] - RANK[y->tensor.dtype];
+    return order ? order : strcmp(x->name, y->name);
 }
 
 static void add_text(Str *out, const char *text) {
@@ -55,7 +59,7 @@ Err safetensors_write(const char *path, const SafeTensor *tensors, int64_t count
                       int64_t num_metadata, SafeBytesFn *bytes, void *arg) {
     Place *places = mem_zero((size_t)count + 1, sizeof *places);
     for (int64_t i = 0; i < count; i++) places[i] = (Place){&tensors[i], i};
-    qsort(places, (size_t)count, sizeof *places, by_width);
+    qsort(places, (size_t)count, sizeof *places, in_file_order);
     Str header = {0};
     str_puts(&header, "{");
     if (num_metadata) add_metadata(&header, metadata, num_metadata);

@@ -300,6 +300,7 @@ static void every_flipped_manifest_byte_is_found(void **unused) {
     refill(&f, 90);
     for (size_t i = 0; i < good.len; i += 1 + i / 200) {
         good.s[i] ^= 4;
+        unlink(path);
         FILE *file = fopen(path, "wb");
         fwrite(good.s, 1, good.len, file), fclose(file);
         assert_err(load(&f, -1), "manifest.json' is damaged", "no other sound checkpoint");

@@ -1,0 +1,172 @@
+#include "ckpt/hf_config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *type, *architecture, *eps;
+} TYPES[] = {
+    {"gpt2", "GPT2LMHeadModel", "layer_norm_epsilon"}, {"llama", "LlamaForCausalLM", "rms_norm_eps"},
+    {"mistral", "MistralForCausalLM", "rms_norm_eps"}, {"qwen2", "Qwen2ForCausalLM", "rms_norm_eps"},
+    {"qwen3", "Qwen3ForCausalLM", "rms_norm_eps"},     {"stablelm", "StableLmForCausalLM", "layer_norm_eps"},
+    {"nemotron", "NemotronForCausalLM", "norm_eps"},
+};
+typedef enum Type { GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, STABLELM, NEMOTRON, NO_TYPE } Type;
+
+static int64_t count_windowed(const Config *c, const Derived *d) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->num_layers; i++) n += d->layer_windowed[i] && d->window_left >= 0;
+    return n;
+}
+
+static Type choose(const Config *c, const Derived *d) {
+    const int64_t windowed = count_windowed(c, d);
+    const bool rms = c->normalization == NORM_RMS, one_plus = c->apply_layernorm_1p,
+               bias = c->add_bias_linear;
+    const bool even_heads = d->kv_channels * c->num_attention_heads == c->hidden_size,
+               gated = d->activation == MLP_SWIGLU;
+    if (windowed && d->window_right != 0) return NO_TYPE;
+    if (c->position_embedding_type == POSITION_LEARNED) {
+        bool plain = !rms && bias && !one_plus && !c->qk_layernorm && !gated && !windowed;
+        return plain && even_heads && d->num_query_groups == c->num_attention_heads ? GPT2 : NO_TYPE;
+    }
+    const bool interpolated = f64_is_set(c->rotary_seq_len_interpolation_factor);
+    if (c->position_embedding_type != POSITION_ROPE || c->rotary_interleaved ||
+        (interpolated && c->use_rope_scaling))
+        return NO_TYPE;
+    if (rms) {
+        if (one_plus || !gated || c->rotary_percent != 1) return NO_TYPE;
+        if (c->qk_layernorm) return bias || c->add_qkv_bias ? NO_TYPE : QWEN3;
+        if (!bias && c->add_qkv_bias) return QWEN2;
+        if (!windowed) return LLAMA;
+        return windowed == c->num_layers && !bias ? MISTRAL : NO_TYPE;
+    }
+    if (c->qk_layernorm || windowed) return NO_TYPE;
+    if (gated) return one_plus || bias || !even_heads ? NO_TYPE : STABLELM;
+    return one_plus && d->activation == MLP_SQUARED_RELU && (bias || !c->add_qkv_bias) ? NEMOTRON : NO_TYPE;
+}
+
+/* ---- text ---- */
+
+static void put(Str *out, const char *key, const char *value) {
+    str_printf(out, ",\n  \"%s\": %s", key, value);
+}
+static void put_size(Str *out, const char *key, int64_t v) {
+    str_printf(out, ",\n  \"%s\": %lld", key, (long long)v);
+}
+static void put_flag(Str *out, const char *key, bool v) { put(out, key, v ? "true" : "false"); }
+
+/* The shortest decimal that reads back as the same double, with a point or exponent. */
+static const char *real(double v, char text[40]) {
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, 40, "%.*g", digits, v);
+        if (strtod(text, NULL) == v) break;
+    }
+    return strpbrk(text, ".e") ? text : strcat(text, ".0");
+}
+
+static void put_real(Str *out, const char *key, double v) { put(out, key, real(v, (char[40]){0})); }
+
+static const char *const ACTIVATIONS[] = {[MLP_GELU_TANH] = "\"gelu_new\"",
+                                          [MLP_GELU_ERF] = "\"gelu\"",
+                                          [MLP_QUICK_GELU] = "\"quick_gelu\"",
+                                          [MLP_SQUARED_RELU] = "\"relu2\"",
+                                          [MLP_SWIGLU] = "\"silu\""};
+
+static void put_gpt2(const Config *c, const Derived *d, Str *out) {
+    put_size(out, "n_layer", c->num_layers);
+    put_size(out, "n_embd", c->hidden_size);
+    put_size(out, "n_head", c->num_attention_heads);
+    put_size(out, "n_inner", d->ffn_hidden_size);
+    put_size(out, "n_positions", d->max_position_embeddings);
+    put(out, "activation_function", ACTIVATIONS[d->activation]);
+    put_real(out, "embd_pdrop", c->hidden_dropout);
+    put_real(out, "resid_pdrop", c->hidden_dropout);
+    put_real(out, "attn_pdrop", c->attention_dropout);
+}
+
+/* The spelling that old and new transformers read. */
+static void put_rope(const Config *c, Str *out) {
+    char a[40], b[40], factor[40];
+    put_real(out, "rope_theta", c->rotary_base);
+    put_real(out, "partial_rotary_factor", c->rotary_percent);
+    if (c->use_rope_scaling)
+        str_printf(
+            out,
+            ",\n  \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": %s, \"low_freq_factor\": %s, "
+            "\"high_freq_factor\": %s, \"original_max_position_embeddings\": %lld}",
+            real(c->rope_scaling_factor, factor), real(c->rope_scaling_low_freq_factor, a),
+            real(c->rope_scaling_high_freq_factor, b),
+            (long long)c->rope_scaling_original_max_position_embeddings);
+    else if (f64_is_set(c->rotary_seq_len_interpolation_factor))
+        str_printf(out, ",\n  \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": %s}",
+                   real(c->rotary_seq_len_interpolation_factor, factor));
+    else
+        put(out, "rope_scaling", "null");
+}
+
+/* Hugging Face counts the token itself, Megatron-LM the tokens before it. */
+static void put_window(const Config *c, const Derived *d, Type type, Str *out) {
+    int64_t windowed = count_windowed(c, d), full = 0;
+    if (windowed)
+        put_size(out, "sliding_window", d->window_left + 1);
+    else
+        put(out, "sliding_window", "null");
+    if (type == MISTRAL) return;
+    put_flag(out, "use_sliding_window", windowed > 0);
+    if (!windowed) return;
+    while (!d->layer_windowed[full]) full++;
+    put_size(out, "max_window_layers", full);
+    str_puts(out, ",\n  \"layer_types\": [");
+    for (int64_t i = 0; i < c->num_layers; i++)
+        str_printf(out, "%s\"%s\"", i ? ", " : "",
+                   d->layer_windowed[i] ? "sliding_attention" : "full_attention");
+    str_puts(out, "]");
+}
+
+static void put_llama(const Config *c, const Derived *d, Type type, Str *out) {
+    put_size(out, "num_hidden_layers", c->num_layers);
+    put_size(out, "hidden_size", c->hidden_size);
+    put_size(out, "intermediate_size", d->ffn_hidden_size);
+    put_size(out, "num_attention_heads", c->num_attention_heads);
+    put_size(out, "num_key_value_heads", d->num_query_groups);
+    put_size(out, "head_dim", d->kv_channels);
+    put_size(out, "max_position_embeddings", d->max_position_embeddings);
+    put(out, "hidden_act", ACTIVATIONS[d->activation]);
+    put_rope(c, out);
+    put_real(out, "attention_dropout", c->attention_dropout);
+    if (type == STABLELM) {
+        put_flag(out, "use_qkv_bias", c->add_qkv_bias);
+        put_real(out, "hidden_dropout", c->hidden_dropout);
+    }
+    if (type == LLAMA || type == NEMOTRON || type == QWEN3)
+        put_flag(out, "attention_bias", c->add_bias_linear);
+    if (type == LLAMA || type == NEMOTRON) put_flag(out, "mlp_bias", c->add_bias_linear);
+    if (type == MISTRAL || type == QWEN2 || type == QWEN3) put_window(c, d, type, out);
+}
+
+Err hf_config_export(const Config *c, const Derived *d, DType dtype, Str *out, HfFamily *family) {
+    static const char *const torch_names[DTYPES] = {
+        [F64] = "float64", [F32] = "float32", [BF16] = "bfloat16", [F16] = "float16"};
+    const Type type = choose(c, d);
+    if (type == NO_TYPE)
+        return err_user(
+            "none of Hugging Face's gpt2, llama, mistral, qwen2, qwen3, stablelm and nemotron models has "
+            "this "
+            "combination of position embedding, norm, activation, biases and window; it cannot be exported");
+    *family = type == GPT2 ? HF_GPT2 : HF_LLAMA;
+    str_printf(out, "{\n  \"model_type\": \"%s\",\n  \"architectures\": [\"%s\"],\n  \"torch_dtype\": \"%s\"",
+               TYPES[type].type, TYPES[type].architecture, torch_names[dtype]);
+    put_size(out, "vocab_size", d->vocab_size);
+    put_real(out, TYPES[type].eps, c->norm_epsilon);
+    put_flag(out, "tie_word_embeddings", !c->untie_embeddings_and_output_weights);
+    if (type == GPT2)
+        put_gpt2(c, d, out);
+    else
+        put_llama(c, d, type, out);
+    put(out, "bos_token_id", "null");
+    put(out, "eos_token_id", "null");
+    str_puts(out, "\n}\n");
+    return ERR_OK;
+}
