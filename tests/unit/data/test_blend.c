@@ -77,6 +77,8 @@ static void indices_equal_helpers_cpp(void **state) {
     assert_memory_equal(sample, SAMPLES, sizeof sample);
     blend_indices((const double[]){.5, .3, .2}, 3, 10, dataset, sample);
     assert_memory_equal(dataset, THREE, sizeof dataset);
+    blend_indices((const double[]){.25, .25, .25, .25}, 4, 10, dataset, sample);
+    for (int i = 0; i < 10; i++) assert_int_equal(dataset[i], i % 4); /* the first of equals */
 }
 
 static void exhaustive_indices_draw_every_sample_once(void **state) {
@@ -87,6 +89,10 @@ static void exhaustive_indices_draw_every_sample_once(void **state) {
     blend_indices_exhaustive(sizes, 4, dataset, sample);
     for (int i = 0; i < 10; i++) assert_int_equal(sample[i], drawn[dataset[i]]++);
     assert_memory_equal(drawn, sizes, sizeof sizes);
+
+    static const int16_t HELPERS[] = {0, 2, 1, 0, 2, 0, 1, 2, 0}; /* helpers.cpp for the sizes 4, 2, 3 */
+    blend_indices_exhaustive((const int64_t[]){4, 2, 3}, 3, dataset, sample);
+    assert_memory_equal(dataset, HELPERS, sizeof HELPERS);
 }
 
 /* int(math.ceil(math.ceil(size * w) * 1.005)) */

@@ -138,6 +138,7 @@ static void prefetch_keeps_the_order(void **state) {
             assert_ok(prefetch_next(p, &batch));
             assert_non_null(batch);
             assert_int_equal(batch->b, count);
+            usleep(1000); /* time enough for a reader that would write into the batch in use */
             assert_ok(data_batch(train, indices, count, &expected));
             assert_memory_equal(batch->indices, indices, (size_t)count * sizeof *indices);
             assert_memory_equal(batch->tokens, expected.tokens, (size_t)count * 6 * sizeof(int64_t));
