@@ -10,7 +10,9 @@
 #include "unit/cmocka_all.h"
 #include "unit/ops/case.h"
 
-enum { GUARD_BYTES = 64, GUARD = 0xFF }; /* as floats the guard pattern is NaN: what is not written shows */
+/* UNSET is NaN in any float type: an element that is not written, or read where there is none, shows. Around
+ * outputs stands another pattern, which no arithmetic on NaN yields. */
+enum { GUARD_BYTES = 64, UNSET = 0xFF, GUARD = 0xA5 };
 
 typedef struct Guarded {
     Tensor t;
@@ -23,7 +25,7 @@ static inline size_t element_byte(const Tensor *t, int64_t row, int64_t column) 
     return (size_t)(tensor_row_offset(t, row) + column) * dtype_size((DType)t->dtype);
 }
 
-static inline Guarded guarded_like(const Tensor *t) {
+static inline Guarded guarded_like(const Tensor *t, bool is_output) {
     Guarded g = {.t = *t};
     const size_t size = dtype_size((DType)t->dtype);
     size_t span = 1;
@@ -32,10 +34,13 @@ static inline Guarded guarded_like(const Tensor *t) {
     g.block = mem_aligned(g.bytes + GUARD_BYTES);
     g.before = mem_alloc(g.bytes);
     g.owned = mem_zero(g.bytes, 1);
-    memset(g.block, GUARD, g.bytes);
+    memset(g.block, is_output ? GUARD : UNSET, g.bytes);
     g.t.data = g.block + GUARD_BYTES + size; /* aligned to its element only */
-    for (int64_t r = 0, n = tensor_rows(t); r < n; r++)
-        memset(g.owned + GUARD_BYTES + size + element_byte(t, r, 0), true, (size_t)tensor_width(t) * size);
+    for (int64_t r = 0, n = tensor_rows(t); r < n; r++) {
+        const size_t at = GUARD_BYTES + size + element_byte(t, r, 0), row = (size_t)tensor_width(t) * size;
+        memset(g.owned + at, true, row);
+        memset(g.block + at, UNSET, row);
+    }
     return g;
 }
 
@@ -100,7 +105,7 @@ static inline void replay_open(Replay *r, const OpDef *op, const Call *c, bool a
     *r = (Replay){.call = *c};
     for (int i = 0; i < CALL_IN; i++) {
         if (!c->in[i]) continue;
-        r->in[i] = guarded_like(c->in[i]);
+        r->in[i] = guarded_like(c->in[i], false);
         r->call.in[i] = &r->in[i].t;
         copy_elements(&r->in[i].t, c->in[i]);
         for (int j = 0; j < CALL_OUT; j++)
@@ -110,7 +115,7 @@ static inline void replay_open(Replay *r, const OpDef *op, const Call *c, bool a
     }
     for (int j = 0; j < CALL_OUT; j++) {
         if (!c->out[j]) continue;
-        r->out[j] = guarded_like(c->out[j]);
+        r->out[j] = guarded_like(c->out[j], true);
         r->call.out[j] = &r->out[j].t;
         r->out[j].t.flags &= (uint8_t)~TENSOR_ACCUM;
         if (accumulate && op_accumulates(op, j)) {
