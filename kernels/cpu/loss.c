@@ -3,14 +3,20 @@
  * Written: loss, lse, dlogits, sums. */
 #include "kernels/cpu/vector_math.h"
 
-/* A sum over a row is this many interleaved sums, added up at the end: vectors, and one order on any
- * machine. */
+/* A reduction over a row is this many interleaved ones, put together at the end: vectors, and one order on
+ * any machine. */
 enum { PARTS = 64 };
 
+static real larger(real a, real b) { return a > b ? a : b; }
+
 static real row_max(const real *x, int64_t n) {
-    real max = x[0];
-#pragma omp simd reduction(max : max)
-    for (int64_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+    real part[PARTS], max = x[0];
+    int64_t i = 0;
+    for (int l = 0; l < PARTS; l++) part[l] = max;
+    for (; i + PARTS <= n; i += PARTS)
+        for (int l = 0; l < PARTS; l++) part[l] = larger(x[i + l], part[l]);
+    for (; i < n; i++) max = larger(x[i], max);
+    for (int l = 0; l < PARTS; l++) max = larger(part[l], max);
     return max;
 }
 
@@ -18,7 +24,6 @@ static real sum_exp(const real *x, int64_t n, real max) {
     real part[PARTS] = {0}, sum = 0;
     int64_t i = 0;
     for (; i + PARTS <= n; i += PARTS)
-#pragma omp simd
         for (int l = 0; l < PARTS; l++) part[l] += vector_exp(x[i + l] - max);
     for (int l = 0; l < n - i; l++) part[l] += vector_exp(x[i + l] - max);
     for (int l = 0; l < PARTS; l++) sum += part[l];
