@@ -73,10 +73,10 @@ Tensor *gpt_loss(Tape *t, const Gpt *m, const ModelInput *input, Tensor *labels_
 
 /* ---- construction ---- */
 
+/* Derived never says MLP_GELU: it has decided between the two forms. */
 static const Activation ACTIVATION[] = {
-    [MLP_GELU] = ACT_GELU_TANH,        [MLP_GELU_ERF] = ACT_GELU_ERF,
-    [MLP_QUICK_GELU] = ACT_QUICK_GELU, [MLP_SQUARED_RELU] = ACT_SQUARED_RELU,
-    [MLP_SWIGLU] = ACT_SWIGLU,
+    [MLP_GELU_TANH] = ACT_GELU_TANH,       [MLP_GELU_ERF] = ACT_GELU_ERF, [MLP_QUICK_GELU] = ACT_QUICK_GELU,
+    [MLP_SQUARED_RELU] = ACT_SQUARED_RELU, [MLP_SWIGLU] = ACT_SWIGLU,
 };
 
 static Param *embedding_new(const Gpt *m, const char *name, int64_t rows, int64_t padded, int tp_split) {

@@ -17,7 +17,8 @@ void scaler_update(Scaler *s, bool found_inf) {
     if (!s->dynamic) return;
     if (found_inf) {
         s->growth_tracker = 0;
-        if (--s->hysteresis_tracker <= 0) s->scale = fmax(s->scale * 0.5, s->min_scale);
+        if (s->hysteresis_tracker > 0) s->hysteresis_tracker--;
+        if (s->hysteresis_tracker == 0) s->scale = fmax(s->scale * 0.5, s->min_scale);
     } else if (++s->growth_tracker == s->window) {
         s->growth_tracker = 0;
         s->hysteresis_tracker = s->hysteresis;

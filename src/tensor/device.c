@@ -80,14 +80,15 @@ struct Space {
     size_t n_holes, cap_holes;
 };
 
-enum { UNPLANNED_SHIFT = 38 };
+/* Address space, not memory: 256 GiB where it is mapped, without end where it is only counted. */
+static size_t unplanned(const Device *d) { return (size_t)1 << (d->kind == DEVICE_NULL ? 60 : 38); }
 
 Space *space_new(Device *d, const char *name, size_t capacity) {
     Space *s = mem_zero(1, sizeof *s);
     s->device = d;
     s->name = name;
-    s->capacity = capacity == SPACE_UNPLANNED ? (size_t)1 << UNPLANNED_SHIFT
-                                              : (capacity + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
+    s->capacity =
+        capacity == SPACE_UNPLANNED ? unplanned(d) : (capacity + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
     s->base = device_alloc(d, s->capacity, name);
     space_reset(s);
     return s;

@@ -31,30 +31,47 @@ typedef struct Loop {
 
 /* ---- signals ---- */
 
-static void catch_signals(Loop *l) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    if (l->config->exit_signal_handler) sigaddset(&set, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread starts: they inherit it */
-    l->signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+/* Threads that libraries started before main (BLAS) do not inherit the mask: one that gets the signal blocks
+ * it for itself and sends it on, until only the descriptor can take it. */
+static void pass_on(int number, siginfo_t *info, void *context) {
+    (void)info;
+    sigaddset(&((ucontext_t *)context)->uc_sigmask, number);
+    kill(getpid(), number);
 }
 
-static void release_signals(Loop *l) {
-    if (l->signals < 0) return;
+static sigset_t handled_signals(const Config *c) {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
+    if (c->exit_signal_handler) sigaddset(&set, SIGTERM);
+    return set;
+}
+
+static void catch_signals(Loop *l) {
+    sigset_t set = handled_signals(l->config);
+    struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
+    pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread of ours starts: they inherit it */
+    l->signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    for (int i = 1; i < NSIG; i++)
+        if (sigismember(&set, i) == 1) sigaction(i, &action, NULL);
+}
+
+/* From here on a signal kills. */
+static void release_signals(Loop *l) {
+    if (l->signals < 0) return;
+    sigset_t set = handled_signals(l->config);
+    for (int i = 1; i < NSIG; i++)
+        if (sigismember(&set, i) == 1) signal(i, SIG_DFL);
     close(l->signals);
     l->signals = -1;
-    pthread_sigmask(SIG_UNBLOCK, &set, NULL); /* the next one kills */
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 }
 
 static bool signal_arrived(Loop *l) {
     struct signalfd_siginfo info;
     if (l->signals < 0 || read(l->signals, &info, sizeof info) != sizeof info) return false;
     printf("received %s: stopping after this step\n", info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
+    release_signals(l);
     return true;
 }
 

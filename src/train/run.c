@@ -81,7 +81,6 @@ static Run *assemble(const Config *c, const Derived *d, Device *device, size_t s
         .device = device,
         .dtype = storage_type(c),
         .training = true,
-        .batch_invariant = c->batch_invariant_mode,
         .seed = (uint64_t)c->seed,
     };
     r->model = gpt_new(c, d);
@@ -153,14 +152,32 @@ StepReport run_begin(Run *r) {
     return (StepReport){.loss_scale = r->scaler.scale};
 }
 
+/* Samples [first, first + n) of a batch. */
+static Batch rows_of(const Batch *b, int64_t first, int64_t n) {
+    int64_t at = first * b->s;
+    return (Batch){n,
+                   b->s,
+                   b->tokens + at,
+                   b->labels + at,
+                   b->position_ids + at,
+                   b->loss_mask + at,
+                   b->document_start + at,
+                   b->indices + first};
+}
+
 void run_microbatch(Run *r, const Batch *b, int64_t n, StepReport *report) {
     bool per_token = r->config->calculate_per_token_loss;
     double tokens = mask_sum(b), scale = r->scaler.scale;
-    r->context.first_sample = r->consumed_samples + report->samples;
     /* Megatron-LM: the mean of the microbatches' means, unless --calculate-per-token-loss. */
-    micro_step(r, b, per_token ? scale : scale / (fmax(tokens, 1) * (double)n), &report->loss_sum);
+    double weight = per_token ? scale : scale / (fmax(tokens, 1) * (double)n);
+    /* --batch-invariant-mode: each sample by itself, so that no sum knows how samples were grouped. */
+    int64_t together = r->config->batch_invariant_mode ? 1 : b->b;
+    for (int64_t first = 0; first < b->b; first += together, report->samples += together) {
+        Batch part = rows_of(b, first, together);
+        r->context.first_sample = r->consumed_samples + report->samples;
+        micro_step(r, &part, weight, &report->loss_sum);
+    }
     report->tokens += tokens;
-    report->samples += b->b;
     report->loss = report->loss_sum / fmax(report->tokens, 1);
     report->loss_is_nan = isnan(report->loss);
     report->grad_scale = (per_token ? 1 / fmax(report->tokens, 1) : 1) / scale;

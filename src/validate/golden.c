@@ -10,6 +10,19 @@
 
 static char *path_of(const char *dir, const char *file) { return mem_printf("%s/%s", dir, file); }
 
+/* The files that every case has. */
+static Err check_files(const char *dir) {
+    static const char *const FILES[] = {"run.conf", "curve.json", "init.safetensors", "batches.safetensors",
+                                        "oracle.safetensors"};
+    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
+        char *path = path_of(dir, FILES[i]);
+        bool there = file_exists(path);
+        free(path);
+        if (!there) return err_user("'%s' is not a golden case: it has no %s", dir, FILES[i]);
+    }
+    return ERR_OK;
+}
+
 static Err open_tensors(const char *dir, const char *file, Safetensors **out) {
     char *path = path_of(dir, file);
     Err e = safetensors_open(path, out);
@@ -69,8 +82,7 @@ static Err read_batches(Golden *g, const char *path) {
 
 Err golden_open(const char *dir, Golden **out) {
     *out = NULL;
-    if (!file_is_dir(dir))
-        return err_user("'%s' is not a folder; a golden case is one (run.conf, init.safetensors, ...)", dir);
+    ERR_RETURN(check_files(dir));
     Golden *g = mem_zero(1, sizeof *g);
     size_t end = strlen(dir);
     while (end > 1 && dir[end - 1] == '/') end--;

@@ -1,0 +1,79 @@
+"""Runs the program on a small corpus and compares what it leaves behind. Standard library only."""
+import atexit
+import filecmp
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = sys.argv[1] if len(sys.argv) > 1 else "build/cpu/isotron"
+WORK = pathlib.Path(tempfile.mkdtemp(prefix="isotron-functional-"))
+atexit.register(shutil.rmtree, WORK, ignore_errors=True)
+
+TOKENIZER = ["--tokenizer-type", "ByteLevelTokenizer"]
+# Small, but with everything that could break determinism: dropout, GQA, several microbatches, a ragged last epoch.
+CONF = """
+num-layers = 2
+hidden-size = 48
+num-attention-heads = 4
+group-query-attention = true
+num-query-groups = 2
+seq-length = 32
+position-embedding-type = rope
+normalization = RMSNorm
+swiglu = true
+hidden-dropout = 0.1
+attention-dropout = 0.1
+micro-batch-size = 2
+global-batch-size = 8
+lr = 3e-3
+lr-warmup-iters = 2
+lr-decay-style = cosine
+train-iters = 12
+log-interval = 1
+eval-iters = 0
+save-interval = 1000
+tokenizer-type = ByteLevelTokenizer
+"""
+BASE = ["pretrain", "--config", WORK / "run.conf"]  # options on the line override the file
+
+
+def isotron(*words, expect=0):
+    """Runs the program; a different exit status than `expect` fails the test with the program's output."""
+    done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, errors="replace")
+    if done.returncode != expect:
+        sys.exit(f"exit status {done.returncode}, not {expect}: {' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def corpus():
+    """A dataset of this repository's own pages; about three epochs of the training above."""
+    text = "".join(p.read_text() for p in sorted((ROOT / "docs").glob("*.md")))[:3000]
+    (WORK / "corpus.txt").write_text(text)
+    isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "corpus",
+            "--append-eod", *TOKENIZER)
+    (WORK / "run.conf").write_text(CONF)
+    return ["--data-path", WORK / "corpus_text_document", "--split", "100,0,0"]
+
+
+def pretrain(data, save, *options, expect=0):
+    return isotron(*BASE, *data, "--save", save, *options, expect=expect)
+
+
+def shards(folder, iteration):
+    return sorted((folder / f"iter_{iteration:07}").glob("shard_*.bin"))
+
+
+def assert_same_bytes(a, b, iteration, claim):
+    """Parameters and optimizer state of two checkpoints, bit for bit."""
+    pairs = list(zip(shards(a, iteration), shards(b, iteration), strict=True))
+    assert pairs, f"no checkpoint of iteration {iteration} in {a}"
+    for x, y in pairs:
+        assert filecmp.cmp(x, y, shallow=False), f"{claim}: iteration {iteration} differs in {x.name}"
+
+
+def losses(path):
+    return {r["iteration"]: r["lm_loss"] for r in map(json.loads, open(path))}

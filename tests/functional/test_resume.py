@@ -1,0 +1,17 @@
+"""A run that is resumed at any step is bit for bit the run that was never stopped: parameters, optimizer state and losses,
+with dropout, in the middle of an epoch, in every lane, and after a loss-scale change."""
+from harness import *
+
+data = corpus()
+for lane, extra in {"fp64": [], "fp32": [], "bf16": [], "fp16": ["--initial-loss-scale", 2**24, "--loss-scale-window", 3]}.items():
+    options = ["--lane", lane, *extra]
+    straight = WORK / f"straight-{lane}"
+    pretrain(data, straight, *options, "--save-interval", 1, "--log-jsonl", WORK / f"{lane}.jsonl")
+    expected = losses(WORK / f"{lane}.jsonl")
+    for k in (1, 5, 11) if lane != "fp64" else range(1, 12):
+        resumed, log = WORK / f"resumed-{lane}-{k}", WORK / f"{lane}-{k}.jsonl"
+        pretrain(data, resumed, *options, "--load", straight, "--ckpt-step", k, "--log-jsonl", log)
+        assert_same_bytes(straight, resumed, 12, f"{lane}, resumed at {k}")
+        got = losses(log)
+        assert got == {i: expected[i] for i in range(k + 1, 13)}, f"{lane}, resumed at {k}: the losses differ"
+    print(f"{lane}: resumed = straight")

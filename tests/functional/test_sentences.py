@@ -1,0 +1,36 @@
+"""Bad input of every kind ends with a sentence that names it and a non-zero status; nothing is overwritten."""
+from harness import *
+
+data = corpus()
+saved = WORK / "saved"
+pretrain(data, saved)
+
+
+def refuses(status, *parts, words):
+    out = isotron(*words, expect=status)
+    for part in parts:
+        assert part in out, f"'{part}' is missing in: {out}"
+
+
+refuses(2, "hiden-size", "hidden-size", words=["pretrain", "--hiden-size", 64])
+refuses(2, "--num-attention-heads", "--seq-length", "--lr", words=["pretrain", "--hidden-size", 64, "--num-layers", 2])
+refuses(2, "nothing.idx", words=[*BASE, "--data-path", WORK / "nothing"])
+refuses(2, "pretrian", "pretrain", words=["pretrian"])
+refuses(2, "num_layers is 3 here and 2 there", words=[*BASE, *data, "--num-layers", 3, "--load", saved])
+refuses(2, "holds no checkpoint", words=[*BASE, *data, "--load", WORK / "none", "--exit-on-missing-checkpoint"])
+refuses(2, "golden case", words=["parity", WORK])
+refuses(2, "memory", words=[*BASE, *data, "--num-layers", 96, "--hidden-size", 12288, "--seq-length", 2048])
+refuses(2, "--vocab-size of at least 256", words=[*BASE, *data, "--vocab-size", 40])
+
+flipped = WORK / "flipped"
+shutil.copytree(saved, flipped)
+shard = shards(flipped, 12)[0]
+bytes_ = bytearray(shard.read_bytes())
+bytes_[len(bytes_) // 2] ^= 1
+shard.write_bytes(bytes_)
+refuses(2, "shard_00000.bin", words=[*BASE, *data, "--load", flipped])
+
+nan = isotron(*BASE, *data, "--lr", 1e6, "--clip-grad", 0, "--train-iters", 30, "--save", WORK / "nan", expect=1)
+assert "not finite" in nan, nan
+refuses(2, "positions", words=["generate", "--load", saved, *TOKENIZER, "--prompt", "x" * 40])
+refuses(2, "--prompt", words=["generate", "--load", saved, *TOKENIZER])
