@@ -128,7 +128,11 @@ static Err read_round(Run *run, bool *more) {
 }
 
 static Err write_record(Run *run, const Record *r) {
-    if (r->err) return err_user("line %" PRId64 " of '%s': %s", r->line, r->path, r->err->msg);
+    if (r->err) {
+        Err e = err_user("line %" PRId64 " of '%s': %s", r->line, r->path, r->err->msg);
+        e.code = r->err->code;
+        return e;
+    }
     for (int k = 0; k < run->num_keys; k++) {
         const Document *d = &r->documents[k];
         const int32_t *tokens = d->tokens;
