@@ -11,6 +11,7 @@
     COMMAND(preprocess, "text to tokens: JSON Lines or plain text into .bin and .idx")                       \
     COMMAND(merge, "several .bin/.idx datasets into one")                                                    \
     COMMAND(generate, "continue prompts with a trained model")                                               \
+    COMMAND(convert, "checkpoints from and to Hugging Face's safetensors")                                   \
     COMMAND(parity, "judge a run against a golden case of an independent implementation")
 
 /* Each gets the words behind its name. Sentences about usage are printed by the command; the result is the

@@ -135,56 +135,57 @@ static Err open_bytes(const char *path, const void *bytes, size_t n) {
     return e;
 }
 
+static const char *const HEADERS[][2] = {
+    {"", "not JSON"},
+    {"[]", "no JSON object"},
+    {" {\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "no JSON object"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}", "not JSON"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}} x", "not JSON"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":"
+     "[1],\"data_offsets\":[4,8]}}",
+     "unique names"},
+    {"{}", "its tensors have 0 bytes, the file has room for 8"},
+    {"{\"__metadata__\":{\"a\":1}}", "entry 'a' is no text"},
+    {"{\"__metadata__\":[]}", "__metadata__ is no object"},
+    {"{\"a\":7}", "not described by"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", "not described by"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"more\":1}}", "not described by"},
+    {"{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[8],\"data_offsets\":[0,8]}}", "dtype 'F8_E4M3'"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,2],\"data_offsets\":[0,8]}}",
+     "has 6 entries, at most 5"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", "no size"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}", "no size"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}", "is not a list"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", "needs 12 bytes"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", "no two data_offsets"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", "needs 8 bytes"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", "0 was due"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
+     "0 was due to be the first and there are 8"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", "its tensors have 4 bytes"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":"
+     "[1],\"data_offsets\":[4,8]}}",
+     "tensor 'b'"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,0]}}",
+     "larger than any memory"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[0,4611686018427387904,4],\"data_offsets\":[0,0]}}",
+     "larger than any memory"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}",
+     "larger than any memory"},
+    {"{\"a\\u0000b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "not JSON"},
+    {"{\"a\xff\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "not JSON"},
+};
+
 static void headers_are_not_trusted(void **unused) {
     (void)unused;
     char *dir = scratch_new(), *path = mem_printf("%s/x.safetensors", dir);
-    static const char *const headers[][2] = {
-        {"", "not JSON"},
-        {"[]", "no JSON object"},
-        {" {\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "no JSON object"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}", "not JSON"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}} x", "not JSON"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":"
-         "[1],\"data_offsets\":[4,8]}}",
-         "unique names"},
-        {"{}", "its tensors have 0 bytes, the file has room for 8"},
-        {"{\"__metadata__\":{\"a\":1}}", "entry 'a' is no text"},
-        {"{\"__metadata__\":[]}", "__metadata__ is no object"},
-        {"{\"a\":7}", "not described by"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", "not described by"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"more\":1}}", "not described by"},
-        {"{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[8],\"data_offsets\":[0,8]}}", "dtype 'F8_E4M3'"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,2],\"data_offsets\":[0,8]}}",
-         "has 6 entries, at most 5"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", "no size"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}", "no size"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}", "is not a list"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", "needs 12 bytes"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", "no two data_offsets"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", "needs 8 bytes"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", "0 was due"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-         "0 was due to be the first and there are 8"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", "its tensors have 4 bytes"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":"
-         "[1],\"data_offsets\":[4,8]}}",
-         "tensor 'b'"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,0]}}",
-         "larger than any memory"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[0,4611686018427387904,4],\"data_offsets\":[0,0]}}",
-         "larger than any memory"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}",
-         "larger than any memory"},
-        {"{\"a\\u0000b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "not JSON"},
-        {"{\"a\xff\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "not JSON"},
-    };
-    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+    for (size_t i = 0; i < sizeof HEADERS / sizeof *HEADERS; i++) {
         Str s = {0};
-        uint64_t n = strlen(headers[i][0]);
+        uint64_t n = strlen(HEADERS[i][0]);
         str_add(&s, &n, 8); /* little-endian, like every machine this runs on */
-        str_puts(&s, headers[i][0]);
+        str_puts(&s, HEADERS[i][0]);
         str_add(&s, "\0\0\0\0\0\0\0\0", 8);
-        assert_err(open_bytes(path, s.s, s.len), headers[i][1]);
+        assert_err(open_bytes(path, s.s, s.len), HEADERS[i][1]);
         str_free(&s);
     }
     static const struct {

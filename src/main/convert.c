@@ -1,0 +1,211 @@
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "ckpt/ckpt.h"
+#include "ckpt/hf_config.h"
+#include "main/command.h"
+#include "models/gpt.h"
+
+typedef struct Options {
+    const char *from_hf, *to_hf;
+    int dtype;
+} Options;
+
+static const char *const DTYPE_NAMES[] = {"float32", "float64", "bfloat16", "float16", NULL};
+static const DType DTYPE_VALUES[] = {F32, F64, BF16, F16};
+
+static const Arg ROWS[] = {
+    {.names = "from-hf",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, from_hf),
+     .fallback = "none",
+     .help = "Folder of a Hugging Face model: config.json and model.safetensors (or its shards)."},
+    {.names = "to-hf",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, to_hf),
+     .fallback = "none",
+     .help = "Folder that gets config.json and model.safetensors; the tokenizer's files are yours to copy."},
+    {.names = "hf-dtype",
+     .type = ARG_ENUM,
+     .offset = offsetof(Options, dtype),
+     .fallback = "float32",
+     .choices = DTYPE_NAMES,
+     .help = "How to-hf stores the weights."},
+};
+
+typedef struct Job {
+    Setup setup;
+    Options options;
+    Args args;
+} Job;
+
+static const char USAGE[] = "isotron convert --from-hf DIR --save DIR | --load DIR --to-hf DIR";
+
+static void begin(Job *j) {
+    const uint64_t groups = UINT64_C(1) << GROUP_MODEL | UINT64_C(1) << GROUP_TOKENIZER |
+                            UINT64_C(1) << GROUP_CHECKPOINT | UINT64_C(1) << GROUP_PRECISION |
+                            UINT64_C(1) << GROUP_MACHINE;
+    args_init(&j->args, j->setup.arena, USAGE, NULL);
+    args_use(&j->args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &j->options});
+    args_use(&j->args, config_table(&j->setup.config, groups));
+}
+
+/* An allocated model of the options; its device is model->device. */
+static Gpt *new_model(Setup *s, int64_t vocab_size, DType storage) {
+    config_finish(&s->config, s->arena, vocab_size, &s->derived);
+    Gpt *m = gpt_new(&s->config, &s->derived);
+    gpt_allocate(m, device_cpu((int)s->config.cpu_threads), storage, 1);
+    return m;
+}
+
+static void free_model(Gpt *m) {
+    Device *device = m->device;
+    gpt_free(m);
+    device_free(device);
+}
+
+/* ---- from Hugging Face ---- */
+
+static Err save(const Job *j, const Gpt *m) {
+    Str text = {0};
+    config_json(&j->setup.config, CLASS_ALL, &text);
+    json_t *state = json_pack("{s:o, s:I}", "config", json_loadb(text.s, text.len, 0, NULL), "vocab_size",
+                              (json_int_t)j->setup.derived.vocab_size);
+    CkptItem item = {.suffix = "", .flat = m->registry->masters, .dtype = m->registry->precise};
+    Err e = ckpt_save(j->setup.config.save, &(CkptSaveOptions){.iteration = 0}, m->registry, &item, 1, state);
+    json_decref(state);
+    str_free(&text);
+    return e;
+}
+
+static Err import_model(Job *j, const Ckpt *none) {
+    (void)none;
+    Safetensors *file;
+    ERR_RETURN(safetensors_open(j->options.from_hf, &file));
+    Gpt *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);
+    Err e = hf_import(file, m->registry);
+    if (!e.code) e = save(j, m);
+    if (!e.code)
+        printf(
+            "%lld tensors from %s saved to %s; load them with --load %s --use-checkpoint-args --finetune\n",
+            (long long)file->count, j->options.from_hf, j->setup.config.save, j->setup.config.save);
+    free_model(m);
+    safetensors_close(file);
+    return e;
+}
+
+/* The tokenizer's files, if the folder has any that we read. */
+static void add_tokenizer(const char *dir, Str *conf) {
+    char *json = mem_printf("%s/tokenizer.json", dir), *vocab = mem_printf("%s/vocab.json", dir);
+    char *merges = mem_printf("%s/merges.txt", dir);
+    if (file_exists(json))
+        str_printf(conf, "tokenizer-type = HuggingFaceTokenizer\ntokenizer-model = \"%s\"\n", json);
+    else if (file_exists(vocab) && file_exists(merges))
+        str_printf(conf, "tokenizer-type = GPT2BPETokenizer\nvocab-file = \"%s\"\nmerge-file = \"%s\"\n",
+                   vocab, merges);
+    free(json), free(vocab), free(merges);
+}
+
+/* The options of config.json, and over them those of the command line. */
+static Err read_hf_options(Job *j, int argc, char **argv) {
+    char *path = arena_printf(j->setup.arena, "%s/config.json", j->options.from_hf);
+    Str conf = {0};
+    Err e = hf_config_import(path, &conf);
+    if (!e.code) {
+        add_tokenizer(j->options.from_hf, &conf);
+        args_free(&j->args);
+        begin(j);
+        args_bytes(&j->args, path, conf.s, conf.len);
+        args_line(&j->args, argc, argv);
+        config_check(&j->setup.config, CHECK_MODEL, &j->args);
+        if (!j->setup.config.save)
+            args_problem(&j->args, "--from-hf needs --save, the folder for the checkpoint.");
+        e = args_end(&j->args);
+    }
+    str_free(&conf);
+    return e;
+}
+
+/* ---- to Hugging Face ---- */
+
+static Err export_model(const Job *j, const Gpt *m) {
+    const DType dtype = DTYPE_VALUES[j->options.dtype];
+    char *config = mem_printf("%s/config.json", j->options.to_hf),
+         *weights = mem_printf("%s/model.safetensors", j->options.to_hf);
+    HfFamily family;
+    Str json = {0};
+    Err e = hf_config_export(m->config, m->derived, dtype, &json, &family);
+    if (!e.code) e = file_mkdirs(j->options.to_hf);
+    if (!e.code) e = hf_export(m->registry, family, weights, dtype);
+    if (!e.code) e = file_write_atomic(config, json.s, json.len);
+    if (!e.code) printf("%s and %s written\n", weights, config);
+    str_free(&json);
+    free(config), free(weights);
+    return e;
+}
+
+static Err export_checkpoint(Job *j, const Ckpt *c) {
+    const Manifest *m = ckpt_manifest(c);
+    const json_t *vocab = json_object_get(m->state, "vocab_size");
+    if (!json_is_integer(vocab) || json_integer_value(vocab) < 1 || !m->count)
+        return err_user("the checkpoint in '%s' does not say its vocabulary's size; save it again",
+                        j->setup.config.load);
+    Gpt *model = new_model(&j->setup, json_integer_value(vocab), m->tensors[0].dtype == F64 ? F64 : F32);
+    CkptItem item = {
+        .suffix = "", .flat = model->registry->masters, .dtype = model->registry->precise, .convert = true};
+    Err e = ckpt_load(c, model->registry, &item, 1);
+    if (!e.code) e = export_model(j, model);
+    free_model(model);
+    return e;
+}
+
+/* The options of the checkpoint, which those of the command line must not contradict. */
+static Err read_checkpoint_options(Job *j, const Ckpt *c) {
+    Config *config = &j->setup.config;
+    char *text = json_dumps(json_object_get(ckpt_manifest(c)->state, "config"), JSON_ENCODE_ANY);
+    if (!text)
+        return err_user("the checkpoint in '%s' does not say its options; save it again", config->load);
+    Err e = config_from_json(config, j->setup.arena, text, strlen(text), CLASS_ARCH, &j->args.notes);
+    free(text);
+    if (e.code) return e;
+    config_check(config, CHECK_MODEL, &j->args);
+    return args_end(&j->args);
+}
+
+static int finish(Job *j, Err e, Err (*run)(Job *, const Ckpt *), const Ckpt *c) {
+    int status;
+    if (!command_ready(&j->args, e, &status)) return status;
+    e = run(j, c);
+    return e.code ? command_fail(e) : 0;
+}
+
+int command_convert(int argc, char **argv) {
+    Job j = {.setup = {.arena = arena_new()}};
+    begin(&j);
+    args_line(&j.args, argc, argv);
+    const Options *o = &j.options;
+    const Config *c = &j.setup.config;
+    if (!o->from_hf == !o->to_hf)
+        args_problem(&j.args, "Give one of --from-hf and --to-hf.");
+    else if (o->to_hf && !c->load)
+        args_problem(&j.args, "--to-hf needs --load, the folder of the checkpoint.");
+    Err e = args_end(&j.args);
+    int status = 0;
+    if (!e.code && !j.args.help && o->from_hf) {
+        status = finish(&j, read_hf_options(&j, argc, argv), import_model, NULL);
+    } else if (!e.code && !j.args.help) {
+        Ckpt *ckpt;
+        e = ckpt_open(c->load, i64_is_set(c->ckpt_step) ? c->ckpt_step : -1, &ckpt);
+        status =
+            e.code ? command_fail(e) : finish(&j, read_checkpoint_options(&j, ckpt), export_checkpoint, ckpt);
+        ckpt_close(ckpt);
+    } else {
+        command_ready(&j.args, e, &status);
+    }
+    args_free(&j.args);
+    setup_free(&j.setup);
+    return status;
+}
