@@ -48,19 +48,17 @@ INLINE real slope(Activation kind, real x) {
     }
 }
 
-INLINE void map(Activation kind, const real *x, real *y, int64_t n) {
-#pragma omp simd
+/* Left to the optimiser without `omp simd`, which would complain that erf does not vectorise. */
+INLINE void map(Activation kind, const real *restrict x, real *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = value(kind, x[i]);
 }
 
-INLINE void map_slope(Activation kind, const real *dy, const real *x, real *dx, int64_t n, bool add) {
-    if (add) {
-#pragma omp simd
+INLINE void map_slope(Activation kind, const real *restrict dy, const real *restrict x, real *restrict dx,
+                      int64_t n, bool add) {
+    if (add)
         for (int64_t i = 0; i < n; i++) dx[i] += dy[i] * slope(kind, x[i]);
-    } else {
-#pragma omp simd
+    else
         for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * slope(kind, x[i]);
-    }
 }
 
 static Activation kind_of(const Call *c) { return ((const ActivationAttr *)c->attr)->kind; }
