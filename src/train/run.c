@@ -103,17 +103,40 @@ static void micro_step(Run *r, const Batch *b, double scale, double *loss) {
     tape_end(r->tape);
 }
 
+/* How many of a microbatch's samples go through the model at once. --batch-invariant-mode: each by itself, so
+ * that no sum knows how samples were grouped. */
+static int64_t at_once(const Config *c, int64_t samples) { return c->batch_invariant_mode ? 1 : samples; }
+
+static void forward_only(Run *r, const Batch *b, double *loss) {
+    BatchTensors tensors;
+    batch_tensors(b, r->config->reset_attention_mask, &tensors);
+    r->context.training = false;
+    tape_begin(r->tape, false);
+    Tensor *y = gpt_loss(r->tape, r->model, &tensors.input, &tensors.labels);
+    add_loss(r, y, weights(r, b, 1), loss);
+    tape_end(r->tape);
+    r->context.training = true;
+}
+
+/* --batch-invariant-mode: each sample by itself, so that no sum knows how samples were grouped. */
+static int64_t samples_together(const Run *r, int64_t samples) {
+    return r->config->batch_invariant_mode ? 1 : samples;
+}
+
 MemoryPlan run_plan_memory(const Config *c, const Derived *d) {
     Device *null = device_null();
     Run *r = assemble(c, d, null, SPACE_UNPLANNED, SPACE_UNPLANNED);
     int64_t dummy = 0;
-    Batch b = {.b = d->micro_batch_size,
-               .s = c->seq_length,
+    Batch b = {.s = c->seq_length,
                .tokens = &dummy,
                .labels = &dummy,
-               .position_ids = &dummy};
+               .position_ids = &dummy,
+               .document_start = &dummy};
     double loss = 0;
+    b.b = samples_together(r, d->micro_batch_size);
     micro_step(r, &b, 1, &loss);
+    b.b = d->micro_batch_size;
+    forward_only(r, &b, &loss);
     MemoryPlan plan = {
         .parameters = registry_bytes(r->model->registry),
         .optimizer = optim_bytes(r->optimizer),
@@ -170,8 +193,7 @@ void run_microbatch(Run *r, const Batch *b, int64_t n, StepReport *report) {
     double tokens = mask_sum(b), scale = r->scaler.scale;
     /* Megatron-LM: the mean of the microbatches' means, unless --calculate-per-token-loss. */
     double weight = per_token ? scale : scale / (fmax(tokens, 1) * (double)n);
-    /* --batch-invariant-mode: each sample by itself, so that no sum knows how samples were grouped. */
-    int64_t together = r->config->batch_invariant_mode ? 1 : b->b;
+    int64_t together = at_once(r->config, b->b);
     for (int64_t first = 0; first < b->b; first += together, report->samples += together) {
         Batch part = rows_of(b, first, together);
         r->context.first_sample = r->consumed_samples + report->samples;
@@ -201,13 +223,6 @@ void run_update(Run *r, StepReport *report) {
 }
 
 void run_evaluate(Run *r, const Batch *b, double *loss, double *tokens) {
-    BatchTensors tensors;
-    batch_tensors(b, r->config->reset_attention_mask, &tensors);
-    r->context.training = false;
-    tape_begin(r->tape, false);
-    Tensor *y = gpt_loss(r->tape, r->model, &tensors.input, &tensors.labels);
-    add_loss(r, y, weights(r, b, 1), loss);
-    tape_end(r->tape);
-    r->context.training = true;
+    forward_only(r, b, loss);
     *tokens += mask_sum(b);
 }

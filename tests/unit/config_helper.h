@@ -25,6 +25,13 @@ static const char *const SETUP_REQUIRED[][2] = {
     {"--mock-data", NULL},
 };
 
+static inline bool setup_names(const char *text, const char *name) {
+    size_t n = strlen(name);
+    for (const char *at = text; (at = strstr(at, name)); at += n)
+        if (!at[n] || at[n] == ' ') return true;
+    return false;
+}
+
 /* Words are separated by blanks. Release with setup_free. */
 __attribute__((format(printf, 1, 2))) static inline Setup *setup_new(const char *fmt, ...) {
     enum { WORDS = 128 };
@@ -39,8 +46,8 @@ __attribute__((format(printf, 1, 2))) static inline Setup *setup_new(const char 
     va_end(list);
     for (size_t i = 0; i < sizeof SETUP_REQUIRED / sizeof *SETUP_REQUIRED; i++) {
         const char *name = SETUP_REQUIRED[i][0], *value = SETUP_REQUIRED[i][1];
-        bool samples = !strcmp(name, "--train-iters") && strstr(text, "--train-samples");
-        if (samples || strstr(text, name)) continue;
+        bool samples = !strcmp(name, "--train-iters") && setup_names(text, "--train-samples");
+        if (samples || setup_names(text, name)) continue;
         argv[argc++] = arena_printf(arena, "%s", name);
         if (value) argv[argc++] = arena_printf(arena, "%s", value);
     }

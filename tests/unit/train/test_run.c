@@ -1,0 +1,285 @@
+/* One training step at a time: memory as planned, microbatches that change nothing, steps that are skipped.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "unit/config_helper.h"
+
+#include "base/philox.h"
+#include "train/run.h"
+
+static const char GPT2[] = "--num-layers 3 --seq-length 9 --vocab-size 45 ";
+static const char LLAMA[] =
+    "--num-layers 3 --seq-length 9 --vocab-size 45 --num-attention-heads 4 --hidden-size 32 --swiglu "
+    "--group-query-attention --num-query-groups 2 --position-embedding-type rope --normalization "
+    "RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights --qk-layernorm ";
+
+/* Samples first .. first + b of an endless random text; every other label of every third sample is masked if
+ * `masked`. */
+static Batch batch_of(const Setup *s, int64_t first, int64_t b, bool masked) {
+    Batch x = batch_new(b, s->config.seq_length);
+    for (int64_t i = 0; i < b * x.s; i++) {
+        uint64_t at = (uint64_t)(first * x.s + i);
+        x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->derived.vocab_size;
+        x.labels[i] = philox_u32(3, 2, at) % (uint32_t)s->derived.vocab_size;
+        x.position_ids[i] = i % x.s;
+        x.loss_mask[i] = masked && (first + i / x.s) % 3 == 0 && i % x.s % 2 ? 0 : 1;
+    }
+    return x;
+}
+
+static Run *run_start(const Setup *s, const MemoryPlan *plan) {
+    Run *r = run_new(&s->config, &s->derived, plan);
+    registry_init(r->model->registry, r->context.seed);
+    return r;
+}
+
+/* Forward and backward of one global batch. */
+static StepReport accumulate(const Setup *s, Run *r, bool masked) {
+    int64_t micro = s->derived.micro_batch_size, n = s->derived.global_batch_size / micro;
+    StepReport report = run_begin(r);
+    for (int64_t i = 0; i < n; i++) {
+        Batch b = batch_of(s, r->consumed_samples + i * micro, micro, masked);
+        run_microbatch(r, &b, n, &report);
+        batch_free(&b);
+    }
+    return report;
+}
+
+static StepReport step(const Setup *s, Run *r, bool masked) {
+    StepReport report = accumulate(s, r, masked);
+    run_update(r, &report);
+    return report;
+}
+
+/* ---- memory ---- */
+
+static void the_plan_is_what_the_run_takes(void **state) {
+    (void)state;
+    static const char *const WORDS[] = {
+        "",
+        "--fp64 --hidden-dropout 0",
+        "--bf16 --optimizer sgd",
+        "--fp16",
+        "--attention-backend unfused",
+        "--batch-invariant-mode",
+        "--recompute-activations",
+        "--recompute-granularity selective --recompute-modules core_attn mlp",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
+        "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
+    };
+    for (size_t k = 0; k < 2 * sizeof WORDS / sizeof *WORDS; k++) {
+        Setup *s =
+            setup_new("%s %s --micro-batch-size 3 --global-batch-size 6 --make-vocab-size-divisible-by %d",
+                      k % 2 ? LLAMA : GPT2, WORDS[k / 2], k % 2 ? 1 : 128);
+        MemoryPlan plan = run_plan_memory(&s->config, &s->derived);
+        Run *r = run_start(s, &plan); /* a byte more than planned is a fault */
+        for (int i = 0; i < 2; i++) step(s, r, false);
+        Batch b = batch_of(s, 0, 3, false);
+        double loss = 0, tokens = 0;
+        run_evaluate(r, &b, &loss, &tokens); /* nor may evaluation need more */
+        batch_free(&b);
+        assert_int_equal(space_peak(r->slot), plan.slots);
+        assert_int_equal(space_peak(r->transient), plan.transient);
+        assert_int_equal(registry_bytes(r->model->registry), plan.parameters);
+        assert_int_equal(optim_bytes(r->optimizer), plan.optimizer);
+        assert_true(memory_plan_total(&plan) ==
+                    plan.parameters + plan.optimizer + plan.slots + plan.transient + plan.tables);
+        run_free(r);
+        setup_free(s);
+    }
+}
+
+static void recompute_takes_less(void **state) {
+    (void)state;
+    static const char *const LESS[] = {
+        "", "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
+        "--recompute-granularity full --recompute-method block --recompute-num-layers 4",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2"};
+    size_t before = SIZE_MAX;
+    for (int k = 0; k < 4; k++) {
+        Setup *s = setup_new("--num-layers 4 --seq-length 64 --micro-batch-size 4 %s", LESS[k]);
+        MemoryPlan plan = run_plan_memory(&s->config, &s->derived);
+        assert_true(plan.slots < before);
+        before = plan.slots;
+        setup_free(s);
+    }
+}
+
+/* ---- microbatches ---- */
+
+typedef struct Outcome {
+    double loss_sum, tokens, grad_norm;
+    char *grads, *values;
+    size_t bytes;
+} Outcome;
+
+static char *copy_of(const void *from, size_t n) { return memcpy(mem_alloc(n), from, n); }
+
+static Outcome outcome_of(const char *words, int micro, bool masked) {
+    Setup *s =
+        setup_new("%s --batch-invariant-mode --micro-batch-size %d --global-batch-size 8", words, micro);
+    Run *r = run_start(s, NULL);
+    Registry *g = r->model->registry;
+    Outcome o = {.bytes = (size_t)g->elements * dtype_size(g->precise)};
+    for (int i = 0; i < 2; i++) { /* the second step starts from updated parameters */
+        StepReport report = accumulate(s, r, masked);
+        free(o.grads);
+        o.grads = copy_of(g->grads, o.bytes);
+        run_update(r, &report);
+        o.loss_sum = report.loss_sum, o.tokens = report.tokens, o.grad_norm = report.optim.grad_norm;
+    }
+    o.values = copy_of(g->masters, o.bytes);
+    run_free(r);
+    setup_free(s);
+    return o;
+}
+
+static void expect_same(const Outcome *a, Outcome b) {
+    assert_true(a->loss_sum == b.loss_sum && a->tokens == b.tokens && a->grad_norm == b.grad_norm);
+    assert_memory_equal(a->grads, b.grads, b.bytes);
+    assert_memory_equal(a->values, b.values, b.bytes);
+    free(b.grads), free(b.values);
+}
+
+static void microbatch_size_changes_nothing(void **state) {
+    (void)state;
+    static const char *const LANES[] = {"--fp64", "", "--bf16"};
+    char words[512];
+    for (int k = 0; k < 12; k++) {
+        bool masked =
+            k / 2 % 2; /* with masks only the per-token loss is the same function of the global batch */
+        snprintf(words, sizeof words, "%s %s %s", k % 2 ? LLAMA : GPT2, LANES[k / 4],
+                 masked ? "--calculate-per-token-loss" : "");
+        Outcome one = outcome_of(words, 1, masked);
+        assert_true(masked ? one.tokens < 8 * 9 : one.tokens == 8 * 9);
+        for (int micro = 2; micro <= 8; micro *= 2) expect_same(&one, outcome_of(words, micro, masked));
+        free(one.grads), free(one.values);
+    }
+}
+
+/* Threads share work, never sums. */
+static void threads_change_nothing(void **state) {
+    (void)state;
+    char words[512];
+    snprintf(words, sizeof words, "%s --cpu-threads 1", LLAMA);
+    Outcome one = outcome_of(words, 2, false);
+    snprintf(words, sizeof words, "%s --cpu-threads 3", LLAMA);
+    expect_same(&one, outcome_of(words, 2, false));
+    free(one.grads), free(one.values);
+}
+
+/* ---- what a step counts ---- */
+
+static void skipped_step_advances_data_but_not_schedules(void **state) {
+    (void)state;
+    /* 2^32 times any gradient of this model is beyond half precision */
+    Setup *s = setup_new("%s --fp16 --global-batch-size 4 --lr-warmup-iters 5 --hysteresis 1", GPT2);
+    Run *r = run_start(s, NULL);
+    Registry *g = r->model->registry;
+    size_t n = (size_t)g->elements * dtype_size(F32);
+    char *before = copy_of(g->masters, n);
+    StepReport report = step(s, r, false);
+    assert_true(report.optim.found_inf && !report.loss_is_nan);
+    assert_true(report.loss_scale == 0x1p32);
+    assert_true(r->scaler.scale == 0x1p31);
+    assert_memory_equal(before, g->masters, n);
+    assert_int_equal(r->iteration, 1);
+    assert_int_equal(r->consumed_samples, 4);
+    assert_int_equal(r->schedule_samples, 0);
+    assert_int_equal(r->skipped_iterations, 1);
+    for (int i = 0; i < 40 && report.optim.found_inf; i++) report = step(s, r, false);
+    assert_false(report.optim.found_inf); /* the scale came down */
+    assert_int_equal(r->schedule_samples, 4);
+    assert_true(report.lr == 0); /* the first update of a warm-up */
+    assert_true(step(s, r, false).lr == 0.001 / 5);
+    free(before);
+    run_free(r);
+    setup_free(s);
+}
+
+static void loss_scale_leaves_the_gradient_alone(void **state) {
+    (void)state;
+    double norm[2];
+    for (int i = 0; i < 2; i++) {
+        Setup *s = setup_new("%s --fp16 --loss-scale %d --global-batch-size 2", GPT2, i ? 256 : 16);
+        Run *r = run_start(s, NULL);
+        StepReport report = step(s, r, false);
+        assert_true(report.loss_scale == (i ? 256 : 16));
+        norm[i] = report.optim.grad_norm;
+        run_free(r);
+        setup_free(s);
+    }
+    /* a power of two shifts exponents only, but for subnormal halves: elements below 2^-14 round in steps of
+     * 2^-24 */
+    assert_true(fabs(norm[0] / norm[1] - 1) < 0x1p-10);
+}
+
+static void evaluation_has_no_dropout_and_changes_nothing(void **state) {
+    (void)state;
+    Setup *plain = setup_new("%s --fp64 --hidden-dropout 0 --attention-dropout 0", GPT2),
+          *s = setup_new("%s --fp64", GPT2);
+    Run *p = run_start(plain, NULL), *r = run_start(s, NULL);
+    Batch b = batch_of(s, 0, 1, true);
+    StepReport with = run_begin(r), without = run_begin(p);
+    run_microbatch(r, &b, 1, &with);
+    run_microbatch(p, &b, 1, &without);
+    const Registry *g = r->model->registry;
+    size_t n = (size_t)g->elements * dtype_size(F64);
+    char *grads = copy_of(g->grads, n);
+    double loss = 0, tokens = 0;
+    run_evaluate(r, &b, &loss, &tokens);
+    assert_true(loss == without.loss_sum && tokens == without.tokens);
+    assert_true(with.loss_sum != without.loss_sum);
+    assert_memory_equal(grads, g->grads, n);
+    assert_true(r->context.training);
+    free(grads);
+    batch_free(&b);
+    run_free(p), run_free(r);
+    setup_free(plain), setup_free(s);
+}
+
+static void nan_in_a_parameter_is_reported(void **state) {
+    (void)state;
+    Setup *s = setup_new("%s", GPT2);
+    Run *r = run_start(s, NULL);
+    ((float *)registry_find(r->model->registry, "decoder.final_layernorm.weight")->value.data)[3] = NAN;
+    StepReport report = step(s, r, false);
+    assert_true(report.loss_is_nan && report.optim.found_inf);
+    run_free(r);
+    setup_free(s);
+}
+
+/* A batch whose every label is masked has loss 0 and no gradient, and divides by nothing. */
+static void fully_masked_batch_is_no_gradient(void **state) {
+    (void)state;
+    for (int per_token = 0; per_token < 2; per_token++) {
+        Setup *s = setup_new("%s %s", GPT2, per_token ? "--calculate-per-token-loss" : "");
+        Run *r = run_start(s, NULL);
+        Batch b = batch_of(s, 0, 1, false);
+        for (int64_t i = 0; i < b.b * b.s; i++) b.loss_mask[i] = 0;
+        StepReport report = run_begin(r);
+        run_microbatch(r, &b, 1, &report);
+        run_update(r, &report);
+        assert_true(report.loss == 0 && report.tokens == 0 && report.optim.grad_norm == 0 &&
+                    !report.optim.found_inf);
+        batch_free(&b);
+        run_free(r);
+        setup_free(s);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_plan_is_what_the_run_takes),
+        cmocka_unit_test(recompute_takes_less),
+        cmocka_unit_test(microbatch_size_changes_nothing),
+        cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(skipped_step_advances_data_but_not_schedules),
+        cmocka_unit_test(loss_scale_leaves_the_gradient_alone),
+        cmocka_unit_test(evaluation_has_no_dropout_and_changes_nothing),
+        cmocka_unit_test(nan_in_a_parameter_is_reported),
+        cmocka_unit_test(fully_masked_batch_is_no_gradient),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
