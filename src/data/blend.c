@@ -150,9 +150,7 @@ static void draw(const double *weights, const int64_t *limits, int n, int64_t si
         int best = 0;
         for (int d = 0; d < n; d++) {
             if (limits && drawn[d] == limits[d]) continue;
-            /* Rounded on its own: a fused multiply-add would draw differently. */
-            volatile double due = weights[d] * t;
-            double behind = due - (double)drawn[d];
+            double behind = weights[d] * t - (double)drawn[d];
             if (behind > most) most = behind, best = d;
         }
         dataset[s] = (int16_t)best;
