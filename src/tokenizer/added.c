@@ -52,7 +52,8 @@ static Err sort(Set *set) {
     if (set->n) qsort(set->v, set->n, sizeof *set->v, by_pattern);
     for (size_t i = 0; i < set->n; i++) {
         if (i && !by_pattern(&set->v[i - 1], &set->v[i]))
-            return err_user("added_tokens: '%.60s' stands for two tokens once it is normalized", set->v[i].pattern.s);
+            return err_user("added_tokens: '%.60s' stands for two tokens once it is normalized",
+                            set->v[i].pattern.s);
         set->first[(unsigned char)set->v[i].pattern.s[0] + 1] = i + 1;
     }
     for (int b = 1; b <= 256; b++)
@@ -60,15 +61,17 @@ static Err sort(Set *set) {
     return ERR_OK;
 }
 
-/* The original keeps the id of a token that the model knows, and numbers the others on from the model's last one. */
+/* The original keeps the id of a token that the model knows, and numbers the others on from the model's last
+ * one. */
 static Err check_id(const Vocab *model, const char *text, size_t n, int64_t id, int64_t *next) {
     int64_t known = vocab_id(model, text, n), expected = known >= 0 ? known : (*next)++;
     if (id == expected) return ERR_OK;
-    return err_user("added_tokens: '%.60s' has id %lld, and the tokenizers library would give it %lld", text, (long long)id,
-                    (long long)expected);
+    return err_user("added_tokens: '%.60s' has id %lld, and the tokenizers library would give it %lld", text,
+                    (long long)id, (long long)expected);
 }
 
-static Err load_token(Added *a, const json_t *object, const Normalizer *z, Matcher *m, const Vocab *model, int64_t *next) {
+static Err load_token(Added *a, const json_t *object, const Normalizer *z, Matcher *m, const Vocab *model,
+                      int64_t *next) {
     Token t = {0};
     const char *text;
     size_t n;
@@ -90,12 +93,14 @@ static Err load_token(Added *a, const json_t *object, const Normalizer *z, Match
     if (normalized) {
         Err e = normalizer_run(z, m, text, n, &t.pattern);
         if (!e.code && (!t.pattern.len || t.pattern.len > LONGEST))
-            e = err_user("added_tokens: '%.60s' is empty or longer than %d bytes once it is normalized", text, LONGEST);
+            e = err_user("added_tokens: '%.60s' is empty or longer than %d bytes once it is normalized", text,
+                         LONGEST);
         if (e.code) {
             str_free(&t.pattern);
             return e;
         }
-    } else str_add(&t.pattern, text, n);
+    } else
+        str_add(&t.pattern, text, n);
     Set *set = &a->sets[normalized];
     if (set->n == set->cap) set->v = mem_grow(set->v, set->cap = set->cap * 2 + 16, sizeof *set->v);
     set->v[set->n++] = t;
@@ -108,15 +113,18 @@ Err added_load(const json_t *list, const Normalizer *z, const Vocab *model, Adde
     Matcher *m = matcher_new();
     int64_t next = (int64_t)vocab_count(model);
     Err e = ERR_OK;
-    for (size_t i = 0; i < json_array_size(list) && !e.code; i++) e = load_token(a, json_array_get(list, i), z, m, model, &next);
+    for (size_t i = 0; i < json_array_size(list) && !e.code; i++)
+        e = load_token(a, json_array_get(list, i), z, m, model, &next);
     matcher_free(m);
     a->by_id = mem_zero((size_t)vocab_limit(a->vocab) + 1, sizeof(Token *));
     for (int k = 0; k < 2 && !e.code; k++) {
         e = sort(&a->sets[k]);
         for (size_t i = 0; i < a->sets[k].n; i++) a->by_id[a->sets[k].v[i].id] = &a->sets[k].v[i];
     }
-    if (e.code) added_free(a);
-    else *out = a;
+    if (e.code)
+        added_free(a);
+    else
+        *out = a;
     return e;
 }
 
@@ -134,12 +142,14 @@ const char *added_text(const Added *a, int32_t id, size_t *n) {
     return t ? (*n = t->pattern.len, t->pattern.s) : NULL;
 }
 
-/* The longest pattern that the text begins with. Patterns that share `depth` bytes with it are [low, high). */
+/* The longest pattern that the text begins with. Patterns that share `depth` bytes with it are [low, high).
+ */
 static const Token *longest(const Set *set, const char *text, size_t n) {
     size_t low = set->first[(unsigned char)*text], high = set->first[(unsigned char)*text + 1];
     const Token *best = NULL;
     for (size_t depth = 1; low < high; depth++) {
-        if (set->v[low].pattern.len == depth) best = &set->v[low++]; /* a prefix of the others sorts before them */
+        if (set->v[low].pattern.len == depth)
+            best = &set->v[low++]; /* a prefix of the others sorts before them */
         if (depth == n || low == high) break;
         unsigned char c = (unsigned char)text[depth];
         size_t bounds[2];
@@ -148,8 +158,10 @@ static const Token *longest(const Set *set, const char *text, size_t n) {
             while (left < right) {
                 size_t middle = left + (right - left) / 2;
                 unsigned char next = (unsigned char)set->v[middle].pattern.s[depth];
-                if (k ? next <= c : next < c) left = middle + 1;
-                else right = middle;
+                if (k ? next <= c : next < c)
+                    left = middle + 1;
+                else
+                    right = middle;
             }
             bounds[k] = left;
         }
@@ -164,19 +176,24 @@ static bool inside_word(const char *text, size_t begin, size_t end, size_t n) {
     return end < n && (utf8_next(text + end, &c), unicode_is_word(c));
 }
 
-void added_split(const Added *a, bool normalized, bool special_as_text, const char *text, size_t n, AddedFn *fn, void *arg) {
+void added_split(const Added *a, bool normalized, bool special_as_text, const char *text, size_t n,
+                 AddedFn *fn, void *arg) {
     const Set *set = &a->sets[normalized];
     size_t done = 0;
     for (size_t i = 0; set->n && i < n;) {
         const Token *t = longest(set, text + i, n - i);
         size_t begin = i, end = i + (t ? t->pattern.len : 1);
         i = end;
-        if (!t || (special_as_text && t->special) || (t->single_word && inside_word(text, begin, end, n))) continue;
+        if (!t || (special_as_text && t->special) || (t->single_word && inside_word(text, begin, end, n)))
+            continue;
         uint32_t c;
         if (t->lstrip)
-            for (size_t at; begin > done && (at = utf8_prev(text, begin), utf8_next(text + at, &c), unicode_is_space(c));) begin = at;
+            for (size_t at; begin > done &&
+                            (at = utf8_prev(text, begin), utf8_next(text + at, &c), unicode_is_space(c));)
+                begin = at;
         if (t->rstrip)
-            for (size_t width; end < n && (width = utf8_next(text + end, &c), unicode_is_space(c));) end += width;
+            for (size_t width; end < n && (width = utf8_next(text + end, &c), unicode_is_space(c));)
+                end += width;
         if (begin > done) fn(arg, -1, done, begin);
         fn(arg, t->id, begin, end);
         done = end;

@@ -10,15 +10,19 @@ static const uint32_t *find(const uint32_t *table, size_t rows, size_t width, ui
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         const uint32_t *row = table + middle * width;
-        if (c < row[0]) high = middle;
-        else if (c > row[1]) low = middle + 1;
-        else return row;
+        if (c < row[0])
+            high = middle;
+        else if (c > row[1])
+            low = middle + 1;
+        else
+            return row;
     }
     return NULL;
 }
 
 uint32_t age_stand_in(uint32_t c) {
-    const uint32_t *row = c < STAND_INS[0][0] ? NULL : find(STAND_INS[0], sizeof STAND_INS / sizeof *STAND_INS, 3, c);
+    const uint32_t *row =
+        c < STAND_INS[0][0] ? NULL : find(STAND_INS[0], sizeof STAND_INS / sizeof *STAND_INS, 3, c);
     return row ? row[2] : c;
 }
 

@@ -1,12 +1,13 @@
-/* Unicode versions: the `tokenizers` library matches regexes with Unicode 16 and normalizes with Unicode 9, whatever the
- * tables of the machine's PCRE2 and utf8proc are. Source: tools/oracle/unicode_ages.py. */
+/* Unicode versions: the `tokenizers` library matches regexes with Unicode 16 and normalizes with Unicode 9,
+ * whatever the tables of the machine's PCRE2 and utf8proc are. Source: tools/oracle/unicode_ages.py. */
 #ifndef ISOTRON_TOKENIZER_AGES_H
 #define ISOTRON_TOKENIZER_AGES_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A character of Unicode 14 with the same general category, script and UTF-8 length as a newer one; else `c`. */
+/* A character of Unicode 14 with the same general category, script and UTF-8 length as a newer one; else `c`.
+ */
 uint32_t age_stand_in(uint32_t c);
 /* True for characters that normalization leaves alone because Unicode 9 does not know them. */
 bool age_unordered(uint32_t c);

@@ -54,7 +54,9 @@ static Merge *merge_slot(const Bpe *b, uint64_t pair) {
     return &b->merges[slot];
 }
 
-static uint64_t pair_of(int32_t left, int32_t right) { return (uint64_t)(uint32_t)left << 32 | (uint32_t)right; }
+static uint64_t pair_of(int32_t left, int32_t right) {
+    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+}
 
 static Err load_vocab(Bpe *b, const json_t *model) {
     const json_t *vocab;
@@ -63,7 +65,8 @@ static Err load_vocab(Bpe *b, const json_t *model) {
     const char *text;
     json_t *id;
     json_object_foreach((json_t *)vocab, text, id) {
-        if (!json_is_integer(id)) return err_user("model.vocab: the id of token '%.60s' must be an integer", text);
+        if (!json_is_integer(id))
+            return err_user("model.vocab: the id of token '%.60s' must be an integer", text);
         ERR_RETURN(vocab_add(b->vocab, text, strlen(text), json_integer_value(id)));
     }
     for (uint32_t c = 0; c < DIRECT; c++) {
@@ -120,8 +123,10 @@ static Err load_merges(Bpe *b, const json_t *model) {
         int32_t left = vocab_id(b->vocab, text[0], n[0]), right = vocab_id(b->vocab, text[1], n[1]);
         int32_t id = vocab_id(b->vocab, joined.s, joined.len);
         if (left < 0 || right < 0 || id < 0)
-            e = err_user("merge %zu makes '%.60s' of two tokens, and not all three are in the vocabulary", rank, joined.s);
-        else *merge_slot(b, pair_of(left, right)) = (Merge){pair_of(left, right), (uint32_t)rank, id};
+            e = err_user("merge %zu makes '%.60s' of two tokens, and not all three are in the vocabulary",
+                         rank, joined.s);
+        else
+            *merge_slot(b, pair_of(left, right)) = (Merge){pair_of(left, right), (uint32_t)rank, id};
         b->by_rank[rank] = id;
     }
     str_free(&joined);
@@ -133,7 +138,8 @@ static Err load_options(Bpe *b, const json_t *model) {
     for (int i = 0; i < 2; i++) {
         const json_t *affix = json_object_get(model, affixes[i]);
         if (affix && !json_is_null(affix) && (!json_is_string(affix) || json_string_length(affix)))
-            return err_user("model.%s is not supported; only byte-level and byte-fallback BPE are", affixes[i]);
+            return err_user("model.%s is not supported; only byte-level and byte-fallback BPE are",
+                            affixes[i]);
     }
     const json_t *dropout = json_object_get(model, "dropout");
     if (dropout && !json_is_null(dropout) && !(json_is_number(dropout) && json_number_value(dropout) == 0))
@@ -160,20 +166,24 @@ static Err load_options(Bpe *b, const json_t *model) {
 Err bpe_load(const json_t *model, Bpe **out) {
     const json_t *named = json_object_get(model, "type");
     if (named && !(json_is_string(named) && !strcmp(json_string_value(named), "BPE")))
-        return err_user("model.type %s is not supported; only \"BPE\" is", json_is_string(named) ? json_string_value(named) : "");
+        return err_user("model.type %s is not supported; only \"BPE\" is",
+                        json_is_string(named) ? json_string_value(named) : "");
     Bpe *b = mem_zero(1, sizeof *b);
     b->vocab = vocab_new();
     b->unk = NONE;
     Err e = load_vocab(b, model);
     if (!e.code) e = load_merges(b, model);
     if (!e.code) e = load_options(b, model);
-    if (e.code) bpe_free(b);
-    else *out = b;
+    if (e.code)
+        bpe_free(b);
+    else
+        *out = b;
     return e;
 }
 
 static void heap_push(BpeWork *w, uint64_t key) {
-    if (w->heap_n == w->heap_cap) w->heap = mem_grow(w->heap, w->heap_cap = w->heap_cap * 2 + 64, sizeof *w->heap);
+    if (w->heap_n == w->heap_cap)
+        w->heap = mem_grow(w->heap, w->heap_cap = w->heap_cap * 2 + 64, sizeof *w->heap);
     size_t i = w->heap_n++;
     for (; i && w->heap[(i - 1) / 2] > key; i = (i - 1) / 2) w->heap[i] = w->heap[(i - 1) / 2];
     w->heap[i] = key;
@@ -202,10 +212,12 @@ static size_t add_symbol(BpeWork *w, size_t count, int32_t id) {
     return count + 1;
 }
 
-/* One symbol per character; a character that is no token is its bytes (byte_fallback), else unk, else nothing. */
+/* One symbol per character; a character that is no token is its bytes (byte_fallback), else unk, else
+ * nothing. */
 static size_t split(const Bpe *b, BpeWork *w, const char *s, size_t n) {
     size_t count = 0;
-    bool pending = false; /* an unk that later ones may fuse with; bytes do not flush it, as in the original */
+    bool pending =
+        false; /* an unk that later ones may fuse with; bytes do not flush it, as in the original */
     for (size_t i = 0, width; i < n; i += width) {
         uint32_t c;
         width = utf8_next(s + i, &c);
@@ -219,7 +231,8 @@ static size_t split(const Bpe *b, BpeWork *w, const char *s, size_t n) {
         size_t known = 0;
         while (known < width && b->bytes[(unsigned char)s[i + known]] != NONE) known++;
         if (known == width) {
-            for (size_t k = 0; k < width; k++) count = add_symbol(w, count, b->bytes[(unsigned char)s[i + k]]);
+            for (size_t k = 0; k < width; k++)
+                count = add_symbol(w, count, b->bytes[(unsigned char)s[i + k]]);
         } else if (b->unk != NONE) {
             if (pending && !b->fuse_unk) count = add_symbol(w, count, b->unk);
             pending = true;
@@ -235,7 +248,8 @@ void bpe_encode(const Bpe *b, BpeWork *w, const char *piece, size_t n, Ids *out)
         ids_add(out, whole);
         return;
     }
-    if (n + 1 > w->symbol_cap) w->symbols = mem_grow(w->symbols, w->symbol_cap = 2 * n + 64, sizeof *w->symbols);
+    if (n + 1 > w->symbol_cap)
+        w->symbols = mem_grow(w->symbols, w->symbol_cap = 2 * n + 64, sizeof *w->symbols);
     size_t count = split(b, w, piece, n);
     Symbol *s = w->symbols;
     w->heap_n = 0;
@@ -244,7 +258,8 @@ void bpe_encode(const Bpe *b, BpeWork *w, const char *piece, size_t n, Ids *out)
         uint64_t top = heap_pop(w);
         int32_t left = (int32_t)(uint32_t)top, right = s[left].next, id = b->by_rank[top >> 32];
         if (s[left].id == NONE || (size_t)right >= count) continue;
-        if (merge_slot(b, pair_of(s[left].id, s[right].id))->id != id) continue; /* the pair has changed since */
+        if (merge_slot(b, pair_of(s[left].id, s[right].id))->id != id)
+            continue; /* the pair has changed since */
         s[left].id = id;
         s[left].next = s[right].next;
         s[right].id = NONE;

@@ -1,6 +1,6 @@
-/* Byte-pair encoding of one pre-token: start from characters, then merge the adjacent pair of lowest rank, leftmost first,
- * until no pair has a rank. A heap of candidate pairs makes a word of n characters cost n log n.
- * Source: Sennrich et al. 2016 (arXiv:1508.07909); tokenizers/src/models/bpe. */
+/* Byte-pair encoding of one pre-token: start from characters, then merge the adjacent pair of lowest rank,
+ * leftmost first, until no pair has a rank. A heap of candidate pairs makes a word of n characters cost n log
+ * n. Source: Sennrich et al. 2016 (arXiv:1508.07909); tokenizers/src/models/bpe. */
 #ifndef ISOTRON_TOKENIZER_BPE_H
 #define ISOTRON_TOKENIZER_BPE_H
 
@@ -19,8 +19,9 @@ void ids_add(Ids *, int32_t id);
 
 typedef struct Bpe Bpe;
 
-/* From the "model" object of a tokenizer.json, with unk_token, fuse_unk, byte_fallback and ignore_merges. Errors: another
- * model than BPE, dropout, subword affixes, a merge of tokens that are not in the vocabulary. */
+/* From the "model" object of a tokenizer.json, with unk_token, fuse_unk, byte_fallback and ignore_merges.
+ * Errors: another model than BPE, dropout, subword affixes, a merge of tokens that are not in the vocabulary.
+ */
 Err bpe_load(const json_t *model, Bpe **out);
 void bpe_free(Bpe *);
 const Vocab *bpe_vocab(const Bpe *);

@@ -63,7 +63,9 @@ static Err load_step(const json_t *object, const char *type, Step *step) {
     size_t kind = 0;
     while (kind < sizeof names / sizeof *names && strcmp(type, names[kind])) kind++;
     if (kind == sizeof names / sizeof *names)
-        return err_user("decoder '%s' is not supported; ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace and Sequence are", type);
+        return err_user("decoder '%s' is not supported; ByteLevel, ByteFallback, Fuse, Strip, Replace, "
+                        "Metaspace and Sequence are",
+                        type);
     step->kind = (StepKind)kind;
     if (step->kind == STRIP) {
         ERR_RETURN(field_int(object, "decoder", "start", &step->start));
@@ -103,8 +105,10 @@ Err decoder_load(const json_t *object, Decoder **out) {
     Decoder *d = mem_zero(1, sizeof *d);
     d->joins = !object;
     Err e = object ? load(object, d) : ERR_OK;
-    if (e.code) decoder_free(d);
-    else *out = d;
+    if (e.code)
+        decoder_free(d);
+    else
+        *out = d;
     return e;
 }
 
@@ -141,7 +145,8 @@ static void byte_fallback(const Texts *in, Texts *out) {
             str_add(&run, &(char){(char)(hex(s[3]) << 4 | hex(s[4]))}, 1);
             continue;
         }
-        if (run.len && utf8_valid(run.s, run.len)) texts_add(out, run.s, run.len);
+        if (run.len && utf8_valid(run.s, run.len))
+            texts_add(out, run.s, run.len);
         else
             for (size_t k = 0; k < run.len; k++) texts_add(out, "\xEF\xBF\xBD", 3);
         str_clear(&run);
@@ -152,8 +157,10 @@ static void byte_fallback(const Texts *in, Texts *out) {
 
 static void strip(const Step *step, const char *s, size_t n, Texts *out) {
     const Str *c = &step->content;
-    for (int64_t i = 0; i < step->start && n >= c->len && !memcmp(s, c->s, c->len); i++) s += c->len, n -= c->len;
-    for (int64_t i = 0; i < step->stop && n >= c->len && !memcmp(s + n - c->len, c->s, c->len); i++) n -= c->len;
+    for (int64_t i = 0; i < step->start && n >= c->len && !memcmp(s, c->s, c->len); i++)
+        s += c->len, n -= c->len;
+    for (int64_t i = 0; i < step->stop && n >= c->len && !memcmp(s + n - c->len, c->s, c->len); i++)
+        n -= c->len;
     texts_add(out, s, n);
 }
 
@@ -162,8 +169,10 @@ static void metaspace(const Step *step, bool first, const char *s, size_t n, Tex
     Str text = {0};
     for (size_t i = 0; i < n;) {
         bool blank = n - i >= meta->len && !memcmp(s + i, meta->s, meta->len);
-        if (!blank) str_add(&text, s + i, 1);
-        else if (!(first && step->drop_first)) str_puts(&text, " ");
+        if (!blank)
+            str_add(&text, s + i, 1);
+        else if (!(first && step->drop_first))
+            str_puts(&text, " ");
         i += blank ? meta->len : 1;
     }
     texts_add(out, text.s ? text.s : "", text.len);
@@ -178,9 +187,12 @@ static Err run_step(const Step *step, Matcher *m, const Texts *in, Texts *out) {
     for (size_t i = 0; i < in->n && !e.code; i++) {
         size_t n;
         const char *s = text_at(in, i, &n);
-        if (step->kind == BYTE_LEVEL) byte_level(s, n, &text);
-        else if (step->kind == STRIP) strip(step, s, n, out);
-        else if (step->kind == METASPACE) metaspace(step, i == 0, s, n, out);
+        if (step->kind == BYTE_LEVEL)
+            byte_level(s, n, &text);
+        else if (step->kind == STRIP)
+            strip(step, s, n, out);
+        else if (step->kind == METASPACE)
+            metaspace(step, i == 0, s, n, out);
         else {
             str_clear(&text);
             e = replace_all(step->pattern, &step->content, m, s, n, &text);

@@ -1,5 +1,5 @@
-/* The "decoder" of a tokenizer.json: ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace and Sequence. It turns the
- * texts of a list of tokens into one text. Source: tokenizers/src/decoders. */
+/* The "decoder" of a tokenizer.json: ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace and Sequence.
+ * It turns the texts of a list of tokens into one text. Source: tokenizers/src/decoders. */
 #ifndef ISOTRON_TOKENIZER_DECODE_H
 #define ISOTRON_TOKENIZER_DECODE_H
 
@@ -21,12 +21,13 @@ typedef struct Texts {
 void texts_add(Texts *, const char *text, size_t n);
 void texts_free(Texts *);
 
-/* NULL or null: tokens are joined by blanks, as in the original. Errors: a kind that is not in the list above. */
+/* NULL or null: tokens are joined by blanks, as in the original. Errors: a kind that is not in the list
+ * above. */
 Err decoder_load(const json_t *, Decoder **out);
 void decoder_free(Decoder *);
 
-/* Appends the decoded text to `out`; `tokens` is used up. ByteLevel gives bytes as they are (the original replaces what is
- * not UTF-8). Errors: of a Replace. */
+/* Appends the decoded text to `out`; `tokens` is used up. ByteLevel gives bytes as they are (the original
+ * replaces what is not UTF-8). Errors: of a Replace. */
 Err decoder_run(const Decoder *, Matcher *, Texts *tokens, Str *out);
 
 #endif

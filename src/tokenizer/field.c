@@ -41,8 +41,10 @@ Err field_text(const json_t *object, const char *where, const char *key, const c
     const json_t *v = value(object, key);
     if (!json_is_string(v)) return wrong(where, key, "a string");
     *out = json_string_value(v);
-    if (n) *n = json_string_length(v);
-    else if (strlen(*out) != json_string_length(v)) return wrong(where, key, "a string without a NUL");
+    if (n)
+        *n = json_string_length(v);
+    else if (strlen(*out) != json_string_length(v))
+        return wrong(where, key, "a string without a NUL");
     return ERR_OK;
 }
 

@@ -1,6 +1,6 @@
 /* tokenizer.json: added tokens are cut out, the rest is normalized, pre-tokenized and encoded piece by piece.
- * GPT-2's vocab.json and merges.txt are put into the same form first. Source: tokenizers/src/tokenizer/mod.rs;
- * Megatron-LM huggingface_tokenizer.py (eod = eos_token). */
+ * GPT-2's vocab.json and merges.txt are put into the same form first. Source:
+ * tokenizers/src/tokenizer/mod.rs; Megatron-LM huggingface_tokenizer.py (eod = eos_token). */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,9 @@ static int32_t token_id(const Tokenizer *t, const char *token) {
     return id >= 0 ? id : vocab_id(bpe_vocab(h->bpe), token, strlen(token));
 }
 
-static bool is_special(const Tokenizer *t, int32_t id) { return added_is_special(((const Hf *)t->impl)->added, id); }
+static bool is_special(const Tokenizer *t, int32_t id) {
+    return added_is_special(((const Hf *)t->impl)->added, id);
+}
 
 static Err load(const json_t *root, Tokenizer *t) {
     Hf *h = t->impl = mem_zero(1, sizeof *h);
@@ -100,10 +102,14 @@ static Err open_json(const char *path, const char *config_path, Tokenizer *t) {
 }
 
 static Err open_hf(const TokenizerConfig *c, Tokenizer *t) {
-    if (!c->model) return err_user("HuggingFaceTokenizer needs --tokenizer-model, a tokenizer.json or the folder that holds it");
+    if (!c->model)
+        return err_user(
+            "HuggingFaceTokenizer needs --tokenizer-model, a tokenizer.json or the folder that holds it");
     const char *slash = strrchr(c->model, '/');
     bool folder = file_is_dir(c->model);
-    char *dir = folder ? mem_strdup(c->model) : slash ? mem_printf("%.*s", (int)(slash - c->model), c->model) : mem_strdup(".");
+    char *dir = folder  ? mem_strdup(c->model)
+                : slash ? mem_printf("%.*s", (int)(slash - c->model), c->model)
+                        : mem_strdup(".");
     char *path = folder ? mem_printf("%s/tokenizer.json", dir) : mem_strdup(c->model);
     char *config_path = mem_printf("%s/tokenizer_config.json", dir);
     Err e = open_json(path, config_path, t);
@@ -131,20 +137,24 @@ static Err read_merges(const char *path, json_t *list) {
 
 static Err open_gpt2(const TokenizerConfig *c, Tokenizer *t) {
     static const char eod[] = "<|endoftext|>";
-    if (!c->vocab_file || !c->merge_file) return err_user("GPT2BPETokenizer needs --vocab-file vocab.json and --merge-file merges.txt");
+    if (!c->vocab_file || !c->merge_file)
+        return err_user("GPT2BPETokenizer needs --vocab-file vocab.json and --merge-file merges.txt");
     json_t *vocab = NULL, *merges = json_array();
     Err e = json_file(c->vocab_file, &vocab);
     if (!e.code) e = read_merges(c->merge_file, merges);
     const json_t *eod_id = json_object_get(vocab, eod);
     if (!e.code && !json_is_integer(eod_id)) e = err_user("'%s' has no id for %s", c->vocab_file, eod);
     if (!e.code) {
-        json_t *root = json_pack("{s:{s:s,s:O,s:O},s:[{s:s,s:O,s:b}],s:{s:s,s:b},s:{s:s}}", "model", "type", "BPE", "vocab", vocab,
-                                 "merges", merges, "added_tokens", "content", eod, "id", eod_id, "special", 1, "pre_tokenizer", "type",
-                                 "ByteLevel", "add_prefix_space", 0, "decoder", "type", "ByteLevel");
+        json_t *root = json_pack("{s:{s:s,s:O,s:O},s:[{s:s,s:O,s:b}],s:{s:s,s:b},s:{s:s}}", "model", "type",
+                                 "BPE", "vocab", vocab, "merges", merges, "added_tokens", "content", eod,
+                                 "id", eod_id, "special", 1, "pre_tokenizer", "type", "ByteLevel",
+                                 "add_prefix_space", 0, "decoder", "type", "ByteLevel");
         e = load(root, t);
         json_decref(root);
-        if (e.code) e = err_user("'%s' and '%s': %.900s", c->vocab_file, c->merge_file, e.msg);
-        else t->eod = t->bos = token_id(t, eod);
+        if (e.code)
+            e = err_user("'%s' and '%s': %.900s", c->vocab_file, c->merge_file, e.msg);
+        else
+            t->eod = t->bos = token_id(t, eod);
     }
     json_decref(vocab), json_decref(merges);
     return e;
@@ -154,9 +164,9 @@ static Err open_gpt2(const TokenizerConfig *c, Tokenizer *t) {
 typedef struct Encoding {
     const Hf *h;
     unsigned flags;
-    const char *text;  /* the whole text */
-    Str normalized;    /* the stretch between two added tokens */
-    bool first;        /* that stretch begins the text */
+    const char *text; /* the whole text */
+    Str normalized;   /* the stretch between two added tokens */
+    bool first;       /* that stretch begins the text */
     Matcher *matcher;
     PreTokenizerWork *pre;
     BpeWork bpe;
@@ -172,9 +182,11 @@ static void encode_piece(void *arg, const char *piece, size_t n) {
 static void encode_normalized(void *arg, int32_t id, size_t begin, size_t end) {
     Encoding *e = arg;
     if (e->err.code) return;
-    if (id >= 0) ids_add(e->out, id);
+    if (id >= 0)
+        ids_add(e->out, id);
     else
-        e->err = pretokenizer_run(e->h->pre, e->pre, e->matcher, e->first && !begin, e->normalized.s + begin, end - begin, encode_piece, e);
+        e->err = pretokenizer_run(e->h->pre, e->pre, e->matcher, e->first && !begin, e->normalized.s + begin,
+                                  end - begin, encode_piece, e);
 }
 
 static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
@@ -187,7 +199,8 @@ static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
     e->err = normalizer_run(e->h->normalizer, e->matcher, e->text + begin, end - begin, &e->normalized);
     e->first = !begin;
     if (!e->err.code)
-        added_split(e->h->added, true, e->flags & TOKENIZER_SPECIAL_AS_TEXT, e->normalized.s, e->normalized.len, encode_normalized, e);
+        added_split(e->h->added, true, e->flags & TOKENIZER_SPECIAL_AS_TEXT, e->normalized.s,
+                    e->normalized.len, encode_normalized, e);
 }
 
 static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
@@ -197,7 +210,12 @@ static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n
         utf8_repair(text, n, &repaired);
         text = repaired.s, n = repaired.len;
     }
-    Encoding e = {.h = h, .flags = flags, .text = text, .matcher = matcher_new(), .pre = pretokenizer_work_new(h->pre), .out = out};
+    Encoding e = {.h = h,
+                  .flags = flags,
+                  .text = text,
+                  .matcher = matcher_new(),
+                  .pre = pretokenizer_work_new(h->pre),
+                  .out = out};
     bool around = flags & TOKENIZER_ADD_SPECIAL;
     for (size_t i = 0; around && i < h->post.before.n; i++) ids_add(out, h->post.before.v[i]);
     added_split(h->added, false, flags & TOKENIZER_SPECIAL_AS_TEXT, text, n, encode_raw, &e);
@@ -226,5 +244,7 @@ static Err decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t
     return e;
 }
 
-const TokenizerType TOKENIZER_HUGGINGFACE = {"HuggingFaceTokenizer", open_hf, encode, decode, token_id, is_special, free_hf};
-const TokenizerType TOKENIZER_GPT2 = {"GPT2BPETokenizer", open_gpt2, encode, decode, token_id, is_special, free_hf};
+const TokenizerType TOKENIZER_HUGGINGFACE = {
+    "HuggingFaceTokenizer", open_hf, encode, decode, token_id, is_special, free_hf};
+const TokenizerType TOKENIZER_GPT2 = {"GPT2BPETokenizer", open_gpt2,  encode, decode,
+                                      token_id,           is_special, free_hf};

@@ -7,7 +7,11 @@
 #include "tokenizer/field.h"
 #include "tokenizer/unicode.h"
 
-enum { MAX_STEPS = 64, MAX_GROWTH = 64, FREE_GROWTH = 1 << 20 }; /* NFKD alone can make 18 characters of one */
+enum {
+    MAX_STEPS = 64,
+    MAX_GROWTH = 64,
+    FREE_GROWTH = 1 << 20
+}; /* NFKD alone can make 18 characters of one */
 
 typedef enum StepKind { FORM, LOWERCASE, PREPEND, REPLACE } StepKind;
 
@@ -77,14 +81,18 @@ static Err load(const json_t *object, Normalizer *z) {
         ERR_RETURN(load_content(object, "content", &step->content));
         return pattern_load(object, "normalizer", &step->pattern);
     }
-    return err_user("normalizer '%s' is not supported; NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace and Sequence are", type);
+    return err_user("normalizer '%s' is not supported; NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace and "
+                    "Sequence are",
+                    type);
 }
 
 Err normalizer_load(const json_t *object, Normalizer **out) {
     Normalizer *z = mem_zero(1, sizeof *z);
     Err e = object ? load(object, z) : ERR_OK;
-    if (e.code) normalizer_free(z);
-    else *out = z;
+    if (e.code)
+        normalizer_free(z);
+    else
+        *out = z;
     return e;
 }
 
@@ -94,9 +102,12 @@ Err replace_all(const Regex *pattern, const Str *content, Matcher *m, const char
     size_t limit = out->len + n * MAX_GROWTH + FREE_GROWTH;
     for (size_t i = 0; i < spans.n && !e.code; i++) {
         const Span *s = &spans.v[i];
-        if (s->match) str_add(out, content->s, content->len);
-        else str_add(out, text + s->begin, s->end - s->begin);
-        if (out->len > limit) e = err_user("a Replace of the tokenizer makes more than %d times its input", MAX_GROWTH);
+        if (s->match)
+            str_add(out, content->s, content->len);
+        else
+            str_add(out, text + s->begin, s->end - s->begin);
+        if (out->len > limit)
+            e = err_user("a Replace of the tokenizer makes more than %d times its input", MAX_GROWTH);
     }
     free(spans.v);
     return e;
@@ -104,13 +115,18 @@ Err replace_all(const Regex *pattern, const Str *content, Matcher *m, const char
 
 static Err run_step(const Step *step, Matcher *m, const char *text, size_t n, Str *out) {
     switch (step->kind) {
-    case FORM: unicode_normalize(text, n, step->compat, step->compose, out); break;
-    case LOWERCASE: unicode_lower(text, n, out); break;
+    case FORM:
+        unicode_normalize(text, n, step->compat, step->compose, out);
+        break;
+    case LOWERCASE:
+        unicode_lower(text, n, out);
+        break;
     case PREPEND:
         if (n) str_add(out, step->content.s, step->content.len);
         str_add(out, text, n);
         break;
-    case REPLACE: return replace_all(step->pattern, &step->content, m, text, n, out);
+    case REPLACE:
+        return replace_all(step->pattern, &step->content, m, text, n, out);
     }
     return ERR_OK;
 }

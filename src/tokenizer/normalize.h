@@ -1,5 +1,6 @@
 /* The "normalizer" of a tokenizer.json: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace and Sequence.
- * Source: Unicode Standard Annex 15 (normalization forms) with utf8proc's tables; tokenizers/src/normalizers. */
+ * Source: Unicode Standard Annex 15 (normalization forms) with utf8proc's tables; tokenizers/src/normalizers.
+ */
 #ifndef ISOTRON_TOKENIZER_NORMALIZE_H
 #define ISOTRON_TOKENIZER_NORMALIZE_H
 
@@ -15,8 +16,8 @@ typedef struct Normalizer Normalizer;
 Err normalizer_load(const json_t *, Normalizer **out);
 void normalizer_free(Normalizer *);
 
-/* Replaces `out` by the normalized text; text is valid UTF-8. Errors: a regex that gives up, a text that grows without
- * bound. */
+/* Replaces `out` by the normalized text; text is valid UTF-8. Errors: a regex that gives up, a text that
+ * grows without bound. */
 Err normalizer_run(const Normalizer *, Matcher *, const char *text, size_t n, Str *out);
 
 /* Appends `text` with every match of the regex replaced. Errors: as above. */

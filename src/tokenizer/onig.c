@@ -65,7 +65,8 @@ static Err property(Rewrite *r) {
     for (end = name; end < r->n && (isalnum((unsigned char)r->p[end]) || strchr("_ -", r->p[end]));) end++;
     if (end == name || end - name > 64 || !at(r, end, "}")) return refuse(r, "a malformed \\p{...}");
     bool script = end - name > 2 && is_script(r->p + name, end - name);
-    str_printf(r->out, "\\%c{%s%.*s}", negated ? 'P' : 'p', script ? "sc:" : "", (int)(end - name), r->p + name);
+    str_printf(r->out, "\\%c{%s%.*s}", negated ? 'P' : 'p', script ? "sc:" : "", (int)(end - name),
+               r->p + name);
     r->i = end + 1;
     r->after_set = true;
     return ERR_OK;
@@ -77,9 +78,11 @@ static Err code_point(Rewrite *r) {
     size_t first = r->i + 2 + braces, end = first, most = braces ? 8 : r->p[r->i + 1] == 'u' ? 4 : 2;
     uint32_t c = 0;
     for (; end < r->n && end - first < most && isxdigit((unsigned char)r->p[end]); end++)
-        c = c << 4 | (uint32_t)(isdigit((unsigned char)r->p[end]) ? r->p[end] - '0' : (r->p[end] | 32) - 'a' + 10);
+        c = c << 4 |
+            (uint32_t)(isdigit((unsigned char)r->p[end]) ? r->p[end] - '0' : (r->p[end] | 32) - 'a' + 10);
     bool closed = !braces || at(r, end, "}");
-    if (end == first || !closed || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return refuse(r, "a malformed character code");
+    if (end == first || !closed || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000))
+        return refuse(r, "a malformed character code");
     if (r->p[r->i + 1] == 'u' && (braces || end - first < 4)) return refuse(r, "a malformed \\u");
     if (r->p[r->i + 1] == 'x' && !braces && c >= 0x80) return refuse(r, "a raw byte");
     str_printf(r->out, "\\x{%x}", c);
@@ -95,21 +98,34 @@ static Err escape(Rewrite *r) {
     r->after_set = false;
     if (e == 'p' || e == 'P') return property(r);
     if (e == 'u' || e == 'x') return code_point(r);
-    if (e == 's') put_set(r, SPACE, false);
-    else if (e == 'S') put_set(r, "\\P{White_Space}", false);
-    else if (e == 'd') put_set(r, "\\p{Nd}", false);
-    else if (e == 'D') put_set(r, "\\P{Nd}", false);
-    else if (e == 'w') put_set(r, WORD, false);
-    else if (e == 'W' && !in_class) put_set(r, WORD, true);
-    else if (e == 'b' && in_class) str_puts(r->out, "\\x08");
-    else if (e == 'b') str_puts(r->out, "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))");
-    else if (e == 'B' && !in_class) str_puts(r->out, "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))");
-    else if (e == 'v') str_puts(r->out, "\\x0b");
+    if (e == 's')
+        put_set(r, SPACE, false);
+    else if (e == 'S')
+        put_set(r, "\\P{White_Space}", false);
+    else if (e == 'd')
+        put_set(r, "\\p{Nd}", false);
+    else if (e == 'D')
+        put_set(r, "\\P{Nd}", false);
+    else if (e == 'w')
+        put_set(r, WORD, false);
+    else if (e == 'W' && !in_class)
+        put_set(r, WORD, true);
+    else if (e == 'b' && in_class)
+        str_puts(r->out, "\\x08");
+    else if (e == 'b')
+        str_puts(r->out, "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))");
+    else if (e == 'B' && !in_class)
+        str_puts(r->out, "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))");
+    else if (e == 'v')
+        str_puts(r->out, "\\x0b");
     else if (strchr("tnrfae", e) || (strchr("AzZG", e) && !in_class) || (e >= '1' && e <= '9' && !in_class))
         str_add(r->out, r->p + r->i, 2);
-    else if (isalnum((unsigned char)e)) return refuse(r, "an escape");
-    else if ((unsigned char)e < 0x80) str_add(r->out, r->p + r->i, 2);
-    else r->i--; /* a backslash before any other character means that character */
+    else if (isalnum((unsigned char)e))
+        return refuse(r, "an escape");
+    else if ((unsigned char)e < 0x80)
+        str_add(r->out, r->p + r->i, 2);
+    else
+        r->i--; /* a backslash before any other character means that character */
     r->i += 2;
     return ERR_OK;
 }
@@ -188,13 +204,19 @@ Err onig_to_pcre2(const char *pattern, size_t n, Str *out) {
     Rewrite r = {.p = pattern, .n = n, .out = out, .atom = out->len};
     while (r.i < n) {
         char c = pattern[r.i];
-        if (r.in_class) ERR_RETURN(class_item(&r));
-        else if (c == '\\') ERR_RETURN(escape(&r));
-        else if (c == '(') ERR_RETURN(group(&r));
-        else if (c == '{') braces(&r);
+        if (r.in_class)
+            ERR_RETURN(class_item(&r));
+        else if (c == '\\')
+            ERR_RETURN(escape(&r));
+        else if (c == '(')
+            ERR_RETURN(group(&r));
+        else if (c == '{')
+            braces(&r);
         else {
-            if (c == ')' && r.depth) r.atom = r.groups[--r.depth];
-            else if (!strchr("*+?|", c) && ((unsigned char)c & 0xC0) != 0x80) begin_atom(&r);
+            if (c == ')' && r.depth)
+                r.atom = r.groups[--r.depth];
+            else if (!strchr("*+?|", c) && ((unsigned char)c & 0xC0) != 0x80)
+                begin_atom(&r);
             if (c == '[') r.in_class = r.class_start = true, r.after_set = false;
             str_add(out, &pattern[r.i++], 1);
             if (c == '[' && at(&r, r.i, "^")) str_add(out, &pattern[r.i++], 1);

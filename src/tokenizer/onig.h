@@ -7,7 +7,8 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* Appends the PCRE2 pattern (for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE). Errors: something without an exact equal. */
+/* Appends the PCRE2 pattern (for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE). Errors: something without an exact
+ * equal. */
 Err onig_to_pcre2(const char *pattern, size_t n, Str *out);
 
 #endif

@@ -14,14 +14,16 @@ static Err add_id(const json_t *id, int32_t limit, Ids *out) {
 }
 
 /* One piece of the template: {"Sequence": {"id": "A"}} or {"SpecialToken": {"id": name}}. */
-static Err template_piece(const json_t *piece, const json_t *tokens, int32_t limit, bool *text_seen, Post *out) {
+static Err template_piece(const json_t *piece, const json_t *tokens, int32_t limit, bool *text_seen,
+                          Post *out) {
     const json_t *sequence, *special, *token, *ids;
     const char *name;
     ERR_RETURN(field_object(piece, WHERE, "Sequence", &sequence));
     ERR_RETURN(field_object(piece, WHERE, "SpecialToken", &special));
     ERR_RETURN(field_text(sequence ? sequence : special, WHERE, "id", &name, NULL));
     if (sequence) {
-        if (strcmp(name, "A") || *text_seen) return err_user("post_processor.single must hold sequence A exactly once");
+        if (strcmp(name, "A") || *text_seen)
+            return err_user("post_processor.single must hold sequence A exactly once");
         *text_seen = true;
         return ERR_OK;
     }
@@ -51,10 +53,12 @@ Err post_load(const json_t *object, int32_t limit, Post *out) {
     if (!strcmp(type, "Sequence")) {
         const json_t *list;
         ERR_RETURN(field_array(object, WHERE, "processors", &list));
-        for (size_t i = 0; i < json_array_size(list); i++) ERR_RETURN(post_load(json_array_get(list, i), limit, out));
+        for (size_t i = 0; i < json_array_size(list); i++)
+            ERR_RETURN(post_load(json_array_get(list, i), limit, out));
         return ERR_OK;
     }
-    if (out->before.n || out->after.n) return err_user("post_processor: only one of a Sequence may add tokens");
+    if (out->before.n || out->after.n)
+        return err_user("post_processor: only one of a Sequence may add tokens");
     if (!strcmp(type, "TemplateProcessing")) return template(object, limit, out);
     if (!strcmp(type, "RobertaProcessing") || !strcmp(type, "BertProcessing")) {
         const json_t *cls, *sep; /* ["<s>", 0] */
@@ -63,6 +67,8 @@ Err post_load(const json_t *object, int32_t limit, Post *out) {
         ERR_RETURN(add_id(json_array_get(cls, 1), limit, &out->before));
         return add_id(json_array_get(sep, 1), limit, &out->after);
     }
-    return err_user("post_processor '%s' is not supported; TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel "
-                    "and Sequence are", type);
+    return err_user("post_processor '%s' is not supported; TemplateProcessing, RobertaProcessing, "
+                    "BertProcessing, ByteLevel "
+                    "and Sequence are",
+                    type);
 }

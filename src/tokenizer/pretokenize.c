@@ -37,10 +37,13 @@ struct PreTokenizerWork {
     } step[];
 };
 
-static const char GPT2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+static const char GPT2[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 /* Printable Latin-1 spells itself; the other 68 bytes are U+0100 and up, in order. */
-static bool spells_itself(uint32_t b) { return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xFF && b != 0xAD); }
+static bool spells_itself(uint32_t b) {
+    return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xFF && b != 0xAD);
+}
 
 uint32_t byte_to_char(unsigned char b) {
     if (spells_itself(b)) return b;
@@ -70,7 +73,8 @@ static Err add_split(PreTokenizer *p, const char *pattern, bool literal, Behavio
 }
 
 static Err load_behavior(const json_t *object, Behavior *out) {
-    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
+                                        "Contiguous"};
     const char *name;
     ERR_RETURN(field_text(object, "pre_tokenizer", "behavior", &name, NULL));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -102,7 +106,8 @@ static Err load_byte_level(PreTokenizer *p, const json_t *object) {
 static Err load_char(const json_t *object, const char *key, const char **out) {
     uint32_t c;
     ERR_RETURN(field_text(object, "pre_tokenizer", key, out, NULL));
-    if (!**out || utf8_next(*out, &c) != strlen(*out)) return err_user("pre_tokenizer.%s must be one character", key);
+    if (!**out || utf8_next(*out, &c) != strlen(*out))
+        return err_user("pre_tokenizer.%s must be one character", key);
     return ERR_OK;
 }
 
@@ -114,13 +119,15 @@ static Err load_metaspace(PreTokenizer *p, const json_t *object) {
     ERR_RETURN(load_char(object, "replacement", &meta));
     ERR_RETURN(field_bool(object, "pre_tokenizer", "split", true, &split));
     ERR_RETURN(field_bool(object, "pre_tokenizer", "add_prefix_space", true, &prefix));
-    if (json_object_get(object, "prepend_scheme")) ERR_RETURN(field_text(object, "pre_tokenizer", "prepend_scheme", &scheme, NULL));
+    if (json_object_get(object, "prepend_scheme"))
+        ERR_RETURN(field_text(object, "pre_tokenizer", "prepend_scheme", &scheme, NULL));
     ERR_RETURN(new_step(p, METASPACE, &step));
     str_puts(&step->meta, meta);
     int i = 0;
     while (i < 3 && strcmp(scheme, schemes[i])) i++;
     if (i == 3) return err_user("pre_tokenizer.prepend_scheme '%s' must be always, never or first", scheme);
-    if (!prefix && i != NEVER) return err_user("pre_tokenizer.add_prefix_space and prepend_scheme contradict each other");
+    if (!prefix && i != NEVER)
+        return err_user("pre_tokenizer.add_prefix_space and prepend_scheme contradict each other");
     step->prepend = (Prepend)i;
     return split ? add_split(p, meta, true, MERGED_WITH_NEXT, false) : ERR_OK;
 }
@@ -154,15 +161,19 @@ static Err load(const json_t *object, PreTokenizer *p) {
         ERR_RETURN(load_char(object, "delimiter", &delimiter));
         return add_split(p, delimiter, true, REMOVED, false);
     }
-    return err_user("pre_tokenizer '%s' is not supported; Split, ByteLevel, Digits, Metaspace, Punctuation, Whitespace, "
-                    "WhitespaceSplit, CharDelimiterSplit and Sequence are", type);
+    return err_user(
+        "pre_tokenizer '%s' is not supported; Split, ByteLevel, Digits, Metaspace, Punctuation, Whitespace, "
+        "WhitespaceSplit, CharDelimiterSplit and Sequence are",
+        type);
 }
 
 Err pretokenizer_load(const json_t *object, PreTokenizer **out) {
     PreTokenizer *p = mem_zero(1, sizeof *p);
     Err e = object ? load(object, p) : ERR_OK;
-    if (e.code) pretokenizer_free(p);
-    else *out = p;
+    if (e.code)
+        pretokenizer_free(p);
+    else
+        *out = p;
     return e;
 }
 
@@ -195,11 +206,14 @@ static void apply_behavior(Spans *s, Behavior behavior, bool invert) {
         if (behavior == MERGED_WITH_PREVIOUS || behavior == MERGED_WITH_NEXT) joins = match && !previous;
         previous = match;
         Span *last = !kept ? NULL : from_right ? &s->v[s->n - kept] : &s->v[kept - 1];
-        if (joins && last && from_right) last->begin = span.begin;
-        else if (joins && last) last->end = span.end;
+        if (joins && last && from_right)
+            last->begin = span.begin;
+        else if (joins && last)
+            last->end = span.end;
         else {
             kept++;
-            s->v[from_right ? s->n - kept : kept - 1] = (Span){span.begin, span.end, behavior == REMOVED && match};
+            s->v[from_right ? s->n - kept : kept - 1] =
+                (Span){span.begin, span.end, behavior == REMOVED && match};
         }
     }
     if (from_right) memmove(s->v, s->v + (s->n - kept), kept * sizeof *s->v);
@@ -218,10 +232,13 @@ typedef struct Run {
 static void metaspace(const Step *step, bool first, const char *text, size_t n, Str *out) {
     const Str *meta = &step->meta;
     bool has = *text == ' ' || (n >= meta->len && !memcmp(text, meta->s, meta->len));
-    if (!has && (step->prepend == ALWAYS || (step->prepend == FIRST && first))) str_add(out, meta->s, meta->len);
+    if (!has && (step->prepend == ALWAYS || (step->prepend == FIRST && first)))
+        str_add(out, meta->s, meta->len);
     for (size_t i = 0; i < n; i++) {
-        if (text[i] == ' ') str_add(out, meta->s, meta->len);
-        else str_add(out, text + i, 1);
+        if (text[i] == ' ')
+            str_add(out, meta->s, meta->len);
+        else
+            str_add(out, text + i, 1);
     }
 }
 
@@ -241,21 +258,25 @@ static bool run(Run *r, size_t depth, bool first, const char *text, size_t n) {
     case BYTES:
         for (size_t i = 0; i < n; i++) utf8_put(next, byte_to_char((unsigned char)text[i]));
         break;
-    case METASPACE: metaspace(step, first, text, n, next); break;
+    case METASPACE:
+        metaspace(step, first, text, n, next);
+        break;
     case SPLIT:
         r->err = regex_spans(step->pattern, r->matcher, text, n, spans);
         if (r->err.code) return false;
         apply_behavior(spans, step->behavior, step->invert);
         for (size_t i = 0; i < spans->n; i++) {
             const Span s = spans->v[i];
-            if (!s.match && !run(r, depth + 1, first && !s.begin, text + s.begin, s.end - s.begin)) return false;
+            if (!s.match && !run(r, depth + 1, first && !s.begin, text + s.begin, s.end - s.begin))
+                return false;
         }
         return true;
     }
     return run(r, depth + 1, first, next->s, next->len);
 }
 
-Err pretokenizer_run(const PreTokenizer *p, PreTokenizerWork *w, Matcher *m, bool first, const char *text, size_t n, PieceFn *fn, void *arg) {
+Err pretokenizer_run(const PreTokenizer *p, PreTokenizerWork *w, Matcher *m, bool first, const char *text,
+                     size_t n, PieceFn *fn, void *arg) {
     Run r = {p, w, m, fn, arg, ERR_OK};
     run(&r, 0, first, text, n);
     return r.err;

@@ -29,14 +29,17 @@ static Err compile(const char *pattern, size_t n, bool literal, Regex **out) {
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     int code;
     PCRE2_SIZE offset;
-    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, n, PCRE2_UTF | options, &code, &offset, context);
+    pcre2_code *compiled =
+        pcre2_compile((PCRE2_SPTR)pattern, n, PCRE2_UTF | options, &code, &offset, context);
     pcre2_compile_context_free(context);
     if (!compiled) {
         PCRE2_UCHAR why[200];
         pcre2_get_error_message(code, why, sizeof why);
-        return err_user("the regex '%.200s' cannot be compiled: %s at byte %zu", pattern, (char *)why, offset);
+        return err_user("the regex '%.200s' cannot be compiled: %s at byte %zu", pattern, (char *)why,
+                        offset);
     }
-    pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE); /* without it the interpreter runs: slower, same matches */
+    pcre2_jit_compile(compiled,
+                      PCRE2_JIT_COMPLETE); /* without it the interpreter runs: slower, same matches */
     *out = mem_alloc(sizeof **out);
     (*out)->code = compiled;
     return ERR_OK;
@@ -80,7 +83,8 @@ void spans_add(Spans *s, size_t begin, size_t end, bool match) {
     s->v[s->n++] = (Span){begin, end, match};
 }
 
-/* The text, with characters that are newer than PCRE2's tables replaced by older ones of their kind and length. */
+/* The text, with characters that are newer than PCRE2's tables replaced by older ones of their kind and
+ * length. */
 static const char *known_characters(Matcher *m, const char *text, size_t n) {
     str_clear(&m->stand_ins);
     size_t copied = 0;
@@ -100,14 +104,16 @@ static const char *known_characters(Matcher *m, const char *text, size_t n) {
 static int search(const Regex *r, Matcher *m, const char *text, size_t n, size_t from) {
     int rc = pcre2_match(r->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(r->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m->data, m->context);
+        rc = pcre2_match(r->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m->data,
+                         m->context);
     return rc;
 }
 
 Err regex_spans(const Regex *r, Matcher *m, const char *text, size_t n, Spans *out) {
     out->n = 0;
     if (!n) return ERR_OK;
-    /* A run of blanks is backtracked over once per character, so the budget of a match grows with the text. */
+    /* A run of blanks is backtracked over once per character, so the budget of a match grows with the text.
+     */
     pcre2_set_match_limit(m->context, n < 100000000 ? 10000000 + 16 * (uint32_t)n : UINT32_MAX);
     text = known_characters(m, text, n);
     size_t from = 0, covered = 0;
@@ -118,7 +124,8 @@ Err regex_spans(const Regex *r, Matcher *m, const char *text, size_t n, Spans *o
         if (rc < 0) {
             PCRE2_UCHAR why[200];
             pcre2_get_error_message(rc, why, sizeof why);
-            return err_user("a regex of the tokenizer gives up on this text at byte %zu: %s", from, (char *)why);
+            return err_user("a regex of the tokenizer gives up on this text at byte %zu: %s", from,
+                            (char *)why);
         }
         const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
         size_t begin = span[0], end = span[1];

@@ -15,7 +15,8 @@ static bool none_special(const Tokenizer *t, int32_t id) { return (void)t, (void
 
 static Err open_null(const TokenizerConfig *c, Tokenizer *t) {
     if (c->vocab_size < 1 || c->vocab_size > INT32_MAX)
-        return err_user("NullTokenizer needs --vocab-size between 1 and %d, not %lld", INT32_MAX, (long long)c->vocab_size);
+        return err_user("NullTokenizer needs --vocab-size between 1 and %d, not %lld", INT32_MAX,
+                        (long long)c->vocab_size);
     t->vocab_size = (int32_t)c->vocab_size;
     t->eod = t->vocab_size - 1;
     return ERR_OK;
@@ -29,11 +30,13 @@ static Err encode_null(const Tokenizer *t, unsigned flags, const char *text, siz
         while (end < n && text[end] != ' ') end++;
         for (at = i; at < end && isspace((unsigned char)text[at]);) at++;
         int64_t id = at < end && isdigit((unsigned char)text[at]) ? 0 : -1;
-        for (; at < end && isdigit((unsigned char)text[at]) && id < t->vocab_size; at++) id = id * 10 + (text[at] - '0');
+        for (; at < end && isdigit((unsigned char)text[at]) && id < t->vocab_size; at++)
+            id = id * 10 + (text[at] - '0');
         while (at < end && isspace((unsigned char)text[at])) at++;
         if (id < 0 || id >= t->vocab_size || at != end)
-            return err_user("NullTokenizer: '%.*s' is not an id below %d; a text is ids separated by single spaces",
-                            (int)(end - i < 40 ? end - i : 40), text + i, t->vocab_size);
+            return err_user(
+                "NullTokenizer: '%.*s' is not an id below %d; a text is ids separated by single spaces",
+                (int)(end - i < 40 ? end - i : 40), text + i, t->vocab_size);
         ids_add(out, (int32_t)id);
         i = end;
     }
@@ -42,13 +45,16 @@ static Err encode_null(const Tokenizer *t, unsigned flags, const char *text, siz
 
 static Err decode_null(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out) {
     for (size_t i = 0; i < n; i++)
-        if (!(flags & TOKENIZER_SKIP_SPECIAL && tokenizer_is_special(t, ids[i]))) str_printf(out, out->len ? " %d" : "%d", ids[i]);
+        if (!(flags & TOKENIZER_SKIP_SPECIAL && tokenizer_is_special(t, ids[i])))
+            str_printf(out, out->len ? " %d" : "%d", ids[i]);
     return ERR_OK;
 }
 
 static Err open_bytes(const TokenizerConfig *c, Tokenizer *t) {
     int64_t size = c->vocab_size ? c->vocab_size : BYTE_VOCAB;
-    if (size < BYTES || size > INT32_MAX) return err_user("ByteLevelTokenizer needs --vocab-size of at least %d, not %lld", BYTES, (long long)size);
+    if (size < BYTES || size > INT32_MAX)
+        return err_user("ByteLevelTokenizer needs --vocab-size of at least %d, not %lld", BYTES,
+                        (long long)size);
     t->vocab_size = (int32_t)size;
     t->eod = 0, t->pad = 1;
     return ERR_OK;
@@ -62,23 +68,28 @@ static Err encode_bytes(const Tokenizer *t, unsigned flags, const char *text, si
 
 static Err decode_bytes(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out) {
     for (size_t i = 0; i < n; i++)
-        if (ids[i] < BYTES && !(flags & TOKENIZER_SKIP_SPECIAL && tokenizer_is_special(t, ids[i]))) str_add(out, &(char){(char)ids[i]}, 1);
+        if (ids[i] < BYTES && !(flags & TOKENIZER_SKIP_SPECIAL && tokenizer_is_special(t, ids[i])))
+            str_add(out, &(char){(char)ids[i]}, 1);
     return ERR_OK;
 }
 
-static const TokenizerType TOKENIZER_NULL = {"NullTokenizer", open_null, encode_null, decode_null, no_token_id, none_special, free};
-static const TokenizerType TOKENIZER_BYTES = {"ByteLevelTokenizer", open_bytes, encode_bytes, decode_bytes, no_token_id, none_special, free};
+static const TokenizerType TOKENIZER_NULL = {"NullTokenizer", open_null,    encode_null, decode_null,
+                                             no_token_id,     none_special, free};
+static const TokenizerType TOKENIZER_BYTES = {"ByteLevelTokenizer", open_bytes,   encode_bytes, decode_bytes,
+                                              no_token_id,          none_special, free};
 
 static Err override_id(const char *flag, int64_t asked, const Tokenizer *t, int32_t *id) {
     if (asked == -1) return ERR_OK;
     if (asked < 0 || asked >= t->vocab_size)
-        return err_user("the %s id %lld is not in the vocabulary of %d tokens", flag, (long long)asked, t->vocab_size);
+        return err_user("the %s id %lld is not in the vocabulary of %d tokens", flag, (long long)asked,
+                        t->vocab_size);
     *id = (int32_t)asked;
     return ERR_OK;
 }
 
 Err tokenizer_open(const TokenizerConfig *c, Tokenizer **out) {
-    const TokenizerType *const types[] = {&TOKENIZER_NULL, &TOKENIZER_BYTES, &TOKENIZER_GPT2, &TOKENIZER_HUGGINGFACE};
+    const TokenizerType *const types[] = {&TOKENIZER_NULL, &TOKENIZER_BYTES, &TOKENIZER_GPT2,
+                                          &TOKENIZER_HUGGINGFACE};
     enum { TYPES = sizeof types / sizeof *types };
     const char *names[TYPES];
     for (int i = 0; i < TYPES; i++) names[i] = types[i]->name;
@@ -90,13 +101,15 @@ Err tokenizer_open(const TokenizerConfig *c, Tokenizer **out) {
         Err e = t->type->open(c, t);
         if (!e.code) e = override_id("end-of-document", c->eod_id, t, &t->eod);
         if (!e.code) e = override_id("padding", c->pad_id, t, &t->pad);
-        if (e.code) tokenizer_free(t);
-        else *out = t;
+        if (e.code)
+            tokenizer_free(t);
+        else
+            *out = t;
         return e;
     }
     const char *near = str_nearest(c->type, names, TYPES);
-    return err_user("tokenizer type '%s' is not known%s%s; there are %s, %s, %s and %s", c->type, near ? "; did you mean " : "",
-                    near ? near : "", names[0], names[1], names[2], names[3]);
+    return err_user("tokenizer type '%s' is not known%s%s; there are %s, %s, %s and %s", c->type,
+                    near ? "; did you mean " : "", near ? near : "", names[0], names[1], names[2], names[3]);
 }
 
 void tokenizer_free(Tokenizer *t) {
@@ -105,8 +118,10 @@ void tokenizer_free(Tokenizer *t) {
     free(t);
 }
 
-Err tokenizer_encode_with(const Tokenizer *t, unsigned flags, const char *text, size_t n, int32_t **ids, size_t *count) {
-    if (n > LONGEST_TEXT) return err_user("a text of %zu bytes is too long to encode at once; split it into documents", n);
+Err tokenizer_encode_with(const Tokenizer *t, unsigned flags, const char *text, size_t n, int32_t **ids,
+                          size_t *count) {
+    if (n > LONGEST_TEXT)
+        return err_user("a text of %zu bytes is too long to encode at once; split it into documents", n);
     Ids out = {0};
     Err e = t->type->encode(t, flags, text, n, &out);
     if (e.code) {
@@ -122,10 +137,12 @@ Err tokenizer_encode(const Tokenizer *t, const char *text, size_t n, int32_t **i
     return tokenizer_encode_with(t, 0, text, n, ids, count);
 }
 
-Err tokenizer_decode_with(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, char **text, size_t *bytes) {
+Err tokenizer_decode_with(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, char **text,
+                          size_t *bytes) {
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= t->vocab_size)
-            return err_user("id %d at position %zu is not in the vocabulary of %d tokens", ids[i], i, t->vocab_size);
+            return err_user("id %d at position %zu is not in the vocabulary of %d tokens", ids[i], i,
+                            t->vocab_size);
     Str out = {0};
     str_puts(&out, "");
     Err e = t->type->decode(t, flags, ids, n, &out);

@@ -11,7 +11,8 @@ typedef struct TokenizerType {
     /* Fills impl, vocab_size, eod, pad and bos; the ids the user asks for are put over them afterwards. */
     Err (*open)(const TokenizerConfig *, Tokenizer *);
     Err (*encode)(const Tokenizer *, unsigned flags, const char *text, size_t n, Ids *out);
-    Err (*decode)(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, Str *out); /* ids are in range */
+    Err (*decode)(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n,
+                  Str *out); /* ids are in range */
     int32_t (*token_id)(const Tokenizer *, const char *token);
     bool (*is_special)(const Tokenizer *, int32_t id);
     void (*free)(void *impl);

@@ -1,4 +1,5 @@
-/* utf8proc has the tables; its own utf8proc_map sorts combining marks in quadratic time, so the sort is done here. */
+/* utf8proc has the tables; its own utf8proc_map sorts combining marks in quadratic time, so the sort is done
+ * here. */
 #include "tokenizer/unicode.h"
 
 #include <stdlib.h>
@@ -44,10 +45,14 @@ static size_t decompose(const char *text, size_t n, bool compat, int32_t **v) {
     for (size_t i = 0; i < n;) {
         uint32_t c;
         i += utf8_next(text + i, &c);
-        if (cap - count < LONGEST_DECOMPOSITION) *v = mem_grow(*v, cap += cap / 2 + LONGEST_DECOMPOSITION, sizeof **v);
+        if (cap - count < LONGEST_DECOMPOSITION)
+            *v = mem_grow(*v, cap += cap / 2 + LONGEST_DECOMPOSITION, sizeof **v);
         utf8proc_ssize_t k = 1;
-        if (age_unordered(c)) (*v)[count] = (int32_t)c;
-        else k = utf8proc_decompose_char((int32_t)c, *v + count, LONGEST_DECOMPOSITION, (utf8proc_option_t)options, NULL);
+        if (age_unordered(c))
+            (*v)[count] = (int32_t)c;
+        else
+            k = utf8proc_decompose_char((int32_t)c, *v + count, LONGEST_DECOMPOSITION,
+                                        (utf8proc_option_t)options, NULL);
         CHECK(k >= 0 && k <= LONGEST_DECOMPOSITION, "utf8proc gives %ld for U+%04X", (long)k, c);
         count += (size_t)k;
     }
@@ -65,7 +70,8 @@ void unicode_normalize(const char *text, size_t n, bool compat, bool compose, St
     }
     int32_t *v;
     size_t count = decompose(text, n, compat, &v);
-    for (size_t i = 0, end; i < count; i = end) { /* nothing composes across a character that Unicode 9 does not know */
+    for (size_t i = 0, end; i < count;
+         i = end) { /* nothing composes across a character that Unicode 9 does not know */
         for (end = i + 1; end < count && !age_unordered((uint32_t)v[end]); end++) continue;
         utf8proc_ssize_t k = (utf8proc_ssize_t)(end - i);
         if (compose) k = utf8proc_normalize_utf32(v + i, k, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
@@ -79,23 +85,36 @@ void unicode_lower(const char *text, size_t n, Str *out) {
     for (size_t i = 0; i < n;) {
         uint32_t c;
         i += utf8_next(text + i, &c);
-        if (c == 0x130) str_puts(out, "i\xCC\x87"); /* the one character whose lower case is two */
-        else utf8_put(out, (uint32_t)utf8proc_tolower((int32_t)c));
+        if (c == 0x130)
+            str_puts(out, "i\xCC\x87"); /* the one character whose lower case is two */
+        else
+            utf8_put(out, (uint32_t)utf8proc_tolower((int32_t)c));
     }
 }
 
 bool unicode_is_space(uint32_t c) {
-    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
-           c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+           c == 0x3000;
 }
 
 bool unicode_is_word(uint32_t c) {
     c = age_stand_in(c);
     switch (utf8proc_category((int32_t)c)) {
-    case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL: case UTF8PROC_CATEGORY_LT: case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: case UTF8PROC_CATEGORY_MN: case UTF8PROC_CATEGORY_MC: case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND: case UTF8PROC_CATEGORY_NL: case UTF8PROC_CATEGORY_PC: return true;
-    default: break;
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+        return true;
+    default:
+        break;
     }
     /* Other_Alphabetic among the symbols (circled and squared letters), then Join_Control */
     return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||

@@ -14,7 +14,8 @@ size_t utf8_next(const char *s, uint32_t *character);
 size_t utf8_prev(const char *s, size_t at);
 void utf8_put(Str *, uint32_t character);
 bool utf8_valid(const char *s, size_t n);
-/* Appends the text with each maximal invalid subpart replaced by one U+FFFD (Unicode 3.9, as Python's errors="replace"). */
+/* Appends the text with each maximal invalid subpart replaced by one U+FFFD (Unicode 3.9, as Python's
+ * errors="replace"). */
 void utf8_repair(const char *s, size_t n, Str *out);
 
 #endif

@@ -1,6 +1,6 @@
-/* The tokenizer as a filter, for tools/oracle/compare_tokenizer.py: tokenize TYPE MODEL [VOCAB_FILE MERGE_FILE].
- * All numbers are uint32 in host order. Request: flags, bytes, text. Answer: count, ids, bytes of the decoded text, that
- * text; or UINT32_MAX, bytes of the message, the message. */
+/* The tokenizer as a filter, for tools/oracle/compare_tokenizer.py: tokenize TYPE MODEL [VOCAB_FILE
+ * MERGE_FILE]. All numbers are uint32 in host order. Request: flags, bytes, text. Answer: count, ids, bytes
+ * of the decoded text, that text; or UINT32_MAX, bytes of the message, the message. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,8 @@ static void answer(const Tokenizer *t, unsigned flags, const char *text, size_t 
     if (!e.code) e = tokenizer_decode_with(t, flags, ids, count, &decoded, &bytes);
     uint32_t head = e.code ? UINT32_MAX : (uint32_t)count;
     fwrite(&head, sizeof head, 1, stdout);
-    if (e.code) put(e.msg, strlen(e.msg));
+    if (e.code)
+        put(e.msg, strlen(e.msg));
     else {
         fwrite(ids, sizeof *ids, count, stdout);
         put(decoded, bytes);

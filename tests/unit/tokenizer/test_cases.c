@@ -1,0 +1,136 @@
+/* Every case of tests/data/tokenizer/cases.json: ids and text as the original library gives them
+ * (tools/oracle/tokenizer_cases.py). */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "unit/cmocka_all.h"
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "base/thread.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/utf8.h"
+
+#define DATA "tests/data/tokenizer"
+
+static void base64(const char *s, Str *out) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    uint32_t bits = 0;
+    int have = 0;
+    for (; *s && *s != '='; s++) {
+        bits = bits << 6 | (uint32_t)(strchr(digits, *s) - digits);
+        have += 6;
+        if (have >= 8) have -= 8, str_add(out, &(char){(char)(bits >> have)}, 1);
+    }
+    if (!out->s) str_puts(out, "");
+}
+
+static void fnv(const int32_t *ids, size_t n, char out[17]) {
+    uint64_t h = 0xCBF29CE484222325u;
+    for (size_t i = 0; i < n; i++)
+        for (int shift = 0; shift < 32; shift += 8)
+            h = (h ^ ((uint32_t)ids[i] >> shift & 0xFF)) * 0x100000001B3u;
+    snprintf(out, 17, "%016llx", (unsigned long long)h);
+}
+
+static Tokenizer *open_file(const char *file) {
+    char *path = mem_printf(DATA "/%s", file);
+    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
+    c.type = "HuggingFaceTokenizer", c.model = path;
+    if (!strcmp(file, "gpt2"))
+        c.type = "GPT2BPETokenizer", c.vocab_file = DATA "/gpt2/vocab.json",
+        c.merge_file = DATA "/gpt2/merges.txt";
+    Tokenizer *t;
+    Err e = tokenizer_open(&c, &t);
+    assert_string_equal(e.msg, "");
+    free(path);
+    return t;
+}
+
+static void check(const Tokenizer *t, const json_t *c) {
+    Str unit = {0}, text = {0}, decoded = {0};
+    int32_t *ids;
+    size_t n, bytes;
+    char hash[17], *back;
+    unsigned flags = (unsigned)json_integer_value(json_object_get(c, "flags"));
+    base64(json_string_value(json_object_get(c, "text")), &unit);
+    for (json_int_t i = json_integer_value(json_object_get(c, "times")); i > 0; i--)
+        str_add(&text, unit.s, unit.len);
+    assert_string_equal(tokenizer_encode_with(t, flags, text.s, text.len, &ids, &n).msg, "");
+    fnv(ids, n, hash);
+    const json_t *wanted = json_object_get(c, "ids");
+    for (size_t i = 0; i < json_array_size(wanted) && i < n; i++)
+        assert_int_equal(ids[i], json_integer_value(json_array_get(wanted, i)));
+    assert_int_equal(n, json_integer_value(json_object_get(c, "count")));
+    assert_string_equal(hash, json_string_value(json_object_get(c, "fnv")));
+    if (wanted) {
+        base64(json_string_value(json_object_get(c, "decoded")), &decoded);
+        assert_string_equal(tokenizer_decode_with(t, flags, ids, n, &back, &bytes).msg, "");
+        Str shown = {0}; /* the original shows bytes that are not UTF-8 as U+FFFD */
+        utf8_repair(back, bytes, &shown);
+        assert_int_equal(shown.len, decoded.len);
+        if (shown.len) assert_memory_equal(shown.s, decoded.s, shown.len);
+        free(back), str_free(&shown);
+    }
+    free(ids), str_free(&unit), str_free(&text), str_free(&decoded);
+}
+
+static const json_t *cases(void **state) { return json_object_get(*state, "cases"); }
+
+static void ids_and_text_equal_the_original(void **state) {
+    Tokenizer *t = NULL;
+    const char *open = "";
+    size_t checked = 0;
+    for (size_t i = 0; i < json_array_size(cases(state)); i++) {
+        const json_t *c = json_array_get(cases(state), i);
+        const char *file = json_string_value(json_object_get(c, "file"));
+        if (strcmp(file, open)) tokenizer_free(t), t = open_file(open = file);
+        check(t, c);
+        checked++;
+    }
+    tokenizer_free(t);
+    assert_true(checked > 500);
+}
+
+typedef struct Shared {
+    const Tokenizer *t;
+    const json_t *cases;
+    const char *file;
+} Shared;
+
+static void check_range(void *arg, int64_t begin, int64_t end) {
+    const Shared *s = arg;
+    for (int64_t i = begin; i < end; i++) {
+        const json_t *c = json_array_get(s->cases, (size_t)i % json_array_size(s->cases));
+        if (json_object_get(c, "ids") && !strcmp(json_string_value(json_object_get(c, "file")), s->file))
+            check(s->t, c);
+    }
+}
+
+static void one_tokenizer_serves_many_threads(void **state) {
+    Shared s = {open_file("qwen2.json"), cases(state), "qwen2.json"};
+    Pool *pool = pool_new(4);
+    pool_for(pool, 4 * (int64_t)json_array_size(s.cases), 1, check_range, &s);
+    pool_free(pool);
+    tokenizer_free((Tokenizer *)s.t);
+}
+
+static int load(void **state) {
+    json_error_t why;
+    *state = json_load_file(DATA "/cases.json", 0, &why);
+    return *state ? 0 : -1;
+}
+
+static int release(void **state) {
+    json_decref(*state);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ids_and_text_equal_the_original),
+        cmocka_unit_test(one_tokenizer_serves_many_threads),
+    };
+    return cmocka_run_group_tests(tests, load, release);
+}

@@ -1,0 +1,260 @@
+/* The types that need no library, what opening decides, and what a user can get wrong. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "unit/cmocka_all.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "tokenizer/tokenizer.h"
+
+#define DATA "tests/data/tokenizer"
+
+static Tokenizer *open_type(const char *type, int64_t vocab_size) {
+    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
+    c.type = type, c.vocab_size = vocab_size;
+    Tokenizer *t;
+    assert_string_equal(tokenizer_open(&c, &t).msg, "");
+    return t;
+}
+
+static void encodes(const Tokenizer *t, const char *text, size_t n, const int32_t *wanted, size_t count) {
+    int32_t *ids;
+    size_t got;
+    assert_string_equal(tokenizer_encode(t, text, n, &ids, &got).msg, "");
+    assert_int_equal(got, count);
+    if (count) assert_memory_equal(ids, wanted, count * sizeof *ids);
+    free(ids);
+}
+
+static void null_reads_ids_and_ends_with_its_last(void **state) {
+    (void)state;
+    Tokenizer *t = open_type("NullTokenizer", 100);
+    encodes(t, "7 99 0 12\n", 10, (int32_t[]){7, 99, 0, 12}, 4);
+    encodes(t, "", 0, NULL, 0);
+    assert_int_equal(tokenizer_vocab_size(t), 100);
+    assert_int_equal(tokenizer_eod(t), 99);
+    assert_int_equal(tokenizer_pad(t), -1);
+    char *text;
+    size_t n;
+    assert_int_equal(tokenizer_decode(t, (int32_t[]){7, 99}, 2, &text, &n).code, ERR_NONE);
+    assert_string_equal(text, "7 99");
+    free(text);
+    static const char *const bad[] = {"100", "1 -2", "a", "1  2", "1\t2", "99999999999999999999", "+5"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int32_t *ids;
+        assert_int_equal(tokenizer_encode(t, bad[i], strlen(bad[i]), &ids, &n).code, ERR_USER);
+    }
+    tokenizer_free(t);
+}
+
+static void bytes_survive_whatever_they_are(void **state) {
+    (void)state;
+    Tokenizer *t = open_type("ByteLevelTokenizer", 0);
+    encodes(t, "a\0\xff\xc3", 4, (int32_t[]){'a', 0, 255, 195}, 4);
+    assert_int_equal(tokenizer_vocab_size(t), 512);
+    assert_int_equal(tokenizer_eod(t), 0);
+    assert_int_equal(tokenizer_pad(t), 1);
+    char *text;
+    size_t n;
+    assert_int_equal(tokenizer_decode(t, (int32_t[]){255, 300, 0, 65}, 4, &text, &n).code, ERR_NONE);
+    assert_int_equal(n, 3);
+    assert_memory_equal(text, "\xff\0A", 3);
+    free(text);
+    assert_int_equal(tokenizer_decode(t, (int32_t[]){512}, 1, &text, &n).code, ERR_USER);
+    assert_int_equal(tokenizer_decode(t, (int32_t[]){-1}, 1, &text, &n).code, ERR_USER);
+    tokenizer_free(t);
+}
+
+static Err open_with(TokenizerConfig c) {
+    Tokenizer *t;
+    Err e = tokenizer_open(&c, &t);
+    if (!e.code) tokenizer_free(t);
+    return e;
+}
+
+static void mistakes_in_the_configuration_are_named(void **state) {
+    (void)state;
+    assert_non_null(strstr(open_with((TokenizerConfig){.type = "GPT2BPETokeniser"}).msg,
+                           "did you mean GPT2BPETokenizer"));
+    assert_non_null(strstr(open_with((TokenizerConfig){0}).msg, "--tokenizer-type"));
+    assert_non_null(strstr(open_with((TokenizerConfig){.type = "NullTokenizer"}).msg, "--vocab-size"));
+    assert_non_null(
+        strstr(open_with((TokenizerConfig){.type = "ByteLevelTokenizer", .vocab_size = 255}).msg, "256"));
+    assert_non_null(strstr(open_with((TokenizerConfig){.type = "GPT2BPETokenizer"}).msg, "--merge-file"));
+    assert_non_null(
+        strstr(open_with((TokenizerConfig){.type = "HuggingFaceTokenizer"}).msg, "--tokenizer-model"));
+    assert_non_null(strstr(
+        open_with((TokenizerConfig){.type = "HuggingFaceTokenizer", .model = "/nowhere"}).msg, "/nowhere"));
+    assert_non_null(strstr(
+        open_with((TokenizerConfig){.type = "NullTokenizer", .vocab_size = 9, .eod_id = 9, .pad_id = -1}).msg,
+        "end-of-document"));
+}
+
+static void write_text(const char *dir, const char *name, const char *text) {
+    char *path = mem_printf("%s/%s", dir, name);
+    assert_int_equal(file_write_atomic(path, text, strlen(text)).code, ERR_NONE);
+    free(path);
+}
+
+static const char SMALL[] =
+    "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]},"
+    "\"added_tokens\":[{\"id\":3,\"content\":\"<bos>\",\"special\":true},{\"id\":4,\"content\":\"</"
+    "s>\",\"special\":true},"
+    "{\"id\":5,\"content\":\"<pad>\",\"special\":true}]}";
+
+/* eos_token comes as text or as an object; without the file a usual name is taken. */
+static void special_tokens_come_from_the_config_beside_it(void **state) {
+    (void)state;
+    char dir[] = "/tmp/isotron-tokenizer-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    write_text(dir, "tokenizer.json", SMALL);
+    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
+    c.type = "HuggingFaceTokenizer", c.model = dir;
+    Tokenizer *t;
+    assert_string_equal(tokenizer_open(&c, &t).msg, "");
+    assert_int_equal(tokenizer_eod(t), 4);
+    assert_int_equal(tokenizer_pad(t), -1);
+    assert_int_equal(tokenizer_bos(t), -1);
+    assert_int_equal(tokenizer_token_id(t, "ab"), 2);
+    assert_int_equal(tokenizer_token_id(t, "<pad>"), 5);
+    assert_int_equal(tokenizer_token_id(t, "none"), -1);
+    assert_true(tokenizer_is_special(t, 3));
+    assert_false(tokenizer_is_special(t, 2));
+    assert_int_equal(tokenizer_vocab_size(t), 6);
+    tokenizer_free(t);
+    write_text(dir, "tokenizer_config.json",
+               "{\"eos_token\":\"ab\",\"pad_token\":{\"content\":\"<pad>\"},\"bos_token\":\"<bos>\"}");
+    assert_string_equal(tokenizer_open(&c, &t).msg, "");
+    assert_int_equal(tokenizer_eod(t), 2);
+    assert_int_equal(tokenizer_pad(t), 5);
+    assert_int_equal(tokenizer_bos(t), 3);
+    tokenizer_free(t);
+    c.eod_id = 1;
+    assert_string_equal(tokenizer_open(&c, &t).msg, "");
+    assert_int_equal(tokenizer_eod(t), 1);
+    tokenizer_free(t);
+    write_text(dir, "tokenizer_config.json", "{");
+    assert_int_equal(tokenizer_open(&c, &t).code, ERR_USER);
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+}
+
+/* One wrong thing each; the message must name it. */
+static const struct {
+    const char *json, *says;
+} MALFORMED[] = {
+    {"", "JSON"},
+    {"[1]", "object"},
+    {"{\"a\":1,\"a\":2}", "duplicate"},
+    {"{}", "\"model\""},
+    {"{\"model\":3}", "model"},
+    {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", "Unigram"},
+    {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}", "WordPiece"},
+    {"{\"model\":{\"vocab\":{\"a\":0}}}", "merges"},
+    {"{\"model\":{\"vocab\":{},\"merges\":[]}}", "empty"},
+    {"{\"model\":{\"vocab\":{\"a\":\"x\"},\"merges\":[]}}", "integer"},
+    {"{\"model\":{\"vocab\":{\"a\":-1},\"merges\":[]}}", "-1"},
+    {"{\"model\":{\"vocab\":{\"a\":4294967296},\"merges\":[]}}", "4294967296"},
+    {"{\"model\":{\"vocab\":{\"a\":16777216},\"merges\":[]}}", "16777216"},
+    {"{\"model\":{\"vocab\":{\"a\":99999999999999999999},\"merges\":[]}}", "integer"},
+    {"{\"model\":{\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", "another token"},
+    {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", "merge 0"},
+    {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a a\"]}}", "merge 0"},
+    {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[[\"a\",1]]}}", "merge 0"},
+    {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}}", "merge 0"},
+    {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a\"]}}", "vocabulary"},
+    {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}}", "dropout"},
+    {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"u\"}}", "unk_token"},
+    {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}", "end_of_word_suffix"},
+    {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"byte_fallback\":1}}", "byte_fallback"},
+#define A "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[]},"
+    {A "\"normalizer\":{\"type\":\"BertNormalizer\"}}", "BertNormalizer"},
+    {A "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{},\"content\":\"x\"}}", "Regex"},
+    {A "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[7]}}", "type"},
+    {A "\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}}", "BertPreTokenizer"},
+    {A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Removed\"}}",
+     "compiled"},
+    {A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&b]\"},\"behavior\":\"Removed\"}}",
+     "intersection"},
+    {A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a[b]]\"},\"behavior\":\"Removed\"}}",
+     "class inside"},
+    {A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Removed\"}}",
+     "escape"},
+    {A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a(?i)b\"},\"behavior\":\"Removed\"}}",
+     "option"},
+    {A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Sideways\"}}",
+     "Sideways"},
+    {A "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":"
+       "\"ByteLevel\"}]}}",
+     "once"},
+    {A "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"__\"}}", "one character"},
+    {A "\"decoder\":{\"type\":\"WordPiece\"}}", "WordPiece"},
+    {A "\"decoder\":{\"type\":\"Strip\",\"content\":\"\",\"start\":1,\"stop\":0}}", "one character"},
+    {A "\"post_processor\":{\"type\":\"Other\"}}", "Other"},
+    {A "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}}", "sequence A"},
+    {A "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}],"
+       "\"special_tokens\":{}}}",
+     "'x'"},
+    {A "\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"s\",1],\"cls\":[\"c\",0]}}", "[0, 1)"},
+    {A "\"added_tokens\":[{\"id\":5,\"content\":\"x\"}]}", "would give it 1"},
+    {A "\"added_tokens\":[{\"id\":1,\"content\":\"a\"}]}", "would give it 0"},
+    {A "\"added_tokens\":[{\"id\":1,\"content\":\"x\"},{\"id\":2,\"content\":\"x\"}]}", "twice"},
+    {A "\"added_tokens\":[{\"content\":\"x\"}]}", "id"},
+    {A "\"added_tokens\":[{\"id\":1,\"content\":null}]}", "content"},
+    {A "\"added_tokens\":{}}", "list"},
+};
+
+static void malformed_files_end_in_a_sentence(void **state) {
+    (void)state;
+    char dir[] = "/tmp/isotron-tokenizer-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
+    c.type = "HuggingFaceTokenizer", c.model = dir;
+    for (size_t i = 0; i < sizeof MALFORMED / sizeof *MALFORMED; i++) {
+        write_text(dir, "tokenizer.json", MALFORMED[i].json);
+        Err e = open_with(c);
+        assert_int_equal(e.code, ERR_USER);
+        if (!strstr(e.msg, MALFORMED[i].says)) fail_msg("'%s' does not say '%s'", e.msg, MALFORMED[i].says);
+    }
+    Str deep = {0};
+    for (int i = 0; i < 100000; i++) str_puts(&deep, "[");
+    write_text(dir, "tokenizer.json", deep.s);
+    assert_int_equal(open_with(c).code, ERR_USER);
+    str_free(&deep);
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+}
+
+/* (a|a|a)* before something that is not there takes a backtracking matcher exponential time. */
+static void a_regex_without_end_gives_up(void **state) {
+    (void)state;
+    char dir[] = "/tmp/isotron-tokenizer-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    write_text(dir, "tokenizer.json",
+               A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"^(a|a|a)*\\\\1c\"},"
+                 "\"behavior\":\"Removed\",\"invert\":true}}");
+    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
+    c.type = "HuggingFaceTokenizer", c.model = dir;
+    Tokenizer *t;
+    int32_t *ids;
+    size_t n;
+    assert_string_equal(tokenizer_open(&c, &t).msg, "");
+    assert_non_null(
+        strstr(tokenizer_encode(t, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaabc", 48, &ids, &n).msg,
+               "gives up"));
+    tokenizer_free(t);
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(null_reads_ids_and_ends_with_its_last),
+        cmocka_unit_test(bytes_survive_whatever_they_are),
+        cmocka_unit_test(mistakes_in_the_configuration_are_named),
+        cmocka_unit_test(special_tokens_come_from_the_config_beside_it),
+        cmocka_unit_test(malformed_files_end_in_a_sentence),
+        cmocka_unit_test(a_regex_without_end_gives_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

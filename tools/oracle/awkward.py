@@ -1,0 +1,32 @@
+"""Texts that tokenizers get wrong: emoji sequences, combining marks, CJK, right-to-left, NULs, invalid UTF-8, line ends, blanks,
+contractions in odd cases, digits, and tokens spelled out in the text."""
+import random
+
+RANGES = [(0, 0x7F), (0x20, 0x7E), (0x80, 0x24F), (0x300, 0x36F), (0x370, 0x52F), (0x590, 0x6FF), (0x900, 0x97F), (0xE00, 0xE7F),
+          (0x1100, 0x11FF), (0x1E00, 0x1FFF), (0x2000, 0x206F), (0x2070, 0x24FF), (0x2500, 0x2BFF), (0x3000, 0x30FF), (0x4E00, 0x9FFF),
+          (0xAC00, 0xD7A3), (0xF900, 0xFDFF), (0xFE00, 0xFFFF), (0x10000, 0x1FFFF), (0x1F1E6, 0x1F1FF), (0x1F300, 0x1FAFF),
+          (0x20000, 0x323AF), (0xE0000, 0xE01EF), (0x110000 - 4, 0x10FFFF)]
+PIECES = ["'s", "'S", "'RE", "'ll", "'\u017f", "don't", "I'M", " ", "  ", "   ", "\n", "\r\n", "\n\n", "\t", "\u00a0", "\u2028", "\u2029", "\u0085",
+          "\u180e", "\u200b", "\u200d", "\ufeff", "\u3000", "\0", "123", "1234567", "\u0663\u0664", "\u00bd", "\u2167", "the", " the", "Hello",
+          "\U0001f469\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466", "\U0001f1e9\U0001f1ea", "\U0001f3f4\U000e0067\U000e0062\U000e007f",
+          "\U0001f44d\U0001f3fd", "e\u0301", "\u00e9", "A\u030a", "\u212b", "\uac00", "\u1100\u1161\u11a8", "\ufb01", "\u0130", "\u03a3\u03c2",
+          "\u4e2d\u6587", "\u65e5\u672c\u8a9e\u30c6\u30ad\u30b9\u30c8", "\u0627\u0644\u0639\u0631\u0628\u064a\u0629", "\u05e2\u05d1\u05e8\u05d9\u05ea",
+          "\u0e44\u0e17\u0e22", "!!!", "...", "--", "://", "_", "a_b", "\u2581", "\u0120", "<0x0A>", "$", "\u20ac"]
+
+
+def text(rng, added):
+    out = []
+    for _ in range(rng.choice([1, 2, 3, 5, 10, 30])):
+        kind = rng.random()
+        if kind < 0.45: out.append(rng.choice(PIECES))
+        elif kind < 0.55 and added: out.append(rng.choice(added))
+        elif kind < 0.6: out.append(rng.choice(PIECES + [" "]) * rng.randrange(1, 40))
+        else:
+            low, high = rng.choice(RANGES)
+            out.append("".join(chr(rng.randint(low, high)) for _ in range(rng.randrange(1, 8))))
+    raw = "".join(c for c in "".join(out) if not 0xD800 <= ord(c) < 0xE000).encode()
+    if rng.random() < 0.1:  # break it: cut, or spoil bytes
+        raw = bytearray(raw[rng.randrange(len(raw) + 1):])
+        for _ in range(rng.randrange(4)):
+            if raw: raw[rng.randrange(len(raw))] = rng.randrange(256)
+    return bytes(raw)

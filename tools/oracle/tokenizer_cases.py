@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""Writes tests/data/tokenizer/: small tokenizers trained with the `tokenizers` library, and what it makes of awkward texts.
+
+    tools/oracle/tokenizer_cases.py tests/data/tokenizer
+
+Deterministic for given versions of Python (its pydoc topics are the training text) and tokenizers; cases.json names both.
+A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones, {"ids", "decoded"}: text (base64) repeated `times`
+times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as little-endian int32; decoded is base64."""
+import base64, json, os, platform, random, sys
+from pydoc_data import topics
+from tokenizers import AddedToken, Regex, Tokenizer, __version__, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from awkward import PIECES, text
+from compare_tokenizer import ADD_SPECIAL, AS_TEXT, SKIP_SPECIAL, gpt2, theirs
+
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN2 = LLAMA3.replace("{1,3}", "")
+CORPUS = [topics.topics[k] for k in sorted(topics.topics)] + [p + q for p in PIECES for q in PIECES]
+
+
+def train(tok, size, **options):
+    alphabet = [] if options.pop("characters", False) else pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=sorted(alphabet), **options)
+    tok.train_from_iterator([t.replace("\0", "") for t in CORPUS], trainer)  # jansson reads no key that holds a NUL
+
+
+def split(pattern, behavior="isolated", invert=False): return pre_tokenizers.Split(pattern, behavior, invert)
+
+
+def byte_level(size, *pre, ignore_merges=False, normalizer=None):
+    tok = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+    tok.pre_tokenizer = pre_tokenizers.Sequence([*pre, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    if normalizer: tok.normalizer = normalizer
+    tok.decoder = decoders.ByteLevel()
+    train(tok, size)
+    return tok
+
+
+def template(tok, before, after=()):
+    names = [*before, "$A", *after]
+    return processors.TemplateProcessing(single=names, pair=[*names, "$B:1"], special_tokens=[(t, tok.token_to_id(t)) for t in (*before, *after)])
+
+
+def llama3():
+    tok = byte_level(900, split(Regex(LLAMA3)), ignore_merges=True)
+    tok.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"])
+    tok.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template(tok, ["<|begin_of_text|>"])])
+    return tok
+
+
+def qwen2():
+    tok = byte_level(900, split(Regex(QWEN2)), normalizer=normalizers.NFC())
+    tok.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tok.add_tokens([AddedToken("<tool>", normalized=False), AddedToken("caf\u00e9", normalized=True), AddedToken("word", single_word=True),
+                    AddedToken("<mask>", lstrip=True), AddedToken("<sep>", rstrip=True, normalized=False), AddedToken("  ", normalized=False),
+                    AddedToken("    ", normalized=False), AddedToken("<|im", normalized=False), AddedToken("e\u0301t\u00e9")])
+    return tok
+
+
+def sentencepiece():
+    tok = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tok.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tok.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")  # keeps training fast; published files have none
+    tok.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    train(tok, 900, characters=True, limit_alphabet=90, special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)])
+    data = json.loads(tok.to_str())
+    data["pre_tokenizer"] = None
+    data["added_tokens"] = data["added_tokens"][:3]  # <0x41> spelled out is text, as in Llama-2
+    tok = Tokenizer.from_str(json.dumps(data))
+    tok.post_processor = template(tok, ["<s>"], ["</s>"])
+    return tok
+
+
+def metaspace(scheme, fuse):
+    tok = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=fuse))
+    tok.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Replace(Regex(r"[ \t]{3,}"), "  ")])
+    tok.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    tok.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    train(tok, 400, characters=True, limit_alphabet=90, special_tokens=["<unk>", "<s>", "</s>"])
+    return tok
+
+
+def splits():
+    """Every other pre-tokenizer and behaviour, and regexes on which Oniguruma and PCRE2 differ."""
+    return byte_level(
+        500, pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Punctuation("contiguous"), split(Regex(r"[A-Z]"), "merged_with_next"),
+        split("e", "merged_with_previous"), split(Regex(r"\w{2,3}+")), split(Regex(r"^.{,2}$|[\w-]a{2}?\v?|\Bz"), "contiguous"),
+        split(Regex(r"[^\u4e00-\u9fa5\p{Hiragana}]|\p{^Latin}\b"), "removed", True), split(Regex(r"(?m:a.b)|x*"), "contiguous"), normalizer=normalizers.Sequence([normalizers.NFKD(), normalizers.Replace("\u0301", "")]))
+
+
+def prefix():
+    """GPT-2's own regex with a blank put in front, the way RoBERTa has it."""
+    tok = Tokenizer(models.BPE())
+    tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tok.normalizer = normalizers.NFD()
+    tok.decoder = decoders.ByteLevel()
+    train(tok, 500)
+    tok.add_special_tokens(["<s>", AddedToken("</s>"), AddedToken("<mask>", lstrip=True)])
+    tok.post_processor = processors.RobertaProcessing(("</s>", tok.token_to_id("</s>")), ("<s>", tok.token_to_id("<s>")))
+    return tok
+
+
+def write(folder):
+    tokens = {"llama3.json": llama3(), "qwen2.json": qwen2(), "sentencepiece.json": sentencepiece(), "metaspace.json": metaspace("first", False),
+              "fuse_unk.json": metaspace("always", True), "splits.json": splits(), "prefix.json": prefix()}
+    for name, tok in tokens.items():
+        with open(f"{folder}/{name}", "w") as f: json.dump(json.loads(tok.to_str()), f, ensure_ascii=False, separators=(",", ":"))
+        tokens[name] = Tokenizer.from_file(f"{folder}/{name}")
+    small = Tokenizer(models.BPE())
+    small.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    train(small, 900, special_tokens=["<|endoftext|>"])
+    os.makedirs(f"{folder}/gpt2", exist_ok=True)
+    small.model.save(f"{folder}/gpt2")
+    tokens["gpt2"] = gpt2(f"{folder}/gpt2/vocab.json", f"{folder}/gpt2/merges.txt")
+    return tokens
+
+
+def fnv(ids):
+    h = 0xCBF29CE484222325
+    for b in b"".join(i.to_bytes(4, "little") for i in ids): h = (h ^ b) * 0x100000001B3 % 2**64
+    return f"{h:016x}"
+
+
+def cases(name, tok):
+    rng = random.Random(name)
+    added = [t.content for t in tok.get_added_tokens_decoder().values()]
+    short = [(p.encode(), f) for p in ["", *PIECES, *added] for f in (0,)]
+    short += [(f"a {t} b{t}{t}  {t}\n{t}x _{t}".encode(), f) for t in added[:12] for f in (0, AS_TEXT, SKIP_SPECIAL)]
+    short += [(text(rng, added), rng.choice([0, ADD_SPECIAL, AS_TEXT, SKIP_SPECIAL])) for _ in range(30)]
+    short += [(" cafe\u0301 Cafe\u0301 ete\u0301 sword word. a_word \u0130\u03a3".encode(), 0), ("one two\nthree\r\n\r\n  four\u2028five\0six".encode(), ADD_SPECIAL)]
+    short += [(b, 0) for b in (b"\xff", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x91", b"\xf4\x90\x80\x80", b"a\xc0\xafb\xf8\x88\x80\x80\x80c", b"\xe0\x9f\xbf\xe0\xa0")]
+    # One megabyte on one line, as one word, as blanks, as blanks before a word, and as letters that never merge.
+    long = [(b"a", 1 << 20), (b" ", 1 << 20), ("\u4e2d".encode(), 1 << 18), (b"the quick 'S 1234 ", 1 << 16), (b"!?", 1 << 19), ("\u0301\u0323".encode(), 1 << 16), (b"0", 1 << 18)]
+    for raw, flags, times in [(r, f, 1) for r, f in short] + [(r, 0, t) for r, t in long]:
+        ids, decoded = theirs(tok, raw * times, flags)
+        case = {"file": name, "flags": flags, "text": base64.b64encode(raw).decode(), "times": times, "count": len(ids), "fnv": fnv(ids)}
+        if times == 1: case.update(ids=ids, decoded=base64.b64encode(decoded.encode()).decode())
+        yield case
+
+
+def main(folder):
+    os.makedirs(folder, exist_ok=True)
+    every = [c for name, tok in write(folder).items() for c in cases(name, tok)]
+    with open(f"{folder}/cases.json", "w") as f:
+        f.write(json.dumps({"tokenizers": __version__, "python": platform.python_version()})[:-1] + ', "cases": [\n')
+        f.write(",\n".join(json.dumps(c, separators=(",", ":")) for c in every) + "\n]}\n")
+
+
+main(*sys.argv[1:])
