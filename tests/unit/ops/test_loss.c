@@ -11,7 +11,7 @@
 
 enum { COLUMNS = 7, VOCAB = 5 };
 
-static double loss_of(const float *row, int64_t label, float *dlogits) {
+static double loss_of(Device *d, const float *row, int64_t label, float *dlogits) {
     float x[COLUMNS], loss, lse, dloss = 0.5f;
     memcpy(x, row, sizeof x);
     Tensor logits = tensor_make(x, F32, 3, (int64_t[]){1, 1, COLUMNS}),
@@ -20,13 +20,11 @@ static double loss_of(const float *row, int64_t label, float *dlogits) {
            lse_t = tensor_make(&lse, F32, 2, (int64_t[]){1, 1}),
            dloss_t = tensor_make(&dloss, F32, 2, (int64_t[]){1, 1});
     const LossAttr attr = {VOCAB};
-    Device *d = device_cpu(1);
     call_run(&OPS[OP_cross_entropy],
              &(Call){.in = {&logits, &labels}, .out = {&loss_t, &lse_t}, .attr = &attr, .device = d});
     call_run(
         &OPS[OP_cross_entropy_grad],
         &(Call){.in = {&dloss_t, &logits, &labels, &lse_t}, .out = {&logits}, .attr = &attr, .device = d});
-    device_free(d);
     if (dlogits) memcpy(dlogits, x, sizeof x);
     return loss;
 }
@@ -34,49 +32,44 @@ static double loss_of(const float *row, int64_t label, float *dlogits) {
 static const double U = 0x1p-24;
 
 static void equal_logits_cost_the_log_of_the_vocabulary(void **state) {
-    (void)state;
     const float row[COLUMNS] = {3, 3, 3, 3, 3, 80, 90}; /* two columns of padding */
     float dx[COLUMNS];
-    assert_true(fabs(loss_of(row, 2, dx) - log(VOCAB)) <= 2 * U * log(VOCAB));
+    assert_true(fabs(loss_of(*state, row, 2, dx) - log(VOCAB)) <= 2 * U * log(VOCAB));
     for (int i = 0; i < VOCAB; i++) assert_true(fabs(dx[i] - 0.5 * (0.2 - (i == 2))) <= 8 * U);
     assert_true(dx[5] == 0 && dx[6] == 0);
 }
 
 /* softmax of (0, log 2, log 4, log 8, -inf) is (1, 2, 4, 8, 0) / 15 */
 static void gradient_is_softmax_minus_one_hot(void **state) {
-    (void)state;
     const float row[COLUMNS] = {0, logf(2), logf(4), logf(8), -INFINITY, NAN, NAN};
     const double softmax[] = {1 / 15.0, 2 / 15.0, 4 / 15.0, 8 / 15.0, 0, 0, 0};
     float dx[COLUMNS];
-    assert_true(fabs(loss_of(row, 0, dx) - log(15)) <= 4 * U * log(15));
+    assert_true(fabs(loss_of(*state, row, 0, dx) - log(15)) <= 4 * U * log(15));
     for (int i = 0; i < COLUMNS; i++) assert_true(fabs(dx[i] - 0.5 * (softmax[i] - (i == 0))) <= 8 * U);
 }
 
 static void extreme_logits_stay_finite(void **state) {
-    (void)state;
     const float high[COLUMNS] = {3e38f, 0, 0, 0, -3e38f}, low[COLUMNS] = {-1e4f, -1e4f, -1e4f, -1e4f, -1e4f};
     float dx[COLUMNS];
-    assert_true(loss_of(high, 0, dx) == 0);
+    assert_true(loss_of(*state, high, 0, dx) == 0);
     assert_true(dx[0] == 0);
-    assert_true(loss_of(high, 1, NULL) == (double)3e38f);
-    assert_true(fabs(loss_of(low, 4, NULL) - log(VOCAB)) <= 2 * U * log(VOCAB));
+    assert_true(loss_of(*state, high, 1, NULL) == (double)3e38f);
+    assert_true(fabs(loss_of(*state, low, 4, NULL) - log(VOCAB)) <= 2 * U * log(VOCAB));
 }
 
 static void a_logit_that_is_nan_shows(void **state) {
-    (void)state;
     const float row[COLUMNS] = {0, NAN, 0, 0, 0};
-    assert_true(isnan(loss_of(row, 0, NULL)));
+    assert_true(isnan(loss_of(*state, row, 0, NULL)));
 }
 
 static void a_wrong_label_is_named(void **state) {
-    (void)state;
     const float row[COLUMNS] = {0};
     FaultScope scope = {.where = "rank 0"};
     jmp_buf jump;
     scope.catch_jmp = &jump;
     FaultScope *old = fault_scope(&scope);
     if (!setjmp(jump)) {
-        loss_of(row, VOCAB, NULL);
+        loss_of(*state, row, VOCAB, NULL);
         fail();
     }
     fault_scope(old);
@@ -85,16 +78,23 @@ static void a_wrong_label_is_named(void **state) {
 
 /* Sums that float could not hold. */
 static void weighted_sums_are_double(void **state) {
-    (void)state;
     float x[6] = {16777216, 1, 1, 2, 3, 4}, weight[6] = {1, 1, 0, 0.5f, 0, 2};
     double sums[2];
     Tensor xt = tensor_make(x, F32, 2, (int64_t[]){2, 3}),
            wt = tensor_make(weight, F32, 2, (int64_t[]){2, 3}),
            st = tensor_make(sums, F64, 1, (int64_t[]){2});
-    Device *d = device_cpu(1);
-    call_run(&OPS[OP_weighted_sum], &(Call){.in = {&xt, &wt}, .out = {&st}, .device = d});
-    device_free(d);
+    call_run(&OPS[OP_weighted_sum], &(Call){.in = {&xt, &wt}, .out = {&st}, .device = *state});
     assert_true(sums[0] == 16777217 && sums[1] == 9);
+}
+
+static int open_device(void **state) {
+    *state = device_cpu(1);
+    return 0;
+}
+
+static int close_device(void **state) {
+    device_free(*state);
+    return 0;
 }
 
 int main(void) {
@@ -106,5 +106,5 @@ int main(void) {
         cmocka_unit_test(a_wrong_label_is_named),
         cmocka_unit_test(weighted_sums_are_double),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_device, close_device);
 }
