@@ -1,0 +1,169 @@
+/* A source of known entropy: no model can predict it better than its entropy rate, and a good one comes
+ * close. Where the corpus is text, a leak of labels into inputs only looks like a very good model; here it is
+ * caught.
+ *
+ * The source is a Markov chain over 16 states with transition probabilities p(y|x) and stationary
+ * distribution pi; its entropy rate is H = -sum_x pi(x) sum_y p(y|x) log p(y|x) (Shannon, 1948). Let q be the
+ * model's prediction and A = sum over M evaluated tokens of log q(y|x..) - log p(y|x). A prediction that does
+ * not see its label is normalised, so that E[exp(A)] = 1, and by Markov's inequality P(A > log(1/delta)) <
+ * delta, whatever the model and M are. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "unit/config_helper.h"
+
+#include "base/philox.h"
+#include "train/run.h"
+
+enum { STATES = 16, SEQ = 32, BATCH = 16, STEPS = 1000, EVAL_BATCHES = 100 };
+enum { TOKENS_PER_STEP = SEQ * BATCH };
+static const double DELTA = 1e-9;
+
+typedef struct Source {
+    double p[STATES][STATES], pi[STATES], entropy_rate;
+} Source;
+
+static Source source_new(void) {
+    Source s;
+    for (int x = 0; x < STATES; x++) {
+        double sum = 0;
+        for (int y = 0; y < STATES; y++)
+            sum += s.p[x][y] = exp(1.5 * philox_normal(17, 1, (uint64_t)(x * STATES + y)));
+        for (int y = 0; y < STATES; y++) s.p[x][y] /= sum;
+        s.pi[x] = 1.0 / STATES;
+    }
+    for (int i = 0; i < 2000; i++) { /* the chain mixes by a factor of some 0.5 each time */
+        double next[STATES] = {0};
+        for (int x = 0; x < STATES; x++)
+            for (int y = 0; y < STATES; y++) next[y] += s.pi[x] * s.p[x][y];
+        memcpy(s.pi, next, sizeof next);
+    }
+    s.entropy_rate = 0;
+    for (int x = 0; x < STATES; x++)
+        for (int y = 0; y < STATES; y++) s.entropy_rate -= s.pi[x] * s.p[x][y] * log(s.p[x][y]);
+    return s;
+}
+
+static int draw(const double *p, double uniform) {
+    int y = 0;
+    for (double sum = p[0]; sum < uniform && y + 1 < STATES; sum += p[y]) y++;
+    return y;
+}
+
+/* Sequences number first, first + 1, ... of the source, each from the stationary distribution on. */
+static Batch batch_of(const Source *s, int64_t first, bool leaky) {
+    Batch b = batch_new(BATCH, SEQ);
+    for (int64_t i = 0; i < BATCH; i++) {
+        int64_t x = draw(s->pi, philox_uniform(5, (uint64_t)(first + i), SEQ));
+        for (int64_t j = 0; j < SEQ; j++) {
+            int64_t y = draw(s->p[x], philox_uniform(5, (uint64_t)(first + i), (uint64_t)j)),
+                    at = i * SEQ + j;
+            b.tokens[at] = leaky ? y : x;
+            b.labels[at] = y;
+            b.position_ids[at] = j;
+            b.loss_mask[at] = 1;
+            x = y;
+        }
+    }
+    return b;
+}
+
+static Run *trained(const Setup *setup, const Source *s, int steps, bool leaky) {
+    Run *r = run_new(&setup->config, &setup->derived, NULL);
+    registry_init(r->model->registry, r->context.seed);
+    for (int i = 0; i < steps; i++) {
+        Batch b = batch_of(s, r->consumed_samples, leaky);
+        StepReport report = run_begin(r);
+        run_microbatch(r, &b, 1, &report);
+        run_update(r, &report);
+        batch_free(&b);
+    }
+    return r;
+}
+
+typedef struct Verdict {
+    double loss;      /* mean of -log q, nats a token */
+    double source;    /* mean of -log p over the same tokens */
+    double error;     /* standard error of `source`: sequences are independent of each other */
+    double advantage; /* A above: model over source, nats in all */
+} Verdict;
+
+/* On sequences that training has never seen. */
+static Verdict evaluate(Run *r, const Source *s, bool leaky) {
+    enum { N = EVAL_BATCHES * BATCH };
+    Verdict v = {0};
+    double loss = 0, tokens = 0, sum = 0, squares = 0;
+    for (int64_t k = 0; k < EVAL_BATCHES; k++) {
+        const int64_t first = (INT64_C(1) << 40) + k * BATCH;
+        Batch truth = batch_of(s, first, false), b = batch_of(s, first, leaky);
+        run_evaluate(r, &b, &loss, &tokens);
+        for (int64_t i = 0; i < BATCH; i++) {
+            double sequence = 0;
+            for (int64_t j = 0; j < SEQ; j++)
+                sequence -= log(s->p[truth.tokens[i * SEQ + j]][truth.labels[i * SEQ + j]]);
+            sum += sequence, squares += sequence * sequence;
+        }
+        batch_free(&truth), batch_free(&b);
+    }
+    assert_true(tokens == (double)N * SEQ);
+    v.loss = loss / tokens;
+    v.source = sum / tokens;
+    v.error = sqrt((squares / N - sum / N * (sum / N)) / N) / SEQ;
+    v.advantage = sum - loss;
+    return v;
+}
+
+static bool leaks(const Verdict *v) { return v->advantage > log(1 / DELTA); }
+
+static Setup *setup(void) {
+    return setup_new(
+        "--num-layers 1 --hidden-size 32 --num-attention-heads 2 --seq-length %d --vocab-size %d "
+        "--micro-batch-size %d --train-iters %d --lr 0.01 --lr-warmup-iters 20 --weight-decay 0 "
+        "--hidden-dropout 0 --attention-dropout 0 --cpu-threads 1",
+        SEQ, STATES, BATCH, STEPS);
+}
+
+static void loss_converges_to_the_entropy_rate_and_not_below(void **state) {
+    (void)state;
+    const Source s = source_new();
+    Setup *c = setup();
+    Run *r = trained(c, &s, STEPS, false);
+    const Verdict v = evaluate(r, &s, false);
+    print_message("entropy rate %.5f, source %.5f +- %.5f, model %.5f, advantage %.1f nats\n", s.entropy_rate,
+                  v.source, v.error, v.loss, v.advantage);
+    /* the tokens drawn are typical of the source: five standard errors */
+    assert_true(fabs(v.source - s.entropy_rate) < 5 * v.error);
+    assert_false(leaks(&v));
+    /* Estimating k parameters from n tokens costs k / 2n nats a token (Akaike, 1973). */
+    double margin = 0;
+    for (int i = 0; i < r->model->registry->n; i++)
+        margin += (double)param_logical_count(r->model->registry->params[i]);
+    margin /= 2.0 * STEPS * TOKENS_PER_STEP;
+    if (!(v.loss < v.source + margin))
+        fail_msg("the model is %g nats above the source, the margin is %g", v.loss - v.source, margin);
+    assert_true(v.loss < s.entropy_rate + margin + 5 * v.error);
+    assert_true(v.loss > s.entropy_rate - 5 * v.error - log(1 / DELTA) / (EVAL_BATCHES * TOKENS_PER_STEP));
+    run_free(r);
+    setup_free(c);
+}
+
+/* Labels where the inputs should be: within a few steps the model knows more than can be known. */
+static void visible_labels_are_flagged(void **state) {
+    (void)state;
+    const Source s = source_new();
+    Setup *c = setup();
+    Run *r = trained(c, &s, STEPS / 10, true);
+    const Verdict v = evaluate(r, &s, true);
+    assert_true(leaks(&v));
+    assert_true(v.loss < s.entropy_rate / 2);
+    run_free(r);
+    setup_free(c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loss_converges_to_the_entropy_rate_and_not_below),
+        cmocka_unit_test(visible_labels_are_flagged),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
