@@ -144,6 +144,21 @@ static void round_trip_is_bitwise(void **unused) {
     teardown(&f);
 }
 
+static void saving_again_replaces(void **unused) {
+    (void)unused;
+    Fixture f = setup();
+    assert_ok(save(&f, 4));
+    refill(&f, 40);
+    assert_ok(save(&f, 4));
+    refill(&f, 90);
+    assert_ok(load(&f, 4));
+    assert_true(holds(&f, 40));
+    char *temporary = path_of(&f, "iter_0000004.tmp");
+    assert_false(file_exists(temporary));
+    free(temporary);
+    teardown(&f);
+}
+
 /* Part k of group-major [q q | k | v] rows: head h of group g is row (g * (2 + 2) + h) * HEAD_DIM for q, + 2
  * for k, + 3 for v. */
 static void parts_are_stored_apart(void **unused) {
@@ -595,6 +610,7 @@ static void later_checkpoints_are_left_alone(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip_is_bitwise),
+        cmocka_unit_test(saving_again_replaces),
         cmocka_unit_test(parts_are_stored_apart),
         cmocka_unit_test(shards_of_any_cut_load),
         cmocka_unit_test(dtypes_convert_only_when_asked),

@@ -63,6 +63,7 @@ static void reads_scalars_and_unaligned_data(void **unused) {
     safetensors_close(s);
     assert_ok(safetensors_open("tests/data/safetensors/unaligned.safetensors", &s));
     const double *b = safetensors_find(s, "b")->data;
+    assert_int_equal((uintptr_t)b % sizeof *b, 0);
     assert_true(b[0] == 0.5 && b[1] == -2);
     safetensors_close(s);
     assert_err(safetensors_open("tests/data/safetensors/bool.safetensors", &s),
