@@ -1,0 +1,33 @@
+/* Where and how a number was measured: without it a result file says nothing. */
+#ifndef ISOTRON_BENCH_PROVENANCE_H
+#define ISOTRON_BENCH_PROVENANCE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ProvenanceFact {
+    FACT_COMMIT, /* of the working tree, "-dirty" behind it if it has changes */
+    FACT_DATE,
+    FACT_CPU,
+    FACT_CORES, /* that this process may use */
+    FACT_COMPILER,
+    FACT_FLAGS,
+    FACT_BLAS,      /* name, version and build options */
+    FACT_BLAS_CORE, /* the processor that BLAS took this one for */
+    FACTS
+} ProvenanceFact;
+
+typedef struct Provenance {
+    char text[FACTS][160];
+} Provenance;
+
+extern const char *const PROVENANCE_NAMES[FACTS];
+
+Provenance provenance_read(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
