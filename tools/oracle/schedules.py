@@ -22,7 +22,7 @@ CASES = [
     "--lr-decay-style linear --min-lr 0.001 --lr-warmup-iters 10 --lr-warmup-init 0.0005",
     "--lr-decay-style cosine --min-lr 0.001 --lr-warmup-iters 10",
     "--lr-decay-style cosine --min-lr 0.001 --lr-decay-iters 75 --lr-warmup-fraction 0.13",
-    "--lr-decay-style inverse-square-root --min-lr 0.002",
+    "--lr-decay-style inverse-square-root --min-lr 0.0001",
     "--lr-decay-style inverse-square-root --min-lr 0.004 --lr-warmup-iters 10",
     "--lr-decay-style WSD --lr-wsd-decay-style linear --lr-wsd-decay-iters 25 --min-lr 0.001 --lr-warmup-iters 10",
     "--lr-decay-style WSD --lr-wsd-decay-style cosine --lr-wsd-decay-iters 25 --min-lr 0.001",

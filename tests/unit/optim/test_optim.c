@@ -212,7 +212,7 @@ static void bf16_values_are_rounded_masters(void **state) {
     Fixture f = fixture_new("--bf16", BF16);
     registry_zero_grads(f.registry);
     for (int i = 0; i < 12; i++) ((float *)f.registry->params[WEIGHT]->main_grad.data)[i] = (float)(i + 1);
-    optim_step(f.optimizer, (OptimStep){.lr = 1e-5, .decoupled_lr = 1e-5, .grad_scale = 1});
+    optim_step(f.optimizer, (OptimStep){.lr = 0.1, .decoupled_lr = 0.1, .grad_scale = 1});
     const Param *p = f.registry->params[WEIGHT];
     for (int i = 0; i < 12; i++)
         assert_int_equal(((uint16_t *)p->value.data)[i], bf16_from_float(((float *)p->master.data)[i]));
