@@ -1,4 +1,9 @@
 /* Written by tools/oracle/unicode_ages.py from tokenizers 0.23.3, Unicode 14.0.0 and utf8proc. */
+#ifndef ISOTRON_TOKENIZER_AGES_TABLE_H
+#define ISOTRON_TOKENIZER_AGES_TABLE_H
+
+#include <stdint.h>
+
 /* clang-format off */
 /* first, last, stand-in */
 static const uint32_t STAND_INS[][3] = {
@@ -51,3 +56,5 @@ static const uint32_t UNORDERED[][2] = {
     {0x1E4EC, 0x1E4EF}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9},
 };
 /* clang-format on */
+
+#endif

@@ -69,7 +69,12 @@ def table(name, comment, rows):
 
 
 print(f"""/* Written by tools/oracle/unicode_ages.py from tokenizers {tokenizers.__version__}, Unicode {unicodedata.unidata_version} and utf8proc. */
+#ifndef ISOTRON_TOKENIZER_AGES_TABLE_H
+#define ISOTRON_TOKENIZER_AGES_TABLE_H
+
+#include <stdint.h>
+
 /* clang-format off */""")
 table("STAND_INS", "first, last, stand-in", stand_ins())
 table("UNORDERED", "first, last", normalizing())
-print("/* clang-format on */")
+print("/* clang-format on */\n\n#endif")
