@@ -118,24 +118,18 @@ static void forward_only(Run *r, const Batch *b, double *loss) {
     r->context.training = true;
 }
 
-/* --batch-invariant-mode: each sample by itself, so that no sum knows how samples were grouped. */
-static int64_t samples_together(const Run *r, int64_t samples) {
-    return r->config->batch_invariant_mode ? 1 : samples;
-}
-
 MemoryPlan run_plan_memory(const Config *c, const Derived *d) {
     Device *null = device_null();
     Run *r = assemble(c, d, null, SPACE_UNPLANNED, SPACE_UNPLANNED);
     int64_t dummy = 0;
-    Batch b = {.s = c->seq_length,
+    Batch b = {.b = at_once(c, d->micro_batch_size),
+               .s = c->seq_length,
                .tokens = &dummy,
                .labels = &dummy,
                .position_ids = &dummy,
                .document_start = &dummy};
     double loss = 0;
-    b.b = samples_together(r, d->micro_batch_size);
     micro_step(r, &b, 1, &loss);
-    b.b = d->micro_batch_size;
     forward_only(r, &b, &loss);
     MemoryPlan plan = {
         .parameters = registry_bytes(r->model->registry),
@@ -223,6 +217,10 @@ void run_update(Run *r, StepReport *report) {
 }
 
 void run_evaluate(Run *r, const Batch *b, double *loss, double *tokens) {
-    forward_only(r, b, loss);
+    int64_t together = at_once(r->config, b->b);
+    for (int64_t first = 0; first < b->b; first += together) {
+        Batch part = rows_of(b, first, together);
+        forward_only(r, &part, loss);
+    }
     *tokens += mask_sum(b);
 }
