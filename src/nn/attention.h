@@ -16,7 +16,7 @@ typedef struct AttentionSpec {
     bool qkv_bias, proj_bias, qk_norm, rotary_interleaved;
     NormAttr norm;
     bool qk_norm_decays; /* --apply-wd-to-qk-layernorm */
-    int64_t rotary_dim; /* 0: no rotation */
+    int64_t rotary_dim;  /* 0: no rotation */
     int64_t window_left, window_right;
     double dropout, qkv_init_std, proj_init_std;
     bool unfused;   /* materialise the scores: the oracle of the fused kernel */
