@@ -5,15 +5,15 @@
 
 #include "infer/generate.h"
 
+#define SIZES "--num-layers 2 --max-position-embeddings 40 --vocab-size 61 "
+#define LLAMA                                                                                                \
+    "--num-attention-heads 4 --hidden-size 32 --swiglu --group-query-attention --num-query-groups 2 "        \
+    "--position-embedding-type rope --normalization RMSNorm --qk-layernorm "                                 \
+    "--untie-embeddings-and-output-weights --disable-bias-linear "
 static const char *const STYLES[] = {
-    "--num-layers 2 --max-position-embeddings 40 --vocab-size 61 ",
-    "--num-layers 2 --max-position-embeddings 40 --vocab-size 61 --num-attention-heads 4 --hidden-size 32 "
-    "--swiglu "
-    "--group-query-attention --num-query-groups 2 --position-embedding-type rope --normalization RMSNorm "
-    "--qk-layernorm "
-    "--untie-embeddings-and-output-weights --disable-bias-linear ",
-    "--num-layers 2 --max-position-embeddings 40 --vocab-size 61 --position-embedding-type rope "
-    "--window-size 4,0 ",
+    SIZES,
+    SIZES LLAMA,
+    SIZES "--position-embedding-type rope --window-size 4,0 ",
 };
 enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES };
 
