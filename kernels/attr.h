@@ -1,14 +1,11 @@
-/* The attributes of the ops: what a kernel needs to know beside its tensors. One struct per op that has attributes; the op
- * list with operands is src/ops/ops.def. Every struct is plain data: the tape copies it. */
+/* The attributes of the ops: what a kernel needs to know beside its tensors. One struct per op that has
+ * attributes; the op list with operands is src/ops/ops.def. Every struct is plain data: the tape copies it.
+ */
 #ifndef ISOTRON_KERNELS_ATTR_H
 #define ISOTRON_KERNELS_ATTR_H
 
 #include <stdbool.h>
 #include <stdint.h>
-
-typedef struct LinearAttr {
-    bool by_sample; /* one GEMM per sample: the result does not depend on how samples are grouped into microbatches */
-} LinearAttr;
 
 typedef struct NormAttr {
     bool rms;      /* RMSNorm (no mean, no bias), else LayerNorm */
@@ -16,9 +13,16 @@ typedef struct NormAttr {
     double eps;
 } NormAttr;
 
-typedef enum Activation { ACT_GELU_TANH, ACT_GELU_ERF, ACT_QUICK_GELU, ACT_SQUARED_RELU, ACT_SWIGLU } Activation;
+typedef enum Activation {
+    ACT_GELU_TANH,
+    ACT_GELU_ERF,
+    ACT_QUICK_GELU,
+    ACT_SQUARED_RELU,
+    ACT_SWIGLU
+} Activation;
 typedef struct ActivationAttr {
-    Activation kind; /* SWIGLU: the input is [..., gate | up], the output silu(gate) * up has half its width */
+    Activation
+        kind; /* SWIGLU: the input is [..., gate | up], the output silu(gate) * up has half its width */
 } ActivationAttr;
 
 typedef struct RopeAttr {
@@ -27,8 +31,8 @@ typedef struct RopeAttr {
     bool inverse;     /* rotate back: the backward */
 } RopeAttr;
 
-/* Dropout draws by global index (base/philox.h): keep element i of site iff philox_u32(seed, site, i) >= rate * 2^32; kept
- * values are scaled by 1 / (1 - rate). */
+/* Dropout draws by global index (base/philox.h): keep element i of site iff philox_u32(seed, site, i) >= rate
+ * * 2^32; kept values are scaled by 1 / (1 - rate). */
 typedef struct DropoutAttr {
     double rate;
     uint64_t seed, site;
@@ -41,9 +45,9 @@ enum { WINDOW_OFF = -1 };
 typedef struct AttentionAttr {
     double scale;                      /* of q.k before the softmax */
     int64_t first_query;               /* position of query row 0 on the axis of the keys (0 in training) */
-    int64_t window_left, window_right; /* query at p sees keys in [p - left, p + right]; WINDOW_OFF: no limit on that side.
-                                          Causal is window_right = 0. */
-    DropoutAttr dropout;               /* of the probabilities; element index ((sample*heads + head)*S + query)*S + key */
+    int64_t window_left, window_right; /* query at p sees keys in [p - left, p + right]; WINDOW_OFF: no limit
+                                          on that side. Causal is window_right = 0. */
+    DropoutAttr dropout; /* of the probabilities; element index ((sample*heads + head)*S + query)*S + key */
 } AttentionAttr;
 
 typedef struct LossAttr {
@@ -53,7 +57,7 @@ typedef struct LossAttr {
 typedef struct AdamAttr {
     double lr, beta1, beta2, eps, weight_decay;
     double correction1, correction2; /* 1 - beta^step */
-    double grad_scale;               /* multiplies the gradient first: unscaling, averaging and clipping in one factor */
+    double grad_scale; /* multiplies the gradient first: unscaling, averaging and clipping in one factor */
 } AdamAttr;
 
 typedef struct SgdAttr {

@@ -1,5 +1,5 @@
-/* The op table, generated from ops.def: an enum, and one OpDef per op whose kernels are bound at link time, so that a
- * missing kernel is a link error that names it. */
+/* The op table, generated from ops.def: an enum, and one OpDef per op whose kernels are bound at link time,
+ * so that a missing kernel is a link error that names it. */
 #ifndef ISOTRON_KERNELS_OPS_H
 #define ISOTRON_KERNELS_OPS_H
 

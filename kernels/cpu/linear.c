@@ -1,59 +1,38 @@
 /* Linear layer, y = x w^T + bias over the last dimension, and its gradients dx = dy w, dw = dy^T x, dbias =
- * sum of dy. Written: y; written or added to: dx, dw, dbias. By sample: one product per sample, in order, so
- * that neither y and dx nor the order in which samples enter dw depend on how samples are grouped into
- * microbatches. */
+ * sum of dy. Written: y; written or added to: dx, dw, dbias. dw is one product over all tokens. */
 #include "kernels/cpu/gemm.h"
-
-static bool by_sample(const Call *c) {
-    const LinearAttr *a = c->attr;
-    return a && a->by_sample;
-}
-
-/* Tokens [s,b,..] as matrices: all of them with consecutive rows, or each sample's with rows b apart. */
-typedef struct Tokens {
-    int64_t matrices, rows, row_step;
-} Tokens;
-
-static Tokens tokens(const Call *c, const Tensor *x) {
-    if (by_sample(c)) return (Tokens){x->dim[1], x->dim[0], x->dim[1]};
-    return (Tokens){1, tensor_rows(x), 1};
-}
 
 void KERNEL(linear)(const Call *c) {
     const Tensor *x = c->in[0], *w = c->in[1];
     const int64_t in = w->dim[1], out = w->dim[0];
-    const Tokens t = tokens(c, x);
-    for (int64_t b = 0; b < t.matrices; b++)
-        KERNEL(gemm)
-        (c->device, &(Gemm){.transpose_b = true,
-                            .m = t.rows,
-                            .n = out,
-                            .k = in,
-                            .a = reals(x) + b * in,
-                            .lda = t.row_step * in,
-                            .b = reals(w),
-                            .ldb = in,
-                            .c = reals(c->out[0]) + b * out,
-                            .ldc = t.row_step * out,
-                            .bias = c->in[2] ? reals(c->in[2]) : NULL});
+    KERNEL(gemm)
+    (c->device, &(Gemm){.transpose_b = true,
+                        .m = tensor_rows(x),
+                        .n = out,
+                        .k = in,
+                        .a = reals(x),
+                        .lda = in,
+                        .b = reals(w),
+                        .ldb = in,
+                        .c = reals(c->out[0]),
+                        .ldc = out,
+                        .bias = c->in[2] ? reals(c->in[2]) : NULL});
 }
 
 void KERNEL(linear_dgrad)(const Call *c) {
     const Tensor *dy = c->in[0], *w = c->in[1];
     const int64_t in = w->dim[1], out = w->dim[0];
-    const Tokens t = tokens(c, dy);
-    for (int64_t b = 0; b < t.matrices; b++)
-        KERNEL(gemm)
-        (c->device, &(Gemm){.m = t.rows,
-                            .n = in,
-                            .k = out,
-                            .a = reals(dy) + b * out,
-                            .lda = t.row_step * out,
-                            .b = reals(w),
-                            .ldb = in,
-                            .c = reals(c->out[0]) + b * in,
-                            .ldc = t.row_step * in,
-                            .accumulate = accumulates(c->out[0])});
+    KERNEL(gemm)
+    (c->device, &(Gemm){.m = tensor_rows(dy),
+                        .n = in,
+                        .k = out,
+                        .a = reals(dy),
+                        .lda = out,
+                        .b = reals(w),
+                        .ldb = in,
+                        .c = reals(c->out[0]),
+                        .ldc = in,
+                        .accumulate = accumulates(c->out[0])});
 }
 
 /* dbias for columns in units of COLUMNS. */
@@ -81,20 +60,18 @@ static void bias_columns(void *arg, int64_t begin, int64_t end) {
 void KERNEL(linear_wgrad)(const Call *c) {
     const Tensor *dy = c->in[0], *x = c->in[1], *dw = c->out[0];
     const int64_t in = tensor_width(x), out = tensor_width(dy);
-    const Tokens t = tokens(c, dy);
-    for (int64_t b = 0; dw && b < t.matrices; b++)
-        KERNEL(gemm)
-        (c->device, &(Gemm){.transpose_a = true,
-                            .m = out,
-                            .n = in,
-                            .k = t.rows,
-                            .a = reals(dy) + b * out,
-                            .lda = t.row_step * out,
-                            .b = reals(x) + b * in,
-                            .ldb = t.row_step * in,
-                            .c = reals(dw),
-                            .ldc = in,
-                            .accumulate = b > 0 || accumulates(dw)});
+    if (dw) KERNEL(gemm)
+    (c->device, &(Gemm){.transpose_a = true,
+                        .m = out,
+                        .n = in,
+                        .k = tensor_rows(dy),
+                        .a = reals(dy),
+                        .lda = out,
+                        .b = reals(x),
+                        .ldb = in,
+                        .c = reals(dw),
+                        .ldc = in,
+                        .accumulate = accumulates(dw)});
     if (c->out[1])
         pool_for(c->device->pool, (out + COLUMNS - 1) / COLUMNS, grain_rows(COLUMNS * tensor_rows(dy)),
                  bias_columns, (void *)c);

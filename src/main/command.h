@@ -12,6 +12,7 @@
     COMMAND(merge, "several .bin/.idx datasets into one")                                                    \
     COMMAND(generate, "continue prompts with a trained model")                                               \
     COMMAND(convert, "checkpoints from and to Hugging Face's safetensors")                                   \
+    COMMAND(inspect, "list what a checkpoint or a dataset holds")                                            \
     COMMAND(parity, "judge a run against a golden case of an independent implementation")
 
 /* Each gets the words behind its name. Sentences about usage are printed by the command; the result is the

@@ -25,7 +25,7 @@ typedef enum Role {
 
 typedef struct Input {
     Role role;
-    bool shared; /* a parameter of several ops */
+    bool shared; /* a parameter of several ops, or the weight of a product over all tokens */
     int64_t range;
     int ndim;
     int64_t dim[TENSOR_DIMS];
@@ -49,9 +49,8 @@ typedef struct Lane {
     DType dtype;
     int threads;           /* 0: 1; -1: every core */
     bool split;            /* backward as a DX sweep, then a DW sweep */
-    bool sample_by_sample; /* each sample on a tape of its own, in batch-invariant mode */
-    bool batch_invariant;
-    bool coarse; /* inputs that 16-bit types hold exactly */
+    bool sample_by_sample; /* each sample on a tape of its own */
+    bool coarse;           /* inputs that 16-bit types hold exactly */
     bool forward_only;
     int moved_input; /* this element of this input is moved by `move` */
     int64_t moved_element;
@@ -175,7 +174,6 @@ static inline void session_open(Session *s, const OpCase *c, const Lane *lane, i
     s->run = (RunContext){.device = device_cpu(lane->threads ? lane->threads : 1),
                           .dtype = lane->dtype,
                           .training = true,
-                          .batch_invariant = lane->batch_invariant || lane->sample_by_sample,
                           .seed = 1234,
                           .first_sample = first_sample};
     s->run.device->profile = lane->profile;

@@ -185,12 +185,12 @@ static void threads_change_nothing(void **state) {
     }
 }
 
-/* In batch-invariant mode parameter gradients do not depend on how samples are grouped into microbatches.
- * (Not so the gradient of a parameter that several ops use: each op adds all samples of a microbatch in
- * turn.) */
+/* The canonical order of kernels/ops.def: gradients of parameters do not depend on how samples are grouped
+ * into microbatches. (Not so of a parameter that several ops use, where each adds all samples of a microbatch
+ * in turn, nor of a weight, whose gradient is one product over all tokens.) */
 static void samples_one_by_one_are_the_batch(void **state) {
     const OpCase *c = *state;
-    Result want = run_case(c, (Lane){.dtype = F32, .batch_invariant = true});
+    Result want = run_case(c, (Lane){.dtype = F32});
     Result got = run_case(c, (Lane){.dtype = F32, .sample_by_sample = true});
     for (int i = 0; i < CASE_INPUTS; i++)
         if (c->in[i].role == ROLE_PARAMETER && !c->in[i].shared)

@@ -1,0 +1,92 @@
+#include <stddef.h>
+#include <stdio.h>
+
+#include "base/hash.h"
+#include "ckpt/ckpt.h"
+#include "data/indexed.h"
+#include "main/command.h"
+
+typedef struct Options {
+    const char *checkpoint, *dataset;
+    int64_t ckpt_step;
+    bool verify;
+} Options;
+
+static const Arg ROWS[] = {
+    {.names = "checkpoint",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, checkpoint),
+     .fallback = "none",
+     .help = "Folder of checkpoints: lists the tensors of one."},
+    {.names = "ckpt-step",
+     .type = ARG_I64,
+     .offset = offsetof(Options, ckpt_step),
+     .fallback = "none",
+     .help = "Which of them; none = the newest."},
+    {.names = "verify",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, verify),
+     .fallback = "off",
+     .help = "Hash every stored byte against the manifest."},
+    {.names = "dataset",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, dataset),
+     .fallback = "none",
+     .help = "Prefix of a .bin/.idx pair: its sizes."},
+};
+
+static Err inspect_checkpoint(const Options *o) {
+    Ckpt *ckpt;
+    ERR_RETURN(ckpt_open(o->checkpoint, i64_is_set(o->ckpt_step) ? o->ckpt_step : -1, &ckpt));
+    const Manifest *m = ckpt_manifest(ckpt);
+    printf("iteration %lld, %lld tensors\n", (long long)m->iteration, (long long)m->count);
+    for (int64_t i = 0; i < m->count; i++) {
+        const CkptTensor *t = &m->tensors[i];
+        char hash[33];
+        hash_hex(t->hash, hash);
+        printf("%s  %-4s [%lld, %lld] of [%lld, %lld]  %s%s (%s)\n", hash, dtype_name(t->dtype),
+               (long long)t->box.shape[0], (long long)t->box.shape[1], (long long)t->global[0],
+               (long long)t->global[1], t->name, t->suffix, t->part);
+    }
+    Err e = o->verify ? ckpt_verify(ckpt) : ERR_OK;
+    if (o->verify && !e.code) puts("every stored byte has the hash of the manifest");
+    ckpt_close(ckpt);
+    return e;
+}
+
+static Err inspect_dataset(const char *prefix) {
+    IndexedDataset d;
+    ERR_RETURN(indexed_open(prefix, &d));
+    int64_t tokens = 0, longest = 0;
+    for (int64_t i = 0; i < d.sequences; i++) {
+        int64_t n = indexed_length(&d, i);
+        tokens += n;
+        if (n > longest) longest = n;
+    }
+    printf("%s: %lld documents, %lld sequences, %lld tokens of type %s, longest sequence %lld\n", prefix,
+           (long long)d.documents, (long long)d.sequences, (long long)tokens, indexed_dtype_name(d.dtype),
+           (long long)longest);
+    indexed_close(&d);
+    return ERR_OK;
+}
+
+int command_inspect(int argc, char **argv) {
+    Arena *arena = arena_new();
+    Options o;
+    Args args;
+    args_init(&args, arena, "isotron inspect [--checkpoint DIR [--verify]] [--dataset PREFIX]", NULL);
+    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
+    args_line(&args, argc, argv);
+    if (!args.help && !o.checkpoint && !o.dataset)
+        args_problem(&args, "name what to inspect: --checkpoint DIR or --dataset PREFIX");
+    Err e = args_end(&args);
+    int status;
+    if (command_ready(&args, e, &status)) {
+        if (o.checkpoint) e = inspect_checkpoint(&o);
+        if (!e.code && o.dataset) e = inspect_dataset(o.dataset);
+        status = e.code ? command_fail(e) : 0;
+    }
+    args_free(&args);
+    arena_free(arena);
+    return status;
+}
