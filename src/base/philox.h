@@ -38,13 +38,20 @@ static inline double philox_uniform(uint64_t seed, uint64_t site, uint64_t index
     return ((double)(bits >> 11) + 0.5) * 0x1p-53;
 }
 
-/* Standard normal by Box-Muller; elements 2i and 2i+1 are the two halves of one pair. */
-static inline double philox_normal(uint64_t seed, uint64_t site, uint64_t index) {
-    Philox4 p = philox4x32(seed, site, index / 2);
+/* Standard normals by Box-Muller: elements 2 * pair and 2 * pair + 1. */
+static inline void philox_normal_pair(uint64_t seed, uint64_t site, uint64_t pair, double out[2]) {
+    Philox4 p = philox4x32(seed, site, pair);
     double u = ((double)(((uint64_t)p.v[0] << 32 | p.v[1]) >> 11) + 0.5) * 0x1p-53;
     double angle = 6.283185307179586476925 * ((double)(((uint64_t)p.v[2] << 32 | p.v[3]) >> 11) * 0x1p-53);
     double radius = sqrt(-2.0 * log(u));
-    return radius * (index % 2 ? sin(angle) : cos(angle));
+    out[0] = radius * cos(angle);
+    out[1] = radius * sin(angle);
+}
+
+static inline double philox_normal(uint64_t seed, uint64_t site, uint64_t index) {
+    double pair[2];
+    philox_normal_pair(seed, site, index / 2, pair);
+    return pair[index % 2];
 }
 
 #endif

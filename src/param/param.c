@@ -6,6 +6,7 @@
 #include "base/fault.h"
 #include "base/hash.h"
 #include "base/philox.h"
+#include "kernels/attr.h"
 #include "kernels/ops.h"
 
 Registry *registry_new(void) {
@@ -89,22 +90,37 @@ int64_t param_logical_count(const Param *p) {
     return p->spec.dim[0] * (p->spec.ndim == 2 ? p->spec.dim[1] : 1);
 }
 
-static void draw(const Registry *r, const Param *p, uint64_t seed) {
-    uint64_t site = hash_name(p->spec.name);
-    for (int64_t i = 0, n = param_logical_count(p); i < n; i++) {
-        float x = (float)p->spec.init.value;
-        if (p->spec.init.kind == INIT_NORMAL)
-            x = (float)(p->spec.init.value * philox_normal(seed, site, (uint64_t)i));
-        if (r->precise == F64)
-            ((double *)p->master.data)[i] = (double)x;
-        else
-            ((float *)p->master.data)[i] = x;
+typedef struct Draw {
+    const Registry *registry;
+    const Param *param;
+    uint64_t seed, site;
+} Draw;
+
+/* Elements 2i and 2i + 1 for i in [begin, end): the halves of one Box-Muller pair. */
+static void draw_pairs(void *arg, int64_t begin, int64_t end) {
+    const Draw *d = arg;
+    const Init init = d->param->spec.init;
+    const int64_t n = param_logical_count(d->param);
+    for (int64_t i = begin; i < end; i++) {
+        double z[2] = {1, 1};
+        if (init.kind == INIT_NORMAL) philox_normal_pair(d->seed, d->site, (uint64_t)i, z);
+        for (int64_t e = 2 * i; e < n && e < 2 * i + 2; e++) {
+            const float x = (float)(init.value * z[e % 2]);
+            if (d->registry->precise == F64)
+                ((double *)d->param->master.data)[e] = (double)x;
+            else
+                ((float *)d->param->master.data)[e] = x;
+        }
     }
 }
 
 void registry_init(Registry *r, uint64_t seed) {
     if (r->device->kind == DEVICE_NULL) return;
-    for (int i = 0; i < r->n; i++) draw(r, r->params[i], seed);
+    enum { PAIRS_PER_THREAD = 1024 }; /* fewer are not worth one */
+    for (int i = 0; i < r->n; i++) {
+        Draw d = {r, r->params[i], seed, hash_name(r->params[i]->spec.name)};
+        pool_for(r->device->pool, (param_logical_count(d.param) + 1) / 2, PAIRS_PER_THREAD, draw_pairs, &d);
+    }
     registry_round_values(r);
 }
 
@@ -115,7 +131,11 @@ void registry_round_values(Registry *r) {
     call_run(&OPS[OP_copy], &(Call){.in = {&from}, .out = {&to}, .device = r->device});
 }
 
-void registry_zero_grads(Registry *r) { device_zero(r->device, r->grads, flat_bytes(r, r->precise)); }
+void registry_zero_grads(Registry *r) {
+    const FillAttr zero = {0};
+    Tensor grads = tensor_make(r->grads, r->precise, 1, &r->elements);
+    call_run(&OPS[OP_fill], &(Call){.out = {&grads}, .attr = &zero, .device = r->device});
+}
 
 int64_t param_part_rows(const Param *p, int part) { return p->spec.groups * p->spec.parts[part].rows; }
 
