@@ -93,13 +93,19 @@ static Run *assemble(const Config *c, const Derived *d, Device *device, size_t s
     return r;
 }
 
-static void micro_step(Run *r, const Batch *b, double scale, double *loss) {
+/* Opens the tape; `tensors` must live until it ends. */
+static Tensor *token_losses(Run *r, const Batch *b, BatchTensors *tensors, double *loss_sum) {
+    batch_tensors(b, r->config->reset_attention_mask, tensors);
+    tape_begin(r->tape, r->context.training);
+    Tensor *loss_bs = gpt_loss(r->tape, r->model, &tensors->input, &tensors->labels);
+    add_loss(r, loss_bs, weights(r, b, 1), loss_sum);
+    return loss_bs;
+}
+
+static void micro_step(Run *r, const Batch *b, double scale, double *loss_sum) {
     BatchTensors tensors;
-    batch_tensors(b, r->config->reset_attention_mask, &tensors);
-    tape_begin(r->tape, true);
-    Tensor *y = gpt_loss(r->tape, r->model, &tensors.input, &tensors.labels);
-    add_loss(r, y, weights(r, b, 1), loss);
-    tape_backward(r->tape, y, weights(r, b, scale), NEED_ALL);
+    Tensor *loss_bs = token_losses(r, b, &tensors, loss_sum);
+    tape_backward(r->tape, loss_bs, weights(r, b, scale), NEED_ALL);
     tape_end(r->tape);
 }
 
@@ -107,13 +113,10 @@ static void micro_step(Run *r, const Batch *b, double scale, double *loss) {
  * that no sum knows how samples were grouped. */
 static int64_t at_once(const Config *c, int64_t samples) { return c->batch_invariant_mode ? 1 : samples; }
 
-static void forward_only(Run *r, const Batch *b, double *loss) {
+static void forward_only(Run *r, const Batch *b, double *loss_sum) {
     BatchTensors tensors;
-    batch_tensors(b, r->config->reset_attention_mask, &tensors);
     r->context.training = false;
-    tape_begin(r->tape, false);
-    Tensor *y = gpt_loss(r->tape, r->model, &tensors.input, &tensors.labels);
-    add_loss(r, y, weights(r, b, 1), loss);
+    token_losses(r, b, &tensors, loss_sum);
     tape_end(r->tape);
     r->context.training = true;
 }
