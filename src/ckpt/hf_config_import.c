@@ -37,8 +37,9 @@ enum { REQUIRED = -1 };
 static int64_t get_size(Reader *r, const char *key, int64_t fallback) {
     const json_t *v = find(r, NULL, key);
     if (!v && fallback != REQUIRED) return fallback;
-    if (!json_is_integer(v) || json_integer_value(v) < 1) refuse(r, key, "not a positive whole number");
-    return v ? json_integer_value(v) : 1;
+    if (json_is_integer(v) && json_integer_value(v) > 0) return json_integer_value(v);
+    refuse(r, key, "not a positive whole number");
+    return 1; /* still a divisor */
 }
 
 static double get_real(Reader *r, const json_t *in, const char *key, double fallback) {

@@ -28,6 +28,7 @@ char *fuzz_file(const char *name, const void *bytes, size_t n) {
 bool fuzz_ok(Err err) {
     if (!err.code) return true;
     size_t n = strnlen(err.msg, sizeof err.msg);
-    CHECK(n > 10 && n < sizeof err.msg && strchr(err.msg, ' '), "the error is not a sentence: \"%s\"", err.msg);
+    CHECK(n > 10 && n < sizeof err.msg && strchr(err.msg, ' '), "the error is not a sentence: \"%s\"",
+          err.msg);
     return false;
 }

@@ -1,6 +1,7 @@
-/* What a fuzz target is: a function that gives one input to a reader of files that users bring, and its seeds. The reader
- * must end in success or in an error with a sentence. fuzz_<what>.c is linked twice: with libFuzzer (clang, ISOTRON_FUZZ) and
- * with replay.c, which mutates the seeds by a fixed sequence of random numbers, so that CTest runs the same inputs anywhere. */
+/* What a fuzz target is: a function that gives one input to a reader of files that users bring, and its
+ * seeds. The reader must end in success or in an error with a sentence. fuzz_<what>.c is linked twice: with
+ * libFuzzer (clang, ISOTRON_FUZZ) and with replay.c, which mutates the seeds by a fixed sequence of random
+ * numbers, so that CTest runs the same inputs anywhere. */
 #ifndef ISOTRON_TESTS_FUZZ_H
 #define ISOTRON_TESTS_FUZZ_H
 

@@ -1,5 +1,5 @@
-/* Checkpoints: the manifest up to its own hash, which is made right here, so that the mutations get past it. The checkpoint is
- * then opened, verified and loaded; its shard is right. */
+/* Checkpoints: the manifest up to its own hash, which is made right here, so that the mutations get past it.
+ * The checkpoint is then opened, verified and loaded; its shard is right. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -14,9 +14,20 @@ static const char TAIL[] = "\"xxh3_128\": \"";
 
 static Registry *small_registry(Device *device) {
     Registry *r = registry_new();
-    param_add(r, (ParamSpec){.name = "layer.weight", .ndim = 2, .dim = {6, 3}, .padded = 8, .tp_split = 0, .init = {INIT_NORMAL, 1}});
-    param_add(r, (ParamSpec){.name = "layer.bias", .ndim = 1, .dim = {8}, .tp_split = SPLIT_NONE, .init = {INIT_CONSTANT, 2},
-                             .groups = 2, .n_parts = 2, .parts = {{"q", 3}, {"k", 1}}});
+    param_add(r, (ParamSpec){.name = "layer.weight",
+                             .ndim = 2,
+                             .dim = {6, 3},
+                             .padded = 8,
+                             .tp_split = 0,
+                             .init = {INIT_NORMAL, 1}});
+    param_add(r, (ParamSpec){.name = "layer.bias",
+                             .ndim = 1,
+                             .dim = {8},
+                             .tp_split = SPLIT_NONE,
+                             .init = {INIT_CONSTANT, 2},
+                             .groups = 2,
+                             .n_parts = 2,
+                             .parts = {{"q", 3}, {"k", 1}}});
     registry_allocate(r, device, F32);
     registry_init(r, 1);
     return r;
@@ -26,13 +37,15 @@ static Registry *small_registry(Device *device) {
 static void save(const char *dir, const Registry *r, Str *text) {
     json_t *state = json_pack("{s:i,s:{s:f}}", "consumed_samples", 12, "scheduler", "lr", 0.5);
     CkptItem items[] = {{"", r->masters, F32, false}, {".exp_avg", r->grads, F32, false}};
-    CHECK(fuzz_ok(ckpt_save(dir, &(CkptSaveOptions){.iteration = ITERATION}, r, items, 2, state)), "cannot save");
+    CHECK(fuzz_ok(ckpt_save(dir, &(CkptSaveOptions){.iteration = ITERATION}, r, items, 2, state)),
+          "cannot save");
     json_decref(state);
     char *path = mem_printf("%s/iter_%07d/manifest.json", dir, ITERATION);
     CHECK(fuzz_ok(file_read(path, text)), "cannot read the manifest");
     free(path);
     size_t tail = strlen(TAIL) + 32 + strlen("\"}\n");
-    CHECK(text->len > tail && !strncmp(text->s + text->len - tail, TAIL, strlen(TAIL)), "the manifest does not end in its hash");
+    CHECK(text->len > tail && !strncmp(text->s + text->len - tail, TAIL, strlen(TAIL)),
+          "the manifest does not end in its hash");
     text->len -= tail;
 }
 
@@ -50,7 +63,8 @@ static bool load(const char *dir, Registry *r) {
 bool fuzz_one(const uint8_t *bytes, size_t n) {
     Device *device = device_cpu(1);
     Registry *r = small_registry(device);
-    char *dir = fuzz_path("checkpoints"), *path = fuzz_path("checkpoints/iter_0000007/manifest.json"), hex[33];
+    char *dir = fuzz_path("checkpoints"), *path = fuzz_path("checkpoints/iter_0000007/manifest.json"),
+         hex[33];
     Str text = {0};
     if (!file_exists(path)) save(dir, r, &text);
     str_clear(&text);

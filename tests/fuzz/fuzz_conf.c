@@ -1,5 +1,5 @@
-/* Configurations: a run.conf with all rules and everything that follows from it, or, if it begins with {, the options of a
- * checkpoint as JSON. */
+/* Configurations: a run.conf with all rules and everything that follows from it, or, if it begins with {, the
+ * options of a checkpoint as JSON. */
 #include "fuzz/fuzz.h"
 
 #include <glob.h>
@@ -26,7 +26,8 @@ static bool read_conf(const uint8_t *bytes, size_t n) {
     args_init(&args, arena, "fuzz", NULL);
     Config config;
     char option[] = "--config", *words[] = {option, path};
-    bool ok = fuzz_ok(config_parse(&config, &args, CONFIG_ALL_GROUPS, CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, 2, words));
+    bool ok = fuzz_ok(
+        config_parse(&config, &args, CONFIG_ALL_GROUPS, CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, 2, words));
     CHECK(ok || args.help || args.problems.len, "an error without a sentence");
     if (ok) {
         Derived derived;
@@ -40,7 +41,9 @@ static bool read_conf(const uint8_t *bytes, size_t n) {
     return ok;
 }
 
-bool fuzz_one(const uint8_t *bytes, size_t n) { return n && *bytes == '{' ? read_json(bytes, n) : read_conf(bytes, n); }
+bool fuzz_one(const uint8_t *bytes, size_t n) {
+    return n && *bytes == '{' ? read_json(bytes, n) : read_conf(bytes, n);
+}
 
 void fuzz_seeds(Corpus *c) {
     glob_t found;

@@ -1,4 +1,5 @@
-/* Indexed datasets: the input is the size of the .bin (u16) and an .idx file. Everything an opened dataset offers is read. */
+/* Indexed datasets: the input is the size of the .bin (u16) and an .idx file. Everything an opened dataset
+ * offers is read. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

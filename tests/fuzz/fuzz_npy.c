@@ -1,5 +1,5 @@
-/* Index caches: the input is one .npy file, read alone and as each of the three indices of a small dataset whose other two
- * are right. */
+/* Index caches: the input is one .npy file, read alone and as each of the three indices of a small dataset
+ * whose other two are right. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -27,7 +27,9 @@ bool fuzz_one(const uint8_t *bytes, size_t n) {
         GptPlan p;
         plan(&source, &p);
         GptIndex right = gpt_index_build(&p, 1);
-        GptIndex planted[] = {{a, right.sample, right.shuffle}, {right.document, a, right.shuffle}, {right.document, right.sample, a}};
+        GptIndex planted[] = {{a, right.sample, right.shuffle},
+                              {right.document, a, right.shuffle},
+                              {right.document, right.sample, a}};
         for (int i = 0; i < 3; i++) gpt_index_valid(&p, &planted[i]);
         gpt_index_free(&right), gpt_source_close(&source), npy_free(&a);
     }

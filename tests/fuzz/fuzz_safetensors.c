@@ -1,5 +1,5 @@
-/* Weights: a .safetensors file or, if it begins with {, the index of a folder whose one file is right. Every byte of every
- * tensor is read. */
+/* Weights: a .safetensors file or, if it begins with {, the index of a folder whose one file is right. Every
+ * byte of every tensor is read. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -22,12 +22,14 @@ static Err write_valid(const char *path) {
 
 static unsigned read_all(const Safetensors *s) {
     unsigned sum = 0;
-    for (int64_t i = 0; i < s->num_metadata; i++) sum += (unsigned)(strlen(s->metadata[i].key) + strlen(s->metadata[i].value));
+    for (int64_t i = 0; i < s->num_metadata; i++)
+        sum += (unsigned)(strlen(s->metadata[i].key) + strlen(s->metadata[i].value));
     for (int64_t i = 0; i < s->count; i++) {
         const Tensor *t = &s->tensors[i].tensor;
         const unsigned char *bytes = t->data;
         for (size_t k = 0; k < tensor_bytes(t); k++) sum += bytes[k];
-        CHECK(safetensors_find(s, s->tensors[i].name) == t, "%s is not found by its name", s->tensors[i].name);
+        CHECK(safetensors_find(s, s->tensors[i].name) == t, "%s is not found by its name",
+              s->tensors[i].name);
     }
     return sum;
 }
@@ -56,7 +58,8 @@ void fuzz_seeds(Corpus *c) {
     CHECK(fuzz_ok(safetensors_write(path, NULL, 0, NULL, 0, NULL, NULL)), "cannot write a seed");
     corpus_add_file(c, path);
     free(path);
-    static const char index[] = "{\"metadata\": {\"total_size\": 68}, \"weight_map\": {\"a.weight\": \"model.safetensors\", "
-                                "\"b.bias\": \"model.safetensors\", \"c\": \"model.safetensors\"}}\n";
+    static const char index[] =
+        "{\"metadata\": {\"total_size\": 68}, \"weight_map\": {\"a.weight\": \"model.safetensors\", "
+        "\"b.bias\": \"model.safetensors\", \"c\": \"model.safetensors\"}}\n";
     corpus_add(c, index, sizeof index - 1);
 }

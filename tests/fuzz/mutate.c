@@ -10,22 +10,64 @@ typedef struct Dice {
     uint64_t seed, number, drawn;
 } Dice;
 
-static uint64_t roll(Dice *d, uint64_t sides) { return sides ? philox_u32(d->seed, d->number, d->drawn++) % sides : 0; }
+static uint64_t roll(Dice *d, uint64_t sides) {
+    return sides ? philox_u32(d->seed, d->number, d->drawn++) % sides : 0;
+}
 
 static const char *const NUMBERS[] = {
-    "0", "1", "2", "3", "-1", "64", "255", "65536", "2147483647", "2147483648", "4294967296", "9223372036854775807",
-    "9223372036854775808", "-9223372036854775808", "18446744073709551616", "1e308", "-1e400", "0.5", "1e-320",
+    "0",
+    "1",
+    "2",
+    "3",
+    "-1",
+    "64",
+    "255",
+    "65536",
+    "2147483647",
+    "2147483648",
+    "4294967296",
+    "9223372036854775807",
+    "9223372036854775808",
+    "-9223372036854775808",
+    "18446744073709551616",
+    "1e308",
+    "-1e400",
+    "0.5",
+    "1e-320",
 };
 static const char *const WORDS[] = {
-    "NaN", "null", "true", "false", "\"\"", "\"a\"", "[]", "{}", "[[]]", "[0,0]", "{\"a\":1}", "\"\\u0000\"", "\"\\ud800\"",
-    "\xff", "-",
+    "NaN",  "null",  "true",      "false",       "\"\"",        "\"a\"", "[]", "{}",
+    "[[]]", "[0,0]", "{\"a\":1}", "\"\\u0000\"", "\"\\ud800\"", "\xff",  "-",
 };
-static const uint64_t INTEGERS[] = {0, 1, 2, 7, 8, 127, 128, 255, 256, 0x7fff, 0x8000, 0xffff, 0x10000, 0x7fffffff, 0x80000000,
-                                    0xffffffff, 0x100000000, 0x7fffffffffffffff, 0x8000000000000000, 0xffffffffffffffff,
-                                    0x7ffffffffffffff8, 0x2000000000000000, 0x1555555555555556};
+static const uint64_t INTEGERS[] = {0,
+                                    1,
+                                    2,
+                                    7,
+                                    8,
+                                    127,
+                                    128,
+                                    255,
+                                    256,
+                                    0x7fff,
+                                    0x8000,
+                                    0xffff,
+                                    0x10000,
+                                    0x7fffffff,
+                                    0x80000000,
+                                    0xffffffff,
+                                    0x100000000,
+                                    0x7fffffffffffffff,
+                                    0x8000000000000000,
+                                    0xffffffffffffffff,
+                                    0x7ffffffffffffff8,
+                                    0x2000000000000000,
+                                    0x1555555555555556};
 
-enum { COUNT_NUMBERS = sizeof NUMBERS / sizeof *NUMBERS, COUNT_WORDS = sizeof WORDS / sizeof *WORDS,
-       COUNT_INTEGERS = sizeof INTEGERS / sizeof *INTEGERS };
+enum {
+    COUNT_NUMBERS = sizeof NUMBERS / sizeof *NUMBERS,
+    COUNT_WORDS = sizeof WORDS / sizeof *WORDS,
+    COUNT_INTEGERS = sizeof INTEGERS / sizeof *INTEGERS
+};
 
 /* Replaces `length` bytes at `at` by the n given ones. */
 static void splice(Str *s, size_t at, size_t length, const void *bytes, size_t n) {
@@ -74,14 +116,17 @@ static void change_token(Str *s, Dice *d) {
     if (t.end > t.at) splice(s, t.at, t.end - t.at, word, strlen(word));
 }
 
-/* A number for a number, a neighbouring string for a string: what is well formed stays so, and gets past the parser. */
+/* A number for a number, a neighbouring string for a string: what is well formed stays so, and gets past the
+ * parser. */
 static void change_value(Str *s, Dice *d) {
     Token t = find_token(s, d), other = find_token(s, d);
     if (t.end == t.at || other.end == other.at) return;
     if (s->s[t.at] == '-' || isdigit((unsigned char)s->s[t.at])) {
         const char *number = NUMBERS[roll(d, COUNT_NUMBERS)];
-        if (roll(d, 2)) splice(s, t.at, t.end - t.at, number, strlen(number));
-        else s->s[t.end - 1] = (char)('0' + roll(d, 10));
+        if (roll(d, 2))
+            splice(s, t.at, t.end - t.at, number, strlen(number));
+        else
+            s->s[t.end - 1] = (char)('0' + roll(d, 10));
     } else if ((s->s[t.at] == '"') == (s->s[other.at] == '"')) {
         Str copy = {0};
         str_add(&copy, s->s + other.at, other.end - other.at);
@@ -99,7 +144,9 @@ static void change_range(Str *s, Dice *d, const Str *other) {
         while (at + length < s->len && s->s[at + length - 1] != '\n' && length < 4096) length++;
     }
     switch (roll(d, 4)) {
-    case 0: splice(s, at, length, "", 0); break;
+    case 0:
+        splice(s, at, length, "", 0);
+        break;
     case 1: {
         Str copy = {0};
         str_add(&copy, s->s + at, length);
@@ -113,7 +160,8 @@ static void change_range(Str *s, Dice *d, const Str *other) {
             splice(s, at, length, other->s + from, n);
         }
         break;
-    default: memset(s->s + at, (int)roll(d, 256), length);
+    default:
+        memset(s->s + at, (int)roll(d, 256), length);
     }
 }
 
@@ -134,14 +182,23 @@ void mutate(const Str *seeds, int n, uint64_t seed, uint64_t number, Str *out) {
     bool gentle = roll(&d, 2);
     for (uint64_t changes = 1 + roll(&d, 1 + roll(&d, gentle ? 3 : 6)); changes-- && out->len;) {
         uint64_t kind = roll(&d, 100);
-        if (gentle && kind < 80) change_value(out, &d);
-        else if (gentle || kind < 20) change_integer(out, &d);
-        else if (kind < 35) out->s[roll(&d, out->len)] ^= (char)(1 << roll(&d, 8));
-        else if (kind < 45) out->s[roll(&d, out->len)] = (char)roll(&d, 256);
-        else if (kind < 70) change_token(out, &d);
-        else if (kind < 90) change_range(out, &d, other);
-        else if (kind < 96) splice(out, roll(&d, out->len), 0, WORDS[roll(&d, COUNT_WORDS)], 1);
-        else if (kind < 97) nest(out, &d);
-        else out->len = roll(&d, out->len);
+        if (gentle && kind < 80)
+            change_value(out, &d);
+        else if (gentle || kind < 20)
+            change_integer(out, &d);
+        else if (kind < 35)
+            out->s[roll(&d, out->len)] ^= (char)(1 << roll(&d, 8));
+        else if (kind < 45)
+            out->s[roll(&d, out->len)] = (char)roll(&d, 256);
+        else if (kind < 70)
+            change_token(out, &d);
+        else if (kind < 90)
+            change_range(out, &d, other);
+        else if (kind < 96)
+            splice(out, roll(&d, out->len), 0, WORDS[roll(&d, COUNT_WORDS)], 1);
+        else if (kind < 97)
+            nest(out, &d);
+        else
+            out->len = roll(&d, out->len);
     }
 }

@@ -1,5 +1,5 @@
-/* A deterministic mutator: mutation `number` of a corpus is a pure function of (seed, number). It works on bytes and, since
- * most formats here are JSON or key = value, on numbers, words and nesting of text. */
+/* A deterministic mutator: mutation `number` of a corpus is a pure function of (seed, number). It works on
+ * bytes and, since most formats here are JSON or key = value, on numbers, words and nesting of text. */
 #ifndef ISOTRON_TESTS_FUZZ_MUTATE_H
 #define ISOTRON_TESTS_FUZZ_MUTATE_H
 

@@ -1,8 +1,8 @@
 /* Runs one fuzz target on its seeds and on a fixed sequence of mutations of them, without libFuzzer:
  *   fuzz_replay_<what> COUNT [SEED [FIRST]]   runs mutations FIRST .. FIRST + COUNT - 1
  *   fuzz_replay_<what> --corpus FOLDER        writes the seeds, as a corpus for libFuzzer
- * The inputs run in a child process with limited memory and time; a crash, a sanitizer report or a hang is reported with the
- * number and a copy of its input, and the sequence goes on behind it. */
+ * The inputs run in a child process with limited memory and time; a crash, a sanitizer report or a hang is
+ * reported with the number and a copy of its input, and the sequence goes on behind it. */
 #include <glob.h>
 #include <signal.h>
 #include <stdio.h>
@@ -35,7 +35,9 @@ typedef struct Progress {
 
 /* The address sanitizer reserves terabytes, so its own limits stand in for the one of the process. */
 const char *__asan_default_options(void);
-const char *__asan_default_options(void) { return "max_allocation_size_mb=1024:hard_rss_limit_mb=2048:allocator_may_return_null=0"; }
+const char *__asan_default_options(void) {
+    return "max_allocation_size_mb=1024:hard_rss_limit_mb=2048:allocator_may_return_null=0";
+}
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define LIMIT_MEMORY 0
 #elif defined(__has_feature)
@@ -70,12 +72,15 @@ static void run_one(const Str *input, Progress *p) {
     /* An exact copy, so that reading one byte past the end is seen. */
     uint8_t *bytes = mem_alloc(input->len + !input->len);
     memcpy(bytes, input->len ? input->s : "", input->len);
-    if (fuzz_one(bytes, input->len)) p->accepted++;
-    else p->refused++;
+    if (fuzz_one(bytes, input->len))
+        p->accepted++;
+    else
+        p->refused++;
     free(bytes);
 }
 
-/* The child: a wrong verdict on an unchanged seed is a failure too, for a target that refuses its seeds tests nothing. */
+/* The child: a wrong verdict on an unchanged seed is a failure too, for a target that refuses its seeds tests
+ * nothing. */
 static int run_range(const Corpus *c, uint64_t seed, uint64_t end, Progress *p) {
     if (LIMIT_MEMORY) setrlimit(RLIMIT_AS, &(struct rlimit){MEMORY_BYTES, MEMORY_BYTES});
     for (int i = 0; i < c->n; i++) {
@@ -97,9 +102,10 @@ static void report(const Corpus *c, const char *what, uint64_t seed, uint64_t nu
     mutate(c->seeds, c->n, seed, number, &input);
     char *name = mem_printf("/tmp/isotron-crash-%s-%llu", what, (unsigned long long)number);
     Err err = file_write_atomic(name, input.s ? input.s : "", input.len);
-    fprintf(stderr, "%s: input %llu (seed %llu) ended by %s %d; it is kept in %s%s\n", what, (unsigned long long)number,
-            (unsigned long long)seed, WIFSIGNALED(status) ? "signal" : "exit status",
-            WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), name, err.code ? " (not written)" : "");
+    fprintf(
+        stderr, "%s: input %llu (seed %llu) ended by %s %d; it is kept in %s%s\n", what,
+        (unsigned long long)number, (unsigned long long)seed, WIFSIGNALED(status) ? "signal" : "exit status",
+        WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), name, err.code ? " (not written)" : "");
     free(name), str_free(&input);
 }
 
@@ -124,8 +130,10 @@ static int run_all(const Corpus *c, const char *what, uint64_t seed, uint64_t fi
         remove_scratch(child);
         if (status == 0) continue;
         crashes++;
-        if (p->next >= first + count) fprintf(stderr, "%s: a report at the end of the run (a leak?)\n", what);
-        else report(c, what, seed, p->next++, status);
+        if (p->next >= first + count)
+            fprintf(stderr, "%s: a report at the end of the run (a leak?)\n", what);
+        else
+            report(c, what, seed, p->next++, status);
     }
     printf("%s: %d seeds, %llu inputs accepted, %llu refused with a sentence, %d crashes\n", what, c->n,
            (unsigned long long)p->accepted, (unsigned long long)p->refused, crashes);
@@ -147,10 +155,12 @@ int main(int argc, char **argv) {
     Corpus corpus = {0};
     fuzz_seeds(&corpus);
     int status;
-    if (argc == 3 && !strcmp(argv[1], "--corpus")) status = write_corpus(&corpus, argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "--corpus"))
+        status = write_corpus(&corpus, argv[2]);
     else {
         uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000;
-        uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, first = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
+        uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1,
+                 first = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
         const char *what = strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0];
         status = run_all(&corpus, what, seed, first, count);
     }

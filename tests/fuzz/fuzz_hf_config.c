@@ -1,0 +1,59 @@
+/* config.json of a Hugging Face model: what is accepted becomes options, which keep the rules or break them
+ * in sentences, and a config.json again. */
+#include "fuzz/fuzz.h"
+
+#include <glob.h>
+#include <stdlib.h>
+
+#include "base/fault.h"
+#include "base/file.h"
+#include "ckpt/hf_config.h"
+
+/* The options of a run.conf; false if they break a rule. */
+static bool read_options(const char *conf, Arena *arena, Config *config, Derived *derived) {
+    Args args;
+    args_init(&args, arena, "fuzz", NULL);
+    char option[] = "--config", *words[] = {option, (char *)conf};
+    bool ok = fuzz_ok(config_parse(config, &args, CONFIG_ALL_GROUPS, CHECK_MODEL, 2, words));
+    CHECK(ok || args.problems.len, "an error without a sentence");
+    if (ok) config_finish(config, arena, 0, derived);
+    args_free(&args);
+    return ok;
+}
+
+bool fuzz_one(const uint8_t *bytes, size_t n) {
+    char *path = fuzz_file("config.json", bytes, n);
+    Str conf = {0}, json = {0};
+    bool ok = fuzz_ok(hf_config_import(path, &conf));
+    if (ok) {
+        char *conf_path = fuzz_file("run.conf", conf.s ? conf.s : "", conf.len);
+        Arena *arena = arena_new();
+        Config config;
+        Derived derived;
+        HfFamily family;
+        if (read_options(conf_path, arena, &config, &derived))
+            fuzz_ok(hf_config_export(&config, &derived, F32, &json, &family));
+        arena_free(arena), free(conf_path);
+    }
+    str_free(&conf), str_free(&json), free(path);
+    return ok;
+}
+
+void fuzz_seeds(Corpus *c) {
+    glob_t found;
+    CHECK(glob("golden/*/run.conf", 0, NULL, &found) == 0, "there are no golden cases");
+    int seeds = 0;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        Arena *arena = arena_new();
+        Config config;
+        Derived derived;
+        HfFamily family;
+        Str json = {0};
+        CHECK(read_options(found.gl_pathv[i], arena, &config, &derived), "%s is refused", found.gl_pathv[i]);
+        if (fuzz_ok(hf_config_export(&config, &derived, F32, &json, &family)))
+            corpus_add(c, json.s, json.len), seeds++;
+        str_free(&json), arena_free(arena);
+    }
+    globfree(&found);
+    CHECK(seeds > 0, "no golden case has a config.json");
+}
