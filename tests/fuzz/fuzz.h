@@ -10,12 +10,16 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/str.h"
 
 /* Given by the target: one input; whether it was accepted. */
 bool fuzz_one(const uint8_t *bytes, size_t n);
 
 /* Given by the target: valid files to start from, which fuzz_one accepts. */
-typedef struct Corpus Corpus;
+typedef struct Corpus {
+    Str *seeds;
+    int n;
+} Corpus;
 void fuzz_seeds(Corpus *);
 void corpus_add(Corpus *, const void *bytes, size_t n);
 void corpus_add_file(Corpus *, const char *path);    /* a file of the repository: its absence is a fault */

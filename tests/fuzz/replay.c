@@ -3,7 +3,6 @@
  *   fuzz_replay_<what> --corpus FOLDER        writes the seeds, as a corpus for libFuzzer
  * The inputs run in a child process with limited memory and time; a crash, a sanitizer report or a hang is
  * reported with the number and a copy of its input, and the sequence goes on behind it. */
-#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,11 +20,6 @@
 
 enum { SECONDS_PER_INPUT = 20, MAX_CRASHES = 5 };
 enum { MEMORY_BYTES = 1 << 30 };
-
-struct Corpus {
-    Str *seeds;
-    int n;
-};
 
 /* Shared with the parent, which reads it after a crash. */
 typedef struct Progress {
@@ -45,27 +39,6 @@ const char *__asan_default_options(void) {
 #else
 #define LIMIT_MEMORY 1
 #endif
-
-void corpus_add(Corpus *c, const void *bytes, size_t n) {
-    c->seeds = mem_grow(c->seeds, (size_t)c->n + 1, sizeof *c->seeds);
-    c->seeds[c->n] = (Str){0};
-    str_add(&c->seeds[c->n++], bytes, n);
-}
-
-void corpus_add_file(Corpus *c, const char *path) {
-    Str s = {0};
-    Err err = file_read(path, &s);
-    CHECK(!err.code, "%s", err.msg);
-    corpus_add(c, s.s, s.len);
-    str_free(&s);
-}
-
-void corpus_add_glob(Corpus *c, const char *pattern) {
-    glob_t found;
-    CHECK(glob(pattern, 0, NULL, &found) == 0, "no file matches %s", pattern);
-    for (size_t i = 0; i < found.gl_pathc; i++) corpus_add_file(c, found.gl_pathv[i]);
-    globfree(&found);
-}
 
 static void run_one(const Str *input, Progress *p) {
     alarm(SECONDS_PER_INPUT);
