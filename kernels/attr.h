@@ -7,6 +7,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+typedef struct LinearAttr {
+    bool fixed_order; /* every element is one chain of multiply-adds over its terms in order: the same bits
+                         however many other rows and columns there are (BLAS chooses its order by shape) */
+} LinearAttr;
+
 typedef struct NormAttr {
     bool rms;      /* RMSNorm (no mean, no bias), else LayerNorm */
     bool one_plus; /* the gain is stored as w and applied as 1 + w (--apply-layernorm-1p) */

@@ -1,9 +1,14 @@
-/* Matrix products through CBLAS. BLAS itself runs single-threaded: the pool's threads each compute whole
- * panels of the output. Which panels there are depends on the shape alone, because BLAS chooses its order of
- * summation by shape. */
+/* Matrix products through CBLAS, or in a fixed order of summation. BLAS itself runs single-threaded: the
+ * pool's threads each compute whole panels of the output. Which panels there are depends on the shape alone,
+ * because BLAS chooses its order of summation by shape. */
 #include "kernels/cpu/gemm.h"
 
 #include <cblas.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "kernels/cpu/tile.h"
 
 #ifdef REAL_IS_DOUBLE
 #define CBLAS_GEMM cblas_dgemm
@@ -48,7 +53,59 @@ static void run_panels(void *arg, int64_t begin, int64_t end) {
     }
 }
 
+/* ---- fixed order ---- */
+
+/* Columns [j, j + n) of op(b) as [k, TILE_WIDTH], zeros behind the last. */
+static void pack_columns(const Gemm *g, int64_t j, int64_t n, real *packed) {
+    memset(packed, 0, (size_t)(g->k * TILE_WIDTH) * sizeof *packed);
+    for (int64_t p = 0; p < g->k; p++)
+        for (int64_t q = 0; q < n; q++)
+            packed[p * TILE_WIDTH + q] =
+                g->transpose_b ? g->b[(j + q) * g->ldb + p] : g->b[p * g->ldb + j + q];
+}
+
+static void put_rows(const Gemm *g, int64_t i, int64_t m, int64_t j, int64_t n, const real *sums) {
+    for (int64_t r = 0; r < m; r++)
+        for (int64_t q = 0; q < n; q++) {
+            real *c = &g->c[(i + r) * g->ldc + j + q], sum = sums[r * TILE_WIDTH + q];
+            if (g->accumulate)
+                *c += sum;
+            else
+                *c = g->bias ? sum + g->bias[j + q] : sum;
+        }
+}
+
+static void run_tiles(void *arg, int64_t begin, int64_t end) {
+    const Gemm *g = arg;
+    real *packed = mem_aligned((size_t)(g->k * TILE_WIDTH) * sizeof *packed);
+    for (int64_t tile = begin; tile < end; tile++) {
+        int64_t j = tile * TILE_WIDTH, n = g->n - j < TILE_WIDTH ? g->n - j : TILE_WIDTH;
+        pack_columns(g, j, n, packed);
+        for (int64_t i = 0; i < g->m; i += TILE_ROWS) {
+            int64_t m = g->m - i < TILE_ROWS ? g->m - i : TILE_ROWS;
+            real sums[TILE_ROWS * TILE_WIDTH] = {0};
+            tile_gemm((Tile){.m = m,
+                             .n = TILE_WIDTH,
+                             .k = g->k,
+                             .a = g->a + (g->transpose_a ? i : i * g->lda),
+                             .a_row = g->transpose_a ? 1 : g->lda,
+                             .a_col = g->transpose_a ? g->lda : 1,
+                             .b = packed,
+                             .ldb = TILE_WIDTH,
+                             .c = sums,
+                             .ldc = TILE_WIDTH});
+            put_rows(g, i, m, j, n, sums);
+        }
+    }
+    free(packed);
+}
+
 void KERNEL(gemm)(const Device *device, const Gemm *g) {
+    if (g->fixed_order) {
+        pool_for(device->pool, (g->n + TILE_WIDTH - 1) / TILE_WIDTH, grain_rows(g->m * g->k), run_tiles,
+                 (void *)g);
+        return;
+    }
     openblas_set_num_threads(1); /* process-wide and one store: no reason to remember that it has been done */
     pool_for(device->pool, panels(g->m > g->n ? g->m : g->n), 1, run_panels, (void *)g);
 }

@@ -9,6 +9,7 @@
  * number of threads. */
 typedef struct Gemm {
     bool transpose_a, transpose_b, accumulate;
+    bool fixed_order; /* LinearAttr */
     int64_t m, n, k, lda, ldb, ldc;
     const real *a, *b, *bias;
     real *c;

@@ -2,11 +2,17 @@
  * sum of dy. Written: y; written or added to: dx, dw, dbias. dw is one product over all tokens. */
 #include "kernels/cpu/gemm.h"
 
+static bool fixed_order(const Call *c) {
+    const LinearAttr *a = c->attr;
+    return a->fixed_order;
+}
+
 void KERNEL(linear)(const Call *c) {
     const Tensor *x = c->in[0], *w = c->in[1];
     const int64_t in = w->dim[1], out = w->dim[0];
     KERNEL(gemm)
     (c->device, &(Gemm){.transpose_b = true,
+                        .fixed_order = fixed_order(c),
                         .m = tensor_rows(x),
                         .n = out,
                         .k = in,
@@ -23,7 +29,8 @@ void KERNEL(linear_dgrad)(const Call *c) {
     const Tensor *dy = c->in[0], *w = c->in[1];
     const int64_t in = w->dim[1], out = w->dim[0];
     KERNEL(gemm)
-    (c->device, &(Gemm){.m = tensor_rows(dy),
+    (c->device, &(Gemm){.fixed_order = fixed_order(c),
+                        .m = tensor_rows(dy),
                         .n = in,
                         .k = out,
                         .a = reals(dy),
@@ -62,6 +69,7 @@ void KERNEL(linear_wgrad)(const Call *c) {
     const int64_t in = tensor_width(x), out = tensor_width(dy);
     if (dw) KERNEL(gemm)
     (c->device, &(Gemm){.transpose_a = true,
+                        .fixed_order = fixed_order(c),
                         .m = out,
                         .n = in,
                         .k = tensor_rows(dy),

@@ -9,9 +9,10 @@
 static void backward(Tape *t, const Node *n, Need need) {
     Tensor *x = n->call.in[0], *w = n->call.in[1], *bias = n->call.in[2], *dy = tape_grad(t, n->call.out[0]);
     Tensor *dx = tape_grad_out(t, x, need);
-    if (dx) tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dy, w}, .out = {dx}});
+    if (dx) tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dy, w}, .out = {dx}, .attr = n->call.attr});
     Tensor *dw = tape_grad_out(t, w, need), *dbias = bias ? tape_grad_out(t, bias, need) : NULL;
-    if (dw || dbias) tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy, x}, .out = {dw, dbias}});
+    if (dw || dbias)
+        tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy, x}, .out = {dw, dbias}, .attr = n->call.attr});
 }
 
 Tensor *op_linear(Tape *t, Tensor *x, Tensor *w, Tensor *bias) {
@@ -20,7 +21,9 @@ Tensor *op_linear(Tape *t, Tensor *x, Tensor *w, Tensor *bias) {
           (long long)tensor_width(w));
     CHECK(!bias || bias->dim[0] == w->dim[0], "linear: the bias has %lld elements, the output %lld",
           (long long)bias->dim[0], (long long)w->dim[0]);
+    LinearAttr attr = {.fixed_order = tape_context(t)->batch_invariant};
     Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){x->dim[0], x->dim[1], w->dim[0]});
-    tape_run(t, &OPS[OP_linear], (Call){.in = {x, w, bias}, .out = {y}}, 0, backward);
+    tape_run(t, &OPS[OP_linear], (Call){.in = {x, w, bias}, .out = {y}, .attr = &attr}, sizeof attr,
+             backward);
     return y;
 }

@@ -21,8 +21,9 @@ typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 /* What every op of a run must know; plain data, owned by the caller, constant while a tape is open. */
 typedef struct RunContext {
     Device *device;
-    DType dtype;   /* storage of activations: F64, F32, BF16 or F16 */
-    bool training; /* dropout is active */
+    DType dtype;          /* storage of activations: F64, F32, BF16 or F16 */
+    bool training;        /* dropout is active */
+    bool batch_invariant; /* --batch-invariant-mode: what a sample gives does not depend on the others */
     uint64_t seed;
     int64_t first_sample; /* index in the whole run of the open microbatch's first sample */
 } RunContext;

@@ -81,6 +81,7 @@ static Run *assemble(const Config *c, const Derived *d, Device *device, size_t s
         .device = device,
         .dtype = storage_type(c),
         .training = true,
+        .batch_invariant = c->batch_invariant_mode,
         .seed = (uint64_t)c->seed,
     };
     r->model = gpt_new(c, d);
@@ -110,7 +111,7 @@ static void micro_step(Run *r, const Batch *b, double scale, double *loss_sum) {
 }
 
 /* How many of a microbatch's samples go through the model at once. --batch-invariant-mode: each by itself, so
- * that no sum knows how samples were grouped. */
+ * that no gradient knows how samples were grouped (a tied embedding is the sum of two ops' sums). */
 static int64_t at_once(const Config *c, int64_t samples) { return c->batch_invariant_mode ? 1 : samples; }
 
 static void forward_only(Run *r, const Batch *b, double *loss_sum) {

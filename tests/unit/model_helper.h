@@ -25,6 +25,7 @@ static inline Model *model_new(Setup *s) {
     m->run = (RunContext){.device = m->device,
                           .dtype = STORAGE[s->config.lane],
                           .training = true,
+                          .batch_invariant = s->config.batch_invariant_mode,
                           .seed = (uint64_t)s->config.seed};
     gpt_allocate(m->gpt, m->device, m->run.dtype, s->derived.max_position_embeddings);
     registry_init(m->gpt->registry, m->run.seed);
