@@ -1,6 +1,7 @@
 /* copy: y = x between any two float types; add: y = a + b; fill: y = value. Operands may be strided.
  * Written: y of add and fill; written or added to: y of copy. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "kernels/cpu/real.h"
@@ -83,7 +84,12 @@ static void fill_units(void *arg, int64_t begin, int64_t end) {
     const real value = (real)((const FillAttr *)u->call->attr)->value;
     for (int64_t i = begin; i < end; i++) {
         real *out = reals(y) + offset(u, y, i);
-        for (int64_t j = 0, n = length(u, i); j < n; j++) out[j] = value;
+        const int64_t n = length(u, i);
+        if (value == 0) { /* memset does not fetch the lines that it overwrites */
+            memset(out, 0, (size_t)n * sizeof *out);
+            continue;
+        }
+        for (int64_t j = 0; j < n; j++) out[j] = value;
     }
 }
 
