@@ -3,6 +3,7 @@
 #include <cblas.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -27,6 +28,11 @@ static void read_line(FILE *f, const char *key, char out[160]) {
 }
 
 static void commit(char out[160]) {
+    const char *known = getenv("BENCH_COMMIT"); /* of a program that was copied away from its repository */
+    if (known) {
+        snprintf(out, 160, "%s", known);
+        return;
+    }
     FILE *f = popen("git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null", "r");
     read_line(f, "", out);
     if (f) pclose(f);

@@ -194,9 +194,40 @@ static int by_wall(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+typedef struct Range {
+    double median, min, max;
+} Range;
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts x. */
+static Range range(double *x, int64_t n) {
+    qsort(x, (size_t)n, sizeof *x, by_value);
+    return (Range){(x[(n - 1) / 2] + x[n / 2]) / 2, x[0], x[n - 1]};
+}
+
 typedef struct Summary {
-    double step, fastest, slowest, roof, op[OP_COUNT], family[FAMILY_COUNT]; /* seconds */
+    double step, fastest, slowest, op[OP_COUNT], family[FAMILY_COUNT]; /* seconds */
+    double roof;                                                       /* seconds of a replay, the median */
+    Range of_roof; /* replay over the step's matrix products, step by step */
 } Summary;
+
+static double gemm_ns(const Step *s) {
+    return (double)(s->op_ns[OP_linear] + s->op_ns[OP_linear_dgrad] + s->op_ns[OP_linear_wgrad]);
+}
+
+static void summarise_roof(const Bench *b, Summary *s) {
+    const int64_t n = b->options.steps;
+    double *value = mem_alloc((size_t)n * sizeof *value);
+    for (int64_t i = 0; i < n; i++) value[i] = (double)b->steps[i].roof_ns * 1e-9;
+    s->roof = range(value, n).median;
+    for (int64_t i = 0; i < n; i++) value[i] = (double)b->steps[i].roof_ns / gemm_ns(&b->steps[i]);
+    s->of_roof = range(value, n);
+    free(value);
+}
 
 static Summary summarise(Bench *b) {
     const int64_t n = b->options.steps, first = n / 4, count = n - 2 * first;
@@ -204,9 +235,9 @@ static Summary summarise(Bench *b) {
     qsort(b->steps, (size_t)n, sizeof *b->steps, by_wall);
     Summary s = {.fastest = (double)b->steps[0].wall_ns * 1e-9,
                  .slowest = (double)b->steps[n - 1].wall_ns * 1e-9};
+    summarise_roof(b, &s);
     for (int64_t i = first; i < first + count; i++) {
         s.step += (double)b->steps[i].wall_ns * each;
-        s.roof += (double)b->steps[i].roof_ns * each;
         for (int op = 0; op < OP_COUNT; op++) s.op[op] += (double)b->steps[i].op_ns[op] * each;
     }
     s.family[FAMILY_OTHER] = s.step;
@@ -250,58 +281,72 @@ static json_t *provenance_json(void) {
     return facts;
 }
 
-/* The roof is null without replays. */
+static json_t *gemm_json(const Bench *b, const Summary *s) {
+    const double gflop = roof_flops(&b->roof) * 1e-9;
+    json_t *gemm = json_pack("{s:f, s:f}", "gflop", gflop, "gflops", gflop / s->family[FAMILY_GEMM]);
+    if (b->options.roof)
+        json_object_update_new(gemm,
+                               json_pack("{s:f, s:{s:f, s:f, s:f}, s:o}", "blas_gflops", gflop / s->roof,
+                                         "of_blas", "median", s->of_roof.median, "min", s->of_roof.min, "max",
+                                         s->of_roof.max, "products", products_json(b)));
+    return gemm;
+}
+
+static json_t *memory_json(const Bench *b) {
+    const double planned = (double)memory_plan_total(&b->plan), mb = 1 << 20;
+    return json_pack("{s:f, s:f, s:f, s:f}", "planned", planned / mb, "resident_before", b->start_bytes / mb,
+                     "resident_peak", b->peak_bytes / mb, "peak_over_plan", b->peak_bytes / planned);
+}
+
 static json_t *result_json(const Bench *b, const Summary *s) {
-    const double planned = (double)memory_plan_total(&b->plan), flops = roof_flops(&b->roof);
     const int64_t tokens = b->derived.global_batch_size * b->config.seq_length;
+    const double flops = flops_per_step(&b->config, &b->derived, b->derived.global_batch_size);
     json_t *families = json_object();
     for (int i = 0; i < FAMILY_COUNT; i++)
         json_object_set_new(families, FAMILY_NAMES[i], json_real(s->family[i] * 1e3));
-    return json_pack("{s:o, s:i, s:I, s:I, s:{s:f, s:f, s:f}, s:f, s:f, s:o, s:o, s:{s:f, s:o, s:f}, s:o, "
-                     "s:{s:f, s:f, s:f, s:f}, "
-                     "s:f, s:f}",
+    return json_pack("{s:o, s:i, s:I, s:I, s:{s:f, s:f, s:f}, s:f, s:f, s:o, s:o, s:o, s:o, s:f, s:f}",
                      "provenance", provenance_json(), "threads", pool_threads(b->run->device->pool), "steps",
                      (json_int_t)b->options.steps, "tokens", (json_int_t)tokens, "step_ms", "mean",
                      s->step * 1e3, "min", s->fastest * 1e3, "max", s->slowest * 1e3, "tokens_per_second",
-                     (double)tokens / s->step, "model_gflops",
-                     flops_per_step(&b->config, &b->derived, b->derived.global_batch_size) / s->step * 1e-9,
-                     "family_ms", families, "op_ms", ops_json(b, s), "gemm", "gflops",
-                     flops / s->family[FAMILY_GEMM] * 1e-9, "blas_gflops",
-                     b->options.roof ? json_real(flops / s->roof * 1e-9) : json_null(), "gflop", flops * 1e-9,
-                     "products", b->options.roof ? products_json(b) : json_null(), "memory_mb", "planned",
-                     planned / (1 << 20), "resident_before", b->start_bytes / (1 << 20), "resident_peak",
-                     b->peak_bytes / (1 << 20), "peak_over_plan", b->peak_bytes / planned, "init_seconds",
-                     b->init_seconds, "loss", b->loss);
+                     (double)tokens / s->step, "model_gflops", flops / s->step * 1e-9, "family_ms", families,
+                     "op_ms", ops_json(b, s), "gemm", gemm_json(b, s), "memory_mb", memory_json(b),
+                     "init_seconds", b->init_seconds, "loss", b->loss);
 }
 
-static void print(const Bench *b, const Summary *s) {
-    const double planned = (double)memory_plan_total(&b->plan);
+static void print_ops(const Bench *b, const Summary *s) {
     printf("\n%-26s %6s %10s %7s\n", "op", "calls", "ms/step", "share");
     for (int f = 1; f <= FAMILY_COUNT; f++) {
         const int family = f % FAMILY_COUNT;
-        printf("%-26s %6s %10.2f %6.1f%%\n", FAMILY_NAMES[family], "", s->family[family] * 1e3,
+        printf("%-33s %10.2f %6.1f%%\n", FAMILY_NAMES[family], s->family[family] * 1e3,
                s->family[family] / s->step * 100);
         for (int i = 0; i < OP_COUNT; i++)
             if (b->calls[i] && (int)FAMILY_OF[i] == family)
                 printf("  %-24s %6lld %10.2f %6.1f%%\n", OPS[i].name, (long long)b->calls[i], s->op[i] * 1e3,
                        s->op[i] / s->step * 100);
     }
-    printf("%-26s %6s %10.2f   (%.2f to %.2f over %lld steps)\n", "step", "", s->step * 1e3, s->fastest * 1e3,
+    printf("%-33s %10.2f   (%.2f to %.2f over %lld steps)\n", "step", s->step * 1e3, s->fastest * 1e3,
            s->slowest * 1e3, (long long)b->options.steps);
-    if (b->options.roof) {
-        printf("\n%-15s %6s %6s %6s %6s %9s %9s\n", "GFLOP/s", "m", "n", "k", "calls", "ours", "BLAS");
-        for (int i = 0; i < b->roof.count; i++) {
-            const Product *p = &b->roof.product[i];
-            printf("%-15s %6d %6d %6d %6d %9.1f %9.1f\n", OPS[p->op].name, p->m, p->n, p->k, p->calls,
-                   gflops(p, b, p->ours_ns), gflops(p, b, p->roof_ns));
-        }
-        printf("%-42s %9.1f %9.1f  ratio %.3f\n", "all", roof_flops(&b->roof) / s->family[FAMILY_GEMM] * 1e-9,
-               roof_flops(&b->roof) / s->roof * 1e-9, s->roof / s->family[FAMILY_GEMM]);
+}
+
+static void print_products(const Bench *b, const Summary *s) {
+    const double gflop = roof_flops(&b->roof) * 1e-9;
+    printf("\n%-15s %6s %6s %6s %6s %9s %9s\n", "GFLOP/s", "m", "n", "k", "calls", "ours", "BLAS");
+    for (int i = 0; i < b->roof.count; i++) {
+        const Product *p = &b->roof.product[i];
+        printf("%-15s %6d %6d %6d %6d %9.1f %9.1f\n", OPS[p->op].name, p->m, p->n, p->k, p->calls,
+               gflops(p, b, p->ours_ns), gflops(p, b, p->roof_ns));
     }
+    printf("%-43s %9.1f %9.1f  ratio %.3f (%.3f to %.3f)\n", "all", gflop / s->family[FAMILY_GEMM],
+           gflop / s->roof, s->of_roof.median, s->of_roof.min, s->of_roof.max);
+}
+
+static void print(const Bench *b, const Summary *s) {
+    const double planned = (double)memory_plan_total(&b->plan), mb = 1 << 20;
+    print_ops(b, s);
+    if (b->options.roof) print_products(b, s);
     printf("\nBLAS core %s, %d threads\n", openblas_get_corename(), pool_threads(b->run->device->pool));
     printf("memory: planned %.1f MB, resident peak %.1f MB (%+.1f %%), %.1f MB of them before the run\n",
-           planned / (1 << 20), b->peak_bytes / (1 << 20), (b->peak_bytes / planned - 1) * 100,
-           b->start_bytes / (1 << 20));
+           planned / mb, b->peak_bytes / mb, (b->peak_bytes / planned - 1) * 100, b->start_bytes / mb);
     printf("init %.2f s, loss %.4f\n", b->init_seconds, b->loss);
 }
 

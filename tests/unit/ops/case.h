@@ -37,7 +37,6 @@ typedef struct OpCase {
     const char *name;
     BuildFn *build;
     const void *attr;
-    bool bench; /* large: timed by `bench`, not tested */
     Input in[CASE_INPUTS];
 } OpCase;
 

@@ -1,5 +1,5 @@
 /* Every row of cases.def in every mode; see the functions below. An argument is a filter of test names
- * ("linear*"); `bench [name]` times the BENCH rows instead. */
+ * ("linear*"). */
 #include "unit/cmocka_all.h"
 
 #include <stdio.h>
@@ -24,11 +24,9 @@
     { .role = ROLE_IDS, .range = n, SHAPE(__VA_ARGS__) }
 
 static const OpCase CASES[] = {
-#define CASE(name, builder, attr, ...)  {#name, build_##builder, attr, false, {__VA_ARGS__}},
-#define BENCH(name, builder, attr, ...) {#name, build_##builder, attr, true, {__VA_ARGS__}},
+#define CASE(name, builder, attr, ...) {#name, build_##builder, attr, {__VA_ARGS__}},
 #include "unit/ops/cases.def"
 #undef CASE
-#undef BENCH
 };
 enum { CASE_COUNT = sizeof CASES / sizeof CASES[0] };
 
@@ -198,59 +196,6 @@ static void samples_one_by_one_are_the_batch(void **state) {
     result_free(&want), result_free(&got);
 }
 
-/* ---- bench ---- */
-
-enum { BENCH_WARM = 3, BENCH_REPEATS = 20 };
-
-/* Bytes that an op must move at least once, and its floating-point operations if it is a matrix product. */
-typedef struct Work {
-    double bytes[OP_COUNT], flops[OP_COUNT];
-} Work;
-
-static double product_flops(const OpDef *op, const Call *c) {
-    if (op->number != OP_linear && op->number != OP_linear_dgrad && op->number != OP_linear_wgrad) return 0;
-    const Tensor *x = c->in[0], *other = c->in[1];
-    return 2.0 * (double)tensor_count(x) *
-           (double)(op->number == OP_linear ? other->dim[0] : tensor_width(other));
-}
-
-static double bytes_of(const Tensor *t) { return t ? (double)tensor_bytes(t) : 0; }
-
-static void trace_work(void *arg, const OpDef *op, const Call *c) {
-    Work *w = arg;
-    double bytes = 0;
-    for (int i = 0; i < CALL_IN; i++) bytes += bytes_of(c->in[i]);
-    for (int j = 0; j < CALL_OUT; j++) bytes += bytes_of(c->out[j]);
-    if (op->number == OP_embedding) bytes = 2 * bytes_of(c->out[0]); /* of the table only the rows in use */
-    if (op->number == OP_embedding_grad) bytes = 3 * bytes_of(c->in[0]);
-    w->bytes[op->number] += bytes;
-    w->flops[op->number] += product_flops(op, c);
-}
-
-static void bench(const OpCase *c) {
-    OpProfile profile[OP_COUNT] = {0};
-    Work work = {0};
-    Session s;
-    session_open(&s, c, &(Lane){.dtype = F32, .threads = -1}, 0, samples_of(c));
-    for (int i = 0; i < BENCH_WARM + BENCH_REPEATS; i++) {
-        tape_begin(s.tape, true);
-        if (i == BENCH_WARM) s.run.device->profile = profile, tape_trace(s.tape, trace_work, &work);
-        backward_from(&s, c->build(s.tape, s.operands, c->attr));
-        for (int j = 0; j < CASE_INPUTS; j++)
-            if (c->in[j].role == ROLE_ACTIVATION) s.in[j].grad = NULL;
-    }
-    session_close(&s);
-    for (int op = 0; op < OP_COUNT; op++) {
-        const OpProfile *p = &profile[op];
-        if (!p->calls) continue;
-        printf("%-18s %-18s %9.1f us", c->name, OPS[op].name, (double)p->ns / (double)p->calls / 1e3);
-        if (work.flops[op] > 0)
-            printf(" %8.1f GFLOP/s\n", work.flops[op] / (double)p->ns);
-        else
-            printf(" %8.1f GB/s\n", work.bytes[op] / (double)p->ns);
-    }
-}
-
 /* ---- main ---- */
 
 static const struct {
@@ -268,15 +213,10 @@ static const struct {
 enum { MODE_COUNT = sizeof MODES / sizeof MODES[0] };
 
 int main(int argc, char **argv) {
-    if (argc > 1 && !strcmp(argv[1], "bench")) {
-        for (int i = 0; i < CASE_COUNT; i++)
-            if (CASES[i].bench && (argc == 2 || strstr(CASES[i].name, argv[2]))) bench(&CASES[i]);
-        return 0;
-    }
     struct CMUnitTest tests[CASE_COUNT * MODE_COUNT];
     size_t n = 0;
     for (int i = 0; i < CASE_COUNT; i++)
-        for (int m = 0; m < MODE_COUNT && !CASES[i].bench; m++)
+        for (int m = 0; m < MODE_COUNT; m++)
             tests[n++] = (struct CMUnitTest){.name = mem_printf("%s %s", CASES[i].name, MODES[m].name),
                                              .test_func = MODES[m].run,
                                              .initial_state = (void *)&CASES[i]};
