@@ -7,12 +7,15 @@
 #include <ctype.h>
 #include <stdbool.h>
 #include <string.h>
+#include <strings.h>
 
 #include "tokenizer/utf8.h"
 
-/* Oniguruma's \w is wider than PCRE2's, and its \s lacks U+180E, which PCRE2's has. */
-#define WORD  "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-#define SPACE "\\p{White_Space}"
+/* Oniguruma's \w is wider than PCRE2's, and outside of classes it has six superscripts and fractions of
+ * Latin-1 as well; its \s lacks U+180E, which PCRE2's has. */
+#define CLASS_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD       CLASS_WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+#define SPACE      "\\p{White_Space}"
 
 enum { MAX_GROUPS = 200 };
 
@@ -20,8 +23,8 @@ typedef struct Rewrite {
     const char *p; /* the pattern, and where we are in it */
     size_t n, i;
     Str *out;
-    bool in_class, class_start, after_set; /* after_set: the last class item was a set such as \s */
-    size_t atom;                           /* where the last atom begins in out: what a quantifier repeats */
+    bool in_class, class_start;
+    size_t atom; /* where the last atom begins in out: what a quantifier repeats */
     size_t groups[MAX_GROUPS], depth;
 } Rewrite;
 
@@ -41,7 +44,6 @@ static void begin_atom(Rewrite *r) {
 /* A set of characters: as it is inside a class, a class of its own outside. */
 static void put_set(Rewrite *r, const char *set, bool negated) {
     str_printf(r->out, r->in_class ? "%s" : negated ? "[^%s]" : "[%s]", set);
-    r->after_set = true;
 }
 
 /* \p{Han} is a script in Oniguruma and a set of script extensions in PCRE2. */
@@ -68,7 +70,6 @@ static Err property(Rewrite *r) {
     str_printf(r->out, "\\%c{%s%.*s}", negated ? 'P' : 'p', script ? "sc:" : "", (int)(end - name),
                r->p + name);
     r->i = end + 1;
-    r->after_set = true;
     return ERR_OK;
 }
 
@@ -95,7 +96,6 @@ static Err escape(Rewrite *r) {
     char e = r->p[r->i + 1];
     bool in_class = r->in_class;
     begin_atom(r);
-    r->after_set = false;
     if (e == 'p' || e == 'P') return property(r);
     if (e == 'u' || e == 'x') return code_point(r);
     if (e == 's')
@@ -107,7 +107,7 @@ static Err escape(Rewrite *r) {
     else if (e == 'D')
         put_set(r, "\\P{Nd}", false);
     else if (e == 'w')
-        put_set(r, WORD, false);
+        put_set(r, in_class ? CLASS_WORD : WORD, false);
     else if (e == 'W' && !in_class)
         put_set(r, WORD, true);
     else if (e == 'b' && in_class)
@@ -132,16 +132,24 @@ static Err escape(Rewrite *r) {
 
 static Err class_item(Rewrite *r) {
     char c = r->p[r->i];
-    bool first = r->class_start, after_set = r->after_set;
+    bool first = r->class_start;
     r->class_start = false;
     if (c == '\\') return escape(r);
-    r->after_set = false;
     if (c == '[') return refuse(r, "a class inside a class");
     if (at(r, r->i, "&&")) return refuse(r, "an intersection of classes");
     if (c == ']' && !first) r->in_class = false;
-    if ((c == ']' && first) || (c == '-' && after_set && !at(r, r->i + 1, "]"))) str_puts(r->out, "\\");
+    if (c == ']' && first) str_puts(r->out, "\\");
     str_add(r->out, &r->p[r->i++], 1);
     return ERR_OK;
+}
+
+/* Ignoring case, Oniguruma lets "ss" match U+00DF and "ff" a ligature; PCRE2 folds one character to one. */
+static bool folds_to_one(const char *p, size_t n) {
+    static const char *const pairs[] = {"ss", "ff", "fi", "fl", "st"};
+    for (size_t i = 0; i + 1 < n; i++)
+        for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++)
+            if (!strncasecmp(p + i, pairs[k], 2)) return true;
+    return false;
 }
 
 /* "(": plain groups, look-around and atomic groups mean the same; options do not quite. */
@@ -165,6 +173,8 @@ static Err group(Rewrite *r) {
     while (end < r->n && strchr("im-", r->p[end])) end++;
     bool to_the_end = at(r, end, ")") && r->i == 0; /* (?i) in front of the whole pattern */
     if (end == r->i + 2 || !(at(r, end, ":") || to_the_end)) return refuse(r, "a kind of group or option");
+    if (memchr(r->p + r->i, 'i', end - r->i) && folds_to_one(r->p, r->n))
+        return refuse(r, "ss, ff, fi, fl or st with case ignored");
     for (; r->i < end; r->i++) str_printf(r->out, "%c", r->p[r->i] == 'm' ? 's' : r->p[r->i]);
     if (to_the_end) r->depth--;
     str_printf(r->out, "%c", r->p[r->i++]);
@@ -217,7 +227,7 @@ Err onig_to_pcre2(const char *pattern, size_t n, Str *out) {
                 r.atom = r.groups[--r.depth];
             else if (!strchr("*+?|", c) && ((unsigned char)c & 0xC0) != 0x80)
                 begin_atom(&r);
-            if (c == '[') r.in_class = r.class_start = true, r.after_set = false;
+            if (c == '[') r.in_class = r.class_start = true;
             str_add(out, &pattern[r.i++], 1);
             if (c == '[' && at(&r, r.i, "^")) str_add(out, &pattern[r.i++], 1);
         }

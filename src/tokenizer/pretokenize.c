@@ -40,6 +40,9 @@ struct PreTokenizerWork {
 static const char GPT2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
+/* \w of the regex crate, which this one pre-tokenizer uses */
+#define RUST_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\u200C\\u200D"
+
 /* Printable Latin-1 spells itself; the other 68 bytes are U+0100 and up, in order. */
 static bool spells_itself(uint32_t b) {
     return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xFF && b != 0xAD);
@@ -146,7 +149,7 @@ static Err load(const json_t *object, PreTokenizer *p) {
     if (!strcmp(type, "Metaspace")) return load_metaspace(p, object);
     if (!strcmp(type, "WhitespaceSplit")) return add_split(p, "\\s", false, REMOVED, false);
     if (!strcmp(type, "Whitespace"))
-        return add_split(p, "[\\w\\u200C\\u200D]+|[^\\w\\u200C\\u200D\\s]+", false, REMOVED, true);
+        return add_split(p, "[" RUST_WORD "]+|[^" RUST_WORD "\\s]+", false, REMOVED, true);
     if (!strcmp(type, "Digits")) {
         bool each;
         ERR_RETURN(field_bool(object, "pre_tokenizer", "individual_digits", false, &each));

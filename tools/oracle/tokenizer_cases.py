@@ -5,7 +5,8 @@
 
 Deterministic for given versions of Python (its pydoc topics are the training text) and tokenizers; cases.json names both.
 A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones, {"ids", "decoded"}: text (base64) repeated `times`
-times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as little-endian int32; decoded is base64."""
+times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as little-endian int32; decoded is base64. "regex" has the non-empty
+pieces into which a pattern splits a text, and those of them that match."""
 import base64, json, os, platform, random, sys
 from pydoc_data import topics
 from tokenizers import AddedToken, Regex, Tokenizer, __version__, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -17,10 +18,11 @@ QWEN2 = LLAMA3.replace("{1,3}", "")
 CORPUS = [topics.topics[k] for k in sorted(topics.topics)] + [p + q for p in PIECES for q in PIECES]
 
 
-def train(tok, size, **options):
-    alphabet = [] if options.pop("characters", False) else pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=sorted(alphabet), **options)
-    tok.train_from_iterator([t.replace("\0", "") for t in CORPUS], trainer)  # jansson reads no key that holds a NUL
+def train(tok, size, byte_level=True, **options):
+    """jansson reads no key that holds a NUL; limit_alphabet would leave ties to chance, so characters come from ASCII text."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet()) if byte_level else []
+    corpus = [t.replace("\0", "") for t in CORPUS if byte_level or t.isascii()]
+    tok.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=alphabet, **options))
 
 
 def split(pattern, behavior="isolated", invert=False): return pre_tokenizers.Split(pattern, behavior, invert)
@@ -50,7 +52,7 @@ def llama3():
 def qwen2():
     tok = byte_level(900, split(Regex(QWEN2)), normalizer=normalizers.NFC())
     tok.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-    tok.add_tokens([AddedToken("<tool>", normalized=False), AddedToken("caf\u00e9", normalized=True), AddedToken("word", single_word=True),
+    tok.add_tokens([AddedToken("<tool>", normalized=False), AddedToken("caf\u00e9", normalized=True), AddedToken("zqword", single_word=True),
                     AddedToken("<mask>", lstrip=True), AddedToken("<sep>", rstrip=True, normalized=False), AddedToken("  ", normalized=False),
                     AddedToken("    ", normalized=False), AddedToken("<|im", normalized=False), AddedToken("e\u0301t\u00e9")])
     return tok
@@ -61,7 +63,7 @@ def sentencepiece():
     tok.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     tok.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")  # keeps training fast; published files have none
     tok.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    train(tok, 900, characters=True, limit_alphabet=90, special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)])
+    train(tok, 900, byte_level=False, special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)])
     data = json.loads(tok.to_str())
     data["pre_tokenizer"] = None
     data["added_tokens"] = data["added_tokens"][:3]  # <0x41> spelled out is text, as in Llama-2
@@ -75,7 +77,7 @@ def metaspace(scheme, fuse):
     tok.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Replace(Regex(r"[ \t]{3,}"), "  ")])
     tok.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
     tok.decoder = decoders.Metaspace(prepend_scheme=scheme)
-    train(tok, 400, characters=True, limit_alphabet=90, special_tokens=["<unk>", "<s>", "</s>"])
+    train(tok, 400, byte_level=False, special_tokens=["<unk>", "<s>", "</s>"])
     return tok
 
 
@@ -84,7 +86,7 @@ def splits():
     return byte_level(
         500, pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Punctuation("contiguous"), split(Regex(r"[A-Z]"), "merged_with_next"),
         split("e", "merged_with_previous"), split(Regex(r"\w{2,3}+")), split(Regex(r"^.{,2}$|[\w-]a{2}?\v?|\Bz"), "contiguous"),
-        split(Regex(r"[^\u4e00-\u9fa5\p{Hiragana}]|\p{^Latin}\b"), "removed", True), split(Regex(r"(?m:a.b)|x*"), "contiguous"), normalizer=normalizers.Sequence([normalizers.NFKD(), normalizers.Replace("\u0301", "")]))
+        split(Regex(r"[^\u4e00-\u9fa5\p{Hiragana}]+|\p{^Latin}\b"), "removed", True), split(Regex(r"(?m:a.b)|(?=z)")), normalizer=normalizers.Sequence([normalizers.NFKD(), normalizers.Replace("\u0301", "")]))
 
 
 def prefix():
@@ -126,7 +128,8 @@ def cases(name, tok):
     short = [(p.encode(), f) for p in ["", *PIECES, *added] for f in (0,)]
     short += [(f"a {t} b{t}{t}  {t}\n{t}x _{t}".encode(), f) for t in added[:12] for f in (0, AS_TEXT, SKIP_SPECIAL)]
     short += [(text(rng, added), rng.choice([0, ADD_SPECIAL, AS_TEXT, SKIP_SPECIAL])) for _ in range(30)]
-    short += [(" cafe\u0301 Cafe\u0301 ete\u0301 sword word. a_word \u0130\u03a3".encode(), 0), ("one two\nthree\r\n\r\n  four\u2028five\0six".encode(), ADD_SPECIAL)]
+    short += [(" cafe\u0301 Cafe\u0301 ete\u0301 szqword zqword. a_zqword zqword\u200d \u0130\u03a3".encode(), 0), ("one two\nthree\r\n\r\n  four\u2028five\0six".encode(), ADD_SPECIAL)]
+    short += [(t.encode(), 0) for t in ("xa\nbc axb buzz zoo", "\u2460\u0300\u1df9\u0323a\u1ace\u0334", "aa\u000baaa? \u4e2d\u3042\u0436 \u0436", "\U00031350 \U0001fae8!")]
     short += [(b, 0) for b in (b"\xff", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x91", b"\xf4\x90\x80\x80", b"a\xc0\xafb\xf8\x88\x80\x80\x80c", b"\xe0\x9f\xbf\xe0\xa0")]
     # One megabyte on one line, as one word, as blanks, as blanks before a word, and as letters that never merge.
     long = [(b"a", 1 << 20), (b" ", 1 << 20), ("\u4e2d".encode(), 1 << 18), (b"the quick 'S 1234 ", 1 << 16), (b"!?", 1 << 19), ("\u0301\u0323".encode(), 1 << 16), (b"0", 1 << 18)]
@@ -137,12 +140,28 @@ def cases(name, tok):
         yield case
 
 
+def regexes():
+    """Where Oniguruma and PCRE2 differ, or nearly: the pieces, and the matches among them (the matches alone, if the rest is removed)."""
+    patterns = [r"(?m:a.b)", r"a.b", r"(?=z)", r"x*", r"\w{2,3}+", r"a{2}?", r"a{,2}b", r"a{,}", r"^.", r".$", r"\Ab", r"c\z", r"\bb", r"\Bz", r"[\w-]+", r"[\s-]", r"[a-c-e]", r"(?m)a.b", r"[]a]",
+                r"[^]a]+", r"[\]\[]", r"\p{Han}+", r"\p{^Han}", r"\P{^Han}", r"\p{Hiragana}", r"\s+(?!\S)", r"\S+", r"[\S]", r"\d", r"\D+", r"[^\d]", r"\W+", r"[^\w]",
+                r"\u4e2d", r"\x{4e2d}", r"\x61", r"[\x61-b\u3042]", r"\v", r"\é", r"(?i:'S|x')", r"(?i)X", r"(a)\1", r"(?<=a)b", r"(?<!a)b", r"(?>a+)a", r"a++b",
+                r"a\{|}", r"{|a{x", r"é{2}", r"(ab){2}+", r"\p{Lu}|\p{So}|\p{Mn}|\p{Alphabetic}1", r"a|", r"\.|\$|\#| #"]
+    subjects = ["xa\nbc axb buzz zoo", "aaaaab aab ab{ b} a{x {", "\u4e2d\u6587\u3042\u3005\u30fc \u0436 \u0663 \u00b2", "  \t \n\n \u180e\u200b\u00a0\u0085x  ",
+                "]-[^a-b", "'s 'S ss \u00df '\u017f xX", "\u00e9\u00e9 e\u0301\u000b A\U0001f600\U00031350\U0001fae8.$# #", "\u200d_a\u24b61\u00aa", "abababab"]
+    for pattern in patterns:
+        for subject in subjects:
+            every = split(Regex(pattern)).pre_tokenize_str(subject)
+            matches = split(Regex(pattern), "removed", True).pre_tokenize_str(subject)
+            yield {"pattern": pattern, "text": subject, "pieces": [p for p, _ in every], "matches": [p for p, _ in matches]}
+
+
 def main(folder):
     os.makedirs(folder, exist_ok=True)
     every = [c for name, tok in write(folder).items() for c in cases(name, tok)]
     with open(f"{folder}/cases.json", "w") as f:
         f.write(json.dumps({"tokenizers": __version__, "python": platform.python_version()})[:-1] + ', "cases": [\n')
-        f.write(",\n".join(json.dumps(c, separators=(",", ":")) for c in every) + "\n]}\n")
+        f.write(",\n".join(json.dumps(c, separators=(",", ":")) for c in every) + '\n], "regex": [\n')
+        f.write(",\n".join(json.dumps(c, separators=(",", ":"), ensure_ascii=False) for c in regexes()) + "\n]}\n")
 
 
 main(*sys.argv[1:])

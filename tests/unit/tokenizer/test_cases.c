@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "base/thread.h"
+#include "tokenizer/regex.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/utf8.h"
 
@@ -116,6 +117,37 @@ static void one_tokenizer_serves_many_threads(void **state) {
     tokenizer_free((Tokenizer *)s.t);
 }
 
+static void check_regex(const json_t *c) {
+    const char *pattern = json_string_value(json_object_get(c, "pattern")),
+               *text = json_string_value(json_object_get(c, "text"));
+    Regex *r;
+    Spans spans = {0};
+    Matcher *m = matcher_new();
+    assert_string_equal(regex_compile(pattern, strlen(pattern), false, &r).msg, "");
+    assert_string_equal(regex_spans(r, m, text, strlen(text), &spans).msg, "");
+    for (int only_matches = 0; only_matches < 2; only_matches++) {
+        const json_t *wanted = json_object_get(c, only_matches ? "matches" : "pieces");
+        size_t k = 0;
+        for (size_t i = 0; i < spans.n; i++) {
+            const Span *s = &spans.v[i];
+            if (s->begin == s->end || (only_matches && !s->match)) continue;
+            const char *piece = json_string_value(json_array_get(wanted, k++));
+            if (!piece || strlen(piece) != s->end - s->begin || memcmp(piece, text + s->begin, strlen(piece)))
+                fail_msg("'%s' on '%s': piece %zu is [%zu, %zu), not '%s'", pattern, text, k, s->begin,
+                         s->end, piece ? piece : "none");
+        }
+        if (k != json_array_size(wanted))
+            fail_msg("'%s' on '%s': %zu pieces, not %zu", pattern, text, k, json_array_size(wanted));
+    }
+    free(spans.v), matcher_free(m), regex_free(r);
+}
+
+static void regexes_match_as_oniguruma_does(void **state) {
+    const json_t *all = json_object_get(*state, "regex");
+    assert_true(json_array_size(all) > 300);
+    for (size_t i = 0; i < json_array_size(all); i++) check_regex(json_array_get(all, i));
+}
+
 static int load(void **state) {
     json_error_t why;
     *state = json_load_file(DATA "/cases.json", 0, &why);
@@ -131,6 +163,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_and_text_equal_the_original),
         cmocka_unit_test(one_tokenizer_serves_many_threads),
+        cmocka_unit_test(regexes_match_as_oniguruma_does),
     };
     return cmocka_run_group_tests(tests, load, release);
 }

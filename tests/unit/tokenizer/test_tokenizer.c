@@ -182,6 +182,8 @@ static const struct {
      "class inside"},
     {A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Removed\"}}",
      "escape"},
+    {A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?i:SS)\"},\"behavior\":\"Removed\"}}",
+     "case ignored"},
     {A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a(?i)b\"},\"behavior\":\"Removed\"}}",
      "option"},
     {A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Sideways\"}}",
