@@ -39,6 +39,15 @@ typedef struct Match {
     bool accepted; /* belongs to this command */
 } Match;
 
+static char dashed(char c) { return c == '_' ? '-' : c; }
+
+/* Megatron-LM spells an option num-layers and its argument num_layers. */
+static bool same_name(const Spelling *s, const char *key, size_t len) {
+    size_t i = 0;
+    while (i < len && i < s->len && dashed(s->name[i]) == dashed(key[i])) i++;
+    return i == len && i == s->len;
+}
+
 static bool match(const ArgTable *table, const char *key, size_t len, Match *out) {
     int group = -1;
     for (int64_t i = 0; i < table->count; i++) {
@@ -50,7 +59,7 @@ static bool match(const ArgTable *table, const char *key, size_t len, Match *out
         const char *cursor = row->names;
         Spelling s;
         while (next_spelling(&cursor, &s))
-            if (s.len == len && !memcmp(s.name, key, len)) {
+            if (same_name(&s, key, len)) {
                 *out = (Match){table, row, s, group < 0 || table->accepted >> group & 1};
                 return true;
             }
@@ -140,11 +149,12 @@ static void assign(Args *a, Source src, const Match *m, const char *const *words
     str_free(&expected);
 
     unsigned char *given = &m->table->given[row - m->table->rows];
+    if (!on && is_switch) return; /* it chooses nothing */
     if (*given == src.number)
         args_problem(a, "%s%s%.*s is given twice: keep one of them%s%.*s%s.", src.where, src.dash, name_len,
                      m->spelling.name, is_switch ? " (it is a spelling of " : "", is_switch ? first_len : 0,
                      row->names, is_switch ? ")" : "");
-    if (on || !is_switch) *given = (unsigned char)src.number;
+    *given = (unsigned char)src.number;
     if (m->spelling.noted)
         str_printf(&a->notes, "%s%s%.*s is understood as Megatron-LM's %s%.*s%s%.*s.\n", src.where, src.dash,
                    name_len, m->spelling.name, src.dash, first_len, row->names, is_switch ? " " : "",

@@ -4,7 +4,8 @@
  * Command line: `--name value`, `--name=value`; a flag is `--name` or `--name=true|false`; a list takes every
  * word up to the next `--name`. `--config FILE` (anywhere) is read first, so that the line overrides it;
  * `--help` and `-h` set `help`. File: one `name = value` a line, names without dashes, flags `name = true`;
- * `#` at the start of a line or after a blank starts a comment; a value may stand in double quotes. The value
+ * `#` at the start of a line or after a blank starts a comment; a value may stand in double quotes. In names
+ * `_` is as good as `-`, and Python's True and False are true and false. The value
  * `none` unsets a number, an empty value a text. Command-line text is trusted to end (it comes from the
  * system); a file may hold any bytes. */
 #ifndef ISOTRON_CONFIG_ARGS_H

@@ -43,8 +43,8 @@ static bool parse_f64(const char *s, double *out) {
 }
 
 static bool parse_bool(const char *s, bool *out) {
-    *out = !strcmp(s, "true");
-    return *out || !strcmp(s, "false");
+    *out = !strcmp(s, "true") || !strcmp(s, "True");
+    return *out || !strcmp(s, "false") || !strcmp(s, "False");
 }
 
 static bool parse_enum(const Arg *row, const char *s, void *field) {

@@ -134,8 +134,16 @@ static void fill(const Config *c, const char *sentence, Str *out) {
     }
 }
 
+static void note_no_effect(const Config *c, Args *args) {
+    for (int i = OPTION_GROUP_NO_EFFECT + 1; CONFIG_ROWS[i].type != ARG_GROUP; i++)
+        if (c->given[i])
+            str_printf(&args->notes, "%s has no effect here: %s\n", CONFIG_ROWS[i].names,
+                       CONFIG_ROWS[i].help);
+}
+
 void config_check(const Config *c, unsigned checks, Args *args) {
     if (!checks) return;
+    note_no_effect(c, args);
     for (size_t i = 0; i < sizeof RANGES / sizeof RANGES[0]; i++) check_range(c, &RANGES[i], args);
     Rule rules[RULES];
     evaluate(c, rules);

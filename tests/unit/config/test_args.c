@@ -149,6 +149,20 @@ static void spellings_stand_for_values(void **state) {
     expect(&c, "");
 }
 
+/* Runs described by a Python program: argument names and values as it writes them, and switches that are off.
+ */
+static void names_and_flags_may_be_pythons(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    TEXT(&c, "old_count = 7\nno_fusion = True\nloud = False\ncolor = blue\ngreen = false\n");
+    assert_int_equal(c.t.count, 7);
+    assert_false(c.t.loud);
+    assert_false(c.t.fused);
+    assert_int_equal(c.t.color, BLUE); /* a spelling of another choice that is off takes nothing back */
+    expect(&c, "");
+}
+
 static void every_mistake_is_a_sentence(void **state) {
     (void)state;
     Case c;
@@ -283,6 +297,7 @@ int main(void) {
         cmocka_unit_test(file_sets_every_type),
         cmocka_unit_test(line_overrides_its_config_file),
         cmocka_unit_test(spellings_stand_for_values),
+        cmocka_unit_test(names_and_flags_may_be_pythons),
         cmocka_unit_test(every_mistake_is_a_sentence),
         cmocka_unit_test(every_mistake_in_a_file_has_its_line),
         cmocka_unit_test(numbers_must_be_finite_and_whole),

@@ -282,6 +282,19 @@ static void all_broken_rules_are_reported_at_once(void **state) {
     done(&p);
 }
 
+static void options_without_effect_are_noted(void **state) {
+    (void)state;
+    Parsed p;
+    parse(&p, CHECK_MODEL,
+          "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --no-rope-fusion "
+          "--transformer-impl local");
+    assert_int_equal(p.err.code, ERR_NONE);
+    assert_string_equal(p.args.notes.s,
+                        "transformer-impl has no effect here: There is one implementation.\n"
+                        "no-rope-fusion has no effect here: Fusion does not change the function.\n");
+    done(&p);
+}
+
 /* One command line for each way to break a rule, and a word of the sentence that must follow. */
 static void each_rule_can_be_broken(void **state) {
     (void)state;
@@ -488,6 +501,7 @@ int main(void) {
         cmocka_unit_test(seeds_spellings_are_understood),
         cmocka_unit_test(a_plain_run_keeps_the_rules),
         cmocka_unit_test(all_broken_rules_are_reported_at_once),
+        cmocka_unit_test(options_without_effect_are_noted),
         cmocka_unit_test(each_rule_can_be_broken),
         cmocka_unit_test(training_asks_for_data_only_where_it_reads_some),
         cmocka_unit_test(generation_asks_for_its_own),
