@@ -222,7 +222,7 @@ static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTe
            !memcmp(embedding->data, t->tensor.data, tensor_bytes(embedding));
 }
 
-static Err check_fit(const Safetensors *s, const HfMap *m) {
+Err hf_check(const Safetensors *s, const HfMap *m) {
     Wrong missing = {0}, shapes = {0}, unexpected = {0};
     const Tensor **used = mem_zero((size_t)m->count + 1, sizeof *used);
     for (int64_t i = 0; i < m->count; i++) {
@@ -261,7 +261,7 @@ Err hf_import(const Safetensors *s, Registry *r) {
     HfMap map;
     ERR_RETURN(hf_detect(s, &family));
     Err e = hf_map(r, family, &map);
-    if (!e.code) e = check_fit(s, &map);
+    if (!e.code) e = hf_check(s, &map);
     for (int64_t i = 0; i < map.count && !e.code; i++) {
         const Tensor *t = hf_find(s, &map, &map.tensors[i]);
         hf_scatter(&map.tensors[i], t->data, (DType)t->dtype, r->masters, r->precise);

@@ -43,8 +43,11 @@ const Tensor *hf_find(const Safetensors *, const HfMap *, const HfTensor *);
 void hf_gather(const HfTensor *, const void *flat, DType flat_type, void *hf, DType hf_type);
 void hf_scatter(const HfTensor *, const void *hf, DType hf_type, void *flat, DType flat_type);
 
-/* Sets all parameters (masters and values) of an allocated registry. An error lists every missing, unexpected
- * and mis-shaped tensor, and then no parameter has changed. */
+/* An error lists every missing, unexpected and mis-shaped tensor of the file. Needs no memory for parameters.
+ */
+Err hf_check(const Safetensors *, const HfMap *);
+/* Sets all parameters (masters and values) of an allocated registry. After an error of hf_check no parameter
+ * has changed. */
 Err hf_import(const Safetensors *, Registry *);
 /* Writes all masters as `dtype` into one .safetensors file, atomically. */
 Err hf_export(const Registry *, HfFamily, const char *path, DType dtype);

@@ -130,6 +130,9 @@ void golden_complete(const Golden *g, Config *c) {
     complete(&c->global_batch_size, g->samples);
     complete(&c->micro_batch_size, c->global_batch_size);
     if (!i64_is_set(c->train_samples)) complete(&c->train_iters, g->n_steps);
+    if (!config_given(c, calculate_per_token_loss)) c->calculate_per_token_loss = true;
+    if (!config_given(c, hidden_dropout)) c->hidden_dropout = 0;
+    if (!config_given(c, attention_dropout)) c->attention_dropout = 0;
 }
 
 void golden_batch(const Golden *g, int64_t step, int64_t first, Batch *b) {

@@ -25,8 +25,9 @@ typedef struct Golden {
  * missing. */
 Err golden_open(const char *dir, Golden **);
 void golden_close(Golden *);
-/* Sizes that run.conf leaves out and the case's tensors show: vocab-size, seq-length, batch sizes,
- * train-iters. */
+/* What run.conf leaves out: sizes that the case's tensors show (vocab-size, seq-length, batch sizes,
+ * train-iters), and the oracle's conventions, which are not Megatron-LM's defaults: loss per token, no
+ * dropout. */
 void golden_complete(const Golden *, Config *);
 /* Samples [first, first + batch->b) of a step. */
 void golden_batch(const Golden *, int64_t step, int64_t first, Batch *);

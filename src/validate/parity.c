@@ -15,6 +15,14 @@
  * skips none. */
 static const double DEFAULT_LOSS_SCALE = 1024;
 
+/* How often the noise is drawn at most. A tensor's error is often that of its one most sensitive element
+ * (Adam's step where the gradient is nearly 0), and a single draw can spare that element: of two normal
+ * numbers one exceeds 8 times the other in 8 % of all pairs, but 8 times the largest of three others in
+ * 0.2 %. A bound only grows with another draw, so none is needed once all pass. */
+enum { DRAWS = 3 };
+/* Without noise. */
+enum { EXACT = -1 };
+
 /* ---- one run of the case ---- */
 
 /* What a run leaves behind to be compared, everything in double and in the oracle's names and layouts. */
@@ -29,7 +37,7 @@ typedef struct Parity {
     const Derived *derived;
     const Golden *golden;
     HfMap map;
-    double injected, longest_sum;
+    double roundoff, longest_sum;
 } Parity;
 
 static int64_t count_of(const HfTensor *t) { return t->dim[0] * (t->ndim == 2 ? t->dim[1] : 1); }
@@ -71,7 +79,7 @@ static void keep_logits(const Parity *p, Run *run, const Batch *b, int64_t first
     tape_end(run->tape);
 }
 
-static void one_step(const Parity *p, Run *run, int64_t step, Batch *b, bool noisy, Trace *trace) {
+static void one_step(const Parity *p, Run *run, int64_t step, Batch *b, int draw, Trace *trace) {
     const Golden *g = p->golden;
     Registry *r = run->model->registry;
     int64_t micro = p->derived->micro_batch_size, n = g->samples / micro;
@@ -81,26 +89,28 @@ static void one_step(const Parity *p, Run *run, int64_t step, Batch *b, bool noi
         if (step == 0 && trace->logits) keep_logits(p, run, b, i * micro, trace->logits);
         run_microbatch(run, b, n, &report);
     }
-    char site[32];
-    snprintf(site, sizeof site, "gradient %lld", (long long)step);
-    for (int i = 0; noisy && i < r->n; i++)
-        perturb(r->params[i], &r->params[i]->main_grad, site, p->injected * sqrt(p->longest_sum), false);
+    char site[40];
+    snprintf(site, sizeof site, "gradient %lld %d", (long long)step, draw);
+    for (int i = 0; draw != EXACT && i < r->n; i++)
+        perturb(r->params[i], &r->params[i]->main_grad, site, p->roundoff * sqrt(p->longest_sum), false);
     if (step == 0) trace->gradients = gather_all(&p->map, r, r->grads, report.grad_scale);
     run_update(run, &report);
     trace->steps[step] = (GoldenStep){report.loss, report.optim.grad_norm, report.optim.clip, report.lr};
 }
 
-static Err run_case(const Parity *p, Lane lane, bool noisy, Trace *trace) {
+static Err run_case(const Parity *p, Lane lane, int draw, Trace *trace) {
     Config c = *p->config;
     c.lane = lane;
     if (!config_given(&c, loss_scale) && !config_given(&c, initial_loss_scale))
         c.loss_scale = DEFAULT_LOSS_SCALE;
-    MemoryPlan plan = run_plan_memory(&c, p->derived);
-    Run *run = run_new(&c, p->derived, &plan);
+    Run *run = run_new(&c, p->derived,
+                       NULL); /* beside the steps it gives whole logits: more than is planned for a step */
     Registry *r = run->model->registry;
     Err e = hf_import(p->golden->init, r);
-    for (int i = 0; noisy && !e.code && i < r->n; i++)
-        perturb(r->params[i], &r->params[i]->master, "weight", p->injected, true);
+    char site[20];
+    snprintf(site, sizeof site, "weight %d", draw);
+    for (int i = 0; draw != EXACT && !e.code && i < r->n; i++)
+        perturb(r->params[i], &r->params[i]->master, site, p->roundoff, true);
     registry_round_values(r);
     const Golden *g = p->golden;
     if (safetensors_find(g->oracle, "logits"))
@@ -108,7 +118,7 @@ static Err run_case(const Parity *p, Lane lane, bool noisy, Trace *trace) {
             mem_zero((size_t)(g->samples * g->seq * p->derived->vocab_size), sizeof *trace->logits);
     trace->steps = mem_zero((size_t)g->n_steps, sizeof *trace->steps);
     Batch b = batch_new(p->derived->micro_batch_size, g->seq);
-    for (int64_t step = 0; !e.code && step < g->n_steps; step++) one_step(p, run, step, &b, noisy, trace);
+    for (int64_t step = 0; !e.code && step < g->n_steps; step++) one_step(p, run, step, &b, draw, trace);
     if (!e.code) trace->parameters = gather_all(&p->map, r, r->masters, 1);
     batch_free(&b);
     run_free(run);
@@ -129,23 +139,30 @@ static void trace_free(Trace *t, int64_t tensors) {
 
 /* ---- judging ---- */
 
-/* What every comparison needs: the run, the noisy run, and the units to turn the latter into a bound. */
+/* What every comparison needs. Exact and noisy runs are in fp64; in that lane ours is the exact one. */
 typedef struct Judge {
     const Parity *parity;
     ParityReport *report;
-    double roundoff;
+    const Trace *ours, *exact, *noisy; /* noisy[report->draws] */
 } Judge;
 
 static double bound(const Judge *j, double movement) {
-    double kappa = movement / j->report->injected;
-    return 8 * j->roundoff * fmax(kappa, sqrt(j->report->longest_sum));
+    const ParityReport *r = j->report;
+    return 8 * fmax(movement, r->roundoff * sqrt(r->longest_sum));
 }
 
-static void judge(const Judge *j, Row *row, const char *name, const double *x, const double *noisy,
-                  const double *oracle, int64_t n, int64_t width, const Scale *scale) {
-    TensorError e = tensor_error(x, oracle, n, width, scale),
-                moved = tensor_error(noisy, oracle, n, width, scale);
-    row_add(row, name, e, bound(j, moved.relative), bound(j, moved.elementwise));
+static void judge(const Judge *j, Row *row, const char *name, TensorError error, TensorError moved) {
+    row_add(row, name, error, bound(j, moved.relative), bound(j, moved.elementwise));
+}
+
+/* Not fmax: a value that is not a number stays. */
+static void raise_to(double *x, double y) {
+    if (!(y <= *x)) *x = y;
+}
+
+static void widen(TensorError *moved, TensorError e) {
+    raise_to(&moved->relative, e.relative);
+    raise_to(&moved->elementwise, e.elementwise);
 }
 
 static Row *new_row(const Judge *j, const char *quantity) {
@@ -156,82 +173,106 @@ static Row *new_row(const Judge *j, const char *quantity) {
 }
 
 /* A curve is one tensor of one value per step, each measured against itself. */
-static void judge_curve(const Judge *j, const char *quantity, size_t member, const Trace *x,
-                        const Trace *noisy) {
+static void judge_curve(const Judge *j, const char *quantity, size_t member) {
     const Golden *g = j->parity->golden;
     Row *row = NULL;
+    TensorError moved = {0};
     for (int64_t i = 0; i < g->n_steps; i++) {
-#define AT(steps) *(const double *)((const char *)&(steps)[i] + member)
-        double oracle = AT(g->steps), ours = AT(x->steps), moved = AT(noisy->steps);
+#define AT(steps) ((const double *)((const char *)&(steps)[i] + member))
+        const double *oracle = AT(g->steps), *ours = AT(j->ours->steps), *exact = AT(j->exact->steps),
+                     *noisy[DRAWS];
+        for (int k = 0; k < j->report->draws; k++) noisy[k] = AT(j->noisy[k].steps);
 #undef AT
-        if (isnan(oracle)) continue;
+        if (isnan(*oracle)) continue;
         char name[32];
         snprintf(name, sizeof name, "step %lld", (long long)i + 1);
         Scale scale = {0};
-        scale_add(&scale, &oracle, 1);
+        scale_add(&scale, oracle, 1);
         if (!row) row = new_row(j, quantity);
-        judge(j, row, name, &ours, &moved, &oracle, 1, 1, &scale);
+        for (int k = 0; k < j->report->draws; k++) widen(&moved, tensor_error(noisy[k], exact, 1, 1, &scale));
+        judge(j, row, name, tensor_error(ours, oracle, 1, 1, &scale), moved);
     }
 }
 
-/* The oracle's tensor "<prefix>/<HF name>" as doubles, checked against the map. */
-static Err oracle_tensor(const Golden *g, const char *prefix, const HfTensor *t, const double **out) {
-    char *name = mem_printf("%s/%s", prefix, t->name);
-    const Tensor *x = safetensors_find(g->oracle, name);
+static bool all_finite(const double *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(x[i])) return false;
+    return true;
+}
+
+/* The oracle's tensor as doubles, if it has the shape and finite values. */
+static Err oracle_tensor(const Golden *g, const char *name, int ndim, const int64_t *dim,
+                         const double **out) {
+    const Tensor *x = safetensors_find(g->oracle, name), want = tensor_make(NULL, F64, ndim, dim);
+    char have[96], need[96];
+    if (!x) return err_user("oracle.safetensors has no tensor '%s'", name);
+    if (x->dtype != F64 || !tensor_same_shape(x, &want))
+        return err_user("oracle.safetensors: '%s' is %s; %s is needed", name,
+                        tensor_describe(x, have, sizeof have), tensor_describe(&want, need, sizeof need));
+    if (!all_finite(x->data, tensor_count(x)))
+        return err_user("oracle.safetensors: '%s' has values that are not finite", name);
+    *out = x->data;
+    return ERR_OK;
+}
+
+static Err judge_tensors(const Judge *j, const char *quantity, const char *prefix, size_t member) {
+    const HfMap *map = &j->parity->map;
+    const double **oracle = mem_zero((size_t)map->count, sizeof *oracle);
+#define AT(trace) (*(double *const *const *)((const char *)(trace) + member))
+    double *const *ours = AT(j->ours), *const *exact = AT(j->exact), *const * noisy[DRAWS];
+    for (int k = 0; k < j->report->draws; k++) noisy[k] = AT(&j->noisy[k]);
+#undef AT
+    Scale scale = {0};
     Err e = ERR_OK;
-    if (!x)
-        e = err_user("oracle.safetensors has no tensor '%s'", name);
-    else if (x->dtype != F64 || tensor_count(x) != count_of(t)) {
-        char have[96];
-        e = err_user("oracle.safetensors: '%s' is %s; %lld F64 elements are needed", name,
-                     tensor_describe(x, have, sizeof have), (long long)count_of(t));
-    } else
-        *out = x->data;
-    free(name);
+    for (int64_t i = 0; i < map->count && !e.code; i++) {
+        const HfTensor *t = &map->tensors[i];
+        char *name = mem_printf("%s/%s", prefix, t->name);
+        e = oracle_tensor(j->parity->golden, name, t->ndim, t->dim, &oracle[i]);
+        free(name);
+        if (!e.code) scale_add(&scale, oracle[i], count_of(t));
+    }
+    Row *row = e.code ? NULL : new_row(j, quantity);
+    for (int64_t i = 0; row && i < map->count; i++) {
+        const HfTensor *t = &map->tensors[i];
+        int64_t n = count_of(t), width = t->dim[t->ndim - 1];
+        TensorError moved = {0};
+        for (int k = 0; k < j->report->draws; k++)
+            widen(&moved, tensor_error(noisy[k][i], exact[i], n, width, &scale));
+        judge(j, row, t->name, tensor_error(ours[i], oracle[i], n, width, &scale), moved);
+    }
+    free(oracle);
     return e;
 }
 
-static Err judge_tensors(const Judge *j, const char *quantity, const char *prefix, double *const *x,
-                         double *const *noisy) {
-    const HfMap *map = &j->parity->map;
+static Err judge_logits(const Judge *j) {
     const Golden *g = j->parity->golden;
-    Scale scale = {0};
-    for (int64_t i = 0; i < map->count; i++) {
-        const double *oracle;
-        ERR_RETURN(oracle_tensor(g, prefix, &map->tensors[i], &oracle));
-        scale_add(&scale, oracle, count_of(&map->tensors[i]));
-    }
-    Row *row = new_row(j, quantity);
-    for (int64_t i = 0; i < map->count; i++) {
-        const HfTensor *t = &map->tensors[i];
-        const double *oracle;
-        ERR_RETURN(oracle_tensor(g, prefix, t, &oracle));
-        judge(j, row, t->name, x[i], noisy[i], oracle, count_of(t), t->dim[t->ndim - 1], &scale);
-    }
-    return ERR_OK;
-}
-
-static Err judge_logits(const Judge *j, const Trace *x, const Trace *noisy) {
-    const Golden *g = j->parity->golden;
-    const Tensor *t = safetensors_find(g->oracle, "logits");
-    if (!t) return ERR_OK;
+    if (!safetensors_find(g->oracle, "logits")) return ERR_OK;
     int64_t vocab = j->parity->derived->vocab_size, n = g->samples * g->seq * vocab;
-    if (t->dtype != F64 || tensor_count(t) != n)
-        return err_user("oracle.safetensors: \"logits\" is not F64 [samples, positions, vocabulary]");
+    const double *oracle;
+    ERR_RETURN(oracle_tensor(g, "logits", 3, (int64_t[]){g->samples, g->seq, vocab}, &oracle));
     Scale scale = {0};
-    scale_add(&scale, t->data, n);
-    judge(j, new_row(j, "logits"), "logits of step 1", x->logits, noisy->logits, t->data, n, vocab, &scale);
+    scale_add(&scale, oracle, n);
+    TensorError moved = {0};
+    for (int k = 0; k < j->report->draws; k++)
+        widen(&moved, tensor_error(j->noisy[k].logits, j->exact->logits, n, vocab, &scale));
+    judge(j, new_row(j, "logits"), "logits of step 1",
+          tensor_error(j->ours->logits, oracle, n, vocab, &scale), moved);
     return ERR_OK;
 }
 
-static Err judge_all(const Judge *j, const Trace *x, const Trace *noisy) {
-    judge_curve(j, "loss", offsetof(GoldenStep, loss), x, noisy);
-    judge_curve(j, "grad norm", offsetof(GoldenStep, grad_norm), x, noisy);
-    judge_curve(j, "clip coefficient", offsetof(GoldenStep, clip), x, noisy);
-    judge_curve(j, "learning rate", offsetof(GoldenStep, lr), x, noisy);
-    ERR_RETURN(judge_logits(j, x, noisy));
-    ERR_RETURN(judge_tensors(j, "gradient of step 1", "grad", x->gradients, noisy->gradients));
-    return judge_tensors(j, "parameter at the end", "param", x->parameters, noisy->parameters);
+static Err judge_all(const Judge *j) {
+    ParityReport *r = j->report;
+    r->rows = 0;
+    judge_curve(j, "loss", offsetof(GoldenStep, loss));
+    judge_curve(j, "grad norm", offsetof(GoldenStep, grad_norm));
+    judge_curve(j, "clip coefficient", offsetof(GoldenStep, clip));
+    judge_curve(j, "learning rate", offsetof(GoldenStep, lr));
+    ERR_RETURN(judge_logits(j));
+    ERR_RETURN(judge_tensors(j, "gradient of step 1", "grad", offsetof(Trace, gradients)));
+    ERR_RETURN(judge_tensors(j, "parameter at the end", "param", offsetof(Trace, parameters)));
+    r->pass = true;
+    for (int i = 0; i < r->rows; i++) r->pass &= r->row[i].pass;
+    return ERR_OK;
 }
 
 /* With 16-bit storage sums run in fp32 and only stored tensors are rounded: the terms that add up are the
@@ -256,6 +297,10 @@ static Err check_case(const Config *c, const Derived *d, const Golden *g) {
         return err_user(
             "the case has %lld samples a step; --global-batch-size is %lld and --micro-batch-size %lld",
             (long long)g->samples, (long long)d->global_batch_size, (long long)d->micro_batch_size);
+    if (c->hidden_dropout > 0 || c->attention_dropout > 0)
+        return err_user("with --hidden-dropout %g and --attention-dropout %g no two implementations draw the "
+                        "same: set both to 0",
+                        c->hidden_dropout, c->attention_dropout);
     int64_t n = g->n_steps * g->samples * (g->seq + 1);
     for (int64_t i = 0; i < n; i++)
         if (g->tokens[i] < 0 || g->tokens[i] >= d->vocab_size)
@@ -266,25 +311,30 @@ static Err check_case(const Config *c, const Derived *d, const Golden *g) {
 
 Err parity_run(const Config *c, const Derived *d, const Golden *g, ParityReport *report) {
     ERR_RETURN(check_case(c, d, g));
-    double u = lane_roundoff(c->lane);
-    *report = (ParityReport){.roundoff = u, .longest_sum = longest_sum(c, d), .injected = fmax(u, 0x1p-33)};
+    *report = (ParityReport){.roundoff = lane_roundoff(c->lane), .longest_sum = longest_sum(c, d)};
     Parity p = {.config = c,
                 .derived = d,
                 .golden = g,
-                .injected = report->injected,
+                .roundoff = report->roundoff,
                 .longest_sum = report->longest_sum};
     Gpt *shapes = gpt_new(c, d);
     HfFamily family;
+    Trace ours = {0}, exact = {0}, noisy[DRAWS] = {0};
+    bool is_exact = c->lane == LANE_FP64;
     Err e = hf_detect(g->init, &family);
     if (!e.code) e = hf_map(shapes->registry, family, &p.map);
-    Trace x = {0}, noisy = {0};
-    if (!e.code) e = run_case(&p, c->lane, false, &x);
-    if (!e.code) e = run_case(&p, LANE_FP64, true, &noisy);
-    if (!e.code) e = judge_all(&(Judge){&p, report, u}, &x, &noisy);
-    report->pass = !e.code;
-    for (int i = 0; i < report->rows; i++) report->pass &= report->row[i].pass;
-    trace_free(&x, p.map.count);
-    trace_free(&noisy, p.map.count);
+    if (!e.code) e = hf_check(g->init, &p.map);
+    if (!e.code) e = run_case(&p, c->lane, EXACT, &ours);
+    if (!e.code && !is_exact) e = run_case(&p, LANE_FP64, EXACT, &exact);
+    Judge j = {&p, report, &ours, is_exact ? &ours : &exact, noisy};
+    while (!e.code && !report->pass && report->draws < DRAWS) {
+        e = run_case(&p, LANE_FP64, report->draws, &noisy[report->draws]);
+        report->draws++;
+        if (!e.code) e = judge_all(&j);
+    }
+    trace_free(&ours, p.map.count);
+    trace_free(&exact, p.map.count);
+    for (int k = 0; k < DRAWS; k++) trace_free(&noisy[k], p.map.count);
     hf_map_free(&p.map);
     gpt_free(shapes);
     return e;
@@ -305,11 +355,12 @@ void parity_print(const ParityReport *r, const char *case_name, const Config *c,
                    (long long)w->tensors, w->error.relative, w->bound, w->error.elementwise,
                    w->elementwise_bound, w->pass ? "pass" : "FAIL", w->worst, (long long)w->error.worst);
     }
-    str_printf(out,
-               "bound = 8 u max(kappa, sqrt(K)), u = %.3g, K = %.0f; kappa of each tensor: its movement over "
-               "d in an fp64 run with d = %.3g "
-               "times normal noise on the weights and d sqrt(K) on the gradients\n",
-               r->roundoff, r->longest_sum, r->injected);
+    str_printf(
+        out,
+        "bound = 8 u max(kappa, sqrt(K)), u = %.3g, K = %.0f; kappa of each tensor: its largest movement "
+        "over u in %d fp64 runs with u "
+        "times normal noise on the weights and u sqrt(K) on the gradients\n",
+        r->roundoff, r->longest_sum, r->draws);
     str_printf(out, "verdict: %s\n", r->pass ? "pass" : "FAIL");
 }
 
@@ -321,14 +372,26 @@ static void number_json(Str *out, const char *key, double x) {
         str_printf(out, "\"%s\": null, ", key);
 }
 
+/* A folder may have any name. */
+static void text_json(Str *out, const char *s) {
+    str_puts(out, "\"");
+    for (; *s; s++)
+        if ((unsigned char)*s < 32 || *s == '"' || *s == '\\')
+            str_printf(out, "\\u%04x", *s);
+        else
+            str_add(out, s, 1);
+    str_puts(out, "\"");
+}
+
 void parity_json(const ParityReport *r, const char *case_name, const Config *c, Str *out) {
-    str_printf(
-        out, "{\n  \"schema\": 1,\n  \"case\": \"%s\",\n  \"lane\": \"%s\",\n  \"micro_batch_size\": %lld,\n",
-        case_name, lane_name(c), (long long)c->micro_batch_size);
+    str_puts(out, "{\n  \"schema\": 1,\n  \"case\": ");
+    text_json(out, case_name);
+    str_printf(out, ",\n  \"lane\": \"%s\",\n  \"micro_batch_size\": %lld,\n", lane_name(c),
+               (long long)c->micro_batch_size);
     str_printf(out,
-               "  \"bound\": {\"formula\": \"8 u max(kappa, sqrt(K))\", \"u\": %.9g, \"K\": %.0f, \"d\": "
-               "%.9g},\n  \"rows\": [\n",
-               r->roundoff, r->longest_sum, r->injected);
+               "  \"bound\": {\"formula\": \"8 u max(kappa, sqrt(K))\", \"u\": %.9g, \"K\": %.0f},\n  "
+               "\"rows\": [\n",
+               r->roundoff, r->longest_sum);
     for (int i = 0; i < r->rows; i++) {
         const Row *w = &r->row[i];
         str_printf(out, "    {\"quantity\": \"%s\", \"tensors\": %lld, ", w->quantity, (long long)w->tensors);

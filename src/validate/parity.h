@@ -2,12 +2,14 @@
  * lane and layout of the options, against what an independent implementation computed in float64.
  *
  * Bounds. Let u be the lane's unit roundoff and K the longest sum of a step (tokens, vocabulary, widths);
- * with 16-bit storage, whose sums are fp32, the number of stages that round. The case is also run in fp64
- * with one rounding put into every weight (w * (1 + d*xi)) and sqrt(K) roundings into every gradient of every
- * step (g + d*sqrt(K)*rms(g)*xi where g is not exactly 0), xi standard normal: how far each tensor then moves
- * from the oracle, over d, is its measured amplification kappa. The bound is 8
- * * u * max(kappa, sqrt(K)). d is u, but at least 2^-33, so that the movement stands above fp64's own
- * rounding. */
+ * with 16-bit storage, whose sums are fp32, the number of stages that round. The case is also run up to
+ * three times in fp64 with one rounding put into every weight (w * (1 + u*xi)) and sqrt(K) roundings into
+ * every gradient of every step (g + u*sqrt(K)*rms(g)*xi where g is not exactly 0), xi standard normal. How
+ * far a tensor then moves at most from the same run without noise, over u, is its measured amplification
+ * kappa; a step of a curve takes the largest of the steps up to it, since one number may by chance not move
+ * at all. The bound is 8 * u * max(kappa, sqrt(K)). The noise is as large as what it stands for, so nothing
+ * need be linear. The oracle has no part in the bound: a wrong formula moves all runs alike and does not
+ * widen it. */
 #ifndef ISOTRON_VALIDATE_PARITY_H
 #define ISOTRON_VALIDATE_PARITY_H
 
@@ -20,8 +22,8 @@ enum { PARITY_ROWS = 8 };
 
 typedef struct ParityReport {
     Row row[PARITY_ROWS];
-    int rows;
-    double roundoff, longest_sum, injected; /* u, K, d */
+    int rows, draws;              /* draws: of the noise */
+    double roundoff, longest_sum; /* u, K */
     bool pass;
 } ParityReport;
 

@@ -1,0 +1,112 @@
+"""A parity verdict fails when it should, in every lane; a bad case is a sentence and status 2; a stranger's run.conf is read."""
+import math
+import struct
+
+from harness import *
+
+GOLDEN = ROOT / "golden"
+
+
+def read(path):
+    """safetensors: {name: [dtype, shape, bytes]}"""
+    raw = path.read_bytes()
+    size = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8:8 + size])
+    header.pop("__metadata__", None)
+    return {n: [t["dtype"], t["shape"], raw[8 + size:][slice(*t["data_offsets"])]] for n, t in header.items()}
+
+
+def write(path, tensors):
+    header, at = {}, 0
+    for name, (dtype, dims, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": dims, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(t[2] for t in tensors.values()))
+
+
+def changed(case, change, file="oracle.safetensors"):
+    """A copy of a golden case after `change` had its way with the tensors of one file."""
+    copy = WORK / "case"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(GOLDEN / case, copy)
+    tensors = read(copy / file)
+    change(tensors)
+    write(copy / file, tensors)
+    return copy
+
+
+def conf(case, edit):
+    copy = changed(case, lambda t: None)
+    (copy / "run.conf").write_text(edit((copy / "run.conf").read_text()))
+    return copy
+
+
+# ---- what computes another function fails; where rounding hides nothing of that size, in the other lanes too
+def wrong(case, *options, lanes=("fp64",)):
+    for lane in lanes:
+        assert "verdict: FAIL" in isotron("parity", GOLDEN / case, "--lane", lane, *options, expect=1)
+
+
+ALL = ("fp64", "fp32", "bf16", "fp16")
+wrong("llama-gqa", "--norm-epsilon", 2e-5)
+wrong("llama-gqa", "--norm-epsilon", 0.5, lanes=ALL)
+wrong("llama-gqa", "--rotary-base", 10001)
+wrong("llama-gqa", "--rotary-interleaved", lanes=ALL)
+wrong("llama3-rope-scaled", "--rope-scaling-factor", 4.001)
+wrong("llama3-rope-scaled", "--calculate-per-token-loss=false", lanes=("fp64", "fp32"))
+wrong("mistral-like", "--window-size", "7,0")
+wrong("nemotron-1p", "--apply-layernorm-1p=false", lanes=ALL)
+wrong("gpt2-tiny", "--activation", "gelu-erf")
+wrong("gpt2-tiny", "--weight-decay", 0, lanes=("fp64", "fp32"))
+wrong("gpt2-tiny", "--adam-eps", 1.01e-8)
+wrong("gpt2-awkward", "--clip-grad", 0, lanes=("fp64", "fp32"))
+wrong("gpt2-tiny", "--lr-warmup-iters", 2, lanes=ALL)
+
+
+# ---- one element of one tensor
+def nudge(name, size):
+    def change(tensors):
+        data = bytearray(tensors[name][2])
+        at = len(data) // 16 * 8
+        struct.pack_into("<d", data, at, struct.unpack_from("<d", data, at)[0] * (1 + size) if size == size else size)
+        tensors[name][2] = bytes(data)
+    return change
+
+
+for name in ("grad/model.layers.1.mlp.up_proj.weight", "param/model.layers.0.self_attn.k_proj.weight", "logits"):
+    isotron("parity", changed("llama-gqa", nudge(name, 1e-6)), "--fp64", expect=1)
+
+
+# ---- bad cases
+def bad(case, *parts):
+    out = isotron("parity", case, "--fp64", expect=2)
+    for part in parts:
+        assert part in out, f"'{part}' is missing in: {out}"
+
+
+GRAD, UP = "grad/model.norm.weight", "grad/model.layers.0.mlp.up_proj.weight"
+bad(changed("llama-gqa", nudge(GRAD, math.nan)), GRAD, "not finite")
+bad(changed("llama-gqa", lambda t: t.pop(GRAD)), GRAD)
+bad(changed("llama-gqa", lambda t: t[UP][1].reverse()), UP, "F64 [40, 36] is needed")
+bad(changed("llama-gqa", lambda t: t["logits"][1].reverse()), "logits")
+bad(changed("llama-gqa", lambda t: t.pop("model.norm.weight"), "init.safetensors"), "1 missing", "model.norm.weight")
+bad(changed("llama-gqa", lambda t: t["tokens"].__setitem__(2, b"\x3d" + t["tokens"][2][1:]), "batches.safetensors"),
+    "token 61 is outside the vocabulary of 61")
+bad(conf("llama-gqa", lambda s: s.replace("attention-dropout = 0", "attention-dropout = 0.1")), "--attention-dropout 0.1")
+bad(conf("llama-gqa", lambda s: s.replace("ffn-hidden-size = 40", "ffn-hidden-size = 16777216")), "of another shape")
+bad(conf("llama-gqa", lambda s: s + "num-experts = 8\n"), "num-experts")
+isotron("parity", GOLDEN / "gpt2-tiny", "--json", WORK / "no" / "report.json", expect=3)
+
+# ---- what run.conf leaves out is in the case; its keys may be spelled as Megatron-LM's arguments
+SIZES = ("vocab-size", "seq-length", "max-position", "micro-batch", "global-batch", "train-iters", "hidden-dropout",
+         "attention-dropout", "calculate-per-token", "seed")
+few = conf("llama3-rope-scaled", lambda s: "".join(
+    line.replace("-", "_", line.split("=")[0].count("-")).replace("true", "True") + "\n" for line in s.splitlines()
+    if not line.startswith(SIZES)) + "bf16 = false\nsquared_relu = False\ntransformer-impl = local\n")
+assert "transformer-impl has no effect here" in isotron("parity", few, "--fp64")
+
+odd = WORK / 'a "name"'
+shutil.copytree(GOLDEN / "gpt2-tiny", odd)
+isotron("parity", odd, "--json", WORK / "report.json")
+assert json.loads((WORK / "report.json").read_text())["case"] == odd.name
