@@ -7,7 +7,7 @@ from harness import *
 
 data = corpus()
 straight = WORK / "straight"
-LONG = ["--train-iters", 400, "--lr-decay-iters", 400]
+LONG = ["--train-iters", 150, "--lr-decay-iters", 150]
 pretrain(data, straight, *LONG)
 
 
@@ -16,15 +16,15 @@ def interrupted(name, number, *options):
     words = [*BASE, *data, "--save", folder, *LONG, *options]
     process = subprocess.Popen([PROGRAM, *map(str, words)], stdout=subprocess.PIPE, text=True)
     for line in process.stdout:
-        if "iteration       20/" in line:
+        if "iteration       10/" in line:
             process.send_signal(number)
             break
     rest = process.stdout.read()
     assert process.wait() == 0, f"{name}: exit status {process.returncode}\n{rest}"
     reached = int((folder / "latest_checkpointed_iteration.txt").read_text())
-    assert 20 <= reached < 400, f"{name}: saved at {reached}"
+    assert 10 <= reached < 150, f"{name}: saved at {reached}"
     pretrain(data, folder, *LONG, "--load", folder)
-    assert_same_bytes(straight, folder, 400, name)
+    assert_same_bytes(straight, folder, 150, name)
     print(f"{name}: stopped at {reached}, resumed = straight")
 
 
