@@ -137,6 +137,25 @@ static void init_depends_on_seed_name_and_index_only(void **state) {
     model_free(&other), model_free(&want);
 }
 
+/* An odd number of elements, enough for every thread. */
+static void init_does_not_depend_on_the_threads(void **state) {
+    (void)state;
+    enum { ROWS = 101, COLUMNS = 97 };
+    Tensor want;
+    Registry *r[2];
+    Device *d[2];
+    for (int i = 0; i < 2; i++) {
+        r[i] = registry_new(), d[i] = device_cpu(i ? 3 : 1);
+        Param *p = param_add(r[i], matrix("w", ROWS, 128, COLUMNS));
+        registry_allocate(r[i], d[i], F32);
+        registry_init(r[i], 7);
+        if (i == 0) want = p->value;
+        assert_memory_equal(p->value.data, want.data, tensor_bytes(&want));
+        assert_true(value(&p->value, ROWS * COLUMNS - 1) != 0);
+    }
+    for (int i = 0; i < 2; i++) registry_free(r[i]), device_free(d[i]);
+}
+
 static void gradients_are_zeroed_and_linked(void **state) {
     (void)state;
     Model m = model(BF16, 16, false, 7);
@@ -157,6 +176,7 @@ int main(void) {
         cmocka_unit_test(layout_is_aligned_and_registered_once),
         cmocka_unit_test(init_is_normal_with_the_given_deviation),
         cmocka_unit_test(init_depends_on_seed_name_and_index_only),
+        cmocka_unit_test(init_does_not_depend_on_the_threads),
         cmocka_unit_test(gradients_are_zeroed_and_linked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
