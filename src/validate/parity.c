@@ -103,8 +103,11 @@ static Err run_case(const Parity *p, Lane lane, int draw, Trace *trace) {
     c.lane = lane;
     if (!config_given(&c, loss_scale) && !config_given(&c, initial_loss_scale))
         c.loss_scale = DEFAULT_LOSS_SCALE;
-    Run *run = run_new(&c, p->derived,
-                       NULL); /* beside the steps it gives whole logits: more than is planned for a step */
+    Derived d = *p->derived;
+    if (d.rotary_dim)
+        d.max_position_embeddings = c.seq_length; /* rows of a table, of which the case reads these */
+    /* Beside the steps it gives whole logits: more than is planned for a step. */
+    Run *run = run_new(&c, &d, NULL);
     Registry *r = run->model->registry;
     Err e = hf_import(p->golden->init, r);
     char site[20];
@@ -301,6 +304,9 @@ static Err check_case(const Config *c, const Derived *d, const Golden *g) {
         return err_user("with --hidden-dropout %g and --attention-dropout %g no two implementations draw the "
                         "same: set both to 0",
                         c->hidden_dropout, c->attention_dropout);
+    if (c->num_layers > g->init->count)
+        return err_user("init.safetensors has %lld tensors, too few for --num-layers %lld",
+                        (long long)g->init->count, (long long)c->num_layers);
     int64_t n = g->n_steps * g->samples * (g->seq + 1);
     for (int64_t i = 0; i < n; i++)
         if (g->tokens[i] < 0 || g->tokens[i] >= d->vocab_size)

@@ -95,12 +95,15 @@ bad(changed("llama-gqa", lambda t: t["tokens"].__setitem__(2, b"\x3d" + t["token
     "token 61 is outside the vocabulary of 61")
 bad(conf("llama-gqa", lambda s: s.replace("attention-dropout = 0", "attention-dropout = 0.1")), "--attention-dropout 0.1")
 bad(conf("llama-gqa", lambda s: s.replace("ffn-hidden-size = 40", "ffn-hidden-size = 16777216")), "of another shape")
+bad(conf("llama-gqa", lambda s: s.replace("num-layers = 2", "num-layers = 65536")), "too few for --num-layers 65536")
 bad(conf("llama-gqa", lambda s: s + "num-experts = 8\n"), "num-experts")
 isotron("parity", GOLDEN / "gpt2-tiny", "--json", WORK / "no" / "report.json", expect=3)
 
 # ---- what run.conf leaves out is in the case; its keys may be spelled as Megatron-LM's arguments
 SIZES = ("vocab-size", "seq-length", "max-position", "micro-batch", "global-batch", "train-iters", "hidden-dropout",
          "attention-dropout", "calculate-per-token", "seed")
+long = conf("llama-gqa", lambda s: s.replace("max-position-embeddings = 19", f"max-position-embeddings = {1 << 30}"))
+isotron("parity", long, "--fp64")  # rotary tables end with the sequence
 few = conf("llama3-rope-scaled", lambda s: "".join(
     line.replace("-", "_", line.split("=")[0].count("-")).replace("true", "True") + "\n" for line in s.splitlines()
     if not line.startswith(SIZES)) + "bf16 = false\nsquared_relu = False\ntransformer-impl = local\n")
