@@ -40,6 +40,10 @@ typedef struct CkptSaveOptions {
 Err ckpt_save(const char *dir, const CkptSaveOptions *, const Registry *, const CkptItem *, int n_items,
               const json_t *state);
 
+/* Makes the folder, finds out before anything is computed whether it can be written, and keeps other runs
+ * that ask from saving into it. *lock: a descriptor to close() at the end; -1 on an error. */
+Err ckpt_lock(const char *dir, int *lock);
+
 /* An open checkpoint: its manifest is checked, its files are there and have the right size. */
 typedef struct Ckpt Ckpt;
 

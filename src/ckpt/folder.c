@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "ckpt/quote.h"
@@ -78,6 +80,21 @@ Err ckpt_latest(const char *dir, int64_t *iteration) {
 }
 
 /* ---- change ---- */
+
+Err ckpt_lock(const char *dir, int *lock) {
+    *lock = -1;
+    ERR_RETURN(file_mkdirs(dir));
+    if (access(dir, W_OK | X_OK)) return io_failed("write into the folder", dir);
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return io_failed("open the folder", dir);
+    /* A file system without locks is no reason to stop. */
+    if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
+        close(fd);
+        return err_user("another run is saving into '%s'; end it or give another folder", dir);
+    }
+    *lock = fd;
+    return ERR_OK;
+}
 
 Err folder_clean(const char *dir) {
     int64_t *all, n;

@@ -4,11 +4,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "ckpt/ckpt.h"
 #include "data/data.h"
 #include "data/prefetch.h"
 #include "data/sampler.h"
@@ -25,7 +27,7 @@ typedef struct Loop {
     TrainLog *log;
     Timers timers;
     int64_t start_ns, saved_iteration;
-    int signals; /* descriptor; -1: none */
+    int signals, save_lock; /* descriptors; -1: none */
     const char *exit_reason;
 } Loop;
 
@@ -81,6 +83,12 @@ static Err open_data(Loop *l, const TokenFacts *facts) {
     const Config *c = l->config;
     const Derived *d = l->derived;
     int64_t evaluations = i64_is_set(c->eval_interval) ? d->train_iters / c->eval_interval + 1 : 1;
+    int64_t batches, valid_samples;
+    if (__builtin_mul_overflow(evaluations, c->eval_iters, &batches) ||
+        __builtin_mul_overflow(batches, d->global_batch_size, &valid_samples))
+        return err_user(
+            "%lld evaluations of --eval-iters %lld batches are more than can be counted; lower it",
+            (long long)evaluations, (long long)c->eval_iters);
     DataConfig data = {
         .paths = c->data_path.at,
         .num_paths = (int)c->data_path.count,
@@ -90,7 +98,7 @@ static Err open_data(Loop *l, const TokenFacts *facts) {
                             (int)c->test_data_path.count},
         .mock = c->mock_data,
         .samples = {d->train_samples > 0 ? d->train_samples : d->train_iters * d->global_batch_size,
-                    evaluations * c->eval_iters * d->global_batch_size, c->eval_iters * d->global_batch_size},
+                    valid_samples, c->eval_iters * d->global_batch_size},
         .sequence_length = c->seq_length,
         .vocab_size = d->vocab_size,
         .eod = facts->eod,
@@ -157,9 +165,16 @@ static Err evaluate_valid(Loop *l) {
     Run *r = l->run;
     double loss;
     char where[64];
+    /* The data is as long as these options need; a run continued from others may have used more of it. */
+    int64_t samples = l->config->eval_iters * l->derived->global_batch_size;
+    if (r->consumed_valid_samples > data_length(data_split(l->data, SPLIT_VALID)) - samples) {
+        prefetch_stop(l->valid);
+        l->valid = NULL;
+        r->consumed_valid_samples = 0;
+    }
     if (!l->valid) ERR_RETURN(open_stream(l, SPLIT_VALID, r->consumed_valid_samples, &l->valid));
     ERR_RETURN(evaluate(l, l->valid, &loss));
-    r->consumed_valid_samples += l->config->eval_iters * l->derived->global_batch_size;
+    r->consumed_valid_samples += samples;
     snprintf(where, sizeof where, "iteration %lld on validation set", (long long)r->iteration);
     return train_log_eval(l->log, r, where, "validation", loss);
 }
@@ -233,7 +248,7 @@ static const char *reason_to_exit(Loop *l) {
     if (signal_arrived(l)) return "a signal";
     if (is_multiple(l->run->iteration, c->exit_interval)) return "--exit-interval";
     if (i64_is_set(c->exit_duration_in_mins) &&
-        clock_ns() - l->start_ns > c->exit_duration_in_mins * 60 * 1000000000)
+        (clock_ns() - l->start_ns) / (INT64_C(60) * 1000000000) >= c->exit_duration_in_mins)
         return "--exit-duration-in-mins";
     return NULL;
 }
@@ -285,10 +300,12 @@ static Err check_memory(const MemoryPlan *p) {
 }
 
 static Err start(Loop *l, const TokenFacts *facts) {
-    MemoryPlan plan = run_plan_memory(l->config, l->derived);
+    const Config *c = l->config;
+    MemoryPlan plan = run_plan_memory(c, l->derived);
     ERR_RETURN(check_memory(&plan));
+    if (c->save) ERR_RETURN(ckpt_lock(c->save, &l->save_lock));
     ERR_RETURN(open_data(l, facts));
-    l->run = run_new(l->config, l->derived, &plan);
+    l->run = run_new(c, l->derived, &plan);
     int64_t parameters = 0;
     const Registry *registry = l->run->model->registry;
     for (int i = 0; i < registry->n; i++) parameters += param_logical_count(registry->params[i]);
@@ -296,12 +313,13 @@ static Err start(Loop *l, const TokenFacts *facts) {
     bool loaded;
     ERR_RETURN(run_load(l->run, &loaded));
     if (!loaded) registry_init(l->run->model->registry, l->run->context.seed);
-    l->saved_iteration = l->config->load && l->config->save && loaded ? l->run->iteration : -1;
+    bool same_folder = c->load && c->save && !strcmp(c->load, c->save);
+    l->saved_iteration = same_folder && loaded ? l->run->iteration : -1;
     return train_log_open(l->run, &l->log);
 }
 
 Err train(const Config *c, const Derived *d, const TokenFacts *facts) {
-    Loop l = {.config = c, .derived = d, .start_ns = clock_ns(), .signals = -1};
+    Loop l = {.config = c, .derived = d, .start_ns = clock_ns(), .signals = -1, .save_lock = -1};
     catch_signals(&l);
     Err e = start(&l, facts);
     if (!e.code) e = train_and_save(&l);
@@ -311,5 +329,6 @@ Err train(const Config *c, const Derived *d, const TokenFacts *facts) {
     train_log_close(l.log);
     run_free(l.run);
     data_close(l.data);
+    if (l.save_lock >= 0) close(l.save_lock);
     return e;
 }

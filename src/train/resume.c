@@ -129,8 +129,18 @@ static int64_t wanted(const Config *c, const char *dir) {
     return dir == c->load && i64_is_set(c->ckpt_step) ? c->ckpt_step : -1;
 }
 
+/* A continued run keeps these too, but weights alone do not depend on them (a table of positions does, and
+ * its shape says so). */
+static bool concerns_weights(const char *key) {
+    static const char *const APART[] = {"seq_length", "max_position_embeddings", "hidden_dropout",
+                                        "attention_dropout", "make_vocab_size_divisible_by"};
+    for (size_t i = 0; i < sizeof APART / sizeof *APART; i++)
+        if (!strcmp(key, APART[i])) return false;
+    return true;
+}
+
 /* The options that decide what the model computes must be those of the checkpoint. */
-static Err check_architecture(const Config *c, const json_t *state, const char *dir) {
+static Err check_architecture(const Config *c, const json_t *state, const char *dir, bool weights_only) {
     json_t *ours = config_state(c, CLASS_ARCH);
     const json_t *theirs = json_object_get(state, "config"), *value;
     const char *key;
@@ -138,6 +148,7 @@ static Err check_architecture(const Config *c, const json_t *state, const char *
     json_object_foreach(ours, key, value) {
         const json_t *other = json_object_get(theirs, key);
         if (!strcmp(key, "vocab_size") || !other || json_equal(value, other)) continue;
+        if (weights_only && !concerns_weights(key)) continue;
         char *a = json_dumps(value, JSON_ENCODE_ANY), *b = json_dumps(other, JSON_ENCODE_ANY);
         str_printf(&differences, "%s%s is %s here and %s there", differences.len ? ", " : "", key, a, b);
         free(a);
@@ -146,17 +157,23 @@ static Err check_architecture(const Config *c, const json_t *state, const char *
     Err e = ERR_OK;
     if (differences.len)
         e = err_user(
-            "the checkpoint in '%s' is of another model: %s; give its values, or --use-checkpoint-args", dir,
-            differences.s);
+            "the checkpoint in '%s' is of another model: %s; give its values, or --use-checkpoint-args%s",
+            dir, differences.s, weights_only ? "" : "; lengths and dropout may change with --finetune");
     str_free(&differences);
     json_decref(ours);
     return e;
 }
 
+static bool scaled_dynamically(const json_t *state) {
+    const json_t *config = json_object_get(state, "config");
+    const char *lane = json_string_value(json_object_get(config, "lane"));
+    return lane && !strcmp(lane, "fp16") && json_is_null(json_object_get(config, "loss_scale"));
+}
+
 static Err load_into(Run *r, const Ckpt *ckpt, const char *dir, bool weights_only) {
     const Config *c = r->config;
     const json_t *state = ckpt_manifest(ckpt)->state;
-    ERR_RETURN(check_architecture(c, state, dir));
+    ERR_RETURN(check_architecture(c, state, dir, weights_only));
     bool optimizer = !weights_only && c->load_optim && r->optimizer;
     for (int i = 0; optimizer && i < r->optimizer->n_buffers; i++)
         if (!ckpt_has(ckpt, r->optimizer->buffer[i].suffix))
@@ -170,6 +187,7 @@ static Err load_into(Run *r, const Ckpt *ckpt, const char *dir, bool weights_onl
         step_first = *r->optimizer;
         numbers_first.optimizer = &step_first;
         ERR_RETURN(restore_numbers(&numbers_first, state, dir));
+        if (!r->scaler.dynamic || !scaled_dynamically(state)) numbers_first.scaler = r->scaler;
     }
     ERR_RETURN(ckpt_load(ckpt, r->model->registry, list, items(r, optimizer, list)));
     registry_round_values(r->model->registry);
@@ -185,7 +203,10 @@ static Err load(Run *r, bool weights_only, bool *loaded) {
     const char *dir;
     *loaded = false;
     ERR_RETURN(choose(r->config, &dir, &weights_only));
-    if (!dir) return ERR_OK;
+    if (!dir) {
+        if (r->config->load) printf("  no checkpoint in %s: starting anew\n", r->config->load);
+        return ERR_OK;
+    }
     Ckpt *ckpt;
     ERR_RETURN(ckpt_open(dir, wanted(r->config, dir), &ckpt));
     Err e = load_into(r, ckpt, dir, weights_only);
@@ -199,14 +220,41 @@ static Err load(Run *r, bool weights_only, bool *loaded) {
 
 Err run_load(Run *r, bool *loaded) { return load(r, r->config->finetune, loaded); }
 
-Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
-    if (!c->load) return err_user("--load is missing; which checkpoint?");
-    Ckpt *ckpt;
-    ERR_RETURN(ckpt_open(c->load, wanted(c, c->load), &ckpt));
-    const json_t *config = json_object_get(ckpt_manifest(ckpt)->state, "config");
-    char *text = json_dumps(config ? config : json_null(), JSON_ENCODE_ANY);
-    Err e = config_from_json(c, arena, text, strlen(text), CLASS_ARCH, notes);
+/* The options that name the tokenizer, if the checkpoint has any. */
+static json_t *tokenizer_options(const json_t *config) {
+    static const char *const NAMES[] = {"tokenizer_type", "tokenizer_model", "vocab_file", "merge_file",
+                                        "null_tokenizer_eod_id"};
+    json_t *some = json_object();
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        json_t *value = json_object_get(config, NAMES[i]);
+        if (value) json_object_set(some, NAMES[i], value);
+    }
+    return some;
+}
+
+static Err restore_options(Config *c, Arena *arena, const json_t *from, unsigned classes, Str *notes) {
+    char *text = json_dumps(from ? from : json_null(), JSON_ENCODE_ANY);
+    Err e = config_from_json(c, arena, text, strlen(text), classes, notes);
     free(text);
+    return e;
+}
+
+Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
+    const char *dir;
+    bool ignored, tokenizer = !c->tokenizer_type && !i64_is_set(c->vocab_size);
+    ERR_RETURN(choose(c, &dir, &ignored));
+    if (!dir)
+        return c->load ? err_user("'%s' holds no checkpoint; check the path", c->load)
+                       : err_user("--load is missing; which checkpoint?");
+    Ckpt *ckpt;
+    ERR_RETURN(ckpt_open(dir, wanted(c, dir), &ckpt));
+    const json_t *config = json_object_get(ckpt_manifest(ckpt)->state, "config");
+    Err e = restore_options(c, arena, config, CLASS_ARCH, notes);
+    if (!e.code && tokenizer) {
+        json_t *some = tokenizer_options(config);
+        e = restore_options(c, arena, some, CLASS_ALL, notes);
+        json_decref(some);
+    }
     ckpt_close(ckpt);
     return e;
 }

@@ -5,7 +5,8 @@
 #include "base/err.h"
 #include "train/run.h"
 
-/* Sets the model options that the user did not give (and the tokenizer's) from the checkpoint in --load. */
+/* Sets the model options that the user did not give from the checkpoint in --load (or
+ * --pretrained-checkpoint), and the tokenizer's if neither a tokenizer nor --vocab-size is given. */
 Err checkpoint_args(Config *, Arena *, Str *notes);
 /* A run whose parameters come from --load, with context.training off. */
 Err run_open_for_inference(const Config *, const Derived *, Run **);

@@ -1,4 +1,7 @@
 """Bad input of every kind ends with a sentence that names it and a non-zero status; nothing is overwritten."""
+import fcntl
+import os
+
 from harness import *
 
 data = corpus()
@@ -18,6 +21,8 @@ refuses(2, "nothing.idx", words=[*BASE, "--data-path", WORK / "nothing"])
 refuses(2, "pretrian", "pretrain", words=["pretrian"])
 refuses(2, "num_layers is 3 here and 2 there", words=[*BASE, *data, "--num-layers", 3, "--load", saved])
 refuses(2, "holds no checkpoint", words=[*BASE, *data, "--load", WORK / "none", "--exit-on-missing-checkpoint"])
+refuses(2, "is not a folder", words=[*BASE, *data, "--save", WORK / "run.conf"])  # before the first step, not after the last
+refuses(2, "hidden_dropout is 0.0 here", "--finetune", words=[*BASE, *data, "--hidden-dropout", 0, "--load", saved])
 refuses(2, "golden case", words=["parity", WORK])
 refuses(2, "memory", words=[*BASE, *data, "--num-layers", 96, "--hidden-size", 12288, "--seq-length", 2048])
 refuses(2, "--vocab-size of at least 256", words=[*BASE, *data, "--vocab-size", 40])
@@ -32,5 +37,10 @@ refuses(2, "shard_00000.bin", words=[*BASE, *data, "--load", flipped])
 
 nan = isotron(*BASE, *data, "--lr", 1e6, "--clip-grad", 0, "--train-iters", 30, "--save", WORK / "nan", expect=1)
 assert "not finite" in nan, nan
+# A folder has one writer; the lock is the kernel's (flock), so that a killed run leaves none.
+writer = os.open(saved, os.O_RDONLY)
+fcntl.flock(writer, fcntl.LOCK_EX)
+refuses(2, "another run is saving", words=[*BASE, *data, "--save", saved])
+os.close(writer)
 refuses(2, "positions", words=["generate", "--load", saved, *TOKENIZER, "--prompt", "x" * 40])
 refuses(2, "--prompt", words=["generate", "--load", saved, *TOKENIZER])
