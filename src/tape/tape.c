@@ -17,11 +17,9 @@ struct Tape {
     Space *space;       /* where tape_tensor takes memory: the slot, or the transient space inside a block */
     Arena *arena;       /* Tensor headers and attributes */
     TensorList dropped; /* tensors of open blocks, in the transient space */
-    TensorList temps;   /* of the node whose backward is running */
     Node *nodes;
     size_t n_nodes, cap_nodes;
     bool recording;
-    Need sweep; /* of the backward in progress, 0 outside */
     TapeTrace *trace;
     void *trace_arg;
 };
@@ -51,7 +49,6 @@ void tape_free(Tape *t) {
     arena_free(t->arena);
     free(t->nodes);
     free(t->dropped.items);
-    free(t->temps.items);
     free(t);
 }
 
@@ -67,9 +64,8 @@ void tape_end(Tape *t) {
     space_reset(t->transient);
     arena_reset(t->arena);
     t->space = t->slot;
-    t->n_nodes = t->dropped.n = t->temps.n = 0;
+    t->n_nodes = t->dropped.n = 0;
     t->recording = false;
-    t->sweep = 0;
 }
 
 void *tape_alloc(Tape *t, size_t bytes) { return arena_alloc(t->arena, bytes); }
@@ -102,13 +98,6 @@ static void give_back_to(Tape *t, TensorList *l, size_t mark) {
 Tensor *tape_tensor(Tape *t, DType dtype, int ndim, const int64_t *dim) {
     Tensor *x = take(t, t->space, dtype, ndim, dim);
     if (t->space == t->transient) push(&t->dropped, x);
-    return x;
-}
-
-Tensor *tape_temp(Tape *t, DType dtype, int ndim, const int64_t *dim) {
-    CHECK(t->sweep, "temporaries belong to the backward of a node, and none is running");
-    Tensor *x = take(t, t->transient, dtype, ndim, dim);
-    push(&t->temps, x);
     return x;
 }
 
@@ -239,22 +228,17 @@ static bool has_parameter(const Node *n) {
 }
 
 static void play(Tape *t, size_t first, Need need) {
-    Need outer = t->sweep;
     bool recording = t->recording;
-    t->sweep = need;
     for (size_t i = t->n_nodes; i-- > first;) {
         Node n = t->nodes[i]; /* a copy: a recompute node appends to the array */
         Tensor *y = n.call.out[0];
         if (!y->grad) continue; /* nothing depends on it, or a DX sweep has finished it */
-        size_t mark = t->temps.n;
         t->recording = false;
         n.backward(t, &n, need);
-        give_back_to(t, &t->temps, mark);
         bool dw_to_come = need == NEED_DX && has_parameter(&n);
         if (!dw_to_come) grad_release(t, y);
     }
     t->recording = recording;
-    t->sweep = outer;
 }
 
 void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {

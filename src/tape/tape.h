@@ -54,8 +54,6 @@ void *tape_alloc(Tape *, size_t bytes);
 /* A fresh tensor that lives as long as the forward in progress (or, inside a backward, as long as its node).
  */
 Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
-/* As tape_tensor, but given back when the builder or the node's backward that took it is done. */
-Tensor *tape_temp(Tape *, DType, int ndim, const int64_t *dim);
 /* A view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views of a
  * tensor together cover it, and the tensor itself feeds no op. */
 Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);

@@ -59,14 +59,6 @@ void device_release(Device *d, void *p, size_t bytes) {
     if (p && d->kind == DEVICE_CPU) munmap(p, bytes ? bytes : 1);
 }
 
-void device_copy(Device *d, void *dst, const void *src, size_t bytes) {
-    if (d->kind == DEVICE_CPU) memcpy(dst, src, bytes);
-}
-
-void device_zero(Device *d, void *dst, size_t bytes) {
-    if (d->kind == DEVICE_CPU) memset(dst, 0, bytes);
-}
-
 typedef struct Hole {
     size_t begin, end;
 } Hole;

@@ -32,8 +32,6 @@ size_t device_memory_available(void);
 /* Zeroed memory; running out of it is a fault that states the size and `what`. */
 void *device_alloc(Device *, size_t bytes, const char *what);
 void device_release(Device *, void *, size_t bytes);
-void device_copy(Device *, void *dst, const void *src, size_t bytes);
-void device_zero(Device *, void *dst, size_t bytes);
 
 /* A region of device memory with an allocator whose placement depends only on the sequence of calls: a dry
  * run on the null device and the real run get the same offsets and the same peak. */
