@@ -79,14 +79,15 @@ static const Activation ACTIVATION[] = {
     [MLP_SQUARED_RELU] = ACT_SQUARED_RELU, [MLP_SWIGLU] = ACT_SWIGLU,
 };
 
-static Param *embedding_new(const Gpt *m, const char *name, int64_t rows, int64_t padded, int tp_split) {
+static Param *embedding_new(const Gpt *m, const char *name, int64_t rows, int64_t padded, int tp_split,
+                            unsigned flags) {
     return param_add(m->registry, (ParamSpec){.name = name,
                                               .ndim = 2,
                                               .dim = {rows, m->config->hidden_size},
                                               .padded = padded,
                                               .tp_split = tp_split,
                                               .init = {INIT_NORMAL, m->derived->embedding_init_std},
-                                              .flags = PARAM_EMBEDDING});
+                                              .flags = flags});
 }
 
 static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
@@ -141,18 +142,19 @@ Gpt *gpt_new(const Config *c, const Derived *d) {
     *m = (Gpt){.config = c, .derived = d, .registry = r};
     NormAttr norm = {
         .rms = c->normalization == NORM_RMS, .one_plus = c->apply_layernorm_1p, .eps = c->norm_epsilon};
-    m->word_embeddings =
-        embedding_new(m, "embedding.word_embeddings.weight", d->vocab_size, d->padded_vocab_size, 0);
+    m->word_embeddings = embedding_new(m, "embedding.word_embeddings.weight", d->vocab_size,
+                                       d->padded_vocab_size, 0, PARAM_EMBEDDING);
     if (c->position_embedding_type == POSITION_LEARNED)
         m->position_embeddings =
             embedding_new(m, "embedding.position_embeddings.weight", d->max_position_embeddings,
-                          d->max_position_embeddings, SPLIT_NONE);
+                          d->max_position_embeddings, SPLIT_NONE, 0); /* Megatron-LM: not decoupled */
     m->layers = arena_alloc(r->arena, (size_t)c->num_layers * sizeof *m->layers);
     for (int64_t i = 0; i < c->num_layers; i++) m->layers[i] = layer_new(m, i, norm);
     m->final_norm = norm_new(r, "decoder.final_layernorm", c->hidden_size, norm);
     m->output = m->word_embeddings;
     if (c->untie_embeddings_and_output_weights) {
-        m->output = embedding_new(m, "output_layer.weight", d->vocab_size, d->padded_vocab_size, 0);
+        m->output =
+            embedding_new(m, "output_layer.weight", d->vocab_size, d->padded_vocab_size, 0, PARAM_EMBEDDING);
         m->output->spec.init.value =
             d->init_std; /* a linear layer's, whatever --embedding-init-method-std says */
     }

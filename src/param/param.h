@@ -18,7 +18,8 @@ typedef struct Init {
 typedef enum ParamFlags {
     PARAM_NO_DECAY =
         1, /* no weight decay: biases and 1-D parameters (Megatron get_standard_config_overrides) */
-    PARAM_EMBEDDING = 2, /* takes --decoupled-lr */
+    PARAM_EMBEDDING = 2, /* word embedding or output layer: takes --decoupled-lr (Megatron-LM's
+ is_embedding_or_output_parameter) */
 } ParamFlags;
 
 /* A logical block of rows inside a fused parameter: split, resharded and exported on its own. With `groups`

@@ -102,7 +102,7 @@ static void only_matrices_decay_and_embeddings_are_marked(void **state) {
     Gpt *m = gpt_new(&s->config, &s->derived);
     for (int i = 0; i < m->registry->n; i++) {
         const ParamSpec *p = &m->registry->params[i]->spec;
-        bool embedding = strstr(p->name, "embeddings") || strstr(p->name, "output_layer");
+        bool embedding = strstr(p->name, "word_embeddings") || strstr(p->name, "output_layer");
         assert_int_equal(!(p->flags & PARAM_NO_DECAY), p->ndim == 2);
         assert_int_equal(!!(p->flags & PARAM_EMBEDDING), embedding);
     }
