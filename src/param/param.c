@@ -26,13 +26,34 @@ void registry_free(Registry *r) {
     }
     arena_free(r->arena);
     free(r->params);
+    free(r->by_name);
     free(r);
 }
 
+/* Where `name` stands in the table, or belongs. */
+static int *slot_of(const Registry *r, const char *name) {
+    for (uint64_t h = hash_name(name);; h++) {
+        int *slot = &r->by_name[h & (uint64_t)(r->slots - 1)];
+        if (!*slot || !strcmp(r->params[*slot - 1]->spec.name, name)) return slot;
+    }
+}
+
 Param *registry_find(const Registry *r, const char *name) {
-    for (int i = 0; i < r->n; i++)
-        if (!strcmp(r->params[i]->spec.name, name)) return r->params[i];
-    return NULL;
+    int number = r->slots ? *slot_of(r, name) : 0;
+    return number ? r->params[number - 1] : NULL;
+}
+
+static void append(Registry *r, Param *p) {
+    r->params = mem_grow(r->params, (size_t)r->n + 1, sizeof *r->params);
+    r->params[r->n++] = p;
+    int first = r->n - 1; /* of those to enter; all, if the table grows */
+    if (2 * r->n > r->slots) {
+        free(r->by_name);
+        r->slots = r->slots ? 2 * r->slots : 64;
+        r->by_name = mem_zero((size_t)r->slots, sizeof *r->by_name);
+        first = 0;
+    }
+    for (int i = first; i < r->n; i++) *slot_of(r, r->params[i]->spec.name) = i + 1;
 }
 
 Param *param_add(Registry *r, ParamSpec spec) {
@@ -52,8 +73,8 @@ Param *param_add(Registry *r, ParamSpec spec) {
     p->offset = r->elements;
     p->count = spec.padded * (spec.ndim == 2 ? spec.dim[1] : 1);
     r->elements += (p->count + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
-    r->params = mem_grow(r->params, (size_t)r->n + 1, sizeof *r->params);
-    return r->params[r->n++] = p;
+    append(r, p);
+    return p;
 }
 
 static Tensor slice(const Param *p, void *flat, DType dtype) {

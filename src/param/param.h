@@ -59,6 +59,7 @@ enum { PARAM_ALIGN = 64 };
 typedef struct Registry {
     Param **params; /* in registration order */
     int n;
+    int *by_name, slots;    /* hash table of numbers of params + 1, 0: free; slots is a power of two */
     int64_t elements;       /* of one flat buffer, alignment gaps included */
     DType storage, precise; /* of values; of main gradients, masters and optimizer state */
     Device *device;
