@@ -26,7 +26,6 @@ static Type choose(const Config *c, const Derived *d) {
                bias = c->add_bias_linear;
     const bool even_heads = d->kv_channels * c->num_attention_heads == c->hidden_size,
                gated = d->activation == MLP_SWIGLU;
-    if (windowed && d->window_right != 0) return NO_TYPE;
     if (c->position_embedding_type == POSITION_LEARNED) {
         bool plain = !rms && bias && !one_plus && !c->qk_layernorm && !gated && !windowed;
         return plain && even_heads && d->num_query_groups == c->num_attention_heads ? GPT2 : NO_TYPE;

@@ -2,6 +2,7 @@
 #include "config/config.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +24,29 @@ static bool even_rotary(const Config *c) {
 
 static bool valid_window(const Config *c) {
     const I64List *w = &c->window_size;
-    return w->count == 0 || (w->count == 2 && w->at[0] >= -1 && w->at[1] >= -1);
+    const int64_t most = 1 << 30; /* as max_position_embeddings */
+    return w->count == 0 ||
+           (w->count == 2 && w->at[0] >= -1 && w->at[0] <= most && (w->at[1] == 0 || w->at[1] == -1));
+}
+
+static double or_else(int64_t given, double otherwise) {
+    return i64_is_set(given) ? (double)given : otherwise;
+}
+
+/* Generous counts of parameters and of a microbatch's activations: what is below the limit overflows no
+ * 64-bit product of sizes and bytes. */
+static bool countable(const Config *c) {
+    const double limit = 0x1p56;
+    double layers = or_else(c->num_layers, 1), h = or_else(c->hidden_size, 1),
+           heads = or_else(c->num_attention_heads, 1);
+    double q = heads * or_else(c->kv_channels, h / fmax(heads, 1)), ffn = or_else(c->ffn_hidden_size, 4 * h);
+    double rows = or_else(c->vocab_size, 1) + (double)c->make_vocab_size_divisible_by,
+           s = or_else(c->seq_length, 1);
+    double width = 4 * h + 6 * q + 6 * ffn, tokens = or_else(c->micro_batch_size, 1) * s;
+    return layers * h * width + (2 * rows + or_else(c->max_position_embeddings, s)) * h < limit &&
+           tokens *
+                   (layers * (width + heads * (c->attention_backend == BACKEND_UNFUSED ? s : 1)) + 2 * rows) <
+               limit;
 }
 
 static bool valid_window_pattern(const Config *c) {

@@ -83,12 +83,11 @@ typedef struct BatchStep {
  * Megatron-LM. */
 typedef struct Derived {
     int64_t ffn_hidden_size, kv_channels, num_query_groups, max_position_embeddings;
-    int64_t rotary_dim;                    /* rotated part of a head; 0 without rope */
-    int64_t vocab_size, padded_vocab_size; /* 0 if neither the options nor the tokenizer say */
-    MlpActivation activation;              /* never MLP_GELU */
-    int64_t window_left,
-        window_right;           /* reach of a windowed layer; -1 = no limit. Full attention is (-1, 0). */
-    const bool *layer_windowed; /* [num_layers] */
+    int64_t rotary_dim;                                   /* rotated part of a head; 0 without rope */
+    int64_t vocab_size, padded_vocab_size;                /* 0 if neither the options nor the tokenizer say */
+    MlpActivation activation;                             /* never MLP_GELU */
+    int64_t window_left;                                  /* reach of a windowed layer; -1 = no limit */
+    const bool *layer_windowed;                           /* [num_layers] */
     double init_std, output_init_std, embedding_init_std; /* output: sqrt(2 * num_layers) smaller */
     unsigned recompute_modules; /* bit of each RecomputeModule; 0 unless selective */
 

@@ -23,7 +23,6 @@ static void windows(const Config *c, Arena *arena, Derived *d) {
     bool *windowed = arena_alloc(arena, (size_t)c->num_layers * sizeof *windowed);
     bool any = c->window_size.count == 2;
     d->window_left = any ? c->window_size.at[0] : -1;
-    d->window_right = any ? c->window_size.at[1] : 0;
     for (int64_t i = 0; i < c->num_layers; i++) windowed[i] = any;
     if (any && c->window_attn_skip_freq)
         CHECK(config_layer_pattern(c->window_attn_skip_freq, c->num_layers, windowed), "'%s'",

@@ -110,7 +110,7 @@ static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
         .rotary_interleaved = c->rotary_interleaved,
         .rotary_dim = d->rotary_dim,
         .window_left = d->layer_windowed[i] ? d->window_left : WINDOW_OFF,
-        .window_right = d->layer_windowed[i] ? d->window_right : 0,
+        .window_right = 0, /* causal, whatever the right reach of --window-size */
         .dropout = c->attention_dropout,
         .qkv_init_std = d->init_std,
         .proj_init_std = d->output_init_std,

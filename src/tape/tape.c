@@ -111,7 +111,8 @@ Tensor *tape_view(Tape *t, Tensor *base, int64_t offset, int ndim, const int64_t
     memcpy(v.stride, stride, (size_t)ndim * sizeof *stride);
     v.flags = base->flags & TENSOR_NEEDS_GRAD;
     v.base = base;
-    if (t->recording) base->refs++; /* of a tensor that is no gradient: views whose gradient is still to come */
+    if (t->recording)
+        base->refs++; /* of a tensor that is no gradient: views whose gradient is still to come */
     return header(t, v);
 }
 

@@ -77,7 +77,8 @@ static void to_float(float *dst, const void *src, DType from, size_t n) {
     case F16:
         for (size_t i = 0; i < n; i++) dst[i] = f16_to_float(bits[i]);
         break;
-    default: fault(__FILE__, __LINE__, "float type", "cannot convert from %s", dtype_name(from));
+    default:
+        fault(__FILE__, __LINE__, "float type", "cannot convert from %s", dtype_name(from));
     }
 }
 
@@ -94,16 +95,20 @@ static void from_float(void *dst, DType to, const float *src, size_t n) {
     case F16:
         for (size_t i = 0; i < n; i++) bits[i] = f16_from_float(src[i]);
         break;
-    default: fault(__FILE__, __LINE__, "float type", "cannot convert to %s", dtype_name(to));
+    default:
+        fault(__FILE__, __LINE__, "float type", "cannot convert to %s", dtype_name(to));
     }
 }
 
 enum { CHUNK = 256 };
 
 void dtype_convert(void *dst, DType to, const void *src, DType from, size_t n) {
-    if (to == from) memmove(dst, src, n * dtype_size(to));
-    else if (to == F32) to_float(dst, src, from, n);
-    else if (from == F32) from_float(dst, to, src, n);
+    if (to == from)
+        memmove(dst, src, n * dtype_size(to));
+    else if (to == F32)
+        to_float(dst, src, from, n);
+    else if (from == F32)
+        from_float(dst, to, src, n);
     else
         for (size_t i = 0; i < n; i += CHUNK) {
             float chunk[CHUNK];

@@ -47,7 +47,6 @@ static void gpt2_sizes(void **state) {
     assert_int_equal(r.d.activation, MLP_GELU_TANH);
     assert_true(fabs(r.d.output_init_std - 0.004082482904638631) < 1e-17);
     assert_int_equal(r.d.window_left, -1);
-    assert_int_equal(r.d.window_right, 0);
     assert_false(r.d.layer_windowed[0]);
     assert_int_equal(r.d.recompute_modules, 0);
     assert_int_equal(r.d.global_batch_size, 4);
