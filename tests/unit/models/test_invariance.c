@@ -138,7 +138,7 @@ static void expect_same(const Result *a, Result b, const char *what) {
 static const char *const RECOMPUTES[] = {
     "--recompute-activations",
     "--recompute-granularity selective --recompute-modules mlp",
-    "--recompute-granularity selective --recompute-modules core_attn mlp layernorm",
+    "--recompute-granularity selective --recompute-modules core_attn mlp",
     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 3",
