@@ -13,7 +13,7 @@
 
 #include "base/mem.h"
 
-static Err failed(const char *verb, const char *path) {
+Err file_failed(const char *verb, const char *path) {
     int code = errno;
     if (code == ENOENT || code == EACCES || code == EISDIR || code == ENOTDIR)
         return err_user("cannot %s '%s': %s; check the path and its permissions", verb, path, strerror(code));
@@ -34,13 +34,13 @@ int64_t file_size(const char *path) {
 
 Err file_read(const char *path, Str *out) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return failed("open", path);
+    if (fd < 0) return file_failed("open", path);
     char block[1 << 16];
     ssize_t n;
     while ((n = read(fd, block, sizeof block)) != 0) {
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) {
-            Err e = failed("read", path);
+            Err e = file_failed("read", path);
             close(fd);
             return e;
         }
@@ -56,7 +56,7 @@ Err file_write_all(int fd, const char *path, const void *bytes, size_t n) {
     while (n) {
         ssize_t done = write(fd, p, n > 1 << 30 ? 1 << 30 : n);
         if (done < 0 && errno == EINTR) continue;
-        if (done < 0) return failed("write", path);
+        if (done < 0) return file_failed("write", path);
         p += done;
         n -= (size_t)done;
     }
@@ -65,8 +65,8 @@ Err file_write_all(int fd, const char *path, const void *bytes, size_t n) {
 
 Err file_sync_dir(const char *dir) {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return failed("open", dir);
-    Err e = fsync(fd) ? failed("sync", dir) : ERR_OK;
+    if (fd < 0) return file_failed("open", dir);
+    Err e = fsync(fd) ? file_failed("sync", dir) : ERR_OK;
     close(fd);
     return e;
 }
@@ -74,10 +74,10 @@ Err file_sync_dir(const char *dir) {
 Err file_write_atomic(const char *path, const void *bytes, size_t n) {
     char *tmp = mem_printf("%s.tmp.%ld", path, (long)getpid()), *copy = mem_strdup(path);
     int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    Err e = fd < 0 ? failed("create", tmp) : file_write_all(fd, tmp, bytes, n);
-    if (!e.code && fsync(fd)) e = failed("sync", tmp);
-    if (fd >= 0 && close(fd) && !e.code) e = failed("close", tmp);
-    if (!e.code && rename(tmp, path)) e = failed("rename", tmp);
+    Err e = fd < 0 ? file_failed("create", tmp) : file_write_all(fd, tmp, bytes, n);
+    if (!e.code && fsync(fd)) e = file_failed("sync", tmp);
+    if (fd >= 0 && close(fd) && !e.code) e = file_failed("close", tmp);
+    if (!e.code && rename(tmp, path)) e = file_failed("rename", tmp);
     if (!e.code) e = file_sync_dir(dirname(copy));
     if (e.code && fd >= 0) unlink(tmp);
     free(tmp);
@@ -92,7 +92,7 @@ Err file_mkdirs(const char *path) {
         if (*p != '/' && *p) continue;
         char end = *p;
         *p = 0;
-        if (mkdir(copy, 0777) && errno != EEXIST) e = failed("create the folder", copy);
+        if (mkdir(copy, 0777) && errno != EEXIST) e = file_failed("create the folder", copy);
         *p = end;
         if (!end) break;
     }
@@ -108,23 +108,23 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
 }
 
 Err file_remove_tree(const char *path) {
-    return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) ? failed("remove", path) : ERR_OK;
+    return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) ? file_failed("remove", path) : ERR_OK;
 }
 
 Err file_map(const char *path, FileMap *out) {
     *out = (FileMap){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return failed("open", path);
+    if (fd < 0) return file_failed("open", path);
     struct stat st;
     Err e = ERR_OK;
     if (fstat(fd, &st)) {
-        e = failed("stat", path);
+        e = file_failed("stat", path);
     } else if (!S_ISREG(st.st_mode)) {
         e = err_user("'%s' is not a regular file", path);
     } else if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED)
-            e = failed("map", path);
+            e = file_failed("map", path);
         else
             *out = (FileMap){p, (size_t)st.st_size};
     }

@@ -9,6 +9,9 @@
 #include "base/err.h"
 #include "base/str.h"
 
+/* After a failed system call: "cannot <verb> '<path>'" with errno's reason; the user's mistake if the path is
+ * wrong or forbidden, else the machine's. */
+Err file_failed(const char *verb, const char *path);
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);
 /* Bytes in the file, -1 if it cannot be read. */

@@ -39,7 +39,7 @@ static Err list(const char *dir, const char *suffix, int64_t **out, int64_t *n) 
     *out = NULL;
     *n = 0;
     DIR *d = opendir(dir);
-    if (!d) return errno == ENOENT ? ERR_OK : io_failed("open the folder", dir);
+    if (!d) return errno == ENOENT ? ERR_OK : file_failed("open the folder", dir);
     for (struct dirent *entry; (entry = readdir(d));) {
         int64_t iteration = iteration_of(entry->d_name, suffix);
         if (iteration < 0) continue;
@@ -84,9 +84,9 @@ Err ckpt_latest(const char *dir, int64_t *iteration) {
 Err ckpt_lock(const char *dir, int *lock) {
     *lock = -1;
     ERR_RETURN(file_mkdirs(dir));
-    if (access(dir, W_OK | X_OK)) return io_failed("write into the folder", dir);
+    if (access(dir, W_OK | X_OK)) return file_failed("write into the folder", dir);
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return io_failed("open the folder", dir);
+    if (fd < 0) return file_failed("open the folder", dir);
     /* A file system without locks is no reason to stop. */
     if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
         close(fd);
@@ -111,11 +111,11 @@ Err folder_clean(const char *dir) {
 /* Atomic where the file system can exchange two names; else the older folder is gone for the moment between
  * two renames. */
 static Err replace(const char *from, const char *to) {
-    if (!file_exists(to)) return rename(from, to) ? io_failed("rename", from) : ERR_OK;
+    if (!file_exists(to)) return rename(from, to) ? file_failed("rename", from) : ERR_OK;
     if (!renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE)) return file_remove_tree(from);
-    if (errno != EINVAL && errno != ENOSYS) return io_failed("replace", to);
+    if (errno != EINVAL && errno != ENOSYS) return file_failed("replace", to);
     ERR_RETURN(file_remove_tree(to));
-    return rename(from, to) ? io_failed("rename", from) : ERR_OK;
+    return rename(from, to) ? file_failed("rename", from) : ERR_OK;
 }
 
 Err folder_publish(const char *dir, int64_t iteration) {
@@ -132,7 +132,7 @@ Err folder_publish(const char *dir, int64_t iteration) {
 /* Under a temporary name first: what is half deleted must not look like a checkpoint. */
 static Err discard(const char *dir, int64_t iteration) {
     char *from = folder_path(dir, iteration, ""), *to = folder_path(dir, iteration, TEMPORARY);
-    Err e = rename(from, to) ? io_failed("rename", from) : file_remove_tree(to);
+    Err e = rename(from, to) ? file_failed("rename", from) : file_remove_tree(to);
     free(from), free(to);
     return e;
 }

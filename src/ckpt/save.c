@@ -78,7 +78,7 @@ static Err write_folder(const char *folder, int64_t iteration, const Registry *r
     char *shard = mem_printf("%s/%s", folder, SHARD), *manifest = mem_printf("%s/manifest.json", folder);
     manifest_init(&w.manifest, iteration);
     w.manifest.state = json_incref((json_t *)state);
-    Err e = mkdir(folder, 0777) ? io_failed("create the folder", folder)
+    Err e = mkdir(folder, 0777) ? file_failed("create the folder", folder)
                                 : write_shard(&w, shard, r, items, n_items);
     w.manifest.files = mem_zero(1, sizeof *w.manifest.files);
     w.manifest.files[w.manifest.num_files++] = (CkptFile){SHARD, w.sink.size};

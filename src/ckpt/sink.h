@@ -7,9 +7,6 @@
 
 #include "base/err.h"
 
-/* The error of a system call that failed (errno). */
-Err io_failed(const char *verb, const char *path);
-
 typedef struct Sink {
     char *path; /* owned until sink_close */
     int fd;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/fault.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "data/indexed.h"
 #include "data/indexed_format.h"
@@ -25,13 +26,6 @@ struct IndexedBuilder {
     int64_t entries, starts_cap;
     bool has_modes;
 };
-
-static Err failed(const char *verb, const char *path) {
-    int code = errno;
-    if (code == ENOENT || code == EACCES || code == ENOTDIR)
-        return err_user("cannot %s '%s': %s; check the path and its permissions", verb, path, strerror(code));
-    return err_infra("cannot %s '%s': %s", verb, path, strerror(code));
-}
 
 static void push_start(IndexedBuilder *b) {
     if (b->entries == b->starts_cap) {
@@ -68,14 +62,14 @@ Err indexed_builder_open(const char *prefix, IndexedDtype dtype, IndexedBuilder 
     *out = b;
     b->out = fopen(b->bin_tmp, "wbe");
     if (b->out) return ERR_OK;
-    Err e = failed("create", b->bin_tmp);
+    Err e = file_failed("create", b->bin_tmp);
     release(b);
     *out = NULL;
     return e;
 }
 
 static Err write_items(FILE *f, const char *path, const void *items, size_t size, int64_t count) {
-    return fwrite(items, size, (size_t)count, f) == (size_t)count ? ERR_OK : failed("write", path);
+    return fwrite(items, size, (size_t)count, f) == (size_t)count ? ERR_OK : file_failed("write", path);
 }
 
 static Err check_length(const IndexedBuilder *b, int64_t count) {
@@ -180,17 +174,17 @@ static Err write_index(const IndexedBuilder *b, FILE *f) {
 }
 
 static Err close_synced(FILE *f, const char *path) {
-    Err e = fflush(f) || fsync(fileno(f)) ? failed("write", path) : ERR_OK;
-    if (fclose(f) && !e.code) e = failed("close", path);
+    Err e = fflush(f) || fsync(fileno(f)) ? file_failed("write", path) : ERR_OK;
+    if (fclose(f) && !e.code) e = file_failed("close", path);
     return e;
 }
 
 /* An old .idx goes first and the new one comes last, so that at no moment does an index lie beside another's
  * .bin. */
 static Err publish(IndexedBuilder *b) {
-    if (unlink(b->idx) && errno != ENOENT) return failed("replace", b->idx);
-    if (rename(b->bin_tmp, b->bin)) return failed("rename", b->bin_tmp);
-    if (rename(b->idx_tmp, b->idx)) return failed("rename", b->idx_tmp);
+    if (unlink(b->idx) && errno != ENOENT) return file_failed("replace", b->idx);
+    if (rename(b->bin_tmp, b->bin)) return file_failed("rename", b->bin_tmp);
+    if (rename(b->idx_tmp, b->idx)) return file_failed("rename", b->idx_tmp);
     char *copy = mem_strdup(b->idx);
     Err e = file_sync_dir(dirname(copy));
     free(copy);
@@ -200,7 +194,7 @@ static Err publish(IndexedBuilder *b) {
 Err indexed_builder_finalize(IndexedBuilder *b) {
     FILE *bin = b->out, *idx = fopen(b->idx_tmp, "wbe");
     b->out = NULL;
-    Err e = idx ? write_index(b, idx) : failed("create", b->idx_tmp);
+    Err e = idx ? write_index(b, idx) : file_failed("create", b->idx_tmp);
     if (idx) {
         Err closed = close_synced(idx, b->idx_tmp);
         if (!e.code) e = closed;
