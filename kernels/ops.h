@@ -6,7 +6,7 @@
 #include "tensor/call.h"
 
 typedef enum OpNumber {
-#define OP(name, operands) OP_##name,
+#define OP(name, rule, operands) OP_##name,
 #include "kernels/ops.def"
 #undef OP
     OP_COUNT

@@ -20,6 +20,7 @@ typedef void KernelFn(const Call *);
 typedef struct OpDef {
     const char *name;
     int number;
+    SpmdRule rule;
     KernelFn *cpu_f32, *cpu_f64;
 } OpDef;
 

@@ -82,7 +82,7 @@ static inline void guarded_free(Guarded *g) { free(g->block), free(g->before), f
 /* Does output `index` of the op carry [+] in its line of ops.def? */
 static inline bool op_accumulates(const OpDef *op, int index) {
     static const char *const OPERANDS[] = {
-#define OP(name, operands) operands,
+#define OP(name, rule, operands) operands,
 #include "kernels/ops.def"
 #undef OP
     };
