@@ -1,0 +1,52 @@
+/* What a tensor is along each axis of the mesh (comm/mesh.h numbers the axes), and hence what its gradient is:
+ *
+ *   I  invariant   the same value on all ranks; so is its gradient                          dual: I
+ *   R  replicated  the same value on all ranks; each holds a summand of its gradient        dual: P
+ *   V  varying     each rank holds another piece; so with the gradient                      dual: V
+ *   P  partial     each rank holds a summand of the value; the gradient is replicated       dual: R
+ *
+ * An axis of size 1 is always I. Ops compute the type of their output from their operands' by the rule that
+ * stands beside them in kernels/ops.def; what no rule allows is a forgotten or doubled collective. The same
+ * four types with other letters: Google's "varying manual axes" of JAX's shard_map. */
+#ifndef ISOTRON_TENSOR_SPMD_H
+#define ISOTRON_TENSOR_SPMD_H
+
+#include <stdint.h>
+
+typedef enum Spmd { SPMD_I, SPMD_R, SPMD_V, SPMD_P } Spmd;
+
+enum { SPMD_AXES = 7 };
+/* Two bits for each axis; 0 is I on all. */
+typedef uint16_t SpmdType;
+
+static inline Spmd spmd_on(SpmdType t, int axis) { return (Spmd)(t >> 2 * axis & 3); }
+
+static inline SpmdType spmd_with(SpmdType t, int axis, Spmd s) {
+    return (SpmdType)((t & ~(3u << 2 * axis)) | (unsigned)s << 2 * axis);
+}
+
+static inline Spmd spmd_dual(Spmd s) { return s == SPMD_R ? SPMD_P : s == SPMD_P ? SPMD_R : s; }
+
+static inline SpmdType spmd_dual_type(SpmdType t) {
+    for (int a = 0; a < SPMD_AXES; a++) t = spmd_with(t, a, spmd_dual(spmd_on(t, a)));
+    return t;
+}
+
+/* The axes (a mask) on which t is s. */
+static inline unsigned spmd_axes(SpmdType t, Spmd s) {
+    unsigned mask = 0;
+    for (int a = 0; a < SPMD_AXES; a++) mask |= (unsigned)(spmd_on(t, a) == s) << a;
+    return mask;
+}
+
+/* How an op's output follows from its operands, axis by axis. Operands without a gradient (tables, ids) that
+ * are the same everywhere go with anything. */
+typedef enum SpmdRule {
+    SPMD_UNTYPED, /* runs in backwards and updates only, which are the duals of what was checked */
+    SPMD_LOCAL,   /* all I -> I; all R -> R; V, or V and R -> V */
+    SPMD_LINEAR,  /* as LOCAL, and all P -> P: sums and copies */
+    SPMD_PRODUCT, /* x w^T + bias, see tape/types.c: a cut weight makes V of R and P of V */
+    SPMD_LOOKUP,  /* rows of a table: one that is cut gives P */
+} SpmdRule;
+
+#endif
