@@ -164,7 +164,7 @@ static void copy(const HfTensor *t, char *flat, DType flat_type, void *hf, DType
     int64_t row = 0;
     for (int part = first; part < last; part++) {
         for (int64_t i = 0, n = param_part_rows(p, part); i < n; i++) {
-            int64_t at = p->offset + param_part_row(p, part, i) * columns;
+            int64_t at = p->offset + param_memory_row(p, part, i) * columns;
             copy_row(t, row++, flat + (size_t)at * dtype_size(flat_type), flat_type, hf, hf_type, gather,
                      scratch);
         }

@@ -218,7 +218,7 @@ static void copy_shard(const Ckpt *c, const Match *match, const CkptTensor *shar
         const int64_t from =
             (row - shard->box.offset[0]) * shard->box.shape[1] + both.offset[1] - shard->box.offset[1];
         const int64_t to = match->param->offset +
-                           param_part_row(match->param, match->part, row) * want.global[1] + both.offset[1];
+                           param_memory_row(match->param, match->part, row) * want.global[1] + both.offset[1];
         dtype_convert((char *)item->flat + (size_t)to * dtype_size(item->dtype), item->dtype,
                       stored(c, shard) + (size_t)from * dtype_size(shard->dtype), shard->dtype,
                       (size_t)both.shape[1]);

@@ -19,12 +19,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "tensor/dtype.h"
-
-/* A range of rows and columns. A vector has one column. */
-typedef struct Box {
-    int64_t offset[2], shape[2];
-} Box;
+#include "param/param.h"
 
 /* False if they share nothing. */
 bool box_intersect(const Box *, const Box *, Box *out);

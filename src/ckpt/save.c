@@ -24,11 +24,11 @@ static int64_t width(const Param *p) { return p->spec.ndim == 2 ? p->spec.dim[1]
 static const void *part_bytes(Writer *w, const Param *p, int part, const CkptItem *item) {
     const size_t row = (size_t)width(p) * dtype_size(item->dtype);
     const char *base = (const char *)item->flat + (size_t)p->offset * dtype_size(item->dtype);
-    const int64_t rows = param_part_rows(p, part), first = param_part_row(p, part, 0);
-    if (param_part_row(p, part, rows - 1) - first == rows - 1) return base + (size_t)first * row;
+    const int64_t rows = param_part_rows(p, part), first = param_memory_row(p, part, 0);
+    if (param_memory_row(p, part, rows - 1) - first == rows - 1) return base + (size_t)first * row;
     w->scratch = mem_grow(w->scratch, (size_t)rows, row);
     for (int64_t i = 0; i < rows; i++)
-        memcpy(w->scratch + (size_t)i * row, base + (size_t)param_part_row(p, part, i) * row, row);
+        memcpy(w->scratch + (size_t)i * row, base + (size_t)param_memory_row(p, part, i) * row, row);
     return w->scratch;
 }
 

@@ -6,10 +6,10 @@
  * bits as a reduce-scatter and an all-gather. 16-bit elements are added in float and rounded once.
  *
  * Members of a group must start the same operations in the same order; different groups are independent, and
- * so are the two directions of each pair that sends and receives. An operation that some member does not start
- * within the deadline, or starts with another kind, count, dtype or site, is a fault: it names the group, the
- * sequence number, the ranks and what each of them did, prints the recorder of this rank, and ends the whole
- * world (exit status 3, ERR_INFRA). */
+ * so are the two directions of each pair that sends and receives. An operation that some member does not
+ * start within the deadline, or starts with another kind, count, dtype or site, is a fault: it names the
+ * group, the sequence number, the ranks and what each of them did, prints the recorder of this rank, and ends
+ * the whole world (exit status 3, ERR_INFRA). */
 #ifndef ISOTRON_COMM_COMM_H
 #define ISOTRON_COMM_COMM_H
 
@@ -37,12 +37,12 @@ typedef struct CommCall {
     CommReduction reduction;
     DType dtype;
     Group group;
-    const char *site;   /* what communicates, for reports: an op's name; a string constant */
-    const void *in;     /* contiguous; must not change until the wait */
-    void *out;          /* contiguous; undefined until the wait */
-    int64_t n;          /* elements, see CommKind; 0 is allowed */
+    const char *site; /* what communicates, for reports: an op's name; a string constant */
+    const void *in;   /* contiguous; must not change until the wait */
+    void *out;        /* contiguous; undefined until the wait */
+    int64_t n;        /* elements, see CommKind; 0 is allowed */
     const int64_t *in_counts, *out_counts; /* [group.size], ALL_TO_ALL only; read before comm_start returns */
-    int peer;           /* member number: SEND, RECV, BROADCAST */
+    int peer;                              /* member number: SEND, RECV, BROADCAST */
 } CommCall;
 
 typedef struct Comm Comm;
@@ -65,7 +65,8 @@ typedef struct CommOptions {
 } CommOptions;
 
 /* Runs fn(arg, comm) as ranks 0..world-1, one thread each (the caller's thread is rank 0), and returns when
- * all have returned. A rank that returns while another waits for it is found by the deadline's rule at once. */
+ * all have returned. A rank that returns while another waits for it is found by the deadline's rule at once.
+ */
 typedef void CommMain(void *arg, Comm *);
 void comm_threads(int world, const CommOptions *, CommMain *fn, void *arg);
 
@@ -88,8 +89,8 @@ void comm_dump(const Comm *, FILE *);
 /* Faults for tests of the watchdog: operation number `nth` (0-based, counted over all operations this rank
  * starts) is silently skipped, or delayed. */
 typedef struct CommSabotage {
-    int64_t nth;      /* -1: none */
-    double delay_s;   /* > 0: delayed by this much; 0: dropped */
+    int64_t nth;    /* -1: none */
+    double delay_s; /* > 0: delayed by this much; 0: dropped */
 } CommSabotage;
 void comm_sabotage(Comm *, CommSabotage);
 

@@ -56,7 +56,7 @@ static void begin(Job *j) {
 /* An allocated model of the options; its device is model->device. */
 static Gpt *new_model(Setup *s, int64_t vocab_size, DType storage) {
     config_finish(&s->config, s->arena, vocab_size, &s->derived);
-    Gpt *m = gpt_new(&s->config, &s->derived);
+    Gpt *m = gpt_new(&s->config, &s->derived, NULL);
     gpt_allocate(m, device_cpu((int)s->config.cpu_threads), storage, 1);
     return m;
 }

@@ -136,8 +136,8 @@ static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
     return l;
 }
 
-Gpt *gpt_new(const Config *c, const Derived *d) {
-    Registry *r = registry_new();
+Gpt *gpt_new(const Config *c, const Derived *d, const Layout *layout) {
+    Registry *r = registry_new(layout);
     Gpt *m = arena_alloc(r->arena, sizeof *m);
     *m = (Gpt){.config = c, .derived = d, .registry = r};
     NormAttr norm = {

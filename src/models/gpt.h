@@ -30,9 +30,9 @@ typedef struct Gpt {
     RopeTable rope;
 } Gpt;
 
-/* Registers all parameters; takes no device memory. The options kept their rules, `derived` is
- * config_finish's. */
-Gpt *gpt_new(const Config *, const Derived *);
+/* Registers this rank's parameters (layout NULL: one rank has them all); takes no device memory. The options
+ * kept their rules, `derived` is config_finish's. */
+Gpt *gpt_new(const Config *, const Derived *, const Layout *);
 /* Takes the parameter buffers and tables; `positions` rows of RoPE table. Values are zero until registry_init
  * or a load. */
 void gpt_allocate(Gpt *, Device *, DType storage, int64_t positions);

@@ -9,8 +9,13 @@
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 
-Registry *registry_new(void) {
+Layout layout_single(void) {
+    return (Layout){.mesh = mesh_make(1, 0, (const int[AXES]){1, 1, 1, 1, 1, 1, 1})};
+}
+
+Registry *registry_new(const Layout *layout) {
     Registry *r = mem_zero(1, sizeof *r);
+    r->layout = layout ? *layout : layout_single();
     r->arena = arena_new();
     return r;
 }
@@ -56,6 +61,36 @@ static void append(Registry *r, Param *p) {
     for (int i = first; i < r->n; i++) *slot_of(r, r->params[i]->spec.name) = i + 1;
 }
 
+static void divisible(const Param *p, const char *what, int64_t n, int by) {
+    CHECK(n % by == 0, "'%s': %lld %s do not divide by %d ranks", p->spec.name, (long long)n, what, by);
+}
+
+/* This rank's share. */
+static void cut(const Registry *r, Param *p) {
+    const ParamSpec *s = &p->spec;
+    const Mesh *m = &r->layout.mesh;
+    const Axis axis = s->expert ? AXIS_ETP : AXIS_TP;
+    p->shards = s->tp_split == SPLIT_NONE ? 1 : m->size[axis];
+    p->shard = s->tp_split == SPLIT_NONE ? 0 : m->coordinate[axis];
+    p->rows = s->padded;
+    p->columns = s->ndim == 2 ? s->dim[1] : 1;
+    if (s->expert) {
+        divisible(p, "experts", s->groups, m->size[AXIS_EP]);
+        p->rows /= m->size[AXIS_EP];
+        p->first_group = s->groups / m->size[AXIS_EP] * m->coordinate[AXIS_EP];
+    }
+    if (s->tp_split == 0) {
+        for (int i = 0; s->split_parts && i < s->n_parts; i++)
+            divisible(p, "rows of a part", s->parts[i].rows, p->shards);
+        divisible(p, "rows", p->rows, p->shards);
+        p->rows /= p->shards;
+    } else if (s->tp_split == 1) {
+        divisible(p, "columns", p->columns, p->shards);
+        p->columns /= p->shards;
+        p->first_column = p->columns * p->shard;
+    }
+}
+
 Param *param_add(Registry *r, ParamSpec spec) {
     CHECK(!registry_find(r, spec.name), "parameter '%s' is registered twice", spec.name);
     CHECK(!r->device, "parameter '%s' comes after registry_allocate", spec.name);
@@ -70,8 +105,9 @@ Param *param_add(Registry *r, ParamSpec spec) {
           (long long)(rows * spec.groups), (long long)spec.dim[0]);
     Param *p = arena_alloc(r->arena, sizeof *p);
     p->spec = spec;
+    cut(r, p);
     p->offset = r->elements;
-    p->count = spec.padded * (spec.ndim == 2 ? spec.dim[1] : 1);
+    p->count = p->rows * p->columns;
     r->elements += (p->count + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
     append(r, p);
     return p;
@@ -79,7 +115,21 @@ Param *param_add(Registry *r, ParamSpec spec) {
 
 static Tensor slice(const Param *p, void *flat, DType dtype) {
     return tensor_make((char *)flat + (size_t)p->offset * dtype_size(dtype), dtype, p->spec.ndim,
-                       (int64_t[]){p->spec.padded, p->spec.dim[1]});
+                       (int64_t[]){p->rows, p->columns});
+}
+
+/* Axes of size 1 stay I. */
+static SpmdType type_of(const Layout *l, const ParamSpec *s) {
+    const int *size = l->mesh.size;
+    const Axis axis = s->expert ? AXIS_ETP : AXIS_TP;
+    const Axis *copies = s->expert ? (const Axis[]){AXIS_EDP, AXIS_EDP} : (const Axis[]){AXIS_CP, AXIS_DP};
+    SpmdType t = 0;
+    if (size[axis] > 1)
+        t = spmd_with(t, axis, s->tp_split != SPLIT_NONE ? SPMD_V : s->invariant ? SPMD_I : SPMD_R);
+    if (s->expert && size[AXIS_EP] > 1) t = spmd_with(t, AXIS_EP, SPMD_V);
+    for (int i = 0; i < 2; i++)
+        if (size[copies[i]] > 1) t = spmd_with(t, copies[i], SPMD_R);
+    return t;
 }
 
 void registry_allocate(Registry *r, Device *device, DType storage) {
@@ -98,6 +148,8 @@ void registry_allocate(Registry *r, Device *device, DType storage) {
         p->main_grad = slice(p, r->grads, r->precise);
         p->main_grad.flags = TENSOR_ACCUM | TENSOR_MAIN_GRAD;
         p->value.flags = TENSOR_NEEDS_GRAD;
+        p->value.spmd = type_of(&r->layout, &p->spec);
+        p->value.cut = (int8_t)(p->spec.tp_split + 1);
         p->value.grad = &p->main_grad;
     }
 }
@@ -111,36 +163,54 @@ int64_t param_logical_count(const Param *p) {
     return p->spec.dim[0] * (p->spec.ndim == 2 ? p->spec.dim[1] : 1);
 }
 
+unsigned param_sum_axes(const Param *p) { return spmd_axes(p->value.spmd, SPMD_R); }
+
+bool param_is_owned(const Registry *r, const Param *p) {
+    const Mesh *m = &r->layout.mesh;
+    const unsigned view = p->spec.expert ? MASK_EXPERT : MASK_DENSE;
+    for (int a = 0; a < AXES; a++)
+        if (view & 1u << a && a != AXIS_PP && spmd_on(p->value.spmd, a) != SPMD_V && m->coordinate[a])
+            return false;
+    return true;
+}
+
 typedef struct Draw {
     const Registry *registry;
-    const Param *param;
+    Param *param;
     uint64_t seed, site;
 } Draw;
 
-/* Elements 2i and 2i + 1 for i in [begin, end): the halves of one Box-Muller pair. */
-static void draw_pairs(void *arg, int64_t begin, int64_t end) {
+static void draw_element(const Draw *d, int64_t at, double z) {
+    const float x = (float)(d->param->spec.init.value * z);
+    if (d->registry->precise == F64)
+        ((double *)d->param->master.data)[at] = (double)x;
+    else
+        ((float *)d->param->master.data)[at] = x;
+}
+
+/* Global elements 2i and 2i + 1 are the halves of one Box-Muller pair. */
+static void draw_rows(void *arg, int64_t begin, int64_t end) {
     const Draw *d = arg;
-    const Init init = d->param->spec.init;
-    const int64_t n = param_logical_count(d->param);
-    for (int64_t i = begin; i < end; i++) {
+    const Param *p = d->param;
+    const int64_t width = p->spec.ndim == 2 ? p->spec.dim[1] : 1;
+    const bool normal = p->spec.init.kind == INIT_NORMAL;
+    for (int64_t row = begin; row < end; row++) {
+        const int64_t global = param_global_row(p, row), first = global * width + p->first_column;
         double z[2] = {1, 1};
-        if (init.kind == INIT_NORMAL) philox_normal_pair(d->seed, d->site, (uint64_t)i, z);
-        for (int64_t e = 2 * i; e < n && e < 2 * i + 2; e++) {
-            const float x = (float)(init.value * z[e % 2]);
-            if (d->registry->precise == F64)
-                ((double *)d->param->master.data)[e] = (double)x;
-            else
-                ((float *)d->param->master.data)[e] = x;
+        for (int64_t e = first; global >= 0 && e < first + p->columns; e++) {
+            if (normal && (e == first || e % 2 == 0))
+                philox_normal_pair(d->seed, d->site, (uint64_t)e / 2, z);
+            draw_element(d, row * p->columns + e - first, z[e % 2]);
         }
     }
 }
 
 void registry_init(Registry *r, uint64_t seed) {
     if (r->device->kind == DEVICE_NULL) return;
-    enum { PAIRS_PER_THREAD = 1024 }; /* fewer are not worth one */
+    enum { ELEMENTS_PER_THREAD = 2048 }; /* fewer are not worth one */
     for (int i = 0; i < r->n; i++) {
         Draw d = {r, r->params[i], seed, hash_name(r->params[i]->spec.name)};
-        pool_for(r->device->pool, (param_logical_count(d.param) + 1) / 2, PAIRS_PER_THREAD, draw_pairs, &d);
+        pool_for(r->device->pool, d.param->rows, ELEMENTS_PER_THREAD / d.param->columns + 1, draw_rows, &d);
     }
     registry_round_values(r);
 }
@@ -158,10 +228,84 @@ void registry_zero_grads(Registry *r) {
     call_run(&OPS[OP_fill], &(Call){.out = {&grads}, .attr = &zero, .device = r->device});
 }
 
+/* ---- parts ---- */
+
 int64_t param_part_rows(const Param *p, int part) { return p->spec.groups * p->spec.parts[part].rows; }
 
-int64_t param_part_row(const Param *p, int part, int64_t row) {
-    int64_t before = 0, per_group = p->spec.dim[0] / p->spec.groups, rows = p->spec.parts[part].rows;
-    for (int i = 0; i < part; i++) before += p->spec.parts[i].rows;
-    return row / rows * per_group + before + row % rows;
+static int64_t group_rows(const Param *p) { return p->spec.dim[0] / p->spec.groups; }
+
+/* Rows of a group before the part. */
+static int64_t rows_before(const Param *p, int part) {
+    int64_t n = 0;
+    for (int i = 0; i < part; i++) n += p->spec.parts[i].rows;
+    return n;
+}
+
+static bool cuts_parts(const Param *p) {
+    return p->spec.tp_split == 0 && p->spec.split_parts && p->shards > 1;
+}
+
+/* Memory is a run of the parameter's rows, unless a split cuts each part. */
+static int64_t first_row(const Param *p) {
+    const bool rows_cut = p->spec.tp_split == 0 && !cuts_parts(p);
+    return p->first_group * group_rows(p) + (rows_cut ? p->rows * p->shard : 0);
+}
+
+/* How many rows of the part come before row `row` of the parameter. */
+static int64_t part_rows_until(const Param *p, int part, int64_t row) {
+    const int64_t rows = p->spec.parts[part].rows, into = row % group_rows(p) - rows_before(p, part);
+    return row / group_rows(p) * rows + (into < 0 ? 0 : into > rows ? rows : into);
+}
+
+static int64_t local_groups(const Param *p) {
+    return p->rows * (cuts_parts(p) ? p->shards : 1) / group_rows(p);
+}
+
+/* The rows of the part in memory, when they are one run. */
+static void part_run(const Param *p, int part, int64_t *begin, int64_t *end) {
+    const int64_t first = first_row(p), last = first + p->rows;
+    const int64_t limit = p->spec.dim[0];
+    *begin = part_rows_until(p, part, first < limit ? first : limit);
+    *end = part_rows_until(p, part, last < limit ? last : limit);
+}
+
+int param_boxes(const Param *p, int part) {
+    if (cuts_parts(p)) return (int)local_groups(p);
+    int64_t begin, end;
+    part_run(p, part, &begin, &end);
+    return end > begin;
+}
+
+Box param_box(const Param *p, int part, int i) {
+    Box b = {{0, p->first_column}, {0, p->columns}};
+    if (cuts_parts(p)) {
+        const int64_t rows = p->spec.parts[part].rows;
+        b.shape[0] = rows / p->shards;
+        b.offset[0] = (p->first_group + i) * rows + b.shape[0] * p->shard;
+    } else {
+        int64_t end;
+        part_run(p, part, &b.offset[0], &end);
+        b.shape[0] = end - b.offset[0];
+    }
+    return b;
+}
+
+int64_t param_memory_row(const Param *p, int part, int64_t row) {
+    const int64_t rows = p->spec.parts[part].rows, group = row / rows, into = row % rows;
+    if (!cuts_parts(p)) return group * group_rows(p) + rows_before(p, part) + into - first_row(p);
+    return ((group - p->first_group) * group_rows(p) + rows_before(p, part)) / p->shards + into -
+           rows / p->shards * p->shard;
+}
+
+int64_t param_global_row(const Param *p, int64_t row) {
+    int64_t global = first_row(p) + row;
+    if (cuts_parts(p)) {
+        const int64_t per_group = group_rows(p) / p->shards, into = row % per_group;
+        int part = 0;
+        while (part + 1 < p->spec.n_parts && into >= rows_before(p, part + 1) / p->shards) part++;
+        const int64_t share = p->spec.parts[part].rows / p->shards;
+        global = (p->first_group + row / per_group) * group_rows(p) + rows_before(p, part) + into -
+                 rows_before(p, part) / p->shards + share * p->shard;
+    }
+    return global < p->spec.dim[0] ? global : -1;
 }

@@ -32,13 +32,24 @@ typedef struct ParamPart {
 
 enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
 
+/* How a model is spread over ranks, as far as its parameters and activations must know. */
+typedef struct Layout {
+    Mesh mesh;
+    bool sequence_parallel; /* between the tensor-parallel regions activations are cut along the sequence */
+} Layout;
+Layout layout_single(void); /* one rank */
+
 typedef struct ParamSpec {
     const char *name; /* Megatron's state-dict name; must outlive the registry */
     int ndim;         /* 1 or 2 */
     int64_t dim[2];   /* global logical shape: no padding */
     int64_t padded;   /* rows in memory; 0: dim[0]. Padding rows are zero and get a zero gradient */
     int tp_split;     /* dimension split over the tensor-parallel axis, SPLIT_NONE: replicated */
-    Init init;        /* drawn at (seed, name, global element index), rounded to float */
+    bool split_parts; /* a split of rows cuts each part of each group ([gate; up]), not the whole */
+    bool expert;      /* groups are experts: they are split over EP, tp_split is over ETP */
+    bool invariant; /* not split, and all tensor-parallel ranks compute its whole gradient (SPMD_I): its uses
+                       see the same activations there. Else each computes a summand (SPMD_R) */
+    Init init;      /* drawn at (seed, name, global element index), rounded to float */
     unsigned flags;
     int64_t groups; /* of parts; 0: one part, the whole parameter */
     int n_parts;
@@ -47,16 +58,20 @@ typedef struct ParamSpec {
 
 typedef struct Param {
     ParamSpec spec;
-    int64_t offset;   /* first element in the flat buffers, PARAM_ALIGN-aligned */
-    int64_t count;    /* elements in memory, padding rows included */
-    Tensor value;     /* storage dtype; value.grad = &main_grad unless frozen */
-    Tensor main_grad; /* F64 in the fp64 lane, else F32; flags ACCUM | MAIN_GRAD */
-    Tensor master;    /* main_grad's dtype; the same memory as value unless storage is 16-bit */
+    int64_t offset;                    /* first element in the flat buffers, PARAM_ALIGN-aligned */
+    int64_t count;                     /* elements in this rank's memory, padding rows included */
+    int64_t rows, columns;             /* of this rank's memory; a vector has one column */
+    int64_t first_group, first_column; /* of the whole parameter, in this rank's memory */
+    int shard, shards; /* this rank's place on the axis of tp_split; 0 of 1 if nothing is split */
+    Tensor value;      /* storage dtype; value.grad = &main_grad unless frozen */
+    Tensor main_grad;  /* F64 in the fp64 lane, else F32; flags ACCUM | MAIN_GRAD */
+    Tensor master;     /* main_grad's dtype; the same memory as value unless storage is 16-bit */
 } Param;
 
 enum { PARAM_ALIGN = 64 };
 
 typedef struct Registry {
+    Layout layout;
     Param **params; /* in registration order */
     int n;
     int *by_name, slots;    /* hash table of numbers of params + 1, 0: free; slots is a power of two */
@@ -67,7 +82,8 @@ typedef struct Registry {
     Arena *arena;
 } Registry;
 
-Registry *registry_new(void);
+/* NULL: one rank. */
+Registry *registry_new(const Layout *);
 void registry_free(Registry *);
 /* Registers a parameter. The result is stable; its tensors have data after registry_allocate. A repeated name
  * is a fault. */
@@ -81,14 +97,30 @@ void registry_init(Registry *, uint64_t seed);
 /* Values from masters, after the masters have changed. Nothing to do unless storage is 16-bit. */
 void registry_round_values(Registry *);
 void registry_zero_grads(Registry *);
-/* Logical elements: padding not counted. */
+/* Logical elements of the whole parameter: padding not counted. */
 int64_t param_logical_count(const Param *);
+/* The axes (a mask, dense or expert) over whose ranks the gradients are summed: those on which it is SPMD_R.
+ */
+unsigned param_sum_axes(const Param *);
+/* Whether this rank speaks for the elements it holds, in norms and checkpoints: the first of the ranks that
+ * hold the same ones. */
+bool param_is_owned(const Registry *, const Param *);
 
-/* ---- parts ---- */
+/* ---- parts: what is stored and exported ---- */
 
-/* Rows of part `part` over all groups. */
+/* A range of rows and columns. A vector has one column. */
+typedef struct Box {
+    int64_t offset[2], shape[2];
+} Box;
+
+/* Rows of part `part` over all groups, of the whole parameter. */
 int64_t param_part_rows(const Param *, int part);
-/* The row of the parameter that holds row `row` of the part. */
-int64_t param_part_row(const Param *, int part, int64_t row);
+/* What this rank holds of a part (rows count over all groups): box i of param_boxes; none is empty. */
+int param_boxes(const Param *, int part);
+Box param_box(const Param *, int part, int i);
+/* The row of this rank's memory that holds row `row` of the part; the row must lie in a box. */
+int64_t param_memory_row(const Param *, int part, int64_t row);
+/* The row of the whole parameter that memory row `row` holds; -1: padding. */
+int64_t param_global_row(const Param *, int64_t row);
 
 #endif

@@ -1,4 +1,5 @@
-/* What a tensor is along each axis of the mesh (comm/mesh.h numbers the axes), and hence what its gradient is:
+/* What a tensor is along each axis of the mesh (comm/mesh.h numbers the axes), and hence what its gradient
+ * is:
  *
  *   I  invariant   the same value on all ranks; so is its gradient                          dual: I
  *   R  replicated  the same value on all ranks; each holds a summand of its gradient        dual: P

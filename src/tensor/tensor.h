@@ -25,7 +25,7 @@ typedef struct Tensor {
     uint8_t ndim, dtype, flags;
     int8_t cut;    /* of a parameter that varies over an axis: 1 + the dimension that is cut there; else 0 */
     SpmdType spmd; /* what it is along each axis of the mesh */
-    int32_t refs;        /* of a gradient: how many tensors share it; managed by the tape */
+    int32_t refs;  /* of a gradient: how many tensors share it; managed by the tape */
     struct Tensor *grad; /* NULL until a gradient has arrived; of a parameter its main gradient */
     struct Tensor *base; /* of a view: the tensor whose bytes it shows, NULL otherwise */
 } Tensor;

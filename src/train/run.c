@@ -84,7 +84,7 @@ static Run *assemble(const Config *c, const Derived *d, Device *device, size_t s
         .batch_invariant = c->batch_invariant_mode,
         .seed = (uint64_t)c->seed,
     };
-    r->model = gpt_new(c, d);
+    r->model = gpt_new(c, d, NULL);
     gpt_allocate(r->model, device, r->context.dtype, d->max_position_embeddings);
     r->optimizer = optim_new(c, r->model->registry);
     r->scaler = scaler_new(c);

@@ -323,7 +323,7 @@ Err parity_run(const Config *c, const Derived *d, const Golden *g, ParityReport 
                 .golden = g,
                 .roundoff = report->roundoff,
                 .longest_sum = report->longest_sum};
-    Gpt *shapes = gpt_new(c, d);
+    Gpt *shapes = gpt_new(c, d, NULL);
     HfFamily family;
     Trace ours = {0}, exact = {0}, noisy[DRAWS] = {0};
     bool is_exact = c->lane == LANE_FP64;

@@ -13,7 +13,7 @@ enum { ITERATION = 7 };
 static const char TAIL[] = "\"xxh3_128\": \"";
 
 static Registry *small_registry(Device *device) {
-    Registry *r = registry_new();
+    Registry *r = registry_new(NULL);
     param_add(r, (ParamSpec){.name = "layer.weight",
                              .ndim = 2,
                              .dim = {6, 3},

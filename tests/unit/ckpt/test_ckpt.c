@@ -15,7 +15,7 @@
 enum { HEADS = 4, GROUPS = 2, HEAD_DIM = 3, HIDDEN = 5, FFN = 7, VOCAB = 11, PADDED = 16 };
 
 static Registry *registry_make(DType storage) {
-    Registry *r = registry_new();
+    Registry *r = registry_new(NULL);
     param_add(r, (ParamSpec){.name = "embedding.word_embeddings.weight",
                              .ndim = 2,
                              .dim = {VOCAB, HIDDEN},
@@ -290,7 +290,7 @@ static void another_model_is_refused(void **unused) {
                                             "holds no tensor 'decoder.final_layernorm.bias'"};
     Device *device = device_cpu(1);
     for (int i = 0; i < 3; i++) {
-        Registry *r = registry_new();
+        Registry *r = registry_new(NULL);
         param_add(r, other[i]);
         registry_allocate(r, device, F32);
         CkptItem item = {"", r->masters, F32, false};

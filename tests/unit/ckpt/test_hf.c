@@ -32,7 +32,7 @@ static void model_parse(Model *m, const char *conf) {
 static Model *model_new(const char *conf, DType storage) {
     Model *m = mem_zero(1, sizeof *m);
     model_parse(m, conf);
-    m->gpt = gpt_new(&m->config, &m->derived);
+    m->gpt = gpt_new(&m->config, &m->derived, NULL);
     m->device = device_cpu(1);
     gpt_allocate(m->gpt, m->device, storage, m->derived.max_position_embeddings);
     return m;

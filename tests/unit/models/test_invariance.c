@@ -202,7 +202,7 @@ static void padded_vocabulary_changes_only_rounding(void **state) {
         for (int i = 0; i < 2; i++) {
             r[i] = result_of(setup_new(words, STYLES[k / 4], LANES[k % 2], order, i ? 128 : 1), false);
             setup[i] = setup_new(words, STYLES[k / 4], LANES[k % 2], order, i ? 128 : 1);
-            m[i] = gpt_new(&setup[i]->config, &setup[i]->derived);
+            m[i] = gpt_new(&setup[i]->config, &setup[i]->derived, NULL);
             m[i]->registry->precise = k % 2 ? F32 : F64;
         }
         const Registry *a = m[0]->registry, *b = m[1]->registry;

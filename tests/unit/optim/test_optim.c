@@ -18,7 +18,7 @@ typedef struct Fixture {
 } Fixture;
 
 static Fixture fixture_new(const char *words, DType storage) {
-    Fixture f = {.setup = setup_new("%s", words), .device = device_cpu(2), .registry = registry_new()};
+    Fixture f = {.setup = setup_new("%s", words), .device = device_cpu(2), .registry = registry_new(NULL)};
     const Init init = {INIT_NORMAL, 0.5};
     const ParamSpec specs[KINDS] = {
         [EMBEDDING] = {.name = "embedding",

@@ -19,7 +19,7 @@ static ParamSpec matrix(const char *name, int64_t rows, int64_t padded, int64_t 
 /* Megatron's fused QKV with 2 groups of [2 queries of 3 rows | k of 3 | v of 3]. */
 static void parts_of_fused_qkv(void **state) {
     (void)state;
-    Registry *r = registry_new();
+    Registry *r = registry_new(NULL);
     ParamSpec spec = matrix("qkv", 24, 0, 5);
     spec.groups = 2, spec.n_parts = 3;
     spec.parts[0] = (ParamPart){"q", 6}, spec.parts[1] = (ParamPart){"k", 3},
@@ -29,18 +29,18 @@ static void parts_of_fused_qkv(void **state) {
                   v[] = {9, 10, 11, 21, 22, 23};
     assert_int_equal(param_part_rows(p, 0), 12);
     assert_int_equal(param_part_rows(p, 1), 6);
-    for (int i = 0; i < 12; i++) assert_int_equal(param_part_row(p, 0, i), q[i]);
-    for (int i = 0; i < 6; i++) assert_int_equal(param_part_row(p, 1, i), k[i]);
-    for (int i = 0; i < 6; i++) assert_int_equal(param_part_row(p, 2, i), v[i]);
+    for (int i = 0; i < 12; i++) assert_int_equal(param_memory_row(p, 0, i), q[i]);
+    for (int i = 0; i < 6; i++) assert_int_equal(param_memory_row(p, 1, i), k[i]);
+    for (int i = 0; i < 6; i++) assert_int_equal(param_memory_row(p, 2, i), v[i]);
     Param *whole = param_add(r, matrix("whole", 7, 0, 2));
     assert_int_equal(param_part_rows(whole, 0), 7);
-    for (int i = 0; i < 7; i++) assert_int_equal(param_part_row(whole, 0, i), i);
+    for (int i = 0; i < 7; i++) assert_int_equal(param_memory_row(whole, 0, i), i);
     registry_free(r);
 }
 
 static void layout_is_aligned_and_registered_once(void **state) {
     (void)state;
-    Registry *r = registry_new();
+    Registry *r = registry_new(NULL);
     Param *a = param_add(r, matrix("a", 5, 8, 3)), *b = param_add(r, matrix("b", 100, 0, 7));
     assert_int_equal(a->offset, 0);
     assert_int_equal(a->count, 24);
@@ -72,7 +72,7 @@ static double value(const Tensor *t, int64_t i) {
  */
 static void init_is_normal_with_the_given_deviation(void **state) {
     (void)state;
-    Registry *r = registry_new();
+    Registry *r = registry_new(NULL);
     Device *d = device_cpu(1);
     Param *p = param_add(r, matrix("w", 500, 0, 401));
     ParamSpec one = matrix("gain", 9, 0, 1);
@@ -100,7 +100,7 @@ typedef struct Model {
 } Model;
 
 static Model model(DType storage, int64_t padded, bool v_first, uint64_t seed) {
-    Model m = {registry_new(), device_cpu(1), NULL, NULL};
+    Model m = {registry_new(NULL), device_cpu(1), NULL, NULL};
     if (v_first) m.v = param_add(m.r, matrix("v", 6, 0, 5));
     m.w = param_add(m.r, matrix("w", 13, padded, 5));
     if (!v_first) m.v = param_add(m.r, matrix("v", 6, 0, 5));
@@ -145,7 +145,7 @@ static void init_does_not_depend_on_the_threads(void **state) {
     Registry *r[2];
     Device *d[2];
     for (int i = 0; i < 2; i++) {
-        r[i] = registry_new(), d[i] = device_cpu(i ? 3 : 1);
+        r[i] = registry_new(NULL), d[i] = device_cpu(i ? 3 : 1);
         Param *p = param_add(r[i], matrix("w", ROWS, 128, COLUMNS));
         registry_allocate(r[i], d[i], F32);
         registry_init(r[i], 7);
