@@ -36,15 +36,63 @@ typedef struct RopeAttr {
     bool inverse;     /* rotate back: the backward */
 } RopeAttr;
 
+/* Which positions the rows of a tensor are: row i is position at[j / chunk] + j % chunk with j = first + i,
+ * as a context-parallel rank holds two chunks of the sequence and a tensor-parallel rank some rows of these.
+ * chunk 0: row i is position first + i. */
+typedef struct SequenceSlice {
+    int64_t first, chunk, at[2];
+} SequenceSlice;
+
+static inline int64_t slice_position(const SequenceSlice *s, int64_t row) {
+    const int64_t j = s->first + row;
+    return s->chunk ? s->at[j / s->chunk] + j % s->chunk : j;
+}
+
 /* Dropout draws by global index (base/philox.h): keep element i of site iff philox_u32(seed, site, i) >= rate
- * * 2^32; kept values are scaled by 1 / (1 - rate). */
+ * * 2^32; kept values are scaled by 1 / (1 - rate). Jitter: `rate` is how far a factor may be from 1. */
 typedef struct DropoutAttr {
     double rate;
     uint64_t seed, site;
     int64_t first_sample; /* index in the whole run of the microbatch's first sample */
-    int64_t seq_total;    /* whole sequence length; this tensor's rows start at position first_position */
-    int64_t first_position;
+    int64_t seq_total;    /* whole sequence length */
+    SequenceSlice slice;  /* of this tensor's rows */
 } DropoutAttr;
+
+typedef enum RouterScore {
+    ROUTER_TOPK_SOFTMAX, /* softmax over the chosen experts only */
+    ROUTER_SOFTMAX,      /* over all experts; those of the chosen do not add up to 1 */
+    ROUTER_SIGMOID,      /* s, with topk > 1 divided by the sum of the chosen + 1e-20 */
+} RouterScore;
+typedef struct RouteAttr {
+    RouterScore score;
+    int64_t groups, group_topk; /* only experts of the group_topk best of `groups` groups can be chosen; a
+                                   group counts the sum of its topk / group_topk best. groups <= 1: all can */
+    double scaling;             /* of the probabilities */
+} RouteAttr;
+
+typedef enum RouterLossKind { ROUTER_BALANCE, ROUTER_Z } RouterLossKind;
+typedef struct RouterLossAttr {
+    RouterLossKind kind;
+    bool sigmoid; /* BALANCE: probabilities are sigmoids divided by their sum, else a softmax */
+} RouterLossAttr;
+
+typedef struct DispatchAttr {
+    int64_t capacity; /* rows that an expert takes; 0: all of them (dropless) */
+    bool pad;         /* every expert gets exactly `capacity` rows */
+    bool by_position; /* what does not fit is dropped from the end, else by the smallest probability */
+} DispatchAttr;
+
+typedef struct PermuteAttr {
+    int64_t copies; /* of each row of x: the experts of a token */
+} PermuteAttr;
+
+typedef struct ScaleAttr {
+    bool sigmoid; /* multiply by sigmoid(p) instead of p */
+} ScaleAttr;
+
+typedef struct ExpertBiasAttr {
+    double rate;
+} ExpertBiasAttr;
 
 enum { WINDOW_OFF = -1 };
 typedef struct AttentionAttr {
@@ -55,8 +103,14 @@ typedef struct AttentionAttr {
     DropoutAttr dropout; /* of the probabilities; element index ((sample*heads + head)*S + query)*S + key */
 } AttentionAttr;
 
+typedef struct EmbeddingAttr {
+    int64_t first,
+        total; /* the table is rows [first, first + its rows) of `total`; ids elsewhere give zeros */
+} EmbeddingAttr;
+
 typedef struct LossAttr {
     int64_t vocab; /* columns from here on are padding: not part of the softmax, gradient zero */
+    int64_t first; /* column 0 of the tensor in the whole vocabulary */
 } LossAttr;
 
 typedef struct AdamAttr {
@@ -68,6 +122,10 @@ typedef struct AdamAttr {
 typedef struct SgdAttr {
     double lr, momentum, weight_decay, grad_scale;
 } SgdAttr;
+
+typedef struct SnapAttr {
+    int bits;
+} SnapAttr;
 
 typedef struct FillAttr {
     double value;

@@ -1,5 +1,5 @@
-/* copy: y = x between any two float types; add: y = a + b; fill: y = value. Operands may be strided.
- * Written: y of add and fill; written or added to: y of copy. */
+/* copy: y = x between any two float types; add: y = a + b; fill: y = value; snap: y = the nearest multiple of
+ * 2^-bits. Operands may be strided. Written: y of add, fill and snap; written or added to: y of copy. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,4 +96,20 @@ static void fill_units(void *arg, int64_t begin, int64_t end) {
 void KERNEL(fill)(const Call *c) {
     const Units u = units(c);
     run(&u, fill_units);
+}
+
+static void snap_units(void *arg, int64_t begin, int64_t end) {
+    const Units *u = arg;
+    const Tensor *y = u->call->out[0];
+    const real scale = REAL_MATH(ldexp)(1, ((const SnapAttr *)u->call->attr)->bits);
+    for (int64_t i = begin; i < end; i++) {
+        real *out = reals(y) + offset(u, y, i);
+        for (int64_t j = 0, n = length(u, i); j < n; j++)
+            out[j] = REAL_MATH(floor)(out[j] * scale + (real)0.5) / scale;
+    }
+}
+
+void KERNEL(snap)(const Call *c) {
+    const Units u = units(c);
+    run(&u, snap_units);
 }

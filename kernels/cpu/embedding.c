@@ -1,5 +1,6 @@
-/* Embedding: y[s,b] = w[id[b,s]]. Gradient: dw[v] = sum of dy over the tokens with id v, in the canonical
- * order: per sample over its positions, then over samples. Written: y; written or added to: dw. */
+/* Embedding: y[s,b] = w[id[b,s]], 0 if another rank has the row. Gradient: dw[v] = sum of dy over the tokens
+ * with id v, in the canonical order: per sample over its positions, then over samples. Written: y; written or
+ * added to: dw. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,13 +10,18 @@
 static void gather_rows(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const Tensor *id = c->in[0], *w = c->in[1];
-    const int64_t b = id->dim[0], s = id->dim[1], vocab = w->dim[0], h = w->dim[1];
+    const EmbeddingAttr *a = c->attr;
+    const int64_t b = id->dim[0], s = id->dim[1], h = w->dim[1];
     for (int64_t r = begin; r < end; r++) {
         const int64_t position = r / b, sample = r % b, v = int64s(id)[sample * s + position];
-        CHECK(v >= 0 && v < vocab,
+        CHECK(v >= 0 && v < a->total,
               "id %lld of sample %lld at position %lld is outside the table of %lld rows", (long long)v,
-              (long long)sample, (long long)position, (long long)vocab);
-        memcpy(reals(c->out[0]) + r * h, reals(w) + v * h, (size_t)h * sizeof(real));
+              (long long)sample, (long long)position, (long long)a->total);
+        real *y = reals(c->out[0]) + r * h;
+        if (v >= a->first && v < a->first + w->dim[0])
+            memcpy(y, reals(w) + (v - a->first) * h, (size_t)h * sizeof(real));
+        else
+            memset(y, 0, (size_t)h * sizeof(real));
     }
 }
 
@@ -53,6 +59,10 @@ static void scatter_columns(void *arg, int64_t begin, int64_t end) {
         while (t < stop) {
             const int64_t id = t->id;
             memset(sum, 0, (size_t)(last - first) * sizeof *sum);
+            if (id < 0 || id >= c->out[0]->dim[0]) { /* another rank's row */
+                while (t < stop && t->id == id) t++;
+                continue;
+            }
             for (; t < stop && t->id == id; t++) {
                 const real *dy = reals(c->in[0]) + (t->position * b + sample) * h + first;
 #pragma omp simd
@@ -68,14 +78,15 @@ static void scatter_columns(void *arg, int64_t begin, int64_t end) {
 
 void KERNEL(embedding_grad)(const Call *c) {
     const Tensor *id = c->in[1], *dw = c->out[0];
-    const int64_t b = id->dim[0], s = id->dim[1], vocab = dw->dim[0], h = dw->dim[1];
+    const EmbeddingAttr *a = c->attr;
+    const int64_t b = id->dim[0], s = id->dim[1], h = dw->dim[1];
     if (!accumulates(dw)) memset(dw->data, 0, tensor_bytes(dw));
     Sorted sorted = {c, mem_alloc((size_t)(b * s) * sizeof *sorted.tokens)};
     for (int64_t i = 0; i < b * s; i++) {
         const int64_t v = int64s(id)[i];
-        CHECK(v >= 0 && v < vocab, "id %lld is outside the table of %lld rows", (long long)v,
-              (long long)vocab);
-        sorted.tokens[i] = (Token){v, i % s};
+        CHECK(v >= 0 && v < a->total, "id %lld is outside the table of %lld rows", (long long)v,
+              (long long)a->total);
+        sorted.tokens[i] = (Token){v - a->first, i % s};
     }
     for (int64_t sample = 0; sample < b; sample++)
         qsort(sorted.tokens + sample * s, (size_t)s, sizeof(Token), by_id);

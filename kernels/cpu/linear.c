@@ -1,5 +1,6 @@
 /* Linear layer, y = x w^T + bias over the last dimension, and its gradients dx = dy w, dw = dy^T x, dbias =
- * sum of dy. Written: y; written or added to: dx, dw, dbias. dw is one product over all tokens. */
+ * sum of dy; bias: y = x + bias. Written: y; written or added to: dx, dw, dbias. dw is one product over all
+ * tokens. */
 #include "kernels/cpu/gemm.h"
 
 static bool fixed_order(const Call *c) {
@@ -83,4 +84,20 @@ void KERNEL(linear_wgrad)(const Call *c) {
     if (c->out[1])
         pool_for(c->device->pool, (out + COLUMNS - 1) / COLUMNS, grain_rows(COLUMNS * tensor_rows(dy)),
                  bias_columns, (void *)c);
+}
+
+static void bias_rows(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const int64_t n = tensor_width(c->in[0]);
+    for (int64_t r = begin; r < end; r++) {
+        const real *x = reals(c->in[0]) + r * n, *bias = reals(c->in[1]);
+        real *y = reals(c->out[0]) + r * n;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] + bias[i];
+    }
+}
+
+void KERNEL(bias)(const Call *c) {
+    pool_for(c->device->pool, tensor_rows(c->in[0]), grain_rows(tensor_width(c->in[0])), bias_rows,
+             (void *)c);
 }

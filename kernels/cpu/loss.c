@@ -31,6 +31,13 @@ static real sum_exp(const real *x, int64_t n, real max) {
 }
 
 static int64_t vocab(const Call *c) { return ((const LossAttr *)c->attr)->vocab; }
+static int64_t first_column(const Call *c) { return ((const LossAttr *)c->attr)->first; }
+
+/* Columns of this tensor that are not padding. */
+static int64_t columns(const Call *c, const Tensor *logits) {
+    const int64_t n = vocab(c) - first_column(c), width = tensor_width(logits);
+    return n < 0 ? 0 : n < width ? n : width;
+}
 
 static void check_labels(const Call *c, const Tensor *label) {
     for (int64_t i = 0, n = tensor_count(label); i < n; i++)
@@ -64,7 +71,7 @@ void KERNEL(cross_entropy)(const Call *c) {
 static void backward(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const Tensor *logits = c->in[1];
-    const int64_t width = tensor_width(logits), n = vocab(c);
+    const int64_t width = tensor_width(logits), n = columns(c, logits);
     for (int64_t r = begin; r < end; r++) {
         const int64_t token = token_of_row(logits, r);
         const real *x = reals(logits) + r * width, lse = reals(c->in[3])[token],
@@ -72,7 +79,8 @@ static void backward(void *arg, int64_t begin, int64_t end) {
         real *dx = reals(c->out[0]) + r * width;
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) dx[i] = vector_exp(x[i] - lse) * dloss;
-        dx[int64s(c->in[2])[token]] -= dloss;
+        const int64_t label = int64s(c->in[2])[token] - first_column(c);
+        if (label >= 0 && label < n) dx[label] -= dloss;
         for (int64_t i = n; i < width; i++) dx[i] = 0;
     }
 }
@@ -80,6 +88,43 @@ static void backward(void *arg, int64_t begin, int64_t end) {
 void KERNEL(cross_entropy_grad)(const Call *c) {
     check_labels(c, c->in[2]);
     pool_for(c->device->pool, tensor_rows(c->in[1]), grain_rows(tensor_width(c->in[1])), backward, (void *)c);
+}
+
+/* ---- a vocabulary that is cut over ranks ---- */
+
+static void shard_rows(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const Tensor *logits = c->in[0];
+    const int64_t n = columns(c, logits), tokens = tensor_rows(logits);
+    real *lse = reals(c->out[0]), *target = lse + tokens;
+    for (int64_t r = begin; r < end; r++) {
+        const real *x = reals(logits) + r * tensor_width(logits);
+        const int64_t token = token_of_row(logits, r), label = int64s(c->in[1])[token] - first_column(c);
+        const real max = n ? row_max(x, n) : 0;
+        lse[token] = n ? max + REAL_MATH(log)(sum_exp(x, n, max)) : -(real)INFINITY;
+        target[token] = label >= 0 && label < n ? x[label] : 0;
+    }
+}
+
+void KERNEL(cross_entropy_shard)(const Call *c) {
+    check_labels(c, c->in[1]);
+    pool_for(c->device->pool, tensor_rows(c->in[0]), grain_rows(tensor_width(c->in[0])), shard_rows,
+             (void *)c);
+}
+
+void KERNEL(cross_entropy_join)(const Call *c) {
+    const int64_t shards = c->in[0]->dim[0], tokens = tensor_count(c->out[0]);
+    const real *part = reals(c->in[0]);
+    for (int64_t t = 0; t < tokens; t++) {
+        real max = part[t], sum = 0, target = 0;
+        for (int64_t i = 1; i < shards; i++) max = larger(part[2 * i * tokens + t], max);
+        for (int64_t i = 0; i < shards; i++) {
+            sum += REAL_MATH(exp)(part[2 * i * tokens + t] - max);
+            target += part[(2 * i + 1) * tokens + t];
+        }
+        reals(c->out[1])[t] = max + REAL_MATH(log)(sum);
+        reals(c->out[0])[t] = REAL_MATH(log)(sum) - (target - max);
+    }
 }
 
 void KERNEL(weighted_sum)(const Call *c) {

@@ -5,6 +5,7 @@
 #include "ops/embedding.h"
 #include "ops/linear.h"
 #include "ops/loss.h"
+#include "ops/redistribute.h"
 #include "ops/residual.h"
 
 static bool recomputes(const Gpt *m, RecomputeModule module) {
@@ -41,34 +42,72 @@ static Tensor *layers_forward(Tape *t, void *self, Tensor *x_sbh) {
 }
 
 /* Full recompute: "uniform" keeps the input of every chunk of n layers, "block" recomputes the first n layers
- * one by one. Generation keeps nothing, so it runs every layer as a block. */
-static Tensor *decoder_forward(Tape *t, const Gpt *m, const ModelInput *input, Tensor *x_sbh) {
+ * of each stage one by one. Generation keeps nothing, so it runs every layer as a block. */
+static Tensor *layers_of_stage(Tape *t, const Gpt *m, const GptStage *stage, const ModelInput *input,
+                               Tensor *x_sbh) {
     const Config *c = m->config;
     bool full = c->recompute_granularity == RECOMPUTE_FULL;
-    int64_t n = c->recompute_num_layers, layers = c->num_layers,
+    int64_t n = c->recompute_num_layers, layers = stage->layers,
             chunk = full && c->recompute_method == RECOMPUTE_UNIFORM ? n : 1;
     for (int64_t i = 0; i < layers; i += chunk) {
         LayerRun *run = tape_alloc(t, sizeof *run);
-        *run = (LayerRun){m, input, i, chunk < layers - i ? chunk : layers - i};
+        *run = (LayerRun){m, input, stage->first_layer + i, chunk < layers - i ? chunk : layers - i};
         bool block = input->cache || (full && (c->recompute_method == RECOMPUTE_UNIFORM || i < n));
         x_sbh = block ? tape_block(t, layers_forward, run, x_sbh) : layers_forward(t, run, x_sbh);
     }
     return x_sbh;
 }
 
+/* The word table is cut by rows over the tensor-parallel ranks, so that looking up gives partial sums. */
+static Tensor *embed(Tape *t, const Gpt *m, const ModelInput *input) {
+    const Spmd stream = m->registry->layout.sequence_parallel ? SPMD_V : SPMD_I;
+    Tensor *x =
+        op_redistribute(t, op_embedding(t, input->tokens, &m->word_embeddings->value), AXIS_TP, stream, 0);
+    if (m->position_embeddings) {
+        Tensor *p = op_embedding(t, input->position, &m->position_embeddings->value);
+        x = op_add(t, x, stream == SPMD_V ? op_redistribute(t, p, AXIS_TP, SPMD_V, 0) : p);
+    }
+    return op_dropout(t, x, m->config->hidden_dropout, hash_name("embedding.dropout"));
+}
+
+static Tensor *hidden(Tape *t, const Gpt *m, const GptStage *stage, const ModelInput *input, Tensor *x_sbh) {
+    if (stage->embedding) x_sbh = embed(t, m, input);
+    return layers_of_stage(t, m, stage, input, x_sbh);
+}
+
+/* -> logits [s, b, v], over tensor-parallel ranks cut by vocabulary */
+static Tensor *head(Tape *t, const Gpt *m, Tensor *x_sbh) {
+    const unsigned sequence = m->registry->layout.sequence_parallel ? LINEAR_SEQUENCE : 0;
+    return op_linear(t, norm_forward(t, &m->final_norm, x_sbh), &m->output->value, NULL,
+                     LINEAR_GATHER_IN | sequence);
+}
+
+Tensor *gpt_stage(Tape *t, const Gpt *m, int stage, const ModelInput *input, Tensor *x_sbh,
+                  Tensor *labels_bs) {
+    x_sbh = hidden(t, m, &m->stages[stage], input, x_sbh);
+    return m->stages[stage].head ? op_cross_entropy(t, head(t, m, x_sbh), labels_bs, m->derived->vocab_size)
+                                 : x_sbh;
+}
+
+SpmdType gpt_boundary(const Gpt *m, int64_t b, int64_t dim[3]) {
+    const Layout *l = &m->registry->layout;
+    const int *size = l->mesh.size;
+    const bool cut = l->sequence_parallel && size[AXIS_TP] > 1;
+    SpmdType type = 0;
+    dim[0] = m->config->seq_length / size[AXIS_CP] / (cut ? size[AXIS_TP] : 1);
+    dim[1] = b;
+    dim[2] = m->config->hidden_size;
+    if (cut) type = spmd_with(type, AXIS_TP, SPMD_V);
+    if (size[AXIS_CP] > 1) type = spmd_with(type, AXIS_CP, SPMD_V);
+    return size[AXIS_DP] > 1 ? spmd_with(type, AXIS_DP, SPMD_V) : type;
+}
+
 Tensor *gpt_forward(Tape *t, const Gpt *m, const ModelInput *input) {
-    const Config *c = m->config;
-    Tensor *x = op_embedding(t, input->tokens, &m->word_embeddings->value);
-    if (m->position_embeddings)
-        x = op_add(t, x, op_embedding(t, input->position, &m->position_embeddings->value));
-    x = op_dropout(t, x, c->hidden_dropout, hash_name("embedding.dropout"));
-    x = decoder_forward(t, m, input, x);
-    x = norm_forward(t, &m->final_norm, x);
-    return op_linear(t, x, &m->output->value, NULL);
+    return head(t, m, hidden(t, m, &m->stages[0], input, NULL));
 }
 
 Tensor *gpt_loss(Tape *t, const Gpt *m, const ModelInput *input, Tensor *labels_bs) {
-    return op_cross_entropy(t, gpt_forward(t, m, input), labels_bs, m->derived->vocab_size);
+    return gpt_stage(t, m, 0, input, NULL, labels_bs);
 }
 
 /* ---- construction ---- */
@@ -78,6 +117,8 @@ static const Activation ACTIVATION[] = {
     [MLP_GELU_TANH] = ACT_GELU_TANH,       [MLP_GELU_ERF] = ACT_GELU_ERF, [MLP_QUICK_GELU] = ACT_QUICK_GELU,
     [MLP_SQUARED_RELU] = ACT_SQUARED_RELU, [MLP_SWIGLU] = ACT_SWIGLU,
 };
+
+static const char WORD_EMBEDDINGS[] = "embedding.word_embeddings.weight";
 
 static Param *embedding_new(const Gpt *m, const char *name, int64_t rows, int64_t padded, int tp_split,
                             unsigned flags) {
@@ -136,27 +177,54 @@ static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
     return l;
 }
 
-Gpt *gpt_new(const Config *c, const Derived *d, const Layout *layout) {
-    Registry *r = registry_new(layout);
+static Param *word_table(const Gpt *m, const char *name, double init_std) {
+    Param *p =
+        embedding_new(m, name, m->derived->vocab_size, m->derived->padded_vocab_size, 0, PARAM_EMBEDDING);
+    p->spec.init.value = init_std;
+    return p;
+}
+
+static void stage_new(Gpt *m, const GptStage *stage, NormAttr norm) {
+    const Config *c = m->config;
+    const Derived *d = m->derived;
+    if (stage->embedding) {
+        m->word_embeddings = word_table(m, WORD_EMBEDDINGS, d->embedding_init_std);
+        if (c->position_embedding_type == POSITION_LEARNED) {
+            m->position_embeddings =
+                embedding_new(m, "embedding.position_embeddings.weight", d->max_position_embeddings,
+                              d->max_position_embeddings, SPLIT_NONE, 0); /* Megatron-LM: not decoupled */
+            m->position_embeddings->spec.invariant = true;
+        }
+    }
+    for (int64_t i = stage->first_layer; i < stage->first_layer + stage->layers; i++)
+        m->layers[i] = layer_new(m, i, norm);
+    if (!stage->head) return;
+    m->final_norm = norm_new(m->registry, "decoder.final_layernorm", c->hidden_size, norm);
+    if (c->untie_embeddings_and_output_weights)
+        m->output = word_table(m, "output_layer.weight", d->init_std); /* a linear layer's, whatever
+                                                                           --embedding-init-method-std says */
+    else if (m->word_embeddings)
+        m->output = m->word_embeddings;
+    else {
+        m->output = word_table(m, WORD_EMBEDDINGS, d->embedding_init_std);
+        m->output->spec.flags |= PARAM_TIED_COPY;
+    }
+}
+
+Gpt *gpt_new(const Config *c, const Derived *d, const GptPlace *place) {
+    const GptStage everything = {.layers = c->num_layers, .embedding = true, .head = true};
+    const GptPlace whole = {layout_single(), &everything, 1};
+    if (!place) place = &whole;
+    Registry *r = registry_new(&place->layout);
     Gpt *m = arena_alloc(r->arena, sizeof *m);
-    *m = (Gpt){.config = c, .derived = d, .registry = r};
+    *m = (Gpt){.config = c, .derived = d, .registry = r, .n_stages = place->n_stages};
     NormAttr norm = {
         .rms = c->normalization == NORM_RMS, .one_plus = c->apply_layernorm_1p, .eps = c->norm_epsilon};
-    m->word_embeddings = embedding_new(m, "embedding.word_embeddings.weight", d->vocab_size,
-                                       d->padded_vocab_size, 0, PARAM_EMBEDDING);
-    if (c->position_embedding_type == POSITION_LEARNED)
-        m->position_embeddings =
-            embedding_new(m, "embedding.position_embeddings.weight", d->max_position_embeddings,
-                          d->max_position_embeddings, SPLIT_NONE, 0); /* Megatron-LM: not decoupled */
+    m->stages = arena_alloc(r->arena, (size_t)place->n_stages * sizeof *m->stages);
     m->layers = arena_alloc(r->arena, (size_t)c->num_layers * sizeof *m->layers);
-    for (int64_t i = 0; i < c->num_layers; i++) m->layers[i] = layer_new(m, i, norm);
-    m->final_norm = norm_new(r, "decoder.final_layernorm", c->hidden_size, norm);
-    m->output = m->word_embeddings;
-    if (c->untie_embeddings_and_output_weights) {
-        m->output =
-            embedding_new(m, "output_layer.weight", d->vocab_size, d->padded_vocab_size, 0, PARAM_EMBEDDING);
-        m->output->spec.init.value =
-            d->init_std; /* a linear layer's, whatever --embedding-init-method-std says */
+    for (int i = 0; i < place->n_stages; i++) {
+        m->stages[i] = place->stages[i];
+        stage_new(m, &m->stages[i], norm);
     }
     return m;
 }

@@ -18,26 +18,48 @@ typedef struct GptLayer {
     uint64_t attention_dropout_site, mlp_dropout_site;
 } GptLayer;
 
+/* A run of layers that are computed together, with the embedding before or the head behind them. */
+typedef struct GptStage {
+    int64_t first_layer, layers;
+    bool embedding, head; /* head: final norm, output layer and loss */
+} GptStage;
+
+/* Which part of the model this rank holds. */
+typedef struct GptPlace {
+    Layout layout;
+    const GptStage *stages; /* [n_stages], in the order of the layers; copied */
+    int n_stages;
+} GptPlace;
+
 typedef struct Gpt {
     const Config *config; /* the caller's, both; they outlive the model */
     const Derived *derived;
     Registry *registry;                           /* owned */
     Device *device;                               /* NULL until gpt_allocate */
     Param *word_embeddings, *position_embeddings; /* the latter NULL unless learned_absolute */
-    GptLayer *layers;                             /* [num_layers] */
+    GptStage *stages;                             /* [n_stages] */
+    int n_stages;
+    GptLayer *layers; /* [num_layers], those of the stages are set */
     Norm final_norm;
-    Param *output; /* word_embeddings when tied */
+    Param *output; /* word_embeddings when tied; on a pipeline's last rank a copy of it, of the same name */
     RopeTable rope;
 } Gpt;
 
-/* Registers this rank's parameters (layout NULL: one rank has them all); takes no device memory. The options
+/* Registers this rank's parameters (place NULL: one rank has them all); takes no device memory. The options
  * kept their rules, `derived` is config_finish's. */
-Gpt *gpt_new(const Config *, const Derived *, const Layout *);
+Gpt *gpt_new(const Config *, const Derived *, const GptPlace *);
 /* Takes the parameter buffers and tables; `positions` rows of RoPE table. Values are zero until registry_init
  * or a load. */
 void gpt_allocate(Gpt *, Device *, DType storage, int64_t positions);
 void gpt_free(Gpt *);
 
+/* One stage: x_sbh is what the stage before gave (ignored at the embedding) -> [s, b, h], or at the head the
+ * loss of each token [b, s] in nats; labels I64 [b, s]. The input must live until the tape ends. */
+Tensor *gpt_stage(Tape *, const Gpt *, int stage, const ModelInput *, Tensor *x_sbh, Tensor *labels_bs);
+/* What goes from stage to stage for a microbatch of b samples: shape [s, b, h] on this rank, and type. */
+SpmdType gpt_boundary(const Gpt *, int64_t b, int64_t dim[3]);
+
+/* The whole model, for a Gpt of one stage. */
 /* -> logits [s, b, padded vocabulary]. The input must live until the tape ends. */
 Tensor *gpt_forward(Tape *, const Gpt *, const ModelInput *);
 /* -> loss of each token [b, s] in nats; labels I64 [b, s]. */

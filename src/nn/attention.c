@@ -7,10 +7,13 @@
 #include "base/hash.h"
 #include "kernels/ops.h"
 #include "ops/attention.h"
+#include "ops/redistribute.h"
 #include "ops/rope.h"
 
 static Norm head_norm(Registry *r, const AttentionSpec *s, const char *which) {
     Norm n = norm_new(r, arena_printf(r->arena, "%s.%s_layernorm", s->name, which), s->head_dim, s->norm);
+    n.gain->spec.invariant = false; /* each tensor-parallel rank norms its own heads */
+    if (n.bias) n.bias->spec.invariant = false;
     if (!s->qk_norm_decays) return n;
     n.gain->spec.flags &= ~(unsigned)PARAM_NO_DECAY;
     if (n.bias) n.bias->spec.flags &= ~(unsigned)PARAM_NO_DECAY;
@@ -67,15 +70,39 @@ typedef struct Core {
     const RopeTable *rope;
 } Core;
 
-/* qkv [s, b, g*(r+2)*d] -> context [s, b, g*r*d] */
+typedef struct Qkv {
+    Tensor *q, *k, *v;
+} Qkv;
+
+/* qkv [s, b, g*(r+2)*d] of the groups that this rank holds. With more tensor-parallel ranks than groups each
+ * holds a piece of a group's rows: the rows of all are gathered, and a rank takes its queries and their
+ * group's key and value (Megatron-LM core/transformer/attention.py, num_query_groups < world_size). */
+static Qkv split(Tape *t, const AttentionSpec *p, Tensor *qkv) {
+    const int ranks = tape_axis(t, AXIS_TP);
+    const int64_t s = qkv->dim[0], b = qkv->dim[1], d = p->head_dim, per_group = p->heads / p->groups;
+    int64_t g = p->groups / ranks, r = per_group, at_q = 0, at_k = r * d;
+    if (g == 0) {
+        const int rank = tape_group(t, 1 << AXIS_TP).rank;
+        qkv = op_redistribute(t, qkv, AXIS_TP, SPMD_R, 2);
+        g = 1, r = p->heads / ranks;
+        const int64_t group = rank * r / per_group * (per_group + 2) * d;
+        at_q = group + rank * r % per_group * d, at_k = group + per_group * d;
+        return (Qkv){op_take_heads(t, qkv, AXIS_TP, at_q, r, d), op_take_heads(t, qkv, AXIS_TP, at_k, 1, d),
+                     op_take_heads(t, qkv, AXIS_TP, at_k + d, 1, d)};
+    }
+    const int64_t stride[5] = {qkv->stride[0], qkv->stride[1], (r + 2) * d, d, 1};
+    return (Qkv){tape_view(t, qkv, at_q, 5, (int64_t[]){s, b, g, r, d}, stride),
+                 tape_view(t, qkv, at_k, 5, (int64_t[]){s, b, g, 1, d}, stride),
+                 tape_view(t, qkv, at_k + d, 5, (int64_t[]){s, b, g, 1, d}, stride)};
+}
+
+/* qkv -> context [s, b, g*r*d] of this rank's heads */
 static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const Core *c = self;
     const AttentionSpec *p = &c->attention->spec;
-    const int64_t s = qkv->dim[0], b = qkv->dim[1], g = p->groups, r = p->heads / g, d = p->head_dim;
-    const int64_t stride[5] = {qkv->stride[0], qkv->stride[1], (r + 2) * d, d, 1};
-    Tensor *q = tape_view(t, qkv, 0, 5, (int64_t[]){s, b, g, r, d}, stride);
-    Tensor *k = tape_view(t, qkv, r * d, 5, (int64_t[]){s, b, g, 1, d}, stride);
-    Tensor *v = tape_view(t, qkv, (r + 1) * d, 5, (int64_t[]){s, b, g, 1, d}, stride);
+    const Qkv parts = split(t, p, qkv);
+    Tensor *q = parts.q, *k = parts.k, *v = parts.v;
+    const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3], d = p->head_dim;
     if (p->qk_norm) {
         q = norm_forward(t, &c->attention->q_norm, q);
         k = norm_forward(t, &c->attention->k_norm, k);

@@ -10,17 +10,21 @@ Linear linear_new(Registry *r, LinearSpec s) {
         .ndim = 2,
         .dim = {s.out, s.in},
         .tp_split = s.tp_split,
+        .split_parts = s.split_parts,
         .init = {INIT_NORMAL, s.init_std},
         .groups = s.groups,
         .n_parts = s.n_parts,
     };
     memcpy(weight.parts, s.parts, sizeof s.parts);
-    Linear l = {.weight = param_add(r, weight)};
+    Linear l = {.weight = param_add(r, weight),
+                .flags = s.tp_split == 0 ? LINEAR_GATHER_IN : LINEAR_REDUCE_OUT};
+    if (r->layout.sequence_parallel) l.flags |= LINEAR_SEQUENCE;
     if (s.bias) {
         ParamSpec bias = weight;
         bias.name = arena_printf(r->arena, "%s.bias", s.name);
         bias.ndim = 1;
         bias.tp_split = s.tp_split == 0 ? 0 : SPLIT_NONE;
+        bias.invariant = !r->layout.sequence_parallel;
         bias.init = (Init){INIT_CONSTANT, 0};
         bias.flags = PARAM_NO_DECAY;
         l.bias = param_add(r, bias);
@@ -29,5 +33,5 @@ Linear linear_new(Registry *r, LinearSpec s) {
 }
 
 Tensor *linear_forward(Tape *t, const Linear *l, Tensor *x_sbi) {
-    return op_linear(t, x_sbi, &l->weight->value, l->bias ? &l->bias->value : NULL);
+    return op_linear(t, x_sbi, &l->weight->value, l->bias ? &l->bias->value : NULL, l->flags);
 }

@@ -7,8 +7,10 @@
 #include "tape/tape.h"
 
 typedef struct Linear {
-    Param *weight; /* [out, in] */
-    Param *bias;   /* [out], NULL: none */
+    Param *weight;  /* [out, in] */
+    Param *bias;    /* [out], NULL: none */
+    unsigned flags; /* of op_linear: a column-parallel layer gathers its input, a row-parallel one reduces its
+                       output */
 } Linear;
 
 typedef struct LinearSpec {
@@ -17,7 +19,8 @@ typedef struct LinearSpec {
     bool bias;
     int tp_split; /* 0: column-parallel, 1: row-parallel */
     double init_std;
-    int64_t groups; /* parts of the output rows, see param.h */
+    bool split_parts; /* see param.h */
+    int64_t groups;   /* parts of the output rows, see param.h */
     int n_parts;
     ParamPart parts[PARAM_PARTS];
 } LinearSpec;

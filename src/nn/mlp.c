@@ -15,6 +15,7 @@ Mlp mlp_new(Registry *r, MlpSpec s) {
     if (gated) {
         fc1.groups = 1;
         fc1.n_parts = 2;
+        fc1.split_parts = true;
         fc1.parts[0] = (ParamPart){"gate", s.ffn};
         fc1.parts[1] = (ParamPart){"up", s.ffn};
     }

@@ -10,6 +10,7 @@ Norm norm_new(Registry *r, const char *name, int64_t width, NormAttr attr) {
         .tp_split = SPLIT_NONE,
         .init = {INIT_CONSTANT, attr.one_plus ? 0 : 1},
         .flags = PARAM_NO_DECAY,
+        .invariant = !r->layout.sequence_parallel,
     };
     Norm n = {.gain = param_add(r, gain), .attr = attr};
     if (!attr.rms) {

@@ -1,5 +1,5 @@
-/* y = x * mask / (1 - rate). The mask is never stored: the backward draws it again. dx is written or added
- * to. */
+/* y = x * factors (kernels/cpu/dropout.c), which are never stored: the backward draws them again. dx is
+ * written or added to. */
 #include "ops/dropout.h"
 
 #include "kernels/attr.h"
@@ -8,19 +8,23 @@
 static void backward(Tape *t, const Node *n, Need need) {
     Tensor *dx = tape_grad_out(t, n->call.in[0], need);
     if (dx)
-        tape_call(t, &OPS[OP_dropout],
-                  (Call){.in = {tape_grad(t, n->call.out[0])}, .out = {dx}, .attr = n->call.attr});
+        tape_call(t, n->op, (Call){.in = {tape_grad(t, n->call.out[0])}, .out = {dx}, .attr = n->call.attr});
+}
+
+static Tensor *multiply(Tape *t, OpNumber op, Tensor *x, double rate, uint64_t site) {
+    const RunContext *run = tape_context(t);
+    if (rate == 0 || !run->training) return x;
+    DropoutAttr attr = {.rate = rate, .seed = run->seed, .site = site, .first_sample = run->first_sample};
+    attr.slice = tape_slice(t, x, &attr.seq_total);
+    Tensor *y = tape_tensor(t, (DType)x->dtype, x->ndim, x->dim);
+    tape_run(t, &OPS[op], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, backward);
+    return y;
 }
 
 Tensor *op_dropout(Tape *t, Tensor *x, double rate, uint64_t site) {
-    const RunContext *run = tape_context(t);
-    if (rate == 0 || !run->training) return x;
-    DropoutAttr attr = {.rate = rate,
-                        .seed = run->seed,
-                        .site = site,
-                        .first_sample = run->first_sample,
-                        .seq_total = x->dim[0]};
-    Tensor *y = tape_tensor(t, (DType)x->dtype, x->ndim, x->dim);
-    tape_run(t, &OPS[OP_dropout], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, backward);
-    return y;
+    return multiply(t, OP_dropout, x, rate, site);
+}
+
+Tensor *op_jitter(Tape *t, Tensor *x, double rate, uint64_t site) {
+    return multiply(t, OP_jitter, x, rate, site);
 }

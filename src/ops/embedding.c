@@ -2,17 +2,24 @@
  * order of kernels/ops.def; it is added to the main gradient. */
 #include "ops/embedding.h"
 
+#include "kernels/attr.h"
 #include "kernels/ops.h"
 
 static void backward(Tape *t, const Node *n, Need need) {
     Tensor *dw = tape_grad_out(t, n->call.in[1], need);
     if (dw)
-        tape_call(t, &OPS[OP_embedding_grad],
-                  (Call){.in = {tape_grad(t, n->call.out[0]), n->call.in[0]}, .out = {dw}});
+        tape_call(
+            t, &OPS[OP_embedding_grad],
+            (Call){.in = {tape_grad(t, n->call.out[0]), n->call.in[0]}, .out = {dw}, .attr = n->call.attr});
 }
 
 Tensor *op_embedding(Tape *t, Tensor *id, Tensor *w) {
     Tensor *y = tape_tensor(t, (DType)w->dtype, 3, (int64_t[]){id->dim[1], id->dim[0], w->dim[1]});
-    tape_run(t, &OPS[OP_embedding], (Call){.in = {id, w}, .out = {y}}, 0, backward);
+    EmbeddingAttr attr = {.total = w->dim[0]};
+    if (w->cut == 1 && tape_axis(t, AXIS_TP) > 1) {
+        Group tp = tape_group(t, 1 << AXIS_TP);
+        attr = (EmbeddingAttr){.first = tp.rank * w->dim[0], .total = tp.size * w->dim[0]};
+    }
+    tape_run(t, &OPS[OP_embedding], (Call){.in = {id, w}, .out = {y}, .attr = &attr}, sizeof attr, backward);
     return y;
 }

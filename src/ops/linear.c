@@ -5,6 +5,7 @@
 #include "base/fault.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
+#include "ops/redistribute.h"
 
 static void backward(Tape *t, const Node *n, Need need) {
     Tensor *x = n->call.in[0], *w = n->call.in[1], *bias = n->call.in[2], *dy = tape_grad(t, n->call.out[0]);
@@ -15,13 +16,142 @@ static void backward(Tape *t, const Node *n, Need need) {
         tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy, x}, .out = {dw, dbias}, .attr = n->call.attr});
 }
 
-Tensor *op_linear(Tape *t, Tensor *x, Tensor *w, Tensor *bias) {
+/* ---- over tensor-parallel ranks ---- */
+
+typedef struct ParallelAttr {
+    LinearAttr linear; /* first: the kernels read it */
+    bool gathers, reduces, sequence;
+} ParallelAttr;
+
+static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Spmd tp) {
+    Tensor *x = tape_scratch(t, (DType)like->dtype, 3, (int64_t[]){s, like->dim[1], width});
+    x->spmd = spmd_with(like->spmd, AXIS_TP, tp);
+    return x;
+}
+
+static void drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
+    if (x != kept) tape_drop(t, x);
+}
+
+/* x or dy as the products need it: all of the sequence, R. The tensor itself if it is that already. */
+static Tensor *whole_start(Tape *t, Tensor *x, bool is_cut, Moving *moving) {
+    if (!is_cut) return x;
+    Tensor *whole = scratch(t, x, x->dim[0] * tape_axis(t, AXIS_TP), x->dim[2], SPMD_R);
+    *moving = redistribute_start(t, x, whole, AXIS_TP, MOVE_GATHER, 0);
+    return whole;
+}
+
+static Tensor *whole(Tape *t, Tensor *x, bool is_cut) {
+    Moving m = {0};
+    Tensor *y = whole_start(t, x, is_cut, &m);
+    if (is_cut) redistribute_finish(t, m);
+    return y;
+}
+
+/* The gradient of x from a partial sum of it. */
+typedef struct InputGradient {
+    Tensor *dx, *partial, *sum;
+    Moving moving;
+} InputGradient;
+
+static InputGradient input_gradient_start(Tape *t, const Node *n, Tensor *dy, Need need) {
+    const ParallelAttr *a = n->call.attr;
+    Tensor *x = n->call.in[0], *w = n->call.in[1];
+    InputGradient g = {.dx = tape_grad_out(t, x, need)};
+    if (!g.dx) return g;
+    g.partial = a->gathers ? scratch(t, x, dy->dim[0], x->dim[2], SPMD_P) : g.dx;
+    tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dy, w}, .out = {g.partial}, .attr = a});
+    if (!a->gathers) return g;
+    g.sum =
+        g.dx->flags & TENSOR_ACCUM ? scratch(t, x, x->dim[0], x->dim[2], spmd_on(g.dx->spmd, AXIS_TP)) : g.dx;
+    g.moving =
+        redistribute_start(t, g.partial, g.sum, AXIS_TP, a->sequence ? MOVE_REDUCE_SCATTER : MOVE_REDUCE, 0);
+    return g;
+}
+
+static void input_gradient_finish(Tape *t, InputGradient g) {
+    if (!g.sum) return;
+    redistribute_finish(t, g.moving);
+    if (g.sum != g.dx) tape_call(t, &OPS[OP_copy], (Call){.in = {g.sum}, .out = {g.dx}});
+    drop_unless(t, g.sum, g.dx);
+    tape_drop(t, g.partial);
+}
+
+/* x is gathered while dx is computed, dx is reduced while dw is computed. */
+static void parallel_backward(Tape *t, const Node *n, Need need) {
+    const ParallelAttr *a = n->call.attr;
+    Tensor *x = n->call.in[0], *w = n->call.in[1], *bias = n->call.in[2], *dy = tape_grad(t, n->call.out[0]);
+    Tensor *dw = tape_grad_out(t, w, need), *dbias = bias ? tape_grad_out(t, bias, need) : NULL;
+    Moving gather = {0};
+    Tensor *all_dy = whole(t, dy, a->reduces && a->sequence);
+    Tensor *all_x = whole_start(t, x, dw && a->gathers && a->sequence, &gather);
+    InputGradient dx = input_gradient_start(t, n, all_dy, need);
+    if (all_x != x) redistribute_finish(t, gather);
+    if (dw || dbias)
+        tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {all_dy, all_x}, .out = {dw, dbias}, .attr = a});
+    input_gradient_finish(t, dx);
+    drop_unless(t, all_x, x);
+    drop_unless(t, all_dy, dy);
+}
+
+static Tensor *parallel(Tape *t, Tensor *x, Tensor *w, Tensor *bias, const ParallelAttr *a) {
+    Tensor *all_x = whole(t, x, a->gathers && a->sequence);
+    Tensor as_r = *all_x; /* I becomes R: nothing moves, and the backward reduces */
+    if (a->gathers) as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
+    const int64_t s = all_x->dim[0] / (a->reduces && a->sequence ? tape_axis(t, AXIS_TP) : 1);
+    Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){s, x->dim[1], w->dim[0]});
+    Tensor *out = a->reduces ? scratch(t, x, all_x->dim[0], w->dim[0], SPMD_P) : y;
+    Call call = {.in = {&as_r, w, bias}, .out = {out}, .attr = a};
+    tape_check(t, &OPS[OP_linear], &call);
+    tape_call(t, &OPS[OP_linear], call);
+    if (a->reduces) {
+        y->spmd = spmd_with(out->spmd, AXIS_TP, a->sequence ? SPMD_V : SPMD_I);
+        redistribute_run(t, out, y, AXIS_TP, a->sequence ? MOVE_REDUCE_SCATTER : MOVE_REDUCE, 0);
+        tape_drop(t, out);
+    }
+    drop_unless(t, all_x, x);
+    call.in[0] = x, call.out[0] = y;
+    tape_record(t, &OPS[OP_linear], call, sizeof *a, parallel_backward);
+    return y;
+}
+
+/* ---- the op ---- */
+
+static void bias_backward(Tape *t, const Node *n, Need need) {
+    Tensor *x = n->call.in[0], *bias = n->call.in[1], *dy = tape_grad(t, n->call.out[0]);
+    const LinearAttr attr = {0};
+    Tensor *dbias = tape_grad_out(t, bias, need);
+    if (dbias)
+        tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy, x}, .out = {NULL, dbias}, .attr = &attr});
+    tape_grad_share(t, x, dy, need);
+}
+
+static Tensor *add_bias(Tape *t, Tensor *x, Tensor *bias) {
+    Tensor *y = tape_tensor(t, (DType)x->dtype, 3, x->dim);
+    tape_run(t, &OPS[OP_bias], (Call){.in = {x, bias}, .out = {y}}, 0, bias_backward);
+    return y;
+}
+
+Tensor *op_linear(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags) {
     CHECK(x->ndim == 3 && w->ndim == 2 && x->dim[2] == w->dim[1],
           "linear: x is %lld wide, the weight takes %lld", (long long)tensor_width(x),
           (long long)tensor_width(w));
     CHECK(!bias || bias->dim[0] == w->dim[0], "linear: the bias has %lld elements, the output %lld",
           (long long)bias->dim[0], (long long)w->dim[0]);
-    LinearAttr attr = {.fixed_order = tape_context(t)->batch_invariant};
+    const bool fixed_order = tape_context(t)->batch_invariant;
+    const bool is_cut = spmd_on(w->spmd, AXIS_TP) == SPMD_V;
+    const ParallelAttr parallel_attr = {
+        .linear.fixed_order = fixed_order,
+        .gathers = is_cut && flags & LINEAR_GATHER_IN,
+        .reduces = is_cut && flags & LINEAR_REDUCE_OUT,
+        .sequence = flags & LINEAR_SEQUENCE,
+    };
+    if (parallel_attr.reduces) {
+        Tensor *y = parallel(t, x, w, NULL, &parallel_attr);
+        return bias ? add_bias(t, y, bias) : y;
+    }
+    if (parallel_attr.gathers) return parallel(t, x, w, bias, &parallel_attr);
+    LinearAttr attr = {.fixed_order = fixed_order};
     Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){x->dim[0], x->dim[1], w->dim[0]});
     tape_run(t, &OPS[OP_linear], (Call){.in = {x, w, bias}, .out = {y}, .attr = &attr}, sizeof attr,
              backward);

@@ -1,5 +1,6 @@
-/* Cross-entropy per token; formulas in kernels/cpu/loss.c. dlogits is written over the logits, the largest
- * tensor of a step. */
+/* Cross-entropy per token; formulas in kernels/cpu/loss.c. Over tensor-parallel ranks the logits are cut by
+ * vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py) and the loss is invariant. dlogits is
+ * written over the logits, the largest tensor of a step. */
 #include "ops/loss.h"
 
 #include "base/fault.h"
@@ -15,16 +16,44 @@ static void backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
+static const OpDef GATHER = {.name = "cross_entropy_gather"};
+
+/* Each rank has some columns: their log-sums and labels' logits are gathered and joined in the same order
+ * everywhere. */
+static void forward_shards(Tape *t, Call call, Group tp) {
+    Tensor *logits = call.in[0], *loss = call.out[0], *lse = call.out[1];
+    const int64_t b = loss->dim[0], s = loss->dim[1];
+    Tensor *all = tape_scratch(t, (DType)loss->dtype, 4, (int64_t[]){tp.size, 2, b, s});
+    Tensor *own = tape_scratch(t, (DType)loss->dtype, 3, (int64_t[]){2, b, s});
+    CHECK(spmd_on(logits->spmd, AXIS_TP) == SPMD_V,
+          "cross_entropy, axis tp: the logits must be V, cut by vocabulary");
+    loss->spmd = lse->spmd = all->spmd = own->spmd = spmd_with(logits->spmd, AXIS_TP, SPMD_I);
+    tape_call(t, &OPS[OP_cross_entropy_shard],
+              (Call){.in = {logits, call.in[1]}, .out = {own}, .attr = call.attr});
+    tape_comm(t, &GATHER, (CommCall){.kind = COMM_ALL_GATHER, .group = tp}, own, all);
+    tape_call(t, &OPS[OP_cross_entropy_join], (Call){.in = {all}, .out = {loss, lse}});
+    tape_drop(t, own);
+    tape_drop(t, all);
+}
+
 Tensor *op_cross_entropy(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
-    CHECK(logits->ndim == 3 && vocab >= 1 && vocab <= logits->dim[2], "cross_entropy: %lld of %lld columns",
-          (long long)vocab, (long long)logits->dim[2]);
+    const int ranks = tape_axis(t, AXIS_TP);
+    CHECK(logits->ndim == 3 && vocab >= 1 && vocab <= logits->dim[2] * ranks,
+          "cross_entropy: %lld of %lld columns", (long long)vocab, (long long)logits->dim[2] * ranks);
     CHECK(label->dim[0] == logits->dim[1] && label->dim[1] == logits->dim[0],
           "cross_entropy: logits of %lld positions of %lld samples", (long long)logits->dim[0],
           (long long)logits->dim[1]);
     const DType precise = logits->dtype == F64 ? F64 : F32;
-    const LossAttr attr = {.vocab = vocab};
+    LossAttr attr = {.vocab = vocab};
     Tensor *loss = tape_tensor(t, precise, 2, label->dim), *lse = tape_tensor(t, precise, 2, label->dim);
-    tape_run(t, &OPS[OP_cross_entropy], (Call){.in = {logits, label}, .out = {loss, lse}, .attr = &attr},
-             sizeof attr, backward);
+    const Call call = {.in = {logits, label}, .out = {loss, lse}, .attr = &attr};
+    if (ranks > 1) {
+        Group tp = tape_group(t, 1 << AXIS_TP);
+        attr.first = tp.rank * logits->dim[2];
+        forward_shards(t, call, tp);
+        tape_record(t, &OPS[OP_cross_entropy], call, sizeof attr, backward);
+    } else {
+        tape_run(t, &OPS[OP_cross_entropy], call, sizeof attr, backward);
+    }
     return loss;
 }

@@ -168,6 +168,7 @@ unsigned param_sum_axes(const Param *p) { return spmd_axes(p->value.spmd, SPMD_R
 bool param_is_owned(const Registry *r, const Param *p) {
     const Mesh *m = &r->layout.mesh;
     const unsigned view = p->spec.expert ? MASK_EXPERT : MASK_DENSE;
+    if (p->spec.flags & PARAM_TIED_COPY) return false;
     for (int a = 0; a < AXES; a++)
         if (view & 1u << a && a != AXIS_PP && spmd_on(p->value.spmd, a) != SPMD_V && m->coordinate[a])
             return false;

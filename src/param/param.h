@@ -20,6 +20,8 @@ typedef enum ParamFlags {
         1, /* no weight decay: biases and 1-D parameters (Megatron get_standard_config_overrides) */
     PARAM_EMBEDDING = 2, /* word embedding or output layer: takes --decoupled-lr (Megatron-LM's
  is_embedding_or_output_parameter) */
+    PARAM_TIED_COPY = 4, /* the last pipeline stage's copy of the word embeddings: the gradients of both are
+ summed, the first stage's speaks for both in norms and checkpoints */
 } ParamFlags;
 
 /* A logical block of rows inside a fused parameter: split, resharded and exported on its own. With `groups`

@@ -5,6 +5,7 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "tape/types.h"
 
 typedef struct TensorList {
     Tensor **items;
@@ -111,9 +112,31 @@ Tensor *tape_view(Tape *t, Tensor *base, int64_t offset, int ndim, const int64_t
     memcpy(v.stride, stride, (size_t)ndim * sizeof *stride);
     v.flags = base->flags & TENSOR_NEEDS_GRAD;
     v.base = base;
+    v.spmd = base->spmd;
     if (t->recording)
         base->refs++; /* of a tensor that is no gradient: views whose gradient is still to come */
     return header(t, v);
+}
+
+Tensor *tape_input(Tape *t, DType dtype, int ndim, const int64_t *dim, SpmdType type) {
+    Tensor *x = take(t, t->slot, dtype, ndim, dim);
+    x->flags = TENSOR_NEEDS_GRAD;
+    x->spmd = type;
+    return x;
+}
+
+Tensor *tape_scratch(Tape *t, DType dtype, int ndim, const int64_t *dim) {
+    return take(t, t->transient, dtype, ndim, dim);
+}
+
+void tape_drop(Tape *t, Tensor *x) { give(t, x); }
+
+Tensor *tape_alias(Tape *t, const Tensor *x) {
+    Tensor *y = header(t, *x);
+    y->flags &= TENSOR_NEEDS_GRAD;
+    y->grad = y->base = NULL;
+    y->refs = 0;
+    return y;
 }
 
 /* ---- gradients ---- */
@@ -127,6 +150,7 @@ static void grad_release(Tape *t, Tensor *x) {
 static Tensor *grad_new(Tape *t, Tensor *x) {
     x->grad = take(t, t->transient, (DType)x->dtype, x->ndim, x->dim);
     x->grad->refs = 1;
+    x->grad->spmd = spmd_dual_type(x->spmd);
     return x->grad;
 }
 
@@ -144,6 +168,7 @@ static Tensor *view_grad(Tape *t, Tensor *x) {
         Tensor *g = header(t, *x);
         g->data = (char *)whole->data + ((char *)x->data - (char *)x->base->data);
         g->base = NULL;
+        g->spmd = whole->spmd;
         x->grad = g;
         x->base->refs--;
     }
@@ -187,19 +212,81 @@ Tensor *tape_grad_in_place(Tape *t, Tensor *x, Need need) {
     CHECK(!x->grad && !x->base, "only the sole gradient of a whole tensor can take the tensor's own memory");
     x->grad = header(t, tensor_make(x->data, (DType)x->dtype, x->ndim, x->dim));
     x->grad->refs = 1;
+    x->grad->spmd = spmd_dual_type(x->spmd);
     x->grad->flags = GRAD_BORROWED;
     return header(t, *x->grad);
 }
 
 /* ---- running and recording ---- */
 
+/* Partial sums stay as they are until they are summed, and so do main gradients, which sum over microbatches.
+ */
+static void to_grid(Tape *t, Tensor *y) {
+    if (!y || !dtype_is_float((DType)y->dtype) || y->flags & TENSOR_MAIN_GRAD || spmd_axes(y->spmd, SPMD_P))
+        return;
+    call_run(&OPS[OP_snap],
+             &(Call){.out = {y}, .attr = &(SnapAttr){EXACT_GRID_BITS}, .device = t->context->device});
+}
+
+/* After an op has run. */
+static void ran(Tape *t, const OpDef *op, const Call *call) {
+    for (int i = 0; t->context->exact && i < CALL_OUT; i++) to_grid(t, call->out[i]);
+    if (t->trace) t->trace(t->trace_arg, op, call);
+}
+
 void tape_call(Tape *t, const OpDef *op, Call call) {
     call.device = t->context->device;
     call_run(op, &call);
-    if (t->trace) t->trace(t->trace_arg, op, &call);
+    ran(t, op, &call);
 }
 
-static Node *record(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBackward *backward) {
+int tape_axis(const Tape *t, Axis axis) {
+    return t->context->layout ? t->context->layout->mesh.size[axis] : 1;
+}
+
+Group tape_group(const Tape *t, unsigned mask) { return mesh_group(&t->context->layout->mesh, mask); }
+
+SequenceSlice tape_slice(const Tape *t, const Tensor *x, int64_t *total) {
+    SequenceSlice s = {0};
+    *total = x->dim[0];
+    if (!t->context->layout) return s;
+    const Mesh *m = &t->context->layout->mesh;
+    if (spmd_on(x->spmd, AXIS_TP) == SPMD_V) {
+        s.first = m->coordinate[AXIS_TP] * x->dim[0];
+        *total *= m->size[AXIS_TP];
+    }
+    const int n = m->size[AXIS_CP], r = m->coordinate[AXIS_CP];
+    if (n > 1) {
+        s.chunk = *total / 2;
+        s.at[0] = r * s.chunk;
+        s.at[1] = (2 * n - 1 - r) * s.chunk;
+        *total *= n;
+    }
+    return s;
+}
+
+TapeComm tape_comm_start(Tape *t, const OpDef *op, CommCall call, Tensor *in, Tensor *out) {
+    TapeComm c = {op, in, out, NULL};
+    if (t->context->device->kind == DEVICE_NULL) return c;
+    call.in = in ? in->data : NULL;
+    call.out = out ? out->data : NULL;
+    call.dtype = (DType)(in ? in : out)->dtype;
+    call.site = op->name;
+    if (!call.n) call.n = tensor_count(call.kind == COMM_REDUCE_SCATTER || !in ? out : in);
+    c.work = comm_start(t->context->comm, &call);
+    return c;
+}
+
+void tape_comm_finish(Tape *t, TapeComm c) {
+    if (c.work) comm_wait(t->context->comm, c.work);
+    ran(t, c.op, &(Call){.in = {c.in}, .out = {c.out}, .device = t->context->device});
+}
+
+void tape_comm(Tape *t, const OpDef *op, CommCall call, Tensor *in, Tensor *out) {
+    tape_comm_finish(t, tape_comm_start(t, op, call, in, out));
+}
+
+static void append(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBackward *backward) {
     if (t->n_nodes == t->cap_nodes) {
         t->cap_nodes = t->cap_nodes ? 2 * t->cap_nodes : 256;
         t->nodes = mem_grow(t->nodes, t->cap_nodes, sizeof *t->nodes);
@@ -207,15 +294,24 @@ static Node *record(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeB
     Node *n = &t->nodes[t->n_nodes++];
     *n = (Node){.op = op, .call = call, .backward = backward};
     if (attr_size) n->call.attr = memcpy(arena_alloc(t->arena, attr_size), call.attr, attr_size);
-    return n;
+}
+
+void tape_record(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBackward *backward) {
+    bool needs_grad = false;
+    for (int i = 0; i < CALL_IN; i++) needs_grad |= call.in[i] && call.in[i]->flags & TENSOR_NEEDS_GRAD;
+    if (!needs_grad || !backward) return;
+    call.out[0]->flags |= TENSOR_NEEDS_GRAD;
+    if (t->recording) append(t, op, call, attr_size, backward);
+}
+
+void tape_check(Tape *t, const OpDef *op, const Call *call) {
+    if (t->context->layout) types_infer(op, call, t->context->layout);
 }
 
 void tape_run(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBackward *backward) {
-    bool needs_grad = false;
-    for (int i = 0; i < CALL_IN; i++) needs_grad |= call.in[i] && call.in[i]->flags & TENSOR_NEEDS_GRAD;
-    if (needs_grad && backward && call.out[0]) call.out[0]->flags |= TENSOR_NEEDS_GRAD;
+    tape_check(t, op, &call);
     tape_call(t, op, call);
-    if (t->recording && needs_grad && backward) record(t, op, call, attr_size, backward);
+    if (call.out[0]) tape_record(t, op, call, attr_size, backward);
 }
 
 /* ---- backward ---- */
@@ -276,9 +372,7 @@ static void block_backward(Tape *t, const Node *n, Need need) {
     if (!(need & NEED_DX)) return; /* a recomputed block does both halves in the DX sweep */
     const Block *b = n->call.attr;
     Tensor *x = n->call.in[0];
-    Tensor *inner = header(t, *x);
-    inner->grad = inner->base = NULL;
-    inner->refs = 0;
+    Tensor *inner = tape_alias(t, x);
     size_t first = t->n_nodes, mark = t->dropped.n;
     Tensor *y = run_block(t, b, inner, true);
     tape_grad_share(t, y, tape_grad(t, n->call.out[0]), need);
@@ -297,10 +391,11 @@ Tensor *tape_block(Tape *t, BlockFn *fn, void *self, Tensor *x) {
     Tensor *inside = run_block(t, &b, x, false);
     Tensor *y = take(t, t->space, (DType)inside->dtype, inside->ndim, inside->dim);
     y->flags = inside->flags & TENSOR_NEEDS_GRAD;
+    y->spmd = inside->spmd;
     tape_call(t, &OPS[OP_copy], (Call){.in = {inside}, .out = {y}});
     give_back_to(t, &t->dropped, mark);
     if (t->space == t->transient) push(&t->dropped, y);
     if (t->recording && y->flags & TENSOR_NEEDS_GRAD)
-        record(t, NULL, (Call){.in = {x}, .out = {y}, .attr = &b}, sizeof b, block_backward);
+        append(t, NULL, (Call){.in = {x}, .out = {y}, .attr = &b}, sizeof b, block_backward);
     return y;
 }

@@ -12,6 +12,9 @@
 #define ISOTRON_TAPE_TAPE_H
 
 #include "base/mem.h"
+#include "comm/comm.h"
+#include "kernels/attr.h"
+#include "param/param.h"
 #include "tensor/call.h"
 
 /* What a sweep computes: gradients of activations, of parameters, or both (zero-bubble schedules sweep
@@ -26,7 +29,15 @@ typedef struct RunContext {
     bool batch_invariant; /* --batch-invariant-mode: what a sample gives does not depend on the others */
     uint64_t seed;
     int64_t first_sample; /* index in the whole run of the open microbatch's first sample */
+    const Layout *layout; /* NULL: one rank */
+    Comm *comm;           /* NULL if the layout is one rank */
+    bool exact;           /* the exact lane: what an op gives is rounded to a grid, see tape_grid */
 } RunContext;
+
+/* The exact lane rounds every value that is not a partial sum to multiples of 2^-20, so that a sum of
+ * products is exact (below 2^13 in magnitude) however it is cut, and what is not a sum differs only where
+ * rounding noise of 2^-53 crosses the middle between two grid points: any layout gives the same bits. */
+enum { EXACT_GRID_BITS = 20 };
 
 typedef struct Tape Tape;
 typedef struct Node Node;
@@ -57,9 +68,38 @@ Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
 /* A view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views of a
  * tensor together cover it, and the tensor itself feeds no op. */
 Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
-/* Runs an op and records it; outputs need a gradient if any input does. attr (NULL or attr_size bytes) is
- * copied. */
+/* The same bytes under another header, with a gradient of its own. */
+Tensor *tape_alias(Tape *, const Tensor *x);
+/* Runs an op and records it; outputs need a gradient if any input does, and get the type that the op's rule
+ * gives them (a fault names op and axis if it gives none). attr (NULL or attr_size bytes) is copied. */
 void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
+
+/* Gives the outputs their types, as tape_run does. */
+void tape_check(Tape *, const OpDef *, const Call *);
+/* Records what the builder has run itself, by way of tape_call and tape_comm: an op with communication. The
+ * type of its outputs is the builder's to set before. */
+void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
+/* Ranks along an axis, and the group of this rank along the axes of a mask. */
+int tape_axis(const Tape *, Axis);
+Group tape_group(const Tape *, unsigned mask);
+/* Which positions of a sequence of *total the rows of x [s,b,...] are: cut over CP in zigzag order
+ * (Megatron-LM core/utils.py get_batch_on_this_cp_rank: rank r of n holds chunks r and 2n-1-r of 2n), and
+ * over TP if x is V there. */
+SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
+/* Memory for the length of one builder or backward: given back by tape_drop. */
+Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);
+void tape_drop(Tape *, Tensor *);
+/* A collective, under the name of `op` in traces and reports; fills in comm call's buffers, type and, unless
+ * it is given, n (the elements of `in`, for COMM_REDUCE_SCATTER of `out`). start and finish let work run
+ * between; nothing happens on the null device. */
+void tape_comm(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
+typedef struct TapeComm {
+    const OpDef *op;
+    Tensor *in, *out;
+    CommWork *work; /* NULL on the null device */
+} TapeComm;
+TapeComm tape_comm_start(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
+void tape_comm_finish(Tape *, TapeComm);
 
 /* ---- for backward functions ---- */
 
@@ -77,6 +117,10 @@ void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
 Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 
 /* ---- for models and the training step ---- */
+
+/* A tensor that comes from outside and wants a gradient: what another pipeline stage sent. After
+ * tape_backward its gradient is tape_grad. */
+Tensor *tape_input(Tape *, DType, int ndim, const int64_t *dim, SpmdType);
 
 /* Runs fn(tape, self, x) and keeps only its output and x; a backward runs fn again. The one recompute
  * mechanism. When not recording, fn's intermediates are dropped the same way. */

@@ -17,13 +17,13 @@
 
 static inline Tensor *build_linear(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
-    return op_linear(t, in[0], in[1], in[2]);
+    return op_linear(t, in[0], in[1], in[2], 0);
 }
 
 /* One weight used by two nodes: its gradient is added up. */
 static inline Tensor *build_linear_twice(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
-    return op_linear(t, op_linear(t, in[0], in[1], in[2]), in[1], in[2]);
+    return op_linear(t, op_linear(t, in[0], in[1], in[2], 0), in[1], in[2], 0);
 }
 
 static inline Tensor *build_norm(Tape *t, Tensor **in, const void *attr) {
@@ -67,7 +67,7 @@ static inline Tensor *build_add_itself(Tape *t, Tensor **in, const void *attr) {
 /* x + dropout(linear(norm(x))) */
 static inline Tensor *build_residual_block(Tape *t, Tensor **in, const void *attr) {
     Tensor *h = op_norm(t, in[0], in[1], in[2], *(const NormAttr *)attr);
-    h = op_dropout(t, op_linear(t, h, in[3], NULL), 0.25, hash_name("residual"));
+    h = op_dropout(t, op_linear(t, h, in[3], NULL, 0), 0.25, hash_name("residual"));
     return op_add(t, in[0], h);
 }
 

@@ -19,7 +19,7 @@ static double loss_of(Device *d, const float *row, int64_t label, float *dlogits
            loss_t = tensor_make(&loss, F32, 2, (int64_t[]){1, 1}),
            lse_t = tensor_make(&lse, F32, 2, (int64_t[]){1, 1}),
            dloss_t = tensor_make(&dloss, F32, 2, (int64_t[]){1, 1});
-    const LossAttr attr = {VOCAB};
+    const LossAttr attr = {.vocab = VOCAB};
     call_run(&OPS[OP_cross_entropy],
              &(Call){.in = {&logits, &labels}, .out = {&loss_t, &lse_t}, .attr = &attr, .device = d});
     call_run(

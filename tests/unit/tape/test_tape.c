@@ -97,7 +97,7 @@ static Tensor *layers(Tape *t, void *self, Tensor *x) {
             continue;
         }
         Tensor *h = op_norm(t, x, &n->value[GAIN], NULL, (NormAttr){.rms = true, .eps = 1e-5});
-        h = op_activation(t, op_linear(t, h, &n->value[WEIGHT], &n->value[BIAS]), ACT_GELU_TANH);
+        h = op_activation(t, op_linear(t, h, &n->value[WEIGHT], &n->value[BIAS], 0), ACT_GELU_TANH);
         x = op_add(t, x, op_dropout(t, h, 0.25, (uint64_t)i));
     }
     return x;

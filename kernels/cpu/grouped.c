@@ -1,0 +1,105 @@
+/* The linear layers of all experts in one call (Megatron-LM core/transformer/moe/experts.py, grouped GEMM):
+ * expert e multiplies its rows [offset[e], offset[e+1]) by its block of the weight. Each product is that of a
+ * linear layer, in the same orders. Written: y; written or added to: dx, dw; an expert without rows adds 0 to
+ * dw. */
+#include <string.h>
+
+#include "kernels/cpu/gemm.h"
+
+typedef struct Grouped {
+    const Call *call;
+    const Tensor *offset;
+    Gemm (*product)(const struct Grouped *, int64_t first, int64_t rows, int64_t expert);
+    Device device; /* of one product: without the pool where the experts run side by side */
+} Grouped;
+
+static int64_t out_width(const Grouped *g, const Tensor *w) { return w->dim[0] / (g->offset->dim[0] - 1); }
+
+static Gemm forward(const Grouped *g, int64_t first, int64_t rows, int64_t expert) {
+    const Tensor *x = g->call->in[0], *w = g->call->in[1];
+    const int64_t in = w->dim[1], out = out_width(g, w);
+    return (Gemm){.transpose_b = true,
+                  .m = rows,
+                  .n = out,
+                  .k = in,
+                  .a = reals(x) + first * in,
+                  .lda = in,
+                  .b = reals(w) + expert * out * in,
+                  .ldb = in,
+                  .c = reals(g->call->out[0]) + first * out,
+                  .ldc = out};
+}
+
+static Gemm dgrad(const Grouped *g, int64_t first, int64_t rows, int64_t expert) {
+    const Tensor *dy = g->call->in[0], *w = g->call->in[1];
+    const int64_t in = w->dim[1], out = out_width(g, w);
+    return (Gemm){.m = rows,
+                  .n = in,
+                  .k = out,
+                  .a = reals(dy) + first * out,
+                  .lda = out,
+                  .b = reals(w) + expert * out * in,
+                  .ldb = in,
+                  .c = reals(g->call->out[0]) + first * in,
+                  .ldc = in};
+}
+
+static Gemm wgrad(const Grouped *g, int64_t first, int64_t rows, int64_t expert) {
+    const Tensor *dy = g->call->in[0], *x = g->call->in[1];
+    const int64_t in = tensor_width(x), out = tensor_width(dy);
+    return (Gemm){.transpose_a = true,
+                  .m = out,
+                  .n = in,
+                  .k = rows,
+                  .a = reals(dy) + first * out,
+                  .lda = out,
+                  .b = reals(x) + first * in,
+                  .ldb = in,
+                  .c = reals(g->call->out[0]) + expert * out * in,
+                  .ldc = in};
+}
+
+static void run_experts(void *arg, int64_t begin, int64_t end) {
+    Grouped *g = arg;
+    const LinearAttr *a = g->call->attr;
+    const int64_t *offset = int64s(g->offset);
+    for (int64_t e = begin; e < end; e++) {
+        Gemm one = g->product(g, offset[e], offset[e + 1] - offset[e], e);
+        one.fixed_order = a->fixed_order;
+        one.accumulate = accumulates(g->call->out[0]);
+        if (one.m > 0 && one.k > 0)
+            KERNEL(gemm)(&g->device, &one);
+        else if (!one.accumulate)
+            memset(one.c, 0, (size_t)(one.m * one.n) * sizeof(real));
+    }
+}
+
+static void run(const Call *c, Gemm (*product)(const Grouped *, int64_t, int64_t, int64_t)) {
+    Grouped g = {c, c->in[2], product, *c->device};
+    const int64_t experts = g.offset->dim[0] - 1;
+    if (experts < pool_threads(c->device->pool)) {
+        run_experts(&g, 0, experts);
+        return;
+    }
+    g.device.pool = NULL;
+    pool_for(c->device->pool, experts, 1, run_experts, &g);
+}
+
+/* Rows behind those of the last expert. */
+static void clear_tail(const Call *c) {
+    const Tensor *y = c->out[0], *offset = c->in[2];
+    const int64_t used = int64s(offset)[offset->dim[0] - 1], n = tensor_width(y);
+    if (!accumulates(y)) memset(reals(y) + used * n, 0, (size_t)((y->dim[0] - used) * n) * sizeof(real));
+}
+
+void KERNEL(grouped_linear)(const Call *c) {
+    run(c, forward);
+    clear_tail(c);
+}
+
+void KERNEL(grouped_linear_dgrad)(const Call *c) {
+    run(c, dgrad);
+    clear_tail(c);
+}
+
+void KERNEL(grouped_linear_wgrad)(const Call *c) { run(c, wgrad); }

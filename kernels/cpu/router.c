@@ -1,0 +1,195 @@
+/* The router of a mixture of experts: which experts a token goes to and with what probabilities, and its
+ * gradient. Megatron-LM core/transformer/moe/moe_utils.py (topk_routing_with_score_function,
+ * group_limited_topk, sinkhorn). Written: probs, expert, scores, bias; written or added to: dlogits, count.
+ */
+#include "kernels/cpu/router.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+typedef struct Router {
+    const Call *call;
+    const RouteAttr *attr;
+    const Tensor *logits;
+    int64_t experts, topk;
+} Router;
+
+static Router router(const Call *c, const Tensor *logits, const Tensor *expert) {
+    return (Router){c, c->attr, logits, tensor_width(logits), tensor_width(expert)};
+}
+
+/* ---- choice ---- */
+
+/* The first of the largest of n values. */
+static int64_t largest(const real *x, int64_t n) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    return best;
+}
+
+/* Leaves only the experts of the best groups in `choice`; scratch [experts + groups]. */
+static void limit_groups(const Router *r, real *choice, real *scratch) {
+    const RouteAttr *a = r->attr;
+    const int64_t size = r->experts / a->groups;
+    real *score = scratch + r->experts;
+    for (int64_t i = 0; i < r->experts; i++) scratch[i] = choice[i], choice[i] = -INFINITY;
+    for (int64_t g = 0; g < a->groups; g++) {
+        real *rest = choice + g * size; /* borrowed */
+        for (int64_t i = 0; i < size; i++) rest[i] = scratch[g * size + i];
+        score[g] = 0;
+        for (int64_t i = 0; i < r->topk / a->group_topk; i++) {
+            const int64_t best = largest(rest, size);
+            score[g] += rest[best];
+            rest[best] = -INFINITY;
+        }
+        for (int64_t i = 0; i < size; i++) rest[i] = -INFINITY;
+    }
+    for (int64_t i = 0; i < a->group_topk; i++) {
+        const int64_t best = largest(score, a->groups);
+        score[best] = -INFINITY;
+        for (int64_t j = best * size; j < (best + 1) * size; j++) choice[j] = scratch[j];
+    }
+}
+
+/* The topk experts with the largest values, ascending. */
+static void choose(const Router *r, real *choice, int64_t *expert) {
+    for (int64_t j = 0; j < r->topk; j++) {
+        int64_t at = j, best = largest(choice, r->experts);
+        choice[best] = -INFINITY;
+        for (; at > 0 && expert[at - 1] > best; at--) expert[at] = expert[at - 1];
+        expert[at] = best;
+    }
+}
+
+/* ---- route ---- */
+
+static void route_rows(void *arg, int64_t begin, int64_t end) {
+    const Router *r = arg;
+    const Tensor *select = r->call->in[1], *bias = r->call->in[2];
+    const int64_t n = r->experts, k = r->topk;
+    real *score = mem_alloc((size_t)(3 * n + r->attr->groups) * sizeof *score), *choice = score + n,
+         *scratch = choice + n;
+    for (int64_t row = begin; row < end; row++) {
+        const real *logits = reals(r->logits) + row * n, *from = select ? reals(select) + row * n : score;
+        real *probs = reals(r->call->out[0]) + row * k, sum = 0;
+        int64_t *expert = int64s(r->call->out[1]) + row * k;
+        router_scores(r->attr->score, logits, n, score);
+        for (int64_t i = 0; i < n; i++) choice[i] = bias ? from[i] + reals(bias)[i] : from[i];
+        if (r->attr->groups > 1) limit_groups(r, choice, scratch);
+        choose(r, choice, expert);
+        for (int64_t j = 0; j < k; j++) sum += probs[j] = score[expert[j]];
+        if (r->attr->score == ROUTER_TOPK_SOFTMAX) router_softmax(probs, k, probs);
+        const real norm = r->attr->score == ROUTER_SIGMOID && k > 1 ? sum + (real)ROUTER_EPSILON : 1;
+        for (int64_t j = 0; j < k; j++) probs[j] = probs[j] / norm * (real)r->attr->scaling;
+    }
+    free(score);
+}
+
+void KERNEL(route)(const Call *c) {
+    Router r = router(c, c->in[0], c->out[1]);
+    pool_for(c->device->pool, tensor_rows(r.logits), grain_rows(r.experts * (r.topk + 1)), route_rows, &r);
+}
+
+/* ds from dprobs for the chosen experts, and its sum weighted by s. */
+static real score_grad(const Router *r, const real *dprobs, const real *s, real *ds) {
+    const int64_t k = r->topk;
+    const bool normalised = r->attr->score == ROUTER_SIGMOID && k > 1;
+    real sum = normalised ? (real)ROUTER_EPSILON : 1, dot = 0, weighted = 0;
+    for (int64_t j = 0; normalised && j < k; j++) sum += s[j];
+    for (int64_t j = 0; j < k; j++) dot += dprobs[j] * s[j];
+    for (int64_t j = 0; j < k; j++) {
+        ds[j] = (real)r->attr->scaling * (normalised ? (dprobs[j] - dot / sum) / sum : dprobs[j]);
+        weighted += ds[j] * s[j];
+    }
+    return weighted;
+}
+
+static void route_grad_rows(void *arg, int64_t begin, int64_t end) {
+    const Router *r = arg;
+    const Call *c = r->call;
+    const int64_t n = r->experts, k = r->topk;
+    const RouterScore kind = r->attr->score;
+    real *score = mem_alloc((size_t)(2 * n + 2 * k) * sizeof *score), *ds = score + n, *chosen = ds + n,
+         *dchosen = chosen + k;
+    for (int64_t row = begin; row < end; row++) {
+        const int64_t *expert = int64s(c->in[3]) + row * k;
+        const real *dprobs = reals(c->in[0]) + row * k, *probs = reals(c->in[2]) + row * k;
+        real *dlogits = reals(c->out[0]) + row * n;
+        router_scores(kind, reals(r->logits) + row * n, n, score);
+        for (int64_t i = 0; i < n; i++) ds[i] = 0;
+        for (int64_t j = 0; j < k; j++)
+            chosen[j] = kind == ROUTER_TOPK_SOFTMAX ? probs[j] / (real)r->attr->scaling : score[expert[j]];
+        const real weighted = score_grad(r, dprobs, chosen, dchosen);
+        for (int64_t j = 0; j < k; j++)
+            ds[expert[j]] = kind == ROUTER_TOPK_SOFTMAX ? chosen[j] * (dchosen[j] - weighted) : dchosen[j];
+        for (int64_t i = 0; i < n; i++) {
+            if (kind == ROUTER_SOFTMAX) ds[i] = score[i] * (ds[i] - weighted);
+            if (kind == ROUTER_SIGMOID) ds[i] *= score[i] * (1 - score[i]);
+            dlogits[i] = accumulates(c->out[0]) ? dlogits[i] + ds[i] : ds[i];
+        }
+    }
+    free(score);
+}
+
+void KERNEL(route_grad)(const Call *c) {
+    Router r = router(c, c->in[1], c->in[3]);
+    pool_for(c->device->pool, tensor_rows(r.logits), grain_rows(4 * r.experts), route_grad_rows, &r);
+}
+
+/* ---- counts ---- */
+
+void KERNEL(expert_count)(const Call *c) {
+    const Tensor *expert = c->in[0], *count = c->out[0];
+    const int64_t b = expert->dim[1], k = expert->dim[2], groups = count->dim[0], n = count->dim[1];
+    double *out = count->data;
+    for (int64_t i = 0; !accumulates(count) && i < groups * n; i++) out[i] = 0;
+    for (int64_t copy = 0; copy < tensor_count(expert); copy++)
+        out[(groups > 1 ? copy / k % b : 0) * n + int64s(expert)[copy]]++;
+}
+
+/* Towards the mean: experts with fewer tokens than that become more likely to be chosen. */
+void KERNEL(expert_bias)(const Call *c) {
+    const ExpertBiasAttr *a = c->attr;
+    const double *count = c->in[1]->data;
+    const int64_t n = tensor_count(c->in[0]);
+    const real *bias = reals(c->in[0]);
+    double mean = 0;
+    for (int64_t i = 0; i < n; i++) mean += count[i] / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        reals(c->out[0])[i] = bias[i] + (real)(a->rate * ((count[i] < mean) - (count[i] > mean)));
+}
+
+/* ---- sinkhorn ---- */
+
+/* d0_t d1_e exp(logits_te), scaled in turn until every token has the share 1/tokens and every expert
+ * 1/experts, to a mean change of d1 below the tolerance. All in double: the loop's length must not depend on
+ * the precision of the lane. */
+void KERNEL(sinkhorn)(const Call *c) {
+    const double tolerance = 1e-4, epsilon = 1e-8;
+    const Tensor *logits = c->in[0];
+    const int64_t tokens = tensor_rows(logits), n = tensor_width(logits);
+    double *cost = mem_alloc((size_t)(tokens * n + tokens + 2 * n) * sizeof *cost), *d0 = cost + tokens * n,
+           *d1 = d0 + tokens, *sum = d1 + n, change = INFINITY;
+    for (int64_t i = 0; i < tokens * n; i++) cost[i] = exp((double)reals(logits)[i]);
+    for (int64_t i = 0; i < n; i++) d1[i] = 1;
+    while (change > tolerance) {
+        for (int64_t i = 0; i < n; i++) sum[i] = 0;
+        for (int64_t t = 0; t < tokens; t++) {
+            double row = 0;
+            for (int64_t i = 0; i < n; i++) row += d1[i] * cost[t * n + i];
+            d0[t] = 1 / ((double)tokens * (row + epsilon));
+            for (int64_t i = 0; i < n; i++) sum[i] += d0[t] * cost[t * n + i];
+        }
+        change = 0;
+        for (int64_t i = 0; i < n; i++) {
+            const double next = 1 / ((double)n * (sum[i] + epsilon));
+            change += fabs(next - d1[i]) / (double)n;
+            d1[i] = next;
+        }
+    }
+    for (int64_t t = 0; t < tokens; t++)
+        for (int64_t i = 0; i < n; i++) reals(c->out[0])[t * n + i] = (real)(d1[i] * cost[t * n + i] * d0[t]);
+    free(cost);
+}

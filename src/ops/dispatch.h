@@ -1,0 +1,27 @@
+/* Tokens to experts and back. Megatron-LM core/transformer/moe/moe_utils.py permute, unpermute. */
+#ifndef ISOTRON_OPS_DISPATCH_H
+#define ISOTRON_OPS_DISPATCH_H
+
+#include "ops/router.h"
+
+/* Where each copy of a token goes; meanings in kernels/ops.def. Copies whose row is -1 are dropped. */
+typedef struct Dispatch {
+    Tensor *row;    /* I64 [s,b,k] */
+    Tensor *copy;   /* I64 [r] */
+    Tensor *offset; /* I64 [e+1] */
+} Dispatch;
+
+/* Without a capacity r is s * b * k: exact on one rank, where every copy has its expert. With one it is at
+ * most e * capacity. */
+Dispatch op_dispatch(Tape *, const Routing *, int64_t experts, DispatchAttr);
+/* x_sbh [s,b,h] -> the experts' rows [r,1,h], zeros where a row has no token. */
+Tensor *op_permute(Tape *, Tensor *x_sbh, const Dispatch *);
+/* probs_sbk [s,b,k], which must feed no other op -> [r,1,1]. */
+Tensor *op_permute_probs(Tape *, Tensor *probs_sbk, const Dispatch *);
+/* y_r1h [r,1,h] -> [s,b,h]: the sum over a token's rows, in the order of the experts. */
+Tensor *op_unpermute(Tape *, Tensor *y_r1h, const Dispatch *);
+/* x [s,b,h], p [s,b,1] of the arithmetic's type or x's -> x * p or, with `sigmoid`, x * sigmoid(p), of x's
+ * type. */
+Tensor *op_scale_rows(Tape *, Tensor *x_sbh, Tensor *p_sb1, bool sigmoid);
+
+#endif

@@ -1,0 +1,53 @@
+/* Collectives that change what a tensor is along one axis of the mesh (tensor/spmd.h). Source and destination
+ * determine both directions:
+ *
+ *   from to   forward          backward         Megatron-LM core/tensor_parallel/mappings.py
+ *   I    R    -                all-reduce       copy_to_tensor_model_parallel_region
+ *   P    I    all-reduce       -                reduce_from_tensor_model_parallel_region
+ *   P    R    all-reduce       all-reduce
+ *   V    R    all-gather       reduce-scatter   gather_from_sequence_parallel_region
+ *   P    V    reduce-scatter   all-gather       reduce_scatter_to_sequence_parallel_region
+ *   V    I    all-gather       slice            gather_from_tensor_model_parallel_region
+ *   I    V    slice            all-gather       scatter_to_sequence_parallel_region
+ *   R    V    slice            pad with zeros
+ */
+#ifndef ISOTRON_OPS_REDISTRIBUTE_H
+#define ISOTRON_OPS_REDISTRIBUTE_H
+
+#include "tape/tape.h"
+
+/* What moves, and how. */
+typedef enum Movement {
+    MOVE_NOTHING,
+    MOVE_REDUCE,
+    MOVE_GATHER,
+    MOVE_REDUCE_SCATTER,
+    MOVE_SLICE,
+    MOVE_PAD
+} Movement;
+
+/* x as `to` along the axis; a V is cut along dimension `dim` into equal parts, in the order of the ranks. x
+ * itself if the axis has size 1. A pair that is not in the table is a fault. */
+Tensor *op_redistribute(Tape *, Tensor *x, Axis, Spmd to, int dim);
+
+/* R -> V by hand: columns [first, first + heads*d) of x [s,b,w] as [s,b,1,heads,d]; each rank of the axis
+ * names its own. Backward: zeros elsewhere. */
+Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int64_t d);
+
+/* For builders that communicate inside an op: `in` moved into `out`, whose shape the movement implies
+ * (dimension `dim` times or over the ranks) and whose type the builder has set. start returns at once; the
+ * result may be read after finish, and `in` written. Both are contiguous. */
+typedef struct Moving {
+    TapeComm comm;
+    Tensor *packed, *out; /* packed: member-major copy of what is cut along an inner dimension; NULL: none */
+    Movement move;
+    int dim, ranks;
+} Moving;
+Moving redistribute_start(Tape *, Tensor *in, Tensor *out, Axis, Movement, int dim);
+void redistribute_finish(Tape *, Moving);
+/* Both. */
+void redistribute_run(Tape *, Tensor *in, Tensor *out, Axis, Movement, int dim);
+/* Adds to the gradient of x what `move` makes of g: a backward function's last step. */
+void redistribute_grad(Tape *, Tensor *x, Tensor *g, Axis, Movement, int dim, Need);
+
+#endif

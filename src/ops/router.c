@@ -1,0 +1,83 @@
+/* The choice of experts is no function that has a gradient; the probabilities of the chosen ones have
+ * (kernels/cpu/router.c). dx and dlogits are written or added to, dw is added to the main gradient. */
+#include "ops/router.h"
+
+#include "base/fault.h"
+#include "kernels/ops.h"
+
+static DType precise(const Tensor *x) { return x->dtype == F64 ? F64 : F32; }
+
+/* ---- logits ---- */
+
+static void logits_backward(Tape *t, const Node *n, Need need) {
+    Tensor *x = n->call.in[0], *w = n->call.in[1], *dy = tape_grad(t, n->call.out[0]);
+    Tensor *dx = tape_grad_out(t, x, need), *dw = tape_grad_out(t, w, need);
+    if (dx) tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dy, w}, .out = {dx}, .attr = n->call.attr});
+    if (dw) tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy, x}, .out = {dw}, .attr = n->call.attr});
+}
+
+Tensor *op_router_logits(Tape *t, Tensor *x, Tensor *w) {
+    CHECK(x->ndim == 3 && w->ndim == 2 && x->dim[2] == w->dim[1],
+          "router: x is %lld wide, the weight takes %lld", (long long)tensor_width(x),
+          (long long)tensor_width(w));
+    /* A token's experts must not depend on the tokens beside it: not on the microbatch, not on the layout. */
+    const LinearAttr attr = {.fixed_order = true};
+    Tensor *y = tape_tensor(t, precise(x), 3, (int64_t[]){x->dim[0], x->dim[1], w->dim[0]});
+    tape_run(t, &OPS[OP_linear], (Call){.in = {x, w}, .out = {y}, .attr = &attr}, sizeof attr,
+             logits_backward);
+    return y;
+}
+
+/* ---- choice ---- */
+
+static void route_backward(Tape *t, const Node *n, Need need) {
+    Tensor *logits = n->call.in[0], *const *out = n->call.out, *dlogits = tape_grad_out(t, logits, need);
+    if (!dlogits) return;
+    tape_call(
+        t, &OPS[OP_route_grad],
+        (Call){.in = {tape_grad(t, out[0]), logits, out[0], out[1]}, .out = {dlogits}, .attr = n->call.attr});
+}
+
+Routing op_route(Tape *t, Tensor *logits, Tensor *select, Tensor *bias, int64_t k, RouteAttr attr) {
+    const int64_t experts = tensor_width(logits), dim[] = {logits->dim[0], logits->dim[1], k};
+    CHECK(logits->ndim == 3 && k >= 1 && k <= experts, "route: %lld of %lld experts", (long long)k,
+          (long long)experts);
+    CHECK(attr.groups <= 1 || (experts % attr.groups == 0 && attr.group_topk <= attr.groups &&
+                               k % attr.group_topk == 0 && k / attr.group_topk <= experts / attr.groups),
+          "route: %lld of %lld experts from %lld of %lld groups", (long long)k, (long long)experts,
+          (long long)attr.group_topk, (long long)attr.groups);
+    Routing r = {tape_tensor(t, (DType)logits->dtype, 3, dim), tape_tensor(t, I64, 3, dim)};
+    tape_run(t, &OPS[OP_route],
+             (Call){.in = {logits, select, bias}, .out = {r.probs, r.expert}, .attr = &attr}, sizeof attr,
+             route_backward);
+    return r;
+}
+
+Tensor *op_sinkhorn(Tape *t, Tensor *logits) {
+    Tensor *scores = tape_tensor(t, (DType)logits->dtype, 3, logits->dim);
+    tape_call(t, &OPS[OP_sinkhorn], (Call){.in = {logits}, .out = {scores}});
+    return scores;
+}
+
+/* ---- balance ---- */
+
+void op_expert_count(Tape *t, const Routing *r, Tensor *count) {
+    tape_call(t, &OPS[OP_expert_count], (Call){.in = {r->expert}, .out = {count}});
+}
+
+static void loss_backward(Tape *t, const Node *n, Need need) {
+    Tensor *logits = n->call.in[0], *dlogits = tape_grad_out(t, logits, need);
+    if (!dlogits) return;
+    tape_call(t, &OPS[OP_router_loss_grad],
+              (Call){.in = {logits, tape_grad(t, n->call.out[0]), n->call.in[1]},
+                     .out = {dlogits},
+                     .attr = n->call.attr});
+}
+
+Tensor *op_router_loss(Tape *t, Tensor *logits, Tensor *count, RouterLossAttr attr) {
+    CHECK((attr.kind == ROUTER_Z) == !count, "router_loss: a balance needs counts, the z-loss takes none");
+    Tensor *loss = tape_tensor(t, F64, 1, (int64_t[]){1});
+    tape_run(t, &OPS[OP_router_loss], (Call){.in = {logits, count}, .out = {loss}, .attr = &attr},
+             sizeof attr, loss_backward);
+    return loss;
+}
