@@ -20,17 +20,18 @@
 
 typedef enum CommKind {
     COMM_BARRIER,
-    COMM_BROADCAST,      /* root `peer` -> all: n elements, in place in `out` */
-    COMM_ALL_REDUCE,     /* n elements; in == out is allowed */
-    COMM_ALL_GATHER,     /* n elements of each member -> size * n, member-major */
-    COMM_REDUCE_SCATTER, /* size * n elements -> the n of this member */
+    COMM_BROADCAST,  /* root `peer` -> all: n elements, in place in `out` */
+    COMM_ALL_REDUCE, /* n elements; in == out is allowed */
+    COMM_ALL_GATHER, /* n elements of each member -> size * n, member-major; in == out + rank * n is allowed
+                      */
+    COMM_REDUCE_SCATTER, /* size * n elements -> the n of this member; out == in + rank * n is allowed */
     COMM_ALL_TO_ALL,     /* in_counts[i] elements to member i, out_counts[i] from it; packed, member-major */
     COMM_SEND,           /* n elements to member `peer` */
     COMM_RECV,           /* n elements from member `peer` */
     COMM_KINDS
 } CommKind;
 
-typedef enum CommReduction { COMM_SUM, COMM_MAX, COMM_MIN } CommReduction;
+typedef enum CommReduction { COMM_SUM, COMM_MAX, COMM_MIN } CommReduction; /* MAX, MIN: NaN if any is NaN */
 
 typedef struct CommCall {
     CommKind kind;

@@ -54,3 +54,46 @@ int mesh_member(const Group *g, int i) {
     }
     return rank;
 }
+
+/* Appends an axis, or lengthens the last one if the new one goes on where it ends. */
+static void add_axis(Group *g, int size, int stride) {
+    if (size == 1) return;
+    int last = g->n_axes - 1;
+    g->size *= size;
+    if (last >= 0 && stride == g->axis_stride[last] * g->axis_size[last]) {
+        g->axis_size[last] *= size;
+        return;
+    }
+    g->axis_size[g->n_axes] = size;
+    g->axis_stride[g->n_axes++] = stride;
+}
+
+Group group_simplify(const Group *g) {
+    Group s = {.size = 1, .rank = g->rank, .first = g->first};
+    for (int a = 0; a < g->n_axes; a++) add_axis(&s, g->axis_size[a], g->axis_stride[a]);
+    return s;
+}
+
+static void cut(const Group *g, int size, Group *inner, Group *outer) {
+    CHECK(size > 0 && g->size % size == 0, "%d members do not divide into blocks of %d", g->size, size);
+    const Group s = group_simplify(g);
+    *inner = (Group){.size = 1, .rank = g->rank % size, .first = mesh_member(g, g->rank - g->rank % size)};
+    *outer = (Group){.size = 1, .rank = g->rank / size, .first = mesh_member(g, g->rank % size)};
+    for (int a = 0, left = size; a < s.n_axes; a++) {
+        int n = s.axis_size[a], in = left < n ? left : n;
+        CHECK(n % in == 0 && left % in == 0, "a block of %d members ends inside an axis of %d", size, n);
+        add_axis(inner, in, s.axis_stride[a]);
+        add_axis(outer, n / in, s.axis_stride[a] * in);
+        left /= in;
+    }
+}
+
+Group group_inner(const Group *g, int size) {
+    Group inner, outer;
+    return cut(g, size, &inner, &outer), inner;
+}
+
+Group group_outer(const Group *g, int size) {
+    Group inner, outer;
+    return cut(g, size, &inner, &outer), outer;
+}

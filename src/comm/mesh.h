@@ -31,4 +31,14 @@ Group mesh_group(const Mesh *, unsigned mask);
 /* Global rank of member `i`. */
 int mesh_member(const Group *, int i);
 
+/* The same members in the same order on the fewest axes: two groups have equal member lists exactly if their
+ * simplified forms differ at most in `rank`. */
+Group group_simplify(const Group *);
+/* A group cut into consecutive blocks of `size` members: this rank's block, and the ranks that have this
+ * rank's place in each block (hierarchical context parallelism, hybrid sharding). Every member computes the
+ * same blocks. `size` must divide the group and, where the members are not evenly spaced, each axis it cuts;
+ * anything else is a fault. */
+Group group_inner(const Group *, int size);
+Group group_outer(const Group *, int size);
+
 #endif

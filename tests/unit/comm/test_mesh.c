@@ -1,5 +1,9 @@
 #include "unit/cmocka_all.h"
 
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/fault.h"
 #include "comm/mesh.h"
 
 static void assert_members(const Group *g, const int *expected, int n) {
@@ -39,10 +43,101 @@ static void every_rank_finds_itself_in_its_groups(void **state) {
     }
 }
 
+static bool same_members(const Group *a, const Group *b) {
+    if (a->size != b->size) return false;
+    for (int i = 0; i < a->size; i++)
+        if (mesh_member(a, i) != mesh_member(b, i)) return false;
+    return true;
+}
+
+static bool same_key(Group a, Group b) {
+    a.rank = b.rank = 0;
+    return !memcmp(&a, &b, sizeof a);
+}
+
+/* Over all pairs of groups of all ranks of a mesh, by the definition: equal lists, equal forms. */
+static void equal_lists_have_one_simplified_form(void **state) {
+    enum { WORLD = 24, GROUPS = 2 * WORLD * 16 };
+    (void)state;
+    static Group g[GROUPS];
+    int n = 0, equal = 0;
+    for (int k = 0; k < 2; k++)
+        for (int rank = 0; rank < WORLD; rank++) {
+            Mesh m = mesh_make(WORLD, rank,
+                               k ? (int[AXES]){2, 3, 0, 2, 1, 3, 0} : (int[AXES]){4, 1, 0, 3, 2, 2, 0});
+            for (unsigned mask = 0; mask < 16; mask++) {
+                g[n] = mesh_group(&m, mask);
+                Group s = group_simplify(&g[n]);
+                assert_true(same_members(&s, &g[n]));
+                assert_int_equal(s.rank, g[n].rank);
+                n++;
+            }
+        }
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++) {
+            const bool same = same_members(&g[i], &g[j]);
+            equal += same;
+            assert_true(same == same_key(group_simplify(&g[i]), group_simplify(&g[j])));
+        }
+    assert_in_range(equal, n, n * n / 4);
+}
+
+/* inner: members [size * b, size * (b + 1)); outer: members p, p + size, ... - from the group's own list. */
+static void blocks_cut_a_group_by_member_number(void **state) {
+    (void)state;
+    const struct {
+        unsigned mask;
+        int size;
+    } cuts[] = {{1 << AXIS_CP, 2},
+                {1 << AXIS_CP, 4},
+                {1 << AXIS_CP, 1},
+                {1 << AXIS_TP | 1 << AXIS_DP, 2},
+                {1 << AXIS_TP | 1 << AXIS_DP, 6},
+                {1 << AXIS_CP | 1 << AXIS_DP, 12},
+                {MASK_DENSE, 16},
+                {1 << AXIS_TP | 1 << AXIS_CP, 8}};
+    for (int rank = 0; rank < 48; rank++) {
+        Mesh m = mesh_make(48, rank, (int[AXES]){2, 4, 0, 2, 1, 1, 0});
+        for (size_t k = 0; k < sizeof cuts / sizeof *cuts; k++) {
+            const int size = cuts[k].size;
+            Group g = mesh_group(&m, cuts[k].mask), in = group_inner(&g, size), out = group_outer(&g, size);
+            assert_int_equal(in.size, size);
+            assert_int_equal(out.size, g.size / size);
+            assert_int_equal(mesh_member(&in, in.rank), rank);
+            assert_int_equal(mesh_member(&out, out.rank), rank);
+            for (int i = 0; i < size; i++)
+                assert_int_equal(mesh_member(&in, i), mesh_member(&g, g.rank / size * size + i));
+            for (int i = 0; i < out.size; i++)
+                assert_int_equal(mesh_member(&out, i), mesh_member(&g, g.rank % size + i * size));
+        }
+    }
+}
+
+static void blocks_that_do_not_divide_are_refused(void **state) {
+    (void)state;
+    Mesh m = mesh_make(12, 0, (int[AXES]){2, 2, 0, 1, 1, 1, 0});
+    Group g = mesh_group(&m, 1 << AXIS_TP | 1 << AXIS_DP); /* 0 1 4 5 8 9: no axis of 3 to begin with */
+    const int sizes[] = {3, 4, 0};
+    for (int i = 0; i < 3; i++) {
+        jmp_buf jump;
+        FaultScope scope = {.catch_jmp = &jump}, *old = fault_scope(&scope);
+        volatile bool refused = true;
+        if (!setjmp(jump)) {
+            group_inner(&g, sizes[i]);
+            refused = false;
+        }
+        fault_scope(old);
+        assert_true(refused);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_of_rank_0_are_megatrons),
         cmocka_unit_test(every_rank_finds_itself_in_its_groups),
+        cmocka_unit_test(equal_lists_have_one_simplified_form),
+        cmocka_unit_test(blocks_cut_a_group_by_member_number),
+        cmocka_unit_test(blocks_that_do_not_divide_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,147 @@
+/* What the backends share and nobody else sees: the endpoint, its channels, works, records and reports.
+ *
+ * A channel is one sequence of operations: the collectives of a group, or the messages from one member of a
+ * group to another. Its members are numbered 0 .. members-1; of a message, the sender is 0, the receiver 1.
+ */
+#ifndef ISOTRON_COMM_BACKEND_H
+#define ISOTRON_COMM_BACKEND_H
+
+#include <pthread.h>
+
+#include "comm/comm.h"
+
+/* Compared and hashed as bytes: made of ints only, so there is no padding. */
+typedef struct CommKey {
+    Group group;  /* simplified, rank 0: the same on every member */
+    int src, dst; /* members of the group; -1, -1: its collectives */
+} CommKey;
+
+/* A map from keys. */
+typedef struct CommTable {
+    struct CommEntry *entry; /* [capacity], a power of two */
+    size_t count, capacity;
+} CommTable;
+
+typedef struct CommEntry {
+    CommKey key;
+    void *value; /* NULL: the entry is free */
+} CommEntry;
+
+/* Where the value of the key stands or, if the key is new (NULL there), where the caller must put it before
+ * the next look-up. */
+void **comm_lookup(CommTable *, const CommKey *);
+
+typedef struct CommChannel {
+    CommKey key;
+    int members, member; /* of this rank */
+    int64_t next;        /* sequence number of this rank's next operation */
+    void *state;         /* the backend's */
+} CommChannel;
+
+/* Global rank of member `i` of a channel. */
+int comm_member(const CommKey *, int i);
+int comm_members(const CommKey *);
+
+/* What a member states to another about an operation; it travels between processes as it is. */
+typedef struct CommFacts {
+    int32_t kind, reduction, dtype; /* reduction: 0 where nothing is reduced; dtype: 0 of a barrier */
+    int32_t peer;                   /* the root of a broadcast, else 0 */
+    int64_t n;                      /* 0 of a barrier and an all-to-all */
+    int64_t sends, expects;         /* ALL_TO_ALL: elements to and from the other one */
+    char site[48];                  /* cut to fit */
+} CommFacts;
+
+/* What the work's rank states to a member of the channel. */
+CommFacts comm_facts_to(const CommWork *, int member);
+/* True if two members contradict each other; `why` becomes the sentence that says how. */
+bool comm_mismatch(const CommFacts *mine, int my_rank, const CommFacts *theirs, int their_rank,
+                   char why[512]);
+
+struct CommWork {
+    CommCall call; /* counts: copies */
+    CommFacts facts;
+    CommChannel *channel; /* NULL: nothing to wait for */
+    int64_t seq;
+    int64_t record;          /* in the recorder */
+    int64_t *in_at, *out_at; /* ALL_TO_ALL: where each member's part begins, in elements */
+    void *state;             /* the backend's */
+    bool open;               /* started and not waited for */
+    CommWork *next;          /* of the spare ones */
+};
+
+/* ---- recorder ---- */
+
+typedef struct CommRecord {
+    CommKey key;
+    int64_t seq, started_ns, done_ns; /* done_ns: 0 until it is done */
+    CommFacts facts;
+} CommRecord;
+
+typedef struct CommRecorder {
+    pthread_mutex_t lock; /* a report on another thread reads it */
+    int64_t count;        /* operations ever recorded; the ring holds the last COMM_RECORDS */
+    CommRecord *ring;
+} CommRecorder;
+
+void comm_recorder_init(CommRecorder *);
+void comm_recorder_free(CommRecorder *);
+int64_t comm_record_start(CommRecorder *, const CommWork *); /* the number of the record */
+void comm_record_done(CommRecorder *, int64_t number);
+bool comm_record_last(CommRecorder *, CommRecord *out); /* false: there is none */
+void comm_record_print(const CommRecord *, FILE *);
+
+/* ---- endpoint ---- */
+
+typedef struct CommBackend {
+    void (*start)(Comm *, CommWork *);
+    void (*wait)(Comm *, CommWork *);
+    void (*free)(Comm *);
+} CommBackend;
+
+struct Comm {
+    const CommBackend *backend; /* NULL: nothing moves */
+    void *state;
+    int rank, world;
+    double deadline_s;
+    CommSabotage sabotage;
+    int64_t started; /* operations of this rank */
+    int open;        /* of them not waited for */
+    CommTable channels;
+    CommWork *spare;
+    CommRecorder recorder;
+};
+
+void comm_init(Comm *, const CommBackend *, void *state, int world, int rank, const CommOptions *);
+/* Releases what comm_init and the operations took; works that nobody waited for are a fault. */
+void comm_close(Comm *);
+CommChannel *comm_channel(Comm *, const CommKey *);
+
+/* ---- moving elements ---- */
+
+/* out[0, n) = the reduction of in[i][at, at + n) over the members in their order. `out` may be where one of
+ * these parts lies. MAX and MIN of a NaN is a NaN. */
+void comm_reduce(CommReduction, DType, const void *const *in, int members, int64_t at, int64_t n, void *out);
+
+/* An operation whose members' buffers all lie in this process, cut into units that can be moved in any order
+ * and on any thread: elements of the larger buffer, or the receivers of an all-to-all. work [members]. */
+int64_t comm_units(const CommWork *const *work, int members);
+/* Bytes read and written by all units together. */
+int64_t comm_traffic(const CommWork *const *work, int members);
+void comm_move(const CommWork *const *work, int members, int64_t begin, int64_t end);
+
+/* ---- reports ---- */
+
+/* A report is written to memory and printed at once, so that those of several processes do not mix.
+ * `arrived` [members]: who has started the operation. */
+typedef struct CommReport {
+    FILE *file;
+    char *text;
+    size_t size;
+} CommReport;
+
+void comm_report_begin(CommReport *, const char *why, const CommKey *, int64_t seq, const CommFacts *,
+                       const bool *arrived);
+/* Adds the recorder of the reporting rank and prints all of it. */
+void comm_report_end(CommReport *, const Comm *);
+
+#endif

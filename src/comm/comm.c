@@ -1,0 +1,174 @@
+#include "comm/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "comm/backend.h"
+
+enum { DEADLINE_S = 600 }; /* Megatron-LM's --distributed-timeout-minutes */
+
+static bool is_message(CommKind k) { return k == COMM_SEND || k == COMM_RECV; }
+static bool reduces(CommKind k) { return k == COMM_ALL_REDUCE || k == COMM_REDUCE_SCATTER; }
+
+int comm_rank(const Comm *c) { return c->rank; }
+int comm_world(const Comm *c) { return c->world; }
+void comm_sabotage(Comm *c, CommSabotage s) { c->sabotage = s; }
+
+void comm_init(Comm *c, const CommBackend *backend, void *state, int world, int rank, const CommOptions *o) {
+    CHECK(world > 0 && rank >= 0 && rank < world, "rank %d of %d", rank, world);
+    *c = (Comm){.backend = backend, .state = state, .world = world, .rank = rank, .sabotage = {.nth = -1}};
+    c->deadline_s = o && o->deadline_s > 0 ? o->deadline_s : DEADLINE_S;
+    comm_recorder_init(&c->recorder);
+}
+
+void comm_close(Comm *c) {
+    CHECK(c->open == 0, "rank %d leaves %d operations that it did not wait for", c->rank, c->open);
+    for (size_t i = 0; i < c->channels.capacity; i++) free(c->channels.entry[i].value);
+    free(c->channels.entry);
+    while (c->spare) {
+        CommWork *w = c->spare;
+        c->spare = w->next;
+        free(w);
+    }
+    comm_recorder_free(&c->recorder);
+}
+
+int comm_members(const CommKey *key) { return key->src >= 0 ? 2 : key->group.size; }
+
+int comm_member(const CommKey *key, int i) {
+    return mesh_member(&key->group, key->src < 0 ? i : i == 0 ? key->src : key->dst);
+}
+
+CommChannel *comm_channel(Comm *c, const CommKey *key) {
+    void **place = comm_lookup(&c->channels, key);
+    if (!*place) {
+        CommChannel *ch = mem_zero(1, sizeof *ch);
+        *ch = (CommChannel){.key = *key, .members = comm_members(key)};
+        while (comm_member(key, ch->member) != c->rank) ch->member++;
+        *place = ch;
+    }
+    return *place;
+}
+
+static CommKey key_of(const CommCall *call) {
+    CommKey key = {.group = group_simplify(&call->group), .src = -1, .dst = -1};
+    key.group.rank = 0;
+    if (call->kind == COMM_SEND) key.src = call->group.rank, key.dst = call->peer;
+    if (call->kind == COMM_RECV) key.src = call->peer, key.dst = call->group.rank;
+    return key;
+}
+
+static void check_call(const Comm *c, const CommCall *call) {
+    const Group *g = &call->group;
+    CHECK((unsigned)call->kind < COMM_KINDS && call->site, "kind %d without a site", (int)call->kind);
+    CHECK(g->size > 0 && g->rank >= 0 && g->rank < g->size && mesh_member(g, g->rank) == c->rank,
+          "at '%s': rank %d is not member %d of %d of this group", call->site, c->rank, g->rank, g->size);
+    CHECK(call->n >= 0, "at '%s': %lld elements", call->site, (long long)call->n);
+    if (is_message(call->kind) || call->kind == COMM_BROADCAST)
+        CHECK(call->peer >= 0 && call->peer < g->size &&
+                  (call->kind == COMM_BROADCAST || call->peer != g->rank),
+              "at '%s': member %d of %d names peer %d", call->site, g->rank, g->size, call->peer);
+    if (call->kind != COMM_ALL_TO_ALL) return;
+    CHECK(call->in_counts && call->out_counts, "at '%s': all_to_all without counts", call->site);
+    for (int i = 0; i < g->size; i++)
+        CHECK(call->in_counts[i] >= 0 && call->out_counts[i] >= 0, "at '%s': a negative count", call->site);
+}
+
+/* Copies the counts, so that the caller may reuse them, and adds them up to offsets. */
+static void take_counts(CommWork *w) {
+    const int size = w->call.group.size;
+    int64_t *block = mem_alloc((size_t)(4 * size) * sizeof *block);
+    int64_t *in = block, *out = block + size, in_at = 0, out_at = 0;
+    w->in_at = block + 2 * size, w->out_at = block + 3 * size;
+    for (int i = 0; i < size; i++) {
+        in[i] = w->call.in_counts[i], out[i] = w->call.out_counts[i];
+        w->in_at[i] = in_at, w->out_at[i] = out_at;
+        in_at += in[i], out_at += out[i];
+    }
+    w->call.in_counts = in, w->call.out_counts = out;
+}
+
+CommFacts comm_facts_to(const CommWork *w, int member) {
+    CommFacts f = w->facts;
+    if (f.kind == COMM_ALL_TO_ALL)
+        f.sends = w->call.in_counts[member], f.expects = w->call.out_counts[member];
+    return f;
+}
+
+static CommWork *take_work(Comm *c, const CommCall *call) {
+    CommWork *w = c->spare;
+    if (w)
+        c->spare = w->next;
+    else
+        w = mem_alloc(sizeof *w);
+    *w = (CommWork){.call = *call, .open = true};
+    const bool counted = call->kind != COMM_BARRIER && call->kind != COMM_ALL_TO_ALL;
+    w->facts = (CommFacts){.kind = call->kind,
+                           .reduction = reduces(call->kind) ? (int32_t)call->reduction : 0,
+                           .dtype = call->kind == COMM_BARRIER ? 0 : (int32_t)call->dtype,
+                           .peer = call->kind == COMM_BROADCAST ? call->peer : 0,
+                           .n = counted ? call->n : 0};
+    strncpy(w->facts.site, call->site, sizeof w->facts.site - 1);
+    if (call->kind == COMM_ALL_TO_ALL) take_counts(w);
+    c->open++;
+    return w;
+}
+
+/* A group of one: what this member gives is what it gets. */
+static void copy_own(const CommCall *call) {
+    if (call->kind == COMM_BARRIER || call->kind == COMM_BROADCAST || call->in == call->out) return;
+    const int64_t n = call->kind == COMM_ALL_TO_ALL ? call->in_counts[0] : call->n;
+    CHECK(call->kind != COMM_ALL_TO_ALL || n == call->out_counts[0],
+          "at '%s': a group of one sends %lld elements and expects %lld", call->site, (long long)n,
+          (long long)call->out_counts[0]);
+    if (n) memcpy(call->out, call->in, (size_t)n * dtype_size(call->dtype));
+}
+
+/* True if the operation is to be skipped. */
+static bool sabotaged(const Comm *c, int64_t number) {
+    const double s = c->sabotage.delay_s;
+    if (number != c->sabotage.nth) return false;
+    if (s <= 0) return true;
+    nanosleep(&(struct timespec){(time_t)s, (long)((s - (double)(time_t)s) * 1e9)}, NULL);
+    return false;
+}
+
+CommWork *comm_start(Comm *c, const CommCall *call) {
+    check_call(c, call);
+    CommWork *w = take_work(c, call);
+    if (sabotaged(c, c->started++)) return w;
+    if (call->group.size == 1) {
+        if (c->backend) copy_own(call);
+        return w;
+    }
+    const CommKey key = key_of(call);
+    w->channel = comm_channel(c, &key);
+    w->seq = w->channel->next++;
+    w->record = comm_record_start(&c->recorder, w);
+    if (c->backend) c->backend->start(c, w);
+    return w;
+}
+
+void comm_wait(Comm *c, CommWork *w) {
+    CHECK(w->open, "the operation at '%s' is waited for twice", w->facts.site);
+    if (w->channel) {
+        if (c->backend) c->backend->wait(c, w);
+        comm_record_done(&c->recorder, w->record);
+    }
+    if (w->call.kind == COMM_ALL_TO_ALL) free((int64_t *)w->call.in_counts);
+    w->open = false;
+    w->next = c->spare;
+    c->spare = w;
+    c->open--;
+}
+
+void comm_run(Comm *c, const CommCall *call) { comm_wait(c, comm_start(c, call)); }
+
+void comm_free(Comm *c) {
+    if (c->backend) c->backend->free(c);
+    comm_close(c);
+    free(c);
+}

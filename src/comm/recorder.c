@@ -1,0 +1,48 @@
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "comm/backend.h"
+
+void comm_recorder_init(CommRecorder *r) {
+    *r = (CommRecorder){.ring = mem_zero(COMM_RECORDS, sizeof *r->ring)};
+    pthread_mutex_init(&r->lock, NULL);
+}
+
+void comm_recorder_free(CommRecorder *r) {
+    pthread_mutex_destroy(&r->lock);
+    free(r->ring);
+}
+
+int64_t comm_record_start(CommRecorder *r, const CommWork *w) {
+    pthread_mutex_lock(&r->lock);
+    int64_t number = r->count++;
+    r->ring[number % COMM_RECORDS] =
+        (CommRecord){.key = w->channel->key, .seq = w->seq, .started_ns = clock_ns(), .facts = w->facts};
+    pthread_mutex_unlock(&r->lock);
+    return number;
+}
+
+void comm_record_done(CommRecorder *r, int64_t number) {
+    pthread_mutex_lock(&r->lock);
+    if (number >= r->count - COMM_RECORDS) r->ring[number % COMM_RECORDS].done_ns = clock_ns();
+    pthread_mutex_unlock(&r->lock);
+}
+
+bool comm_record_last(CommRecorder *r, CommRecord *out) {
+    pthread_mutex_lock(&r->lock);
+    int64_t count = r->count;
+    if (count) *out = r->ring[(count - 1) % COMM_RECORDS];
+    pthread_mutex_unlock(&r->lock);
+    return count > 0;
+}
+
+void comm_dump(const Comm *c, FILE *file) {
+    CommRecorder *r = (CommRecorder *)&c->recorder; /* its lock, not its content, is changed */
+    pthread_mutex_lock(&r->lock);
+    for (int64_t i = r->count > COMM_RECORDS ? r->count - COMM_RECORDS : 0; i < r->count; i++) {
+        fputs("  ", file);
+        comm_record_print(&r->ring[i % COMM_RECORDS], file);
+    }
+    pthread_mutex_unlock(&r->lock);
+}

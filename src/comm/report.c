@@ -1,0 +1,112 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "comm/backend.h"
+
+static const char *const KINDS[] = {
+    [COMM_BARRIER] = "barrier",
+    [COMM_BROADCAST] = "broadcast",
+    [COMM_ALL_REDUCE] = "all_reduce",
+    [COMM_ALL_GATHER] = "all_gather",
+    [COMM_REDUCE_SCATTER] = "reduce_scatter",
+    [COMM_ALL_TO_ALL] = "all_to_all",
+    [COMM_SEND] = "send",
+    [COMM_RECV] = "recv",
+};
+static const char *const REDUCTIONS[] = {[COMM_SUM] = "sum", [COMM_MAX] = "max", [COMM_MIN] = "min"};
+
+static const char *difference(const CommFacts *a, const CommFacts *b) {
+    const bool message = a->kind == COMM_SEND || a->kind == COMM_RECV; /* one sends what the other receives */
+    if (!message && a->kind != b->kind) return "kind";
+    if (strncmp(a->site, b->site, sizeof a->site)) return "site";
+    if (a->dtype != b->dtype) return "dtype";
+    if (a->n != b->n || a->sends != b->expects || a->expects != b->sends) return "count";
+    if (a->reduction != b->reduction) return "reduction";
+    if (a->peer != b->peer) return "root";
+    return NULL;
+}
+
+static void text_of(const CommFacts *f, char *text, size_t size) {
+    const bool reduces = f->kind == COMM_ALL_REDUCE || f->kind == COMM_REDUCE_SCATTER;
+    char count[80] = "";
+    if (f->kind != COMM_BARRIER && f->kind != COMM_ALL_TO_ALL)
+        snprintf(count, sizeof count, " of %lld %s", (long long)f->n, dtype_name((DType)f->dtype));
+    snprintf(text, size, "%s%s%s%s at '%s'", KINDS[f->kind], reduces ? " " : "",
+             reduces ? REDUCTIONS[f->reduction] : "", count, f->site);
+}
+
+bool comm_mismatch(const CommFacts *mine, int my_rank, const CommFacts *theirs, int their_rank,
+                   char why[512]) {
+    enum { SIZE = 512 };
+    const char *what = difference(mine, theirs);
+    if (!what) return false;
+    char a[150], b[150], counts[120] = "";
+    text_of(mine, a, sizeof a), text_of(theirs, b, sizeof b);
+    if (mine->kind == COMM_ALL_TO_ALL && theirs->kind == COMM_ALL_TO_ALL)
+        snprintf(counts, sizeof counts, " (sent %lld and expected %lld; sent back %lld and expected %lld)",
+                 (long long)mine->sends, (long long)theirs->expects, (long long)theirs->sends,
+                 (long long)mine->expects);
+    snprintf(why, SIZE, "the %s differs: rank %d starts %s, rank %d starts %s%s", what, my_rank, a,
+             their_rank, b, counts);
+    return true;
+}
+
+static void print_facts(const CommFacts *f, FILE *file) {
+    char text[150];
+    text_of(f, text, sizeof text);
+    fputs(text, file);
+}
+
+static void print_channel(const CommKey *key, int64_t seq, FILE *file) {
+    enum { SHOWN = 64 };
+    if (key->src >= 0)
+        fprintf(file, "message %lld from rank %d to rank %d in the group of", (long long)seq,
+                comm_member(key, 0), comm_member(key, 1));
+    else
+        fprintf(file, "operation %lld of", (long long)seq);
+    fputs(" ranks", file);
+    for (int i = 0; i < key->group.size && i < SHOWN; i++) fprintf(file, " %d", mesh_member(&key->group, i));
+    if (key->group.size > SHOWN) fprintf(file, " ... (%d)", key->group.size);
+}
+
+void comm_record_print(const CommRecord *r, FILE *file) {
+    print_facts(&r->facts, file);
+    fputs(", ", file);
+    print_channel(&r->key, r->seq, file);
+    const int64_t now = clock_ns();
+    fprintf(file, ": started %.3f s ago", (double)(now - r->started_ns) * 1e-9);
+    if (r->done_ns)
+        fprintf(file, ", done %.3f s ago\n", (double)(now - r->done_ns) * 1e-9);
+    else
+        fputs(", not done\n", file);
+}
+
+static void print_ranks(const char *title, const CommKey *key, const bool *arrived, bool which, FILE *file) {
+    fprintf(file, "  %s:", title);
+    int n = 0;
+    for (int i = 0; i < comm_members(key); i++)
+        if (arrived[i] == which) fprintf(file, " %d", comm_member(key, i)), n++;
+    fputs(n ? "\n" : " none\n", file);
+}
+
+void comm_report_begin(CommReport *r, const char *why, const CommKey *key, int64_t seq,
+                       const CommFacts *facts, const bool *arrived) {
+    r->file = open_memstream(&r->text, &r->size);
+    fprintf(r->file, "COMM FAULT %s\n  ", why);
+    print_facts(facts, r->file);
+    fputs(", ", r->file);
+    print_channel(key, seq, r->file);
+    fputc('\n', r->file);
+    print_ranks("ranks that started it", key, arrived, true, r->file);
+    print_ranks("ranks that did not", key, arrived, false, r->file);
+}
+
+void comm_report_end(CommReport *r, const Comm *c) {
+    fprintf(r->file, "the last operations of rank %d, newest last:\n", c->rank);
+    comm_dump(c, r->file);
+    fclose(r->file);
+    fflush(stdout); /* what was said before the fault stands before it */
+    fwrite(r->text, 1, r->size, stderr);
+    free(r->text);
+}

@@ -1,0 +1,302 @@
+/* Ranks as threads of one process. Members meet: each leaves its buffers in the operation's Meeting, and once
+ * the last has come the elements can be moved by anyone. Small operations are moved by the last member at
+ * once, so that a rank blocks at most once an operation; larger ones in pieces by whoever waits. A rank that
+ * waits can always finish the operation alone when all have come, so works may be waited for in any order. */
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/mem.h"
+#include "comm/backend.h"
+
+enum {
+    SMALL = 256 << 10, /* bytes of traffic that are not worth a second thread's wake-up */
+    PIECE = 256 << 10, /* bytes of traffic that a thread takes at a time */
+};
+
+enum { GATHERING, READY, DONE }; /* states of a meeting */
+
+typedef struct Meeting {
+    int64_t seq;
+    int arrived;
+    const CommWork **work;               /* [members]; NULL: has not come */
+    int64_t units, grain;                /* a piece is `grain` units */
+    atomic_int_fast64_t taken, finished; /* pieces */
+    atomic_uint state;                   /* waiters sleep on it */
+    atomic_int sleepers, inside;         /* inside: members that have not finished their wait */
+    struct Meeting *next;
+} Meeting;
+
+/* The shared side of a channel: its open meetings are those that some member has not come to. */
+typedef struct Queue {
+    pthread_mutex_t lock;
+    CommKey key;
+    int members;
+    int64_t first;         /* sequence number of `open` */
+    Meeting *open, *spare; /* oldest first; any order */
+} Queue;
+
+typedef struct World {
+    int size;
+    Comm *comm;            /* [size] */
+    atomic_bool *returned; /* [size] */
+    pthread_mutex_t lock;  /* of the table */
+    CommTable queues;
+    atomic_flag reported;
+    CommMain *fn;
+    void *arg;
+} World;
+
+/* ---- faults ---- */
+
+static void print_last(const World *world, int rank, FILE *file) {
+    CommRecord last;
+    fprintf(file, "  rank %d %s; ", rank,
+            atomic_load(&world->returned[rank]) ? "has returned" : "is running");
+    if (!comm_record_last(&world->comm[rank].recorder, &last)) {
+        fputs("it has started nothing\n", file);
+        return;
+    }
+    fputs("its last operation: ", file);
+    comm_record_print(&last, file);
+}
+
+/* Reports and ends the process; of several threads that come here, the first does. */
+static _Noreturn void end_world(const Comm *c, const Queue *q, const Meeting *m, const char *why) {
+    World *world = c->state;
+    if (atomic_flag_test_and_set(&world->reported))
+        for (;;) pause();
+    bool arrived[q->members], told[world->size];
+    for (int r = 0; r < world->size; r++) told[r] = false;
+    int known = -1;
+    for (int i = 0; i < q->members; i++) {
+        arrived[i] = m->work[i] != NULL;
+        if (arrived[i]) told[comm_member(&q->key, i)] = true, known = i;
+    }
+    CommReport report;
+    comm_report_begin(&report, why, &q->key, m->seq, &m->work[known]->facts, arrived);
+    for (int i = 0; i < q->members; i++)
+        if (!arrived[i])
+            print_last(world, comm_member(&q->key, i), report.file), told[comm_member(&q->key, i)] = true;
+    fputs("  elsewhere:\n", report.file); /* a missing rank may itself wait for one of these */
+    for (int r = 0; r < world->size; r++)
+        if (!told[r]) print_last(world, r, report.file);
+    comm_report_end(&report, c);
+    _exit(ERR_INFRA);
+}
+
+/* A member that comes must agree with those that are there: with any of them, but on counts of pairs with
+ * all. */
+static void check_alike(const Comm *c, const Queue *q, const Meeting *m, const CommWork *w) {
+    char why[512];
+    const int me = w->channel->member;
+    for (int i = 0; i < q->members; i++) {
+        if (!m->work[i]) continue;
+        const CommFacts mine = comm_facts_to(w, i), theirs = comm_facts_to(m->work[i], me);
+        if (comm_mismatch(&mine, c->rank, &theirs, comm_member(&q->key, i), why)) end_world(c, q, m, why);
+        if (w->call.kind != COMM_ALL_TO_ALL) break;
+    }
+}
+
+static void check_returned(const Comm *c, const Queue *q, const Meeting *m) {
+    const World *world = c->state;
+    char why[160];
+    for (int i = 0; i < q->members; i++) {
+        const int rank = comm_member(&q->key, i);
+        if (m->work[i] || !atomic_load(&world->returned[rank])) continue;
+        snprintf(why, sizeof why, "rank %d has returned and will not start what others wait for", rank);
+        end_world(c, q, m, why);
+    }
+}
+
+/* ---- meetings ---- */
+
+static Queue *queue_of(World *world, const CommChannel *ch) {
+    pthread_mutex_lock(&world->lock);
+    void **place = comm_lookup(&world->queues, &ch->key);
+    if (!*place) {
+        Queue *q = mem_zero(1, sizeof *q);
+        *q = (Queue){.key = ch->key, .members = ch->members};
+        pthread_mutex_init(&q->lock, NULL);
+        *place = q;
+    }
+    Queue *q = *place;
+    pthread_mutex_unlock(&world->lock);
+    return q;
+}
+
+static Meeting *meeting_new(Queue *q, int64_t seq) {
+    Meeting *m = q->spare;
+    if (m)
+        q->spare = m->next;
+    else {
+        m = mem_zero(1, sizeof *m);
+        m->work = mem_zero((size_t)q->members, sizeof *m->work);
+    }
+    for (int i = 0; i < q->members; i++) m->work[i] = NULL;
+    m->seq = seq, m->arrived = 0, m->next = NULL;
+    atomic_store(&m->taken, 0), atomic_store(&m->finished, 0);
+    atomic_store(&m->state, GATHERING), atomic_store(&m->inside, q->members);
+    return m;
+}
+
+/* The open meeting of an operation. Members come in sequence, so those that are complete are the oldest. */
+static Meeting *meeting_at(Queue *q, int64_t seq) {
+    Meeting **at = &q->open;
+    for (int64_t s = q->first; s < seq; s++) at = &(*at)->next;
+    if (!*at) *at = meeting_new(q, seq);
+    return *at;
+}
+
+static void wake(Meeting *m, unsigned state, int threads) {
+    atomic_store(&m->state, state);
+    if (atomic_load(&m->sleepers)) syscall(SYS_futex, &m->state, FUTEX_WAKE_PRIVATE, threads, NULL, NULL, 0);
+}
+
+/* Sleeps while the meeting is in this state, at most until `deadline` (of clock_ns). */
+static void sleep_on(Meeting *m, unsigned state, int64_t deadline) {
+    const struct timespec until = {deadline / 1000000000, deadline % 1000000000};
+    atomic_fetch_add(&m->sleepers, 1);
+    syscall(SYS_futex, &m->state, FUTEX_WAIT_BITSET_PRIVATE, state, &until, NULL, FUTEX_BITSET_MATCH_ANY);
+    atomic_fetch_sub(&m->sleepers, 1);
+}
+
+/* Moves pieces until none is left to take. */
+static void help(Meeting *m, int members) {
+    const int64_t pieces = (m->units + m->grain - 1) / m->grain;
+    for (int64_t p; (p = atomic_fetch_add(&m->taken, 1)) < pieces;) {
+        const int64_t begin = p * m->grain, end = begin + m->grain;
+        comm_move(m->work, members, begin, end < m->units ? end : m->units);
+        if (atomic_fetch_add(&m->finished, 1) + 1 == pieces) wake(m, DONE, INT_MAX);
+    }
+}
+
+/* All have come. */
+static void begin(Meeting *m, int members) {
+    const int64_t traffic = comm_traffic(m->work, members);
+    m->units = comm_units(m->work, members);
+    m->grain = traffic > PIECE ? (m->units * PIECE + traffic - 1) / traffic : m->units;
+    if (traffic > SMALL) {
+        wake(m, READY,
+             1); /* one who waits may begin while this rank goes on; more threads than cores gain nothing */
+        return;
+    }
+    comm_move(m->work, members, 0, m->units);
+    wake(m, DONE, INT_MAX);
+}
+
+static void threads_start(Comm *c, CommWork *w) {
+    CommChannel *ch = w->channel;
+    if (!ch->state) ch->state = queue_of(c->state, ch);
+    Queue *q = ch->state;
+    pthread_mutex_lock(&q->lock);
+    Meeting *m = meeting_at(q, w->seq);
+    check_alike(c, q, m, w);
+    m->work[ch->member] = w;
+    w->state = m;
+    const bool last = ++m->arrived == q->members;
+    if (last)
+        q->open = m->next, q->first++;
+    else
+        check_returned(c, q, m);
+    pthread_mutex_unlock(&q->lock);
+    if (last) begin(m, q->members);
+}
+
+static void late(Comm *c, Queue *q, const Meeting *m) {
+    pthread_mutex_lock(&q->lock);
+    if (m->arrived < q->members) {
+        char why[120];
+        snprintf(why, sizeof why, "rank %d has waited %g s for ranks that are late", c->rank, c->deadline_s);
+        end_world(c, q, m, why);
+    }
+    pthread_mutex_unlock(&q->lock);
+}
+
+static void threads_wait(Comm *c, CommWork *w) {
+    Meeting *m = w->state;
+    Queue *q = w->channel->state;
+    const int64_t deadline = clock_ns() + (int64_t)(c->deadline_s * 1e9);
+    for (unsigned state; (state = atomic_load(&m->state)) != DONE;) {
+        if (state == READY)
+            help(m, q->members);
+        else if (clock_ns() >= deadline)
+            late(c, q, m);
+        if (atomic_load(&m->state) == state) sleep_on(m, state, state == READY ? INT64_MAX : deadline);
+    }
+    if (atomic_fetch_sub(&m->inside, 1) > 1) return;
+    pthread_mutex_lock(&q->lock);
+    m->next = q->spare;
+    q->spare = m;
+    pthread_mutex_unlock(&q->lock);
+}
+
+/* ---- the world ---- */
+
+/* A rank whose function has returned: nobody may wait for it. */
+static void leave(Comm *c) {
+    World *world = c->state;
+    CHECK(c->open == 0, "rank %d returns and leaves %d operations that it did not wait for", c->rank,
+          c->open);
+    atomic_store(&world->returned[c->rank], true);
+    pthread_mutex_lock(&world->lock);
+    for (size_t i = 0; i < world->queues.capacity; i++) {
+        Queue *q = world->queues.entry[i].value;
+        if (!q) continue;
+        pthread_mutex_lock(&q->lock);
+        for (const Meeting *m = q->open; m; m = m->next) check_returned(c, q, m);
+        pthread_mutex_unlock(&q->lock);
+    }
+    pthread_mutex_unlock(&world->lock);
+}
+
+static void *rank_main(void *arg) {
+    Comm *c = arg;
+    const World *world = c->state;
+    FaultScope scope = {0};
+    snprintf(scope.where, sizeof scope.where, "rank %d", c->rank);
+    FaultScope *outer = fault_scope(&scope);
+    world->fn(world->arg, c);
+    leave(c);
+    fault_scope(outer);
+    return NULL;
+}
+
+static void queue_free(Queue *q) {
+    if (!q) return;
+    for (Meeting *m = q->spare, *next; m; m = next) {
+        next = m->next;
+        free(m->work);
+        free(m);
+    }
+    pthread_mutex_destroy(&q->lock);
+    free(q);
+}
+
+void comm_threads(int size, const CommOptions *options, CommMain *fn, void *arg) {
+    static const CommBackend THREADS = {.start = threads_start, .wait = threads_wait};
+    World world = {.size = size, .reported = ATOMIC_FLAG_INIT, .fn = fn, .arg = arg};
+    pthread_mutex_init(&world.lock, NULL);
+    world.comm = mem_zero((size_t)size, sizeof *world.comm);
+    world.returned = mem_zero((size_t)size, sizeof *world.returned);
+    pthread_t *thread = mem_zero((size_t)size, sizeof *thread);
+    for (int r = 0; r < size; r++) comm_init(&world.comm[r], &THREADS, &world, size, r, options);
+    for (int r = 1; r < size; r++) {
+        const int rc = pthread_create(&thread[r], NULL, rank_main, &world.comm[r]);
+        CHECK(rc == 0, "cannot start the thread of rank %d of %d: error %d", r, size, rc);
+    }
+    rank_main(&world.comm[0]);
+    for (int r = 1; r < size; r++) pthread_join(thread[r], NULL);
+    for (int r = 0; r < size; r++) comm_close(&world.comm[r]);
+    for (size_t i = 0; i < world.queues.capacity; i++) queue_free(world.queues.entry[i].value);
+    free(world.queues.entry);
+    free(world.comm), free(world.returned), free(thread);
+    pthread_mutex_destroy(&world.lock);
+}

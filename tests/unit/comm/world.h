@@ -1,0 +1,316 @@
+/* What every rank of a world does to test its backend; the thread and the MPI tests run the same. Expected
+ * values come from formulas over member and element numbers, never from a buffer that was communicated. */
+#ifndef ISOTRON_TESTS_COMM_WORLD_H
+#define ISOTRON_TESTS_COMM_WORLD_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "base/philox.h"
+#include "comm/comm.h"
+
+static inline Group world_group(const Comm *c) {
+    return (Group){.size = comm_world(c),
+                   .rank = comm_rank(c),
+                   .n_axes = 1,
+                   .axis_size = {comm_world(c)},
+                   .axis_stride = {1}};
+}
+
+static inline void store(void *buffer, DType t, int64_t at, double x) {
+    if (t == F64)
+        ((double *)buffer)[at] = x;
+    else if (t == I64)
+        ((int64_t *)buffer)[at] = (int64_t)x;
+    else if (t == I32)
+        ((int32_t *)buffer)[at] = (int32_t)x;
+    else if (t == U8)
+        ((uint8_t *)buffer)[at] = (uint8_t)x;
+    else {
+        const float f = (float)x;
+        dtype_convert((char *)buffer + (size_t)at * dtype_size(t), t, &f, F32, 1);
+    }
+}
+
+static inline double load(const void *buffer, DType t, int64_t at) {
+    if (t == I64) return (double)((const int64_t *)buffer)[at];
+    if (t == I32) return ((const int32_t *)buffer)[at];
+    if (t == U8) return ((const uint8_t *)buffer)[at];
+    double x;
+    dtype_convert(&x, F64, (const char *)buffer + (size_t)at * dtype_size(t), t, 1);
+    return x;
+}
+
+/* Small integers: their sums over up to 64 members are exact in every type (at most 3 * 64 < 2^8). */
+static inline double value(int member, int64_t at) { return (double)((member * 7 + at * 3 + at / 5) % 4); }
+
+enum { GUARD = 16 };
+
+/* `n` elements between guard bytes. */
+static inline char *buffer_new(DType t, int64_t n) {
+    const size_t bytes = (size_t)n * dtype_size(t);
+    char *block = mem_alloc(bytes + 2 * GUARD);
+    memset(block, 0x5a, bytes + 2 * GUARD);
+    return block + GUARD;
+}
+
+static inline void buffer_free(char *b, DType t, int64_t n) {
+    const size_t bytes = (size_t)n * dtype_size(t);
+    for (size_t i = 0; i < GUARD; i++)
+        CHECK(b[-1 - (int)i] == 0x5a && b[bytes + i] == 0x5a, "written outside of %lld elements",
+              (long long)n);
+    free(b - GUARD);
+}
+
+/* An operation of one member with its buffers, and what it must find in `out`. */
+typedef struct Trial {
+    CommCall call;
+    int64_t n_in, n_out;
+    int64_t in_counts[64], out_counts[64];
+    bool in_place;
+    CommWork *work;
+} Trial;
+
+/* Elements that member i sends to member j. */
+static inline int64_t pair_count(int64_t n, int i, int j) {
+    return (i + 2 * j) % 3 == 0 ? 0 : n + i - j > 0 ? n + i - j : 0;
+}
+
+static inline double expected_reduction(CommReduction r, int members, int64_t at) {
+    double x = value(0, at);
+    for (int m = 1; m < members; m++) {
+        const double y = value(m, at);
+        x = r == COMM_SUM ? x + y : r == COMM_MAX ? (y > x ? y : x) : (y < x ? y : x);
+    }
+    return x;
+}
+
+static inline double expected_a2a(const Trial *t, int64_t at) {
+    const int me = t->call.group.rank;
+    int from = 0;
+    int64_t before = 0, first = 0;
+    for (; at - before >= t->out_counts[from]; from++) before += t->out_counts[from];
+    for (int j = 0; j < me; j++) first += pair_count(t->call.n, from, j);
+    return value(from, first + at - before);
+}
+
+static inline double expected(const Trial *t, int64_t at) {
+    const CommCall *c = &t->call;
+    switch (c->kind) {
+    case COMM_BROADCAST:
+    case COMM_RECV:
+        return value(c->peer, at);
+    case COMM_ALL_REDUCE:
+        return expected_reduction(c->reduction, c->group.size, at);
+    case COMM_ALL_GATHER:
+        return value((int)(at / c->n), at % c->n);
+    case COMM_REDUCE_SCATTER:
+        return expected_reduction(c->reduction, c->group.size, c->group.rank * c->n + at);
+    default:
+        return expected_a2a(t, at);
+    }
+}
+
+static inline void trial_sizes(Trial *t) {
+    const CommCall *c = &t->call;
+    const int size = c->group.size, me = c->group.rank;
+    t->n_in = c->kind == COMM_BARRIER || c->kind == COMM_RECV ? 0
+              : c->kind == COMM_REDUCE_SCATTER                ? size * c->n
+                                                              : c->n;
+    t->n_out = c->kind == COMM_BARRIER || c->kind == COMM_SEND ? 0
+               : c->kind == COMM_ALL_GATHER                    ? size * c->n
+                                                               : c->n;
+    if (c->kind != COMM_ALL_TO_ALL) return;
+    t->n_in = t->n_out = 0;
+    for (int i = 0; i < size; i++) {
+        t->n_in += t->in_counts[i] = pair_count(c->n, me, i);
+        t->n_out += t->out_counts[i] = pair_count(c->n, i, me);
+    }
+}
+
+/* Fills the buffers and starts. In place, one buffer serves as both. */
+static inline void trial_start(Comm *comm, Trial *t) {
+    CommCall *c = &t->call;
+    const int me = c->group.rank;
+    trial_sizes(t);
+    char *in = NULL, *out = buffer_new(c->dtype, t->n_out);
+    const size_t size = dtype_size(c->dtype);
+    if (c->kind == COMM_BROADCAST || (t->in_place && c->kind == COMM_ALL_REDUCE))
+        in = out;
+    else if (t->in_place && c->kind == COMM_ALL_GATHER)
+        in = out + (size_t)(me * c->n) * size;
+    else
+        in = buffer_new(c->dtype, t->n_in);
+    if (c->kind != COMM_BROADCAST || me == c->peer)
+        for (int64_t i = 0; i < t->n_in; i++) store(in, c->dtype, i, value(me, i));
+    if (t->in_place && c->kind == COMM_REDUCE_SCATTER) {
+        buffer_free(out, c->dtype, t->n_out);
+        out = in + (size_t)(me * c->n) * size;
+    }
+    int64_t in_counts[64], out_counts[64]; /* must not be needed after the start */
+    memcpy(in_counts, t->in_counts, sizeof in_counts), memcpy(out_counts, t->out_counts, sizeof out_counts);
+    c->in = in, c->out = out, c->in_counts = in_counts, c->out_counts = out_counts;
+    t->work = comm_start(comm, c);
+    memset(in_counts, -1, sizeof in_counts), memset(out_counts, -1, sizeof out_counts);
+    c->in_counts = c->out_counts = NULL;
+}
+
+static inline void trial_finish(Comm *comm, Trial *t) {
+    CommCall *c = &t->call;
+    comm_wait(comm, t->work);
+    for (int64_t i = 0; i < t->n_out; i++) {
+        const double got = load(c->out, c->dtype, i), want = expected(t, i);
+        CHECK(got == want, "rank %d, kind %d, %s, n %lld: element %lld is %g, not %g", comm_rank(comm),
+              (int)c->kind, dtype_name(c->dtype), (long long)c->n, (long long)i, got, want);
+    }
+    const bool shared = c->kind == COMM_BROADCAST || t->in_place;
+    if (!shared)
+        for (int64_t i = 0; i < t->n_in; i++)
+            CHECK(load(c->in, c->dtype, i) == value(c->group.rank, i), "an input has changed");
+    if (!shared || (t->in_place && c->kind == COMM_REDUCE_SCATTER))
+        buffer_free((char *)c->in, c->dtype, t->n_in);
+    if (!(t->in_place && c->kind == COMM_REDUCE_SCATTER)) buffer_free(c->out, c->dtype, t->n_out);
+}
+
+/* ---- programs of a rank (CommMain) ---- */
+
+/* Every kind, type and reduction on ragged sizes; one below and one above what a backend cuts in pieces. */
+static inline void run_all_kinds(void *arg, Comm *comm) {
+    static const DType TYPES[] = {F64, F32, BF16, F16, I64, I32, U8};
+    static const int64_t SIZES[] = {0, 1, 7, 8, 1000, 4097, 70001};
+    const int sizes = *(const int *)arg;
+    const Group g = world_group(comm);
+    for (int kind = 0; kind < COMM_SEND; kind++)
+        for (int r = 0; r < (kind == COMM_ALL_REDUCE || kind == COMM_REDUCE_SCATTER ? 3 : 1); r++)
+            for (int t = 0; t < 7; t++)
+                for (int s = 0; s < sizes; s++)
+                    for (int place = 0; place < 2; place++) {
+                        const bool can =
+                            kind == COMM_ALL_REDUCE || kind == COMM_ALL_GATHER || kind == COMM_REDUCE_SCATTER;
+                        Trial trial = {.call = {.kind = (CommKind)kind,
+                                                .reduction = (CommReduction)r,
+                                                .dtype = TYPES[t],
+                                                .group = g,
+                                                .site = "all_kinds",
+                                                .n = SIZES[s],
+                                                .peer = s % g.size},
+                                       .in_place = place && can};
+                        trial_start(comm, &trial);
+                        trial_finish(comm, &trial);
+                    }
+}
+
+/* Each rank sends to each other one, several messages deep, and takes them in another order. */
+static inline void run_messages(void *arg, Comm *comm) {
+    enum { DEEP = 3 };
+    static const int64_t SIZES[DEEP] = {5, 0, 30000};
+    (void)arg;
+    const Group g = world_group(comm);
+    Trial *t = mem_zero((size_t)(2 * g.size * DEEP), sizeof *t);
+    int n = 0;
+    for (int d = 0; d < DEEP; d++)
+        for (int peer = 0; peer < g.size; peer++)
+            for (int way = 0; way < 2 && peer != g.rank; way++) {
+                t[n].call = (CommCall){.kind = way ? COMM_SEND : COMM_RECV,
+                                       .dtype = F32,
+                                       .group = g,
+                                       .site = "messages",
+                                       .n = SIZES[d],
+                                       .peer = peer};
+                trial_start(comm, &t[n++]);
+            }
+    while (n--) trial_finish(comm, &t[n]);
+    free(t);
+}
+
+/* Sums whose bits depend on the order: the left fold over members, in float for 16-bit types, rounded once.
+ */
+static inline void run_order(void *arg, Comm *comm) {
+    enum { N = 300 };
+    static const DType TYPES[] = {F64, F32, BF16, F16};
+    (void)arg;
+    const Group g = world_group(comm);
+    int64_t sensitive = 0;
+    for (int k = 0; k < 4; k++) {
+        const DType t = TYPES[k];
+        const size_t size = dtype_size(t);
+        char mine[N * 8], sum[N * 8], parts[64][8];
+        double part[64];
+        for (int i = 0; i < N; i++)
+            store(mine, t, i, philox_normal(7, (uint64_t)g.rank, (uint64_t)i) * (i % 3 ? 1 : 8));
+        comm_run(comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                   .dtype = t,
+                                   .group = g,
+                                   .site = "order",
+                                   .in = mine,
+                                   .out = sum,
+                                   .n = N});
+        for (int i = 0; i < N; i++) {
+            for (int m = 0; m < g.size; m++) {
+                store(parts[m], t, 0, philox_normal(7, (uint64_t)m, (uint64_t)i) * (i % 3 ? 1 : 8));
+                part[m] = load(parts[m], t, 0);
+            }
+            volatile double up = part[0], down = part[g.size - 1];
+            for (int m = 1; m < g.size; m++) {
+                up = t == F64 ? up + part[m]
+                              : (double)(float)(up + part[m]); /* exact in double, rounded once */
+                down = t == F64 ? down + part[g.size - 1 - m] : (double)(float)(down + part[g.size - 1 - m]);
+            }
+            char want[8];
+            store(want, t, 0, up);
+            CHECK(!memcmp(want, sum + (size_t)i * size, size), "%s sum %d: %.17g, not %.17g", dtype_name(t),
+                  i, load(sum, t, i), up);
+            sensitive += up != down;
+        }
+    }
+    CHECK(g.size < 3 || sensitive > 0, "no sum depends on the order: the test says nothing");
+}
+
+/* A rule of a random number generator: the same on all ranks for site 0, a rank's own for site 1 + rank. */
+static inline uint32_t draw(uint64_t round, uint64_t site, uint64_t i, uint32_t below) {
+    return philox_u32(round, site, i) % below;
+}
+
+typedef struct Layout {
+    int size[AXES];
+    int rounds;
+} Layout;
+
+/* Works over several groups of a mesh at once: each rank mixes the groups' sequences in its own order, and
+ * waits in its own order. */
+static inline void run_interleaved(void *arg, Comm *comm) {
+    enum { MASKS = 7, EACH = 4, WORKS = MASKS * EACH };
+    static const unsigned MASK[MASKS] = {
+        1 << AXIS_TP, 1 << AXIS_CP, 1 << AXIS_DP, 1 << AXIS_PP, 1 << AXIS_DP | 1 << AXIS_CP,
+        1 << AXIS_EP, MASK_DENSE};
+    const Layout *layout = arg;
+    const Mesh mesh = mesh_make(comm_world(comm), comm_rank(comm), layout->size);
+    const uint64_t own = 1 + (uint64_t)comm_rank(comm);
+    for (int round = 0; round < layout->rounds; round++) {
+        Trial *t = mem_zero(WORKS, sizeof *t);
+        Trial *order[WORKS];
+        int started[MASKS] = {0};
+        for (int k = 0; k < WORKS; k++) {
+            int m = (int)draw((uint64_t)round, own, (uint64_t)k, MASKS);
+            while (started[m] == EACH) m = (m + 1) % MASKS;
+            const uint64_t id = (uint64_t)(m * EACH + started[m]++);
+            const Group g = mesh_group(&mesh, MASK[m]);
+            t[k].call = (CommCall){.kind = (CommKind)draw((uint64_t)round, 0, 3 * id, COMM_SEND),
+                                   .dtype = draw((uint64_t)round, 0, 3 * id + 1, 2) ? F32 : BF16,
+                                   .group = g,
+                                   .site = "interleaved",
+                                   .n = draw((uint64_t)round, 0, 3 * id + 2, 600),
+                                   .peer = (int)id % g.size};
+            trial_start(comm, &t[k]);
+            const uint32_t at = draw((uint64_t)round, own, 100 + (uint64_t)k, (uint32_t)k + 1);
+            order[k] = order[at];
+            order[at] = &t[k];
+        }
+        for (int k = 0; k < WORKS; k++) trial_finish(comm, order[k]);
+        free(t);
+    }
+}
+
+#endif
