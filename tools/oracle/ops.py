@@ -148,6 +148,97 @@ def cross_entropy():
                {"loss": loss, "lse": real.logsumexp(-1)}, {"loss": mask / mask.sum()})
 
 
+def topk_map(scores, k):
+    return torch.zeros_like(scores).scatter(-1, scores.topk(k, dim=-1).indices, 1).bool()
+
+
+def clear_choice(scores, k):
+    """No near tie may decide between two experts."""
+    best = scores.sort(dim=-1, descending=True).values
+    assert k == scores.shape[-1] or (best[..., k - 1] - best[..., k]).min() > 1e-6
+
+
+def route():
+    """Dense: all scores, times a map of the chosen; then the chosen in the order of the experts."""
+    cases = {  # score, experts, k, groups, group_topk, scaling, bias
+        "route_topk_softmax": ("topk_softmax", 8, 2, 0, 0, 1.0, False), "route_softmax": ("softmax", 7, 3, 0, 0, 2.5, False),
+        "route_sigmoid": ("sigmoid", 9, 3, 0, 0, 1.5, True), "route_sigmoid_one": ("sigmoid", 9, 1, 0, 0, 1.0, True),
+        "route_sigmoid_groups": ("sigmoid", 12, 4, 4, 2, 1.5, True), "route_softmax_groups": ("softmax", 12, 2, 6, 2, 1.0, False)}
+    for case, (score, experts, k, groups, group_topk, scaling, biased) in cases.items():
+        logits, bias = draw(5, 3, experts), torch.randn(experts) * 0.3
+        scores = {"topk_softmax": lambda x: x, "softmax": lambda x: x.softmax(-1), "sigmoid": torch.sigmoid}[score](logits)
+        choice = (scores + bias if biased else scores).detach()
+        if groups:
+            parts = choice.unflatten(-1, (groups, experts // groups))
+            totals = parts.topk(k // group_topk, dim=-1).values.sum(-1)
+            clear_choice(totals, group_topk)
+            choice = parts.masked_fill(~topk_map(totals, group_topk)[..., None], -torch.inf).flatten(-2)
+        clear_choice(choice, k)
+        chosen = topk_map(choice, k)
+        if score == "topk_softmax":
+            probs = logits.masked_fill(~chosen, -torch.inf).softmax(-1)
+        else:
+            probs = scores * chosen
+            if score == "sigmoid" and k > 1:
+                probs = probs / probs.sum(-1, keepdim=True)
+        probs = (probs * scaling)[chosen].view(5, 3, k)
+        record(case, "route", {"score": score, "k": k, "groups": groups, "group_topk": group_topk, "scaling": scaling},
+               {"logits": logits} | ({"bias": bias} if biased else {}), {"probs": probs}, {"probs": torch.randn(5, 3, k)})
+
+
+def router_loss():
+    """Megatron-LM's formulas: experts / (k T^2) * sum_e tokens_e * sum_t p_te, tokens by a top-k of the scores alone."""
+    s, b, experts, k = 6, 3, 8, 2
+    for case, sigmoid, per_sample in (("balance", False, False), ("balance_sigmoid", True, False), ("balance_seq", False, True)):
+        logits = draw(s, b, experts)
+        clear_choice(logits.detach(), k)
+        p = logits.sigmoid() if sigmoid else logits.softmax(-1)
+        p = p / p.sum(-1, keepdim=True)
+        tokens, total, over = topk_map(logits.detach(), k).double(), (s if per_sample else s * b), ((0,) if per_sample else (0, 1))
+        loss = (experts / (k * total**2) * (tokens.sum(over) * p.sum(over)).sum(-1)).mean()
+        record(case, "router_loss", {"k": k, "sigmoid": sigmoid, "per_sample": per_sample}, {"logits": logits},
+               {"loss": loss[None]}, {"loss": torch.randn(1)})
+    logits = draw(s, b, experts, std=3.0)
+    record("z_loss", "router_loss", {"z": True}, {"logits": logits}, {"loss": logits.logsumexp(-1).square().mean()[None]},
+           {"loss": torch.randn(1)})
+
+
+def sinkhorn():
+    """Knight, "The Sinkhorn-Knopp algorithm", 2008, with the start, the constants and the end of Megatron-LM's moe_utils.py."""
+    logits = torch.randn(5, 3, 4) * 2
+    cost = logits.flatten(0, 1).exp()
+    rows, columns, change = None, torch.ones(4), 1.0
+    while change > 1e-4:
+        rows = 1 / (len(cost) * ((cost * columns).sum(1) + 1e-8))
+        new = 1 / (4 * ((cost * rows[:, None]).sum(0) + 1e-8))
+        columns, change = new, (new - columns).abs().mean().item()
+    record("sinkhorn", "sinkhorn", {}, {"logits": logits}, {"scores": (rows[:, None] * cost * columns).view(5, 3, 4)})
+    TENSORS["sinkhorn/in/dscores"] = torch.zeros(5, 3, 4)
+
+
+def experts():
+    """Every expert computes every token; a mask says what counts."""
+    s, b, h, f, n, k = 9, 2, 6, 5, 4, 2
+    for case, capacity, pad, by_position in (("experts", 0, False, False), ("experts_drop", 7, False, False),
+                                             ("experts_drop_last", 7, False, True), ("experts_pad", 10, True, False)):
+        x, logits, fc1, fc2 = draw(s, b, h), draw(s, b, n), draw(n * 2 * f, h, std=0.3), draw(n * h, f, std=0.3)
+        clear_choice(logits.detach(), k)
+        flat = logits.flatten(0, 1)
+        chosen = topk_map(flat.detach(), k)
+        probs = flat.masked_fill(~chosen, -torch.inf).softmax(-1)
+        if capacity:
+            by = -torch.arange(s * b)[:, None].double() if by_position else probs.detach()
+            order = by.expand(s * b, n).masked_fill(~chosen, -torch.inf).sort(dim=0, descending=True).indices
+            kept = torch.zeros_like(chosen).scatter(0, order[:capacity], True) & chosen
+            assert kept.sum() < chosen.sum()
+            probs = probs * kept
+        gate, up = torch.einsum("sbh,nfh->nsbf", x, fc1.view(n, 2 * f, h)).chunk(2, dim=-1)
+        each = torch.einsum("nsbf,nhf->nsbh", F.silu(gate) * up, fc2.view(n, h, f))
+        y = torch.einsum("nsbh,sbn->sbh", each, probs.view(s, b, n))
+        record(case, "experts", {"k": k, "capacity": capacity, "pad": pad, "by_position": by_position},
+               {"x": x, "logits": logits, "fc1": fc1, "fc2": fc2}, {"y": y}, {"y": torch.randn(s, b, h)})
+
+
 def optimizer():
     rates, n = [0.0, 1e-2, 3e-2], 12
     for case, decay in (("adamw", 0.1), ("adamw_no_decay", 0.0), ("sgd_momentum", 0.1), ("sgd", 0.0)):
@@ -176,7 +267,7 @@ def optimizer():
 def main():
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "tests/data/ops.safetensors")
     with Float64():
-        for make in (linear, norm, activation, rope, attention, embedding, cross_entropy, optimizer):
+        for make in (linear, norm, activation, rope, attention, embedding, cross_entropy, optimizer, route, router_loss, sinkhorn, experts):
             torch.manual_seed(1234)
             make()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@
 #include "kernels/ops.h"
 #include "unit/ops/builders.h"
 #include "unit/ops/case.h"
+#include "unit/ops/moe_builders.h"
 #include "unit/ops/replay.h"
 
 #define NONE            NULL

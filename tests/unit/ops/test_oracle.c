@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "kernels/ops.h"
 #include "unit/ops/builders.h"
+#include "unit/ops/moe_builders.h"
 
 static const char PATH[] = "tests/data/ops.safetensors";
 enum { ROUNDINGS = 8, STEPS = 3 };
@@ -86,6 +87,7 @@ typedef union AnyAttr {
     RopeAttr rope;
     AttentionAttr attention;
     int64_t vocab;
+    MoeCase moe;
 } AnyAttr;
 
 static double number(const json_t *c, const char *key) { return json_number_value(json_object_get(c, key)); }
@@ -120,6 +122,25 @@ static void attention_attr(const json_t *c, AnyAttr *a) {
 
 static void loss_attr(const json_t *c, AnyAttr *a) { a->vocab = (int64_t)number(c, "vocab"); }
 
+static void moe_attr(const json_t *c, AnyAttr *a) {
+    static const char *const SCORES[] = {
+        [ROUTER_TOPK_SOFTMAX] = "topk_softmax", [ROUTER_SOFTMAX] = "softmax", [ROUTER_SIGMOID] = "sigmoid"};
+    const char *score = json_string_value(json_object_get(c, "score"));
+    int i = 0;
+    while (score && strcmp(SCORES[i], score)) assert_true(++i <= ROUTER_SIGMOID);
+    a->moe =
+        (MoeCase){.k = (int64_t)number(c, "k"),
+                  .route = {.score = (RouterScore)i,
+                            .groups = (int64_t)number(c, "groups"),
+                            .group_topk = (int64_t)number(c, "group_topk"),
+                            .scaling = score ? number(c, "scaling") : 1},
+                  .dispatch = {.capacity = (int64_t)number(c, "capacity"),
+                               .pad = truth(c, "pad"),
+                               .by_position = truth(c, "by_position")},
+                  .loss = {.kind = truth(c, "z") ? ROUTER_Z : ROUTER_BALANCE, .sigmoid = truth(c, "sigmoid")},
+                  .per_sample = truth(c, "per_sample")};
+}
+
 static Tensor *build_loss(Tape *t, Tensor **in, const void *attr) {
     return op_cross_entropy(t, in[0], in[1], *(const int64_t *)attr);
 }
@@ -153,6 +174,15 @@ static const struct Family {
      "y",
      NULL},
     {"embedding", build_embedding, NULL, {{"id", false}, {"w", true}}, "y", NULL},
+    {"route", build_route, moe_attr, {{"logits", false}, {"bias", false}}, "probs", NULL},
+    {"router_loss", build_router_loss, moe_attr, {{"logits", false}}, "loss", NULL},
+    {"sinkhorn", build_sinkhorn, NULL, {{"logits", false}}, "scores", NULL},
+    {"experts",
+     build_experts,
+     moe_attr,
+     {{"x", false}, {"logits", false}, {"fc1", true}, {"fc2", true}},
+     "y",
+     NULL},
     {"cross_entropy", build_loss, loss_attr, {{"logits", false}, {"label", false}}, "loss", "lse"},
 };
 enum { FAMILY_COUNT = sizeof FAMILIES / sizeof FAMILIES[0] };

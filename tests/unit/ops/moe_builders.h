@@ -1,0 +1,64 @@
+/* What the mixture-of-experts rows of cases.def build. */
+#ifndef ISOTRON_TESTS_OPS_MOE_BUILDERS_H
+#define ISOTRON_TESTS_OPS_MOE_BUILDERS_H
+
+#include "unit/ops/case.h"
+
+#include "ops/activation.h"
+#include "ops/dispatch.h"
+#include "ops/dropout.h"
+#include "ops/grouped.h"
+#include "ops/router.h"
+
+typedef struct MoeCase {
+    int64_t k;
+    RouteAttr route;
+    DispatchAttr dispatch;
+    RouterLossAttr loss;
+    bool per_sample; /* the loss */
+} MoeCase;
+
+static inline Tensor *build_jitter(Tape *t, Tensor **in, const void *attr) {
+    return op_jitter(t, in[0], *(const double *)attr, hash_name("jitter"));
+}
+
+static inline Tensor *build_router_logits(Tape *t, Tensor **in, const void *attr) {
+    (void)attr;
+    return op_router_logits(t, in[0], in[1]);
+}
+
+/* logits, bias? [e] */
+static inline Tensor *build_route(Tape *t, Tensor **in, const void *attr) {
+    const MoeCase *m = attr;
+    return op_route(t, in[0], NULL, in[1], m->k, m->route).probs;
+}
+
+static inline Tensor *build_sinkhorn(Tape *t, Tensor **in, const void *attr) {
+    (void)attr;
+    return op_sinkhorn(t, in[0]);
+}
+
+static inline Tensor *build_router_loss(Tape *t, Tensor **in, const void *attr) {
+    const MoeCase *m = attr;
+    if (m->loss.kind == ROUTER_Z) return op_router_loss(t, in[0], NULL, m->loss);
+    const Routing r = op_route(t, in[0], NULL, NULL, m->k, (RouteAttr){.scaling = 1});
+    Tensor *count = tape_tensor(t, F64, 2, (int64_t[]){m->per_sample ? in[0]->dim[1] : 1, in[0]->dim[2]});
+    op_expert_count(t, &r, count);
+    return op_router_loss(t, in[0], count, m->loss);
+}
+
+static inline Tensor *build_scale_rows(Tape *t, Tensor **in, const void *attr) {
+    return op_scale_rows(t, in[0], in[1], *(const bool *)attr);
+}
+
+/* A layer of experts: x [s,b,h], logits [s,b,e], fc1 [e*2f,h], fc2 [e*h,f]. */
+static inline Tensor *build_experts(Tape *t, Tensor **in, const void *attr) {
+    const MoeCase *m = attr;
+    Routing r = op_route(t, in[1], NULL, NULL, m->k, m->route);
+    const Dispatch d = op_dispatch(t, &r, in[1]->dim[2], m->dispatch);
+    Tensor *h = op_grouped_linear(t, op_permute(t, in[0], &d), in[2], d.offset);
+    h = op_scale_rows(t, op_activation(t, h, ACT_SWIGLU), op_permute_probs(t, r.probs, &d), false);
+    return op_unpermute(t, op_grouped_linear(t, h, in[3], d.offset), &d);
+}
+
+#endif
