@@ -86,6 +86,11 @@ static bool warmup_before_decay_ends(const Config *c) {
     return decay <= 0 || warmup < decay;
 }
 
+static bool uneven_pipeline(const Config *c) {
+    return i64_is_set(c->decoder_first_pipeline_num_layers) ||
+           i64_is_set(c->decoder_last_pipeline_num_layers);
+}
+
 static bool per_split_data(const Config *c) {
     return c->train_data_path.count || c->valid_data_path.count || c->test_data_path.count;
 }
@@ -171,7 +176,7 @@ void config_check(const Config *c, unsigned checks, Args *args) {
     Rule rules[RULES];
     evaluate(c, rules);
     for (int i = 0; i < RULES; i++) {
-        if (rules[i].holds || !(rules[i].check & checks)) continue;
+        if (rules[i].holds || (rules[i].check & checks) != rules[i].check) continue;
         Str sentence = {0};
         fill(c, rules[i].sentence, &sentence);
         args_problem(args, "%s", sentence.s);

@@ -103,8 +103,14 @@ typedef struct Derived {
     uint64_t random_seed;                  /* of sampling */
 } Derived;
 
-/* Which rules apply (rules.def). */
-typedef enum ConfigCheck { CHECK_MODEL = 1, CHECK_TRAIN = 2, CHECK_GENERATE = 4, CHECK_DATA = 8 } ConfigCheck;
+/* Which rules apply (rules.def): those whose bits are all asked for. */
+typedef enum ConfigCheck {
+    CHECK_TRAIN = 1,
+    CHECK_GENERATE = 2,
+    CHECK_DATA = 4,
+    CHECK_LAYOUT = 8, /* how layers are cut over ranks: all that a pipeline's schedule depends on */
+    CHECK_MODEL = 16 | CHECK_LAYOUT,
+} ConfigCheck;
 
 void config_defaults(Config *, Arena *);
 /* The option table over a Config, for commands that have options of their own beside it. */

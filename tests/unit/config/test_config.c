@@ -177,6 +177,12 @@ static const struct {
     {"pipeline-model-parallel-size", "1"},
     {"num-layers-per-virtual-pipeline-stage", "none"},
     {"num-virtual-stages-per-pipeline-rank", "none"},
+    {"decoder-first-pipeline-num-layers", "none"},
+    {"decoder-last-pipeline-num-layers", "none"},
+    {"account-for-embedding-in-pipeline-split", "false"},
+    {"account-for-loss-in-pipeline-split", "false"},
+    {"pipeline-model-parallel-layout", "none"},
+    {"microbatch-group-size-per-virtual-pipeline-stage", "none"},
     {"context-parallel-size", "1"},
     {"expert-model-parallel-size", "1"},
     {"expert-tensor-parallel-size", "none"},
@@ -296,58 +302,79 @@ static void options_without_effect_are_noted(void **state) {
 }
 
 /* One command line for each way to break a rule, and a word of the sentence that must follow. */
+static const char *const BREAKING[][2] = {
+    {"--num-query-groups 2", "without --group-query-attention"},
+    {"--group-query-attention --num-query-groups 3", "multiple of --num-query-groups 3"},
+    {"--position-embedding-type rope --rotary-percent 0.2", "even, positive"},
+    {"--use-rope-scaling", "needs --position-embedding-type rope"},
+    {"--window-size 3", "two numbers"},
+    {"--window-attn-skip-freq 2", "without --window-size"},
+    {"--window-size 3,0 --window-attn-skip-freq [1,0,1]", "2 layers"},
+    {"--window-size 3,0 --window-attn-skip-freq 0", "2 layers"},
+    {"--hidden-dropout 1", "--hidden-dropout 1 must be less"},
+    {"--fp8-format e4m3", "FP8"},
+    {"--num-layers-per-virtual-pipeline-stage 1", "above 1"},
+    {"--num-virtual-stages-per-pipeline-rank 2", "above 1"},
+    {"--num-virtual-stages-per-pipeline-rank 2 --num-layers-per-virtual-pipeline-stage 1", "leave one out"},
+    {"--decoder-first-pipeline-num-layers 1", "above 1: leave them out"},
+    {"--decoder-last-pipeline-num-layers 1 --account-for-loss-in-pipeline-split", "lower the former"},
+    {"--decoder-last-pipeline-num-layers 1 --num-layers-per-virtual-pipeline-stage 1",
+     "exclude --num-layers-per-virtual-pipeline-stage"},
+    {"--pipeline-model-parallel-layout EttL", "--pipeline-model-parallel-layout needs"},
+    {"--pipeline-model-parallel-layout EttL --account-for-loss-in-pipeline-split", "says all"},
+    {"--pipeline-model-parallel-size 4 --microbatch-group-size-per-virtual-pipeline-stage 3", "raise it"},
+    {"--recompute-granularity full", "needs --recompute-method"},
+    {"--recompute-method block", "needs --recompute-granularity full, not none"},
+    {"--recompute-activations --recompute-modules moe_act", "core_attn"},
+    {"--train-samples 100", "exclude each other"},
+    {"--global-batch-size 16 --rampup-batch-size 2 3 100", "increment"},
+    {"--global-batch-size 8 --rampup-batch-size 3 5 100", "multiple of --micro-batch-size"},
+    {"--global-batch-size 16 --rampup-batch-size 2 2 100", "--train-samples instead"},
+    {"--step-batch-size-schedule 50:16", "start at 0"},
+    {"--step-batch-size-schedule 0:16,x", "start at 0"},
+    {"--step-batch-size-schedule 0:16,1K:8,1K:16", "start at 0"},
+    {"--step-batch-size-schedule 0:16 --global-batch-size 16", "exclude each other"},
+    {"--lr-warmup-init 1", "above --lr"},
+    {"--decoupled-min-lr 1", "needs --decoupled-lr"},
+    {"--lr-decay-samples 5", "counts steps"},
+    {"--lr-warmup-fraction 0.1 --lr-warmup-iters 1", "leave one out"},
+    {"--lr-warmup-iters 10", "shorter than the decay"},
+    {"--lr-decay-style WSD", "needs --lr-wsd-decay-iters"},
+    {"--start-weight-decay 0.1", "linear or cosine"},
+    {"--weight-decay-incr-style linear", "needs --start-weight-decay"},
+    {"--adam-beta2 1", "less than 1"},
+    {"--train-data-path x", "--mock-data excludes"},
+    {"--tokenizer-type NullTokenizer", "needs --vocab-size"},
+    {"--save x --save-interval 4 --save-retain-interval 6", "multiple of --save-interval 4"},
+    {"--most-recent-k 0", "-1 to keep all"},
+    {"--use-checkpoint-args", "needs --load"},
+    {"--swiglu --hidden-size=16", "given twice"},
+    {"--seed -1", "--seed must be from 0"},
+};
+
 static void each_rule_can_be_broken(void **state) {
     (void)state;
-    static const char *const cases[][2] = {
-        {"--num-query-groups 2", "without --group-query-attention"},
-        {"--group-query-attention --num-query-groups 3", "multiple of --num-query-groups 3"},
-        {"--position-embedding-type rope --rotary-percent 0.2", "even, positive"},
-        {"--use-rope-scaling", "needs --position-embedding-type rope"},
-        {"--window-size 3", "two numbers"},
-        {"--window-attn-skip-freq 2", "without --window-size"},
-        {"--window-size 3,0 --window-attn-skip-freq [1,0,1]", "2 layers"},
-        {"--window-size 3,0 --window-attn-skip-freq 0", "2 layers"},
-        {"--hidden-dropout 1", "--hidden-dropout 1 must be less"},
-        {"--fp8-format e4m3", "FP8"},
-        {"--num-layers-per-virtual-pipeline-stage 1", "above 1"},
-        {"--num-virtual-stages-per-pipeline-rank 2", "above 1"},
-        {"--recompute-granularity full", "needs --recompute-method"},
-        {"--recompute-method block", "needs --recompute-granularity full, not none"},
-        {"--recompute-activations --recompute-modules moe_act", "core_attn"},
-        {"--train-samples 100", "exclude each other"},
-        {"--global-batch-size 16 --rampup-batch-size 2 3 100", "increment"},
-        {"--global-batch-size 8 --rampup-batch-size 3 5 100", "multiple of --micro-batch-size"},
-        {"--global-batch-size 16 --rampup-batch-size 2 2 100", "--train-samples instead"},
-        {"--step-batch-size-schedule 50:16", "start at 0"},
-        {"--step-batch-size-schedule 0:16,x", "start at 0"},
-        {"--step-batch-size-schedule 0:16,1K:8,1K:16", "start at 0"},
-        {"--step-batch-size-schedule 0:16 --global-batch-size 16", "exclude each other"},
-        {"--lr-warmup-init 1", "above --lr"},
-        {"--decoupled-min-lr 1", "needs --decoupled-lr"},
-        {"--lr-decay-samples 5", "counts steps"},
-        {"--lr-warmup-fraction 0.1 --lr-warmup-iters 1", "leave one out"},
-        {"--lr-warmup-iters 10", "shorter than the decay"},
-        {"--lr-decay-style WSD", "needs --lr-wsd-decay-iters"},
-        {"--start-weight-decay 0.1", "linear or cosine"},
-        {"--weight-decay-incr-style linear", "needs --start-weight-decay"},
-        {"--adam-beta2 1", "less than 1"},
-        {"--train-data-path x", "--mock-data excludes"},
-        {"--tokenizer-type NullTokenizer", "needs --vocab-size"},
-        {"--save x --save-interval 4 --save-retain-interval 6", "multiple of --save-interval 4"},
-        {"--most-recent-k 0", "-1 to keep all"},
-        {"--use-checkpoint-args", "needs --load"},
-        {"--swiglu --hidden-size=16", "given twice"},
-        {"--seed -1", "--seed must be from 0"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof BREAKING / sizeof BREAKING[0]; i++) {
         Parsed p;
         char line[600];
-        snprintf(line, sizeof line, "%s %s", VALID, cases[i][0]);
+        snprintf(line, sizeof line, "%s %s", VALID, BREAKING[i][0]);
         parse(&p, CHECK_MODEL | CHECK_TRAIN, line);
-        if (!p.err.code || !strstr(p.args.problems.s, cases[i][1]))
-            fail_msg("%s: %s", cases[i][0], p.args.problems.s);
+        if (!p.err.code || !strstr(p.args.problems.s, BREAKING[i][1]))
+            fail_msg("%s: %s", BREAKING[i][0], p.args.problems.s);
         done(&p);
     }
+}
+
+static void a_layout_can_be_checked_without_its_model(void **state) {
+    (void)state;
+    Parsed p;
+    parse(&p, CHECK_LAYOUT, "--num-layers 8 --pipeline-model-parallel-size 4");
+    assert_int_equal(p.err.code, ERR_NONE);
+    done(&p);
+    parse(&p, CHECK_LAYOUT, "--pipeline-model-parallel-size 4 --num-query-groups 2");
+    assert_string_equal(p.args.problems.s,
+                        "The model needs --num-layers (or --load with --use-checkpoint-args).\n");
+    done(&p);
 }
 
 static void training_asks_for_data_only_where_it_reads_some(void **state) {
@@ -503,6 +530,7 @@ int main(void) {
         cmocka_unit_test(all_broken_rules_are_reported_at_once),
         cmocka_unit_test(options_without_effect_are_noted),
         cmocka_unit_test(each_rule_can_be_broken),
+        cmocka_unit_test(a_layout_can_be_checked_without_its_model),
         cmocka_unit_test(training_asks_for_data_only_where_it_reads_some),
         cmocka_unit_test(generation_asks_for_its_own),
         cmocka_unit_test(json_round_trip_restores_what_was_not_given),

@@ -1,0 +1,158 @@
+#include "pipeline/layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static PipelineLayout stages_new(int64_t ranks, int64_t chunks, Arena *arena) {
+    PipelineLayout l = {.ranks = (int)ranks, .chunks = (int)chunks};
+    l.stages = arena_alloc(arena, (size_t)(ranks * chunks) * sizeof *l.stages);
+    l.stages[0].embedding = l.stages[ranks * chunks - 1].loss = true;
+    return l;
+}
+
+/* ---- options that count layers ---- */
+
+/* Virtual stages per rank, for `layers` counted layers. */
+static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
+    int64_t per_chunk = c->num_layers_per_virtual_pipeline_stage, p = c->pipeline_model_parallel_size;
+    bool given = i64_is_set(c->num_virtual_stages_per_pipeline_rank);
+    *chunks = given ? c->num_virtual_stages_per_pipeline_rank : 1;
+    if (!i64_is_set(per_chunk)) return ERR_OK;
+    if (layers % (p * per_chunk))
+        return err_user(
+            "the %lld layers (with the embedding and the loss if they count) are not a multiple of "
+            "--pipeline-model-parallel-size %lld times "
+            "--num-layers-per-virtual-pipeline-stage %lld: change one of them",
+            (long long)layers, (long long)p, (long long)per_chunk);
+    *chunks = layers / (p * per_chunk);
+    return ERR_OK;
+}
+
+/* Every rank gets the same number of counted layers, but for the first and the last if they have options of
+ * their own; of these every chunk gets the same number. What an end of the model takes off its stage it was
+ * counted in with. */
+static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
+    bool embedding = c->account_for_embedding_in_pipeline_split, loss = c->account_for_loss_in_pipeline_split;
+    bool first = i64_is_set(c->decoder_first_pipeline_num_layers),
+         last = i64_is_set(c->decoder_last_pipeline_num_layers);
+    int64_t p = c->pipeline_model_parallel_size, layers = c->num_layers + embedding + loss, chunks;
+    int64_t rest = layers - (first ? c->decoder_first_pipeline_num_layers : 0) -
+                   (last ? c->decoder_last_pipeline_num_layers : 0);
+    int64_t sharers = p - first - last;
+    if (sharers ? rest < sharers || rest % sharers : rest)
+        return err_user("%lld of %lld layers (with the embedding and the loss if they count) are left to be "
+                        "shared evenly by %lld of %lld pipeline ranks: change --num-layers, "
+                        "--pipeline-model-parallel-size, --decoder-first-pipeline-num-layers or "
+                        "--decoder-last-pipeline-num-layers, or give --pipeline-model-parallel-layout",
+                        (long long)rest, (long long)layers, (long long)sharers, (long long)p);
+    ERR_RETURN(count_chunks(c, layers, &chunks));
+    for (int64_t rank = 0; rank < p; rank++) {
+        int64_t n = rank == 0 && first      ? c->decoder_first_pipeline_num_layers
+                    : rank == p - 1 && last ? c->decoder_last_pipeline_num_layers
+                                            : rest / sharers;
+        if (n % chunks)
+            return err_user("the %lld layers of pipeline rank %lld are not a multiple of its %lld virtual "
+                            "stages: change --num-virtual-stages-per-pipeline-rank or the layers of the rank",
+                            (long long)n, (long long)rank, (long long)chunks);
+        if (rank == 0) *out = stages_new(p, chunks, arena); /* not before it is known to be small */
+        for (int64_t chunk = 0; chunk < chunks; chunk++) out->stages[chunk * p + rank].layers = n / chunks;
+    }
+    out->stages[0].layers -= embedding;
+    out->stages[p * chunks - 1].layers -= loss;
+    return ERR_OK;
+}
+
+/* ---- the layout string ----
+ * sequence := { item [ "*" count ] }    item := "E" | "t" | "L" | "|" | "(" sequence ")"    commas are
+ * nothing */
+
+enum { DEPTH = 16, SYMBOLS = 1 << 18 };
+
+typedef struct Reader {
+    const char *text, *at;
+    char *out; /* [SYMBOLS] with all repetitions written out */
+    size_t length;
+} Reader;
+
+static Err wrong(const Reader *r, const char *what) {
+    return err_user("--pipeline-model-parallel-layout '%.200s', character %lld: %s", r->text,
+                    (long long)(r->at - r->text) + 1, what);
+}
+
+static char next(Reader *r) {
+    r->at += strspn(r->at, ",");
+    return *r->at;
+}
+
+static Err append(Reader *r, const char *symbols, size_t n) {
+    if (n > SYMBOLS - r->length) return wrong(r, "too many stages and layers; lower the counts");
+    memmove(r->out + r->length, symbols, n);
+    r->length += n;
+    return ERR_OK;
+}
+
+static Err repeat(Reader *r, size_t begin) {
+    char *end;
+    size_t once = r->length - begin;
+    r->at++;
+    long count = next(r) >= '0' && *r->at <= '9' ? strtol(r->at, &end, 10) : 0;
+    if (count < 1) return wrong(r, "a positive count must follow '*'");
+    for (long i = 1; i < count && once; i++) ERR_RETURN(append(r, r->out + begin, once));
+    r->at = end;
+    return ERR_OK;
+}
+
+static Err sequence(Reader *r, int depth) {
+    for (char c; (c = next(r)) && c != ')';) {
+        size_t begin = r->length;
+        if (c == 'm') return wrong(r, "multi-token prediction (m) is not supported; leave it out");
+        if (!strchr("EtL|(", c)) return wrong(r, "give E, t, L, | or a group (...), each with *count or not");
+        if (c != '(') ERR_RETURN(append(r, &c, 1));
+        if (c == '(') {
+            if (depth == DEPTH) return wrong(r, "groups are nested too deeply; write some of them out");
+            r->at++;
+            ERR_RETURN(sequence(r, depth + 1));
+            if (next(r) != ')') return wrong(r, "a group does not end; add ')'");
+        }
+        r->at++;
+        if (next(r) == '*') ERR_RETURN(repeat(r, begin));
+    }
+    return depth || !*r->at ? ERR_OK : wrong(r, "no group is open here; leave out ')'");
+}
+
+static Err cut_by_layout(const Config *c, Arena *arena, PipelineLayout *out) {
+    Reader r = {.text = c->pipeline_model_parallel_layout, .at = c->pipeline_model_parallel_layout};
+    r.out = arena_alloc(arena, SYMBOLS);
+    ERR_RETURN(sequence(&r, 0));
+    int64_t count[128] = {0}, p = c->pipeline_model_parallel_size;
+    for (size_t i = 0; i < r.length; i++) count[(int)r.out[i]]++;
+    if (count['E'] != 1 || r.out[0] != 'E' || count['L'] != 1 || r.out[r.length - 1] != 'L')
+        return err_user(
+            "--pipeline-model-parallel-layout '%.200s' must begin with its only E, the embedding, and "
+            "end with its only L, the loss",
+            r.text);
+    if (count['t'] != c->num_layers)
+        return err_user(
+            "--pipeline-model-parallel-layout '%.200s' has %lld layers (t), but --num-layers is %lld: "
+            "change one of them",
+            r.text, (long long)count['t'], (long long)c->num_layers);
+    int64_t stages = count['|'] + 1, stage = 0;
+    if (stages % p)
+        return err_user(
+            "--pipeline-model-parallel-layout '%.200s' has %lld stages, which is not a multiple of "
+            "--pipeline-model-parallel-size %lld: change one of them",
+            r.text, (long long)stages, (long long)p);
+    *out = stages_new(p, stages / p, arena);
+    for (size_t i = 0; i < r.length; i++) {
+        stage += r.out[i] == '|';
+        out->stages[stage].layers += r.out[i] == 't';
+    }
+    return ERR_OK;
+}
+
+Err pipeline_layout(const Config *c, Arena *arena, PipelineLayout *out) {
+    ERR_RETURN((c->pipeline_model_parallel_layout ? cut_by_layout : cut_evenly)(c, arena, out));
+    for (int i = 1; i < out->ranks * out->chunks; i++)
+        out->stages[i].first_layer = out->stages[i - 1].first_layer + out->stages[i - 1].layers;
+    return ERR_OK;
+}

@@ -1,0 +1,23 @@
+/* Which layers each stage of the pipeline holds. A pipeline of p ranks with v chunks a rank has v * p virtual
+ * stages; stage i is chunk i / p of rank i % p. Megatron-LM core/transformer/transformer_block.py
+ * (get_num_layers_to_build) and pipeline_parallel_layer_layout.py. */
+#ifndef ISOTRON_PIPELINE_LAYOUT_H
+#define ISOTRON_PIPELINE_LAYOUT_H
+
+#include "config/config.h"
+
+typedef struct StagePlan {
+    int64_t first_layer, layers; /* layers may be 0 */
+    bool embedding, loss; /* the first stage has the embedding, the last one final norm, output and loss */
+} StagePlan;
+
+typedef struct PipelineLayout {
+    int ranks, chunks; /* pipeline-parallel size; virtual stages per rank */
+    StagePlan *stages; /* [chunks * ranks], index chunk * ranks + rank */
+} PipelineLayout;
+
+/* The config kept the rules of CHECK_LAYOUT. A split that does not come out even and a mistake in
+ * --pipeline-model-parallel-layout are user errors. The stages belong to the arena. */
+Err pipeline_layout(const Config *, Arena *, PipelineLayout *out);
+
+#endif

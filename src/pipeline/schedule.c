@@ -1,0 +1,144 @@
+#include "pipeline/schedule.h"
+
+#include <stdlib.h>
+
+#include "base/fault.h"
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* ---- from options ---- */
+
+/* Megatron-LM's conditions: a group that is too small or left over too small leaves a rank with a backward to
+ * make whose forward waits behind it on another rank. */
+static Err check_group(const PipelineSpec *s) {
+    int64_t left_over = s->microbatches % s->group;
+    if (s->microbatches >= s->group && (!left_over || left_over >= s->ranks)) return ERR_OK;
+    return err_user(
+        "%lld microbatches a step do not fit the interleaved schedule: there must be at least "
+        "--microbatch-group-size-per-virtual-pipeline-stage %lld (none = the pipeline size), and the "
+        "last group must be whole or at least --pipeline-model-parallel-size %d: change "
+        "--global-batch-size, --micro-batch-size or the group size",
+        (long long)s->microbatches, (long long)s->group, s->ranks);
+}
+
+Err pipeline_spec(const Config *c, const PipelineLayout *layout, int64_t microbatches, bool forward_only,
+                  PipelineSpec *out) {
+    PipelineSchedule kind = c->pipeline_schedule,
+                     by_chunks = layout->chunks > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B;
+    int64_t group = c->microbatch_group_size_per_virtual_pipeline_stage;
+    if (kind == SCHEDULE_AUTO) kind = by_chunks;
+    if (kind != by_chunks && kind != SCHEDULE_GPIPE && (layout->chunks > 1 || kind == SCHEDULE_INTERLEAVED))
+        return err_user(
+            "--pipeline-schedule %s does not go with %d virtual stages per pipeline rank: use %s or "
+            "gpipe, or change --num-virtual-stages-per-pipeline-rank",
+            PipelineSchedule_spellings[kind], layout->chunks, PipelineSchedule_spellings[by_chunks]);
+    *out = (PipelineSpec){.kind = kind,
+                          .ranks = layout->ranks,
+                          .chunks = layout->chunks,
+                          .microbatches = microbatches,
+                          .group = i64_is_set(group) ? group : layout->ranks,
+                          .forward_only = forward_only};
+    return kind == SCHEDULE_INTERLEAVED && !forward_only ? check_group(out) : ERR_OK;
+}
+
+/* ---- messages ---- */
+
+static StageRef stage_at(const PipelineSpec *s, int64_t stage) {
+    if (stage < 0 || stage >= (int64_t)s->ranks * s->chunks) return (StageRef){-1, -1};
+    return (StageRef){(int)(stage % s->ranks), (int)(stage / s->ranks)};
+}
+
+/* `ahead` stages further on the action's way: up for a forward, down for a backward. */
+static StageRef along(const PipelineSpec *s, int rank, const Action *a, int ahead) {
+    if (a->kind == ACTION_BACKWARD_WEIGHT) return (StageRef){-1, -1};
+    int64_t stage = (int64_t)a->chunk * s->ranks + rank;
+    return stage_at(s, a->kind == ACTION_FORWARD ? stage + ahead : stage - ahead);
+}
+
+StageRef pipeline_source(const PipelineSpec *s, int rank, const Action *a) { return along(s, rank, a, -1); }
+StageRef pipeline_target(const PipelineSpec *s, int rank, const Action *a) { return along(s, rank, a, 1); }
+
+/* ---- one rank's list ---- */
+
+/* How a schedule differs from the others. */
+typedef struct Shape {
+    int64_t group, warmup,
+        lag;    /* forwards before the first backward; backwards before the first weight pass */
+    bool split; /* backwards in two passes */
+} Shape;
+
+static Shape shape_of(const PipelineSpec *s, int rank) {
+    int64_t total = s->microbatches * s->chunks, p = s->ranks, behind = p - rank - 1;
+    if (s->forward_only) return (Shape){.group = p, .warmup = total};
+    switch (s->kind) {
+    case SCHEDULE_GPIPE:
+        return (Shape){.group = s->microbatches, .warmup = total};
+    case SCHEDULE_1F1B:
+        return (Shape){.group = p, .warmup = least(behind, total)};
+    case SCHEDULE_INTERLEAVED:
+        return (Shape){.group = s->group, .warmup = least(2 * behind + (s->chunks - 1) * s->group, total)};
+    case SCHEDULE_ZERO_BUBBLE:
+        return (Shape){.group = p, .warmup = least(behind, total), .lag = rank, .split = true};
+    case SCHEDULE_AUTO:
+        break;
+    }
+    CHECK(false, "a schedule must be chosen: %d", (int)s->kind);
+    return (Shape){0};
+}
+
+/* The k-th forward: groups of microbatches, in each all chunks, in each all microbatches of the group. The
+ * k-th backward is its mirror image in the chunks. */
+static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t k) {
+    int64_t first = k / (group * s->chunks) * group, size = least(group, s->microbatches - first);
+    int64_t in_group = k - first * s->chunks;
+    int chunk = (int)(in_group / size);
+    return (Action){.kind = kind,
+                    .chunk = kind == ACTION_FORWARD ? chunk : s->chunks - 1 - chunk,
+                    .microbatch = first + in_group % size};
+}
+
+/* Gives each (microbatch, chunk) the slot that has been free for longest, and a new one only if none is. */
+static int64_t assign_slots(const PipelineSpec *s, Action *actions, int64_t count, ActionKind last) {
+    int64_t total = s->microbatches * s->chunks, slots = 0, freed = 0, taken = 0;
+    int64_t *slot_of = mem_zero((size_t)total, sizeof *slot_of),
+            *queue = mem_zero((size_t)total, sizeof *queue);
+    for (Action *a = actions; a < actions + count; a++) {
+        int64_t *slot = &slot_of[a->microbatch * s->chunks + a->chunk];
+        if (a->kind == ACTION_FORWARD) *slot = taken < freed ? queue[taken++] : slots++;
+        a->slot = *slot;
+        if (a->kind == last) queue[freed++] = *slot;
+    }
+    free(slot_of);
+    free(queue);
+    return slots;
+}
+
+RankSchedule pipeline_schedule(const PipelineSpec *s, int rank, Arena *arena) {
+    Shape shape = shape_of(s, rank);
+    int64_t total = s->microbatches * s->chunks, weights = 0, n = 0;
+    int64_t passes = s->forward_only ? 1 : shape.split ? 3 : 2;
+    ActionKind backward = shape.split ? ACTION_BACKWARD_INPUT : ACTION_BACKWARD;
+    Action *list = arena_alloc(arena, (size_t)(passes * total) * sizeof *list);
+    for (int64_t k = 0; k < total + shape.warmup; k++) {
+        int64_t done = k - shape.warmup; /* backwards so far */
+        if (k < total) list[n++] = nth(s, shape.group, ACTION_FORWARD, k);
+        if (s->forward_only || done < 0) continue;
+        list[n++] = nth(s, shape.group, backward, done);
+        if (shape.split && done >= shape.lag)
+            list[n++] = nth(s, shape.group, ACTION_BACKWARD_WEIGHT, weights++);
+    }
+    while (shape.split && weights < total) list[n++] = nth(s, shape.group, ACTION_BACKWARD_WEIGHT, weights++);
+    RankSchedule out = {.actions = list, .count = n};
+    if (s->forward_only) {
+        out.slots = least(2, total);
+        for (int64_t i = 0; i < n; i++) list[i].slot = i % out.slots;
+        return out;
+    }
+    out.slots = assign_slots(s, list, n, shape.split ? ACTION_BACKWARD_WEIGHT : ACTION_BACKWARD);
+    /* One is written while another is sent; and between rank 0 and rank p - 1, which goes on to its next
+     * chunk p - 1 messages before the group ends, the rest of the group queues up. */
+    out.gradients = least(total, most(2, least(shape.group, s->microbatches) - s->ranks + 1));
+    return out;
+}

@@ -1,0 +1,248 @@
+#include "pipeline/simulate.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { UP, DOWN, WAYS }; /* activations go up the stages, gradients down */
+
+typedef struct Message {
+    bool sent, received;
+    double arrival, receipt;
+    int64_t number; /* among those of its rank and way */
+} Message;
+
+/* A microbatch in a stage. */
+typedef struct Cell {
+    bool forward, input, weight; /* passes made */
+    int64_t slot;
+    Message message[WAYS]; /* what its forward and its backward send on */
+} Cell;
+
+typedef struct RankState {
+    int64_t at; /* next action */
+    double clock;
+    int64_t held, sent[WAYS], received[WAYS]; /* received: of what this rank has sent */
+    int64_t *next_input, *next_weight;        /* [chunks] next microbatch */
+    bool *taken;                              /* [slots] */
+    Message **outputs, **gradients;           /* [slots], [gradients] last sent from there, NULL at first */
+} RankState;
+
+typedef struct Player {
+    const PipelineSpec *spec;
+    const RankSchedule *schedules;
+    const PipelineTimes *times;
+    Cell *cells;       /* [chunks * ranks, microbatches] */
+    RankState *states; /* [ranks] */
+    Simulation *out;
+} Player;
+
+static bool makes_input(const Action *a) {
+    return a->kind == ACTION_BACKWARD || a->kind == ACTION_BACKWARD_INPUT;
+}
+static bool makes_weight(const Action *a) {
+    return a->kind == ACTION_BACKWARD || a->kind == ACTION_BACKWARD_WEIGHT;
+}
+static int way_of(const Action *a) { return a->kind == ACTION_FORWARD ? UP : DOWN; }
+
+static Cell *cell_of(const Player *p, int rank, int chunk, int64_t microbatch) {
+    return &p->cells[((int64_t)chunk * p->spec->ranks + rank) * p->spec->microbatches + microbatch];
+}
+
+static double duration(const Player *p, int rank, const Action *a) {
+    const PassTimes *t = &p->times->stages[a->chunk * p->spec->ranks + rank];
+    if (a->kind == ACTION_FORWARD) return t->forward;
+    return (makes_input(a) ? t->backward_input : 0) + (makes_weight(a) ? t->backward_weight : 0);
+}
+
+static Err wrong(const Player *p, int rank, const char *what) {
+    static const char *const names[] = {"forward", "backward", "input gradient", "weight gradient"};
+    const RankState *state = &p->states[rank];
+    const Action *a = &p->schedules[rank].actions[state->at];
+    return err_failed("pipeline rank %d, action %lld, %s of microbatch %lld, chunk %d, slot %lld: %s", rank,
+                      (long long)state->at, names[a->kind], (long long)a->microbatch, a->chunk,
+                      (long long)a->slot, what);
+}
+
+/* Does the action follow from what this rank has done before? */
+static Err judge(const Player *p, int rank, const Action *a) {
+    const PipelineSpec *s = p->spec;
+    const RankState *state = &p->states[rank];
+    if (a->chunk < 0 || a->chunk >= s->chunks || a->microbatch < 0 || a->microbatch >= s->microbatches)
+        return wrong(p, rank, "there is no such microbatch or chunk");
+    if (a->slot < 0 || a->slot >= p->schedules[rank].slots) return wrong(p, rank, "there is no such slot");
+    const Cell *cell = cell_of(p, rank, a->chunk, a->microbatch);
+    if (a->kind == ACTION_FORWARD) {
+        if (cell->forward) return wrong(p, rank, "it is made a second time");
+        return state->taken[a->slot] ? wrong(p, rank, "the slot is taken") : ERR_OK;
+    }
+    if (s->forward_only) return wrong(p, rank, "the schedule is for forwards only");
+    if (!cell->forward) return wrong(p, rank, "its forward has not been made");
+    if (cell->slot != a->slot) return wrong(p, rank, "its forward has another slot");
+    if (makes_input(a) && a->microbatch != state->next_input[a->chunk])
+        return wrong(p, rank, "backwards must go through the microbatches in order");
+    if (makes_weight(a) && a->microbatch != state->next_weight[a->chunk])
+        return wrong(p, rank, "weight gradients must go through the microbatches in order");
+    if (!makes_input(a) && !cell->input) return wrong(p, rank, "its input gradient has not been made");
+    return ERR_OK;
+}
+
+/* The last message out of the buffer that the action will send from: its slot, or one of the gradients'. */
+static Message **buffer_of(const Player *p, int rank, const Action *a) {
+    const RankState *state = &p->states[rank];
+    return way_of(a) == UP ? &state->outputs[a->slot]
+                           : &state->gradients[state->sent[DOWN] % p->schedules[rank].gradients];
+}
+
+/* When the action can start; *waits_for is NULL, or says what it has to wait for. */
+static Err ready_at(const Player *p, int rank, const Action *a, double *ready, const char **waits_for) {
+    RankState *state = &p->states[rank];
+    StageRef source = pipeline_source(p->spec, rank, a);
+    *ready = state->clock;
+    *waits_for = NULL;
+    if (a->kind == ACTION_BACKWARD_WEIGHT) return ERR_OK;
+    const Message *last = *buffer_of(p, rank, a);
+    if (p->times->rendezvous && last) {
+        if (!last->received) *waits_for = "the last message from its buffer to be received";
+        *ready = fmax(*ready, last->receipt);
+    }
+    if (*waits_for || source.rank < 0) return ERR_OK; /* it receives when it can run */
+    Message *m = &cell_of(p, source.rank, source.chunk, a->microbatch)->message[way_of(a)];
+    if (!m->sent) *waits_for = "a message to be sent";
+    if (!m->sent) return ERR_OK;
+    *ready = fmax(*ready, m->arrival);
+    if (m->number != p->states[source.rank].received[way_of(a)]++)
+        return wrong(p, rank, "it receives a message before one that was sent earlier");
+    m->received = true;
+    m->receipt = *ready;
+    return ERR_OK;
+}
+
+static void perform(Player *p, int rank, const Action *a, double start) {
+    RankState *state = &p->states[rank];
+    RankTrace *trace = &p->out->ranks[rank];
+    Cell *cell = cell_of(p, rank, a->chunk, a->microbatch);
+    double takes = duration(p, rank, a);
+    trace->start[state->at++] = start;
+    trace->busy += takes;
+    state->clock = start + takes;
+    p->out->makespan = fmax(p->out->makespan, state->clock);
+    if (pipeline_target(p->spec, rank, a).rank >= 0) {
+        Message *m = *buffer_of(p, rank, a) = &cell->message[way_of(a)];
+        *m = (Message){
+            .sent = true, .arrival = state->clock + p->times->latency, .number = state->sent[way_of(a)]++};
+    }
+    if (a->kind == ACTION_FORWARD) {
+        cell->forward = state->taken[a->slot] = true;
+        cell->slot = a->slot;
+        if (++state->held > trace->peak_slots) trace->peak_slots = state->held;
+    }
+    if (makes_input(a)) cell->input = true, state->next_input[a->chunk]++;
+    if (makes_weight(a)) cell->weight = true, state->next_weight[a->chunk]++;
+    if (p->spec->forward_only || makes_weight(a)) state->taken[a->slot] = false, state->held--;
+}
+
+/* Plays a rank as far as it goes; *moved if that is at all, *waits_for NULL at its end. */
+static Err advance(Player *p, int rank, bool *moved, const char **waits_for) {
+    const RankSchedule *mine = &p->schedules[rank];
+    *waits_for = NULL;
+    for (RankState *state = &p->states[rank]; state->at < mine->count; *moved = true) {
+        const Action *a = &mine->actions[state->at];
+        double start;
+        ERR_RETURN(judge(p, rank, a));
+        ERR_RETURN(ready_at(p, rank, a, &start, waits_for));
+        if (*waits_for) return ERR_OK;
+        perform(p, rank, a, start);
+    }
+    return ERR_OK;
+}
+
+static Err all_made(const Player *p) {
+    const PipelineSpec *s = p->spec;
+    for (int64_t i = 0; i < (int64_t)s->ranks * s->chunks * s->microbatches; i++) {
+        const Cell *cell = &p->cells[i];
+        if (cell->forward && (s->forward_only || (cell->input && cell->weight))) continue;
+        int64_t stage = i / s->microbatches;
+        return err_failed("pipeline rank %lld never makes the %s of microbatch %lld, chunk %lld",
+                          (long long)(stage % s->ranks),
+                          !cell->forward ? "forward"
+                          : !cell->input ? "input gradient"
+                                         : "weight gradient",
+                          (long long)(i % s->microbatches), (long long)(stage / s->ranks));
+    }
+    return ERR_OK;
+}
+
+static Player player_new(const PipelineSpec *s, const RankSchedule *schedules, const PipelineTimes *times,
+                         Arena *arena, Simulation *out) {
+    Player p = {.spec = s, .schedules = schedules, .times = times, .out = out};
+    p.cells =
+        arena_alloc(arena, (size_t)s->chunks * (size_t)s->ranks * (size_t)s->microbatches * sizeof *p.cells);
+    p.states = arena_alloc(arena, (size_t)s->ranks * sizeof *p.states);
+    *out = (Simulation){.ranks = arena_alloc(arena, (size_t)s->ranks * sizeof *out->ranks)};
+    for (int rank = 0; rank < s->ranks; rank++) {
+        RankState *state = &p.states[rank];
+        size_t slots = (size_t)schedules[rank].slots, chunks = (size_t)s->chunks;
+        state->next_input = arena_alloc(arena, chunks * sizeof *state->next_input);
+        state->next_weight = arena_alloc(arena, chunks * sizeof *state->next_weight);
+        state->taken = arena_alloc(arena, slots * sizeof *state->taken);
+        state->outputs = arena_alloc(arena, slots * sizeof *state->outputs);
+        state->gradients = arena_alloc(arena, (size_t)schedules[rank].gradients * sizeof *state->gradients);
+        out->ranks[rank].start = arena_alloc(arena, (size_t)schedules[rank].count * sizeof(double));
+    }
+    return p;
+}
+
+Err pipeline_simulate(const PipelineSpec *s, const RankSchedule *schedules, const PipelineTimes *times,
+                      Arena *arena, Simulation *out) {
+    Player p = player_new(s, schedules, times, arena, out);
+    for (;;) {
+        const char *waits_for, *first_wait = NULL;
+        bool moved = false;
+        int stuck = -1;
+        for (int rank = 0; rank < s->ranks; rank++) {
+            ERR_RETURN(advance(&p, rank, &moved, &waits_for));
+            if (waits_for && stuck < 0) stuck = rank, first_wait = waits_for;
+        }
+        if (stuck < 0) return all_made(&p);
+        if (moved) continue;
+        char what[128];
+        snprintf(what, sizeof what, "a deadlock: it waits for %s", first_wait);
+        return wrong(&p, stuck, what);
+    }
+}
+
+double pipeline_bubble(const PipelineSpec *s, PassTimes t) {
+    int64_t m = s->microbatches, p = s->ranks;
+    bool gpipe = s->kind == SCHEDULE_GPIPE && !s->forward_only;
+    if (s->chunks > 1 && (gpipe ? m < p : m % p)) return NAN;
+    if (s->forward_only) return (double)(p - 1) * t.forward;
+    double bubble = (double)(p - 1) * (t.forward + t.backward_input);
+    if (s->kind != SCHEDULE_ZERO_BUBBLE) return bubble + (double)(p - 1) * t.backward_weight;
+    /* No weight gradient delays another rank, and those put off fill gaps at the end. */
+    bool fits = t.backward_weight <= t.forward && t.backward_weight <= t.backward_input;
+    return fits ? bubble - (double)((m < p ? m : p) - 1) * t.backward_weight : NAN;
+}
+
+void pipeline_draw(const PipelineSpec *s, const RankSchedule *schedules, const PipelineTimes *times,
+                   const Simulation *simulation, double unit, Str *out) {
+    Player p = {.spec = s, .times = times};
+    int digits = snprintf(NULL, 0, "%lld", (long long)s->microbatches - 1),
+        width = digits + 2 + (s->chunks > 1);
+    int rank_digits = snprintf(NULL, 0, "%d", s->ranks - 1);
+    for (int rank = 0; rank < s->ranks; rank++) {
+        int64_t column = 0;
+        str_printf(out, "rank %*d ", rank_digits, rank);
+        for (int64_t i = 0; i < schedules[rank].count; i++) {
+            const Action *a = &schedules[rank].actions[i];
+            char label[40], chunk[] = {s->chunks > 1 ? (char)('a' + a->chunk % 26) : 0, 0};
+            double start = simulation->ranks[rank].start[i];
+            snprintf(label, sizeof label, "%c%lld%s", "FBIW"[a->kind], (long long)a -> microbatch, chunk);
+            for (; column < llround(start / unit); column++) str_printf(out, "%-*s", width, ".");
+            for (int64_t end = llround((start + duration(&p, rank, a)) / unit); column < end; column++) {
+                str_printf(out, "%-*s", width, label);
+                snprintf(label, sizeof label, "-");
+            }
+        }
+        str_puts(out, "\n");
+    }
+}

@@ -1,0 +1,47 @@
+/* Plays the schedules of all ranks on given times: proves that they end and that every pass happens once, in
+ * order and in its slot, and says how long they take. */
+#ifndef ISOTRON_PIPELINE_SIMULATE_H
+#define ISOTRON_PIPELINE_SIMULATE_H
+
+#include "pipeline/schedule.h"
+
+/* Any unit of time. ACTION_BACKWARD takes the sum of the last two. */
+typedef struct PassTimes {
+    double forward, backward_input, backward_weight;
+} PassTimes;
+
+typedef struct PipelineTimes {
+    const PassTimes *stages; /* [chunks * ranks], as PipelineLayout.stages */
+    double latency;          /* from the end of a pass to the arrival of its message */
+    bool rendezvous;         /* a send ends when it is received, instead of at once */
+} PipelineTimes;
+
+typedef struct RankTrace {
+    double busy;        /* time in passes; the rest of the makespan is the bubble */
+    int64_t peak_slots; /* most slots held at once */
+    double *start;      /* [count] of each action */
+} RankTrace;
+
+typedef struct Simulation {
+    double makespan; /* from the start of the first pass to the end of the last one, over all ranks */
+    RankTrace *ranks;
+} Simulation;
+
+/* `schedules` has one entry a rank. An error (ERR_FAILED) names the rank, the action and what is wrong with
+ * it: a deadlock, a pass that is missing, doubled or out of order, a message out of order, a slot that is
+ * taken or not its own. Arrays of `out` belong to the arena. */
+Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *, Arena *,
+                      Simulation *out);
+
+/* The bubble in closed form: makespan - busy time of any rank, for stages of equal times without latency. It
+ * is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, (p - 1) (F + I - W) for zero-bubble from
+ * p microbatches on. NaN where there is no formula: several chunks and microbatches that leave a group of
+ * less than p over, or a weight gradient that takes longer than another pass in zero-bubble. */
+double pipeline_bubble(const PipelineSpec *, PassTimes);
+
+/* One line a rank, one column for each `unit` of time: F3 forward of microbatch 3, B3 backward, I3 input
+ * gradient, W3 weight gradient, with a letter for the chunk if there are several; - goes on, . idle. */
+void pipeline_draw(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *,
+                   const Simulation *, double unit, Str *out);
+
+#endif
