@@ -5,11 +5,12 @@
 #include "ckpt/ckpt.h"
 #include "data/indexed.h"
 #include "main/command.h"
+#include "pipeline/report.h"
 
 typedef struct Options {
     const char *checkpoint, *dataset;
     int64_t ckpt_step;
-    bool verify;
+    bool verify, schedule;
 } Options;
 
 static const Arg ROWS[] = {
@@ -33,6 +34,11 @@ static const Arg ROWS[] = {
      .offset = offsetof(Options, dataset),
      .fallback = "none",
      .help = "Prefix of a .bin/.idx pair: its sizes."},
+    {.names = "schedule",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, schedule),
+     .fallback = "off",
+     .help = "The pipeline schedule of these options: picture, layers, slots and bubble."},
 };
 
 static Err inspect_checkpoint(const Options *o) {
@@ -70,20 +76,47 @@ static Err inspect_dataset(const char *prefix) {
     return ERR_OK;
 }
 
+/* Of one data-parallel replica: --global-batch-size is its share of the batch. */
+static Err inspect_schedule(const Config *c, Arena *arena) {
+    PipelineLayout layout;
+    PipelineSpec spec;
+    ERR_RETURN(pipeline_layout(c, arena, &layout));
+    ERR_RETURN(pipeline_spec(c, &layout, c->global_batch_size / c->micro_batch_size, false, &spec));
+    Str text = {0};
+    Err e = pipeline_report(&spec, &layout, &text);
+    if (!e.code) fputs(text.s, stdout);
+    str_free(&text);
+    return e;
+}
+
+static void check(const Options *o, const Config *c, Args *args) {
+    if (!o->checkpoint && !o->dataset && !o->schedule)
+        args_problem(args, "name what to inspect: --checkpoint DIR, --dataset PREFIX or --schedule");
+    if (!o->schedule) return;
+    config_check(c, CHECK_LAYOUT, args);
+    if (c->micro_batch_size < 1 || c->global_batch_size < 1 || c->global_batch_size % c->micro_batch_size)
+        args_problem(args, "--schedule needs --micro-batch-size and --global-batch-size, a multiple of it");
+}
+
 int command_inspect(int argc, char **argv) {
+    const uint64_t groups = UINT64_C(1) << GROUP_MODEL | UINT64_C(1) << GROUP_MOE |
+                            UINT64_C(1) << GROUP_TRAINING | UINT64_C(1) << GROUP_PARALLEL;
     Arena *arena = arena_new();
     Options o;
+    Config config;
     Args args;
-    args_init(&args, arena, "isotron inspect [--checkpoint DIR [--verify]] [--dataset PREFIX]", NULL);
+    args_init(
+        &args, arena,
+        "isotron inspect [--checkpoint DIR [--verify]] [--dataset PREFIX] [--schedule --num-layers N ...]",
+        NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
-    args_line(&args, argc, argv);
-    if (!args.help && !o.checkpoint && !o.dataset)
-        args_problem(&args, "name what to inspect: --checkpoint DIR or --dataset PREFIX");
-    Err e = args_end(&args);
+    Err e = config_parse(&config, &args, groups, 0, argc, argv);
+    if (!e.code && !args.help) check(&o, &config, &args), e = args_end(&args);
     int status;
     if (command_ready(&args, e, &status)) {
         if (o.checkpoint) e = inspect_checkpoint(&o);
         if (!e.code && o.dataset) e = inspect_dataset(o.dataset);
+        if (!e.code && o.schedule) e = inspect_schedule(&config, arena);
         status = e.code ? command_fail(e) : 0;
     }
     args_free(&args);

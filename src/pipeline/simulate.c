@@ -48,8 +48,8 @@ static Cell *cell_of(const Player *p, int rank, int chunk, int64_t microbatch) {
     return &p->cells[((int64_t)chunk * p->spec->ranks + rank) * p->spec->microbatches + microbatch];
 }
 
-static double duration(const Player *p, int rank, const Action *a) {
-    const PassTimes *t = &p->times->stages[a->chunk * p->spec->ranks + rank];
+double pipeline_duration(const PipelineSpec *s, const PipelineTimes *times, int rank, const Action *a) {
+    const PassTimes *t = &times->stages[a->chunk * s->ranks + rank];
     if (a->kind == ACTION_FORWARD) return t->forward;
     return (makes_input(a) ? t->backward_input : 0) + (makes_weight(a) ? t->backward_weight : 0);
 }
@@ -121,7 +121,7 @@ static void perform(Player *p, int rank, const Action *a, double start) {
     RankState *state = &p->states[rank];
     RankTrace *trace = &p->out->ranks[rank];
     Cell *cell = cell_of(p, rank, a->chunk, a->microbatch);
-    double takes = duration(p, rank, a);
+    double takes = pipeline_duration(p->spec, p->times, rank, a);
     trace->start[state->at++] = start;
     trace->busy += takes;
     state->clock = start + takes;
@@ -221,28 +221,4 @@ double pipeline_bubble(const PipelineSpec *s, PassTimes t) {
     /* No weight gradient delays another rank, and those put off fill gaps at the end. */
     bool fits = t.backward_weight <= t.forward && t.backward_weight <= t.backward_input;
     return fits ? bubble - (double)((m < p ? m : p) - 1) * t.backward_weight : NAN;
-}
-
-void pipeline_draw(const PipelineSpec *s, const RankSchedule *schedules, const PipelineTimes *times,
-                   const Simulation *simulation, double unit, Str *out) {
-    Player p = {.spec = s, .times = times};
-    int digits = snprintf(NULL, 0, "%lld", (long long)s->microbatches - 1),
-        width = digits + 2 + (s->chunks > 1);
-    int rank_digits = snprintf(NULL, 0, "%d", s->ranks - 1);
-    for (int rank = 0; rank < s->ranks; rank++) {
-        int64_t column = 0;
-        str_printf(out, "rank %*d ", rank_digits, rank);
-        for (int64_t i = 0; i < schedules[rank].count; i++) {
-            const Action *a = &schedules[rank].actions[i];
-            char label[40], chunk[] = {s->chunks > 1 ? (char)('a' + a->chunk % 26) : 0, 0};
-            double start = simulation->ranks[rank].start[i];
-            snprintf(label, sizeof label, "%c%lld%s", "FBIW"[a->kind], (long long)a -> microbatch, chunk);
-            for (; column < llround(start / unit); column++) str_printf(out, "%-*s", width, ".");
-            for (int64_t end = llround((start + duration(&p, rank, a)) / unit); column < end; column++) {
-                str_printf(out, "%-*s", width, label);
-                snprintf(label, sizeof label, "-");
-            }
-        }
-        str_puts(out, "\n");
-    }
 }

@@ -16,6 +16,8 @@ typedef struct PipelineTimes {
     bool rendezvous;         /* a send ends when it is received, instead of at once */
 } PipelineTimes;
 
+double pipeline_duration(const PipelineSpec *, const PipelineTimes *, int rank, const Action *);
+
 typedef struct RankTrace {
     double busy;        /* time in passes; the rest of the makespan is the bubble */
     int64_t peak_slots; /* most slots held at once */
@@ -38,10 +40,5 @@ Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const
  * p microbatches on. NaN where there is no formula: several chunks and microbatches that leave a group of
  * less than p over, or a weight gradient that takes longer than another pass in zero-bubble. */
 double pipeline_bubble(const PipelineSpec *, PassTimes);
-
-/* One line a rank, one column for each `unit` of time: F3 forward of microbatch 3, B3 backward, I3 input
- * gradient, W3 weight gradient, with a letter for the chunk if there are several; - goes on, . idle. */
-void pipeline_draw(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *,
-                   const Simulation *, double unit, Str *out);
 
 #endif
