@@ -42,7 +42,10 @@ static bool countable(const Config *c) {
     double q = heads * or_else(c->kv_channels, h / fmax(heads, 1)), ffn = or_else(c->ffn_hidden_size, 4 * h);
     double rows = or_else(c->vocab_size, 1) + (double)c->make_vocab_size_divisible_by,
            s = or_else(c->seq_length, 1);
-    double width = 4 * h + 6 * q + 6 * ffn, tokens = or_else(c->micro_batch_size, 1) * s;
+    double experts = or_else(c->num_experts, 0), each = or_else(c->moe_ffn_hidden_size, ffn);
+    double shared = or_else(c->moe_shared_expert_intermediate_size, 0);
+    double width = 4 * h + 6 * q + 6 * ffn + experts * (6 * each + 2 * h + 4) + 6 * shared,
+           tokens = or_else(c->micro_batch_size, 1) * s;
     return layers * h * width + (2 * rows + or_else(c->max_position_embeddings, s)) * h < limit &&
            tokens *
                    (layers * (width + heads * (c->attention_backend == BACKEND_UNFUSED ? s : 1)) + 2 * rows) <
@@ -55,6 +58,56 @@ static bool valid_window_pattern(const Config *c) {
     bool valid = config_layer_pattern(c->window_attn_skip_freq, c->num_layers, windowed);
     free(windowed);
     return valid;
+}
+
+/* ---- experts ---- */
+
+static bool valid_moe_pattern(const Config *c) {
+    if (!i64_is_set(c->num_experts) || c->num_layers < 1 || c->num_layers > 65536) return true;
+    bool *moe = mem_zero((size_t)c->num_layers, sizeof *moe);
+    bool valid = c->moe_layer_freq && config_moe_pattern(c->moe_layer_freq, c->num_layers, moe);
+    free(moe);
+    return valid;
+}
+
+static bool valid_groups(const Config *c) {
+    const int64_t n = c->moe_router_num_groups, best = c->moe_router_group_topk;
+    if (!i64_is_set(n) || n < 1 || !i64_is_set(best) || best < 1 || !i64_is_set(c->num_experts)) return true;
+    return c->num_experts % n == 0 && best <= n && c->moe_router_topk % best == 0 &&
+           c->moe_router_topk / best <= c->num_experts / n;
+}
+
+static bool balances_by(const Config *c, LoadBalancing type) {
+    const TextList *types = &c->moe_router_load_balancing_type;
+    for (int64_t i = 0; i < types->count; i++)
+        if (enum_find(LoadBalancing_spellings, types->at[i]) == (int)type) return true;
+    return false;
+}
+
+static bool balances_over_samples(const Config *c) {
+    const TextList *types = &c->moe_router_load_balancing_type, *coeffs = &c->moe_aux_loss_coeff;
+    for (int64_t i = 0; i < types->count && i < coeffs->count; i++)
+        if (enum_find(LoadBalancing_spellings, types->at[i]) != BALANCE_SEQ_AUX &&
+            strtod(coeffs->at[i], NULL) > 0)
+            return true;
+    return balances_by(c, BALANCE_SINKHORN);
+}
+
+static bool valid_balancing(const Config *c) {
+    const TextList *types = &c->moe_router_load_balancing_type, *coeffs = &c->moe_aux_loss_coeff;
+    unsigned seen = 0;
+    for (int64_t i = 0; i < types->count; i++) {
+        const int type = enum_find(LoadBalancing_spellings, types->at[i]);
+        if (type < 0 || seen & 1u << type || (type >= BALANCE_SINKHORN && types->count > 1)) return false;
+        seen |= 1u << type;
+    }
+    for (int64_t i = 0; i < coeffs->count; i++) {
+        char *end;
+        const double coeff = strtod(coeffs->at[i], &end);
+        if (end == coeffs->at[i] || *end || !(coeff >= 0 && coeff <= 1e6)) return false;
+        if (coeff > 0 && seen >= 1u << BALANCE_SINKHORN) return false;
+    }
+    return coeffs->count == types->count || (coeffs->count == 1 && strtod(coeffs->at[0], NULL) == 0);
 }
 
 static bool known_modules(const Config *c) {

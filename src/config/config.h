@@ -83,11 +83,15 @@ typedef struct BatchStep {
  * Megatron-LM. */
 typedef struct Derived {
     int64_t ffn_hidden_size, kv_channels, num_query_groups, max_position_embeddings;
-    int64_t rotary_dim;                                   /* rotated part of a head; 0 without rope */
-    int64_t vocab_size, padded_vocab_size;                /* 0 if neither the options nor the tokenizer say */
-    MlpActivation activation;                             /* never MLP_GELU */
-    int64_t window_left;                                  /* reach of a windowed layer; -1 = no limit */
-    const bool *layer_windowed;                           /* [num_layers] */
+    int64_t rotary_dim;                    /* rotated part of a head; 0 without rope */
+    int64_t vocab_size, padded_vocab_size; /* 0 if neither the options nor the tokenizer say */
+    MlpActivation activation;              /* never MLP_GELU */
+    int64_t window_left;                   /* reach of a windowed layer; -1 = no limit */
+    const bool *layer_windowed;            /* [num_layers] */
+    const bool *layer_moe;                 /* [num_layers] */
+    int64_t num_moe_layers, moe_ffn_hidden_size;
+    double aux_loss_coeff[BALANCE_SINKHORN]; /* by LoadBalancing; 0: that loss is off */
+    bool sinkhorn;
     double init_std, output_init_std, embedding_init_std; /* output: sqrt(2 * num_layers) smaller */
     unsigned recompute_modules; /* bit of each RecomputeModule; 0 unless selective */
 
@@ -151,6 +155,8 @@ int config_find(const char *name, size_t n); /* row of the option with this firs
 /* pattern.c: fills out[n] from "N" (every N-th is false, the others true) or an expression such as
  * "([1,1,0]+[1])*2" with exactly n entries. Returns false if the text is neither. */
 bool config_layer_pattern(const char *text, int64_t n, bool *out);
+/* The same, but with "N" layers 0, N, 2N, ... are true (--moe-layer-freq). */
+bool config_moe_pattern(const char *text, int64_t n, bool *out);
 /* batch.c: the batch sizes of a run in at most `capacity` steps; returns how many were written, with capacity
  * 0 how many there can be, and -1 if step-batch-size-schedule or rampup-batch-size is not valid. */
 int64_t config_batch_steps(const Config *, BatchStep *out, int64_t capacity);

@@ -4,6 +4,7 @@
 #include "config/config.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "base/fault.h"
 
@@ -30,6 +31,21 @@ static void windows(const Config *c, Arena *arena, Derived *d) {
     d->layer_windowed = windowed;
 }
 
+static void experts(const Config *c, Arena *arena, Derived *d) {
+    bool *moe = arena_alloc(arena, (size_t)c->num_layers * sizeof *moe);
+    d->layer_moe = moe;
+    if (!i64_is_set(c->num_experts)) return;
+    CHECK(config_moe_pattern(c->moe_layer_freq, c->num_layers, moe), "'%s'", c->moe_layer_freq);
+    for (int64_t i = 0; i < c->num_layers; i++) d->num_moe_layers += moe[i];
+    d->moe_ffn_hidden_size = either(c->moe_ffn_hidden_size, d->ffn_hidden_size);
+    for (int64_t i = 0; i < c->moe_router_load_balancing_type.count; i++) {
+        const int type = enum_find(LoadBalancing_spellings, c->moe_router_load_balancing_type.at[i]);
+        if (type < BALANCE_SINKHORN && i < c->moe_aux_loss_coeff.count)
+            d->aux_loss_coeff[type] = strtod(c->moe_aux_loss_coeff.at[i], NULL);
+        d->sinkhorn |= type == BALANCE_SINKHORN;
+    }
+}
+
 static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d) {
     d->ffn_hidden_size = either(c->ffn_hidden_size, ffn_default(c));
     d->kv_channels = either(c->kv_channels, c->hidden_size / c->num_attention_heads);
@@ -47,6 +63,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->output_init_std = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
     d->embedding_init_std = either_f64(c->embedding_init_method_std, c->init_method_std);
     windows(c, arena, d);
+    experts(c, arena, d);
     if (c->recompute_granularity == RECOMPUTE_SELECTIVE) {
         static const char *const fallback[] = {"core_attn"};
         const char *const *names = c->recompute_modules.count ? c->recompute_modules.at : fallback;

@@ -1,6 +1,7 @@
-/* Layer patterns of Megatron-LM's --window-attn-skip-freq: a frequency, or an expression over lists of 0 and
- * 1, sum := product { "+" product }    product := item { "*" count }    item := "[" bits "]" | "(" sum ")"
- * The entries are written as they are read, and there is no room for more than n of them. */
+/* Layer patterns of Megatron-LM's --window-attn-skip-freq and --moe-layer-freq: a frequency, or an expression
+ * over lists of 0 and 1, sum := product { "+" product }    product := item { "*" count }    item := "[" bits
+ * "]" | "(" sum ")" The entries are written as they are read, and there is no room for more than n of them.
+ */
 #include "config/config.h"
 
 #include <stdlib.h>
@@ -62,13 +63,26 @@ static bool sum(Pattern *p, int depth) {
     return true;
 }
 
-bool config_layer_pattern(const char *text, int64_t n, bool *out) {
+/* The whole text as a number; 0 if it is none. */
+static long frequency(const char *text) {
     char *end;
-    long frequency = strtol(text, &end, 10);
-    if (end != text && !*end) {
-        for (int64_t i = 0; i < n && frequency > 0; i++) out[i] = (i + 1) % frequency != 0;
-        return frequency > 0;
-    }
+    const long n = strtol(text, &end, 10);
+    return end != text && !*end ? n : 0;
+}
+
+static bool expression(const char *text, int64_t n, bool *out) {
     Pattern p = {text, out, 0, n};
     return sum(&p, 0) && take(&p, 0) && p.length == n;
+}
+
+bool config_layer_pattern(const char *text, int64_t n, bool *out) {
+    const long every = frequency(text);
+    for (int64_t i = 0; i < n && every > 0; i++) out[i] = (i + 1) % every != 0;
+    return every > 0 || expression(text, n, out);
+}
+
+bool config_moe_pattern(const char *text, int64_t n, bool *out) {
+    const long every = frequency(text);
+    for (int64_t i = 0; i < n && every > 0; i++) out[i] = i % every == 0;
+    return every > 0 || expression(text, n, out);
 }

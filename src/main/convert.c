@@ -45,9 +45,9 @@ typedef struct Job {
 static const char USAGE[] = "isotron convert --from-hf DIR --save DIR | --load DIR --to-hf DIR";
 
 static void begin(Job *j) {
-    const uint64_t groups = UINT64_C(1) << GROUP_MODEL | UINT64_C(1) << GROUP_TOKENIZER |
-                            UINT64_C(1) << GROUP_CHECKPOINT | UINT64_C(1) << GROUP_PRECISION |
-                            UINT64_C(1) << GROUP_MACHINE;
+    const uint64_t groups = UINT64_C(1) << GROUP_MODEL | UINT64_C(1) << GROUP_MOE |
+                            UINT64_C(1) << GROUP_TOKENIZER | UINT64_C(1) << GROUP_CHECKPOINT |
+                            UINT64_C(1) << GROUP_PRECISION | UINT64_C(1) << GROUP_MACHINE;
     args_init(&j->args, j->setup.arena, USAGE, NULL);
     args_use(&j->args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &j->options});
     args_use(&j->args, config_table(&j->setup.config, groups));

@@ -302,6 +302,7 @@ static void options_without_effect_are_noted(void **state) {
 }
 
 /* One command line for each way to break a rule, and a word of the sentence that must follow. */
+#define EXPERTS "--num-experts 8 --disable-bias-linear"
 static const char *const BREAKING[][2] = {
     {"--num-query-groups 2", "without --group-query-attention"},
     {"--group-query-attention --num-query-groups 3", "multiple of --num-query-groups 3"},
@@ -313,6 +314,26 @@ static const char *const BREAKING[][2] = {
     {"--window-size 3,0 --window-attn-skip-freq 0", "2 layers"},
     {"--hidden-dropout 1", "--hidden-dropout 1 must be less"},
     {"--fp8-format e4m3", "FP8"},
+    {"--moe-ffn-hidden-size 8", "without --num-experts"},
+    {"--num-experts 4", "--disable-bias-linear"},
+    {EXPERTS " --moe-router-topk 9", "more than --num-experts 8"},
+    {EXPERTS " --moe-layer-freq [1,0,1]", "2 layers"},
+    {EXPERTS " --moe-router-topk 1", "add --moe-router-pre-softmax"},
+    {EXPERTS " --moe-router-num-groups 2", "give both or neither"},
+    {EXPERTS " --moe-router-num-groups 3 --moe-router-group-topk 1", "must divide"},
+    {EXPERTS " --moe-router-topk 4 --moe-router-num-groups 4 --moe-router-group-topk 1", "must divide"},
+    {EXPERTS " --moe-router-enable-expert-bias", "sigmoid, not softmax"},
+    {EXPERTS " --moe-router-load-balancing-type aux_loss aux_loss --moe-aux-loss-coeff 1 1", "each once"},
+    {EXPERTS " --moe-router-load-balancing-type aux_loss sinkhorn --moe-aux-loss-coeff 1 1", "alone"},
+    {EXPERTS " --moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 1", "a number"},
+    {EXPERTS " --moe-router-load-balancing-type none --moe-aux-loss-coeff 1", "alone"},
+    {EXPERTS " --moe-aux-loss-coeff -1", "not negative"},
+    {EXPERTS " --moe-router-load-balancing-type sinkhorn --moe-router-score-function sigmoid",
+     "chooses by itself"},
+    {EXPERTS " --moe-pad-expert-input-to-capacity", "needs --moe-expert-capacity-factor"},
+    {EXPERTS " --moe-shared-expert-gate", "needs --moe-shared-expert-intermediate-size"},
+    {EXPERTS " --batch-invariant-mode --moe-aux-loss-coeff 0.1", "use seq_aux_loss"},
+    {EXPERTS " --batch-invariant-mode --moe-expert-capacity-factor 1", "without a capacity"},
     {"--num-layers-per-virtual-pipeline-stage 1", "above 1"},
     {"--num-virtual-stages-per-pipeline-rank 2", "above 1"},
     {"--num-virtual-stages-per-pipeline-rank 2 --num-layers-per-virtual-pipeline-stage 1", "leave one out"},

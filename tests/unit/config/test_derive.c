@@ -94,6 +94,52 @@ static void gelu_is_erf_without_biases(void **state) {
     end(&r);
 }
 
+static void experts_follow_the_pattern(void **state) {
+    (void)state;
+    static const char MODEL[] = "num-experts = 8\ndisable-bias-linear = true\nffn-hidden-size = 48\n";
+    static const struct {
+        const char *freq, *layers; /* of 12, NULL: refused */
+    } cases[] = {{"1", "111111111111"},
+                 {"2", "101010101010"},
+                 {"5", "100001000010"},
+                 {"0", NULL},
+                 {"[0]*2+[1]*10", "001111111111"},
+                 {"[1]*3", NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[200];
+        snprintf(text, sizeof text, "%smoe-layer-freq = %s\n", MODEL, cases[i].freq);
+        Run r;
+        if (!cases[i].layers) {
+            bool out[12];
+            assert_false(config_moe_pattern(cases[i].freq, 12, out));
+            continue;
+        }
+        start(&r, text);
+        assert_int_equal(r.d.moe_ffn_hidden_size, 48);
+        int64_t n = 0;
+        for (int k = 0; k < 12; k++) {
+            assert_int_equal(r.d.layer_moe[k], cases[i].layers[k] == '1');
+            n += r.d.layer_moe[k];
+        }
+        assert_int_equal(r.d.num_moe_layers, n);
+        end(&r);
+    }
+}
+
+static void each_balancing_type_has_its_coefficient(void **state) {
+    (void)state;
+    Run r;
+    start(&r,
+          "num-experts = 8\ndisable-bias-linear = true\n"
+          "moe-router-load-balancing-type = global_aux_loss seq_aux_loss\nmoe-aux-loss-coeff = 0.25 0.5\n");
+    assert_true(r.d.aux_loss_coeff[BALANCE_AUX] == 0 && r.d.aux_loss_coeff[BALANCE_SEQ_AUX] == 0.5 &&
+                r.d.aux_loss_coeff[BALANCE_GLOBAL_AUX] == 0.25 && !r.d.sinkhorn);
+    end(&r);
+    start(&r, "num-experts = 8\ndisable-bias-linear = true\nmoe-router-load-balancing-type = sinkhorn\n");
+    assert_true(r.d.sinkhorn && r.d.aux_loss_coeff[BALANCE_AUX] == 0);
+    end(&r);
+}
+
 static void windows_follow_the_pattern(void **state) {
     (void)state;
     static const struct {
@@ -221,6 +267,8 @@ int main(void) {
         cmocka_unit_test(llama_sizes),
         cmocka_unit_test(gelu_is_erf_without_biases),
         cmocka_unit_test(windows_follow_the_pattern),
+        cmocka_unit_test(experts_follow_the_pattern),
+        cmocka_unit_test(each_balancing_type_has_its_coefficient),
         cmocka_unit_test(batch_size_ramps_up),
         cmocka_unit_test(batch_size_follows_the_schedule),
         cmocka_unit_test(schedules_count_samples),
