@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/slice.h"
+
 typedef struct LinearAttr {
     bool fixed_order; /* every element is one chain of multiply-adds over its terms in order: the same bits
                          however many other rows and columns there are (BLAS chooses its order by shape) */
@@ -35,18 +37,6 @@ typedef struct RopeAttr {
     bool interleaved; /* pairs (2i, 2i+1), else (i, i + dim/2) */
     bool inverse;     /* rotate back: the backward */
 } RopeAttr;
-
-/* Which positions the rows of a tensor are: row i is position at[j / chunk] + j % chunk with j = first + i,
- * as a context-parallel rank holds two chunks of the sequence and a tensor-parallel rank some rows of these.
- * chunk 0: row i is position first + i. */
-typedef struct SequenceSlice {
-    int64_t first, chunk, at[2];
-} SequenceSlice;
-
-static inline int64_t slice_position(const SequenceSlice *s, int64_t row) {
-    const int64_t j = s->first + row;
-    return s->chunk ? s->at[j / s->chunk] + j % s->chunk : j;
-}
 
 /* Dropout draws by global index (base/philox.h): keep element i of site iff philox_u32(seed, site, i) >= rate
  * * 2^32; kept values are scaled by 1 / (1 - rate). Jitter: `rate` is how far a factor may be from 1. */
@@ -97,9 +87,10 @@ typedef struct ExpertBiasAttr {
 enum { WINDOW_OFF = -1 };
 typedef struct AttentionAttr {
     double scale;                      /* of q.k before the softmax */
-    int64_t first_query;               /* position of query row 0 on the axis of the keys (0 in training) */
+    SequenceSlice query, key;          /* positions of the rows of q, and of k and v */
     int64_t window_left, window_right; /* query at p sees keys in [p - left, p + right]; WINDOW_OFF: no limit
                                           on that side. Causal is window_right = 0. */
+    int64_t first_head, heads;         /* head 0 of q among all of the model: for dropout */
     DropoutAttr dropout; /* of the probabilities; element index ((sample*heads + head)*S + query)*S + key */
 } AttentionAttr;
 

@@ -7,7 +7,8 @@
  * A block of LANES query rows of one kv group (its r heads one after the other) lies in the lanes of a
  * vector and is never mixed: a row's tiles begin at fixed keys, it takes its keys in order, and a key that it
  * cannot see adds exactly 0. Hence its result is the same bits whatever other rows and later keys there are.
- * Written: y, lse. Written or added to: dq, dk, dv; dk and dv sum the rows of a group in order. */
+ * Keys may be any ascending positions (AttentionAttr.key), so those that a row sees are always a range of
+ * rows of k. Written: y, lse. Written or added to: dq, dk, dv; dk and dv sum the rows of a group in order. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,16 +51,15 @@ typedef struct Block {
 } Block;
 
 static Block block(const Problem *p, int64_t sample, int64_t group, int64_t index) {
+    const AttentionAttr *a = p->attr;
     Block rows = {.sample = sample, .group = group, .first_row = index * LANES, .begin = p->t};
     rows.n = p->rows - rows.first_row < LANES ? p->rows - rows.first_row : LANES;
     for (int64_t l = 0; l < rows.n; l++) {
-        const int64_t i = (rows.first_row + l) % p->s, at = p->attr->first_query + i;
-        int64_t lo = p->attr->window_left == WINDOW_OFF ? 0 : at - p->attr->window_left;
-        int64_t hi = p->attr->window_right == WINDOW_OFF ? p->t : at + p->attr->window_right + 1;
+        const int64_t i = (rows.first_row + l) % p->s, at = slice_position(&a->query, i);
         const int64_t first = p->first_key ? int64s(p->first_key)[sample * p->s + i] : 0;
-        lo = lo > first ? lo : first;
-        lo = lo > 0 ? lo : 0;
-        hi = hi < p->t ? hi : p->t;
+        int64_t lo = a->window_left == WINDOW_OFF ? 0 : at - a->window_left, hi = p->t;
+        lo = slice_before(&a->key, p->t, lo > first ? lo : first);
+        if (a->window_right != WINDOW_OFF) hi = slice_before(&a->key, p->t, at + a->window_right + 1);
         if (lo >= hi) continue;
         rows.lo[l] = (int32_t)lo, rows.hi[l] = (int32_t)hi;
         rows.begin = lo < rows.begin ? lo : rows.begin;
@@ -153,14 +153,18 @@ static void mask(const Block *rows, Range keys, real *score) {
 
 /* factor[key,lane]; the other lanes are left as they are */
 static void draw(const Problem *p, const Block *rows, Range keys, real *factor) {
-    const DropoutAttr *a = &p->attr->dropout;
+    const AttentionAttr *a = p->attr;
+    const DropoutAttr *d = &a->dropout;
     for (int64_t l = 0; l < rows->n; l++) {
-        const int64_t row = rows->first_row + l, query = p->attr->first_query + row % p->s;
-        const int64_t head = rows->group * p->r + row / p->s;
-        const int64_t line = ((a->first_sample + rows->sample) * p->g * p->r + head) * a->seq_total + query;
-        real of_key[KEYS];
-        dropout_factors(a, (uint64_t)(line * a->seq_total + keys.first), keys.end - keys.first, of_key);
-        for (int64_t j = 0; j < keys.end - keys.first; j++) factor[j * LANES + l] = of_key[j];
+        const int64_t row = rows->first_row + l, query = slice_position(&a->query, row % p->s);
+        const int64_t head = a->first_head + rows->group * p->r + row / p->s;
+        const int64_t line = ((d->first_sample + rows->sample) * a->heads + head) * d->seq_total + query;
+        for (int64_t j = keys.first, n; j < keys.end; j += n) {
+            real of_key[KEYS];
+            n = slice_run(&a->key, j, keys.end - j);
+            dropout_factors(d, (uint64_t)(line * d->seq_total + slice_position(&a->key, j)), n, of_key);
+            for (int64_t i = 0; i < n; i++) factor[(j - keys.first + i) * LANES + l] = of_key[i];
+        }
     }
 }
 

@@ -31,20 +31,21 @@ static real *probs_row(const Operands *o, Query q) {
 
 static bool visible(const Operands *o, Query q, int64_t key) {
     const AttentionAttr *a = o->attr;
-    const int64_t distance = key - (a->first_query + q.i);
+    const int64_t at = slice_position(&a->key, key), distance = at - slice_position(&a->query, q.i);
     if (a->window_left != WINDOW_OFF && distance < -a->window_left) return false;
     if (a->window_right != WINDOW_OFF && distance > a->window_right) return false;
-    return !o->first_key || key >= int64s(o->first_key)[q.sample * o->first_key->dim[1] + q.i];
+    return !o->first_key || at >= int64s(o->first_key)[q.sample * o->first_key->dim[1] + q.i];
 }
 
 static real keep(const Operands *o, Query q, int64_t key) {
-    const DropoutAttr *a = &o->attr->dropout;
-    if (a->rate == 0) return 1;
-    const int64_t heads = o->q->dim[2] * o->q->dim[3], head = q.group * o->q->dim[3] + q.r;
-    const int64_t position = o->attr->first_query + q.i;
-    const int64_t index =
-        (((a->first_sample + q.sample) * heads + head) * a->seq_total + position) * a->seq_total + key;
-    return philox_u32(a->seed, a->site, (uint64_t)index) >= a->rate * 0x1p32 ? (real)(1 / (1 - a->rate)) : 0;
+    const AttentionAttr *a = o->attr;
+    const DropoutAttr *d = &a->dropout;
+    if (d->rate == 0) return 1;
+    const int64_t head = a->first_head + q.group * o->q->dim[3] + q.r;
+    const int64_t line =
+        ((d->first_sample + q.sample) * a->heads + head) * d->seq_total + slice_position(&a->query, q.i);
+    const int64_t index = line * d->seq_total + slice_position(&a->key, key);
+    return philox_u32(d->seed, d->site, (uint64_t)index) >= d->rate * 0x1p32 ? (real)(1 / (1 - d->rate)) : 0;
 }
 
 static real dot(const real *a, const real *b, int64_t n) {

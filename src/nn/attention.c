@@ -119,11 +119,14 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
         v = append(t, &cache->v[p->layer], cache->length, v);
     }
     const RunContext *run = tape_context(t);
+    const int tp = tape_axis(t, AXIS_TP);
     AttentionAttr attr = {
         .scale = 1 / sqrt((double)d),
-        .first_query = cache ? cache->length : 0,
+        .query.first = cache ? cache->length : 0,
         .window_left = p->window_left,
         .window_right = p->window_right,
+        .first_head = tp > 1 ? tape_group(t, 1 << AXIS_TP).rank * p->heads / tp : 0,
+        .heads = p->heads,
         .dropout = {.rate = run->training ? p->dropout : 0,
                     .seed = run->seed,
                     .site = hash_name(p->name),

@@ -135,13 +135,14 @@ static void fused_is_the_definition(void **state) {
                        .attr = CAUSAL};
             check_fused(
                 p); /* with s > t the last rows see all keys, with s < t the last keys are never seen */
-            p.attr.first_query = p.t > p.s ? p.t - p.s : 0; /* a cache */
+            p.attr.query.first = p.t > p.s ? p.t - p.s : 0; /* a cache */
             check_fused(p);
             p.d = 17, p.e = 33, p.attr.window_left = 5, p.attr.window_right = 40;
             check_fused(p);
             p.attr.window_left = p.attr.window_right = WINDOW_OFF;
             p.first_key = 30;
             check_fused(p);
+            p.attr.heads = p.g * p.r;
             p.attr.dropout =
                 (DropoutAttr){.rate = 0.4, .seed = 3, .site = 4, .first_sample = 7, .seq_total = 131};
             check_fused(p);
@@ -201,7 +202,7 @@ static void later_positions_change_nothing(void **state) {
                 const int64_t n = lengths[i];
                 Shape fewer = p, one = p;
                 fewer.s = fewer.t = n;
-                one.s = 1, one.t = n, one.attr.first_query = n - 1;
+                one.s = 1, one.t = n, one.attr.query.first = n - 1;
                 Run prefix = run_new(fewer, dtype), step = run_new(one, dtype), other = run_new(p, dtype);
                 const size_t element = dtype_size(dtype);
                 memcpy(step.x[Q].data,
@@ -247,6 +248,7 @@ static void dropout_keeps_the_mean(void **state) {
     const double rate = 0.25;
     p.attr = (AttentionAttr){.window_left = WINDOW_OFF,
                              .window_right = WINDOW_OFF,
+                             .heads = 4,
                              .dropout = {.rate = rate, .seed = 1, .site = 2, .seq_total = 128}};
     Run r = run_new(p, F64);
     for (int64_t i = 0; i < tensor_count(&r.x[V]); i++) set(&r.x[V], i, 1);

@@ -115,7 +115,7 @@ static void rope_attr(const json_t *c, AnyAttr *a) {
 
 static void attention_attr(const json_t *c, AnyAttr *a) {
     a->attention = (AttentionAttr){.scale = number(c, "scale"),
-                                   .first_query = (int64_t)number(c, "first_query"),
+                                   .query.first = (int64_t)number(c, "first_query"),
                                    .window_left = (int64_t)number(c, "window_left"),
                                    .window_right = (int64_t)number(c, "window_right")};
 }
