@@ -147,9 +147,10 @@ void registry_allocate(Registry *r, Device *device, DType storage) {
         p->master = slice(p, r->masters, r->precise);
         p->main_grad = slice(p, r->grads, r->precise);
         p->main_grad.flags = TENSOR_ACCUM | TENSOR_MAIN_GRAD;
-        p->value.flags = TENSOR_NEEDS_GRAD;
         p->value.spmd = type_of(&r->layout, &p->spec);
         p->value.cut = (int8_t)(p->spec.tp_split + 1);
+        if (p->spec.flags & PARAM_BUFFER) continue;
+        p->value.flags = TENSOR_NEEDS_GRAD;
         p->value.grad = &p->main_grad;
     }
 }
@@ -165,14 +166,17 @@ int64_t param_logical_count(const Param *p) {
 
 unsigned param_sum_axes(const Param *p) { return spmd_axes(p->value.spmd, SPMD_R); }
 
-bool param_is_owned(const Registry *r, const Param *p) {
+bool param_is_owned_on(const Registry *r, const Param *p, unsigned axes) {
     const Mesh *m = &r->layout.mesh;
-    const unsigned view = p->spec.expert ? MASK_EXPERT : MASK_DENSE;
     if (p->spec.flags & PARAM_TIED_COPY) return false;
+    axes &= (p->spec.expert ? MASK_EXPERT : MASK_DENSE) & ~(1u << AXIS_PP);
     for (int a = 0; a < AXES; a++)
-        if (view & 1u << a && a != AXIS_PP && spmd_on(p->value.spmd, a) != SPMD_V && m->coordinate[a])
-            return false;
+        if (axes & 1u << a && spmd_on(p->value.spmd, a) != SPMD_V && m->coordinate[a]) return false;
     return true;
+}
+
+bool param_is_owned(const Registry *r, const Param *p) {
+    return param_is_owned_on(r, p, MASK_DENSE | MASK_EXPERT);
 }
 
 typedef struct Draw {

@@ -22,6 +22,8 @@ typedef enum ParamFlags {
  is_embedding_or_output_parameter) */
     PARAM_TIED_COPY = 4, /* the last pipeline stage's copy of the word embeddings: the gradients of both are
  summed, the first stage's speaks for both in norms and checkpoints */
+    PARAM_TIED = 16,     /* the first stage's word embeddings, if the last stage has a copy */
+    PARAM_BUFFER = 8, /* saved with the parameters, but not trained: no gradient, no update, not in norms */
 } ParamFlags;
 
 /* A logical block of rows inside a fused parameter: split, resharded and exported on its own. With `groups`
@@ -34,10 +36,22 @@ typedef struct ParamPart {
 
 enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
 
+/* What data-parallel ranks share out between them (ZeRO: Rajbhandari et al., 2020; Megatron-LM's
+ * --use-distributed-optimizer is stage 1, its FSDP has all), and in which pieces they do it. */
+typedef struct DataParallel {
+    int stage;     /* 0: nothing, 1: masters and optimizer state, 2: and main gradients, 3: and values */
+    int instances; /* groups of ranks that each hold all shards (hybrid sharding); 0, 1: one */
+    int64_t bucket_size; /* elements after which a bucket is closed; 0: see num_buckets */
+    int num_buckets;     /* of about equal size; 0: one, or at stages 2 and 3 one for each unit */
+    bool overlap_grads;  /* a bucket is summed as soon as its last gradient is complete, else after all */
+    bool overlap_values; /* values are gathered behind the next forward, else before it */
+} DataParallel;
+
 /* How a model is spread over ranks, as far as its parameters and activations must know. */
 typedef struct Layout {
     Mesh mesh;
     bool sequence_parallel; /* between the tensor-parallel regions activations are cut along the sequence */
+    DataParallel data;
 } Layout;
 Layout layout_single(void); /* one rank */
 
@@ -60,27 +74,35 @@ typedef struct ParamSpec {
 
 typedef struct Param {
     ParamSpec spec;
-    int64_t offset;                    /* first element in the flat buffers, PARAM_ALIGN-aligned */
+    int64_t offset;                    /* first element in the flat layout; set by registry_allocate */
     int64_t count;                     /* elements in this rank's memory, padding rows included */
     int64_t rows, columns;             /* of this rank's memory; a vector has one column */
     int64_t first_group, first_column; /* of the whole parameter, in this rank's memory */
     int shard, shards; /* this rank's place on the axis of tp_split; 0 of 1 if nothing is split */
-    Tensor value;      /* storage dtype; value.grad = &main_grad unless frozen */
-    Tensor main_grad;  /* F64 in the fp64 lane, else F32; flags ACCUM | MAIN_GRAD */
-    Tensor master;     /* main_grad's dtype; the same memory as value unless storage is 16-bit */
+    int number, unit, bucket;
+    Tensor value;     /* storage dtype; value.grad = &main_grad unless frozen. No data while other ranks hold
+                         some of it (sync.h); so with the other two */
+    Tensor main_grad; /* F64 in the fp64 lane, else F32; flags ACCUM | MAIN_GRAD */
+    Tensor master;    /* main_grad's dtype; the same memory as value unless storage is 16-bit */
 } Param;
 
 enum { PARAM_ALIGN = 64 };
 
+typedef struct Bucket Bucket;
+
 typedef struct Registry {
     Layout layout;
     Param **params; /* in registration order */
-    int n;
+    int n, unit;
+    Param **laid; /* the same in the order of the flat layout */
+    Bucket *buckets;
+    int n_buckets;
     int *by_name, slots;    /* hash table of numbers of params + 1, 0: free; slots is a power of two */
-    int64_t elements;       /* of one flat buffer, alignment gaps included */
+    int64_t elements;       /* of the flat layout, alignment gaps included */
     DType storage, precise; /* of values; of main gradients, masters and optimizer state */
     Device *device;
-    void *values, *grads, *masters; /* flat; masters == values unless storage is 16-bit */
+    void *values, *grads, *masters; /* flat, what this rank holds of them (bucket.h); masters == values unless
+                                       storage is 16-bit */
     Arena *arena;
 } Registry;
 
@@ -91,6 +113,9 @@ void registry_free(Registry *);
  * is a fault. */
 Param *param_add(Registry *, ParamSpec);
 Param *registry_find(const Registry *, const char *name); /* NULL if there is none */
+/* The parameters that come next are used together, apart from those before: a layer. At stage 3 a unit's
+ * values are gathered at once. */
+void registry_begin_unit(Registry *);
 /* Takes the flat buffers (zeroed) on the device. */
 void registry_allocate(Registry *, Device *, DType storage);
 size_t registry_bytes(const Registry *); /* of all flat buffers */
@@ -107,6 +132,15 @@ unsigned param_sum_axes(const Param *);
 /* Whether this rank speaks for the elements it holds, in norms and checkpoints: the first of the ranks that
  * hold the same ones. */
 bool param_is_owned(const Registry *, const Param *);
+/* The same among the ranks that differ on these axes (a mask): for elements that ranks of the other axes
+ * share out. */
+bool param_is_owned_on(const Registry *, const Param *, unsigned axes);
+
+/* Elements [begin, end) of the registry's flat layout, in a buffer where they begin at element `at`: what a
+ * rank keeps when data-parallel ranks share out a flat buffer. */
+typedef struct FlatRange {
+    int64_t begin, end, at;
+} FlatRange;
 
 /* ---- parts: what is stored and exported ---- */
 
