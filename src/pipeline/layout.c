@@ -6,7 +6,7 @@
 static PipelineLayout stages_new(int64_t ranks, int64_t chunks, Arena *arena) {
     PipelineLayout l = {.ranks = (int)ranks, .chunks = (int)chunks};
     l.stages = arena_alloc(arena, (size_t)(ranks * chunks) * sizeof *l.stages);
-    l.stages[0].embedding = l.stages[ranks * chunks - 1].loss = true;
+    l.stages[0].embedding = l.stages[ranks * chunks - 1].head = true;
     return l;
 }
 

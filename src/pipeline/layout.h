@@ -4,16 +4,11 @@
 #ifndef ISOTRON_PIPELINE_LAYOUT_H
 #define ISOTRON_PIPELINE_LAYOUT_H
 
-#include "config/config.h"
-
-typedef struct StagePlan {
-    int64_t first_layer, layers; /* layers may be 0 */
-    bool embedding, loss; /* the first stage has the embedding, the last one final norm, output and loss */
-} StagePlan;
+#include "models/gpt.h"
 
 typedef struct PipelineLayout {
     int ranks, chunks; /* pipeline-parallel size; virtual stages per rank */
-    StagePlan *stages; /* [chunks * ranks], index chunk * ranks + rank */
+    GptStage *stages;  /* [chunks * ranks], index chunk * ranks + rank */
 } PipelineLayout;
 
 /* The config kept the rules of CHECK_LAYOUT. A split that does not come out even and a mistake in

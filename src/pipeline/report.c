@@ -28,7 +28,7 @@ void pipeline_draw(const PipelineSpec *s, const RankSchedule *schedules, const P
 
 static void print_layers(const PipelineLayout *l, int rank, Str *out) {
     for (int chunk = 0; chunk < l->chunks; chunk++) {
-        const StagePlan *stage = &l->stages[chunk * l->ranks + rank];
+        const GptStage *stage = &l->stages[chunk * l->ranks + rank];
         str_puts(out, chunk ? " | " : "layers ");
         if (stage->embedding) str_puts(out, "embedding ");
         if (stage->layers)
@@ -36,7 +36,7 @@ static void print_layers(const PipelineLayout *l, int rank, Str *out) {
                        (long long)(stage->first_layer + stage->layers - 1));
         else
             str_puts(out, "none");
-        if (stage->loss) str_puts(out, " loss");
+        if (stage->head) str_puts(out, " loss");
     }
 }
 

@@ -10,17 +10,17 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- from options ---- */
 
-/* Megatron-LM's conditions: a group that is too small or left over too small leaves a rank with a backward to
- * make whose forward waits behind it on another rank. */
+/* A last group of fewer microbatches than ranks can leave each rank waiting for another (Megatron-LM refuses
+ * it too; it also refuses fewer microbatches than a group, with which nothing is wrong). */
 static Err check_group(const PipelineSpec *s) {
-    int64_t left_over = s->microbatches % s->group;
-    if (s->microbatches >= s->group && (!left_over || left_over >= s->ranks)) return ERR_OK;
+    int64_t last = s->microbatches % s->group;
+    if (s->microbatches <= s->group || !last || last >= s->ranks) return ERR_OK;
     return err_user(
-        "%lld microbatches a step do not fit the interleaved schedule: there must be at least "
-        "--microbatch-group-size-per-virtual-pipeline-stage %lld (none = the pipeline size), and the "
-        "last group must be whole or at least --pipeline-model-parallel-size %d: change "
-        "--global-batch-size, --micro-batch-size or the group size",
-        (long long)s->microbatches, (long long)s->group, s->ranks);
+        "%lld microbatches a step in groups of %lld leave a last group of %lld, less than "
+        "--pipeline-model-parallel-size %d, on which the interleaved schedule can deadlock: change "
+        "--global-batch-size, --micro-batch-size or "
+        "--microbatch-group-size-per-virtual-pipeline-stage",
+        (long long)s->microbatches, (long long)s->group, (long long)last, s->ranks);
 }
 
 Err pipeline_spec(const Config *c, const PipelineLayout *layout, int64_t microbatches, bool forward_only,

@@ -1,0 +1,221 @@
+/* Which layers a stage holds: worked examples, properties over all small cases, sentences. */
+#include <string.h>
+
+#include "unit/cmocka_all.h"
+
+#include "pipeline/layout.h"
+
+/* The layout that the option words ask for. */
+static Err layout_of(Arena *arena, PipelineLayout *out, const char *line) {
+    Args args;
+    Config c;
+    char *argv[24], *rest = NULL;
+    int argc = 0;
+    for (char *w = strtok_r(arena_printf(arena, "%s", line), " ", &rest); w; w = strtok_r(NULL, " ", &rest))
+        argv[argc++] = w;
+    args_init(&args, arena, "test", NULL);
+    Err e = config_parse(&c, &args, CONFIG_ALL_GROUPS, CHECK_LAYOUT, argc, argv);
+    if (e.code) fail_msg("%s: %s", line, e.msg);
+    args_free(&args);
+    return pipeline_layout(&c, arena, out);
+}
+
+/* Layers of each stage, rank by rank, chunks of a rank joined by +. */
+static void assert_layout(const char *line, const char *expected) {
+    Arena *arena = arena_new();
+    PipelineLayout l;
+    Str text = {0};
+    Err e = layout_of(arena, &l, line);
+    if (e.code) fail_msg("%s: %s", line, e.msg);
+    for (int rank = 0; rank < l.ranks; rank++)
+        for (int chunk = 0; chunk < l.chunks; chunk++) {
+            const GptStage *s = &l.stages[chunk * l.ranks + rank];
+            str_printf(&text, "%s%s%lld%s",
+                       chunk  ? "+"
+                       : rank ? " "
+                              : "",
+                       s->embedding ? "E" : "", (long long)s->layers, s->head ? "L" : "");
+        }
+    assert_string_equal(text.s, expected);
+    str_free(&text);
+    arena_free(arena);
+}
+
+static void worked_examples(void **state) {
+    (void)state;
+    assert_layout("--num-layers 3", "E3L");
+    assert_layout("--num-layers 8 --pipeline-model-parallel-size 4", "E2 2 2 2L");
+    assert_layout("--num-layers 8 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1",
+                  "E1+1+1+1 1+1+1+1L");
+    assert_layout("--num-layers 8 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",
+                  "E2+2 2+2L");
+    /* Embedding and loss as layers: (30 + 2) / 4 = 8, one fewer at each end. */
+    assert_layout(
+        "--num-layers 30 --pipeline-model-parallel-size 4 --account-for-embedding-in-pipeline-split "
+        "--account-for-loss-in-pipeline-split",
+        "E7 8 8 7L");
+    assert_layout("--num-layers 6 --pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split "
+                  "--account-for-loss-in-pipeline-split --num-layers-per-virtual-pipeline-stage 1",
+                  "E0+1+1+1 1+1+1+0L");
+    assert_layout("--num-layers 3 --account-for-embedding-in-pipeline-split", "E3L");
+    /* The sizes of Megatron-LM's 61-layer example. */
+    assert_layout("--num-layers 61 --pipeline-model-parallel-size 16 --decoder-first-pipeline-num-layers 4 "
+                  "--decoder-last-pipeline-num-layers 1",
+                  "E4 4 4 4 4 4 4 4 4 4 4 4 4 4 4 1L");
+    assert_layout("--num-layers 6 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 2 "
+                  "--num-virtual-stages-per-pipeline-rank 2",
+                  "E1+1 2+2L");
+    assert_layout("--num-layers 5 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 2 "
+                  "--decoder-last-pipeline-num-layers 3",
+                  "E2 3L");
+}
+
+static void layout_strings(void **state) {
+    (void)state;
+    static const struct {
+        int ranks, layers;
+        const char *text, *expected;
+    } cases[] = {
+        {2, 4, "Ett|ttL", "E2 2L"},
+        {4, 5, "E|(t|)*3,t|t||L", "E0+1 1+1 1+0 1+0L"},
+        {16, 61, "Et*3|(tt|)*29,|L", "E3+2 2+2 2+2 2+2 2+2 2+2 2+2 2+2 2+2 2+2 2+2 2+2 2+2 2+2 2+0 2+0L"},
+        {5, 12, "E(t,t|(t|)*2)*3,L", "E2+1 1+2 1+1 2+1 1+0L"},
+        {2, 3, "E,t,|,t,t,L", "E1 2L"},
+        {2, 2, "E|*3,t,*,2,L", "E0+0 0+2L"},
+        {2, 1, "(E(t))|((L))", "E1 0L"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *arena = arena_new();
+        char *line = arena_printf(arena,
+                                  "--num-layers %d --pipeline-model-parallel-size %d "
+                                  "--pipeline-model-parallel-layout %s",
+                                  cases[i].layers, cases[i].ranks, cases[i].text);
+        assert_layout(line, cases[i].expected);
+        arena_free(arena);
+    }
+}
+
+/* Stages in order hold every layer exactly once; only the first has the embedding and only the last the loss.
+ */
+static void assert_partition(const PipelineLayout *l, int64_t layers) {
+    int64_t next = 0;
+    for (int i = 0; i < l->ranks * l->chunks; i++) {
+        assert_int_equal(l->stages[i].first_layer, next);
+        assert_true(l->stages[i].layers >= 0);
+        next += l->stages[i].layers;
+        assert_int_equal(l->stages[i].embedding, i == 0);
+        assert_int_equal(l->stages[i].head, i == l->ranks * l->chunks - 1);
+    }
+    assert_int_equal(next, layers);
+}
+
+static void every_layer_is_held_once(void **state) {
+    (void)state;
+    Arena *arena = arena_new();
+    int accepted = 0;
+    for (int layers = 1; layers <= 24; layers++)
+        for (int p = 2; p <= 6; p++)
+            for (int v = 1; v <= 3; v++)
+                for (int uneven = 0; uneven < 4; uneven++)
+                    for (int counted = 0; counted < (uneven ? 1 : 4); counted++) {
+                        arena_reset(arena);
+                        PipelineLayout l;
+                        char *line = arena_printf(
+                            arena,
+                            "--num-layers %d --pipeline-model-parallel-size %d "
+                            "--num-virtual-stages-per-pipeline-rank "
+                            "%d%s%s%s%s",
+                            layers, p, v, uneven & 1 ? " --decoder-first-pipeline-num-layers 3" : "",
+                            uneven & 2 ? " --decoder-last-pipeline-num-layers 6" : "",
+                            counted & 1 ? " --account-for-embedding-in-pipeline-split" : "",
+                            counted & 2 ? " --account-for-loss-in-pipeline-split" : "");
+                        Err e = layout_of(arena, &l, line);
+                        int units = layers + (counted & 1) + (counted >> 1);
+                        if (!uneven) assert_int_equal(!e.code, units % (p * v) == 0 && units);
+                        if (e.code) continue;
+                        assert_int_equal(l.ranks, p);
+                        assert_int_equal(l.chunks, v);
+                        assert_partition(&l, layers);
+                        accepted++;
+                    }
+    assert_true(accepted > 100);
+    arena_free(arena);
+}
+
+static void bad_splits_are_sentences(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"--num-layers 7 --pipeline-model-parallel-size 2", "7 of 7 layers"},
+        {"--num-layers 2 --pipeline-model-parallel-size 4", "shared evenly by 4 of 4 pipeline ranks"},
+        {"--num-layers 4 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 5",
+         "-1 of 4 layers"},
+        {"--num-layers 4 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1 "
+         "--decoder-last-pipeline-num-layers 2",
+         "1 of 4 layers (with the embedding and the loss if they count) are left to be shared evenly by 0 of "
+         "2"},
+        {"--num-layers 6 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
+         "not a multiple of --pipeline-model-parallel-size 2 times --num-layers-per-virtual-pipeline-stage "
+         "2"},
+        {"--num-layers 6 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",
+         "the 3 layers of pipeline rank 0 are not a multiple of its 2 virtual stages"},
+        {"--num-layers 65536 --pipeline-model-parallel-size 65536 --num-virtual-stages-per-pipeline-rank "
+         "65536",
+         "the 1 layers of pipeline rank 0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *arena = arena_new();
+        PipelineLayout l;
+        Err e = layout_of(arena, &l, cases[i][0]);
+        if (e.code != ERR_USER || !strstr(e.msg, cases[i][1])) fail_msg("%s: %s", cases[i][0], e.msg);
+        arena_free(arena);
+    }
+}
+
+static void bad_strings_name_the_place(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"Et|tLx", "'Et|tLx', character 6: give E, t, L, | or a group"},
+        {"Et|m|tL", "character 4: multi-token prediction (m) is not supported"},
+        {"Et|tL)", "character 6: no group is open here"},
+        {"E(t|tL", "character 7: a group does not end; add ')'"},
+        {"Et*|tL", "character 4: a positive count must follow '*'"},
+        {"Et*0|L", "character 4: a positive count must follow '*'"},
+        {"Et*-1|L", "character 4: a positive count must follow '*'"},
+        {"Et*1*2|L", "character 5: give E"},
+        {"*2E|ttL", "character 1: give E"},
+        {"E(((((((((((((((((t)))))))))))))))))|tL", "character 18: groups are nested too deeply"},
+        {"Et*99999999999999999999|L", "too many stages and layers"},
+        {"E((t*1000)*1000)*1000|L", "too many stages and layers"},
+        {"tt|L", "must begin with its only E"},
+        {"E|ttLL", "must begin with its only E, the embedding, and end with its only L"},
+        {"|EttL", "must begin with its only E"},
+        {"EE|ttL", "must begin with its only E"},
+        {"Ett|L|", "end with its only L"},
+        {",", "must begin with its only E"},
+        {"Et|L", "has 1 layers (t), but --num-layers is 2"},
+        {"Et|t|L", "has 3 stages, which is not a multiple of --pipeline-model-parallel-size 2"},
+        {"EttL", "has 1 stages"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *arena = arena_new();
+        PipelineLayout l;
+        Err e = layout_of(arena, &l,
+                          arena_printf(arena,
+                                       "--num-layers 2 --pipeline-model-parallel-size 2 "
+                                       "--pipeline-model-parallel-layout %s",
+                                       cases[i][0]));
+        if (e.code != ERR_USER || !strstr(e.msg, cases[i][1])) fail_msg("%s: %s", cases[i][0], e.msg);
+        arena_free(arena);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(worked_examples),
+        cmocka_unit_test(layout_strings),
+        cmocka_unit_test(every_layer_is_held_once),
+        cmocka_unit_test(bad_splits_are_sentences),
+        cmocka_unit_test(bad_strings_name_the_place),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

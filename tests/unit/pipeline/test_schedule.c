@@ -1,0 +1,207 @@
+/* The lists of passes against the published schedules and formulas, and what every list must keep, checked
+ * without the simulator. */
+#include "unit/pipeline/plan.h"
+
+static const PassTimes ONE = {1, 1, 1};
+
+/* "F0a F1a B0b W0a" of the first n actions. */
+static void assert_list(PipelineSpec spec, int rank, const char *expected) {
+    Arena *arena = arena_new();
+    RankSchedule r = pipeline_schedule(&spec, rank, arena);
+    Str text = {0};
+    for (int64_t i = 0; i < r.count; i++) {
+        const Action *a = &r.actions[i];
+        str_printf(&text, "%s%c%d", i ? " " : "", "FBIW"[a->kind], (int)a -> microbatch);
+        if (spec.chunks > 1) str_printf(&text, "%c", 'a' + a->chunk);
+    }
+    assert_string_equal(text.s, expected);
+    str_free(&text);
+    arena_free(arena);
+}
+
+/* The orders of the papers' figures and of the comment in Megatron-LM's schedules.py (2 ranks, groups of 3, 5
+ * microbatches, 2 chunks), by hand. */
+static void small_lists_are_the_published_ones(void **state) {
+    (void)state;
+    PipelineSpec s = {SCHEDULE_GPIPE, 2, 1, 3, 2, false};
+    assert_list(s, 0, "F0 F1 F2 B0 B1 B2");
+    s.kind = SCHEDULE_1F1B;
+    assert_list(s, 0, "F0 F1 B0 F2 B1 B2");
+    assert_list(s, 1, "F0 B0 F1 B1 F2 B2");
+    s.kind = SCHEDULE_ZERO_BUBBLE;
+    assert_list(s, 0, "F0 F1 I0 W0 F2 I1 W1 I2 W2");
+    assert_list(s, 1, "F0 I0 F1 I1 W0 F2 I2 W1 W2");
+    s = (PipelineSpec){SCHEDULE_INTERLEAVED, 2, 2, 5, 3, false};
+    assert_list(s, 0,
+                "F0a F1a F2a F0b F1b F2b B0b F3a B1b F4a B2b F3b B0a F4b B1a "
+                "B2a B3b B4b B3a B4a");
+    assert_list(s, 1,
+                "F0a F1a F2a F0b B0b F1b B1b F2b B2b F3a B0a F4a B1a F3b B2a F4b B3b "
+                "B4b B3a B4a");
+    s.forward_only = true;
+    assert_list(s, 1, "F0a F1a F0b F1b F2a F3a F2b F3b F4a F4b");
+}
+
+static int64_t warmup_of(const RankSchedule *r) {
+    int64_t n = 0;
+    while (n < r->count && r->actions[n].kind == ACTION_FORWARD) n++;
+    return n;
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* A list begins with its warm-up forwards and the first forward of the steady phase; the numbers in flight
+ * follow. Megatron-LM schedules.py: min(p - r - 1, M); 2 (p - r - 1) + (v - 1) G, at most all. */
+static void visit_warmup(Arena *arena, PipelineSpec s) {
+    int64_t total = s.microbatches * s.chunks, p = s.ranks;
+    for (int rank = 0; rank < s.ranks; rank++) {
+        RankSchedule r = pipeline_schedule(&s, rank, arena);
+        int64_t behind = p - rank - 1, interleaved = 2 * behind + (s.chunks - 1) * s.group;
+        int64_t warmup = s.kind == SCHEDULE_GPIPE         ? total
+                         : s.kind == SCHEDULE_INTERLEAVED ? interleaved
+                                                          : behind;
+        int64_t slots = s.kind == SCHEDULE_ZERO_BUBBLE ? p : warmup + 1;
+        assert_int_equal(warmup_of(&r), least(warmup + 1, total));
+        assert_int_equal(r.slots, least(slots, total));
+    }
+}
+
+static void warmups_and_slots_are_the_closed_forms(void **state) {
+    (void)state;
+    plan_sweep(visit_warmup);
+}
+
+/* Each pass once, its backward after its forward, gradients in microbatch order, slots never shared. */
+static void visit_invariants(Arena *arena, PipelineSpec s) {
+    for (int rank = 0; rank < s.ranks; rank++) {
+        RankSchedule r = pipeline_schedule(&s, rank, arena);
+        int64_t next[4][4] = {{0}}, held = 0, peak = 0; /* [kind][chunk] next microbatch */
+        int64_t *owner = arena_alloc(arena, (size_t)r.slots * sizeof *owner); /* 1 + microbatch * v + chunk */
+        bool split = s.kind == SCHEDULE_ZERO_BUBBLE;
+        assert_int_equal(r.count, s.microbatches * s.chunks * (split ? 3 : 2));
+        for (int64_t i = 0; i < r.count; i++) {
+            const Action *a = &r.actions[i];
+            int64_t me = 1 + a->microbatch * s.chunks + a->chunk;
+            assert_int_equal(a->microbatch, next[a->kind][a->chunk]++);
+            if (a->kind != ACTION_FORWARD) assert_true(a->microbatch < next[ACTION_FORWARD][a->chunk]);
+            if (a->kind == ACTION_BACKWARD_WEIGHT)
+                assert_true(a->microbatch < next[ACTION_BACKWARD_INPUT][a->chunk]);
+            assert_int_equal(owner[a->slot], a->kind == ACTION_FORWARD ? 0 : me);
+            if (a->kind == ACTION_FORWARD) {
+                owner[a->slot] = me;
+                if (++held > peak) peak = held;
+            }
+            if (a->kind == (split ? ACTION_BACKWARD_WEIGHT : ACTION_BACKWARD)) owner[a->slot] = 0, held--;
+        }
+        assert_int_equal(held, 0);
+        assert_int_equal(peak, r.slots); /* none too many */
+    }
+}
+
+static void every_list_keeps_the_invariants(void **state) {
+    (void)state;
+    plan_sweep(visit_invariants);
+}
+
+static void messages_go_to_the_neighbouring_stage(void **state) {
+    (void)state;
+    PipelineSpec s = {SCHEDULE_INTERLEAVED, 4, 2, 4, 4, false};
+    static const struct {
+        int rank;
+        Action action;
+        StageRef source, target;
+    } cases[] = {
+        {0, {ACTION_FORWARD, 0, 1, 0}, {-1, -1}, {1, 0}},
+        {3, {ACTION_FORWARD, 0, 1, 0}, {2, 0}, {0, 1}},
+        {0, {ACTION_FORWARD, 1, 1, 0}, {3, 0}, {1, 1}},
+        {3, {ACTION_FORWARD, 1, 1, 0}, {2, 1}, {-1, -1}},
+        {3, {ACTION_BACKWARD, 1, 1, 0}, {-1, -1}, {2, 1}},
+        {0, {ACTION_BACKWARD, 1, 1, 0}, {1, 1}, {3, 0}},
+        {3, {ACTION_BACKWARD_INPUT, 0, 1, 0}, {0, 1}, {2, 0}},
+        {0, {ACTION_BACKWARD, 0, 1, 0}, {1, 0}, {-1, -1}},
+        {1, {ACTION_BACKWARD_WEIGHT, 0, 1, 0}, {-1, -1}, {-1, -1}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        StageRef source = pipeline_source(&s, cases[i].rank, &cases[i].action);
+        StageRef target = pipeline_target(&s, cases[i].rank, &cases[i].action);
+        assert_memory_equal(&source, &cases[i].source, sizeof source);
+        assert_memory_equal(&target, &cases[i].target, sizeof target);
+    }
+}
+
+/* ---- what the options ask for ---- */
+
+static Err spec_of(const char *line, int chunks, int64_t microbatches, bool forward_only, PipelineSpec *out) {
+    Arena *arena = arena_new();
+    Args args;
+    Config c;
+    char *argv[16], *rest = NULL, *text = arena_printf(arena, "--num-layers 16 %s", line);
+    int argc = 0;
+    for (char *w = strtok_r(text, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) argv[argc++] = w;
+    args_init(&args, arena, "test", NULL);
+    assert_int_equal(config_parse(&c, &args, CONFIG_ALL_GROUPS, CHECK_LAYOUT, argc, argv).code, ERR_NONE);
+    PipelineLayout layout = {.ranks = (int)c.pipeline_model_parallel_size, .chunks = chunks};
+    Err e = pipeline_spec(&c, &layout, microbatches, forward_only, out);
+    args_free(&args);
+    arena_free(arena);
+    return e;
+}
+
+static void options_choose_the_schedule(void **state) {
+    (void)state;
+    PipelineSpec s;
+    assert_int_equal(spec_of("--pipeline-model-parallel-size 4", 1, 2, false, &s).code, ERR_NONE);
+    assert_int_equal(s.kind, SCHEDULE_1F1B);
+    assert_int_equal(spec_of("--pipeline-model-parallel-size 4", 2, 8, false, &s).code, ERR_NONE);
+    assert_int_equal(s.kind, SCHEDULE_INTERLEAVED);
+    assert_int_equal(s.group, 4);
+    const char *six = "--pipeline-model-parallel-size 4 --microbatch-group-size-per-virtual-pipeline-stage 6";
+    assert_int_equal(spec_of(six, 2, 10, false, &s).code, ERR_NONE);
+    assert_int_equal(s.group, 6);
+    assert_int_equal(spec_of(six, 2, 9, true, &s).code, ERR_NONE); /* evaluation takes any number */
+    assert_int_equal(spec_of(six, 2, 5, false, &s).code, ERR_NONE);
+    assert_string_equal(
+        spec_of(six, 2, 9, false, &s).msg,
+        "9 microbatches a step in groups of 6 leave a last group of 3, less than "
+        "--pipeline-model-parallel-size 4, on which the interleaved schedule can deadlock: change "
+        "--global-batch-size, --micro-batch-size or "
+        "--microbatch-group-size-per-virtual-pipeline-stage");
+    const char *zero = "--pipeline-model-parallel-size 4 --pipeline-schedule zero-bubble";
+    assert_int_equal(spec_of(zero, 1, 8, false, &s).code, ERR_NONE);
+    assert_string_equal(
+        spec_of(zero, 2, 8, false, &s).msg,
+        "--pipeline-schedule zero-bubble does not go with 2 virtual stages per pipeline rank: use "
+        "interleaved or gpipe, or change --num-virtual-stages-per-pipeline-rank");
+    assert_int_equal(spec_of("--pipeline-schedule interleaved", 1, 8, false, &s).code, ERR_USER);
+    assert_int_equal(
+        spec_of("--pipeline-model-parallel-size 2 --pipeline-schedule 1f1b", 2, 8, false, &s).code, ERR_USER);
+    assert_int_equal(
+        spec_of("--pipeline-model-parallel-size 2 --pipeline-schedule gpipe", 2, 8, false, &s).code,
+        ERR_NONE);
+}
+
+/* What the rule on groups is for. */
+static void forbidden_groups_deadlock(void **state) {
+    (void)state;
+    Arena *arena = arena_new();
+    Plan p;
+    plan_make(&p, arena, (PipelineSpec){SCHEDULE_INTERLEAVED, 4, 3, 5, 4, false}, ONE);
+    Err e = plan_try(&p);
+    assert_int_equal(e.code, ERR_FAILED);
+    assert_string_equal(
+        e.msg, "pipeline rank 0, action 14, forward of microbatch 4, chunk 2, slot 14: a deadlock: it "
+               "waits for a message to be sent");
+    arena_free(arena);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_lists_are_the_published_ones),
+        cmocka_unit_test(warmups_and_slots_are_the_closed_forms),
+        cmocka_unit_test(every_list_keeps_the_invariants),
+        cmocka_unit_test(messages_go_to_the_neighbouring_stage),
+        cmocka_unit_test(options_choose_the_schedule),
+        cmocka_unit_test(forbidden_groups_deadlock),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

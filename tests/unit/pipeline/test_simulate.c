@@ -1,0 +1,280 @@
+/* The simulator against closed forms and longest paths, and on schedules that are wrong. */
+#include "unit/pipeline/plan.h"
+
+#include "base/philox.h"
+
+/* u of a sum of n terms of at most t: the times below are sums along a path. */
+static double path_error(const Plan *p) {
+    return (double)(p->ranks[0].count * p->spec.ranks) * p->out.makespan * 0x1p-53;
+}
+
+/* ---- times ---- */
+
+static void assert_bubble(const Plan *p, double expected) {
+    for (int rank = 0; rank < p->spec.ranks; rank++)
+        if (fabs(p->out.makespan - p->out.ranks[rank].busy - expected) > path_error(p))
+            fail_msg("%s p %d v %d M %d: bubble %g, not %g", PipelineSchedule_spellings[p->spec.kind],
+                     p->spec.ranks, p->spec.chunks, (int)p->spec.microbatches,
+                     p->out.makespan - p->out.ranks[rank].busy, expected);
+}
+
+/* Formulas of the papers; dyadic times and others. */
+static void visit_bubble(Arena *arena, PipelineSpec s) {
+    static const PassTimes times[] = {{1, 1, 1}, {1, 1.5, 0.5}, {0.3, 0.7, 0.1}};
+    int64_t m = s.microbatches, p = s.ranks;
+    if (s.chunks > 1 && (s.kind == SCHEDULE_GPIPE ? m < p : m % p || m < s.group)) return;
+    if (s.kind == SCHEDULE_ZERO_BUBBLE && m < p) return;
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        PassTimes t = times[i];
+        double weight = s.kind == SCHEDULE_ZERO_BUBBLE ? -t.backward_weight : t.backward_weight;
+        Plan plan;
+        plan_make(&plan, arena, s, t);
+        plan_play(&plan);
+        double bubble = (double)(p - 1) * (t.forward + t.backward_input + weight);
+        assert_bubble(&plan, bubble);
+        assert_bubble(&plan, pipeline_bubble(&s, t));
+        if (s.kind == SCHEDULE_INTERLEAVED) { /* Narayanan et al. 2021: (p - 1) / (v m) of the ideal time */
+            double ideal = plan.out.ranks[0].busy;
+            assert_true(fabs((plan.out.makespan - ideal) / ideal - (double)(p - 1) / (double)(s.chunks * m)) <
+                        1e-12);
+        }
+    }
+}
+
+static void bubbles_are_the_closed_forms(void **state) {
+    (void)state;
+    plan_sweep(visit_bubble);
+}
+
+/* pipeline_bubble also where the papers are silent: it is right or NaN. */
+static void visit_other_bubble(Arena *arena, PipelineSpec s) {
+    static const PassTimes times[] = {{1, 1, 1}, {3, 1, 2}, {1, 2, 1.5}};
+    for (int forward_only = 0; forward_only < 2; forward_only++)
+        for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+            Plan plan;
+            s.forward_only = forward_only;
+            plan_make(&plan, arena, s, times[i]);
+            plan_play(&plan);
+            double formula = pipeline_bubble(&s, times[i]);
+            if (!isnan(formula)) assert_bubble(&plan, formula);
+        }
+}
+
+static void a_formula_is_right_where_there_is_one(void **state) {
+    (void)state;
+    plan_sweep(visit_other_bubble);
+}
+
+static double start_of(const Plan *p, int rank, ActionKind kind, int chunk, int64_t microbatch,
+                       double *takes) {
+    for (int64_t i = 0; i < p->ranks[rank].count; i++) {
+        const Action *a = &p->ranks[rank].actions[i];
+        bool same = a->kind == kind || (kind != ACTION_FORWARD && a->kind == ACTION_BACKWARD);
+        if (!same || a->chunk != chunk || a->microbatch != microbatch) continue;
+        *takes = pipeline_duration(&p->spec, &p->times, rank, a);
+        return p->out.ranks[rank].start[i];
+    }
+    fail_msg("there is no such pass");
+    return 0;
+}
+
+/* On stages of any times every pass starts exactly when the last of what it needs is there: the pass before
+ * it on its rank, and the same pass of the stage before it, a latency later. */
+static void passes_start_as_soon_as_they_can(void **state) {
+    (void)state;
+    static const PipelineSpec specs[] = {
+        {SCHEDULE_GPIPE, 3, 2, 5, 3, false},       {SCHEDULE_1F1B, 4, 1, 7, 4, false},
+        {SCHEDULE_INTERLEAVED, 3, 3, 8, 5, false}, {SCHEDULE_INTERLEAVED, 2, 2, 6, 4, false},
+        {SCHEDULE_ZERO_BUBBLE, 4, 1, 6, 4, false}, {SCHEDULE_INTERLEAVED, 3, 2, 7, 3, true},
+    };
+    Arena *arena = arena_new();
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        const PipelineSpec *s = &specs[i];
+        Plan p;
+        plan_make(&p, arena, *s, (PassTimes){0});
+        for (int k = 0; k < s->ranks * s->chunks; k++) {
+            Philox4 r = philox4x32(7, i, (uint64_t)k);
+            p.stages[k] =
+                (PassTimes){1 + r.v[0] % 8, 1 + r.v[1] % 8, 1 + r.v[2] % 8}; /* whole: sums are exact */
+        }
+        p.times.latency = 0.5;
+        plan_play(&p);
+        for (int rank = 0; rank < s->ranks; rank++) {
+            double clock = 0;
+            for (int64_t k = 0; k < p.ranks[rank].count; k++) {
+                const Action *a = &p.ranks[rank].actions[k];
+                double need = clock, takes = 0;
+                int stage = a->chunk * s->ranks + rank,
+                    before = a->kind == ACTION_FORWARD ? stage - 1 : stage + 1;
+                if (a->kind != ACTION_BACKWARD_WEIGHT && before >= 0 && before < s->ranks * s->chunks) {
+                    ActionKind kind = a->kind == ACTION_FORWARD ? a->kind : ACTION_BACKWARD_INPUT;
+                    double start =
+                        start_of(&p, before % s->ranks, kind, before / s->ranks, a->microbatch, &takes);
+                    need = fmax(need, start + takes + p.times.latency);
+                }
+                assert_true(p.out.ranks[rank].start[k] == need);
+                const PassTimes *t = &p.stages[stage];
+                clock = need + (a->kind == ACTION_FORWARD          ? t->forward
+                                : a->kind == ACTION_BACKWARD       ? t->backward_input + t->backward_weight
+                                : a->kind == ACTION_BACKWARD_INPUT ? t->backward_input
+                                                                   : t->backward_weight);
+            }
+            assert_true(clock <= p.out.makespan);
+        }
+    }
+    arena_free(arena);
+}
+
+/* ---- buffers ---- */
+
+/* Sends that end only when they are received cost nothing and lock nothing, and slots are full at the peak.
+ */
+static void visit_rendezvous(Arena *arena, PipelineSpec s) {
+    for (int forward_only = 0; forward_only < 2; forward_only++) {
+        Plan plan;
+        s.forward_only = forward_only;
+        plan_make(&plan, arena, s, (PassTimes){1, 1, 1});
+        plan_play(&plan);
+        double eager = plan.out.makespan;
+        plan.times.rendezvous = true;
+        plan_play(&plan);
+        assert_true(plan.out.makespan == eager);
+        for (int rank = 0; rank < s.ranks && !forward_only; rank++)
+            assert_int_equal(plan.out.ranks[rank].peak_slots, plan.ranks[rank].slots);
+    }
+}
+
+static void buffers_suffice_where_sends_wait_for_receives(void **state) {
+    (void)state;
+    plan_sweep(visit_rendezvous);
+}
+
+static void too_few_gradient_buffers_deadlock(void **state) {
+    (void)state;
+    Arena *arena = arena_new();
+    Plan p;
+    plan_make(&p, arena, (PipelineSpec){SCHEDULE_INTERLEAVED, 2, 2, 16, 8, false}, (PassTimes){1, 1, 1});
+    p.times.rendezvous = true;
+    plan_play(&p);
+    for (int rank = 0; rank < 2; rank++) p.ranks[rank].gradients = 5;
+    Err e = plan_try(&p);
+    assert_int_equal(e.code, ERR_FAILED);
+    assert_non_null(
+        strstr(e.msg, "a deadlock: it waits for the last message from its buffer to be received"));
+    arena_free(arena);
+}
+
+/* ---- wrong schedules ---- */
+
+static void assert_caught(Plan *p, const char *what, int rank, int64_t at) {
+    Err e = plan_try(p);
+    if (e.code != ERR_FAILED || !strstr(e.msg, "pipeline rank "))
+        fail_msg("%s: %s at action %d of rank %d is not caught", PipelineSchedule_spellings[p->spec.kind],
+                 what, (int)at, rank);
+}
+
+static void break_each(Plan *p, int rank, int64_t at) {
+    RankSchedule *r = &p->ranks[rank], good = *r;
+    Action *a = &r->actions[at], was = *a, next = at + 1 < r->count ? a[1] : was;
+    const PipelineSpec *s = &p->spec;
+    a->slot = (a->slot + 1) % r->slots;
+    if (a->slot != was.slot && !s->forward_only) assert_caught(p, "a wrong slot", rank, at);
+    a->slot = r->slots;
+    assert_caught(p, "a slot out of range", rank, at);
+    *a = was;
+    a->microbatch = (a->microbatch + 1) % s->microbatches;
+    assert_caught(p, "a wrong microbatch", rank, at);
+    *a = was;
+    a->chunk = (a->chunk + 1) % (s->chunks + 1);
+    assert_caught(p, "a wrong chunk", rank, at);
+    *a = was;
+    a->kind = a->kind == ACTION_FORWARD ? ACTION_BACKWARD : ACTION_FORWARD;
+    assert_caught(p, "a wrong kind", rank, at);
+    *a = was;
+    if (was.kind == ACTION_BACKWARD) {
+        a->kind = ACTION_BACKWARD_INPUT;
+        assert_caught(p, "a weight gradient left out", rank, at);
+        *a = was;
+    }
+    if (next.kind == was.kind && at + 1 < r->count) {
+        a[0] = next, a[1] = was;
+        assert_caught(p, "a swapped pair", rank, at);
+        a[0] = was, a[1] = next;
+    }
+    r->actions = arena_alloc(p->arena, (size_t)(good.count + 1) * sizeof *a);
+    for (int doubled = 0; doubled < 2; doubled++) {
+        int64_t n = 0;
+        for (int64_t i = 0; i < good.count; i++)
+            for (int copies = i == at ? 2 * doubled : 1; copies > 0; copies--)
+                r->actions[n++] = good.actions[i];
+        r->count = n;
+        assert_caught(p, doubled ? "a doubled action" : "a dropped action", rank, at);
+    }
+    *r = good;
+}
+
+static void every_broken_action_is_caught(void **state) {
+    (void)state;
+    static const PipelineSpec specs[] = {
+        {SCHEDULE_GPIPE, 2, 2, 4, 2, false},       {SCHEDULE_1F1B, 3, 1, 5, 3, false},
+        {SCHEDULE_INTERLEAVED, 3, 2, 7, 4, false}, {SCHEDULE_INTERLEAVED, 2, 3, 5, 3, false},
+        {SCHEDULE_ZERO_BUBBLE, 3, 1, 5, 3, false}, {SCHEDULE_INTERLEAVED, 2, 2, 5, 2, true},
+    };
+    Arena *arena = arena_new();
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        Plan p;
+        plan_make(&p, arena, specs[i], (PassTimes){1, 1, 1});
+        plan_play(&p);
+        for (int rank = 0; rank < p.spec.ranks; rank++)
+            for (int64_t at = 0; at < p.ranks[rank].count; at++) break_each(&p, rank, at);
+        plan_play(&p);
+    }
+    arena_free(arena);
+}
+
+/* ---- the sentences ---- */
+
+static void assert_sentence(int rank, int64_t at, Action broken, const char *sentence) {
+    Arena *arena = arena_new();
+    Plan p;
+    plan_make(&p, arena, (PipelineSpec){SCHEDULE_ZERO_BUBBLE, 2, 1, 3, 2, false}, (PassTimes){1, 1, 1});
+    p.ranks[rank].actions[at] = broken;
+    Err e = plan_try(&p);
+    assert_string_equal(e.msg, sentence);
+    arena_free(arena);
+}
+
+static void sentences_name_rank_action_and_reason(void **state) {
+    (void)state;
+    assert_sentence(
+        0, 2, (Action){ACTION_BACKWARD_INPUT, 0, 1, 1},
+        "pipeline rank 0, action 2, input gradient of microbatch 1, chunk 0, slot 1: backwards must go "
+        "through the microbatches in order");
+    assert_sentence(0, 1, (Action){ACTION_FORWARD, 0, 1, 0},
+                    "pipeline rank 0, action 1, forward of microbatch 1, chunk 0, slot 0: the slot is taken");
+    assert_sentence(
+        1, 0, (Action){ACTION_FORWARD, 0, 1, 0},
+        "pipeline rank 1, action 0, forward of microbatch 1, chunk 0, slot 0: it receives a message before "
+        "one that was sent earlier");
+    assert_sentence(
+        1, 4, (Action){ACTION_BACKWARD_WEIGHT, 0, 1, 1},
+        "pipeline rank 1, action 4, weight gradient of microbatch 1, chunk 0, slot 1: weight gradients must "
+        "go through the microbatches in order");
+    assert_sentence(
+        0, 8, (Action){ACTION_BACKWARD_INPUT, 0, 2, 0},
+        "pipeline rank 0, action 8, input gradient of microbatch 2, chunk 0, slot 0: backwards must go "
+        "through the microbatches in order");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bubbles_are_the_closed_forms),
+        cmocka_unit_test(a_formula_is_right_where_there_is_one),
+        cmocka_unit_test(passes_start_as_soon_as_they_can),
+        cmocka_unit_test(buffers_suffice_where_sends_wait_for_receives),
+        cmocka_unit_test(too_few_gradient_buffers_deadlock),
+        cmocka_unit_test(every_broken_action_is_caught),
+        cmocka_unit_test(sentences_name_rank_action_and_reason),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
