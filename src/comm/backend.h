@@ -131,17 +131,17 @@ void comm_move(const CommWork *const *work, int members, int64_t begin, int64_t 
 
 /* ---- reports ---- */
 
-/* A report is written to memory and printed at once, so that those of several processes do not mix.
- * `arrived` [members]: who has started the operation. */
-typedef struct CommReport {
-    FILE *file;
-    char *text;
-    size_t size;
-} CommReport;
+/* What is known of a rank when the world has to end. */
+typedef struct CommWitness {
+    const char *status; /* "is running" */
+    bool any;           /* it has started an operation; the last one is: */
+    CommRecord last;
+} CommWitness;
 
-void comm_report_begin(CommReport *, const char *why, const CommKey *, int64_t seq, const CommFacts *,
-                       const bool *arrived);
-/* Adds the recorder of the reporting rank and prints all of it. */
-void comm_report_end(CommReport *, const Comm *);
+/* Prints at once, so that the reports of several processes do not mix: what is wrong with an operation, who
+ * has started it (`arrived` [members]), what the other ranks did (`witness` [world]), and the recorder of
+ * this rank. */
+void comm_report(const Comm *, const char *why, const CommKey *, int64_t seq, const CommFacts *,
+                 const bool *arrived, const CommWitness *witness);
 
 #endif

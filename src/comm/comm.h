@@ -5,11 +5,11 @@
  * message size or the way the buffer is cut: all members get the same bits, and an all-reduce gives the same
  * bits as a reduce-scatter and an all-gather. 16-bit elements are added in float and rounded once.
  *
- * Members of a group must start the same operations in the same order; different groups are independent, and
- * so are the two directions of each pair that sends and receives. An operation that some member does not
- * start within the deadline, or starts with another kind, count, dtype or site, is a fault: it names the
- * group, the sequence number, the ranks and what each of them did, prints the recorder of this rank, and ends
- * the whole world (exit status 3, ERR_INFRA). */
+ * Members of a group must start the same operations in the same order; groups with the same members in the
+ * same order are one group, different groups are independent, and so are the two directions of each pair that
+ * sends and receives. An operation that some member does not start within the deadline, or starts with
+ * another kind, count, dtype or site, is a fault: it names the group, the sequence number, the ranks and what
+ * each of them did, prints the recorder of this rank, and ends the whole world (exit status 3, ERR_INFRA). */
 #ifndef ISOTRON_COMM_COMM_H
 #define ISOTRON_COMM_COMM_H
 

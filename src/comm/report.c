@@ -2,6 +2,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
+#include "base/mem.h"
 #include "comm/backend.h"
 
 static const char *const KINDS[] = {
@@ -90,23 +92,44 @@ static void print_ranks(const char *title, const CommKey *key, const bool *arriv
     fputs(n ? "\n" : " none\n", file);
 }
 
-void comm_report_begin(CommReport *r, const char *why, const CommKey *key, int64_t seq,
-                       const CommFacts *facts, const bool *arrived) {
-    r->file = open_memstream(&r->text, &r->size);
-    fprintf(r->file, "COMM FAULT %s\n  ", why);
-    print_facts(facts, r->file);
-    fputs(", ", r->file);
-    print_channel(key, seq, r->file);
-    fputc('\n', r->file);
-    print_ranks("ranks that started it", key, arrived, true, r->file);
-    print_ranks("ranks that did not", key, arrived, false, r->file);
+static void print_witness(int rank, const CommWitness *w, FILE *file) {
+    fprintf(file, "  rank %d %s; %s", rank, w->status,
+            w->any ? "its last operation: " : "no operation of it is known\n");
+    if (w->any) comm_record_print(&w->last, file);
 }
 
-void comm_report_end(CommReport *r, const Comm *c) {
-    fprintf(r->file, "the last operations of rank %d, newest last:\n", c->rank);
-    comm_dump(c, r->file);
-    fclose(r->file);
+/* Missing ranks first, and then those of other groups: a missing rank may itself wait for one of them. */
+static void print_witnesses(const CommKey *key, const bool *arrived, const CommWitness *witness, int world,
+                            FILE *file) {
+    bool *told = mem_zero((size_t)world, sizeof *told);
+    for (int i = 0; i < comm_members(key); i++) {
+        const int rank = comm_member(key, i);
+        told[rank] = true;
+        if (!arrived[i]) print_witness(rank, &witness[rank], file);
+    }
+    for (int r = 0; r < world; r++)
+        if (!told[r]) print_witness(r, &witness[r], file);
+    free(told);
+}
+
+void comm_report(const Comm *c, const char *why, const CommKey *key, int64_t seq, const CommFacts *facts,
+                 const bool *arrived, const CommWitness *witness) {
+    char *text;
+    size_t size;
+    FILE *file = open_memstream(&text, &size);
+    CHECK(file, "no memory for the report: %s", why);
+    fprintf(file, "COMM FAULT %s\n  ", why);
+    print_facts(facts, file);
+    fputs(", ", file);
+    print_channel(key, seq, file);
+    fputc('\n', file);
+    print_ranks("ranks that started it", key, arrived, true, file);
+    print_ranks("ranks that did not", key, arrived, false, file);
+    print_witnesses(key, arrived, witness, c->world, file);
+    fprintf(file, "  the last operations of rank %d, newest last:\n", c->rank);
+    comm_dump(c, file);
+    fclose(file);
     fflush(stdout); /* what was said before the fault stands before it */
-    fwrite(r->text, 1, r->size, stderr);
-    free(r->text);
+    fwrite(text, 1, size, stderr);
+    free(text);
 }

@@ -56,39 +56,21 @@ typedef struct World {
 
 /* ---- faults ---- */
 
-static void print_last(const World *world, int rank, FILE *file) {
-    CommRecord last;
-    fprintf(file, "  rank %d %s; ", rank,
-            atomic_load(&world->returned[rank]) ? "has returned" : "is running");
-    if (!comm_record_last(&world->comm[rank].recorder, &last)) {
-        fputs("it has started nothing\n", file);
-        return;
-    }
-    fputs("its last operation: ", file);
-    comm_record_print(&last, file);
-}
-
 /* Reports and ends the process; of several threads that come here, the first does. */
 static _Noreturn void end_world(const Comm *c, const Queue *q, const Meeting *m, const char *why) {
     World *world = c->state;
     if (atomic_flag_test_and_set(&world->reported))
         for (;;) pause();
-    bool arrived[q->members], told[world->size];
-    for (int r = 0; r < world->size; r++) told[r] = false;
-    int known = -1;
-    for (int i = 0; i < q->members; i++) {
-        arrived[i] = m->work[i] != NULL;
-        if (arrived[i]) told[comm_member(&q->key, i)] = true, known = i;
+    bool *arrived = mem_zero((size_t)q->members, sizeof *arrived);
+    const CommWork *first = NULL;
+    for (int i = q->members - 1; i >= 0; i--)
+        if ((arrived[i] = m->work[i] != NULL)) first = m->work[i];
+    CommWitness *witness = mem_zero((size_t)world->size, sizeof *witness);
+    for (int r = 0; r < world->size; r++) {
+        witness[r].status = atomic_load(&world->returned[r]) ? "has returned" : "is running";
+        witness[r].any = comm_record_last(&world->comm[r].recorder, &witness[r].last);
     }
-    CommReport report;
-    comm_report_begin(&report, why, &q->key, m->seq, &m->work[known]->facts, arrived);
-    for (int i = 0; i < q->members; i++)
-        if (!arrived[i])
-            print_last(world, comm_member(&q->key, i), report.file), told[comm_member(&q->key, i)] = true;
-    fputs("  elsewhere:\n", report.file); /* a missing rank may itself wait for one of these */
-    for (int r = 0; r < world->size; r++)
-        if (!told[r]) print_last(world, r, report.file);
-    comm_report_end(&report, c);
+    comm_report(c, why, &q->key, m->seq, &first->facts, arrived, witness);
     _exit(ERR_INFRA);
 }
 

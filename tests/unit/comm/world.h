@@ -278,38 +278,54 @@ typedef struct Layout {
     int rounds;
 } Layout;
 
+/* The groups of this rank for a list of masks, without those that are one group with an earlier one. */
+static inline int distinct_groups(const Mesh *mesh, const unsigned *mask, int masks, Group *out) {
+    int n = 0;
+    for (int m = 0; m < masks; m++) {
+        const Group plain = mesh_group(mesh, mask[m]), g = group_simplify(&plain);
+        int i = 0;
+        while (i < n && memcmp(&out[i], &g, sizeof g)) i++;
+        if (i == n) out[n++] = g;
+    }
+    return n;
+}
+
+/* Operation `id` of a round: the same on all members. */
+static inline CommCall drawn_call(uint64_t round, int id, Group g) {
+    const uint64_t at = 3 * (uint64_t)id;
+    return (CommCall){.kind = (CommKind)draw(round, 0, at, COMM_SEND),
+                      .dtype = draw(round, 0, at + 1, 2) ? F32 : BF16,
+                      .group = g,
+                      .site = "interleaved",
+                      .n = draw(round, 0, at + 2, 600),
+                      .peer = id % g.size};
+}
+
 /* Works over several groups of a mesh at once: each rank mixes the groups' sequences in its own order, and
  * waits in its own order. */
 static inline void run_interleaved(void *arg, Comm *comm) {
-    enum { MASKS = 7, EACH = 4, WORKS = MASKS * EACH };
+    enum { MASKS = 7, EACH = 4 };
     static const unsigned MASK[MASKS] = {
         1 << AXIS_TP, 1 << AXIS_CP, 1 << AXIS_DP, 1 << AXIS_PP, 1 << AXIS_DP | 1 << AXIS_CP,
         1 << AXIS_EP, MASK_DENSE};
     const Layout *layout = arg;
     const Mesh mesh = mesh_make(comm_world(comm), comm_rank(comm), layout->size);
     const uint64_t own = 1 + (uint64_t)comm_rank(comm);
-    for (int round = 0; round < layout->rounds; round++) {
-        Trial *t = mem_zero(WORKS, sizeof *t);
-        Trial *order[WORKS];
+    Group group[MASKS];
+    const int groups = distinct_groups(&mesh, MASK, MASKS, group);
+    for (uint64_t round = 0; round < (uint64_t)layout->rounds; round++) {
+        Trial t[MASKS * EACH] = {0}, *order[MASKS * EACH];
         int started[MASKS] = {0};
-        for (int k = 0; k < WORKS; k++) {
-            int m = (int)draw((uint64_t)round, own, (uint64_t)k, MASKS);
-            while (started[m] == EACH) m = (m + 1) % MASKS;
-            const uint64_t id = (uint64_t)(m * EACH + started[m]++);
-            const Group g = mesh_group(&mesh, MASK[m]);
-            t[k].call = (CommCall){.kind = (CommKind)draw((uint64_t)round, 0, 3 * id, COMM_SEND),
-                                   .dtype = draw((uint64_t)round, 0, 3 * id + 1, 2) ? F32 : BF16,
-                                   .group = g,
-                                   .site = "interleaved",
-                                   .n = draw((uint64_t)round, 0, 3 * id + 2, 600),
-                                   .peer = (int)id % g.size};
+        for (int k = 0; k < groups * EACH; k++) {
+            int g = (int)draw(round, own, (uint64_t)k, (uint32_t)groups);
+            while (started[g] == EACH) g = (g + 1) % groups;
+            t[k].call = drawn_call(round, g * EACH + started[g]++, group[g]);
             trial_start(comm, &t[k]);
-            const uint32_t at = draw((uint64_t)round, own, 100 + (uint64_t)k, (uint32_t)k + 1);
+            const uint32_t at = draw(round, own, 100 + (uint64_t)k, (uint32_t)k + 1);
             order[k] = order[at];
             order[at] = &t[k];
         }
-        for (int k = 0; k < WORKS; k++) trial_finish(comm, order[k]);
-        free(t);
+        for (int k = 0; k < groups * EACH; k++) trial_finish(comm, order[k]);
     }
 }
 

@@ -1,0 +1,135 @@
+/* Worlds of threads that must end, each in a process of its own. */
+#include "unit/cmocka_all.h"
+
+#include <sys/wait.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "unit/comm/faults.h"
+
+typedef struct Ending {
+    int status;
+    double seconds;
+    char text[1 << 16]; /* of stderr */
+} Ending;
+
+static void end_of(CommMain *program, void *arg, int ranks, const CommOptions *options, Ending *e) {
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    const int64_t start = clock_ns();
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]), close(ends[1]);
+        comm_threads(ranks, options, program, arg);
+        _exit(0);
+    }
+    close(ends[1]);
+    size_t n = 0;
+    for (ssize_t got; (got = read(ends[0], e->text + n, sizeof e->text - 1 - n)) > 0;) n += (size_t)got;
+    e->text[n] = 0;
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &e->status, 0), child);
+    e->seconds = (double)(clock_ns() - start) * 1e-9;
+}
+
+static void assert_says(const Ending *e, const char *name, const char *const *says) {
+    for (int i = 0; i < SAYS && says[i]; i++)
+        if (!strstr(e->text, says[i])) fail_msg("%s: '%s' is not in the report:\n%s", name, says[i], e->text);
+}
+
+static void each_fault_is_reported_in_time(void **state) {
+    (void)state;
+    const double slack = 3; /* of a loaded machine, and of a sanitizer */
+    for (size_t i = 0; i < sizeof FAULTS / sizeof *FAULTS; i++) {
+        const Fault *f = &FAULTS[i];
+        static Ending e;
+        const CommOptions soon = FAULT_OPTIONS, never = {.deadline_s = 1000};
+        end_of(f->program, NULL, FAULT_RANKS, f->at_once ? &never : &soon, &e);
+        assert_says(&e, f->name, f->says);
+        assert_true(WIFEXITED(e.status));
+        if (WEXITSTATUS(e.status) != ERR_INFRA)
+            fail_msg("%s: exit status %d\n%s", f->name, WEXITSTATUS(e.status), e.text);
+        assert_int_equal(1, strstr(strstr(e.text, "COMM FAULT") + 1, "COMM FAULT") == NULL);
+        assert_true(e.seconds < (f->at_once ? 0 : soon.deadline_s) + slack);
+        assert_true(f->at_once || e.seconds >= soon.deadline_s);
+    }
+}
+
+static void a_delay_within_the_deadline_is_no_fault_program(void *arg, Comm *c) {
+    (void)arg;
+    if (comm_rank(c) == 1) comm_sabotage(c, (CommSabotage){.nth = 0, .delay_s = 0.2});
+    small_run(c, small_call(c, COMM_ALL_REDUCE, "delayed"));
+}
+
+static void a_delay_within_the_deadline_is_no_fault(void **state) {
+    (void)state;
+    static Ending e;
+    end_of(a_delay_within_the_deadline_is_no_fault_program, NULL, FAULT_RANKS,
+           &(CommOptions){.deadline_s = 100}, &e);
+    assert_string_equal(e.text, "");
+    assert_int_equal(e.status, 0);
+    assert_in_range((int)(e.seconds * 10), 2, 50);
+}
+
+/* ---- bugs of the caller: they end the process and name the rank ---- */
+
+static void leaves_work(void *arg, Comm *c) {
+    (void)arg;
+    CommCall call = small_call(c, comm_rank(c) ? COMM_SEND : COMM_RECV, "left");
+    call.peer = 1 - comm_rank(c);
+    if (comm_rank(c))
+        comm_start(c, &call);
+    else
+        small_run(c, call);
+}
+
+static void waits_twice(void *arg, Comm *c) {
+    (void)arg;
+    CommCall call = small_call(c, COMM_BARRIER, "twice");
+    CommWork *w = comm_start(c, &call);
+    comm_wait(c, w);
+    comm_wait(c, w);
+}
+
+static void names_itself(void *arg, Comm *c) {
+    (void)arg;
+    CommCall call = small_call(c, COMM_SEND, "to itself");
+    call.peer = comm_rank(c);
+    small_run(c, call);
+}
+
+static void is_no_member(void *arg, Comm *c) {
+    (void)arg;
+    CommCall call = small_call(c, COMM_BARRIER, "no member");
+    call.group.first = 1;
+    small_run(c, call);
+}
+
+static void bugs_end_the_process_with_the_ranks_name(void **state) {
+    (void)state;
+    const struct {
+        CommMain *program;
+        const char *says[SAYS];
+    } bugs[] = {
+        {leaves_work, {"[rank 1", "1 operations that it did not wait for"}},
+        {waits_twice, {"[rank ", "'twice' is waited for twice"}},
+        {names_itself, {"[rank ", "at 'to itself': member"}},
+        {is_no_member, {"[rank ", "at 'no member': rank"}},
+    };
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++) {
+        static Ending e;
+        end_of(bugs[i].program, NULL, 2, NULL, &e);
+        assert_says(&e, "bug", bugs[i].says);
+        assert_true(WIFSIGNALED(e.status) && WTERMSIG(e.status) == SIGABRT);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_fault_is_reported_in_time),
+        cmocka_unit_test(a_delay_within_the_deadline_is_no_fault),
+        cmocka_unit_test(bugs_end_the_process_with_the_ranks_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
