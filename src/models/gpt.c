@@ -1,6 +1,7 @@
 #include "models/gpt.h"
 
 #include "base/hash.h"
+#include "kernels/ops.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
@@ -20,7 +21,10 @@ typedef struct LayerRun {
     int64_t first, count; /* layers of this block */
 } LayerRun;
 
-static Tensor *mlp_block(Tape *t, void *self, Tensor *x_sbh) { return mlp_forward(t, self, x_sbh); }
+static Tensor *feed_forward(Tape *t, void *layer, Tensor *x_sbh) {
+    const GptLayer *l = layer;
+    return l->moe ? moe_forward(t, l->moe, x_sbh) : mlp_forward(t, &l->mlp, x_sbh);
+}
 
 static Tensor *layer_forward(Tape *t, const Gpt *m, GptLayer *l, const ModelInput *input, Tensor *x_sbh) {
     const Config *c = m->config;
@@ -29,7 +33,8 @@ static Tensor *layer_forward(Tape *t, const Gpt *m, GptLayer *l, const ModelInpu
     h = op_dropout(t, h, c->hidden_dropout, l->attention_dropout_site);
     x_sbh = op_add(t, x_sbh, h);
     h = norm_forward(t, &l->mlp_norm, x_sbh);
-    h = recomputes(m, RECOMPUTE_MLP) ? tape_block(t, mlp_block, &l->mlp, h) : mlp_forward(t, &l->mlp, h);
+    const bool again = recomputes(m, l->moe ? RECOMPUTE_MOE : RECOMPUTE_MLP);
+    h = again ? tape_block(t, feed_forward, l, h) : feed_forward(t, l, h);
     h = op_dropout(t, h, c->hidden_dropout, l->mlp_dropout_site);
     return op_add(t, x_sbh, h);
 }
@@ -131,6 +136,55 @@ static Param *embedding_new(const Gpt *m, const char *name, int64_t rows, int64_
                                               .flags = flags});
 }
 
+static double or_else(double given, double otherwise) { return f64_is_set(given) ? given : otherwise; }
+
+static RouterSpec router_spec(const Config *c, const Derived *d, const char *name) {
+    static const RouterScore SCORES[] = {
+        [SCORE_SOFTMAX] = ROUTER_TOPK_SOFTMAX, [SCORE_SIGMOID] = ROUTER_SIGMOID};
+    const bool groups = i64_is_set(c->moe_router_num_groups);
+    RouterSpec r = {
+        .name = name,
+        .hidden = c->hidden_size,
+        .experts = c->num_experts,
+        .topk = c->moe_router_topk,
+        .route = {.score = SCORES[c->moe_router_score_function],
+                  .groups = groups ? c->moe_router_num_groups : 0,
+                  .group_topk = groups ? c->moe_router_group_topk : 0,
+                  .scaling = or_else(c->moe_router_topk_scaling_factor, 1)},
+        .bias = c->moe_router_enable_expert_bias,
+        .sinkhorn = d->sinkhorn,
+        .jitter = or_else(c->moe_input_jitter_eps, 0),
+        .init_std = d->init_std,
+    };
+    if (r.route.score == ROUTER_TOPK_SOFTMAX && (c->moe_router_pre_softmax || d->sinkhorn))
+        r.route.score = d->sinkhorn && r.topk == 1 ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
+    for (int i = 0; i < BALANCE_SINKHORN; i++) r.loss_coeff[i] = d->aux_loss_coeff[i];
+    r.loss_coeff[ROUTER_LOSS_Z] = or_else(c->moe_z_loss_coeff, 0);
+    return r;
+}
+
+static Moe *experts_new(const Gpt *m, MlpSpec mlp) {
+    const Config *c = m->config;
+    Registry *r = m->registry;
+    Moe *moe = arena_alloc(r->arena, sizeof *moe);
+    *moe = moe_new(r, (MoeSpec){
+                          .name = mlp.name,
+                          .router = router_spec(c, m->derived, arena_printf(r->arena, "%s.router", mlp.name)),
+                          .ffn = m->derived->moe_ffn_hidden_size,
+                          .shared_ffn = i64_is_set(c->moe_shared_expert_intermediate_size)
+                                            ? c->moe_shared_expert_intermediate_size
+                                            : 0,
+                          .shared_gate = c->moe_shared_expert_gate,
+                          .activation = mlp.activation,
+                          .fc1_init_std = mlp.fc1_init_std,
+                          .fc2_init_std = mlp.fc2_init_std,
+                          .capacity_factor = or_else(c->moe_expert_capacity_factor, 0),
+                          .pad = c->moe_pad_expert_input_to_capacity,
+                          .drop_by_position = c->moe_token_drop_policy == DROP_POSITION,
+                      });
+    return moe;
+}
+
 static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
     const Config *c = m->config;
     const Derived *d = m->derived;
@@ -167,11 +221,14 @@ static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
         .fc1_init_std = d->init_std,
         .fc2_init_std = d->output_init_std,
     };
-    GptLayer l;
+    GptLayer l = {0};
     l.input_norm = norm_new(r, arena_printf(r->arena, "%s.input_layernorm", layer), c->hidden_size, norm);
     l.attention = attention_new(r, attention);
     l.mlp_norm = norm_new(r, arena_printf(r->arena, "%s.pre_mlp_layernorm", layer), c->hidden_size, norm);
-    l.mlp = mlp_new(r, mlp);
+    if (d->layer_moe[i])
+        l.moe = experts_new(m, mlp);
+    else
+        l.mlp = mlp_new(r, mlp);
     l.attention_dropout_site = hash_name(arena_printf(r->arena, "%s.attention_dropout", layer));
     l.mlp_dropout_site = hash_name(arena_printf(r->arena, "%s.mlp_dropout", layer));
     return l;
@@ -229,10 +286,50 @@ Gpt *gpt_new(const Config *c, const Derived *d, const GptPlace *place) {
     return m;
 }
 
+/* ---- routers ---- */
+
+static void allocate_counters(Gpt *m) {
+    const int64_t layers = m->derived->num_moe_layers, experts = layers ? m->config->num_experts : 0;
+    const int64_t each = router_counters(&(RouterSpec){.experts = experts});
+    if (!layers) return;
+    m->counters = tensor_make(NULL, F64, 2, (int64_t[]){layers, each});
+    m->counters.data = device_alloc(m->device, tensor_bytes(&m->counters), "router counters");
+    for (int64_t i = 0, moe = 0; i < m->config->num_layers; i++) {
+        if (!m->derived->layer_moe[i]) continue;
+        if (m->layers[i].moe)
+            m->layers[i].moe->router.counters =
+                tensor_make((double *)m->counters.data + moe * each, F64, 1, &each);
+        moe++;
+    }
+}
+
+void gpt_zero_counters(Gpt *m) {
+    const FillAttr zero = {0};
+    if (m->counters.data)
+        call_run(&OPS[OP_fill], &(Call){.out = {&m->counters}, .attr = &zero, .device = m->device});
+}
+
+void gpt_update_expert_bias(Gpt *m) {
+    const Config *c = m->config;
+    for (int64_t i = 0; c->moe_router_enable_expert_bias && i < c->num_layers; i++)
+        if (m->layers[i].moe)
+            router_update_bias(&m->layers[i].moe->router, m->device, c->moe_router_bias_update_rate);
+}
+
+double gpt_router_loss(const Gpt *m, int loss) {
+    double sum = 0;
+    for (int64_t i = 0; i < m->config->num_layers; i++)
+        if (m->layers[i].moe) sum += router_loss(&m->layers[i].moe->router, loss);
+    return sum;
+}
+
+/* ---- memory ---- */
+
 void gpt_allocate(Gpt *m, Device *device, DType storage, int64_t positions) {
     const Config *c = m->config;
     registry_allocate(m->registry, device, storage);
     m->device = device;
+    allocate_counters(m);
     if (!m->derived->rotary_dim) return;
     RopeSpec rope = {
         .dim = m->derived->rotary_dim,
@@ -253,5 +350,6 @@ void gpt_allocate(Gpt *m, Device *device, DType storage, int64_t positions) {
 void gpt_free(Gpt *m) {
     if (!m) return;
     if (m->rope.cos.data) rope_table_free(m->device, &m->rope);
+    if (m->counters.data) device_release(m->device, m->counters.data, tensor_bytes(&m->counters));
     registry_free(m->registry); /* the model itself lives in the registry's arena */
 }

@@ -8,13 +8,15 @@
 #include "nn/attention.h"
 #include "nn/input.h"
 #include "nn/mlp.h"
+#include "nn/moe.h"
 #include "nn/norm.h"
 #include "param/param.h"
 
 typedef struct GptLayer {
     Norm input_norm, mlp_norm;
     Attention attention;
-    Mlp mlp;
+    Mlp mlp;  /* unless there are experts: */
+    Moe *moe; /* NULL: none */
     uint64_t attention_dropout_site, mlp_dropout_site;
 } GptLayer;
 
@@ -43,6 +45,7 @@ typedef struct Gpt {
     Norm final_norm;
     Param *output; /* word_embeddings when tied; on a pipeline's last rank a copy of it, of the same name */
     RopeTable rope;
+    Tensor counters; /* F64 [num_moe_layers, of a router]; data NULL without experts */
 } Gpt;
 
 /* Registers this rank's parameters (place NULL: one rank has them all); takes no device memory. The options
@@ -52,6 +55,14 @@ Gpt *gpt_new(const Config *, const Derived *, const GptPlace *);
  * or a load. */
 void gpt_allocate(Gpt *, Device *, DType storage, int64_t positions);
 void gpt_free(Gpt *);
+
+/* Before each step: forgets what the routers counted. */
+void gpt_zero_counters(Gpt *);
+/* After its last microbatch: --moe-router-enable-expert-bias. */
+void gpt_update_expert_bias(Gpt *);
+/* A router's loss (a LoadBalancing, or ROUTER_LOSS_Z) summed over this rank's layers and the step's
+ * microbatches. */
+double gpt_router_loss(const Gpt *, int loss);
 
 /* One stage: x_sbh is what the stage before gave (ignored at the embedding) -> [s, b, h], or at the head the
  * loss of each token [b, s] in nats; labels I64 [b, s]. The input must live until the tape ends. */

@@ -16,9 +16,9 @@ static void logits_backward(Tape *t, const Node *n, Need need) {
     if (dw) tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy, x}, .out = {dw}, .attr = n->call.attr});
 }
 
-Tensor *op_router_logits(Tape *t, Tensor *x, Tensor *w) {
+Tensor *op_gate_logits(Tape *t, Tensor *x, Tensor *w) {
     CHECK(x->ndim == 3 && w->ndim == 2 && x->dim[2] == w->dim[1],
-          "router: x is %lld wide, the weight takes %lld", (long long)tensor_width(x),
+          "gate_logits: x is %lld wide, the weight takes %lld", (long long)tensor_width(x),
           (long long)tensor_width(w));
     /* A token's experts must not depend on the tokens beside it: not on the microbatch, not on the layout. */
     const LinearAttr attr = {.fixed_order = true};

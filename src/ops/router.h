@@ -11,9 +11,9 @@ typedef struct Routing {
     Tensor *expert; /* I64 [s,b,k] */
 } Routing;
 
-/* x_sbh [s,b,h], w_eh [e,h] -> [s,b,e] in the arithmetic's type, whatever the storage is: --moe-router-dtype.
- */
-Tensor *op_router_logits(Tape *, Tensor *x_sbh, Tensor *w_eh);
+/* Scores of e experts, or of a gate (e = 1): x_sbh [s,b,h], w_eh [e,h] -> [s,b,e] in the arithmetic's type,
+ * whatever the storage is (--moe-router-dtype). */
+Tensor *op_gate_logits(Tape *, Tensor *x_sbh, Tensor *w_eh);
 /* Chooses the k experts with the best scores; of equal ones the smaller number. select_sbe [s,b,e] (NULL: the
  * scores of RouteAttr) are compared instead of the scores, bias_e [e] (NULL: none) is added to what is
  * compared; neither gets a gradient. logits_sbe, select_sbe and bias_e are in the arithmetic's type. */

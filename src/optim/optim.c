@@ -46,6 +46,7 @@ static Tensor buffer_of(const Optimizer *o, int i, const Param *p) {
 static double total(const Registry *r, OpNumber op, size_t member) {
     double sum = 0;
     for (int i = 0; i < r->n; i++) {
+        if (r->params[i]->spec.flags & PARAM_BUFFER) continue;
         double part = 0;
         Tensor x = logical(r->params[i], (const Tensor *)((const char *)r->params[i] + member));
         Tensor out = tensor_make(&part, F64, 1, (int64_t[]){1});
@@ -99,7 +100,9 @@ OptimResult optim_step(Optimizer *o, OptimStep s) {
     if (result.found_inf) return result;
     if (c->clip_grad > 0) result.clip = fmin(1, c->clip_grad / (result.grad_norm + 1e-6));
     o->step++;
-    for (int i = 0; i < r->n; i++) update(o, r->params[i], &s, s.grad_scale * result.clip);
+    for (int i = 0; i < r->n; i++)
+        if (!(r->params[i]->spec.flags & PARAM_BUFFER))
+            update(o, r->params[i], &s, s.grad_scale * result.clip);
     registry_round_values(r);
     return result;
 }

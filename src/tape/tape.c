@@ -55,6 +55,8 @@ void tape_free(Tape *t) {
 
 const RunContext *tape_context(const Tape *t) { return t->context; }
 
+bool tape_records(const Tape *t) { return t->recording; }
+
 void tape_begin(Tape *t, bool recording) {
     tape_end(t);
     t->recording = recording;
@@ -145,6 +147,17 @@ static void grad_release(Tape *t, Tensor *x) {
     Tensor *g = x->grad;
     x->grad = NULL;
     if (g && !--g->refs && !(g->flags & GRAD_BORROWED)) give(t, g);
+}
+
+void tape_seed(Tape *t, Tensor *y, double dy) {
+    const FillAttr fill = {dy};
+    if (!t->recording || !(y->flags & TENSOR_NEEDS_GRAD)) return;
+    CHECK(!y->grad && !y->base, "an auxiliary loss is a whole tensor");
+    Tensor *g = tape_tensor(t, (DType)y->dtype, y->ndim, y->dim);
+    tape_call(t, &OPS[OP_fill], (Call){.out = {g}, .attr = &fill});
+    g->flags = GRAD_BORROWED;
+    g->refs = 1;
+    y->grad = g;
 }
 
 static Tensor *grad_new(Tape *t, Tensor *x) {

@@ -29,6 +29,8 @@ typedef struct RunContext {
     bool batch_invariant; /* --batch-invariant-mode: what a sample gives does not depend on the others */
     uint64_t seed;
     int64_t first_sample; /* index in the whole run of the open microbatch's first sample */
+    double
+        aux_scale; /* the gradient of the step's loss with respect to an auxiliary loss of the microbatch */
     const Layout *layout; /* NULL: one rank */
     Comm *comm;           /* NULL if the layout is one rank */
     bool exact;           /* the exact lane: what an op gives is rounded to a grid, see tape_grid */
@@ -79,6 +81,12 @@ void tape_check(Tape *, const OpDef *, const Call *);
 /* Records what the builder has run itself, by way of tape_call and tape_comm: an op with communication. The
  * type of its outputs is the builder's to set before. */
 void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
+/* Whether what runs now is played back: exactly once for each op of a training microbatch, although a block
+ * runs again; never in an evaluation. What counts or adds up outside the tape asks. */
+bool tape_records(const Tape *);
+/* Gives the output y the gradient dy (each element) from the start: an auxiliary loss, which no other op
+ * reads. Nothing to do unless the tape records. */
+void tape_seed(Tape *, Tensor *y, double dy);
 /* Ranks along an axis, and the group of this rank along the axes of a mask. */
 int tape_axis(const Tape *, Axis);
 Group tape_group(const Tape *, unsigned mask);

@@ -22,9 +22,9 @@ static inline Tensor *build_jitter(Tape *t, Tensor **in, const void *attr) {
     return op_jitter(t, in[0], *(const double *)attr, hash_name("jitter"));
 }
 
-static inline Tensor *build_router_logits(Tape *t, Tensor **in, const void *attr) {
+static inline Tensor *build_gate_logits(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
-    return op_router_logits(t, in[0], in[1]);
+    return op_gate_logits(t, in[0], in[1]);
 }
 
 /* logits, bias? [e] */

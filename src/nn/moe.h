@@ -1,0 +1,32 @@
+/* A layer of experts in the place of an MLP: router, dispatch, experts, combine. Megatron-LM
+ * core/transformer/moe/moe_layer.py, experts.py, shared_experts.py. */
+#ifndef ISOTRON_NN_MOE_H
+#define ISOTRON_NN_MOE_H
+
+#include "nn/mlp.h"
+#include "nn/router.h"
+#include "ops/dispatch.h"
+
+typedef struct MoeSpec {
+    const char *name; /* "decoder.layers.3.mlp" */
+    RouterSpec router;
+    int64_t ffn, shared_ffn; /* shared_ffn 0: no expert for all tokens */
+    bool shared_gate;
+    Activation activation;
+    double fc1_init_std, fc2_init_std;
+    double capacity_factor; /* 0: dropless */
+    bool pad, drop_by_position;
+} MoeSpec;
+
+typedef struct Moe {
+    MoeSpec spec;
+    Router router;
+    Param *fc1, *fc2; /* of all experts: [experts * (2 *) ffn, hidden] and [experts * hidden, ffn] */
+    Mlp shared;
+    Param *shared_gate; /* [1, hidden], NULL: none */
+} Moe;
+
+Moe moe_new(Registry *, MoeSpec);
+Tensor *moe_forward(Tape *, const Moe *, Tensor *x_sbh);
+
+#endif

@@ -1,0 +1,100 @@
+#include "nn/router.h"
+
+#include "base/hash.h"
+#include "kernels/ops.h"
+#include "ops/dropout.h"
+
+/* The counters: the tokens that chose each expert, for the bias; those that would have by the scores alone,
+ * for the global loss; the losses. */
+static Tensor counter(const Router *r, int64_t first, int64_t n) {
+    return tensor_make((double *)r->counters.data + first, F64, 2, (int64_t[]){1, n});
+}
+
+static Tensor chosen(const Router *r) { return counter(r, 0, r->spec.experts); }
+static Tensor by_score(const Router *r) { return counter(r, r->spec.experts, r->spec.experts); }
+static Tensor loss_sum(const Router *r, int loss) { return counter(r, 2 * r->spec.experts + loss, 1); }
+
+int64_t router_counters(const RouterSpec *s) { return 2 * s->experts + ROUTER_LOSSES; }
+
+Router router_new(Registry *reg, RouterSpec s) {
+    const bool invariant = !reg->layout.sequence_parallel;
+    Router r = {.spec = s, .jitter_site = hash_name(arena_printf(reg->arena, "%s.jitter", s.name))};
+    r.weight = param_add(reg, (ParamSpec){.name = arena_printf(reg->arena, "%s.weight", s.name),
+                                          .ndim = 2,
+                                          .dim = {s.experts, s.hidden},
+                                          .tp_split = SPLIT_NONE,
+                                          .invariant = invariant,
+                                          .init = {INIT_NORMAL, s.init_std}});
+    if (s.bias)
+        r.bias = param_add(reg, (ParamSpec){.name = arena_printf(reg->arena, "%s.expert_bias", s.name),
+                                            .ndim = 1,
+                                            .dim = {s.experts},
+                                            .tp_split = SPLIT_NONE,
+                                            .invariant = true,
+                                            .init = {INIT_CONSTANT, 0},
+                                            .flags = PARAM_BUFFER | PARAM_NO_DECAY});
+    return r;
+}
+
+/* ---- balance ---- */
+
+static void add(Tape *t, Tensor *x, Tensor sum) {
+    sum.flags = TENSOR_ACCUM;
+    tape_call(t, &OPS[OP_copy], (Call){.in = {x}, .out = {&sum}});
+}
+
+/* What a balancing loss compares with: the tokens of the microbatch, of each sample, or the mean over the
+ * step's microbatches so far (only shares matter, so the sum will do). */
+static Tensor *counts(Tape *t, const Router *r, const Routing *plain, int loss) {
+    const int64_t b = plain->expert->dim[1], dim[] = {loss == BALANCE_SEQ_AUX ? b : 1, r->spec.experts};
+    Tensor *count = tape_tensor(t, F64, 2, dim);
+    op_expert_count(t, plain, count);
+    if (loss == BALANCE_GLOBAL_AUX) {
+        Tensor sum = by_score(r);
+        add(t, count, sum);
+        tape_call(t, &OPS[OP_copy], (Call){.in = {&sum}, .out = {count}});
+    }
+    return count;
+}
+
+static void balance(Tape *t, const Router *r, Tensor *logits, const Routing *routing) {
+    const RouterSpec *s = &r->spec;
+    if (r->bias) {
+        Tensor count = chosen(r);
+        count.flags = TENSOR_ACCUM;
+        op_expert_count(t, routing, &count);
+    }
+    /* Losses look at the scores alone, without bias and groups. */
+    const bool alone = !s->bias && s->route.groups <= 1;
+    Routing plain = *routing;
+    for (int i = 0; i < ROUTER_LOSSES; i++) {
+        if (s->loss_coeff[i] == 0) continue;
+        const bool z = i == ROUTER_LOSS_Z;
+        if (!z && !alone && plain.expert == routing->expert)
+            plain = op_route(t, logits, NULL, NULL, s->topk, (RouteAttr){.scaling = 1});
+        Tensor *loss = op_router_loss(t, logits, z ? NULL : counts(t, r, &plain, i),
+                                      (RouterLossAttr){.kind = z ? ROUTER_Z : ROUTER_BALANCE,
+                                                       .sigmoid = s->route.score == ROUTER_SIGMOID});
+        add(t, loss, loss_sum(r, i));
+        tape_seed(t, loss, s->loss_coeff[i] * tape_context(t)->aux_scale);
+    }
+}
+
+Routing router_forward(Tape *t, const Router *r, Tensor *x) {
+    const RouterSpec *s = &r->spec;
+    if (s->jitter > 0) x = op_jitter(t, x, s->jitter, r->jitter_site);
+    Tensor *logits = op_gate_logits(t, x, &r->weight->value);
+    Tensor *select = s->sinkhorn && tape_context(t)->training ? op_sinkhorn(t, logits) : NULL;
+    Routing routing = op_route(t, logits, select, r->bias ? &r->bias->master : NULL, s->topk, s->route);
+    if (tape_records(t)) balance(t, r, logits, &routing);
+    return routing;
+}
+
+void router_update_bias(const Router *r, Device *device, double rate) {
+    const ExpertBiasAttr attr = {rate};
+    Tensor count = chosen(r), *bias = &r->bias->master;
+    call_run(&OPS[OP_expert_bias],
+             &(Call){.in = {bias, &count}, .out = {bias}, .attr = &attr, .device = device});
+}
+
+double router_loss(const Router *r, int loss) { return *(const double *)loss_sum(r, loss).data; }
