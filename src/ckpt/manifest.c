@@ -93,7 +93,16 @@ static void print_tensor(const CkptTensor *t, Str *out) {
                out);
 }
 
-void manifest_print(const Manifest *m, Str *out) {
+/* Each entry ends in a comma, so that shares can be put together as they are. */
+void manifest_print_tensors(const Manifest *m, Str *out) {
+    for (int64_t i = 0; i < m->count; i++) {
+        str_puts(out, "\n ");
+        print_tensor(&m->tensors[i], out);
+        str_puts(out, ",");
+    }
+}
+
+void manifest_print(const Manifest *m, const char *entries, size_t n, Str *out) {
     char hex[33];
     size_t begin = out->len;
     str_printf(out, "{\"schema\": %d, \"iteration\": %lld,\n\"state\": ", SCHEMA, (long long)m->iteration);
@@ -105,10 +114,7 @@ void manifest_print(const Manifest *m, Str *out) {
                    out);
     }
     str_puts(out, "],\n\"tensors\": [");
-    for (int64_t i = 0; i < m->count; i++) {
-        str_puts(out, i ? ",\n " : "\n ");
-        print_tensor(&m->tensors[i], out);
-    }
+    str_add(out, entries, n ? n - 1 : 0); /* the last comma separates nothing */
     str_puts(out, "],\n");
     hash_hex(hash128(out->s + begin, out->len - begin), hex);
     str_printf(out, "%s%s%s", TAIL, hex, END);

@@ -56,8 +56,10 @@ enum { CKPT_ALIGN = 64 };
 void manifest_init(Manifest *, int64_t iteration);
 void manifest_free(Manifest *);
 CkptTensor *manifest_add(Manifest *);
-/* The text of manifest.json. */
-void manifest_print(const Manifest *, Str *out);
+/* Appends the entries of all tensors: a rank's share of the list. */
+void manifest_print_tensors(const Manifest *, Str *out);
+/* The text of manifest.json, with the entries (n characters) of all ranks, one share after the other. */
+void manifest_print(const Manifest *, const char *entries, size_t n, Str *out);
 /* Reads a text that may hold anything. On success all texts, shapes, offsets and sizes agree with each other,
  * the boxes of each part cover it exactly once, and no size overflows. `path` is for the sentences.
  * manifest_free also after an error. */

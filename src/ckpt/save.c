@@ -1,5 +1,5 @@
-#include "ckpt/ckpt.h"
-
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,106 +7,295 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "ckpt/ckpt.h"
 #include "ckpt/folder.h"
+#include "ckpt/held.h"
 #include "ckpt/sink.h"
+#include "comm/agree.h"
 
-static const char SHARD[] = "shard_00000.bin"; /* of rank 0 */
+/* Where a box comes from. */
+typedef struct Source {
+    const Param *param;
+    int part;
+    const CkptItem *item;
+} Source;
 
-typedef struct Writer {
-    Sink sink;
-    Manifest manifest;
-    char *scratch; /* rows of one part, when memory does not hold them one after the other */
-} Writer;
+struct CkptSaving {
+    char *dir;
+    CkptSaveOptions options;
+    Comm *comm;
+    Manifest mine;   /* the boxes of this rank's shard, and the state */
+    Source *sources; /* [mine.count], until the start returns */
+    int64_t bytes;   /* of the shard; 0: this rank has none */
+    char *image;     /* the shard as it was at the start; NULL: it is taken from the sources */
+    pthread_t writer;
+    bool in_thread;
+    atomic_bool is_written;
+    Err error; /* of the writer */
+};
 
-static int64_t width(const Param *p) { return p->spec.ndim == 2 ? p->spec.dim[1] : 1; }
+static int rank_of(const CkptSaving *s) { return s->comm ? comm_rank(s->comm) : 0; }
 
-/* The bytes of a part, in the part's own row order. */
-static const void *part_bytes(Writer *w, const Param *p, int part, const CkptItem *item) {
-    const size_t row = (size_t)width(p) * dtype_size(item->dtype);
-    const char *base = (const char *)item->flat + (size_t)p->offset * dtype_size(item->dtype);
-    const int64_t rows = param_part_rows(p, part), first = param_memory_row(p, part, 0);
-    if (param_memory_row(p, part, rows - 1) - first == rows - 1) return base + (size_t)first * row;
-    w->scratch = mem_grow(w->scratch, (size_t)rows, row);
-    for (int64_t i = 0; i < rows; i++)
-        memcpy(w->scratch + (size_t)i * row, base + (size_t)param_memory_row(p, part, i) * row, row);
-    return w->scratch;
+/* ---- what to write ---- */
+
+/* Whether this rank speaks for what it holds. Ranges are this rank's alone among data-parallel ranks, who all
+ * have the buffers. */
+static bool speaks(const Registry *r, const Param *p, const CkptItem *item) {
+    const unsigned data_parallel = 1u << AXIS_CP | 1u << AXIS_DP | 1u << AXIS_EDP;
+    if (!item->ranges || p->spec.flags & PARAM_BUFFER) return param_is_owned(r, p);
+    return !item->is_copy && param_is_owned_on(r, p, ~data_parallel);
 }
 
-static Err write_part(Writer *w, const Param *p, int part, const CkptItem *item) {
-    static const char zeros[CKPT_ALIGN] = {0};
-    CkptTensor *t = manifest_add(&w->manifest);
-    const int64_t rows = param_part_rows(p, part);
+static void add_box(CkptSaving *s, Source from, Box b) {
+    const Param *p = from.param;
+    const ParamPart *part = &p->spec.parts[from.part];
+    CkptTensor *t = manifest_add(&s->mine);
     *t = (CkptTensor){
         .name = p->spec.name,
-        .suffix = item->suffix,
-        .part = p->spec.parts[part].name,
+        .suffix = from.item->suffix,
+        .part = part->name,
         .ndim = p->spec.ndim,
-        .global = {rows, width(p)},
-        .box = {{0, 0}, {rows, width(p)}},
-        .dtype = item->dtype,
-        .bytes = rows * width(p) * (int64_t)dtype_size(item->dtype),
+        .global = {param_part_rows(p, from.part), p->spec.ndim == 2 ? p->spec.dim[1] : 1},
+        .box = b,
+        .dtype = from.item->dtype,
+        .byte_offset = (s->bytes + CKPT_ALIGN - 1) / CKPT_ALIGN * CKPT_ALIGN,
+        .bytes = b.shape[0] * b.shape[1] * (int64_t)dtype_size(from.item->dtype),
     };
-    const void *bytes = part_bytes(w, p, part, item);
-    ERR_RETURN(sink_add(&w->sink, zeros, (size_t)(-w->sink.size & (CKPT_ALIGN - 1))));
-    t->byte_offset = w->sink.size;
-    t->hash = hash128(bytes, (size_t)t->bytes);
-    return sink_add(&w->sink, bytes, (size_t)t->bytes);
+    s->bytes = t->byte_offset + t->bytes;
+    s->sources = mem_grow(s->sources, (size_t)s->mine.count, sizeof *s->sources);
+    s->sources[s->mine.count - 1] = from;
 }
 
-static Err write_shard(Writer *w, const char *path, const Registry *r, const CkptItem *items, int n_items) {
-    Err e = sink_open(&w->sink, path);
+static void plan(CkptSaving *s, const Registry *r, const CkptItem *items, int n_items) {
     for (int k = 0; k < n_items; k++)
-        for (int i = 0; i < r->n; i++)
-            for (int part = 0; part < r->params[i]->spec.n_parts && !e.code; part++)
-                e = write_part(w, r->params[i], part, &items[k]);
-    return sink_close(&w->sink, e);
+        for (int i = 0; i < r->n; i++) {
+            const Param *p = r->params[i];
+            if (!held_is_stored(p, &items[k]) || !speaks(r, p, &items[k])) continue;
+            for (int part = 0; part < p->spec.n_parts; part++) {
+                Box *boxes;
+                const int64_t n = held_boxes(p, part, &items[k], &boxes);
+                for (int64_t b = 0; b < n; b++) add_box(s, (Source){p, part, &items[k]}, boxes[b]);
+                free(boxes);
+            }
+        }
 }
 
-static Err write_manifest(const Manifest *m, const char *path) {
-    Str text = {0};
+/* ---- writing ---- */
+
+static const char *row_of(const Source *f, const CkptTensor *t, int64_t row) {
+    const Box *b = &t->box;
+    const int64_t at = held_at(f->param, f->part, f->item, b->offset[0] + row, b->offset[1]);
+    return (const char *)f->item->flat + (size_t)at * dtype_size(t->dtype);
+}
+
+static void gather(const Source *f, const CkptTensor *t, char *out) {
+    const int64_t row = t->bytes / t->box.shape[0];
+    for (int64_t i = 0; i < t->box.shape[0]; i++) memcpy(out + i * row, row_of(f, t, i), (size_t)row);
+}
+
+/* In `scratch`, unless they lie together in memory. */
+static const void *bytes_of(const CkptSaving *s, int64_t i, char **scratch) {
+    const CkptTensor *t = &s->mine.tensors[i];
+    if (s->image) return s->image + t->byte_offset;
+    const Source *f = &s->sources[i];
+    const int64_t rows = t->box.shape[0], row = t->bytes / rows;
+    if (row_of(f, t, rows - 1) - row_of(f, t, 0) == (rows - 1) * row) return row_of(f, t, 0);
+    *scratch = mem_grow(*scratch, (size_t)t->bytes, 1);
+    gather(f, t, *scratch);
+    return *scratch;
+}
+
+static char *shard_name(Arena *arena, int rank) { return arena_printf(arena, "shard_%05d.bin", rank); }
+
+static Err write_shard(CkptSaving *s) {
+    static const char zeros[CKPT_ALIGN] = {0};
+    if (!s->bytes) return ERR_OK;
+    char *folder = folder_path(s->dir, s->options.iteration, ".tmp"), *scratch = NULL;
+    char *path = mem_printf("%s/%s", folder, shard_name(s->mine.arena, rank_of(s)));
     Sink sink;
-    manifest_print(m, &text);
     Err e = sink_open(&sink, path);
-    if (!e.code) e = sink_add(&sink, text.s, text.len);
-    str_free(&text);
+    for (int64_t i = 0; i < s->mine.count && !e.code; i++) {
+        CkptTensor *t = &s->mine.tensors[i];
+        const void *bytes = bytes_of(s, i, &scratch);
+        t->hash = hash128(bytes, (size_t)t->bytes);
+        e = sink_add(&sink, zeros, (size_t)(t->byte_offset - sink.size));
+        if (!e.code) e = sink_add(&sink, bytes, (size_t)t->bytes);
+    }
+    free(scratch), free(path), free(folder);
     return sink_close(&sink, e);
 }
 
-static Err write_folder(const char *folder, int64_t iteration, const Registry *r, const CkptItem *items,
-                        int n_items, const json_t *state) {
-    Writer w = {0};
-    char *shard = mem_printf("%s/%s", folder, SHARD), *manifest = mem_printf("%s/manifest.json", folder);
-    manifest_init(&w.manifest, iteration);
-    w.manifest.state = json_incref((json_t *)state);
-    Err e = mkdir(folder, 0777) ? file_failed("create the folder", folder)
-                                : write_shard(&w, shard, r, items, n_items);
-    w.manifest.files = mem_zero(1, sizeof *w.manifest.files);
-    w.manifest.files[w.manifest.num_files++] = (CkptFile){SHARD, w.sink.size};
-    if (!e.code) e = write_manifest(&w.manifest, manifest);
+static void *run_writer(void *arg) {
+    CkptSaving *s = arg;
+    s->error = write_shard(s);
+    atomic_store(&s->is_written, true);
+    return NULL;
+}
+
+/* ---- the manifest ---- */
+
+/* The number of each rank, in their order. */
+static int64_t *numbers_of_all(Comm *comm, int64_t mine) {
+    int64_t *all = mem_zero(comm ? (size_t)comm_world(comm) : 1, sizeof *all);
+    all[0] = mine;
+    if (comm)
+        comm_run(comm, &(CommCall){.kind = COMM_ALL_GATHER,
+                                   .dtype = I64,
+                                   .group = comm_everyone(comm),
+                                   .site = "ckpt_save",
+                                   .in = &mine,
+                                   .out = all,
+                                   .n = 1});
+    return all;
+}
+
+/* The texts of all ranks, one after the other, on rank 0; nothing elsewhere. */
+static Str texts_of_all(Comm *comm, Str mine) {
+    if (!comm) return mine;
+    const int world = comm_world(comm);
+    int64_t *lengths = numbers_of_all(comm, (int64_t)mine.len), *sends = mem_zero((size_t)world, 8), sum = 0;
+    sends[0] = (int64_t)mine.len;
+    for (int i = 0; i < world; i++) {
+        if (comm_rank(comm)) lengths[i] = 0;
+        sum += lengths[i];
+    }
+    Str all = {mem_zero((size_t)sum + 1, 1), (size_t)sum, (size_t)sum + 1};
+    comm_run(comm, &(CommCall){.kind = COMM_ALL_TO_ALL,
+                               .dtype = U8,
+                               .group = comm_everyone(comm),
+                               .site = "ckpt_save",
+                               .in = mine.s,
+                               .out = all.s,
+                               .in_counts = sends,
+                               .out_counts = lengths});
+    free(lengths), free(sends), str_free(&mine);
+    return all;
+}
+
+/* Which ranks have written a file, and the entries of all ranks. */
+static Str collect(CkptSaving *s) {
+    Manifest *m = &s->mine;
+    const int world = s->comm ? comm_world(s->comm) : 1;
+    int64_t *bytes = numbers_of_all(s->comm, s->bytes);
+    m->files = mem_zero((size_t)world, sizeof *m->files);
+    int own = 0;
+    for (int i = 0; i < world; i++) {
+        if (i == rank_of(s)) own = (int)m->num_files;
+        if (bytes[i]) m->files[m->num_files++] = (CkptFile){shard_name(m->arena, i), bytes[i]};
+    }
+    free(bytes);
+    for (int64_t i = 0; i < m->count; i++) m->tensors[i].file = own;
+    Str entries = {0};
+    manifest_print_tensors(m, &entries);
+    return texts_of_all(s->comm, entries);
+}
+
+static Err write_manifest(const Manifest *m, const Str *entries, const char *folder) {
+    Str text = {0};
+    Sink sink;
+    char *path = mem_printf("%s/manifest.json", folder);
+    manifest_print(m, entries->s, entries->len, &text);
+    Err e = sink_open(&sink, path);
+    if (!e.code) e = sink_add(&sink, text.s, text.len);
+    str_free(&text);
+    free(path);
+    return sink_close(&sink, e);
+}
+
+static Err publish(const CkptSaving *s, const Str *entries) {
+    char *folder = folder_path(s->dir, s->options.iteration, ".tmp");
+    Err e = write_manifest(&s->mine, entries, folder);
     if (!e.code) e = file_sync_dir(folder);
-    manifest_free(&w.manifest);
-    free(w.scratch), free(shard), free(manifest);
+    if (!e.code) e = folder_publish(s->dir, s->options.iteration);
+    free(folder);
     return e;
 }
 
-Err ckpt_save(const char *dir, const CkptSaveOptions *o, const Registry *r, const CkptItem *items,
-              int n_items, const json_t *state) {
-    CHECK(o->iteration >= 0 && json_is_object(state), "iteration %lld", (long long)o->iteration);
-    char *folder = folder_path(dir, o->iteration, ".tmp");
+/* ---- start and finish ---- */
+
+static Err not_saved(Err e, int64_t iteration) {
+    Err longer = e;
+    snprintf(longer.msg, sizeof longer.msg,
+             "%.800s; the checkpoint of step %lld was not saved, earlier ones are as they were", e.msg,
+             (long long)iteration);
+    return longer;
+}
+
+static void saving_free(CkptSaving *s) {
+    manifest_free(&s->mine);
+    free(s->image), free(s->sources), free(s->dir);
+    free(s);
+}
+
+static Err make_folder(const char *dir, int64_t iteration) {
+    char *folder = folder_path(dir, iteration, ".tmp");
     Err e = file_mkdirs(dir);
     if (!e.code) e = folder_clean(dir);
-    if (!e.code) {
-        e = write_folder(folder, o->iteration, r, items, n_items, state);
-        if (!e.code) e = folder_publish(dir, o->iteration);
-        if (e.code) folder_clean(dir);
-    }
+    if (!e.code && mkdir(folder, 0777)) e = file_failed("create the folder", folder);
     free(folder);
-    if (e.code) {
-        Err longer = e;
-        snprintf(longer.msg, sizeof longer.msg,
-                 "%.800s; the checkpoint of step %lld was not saved, earlier ones are as they were", e.msg,
-                 (long long)o->iteration);
-        return longer;
+    return e.code ? not_saved(e, iteration) : e;
+}
+
+static Err begin(const char *dir, const CkptSaveOptions *o, Comm *comm, const Registry *r,
+                 const CkptItem *items, int n_items, const json_t *state, CkptSaving **out) {
+    CHECK(o->iteration >= 0 && json_is_object(state), "iteration %lld", (long long)o->iteration);
+    CHECK(r->layout.mesh.world == (comm ? comm_world(comm) : 1), "a registry of %d ranks in a world of %d",
+          r->layout.mesh.world, comm ? comm_world(comm) : 1);
+    CkptSaving *s = mem_zero(1, sizeof *s);
+    *s = (CkptSaving){.dir = mem_strdup(dir), .options = *o, .comm = comm};
+    manifest_init(&s->mine, o->iteration);
+    s->mine.state = json_incref((json_t *)state);
+    Err e = comm_agree(comm, rank_of(s) ? ERR_OK : make_folder(dir, o->iteration));
+    *out = e.code ? NULL : s;
+    if (e.code)
+        saving_free(s);
+    else
+        plan(s, r, items, n_items);
+    return e;
+}
+
+Err ckpt_save_start(const char *dir, const CkptSaveOptions *o, Comm *comm, const Registry *r,
+                    const CkptItem *items, int n_items, const json_t *state, CkptSaving **out) {
+    ERR_RETURN(begin(dir, o, comm, r, items, n_items, state, out));
+    CkptSaving *s = *out;
+    s->image = mem_alloc((size_t)s->bytes + 1);
+    for (int64_t i = 0; i < s->mine.count; i++)
+        gather(&s->sources[i], &s->mine.tensors[i], s->image + s->mine.tensors[i].byte_offset);
+    s->in_thread = !pthread_create(&s->writer, NULL, run_writer, s);
+    if (!s->in_thread) run_writer(s);
+    return ERR_OK;
+}
+
+bool ckpt_save_is_written(const CkptSaving *s) {
+    int64_t *all = numbers_of_all(s->comm, atomic_load(&s->is_written)), n = 0;
+    const int world = s->comm ? comm_world(s->comm) : 1;
+    for (int i = 0; i < world; i++) n += all[i];
+    free(all);
+    return n == world;
+}
+
+Err ckpt_save_finish(CkptSaving *s) {
+    if (s->in_thread) pthread_join(s->writer, NULL);
+    Err e = comm_agree(s->comm, s->error);
+    Str entries = {0};
+    if (!e.code) entries = collect(s);
+    if (!rank_of(s)) {
+        if (!e.code) e = publish(s, &entries);
+        if (e.code)
+            folder_clean(s->dir), e = not_saved(e, s->options.iteration);
+        else
+            e = folder_retain(s->dir, &s->options);
     }
-    return folder_retain(dir, o);
+    e = comm_agree(s->comm, e);
+    str_free(&entries);
+    saving_free(s);
+    return e;
+}
+
+Err ckpt_save(const char *dir, const CkptSaveOptions *o, Comm *comm, const Registry *r, const CkptItem *items,
+              int n_items, const json_t *state) {
+    CkptSaving *s;
+    ERR_RETURN(begin(dir, o, comm, r, items, n_items, state, &s));
+    run_writer(s);
+    return ckpt_save_finish(s);
 }

@@ -75,7 +75,8 @@ static Err save(const Job *j, const Gpt *m) {
     json_t *state = json_pack("{s:o, s:I}", "config", json_loadb(text.s, text.len, 0, NULL), "vocab_size",
                               (json_int_t)j->setup.derived.vocab_size);
     CkptItem item = {.suffix = "", .flat = m->registry->masters, .dtype = m->registry->precise};
-    Err e = ckpt_save(j->setup.config.save, &(CkptSaveOptions){.iteration = 0}, m->registry, &item, 1, state);
+    Err e = ckpt_save(j->setup.config.save, &(CkptSaveOptions){.iteration = 0}, NULL, m->registry, &item, 1,
+                      state);
     json_decref(state);
     str_free(&text);
     return e;
@@ -198,7 +199,7 @@ int command_convert(int argc, char **argv) {
         status = finish(&j, read_hf_options(&j, argc, argv), import_model, NULL);
     } else if (!e.code && !j.args.help) {
         Ckpt *ckpt;
-        e = ckpt_open(c->load, i64_is_set(c->ckpt_step) ? c->ckpt_step : -1, &ckpt);
+        e = ckpt_open(c->load, i64_is_set(c->ckpt_step) ? c->ckpt_step : -1, NULL, &ckpt);
         status =
             e.code ? command_fail(e) : finish(&j, read_checkpoint_options(&j, ckpt), export_checkpoint, ckpt);
         ckpt_close(ckpt);

@@ -43,7 +43,7 @@ static const Arg ROWS[] = {
 
 static Err inspect_checkpoint(const Options *o) {
     Ckpt *ckpt;
-    ERR_RETURN(ckpt_open(o->checkpoint, i64_is_set(o->ckpt_step) ? o->ckpt_step : -1, &ckpt));
+    ERR_RETURN(ckpt_open(o->checkpoint, i64_is_set(o->ckpt_step) ? o->ckpt_step : -1, NULL, &ckpt));
     const Manifest *m = ckpt_manifest(ckpt);
     printf("iteration %lld, %lld tensors\n", (long long)m->iteration, (long long)m->count);
     for (int64_t i = 0; i < m->count; i++) {

@@ -104,7 +104,8 @@ Err run_save(const Run *r) {
         .retain_interval = i64_is_set(c->save_retain_interval) ? c->save_retain_interval : 0,
     };
     json_t *state = state_of(r);
-    Err e = ckpt_save(c->save, &options, r->model->registry, list, items(r, c->save_optim, list), state);
+    Err e = ckpt_save(c->save, &options, NULL, r->model->registry, list,
+                      items(r, c->save_optim, list), state);
     json_decref(state);
     return e;
 }
@@ -208,7 +209,7 @@ static Err load(Run *r, bool weights_only, bool *loaded) {
         return ERR_OK;
     }
     Ckpt *ckpt;
-    ERR_RETURN(ckpt_open(dir, wanted(r->config, dir), &ckpt));
+    ERR_RETURN(ckpt_open(dir, wanted(r->config, dir), NULL, &ckpt));
     Err e = load_into(r, ckpt, dir, weights_only);
     if (!e.code)
         printf("  successfully loaded checkpoint from %s at iteration %lld\n", dir,
@@ -247,7 +248,7 @@ Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
         return c->load ? err_user("'%s' holds no checkpoint; check the path", c->load)
                        : err_user("--load is missing; which checkpoint?");
     Ckpt *ckpt;
-    ERR_RETURN(ckpt_open(dir, wanted(c, dir), &ckpt));
+    ERR_RETURN(ckpt_open(dir, wanted(c, dir), NULL, &ckpt));
     const json_t *config = json_object_get(ckpt_manifest(ckpt)->state, "config");
     Err e = restore_options(c, arena, config, CLASS_ARCH, notes);
     if (!e.code && tokenizer) {

@@ -36,8 +36,9 @@ static Registry *small_registry(Device *device) {
 /* Saves a checkpoint in `dir` and appends its manifest without the hash to `text`. */
 static void save(const char *dir, const Registry *r, Str *text) {
     json_t *state = json_pack("{s:i,s:{s:f}}", "consumed_samples", 12, "scheduler", "lr", 0.5);
-    CkptItem items[] = {{"", r->masters, F32, false}, {".exp_avg", r->grads, F32, false}};
-    CHECK(fuzz_ok(ckpt_save(dir, &(CkptSaveOptions){.iteration = ITERATION}, r, items, 2, state)),
+    CkptItem items[] = {{.suffix = "", .flat = r->masters, .dtype = F32},
+                        {.suffix = ".exp_avg", .flat = r->grads, .dtype = F32}};
+    CHECK(fuzz_ok(ckpt_save(dir, &(CkptSaveOptions){.iteration = ITERATION}, NULL, r, items, 2, state)),
           "cannot save");
     json_decref(state);
     char *path = mem_printf("%s/iter_%07d/manifest.json", dir, ITERATION);
@@ -51,9 +52,10 @@ static void save(const char *dir, const Registry *r, Str *text) {
 
 static bool load(const char *dir, Registry *r) {
     Ckpt *ckpt;
-    if (!fuzz_ok(ckpt_open(dir, ITERATION, &ckpt))) return false;
+    if (!fuzz_ok(ckpt_open(dir, ITERATION, NULL, &ckpt))) return false;
     bool sound = fuzz_ok(ckpt_verify(ckpt));
-    CkptItem items[] = {{"", r->masters, F32, true}, {".exp_avg", r->grads, F32, true}};
+    CkptItem items[] = {{.suffix = "", .flat = r->masters, .dtype = F32, .convert = true},
+                        {.suffix = ".exp_avg", .flat = r->grads, .dtype = F32, .convert = true}};
     bool loaded = fuzz_ok(ckpt_load(ckpt, r, items, ckpt_has(ckpt, ".exp_avg") ? 2 : 1));
     CHECK(sound || !loaded || !ckpt_has(ckpt, ""), "loaded what does not verify");
     ckpt_close(ckpt);
