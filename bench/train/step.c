@@ -148,15 +148,15 @@ static void measure_step(Bench *b, int64_t number, Step *s) {
 }
 
 static void open_run(Bench *b) {
-    b->plan = run_plan_memory(&b->config, &b->derived);
+    b->plan = run_plan_memory(&b->config, &b->derived, NULL);
     b->start_bytes = resident_peak();
-    b->run = run_new(&b->config, &b->derived, &b->plan);
+    b->run = run_new(&b->config, &b->derived, &b->plan, NULL);
     const int64_t start = clock_ns();
     registry_init(b->run->model->registry, b->run->context.seed);
     b->init_seconds = (double)(clock_ns() - start) * 1e-9;
     b->run->device->profile = b->profile;
     b->roof.profile = b->profile;
-    tape_trace(b->run->tape, roof_trace, &b->roof);
+    executor_trace(b->run->executor, roof_trace, &b->roof);
     b->batch = batch_new(b->derived.micro_batch_size, b->config.seq_length);
     b->batch.b = b->derived.micro_batch_size;
     for (int64_t i = 0; i < b->batch.b * b->batch.s; i++) {

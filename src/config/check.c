@@ -11,6 +11,22 @@
 /* n is a multiple of d, or one of them is missing or out of range, which is another rule's sentence. */
 static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 0; }
 
+/* Ranks that hold one copy of the dense parameters, and of the experts. */
+static int64_t model_ranks(const Config *c) {
+    return c->tensor_model_parallel_size * c->pipeline_model_parallel_size * c->context_parallel_size;
+}
+
+static int64_t expert_ranks(const Config *c) {
+    const int64_t tensor = i64_is_set(c->expert_tensor_parallel_size) ? c->expert_tensor_parallel_size
+                                                                      : c->tensor_model_parallel_size;
+    return tensor * c->expert_model_parallel_size * c->pipeline_model_parallel_size;
+}
+
+/* What the default width inside the MLP is a multiple of, at least. */
+static int64_t ffn_default_unit(const Config *c) {
+    return c->activation == MLP_SWIGLU ? 64 : c->hidden_size * 4;
+}
+
 static bool even_rotary(const Config *c) {
     int64_t head = c->kv_channels;
     if (!i64_is_set(head)) {
@@ -124,7 +140,9 @@ static bool divisible_batches(const Config *c) {
     BatchStep *steps = mem_zero((size_t)n, sizeof *steps);
     n = config_batch_steps(c, steps, n);
     bool divisible = true;
-    for (int64_t i = 0; i < n; i++) divisible &= divides(c->micro_batch_size, steps[i].size);
+    const int64_t each = model_ranks(c),
+                  dp = each > 0 && config_ranks(c) % each == 0 ? config_ranks(c) / each : 1;
+    for (int64_t i = 0; i < n; i++) divisible &= divides(c->micro_batch_size * dp, steps[i].size);
     free(steps);
     return divisible;
 }

@@ -95,6 +95,8 @@ typedef struct Derived {
     double init_std, output_init_std, embedding_init_std; /* output: sqrt(2 * num_layers) smaller */
     unsigned recompute_modules; /* bit of each RecomputeModule; 0 unless selective */
 
+    int64_t data_parallel_size;
+    int64_t cpu_threads;                         /* of a rank; 0: as many as there are cores */
     int64_t micro_batch_size, global_batch_size; /* global: the last one of the schedule */
     const BatchStep *batch_steps;                /* [num_batch_steps], ascending, the first from 0 */
     int64_t num_batch_steps;
@@ -130,6 +132,7 @@ void config_check(const Config *, unsigned checks, Args *args);
  * `vocab_size` is the tokenizer's, 0 if there is none; the option vocab-size goes first. Arrays belong to the
  * arena. */
 void config_finish(const Config *, Arena *, int64_t vocab_size, Derived *);
+int64_t config_ranks(const Config *); /* of the whole run */
 int64_t config_padded_vocab(const Config *, int64_t vocab_size);
 /* The global batch size after `consumed` samples. */
 int64_t config_batch_size(const Derived *, int64_t consumed);

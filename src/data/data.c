@@ -153,6 +153,21 @@ void batch_free(Batch *x) {
     *x = (Batch){0};
 }
 
+Batch batch_copy(const Batch *b, Arena *arena) {
+    const size_t n = (size_t)(b->b * b->s);
+    Batch x = {.b = b->b, .s = b->s};
+#define COPY(field, count)                                                                                   \
+    x.field = memcpy(arena_alloc(arena, (count) * sizeof *x.field), b->field, (count) * sizeof *x.field)
+    COPY(tokens, n);
+    COPY(labels, n);
+    COPY(position_ids, n);
+    COPY(loss_mask, n);
+    COPY(document_start, n);
+    COPY(indices, (size_t)b->b);
+#undef COPY
+    return x;
+}
+
 Err data_batch(const Dataset *d, const int64_t *indices, int64_t n, Batch *out) {
     out->b = n;
     for (int64_t i = 0; i < n; i++) {

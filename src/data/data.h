@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "data/blend.h"
 #include "data/gpt_dataset.h"
 
@@ -67,6 +68,8 @@ typedef struct Batch {
 
 Batch batch_new(int64_t b, int64_t s);
 void batch_free(Batch *);
+/* In the arena's memory; not to be freed. */
+Batch batch_copy(const Batch *, Arena *);
 /* Fills the first n <= capacity rows of `out` and sets out->b to n. */
 Err data_batch(const Dataset *, const int64_t *indices, int64_t n, Batch *out);
 

@@ -4,7 +4,7 @@
 #include "main/command.h"
 
 int command_fail(Err e) {
-    fprintf(stderr, "isotron: %s\n", e.msg);
+    if (*e.msg) fprintf(stderr, "isotron: %s\n", e.msg); /* of several processes one has the sentence */
     return e.code;
 }
 

@@ -3,6 +3,7 @@
 #include "main/command.h"
 #include "train/loop.h"
 #include "train/resume.h"
+#include "train/world.h"
 
 int command_pretrain(int argc, char **argv) {
     const uint64_t groups = CONFIG_ALL_GROUPS & ~(UINT64_C(1) << GROUP_GENERATE);
@@ -12,6 +13,7 @@ int command_pretrain(int argc, char **argv) {
     Err e = config_parse(&s.config, &args, groups, 0, argc, argv);
     if (!e.code && !args.help && s.config.use_checkpoint_args)
         e = checkpoint_args(&s.config, s.arena, &args.notes);
+    if (!e.code && !args.help) e = world_size(&s.config);
     if (!e.code && !args.help) {
         config_check(&s.config, CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, &args);
         e = args_end(&args);

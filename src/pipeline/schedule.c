@@ -99,19 +99,19 @@ static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t
                     .microbatch = first + in_group % size};
 }
 
-/* Gives each (microbatch, chunk) the slot that has been free for longest, and a new one only if none is. */
+/* Gives each (microbatch, chunk) a slot that is free, and a new one only if none is. */
 static int64_t assign_slots(const PipelineSpec *s, Action *actions, int64_t count, ActionKind last) {
-    int64_t total = s->microbatches * s->chunks, slots = 0, freed = 0, taken = 0;
+    int64_t total = s->microbatches * s->chunks, slots = 0, n_free = 0;
     int64_t *slot_of = mem_zero((size_t)total, sizeof *slot_of),
-            *queue = mem_zero((size_t)total, sizeof *queue);
+            *unused = mem_zero((size_t)total, sizeof *unused);
     for (Action *a = actions; a < actions + count; a++) {
         int64_t *slot = &slot_of[a->microbatch * s->chunks + a->chunk];
-        if (a->kind == ACTION_FORWARD) *slot = taken < freed ? queue[taken++] : slots++;
+        if (a->kind == ACTION_FORWARD) *slot = n_free ? unused[--n_free] : slots++;
         a->slot = *slot;
-        if (a->kind == last) queue[freed++] = *slot;
+        if (a->kind == last) unused[n_free++] = *slot;
     }
     free(slot_of);
-    free(queue);
+    free(unused);
     return slots;
 }
 

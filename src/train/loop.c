@@ -17,17 +17,30 @@
 #include "train/log.h"
 #include "train/resume.h"
 #include "train/run.h"
+#include "train/world.h"
 
-typedef struct Loop {
+/* Of this process, for all its ranks. */
+typedef struct Session {
     const Config *config;
     const Derived *derived;
-    Run *run;
-    Data *data;
-    Prefetch *train, *valid; /* NULL until first used */
-    TrainLog *log;
-    Timers timers;
-    int64_t start_ns, saved_iteration;
+    const TokenFacts *facts;
+    int64_t start_ns;
     int signals, save_lock; /* descriptors; -1: none */
+    Data *data;             /* opened by the first rank; read-only afterwards */
+} Session;
+
+typedef struct Loop {
+    Session *session;
+    const Config *config;
+    const Derived *derived;
+    Comm *comm;  /* NULL: one rank */
+    bool speaks; /* prints, logs, watches signals and the clock */
+    Run *run;
+    Prefetch *train, *valid; /* NULL until first used */
+    TrainLog *log;           /* NULL on ranks that do not speak */
+    Timers timers;
+    Arena *step; /* the batches of a step */
+    int64_t saved_iteration;
     const char *exit_reason;
 } Loop;
 
@@ -49,7 +62,7 @@ static sigset_t handled_signals(const Config *c) {
     return set;
 }
 
-static void catch_signals(Loop *l) {
+static void catch_signals(Session *l) {
     sigset_t set = handled_signals(l->config);
     struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread of ours starts: they inherit it */
@@ -59,7 +72,7 @@ static void catch_signals(Loop *l) {
 }
 
 /* From here on a signal kills. */
-static void release_signals(Loop *l) {
+static void release_signals(Session *l) {
     if (l->signals < 0) return;
     sigset_t set = handled_signals(l->config);
     for (int i = 1; i < NSIG; i++)
@@ -69,7 +82,7 @@ static void release_signals(Loop *l) {
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 }
 
-static bool signal_arrived(Loop *l) {
+static bool signal_arrived(Session *l) {
     struct signalfd_siginfo info;
     if (l->signals < 0 || read(l->signals, &info, sizeof info) != sizeof info) return false;
     printf("received %s: stopping after this step\n", info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
@@ -79,8 +92,9 @@ static bool signal_arrived(Loop *l) {
 
 /* ---- data ---- */
 
-static Err open_data(Loop *l, const TokenFacts *facts) {
+static Err open_data(Session *l) {
     const Config *c = l->config;
+    const TokenFacts *facts = l->facts;
     const Derived *d = l->derived;
     int64_t evaluations = i64_is_set(c->eval_interval) ? d->train_iters / c->eval_interval + 1 : 1;
     int64_t batches, valid_samples;
@@ -117,7 +131,8 @@ static Err open_data(Loop *l, const TokenFacts *facts) {
 
 static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **out) {
     const Config *c = l->config;
-    const Dataset *dataset = data_split(l->data, split);
+    const Dataset *dataset = data_split(l->session->data, split);
+    const Mesh *mesh = &l->run->layout.mesh;
     static const char *const NAMES[SPLIT_COUNT] = {"training", "validation", "test"};
     if (!dataset)
         return err_user("the data has no %s samples; check --split and the data paths", NAMES[split]);
@@ -127,12 +142,18 @@ static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **ou
                                              .total_samples = data_length(dataset),
                                              .consumed_samples = consumed,
                                              .micro_batch_size = l->derived->micro_batch_size,
-                                             .dp_size = 1,
+                                             .dp_rank = mesh->coordinate[AXIS_DP],
+                                             .dp_size = mesh->size[AXIS_DP],
                                              .no_data_sharding = !c->data_sharding},
                             &sampler));
     *out = prefetch_start(dataset, sampler, l->derived->micro_batch_size, c->seq_length,
                           c->num_workers > 1 ? (int)c->num_workers : 1);
     return ERR_OK;
+}
+
+/* Of this data-parallel rank, in a global batch of so many samples. */
+static int64_t microbatches(const Loop *l, int64_t samples) {
+    return samples / (l->derived->micro_batch_size * l->derived->data_parallel_size);
 }
 
 static Err next_batch(Loop *l, Prefetch *stream, const Batch **batch) {
@@ -144,15 +165,18 @@ static Err next_batch(Loop *l, Prefetch *stream, const Batch **batch) {
     return e;
 }
 
+/* The rank that speaks may fail to write a log: then all stop. */
+static Err say(Loop *l, Err e) { return world_agree(l->comm, e); }
+
 /* ---- evaluation ---- */
 
 static Err evaluate(Loop *l, Prefetch *stream, double *loss) {
     double sum = 0, tokens = 0;
-    int64_t batches = l->config->eval_iters * l->derived->global_batch_size / l->derived->micro_batch_size;
+    int64_t batches = l->config->eval_iters * microbatches(l, l->derived->global_batch_size);
     timer_start(&l->timers, TIMER_EVALUATE);
     for (int64_t i = 0; i < batches; i++) {
         const Batch *b;
-        ERR_RETURN(next_batch(l, stream, &b));
+        ERR_RETURN(world_agree(l->comm, next_batch(l, stream, &b)));
         run_evaluate(l->run, b, &sum, &tokens);
     }
     timer_stop(&l->timers, TIMER_EVALUATE);
@@ -161,13 +185,13 @@ static Err evaluate(Loop *l, Prefetch *stream, double *loss) {
 }
 
 static Err evaluate_valid(Loop *l) {
-    if (l->config->eval_iters <= 0 || !data_split(l->data, SPLIT_VALID)) return ERR_OK;
+    if (l->config->eval_iters <= 0 || !data_split(l->session->data, SPLIT_VALID)) return ERR_OK;
     Run *r = l->run;
     double loss;
     char where[64];
     /* The data is as long as these options need; a run continued from others may have used more of it. */
     int64_t samples = l->config->eval_iters * l->derived->global_batch_size;
-    if (r->consumed_valid_samples > data_length(data_split(l->data, SPLIT_VALID)) - samples) {
+    if (r->consumed_valid_samples > data_length(data_split(l->session->data, SPLIT_VALID)) - samples) {
         prefetch_stop(l->valid);
         l->valid = NULL;
         r->consumed_valid_samples = 0;
@@ -176,11 +200,11 @@ static Err evaluate_valid(Loop *l) {
     ERR_RETURN(evaluate(l, l->valid, &loss));
     r->consumed_valid_samples += samples;
     snprintf(where, sizeof where, "iteration %lld on validation set", (long long)r->iteration);
-    return train_log_eval(l->log, r, where, "validation", loss);
+    return say(l, l->speaks ? train_log_eval(l->log, r, where, "validation", loss) : ERR_OK);
 }
 
 static Err evaluate_test(Loop *l) {
-    if (l->config->eval_iters <= 0 || !data_split(l->data, SPLIT_TEST)) return ERR_OK;
+    if (l->config->eval_iters <= 0 || !data_split(l->session->data, SPLIT_TEST)) return ERR_OK;
     Prefetch *stream;
     double loss;
     char where[64];
@@ -189,7 +213,7 @@ static Err evaluate_test(Loop *l) {
     prefetch_stop(stream);
     if (e.code) return e;
     snprintf(where, sizeof where, "iteration %lld on test set", (long long)l->run->iteration);
-    return train_log_eval(l->log, l->run, where, "test", loss);
+    return say(l, l->speaks ? train_log_eval(l->log, l->run, where, "test", loss) : ERR_OK);
 }
 
 /* ---- checkpoints ---- */
@@ -201,10 +225,11 @@ static Err save(Loop *l) {
     timer_stop(&l->timers, TIMER_SAVE);
     if (e.code) return e;
     l->saved_iteration = l->run->iteration;
+    if (!l->speaks) return say(l, ERR_OK);
     printf("  successfully saved checkpoint at iteration %7lld to %s\n", (long long)l->run->iteration,
            l->config->save);
     fflush(stdout);
-    return train_log_progress(l->run, "Saved checkpoint");
+    return say(l, train_log_progress(l->run, "Saved checkpoint"));
 }
 
 /* ---- steps ---- */
@@ -222,35 +247,52 @@ static Err check_finite(Loop *l, const StepReport *s) {
                       (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
 }
 
-static Err one_step(Loop *l) {
-    Run *r = l->run;
-    int64_t start = clock_ns();
-    int64_t n = config_batch_size(l->derived, r->consumed_samples) / l->derived->micro_batch_size;
-    StepReport report = run_begin(r);
+/* Copies, for all are in flight at once over a pipeline; they live until the next step. */
+static Err take_batches(Loop *l, int64_t n, Batch **out) {
+    arena_reset(l->step);
+    *out = arena_alloc(l->step, (size_t)n * sizeof **out);
     for (int64_t i = 0; i < n; i++) {
         const Batch *b;
         ERR_RETURN(next_batch(l, l->train, &b));
-        timer_start(&l->timers, TIMER_FORWARD_BACKWARD);
-        run_microbatch(r, b, n, &report);
-        timer_stop(&l->timers, TIMER_FORWARD_BACKWARD);
+        (*out)[i] = batch_copy(b, l->step);
     }
+    return ERR_OK;
+}
+
+static Err one_step(Loop *l) {
+    Run *r = l->run;
+    int64_t start = clock_ns();
+    int64_t n = microbatches(l, config_batch_size(l->derived, r->consumed_samples));
+    StepReport report = run_begin(r);
+    Batch *batches;
+    ERR_RETURN(world_agree(l->comm, take_batches(l, n, &batches)));
+    timer_start(&l->timers, TIMER_FORWARD_BACKWARD);
+    run_microbatches(r, batches, n, n, &report);
+    run_reduce(r, &report);
+    timer_stop(&l->timers, TIMER_FORWARD_BACKWARD);
     timer_start(&l->timers, TIMER_OPTIMIZER);
     run_update(r, &report);
     timer_stop(&l->timers, TIMER_OPTIMIZER);
     ERR_RETURN(check_finite(l, &report));
-    return train_log_step(l->log, r, &report, clock_ns() - start, &l->timers);
+    return say(l, l->speaks ? train_log_step(l->log, r, &report, clock_ns() - start, &l->timers) : ERR_OK);
 }
 
 static bool is_multiple(int64_t x, int64_t of) { return i64_is_set(of) && of > 0 && x % of == 0; }
 
+/* What only the rank that speaks sees, the others are told. */
 static const char *reason_to_exit(Loop *l) {
+    enum { NONE, SIGNAL, DURATION };
     const Config *c = l->config;
-    if (signal_arrived(l)) return "a signal";
+    double reason = NONE;
+    if (l->speaks && signal_arrived(l->session))
+        reason = SIGNAL;
+    else if (l->speaks && i64_is_set(c->exit_duration_in_mins) &&
+             (clock_ns() - l->session->start_ns) / (INT64_C(60) * 1000000000) >= c->exit_duration_in_mins)
+        reason = DURATION;
+    run_sum(l->run, &reason, 1);
+    if (reason == SIGNAL) return "a signal";
     if (is_multiple(l->run->iteration, c->exit_interval)) return "--exit-interval";
-    if (i64_is_set(c->exit_duration_in_mins) &&
-        (clock_ns() - l->start_ns) / (INT64_C(60) * 1000000000) >= c->exit_duration_in_mins)
-        return "--exit-duration-in-mins";
-    return NULL;
+    return reason == DURATION ? "--exit-duration-in-mins" : NULL;
 }
 
 static Err train_steps(Loop *l) {
@@ -274,6 +316,7 @@ static Err train_and_save(Loop *l) {
                     : save(l); /* also after a failed step: its parameters are the last good ones */
     if (e.code || saved.code) return e.code ? e : saved;
     if (l->exit_reason) {
+        if (!l->speaks) return ERR_OK;
         printf("exiting at iteration %lld because of %s%s\n", (long long)l->run->iteration, l->exit_reason,
                l->config->save ? "" : "; nothing is saved without --save");
         return ERR_OK;
@@ -284,14 +327,18 @@ static Err train_and_save(Loop *l) {
 
 /* ---- start and end ---- */
 
-static Err check_memory(const MemoryPlan *p) {
+/* Ranks that are threads share this machine's memory. */
+static Err check_memory(const Loop *l, const MemoryPlan *p) {
     const double MB = 1.0 / (1 << 20);
-    double need = (double)memory_plan_total(p), have = (double)device_memory_available();
-    printf("memory: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, transient %.1f "
-           "MB, tables %.1f MB; "
-           "peak %.1f MB of %.1f MB available\n",
-           (double)p->parameters * MB, (double)p->optimizer * MB, (double)p->slots * MB,
-           (double)p->transient * MB, (double)p->tables * MB, need * MB, have * MB);
+    const double own = (double)memory_plan_total(p), have = (double)device_memory_available();
+    const double need = comm_mpi_present() ? own : own * (double)config_ranks(l->config);
+    if (l->speaks)
+        printf("memory%s: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, "
+               "transient %.1f "
+               "MB, tables %.1f MB; "
+               "peak %.1f MB of %.1f MB available\n",
+               l->comm ? " of rank 0" : "", (double)p->parameters * MB, (double)p->optimizer * MB,
+               (double)p->slots * MB, (double)p->transient * MB, (double)p->tables * MB, own * MB, have * MB);
     if (need <= have) return ERR_OK;
     return err_user("the run needs %.1f MB of memory and %.1f MB are available; lower --micro-batch-size, or "
                     "recompute activations "
@@ -299,36 +346,66 @@ static Err check_memory(const MemoryPlan *p) {
                     need * MB, have * MB);
 }
 
-static Err start(Loop *l, const TokenFacts *facts) {
+static int64_t count_parameters(const Loop *l) {
+    Gpt *whole = gpt_new(l->config, l->derived, NULL);
+    int64_t n = 0;
+    for (int i = 0; i < whole->registry->n; i++) n += param_logical_count(whole->registry->params[i]);
+    gpt_free(whole);
+    return n;
+}
+
+/* The first rank opens the data, and with it builds the index cache, before the others look. */
+static Err open_shared(Loop *l) {
+    Session *s = l->session;
+    Err e = ERR_OK;
+    if (l->speaks && l->config->save) e = ckpt_lock(l->config->save, &s->save_lock);
+    if (l->speaks && !e.code) e = open_data(s);
+    ERR_RETURN(world_agree(l->comm, e));
+    if (!l->speaks && comm_mpi_present()) e = open_data(s);
+    return world_agree(l->comm, e);
+}
+
+static Err start(Loop *l) {
     const Config *c = l->config;
-    MemoryPlan plan = run_plan_memory(c, l->derived);
-    ERR_RETURN(check_memory(&plan));
-    if (c->save) ERR_RETURN(ckpt_lock(c->save, &l->save_lock));
-    ERR_RETURN(open_data(l, facts));
-    l->run = run_new(c, l->derived, &plan);
-    int64_t parameters = 0;
-    const Registry *registry = l->run->model->registry;
-    for (int i = 0; i < registry->n; i++) parameters += param_logical_count(registry->params[i]);
-    printf("number of parameters: %lld\n", (long long)parameters);
+    MemoryPlan plan = run_plan_memory(c, l->derived, l->comm);
+    ERR_RETURN(world_agree(l->comm, check_memory(l, &plan)));
+    ERR_RETURN(open_shared(l));
+    l->run = run_new(c, l->derived, &plan, l->comm);
+    if (l->speaks) printf("number of parameters: %lld\n", (long long)count_parameters(l));
     bool loaded;
-    ERR_RETURN(run_load(l->run, &loaded));
+    ERR_RETURN(world_agree(l->comm, run_load(l->run, &loaded)));
     if (!loaded) registry_init(l->run->model->registry, l->run->context.seed);
     bool same_folder = c->load && c->save && !strcmp(c->load, c->save);
     l->saved_iteration = same_folder && loaded ? l->run->iteration : -1;
-    return train_log_open(l->run, &l->log);
+    return say(l, l->speaks ? train_log_open(l->run, &l->log) : ERR_OK);
 }
 
-Err train(const Config *c, const Derived *d, const TokenFacts *facts) {
-    Loop l = {.config = c, .derived = d, .start_ns = clock_ns(), .signals = -1, .save_lock = -1};
-    catch_signals(&l);
-    Err e = start(&l, facts);
+static Err train_rank(void *arg, Comm *comm) {
+    Session *s = arg;
+    Loop l = {.session = s,
+              .config = s->config,
+              .derived = s->derived,
+              .comm = comm,
+              .speaks = world_speaks(comm),
+              .step = arena_new()};
+    Err e = start(&l);
     if (!e.code) e = train_and_save(&l);
-    release_signals(&l);
     prefetch_stop(l.train);
     prefetch_stop(l.valid);
     train_log_close(l.log);
     run_free(l.run);
-    data_close(l.data);
-    if (l.save_lock >= 0) close(l.save_lock);
+    arena_free(l.step);
+    return e;
+}
+
+Err train(const Config *c, const Derived *d, const TokenFacts *facts) {
+    ERR_RETURN(run_check(c, d));
+    Session s = {
+        .config = c, .derived = d, .facts = facts, .start_ns = clock_ns(), .signals = -1, .save_lock = -1};
+    catch_signals(&s);
+    Err e = world_run(c, train_rank, &s);
+    release_signals(&s);
+    data_close(s.data);
+    if (s.save_lock >= 0) close(s.save_lock);
     return e;
 }

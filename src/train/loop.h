@@ -15,6 +15,6 @@ typedef struct TokenFacts {
 /* Trains to the end, or until a signal, --exit-interval or --exit-duration-in-mins; saves before it returns
  * whenever --save is given. SIGINT (Ctrl-C) always saves and stops, SIGTERM with --exit-signal-handler; the
  * second one kills. */
-Err train(const Config *, const Derived *, const TokenFacts *);
+Err train(const Config *, const Derived *, const TokenFacts *); /* runs all ranks of this process */
 
 #endif

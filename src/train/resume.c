@@ -104,8 +104,8 @@ Err run_save(const Run *r) {
         .retain_interval = i64_is_set(c->save_retain_interval) ? c->save_retain_interval : 0,
     };
     json_t *state = state_of(r);
-    Err e = ckpt_save(c->save, &options, NULL, r->model->registry, list,
-                      items(r, c->save_optim, list), state);
+    Err e =
+        ckpt_save(c->save, &options, r->comm, r->model->registry, list, items(r, c->save_optim, list), state);
     json_decref(state);
     return e;
 }
@@ -209,7 +209,7 @@ static Err load(Run *r, bool weights_only, bool *loaded) {
         return ERR_OK;
     }
     Ckpt *ckpt;
-    ERR_RETURN(ckpt_open(dir, wanted(r->config, dir), NULL, &ckpt));
+    ERR_RETURN(ckpt_open(dir, wanted(r->config, dir), r->comm, &ckpt));
     Err e = load_into(r, ckpt, dir, weights_only);
     if (!e.code)
         printf("  successfully loaded checkpoint from %s at iteration %lld\n", dir,
@@ -261,7 +261,7 @@ Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
 }
 
 Err run_open_for_inference(const Config *c, const Derived *d, Run **out) {
-    Run *r = run_new(c, d, NULL);
+    Run *r = run_new(c, d, NULL, NULL);
     r->context.training = false;
     bool loaded;
     Err e = load(r, true, &loaded);

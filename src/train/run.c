@@ -28,10 +28,9 @@ static double mask_sum(const Batch *b) {
 }
 
 /* A [b, s] tensor of the loss's type with mask * scale; released with the tape. */
-static Tensor *weights(Run *r, const Batch *b, double scale) {
-    DType type = r->model->registry->precise;
-    Tensor *w = tape_tensor(r->tape, type, 2, (int64_t[]){b->b, b->s});
-    for (int64_t i = 0; r->device->kind != DEVICE_NULL && i < b->b * b->s; i++) {
+static Tensor *weights(Tape *t, DType type, const Batch *b, double scale) {
+    Tensor *w = tape_tensor(t, type, 2, (int64_t[]){b->b, b->s});
+    for (int64_t i = 0; tape_context(t)->device->kind != DEVICE_NULL && i < b->b * b->s; i++) {
         double x = (double)b->loss_mask[i] * scale;
         if (type == F64)
             ((double *)w->data)[i] = x;
@@ -42,13 +41,100 @@ static Tensor *weights(Run *r, const Batch *b, double scale) {
 }
 
 /* Adds each sample's sum of loss * mask, in sample order: the total does not depend on the microbatches. */
-static void add_loss(Run *r, Tensor *loss_bs, Tensor *mask_bs, double *total) {
+static void add_loss(Tape *t, Tensor *loss_bs, Tensor *mask_bs, double *total) {
     int64_t b = loss_bs->dim[0];
     double *sums = mem_zero((size_t)b, sizeof *sums);
     Tensor out = tensor_make(sums, F64, 1, &b);
-    tape_call(r->tape, &OPS[OP_weighted_sum], (Call){.in = {loss_bs, mask_bs}, .out = {&out}});
+    tape_call(t, &OPS[OP_weighted_sum], (Call){.in = {loss_bs, mask_bs}, .out = {&out}});
     for (int64_t i = 0; i < b; i++) *total += sums[i];
     free(sums);
+}
+
+/* ---- passes ---- */
+
+/* What the model runs at once: a microbatch, or one sample of it. */
+typedef struct Pass {
+    Batch batch;
+    BatchTensors tensors;
+    double weight; /* of a token's loss */
+    int64_t first_sample;
+} Pass;
+
+static void begin_pass(void *arg, const Action *a) {
+    Run *r = arg;
+    r->context.first_sample = r->passes[a->microbatch].first_sample;
+}
+
+static Tensor *forward_pass(void *arg, Tape *t, const Action *a, Tensor *x_sbh) {
+    const Run *r = arg;
+    Pass *p = &r->passes[a->microbatch];
+    Tensor *y = gpt_stage(t, r->model, a->chunk, &p->tensors.input, x_sbh, &p->tensors.labels);
+    if (r->model->stages[a->chunk].head && r->loss_sum)
+        add_loss(t, y, weights(t, r->model->registry->precise, &p->batch, 1), r->loss_sum);
+    return y;
+}
+
+static Tensor *loss_gradient(void *arg, Tape *t, const Action *a, Tensor *loss_bs) {
+    const Run *r = arg;
+    const Pass *p = &r->passes[a->microbatch];
+    (void)loss_bs;
+    return weights(t, r->model->registry->precise, &p->batch, p->weight);
+}
+
+/* How many of a microbatch's samples go through the model at once. --batch-invariant-mode: each by itself, so
+ * that no gradient knows how samples were grouped (a tied embedding is the sum of two ops' sums). */
+static int64_t at_once(const Config *c, int64_t samples) { return c->batch_invariant_mode ? 1 : samples; }
+
+/* Samples [first, first + n) of a batch. */
+static Batch rows_of(const Batch *b, int64_t first, int64_t n) {
+    int64_t at = first * b->s;
+    return (Batch){n,
+                   b->s,
+                   b->tokens + at,
+                   b->labels + at,
+                   b->position_ids + at,
+                   b->loss_mask + at,
+                   b->document_start + at,
+                   b->indices + first};
+}
+
+/* Samples from `first` on of a microbatch, in the next pass. */
+static void add_pass(Run *r, int64_t number, const Batch *b, int64_t first, int64_t n, double weight,
+                     int64_t first_sample) {
+    Pass *p = &r->passes[number];
+    p->batch = rows_of(b, first, n);
+    p->weight = weight;
+    p->first_sample = first_sample;
+    batch_tensors(&p->batch, r->config->reset_attention_mask, &p->tensors);
+    const int *size = r->layout.mesh.size;
+    Tensor *ids[] = {&p->tensors.tokens, &p->tensors.labels, &p->tensors.position, &p->tensors.first_key};
+    for (int i = 0; i < 4; i++) {
+        if (size[AXIS_CP] > 1) ids[i]->spmd = spmd_with(ids[i]->spmd, AXIS_CP, SPMD_V);
+        if (size[AXIS_DP] > 1) ids[i]->spmd = spmd_with(ids[i]->spmd, AXIS_DP, SPMD_V);
+    }
+}
+
+static void play(Run *r, int64_t passes, bool forward_only, double *loss_sum) {
+    PipelineSpec spec;
+    Err e = pipeline_spec(r->config, &r->pipeline, passes, forward_only, &spec);
+    CHECK(!e.code, "%s", e.msg); /* run_check has asked */
+    const RankSchedule schedule = pipeline_schedule(&spec, r->layout.mesh.coordinate[AXIS_PP], r->step_arena);
+    r->loss_sum = loss_sum;
+    executor_run(r->executor, &spec, &schedule);
+}
+
+/* Room for the passes of one call; what was there is forgotten. */
+static void new_passes(Run *r, int64_t n) {
+    arena_reset(r->step_arena);
+    r->passes = arena_alloc(r->step_arena, (size_t)n * sizeof *r->passes);
+}
+
+static void forward_only(Run *r, const Batch *b, int64_t first, int64_t n, double *loss_sum) {
+    new_passes(r, 1);
+    add_pass(r, 0, b, first, n, 0, 0);
+    r->context.training = false;
+    play(r, 1, true, loss_sum);
+    r->context.training = true;
 }
 
 /* ---- memory ---- */
@@ -70,78 +156,111 @@ static DType storage_type(const Config *c) {
     }
 }
 
+/* ---- place ---- */
+
+Layout run_layout(const Config *c, int rank, int world) {
+    const int64_t etp = i64_is_set(c->expert_tensor_parallel_size) ? c->expert_tensor_parallel_size
+                                                                   : c->tensor_model_parallel_size;
+    const int size[AXES] = {[AXIS_TP] = (int)c->tensor_model_parallel_size,
+                            [AXIS_CP] = (int)c->context_parallel_size,
+                            [AXIS_PP] = (int)c->pipeline_model_parallel_size,
+                            [AXIS_EP] = (int)c->expert_model_parallel_size,
+                            [AXIS_ETP] = (int)etp};
+    Layout l = {.mesh = mesh_make(world, rank, size)};
+    l.sequence_parallel = c->sequence_parallel && l.mesh.size[AXIS_TP] > 1;
+    return l;
+}
+
+static Gpt *model_new(Run *r) {
+    Err e = pipeline_layout(r->config, r->arena, &r->pipeline);
+    CHECK(!e.code, "%s", e.msg); /* run_check has asked */
+    const int chunks = r->pipeline.chunks, rank = r->layout.mesh.coordinate[AXIS_PP];
+    GptStage *stages = arena_alloc(r->arena, (size_t)chunks * sizeof *stages);
+    for (int i = 0; i < chunks; i++) stages[i] = r->pipeline.stages[i * r->pipeline.ranks + rank];
+    return gpt_new(r->config, r->derived, &(GptPlace){r->layout, stages, chunks});
+}
+
+Err run_check(const Config *c, const Derived *d) {
+    Arena *arena = arena_new();
+    PipelineLayout layout;
+    PipelineSpec spec;
+    Err e = pipeline_layout(c, arena, &layout);
+    for (int64_t i = 0; i < d->num_batch_steps && !e.code; i++)
+        e = pipeline_spec(c, &layout, d->batch_steps[i].size / (d->micro_batch_size * d->data_parallel_size),
+                          false, &spec);
+    arena_free(arena);
+    return e;
+}
+
 /* Everything but the random numbers; on the null device nothing is taken. */
-static Run *assemble(const Config *c, const Derived *d, Device *device, size_t slot_bytes,
-                     size_t transient_bytes) {
+static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *device, ExecutorMemory memory) {
     Run *r = mem_zero(1, sizeof *r);
-    r->config = c;
-    r->derived = d;
-    r->device = device;
+    *r = (Run){.config = c,
+               .derived = d,
+               .device = device,
+               .comm = comm,
+               .arena = arena_new(),
+               .step_arena = arena_new()};
+    r->layout = run_layout(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
     r->context = (RunContext){
         .device = device,
         .dtype = storage_type(c),
         .training = true,
         .batch_invariant = c->batch_invariant_mode,
         .seed = (uint64_t)c->seed,
+        .layout = comm ? &r->layout : NULL,
+        .comm = comm,
     };
-    r->model = gpt_new(c, d, NULL);
+    r->model = model_new(r);
     gpt_allocate(r->model, device, r->context.dtype, d->max_position_embeddings);
     r->optimizer = optim_new(c, r->model->registry);
     r->scaler = scaler_new(c);
-    r->slot = space_new(device, "activation", slot_bytes);
-    r->transient = space_new(device, "transient", transient_bytes);
-    r->tape = tape_new(&r->context, r->slot, r->transient);
+    r->executor = executor_new(&r->context, r->model, at_once(c, d->micro_batch_size), memory,
+                               (ExecutorCalls){begin_pass, forward_pass, loss_gradient, r});
     return r;
 }
 
-/* Opens the tape; `tensors` must live until it ends. */
-static Tensor *token_losses(Run *r, const Batch *b, BatchTensors *tensors, double *loss_sum) {
-    batch_tensors(b, r->config->reset_attention_mask, tensors);
-    tape_begin(r->tape, r->context.training);
-    Tensor *loss_bs = gpt_loss(r->tape, r->model, &tensors->input, &tensors->labels);
-    add_loss(r, loss_bs, weights(r, b, 1), loss_sum);
-    return loss_bs;
+/* A batch of which only the shape is looked at. */
+static Batch shape_of_batch(const Run *r, int64_t *dummy) {
+    return (Batch){.b = r->derived->micro_batch_size,
+                   .s = r->config->seq_length / r->layout.mesh.size[AXIS_CP],
+                   .tokens = dummy,
+                   .labels = dummy,
+                   .position_ids = dummy,
+                   .document_start = dummy};
 }
 
-static void micro_step(Run *r, const Batch *b, double scale, double *loss_sum) {
-    BatchTensors tensors;
-    Tensor *loss_bs = token_losses(r, b, &tensors, loss_sum);
-    tape_backward(r->tape, loss_bs, weights(r, b, scale), NEED_ALL);
-    tape_end(r->tape);
+/* Microbatches of a data-parallel rank in the largest global batch. */
+static int64_t most_microbatches(const Run *r) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < r->derived->num_batch_steps; i++)
+        if (r->derived->batch_steps[i].size > most) most = r->derived->batch_steps[i].size;
+    return most / (r->derived->micro_batch_size * r->layout.mesh.size[AXIS_DP]);
 }
 
-/* How many of a microbatch's samples go through the model at once. --batch-invariant-mode: each by itself, so
- * that no gradient knows how samples were grouped (a tied embedding is the sum of two ops' sums). */
-static int64_t at_once(const Config *c, int64_t samples) { return c->batch_invariant_mode ? 1 : samples; }
-
-static void forward_only(Run *r, const Batch *b, double *loss_sum) {
-    BatchTensors tensors;
-    r->context.training = false;
-    token_losses(r, b, &tensors, loss_sum);
-    tape_end(r->tape);
-    r->context.training = true;
-}
-
-MemoryPlan run_plan_memory(const Config *c, const Derived *d) {
-    Device *null = device_null();
-    Run *r = assemble(c, d, null, SPACE_UNPLANNED, SPACE_UNPLANNED);
+MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm) {
+    Run *r = assemble(c, d, comm, device_null(), (ExecutorMemory){0});
     int64_t dummy = 0;
-    Batch b = {.b = at_once(c, d->micro_batch_size),
-               .s = c->seq_length,
-               .tokens = &dummy,
-               .labels = &dummy,
-               .position_ids = &dummy,
-               .document_start = &dummy};
+    const Batch b = shape_of_batch(r, &dummy);
+    const int64_t together = at_once(c, b.b), passes = most_microbatches(r) * (b.b / together);
     double loss = 0;
-    micro_step(r, &b, 1, &loss);
-    forward_only(r, &b, &loss);
+    new_passes(r, passes);
+    for (int64_t i = 0; i < passes; i++) add_pass(r, i, &b, 0, together, 1, 0);
+    play(r, passes, false, &loss);
+    PipelineSpec spec;
+    Err e = pipeline_spec(c, &r->pipeline, passes, false, &spec);
+    CHECK(!e.code, "%s", e.msg);
+    const RankSchedule schedule = pipeline_schedule(&spec, r->layout.mesh.coordinate[AXIS_PP], r->step_arena);
+    forward_only(r, &b, 0, together, &loss);
     MemoryPlan plan = {
         .parameters = registry_bytes(r->model->registry),
         .optimizer = optim_bytes(r->optimizer),
-        .slots = space_peak(r->slot),
-        .transient = space_peak(r->transient),
         .tables = table_bytes(r->model),
+        .unit = executor_peak(r->executor),
     };
+    plan.transient = plan.unit.transient;
+    plan.slots =
+        executor_bytes(r->executor, &schedule, spec.kind == SCHEDULE_ZERO_BUBBLE, plan.unit) - plan.transient;
     run_free(r);
     return plan;
 }
@@ -150,19 +269,18 @@ size_t memory_plan_total(const MemoryPlan *p) {
     return p->parameters + p->optimizer + p->slots + p->transient + p->tables;
 }
 
-Run *run_new(const Config *c, const Derived *d, const MemoryPlan *plan) {
-    return assemble(c, d, device_cpu((int)c->cpu_threads), plan ? plan->slots : SPACE_UNPLANNED,
-                    plan ? plan->transient : SPACE_UNPLANNED);
+Run *run_new(const Config *c, const Derived *d, const MemoryPlan *plan, Comm *comm) {
+    return assemble(c, d, comm, device_cpu((int)d->cpu_threads), plan ? plan->unit : (ExecutorMemory){0});
 }
 
 void run_free(Run *r) {
     if (!r) return;
-    tape_free(r->tape);
-    space_free(r->slot);
-    space_free(r->transient);
+    executor_free(r->executor);
     optim_free(r->optimizer);
     gpt_free(r->model);
     device_free(r->device);
+    arena_free(r->arena);
+    arena_free(r->step_arena);
     free(r);
 }
 
@@ -173,39 +291,67 @@ StepReport run_begin(Run *r) {
     return (StepReport){.loss_scale = r->scaler.scale};
 }
 
-/* Samples [first, first + n) of a batch. */
-static Batch rows_of(const Batch *b, int64_t first, int64_t n) {
-    int64_t at = first * b->s;
-    return (Batch){n,
-                   b->s,
-                   b->tokens + at,
-                   b->labels + at,
-                   b->position_ids + at,
-                   b->loss_mask + at,
-                   b->document_start + at,
-                   b->indices + first};
+void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, StepReport *report) {
+    const int *size = r->layout.mesh.size, *at = r->layout.mesh.coordinate;
+    const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, samples),
+                  parts = samples / together;
+    new_passes(r, count * parts);
+    for (int64_t i = 0; i < count; i++) {
+        const Batch *b = &batches[i];
+        const double tokens = mask_sum(b), scale = r->scaler.scale;
+        /* Megatron-LM: the mean of the microbatches' means, unless --calculate-per-token-loss. */
+        const double weight =
+            r->config->calculate_per_token_loss ? scale : scale / (fmax(tokens, 1) * (double)n);
+        const int64_t first_sample = r->consumed_samples + report->samples + at[AXIS_DP] * samples;
+        for (int64_t k = 0; k < parts; k++)
+            add_pass(r, i * parts + k, b, k * together, together, weight, first_sample + k * together);
+        report->tokens += tokens;
+        report->samples += samples * size[AXIS_DP];
+    }
+    play(r, count * parts, false, run_tells_loss(r) ? &report->loss_sum : NULL);
+    if (!r->comm) run_reduce(r, report);
 }
 
-void run_microbatch(Run *r, const Batch *b, int64_t n, StepReport *report) {
-    bool per_token = r->config->calculate_per_token_loss;
-    double tokens = mask_sum(b), scale = r->scaler.scale;
-    /* Megatron-LM: the mean of the microbatches' means, unless --calculate-per-token-loss. */
-    double weight = per_token ? scale : scale / (fmax(tokens, 1) * (double)n);
-    int64_t together = at_once(r->config, b->b);
-    for (int64_t first = 0; first < b->b; first += together, report->samples += together) {
-        Batch part = rows_of(b, first, together);
-        r->context.first_sample = r->consumed_samples + report->samples;
-        micro_step(r, &part, weight, &report->loss_sum);
-    }
-    report->tokens += tokens;
+bool run_tells_loss(const Run *r) {
+    const Mesh *m = &r->layout.mesh;
+    return m->coordinate[AXIS_TP] == 0 && m->coordinate[AXIS_PP] == m->size[AXIS_PP] - 1;
+}
+
+void run_sum(const Run *r, double *x, int64_t n) {
+    if (!r->comm) return;
+    const Group all = mesh_group(&r->layout.mesh, MASK_DENSE);
+    comm_run(r->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                  .dtype = F64,
+                                  .group = all,
+                                  .site = "report",
+                                  .in = x,
+                                  .out = x,
+                                  .n = n});
+}
+
+/* Sums of losses and tokens over the ranks that tell of them. */
+static void sum_losses(const Run *r, double *loss, double *tokens) {
+    const bool tells = run_tells_loss(r);
+    double sums[2] = {tells ? *loss : 0, tells && r->layout.mesh.coordinate[AXIS_CP] == 0 ? *tokens : 0};
+    run_sum(r, sums, 2);
+    *loss = sums[0], *tokens = sums[1];
+}
+
+void run_reduce(Run *r, StepReport *report) {
+    if (report->is_reduced) return;
+    report->is_reduced = r->comm != NULL;
+    const bool per_token = r->config->calculate_per_token_loss;
+    sum_losses(r, &report->loss_sum, &report->tokens);
     report->loss = report->loss_sum / fmax(report->tokens, 1);
     report->loss_is_nan = isnan(report->loss);
-    report->grad_scale = (per_token ? 1 / fmax(report->tokens, 1) : 1) / scale;
+    report->grad_scale =
+        (per_token ? 1 / fmax(report->tokens, 1) : 1.0 / r->layout.mesh.size[AXIS_DP]) / r->scaler.scale;
 }
 
 void run_update(Run *r, StepReport *report) {
     const Config *c = r->config;
     const Derived *d = r->derived;
+    run_reduce(r, report);
     OptimStep s = {.grad_scale = report->grad_scale};
     s.lr = report->lr = schedule_lr(c, d, c->lr, c->min_lr, r->schedule_samples);
     s.decoupled_lr = schedule_lr(c, d, d->decoupled_lr, d->decoupled_min_lr, r->schedule_samples);
@@ -221,10 +367,11 @@ void run_update(Run *r, StepReport *report) {
 }
 
 void run_evaluate(Run *r, const Batch *b, double *loss, double *tokens) {
-    int64_t together = at_once(r->config, b->b);
-    for (int64_t first = 0; first < b->b; first += together) {
-        Batch part = rows_of(b, first, together);
-        forward_only(r, &part, loss);
-    }
-    *tokens += mask_sum(b);
+    const int64_t together = at_once(r->config, b->b);
+    double sum = 0, count = mask_sum(b);
+    for (int64_t first = 0; first < b->b; first += together)
+        forward_only(r, b, first, together, run_tells_loss(r) ? &sum : NULL);
+    sum_losses(r, &sum, &count);
+    *loss += sum;
+    *tokens += count;
 }

@@ -9,27 +9,36 @@
 #include "optim/optim.h"
 #include "optim/scaler.h"
 #include "optim/schedule.h"
+#include "pipeline/executor.h"
 #include "tape/tape.h"
 
 /* Bytes that a run will take, known before it takes any (a dry run on the null device). */
 typedef struct MemoryPlan {
     size_t parameters; /* values, main gradients, masters */
     size_t optimizer, slots, transient, tables;
+    ExecutorMemory unit; /* one slot, and the transient space */
 } MemoryPlan;
 
-MemoryPlan run_plan_memory(const Config *, const Derived *);
+/* Of the rank that `comm` is; NULL: one rank. */
+MemoryPlan run_plan_memory(const Config *, const Derived *, Comm *);
 size_t memory_plan_total(const MemoryPlan *);
 
 typedef struct Run {
     const Config *config; /* the caller's, both; they outlive the run */
     const Derived *derived;
+    Comm *comm; /* the caller's; NULL: one rank */
+    Layout layout;
     RunContext context;
     Device *device;
     Gpt *model;
     Optimizer *optimizer;
     Scaler scaler;
-    Space *slot, *transient;
-    Tape *tape;
+    PipelineLayout pipeline;
+    Executor *executor;
+    Arena *arena;        /* of the pipeline's stages */
+    Arena *step_arena;   /* of the passes and their schedule */
+    struct Pass *passes; /* of the microbatches in flight, by their number in the schedule */
+    double *loss_sum;    /* where the head adds what it sums up; NULL: nowhere */
     /* Progress; all of it is in a checkpoint. */
     int64_t iteration;        /* updates done or skipped */
     int64_t consumed_samples; /* of the training set */
@@ -38,31 +47,50 @@ typedef struct Run {
     int64_t skipped_iterations; /* in the whole run: the gradient was not finite */
 } Run;
 
+/* What the options' rules cannot say about the pipeline: its stages, and whether every global batch fits its
+ * schedule. */
+Err run_check(const Config *, const Derived *);
+/* This rank's place among the ranks. */
+Layout run_layout(const Config *, int rank, int world);
 /* Takes the planned memory; NULL: address space that is backed as it is touched. Parameters are zero until
  * registry_init or a load. */
-Run *run_new(const Config *, const Derived *, const MemoryPlan *);
+Run *run_new(const Config *, const Derived *, const MemoryPlan *, Comm *);
 void run_free(Run *);
 
+/* Of the global batch; before run_reduce what this rank has seen of it. */
 typedef struct StepReport {
-    double loss_sum; /* of loss * mask over the global batch, nats */
+    double loss_sum; /* of loss * mask, nats */
     double tokens;   /* sum of mask */
     double loss;     /* loss_sum / tokens */
-    int64_t samples;
-    bool loss_is_nan;
+    int64_t samples; /* always of all ranks */
+    bool loss_is_nan, is_reduced;
     double grad_scale; /* main gradient * grad_scale = gradient of the loss that is trained on */
     double lr, weight_decay, loss_scale;
     OptimResult optim;
 } StepReport;
 
-/* One step: run_begin, run_microbatch for each of the step's n microbatches, run_update. */
+/* One step: run_begin, run_microbatches, run_reduce, run_update. A data-parallel rank has n microbatches, the
+ * same for all its tensor-, context- and pipeline-parallel ranks. */
 StepReport run_begin(Run *);
-/* Forward and backward into the main gradients. */
-void run_microbatch(Run *, const Batch *, int64_t n, StepReport *);
-/* Clips, updates and advances the schedules. A gradient that is not finite changes no parameter and counts as
- * skipped. */
+/* Forward and backward of `count` of the step's n microbatches into the main gradients; over a pipeline count
+ * is n. */
+void run_microbatches(Run *, const Batch *, int64_t count, int64_t n, StepReport *);
+static inline void run_microbatch(Run *r, const Batch *b, int64_t n, StepReport *report) {
+    run_microbatches(r, b, 1, n, report);
+}
+/* Sums gradients and report over the ranks; once. */
+void run_reduce(Run *, StepReport *);
+/* Reduces if nobody has, clips, updates and advances the schedules. A gradient that is not finite changes no
+ * parameter and counts as skipped. */
 void run_update(Run *, StepReport *);
-/* Forward only: adds sum of loss * mask to *loss and sum of mask to *tokens. */
+/* Forward only: adds sum of loss * mask to *loss and sum of mask to *tokens, of all data-parallel ranks'
+ * batches. */
 void run_evaluate(Run *, const Batch *, double *loss, double *tokens);
+/* Sums x[n] over all ranks in place; each passes what it alone knows. */
+void run_sum(const Run *, double *x, int64_t n);
+/* Whether this rank speaks for the losses of its microbatches: at the head, the first tensor-parallel rank.
+ */
+bool run_tells_loss(const Run *);
 
 /* Views of a batch's arrays for the model; `tensors` holds the headers. */
 typedef struct BatchTensors {

@@ -68,15 +68,19 @@ static void perturb(const Param *p, Tensor *t, const char *site, double size, bo
 static void keep_logits(const Parity *p, Run *run, const Batch *b, int64_t first, double *out) {
     BatchTensors tensors;
     batch_tensors(b, false, &tensors);
-    tape_begin(run->tape, false);
-    Tensor *y = gpt_forward(run->tape, run->model, &tensors.input);
+    Space *slot = space_new(run->device, "activation", SPACE_UNPLANNED),
+          *transient = space_new(run->device, "transient", SPACE_UNPLANNED);
+    Tape *tape = tape_new(&run->context, slot, transient);
+    tape_begin(tape, false);
+    Tensor *y = gpt_forward(tape, run->model, &tensors.input);
     int64_t vocab = p->derived->vocab_size, width = y->dim[2];
     for (int64_t s = 0; s < b->s; s++)
         for (int64_t i = 0; i < b->b; i++)
             dtype_convert(out + ((first + i) * b->s + s) * vocab, F64,
                           (char *)y->data + (size_t)((s * b->b + i) * width) * dtype_size((DType)y->dtype),
                           (DType)y->dtype, (size_t)vocab);
-    tape_end(run->tape);
+    tape_free(tape);
+    space_free(slot), space_free(transient);
 }
 
 static void one_step(const Parity *p, Run *run, int64_t step, Batch *b, int draw, Trace *trace) {
@@ -107,7 +111,7 @@ static Err run_case(const Parity *p, Lane lane, int draw, Trace *trace) {
     if (d.rotary_dim)
         d.max_position_embeddings = c.seq_length; /* rows of a table, of which the case reads these */
     /* Beside the steps it gives whole logits: more than is planned for a step. */
-    Run *run = run_new(&c, &d, NULL);
+    Run *run = run_new(&c, &d, NULL, NULL);
     Registry *r = run->model->registry;
     Err e = hf_import(p->golden->init, r);
     char site[20];

@@ -1,0 +1,94 @@
+#include "train/world.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+typedef struct World {
+    RankMain *fn;
+    void *arg;
+    Err *errors; /* [ranks] */
+} World;
+
+static void rank_main(void *arg, Comm *comm) {
+    World *w = arg;
+    w->errors[comm_rank(comm)] = w->fn(w->arg, comm);
+}
+
+static CommOptions options_of(const Config *c) {
+    return (CommOptions){.deadline_s = f64_is_set(c->distributed_timeout_seconds)
+                                           ? c->distributed_timeout_seconds
+                                           : 60 * (double)c->distributed_timeout_minutes};
+}
+
+static Err as_mpi_process(const CommOptions *options, RankMain *fn, void *arg) {
+    Comm *comm = comm_mpi(options);
+    Err e = fn(arg, comm);
+    if (!world_speaks(comm)) e.msg[0] = 0;
+    comm_free(comm);
+    return e;
+}
+
+static Err as_threads(int ranks, const CommOptions *options, RankMain *fn, void *arg) {
+    World w = {fn, arg, mem_zero((size_t)ranks, sizeof *w.errors)};
+    comm_threads(ranks, options, rank_main, &w);
+    Err e = ERR_OK;
+    for (int i = ranks; i-- > 0;)
+        if (w.errors[i].code) e = w.errors[i];
+    free(w.errors);
+    return e;
+}
+
+Err world_run(const Config *c, RankMain *fn, void *arg) {
+    const CommOptions options = options_of(c);
+    const int ranks = (int)config_ranks(c);
+    if (comm_mpi_present() && ranks > 1) return as_mpi_process(&options, fn, arg);
+    return ranks == 1 ? fn(arg, NULL) : as_threads(ranks, &options, fn, arg);
+}
+
+/* What the launcher tells its processes. */
+static int64_t launched_processes(void) {
+    static const char *const NAMES[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+        if (getenv(NAMES[i])) return strtoll(getenv(NAMES[i]), NULL, 10);
+    return 1;
+}
+
+Err world_size(Config *c) {
+    if (!comm_mpi_present()) return ERR_OK;
+    const int64_t processes = launched_processes();
+    if (config_given(c, ranks) && c->ranks != processes)
+        return err_user("--ranks %lld, but mpirun started %lld processes: leave it out", (long long)c->ranks,
+                        (long long)processes);
+    c->ranks = processes;
+    return ERR_OK;
+}
+
+bool world_speaks(const Comm *comm) { return !comm || comm_rank(comm) == 0; }
+
+Err world_agree(Comm *comm, Err e) {
+    if (!comm) return e;
+    const Group all = {.size = comm_world(comm),
+                       .rank = comm_rank(comm),
+                       .n_axes = 1,
+                       .axis_size = {comm_world(comm)},
+                       .axis_stride = {1}};
+    int64_t first = e.code ? all.rank : all.size;
+    comm_run(comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                               .reduction = COMM_MIN,
+                               .dtype = I64,
+                               .group = all,
+                               .site = "agree",
+                               .in = &first,
+                               .out = &first,
+                               .n = 1});
+    if (first == all.size) return ERR_OK;
+    comm_run(comm, &(CommCall){.kind = COMM_BROADCAST,
+                               .dtype = U8,
+                               .group = all,
+                               .site = "agree_sentence",
+                               .peer = (int)first,
+                               .out = &e,
+                               .n = sizeof e});
+    return e;
+}

@@ -1,0 +1,23 @@
+/* The ranks of a run: one, threads of this process (--ranks), or MPI processes. */
+#ifndef ISOTRON_TRAIN_WORLD_H
+#define ISOTRON_TRAIN_WORLD_H
+
+#include "base/err.h"
+#include "comm/comm.h"
+#include "config/config.h"
+
+/* What a rank does; comm is NULL if it is the only one. */
+typedef Err RankMain(void *arg, Comm *comm);
+
+/* Runs fn on every rank of this process and returns the first error in the order of the ranks. Under mpirun
+ * the process is one rank, and all but rank 0 return an error without a sentence. */
+Err world_run(const Config *, RankMain *fn, void *arg);
+/* Under mpirun sets --ranks to the number of processes; a user error if the options name another number. */
+Err world_size(Config *);
+
+/* True on the rank that prints: 0. */
+bool world_speaks(const Comm *);
+/* The first error of any rank, in the order of the ranks, on all of them. Every rank must call it. */
+Err world_agree(Comm *, Err);
+
+#endif
