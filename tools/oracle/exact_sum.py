@@ -1,0 +1,44 @@
+"""Makes tests/unit/base/exact_sum_vectors.def: sums of doubles, exact in Python's fractions and rounded once.
+
+    python3 tools/oracle/exact_sum.py [FILE]
+"""
+
+import random
+import sys
+from fractions import Fraction
+
+TINY, HUGE = 5e-324, 1.7976931348623157e308
+
+
+def cases():
+    r = random.Random(1)
+    yield [1.0]
+    yield [-1.0, 2.0**-60]
+    yield [1e16, 1.0, -1e16]
+    yield [1.0, 2.0**-53]  # a tie: to even
+    yield [1.0 + 2.0**-52, 2.0**-53]
+    yield [1.0, 2.0**-53, TINY]  # just above a tie
+    yield [-1.0, -(2.0**-53), -TINY]
+    yield [TINY, TINY, -3 * TINY]
+    yield [2.0**-1022, -TINY]
+    yield [HUGE, HUGE, -HUGE]
+    yield [HUGE, -HUGE, TINY, 2.0**53]
+    yield [-(2.0**32), 2.0**64, -(2.0**96), 1.0]
+    yield [HUGE, 2.0**969]  # the largest that still rounds down
+    for spread in (0, 30, 300, 1000):
+        for _ in range(3):
+            yield [r.choice([-1, 1]) * r.random() * 2.0 ** r.randint(-spread, min(spread, 1000)) for _ in range(20)]
+    big = [r.gauss(0, 1) for _ in range(20)]
+    yield big + [2.0**-80] + [-x for x in big]
+
+
+def main():
+    out = open(sys.argv[1], "w") if len(sys.argv) > 1 else sys.stdout
+    out.write("/* Made by tools/oracle/exact_sum.py: SUM(exact sum, rounded once; numbers). */\n")
+    for x in cases():
+        total = float(sum(map(Fraction, x), Fraction(0)))
+        out.write("SUM(%s, %s)\n" % (total.hex(), ", ".join(v.hex() for v in x)))
+
+
+if __name__ == "__main__":
+    main()
