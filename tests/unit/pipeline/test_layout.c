@@ -153,6 +153,9 @@ static void bad_splits_are_sentences(void **state) {
          "--decoder-last-pipeline-num-layers 2",
          "1 of 4 layers (with the embedding and the loss if they count) are left to be shared evenly by 0 of "
          "2"},
+        {"--num-layers 8 --pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 4 "
+         "--decoder-last-pipeline-num-layers 4",
+         "0 of 8 layers"},
         {"--num-layers 6 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
          "not a multiple of --pipeline-model-parallel-size 2 times --num-layers-per-virtual-pipeline-stage "
          "2"},

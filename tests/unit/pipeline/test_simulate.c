@@ -164,6 +164,22 @@ static void too_few_gradient_buffers_deadlock(void **state) {
     arena_free(arena);
 }
 
+/* By hand: rank 1 has F0 at 3-4, B0 at 4-6, F1 at 6-7, and rank 0 receives B0's gradient at 8. */
+static void a_full_gradient_buffer_delays_the_next_backward(void **state) {
+    (void)state;
+    Arena *arena = arena_new();
+    Plan p;
+    plan_make(&p, arena, (PipelineSpec){SCHEDULE_1F1B, 2, 1, 2, 2, false}, (PassTimes){1, 1, 1});
+    p.times.latency = 2;
+    p.times.rendezvous = true;
+    plan_play(&p);
+    assert_true(p.out.ranks[1].start[3] == 7);
+    p.ranks[1].gradients = 1;
+    plan_play(&p);
+    assert_true(p.out.ranks[1].start[3] == 8);
+    arena_free(arena);
+}
+
 /* ---- wrong schedules ---- */
 
 static void assert_caught(Plan *p, const char *what, int rank, int64_t at) {
@@ -181,6 +197,8 @@ static void break_each(Plan *p, int rank, int64_t at) {
     if (a->slot != was.slot && !s->forward_only) assert_caught(p, "a wrong slot", rank, at);
     a->slot = r->slots;
     assert_caught(p, "a slot out of range", rank, at);
+    a->slot = -1;
+    assert_caught(p, "a negative slot", rank, at);
     *a = was;
     a->microbatch = (a->microbatch + 1) % s->microbatches;
     assert_caught(p, "a wrong microbatch", rank, at);
@@ -196,7 +214,7 @@ static void break_each(Plan *p, int rank, int64_t at) {
         assert_caught(p, "a weight gradient left out", rank, at);
         *a = was;
     }
-    if (next.kind == was.kind && at + 1 < r->count) {
+    if (next.kind == was.kind && at + 1 < r->count && s->ranks > 1) { /* one rank may start with any */
         a[0] = next, a[1] = was;
         assert_caught(p, "a swapped pair", rank, at);
         a[0] = was, a[1] = next;
@@ -219,6 +237,7 @@ static void every_broken_action_is_caught(void **state) {
         {SCHEDULE_GPIPE, 2, 2, 4, 2, false},       {SCHEDULE_1F1B, 3, 1, 5, 3, false},
         {SCHEDULE_INTERLEAVED, 3, 2, 7, 4, false}, {SCHEDULE_INTERLEAVED, 2, 3, 5, 3, false},
         {SCHEDULE_ZERO_BUBBLE, 3, 1, 5, 3, false}, {SCHEDULE_INTERLEAVED, 2, 2, 5, 2, true},
+        {SCHEDULE_1F1B, 1, 1, 3, 1, true},
     };
     Arena *arena = arena_new();
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
@@ -234,10 +253,11 @@ static void every_broken_action_is_caught(void **state) {
 
 /* ---- the sentences ---- */
 
-static void assert_sentence(int rank, int64_t at, Action broken, const char *sentence) {
+static void assert_sentence(bool forward_only, int rank, int64_t at, Action broken, const char *sentence) {
     Arena *arena = arena_new();
     Plan p;
-    plan_make(&p, arena, (PipelineSpec){SCHEDULE_ZERO_BUBBLE, 2, 1, 3, 2, false}, (PassTimes){1, 1, 1});
+    plan_make(&p, arena, (PipelineSpec){SCHEDULE_ZERO_BUBBLE, 2, 1, 3, 2, forward_only},
+              (PassTimes){1, 1, 1});
     p.ranks[rank].actions[at] = broken;
     Err e = plan_try(&p);
     assert_string_equal(e.msg, sentence);
@@ -247,23 +267,35 @@ static void assert_sentence(int rank, int64_t at, Action broken, const char *sen
 static void sentences_name_rank_action_and_reason(void **state) {
     (void)state;
     assert_sentence(
-        0, 2, (Action){ACTION_BACKWARD_INPUT, 0, 1, 1},
+        false, 0, 2, (Action){ACTION_BACKWARD_INPUT, 0, 1, 1},
         "pipeline rank 0, action 2, input gradient of microbatch 1, chunk 0, slot 1: backwards must go "
         "through the microbatches in order");
-    assert_sentence(0, 1, (Action){ACTION_FORWARD, 0, 1, 0},
+    assert_sentence(false, 0, 1, (Action){ACTION_FORWARD, 0, 1, 0},
                     "pipeline rank 0, action 1, forward of microbatch 1, chunk 0, slot 0: the slot is taken");
     assert_sentence(
-        1, 0, (Action){ACTION_FORWARD, 0, 1, 0},
+        false, 1, 0, (Action){ACTION_FORWARD, 0, 1, 0},
         "pipeline rank 1, action 0, forward of microbatch 1, chunk 0, slot 0: it receives a message before "
         "one that was sent earlier");
     assert_sentence(
-        1, 4, (Action){ACTION_BACKWARD_WEIGHT, 0, 1, 1},
+        false, 1, 4, (Action){ACTION_BACKWARD_WEIGHT, 0, 1, 1},
         "pipeline rank 1, action 4, weight gradient of microbatch 1, chunk 0, slot 1: weight gradients must "
         "go through the microbatches in order");
     assert_sentence(
-        0, 8, (Action){ACTION_BACKWARD_INPUT, 0, 2, 0},
+        false, 0, 8, (Action){ACTION_BACKWARD_INPUT, 0, 2, 0},
         "pipeline rank 0, action 8, input gradient of microbatch 2, chunk 0, slot 0: backwards must go "
         "through the microbatches in order");
+    assert_sentence(
+        false, 0, 2, (Action){ACTION_BACKWARD_WEIGHT, 0, 0, 0},
+        "pipeline rank 0, action 2, weight gradient of microbatch 0, chunk 0, slot 0: its input gradient has "
+        "not been made");
+    assert_sentence(
+        false, 1, 0, (Action){ACTION_BACKWARD_INPUT, 0, 0, 0},
+        "pipeline rank 1, action 0, input gradient of microbatch 0, chunk 0, slot 0: its forward has not "
+        "been made");
+    assert_sentence(
+        true, 1, 1, (Action){ACTION_BACKWARD, 0, 0, 0},
+        "pipeline rank 1, action 1, backward of microbatch 0, chunk 0, slot 0: the schedule is for forwards "
+        "only");
 }
 
 int main(void) {
@@ -273,6 +305,7 @@ int main(void) {
         cmocka_unit_test(passes_start_as_soon_as_they_can),
         cmocka_unit_test(buffers_suffice_where_sends_wait_for_receives),
         cmocka_unit_test(too_few_gradient_buffers_deadlock),
+        cmocka_unit_test(a_full_gradient_buffer_delays_the_next_backward),
         cmocka_unit_test(every_broken_action_is_caught),
         cmocka_unit_test(sentences_name_rank_action_and_reason),
     };
