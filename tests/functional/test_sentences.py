@@ -24,6 +24,9 @@ refuses(2, "holds no checkpoint", words=[*BASE, *data, "--load", WORK / "none", 
 refuses(2, "is not a folder", words=[*BASE, *data, "--save", WORK / "run.conf"])  # before the first step, not after the last
 refuses(2, "hidden_dropout is 0.0 here", "--finetune", words=[*BASE, *data, "--hidden-dropout", 0, "--load", saved])
 refuses(2, "golden case", words=["parity", WORK])
+refuses(2, "7 of 7 layers", words=["inspect", "--schedule", "--num-layers", 7, "--pipeline-model-parallel-size", 2,
+                                   "--micro-batch-size", 1, "--global-batch-size", 4])
+refuses(2, "--schedule needs", words=["inspect", "--schedule", "--num-layers", 8])
 refuses(2, "memory", words=[*BASE, *data, "--num-layers", 96, "--hidden-size", 12288, "--seq-length", 2048])
 refuses(2, "--vocab-size of at least 256", words=[*BASE, *data, "--vocab-size", 40])
 
