@@ -1,10 +1,10 @@
 /* Pipeline schedules as data: for each rank the list of passes it makes in a step, in order.
  *   gpipe        all forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965)
- *   1f1b         min(p - r - 1, M) forwards, then one forward, one backward (Narayanan et al. 2019,
- * PipeDream) interleaved  1F1B over the chunks of a rank (Narayanan et al. 2021, arXiv 2104.04473;
- * Megatron-LM core/pipeline_parallel/schedules.py): 2 (p - r - 1) + (v - 1) G forwards first zero-bubble
- * ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r put off by r
- *                microbatches, so that every rank has at most the p microbatches in flight of 1F1B's rank 0
+ *   1f1b         min(p - r - 1, M) forwards, then one forward, one backward (PipeDream, arXiv 1806.03377)
+ *   interleaved  1F1B over the chunks of a rank (Narayanan et al. 2021, arXiv 2104.04473; Megatron-LM
+ *                core/pipeline_parallel/schedules.py), 2 (p - r - 1) + (v - 1) G forwards first
+ *   zero-bubble  ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r put
+ *                off by r microbatches; no rank has more than 1F1B's p microbatches in flight
  * p ranks, r this one, v chunks a rank, M microbatches, G the group of microbatches that a chunk takes before
  * the next chunk does.
  *
@@ -34,8 +34,8 @@ typedef enum ActionKind {
 typedef struct Action {
     ActionKind kind;
     int chunk;
-    int64_t microbatch,
-        slot; /* slot: where the activations of (microbatch, chunk) live until its last pass */
+    int64_t microbatch;
+    int64_t slot; /* where the activations of (microbatch, chunk) live until its last pass */
 } Action;
 
 typedef struct PipelineSpec {
