@@ -133,6 +133,8 @@ void config_check(const Config *, unsigned checks, Args *args);
  * arena. */
 void config_finish(const Config *, Arena *, int64_t vocab_size, Derived *);
 int64_t config_ranks(const Config *); /* of the whole run */
+/* The same run on one rank: all of the layout that is about ranks back to its defaults. */
+void config_on_one_rank(Config *, Arena *, Derived *);
 int64_t config_padded_vocab(const Config *, int64_t vocab_size);
 /* The global batch size after `consumed` samples. */
 int64_t config_batch_size(const Derived *, int64_t consumed);

@@ -22,6 +22,23 @@ int64_t config_padded_vocab(const Config *c, int64_t vocab_size) {
     return (vocab_size + unit - 1) / unit * unit;
 }
 
+void config_on_one_rank(Config *c, Arena *arena, Derived *d) {
+    Config fresh;
+    ConfigGroup group = GROUPS;
+    config_defaults(&fresh, arena);
+#define OPTGROUP(constant, title) group = GROUP_##constant;
+#define OPT(type, field, fallback, class, names, help)                                                       \
+    if (group == GROUP_PARALLEL) c->field = fresh.field, c->given[OPTION_##field] = 0;
+#define OPTENUM OPT
+#include "config/options.def"
+#undef OPTGROUP
+#undef OPT
+#undef OPTENUM
+    d->padded_vocab_size = config_padded_vocab(c, d->vocab_size);
+    d->data_parallel_size = 1;
+    d->cpu_threads = c->cpu_threads;
+}
+
 static int64_t ffn_default(const Config *c) {
     return c->activation == MLP_SWIGLU ? c->hidden_size * 8 / 3 / 64 * 64 : 4 * c->hidden_size;
 }

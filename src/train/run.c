@@ -312,6 +312,8 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
     if (!r->comm) run_reduce(r, report);
 }
 
+void run_publish(Run *r) { registry_round_values(r->model->registry); }
+
 bool run_tells_loss(const Run *r) {
     const Mesh *m = &r->layout.mesh;
     return m->coordinate[AXIS_TP] == 0 && m->coordinate[AXIS_PP] == m->size[AXIS_PP] - 1;

@@ -86,6 +86,8 @@ void run_update(Run *, StepReport *);
 /* Forward only: adds sum of loss * mask to *loss and sum of mask to *tokens, of all data-parallel ranks'
  * batches. */
 void run_evaluate(Run *, const Batch *, double *loss, double *tokens);
+/* After masters have changed otherwise than by an update: rounds values, gathers what other ranks hold. */
+void run_publish(Run *);
 /* Sums x[n] over all ranks in place; each passes what it alone knows. */
 void run_sum(const Run *, double *x, int64_t n);
 /* Whether this rank speaks for the losses of its microbatches: at the head, the first tensor-parallel rank.

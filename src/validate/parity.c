@@ -9,7 +9,10 @@
 #include "base/mem.h"
 #include "base/philox.h"
 #include "ckpt/hf.h"
+#include "param/bucket.h"
+#include "param/collect.h"
 #include "train/run.h"
+#include "train/world.h"
 
 /* A dynamic scale would skip steps until it has come down from 2^32, which is no parity with an oracle that
  * skips none. */
@@ -36,20 +39,27 @@ typedef struct Parity {
     const Config *config;
     const Derived *derived;
     const Golden *golden;
-    HfMap map;
+    Gpt *init; /* the whole model with the case's first parameters, F64 */
+    HfMap map; /* of its registry */
     double roundoff, longest_sum;
+    Arena *arena;
 } Parity;
 
 static int64_t count_of(const HfTensor *t) { return t->dim[0] * (t->ndim == 2 ? t->dim[1] : 1); }
 
-static double **gather_all(const HfMap *map, const Registry *r, const void *flat, double scale) {
-    double **out = mem_zero((size_t)map->count, sizeof *out);
+/* Of a flat buffer of all ranks, in the oracle's tensors. */
+static double **gather_all(const HfMap *map, const Run *run, FlatBuffer kind, const void *flat,
+                           const Registry *whole, double scale) {
+    double **out = mem_zero((size_t)map->count, sizeof *out),
+           *all = mem_alloc((size_t)whole->elements * sizeof *all);
+    collect(run->model->registry, kind, flat, run->comm, whole, all);
     for (int64_t i = 0; i < map->count; i++) {
         int64_t n = count_of(&map->tensors[i]);
         out[i] = mem_alloc((size_t)n * sizeof **out);
-        hf_gather(&map->tensors[i], flat, r->precise, out[i], F64);
+        hf_gather(&map->tensors[i], all, F64, out[i], F64);
         for (int64_t j = 0; j < n; j++) out[i][j] *= scale;
     }
+    free(all);
     return out;
 }
 
@@ -83,55 +93,6 @@ static void keep_logits(const Parity *p, Run *run, const Batch *b, int64_t first
     space_free(slot), space_free(transient);
 }
 
-static void one_step(const Parity *p, Run *run, int64_t step, Batch *b, int draw, Trace *trace) {
-    const Golden *g = p->golden;
-    Registry *r = run->model->registry;
-    int64_t micro = p->derived->micro_batch_size, n = g->samples / micro;
-    StepReport report = run_begin(run);
-    for (int64_t i = 0; i < n; i++) {
-        golden_batch(g, step, i * micro, b);
-        if (step == 0 && trace->logits) keep_logits(p, run, b, i * micro, trace->logits);
-        run_microbatch(run, b, n, &report);
-    }
-    char site[40];
-    snprintf(site, sizeof site, "gradient %lld %d", (long long)step, draw);
-    for (int i = 0; draw != EXACT && i < r->n; i++)
-        perturb(r->params[i], &r->params[i]->main_grad, site, p->roundoff * sqrt(p->longest_sum), false);
-    if (step == 0) trace->gradients = gather_all(&p->map, r, r->grads, report.grad_scale);
-    run_update(run, &report);
-    trace->steps[step] = (GoldenStep){report.loss, report.optim.grad_norm, report.optim.clip, report.lr};
-}
-
-static Err run_case(const Parity *p, Lane lane, int draw, Trace *trace) {
-    Config c = *p->config;
-    c.lane = lane;
-    if (!config_given(&c, loss_scale) && !config_given(&c, initial_loss_scale))
-        c.loss_scale = DEFAULT_LOSS_SCALE;
-    Derived d = *p->derived;
-    if (d.rotary_dim)
-        d.max_position_embeddings = c.seq_length; /* rows of a table, of which the case reads these */
-    /* Beside the steps it gives whole logits: more than is planned for a step. */
-    Run *run = run_new(&c, &d, NULL, NULL);
-    Registry *r = run->model->registry;
-    Err e = hf_import(p->golden->init, r);
-    char site[20];
-    snprintf(site, sizeof site, "weight %d", draw);
-    for (int i = 0; draw != EXACT && !e.code && i < r->n; i++)
-        perturb(r->params[i], &r->params[i]->master, site, p->roundoff, true);
-    registry_round_values(r);
-    const Golden *g = p->golden;
-    if (safetensors_find(g->oracle, "logits"))
-        trace->logits =
-            mem_zero((size_t)(g->samples * g->seq * p->derived->vocab_size), sizeof *trace->logits);
-    trace->steps = mem_zero((size_t)g->n_steps, sizeof *trace->steps);
-    Batch b = batch_new(p->derived->micro_batch_size, g->seq);
-    for (int64_t step = 0; !e.code && step < g->n_steps; step++) one_step(p, run, step, &b, draw, trace);
-    if (!e.code) trace->parameters = gather_all(&p->map, r, r->masters, 1);
-    batch_free(&b);
-    run_free(run);
-    return e;
-}
-
 static void free_all(double **x, int64_t n) {
     for (int64_t i = 0; x && i < n; i++) free(x[i]);
     free(x);
@@ -142,6 +103,90 @@ static void trace_free(Trace *t, int64_t tensors) {
     free_all(t->parameters, tensors);
     free(t->logits);
     free(t->steps);
+}
+
+/* One run of the case: a lane, with noise or without. */
+typedef struct CaseRun {
+    const Parity *parity;
+    Config config;
+    Derived derived;
+    int draw;
+    Trace *trace;
+} CaseRun;
+
+/* The microbatches of this data-parallel rank, dealt out as the sampler deals them (data/sampler.h). */
+static Batch *batches_of(const CaseRun *c, const Run *run, int64_t step, int64_t n, Arena *arena) {
+    const Mesh *m = &run->layout.mesh;
+    const int64_t micro = c->derived.micro_batch_size;
+    Batch *batches = arena_alloc(arena, (size_t)n * sizeof *batches),
+          b = batch_new(micro, c->parity->golden->seq);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t first = (i * m->size[AXIS_DP] + m->coordinate[AXIS_DP]) * micro;
+        golden_batch(c->parity->golden, step, first, &b);
+        if (step == 0 && c->trace->logits) keep_logits(c->parity, (Run *)run, &b, first, c->trace->logits);
+        batches[i] = batch_copy(&b, arena);
+    }
+    batch_free(&b);
+    return batches;
+}
+
+static void one_step(const CaseRun *c, Run *run, int64_t step, const Registry *whole, Trace *trace) {
+    const Parity *p = c->parity;
+    Registry *r = run->model->registry;
+    const int64_t n = p->golden->samples / (c->derived.micro_batch_size * c->derived.data_parallel_size);
+    Arena *arena = arena_new();
+    StepReport report = run_begin(run);
+    run_microbatches(run, batches_of(c, run, step, n, arena), n, n, &report);
+    run_reduce(run, &report);
+    char site[40];
+    snprintf(site, sizeof site, "gradient %lld %d", (long long)step, c->draw);
+    for (int i = 0; c->draw != EXACT && i < r->n; i++)
+        perturb(r->params[i], &r->params[i]->main_grad, site, p->roundoff * sqrt(p->longest_sum), false);
+    if (step == 0)
+        trace->gradients = gather_all(&p->map, run, FLAT_GRADS, r->grads, whole, report.grad_scale);
+    run_update(run, &report);
+    trace->steps[step] = (GoldenStep){report.loss, report.optim.grad_norm, report.optim.clip, report.lr};
+    arena_free(arena);
+}
+
+/* On every rank; rank 0's results are kept. */
+static Err run_rank(void *arg, Comm *comm) {
+    CaseRun *c = arg;
+    const Parity *p = c->parity;
+    const Golden *g = p->golden;
+    Trace unheard = {0}, *trace = world_speaks(comm) ? c->trace : &unheard;
+    /* Beside the steps one rank gives whole logits: more than is planned for a step. */
+    Run *run = run_new(&c->config, &c->derived, NULL, comm);
+    Registry *r = run->model->registry;
+    spread(p->init->registry, r);
+    char site[20];
+    snprintf(site, sizeof site, "weight %d", c->draw);
+    for (int i = 0; c->draw != EXACT && i < r->n; i++)
+        perturb(r->params[i], &r->params[i]->master, site, p->roundoff, true);
+    run_publish(run);
+    trace->steps = mem_zero((size_t)g->n_steps, sizeof *trace->steps);
+    for (int64_t step = 0; step < g->n_steps; step++) one_step(c, run, step, p->init->registry, trace);
+    trace->parameters = gather_all(&p->map, run, FLAT_MASTERS, r->masters, p->init->registry, 1);
+    trace_free(&unheard, p->map.count);
+    run_free(run);
+    return ERR_OK;
+}
+
+static Err run_case(const Parity *p, Lane lane, bool one_rank, int draw, Trace *trace) {
+    CaseRun run = {p, *p->config, *p->derived, draw, trace};
+    Config *c = &run.config;
+    c->lane = lane;
+    if (!config_given(c, loss_scale) && !config_given(c, initial_loss_scale))
+        c->loss_scale = DEFAULT_LOSS_SCALE;
+    if (one_rank) config_on_one_rank(c, p->arena, &run.derived);
+    if (run.derived.rotary_dim)
+        run.derived.max_position_embeddings =
+            c->seq_length; /* rows of a table, of which the case reads these */
+    const Golden *g = p->golden;
+    if (config_ranks(c) == 1 && safetensors_find(g->oracle, "logits"))
+        trace->logits =
+            mem_zero((size_t)(g->samples * g->seq * p->derived->vocab_size), sizeof *trace->logits);
+    return one_rank ? run_rank(&run, NULL) : world_run(c, run_rank, &run);
 }
 
 /* ---- judging ---- */
@@ -253,7 +298,7 @@ static Err judge_tensors(const Judge *j, const char *quantity, const char *prefi
 
 static Err judge_logits(const Judge *j) {
     const Golden *g = j->parity->golden;
-    if (!safetensors_find(g->oracle, "logits")) return ERR_OK;
+    if (!j->ours->logits) return ERR_OK; /* the case has none, or no rank has whole ones */
     int64_t vocab = j->parity->derived->vocab_size, n = g->samples * g->seq * vocab;
     const double *oracle;
     ERR_RETURN(oracle_tensor(g, "logits", 3, (int64_t[]){g->samples, g->seq, vocab}, &oracle));
@@ -321,24 +366,29 @@ static Err check_case(const Config *c, const Derived *d, const Golden *g) {
 
 Err parity_run(const Config *c, const Derived *d, const Golden *g, ParityReport *report) {
     ERR_RETURN(check_case(c, d, g));
+    ERR_RETURN(run_check(c, d));
     *report = (ParityReport){.roundoff = lane_roundoff(c->lane), .longest_sum = longest_sum(c, d)};
     Parity p = {.config = c,
                 .derived = d,
                 .golden = g,
                 .roundoff = report->roundoff,
-                .longest_sum = report->longest_sum};
-    Gpt *shapes = gpt_new(c, d, NULL);
+                .longest_sum = report->longest_sum,
+                .arena = arena_new()};
+    Device *device = device_cpu(1);
+    p.init = gpt_new(c, d, NULL);
     HfFamily family;
     Trace ours = {0}, exact = {0}, noisy[DRAWS] = {0};
     bool is_exact = c->lane == LANE_FP64;
     Err e = hf_detect(g->init, &family);
-    if (!e.code) e = hf_map(shapes->registry, family, &p.map);
+    if (!e.code) e = hf_map(p.init->registry, family, &p.map);
     if (!e.code) e = hf_check(g->init, &p.map);
-    if (!e.code) e = run_case(&p, c->lane, EXACT, &ours);
-    if (!e.code && !is_exact) e = run_case(&p, LANE_FP64, EXACT, &exact);
+    if (!e.code) registry_allocate(p.init->registry, device, F64);
+    if (!e.code) e = hf_import(g->init, p.init->registry);
+    if (!e.code) e = run_case(&p, c->lane, false, EXACT, &ours);
+    if (!e.code && !is_exact) e = run_case(&p, LANE_FP64, true, EXACT, &exact);
     Judge j = {&p, report, &ours, is_exact ? &ours : &exact, noisy};
     while (!e.code && !report->pass && report->draws < DRAWS) {
-        e = run_case(&p, LANE_FP64, report->draws, &noisy[report->draws]);
+        e = run_case(&p, LANE_FP64, true, report->draws, &noisy[report->draws]);
         report->draws++;
         if (!e.code) e = judge_all(&j);
     }
@@ -346,7 +396,9 @@ Err parity_run(const Config *c, const Derived *d, const Golden *g, ParityReport 
     trace_free(&exact, p.map.count);
     for (int k = 0; k < DRAWS; k++) trace_free(&noisy[k], p.map.count);
     hf_map_free(&p.map);
-    gpt_free(shapes);
+    gpt_free(p.init);
+    arena_free(p.arena);
+    device_free(device);
     return e;
 }
 
