@@ -67,7 +67,10 @@ static void add_box(CkptSaving *s, Source from, Box b) {
 }
 
 static void plan(CkptSaving *s, const Registry *r, const CkptItem *items, int n_items) {
-    for (int k = 0; k < n_items; k++)
+    for (int k = 0; k < n_items; k++) {
+        for (int i = 1; i < items[k].n_ranges; i++)
+            CHECK(items[k].ranges[i].begin >= items[k].ranges[i - 1].end, "ranges of '%s' do not ascend",
+                  items[k].suffix);
         for (int i = 0; i < r->n; i++) {
             const Param *p = r->params[i];
             if (!held_is_stored(p, &items[k]) || !speaks(r, p, &items[k])) continue;
@@ -78,6 +81,7 @@ static void plan(CkptSaving *s, const Registry *r, const CkptItem *items, int n_
                 free(boxes);
             }
         }
+    }
 }
 
 /* ---- writing ---- */

@@ -1,0 +1,183 @@
+/* Worlds whose checkpoints meet a full disk, damage and SIGKILL; and saving beside the run. */
+#include "unit/ckpt/world.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+
+static const Case *const MANY = &CASES[11], *const TWO = &CASES[1], *const THREE = &CASES[4];
+
+/* The exit status of a process that runs it where no file may grow beyond `limit` bytes, as on a full disk;
+ * 100 + i: the error does not have texts[i]. */
+static int run_on_full_disk(Trip t, int64_t limit, const char *const *texts) {
+    const pid_t child = fork();
+    if (!child) {
+        signal(SIGXFSZ, SIG_IGN);
+        setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)limit, (rlim_t)limit});
+        Err e = run(t);
+        for (int i = 0; texts[i]; i++)
+            if (!strstr(e.msg, texts[i])) _exit(100 + i);
+        _exit(e.code);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void a_full_disk_is_everyones_error(void **unused) {
+    (void)unused;
+    static const char *const texts[] = {"File too large",
+                                        "step 2 was not saved, earlier ones are as they were", NULL};
+    char *dir = scratch_new(), *temporary = mem_printf("%s/iter_0000002.tmp", dir),
+         *manifest = mem_printf("%s/iter_0000001/manifest.json", dir);
+    assert_ok(run((Trip){.layout = MANY, .save = dir, .iteration = 1}));
+    const int64_t largest = file_size(manifest); /* no shard is */
+    for (int i = 0; i < 10; i++) {
+        Trip t = {.layout = MANY, .save = dir, .iteration = 2, .async = i % 2};
+        assert_int_equal(run_on_full_disk(t, largest * i / 10, texts), ERR_INFRA);
+        assert_false(file_exists(temporary));
+    }
+    assert_ok(run((Trip){.layout = TWO, .load = dir, .iteration = 1}));
+    free(temporary), free(manifest);
+    scratch_remove(dir);
+}
+
+static void damage_is_everyones_error(void **unused) {
+    (void)unused;
+    char *dir = scratch_new(), name[64];
+    for (int i = 1; i <= 2; i++) assert_ok(run((Trip){.layout = MANY, .save = dir, .iteration = i}));
+    for (int i = 0; i < MANY->world; i++) {
+        Str bytes = {0};
+        snprintf(name, sizeof name, "iter_0000002/shard_%05d.bin", i);
+        char *path = mem_printf("%s/%s", dir, name);
+        assert_ok(file_read(path, &bytes));
+        const Trip t = {.layout = i % 2 ? TWO : THREE, .load = dir, .iteration = 2};
+        bytes.s[bytes.len / 2 / 64 * 64] ^= 16; /* the first byte of a tensor, or one inside a large one */
+        assert_ok(file_write_atomic(path, bytes.s, bytes.len));
+        assert_err(run(t), name, "is damaged: tensor '", "does not have the bytes", "--ckpt-step 1");
+        assert_ok(file_write_atomic(path, bytes.s, bytes.len - 1));
+        assert_err(run(t), name, "is damaged: it has", "--ckpt-step 1");
+        unlink(path);
+        assert_err(run(t), name, "No such file", "--ckpt-step 1");
+        bytes.s[bytes.len / 2 / 64 * 64] ^= 16;
+        assert_ok(file_write_atomic(path, bytes.s, bytes.len));
+        assert_ok(run(t));
+        str_free(&bytes);
+        free(path);
+    }
+    scratch_remove(dir);
+}
+
+/* Each rank alone knows less than is stored; what counts is what all of them do not know. */
+static void a_part_of_a_model_is_refused(void **unused) {
+    (void)unused;
+    char *dir = scratch_new();
+    assert_ok(run((Trip){.layout = MANY, .save = dir}));
+    Case shorter = CASES[3];
+    shorter.layers[1] = 1;
+    assert_err(run((Trip){.layout = &shorter, .load = dir}), "holds tensor 'decoder.layers.4.",
+               "which the model does not have");
+    scratch_remove(dir);
+}
+
+static void a_kill_leaves_a_sound_checkpoint(void **unused) {
+    (void)unused;
+    char *dir = scratch_new();
+    int64_t latest = 0;
+    for (int round = 0; round < 20; round++) {
+        const pid_t child = fork();
+        if (!child)
+            for (int64_t i = latest + 1;; i++)
+                if (run((Trip){.layout = MANY, .save = dir, .iteration = i, .async = i % 2}).code) _exit(1);
+        usleep(20000 + philox_u32(6, 0, (uint64_t)round) % 100000);
+        kill(child, SIGKILL);
+        int status;
+        waitpid(child, &status, 0);
+        assert_true(WIFSIGNALED(status));
+        const int64_t before = latest;
+        assert_ok(ckpt_latest(dir, &latest));
+        assert_true(latest >= before || (latest == -1 && before == 0));
+        if (latest < 0) latest = 0;
+        if (latest)
+            assert_ok(run((Trip){.layout = round % 2 ? TWO : THREE, .load = dir, .iteration = latest}));
+    }
+    assert_true(latest > 2);
+    scratch_remove(dir);
+}
+
+/* ---- beside the run ---- */
+
+typedef struct Large {
+    Device *device;
+    Registry *r;
+    CkptItem item;
+    json_t *state;
+} Large;
+
+enum { LARGE = 1 << 22 }; /* elements: the writer is still at it when the start returns */
+
+static Large large_new(void) {
+    Large l = {device_cpu(1), registry_new(NULL), {.suffix = "", .dtype = F32}, json_object()};
+    param_add(l.r, (ParamSpec){.name = "w", .ndim = 2, .dim = {LARGE / 64, 64}, .tp_split = SPLIT_NONE});
+    registry_allocate(l.r, l.device, F32);
+    l.item.flat = l.r->masters;
+    memset(l.item.flat, 1, LARGE * sizeof(float));
+    return l;
+}
+
+static void large_free(Large *l) {
+    registry_free(l->r);
+    device_free(l->device);
+    json_decref(l->state);
+}
+
+static void what_is_saved_is_of_the_start(void **unused) {
+    (void)unused;
+    char *dir = scratch_new();
+    Large l = large_new();
+    CkptSaving *s;
+    int64_t latest;
+    assert_ok(ckpt_save_start(dir, &(CkptSaveOptions){.iteration = 3}, NULL, l.r, &l.item, 1, l.state, &s));
+    memset(l.item.flat, 2, LARGE * sizeof(float));
+    assert_ok(ckpt_latest(dir, &latest));
+    assert_int_equal(latest, -1);
+    while (!ckpt_save_is_written(s)) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    assert_ok(ckpt_save_finish(s));
+    Ckpt *c;
+    assert_ok(ckpt_open(dir, -1, NULL, &c));
+    assert_ok(ckpt_load(c, l.r, &l.item, 1));
+    for (size_t i = 0; i < LARGE * sizeof(float); i++) assert_int_equal(((char *)l.item.flat)[i], 1);
+    ckpt_close(c);
+    large_free(&l);
+    scratch_remove(dir);
+}
+
+static void the_finish_reports_the_writer(void **unused) {
+    (void)unused;
+    char *dir = scratch_new();
+    const pid_t child = fork();
+    if (!child) {
+        signal(SIGXFSZ, SIG_IGN);
+        setrlimit(RLIMIT_FSIZE, &(struct rlimit){LARGE, LARGE});
+        Large l = large_new();
+        CkptSaving *s;
+        Err e = ckpt_save_start(dir, &(CkptSaveOptions){.iteration = 3}, NULL, l.r, &l.item, 1, l.state, &s);
+        if (e.code) _exit(1);
+        e = ckpt_save_finish(s);
+        _exit(e.code == ERR_INFRA && strstr(e.msg, "step 3 was not saved") ? 0 : 2);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert_int_equal(status, 0);
+    scratch_remove(dir);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_full_disk_is_everyones_error), cmocka_unit_test(damage_is_everyones_error),
+        cmocka_unit_test(a_part_of_a_model_is_refused),   cmocka_unit_test(a_kill_leaves_a_sound_checkpoint),
+        cmocka_unit_test(what_is_saved_is_of_the_start),  cmocka_unit_test(the_finish_reports_the_writer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
