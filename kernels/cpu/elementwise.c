@@ -1,5 +1,6 @@
-/* copy: y = x between any two float types; add: y = a + b; fill: y = value; snap: y = the nearest multiple of
- * 2^-bits. Operands may be strided. Written: y of add, fill and snap; written or added to: y of copy. */
+/* copy: y = x between any two float types, or of integers; add: y = a + b; fill: y = value; snap: y = the
+ * nearest multiple of 2^-bits. Operands may be strided. Written: y of add, fill and snap; written or added
+ * to: y of copy. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,12 +39,12 @@ static void run(const Units *u, PoolFn *fn) {
 static void copy_units(void *arg, int64_t begin, int64_t end) {
     const Units *u = arg;
     const Tensor *x = u->call->in[0], *y = u->call->out[0];
-    const bool add = accumulates(y), convert = x->dtype != y->dtype;
-    CHECK(!(add && convert), "a copy between %s and %s cannot accumulate", dtype_name((DType)x->dtype),
-          dtype_name((DType)y->dtype));
+    const bool add = accumulates(y);
+    CHECK(!add || x->dtype == y->dtype, "a copy between %s and %s cannot accumulate",
+          dtype_name((DType)x->dtype), dtype_name((DType)y->dtype));
     for (int64_t i = begin; i < end; i++) {
         const int64_t n = length(u, i), from = offset(u, x, i), to = offset(u, y, i);
-        if (convert) {
+        if (!add) {
             dtype_convert((char *)y->data + (size_t)to * dtype_size((DType)y->dtype), (DType)y->dtype,
                           (const char *)x->data + (size_t)from * dtype_size((DType)x->dtype), (DType)x->dtype,
                           (size_t)n);
@@ -52,7 +53,7 @@ static void copy_units(void *arg, int64_t begin, int64_t end) {
         const real *in = reals(x) + from;
         real *out = reals(y) + to;
 #pragma omp simd
-        for (int64_t j = 0; j < n; j++) out[j] = add ? out[j] + in[j] : in[j];
+        for (int64_t j = 0; j < n; j++) out[j] += in[j];
     }
 }
 

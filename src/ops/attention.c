@@ -2,30 +2,28 @@
  * added to. */
 #include "ops/attention.h"
 
+#include <string.h>
+
 #include "base/fault.h"
 #include "kernels/ops.h"
 
-/* Operands of the backward: dy, q, k, v, then what the forward kept. */
-static void backward(Tape *t, const Node *n, Need need) {
-    Tensor *const *in = n->call.in, *const *out = n->call.out;
-    Tensor *dq = tape_grad_out(t, in[0], need), *dk = tape_grad_out(t, in[1], need),
-           *dv = tape_grad_out(t, in[2], need);
-    if (!dq && !dk && !dv) return;
-    Call call = {.in = {tape_grad(t, out[0]), in[0], in[1], in[2], out[0], out[1], in[3]},
-                 .out = {dq, dk, dv},
-                 .attr = n->call.attr};
-    tape_call(t, &OPS[OP_attention_grad], call);
+void attention_gradients(Tape *t, const Call *c, bool unfused, Tensor *dy, Tensor *dq, Tensor *dk,
+                         Tensor *dv) {
+    Tensor *const *in = c->in, *const *out = c->out;
+    Call call = {.out = {dq, dk, dv}, .attr = c->attr};
+    Tensor *operands[] = {
+        dy, in[0], in[1], in[2], unfused ? out[1] : out[0], unfused ? in[3] : out[1], unfused ? NULL : in[3]};
+    memcpy(call.in, operands, sizeof operands);
+    tape_call(t, &OPS[unfused ? OP_attention_unfused_grad : OP_attention_grad], call);
 }
 
-static void unfused_backward(Tape *t, const Node *n, Need need) {
-    Tensor *const *in = n->call.in, *const *out = n->call.out;
+static void backward(Tape *t, const Node *n, Need need) {
+    Tensor *const *in = n->call.in;
     Tensor *dq = tape_grad_out(t, in[0], need), *dk = tape_grad_out(t, in[1], need),
            *dv = tape_grad_out(t, in[2], need);
     if (!dq && !dk && !dv) return;
-    Call call = {.in = {tape_grad(t, out[0]), in[0], in[1], in[2], out[1], in[3]},
-                 .out = {dq, dk, dv},
-                 .attr = n->call.attr};
-    tape_call(t, &OPS[OP_attention_unfused_grad], call);
+    const bool unfused = n->op->number == OP_attention_unfused;
+    attention_gradients(t, &n->call, unfused, tape_grad(t, n->call.out[0]), dq, dk, dv);
 }
 
 static void check(const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *first_key) {
@@ -50,7 +48,6 @@ Tensor *op_attention(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key
     /* lse, or all probabilities */
     Tensor *kept = tape_tensor(t, precise, unfused ? 5 : 4, (int64_t[]){b, g, r, s, k->dim[0]});
     tape_run(t, &OPS[unfused ? OP_attention_unfused : OP_attention],
-             (Call){.in = {q, k, v, first_key}, .out = {y, kept}, .attr = &attr}, sizeof attr,
-             unfused ? unfused_backward : backward);
+             (Call){.in = {q, k, v, first_key}, .out = {y, kept}, .attr = &attr}, sizeof attr, backward);
     return y;
 }

@@ -11,4 +11,9 @@
  */
 Tensor *op_attention(Tape *, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, AttentionAttr, bool unfused);
 
+/* For builders that attend inside an op: the gradients of the kernel's forward `call`, whose attr is an
+ * AttentionAttr or begins with one. */
+void attention_gradients(Tape *, const Call *call, bool unfused, Tensor *dy, Tensor *dq, Tensor *dk,
+                         Tensor *dv);
+
 #endif

@@ -25,8 +25,8 @@ typedef struct OpDef {
 } OpDef;
 
 /* Runs the op on call->device: nothing on the null device; on the CPU the double kernel if the first float
- * operand is F64, else the float kernel. BF16 and F16 operands are converted to float before and rounded
- * after: 16-bit storage with fp32 arithmetic. */
+ * operand is F64 or there is none, else the float kernel. BF16 and F16 operands are converted to float before
+ * and rounded after: 16-bit storage with fp32 arithmetic. */
 void call_run(const OpDef *, const Call *);
 
 #endif

@@ -1,0 +1,37 @@
+#include "ops/context_attention.h"
+
+#include "base/fault.h"
+#include "ops/attention.h"
+#include "ops/exchange.h"
+
+/* Between the blocks, whose ranks have q, k and v of a zigzag slice of `group` in the order of positions. */
+static Tensor *between(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, AttentionAttr attr,
+                       Group group, bool gather, bool unfused) {
+    if (group.size == 1) return op_attention(t, q, k, v, first_key, attr, unfused);
+    attr.query = slice_zigzag(q->dim[0] * group.size, group.size, group.rank);
+    if (gather) return context_gather(t, q, k, v, first_key, attr, group, unfused);
+    CHECK(!unfused, "attention: a ring sees some keys at a time, the unfused kernel needs all of them");
+    return context_ring(t, q, k, v, first_key, attr, group);
+}
+
+Tensor *op_context_attention(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, AttentionAttr attr,
+                             ContextPlan plan, bool unfused) {
+    const int ranks = tape_axis(t, AXIS_CP);
+    if (ranks == 1) return op_attention(t, q, k, v, first_key, attr, unfused);
+    const int64_t s = q->dim[0], g = q->dim[2], r = q->dim[3];
+    CHECK(s == k->dim[0] && s % 2 == 0, "attention, axis cp: %lld queries and %lld keys are no two chunks",
+          (long long)s, (long long)k->dim[0]);
+    const Group cp = tape_group(t, 1 << AXIS_CP), block = group_inner(&cp, plan.exchange),
+                blocks = group_outer(&cp, plan.exchange);
+    if (block.size == 1) return between(t, q, k, v, first_key, attr, blocks, plan.gather, unfused);
+    CHECK(g % block.size == 0 || (block.size % g == 0 && r % (block.size / g) == 0),
+          "attention, axis cp: %lld groups of %lld heads cannot be dealt to %d ranks", (long long)g,
+          (long long)r, block.size);
+    attr.first_head += block.rank * (g * r / block.size);
+    q = op_exchange_to_heads(t, q, block);
+    k = op_exchange_to_heads(t, k, block);
+    v = op_exchange_to_heads(t, v, block);
+    if (first_key) first_key = exchange_ids(t, first_key, block);
+    Tensor *y = between(t, q, k, v, first_key, attr, blocks, plan.gather, unfused);
+    return op_exchange_to_rows(t, y, block, g, r);
+}

@@ -1,0 +1,103 @@
+/* All keys and values are gathered, and each rank attends from its own rows (Transformer Engine
+ * AttnFuncWithCPAndKVAllGather). In the order of positions they are what one rank has, so y and dq are its
+ * bits. The backward gathers again and adds up the gradients rank by rank. Kept for it: this rank's rows. */
+#include "kernels/ops.h"
+#include "ops/attention.h"
+#include "ops/context_attention.h"
+#include "ops/exchange.h"
+
+typedef struct GatherAttr {
+    AttentionAttr attention; /* first: the kernels read it */
+    Group group;
+    bool unfused;
+} GatherAttr;
+
+static const OpDef KEYS = {.name = "gather_keys"}, GRADIENTS = {.name = "scatter_gradients"};
+
+/* All rows of what this rank has some of. */
+static Tensor *whole(Tape *t, const Tensor *x, int ranks, DType dtype, Spmd cp) {
+    Tensor *y =
+        tape_scratch(t, dtype, 5, (int64_t[]){ranks * x->dim[0], x->dim[1], x->dim[2], x->dim[3], x->dim[4]});
+    y->spmd = spmd_with(x->spmd, AXIS_CP, cp);
+    return y;
+}
+
+typedef struct Whole {
+    Tensor *k, *v;
+} Whole;
+
+static void whole_drop(Tape *t, Whole w) {
+    tape_drop(t, w.k);
+    tape_drop(t, w.v);
+}
+
+/* Keys and values of the group in one message. */
+static Whole gather(Tape *t, Tensor *k, Tensor *v, const Group *g) {
+    const int64_t nk = tensor_count(k), n = nk + tensor_count(v);
+    const DType dtype = (DType)k->dtype;
+    const Whole all = {whole(t, k, g->size, dtype, SPMD_R), whole(t, v, g->size, dtype, SPMD_R)};
+    Tensor *own = exchange_message(t, dtype, 1, n, k->spmd),
+           *packed = exchange_message(t, dtype, g->size, n, all.k->spmd);
+    exchange_rows(t, k, own, 0, true);
+    exchange_rows(t, v, own, nk, true);
+    tape_comm(t, &KEYS, (CommCall){.kind = COMM_ALL_GATHER, .group = *g}, own, packed);
+    exchange_rows(t, all.k, packed, 0, false);
+    exchange_rows(t, all.v, packed, nk, false);
+    tape_drop(t, own);
+    tape_drop(t, packed);
+    return all;
+}
+
+/* Adds up what each rank has computed of the gradient of all keys and values; each gets that of its own rows.
+ */
+static void scatter(Tape *t, Whole d, const Group *g, Tensor *dk, Tensor *dv) {
+    const int64_t nk = tensor_count(d.k) / g->size, n = nk + tensor_count(d.v) / g->size;
+    const DType dtype = (DType)d.k->dtype;
+    Tensor *packed = exchange_message(t, dtype, g->size, n, d.k->spmd),
+           *own = exchange_message(t, dtype, 1, n, d.k->spmd);
+    exchange_rows(t, d.k, packed, 0, true);
+    exchange_rows(t, d.v, packed, nk, true);
+    tape_comm(t, &GRADIENTS, (CommCall){.kind = COMM_REDUCE_SCATTER, .group = *g}, packed, own);
+    if (dk) exchange_rows(t, dk, own, 0, false);
+    if (dv) exchange_rows(t, dv, own, nk, false);
+    tape_drop(t, packed);
+    tape_drop(t, own);
+}
+
+static void backward(Tape *t, const Node *n, Need need) {
+    const GatherAttr *a = n->call.attr;
+    Tensor *const *in = n->call.in;
+    Tensor *dq = tape_grad_out(t, in[0], need), *dk = tape_grad_out(t, in[1], need),
+           *dv = tape_grad_out(t, in[2], need);
+    if (!dq && !dk && !dv) return;
+    const DType precise = (DType)n->call.out[1]->dtype;
+    const int ranks = a->group.size;
+    const Whole all = gather(t, in[1], in[2], &a->group),
+                d = {whole(t, in[1], ranks, precise, SPMD_P), whole(t, in[2], ranks, precise, SPMD_P)};
+    Call call = n->call;
+    call.in[1] = all.k, call.in[2] = all.v;
+    attention_gradients(t, &call, a->unfused, tape_grad(t, n->call.out[0]), dq, d.k, d.v);
+    scatter(t, d, &a->group, dk, dv);
+    whole_drop(t, d);
+    whole_drop(t, all);
+}
+
+Tensor *context_gather(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, AttentionAttr attr,
+                       Group group, bool unfused) {
+    const GatherAttr gather_attr = {attr, group, unfused};
+    const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3];
+    Tensor *y = tape_tensor(t, (DType)q->dtype, 5, (int64_t[]){s, b, g, r, v->dim[4]});
+    /* lse, or all probabilities */
+    Tensor *kept = tape_tensor(t, q->dtype == F64 ? F64 : F32, unfused ? 5 : 4,
+                               (int64_t[]){b, g, r, s, group.size * k->dim[0]});
+    const OpDef *op = &OPS[unfused ? OP_attention_unfused : OP_attention];
+    Call call = {.in = {q, k, v, first_key}, .out = {y, kept}, .attr = &gather_attr};
+    tape_check(t, op, &call);
+    const Whole all = gather(t, k, v, &group);
+    call.in[1] = all.k, call.in[2] = all.v;
+    tape_call(t, op, call);
+    whole_drop(t, all);
+    call.in[1] = k, call.in[2] = v;
+    tape_record(t, op, call, sizeof gather_attr, backward);
+    return y;
+}

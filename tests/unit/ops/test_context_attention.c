@@ -1,0 +1,362 @@
+/* Attention over context-parallel ranks (threads) against attention of one rank: every way of communicating,
+ * every mask. Rank r of n holds chunks r and 2n-1-r of 2n; the test says so by itself. */
+#include "unit/cmocka_all.h"
+
+#include "kernels/ops.h"
+#include "ops/attention.h"
+#include "ops/context_attention.h"
+#include "ops/residual.h"
+#include "unit/ops/case.h"
+
+enum { SAMPLES = 2, WIDTH = 6, COUNTED = 4 };
+
+typedef struct Case {
+    int cp, tp;
+    ContextPlan plan;
+    int64_t s, g, r; /* the whole sequence, all kv groups, heads of each */
+    int64_t left;    /* window; 0: none */
+    bool packed;     /* documents of 23 positions, seen from first_key */
+    bool full;       /* not causal */
+    double dropout;
+    bool unfused, exact, twice; /* twice: two attentions of the same q, k, v, so that gradients are added */
+    DType dtype;
+} Case;
+
+/* What one run gives, whole, as doubles; each rank writes what it holds. */
+typedef struct Outcome {
+    int64_t n_y, n_qkv;
+    double *y, *dqkv; /* [s,b,g*r*d], [s,b,g*(r+2)*d] */
+    int64_t count[COUNTED];
+} Outcome;
+
+static const char *const COUNTED_OPS[COUNTED] = {"ring_keys", "ring_gradients", "attention",
+                                                 "attention_grad"};
+
+typedef struct Rank {
+    const Case *c;
+    Outcome *out;
+    int tp_rank, cp_rank;
+    int64_t rows, groups; /* that this rank holds */
+    int64_t count[COUNTED];
+} Rank;
+
+static int64_t position(const Rank *k, int64_t row) {
+    const int n = k->c->cp;
+    const int64_t chunk = k->c->s / (2 * n);
+    return n == 1 ? row : (row / chunk ? 2 * n - 1 - k->cp_rank : k->cp_rank) * chunk + row % chunk;
+}
+
+/* Element e of this rank's x [rows,b,width] in the whole [s,b,tp*width]. */
+static int64_t whole_at(const Rank *k, const Tensor *x, int64_t e) {
+    const int64_t width = x->dim[2], line = e / width, all = width * k->c->tp;
+    return (position(k, line / SAMPLES) * SAMPLES + line % SAMPLES) * all + k->tp_rank * width + e % width;
+}
+
+static int bits(const Case *c) { return c->exact || dtype_is_16bit(c->dtype) ? GRID_COARSE : GRID_FINE; }
+
+static void fill_slice(const Rank *k, Tensor *x, int which) {
+    for (int64_t e = 0; e < tensor_count(x); e++)
+        store_element(x, e, grid_value("context", which, whole_at(k, x, e), bits(k->c)));
+}
+
+static void gather_slice(const Rank *k, const Tensor *x, double *whole) {
+    for (int64_t e = 0; e < tensor_count(x); e++) whole[whole_at(k, x, e)] = load_element(x, e);
+}
+
+static void count_op(void *arg, const OpDef *op, const Call *c) {
+    Rank *k = arg;
+    for (int i = 0; i < COUNTED; i++)
+        if (!strcmp(op->name, COUNTED_OPS[i]))
+            k->count[i] += i < 2 ? c->in[0] ? tensor_count(c->in[0]) : 0 : 1;
+}
+
+static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *first_key) {
+    const Case *c = k->c;
+    const int64_t d = WIDTH, s = k->rows, b = SAMPLES, g = k->groups, r = c->r;
+    const int64_t stride[5] = {qkv->stride[0], qkv->stride[1], (r + 2) * d, d, 1};
+    Tensor *q = tape_view(t, qkv, 0, 5, (int64_t[]){s, b, g, r, d}, stride),
+           *key = tape_view(t, qkv, r * d, 5, (int64_t[]){s, b, g, 1, d}, stride),
+           *v = tape_view(t, qkv, (r + 1) * d, 5, (int64_t[]){s, b, g, 1, d}, stride);
+    const AttentionAttr attr = {.scale = 0.4,
+                                .window_left = c->left ? c->left : WINDOW_OFF,
+                                .window_right = c->full ? WINDOW_OFF : 0,
+                                .first_head = k->tp_rank * g * r,
+                                .heads = c->g * c->r,
+                                .dropout = {.rate = c->dropout, .seed = 3, .site = 4, .seq_total = c->s}};
+    Tensor *y = op_context_attention(t, q, key, v, first_key, attr, c->plan, c->unfused);
+    if (c->twice) y = op_add(t, y, op_context_attention(t, q, key, v, first_key, attr, c->plan, c->unfused));
+    return tape_view(t, y, 0, 3, (int64_t[]){s, b, g * r * d}, (int64_t[]){b * g * r * d, g * r * d, 1});
+}
+
+static void run_rank(Rank *k, const Layout *layout, Comm *comm) {
+    const Case *c = k->c;
+    RunContext run = {.device = device_cpu(1),
+                      .dtype = c->dtype,
+                      .training = true,
+                      .layout = layout,
+                      .comm = comm,
+                      .exact = c->exact};
+    Space *slot = space_new(run.device, "slot", SPACE_UNPLANNED),
+          *transient = space_new(run.device, "transient", SPACE_UNPLANNED);
+    Tape *t = tape_new(&run, slot, transient);
+    tape_begin(t, true);
+    tape_trace(t, count_op, k);
+    SpmdType type = 0;
+    if (c->cp > 1) type = spmd_with(type, AXIS_CP, SPMD_V);
+    if (c->tp > 1) type = spmd_with(type, AXIS_TP, SPMD_V);
+    Tensor *qkv =
+        tape_input(t, c->dtype, 3, (int64_t[]){k->rows, SAMPLES, k->groups * (c->r + 2) * WIDTH}, type);
+    fill_slice(k, qkv, 0);
+    Tensor *first_key = tape_tensor(t, I64, 2, (int64_t[]){SAMPLES, k->rows});
+    first_key->spmd = c->cp > 1 ? spmd_with(0, AXIS_CP, SPMD_V) : 0;
+    for (int64_t i = 0; i < SAMPLES * k->rows; i++) /* the samples' documents begin elsewhere */
+        ((int64_t *)first_key->data)[i] =
+            (position(k, i % k->rows) + 5 * (i / k->rows)) / 23 * 23 - 5 * (i / k->rows);
+    Tensor *y = attend(t, k, qkv, c->packed ? first_key : NULL);
+    Tensor *dy = tape_tensor(t, c->dtype, 3, y->dim);
+    fill_slice(k, dy, 1);
+    gather_slice(k, y, k->out->y);
+    tape_backward(t, y, dy, NEED_ALL);
+    gather_slice(k, tape_grad(t, qkv), k->out->dqkv);
+    if (k->tp_rank == 0 && k->cp_rank == 0) memcpy(k->out->count, k->count, sizeof k->count);
+    tape_free(t);
+    space_free(slot), space_free(transient);
+    device_free(run.device);
+}
+
+static void rank_main(void *arg, Comm *comm) {
+    Outcome *out = ((void **)arg)[1];
+    const Case *c = ((void **)arg)[0];
+    const Layout layout = {
+        .mesh = mesh_make(comm_world(comm), comm_rank(comm), (const int[AXES]){c->tp, c->cp, 1, 1, 1, 1, 1})};
+    const int *at = layout.mesh.coordinate;
+    run_rank(&(Rank){.c = c,
+                     .out = out,
+                     .tp_rank = at[AXIS_TP],
+                     .cp_rank = at[AXIS_CP],
+                     .rows = c->s / c->cp,
+                     .groups = c->g / c->tp},
+             &layout, comm);
+}
+
+static Outcome outcome_new(const Case *c) {
+    const int64_t rows = c->s * SAMPLES * WIDTH;
+    Outcome o = {.n_y = rows * c->g * c->r, .n_qkv = rows * c->g * (c->r + 2)};
+    o.y = mem_zero((size_t)o.n_y, sizeof *o.y);
+    o.dqkv = mem_zero((size_t)o.n_qkv, sizeof *o.dqkv);
+    return o;
+}
+
+static Outcome run_ranks(const Case *c) {
+    Outcome o = outcome_new(c);
+    comm_threads(c->tp * c->cp, NULL, rank_main, (void *[]){(void *)c, &o});
+    return o;
+}
+
+static Outcome run_single(Case c) {
+    c.cp = c.tp = 1;
+    Outcome o = outcome_new(&c);
+    run_rank(&(Rank){.c = &c, .out = &o, .rows = c.s, .groups = c.g}, NULL, NULL);
+    return o;
+}
+
+static void outcome_free(Outcome *o) { free(o->y), free(o->dqkv); }
+
+static void describe(const Case *c, const char *what, char *out, size_t n) {
+    snprintf(out, n, "cp %d tp %d exchange %d %s s %d g %d r %d%s%s%s%s%s%s %s, %s", c->cp, c->tp,
+             c->plan.exchange, c->plan.gather ? "gather" : "ring", (int)c->s, (int)c->g, (int)c->r,
+             c->left ? " window" : "", c->packed ? " packed" : "", c->full ? " full" : "",
+             c->dropout > 0 ? " dropout" : "", c->unfused ? " unfused" : "", c->twice ? " twice" : "",
+             dtype_name(c->dtype), what);
+}
+
+/* Sums have at most s r + s + 2d terms, of size at most 1 except that the softmax turns an absolute error of
+ * a score, |scale| d u, into a relative one. */
+static void near(const Case *c, const char *what, const double *got, const double *want, int64_t n) {
+    const double terms = dtype_is_16bit(c->dtype) ? WIDTH : (double)(c->s * c->r + c->s + 2 * WIDTH),
+                 softmax = 1 + 0.4 * WIDTH;
+    double worst = 0, largest = 1;
+    for (int64_t i = 0; i < n; i++) {
+        const double error = fabs(got[i] - want[i]);
+        largest = fmax(largest, fabs(want[i]));
+        if (!(error <= worst)) worst = error;
+    }
+    const double bound = 4 * sqrt(terms) * softmax * dtype_roundoff(c->dtype) * largest;
+    char name[200];
+    describe(c, what, name, sizeof name);
+    print_message("    %-70s error %.3g, bound 4 sqrt(%g terms) (1 + scale d) u %.3g = %.3g\n", name, worst,
+                  terms, largest, bound);
+    if (!(worst <= bound)) fail_msg("%s: error %.3g > %.3g", name, worst, bound);
+}
+
+static void same(const Case *c, const char *what, const double *got, const double *want, int64_t n) {
+    char name[200];
+    describe(c, what, name, sizeof name);
+    for (int64_t i = 0; i < n; i++)
+        if (memcmp(&got[i], &want[i], sizeof *got))
+            fail_msg("%s: element %d is %.17g, not %.17g", name, (int)i, got[i], want[i]);
+}
+
+static void check(Case c) {
+    Outcome got = run_ranks(&c), want = run_single(c);
+    near(&c, "y", got.y, want.y, want.n_y);
+    near(&c, "dqkv", got.dqkv, want.dqkv, want.n_qkv);
+    outcome_free(&got), outcome_free(&want);
+}
+
+/* cp ranks by each way they can be used */
+static const struct {
+    int cp;
+    ContextPlan plan;
+} WAYS[] = {
+    {2, {1, false}}, {3, {1, false}}, {4, {1, false}}, {8, {1, false}}, /* p2p */
+    {2, {1, true}},  {3, {1, true}},  {4, {1, true}},  {8, {1, true}},  /* allgather */
+    {2, {2, false}}, {4, {4, false}}, {8, {8, false}},                  /* a2a */
+    {4, {2, false}}, {8, {2, false}}, {8, {4, false}}, {8, {2, true}},  /* a2a+p2p; a2a and allgather */
+};
+enum { N_WAYS = sizeof WAYS / sizeof *WAYS };
+
+/* Of the case's masks, for all ways; 8 heads in g groups. */
+static void check_ways(Case c, void (*with)(Case)) {
+    for (int i = 0; i < N_WAYS; i++) {
+        c.cp = WAYS[i].cp, c.plan = WAYS[i].plan, c.tp = 1, c.r = 8 / c.g;
+        c.s = c.cp * (c.cp == 3 ? 26 : 96 / c.cp); /* chunks that are no tiles; of 6 to 24 positions */
+        if (c.unfused && c.plan.exchange < c.cp && !c.plan.gather) continue; /* needs all keys at once */
+        with(c);
+    }
+}
+
+static void every_way_is_one_rank(void **state) {
+    (void)state;
+    static const int64_t GROUPS[] = {8, 4, 2, 1}; /* MHA, GQA, fewer groups than ranks, MQA */
+    for (int i = 0; i < 4; i++) check_ways((Case){.g = GROUPS[i]}, check);
+}
+
+static void masks_are_of_the_whole_sequence(void **state) {
+    (void)state;
+    check_ways((Case){.g = 4, .left = 9}, check);
+    check_ways((Case){.g = 4, .left = 40}, check);
+    check_ways((Case){.g = 2, .packed = true}, check);
+    check_ways((Case){.g = 4, .packed = true, .left = 12}, check);
+    check_ways((Case){.g = 4, .full = true}, check);
+    check_ways((Case){.g = 4, .full = true, .left = 10}, check);
+}
+
+static void dropout_is_of_the_whole_sequence(void **state) {
+    (void)state;
+    check_ways((Case){.g = 4, .dropout = 0.4}, check);
+    check_ways((Case){.g = 2, .dropout = 0.3, .packed = true, .left = 30}, check);
+}
+
+static void unfused_too(void **state) {
+    (void)state;
+    check_ways((Case){.g = 4, .unfused = true, .dropout = 0.3}, check);
+    check_ways((Case){.g = 1, .unfused = true, .packed = true, .left = 20}, check);
+}
+
+static void gradients_add_up(void **state) {
+    (void)state;
+    check_ways((Case){.g = 2, .twice = true}, check);
+}
+
+static void beside_tensor_parallel_ranks(void **state) {
+    (void)state;
+    const ContextPlan plans[] = {{1, false}, {1, true}, {2, false}};
+    for (int i = 0; i < 3; i++) check((Case){2, 2, plans[i], .s = 92, .g = 4, .r = 2, .dropout = 0.3});
+    check((Case){2, 4, {2, false}, .s = 36, .g = 4, .r = 2, .packed = true});
+    check((Case){4, 2, {2, false}, .s = 48, .g = 2, .r = 4, .left = 17});
+}
+
+static void in_every_type(void **state) {
+    (void)state;
+    for (DType type = F32; type <= F16; type++) check_ways((Case){.g = 2, .dtype = type, .left = 40}, check);
+}
+
+static void check_same(Case c) {
+    Outcome got = run_ranks(&c), want = run_single(c);
+    same(&c, "y", got.y, want.y, want.n_y);
+    same(&c, "dqkv", got.dqkv, want.dqkv, want.n_qkv);
+    outcome_free(&got), outcome_free(&want);
+}
+
+static void exact_lane_is_bitwise(void **state) {
+    (void)state;
+    check_ways((Case){.g = 4, .exact = true, .dropout = 0.3}, check_same);
+    check_ways((Case){.g = 1, .exact = true, .packed = true, .twice = true}, check_same);
+    check_ways((Case){.g = 2, .exact = true, .unfused = true, .left = 30}, check_same);
+}
+
+/* Where a rank attends to all keys in the order of positions, it computes one rank's bits. */
+static void whole_rows_are_bitwise(void **state) {
+    (void)state;
+    for (DType type = F64; type <= F16; type++) {
+        check_same((Case){4, 1, {4, false}, .s = 104, .g = 4, .r = 2, .dtype = type, .packed = true});
+        const Case c = {4, 1, {1, true}, .s = 104, .g = 2, .r = 2, .dtype = type, .dropout = 0.3};
+        Outcome got = run_ranks(&c), want = run_single(c);
+        same(&c, "y", got.y, want.y, want.n_y);
+        const int64_t group = (c.r + 2) * WIDTH;
+        for (int64_t i = 0; i < want.n_qkv; i++)
+            if (i % group < c.r * WIDTH) same(&c, "dq", &got.dqkv[i], &want.dqkv[i], 1);
+        outcome_free(&got), outcome_free(&want);
+    }
+}
+
+static void twice_is_the_same(void **state) {
+    (void)state;
+    const Case c = {8, 1, {2, false}, .s = 96, .g = 2, .r = 4, .dtype = F32};
+    Outcome a = run_ranks(&c), b = run_ranks(&c);
+    same(&c, "y", a.y, b.y, a.n_y);
+    same(&c, "dqkv", a.dqkv, b.dqkv, a.n_qkv);
+    outcome_free(&a), outcome_free(&b);
+}
+
+/* Steps in which a query of rank 0 sees a key of another rank. */
+static int64_t seeing_steps(const Case *c) {
+    const Rank me = {.c = c};
+    int64_t steps = 0;
+    for (int from = 0; from < c->cp; from++) {
+        const Rank other = {.c = c, .cp_rank = from};
+        bool sees = false;
+        for (int64_t i = 0; i < c->s / c->cp; i++)
+            for (int64_t j = 0; j < c->s / c->cp; j++) {
+                const int64_t distance = position(&me, i) - position(&other, j);
+                sees |= distance >= 0 && (!c->left || distance <= c->left);
+            }
+        steps += sees;
+    }
+    return steps;
+}
+
+/* Each rank sends the keys and values that it holds, and all but its own pass it once: (n-1)/n of all. The
+ * gradients come home in one step more. Steps in which nothing is seen are not computed. */
+static void the_ring_moves_what_it_must(void **state) {
+    (void)state;
+    for (int cp = 2; cp <= 8; cp *= 2)
+        for (int64_t left = 0; left <= 60; left += 5) {
+            const Case c = {cp, 1, {1, false}, .s = 96, .g = 2, .r = 2, .left = left};
+            Outcome o = run_ranks(&c);
+            const int64_t own = 2 * c.s / cp * SAMPLES * c.g * WIDTH;
+            assert_int_equal(o.count[0], 2 * (cp - 1) * own); /* forward and backward */
+            assert_int_equal(o.count[1], cp * own);
+            assert_int_equal(o.count[2], seeing_steps(&c));
+            assert_int_equal(o.count[3], seeing_steps(&c));
+            outcome_free(&o);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_way_is_one_rank),
+        cmocka_unit_test(masks_are_of_the_whole_sequence),
+        cmocka_unit_test(dropout_is_of_the_whole_sequence),
+        cmocka_unit_test(unfused_too),
+        cmocka_unit_test(gradients_add_up),
+        cmocka_unit_test(beside_tensor_parallel_ranks),
+        cmocka_unit_test(in_every_type),
+        cmocka_unit_test(exact_lane_is_bitwise),
+        cmocka_unit_test(whole_rows_are_bitwise),
+        cmocka_unit_test(twice_is_the_same),
+        cmocka_unit_test(the_ring_moves_what_it_must),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
