@@ -265,26 +265,30 @@ static void all_broken_rules_are_reported_at_once(void **state) {
           "8 --micro-batch-size 2 "
           "--global-batch-size 5 --train-iters 10 --lr 1e-3 --min-lr 1 --data-path x --mock-data --save out "
           "--vocab-size 0 "
-          "--tensor-model-parallel-size 2 --fp16 --bf16");
+          "--tensor-model-parallel-size 2 --ranks 3 --fp16 --bf16");
     assert_int_equal(p.err.code, ERR_USER);
-    assert_string_equal(p.args.problems.s,
-                        "--bf16 is given twice: keep one of them (it is a spelling of lane).\n"
-                        "--vocab-size must be from 1 to 2147483647, not 0.\n"
-                        "--hidden-size 65 is not a multiple of --num-attention-heads 4: change one of them "
-                        "or give --kv-channels.\n"
-                        "--seq-length 16 is longer than --max-position-embeddings 8: raise the latter.\n"
-                        "This is one rank, but the model is spread over more (tensor 2, pipeline 1, context "
-                        "1, expert 1, expert tensor none): set "
-                        "these parallel sizes to 1.\n"
-                        "Each global batch size (--global-batch-size 5, --step-batch-size-schedule none, "
-                        "--rampup-batch-size none) must be a "
-                        "multiple of --micro-batch-size 2.\n"
-                        "--min-lr 1 is above --lr 0.001: lower it.\n"
-                        "--mock-data excludes the data paths: leave one out.\n"
-                        "--save needs --save-interval.\n");
     assert_string_equal(
-        p.err.msg, "9 problems with the options, the first: --bf16 is given twice: keep one of them (it is a "
-                   "spelling of lane).");
+        p.args.problems.s,
+        "--bf16 is given twice: keep one of them (it is a spelling of lane).\n"
+        "--vocab-size must be from 1 to 2147483647, not 0.\n"
+        "--hidden-size 65 is not a multiple of --num-attention-heads 4: change one of them "
+        "or give --kv-channels.\n"
+        "--seq-length 16 is longer than --max-position-embeddings 8: raise the latter.\n"
+        "--ranks 3 is not a multiple of --tensor-model-parallel-size 2 times "
+        "--pipeline-model-parallel-size 1 times --context-parallel-size 1: change one of them.\n"
+        "--ranks 3 is not a multiple of --expert-tensor-parallel-size none (none = "
+        "--tensor-model-parallel-size 2) times --expert-model-parallel-size 1 times "
+        "--pipeline-model-parallel-size 1: change one of them.\n"
+        "Each global batch size (--global-batch-size 5, --step-batch-size-schedule none, "
+        "--rampup-batch-size none) must be a multiple of --micro-batch-size 2 times the "
+        "data-parallel ranks (--ranks 3 over the tensor, pipeline and context parallel sizes).\n"
+        "--min-lr 1 is above --lr 0.001: lower it.\n"
+        "--mock-data excludes the data paths: leave one out.\n"
+        "--save needs --save-interval.\n");
+    assert_string_equal(
+        p.err.msg,
+        "10 problems with the options, the first: --bf16 is given twice: keep one of them (it is a "
+        "spelling of lane).");
     done(&p);
 }
 
