@@ -182,13 +182,12 @@ static inline void run_all_kinds(void *arg, Comm *comm) {
     static const int64_t SIZES[] = {0, 1, 7, 8, 1000, 4097, 70001};
     const int sizes = *(const int *)arg;
     const Group g = world_group(comm);
-    for (int kind = 0; kind < COMM_SEND; kind++)
-        for (int r = 0; r < (kind == COMM_ALL_REDUCE || kind == COMM_REDUCE_SCATTER ? 3 : 1); r++)
+    for (int kind = 0; kind < COMM_SEND; kind++) {
+        const bool reduces = kind == COMM_ALL_REDUCE || kind == COMM_REDUCE_SCATTER;
+        for (int r = 0; r < (reduces ? 3 : 1); r++)
             for (int t = 0; t < 7; t++)
                 for (int s = 0; s < sizes; s++)
-                    for (int place = 0; place < 2; place++) {
-                        const bool can =
-                            kind == COMM_ALL_REDUCE || kind == COMM_ALL_GATHER || kind == COMM_REDUCE_SCATTER;
+                    for (int place = 0; place <= (reduces || kind == COMM_ALL_GATHER); place++) {
                         Trial trial = {.call = {.kind = (CommKind)kind,
                                                 .reduction = (CommReduction)r,
                                                 .dtype = TYPES[t],
@@ -196,10 +195,11 @@ static inline void run_all_kinds(void *arg, Comm *comm) {
                                                 .site = "all_kinds",
                                                 .n = SIZES[s],
                                                 .peer = s % g.size},
-                                       .in_place = place && can};
+                                       .in_place = place};
                         trial_start(comm, &trial);
                         trial_finish(comm, &trial);
                     }
+    }
 }
 
 /* Each rank sends to each other one, several messages deep, and takes them in another order. */
