@@ -10,7 +10,7 @@
 typedef struct Options {
     const char *checkpoint, *dataset;
     int64_t ckpt_step;
-    bool verify, schedule;
+    bool verify, hash, schedule;
 } Options;
 
 static const Arg ROWS[] = {
@@ -29,6 +29,12 @@ static const Arg ROWS[] = {
      .offset = offsetof(Options, verify),
      .fallback = "off",
      .help = "Hash every stored byte against the manifest."},
+    {.names = "hash",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, hash),
+     .fallback = "off",
+     .help =
+         "Hash what each tensor holds, and all of it: equal for equal content, whatever layout saved it."},
     {.names = "dataset",
      .type = ARG_TEXT,
      .offset = offsetof(Options, dataset),
@@ -41,10 +47,7 @@ static const Arg ROWS[] = {
      .help = "The pipeline schedule of these options: picture, layers, slots and bubble."},
 };
 
-static Err inspect_checkpoint(const Options *o) {
-    Ckpt *ckpt;
-    ERR_RETURN(ckpt_open(o->checkpoint, i64_is_set(o->ckpt_step) ? o->ckpt_step : -1, NULL, &ckpt));
-    const Manifest *m = ckpt_manifest(ckpt);
+static void list_boxes(const Manifest *m) {
     printf("iteration %lld, %lld tensors\n", (long long)m->iteration, (long long)m->count);
     for (int64_t i = 0; i < m->count; i++) {
         const CkptTensor *t = &m->tensors[i];
@@ -54,7 +57,17 @@ static Err inspect_checkpoint(const Options *o) {
                (long long)t->box.shape[0], (long long)t->box.shape[1], (long long)t->global[0],
                (long long)t->global[1], t->name, t->suffix, t->part);
     }
-    Err e = o->verify ? ckpt_verify(ckpt) : ERR_OK;
+}
+
+static Err inspect_checkpoint(const Options *o) {
+    Ckpt *ckpt;
+    ERR_RETURN(ckpt_open(o->checkpoint, i64_is_set(o->ckpt_step) ? o->ckpt_step : -1, NULL, &ckpt));
+    Str digest = {0};
+    Err e = o->hash ? ckpt_digest(ckpt, &digest) : ERR_OK;
+    if (!o->hash) list_boxes(ckpt_manifest(ckpt));
+    if (digest.s && !e.code) fputs(digest.s, stdout);
+    str_free(&digest);
+    if (!e.code && o->verify) e = ckpt_verify(ckpt);
     if (o->verify && !e.code) puts("every stored byte has the hash of the manifest");
     ckpt_close(ckpt);
     return e;
@@ -105,10 +118,10 @@ int command_inspect(int argc, char **argv) {
     Options o;
     Config config;
     Args args;
-    args_init(
-        &args, arena,
-        "isotron inspect [--checkpoint DIR [--verify]] [--dataset PREFIX] [--schedule --num-layers N ...]",
-        NULL);
+    args_init(&args, arena,
+              "isotron inspect [--checkpoint DIR [--verify] [--hash]] [--dataset PREFIX] [--schedule "
+              "--num-layers N ...]",
+              NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
     Err e = config_parse(&config, &args, groups, 0, argc, argv);
     if (!e.code && !args.help) check(&o, &config, &args), e = args_end(&args);

@@ -218,18 +218,38 @@ static Err evaluate_test(Loop *l) {
 
 /* ---- checkpoints ---- */
 
-static Err save(Loop *l) {
-    if (!l->config->save || l->saved_iteration == l->run->iteration) return ERR_OK;
-    timer_start(&l->timers, TIMER_SAVE);
-    Err e = run_save(l->run);
-    timer_stop(&l->timers, TIMER_SAVE);
-    if (e.code) return e;
-    l->saved_iteration = l->run->iteration;
+static Err tell_saved(Loop *l, int64_t iteration, const char *event) {
     if (!l->speaks) return say(l, ERR_OK);
-    printf("  successfully saved checkpoint at iteration %7lld to %s\n", (long long)l->run->iteration,
+    printf("  successfully saved checkpoint at iteration %7lld to %s\n", (long long)iteration,
            l->config->save);
     fflush(stdout);
-    return say(l, train_log_progress(l->run, "Saved checkpoint"));
+    return say(l, train_log_progress(l->run, event));
+}
+
+/* Ends a save that is under way if its files are written, or waits for them. */
+static Err finish_save(Loop *l, bool wait) {
+    int64_t iteration;
+    if (!l->run->saving) return ERR_OK;
+    timer_start(&l->timers, TIMER_SAVE);
+    Err e = run_finish_save(l->run, wait, &iteration);
+    timer_stop(&l->timers, TIMER_SAVE);
+    return e.code || iteration < 0 ? e : tell_saved(l, iteration, "Saved async checkpoint");
+}
+
+static Err save(Loop *l) {
+    Run *r = l->run;
+    if (!l->config->save || l->saved_iteration == r->iteration) return ERR_OK;
+    ERR_RETURN(finish_save(l, true));
+    timer_start(&l->timers, TIMER_SAVE);
+    Err e = run_save(r);
+    timer_stop(&l->timers, TIMER_SAVE);
+    if (e.code) return e;
+    l->saved_iteration = r->iteration;
+    if (!r->saving) return tell_saved(l, r->iteration, "Saved checkpoint");
+    if (l->speaks)
+        printf("  scheduled an async checkpoint save at iteration %7lld to %s\n", (long long)r->iteration,
+               l->config->save);
+    return ERR_OK;
 }
 
 /* ---- steps ---- */
@@ -302,6 +322,7 @@ static Err train_steps(Loop *l) {
     ERR_RETURN(open_stream(l, SPLIT_TRAIN, r->consumed_samples, &l->train));
     while (r->iteration < l->derived->train_iters && !l->exit_reason) {
         ERR_RETURN(one_step(l));
+        ERR_RETURN(finish_save(l, false));
         if (is_multiple(r->iteration, c->eval_interval)) ERR_RETURN(evaluate_valid(l));
         if (is_multiple(r->iteration, c->save_interval)) ERR_RETURN(save(l));
         l->exit_reason = reason_to_exit(l);
@@ -314,6 +335,8 @@ static Err train_and_save(Loop *l) {
     Err saved = l->config->skip_train
                     ? ERR_OK
                     : save(l); /* also after a failed step: its parameters are the last good ones */
+    Err finished = finish_save(l, true);
+    if (!saved.code) saved = finished;
     if (e.code || saved.code) return e.code ? e : saved;
     if (l->exit_reason) {
         if (!l->speaks) return ERR_OK;
@@ -333,12 +356,12 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     const double own = (double)memory_plan_total(p), have = (double)device_memory_available();
     const double need = comm_mpi_present() ? own : own * (double)config_ranks(l->config);
     if (l->speaks)
-        printf("memory%s: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, "
-               "transient %.1f "
-               "MB, tables %.1f MB; "
-               "peak %.1f MB of %.1f MB available\n",
-               l->comm ? " of rank 0" : "", (double)p->parameters * MB, (double)p->optimizer * MB,
-               (double)p->slots * MB, (double)p->transient * MB, (double)p->tables * MB, own * MB, have * MB);
+        printf(
+            "memory%s: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, "
+            "transient %.1f MB, tables %.1f MB, checkpoint copy %.1f MB; peak %.1f MB of %.1f MB available\n",
+            l->comm ? " of rank 0" : "", (double)p->parameters * MB, (double)p->optimizer * MB,
+            (double)p->slots * MB, (double)p->transient * MB, (double)p->tables * MB,
+            (double)p->snapshot * MB, own * MB, have * MB);
     if (need <= have) return ERR_OK;
     return err_user("the run needs %.1f MB of memory and %.1f MB are available; lower --micro-batch-size, or "
                     "recompute activations "

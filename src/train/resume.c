@@ -8,6 +8,8 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
+#include "comm/agree.h"
+#include "train/world.h"
 
 /* ---- which buffers ---- */
 
@@ -95,7 +97,7 @@ static Err restore_numbers(Run *r, const json_t *state, const char *dir) {
 
 /* ---- saving ---- */
 
-Err run_save(const Run *r) {
+Err run_save(Run *r) {
     const Config *c = r->config;
     CkptItem list[ITEMS];
     CkptSaveOptions options = {
@@ -103,11 +105,24 @@ Err run_save(const Run *r) {
         .keep_newest = c->most_recent_k,
         .retain_interval = i64_is_set(c->save_retain_interval) ? c->save_retain_interval : 0,
     };
+    CHECK(!r->saving, "the checkpoint of step %lld is still being written", (long long)r->saving_iteration);
     json_t *state = state_of(r);
-    Err e =
-        ckpt_save(c->save, &options, r->comm, r->model->registry, list, items(r, c->save_optim, list), state);
+    const Registry *g = r->model->registry;
+    const int n = items(r, c->save_optim, list);
+    Err e = c->async_save ? ckpt_save_start(c->save, &options, r->comm, g, list, n, state, &r->saving)
+                          : ckpt_save(c->save, &options, r->comm, g, list, n, state);
+    r->saving_iteration = r->iteration;
     json_decref(state);
     return e;
+}
+
+Err run_finish_save(Run *r, bool wait, int64_t *iteration) {
+    *iteration = -1;
+    if (!r->saving || (!wait && !ckpt_save_is_written(r->saving))) return ERR_OK;
+    *iteration = r->saving_iteration;
+    CkptSaving *s = r->saving;
+    r->saving = NULL;
+    return ckpt_save_finish(s);
 }
 
 /* ---- loading ---- */
@@ -203,15 +218,16 @@ static Err load_into(Run *r, const Ckpt *ckpt, const char *dir, bool weights_onl
 static Err load(Run *r, bool weights_only, bool *loaded) {
     const char *dir;
     *loaded = false;
-    ERR_RETURN(choose(r->config, &dir, &weights_only));
+    ERR_RETURN(comm_agree(r->comm, choose(r->config, &dir, &weights_only)));
     if (!dir) {
-        if (r->config->load) printf("  no checkpoint in %s: starting anew\n", r->config->load);
+        if (r->config->load && world_speaks(r->comm))
+            printf("  no checkpoint in %s: starting anew\n", r->config->load);
         return ERR_OK;
     }
     Ckpt *ckpt;
     ERR_RETURN(ckpt_open(dir, wanted(r->config, dir), r->comm, &ckpt));
     Err e = load_into(r, ckpt, dir, weights_only);
-    if (!e.code)
+    if (!e.code && world_speaks(r->comm))
         printf("  successfully loaded checkpoint from %s at iteration %lld\n", dir,
                (long long)ckpt_manifest(ckpt)->iteration);
     ckpt_close(ckpt);

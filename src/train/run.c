@@ -258,6 +258,9 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm) {
         .tables = table_bytes(r->model),
         .unit = executor_peak(r->executor),
     };
+    if (c->save && c->async_save)
+        plan.snapshot = (size_t)r->model->registry->elements * dtype_size(r->model->registry->precise) +
+                        (c->save_optim ? plan.optimizer : 0);
     plan.transient = plan.unit.transient;
     plan.slots =
         executor_bytes(r->executor, &schedule, spec.kind == SCHEDULE_ZERO_BUBBLE, plan.unit) - plan.transient;
@@ -266,7 +269,7 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm) {
 }
 
 size_t memory_plan_total(const MemoryPlan *p) {
-    return p->parameters + p->optimizer + p->slots + p->transient + p->tables;
+    return p->parameters + p->optimizer + p->slots + p->transient + p->tables + p->snapshot;
 }
 
 Run *run_new(const Config *c, const Derived *d, const MemoryPlan *plan, Comm *comm) {

@@ -16,6 +16,7 @@
 typedef struct MemoryPlan {
     size_t parameters; /* values, main gradients, masters */
     size_t optimizer, slots, transient, tables;
+    size_t snapshot;     /* of a checkpoint that is written beside the run */
     ExecutorMemory unit; /* one slot, and the transient space */
 } MemoryPlan;
 
@@ -45,6 +46,9 @@ typedef struct Run {
     int64_t consumed_valid_samples;
     int64_t schedule_samples;   /* what the schedules count: skipped steps do not advance them */
     int64_t skipped_iterations; /* in the whole run: the gradient was not finite */
+    /* --async-save: the checkpoint that is being written, and its step; NULL: none is. */
+    struct CkptSaving *saving;
+    int64_t saving_iteration;
 } Run;
 
 /* What the options' rules cannot say about the pipeline: its stages, and whether every global batch fits its
