@@ -1,5 +1,7 @@
 #include "unit/cmocka_all.h"
 
+#include <math.h>
+
 #include "unit/comm/world.h"
 
 static void all_kinds_on_all_types_and_sizes(void **state) {
@@ -53,13 +55,103 @@ static void the_null_backend_leaves_results_alone(void **state) {
     comm_free(c);
 }
 
+static void a_nan_of_any_member_is_the_result(void *arg, Comm *c) {
+    (void)arg;
+    static const DType TYPES[] = {F64, F32, BF16, F16};
+    const int n = comm_world(c);
+    for (int t = 0; t < 4; t++)
+        for (int r = COMM_SUM; r <= COMM_MIN; r++) {
+            char in[8 * 8], out[8 * 8]; /* element i is NaN on member i alone */
+            for (int i = 0; i < n; i++)
+                store(in, TYPES[t], i, i == comm_rank(c) ? (double)NAN : value(comm_rank(c), i));
+            comm_run(c, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                    .reduction = (CommReduction)r,
+                                    .dtype = TYPES[t],
+                                    .group = world_group(c),
+                                    .site = "nan",
+                                    .in = in,
+                                    .out = out,
+                                    .n = n});
+            for (int i = 0; i < n; i++) CHECK(isnan(load(out, TYPES[t], i)), "a NaN of member %d is lost", i);
+        }
+}
+
+static void no_nan_is_lost(void **state) {
+    (void)state;
+    for (int world = 2; world <= 4; world++)
+        comm_threads(world, NULL, a_nan_of_any_member_is_the_result, NULL);
+}
+
+/* Neighbours on a ring wait for each other in opposite orders: whoever waits must do what all need. */
+static void waits_crosswise(void *arg, Comm *c) {
+    (void)arg;
+    enum { ROUNDS = 50, N = 40000 }; /* enough for an operation to be cut into pieces */
+    const int n = comm_world(c), me = comm_rank(c);
+    float *in = mem_alloc(N * sizeof *in),
+          *out[2] = {mem_alloc(N * sizeof(float)), mem_alloc(N * sizeof(float))};
+    for (int round = 0; round < ROUNDS; round++) {
+        CommWork *work[2];
+        for (int i = 0; i < N; i++) in[i] = (float)(me + round);
+        for (int k = 0; k < 2; k++) { /* the pair that begins at this rank, and the one that ends here */
+            const bool first = k == me % 2; /* even pairs are started first everywhere */
+            const int low = first ? me : me - 1;
+            const Group pair = {
+                .size = 2, .rank = me - low, .first = low, .n_axes = 1, .axis_size = {2}, .axis_stride = {1}};
+            const Group alone = {.size = 1, .first = me};
+            work[k] = comm_start(c, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                                .dtype = F32,
+                                                .group = low < 0 || low + 1 == n ? alone : pair,
+                                                .site = "crosswise",
+                                                .in = in,
+                                                .out = out[k],
+                                                .n = N});
+        }
+        for (int k = 0; k < 2; k++) comm_wait(c, work[me % 3 ? k : 1 - k]);
+        for (int k = 0; k < 2; k++) {
+            const int other = k == me % 2 ? me + 1 : me - 1;
+            const float want = (float)(me + round) + (other < 0 || other == n ? 0 : (float)(other + round));
+            CHECK(out[k][0] == want && out[k][N - 1] == want, "%g, not %g", (double)out[k][0], (double)want);
+        }
+    }
+    free(in), free(out[0]), free(out[1]);
+}
+
+static void works_are_waited_for_in_any_order(void **state) {
+    (void)state;
+    comm_threads(7, &(CommOptions){.deadline_s = 60}, waits_crosswise, NULL);
+}
+
+static void the_recorder_keeps_the_newest(void **state) {
+    (void)state;
+    Comm *c = comm_null(2, 0);
+    for (int i = 0; i < COMM_RECORDS + 7; i++)
+        comm_run(c, &(CommCall){.kind = COMM_BARRIER, .group = world_group(c), .site = "ring"});
+    char *text;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    comm_dump(c, f);
+    fclose(f);
+    int lines = 0;
+    for (const char *line = text; *line; line = strchr(line, '\n') + 1, lines++) {
+        char want[80];
+        snprintf(want, sizeof want, "barrier at 'ring', operation %d of ranks 0 1: started", lines + 7);
+        assert_int_equal(strncmp(line + strspn(line, " "), want, strlen(want)), 0);
+    }
+    assert_int_equal(lines, COMM_RECORDS);
+    free(text);
+    comm_free(c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_kinds_on_all_types_and_sizes),
         cmocka_unit_test(sums_are_folds_in_member_order),
         cmocka_unit_test(messages_keep_their_order_on_each_pair),
         cmocka_unit_test(works_of_many_groups_interleave),
+        cmocka_unit_test(no_nan_is_lost),
+        cmocka_unit_test(works_are_waited_for_in_any_order),
         cmocka_unit_test(the_null_backend_leaves_results_alone),
+        cmocka_unit_test(the_recorder_keeps_the_newest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
