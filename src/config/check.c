@@ -76,6 +76,52 @@ static bool valid_window_pattern(const Config *c) {
     return valid;
 }
 
+/* ---- context parallelism ---- */
+
+static bool valid_context_comm(const Config *c) {
+    const TextList *types = &c->cp_comm_type;
+    for (int64_t i = 0; i < types->count; i++)
+        if (enum_find(ContextComm_spellings, types->at[i]) < 0) return false;
+    return types->count == 1 || types->count == c->num_layers;
+}
+
+static bool communicates_by(const Config *c, ContextComm type) {
+    for (int64_t i = 0; c->context_parallel_size > 1 && i < c->cp_comm_type.count; i++)
+        if (enum_find(ContextComm_spellings, c->cp_comm_type.at[i]) == (int)type) return true;
+    return false;
+}
+
+static bool valid_hierarchy(const Config *c) {
+    const I64List *sizes = &c->hierarchical_context_parallel_sizes;
+    if (sizes->count == 0) return !communicates_by(c, CONTEXT_A2A_P2P);
+    const int64_t cp = c->context_parallel_size;
+    return sizes->count == 2 && sizes->at[0] >= 1 && cp % sizes->at[0] == 0 &&
+           sizes->at[1] == cp / sizes->at[0];
+}
+
+/* Whether `ranks` can share out the heads of a tensor-parallel rank, all heads of a rank in the same groups.
+ */
+static bool deals_heads(const Config *c, int64_t ranks) {
+    const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size,
+                  all_groups = c->group_query_attention ? c->num_query_groups : heads;
+    if (ranks < 1 || heads < 1 || tp < 1 || all_groups < 1 || heads % tp || heads % all_groups) return true;
+    const int64_t groups = all_groups < tp ? 1 : all_groups / tp, per_group = heads / tp / groups;
+    return groups % ranks == 0 || (ranks % groups == 0 && per_group % (ranks / groups) == 0);
+}
+
+static bool deals_heads_to_context(const Config *c) {
+    const I64List *sizes = &c->hierarchical_context_parallel_sizes;
+    return (!communicates_by(c, CONTEXT_A2A) || deals_heads(c, c->context_parallel_size)) &&
+           (!communicates_by(c, CONTEXT_A2A_P2P) || sizes->count != 2 || deals_heads(c, sizes->at[0]));
+}
+
+/* Whether some layer sees a part of the keys at a time. */
+static bool rings(const Config *c) {
+    const I64List *sizes = &c->hierarchical_context_parallel_sizes;
+    return communicates_by(c, CONTEXT_P2P) ||
+           (communicates_by(c, CONTEXT_A2A_P2P) && (sizes->count != 2 || sizes->at[1] != 1));
+}
+
 /* ---- experts ---- */
 
 static bool valid_moe_pattern(const Config *c) {

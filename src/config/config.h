@@ -89,6 +89,7 @@ typedef struct Derived {
     int64_t window_left;                   /* reach of a windowed layer; -1 = no limit */
     const bool *layer_windowed;            /* [num_layers] */
     const bool *layer_moe;                 /* [num_layers] */
+    const ContextComm *layer_context_comm; /* [num_layers] */
     int64_t num_moe_layers, moe_ffn_hidden_size;
     double aux_loss_coeff[BALANCE_SINKHORN]; /* by LoadBalancing; 0: that loss is off */
     bool sinkhorn;

@@ -54,6 +54,14 @@ static void windows(const Config *c, Arena *arena, Derived *d) {
     d->layer_windowed = windowed;
 }
 
+static void context(const Config *c, Arena *arena, Derived *d) {
+    const TextList *types = &c->cp_comm_type;
+    ContextComm *comm = arena_alloc(arena, (size_t)c->num_layers * sizeof *comm);
+    for (int64_t i = 0; i < c->num_layers; i++)
+        comm[i] = (ContextComm)enum_find(ContextComm_spellings, types->at[types->count == 1 ? 0 : i]);
+    d->layer_context_comm = comm;
+}
+
 static void experts(const Config *c, Arena *arena, Derived *d) {
     bool *moe = arena_alloc(arena, (size_t)c->num_layers * sizeof *moe);
     d->layer_moe = moe;
@@ -86,6 +94,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->output_init_std = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
     d->embedding_init_std = either_f64(c->embedding_init_method_std, c->init_method_std);
     windows(c, arena, d);
+    context(c, arena, d);
     experts(c, arena, d);
     if (c->recompute_granularity == RECOMPUTE_SELECTIVE) {
         static const char *const fallback[] = {"core_attn"};

@@ -185,6 +185,14 @@ static Moe *experts_new(const Gpt *m, MlpSpec mlp) {
     return moe;
 }
 
+static ContextPlan context_plan(const Config *c, ContextComm comm) {
+    const I64List *sizes = &c->hierarchical_context_parallel_sizes;
+    const int64_t exchange = comm == CONTEXT_A2A                       ? c->context_parallel_size
+                             : comm == CONTEXT_A2A_P2P && sizes->count ? sizes->at[0]
+                                                                       : 1;
+    return (ContextPlan){(int)exchange, comm == CONTEXT_ALLGATHER};
+}
+
 static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
     const Config *c = m->config;
     const Derived *d = m->derived;
@@ -209,6 +217,7 @@ static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
         .dropout = c->attention_dropout,
         .qkv_init_std = d->init_std,
         .proj_init_std = d->output_init_std,
+        .context = context_plan(c, d->layer_context_comm[i]),
         .unfused = c->attention_backend == BACKEND_UNFUSED,
         .recompute = recomputes(m, RECOMPUTE_CORE_ATTN),
     };

@@ -6,7 +6,6 @@
 #include "base/fault.h"
 #include "base/hash.h"
 #include "kernels/ops.h"
-#include "ops/attention.h"
 #include "ops/redistribute.h"
 #include "ops/rope.h"
 
@@ -131,9 +130,9 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
                     .seed = run->seed,
                     .site = hash_name(p->name),
                     .first_sample = run->first_sample,
-                    .seq_total = s},
+                    .seq_total = s * tape_axis(t, AXIS_CP)},
     };
-    Tensor *y = op_attention(t, q, k, v, c->input->first_key, attr, p->unfused);
+    Tensor *y = op_context_attention(t, q, k, v, c->input->first_key, attr, p->context, p->unfused);
     return tape_view(t, y, 0, 3, (int64_t[]){s, b, g * r * d}, (int64_t[]){b * g * r * d, g * r * d, 1});
 }
 

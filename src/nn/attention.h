@@ -8,6 +8,7 @@
 #include "nn/linear.h"
 #include "nn/norm.h"
 #include "nn/rope.h"
+#include "ops/context_attention.h"
 
 typedef struct AttentionSpec {
     const char *name; /* "decoder.layers.3.self_attention" */
@@ -19,6 +20,7 @@ typedef struct AttentionSpec {
     int64_t rotary_dim;  /* 0: no rotation */
     int64_t window_left, window_right;
     double dropout, qkv_init_std, proj_init_std;
+    ContextPlan context;
     bool unfused;   /* materialise the scores: the oracle of the fused kernel */
     bool recompute; /* the core (norms, rotation, attention) is run again in the backward */
 } AttentionSpec;

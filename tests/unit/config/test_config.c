@@ -184,6 +184,8 @@ static const struct {
     {"pipeline-model-parallel-layout", "none"},
     {"microbatch-group-size-per-virtual-pipeline-stage", "none"},
     {"context-parallel-size", "1"},
+    {"cp-comm-type", "p2p"},
+    {"hierarchical-context-parallel-sizes", "none"},
     {"expert-model-parallel-size", "1"},
     {"expert-tensor-parallel-size", "none"},
     {"sequence-parallel", "false"},
@@ -307,6 +309,7 @@ static void options_without_effect_are_noted(void **state) {
 
 /* One command line for each way to break a rule, and a word of the sentence that must follow. */
 #define EXPERTS "--num-experts 8 --disable-bias-linear"
+#define CONTEXT "--context-parallel-size 4"
 static const char *const BREAKING[][2] = {
     {"--num-query-groups 2", "without --group-query-attention"},
     {"--group-query-attention --num-query-groups 3", "multiple of --num-query-groups 3"},
@@ -348,6 +351,19 @@ static const char *const BREAKING[][2] = {
     {"--pipeline-model-parallel-layout EttL", "--pipeline-model-parallel-layout needs"},
     {"--pipeline-model-parallel-layout EttL --account-for-loss-in-pipeline-split", "says all"},
     {"--pipeline-model-parallel-size 4 --microbatch-group-size-per-virtual-pipeline-stage 3", "raise it"},
+    {CONTEXT " --cp-comm-type ring", "must be p2p, allgather"},
+    {CONTEXT " --cp-comm-type p2p a2a p2p", "one for each of --num-layers 2"},
+    {CONTEXT " --cp-comm-type a2a+p2p", "a2a+p2p needs them"},
+    {CONTEXT " --cp-comm-type p2p a2a+p2p --hierarchical-context-parallel-sizes 2 4", "whose product is"},
+    {CONTEXT " --hierarchical-context-parallel-sizes 0 4", "whose product is"},
+    {CONTEXT " --cp-comm-type p2p a2a --tensor-model-parallel-size 2", "cannot be shared out"},
+    {CONTEXT " --cp-comm-type a2a --attention-backend unfused --group-query-attention --num-query-groups 4 "
+             "--tensor-model-parallel-size 4",
+     "cannot be shared out"},
+    {CONTEXT " --attention-backend unfused", "passes them round a ring"},
+    {CONTEXT " --attention-backend unfused --cp-comm-type allgather a2a+p2p "
+             "--hierarchical-context-parallel-sizes 2 2",
+     "passes them round a ring"},
     {"--recompute-granularity full", "needs --recompute-method"},
     {"--recompute-method block", "needs --recompute-granularity full, not none"},
     {"--recompute-activations --recompute-modules moe_act", "core_attn"},
