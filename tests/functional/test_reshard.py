@@ -1,0 +1,40 @@
+"""A checkpoint does not know its layout: what one rank has saved, other ranks load and save again with the same content, and
+train on along the same curve (fp64: 1e-9). Saving while the run goes on saves the same bytes as stopping for it."""
+from harness import *
+
+data = corpus()
+RANKS = {
+    "tp2": ["--tensor-model-parallel-size", 2],
+    "tp2 with sequence parallelism": ["--tensor-model-parallel-size", 2, "--sequence-parallel"],
+    "pp2": ["--pipeline-model-parallel-size", 2],
+    "dp4": ["--ranks", 4],
+    "dp2 that share the optimizer": ["--ranks", 2, "--use-distributed-optimizer"],
+    "tp2 pp2 dp2": ["--ranks", 8, "--tensor-model-parallel-size", 2, "--pipeline-model-parallel-size", 2],
+}
+
+
+def content(folder, iteration):
+    return isotron("inspect", "--checkpoint", folder, "--ckpt-step", iteration, "--hash")
+
+
+options = ["--lane", "fp64", "--num-layers", 2, "--micro-batch-size", 1]
+straight, beside = WORK / "straight", WORK / "beside"
+pretrain(data, straight, *options, "--save-interval", 3, "--log-jsonl", WORK / "straight.jsonl")
+pretrain(data, beside, *options, "--save-interval", 3, "--async-save")
+for iteration in (3, 6, 9, 12):
+    assert_same_bytes(straight, beside, iteration, "--async-save")
+print("beside the run = straight")
+
+expected, saved = losses(WORK / "straight.jsonl"), content(straight, 6)
+for name, layout in RANKS.items():
+    again, log = WORK / name, WORK / f"{name}.jsonl"
+    load = [*options, *layout, "--load", straight, "--ckpt-step", 6]
+    pretrain(data, again, *load, "--train-iters", 6, "--lr-decay-iters", 12)
+    assert content(again, 6) == saved, f"{name}: the content has changed"
+    pretrain(data, again, *load, "--async-save", "--log-jsonl", log)
+    got = losses(log)
+    assert sorted(got) == list(range(7, 13)), f"{name}: steps {sorted(got)}"
+    for i, loss in got.items():
+        assert abs(loss - expected[i]) <= 1e-9 * expected[i], f"{name}: loss {loss} of step {i}, not {expected[i]}"
+    isotron("inspect", "--checkpoint", again, "--verify")
+    print(f"{name}: the same content and curve")
