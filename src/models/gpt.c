@@ -292,6 +292,8 @@ Gpt *gpt_new(const Config *c, const Derived *d, const GptPlace *place) {
         m->stages[i] = place->stages[i];
         stage_new(m, &m->stages[i], norm);
     }
+    if (m->word_embeddings && !m->output && !c->untie_embeddings_and_output_weights)
+        m->word_embeddings->spec.flags |= PARAM_TIED;
     return m;
 }
 

@@ -12,7 +12,8 @@ typedef void ElementFn(void *arg, int64_t at, int64_t whole_at);
 static void each_element(const Registry *r, const Param *p, const Param *in_whole, FlatBuffer kind,
                          int64_t begin, int64_t end, ElementFn *fn, void *arg) {
     int n;
-    const FlatRange *ranges = registry_ranges(r, kind, &n);
+    const FlatRange everything = {0, r->elements, 0}, *ranges = registry_ranges(r, kind, &n);
+    if (!ranges) ranges = &everything, n = 1;
     for (int i = 0; i < n; i++) {
         const int64_t first = ranges[i].begin > begin ? ranges[i].begin : begin,
                       last = ranges[i].end < end ? ranges[i].end : end;
