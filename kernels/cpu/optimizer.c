@@ -3,9 +3,6 @@
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
  *   p -= lr * (m / correction1 / (sqrt(v / correction2) + eps) + weight_decay p)
  * SGD as in PyTorch: g += weight_decay p, m = momentum m + g, p -= lr m; m begins at 0. */
-#include <stdlib.h>
-
-#include "base/mem.h"
 #include "kernels/cpu/real.h"
 
 static void adamw(void *arg, int64_t begin, int64_t end) {
@@ -46,34 +43,27 @@ static void sgd(void *arg, int64_t begin, int64_t end) {
 
 void KERNEL(sgd)(const Call *c) { pool_for(c->device->pool, tensor_count(c->in[0]), GRAIN, sgd, (void *)c); }
 
-/* ---- sums: over blocks of fixed size, in PARTS interleaved sums, so that neither threads nor vectors can
- * change the order ---- */
+/* ---- sums of blocks of fixed size, each in PARTS interleaved sums, so that neither threads nor vectors nor
+ * the way a parameter is shared out can change them ---- */
 
-enum { BLOCK = 4096, PARTS = 16 };
+enum { BLOCK = 64, PARTS = 16 };
 
 typedef double BlockSum(const real *x, int64_t n);
 
-typedef struct Sum {
-    const real *x;
-    int64_t n;
+typedef struct Sums {
+    const Call *call;
     BlockSum *of_block;
-    double *block;
-} Sum;
-
-static double add_parts(const double part[PARTS]) {
-    double sum = 0;
-    for (int l = 0; l < PARTS; l++) sum += part[l];
-    return sum;
-}
+} Sums;
 
 static double squares(const real *x, int64_t n) {
-    double part[PARTS] = {0};
+    double part[PARTS] = {0}, sum = 0;
     int64_t i = 0;
     for (; i + PARTS <= n; i += PARTS)
 #pragma omp simd
         for (int l = 0; l < PARTS; l++) part[l] += (double)x[i + l] * (double)x[i + l];
     for (int l = 0; l < n - i; l++) part[l] += (double)x[i + l] * (double)x[i + l];
-    return add_parts(part);
+    for (int l = 0; l < PARTS; l++) sum += part[l];
+    return sum;
 }
 
 static double zeros(const real *x, int64_t n) {
@@ -83,24 +73,23 @@ static double zeros(const real *x, int64_t n) {
 }
 
 static void sum_blocks(void *arg, int64_t begin, int64_t end) {
-    const Sum *s = arg;
+    const Sums *s = arg;
+    const int64_t n = tensor_count(s->call->in[0]);
+    double *sum = s->call->out[0]->data;
     for (int64_t i = begin; i < end; i++) {
-        const int64_t rest = s->n - i * BLOCK;
-        s->block[i] = s->of_block(s->x + i * BLOCK, rest < BLOCK ? rest : BLOCK);
+        const int64_t rest = n - i * BLOCK;
+        sum[i] = s->of_block(reals(s->call->in[0]) + i * BLOCK, rest < BLOCK ? rest : BLOCK);
     }
 }
 
-static void sum(const Call *c, BlockSum *of_block) {
-    CHECK(c->out[0]->dtype == F64, "the sum is F64");
-    const int64_t n = tensor_count(c->in[0]), blocks = (n + BLOCK - 1) / BLOCK;
-    Sum s = {reals(c->in[0]), n, of_block, mem_alloc((size_t)blocks * sizeof(double))};
-    pool_for(c->device->pool, blocks, grain_rows(BLOCK), sum_blocks, &s);
-    double total = 0;
-    for (int64_t i = 0; i < blocks; i++) total += s.block[i];
-    *(double *)c->out[0]->data = total;
-    free(s.block);
+static void sums(const Call *c, BlockSum *of_block) {
+    const int64_t blocks = tensor_count(c->out[0]);
+    CHECK(c->out[0]->dtype == F64 && blocks == (tensor_count(c->in[0]) + BLOCK - 1) / BLOCK,
+          "sums of blocks of %d: %lld of %lld elements", BLOCK, (long long)blocks,
+          (long long)tensor_count(c->in[0]));
+    pool_for(c->device->pool, blocks, grain_rows(BLOCK), sum_blocks, &(Sums){c, of_block});
 }
 
-void KERNEL(sum_squares)(const Call *c) { sum(c, squares); }
+void KERNEL(sum_squares)(const Call *c) { sums(c, squares); }
 
-void KERNEL(count_zeros)(const Call *c) { sum(c, zeros); }
+void KERNEL(count_zeros)(const Call *c) { sums(c, zeros); }

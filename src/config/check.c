@@ -22,6 +22,19 @@ static int64_t expert_ranks(const Config *c) {
     return tensor * c->expert_model_parallel_size * c->pipeline_model_parallel_size;
 }
 
+static bool shards_data(const Config *c) {
+    return c->use_megatron_fsdp ? c->data_parallel_sharding_strategy != SHARD_NONE
+                                : c->use_distributed_optimizer;
+}
+
+/* Each instance has as many of the ranks that hold a parameter, dense or of an expert. */
+static bool divides_replicas(const Config *c) {
+    const int64_t n = c->num_distributed_optimizer_instances, ranks = config_ranks(c);
+    const int64_t dense = model_ranks(c) / (c->context_parallel_size > 0 ? c->context_parallel_size : 1);
+    return dense <= 0 || expert_ranks(c) <= 0 ||
+           (divides(n, ranks / dense) && divides(n, ranks / expert_ranks(c)));
+}
+
 /* What the default width inside the MLP is a multiple of, at least. */
 static int64_t ffn_default_unit(const Config *c) {
     return c->activation == MLP_SWIGLU ? 64 : c->hidden_size * 4;

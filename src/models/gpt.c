@@ -231,6 +231,7 @@ static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
         .fc2_init_std = d->output_init_std,
     };
     GptLayer l = {0};
+    registry_begin_unit(r);
     l.input_norm = norm_new(r, arena_printf(r->arena, "%s.input_layernorm", layer), c->hidden_size, norm);
     l.attention = attention_new(r, attention);
     l.mlp_norm = norm_new(r, arena_printf(r->arena, "%s.pre_mlp_layernorm", layer), c->hidden_size, norm);
@@ -265,6 +266,7 @@ static void stage_new(Gpt *m, const GptStage *stage, NormAttr norm) {
     for (int64_t i = stage->first_layer; i < stage->first_layer + stage->layers; i++)
         m->layers[i] = layer_new(m, i, norm);
     if (!stage->head) return;
+    registry_begin_unit(m->registry);
     m->final_norm = norm_new(m->registry, "decoder.final_layernorm", c->hidden_size, norm);
     if (c->untie_embeddings_and_output_weights)
         m->output = word_table(m, "output_layer.weight", d->init_std); /* a linear layer's, whatever

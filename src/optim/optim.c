@@ -3,17 +3,20 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/exact_sum.h"
 #include "base/mem.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
+#include "param/bucket.h"
+#include "tape/tape.h"
 
-static size_t buffer_bytes(const Registry *r) { return (size_t)r->elements * dtype_size(r->precise); }
+static size_t buffer_bytes(const Registry *r) { return (size_t)r->held[FLAT_STATE] * dtype_size(r->precise); }
 
-Optimizer *optim_new(const Config *c, Registry *r) {
+Optimizer *optim_new(const Config *c, Registry *r, Sync *sync) {
     static const char *const ADAM[] = {".exp_avg", ".exp_avg_sq"}, *const SGD[] = {".momentum_buffer"};
     bool adam = c->optimizer == OPTIMIZER_ADAM;
     Optimizer *o = mem_zero(1, sizeof *o);
-    *o = (Optimizer){.config = c, .registry = r, .n_buffers = adam ? 2 : 1};
+    *o = (Optimizer){.config = c, .registry = r, .sync = sync, .n_buffers = adam ? 2 : 1};
     for (int i = 0; i < o->n_buffers; i++) {
         o->buffer[i].suffix = adam ? ADAM[i] : SGD[i];
         o->buffer[i].flat = device_alloc(r->device, buffer_bytes(r), "optimizer state");
@@ -30,44 +33,53 @@ void optim_free(Optimizer *o) {
 
 size_t optim_bytes(const Optimizer *o) { return (size_t)o->n_buffers * buffer_bytes(o->registry); }
 
-/* The logical elements of a tensor shaped like p, as a flat tensor: padding rows are the last ones. */
-static Tensor logical(const Param *p, const Tensor *t) {
-    return tensor_make(t->data, (DType)t->dtype, 1, (int64_t[]){param_logical_count(p)});
+/* Adds a sum over this rank's part of a parameter, block by block. */
+static void add_sums(const Registry *r, const Param *p, OpNumber op, FlatBuffer which, void *flat,
+                     ExactSum *sum) {
+    enum { BLOCK = 64 }; /* as in kernels/ops.def; parts begin at multiples of it */
+    const FlatRange part = param_part_held(r, p);
+    if (part.end <= part.begin || p->spec.flags & PARAM_BUFFER || !param_speaks(r, p)) return;
+    const int64_t n = part.end - part.begin, blocks = (n + BLOCK - 1) / BLOCK;
+    double *of_block = mem_zero((size_t)blocks, sizeof *of_block);
+    Tensor x = registry_slice(r, which, flat, p->bucket, part.begin, n),
+           out = tensor_make(of_block, F64, 1, &blocks);
+    call_run(&OPS[op], &(Call){.in = {&x}, .out = {&out}, .device = r->device});
+    exact_add(sum, of_block, blocks);
+    free(of_block);
 }
 
-static Tensor buffer_of(const Optimizer *o, int i, const Param *p) {
+/* Over all parameters of the whole model, each element once. */
+static double total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat) {
     const Registry *r = o->registry;
-    char *data = (char *)o->buffer[i].flat + (size_t)p->offset * dtype_size(r->precise);
-    return tensor_make(data, r->precise, 1, (int64_t[]){param_logical_count(p)});
+    ExactSum sum = {0};
+    for (int i = 0; i < r->n; i++) add_sums(r, r->params[i], op, which, flat, &sum);
+    sync_world_sum(o->sync, I64, &sum, EXACT_WORDS);
+    return exact_value(sum);
 }
 
-/* Runs a reduction to one double over the same tensor of every parameter and adds the results in registration
- * order. */
-static double total(const Registry *r, OpNumber op, size_t member) {
-    double sum = 0;
-    for (int i = 0; i < r->n; i++) {
-        if (r->params[i]->spec.flags & PARAM_BUFFER) continue;
-        double part = 0;
-        Tensor x = logical(r->params[i], (const Tensor *)((const char *)r->params[i] + member));
-        Tensor out = tensor_make(&part, F64, 1, (int64_t[]){1});
-        call_run(&OPS[op], &(Call){.in = {&x}, .out = {&out}, .device = r->device});
-        sum += part;
-    }
-    return sum;
+double optim_params_norm(const Optimizer *o) {
+    return sqrt(total(o, OP_sum_squares, FLAT_MASTERS, o->registry->masters));
 }
 
-double optim_params_norm(const Registry *r) {
-    return sqrt(total(r, OP_sum_squares, offsetof(Param, master)));
+static void snap(const Optimizer *o, Tensor *master) {
+    const SnapAttr attr = {EXACT_GRID_BITS};
+    call_run(&OPS[OP_snap], &(Call){.out = {master}, .attr = &attr, .device = o->registry->device});
 }
 
 static void update(Optimizer *o, const Param *p, const OptimStep *s, double grad_scale) {
+    const Registry *r = o->registry;
+    const FlatRange part = param_part_held(r, p);
+    const int64_t n = part.end - part.begin;
+    if (n <= 0 || p->spec.flags & PARAM_BUFFER) return;
     const Config *c = o->config;
-    Tensor grad = logical(p, &p->main_grad), master = logical(p, &p->master);
+    Tensor grad = registry_slice(r, FLAT_GRADS, r->grads, p->bucket, part.begin, n);
+    Tensor master = registry_slice(r, FLAT_MASTERS, r->masters, p->bucket, part.begin, n);
     Tensor state[OPTIM_BUFFERS];
-    for (int i = 0; i < o->n_buffers; i++) state[i] = buffer_of(o, i, p);
+    for (int i = 0; i < o->n_buffers; i++)
+        state[i] = registry_slice(r, FLAT_STATE, o->buffer[i].flat, p->bucket, part.begin, n);
     double lr = p->spec.flags & PARAM_EMBEDDING ? s->decoupled_lr : s->lr;
     double decay = p->spec.flags & PARAM_NO_DECAY ? 0 : s->weight_decay;
-    Call call = {.in = {&grad}, .out = {&master, &state[0]}, .device = o->registry->device};
+    Call call = {.in = {&grad}, .out = {&master, &state[0]}, .device = r->device};
     if (c->optimizer == OPTIMIZER_ADAM) {
         AdamAttr attr = {
             .lr = lr,
@@ -88,21 +100,23 @@ static void update(Optimizer *o, const Param *p, const OptimStep *s, double grad
         call.attr = &attr;
         call_run(&OPS[OP_sgd], &call);
     }
+    if (s->exact) snap(o, &master);
 }
 
 OptimResult optim_step(Optimizer *o, OptimStep s) {
     const Config *c = o->config;
     Registry *r = o->registry;
     OptimResult result = {.clip = 1, .num_zeros = -1};
-    result.grad_norm = sqrt(total(r, OP_sum_squares, offsetof(Param, main_grad))) * fabs(s.grad_scale);
-    if (c->log_num_zeros_in_grad) result.num_zeros = total(r, OP_count_zeros, offsetof(Param, main_grad));
+    result.grad_norm = sqrt(total(o, OP_sum_squares, FLAT_GRADS, r->grads)) * fabs(s.grad_scale);
+    if (c->log_num_zeros_in_grad) result.num_zeros = total(o, OP_count_zeros, FLAT_GRADS, r->grads);
     result.found_inf = !isfinite(result.grad_norm);
     if (result.found_inf) return result;
     if (c->clip_grad > 0) result.clip = fmin(1, c->clip_grad / (result.grad_norm + 1e-6));
     o->step++;
-    for (int i = 0; i < r->n; i++)
-        if (!(r->params[i]->spec.flags & PARAM_BUFFER))
-            update(o, r->params[i], &s, s.grad_scale * result.clip);
-    registry_round_values(r);
+    for (int i = 0; i < r->n; i++) update(o, r->params[i], &s, s.grad_scale * result.clip);
+    if (o->sync)
+        sync_publish(o->sync);
+    else
+        registry_round_values(r);
     return result;
 }

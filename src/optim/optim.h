@@ -1,26 +1,30 @@
 /* The optimizer step over the registry's flat buffers: AdamW (Loshchilov & Hutter, 2019; Megatron-LM's fused
  * Adam) and SGD with momentum (PyTorch's). Megatron-LM core/optimizer/optimizer.py: unscale, check for
- * infinities, clip by the global norm, update the masters, round the values from them. */
+ * infinities, clip by the global norm, update the masters, round the values from them. Each rank updates the
+ * part that it holds (param/bucket.h). Norms are exact sums of the sums over blocks of 64 elements, so that
+ * they are the same bits however data-parallel and pipeline ranks share out the parameters. */
 #ifndef ISOTRON_OPTIM_OPTIM_H
 #define ISOTRON_OPTIM_OPTIM_H
 
 #include "config/config.h"
 #include "param/param.h"
+#include "param/sync.h"
 
 enum { OPTIM_BUFFERS = 2 };
 
 typedef struct Optimizer {
     const Config *config;
     Registry *registry;
+    Sync *sync;   /* the caller's; NULL: one rank */
     int64_t step; /* updates done, for the bias corrections */
     int n_buffers;
     struct {
         const char *suffix; /* in checkpoints: ".exp_avg", ".exp_avg_sq", ".momentum_buffer" */
-        void *flat;         /* laid out like the registry, of its `precise` type */
+        void *flat;         /* what this rank holds (FLAT_STATE), of the registry's `precise` type */
     } buffer[OPTIM_BUFFERS];
 } Optimizer;
 
-Optimizer *optim_new(const Config *, Registry *);
+Optimizer *optim_new(const Config *, Registry *, Sync *);
 void optim_free(Optimizer *);
 size_t optim_bytes(const Optimizer *);
 
@@ -29,6 +33,7 @@ typedef struct OptimStep {
     double weight_decay;
     double
         grad_scale; /* main gradient * grad_scale = gradient of the reported loss (averaging, loss scale) */
+    bool exact;     /* the exact lane: masters are rounded to its grid */
 } OptimStep;
 
 typedef struct OptimResult {
@@ -38,8 +43,9 @@ typedef struct OptimResult {
     bool found_inf;   /* the gradient is not finite: nothing was changed */
 } OptimResult;
 
+/* All ranks together; all get the same result. */
 OptimResult optim_step(Optimizer *, OptimStep);
 /* L2 norm of the parameters (masters). */
-double optim_params_norm(const Registry *);
+double optim_params_norm(const Optimizer *);
 
 #endif

@@ -11,26 +11,33 @@
 
 #include "param/param.h"
 
-typedef enum FlatBuffer { FLAT_VALUES, FLAT_GRADS, FLAT_MASTERS, FLAT_STATE, FLAT_BUFFERS } FlatBuffer;
-
 struct Bucket {
-    int64_t begin, end, shard;    /* of the flat layout; elements of a member's part */
-    int first, n;                 /* parameters: laid[first, first + n) of the registry */
-    Group inner, outer;           /* who shares it out; who has the same part of it in another instance */
-    bool trained;                 /* false: buffers, which have no gradients and are not shared out */
-    FlatRange held[FLAT_BUFFERS]; /* what this rank keeps of it in each flat buffer */
+    int64_t begin, end, shard; /* of the flat layout; elements of a member's part */
+    int first, n;              /* parameters: laid[first, first + n) of the registry */
+    Group inner, outer;        /* who shares it out; who has the same part of it in another instance */
+    bool trained;              /* false: buffers, which have no gradients and are not shared out */
 };
 
-/* Cuts the layout of all registered parameters; sets their offsets. Called by registry_allocate. */
+/* Cuts the layout of all registered parameters and sets their offsets; needs the storage type. Called by
+ * registry_allocate. */
 void buckets_lay(Registry *);
+/* Whether the ranks of `inner` share out the bucket's elements of this buffer. */
+bool bucket_is_shared(const Registry *, const Bucket *, FlatBuffer);
+/* What this rank updates: its part, or all of it. */
+FlatRange bucket_part(const Registry *, const Bucket *);
 
 /* What this rank keeps in a flat buffer, in ascending order; NULL: all of it, at its place. */
 const FlatRange *registry_ranges(const Registry *, FlatBuffer, int *n);
-/* Of a flat buffer. */
-int64_t registry_held_elements(const Registry *, FlatBuffer);
-/* The same of one parameter, padding rows not counted; may be empty (end <= begin). */
-FlatRange param_held(const Registry *, const Param *, FlatBuffer);
-/* Whether this rank speaks for what it holds of masters and optimizer state, in norms and checkpoints. */
+/* Whether another instance of ranks, which speaks for them, holds the same shares. */
+bool registry_is_copy(const Registry *);
+/* Where element `at` of the flat layout, which this rank holds, stands in the buffer. */
+int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
+/* A run of n such elements as a tensor; `flat` is the buffer's memory. */
+Tensor registry_slice(const Registry *, FlatBuffer, void *flat, int bucket, int64_t at, int64_t n);
+/* The elements of a parameter that this rank updates; padding rows not counted; may be empty (end <= begin).
+ */
+FlatRange param_part_held(const Registry *, const Param *);
+/* Whether this rank speaks for them, in norms and checkpoints. */
 bool param_speaks(const Registry *, const Param *);
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/philox.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
+#include "param/bucket.h"
 
 Layout layout_single(void) {
     return (Layout){.mesh = mesh_make(1, 0, (const int[AXES]){1, 1, 1, 1, 1, 1, 1})};
@@ -20,14 +21,16 @@ Registry *registry_new(const Layout *layout) {
     return r;
 }
 
-static size_t flat_bytes(const Registry *r, DType dtype) { return (size_t)r->elements * dtype_size(dtype); }
+static size_t flat_bytes(const Registry *r, FlatBuffer which) {
+    return (size_t)r->held[which] * dtype_size(which == FLAT_VALUES ? r->storage : r->precise);
+}
 
 void registry_free(Registry *r) {
     if (!r) return;
     if (r->device) {
-        device_release(r->device, r->values, flat_bytes(r, r->storage));
-        device_release(r->device, r->grads, flat_bytes(r, r->precise));
-        if (r->masters != r->values) device_release(r->device, r->masters, flat_bytes(r, r->precise));
+        device_release(r->device, r->values, flat_bytes(r, FLAT_VALUES));
+        device_release(r->device, r->grads, flat_bytes(r, FLAT_GRADS));
+        if (r->masters != r->values) device_release(r->device, r->masters, flat_bytes(r, FLAT_MASTERS));
     }
     arena_free(r->arena);
     free(r->params);
@@ -106,15 +109,19 @@ Param *param_add(Registry *r, ParamSpec spec) {
     Param *p = arena_alloc(r->arena, sizeof *p);
     p->spec = spec;
     cut(r, p);
-    p->offset = r->elements;
     p->count = p->rows * p->columns;
-    r->elements += (p->count + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+    p->number = r->n;
+    p->unit = r->unit;
     append(r, p);
     return p;
 }
 
-static Tensor slice(const Param *p, void *flat, DType dtype) {
-    return tensor_make((char *)flat + (size_t)p->offset * dtype_size(dtype), dtype, p->spec.ndim,
+void registry_begin_unit(Registry *r) { r->unit++; }
+
+static Tensor whole(const Registry *r, const Param *p, void *flat, FlatBuffer which) {
+    const Bucket *b = &r->buckets[p->bucket];
+    Tensor t = registry_slice(r, which, flat, p->bucket, p->offset, p->count);
+    return tensor_make(bucket_is_shared(r, b, which) ? NULL : t.data, (DType)t.dtype, p->spec.ndim,
                        (int64_t[]){p->rows, p->columns});
 }
 
@@ -136,16 +143,17 @@ void registry_allocate(Registry *r, Device *device, DType storage) {
     r->device = device;
     r->storage = storage;
     r->precise = storage == F64 ? F64 : F32;
-    r->values = device_alloc(device, flat_bytes(r, storage), "parameters");
-    r->grads = device_alloc(device, flat_bytes(r, r->precise), "main gradients");
+    buckets_lay(r);
+    r->values = device_alloc(device, flat_bytes(r, FLAT_VALUES), "parameters");
+    r->grads = device_alloc(device, flat_bytes(r, FLAT_GRADS), "main gradients");
     r->masters = dtype_is_16bit(storage)
-                     ? device_alloc(device, flat_bytes(r, r->precise), "master parameters")
+                     ? device_alloc(device, flat_bytes(r, FLAT_MASTERS), "master parameters")
                      : r->values;
     for (int i = 0; i < r->n; i++) {
         Param *p = r->params[i];
-        p->value = slice(p, r->values, storage);
-        p->master = slice(p, r->masters, r->precise);
-        p->main_grad = slice(p, r->grads, r->precise);
+        p->value = whole(r, p, r->values, FLAT_VALUES);
+        p->master = whole(r, p, r->masters, FLAT_MASTERS);
+        p->main_grad = whole(r, p, r->grads, FLAT_GRADS);
         p->main_grad.flags = TENSOR_ACCUM | TENSOR_MAIN_GRAD;
         p->value.spmd = type_of(&r->layout, &p->spec);
         p->value.cut = (int8_t)(p->spec.tp_split + 1);
@@ -156,8 +164,7 @@ void registry_allocate(Registry *r, Device *device, DType storage) {
 }
 
 size_t registry_bytes(const Registry *r) {
-    size_t masters = dtype_is_16bit(r->storage) ? flat_bytes(r, r->precise) : 0;
-    return flat_bytes(r, r->storage) + flat_bytes(r, r->precise) + masters;
+    return flat_bytes(r, FLAT_VALUES) + flat_bytes(r, FLAT_GRADS) + flat_bytes(r, FLAT_MASTERS);
 }
 
 int64_t param_logical_count(const Param *p) {
@@ -181,16 +188,17 @@ bool param_is_owned(const Registry *r, const Param *p) {
 
 typedef struct Draw {
     const Registry *registry;
-    Param *param;
+    const Param *param;
+    FlatRange held; /* of its bucket's masters */
     uint64_t seed, site;
 } Draw;
 
-static void draw_element(const Draw *d, int64_t at, double z) {
+static void store(const Draw *d, int64_t at, double z) {
     const float x = (float)(d->param->spec.init.value * z);
     if (d->registry->precise == F64)
-        ((double *)d->param->master.data)[at] = (double)x;
+        ((double *)d->registry->masters)[at] = (double)x;
     else
-        ((float *)d->param->master.data)[at] = x;
+        ((float *)d->registry->masters)[at] = x;
 }
 
 /* Global elements 2i and 2i + 1 are the halves of one Box-Muller pair. */
@@ -201,11 +209,14 @@ static void draw_rows(void *arg, int64_t begin, int64_t end) {
     const bool normal = p->spec.init.kind == INIT_NORMAL;
     for (int64_t row = begin; row < end; row++) {
         const int64_t global = param_global_row(p, row), first = global * width + p->first_column;
+        const int64_t at = p->offset + row * p->columns, before = d->held.begin - at,
+                      until = d->held.end - at;
+        const int64_t from = before > 0 ? before : 0, to = until < p->columns ? until : p->columns;
         double z[2] = {1, 1};
-        for (int64_t e = first; global >= 0 && e < first + p->columns; e++) {
-            if (normal && (e == first || e % 2 == 0))
-                philox_normal_pair(d->seed, d->site, (uint64_t)e / 2, z);
-            draw_element(d, row * p->columns + e - first, z[e % 2]);
+        for (int64_t k = from, e; global >= 0 && k < to; k++) {
+            e = first + k;
+            if (normal && (k == from || e % 2 == 0)) philox_normal_pair(d->seed, d->site, (uint64_t)e / 2, z);
+            store(d, d->held.at + k - before, z[e % 2]);
         }
     }
 }
@@ -214,22 +225,26 @@ void registry_init(Registry *r, uint64_t seed) {
     if (r->device->kind == DEVICE_NULL) return;
     enum { ELEMENTS_PER_THREAD = 2048 }; /* fewer are not worth one */
     for (int i = 0; i < r->n; i++) {
-        Draw d = {r, r->params[i], seed, hash_name(r->params[i]->spec.name)};
-        pool_for(r->device->pool, d.param->rows, ELEMENTS_PER_THREAD / d.param->columns + 1, draw_rows, &d);
+        const Param *p = r->params[i];
+        Draw d = {r, p, r->ranges[FLAT_MASTERS][p->bucket], seed, hash_name(p->spec.name)};
+        pool_for(r->device->pool, p->rows, ELEMENTS_PER_THREAD / p->columns + 1, draw_rows, &d);
     }
     registry_round_values(r);
 }
 
 void registry_round_values(Registry *r) {
-    if (r->masters == r->values) return;
-    Tensor from = tensor_make(r->masters, r->precise, 1, &r->elements),
-           to = tensor_make(r->values, r->storage, 1, &r->elements);
-    call_run(&OPS[OP_copy], &(Call){.in = {&from}, .out = {&to}, .device = r->device});
+    for (int k = 0; r->masters != r->values && k < r->n_buckets; k++) {
+        const FlatRange *h = &r->ranges[FLAT_MASTERS][k];
+        const int64_t n = h->end - h->begin;
+        Tensor from = registry_slice(r, FLAT_MASTERS, r->masters, k, h->begin, n),
+               to = registry_slice(r, FLAT_VALUES, r->values, k, h->begin, n);
+        call_run(&OPS[OP_copy], &(Call){.in = {&from}, .out = {&to}, .device = r->device});
+    }
 }
 
 void registry_zero_grads(Registry *r) {
     const FillAttr zero = {0};
-    Tensor grads = tensor_make(r->grads, r->precise, 1, &r->elements);
+    Tensor grads = tensor_make(r->grads, r->precise, 1, &r->held[FLAT_GRADS]);
     call_run(&OPS[OP_fill], &(Call){.out = {&grads}, .attr = &zero, .device = r->device});
 }
 
@@ -260,6 +275,11 @@ static int64_t first_row(const Param *p) {
 static int64_t part_rows_until(const Param *p, int part, int64_t row) {
     const int64_t rows = p->spec.parts[part].rows, into = row % group_rows(p) - rows_before(p, part);
     return row / group_rows(p) * rows + (into < 0 ? 0 : into > rows ? rows : into);
+}
+
+int64_t param_filled_rows(const Param *p) {
+    const int64_t rows = cuts_parts(p) ? p->rows : p->spec.dim[0] - first_row(p);
+    return rows < 0 ? 0 : rows < p->rows ? rows : p->rows;
 }
 
 static int64_t local_groups(const Param *p) {

@@ -86,7 +86,21 @@ typedef struct Param {
     Tensor master;    /* main_grad's dtype; the same memory as value unless storage is 16-bit */
 } Param;
 
+/* Of its value tensor, which must not be frozen. */
+static inline Param *param_of(const Tensor *value) {
+    return (Param *)((char *)value->grad - offsetof(Param, main_grad));
+}
+
 enum { PARAM_ALIGN = 64 };
+
+/* Elements [begin, end) of the registry's flat layout, in a buffer where they begin at element `at`: what a
+ * rank keeps when data-parallel ranks share out a flat buffer. */
+typedef struct FlatRange {
+    int64_t begin, end, at;
+} FlatRange;
+
+/* The flat buffers. Optimizer state is the optimizer's, laid out like these. */
+typedef enum FlatBuffer { FLAT_VALUES, FLAT_GRADS, FLAT_MASTERS, FLAT_STATE, FLAT_BUFFERS } FlatBuffer;
 
 typedef struct Bucket Bucket;
 
@@ -97,6 +111,8 @@ typedef struct Registry {
     Param **laid; /* the same in the order of the flat layout */
     Bucket *buckets;
     int n_buckets;
+    FlatRange *ranges[FLAT_BUFFERS]; /* [n_buckets]: what this rank keeps of each bucket */
+    int64_t held[FLAT_BUFFERS];      /* elements of each buffer */
     int *by_name, slots;    /* hash table of numbers of params + 1, 0: free; slots is a power of two */
     int64_t elements;       /* of the flat layout, alignment gaps included */
     DType storage, precise; /* of values; of main gradients, masters and optimizer state */
@@ -126,6 +142,8 @@ void registry_round_values(Registry *);
 void registry_zero_grads(Registry *);
 /* Logical elements of the whole parameter: padding not counted. */
 int64_t param_logical_count(const Param *);
+/* Rows of this rank's memory before the padding. */
+int64_t param_filled_rows(const Param *);
 /* The axes (a mask, dense or expert) over whose ranks the gradients are summed: those on which it is SPMD_R.
  */
 unsigned param_sum_axes(const Param *);
@@ -135,12 +153,6 @@ bool param_is_owned(const Registry *, const Param *);
 /* The same among the ranks that differ on these axes (a mask): for elements that ranks of the other axes
  * share out. */
 bool param_is_owned_on(const Registry *, const Param *, unsigned axes);
-
-/* Elements [begin, end) of the registry's flat layout, in a buffer where they begin at element `at`: what a
- * rank keeps when data-parallel ranks share out a flat buffer. */
-typedef struct FlatRange {
-    int64_t begin, end, at;
-} FlatRange;
 
 /* ---- parts: what is stored and exported ---- */
 

@@ -21,6 +21,9 @@ struct Tape {
     Node *nodes;
     size_t n_nodes, cap_nodes;
     bool recording;
+    bool trains, playing; /* begun for a backward; inside of it */
+    int *uses;            /* of each parameter by its number: ops still to be played back, for sync_ready */
+    int n_uses;
     TapeTrace *trace;
     void *trace_arg;
 };
@@ -49,6 +52,7 @@ void tape_free(Tape *t) {
     if (!t) return;
     arena_free(t->arena);
     free(t->nodes);
+    free(t->uses);
     free(t->dropped.items);
     free(t);
 }
@@ -59,7 +63,7 @@ bool tape_records(const Tape *t) { return t->recording; }
 
 void tape_begin(Tape *t, bool recording) {
     tape_end(t);
-    t->recording = recording;
+    t->recording = t->trains = recording;
 }
 
 void tape_end(Tape *t) {
@@ -68,7 +72,8 @@ void tape_end(Tape *t) {
     arena_reset(t->arena);
     t->space = t->slot;
     t->n_nodes = t->dropped.n = 0;
-    t->recording = false;
+    t->recording = t->trains = false;
+    for (int i = 0; i < t->n_uses; i++) t->uses[i] = 0;
 }
 
 void *tape_alloc(Tape *t, size_t bytes) { return arena_alloc(t->arena, bytes); }
@@ -190,9 +195,16 @@ static Tensor *view_grad(Tape *t, Tensor *x) {
     return out;
 }
 
+static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
+
+static Tensor *main_grad(Tape *t, Tensor *x) {
+    if (t->context->sync) sync_grad(t->context->sync, param_of(x));
+    return x->grad;
+}
+
 Tensor *tape_grad_out(Tape *t, Tensor *x, Need need) {
     if (!(x->flags & TENSOR_NEEDS_GRAD)) return NULL;
-    if (x->grad && x->grad->flags & TENSOR_MAIN_GRAD) return need & NEED_DW ? x->grad : NULL;
+    if (is_parameter(x)) return need & NEED_DW ? main_grad(t, x) : NULL;
     if (!(need & NEED_DX)) return NULL;
     if (x->base) return view_grad(t, x);
     bool first = !x->grad;
@@ -247,8 +259,18 @@ static void ran(Tape *t, const OpDef *op, const Call *call) {
     if (t->trace) t->trace(t->trace_arg, op, call);
 }
 
+/* Their values may be with other ranks. */
+static void use_parameters(Tape *t, const Call *call) {
+    Param *used[CALL_IN];
+    int n = 0;
+    for (int i = 0; i < CALL_IN; i++)
+        if (is_parameter(call->in[i])) used[n++] = param_of(call->in[i]);
+    if (n) sync_use(t->context->sync, used, n);
+}
+
 void tape_call(Tape *t, const OpDef *op, Call call) {
     call.device = t->context->device;
+    if (t->context->sync) use_parameters(t, &call);
     call_run(op, &call);
     ran(t, op, &call);
 }
@@ -309,11 +331,34 @@ static void append(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBa
     if (attr_size) n->call.attr = memcpy(arena_alloc(t->arena, attr_size), call.attr, attr_size);
 }
 
+/* A use is counted when the op runs for the first time, not when a block runs it again. */
+static void count_uses(Tape *t, const Call *call) {
+    for (int i = 0; i < CALL_IN; i++) {
+        if (!is_parameter(call->in[i])) continue;
+        const int number = param_of(call->in[i])->number;
+        if (number >= t->n_uses) {
+            t->uses = mem_grow(t->uses, (size_t)number + 1, sizeof *t->uses);
+            while (t->n_uses <= number) t->uses[t->n_uses++] = 0;
+        }
+        t->uses[number]++;
+    }
+}
+
+/* After a node has been played back for the gradients of parameters, or never will be. */
+static void end_uses(Tape *t, const Call *call) {
+    for (int i = 0; i < CALL_IN; i++) {
+        if (!is_parameter(call->in[i])) continue;
+        Param *p = param_of(call->in[i]);
+        if (--t->uses[p->number] == 0) sync_ready(t->context->sync, p);
+    }
+}
+
 void tape_record(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBackward *backward) {
     bool needs_grad = false;
     for (int i = 0; i < CALL_IN; i++) needs_grad |= call.in[i] && call.in[i]->flags & TENSOR_NEEDS_GRAD;
     if (!needs_grad || !backward) return;
     call.out[0]->flags |= TENSOR_NEEDS_GRAD;
+    if (t->context->sync && t->trains && !t->playing) count_uses(t, &call);
     if (t->recording) append(t, op, call, attr_size, backward);
 }
 
@@ -330,25 +375,29 @@ void tape_run(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBackwar
 /* ---- backward ---- */
 
 static bool has_parameter(const Node *n) {
-    for (int i = 0; i < CALL_IN; i++) {
-        const Tensor *x = n->call.in[i];
-        if (x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD) return true;
-    }
+    for (int i = 0; i < CALL_IN; i++)
+        if (is_parameter(n->call.in[i])) return true;
     return false;
 }
 
-static void play(Tape *t, size_t first, Need need) {
-    bool recording = t->recording;
-    for (size_t i = t->n_nodes; i-- > first;) {
-        Node n = t->nodes[i]; /* a copy: a recompute node appends to the array */
-        Tensor *y = n.call.out[0];
-        if (!y->grad) continue; /* nothing depends on it, or a DX sweep has finished it */
+static void play_node(Tape *t, size_t i, Need need) {
+    Node n = t->nodes[i]; /* a copy: a recompute node appends to the array */
+    Tensor *y = n.call.out[0];
+    if (y->grad) { /* else nothing depends on it, or a DX sweep has finished it */
         t->recording = false;
         n.backward(t, &n, need);
         bool dw_to_come = need == NEED_DX && has_parameter(&n);
         if (!dw_to_come) grad_release(t, y);
     }
+    if (t->context->sync && need & NEED_DW) end_uses(t, &n.call);
+}
+
+static void play(Tape *t, size_t first, Need need) {
+    const bool recording = t->recording, playing = t->playing;
+    t->playing = true;
+    for (size_t i = t->n_nodes; i-- > first;) play_node(t, i, need);
     t->recording = recording;
+    t->playing = playing;
 }
 
 void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {

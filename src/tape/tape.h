@@ -15,6 +15,7 @@
 #include "comm/comm.h"
 #include "kernels/attr.h"
 #include "param/param.h"
+#include "param/sync.h"
 #include "tensor/call.h"
 
 /* What a sweep computes: gradients of activations, of parameters, or both (zero-bubble schedules sweep
@@ -33,6 +34,7 @@ typedef struct RunContext {
         aux_scale; /* the gradient of the step's loss with respect to an auxiliary loss of the microbatch */
     const Layout *layout; /* NULL: one rank */
     Comm *comm;           /* NULL if the layout is one rank */
+    Sync *sync;           /* told which parameters ops use and which gradients are complete; NULL: nobody */
     bool exact;           /* the exact lane: what an op gives is rounded to a grid, see tape_grid */
 } RunContext;
 

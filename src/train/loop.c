@@ -397,7 +397,10 @@ static Err start(Loop *l) {
     if (l->speaks) printf("number of parameters: %lld\n", (long long)count_parameters(l));
     bool loaded;
     ERR_RETURN(world_agree(l->comm, run_load(l->run, &loaded)));
-    if (!loaded) registry_init(l->run->model->registry, l->run->context.seed);
+    if (!loaded) {
+        registry_init(l->run->model->registry, l->run->context.seed);
+        run_publish(l->run);
+    }
     bool same_folder = c->load && c->save && !strcmp(c->load, c->save);
     l->saved_iteration = same_folder && loaded ? l->run->iteration : -1;
     return say(l, l->speaks ? train_log_open(l->run, &l->log) : ERR_OK);

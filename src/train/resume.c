@@ -8,6 +8,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
+#include "param/bucket.h"
 #include "comm/agree.h"
 #include "train/world.h"
 
@@ -20,11 +21,17 @@ enum { ITEMS = 1 + OPTIM_BUFFERS };
 static int items(const Run *r, bool optimizer, CkptItem out[ITEMS]) {
     const Registry *g = r->model->registry;
     int n = 0;
-    out[n++] = (CkptItem){.suffix = "", .flat = g->masters, .dtype = g->precise, .convert = true};
-    for (int i = 0; optimizer && n < ITEMS && i < r->optimizer->n_buffers; i++)
-        out[n++] = (CkptItem){.suffix = r->optimizer->buffer[i].suffix,
-                              .flat = r->optimizer->buffer[i].flat,
-                              .dtype = g->precise};
+    const bool copy = registry_is_copy(g);
+    out[n++] =
+        (CkptItem){.suffix = "", .flat = g->masters, .dtype = g->precise, .convert = true, .is_copy = copy};
+    out[0].ranges = registry_ranges(g, FLAT_MASTERS, &out[0].n_ranges);
+    for (int i = 0; optimizer && n < ITEMS && i < r->optimizer->n_buffers; i++, n++) {
+        out[n] = (CkptItem){.suffix = r->optimizer->buffer[i].suffix,
+                            .flat = r->optimizer->buffer[i].flat,
+                            .dtype = g->precise,
+                            .is_copy = copy};
+        out[n].ranges = registry_ranges(g, FLAT_STATE, &out[n].n_ranges);
+    }
     return n;
 }
 
@@ -206,7 +213,7 @@ static Err load_into(Run *r, const Ckpt *ckpt, const char *dir, bool weights_onl
         if (!r->scaler.dynamic || !scaled_dynamically(state)) numbers_first.scaler = r->scaler;
     }
     ERR_RETURN(ckpt_load(ckpt, r->model->registry, list, items(r, optimizer, list)));
-    registry_round_values(r->model->registry);
+    run_publish(r);
     if (weights_only) return ERR_OK;
     if (!optimizer) step_first.step = 0;
     *r->optimizer = step_first;

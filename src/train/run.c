@@ -158,6 +158,21 @@ static DType storage_type(const Config *c) {
 
 /* ---- place ---- */
 
+/* Bucket sizes: Megatron-LM core/distributed/distributed_data_parallel.py. */
+static DataParallel data_parallel(const Config *c, int ranks) {
+    DataParallel d = {.stage = c->use_megatron_fsdp ? (int)c->data_parallel_sharding_strategy
+                                                    : c->use_distributed_optimizer,
+                      .instances = (int)c->num_distributed_optimizer_instances,
+                      .num_buckets = i64_is_set(c->ddp_num_buckets) ? (int)c->ddp_num_buckets : 0,
+                      .overlap_grads = c->overlap_grad_reduce,
+                      .overlap_values = c->overlap_param_gather};
+    if (i64_is_set(c->ddp_bucket_size))
+        d.bucket_size = c->ddp_bucket_size;
+    else if (d.overlap_grads && d.stage < 2 && !d.num_buckets)
+        d.bucket_size = ranks > 40 ? ranks * 1000000 : 40000000;
+    return d;
+}
+
 Layout run_layout(const Config *c, int rank, int world) {
     const int64_t etp = i64_is_set(c->expert_tensor_parallel_size) ? c->expert_tensor_parallel_size
                                                                    : c->tensor_model_parallel_size;
@@ -168,6 +183,7 @@ Layout run_layout(const Config *c, int rank, int world) {
                             [AXIS_ETP] = (int)etp};
     Layout l = {.mesh = mesh_make(world, rank, size)};
     l.sequence_parallel = c->sequence_parallel && l.mesh.size[AXIS_TP] > 1;
+    l.data = data_parallel(c, l.mesh.size[AXIS_DP]);
     return l;
 }
 
@@ -213,7 +229,8 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
     };
     r->model = model_new(r);
     gpt_allocate(r->model, device, r->context.dtype, d->max_position_embeddings);
-    r->optimizer = optim_new(c, r->model->registry);
+    if (comm) r->context.sync = r->sync = sync_new(r->model->registry, comm);
+    r->optimizer = optim_new(c, r->model->registry, r->sync);
     r->scaler = scaler_new(c);
     r->executor = executor_new(&r->context, r->model, at_once(c, d->micro_batch_size), memory,
                                (ExecutorCalls){begin_pass, forward_pass, loss_gradient, r});
@@ -253,7 +270,7 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm) {
     const RankSchedule schedule = pipeline_schedule(&spec, r->layout.mesh.coordinate[AXIS_PP], r->step_arena);
     forward_only(r, &b, 0, together, &loss);
     MemoryPlan plan = {
-        .parameters = registry_bytes(r->model->registry),
+        .parameters = registry_bytes(r->model->registry) + (r->sync ? sync_bytes(r->sync) : 0),
         .optimizer = optim_bytes(r->optimizer),
         .tables = table_bytes(r->model),
         .unit = executor_peak(r->executor),
@@ -280,6 +297,7 @@ void run_free(Run *r) {
     if (!r) return;
     executor_free(r->executor);
     optim_free(r->optimizer);
+    sync_free(r->sync);
     gpt_free(r->model);
     device_free(r->device);
     arena_free(r->arena);
@@ -290,7 +308,7 @@ void run_free(Run *r) {
 /* ---- steps ---- */
 
 StepReport run_begin(Run *r) {
-    registry_zero_grads(r->model->registry);
+    if (!r->sync) registry_zero_grads(r->model->registry);
     return (StepReport){.loss_scale = r->scaler.scale};
 }
 
@@ -298,6 +316,7 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
     const int *size = r->layout.mesh.size, *at = r->layout.mesh.coordinate;
     const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, samples),
                   parts = samples / together;
+    if (r->sync && !report->samples) sync_begin(r->sync, n * parts);
     new_passes(r, count * parts);
     for (int64_t i = 0; i < count; i++) {
         const Batch *b = &batches[i];
@@ -315,7 +334,12 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
     if (!r->comm) run_reduce(r, report);
 }
 
-void run_publish(Run *r) { registry_round_values(r->model->registry); }
+void run_publish(Run *r) {
+    if (r->sync)
+        sync_publish(r->sync);
+    else
+        registry_round_values(r->model->registry);
+}
 
 bool run_tells_loss(const Run *r) {
     const Mesh *m = &r->layout.mesh;
@@ -345,6 +369,7 @@ static void sum_losses(const Run *r, double *loss, double *tokens) {
 void run_reduce(Run *r, StepReport *report) {
     if (report->is_reduced) return;
     report->is_reduced = r->comm != NULL;
+    if (r->sync) sync_finish(r->sync);
     const bool per_token = r->config->calculate_per_token_loss;
     sum_losses(r, &report->loss_sum, &report->tokens);
     report->loss = report->loss_sum / fmax(report->tokens, 1);
@@ -357,11 +382,12 @@ void run_update(Run *r, StepReport *report) {
     const Config *c = r->config;
     const Derived *d = r->derived;
     run_reduce(r, report);
-    OptimStep s = {.grad_scale = report->grad_scale};
+    OptimStep s = {.grad_scale = report->grad_scale, .exact = r->context.exact};
     s.lr = report->lr = schedule_lr(c, d, c->lr, c->min_lr, r->schedule_samples);
     s.decoupled_lr = schedule_lr(c, d, d->decoupled_lr, d->decoupled_min_lr, r->schedule_samples);
     s.weight_decay = report->weight_decay = schedule_weight_decay(c, d, r->schedule_samples);
     report->optim = optim_step(r->optimizer, s);
+    if (c->log_params_norm) report->params_norm = optim_params_norm(r->optimizer);
     scaler_update(&r->scaler, report->optim.found_inf);
     r->iteration++;
     r->consumed_samples += report->samples;

@@ -32,6 +32,7 @@ typedef struct Run {
     RunContext context;
     Device *device;
     Gpt *model;
+    Sync *sync; /* NULL: one rank */
     Optimizer *optimizer;
     Scaler scaler;
     PipelineLayout pipeline;
@@ -70,6 +71,7 @@ typedef struct StepReport {
     bool loss_is_nan, is_reduced;
     double grad_scale; /* main gradient * grad_scale = gradient of the loss that is trained on */
     double lr, weight_decay, loss_scale;
+    double params_norm; /* after the update, with --log-params-norm */
     OptimResult optim;
 } StepReport;
 

@@ -4,6 +4,8 @@
 
 #include "unit/model_helper.h"
 
+#include "param/bucket.h"
+
 #define ROPE_GQA                                                                                             \
     "--num-attention-heads 4 --hidden-size 32 --group-query-attention --num-query-groups 2 --swiglu "        \
     "--normalization RMSNorm "                                                                               \
@@ -203,7 +205,8 @@ static void padded_vocabulary_changes_only_rounding(void **state) {
             r[i] = result_of(setup_new(words, STYLES[k / 4], LANES[k % 2], order, i ? 128 : 1), false);
             setup[i] = setup_new(words, STYLES[k / 4], LANES[k % 2], order, i ? 128 : 1);
             m[i] = gpt_new(&setup[i]->config, &setup[i]->derived, NULL);
-            m[i]->registry->precise = k % 2 ? F32 : F64;
+            m[i]->registry->precise = m[i]->registry->storage = k % 2 ? F32 : F64;
+            buckets_lay(m[i]->registry); /* where in the result the parameters are */
         }
         const Registry *a = m[0]->registry, *b = m[1]->registry;
         double sums =

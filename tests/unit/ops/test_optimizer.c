@@ -60,51 +60,69 @@ static void sgd_momentum_builds_up(void **state) {
     device_free(d);
 }
 
-static double run_sum(OpNumber op, Tensor *x, int threads) {
-    double sum = -1;
-    Tensor out = flat(&sum, F64, 1);
+enum { BLOCK = 64 };
+
+/* -> [ceil(n / BLOCK)], to release with free() */
+static double *run_sums(OpNumber op, Tensor *x, int threads) {
+    const int64_t blocks = (tensor_count(x) + BLOCK - 1) / BLOCK;
+    double *sums = mem_alloc((size_t)(blocks + 1) * sizeof *sums);
+    sums[blocks] = -1;
+    Tensor out = flat(sums, F64, blocks);
     Device *d = device_cpu(threads);
     call_run(&OPS[op], &(Call){.in = {x}, .out = {&out}, .device = d});
     device_free(d);
-    return sum;
+    assert_true(sums[blocks] == -1);
+    return sums;
 }
 
 /* Integers: the sum is exact whatever the order; all lengths around a block. */
-static void sums_take_every_element_once(void **state) {
+static void sums_take_every_element_of_a_block_once(void **state) {
     (void)state;
-    const int64_t sizes[] = {0, 1, 15, 16, 17, 4095, 4096, 4097, 8192, 40001};
+    const int64_t sizes[] = {0, 1, 15, 16, 17, 63, 64, 65, 128, 40001};
     float *x = mem_alloc(40001 * sizeof *x);
+    for (int64_t e = 0; e < 40001; e++) x[e] = (float)(e % 7) - 3;
     for (int i = 0; i < 10; i++) {
-        double squares = 0, zeros = 0;
-        for (int64_t e = 0; e < sizes[i]; e++) {
-            x[e] = (float)(e % 7) - 3;
-            squares += (double)x[e] * (double)x[e];
-            zeros += x[e] == 0;
-        }
         Tensor t = flat(x, F32, sizes[i]);
-        assert_true(run_sum(OP_sum_squares, &t, 1) == squares);
-        assert_true(run_sum(OP_count_zeros, &t, 1) == zeros);
+        double *squares = run_sums(OP_sum_squares, &t, 1), *zeros = run_sums(OP_count_zeros, &t, 1);
+        for (int64_t b = 0; b * BLOCK < sizes[i]; b++) {
+            double want_squares = 0, want_zeros = 0;
+            for (int64_t e = b * BLOCK; e < sizes[i] && e < (b + 1) * BLOCK; e++) {
+                want_squares += (double)x[e] * (double)x[e];
+                want_zeros += x[e] == 0;
+            }
+            assert_true(squares[b] == want_squares);
+            assert_true(zeros[b] == want_zeros);
+        }
+        free(squares), free(zeros);
     }
     free(x);
 }
 
+/* Of normal numbers; nor on what stands before a block. */
 static void sums_do_not_depend_on_threads(void **state) {
     (void)state;
-    enum { N = 300001 };
+    enum { N = 300001, BLOCKS = (N + BLOCK - 1) / BLOCK, LATER = 7 };
     float *x = mem_alloc(N * sizeof *x);
     for (int i = 0; i < N; i++) x[i] = (float)philox_normal(1, 2, (uint64_t)i);
-    Tensor t = flat(x, F32, N);
-    const double one = run_sum(OP_sum_squares, &t, 1);
-    for (int threads = 2; threads <= 5; threads++) assert_true(run_sum(OP_sum_squares, &t, threads) == one);
-    assert_true(fabs(one / N - 1) < 5 * sqrt(2.0 / N)); /* five standard errors of the variance */
-    free(x);
+    Tensor t = flat(x, F32, N), rest = flat(x + LATER * BLOCK, F32, N - LATER * BLOCK);
+    double *one = run_sums(OP_sum_squares, &t, 1), sum = 0;
+    for (int threads = 2; threads <= 5; threads++) {
+        double *sums = run_sums(OP_sum_squares, &t, threads),
+               *later = run_sums(OP_sum_squares, &rest, threads);
+        assert_memory_equal(sums, one, BLOCKS * sizeof *one);
+        assert_memory_equal(later, one + LATER, (BLOCKS - LATER) * sizeof *one);
+        free(sums), free(later);
+    }
+    for (int b = 0; b < BLOCKS; b++) sum += one[b];
+    assert_true(fabs(sum / N - 1) < 5 * sqrt(2.0 / N)); /* five standard errors of the variance */
+    free(one), free(x);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_with_a_constant_gradient),
         cmocka_unit_test(sgd_momentum_builds_up),
-        cmocka_unit_test(sums_take_every_element_once),
+        cmocka_unit_test(sums_take_every_element_of_a_block_once),
         cmocka_unit_test(sums_do_not_depend_on_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

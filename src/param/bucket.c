@@ -1,0 +1,182 @@
+#include "param/bucket.h"
+
+#include <stdlib.h>
+
+#include "base/fault.h"
+
+static int64_t aligned(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+typedef enum Kind { DENSE, EXPERTS, UNTRAINED, KINDS } Kind;
+
+static Kind kind_of(const Param *p) {
+    return p->spec.flags & PARAM_BUFFER ? UNTRAINED : p->spec.expert ? EXPERTS : DENSE;
+}
+
+/* ---- who ---- */
+
+static void set_groups(const Registry *r, Bucket *b, Kind kind) {
+    static const unsigned AXES_OF[KINDS] = {1 << AXIS_CP | 1 << AXIS_DP, 1 << AXIS_EDP, 0};
+    const DataParallel *d = &r->layout.data;
+    const Group all = mesh_group(&r->layout.mesh, AXES_OF[kind]);
+    const int instances = kind != UNTRAINED && d->instances > 1 ? d->instances : 1;
+    CHECK(all.size % instances == 0, "%d data-parallel ranks do not divide into %d instances", all.size,
+          instances);
+    b->inner = group_inner(&all, all.size / instances);
+    b->outer = group_outer(&all, all.size / instances);
+    b->trained = kind != UNTRAINED;
+}
+
+/* ---- what ---- */
+
+static int64_t limit(const Registry *r) {
+    const DataParallel *d = &r->layout.data;
+    int64_t total = 0;
+    if (d->bucket_size) return d->bucket_size;
+    if (!d->num_buckets) return INT64_MAX;
+    for (int i = 0; i < r->n; i++) total += aligned(r->params[i]->count, PARAM_ALIGN);
+    return (total + d->num_buckets - 1) / d->num_buckets;
+}
+
+/* Gives each parameter the number of a bucket in order of their first ones; -> how many. */
+static int fill(Registry *r) {
+    const DataParallel *d = &r->layout.data;
+    const bool by_unit = d->stage == 3 || (d->stage == 2 && !d->bucket_size && !d->num_buckets);
+    const int64_t full = limit(r);
+    int n = 0, open[KINDS] = {-1, -1, -1}, unit[KINDS] = {0};
+    int64_t size[KINDS] = {0};
+    for (int i = r->n; i--;) {
+        Param *p = r->params[i];
+        const Kind k = kind_of(p);
+        const bool alone = p->spec.flags & (PARAM_TIED | PARAM_TIED_COPY);
+        if (open[k] < 0 || alone || (by_unit && p->unit != unit[k])) open[k] = n++, size[k] = 0;
+        unit[k] = p->unit;
+        p->bucket = open[k];
+        size[k] += aligned(p->count, PARAM_ALIGN);
+        if (alone || size[k] >= full) open[k] = -1;
+    }
+    return n;
+}
+
+/* Renumbers the buckets in the order in which a backward completes them: by their first registered parameter,
+ * the last one first. */
+static void sort(Registry *r, int n) {
+    int *first = mem_alloc((size_t)n * sizeof *first), *number = mem_alloc((size_t)n * sizeof *number),
+        at = 0;
+    for (int i = r->n; i--;) first[r->params[i]->bucket] = i;
+    for (int i = r->n; i--;)
+        if (first[r->params[i]->bucket] == i) number[r->params[i]->bucket] = at++;
+    for (int i = 0; i < r->n; i++) {
+        Param *p = r->params[i];
+        p->bucket = number[p->bucket];
+        r->buckets[p->bucket].n++;
+        if (r->buckets[p->bucket].n == 1) set_groups(r, &r->buckets[p->bucket], kind_of(p));
+    }
+    free(first), free(number);
+}
+
+/* ---- where ---- */
+
+static void place(Registry *r) {
+    int params = 0;
+    for (int k = 0; k < r->n_buckets; k++) {
+        r->buckets[k].first = params;
+        params += r->buckets[k].n;
+        r->buckets[k].n = 0;
+    }
+    for (int i = r->n; i--;) {
+        Bucket *b = &r->buckets[r->params[i]->bucket];
+        r->laid[b->first + b->n++] = r->params[i];
+    }
+    r->elements = 0;
+    for (int k = 0; k < r->n_buckets; k++) {
+        Bucket *b = &r->buckets[k];
+        int64_t at = b->begin = r->elements;
+        for (int i = b->first; i < b->first + b->n; i++) {
+            r->laid[i]->offset = at;
+            at += aligned(r->laid[i]->count, PARAM_ALIGN);
+        }
+        const int members = r->layout.data.stage ? b->inner.size : 1;
+        b->shard = aligned(at - b->begin, PARAM_ALIGN * members) / members;
+        r->elements = b->end = b->begin + b->shard * members;
+    }
+}
+
+bool bucket_is_shared(const Registry *r, const Bucket *b, FlatBuffer which) {
+    static const int FROM_STAGE[] = {
+        [FLAT_VALUES] = 3, [FLAT_GRADS] = 2, [FLAT_MASTERS] = 1, [FLAT_STATE] = 1};
+    return b->inner.size > 1 && r->layout.data.stage >= FROM_STAGE[which];
+}
+
+FlatRange bucket_part(const Registry *r, const Bucket *b) {
+    if (!bucket_is_shared(r, b, FLAT_STATE)) return (FlatRange){b->begin, b->end, 0};
+    const int64_t begin = b->begin + b->inner.rank * b->shard;
+    return (FlatRange){begin, begin + b->shard, 0};
+}
+
+/* Masters that are the values stand where these do. */
+static void keep(Registry *r, FlatBuffer which) {
+    const bool alias = which == FLAT_MASTERS && !dtype_is_16bit(r->storage);
+    r->ranges[which] = arena_alloc(r->arena, (size_t)r->n_buckets * sizeof(FlatRange));
+    for (int k = 0; k < r->n_buckets; k++) {
+        const Bucket *b = &r->buckets[k];
+        FlatRange *h = &r->ranges[which][k];
+        *h = bucket_is_shared(r, b, which) ? bucket_part(r, b) : (FlatRange){b->begin, b->end, 0};
+        if (alias) {
+            const FlatRange *value = &r->ranges[FLAT_VALUES][k];
+            h->at = value->at + h->begin - value->begin;
+            continue;
+        }
+        h->at = r->held[which];
+        r->held[which] += h->end - h->begin;
+    }
+}
+
+void buckets_lay(Registry *r) {
+    r->laid = arena_alloc(r->arena, (size_t)r->n * sizeof *r->laid);
+    r->n_buckets = fill(r);
+    r->buckets = arena_alloc(r->arena, (size_t)r->n_buckets * sizeof *r->buckets);
+    sort(r, r->n_buckets);
+    place(r);
+    for (int which = 0; which < FLAT_BUFFERS; which++) keep(r, (FlatBuffer)which);
+}
+
+/* ---- look-up ---- */
+
+const FlatRange *registry_ranges(const Registry *r, FlatBuffer which, int *n) {
+    *n = r->n_buckets;
+    for (int k = 0; k < r->n_buckets; k++)
+        if (bucket_is_shared(r, &r->buckets[k], which)) return r->ranges[which];
+    *n = 0;
+    return NULL;
+}
+
+bool registry_is_copy(const Registry *r) {
+    bool copy = false;
+    for (int k = 0; k < r->n_buckets; k++) copy |= r->buckets[k].outer.rank > 0;
+    return copy;
+}
+
+int64_t registry_place(const Registry *r, FlatBuffer which, int bucket, int64_t at) {
+    const FlatRange *h = &r->ranges[which][bucket];
+    return h->at + at - h->begin;
+}
+
+Tensor registry_slice(const Registry *r, FlatBuffer which, void *flat, int bucket, int64_t at, int64_t n) {
+    const DType type = which == FLAT_VALUES ? r->storage : r->precise;
+    return tensor_make((char *)flat + registry_place(r, which, bucket, at) * (int64_t)dtype_size(type), type,
+                       1, &n);
+}
+
+FlatRange param_part_held(const Registry *r, const Param *p) {
+    FlatRange h = bucket_part(r, &r->buckets[p->bucket]);
+    const int64_t end = p->offset + param_filled_rows(p) * p->columns;
+    if (h.begin < p->offset) h.begin = p->offset;
+    if (h.end > end) h.end = end;
+    return h;
+}
+
+bool param_speaks(const Registry *r, const Param *p) {
+    const Bucket *b = &r->buckets[p->bucket];
+    if (!bucket_is_shared(r, b, FLAT_STATE)) return param_is_owned(r, p);
+    return b->outer.rank == 0 && param_is_owned_on(r, p, 1 << AXIS_TP | 1 << AXIS_ETP | 1 << AXIS_EP);
+}

@@ -1,0 +1,146 @@
+#include "param/gather.h"
+
+#include <stdlib.h>
+
+#include "param/bucket.h"
+#include "param/slots.h"
+
+enum { SLOTS = 2 }; /* in use, and to come */
+
+typedef struct Piece {
+    CommWork *work; /* NULL: it is there, or nobody has asked */
+    void *slot;     /* stage 3 */
+    int64_t used;   /* when last */
+} Piece;
+
+struct Gather {
+    Registry *registry;
+    Comm *comm;
+    Piece *piece; /* [n_buckets] */
+    Slots slots;
+    int64_t now;   /* calls of gather_use */
+    int last, way; /* bucket last used, and whether the numbers rise (backward) or fall */
+};
+
+static Bucket *bucket(const Gather *g, int k) { return &g->registry->buckets[k]; }
+static bool is_gathered(const Gather *g, int k) {
+    return bucket_is_shared(g->registry, bucket(g, k), FLAT_STATE);
+}
+static bool is_dropped(const Gather *g, int k) {
+    return bucket_is_shared(g->registry, bucket(g, k), FLAT_VALUES);
+}
+
+Gather *gather_new(Registry *r, Comm *comm) {
+    Gather *g = mem_zero(1, sizeof *g);
+    *g = (Gather){.registry = r, .comm = comm, .way = -1, .last = r->n_buckets};
+    g->piece = mem_zero((size_t)r->n_buckets, sizeof *g->piece);
+    g->slots = (Slots){.device = r->device, .what = "gathered parameters"};
+    for (int k = 0; k < r->n_buckets; k++) {
+        const size_t bytes = (size_t)(bucket(g, k)->end - bucket(g, k)->begin) * dtype_size(r->storage);
+        if (is_dropped(g, k) && bytes > g->slots.bytes) g->slots.bytes = bytes;
+    }
+    return g;
+}
+
+static void start(Gather *g, int k) {
+    Registry *r = g->registry;
+    const Bucket *b = bucket(g, k);
+    const FlatRange part = bucket_part(r, b);
+    const Tensor in = registry_slice(r, FLAT_VALUES, r->values, k, part.begin, b->shard);
+    void *out = g->piece[k].slot;
+    if (!out) out = registry_slice(r, FLAT_VALUES, r->values, k, b->begin, b->end - b->begin).data;
+    if (g->comm)
+        g->piece[k].work = comm_start(g->comm, &(CommCall){.kind = COMM_ALL_GATHER,
+                                                           .dtype = r->storage,
+                                                           .group = b->inner,
+                                                           .site = "param_gather",
+                                                           .in = in.data,
+                                                           .out = out,
+                                                           .n = b->shard});
+}
+
+static void finish(Gather *g, int k) {
+    if (g->piece[k].work) comm_wait(g->comm, g->piece[k].work);
+    g->piece[k].work = NULL;
+}
+
+void gather_wait(Gather *g) {
+    for (int k = 0; k < g->registry->n_buckets; k++) finish(g, k);
+}
+
+/* ---- stage 3 ---- */
+
+static void show(Gather *g, int k, char *slot) {
+    const Bucket *b = bucket(g, k);
+    g->piece[k].slot = slot;
+    for (int i = b->first; i < b->first + b->n; i++) {
+        Param *p = g->registry->laid[i];
+        p->value.data =
+            slot ? slot + (p->offset - b->begin) * (int64_t)dtype_size(g->registry->storage) : NULL;
+    }
+}
+
+static void drop(Gather *g, int k) {
+    finish(g, k);
+    if (g->piece[k].slot) slots_give(&g->slots, g->piece[k].slot);
+    show(g, k, NULL);
+}
+
+/* Among those that the present call does not use, the one that has not been used for longest. */
+static int oldest(const Gather *g) {
+    int found = -1;
+    for (int k = 0; k < g->registry->n_buckets; k++)
+        if (g->piece[k].slot && g->piece[k].used < g->now &&
+            (found < 0 || g->piece[k].used < g->piece[found].used))
+            found = k;
+    return found;
+}
+
+static void ensure(Gather *g, int k) {
+    if (!is_dropped(g, k)) return;
+    if (!g->piece[k].slot) {
+        const int old = slots_can_take(&g->slots, SLOTS) ? -1 : oldest(g);
+        if (old >= 0) drop(g, old);
+        show(g, k, slots_take(&g->slots));
+        start(g, k);
+    }
+    g->piece[k].used = g->now;
+}
+
+void gather_use(Gather *g, Param *const *p, int n) {
+    g->now++;
+    for (int i = 0; i < n; i++) ensure(g, p[i]->bucket);
+    for (int i = 0; i < n; i++) finish(g, p[i]->bucket);
+    if (!n || !g->registry->layout.data.overlap_values || p[0]->bucket == g->last) return;
+    g->way = p[0]->bucket > g->last ? 1 : -1;
+    g->last = p[0]->bucket;
+    const int next = g->last + g->way;
+    if (next >= 0 && next < g->registry->n_buckets) ensure(g, next);
+}
+
+/* ---- all ---- */
+
+void gather_publish(Gather *g) {
+    Registry *r = g->registry;
+    gather_wait(g);
+    registry_round_values(r);
+    for (int k = r->n_buckets; k--;) { /* in the order of the next forward */
+        if (is_dropped(g, k))
+            drop(g, k);
+        else if (is_gathered(g, k))
+            start(g, k);
+    }
+    if (!r->layout.data.overlap_values) gather_wait(g);
+}
+
+size_t gather_bytes(const Gather *g) { return (size_t)g->slots.taken * g->slots.bytes; }
+
+void gather_free(Gather *g) {
+    if (!g) return;
+    gather_wait(g);
+    for (int k = 0; k < g->registry->n_buckets; k++)
+        if (is_dropped(g, k)) drop(g, k);
+    slots_free(&g->slots);
+    free(g->piece);
+    free(g);
+}

@@ -1,0 +1,302 @@
+#include "param/sync.h"
+
+#include <stdlib.h>
+
+#include "base/fault.h"
+#include "kernels/attr.h"
+#include "kernels/ops.h"
+#include "param/bucket.h"
+#include "param/gather.h"
+#include "param/slots.h"
+
+enum { SLOTS = 2 }; /* being added to, and being summed */
+
+typedef struct Piece {
+    int64_t to_come; /* calls of sync_ready before the bucket's sum can start */
+    CommWork *work;
+    void *slot;      /* stages 2 and 3: the whole bucket's gradients, while a sweep adds to them */
+    int64_t started; /* when */
+} Piece;
+
+struct Sync {
+    Registry *registry;
+    Comm *comm; /* NULL: nothing moves */
+    Gather *gather;
+    Piece *piece; /* [n_buckets] */
+    Slots slots;
+    int next;        /* the first bucket whose sum has not been started */
+    int64_t started; /* sums */
+    void *message;   /* what is summed over tensor-parallel ranks */
+    int64_t message_elements;
+};
+
+static Bucket *bucket(const Sync *s, int k) { return &s->registry->buckets[k]; }
+/* Whether only a part of its main gradients is kept. */
+static bool is_shared(const Sync *s, int k) {
+    return bucket_is_shared(s->registry, bucket(s, k), FLAT_GRADS);
+}
+
+static size_t precise_bytes(const Sync *s, int64_t n) { return (size_t)n * dtype_size(s->registry->precise); }
+
+/* This rank's part of the sums. */
+static Tensor part_of(const Sync *s, int k) {
+    Registry *r = s->registry;
+    const FlatRange part = bucket_part(r, bucket(s, k));
+    return registry_slice(r, FLAT_GRADS, r->grads, k, part.begin, part.end - part.begin);
+}
+
+static CommWork *all_reduce(Sync *s, const Group *group, const char *site, void *x, int64_t n) {
+    if (!s->comm || group->size == 1) return NULL;
+    return comm_start(s->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                           .dtype = s->registry->precise,
+                                           .group = *group,
+                                           .site = site,
+                                           .in = x,
+                                           .out = x,
+                                           .n = n});
+}
+
+static void wait(Sync *s, CommWork **work) {
+    if (*work) comm_wait(s->comm, *work);
+    *work = NULL;
+}
+
+/* ---- stages 2 and 3: memory for a bucket's gradients ---- */
+
+static void show(Sync *s, int k, char *slot) {
+    const Bucket *b = bucket(s, k);
+    s->piece[k].slot = slot;
+    for (int i = b->first; i < b->first + b->n; i++) {
+        Param *p = s->registry->laid[i];
+        p->main_grad.data = slot ? slot + precise_bytes(s, p->offset - b->begin) : NULL;
+    }
+}
+
+static Tensor flat(const Sync *s, void *data, int64_t n) {
+    return tensor_make(data, s->registry->precise, 1, &n);
+}
+
+/* Adds the sum of this rank's part to the main gradient. */
+static void absorb(Sync *s, int k) {
+    const Bucket *b = bucket(s, k);
+    Tensor sum = flat(s, (char *)s->piece[k].slot + precise_bytes(s, b->inner.rank * b->shard), b->shard),
+           main = part_of(s, k);
+    main.flags = TENSOR_ACCUM;
+    call_run(&OPS[OP_copy], &(Call){.in = {&sum}, .out = {&main}, .device = s->registry->device});
+    slots_give(&s->slots, s->piece[k].slot);
+    show(s, k, NULL);
+}
+
+/* ---- the first sum ---- */
+
+static void start(Sync *s, int k) {
+    const Bucket *b = bucket(s, k);
+    Registry *r = s->registry;
+    const int64_t n = b->end - b->begin;
+    if (!b->trained || b->inner.size == 1) return;
+    char *all =
+        is_shared(s, k) ? s->piece[k].slot : registry_slice(r, FLAT_GRADS, r->grads, k, b->begin, n).data;
+    s->piece[k].started = ++s->started;
+    if (!bucket_is_shared(r, b, FLAT_STATE))
+        s->piece[k].work = all_reduce(s, &b->inner, "grad_sum", all, n);
+    else if (s->comm)
+        s->piece[k].work =
+            comm_start(s->comm, &(CommCall){.kind = COMM_REDUCE_SCATTER,
+                                            .dtype = r->precise,
+                                            .group = b->inner,
+                                            .site = "grad_sum",
+                                            .in = all,
+                                            .out = all + precise_bytes(s, b->inner.rank * b->shard),
+                                            .n = b->shard});
+}
+
+static bool is_summing(const Sync *s, int k) { return s->piece[k].started > 0; }
+
+static void finish(Sync *s, int k) {
+    if (!is_summing(s, k)) return;
+    wait(s, &s->piece[k].work);
+    s->piece[k].started = 0;
+    if (is_shared(s, k)) absorb(s, k);
+}
+
+/* Frees the slot of the sum that was started first; false: none is under way. */
+static bool finish_oldest(Sync *s) {
+    int found = -1;
+    for (int k = 0; k < s->registry->n_buckets; k++)
+        if (s->piece[k].slot && is_summing(s, k) &&
+            (found < 0 || s->piece[k].started < s->piece[found].started))
+            found = k;
+    if (found >= 0) finish(s, found);
+    return found >= 0;
+}
+
+void sync_grad(Sync *s, Param *p) {
+    const int k = p->bucket;
+    if (!is_shared(s, k) || (s->piece[k].slot && !is_summing(s, k))) return;
+    finish(s, k);
+    while (!slots_can_take(&s->slots, SLOTS) && finish_oldest(s)) continue;
+    show(s, k, slots_take(&s->slots));
+    const FillAttr zero = {0};
+    Tensor all = flat(s, s->piece[k].slot, bucket(s, k)->end - bucket(s, k)->begin);
+    call_run(&OPS[OP_fill], &(Call){.out = {&all}, .attr = &zero, .device = s->registry->device});
+}
+
+/* In the order of the buckets, whatever order they become ready in: the same on all ranks. */
+static void start_until(Sync *s, bool all) {
+    for (; s->next < s->registry->n_buckets; s->next++) {
+        if (is_shared(s, s->next)) continue;
+        if (!all && bucket(s, s->next)->trained && s->piece[s->next].to_come > 0) return;
+        start(s, s->next);
+    }
+}
+
+void sync_ready(Sync *s, Param *p) {
+    const int k = p->bucket;
+    const bool overlap = s->registry->layout.data.overlap_grads;
+    s->piece[k].to_come--;
+    if (!is_shared(s, k)) {
+        if (overlap) start_until(s, false);
+    } else if (s->piece[k].to_come == 0) {
+        s->piece[k].to_come = bucket(s, k)->n;
+        start(s, k);
+        if (!overlap) finish(s, k);
+    }
+}
+
+/* ---- the sums after it ---- */
+
+static void over_instances(Sync *s) {
+    const int n = s->registry->n_buckets;
+    for (int k = 0; k < n; k++) {
+        const Tensor part = part_of(s, k);
+        if (bucket(s, k)->trained)
+            s->piece[k].work =
+                all_reduce(s, &bucket(s, k)->outer, "grad_sum_instances", part.data, part.dim[0]);
+    }
+    for (int k = 0; k < n; k++) wait(s, &s->piece[k].work);
+}
+
+/* First and last rank of this rank's pipeline. */
+static Group ends_of_pipeline(const Mesh *m) {
+    const int stride = m->world / m->size[AXIS_PP], at = m->coordinate[AXIS_PP], last = m->size[AXIS_PP] - 1;
+    return (Group){.size = 2,
+                   .rank = at == last,
+                   .first = m->rank - at * stride,
+                   .n_axes = 1,
+                   .axis_size = {2},
+                   .axis_stride = {last * stride}};
+}
+
+static void over_copies(Sync *s) {
+    const Registry *r = s->registry;
+    for (int i = 0; i < r->n; i++) {
+        if (!(r->params[i]->spec.flags & (PARAM_TIED | PARAM_TIED_COPY))) continue;
+        const Group ends = ends_of_pipeline(&r->layout.mesh);
+        const Tensor part = part_of(s, r->params[i]->bucket);
+        CommWork *work = all_reduce(s, &ends, "tied_grad_sum", part.data, part.dim[0]);
+        wait(s, &work);
+    }
+}
+
+typedef enum Direction { COUNT, PACK, UNPACK } Direction;
+
+/* Between this rank's part of the gradients that are summed over `axes`, in flat order, and the message. */
+static int64_t move(Sync *s, unsigned axes, Direction way) {
+    Registry *r = s->registry;
+    int64_t at = 0;
+    for (int i = 0; i < r->n; i++) {
+        Param *p = r->laid[i];
+        const FlatRange h = param_part_held(r, p);
+        if (!(param_sum_axes(p) & axes) || !bucket(s, p->bucket)->trained || h.end <= h.begin) continue;
+        const int64_t n = h.end - h.begin;
+        if (way != COUNT) {
+            Tensor packed = flat(s, (char *)s->message + precise_bytes(s, at), n);
+            Tensor grad = registry_slice(r, FLAT_GRADS, r->grads, p->bucket, h.begin, n);
+            Call call = {.in = {way == PACK ? &grad : &packed},
+                         .out = {way == PACK ? &packed : &grad},
+                         .device = r->device};
+            call_run(&OPS[OP_copy], &call);
+        }
+        at += n;
+    }
+    return at;
+}
+
+static void over_tensor_ranks(Sync *s, Axis axis) {
+    const Group group = mesh_group(&s->registry->layout.mesh, 1u << axis);
+    if (group.size == 1 || !s->comm) return;
+    const int64_t n = move(s, 1u << axis, PACK);
+    CommWork *work = all_reduce(s, &group, "replicated_grad_sum", s->message, n);
+    wait(s, &work);
+    move(s, 1u << axis, UNPACK);
+}
+
+/* ---- a step ---- */
+
+void sync_begin(Sync *s, int64_t passes) {
+    registry_zero_grads(s->registry);
+    s->next = 0;
+    for (int k = 0; k < s->registry->n_buckets; k++)
+        s->piece[k].to_come = bucket(s, k)->n * (is_shared(s, k) ? 1 : passes);
+}
+
+void sync_finish(Sync *s) {
+    const int n = s->registry->n_buckets;
+    start_until(s, true);
+    for (int k = 0; k < n; k++)
+        if (s->piece[k].slot && !is_summing(s, k)) start(s, k); /* a parameter of it had no gradient */
+    for (int k = 0; k < n; k++) finish(s, k);
+    over_instances(s);
+    over_copies(s);
+    over_tensor_ranks(s, AXIS_TP);
+    over_tensor_ranks(s, AXIS_ETP);
+}
+
+void sync_publish(Sync *s) { gather_publish(s->gather); }
+void sync_wait_values(Sync *s) { gather_wait(s->gather); }
+void sync_use(Sync *s, Param *const *p, int n) { gather_use(s->gather, p, n); }
+
+void sync_world_sum(Sync *s, DType type, void *x, int64_t n) {
+    if (!s || !s->comm) return;
+    comm_run(s->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                  .dtype = type,
+                                  .group = mesh_group(&s->registry->layout.mesh, MASK_DENSE),
+                                  .site = "world_sum",
+                                  .in = x,
+                                  .out = x,
+                                  .n = n});
+}
+
+/* ---- life ---- */
+
+Sync *sync_new(Registry *r, Comm *comm) {
+    Sync *s = mem_zero(1, sizeof *s);
+    if (r->device->kind == DEVICE_NULL) comm = NULL;
+    CHECK(comm || r->layout.mesh.world == 1 || r->device->kind == DEVICE_NULL,
+          "%d ranks without a way to talk", r->layout.mesh.world);
+    *s = (Sync){.registry = r, .comm = comm, .gather = gather_new(r, comm)};
+    s->piece = mem_zero((size_t)r->n_buckets, sizeof *s->piece);
+    s->slots = (Slots){.device = r->device, .what = "gradients of a bucket"};
+    for (int k = 0; k < r->n_buckets; k++) {
+        const size_t bytes = precise_bytes(s, bucket(s, k)->end - bucket(s, k)->begin);
+        if (is_shared(s, k) && bytes > s->slots.bytes) s->slots.bytes = bytes;
+    }
+    const int64_t dense = move(s, 1u << AXIS_TP, COUNT), expert = move(s, 1u << AXIS_ETP, COUNT);
+    s->message_elements = dense > expert ? dense : expert;
+    s->message = device_alloc(r->device, precise_bytes(s, s->message_elements), "replicated gradients");
+    return s;
+}
+
+size_t sync_bytes(const Sync *s) {
+    return (size_t)s->slots.taken * s->slots.bytes + precise_bytes(s, s->message_elements) +
+           gather_bytes(s->gather);
+}
+
+void sync_free(Sync *s) {
+    if (!s) return;
+    gather_free(s->gather);
+    slots_free(&s->slots);
+    device_release(s->registry->device, s->message, precise_bytes(s, s->message_elements));
+    free(s->piece);
+    free(s);
+}

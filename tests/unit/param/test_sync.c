@@ -1,0 +1,307 @@
+/* Sums and gathers of data-parallel ranks against formulas. A gradient is a function of (rank, parameter,
+ * element, pass), so that each rank can say what the sum over any ranks in any order must be, to the bit. */
+#include "unit/cmocka_all.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/philox.h"
+#include "param/bucket.h"
+#include "param/sync.h"
+
+enum { PASSES = 3 };
+
+typedef struct World {
+    const char *name;
+    int ranks, size[AXES];
+    bool exact; /* gradients are small integers: every order gives the same */
+} World;
+
+/* ---- a model: three layers between an embedding and a norm ---- */
+
+static void add(Registry *r, const char *name, int64_t rows, int64_t columns, int split, unsigned flags) {
+    param_add(r, (ParamSpec){.name = name,
+                             .ndim = columns ? 2 : 1,
+                             .dim = {rows, columns},
+                             .tp_split = split,
+                             .init = {INIT_NORMAL, 1},
+                             .flags = flags});
+}
+
+static Registry *registry(const World *w, int rank, DataParallel data, Device *d, DType storage) {
+    const Layout layout = {
+        .mesh = mesh_make(w->ranks, rank, w->size), .sequence_parallel = true, .data = data};
+    const bool first = layout.mesh.coordinate[AXIS_PP] == 0,
+               last = layout.mesh.coordinate[AXIS_PP] == w->size[AXIS_PP] - 1;
+    Registry *r = registry_new(&layout);
+    if (first) add(r, "embedding", 12, 6, 0, w->size[AXIS_PP] > 1 ? PARAM_TIED : 0);
+    registry_begin_unit(r);
+    add(r, "norm", 6, 0, SPLIT_NONE, 0);
+    add(r, "fc1", 8, 6, 0, 0);
+    add(r, "bias", 8, 0, 0, 0);
+    registry_begin_unit(r);
+    add(r, "fc2", 70, 8, 1, 0);
+    add(r, "expert_bias", 5, 0, SPLIT_NONE, PARAM_BUFFER);
+    add(r, "router", 4, 6, SPLIT_NONE, 0);
+    param_add(r, (ParamSpec){.name = "experts",
+                             .ndim = 2,
+                             .dim = {4 * 30, 6},
+                             .tp_split = SPLIT_NONE,
+                             .expert = true,
+                             .init = {INIT_NORMAL, 1},
+                             .groups = 4,
+                             .n_parts = 1,
+                             .parts = {{"whole", 30}}});
+    registry_begin_unit(r);
+    add(r, "final_norm", 6, 0, SPLIT_NONE, 0);
+    if (last && !first) add(r, "embedding", 12, 6, 0, PARAM_TIED_COPY);
+    registry_allocate(r, d, storage);
+    return r;
+}
+
+/* ---- what must come out ---- */
+
+typedef struct Sum {
+    const World *world;
+    const Param *param;
+    const DataParallel *data;
+    DType type;
+    int64_t at; /* element of the parameter */
+} Sum;
+
+static double rounded(DType type, double x) { return type == F64 ? x : (double)(float)x; }
+
+static double gradient(const Sum *s, int rank, int pass) {
+    const double z =
+        philox_normal((uint64_t)(rank * PASSES + pass), hash_name(s->param->spec.name), (uint64_t)s->at);
+    return s->world->exact ? floor(4 * z) : rounded(s->type, z);
+}
+
+static double passes(const Sum *s, int rank) {
+    double sum = 0;
+    for (int pass = 0; pass < PASSES; pass++) sum = rounded(s->type, sum + gradient(s, rank, pass));
+    return sum;
+}
+
+typedef double Term(const Sum *, int rank, int pass);
+
+static double over(const Sum *s, const Group *g, Term *term, int pass) {
+    double sum = term(s, mesh_member(g, 0), pass);
+    for (int i = 1; i < g->size; i++) sum = rounded(s->type, sum + term(s, mesh_member(g, i), pass));
+    return sum;
+}
+
+static double all_passes(const Sum *s, int rank, int pass) {
+    (void)pass;
+    return passes(s, rank);
+}
+
+static Group replicas(const Sum *s, int rank) {
+    const Mesh m = mesh_make(s->world->ranks, rank, s->world->size);
+    return mesh_group(&m, s->param->spec.expert ? 1u << AXIS_EDP : 1u << AXIS_CP | 1u << AXIS_DP);
+}
+
+/* Inside an instance. */
+static double first_sum(const Sum *s, int rank, int unused) {
+    (void)unused;
+    const Group all = replicas(s, rank), g = group_inner(&all, all.size / s->data->instances);
+    if (s->data->stage < 2 || g.size == 1) return over(s, &g, all_passes, 0);
+    double sum = 0;
+    for (int pass = 0; pass < PASSES; pass++) sum = rounded(s->type, sum + over(s, &g, gradient, pass));
+    return sum;
+}
+
+static double data_sum(const Sum *s, int rank, int unused) {
+    (void)unused;
+    const Group all = replicas(s, rank), g = group_outer(&all, all.size / s->data->instances);
+    return over(s, &g, first_sum, 0);
+}
+
+static double expected(const Sum *s, int rank) {
+    const Mesh m = mesh_make(s->world->ranks, rank, s->world->size);
+    const int last = m.size[AXIS_PP] - 1, stride = m.world / m.size[AXIS_PP];
+    if (s->param->spec.flags & (PARAM_TIED | PARAM_TIED_COPY)) {
+        const int bottom = rank - m.coordinate[AXIS_PP] * stride;
+        return rounded(s->type, data_sum(s, bottom, 0) + data_sum(s, bottom + last * stride, 0));
+    }
+    const bool summand = s->param->spec.tp_split == SPLIT_NONE;
+    const Group g = mesh_group(&m, summand ? 1u << (s->param->spec.expert ? AXIS_ETP : AXIS_TP) : 0);
+    return over(s, &g, data_sum, 0);
+}
+
+/* ---- a step ---- */
+
+static double load(const void *x, DType type, int64_t i) {
+    double y;
+    dtype_convert(&y, F64, (const char *)x + i * (int64_t)dtype_size(type), type, 1);
+    return y;
+}
+
+static void add_to(Tensor *grad, int64_t i, double x) {
+    if (grad->dtype == F64)
+        ((double *)grad->data)[i] += x;
+    else
+        ((float *)grad->data)[i] += (float)x;
+}
+
+static void sweep(Sync *s, const World *w, Registry *r, const DataParallel *d, int pass) {
+    for (int k = 0; k < r->n; k++) {
+        Param *p = r->params[pass % 2 ? k : r->n - 1 - k]; /* not always in the order of the buckets */
+        if (p->spec.flags & PARAM_BUFFER) continue;
+        sync_grad(s, p);
+        for (int64_t i = 0; i < p->count; i++)
+            add_to(&p->main_grad, i, gradient(&(Sum){w, p, d, r->precise, i}, r->layout.mesh.rank, pass));
+        sync_ready(s, p);
+    }
+}
+
+static void check_sums(const World *w, const Registry *r, const DataParallel *d) {
+    int64_t seen = 0;
+    for (int k = 0; k < r->n; k++) {
+        const Param *p = r->params[k];
+        const FlatRange part = param_part_held(r, p);
+        if (p->spec.flags & PARAM_BUFFER) continue;
+        for (int64_t e = part.begin; e < part.end; e++, seen++) {
+            const double got = load(r->grads, r->precise, registry_place(r, FLAT_GRADS, p->bucket, e)),
+                         want = expected(&(Sum){w, p, d, r->precise, e - p->offset}, r->layout.mesh.rank);
+            CHECK(got == want, "%s, stage %d, rank %d: element %lld of %s is %.17g, expected %.17g", w->name,
+                  d->stage, r->layout.mesh.rank, (long long)(e - p->offset), p->spec.name, got, want);
+        }
+    }
+    CHECK(seen > 0 || d->stage > 0, "nothing is held");
+}
+
+/* Masters are drawn by name and index, so every rank knows what the others hold. */
+static void check_values(Sync *s, const World *w, Registry *r, Device *device, DType storage) {
+    Registry *whole = registry(w, r->layout.mesh.rank, (DataParallel){0}, device, storage);
+    registry_init(whole, 7);
+    registry_init(r, 7);
+    sync_publish(s);
+    for (int round = 0; round < 2; round++)
+        for (int k = 0; k < r->n; k++) {
+            Param *p = r->params[round ? r->n - 1 - k : k], *two[] = {p, r->params[k ? k - 1 : 0]};
+            sync_use(s, two, 2);
+            for (int j = 0; j < 2; j++) {
+                const Tensor *got = &two[j]->value, *want = &whole->params[two[j]->number]->value;
+                CHECK(!memcmp(got->data, want->data, tensor_bytes(want)),
+                      "%s, stage %d: '%s' is not what was drawn", w->name, r->layout.data.stage,
+                      two[j]->spec.name);
+            }
+        }
+    registry_free(whole);
+}
+
+static void step(const World *w, Comm *comm, Device *device, DataParallel d, DType storage) {
+    Registry *r = registry(w, comm_rank(comm), d, device, storage);
+    Sync *s = sync_new(r, comm);
+    for (int repeat = 0; repeat < 2; repeat++) {
+        sync_begin(s, PASSES);
+        for (int pass = 0; pass < PASSES; pass++) sweep(s, w, r, &d, pass);
+        sync_finish(s);
+        check_sums(w, r, &d);
+    }
+    check_values(s, w, r, device, storage);
+    sync_free(s);
+    registry_free(r);
+}
+
+static void run_world(void *arg, Comm *comm) {
+    const World *w = arg;
+    static const DataParallel BUCKETS[] = {
+        {.bucket_size = 0}, {.bucket_size = 1}, {.bucket_size = 300}, {.num_buckets = 3}};
+    Device *device = device_cpu(1);
+    const Mesh m = mesh_make(w->ranks, comm_rank(comm), w->size);
+    for (int stage = 0; stage < 4; stage++)
+        for (int b = 0; b < 4; b++)
+            for (int overlap = 0; overlap < 2; overlap++)
+                for (int instances = 1; instances < 3; instances++) {
+                    DataParallel d = BUCKETS[b];
+                    const bool divides =
+                        m.size[AXIS_DP] % instances == 0 && m.size[AXIS_EDP] % instances == 0;
+                    if (!divides || (instances > 1 && !stage)) continue;
+                    d.stage = stage, d.instances = instances;
+                    d.overlap_grads = d.overlap_values = overlap;
+                    step(w, comm, device, d, b == 1 ? BF16 : F64);
+                }
+    device_free(device);
+}
+
+static void sums_and_values_are_what_the_formulas_say(void **state) {
+    (void)state;
+    static const World WORLDS[] = {
+        {"one rank", 1, {1, 1, 0, 1, 1, 1, 0}, false},    {"dp2", 2, {1, 1, 0, 1, 1, 1, 0}, false},
+        {"dp3", 3, {1, 1, 0, 1, 1, 1, 0}, false},         {"dp4", 4, {1, 1, 0, 1, 1, 1, 0}, false},
+        {"dp8", 8, {1, 1, 0, 1, 1, 1, 0}, false},         {"cp2 dp2", 4, {1, 2, 0, 1, 1, 1, 0}, false},
+        {"tp2 dp2", 4, {2, 1, 0, 1, 2, 1, 0}, false},     {"tp2 dp2 etp1", 4, {2, 1, 0, 1, 1, 1, 0}, false},
+        {"dp4 ep2", 4, {1, 1, 0, 1, 1, 2, 0}, false},     {"dp4 ep4", 4, {1, 1, 0, 1, 1, 4, 0}, false},
+        {"pp2 dp2", 4, {1, 1, 0, 2, 1, 1, 0}, false},     {"pp3 dp2", 6, {1, 1, 0, 3, 1, 1, 0}, false},
+        {"tp2 pp2 dp2", 8, {2, 1, 0, 2, 1, 2, 0}, false}, {"dp4, exact sums", 4, {1, 1, 0, 1, 1, 1, 0}, true},
+    };
+    for (size_t i = 0; i < sizeof WORLDS / sizeof *WORLDS; i++)
+        comm_threads(WORLDS[i].ranks, NULL, run_world, (void *)&WORLDS[i]);
+}
+
+/* ---- the layout ---- */
+
+/* Every element is in exactly one bucket; parts of equal size cover each bucket; units have their own. */
+static void shards_cover_the_layout_once(void **state) {
+    (void)state;
+    const World w = {"dp3", 3, {1, 1, 0, 1, 1, 1, 0}, false};
+    Device *device = device_null();
+    for (int stage = 1; stage < 4; stage++) {
+        int64_t held = 0, elements = 0;
+        for (int rank = 0; rank < 3; rank++) {
+            Registry *r = registry(&w, rank, (DataParallel){.stage = stage}, device, F32);
+            elements = r->elements;
+            int64_t end = 0, params = 0;
+            for (int k = 0; k < r->n_buckets; k++) {
+                const Bucket *b = &r->buckets[k];
+                const FlatRange *h = &r->ranges[FLAT_STATE][k];
+                assert_int_equal(b->begin, end);
+                end = b->end, params += b->n;
+                if (b->trained) assert_int_equal(h->begin, b->begin + rank * (b->end - b->begin) / 3);
+                assert_int_equal((h->end - h->begin) % PARAM_ALIGN, 0);
+                held += b->trained || rank == 0 ? h->end - h->begin : 0;
+                for (int i = b->first; i < b->first + b->n; i++) {
+                    assert_true(r->laid[i]->offset >= b->begin);
+                    assert_true(r->laid[i]->offset + r->laid[i]->count <= b->end);
+                    assert_int_equal((r->laid[i]->offset - b->begin) % PARAM_ALIGN, 0);
+                    if (stage > 1) assert_int_equal(r->laid[i]->unit, r->laid[b->first]->unit);
+                }
+            }
+            assert_int_equal(end, elements);
+            assert_int_equal(params, r->n);
+            registry_free(r);
+        }
+        assert_int_equal(held, elements);
+    }
+    device_free(device);
+}
+
+/* Bytes of an element at each stage on 4 ranks with 16-bit storage: ZeRO's table, with fp32 gradients. */
+static void memory_shrinks_by_the_stage(void **state) {
+    (void)state;
+    const World w = {"dp4", 4, {1, 1, 0, 1, 1, 1, 0}, false};
+    Device *device = device_null();
+    const double each[] = {2 + 4 + 4, 2 + 4 + 1, 2 + 1 + 1, 0.5 + 1 + 1};
+    for (int stage = 0; stage < 4; stage++) {
+        Registry *r = registry(&w, 1, (DataParallel){.stage = stage}, device, BF16);
+        const double buffers = 64 * (2 + 4 + 4); /* which all ranks have */
+        assert_true((double)registry_bytes(r) == each[stage] * (double)(r->elements - 64) + buffers);
+        registry_free(r);
+    }
+    device_free(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_and_values_are_what_the_formulas_say),
+        cmocka_unit_test(shards_cover_the_layout_once),
+        cmocka_unit_test(memory_shrinks_by_the_stage),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
