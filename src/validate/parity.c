@@ -385,9 +385,10 @@ Err parity_run(const Config *c, const Derived *d, const Golden *g, ParityReport 
     if (!e.code) registry_allocate(p.init->registry, device, F64);
     if (!e.code) e = hf_import(g->init, p.init->registry);
     if (!e.code) e = run_case(&p, c->lane, false, EXACT, &ours);
-    if (!e.code && !is_exact) e = run_case(&p, LANE_FP64, true, EXACT, &exact);
+    report->is_heard = !e.code && ours.steps;
+    if (report->is_heard && !is_exact) e = run_case(&p, LANE_FP64, true, EXACT, &exact);
     Judge j = {&p, report, &ours, is_exact ? &ours : &exact, noisy};
-    while (!e.code && !report->pass && report->draws < DRAWS) {
+    while (!e.code && report->is_heard && !report->pass && report->draws < DRAWS) {
         e = run_case(&p, LANE_FP64, true, report->draws, &noisy[report->draws]);
         report->draws++;
         if (!e.code) e = judge_all(&j);

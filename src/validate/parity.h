@@ -24,7 +24,7 @@ typedef struct ParityReport {
     Row row[PARITY_ROWS];
     int rows, draws;              /* draws: of the noise */
     double roundoff, longest_sum; /* u, K */
-    bool pass;
+    bool pass, is_heard; /* heard: false in the MPI processes that are not rank 0 */
 } ParityReport;
 
 /* The options decide lane and layout (fp16 takes the loss scale 1024 unless they name one); the case's
