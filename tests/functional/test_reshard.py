@@ -9,6 +9,8 @@ RANKS = {
     "pp2": ["--pipeline-model-parallel-size", 2],
     "dp4": ["--ranks", 4],
     "dp2 that share the optimizer": ["--ranks", 2, "--use-distributed-optimizer"],
+    "dp4 in two instances": ["--ranks", 4, "--use-distributed-optimizer", "--num-distributed-optimizer-instances", 2],
+    "dp2 that share everything": ["--ranks", 2, "--use-megatron-fsdp"],
     "tp2 pp2 dp2": ["--ranks", 8, "--tensor-model-parallel-size", 2, "--pipeline-model-parallel-size", 2],
 }
 
