@@ -10,10 +10,10 @@
 /* ---- names ---- */
 
 typedef struct Rule {
-    const char *module; /* Megatron's, without "decoder.layers.N." */
+    const char *module; /* Megatron's, without "decoder.layers.N."; or a whole name, and then so is hf */
     const char *part;   /* NULL: all parts in one tensor */
-    const char *hf;
-    bool conv1d; /* the weight is stored [in, out] */
+    const char *hf;     /* with a "*": a tensor for each group, with the group's number there */
+    bool conv1d;        /* the weight is stored [in, out] */
 } Rule;
 
 static const Rule GPT2_RULES[] = {
@@ -47,28 +47,73 @@ static const Rule LLAMA_RULES[] = {
     {NULL, NULL, NULL, false},
 };
 
+static const Rule MIXTRAL_RULES[] = {
+    {"mlp.router", NULL, "block_sparse_moe.gate", false},
+    {"mlp.experts.linear_fc1", "gate", "block_sparse_moe.experts.*.w1", false},
+    {"mlp.experts.linear_fc1", "up", "block_sparse_moe.experts.*.w3", false},
+    {"mlp.experts.linear_fc2", NULL, "block_sparse_moe.experts.*.w2", false},
+    {NULL, NULL, NULL, false},
+};
+
+static const Rule QWEN_MOE_RULES[] = {
+    {"mlp.router", NULL, "mlp.gate", false},
+    {"mlp.experts.linear_fc1", "gate", "mlp.experts.*.gate_proj", false},
+    {"mlp.experts.linear_fc1", "up", "mlp.experts.*.up_proj", false},
+    {"mlp.experts.linear_fc2", NULL, "mlp.experts.*.down_proj", false},
+    {"mlp.shared_experts.linear_fc1", "gate", "mlp.shared_expert.gate_proj", false},
+    {"mlp.shared_experts.linear_fc1", "up", "mlp.shared_expert.up_proj", false},
+    {"mlp.shared_experts.linear_fc2", NULL, "mlp.shared_expert.down_proj", false},
+    {"mlp.shared_experts.gate_weight", NULL, "mlp.shared_expert_gate.weight", false},
+    {NULL, NULL, NULL, false},
+};
+
+static const Rule GLM_MOE_RULES[] = {
+    {"mlp.router", NULL, "mlp.gate", false},
+    {"mlp.router.expert_bias", NULL, "mlp.gate.e_score_correction_bias", false},
+    {"mlp.experts.linear_fc1", "gate", "mlp.experts.*.gate_proj", false},
+    {"mlp.experts.linear_fc1", "up", "mlp.experts.*.up_proj", false},
+    {"mlp.experts.linear_fc2", NULL, "mlp.experts.*.down_proj", false},
+    {"mlp.shared_experts.linear_fc1", "gate", "mlp.shared_experts.gate_proj", false},
+    {"mlp.shared_experts.linear_fc1", "up", "mlp.shared_experts.up_proj", false},
+    {"mlp.shared_experts.linear_fc2", NULL, "mlp.shared_experts.down_proj", false},
+    {NULL, NULL, NULL, false},
+};
+
+/* In the order in which they are recognised. */
 static const struct {
-    const char *title, *base, *layers, *witness; /* witness: a tensor that only this family has */
-    const Rule *rules;
+    const char *title, *base, *layers;
+    const char *witness;      /* a tensor that no later family has; with a dot in front: in any layer */
+    const Rule *rules, *more; /* more: NULL, or rules for what the first do not name */
 } FAMILIES[] = {
-    [HF_GPT2] = {"GPT-2", "transformer.", "h", "h.0.attn.c_attn.weight", GPT2_RULES},
-    [HF_LLAMA] = {"Llama", "model.", "layers", "layers.0.self_attn.q_proj.weight", LLAMA_RULES},
+    [HF_GPT2] = {"GPT-2", "transformer.", "h", "h.0.attn.c_attn.weight", GPT2_RULES, NULL},
+    [HF_MIXTRAL] = {"Mixtral", "model.", "layers", ".block_sparse_moe.gate.weight", MIXTRAL_RULES,
+                    LLAMA_RULES},
+    [HF_GLM_MOE] = {"GLM-4 MoE", "model.", "layers", ".mlp.gate.e_score_correction_bias", GLM_MOE_RULES,
+                    LLAMA_RULES},
+    [HF_QWEN_MOE] = {"Qwen MoE", "model.", "layers", ".mlp.gate.weight", QWEN_MOE_RULES, LLAMA_RULES},
+    [HF_LLAMA] = {"Llama", "model.", "layers", "layers.0.self_attn.q_proj.weight", LLAMA_RULES, NULL},
 };
 enum { N_FAMILIES = sizeof FAMILIES / sizeof *FAMILIES };
 
 static const char LAYER[] = "decoder.layers.", OUTPUT[] = "output_layer.weight", LM_HEAD[] = "lm_head.weight";
 
-static const Rule *find_rule(HfFamily family, const char *module, size_t n, const char *part) {
-    for (const Rule *r = FAMILIES[family].rules; r->module; r++)
+static const Rule *find_in(const Rule *rules, const char *module, size_t n, const char *part) {
+    for (const Rule *r = rules; r && r->module; r++)
         if (strlen(r->module) == n && !memcmp(r->module, module, n) && (!r->part || !strcmp(r->part, part)))
             return r;
     return NULL;
 }
 
+static const Rule *find_rule(HfFamily family, const char *module, size_t n, const char *part) {
+    const Rule *r = find_in(FAMILIES[family].rules, module, n, part);
+    return r ? r : find_in(FAMILIES[family].more, module, n, part);
+}
+
 /* ---- map ---- */
 
-static void add(HfMap *m, const char *name, const Param *p, int part, bool transposed) {
+static void add(HfMap *m, const char *name, const Param *p, int part, int64_t group, bool transposed) {
     int64_t rows = part == HF_ALL_PARTS ? p->spec.dim[0] : param_part_rows(p, part);
+    if (group != HF_ALL_GROUPS) rows /= p->spec.groups;
     int64_t columns = p->spec.ndim == 2 ? p->spec.dim[1] : 1;
     m->tensors = mem_grow(m->tensors, (size_t)m->count + 1, sizeof *m->tensors);
     m->tensors[m->count++] = (HfTensor){
@@ -77,13 +122,29 @@ static void add(HfMap *m, const char *name, const Param *p, int part, bool trans
         .dim = {transposed ? columns : rows, transposed ? rows : columns},
         .param = p,
         .part = part,
+        .group = group,
         .transposed = transposed,
     };
 }
 
+/* `kind` is ".weight" or ".bias", or "" if the rule has the whole name. */
+static void add_by_rule(HfMap *m, const Rule *rule, const char *base, const char *kind, const Param *p,
+                        int part) {
+    const char *star = strchr(rule->hf, '*');
+    const bool transposed = rule->conv1d && p->spec.ndim == 2;
+    part = rule->part ? part : HF_ALL_PARTS;
+    if (!star)
+        add(m, arena_printf(m->arena, "%s%s%s", base, rule->hf, kind), p, part, HF_ALL_GROUPS, transposed);
+    for (int64_t g = 0; star && g < p->spec.groups; g++)
+        add(m,
+            arena_printf(m->arena, "%s%.*s%lld%s%s", base, (int)(star - rule->hf), rule->hf, (long long)g,
+                         star + 1, kind),
+            p, part, g, transposed);
+}
+
 static Err add_param(HfMap *m, const Param *p) {
     const char *name = p->spec.name, *module = name, *base = FAMILIES[m->family].base;
-    if (!strcmp(name, OUTPUT)) return add(m, LM_HEAD, p, HF_ALL_PARTS, false), ERR_OK;
+    if (!strcmp(name, OUTPUT)) return add(m, LM_HEAD, p, HF_ALL_PARTS, HF_ALL_GROUPS, false), ERR_OK;
     if (!strncmp(name, LAYER, sizeof LAYER - 1)) {
         char *end;
         long layer = strtol(name + sizeof LAYER - 1, &end, 10);
@@ -92,12 +153,14 @@ static Err add_param(HfMap *m, const Param *p) {
     }
     const char *kind = strrchr(module, '.'); /* ".weight" or ".bias" */
     for (int part = 0; part < p->spec.n_parts; part++) {
-        const Rule *rule = find_rule(m->family, module, (size_t)(kind - module), p->spec.parts[part].name);
+        const char *name_of_part = p->spec.parts[part].name;
+        const Rule *whole = find_rule(m->family, module, strlen(module), name_of_part);
+        const Rule *rule =
+            whole ? whole : find_rule(m->family, module, (size_t)(kind - module), name_of_part);
         if (!rule)
             return err_user("parameter '%s' (%s) has no counterpart in Hugging Face's %s models", name,
-                            p->spec.parts[part].name, FAMILIES[m->family].title);
-        add(m, arena_printf(m->arena, "%s%s%s", base, rule->hf, kind), p, rule->part ? part : HF_ALL_PARTS,
-            rule->conv1d && p->spec.ndim == 2);
+                            name_of_part, FAMILIES[m->family].title);
+        add_by_rule(m, rule, base, whole ? "" : kind, p, part);
         if (!rule->part) break;
     }
     return ERR_OK;
@@ -122,10 +185,24 @@ static const Tensor *find_either(const Safetensors *s, const char *base, const c
     return t ? t : safetensors_find(s, name);
 }
 
+static bool ends_with(const char *name, const char *end) {
+    size_t n = strlen(name), k = strlen(end);
+    return n >= k && !strcmp(name + n - k, end);
+}
+
+static bool is_witness(const char *name, HfFamily family) {
+    const char *base = FAMILIES[family].base, *layers = FAMILIES[family].layers,
+               *witness = FAMILIES[family].witness;
+    if (!strncmp(name, base, strlen(base))) name += strlen(base);
+    return *witness == '.' ? !strncmp(name, layers, strlen(layers)) && ends_with(name, witness)
+                           : !strcmp(name, witness);
+}
+
 Err hf_detect(const Safetensors *s, HfFamily *out) {
     for (int f = 0; f < N_FAMILIES; f++) {
         *out = (HfFamily)f;
-        if (find_either(s, FAMILIES[f].base, FAMILIES[f].witness)) return ERR_OK;
+        for (int64_t i = 0; i < s->count; i++)
+            if (is_witness(s->tensors[i].name, *out)) return ERR_OK;
     }
     return err_user("'%s' holds neither a GPT-2 (%s) nor a Llama-like (%s) model; its first tensor is %s",
                     s->path, FAMILIES[HF_GPT2].witness, FAMILIES[HF_LLAMA].witness,
@@ -163,7 +240,9 @@ static void copy(const HfTensor *t, char *flat, DType flat_type, void *hf, DType
         last = t->part == HF_ALL_PARTS ? p->spec.n_parts : t->part + 1;
     int64_t row = 0;
     for (int part = first; part < last; part++) {
-        for (int64_t i = 0, n = param_part_rows(p, part); i < n; i++) {
+        const int64_t n = param_part_rows(p, part) / (t->group == HF_ALL_GROUPS ? 1 : p->spec.groups);
+        const int64_t begin = t->group == HF_ALL_GROUPS ? 0 : t->group * n;
+        for (int64_t i = begin; i < begin + n; i++) {
             int64_t at = p->offset + param_memory_row(p, part, i) * columns;
             copy_row(t, row++, flat + (size_t)at * dtype_size(flat_type), flat_type, hf, hf_type, gather,
                      scratch);
@@ -204,11 +283,6 @@ static bool fits(const Tensor *t, const HfTensor *want) {
     for (int d = 0; d < t->ndim; d++)
         if (t->dim[d] != want->dim[d]) return false;
     return true;
-}
-
-static bool ends_with(const char *name, const char *end) {
-    size_t n = strlen(name), k = strlen(end);
-    return n >= k && !strcmp(name + n - k, end);
 }
 
 /* Buffers that older transformers saved beside the parameters, and the copy of a tied embedding. */

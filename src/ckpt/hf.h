@@ -1,7 +1,8 @@
 /* The tensors of a Hugging Face model, as transformers' save_pretrained names and shapes them, in terms of
- * the parameter registry. Two families by one table each: GPT-2 (Conv1D weights [in, out], one c_attn = [q |
+ * the parameter registry. Families by one table each: GPT-2 (Conv1D weights [in, out], one c_attn = [q |
  * k | v]) and Llama-like (Llama, Mistral, Qwen2, Qwen3, StableLM, Nemotron: weights [out, in], q, k, v, gate
- * and up apart). Sources: transformers models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py;
+ * and up apart), and what the mixtures of experts Mixtral, Qwen2 and Qwen3 MoE and GLM-4 MoE have instead of
+ * Llama's MLP. Sources: transformers models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py;
  * Megatron-LM's row order of linear_qkv and linear_fc1 is in param.h. */
 #ifndef ISOTRON_CKPT_HF_H
 #define ISOTRON_CKPT_HF_H
@@ -9,9 +10,9 @@
 #include "ckpt/safetensors.h"
 #include "param/param.h"
 
-typedef enum HfFamily { HF_GPT2, HF_LLAMA } HfFamily;
+typedef enum HfFamily { HF_GPT2, HF_MIXTRAL, HF_GLM_MOE, HF_QWEN_MOE, HF_LLAMA } HfFamily;
 
-enum { HF_ALL_PARTS = -1 };
+enum { HF_ALL_PARTS = -1, HF_ALL_GROUPS = -1 };
 
 typedef struct HfTensor {
     const char *name;
@@ -19,6 +20,7 @@ typedef struct HfTensor {
     int64_t dim[2];
     const Param *param;
     int part;        /* of the parameter; HF_ALL_PARTS: all, one after the other */
+    int64_t group;   /* an expert; HF_ALL_GROUPS: all */
     bool transposed; /* [in, out] */
 } HfTensor;
 

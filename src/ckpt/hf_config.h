@@ -1,6 +1,6 @@
 /* config.json of a Hugging Face model in terms of our options, for the model types gpt2, llama, mistral,
- * qwen2, qwen3, stablelm and nemotron. Source: transformers models/<type>/configuration_<type>.py (keys and
- * their defaults). */
+ * qwen2, qwen3, stablelm, nemotron, mixtral, qwen2_moe, qwen3_moe and glm4_moe. Source: transformers
+ * models/<type>/configuration_<type>.py (keys and their defaults). */
 #ifndef ISOTRON_CKPT_HF_CONFIG_H
 #define ISOTRON_CKPT_HF_CONFIG_H
 

@@ -7,17 +7,81 @@
 static const struct {
     const char *type, *architecture, *eps;
 } TYPES[] = {
-    {"gpt2", "GPT2LMHeadModel", "layer_norm_epsilon"}, {"llama", "LlamaForCausalLM", "rms_norm_eps"},
-    {"mistral", "MistralForCausalLM", "rms_norm_eps"}, {"qwen2", "Qwen2ForCausalLM", "rms_norm_eps"},
-    {"qwen3", "Qwen3ForCausalLM", "rms_norm_eps"},     {"stablelm", "StableLmForCausalLM", "layer_norm_eps"},
+    {"gpt2", "GPT2LMHeadModel", "layer_norm_epsilon"},
+    {"llama", "LlamaForCausalLM", "rms_norm_eps"},
+    {"mistral", "MistralForCausalLM", "rms_norm_eps"},
+    {"qwen2", "Qwen2ForCausalLM", "rms_norm_eps"},
+    {"qwen3", "Qwen3ForCausalLM", "rms_norm_eps"},
+    {"stablelm", "StableLmForCausalLM", "layer_norm_eps"},
     {"nemotron", "NemotronForCausalLM", "norm_eps"},
+    {"mixtral", "MixtralForCausalLM", "rms_norm_eps"},
+    {"qwen2_moe", "Qwen2MoeForCausalLM", "rms_norm_eps"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", "rms_norm_eps"},
+    {"glm4_moe", "Glm4MoeForCausalLM", "rms_norm_eps"},
 };
-typedef enum Type { GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, STABLELM, NEMOTRON, NO_TYPE } Type;
+typedef enum Type {
+    GPT2,
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    STABLELM,
+    NEMOTRON,
+    MIXTRAL,
+    QWEN2_MOE,
+    QWEN3_MOE,
+    GLM4_MOE,
+    NO_TYPE
+} Type;
+
+static const HfFamily FAMILY[] = {
+    [GPT2] = HF_GPT2,        [MIXTRAL] = HF_MIXTRAL, [QWEN2_MOE] = HF_QWEN_MOE, [QWEN3_MOE] = HF_QWEN_MOE,
+    [GLM4_MOE] = HF_GLM_MOE, [LLAMA] = HF_LLAMA,     [MISTRAL] = HF_LLAMA,      [QWEN2] = HF_LLAMA,
+    [QWEN3] = HF_LLAMA,      [STABLELM] = HF_LLAMA,  [NEMOTRON] = HF_LLAMA,
+};
 
 static int64_t count_windowed(const Config *c, const Derived *d) {
     int64_t n = 0;
     for (int64_t i = 0; i < c->num_layers; i++) n += d->layer_windowed[i] && d->window_left >= 0;
     return n;
+}
+
+/* ---- mixtures of experts ---- */
+
+static int64_t first_moe_layer(const Config *c, const Derived *d) {
+    int64_t i = 0;
+    while (i < c->num_layers && !d->layer_moe[i]) i++;
+    return i;
+}
+
+static int64_t shared_size(const Config *c) {
+    return i64_is_set(c->moe_shared_expert_intermediate_size) ? c->moe_shared_expert_intermediate_size : 0;
+}
+
+static bool is_glm(const Config *c, const Derived *d) {
+    const bool groups = i64_is_set(c->moe_router_num_groups);
+    return c->moe_router_enable_expert_bias && !c->moe_shared_expert_gate && c->moe_router_topk > 1 &&
+           (!groups || c->moe_router_topk == 2 * c->moe_router_group_topk) && shared_size(c) > 0 &&
+           shared_size(c) % d->moe_ffn_hidden_size == 0 && !count_windowed(c, d) &&
+           first_moe_layer(c, d) + d->num_moe_layers == c->num_layers;
+}
+
+/* RMSNorm, SwiGLU, RoPE and no biases are given. */
+static Type choose_moe(const Config *c, const Derived *d) {
+    const int64_t windowed = count_windowed(c, d);
+    const bool scaled =
+        f64_is_set(c->moe_router_topk_scaling_factor) && c->moe_router_topk_scaling_factor != 1;
+    if (d->sinkhorn || f64_is_set(c->moe_expert_capacity_factor)) return NO_TYPE;
+    if (c->moe_router_score_function == SCORE_SIGMOID) return is_glm(c, d) ? GLM4_MOE : NO_TYPE;
+    if (scaled || i64_is_set(c->moe_router_num_groups) || c->rotary_percent != 1) return NO_TYPE;
+    if (shared_size(c))
+        return c->moe_shared_expert_gate && c->add_qkv_bias && !c->qk_layernorm ? QWEN2_MOE : NO_TYPE;
+    if (c->add_qkv_bias) return NO_TYPE;
+    if (c->qk_layernorm) return QWEN3_MOE;
+    return !c->moe_router_pre_softmax && d->num_moe_layers == c->num_layers &&
+                   (!windowed || windowed == c->num_layers)
+               ? MIXTRAL
+               : NO_TYPE;
 }
 
 static Type choose(const Config *c, const Derived *d) {
@@ -27,7 +91,8 @@ static Type choose(const Config *c, const Derived *d) {
     const bool even_heads = d->kv_channels * c->num_attention_heads == c->hidden_size,
                gated = d->activation == MLP_SWIGLU;
     if (c->position_embedding_type == POSITION_LEARNED) {
-        bool plain = !rms && bias && !one_plus && !c->qk_layernorm && !gated && !windowed;
+        bool plain =
+            !d->num_moe_layers && !rms && bias && !one_plus && !c->qk_layernorm && !gated && !windowed;
         return plain && even_heads && d->num_query_groups == c->num_attention_heads ? GPT2 : NO_TYPE;
     }
     const bool interpolated = f64_is_set(c->rotary_seq_len_interpolation_factor);
@@ -35,13 +100,15 @@ static Type choose(const Config *c, const Derived *d) {
         (interpolated && c->use_rope_scaling))
         return NO_TYPE;
     if (rms) {
-        if (one_plus || !gated || c->rotary_percent != 1) return NO_TYPE;
+        if (one_plus || !gated) return NO_TYPE;
+        if (d->num_moe_layers) return choose_moe(c, d);
+        if (c->rotary_percent != 1) return NO_TYPE;
         if (c->qk_layernorm) return bias || c->add_qkv_bias ? NO_TYPE : QWEN3;
         if (!bias && c->add_qkv_bias) return QWEN2;
         if (!windowed) return LLAMA;
         return windowed == c->num_layers && !bias ? MISTRAL : NO_TYPE;
     }
-    if (c->qk_layernorm || windowed) return NO_TYPE;
+    if (c->qk_layernorm || windowed || d->num_moe_layers) return NO_TYPE;
     if (gated) return one_plus || bias || !even_heads ? NO_TYPE : STABLELM;
     return one_plus && d->activation == MLP_SQUARED_RELU && (bias || !c->add_qkv_bias) ? NEMOTRON : NO_TYPE;
 }
@@ -112,7 +179,7 @@ static void put_window(const Config *c, const Derived *d, Type type, Str *out) {
         put_size(out, "sliding_window", d->window_left + 1);
     else
         put(out, "sliding_window", "null");
-    if (type == MISTRAL) return;
+    if (type == MISTRAL || type == MIXTRAL) return;
     put_flag(out, "use_sliding_window", windowed > 0);
     if (!windowed) return;
     while (!d->layer_windowed[full]) full++;
@@ -124,10 +191,54 @@ static void put_window(const Config *c, const Derived *d, Type type, Str *out) {
     str_puts(out, "]");
 }
 
+static void put_moe_layers(const Config *c, const Derived *d, Str *out) {
+    const char *comma = "";
+    put_size(out, "decoder_sparse_step", 1);
+    str_puts(out, ",\n  \"mlp_only_layers\": [");
+    for (int64_t i = 0; i < c->num_layers; i++)
+        if (!d->layer_moe[i]) str_printf(out, "%s%lld", comma, (long long)i), comma = ", ";
+    str_puts(out, "]");
+}
+
+static void put_glm_router(const Config *c, const Derived *d, Str *out) {
+    const bool groups = i64_is_set(c->moe_router_num_groups);
+    put_size(out, "n_group", groups ? c->moe_router_num_groups : 1);
+    put_size(out, "topk_group", groups ? c->moe_router_group_topk : 1);
+    put_real(out, "routed_scaling_factor",
+             f64_is_set(c->moe_router_topk_scaling_factor) ? c->moe_router_topk_scaling_factor : 1);
+    put_flag(out, "norm_topk_prob", true);
+    put_size(out, "n_shared_experts", shared_size(c) / d->moe_ffn_hidden_size);
+    put_size(out, "first_k_dense_replace", first_moe_layer(c, d));
+    put_size(out, "num_nextn_predict_layers", 0);
+    put_flag(out, "use_qk_norm", c->qk_layernorm);
+    put_flag(out, "attention_bias", c->add_qkv_bias);
+}
+
+static void put_experts(const Config *c, const Derived *d, Type type, Str *out) {
+    put_size(out,
+             type == MIXTRAL    ? "num_local_experts"
+             : type == GLM4_MOE ? "n_routed_experts"
+                                : "num_experts",
+             c->num_experts);
+    put_size(out, "num_experts_per_tok", c->moe_router_topk);
+    if (type == MIXTRAL) return;
+    put_size(out, "moe_intermediate_size", d->moe_ffn_hidden_size);
+    if (type == GLM4_MOE) {
+        put_glm_router(c, d, out);
+        return;
+    }
+    put_flag(out, "norm_topk_prob", !c->moe_router_pre_softmax);
+    put_moe_layers(c, d, out);
+    if (type == QWEN2_MOE) {
+        put_flag(out, "qkv_bias", true);
+        put_size(out, "shared_expert_intermediate_size", shared_size(c));
+    }
+}
+
 static void put_llama(const Config *c, const Derived *d, Type type, Str *out) {
     put_size(out, "num_hidden_layers", c->num_layers);
     put_size(out, "hidden_size", c->hidden_size);
-    put_size(out, "intermediate_size", d->ffn_hidden_size);
+    put_size(out, "intermediate_size", type == MIXTRAL ? d->moe_ffn_hidden_size : d->ffn_hidden_size);
     put_size(out, "num_attention_heads", c->num_attention_heads);
     put_size(out, "num_key_value_heads", d->num_query_groups);
     put_size(out, "head_dim", d->kv_channels);
@@ -139,10 +250,13 @@ static void put_llama(const Config *c, const Derived *d, Type type, Str *out) {
         put_flag(out, "use_qkv_bias", c->add_qkv_bias);
         put_real(out, "hidden_dropout", c->hidden_dropout);
     }
-    if (type == LLAMA || type == NEMOTRON || type == QWEN3)
+    if (type == LLAMA || type == NEMOTRON || type == QWEN3 || type == QWEN3_MOE)
         put_flag(out, "attention_bias", c->add_bias_linear);
     if (type == LLAMA || type == NEMOTRON) put_flag(out, "mlp_bias", c->add_bias_linear);
-    if (type == MISTRAL || type == QWEN2 || type == QWEN3) put_window(c, d, type, out);
+    if (type == MISTRAL || type == QWEN2 || type == QWEN3 || type == MIXTRAL || type == QWEN2_MOE ||
+        type == QWEN3_MOE)
+        put_window(c, d, type, out);
+    if (type >= MIXTRAL) put_experts(c, d, type, out);
 }
 
 Err hf_config_export(const Config *c, const Derived *d, DType dtype, Str *out, HfFamily *family) {
@@ -151,10 +265,11 @@ Err hf_config_export(const Config *c, const Derived *d, DType dtype, Str *out, H
     const Type type = choose(c, d);
     if (type == NO_TYPE)
         return err_user(
-            "none of Hugging Face's gpt2, llama, mistral, qwen2, qwen3, stablelm and nemotron models has "
-            "this "
-            "combination of position embedding, norm, activation, biases and window; it cannot be exported");
-    *family = type == GPT2 ? HF_GPT2 : HF_LLAMA;
+            "none of Hugging Face's gpt2, llama, mistral, qwen2, qwen3, stablelm, nemotron, mixtral, "
+            "qwen2_moe, "
+            "qwen3_moe and glm4_moe models has this combination of position embedding, norm, activation, "
+            "biases, window and experts; it cannot be exported");
+    *family = FAMILY[type];
     str_printf(out, "{\n  \"model_type\": \"%s\",\n  \"architectures\": [\"%s\"],\n  \"torch_dtype\": \"%s\"",
                TYPES[type].type, TYPES[type].architecture, torch_names[dtype]);
     put_size(out, "vocab_size", d->vocab_size);

@@ -14,9 +14,24 @@ typedef struct Reader {
     Err err;
 } Reader;
 
-static bool is_type(const Reader *r, const char *type) {
+static const char *const LLAMA_TYPES[] = {"llama", "mistral", "qwen2", "qwen3", "stablelm", "nemotron"},
+                         *const MOE_TYPES[] = {"mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe"};
+enum {
+    N_LLAMA_TYPES = sizeof LLAMA_TYPES / sizeof *LLAMA_TYPES,
+    N_MOE_TYPES = sizeof MOE_TYPES / sizeof *MOE_TYPES
+};
+
+static const char *type_of(const Reader *r) {
     const char *v = json_string_value(json_object_get(r->root, "model_type"));
-    return v && !strcmp(v, type);
+    return v ? v : "";
+}
+
+static bool is_type(const Reader *r, const char *type) { return !strcmp(type_of(r), type); }
+
+static bool is_in(const char *type, const char *const *types, int n) {
+    for (int i = 0; i < n; i++)
+        if (!strcmp(type, types[i])) return true;
+    return false;
 }
 
 static void refuse(Reader *r, const char *key, const char *why) {
@@ -40,6 +55,12 @@ static int64_t get_size(Reader *r, const char *key, int64_t fallback) {
     if (json_is_integer(v) && json_integer_value(v) > 0) return json_integer_value(v);
     refuse(r, key, "not a positive whole number");
     return 1; /* still a divisor */
+}
+
+/* As get_size, but 0 is a count too. */
+static int64_t get_count(Reader *r, const char *key, int64_t fallback) {
+    const json_t *v = find(r, NULL, key);
+    return json_is_integer(v) && json_integer_value(v) == 0 ? 0 : get_size(r, key, fallback);
 }
 
 static double get_real(Reader *r, const json_t *in, const char *key, double fallback) {
@@ -167,42 +188,108 @@ static void put_qwen_window(Reader *r) {
 
 static void put_biases(Reader *r) {
     bool attention = get_flag(r, "attention_bias", false), mlp = get_flag(r, "mlp_bias", false);
-    if (is_type(r, "qwen3"))
+    if (is_type(r, "qwen3") || is_type(r, "qwen3_moe"))
         must_be(r, "attention_bias", false);
-    else if (attention != mlp)
+    else if (!is_type(r, "glm4_moe") && attention != mlp)
         refuse(r, "attention_bias", "and mlp_bias differs: this model has both or neither");
     put_flag(r, "disable-bias-linear", !(attention && mlp));
     put_flag(r, "add-qkv-bias",
-             is_type(r, "qwen2") || (is_type(r, "stablelm") && get_flag(r, "use_qkv_bias", false)));
+             is_type(r, "qwen2") || (is_type(r, "qwen2_moe") && get_flag(r, "qkv_bias", true)) ||
+                 (is_type(r, "glm4_moe") && attention) ||
+                 (is_type(r, "stablelm") && get_flag(r, "use_qkv_bias", false)));
+}
+
+/* ---- mixtures of experts ---- */
+
+/* [0,1,1]: layers that `dense` says are without experts. */
+static void put_moe_layers(Reader *r, int64_t first_dense, int64_t step, const json_t *dense) {
+    const int64_t layers = get_size(r, "num_hidden_layers", REQUIRED);
+    str_puts(r->out, "moe-layer-freq = ");
+    for (int64_t i = 0; i < layers; i++) {
+        bool moe = i >= first_dense && (i + 1) % step == 0;
+        for (size_t k = 0; k < json_array_size(dense); k++)
+            moe &= json_integer_value(json_array_get(dense, k)) != i;
+        str_printf(r->out, "%s%d", i ? "," : "[", moe);
+    }
+    str_puts(r->out, "]\n");
+}
+
+static void put_glm_router(Reader *r) {
+    const int64_t groups = get_size(r, "n_group", 1), best = get_size(r, "topk_group", 1),
+                  topk = get_size(r, "num_experts_per_tok", 8);
+    str_puts(r->out, "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n");
+    put_real(r, "moe-router-topk-scaling-factor", get_real(r, NULL, "routed_scaling_factor", 1));
+    if (groups > 1) {
+        /* A group counts the sum of its two best, here of its topk / group-topk best. */
+        if (topk != 2 * best)
+            refuse(r, "topk_group", "not half of num_experts_per_tok, which this model needs");
+        put_size(r, "moe-router-num-groups", groups);
+        put_size(r, "moe-router-group-topk", best);
+    }
+    must_be(r, "norm_topk_prob", true);
+    put_size(r, "moe-shared-expert-intermediate-size",
+             get_size(r, "n_shared_experts", 1) * get_size(r, "moe_intermediate_size", 1408));
+    put_moe_layers(r, get_count(r, "first_k_dense_replace", 1), 1, NULL);
+}
+
+static void put_qwen_router(Reader *r) {
+    const bool shared = is_type(r, "qwen2_moe");
+    const json_t *dense = find(r, NULL, "mlp_only_layers");
+    put_flag(r, "moe-router-pre-softmax", !get_flag(r, "norm_topk_prob", false));
+    if (shared)
+        put_size(r, "moe-shared-expert-intermediate-size",
+                 get_size(r, "shared_expert_intermediate_size", 5632));
+    put_flag(r, "moe-shared-expert-gate", shared);
+    if (dense && !json_is_array(dense)) refuse(r, "mlp_only_layers", "not a list");
+    put_moe_layers(r, 0, get_size(r, "decoder_sparse_step", 1), dense);
+}
+
+static void put_experts(Reader *r) {
+    const bool mixtral = is_type(r, "mixtral"), glm = is_type(r, "glm4_moe");
+    const char *count = mixtral ? "num_local_experts" : glm ? "n_routed_experts" : "num_experts";
+    put_size(r, "num-experts", get_size(r, count, mixtral ? 8 : glm ? 128 : REQUIRED));
+    put_size(r, "moe-router-topk", get_size(r, "num_experts_per_tok", mixtral ? 2 : glm ? 8 : REQUIRED));
+    if (mixtral) return;
+    put_size(r, "moe-ffn-hidden-size", get_size(r, "moe_intermediate_size", REQUIRED));
+    if (glm)
+        put_glm_router(r);
+    else
+        put_qwen_router(r);
 }
 
 static void import_llama(Reader *r) {
-    const bool stablelm = is_type(r, "stablelm"), nemotron = is_type(r, "nemotron");
+    const bool stablelm = is_type(r, "stablelm"), nemotron = is_type(r, "nemotron"),
+               glm = is_type(r, "glm4_moe");
     const int64_t heads = get_size(r, "num_attention_heads", REQUIRED),
                   hidden = get_size(r, "hidden_size", REQUIRED);
     put_shape(r, "num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings");
     put_size(r, "ffn-hidden-size", get_size(r, "intermediate_size", REQUIRED));
     put_size(r, "kv-channels", get_size(r, "head_dim", hidden / heads ? hidden / heads : 1));
     put_flag(r, "group-query-attention", true);
-    put_size(r, "num-query-groups", get_size(r, "num_key_value_heads", is_type(r, "mistral") ? 8 : heads));
+    put_size(r, "num-query-groups",
+             get_size(r, "num_key_value_heads",
+                      is_type(r, "mistral") || is_type(r, "mixtral") || glm ? 8 : heads));
     str_printf(r->out, "normalization = %s\n", stablelm || nemotron ? "LayerNorm" : "RMSNorm");
     put_flag(r, "apply-layernorm-1p", nemotron);
     put_real(r, "norm-epsilon",
              stablelm   ? get_real(r, NULL, "layer_norm_eps", 1e-5)
              : nemotron ? get_real(r, NULL, "norm_eps", 1e-5)
-                        : get_real(r, NULL, "rms_norm_eps", 1e-6));
+                        : get_real(r, NULL, "rms_norm_eps", is_type(r, "mixtral") || glm ? 1e-5 : 1e-6));
     if (nemotron)
         put_activation(r, "hidden_act", "relu2");
     else if (strcmp(get_text(r, NULL, "hidden_act", "silu"), "silu"))
         refuse(r, "hidden_act", "but this model gates with silu only");
     else
         put_flag(r, "swiglu", true);
-    put_rope(r, stablelm ? 0.25 : nemotron ? 0.5 : 1);
+    put_rope(r, stablelm ? 0.25 : nemotron || glm ? 0.5 : 1);
     put_biases(r);
-    put_flag(r, "qk-layernorm", is_type(r, "qwen3"));
-    if (is_type(r, "mistral") && !json_is_null(json_object_get(r->root, "sliding_window")))
+    put_flag(r, "qk-layernorm",
+             is_type(r, "qwen3") || is_type(r, "qwen3_moe") || (glm && get_flag(r, "use_qk_norm", false)));
+    if ((is_type(r, "mistral") || is_type(r, "mixtral")) &&
+        !json_is_null(json_object_get(r->root, "sliding_window")))
         put_window(r, get_size(r, "sliding_window", 4096));
-    if (is_type(r, "qwen2") || is_type(r, "qwen3")) put_qwen_window(r);
+    if (!strncmp(type_of(r), "qwen", 4)) put_qwen_window(r);
+    if (is_in(type_of(r), MOE_TYPES, N_MOE_TYPES)) put_experts(r);
     put_real(r, "hidden-dropout", stablelm ? get_real(r, NULL, "hidden_dropout", 0) : 0);
     put_real(r, "attention-dropout", get_real(r, NULL, "attention_dropout", 0));
     put_flag(r, "untie-embeddings-and-output-weights", !get_flag(r, "tie_word_embeddings", false));
@@ -211,7 +298,6 @@ static void import_llama(Reader *r) {
 }
 
 static Err import_root(Reader *r) {
-    static const char *const like_llama[] = {"llama", "mistral", "qwen2", "qwen3", "stablelm", "nemotron"};
     if (!json_is_object(r->root)) return err_user("'%s' is no JSON object; download it again", r->path);
     if (json_object_get(r->root, "quantization_config"))
         return err_user("'%s': the model is quantized (quantization_config); use the original weights",
@@ -220,12 +306,13 @@ static Err import_root(Reader *r) {
         import_gpt2(r);
         return r->err;
     }
-    for (size_t i = 0; i < sizeof like_llama / sizeof *like_llama; i++) {
-        if (!is_type(r, like_llama[i])) continue;
+    if (is_in(type_of(r), LLAMA_TYPES, N_LLAMA_TYPES) || is_in(type_of(r), MOE_TYPES, N_MOE_TYPES)) {
         import_llama(r);
         return r->err;
     }
-    refuse(r, "model_type", "but only gpt2, llama, mistral, qwen2, qwen3, stablelm and nemotron can be read");
+    refuse(r, "model_type",
+           "but only gpt2, llama, mistral, qwen2, qwen3, stablelm, nemotron, mixtral, qwen2_moe, qwen3_moe "
+           "and glm4_moe can be read");
     return r->err;
 }
 

@@ -138,7 +138,13 @@ static Param *embedding_new(const Gpt *m, const char *name, int64_t rows, int64_
 
 static double or_else(double given, double otherwise) { return f64_is_set(given) ? given : otherwise; }
 
-static RouterSpec router_spec(const Config *c, const Derived *d, const char *name) {
+double gpt_router_loss_coeff(const Gpt *m, int loss) {
+    return loss == ROUTER_LOSS_Z ? or_else(m->config->moe_z_loss_coeff, 0) : m->derived->aux_loss_coeff[loss];
+}
+
+static RouterSpec router_spec(const Gpt *m, const char *name) {
+    const Config *c = m->config;
+    const Derived *d = m->derived;
     static const RouterScore SCORES[] = {
         [SCORE_SOFTMAX] = ROUTER_TOPK_SOFTMAX, [SCORE_SIGMOID] = ROUTER_SIGMOID};
     const bool groups = i64_is_set(c->moe_router_num_groups);
@@ -158,8 +164,7 @@ static RouterSpec router_spec(const Config *c, const Derived *d, const char *nam
     };
     if (r.route.score == ROUTER_TOPK_SOFTMAX && (c->moe_router_pre_softmax || d->sinkhorn))
         r.route.score = d->sinkhorn && r.topk == 1 ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
-    for (int i = 0; i < BALANCE_SINKHORN; i++) r.loss_coeff[i] = d->aux_loss_coeff[i];
-    r.loss_coeff[ROUTER_LOSS_Z] = or_else(c->moe_z_loss_coeff, 0);
+    for (int i = 0; i < ROUTER_LOSSES; i++) r.loss_coeff[i] = gpt_router_loss_coeff(m, i);
     return r;
 }
 
@@ -169,7 +174,7 @@ static Moe *experts_new(const Gpt *m, MlpSpec mlp) {
     Moe *moe = arena_alloc(r->arena, sizeof *moe);
     *moe = moe_new(r, (MoeSpec){
                           .name = mlp.name,
-                          .router = router_spec(c, m->derived, arena_printf(r->arena, "%s.router", mlp.name)),
+                          .router = router_spec(m, arena_printf(r->arena, "%s.router", mlp.name)),
                           .ffn = m->derived->moe_ffn_hidden_size,
                           .shared_ffn = i64_is_set(c->moe_shared_expert_intermediate_size)
                                             ? c->moe_shared_expert_intermediate_size
@@ -330,10 +335,11 @@ void gpt_update_expert_bias(Gpt *m) {
 }
 
 double gpt_router_loss(const Gpt *m, int loss) {
+    const int64_t layers = m->derived->num_moe_layers, each = layers ? m->counters.dim[1] : 0;
     double sum = 0;
-    for (int64_t i = 0; i < m->config->num_layers; i++)
-        if (m->layers[i].moe) sum += router_loss(&m->layers[i].moe->router, loss);
-    return sum;
+    for (int64_t i = 0; i < layers; i++)
+        sum += ((const double *)m->counters.data)[(i + 1) * each - ROUTER_LOSSES + loss];
+    return sum / (double)layers;
 }
 
 /* ---- memory ---- */

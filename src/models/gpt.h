@@ -60,8 +60,9 @@ void gpt_free(Gpt *);
 void gpt_zero_counters(Gpt *);
 /* After its last microbatch: --moe-router-enable-expert-bias. */
 void gpt_update_expert_bias(Gpt *);
-/* A router's loss (a LoadBalancing, or ROUTER_LOSS_Z) summed over this rank's layers and the step's
- * microbatches. */
+/* A router's loss (a LoadBalancing, or ROUTER_LOSS_Z): its coefficient; its mean over the layers with
+ * experts, summed over what the counters have seen. */
+double gpt_router_loss_coeff(const Gpt *, int loss);
 double gpt_router_loss(const Gpt *, int loss);
 
 /* One stage: x_sbh is what the stage before gave (ignored at the embedding) -> [s, b, h], or at the head the

@@ -96,5 +96,3 @@ void router_update_bias(const Router *r, Device *device, double rate) {
     call_run(&OPS[OP_expert_bias],
              &(Call){.in = {bias, &count}, .out = {bias}, .attr = &attr, .device = device});
 }
-
-double router_loss(const Router *r, int loss) { return *(const double *)loss_sum(r, loss).data; }

@@ -28,15 +28,11 @@ typedef struct Router {
 } Router;
 
 Router router_new(Registry *, RouterSpec);
-/* Elements of Router.counters. */
+/* Elements of Router.counters; the last ROUTER_LOSSES are sums of the losses without their coefficients. */
 int64_t router_counters(const RouterSpec *);
 /* x_sbh [s,b,h] -> where its tokens go. While the tape records, counts tokens and adds the losses' values to
  * the counters, and the losses' gradients (times RunContext.aux_scale) to that of the logits. */
 Routing router_forward(Tape *, const Router *, Tensor *x_sbh);
 /* Moves the bias towards equal shares, by the tokens counted since the counters were zeroed. */
 void router_update_bias(const Router *, Device *, double rate);
-/* The sum of a loss over the microbatches since then, without its coefficient. The device must be the host.
- */
-double router_loss(const Router *, int loss);
-
 #endif

@@ -1,5 +1,5 @@
 /* Model FLOPs of a training step. Megatron-LM training.py num_floating_point_operations (causal attention
- * counted half). */
+ * counted half, of the experts those that a token goes to, the router not at all). */
 #ifndef ISOTRON_TRAIN_FLOPS_H
 #define ISOTRON_TRAIN_FLOPS_H
 

@@ -13,11 +13,19 @@
 #include "train/events.h"
 #include "train/flops.h"
 
+/* Megatron-LM's names (core/transformer/moe/moe_logging.py). */
+static const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES] = {
+    [BALANCE_AUX] = "load_balancing_loss",
+    [BALANCE_SEQ_AUX] = "seq_load_balancing_loss",
+    [BALANCE_GLOBAL_AUX] = "global_load_balancing_loss",
+    [ROUTER_LOSS_Z] = "z_loss",
+};
+
 struct TrainLog {
     Events *events; /* NULL: no --tensorboard-dir */
     int jsonl;      /* -1: no --log-jsonl */
     /* Since the last line: */
-    double loss;
+    double loss, router_loss[ROUTER_LOSSES];
     int64_t losses, steps, skipped, nan, ns, samples;
 
     bool printed; /* the first step of the process has been printed */
@@ -73,6 +81,9 @@ static void print_line(TrainLog *log, const Run *r, const StepReport *s) {
     if (c->log_throughput) printf(" throughput per GPU (TFLOP/s/GPU): %.1f |", rate.tflops);
     printf(" learning rate: %.6E | global batch size: %5lld |", s->lr, (long long)s->samples);
     if (log->losses) printf(" lm loss: %.6E |", log->loss / (double)log->losses);
+    for (int i = 0; i < ROUTER_LOSSES; i++)
+        if (s->router_losses & 1u << i)
+            printf(" %s: %.6E |", ROUTER_LOSS_NAMES[i], log->router_loss[i] / (double)log->steps);
     printf(" loss scale: %.1f |", s->loss_scale);
     if (!s->optim.found_inf) printf(" grad norm: %.3f |", s->optim.grad_norm);
     if (c->log_num_zeros_in_grad) printf(" num zeros: %.0f |", s->optim.num_zeros);
@@ -84,13 +95,20 @@ static void print_line(TrainLog *log, const Run *r, const StepReport *s) {
            (long long)(left / 3600), (long long)(left / 60 % 60), (long long)(left % 60));
 }
 
+/* JSON has no NaN or infinity: such a value is null. */
+static void put_field(Str *text, const char *name, double value) {
+    if (isfinite(value))
+        str_printf(text, "\"%s\": %.17g, ", name, value);
+    else
+        str_printf(text, "\"%s\": null, ", name);
+}
+
 static Err write_jsonl(TrainLog *log, const Run *r, const StepReport *s, int64_t ns) {
     Rates rate = rates(r, s->samples, ns);
     str_clear(&log->text);
     str_printf(&log->text, "{\"iteration\": %lld, \"consumed_samples\": %lld, \"consumed_tokens\": %lld, ",
                (long long)r->iteration, (long long)r->consumed_samples,
                (long long)(r->consumed_samples * r->config->seq_length));
-    /* JSON has no NaN or infinity: such a value is null. */
     const struct {
         const char *name;
         double value;
@@ -104,10 +122,9 @@ static Err write_jsonl(TrainLog *log, const Run *r, const StepReport *s, int64_t
                   {"tokens_per_second", rate.tokens_per_second},
                   {"tflops", rate.tflops}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (isfinite(fields[i].value))
-            str_printf(&log->text, "\"%s\": %.17g, ", fields[i].name, fields[i].value);
-        else
-            str_printf(&log->text, "\"%s\": null, ", fields[i].name);
+        put_field(&log->text, fields[i].name, fields[i].value);
+    for (int i = 0; i < ROUTER_LOSSES; i++)
+        if (s->router_losses & 1u << i) put_field(&log->text, ROUTER_LOSS_NAMES[i], s->router_loss[i]);
     str_printf(&log->text, "\"batch_size\": %lld, \"skipped\": %s}\n", (long long)s->samples,
                s->optim.found_inf ? "true" : "false");
     return file_write_all(log->jsonl, r->config->log_jsonl, log->text.s, log->text.len);
@@ -127,6 +144,9 @@ static Err write_scalars(TrainLog *log, const Run *r, const StepReport *s, int64
     ERR_RETURN(scalar_twice(log, r, "learning-rate", s->lr));
     ERR_RETURN(scalar_twice(log, r, "batch-size", (double)s->samples));
     ERR_RETURN(scalar_twice(log, r, "lm loss", s->loss));
+    for (int i = 0; i < ROUTER_LOSSES; i++)
+        if (s->router_losses & 1u << i)
+            ERR_RETURN(scalar_twice(log, r, ROUTER_LOSS_NAMES[i], s->router_loss[i]));
     ERR_RETURN(scalar_twice(log, r, "loss-scale", s->loss_scale));
     if (!s->optim.found_inf) ERR_RETURN(scalar_twice(log, r, "grad-norm", s->optim.grad_norm));
     if (c->log_num_zeros_in_grad) ERR_RETURN(scalar_twice(log, r, "num-zeros", s->optim.num_zeros));
@@ -137,6 +157,7 @@ static Err write_scalars(TrainLog *log, const Run *r, const StepReport *s, int64
 
 static void forget(TrainLog *log) {
     log->loss = 0;
+    memset(log->router_loss, 0, sizeof log->router_loss);
     log->losses = log->steps = log->skipped = log->nan = log->ns = log->samples = 0;
 }
 
@@ -147,6 +168,7 @@ Err train_log_step(TrainLog *log, const Run *r, const StepReport *s, int64_t ns,
     log->samples += s->samples;
     log->skipped += s->optim.found_inf;
     log->nan += s->loss_is_nan;
+    for (int i = 0; i < ROUTER_LOSSES; i++) log->router_loss[i] += s->router_loss[i];
     if (!s->loss_is_nan && !s->optim.found_inf) log->loss += s->loss, log->losses++;
     if (log->jsonl >= 0) ERR_RETURN(write_jsonl(log, r, s, ns));
     if (log->events && r->iteration % c->tensorboard_log_interval == 0)

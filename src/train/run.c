@@ -56,13 +56,15 @@ static void add_loss(Tape *t, Tensor *loss_bs, Tensor *mask_bs, double *total) {
 typedef struct Pass {
     Batch batch;
     BatchTensors tensors;
-    double weight; /* of a token's loss */
+    double weight;     /* of a token's loss */
+    double aux_weight; /* of a router's loss, which is a mean over tokens */
     int64_t first_sample;
 } Pass;
 
 static void begin_pass(void *arg, const Action *a) {
     Run *r = arg;
     r->context.first_sample = r->passes[a->microbatch].first_sample;
+    r->context.aux_scale = r->passes[a->microbatch].aux_weight;
 }
 
 static Tensor *forward_pass(void *arg, Tape *t, const Action *a, Tensor *x_sbh) {
@@ -140,7 +142,8 @@ static void forward_only(Run *r, const Batch *b, int64_t first, int64_t n, doubl
 /* ---- memory ---- */
 
 static size_t table_bytes(const Gpt *m) {
-    return m->rope.cos.ndim ? tensor_bytes(&m->rope.cos) + tensor_bytes(&m->rope.sin) : 0;
+    const size_t rope = m->rope.cos.ndim ? tensor_bytes(&m->rope.cos) + tensor_bytes(&m->rope.sin) : 0;
+    return rope + (m->counters.ndim ? tensor_bytes(&m->counters) : 0);
 }
 
 static DType storage_type(const Config *c) {
@@ -309,6 +312,7 @@ void run_free(Run *r) {
 
 StepReport run_begin(Run *r) {
     if (!r->sync) registry_zero_grads(r->model->registry);
+    gpt_zero_counters(r->model);
     return (StepReport){.loss_scale = r->scaler.scale};
 }
 
@@ -325,8 +329,15 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
         const double weight =
             r->config->calculate_per_token_loss ? scale : scale / (fmax(tokens, 1) * (double)n);
         const int64_t first_sample = r->consumed_samples + report->samples + at[AXIS_DP] * samples;
-        for (int64_t k = 0; k < parts; k++)
+        /* As if every position of the pass had the loss, whatever the mask (MoEAuxLossAutoScaler). */
+        const double positions = (double)(together * r->config->seq_length),
+                     aux_weight = r->config->calculate_per_token_loss ? scale * positions
+                                                                      : scale / (double)(n * parts);
+        for (int64_t k = 0; k < parts; k++) {
             add_pass(r, i * parts + k, b, k * together, together, weight, first_sample + k * together);
+            r->passes[i * parts + k].aux_weight = aux_weight;
+        }
+        report->passes += parts;
         report->tokens += tokens;
         report->samples += samples * size[AXIS_DP];
     }
@@ -366,12 +377,29 @@ static void sum_losses(const Run *r, double *loss, double *tokens) {
     *loss = sums[0], *tokens = sums[1];
 }
 
+/* Every rank has counted for the layers it holds, so that sums over all ranks count each layer once for each
+ * rank of a pipeline stage. (Experts with more tokens than the mean have so in any multiple of the counts.)
+ */
+static void reduce_counters(Run *r, StepReport *report) {
+    Gpt *m = r->model;
+    if (!m->counters.data || r->device->kind == DEVICE_NULL) return;
+    run_sum(r, m->counters.data, tensor_count(&m->counters));
+    const Mesh *mesh = &r->layout.mesh;
+    const int64_t repeats = (int64_t)mesh->size[AXIS_TP] * mesh->size[AXIS_CP] * mesh->size[AXIS_DP];
+    for (int i = 0; i < ROUTER_LOSSES; i++) {
+        if (gpt_router_loss_coeff(m, i) == 0) continue;
+        report->router_losses |= 1u << i;
+        report->router_loss[i] = gpt_router_loss(m, i) / (double)(repeats * report->passes);
+    }
+}
+
 void run_reduce(Run *r, StepReport *report) {
     if (report->is_reduced) return;
     report->is_reduced = r->comm != NULL;
     if (r->sync) sync_finish(r->sync);
     const bool per_token = r->config->calculate_per_token_loss;
     sum_losses(r, &report->loss_sum, &report->tokens);
+    reduce_counters(r, report);
     report->loss = report->loss_sum / fmax(report->tokens, 1);
     report->loss_is_nan = isnan(report->loss);
     report->grad_scale =
@@ -382,6 +410,7 @@ void run_update(Run *r, StepReport *report) {
     const Config *c = r->config;
     const Derived *d = r->derived;
     run_reduce(r, report);
+    gpt_update_expert_bias(r->model);
     OptimStep s = {.grad_scale = report->grad_scale, .exact = r->context.exact};
     s.lr = report->lr = schedule_lr(c, d, c->lr, c->min_lr, r->schedule_samples);
     s.decoupled_lr = schedule_lr(c, d, d->decoupled_lr, d->decoupled_min_lr, r->schedule_samples);

@@ -64,10 +64,13 @@ void run_free(Run *);
 
 /* Of the global batch; before run_reduce what this rank has seen of it. */
 typedef struct StepReport {
-    double loss_sum; /* of loss * mask, nats */
-    double tokens;   /* sum of mask */
-    double loss;     /* loss_sum / tokens */
-    int64_t samples; /* always of all ranks */
+    double loss_sum;                   /* of loss * mask, nats */
+    double tokens;                     /* sum of mask */
+    double loss;                       /* loss_sum / tokens */
+    int64_t samples;                   /* always of all ranks */
+    int64_t passes;                    /* microbatches of this rank */
+    unsigned router_losses;            /* a bit of each that is on */
+    double router_loss[ROUTER_LOSSES]; /* mean over layers and microbatches, without the coefficient */
     bool loss_is_nan, is_reduced;
     double grad_scale; /* main gradient * grad_scale = gradient of the loss that is trained on */
     double lr, weight_decay, loss_scale;

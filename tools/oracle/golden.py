@@ -22,6 +22,7 @@ import safetensors.torch
 import torch
 import transformers
 
+import moe
 import witness
 from float64 import Float64
 
@@ -74,6 +75,18 @@ CASES = {
     "nemotron-1p": ("nemotron", shape(2, 36, 3, 50, 22, 55, groups=1) | LLAMA | UNTIED | {
         "normalization": "LayerNorm", "swiglu": False, "squared-relu": True, "apply-layernorm-1p": True,
         "rotary-percent": 0.5}, {}),
+    "mixtral-like": ("mixtral", shape(2, 24, 4, 20, 13, 47, groups=2) | LLAMA | UNTIED | {
+        "num-experts": 8, "moe-router-topk": 2, "moe-router-load-balancing-type": "seq_aux_loss", "moe-aux-loss-coeff": 0.05,
+        "moe-z-loss-coeff": 0.02, "clip-grad": 2.5}, {}),
+    "qwen2-moe-like": ("qwen2_moe", shape(3, 24, 4, 36, 11, 43, groups=2) | LLAMA | {
+        "add-qkv-bias": True, "norm-epsilon": 1e-6, "num-experts": 6, "moe-router-topk": 3, "moe-router-pre-softmax": True,
+        "moe-layer-freq": "[0,1,1]", "moe-ffn-hidden-size": 10, "moe-shared-expert-intermediate-size": 14,
+        "moe-shared-expert-gate": True, "micro-batch-size": 1, "global-batch-size": 3}, {"mask": True}),
+    "glm4-moe-like": ("glm4_moe", shape(2, 32, 4, 40, 14, 51, groups=2) | LLAMA | UNTIED | {
+        "rotary-percent": 0.5, "add-qkv-bias": True, "qk-layernorm": True, "num-experts": 12, "moe-router-topk": 4,
+        "moe-router-score-function": "sigmoid", "moe-router-num-groups": 4, "moe-router-group-topk": 2,
+        "moe-router-topk-scaling-factor": 1.5, "moe-router-enable-expert-bias": True, "moe-router-bias-update-rate": 0.01,
+        "moe-layer-freq": "[0,1]", "moe-ffn-hidden-size": 12, "moe-shared-expert-intermediate-size": 24}, {}),
 }
 
 
@@ -92,7 +105,7 @@ def hf_config(family, o):
                  "high_freq_factor": 4.0, "original_max_position_embeddings": LLAMA3_CONTEXT}
     bias = not o["disable-bias-linear"]
     eps_name = {"stablelm": "layer_norm_eps", "nemotron": "norm_eps"}.get(family, "rms_norm_eps")
-    extra = {"attention_bias": bias, "mlp_bias": bias} if family in ("llama", "nemotron") else {}
+    extra = {"attention_bias": bias, "mlp_bias": bias} if family in ("llama", "nemotron") else moe.hf_options(family, o)
     if family == "mistral":  # Hugging Face counts the token itself, Megatron-LM the tokens before it
         extra["sliding_window"] = int(o["window-size"].split(",")[0]) + 1
     return transformers.AutoConfig.for_model(
@@ -107,9 +120,9 @@ def hf_config(family, o):
 def initialise(model, rng, zero_centred, dtype):
     """Random weights; biases and norm gains at least 0.05 away from 0 and from 1, so that leaving one out shows."""
     with torch.no_grad():
-        for name, p in model.named_parameters():
+        for name, p in [*model.named_parameters(), *moe.biases(model).items()]:
             if p.dim() > 1:
-                value = rng.normal(0, 0.1, tuple(p.shape))
+                value = rng.normal(0, moe.ROUTER_STD if name.endswith("mlp.gate.weight") else 0.1, tuple(p.shape))
             else:
                 value = rng.uniform(0.05, 0.3, tuple(p.shape)) * rng.choice([-1, 1], tuple(p.shape))
                 if "norm" in name or ".ln_" in name:
@@ -157,12 +170,12 @@ def train(model, o, all_tokens, masks):
     torch_adamw = torch.optim.AdamW(
         [{"params": [p for p in peer.values() if (p.dim() > 1) == decayed], "weight_decay": wd * decayed}
          for decayed in (True, False)], betas=(b1, b2), eps=o["adam-eps"], foreach=False)
-    curve, first = [], None
+    curve, first, routers = [], None, moe.Routers(model, o)
     for k, (tokens, mask) in enumerate(zip(all_tokens, masks)):
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
         losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
         loss = (losses * mask).sum() / mask.sum()
-        grads = dict(zip(params, torch.autograd.grad(loss, list(params.values()))))
+        grads = dict(zip(params, torch.autograd.grad(loss + routers.losses(*tokens[:, 1:].shape), list(params.values()))))
         norm = math.sqrt(sum((g * g).sum().item() for g in grads.values()))
         clip = min(1.0, o["clip-grad"] / (norm + 1e-6))
         lr = learning_rate(o, k)
@@ -179,7 +192,8 @@ def train(model, o, all_tokens, masks):
         for group in torch_adamw.param_groups:
             group["lr"] = lr
         torch_adamw.step()
-    return curve, *first, peer
+        routers.update_biases()
+    return curve, *first, peer, routers.margin
 
 
 def make(name, out, overrides, arguments):
@@ -192,13 +206,15 @@ def make(name, out, overrides, arguments):
     with Float64():
         model = transformers.AutoModelForCausalLM.from_config(
             hf_config(family, o), attn_implementation="eager", dtype=torch.float64).train()
+        model.config._experts_implementation = "eager"
         initialise(model, rng, o.get("apply-layernorm-1p"), dtype)
-    save_init(model, folder, dtype)
+    save_init(family, model, folder, dtype)
     masks = batches.get("loss_mask", torch.ones(batches["tokens"][..., 1:].shape)).double()
     with Float64():
-        curve, grads, logits, peer = train(model, o, batches["tokens"], masks)
+        curve, grads, logits, peer, margin = train(model, o, batches["tokens"], masks)
     params = {n: p.detach() for n, p in model.named_parameters()}
-    oracle = {"grad/" + n: g for n, g in grads.items()} | {"param/" + n: p for n, p in params.items()}
+    oracle = {"grad/" + n: g for n, g in moe.on_disk(family, grads).items()} | {
+        "param/" + n: p for n, p in moe.on_disk(family, params | moe.biases(model)).items()}
     if logits.nbytes <= 64 << 10:
         oracle["logits"] = logits.contiguous()
     (folder / "run.conf").write_text("".join(
@@ -213,28 +229,34 @@ def make(name, out, overrides, arguments):
     for what, error in checks.items():
         if not error <= 1e-12:
             raise SystemExit(f"{name}: {what} differs by {error:.2e} relative: this is no oracle")
-    sources = [Path(__file__).with_name(f).read_bytes() for f in ("golden.py", "witness.py", "float64.py")]
+    sources = [Path(__file__).with_name(f).read_bytes() for f in ("golden.py", "moe.py", "witness.py", "float64.py")]
     (folder / "provenance.json").write_text(json.dumps({
         "generator": "tools/oracle/golden.py", "arguments": arguments, "model": type(model).__name__,
         "source_sha256": hashlib.sha256(b"".join(sources)).hexdigest(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
                      "transformers": transformers.__version__, "safetensors": safetensors.__version__},
         "device": f"cpu, 1 thread, {torch.backends.cpu.get_cpu_capability()}", "dtype": "float64",
-        "checks": checks, "date": datetime.date.today().isoformat()}, indent=2) + "\n")
+        "checks": checks, **({"router_margin": margin} if math.isfinite(margin) else {}), "date": datetime.date.today().isoformat()}, indent=2) + "\n")
     norms, used = [s["grad_norm"] for s in curve], sum(f.stat().st_size for f in folder.iterdir())
     print(f"{name}: loss {curve[0]['loss']:.4f} -> {curve[-1]['loss']:.4f}, grad norm {min(norms):.3f}..{max(norms):.3f}, "
           f"clipped {sum(s['clip'] < 1 for s in curve)} of {len(curve)}, {used // 1024} KiB; "
-          + ", ".join(f"{k} {e:.0e}" for k, e in checks.items()))
+          + ", ".join(f"{k} {e:.0e}" for k, e in checks.items())
+          + (f"; no choice of experts closer than {margin:.1e}" if math.isfinite(margin) else ""))
 
 
-def save_init(model, folder, dtype):
+def save_init(family, model, folder, dtype):
     """Exactly the file save_pretrained writes. From a copy: a model cast to float32 and back has lost its rotary table."""
+    dtype = getattr(torch, dtype)
     with tempfile.TemporaryDirectory() as scratch:
-        copy.deepcopy(model).to(getattr(torch, dtype)).save_pretrained(scratch)
+        copy.deepcopy(model).to(dtype).save_pretrained(scratch)
         (folder / "init.safetensors").write_bytes((Path(scratch) / "model.safetensors").read_bytes())
-    renamed = set(safetensors.torch.load_file(folder / "init.safetensors")) ^ {n for n, _ in model.named_parameters()}
-    if renamed:
-        raise SystemExit(f"{folder.name}: save_pretrained and the model disagree about the names {sorted(renamed)}")
+    saved = safetensors.torch.load_file(folder / "init.safetensors")
+    mine = moe.on_disk(family, {n: p.detach() for n, p in model.named_parameters()} | moe.biases(model))
+    if saved.keys() != mine.keys():
+        raise SystemExit(f"{folder.name}: save_pretrained and we disagree about the names {sorted(saved.keys() ^ mine.keys())}")
+    for name, x in saved.items():
+        if not torch.equal(x, mine[name].to(x.dtype)):
+            raise SystemExit(f"{folder.name}: save_pretrained and we disagree about {name}")
 
 
 def main():

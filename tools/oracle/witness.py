@@ -71,15 +71,59 @@ def attention(o, q, k, v, head_dim):
     return np.concatenate(out, axis=1)
 
 
+def best(scores, k):
+    """Which of the scores are among the k largest of their row."""
+    real = scores.real
+    return real >= np.sort(real, axis=-1)[..., -k, None]
+
+
+def softmax(x):
+    p = np.exp(x - x.real.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+def route(o, logits, bias):
+    """Probabilities [s, experts], 0 where an expert is not chosen."""
+    k, scaling = o["moe-router-topk"], o.get("moe-router-topk-scaling-factor", 1)
+    if o.get("moe-router-score-function") != "sigmoid":
+        chosen, p = best(logits, k), softmax(logits)
+        return scaling * chosen * (p if o.get("moe-router-pre-softmax") else p / (p * chosen).sum(-1, keepdims=True))
+    score = 1 / (1 + np.exp(-logits))
+    choice = (score + bias).real
+    if "moe-router-num-groups" in o:
+        n, keep = o["moe-router-num-groups"], o["moe-router-group-topk"]
+        parts = choice.reshape(len(choice), n, -1)
+        totals = np.sort(parts, axis=-1)[..., -(k // keep) :].sum(-1)
+        choice = np.where(best(totals, keep)[..., None], parts, -np.inf).reshape(choice.shape)
+    score = score * best(choice, k)
+    return scaling * score / score.sum(-1, keepdims=True)
+
+
+def router_losses(o, logits):
+    """Coefficients included; of one sample, [s, experts]."""
+    s, experts = logits.shape
+    lse = logits.real.max(-1) + np.log(np.exp(logits - logits.real.max(-1, keepdims=True)).sum(-1))
+    total = o.get("moe-z-loss-coeff", 0) * (lse**2).mean()
+    if o.get("moe-router-load-balancing-type") == "seq_aux_loss":
+        share = best(logits, o["moe-router-topk"]).sum(0) / (s * o["moe-router-topk"])
+        total += o["moe-aux-loss-coeff"] * experts * (share * softmax(logits).mean(0)).sum()
+    return total
+
+
 class Weights(dict):
     """The tensors under Llama's names and layout; knows which were read."""
 
     GPT2 = {"attn.c_proj": "self_attn.o_proj", "mlp.c_fc": "mlp.up_proj", "mlp.c_proj": "mlp.down_proj",
             "ln_1": "input_layernorm", "ln_2": "post_attention_layernorm"}
 
+    MIXTRAL = {"block_sparse_moe": "mlp", ".w1.": ".gate_proj.", ".w3.": ".up_proj.", ".w2.": ".down_proj."}
+
     def __init__(self, tensors):
         self.read = set()
         for name, x in tensors.items():
+            for theirs, ours in self.MIXTRAL.items():
+                name = name.replace(theirs, ours)
+            name = name.replace("shared_experts.", "shared_expert.")
             module, kind = name.rsplit(".", 1)
             if not name.startswith("transformer."):
                 self[name] = x
@@ -100,8 +144,12 @@ class Weights(dict):
         return super().__getitem__(name)
 
 
+def has_experts(o, n):
+    return "num-experts" in o and o.get("moe-layer-freq", [1] * o["num-layers"])[n]
+
+
 def logits(o, tensors, ids):
-    """ids [s] -> [s, vocab]"""
+    """ids [s] -> [s, vocab], and the losses of the routers"""
     w = Weights(tensors)
     head_dim = o.get("kv-channels", o["hidden-size"] // o["num-attention-heads"])
     biased = not o.get("disable-bias-linear", False)
@@ -113,6 +161,23 @@ def logits(o, tensors, ids):
     def linear(x, name, bias=biased):
         return x @ w[name + ".weight"].T + (w[name + ".bias"] if bias else 0)
 
+    def feed_forward(x, name):
+        gate = linear(x, name + "gate_proj") if o.get("swiglu") else None
+        return linear(activation(o, linear(x, name + "up_proj"), gate), name + "down_proj")
+
+    def experts(x, mlp):
+        scores, bias = x @ w[mlp + "gate.weight"].T, None
+        if o.get("moe-router-enable-expert-bias"):
+            bias = w[mlp + "gate.e_score_correction_bias"]
+        p = route(o, scores, bias)
+        y = sum(p[:, e, None] * feed_forward(x, f"{mlp}experts.{e}.") for e in range(o["num-experts"]))
+        if "moe-shared-expert-intermediate-size" in o:
+            shared = feed_forward(x, mlp + "shared_expert.")
+            gated = o.get("moe-shared-expert-gate")
+            y = y + (shared / (1 + np.exp(-(x @ w[mlp + "shared_expert_gate.weight"].T))) if gated else shared)
+        return y, router_losses(o, scores)
+
+    balance = 0
     x = w["model.embed_tokens.weight"][ids]
     if o.get("position-embedding-type", "learned_absolute") == "learned_absolute":
         x = x + w["positions.weight"][: len(ids)]
@@ -126,29 +191,33 @@ def logits(o, tensors, ids):
                     for y, name in ((q, "q_norm"), (k, "k_norm")))
         x = x + linear(attention(o, q, k, v, head_dim), at + "o_proj")
         h = normed(x, layer + "post_attention_layernorm")
-        gate = linear(h, mlp + "gate_proj") if o.get("swiglu") else None
-        x = x + linear(activation(o, linear(h, mlp + "up_proj"), gate), mlp + "down_proj")
+        if has_experts(o, n):
+            y, extra = experts(h, mlp)
+            x, balance = x + y, balance + extra
+        else:
+            x = x + feed_forward(h, mlp)
     untied = o.get("untie-embeddings-and-output-weights")
     x = normed(x, "model.norm") @ w["lm_head.weight" if untied else "model.embed_tokens.weight"].T
     if w.keys() != w.read:
         raise ValueError(f"run.conf has no use for {sorted(w.keys() - w.read)}")
-    return x
+    return x, balance
 
 
 def loss(o, w, tokens, mask):
-    """tokens [b, s+1], mask [b, s] -> sum(token loss * mask) / sum(mask)"""
-    total = 0.0
+    """tokens [b, s+1], mask [b, s] -> sum(token loss * mask) / sum(mask), and what is trained on: that and the routers' losses"""
+    total = balance = 0.0
     for row, keep in zip(tokens, mask):
-        z = logits(o, w, row[:-1])
+        z, extra = logits(o, w, row[:-1])
+        balance += extra / len(tokens)
         top = z.real.max(1)
         nll = top + np.log(np.exp(z - top[:, None]).sum(1)) - z[np.arange(len(z)), row[1:]]
         total += (nll * keep).sum()
-    return total / mask.sum()
+    return total / mask.sum(), total / mask.sum() + balance
 
 
 def slope(o, w, direction, tokens, mask, step=1e-30):
     """The derivative of the loss along a direction, by the complex step (Squire and Trapp 1998): exact to rounding."""
-    return loss(o, {n: x + 1j * step * direction[n] for n, x in w.items()}, tokens, mask).imag / step
+    return loss(o, {n: x + 1j * step * direction[n] for n, x in w.items()}, tokens, mask)[1].imag / step
 
 
 def read_conf(path):
@@ -169,13 +238,13 @@ def check(folder, seed=1):
     mask = batches["loss_mask"][0].astype(np.float64) if "loss_mask" in batches else np.ones(tokens[:, 1:].shape)
     expected = json.loads((folder / "curve.json").read_text())["steps"][0]["loss"]
     rng = np.random.default_rng(seed)
-    direction = {n: rng.normal(size=x.shape) for n, x in w.items()}
-    along = sum((oracle["grad/" + n] * d).sum() for n, d in direction.items())
-    size = np.sqrt(sum((oracle["grad/" + n] ** 2).sum() for n in w))
-    result = {"loss against numpy": abs(loss(o, w, tokens, mask) / expected - 1),
+    direction = {n: rng.normal(size=x.shape) * ("grad/" + n in oracle) for n, x in w.items()}  # a buffer has no gradient
+    along = sum((oracle["grad/" + n] * d).sum() for n, d in direction.items() if "grad/" + n in oracle)
+    size = np.sqrt(sum((oracle["grad/" + n] ** 2).sum() for n in w if "grad/" + n in oracle))
+    result = {"loss against numpy": abs(loss(o, w, tokens, mask)[0] / expected - 1),
               "gradient against numpy": abs(slope(o, w, direction, tokens, mask) - along) / size}
     if "logits" in oracle:
-        mine = np.stack([logits(o, w, row[:-1]) for row in tokens])
+        mine = np.stack([logits(o, w, row[:-1])[0] for row in tokens])
         result["logits against numpy"] = np.linalg.norm(mine - oracle["logits"]) / np.linalg.norm(oracle["logits"])
     return {what: float(error) for what, error in result.items()}
 

@@ -280,6 +280,36 @@ static void sixteen_bit_files_and_storage_work(void **unused) {
 
 /* ---- config.json ---- */
 
+static HfFamily family_of(const char *architecture) {
+    static const struct {
+        const char *architecture;
+        HfFamily family;
+    } OTHERS[] = {{"GPT2LMHeadModel", HF_GPT2},
+                  {"MixtralForCausalLM", HF_MIXTRAL},
+                  {"Qwen2MoeForCausalLM", HF_QWEN_MOE},
+                  {"Qwen3MoeForCausalLM", HF_QWEN_MOE},
+                  {"Glm4MoeForCausalLM", HF_GLM_MOE}};
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
+        if (!strcmp(architecture, OTHERS[i].architecture)) return OTHERS[i].family;
+    return HF_LLAMA;
+}
+
+static void same_experts(const Model *a, const Model *b) {
+    const Config *c = &a->config, *d = &b->config;
+    assert_true(c->num_experts == d->num_experts);
+    for (int64_t i = 0; i < c->num_layers; i++)
+        assert_int_equal(a->derived.layer_moe[i], b->derived.layer_moe[i]);
+    if (!a->derived.num_moe_layers) return;
+#define SAME(field) assert_true(c->field == d->field)
+    SAME(moe_router_topk), SAME(moe_router_score_function), SAME(moe_router_pre_softmax);
+    SAME(moe_router_num_groups), SAME(moe_router_group_topk), SAME(moe_router_enable_expert_bias);
+    SAME(moe_shared_expert_intermediate_size), SAME(moe_shared_expert_gate);
+#undef SAME
+    assert_true(a->derived.moe_ffn_hidden_size == b->derived.moe_ffn_hidden_size);
+    const double x = c->moe_router_topk_scaling_factor, y = d->moe_router_topk_scaling_factor;
+    assert_true((f64_is_set(x) ? x : 1) == (f64_is_set(y) ? y : 1));
+}
+
 static void config_round_trip_of(const char *conf, const char *architecture) {
     Model a = {0}, b = {0};
     Str json = {0}, back = {0};
@@ -291,7 +321,7 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
     assert_non_null(root);
     assert_string_equal(json_string_value(json_array_get(json_object_get(root, "architectures"), 0)),
                         architecture);
-    assert_int_equal(family, strcmp(architecture, "GPT2LMHeadModel") ? HF_LLAMA : HF_GPT2);
+    assert_int_equal(family, family_of(architecture));
     json_decref(root);
     assert_ok(file_write_atomic(path, json.s, json.len));
     assert_ok(hf_config_import(path, &back));
@@ -319,6 +349,7 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
         assert_int_equal(x->layer_windowed[i], y->layer_windowed[i]);
         if (x->layer_windowed[i]) assert_int_equal(x->window_left, y->window_left);
     }
+    same_experts(&a, &b);
     args_free(&a.args), args_free(&b.args);
     arena_free(a.arena), arena_free(b.arena);
     str_free(&json), str_free(&back);
@@ -341,6 +372,9 @@ static void config_round_trip(const char *dir) {
 #define LLAMA                                                                                                \
     "position-embedding-type = rope\nnormalization = RMSNorm\nswiglu = true\ndisable-bias-linear = true\n"
 
+#define EXPERTS "ffn-hidden-size = 40\nmoe-ffn-hidden-size = 20\nnum-experts = 8\n"
+#define GLM     "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n"
+
 static void config_json_round_trips(void **unused) {
     (void)unused;
     for_each_case(config_round_trip);
@@ -350,16 +384,36 @@ static void config_json_round_trips(void **unused) {
         "Qwen3ForCausalLM");
     config_round_trip_of(BASE LLAMA "ffn-hidden-size = 40\nrotary-seq-len-interpolation-factor = 2.5\n",
                          "LlamaForCausalLM");
+    config_round_trip_of(BASE LLAMA EXPERTS "qk-layernorm = true\nmoe-layer-freq = [0,1,0,1]\n",
+                         "Qwen3MoeForCausalLM");
+    config_round_trip_of(BASE LLAMA EXPERTS "qk-layernorm = true\nmoe-router-pre-softmax = true\n",
+                         "Qwen3MoeForCausalLM");
+    config_round_trip_of(BASE LLAMA "ffn-hidden-size = 40\nnum-experts = 8\nwindow-size = 7,0\n",
+                         "MixtralForCausalLM");
+    config_round_trip_of(BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\n",
+                         "Glm4MoeForCausalLM");
     config_round_trip_of(BASE "activation = gelu-erf\nattention-dropout = 0.3\n", "GPT2LMHeadModel");
 }
 
 static void models_that_hf_lacks_are_refused(void **unused) {
     (void)unused;
     static const char *const confs[] = {
-        BASE LLAMA "rotary-interleaved = true\n", BASE LLAMA "qk-layernorm = true\nadd-qkv-bias = true\n",
-        BASE "normalization = RMSNorm\n",         BASE "swiglu = true\n",
-        BASE LLAMA "apply-layernorm-1p = true\n", BASE LLAMA "kv-channels = 8\nrotary-percent = 0.5\n",
-        BASE "position-embedding-type = none\n",  BASE LLAMA "window-size = 7,0\nwindow-attn-skip-freq = 2\n",
+        BASE LLAMA "rotary-interleaved = true\n",
+        BASE LLAMA "qk-layernorm = true\nadd-qkv-bias = true\n",
+        BASE "normalization = RMSNorm\n",
+        BASE "swiglu = true\n",
+        BASE LLAMA "apply-layernorm-1p = true\n",
+        BASE LLAMA "kv-channels = 8\nrotary-percent = 0.5\n",
+        BASE "position-embedding-type = none\n",
+        BASE LLAMA "window-size = 7,0\nwindow-attn-skip-freq = 2\n",
+        BASE LLAMA EXPERTS "moe-expert-capacity-factor = 1\n",
+        BASE LLAMA EXPERTS "moe-layer-freq = 2\n",
+        BASE LLAMA EXPERTS GLM,
+        BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 30\n",
+        BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [1,0,1,1]\n",
+        BASE LLAMA EXPERTS "moe-router-topk-scaling-factor = 2\n",
+        BASE LLAMA EXPERTS "moe-shared-expert-intermediate-size = 40\n",
+        BASE "num-experts = 4\ndisable-bias-linear = true\n",
     };
     for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
         Model m = {0};
@@ -402,6 +456,17 @@ static void config_json_is_not_trusted(void **unused) {
          "use_parallel_residual is 'true'"},
         {"{\"model_type\":\"nemotron\",\"hidden_act\":\"silu\"," SIZES "}",
          "activation that this model does not have"},
+        {"{\"model_type\":\"qwen2_moe\"," SIZES "}", "num_experts is 'missing'"},
+        {"{\"model_type\":\"qwen3_moe\",\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_"
+         "size\":8,"
+         "\"mlp_only_layers\":1," SIZES "}",
+         "mlp_only_layers is '1', not a list"},
+        {"{\"model_type\":\"glm4_moe\",\"moe_intermediate_size\":8,\"n_group\":2," SIZES "}",
+         "topk_group is"},
+        {"{\"model_type\":\"glm4_moe\",\"moe_intermediate_size\":8,\"norm_topk_prob\":false," SIZES "}",
+         "norm_topk_prob is 'false'"},
+        {"{\"model_type\":\"glm4_moe\",\"moe_intermediate_size\":8,\"first_k_dense_replace\":-1," SIZES "}",
+         "first_k_dense_replace is '-1'"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":9,\"vocab_size\":"
          "9,"
          "\"scale_attn_by_inverse_layer_idx\":true}",

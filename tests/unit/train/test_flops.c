@@ -37,10 +37,29 @@ static void flops_grow_with_the_batch_and_the_padded_vocabulary(void **state) {
     setup_free(s);
 }
 
+/* A layer with experts in the place of a dense one: its MLP is as wide as the experts of a token and the
+ * shared one are together. */
+static void flops_count_the_experts_of_a_token(void **state) {
+    (void)state;
+    const char *dense =
+        "--vocab-size 128 --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --swiglu "
+        "--disable-bias-linear --ffn-hidden-size 160";
+    Setup *a = setup_new("%s", dense),
+          *b = setup_new(
+              "%s --num-experts 16 --moe-router-topk 3 --moe-layer-freq [0,1] --moe-ffn-hidden-size 48 "
+              "--moe-shared-expert-intermediate-size 40",
+              dense);
+    const double more = 6.0 * 3 * 64 * 32 * (3 * 48 + 40 - 160);
+    assert_true(flops_per_step(&b->config, &b->derived, 1) - flops_per_step(&a->config, &a->derived, 1) ==
+                more);
+    setup_free(a), setup_free(b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flops_match_megatron),
         cmocka_unit_test(flops_grow_with_the_batch_and_the_padded_vocabulary),
+        cmocka_unit_test(flops_count_the_experts_of_a_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,99 @@
+"""What golden.py needs for mixtures of experts: Hugging Face's options and file layout, and of Megatron-LM what transformers
+does not have (losses of the router: megatron/core/transformer/moe/moe_utils.py; biases that balance: finalize_model_grads.py).
+"""
+
+import torch
+
+ROUTER_STD = 0.5  # of the initial weights: clear choices
+CLEAR = 1e-6  # a choice between scores closer than this would be one of rounding, and the case no oracle
+FILE_NAMES = {"mixtral": (".block_sparse_moe.", "w1", "w3", "w2")}
+EXPERT_NAMES = (".mlp.", "gate_proj", "up_proj", "down_proj")
+
+
+def hf_options(family, o):
+    if "num-experts" not in o:
+        return {}
+    extra = {"num_experts_per_tok": o["moe-router-topk"], "output_router_logits": False}
+    if family == "mixtral":
+        return extra | {"num_local_experts": o["num-experts"]}
+    extra["moe_intermediate_size"] = o["moe-ffn-hidden-size"]
+    dense = [i for i, experts in enumerate(o["moe-layer-freq"].strip("[]").split(",")) if experts == "0"]
+    shared = o["moe-shared-expert-intermediate-size"]
+    if family == "qwen2_moe":
+        return extra | {"num_experts": o["num-experts"], "norm_topk_prob": not o.get("moe-router-pre-softmax", False),
+                        "mlp_only_layers": dense, "shared_expert_intermediate_size": shared}
+    assert family == "glm4_moe" and dense == list(range(len(dense))) and shared % o["moe-ffn-hidden-size"] == 0
+    assert o["moe-router-topk"] == 2 * o["moe-router-group-topk"]  # transformers always adds up the best two of a group
+    return extra | {"n_routed_experts": o["num-experts"], "n_group": o["moe-router-num-groups"],
+                    "topk_group": o["moe-router-group-topk"], "routed_scaling_factor": o["moe-router-topk-scaling-factor"],
+                    "n_shared_experts": shared // o["moe-ffn-hidden-size"], "first_k_dense_replace": len(dense),
+                    "use_qk_norm": o["qk-layernorm"], "attention_bias": o["add-qkv-bias"], "num_mtp_layers": 0}
+
+
+def biases(model):
+    return {n: b for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")}
+
+
+def on_disk(family, tensors):
+    """The tensors under the names and in the shapes in which save_pretrained writes them: an expert at a time."""
+    block, gate, up, down = FILE_NAMES.get(family, EXPERT_NAMES)
+    result = {}
+    for name, x in tensors.items():
+        layer, _, which = name.rpartition(".mlp.experts.")
+        if not layer:
+            result[name.replace(".mlp.", block) if ".mlp." in name else name] = x
+            continue
+        for e, w in enumerate(x):
+            halves = dict(zip((gate, up), w.chunk(2))) if which == "gate_up_proj" else {down: w}
+            for part, y in halves.items():
+                result[f"{layer}{block}experts.{e}.{part}.weight"] = y.contiguous()
+    return result
+
+
+class Routers:
+    """Listens to the routers of a model: their losses, the tokens that each expert got, and how clear the choices were."""
+
+    def __init__(self, model, o):
+        self.o, self.margin, self.seen = o, float("inf"), []
+        self.sigmoid = o.get("moe-router-score-function") == "sigmoid"
+        self.modules = [m for n, m in model.named_modules() if n.endswith("mlp.gate") and hasattr(m, "top_k")]
+        for m in self.modules:
+            m.register_forward_hook(lambda m, args, out: self.seen.append((m, out[0], out[2])))
+
+    def losses(self, b, s):
+        """Of the pass that was just made, [b, s] tokens; also looks at its choices."""
+        o, total = self.o, 0.0
+        for m, logits, chosen in self.seen:
+            self.look(m, logits.detach())
+            logits = logits.view(b, s, -1)
+            total = total + o.get("moe-z-loss-coeff", 0) * logits.logsumexp(-1).square().mean()
+            if o.get("moe-router-load-balancing-type") == "seq_aux_loss":
+                experts, k, p = o["num-experts"], o["moe-router-topk"], logits.softmax(-1)
+                tokens = torch.zeros_like(p).scatter(-1, p.topk(k, dim=-1).indices, 1).sum(1)
+                total = total + o["moe-aux-loss-coeff"] * (experts / (k * s * s) * (tokens * p.sum(1)).sum(-1)).mean()
+        return total
+
+    def look(self, m, logits):
+        def clear(scores, k):
+            best = scores.sort(dim=-1, descending=True).values
+            self.margin = min(self.margin, (best[..., k - 1] - best[..., k]).min().item())
+        k = self.o["moe-router-topk"]
+        scores = logits.sigmoid() + m.e_score_correction_bias if self.sigmoid else logits
+        groups = self.o.get("moe-router-num-groups")
+        if groups:
+            each, keep = scores.unflatten(-1, (groups, -1)), self.o["moe-router-group-topk"]
+            totals = each.topk(k // keep, dim=-1).values.sum(-1)
+            clear(totals, keep)
+            lost = torch.ones_like(totals).scatter(-1, totals.topk(keep, dim=-1).indices, 0).bool()
+            scores = each.masked_fill(lost[..., None], -torch.inf).flatten(-2)
+        clear(scores, k)
+        if self.margin < CLEAR:
+            raise SystemExit(f"a choice of experts hangs on {self.margin:.1e}: take another seed")
+
+    def update_biases(self):
+        """After a step: towards experts with fewer tokens than the mean."""
+        for m, logits, chosen in self.seen:
+            if self.o.get("moe-router-enable-expert-bias"):
+                tokens = torch.bincount(chosen.flatten(), minlength=logits.shape[-1]).to(logits.dtype)
+                m.e_score_correction_bias += self.o["moe-router-bias-update-rate"] * torch.sign(tokens.mean() - tokens)
+        self.seen.clear()
