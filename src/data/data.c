@@ -6,6 +6,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/slice.h"
 #include "data/blended_dataset.h"
 
 /* Datasets point to sources and to the configuration, so those live as long as Data and never move. */
@@ -153,19 +154,33 @@ void batch_free(Batch *x) {
     *x = (Batch){0};
 }
 
-Batch batch_copy(const Batch *b, Arena *arena) {
-    const size_t n = (size_t)(b->b * b->s);
-    Batch x = {.b = b->b, .s = b->s};
-#define COPY(field, count)                                                                                   \
-    x.field = memcpy(arena_alloc(arena, (count) * sizeof *x.field), b->field, (count) * sizeof *x.field)
-    COPY(tokens, n);
-    COPY(labels, n);
-    COPY(position_ids, n);
-    COPY(loss_mask, n);
-    COPY(document_start, n);
-    COPY(indices, (size_t)b->b);
-#undef COPY
-    return x;
+/* x [b,s] of elements of `size` bytes. */
+static void *columns(const Batch *b, const void *x, size_t size, int ranks, int rank, Arena *arena) {
+    const SequenceSlice slice = slice_zigzag(b->s, ranks, rank);
+    const int64_t s = b->s / ranks;
+    char *out = arena_alloc(arena, (size_t)(b->b * s) * size);
+    for (int64_t i = 0; i < b->b; i++)
+        for (int64_t j = 0, run; j < s; j += run) {
+            run = slice_run(&slice, j, s - j);
+            memcpy(out + (size_t)(i * s + j) * size,
+                   (const char *)x + (size_t)(i * b->s + slice_position(&slice, j)) * size,
+                   (size_t)run * size);
+        }
+    return out;
+}
+
+Batch batch_slice(const Batch *b, int ranks, int rank, Arena *arena) {
+    return (Batch){
+        .b = b->b,
+        .s = b->s / ranks,
+        .tokens = columns(b, b->tokens, sizeof *b->tokens, ranks, rank, arena),
+        .labels = columns(b, b->labels, sizeof *b->labels, ranks, rank, arena),
+        .position_ids = columns(b, b->position_ids, sizeof *b->position_ids, ranks, rank, arena),
+        .loss_mask = columns(b, b->loss_mask, sizeof *b->loss_mask, ranks, rank, arena),
+        .document_start = columns(b, b->document_start, sizeof *b->document_start, ranks, rank, arena),
+        .indices = memcpy(arena_alloc(arena, (size_t)b->b * sizeof *b->indices), b->indices,
+                          (size_t)b->b * sizeof *b->indices),
+    };
 }
 
 Err data_batch(const Dataset *d, const int64_t *indices, int64_t n, Batch *out) {

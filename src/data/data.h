@@ -68,8 +68,9 @@ typedef struct Batch {
 
 Batch batch_new(int64_t b, int64_t s);
 void batch_free(Batch *);
-/* In the arena's memory; not to be freed. */
-Batch batch_copy(const Batch *, Arena *);
+/* The columns that context-parallel rank `rank` of `ranks` holds (base/slice.h; of one rank: all), in the
+ * arena's memory: not to be freed. s is a multiple of 2 * ranks. */
+Batch batch_slice(const Batch *, int ranks, int rank, Arena *);
 /* Fills the first n <= capacity rows of `out` and sets out->b to n. */
 Err data_batch(const Dataset *, const int64_t *indices, int64_t n, Batch *out);
 

@@ -291,12 +291,10 @@ SequenceSlice tape_slice(const Tape *t, const Tensor *x, int64_t *total) {
         *total *= m->size[AXIS_TP];
     }
     const int n = m->size[AXIS_CP], r = m->coordinate[AXIS_CP];
-    if (n > 1) {
-        s.chunk = *total / 2;
-        s.at[0] = r * s.chunk;
-        s.at[1] = (2 * n - 1 - r) * s.chunk;
-        *total *= n;
-    }
+    const int64_t first = s.first;
+    *total *= n;
+    s = slice_zigzag(*total, n, r);
+    s.first = first;
     return s;
 }
 

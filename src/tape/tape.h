@@ -93,8 +93,7 @@ void tape_seed(Tape *, Tensor *y, double dy);
 int tape_axis(const Tape *, Axis);
 Group tape_group(const Tape *, unsigned mask);
 /* Which positions of a sequence of *total the rows of x [s,b,...] are: cut over CP in zigzag order
- * (Megatron-LM core/utils.py get_batch_on_this_cp_rank: rank r of n holds chunks r and 2n-1-r of 2n), and
- * over TP if x is V there. */
+ * (base/slice.h), and over TP if x is V there. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
 /* Memory for the length of one builder or backward: given back by tape_drop. */
 Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);

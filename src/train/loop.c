@@ -156,12 +156,16 @@ static int64_t microbatches(const Loop *l, int64_t samples) {
     return samples / (l->derived->micro_batch_size * l->derived->data_parallel_size);
 }
 
-static Err next_batch(Loop *l, Prefetch *stream, const Batch **batch) {
+/* What this rank holds of it, in the memory of the step. */
+static Err next_batch(Loop *l, Prefetch *stream, Batch *batch) {
+    const Mesh *mesh = &l->run->layout.mesh;
+    const Batch *whole;
     timer_start(&l->timers, TIMER_BATCH);
-    Err e = prefetch_next(stream, batch);
+    Err e = prefetch_next(stream, &whole);
     timer_stop(&l->timers, TIMER_BATCH);
-    if (!e.code && !*batch)
+    if (!e.code && !whole)
         return err_user("the data ended early; check --train-iters against the size of the data");
+    if (!e.code) *batch = batch_slice(whole, mesh->size[AXIS_CP], mesh->coordinate[AXIS_CP], l->step);
     return e;
 }
 
@@ -175,9 +179,10 @@ static Err evaluate(Loop *l, Prefetch *stream, double *loss) {
     int64_t batches = l->config->eval_iters * microbatches(l, l->derived->global_batch_size);
     timer_start(&l->timers, TIMER_EVALUATE);
     for (int64_t i = 0; i < batches; i++) {
-        const Batch *b;
+        Batch b;
+        arena_reset(l->step);
         ERR_RETURN(world_agree(l->comm, next_batch(l, stream, &b)));
-        run_evaluate(l->run, b, &sum, &tokens);
+        run_evaluate(l->run, &b, &sum, &tokens);
     }
     timer_stop(&l->timers, TIMER_EVALUATE);
     *loss = sum / fmax(tokens, 1);
@@ -271,11 +276,7 @@ static Err check_finite(Loop *l, const StepReport *s) {
 static Err take_batches(Loop *l, int64_t n, Batch **out) {
     arena_reset(l->step);
     *out = arena_alloc(l->step, (size_t)n * sizeof **out);
-    for (int64_t i = 0; i < n; i++) {
-        const Batch *b;
-        ERR_RETURN(next_batch(l, l->train, &b));
-        (*out)[i] = batch_copy(b, l->step);
-    }
+    for (int64_t i = 0; i < n; i++) { ERR_RETURN(next_batch(l, l->train, &(*out)[i])); }
     return ERR_OK;
 }
 

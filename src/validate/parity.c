@@ -124,7 +124,7 @@ static Batch *batches_of(const CaseRun *c, const Run *run, int64_t step, int64_t
         const int64_t first = (i * m->size[AXIS_DP] + m->coordinate[AXIS_DP]) * micro;
         golden_batch(c->parity->golden, step, first, &b);
         if (step == 0 && c->trace->logits) keep_logits(c->parity, (Run *)run, &b, first, c->trace->logits);
-        batches[i] = batch_copy(&b, arena);
+        batches[i] = batch_slice(&b, m->size[AXIS_CP], m->coordinate[AXIS_CP], arena);
     }
     batch_free(&b);
     return batches;

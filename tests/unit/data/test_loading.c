@@ -186,6 +186,40 @@ static void prefetch_hands_on_the_error(void **state) {
     data_close(data);
 }
 
+/* Megatron-LM core/utils.py get_batch_on_this_cp_rank, with tensors of integers: view [b, 2n, s/2n] and
+ * chunks r, 2n-1-r. */
+static void context_ranks_hold_two_chunks(void **state) {
+    (void)state;
+    enum { B = 3, S = 24 };
+    Batch whole = batch_new(B, S);
+    for (int64_t i = 0; i < B * S; i++) {
+        whole.tokens[i] = i, whole.labels[i] = 1000 + i, whole.position_ids[i] = 2000 + i;
+        whole.loss_mask[i] = (float)i / 2, whole.document_start[i] = 3000 + i;
+    }
+    for (int64_t i = 0; i < B; i++) whole.indices[i] = 70 + i;
+    Arena *arena = arena_new();
+    for (int n = 1; n <= 4; n++)
+        for (int r = 0; r < n; r++) {
+            const Batch b = batch_slice(&whole, n, r, arena);
+            const int64_t chunk = S / (2 * n);
+            assert_int_equal(b.b, B), assert_int_equal(b.s, S / n);
+            assert_memory_equal(b.indices, whole.indices, B * sizeof *b.indices);
+            for (int64_t i = 0; i < B; i++)
+                for (int64_t c = 0; c < 2; c++)
+                    for (int64_t j = 0; j < chunk; j++) {
+                        const int64_t at = i * b.s + c * chunk + j,
+                                      from = i * S + (c ? 2 * n - 1 - r : r) * chunk + j;
+                        assert_int_equal(b.tokens[at], from);
+                        assert_int_equal(b.labels[at], 1000 + from);
+                        assert_int_equal(b.position_ids[at], 2000 + from);
+                        assert_int_equal(b.document_start[at], 3000 + from);
+                        assert_true(b.loss_mask[at] == (float)from / 2);
+                    }
+        }
+    arena_free(arena);
+    batch_free(&whole);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(single_deals_consecutive_samples),
@@ -196,6 +230,7 @@ int main(void) {
         cmocka_unit_test(prefetch_keeps_the_order),
         cmocka_unit_test(prefetch_stops_whenever_asked),
         cmocka_unit_test(prefetch_hands_on_the_error),
+        cmocka_unit_test(context_ranks_hold_two_chunks),
     };
     return cmocka_run_group_tests(tests, write_datasets, leave_folder);
 }

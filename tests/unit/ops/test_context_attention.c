@@ -13,10 +13,10 @@ enum { SAMPLES = 2, WIDTH = 6, COUNTED = 4 };
 typedef struct Case {
     int cp, tp;
     ContextPlan plan;
-    int64_t s, g, r; /* the whole sequence, all kv groups, heads of each */
-    int64_t left;    /* window; 0: none */
-    bool packed;     /* documents of 23 positions, seen from first_key */
-    bool full;       /* not causal */
+    int64_t s, g, r;     /* the whole sequence, all kv groups, heads of each */
+    int64_t left, right; /* window; 0: none, causal */
+    bool packed;         /* documents of 23 positions, seen from first_key */
+    bool full;           /* not causal */
     double dropout;
     bool unfused, exact, twice; /* twice: two attentions of the same q, k, v, so that gradients are added */
     DType dtype;
@@ -79,7 +79,7 @@ static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *first_key) {
            *v = tape_view(t, qkv, (r + 1) * d, 5, (int64_t[]){s, b, g, 1, d}, stride);
     const AttentionAttr attr = {.scale = 0.4,
                                 .window_left = c->left ? c->left : WINDOW_OFF,
-                                .window_right = c->full ? WINDOW_OFF : 0,
+                                .window_right = c->full ? WINDOW_OFF : c->right,
                                 .first_head = k->tp_rank * g * r,
                                 .heads = c->g * c->r,
                                 .dropout = {.rate = c->dropout, .seed = 3, .site = 4, .seq_total = c->s}};
@@ -236,6 +236,7 @@ static void masks_are_of_the_whole_sequence(void **state) {
     (void)state;
     check_ways((Case){.g = 4, .left = 9}, check);
     check_ways((Case){.g = 4, .left = 40}, check);
+    check_ways((Case){.g = 4, .left = 2, .right = 7}, check);
     check_ways((Case){.g = 2, .packed = true}, check);
     check_ways((Case){.g = 4, .packed = true, .left = 12}, check);
     check_ways((Case){.g = 4, .full = true}, check);
