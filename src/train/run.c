@@ -21,9 +21,18 @@ void batch_tensors(const Batch *b, bool packed, BatchTensors *t) {
         .tokens = &t->tokens, .position = &t->position, .first_key = packed ? &t->first_key : NULL};
 }
 
-static double mask_sum(const Batch *b) {
+/* Over whole samples, whatever positions this rank holds. */
+static double mask_sum(const Run *r, const Batch *b) {
     double sum = 0;
     for (int64_t i = 0; i < b->b * b->s; i++) sum += (double)b->loss_mask[i];
+    if (r->layout.mesh.size[AXIS_CP] > 1)
+        comm_run(r->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                      .dtype = F64,
+                                      .group = mesh_group(&r->layout.mesh, 1 << AXIS_CP),
+                                      .site = "loss_mask",
+                                      .in = &sum,
+                                      .out = &sum,
+                                      .n = 1});
     return sum;
 }
 
@@ -324,7 +333,7 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
     new_passes(r, count * parts);
     for (int64_t i = 0; i < count; i++) {
         const Batch *b = &batches[i];
-        const double tokens = mask_sum(b), scale = r->scaler.scale;
+        const double tokens = mask_sum(r, b), scale = r->scaler.scale;
         /* Megatron-LM: the mean of the microbatches' means, unless --calculate-per-token-loss. */
         const double weight =
             r->config->calculate_per_token_loss ? scale : scale / (fmax(tokens, 1) * (double)n);
@@ -428,7 +437,7 @@ void run_update(Run *r, StepReport *report) {
 
 void run_evaluate(Run *r, const Batch *b, double *loss, double *tokens) {
     const int64_t together = at_once(r->config, b->b);
-    double sum = 0, count = mask_sum(b);
+    double sum = 0, count = mask_sum(r, b);
     for (int64_t first = 0; first < b->b; first += together)
         forward_only(r, b, first, together, run_tells_loss(r) ? &sum : NULL);
     sum_losses(r, &sum, &count);
