@@ -75,6 +75,16 @@ CASES = {
     "nemotron-1p": ("nemotron", shape(2, 36, 3, 50, 22, 55, groups=1) | LLAMA | UNTIED | {
         "normalization": "LayerNorm", "swiglu": False, "squared-relu": True, "apply-layernorm-1p": True,
         "rotary-percent": 0.5}, {}),
+    # for sweeps over layouts: sizes that 2, 4 and 8 divide, but not the vocabulary
+    "llama-layouts": ("llama", shape(4, 32, 8, 48, 16, 61, groups=2) | LLAMA | {
+        "micro-batch-size": 1, "global-batch-size": 8}, {}),
+    "gpt2-layouts": ("gpt2", shape(4, 32, 4, 48, 16, 61) | {
+        "micro-batch-size": 1, "global-batch-size": 8, "clip-grad": 1.0}, {"mask": True}),
+    "qwen2-deep": ("qwen2", shape(8, 32, 8, 48, 32, 67, groups=4) | LLAMA | UNTIED | {
+        "add-qkv-bias": True, "micro-batch-size": 1, "global-batch-size": 8, "norm-epsilon": 1e-6}, {}),
+    "mixtral-layouts": ("mixtral", shape(4, 32, 4, 24, 16, 61, groups=2) | LLAMA | UNTIED | {
+        "num-experts": 8, "moe-router-topk": 2, "moe-router-load-balancing-type": "seq_aux_loss", "moe-aux-loss-coeff": 0.05,
+        "moe-z-loss-coeff": 0.02, "micro-batch-size": 1, "global-batch-size": 8}, {}),
     "mixtral-like": ("mixtral", shape(2, 24, 4, 20, 13, 47, groups=2) | LLAMA | UNTIED | {
         "num-experts": 8, "moe-router-topk": 2, "moe-router-load-balancing-type": "seq_aux_loss", "moe-aux-loss-coeff": 0.05,
         "moe-z-loss-coeff": 0.02, "clip-grad": 2.5}, {}),
