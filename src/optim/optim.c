@@ -61,11 +61,6 @@ double optim_params_norm(const Optimizer *o) {
     return sqrt(total(o, OP_sum_squares, FLAT_MASTERS, o->registry->masters));
 }
 
-static void snap(const Optimizer *o, Tensor *master) {
-    const SnapAttr attr = {EXACT_GRID_BITS};
-    call_run(&OPS[OP_snap], &(Call){.out = {master}, .attr = &attr, .device = o->registry->device});
-}
-
 static void update(Optimizer *o, const Param *p, const OptimStep *s, double grad_scale) {
     const Registry *r = o->registry;
     const FlatRange part = param_part_held(r, p);
@@ -100,7 +95,6 @@ static void update(Optimizer *o, const Param *p, const OptimStep *s, double grad
         call.attr = &attr;
         call_run(&OPS[OP_sgd], &call);
     }
-    if (s->exact) snap(o, &master);
 }
 
 OptimResult optim_step(Optimizer *o, OptimStep s) {
@@ -114,6 +108,7 @@ OptimResult optim_step(Optimizer *o, OptimStep s) {
     if (c->clip_grad > 0) result.clip = fmin(1, c->clip_grad / (result.grad_norm + 1e-6));
     o->step++;
     for (int i = 0; i < r->n; i++) update(o, r->params[i], &s, s.grad_scale * result.clip);
+    if (s.exact) registry_snap(r, FLAT_MASTERS, EXACT_GRID_BITS);
     if (o->sync)
         sync_publish(o->sync);
     else

@@ -248,6 +248,14 @@ void registry_zero_grads(Registry *r) {
     call_run(&OPS[OP_fill], &(Call){.out = {&grads}, .attr = &zero, .device = r->device});
 }
 
+void registry_snap(Registry *r, FlatBuffer which, int bits) {
+    const bool values = which == FLAT_MASTERS && r->masters == r->values;
+    void *flat = which == FLAT_GRADS ? r->grads : r->masters;
+    Tensor all = tensor_make(flat, r->precise, 1, &r->held[values ? FLAT_VALUES : which]);
+    const SnapAttr attr = {bits};
+    call_run(&OPS[OP_snap], &(Call){.out = {&all}, .attr = &attr, .device = r->device});
+}
+
 /* ---- parts ---- */
 
 int64_t param_part_rows(const Param *p, int part) { return p->spec.groups * p->spec.parts[part].rows; }

@@ -140,6 +140,9 @@ void registry_init(Registry *, uint64_t seed);
 /* Values from masters, after the masters have changed. Nothing to do unless storage is 16-bit. */
 void registry_round_values(Registry *);
 void registry_zero_grads(Registry *);
+/* Rounds what this rank holds of a buffer (of masters or gradients) to multiples of 2^-bits: the exact lane's
+ * grid. */
+void registry_snap(Registry *, FlatBuffer, int bits);
 /* Logical elements of the whole parameter: padding not counted. */
 int64_t param_logical_count(const Param *);
 /* Rows of this rank's memory before the padding. */

@@ -275,7 +275,9 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm) {
     double loss = 0;
     new_passes(r, passes);
     for (int64_t i = 0; i < passes; i++) add_pass(r, i, &b, 0, together, 1, 0);
+    if (r->sync) sync_begin(r->sync, passes);
     play(r, passes, false, &loss);
+    if (r->sync) sync_finish(r->sync);
     PipelineSpec spec;
     Err e = pipeline_spec(c, &r->pipeline, passes, false, &spec);
     CHECK(!e.code, "%s", e.msg);
@@ -406,6 +408,7 @@ void run_reduce(Run *r, StepReport *report) {
     if (report->is_reduced) return;
     report->is_reduced = r->comm != NULL;
     if (r->sync) sync_finish(r->sync);
+    if (r->context.exact) registry_snap(r->model->registry, FLAT_GRADS, EXACT_GRID_BITS);
     const bool per_token = r->config->calculate_per_token_loss;
     sum_losses(r, &report->loss_sum, &report->tokens);
     reduce_counters(r, report);

@@ -44,18 +44,18 @@ static Registry *registry(const World *w, int rank, DataParallel data, Device *d
     add(r, "fc1", 8, 6, 0, 0);
     add(r, "bias", 8, 0, 0, 0);
     registry_begin_unit(r);
-    add(r, "fc2", 70, 8, 1, 0);
+    add(r, "fc2", 20, 8, 1, 0);
     add(r, "expert_bias", 5, 0, SPLIT_NONE, PARAM_BUFFER);
     add(r, "router", 4, 6, SPLIT_NONE, 0);
     param_add(r, (ParamSpec){.name = "experts",
                              .ndim = 2,
-                             .dim = {4 * 30, 6},
+                             .dim = {4 * 12, 6},
                              .tp_split = SPLIT_NONE,
                              .expert = true,
                              .init = {INIT_NORMAL, 1},
                              .groups = 4,
                              .n_parts = 1,
-                             .parts = {{"whole", 30}}});
+                             .parts = {{"whole", 12}}});
     registry_begin_unit(r);
     add(r, "final_norm", 6, 0, SPLIT_NONE, 0);
     if (last && !first) add(r, "embedding", 12, 6, 0, PARAM_TIED_COPY);
@@ -212,7 +212,7 @@ static void step(const World *w, Comm *comm, Device *device, DataParallel d, DTy
 static void run_world(void *arg, Comm *comm) {
     const World *w = arg;
     static const DataParallel BUCKETS[] = {
-        {.bucket_size = 0}, {.bucket_size = 1}, {.bucket_size = 300}, {.num_buckets = 3}};
+        {.bucket_size = 0}, {.bucket_size = 1}, {.bucket_size = 200}, {.num_buckets = 3}};
     Device *device = device_cpu(1);
     const Mesh m = mesh_make(w->ranks, comm_rank(comm), w->size);
     for (int stage = 0; stage < 4; stage++)

@@ -1,0 +1,247 @@
+/* Five whole steps on worlds of threads: what data-parallel ranks share out, in which pieces and when they
+ * sum it changes no bit of losses, norms, parameters and optimizer state. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "unit/config_helper.h"
+
+#include "base/fault.h"
+#include "base/hash.h"
+#include "base/philox.h"
+#include "param/bucket.h"
+#include "train/run.h"
+
+enum { STEPS = 5, RANKS = 8 };
+
+typedef struct Outcome {
+    double loss[STEPS], norm[STEPS], clip[STEPS], zeros[STEPS], params_norm[STEPS];
+    uint64_t print; /* of all masters and optimizer state */
+} Outcome;
+
+typedef struct Trial {
+    const Setup *setup;
+    bool exact;
+    Outcome outcome[RANKS];
+    size_t bytes[RANKS]; /* what rank i's parameters and state take, and what was planned for them */
+    bool as_planned[RANKS];
+} Trial;
+
+/* ---- a run ---- */
+
+static Batch batch_of(const Setup *s, int64_t first) {
+    Batch x = batch_new(s->derived.micro_batch_size, s->config.seq_length);
+    for (int64_t i = 0; i < x.b * x.s; i++) {
+        const uint64_t at = (uint64_t)(first * x.s + i);
+        x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->derived.vocab_size;
+        x.labels[i] = philox_u32(3, 2, at) % (uint32_t)s->derived.vocab_size;
+        x.position_ids[i] = i % x.s;
+        x.loss_mask[i] = 1;
+    }
+    return x;
+}
+
+static StepReport step(const Setup *s, Run *r) {
+    enum { MOST = 16 };
+    const int64_t micro = s->derived.micro_batch_size, ranks = s->derived.data_parallel_size,
+                  n = s->derived.global_batch_size / (micro * ranks);
+    Batch batches[MOST];
+    for (int64_t i = 0; i < n; i++)
+        batches[i] =
+            batch_of(s, r->consumed_samples + (i * ranks + r->layout.mesh.coordinate[AXIS_DP]) * micro);
+    StepReport report = run_begin(r);
+    run_microbatches(r, batches, n, n, &report);
+    run_update(r, &report);
+    for (int64_t i = 0; i < n; i++) batch_free(&batches[i]);
+    return report;
+}
+
+/* A sum over elements of hashes of name, place in the whole and bits: the same however they are shared out.
+ */
+static uint64_t print_of(const Run *r, FlatBuffer which, void *flat, uint64_t seed) {
+    const Registry *g = r->model->registry;
+    uint64_t sum = 0;
+    for (int i = 0; i < g->n; i++) {
+        const Param *p = g->params[i];
+        const FlatRange part = param_part_held(g, p);
+        for (int64_t e = part.begin; e < part.end && param_speaks(g, p); e++) {
+            const int64_t at = e - p->offset, row = param_global_row(p, at / p->columns),
+                          column = p->first_column + at % p->columns;
+            struct {
+                uint64_t name, element;
+                double value;
+            } x = {hash_name(p->spec.name), (uint64_t)(row << 20 | column), 0};
+            dtype_convert(&x.value, F64, registry_slice(g, which, flat, p->bucket, e, 1).data, g->precise, 1);
+            sum += hash64(&x, sizeof x, seed);
+        }
+    }
+    return sum;
+}
+
+static void train(void *arg, Comm *comm) {
+    Trial *t = arg;
+    const Setup *s = t->setup;
+    const int rank = comm_rank(comm);
+    Outcome *o = &t->outcome[rank];
+    const MemoryPlan plan = run_plan_memory(&s->config, &s->derived, comm);
+    Run *r = run_new(&s->config, &s->derived, &plan, comm);
+    registry_init(r->model->registry, r->context.seed);
+    r->context.exact = t->exact;
+    if (t->exact) registry_snap(r->model->registry, FLAT_MASTERS, EXACT_GRID_BITS);
+    run_publish(r);
+    for (int i = 0; i < STEPS; i++) {
+        const StepReport report = step(s, r);
+        o->loss[i] = report.loss, o->norm[i] = report.optim.grad_norm, o->clip[i] = report.optim.clip;
+        o->zeros[i] = report.optim.num_zeros, o->params_norm[i] = report.params_norm;
+    }
+    o->print = print_of(r, FLAT_MASTERS, r->model->registry->masters, 1);
+    for (int i = 0; i < r->optimizer->n_buffers; i++)
+        o->print += print_of(r, FLAT_STATE, r->optimizer->buffer[i].flat, (uint64_t)i + 2);
+    sync_world_sum(r->sync, I64, &o->print, 1);
+    t->bytes[rank] = registry_bytes(r->model->registry) + sync_bytes(r->sync) + optim_bytes(r->optimizer);
+    t->as_planned[rank] = t->bytes[rank] == plan.parameters + plan.optimizer;
+    run_free(r);
+}
+
+static Outcome outcome(const char *model, const char *words, bool exact, size_t *bytes) {
+    Trial *t = mem_zero(1, sizeof *t);
+    Setup *s = setup_new("%s %s", model, words);
+    const int ranks = (int)config_ranks(&s->config);
+    t->setup = s, t->exact = exact;
+    comm_threads(ranks, NULL, train, t);
+    for (int i = 0; i < ranks; i++) {
+        if (memcmp(&t->outcome[i], &t->outcome[0], sizeof(Outcome)))
+            fail_msg("%s: rank %d has another outcome than rank 0", words, i);
+        if (!t->as_planned[i])
+            fail_msg("%s: rank %d takes %zu bytes, not what was planned", words, i, t->bytes[i]);
+    }
+    const Outcome o = t->outcome[0];
+    if (bytes) *bytes = t->bytes[0];
+    setup_free(s), free(t);
+    return o;
+}
+
+static void expect_same(const Outcome *a, const Outcome *b, const char *words) {
+    if (!memcmp(a, b, sizeof *a)) return;
+    print_message("fingerprints %016llx %016llx\n", (unsigned long long)a->print,
+                  (unsigned long long)b->print);
+    for (int i = 0; i < STEPS; i++)
+        print_message("%.17g %.17g | %.17g %.17g | %.17g %.17g | %g %g\n", a->loss[i], b->loss[i], a->norm[i],
+                      b->norm[i], a->params_norm[i], b->params_norm[i], a->zeros[i], b->zeros[i]);
+    fail_msg("'%s' changes bits", words);
+}
+
+/* ---- the tests ---- */
+
+#define STEP                                                                                                 \
+    " --global-batch-size 8 --clip-grad 0.5 --weight-decay 0.1 --lr 0.01 --log-params-norm "                 \
+    "--log-num-zeros-in-grad "
+#define MODEL      "--num-layers 3 --make-vocab-size-divisible-by 1 --vocab-size 30 --seq-length 8 " STEP
+#define SHARED     "--use-distributed-optimizer "
+#define FSDP       "--use-megatron-fsdp "
+#define GRADS_ONLY FSDP "--data-parallel-sharding-strategy optim_grads "
+#define OVERLAP    "--overlap-grad-reduce "
+#define GATHER     "--overlap-param-gather "
+#define SMALL      "--ddp-bucket-size 200 "
+#define RECOMPUTE  "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 "
+
+/* Ways that sum microbatches first, and ways that sum ranks first. */
+static const char *const BY_STEP[] = {SMALL,
+                                      OVERLAP "--ddp-num-buckets 4 ",
+                                      SHARED,
+                                      SHARED SMALL OVERLAP GATHER,
+                                      SHARED OVERLAP RECOMPUTE SMALL,
+                                      FSDP
+                                      "--data-parallel-sharding-strategy optim --ddp-num-buckets 3 " GATHER};
+static const char *const BY_MICROBATCH[] = {GRADS_ONLY OVERLAP, GRADS_ONLY SMALL, FSDP, FSDP OVERLAP GATHER,
+                                            FSDP OVERLAP GATHER SMALL RECOMPUTE};
+enum {
+    N_BY_STEP = sizeof BY_STEP / sizeof *BY_STEP,
+    N_BY_MICROBATCH = sizeof BY_MICROBATCH / sizeof *BY_MICROBATCH
+};
+
+static Outcome compare(const char *const *ways, int n, const char *layout, const Outcome *want) {
+    Outcome first = want ? *want : outcome(MODEL, layout, false, NULL);
+    for (int i = 0; i < n; i++) {
+        char words[512];
+        snprintf(words, sizeof words, "%s %s", layout, ways[i]);
+        const Outcome o = outcome(MODEL, words, false, NULL);
+        if (i == 0 && !want && ways == BY_MICROBATCH) first = o;
+        expect_same(&first, &o, words);
+    }
+    return first;
+}
+
+static const char *const LAYOUTS[] = {
+    "--fp64 --ranks 2",
+    "--bf16 --ranks 4",
+    "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel",
+    "--fp64 --ranks 4 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1",
+    "--optimizer sgd --ranks 8",
+};
+enum { N_LAYOUTS = sizeof LAYOUTS / sizeof *LAYOUTS };
+
+static void buckets_overlap_and_stages_change_no_bit(void **state) {
+    (void)state;
+    for (int i = 0; i < N_LAYOUTS; i++) {
+        const Outcome whole = compare(BY_STEP, N_BY_STEP, LAYOUTS[i], NULL),
+                      by_microbatch = compare(BY_MICROBATCH, N_BY_MICROBATCH, LAYOUTS[i], NULL);
+        assert_true(whole.clip[0] < 1);
+        /* Of the first gradient every element is a sum of 8 samples' in another order. */
+        const double u = strstr(LAYOUTS[i], "fp64") ? 0x1p-53 : 0x1p-24;
+        if (!(fabs(whole.norm[0] - by_microbatch.norm[0]) <= 8 * u * whole.norm[0] * 8))
+            fail_msg("%s: norms %.17g and %.17g", LAYOUTS[i], whole.norm[0], by_microbatch.norm[0]);
+    }
+}
+
+/* With one microbatch there is no order to choose. */
+static void one_microbatch_gives_all_stages_the_same_bits(void **state) {
+    (void)state;
+    const char *layout = "--fp64 --ranks 4 --micro-batch-size 2";
+    const Outcome whole = outcome(MODEL, layout, false, NULL);
+    compare(BY_MICROBATCH, N_BY_MICROBATCH, layout, &whole);
+}
+
+/* In the exact lane sums have no order at all: neither stages nor instances nor the number of ranks matter.
+ */
+static void exact_sums_are_the_same_on_any_ranks(void **state) {
+    (void)state;
+    static const char *const WAYS[] = {
+        "--ranks 2",
+        "--ranks 4 " SHARED SMALL,
+        "--ranks 4 " SHARED "--num-distributed-optimizer-instances 2 " GATHER OVERLAP,
+        "--ranks 4 " FSDP "--num-distributed-optimizer-instances 2 ",
+        "--ranks 8 " FSDP OVERLAP GATHER,
+        "--ranks 4 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1 " FSDP};
+    const char *lane = MODEL "--fp64 --calculate-per-token-loss ";
+    const Outcome one = outcome(lane, "--ranks 1", true, NULL);
+    for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
+        const Outcome o = outcome(lane, WAYS[i], true, NULL);
+        expect_same(&one, &o, WAYS[i]);
+    }
+}
+
+static void stages_save_memory(void **state) {
+    (void)state;
+    static const char *const STAGES[] = {"", SHARED, GRADS_ONLY, FSDP};
+    const char *model =
+        "--num-layers 12 --hidden-size 64 --make-vocab-size-divisible-by 1 --seq-length 8 --bf16 " STEP;
+    size_t before = 0;
+    for (int i = 0; i < 4; i++) {
+        char words[200];
+        size_t bytes;
+        snprintf(words, sizeof words, "--ranks 4 %s", STAGES[i]);
+        outcome(model, words, false, &bytes);
+        if (i && bytes >= before) fail_msg("stage %d takes %zu bytes, the one before %zu", i, bytes, before);
+        before = bytes;
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buckets_overlap_and_stages_change_no_bit),
+        cmocka_unit_test(one_microbatch_gives_all_stages_the_same_bits),
+        cmocka_unit_test(exact_sums_are_the_same_on_any_ranks),
+        cmocka_unit_test(stages_save_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
