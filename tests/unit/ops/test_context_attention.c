@@ -270,7 +270,10 @@ static void beside_tensor_parallel_ranks(void **state) {
 
 static void in_every_type(void **state) {
     (void)state;
-    for (DType type = F32; type <= F16; type++) check_ways((Case){.g = 2, .dtype = type, .left = 40}, check);
+    const ContextPlan plans[] = {{1, false}, {1, true}, {4, false}, {2, false}};
+    for (DType type = F32; type <= F16; type++)
+        for (int i = 0; i < 4; i++)
+            check((Case){4, 1, plans[i], .s = 96, .g = 2, .r = 4, .dtype = type, .left = 40});
 }
 
 static void check_same(Case c) {
@@ -333,7 +336,7 @@ static int64_t seeing_steps(const Case *c) {
 static void the_ring_moves_what_it_must(void **state) {
     (void)state;
     for (int cp = 2; cp <= 8; cp *= 2)
-        for (int64_t left = 0; left <= 60; left += 5) {
+        for (int64_t left = 0; left <= 60; left += 12) {
             const Case c = {cp, 1, {1, false}, .s = 96, .g = 2, .r = 2, .left = left};
             Outcome o = run_ranks(&c);
             const int64_t own = 2 * c.s / cp * SAMPLES * c.g * WIDTH;
