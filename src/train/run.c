@@ -41,6 +41,7 @@ static Tensor *weights(Tape *t, DType type, const Batch *b, double scale) {
     Tensor *w = tape_tensor(t, type, 2, (int64_t[]){b->b, b->s});
     for (int64_t i = 0; tape_context(t)->device->kind != DEVICE_NULL && i < b->b * b->s; i++) {
         double x = (double)b->loss_mask[i] * scale;
+        if (tape_context(t)->exact) x = ldexp(rint(ldexp(x, EXACT_GRID_BITS)), -EXACT_GRID_BITS);
         if (type == F64)
             ((double *)w->data)[i] = x;
         else
@@ -158,6 +159,7 @@ static size_t table_bytes(const Gpt *m) {
 static DType storage_type(const Config *c) {
     switch (c->lane) {
     case LANE_FP64:
+    case LANE_EXACT:
         return F64;
     case LANE_BF16:
         return BF16;
@@ -235,6 +237,7 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
         .dtype = storage_type(c),
         .training = true,
         .batch_invariant = c->batch_invariant_mode,
+        .exact = c->lane == LANE_EXACT,
         .seed = (uint64_t)c->seed,
         .layout = comm ? &r->layout : NULL,
         .comm = comm,
@@ -356,7 +359,16 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
     if (!r->comm) run_reduce(r, report);
 }
 
+/* The exact lane's parameters are on the grid from the start; updates keep them there. */
+static void snap_masters(Run *r) {
+    const Registry *g = r->model->registry;
+    Tensor all = tensor_make(g->masters, g->precise, 1, &g->held[FLAT_MASTERS]);
+    call_run(&OPS[OP_snap],
+             &(Call){.out = {&all}, .attr = &(SnapAttr){EXACT_GRID_BITS}, .device = r->device});
+}
+
 void run_publish(Run *r) {
+    if (r->context.exact) snap_masters(r);
     if (r->sync)
         sync_publish(r->sync);
     else

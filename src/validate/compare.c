@@ -51,3 +51,20 @@ void row_add(Row *r, const char *tensor, TensorError e, double bound, double ele
     r->elementwise_bound = elementwise_bound;
     snprintf(r->worst, sizeof r->worst, "%s", tensor);
 }
+
+void compare_json_number(Str *out, const char *key, double x) {
+    if (isfinite(x))
+        str_printf(out, "\"%s\": %.9g, ", key, x);
+    else
+        str_printf(out, "\"%s\": null, ", key);
+}
+
+void compare_json_text(Str *out, const char *s) {
+    str_puts(out, "\"");
+    for (; *s; s++)
+        if ((unsigned char)*s < 32 || *s == '"' || *s == '\\')
+            str_printf(out, "\\u%04x", (unsigned char)*s);
+        else
+            str_add(out, s, 1);
+    str_puts(out, "\"");
+}

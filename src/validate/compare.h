@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/str.h"
+
 /* Errors of one tensor against the oracle's. */
 typedef struct TensorError {
     double relative;    /* ||x - y|| / max(||y||, 1e-9 * largest norm of the quantity) */
@@ -33,5 +35,9 @@ typedef struct Row {
 
 /* Adds a tensor to the row: it passes if both errors are within their bounds. */
 void row_add(Row *, const char *tensor, TensorError, double bound, double elementwise_bound);
+
+/* Numbers and texts of reports. JSON has no infinity: what is not finite is null. */
+void compare_json_number(Str *, const char *key, double);
+void compare_json_text(Str *, const char *);
 
 #endif

@@ -15,21 +15,31 @@
 
 #include "base/err.h"
 #include "config/config.h"
+#include "validate/case.h"
 #include "validate/compare.h"
 #include "validate/golden.h"
 
-enum { PARITY_ROWS = 8 };
+/* Draws: how often the noise is drawn at most. A tensor's error is often that of its one most sensitive
+ * element (Adam's step where the gradient is nearly 0), and a single draw can spare that element: of two
+ * normal numbers one exceeds 8 times the other in 8 % of all pairs, but 8 times the largest of three others
+ * in 0.2 %. A bound only grows with another draw, so none is needed once all pass. */
+enum { PARITY_ROWS = 8, PARITY_DRAWS = 3 };
 
 typedef struct ParityReport {
     Row row[PARITY_ROWS];
     int rows, draws;              /* draws: of the noise */
     double roundoff, longest_sum; /* u, K */
-    bool pass, is_heard; /* heard: false in the MPI processes that are not rank 0 */
+    bool pass, is_heard;          /* heard: false in the MPI processes that are not rank 0 */
 } ParityReport;
 
 /* The options decide lane and layout (fp16 takes the loss scale 1024 unless they name one); the case's
  * run.conf has been read into them. */
 Err parity_run(const Config *, const Derived *, const Golden *, ParityReport *);
+/* The parts of it, for callers that share runs: u and K of a lane; what a noisy run is; judging `ours` with
+ * report->draws noisy runs of the one-rank fp64 run `exact`. */
+ParityReport parity_report(const Case *, Lane);
+Noise parity_noise(const ParityReport *, int draw);
+Err parity_judge(const Case *, const Trace *ours, const Trace *exact, Trace *const *noisy, ParityReport *);
 /* A table for people, and the same as JSON. */
 void parity_print(const ParityReport *, const char *case_name, const Config *, Str *out);
 void parity_json(const ParityReport *, const char *case_name, const Config *, Str *out);

@@ -19,7 +19,7 @@ typedef struct Model {
 /* Takes the setup. */
 static inline Model *model_new(Setup *s) {
     static const DType STORAGE[] = {
-        [LANE_FP32] = F32, [LANE_FP64] = F64, [LANE_BF16] = BF16, [LANE_FP16] = F16};
+        [LANE_FP32] = F32, [LANE_FP64] = F64, [LANE_BF16] = BF16, [LANE_FP16] = F16, [LANE_EXACT] = F64};
     Model *m = arena_alloc(s->arena, sizeof *m);
     *m = (Model){.setup = s, .device = device_cpu(2), .gpt = gpt_new(&s->config, &s->derived, NULL)};
     m->run = (RunContext){.device = m->device,

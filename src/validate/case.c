@@ -1,0 +1,241 @@
+#include "validate/case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/fault.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/philox.h"
+#include "param/bucket.h"
+#include "param/collect.h"
+#include "train/world.h"
+
+/* A dynamic scale would skip steps until it has come down from 2^32, which is no parity with an oracle that
+ * skips none. */
+static const double DEFAULT_LOSS_SCALE = 1024;
+
+int64_t case_count(const HfTensor *t) { return t->dim[0] * (t->ndim == 2 ? t->dim[1] : 1); }
+
+/* ---- cases ---- */
+
+static Err check(const Config *c, const Derived *d, const Golden *g) {
+    if (g->seq != c->seq_length)
+        return err_user("the case has %lld positions, --seq-length says %lld", (long long)g->seq,
+                        (long long)c->seq_length);
+    if (g->samples != d->global_batch_size || g->samples % d->micro_batch_size)
+        return err_user(
+            "the case has %lld samples a step; --global-batch-size is %lld and --micro-batch-size %lld",
+            (long long)g->samples, (long long)d->global_batch_size, (long long)d->micro_batch_size);
+    if (c->hidden_dropout > 0 || c->attention_dropout > 0)
+        return err_user("with --hidden-dropout %g and --attention-dropout %g no two implementations draw the "
+                        "same: set both to 0",
+                        c->hidden_dropout, c->attention_dropout);
+    if (c->num_layers > g->init->count)
+        return err_user("init.safetensors has %lld tensors, too few for --num-layers %lld",
+                        (long long)g->init->count, (long long)c->num_layers);
+    int64_t n = g->n_steps * g->samples * (g->seq + 1);
+    for (int64_t i = 0; i < n; i++)
+        if (g->tokens[i] < 0 || g->tokens[i] >= d->vocab_size)
+            return err_user("batches.safetensors: token %lld is outside the vocabulary of %lld",
+                            (long long)g->tokens[i], (long long)d->vocab_size);
+    return ERR_OK;
+}
+
+Err case_open(const Golden *g, const Config *c, const Derived *d, Case *out) {
+    *out = (Case){.golden = g, .vocab = d->vocab_size, .config = *c, .derived = *d, .arena = arena_new()};
+    ERR_RETURN(check(c, d, g));
+    config_on_one_rank(&out->config, out->arena, &out->derived);
+    out->device = device_cpu(1);
+    out->init = gpt_new(&out->config, &out->derived, NULL);
+    Registry *r = out->init->registry;
+    HfFamily family;
+    ERR_RETURN(hf_detect(g->init, &family));
+    ERR_RETURN(hf_map(r, family, &out->map));
+    ERR_RETURN(hf_check(g->init, &out->map));
+    registry_allocate(r, out->device, F64);
+    ERR_RETURN(hf_import(g->init, r));
+    out->at = arena_alloc(out->arena, (size_t)(out->map.count + 1) * sizeof *out->at);
+    for (int64_t i = 0; i < out->map.count; i++) {
+        out->at[i] = out->total;
+        out->total += case_count(&out->map.tensors[i]);
+    }
+    return ERR_OK;
+}
+
+void case_close(Case *c) {
+    hf_map_free(&c->map);
+    gpt_free(c->init);
+    if (c->device) device_free(c->device);
+    if (c->arena) arena_free(c->arena);
+    *c = (Case){0};
+}
+
+/* ---- traces ---- */
+
+Trace *trace_new(const Case *c) {
+    const Golden *g = c->golden;
+    const int64_t logits = g->samples * g->seq * c->vocab;
+    const size_t bytes = sizeof(Trace) + (size_t)g->n_steps * sizeof(GoldenStep) +
+                         (size_t)(2 * c->total + logits) * sizeof(double);
+    Trace *t = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(t != MAP_FAILED, "no memory for a trace of %zu bytes", bytes);
+    *t = (Trace){.steps = (GoldenStep *)(t + 1), .bytes = bytes};
+    t->gradients = (double *)(t->steps + g->n_steps);
+    t->parameters = t->gradients + c->total;
+    t->logits = t->parameters + c->total;
+    return t;
+}
+
+void trace_free(Trace *t) {
+    if (t) munmap(t, t->bytes);
+}
+
+uint64_t trace_hash(const Case *c, const Trace *t) {
+    uint64_t h = hash64(t->parameters, (size_t)c->total * sizeof *t->parameters, 0);
+    for (int64_t i = 0; i < c->golden->n_steps; i++)
+        h = hash64(&t->steps[i].loss, sizeof t->steps[i].loss, h);
+    return h;
+}
+
+/* ---- runs ---- */
+
+typedef struct CaseRun {
+    const Case *of;
+    Config config;
+    Derived derived;
+    Noise noise;
+    CaseWatch watch;
+    Trace *trace;
+} CaseRun;
+
+/* Of a flat buffer of all ranks, in the oracle's tensors; out NULL: on a rank that only helps. */
+static void gather_all(const Case *c, const Run *run, FlatBuffer kind, const void *flat, double scale,
+                       double *out) {
+    const Registry *whole = c->init->registry;
+    double *all = mem_alloc((size_t)whole->elements * sizeof *all);
+    collect(run->model->registry, kind, flat, run->comm, whole, all);
+    for (int64_t i = 0; out && i < c->map.count; i++)
+        hf_gather(&c->map.tensors[i], all, F64, out + c->at[i], F64);
+    for (int64_t i = 0; out && i < c->total; i++) out[i] *= scale;
+    free(all);
+}
+
+/* x * (1 + size * xi) or x + size * rms(x) * xi for the logical elements of a parameter-shaped F64 tensor. An
+ * exact zero is a sum without terms (a token that does not occur): it stays. */
+static void perturb(const Param *p, Tensor *t, const char *site, double size, bool relative) {
+    double *x = t->data, rms = 0;
+    int64_t n = param_logical_count(p);
+    for (int64_t i = 0; i < n; i++) rms += x[i] * x[i];
+    rms = sqrt(rms / (double)n);
+    uint64_t key = hash64(p->spec.name, strlen(p->spec.name), hash_name(site));
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] != 0) x[i] += size * (relative ? x[i] : rms) * philox_normal(0, key, (uint64_t)i);
+}
+
+static void keep_logits(const Case *c, Run *run, const Batch *b, int64_t first, double *out) {
+    BatchTensors tensors;
+    batch_tensors(b, false, &tensors);
+    Space *slot = space_new(run->device, "activation", SPACE_UNPLANNED),
+          *transient = space_new(run->device, "transient", SPACE_UNPLANNED);
+    Tape *tape = tape_new(&run->context, slot, transient);
+    tape_begin(tape, false);
+    Tensor *y = gpt_forward(tape, run->model, &tensors.input);
+    int64_t width = y->dim[2];
+    for (int64_t s = 0; s < b->s; s++)
+        for (int64_t i = 0; i < b->b; i++)
+            dtype_convert(out + ((first + i) * b->s + s) * c->vocab, F64,
+                          (char *)y->data + (size_t)((s * b->b + i) * width) * dtype_size((DType)y->dtype),
+                          (DType)y->dtype, (size_t)c->vocab);
+    tape_free(tape);
+    space_free(slot), space_free(transient);
+}
+
+/* The microbatches of this data-parallel rank, dealt out as the sampler deals them (data/sampler.h). */
+static Batch *batches_of(const CaseRun *c, Run *run, int64_t step, int64_t n, Arena *arena) {
+    const Mesh *m = &run->layout.mesh;
+    const int64_t micro = c->derived.micro_batch_size;
+    Batch *batches = arena_alloc(arena, (size_t)n * sizeof *batches),
+          b = batch_new(micro, c->of->golden->seq);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t first = (i * m->size[AXIS_DP] + m->coordinate[AXIS_DP]) * micro;
+        golden_batch(c->of->golden, step, first, &b);
+        if (step == 0 && c->trace->has_logits) keep_logits(c->of, run, &b, first, c->trace->logits);
+        batches[i] = batch_slice(&b, m->size[AXIS_CP], m->coordinate[AXIS_CP], arena);
+    }
+    batch_free(&b);
+    return batches;
+}
+
+static void add_noise(const CaseRun *c, Registry *r, int64_t step) {
+    const bool weights = step < 0;
+    const double size = c->noise.roundoff * (weights ? 1 : sqrt(c->noise.longest_sum));
+    char site[40];
+    if (weights)
+        snprintf(site, sizeof site, "weight %d", c->noise.draw);
+    else
+        snprintf(site, sizeof site, "gradient %lld %d", (long long)step, c->noise.draw);
+    for (int i = 0; c->noise.draw != NO_NOISE && i < r->n; i++)
+        perturb(r->params[i], weights ? &r->params[i]->master : &r->params[i]->main_grad, site, size,
+                weights);
+}
+
+static void one_step(const CaseRun *c, Run *run, int64_t step, Trace *heard) {
+    const int64_t n = c->of->golden->samples / (c->derived.micro_batch_size * c->derived.data_parallel_size);
+    const CaseWatch *w = &c->watch;
+    Registry *r = run->model->registry;
+    Arena *arena = arena_new();
+    if (w->step) w->step(w->arg, run, step);
+    StepReport report = run_begin(run);
+    run_microbatches(run, batches_of(c, run, step, n, arena), n, n, &report);
+    run_reduce(run, &report);
+    add_noise(c, r, step);
+    if (w->gradients) w->gradients(w->arg, run, &report);
+    if (step == 0)
+        gather_all(c->of, run, FLAT_GRADS, r->grads, report.grad_scale, heard ? heard->gradients : NULL);
+    run_update(run, &report);
+    if (w->updated) w->updated(w->arg, run, &report);
+    if (heard)
+        heard->steps[step] = (GoldenStep){report.loss, report.optim.grad_norm, report.optim.clip, report.lr};
+    arena_free(arena);
+}
+
+/* On every rank; rank 0's results are kept. */
+static Err run_rank(void *arg, Comm *comm) {
+    CaseRun *c = arg;
+    Trace *heard = world_speaks(comm) ? c->trace : NULL;
+    /* Beside the steps one rank gives whole logits: more than is planned for a step. */
+    Run *run = run_new(&c->config, &c->derived, NULL, comm);
+    Registry *r = run->model->registry;
+    spread(c->of->init->registry, r);
+    add_noise(c, r, -1);
+    run_publish(run);
+    if (c->watch.begin) c->watch.begin(c->watch.arg, run);
+    for (int64_t step = 0; step < c->of->golden->n_steps; step++) one_step(c, run, step, heard);
+    gather_all(c->of, run, FLAT_MASTERS, r->masters, 1, heard ? heard->parameters : NULL);
+    if (heard) heard->has_steps = true;
+    run_free(run);
+    return ERR_OK;
+}
+
+Err case_run(const Case *of, const Config *config, const Derived *derived, Noise noise,
+             const CaseWatch *watch, Trace *out) {
+    CaseRun run = {of, *config, *derived, noise, watch ? *watch : (CaseWatch){0}, out};
+    Config *c = &run.config;
+    if (!config_given(c, loss_scale) && !config_given(c, initial_loss_scale))
+        c->loss_scale = DEFAULT_LOSS_SCALE;
+    if (run.derived.rotary_dim)
+        run.derived.max_position_embeddings =
+            c->seq_length; /* rows of a table, of which the case reads these */
+    out->has_logits = config_ranks(c) == 1 && safetensors_find(of->golden->oracle, "logits");
+    return world_run(c, run_rank, &run);
+}
+
+Err case_run_alone(const Case *c, Lane lane, Noise noise, Trace *out) {
+    Config config = c->config;
+    config.lane = lane;
+    return case_run(c, &config, &c->derived, noise, NULL, out);
+}

@@ -1,0 +1,67 @@
+/* A golden case ready to run, and what a run of it leaves behind. */
+#ifndef ISOTRON_VALIDATE_CASE_H
+#define ISOTRON_VALIDATE_CASE_H
+
+#include "base/err.h"
+#include "ckpt/hf.h"
+#include "config/config.h"
+#include "train/run.h"
+#include "validate/golden.h"
+
+typedef struct Case {
+    const Golden *golden; /* the caller's; outlives the case */
+    Gpt *init;            /* the whole model with the case's first parameters, F64 */
+    HfMap map;            /* of its registry */
+    int64_t *at, total;   /* where each tensor of the map begins in a Trace, and elements of all */
+    int64_t vocab;
+    Config config; /* the options it was opened with, but on one rank */
+    Derived derived;
+    Device *device;
+    Arena *arena;
+} Case;
+
+/* Reads the initial weights. Options that do not fit the case are a user error. */
+Err case_open(const Golden *, const Config *, const Derived *, Case *out);
+void case_close(Case *); /* also after an error */
+
+int64_t case_count(const HfTensor *); /* elements */
+
+/* Everything in double and in the oracle's names and layouts; tensor i of the map begins at case->at[i]. The
+ * memory is shared with processes that are forked later. */
+typedef struct Trace {
+    GoldenStep *steps;              /* [n_steps] */
+    double *gradients, *parameters; /* of step 1 before clipping; after the last step */
+    double *logits;                 /* [samples, seq, vocab] of step 1; has_logits: set */
+    bool has_steps, has_logits;     /* steps: false in the MPI processes that are not rank 0 */
+    size_t bytes;
+} Trace;
+
+Trace *trace_new(const Case *);
+void trace_free(Trace *);
+/* Of all steps' losses and all final parameters: equal bits, equal hash. */
+uint64_t trace_hash(const Case *, const Trace *);
+
+enum { NO_NOISE = -1 };
+
+/* Noise of a run: one rounding u in every weight, sqrt(K) of them in every gradient (parity.h). */
+typedef struct Noise {
+    int draw; /* NO_NOISE: none; else one rank, fp64 */
+    double roundoff, longest_sum;
+} Noise;
+
+/* Sees a run while it goes on; any function may be NULL. Each is called on every rank. */
+typedef struct CaseWatch {
+    void (*begin)(void *arg, Run *);                         /* parameters are set, no step has run */
+    void (*step)(void *arg, Run *, int64_t step);            /* before a step, from 0 */
+    void (*gradients)(void *arg, Run *, const StepReport *); /* main gradients are sums */
+    void (*updated)(void *arg, Run *, const StepReport *);   /* parameters are new */
+    void *arg;
+} CaseWatch;
+
+/* Runs all steps in the lane and layout of the options (fp16 takes the loss scale 1024 unless they name one),
+ * which have passed the rules and run_check. `watch` may be NULL. */
+Err case_run(const Case *, const Config *, const Derived *, Noise, const CaseWatch *, Trace *out);
+/* The same on one rank, in a lane. */
+Err case_run_alone(const Case *, Lane, Noise, Trace *out);
+
+#endif
