@@ -99,10 +99,10 @@ static void check(int rc, const char *call) {
 
 /* ---- faults ---- */
 
+/* Small enough not to wait for the receiver. */
 static void say(const Comm *c, Say what, Announcement a, int to) {
     const Mpi *mpi = c->state;
-    MPI_CHECK(
-        MPI_Send(&a, sizeof a, MPI_BYTE, to, what, mpi->control)); /* small: does not wait for the receiver */
+    MPI_CHECK(MPI_Send(&a, sizeof a, MPI_BYTE, to, what, mpi->control));
 }
 
 static void tell(Comm *c, int asker) {

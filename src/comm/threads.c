@@ -166,8 +166,7 @@ static void begin(Meeting *m, int members) {
     m->units = comm_units(m->work, members);
     m->grain = traffic > PIECE ? (m->units * PIECE + traffic - 1) / traffic : m->units;
     if (traffic > SMALL) {
-        wake(m, READY,
-             1); /* one who waits may begin while this rank goes on; more threads than cores gain nothing */
+        wake(m, READY, 1); /* one who waits may begin while this rank goes on */
         return;
     }
     comm_move(m->work, members, 0, m->units);
