@@ -155,8 +155,9 @@ void KERNEL(expert_bias)(const Call *c) {
     const double *count = c->in[1]->data;
     const int64_t n = tensor_count(c->in[0]);
     const real *bias = reals(c->in[0]);
-    double mean = 0;
-    for (int64_t i = 0; i < n; i++) mean += count[i] / (double)n;
+    double sum = 0; /* of whole numbers: exact */
+    for (int64_t i = 0; i < n; i++) sum += count[i];
+    const double mean = sum / (double)n;
     for (int64_t i = 0; i < n; i++)
         reals(c->out[0])[i] = bias[i] + (real)(a->rate * ((count[i] < mean) - (count[i] > mean)));
 }

@@ -1,0 +1,226 @@
+/* Layers of experts in a model: what their losses inject, what they count, and what a capacity may change.
+ * Formulas of the ops are held to PyTorch in tests/unit/ops, whole models in golden/. */
+#include <math.h>
+
+#include "unit/model_helper.h"
+
+#define EXPERTS                                                                                              \
+    "--fp64 --num-layers 3 --hidden-size 16 --disable-bias-linear --swiglu --ffn-hidden-size 24 "            \
+    "--moe-ffn-hidden-size 12 --num-experts 6 --moe-router-topk 2 --moe-layer-freq [1,0,1] "
+#define LOSSES                                                                                               \
+    "--moe-router-load-balancing-type aux_loss seq_aux_loss global_aux_loss "                                \
+    "--moe-aux-loss-coeff 0.5 0.25 0.125 --moe-z-loss-coeff 0.0625 "
+enum { B = 2, S = 8, LAYERS = 2, EACH = B * S * 2 }; /* choices of a layer with experts in a microbatch */
+
+/* Forward and backward of a microbatch, the language model's loss weighted by `weight`. */
+static double pass(Model *m, Ids *x, double weight) {
+    double sum = 0;
+    tape_begin(m->tape, true);
+    Tensor *y = gpt_loss(m->tape, m->gpt, &x->input, &x->labels);
+    Tensor *dy = tape_tensor(m->tape, F64, 2, y->dim);
+    for (int64_t i = 0; i < x->b * x->s; i++) {
+        sum += ((double *)y->data)[i];
+        ((double *)dy->data)[i] = weight;
+    }
+    tape_backward(m->tape, y, dy, NEED_ALL);
+    tape_end(m->tape);
+    return sum;
+}
+
+static void restart(Model *m) {
+    registry_zero_grads(m->gpt->registry);
+    gpt_zero_counters(m->gpt);
+}
+
+static double losses(const Model *m) {
+    double sum = 0;
+    for (int i = 0; i < ROUTER_LOSSES; i++)
+        sum += gpt_router_loss_coeff(m->gpt, i) * gpt_router_loss(m->gpt, i) * LAYERS;
+    return sum;
+}
+
+/* Two different microbatches: the second one's global loss looks at both. */
+static double two_passes(Model *m) {
+    restart(m);
+    pass(m, ids_new(m, B, S, 1), 0);
+    pass(m, ids_new(m, B, S, 5), 0);
+    return losses(m);
+}
+
+/* With no weight on the language model's loss the gradient is that of the routers' losses alone; central
+ * differences as in tests/unit/ops/test_ops.c. */
+static void gradient_is_that_of_the_losses(const char *more) {
+    static const char *const NAMES[] = {"decoder.layers.0.mlp.router.weight",
+                                        "decoder.layers.2.mlp.router.weight",
+                                        "decoder.layers.0.mlp.experts.linear_fc2.weight",
+                                        "decoder.layers.1.self_attention.linear_qkv.weight"};
+    Model *m = model_new(setup_new(EXPERTS LOSSES "%s", more));
+    const double h = cbrt(2 * dtype_roundoff(F64)), scale = 3;
+    m->run.aux_scale = scale;
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        Param *p = registry_find(m->gpt->registry, NAMES[i]);
+        assert_non_null(p);
+        for (int64_t e = 0; e < p->count; e += p->count / 5) {
+            const double rounding = 64 * dtype_roundoff(F64) * fabs(two_passes(m)) / h,
+                         got = ((double *)p->main_grad.data)[e] / scale;
+            double *w = (double *)p->value.data + e, at = *w, slope[2];
+            for (int k = 0; k < 2; k++) {
+                *w = at + (k + 1) * h;
+                const double up = two_passes(m);
+                *w = at - (k + 1) * h;
+                slope[k] = (up - two_passes(m)) / (2 * (k + 1) * h);
+            }
+            *w = at;
+            if (!(fabs(got - slope[0]) <= fabs(slope[1] - slope[0]) + rounding))
+                fail_msg("%s[%lld]: gradient %.12g, central difference %.12g", NAMES[i], (long long)e, got,
+                         slope[0]);
+            if (i < 2) assert_true(fabs(got) > rounding); /* it is not nothing that agrees */
+        }
+    }
+    model_free(m);
+}
+
+static void losses_reach_the_gradient(void **state) {
+    (void)state;
+    gradient_is_that_of_the_losses("");
+    gradient_is_that_of_the_losses("--recompute-granularity full --recompute-method uniform "
+                                   "--recompute-num-layers 3");
+    gradient_is_that_of_the_losses("--recompute-granularity selective --recompute-modules moe");
+}
+
+/* A single microbatch is all that the step has seen, and one sample is all of its microbatch. */
+static void losses_differ_in_what_they_count(void **state) {
+    (void)state;
+    Model *m = model_new(setup_new(EXPERTS LOSSES));
+    double value[3][ROUTER_LOSSES];
+    const int64_t samples[] = {B, 1, B};
+    for (int k = 0; k < 3; k++) {
+        restart(m);
+        pass(m, ids_new(m, samples[k], S, 1), 1);
+        if (k == 2) pass(m, ids_new(m, samples[k], S, 5), 1);
+        for (int i = 0; i < ROUTER_LOSSES; i++) value[k][i] = gpt_router_loss(m->gpt, i);
+    }
+    const double near = 64 * dtype_roundoff(F64);
+    assert_true(fabs(value[0][BALANCE_GLOBAL_AUX] - value[0][BALANCE_AUX]) < near);
+    assert_true(fabs(value[0][BALANCE_SEQ_AUX] - value[0][BALANCE_AUX]) > 1e-6);
+    assert_true(fabs(value[1][BALANCE_SEQ_AUX] - value[1][BALANCE_AUX]) < near);
+    assert_true(fabs(value[2][BALANCE_GLOBAL_AUX] - value[2][BALANCE_AUX]) > 1e-6);
+    model_free(m);
+}
+
+/* ---- counts ---- */
+
+static double counted(const Model *m, int64_t layer) {
+    const double *count = m->gpt->layers[layer].moe->router.counters.data;
+    double sum = 0;
+    for (int64_t e = 0; e < m->setup->config.num_experts; e++) sum += count[e];
+    return sum;
+}
+
+/* Recomputed blocks count once, evaluations do not. */
+static void every_choice_counts_once(void **state) {
+    (void)state;
+    static const char *const WAYS[] = {
+        "", "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
+        "--recompute-granularity selective --recompute-modules moe",
+        "--moe-expert-capacity-factor 0.5" /* what is dropped was chosen */};
+    for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
+        Model *m = model_new(setup_new(
+            EXPERTS "--moe-router-score-function sigmoid --moe-router-enable-expert-bias %s", WAYS[i]));
+        Ids *x = ids_new(m, B, S, 1);
+        restart(m);
+        for (int n = 1; n <= 2; n++) {
+            pass(m, x, 1);
+            assert_true(counted(m, 0) == n * EACH && counted(m, 2) == n * EACH);
+        }
+        m->run.training = false;
+        tape_begin(m->tape, false);
+        gpt_loss(m->tape, m->gpt, &x->input, &x->labels);
+        assert_true(counted(m, 0) == 2 * EACH);
+        model_free(m);
+    }
+}
+
+/* Up below the mean, down above it, and no gradient, update or norm of its own. */
+static void biases_move_towards_balance(void **state) {
+    (void)state;
+    Model *m =
+        model_new(setup_new(EXPERTS "--moe-router-score-function sigmoid --moe-router-enable-expert-bias "
+                                    "--moe-router-bias-update-rate 0.125"));
+    static const double COUNTS[6] = {4, 0, 9, 4, 3, 4}, WANT[6] = {0, 0.125, -0.125, 0, 0.125, 0};
+    const Router *r = &m->gpt->layers[2].moe->router;
+    gpt_zero_counters(m->gpt);
+    memcpy(r->counters.data, COUNTS, sizeof COUNTS);
+    gpt_update_expert_bias(m->gpt);
+    for (int e = 0; e < 6; e++) {
+        assert_true(((double *)r->bias->master.data)[e] == WANT[e]);
+        assert_true(((double *)m->gpt->layers[0].moe->router.bias->master.data)[e] == 0);
+    }
+    assert_null(r->bias->value.grad);
+    assert_string_equal(r->bias->spec.name, "decoder.layers.2.mlp.router.expert_bias");
+    model_free(m);
+}
+
+/* ---- capacity ---- */
+
+/* Room for every token is as good as no limit, and rows of padding do nothing. A tight one is neither. */
+static void only_dropped_tokens_miss_anything(void **state) {
+    (void)state;
+    static const char *const WAYS[] = {"",
+                                       "--moe-expert-capacity-factor 3",
+                                       "--moe-expert-capacity-factor 3 --moe-pad-expert-input-to-capacity",
+                                       "--moe-expert-capacity-factor 0.6",
+                                       "--moe-expert-capacity-factor 0.6 --moe-pad-expert-input-to-capacity",
+                                       "--moe-expert-capacity-factor 0.6 --moe-token-drop-policy position"};
+    enum { N = sizeof WAYS / sizeof *WAYS };
+    double sum[N], grad[N];
+    for (int i = 0; i < N; i++) {
+        Model *m = model_new(setup_new(EXPERTS "%s", WAYS[i]));
+        const Param *p = registry_find(m->gpt->registry, "decoder.layers.0.mlp.router.weight");
+        registry_zero_grads(m->gpt->registry);
+        sum[i] = pass(m, ids_new(m, B, S, 1), 1);
+        grad[i] = 0;
+        for (int64_t e = 0; e < p->count; e++) grad[i] += fabs(((double *)p->main_grad.data)[e]);
+        model_free(m);
+    }
+    const double near = 1024 * dtype_roundoff(F64) * sum[0];
+    const int SAME[][2] = {{0, 1}, {0, 2}, {3, 4}}, OTHER[][2] = {{0, 3}, {3, 5}};
+    for (int i = 0; i < 3; i++) {
+        assert_true(fabs(sum[SAME[i][0]] - sum[SAME[i][1]]) <= near);
+        assert_true(fabs(grad[SAME[i][0]] - grad[SAME[i][1]]) <= near);
+    }
+    for (int i = 0; i < 2; i++) assert_true(fabs(sum[OTHER[i][0]] - sum[OTHER[i][1]]) > 1e6 * near);
+}
+
+/* In training experts are chosen by balanced scores, otherwise by the scores. */
+static void sinkhorn_balances_only_training(void **state) {
+    (void)state;
+    static const char *const TYPES[] = {"sinkhorn", "none"};
+    double sum[2][2];
+    for (int i = 0; i < 2; i++) {
+        Model *m = model_new(setup_new(EXPERTS "--init-method-std 0.5 --moe-router-pre-softmax "
+                                               "--hidden-dropout 0 --attention-dropout 0 "
+                                               "--moe-router-load-balancing-type %s",
+                                       TYPES[i]));
+        Ids *x = ids_new(m, B, S, 1);
+        for (int training = 0; training < 2; training++) {
+            m->run.training = training;
+            sum[i][training] = pass(m, x, 1);
+        }
+        model_free(m);
+    }
+    assert_true(sum[0][false] == sum[1][false] && sum[1][false] == sum[1][true]);
+    assert_true(fabs(sum[0][true] - sum[1][true]) > 1e-3);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(losses_reach_the_gradient),
+        cmocka_unit_test(losses_differ_in_what_they_count),
+        cmocka_unit_test(every_choice_counts_once),
+        cmocka_unit_test(biases_move_towards_balance),
+        cmocka_unit_test(only_dropped_tokens_miss_anything),
+        cmocka_unit_test(sinkhorn_balances_only_training),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

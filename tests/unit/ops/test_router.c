@@ -1,0 +1,151 @@
+/* Properties of routing that PyTorch's numbers do not show: ties, shares, drops, the range of jitter. */
+#include "unit/cmocka_all.h"
+
+#include <math.h>
+
+#include "unit/ops/moe_builders.h"
+
+typedef struct Bench {
+    RunContext run;
+    Space *slot, *transient;
+    Tape *tape;
+} Bench;
+
+static Bench bench_new(void) {
+    Bench b = {.run = {.device = device_cpu(2), .dtype = F64, .training = true, .seed = 1234}};
+    b.slot = space_new(b.run.device, "slot", SPACE_UNPLANNED);
+    b.transient = space_new(b.run.device, "transient", SPACE_UNPLANNED);
+    return b;
+}
+
+static void bench_begin(Bench *b) {
+    b->tape = tape_new(&b->run, b->slot, b->transient);
+    tape_begin(b->tape, true);
+}
+
+static void bench_free(Bench *b) {
+    tape_free(b->tape);
+    space_free(b->slot), space_free(b->transient);
+    device_free(b->run.device);
+}
+
+static Tensor *values(Bench *b, int64_t s, int64_t n, const double *x) {
+    Tensor *t = tape_tensor(b->tape, F64, 3, (int64_t[]){s, 1, n});
+    memcpy(t->data, x, (size_t)(s * n) * sizeof *x);
+    return t;
+}
+
+static void expect_ids(const Tensor *t, const int64_t *want) {
+    for (int64_t i = 0; i < tensor_count(t); i++)
+        if (((int64_t *)t->data)[i] != want[i])
+            fail_msg("element %lld is %lld, not %lld", (long long)i, (long long)((int64_t *)t->data)[i],
+                     (long long)want[i]);
+}
+
+static void equal_scores_go_to_the_smaller_number(void **state) {
+    (void)state;
+    Bench b = bench_new();
+    bench_begin(&b);
+    const double logits[] = {1, 1, 1, 1, 1, 2, 1, 2, 0, 3, 3, 3};
+    const Routing r = op_route(b.tape, values(&b, 3, 4, logits), NULL, NULL, 2, (RouteAttr){.scaling = 1});
+    expect_ids(r.expert, (int64_t[]){0, 1, 1, 3, 1, 2});
+    /* Groups {0, 1} and {2, 3}: equal sums, then the better one. */
+    const RouteAttr groups = {.score = ROUTER_SOFTMAX, .groups = 2, .group_topk = 1, .scaling = 1};
+    expect_ids(op_route(b.tape, values(&b, 3, 4, logits), NULL, NULL, 2, groups).expert,
+               (int64_t[]){0, 1, 0, 1, 2, 3});
+    bench_free(&b);
+}
+
+/* The bias decides the choice and is no part of the probabilities. */
+static void bias_chooses_but_does_not_weigh(void **state) {
+    (void)state;
+    Bench b = bench_new();
+    bench_begin(&b);
+    const double logits[] = {0, 0, 0}, bias[] = {0.1, 0.3, 0.2};
+    Tensor *offset = values(&b, 1, 3, bias);
+    const RouteAttr attr = {.score = ROUTER_SIGMOID, .scaling = 3};
+    const Routing r = op_route(b.tape, values(&b, 1, 3, logits), NULL, offset, 2, attr);
+    expect_ids(r.expert, (int64_t[]){1, 2});
+    for (int i = 0; i < 2; i++) assert_true(((double *)r.probs->data)[i] == 1.5);
+    bench_free(&b);
+}
+
+static void sinkhorn_gives_equal_shares(void **state) {
+    (void)state;
+    enum { T = 40, E = 5 };
+    Bench b = bench_new();
+    bench_begin(&b);
+    double logits[T * E];
+    for (int i = 0; i < T * E; i++) logits[i] = 2 * philox_normal(1, 2, (uint64_t)i);
+    const double *share = op_sinkhorn(b.tape, values(&b, T, E, logits))->data;
+    double by_expert[E] = {0};
+    for (int t = 0; t < T; t++) {
+        double row = 0;
+        for (int e = 0; e < E; e++) row += share[t * E + e], by_expert[e] += share[t * E + e];
+        /* Columns were scaled last; rows before, so that they miss by what the last scaling changed: its
+         * tolerance is 1e-4 of mean change of d1, which is of the size of 1. */
+        assert_true(fabs(row * T - 1) < 1e-2);
+    }
+    for (int e = 0; e < E; e++) assert_true(fabs(by_expert[e] * E - 1) < 1e-6); /* epsilon 1e-8 in each sum */
+    bench_free(&b);
+}
+
+/* Four tokens want expert 0 and one expert 2; two fit. */
+static void rows_are_grouped_kept_and_padded(void **state) {
+    (void)state;
+    Bench b = bench_new();
+    bench_begin(&b);
+    const double probs[] = {0.2, 0.5, 0.5, 0.3, 0.9};
+    Routing r = {values(&b, 5, 1, probs), tape_tensor(b.tape, I64, 3, (int64_t[]){5, 1, 1})};
+    memcpy(r.expert->data, (int64_t[]){0, 0, 2, 0, 0}, 5 * sizeof(int64_t));
+    Dispatch d = op_dispatch(b.tape, &r, 3, (DispatchAttr){0});
+    expect_ids(d.row, (int64_t[]){0, 1, 4, 2, 3}), expect_ids(d.offset, (int64_t[]){0, 4, 4, 5});
+    d = op_dispatch(b.tape, &r, 3, (DispatchAttr){.capacity = 2});
+    expect_ids(d.row, (int64_t[]){-1, 0, 2, -1, 1}), expect_ids(d.offset, (int64_t[]){0, 2, 2, 3});
+    d = op_dispatch(b.tape, &r, 3, (DispatchAttr){.capacity = 2, .by_position = true});
+    expect_ids(d.row, (int64_t[]){0, 1, 2, -1, -1}), expect_ids(d.copy, (int64_t[]){0, 1, 2, -1, -1});
+    d = op_dispatch(b.tape, &r, 3, (DispatchAttr){.capacity = 2, .pad = true});
+    expect_ids(d.row, (int64_t[]){-1, 0, 4, -1, 1}), expect_ids(d.offset, (int64_t[]){0, 2, 4, 6});
+    expect_ids(d.copy, (int64_t[]){1, 4, -1, -1, 2, -1});
+    bench_free(&b);
+}
+
+/* Uniform in (1 - rate, 1 + rate), the same for a sample however it is grouped, none outside training. */
+static void jitter_is_uniform(void **state) {
+    (void)state;
+    enum { N = 30000 };
+    const double rate = 0.25;
+    Bench b = bench_new();
+    bench_begin(&b);
+    Tensor *ones = tape_tensor(b.tape, F64, 3, (int64_t[]){N / 10, 2, 5});
+    double mean = 0, square = 0, low = 2, high = 0;
+    for (int i = 0; i < N; i++) ((double *)ones->data)[i] = 1;
+    const double *y = op_jitter(b.tape, ones, rate, 7)->data;
+    for (int i = 0; i < N; i++) {
+        mean += y[i] / N, square += (y[i] - 1) * (y[i] - 1) / N;
+        low = fmin(low, y[i]), high = fmax(high, y[i]);
+    }
+    assert_true(low > 1 - rate && low < 1 - 0.999 * rate && high < 1 + rate && high > 1 + 0.999 * rate);
+    assert_true(fabs(mean - 1) < 5 * rate / sqrt(3.0 * N)); /* 5 standard errors, */
+    assert_true(fabs(square - rate * rate / 3) <
+                5 * rate * rate * sqrt(4 / 45.0 / N)); /* of the square too */
+    b.run.first_sample = 1;
+    Tensor *one = tape_tensor(b.tape, F64, 3, (int64_t[]){N / 10, 1, 5});
+    for (int i = 0; i < N / 2; i++) ((double *)one->data)[i] = 1;
+    const double *z = op_jitter(b.tape, one, rate, 7)->data;
+    for (int i = 0; i < N / 2; i++) assert_true(z[i] == y[i / 5 * 10 + 5 + i % 5]);
+    b.run.training = false;
+    assert_ptr_equal(op_jitter(b.tape, one, rate, 7), one);
+    bench_free(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_scores_go_to_the_smaller_number),
+        cmocka_unit_test(bias_chooses_but_does_not_weigh),
+        cmocka_unit_test(sinkhorn_gives_equal_shares),
+        cmocka_unit_test(rows_are_grouped_kept_and_padded),
+        cmocka_unit_test(jitter_is_uniform),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
