@@ -84,7 +84,7 @@ CASES = {
         "add-qkv-bias": True, "micro-batch-size": 1, "global-batch-size": 8, "norm-epsilon": 1e-6}, {}),
     "mixtral-layouts": ("mixtral", shape(4, 32, 4, 24, 16, 61, groups=2) | LLAMA | UNTIED | {
         "num-experts": 8, "moe-router-topk": 2, "moe-router-load-balancing-type": "seq_aux_loss", "moe-aux-loss-coeff": 0.05,
-        "moe-z-loss-coeff": 0.02, "micro-batch-size": 1, "global-batch-size": 8}, {}),
+        "moe-z-loss-coeff": 0.02, "micro-batch-size": 1, "global-batch-size": 8, "seed": 11}, {}),
     "mixtral-like": ("mixtral", shape(2, 24, 4, 20, 13, 47, groups=2) | LLAMA | UNTIED | {
         "num-experts": 8, "moe-router-topk": 2, "moe-router-load-balancing-type": "seq_aux_loss", "moe-aux-loss-coeff": 0.05,
         "moe-z-loss-coeff": 0.02, "clip-grad": 2.5}, {}),
