@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/fault.h"
 #include "base/mem.h"
@@ -72,8 +73,12 @@ struct Space {
     size_t n_holes, cap_holes;
 };
 
-/* Address space, not memory: 256 GiB where it is mapped, without end where it is only counted. */
-static size_t unplanned(const Device *d) { return (size_t)1 << (d->kind == DEVICE_NULL ? 60 : 38); }
+/* Address space, not memory: as much as the machine has memory where it is mapped (there may be hundreds of
+ * spaces: several for each rank that is a thread), without end where it is only counted. */
+static size_t unplanned(const Device *d) {
+    if (d->kind == DEVICE_NULL) return (size_t)1 << 60;
+    return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / SPACE_ALIGN * SPACE_ALIGN;
+}
 
 Space *space_new(Device *d, const char *name, size_t capacity) {
     Space *s = mem_zero(1, sizeof *s);
