@@ -6,18 +6,75 @@
 #include "main/command.h"
 #include "train/world.h"
 #include "validate/parity.h"
+#include "validate/sweep.h"
 
 typedef struct Options {
-    const char *json;
+    const char *json, *sweep, *junit, *html;
+    int64_t jobs;
+    double deadline;
+    bool dry_run;
 } Options;
 
+#define ROW(field, name, kind, otherwise, text)                                                              \
+    { .names = name, .type = kind, .offset = offsetof(Options, field), .fallback = otherwise, .help = text }
 static const Arg ROWS[] = {
-    {.names = "json",
-     .type = ARG_TEXT,
-     .offset = offsetof(Options, json),
-     .fallback = "none",
-     .help = "File that gets the report as JSON."},
+    ROW(json, "json", ARG_TEXT, "none", "File that gets the report as JSON."),
+    ROW(sweep, "sweep", ARG_TEXT, "none",
+        "List of cells to run instead, one a line: [case] lane options...; several folders may be given."),
+    ROW(junit, "junit", ARG_TEXT, "none", "File that gets the sweep's report as JUnit XML."),
+    ROW(html, "html", ARG_TEXT, "none", "File that gets the sweep's report as a page with figures."),
+    ROW(jobs, "sweep-jobs", ARG_I64, "0", "Cells that run at a time; 0 = one for each core."),
+    ROW(deadline, "sweep-deadline", ARG_F64, "60", "Seconds after which a cell is ended and has failed."),
+    ROW(dry_run, "sweep-dry-run", ARG_FLAG, "off",
+        "Only say which cells would run and which rules forbid the others."),
 };
+
+/* ---- sweeps ---- */
+
+typedef void Report(const Sweep *, Str *out);
+
+static Err write_report(const char *path, Report *report, const Sweep *s) {
+    if (!path) return ERR_OK;
+    Str text = {0};
+    report(s, &text);
+    Err e = file_write_atomic(path, text.s, text.len);
+    if (e.code) e.code = ERR_INFRA; /* the cells have been judged; it is the report that has no place */
+    str_free(&text);
+    return e;
+}
+
+static Err report_sweep(const Options *o, const Sweep *s, bool *pass) {
+    Str text = {0};
+    sweep_print(s, &text);
+    fputs(text.s, stdout);
+    str_free(&text);
+    const SweepCounts n = sweep_counts(s);
+    *pass = o->dry_run || (n.failed == 0 && n.passed > 0);
+    ERR_RETURN(write_report(o->json, sweep_json, s));
+    ERR_RETURN(write_report(o->junit, sweep_junit, s));
+    return write_report(o->html, sweep_html, s);
+}
+
+/* Words up to the first option are folders; those behind that are not of ROWS are options of all cells. */
+static Err sweep(const Options *given, ArgTable own, int n_dirs, int argc, char **argv, bool *pass) {
+    const Options kept = *given, *o = &kept; /* the words are read again for every cell */
+    SweepOptions options = {.own = own,
+                            .dirs = (const char *const *)argv,
+                            .n_dirs = n_dirs,
+                            .list = o->sweep,
+                            .words = argv + n_dirs,
+                            .n_words = argc - n_dirs,
+                            .at_once = o->jobs > 0 ? (int)o->jobs : (int)sysconf(_SC_NPROCESSORS_ONLN),
+                            .deadline_s = o->deadline};
+    Sweep s;
+    Err e = sweep_open(&options, &s);
+    if (!e.code && !o->dry_run) sweep_run(&options, &s);
+    if (!e.code) e = report_sweep(o, &s, pass);
+    sweep_free(&s);
+    return e;
+}
+
+/* ---- one run ---- */
 
 static Err run(Setup *s, const Golden *g, const Options *o, bool *pass) {
     config_finish(&s->config, s->arena, 0, &s->derived);
@@ -37,19 +94,20 @@ static Err run(Setup *s, const Golden *g, const Options *o, bool *pass) {
     return e;
 }
 
-/* The folder is the first word; its run.conf takes that place, so that the rest of the line overrides it. */
-static Err read_options(Setup *s, Args *args, Golden **g, int argc, char **argv) {
+/* Folders are the first words; run.conf of a single one takes that place, so that the rest of the line
+ * overrides it. A sweep reads its cases itself. */
+static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int n_dirs, int argc,
+                        char **argv) {
     args_use(args, config_table(&s->config, CONFIG_ALL_GROUPS));
-    bool named = argc > 0 && argv[0][0] != '-';
-    if (named) {
-        ERR_RETURN(golden_open(argv[0], g));
-        args_file(args, arena_printf(s->arena, "%s/run.conf", argv[0]));
-    } else
+    if (n_dirs == 1) args_file(args, arena_printf(s->arena, "%s/run.conf", argv[0]));
+    if (n_dirs == 0)
         args_problem(
             args,
             "name the golden case first: a folder with run.conf, init.safetensors and the oracle's results");
-    args_line(args, argc - named, argv + named);
-    if (args->help || !named) return args_end(args);
+    args_line(args, argc - n_dirs, argv + n_dirs);
+    if (n_dirs > 1 && !o->sweep) args_problem(args, "several golden cases need --sweep");
+    if (args->help || n_dirs == 0 || o->sweep) return args_end(args);
+    ERR_RETURN(golden_open(argv[0], g));
     golden_complete(*g, &s->config);
     ERR_RETURN(world_size(&s->config));
     config_check(&s->config, CHECK_MODEL | CHECK_TRAIN, args);
@@ -61,13 +119,17 @@ int command_parity(int argc, char **argv) {
     Options o;
     Golden *g = NULL;
     Args args;
-    args_init(&args, s.arena, "isotron parity DIR [layout and precision options]", NULL);
-    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
-    Err e = read_options(&s, &args, &g, argc, argv);
+    const ArgTable own = {.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o};
+    args_init(&args, s.arena, "isotron parity DIR [DIR ... --sweep LIST] [layout and precision options]",
+              NULL);
+    args_use(&args, own);
+    int n_dirs = 0;
+    while (n_dirs < argc && argv[n_dirs][0] != '-') n_dirs++;
+    Err e = read_options(&s, &args, &o, &g, n_dirs, argc, argv);
     int status;
     if (command_ready(&args, e, &status)) {
         bool pass = false;
-        e = run(&s, g, &o, &pass);
+        e = o.sweep ? sweep(&o, own, n_dirs, argc, argv, &pass) : run(&s, g, &o, &pass);
         status = e.code ? command_fail(e) : pass ? 0 : ERR_FAILED;
     }
     golden_close(g);

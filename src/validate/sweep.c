@@ -1,0 +1,312 @@
+#include "validate/sweep.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/file.h"
+
+/* ---- reading ---- */
+
+static void begin_args(Args *args, Arena *arena, Config *c, const SweepOptions *o, const SweepCase *of) {
+    args_init(args, arena, "a sweep", NULL);
+    args_use(args, o->own);
+    args_use(args, config_table(c, CONFIG_ALL_GROUPS));
+    args_file(args, arena_printf(arena, "%s/run.conf", of->dir));
+    args_line(args, o->n_words, o->words);
+}
+
+/* The case on one rank, in the lane of its options. */
+static Err open_case(const SweepOptions *o, Sweep *s, SweepCase *of) {
+    ERR_RETURN(golden_open(of->dir, &of->golden));
+    Config c;
+    Derived d;
+    Args args;
+    begin_args(&args, s->arena, &c, o, of);
+    golden_complete(of->golden, &c);
+    config_check(&c, CHECK_MODEL | CHECK_TRAIN, &args);
+    Err e = args_end(&args);
+    args_free(&args);
+    ERR_RETURN(e);
+    config_finish(&c, s->arena, 0, &d);
+    return case_open(of->golden, &c, &d, &of->run);
+}
+
+/* Words that the options do not understand are an error, rules that they break a reason to skip. */
+static Err read_options(const SweepOptions *o, Sweep *s, Cell *cell, int n, char **words) {
+    Args args;
+    begin_args(&args, s->arena, &cell->config, o, cell->of);
+    args_line(&args, n, words);
+    golden_complete(cell->of->golden, &cell->config);
+    if (args.num_problems) {
+        Err e = err_user("%s, line %lld: %.800s", o->list, (long long)cell->line, args.problems.s);
+        args_free(&args);
+        return e;
+    }
+    config_check(&cell->config, CHECK_MODEL | CHECK_TRAIN, &args);
+    if (args.num_problems) cell->skipped = arena_printf(s->arena, "%s", args.problems.s);
+    args_free(&args);
+    if (cell->skipped) return ERR_OK;
+    config_finish(&cell->config, s->arena, 0, &cell->derived);
+    Err e = run_check(&cell->config, &cell->derived);
+    if (e.code) cell->skipped = arena_printf(s->arena, "%s", e.msg);
+    return ERR_OK;
+}
+
+static SweepCase *find_case(const Sweep *s, const char *name, size_t n) {
+    for (int64_t i = 0; i < s->n_cases; i++)
+        if (strlen(s->cases[i].golden->name) == n && !strncmp(s->cases[i].golden->name, name, n))
+            return &s->cases[i];
+    return NULL;
+}
+
+static Cell *new_cell(Sweep *s) {
+    if (s->n_cells % 64 == 0) s->cells = mem_grow(s->cells, (size_t)s->n_cells + 64, sizeof *s->cells);
+    Cell *c = &s->cells[s->n_cells++];
+    *c = (Cell){0};
+    return c;
+}
+
+static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line, int n, char **words) {
+    const int lane = enum_find(Lane_spellings, words[0]);
+    if (lane < 0) return err_user("%s, line %lld: '%s' is no lane", o->list, (long long)line, words[0]);
+    Cell *cell = new_cell(s);
+    *cell = (Cell){.of = of, .line = line, .lane = (Lane)lane};
+    Str text = {0};
+    for (int i = 1; i < n; i++) str_printf(&text, "%s%s", i > 1 ? " " : "", words[i]);
+    cell->words = arena_printf(s->arena, "%s", text.len ? text.s : "");
+    ERR_RETURN(read_options(o, s, cell, n - 1, words + 1));
+    str_clear(&text);
+    cell->config.lane = cell->lane;
+    if (cell->skipped)
+        str_puts(&text, cell->words);
+    else
+        cell_layout(&cell->config, &cell->derived, &text);
+    cell->layout = arena_printf(s->arena, "%s", text.s ? text.s : "");
+    str_free(&text);
+    return ERR_OK;
+}
+
+enum { WORDS = 64 };
+
+static Err read_line(const SweepOptions *o, Sweep *s, const char *text, int64_t line) {
+    char *words[WORDS];
+    int n = 0;
+    char *rest = arena_printf(s->arena, "%s", text); /* options keep what they point to */
+    for (char *word; (word = strtok_r(rest, " \t\r", &rest)) && *word != '#';) {
+        if (n == WORDS) return err_user("%s, line %lld has too many words", o->list, (long long)line);
+        words[n++] = word;
+    }
+    if (!n) return ERR_OK;
+    if (enum_find(Lane_spellings, words[0]) >= 0) {
+        for (int64_t i = 0; i < s->n_cases; i++) ERR_RETURN(add_cell(o, s, &s->cases[i], line, n, words));
+        return ERR_OK;
+    }
+    if (n == 1) return err_user("%s, line %lld: a cell is a lane and options", o->list, (long long)line);
+    SweepCase *of = find_case(s, words[0], strlen(words[0]));
+    return of ? add_cell(o, s, of, line, n - 1, words + 1) : ERR_OK; /* a case that is not asked for */
+}
+
+static Err read_list(const SweepOptions *o, Sweep *s) {
+    Str bytes = {0};
+    ERR_RETURN(file_read(o->list, &bytes));
+    Err e = ERR_OK;
+    int64_t line = 0;
+    for (char *at = bytes.s, *next; at && *at && !e.code; at = next) {
+        char *end = strchr(at, '\n');
+        next = end ? end + 1 : at + strlen(at);
+        if (end) *end = 0;
+        e = read_line(o, s, at, ++line);
+    }
+    str_free(&bytes);
+    if (!e.code && !s->n_cells) e = err_user("%s has no cell for the cases that are given", o->list);
+    return e;
+}
+
+Err sweep_open(const SweepOptions *o, Sweep *s) {
+    *s = (Sweep){.arena = arena_new(), .n_cases = o->n_dirs};
+    s->cases = mem_zero((size_t)o->n_dirs, sizeof *s->cases);
+    for (int64_t i = 0; i < o->n_dirs; i++) {
+        s->cases[i].dir = o->dirs[i];
+        ERR_RETURN(open_case(o, s, &s->cases[i]));
+        if (find_case(s, s->cases[i].golden->name, strlen(s->cases[i].golden->name)) != &s->cases[i])
+            return err_user("two cases have the name '%s'", s->cases[i].golden->name);
+    }
+    return read_list(o, s);
+}
+
+/* ---- running ---- */
+
+typedef struct AloneArg {
+    const Case *of;
+    Lane lane;
+    Noise noise;
+    Trace *trace;
+} AloneArg;
+
+static void must(Err e) {
+    if (!e.code) return;
+    fprintf(stderr, "%s\n", e.msg);
+    exit(e.code);
+}
+
+static void run_alone(void *arg) {
+    const AloneArg *a = arg;
+    must(case_run_alone(a->of, a->lane, a->noise, a->trace));
+}
+
+static void run_cell(void *arg) {
+    Cell *cell = arg;
+    must(case_run(&cell->of->run, &cell->config, &cell->derived, (Noise){.draw = NO_NOISE}, NULL,
+                  cell->trace));
+    cell_judge(&cell->of->run, cell->lane, cell->trace, &cell->of->shared, cell->result);
+    must(cell->result->error);
+}
+
+static Job *add_job(Sweep *s, void (*run)(void *), void *arg) {
+    Job *j = &s->jobs[s->n_jobs++];
+    *j = (Job){.run = run, .arg = arg};
+    return j;
+}
+
+static Job *add_alone(Sweep *s, SweepCase *of, Lane lane, Noise noise, Trace **out) {
+    *out = trace_new(&of->run);
+    AloneArg *arg = arena_alloc(s->arena, sizeof *arg);
+    *arg = (AloneArg){&of->run, lane, noise, *out};
+    return add_job(s, run_alone, arg);
+}
+
+/* The runs on one rank that a cell needs, unless another cell has asked for them. */
+static void provide(Sweep *s, SweepCase *of, Lane lane) {
+    const Lane lanes[] = {LANE_FP64, lane};
+    for (int i = 0; i < 2; i++)
+        if (!of->alone[lanes[i]])
+            of->alone[lanes[i]] =
+                add_alone(s, of, lanes[i], (Noise){.draw = NO_NOISE}, &of->shared.alone[lanes[i]]);
+    const ParityReport report = parity_report(&of->run, lane);
+    for (int k = 0; k < PARITY_DRAWS && lane != LANE_EXACT; k++)
+        if (!of->noisy[lane][k])
+            of->noisy[lane][k] =
+                add_alone(s, of, LANE_FP64, parity_noise(&report, k), &of->shared.noisy[lane][k]);
+}
+
+static void *shared_zero(size_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(p != MAP_FAILED, "no shared memory of %zu bytes", bytes);
+    return p;
+}
+
+static void add_cell_job(Sweep *s, Cell *cell, CellResult *result) {
+    SweepCase *of = cell->of;
+    provide(s, of, cell->lane);
+    cell->trace = trace_new(&of->run);
+    cell->result = result;
+    cell->job = add_job(s, run_cell, cell);
+    job_needs(cell->job, of->alone[LANE_FP64]);
+    job_needs(cell->job, of->alone[cell->lane]);
+    for (int k = 0; k < PARITY_DRAWS && cell->lane != LANE_EXACT; k++)
+        job_needs(cell->job, of->noisy[cell->lane][k]);
+}
+
+void sweep_run(const SweepOptions *o, Sweep *s) {
+    const int64_t most = s->n_cells + s->n_cases * LANES * (1 + PARITY_DRAWS);
+    const int64_t begin = clock_ns();
+    s->jobs = mem_zero((size_t)most, sizeof *s->jobs);
+    CellResult *results = shared_zero((size_t)s->n_cells * sizeof *results);
+    for (int64_t i = 0; i < s->n_cells; i++)
+        if (!s->cells[i].skipped) add_cell_job(s, &s->cells[i], &results[i]);
+    jobs_run(s->jobs, s->n_jobs, o->at_once, o->deadline_s);
+    s->seconds = (double)(clock_ns() - begin) * 1e-9;
+}
+
+void sweep_free(Sweep *s) {
+    for (int64_t i = 0; i < s->n_cells; i++) trace_free(s->cells[i].trace);
+    for (int64_t i = 0; i < s->n_cases; i++) {
+        SweepCase *c = &s->cases[i];
+        for (int lane = 0; lane < LANES; lane++) {
+            trace_free(c->shared.alone[lane]);
+            for (int k = 0; k < PARITY_DRAWS; k++) trace_free(c->shared.noisy[lane][k]);
+        }
+        case_close(&c->run);
+        golden_close(c->golden);
+    }
+    for (int64_t i = 0; i < s->n_cells; i++)
+        if (s->cells[i].result) {
+            munmap(s->cells[i].result - i, (size_t)s->n_cells * sizeof *s->cells[i].result);
+            break;
+        }
+    free(s->cases), free(s->cells), free(s->jobs);
+    arena_free(s->arena);
+}
+
+/* ---- verdicts ---- */
+
+Verdict cell_verdict(const Cell *c) {
+    if (c->skipped || !c->job) return VERDICT_SKIPPED;
+    return c->job->end == JOB_DONE && c->result->pass ? VERDICT_PASS : VERDICT_FAIL;
+}
+
+/* The line of a fault's report that says it; else the last line. */
+static void put_fault(const char *output, Str *out) {
+    const char *at = strstr(output, "FAULT");
+    if (!at) {
+        size_t n = strlen(output);
+        while (n > 0 && output[n - 1] == '\n') n--;
+        const char *end = output + n;
+        for (at = end; at > output && at[-1] != '\n';) at--;
+    }
+    str_add(out, at, strcspn(at, "\n"));
+}
+
+void cell_reason(const Cell *c, Str *out) {
+    const Row *w;
+    switch (cell_verdict(c)) {
+    case VERDICT_PASS:
+        return;
+    case VERDICT_SKIPPED:
+        str_add(out, c->skipped ? c->skipped : "", c->skipped ? strcspn(c->skipped, "\n") : 0);
+        return;
+    case VERDICT_FAIL:
+        break;
+    }
+    switch (c->job->end) {
+    case JOB_LATE:
+        str_printf(out, "not done after %.0f s", c->job->seconds);
+        return;
+    case JOB_BLOCKED:
+        str_puts(out, "its run on one rank failed: ");
+        for (int i = 0; i < c->job->n_needs; i++)
+            if (c->job->needs[i]->end > JOB_DONE) {
+                put_fault(c->job->needs[i]->output, out);
+                break;
+            }
+        return;
+    case JOB_CRASHED:
+        str_puts(out, "crashed: ");
+        put_fault(c->job->output, out);
+        return;
+    default:
+        w = cell_worst(c->result);
+        str_printf(out, "%s of %s: %.3g", w->quantity, w->worst, w->error.relative);
+    }
+}
+
+static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+SweepCounts sweep_counts(const Sweep *s) {
+    SweepCounts n = {0};
+    const char **layouts = mem_zero((size_t)s->n_cells, sizeof *layouts);
+    int64_t ran = 0;
+    for (int64_t i = 0; i < s->n_cells; i++) {
+        const Verdict v = cell_verdict(&s->cells[i]);
+        n.passed += v == VERDICT_PASS, n.failed += v == VERDICT_FAIL, n.skipped += v == VERDICT_SKIPPED;
+        if (v != VERDICT_SKIPPED) layouts[ran++] = s->cells[i].layout;
+    }
+    qsort(layouts, (size_t)ran, sizeof *layouts, by_text);
+    for (int64_t i = 0; i < ran; i++) n.layouts += i == 0 || strcmp(layouts[i], layouts[i - 1]);
+    free(layouts);
+    return n;
+}
