@@ -27,7 +27,8 @@ static void forward_shards(Tape *t, Call call, Group tp) {
     Tensor *own = tape_scratch(t, (DType)loss->dtype, 3, (int64_t[]){2, b, s});
     CHECK(spmd_on(logits->spmd, AXIS_TP) == SPMD_V,
           "cross_entropy, axis tp: the logits must be V, cut by vocabulary");
-    loss->spmd = lse->spmd = all->spmd = own->spmd = spmd_with(logits->spmd, AXIS_TP, SPMD_I);
+    loss->spmd = lse->spmd = spmd_with(logits->spmd, AXIS_TP, SPMD_I);
+    all->spmd = own->spmd = spmd_with(logits->spmd, AXIS_TP, SPMD_P);
     tape_call(t, &OPS[OP_cross_entropy_shard],
               (Call){.in = {logits, call.in[1]}, .out = {own}, .attr = call.attr});
     tape_comm(t, &GATHER, (CommCall){.kind = COMM_ALL_GATHER, .group = tp}, own, all);
