@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
+#include "comm/agree.h"
 #include "data/data.h"
 #include "data/prefetch.h"
 #include "data/sampler.h"
@@ -34,7 +35,7 @@ typedef struct Loop {
     const Config *config;
     const Derived *derived;
     Comm *comm;  /* NULL: one rank */
-    bool speaks; /* prints, logs, watches signals and the clock */
+    bool speaks; /* prints, logs, watches the clock */
     Run *run;
     Prefetch *train, *valid; /* NULL until first used */
     TrainLog *log;           /* NULL on ranks that do not speak */
@@ -82,12 +83,12 @@ static void release_signals(Session *l) {
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 }
 
-static bool signal_arrived(Session *l) {
+/* The signal that has arrived, 0: none. */
+static int signal_arrived(Session *l) {
     struct signalfd_siginfo info;
-    if (l->signals < 0 || read(l->signals, &info, sizeof info) != sizeof info) return false;
-    printf("received %s: stopping after this step\n", info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
+    if (l->signals < 0 || read(l->signals, &info, sizeof info) != sizeof info) return 0;
     release_signals(l);
-    return true;
+    return (int)info.ssi_signo;
 }
 
 /* ---- data ---- */
@@ -170,7 +171,7 @@ static Err next_batch(Loop *l, Prefetch *stream, Batch *batch) {
 }
 
 /* The rank that speaks may fail to write a log: then all stop. */
-static Err say(Loop *l, Err e) { return world_agree(l->comm, e); }
+static Err say(Loop *l, Err e) { return comm_agree(l->comm, e); }
 
 /* ---- evaluation ---- */
 
@@ -181,7 +182,7 @@ static Err evaluate(Loop *l, Prefetch *stream, double *loss) {
     for (int64_t i = 0; i < batches; i++) {
         Batch b;
         arena_reset(l->step);
-        ERR_RETURN(world_agree(l->comm, next_batch(l, stream, &b)));
+        ERR_RETURN(comm_agree(l->comm, next_batch(l, stream, &b)));
         run_evaluate(l->run, &b, &sum, &tokens);
     }
     timer_stop(&l->timers, TIMER_EVALUATE);
@@ -286,7 +287,7 @@ static Err one_step(Loop *l) {
     int64_t n = microbatches(l, config_batch_size(l->derived, r->consumed_samples));
     StepReport report = run_begin(r);
     Batch *batches;
-    ERR_RETURN(world_agree(l->comm, take_batches(l, n, &batches)));
+    ERR_RETURN(comm_agree(l->comm, take_batches(l, n, &batches)));
     timer_start(&l->timers, TIMER_FORWARD_BACKWARD);
     run_microbatches(r, batches, n, n, &report);
     run_reduce(r, &report);
@@ -300,20 +301,25 @@ static Err one_step(Loop *l) {
 
 static bool is_multiple(int64_t x, int64_t of) { return i64_is_set(of) && of > 0 && x % of == 0; }
 
-/* What only the rank that speaks sees, the others are told. */
+/* What one rank sees, the others are told: a signal may reach any of the processes. */
 static const char *reason_to_exit(Loop *l) {
-    enum { NONE, SIGNAL, DURATION };
+    enum { INTERRUPT, TERMINATE, DURATION, REASONS };
+    static const char *const NAMES[] = {"SIGINT", "SIGTERM", "--exit-duration-in-mins"};
     const Config *c = l->config;
-    double reason = NONE;
-    if (l->speaks && signal_arrived(l->session))
-        reason = SIGNAL;
-    else if (l->speaks && i64_is_set(c->exit_duration_in_mins) &&
-             (clock_ns() - l->session->start_ns) / (INT64_C(60) * 1000000000) >= c->exit_duration_in_mins)
-        reason = DURATION;
-    run_sum(l->run, &reason, 1);
-    if (reason == SIGNAL) return "a signal";
-    if (is_multiple(l->run->iteration, c->exit_interval)) return "--exit-interval";
-    return reason == DURATION ? "--exit-duration-in-mins" : NULL;
+    const int number = l->speaks || comm_mpi_present() ? signal_arrived(l->session) : 0;
+    const int64_t minutes = (clock_ns() - l->session->start_ns) / (INT64_C(60) * 1000000000);
+    double seen[REASONS] = {
+        [INTERRUPT] = number == SIGINT,
+        [TERMINATE] = number == SIGTERM,
+        [DURATION] = l->speaks && i64_is_set(c->exit_duration_in_mins) && minutes >= c->exit_duration_in_mins,
+    };
+    run_sum(l->run, seen, REASONS);
+    for (int i = 0; i < REASONS; i++) {
+        if (seen[i] == 0) continue;
+        if (l->speaks) printf("%s: stopping after this step\n", NAMES[i]);
+        return NAMES[i];
+    }
+    return is_multiple(l->run->iteration, c->exit_interval) ? "--exit-interval" : NULL;
 }
 
 static Err train_steps(Loop *l) {
@@ -357,12 +363,13 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     const double own = (double)memory_plan_total(p), have = (double)device_memory_available();
     const double need = comm_mpi_present() ? own : own * (double)config_ranks(l->config);
     if (l->speaks)
-        printf(
-            "memory%s: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, "
-            "transient %.1f MB, tables %.1f MB, checkpoint copy %.1f MB; peak %.1f MB of %.1f MB available\n",
-            l->comm ? " of rank 0" : "", (double)p->parameters * MB, (double)p->optimizer * MB,
-            (double)p->slots * MB, (double)p->transient * MB, (double)p->tables * MB,
-            (double)p->snapshot * MB, own * MB, have * MB);
+        printf("memory%s: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, "
+               "transient %.1f MB, tables %.1f MB, checkpoint copy %.1f MB; peak %.1f MB of %.1f MB "
+               "available%s\n",
+               l->comm ? " of rank 0" : "", (double)p->parameters * MB, (double)p->optimizer * MB,
+               (double)p->slots * MB, (double)p->transient * MB, (double)p->tables * MB,
+               (double)p->snapshot * MB, own * MB, have * MB,
+               p->balanced ? ", more where experts have more than their share of the tokens" : "");
     if (need <= have) return ERR_OK;
     return err_user("the run needs %.1f MB of memory and %.1f MB are available; lower --micro-batch-size, or "
                     "recompute activations "
@@ -384,20 +391,20 @@ static Err open_shared(Loop *l) {
     Err e = ERR_OK;
     if (l->speaks && l->config->save) e = ckpt_lock(l->config->save, &s->save_lock);
     if (l->speaks && !e.code) e = open_data(s);
-    ERR_RETURN(world_agree(l->comm, e));
+    ERR_RETURN(comm_agree(l->comm, e));
     if (!l->speaks && comm_mpi_present()) e = open_data(s);
-    return world_agree(l->comm, e);
+    return comm_agree(l->comm, e);
 }
 
 static Err start(Loop *l) {
     const Config *c = l->config;
     MemoryPlan plan = run_plan_memory(c, l->derived, l->comm);
-    ERR_RETURN(world_agree(l->comm, check_memory(l, &plan)));
+    ERR_RETURN(comm_agree(l->comm, check_memory(l, &plan)));
     ERR_RETURN(open_shared(l));
     l->run = run_new(c, l->derived, &plan, l->comm);
     if (l->speaks) printf("number of parameters: %lld\n", (long long)count_parameters(l));
     bool loaded;
-    ERR_RETURN(world_agree(l->comm, run_load(l->run, &loaded)));
+    ERR_RETURN(comm_agree(l->comm, run_load(l->run, &loaded)));
     if (!loaded) {
         registry_init(l->run->model->registry, l->run->context.seed);
         run_publish(l->run);

@@ -295,6 +295,7 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm) {
     if (c->save && c->async_save)
         plan.snapshot = (size_t)r->model->registry->elements * dtype_size(r->model->registry->precise) +
                         (c->save_optim ? plan.optimizer : 0);
+    plan.balanced = r->layout.mesh.size[AXIS_EP] > 1 && !f64_is_set(c->moe_expert_capacity_factor);
     plan.transient = plan.unit.transient;
     plan.slots =
         executor_bytes(r->executor, &schedule, spec.kind == SCHEDULE_ZERO_BUBBLE, plan.unit) - plan.transient;
@@ -307,7 +308,8 @@ size_t memory_plan_total(const MemoryPlan *p) {
 }
 
 Run *run_new(const Config *c, const Derived *d, const MemoryPlan *plan, Comm *comm) {
-    return assemble(c, d, comm, device_cpu((int)d->cpu_threads), plan ? plan->unit : (ExecutorMemory){0});
+    return assemble(c, d, comm, device_cpu((int)d->cpu_threads),
+                    plan && !plan->balanced ? plan->unit : (ExecutorMemory){0});
 }
 
 void run_free(Run *r) {
@@ -400,19 +402,17 @@ static void sum_losses(const Run *r, double *loss, double *tokens) {
     *loss = sums[0], *tokens = sums[1];
 }
 
-/* Every rank has counted for the layers it holds, so that sums over all ranks count each layer once for each
- * rank of a pipeline stage. (Experts with more tokens than the mean have so in any multiple of the counts.)
- */
+/* Every rank has counted its own tokens for the layers it holds, and computed their summands of the losses of
+ * its data-parallel rank's microbatches. */
 static void reduce_counters(Run *r, StepReport *report) {
     Gpt *m = r->model;
     if (!m->counters.data || r->device->kind == DEVICE_NULL) return;
     run_sum(r, m->counters.data, tensor_count(&m->counters));
-    const Mesh *mesh = &r->layout.mesh;
-    const int64_t repeats = (int64_t)mesh->size[AXIS_TP] * mesh->size[AXIS_CP] * mesh->size[AXIS_DP];
+    const int64_t microbatches = report->passes * r->layout.mesh.size[AXIS_DP];
     for (int i = 0; i < ROUTER_LOSSES; i++) {
         if (gpt_router_loss_coeff(m, i) == 0) continue;
         report->router_losses |= 1u << i;
-        report->router_loss[i] = gpt_router_loss(m, i) / (double)(repeats * report->passes);
+        report->router_loss[i] = gpt_router_loss(m, i) / (double)microbatches;
     }
 }
 

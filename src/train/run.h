@@ -18,6 +18,7 @@ typedef struct MemoryPlan {
     size_t optimizer, slots, transient, tables;
     size_t snapshot;     /* of a checkpoint that is written beside the run */
     ExecutorMemory unit; /* one slot, and the transient space */
+    bool balanced; /* activations are as if all experts had equal shares: more is taken when they have not */
 } MemoryPlan;
 
 /* Of the rank that `comm` is; NULL: one rank. */

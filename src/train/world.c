@@ -65,30 +65,3 @@ Err world_size(Config *c) {
 }
 
 bool world_speaks(const Comm *comm) { return !comm || comm_rank(comm) == 0; }
-
-Err world_agree(Comm *comm, Err e) {
-    if (!comm) return e;
-    const Group all = {.size = comm_world(comm),
-                       .rank = comm_rank(comm),
-                       .n_axes = 1,
-                       .axis_size = {comm_world(comm)},
-                       .axis_stride = {1}};
-    int64_t first = e.code ? all.rank : all.size;
-    comm_run(comm, &(CommCall){.kind = COMM_ALL_REDUCE,
-                               .reduction = COMM_MIN,
-                               .dtype = I64,
-                               .group = all,
-                               .site = "agree",
-                               .in = &first,
-                               .out = &first,
-                               .n = 1});
-    if (first == all.size) return ERR_OK;
-    comm_run(comm, &(CommCall){.kind = COMM_BROADCAST,
-                               .dtype = U8,
-                               .group = all,
-                               .site = "agree_sentence",
-                               .peer = (int)first,
-                               .out = &e,
-                               .n = sizeof e});
-    return e;
-}

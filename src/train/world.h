@@ -17,7 +17,5 @@ Err world_size(Config *);
 
 /* True on the rank that prints: 0. */
 bool world_speaks(const Comm *);
-/* The first error of any rank, in the order of the ranks, on all of them. Every rank must call it. */
-Err world_agree(Comm *, Err);
 
 #endif
