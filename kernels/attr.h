@@ -64,13 +64,21 @@ typedef enum RouterLossKind { ROUTER_BALANCE, ROUTER_Z } RouterLossKind;
 typedef struct RouterLossAttr {
     RouterLossKind kind;
     bool sigmoid; /* BALANCE: probabilities are sigmoids divided by their sum, else a softmax */
+    int ranks;    /* that the microbatch's tokens are cut over: all are `ranks` times those of the tensor */
 } RouterLossAttr;
 
 typedef struct DispatchAttr {
     int64_t capacity; /* rows that an expert takes; 0: all of them (dropless) */
     bool pad;         /* every expert gets exactly `capacity` rows */
     bool by_position; /* what does not fit is dropped from the end, else by the smallest probability */
+    bool local;       /* only copies for experts from `first` on are taken; the others go elsewhere */
+    int64_t first;
 } DispatchAttr;
+
+typedef struct ArrivalAttr {
+    int64_t first, experts; /* of this rank */
+    int64_t etp;            /* the ranks are numbered with etp of them to a part of the rows, fastest */
+} ArrivalAttr;
 
 typedef struct PermuteAttr {
     int64_t copies; /* of each row of x: the experts of a token */

@@ -37,20 +37,31 @@ static int64_t keep(const DispatchAttr *a, Ranked *copies, int64_t n) {
     return a->capacity;
 }
 
+/* The place of copy i's expert among those of the call; -1: it goes to none of them. */
+static int64_t place(const Call *c, int64_t experts, int64_t i) {
+    const DispatchAttr *a = c->attr;
+    const int64_t expert = int64s(c->in[1])[i], e = expert - a->first;
+    if (expert < 0 || (a->local && (e < 0 || e >= experts))) return -1;
+    CHECK(e < experts, "copy %lld goes to expert %lld of %lld", (long long)i, (long long)expert,
+          (long long)experts);
+    return e;
+}
+
 /* All copies by expert, in each in order; first[e] is where expert e's begin. */
 static Ranked *sort_by_expert(const Call *c, int64_t experts, int64_t *first) {
-    const int64_t n = tensor_count(c->in[1]), *expert = int64s(c->in[1]);
+    const int64_t n = tensor_count(c->in[1]);
+    const real *prob = c->in[0] ? reals(c->in[0]) : NULL;
     Ranked *sorted = mem_alloc((size_t)(n + 1) * sizeof *sorted);
     memset(first, 0, (size_t)(experts + 1) * sizeof *first);
-    for (int64_t i = 0; i < n; i++) {
-        CHECK(expert[i] >= 0 && expert[i] < experts, "copy %lld goes to expert %lld of %lld", (long long)i,
-              (long long)expert[i], (long long)experts);
-        first[expert[i] + 1]++;
-    }
+    for (int64_t i = 0; i < n; i++) first[place(c, experts, i) + 1]++;
+    first[0] = 0;
     for (int64_t e = 0; e < experts; e++) first[e + 1] += first[e];
     int64_t *next = mem_alloc((size_t)(experts + 1) * sizeof *next);
     memcpy(next, first, (size_t)(experts + 1) * sizeof *next);
-    for (int64_t i = 0; i < n; i++) sorted[next[expert[i]]++] = (Ranked){reals(c->in[0])[i], i};
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t e = place(c, experts, i);
+        if (e >= 0) sorted[next[e]++] = (Ranked){prob ? prob[i] : 0, i};
+    }
     free(next);
     return sorted;
 }
@@ -75,6 +86,26 @@ void KERNEL(dispatch)(const Call *c) {
     offset[experts] = end;
     CHECK(end <= rows, "the experts take %lld rows, there is room for %lld", (long long)end, (long long)rows);
     free(sorted), free(first);
+}
+
+void KERNEL(drop)(const Call *c) {
+    const int64_t *expert = int64s(c->in[0]), *row = int64s(c->in[1]);
+    for (int64_t i = 0; i < tensor_count(c->in[0]); i++) int64s(c->out[0])[i] = row[i] < 0 ? -1 : expert[i];
+}
+
+void KERNEL(arrival)(const Call *c) {
+    const ArrivalAttr *a = c->attr;
+    const int64_t ranks = c->in[0]->dim[0], n = c->in[0]->dim[1], rows = c->out[0]->dim[0] / a->etp;
+    for (int64_t part = 0; part < a->etp; part++) {
+        int64_t *expert = int64s(c->out[0]) + part * rows, at = 0;
+        for (int64_t rank = part; rank < ranks; rank += a->etp) {
+            const int64_t *offset = int64s(c->in[0]) + rank * n;
+            for (int64_t e = a->first; e < a->first + a->experts; e++)
+                for (int64_t i = offset[e]; i < offset[e + 1]; i++) expert[at++] = e;
+        }
+        CHECK(at <= rows, "%lld rows come where there is room for %lld", (long long)at, (long long)rows);
+        while (at < rows) expert[at++] = -1;
+    }
 }
 
 /* ---- rows ---- */

@@ -2,8 +2,8 @@
  * share of all choices that fell on expert e: balance (Fedus et al., "Switch Transformers", 2021) = experts *
  * sum_e f_e mean_t p_te; with counts of each sample apart, the mean over the samples. Megatron-LM's
  * moe_utils.py switch_load_balancing_loss_func: its sum_e count_e over tokens * topk is 1. z (Zoph et al.,
- * "ST-MoE", 2022) = mean_t logsumexp(logits_t)^2. One thread: a sum over tokens has one order. Written: loss;
- * written or added to: dlogits. */
+ * "ST-MoE", 2022) = mean_t logsumexp(logits_t)^2. Of tokens that are cut over ranks each computes its summand
+ * of the loss. One thread: a sum over tokens has one order. Written: loss; written or added to: dlogits. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -13,12 +13,14 @@ typedef struct Loss {
     const RouterLossAttr *attr;
     const Tensor *logits, *count;
     int64_t tokens, experts, samples;
+    double all_tokens;
     double *share; /* [1 or samples, experts]: f times what a probability weighs in the loss; NULL for z */
 } Loss;
 
 static Loss loss_open(const Call *c, const Tensor *count) {
     const Tensor *logits = c->in[0];
-    Loss l = {c->attr, logits, count, tensor_rows(logits), tensor_width(logits), logits->dim[1], NULL};
+    Loss l = {c->attr, logits, count, tensor_rows(logits), tensor_width(logits), logits->dim[1], 0, NULL};
+    l.all_tokens = (double)(l.tokens * l.attr->ranks);
     if (!count) return l;
     l.share = mem_alloc((size_t)tensor_count(count) * sizeof *l.share);
     const double *n = count->data;
@@ -26,7 +28,7 @@ static Loss loss_open(const Call *c, const Tensor *count) {
         double sum = 0;
         for (int64_t e = 0; e < l.experts; e++) sum += n[g * l.experts + e];
         for (int64_t e = 0; e < l.experts; e++)
-            l.share[g * l.experts + e] = n[g * l.experts + e] / sum * (double)l.experts / (double)l.tokens;
+            l.share[g * l.experts + e] = n[g * l.experts + e] / sum * (double)l.experts / l.all_tokens;
     }
     return l;
 }
@@ -59,7 +61,7 @@ void KERNEL(router_loss)(const Call *c) {
         const real *logits = reals(l.logits) + t * l.experts;
         if (l.attr->kind == ROUTER_Z) {
             const double lse = (double)logsumexp(logits, l.experts);
-            sum += lse * lse / (double)l.tokens;
+            sum += lse * lse / l.all_tokens;
             continue;
         }
         probabilities(&l, logits, p);
@@ -82,7 +84,7 @@ static void balance_grad(const Loss *l, int64_t t, double dloss, real *p, real *
 
 static void z_grad(const Loss *l, int64_t t, double dloss, real *p, real *d) {
     const real *logits = reals(l->logits) + t * l->experts,
-               factor = (real)(2 * dloss / (double)l->tokens) * logsumexp(logits, l->experts);
+               factor = (real)(2 * dloss / l->all_tokens) * logsumexp(logits, l->experts);
     router_softmax(logits, l->experts, p);
     for (int64_t e = 0; e < l->experts; e++) d[e] = factor * p[e];
 }

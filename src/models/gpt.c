@@ -186,6 +186,7 @@ static Moe *experts_new(const Gpt *m, MlpSpec mlp) {
                           .capacity_factor = or_else(c->moe_expert_capacity_factor, 0),
                           .pad = c->moe_pad_expert_input_to_capacity,
                           .drop_by_position = c->moe_token_drop_policy == DROP_POSITION,
+                          .all_to_all = c->moe_token_dispatcher_type == DISPATCH_ALLTOALL,
                       });
     return moe;
 }

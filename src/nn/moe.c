@@ -3,7 +3,9 @@
 #include <math.h>
 
 #include "ops/activation.h"
+#include "ops/expert_parallel.h"
 #include "ops/grouped.h"
+#include "ops/redistribute.h"
 #include "ops/residual.h"
 
 static Param *experts_new(Registry *r, const MoeSpec *s, const char *which, int64_t out, int64_t in,
@@ -48,13 +50,28 @@ Moe moe_new(Registry *r, MoeSpec s) {
     return m;
 }
 
-/* An expert's share of the copies of all tokens, times the factor; more tokens than there are it cannot get.
- */
-static int64_t capacity(const MoeSpec *s, int64_t tokens) {
+/* ---- capacity ---- */
+
+/* An expert's share of the copies of all tokens of a microbatch, times the factor; more tokens than there are
+ * it cannot get. */
+static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
     if (s->capacity_factor == 0) return 0;
+    const int64_t tokens = x->dim[0] * x->dim[1] * tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
     const double share = (double)(tokens * s->router.topk) / (double)s->router.experts;
     return (int64_t)fmin(ceil(share * s->capacity_factor), (double)tokens);
 }
+
+/* Rows of one expert that can come together: its capacity in every microbatch of which a rank of its group
+ * has tokens. Groups are consecutive ranks of a stage, and so are the ranks of a microbatch. */
+static int64_t room(const Tape *t, int64_t capacity) {
+    const int group = tape_axis(t, AXIS_ETP) * tape_axis(t, AXIS_EP),
+              each = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP),
+              rank = tape_group(t, 1u << AXIS_TP | 1u << AXIS_CP | 1u << AXIS_DP).rank,
+              first = rank / group * group;
+    return capacity * ((first + group - 1) / each - first / each + 1);
+}
+
+/* ---- experts ---- */
 
 /* Rows grouped by expert, their probabilities and where the experts' rows begin -> rows. The probabilities
  * are applied before the second product, which is linear. */
@@ -64,19 +81,73 @@ static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *
     return op_grouped_linear(t, h, &m->fc2->value, offset);
 }
 
+/* The same for rows of which each expert-tensor-parallel rank has others, grouped when all are together: all
+ * compute all of them, each with its part of the weights. */
+static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *probs, const Dispatch *sort) {
+    rows = op_permute(t, op_redistribute(t, rows, AXIS_ETP, SPMD_R, 0), sort);
+    probs = op_permute(t, op_redistribute(t, probs, AXIS_ETP, SPMD_R, 0), sort);
+    Tensor *y = op_unpermute(t, experts_forward(t, m, rows, probs, sort->offset), sort);
+    return op_redistribute(t, y, AXIS_ETP, SPMD_V, 0);
+}
+
+/* Rows come by all-to-all from the ranks that have the tokens, and go back there to be added up. */
+static Tensor *by_all_to_all(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a) {
+    const Dispatch d = op_dispatch(t, r, m->spec.router.experts, (DispatchAttr){0});
+    const Arrival to = op_plan_arrival(t, &d, experts, a);
+    Tensor *rows = op_send_to_experts(t, op_permute(t, x, &d), &to),
+           *probs = op_send_to_experts(t, op_permute_probs(t, r->probs, &d), &to);
+    Tensor *y = gathered_forward(t, m, rows, probs, &to.sort);
+    return op_unpermute(t, op_return_from_experts(t, y, &to), &d);
+}
+
+static Tensor *gather(Tape *t, Tensor *x) {
+    return op_redistribute(t, op_to_expert_view(t, x), AXIS_EP, SPMD_R, 0);
+}
+
+/* All expert-parallel ranks get all tokens, and each adds up what its experts give. */
+static Tensor *by_all_gather(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a) {
+    const bool alone = tape_axis(t, AXIS_ETP) == 1;
+    const Routing all = {gather(t, r->probs), gather(t, r->expert)};
+    DispatchAttr own = a;
+    own.pad &= alone;
+    own.local = true;
+    own.first = experts * tape_context(t)->layout->mesh.coordinate[AXIS_EP];
+    const Dispatch d = op_dispatch(t, &all, experts, own);
+    Tensor *rows = op_permute(t, gather(t, x), &d), *probs = op_permute_probs(t, all.probs, &d), *y;
+    if (alone)
+        y = experts_forward(t, m, rows, probs, d.offset);
+    else {
+        const Dispatch sort = op_plan_gathered(t, &d, a);
+        y = gathered_forward(t, m, rows, probs, &sort);
+    }
+    return op_to_dense_view(t, op_redistribute(t, op_unpermute(t, y, &d), AXIS_EP, SPMD_V, 0));
+}
+
+static Tensor *on_one_rank(Tape *t, const Moe *m, Tensor *x, Routing *r, DispatchAttr a) {
+    const Dispatch d = op_dispatch(t, r, m->spec.router.experts, a);
+    Tensor *y = experts_forward(t, m, op_permute(t, x, &d), op_permute_probs(t, r->probs, &d), d.offset);
+    return op_unpermute(t, y, &d);
+}
+
+static Tensor *routed_forward(Tape *t, const Moe *m, Tensor *x) {
+    const MoeSpec *s = &m->spec;
+    const int64_t experts = m->fc2->rows / s->router.hidden; /* of this rank */
+    Routing r = router_forward(t, &m->router, x);
+    DispatchAttr a = {.capacity = capacity(t, s, x), .pad = s->pad, .by_position = s->drop_by_position};
+    if (!tape_context(t)->layout) return on_one_rank(t, m, x, &r, a);
+    if (a.capacity)
+        r = op_drop(t, &r, s->router.experts,
+                    (DispatchAttr){.capacity = a.capacity, .by_position = a.by_position});
+    a.capacity = room(t, a.capacity);
+    return s->all_to_all ? by_all_to_all(t, m, x, &r, experts, a) : by_all_gather(t, m, x, &r, experts, a);
+}
+
 static Tensor *shared_forward(Tape *t, const Moe *m, Tensor *x) {
     Tensor *y = mlp_forward(t, &m->shared, x);
     return m->shared_gate ? op_scale_rows(t, y, op_gate_logits(t, x, &m->shared_gate->value), true) : y;
 }
 
 Tensor *moe_forward(Tape *t, const Moe *m, Tensor *x) {
-    const MoeSpec *s = &m->spec;
-    Routing routing = router_forward(t, &m->router, x);
-    const Dispatch d = op_dispatch(t, &routing, s->router.experts,
-                                   (DispatchAttr){.capacity = capacity(s, x->dim[0] * x->dim[1]),
-                                                  .pad = s->pad,
-                                                  .by_position = s->drop_by_position});
-    Tensor *y = experts_forward(t, m, op_permute(t, x, &d), op_permute_probs(t, routing.probs, &d), d.offset);
-    y = op_unpermute(t, y, &d);
-    return s->shared_ffn ? op_add(t, y, shared_forward(t, m, x)) : y;
+    Tensor *y = routed_forward(t, m, x);
+    return m->spec.shared_ffn ? op_add(t, y, shared_forward(t, m, x)) : y;
 }

@@ -1,5 +1,6 @@
 /* A layer of experts in the place of an MLP: router, dispatch, experts, combine. Megatron-LM
- * core/transformer/moe/moe_layer.py, experts.py, shared_experts.py. */
+ * core/transformer/moe/moe_layer.py, experts.py, shared_experts.py. Over ranks the routed experts
+ * work in the expert view of the mesh (ops/expert_parallel.h), router and shared expert in the dense one. */
 #ifndef ISOTRON_NN_MOE_H
 #define ISOTRON_NN_MOE_H
 
@@ -16,6 +17,7 @@ typedef struct MoeSpec {
     double fc1_init_std, fc2_init_std;
     double capacity_factor; /* 0: dropless */
     bool pad, drop_by_position;
+    bool all_to_all; /* between the ranks of the experts, else all-gather and reduce-scatter */
 } MoeSpec;
 
 typedef struct Moe {

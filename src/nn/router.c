@@ -3,6 +3,7 @@
 #include "base/hash.h"
 #include "kernels/ops.h"
 #include "ops/dropout.h"
+#include "ops/tokens.h"
 
 /* The counters: the tokens that chose each expert, for the bias; those that would have by the scores alone,
  * for the global loss; the losses. */
@@ -44,11 +45,13 @@ static void add(Tape *t, Tensor *x, Tensor sum) {
 }
 
 /* What a balancing loss compares with: the tokens of the microbatch, of each sample, or the mean over the
- * step's microbatches so far (only shares matter, so the sum will do). */
+ * step's microbatches so far (only shares matter, so the sum will do), of all data-parallel ranks: there they
+ * are as one microbatch. */
 static Tensor *counts(Tape *t, const Router *r, const Routing *plain, int loss) {
     const int64_t b = plain->expert->dim[1], dim[] = {loss == BALANCE_SEQ_AUX ? b : 1, r->spec.experts};
     Tensor *count = tape_tensor(t, F64, 2, dim);
     op_expert_count(t, plain, count);
+    tokens_sum(t, count, 1u << AXIS_TP | 1u << AXIS_CP | (unsigned)(loss == BALANCE_GLOBAL_AUX) << AXIS_DP);
     if (loss == BALANCE_GLOBAL_AUX) {
         Tensor sum = by_score(r);
         add(t, count, sum);
@@ -84,7 +87,9 @@ Routing router_forward(Tape *t, const Router *r, Tensor *x) {
     const RouterSpec *s = &r->spec;
     if (s->jitter > 0) x = op_jitter(t, x, s->jitter, r->jitter_site);
     Tensor *logits = op_gate_logits(t, x, &r->weight->value);
-    Tensor *select = s->sinkhorn && tape_context(t)->training ? op_sinkhorn(t, logits) : NULL;
+    Tensor *select = s->sinkhorn && tape_context(t)->training
+                         ? tokens_own(t, op_sinkhorn(t, tokens_whole(t, logits)), logits)
+                         : NULL;
     Routing routing = op_route(t, logits, select, r->bias ? &r->bias->master : NULL, s->topk, s->route);
     if (tape_records(t)) balance(t, r, logits, &routing);
     return routing;

@@ -3,20 +3,64 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "tape/types.h"
+
+/* Copies for the experts from `first` on: the most that an expert-tensor-parallel rank has, for their rows
+ * are gathered. In a dry run as many as there are in balance. */
+static int64_t taken(Tape *t, const Tensor *expert, int64_t first, int64_t experts) {
+    static const OpDef MOST = {.name = "most_copies"};
+    const int64_t copies = tensor_count(expert), *at = expert->data;
+    if (tape_context(t)->device->kind == DEVICE_NULL)
+        return copies / (spmd_on(expert->spmd, AXIS_EP) == SPMD_R ? tape_axis(t, AXIS_EP) : 1);
+    int64_t n = 0;
+    for (int64_t i = 0; i < copies; i++) n += at[i] >= first && at[i] < first + experts;
+    Tensor most = tensor_make(&n, I64, 1, (int64_t[]){1});
+    if (spmd_on(expert->spmd, AXIS_ETP) == SPMD_V)
+        tape_comm(t, &MOST,
+                  (CommCall){
+                      .kind = COMM_ALL_REDUCE, .reduction = COMM_MAX, .group = tape_group(t, 1u << AXIS_ETP)},
+                  &most, &most);
+    return n;
+}
+
+/* A drop is decided by all tokens of a microbatch. */
+static void check_whole(const Tape *t, const Routing *r, DispatchAttr attr) {
+    for (int a = AXIS_TP; attr.capacity && a <= AXIS_CP; a++)
+        CHECK(tape_axis(t, a) == 1 || spmd_on(r->expert->spmd, a) != SPMD_V,
+              "op 'dispatch', axis %s: the routing is V; what an expert drops is decided by all tokens",
+              axis_name(a));
+}
 
 Dispatch op_dispatch(Tape *t, const Routing *r, int64_t experts, DispatchAttr attr) {
     const int64_t copies = tensor_count(r->expert), room = experts * attr.capacity,
-                  rows = attr.capacity > 0 && (attr.pad || room < copies) ? room : copies;
+                  rows = attr.capacity > 0 && (attr.pad || room < copies) ? room
+                         : attr.local && !attr.capacity ? taken(t, r->expert, attr.first, experts)
+                                                        : copies;
     CHECK(attr.capacity > 0 || !attr.pad, "dispatch: nothing to pad to without a capacity");
-    Dispatch d = {.row = tape_tensor(t, I64, 3, r->expert->dim),
+    check_whole(t, r, attr);
+    Dispatch d = {.tokens = r->expert->spmd,
+                  .row = tape_tensor(t, I64, 3, r->expert->dim),
                   .copy = tape_tensor(t, I64, 1, &rows),
                   .offset = tape_tensor(t, I64, 1, (int64_t[]){experts + 1})};
     tape_call(t, &OPS[OP_dispatch],
               (Call){.in = {r->probs, r->expert}, .out = {d.row, d.copy, d.offset}, .attr = &attr});
+    d.row->spmd = r->expert->spmd;
+    if (spmd_on(d.tokens, AXIS_EP) == SPMD_R) /* of the same tokens each rank takes others */
+        d.copy->spmd = spmd_with(0, AXIS_EP, SPMD_V);
     return d;
 }
 
 /* ---- rows ---- */
+
+/* What is neither `want` nor, where that is a partial sum, one rank's rows. */
+static void check_type(const Tape *t, const char *op, const Tensor *x, SpmdType want, bool spread) {
+    for (int a = 0; a < AXES; a++) {
+        const Spmd s = spmd_on(x->spmd, a), w = spmd_on(want, a);
+        CHECK(tape_axis(t, a) == 1 || s == w || (spread && w == SPMD_P && a == AXIS_EP && s == SPMD_V),
+              "op '%s', axis %s: the rows are %c, their routing says %c", op, axis_name(a), "IRVP"[s],
+              "IRVP"[w]);
+    }
+}
 
 static void permute_backward(Tape *t, const Node *n, Need need) {
     Tensor *const *in = n->call.in, *dx = tape_grad_out(t, in[0], need);
@@ -36,6 +80,7 @@ static void unpermute_backward(Tape *t, const Node *n, Need need) {
 
 static Tensor *permute(Tape *t, Tensor *x, const Dispatch *d, int64_t copies) {
     const PermuteAttr attr = {copies};
+    check_type(t, "permute", x, d->tokens, false);
     CHECK(tensor_rows(x) * copies == tensor_count(d->row),
           "permute: %lld rows, %lld copies of each, %lld planned", (long long)tensor_rows(x),
           (long long)copies, (long long)tensor_count(d->row));
@@ -55,9 +100,12 @@ Tensor *op_permute_probs(Tape *t, Tensor *probs, const Dispatch *d) {
 Tensor *op_unpermute(Tape *t, Tensor *y, const Dispatch *d) {
     const int64_t *dim = d->row->dim;
     const PermuteAttr attr = {dim[2]};
+    check_type(t, "unpermute", y, spmd_dual_type(d->tokens), true);
     Tensor *x = tape_tensor(t, (DType)y->dtype, 3, (int64_t[]){dim[0], dim[1], tensor_width(y)});
-    tape_run(t, &OPS[OP_unpermute], (Call){.in = {y, d->row, d->copy}, .out = {x}, .attr = &attr},
-             sizeof attr, unpermute_backward);
+    const Call call = {.in = {y, d->row, d->copy}, .out = {x}, .attr = &attr};
+    x->spmd = spmd_dual_type(d->tokens);
+    tape_call(t, &OPS[OP_unpermute], call);
+    tape_record(t, &OPS[OP_unpermute], call, sizeof attr, unpermute_backward);
     return x;
 }
 

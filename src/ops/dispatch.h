@@ -6,19 +6,23 @@
 
 /* Where each copy of a token goes; meanings in kernels/ops.def. Copies whose row is -1 are dropped. */
 typedef struct Dispatch {
-    Tensor *row;    /* I64 [s,b,k] */
-    Tensor *copy;   /* I64 [r] */
-    Tensor *offset; /* I64 [e+1] */
+    Tensor *row;     /* I64 [s,b,k] */
+    Tensor *copy;    /* I64 [r] */
+    Tensor *offset;  /* I64 [e+1] */
+    SpmdType tokens; /* what x must be, and the dual of what comes back */
 } Dispatch;
 
-/* Without a capacity r is s * b * k: exact on one rank, where every copy has its expert. With one it is at
- * most e * capacity. */
+/* Without a capacity r is s * b * k, or with `local` the number of copies for the experts of the call. With
+ * one it is at most e * capacity, and the routing must be that of all tokens of a microbatch. Over routings
+ * that all expert-parallel ranks share (R), each takes the rows of its own experts, and what they give is a
+ * partial sum. */
 Dispatch op_dispatch(Tape *, const Routing *, int64_t experts, DispatchAttr);
 /* x_sbh [s,b,h] -> the experts' rows [r,1,h], zeros where a row has no token. */
 Tensor *op_permute(Tape *, Tensor *x_sbh, const Dispatch *);
 /* probs_sbk [s,b,k], which must feed no other op -> [r,1,1]. */
 Tensor *op_permute_probs(Tape *, Tensor *probs_sbk, const Dispatch *);
-/* y_r1h [r,1,h] -> [s,b,h]: the sum over a token's rows, in the order of the experts. */
+/* y_r1h [r,1,h], V over EP where the tokens are R -> [s,b,h]: the sum over a token's rows, in the order of
+ * the experts. */
 Tensor *op_unpermute(Tape *, Tensor *y_r1h, const Dispatch *);
 /* x [s,b,h], p [s,b,1] of the arithmetic's type or x's -> x * p or, with `sigmoid`, x * sigmoid(p), of x's
  * type. */

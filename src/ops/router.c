@@ -62,7 +62,9 @@ Tensor *op_sinkhorn(Tape *t, Tensor *logits) {
 /* ---- balance ---- */
 
 void op_expert_count(Tape *t, const Routing *r, Tensor *count) {
-    tape_call(t, &OPS[OP_expert_count], (Call){.in = {r->expert}, .out = {count}});
+    const Call call = {.in = {r->expert}, .out = {count}};
+    tape_check(t, &OPS[OP_expert_count], &call);
+    tape_call(t, &OPS[OP_expert_count], call);
 }
 
 static void loss_backward(Tape *t, const Node *n, Need need) {
@@ -76,6 +78,7 @@ static void loss_backward(Tape *t, const Node *n, Need need) {
 
 Tensor *op_router_loss(Tape *t, Tensor *logits, Tensor *count, RouterLossAttr attr) {
     CHECK((attr.kind == ROUTER_Z) == !count, "router_loss: a balance needs counts, the z-loss takes none");
+    attr.ranks = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
     Tensor *loss = tape_tensor(t, F64, 1, (int64_t[]){1});
     tape_run(t, &OPS[OP_router_loss], (Call){.in = {logits, count}, .out = {loss}, .attr = &attr},
              sizeof attr, loss_backward);

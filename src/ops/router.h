@@ -20,11 +20,11 @@ Tensor *op_gate_logits(Tape *, Tensor *x_sbh, Tensor *w_eh);
 Routing op_route(Tape *, Tensor *logits_sbe, Tensor *select_sbe, Tensor *bias_e, int64_t k, RouteAttr);
 /* exp(logits) scaled to equal shares of all tokens and of all experts; no gradient. */
 Tensor *op_sinkhorn(Tape *, Tensor *logits_sbe);
-/* Tokens of each expert: of all samples (count F64 [1,e]) or of each (count F64 [b,e]); added if count says
- * so. */
+/* Tokens of each expert, of this rank's (P where the microbatch is cut): of all samples (count F64 [1,e]) or
+ * of each (count F64 [b,e]); added if count says so. */
 void op_expert_count(Tape *, const Routing *, Tensor *count);
-/* A loss of the router, F64 [1]; formulas in kernels/cpu/router_loss.c. count F64 [1 or b,e] for
- * ROUTER_BALANCE, else NULL. */
+/* A loss of the router, F64 [1], P where the microbatch is cut over ranks; formulas in
+ * kernels/cpu/router_loss.c. count F64 [1 or b,e], of all tokens, for ROUTER_BALANCE, else NULL. */
 Tensor *op_router_loss(Tape *, Tensor *logits_sbe, Tensor *count, RouterLossAttr);
 
 #endif

@@ -52,12 +52,15 @@ static Spmd local(const Operands *o, bool is_linear) {
     return count[SPMD_V] ? SPMD_V : count[SPMD_R] ? SPMD_R : SPMD_I;
 }
 
-/* y = x w^T + bias, w [.., out, in]. */
+/* y = x w^T + bias, w [.., out, in]; what is not a float in the place of the bias says which rows are whose.
+ */
 static Spmd product(const Operands *o) {
     enum { X, W, BIAS };
-    const Tensor *const x = o->call->in[X], *const w = o->call->in[W], *const bias = o->call->in[BIAS];
+    const Tensor *const x = o->call->in[X], *const w = o->call->in[W], *const third = o->call->in[BIAS],
+                        *const bias = third && dtype_is_float((DType)third->dtype) ? third : NULL;
     const Spmd sx = spmd_on(x->spmd, o->axis), sw = spmd_on(w->spmd, o->axis);
-    if (sw != SPMD_V || w->cut == 0) return local(o, false);
+    const bool is_cut = w->cut && o->axis != AXIS_EP; /* over EP the experts are shared out, not cut */
+    if (sw != SPMD_V || !is_cut) return local(o, false);
     if (w->cut == 1) {
         if (sx != SPMD_R && !is_neutral(x, sx)) refuse(o, "the weight is cut by output: x must be R");
         if (bias && spmd_on(bias->spmd, o->axis) != SPMD_V)
@@ -78,6 +81,12 @@ static Spmd lookup(const Operands *o) {
     return SPMD_P;
 }
 
+/* Data-parallel ranks have microbatches of their own. */
+static Spmd sum(const Operands *o) {
+    const Spmd s = local(o, false);
+    return s == SPMD_V && (o->axis == AXIS_TP || o->axis == AXIS_CP) ? SPMD_P : s;
+}
+
 static Spmd infer(const Operands *o) {
     switch (o->op->rule) {
     case SPMD_LINEAR:
@@ -86,6 +95,8 @@ static Spmd infer(const Operands *o) {
         return product(o);
     case SPMD_LOOKUP:
         return lookup(o);
+    case SPMD_SUM:
+        return sum(o);
     default:
         return local(o, false);
     }

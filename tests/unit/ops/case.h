@@ -8,10 +8,9 @@
 #include <string.h>
 
 #include "base/fault.h"
-#include "base/hash.h"
 #include "base/mem.h"
-#include "base/philox.h"
 #include "tape/tape.h"
+#include "unit/ops/elements.h"
 
 enum { CASE_INPUTS = 6 };
 
@@ -40,9 +39,6 @@ typedef struct OpCase {
     Input in[CASE_INPUTS];
 } OpCase;
 
-/* Significant bits of inputs: exact in float, or in every float type. */
-enum { GRID_FINE = 24, GRID_COARSE = 8 };
-
 /* How to run a case. */
 typedef struct Lane {
     DType dtype;
@@ -58,11 +54,6 @@ typedef struct Lane {
     OpProfile *profile;
 } Lane;
 
-typedef struct Values {
-    double *v; /* NULL: there is no such result */
-    int64_t n;
-} Values;
-
 /* y and the gradient of each input. */
 typedef struct Result {
     Values y, grad[CASE_INPUTS];
@@ -77,23 +68,6 @@ static inline int64_t input_count(const Input *in) {
     int64_t n = 1;
     for (int i = 0; i < in->ndim; i++) n *= in->dim[i];
     return n;
-}
-
-/* An odd multiple of 2^-bits in [-1, 1], never 0: exact in a type with `bits` significant bits. */
-static inline double grid_value(const char *name, int tensor, int64_t element, int bits) {
-    uint32_t draw = philox_u32(hash_name(name), (uint64_t)tensor, (uint64_t)element);
-    return ldexp(2.0 * (draw >> (32 - bits)) + 1, -bits) - 1;
-}
-
-static inline double load_element(const Tensor *t, int64_t i) {
-    double x;
-    dtype_convert(&x, F64, (const char *)t->data + (size_t)i * dtype_size((DType)t->dtype), (DType)t->dtype,
-                  1);
-    return x;
-}
-
-static inline void store_element(Tensor *t, int64_t i, double x) {
-    dtype_convert((char *)t->data + (size_t)i * dtype_size((DType)t->dtype), (DType)t->dtype, &x, F64, 1);
 }
 
 static inline DType arithmetic_type(DType storage) { return storage == F64 ? F64 : F32; }

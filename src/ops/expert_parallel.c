@@ -1,0 +1,179 @@
+/* The gradient takes the way back: the counts change places. */
+#include "ops/expert_parallel.h"
+
+#include "base/fault.h"
+#include "kernels/ops.h"
+#include "ops/tokens.h"
+#include "tape/types.h"
+
+/* ---- views ---- */
+
+enum { DENSE_VIEW = MASK_DENSE & ~(1u << AXIS_PP), EXPERT_VIEW = MASK_EXPERT & ~(1u << AXIS_PP) };
+
+static SpmdType crossed(const Tape *t, const OpDef *op, const Tensor *x, unsigned from) {
+    SpmdType type = 0;
+    for (int a = 0; a < AXES; a++) {
+        if (a == AXIS_PP || tape_axis(t, a) == 1) continue;
+        const Spmd s = spmd_on(x->spmd, a), want = from & 1u << a ? SPMD_V : SPMD_I;
+        CHECK(s == want, "op '%s', axis %s: x is %c, where each rank must have other tokens it is %c",
+              op->name, axis_name(a), "IRVP"[s], "IRVP"[want]);
+        type = spmd_with(type, a, from & 1u << a ? SPMD_I : SPMD_V);
+    }
+    return type;
+}
+
+static void cross_backward(Tape *t, const Node *n, Need need) {
+    tape_grad_share(t, n->call.in[0], tape_grad(t, n->call.out[0]), need);
+}
+
+static Tensor *cross(Tape *t, const OpDef *op, Tensor *x, unsigned from) {
+    if (!tape_context(t)->layout) return x;
+    Tensor *y = tape_alias(t, x);
+    y->spmd = crossed(t, op, x, from);
+    tape_record(t, op, (Call){.in = {x}, .out = {y}}, 0, cross_backward);
+    return y;
+}
+
+Tensor *op_to_expert_view(Tape *t, Tensor *x) {
+    static const OpDef OP = {.name = "to_expert_view"};
+    return cross(t, &OP, x, DENSE_VIEW);
+}
+
+Tensor *op_to_dense_view(Tape *t, Tensor *x) {
+    static const OpDef OP = {.name = "to_dense_view"};
+    return cross(t, &OP, x, EXPERT_VIEW);
+}
+
+/* ---- all-to-all ---- */
+
+typedef struct SendAttr {
+    Group group;
+    const int64_t *out, *in; /* rows to and from each rank */
+} SendAttr;
+
+static void move(Tape *t, const OpDef *op, const Group *g, const int64_t *out, const int64_t *in,
+                 Tensor *from, Tensor *to) {
+    const int64_t width = tensor_width(from);
+    int64_t *count = tape_alloc(t, 2 * (size_t)g->size * sizeof *count), received = 0;
+    for (int i = 0; i < g->size; i++) {
+        count[i] = out[i] * width;
+        count[g->size + i] = in[i] * width;
+        received += in[i];
+    }
+    tape_comm(
+        t, op,
+        (CommCall){.kind = COMM_ALL_TO_ALL, .group = *g, .in_counts = count, .out_counts = count + g->size},
+        from, to);
+    Tensor rest = *to;
+    rest.dim[0] -= received;
+    rest.data = (char *)to->data + (size_t)(received * width) * dtype_size((DType)to->dtype);
+    if (rest.dim[0]) tape_call(t, &OPS[OP_fill], (Call){.out = {&rest}, .attr = &(FillAttr){0}});
+}
+
+static void send_backward(Tape *t, const Node *n, Need need) {
+    const SendAttr *a = n->call.attr;
+    Tensor *dx = tape_grad_out(t, n->call.in[0], need);
+    if (!dx) return;
+    CHECK(!(dx->flags & TENSOR_ACCUM), "the rows of op '%s' feed another op too", n->op->name);
+    move(t, n->op, &a->group, a->in, a->out, tape_grad(t, n->call.out[0]), dx);
+}
+
+static Tensor *send(Tape *t, const OpDef *op, Tensor *x, int64_t rows, SpmdType type, const SendAttr *a) {
+    Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){rows, 1, tensor_width(x)});
+    y->spmd = type;
+    move(t, op, &a->group, a->out, a->in, x, y);
+    tape_record(t, op, (Call){.in = {x}, .out = {y}, .attr = a}, sizeof *a, send_backward);
+    return y;
+}
+
+Tensor *op_send_to_experts(Tape *t, Tensor *x, const Arrival *a) {
+    static const OpDef OP = {.name = "send_to_experts"};
+    return send(t, &OP, x, a->arriving, crossed(t, &OP, x, DENSE_VIEW),
+                &(SendAttr){a->ep, a->sent, a->received});
+}
+
+Tensor *op_return_from_experts(Tape *t, Tensor *x, const Arrival *a) {
+    static const OpDef OP = {.name = "return_from_experts"};
+    return send(t, &OP, x, a->rows, crossed(t, &OP, x, EXPERT_VIEW),
+                &(SendAttr){a->ep, a->received, a->sent});
+}
+
+/* ---- plan ---- */
+
+/* Where the rows of each expert begin on each rank. */
+static const int64_t *offsets(const Tensor *all, int64_t rank) {
+    return (const int64_t *)all->data + rank * all->dim[1];
+}
+
+/* Rows from each source; the most that come to a rank, of all that will gather them. */
+static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
+    const Mesh *m = &tape_context(t)->layout->mesh;
+    const int etp = m->size[AXIS_ETP], ep = m->size[AXIS_EP], me = m->coordinate[AXIS_EP];
+    int64_t *sent = tape_alloc(t, 2 * (size_t)ep * sizeof *sent), *received = sent + ep;
+    a->sent = sent, a->received = received;
+    if (tape_context(t)->device->kind == DEVICE_NULL) return;
+    const int64_t *own = offsets(all, m->coordinate[AXIS_ETP] + etp * me);
+    int64_t most = 0;
+    for (int part = 0; part < etp; part++) {
+        int64_t sum = 0;
+        for (int i = 0; i < ep; i++) {
+            const int64_t *from = offsets(all, part + etp * i), rows = from[(me + 1) * n] - from[me * n];
+            if (part == m->coordinate[AXIS_ETP]) received[i] = rows;
+            sum += rows;
+        }
+        if (sum > most) most = sum;
+    }
+    for (int i = 0; i < ep; i++) sent[i] = own[(i + 1) * n] - own[i * n];
+    if (!a->arriving) a->arriving = most;
+}
+
+/* What the experts' rows of all ranks begin at. */
+static Tensor *gather_offsets(Tape *t, const Dispatch *d, unsigned axes) {
+    static const OpDef GATHER = {.name = "gather_offsets"};
+    const Group g = tape_group(t, axes);
+    Tensor *all = tape_scratch(t, I64, 2, (int64_t[]){g.size, d->offset->dim[0]});
+    tape_comm(t, &GATHER, (CommCall){.kind = COMM_ALL_GATHER, .group = g}, d->offset, all);
+    return all;
+}
+
+/* Of `rows` rows of each expert-tensor-parallel rank; the offsets are given back. */
+static Dispatch sort_gathered(Tape *t, Tensor *offset, int64_t rows, ArrivalAttr a, DispatchAttr room) {
+    a.etp = tape_axis(t, AXIS_ETP);
+    Tensor *expert = tape_tensor(t, I64, 3, (int64_t[]){a.etp * rows, 1, 1});
+    tape_call(t, &OPS[OP_arrival], (Call){.in = {offset}, .out = {expert}, .attr = &a});
+    tape_drop(t, offset);
+    for (int i = AXIS_ETP; i <= AXIS_EDP; i++)
+        if (tape_axis(t, i) > 1) expert->spmd = spmd_with(expert->spmd, i, i == AXIS_ETP ? SPMD_R : SPMD_V);
+    room.local = true, room.first = a.first;
+    return op_dispatch(t, &(Routing){.expert = expert}, a.experts, room);
+}
+
+Dispatch op_plan_gathered(Tape *t, const Dispatch *own, DispatchAttr room) {
+    return sort_gathered(t, gather_offsets(t, own, 1u << AXIS_ETP), own->copy->dim[0],
+                         (ArrivalAttr){.experts = own->offset->dim[0] - 1}, room);
+}
+
+Arrival op_plan_arrival(Tape *t, const Dispatch *from, int64_t experts, DispatchAttr room) {
+    const RunContext *run = tape_context(t);
+    Arrival a = {.ep = tape_group(t, 1u << AXIS_EP), .rows = from->copy->dim[0]};
+    const int64_t limit = experts * room.capacity, all = a.ep.size * a.rows;
+    if (limit) a.arriving = limit < all ? limit : all;
+    if (!limit && run->device->kind == DEVICE_NULL) a.arriving = a.rows; /* in balance */
+    Tensor *offset = gather_offsets(t, from, 1u << AXIS_ETP | 1u << AXIS_EP);
+    count_rows(t, offset, experts, &a);
+    const ArrivalAttr mine = {.first = a.ep.rank * experts, .experts = experts};
+    a.sort = sort_gathered(t, offset, a.arriving, mine, room);
+    return a;
+}
+
+/* ---- capacity ---- */
+
+Routing op_drop(Tape *t, const Routing *r, int64_t experts, DispatchAttr attr) {
+    const Routing whole = {tokens_whole(t, r->probs), tokens_whole(t, r->expert)};
+    const Dispatch d = op_dispatch(t, &whole, experts, attr);
+    Routing kept = {r->probs, tape_tensor(t, I64, 3, r->expert->dim)};
+    kept.expert->spmd = r->expert->spmd;
+    tape_call(t, &OPS[OP_drop],
+              (Call){.in = {r->expert, tokens_own(t, d.row, r->expert)}, .out = {kept.expert}});
+    return kept;
+}
