@@ -246,7 +246,10 @@ static void put_qwen_router(Reader *r) {
 
 static void put_experts(Reader *r) {
     const bool mixtral = is_type(r, "mixtral"), glm = is_type(r, "glm4_moe");
-    const char *count = mixtral ? "num_local_experts" : glm ? "n_routed_experts" : "num_experts";
+    /* Which of the names transformers writes depends on its version. */
+    const char *count = glm                            ? "n_routed_experts"
+                        : find(r, NULL, "num_experts") ? "num_experts"
+                                                       : "num_local_experts";
     put_size(r, "num-experts", get_size(r, count, mixtral ? 8 : glm ? 128 : REQUIRED));
     put_size(r, "moe-router-topk", get_size(r, "num_experts_per_tok", mixtral ? 2 : glm ? 8 : REQUIRED));
     if (mixtral) return;

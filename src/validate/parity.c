@@ -92,8 +92,10 @@ static Err judge_tensors(const Judge *j, const char *quantity, const char *prefi
 #define AT(trace) (*(double *const *)((const char *)(trace) + member) + j->of->at[i])
     Scale scale = {0};
     Err e = ERR_OK;
+    const bool trained_only = !strcmp(prefix, "grad"); /* a buffer has no gradient */
     for (int64_t i = 0; i < map->count && !e.code; i++) {
         const HfTensor *t = &map->tensors[i];
+        if (trained_only && t->param->spec.flags & PARAM_BUFFER) continue;
         char *name = mem_printf("%s/%s", prefix, t->name);
         e = oracle_tensor(j->of->golden, name, t->ndim, t->dim, &oracle[i]);
         free(name);
@@ -102,6 +104,7 @@ static Err judge_tensors(const Judge *j, const char *quantity, const char *prefi
     Row *row = e.code ? NULL : new_row(j, quantity);
     for (int64_t i = 0; row && i < map->count; i++) {
         const HfTensor *t = &map->tensors[i];
+        if (!oracle[i]) continue;
         int64_t n = case_count(t), width = t->dim[t->ndim - 1];
         TensorError moved = {0};
         for (int k = 0; k < j->report->draws; k++)

@@ -15,3 +15,18 @@ for lane, extra in {"fp64": [], "fp32": [], "bf16": [], "fp16": ["--initial-loss
         got = losses(log)
         assert got == {i: expected[i] for i in range(k + 1, 13)}, f"{lane}, resumed at {k}: the losses differ"
     print(f"{lane}: resumed = straight")
+
+# A mixture of experts: the biases that choose experts are state that no optimizer holds.
+moe = ["--num-experts", 4, "--disable-bias-linear", "--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias",
+       "--moe-router-bias-update-rate", 0.01, "--moe-router-load-balancing-type", "global_aux_loss", "--moe-aux-loss-coeff", 0.01,
+       "--moe-input-jitter-eps", 0.1, "--moe-shared-expert-intermediate-size", 8]
+straight = WORK / "straight-moe"
+pretrain(data, straight, *moe, "--save-interval", 1, "--log-jsonl", WORK / "moe.jsonl")
+expected = losses(WORK / "moe.jsonl")
+resumed, log = WORK / "resumed-moe", WORK / "moe-7.jsonl"
+pretrain(data, resumed, *moe, "--load", straight, "--ckpt-step", 7, "--log-jsonl", log)
+assert_same_bytes(straight, resumed, 12, "experts, resumed at 7")
+assert losses(log) == {i: expected[i] for i in range(8, 13)}, "experts, resumed at 7: the losses differ"
+names = {t["name"] for t in json.loads((straight / "iter_0000012" / "manifest.json").read_text())["tensors"]}
+assert "decoder.layers.0.mlp.router.expert_bias" in names, names
+print("experts: resumed = straight")

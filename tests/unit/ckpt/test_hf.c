@@ -456,7 +456,7 @@ static void config_json_is_not_trusted(void **unused) {
          "use_parallel_residual is 'true'"},
         {"{\"model_type\":\"nemotron\",\"hidden_act\":\"silu\"," SIZES "}",
          "activation that this model does not have"},
-        {"{\"model_type\":\"qwen2_moe\"," SIZES "}", "num_experts is 'missing'"},
+        {"{\"model_type\":\"qwen2_moe\"," SIZES "}", "num_local_experts is 'missing'"},
         {"{\"model_type\":\"qwen3_moe\",\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_"
          "size\":8,"
          "\"mlp_only_layers\":1," SIZES "}",
