@@ -8,7 +8,7 @@
 #include "ops/residual.h"
 #include "unit/ops/case.h"
 
-enum { SAMPLES = 2, WIDTH = 6, COUNTED = 4 };
+enum { SAMPLES = 2, WIDTH = 6, COUNTED = 4, BYTES = 1 << 24 };
 
 typedef struct Case {
     int cp, tp;
@@ -96,8 +96,8 @@ static void run_rank(Rank *k, const Layout *layout, Comm *comm) {
                       .layout = layout,
                       .comm = comm,
                       .exact = c->exact};
-    Space *slot = space_new(run.device, "slot", SPACE_UNPLANNED),
-          *transient = space_new(run.device, "transient", SPACE_UNPLANNED);
+    Space *slot = space_new(run.device, "slot", BYTES),
+          *transient = space_new(run.device, "transient", BYTES);
     Tape *t = tape_new(&run, slot, transient);
     tape_begin(t, true);
     tape_trace(t, count_op, k);
@@ -228,24 +228,20 @@ static void check_ways(Case c, void (*with)(Case)) {
 
 static void every_way_is_one_rank(void **state) {
     (void)state;
-    static const int64_t GROUPS[] = {8, 4, 2, 1}; /* MHA, GQA, fewer groups than ranks, MQA */
-    for (int i = 0; i < 4; i++) check_ways((Case){.g = GROUPS[i]}, check);
+    static const int64_t GROUPS[] = {8, 2, 1}; /* MHA, GQA with fewer groups than ranks, MQA */
+    for (int i = 0; i < 3; i++) check_ways((Case){.g = GROUPS[i]}, check);
 }
 
 static void masks_are_of_the_whole_sequence(void **state) {
     (void)state;
-    check_ways((Case){.g = 4, .left = 9}, check);
+    check_ways((Case){.g = 4, .left = 9, .packed = true}, check);
     check_ways((Case){.g = 4, .left = 40}, check);
-    check_ways((Case){.g = 4, .left = 2, .right = 7}, check);
-    check_ways((Case){.g = 2, .packed = true}, check);
-    check_ways((Case){.g = 4, .packed = true, .left = 12}, check);
-    check_ways((Case){.g = 4, .full = true}, check);
-    check_ways((Case){.g = 4, .full = true, .left = 10}, check);
+    check_ways((Case){.g = 2, .left = 2, .right = 7}, check);
+    check_ways((Case){.g = 4, .full = true, .packed = true}, check);
 }
 
 static void dropout_is_of_the_whole_sequence(void **state) {
     (void)state;
-    check_ways((Case){.g = 4, .dropout = 0.4}, check);
     check_ways((Case){.g = 2, .dropout = 0.3, .packed = true, .left = 30}, check);
 }
 
