@@ -82,10 +82,10 @@ Comm *comm_mpi(const CommOptions *);
 
 /* ---- flight recorder ---- */
 
-/* The last operations of this rank, newest last, one line each: sequence number in its group, kind, site,
- * group, count, dtype, state (started, done), time. */
+/* The last operations of this rank, at most so many of the COMM_RECORDS that are kept, newest last, one line
+ * each: sequence number in its group, kind, site, group, count, dtype, state (started, done), time. */
 enum { COMM_RECORDS = 1024 };
-void comm_dump(const Comm *, FILE *);
+void comm_dump(const Comm *, int64_t last, FILE *);
 
 /* Faults for tests of the watchdog: operation number `nth` (0-based, counted over all operations this rank
  * starts) is silently skipped, or delayed. */

@@ -32,7 +32,6 @@ Comm *comm_mpi(const CommOptions *options) {
 #define MPI_CHECK(call) check(call, #call)
 
 enum { PIECE = 1 << 30 }; /* bytes of one message: MPI counts in int */
-enum { TAGS = 2 };        /* of the data of an operation: one for each phase */
 
 /* Tags of announcements. */
 typedef enum Say {
@@ -46,8 +45,8 @@ typedef struct Announcement {
     CommKey key;
     int64_t seq;
     CommFacts facts;
-    int32_t member; /* STARTS: who */
-    int32_t tag;    /* STARTS: of the data to this receiver: tag in phase 1, tag + 1 in phase 2 */
+    int32_t member;                    /* STARTS: who */
+    int32_t tag;                       /* STARTS: of the data to this receiver, in order of phases */
     int64_t started_ago, finished_ago; /* TELLS: ns; clocks differ between machines. -1: not */
 } Announcement;
 
@@ -74,7 +73,7 @@ typedef struct Exchange {
 
 typedef struct Mpi {
     MPI_Comm control, data;
-    int tag_end;          /* tags wrap here */
+    int tag_end;          /* the largest tag; then they begin again */
     int *next_tag;        /* [world], of data to each rank */
     bool *returned;       /* [world] */
     CommWitness *witness; /* [world], what this rank has heard */
@@ -166,8 +165,8 @@ static _Noreturn void late(Comm *c, Exchange *x) {
         MPI_CHECK(MPI_Test(&x->request[i], &done, MPI_STATUS_IGNORE));
         if (!done) x->arrived[x->peer[i]] = false;
     }
-    snprintf(why, sizeof why, "rank %d has waited %g s for %s ranks that are late", c->rank, c->deadline_s,
-             all ? "data from or to" : "");
+    snprintf(why, sizeof why, "rank %d has waited %g s for %sranks that are late", c->rank, c->deadline_s,
+             all ? "data from or to " : "");
     end_world(c, x->work, x->arrived, why);
 }
 
@@ -183,7 +182,7 @@ static MPI_Request *request_new(Exchange *x, int member) {
     return &x->request[x->requests++];
 }
 
-/* Messages of one pair and tag keep their order, so the pieces of a span share its tag. */
+/* Messages of one pair and tag keep their order, so the pieces of a span, and both phases, share a tag. */
 static void transfer(const Mpi *mpi, Exchange *x, bool send, Span s, int member, int tag) {
     const int rank = comm_member(&x->work->channel->key, member);
     const int64_t bytes = s.elements * (int64_t)dtype_size(x->work->call.dtype);
@@ -277,7 +276,7 @@ static void announce(Mpi *mpi, Exchange *x, int to) {
     const CommChannel *ch = x->work->channel;
     const int rank = comm_member(&ch->key, to);
     x->tag_out[to] = mpi->next_tag[rank];
-    mpi->next_tag[rank] = x->tag_out[to] + 2 * TAGS <= mpi->tag_end ? x->tag_out[to] + TAGS : 0;
+    mpi->next_tag[rank] = x->tag_out[to] < mpi->tag_end ? x->tag_out[to] + 1 : 0;
     x->said[to] = (Announcement){.key = ch->key,
                                  .seq = x->work->seq,
                                  .facts = comm_facts_to(x->work, to),
@@ -325,8 +324,8 @@ static void collected(const Mpi *mpi, Exchange *x) {
     }
     for (int i = 0; i < w->channel->members && kind == COMM_ALL_REDUCE; i++) {
         if (i == me) continue;
-        transfer(mpi, x, true, share(w, w->call.out, me), i, x->tag_out[i] + 1);
-        transfer(mpi, x, false, share(w, w->call.out, i), i, x->tag_in[i] + 1);
+        transfer(mpi, x, true, share(w, w->call.out, me), i, x->tag_out[i]);
+        transfer(mpi, x, false, share(w, w->call.out, i), i, x->tag_in[i]);
     }
 }
 

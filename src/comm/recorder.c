@@ -37,10 +37,11 @@ bool comm_record_last(CommRecorder *r, CommRecord *out) {
     return count > 0;
 }
 
-void comm_dump(const Comm *c, FILE *file) {
+void comm_dump(const Comm *c, int64_t last, FILE *file) {
     CommRecorder *r = (CommRecorder *)&c->recorder; /* its lock, not its content, is changed */
     pthread_mutex_lock(&r->lock);
-    for (int64_t i = r->count > COMM_RECORDS ? r->count - COMM_RECORDS : 0; i < r->count; i++) {
+    if (last > COMM_RECORDS) last = COMM_RECORDS;
+    for (int64_t i = r->count > last ? r->count - last : 0; i < r->count; i++) {
         fputs("  ", file);
         comm_record_print(&r->ring[i % COMM_RECORDS], file);
     }

@@ -114,6 +114,7 @@ static void print_witnesses(const CommKey *key, const bool *arrived, const CommW
 
 void comm_report(const Comm *c, const char *why, const CommKey *key, int64_t seq, const CommFacts *facts,
                  const bool *arrived, const CommWitness *witness) {
+    enum { SHOWN = 16 };
     char *text;
     size_t size;
     FILE *file = open_memstream(&text, &size);
@@ -127,7 +128,7 @@ void comm_report(const Comm *c, const char *why, const CommKey *key, int64_t seq
     print_ranks("ranks that did not", key, arrived, false, file);
     print_witnesses(key, arrived, witness, c->world, file);
     fprintf(file, "  the last operations of rank %d, newest last:\n", c->rank);
-    comm_dump(c, file);
+    comm_dump(c, SHOWN, file);
     fclose(file);
     fflush(stdout); /* what was said before the fault stands before it */
     fwrite(text, 1, size, stderr);

@@ -109,6 +109,8 @@ static void each_fault_is_reported_in_time(void **state) {
         mpirun(state, FAULT_RANKS, f->name, f->at_once ? 1000 : FAULT_OPTIONS.deadline_s, &e);
         assert_ends(&e, f->name, f->says, f->at_once ? 0 : FAULT_OPTIONS.deadline_s);
         assert_int_equal(WEXITSTATUS(e.status), ERR_INFRA);
+        if (f->program == chain) /* who waits is told from who is stuck */
+            assert_non_null(strstr(e.text, "answers; its last operation: barrier at 'chain'"));
     }
 }
 

@@ -47,7 +47,7 @@ static void the_null_backend_leaves_results_alone(void **state) {
     char *text;
     size_t size;
     FILE *f = open_memstream(&text, &size);
-    comm_dump(c, f);
+    comm_dump(c, COMM_RECORDS, f);
     fclose(f);
     assert_non_null(strstr(text, "all_reduce sum of 1 F32 at 'null', operation 0 of ranks 0 1 2"));
     assert_non_null(strstr(text, "all_gather of 1099511627776 F32 at 'null', operation 1 of ranks"));
@@ -129,7 +129,7 @@ static void the_recorder_keeps_the_newest(void **state) {
     char *text;
     size_t size;
     FILE *f = open_memstream(&text, &size);
-    comm_dump(c, f);
+    comm_dump(c, COMM_RECORDS, f);
     fclose(f);
     int lines = 0;
     for (const char *line = text; *line; line = strchr(line, '\n') + 1, lines++) {
