@@ -1,0 +1,58 @@
+"""A mixture of experts does not know its layout: with dropout, jitter, drops, biases and all losses but the global one, ranks
+leave the bits of one rank in the exact lane, and log its losses; up to 64 virtual ranks (TP4 PP4 CP2 EP2 DP2). The global
+loss counts over data-parallel ranks: they are as one rank with the microbatches of all."""
+from harness import *
+
+data = corpus()
+MODEL = ["--num-layers", 4, "--hidden-size", 16, "--num-query-groups", 4, "--disable-bias-linear", "--num-experts", 8,
+         "--ffn-hidden-size", 32, "--moe-ffn-hidden-size", 8, "--moe-layer-freq", "[0,1,1,1]", "--moe-router-score-function", "sigmoid",
+         "--moe-router-enable-expert-bias", "--moe-router-bias-update-rate", 0.0625, "--moe-input-jitter-eps", 0.1,
+         "--moe-shared-expert-intermediate-size", 8, "--moe-shared-expert-gate", "--train-iters", 4, "--lr-decay-iters", 4]
+LOSSES = ["--moe-router-load-balancing-type", "aux_loss", "seq_aux_loss", "--moe-aux-loss-coeff", 0.0625, 0.125,
+          "--moe-z-loss-coeff", 0.03125, "--moe-expert-capacity-factor", 1.25, "--micro-batch-size", 1]
+TP2, A2A = ["--tensor-model-parallel-size", 2, "--sequence-parallel"], ["--moe-token-dispatcher-type", "alltoall"]
+EP2, CP2, PP2 = (["--" + name + "-parallel-size", 2] for name in ("expert-model", "context", "pipeline-model"))
+ALL = ["--ranks", 64, "--tensor-model-parallel-size", 4, "--sequence-parallel", "--pipeline-model-parallel-size", 4, *CP2, *EP2]
+LAYOUTS = {
+    "dp2": ["--ranks", 2],
+    "dp2 ep2": ["--ranks", 2, *EP2],
+    "dp4 ep2 alltoall, everything shared out": ["--ranks", 4, *EP2, *A2A, "--use-megatron-fsdp"],
+    "tp2 ep2 alltoall": ["--ranks", 4, *TP2, *EP2, *A2A],
+    "tp2 ep2 etp1, padded": ["--ranks", 2, *TP2, *EP2, "--expert-tensor-parallel-size", 1, "--moe-pad-expert-input-to-capacity"],
+    "cp2 ep2 pp2": ["--ranks", 4, *CP2, *EP2, *PP2],
+    "dp4 ep2 etp2 alltoall, recomputed": ["--ranks", 4, *EP2, "--expert-tensor-parallel-size", 2, *A2A, "--recompute-granularity",
+                                          "full", "--recompute-method", "uniform", "--recompute-num-layers", 1],
+    "tp4 pp4 cp2 ep2 dp2": ALL,
+    "tp4 pp4 cp2 ep2 etp1 dp2 alltoall": [*ALL, "--expert-tensor-parallel-size", 1, *A2A],
+}
+
+
+def run(name, *options):
+    """-> the checkpoint's content, and the log"""
+    save, log = WORK / name, WORK / f"{name}.jsonl"
+    pretrain(data, save, *MODEL, *options, "--log-jsonl", log)
+    return isotron("inspect", "--checkpoint", save, "--hash"), [json.loads(line) for line in open(log)]
+
+
+def near(got, want, fields, bound, claim):
+    assert len(got) == len(want) == 4, claim
+    for a, b in zip(got, want):
+        for field in fields:
+            assert abs(a[field] - b[field]) <= bound * abs(b[field]), f"{claim}: {field} {a[field]}, not {b[field]}"
+
+
+# The mean over a rank's microbatches would be another step of the exact lane's grid.
+EXACT = ["--lane", "exact", "--calculate-per-token-loss"]
+FIELDS = ("lm_loss", "load_balancing_loss", "seq_load_balancing_loss", "z_loss")
+content, _ = run("exact", *LOSSES, *EXACT)
+_, log = run("fp64", *LOSSES, "--fp64")
+for name, layout in LAYOUTS.items():
+    assert run(f"{name}, exact", *LOSSES, *layout, *EXACT)[0] == content, f"{name}: other bits than one rank"
+    near(run(name, *LOSSES, *layout, "--fp64")[1], log, FIELDS, 1e-10, name)
+    print(f"{name}: one rank's bits and losses")
+
+GLOBAL = ["--moe-router-load-balancing-type", "global_aux_loss", "--moe-aux-loss-coeff", 0.125, "--fp64"]
+_, log = run("global", *GLOBAL, "--micro-batch-size", 4)
+_, got = run("global, dp4 ep2", *GLOBAL, "--micro-batch-size", 1, "--ranks", 4, *EP2)
+near(got, log, ("lm_loss", "grad_norm", "global_load_balancing_loss"), 1e-10, "the global loss")
+print("the global loss: one rank with the microbatches of all")
