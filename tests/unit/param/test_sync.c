@@ -44,18 +44,18 @@ static Registry *registry(const World *w, int rank, DataParallel data, Device *d
     add(r, "fc1", 8, 6, 0, 0);
     add(r, "bias", 8, 0, 0, 0);
     registry_begin_unit(r);
-    add(r, "fc2", 20, 8, 1, 0);
+    add(r, "fc2", 12, 8, 1, 0);
     add(r, "expert_bias", 5, 0, SPLIT_NONE, PARAM_BUFFER);
     add(r, "router", 4, 6, SPLIT_NONE, 0);
     param_add(r, (ParamSpec){.name = "experts",
                              .ndim = 2,
-                             .dim = {4 * 12, 6},
+                             .dim = {4 * 6, 6},
                              .tp_split = SPLIT_NONE,
                              .expert = true,
                              .init = {INIT_NORMAL, 1},
                              .groups = 4,
                              .n_parts = 1,
-                             .parts = {{"whole", 12}}});
+                             .parts = {{"whole", 6}}});
     registry_begin_unit(r);
     add(r, "final_norm", 6, 0, SPLIT_NONE, 0);
     if (last && !first) add(r, "embedding", 12, 6, 0, PARAM_TIED_COPY);
@@ -222,7 +222,7 @@ static void run_world(void *arg, Comm *comm) {
                     DataParallel d = BUCKETS[b];
                     const bool divides =
                         m.size[AXIS_DP] % instances == 0 && m.size[AXIS_EDP] % instances == 0;
-                    if (!divides || (instances > 1 && !stage)) continue;
+                    if (!divides || (instances > 1 && (!stage || !overlap))) continue;
                     d.stage = stage, d.instances = instances;
                     d.overlap_grads = d.overlap_values = overlap;
                     step(w, comm, device, d, b == 1 ? BF16 : F64);
