@@ -48,13 +48,18 @@ Err world_run(const Config *c, RankMain *fn, void *arg) {
 
 /* What the launcher tells its processes. */
 static int64_t launched_processes(void) {
-    static const char *const NAMES[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"};
+    static const char *const NAMES[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
         if (getenv(NAMES[i])) return strtoll(getenv(NAMES[i]), NULL, 10);
     return 1;
 }
 
 Err world_size(Config *c) {
+    if (!comm_mpi_present() && launched_processes() > 1)
+        return err_user(
+            "%lld processes were launched, but this isotron was built without MPI, so each would be a run of "
+            "its own: install Open MPI (ci/install-deps) and build again, or use --ranks",
+            (long long)launched_processes());
     if (!comm_mpi_present()) return ERR_OK;
     const int64_t processes = launched_processes();
     if (config_given(c, ranks) && c->ranks != processes)
