@@ -16,10 +16,13 @@ static int64_t model_ranks(const Config *c) {
     return c->tensor_model_parallel_size * c->pipeline_model_parallel_size * c->context_parallel_size;
 }
 
+static int64_t expert_tensor_ranks(const Config *c) {
+    return i64_is_set(c->expert_tensor_parallel_size) ? c->expert_tensor_parallel_size
+                                                      : c->tensor_model_parallel_size;
+}
+
 static int64_t expert_ranks(const Config *c) {
-    const int64_t tensor = i64_is_set(c->expert_tensor_parallel_size) ? c->expert_tensor_parallel_size
-                                                                      : c->tensor_model_parallel_size;
-    return tensor * c->expert_model_parallel_size * c->pipeline_model_parallel_size;
+    return expert_tensor_ranks(c) * c->expert_model_parallel_size * c->pipeline_model_parallel_size;
 }
 
 static bool shards_data(const Config *c) {
@@ -38,6 +41,12 @@ static bool divides_replicas(const Config *c) {
 /* What the default width inside the MLP is a multiple of, at least. */
 static int64_t ffn_default_unit(const Config *c) {
     return c->activation == MLP_SWIGLU ? 64 : c->hidden_size * 4;
+}
+
+static int64_t expert_width_unit(const Config *c) {
+    return i64_is_set(c->moe_ffn_hidden_size) ? c->moe_ffn_hidden_size
+           : i64_is_set(c->ffn_hidden_size)   ? c->ffn_hidden_size
+                                              : ffn_default_unit(c);
 }
 
 static bool even_rotary(const Config *c) {
