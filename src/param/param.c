@@ -119,10 +119,10 @@ Param *param_add(Registry *r, ParamSpec spec) {
 void registry_begin_unit(Registry *r) { r->unit++; }
 
 static Tensor whole(const Registry *r, const Param *p, void *flat, FlatBuffer which) {
-    const Bucket *b = &r->buckets[p->bucket];
-    Tensor t = registry_slice(r, which, flat, p->bucket, p->offset, p->count);
-    return tensor_make(bucket_is_shared(r, b, which) ? NULL : t.data, (DType)t.dtype, p->spec.ndim,
-                       (int64_t[]){p->rows, p->columns});
+    Tensor t = {.dtype = (uint8_t)(which == FLAT_VALUES ? r->storage : r->precise)};
+    if (!bucket_is_shared(r, &r->buckets[p->bucket], which))
+        t = registry_slice(r, which, flat, p->bucket, p->offset, p->count);
+    return tensor_make(t.data, (DType)t.dtype, p->spec.ndim, (int64_t[]){p->rows, p->columns});
 }
 
 /* Axes of size 1 stay I. */
