@@ -1,0 +1,257 @@
+/* Bugs in what a kernel is told or leaves behind: all kernels of all ranks pass call_run. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/attr.h"
+#include "kernels/ops.h"
+#include "mutants/mutants.h"
+
+typedef void CallRun(const OpDef *, const Call *);
+CallRun __real_call_run;
+
+static void with(const OpDef *op, const Call *c, const void *attr) {
+    Call x = *c;
+    x.attr = attr;
+    __real_call_run(op, &x);
+}
+
+/* ---- attention ---- */
+
+#define ATTENTION AttentionAttr a = *(const AttentionAttr *)c->attr
+
+static void leak_next_key(const OpDef *op, const Call *c) {
+    ATTENTION;
+    a.window_right = 1;
+    with(op, c, &a);
+}
+
+static void window_one_wider(const OpDef *op, const Call *c) {
+    ATTENTION;
+    if (a.window_left != WINDOW_OFF) a.window_left++;
+    with(op, c, &a);
+}
+
+static void scale_by_local_heads(const OpDef *op, const Call *c) {
+    ATTENTION;
+    a.scale *= sqrt(mutant_place()->mesh.size[AXIS_TP]);
+    with(op, c, &a);
+}
+
+static void same_heads_drop(const OpDef *op, const Call *c) {
+    ATTENTION;
+    a.first_head = 0;
+    with(op, c, &a);
+}
+
+/* What the merge should have made of the log-sums is not kept, so that the backward weighs by old ones. */
+static void merge_keeps_lse(const OpDef *op, const Call *c) {
+    Tensor *lse = c->out[1];
+    double kept[4096];
+    const size_t bytes = tensor_bytes(lse);
+    if (bytes <= sizeof kept) memcpy(kept, lse->data, bytes);
+    __real_call_run(op, c);
+    if (bytes <= sizeof kept) memcpy(lse->data, kept, bytes);
+}
+
+static void nothing(const OpDef *op, const Call *c) { (void)op, (void)c; }
+
+static void twice(const OpDef *op, const Call *c) {
+    __real_call_run(op, c);
+    Call again = *c;
+    Tensor out[CALL_OUT];
+    for (int i = 0; i < CALL_OUT; i++) {
+        if (!c->out[i]) continue;
+        out[i] = *c->out[i];
+        out[i].flags |= TENSOR_ACCUM;
+        again.out[i] = &out[i];
+    }
+    __real_call_run(op, &again);
+}
+
+static void overwrite(const OpDef *op, const Call *c) {
+    Call x = *c;
+    Tensor out;
+    if (c->out[0]) {
+        out = *c->out[0];
+        out.flags &= ~(unsigned)TENSOR_ACCUM;
+        x.out[0] = &out;
+    }
+    __real_call_run(op, &x);
+}
+
+/* ---- vocabulary ---- */
+
+static void loss_offset(const OpDef *op, const Call *c) {
+    LossAttr a = *(const LossAttr *)c->attr;
+    a.first--;
+    with(op, c, &a);
+}
+
+static void embedding_offset(const OpDef *op, const Call *c) {
+    EmbeddingAttr a = *(const EmbeddingAttr *)c->attr;
+    if (a.first) a.first++;
+    with(op, c, &a);
+}
+
+/* ---- random numbers ---- */
+
+static void other_seed(const OpDef *op, const Call *c) {
+    DropoutAttr a = *(const DropoutAttr *)c->attr;
+    a.seed += (uint64_t)mutant_place()->mesh.rank;
+    with(op, c, &a);
+}
+
+static void first_rows_drop(const OpDef *op, const Call *c) {
+    DropoutAttr a = *(const DropoutAttr *)c->attr;
+    a.slice = (SequenceSlice){0};
+    with(op, c, &a);
+}
+
+static void first_samples_drop(const OpDef *op, const Call *c) {
+    DropoutAttr a = *(const DropoutAttr *)c->attr;
+    a.first_sample -= mutant_place()->mesh.coordinate[AXIS_DP];
+    with(op, c, &a);
+}
+
+/* In blocks that are run again: the forward has drawn with the run's seed. */
+static void seed_of_recompute(const OpDef *op, const Call *c) {
+    DropoutAttr a = *(const DropoutAttr *)c->attr;
+    a.seed += (uint64_t)mutant_place()->blocks;
+    with(op, c, &a);
+}
+
+/* ---- optimizer ---- */
+
+#define ADAM AdamAttr a = *(const AdamAttr *)c->attr
+
+static void correct_one_step_late(const OpDef *op, const Call *c) {
+    ADAM;
+    a.correction1 = 1 - (1 - a.correction1) * a.beta1;
+    with(op, c, &a);
+}
+
+static void second_uncorrected(const OpDef *op, const Call *c) {
+    ADAM;
+    a.correction2 = 1;
+    with(op, c, &a);
+}
+
+static void decay_everything(const OpDef *op, const Call *c) {
+    ADAM;
+    a.weight_decay = mutant_place()->optim->weight_decay;
+    with(op, c, &a);
+}
+
+static void eps_before_correction(const OpDef *op, const Call *c) {
+    ADAM;
+    a.eps /= sqrt(a.correction2);
+    with(op, c, &a);
+}
+
+static void half_an_update(const OpDef *op, const Call *c) {
+    ADAM;
+    a.lr /= 2;
+    with(op, c, &a);
+}
+
+static void unclipped(const OpDef *op, const Call *c) {
+    ADAM;
+    a.grad_scale = mutant_place()->optim->grad_scale;
+    with(op, c, &a);
+}
+
+/* ---- experts ---- */
+
+static void next_probs(const OpDef *op, const Call *c) {
+    __real_call_run(op, c);
+    double *p = c->out[0]->data;
+    const int64_t k = c->out[0]->dim[2], n = tensor_count(c->out[0]);
+    for (int64_t i = 0; c->out[0]->dtype == F64 && k > 1 && i < n; i += k) {
+        const double first = p[i];
+        memmove(&p[i], &p[i + 1], (size_t)(k - 1) * sizeof *p);
+        p[i + k - 1] = first;
+    }
+}
+
+/* ---- hardware ---- */
+
+/* One bit of one element in one step: 63 sign, 62..52 exponent, 51..0 mantissa. */
+static void flip(const Call *c, int bit) {
+    Tensor *y = c->out[0];
+    if (mutant_place()->step != 2 || !y || y->dtype != F64 || tensor_count(y) < 6) return;
+    uint64_t x;
+    char *at = (char *)y->data + 5 * sizeof x;
+    memcpy(&x, at, sizeof x);
+    x ^= UINT64_C(1) << bit;
+    memcpy(at, &x, sizeof x);
+}
+
+static void flip_sign(const OpDef *op, const Call *c) {
+    __real_call_run(op, c);
+    flip(c, 63);
+}
+
+static void flip_exponent(const OpDef *op, const Call *c) {
+    __real_call_run(op, c);
+    flip(c, 52);
+}
+
+static void flip_mantissa(const OpDef *op, const Call *c) {
+    __real_call_run(op, c);
+    flip(c, (int)mutant_value(30));
+}
+
+static void last_eight_zero(const OpDef *op, const Call *c) {
+    __real_call_run(op, c);
+    Tensor *y = c->out[0];
+    const int64_t n = y ? tensor_count(y) : 0;
+    const size_t size = n ? dtype_size((DType)y->dtype) : 0;
+    if (n >= 8) memset((char *)y->data + (size_t)(n - 8) * size, 0, 8 * size);
+}
+
+/* ---- which ---- */
+
+static const struct {
+    MutantId id;
+    OpNumber op;
+    CallRun *run;
+} TABLE[] = {
+    {M_causal_leak, OP_attention, leak_next_key},
+    {M_window_wider, OP_attention, window_one_wider},
+    {M_softmax_scale, OP_attention, scale_by_local_heads},
+    {M_dropout_same_heads, OP_attention, same_heads_drop},
+    {M_dropout_same_heads, OP_attention_grad, same_heads_drop},
+    {M_cp_merge_lse, OP_attention_merge, merge_keeps_lse},
+    {M_cp_merge_skipped, OP_attention_merge, nothing},
+    {M_wgrad_twice, OP_linear_wgrad, twice},
+    {M_dgrad_overwrites, OP_norm_grad, overwrite},
+    {M_vocab_loss_offset, OP_cross_entropy_shard, loss_offset},
+    {M_vocab_embedding_offset, OP_embedding, embedding_offset},
+    {M_vocab_embedding_grad_offset, OP_embedding_grad, embedding_offset},
+    {M_dropout_replicas_differ, OP_dropout, other_seed},
+    {M_dropout_same_shards, OP_dropout, first_rows_drop},
+    {M_dropout_same_samples, OP_dropout, first_samples_drop},
+    {M_recompute_other_seed, OP_dropout, seed_of_recompute},
+    {M_adam_bias_correction, OP_adamw, correct_one_step_late},
+    {M_adam_second_uncorrected, OP_adamw, second_uncorrected},
+    {M_adam_decays_norms, OP_adamw, decay_everything},
+    {M_adam_eps, OP_adamw, eps_before_correction},
+    {M_update_halved, OP_adamw, half_an_update},
+    {M_clip_forgotten, OP_adamw, unclipped},
+    {M_moe_other_probs, OP_route, next_probs},
+    {M_moe_tail_dropped, OP_permute, last_eight_zero},
+    {M_linear_tail_dropped, OP_linear, last_eight_zero},
+    {M_flip_sign, OP_linear, flip_sign},
+    {M_flip_exponent, OP_linear, flip_exponent},
+    {M_flip_mantissa, OP_linear, flip_mantissa},
+    {M_flip_gradient, OP_linear_dgrad, flip_exponent},
+};
+
+HOOK(void, call_run, const OpDef *op, const Call *c) {
+    for (size_t i = 0; c->device->kind != DEVICE_NULL && i < sizeof TABLE / sizeof *TABLE; i++)
+        if (op == &OPS[TABLE[i].op] && mutant_is(TABLE[i].id)) {
+            TABLE[i].run(op, c);
+            return;
+        }
+    __real_call_run(op, c);
+}

@@ -1,0 +1,106 @@
+/* Bugs in how modules use ops and collectives. */
+#include <string.h>
+
+#include "kernels/ops.h"
+#include "mutants/mutants.h"
+#include "ops/expert_parallel.h"
+#include "ops/loss.h"
+#include "ops/redistribute.h"
+#include "ops/rope.h"
+#include "tape/tape.h"
+
+/* ---- sums over tensor-parallel ranks ---- */
+
+/* What this rank has, where all should have been added. */
+static void keep_own(Tape *t, Tensor *in, Tensor *out) {
+    tape_call(t, &OPS[OP_copy], (Call){.in = {in}, .out = {out}});
+}
+
+/* Row-parallel linear layers: the output. */
+HOOK(void, redistribute_run, Tape *t, Tensor *in, Tensor *out, Axis axis, Movement move, int dim) {
+    const bool sums = move == MOVE_REDUCE, scatters = move == MOVE_REDUCE_SCATTER;
+    if (mutant_is(M_row_output_not_summed) && sums) {
+        keep_own(t, in, out);
+        return;
+    }
+    if (mutant_is(M_row_output_sliced) && scatters) move = MOVE_SLICE;
+    __real_redistribute_run(t, in, out, axis, move, dim);
+    if (mutant_is(M_row_output_summed_twice) && sums) __real_redistribute_run(t, out, out, axis, move, dim);
+}
+
+/* Column-parallel linear layers: the gradient of the input. */
+HOOK(Moving, redistribute_start, Tape *t, Tensor *in, Tensor *out, Axis axis, Movement move, int dim) {
+    if (mutant_is(M_column_gradient_sliced) && move == MOVE_REDUCE_SCATTER) move = MOVE_SLICE;
+    if (!mutant_is(M_column_gradient_not_summed) || move != MOVE_REDUCE)
+        return __real_redistribute_start(t, in, out, axis, move, dim);
+    keep_own(t, in, out);
+    return (Moving){.out = out};
+}
+
+/* The vocabulary-parallel embedding. */
+HOOK(Tensor *, op_redistribute, Tape *t, Tensor *x, Axis axis, Spmd to, int dim) {
+    if (!mutant_is(M_embedding_not_summed) || spmd_on(x->spmd, axis) != SPMD_P || to != SPMD_I)
+        return __real_op_redistribute(t, x, axis, to, dim);
+    Tensor *y = tape_alias(t, x);
+    y->spmd = spmd_with(x->spmd, axis, to);
+    return y;
+}
+
+/* More ranks than groups: a rank takes the key and value of the next group. */
+HOOK(Tensor *, op_take_heads, Tape *t, Tensor *x, Axis axis, int64_t first, int64_t heads, int64_t d) {
+    if (mutant_is(M_other_group) && heads == 1) first = (first + x->dim[2] / 2) % x->dim[2];
+    return __real_op_take_heads(t, x, axis, first, heads, d);
+}
+
+/* ---- formulas ---- */
+
+HOOK(Tensor *, op_rope, Tape *t, Tensor *x, Tensor *cos, Tensor *sin, Tensor *position, RopeAttr a) {
+    if (mutant_is(M_rope_interleaved)) a.interleaved = !a.interleaved;
+    return __real_op_rope(t, x, cos, sin, position, a);
+}
+
+HOOK(Tensor *, op_cross_entropy, Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
+    if (mutant_is(M_vocab_padding_counted)) vocab = logits->dim[2] * tape_axis(t, AXIS_TP);
+    return __real_op_cross_entropy(t, logits, label, vocab);
+}
+
+/* ---- experts ---- */
+
+/* The gradient of an auxiliary loss, which every tensor-parallel rank has. */
+HOOK(void, tape_seed, Tape *t, Tensor *y, double dy) {
+    if (mutant_is(M_moe_aux_times_tp)) dy *= tape_axis(t, AXIS_TP);
+    __real_tape_seed(t, y, dy);
+}
+
+HOOK(Routing, op_drop, Tape *t, const Routing *r, int64_t experts, DispatchAttr a) {
+    if (mutant_is(M_moe_capacity_larger)) a.capacity++;
+    if (mutant_is(M_moe_drops_by_position)) a.by_position = !a.by_position;
+    return __real_op_drop(t, r, experts, a);
+}
+
+/* ---- recomputation ---- */
+
+typedef struct Again {
+    BlockFn *fn;
+    void *self;
+    int runs;
+} Again;
+
+/* The second time the block finds the first rows of its input in the place of the last ones. */
+static Tensor *run_again(Tape *t, void *self, Tensor *x) {
+    Again *a = self;
+    Place *place = mutant_place();
+    const bool again = a->runs++ > 0;
+    const size_t half = tensor_bytes(x) / 2;
+    if (again && mutant_is(M_recompute_other_input)) memcpy((char *)x->data + half, x->data, half);
+    place->blocks = again;
+    Tensor *y = a->fn(t, a->self, x);
+    place->blocks = 0;
+    return y;
+}
+
+HOOK(Tensor *, tape_block, Tape *t, BlockFn *fn, void *self, Tensor *x) {
+    Again *a = tape_alloc(t, sizeof *a);
+    *a = (Again){fn, self, 0};
+    return __real_tape_block(t, run_again, a, x);
+}

@@ -1,0 +1,59 @@
+/* Planted bugs: the program with one of its functions replaced (ld --wrap), so that the suite which is to
+ * find them can be judged itself. The sources know nothing of it. `isotron_mutants --mutant ID COMMAND ...`
+ * runs a command with the bug, in the environment variable ISOTRON_MUTANT; --mutant list prints them all.
+ *
+ * A bug is in ranks of a layout only: what runs on one rank, the reference, is sound. Those of the family
+ * "comparator" are in the judge, and everywhere. Calls inside one object file are not replaced. */
+#ifndef ISOTRON_TESTS_MUTANTS_H
+#define ISOTRON_TESTS_MUTANTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/comm.h"
+#include "optim/optim.h"
+#include "tensor/call.h"
+
+enum { EVERY_RANK = -1 };
+
+typedef enum MutantId {
+#define MUTANT(id, rank, family, op, issues, cells, what) M_##id,
+#include "mutants/mutants.def"
+#undef MUTANT
+    MUTANTS,
+    M_NONE = -1
+} MutantId;
+
+/* A row of mutants.def: the rank that has the bug; the op that a report should name; where somebody had it;
+ * the cells (cells.list) that look for it, of the judge's bugs as probe@cell. */
+typedef struct Mutant {
+    const char *id;
+    int rank;
+    const char *family, *op, *issues, *cells, *what;
+} Mutant;
+extern const Mutant MUTANT_TABLE[MUTANTS];
+
+/* What the calling thread is doing. */
+typedef struct Place {
+    Mesh mesh;              /* world 0: no rank of a layout */
+    int64_t step;           /* from 1 */
+    const OptimStep *optim; /* the update that is running, or NULL */
+    int64_t blocks;         /* recomputed so far */
+    MutantId planted[2];    /* on this rank */
+} Place;
+Place *mutant_place(void);
+
+/* Whether this rank has the bug. */
+bool mutant_is(MutantId);
+/* Whether the bug was asked for, wherever this is. */
+bool mutant_is_named(MutantId);
+/* The number behind the colon of ID:NUMBER, or `otherwise`. */
+double mutant_value(double otherwise);
+
+/* The head of a replacement, and the function that it replaces. CMake reads the names for the linker. */
+#define HOOK(type, name, ...)                                                                                \
+    type __real_##name(__VA_ARGS__);                                                                         \
+    type __wrap_##name(__VA_ARGS__);                                                                         \
+    type __wrap_##name(__VA_ARGS__)
+
+#endif

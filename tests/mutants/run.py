@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""Judges the judge: runs every planted bug (mutants.def) in the cells that look for it (cells.list) until one of them notices.
+
+usage: run.py PROGRAM [--only ID...] [--sample N] [--all] [--sensitivity] [--json FILE] [--docs FILE]
+
+  --sample N      the first N bugs of each family (what CI runs with every change)
+  --all           a bug that its own cells miss meets all the others
+  --sensitivity   also the smallest factor on a gradient, and the lowest bit, that each lane sees
+  --docs FILE     writes the table (docs/mutation.md)
+
+Exit status 1 if a bug survives, or if a cell fails without one. Also prints what Megatron-LM's own rule would have noticed of the
+same runs: the loss alone, within 5 %, in steps 1 and every 5th, of which one may fail (tests/functional_tests)."""
+import argparse
+import collections
+import concurrent.futures
+import json
+import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+WORK = tempfile.TemporaryDirectory(prefix="isotron-mutants-")
+STEPS, HALF = 12, 6  # of a training cell
+DEADLINE_S = 60
+TRAIN = """--num-layers 2 --hidden-size 32 --num-attention-heads 4 --group-query-attention --num-query-groups 2 --seq-length 16
+  --max-position-embeddings 16 --position-embedding-type rope --normalization RMSNorm --swiglu --hidden-dropout 0.1
+  --attention-dropout 0.1 --micro-batch-size 1 --global-batch-size 4 --lr 1e-2 --lr-warmup-iters 2 --lr-decay-style cosine
+  --log-interval 1 --eval-iters 0 --save-interval 1000 --mock-data --tokenizer-type NullTokenizer --vocab-size 60""".split()
+TRAIN += ["--train-iters", str(STEPS)]
+MODEL = {"-": [], "moe": "--num-experts 4 --moe-expert-capacity-factor 0.75 --moe-aux-loss-coeff 0.01 --disable-bias-linear".split()}
+# Runs that are equal but for rounding: parity measures that 20 steps of models of this size amplify it by less than 1e3.
+TRAIN_BOUND = 1e4 * 2.0**-53
+
+
+def table(program):
+    """Rows of mutants.def."""
+    keys = ["id", "family", "rank", "op", "issues", "cells", "what"]
+    lines = subprocess.run([program, "--mutant", "list"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [dict(zip(keys, line.split("\t"))) for line in lines]
+
+
+def read_cells():
+    found = {}
+    for line in (HERE / "cells.list").read_text().splitlines():
+        if line and line[0] != "#":
+            name, kind, case, lane, *options = line.split()
+            found[name] = {"name": name, "kind": kind, "case": case, "lane": lane, "options": options}
+    return found
+
+
+def megatron_passes(losses, golden):
+    """Megatron-LM's approximate check of a training curve."""
+    steps = [i for i in range(len(golden)) if i == 0 or (i + 1) % 5 == 0]
+    far = [i for i in steps if i >= len(losses) or not abs(losses[i] - golden[i]) <= 0.05 * abs(golden[i])]
+    return len(far) <= 1
+
+
+class Outcome:
+    """What one cell saw. `rows`: quantities that were out of bound; `excess`: the largest error over its bound."""
+
+    def __init__(self, killed, why, excess=0.0, rows=(), losses=(), golden=(), localised=None):
+        self.killed, self.why, self.excess, self.rows = killed, why, excess, list(rows)
+        self.megatron = not megatron_passes(losses, golden) if golden else killed
+        self.localised = localised
+
+
+def excess(row):
+    """The larger error over its bound. null: not finite; a bound that is not finite binds nothing."""
+    pairs = [(row["relative"], row["relative_bound"]), (row["elementwise"], row["elementwise_bound"])]
+    return max(math.inf if e is None else e / b for e, b in pairs if b is not None)
+
+
+def first_words(text):
+    """The sentence of a fault."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    fault = [line for line in lines if re.search(r"CHECK|fault|^isotron", line)]
+    return (fault or lines or ["no output"])[0].strip()[:160]
+
+
+class Suite:
+    def __init__(self, program):
+        self.program, self.cells, self.reference = program, read_cells(), {}
+
+    def run(self, mutant, *words, curve=None):
+        """-> exit status (None: it hung) and what was printed."""
+        command = [self.program, *(["--mutant", mutant] if mutant else []), *map(str, words)]
+        env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"} | ({"ISOTRON_CURVE": str(curve)} if curve else {})
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=DEADLINE_S, cwd=ROOT, env=env)
+        except subprocess.TimeoutExpired:
+            return None, "hangs"
+        return done.returncode, done.stdout + done.stderr
+
+    def parity(self, cell, mutant, folder):
+        """A cell of a sweep: judged against the oracle and against one rank, in a process of its own."""
+        report, curve, cells = folder / "report.json", folder / "curve", folder / "cells"
+        cells.write_text(" ".join([cell["lane"], *cell["options"]]) + "\n")
+        status, text = self.run(mutant, "parity", ROOT / "golden" / cell["case"], "--sweep", cells, "--sweep-jobs", 1,
+                                "--sweep-deadline", DEADLINE_S, "--json", report, curve=curve)
+        if not report.exists():
+            return Outcome(True, first_words(text), math.inf, ["fault"])
+        judged = json.loads(report.read_text())["cells"][0]
+        golden = [s["loss"] for s in json.loads((ROOT / "golden" / cell["case"] / "curve.json").read_text())["steps"]]
+        losses = [float(x) for x in curve.read_text().split()] if curve.exists() else []
+        bad = [r | {"quantity": f"{r['quantity']} ({against})"} for against, rows in
+               (("oracle", judged.get("oracle", [])), ("one rank", judged.get("one_rank", []))) for r in rows if not r["pass"]]
+        if judged["verdict"] == "skipped" or (judged["verdict"] == "fail" and not bad):
+            return Outcome(True, judged["reason"][:160], math.inf, [judged["verdict"]], losses, golden)
+        worst = max(bad, key=excess, default=None)
+        why = f"{worst['quantity']}: {worst['worst']}" if worst else ""
+        return Outcome(judged["verdict"] == "fail", why, excess(worst) if worst else 0.0, {r["quantity"] for r in bad}, losses, golden,
+                       judged.get("localised"))
+
+    def losses(self, mutant, folder, cell, *options):
+        log = folder / "log.jsonl"
+        log.unlink(missing_ok=True)
+        status, text = self.run(mutant, "pretrain", *TRAIN, *MODEL[cell["case"]], "--lane", cell["lane"], "--log-jsonl", log, *options)
+        if status != 0:
+            return first_words(text)
+        return [json.loads(line)["lm_loss"] for line in log.read_text().splitlines()]
+
+    def same(self, cell, mutant, folder):
+        """Sharing out the optimizer's state changes no bit."""
+        apart, shared = (self.losses(mutant, folder, cell, *cell["options"], *more) for more in ([], ["--use-distributed-optimizer"]))
+        far = [i for i, (a, b) in enumerate(zip(apart, shared)) if a != b]
+        return Outcome(bool(far), f"loss of step {far[0] + 1}" if far else "", math.inf if far else 0.0, ["loss"] if far else [],
+                       apart, shared)
+
+    def train(self, cell, mutant, folder):
+        """A layout's losses against those of one rank; "resume": saved and loaded half-way."""
+        key = cell["lane"], cell["case"]
+        if key not in self.reference:
+            self.reference[key] = self.losses(None, folder, cell)
+        golden = self.reference[key]
+        if cell["kind"] == "train":
+            losses = self.losses(mutant, folder, cell, *cell["options"])
+        else:
+            saved = ["--save", folder / "save", *cell["options"]]
+            losses = self.losses(mutant, folder, cell, *saved, "--exit-interval", HALF)
+            more = self.losses(mutant, folder, cell, *saved, "--load", folder / "save")
+            losses = losses + more if isinstance(losses, list) and isinstance(more, list) else more
+        if isinstance(losses, str) or len(losses) != len(golden):
+            return Outcome(True, losses if isinstance(losses, str) else f"{len(losses)} steps", math.inf, ["fault"], [], golden)
+        errors = [abs(a - b) / abs(b) if math.isfinite(a) else math.inf for a, b in zip(losses, golden)]
+        far = [i for i, e in enumerate(errors) if not e <= TRAIN_BOUND]
+        why = f"loss of step {far[0] + 1}" if far else ""
+        return Outcome(bool(far), why, max(errors) / TRAIN_BOUND, ["loss"] if far else [], losses, golden)
+
+    def meet(self, name, mutant):
+        cell, folder = self.cells[name], pathlib.Path(tempfile.mkdtemp(dir=WORK.name))
+        return {"parity": self.parity, "same": self.same}.get(cell["kind"], self.train)(cell, mutant, folder)
+
+    def judge_of_judges(self, row):
+        """A bug in the judge is found if a fault that the sound judge reports is not reported, or not in the same quantities."""
+        probe, cell = row["cells"].split("@")
+        sound, spoilt = self.meet(cell, probe), self.meet(cell, f"{row['id']},{probe}")
+        if not sound.killed:
+            return cell, Outcome(False, f"the probe {probe} is not seen by the sound judge either")
+        missed = sorted(set(sound.rows) - set(spoilt.rows))
+        return cell, Outcome(bool(missed), f"{probe}: no word of {', '.join(missed)}", sound.excess, missed, [], [])
+
+    def hunt(self, row, everywhere):
+        """-> record of the first cell that notices, or of the last that did not."""
+        begin, tried = time.time(), []
+        if row["family"] == "comparator":
+            cell, outcome = self.judge_of_judges(row)
+            tried = [cell]
+        else:
+            hints = row["cells"].split()
+            for cell in hints + [c for c in self.cells if everywhere and c not in hints]:
+                tried.append(cell)
+                outcome = self.meet(cell, row["id"])
+                if outcome.killed:
+                    break
+        return row | {"killed": outcome.killed, "by": tried[-1], "tried": len(tried), "why": outcome.why, "excess": outcome.excess,
+                      "quantities": outcome.rows, "megatron": outcome.megatron, "localised": outcome.localised,
+                      "seconds": round(time.time() - begin, 2)}
+
+    # ---- sensitivity ----
+
+    def smallest_factor(self, cell):
+        """The smallest eps of gradient * (1 + eps) on one rank that the cell notices, to a factor of 10^(1/4)."""
+        low, high = -17.0, 0.0
+        while high - low > 0.25:
+            middle = (low + high) / 2
+            if self.meet(cell, f"gradient_scaled:{10 ** middle:.4g}").killed:
+                high = middle
+            else:
+                low = middle
+        return 10**high
+
+    def lowest_bit(self, cell):
+        """The lowest bit of a float64 mantissa whose flip, in one element of one step, the cell notices."""
+        low, high = -1, 51
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.meet(cell, f"flip_mantissa:{middle}").killed else (middle, high)
+        return high
+
+
+def say(record):
+    verdict = "killed" if record["killed"] else "SURVIVES"
+    print(f"{record['id']:32} {record['family']:11} {verdict:8} {record['by']:12} {record['excess']:9.1e} {record['seconds']:5.1f} s  "
+          f"{record['why'][:80]}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--sample", type=int)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--sensitivity", action="store_true")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    suite, rows, begin = Suite(str(pathlib.Path(args.program).resolve())), table(args.program), time.time()
+    seen = collections.Counter()
+    chosen = []
+    for row in rows:
+        seen[row["family"]] += 1
+        if row["family"] != "probe" and (row["id"] in args.only if args.only else not args.sample or seen[row["family"]] <= args.sample):
+            chosen.append(row)
+    wanted = sorted({c.split("@")[-1] for row in chosen for c in row["cells"].split()}) if not args.all else list(suite.cells)
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        outcomes = zip(wanted, pool.map(lambda name: suite.meet(name, None), wanted))
+        unsound = [f"{name} fails without a planted bug: {outcome.why}" for name, outcome in outcomes if outcome.killed]
+        if unsound:
+            sys.exit("\n".join(unsound))
+        print(f"{len(wanted)} cells pass without a planted bug, {time.time() - begin:.0f} s", flush=True)
+        records = []
+        for record in pool.map(lambda row: suite.hunt(row, args.all), chosen):
+            say(record)
+            records.append(record)
+    killed, megatron = sum(r["killed"] for r in records), sum(r["megatron"] for r in records if r["family"] != "comparator")
+    curves = sum(r["family"] != "comparator" for r in records)
+    print(f"{killed} of {len(records)} planted bugs killed; Megatron-LM's rule kills {megatron} of {curves}; {time.time() - begin:.0f} s")
+    sensitivity = {}
+    if args.sensitivity:
+        for cell in ("gpt2/zero1", "gpt2/zero1-fp32", "gpt2/zero1-bf16"):
+            sensitivity[suite.cells[cell]["lane"]] = eps = suite.smallest_factor(cell)
+            print(f"lane {suite.cells[cell]['lane']}: gradients of one rank times 1 + {eps:.2g} are noticed")
+        sensitivity["bit"] = bit = suite.lowest_bit("gpt2/tp2")
+        print(f"lane fp64: a flip of bit {bit} of 52 in one element of one step is noticed")
+    if args.json:
+        summary = {"schema": 1, "killed": killed, "mutants": len(records), "megatron": megatron, "sensitivity": sensitivity}
+        pathlib.Path(args.json).write_text(json.dumps(summary | {"records": records}, indent=1, default=str))
+    return 0 if killed == len(records) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
