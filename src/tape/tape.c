@@ -61,6 +61,8 @@ const RunContext *tape_context(const Tape *t) { return t->context; }
 
 bool tape_records(const Tape *t) { return t->recording; }
 
+bool tape_plays(const Tape *t) { return t->playing; }
+
 void tape_begin(Tape *t, bool recording) {
     tape_end(t);
     t->recording = t->trains = recording;
@@ -351,7 +353,13 @@ static void end_uses(Tape *t, const Call *call) {
     }
 }
 
+static void probe(Tape *t, TapePoint point, const OpDef *op, const Call *call, Need need) {
+    const RunContext *c = t->context;
+    if (c->probe && op && c->device->kind != DEVICE_NULL) c->probe(c->probe_arg, t, point, op, call, need);
+}
+
 void tape_record(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBackward *backward) {
+    probe(t, TAPE_RAN, op, &call, NEED_ALL);
     bool needs_grad = false;
     for (int i = 0; i < CALL_IN; i++) needs_grad |= call.in[i] && call.in[i]->flags & TENSOR_NEEDS_GRAD;
     if (!needs_grad || !backward) return;
@@ -383,7 +391,9 @@ static void play_node(Tape *t, size_t i, Need need) {
     Tensor *y = n.call.out[0];
     if (y->grad) { /* else nothing depends on it, or a DX sweep has finished it */
         t->recording = false;
+        probe(t, TAPE_PLAYS, n.op, &n.call, need);
         n.backward(t, &n, need);
+        probe(t, TAPE_PLAYED, n.op, &n.call, need);
         bool dw_to_come = need == NEED_DX && has_parameter(&n);
         if (!dw_to_come) grad_release(t, y);
     }
@@ -452,7 +462,9 @@ Tensor *tape_block(Tape *t, BlockFn *fn, void *self, Tensor *x) {
     Tensor *y = take(t, t->space, (DType)inside->dtype, inside->ndim, inside->dim);
     y->flags = inside->flags & TENSOR_NEEDS_GRAD;
     y->spmd = inside->spmd;
-    tape_call(t, &OPS[OP_copy], (Call){.in = {inside}, .out = {y}});
+    const Call keep = {.in = {inside}, .out = {y}};
+    tape_call(t, &OPS[OP_copy], keep);
+    probe(t, TAPE_RAN, &OPS[OP_copy], &keep, NEED_ALL);
     give_back_to(t, &t->dropped, mark);
     if (t->space == t->transient) push(&t->dropped, y);
     if (t->recording && y->flags & TENSOR_NEEDS_GRAD)

@@ -22,6 +22,13 @@
  * twice). */
 typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 
+typedef struct Tape Tape;
+
+/* Sees what is recorded and played back, for divergence search: an op when its outputs are ready (inside of
+ * blocks too, whenever they run), and a node before and after its backward under `need`. */
+typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
+typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
+
 /* What every op of a run must know; plain data, owned by the caller, constant while a tape is open. */
 typedef struct RunContext {
     Device *device;
@@ -35,7 +42,9 @@ typedef struct RunContext {
     const Layout *layout; /* NULL: one rank */
     Comm *comm;           /* NULL if the layout is one rank */
     Sync *sync;           /* told which parameters ops use and which gradients are complete; NULL: nobody */
-    bool exact;           /* the exact lane: what an op gives is rounded to a grid, see tape_grid */
+    TapeProbe *probe;     /* NULL: nobody looks */
+    void *probe_arg;
+    bool exact; /* the exact lane: what an op gives is rounded to a grid, see tape_grid */
 } RunContext;
 
 /* The exact lane rounds every value that is not a partial sum to multiples of 2^-20, so that a sum of
@@ -43,7 +52,6 @@ typedef struct RunContext {
  * rounding noise of 2^-53 crosses the middle between two grid points: any layout gives the same bits. */
 enum { EXACT_GRID_BITS = 20 };
 
-typedef struct Tape Tape;
 typedef struct Node Node;
 typedef void NodeBackward(Tape *, const Node *, Need);
 
@@ -86,6 +94,8 @@ void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 /* Whether what runs now is played back: exactly once for each op of a training microbatch, although a block
  * runs again; never in an evaluation. What counts or adds up outside the tape asks. */
 bool tape_records(const Tape *);
+/* Whether what runs now is part of a backward: a block that runs again. */
+bool tape_plays(const Tape *);
 /* Gives the output y the gradient dy (each element) from the start: an auxiliary loss, which no other op
  * reads. Nothing to do unless the tape records. */
 void tape_seed(Tape *, Tensor *y, double dy);

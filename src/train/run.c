@@ -362,15 +362,8 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
 }
 
 /* The exact lane's parameters are on the grid from the start; updates keep them there. */
-static void snap_masters(Run *r) {
-    const Registry *g = r->model->registry;
-    Tensor all = tensor_make(g->masters, g->precise, 1, &g->held[FLAT_MASTERS]);
-    call_run(&OPS[OP_snap],
-             &(Call){.out = {&all}, .attr = &(SnapAttr){EXACT_GRID_BITS}, .device = r->device});
-}
-
 void run_publish(Run *r) {
-    if (r->context.exact) snap_masters(r);
+    if (r->context.exact) registry_snap(r->model->registry, FLAT_MASTERS, EXACT_GRID_BITS);
     if (r->sync)
         sync_publish(r->sync);
     else

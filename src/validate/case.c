@@ -230,7 +230,8 @@ Err case_run(const Case *of, const Config *config, const Derived *derived, Noise
     if (run.derived.rotary_dim)
         run.derived.max_position_embeddings =
             c->seq_length; /* rows of a table, of which the case reads these */
-    out->has_logits = config_ranks(c) == 1 && safetensors_find(of->golden->oracle, "logits");
+    /* A watch sees the steps, not the pass before them that gives whole logits. */
+    out->has_logits = !watch && config_ranks(c) == 1 && safetensors_find(of->golden->oracle, "logits");
     return world_run(c, run_rank, &run);
 }
 

@@ -17,4 +17,9 @@ typedef struct Finding {
     char signature[160];  /* "scaled by 2", "summand of rank 1 is missing", ... */
 } Finding;
 
+/* Of a run in the lane fp64 or exact whose trace `ours` differs from the trace `one` of one rank: runs both
+ * again with every tensor of the first step that differs written down, compares, and runs the layout a third
+ * time with the finding replaced. found: false if every tensor that can be compared is within bound. */
+void localise(const Case *, const Config *, const Derived *, const Trace *ours, const Trace *one, Finding *);
+
 #endif

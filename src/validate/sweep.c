@@ -164,6 +164,9 @@ static void run_cell(void *arg) {
                   cell->trace));
     cell_judge(&cell->of->run, cell->lane, cell->trace, &cell->of->shared, cell->result);
     must(cell->result->error);
+    if (!cell->result->pass && (cell->lane == LANE_FP64 || cell->lane == LANE_EXACT))
+        localise(&cell->of->run, &cell->config, &cell->derived, cell->trace,
+                 cell->of->shared.alone[cell->lane], &cell->result->finding);
 }
 
 static Job *add_job(Sweep *s, void (*run)(void *), void *arg) {

@@ -1,0 +1,339 @@
+#include "validate/localise.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "validate/probe.h"
+#include "validate/signature.h"
+
+/* Two fp64 runs of one function differ by some 1e-12; what a fault does is far larger. */
+static const double BOUND = 1e-8;
+/* Tensors whose root mean square is below this share of the largest of their kind are measured against that.
+ */
+static const double SHARE = 1e-6;
+
+typedef struct Search {
+    const Case *of;
+    Config config;
+    Derived derived;
+    const Trace *ours, *one;
+    int ranks;
+    int64_t step;                     /* the first that differs */
+    double bound[RECORD_UPDATED + 1]; /* absolute, root mean square, of each kind */
+    Log *ref, *logs;
+    const Record *found; /* of the first rank that is out of bound */
+    int rank;
+} Search;
+
+/* ---- which step ---- */
+
+static bool differs(double x, double y) { return !(fabs(x - y) <= BOUND * fabs(y)); }
+
+static bool step_differs(const Search *s, const Trace *t, int64_t i) {
+    const GoldenStep *x = &t->steps[i], *y = &s->one->steps[i];
+    const bool exact = s->config.lane == LANE_EXACT;
+    return exact ? x->loss != y->loss || x->grad_norm != y->grad_norm
+                 : differs(x->loss, y->loss) || differs(x->grad_norm, y->grad_norm) ||
+                       differs(x->clip, y->clip);
+}
+
+static bool tensors_differ(const Search *s, const double *x, const double *y) {
+    double d = 0, size = 0;
+    for (int64_t i = 0; i < s->of->total; i++) d += (x[i] - y[i]) * (x[i] - y[i]), size += y[i] * y[i];
+    return s->config.lane == LANE_EXACT ? d != 0 : !(sqrt(d) <= BOUND * sqrt(size));
+}
+
+static bool wrong_until(const Search *s, const Trace *t, int64_t step) {
+    for (int64_t i = 0; i <= step; i++)
+        if (step_differs(s, t, i)) return true;
+    if (step == 0 && tensors_differ(s, t->gradients, s->one->gradients)) return true;
+    return step == s->of->golden->n_steps - 1 && tensors_differ(s, t->parameters, s->one->parameters);
+}
+
+/* ---- comparison ---- */
+
+static double rms(const double *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
+    return sqrt(sum / (double)(n > 0 ? n : 1));
+}
+
+static void set_bounds(Search *s) {
+    for (int64_t i = 0; i < s->ref->n; i++) {
+        const Record *r = &s->ref->records[i];
+        s->bound[r->kind] = fmax(s->bound[r->kind], SHARE * rms(r->shape.data, tensor_count(&r->shape)));
+    }
+}
+
+/* Whether x differs from y where y is what it should be. */
+static bool is_out(const Search *s, RecordKind kind, const double *x, const double *y, int64_t n) {
+    double d = 0, most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        d += (x[i] - y[i]) * (x[i] - y[i]);
+        if (!(fabs(x[i] - y[i]) <= most)) most = fabs(x[i] - y[i]);
+    }
+    if (s->config.lane == LANE_EXACT) return !(most <= ldexp(1, -EXACT_GRID_BITS - 4));
+    return !(sqrt(d / (double)(n > 0 ? n : 1)) <= BOUND * fmax(rms(y, n), s->bound[kind]));
+}
+
+static unsigned summand_axes(const Search *s, const Record *r) {
+    const Mesh *m = &s->logs[0].mesh;
+    unsigned axes = 0;
+    for (int a = 0; a <= AXIS_CP; a++)
+        if (m->size[a] > 1 && spmd_on(r->shape.spmd, a) == SPMD_P) axes |= 1u << a;
+    return axes;
+}
+
+/* x[n] of the record next to y[n], the same elements of the whole; sums go over the ranks that hold summands.
+ * False if that cannot be told. */
+static bool side_by_side(const Search *s, int rank, const Record *r, const Record *whole, double **x,
+                         double **y, int64_t *n) {
+    const Group g = mesh_group(&s->logs[rank].mesh, summand_axes(s, r));
+    const int64_t all = tensor_count(&whole->shape);
+    double *sum = mem_zero((size_t)(all ? all : 1), sizeof *sum);
+    bool *have = mem_zero((size_t)(all ? all : 1), sizeof *have), told = true;
+    for (int i = 0; i < g.size && told; i++) {
+        const int member = mesh_member(&g, i);
+        const Record *part = member == rank ? r : log_find(&s->logs[member], r);
+        int64_t *at = part ? record_index(part, &s->logs[member].mesh, whole) : NULL;
+        told = at != NULL;
+        for (int64_t k = 0; told && k < tensor_count(&part->shape); k++)
+            if (at[k] >= 0) sum[at[k]] += ((double *)part->shape.data)[k], have[at[k]] = true;
+        free(at);
+    }
+    *x = mem_zero((size_t)(all ? all : 1), sizeof **x), *y = mem_zero((size_t)(all ? all : 1), sizeof **y),
+    *n = 0;
+    for (int64_t k = 0; told && k < all; k++)
+        if (have[k]) (*x)[*n] = sum[k], (*y)[(*n)++] = ((double *)whole->shape.data)[k];
+    free(sum), free(have);
+    return told;
+}
+
+static bool record_is_out(const Search *s, int rank, const Record *r, const Record *whole) {
+    double *x, *y;
+    int64_t n;
+    const bool out = side_by_side(s, rank, r, whole, &x, &y, &n) && is_out(s, r->kind, x, y, n);
+    free(x), free(y);
+    return out;
+}
+
+/* What the one-rank run has in its place; NULL: not compared. */
+static const Record *whole_of(const Search *s, const Record *r) {
+    if (!r->name || r->kind == RECORD_PARTIAL || (r->moved && r->kind != RECORD_OUTPUT)) return NULL;
+    return log_find(s->ref, r);
+}
+
+/* The first in the one-rank run's order, a collective's result behind the value itself: what is computed from
+ * what is right and comes out wrong. */
+static void find_first(Search *s) {
+    int64_t first = INT64_MAX;
+    for (int rank = 0; rank < s->ranks; rank++)
+        for (int64_t i = 0; i < s->logs[rank].n; i++) {
+            const Record *r = &s->logs[rank].records[i], *whole = whole_of(s, r);
+            if (!whole) continue;
+            const int64_t order = 2 * (whole - s->ref->records) + r->moved;
+            if (order >= first || !record_is_out(s, rank, r, whole)) continue;
+            first = order, s->found = r, s->rank = rank;
+        }
+}
+
+/* ---- the finding ---- */
+
+static const Record *same_on(const Search *s, int rank) {
+    for (int64_t i = 0; i < s->logs[rank].n; i++) {
+        const Record *r = &s->logs[rank].records[i], *f = s->found;
+        if (r->name == f->name && r->kind == f->kind && r->which == f->which && r->step == f->step &&
+            r->sample == f->sample && r->again == f->again && r->moved == f->moved)
+            return r;
+    }
+    return NULL;
+}
+
+static void put_ranks(const Search *s, char *out, size_t size) {
+    Str text = {0};
+    for (int rank = 0; rank < s->ranks; rank++) {
+        const Record *r = same_on(s, rank);
+        if (!r || !record_is_out(s, rank, r, whole_of(s, r))) continue;
+        str_printf(&text, "%s%d", text.len ? "," : "", rank);
+    }
+    snprintf(out, size, "%s", text.s ? text.s : "");
+    str_free(&text);
+}
+
+/* The box of the whole tensor that holds all wrong elements of this rank. */
+static void put_slice(const Search *s, const Record *whole, char *out, size_t size) {
+    const Record *r = s->found;
+    const Tensor *w = &whole->shape;
+    int64_t *at = record_index(r, &s->logs[s->rank].mesh, whole), low[TENSOR_DIMS], high[TENSOR_DIMS];
+    for (int d = 0; d < w->ndim; d++) low[d] = INT64_MAX, high[d] = -1;
+    for (int64_t k = 0; at && k < tensor_count(&r->shape); k++) {
+        const double x = ((double *)r->shape.data)[k], y = at[k] < 0 ? x : ((double *)w->data)[at[k]];
+        if (at[k] < 0 || fabs(x - y) <= BOUND * fmax(fabs(y), s->bound[r->kind])) continue;
+        int64_t rest = at[k];
+        for (int d = w->ndim; d-- > 0; rest /= w->dim[d]) {
+            const int64_t i = rest % w->dim[d];
+            if (i < low[d]) low[d] = i;
+            if (i > high[d]) high[d] = i;
+        }
+    }
+    Str text = {0};
+    for (int d = 0; d < w->ndim && high[d] >= 0; d++)
+        str_printf(&text, "%s%lld:%lld", d ? ", " : "[", (long long)low[d], (long long)high[d] + 1);
+    snprintf(out, size, "%s%s", text.s ? text.s : "no single elements", text.s ? "]" : "");
+    str_free(&text);
+    free(at);
+}
+
+/* What each rank added to the sum that the found record should be, laid out like it: the summands before an
+ * op's own collective, or the gradients of its microbatches. Rows of `out` are ranks; false: not known. */
+static bool summands(const Search *s, const Record *whole, double *out, int64_t n) {
+    int known = 0;
+    for (int rank = 0; rank < s->ranks; rank++) {
+        const Record *r = same_on(s, rank);
+        const Log *log = &s->logs[rank];
+        for (int64_t i = 0; i < log->n && r; i++) {
+            const Record *part = &log->records[i];
+            const bool mine = r->kind == RECORD_SUM ? part->kind == RECORD_WEIGHT && part->step == r->step &&
+                                                          !strcmp(part->place, r->place)
+                                                    : i == r->partial;
+            int64_t *at = mine ? record_index(part, &log->mesh, whole) : NULL;
+            for (int64_t k = 0; at && k < tensor_count(&part->shape); k++)
+                if (at[k] >= 0)
+                    out[rank * n + at[k]] +=
+                        ((double *)part->shape.data)[k] * (r->kind == RECORD_SUM ? log->scale : 1);
+            known += at != NULL;
+            free(at);
+        }
+    }
+    return known > 0;
+}
+
+static void put_signature(const Search *s, const Record *whole, Finding *f) {
+    const Record *r = s->found;
+    const int64_t all = tensor_count(&whole->shape);
+    double *x, *y, *parts = mem_zero((size_t)(all * s->ranks + 1), sizeof *parts);
+    int64_t n;
+    if (side_by_side(s, s->rank, r, whole, &x, &y, &n)) {
+        const bool has_parts = n == all && summands(s, whole, parts, n);
+        signature_of((Suspect){.x = x,
+                               .y = y,
+                               .n = n,
+                               .summands = has_parts ? parts : NULL,
+                               .ranks = s->ranks,
+                               .rank = s->rank},
+                     f->signature, sizeof f->signature);
+        /* Another microbatch's or step's tensor in its place. */
+        for (int64_t i = 0; i < s->ref->n; i++) {
+            const Record *o = &s->ref->records[i];
+            if (o == whole || o->name != r->name || o->kind != r->kind || o->which != r->which || n != all ||
+                tensor_count(&o->shape) != n)
+                continue;
+            if (!is_out(s, r->kind, x, o->shape.data, n))
+                snprintf(f->signature, sizeof f->signature, "stale: that of sample %lld of step %lld",
+                         (long long)o->sample, (long long)o->step + 1);
+        }
+    }
+    free(x), free(y), free(parts);
+}
+
+static const char *const PHASES[] = {
+    [RECORD_START] = "parameter before the step",
+    [RECORD_OUTPUT] = "forward",
+    [RECORD_GRADIENT] = "backward",
+    [RECORD_INPUT] = "backward",
+    [RECORD_WEIGHT] = "weight gradient",
+    [RECORD_SUM] = "gradient sum",
+    [RECORD_UPDATED] = "update",
+};
+
+/* The collective whose backward has written a gradient that arrives wrong; NULL: none did. */
+static const char *moved_by(const Search *s) {
+    for (const Record *r = s->found; s->found->kind == RECORD_GRADIENT && r >= s->logs[s->rank].records; r--)
+        if (r->kind == RECORD_INPUT && r->at == s->found->at) return r->moved ? r->op : NULL;
+    return NULL;
+}
+
+static void describe(const Search *s, Finding *f) {
+    const Record *r = s->found, *whole = whole_of(s, r);
+    const char *by = moved_by(s);
+    *f = (Finding){.found = true, .step = r->step, .sample = r->sample == END_OF_STEP ? -1 : r->sample};
+    snprintf(f->phase, sizeof f->phase, "%s", r->again ? "recompute" : PHASES[r->kind]);
+    snprintf(f->op, sizeof f->op, "%s", by ? by : r->op);
+    snprintf(f->place, sizeof f->place, "%s", r->place);
+    put_ranks(s, f->ranks, sizeof f->ranks);
+    put_slice(s, whole, f->slice, sizeof f->slice);
+    put_signature(s, whole, f);
+}
+
+/* ---- the proof ---- */
+
+/* Puts the one-rank run's elements into the memory of a tensor that is wrong, wherever the op of the finding
+ * has left one. */
+static void splice(void *arg, Log *log, const Record *r, Tensor *live) {
+    const Search *s = arg;
+    const Record *f = s->found, *whole = whole_of(s, r);
+    if (!whole || r->kind != f->kind || r->which != f->which || strcmp(r->op, f->op) || r->again != f->again)
+        return;
+    int64_t *at = record_index(r, &log->mesh, whole);
+    bool first = true;
+    for (int a = 0; a <= AXIS_CP; a++)
+        if (summand_axes(s, r) & 1u << a) first &= log->mesh.coordinate[a] == 0;
+    const int64_t n = tensor_count(&r->shape), width = tensor_width(live);
+    for (int64_t k = 0; at && k < n; k++) {
+        if (at[k] < 0) continue;
+        double y = first ? ((double *)whole->shape.data)[at[k]] : 0;
+        if (r->kind == RECORD_SUM) y /= log->scale;
+        if (r->kind == RECORD_WEIGHT) y += log->before[r->which][k];
+        const int64_t to = tensor_row_offset(live, k / width) + k % width * live->stride[live->ndim - 1];
+        dtype_convert((char *)live->data + (size_t)to * dtype_size((DType)live->dtype), (DType)live->dtype,
+                      &y, F64, 1);
+    }
+    free(at);
+}
+
+static void run(const Search *s, bool alone, Log *logs, Trace *out) {
+    Config c = s->config;
+    Derived d = s->derived;
+    if (alone) config_on_one_rank(&c, s->of->arena, &d);
+    const CaseWatch watch = logs_watch(logs);
+    Err e = case_run(s->of, &c, &d, (Noise){.draw = NO_NOISE}, &watch, out);
+    if (e.code) fprintf(stderr, "%s\n", e.msg);
+    for (int i = 0; i < (alone ? 1 : s->ranks); i++) log_index(&logs[i]);
+}
+
+static bool confirm(Search *s, int64_t first) {
+    Trace *t = trace_new(s->of);
+    Log *again = logs_new(s->ranks, first, s->step);
+    for (int i = 0; i < s->ranks; i++) again[i].seen = splice, again[i].seen_arg = s;
+    run(s, false, again, t);
+    const bool right = !wrong_until(s, t, s->step);
+    logs_free(again, s->ranks);
+    trace_free(t);
+    return right;
+}
+
+void localise(const Case *of, const Config *c, const Derived *d, const Trace *ours, const Trace *one,
+              Finding *f) {
+    Search s = {
+        .of = of, .config = *c, .derived = *d, .ours = ours, .one = one, .ranks = (int)config_ranks(c)};
+    const int64_t last = of->golden->n_steps - 1;
+    while (s.step < last && !wrong_until(&s, ours, s.step)) s.step++;
+    const int64_t first = s.step > 0 ? s.step - 1 : 0;
+    s.ref = logs_new(1, first, s.step);
+    s.logs = logs_new(s.ranks, first, s.step);
+    Trace *unheard = trace_new(of);
+    run(&s, true, s.ref, unheard);
+    run(&s, false, s.logs, unheard);
+    trace_free(unheard);
+    set_bounds(&s);
+    find_first(&s);
+    if (s.found) {
+        describe(&s, f);
+        f->confirmed = confirm(&s, first);
+    }
+    logs_free(s.ref, 1);
+    logs_free(s.logs, s.ranks);
+}

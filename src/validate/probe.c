@@ -1,0 +1,399 @@
+#include "validate/probe.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/slice.h"
+#include "kernels/ops.h"
+#include "param/bucket.h"
+
+/* ---- records ---- */
+
+static Record *add(Log *log, Record value) {
+    if (log->n == log->cap) {
+        log->cap = log->cap ? 2 * log->cap : 1024;
+        log->records = mem_grow(log->records, (size_t)log->cap, sizeof *log->records);
+    }
+    value.step = log->step;
+    value.partial = -1;
+    log->records[log->n] = value;
+    return &log->records[log->n++];
+}
+
+static double element(const Tensor *t, int64_t at) {
+    double x;
+    dtype_convert(&x, F64, (const char *)t->data + (size_t)at * dtype_size((DType)t->dtype), (DType)t->dtype,
+                  1);
+    return x;
+}
+
+/* Of the strided tensor x, contiguous and in double. */
+static void keep(Log *log, Record *r, const Tensor *x) {
+    const int64_t n = tensor_count(x), width = tensor_width(x);
+    double *out = arena_alloc(log->arena, (size_t)(n ? n : 1) * sizeof *out);
+    for (int64_t row = 0; row < tensor_rows(x); row++)
+        for (int64_t i = 0; i < width; i++)
+            out[row * width + i] = element(x, tensor_row_offset(x, row) + i * x->stride[x->ndim - 1]);
+    r->shape = tensor_make(out, F64, x->ndim, x->dim);
+    r->shape.spmd = x->spmd;
+    r->at = x->data;
+    r->bytes = (size_t)n * dtype_size((DType)x->dtype);
+}
+
+static void tell(Log *log, const Record *r, Tensor *live) {
+    if (log->seen) log->seen(log->seen_arg, log, r, live);
+}
+
+/* The last record of a value whose memory holds this address. */
+static const Record *value_at(const Log *log, const void *data) {
+    for (int64_t i = log->n; i-- > 0;) {
+        const Record *r = &log->records[i];
+        if (r->kind == RECORD_OUTPUT && (const char *)data >= (const char *)r->at &&
+            (const char *)data < (const char *)r->at + r->bytes)
+            return r->step == log->step ? r : NULL;
+    }
+    return NULL;
+}
+
+static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
+static bool is_value(const Tensor *x) { return x && dtype_is_float((DType)x->dtype) && !is_parameter(x); }
+static bool is_collective(const OpDef *op) { return op < OPS || op >= OPS + OP_COUNT; }
+
+static const Param *parameter_of(const Call *call) {
+    for (int i = 0; i < CALL_IN; i++)
+        if (is_parameter(call->in[i])) return param_of(call->in[i]);
+    return NULL;
+}
+
+/* The rows of the whole parameter that this rank's are: also what the columns of x w^T are. */
+static void map_rows(Log *log, Record *r, const Param *p) {
+    r->n_map = p->rows;
+    r->first_column = p->first_column;
+    r->map = arena_alloc(log->arena, (size_t)p->rows * sizeof *r->map);
+    for (int64_t i = 0; i < p->rows; i++) r->map[i] = param_global_row(p, i);
+}
+
+/* ---- names ---- */
+
+static uint64_t mix(uint64_t a, uint64_t b) { return hash64(&a, sizeof a, b) | 1; }
+
+static int64_t same_before(const Log *log, uint64_t name, int64_t sample, bool again) {
+    int64_t n = 0;
+    for (int64_t i = log->n; i-- > 0 && log->records[i].step == log->step;) {
+        const Record *r = &log->records[i];
+        n += r->kind == RECORD_OUTPUT && !r->moved && r->name == name && r->sample == sample &&
+             r->again == again;
+    }
+    return n;
+}
+
+/* Sets name and place. Several ops of a kind on one value (rotary embedding of queries and keys) are told
+ * apart by their order. */
+static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) {
+    const Param *p = parameter_of(call);
+    const Record *from = NULL;
+    for (int i = CALL_IN; i-- > 0 && !from;)
+        if (is_value(call->in[i])) from = value_at(log, call->in[i]->data);
+    r->place = p ? arena_printf(log->arena, "%s", p->spec.name) : from ? from->place : "";
+    if (r->moved || op == &OPS[OP_copy]) {
+        if (from) r->name = from->name, r->map = from->map, r->n_map = from->n_map;
+        return;
+    }
+    if (!p && (!from || !from->name)) return;
+    r->name = mix(hash_name(op->name), p ? hash_name(p->spec.name) : from->name);
+    for (int64_t n = same_before(log, r->name, r->sample, r->again); n > 0; n--) r->name = mix(r->name, 1);
+    if (p && p->spec.ndim == 2 && (op == &OPS[OP_linear] || op == &OPS[OP_grouped_linear]))
+        map_rows(log, r, p);
+}
+
+/* ---- the tape ---- */
+
+static bool writes_down(const Log *log) { return log->step >= log->first && log->step <= log->last; }
+
+/* Outputs of kernels that are summands of a sum over tensor- or context-parallel ranks. */
+static void trace(void *arg, const OpDef *op, const Call *call) {
+    Log *log = arg;
+    Tensor *y = call->out[0];
+    if (!writes_down(log) || !y || is_collective(op) || y->flags & TENSOR_MAIN_GRAD ||
+        !dtype_is_float((DType)y->dtype))
+        return;
+    bool partial = false;
+    for (int a = 0; a < AXES; a++) partial |= log->mesh.size[a] > 1 && spmd_on(y->spmd, a) == SPMD_P;
+    if (!partial) return;
+    Record *r = add(log, (Record){.kind = RECORD_PARTIAL, .op = op->name});
+    keep(log, r, y);
+    log->pending = log->n - 1;
+}
+
+static void take_partial(Log *log, Record *r) {
+    r->partial = log->pending;
+    log->pending = -1;
+}
+
+static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
+    Tensor *y = call->out[0];
+    if (!is_value(y)) return;
+    Record r = {.kind = RECORD_OUTPUT,
+                .sample = tape_context(t)->first_sample,
+                .again = tape_plays(t),
+                .moved = is_collective(op),
+                .op = op->name};
+    name_output(log, &r, op, call);
+    Record *kept = add(log, r);
+    take_partial(log, kept);
+    keep(log, kept, y);
+    tell(log, kept, y);
+}
+
+static Record *add_backward(Log *log, const Record *of, RecordKind kind, int which, const OpDef *op) {
+    Record r = *of;
+    r.kind = kind, r.which = which, r.op = op->name, r.again = false;
+    if (kind != RECORD_GRADIENT) r.map = NULL, r.n_map = 0;
+    return add(log, r);
+}
+
+static void on_plays(Log *log, const OpDef *op, const Call *call, Need need) {
+    const Record *y = value_at(log, call->out[0]->data);
+    for (int i = 0; i < CALL_IN && need & NEED_DW; i++) {
+        if (!is_parameter(call->in[i]) || !call->in[i]->grad->data || i >= 8) continue;
+        const int64_t n = tensor_count(call->in[i]->grad);
+        log->before[i] = mem_grow(log->before[i], (size_t)n, sizeof **log->before);
+        for (int64_t k = 0; k < n; k++) log->before[i][k] = element(call->in[i]->grad, k);
+    }
+    log->pending = -1;
+    if (!y || !y->name || !(need & NEED_DX)) return;
+    Record *r = add_backward(log, y, RECORD_GRADIENT, 0, op);
+    keep(log, r, call->out[0]->grad);
+    tell(log, r, call->out[0]->grad);
+}
+
+/* What has been added to a main gradient; the type is that of the sum. */
+static void weight_played(Log *log, const Record *y, const OpDef *op, Tensor *w, int which) {
+    if (!w->grad->data || !log->before[which]) return;
+    Record *r = add_backward(log, y, RECORD_WEIGHT, which, op);
+    keep(log, r, w->grad);
+    double *x = r->shape.data;
+    for (int64_t k = 0; k < tensor_count(&r->shape); k++) x[k] -= log->before[which][k];
+    r->shape.spmd = spmd_dual_type(w->spmd);
+    map_rows(log, r, param_of(w));
+    r->place = arena_printf(log->arena, "%s", param_of(w)->spec.name);
+    tell(log, r, w->grad);
+}
+
+static void on_played(Log *log, const OpDef *op, const Call *call, Need need) {
+    const Record *found = value_at(log, call->out[0]->data);
+    if (!found || !found->name) return;
+    const Record y = *found;
+    const int64_t partial = log->pending;
+    for (int i = 0; i < CALL_IN && i < 8; i++) {
+        Tensor *x = call->in[i];
+        if (is_parameter(x)) {
+            if (need & NEED_DW) weight_played(log, &y, op, x, i);
+        } else if (need & NEED_DX && is_value(x) && x->grad && x->grad->data) {
+            Record *r = add_backward(log, &y, RECORD_INPUT, i, op);
+            r->moved = y.moved;
+            r->partial = partial;
+            const Record *from = value_at(log, x->data);
+            if (from && from->n_map && x->ndim == 3) r->map = from->map, r->n_map = from->n_map;
+            keep(log, r, x->grad);
+            tell(log, r, x->grad);
+        }
+    }
+    log->pending = -1;
+}
+
+static void probe(void *arg, const Tape *t, TapePoint point, const OpDef *op, const Call *call, Need need) {
+    Log *log = arg;
+    if (!writes_down(log) || !tape_context(t)->training) return;
+    if (point == TAPE_RAN)
+        on_ran(log, t, op, call);
+    else if (point == TAPE_PLAYS)
+        on_plays(log, op, call, need);
+    else
+        on_played(log, op, call, need);
+}
+
+/* ---- the step around it ---- */
+
+static Log *log_of(void *arg, const Run *run) { return (Log *)arg + run->layout.mesh.rank; }
+
+static void begin(void *arg, Run *run) {
+    Log *log = log_of(arg, run);
+    log->mesh = run->layout.mesh;
+    run->context.probe = probe;
+    run->context.probe_arg = log;
+    executor_trace(run->executor, trace, log);
+}
+
+/* Each parameter's tensor, as far as this rank has all of its share. */
+static void add_parameters(Log *log, Run *run, RecordKind kind, double scale) {
+    const Registry *r = run->model->registry;
+    log->scale = scale;
+    for (int i = 0; writes_down(log) && i < r->n; i++) {
+        Param *p = r->params[i];
+        Tensor *x = kind == RECORD_SUM ? &p->main_grad : kind == RECORD_START ? &p->value : &p->master;
+        if (!x->data || (kind == RECORD_SUM && p->spec.flags & PARAM_BUFFER)) continue;
+        Record *kept = add(log, (Record){.kind = kind,
+                                         .name = hash_name(p->spec.name) | 1,
+                                         .sample = kind == RECORD_START ? (int64_t)-1 : END_OF_STEP});
+        kept->op = kind == RECORD_SUM ? "gradient sum" : kind == RECORD_START ? "parameter" : "optimizer";
+        kept->place = arena_printf(log->arena, "%s", p->spec.name);
+        keep(log, kept, x);
+        for (int64_t k = 0; k < tensor_count(&kept->shape); k++) ((double *)kept->shape.data)[k] *= scale;
+        kept->shape.spmd = p->value.spmd;
+        map_rows(log, kept, p);
+        tell(log, kept, x);
+    }
+}
+
+static void step(void *arg, Run *run, int64_t number) {
+    Log *log = log_of(arg, run);
+    log->step = number;
+    log->pending = -1;
+    add_parameters(log, run, RECORD_START, 1);
+}
+
+static void gradients(void *arg, Run *run, const StepReport *report) {
+    add_parameters(log_of(arg, run), run, RECORD_SUM, report->grad_scale);
+}
+
+static void updated(void *arg, Run *run, const StepReport *report) {
+    (void)report;
+    add_parameters(log_of(arg, run), run, RECORD_UPDATED, 1);
+}
+
+CaseWatch logs_watch(Log *logs) { return (CaseWatch){begin, step, gradients, updated, logs}; }
+
+Log *logs_new(int ranks, int64_t first, int64_t last) {
+    Log *logs = mem_zero((size_t)ranks, sizeof *logs);
+    for (int i = 0; i < ranks; i++)
+        logs[i] = (Log){.first = first, .last = last, .pending = -1, .arena = arena_new()};
+    return logs;
+}
+
+void logs_free(Log *logs, int ranks) {
+    for (int i = 0; logs && i < ranks; i++) {
+        arena_free(logs[i].arena);
+        free(logs[i].records);
+        free(logs[i].table);
+        for (int k = 0; k < 8; k++) free(logs[i].before[k]);
+    }
+    free(logs);
+}
+
+/* ---- finding ---- */
+
+static uint64_t identity(const Record *r) {
+    const int64_t parts[] = {(int64_t)r->name, (int64_t)r->kind, r->which, r->step, r->sample, r->again};
+    return hash64(parts, sizeof parts, 0);
+}
+
+static bool same(const Record *a, const Record *b) {
+    return a->name == b->name && a->kind == b->kind && a->which == b->which && a->step == b->step &&
+           a->sample == b->sample && a->again == b->again;
+}
+
+/* A value that collectives bring into other forms is there several times: the first is found. */
+void log_index(Log *log) {
+    log->slots = 64;
+    while (log->slots < 2 * log->n) log->slots *= 2;
+    log->table = mem_zero((size_t)log->slots, sizeof *log->table);
+    for (int64_t i = 0; i < log->n; i++) {
+        if (!log->records[i].name || log->records[i].moved) continue;
+        int64_t at = (int64_t)(identity(&log->records[i]) & (uint64_t)(log->slots - 1));
+        while (log->table[at] && !same(&log->records[log->table[at] - 1], &log->records[i]))
+            at = (at + 1) & (log->slots - 1);
+        if (!log->table[at]) log->table[at] = i + 1;
+    }
+}
+
+const Record *log_find(const Log *log, const Record *like) {
+    if (!like->name) return NULL;
+    for (int64_t at = (int64_t)(identity(like) & (uint64_t)(log->slots - 1)); log->table[at];
+         at = (at + 1) & (log->slots - 1))
+        if (same(&log->records[log->table[at] - 1], like)) return &log->records[log->table[at] - 1];
+    return NULL;
+}
+
+/* ---- shards ---- */
+
+static int ranks_if(const Record *r, const Mesh *m, Axis axis) {
+    return spmd_on(r->shape.spmd, axis) == SPMD_V ? m->size[axis] : 1;
+}
+
+/* With fewer groups of heads than tensor-parallel ranks, several ranks have a key head, and the query heads
+ * of its group between them. */
+static bool shares_heads(const Record *r, const Tensor *whole, int tp) {
+    return r->shape.ndim == 5 && r->shape.dim[2] == 1 && tp > whole->dim[2];
+}
+
+static int64_t shared_head(const Tensor *here, const Tensor *whole, int d, int64_t i, int tp, int64_t t) {
+    const int64_t groups = whole->dim[2], sharing = tp / groups;
+    if (d == 2) return t / sharing;
+    return here->dim[3] == whole->dim[3] ? i : t % sharing * here->dim[3] + i;
+}
+
+/* Where index i of dimension d lies in the whole; -1: padding, -2: it cannot be told. */
+static int64_t place(const Record *r, const Mesh *m, const Tensor *whole, int d, int64_t i, int tp, int cp) {
+    const int64_t here = r->shape.dim[d], all = whole->dim[d], t = m->coordinate[AXIS_TP],
+                  c = m->coordinate[AXIS_CP];
+    if ((d == 2 || d == 3) && shares_heads(r, whole, tp)) return shared_head(&r->shape, whole, d, i, tp, t);
+    if (here == all) return i;
+    if (d < 2 && cp > 1 && (here * cp == all || here * cp * tp == all)) { /* the sequence, in zigzag order */
+        SequenceSlice s = slice_zigzag(all, cp, (int)c);
+        s.first = here * cp == all ? 0 : t * here;
+        return slice_position(&s, i);
+    }
+    if (tp > 1 && here * tp == all) return t * here + i;
+    if (cp > 1 && here * cp == all) return c * here + i;
+    if (tp > 1 && cp > 1 && here * tp * cp == all) return (t * cp + c) * here + i;
+    if (tp > 1 && here * tp > all) return t * here + i < all ? t * here + i : -1;
+    return -2;
+}
+
+static bool is_parameter_record(const Record *r) {
+    return r->kind == RECORD_WEIGHT || r->kind == RECORD_SUM || r->kind == RECORD_START ||
+           r->kind == RECORD_UPDATED;
+}
+
+static int64_t in_parameter(const Record *r, const Record *whole, int64_t k) {
+    const int64_t columns = r->shape.ndim == 2 ? r->shape.dim[1] : 1, row = r->map[k / columns];
+    const int64_t all = whole->shape.ndim == 2 ? whole->shape.dim[1] : 1;
+    if (row < 0 || row >= whole->shape.dim[0]) return -1;
+    /* one rank's rows are those of the whole, but for their order in fused parameters, which map undoes */
+    return row * all + r->first_column + k % columns;
+}
+
+int64_t *record_index(const Record *r, const Mesh *m, const Record *whole) {
+    const Tensor *s = &r->shape, *w = &whole->shape;
+    const int64_t n = tensor_count(s);
+    if (s->ndim != w->ndim) return NULL;
+    /* Of a shared key head each rank has a summand of the gradient. */
+    if (r->kind != RECORD_OUTPUT && shares_heads(r, w, ranks_if(r, m, AXIS_TP))) return NULL;
+    int64_t *out = mem_zero((size_t)(n ? n : 1), sizeof *out);
+    const int tp = ranks_if(r, m, AXIS_TP), cp = ranks_if(r, m, AXIS_CP);
+    const bool by_map = r->map && s->ndim == 3 && s->dim[2] == r->n_map;
+    for (int64_t k = 0; k < n; k++) {
+        if (is_parameter_record(r)) {
+            out[k] = in_parameter(r, whole, k);
+            continue;
+        }
+        int64_t rest = k, at = 0, stride = 1;
+        for (int d = s->ndim; d-- > 0 && at >= 0;) {
+            const int64_t i = rest % s->dim[d];
+            const int64_t to = d == 2 && by_map ? r->map[i] : place(r, m, w, d, i, tp, cp);
+            rest /= s->dim[d];
+            if (to == -2 || to >= w->dim[d]) {
+                free(out);
+                return NULL;
+            }
+            at = to < 0 ? -1 : at + to * stride;
+            stride *= w->dim[d];
+        }
+        out[k] = at;
+    }
+    return out;
+}
