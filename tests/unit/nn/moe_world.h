@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/mem.h"
 #include "kernels/ops.h"
 #include "nn/moe.h"
@@ -87,6 +88,13 @@ static inline SpmdType moe_dense_type(const MoeRank *r) {
     return type;
 }
 
+/* NaN in all of it: what an op reads before anyone has written it is seen. */
+static inline void moe_poison(Space *s) {
+    enum { BYTES = 1 << 17 };
+    memset(space_take(s, BYTES), 0xFF, BYTES);
+    space_reset(s);
+}
+
 /* Draws the parameters, on the exact lane's grid, and makes room for the counters. */
 static inline void moe_open(MoeRank *r, Device *device, size_t slot, size_t transient) {
     r->run = (RunContext){.device = device,
@@ -116,6 +124,7 @@ static inline void moe_open(MoeRank *r, Device *device, size_t slot, size_t tran
     r->moe.router.counters.data = device_alloc(device, (size_t)n * sizeof(double), "counters");
     r->slot = space_new(device, "slot", slot);
     r->transient = space_new(device, "transient", transient);
+    if (device->kind != DEVICE_NULL && slot == SPACE_UNPLANNED) moe_poison(r->slot), moe_poison(r->transient);
     r->tape = tape_new(&r->run, r->slot, r->transient);
 }
 
@@ -129,9 +138,14 @@ static inline void moe_close(MoeRank *r) {
 
 static inline Tensor *moe_block(Tape *t, void *moe, Tensor *x) { return moe_forward(t, moe, x); }
 
-/* How many rows this rank's experts compute. */
-static inline void moe_count_rows(void *arg, const OpDef *op, const Call *c) {
+/* Whether all that ops read has been written; how many rows this rank's experts compute. */
+static inline void moe_watch(void *arg, const OpDef *op, const Call *c) {
     MoeRank *r = arg;
+    for (int i = 0; r->run.device->kind != DEVICE_NULL && i < CALL_IN; i++) {
+        const Tensor *x = c->in[i];
+        for (int64_t e = 0; x && x->dtype != I64 && tensor_is_contiguous(x) && e < tensor_count(x); e++)
+            CHECK(isfinite(load_element(x, e)), "'%s' reads what nobody has written", op->name);
+    }
     if (op->number == OP_grouped_linear && r->run.device->kind != DEVICE_NULL)
         r->out->first_held[r->rank] = ((const int64_t *)c->in[2]->data)[c->in[2]->dim[0] - 1];
 }
@@ -142,7 +156,7 @@ static inline void moe_microbatch(MoeRank *r, int microbatch) {
     const bool dry = r->run.device->kind == DEVICE_NULL;
     r->run.first_sample = moe_first_sample(r, microbatch);
     tape_begin(t, true);
-    tape_trace(t, moe_count_rows, r);
+    tape_trace(t, moe_watch, r);
     Tensor *x = tape_input(t, r->c->dtype, 3, dim, moe_dense_type(r));
     Tensor *dy = tape_tensor(t, r->c->dtype, 3, dim);
     for (int64_t e = 0; !dry && e < tensor_count(x); e++) {
