@@ -214,6 +214,8 @@ void cell_layout(const Config *c, const Derived *d, Str *out) {
     if (c->expert_model_parallel_size > 1) put(out, "ep%lld", (long long)c->expert_model_parallel_size);
     if (i64_is_set(c->expert_tensor_parallel_size))
         put(out, "etp%lld", (long long)c->expert_tensor_parallel_size);
+    if (c->expert_model_parallel_size > 1 && c->moe_token_dispatcher_type != DISPATCH_ALLGATHER)
+        str_printf(out, " %s", TokenDispatcher_spellings[c->moe_token_dispatcher_type]);
     if (d->data_parallel_size > 1) put_data(c, d, out);
     if (c->recompute_granularity != RECOMPUTE_NONE) put_recompute(c, out);
     if (d->micro_batch_size > 1) put(out, "mbs%lld", (long long)d->micro_batch_size);

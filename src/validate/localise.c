@@ -122,6 +122,10 @@ static bool record_is_out(const Search *s, int rank, const Record *r, const Reco
 
 /* What the one-rank run has in its place; NULL: not compared. */
 static const Record *whole_of(const Search *s, const Record *r) {
+    if (r->received) { /* what the op that takes it was computed from */
+        const Record *taker = log_find(s->ref, r + 1);
+        return taker && taker->from >= 0 ? &s->ref->records[taker->from] : NULL;
+    }
     if (!r->name || r->kind == RECORD_PARTIAL || (r->moved && r->kind != RECORD_OUTPUT)) return NULL;
     return log_find(s->ref, r);
 }
@@ -246,26 +250,66 @@ static const char *const PHASES[] = {
     [RECORD_INPUT] = "backward",
     [RECORD_WEIGHT] = "weight gradient",
     [RECORD_SUM] = "gradient sum",
+    [RECORD_NUMBER] = "end of the step",
     [RECORD_UPDATED] = "update",
 };
 
-/* The collective whose backward has written a gradient that arrives wrong; NULL: none did. */
-static const char *moved_by(const Search *s) {
-    for (const Record *r = s->found; s->found->kind == RECORD_GRADIENT && r >= s->logs[s->rank].records; r--)
-        if (r->kind == RECORD_INPUT && r->at == s->found->at) return r->moved ? r->op : NULL;
-    return NULL;
+/* A gradient that arrives wrong was made wrong by the last that wrote it on this rank, a collective's
+ * backward, or, if nobody did, came wrong from the next pipeline stage. */
+static const char *bringer(const Search *s) {
+    const Record *f = s->found, *first = s->logs[s->rank].records;
+    for (const Record *r = f; r >= first && r->step == f->step; r--)
+        if (r->kind == RECORD_INPUT && r->at == f->at && r->sample == f->sample)
+            return r->moved ? r->op : NULL;
+    return s->logs[s->rank].mesh.size[AXIS_PP] > 1 ? "pipeline_gradient" : NULL;
+}
+
+/* Which of the sums that a gradient passes through, by the parameters that come out wrong. */
+static const char *which_sum(const Search *s) {
+    const Log *log = &s->logs[s->rank];
+    int out[2] = {0}, all[2] = {0}; /* [is replicated over tp] */
+    bool others = false;
+    for (int64_t i = 0; i < log->n; i++) {
+        const Record *r = &log->records[i],
+                     *whole = r->kind == RECORD_SUM && r->step == s->found->step ? whole_of(s, r) : NULL;
+        if (!whole) continue;
+        const bool is_out = record_is_out(s, s->rank, r, whole),
+                   replicated = spmd_on(r->shape.spmd, AXIS_TP) != SPMD_V;
+        all[replicated]++, out[replicated] += is_out;
+        others |= is_out && strcmp(r->place, s->found->place);
+    }
+    const Mesh *m = &log->mesh;
+    if (!others && m->size[AXIS_PP] > 1 && strstr(s->found->place, "word_embeddings")) return "tied_grad_sum";
+    if (m->size[AXIS_TP] > 1 && out[true] && !out[false] && all[false]) return "replicated_grad_sum";
+    return out[true] == all[true] && out[false] == all[false] ? "gradient" : "grad_sum";
+}
+
+/* The op's output is right as a sum over ranks, but the op that takes it was given a summand. */
+static const Record *unsummed(const Search *s) {
+    const Record *f = s->found;
+    if (f->kind != RECORD_OUTPUT || f->moved || f->from < 0) return NULL;
+    const Record *from = &s->logs[s->rank].records[f->from];
+    return summand_axes(s, from) && !summand_axes(s, f) ? from : NULL;
 }
 
 static void describe(const Search *s, Finding *f) {
-    const Record *r = s->found, *whole = whole_of(s, r);
-    const char *by = moved_by(s);
+    const Record *r = s->found, *whole = whole_of(s, r), *summand = unsummed(s);
     *f = (Finding){.found = true, .step = r->step, .sample = r->sample == END_OF_STEP ? -1 : r->sample};
-    snprintf(f->phase, sizeof f->phase, "%s", r->again ? "recompute" : PHASES[r->kind]);
-    snprintf(f->op, sizeof f->op, "%s", by ? by : r->op);
-    snprintf(f->place, sizeof f->place, "%s", r->place);
     put_ranks(s, f->ranks, sizeof f->ranks);
     put_slice(s, whole, f->slice, sizeof f->slice);
     put_signature(s, whole, f);
+    const char *op = r->kind == RECORD_GRADIENT ? bringer(s)
+                     : r->kind == RECORD_SUM    ? which_sum(s)
+                     : summand                  ? "all_reduce"
+                                                : NULL;
+    if (r->kind == RECORD_SUM && !strcmp(op, "gradient") && strncmp(f->signature, "scaled", 6))
+        op = "grad_sum";
+    if (summand)
+        snprintf(f->signature, sizeof f->signature, "op '%s' takes a summand: the sum over ranks is missing",
+                 r->op);
+    snprintf(f->phase, sizeof f->phase, "%s", r->again ? "recompute" : PHASES[r->kind]);
+    snprintf(f->op, sizeof f->op, "%s", op ? op : !strcmp(r->op, "bias") ? "linear" : r->op);
+    snprintf(f->place, sizeof f->place, "%s", r->received ? whole->place : r->place);
 }
 
 /* ---- the proof ---- */
@@ -286,7 +330,7 @@ static void splice(void *arg, Log *log, const Record *r, Tensor *live) {
         if (at[k] < 0) continue;
         double y = first ? ((double *)whole->shape.data)[at[k]] : 0;
         if (r->kind == RECORD_SUM) y /= log->scale;
-        if (r->kind == RECORD_WEIGHT) y += log->before[r->which][k];
+        if (r->kind == RECORD_WEIGHT) y += log->before[r->operand][k];
         const int64_t to = tensor_row_offset(live, k / width) + k % width * live->stride[live->ndim - 1];
         dtype_convert((char *)live->data + (size_t)to * dtype_size((DType)live->dtype), (DType)live->dtype,
                       &y, F64, 1);

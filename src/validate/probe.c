@@ -60,6 +60,11 @@ static const Record *value_at(const Log *log, const void *data) {
 
 static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
 static bool is_value(const Tensor *x) { return x && dtype_is_float((DType)x->dtype) && !is_parameter(x); }
+/* What another pipeline stage sent; of tables and loss weights nobody wants a gradient. */
+static bool is_received(const Log *log, const Tensor *x) {
+    return is_value(x) && x->ndim == 3 && x->flags & TENSOR_NEEDS_GRAD && !value_at(log, x->data);
+}
+
 static bool is_collective(const OpDef *op) { return op < OPS || op >= OPS + OP_COUNT; }
 
 static const Param *parameter_of(const Call *call) {
@@ -90,6 +95,14 @@ static int64_t same_before(const Log *log, uint64_t name, int64_t sample, bool a
     return n;
 }
 
+/* A row-parallel layer adds its bias behind the sum over ranks, by an op of its own: what one rank's layer
+ * gives is what that op gives. */
+static void name_linear(Record *r, const OpDef *op, const Call *call) {
+    const Tensor *bias = call->in[op == &OPS[OP_bias] ? 1 : 2];
+    if (op == &OPS[OP_linear]) r->product = r->name;
+    if (bias) r->name = mix(hash_name("bias"), hash_name(param_of(bias)->spec.name));
+}
+
 /* Sets name and place. Several ops of a kind on one value (rotary embedding of queries and keys) are told
  * apart by their order. */
 static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) {
@@ -97,13 +110,17 @@ static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) 
     const Record *from = NULL;
     for (int i = CALL_IN; i-- > 0 && !from;)
         if (is_value(call->in[i])) from = value_at(log, call->in[i]->data);
+    r->from = from ? from - log->records : -1;
     r->place = p ? arena_printf(log->arena, "%s", p->spec.name) : from ? from->place : "";
+    r->ragged = op == &OPS[OP_permute] || (from && from->ragged && op != &OPS[OP_unpermute]);
     if (r->moved || op == &OPS[OP_copy]) {
-        if (from) r->name = from->name, r->map = from->map, r->n_map = from->n_map;
+        if (from)
+            r->name = from->name, r->product = from->product, r->map = from->map, r->n_map = from->n_map;
         return;
     }
     if (!p && (!from || !from->name)) return;
     r->name = mix(hash_name(op->name), p ? hash_name(p->spec.name) : from->name);
+    if (op == &OPS[OP_linear] || op == &OPS[OP_bias]) name_linear(r, op, call);
     for (int64_t n = same_before(log, r->name, r->sample, r->again); n > 0; n--) r->name = mix(r->name, 1);
     if (p && p->spec.ndim == 2 && (op == &OPS[OP_linear] || op == &OPS[OP_grouped_linear]))
         map_rows(log, r, p);
@@ -136,6 +153,18 @@ static void take_partial(Log *log, Record *r) {
 static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
     Tensor *y = call->out[0];
     if (!is_value(y)) return;
+    for (int i = 0; i < CALL_IN; i++) {
+        if (!is_received(log, call->in[i])) continue;
+        Record *in = add(log, (Record){.kind = RECORD_OUTPUT,
+                                       .sample = tape_context(t)->first_sample,
+                                       .moved = true,
+                                       .received = true,
+                                       .from = -1,
+                                       .op = "pipeline_activation",
+                                       .place = ""});
+        keep(log, in, call->in[i]);
+        tell(log, in, call->in[i]);
+    }
     Record r = {.kind = RECORD_OUTPUT,
                 .sample = tape_context(t)->first_sample,
                 .again = tape_plays(t),
@@ -152,6 +181,8 @@ static Record *add_backward(Log *log, const Record *of, RecordKind kind, int whi
     Record r = *of;
     r.kind = kind, r.which = which, r.op = op->name, r.again = false;
     if (kind != RECORD_GRADIENT) r.map = NULL, r.n_map = 0;
+    if (kind == RECORD_INPUT && op == &OPS[OP_linear]) r.name = r.product;
+    if (kind == RECORD_INPUT && op == &OPS[OP_bias]) r.name = 0;
     return add(log, r);
 }
 
@@ -173,13 +204,16 @@ static void on_plays(Log *log, const OpDef *op, const Call *call, Need need) {
 /* What has been added to a main gradient; the type is that of the sum. */
 static void weight_played(Log *log, const Record *y, const OpDef *op, Tensor *w, int which) {
     if (!w->grad->data || !log->before[which]) return;
-    Record *r = add_backward(log, y, RECORD_WEIGHT, which, op);
+    Record *r = add_backward(log, y, RECORD_WEIGHT, 0, op);
     keep(log, r, w->grad);
     double *x = r->shape.data;
     for (int64_t k = 0; k < tensor_count(&r->shape); k++) x[k] -= log->before[which][k];
     r->shape.spmd = spmd_dual_type(w->spmd);
     map_rows(log, r, param_of(w));
+    r->end = tensor_count(&r->shape);
     r->place = arena_printf(log->arena, "%s", param_of(w)->spec.name);
+    r->name = mix(hash_name(r->place), hash_name(w->ndim == 1 ? "vector" : op->name));
+    r->operand = which;
     tell(log, r, w->grad);
 }
 
@@ -228,25 +262,43 @@ static void begin(void *arg, Run *run) {
     executor_trace(run->executor, trace, log);
 }
 
-/* Each parameter's tensor, as far as this rank has all of its share. */
+/* Each parameter's tensor. Of gradients and masters a rank tells the part that it updates: of the rest it may
+ * have what it had before they were shared out. */
 static void add_parameters(Log *log, Run *run, RecordKind kind, double scale) {
+    const char *const op[] = {[RECORD_START] = "parameter",
+                              [RECORD_SUM] = "gradient",
+                              [RECORD_UPDATED] = run->config->optimizer == OPTIMIZER_ADAM ? "adamw" : "sgd"};
     const Registry *r = run->model->registry;
     log->scale = scale;
     for (int i = 0; writes_down(log) && i < r->n; i++) {
         Param *p = r->params[i];
         Tensor *x = kind == RECORD_SUM ? &p->main_grad : kind == RECORD_START ? &p->value : &p->master;
-        if (!x->data || (kind == RECORD_SUM && p->spec.flags & PARAM_BUFFER)) continue;
+        if (!x->data || (kind != RECORD_START && p->spec.flags & PARAM_BUFFER)) continue;
         Record *kept = add(log, (Record){.kind = kind,
                                          .name = hash_name(p->spec.name) | 1,
-                                         .sample = kind == RECORD_START ? (int64_t)-1 : END_OF_STEP});
-        kept->op = kind == RECORD_SUM ? "gradient sum" : kind == RECORD_START ? "parameter" : "optimizer";
+                                         .sample = kind == RECORD_START ? (int64_t)-1 : END_OF_STEP,
+                                         .from = -1,
+                                         .op = op[kind]});
         kept->place = arena_printf(log->arena, "%s", p->spec.name);
         keep(log, kept, x);
+        const FlatRange held = param_part_held(r, p);
+        kept->begin = kind == RECORD_START ? 0 : held.begin - p->offset;
+        kept->end = kind == RECORD_START ? tensor_count(x) : held.end - p->offset;
         for (int64_t k = 0; k < tensor_count(&kept->shape); k++) ((double *)kept->shape.data)[k] *= scale;
         kept->shape.spmd = p->value.spmd;
         map_rows(log, kept, p);
         tell(log, kept, x);
     }
+}
+
+static void add_number(Log *log, const char *op, const char *place, double x) {
+    if (!writes_down(log)) return;
+    Tensor t = tensor_make(&x, F64, 1, (int64_t[]){1});
+    Record *r =
+        add(log,
+            (Record){.kind = RECORD_NUMBER, .name = hash_name(place) | 1, .sample = END_OF_STEP, .from = -1});
+    r->op = op, r->place = place;
+    keep(log, r, &t);
 }
 
 static void step(void *arg, Run *run, int64_t number) {
@@ -257,12 +309,17 @@ static void step(void *arg, Run *run, int64_t number) {
 }
 
 static void gradients(void *arg, Run *run, const StepReport *report) {
-    add_parameters(log_of(arg, run), run, RECORD_SUM, report->grad_scale);
+    Log *log = log_of(arg, run);
+    add_number(log, "loss", "loss", report->loss);
+    add_parameters(log, run, RECORD_SUM, report->grad_scale);
 }
 
 static void updated(void *arg, Run *run, const StepReport *report) {
-    (void)report;
-    add_parameters(log_of(arg, run), run, RECORD_UPDATED, 1);
+    Log *log = log_of(arg, run);
+    add_number(log, "optimizer", "gradient norm", report->optim.grad_norm);
+    add_number(log, "optimizer", "clip coefficient", report->optim.clip);
+    add_number(log, "learning rate", "learning rate", report->lr);
+    add_parameters(log, run, RECORD_UPDATED, 1);
 }
 
 CaseWatch logs_watch(Log *logs) { return (CaseWatch){begin, step, gradients, updated, logs}; }
@@ -367,10 +424,18 @@ static int64_t in_parameter(const Record *r, const Record *whole, int64_t k) {
     return row * all + r->first_column + k % columns;
 }
 
+/* Rows that are grouped by expert stand elsewhere if ranks have other tokens or experts. */
+static bool is_regrouped(const Record *r, const Mesh *m) {
+    bool cut = false;
+    for (int a = AXIS_ETP; a <= AXIS_EP; a++)
+        cut |= m->size[a] > 1 && !is_parameter_record(r) && spmd_on(r->shape.spmd, a) != SPMD_I;
+    return cut || (r->ragged && (m->size[AXIS_TP] > 1 || m->size[AXIS_CP] > 1 || m->size[AXIS_EP] > 1));
+}
+
 int64_t *record_index(const Record *r, const Mesh *m, const Record *whole) {
     const Tensor *s = &r->shape, *w = &whole->shape;
     const int64_t n = tensor_count(s);
-    if (s->ndim != w->ndim) return NULL;
+    if (s->ndim != w->ndim || is_regrouped(r, m)) return NULL;
     /* Of a shared key head each rank has a summand of the gradient. */
     if (r->kind != RECORD_OUTPUT && shares_heads(r, w, ranks_if(r, m, AXIS_TP))) return NULL;
     int64_t *out = mem_zero((size_t)(n ? n : 1), sizeof *out);
@@ -378,7 +443,7 @@ int64_t *record_index(const Record *r, const Mesh *m, const Record *whole) {
     const bool by_map = r->map && s->ndim == 3 && s->dim[2] == r->n_map;
     for (int64_t k = 0; k < n; k++) {
         if (is_parameter_record(r)) {
-            out[k] = in_parameter(r, whole, k);
+            out[k] = k >= r->begin && k < r->end ? in_parameter(r, whole, k) : -1;
             continue;
         }
         int64_t rest = k, at = 0, stride = 1;

@@ -19,22 +19,28 @@ typedef enum RecordKind {
     RECORD_WEIGHT,   /* what it has added to the gradient of a parameter */
     RECORD_PARTIAL,  /* a summand that an op computed before its own collective; has no name */
     RECORD_SUM,      /* a parameter's gradient, summed over microbatches and ranks, scaled */
+    RECORD_NUMBER,   /* loss, gradient norm, clip coefficient, learning rate */
     RECORD_UPDATED,  /* a parameter after the update */
 } RecordKind;
 
 typedef struct Record {
-    uint64_t name; /* 0: no name was found */
+    uint64_t name;    /* 0: no name was found */
+    uint64_t product; /* of a linear layer's output: the name of its product without a bias, for gradients */
     RecordKind kind;
-    int which;
+    int which, operand;   /* operand: of a RECORD_WEIGHT, the op's parameter */
     int64_t step, sample; /* sample: the microbatch's first; END_OF_STEP */
     bool again;           /* in a block that runs again in the backward */
     bool moved;           /* by a collective of its own */
+    bool received;        /* from another pipeline stage; the next record is of the op that takes it */
+    bool ragged;          /* rows are tokens grouped by expert */
     const char *op, *place;
     Tensor shape; /* dims and type; data: contiguous doubles */
     int64_t *map; /* [last dim of an output, or rows of a parameter]: index in the whole, -1: padding; NULL */
     int64_t n_map, first_column;
-    int64_t partial; /* number of the op's RECORD_PARTIAL; -1: none */
-    const void *at;  /* where the tensor lay */
+    int64_t begin, end; /* elements of a parameter that are this rank's to tell */
+    int64_t from;       /* number of the output that it was computed from; -1: not known */
+    int64_t partial;    /* number of the op's RECORD_PARTIAL; -1: none */
+    const void *at;     /* where the tensor lay */
     size_t bytes;
 } Record;
 

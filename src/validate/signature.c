@@ -36,25 +36,23 @@ static bool not_finite(Suspect s, char *out, size_t size) {
     return false;
 }
 
+/* Of two ranks what one leaves is all that the other has: that is said first. */
 static bool summand(Suspect s, char *out, size_t size) {
+    for (int r = 0; s.summands && r < s.ranks; r++)
+        if (norm(s.summands + r * s.n, s.n) > 0 && is_close(s.x, 0, s.y, -1, s.summands + r * s.n, s.n)) {
+            if (r == s.rank)
+                snprintf(out, size, "only its own summand: the sum over ranks is missing");
+            else
+                snprintf(out, size, "only the summand of rank %d", r);
+            return true;
+        }
     for (int r = 0; s.summands && r < s.ranks; r++) {
         const double *part = s.summands + r * s.n;
-        if (norm(part, s.n) == 0) continue;
-        if (is_close(s.x, 0, s.y, -1, part, s.n)) {
-            snprintf(out, size,
-                     r == s.rank ? "only its own summand: the sum over ranks is missing"
-                                 : "only the summand of rank %d",
-                     r);
-            return true;
-        }
-        if (is_close(s.x, 1, s.y, 1, part, s.n)) {
-            snprintf(out, size, "summand of rank %d is missing", r);
-            return true;
-        }
-        if (is_close(s.x, 1, s.y, -1, part, s.n)) {
-            snprintf(out, size, "summand of rank %d is there twice", r);
-            return true;
-        }
+        const bool missing = is_close(s.x, 1, s.y, 1, part, s.n),
+                   twice = is_close(s.x, 1, s.y, -1, part, s.n);
+        if (norm(part, s.n) == 0 || (!missing && !twice)) continue;
+        snprintf(out, size, "summand of rank %d is %s", r, missing ? "missing" : "there twice");
+        return true;
     }
     return false;
 }

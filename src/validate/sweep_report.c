@@ -106,7 +106,7 @@ static void json_cell(const Cell *c, Str *out) {
                (long long)c->line, (long long)(c->skipped ? 0 : config_ranks(&c->config)), seconds_of(c),
                v == VERDICT_PASS   ? "pass"
                : v == VERDICT_FAIL ? "fail"
-                                   : "skip");
+                                   : "skipped");
     str_free(&reason);
 }
 

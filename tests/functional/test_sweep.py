@@ -1,0 +1,50 @@
+"""A sweep judges every cell, fails what is wrong, skips what a rule forbids, names what it cannot understand, and writes reports."""
+import xml.dom.minidom
+
+from harness import *
+
+CASE = ROOT / "golden" / "gpt2-layouts"
+
+
+def sweep(cells, *options, expect=0):
+    (WORK / "list").write_text("\n".join(cells) + "\n")
+    return isotron("parity", CASE, "--sweep", WORK / "list", "--json", WORK / "r.json", *options, expect=expect)
+
+
+def cells():
+    return json.loads((WORK / "r.json").read_text())["cells"]
+
+
+# ---- verdicts: what is right passes, what is wrong fails in every lane, what a rule forbids is neither
+RIGHT = ["# comment", "", "fp64 --tensor-model-parallel-size 2 # and here", "exact --ranks 2", "bf16 --pipeline-model-parallel-size 2",
+         "llama-layouts fp64 --tensor-model-parallel-size 2"]
+out = sweep(RIGHT + ["fp64 --tensor-model-parallel-size 3"], "--junit", WORK / "r.xml", "--html", WORK / "r.html")
+assert [c["verdict"] for c in cells()] == ["pass"] * 3 + ["skipped"], out
+assert "not a multiple of --tensor-model-parallel-size 3" in cells()[3]["reason"]
+assert [c["layout"] for c in cells()[:3]] == ["tp2", "dp2", "pp2"]
+assert "3 cells pass, 0 fail, 1 are skipped" in out
+for lane in ("fp64", "exact", "fp32", "bf16"):
+    sweep([f"{lane} --ranks 2 --lr-warmup-iters 2"], expect=1)
+    assert cells()[0]["verdict"] == "fail"
+sweep(["fp64 --tensor-model-parallel-size 3"], expect=1)  # nothing has passed
+
+# ---- reports can be read, and hold every cell
+suite = xml.dom.minidom.parse(str(WORK / "r.xml"))
+assert len(suite.getElementsByTagName("testcase")) == 4 and len(suite.getElementsByTagName("skipped")) == 1
+names = {p.getAttribute("name") for p in suite.getElementsByTagName("property")}
+assert {"layout", "lane", "bound", "observed", "R"} <= names, names
+page = (WORK / "r.html").read_text()
+assert page.count("<polyline") == 4 and "<script" not in page and "src=" not in page
+
+# ---- a cell that hangs is one failed cell
+sweep(["fp64 --ranks 2"], "--sweep-deadline", 1e-6, expect=1)
+assert "one rank failed" in cells()[0]["reason"] or "not done" in cells()[0]["reason"], cells()
+
+# ---- what is not understood is no skipped cell
+for line, sentence in (("fp64 --tensor-model-paralel-size 2", "line 1"), ("fp65 --ranks 2", "no cell"), ("gpt2-layouts fp65", "is no lane")):
+    assert sentence in sweep([line], expect=2), line
+isotron("parity", CASE, ROOT / "golden" / "llama-layouts", expect=2)
+
+# ---- a dry run runs nothing
+sweep(RIGHT, "--sweep-dry-run")
+assert [c["seconds"] for c in cells()] == [0] * 3

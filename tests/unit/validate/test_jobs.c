@@ -1,0 +1,70 @@
+/* Jobs end each in its own way, and only those that need one that failed are not run. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "unit/cmocka_all.h"
+#include "validate/jobs.h"
+
+static void add_one(void *arg) { ++*(int *)arg; }
+
+static void crash(void *arg) {
+    (void)arg;
+    fprintf(stderr, "a last word\n");
+    abort();
+}
+
+static void refuse(void *arg) {
+    (void)arg;
+    exit(2);
+}
+
+static void hang(void *arg) {
+    (void)arg;
+    if (fork() == 0) pause(); /* its children go with it */
+    pause();
+}
+
+static int *shared_number(void) {
+    return mmap(NULL, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+}
+
+static void every_end_is_told(void **state) {
+    (void)state;
+    int *n = shared_number();
+    Job jobs[6] = {{.run = add_one, .arg = n},
+                   {.run = crash},
+                   {.run = hang},
+                   {.run = refuse},
+                   {.run = add_one, .arg = n},
+                   {.run = add_one, .arg = n}};
+    job_needs(&jobs[4], &jobs[1]);
+    job_needs(&jobs[5], &jobs[0]);
+    jobs_run(jobs, 6, 3, 0.2);
+    const JobEnd want[] = {JOB_DONE, JOB_CRASHED, JOB_LATE, JOB_CRASHED, JOB_BLOCKED, JOB_DONE};
+    for (int i = 0; i < 6; i++) assert_int_equal(jobs[i].end, want[i]);
+    assert_int_equal(*n, 2);
+    assert_non_null(strstr(jobs[1].output, "a last word"));
+    assert_string_equal(jobs[0].output, "");
+    assert_true(jobs[2].seconds >= 0.2 && jobs[2].seconds < 5);
+    munmap(n, sizeof *n);
+}
+
+static void needs_are_done_before(void **state) {
+    (void)state;
+    int *n = shared_number();
+    Job jobs[3] = {{.run = add_one, .arg = n}, {.run = add_one, .arg = n}, {.run = add_one, .arg = n}};
+    job_needs(&jobs[1], &jobs[0]);
+    job_needs(&jobs[2], &jobs[1]);
+    jobs_run(jobs, 3, 3, 5); /* run at once they could lose a count */
+    assert_int_equal(*n, 3);
+    munmap(n, sizeof *n);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_end_is_told),
+                                       cmocka_unit_test(needs_are_done_before)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
