@@ -104,14 +104,7 @@ static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) 
     const Ckpt *c = plan->ckpt;
     const Manifest *m = &c->manifest;
     if (c->comm)
-        comm_run(c->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
-                                      .reduction = COMM_MAX,
-                                      .dtype = U8,
-                                      .group = comm_everyone(c->comm),
-                                      .site = "ckpt_load",
-                                      .in = plan->is_known,
-                                      .out = plan->is_known,
-                                      .n = m->count});
+        comm_all_reduce(c->comm, comm_everyone(c->comm), "ckpt_load", COMM_MAX, U8, plan->is_known, m->count);
     for (int k = 0; k < n_items; k++)
         for (int64_t i = 0; i < m->count; i++)
             if (!plan->is_known[i] && !strcmp(m->tensors[i].suffix, items[k].suffix))

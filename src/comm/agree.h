@@ -5,8 +5,6 @@
 #include "base/err.h"
 #include "comm/comm.h"
 
-/* The group of all ranks, in their order. */
-Group comm_everyone(const Comm *);
 /* Every rank calls it and gets the error of the lowest rank that has one, so that all go the same way. NULL:
  * one rank. */
 Err comm_agree(Comm *, Err);

@@ -15,6 +15,10 @@ static bool reduces(CommKind k) { return k == COMM_ALL_REDUCE || k == COMM_REDUC
 
 int comm_rank(const Comm *c) { return c->rank; }
 int comm_world(const Comm *c) { return c->world; }
+Group comm_everyone(const Comm *c) {
+    return (Group){
+        .size = c->world, .rank = c->rank, .n_axes = 1, .axis_size = {c->world}, .axis_stride = {1}};
+}
 void comm_sabotage(Comm *c, CommSabotage s) { c->sabotage = s; }
 
 void comm_init(Comm *c, const CommBackend *backend, void *state, int world, int rank, const CommOptions *o) {
@@ -167,6 +171,18 @@ void comm_wait(Comm *c, CommWork *w) {
 }
 
 void comm_run(Comm *c, const CommCall *call) { comm_wait(c, comm_start(c, call)); }
+
+void comm_all_reduce(Comm *c, Group group, const char *site, CommReduction reduction, DType dtype, void *x,
+                     int64_t n) {
+    comm_run(c, &(CommCall){.kind = COMM_ALL_REDUCE,
+                            .reduction = reduction,
+                            .dtype = dtype,
+                            .group = group,
+                            .site = site,
+                            .in = x,
+                            .out = x,
+                            .n = n});
+}
 
 void comm_free(Comm *c) {
     if (c->backend) c->backend->free(c);

@@ -55,9 +55,12 @@ CommWork *comm_start(Comm *, const CommCall *);
 void comm_wait(Comm *, CommWork *);
 /* Both. A group of one member copies in to out. */
 void comm_run(Comm *, const CommCall *);
+/* x[n] reduced over the group's members, in place. */
+void comm_all_reduce(Comm *, Group, const char *site, CommReduction, DType, void *x, int64_t n);
 
 int comm_rank(const Comm *);
 int comm_world(const Comm *);
+Group comm_everyone(const Comm *); /* all ranks in their order */
 
 /* ---- worlds ---- */
 
@@ -75,7 +78,11 @@ void comm_threads(int world, const CommOptions *, CommMain *fn, void *arg);
 Comm *comm_null(int world, int rank);
 void comm_free(Comm *); /* of comm_null and comm_mpi */
 
-/* True if this process was started by mpirun (or srun) and the program was built with MPI. */
+/* What mpirun or srun tells the processes that it starts: how many they are (-1: it does not say), and the
+ * number of this one, from 0. 1 and 0 without a launcher. */
+int comm_processes(void);
+int comm_process(void);
+/* True if there are several processes and the program was built with MPI. */
 bool comm_mpi_present(void);
 /* The world of all MPI processes; MPI is initialised by this call and finalised by comm_free. */
 Comm *comm_mpi(const CommOptions *);

@@ -455,12 +455,7 @@ static void mpi_wait(Comm *c, CommWork *w) {
 
 /* ---- the world ---- */
 
-bool comm_mpi_present(void) {
-    static const char *const SET_BY_LAUNCHERS[] = {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK"};
-    for (size_t i = 0; i < sizeof SET_BY_LAUNCHERS / sizeof *SET_BY_LAUNCHERS; i++)
-        if (getenv(SET_BY_LAUNCHERS[i])) return true;
-    return false;
-}
+bool comm_mpi_present(void) { return comm_processes() != 1; }
 
 /* The first rank that has not said that it has returned, -1 if there is none. */
 static int still_running(const Comm *c) {

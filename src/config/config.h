@@ -133,7 +133,9 @@ void config_check(const Config *, unsigned checks, Args *args);
  * `vocab_size` is the tokenizer's, 0 if there is none; the option vocab-size goes first. Arrays belong to the
  * arena. */
 void config_finish(const Config *, Arena *, int64_t vocab_size, Derived *);
-int64_t config_ranks(const Config *); /* of the whole run */
+int64_t config_ranks(const Config *);               /* of the whole run */
+int64_t config_model_ranks(const Config *);         /* that hold one copy of the dense parameters */
+int64_t config_expert_tensor_ranks(const Config *); /* that share one expert's weights */
 /* The same run on one rank: all of the layout that is about ranks back to its defaults. */
 void config_on_one_rank(Config *, Arena *, Derived *);
 int64_t config_padded_vocab(const Config *, int64_t vocab_size);

@@ -11,11 +11,15 @@
 static int64_t either(int64_t given, int64_t otherwise) { return i64_is_set(given) ? given : otherwise; }
 static double either_f64(double given, double otherwise) { return f64_is_set(given) ? given : otherwise; }
 
-static int64_t dense_ranks(const Config *c) {
+int64_t config_model_ranks(const Config *c) {
     return c->tensor_model_parallel_size * c->pipeline_model_parallel_size * c->context_parallel_size;
 }
 
-int64_t config_ranks(const Config *c) { return either(c->ranks, dense_ranks(c)); }
+int64_t config_expert_tensor_ranks(const Config *c) {
+    return either(c->expert_tensor_parallel_size, c->tensor_model_parallel_size);
+}
+
+int64_t config_ranks(const Config *c) { return either(c->ranks, config_model_ranks(c)); }
 
 int64_t config_padded_vocab(const Config *c, int64_t vocab_size) {
     int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;
@@ -158,7 +162,7 @@ void config_finish(const Config *c, Arena *arena, int64_t vocab_size, Derived *d
     d->end_weight_decay = constant ? c->weight_decay : c->end_weight_decay;
     bool per_split = c->train_data_path.count || c->valid_data_path.count || c->test_data_path.count;
     d->split = per_split ? NULL : c->split ? c->split : c->mock_data ? "1,1,1" : "969, 30, 1";
-    d->data_parallel_size = config_ranks(c) / dense_ranks(c);
+    d->data_parallel_size = config_ranks(c) / config_model_ranks(c);
     d->cpu_threads = c->cpu_threads || config_ranks(c) == 1 ? c->cpu_threads : 1;
     d->random_seed = (uint64_t)either(c->random_seed, c->seed);
 }

@@ -5,19 +5,19 @@
 #include "config/config.h"
 #include "tokenizer/tokenizer.h"
 
-/* COMMAND(name, "what it does") */
+/* COMMAND(name, whether it runs on several processes, "what it does") */
 #define COMMANDS                                                                                             \
-    COMMAND(pretrain, "train a model, from scratch or from a checkpoint")                                    \
-    COMMAND(preprocess, "text to tokens: JSON Lines or plain text into .bin and .idx")                       \
-    COMMAND(merge, "several .bin/.idx datasets into one")                                                    \
-    COMMAND(generate, "continue prompts with a trained model")                                               \
-    COMMAND(convert, "checkpoints from and to Hugging Face's safetensors")                                   \
-    COMMAND(inspect, "list what a checkpoint or a dataset holds")                                            \
-    COMMAND(parity, "judge a run against a golden case of an independent implementation")
+    COMMAND(pretrain, true, "train a model, from scratch or from a checkpoint")                              \
+    COMMAND(preprocess, false, "text to tokens: JSON Lines or plain text into .bin and .idx")                \
+    COMMAND(merge, false, "several .bin/.idx datasets into one")                                             \
+    COMMAND(generate, false, "continue prompts with a trained model")                                        \
+    COMMAND(convert, false, "checkpoints from and to Hugging Face's safetensors")                            \
+    COMMAND(inspect, false, "list what a checkpoint or a dataset holds")                                     \
+    COMMAND(parity, true, "judge a run against a golden case of an independent implementation")
 
 /* Each gets the words behind its name. Sentences about usage are printed by the command; the result is the
  * exit status. */
-#define COMMAND(name, what) int command_##name(int argc, char **argv);
+#define COMMAND(name, on_ranks, what) int command_##name(int argc, char **argv);
 COMMANDS
 #undef COMMAND
 

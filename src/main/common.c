@@ -1,26 +1,37 @@
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include "comm/comm.h"
 #include "main/command.h"
 
+/* Of several processes the first says what is wrong, and when it has ended the launcher ends the others,
+ * which leave it the time. One that is still there then is alone with its error; without a sentence it has
+ * none. */
+static void say(const char *sentence, const char *more) {
+    enum { PATIENCE_S = 3 };
+    if (comm_process() > 0) sleep(PATIENCE_S);
+    if (*sentence) fprintf(stderr, "isotron: %s\n%s", sentence, more);
+}
+
 int command_fail(Err e) {
-    if (*e.msg) fprintf(stderr, "isotron: %s\n", e.msg); /* of several processes one has the sentence */
+    say(e.msg, "");
     return e.code;
 }
 
 bool command_ready(const Args *args, Err e, int *status) {
+    const bool speaks = comm_process() == 0;
     if (args->help) {
         Str text = {0};
         args_help(args, &text);
-        fputs(text.s, stdout);
+        if (speaks) fputs(text.s, stdout);
         str_free(&text);
         *status = 0;
         return false;
     }
-    if (args->notes.len) fputs(args->notes.s, stderr);
+    if (args->notes.len && speaks) fputs(args->notes.s, stderr);
     if (!e.code) return true;
-    fprintf(stderr, "isotron: %s\n", e.msg);
-    if (args->num_problems > 1) fputs(args->problems.s, stderr);
+    say(e.msg, args->num_problems > 1 ? args->problems.s : "");
     *status = e.code;
     return false;
 }

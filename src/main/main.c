@@ -3,13 +3,15 @@
 
 #include "base/fault.h"
 #include "base/str.h"
+#include "comm/comm.h"
 #include "main/command.h"
 
 static const struct {
     const char *name, *what;
+    bool on_ranks;
     int (*run)(int argc, char **argv);
 } TABLE[] = {
-#define COMMAND(name, what) {#name, what, command_##name},
+#define COMMAND(name, on_ranks, what) {#name, what, on_ranks, command_##name},
     COMMANDS
 #undef COMMAND
 };
@@ -28,7 +30,10 @@ int main(int argc, char **argv) {
     const char *names[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++) {
         names[i] = TABLE[i].name;
-        if (!strcmp(argv[1], names[i])) return TABLE[i].run(argc - 2, argv + 2);
+        if (strcmp(argv[1], names[i])) continue;
+        if (!TABLE[i].on_ranks && comm_processes() > 1)
+            return command_fail(err_user("%s runs as one process: start it without mpirun", names[i]));
+        return TABLE[i].run(argc - 2, argv + 2);
     }
     const char *near = str_nearest(argv[1], names, N_COMMANDS);
     fprintf(stderr, "isotron: there is no command '%s'%s%s%s; 'isotron --help' lists them\n", argv[1],

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "comm/comm.h"
 #include "main/command.h"
 #include "train/world.h"
 #include "validate/parity.h"
@@ -106,6 +107,8 @@ static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int 
             "name the golden case first: a folder with run.conf, init.safetensors and the oracle's results");
     args_line(args, argc - n_dirs, argv + n_dirs);
     if (n_dirs > 1 && !o->sweep) args_problem(args, "several golden cases need --sweep");
+    if (o->sweep && comm_processes() > 1)
+        args_problem(args, "--sweep starts processes of its own: leave mpirun out");
     if (args->help || n_dirs == 0 || o->sweep) return args_end(args);
     ERR_RETURN(golden_open(argv[0], g));
     golden_complete(*g, &s->config);

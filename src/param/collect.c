@@ -64,15 +64,7 @@ void collect(const Registry *r, FlatBuffer kind, const void *flat, Comm *comm, c
         const FlatRange part = param_part_held(r, p);
         each_element(r, p, counterpart(whole, p), kind, part.begin, part.end, to_whole, &c);
     }
-    if (!comm) return;
-    const Group all = mesh_group(&r->layout.mesh, MASK_DENSE);
-    comm_run(comm, &(CommCall){.kind = COMM_ALL_REDUCE,
-                               .dtype = F64,
-                               .group = all,
-                               .site = "collect",
-                               .in = out,
-                               .out = out,
-                               .n = whole->elements});
+    if (comm) comm_all_reduce(comm, comm_everyone(comm), "collect", COMM_SUM, F64, out, whole->elements);
 }
 
 void spread(const Registry *whole, Registry *r) {

@@ -257,14 +257,7 @@ void sync_wait_values(Sync *s) { gather_wait(s->gather); }
 void sync_use(Sync *s, Param *const *p, int n) { gather_use(s->gather, p, n); }
 
 void sync_world_sum(Sync *s, DType type, void *x, int64_t n) {
-    if (!s || !s->comm) return;
-    comm_run(s->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
-                                  .dtype = type,
-                                  .group = mesh_group(&s->registry->layout.mesh, MASK_DENSE),
-                                  .site = "world_sum",
-                                  .in = x,
-                                  .out = x,
-                                  .n = n});
+    if (s && s->comm) comm_all_reduce(s->comm, comm_everyone(s->comm), "world_sum", COMM_SUM, type, x, n);
 }
 
 /* ---- life ---- */

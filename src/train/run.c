@@ -26,13 +26,8 @@ static double mask_sum(const Run *r, const Batch *b) {
     double sum = 0;
     for (int64_t i = 0; i < b->b * b->s; i++) sum += (double)b->loss_mask[i];
     if (r->layout.mesh.size[AXIS_CP] > 1)
-        comm_run(r->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
-                                      .dtype = F64,
-                                      .group = mesh_group(&r->layout.mesh, 1 << AXIS_CP),
-                                      .site = "loss_mask",
-                                      .in = &sum,
-                                      .out = &sum,
-                                      .n = 1});
+        comm_all_reduce(r->comm, mesh_group(&r->layout.mesh, 1 << AXIS_CP), "loss_mask", COMM_SUM, F64, &sum,
+                        1);
     return sum;
 }
 
@@ -188,13 +183,11 @@ static DataParallel data_parallel(const Config *c, int ranks) {
 }
 
 Layout run_layout(const Config *c, int rank, int world) {
-    const int64_t etp = i64_is_set(c->expert_tensor_parallel_size) ? c->expert_tensor_parallel_size
-                                                                   : c->tensor_model_parallel_size;
     const int size[AXES] = {[AXIS_TP] = (int)c->tensor_model_parallel_size,
                             [AXIS_CP] = (int)c->context_parallel_size,
                             [AXIS_PP] = (int)c->pipeline_model_parallel_size,
                             [AXIS_EP] = (int)c->expert_model_parallel_size,
-                            [AXIS_ETP] = (int)etp};
+                            [AXIS_ETP] = (int)config_expert_tensor_ranks(c)};
     Layout l = {.mesh = mesh_make(world, rank, size)};
     l.sequence_parallel = c->sequence_parallel && l.mesh.size[AXIS_TP] > 1;
     l.data = data_parallel(c, l.mesh.size[AXIS_DP]);
@@ -376,15 +369,7 @@ bool run_tells_loss(const Run *r) {
 }
 
 void run_sum(const Run *r, double *x, int64_t n) {
-    if (!r->comm) return;
-    const Group all = mesh_group(&r->layout.mesh, MASK_DENSE);
-    comm_run(r->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
-                                  .dtype = F64,
-                                  .group = all,
-                                  .site = "report",
-                                  .in = x,
-                                  .out = x,
-                                  .n = n});
+    if (r->comm) comm_all_reduce(r->comm, comm_everyone(r->comm), "report", COMM_SUM, F64, x, n);
 }
 
 /* Sums of losses and tokens over the ranks that tell of them. */

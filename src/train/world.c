@@ -46,25 +46,20 @@ Err world_run(const Config *c, RankMain *fn, void *arg) {
     return ranks == 1 ? fn(arg, NULL) : as_threads(ranks, &options, fn, arg);
 }
 
-/* What the launcher tells its processes. */
-static int64_t launched_processes(void) {
-    static const char *const NAMES[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
-    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
-        if (getenv(NAMES[i])) return strtoll(getenv(NAMES[i]), NULL, 10);
-    return 1;
-}
-
 Err world_size(Config *c) {
-    if (!comm_mpi_present() && launched_processes() > 1)
+    const int processes = comm_processes();
+    if (processes == 1) return ERR_OK;
+    if (processes < 1)
+        return err_user("this process was started by a launcher that does not say how many there are: use "
+                        "mpirun, or --ranks without a launcher");
+    if (!comm_mpi_present())
         return err_user(
-            "%lld processes were launched, but this isotron was built without MPI, so each would be a run of "
+            "%d processes were launched, but this isotron was built without MPI, so each would be a run of "
             "its own: install Open MPI (ci/install-deps) and build again, or use --ranks",
-            (long long)launched_processes());
-    if (!comm_mpi_present()) return ERR_OK;
-    const int64_t processes = launched_processes();
+            processes);
     if (config_given(c, ranks) && c->ranks != processes)
-        return err_user("--ranks %lld, but mpirun started %lld processes: leave it out", (long long)c->ranks,
-                        (long long)processes);
+        return err_user("--ranks %lld, but mpirun started %d processes: leave it out", (long long)c->ranks,
+                        processes);
     c->ranks = processes;
     return ERR_OK;
 }

@@ -9,10 +9,10 @@
 /* What a rank does; comm is NULL if it is the only one. */
 typedef Err RankMain(void *arg, Comm *comm);
 
-/* Runs fn on every rank of this process and returns the first error in the order of the ranks. Under mpirun
- * the process is one rank, and all but rank 0 return an error without a sentence. */
+/* Runs fn on every rank of this process and returns the first error in the order of the ranks. With several
+ * processes each is one rank, and all but rank 0 return an error without a sentence. */
 Err world_run(const Config *, RankMain *fn, void *arg);
-/* Under mpirun sets --ranks to the number of processes; a user error if the options name another number. */
+/* With several processes sets --ranks to their number; a user error if the options name another. */
 Err world_size(Config *);
 
 /* True on the rank that prints: 0. */
