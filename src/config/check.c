@@ -11,18 +11,9 @@
 /* n is a multiple of d, or one of them is missing or out of range, which is another rule's sentence. */
 static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 0; }
 
-/* Ranks that hold one copy of the dense parameters, and of the experts. */
-static int64_t model_ranks(const Config *c) {
-    return c->tensor_model_parallel_size * c->pipeline_model_parallel_size * c->context_parallel_size;
-}
-
-static int64_t expert_tensor_ranks(const Config *c) {
-    return i64_is_set(c->expert_tensor_parallel_size) ? c->expert_tensor_parallel_size
-                                                      : c->tensor_model_parallel_size;
-}
-
+/* Ranks that hold one copy of the experts. */
 static int64_t expert_ranks(const Config *c) {
-    return expert_tensor_ranks(c) * c->expert_model_parallel_size * c->pipeline_model_parallel_size;
+    return config_expert_tensor_ranks(c) * c->expert_model_parallel_size * c->pipeline_model_parallel_size;
 }
 
 static bool shards_data(const Config *c) {
@@ -33,7 +24,8 @@ static bool shards_data(const Config *c) {
 /* Each instance has as many of the ranks that hold a parameter, dense or of an expert. */
 static bool divides_replicas(const Config *c) {
     const int64_t n = c->num_distributed_optimizer_instances, ranks = config_ranks(c);
-    const int64_t dense = model_ranks(c) / (c->context_parallel_size > 0 ? c->context_parallel_size : 1);
+    const int64_t dense =
+        config_model_ranks(c) / (c->context_parallel_size > 0 ? c->context_parallel_size : 1);
     return dense <= 0 || expert_ranks(c) <= 0 ||
            (divides(n, ranks / dense) && divides(n, ranks / expert_ranks(c)));
 }
@@ -208,7 +200,7 @@ static bool divisible_batches(const Config *c) {
     BatchStep *steps = mem_zero((size_t)n, sizeof *steps);
     n = config_batch_steps(c, steps, n);
     bool divisible = true;
-    const int64_t each = model_ranks(c),
+    const int64_t each = config_model_ranks(c),
                   dp = each > 0 && config_ranks(c) % each == 0 ? config_ranks(c) / each : 1;
     for (int64_t i = 0; i < n; i++) divisible &= divides(c->micro_batch_size * dp, steps[i].size);
     free(steps);
@@ -281,6 +273,19 @@ static void check_range(const Config *c, const struct Range *r, Args *args) {
     str_free(&shown);
 }
 
+/* Into its range, so that no condition overflows; what lies outside of it has its own sentence. */
+static void clamp(Config *c, const struct Range *r) {
+    void *value = (char *)c + CONFIG_ROWS[r->option].offset;
+    int64_t *whole = value;
+    double *real = value;
+    if (CONFIG_ROWS[r->option].type != ARG_I64)
+        *real = f64_is_set(*real) ? fmin(fmax(*real, r->low), r->high) : *real;
+    else if (i64_is_set(*whole) && (double)*whole < r->low)
+        *whole = (int64_t)r->low;
+    else if (i64_is_set(*whole) && (double)*whole > r->high)
+        *whole = (int64_t)r->high;
+}
+
 /* The sentence with the options' values in place of %name. */
 static void fill(const Config *c, const char *sentence, Str *out) {
     while (*sentence) {
@@ -311,9 +316,13 @@ static void note_no_effect(const Config *c, Args *args) {
 void config_check(const Config *c, unsigned checks, Args *args) {
     if (!checks) return;
     note_no_effect(c, args);
-    for (size_t i = 0; i < sizeof RANGES / sizeof RANGES[0]; i++) check_range(c, &RANGES[i], args);
+    Config inside = *c;
+    for (size_t i = 0; i < sizeof RANGES / sizeof RANGES[0]; i++) {
+        check_range(c, &RANGES[i], args);
+        clamp(&inside, &RANGES[i]);
+    }
     Rule rules[RULES];
-    evaluate(c, rules);
+    evaluate(&inside, rules);
     for (int i = 0; i < RULES; i++) {
         if (rules[i].holds || (rules[i].check & checks) != rules[i].check) continue;
         Str sentence = {0};
