@@ -56,7 +56,7 @@ void train_log_close(TrainLog *log) {
     free(log);
 }
 
-/* What one step or one interval measured, ready to print. */
+/* What one step or one interval measured, ready to print; FLOPs of a rank. */
 typedef struct Rates {
     double seconds, tokens_per_second, tflops;
 } Rates;
@@ -66,7 +66,8 @@ static Rates rates(const Run *r, int64_t samples, int64_t ns) {
     return (Rates){
         .seconds = seconds,
         .tokens_per_second = (double)(samples * r->config->seq_length) / seconds,
-        .tflops = flops_per_step(r->config, r->derived, samples) / seconds * 1e-12,
+        .tflops = flops_per_step(r->config, r->derived, samples) / (double)config_ranks(r->config) / seconds *
+                  1e-12,
     };
 }
 
@@ -161,7 +162,11 @@ static void forget(TrainLog *log) {
     log->losses = log->steps = log->skipped = log->nan = log->ns = log->samples = 0;
 }
 
-Err train_log_step(TrainLog *log, const Run *r, const StepReport *s, int64_t ns, Timers *timers) {
+bool train_log_wants_times(const Run *r) {
+    return r->config->timing_log_level > 0 && r->iteration % r->config->log_interval == 0;
+}
+
+Err train_log_step(TrainLog *log, const Run *r, const StepReport *s, int64_t ns, const Times *times) {
     const Config *c = r->config;
     log->steps++;
     log->ns += ns;
@@ -177,9 +182,10 @@ Err train_log_step(TrainLog *log, const Run *r, const StepReport *s, int64_t ns,
     if (!due && log->printed) return ERR_OK;
     log->printed = true;
     print_line(log, r, s);
-    if (due && c->timing_log_level > 0) {
+    if (train_log_wants_times(r)) {
         str_clear(&log->text);
-        timers_report(timers, c->timing_log_level, log->steps, &log->text);
+        timers_report(times, r->comm ? comm_world(r->comm) : 1, c->timing_log_option, c->timing_log_level,
+                      log->steps, &log->text);
         fputs(log->text.s, stdout);
     }
     fflush(stdout);

@@ -11,9 +11,11 @@ typedef struct TrainLog TrainLog;
 
 Err train_log_open(const Run *, TrainLog **);
 void train_log_close(TrainLog *);
+/* Whether the times of all ranks are wanted after this step. */
+bool train_log_wants_times(const Run *);
 /* After every step; `ns` is what the step took. Prints on the first step of the process and every
- * --log-interval steps. */
-Err train_log_step(TrainLog *, const Run *, const StepReport *, int64_t ns, Timers *);
+ * --log-interval steps, and then the times of all ranks, if they are wanted. */
+Err train_log_step(TrainLog *, const Run *, const StepReport *, int64_t ns, const Times *);
 /* `where` as Megatron-LM says it: "iteration 100 on validation set". `name` ("validation", "test") enters the
  * TensorBoard tags. */
 Err train_log_eval(TrainLog *, const Run *, const char *where, const char *name, double loss);

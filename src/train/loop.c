@@ -296,7 +296,9 @@ static Err one_step(Loop *l) {
     run_update(r, &report);
     timer_stop(&l->timers, TIMER_OPTIMIZER);
     ERR_RETURN(check_finite(l, &report));
-    return say(l, l->speaks ? train_log_step(l->log, r, &report, clock_ns() - start, &l->timers) : ERR_OK);
+    const int64_t ns = clock_ns() - start;
+    const Times *times = train_log_wants_times(r) ? timers_gather(&l->timers, l->comm, l->step) : NULL;
+    return say(l, l->speaks ? train_log_step(l->log, r, &report, ns, times) : ERR_OK);
 }
 
 static bool is_multiple(int64_t x, int64_t of) { return i64_is_set(of) && of > 0 && x % of == 0; }

@@ -5,6 +5,8 @@
 #include <stdint.h>
 
 #include "base/str.h"
+#include "comm/comm.h"
+#include "config/config.h"
 
 typedef enum Timer {
     TIMER_BATCH,
@@ -15,13 +17,20 @@ typedef enum Timer {
     TIMERS
 } Timer;
 
+typedef struct Times {
+    int64_t ns[TIMERS]; /* of one rank */
+} Times;
+
 typedef struct Timers {
-    int64_t started[TIMERS], ns[TIMERS];
+    int64_t started[TIMERS];
+    Times spent;
 } Timers;
 
 void timer_start(Timers *, Timer);
 void timer_stop(Timers *, Timer);
-/* Appends the timers of at most `level` that have run, each divided by `steps`, and sets them to zero. */
-void timers_report(Timers *, int64_t level, int64_t steps, Str *out);
+/* What all ranks have spent since the last call, [ranks] in the arena. Each calls it; NULL: one rank. */
+const Times *timers_gather(Timers *, Comm *, Arena *);
+/* Appends the timers of at most `level` that have run on some of the ranks, each divided by `steps`. */
+void timers_report(const Times *, int ranks, TimingLogOption, int64_t level, int64_t steps, Str *out);
 
 #endif

@@ -53,10 +53,10 @@ static void expect_match(const char *pattern, const char *text) {
 
 static const int64_t SECOND = 1000000000;
 
-static void step(TrainLog *log, Run *run, StepReport s, Timers *timers) {
+static void step(TrainLog *log, Run *run, StepReport s, const Times *times) {
     run->iteration++;
     run->consumed_samples += s.samples;
-    assert_int_equal(train_log_step(log, run, &s, SECOND / 2, timers).code, ERR_NONE);
+    assert_int_equal(train_log_step(log, run, &s, SECOND / 2, times).code, ERR_NONE);
 }
 
 static StepReport report(double loss) {
@@ -86,15 +86,15 @@ static void log_line_is_megatrons(void **state) {
     Setup *s = setup_new("--log-interval 2 --global-batch-size 4 --train-iters 200");
     Run run = {.config = &s->config, .derived = &s->derived};
     TrainLog *log;
-    Timers timers = {0};
+    Times times = {0};
     Capture c;
     Str out = {0};
     assert_int_equal(train_log_open(&run, &log).code, ERR_NONE);
     capture_begin(&c);
-    step(log, &run, report(10), &timers);
-    step(log, &run, report(8), &timers);
-    step(log, &run, report(7), &timers);
-    step(log, &run, report(5), &timers);
+    step(log, &run, report(10), &times);
+    step(log, &run, report(8), &times);
+    step(log, &run, report(7), &times);
+    step(log, &run, report(5), &times);
     capture_end(&c, &out);
     train_log_close(log);
     char *lines[8];
@@ -123,7 +123,7 @@ static void skipped_and_nan_steps_are_counted_not_averaged(void **state) {
         setup_new("--log-interval 3 --global-batch-size 4 --log-throughput --log-num-zeros-in-grad --fp16");
     Run run = {.config = &s->config, .derived = &s->derived, .iteration = 3};
     TrainLog *log;
-    Timers timers = {0};
+    Times times = {0};
     Capture c;
     Str out = {0};
     assert_int_equal(train_log_open(&run, &log).code, ERR_NONE);
@@ -132,9 +132,9 @@ static void skipped_and_nan_steps_are_counted_not_averaged(void **state) {
     skipped.optim.found_inf = true;
     skipped.optim.grad_norm = INFINITY;
     last.optim.num_zeros = 17;
-    step(log, &run, skipped, &timers);
-    step(log, &run, report(NAN), &timers);
-    step(log, &run, last, &timers);
+    step(log, &run, skipped, &times);
+    step(log, &run, report(NAN), &times);
+    step(log, &run, last, &times);
     capture_end(&c, &out);
     train_log_close(log);
     char *lines[8];
@@ -151,22 +151,60 @@ static void skipped_and_nan_steps_are_counted_not_averaged(void **state) {
     setup_free(s);
 }
 
+/* Megatron-LM core/timers.py: (name + ' ').ljust(48, '.'), two decimals; level 2 is left out, and so are
+ * ranks that have not run a timer */
 static void timers_are_padded_and_averaged(void **state) {
     (void)state;
-    Timers t = {
-        .ns = {[TIMER_BATCH] = 3000000, [TIMER_FORWARD_BACKWARD] = 500000000, [TIMER_OPTIMIZER] = 25000}};
-    Str out = {0};
-    timers_report(&t, 1, 4, &out);
-    /* Megatron-LM core/timers.py: (name + ' ').ljust(48, '.'), two decimals, level 2 left out */
-    assert_string_equal(out.s, "(min, max) time across ranks (ms):\n"
-                               "    forward-backward ...............................: (125.00, 125.00)\n"
-                               "    optimizer ......................................: (0.01, 0.01)\n");
-    str_clear(&out);
+    const Times of[] = {
+        {{[TIMER_BATCH] = 3000000, [TIMER_FORWARD_BACKWARD] = 500000000, [TIMER_OPTIMIZER] = 25000}},
+        {{[TIMER_FORWARD_BACKWARD] = 600000000}},
+        {{[TIMER_FORWARD_BACKWARD] = 400000000, [TIMER_OPTIMIZER] = 65000}}};
+    static const char *const EXPECTED[] = {
+        [TIMING_MINMAX] = "(min, max) time across ranks (ms):\n"
+                          "    forward-backward ...............................: (100.00, 150.00)\n"
+                          "    optimizer ......................................: (0.01, 0.02)\n",
+        [TIMING_MAX] = "max time across ranks (ms):\n"
+                       "    forward-backward ...............................: 150.00\n"
+                       "    optimizer ......................................: 0.02\n",
+        [TIMING_ALL] =
+            "times across ranks (ms):\n"
+            "  forward-backward:\n     rank  0: 125.00\n     rank  1: 150.00\n     rank  2: 100.00\n"
+            "  optimizer:\n     rank  0: 0.01\n     rank  2: 0.02\n"};
+    for (int option = 0; option < 3; option++) {
+        Str out = {0};
+        timers_report(of, 3, (TimingLogOption)option, 1, 4, &out);
+        assert_string_equal(out.s, EXPECTED[option]);
+        str_free(&out);
+    }
+}
+
+static void gather(void *arg, Comm *comm) {
+    bool *right = arg;
+    Timers t = {0};
+    Arena *arena = arena_new();
+    t.spent.ns[TIMER_SAVE] = 7 + comm_rank(comm);
+    const Times *got = timers_gather(&t, comm, arena);
+    bool all = !t.spent.ns[TIMER_SAVE];
+    for (int r = 0; r < comm_world(comm); r++)
+        all &= got[r].ns[TIMER_SAVE] == 7 + r && !got[r].ns[TIMER_BATCH];
+    right[comm_rank(comm)] = all;
+    arena_free(arena);
+}
+
+static void every_rank_gets_the_times_of_all(void **state) {
+    (void)state;
+    bool right[3] = {false};
+    comm_threads(3, NULL, gather, right);
+    for (int r = 0; r < 3; r++) assert_true(right[r]);
+    Timers t = {0};
+    Arena *arena = arena_new();
     timer_start(&t, TIMER_BATCH);
     timer_stop(&t, TIMER_BATCH);
-    timers_report(&t, 2, 1, &out);
-    expect_match("ms\\):\n    batch-generator [.]{32}: \\([0-9]+\\.[0-9]{2}, [0-9]+\\.[0-9]{2}\\)\n$", out.s);
-    str_free(&out);
+    const int64_t spent = t.spent.ns[TIMER_BATCH];
+    assert_true(spent >= 0);
+    assert_int_equal(timers_gather(&t, NULL, arena)[0].ns[TIMER_BATCH], spent);
+    assert_int_equal(t.spent.ns[TIMER_BATCH], 0);
+    arena_free(arena);
 }
 
 static void timers_follow_the_line_when_asked_for(void **state) {
@@ -174,12 +212,12 @@ static void timers_follow_the_line_when_asked_for(void **state) {
     Setup *s = setup_new("--log-interval 1 --timing-log-level 1 --global-batch-size 4");
     Run run = {.config = &s->config, .derived = &s->derived};
     TrainLog *log;
-    Timers timers = {.ns = {[TIMER_OPTIMIZER] = SECOND}};
+    Times times = {.ns = {[TIMER_OPTIMIZER] = SECOND}};
     Capture c;
     Str out = {0};
     assert_int_equal(train_log_open(&run, &log).code, ERR_NONE);
     capture_begin(&c);
-    step(log, &run, report(10), &timers);
+    step(log, &run, report(10), &times);
     capture_end(&c, &out);
     train_log_close(log);
     expect_match("iteration .*\\|\n\\(min, max\\) time across ranks \\(ms\\):\n    optimizer [.]+: "
@@ -224,7 +262,7 @@ static void jsonl_is_json_even_without_numbers(void **state) {
     Setup *s = setup_new("--log-jsonl %s/log.jsonl --global-batch-size 4", dir);
     Run run = {.config = &s->config, .derived = &s->derived};
     TrainLog *log;
-    Timers timers = {0};
+    Times times = {0};
     Capture c;
     Str out = {0};
     StepReport bad = report(NAN);
@@ -232,15 +270,18 @@ static void jsonl_is_json_even_without_numbers(void **state) {
     bad.optim.grad_norm = INFINITY;
     assert_int_equal(train_log_open(&run, &log).code, ERR_NONE);
     capture_begin(&c);
-    step(log, &run, report(0.1), &timers);
-    step(log, &run, bad, &timers);
+    step(log, &run, report(0.1), &times);
+    step(log, &run, bad, &times);
+    s->config.ranks = 2;
+    step(log, &run, report(0.1), &times);
     capture_end(&c, &out);
     train_log_close(log);
     str_clear(&out);
     assert_int_equal(file_read(s->config.log_jsonl, &out).code, ERR_NONE);
     char *lines[4];
-    assert_int_equal(lines_of(out.s, lines, 4), 2);
-    json_t *good = json_loads(lines[0], JSON_REJECT_DUPLICATES, NULL), *null = json_loads(lines[1], 0, NULL);
+    assert_int_equal(lines_of(out.s, lines, 4), 3);
+    json_t *good = json_loads(lines[0], JSON_REJECT_DUPLICATES, NULL), *null = json_loads(lines[1], 0, NULL),
+           *shared = json_loads(lines[2], 0, NULL);
     assert_non_null(good);
     assert_non_null(null);
     assert_int_equal(json_integer_value(json_object_get(good, "iteration")), 1);
@@ -251,7 +292,10 @@ static void jsonl_is_json_even_without_numbers(void **state) {
     assert_true(json_is_null(json_object_get(null, "lm_loss")));
     assert_true(json_is_null(json_object_get(null, "grad_norm")));
     assert_true(json_is_true(json_object_get(null, "skipped")));
-    json_decref(good), json_decref(null);
+    const double tflops = json_real_value(json_object_get(good, "tflops"));
+    assert_true(tflops > 0);
+    assert_true(json_real_value(json_object_get(shared, "tflops")) == tflops / 2); /* of one of two ranks */
+    json_decref(good), json_decref(null), json_decref(shared);
     str_free(&out);
     assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
     setup_free(s);
@@ -267,12 +311,12 @@ static void scalars_have_megatrons_tags(void **state) {
                   dir);
     Run run = {.config = &s->config, .derived = &s->derived};
     TrainLog *log;
-    Timers timers = {0};
+    Times times = {0};
     Capture c;
     Str out = {0};
     assert_int_equal(train_log_open(&run, &log).code, ERR_NONE);
     capture_begin(&c);
-    for (int i = 1; i <= 4; i++) step(log, &run, report(i), &timers);
+    for (int i = 1; i <= 4; i++) step(log, &run, report(i), &times);
     assert_int_equal(train_log_eval(log, &run, "here", "validation", 2).code, ERR_NONE);
     capture_end(&c, &out);
     train_log_close(log);
@@ -335,6 +379,7 @@ int main(void) {
         cmocka_unit_test(log_line_is_megatrons),
         cmocka_unit_test(skipped_and_nan_steps_are_counted_not_averaged),
         cmocka_unit_test(timers_are_padded_and_averaged),
+        cmocka_unit_test(every_rank_gets_the_times_of_all),
         cmocka_unit_test(timers_follow_the_line_when_asked_for),
         cmocka_unit_test(evaluation_is_framed_by_dashes),
         cmocka_unit_test(jsonl_is_json_even_without_numbers),
