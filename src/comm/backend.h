@@ -136,6 +136,7 @@ typedef struct CommWitness {
     const char *status; /* "is running" */
     bool any;           /* it has started an operation; the last one is: */
     CommRecord last;
+    bool is_in; /* it is not done */
 } CommWitness;
 
 /* Prints at once, so that the reports of several processes do not mix: what is wrong with an operation, who

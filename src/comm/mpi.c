@@ -78,6 +78,7 @@ typedef struct Mpi {
     bool *returned;       /* [world] */
     CommWitness *witness; /* [world], what this rank has heard */
     bool ending;          /* it is about to report */
+    bool yields;          /* another rank will */
     Announcement incoming;
     MPI_Request listening;
     Exchange *active;
@@ -130,17 +131,25 @@ static void learn(CommWitness *w, const Announcement *a, int64_t started_ago, in
 
 static bool take_announcements(Comm *);
 
-/* Asks all others what they do: who waits in an operation answers, who is stuck does not. */
+static void answer_for(Comm *c, int64_t ns) {
+    for (const int64_t until = clock_ns() + ns; clock_ns() < until; sched_yield()) take_announcements(c);
+}
+
+/* Asks all others what they do: who waits in an operation answers, who is stuck does not. Of several ranks
+ * that come here the first to ask, or else the lowest, reports, and its report ends the others. */
 static _Noreturn void end_world(Comm *c, const CommWork *w, const bool *arrived, const char *why) {
-    enum { ANSWER_NS = 300 * 1000 * 1000 };
+    const int64_t answers_ns = 300000000, patience_ns = 5000000000;
     Mpi *mpi = c->state;
     mpi->ending = true;
+    if (mpi->yields) answer_for(c, patience_ns);
+    mpi->yields = false;
     for (int r = 0; r < c->world; r++) {
         mpi->witness[r].status = mpi->returned[r] ? "has returned" : "does not answer";
         if (r != c->rank) say(c, ASKS, (Announcement){0}, r);
     }
-    for (const int64_t until = clock_ns() + ANSWER_NS; clock_ns() < until; sched_yield())
-        take_announcements(c);
+    mpi->witness[c->rank].any = comm_record_last(&c->recorder, &mpi->witness[c->rank].last);
+    answer_for(c, answers_ns);
+    if (mpi->yields) answer_for(c, patience_ns);
     comm_report(c, why, &w->channel->key, w->seq, &w->facts, arrived, mpi->witness);
     MPI_Abort(MPI_COMM_WORLD, ERR_INFRA);
     abort();
@@ -377,11 +386,13 @@ static void take(Comm *c, Say what, int source) {
         for (const Exchange *x = mpi->active; x && !mpi->ending; x = x->next) check_returned(c, x);
         break;
     case ASKS:
+        mpi->yields |= !mpi->ending || source < c->rank;
         tell(c, source);
         break;
     case TELLS:
         if (!mpi->returned[source]) w->status = "answers";
         if (a.started_ago >= 0) learn(w, &a, a.started_ago, a.finished_ago);
+        w->is_in = a.started_ago >= 0 && a.finished_ago < 0;
         break;
     }
 }

@@ -92,10 +92,27 @@ static void print_ranks(const char *title, const CommKey *key, const bool *arriv
     fputs(n ? "\n" : " none\n", file);
 }
 
-static void print_witness(int rank, const CommWitness *w, FILE *file) {
+/* Members of an operation of `rank` that is not done whose own last one is another: where ranks wait for each
+ * other in a circle, this tells who for whom. */
+static void print_absent(int rank, const CommWitness *witness, FILE *file) {
+    const CommRecord *in = &witness[rank].last;
+    fputs("    not in it: ranks", file);
+    for (int i = 0; i < comm_members(&in->key); i++) {
+        const int other = comm_member(&in->key, i);
+        const CommRecord *last = &witness[other].last;
+        const bool is_there =
+            witness[other].any && last->seq == in->seq && !memcmp(&last->key, &in->key, sizeof in->key);
+        if (other != rank && !is_there) fprintf(file, " %d", other);
+    }
+    fputc('\n', file);
+}
+
+static void print_witness(int rank, const CommWitness *witness, FILE *file) {
+    const CommWitness *w = &witness[rank];
     fprintf(file, "  rank %d %s; %s", rank, w->status,
             w->any ? "its last operation: " : "no operation of it is known\n");
     if (w->any) comm_record_print(&w->last, file);
+    if (w->is_in) print_absent(rank, witness, file);
 }
 
 /* Missing ranks first, and then those of other groups: a missing rank may itself wait for one of them. */
@@ -105,10 +122,10 @@ static void print_witnesses(const CommKey *key, const bool *arrived, const CommW
     for (int i = 0; i < comm_members(key); i++) {
         const int rank = comm_member(key, i);
         told[rank] = true;
-        if (!arrived[i]) print_witness(rank, &witness[rank], file);
+        if (!arrived[i]) print_witness(rank, witness, file);
     }
     for (int r = 0; r < world; r++)
-        if (!told[r]) print_witness(r, &witness[r], file);
+        if (!told[r]) print_witness(r, witness, file);
     free(told);
 }
 

@@ -69,6 +69,7 @@ static _Noreturn void end_world(const Comm *c, const Queue *q, const Meeting *m,
     for (int r = 0; r < world->size; r++) {
         witness[r].status = atomic_load(&world->returned[r]) ? "has returned" : "is running";
         witness[r].any = comm_record_last(&world->comm[r].recorder, &witness[r].last);
+        witness[r].is_in = witness[r].any && !witness[r].last.done_ns;
     }
     comm_report(c, why, &q->key, m->seq, &first->facts, arrived, witness);
     _exit(ERR_INFRA);
