@@ -12,7 +12,16 @@
 #include "nn/moe.h"
 #include "unit/ops/elements.h"
 
-enum { SEQUENCE = 16, SAMPLES = 3, HIDDEN = 12, FFN = 8, EXPERTS = 8, MOE_PARAMS = 8, GRID_BITS = 20 };
+enum {
+    SEQUENCE = 16,
+    SAMPLES = 3,
+    HIDDEN = 12,
+    FFN = 8,
+    EXPERTS = 8,
+    MOE_PARAMS = 8,
+    GRID_BITS = 20,
+    MOE_SPACE = 1 << 20
+};
 
 typedef struct MoeLayout {
     int tp, cp, dp, etp, ep;
@@ -124,7 +133,7 @@ static inline void moe_open(MoeRank *r, Device *device, size_t slot, size_t tran
     r->moe.router.counters.data = device_alloc(device, (size_t)n * sizeof(double), "counters");
     r->slot = space_new(device, "slot", slot);
     r->transient = space_new(device, "transient", transient);
-    if (device->kind != DEVICE_NULL && slot == SPACE_UNPLANNED) moe_poison(r->slot), moe_poison(r->transient);
+    if (device->kind != DEVICE_NULL && slot == MOE_SPACE) moe_poison(r->slot), moe_poison(r->transient);
     r->tape = tape_new(&r->run, r->slot, r->transient);
 }
 
@@ -194,10 +203,10 @@ static inline void moe_add_gradients(const MoeRank *r) {
 
 /* The ranks add one after the other. */
 static inline void moe_run(MoeRank *r, Comm *comm) {
-    size_t slot = SPACE_UNPLANNED, transient = SPACE_UNPLANNED;
+    size_t slot = MOE_SPACE, transient = MOE_SPACE;
     r->run.comm = comm;
     if (r->c->planned) {
-        moe_open(r, device_null(), slot, transient);
+        moe_open(r, device_null(), SPACE_UNPLANNED, SPACE_UNPLANNED);
         moe_microbatch(r, 0);
         slot = space_peak(r->slot), transient = space_peak(r->transient);
         moe_close(r);
