@@ -182,7 +182,7 @@ static void global_loss_joins_data_parallel_ranks(void **state) {
 static void planned_memory_is_enough(void **state) {
     (void)state;
     check_layouts((MoeCase){.spec = DROPS, .planned = true}, near);
-    check_some((MoeCase){.spec = PADS, .planned = true, .recomputed = true}, near);
+    check_layouts((MoeCase){.spec = PADS, .planned = true, .recomputed = true}, near);
     for (int i = 0; i < N_LAYOUTS; i++)
         if (LAYOUTS[i].ep == 1)
             check((MoeCase){.layout = LAYOUTS[i], .spec = DROPLESS, .planned = true}, near);
