@@ -314,6 +314,9 @@ static const char *const BREAKING[][2] = {
      "--micro-batch-size 9000000000000000000", /* no product overflows */
      "--tensor-model-parallel-size must be from 1 to 65536, not 9000000000000000000."},
     {"--tensor-model-parallel-size 256 --pipeline-model-parallel-size 512", "are more than 65536 ranks"},
+    {"--distributed-timeout-minutes 0", "must be from 1"},
+    {"--distributed-timeout-seconds -1", "must be from 0.001"},
+    {"--data-parallel-sharding-strategy optim", "without --use-megatron-fsdp"},
     {"--num-query-groups 2", "without --group-query-attention"},
     {"--group-query-attention --num-query-groups 3", "multiple of --num-query-groups 3"},
     {"--position-embedding-type rope --rotary-percent 0.2", "even, positive"},
