@@ -54,15 +54,11 @@ static int64_t first_moe_layer(const Config *c, const Derived *d) {
     return i;
 }
 
-static int64_t shared_size(const Config *c) {
-    return i64_is_set(c->moe_shared_expert_intermediate_size) ? c->moe_shared_expert_intermediate_size : 0;
-}
-
 static bool is_glm(const Config *c, const Derived *d) {
     const bool groups = i64_is_set(c->moe_router_num_groups);
     return c->moe_router_enable_expert_bias && !c->moe_shared_expert_gate && c->moe_router_topk > 1 &&
-           (!groups || c->moe_router_topk == 2 * c->moe_router_group_topk) && shared_size(c) > 0 &&
-           shared_size(c) % d->moe_ffn_hidden_size == 0 && !count_windowed(c, d) &&
+           (!groups || c->moe_router_topk == 2 * c->moe_router_group_topk) && d->moe_shared_size > 0 &&
+           d->moe_shared_size % d->moe_ffn_hidden_size == 0 && !count_windowed(c, d) &&
            first_moe_layer(c, d) + d->num_moe_layers == c->num_layers;
 }
 
@@ -74,7 +70,7 @@ static Type choose_moe(const Config *c, const Derived *d) {
     if (d->sinkhorn || f64_is_set(c->moe_expert_capacity_factor)) return NO_TYPE;
     if (c->moe_router_score_function == SCORE_SIGMOID) return is_glm(c, d) ? GLM4_MOE : NO_TYPE;
     if (scaled || i64_is_set(c->moe_router_num_groups) || c->rotary_percent != 1) return NO_TYPE;
-    if (shared_size(c))
+    if (d->moe_shared_size)
         return c->moe_shared_expert_gate && c->add_qkv_bias && !c->qk_layernorm ? QWEN2_MOE : NO_TYPE;
     if (c->add_qkv_bias) return NO_TYPE;
     if (c->qk_layernorm) return QWEN3_MOE;
@@ -207,7 +203,7 @@ static void put_glm_router(const Config *c, const Derived *d, Str *out) {
     put_real(out, "routed_scaling_factor",
              f64_is_set(c->moe_router_topk_scaling_factor) ? c->moe_router_topk_scaling_factor : 1);
     put_flag(out, "norm_topk_prob", true);
-    put_size(out, "n_shared_experts", shared_size(c) / d->moe_ffn_hidden_size);
+    put_size(out, "n_shared_experts", d->moe_shared_size / d->moe_ffn_hidden_size);
     put_size(out, "first_k_dense_replace", first_moe_layer(c, d));
     put_size(out, "num_nextn_predict_layers", 0);
     put_flag(out, "use_qk_norm", c->qk_layernorm);
@@ -231,7 +227,7 @@ static void put_experts(const Config *c, const Derived *d, Type type, Str *out) 
     put_moe_layers(c, d, out);
     if (type == QWEN2_MOE) {
         put_flag(out, "qkv_bias", true);
-        put_size(out, "shared_expert_intermediate_size", shared_size(c));
+        put_size(out, "shared_expert_intermediate_size", d->moe_shared_size);
     }
 }
 

@@ -271,11 +271,9 @@ Err ckpt_save_start(const char *dir, const CkptSaveOptions *o, Comm *comm, const
 }
 
 bool ckpt_save_is_written(const CkptSaving *s) {
-    int64_t *all = numbers_of_all(s->comm, atomic_load(&s->is_written)), n = 0;
-    const int world = s->comm ? comm_world(s->comm) : 1;
-    for (int i = 0; i < world; i++) n += all[i];
-    free(all);
-    return n == world;
+    int32_t by_all = atomic_load(&s->is_written);
+    if (s->comm) comm_all_reduce(s->comm, comm_everyone(s->comm), "ckpt_save", COMM_MIN, I32, &by_all, 1);
+    return by_all;
 }
 
 Err ckpt_save_finish(CkptSaving *s) {

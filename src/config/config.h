@@ -90,8 +90,8 @@ typedef struct Derived {
     const bool *layer_windowed;            /* [num_layers] */
     const bool *layer_moe;                 /* [num_layers] */
     const ContextComm *layer_context_comm; /* [num_layers] */
-    int64_t num_moe_layers, moe_ffn_hidden_size;
-    double aux_loss_coeff[BALANCE_SINKHORN]; /* by LoadBalancing; 0: that loss is off */
+    int64_t num_moe_layers, moe_ffn_hidden_size, moe_shared_size; /* the last: 0 without shared experts */
+    double aux_loss_coeff[BALANCE_SINKHORN];                      /* by LoadBalancing; 0: that loss is off */
     bool sinkhorn;
     double init_std, output_init_std, embedding_init_std; /* output: sqrt(2 * num_layers) smaller */
     unsigned recompute_modules; /* bit of each RecomputeModule; 0 unless selective */

@@ -73,6 +73,7 @@ static void experts(const Config *c, Arena *arena, Derived *d) {
     CHECK(config_moe_pattern(c->moe_layer_freq, c->num_layers, moe), "'%s'", c->moe_layer_freq);
     for (int64_t i = 0; i < c->num_layers; i++) d->num_moe_layers += moe[i];
     d->moe_ffn_hidden_size = either(c->moe_ffn_hidden_size, d->ffn_hidden_size);
+    d->moe_shared_size = either(c->moe_shared_expert_intermediate_size, 0);
     for (int64_t i = 0; i < c->moe_router_load_balancing_type.count; i++) {
         const int type = enum_find(LoadBalancing_spellings, c->moe_router_load_balancing_type.at[i]);
         if (type < BALANCE_SINKHORN && i < c->moe_aux_loss_coeff.count)

@@ -176,9 +176,7 @@ static Moe *experts_new(const Gpt *m, MlpSpec mlp) {
                           .name = mlp.name,
                           .router = router_spec(m, arena_printf(r->arena, "%s.router", mlp.name)),
                           .ffn = m->derived->moe_ffn_hidden_size,
-                          .shared_ffn = i64_is_set(c->moe_shared_expert_intermediate_size)
-                                            ? c->moe_shared_expert_intermediate_size
-                                            : 0,
+                          .shared_ffn = m->derived->moe_shared_size,
                           .shared_gate = c->moe_shared_expert_gate,
                           .activation = mlp.activation,
                           .fc1_init_std = mlp.fc1_init_std,

@@ -57,8 +57,8 @@ static void check_type(const Tape *t, const char *op, const Tensor *x, SpmdType 
     for (int a = 0; a < AXES; a++) {
         const Spmd s = spmd_on(x->spmd, a), w = spmd_on(want, a);
         CHECK(tape_axis(t, a) == 1 || s == w || (spread && w == SPMD_P && a == AXIS_EP && s == SPMD_V),
-              "op '%s', axis %s: the rows are %c, their routing says %c", op, axis_name(a), "IRVP"[s],
-              "IRVP"[w]);
+              "op '%s', axis %s: the rows are %c, their routing says %c", op, axis_name(a), spmd_letter(s),
+              spmd_letter(w));
     }
 }
 

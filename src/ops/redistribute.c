@@ -144,7 +144,7 @@ Tensor *op_redistribute(Tape *t, Tensor *x, Axis axis, Spmd to, int dim) {
     const Spmd from = spmd_on(x->spmd, axis);
     const int move = MOVEMENT[from][to], back = MOVEMENT[spmd_dual(to)][spmd_dual(from)];
     CHECK(move != NOT_ALLOWED && back != NOT_ALLOWED, "op 'redistribute', axis %s: %c cannot become %c",
-          axis_name(axis), "IRVP"[from], "IRVP"[to]);
+          axis_name(axis), spmd_letter(from), spmd_letter(to));
     int64_t dims[TENSOR_DIMS];
     for (int i = 0; i < x->ndim; i++) dims[i] = x->dim[i];
     if (move == MOVE_GATHER) dims[dim] *= ranks;

@@ -10,8 +10,6 @@ const char *axis_name(Axis a) {
     return NAME[a];
 }
 
-static const char LETTER[] = "IRVP";
-
 typedef struct Operands {
     const OpDef *op;
     const Call *call;
@@ -23,7 +21,7 @@ _Noreturn static void refuse(const Operands *o, const char *why) {
     for (int i = 0, n = 0; i < CALL_IN; i++)
         if (o->call->in[i])
             n += snprintf(types + n, sizeof types - (size_t)n, " %c",
-                          LETTER[spmd_on(o->call->in[i]->spmd, o->axis)]);
+                          spmd_letter(spmd_on(o->call->in[i]->spmd, o->axis)));
     fault(__FILE__, __LINE__, "types fit", "op '%s', axis %s: the operands are%s; %s", o->op->name,
           axis_name(o->axis), types, why);
 }

@@ -20,6 +20,8 @@ enum { SPMD_AXES = 7 };
 /* Two bits for each axis; 0 is I on all. */
 typedef uint16_t SpmdType;
 
+static inline char spmd_letter(Spmd s) { return "IRVP"[s]; }
+
 static inline Spmd spmd_on(SpmdType t, int axis) { return (Spmd)(t >> 2 * axis & 3); }
 
 static inline SpmdType spmd_with(SpmdType t, int axis, Spmd s) {

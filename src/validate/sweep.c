@@ -218,9 +218,9 @@ void sweep_run(const SweepOptions *o, Sweep *s) {
     const int64_t most = s->n_cells + s->n_cases * LANES * (1 + PARITY_DRAWS);
     const int64_t begin = clock_ns();
     s->jobs = mem_zero((size_t)most, sizeof *s->jobs);
-    CellResult *results = shared_zero((size_t)s->n_cells * sizeof *results);
+    s->results = shared_zero((size_t)s->n_cells * sizeof *s->results);
     for (int64_t i = 0; i < s->n_cells; i++)
-        if (!s->cells[i].skipped) add_cell_job(s, &s->cells[i], &results[i]);
+        if (!s->cells[i].skipped) add_cell_job(s, &s->cells[i], &s->results[i]);
     jobs_run(s->jobs, s->n_jobs, o->at_once, o->deadline_s);
     s->seconds = (double)(clock_ns() - begin) * 1e-9;
 }
@@ -236,11 +236,7 @@ void sweep_free(Sweep *s) {
         case_close(&c->run);
         golden_close(c->golden);
     }
-    for (int64_t i = 0; i < s->n_cells; i++)
-        if (s->cells[i].result) {
-            munmap(s->cells[i].result - i, (size_t)s->n_cells * sizeof *s->cells[i].result);
-            break;
-        }
+    if (s->results) munmap(s->results, (size_t)s->n_cells * sizeof *s->results);
     free(s->cases), free(s->cells), free(s->jobs);
     arena_free(s->arena);
 }

@@ -32,7 +32,7 @@ typedef struct Cell {
     Derived derived;
     const char *skipped; /* the rule's sentences, one a line; NULL: it runs */
     Trace *trace;
-    CellResult *result; /* shared memory */
+    CellResult *result; /* the sweep's */
     Job *job;
 } Cell;
 
@@ -40,6 +40,7 @@ typedef struct Sweep {
     SweepCase *cases;
     int64_t n_cases;
     Cell *cells;
+    CellResult *results; /* [n_cells], shared with the jobs; NULL: nothing has run */
     int64_t n_cells, n_jobs;
     Job *jobs;
     double seconds;
