@@ -147,10 +147,11 @@ static void find_first(Search *s) {
 /* ---- the finding ---- */
 
 static const Record *same_on(const Search *s, int rank) {
+    if (rank == s->rank) return s->found;
     for (int64_t i = 0; i < s->logs[rank].n; i++) {
         const Record *r = &s->logs[rank].records[i], *f = s->found;
         if (r->name == f->name && r->kind == f->kind && r->which == f->which && r->step == f->step &&
-            r->sample == f->sample && r->again == f->again && r->moved == f->moved)
+            r->sample == f->sample && r->again == f->again && !strcmp(r->op, f->op))
             return r;
     }
     return NULL;
@@ -167,24 +168,31 @@ static void put_ranks(const Search *s, char *out, size_t size) {
     str_free(&text);
 }
 
+static bool is_parameter_kind(RecordKind k) {
+    return k == RECORD_START || k == RECORD_WEIGHT || k == RECORD_SUM || k == RECORD_UPDATED;
+}
+
 /* The box of the whole tensor that holds all wrong elements of this rank. */
 static void put_slice(const Search *s, const Record *whole, char *out, size_t size) {
     const Record *r = s->found;
     const Tensor *w = &whole->shape;
     int64_t *at = record_index(r, &s->logs[s->rank].mesh, whole), low[TENSOR_DIMS], high[TENSOR_DIMS];
-    for (int d = 0; d < w->ndim; d++) low[d] = INT64_MAX, high[d] = -1;
+    const bool matrix = is_parameter_kind(r->kind) && r->columns > 1;
+    const int64_t rows_columns[] = {whole->n_map, whole->columns}, *extent = matrix ? rows_columns : w->dim;
+    const int dims = matrix ? 2 : w->ndim;
+    for (int d = 0; d < dims; d++) low[d] = INT64_MAX, high[d] = -1;
     for (int64_t k = 0; at && k < tensor_count(&r->shape); k++) {
         const double x = ((double *)r->shape.data)[k], y = at[k] < 0 ? x : ((double *)w->data)[at[k]];
         if (at[k] < 0 || fabs(x - y) <= BOUND * fmax(fabs(y), s->bound[r->kind])) continue;
-        int64_t rest = at[k];
-        for (int d = w->ndim; d-- > 0; rest /= w->dim[d]) {
-            const int64_t i = rest % w->dim[d];
+        int64_t rest = at[k] + whole->begin;
+        for (int d = dims; d-- > 0; rest /= extent[d]) {
+            const int64_t i = rest % extent[d];
             if (i < low[d]) low[d] = i;
             if (i > high[d]) high[d] = i;
         }
     }
     Str text = {0};
-    for (int d = 0; d < w->ndim && high[d] >= 0; d++)
+    for (int d = 0; d < dims && high[d] >= 0; d++)
         str_printf(&text, "%s%lld:%lld", d ? ", " : "[", (long long)low[d], (long long)high[d] + 1);
     snprintf(out, size, "%s%s", text.s ? text.s : "no single elements", text.s ? "]" : "");
     str_free(&text);
@@ -292,24 +300,54 @@ static const Record *unsummed(const Search *s) {
     return summand_axes(s, from) && !summand_axes(s, f) ? from : NULL;
 }
 
+/* A parameter that was right when it was updated was made wrong by its gathering. */
+static bool was_right(const Search *s) {
+    const Record *f = s->found;
+    if (f->kind != RECORD_START || (f->step > 0 && f->step == s->logs[s->rank].first)) return false;
+    const Mesh *m = &s->logs[s->rank].mesh;
+    return m->size[AXIS_DP] * m->size[AXIS_CP] > 1;
+}
+
+/* The kernel that made a gradient wrong, or the collective behind it if the sum of what the ranks computed is
+ * right; NULL: not seen. */
+static const char *backward_part(const Search *s, const Record *whole) {
+    const Record *r = s->found;
+    const int64_t all = tensor_count(&whole->shape);
+    double *parts = mem_zero((size_t)(all * s->ranks + 1), sizeof *parts),
+           *sum = mem_zero((size_t)(all + 1), sizeof *sum);
+    const char *part = r->partial >= 0 ? s->logs[s->rank].records[r->partial].op : r->inside;
+    if (r->partial >= 0 && summands(s, whole, parts, all)) {
+        for (int64_t i = 0; i < all * s->ranks; i++) sum[i % all] += parts[i];
+        if (!is_out(s, r->kind, sum, whole->shape.data, all))
+            part = spmd_on(r->shape.spmd, AXIS_TP) == SPMD_V ? "reduce_scatter" : "all_reduce";
+    }
+    free(parts), free(sum);
+    return *part && strcmp(part, "copy") ? part : NULL;
+}
+
 static void describe(const Search *s, Finding *f) {
     const Record *r = s->found, *whole = whole_of(s, r), *summand = unsummed(s);
     *f = (Finding){.found = true, .step = r->step, .sample = r->sample == END_OF_STEP ? -1 : r->sample};
     put_ranks(s, f->ranks, sizeof f->ranks);
     put_slice(s, whole, f->slice, sizeof f->slice);
     put_signature(s, whole, f);
-    const char *op = r->kind == RECORD_GRADIENT ? bringer(s)
-                     : r->kind == RECORD_SUM    ? which_sum(s)
-                     : summand                  ? "all_reduce"
-                                                : NULL;
+    const char *op = r->kind == RECORD_GRADIENT                            ? bringer(s)
+                     : r->kind == RECORD_SUM                               ? which_sum(s)
+                     : summand                                             ? "all_reduce"
+                     : r->kind == RECORD_INPUT || r->kind == RECORD_WEIGHT ? backward_part(s, whole)
+                                                                           : NULL;
     if (r->kind == RECORD_SUM && !strcmp(op, "gradient") && strncmp(f->signature, "scaled", 6))
         op = "grad_sum";
+    if (was_right(s)) op = "param_gather";
     if (summand)
         snprintf(f->signature, sizeof f->signature, "op '%s' takes a summand: the sum over ranks is missing",
                  r->op);
     snprintf(f->phase, sizeof f->phase, "%s", r->again ? "recompute" : PHASES[r->kind]);
     snprintf(f->op, sizeof f->op, "%s", op ? op : !strcmp(r->op, "bias") ? "linear" : r->op);
     snprintf(f->place, sizeof f->place, "%s", r->received ? whole->place : r->place);
+    const bool missing = strstr(f->signature, "sum over ranks is missing") != NULL;
+    const char *sum = spmd_on(r->shape.spmd, AXIS_TP) == SPMD_V ? "reduce_scatter" : "all_reduce";
+    snprintf(f->inside, sizeof f->inside, "%s", missing && r->sample != END_OF_STEP ? sum : r->inside);
 }
 
 /* ---- the proof ---- */
@@ -365,7 +403,7 @@ void localise(const Case *of, const Config *c, const Derived *d, const Trace *ou
         .of = of, .config = *c, .derived = *d, .ours = ours, .one = one, .ranks = (int)config_ranks(c)};
     const int64_t last = of->golden->n_steps - 1;
     while (s.step < last && !wrong_until(&s, ours, s.step)) s.step++;
-    const int64_t first = s.step > 0 ? s.step - 1 : 0;
+    const int64_t first = s.step > 1 ? s.step - 2 : 0; /* what an update gets wrong shows a step later */
     s.ref = logs_new(1, first, s.step);
     s.logs = logs_new(s.ranks, first, s.step);
     Trace *unheard = trace_new(of);

@@ -11,6 +11,7 @@ typedef struct Finding {
     int64_t step, sample; /* from 0; the first sample of the microbatch, -1: the step's end */
     char phase[24];       /* "forward", "backward", "gradient sum", ... */
     char op[40];          /* "linear", "redistribute" ... */
+    char inside[40];      /* the kernel or collective of the op that wrote the tensor last, or is missing */
     char place[120];      /* the parameter that it uses or follows */
     char ranks[60];       /* "1", "0-3" */
     char slice[120];      /* of the whole tensor: "[0:8, 0:1, 4:8]" */

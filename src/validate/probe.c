@@ -39,6 +39,9 @@ static void keep(Log *log, Record *r, const Tensor *x) {
             out[row * width + i] = element(x, tensor_row_offset(x, row) + i * x->stride[x->ndim - 1]);
     r->shape = tensor_make(out, F64, x->ndim, x->dim);
     r->shape.spmd = x->spmd;
+    r->inside = "";
+    for (int64_t i = 0; i < log->n_writers && i < WRITERS; i++)
+        if (log->writers[i].data == x->data) r->inside = log->writers[i].op;
     r->at = x->data;
     r->bytes = (size_t)n * dtype_size((DType)x->dtype);
 }
@@ -76,6 +79,7 @@ static const Param *parameter_of(const Call *call) {
 /* The rows of the whole parameter that this rank's are: also what the columns of x w^T are. */
 static void map_rows(Log *log, Record *r, const Param *p) {
     r->n_map = p->rows;
+    r->columns = p->columns;
     r->first_column = p->first_column;
     r->map = arena_alloc(log->arena, (size_t)p->rows * sizeof *r->map);
     for (int64_t i = 0; i < p->rows; i++) r->map[i] = param_global_row(p, i);
@@ -109,7 +113,8 @@ static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) 
     const Param *p = parameter_of(call);
     const Record *from = NULL;
     for (int i = CALL_IN; i-- > 0 && !from;)
-        if (is_value(call->in[i])) from = value_at(log, call->in[i]->data);
+        if (is_value(call->in[i]) && call->in[i]->flags & TENSOR_NEEDS_GRAD)
+            from = value_at(log, call->in[i]->data);
     r->from = from ? from - log->records : -1;
     r->place = p ? arena_printf(log->arena, "%s", p->spec.name) : from ? from->place : "";
     r->ragged = op == &OPS[OP_permute] || (from && from->ragged && op != &OPS[OP_unpermute]);
@@ -134,6 +139,8 @@ static bool writes_down(const Log *log) { return log->step >= log->first && log-
 static void trace(void *arg, const OpDef *op, const Call *call) {
     Log *log = arg;
     Tensor *y = call->out[0];
+    for (int i = 0; i < CALL_OUT && writes_down(log); i++)
+        if (call->out[i]) log->writers[log->n_writers++ % WRITERS] = (Writer){call->out[i]->data, op->name};
     if (!writes_down(log) || !y || is_collective(op) || y->flags & TENSOR_MAIN_GRAD ||
         !dtype_is_float((DType)y->dtype))
         return;
@@ -175,6 +182,7 @@ static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
     take_partial(log, kept);
     keep(log, kept, y);
     tell(log, kept, y);
+    log->n_writers = 0;
 }
 
 static Record *add_backward(Log *log, const Record *of, RecordKind kind, int which, const OpDef *op) {
@@ -189,12 +197,13 @@ static Record *add_backward(Log *log, const Record *of, RecordKind kind, int whi
 static void on_plays(Log *log, const OpDef *op, const Call *call, Need need) {
     const Record *y = value_at(log, call->out[0]->data);
     for (int i = 0; i < CALL_IN && need & NEED_DW; i++) {
-        if (!is_parameter(call->in[i]) || !call->in[i]->grad->data || i >= 8) continue;
+        if (!is_parameter(call->in[i]) || !call->in[i]->grad->data || i >= OPERANDS) continue;
         const int64_t n = tensor_count(call->in[i]->grad);
         log->before[i] = mem_grow(log->before[i], (size_t)n, sizeof **log->before);
         for (int64_t k = 0; k < n; k++) log->before[i][k] = element(call->in[i]->grad, k);
     }
     log->pending = -1;
+    log->n_writers = 0;
     if (!y || !y->name || !(need & NEED_DX)) return;
     Record *r = add_backward(log, y, RECORD_GRADIENT, 0, op);
     keep(log, r, call->out[0]->grad);
@@ -210,7 +219,6 @@ static void weight_played(Log *log, const Record *y, const OpDef *op, Tensor *w,
     for (int64_t k = 0; k < tensor_count(&r->shape); k++) x[k] -= log->before[which][k];
     r->shape.spmd = spmd_dual_type(w->spmd);
     map_rows(log, r, param_of(w));
-    r->end = tensor_count(&r->shape);
     r->place = arena_printf(log->arena, "%s", param_of(w)->spec.name);
     r->name = mix(hash_name(r->place), hash_name(w->ndim == 1 ? "vector" : op->name));
     r->operand = which;
@@ -222,7 +230,7 @@ static void on_played(Log *log, const OpDef *op, const Call *call, Need need) {
     if (!found || !found->name) return;
     const Record y = *found;
     const int64_t partial = log->pending;
-    for (int i = 0; i < CALL_IN && i < 8; i++) {
+    for (int i = 0; i < CALL_IN && i < OPERANDS; i++) {
         Tensor *x = call->in[i];
         if (is_parameter(x)) {
             if (need & NEED_DW) weight_played(log, &y, op, x, i);
@@ -237,6 +245,7 @@ static void on_played(Log *log, const OpDef *op, const Call *call, Need need) {
         }
     }
     log->pending = -1;
+    log->n_writers = 0;
 }
 
 static void probe(void *arg, const Tape *t, TapePoint point, const OpDef *op, const Call *call, Need need) {
@@ -262,32 +271,39 @@ static void begin(void *arg, Run *run) {
     executor_trace(run->executor, trace, log);
 }
 
-/* Each parameter's tensor. Of gradients and masters a rank tells the part that it updates: of the rest it may
- * have what it had before they were shared out. */
+static void add_parameter(Log *log, RecordKind kind, const char *op, const Param *p, Tensor *x, int64_t begin,
+                          double scale) {
+    Record *r = add(log, (Record){.kind = kind,
+                                  .name = hash_name(p->spec.name) | 1,
+                                  .sample = kind == RECORD_START ? (int64_t)-1 : END_OF_STEP,
+                                  .from = -1,
+                                  .begin = begin,
+                                  .op = op});
+    r->place = arena_printf(log->arena, "%s", p->spec.name);
+    keep(log, r, x);
+    for (int64_t k = 0; k < tensor_count(&r->shape); k++) ((double *)r->shape.data)[k] *= scale;
+    r->shape.spmd = p->value.spmd;
+    map_rows(log, r, p);
+    tell(log, r, x);
+}
+
+/* Values, as far as this rank has all of its share; of gradients and masters the part that it updates. */
 static void add_parameters(Log *log, Run *run, RecordKind kind, double scale) {
-    const char *const op[] = {[RECORD_START] = "parameter",
-                              [RECORD_SUM] = "gradient",
-                              [RECORD_UPDATED] = run->config->optimizer == OPTIMIZER_ADAM ? "adamw" : "sgd"};
-    const Registry *r = run->model->registry;
+    Registry *r = run->model->registry;
+    const FlatBuffer buffer = kind == RECORD_SUM ? FLAT_GRADS : FLAT_MASTERS;
     log->scale = scale;
     for (int i = 0; writes_down(log) && i < r->n; i++) {
         Param *p = r->params[i];
-        Tensor *x = kind == RECORD_SUM ? &p->main_grad : kind == RECORD_START ? &p->value : &p->master;
-        if (!x->data || (kind != RECORD_START && p->spec.flags & PARAM_BUFFER)) continue;
-        Record *kept = add(log, (Record){.kind = kind,
-                                         .name = hash_name(p->spec.name) | 1,
-                                         .sample = kind == RECORD_START ? (int64_t)-1 : END_OF_STEP,
-                                         .from = -1,
-                                         .op = op[kind]});
-        kept->place = arena_printf(log->arena, "%s", p->spec.name);
-        keep(log, kept, x);
         const FlatRange held = param_part_held(r, p);
-        kept->begin = kind == RECORD_START ? 0 : held.begin - p->offset;
-        kept->end = kind == RECORD_START ? tensor_count(x) : held.end - p->offset;
-        for (int64_t k = 0; k < tensor_count(&kept->shape); k++) ((double *)kept->shape.data)[k] *= scale;
-        kept->shape.spmd = p->value.spmd;
-        map_rows(log, kept, p);
-        tell(log, kept, x);
+        if (kind == RECORD_START) {
+            if (p->value.data) add_parameter(log, kind, "parameter", p, &p->value, 0, 1);
+        } else if (held.end > held.begin && !(p->spec.flags & PARAM_BUFFER)) {
+            Tensor part = registry_slice(r, buffer, kind == RECORD_SUM ? r->grads : r->masters, p->bucket,
+                                         held.begin, held.end - held.begin);
+            const char *update = run->config->optimizer == OPTIMIZER_ADAM ? "adamw" : "sgd";
+            add_parameter(log, kind, kind == RECORD_SUM ? "gradient" : update, p, &part,
+                          held.begin - p->offset, scale);
+        }
     }
 }
 
@@ -336,7 +352,7 @@ void logs_free(Log *logs, int ranks) {
         arena_free(logs[i].arena);
         free(logs[i].records);
         free(logs[i].table);
-        for (int k = 0; k < 8; k++) free(logs[i].before[k]);
+        for (int k = 0; k < OPERANDS; k++) free(logs[i].before[k]);
     }
     free(logs);
 }
@@ -417,11 +433,10 @@ static bool is_parameter_record(const Record *r) {
 }
 
 static int64_t in_parameter(const Record *r, const Record *whole, int64_t k) {
-    const int64_t columns = r->shape.ndim == 2 ? r->shape.dim[1] : 1, row = r->map[k / columns];
-    const int64_t all = whole->shape.ndim == 2 ? whole->shape.dim[1] : 1;
-    if (row < 0 || row >= whole->shape.dim[0]) return -1;
-    /* one rank's rows are those of the whole, but for their order in fused parameters, which map undoes */
-    return row * all + r->first_column + k % columns;
+    const int64_t element = r->begin + k, row = r->map[element / r->columns];
+    if (row < 0 || row >= whole->n_map) return -1;
+    const int64_t at = row * whole->columns + r->first_column + element % r->columns - whole->begin;
+    return at < tensor_count(&whole->shape) ? at : -1;
 }
 
 /* Rows that are grouped by expert stand elsewhere if ranks have other tokens or experts. */
@@ -443,7 +458,7 @@ int64_t *record_index(const Record *r, const Mesh *m, const Record *whole) {
     const bool by_map = r->map && s->ndim == 3 && s->dim[2] == r->n_map;
     for (int64_t k = 0; k < n; k++) {
         if (is_parameter_record(r)) {
-            out[k] = k >= r->begin && k < r->end ? in_parameter(r, whole, k) : -1;
+            out[k] = in_parameter(r, whole, k);
             continue;
         }
         int64_t rest = k, at = 0, stride = 1;

@@ -37,14 +37,22 @@ typedef struct Record {
     Tensor shape; /* dims and type; data: contiguous doubles */
     int64_t *map; /* [last dim of an output, or rows of a parameter]: index in the whole, -1: padding; NULL */
     int64_t n_map, first_column;
-    int64_t begin, end; /* elements of a parameter that are this rank's to tell */
-    int64_t from;       /* number of the output that it was computed from; -1: not known */
-    int64_t partial;    /* number of the op's RECORD_PARTIAL; -1: none */
-    const void *at;     /* where the tensor lay */
+    int64_t begin, columns; /* of a parameter: the element of this rank's memory where the record begins */
+    const char *inside;     /* the kernel or collective that wrote it last; "": not seen */
+    int64_t from;           /* number of the output that it was computed from; -1: not known */
+    int64_t partial;        /* number of the op's RECORD_PARTIAL; -1: none */
+    const void *at;         /* where the tensor lay */
     size_t bytes;
 } Record;
 
 #define END_OF_STEP INT64_MAX
+
+/* What an op that is running has written. */
+typedef struct Writer {
+    const void *data;
+    const char *op;
+} Writer;
+enum { WRITERS = 64, OPERANDS = 8 };
 
 typedef struct Log {
     Record *records;
@@ -53,9 +61,11 @@ typedef struct Log {
     Arena *arena;
     int64_t *table, slots;     /* by name; log_index */
     int64_t step, first, last; /* steps that are written down */
-    double *before[8];         /* main gradients before a node's backward */
-    int64_t pending;           /* the last partial that no record has taken; -1 */
-    double scale;              /* of RECORD_SUM */
+    Writer writers[WRITERS];
+    int64_t n_writers;
+    double *before[OPERANDS]; /* main gradients before a node's backward */
+    int64_t pending;          /* the last partial that no record has taken; -1 */
+    double scale;             /* of RECORD_SUM */
     /* Called for every record while the run waits, with the memory that it was copied from (strided). */
     void (*seen)(void *arg, struct Log *, const Record *, Tensor *live);
     void *seen_arg;

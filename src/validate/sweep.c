@@ -158,15 +158,28 @@ static void run_alone(void *arg) {
     must(case_run_alone(a->of, a->lane, a->noise, a->trace));
 }
 
+/* A layout's mistake does not depend on the precision: it is looked for where rounding is tiny. */
+static void localise_cell(Cell *cell) {
+    const Case *of = &cell->of->run;
+    const bool exact = cell->lane == LANE_EXACT;
+    Config c = cell->config;
+    Trace *ours = cell->trace;
+    if (!exact) c.lane = LANE_FP64;
+    if (c.lane != cell->lane) {
+        ours = trace_new(of);
+        must(case_run(of, &c, &cell->derived, (Noise){.draw = NO_NOISE}, NULL, ours));
+    }
+    localise(of, &c, &cell->derived, ours, cell->of->shared.alone[c.lane], &cell->result->finding);
+    if (ours != cell->trace) trace_free(ours);
+}
+
 static void run_cell(void *arg) {
     Cell *cell = arg;
     must(case_run(&cell->of->run, &cell->config, &cell->derived, (Noise){.draw = NO_NOISE}, NULL,
                   cell->trace));
     cell_judge(&cell->of->run, cell->lane, cell->trace, &cell->of->shared, cell->result);
     must(cell->result->error);
-    if (!cell->result->pass && (cell->lane == LANE_FP64 || cell->lane == LANE_EXACT))
-        localise(&cell->of->run, &cell->config, &cell->derived, cell->trace,
-                 cell->of->shared.alone[cell->lane], &cell->result->finding);
+    if (!cell->result->pass) localise_cell(cell);
 }
 
 static Job *add_job(Sweep *s, void (*run)(void *), void *arg) {

@@ -1,6 +1,7 @@
 /* A sweep as a table, as JSON and as JUnit XML. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "validate/sweep.h"
 
@@ -19,8 +20,9 @@ static void print_finding(const Finding *f, Str *out) {
     if (!f->found) return;
     str_printf(out, "    localised: step %lld, ", (long long)f->step + 1);
     if (f->sample >= 0) str_printf(out, "sample %lld, ", (long long)f->sample);
-    str_printf(out, "%s of %s at %s, rank %s, %s: %s%s\n", f->phase, f->op, f->place, f->ranks, f->slice,
-               f->signature,
+    str_printf(out, "%s of %s", f->phase, f->op);
+    if (*f->inside && strcmp(f->inside, f->op)) str_printf(out, " (in it: %s)", f->inside);
+    str_printf(out, " at %s, rank %s, %s: %s%s\n", f->place, f->ranks, f->slice, f->signature,
                f->confirmed ? " (confirmed: with the one-rank tensor there the step is right)" : "");
 }
 
@@ -62,6 +64,7 @@ static void json_finding(const Finding *f, Str *out) {
                (long long)f->sample);
     json_member(out, "phase", f->phase);
     json_member(out, "op", f->op);
+    json_member(out, "inside", f->inside);
     json_member(out, "place", f->place);
     json_member(out, "ranks", f->ranks);
     json_member(out, "slice", f->slice);
