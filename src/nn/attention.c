@@ -86,8 +86,8 @@ static Qkv split(Tape *t, const AttentionSpec *p, Tensor *qkv) {
         g = 1, r = p->heads / ranks;
         const int64_t group = rank * r / per_group * (per_group + 2) * d;
         at_q = group + rank * r % per_group * d, at_k = group + per_group * d;
-        return (Qkv){op_take_heads(t, qkv, AXIS_TP, at_q, r, d), op_take_heads(t, qkv, AXIS_TP, at_k, 1, d),
-                     op_take_heads(t, qkv, AXIS_TP, at_k + d, 1, d)};
+        return (Qkv){op_take_heads(t, qkv, AXIS_TP, at_q, r, d, SPMD_V), op_take_heads(t, qkv, AXIS_TP, at_k, 1, d, SPMD_R),
+                     op_take_heads(t, qkv, AXIS_TP, at_k + d, 1, d, SPMD_R)};
     }
     const int64_t stride[5] = {qkv->stride[0], qkv->stride[1], (r + 2) * d, d, 1};
     return (Qkv){tape_view(t, qkv, at_q, 5, (int64_t[]){s, b, g, r, d}, stride),
@@ -105,12 +105,14 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     if (p->qk_norm) {
         q = norm_forward(t, &c->attention->q_norm, q);
         k = norm_forward(t, &c->attention->k_norm, k);
+        tape_grad_off_grid(k); /* with fewer groups than tensor-parallel ranks it is a summand, see split */
     }
     if (p->rotary_dim) {
         RopeAttr rotate = {.dim = (int32_t)p->rotary_dim, .interleaved = p->rotary_interleaved};
         Tensor *cos = (Tensor *)&c->rope->cos, *sin = (Tensor *)&c->rope->sin;
         q = op_rope(t, q, cos, sin, c->input->position, rotate);
         k = op_rope(t, k, cos, sin, c->input->position, rotate);
+        tape_grad_off_grid(k);
     }
     KvCache *cache = c->input->cache;
     if (cache) {

@@ -186,11 +186,11 @@ static void take_backward(Tape *t, const Node *n, Need need) {
     tape_call(t, &OPS[OP_copy], (Call){.in = {dy}, .out = {&part}});
 }
 
-Tensor *op_take_heads(Tape *t, Tensor *x, Axis axis, int64_t first, int64_t heads, int64_t d) {
+Tensor *op_take_heads(Tape *t, Tensor *x, Axis axis, int64_t first, int64_t heads, int64_t d, Spmd to) {
     static const OpDef TAKE = {.name = "take_heads"};
     CHECK(spmd_on(x->spmd, axis) == SPMD_R, "op 'take_heads', axis %s: x must be R", axis_name(axis));
     Tensor *y = tape_tensor(t, (DType)x->dtype, 5, (int64_t[]){x->dim[0], x->dim[1], 1, heads, d});
-    y->spmd = spmd_with(x->spmd, axis, SPMD_V);
+    y->spmd = spmd_with(x->spmd, axis, to);
     Tensor part = taken(x, y, first);
     const TakeAttr attr = {first};
     tape_call(t, &OPS[OP_copy], (Call){.in = {&part}, .out = {y}});

@@ -29,7 +29,9 @@ struct Tape {
 };
 
 /* The gradient's bytes belong to somebody else (the caller's dy, or the tensor itself): never given back. */
-enum { GRAD_BORROWED = 8 };
+enum { GRAD_BORROWED = 8, OFF_GRID = 16 };
+
+void tape_grad_off_grid(Tensor *x) { x->flags |= OFF_GRID; }
 
 static void push(TensorList *l, Tensor *x) {
     if (l->n == l->cap) {
@@ -171,6 +173,7 @@ static Tensor *grad_new(Tape *t, Tensor *x) {
     x->grad = take(t, t->transient, (DType)x->dtype, x->ndim, x->dim);
     x->grad->refs = 1;
     x->grad->spmd = spmd_dual_type(x->spmd);
+    x->grad->flags = x->flags & OFF_GRID;
     return x->grad;
 }
 
@@ -219,7 +222,7 @@ Tensor *tape_grad_out(Tape *t, Tensor *x, Need need) {
         }
     }
     Tensor *out = header(t, *x->grad);
-    out->flags = first ? 0 : TENSOR_ACCUM;
+    out->flags = (x->grad->flags & OFF_GRID) | (first ? 0 : TENSOR_ACCUM);
     return out;
 }
 
@@ -249,7 +252,7 @@ Tensor *tape_grad_in_place(Tape *t, Tensor *x, Need need) {
 /* Partial sums stay as they are until they are summed, and so do main gradients, which sum over microbatches.
  */
 static void to_grid(Tape *t, Tensor *y) {
-    if (!y || !dtype_is_float((DType)y->dtype) || y->flags & TENSOR_MAIN_GRAD || spmd_axes(y->spmd, SPMD_P))
+    if (!y || !dtype_is_float((DType)y->dtype) || y->flags & (TENSOR_MAIN_GRAD | OFF_GRID) || spmd_axes(y->spmd, SPMD_P))
         return;
     call_run(&OPS[OP_snap],
              &(Call){.out = {y}, .attr = &(SnapAttr){EXACT_GRID_BITS}, .device = t->context->device});

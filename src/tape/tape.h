@@ -105,6 +105,9 @@ Group tape_group(const Tape *, unsigned mask);
 /* Which positions of a sequence of *total the rows of x [s,b,...] are: cut over CP in zigzag order
  * (base/slice.h), and over TP if x is V there. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
+/* Exact lane: the gradient of x stays off the grid. Ranks may hold summands of it, which they add only after the next
+ * backward, so no rank may round it before. */
+void tape_grad_off_grid(Tensor *x);
 /* Memory for the length of one builder or backward: given back by tape_drop. */
 Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);
 void tape_drop(Tape *, Tensor *);
