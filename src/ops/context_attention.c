@@ -14,6 +14,12 @@ static Tensor *between(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_k
     return context_ring(t, q, k, v, first_key, attr, group);
 }
 
+/* An exchange changes what is cut, and leaves it V. */
+static void check_rows(const Tensor *x, int dim, int64_t rows) {
+    CHECK(x->dim[dim] == rows, "op 'attention', axis cp: an operand has %lld rows, not %lld",
+          (long long)x->dim[dim], (long long)rows);
+}
+
 Tensor *op_context_attention(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, AttentionAttr attr,
                              ContextPlan plan, bool unfused) {
     const int ranks = tape_axis(t, AXIS_CP);
@@ -32,6 +38,10 @@ Tensor *op_context_attention(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *f
     k = op_exchange_to_heads(t, k, block);
     v = op_exchange_to_heads(t, v, block);
     if (first_key) first_key = exchange_ids(t, first_key, block);
+    check_rows(q, 0, block.size * s), check_rows(k, 0, block.size * s), check_rows(v, 0, block.size * s);
+    if (first_key) check_rows(first_key, 1, block.size * s);
     Tensor *y = between(t, q, k, v, first_key, attr, blocks, plan.gather, unfused);
-    return op_exchange_to_rows(t, y, block, g, r);
+    y = op_exchange_to_rows(t, y, block, g, r);
+    check_rows(y, 0, s);
+    return y;
 }

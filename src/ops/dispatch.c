@@ -3,6 +3,7 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "ops/tokens.h"
 #include "tape/types.h"
 
 /* Copies for the experts from `first` on: the most that an expert-tensor-parallel rank has, for their rows
@@ -23,21 +24,16 @@ static int64_t taken(Tape *t, const Tensor *expert, int64_t first, int64_t exper
     return n;
 }
 
-/* A drop is decided by all tokens of a microbatch. */
-static void check_whole(const Tape *t, const Routing *r, DispatchAttr attr) {
-    for (int a = AXIS_TP; attr.capacity && a <= AXIS_CP; a++)
-        CHECK(tape_axis(t, a) == 1 || spmd_on(r->expert->spmd, a) != SPMD_V,
-              "op 'dispatch', axis %s: the routing is V; what an expert drops is decided by all tokens",
-              axis_name(a));
-}
-
 Dispatch op_dispatch(Tape *t, const Routing *r, int64_t experts, DispatchAttr attr) {
     const int64_t copies = tensor_count(r->expert), room = experts * attr.capacity,
                   rows = attr.capacity > 0 && (attr.pad || room < copies) ? room
                          : attr.local && !attr.capacity ? taken(t, r->expert, attr.first, experts)
                                                         : copies;
     CHECK(attr.capacity > 0 || !attr.pad, "dispatch: nothing to pad to without a capacity");
-    check_whole(t, r, attr);
+    if (attr.capacity) { /* a drop is decided by all */
+        tokens_check_whole(t, "dispatch", r->expert);
+        if (r->probs) tokens_check_whole(t, "dispatch", r->probs);
+    }
     Dispatch d = {.tokens = r->expert->spmd,
                   .row = tape_tensor(t, I64, 3, r->expert->dim),
                   .copy = tape_tensor(t, I64, 1, &rows),
@@ -120,6 +116,7 @@ static void scale_backward(Tape *t, const Node *n, Need need) {
 }
 
 Tensor *op_scale_rows(Tape *t, Tensor *x, Tensor *p, bool sigmoid) {
+    tape_check(t, &OPS[OP_scale_rows], &(Call){.in = {x, p}}); /* before the shape, which may show the same */
     CHECK(tensor_rows(x) == tensor_count(p), "scale_rows: %lld rows, %lld factors", (long long)tensor_rows(x),
           (long long)tensor_count(p));
     const ScaleAttr attr = {sigmoid};

@@ -173,7 +173,8 @@ Routing op_drop(Tape *t, const Routing *r, int64_t experts, DispatchAttr attr) {
     const Dispatch d = op_dispatch(t, &whole, experts, attr);
     Routing kept = {r->probs, tape_tensor(t, I64, 3, r->expert->dim)};
     kept.expert->spmd = r->expert->spmd;
-    tape_call(t, &OPS[OP_drop],
-              (Call){.in = {r->expert, tokens_own(t, d.row, r->expert)}, .out = {kept.expert}});
+    Tensor *row = tokens_own(t, d.row, r->expert);
+    tokens_check_same(t, "drop", row, r->expert);
+    tape_call(t, &OPS[OP_drop], (Call){.in = {r->expert, row}, .out = {kept.expert}});
     return kept;
 }

@@ -94,10 +94,19 @@ static void parallel_backward(Tape *t, const Node *n, Need need) {
     drop_unless(t, all_dy, dy);
 }
 
+/* What a collective inside the op begins with. */
+static void check_type(const Tensor *x, const char *which, Spmd want) {
+    const Spmd s = spmd_on(x->spmd, AXIS_TP);
+    CHECK(s == want, "op 'linear', axis tp: the %s is %c, the collective takes %c", which, "IRVP"[s],
+          "IRVP"[want]);
+}
+
 static Tensor *parallel(Tape *t, Tensor *x, Tensor *w, Tensor *bias, const ParallelAttr *a) {
+    if (a->gathers && a->sequence) check_type(x, "input", SPMD_V);
     Tensor *all_x = whole(t, x, a->gathers && a->sequence);
     Tensor as_r = *all_x; /* I becomes R: nothing moves, and the backward reduces */
-    if (a->gathers) as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
+    if (a->gathers && spmd_on(as_r.spmd, AXIS_TP) == SPMD_I)
+        as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
     const int64_t s = all_x->dim[0] / (a->reduces && a->sequence ? tape_axis(t, AXIS_TP) : 1);
     Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){s, x->dim[1], w->dim[0]});
     Tensor *out = a->reduces ? scratch(t, x, all_x->dim[0], w->dim[0], SPMD_P) : y;
@@ -105,6 +114,7 @@ static Tensor *parallel(Tape *t, Tensor *x, Tensor *w, Tensor *bias, const Paral
     tape_check(t, &OPS[OP_linear], &call);
     tape_call(t, &OPS[OP_linear], call);
     if (a->reduces) {
+        check_type(out, "product", SPMD_P);
         y->spmd = spmd_with(out->spmd, AXIS_TP, a->sequence ? SPMD_V : SPMD_I);
         redistribute_run(t, out, y, AXIS_TP, a->sequence ? MOVE_REDUCE_SCATTER : MOVE_REDUCE, 0);
         tape_drop(t, out);

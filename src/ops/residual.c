@@ -11,6 +11,7 @@ static void backward(Tape *t, const Node *n, Need need) {
 }
 
 Tensor *op_add(Tape *t, Tensor *a, Tensor *b) {
+    tape_check(t, &OPS[OP_add], &(Call){.in = {a, b}}); /* a forgotten collective shows in the shape too */
     CHECK(tensor_same_shape(a, b), "add: the operands differ in shape");
     Tensor *y = tape_tensor(t, (DType)a->dtype, a->ndim, a->dim);
     tape_run(t, &OPS[OP_add], (Call){.in = {a, b}, .out = {y}}, 0, backward);

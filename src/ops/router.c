@@ -4,6 +4,7 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "ops/tokens.h"
 
 static DType precise(const Tensor *x) { return x->dtype == F64 ? F64 : F32; }
 
@@ -46,6 +47,7 @@ Routing op_route(Tape *t, Tensor *logits, Tensor *select, Tensor *bias, int64_t 
                                k % attr.group_topk == 0 && k / attr.group_topk <= experts / attr.groups),
           "route: %lld of %lld experts from %lld of %lld groups", (long long)k, (long long)experts,
           (long long)attr.group_topk, (long long)attr.groups);
+    if (select) tokens_check_same(t, "route", select, logits);
     Routing r = {tape_tensor(t, (DType)logits->dtype, 3, dim), tape_tensor(t, I64, 3, dim)};
     tape_run(t, &OPS[OP_route],
              (Call){.in = {logits, select, bias}, .out = {r.probs, r.expert}, .attr = &attr}, sizeof attr,
@@ -54,7 +56,9 @@ Routing op_route(Tape *t, Tensor *logits, Tensor *select, Tensor *bias, int64_t 
 }
 
 Tensor *op_sinkhorn(Tape *t, Tensor *logits) {
+    tokens_check_whole(t, "sinkhorn", logits);
     Tensor *scores = tape_tensor(t, (DType)logits->dtype, 3, logits->dim);
+    scores->spmd = logits->spmd;
     tape_call(t, &OPS[OP_sinkhorn], (Call){.in = {logits}, .out = {scores}});
     return scores;
 }

@@ -1,11 +1,26 @@
 #include "ops/tokens.h"
 
+#include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/exchange.h"
+#include "tape/types.h"
 
 /* Ranks that a microbatch is cut over along an axis, as x is. */
 static int cut(const Tape *t, const Tensor *x, Axis a) {
     return spmd_on(x->spmd, a) == SPMD_V ? tape_axis(t, a) : 1;
+}
+
+void tokens_check_whole(const Tape *t, const char *op, const Tensor *x) {
+    for (int a = AXIS_TP; a <= AXIS_CP; a++)
+        CHECK(cut(t, x, a) == 1,
+              "op '%s', axis %s: an operand is V; the op needs all tokens of the microbatch", op,
+              axis_name(a));
+}
+
+void tokens_check_same(const Tape *t, const char *op, const Tensor *x, const Tensor *y) {
+    for (int a = AXIS_TP; a <= AXIS_CP; a++)
+        CHECK(cut(t, x, a) == cut(t, y, a), "op '%s', axis %s: one operand is V, the other has all tokens",
+              op, axis_name(a));
 }
 
 Tensor *tokens_whole(Tape *t, Tensor *x) {

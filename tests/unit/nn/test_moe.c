@@ -218,7 +218,7 @@ static void twice_is_the_same(void **state) {
 
 enum { SEND, SEND_PROBS, GATHER, GATHER_PROBS, SCATTER, RETURN, TO_ALL_STEPS };
 enum { IDS_EP, X_EP, PROBS_EP, ROWS_ETP, PROBS_ETP, SCATTER_ETP, SCATTER_EP, CROSS_BACK, GATHER_STEPS };
-enum { COUNT, WHOLE, PLAIN_STEPS };
+enum { COUNT, WHOLE, WHOLE_PROBS, PLAIN_STEPS };
 
 static Tensor *unless(bool left_out, Tensor *with, Tensor *without) { return left_out ? without : with; }
 
@@ -279,7 +279,8 @@ static void without_tokens(MoeRank *r, Tensor *x, int step) {
     op_expert_count(t, &g, count);
     if (step != COUNT) tokens_sum(t, count, 1u << AXIS_TP);
     op_router_loss(t, logits, count, (RouterLossAttr){0});
-    const Routing whole = {g.probs, unless(step == WHOLE, tokens_whole(t, g.expert), g.expert)};
+    const Routing whole = {unless(step == WHOLE_PROBS, tokens_whole(t, g.probs), g.probs),
+                           unless(step == WHOLE, tokens_whole(t, g.expert), g.expert)};
     op_dispatch(t, &whole, EXPERTS, (DispatchAttr){.capacity = 5});
 }
 
@@ -337,6 +338,7 @@ static void a_collective_left_out_is_a_type_error(void **state) {
         {without_gather, CROSS_BACK, "add", "tp"},
         {without_tokens, COUNT, "router_loss", "tp"},
         {without_tokens, WHOLE, "dispatch", "tp"},
+        {without_tokens, WHOLE_PROBS, "dispatch", "tp"},
     };
     _Static_assert(sizeof FAULTS / sizeof *FAULTS == TO_ALL_STEPS + GATHER_STEPS + PLAIN_STEPS, "every step");
     char message[1024];

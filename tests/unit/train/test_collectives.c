@@ -1,0 +1,188 @@
+/* A model from which any one collective is left out is a fault that names an op and an axis. The functions by
+ * which models communicate are replaced (ld --wrap, tests/CMakeLists.txt), and one call of one of them gives
+ * back what it was given. Types need no values: one rank of each layout runs a forward on the null device,
+ * where nothing moves. */
+#include "unit/config_helper.h"
+
+#include "base/fault.h"
+#include "models/gpt.h"
+#include "ops/exchange.h"
+#include "ops/expert_parallel.h"
+#include "ops/linear.h"
+#include "ops/redistribute.h"
+#include "ops/tokens.h"
+#include "train/run.h"
+
+/* The collectives of the forward in progress, by number. */
+static struct {
+    int n, left_out;
+    const char *name; /* of the one that was left out */
+} calls;
+
+static bool is_left_out(const char *name) {
+    if (calls.n++ != calls.left_out) return false;
+    calls.name = name;
+    return true;
+}
+
+#define HOOK(type, name, ...)                                                                                \
+    type __real_##name(__VA_ARGS__);                                                                         \
+    type __wrap_##name(__VA_ARGS__);                                                                         \
+    type __wrap_##name(__VA_ARGS__)
+
+HOOK(Tensor *, op_redistribute, Tape *t, Tensor *x, Axis axis, Spmd to, int dim) {
+    const bool moves = tape_axis(t, axis) > 1;
+    return moves && is_left_out("op_redistribute") ? x : __real_op_redistribute(t, x, axis, to, dim);
+}
+
+HOOK(Tensor *, op_linear, Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags) {
+    static const char *const NAME[] = {"GATHER_IN", "REDUCE_OUT", "SEQUENCE"};
+    const bool is_cut = spmd_on(w->spmd, AXIS_TP) == SPMD_V;
+    for (int i = 0; i < 3; i++)
+        if (is_cut && flags & 1u << i && is_left_out(NAME[i])) flags &= ~(1u << i);
+    return __real_op_linear(t, x, w, bias, flags);
+}
+
+HOOK(Tensor *, op_to_expert_view, Tape *t, Tensor *x) {
+    return is_left_out("op_to_expert_view") ? x : __real_op_to_expert_view(t, x);
+}
+
+HOOK(Tensor *, op_to_dense_view, Tape *t, Tensor *x) {
+    return is_left_out("op_to_dense_view") ? x : __real_op_to_dense_view(t, x);
+}
+
+HOOK(Tensor *, op_send_to_experts, Tape *t, Tensor *x, const Arrival *a) {
+    return is_left_out("op_send_to_experts") ? x : __real_op_send_to_experts(t, x, a);
+}
+
+HOOK(Tensor *, op_return_from_experts, Tape *t, Tensor *x, const Arrival *a) {
+    return is_left_out("op_return_from_experts") ? x : __real_op_return_from_experts(t, x, a);
+}
+
+HOOK(Tensor *, tokens_whole, Tape *t, Tensor *x) {
+    return is_left_out("tokens_whole") ? x : __real_tokens_whole(t, x);
+}
+
+HOOK(Tensor *, tokens_own, Tape *t, Tensor *whole, const Tensor *x) {
+    return is_left_out("tokens_own") ? whole : __real_tokens_own(t, whole, x);
+}
+
+HOOK(void, tokens_sum, Tape *t, Tensor *x, unsigned axes) {
+    if (!is_left_out("tokens_sum")) __real_tokens_sum(t, x, axes);
+}
+
+HOOK(Tensor *, op_exchange_to_heads, Tape *t, Tensor *x, Group g) {
+    return is_left_out("op_exchange_to_heads") ? x : __real_op_exchange_to_heads(t, x, g);
+}
+
+HOOK(Tensor *, op_exchange_to_rows, Tape *t, Tensor *x, Group group, int64_t g, int64_t r) {
+    return is_left_out("op_exchange_to_rows") ? x : __real_op_exchange_to_rows(t, x, group, g, r);
+}
+
+HOOK(Tensor *, exchange_ids, Tape *t, Tensor *id, Group g) {
+    return is_left_out("exchange_ids") ? id : __real_exchange_ids(t, id, g);
+}
+
+/* ---- one forward ---- */
+
+typedef struct Rank {
+    Setup *setup;
+    Layout layout;
+    Device *device;
+    Gpt *gpt;
+    Space *slot, *transient;
+    Tape *tape;
+    RunContext run;
+} Rank;
+
+static void forward(Rank *r) {
+    const Config *c = &r->setup->config;
+    const int64_t dim[] = {c->micro_batch_size, c->seq_length / c->context_parallel_size};
+    SpmdType type = 0;
+    for (int a = AXIS_CP; a <= AXIS_DP; a++)
+        if (r->layout.mesh.size[a] > 1) type = spmd_with(type, a, SPMD_V);
+    Tensor ids = tensor_make(NULL, I64, 2, dim);
+    ids.spmd = type;
+    Tensor labels = ids, position = ids, first_key = ids;
+    const ModelInput input = {
+        .tokens = &ids, .position = &position, .first_key = c->reset_attention_mask ? &first_key : NULL};
+    tape_begin(r->tape, true);
+    gpt_loss(r->tape, r->gpt, &input, &labels);
+}
+
+/* The fault of a forward without the collective of that number (-1: with all), "" if there is none. */
+static void fault_without(Setup *s, int number, char message[512]) {
+    Rank *r = arena_alloc(s->arena, sizeof *r);
+    *r = (Rank){.setup = s, .device = device_null()};
+    r->layout = run_layout(&s->config, 0, (int)s->config.ranks);
+    const GptStage all = {.layers = s->config.num_layers, .embedding = true, .head = true};
+    r->gpt = gpt_new(&s->config, &s->derived, &(GptPlace){r->layout, &all, 1});
+    gpt_allocate(r->gpt, r->device, F64, s->config.seq_length);
+    r->run = (RunContext){
+        .device = r->device, .dtype = F64, .training = true, .aux_scale = 1, .layout = &r->layout};
+    r->slot = space_new(r->device, "slot", SPACE_UNPLANNED);
+    r->transient = space_new(r->device, "transient", SPACE_UNPLANNED);
+    r->tape = tape_new(&r->run, r->slot, r->transient);
+    calls.n = 0, calls.left_out = number;
+    FaultScope scope = {.where = "test"}, *old = fault_scope(&scope);
+    jmp_buf jump;
+    scope.catch_jmp = &jump;
+    message[0] = 0;
+    if (setjmp(jump))
+        memcpy(message, scope.message, sizeof scope.message);
+    else
+        forward(r);
+    fault_scope(old);
+    tape_free(r->tape);
+    space_free(r->slot), space_free(r->transient);
+    gpt_free(r->gpt);
+    device_free(r->device);
+}
+
+static const char *const MODELS[] = {
+    "--ranks 2 --tensor-model-parallel-size 2 --qk-layernorm",
+    "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --hidden-dropout 0",
+    "--ranks 4 --tensor-model-parallel-size 4 --sequence-parallel --num-attention-heads 8 "
+    "--group-query-attention "
+    "--num-query-groups 2 --position-embedding-type rope --normalization RMSNorm --swiglu --ffn-hidden-size "
+    "32 "
+    "--disable-bias-linear --untie-embeddings-and-output-weights --recompute-granularity selective",
+    "--ranks 4 --context-parallel-size 2 --cp-comm-type a2a --reset-attention-mask",
+    "--ranks 8 --tensor-model-parallel-size 2 --context-parallel-size 4 --cp-comm-type a2a+p2p "
+    "--num-attention-heads 8 "
+    "--hierarchical-context-parallel-sizes 2 2 --reset-attention-mask",
+#define EXPERTS                                                                                              \
+    "--ranks 16 --tensor-model-parallel-size 2 --sequence-parallel --context-parallel-size 2 "               \
+    "--disable-bias-linear --num-experts 8 --expert-model-parallel-size 4 --moe-aux-loss-coeff 0.1 "         \
+    "--moe-shared-expert-intermediate-size 8 --moe-shared-expert-gate "
+    EXPERTS "--moe-token-dispatcher-type allgather --moe-z-loss-coeff 0.1 --moe-expert-capacity-factor 1",
+    EXPERTS
+    "--moe-token-dispatcher-type alltoall --expert-tensor-parallel-size 1 --moe-expert-capacity-factor 1",
+    EXPERTS "--moe-token-dispatcher-type alltoall --expert-tensor-parallel-size 2",
+    "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --context-parallel-size 2 "
+    "--disable-bias-linear "
+    "--num-experts 4 --moe-router-load-balancing-type sinkhorn",
+};
+
+static void without_any_one_there_is_a_type_error(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
+        Setup *s = setup_new("%s --num-layers 1 --global-batch-size 16", MODELS[i]);
+        char message[512];
+        fault_without(s, -1, message);
+        assert_string_equal(message, "");
+        const int n = calls.n;
+        assert_true(n > 0);
+        for (int k = 0; k < n; k++) {
+            fault_without(s, k, message);
+            const char *op = strstr(message, "op '"), *axis = op ? strstr(op, "', axis ") : NULL;
+            if (!axis) fail_msg("%s\nwithout %s, collective %d: \"%s\"", MODELS[i], calls.name, k, message);
+        }
+        setup_free(s);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(without_any_one_there_is_a_type_error)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
