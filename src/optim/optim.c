@@ -33,16 +33,31 @@ void optim_free(Optimizer *o) {
 
 size_t optim_bytes(const Optimizer *o) { return (size_t)o->n_buffers * buffer_bytes(o->registry); }
 
+/* The exact lane's sum knows no blocks, for a parameter that is cut has others. */
+static void add_squares(const Tensor *x, ExactSum *sum) {
+    const int64_t n = tensor_count(x);
+    const double *v = x->data;
+    double *square = mem_alloc((size_t)n * sizeof *square);
+    for (int64_t i = 0; i < n; i++) square[i] = v[i] * v[i];
+    exact_add(sum, square, n);
+    free(square);
+}
+
 /* Adds a sum over this rank's part of a parameter, block by block. */
-static void add_sums(const Registry *r, const Param *p, OpNumber op, FlatBuffer which, void *flat,
+static void add_sums(const Optimizer *o, const Param *p, OpNumber op, FlatBuffer which, void *flat,
                      ExactSum *sum) {
     enum { BLOCK = 64 }; /* as in kernels/ops.def; parts begin at multiples of it */
+    const Registry *r = o->registry;
     const FlatRange part = param_part_held(r, p);
     if (part.end <= part.begin || p->spec.flags & PARAM_BUFFER || !param_speaks(r, p)) return;
     const int64_t n = part.end - part.begin, blocks = (n + BLOCK - 1) / BLOCK;
+    Tensor x = registry_slice(r, which, flat, p->bucket, part.begin, n);
+    if (o->config->lane == LANE_EXACT && op == OP_sum_squares) {
+        add_squares(&x, sum);
+        return;
+    }
     double *of_block = mem_zero((size_t)blocks, sizeof *of_block);
-    Tensor x = registry_slice(r, which, flat, p->bucket, part.begin, n),
-           out = tensor_make(of_block, F64, 1, &blocks);
+    Tensor out = tensor_make(of_block, F64, 1, &blocks);
     call_run(&OPS[op], &(Call){.in = {&x}, .out = {&out}, .device = r->device});
     exact_add(sum, of_block, blocks);
     free(of_block);
@@ -52,7 +67,7 @@ static void add_sums(const Registry *r, const Param *p, OpNumber op, FlatBuffer 
 static double total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat) {
     const Registry *r = o->registry;
     ExactSum sum = {0};
-    for (int i = 0; i < r->n; i++) add_sums(r, r->params[i], op, which, flat, &sum);
+    for (int i = 0; i < r->n; i++) add_sums(o, r->params[i], op, which, flat, &sum);
     sync_world_sum(o->sync, I64, &sum, EXACT_WORDS);
     return exact_value(sum);
 }

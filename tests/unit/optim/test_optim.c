@@ -78,6 +78,20 @@ static void norm_counts_each_logical_element_once(void **state) {
     fixture_free(&f);
 }
 
+/* Other lanes round the sum of a block, and in another layout other elements are a block. */
+static void exact_lane_rounds_no_sum_of_the_norm(void **state) {
+    (void)state;
+    Fixture f = fixture_new("--lane exact", F64);
+    set_grads(&f, 1);
+    for (int p = 0; p < KINDS; p++)
+        for (int64_t i = 0; i < LOGICAL[p]; i++) grad(&f, p)[i] = ldexp(1, -27);
+    grad(&f, EMBEDDING)[0] = 1;
+    const OptimResult r =
+        optim_step(f.optimizer, (OptimStep){.lr = 0.1, .decoupled_lr = 0.1, .grad_scale = 1});
+    assert_true(r.grad_norm == sqrt(1 + ldexp(38, -54)));
+    fixture_free(&f);
+}
+
 static void clip_only_shrinks(void **state) {
     (void)state;
     Fixture f = fixture_new("--fp64 --clip-grad 1e6 --log-num-zeros-in-grad", F64);
@@ -234,6 +248,7 @@ static void params_norm_is_the_masters_l2(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm_counts_each_logical_element_once),
+        cmocka_unit_test(exact_lane_rounds_no_sum_of_the_norm),
         cmocka_unit_test(clip_only_shrinks),
         cmocka_unit_test(adamw_uses_decoupled_lr_and_decays_matrices_only),
         cmocka_unit_test(sgd_follows_pytorch),
