@@ -123,6 +123,15 @@ static bool deals_heads(const Config *c, int64_t ranks) {
     return groups % ranks == 0 || (ranks % groups == 0 && per_group % (ranks / groups) == 0);
 }
 
+/* With fewer groups than tensor-parallel ranks, whether a rank can hold as many rows of Q, K and V as any
+ * other. */
+static bool cuts_groups(const Config *c) {
+    const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size;
+    if (!c->group_query_attention || c->num_query_groups >= tp || heads < 1 || tp < 1) return true;
+    const int64_t head = i64_is_set(c->kv_channels) ? c->kv_channels : c->hidden_size / heads;
+    return head < 1 || head > 65536 || 2 * c->num_query_groups * head % tp == 0; /* tp divides the heads */
+}
+
 static bool deals_heads_to_context(const Config *c) {
     const I64List *sizes = &c->hierarchical_context_parallel_sizes;
     return (!communicates_by(c, CONTEXT_A2A) || deals_heads(c, c->context_parallel_size)) &&

@@ -375,6 +375,9 @@ static const char *const BREAKING[][2] = {
     {"--pipeline-model-parallel-layout EttL", "--pipeline-model-parallel-layout needs"},
     {"--pipeline-model-parallel-layout EttL --account-for-loss-in-pipeline-split", "says all"},
     {"--pipeline-model-parallel-size 4 --microbatch-group-size-per-virtual-pipeline-stage 3", "raise it"},
+    {"--tensor-model-parallel-size 4 --group-query-attention --num-query-groups 1 --num-attention-heads 4 "
+     "--kv-channels 3",
+     "do not divide among the ranks"},
     {CONTEXT " --cp-comm-type ring", "must be p2p, allgather"},
     {CONTEXT " --cp-comm-type p2p a2a p2p", "one for each of --num-layers 2"},
     {CONTEXT " --cp-comm-type a2a+p2p", "a2a+p2p needs them"},
