@@ -5,7 +5,7 @@
 
 enum { LIMB_BITS = 32, LOWEST = -1074, BETWEEN = 1 << 29 /* additions of less than 2^33 fit a limb */ };
 
-void exact_normalise(ExactSum *s) {
+static void normalise(ExactSum *s) {
     int64_t carry = 0;
     for (int i = 0; i < EXACT_LIMBS - 1; i++) {
         const int64_t x = s->limb[i] + carry;
@@ -37,9 +37,9 @@ static void add_one(ExactSum *s, double x) {
 void exact_add(ExactSum *s, const double *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         add_one(s, x[i]);
-        if (i % BETWEEN == BETWEEN - 1) exact_normalise(s);
+        if (i % BETWEEN == BETWEEN - 1) normalise(s);
     }
-    exact_normalise(s);
+    normalise(s);
 }
 
 /* Limbs of one sign, that of the highest: all in [0, 2^32) but perhaps the last. */
@@ -74,7 +74,7 @@ static int any_below(const ExactSum *s, int bit) {
 
 double exact_value(ExactSum s) {
     enum { MANTISSA = 53 };
-    exact_normalise(&s);
+    normalise(&s);
     if (s.nans || (s.plus_infinities && s.minus_infinities)) return NAN;
     if (s.plus_infinities || s.minus_infinities) return s.plus_infinities ? INFINITY : -INFINITY;
     const double sign = take_sign(&s);

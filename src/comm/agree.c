@@ -1,5 +1,17 @@
 #include "comm/agree.h"
 
+void comm_all_reduce(Comm *c, Group group, const char *site, CommReduction reduction, DType dtype, void *x,
+                     int64_t n) {
+    comm_run(c, &(CommCall){.kind = COMM_ALL_REDUCE,
+                            .reduction = reduction,
+                            .dtype = dtype,
+                            .group = group,
+                            .site = site,
+                            .in = x,
+                            .out = x,
+                            .n = n});
+}
+
 Err comm_agree(Comm *c, Err e) {
     if (!c) return e;
     const Group g = comm_everyone(c);

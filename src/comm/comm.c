@@ -172,18 +172,6 @@ void comm_wait(Comm *c, CommWork *w) {
 
 void comm_run(Comm *c, const CommCall *call) { comm_wait(c, comm_start(c, call)); }
 
-void comm_all_reduce(Comm *c, Group group, const char *site, CommReduction reduction, DType dtype, void *x,
-                     int64_t n) {
-    comm_run(c, &(CommCall){.kind = COMM_ALL_REDUCE,
-                            .reduction = reduction,
-                            .dtype = dtype,
-                            .group = group,
-                            .site = site,
-                            .in = x,
-                            .out = x,
-                            .n = n});
-}
-
 void comm_free(Comm *c) {
     if (c->backend) c->backend->free(c);
     comm_close(c);

@@ -138,7 +138,6 @@ int64_t config_model_ranks(const Config *);         /* that hold one copy of the
 int64_t config_expert_tensor_ranks(const Config *); /* that share one expert's weights */
 /* The same run on one rank: all of the layout that is about ranks back to its defaults. */
 void config_on_one_rank(Config *, Arena *, Derived *);
-int64_t config_padded_vocab(const Config *, int64_t vocab_size);
 /* The global batch size after `consumed` samples. */
 int64_t config_batch_size(const Derived *, int64_t consumed);
 

@@ -21,7 +21,7 @@ int64_t config_expert_tensor_ranks(const Config *c) {
 
 int64_t config_ranks(const Config *c) { return either(c->ranks, config_model_ranks(c)); }
 
-int64_t config_padded_vocab(const Config *c, int64_t vocab_size) {
+static int64_t padded_vocab(const Config *c, int64_t vocab_size) {
     int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;
     return (vocab_size + unit - 1) / unit * unit;
 }
@@ -38,7 +38,7 @@ void config_on_one_rank(Config *c, Arena *arena, Derived *d) {
 #undef OPTGROUP
 #undef OPT
 #undef OPTENUM
-    d->padded_vocab_size = config_padded_vocab(c, d->vocab_size);
+    d->padded_vocab_size = padded_vocab(c, d->vocab_size);
     d->data_parallel_size = 1;
     d->cpu_threads = c->cpu_threads;
 }
@@ -90,7 +90,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     bool rope = c->position_embedding_type == POSITION_ROPE;
     d->rotary_dim = rope ? (int64_t)((double)d->kv_channels * c->rotary_percent) : 0;
     d->vocab_size = either(c->vocab_size, vocab_size);
-    d->padded_vocab_size = config_padded_vocab(c, d->vocab_size);
+    d->padded_vocab_size = padded_vocab(c, d->vocab_size);
     /* Megatron-LM turns bias_gelu_fusion off when there are no biases, and its unfused GELU is the erf form.
      */
     bool by_bias = c->activation == MLP_GELU;

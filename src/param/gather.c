@@ -64,7 +64,7 @@ static void finish(Gather *g, int k) {
     g->piece[k].work = NULL;
 }
 
-void gather_wait(Gather *g) {
+static void finish_all(Gather *g) {
     for (int k = 0; k < g->registry->n_buckets; k++) finish(g, k);
 }
 
@@ -122,7 +122,7 @@ void gather_use(Gather *g, Param *const *p, int n) {
 
 void gather_publish(Gather *g) {
     Registry *r = g->registry;
-    gather_wait(g);
+    finish_all(g);
     registry_round_values(r);
     for (int k = r->n_buckets; k--;) { /* in the order of the next forward */
         if (is_dropped(g, k))
@@ -130,14 +130,14 @@ void gather_publish(Gather *g) {
         else if (is_gathered(g, k))
             start(g, k);
     }
-    if (!r->layout.data.overlap_values) gather_wait(g);
+    if (!r->layout.data.overlap_values) finish_all(g);
 }
 
 size_t gather_bytes(const Gather *g) { return (size_t)g->slots.taken * g->slots.bytes; }
 
 void gather_free(Gather *g) {
     if (!g) return;
-    gather_wait(g);
+    finish_all(g);
     for (int k = 0; k < g->registry->n_buckets; k++)
         if (is_dropped(g, k)) drop(g, k);
     slots_free(&g->slots);

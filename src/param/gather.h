@@ -13,9 +13,8 @@ typedef struct Gather Gather;
 Gather *gather_new(Registry *, Comm *); /* comm NULL: nothing moves */
 void gather_free(Gather *);
 size_t gather_bytes(const Gather *);
-/* What sync_publish, sync_wait_values and sync_use say. */
+/* What sync_publish and sync_use say. */
 void gather_publish(Gather *);
-void gather_wait(Gather *);
 void gather_use(Gather *, Param *const *, int n);
 
 #endif

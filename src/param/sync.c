@@ -253,7 +253,6 @@ void sync_finish(Sync *s) {
 }
 
 void sync_publish(Sync *s) { gather_publish(s->gather); }
-void sync_wait_values(Sync *s) { gather_wait(s->gather); }
 void sync_use(Sync *s, Param *const *p, int n) { gather_use(s->gather, p, n); }
 
 void sync_world_sum(Sync *s, DType type, void *x, int64_t n) {

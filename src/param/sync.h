@@ -42,8 +42,6 @@ void sync_finish(Sync *);
 /* After masters have changed, by an update, registry_init or a load: rounds values from them and gathers what
  * other ranks hold; with overlap_values that is done behind the next uses. */
 void sync_publish(Sync *);
-/* Returns when all values are there (below stage 3): before anything but the tape reads them. */
-void sync_wait_values(Sync *);
 
 /* ---- called by the tape ---- */
 

@@ -182,7 +182,7 @@ static DataParallel data_parallel(const Config *c, int ranks) {
     return d;
 }
 
-Layout run_layout(const Config *c, int rank, int world) {
+static Layout layout_of(const Config *c, int rank, int world) {
     const int size[AXES] = {[AXIS_TP] = (int)c->tensor_model_parallel_size,
                             [AXIS_CP] = (int)c->context_parallel_size,
                             [AXIS_PP] = (int)c->pipeline_model_parallel_size,
@@ -224,7 +224,7 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
                .comm = comm,
                .arena = arena_new(),
                .step_arena = arena_new()};
-    r->layout = run_layout(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
+    r->layout = layout_of(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
     r->context = (RunContext){
         .device = device,
         .dtype = storage_type(c),
@@ -319,6 +319,13 @@ void run_free(Run *r) {
 
 /* ---- steps ---- */
 
+/* Whether this rank speaks for the losses of its microbatches: at the head, the first tensor-parallel rank.
+ */
+static bool tells_loss(const Run *r) {
+    const Mesh *m = &r->layout.mesh;
+    return m->coordinate[AXIS_TP] == 0 && m->coordinate[AXIS_PP] == m->size[AXIS_PP] - 1;
+}
+
 StepReport run_begin(Run *r) {
     if (!r->sync) registry_zero_grads(r->model->registry);
     gpt_zero_counters(r->model);
@@ -350,7 +357,7 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
         report->tokens += tokens;
         report->samples += samples * size[AXIS_DP];
     }
-    play(r, count * parts, false, run_tells_loss(r) ? &report->loss_sum : NULL);
+    play(r, count * parts, false, tells_loss(r) ? &report->loss_sum : NULL);
     if (!r->comm) run_reduce(r, report);
 }
 
@@ -363,18 +370,13 @@ void run_publish(Run *r) {
         registry_round_values(r->model->registry);
 }
 
-bool run_tells_loss(const Run *r) {
-    const Mesh *m = &r->layout.mesh;
-    return m->coordinate[AXIS_TP] == 0 && m->coordinate[AXIS_PP] == m->size[AXIS_PP] - 1;
-}
-
 void run_sum(const Run *r, double *x, int64_t n) {
     if (r->comm) comm_all_reduce(r->comm, comm_everyone(r->comm), "report", COMM_SUM, F64, x, n);
 }
 
 /* Sums of losses and tokens over the ranks that tell of them. */
 static void sum_losses(const Run *r, double *loss, double *tokens) {
-    const bool tells = run_tells_loss(r);
+    const bool tells = tells_loss(r);
     double sums[2] = {tells ? *loss : 0, tells && r->layout.mesh.coordinate[AXIS_CP] == 0 ? *tokens : 0};
     run_sum(r, sums, 2);
     *loss = sums[0], *tokens = sums[1];
@@ -432,7 +434,7 @@ void run_evaluate(Run *r, const Batch *b, double *loss, double *tokens) {
     const int64_t together = at_once(r->config, b->b);
     double sum = 0, count = mask_sum(r, b);
     for (int64_t first = 0; first < b->b; first += together)
-        forward_only(r, b, first, together, run_tells_loss(r) ? &sum : NULL);
+        forward_only(r, b, first, together, tells_loss(r) ? &sum : NULL);
     sum_losses(r, &sum, &count);
     *loss += sum;
     *tokens += count;

@@ -56,8 +56,6 @@ typedef struct Run {
 /* What the options' rules cannot say about the pipeline: its stages, and whether every global batch fits its
  * schedule. */
 Err run_check(const Config *, const Derived *);
-/* This rank's place among the ranks. */
-Layout run_layout(const Config *, int rank, int world);
 /* Takes the planned memory; NULL: address space that is backed as it is touched. Parameters are zero until
  * registry_init or a load. */
 Run *run_new(const Config *, const Derived *, const MemoryPlan *, Comm *);
@@ -100,9 +98,6 @@ void run_evaluate(Run *, const Batch *, double *loss, double *tokens);
 void run_publish(Run *);
 /* Sums x[n] over all ranks in place; each passes what it alone knows. */
 void run_sum(const Run *, double *x, int64_t n);
-/* Whether this rank speaks for the losses of its microbatches: at the head, the first tensor-parallel rank.
- */
-bool run_tells_loss(const Run *);
 
 /* Views of a batch's arrays for the model; `tensors` holds the headers. */
 typedef struct BatchTensors {
