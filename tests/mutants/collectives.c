@@ -154,3 +154,15 @@ HOOK(void, comm_run, Comm *comm, const CommCall *c) {
     __real_comm_run(comm, c);
     spoil(c, i, received(c));
 }
+
+HOOK(void, comm_all_reduce, Comm *comm, Group group, const char *site, CommReduction reduction, DType dtype,
+     void *x, int64_t n) {
+    __wrap_comm_run(comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                      .reduction = reduction,
+                                      .dtype = dtype,
+                                      .group = group,
+                                      .site = site,
+                                      .in = x,
+                                      .out = x,
+                                      .n = n});
+}

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Judges the judge: runs every planted bug (mutants.def) in the cells that look for it (cells.list) until one of them notices.
 
-usage: run.py PROGRAM [--only ID...] [--sample N] [--all] [--sensitivity] [--json FILE] [--docs FILE]
+usage: run.py PROGRAM [--only ID...] [--sample N] [--all] [--matrix] [--sensitivity] [--json FILE]
 
   --sample N      the first N bugs of each family (what CI runs with every change)
   --all           a bug that its own cells miss meets all the others
+  --matrix        also which cells of each kind notice it
   --sensitivity   also the smallest factor on a gradient, and the lowest bit, that each lane sees
-  --docs FILE     writes the table (docs/mutation.md)
+  --json FILE     for table.py, which writes docs/mutation.md
 
 Exit status 1 if a bug survives, or if a cell fails without one. Also prints what Megatron-LM's own rule would have noticed of the
 same runs: the loss alone, within 5 %, in steps 1 and every 5th, of which one may fail (tests/functional_tests)."""
@@ -45,12 +46,20 @@ def table(program):
     return [dict(zip(keys, line.split("\t"))) for line in lines]
 
 
+MATRIX = ["gpt2/tp2dp2", "gpt2/tp2sp", "llama/cp2", "gpt2/pp2", "gpt2/zero1", "moe/ep2", "gpt2/zero1-exact", "gpt2/zero1-bf16",
+          "train/tp2", "resume/tp2"]
+
+
 def read_cells():
     found = {}
     for line in (HERE / "cells.list").read_text().splitlines():
         if line and line[0] != "#":
             name, kind, case, lane, *options = line.split()
             found[name] = {"name": name, "kind": kind, "case": case, "lane": lane, "options": options}
+    lists = "".join((ROOT / "tests/functional/layouts" / f"{tier}.list").read_text() for tier in ("t0", "t1")).splitlines()
+    gone = [name for name, c in found.items() if c["kind"] == "t0" and " ".join([c["case"], c["lane"], *c["options"]]) not in lists]
+    if gone:
+        sys.exit(f"cells.list: not in T0 or T1: {', '.join(gone)}")
     return found
 
 
@@ -81,6 +90,17 @@ def first_words(text):
     lines = [line for line in text.splitlines() if line.strip()]
     fault = [line for line in lines if re.search(r"CHECK|fault|^isotron", line)]
     return (fault or lines or ["no output"])[0].strip()[:160]
+
+
+def is_localised(row, found):
+    """Whether a report names the op, or the parameter's sum, and a rank that has the bug."""
+    if not found:
+        return False
+    ranks = set()
+    for part in found["ranks"].split(","):
+        first, _, last = part.strip().partition("-")
+        ranks |= set(range(int(first), int(last or first) + 1)) if first.isdigit() else set()
+    return found["op"] in row["op"].split("|") and (row["rank"] == "-1" or int(row["rank"]) in ranks)
 
 
 class Suite:
@@ -154,7 +174,18 @@ class Suite:
 
     def meet(self, name, mutant):
         cell, folder = self.cells[name], pathlib.Path(tempfile.mkdtemp(dir=WORK.name))
-        return {"parity": self.parity, "same": self.same}.get(cell["kind"], self.train)(cell, mutant, folder)
+        return {"t0": self.parity, "beyond": self.parity, "same": self.same}.get(cell["kind"], self.train)(cell, mutant, folder)
+
+    def notices(self, name, mutant):
+        """As meet, but by the oracle alone: without the run on one rank and without a search for the place."""
+        cell = self.cells[name]
+        if cell["kind"] not in ("t0", "beyond") or cell["lane"] == "exact":
+            return self.meet(name, mutant).killed
+        return self.run(mutant, "parity", ROOT / "golden" / cell["case"], "--lane", cell["lane"], *cell["options"])[0] != 0
+
+    def traces(self, row, cell):
+        """Whether a report has to say where the bug is: of a cell of a sweep in a lane without rounding noise."""
+        return row["family"] != "comparator" and self.cells[cell]["kind"] in ("t0", "beyond") and self.cells[cell]["lane"] in ("fp64", "exact")
 
     def judge_of_judges(self, row):
         """A bug in the judge is found if a fault that the sound judge reports is not reported, or not in the same quantities."""
@@ -165,7 +196,7 @@ class Suite:
         missed = sorted(set(sound.rows) - set(spoilt.rows))
         return cell, Outcome(bool(missed), f"{probe}: no word of {', '.join(missed)}", sound.excess, missed, [], [])
 
-    def hunt(self, row, everywhere):
+    def hunt(self, row, everywhere, matrix):
         """-> record of the first cell that notices, or of the last that did not."""
         begin, tried = time.time(), []
         if row["family"] == "comparator":
@@ -178,8 +209,9 @@ class Suite:
                 outcome = self.meet(cell, row["id"])
                 if outcome.killed:
                     break
-        return row | {"killed": outcome.killed, "by": tried[-1], "tried": len(tried), "why": outcome.why, "excess": outcome.excess,
-                      "quantities": outcome.rows, "megatron": outcome.megatron, "localised": outcome.localised,
+        noticed = {c: self.notices(c, row["id"]) for c in MATRIX} if matrix and row["family"] != "comparator" else {}
+        return row | {"killed": outcome.killed, "matrix": noticed, "by": tried[-1], "tried": len(tried), "why": outcome.why, "excess": outcome.excess,
+                      "quantities": outcome.rows, "megatron": outcome.megatron, "traced": self.traces(row, tried[-1]), "found": outcome.localised, "localised": is_localised(row, outcome.localised),
                       "seconds": round(time.time() - begin, 2)}
 
     # ---- sensitivity ----
@@ -205,9 +237,11 @@ class Suite:
 
 
 def say(record):
-    verdict = "killed" if record["killed"] else "SURVIVES"
+    verdict, found = "killed" if record["killed"] else "SURVIVES", record["found"]
     print(f"{record['id']:32} {record['family']:11} {verdict:8} {record['by']:12} {record['excess']:9.1e} {record['seconds']:5.1f} s  "
           f"{record['why'][:80]}", flush=True)
+    if record["traced"] and not record["localised"]:
+        print(f"    not traced to {record['op']} on rank {record['rank']}: " + (", ".join(map(str, found.values())) if found else "nothing"))
 
 
 def main():
@@ -216,6 +250,7 @@ def main():
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--sample", type=int)
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--matrix", action="store_true")
     parser.add_argument("--sensitivity", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--json")
@@ -235,21 +270,23 @@ def main():
             sys.exit("\n".join(unsound))
         print(f"{len(wanted)} cells pass without a planted bug, {time.time() - begin:.0f} s", flush=True)
         records = []
-        for record in pool.map(lambda row: suite.hunt(row, args.all), chosen):
+        for record in pool.map(lambda row: suite.hunt(row, args.all, args.matrix), chosen):
             say(record)
             records.append(record)
     killed, megatron = sum(r["killed"] for r in records), sum(r["megatron"] for r in records if r["family"] != "comparator")
     curves = sum(r["family"] != "comparator" for r in records)
+    traced = [r for r in records if r["traced"]]
     print(f"{killed} of {len(records)} planted bugs killed; Megatron-LM's rule kills {megatron} of {curves}; {time.time() - begin:.0f} s")
+    print(f"{sum(r['localised'] for r in traced)} of {len(traced)} that were traced are found in the right op and rank")
     sensitivity = {}
     if args.sensitivity:
-        for cell in ("gpt2/zero1", "gpt2/zero1-fp32", "gpt2/zero1-bf16"):
+        for cell in ("gpt2/zero1", "gpt2/zero1-exact", "gpt2/zero1-fp32", "gpt2/zero1-bf16"):
             sensitivity[suite.cells[cell]["lane"]] = eps = suite.smallest_factor(cell)
             print(f"lane {suite.cells[cell]['lane']}: gradients of one rank times 1 + {eps:.2g} are noticed")
-        sensitivity["bit"] = bit = suite.lowest_bit("gpt2/tp2")
+        sensitivity["bit"] = bit = suite.lowest_bit("gpt2/tp2dp2")
         print(f"lane fp64: a flip of bit {bit} of 52 in one element of one step is noticed")
     if args.json:
-        summary = {"schema": 1, "killed": killed, "mutants": len(records), "megatron": megatron, "sensitivity": sensitivity}
+        summary = {"schema": 1, "killed": killed, "mutants": len(records), "megatron": megatron, "curves": curves, "sensitivity": sensitivity}
         pathlib.Path(args.json).write_text(json.dumps(summary | {"records": records}, indent=1, default=str))
     return 0 if killed == len(records) else 1
 

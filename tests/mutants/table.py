@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Writes the tables of docs/mutation.md, below its mark, from a report of run.py --json.
+
+usage: table.py REPORT"""
+import collections
+import json
+import pathlib
+import sys
+
+DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs/mutation.md"
+MARK = "<!-- tests/mutants/table.py writes what follows -->\n"
+
+
+def table(head, rows):
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [head, ["---"] * len(head), *rows]) + "\n"
+
+
+def of(part):
+    return f"{sum(part)} of {len(part)}" if any(part) else "-"
+
+
+def summary(report):
+    rows = [["planted bugs killed", of([r["killed"] for r in report["records"]])],
+            ["of those that change a curve, killed by Megatron-LM's rule", f"{report['megatron']} of {report['curves']}"]]
+    rows.append(["of those in a lane without noise, traced to the right op and rank",
+                 of([r["localised"] for r in report["records"] if r["traced"]])])
+    for lane, eps in report["sensitivity"].items():
+        rows.append(["lowest bit of a float64 mantissa whose flip is noticed (one element, one step)", eps] if lane == "bit" else
+                    [f"smallest eps of one rank's gradients times 1 + eps that lane {lane} notices", f"{eps:.1e}"])
+    return table(["", ""], rows)
+
+
+def matrix(records):
+    families, cells = collections.defaultdict(list), []
+    for record in records:
+        if record["matrix"]:
+            families[record["family"]].append(record["matrix"])
+            cells = list(record["matrix"])
+    rows = [[family, len(found), *(of([m[c] for m in found]) for c in cells)] for family, found in families.items()]
+    return table(["family", "bugs", *cells], rows)
+
+
+def bugs(records):
+    rows = [[f"`{r['id']}`", r["family"], r["what"], r["issues"], r["by"], r["why"].split(":")[0].split("(")[0].strip()[:40],
+             f"{float(r['excess']):.0e}", "yes" if r["megatron"] and r["family"] != "comparator" else ""] for r in records]
+    return table(["bug", "family", "what it does", "had by", "killed in", "first by its bound", "error / bound", "5 % of loss"], rows)
+
+
+def main():
+    report = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    head = DOCUMENT.read_text().split(MARK)[0]
+    DOCUMENT.write_text(head + MARK + "\n## Score\n\n" + summary(report) + "\n## Which cells notice which family\n\n" +
+                        matrix(report["records"]) + "\n## The bugs\n\n" + bugs(report["records"]))
+
+
+if __name__ == "__main__":
+    main()
