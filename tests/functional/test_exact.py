@@ -1,0 +1,32 @@
+"""The exact lane has one rank's bits where several tensor-parallel ranks share a group's keys, too: the gradients of these are
+summed before a norm and RoPE round them. The sizes divide into no blocks of 64, and the gradient is clipped."""
+from harness import *
+
+data = corpus()
+MODEL = ["--lane", "exact", "--calculate-per-token-loss", "--hidden-size", 48, "--num-attention-heads", 8, "--num-query-groups", 2,
+         "--ffn-hidden-size", 40, "--qk-layernorm", "--train-iters", 4, "--lr-decay-iters", 4, "--clip-grad", 0.25]
+CP = ["--context-parallel-size", 2, "--cp-comm-type"]
+LAYOUTS = {
+    "tp2": ["--tensor-model-parallel-size", 2],
+    "tp4": ["--tensor-model-parallel-size", 4],
+    "tp8 sp": ["--tensor-model-parallel-size", 8, "--sequence-parallel"],
+    "tp4 cp2, ring, recomputed": ["--tensor-model-parallel-size", 4, *CP, "p2p", "--recompute-activations"],
+    "tp4 cp2, all-to-all": ["--tensor-model-parallel-size", 4, "--sequence-parallel", *CP, "a2a"],
+}
+
+
+def run(name, *options):
+    """-> the checkpoint's content and the steps' losses and norms"""
+    save, log = WORK / name, WORK / f"{name}.jsonl"
+    pretrain(data, save, *MODEL, *options, "--log-jsonl", log)
+    steps = [(r["lm_loss"], r["grad_norm"], r["clip"]) for r in map(json.loads, open(log))]
+    return isotron("inspect", "--checkpoint", save, "--hash"), steps
+
+
+content, steps = run("one rank")
+assert all(clip < 1 for _, _, clip in steps), steps
+for name, layout in LAYOUTS.items():
+    got, its_steps = run(name, *layout)
+    assert its_steps == steps, f"{name}: {its_steps}, not {steps}"
+    assert got == content, f"{name}: other bits than one rank"
+    print(f"{name}: one rank's bits")
