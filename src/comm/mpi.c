@@ -31,6 +31,8 @@ Comm *comm_mpi(const CommOptions *options) {
 
 #define MPI_CHECK(call) check(call, #call)
 
+#define PATIENCE_NS INT64_C(5000000000) /* of a rank whose report another one is about to make */
+
 enum { PIECE = 1 << 30 }; /* bytes of one message: MPI counts in int */
 
 /* Tags of announcements. */
@@ -79,6 +81,7 @@ typedef struct Mpi {
     CommWitness *witness; /* [world], what this rank has heard */
     bool ending;          /* it is about to report */
     bool yields;          /* another rank will */
+    int answers;          /* to its questions */
     Announcement incoming;
     MPI_Request listening;
     Exchange *active;
@@ -131,25 +134,28 @@ static void learn(CommWitness *w, const Announcement *a, int64_t started_ago, in
 
 static bool take_announcements(Comm *);
 
-static void answer_for(Comm *c, int64_t ns) {
-    for (const int64_t until = clock_ns() + ns; clock_ns() < until; sched_yield()) take_announcements(c);
+/* Until so many ranks have answered, or the time is up. */
+static void listen_for(Comm *c, int answers, int64_t ns) {
+    const Mpi *mpi = c->state;
+    for (const int64_t until = clock_ns() + ns; mpi->answers < answers && clock_ns() < until; sched_yield())
+        take_announcements(c);
 }
 
 /* Asks all others what they do: who waits in an operation answers, who is stuck does not. Of several ranks
  * that come here the first to ask, or else the lowest, reports, and its report ends the others. */
 static _Noreturn void end_world(Comm *c, const CommWork *w, const bool *arrived, const char *why) {
-    const int64_t answers_ns = 300000000, patience_ns = 5000000000;
+    const int64_t answers_ns = 1000000000;
     Mpi *mpi = c->state;
     mpi->ending = true;
-    if (mpi->yields) answer_for(c, patience_ns);
+    if (mpi->yields) listen_for(c, c->world, PATIENCE_NS);
     mpi->yields = false;
     for (int r = 0; r < c->world; r++) {
         mpi->witness[r].status = mpi->returned[r] ? "has returned" : "does not answer";
         if (r != c->rank) say(c, ASKS, (Announcement){0}, r);
     }
     mpi->witness[c->rank].any = comm_record_last(&c->recorder, &mpi->witness[c->rank].last);
-    answer_for(c, answers_ns);
-    if (mpi->yields) answer_for(c, patience_ns);
+    listen_for(c, c->world - 1, answers_ns);
+    if (mpi->yields) listen_for(c, c->world, PATIENCE_NS);
     comm_report(c, why, &w->channel->key, w->seq, &w->facts, arrived, mpi->witness);
     MPI_Abort(MPI_COMM_WORLD, ERR_INFRA);
     abort();
@@ -390,6 +396,7 @@ static void take(Comm *c, Say what, int source) {
         tell(c, source);
         break;
     case TELLS:
+        mpi->answers++;
         if (!mpi->returned[source]) w->status = "answers";
         if (a.started_ago >= 0) learn(w, &a, a.started_ago, a.finished_ago);
         w->is_in = a.started_ago >= 0 && a.finished_ago < 0;
@@ -476,6 +483,14 @@ static int still_running(const Comm *c) {
     return -1;
 }
 
+/* Of the ranks that have returned, whether this one is to report: all of them notice at the same time. */
+static bool is_first(const Comm *c) {
+    const Mpi *mpi = c->state;
+    int r = 0;
+    while (r < c->rank && !mpi->returned[r]) r++;
+    return r == c->rank;
+}
+
 /* Tells all others that this rank starts nothing any more, so that who waits for it knows at once, and waits
  * until they have said so too. */
 static void mpi_free(Comm *c) {
@@ -485,7 +500,7 @@ static void mpi_free(Comm *c) {
         if (r != c->rank) say(c, RETURNED, (Announcement){0}, r);
     const int64_t deadline = clock_ns() + (int64_t)(c->deadline_s * 1e9);
     for (int r, idle = 0; (r = still_running(c)) >= 0; rest(idle++))
-        if (!progress(c) && clock_ns() >= deadline) {
+        if (!progress(c) && clock_ns() >= deadline + (is_first(c) ? 0 : PATIENCE_NS)) {
             fprintf(stderr, "COMM FAULT rank %d has returned, and rank %d has not for %g s\n", c->rank, r,
                     c->deadline_s);
             MPI_Abort(MPI_COMM_WORLD, ERR_INFRA);
