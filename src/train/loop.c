@@ -55,11 +55,17 @@ static void pass_on(int number, siginfo_t *info, void *context) {
     kill(getpid(), number);
 }
 
+static int exit_signal(const Config *c) {
+    static const int NUMBERS[] = {
+        [EXIT_SIGTERM] = SIGTERM, [EXIT_SIGINT] = SIGINT, [EXIT_SIGUSR1] = SIGUSR1, [EXIT_SIGUSR2] = SIGUSR2};
+    return NUMBERS[c->exit_signal];
+}
+
 static sigset_t handled_signals(const Config *c) {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
-    if (c->exit_signal_handler) sigaddset(&set, SIGTERM);
+    if (c->exit_signal_handler) sigaddset(&set, exit_signal(c));
     return set;
 }
 
@@ -305,21 +311,21 @@ static bool is_multiple(int64_t x, int64_t of) { return i64_is_set(of) && of > 0
 
 /* What one rank sees, the others are told: a signal may reach any of the processes. */
 static const char *reason_to_exit(Loop *l) {
-    enum { INTERRUPT, TERMINATE, DURATION, REASONS };
-    static const char *const NAMES[] = {"SIGINT", "SIGTERM", "--exit-duration-in-mins"};
+    enum { INTERRUPT, SIGNAL, DURATION, REASONS };
     const Config *c = l->config;
+    const char *const names[] = {"SIGINT", ExitSignal_spellings[c->exit_signal], "--exit-duration-in-mins"};
     const int number = l->speaks || comm_mpi_present() ? signal_arrived(l->session) : 0;
     const int64_t minutes = (clock_ns() - l->session->start_ns) / (INT64_C(60) * 1000000000);
     double seen[REASONS] = {
         [INTERRUPT] = number == SIGINT,
-        [TERMINATE] = number == SIGTERM,
+        [SIGNAL] = number == exit_signal(c),
         [DURATION] = l->speaks && i64_is_set(c->exit_duration_in_mins) && minutes >= c->exit_duration_in_mins,
     };
     run_sum(l->run, seen, REASONS);
     for (int i = 0; i < REASONS; i++) {
         if (seen[i] == 0) continue;
-        if (l->speaks) printf("%s: stopping after this step\n", NAMES[i]);
-        return NAMES[i];
+        if (l->speaks) printf("%s: stopping after this step\n", names[i]);
+        return names[i];
     }
     return is_multiple(l->run->iteration, c->exit_interval) ? "--exit-interval" : NULL;
 }
