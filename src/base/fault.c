@@ -1,10 +1,15 @@
 #include "base/fault.h"
 
 #include <execinfo.h>
+#include <inttypes.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+#include "base/err.h"
 
 static _Thread_local FaultScope *thread_scope;
 
@@ -36,4 +41,32 @@ void fault(const char *file, int line, const char *cond, const char *fmt, ...) {
     void *frames[32];
     backtrace_symbols_fd(frames, backtrace(frames, 32), STDERR_FILENO);
     abort();
+}
+
+/* The path of what is mapped at an address. */
+static void path_at(uintptr_t address, char *path, size_t size) {
+    char line[600];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    snprintf(path, size, "a mapped file");
+    while (maps && fgets(line, sizeof line, maps)) {
+        uintptr_t begin, end;
+        int at = 0;
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*s %*s %*s %n", &begin, &end, &at) == 2 && at &&
+            begin <= address && address < end)
+            snprintf(path, size, "'%.*s'", (int)strcspn(line + at, "\n"), line + at);
+    }
+}
+
+/* Comes inside a load of ours, where the standard library may be called. */
+static void lost_page(int number, siginfo_t *info, void *context) {
+    (void)number, (void)context;
+    char path[600];
+    path_at((uintptr_t)info->si_addr, path, sizeof path);
+    fprintf(stderr, "isotron: %s has lost bytes that are in use: it was cut short, or its disk failed\n",
+            path);
+    _exit(ERR_INFRA);
+}
+
+void fault_on_lost_pages(void) {
+    sigaction(SIGBUS, &(struct sigaction){.sa_sigaction = lost_page, .sa_flags = SA_SIGINFO}, NULL);
 }

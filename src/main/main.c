@@ -1,3 +1,4 @@
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +26,8 @@ static void usage(FILE *to) {
 int main(int argc, char **argv) {
     FaultScope scope = {.where = "rank 0"};
     fault_scope(&scope);
+    fault_on_lost_pages();
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is the error of the write */
     if (argc < 2) return usage(stderr), ERR_USER;
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) return usage(stdout), 0;
     const char *names[N_COMMANDS];
