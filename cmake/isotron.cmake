@@ -41,12 +41,12 @@ function(isotron_kernels device)
   endif()
 endfunction()
 
-# isotron_program(name ...): src/main/*.c, one file per command.
+# isotron_program(name ...): src/main/*.c, one file per command; SOURCES beside them for a program with test hooks.
 function(isotron_program name)
-  cmake_parse_arguments(A "" "" "USES;LIBS" ${ARGN})
+  cmake_parse_arguments(A "" "" "SOURCES;USES;LIBS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/main/*.c)
   if(sources)
-    add_executable(${name} ${sources})
+    add_executable(${name} ${sources} ${A_SOURCES})
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
     target_link_libraries(${name} PRIVATE ${A_USES} ${A_LIBS})
   endif()
