@@ -1,0 +1,18 @@
+/* The two 8-bit floats of "FP8 Formats for Deep Learning" (Micikevicius et al., 2022): E4M3 (bias 7, largest
+ * value 448, one NaN pattern for each sign, no infinity) and E5M2 (bias 15, largest value 57344, IEEE's
+ * infinities and NaNs). Both have subnormals. */
+#ifndef ISOTRON_TENSOR_FP8_H
+#define ISOTRON_TENSOR_FP8_H
+
+#include <stdint.h>
+
+typedef enum Fp8Type { E4M3, E5M2 } Fp8Type;
+
+/* To nearest, ties to even; what is too large, infinity too, becomes the largest value, as the conversions of
+ * GPUs with `satfinite`; NaN becomes 0x7f, whatever its sign. */
+uint8_t fp8_from_float(Fp8Type, float);
+float fp8_to_float(Fp8Type, uint8_t);
+float fp8_max(Fp8Type);
+double fp8_roundoff(Fp8Type); /* u: 2^-4, 2^-3 */
+
+#endif

@@ -1,0 +1,73 @@
+"""Writes tests/data/fp8.txt: FP8 numbers by PyTorch, scales by an own model of Transformer Engine's recipes.
+
+Lines, numbers in hex (floats by their bits):
+    decode TYPE CODE FLOAT
+    encode TYPE FLOAT CODE                 what is too large is the largest
+    scale FLOAT FLOAT FLOAT                amax, largest value, scale of a tensor by its own amax
+    delayed LENGTH MOST_RECENT LARGEST     then STEPS lines:
+    step AMAX SCALE                        the amax of a step and the scale of the next one
+"""
+import math
+import pathlib
+import random
+import struct
+
+import torch
+
+TYPES = [torch.float8_e4m3fn, torch.float8_e5m2]
+STEPS = 10
+FLT_MAX = torch.finfo(torch.float32).max
+lines = []
+
+
+def bits(x):
+    return f"{struct.unpack('<I', struct.pack('<f', x))[0]:08x}"
+
+
+def f32(x):
+    return torch.tensor(x, dtype=torch.float32)
+
+
+for t, dtype in enumerate(TYPES):
+    largest = torch.finfo(dtype).max
+    values = torch.arange(256, dtype=torch.uint8).view(dtype).float()
+    lines += [f"decode {t} {c:02x} {bits(v)}" for c, v in enumerate(values.tolist())]
+    finite = sorted({v for v in values.tolist() if math.isfinite(v) and v >= 0})
+    xs = [math.inf, FLT_MAX, largest * 1.01, 1e-30, 1e-45]
+    for a, b in zip(finite, finite[1:]):
+        middle = f32((a + b) / 2)
+        xs += [b, middle.item(), torch.nextafter(middle, f32(0.0)).item(), torch.nextafter(middle, f32(math.inf)).item()]
+    xs = f32([s * x for x in xs for s in (1.0, -1.0)])
+    codes = xs.clamp(-largest, largest).to(dtype).view(torch.uint8)
+    lines += [f"encode {t} {bits(x)} {c:02x}" for x, c in zip(xs.tolist(), codes.tolist())]
+
+
+def scale_of(amax, largest, old):
+    if not (amax > 0) or math.isinf(amax):
+        return old
+    scale = (f32(largest) / f32(amax)).item()
+    return FLT_MAX if math.isinf(scale) else scale
+
+
+random.seed(8)
+SPECIAL = [0.0, math.inf, 1e-40, 1e-37, FLT_MAX]
+for largest in (448.0, 57344.0):
+    for amax in SPECIAL + [10 ** random.uniform(-6, 4) for _ in range(16)]:
+        amax = f32(amax).item()
+        lines.append(f"scale {bits(amax)} {bits(largest)} {bits(scale_of(amax, largest, 1.0))}")
+
+for length in (1, 2, 4, 16):
+    for recent in (0, 1):
+        largest = 448.0 * 2.0 ** -random.randint(0, 2)
+        lines.append(f"delayed {length:x} {recent} {bits(largest)}")
+        history, scale = torch.zeros(length), 1.0
+        for step in range(STEPS):
+            amax = random.choice([0.0, math.inf, 1e-40] + [10 ** random.uniform(-3, 3) for _ in range(5)])
+            history[0] = f32(amax)
+            scale = scale_of((history[0] if recent else history.max()).item(), largest, scale)
+            history = torch.roll(history, -1)
+            history[0] = 0
+            lines.append(f"step {bits(f32(amax).item())} {bits(scale)}")
+
+path = pathlib.Path(__file__).resolve().parents[2] / "tests/data/fp8.txt"
+path.write_text("\n".join(lines) + "\n")
