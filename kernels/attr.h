@@ -8,11 +8,24 @@
 #include <stdint.h>
 
 #include "base/slice.h"
+#include "tensor/fp8.h"
 
 typedef struct LinearAttr {
     bool fixed_order; /* every element is one chain of multiply-adds over its terms in order: the same bits
                          however many other rows and columns there are (BLAS chooses its order by shape) */
 } LinearAttr;
+
+typedef struct Fp8ScaleAttr {
+    double largest;   /* that an amax is scaled to */
+    bool most_recent; /* the scale follows from this step's amax, else from the largest of all n; one that is
+                         0 or not finite leaves it as it was */
+} Fp8ScaleAttr;
+
+typedef struct QuantizeAttr {
+    Fp8Type type;
+    int64_t rows,
+        columns; /* of a block, if blocks have their own scales (powers of two); rows as tensor_rows */
+} QuantizeAttr;
 
 typedef struct NormAttr {
     bool rms;      /* RMSNorm (no mean, no bias), else LayerNorm */

@@ -197,6 +197,18 @@ static ContextPlan context_plan(const Config *c, ContextComm comm) {
     return (ContextPlan){(int)exchange, comm == CONTEXT_ALLGATHER};
 }
 
+/* Megatron-LM core/fp8_utils.py is_first_last_bf16_layer. */
+static QuantSpec quant_spec(const Config *c, int64_t layer) {
+    const bool bf16 = c->first_last_layers_bf16 && (layer < c->num_layers_at_start_in_bf16 ||
+                                                    layer >= c->num_layers - c->num_layers_at_end_in_bf16);
+    return (QuantSpec){.format = bf16 ? FP8_NONE : c->fp8_format,
+                       .recipe = c->fp8_recipe,
+                       .margin = c->fp8_margin,
+                       .history = c->fp8_amax_history_len,
+                       .most_recent = c->fp8_amax_compute_algo == AMAX_MOST_RECENT,
+                       .wgrad = c->fp8_wgrad};
+}
+
 static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
     const Config *c = m->config;
     const Derived *d = m->derived;
@@ -221,6 +233,7 @@ static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
         .dropout = c->attention_dropout,
         .qkv_init_std = d->init_std,
         .proj_init_std = d->output_init_std,
+        .quant = quant_spec(c, i),
         .context = context_plan(c, d->layer_context_comm[i]),
         .unfused = c->attention_backend == BACKEND_UNFUSED,
         .recompute = recomputes(m, RECOMPUTE_CORE_ATTN),
@@ -233,6 +246,7 @@ static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
         .bias = c->add_bias_linear,
         .fc1_init_std = d->init_std,
         .fc2_init_std = d->output_init_std,
+        .quant = quant_spec(c, i),
     };
     GptLayer l = {0};
     registry_begin_unit(r);
@@ -331,6 +345,15 @@ void gpt_update_expert_bias(Gpt *m) {
     for (int64_t i = 0; c->moe_router_enable_expert_bias && i < c->num_layers; i++)
         if (m->layers[i].moe)
             router_update_bias(&m->layers[i].moe->router, m->device, c->moe_router_bias_update_rate);
+}
+
+void gpt_end_step_scales(Gpt *m, Comm *comm) {
+    for (int64_t i = 0; i < m->config->num_layers; i++) {
+        const GptLayer *l = &m->layers[i]; /* zero if another rank's */
+        const Linear *const linears[] = {&l->attention.qkv, &l->attention.proj, &l->mlp.fc1, &l->mlp.fc2};
+        for (int k = 0; k < 4; k++)
+            quantize_end_step(linears[k]->quantiser, m->device, &m->registry->layout, comm);
+    }
 }
 
 double gpt_router_loss(const Gpt *m, int loss) {

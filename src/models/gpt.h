@@ -60,6 +60,8 @@ void gpt_free(Gpt *);
 void gpt_zero_counters(Gpt *);
 /* After its last microbatch: --moe-router-enable-expert-bias. */
 void gpt_update_expert_bias(Gpt *);
+/* And --fp8-recipe delayed: the next step's scales. comm NULL: one rank. */
+void gpt_end_step_scales(Gpt *, Comm *comm);
 /* A router's loss (a LoadBalancing, or ROUTER_LOSS_Z): its coefficient; its mean over the layers with
  * experts, summed over what the counters have seen. */
 double gpt_router_loss_coeff(const Gpt *, int loss);

@@ -28,6 +28,7 @@ Attention attention_new(Registry *r, AttentionSpec s) {
         .bias = s.qkv_bias,
         .tp_split = 0,
         .init_std = s.qkv_init_std,
+        .quant = s.quant,
         .groups = s.groups,
         .n_parts = 3,
         .parts = {{"q", per_group * s.head_dim}, {"k", s.head_dim}, {"v", s.head_dim}},
@@ -39,6 +40,7 @@ Attention attention_new(Registry *r, AttentionSpec s) {
         .bias = s.proj_bias,
         .tp_split = 1,
         .init_std = s.proj_init_std,
+        .quant = s.quant,
     };
     Attention a = {.spec = s, .qkv = linear_new(r, qkv)};
     if (s.qk_norm) {

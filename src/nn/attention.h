@@ -20,6 +20,7 @@ typedef struct AttentionSpec {
     int64_t rotary_dim;  /* 0: no rotation */
     int64_t window_left, window_right;
     double dropout, qkv_init_std, proj_init_std;
+    QuantSpec quant; /* of both projections */
     ContextPlan context;
     bool unfused;   /* materialise the scores: the oracle of the fused kernel */
     bool recompute; /* the core (norms, rotation, attention) is run again in the backward */

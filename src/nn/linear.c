@@ -29,9 +29,11 @@ Linear linear_new(Registry *r, LinearSpec s) {
         bias.flags = PARAM_NO_DECAY;
         l.bias = param_add(r, bias);
     }
+    l.quantiser = quantize_new(r, s.name, s.quant);
     return l;
 }
 
 Tensor *linear_forward(Tape *t, const Linear *l, Tensor *x_sbi) {
-    return op_linear(t, x_sbi, &l->weight->value, l->bias ? &l->bias->value : NULL, l->flags);
+    return op_linear_quantised(t, x_sbi, &l->weight->value, l->bias ? &l->bias->value : NULL, l->flags,
+                               l->quantiser);
 }

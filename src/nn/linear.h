@@ -3,6 +3,7 @@
 #ifndef ISOTRON_NN_LINEAR_H
 #define ISOTRON_NN_LINEAR_H
 
+#include "ops/quantize.h"
 #include "param/param.h"
 #include "tape/tape.h"
 
@@ -11,6 +12,7 @@ typedef struct Linear {
     Param *bias;    /* [out], NULL: none */
     unsigned flags; /* of op_linear: a column-parallel layer gathers its input, a row-parallel one reduces its
                        output */
+    const Quantiser *quantiser; /* NULL: none */
 } Linear;
 
 typedef struct LinearSpec {
@@ -19,6 +21,7 @@ typedef struct LinearSpec {
     bool bias;
     int tp_split; /* 0: column-parallel, 1: row-parallel */
     double init_std;
+    QuantSpec quant;
     bool split_parts; /* see param.h */
     int64_t groups;   /* parts of the output rows, see param.h */
     int n_parts;

@@ -11,6 +11,7 @@ Mlp mlp_new(Registry *r, MlpSpec s) {
         .bias = s.bias,
         .tp_split = 0,
         .init_std = s.fc1_init_std,
+        .quant = s.quant,
     };
     if (gated) {
         fc1.groups = 1;
@@ -26,6 +27,7 @@ Mlp mlp_new(Registry *r, MlpSpec s) {
         .bias = s.bias,
         .tp_split = 1,
         .init_std = s.fc2_init_std,
+        .quant = s.quant,
     };
     return (Mlp){.fc1 = linear_new(r, fc1), .fc2 = linear_new(r, fc2), .activation = s.activation};
 }

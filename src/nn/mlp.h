@@ -12,6 +12,7 @@ typedef struct MlpSpec {
     Activation activation;
     bool bias;
     double fc1_init_std, fc2_init_std;
+    QuantSpec quant;
 } MlpSpec;
 
 typedef struct Mlp {

@@ -5,23 +5,15 @@
 #include "base/fault.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
+#include "ops/quantize.h"
 #include "ops/redistribute.h"
 
-static void backward(Tape *t, const Node *n, Need need) {
-    Tensor *x = n->call.in[0], *w = n->call.in[1], *bias = n->call.in[2], *dy = tape_grad(t, n->call.out[0]);
-    Tensor *dx = tape_grad_out(t, x, need);
-    if (dx) tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dy, w}, .out = {dx}, .attr = n->call.attr});
-    Tensor *dw = tape_grad_out(t, w, need), *dbias = bias ? tape_grad_out(t, bias, need) : NULL;
-    if (dw || dbias)
-        tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy, x}, .out = {dw, dbias}, .attr = n->call.attr});
-}
-
-/* ---- over tensor-parallel ranks ---- */
-
-typedef struct ParallelAttr {
-    LinearAttr linear; /* first: the kernels read it */
-    bool gathers, reduces, sequence;
-} ParallelAttr;
+typedef struct LayerAttr {
+    LinearAttr linear;               /* first: the kernels read it */
+    bool gathers, reduces, sequence; /* over tensor-parallel ranks */
+    const Quantiser *quantiser;      /* NULL: products take their operands as they are */
+    Tensor *x_state, *w_state;       /* that they were quantised by */
+} LayerAttr;
 
 static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Spmd tp) {
     Tensor *x = tape_scratch(t, (DType)like->dtype, 3, (int64_t[]){s, like->dim[1], width});
@@ -32,6 +24,46 @@ static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Sp
 static void drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
     if (x != kept) tape_drop(t, x);
 }
+
+/* ---- products ---- */
+
+static void multiply(Tape *t, Call call, LayerAttr *a) {
+    const Quantiser *q = a->quantiser;
+    Tensor *x = call.in[0], *w = call.in[1];
+    a->x_state = quantize_state(t, q, QUANT_X, x, x->spmd);
+    a->w_state = quantize_state(t, q, QUANT_W, w, w->spmd);
+    call.in[0] = quantize_run(t, q, QUANT_X, x, a->x_state, QUANT_OVER_COLUMNS);
+    call.in[1] = quantize_run(t, q, QUANT_W, w, a->w_state, QUANT_OVER_COLUMNS);
+    tape_call(t, &OPS[OP_linear], call);
+    drop_unless(t, call.in[1], w);
+    drop_unless(t, call.in[0], x);
+}
+
+static void input_product(Tape *t, const Node *n, Tensor *dy, Tensor *dy_state, Tensor *dx) {
+    const LayerAttr *a = n->call.attr;
+    Tensor *w = n->call.in[1],
+           *dy_q = quantize_run(t, a->quantiser, QUANT_DY, dy, dy_state, QUANT_OVER_COLUMNS),
+           *w_q = quantize_run(t, a->quantiser, QUANT_W, w, a->w_state, QUANT_OVER_ROWS);
+    tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dy_q, w_q}, .out = {dx}, .attr = a});
+    drop_unless(t, w_q, w);
+    drop_unless(t, dy_q, dy);
+}
+
+/* dbias is a sum, no product: of dy itself. */
+static void weight_product(Tape *t, const Node *n, Tensor *dy, Tensor *dy_state, Tensor *x, Tensor *dw,
+                           Tensor *dbias) {
+    const LayerAttr *a = n->call.attr;
+    const Quantiser *q = dw && a->quantiser && a->quantiser->spec.wgrad ? a->quantiser : NULL;
+    Tensor *dy_q = quantize_run(t, q, QUANT_DY, dy, dy_state, QUANT_OVER_ROWS),
+           *x_q = quantize_run(t, q, QUANT_X, x, a->x_state, QUANT_OVER_ROWS);
+    if (q) tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy_q, x_q}, .out = {dw}, .attr = a});
+    if (dbias || !q)
+        tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy, x}, .out = {q ? NULL : dw, dbias}, .attr = a});
+    drop_unless(t, x_q, x);
+    drop_unless(t, dy_q, dy);
+}
+
+/* ---- over tensor-parallel ranks ---- */
 
 /* x or dy as the products need it: all of the sequence, R. The tensor itself if it is that already. */
 static Tensor *whole_start(Tape *t, Tensor *x, bool is_cut, Moving *moving) {
@@ -54,13 +86,13 @@ typedef struct InputGradient {
     Moving moving;
 } InputGradient;
 
-static InputGradient input_gradient_start(Tape *t, const Node *n, Tensor *dy, Need need) {
-    const ParallelAttr *a = n->call.attr;
-    Tensor *x = n->call.in[0], *w = n->call.in[1];
+static InputGradient input_gradient_start(Tape *t, const Node *n, Tensor *dy, Tensor *dy_state, Need need) {
+    const LayerAttr *a = n->call.attr;
+    Tensor *x = n->call.in[0];
     InputGradient g = {.dx = tape_grad_out(t, x, need)};
     if (!g.dx) return g;
     g.partial = a->gathers ? scratch(t, x, dy->dim[0], x->dim[2], SPMD_P) : g.dx;
-    tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dy, w}, .out = {g.partial}, .attr = a});
+    input_product(t, n, dy, dy_state, g.partial);
     if (!a->gathers) return g;
     g.sum =
         g.dx->flags & TENSOR_ACCUM ? scratch(t, x, x->dim[0], x->dim[2], spmd_on(g.dx->spmd, AXIS_TP)) : g.dx;
@@ -78,17 +110,17 @@ static void input_gradient_finish(Tape *t, InputGradient g) {
 }
 
 /* x is gathered while dx is computed, dx is reduced while dw is computed. */
-static void parallel_backward(Tape *t, const Node *n, Need need) {
-    const ParallelAttr *a = n->call.attr;
+static void backward(Tape *t, const Node *n, Need need) {
+    const LayerAttr *a = n->call.attr;
     Tensor *x = n->call.in[0], *w = n->call.in[1], *bias = n->call.in[2], *dy = tape_grad(t, n->call.out[0]);
     Tensor *dw = tape_grad_out(t, w, need), *dbias = bias ? tape_grad_out(t, bias, need) : NULL;
     Moving gather = {0};
     Tensor *all_dy = whole(t, dy, a->reduces && a->sequence);
     Tensor *all_x = whole_start(t, x, dw && a->gathers && a->sequence, &gather);
-    InputGradient dx = input_gradient_start(t, n, all_dy, need);
+    Tensor *dy_state = quantize_state(t, a->quantiser, QUANT_DY, all_dy, n->call.out[0]->spmd);
+    InputGradient dx = input_gradient_start(t, n, all_dy, dy_state, need);
     if (all_x != x) redistribute_finish(t, gather);
-    if (dw || dbias)
-        tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {all_dy, all_x}, .out = {dw, dbias}, .attr = a});
+    if (dw || dbias) weight_product(t, n, all_dy, dy_state, all_x, dw, dbias);
     input_gradient_finish(t, dx);
     drop_unless(t, all_x, x);
     drop_unless(t, all_dy, dy);
@@ -101,7 +133,7 @@ static void check_type(const Tensor *x, const char *which, Spmd want) {
           "IRVP"[want]);
 }
 
-static Tensor *parallel(Tape *t, Tensor *x, Tensor *w, Tensor *bias, const ParallelAttr *a) {
+static Tensor *layer(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a) {
     if (a->gathers && a->sequence) check_type(x, "input", SPMD_V);
     Tensor *all_x = whole(t, x, a->gathers && a->sequence);
     Tensor as_r = *all_x; /* I becomes R: nothing moves, and the backward reduces */
@@ -112,7 +144,7 @@ static Tensor *parallel(Tape *t, Tensor *x, Tensor *w, Tensor *bias, const Paral
     Tensor *out = a->reduces ? scratch(t, x, all_x->dim[0], w->dim[0], SPMD_P) : y;
     Call call = {.in = {&as_r, w, bias}, .out = {out}, .attr = a};
     tape_check(t, &OPS[OP_linear], &call);
-    tape_call(t, &OPS[OP_linear], call);
+    multiply(t, call, a);
     if (a->reduces) {
         check_type(out, "product", SPMD_P);
         y->spmd = spmd_with(out->spmd, AXIS_TP, a->sequence ? SPMD_V : SPMD_I);
@@ -121,7 +153,7 @@ static Tensor *parallel(Tape *t, Tensor *x, Tensor *w, Tensor *bias, const Paral
     }
     drop_unless(t, all_x, x);
     call.in[0] = x, call.out[0] = y;
-    tape_record(t, &OPS[OP_linear], call, sizeof *a, parallel_backward);
+    tape_record(t, &OPS[OP_linear], call, sizeof *a, backward);
     return y;
 }
 
@@ -142,28 +174,26 @@ static Tensor *add_bias(Tape *t, Tensor *x, Tensor *bias) {
     return y;
 }
 
-Tensor *op_linear(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags) {
+Tensor *op_linear_quantised(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags,
+                            const Quantiser *quantiser) {
     CHECK(x->ndim == 3 && w->ndim == 2 && x->dim[2] == w->dim[1],
           "linear: x is %lld wide, the weight takes %lld", (long long)tensor_width(x),
           (long long)tensor_width(w));
     CHECK(!bias || bias->dim[0] == w->dim[0], "linear: the bias has %lld elements, the output %lld",
           (long long)bias->dim[0], (long long)w->dim[0]);
-    const bool fixed_order = tape_context(t)->batch_invariant;
     const bool is_cut = spmd_on(w->spmd, AXIS_TP) == SPMD_V;
-    const ParallelAttr parallel_attr = {
-        .linear.fixed_order = fixed_order,
+    LayerAttr attr = {
+        .linear.fixed_order = tape_context(t)->batch_invariant,
         .gathers = is_cut && flags & LINEAR_GATHER_IN,
         .reduces = is_cut && flags & LINEAR_REDUCE_OUT,
         .sequence = flags & LINEAR_SEQUENCE,
+        .quantiser = quantiser,
     };
-    if (parallel_attr.reduces) {
-        Tensor *y = parallel(t, x, w, NULL, &parallel_attr);
-        return bias ? add_bias(t, y, bias) : y;
-    }
-    if (parallel_attr.gathers) return parallel(t, x, w, bias, &parallel_attr);
-    LinearAttr attr = {.fixed_order = fixed_order};
-    Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){x->dim[0], x->dim[1], w->dim[0]});
-    tape_run(t, &OPS[OP_linear], (Call){.in = {x, w, bias}, .out = {y}, .attr = &attr}, sizeof attr,
-             backward);
-    return y;
+    if (!attr.reduces) return layer(t, x, w, bias, &attr);
+    Tensor *y = layer(t, x, w, NULL, &attr);
+    return bias ? add_bias(t, y, bias) : y;
+}
+
+Tensor *op_linear(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags) {
+    return op_linear_quantised(t, x, w, bias, flags, NULL);
 }

@@ -18,5 +18,9 @@ typedef enum LinearFlags {
  * nothing to a weight that is not cut, or on one tensor-parallel rank. Computed sample by sample in
  * batch-invariant mode. */
 Tensor *op_linear(Tape *, Tensor *x_sbi, Tensor *w_oi, Tensor *bias_o, unsigned flags);
+typedef struct Quantiser Quantiser; /* ops/quantize.h */
+/* The same with products of quantised operands; NULL: of x, w and dy as they are. */
+Tensor *op_linear_quantised(Tape *, Tensor *x_sbi, Tensor *w_oi, Tensor *bias_o, unsigned flags,
+                            const Quantiser *);
 
 #endif

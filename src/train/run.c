@@ -415,6 +415,7 @@ void run_update(Run *r, StepReport *report) {
     const Derived *d = r->derived;
     run_reduce(r, report);
     gpt_update_expert_bias(r->model);
+    gpt_end_step_scales(r->model, r->comm);
     OptimStep s = {.grad_scale = report->grad_scale, .exact = r->context.exact};
     s.lr = report->lr = schedule_lr(c, d, c->lr, c->min_lr, r->schedule_samples);
     s.decoupled_lr = schedule_lr(c, d, d->decoupled_lr, d->decoupled_min_lr, r->schedule_samples);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "tensor/fp8.h"
 
 /* ---- judging ---- */
 
@@ -147,10 +148,17 @@ static Err judge_all(const Judge *j) {
     return ERR_OK;
 }
 
-/* With 16-bit storage sums run in fp32 and only stored tensors are rounded: the terms that add up are the
- * stages of the network, some ten to a layer. */
+/* Of the coarser operand; the lanes that take none promise more. */
+static double operand_roundoff(const Config *c) {
+    if (c->fp8_format == FP8_NONE || c->lane == LANE_FP64 || c->lane == LANE_EXACT) return 0;
+    return fp8_roundoff(c->fp8_format == FP8_HYBRID ? E5M2 : E4M3);
+}
+
+/* With 16-bit storage sums run in fp32 and only stored tensors are rounded, and FP8 operands: the terms that
+ * add up are the stages of the network, some ten to a layer. */
 static double longest_sum(const Config *c, const Derived *d) {
-    if (c->lane == LANE_BF16 || c->lane == LANE_FP16) return 10.0 * (double)c->num_layers;
+    if (c->lane == LANE_BF16 || c->lane == LANE_FP16 || operand_roundoff(c) > 0)
+        return 10.0 * (double)c->num_layers;
     double longest = fmax((double)c->hidden_size, (double)d->ffn_hidden_size);
     longest = fmax(longest, (double)d->vocab_size);
     return fmax(longest, (double)(d->global_batch_size * c->seq_length));
@@ -165,7 +173,8 @@ static double lane_roundoff(Lane lane) {
 ParityReport parity_report(const Case *c, Lane lane) {
     Config config = c->config;
     config.lane = lane;
-    return (ParityReport){.roundoff = lane_roundoff(lane), .longest_sum = longest_sum(&config, &c->derived)};
+    const double roundoff = fmax(lane_roundoff(lane), operand_roundoff(&config));
+    return (ParityReport){.roundoff = roundoff, .longest_sum = longest_sum(&config, &c->derived)};
 }
 
 Noise parity_noise(const ParityReport *r, int draw) { return (Noise){draw, r->roundoff, r->longest_sum}; }

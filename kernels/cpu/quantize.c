@@ -1,0 +1,91 @@
+/* Operands of FP8 products. Transformer Engine common/recipe/{delayed_scaling,current_scaling}.cu and
+ * common/recipe/recipe_common.cuh. Scales and their products with x are float in both lanes, so that q does
+ * not depend on the lane. Updated in place: state; written: y. */
+#include <float.h>
+#include <string.h>
+
+#include "kernels/cpu/real.h"
+#include "tensor/fp8.h"
+
+static float largest(const real *x, int64_t rows, int64_t columns, int64_t stride) {
+    real most = 0;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < columns; i++)
+            most = REAL_MATH(fmax)(most, REAL_MATH(fabs)(x[r * stride + i])); /* a NaN is passed over */
+    return (float)most;
+}
+
+void KERNEL(amax)(const Call *c) {
+    const Tensor *x = c->in[0];
+    real *newest = reals(c->out[0]) + 1;
+    *newest = REAL_MATH(fmax)(*newest, (real)largest(reals(x), 1, tensor_count(x), 0));
+}
+
+static float scale_for(float amax, float most, float otherwise) {
+    if (!(amax > 0) || isinf(amax)) return otherwise;
+    const float scale = most / amax;
+    return isinf(scale) ? FLT_MAX : scale;
+}
+
+void KERNEL(fp8_scale)(const Call *c) {
+    const Fp8ScaleAttr *a = c->attr;
+    real *scale = reals(c->out[0]), *amax = scale + 1;
+    const int64_t n = tensor_count(c->out[0]) - 1;
+    const float chosen = (float)(a->most_recent ? amax[0] : (real)largest(amax, 1, n, 0));
+    *scale = (real)scale_for(chosen, (float)a->largest, (float)*scale);
+    const real newest = amax[0];
+    memmove(amax, amax + 1, (size_t)(n - 1) * sizeof *amax);
+    amax[n - 1] = newest;
+    amax[0] = 0;
+}
+
+/* The powers of two that blocks are scaled by. */
+static float power_of_two(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits &= 0xff800000u;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static void round_block(const Call *c, int64_t at, int64_t rows, int64_t columns, float scale) {
+    const QuantizeAttr *a = c->attr;
+    const int64_t stride = tensor_width(c->in[0]);
+    const float inverse = 1 / scale;
+    for (int64_t r = 0; r < rows; r++) {
+        const real *x = reals(c->in[0]) + at + r * stride;
+        real *y = reals(c->out[0]) + at + r * stride;
+        for (int64_t i = 0; i < columns; i++)
+            y[i] = (real)fp8_to_float(a->type, fp8_from_float(a->type, (float)x[i] * scale)) * (real)inverse;
+    }
+}
+
+/* Strips of blocks, `rows` rows each. */
+static void strips(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const QuantizeAttr *a = c->attr;
+    const int64_t total = tensor_rows(c->in[0]), width = tensor_width(c->in[0]);
+    for (int64_t k = begin; k < end; k++) {
+        const int64_t row = k * a->rows, rows = total - row < a->rows ? total - row : a->rows;
+        for (int64_t at = 0; at < width; at += a->columns) {
+            const int64_t n = width - at < a->columns ? width - at : a->columns, first = row * width + at;
+            const float amax = largest(reals(c->in[0]) + first, rows, n, width);
+            round_block(c, first, rows, n, power_of_two(scale_for(amax, fp8_max(a->type), 1)));
+        }
+    }
+}
+
+static void whole_rows(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const float scale = (float)reals(c->in[1])[0];
+    const int64_t width = tensor_width(c->in[0]);
+    round_block(c, begin * width, end - begin, width, scale > 0 ? scale : 1);
+}
+
+void KERNEL(quantize)(const Call *c) {
+    const QuantizeAttr *a = c->attr;
+    const int64_t rows = tensor_rows(c->in[0]), width = tensor_width(c->in[0]);
+    const int64_t each = c->in[1] ? 1 : a->rows;
+    pool_for(c->device->pool, (rows + each - 1) / each, grain_rows(each * width),
+             c->in[1] ? whole_rows : strips, (void *)c);
+}

@@ -1,0 +1,46 @@
+/* The operands of a linear layer's three products in FP8. Megatron-LM core/fp8_utils.py with Transformer
+ * Engine's recipes (pytorch/fp8.py FP8GlobalStateManager, common/recipe). Products see what the FP8 numbers
+ * stand for, q / scale in fp32, so that any product will do.
+ *
+ *   delayed     the scale of a tensor follows from its amaxes in past steps, over all ranks of a stage. The
+ *               window moves once a step, whatever the microbatches (Transformer Engine: once a forward)
+ *   tensorwise  from its own amax, over all ranks that hold parts of it
+ *   blockwise   every 128 terms of a sum have a scale of their own, of a weight every 128 x 128. Blocks begin
+ *               where a rank's part begins: a cut that is no multiple of 128 makes others
+ *
+ * The first two give the same scales in any layout, but for the rounding of what is scaled. */
+#ifndef ISOTRON_OPS_QUANTIZE_H
+#define ISOTRON_OPS_QUANTIZE_H
+
+#include "config/enums.h"
+#include "tape/tape.h"
+
+typedef enum QuantRole { QUANT_X, QUANT_W, QUANT_DY, QUANT_ROLES } QuantRole;
+
+typedef struct QuantSpec {
+    Fp8Format format; /* FP8_NONE: no tensor is rounded */
+    Fp8Recipe recipe;
+    int64_t margin, history;
+    bool most_recent, wgrad;
+} QuantSpec;
+
+/* Of one linear layer. */
+typedef struct Quantiser {
+    QuantSpec spec;
+    Param *state; /* [QUANT_ROLES, 1 + history], a buffer: see kernels/ops.def; delayed only, else NULL */
+} Quantiser;
+
+/* NULL: `spec` asks for nothing. name: of the layer. */
+const Quantiser *quantize_new(Registry *, const char *name, QuantSpec);
+/* The state [1 + n] that x is quantised by, for the rest of the forward or of the node's backward. `type` is
+ * that of the whole operand of which x is this rank's part. NULL without a quantiser, and blockwise. Past
+ * amaxes take that of x in, if what runs is a training step. */
+Tensor *quantize_state(Tape *, const Quantiser *, QuantRole, Tensor *x, SpmdType type);
+/* What x is in a product that sums over its rows (tokens) or columns; x itself without a quantiser, else
+ * fp32, for tape_drop. */
+typedef enum QuantSum { QUANT_OVER_COLUMNS, QUANT_OVER_ROWS } QuantSum;
+Tensor *quantize_run(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantSum);
+/* Ends a step: delayed scales follow from the amaxes of all ranks of the stage. comm NULL: one rank. */
+void quantize_end_step(const Quantiser *, Device *, const Layout *, Comm *);
+
+#endif

@@ -1,0 +1,255 @@
+/* Scales against a model of Transformer Engine's recipes (tests/data/fp8.txt), quantised tensors against the
+ * definition of rounding in double, and a linear layer in FP8 against products of such tensors in double. */
+#include "unit/cmocka_all.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/philox.h"
+#include "kernels/ops.h"
+#include "ops/linear.h"
+#include "ops/quantize.h"
+
+/* ---- scales ---- */
+
+static const char PATH[] = "tests/data/fp8.txt";
+enum { HISTORY = 16, STEPS = 10 };
+
+static float float_of(unsigned bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static void end_step(Tensor *state, Device *device, bool most_recent, float largest) {
+    const Fp8ScaleAttr attr = {.largest = (double)largest, .most_recent = most_recent};
+    call_run(&OPS[OP_fp8_scale], &(Call){.out = {state}, .attr = &attr, .device = device});
+}
+
+static void expect_scale(const char *line, const float *state, unsigned want) {
+    const float scale = state[0] > 0 ? state[0] : 1; /* none yet */
+    if (memcmp(&scale, &want, sizeof scale)) fail_msg("%s: the scale is %a", line, (double)scale);
+}
+
+static void a_tensors_own_scale(void **unused) {
+    (void)unused;
+    Device *device = device_cpu(1);
+    FILE *f = fopen(PATH, "r");
+    assert_non_null(f);
+    char line[64];
+    unsigned amax, largest, want, n = 0;
+    for (; fgets(line, sizeof line, f);) {
+        if (sscanf(line, "scale %x %x %x", &amax, &largest, &want) != 3) continue;
+        float state[2] = {0}, x[3] = {0, -float_of(amax), float_of(amax) / 2};
+        Tensor s = tensor_make(state, F32, 1, (int64_t[]){2}), t = tensor_make(x, F32, 1, (int64_t[]){3});
+        call_run(&OPS[OP_amax], &(Call){.in = {&t}, .out = {&s}, .device = device});
+        end_step(&s, device, true, float_of(largest));
+        expect_scale(line, state, want);
+        n++;
+    }
+    fclose(f);
+    device_free(device);
+    assert_true(n >= 40);
+}
+
+/* amax adds what it sees to the window, and only the end of a step moves it. */
+static void scales_follow_the_window(void **unused) {
+    (void)unused;
+    Device *device = device_cpu(1);
+    FILE *f = fopen(PATH, "r");
+    assert_non_null(f);
+    char line[64];
+    unsigned length = 0, recent = 0, largest = 0, amax, want, n = 0;
+    float state[1 + HISTORY];
+    while (fgets(line, sizeof line, f)) {
+        if (sscanf(line, "delayed %x %x %x", &length, &recent, &largest) == 3) memset(state, 0, sizeof state);
+        if (sscanf(line, "step %x %x", &amax, &want) != 2) continue;
+        float x[2] = {-float_of(amax), 0};
+        Tensor s = tensor_make(state, F32, 1, (int64_t[]){1 + length}),
+               a = tensor_make(x, F32, 1, (int64_t[]){1}), b = tensor_make(x + 1, F32, 1, (int64_t[]){1});
+        call_run(&OPS[OP_amax], &(Call){.in = {&a}, .out = {&s}, .device = device});
+        call_run(&OPS[OP_amax], &(Call){.in = {&b}, .out = {&s}, .device = device});
+        end_step(&s, device, recent, float_of(largest));
+        expect_scale(line, state, want);
+        n++;
+    }
+    fclose(f);
+    device_free(device);
+    assert_int_equal(n, 8 * STEPS);
+}
+
+/* ---- tensors ---- */
+
+enum { BLOCK = 128 };
+
+/* The FP8 number nearest to x, by the definition. */
+static double nearest(Fp8Type t, float x) {
+    const int digits = t == E4M3 ? 4 : 3, least = t == E4M3 ? -6 : -14;
+    const double most = t == E4M3 ? 448 : 57344;
+    if (x == 0) return (double)x;
+    const int q = (ilogbf(x) > least ? ilogbf(x) : least) - (digits - 1);
+    const double y = ldexp(nearbyint(ldexp((double)x, -q)), q);
+    return fabs(y) > most ? copysign(most, y) : y;
+}
+
+static double amax_of(const double *x, int64_t rows, int64_t columns, int64_t width) {
+    double most = 0;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < columns; i++) most = fmax(most, fabs(x[r * width + i]));
+    return most;
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* y = what x stands for in blocks of high x wide; powers: with scales that are powers of two. */
+static void quantised(Fp8Type t, const double *x, int64_t rows, int64_t width, int64_t high, int64_t wide,
+                      bool powers, double *y) {
+    const float most = t == E4M3 ? 448 : 57344;
+    for (int64_t r = 0; r < rows; r += high)
+        for (int64_t i = 0; i < width; i += wide) {
+            const int64_t n = least(high, rows - r), m = least(wide, width - i);
+            const float amax = (float)amax_of(x + r * width + i, n, m, width);
+            float scale = amax > 0 ? most / amax : 1;
+            if (powers) scale = ldexpf(1, ilogbf(scale));
+            for (int64_t a = r; a < r + n; a++)
+                for (int64_t b = i; b < i + m; b++)
+                    y[a * width + b] = nearest(t, (float)x[a * width + b] * scale) * (double)(1 / scale);
+        }
+}
+
+static double *numbers(int64_t n, uint64_t site, double spread) {
+    double *x = mem_alloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = philox_normal(5, site, (uint64_t)i) * exp(spread * philox_normal(5, site + 100, (uint64_t)i));
+    return x;
+}
+
+/* ---- a layer ---- */
+
+enum { S = 131, B = 2, IN = 260, OUT = 133 };
+
+typedef struct Product {
+    const double *a, *b;
+    int64_t m, n, k;
+    bool a_by_k, b_by_k; /* a[m][k], b[n][k]; else a[k][m], b[k][n] */
+} Product;
+
+/* Of terms in any order: k u sum |a b|. */
+static void expect_product(const char *what, const double *got, Product p) {
+    for (int64_t i = 0; i < p.m; i++)
+        for (int64_t j = 0; j < p.n; j++) {
+            double sum = 0, size = 0;
+            for (int64_t k = 0; k < p.k; k++) {
+                const double term =
+                    p.a[p.a_by_k ? i * p.k + k : k * p.m + i] * p.b[p.b_by_k ? j * p.k + k : k * p.n + j];
+                sum += term, size += fabs(term);
+            }
+            if (!(fabs(got[i * p.n + j] - sum) <= 2 * (double)p.k * 0x1p-53 * size))
+                fail_msg("%s: element %lld, %lld is %g, not %g", what, (long long)i, (long long)j,
+                         got[i * p.n + j], sum);
+        }
+}
+
+typedef struct Layer {
+    Device *device;
+    Registry *registry;
+    Param *w;
+    const Quantiser *quantiser;
+    Space *slot, *transient;
+    RunContext context;
+    Tape *tape;
+} Layer;
+
+static void layer_open(Layer *l, QuantSpec spec) {
+    *l = (Layer){.device = device_cpu(2), .registry = registry_new(NULL)};
+    l->w = param_add(
+        l->registry,
+        (ParamSpec){
+            .name = "w", .ndim = 2, .dim = {OUT, IN}, .tp_split = SPLIT_NONE, .init = {INIT_NORMAL, 1}});
+    l->quantiser = quantize_new(l->registry, "layer", spec);
+    registry_allocate(l->registry, l->device, F64);
+    registry_init(l->registry, 7);
+    l->slot = space_new(l->device, "slot", SPACE_UNPLANNED);
+    l->transient = space_new(l->device, "transient", SPACE_UNPLANNED);
+    l->context = (RunContext){.device = l->device, .dtype = F64, .training = true};
+    l->tape = tape_new(&l->context, l->slot, l->transient);
+}
+
+static void layer_close(Layer *l) {
+    tape_free(l->tape);
+    space_free(l->slot), space_free(l->transient);
+    registry_free(l->registry);
+    device_free(l->device);
+}
+
+/* Where the operands' blocks are: of a product over columns, and over rows. */
+typedef struct Blocks {
+    int64_t high, wide;
+} Blocks;
+
+static void check_layer(QuantSpec spec) {
+    enum { ROWS = S * B };
+    Layer l;
+    layer_open(&l, spec);
+    const bool blocks = spec.recipe == FP8_BLOCKWISE;
+    const Fp8Type grad = spec.format == FP8_HYBRID ? E5M2 : E4M3;
+    const int64_t all = INT64_C(1) << 40;
+    const Blocks over_columns = blocks ? (Blocks){1, BLOCK} : (Blocks){all, all},
+                 over_rows = blocks ? (Blocks){BLOCK, 1} : (Blocks){all, all},
+                 square = blocks ? (Blocks){BLOCK, BLOCK} : (Blocks){all, all};
+    double *x0 = numbers(ROWS * IN, 1, 1), *dy0 = numbers(ROWS * OUT, 2, 2), *x = numbers(ROWS * IN, 0, 0),
+           *w = numbers(OUT * IN, 0, 0), *dy = numbers(ROWS * OUT, 0, 0),
+           *dx = mem_alloc(ROWS * IN * sizeof *dx);
+    const double *w0 = l.w->master.data;
+    for (int pass = 0; pass < 2; pass++) { /* a delayed scale is 1 before the first step has ended */
+        registry_zero_grads(l.registry);
+        tape_begin(l.tape, true);
+        Tensor *input = tape_input(l.tape, F64, 3, (int64_t[]){S, B, IN}, 0);
+        memcpy(input->data, x0, ROWS * IN * sizeof *x0);
+        Tensor *y = op_linear_quantised(l.tape, input, &l.w->value, NULL, 0, l.quantiser);
+        Tensor seed = tensor_make(dy0, F64, 3, y->dim);
+        double *out = mem_alloc(tensor_bytes(y));
+        memcpy(out, y->data, tensor_bytes(y));
+        tape_backward(l.tape, y, &seed, NEED_ALL);
+        memcpy(dx, tape_grad(l.tape, input)->data, ROWS * IN * sizeof *dx);
+        quantize_end_step(l.quantiser, l.device, NULL, NULL);
+        if (pass == 1 || spec.recipe != FP8_DELAYED) {
+            quantised(E4M3, w0, OUT, IN, square.high, square.wide, blocks, w);
+            quantised(E4M3, x0, ROWS, IN, over_columns.high, over_columns.wide, blocks, x);
+            quantised(grad, dy0, ROWS, OUT, over_columns.high, over_columns.wide, blocks, dy);
+            expect_product("y", out, (Product){x, w, ROWS, OUT, IN, true, true});
+            expect_product("dx", dx, (Product){dy, w, ROWS, IN, OUT, true, false});
+            quantised(E4M3, x0, ROWS, IN, over_rows.high, over_rows.wide, blocks, x);
+            quantised(grad, dy0, ROWS, OUT, over_rows.high, over_rows.wide, blocks, dy);
+            expect_product(
+                "dw", l.w->main_grad.data,
+                (Product){spec.wgrad ? dy : dy0, spec.wgrad ? x : x0, OUT, IN, ROWS, false, false});
+        }
+        tape_end(l.tape);
+        free(out);
+    }
+    free(x0), free(dy0), free(x), free(w), free(dy), free(dx);
+    layer_close(&l);
+}
+
+static void products_are_of_quantised_operands(void **unused) {
+    (void)unused;
+    for (Fp8Recipe recipe = FP8_DELAYED; recipe <= FP8_BLOCKWISE; recipe++)
+        for (int wgrad = 0; wgrad < 2; wgrad++)
+            check_layer((QuantSpec){.format = recipe == FP8_BLOCKWISE ? FP8_E4M3 : FP8_HYBRID,
+                                    .recipe = recipe,
+                                    .history = 3,
+                                    .most_recent = wgrad,
+                                    .wgrad = wgrad});
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_tensors_own_scale),
+        cmocka_unit_test(scales_follow_the_window),
+        cmocka_unit_test(products_are_of_quantised_operands),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

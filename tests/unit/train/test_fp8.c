@@ -1,0 +1,172 @@
+/* Products in FP8 on worlds of threads. Storage is F64, so that what ranks sum in another order differs by
+ * some 2^-53 and hardly ever crosses the middle between two FP8 numbers: with the same scales all layouts
+ * compute the same, with others they differ by FP8 roundings. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "unit/config_helper.h"
+
+#include "base/philox.h"
+#include "param/collect.h"
+#include "train/run.h"
+#include "train/world.h"
+
+enum { STEPS = 3 };
+
+typedef struct Outcome {
+    double loss[STEPS], *masters; /* of the whole model */
+} Outcome;
+
+typedef struct Trial {
+    const Setup *setup;
+    const Gpt *whole;
+    Outcome outcome;
+} Trial;
+
+static Batch batch_of(const Setup *s, int64_t first) {
+    Batch x = batch_new(s->derived.micro_batch_size, s->config.seq_length);
+    for (int64_t i = 0; i < x.b * x.s; i++) {
+        const uint64_t at = (uint64_t)(first * x.s + i);
+        x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->derived.vocab_size;
+        x.labels[i] = philox_u32(3, 2, at) % (uint32_t)s->derived.vocab_size;
+        x.position_ids[i] = i % x.s;
+        x.loss_mask[i] = 1;
+    }
+    return x;
+}
+
+static double step(const Setup *s, Run *r) {
+    enum { MOST = 8 };
+    const Mesh *m = &r->layout.mesh;
+    const int64_t micro = s->derived.micro_batch_size, ranks = s->derived.data_parallel_size,
+                  n = s->derived.global_batch_size / (micro * ranks);
+    Arena *arena = arena_new();
+    Batch whole[MOST], batches[MOST];
+    for (int64_t i = 0; i < n; i++) {
+        whole[i] = batch_of(s, r->consumed_samples + (i * ranks + m->coordinate[AXIS_DP]) * micro);
+        batches[i] = batch_slice(&whole[i], m->size[AXIS_CP], m->coordinate[AXIS_CP], arena);
+    }
+    StepReport report = run_begin(r);
+    run_microbatches(r, batches, n, n, &report);
+    run_update(r, &report);
+    for (int64_t i = 0; i < n; i++) batch_free(&whole[i]);
+    arena_free(arena);
+    return report.loss;
+}
+
+static Err train(void *arg, Comm *comm) {
+    Trial *t = arg;
+    const Registry *whole = t->whole->registry;
+    Run *r = run_new(&t->setup->config, &t->setup->derived, NULL, comm);
+    registry_init(r->model->registry, r->context.seed);
+    run_publish(r);
+    double loss[STEPS], *masters = mem_alloc((size_t)whole->elements * sizeof *masters);
+    for (int i = 0; i < STEPS; i++) loss[i] = step(t->setup, r);
+    collect(r->model->registry, FLAT_MASTERS, r->model->registry->masters, comm, whole, masters);
+    if (world_speaks(comm)) {
+        memcpy(t->outcome.loss, loss, sizeof loss);
+        t->outcome.masters = masters;
+    } else
+        free(masters);
+    run_free(r);
+    return ERR_OK;
+}
+
+#define MODEL                                                                                                \
+    "--bf16 --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --vocab-size 32 "        \
+    "--global-batch-size 4 --make-vocab-size-divisible-by 8 --swiglu --calculate-per-token-loss "            \
+    "--fp8-amax-history-len 2 --fp8-amax-compute-algo max --num-layers-at-end-in-bf16 0 "
+
+/* The options are checked for bf16, which is what users get. */
+static Setup *setup_of(const char *recipe, const char *layout) {
+    Setup *s = setup_new(MODEL "%s %s", recipe, layout);
+    s->config.lane = LANE_FP64;
+    return s;
+}
+
+static Outcome outcome(const char *recipe, const char *layout, const Gpt *whole) {
+    Setup *s = setup_of(recipe, layout);
+    Trial t = {.setup = s, .whole = whole};
+    const Err e = world_run(&s->config, train, &t);
+    assert_int_equal(e.code, ERR_NONE);
+    setup_free(s);
+    return t.outcome;
+}
+
+/* Losses within 1e-12; parameters, which Adam divides by the size of their gradients, within 1e-9; scales and
+ * amaxes are floats, of which one rounding may differ. */
+static void expect_same(const Outcome *a, const Outcome *b, const Registry *whole, const char *words) {
+    for (int i = 0; i < STEPS; i++)
+        if (!(fabs(a->loss[i] - b->loss[i]) <= 1e-12 * fabs(b->loss[i])))
+            fail_msg("%s: the loss of step %d is %.17g, not %.17g", words, i, a->loss[i], b->loss[i]);
+    for (int i = 0; i < whole->n; i++) {
+        const Param *p = whole->params[i];
+        const bool is_state = p->spec.flags & PARAM_BUFFER;
+        double square = 0, size = 0;
+        for (int64_t e = p->offset; e < p->offset + p->count; e++) {
+            const double d = a->masters[e] - b->masters[e];
+            square += d * d, size += b->masters[e] * b->masters[e];
+        }
+        if (!(sqrt(square) <= (is_state ? 0x1p-23 : 1e-9) * sqrt(size)) || (is_state && size == 0))
+            fail_msg("%s: %s differs by %g of %g", words, p->spec.name, sqrt(square), sqrt(size));
+    }
+}
+
+static const char *const RECIPES[] = {
+    "--fp8-format hybrid --fp8-recipe delayed",
+    "--fp8-format hybrid --fp8-recipe tensorwise",
+    "--fp8-format e4m3 --fp8-recipe tensorwise --no-fp8-wgrad --first-last-layers-bf16",
+};
+static const char *const LAYOUTS[] = {
+    "--ranks 2 --tensor-model-parallel-size 2",
+    "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel",
+    "--ranks 2 --pipeline-model-parallel-size 2",
+    "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble",
+    "--ranks 2 --context-parallel-size 2",
+    "--ranks 2",
+    "--ranks 2 --use-distributed-optimizer",
+    "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --context-parallel-size 2",
+    "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+};
+
+static void layouts_have_one_curve(void **state) {
+    (void)state;
+    for (size_t k = 0; k < sizeof RECIPES / sizeof *RECIPES; k++) {
+        Setup *s = setup_of(RECIPES[k], "");
+        Gpt *whole = gpt_new(&s->config, &s->derived, NULL);
+        registry_allocate(whole->registry, device_null(), F64);
+        const Outcome one = outcome(RECIPES[k], "", whole);
+        for (size_t i = 0; i < sizeof LAYOUTS / sizeof *LAYOUTS; i++) {
+            const Outcome other = outcome(RECIPES[k], LAYOUTS[i], whole);
+            expect_same(&other, &one, whole->registry, LAYOUTS[i]);
+            free(other.masters);
+        }
+        free(one.masters);
+        gpt_free(whole);
+        setup_free(s);
+    }
+}
+
+/* The comparison sees FP8 at all. */
+static void formats_differ(void **state) {
+    (void)state;
+    Setup *s = setup_of(RECIPES[1], "");
+    Gpt *whole = gpt_new(&s->config, &s->derived, NULL);
+    registry_allocate(whole->registry, device_null(), F64);
+    const Outcome hybrid = outcome(RECIPES[1], "", whole),
+                  e4m3 = outcome("--fp8-format e4m3 --fp8-recipe tensorwise", "", whole),
+                  none = outcome("", "", whole);
+    assert_true(hybrid.loss[0] == e4m3.loss[0] && hybrid.loss[1] != e4m3.loss[1]);
+    assert_true(fabs(hybrid.loss[0] - none.loss[0]) > 1e-6);
+    free(hybrid.masters), free(e4m3.masters), free(none.masters);
+    gpt_free(whole);
+    setup_free(s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layouts_have_one_curve),
+        cmocka_unit_test(formats_differ),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
