@@ -122,6 +122,7 @@ Tensor *op_exchange_to_heads(Tape *t, Tensor *x, Group g) {
     Tensor *y = tape_tensor(t, (DType)x->dtype, 5,
                             (int64_t[]){x->dim[0] * g.size, x->dim[1], mine.dim[2], mine.dim[3], x->dim[4]});
     y->spmd = spmd_with(x->spmd, AXIS_CP, is_shared(x, g.size) ? SPMD_R : SPMD_V);
+    if (tape_grad_is_off_grid(x)) tape_grad_off_grid(y); /* it only moves */
     exchange(t, &g, x, y, true);
     tape_record(t, &TO_HEADS, (Call){.in = {x}, .out = {y}, .attr = &g}, sizeof g, to_heads_backward);
     return y;

@@ -32,6 +32,7 @@ struct Tape {
 enum { GRAD_BORROWED = 8, OFF_GRID = 16 };
 
 void tape_grad_off_grid(Tensor *x) { x->flags |= OFF_GRID; }
+bool tape_grad_is_off_grid(const Tensor *x) { return x->flags & OFF_GRID; }
 
 static void push(TensorList *l, Tensor *x) {
     if (l->n == l->cap) {

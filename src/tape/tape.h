@@ -108,6 +108,7 @@ SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
 /* Exact lane: the gradient of x stays off the grid. Ranks may hold summands of it, which they add only after the next
  * backward, so no rank may round it before. */
 void tape_grad_off_grid(Tensor *x);
+bool tape_grad_is_off_grid(const Tensor *x);
 /* Memory for the length of one builder or backward: given back by tape_drop. */
 Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);
 void tape_drop(Tape *, Tensor *);
