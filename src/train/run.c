@@ -182,7 +182,7 @@ static DataParallel data_parallel(const Config *c, int ranks) {
     return d;
 }
 
-static Layout layout_of(const Config *c, int rank, int world) {
+Layout run_layout(const Config *c, int rank, int world) {
     const int size[AXES] = {[AXIS_TP] = (int)c->tensor_model_parallel_size,
                             [AXIS_CP] = (int)c->context_parallel_size,
                             [AXIS_PP] = (int)c->pipeline_model_parallel_size,
@@ -224,7 +224,7 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
                .comm = comm,
                .arena = arena_new(),
                .step_arena = arena_new()};
-    r->layout = layout_of(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
+    r->layout = run_layout(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
     r->context = (RunContext){
         .device = device,
         .dtype = storage_type(c),
