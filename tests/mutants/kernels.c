@@ -17,28 +17,28 @@ static void with(const OpDef *op, const Call *c, const void *attr) {
 
 /* ---- attention ---- */
 
-#define ATTENTION AttentionAttr a = *(const AttentionAttr *)c->attr
+static AttentionAttr attention(const Call *c) { return *(const AttentionAttr *)c->attr; }
 
 static void leak_next_key(const OpDef *op, const Call *c) {
-    ATTENTION;
+    AttentionAttr a = attention(c);
     a.window_right = 1;
     with(op, c, &a);
 }
 
 static void window_one_wider(const OpDef *op, const Call *c) {
-    ATTENTION;
+    AttentionAttr a = attention(c);
     if (a.window_left != WINDOW_OFF) a.window_left++;
     with(op, c, &a);
 }
 
 static void scale_by_local_heads(const OpDef *op, const Call *c) {
-    ATTENTION;
+    AttentionAttr a = attention(c);
     a.scale *= sqrt(mutant_place()->mesh.size[AXIS_TP]);
     with(op, c, &a);
 }
 
 static void same_heads_drop(const OpDef *op, const Call *c) {
-    ATTENTION;
+    AttentionAttr a = attention(c);
     a.first_head = 0;
     with(op, c, &a);
 }
@@ -122,40 +122,40 @@ static void seed_of_recompute(const OpDef *op, const Call *c) {
 
 /* ---- optimizer ---- */
 
-#define ADAM AdamAttr a = *(const AdamAttr *)c->attr
+static AdamAttr adam(const Call *c) { return *(const AdamAttr *)c->attr; }
 
 static void correct_one_step_late(const OpDef *op, const Call *c) {
-    ADAM;
+    AdamAttr a = adam(c);
     a.correction1 = 1 - (1 - a.correction1) * a.beta1;
     with(op, c, &a);
 }
 
 static void second_uncorrected(const OpDef *op, const Call *c) {
-    ADAM;
+    AdamAttr a = adam(c);
     a.correction2 = 1;
     with(op, c, &a);
 }
 
 static void decay_everything(const OpDef *op, const Call *c) {
-    ADAM;
+    AdamAttr a = adam(c);
     a.weight_decay = mutant_place()->optim->weight_decay;
     with(op, c, &a);
 }
 
 static void eps_before_correction(const OpDef *op, const Call *c) {
-    ADAM;
+    AdamAttr a = adam(c);
     a.eps /= sqrt(a.correction2);
     with(op, c, &a);
 }
 
 static void half_an_update(const OpDef *op, const Call *c) {
-    ADAM;
+    AdamAttr a = adam(c);
     a.lr /= 2;
     with(op, c, &a);
 }
 
 static void unclipped(const OpDef *op, const Call *c) {
-    ADAM;
+    AdamAttr a = adam(c);
     a.grad_scale = mutant_place()->optim->grad_scale;
     with(op, c, &a);
 }

@@ -49,8 +49,9 @@ def bugs(records):
 def main():
     report = json.loads(pathlib.Path(sys.argv[1]).read_text())
     head = DOCUMENT.read_text().split(MARK)[0]
-    DOCUMENT.write_text(head + MARK + "\n## Score\n\n" + summary(report) + "\n## Which cells notice which family\n\n" +
-                        matrix(report["records"]) + "\n## The bugs\n\n" + bugs(report["records"]))
+    parts = {"Score": summary(report), "Which cells notice which family": matrix(report["records"]),
+             "The bugs": bugs(report["records"])}
+    DOCUMENT.write_text(head + MARK + "".join(f"\n## {title}\n\n{part}" for title, part in parts.items()))
 
 
 if __name__ == "__main__":
