@@ -253,7 +253,8 @@ Tensor *tape_grad_in_place(Tape *t, Tensor *x, Need need) {
 /* Partial sums stay as they are until they are summed, and so do main gradients, which sum over microbatches.
  */
 static void to_grid(Tape *t, Tensor *y) {
-    if (!y || !dtype_is_float((DType)y->dtype) || y->flags & (TENSOR_MAIN_GRAD | OFF_GRID) || spmd_axes(y->spmd, SPMD_P))
+    if (!y || !dtype_is_float((DType)y->dtype) || y->flags & (TENSOR_MAIN_GRAD | OFF_GRID) ||
+        spmd_axes(y->spmd, SPMD_P))
         return;
     call_run(&OPS[OP_snap],
              &(Call){.out = {y}, .attr = &(SnapAttr){EXACT_GRID_BITS}, .device = t->context->device});

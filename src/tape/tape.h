@@ -105,8 +105,8 @@ Group tape_group(const Tape *, unsigned mask);
 /* Which positions of a sequence of *total the rows of x [s,b,...] are: cut over CP in zigzag order
  * (base/slice.h), and over TP if x is V there. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
-/* Exact lane: the gradient of x stays off the grid. Ranks may hold summands of it, which they add only after the next
- * backward, so no rank may round it before. */
+/* Exact lane: the gradient of x stays off the grid. Ranks may hold summands of it, which they add only after
+ * the next backward, so no rank may round it before. */
 void tape_grad_off_grid(Tensor *x);
 bool tape_grad_is_off_grid(const Tensor *x);
 /* Memory for the length of one builder or backward: given back by tape_drop. */
