@@ -88,7 +88,8 @@ static Qkv split(Tape *t, const AttentionSpec *p, Tensor *qkv) {
         g = 1, r = p->heads / ranks;
         const int64_t group = rank * r / per_group * (per_group + 2) * d;
         at_q = group + rank * r % per_group * d, at_k = group + per_group * d;
-        return (Qkv){op_take_heads(t, qkv, AXIS_TP, at_q, r, d, SPMD_V), op_take_heads(t, qkv, AXIS_TP, at_k, 1, d, SPMD_R),
+        return (Qkv){op_take_heads(t, qkv, AXIS_TP, at_q, r, d, SPMD_V),
+                     op_take_heads(t, qkv, AXIS_TP, at_k, 1, d, SPMD_R),
                      op_take_heads(t, qkv, AXIS_TP, at_k + d, 1, d, SPMD_R)};
     }
     const int64_t stride[5] = {qkv->stride[0], qkv->stride[1], (r + 2) * d, d, 1};

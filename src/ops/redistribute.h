@@ -30,8 +30,9 @@ typedef enum Movement {
  * itself if the axis has size 1. A pair that is not in the table is a fault. */
 Tensor *op_redistribute(Tape *, Tensor *x, Axis, Spmd to, int dim);
 
-/* Columns [first, first + heads*d) of x [s,b,w], R over the axis, as [s,b,1,heads,d]; each rank names its own. Backward:
- * zeros elsewhere. `to` V: no other rank takes them; R: others may, and each has a summand of their gradient. */
+/* Columns [first, first + heads*d) of x [s,b,w], R over the axis, as [s,b,1,heads,d]; each rank names its
+ * own. Backward: zeros elsewhere. `to` V: no other rank takes them; R: others may, and each has a summand of
+ * their gradient. */
 Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int64_t d, Spmd to);
 
 /* For builders that communicate inside an op: `in` moved into `out`, whose shape the movement implies
