@@ -78,12 +78,13 @@ static void catch_signals(Session *l) {
         if (sigismember(&set, i) == 1) sigaction(i, &action, NULL);
 }
 
-/* From here on a signal kills. */
+/* From here on a signal kills; but of a launcher's signals, which reach its processes one after the other, some may still be
+ * on their way, and the launcher kills by itself. */
 static void release_signals(Session *l) {
     if (l->signals < 0) return;
     sigset_t set = handled_signals(l->config);
     for (int i = 1; i < NSIG; i++)
-        if (sigismember(&set, i) == 1) signal(i, SIG_DFL);
+        if (sigismember(&set, i) == 1) signal(i, comm_mpi_present() ? SIG_IGN : SIG_DFL);
     close(l->signals);
     l->signals = -1;
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
