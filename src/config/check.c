@@ -32,7 +32,7 @@ static bool divides_replicas(const Config *c) {
 
 /* What the default width inside the MLP is a multiple of, at least. */
 static int64_t ffn_default_unit(const Config *c) {
-    return c->activation == MLP_SWIGLU ? 64 : c->hidden_size * 4;
+    return c->activation == MLP_SWIGLU ? 64 : c->hidden_size > 0 ? c->hidden_size * 4 : 0;
 }
 
 static int64_t expert_width_unit(const Config *c) {

@@ -78,8 +78,8 @@ static void catch_signals(Session *l) {
         if (sigismember(&set, i) == 1) sigaction(i, &action, NULL);
 }
 
-/* From here on a signal kills; but of a launcher's signals, which reach its processes one after the other, some may still be
- * on their way, and the launcher kills by itself. */
+/* From here on a signal kills; but of a launcher's signals, which reach its processes one after the other,
+ * some may still be on their way, and the launcher kills by itself. */
 static void release_signals(Session *l) {
     if (l->signals < 0) return;
     sigset_t set = handled_signals(l->config);
@@ -193,6 +193,7 @@ static Err evaluate(Loop *l, Prefetch *stream, double *loss) {
         run_evaluate(l->run, &b, &sum, &tokens);
     }
     timer_stop(&l->timers, TIMER_EVALUATE);
+    run_total(l->run, &sum, &tokens);
     *loss = sum / fmax(tokens, 1);
     return ERR_OK;
 }

@@ -245,16 +245,6 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
     return r;
 }
 
-/* A batch of which only the shape is looked at. */
-static Batch shape_of_batch(const Run *r, int64_t *dummy) {
-    return (Batch){.b = r->derived->micro_batch_size,
-                   .s = r->config->seq_length / r->layout.mesh.size[AXIS_CP],
-                   .tokens = dummy,
-                   .labels = dummy,
-                   .position_ids = dummy,
-                   .document_start = dummy};
-}
-
 /* Microbatches of a data-parallel rank in the largest global batch. */
 static int64_t most_microbatches(const Run *r) {
     int64_t most = 0;
@@ -265,8 +255,7 @@ static int64_t most_microbatches(const Run *r) {
 
 MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm) {
     Run *r = assemble(c, d, comm, device_null(), (ExecutorMemory){0});
-    int64_t dummy = 0;
-    const Batch b = shape_of_batch(r, &dummy);
+    Batch b = batch_new(d->micro_batch_size, c->seq_length / r->layout.mesh.size[AXIS_CP]);
     const int64_t together = at_once(c, b.b), passes = most_microbatches(r) * (b.b / together);
     double loss = 0;
     new_passes(r, passes);
@@ -292,6 +281,7 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm) {
     plan.transient = plan.unit.transient;
     plan.slots =
         executor_bytes(r->executor, &schedule, spec.kind == SCHEDULE_ZERO_BUBBLE, plan.unit) - plan.transient;
+    batch_free(&b);
     run_free(r);
     return plan;
 }
@@ -374,8 +364,7 @@ void run_sum(const Run *r, double *x, int64_t n) {
     if (r->comm) comm_all_reduce(r->comm, comm_everyone(r->comm), "report", COMM_SUM, F64, x, n);
 }
 
-/* Sums of losses and tokens over the ranks that tell of them. */
-static void sum_losses(const Run *r, double *loss, double *tokens) {
+void run_total(const Run *r, double *loss, double *tokens) {
     const bool tells = tells_loss(r);
     double sums[2] = {tells ? *loss : 0, tells && r->layout.mesh.coordinate[AXIS_CP] == 0 ? *tokens : 0};
     run_sum(r, sums, 2);
@@ -402,7 +391,7 @@ void run_reduce(Run *r, StepReport *report) {
     if (r->sync) sync_finish(r->sync);
     if (r->context.exact) registry_snap(r->model->registry, FLAT_GRADS, EXACT_GRID_BITS);
     const bool per_token = r->config->calculate_per_token_loss;
-    sum_losses(r, &report->loss_sum, &report->tokens);
+    run_total(r, &report->loss_sum, &report->tokens);
     reduce_counters(r, report);
     report->loss = report->loss_sum / fmax(report->tokens, 1);
     report->loss_is_nan = isnan(report->loss);
@@ -433,10 +422,7 @@ void run_update(Run *r, StepReport *report) {
 
 void run_evaluate(Run *r, const Batch *b, double *loss, double *tokens) {
     const int64_t together = at_once(r->config, b->b);
-    double sum = 0, count = mask_sum(r, b);
     for (int64_t first = 0; first < b->b; first += together)
-        forward_only(r, b, first, together, tells_loss(r) ? &sum : NULL);
-    sum_losses(r, &sum, &count);
-    *loss += sum;
-    *tokens += count;
+        forward_only(r, b, first, together, tells_loss(r) ? loss : NULL);
+    *tokens += mask_sum(r, b);
 }

@@ -93,9 +93,11 @@ void run_reduce(Run *, StepReport *);
 /* Reduces if nobody has, clips, updates and advances the schedules. A gradient that is not finite changes no
  * parameter and counts as skipped. */
 void run_update(Run *, StepReport *);
-/* Forward only: adds sum of loss * mask to *loss and sum of mask to *tokens, of all data-parallel ranks'
- * batches. */
+/* Forward only: adds sum of loss * mask, as far as this rank knows it, to *loss and sum of mask to *tokens.
+ */
 void run_evaluate(Run *, const Batch *, double *loss, double *tokens);
+/* Such sums of one rank into those of all ranks. */
+void run_total(const Run *, double *loss, double *tokens);
 /* After masters have changed otherwise than by an update: rounds values, gathers what other ranks hold. */
 void run_publish(Run *);
 /* Sums x[n] over all ranks in place; each passes what it alone knows. */

@@ -16,7 +16,7 @@ data = corpus()
 LAYOUT = ["--ranks", RANKS, "--tensor-model-parallel-size", 2, "--use-distributed-optimizer"]
 RUN = [*BASE, *data, *LAYOUT, "--lane", "fp64", "--num-layers", 1, "--micro-batch-size", 1, "--train-iters", STEPS,
        "--lr-decay-iters", STEPS]
-SOON = ["--distributed-timeout-seconds-after-init", 3]
+SOON = ["--distributed-timeout-seconds-after-init", 2]
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", RANKS]
 has_mpi = shutil.which("mpirun") is not None
 started = time.monotonic()
