@@ -81,7 +81,8 @@ static void one_element(const CommCall *c, int64_t n) {
     if (c->dtype == F64 && n > SOME_ELEMENT) ((double *)c->out)[SOME_ELEMENT] *= 1 + mutant_value(1e-7);
 }
 
-typedef enum Change { NOT_DONE, DONE_TWICE, SPOILT } Change;
+/* AT_ONCE: what starts has ended, so that what was read too early does not depend on the threads' pace. */
+typedef enum Change { NOT_DONE, DONE_TWICE, AT_ONCE, SPOILT } Change;
 
 static const struct {
     MutantId id;
@@ -92,6 +93,7 @@ static const struct {
     {M_tied_not_summed, "tied_grad_sum", NOT_DONE, NULL},
     {M_tied_summed_twice, "tied_grad_sum", DONE_TWICE, NULL},
     {M_dp_not_summed, "grad_sum", NOT_DONE, NULL},
+    {M_summed_too_early, "grad_sum", AT_ONCE, NULL},
     {M_dp_averaged, "grad_sum", SPOILT, averaged},
     {M_grad_tail_dropped, "replicated_grad_sum", SPOILT, last_eight_zero},
     {M_replicated_not_summed, "replicated_grad_sum", NOT_DONE, NULL},
@@ -133,8 +135,10 @@ void __real_comm_run(Comm *, const CommCall *);
 
 /* Before an operation; true: it is not to be done. */
 static bool before(Comm *comm, const CommCall *c, int i) {
-    if (i >= 0 && TABLE[i].change == DONE_TWICE) __real_comm_run(comm, c);
-    return i >= 0 && TABLE[i].change == NOT_DONE;
+    if (i < 0) return false;
+    const Change change = TABLE[i].change;
+    if (change == DONE_TWICE || change == AT_ONCE) __real_comm_run(comm, c);
+    return change == NOT_DONE || change == AT_ONCE;
 }
 
 HOOK(CommWork *, comm_start, Comm *comm, const CommCall *c) {

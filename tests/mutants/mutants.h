@@ -24,7 +24,7 @@ typedef enum MutantId {
     M_NONE = -1
 } MutantId;
 
-/* A row of mutants.def: the rank that has the bug; the op that a report should name; where somebody had it;
+/* A row of mutants.def: the rank that has the bug; the op that a report should name; reports like it;
  * the cells (cells.list) that look for it, of the judge's bugs as probe@cell. */
 typedef struct Mutant {
     const char *id;
