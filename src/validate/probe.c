@@ -157,9 +157,13 @@ static void take_partial(Log *log, Record *r) {
     log->pending = -1;
 }
 
+/* What a router's loss gives and takes is each rank's share of a microbatch's: nothing to compare with one
+ * rank's. */
+static bool is_of_a_share(const OpDef *op) { return op == &OPS[OP_router_loss]; }
+
 static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
     Tensor *y = call->out[0];
-    if (!is_value(y) || op == &OPS[OP_router_loss]) return; /* a number for the log: each rank has a summand */
+    if (!is_value(y) || is_of_a_share(op)) return;
     for (int i = 0; i < CALL_IN; i++) {
         if (!is_received(log, call->in[i])) continue;
         Record *in = add(log, (Record){.kind = RECORD_OUTPUT,
@@ -227,7 +231,7 @@ static void weight_played(Log *log, const Record *y, const OpDef *op, Tensor *w,
 
 static void on_played(Log *log, const OpDef *op, const Call *call, Need need) {
     const Record *found = value_at(log, call->out[0]->data);
-    if (!found || !found->name) return;
+    if (!found || !found->name || is_of_a_share(op)) return;
     const Record y = *found;
     const int64_t partial = log->pending;
     for (int i = 0; i < CALL_IN && i < OPERANDS; i++) {
