@@ -134,7 +134,8 @@ static void layouts_have_one_curve(void **state) {
     for (size_t k = 0; k < sizeof RECIPES / sizeof *RECIPES; k++) {
         Setup *s = setup_of(RECIPES[k], "");
         Gpt *whole = gpt_new(&s->config, &s->derived, NULL);
-        registry_allocate(whole->registry, device_null(), F64);
+        Device *null = device_null();
+        registry_allocate(whole->registry, null, F64);
         const Outcome one = outcome(RECIPES[k], "", whole);
         for (size_t i = 0; i < sizeof LAYOUTS / sizeof *LAYOUTS; i++) {
             const Outcome other = outcome(RECIPES[k], LAYOUTS[i], whole);
@@ -143,6 +144,7 @@ static void layouts_have_one_curve(void **state) {
         }
         free(one.masters);
         gpt_free(whole);
+        device_free(null);
         setup_free(s);
     }
 }
@@ -152,7 +154,8 @@ static void formats_differ(void **state) {
     (void)state;
     Setup *s = setup_of(RECIPES[1], "");
     Gpt *whole = gpt_new(&s->config, &s->derived, NULL);
-    registry_allocate(whole->registry, device_null(), F64);
+    Device *null = device_null();
+    registry_allocate(whole->registry, null, F64);
     const Outcome hybrid = outcome(RECIPES[1], "", whole),
                   e4m3 = outcome("--fp8-format e4m3 --fp8-recipe tensorwise", "", whole),
                   none = outcome("", "", whole);
@@ -160,6 +163,7 @@ static void formats_differ(void **state) {
     assert_true(fabs(hybrid.loss[0] - none.loss[0]) > 1e-6);
     free(hybrid.masters), free(e4m3.masters), free(none.masters);
     gpt_free(whole);
+    device_free(null);
     setup_free(s);
 }
 
