@@ -3,13 +3,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "unit/config_helper.h"
+#include "unit/train/ranks_step.h"
 
 #include "base/fault.h"
 #include "base/hash.h"
-#include "base/philox.h"
 #include "param/bucket.h"
-#include "train/run.h"
 
 enum { STEPS = 5, RANKS = 8 };
 
@@ -27,33 +25,6 @@ typedef struct Trial {
 } Trial;
 
 /* ---- a run ---- */
-
-static Batch batch_of(const Setup *s, int64_t first) {
-    Batch x = batch_new(s->derived.micro_batch_size, s->config.seq_length);
-    for (int64_t i = 0; i < x.b * x.s; i++) {
-        const uint64_t at = (uint64_t)(first * x.s + i);
-        x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->derived.vocab_size;
-        x.labels[i] = philox_u32(3, 2, at) % (uint32_t)s->derived.vocab_size;
-        x.position_ids[i] = i % x.s;
-        x.loss_mask[i] = 1;
-    }
-    return x;
-}
-
-static StepReport step(const Setup *s, Run *r) {
-    enum { MOST = 16 };
-    const int64_t micro = s->derived.micro_batch_size, ranks = s->derived.data_parallel_size,
-                  n = s->derived.global_batch_size / (micro * ranks);
-    Batch batches[MOST];
-    for (int64_t i = 0; i < n; i++)
-        batches[i] =
-            batch_of(s, r->consumed_samples + (i * ranks + r->layout.mesh.coordinate[AXIS_DP]) * micro);
-    StepReport report = run_begin(r);
-    run_microbatches(r, batches, n, n, &report);
-    run_update(r, &report);
-    for (int64_t i = 0; i < n; i++) batch_free(&batches[i]);
-    return report;
-}
 
 /* A sum over elements of hashes of name, place in the whole and bits: the same however they are shared out.
  */
@@ -89,7 +60,7 @@ static void train(void *arg, Comm *comm) {
     if (t->exact) registry_snap(r->model->registry, FLAT_MASTERS, EXACT_GRID_BITS);
     run_publish(r);
     for (int i = 0; i < STEPS; i++) {
-        const StepReport report = step(s, r);
+        const StepReport report = rank_step(s, r);
         o->loss[i] = report.loss, o->norm[i] = report.optim.grad_norm, o->clip[i] = report.optim.clip;
         o->zeros[i] = report.optim.num_zeros, o->params_norm[i] = report.params_norm;
     }

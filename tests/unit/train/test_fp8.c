@@ -4,11 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "unit/config_helper.h"
+#include "unit/train/ranks_step.h"
 
-#include "base/philox.h"
 #include "param/collect.h"
-#include "train/run.h"
 #include "train/world.h"
 
 enum { STEPS = 3 };
@@ -23,37 +21,6 @@ typedef struct Trial {
     Outcome outcome;
 } Trial;
 
-static Batch batch_of(const Setup *s, int64_t first) {
-    Batch x = batch_new(s->derived.micro_batch_size, s->config.seq_length);
-    for (int64_t i = 0; i < x.b * x.s; i++) {
-        const uint64_t at = (uint64_t)(first * x.s + i);
-        x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->derived.vocab_size;
-        x.labels[i] = philox_u32(3, 2, at) % (uint32_t)s->derived.vocab_size;
-        x.position_ids[i] = i % x.s;
-        x.loss_mask[i] = 1;
-    }
-    return x;
-}
-
-static double step(const Setup *s, Run *r) {
-    enum { MOST = 8 };
-    const Mesh *m = &r->layout.mesh;
-    const int64_t micro = s->derived.micro_batch_size, ranks = s->derived.data_parallel_size,
-                  n = s->derived.global_batch_size / (micro * ranks);
-    Arena *arena = arena_new();
-    Batch whole[MOST], batches[MOST];
-    for (int64_t i = 0; i < n; i++) {
-        whole[i] = batch_of(s, r->consumed_samples + (i * ranks + m->coordinate[AXIS_DP]) * micro);
-        batches[i] = batch_slice(&whole[i], m->size[AXIS_CP], m->coordinate[AXIS_CP], arena);
-    }
-    StepReport report = run_begin(r);
-    run_microbatches(r, batches, n, n, &report);
-    run_update(r, &report);
-    for (int64_t i = 0; i < n; i++) batch_free(&whole[i]);
-    arena_free(arena);
-    return report.loss;
-}
-
 static Err train(void *arg, Comm *comm) {
     Trial *t = arg;
     const Registry *whole = t->whole->registry;
@@ -61,7 +28,7 @@ static Err train(void *arg, Comm *comm) {
     registry_init(r->model->registry, r->context.seed);
     run_publish(r);
     double loss[STEPS], *masters = mem_alloc((size_t)whole->elements * sizeof *masters);
-    for (int i = 0; i < STEPS; i++) loss[i] = step(t->setup, r);
+    for (int i = 0; i < STEPS; i++) loss[i] = rank_step(t->setup, r).loss;
     collect(r->model->registry, FLAT_MASTERS, r->model->registry->masters, comm, whole, masters);
     if (world_speaks(comm)) {
         memcpy(t->outcome.loss, loss, sizeof loss);

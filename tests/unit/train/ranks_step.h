@@ -1,0 +1,43 @@
+/* A step of a rank on batches that are a function of their samples' numbers. */
+#ifndef ISOTRON_TESTS_RANKS_STEP_H
+#define ISOTRON_TESTS_RANKS_STEP_H
+
+#include "unit/config_helper.h"
+
+#include "base/philox.h"
+#include "train/run.h"
+
+static inline Batch numbered_batch(const Setup *s, int64_t first) {
+    Batch x = batch_new(s->derived.micro_batch_size, s->config.seq_length);
+    for (int64_t i = 0; i < x.b * x.s; i++) {
+        const uint64_t at = (uint64_t)(first * x.s + i);
+        x.tokens[i] = philox_u32(3, 1, at) % (uint32_t)s->derived.vocab_size;
+        x.labels[i] = philox_u32(3, 2, at) % (uint32_t)s->derived.vocab_size;
+        x.position_ids[i] = i % x.s;
+        x.loss_mask[i] = 1;
+    }
+    return x;
+}
+
+/* The rank's microbatches, as the sampler deals them out, and the positions it holds of each. */
+static inline StepReport rank_step(const Setup *s, Run *r) {
+    enum { MOST = 16 };
+    const Mesh *m = &r->layout.mesh;
+    const int64_t micro = s->derived.micro_batch_size, ranks = s->derived.data_parallel_size,
+                  n = s->derived.global_batch_size / (micro * ranks);
+    Arena *arena = arena_new();
+    Batch whole[MOST], batches[MOST];
+    assert_in_range(n, 1, MOST);
+    for (int64_t i = 0; i < n; i++) {
+        whole[i] = numbered_batch(s, r->consumed_samples + (i * ranks + m->coordinate[AXIS_DP]) * micro);
+        batches[i] = batch_slice(&whole[i], m->size[AXIS_CP], m->coordinate[AXIS_CP], arena);
+    }
+    StepReport report = run_begin(r);
+    run_microbatches(r, batches, n, n, &report);
+    run_update(r, &report);
+    for (int64_t i = 0; i < n; i++) batch_free(&whole[i]);
+    arena_free(arena);
+    return report;
+}
+
+#endif
