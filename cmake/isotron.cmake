@@ -41,6 +41,26 @@ function(isotron_kernels device)
   endif()
 endfunction()
 
+# isotron_without(layer file...): leaves files of a layer's folder out of this build.
+function(isotron_without name)
+  get_target_property(sources ${name} SOURCES)
+  foreach(file ${ARGN})
+    list(FILTER sources EXCLUDE REGEX "/src/${name}/${file}$")
+  endforeach()
+  set_target_properties(${name} PROPERTIES SOURCES "${sources}")
+endfunction()
+
+# isotron_cuda_kernels(...): kernels/cuda/*.cu.
+function(isotron_cuda_kernels)
+  cmake_parse_arguments(A "" "" "USES;LIBS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
+  add_library(kernels_cuda STATIC ${sources})
+  target_include_directories(kernels_cuda PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(kernels_cuda PRIVATE _GNU_SOURCE)
+  target_compile_options(kernels_cuda PRIVATE -Xcompiler=-Wall -Werror=all-warnings -lineinfo)
+  target_link_libraries(kernels_cuda PUBLIC ${A_USES} ${A_LIBS})
+endfunction()
+
 # isotron_program(name ...): src/main/*.c, one file per command; SOURCES beside them for a program with test hooks.
 function(isotron_program name)
   cmake_parse_arguments(A "" "" "SOURCES;USES;LIBS" ${ARGN})

@@ -135,6 +135,11 @@ typedef struct SgdAttr {
     double lr, momentum, weight_decay, grad_scale;
 } SgdAttr;
 
+enum { SUM_BLOCK = 64 }; /* parts of parameters that ranks share out begin at multiples of it */
+typedef struct SumAttr {
+    int64_t block; /* elements whose squares are added in double: SUM_BLOCK, or 1 */
+} SumAttr;
+
 typedef struct SnapAttr {
     int bits;
 } SnapAttr;

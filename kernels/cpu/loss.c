@@ -129,11 +129,13 @@ void KERNEL(cross_entropy_join)(const Call *c) {
 
 void KERNEL(weighted_sum)(const Call *c) {
     const Tensor *x = c->in[0];
-    CHECK(c->out[0]->dtype == F64, "weighted_sum: the sums are F64");
-    double *sums = c->out[0]->data;
+    CHECK(c->out[0]->dtype == F64, "weighted_sum: the sum is F64");
+    double *total = c->out[0]->data;
+    if (!accumulates(c->out[0])) *total = 0;
     for (int64_t b = 0; b < x->dim[0]; b++) {
-        sums[b] = 0;
+        double sum = 0;
         for (int64_t i = b * x->dim[1]; i < (b + 1) * x->dim[1]; i++)
-            sums[b] += (double)reals(x)[i] * (double)reals(c->in[1])[i];
+            sum += (double)reals(x)[i] * (double)reals(c->in[1])[i];
+        *total += sum;
     }
 }

@@ -3,6 +3,10 @@
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
  *   p -= lr * (m / correction1 / (sqrt(v / correction2) + eps) + weight_decay p)
  * SGD as in PyTorch: g += weight_decay p, m = momentum m + g, p -= lr m; m begins at 0. */
+#include <pthread.h>
+#include <string.h>
+
+#include "base/exact_sum.h"
 #include "kernels/cpu/real.h"
 
 static void adamw(void *arg, int64_t begin, int64_t end) {
@@ -44,15 +48,13 @@ static void sgd(void *arg, int64_t begin, int64_t end) {
 void KERNEL(sgd)(const Call *c) { pool_for(c->device->pool, tensor_count(c->in[0]), GRAIN, sgd, (void *)c); }
 
 /* ---- sums of blocks of fixed size, each in PARTS interleaved sums, so that neither threads nor vectors nor
- * the way a parameter is shared out can change them ---- */
+ * the way a parameter is shared out can change them; adding them up is exact ---- */
 
-enum { BLOCK = 64, PARTS = 16 };
-
-typedef double BlockSum(const real *x, int64_t n);
+enum { PARTS = 16, TOGETHER = 512 };
 
 typedef struct Sums {
     const Call *call;
-    BlockSum *of_block;
+    pthread_mutex_t lock; /* of the output */
 } Sums;
 
 static double squares(const real *x, int64_t n) {
@@ -66,30 +68,41 @@ static double squares(const real *x, int64_t n) {
     return sum;
 }
 
-static double zeros(const real *x, int64_t n) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < n; i++) count += x[i] == 0;
-    return (double)count;
-}
-
 static void sum_blocks(void *arg, int64_t begin, int64_t end) {
-    const Sums *s = arg;
-    const int64_t n = tensor_count(s->call->in[0]);
-    double *sum = s->call->out[0]->data;
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t rest = n - i * BLOCK;
-        sum[i] = s->of_block(reals(s->call->in[0]) + i * BLOCK, rest < BLOCK ? rest : BLOCK);
+    Sums *s = arg;
+    const Tensor *x = s->call->in[0];
+    const int64_t block = ((const SumAttr *)s->call->attr)->block, n = tensor_count(x);
+    ExactSum sum = {0};
+    double of_block[TOGETHER];
+    for (int64_t i = begin, k = 0; i < end; i++) {
+        const int64_t rest = n - i * block;
+        of_block[k++] = squares(reals(x) + i * block, rest < block ? rest : block);
+        if (k < TOGETHER && i + 1 < end) continue;
+        exact_add(&sum, of_block, k);
+        k = 0;
     }
+    pthread_mutex_lock(&s->lock);
+    exact_merge(s->call->out[0]->data, &sum);
+    pthread_mutex_unlock(&s->lock);
 }
 
-static void sums(const Call *c, BlockSum *of_block) {
-    const int64_t blocks = tensor_count(c->out[0]);
-    CHECK(c->out[0]->dtype == F64 && blocks == (tensor_count(c->in[0]) + BLOCK - 1) / BLOCK,
-          "sums of blocks of %d: %lld of %lld elements", BLOCK, (long long)blocks,
-          (long long)tensor_count(c->in[0]));
-    pool_for(c->device->pool, blocks, grain_rows(BLOCK), sum_blocks, &(Sums){c, of_block});
+static void *cleared(Tensor *sum) {
+    CHECK(sum->dtype == I64, "the sum is %s, not I64", dtype_name((DType)sum->dtype));
+    if (!accumulates(sum)) memset(sum->data, 0, tensor_bytes(sum));
+    return sum->data;
 }
 
-void KERNEL(sum_squares)(const Call *c) { sums(c, squares); }
+void KERNEL(sum_squares)(const Call *c) {
+    const int64_t block = ((const SumAttr *)c->attr)->block;
+    CHECK(tensor_count(c->out[0]) == EXACT_WORDS, "sum_squares: the sum has %lld words, not %d",
+          (long long)tensor_count(c->out[0]), (int)EXACT_WORDS);
+    cleared(c->out[0]);
+    pool_for(c->device->pool, (tensor_count(c->in[0]) + block - 1) / block, grain_rows(block), sum_blocks,
+             &(Sums){c, PTHREAD_MUTEX_INITIALIZER});
+}
 
-void KERNEL(count_zeros)(const Call *c) { sums(c, zeros); }
+void KERNEL(count_zeros)(const Call *c) {
+    int64_t *count = cleared(c->out[0]);
+    const real *x = reals(c->in[0]);
+    for (int64_t i = 0, n = tensor_count(c->in[0]); i < n; i++) *count += x[i] == 0;
+}

@@ -42,6 +42,14 @@ void exact_add(ExactSum *s, const double *x, int64_t n) {
     normalise(s);
 }
 
+void exact_merge(ExactSum *s, const ExactSum *other) {
+    for (int i = 0; i < EXACT_LIMBS; i++) s->limb[i] += other->limb[i];
+    s->plus_infinities += other->plus_infinities;
+    s->minus_infinities += other->minus_infinities;
+    s->nans += other->nans;
+    normalise(s);
+}
+
 /* Limbs of one sign, that of the highest: all in [0, 2^32) but perhaps the last. */
 static double take_sign(ExactSum *s) {
     int top = EXACT_LIMBS - 1;

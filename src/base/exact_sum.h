@@ -17,6 +17,8 @@ enum { EXACT_WORDS = EXACT_LIMBS + 3 };
 
 /* Adds the numbers and leaves the sum normal: |limb| < 2^32, so that 2^30 normal sums can be added. */
 void exact_add(ExactSum *, const double *x, int64_t n);
+/* Adds a normal sum; the result is normal. */
+void exact_merge(ExactSum *, const ExactSum *);
 /* The nearest double, ties to even; infinities and NaN as IEEE 754 adds them. */
 double exact_value(ExactSum);
 

@@ -9,17 +9,20 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "base/host_device.h"
+
 typedef struct Philox4 {
     uint32_t v[4];
 } Philox4;
 
-static inline Philox4 philox4x32(uint64_t seed, uint64_t site, uint64_t block) {
+HOST_DEVICE static inline Philox4 philox4x32(uint64_t seed, uint64_t site, uint64_t block) {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     Philox4 c = {{(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)site, (uint32_t)(site >> 32)}};
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c.v[0], p1 = (uint64_t)0xCD9E8D57u * c.v[2];
-        c = (Philox4){{(uint32_t)(p1 >> 32) ^ c.v[1] ^ k0, (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c.v[3] ^ k1,
-                       (uint32_t)p0}};
+        const Philox4 next = {{(uint32_t)(p1 >> 32) ^ c.v[1] ^ k0, (uint32_t)p1,
+                               (uint32_t)(p0 >> 32) ^ c.v[3] ^ k1, (uint32_t)p0}};
+        c = next;
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
@@ -27,19 +30,19 @@ static inline Philox4 philox4x32(uint64_t seed, uint64_t site, uint64_t block) {
 }
 
 /* 32 random bits for element `index`: word index % 4 of block index / 4. */
-static inline uint32_t philox_u32(uint64_t seed, uint64_t site, uint64_t index) {
+HOST_DEVICE static inline uint32_t philox_u32(uint64_t seed, uint64_t site, uint64_t index) {
     return philox4x32(seed, site, index / 4).v[index % 4];
 }
 
 /* Uniform in (0, 1), 53 bits, never 0 or 1. */
-static inline double philox_uniform(uint64_t seed, uint64_t site, uint64_t index) {
+HOST_DEVICE static inline double philox_uniform(uint64_t seed, uint64_t site, uint64_t index) {
     Philox4 p = philox4x32(seed, site, index / 2);
     uint64_t bits = (uint64_t)p.v[index % 2 * 2] << 32 | p.v[index % 2 * 2 + 1];
     return ((double)(bits >> 11) + 0.5) * 0x1p-53;
 }
 
 /* Standard normals by Box-Muller: elements 2 * pair and 2 * pair + 1. */
-static inline void philox_normal_pair(uint64_t seed, uint64_t site, uint64_t pair, double out[2]) {
+HOST_DEVICE static inline void philox_normal_pair(uint64_t seed, uint64_t site, uint64_t pair, double out[2]) {
     Philox4 p = philox4x32(seed, site, pair);
     double u = ((double)(((uint64_t)p.v[0] << 32 | p.v[1]) >> 11) + 0.5) * 0x1p-53;
     double angle = 6.283185307179586476925 * ((double)(((uint64_t)p.v[2] << 32 | p.v[3]) >> 11) * 0x1p-53);
@@ -48,7 +51,7 @@ static inline void philox_normal_pair(uint64_t seed, uint64_t site, uint64_t pai
     out[1] = radius * sin(angle);
 }
 
-static inline double philox_normal(uint64_t seed, uint64_t site, uint64_t index) {
+HOST_DEVICE static inline double philox_normal(uint64_t seed, uint64_t site, uint64_t index) {
     double pair[2];
     philox_normal_pair(seed, site, index / 2, pair);
     return pair[index % 2];

@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 
+#include "base/host_device.h"
+
 /* Row i is position at[j / chunk] + j % chunk with j = first + i: of two chunks, in ascending order, from
  * their row `first` on. chunk 0: row i is position first + i. */
 typedef struct SequenceSlice {
@@ -13,27 +15,27 @@ typedef struct SequenceSlice {
 } SequenceSlice;
 
 /* What rank `rank` of `ranks` holds of `total` positions, a multiple of 2 * ranks; of one rank: all. */
-static inline SequenceSlice slice_zigzag(int64_t total, int ranks, int rank) {
-    if (ranks == 1) return (SequenceSlice){0};
-    const int64_t chunk = total / (2 * ranks);
-    return (SequenceSlice){.chunk = chunk, .at = {rank * chunk, (2 * ranks - 1 - rank) * chunk}};
+HOST_DEVICE static inline SequenceSlice slice_zigzag(int64_t total, int ranks, int rank) {
+    const int64_t chunk = ranks == 1 ? 0 : total / (2 * ranks);
+    const SequenceSlice s = {0, chunk, {rank * chunk, (2 * ranks - 1 - rank) * chunk}};
+    return s;
 }
 
-static inline int64_t slice_position(const SequenceSlice *s, int64_t row) {
+HOST_DEVICE static inline int64_t slice_position(const SequenceSlice *s, int64_t row) {
     const int64_t j = s->first + row;
     return s->chunk ? s->at[j / s->chunk] + j % s->chunk : j;
 }
 
 /* How many of `n` rows from `row` on are positions without a gap. */
-static inline int64_t slice_run(const SequenceSlice *s, int64_t row, int64_t n) {
+HOST_DEVICE static inline int64_t slice_run(const SequenceSlice *s, int64_t row, int64_t n) {
     const int64_t left = s->chunk ? s->chunk - (s->first + row) % s->chunk : n;
     return left < n ? left : n;
 }
 
-static inline int64_t slice_clamp(int64_t x, int64_t high) { return x < 0 ? 0 : x < high ? x : high; }
+HOST_DEVICE static inline int64_t slice_clamp(int64_t x, int64_t high) { return x < 0 ? 0 : x < high ? x : high; }
 
 /* How many of the first `rows` rows lie before a position. */
-static inline int64_t slice_before(const SequenceSlice *s, int64_t rows, int64_t position) {
+HOST_DEVICE static inline int64_t slice_before(const SequenceSlice *s, int64_t rows, int64_t position) {
     int64_t before = position;
     if (s->chunk)
         before = slice_clamp(position - s->at[0], s->chunk) + slice_clamp(position - s->at[1], s->chunk);

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/exact_sum.h"
 #include "base/mem.h"
@@ -21,6 +22,7 @@ Optimizer *optim_new(const Config *c, Registry *r, Sync *sync) {
         o->buffer[i].suffix = adam ? ADAM[i] : SGD[i];
         o->buffer[i].flat = device_alloc(r->device, buffer_bytes(r), "optimizer state");
     }
+    o->sums = device_alloc(r->device, sizeof(ExactSum), "sums");
     return o;
 }
 
@@ -28,52 +30,49 @@ void optim_free(Optimizer *o) {
     if (!o) return;
     for (int i = 0; i < o->n_buffers; i++)
         device_release(o->registry->device, o->buffer[i].flat, buffer_bytes(o->registry));
+    device_release(o->registry->device, o->sums, sizeof(ExactSum));
     free(o);
 }
 
 size_t optim_bytes(const Optimizer *o) { return (size_t)o->n_buffers * buffer_bytes(o->registry); }
 
-/* The exact lane's sum knows no blocks, for a parameter that is cut has others. */
-static void add_squares(const Tensor *x, ExactSum *sum) {
-    const int64_t n = tensor_count(x);
-    const double *v = x->data;
-    double *square = mem_alloc((size_t)n * sizeof *square);
-    for (int64_t i = 0; i < n; i++) square[i] = v[i] * v[i];
-    exact_add(sum, square, n);
-    free(square);
-}
-
-/* Adds a sum over this rank's part of a parameter, block by block. */
-static void add_sums(const Optimizer *o, const Param *p, OpNumber op, FlatBuffer which, void *flat,
-                     ExactSum *sum) {
-    enum { BLOCK = 64 }; /* as in kernels/ops.def; parts begin at multiples of it */
+/* Adds to `sum` what the op makes of this rank's part of a parameter. */
+static void add_sum(const Optimizer *o, const Param *p, OpNumber op, FlatBuffer which, void *flat, Tensor *sum) {
     const Registry *r = o->registry;
     const FlatRange part = param_part_held(r, p);
     if (part.end <= part.begin || p->spec.flags & PARAM_BUFFER || !param_speaks(r, p)) return;
-    const int64_t n = part.end - part.begin, blocks = (n + BLOCK - 1) / BLOCK;
-    Tensor x = registry_slice(r, which, flat, p->bucket, part.begin, n);
-    if (o->config->lane == LANE_EXACT && op == OP_sum_squares) {
-        add_squares(&x, sum);
-        return;
-    }
-    double *of_block = mem_zero((size_t)blocks, sizeof *of_block);
-    Tensor out = tensor_make(of_block, F64, 1, &blocks);
-    call_run(&OPS[op], &(Call){.in = {&x}, .out = {&out}, .device = r->device});
-    exact_add(sum, of_block, blocks);
-    free(of_block);
+    Tensor x = registry_slice(r, which, flat, p->bucket, part.begin, part.end - part.begin);
+    /* The exact lane's sum knows no blocks, for a parameter that is cut has others. */
+    const SumAttr attr = {o->config->lane == LANE_EXACT ? 1 : SUM_BLOCK};
+    call_run(&OPS[op], &(Call){.in = {&x}, .out = {sum}, .attr = &attr, .device = r->device});
 }
 
-/* Over all parameters of the whole model, each element once. */
-static double total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat) {
+/* Over all parameters of the whole model, each element once; `words` of the op's sum. */
+static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat, void *host, int64_t words) {
     const Registry *r = o->registry;
-    ExactSum sum = {0};
-    for (int i = 0; i < r->n; i++) add_sums(o, r->params[i], op, which, flat, &sum);
-    sync_world_sum(o->sync, I64, &sum, EXACT_WORDS);
-    return exact_value(sum);
+    Tensor sum = tensor_make(o->sums, I64, 1, &words);
+    memset(host, 0, tensor_bytes(&sum));
+    device_write(r->device, sum.data, host, tensor_bytes(&sum));
+    sum.flags = TENSOR_ACCUM;
+    for (int i = 0; i < r->n; i++) add_sum(o, r->params[i], op, which, flat, &sum);
+    device_read(r->device, host, sum.data, tensor_bytes(&sum));
+    sync_world_sum(o->sync, I64, host, words);
+}
+
+static double norm(const Optimizer *o, FlatBuffer which, void *flat) {
+    ExactSum sum;
+    total(o, OP_sum_squares, which, flat, &sum, EXACT_WORDS);
+    return sqrt(exact_value(sum));
+}
+
+static double zeros(const Optimizer *o) {
+    int64_t n;
+    total(o, OP_count_zeros, FLAT_GRADS, o->registry->grads, &n, 1);
+    return (double)n;
 }
 
 double optim_params_norm(const Optimizer *o) {
-    return sqrt(total(o, OP_sum_squares, FLAT_MASTERS, o->registry->masters));
+    return norm(o, FLAT_MASTERS, o->registry->masters);
 }
 
 static void update(Optimizer *o, const Param *p, const OptimStep *s, double grad_scale) {
@@ -116,8 +115,8 @@ OptimResult optim_step(Optimizer *o, OptimStep s) {
     const Config *c = o->config;
     Registry *r = o->registry;
     OptimResult result = {.clip = 1, .num_zeros = -1};
-    result.grad_norm = sqrt(total(o, OP_sum_squares, FLAT_GRADS, r->grads)) * fabs(s.grad_scale);
-    if (c->log_num_zeros_in_grad) result.num_zeros = total(o, OP_count_zeros, FLAT_GRADS, r->grads);
+    result.grad_norm = norm(o, FLAT_GRADS, r->grads) * fabs(s.grad_scale);
+    if (c->log_num_zeros_in_grad) result.num_zeros = zeros(o);
     result.found_inf = !isfinite(result.grad_norm);
     if (result.found_inf) return result;
     if (c->clip_grad > 0) result.clip = fmin(1, c->clip_grad / (result.grad_norm + 1e-6));

@@ -49,19 +49,34 @@ static void run_f32(const OpDef *op, const Call *c) {
         if (wide.in[i] != c->in[i]) free(wide.in[i]->data);
 }
 
+static void run(const OpDef *op, const Call *c) {
+    const Tensor *lead = first_float(c);
+    if (c->device->kind == DEVICE_CUDA)
+        op->cuda(c);
+    else if (!lead || lead->dtype == F64)
+        op->cpu_f64(c);
+    else
+        run_f32(op, c);
+}
+
+static void plan(const OpDef *op, const Call *c) {
+    if (!c->device->cuda || !op->cuda_plans) return;
+    const size_t bytes = op->cuda_plans(c);
+    if (bytes > c->device->scratch) c->device->scratch = bytes;
+}
+
 void call_run(const OpDef *op, const Call *c) {
-    if (c->device->kind == DEVICE_NULL) return;
+    if (c->device->kind == DEVICE_NULL) {
+        plan(op, c);
+        return;
+    }
     OpProfile *profile = c->device->profile ? &c->device->profile[op->number] : NULL;
     int64_t start = profile ? clock_ns() : 0;
     FaultScope *scope = fault_scope_now();
     char *op_name = scope ? scope->op : NULL;
     if (op_name) snprintf(op_name, sizeof scope->op, "%s", op->name);
 
-    const Tensor *lead = first_float(c);
-    if (!lead || lead->dtype == F64)
-        op->cpu_f64(c);
-    else
-        run_f32(op, c);
+    run(op, c);
 
     if (op_name) *op_name = 0;
     if (profile) profile->calls++, profile->ns += clock_ns() - start;

@@ -15,6 +15,9 @@ typedef struct Call {
 } Call;
 
 typedef void KernelFn(const Call *);
+/* Makes what a kernel needs to be fast the first time (plans, chosen algorithms), and returns the bytes that
+ * it takes beside its operands. The operands have no memory. */
+typedef size_t PrepareFn(const Call *);
 
 /* A row of the op table (kernels/ops.def). */
 typedef struct OpDef {
@@ -22,11 +25,14 @@ typedef struct OpDef {
     int number;
     SpmdRule rule;
     KernelFn *cpu_f32, *cpu_f64;
+    KernelFn *cuda;        /* NULL in a build without CUDA */
+    PrepareFn *cuda_plans; /* NULL: it needs nothing but its operands */
 } OpDef;
 
 /* Runs the op on call->device: nothing on the null device; on the CPU the double kernel if the first float
  * operand is F64 or there is none, else the float kernel. BF16 and F16 operands are converted to float before
- * and rounded after: 16-bit storage with fp32 arithmetic. */
+ * and rounded after: 16-bit storage with fp32 arithmetic. CUDA kernels take all types, and have been started,
+ * not finished, when this returns. */
 void call_run(const OpDef *, const Call *);
 
 #endif

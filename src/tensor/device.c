@@ -16,26 +16,27 @@ static int cores(void) {
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
-Device *device_cpu(int threads) {
-    Device *d = mem_zero(1, sizeof *d);
-    d->kind = DEVICE_CPU;
-    d->pool = pool_new(threads > 0 ? threads : cores());
-    return d;
+/* ---- CPU ---- */
+
+/* Pages are taken as they are touched. */
+static void *map(Device *d, size_t bytes) {
+    (void)d;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
 }
 
-Device *device_null(void) {
-    Device *d = mem_zero(1, sizeof *d);
-    d->kind = DEVICE_NULL;
-    return d;
+static void unmap(Device *d, void *p, size_t bytes) {
+    (void)d;
+    munmap(p, bytes);
 }
 
-void device_free(Device *d) {
-    if (!d) return;
-    pool_free(d->pool);
-    free(d);
+static void copy(Device *d, void *to, const void *from, size_t bytes) {
+    (void)d;
+    memcpy(to, from, bytes);
 }
 
-size_t device_memory_available(void) {
+static size_t available(const Device *d) {
+    (void)d;
     FILE *f = fopen("/proc/meminfo", "r");
     unsigned long long kib = 0;
     char line[128];
@@ -45,20 +46,109 @@ size_t device_memory_available(void) {
     return kib ? (size_t)kib << 10 : SIZE_MAX;
 }
 
-/* Addresses on the null device start here: never mapped, never NULL. */
-static void *null_base(void) { return (void *)(uintptr_t)SPACE_ALIGN; }
+Device *device_cpu(int threads) {
+    static const DeviceBackend CPU = {.take = map, .give = unmap, .copy = copy, .available = available};
+    Device *d = mem_zero(1, sizeof *d);
+    d->kind = DEVICE_CPU;
+    d->backend = &CPU;
+    d->pool = pool_new(threads > 0 ? threads : cores());
+    return d;
+}
+
+/* ---- null ---- */
+
+/* Addresses start here: never mapped, never NULL. */
+static void *null_take(Device *d, size_t bytes) {
+    (void)d, (void)bytes;
+    return (void *)(uintptr_t)SPACE_ALIGN;
+}
+
+Device *device_null(void) {
+    static const DeviceBackend NONE = {.take = null_take};
+    Device *d = mem_zero(1, sizeof *d);
+    d->kind = DEVICE_NULL;
+    d->backend = &NONE;
+    return d;
+}
+
+Device *device_null_for(const Device *target) {
+    Device *d = device_null();
+    d->cuda = target->cuda;
+    return d;
+}
+
+/* ---- any ---- */
+
+#ifndef ISOTRON_CUDA
+Err device_cuda(int rank, Device **out) {
+    (void)rank;
+    *out = NULL;
+    return err_user("--device cuda: this program was built without CUDA; build the preset 'cuda', or leave --device out");
+}
+#endif
+
+Err device_open(DeviceOption where, int rank, int threads, Device **out) {
+    if (where == ON_CUDA) return device_cuda(rank, out);
+    *out = device_cpu(threads);
+    return ERR_OK;
+}
+
+void device_free(Device *d) {
+    if (!d) return;
+    if (d->backend->close) d->backend->close(d);
+    pool_free(d->pool);
+    free(d);
+}
+
+const char *device_describe(const Device *d, char *buffer, size_t n) {
+    if (d->backend->describe)
+        d->backend->describe(d, buffer, n);
+    else
+        snprintf(buffer, n, "CPU (%d threads)", pool_threads(d->pool));
+    return buffer;
+}
+
+size_t device_memory_available(const Device *d) { return d->backend->available(d); }
+
+static size_t at_least_one(size_t bytes) { return bytes ? bytes : 1; }
 
 void *device_alloc(Device *d, size_t bytes, const char *what) {
-    if (d->kind == DEVICE_NULL) return null_base();
-    void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    CHECK(p != MAP_FAILED, "cannot allocate %zu bytes for %s", bytes, what);
+    void *p = d->backend->take(d, at_least_one(bytes));
+    CHECK(p, "cannot allocate %zu bytes for %s", bytes, what);
     return p;
 }
 
 void device_release(Device *d, void *p, size_t bytes) {
-    if (p && d->kind == DEVICE_CPU) munmap(p, bytes ? bytes : 1);
+    if (p && d->backend->give) d->backend->give(d, p, at_least_one(bytes));
 }
+
+void device_wait(Device *d) {
+    if (d->backend->wait) d->backend->wait(d);
+}
+
+void device_write(Device *d, void *at, const void *host, size_t bytes) {
+    if (bytes && d->backend->copy) d->backend->copy(d, at, host, bytes);
+    device_wait(d);
+}
+
+void device_read(Device *d, void *host, const void *at, size_t bytes) { device_write(d, host, at, bytes); }
+
+DeviceView device_view(Device *d, const void *at, size_t bytes, unsigned mode) {
+    DeviceView v = {(void *)at, d, (void *)at, bytes, mode};
+    if (d->kind != DEVICE_CUDA) return v;
+    v.data = mem_alloc(bytes);
+    if (mode & VIEW_READ) device_read(d, v.data, at, bytes);
+    return v;
+}
+
+void device_view_end(DeviceView *v) {
+    if (v->data == v->at) return;
+    if (v->mode & VIEW_WRITE) device_write(v->device, v->at, v->data, v->bytes);
+    free(v->data);
+    v->data = v->at;
+}
+
+/* ---- spaces ---- */
 
 typedef struct Hole {
     size_t begin, end;
@@ -69,6 +159,8 @@ struct Space {
     const char *name;
     char *base;
     size_t capacity, used, peak;
+    size_t backed; /* bytes from the base on that have memory; unplanned only */
+    bool planned;
     Hole *holes; /* free ranges in ascending order, never adjacent */
     size_t n_holes, cap_holes;
 };
@@ -86,14 +178,18 @@ Space *space_new(Device *d, const char *name, size_t capacity) {
     s->name = name;
     s->capacity =
         capacity == SPACE_UNPLANNED ? unplanned(d) : (capacity + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
-    s->base = device_alloc(d, s->capacity, name);
+    s->planned = capacity != SPACE_UNPLANNED || !d->backend->reserve;
+    s->base = s->planned ? device_alloc(d, s->capacity, name) : d->backend->reserve(d, s->capacity);
     space_reset(s);
     return s;
 }
 
 void space_free(Space *s) {
     if (!s) return;
-    device_release(s->device, s->base, s->capacity);
+    if (s->planned)
+        device_release(s->device, s->base, s->capacity);
+    else
+        s->device->backend->unreserve(s->device, s->base, s->capacity, s->backed);
     free(s->holes);
     free(s);
 }
@@ -120,6 +216,11 @@ void space_reset(Space *s) {
 
 static size_t rounded(size_t bytes) { return (bytes + SPACE_ALIGN - 1 + !bytes) / SPACE_ALIGN * SPACE_ALIGN; }
 
+static void back(Space *s, size_t end) {
+    if (end <= s->backed) return;
+    s->backed += s->device->backend->back(s->device, s->base, s->backed, end);
+}
+
 void *space_take(Space *s, size_t bytes) {
     size_t need = rounded(bytes);
     for (size_t i = 0; i < s->n_holes; i++) { /* first fit */
@@ -130,6 +231,7 @@ void *space_take(Space *s, size_t bytes) {
         if (h->begin == h->end) hole_remove(s, i);
         s->used += need;
         if (at + need > s->peak) s->peak = at + need;
+        if (!s->planned) back(s, at + need);
         return s->base + at;
     }
     CHECK(0, "%s memory is full: %zu bytes asked for, %zu of %zu in use; the dry run planned for less",

@@ -6,9 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "base/thread.h"
+#include "config/enums.h"
 
-typedef enum DeviceKind { DEVICE_CPU, DEVICE_NULL } DeviceKind;
+typedef enum DeviceKind { DEVICE_CPU, DEVICE_NULL, DEVICE_CUDA } DeviceKind;
 
 /* Counts calls and time of each op while attached to a device; indexed by op number. */
 typedef struct OpProfile {
@@ -17,21 +19,67 @@ typedef struct OpProfile {
 
 typedef struct Device {
     DeviceKind kind;
+    const struct DeviceBackend *backend; /* how the kind does it; used by device.c alone */
     Pool *pool;         /* CPU: the threads that kernels split their loops over */
     OpProfile *profile; /* NULL, or one entry per op (owned by whoever measures) */
+    struct Cuda *cuda;  /* tensor/cuda.h; of a null device: of the device that it plans for, or NULL */
+    size_t scratch;     /* null device: the most that a kernel of that device takes beside its operands */
 } Device;
 
 /* `threads` <= 0: one for each core that this process may use. Also tells BLAS to leave threading to the
  * pool. */
 Device *device_cpu(int threads);
 Device *device_null(void);
+/* A null device that finds out, op by op, what they will need on `target` beside their operands (its plans are
+ * made then; `scratch`). CPU: device_null. */
+Device *device_null_for(const Device *target);
+/* The device of a rank: on CUDA the GPU rank modulo their number, with a stream of its own, so that ranks may
+ * share one. A user error if this build or machine has none. */
+Err device_open(DeviceOption, int rank, int threads, Device **);
 void device_free(Device *);
-/* Bytes of host memory that can still be taken without swapping. */
-size_t device_memory_available(void);
+/* "NVIDIA H200 (sm_90, 132 multiprocessors, 140 GiB)"; of the CPU its threads. */
+const char *device_describe(const Device *, char *buffer, size_t n);
+/* Bytes of its memory that can still be taken (of host memory: without swapping). */
+size_t device_memory_available(const Device *);
 
 /* Zeroed memory; running out of it is a fault that states the size and `what`. */
 void *device_alloc(Device *, size_t bytes, const char *what);
 void device_release(Device *, void *, size_t bytes);
+
+/* Kernels run in the order of the calls, and so do these. read and write return when the host's memory may be
+ * used again; wait, when all is done. Nothing happens on the null device. */
+void device_read(Device *, void *host, const void *at, size_t bytes);
+void device_write(Device *, void *at, const void *host, size_t bytes);
+void device_wait(Device *);
+
+typedef struct DeviceBackend {
+    void *(*take)(Device *, size_t bytes);                               /* zeroed; NULL: there is not enough */
+    void (*give)(Device *, void *, size_t bytes);                        /* NULL: nothing to do */
+    void (*copy)(Device *, void *to, const void *from, size_t bytes);    /* either may be the host's */
+    void (*wait)(Device *);                                              /* NULL: nothing to wait for */
+    size_t (*available)(const Device *);
+    void (*describe)(const Device *, char *buffer, size_t n);            /* NULL: it is the CPU */
+    void (*close)(Device *);                                             /* NULL: nothing to do */
+    /* Address space whose memory comes later; NULL: `take` is that already. back gives memory to what lies
+     * between `from` and at least `to`, and returns how many bytes. */
+    void *(*reserve)(Device *, size_t bytes);
+    size_t (*back)(Device *, char *base, size_t from, size_t to);
+    void (*unreserve)(Device *, char *base, size_t bytes, size_t backed);
+} DeviceBackend;
+Err device_cuda(int rank, Device **); /* tensor/cuda.c */
+
+/* Device memory as the host sees it: on the CPU the memory itself, elsewhere a copy, which device_view_end
+ * writes back if the view is to WRITE. A view to WRITE only (VIEW_WRITE) must be written completely. */
+enum { VIEW_READ = 1, VIEW_WRITE = 2 };
+typedef struct DeviceView {
+    void *data;
+    Device *device;
+    void *at;
+    size_t bytes;
+    unsigned mode;
+} DeviceView;
+DeviceView device_view(Device *, const void *at, size_t bytes, unsigned mode);
+void device_view_end(DeviceView *);
 
 /* A region of device memory with an allocator whose placement depends only on the sequence of calls: a dry
  * run on the null device and the real run get the same offsets and the same peak. */

@@ -370,7 +370,7 @@ static Err train_and_save(Loop *l) {
 /* Ranks that are threads share this machine's memory. */
 static Err check_memory(const Loop *l, const MemoryPlan *p) {
     const double MB = 1.0 / (1 << 20);
-    const double own = (double)memory_plan_total(p), have = (double)device_memory_available();
+    const double own = (double)memory_plan_total(p), have = (double)device_memory_available(l->device);
     const double need = comm_mpi_present() ? own : own * (double)config_ranks(l->config);
     if (l->speaks)
         printf("memory%s: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, "

@@ -1,0 +1,141 @@
+/* The ops of kernels/cpu/elementwise.c. */
+#include "kernels/cuda/common.cuh"
+
+/* Operands in units of a row; contiguous ones of the same type and 16-byte alignment as one row of vectors. */
+enum { THREADS = 256 };
+
+/* ---- copy ---- */
+
+template <typename X, typename Y, int N>
+__global__ void copy_flat(const X *x, Y *y, int64_t n, bool add) {
+    typedef Real<Y> R;
+    GRID_LOOP(i, n / N) {
+        const Vec<X, N> from = ((const Vec<X, N> *)x)[i];
+        Vec<Y, N> to;
+        if (add) to = ((const Vec<Y, N> *)y)[i];
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const R v = to_real<R>(from.v[k]);
+            to.v[k] = from_real<Y>(add ? to_real<R>(to.v[k]) + v : v);
+        }
+        ((Vec<Y, N> *)y)[i] = to;
+    }
+}
+
+template <typename X, typename Y>
+__global__ void copy_rows(const X *x, Y *y, Rows x_rows, Rows y_rows, int64_t n, bool add) {
+    typedef Real<Y> R;
+    GRID_LOOP(i, n) {
+        const int64_t row = i / x_rows.width, column = i % x_rows.width, to = y_rows(row) + column;
+        const R v = to_real<R>(x[x_rows(row) + column]);
+        y[to] = from_real<Y>(add ? to_real<R>(y[to]) + v : v);
+    }
+}
+
+template <typename X, typename Y> static void copy(const Call *c) {
+    const Tensor *x = c->in[0], *y = c->out[0];
+    const int64_t n = tensor_count(y);
+    const Rows from = rows_of(x), to = rows_of(y);
+    const X *p = data_of<X>(x);
+    Y *q = data_of<Y>(y);
+    constexpr int N = 16 / (sizeof(X) > sizeof(Y) ? sizeof(X) : sizeof(Y));
+    if (from.dense && to.dense && n % N == 0 && aligned_16(p) && aligned_16(q))
+        copy_flat<X, Y, N><<<grid_for(c, n / N, THREADS), THREADS, 0, stream_of(c)>>>(p, q, n, accumulates(y));
+    else
+        copy_rows<X, Y><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(p, q, from, to, n, accumulates(y));
+    LAUNCHED();
+}
+
+__global__ void copy_integers(const int64_t *x, int64_t *y, Rows x_rows, Rows y_rows, int64_t n) {
+    GRID_LOOP(i, n) {
+        y[y_rows(i / x_rows.width) + i % x_rows.width] = x[x_rows(i / x_rows.width) + i % x_rows.width];
+    }
+}
+
+extern "C" void cuda_copy(const Call *c) {
+    const Tensor *x = c->in[0], *y = c->out[0];
+    const int64_t n = tensor_count(y);
+    if (!n) return;
+    if (x->dtype == I64) {
+        copy_integers<<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(ids_of(x), data_of<int64_t>(y), rows_of(x),
+                                                                            rows_of(y), n);
+        LAUNCHED();
+        return;
+    }
+    CHECK(!accumulates(y) || x->dtype == y->dtype, "a copy between %s and %s cannot accumulate",
+          dtype_name((DType)x->dtype), dtype_name((DType)y->dtype));
+    STORAGE_SWITCH(x->dtype, typedef T X; STORAGE_SWITCH(y->dtype, copy<X, T>(c)));
+}
+
+/* ---- add, fill, snap ---- */
+
+template <typename T, int N> __global__ void add_flat(const T *a, const T *b, T *y, int64_t n) {
+    typedef Real<T> R;
+    GRID_LOOP(i, n / N) {
+        const Vec<T, N> p = ((const Vec<T, N> *)a)[i], q = ((const Vec<T, N> *)b)[i];
+        Vec<T, N> sum;
+#pragma unroll
+        for (int k = 0; k < N; k++) sum.v[k] = from_real<T>(to_real<R>(p.v[k]) + to_real<R>(q.v[k]));
+        ((Vec<T, N> *)y)[i] = sum;
+    }
+}
+
+template <typename T>
+__global__ void add_rows(const T *a, const T *b, T *y, Rows a_rows, Rows b_rows, Rows y_rows, int64_t n) {
+    typedef Real<T> R;
+    GRID_LOOP(i, n) {
+        const int64_t row = i / y_rows.width, column = i % y_rows.width;
+        y[y_rows(row) + column] =
+            from_real<T>(to_real<R>(a[a_rows(row) + column]) + to_real<R>(b[b_rows(row) + column]));
+    }
+}
+
+template <typename T> static void add(const Call *c) {
+    const int64_t n = tensor_count(c->out[0]);
+    const T *a = data_of<T>(c->in[0]), *b = data_of<T>(c->in[1]);
+    T *y = data_of<T>(c->out[0]);
+    const Rows ra = rows_of(c->in[0]), rb = rows_of(c->in[1]), ry = rows_of(c->out[0]);
+    constexpr int N = VEC<T>;
+    if (ra.dense && rb.dense && ry.dense && n % N == 0 && aligned_16(a) && aligned_16(b) && aligned_16(y))
+        add_flat<T, N><<<grid_for(c, n / N, THREADS), THREADS, 0, stream_of(c)>>>(a, b, y, n);
+    else
+        add_rows<T><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(a, b, y, ra, rb, ry, n);
+    LAUNCHED();
+}
+
+extern "C" void cuda_add(const Call *c) {
+    if (tensor_count(c->out[0])) STORAGE_SWITCH(c->in[0]->dtype, add<T>(c));
+}
+
+template <typename R> __global__ void fill(Cells y, Rows rows, int64_t n, R value) {
+    GRID_LOOP(i, n) y.put(rows(i / rows.width) + i % rows.width, value);
+}
+
+extern "C" void cuda_fill(const Call *c) {
+    const Tensor *y = c->out[0];
+    const int64_t n = tensor_count(y);
+    const double value = ((const FillAttr *)c->attr)->value;
+    if (!n) return;
+    if (value == 0 && tensor_is_contiguous(y)) {
+        CUDA_CHECK(cudaMemsetAsync(y->data, 0, tensor_bytes(y), stream_of(c)));
+        return;
+    }
+    REAL_SWITCH(y->dtype, fill<R><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(cells(y), rows_of(y), n, (R)value));
+    LAUNCHED();
+}
+
+template <typename R> __global__ void snap(Cells y, Rows rows, int64_t n, R scale) {
+    GRID_LOOP(i, n) {
+        const int64_t at = rows(i / rows.width) + i % rows.width;
+        y.put(at, floor(y.get<R>(at) * scale + (R)0.5) / scale);
+    }
+}
+
+extern "C" void cuda_snap(const Call *c) {
+    const Tensor *y = c->out[0];
+    const int64_t n = tensor_count(y);
+    const double scale = (double)((int64_t)1 << ((const SnapAttr *)c->attr)->bits);
+    if (!n) return;
+    REAL_SWITCH(y->dtype, snap<R><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(cells(y), rows_of(y), n, (R)scale));
+    LAUNCHED();
+}

@@ -1,0 +1,160 @@
+#include "tensor/cuda.h"
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+void cuda_check(cudaError_t e, const char *call, const char *file, int line) {
+    if (e != cudaSuccess) fault(file, line, call, "%s: %s", cudaGetErrorName(e), cudaGetErrorString(e));
+}
+
+/* The device of a thread is a setting of CUDA's: several ranks, and the writer of a checkpoint, are threads. */
+static Cuda *use(const Device *d) {
+    CUDA_CHECK(cudaSetDevice(d->cuda->ordinal));
+    return d->cuda;
+}
+
+static void wait(Device *d) {
+    const Cuda *c = use(d);
+    CUDA_CHECK(cudaStreamSynchronize(c->stream));
+    const CudaComplaint *w = c->complaint;
+    if (w->raised) fault(__FILE__, __LINE__, "a kernel's operands", w->sentence, w->value[0], w->value[1]);
+}
+
+static void *take(Device *d, size_t bytes) {
+    const Cuda *c = use(d);
+    void *p;
+    if (cudaMalloc(&p, bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return NULL;
+    }
+    CUDA_CHECK(cudaMemsetAsync(p, 0, bytes, c->stream));
+    return p;
+}
+
+static void give(Device *d, void *p, size_t bytes) {
+    (void)bytes;
+    wait(d);
+    CUDA_CHECK(cudaFree(p));
+}
+
+static void copy(Device *d, void *to, const void *from, size_t bytes) {
+    const Cuda *c = use(d);
+    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, c->stream));
+}
+
+static size_t available(const Device *d) {
+    size_t n, total;
+    use(d);
+    CUDA_CHECK(cudaMemGetInfo(&n, &total));
+    return n;
+}
+
+static void describe(const Device *d, char *buffer, size_t n) {
+    const Cuda *c = d->cuda;
+    snprintf(buffer, n, "%s (GPU %d, sm_%d, %d multiprocessors, %.0f GiB)", c->name, c->ordinal, c->capability,
+             c->multiprocessors, (double)c->memory / 0x1p30);
+}
+
+static void close_device(Device *d) {
+    Cuda *c = use(d);
+    wait(d);
+    for (int i = 0; i < CUDA_LIBRARIES; i++)
+        if (c->state[i].at) c->state[i].free(c->state[i].at);
+    CUDA_CHECK(cudaFree(c->scratch));
+    CUDA_CHECK(cudaFreeHost(c->complaint));
+    CUDA_CHECK(cudaStreamDestroy(c->stream));
+    free(c);
+}
+
+void *cuda_scratch(const Device *of, size_t bytes) {
+    Device *d = (Device *)of;
+    Cuda *c = d->cuda;
+    if (bytes <= c->scratch_bytes) return c->scratch;
+    wait(d);
+    CUDA_CHECK(cudaFree(c->scratch));
+    c->scratch = take(d, bytes);
+    CHECK(c->scratch, "the GPU has no %zu bytes left for a kernel's scratch memory", bytes);
+    c->scratch_bytes = bytes;
+    return c->scratch;
+}
+
+/* ---- address space: the driver's interface, which the runtime finds ---- */
+
+static void *entry(const char *name) {
+    void *f = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+    CUDA_CHECK(cudaGetDriverEntryPointByVersion(name, &f, CUDART_VERSION, cudaEnableDefault, &found));
+    CHECK(f, "the driver of the GPU has no %s", name);
+    return f;
+}
+
+#define DRIVER(name, version, ...)                                                                           \
+    do {                                                                                                     \
+        const CUresult e = ((PFN_##name##version)entry(#name))(__VA_ARGS__);                                 \
+        CHECK(e == CUDA_SUCCESS, #name ": error %d", (int)e);                                                \
+    } while (0)
+
+enum { PAGE = 32 << 20 };
+
+static void *reserve(Device *d, size_t bytes) {
+    CUdeviceptr p;
+    use(d);
+    DRIVER(cuMemAddressReserve, _v10020, &p, (bytes + PAGE - 1) / PAGE * PAGE, 0, 0, 0);
+    return (void *)(uintptr_t)p;
+}
+
+static size_t back(Device *d, char *base, size_t from, size_t to) {
+    const Cuda *c = use(d);
+    const CUmemAllocationProp what = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, {c->ordinal}}};
+    const CUmemAccessDesc access = {what.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    size_t at = from;
+    for (; at < to; at += PAGE) {
+        const CUdeviceptr p = (CUdeviceptr)(uintptr_t)(base + at);
+        CUmemGenericAllocationHandle memory;
+        DRIVER(cuMemCreate, _v10020, &memory, PAGE, &what, 0);
+        DRIVER(cuMemMap, _v10020, p, PAGE, 0, memory, 0);
+        DRIVER(cuMemRelease, _v10020, memory); /* it lives as long as it is mapped */
+        DRIVER(cuMemSetAccess, _v10020, p, PAGE, &access, 1);
+    }
+    CUDA_CHECK(cudaMemsetAsync(base + from, 0, at - from, c->stream));
+    return at - from;
+}
+
+static void unreserve(Device *d, char *base, size_t bytes, size_t backed) {
+    wait(d);
+    for (size_t at = 0; at < backed; at += PAGE)
+        DRIVER(cuMemUnmap, _v10020, (CUdeviceptr)(uintptr_t)(base + at), PAGE);
+    DRIVER(cuMemAddressFree, _v10020, (CUdeviceptr)(uintptr_t)base, (bytes + PAGE - 1) / PAGE * PAGE);
+}
+
+Err device_cuda(int rank, Device **out) {
+    static const DeviceBackend GPU = {take, give, copy, wait, available, describe, close_device,
+                                      reserve, back, unreserve};
+    struct cudaDeviceProp p;
+    int n = 0;
+    *out = NULL;
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0)
+        return err_user("--device cuda: this machine shows no GPU (nvidia-smi lists those that the driver sees, "
+                        "CUDA_VISIBLE_DEVICES those that this process may use); leave --device out to run on the CPU");
+    Cuda *c = mem_zero(1, sizeof *c);
+    Device *d = mem_zero(1, sizeof *d);
+    *d = (Device){.kind = DEVICE_CUDA, .backend = &GPU, .cuda = c};
+    c->ordinal = rank % n;
+    use(d);
+    CUDA_CHECK(cudaGetDeviceProperties(&p, c->ordinal));
+    memcpy(c->name, p.name, sizeof c->name - 1);
+    c->capability = 10 * p.major + p.minor;
+    c->multiprocessors = p.multiProcessorCount;
+    c->memory = p.totalGlobalMem;
+    CUDA_CHECK(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaHostAlloc((void **)&c->complaint, sizeof *c->complaint, cudaHostAllocMapped));
+    memset(c->complaint, 0, sizeof *c->complaint);
+    *out = d;
+    return ERR_OK;
+}

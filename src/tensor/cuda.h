@@ -1,0 +1,43 @@
+/* A GPU, for kernels/cuda: nothing else sees a CUDA header. */
+#ifndef ISOTRON_TENSOR_CUDA_H
+#define ISOTRON_TENSOR_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+#include "base/fault.h"
+#include "tensor/device.h"
+
+#define CUDA_CHECK(call) cuda_check(call, #call, __FILE__, __LINE__)
+
+/* What a kernel finds wrong in its operands, and cannot say itself: the first one is a fault at the next
+ * device_wait, device_read or device_write. In memory that host and GPU share. */
+typedef struct CudaComplaint {
+    int raised;
+    const char *sentence; /* with two %lld */
+    long long value[2];
+} CudaComplaint;
+
+/* State that a file of kernels keeps with a device (handles, plans): made by it when it is first needed. */
+typedef enum CudaLibrary { CUDA_GEMM, CUDA_ATTENTION, CUDA_LIBRARIES } CudaLibrary;
+typedef struct CudaState {
+    void *at; /* NULL until it is made */
+    void (*free)(void *at);
+} CudaState;
+
+typedef struct Cuda {
+    int ordinal, capability, multiprocessors; /* capability: 90 for sm_90 */
+    char name[64];
+    size_t memory;
+    cudaStream_t stream;
+    CudaComplaint *complaint;
+    void *scratch;
+    size_t scratch_bytes;
+    CudaState state[CUDA_LIBRARIES];
+} Cuda;
+
+void cuda_check(cudaError_t, const char *call, const char *file, int line);
+/* Memory for the length of one kernel launch or library call, SPACE_ALIGN-aligned; the next call of any kernel
+ * of this device may use it again. Grown if it is too small, which no graph may capture. */
+void *cuda_scratch(const Device *, size_t bytes);
+
+#endif
