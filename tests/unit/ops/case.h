@@ -40,7 +40,7 @@ typedef struct OpCase {
 } OpCase;
 
 /* How to run a case. */
-typedef struct Lane {
+typedef struct OpLane {
     DType dtype;
     int threads;           /* 0: 1; -1: every core */
     bool split;            /* backward as a DX sweep, then a DW sweep */
@@ -52,7 +52,7 @@ typedef struct Lane {
     double move;
     TapeTrace *trace;
     OpProfile *profile;
-} Lane;
+} OpLane;
 
 /* y and the gradient of each input. */
 typedef struct Result {
@@ -72,7 +72,7 @@ static inline int64_t input_count(const Input *in) {
 
 static inline DType arithmetic_type(DType storage) { return storage == F64 ? F64 : F32; }
 
-static inline int grid_bits(const Lane *l) { return l->coarse ? GRID_COARSE : GRID_FINE; }
+static inline int grid_bits(const OpLane *l) { return l->coarse ? GRID_COARSE : GRID_FINE; }
 
 static inline int64_t samples_of(const OpCase *c) {
     for (int i = 0; i < CASE_INPUTS; i++) {
@@ -85,7 +85,7 @@ static inline int64_t samples_of(const OpCase *c) {
 /* One run: a tape with its device and the inputs of all samples, or of one. */
 typedef struct Session {
     const OpCase *c;
-    const Lane *lane;
+    const OpLane *lane;
     int64_t first_sample, samples;
     RunContext run;
     Space *slot, *transient;
@@ -141,7 +141,7 @@ static inline void input_open(Session *s, int i) {
     s->operands[i] = t;
 }
 
-static inline void session_open(Session *s, const OpCase *c, const Lane *lane, int64_t first_sample,
+static inline void session_open(Session *s, const OpCase *c, const OpLane *lane, int64_t first_sample,
                                 int64_t samples) {
     *s = (Session){.c = c, .lane = lane, .first_sample = first_sample, .samples = samples};
     s->run = (RunContext){.device = device_cpu(lane->threads ? lane->threads : 1),
@@ -191,7 +191,7 @@ static inline void backward_from(Session *s, Tensor *y) {
 }
 
 /* Runs samples [first, first + n); main gradients are added to those already in `r`. */
-static inline void run_samples(const OpCase *c, const Lane *lane, int64_t first, int64_t n, Result *r) {
+static inline void run_samples(const OpCase *c, const OpLane *lane, int64_t first, int64_t n, Result *r) {
     Session s;
     session_open(&s, c, lane, first, n);
     for (int i = 0; i < CASE_INPUTS; i++)
@@ -208,7 +208,7 @@ static inline void run_samples(const OpCase *c, const Lane *lane, int64_t first,
     session_close(&s);
 }
 
-static inline Result run_case(const OpCase *c, Lane lane) {
+static inline Result run_case(const OpCase *c, OpLane lane) {
     Result r = {0};
     const int64_t samples = samples_of(c);
     if (!lane.sample_by_sample) run_samples(c, &lane, 0, samples, &r);

@@ -95,8 +95,8 @@ static void same_all(const OpCase *c, const Result *got, const Result *want, boo
 
 /* sum of dy (y(x+h) - y(x-h)) / 2h for one moved element, and the bound on its rounding error. */
 static double slope(const OpCase *c, int input, int64_t element, double h, double *rounding) {
-    const Lane lane = {.dtype = F64, .forward_only = true, .moved_input = input, .moved_element = element};
-    Lane up = lane, down = lane;
+    const OpLane lane = {.dtype = F64, .forward_only = true, .moved_input = input, .moved_element = element};
+    OpLane up = lane, down = lane;
     up.move = h, down.move = -h;
     Result a = run_case(c, up), b = run_case(c, down);
     double sum = 0, error = 0;
@@ -118,7 +118,7 @@ static void gradcheck(void **state) {
     const OpCase *c = *state;
     enum { SAMPLED = 16 };
     const double h = cbrt(2 * dtype_roundoff(F64));
-    Result r = run_case(c, (Lane){.dtype = F64});
+    Result r = run_case(c, (OpLane){.dtype = F64});
     for (int i = 0; i < CASE_INPUTS; i++) {
         const int64_t n = r.grad[i].n, step = n / SAMPLED + 1;
         double worst = 0, worst_bound = 0;
@@ -139,7 +139,7 @@ static void gradcheck(void **state) {
 
 static void float_is_near_double(void **state) {
     const OpCase *c = *state;
-    Result want = run_case(c, (Lane){.dtype = F64}), got = run_case(c, (Lane){.dtype = F32});
+    Result want = run_case(c, (OpLane){.dtype = F64}), got = run_case(c, (OpLane){.dtype = F32});
     compare_all(c, &got, &want, dtype_roundoff(F32), 4);
     result_free(&want), result_free(&got);
 }
@@ -148,9 +148,9 @@ static void float_is_near_double(void **state) {
  * often as it has terms. */
 static void half_is_near_float(void **state) {
     const OpCase *c = *state;
-    Result want = run_case(c, (Lane){.dtype = F32, .coarse = true});
+    Result want = run_case(c, (OpLane){.dtype = F32, .coarse = true});
     for (DType t = BF16; t <= F16; t++) {
-        Result got = run_case(c, (Lane){.dtype = t, .coarse = true});
+        Result got = run_case(c, (OpLane){.dtype = t, .coarse = true});
         compare_all(c, &got, &want, dtype_roundoff(t), 4);
         result_free(&got);
     }
@@ -160,23 +160,23 @@ static void half_is_near_float(void **state) {
 static void kernels_stay_in_bounds_and_add(void **state) {
     const DType types[] = {F64, F32, BF16};
     for (int i = 0; i < 3; i++) {
-        Result r = run_case(*state, (Lane){.dtype = types[i], .trace = replay_check});
+        Result r = run_case(*state, (OpLane){.dtype = types[i], .trace = replay_check});
         result_free(&r);
     }
 }
 
 static void split_backward_is_the_whole(void **state) {
-    Result want = run_case(*state, (Lane){.dtype = F32}),
-           got = run_case(*state, (Lane){.dtype = F32, .split = true});
+    Result want = run_case(*state, (OpLane){.dtype = F32}),
+           got = run_case(*state, (OpLane){.dtype = F32, .split = true});
     same_all(*state, &got, &want, true);
     result_free(&want), result_free(&got);
 }
 
 static void threads_change_nothing(void **state) {
     for (DType t = F64; t <= F32; t++) {
-        Result want = run_case(*state, (Lane){.dtype = t, .threads = 1});
+        Result want = run_case(*state, (OpLane){.dtype = t, .threads = 1});
         for (int threads = 2; threads <= 3; threads++) {
-            Result got = run_case(*state, (Lane){.dtype = t, .threads = threads});
+            Result got = run_case(*state, (OpLane){.dtype = t, .threads = threads});
             same_all(*state, &got, &want, true);
             result_free(&got);
         }
@@ -189,8 +189,8 @@ static void threads_change_nothing(void **state) {
  * in turn, nor of a weight, whose gradient is one product over all tokens.) */
 static void samples_one_by_one_are_the_batch(void **state) {
     const OpCase *c = *state;
-    Result want = run_case(c, (Lane){.dtype = F32});
-    Result got = run_case(c, (Lane){.dtype = F32, .sample_by_sample = true});
+    Result want = run_case(c, (OpLane){.dtype = F32});
+    Result got = run_case(c, (OpLane){.dtype = F32, .sample_by_sample = true});
     for (int i = 0; i < CASE_INPUTS; i++)
         if (c->in[i].role == ROLE_PARAMETER && !c->in[i].shared)
             same(c, GRAD_NAMES[i], got.grad[i], want.grad[i]);
