@@ -18,8 +18,8 @@
 
 const OpDef OPS[OP_COUNT] = {
 #define OP(name, rule, operands)                                                                             \
-    [OP_##name] = {#name,           OP_##name,         SPMD_##rule,     cpu_f32_##name,                      \
-                   cpu_f64_##name,  CUDA_KERNEL(name), CUDA_PLANS(name)},
+    [OP_##name] = {#name,          OP_##name,         SPMD_##rule,     cpu_f32_##name,                       \
+                   cpu_f64_##name, CUDA_KERNEL(name), CUDA_PLANS(name)},
 #include "kernels/ops.def"
 #undef OP
 };

@@ -40,8 +40,8 @@ typedef struct OpCase {
     { .dtype = F32, .updated = true, SHAPE(__VA_ARGS__) }
 #define IDS(n, ...)                                                                                          \
     { .dtype = I64, .range = n, SHAPE(__VA_ARGS__) }
-#define DOUBLES(...)                                                                                         \
-    { .dtype = F64, SHAPE(__VA_ARGS__) }
+#define LONGS(...)                                                                                           \
+    { .dtype = I64, .updated = true, SHAPE(__VA_ARGS__) }
 
 static const OpCase CASES[] = {
 #define BENCH(name, op, attr, in, ...) {name, OP_##op, attr, in, __VA_ARGS__},

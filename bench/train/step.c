@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/file.h"
 #include "base/philox.h"
 #include "bench/provenance.h"
@@ -99,6 +100,7 @@ typedef struct Bench {
     Derived derived;
     Options options;
     Run *run;
+    Device *device; /* the run's */
     Batch batch;
     Roof roof;
     OpProfile profile[OP_COUNT];
@@ -148,9 +150,11 @@ static void measure_step(Bench *b, int64_t number, Step *s) {
 }
 
 static void open_run(Bench *b) {
-    b->plan = run_plan_memory(&b->config, &b->derived, NULL);
+    Err e = device_open(b->config.device == ON_CUDA, 0, (int)b->derived.cpu_threads, &b->device);
+    CHECK(!e.code, "%s", e.msg);
+    b->plan = run_plan_memory(&b->config, &b->derived, NULL, b->device);
     b->start_bytes = resident_peak();
-    b->run = run_new(&b->config, &b->derived, &b->plan, NULL);
+    b->run = run_new(&b->config, &b->derived, &b->plan, NULL, b->device);
     const int64_t start = clock_ns();
     registry_init(b->run->model->registry, b->run->context.seed);
     b->init_seconds = (double)(clock_ns() - start) * 1e-9;

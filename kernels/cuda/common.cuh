@@ -1,9 +1,9 @@
 /* What all kernels here share: types, loads and stores, views of tensors, sums in a fixed order, launches.
  *
- * Storage is double, float, bf16 or fp16, arithmetic double or float (Real<T>). A kernel that is bound by memory is
- * a template over the storage type (STORAGE_SWITCH) with 16-byte accesses where alignment allows (Vec); any other
- * one is a template over the arithmetic alone (REAL_SWITCH) and loads through Cells, which look at the type at run
- * time. Nothing here adds floats atomically: two runs give the same bits. */
+ * Storage is double, float, bf16 or fp16, arithmetic double or float (Real<T>). A kernel that is bound by
+ * memory is a template over the storage type (STORAGE_SWITCH) with 16-byte accesses where alignment allows
+ * (Vec); any other one is a template over the arithmetic alone (REAL_SWITCH) and loads through Cells, which
+ * look at the type at run time. Nothing here adds floats atomically: two runs give the same bits. */
 #ifndef ISOTRON_KERNELS_CUDA_COMMON_CUH
 #define ISOTRON_KERNELS_CUDA_COMMON_CUH
 
@@ -25,12 +25,8 @@ typedef __half fp16;
 
 /* ---- types ---- */
 
-template <typename T> struct RealOf {
-    typedef float type;
-};
-template <> struct RealOf<double> {
-    typedef double type;
-};
+template <typename T> struct RealOf { typedef float type; };
+template <> struct RealOf<double> { typedef double type; };
 template <typename T> using Real = typename RealOf<T>::type;
 
 /* Runs the statements with T as the storage type of `dtype`. */
@@ -85,7 +81,9 @@ template <typename R> struct FromReal<fp16, R> {
     __device__ static __forceinline__ fp16 of(R x) { return __float2half_rn((float)x); }
 };
 /* To nearest, ties to even. */
-template <typename T, typename R> __device__ __forceinline__ T from_real(R x) { return FromReal<T, R>::of(x); }
+template <typename T, typename R> __device__ __forceinline__ T from_real(R x) {
+    return FromReal<T, R>::of(x);
+}
 
 /* Elements of any type, converted as they are touched. */
 struct Cells {
@@ -129,9 +127,7 @@ static inline Cells cells(const Tensor *t) {
 }
 
 /* N elements in one access. */
-template <typename T, int N> struct alignas(sizeof(T) * N) Vec {
-    T v[N];
-};
+template <typename T, int N> struct alignas(sizeof(T) * N) Vec { T v[N]; };
 template <typename T> constexpr int VEC = 16 / sizeof(T); /* of 16 bytes */
 static inline bool aligned_16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
@@ -200,10 +196,11 @@ static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
     return (unsigned)(want < 1 ? 1 : want < most ? want : most);
 }
 #define GRID_LOOP(i, n)                                                                                      \
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (int64_t)gridDim.x * blockDim.x)
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                                \
+         i += (int64_t)gridDim.x * blockDim.x)
 
-/* The first complaint of a device is a fault when the host next waits for it; see tensor/cuda.h. `sentence` has two
- * %lld and lives in the host's memory: pass it to the kernel as an argument. */
+/* The first complaint of a device is a fault when the host next waits for it; see tensor/cuda.h. `sentence`
+ * has two %lld and lives in the host's memory: pass it to the kernel as an argument. */
 __device__ __forceinline__ void complain(CudaComplaint *c, const char *sentence, int64_t a, int64_t b) {
     if (atomicExch(&c->raised, 1)) return;
     c->sentence = sentence;
@@ -216,12 +213,15 @@ template <typename R> __device__ __forceinline__ R warp_sum(R x) {
     for (int k = 16; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
     return x;
 }
-template <typename R> __device__ __forceinline__ R larger(R a, R b) { return a > b || a != a ? a : b; } /* NaN wins */
+template <typename R> __device__ __forceinline__ R larger(R a, R b) {
+    return a > b || a != a ? a : b;
+} /* NaN wins */
 template <typename R> __device__ __forceinline__ R warp_max(R x) {
     for (int k = 16; k > 0; k /= 2) x = larger(x, __shfl_xor_sync(0xffffffffu, x, k));
     return x;
 }
-/* Over a block of a multiple of 32 threads, all of which call; all get the result. `room` is shared memory for 32. */
+/* Over a block of a multiple of 32 threads, all of which call; all get the result. `room` is shared memory
+ * for 32. */
 template <typename R> __device__ __forceinline__ R block_sum(R x, R *room) {
     x = warp_sum(x);
     __syncthreads();

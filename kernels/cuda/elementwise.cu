@@ -1,13 +1,13 @@
 /* The ops of kernels/cpu/elementwise.c. */
 #include "kernels/cuda/common.cuh"
 
-/* Operands in units of a row; contiguous ones of the same type and 16-byte alignment as one row of vectors. */
+/* Operands in units of a row; contiguous ones of the same type and 16-byte alignment as one row of vectors.
+ */
 enum { THREADS = 256 };
 
 /* ---- copy ---- */
 
-template <typename X, typename Y, int N>
-__global__ void copy_flat(const X *x, Y *y, int64_t n, bool add) {
+template <typename X, typename Y, int N> __global__ void copy_flat(const X *x, Y *y, int64_t n, bool add) {
     typedef Real<Y> R;
     GRID_LOOP(i, n / N) {
         const Vec<X, N> from = ((const Vec<X, N> *)x)[i];
@@ -40,9 +40,11 @@ template <typename X, typename Y> static void copy(const Call *c) {
     Y *q = data_of<Y>(y);
     constexpr int N = 16 / (sizeof(X) > sizeof(Y) ? sizeof(X) : sizeof(Y));
     if (from.dense && to.dense && n % N == 0 && aligned_16(p) && aligned_16(q))
-        copy_flat<X, Y, N><<<grid_for(c, n / N, THREADS), THREADS, 0, stream_of(c)>>>(p, q, n, accumulates(y));
+        copy_flat<X, Y, N>
+            <<<grid_for(c, n / N, THREADS), THREADS, 0, stream_of(c)>>>(p, q, n, accumulates(y));
     else
-        copy_rows<X, Y><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(p, q, from, to, n, accumulates(y));
+        copy_rows<X, Y>
+            <<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(p, q, from, to, n, accumulates(y));
     LAUNCHED();
 }
 
@@ -57,8 +59,8 @@ extern "C" void cuda_copy(const Call *c) {
     const int64_t n = tensor_count(y);
     if (!n) return;
     if (x->dtype == I64) {
-        copy_integers<<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(ids_of(x), data_of<int64_t>(y), rows_of(x),
-                                                                            rows_of(y), n);
+        copy_integers<<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(ids_of(x), data_of<int64_t>(y),
+                                                                             rows_of(x), rows_of(y), n);
         LAUNCHED();
         return;
     }
@@ -120,7 +122,8 @@ extern "C" void cuda_fill(const Call *c) {
         CUDA_CHECK(cudaMemsetAsync(y->data, 0, tensor_bytes(y), stream_of(c)));
         return;
     }
-    REAL_SWITCH(y->dtype, fill<R><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(cells(y), rows_of(y), n, (R)value));
+    REAL_SWITCH(y->dtype, fill<R>
+                <<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(cells(y), rows_of(y), n, (R)value));
     LAUNCHED();
 }
 
@@ -136,6 +139,7 @@ extern "C" void cuda_snap(const Call *c) {
     const int64_t n = tensor_count(y);
     const double scale = (double)((int64_t)1 << ((const SnapAttr *)c->attr)->bits);
     if (!n) return;
-    REAL_SWITCH(y->dtype, snap<R><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(cells(y), rows_of(y), n, (R)scale));
+    REAL_SWITCH(y->dtype, snap<R>
+                <<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(cells(y), rows_of(y), n, (R)scale));
     LAUNCHED();
 }

@@ -42,7 +42,8 @@ HOST_DEVICE static inline double philox_uniform(uint64_t seed, uint64_t site, ui
 }
 
 /* Standard normals by Box-Muller: elements 2 * pair and 2 * pair + 1. */
-HOST_DEVICE static inline void philox_normal_pair(uint64_t seed, uint64_t site, uint64_t pair, double out[2]) {
+HOST_DEVICE static inline void philox_normal_pair(uint64_t seed, uint64_t site, uint64_t pair,
+                                                  double out[2]) {
     Philox4 p = philox4x32(seed, site, pair);
     double u = ((double)(((uint64_t)p.v[0] << 32 | p.v[1]) >> 11) + 0.5) * 0x1p-53;
     double angle = 6.283185307179586476925 * ((double)(((uint64_t)p.v[2] << 32 | p.v[3]) >> 11) * 0x1p-53);

@@ -32,7 +32,9 @@ HOST_DEVICE static inline int64_t slice_run(const SequenceSlice *s, int64_t row,
     return left < n ? left : n;
 }
 
-HOST_DEVICE static inline int64_t slice_clamp(int64_t x, int64_t high) { return x < 0 ? 0 : x < high ? x : high; }
+HOST_DEVICE static inline int64_t slice_clamp(int64_t x, int64_t high) {
+    return x < 0 ? 0 : x < high ? x : high;
+}
 
 /* How many of the first `rows` rows lie before a position. */
 HOST_DEVICE static inline int64_t slice_before(const SequenceSlice *s, int64_t rows, int64_t position) {

@@ -66,8 +66,13 @@ struct CommWork {
     int64_t *in_at, *out_at; /* ALL_TO_ALL: where each member's part begins, in elements */
     void *state;             /* the backend's */
     bool open;               /* started and not waited for */
+    void *staging, *staged;  /* copies of a GPU's buffers, and where the result belongs; NULL: none */
     CommWork *next;          /* of the spare ones */
 };
+
+/* Around what a backend does with buffers on a GPU (staging.c). */
+void comm_stage(CommWork *);
+void comm_unstage(CommWork *);
 
 /* ---- recorder ---- */
 

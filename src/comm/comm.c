@@ -144,9 +144,10 @@ static bool sabotaged(const Comm *c, int64_t number) {
 CommWork *comm_start(Comm *c, const CommCall *call) {
     check_call(c, call);
     CommWork *w = take_work(c, call);
+    if (c->backend && call->device && call->device->kind == DEVICE_CUDA) comm_stage(w);
     if (sabotaged(c, c->started++)) return w;
     if (call->group.size == 1) {
-        if (c->backend) copy_own(call);
+        if (c->backend) copy_own(&w->call);
         return w;
     }
     const CommKey key = key_of(call);
@@ -163,6 +164,7 @@ void comm_wait(Comm *c, CommWork *w) {
         if (c->backend) c->backend->wait(c, w);
         comm_record_done(&c->recorder, w->record);
     }
+    if (w->staging) comm_unstage(w);
     if (w->call.kind == COMM_ALL_TO_ALL) free((int64_t *)w->call.in_counts);
     w->open = false;
     w->next = c->spare;

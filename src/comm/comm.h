@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #include "comm/mesh.h"
+#include "tensor/device.h"
 #include "tensor/dtype.h"
 
 typedef enum CommKind {
@@ -44,6 +45,7 @@ typedef struct CommCall {
     int64_t n;        /* elements, see CommKind; 0 is allowed */
     const int64_t *in_counts, *out_counts; /* [group.size], ALL_TO_ALL only; read before comm_start returns */
     int peer;                              /* member number: SEND, RECV, BROADCAST */
+    Device *device;                        /* whose memory in and out are; NULL: the host's */
 } CommCall;
 
 typedef struct Comm Comm;

@@ -37,7 +37,8 @@ void optim_free(Optimizer *o) {
 size_t optim_bytes(const Optimizer *o) { return (size_t)o->n_buffers * buffer_bytes(o->registry); }
 
 /* Adds to `sum` what the op makes of this rank's part of a parameter. */
-static void add_sum(const Optimizer *o, const Param *p, OpNumber op, FlatBuffer which, void *flat, Tensor *sum) {
+static void add_sum(const Optimizer *o, const Param *p, OpNumber op, FlatBuffer which, void *flat,
+                    Tensor *sum) {
     const Registry *r = o->registry;
     const FlatRange part = param_part_held(r, p);
     if (part.end <= part.begin || p->spec.flags & PARAM_BUFFER || !param_speaks(r, p)) return;
@@ -71,9 +72,7 @@ static double zeros(const Optimizer *o) {
     return (double)n;
 }
 
-double optim_params_norm(const Optimizer *o) {
-    return norm(o, FLAT_MASTERS, o->registry->masters);
-}
+double optim_params_norm(const Optimizer *o) { return norm(o, FLAT_MASTERS, o->registry->masters); }
 
 static void update(Optimizer *o, const Param *p, const OptimStep *s, double grad_scale) {
     const Registry *r = o->registry;

@@ -17,7 +17,7 @@ typedef struct Optimizer {
     Registry *registry;
     Sync *sync;   /* the caller's; NULL: one rank */
     int64_t step; /* updates done, for the bias corrections */
-    void *sums; /* device memory for one sum over the parameters */
+    void *sums;   /* device memory for one sum over the parameters */
     int n_buffers;
     struct {
         const char *suffix; /* in checkpoints: ".exp_avg", ".exp_avg_sq", ".momentum_buffer" */

@@ -56,7 +56,8 @@ static void start(Gather *g, int k) {
                                                            .site = "param_gather",
                                                            .in = in.data,
                                                            .out = out,
-                                                           .n = b->shard});
+                                                           .n = b->shard,
+                                                           .device = r->device});
 }
 
 static void finish(Gather *g, int k) {

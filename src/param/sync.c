@@ -53,7 +53,8 @@ static CommWork *all_reduce(Sync *s, const Group *group, const char *site, void 
                                            .site = site,
                                            .in = x,
                                            .out = x,
-                                           .n = n});
+                                           .n = n,
+                                           .device = s->registry->device});
 }
 
 static void wait(Sync *s, CommWork **work) {
@@ -107,7 +108,8 @@ static void start(Sync *s, int k) {
                                             .site = "grad_sum",
                                             .in = all,
                                             .out = all + precise_bytes(s, b->inner.rank * b->shard),
-                                            .n = b->shard});
+                                            .n = b->shard,
+                                            .device = r->device});
 }
 
 static bool is_summing(const Sync *s, int k) { return s->piece[k].started > 0; }

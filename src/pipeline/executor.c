@@ -149,6 +149,7 @@ static CommCall message(const Executor *e, CommKind kind, bool back, int peer) {
                       .group = g,
                       .site = back ? "pipeline_gradient" : "pipeline_activation",
                       .n = tensor_count(&t),
+                      .device = e->context->device,
                       .peer = back ? g.size - 1 - peer : peer};
 }
 

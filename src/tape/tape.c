@@ -308,6 +308,7 @@ SequenceSlice tape_slice(const Tape *t, const Tensor *x, int64_t *total) {
 TapeComm tape_comm_start(Tape *t, const OpDef *op, CommCall call, Tensor *in, Tensor *out) {
     TapeComm c = {op, in, out, NULL};
     if (t->context->device->kind == DEVICE_NULL) return c;
+    call.device = t->context->device;
     call.in = in ? in->data : NULL;
     call.out = out ? out->data : NULL;
     call.dtype = (DType)(in ? in : out)->dtype;

@@ -12,7 +12,8 @@ void cuda_check(cudaError_t e, const char *call, const char *file, int line) {
     if (e != cudaSuccess) fault(file, line, call, "%s: %s", cudaGetErrorName(e), cudaGetErrorString(e));
 }
 
-/* The device of a thread is a setting of CUDA's: several ranks, and the writer of a checkpoint, are threads. */
+/* The device of a thread is a setting of CUDA's: several ranks, and the writer of a checkpoint, are threads.
+ */
 static Cuda *use(const Device *d) {
     CUDA_CHECK(cudaSetDevice(d->cuda->ordinal));
     return d->cuda;
@@ -56,8 +57,8 @@ static size_t available(const Device *d) {
 
 static void describe(const Device *d, char *buffer, size_t n) {
     const Cuda *c = d->cuda;
-    snprintf(buffer, n, "%s (GPU %d, sm_%d, %d multiprocessors, %.0f GiB)", c->name, c->ordinal, c->capability,
-             c->multiprocessors, (double)c->memory / 0x1p30);
+    snprintf(buffer, n, "%s (GPU %d, sm_%d, %d multiprocessors, %.0f GiB)", c->name, c->ordinal,
+             c->capability, c->multiprocessors, (double)c->memory / 0x1p30);
 }
 
 static void close_device(Device *d) {
@@ -82,6 +83,8 @@ void *cuda_scratch(const Device *of, size_t bytes) {
     c->scratch_bytes = bytes;
     return c->scratch;
 }
+
+static void provide(Device *d, size_t scratch) { cuda_scratch(d, scratch); }
 
 /* ---- address space: the driver's interface, which the runtime finds ---- */
 
@@ -134,14 +137,24 @@ static void unreserve(Device *d, char *base, size_t bytes, size_t backed) {
 }
 
 Err device_cuda(int rank, Device **out) {
-    static const DeviceBackend GPU = {take, give, copy, wait, available, describe, close_device,
-                                      reserve, back, unreserve};
+    static const DeviceBackend GPU = {.take = take,
+                                      .give = give,
+                                      .copy = copy,
+                                      .wait = wait,
+                                      .available = available,
+                                      .describe = describe,
+                                      .provide = provide,
+                                      .close = close_device,
+                                      .reserve = reserve,
+                                      .back = back,
+                                      .unreserve = unreserve};
     struct cudaDeviceProp p;
     int n = 0;
     *out = NULL;
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0)
-        return err_user("--device cuda: this machine shows no GPU (nvidia-smi lists those that the driver sees, "
-                        "CUDA_VISIBLE_DEVICES those that this process may use); leave --device out to run on the CPU");
+        return err_user(
+            "--device cuda: this machine shows no GPU (nvidia-smi lists those that the driver sees, "
+            "CUDA_VISIBLE_DEVICES those that this process may use); leave --device out to run on the CPU");
     Cuda *c = mem_zero(1, sizeof *c);
     Device *d = mem_zero(1, sizeof *d);
     *d = (Device){.kind = DEVICE_CUDA, .backend = &GPU, .cuda = c};

@@ -36,8 +36,8 @@ typedef struct Cuda {
 } Cuda;
 
 void cuda_check(cudaError_t, const char *call, const char *file, int line);
-/* Memory for the length of one kernel launch or library call, SPACE_ALIGN-aligned; the next call of any kernel
- * of this device may use it again. Grown if it is too small, which no graph may capture. */
+/* Memory for the length of one kernel launch or library call, SPACE_ALIGN-aligned; the next call of any
+ * kernel of this device may use it again. Grown if it is too small, which no graph may capture. */
 void *cuda_scratch(const Device *, size_t bytes);
 
 #endif

@@ -83,12 +83,13 @@ Device *device_null_for(const Device *target) {
 Err device_cuda(int rank, Device **out) {
     (void)rank;
     *out = NULL;
-    return err_user("--device cuda: this program was built without CUDA; build the preset 'cuda', or leave --device out");
+    return err_user(
+        "--device cuda: this program was built without CUDA; build the preset 'cuda', or leave --device out");
 }
 #endif
 
-Err device_open(DeviceOption where, int rank, int threads, Device **out) {
-    if (where == ON_CUDA) return device_cuda(rank, out);
+Err device_open(bool cuda, int rank, int threads, Device **out) {
+    if (cuda) return device_cuda(rank, out);
     *out = device_cpu(threads);
     return ERR_OK;
 }
@@ -106,6 +107,10 @@ const char *device_describe(const Device *d, char *buffer, size_t n) {
     else
         snprintf(buffer, n, "CPU (%d threads)", pool_threads(d->pool));
     return buffer;
+}
+
+void device_provide(Device *d, size_t scratch) {
+    if (d->backend->provide) d->backend->provide(d, scratch);
 }
 
 size_t device_memory_available(const Device *d) { return d->backend->available(d); }

@@ -3,12 +3,12 @@
 #ifndef ISOTRON_TENSOR_DEVICE_H
 #define ISOTRON_TENSOR_DEVICE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
 #include "base/thread.h"
-#include "config/enums.h"
 
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_NULL, DEVICE_CUDA } DeviceKind;
 
@@ -20,24 +20,26 @@ typedef struct OpProfile {
 typedef struct Device {
     DeviceKind kind;
     const struct DeviceBackend *backend; /* how the kind does it; used by device.c alone */
-    Pool *pool;         /* CPU: the threads that kernels split their loops over */
-    OpProfile *profile; /* NULL, or one entry per op (owned by whoever measures) */
-    struct Cuda *cuda;  /* tensor/cuda.h; of a null device: of the device that it plans for, or NULL */
-    size_t scratch;     /* null device: the most that a kernel of that device takes beside its operands */
+    Pool *pool;                          /* CPU: the threads that kernels split their loops over */
+    OpProfile *profile;                  /* NULL, or one entry per op (owned by whoever measures) */
+    struct Cuda *cuda; /* tensor/cuda.h; of a null device: of the device that it plans for, or NULL */
+    size_t scratch;    /* null device: the most that a kernel of that device takes beside its operands */
 } Device;
 
 /* `threads` <= 0: one for each core that this process may use. Also tells BLAS to leave threading to the
  * pool. */
 Device *device_cpu(int threads);
 Device *device_null(void);
-/* A null device that finds out, op by op, what they will need on `target` beside their operands (its plans are
- * made then; `scratch`). CPU: device_null. */
+/* A null device that finds out, op by op, what they will need on `target` beside their operands (its plans
+ * are made then; `scratch`). CPU: device_null. */
 Device *device_null_for(const Device *target);
-/* The device of a rank: on CUDA the GPU rank modulo their number, with a stream of its own, so that ranks may
- * share one. A user error if this build or machine has none. */
-Err device_open(DeviceOption, int rank, int threads, Device **);
+/* The device of a rank: with `cuda` the GPU rank modulo their number, with a stream of its own, so that ranks
+ * may share one. A user error if this build or machine has none. */
+Err device_open(bool cuda, int rank, int threads, Device **);
 void device_free(Device *);
 /* "NVIDIA H200 (sm_90, 132 multiprocessors, 140 GiB)"; of the CPU its threads. */
+/* Takes memory for kernels that need some beside their operands, so that none is taken while they run. */
+void device_provide(Device *, size_t scratch);
 const char *device_describe(const Device *, char *buffer, size_t n);
 /* Bytes of its memory that can still be taken (of host memory: without swapping). */
 size_t device_memory_available(const Device *);
@@ -53,13 +55,14 @@ void device_write(Device *, void *at, const void *host, size_t bytes);
 void device_wait(Device *);
 
 typedef struct DeviceBackend {
-    void *(*take)(Device *, size_t bytes);                               /* zeroed; NULL: there is not enough */
-    void (*give)(Device *, void *, size_t bytes);                        /* NULL: nothing to do */
-    void (*copy)(Device *, void *to, const void *from, size_t bytes);    /* either may be the host's */
-    void (*wait)(Device *);                                              /* NULL: nothing to wait for */
+    void *(*take)(Device *, size_t bytes);                            /* zeroed; NULL: there is not enough */
+    void (*give)(Device *, void *, size_t bytes);                     /* NULL: nothing to do */
+    void (*copy)(Device *, void *to, const void *from, size_t bytes); /* either may be the host's */
+    void (*wait)(Device *);                                           /* NULL: nothing to wait for */
     size_t (*available)(const Device *);
-    void (*describe)(const Device *, char *buffer, size_t n);            /* NULL: it is the CPU */
-    void (*close)(Device *);                                             /* NULL: nothing to do */
+    void (*describe)(const Device *, char *buffer, size_t n); /* NULL: it is the CPU */
+    void (*provide)(Device *, size_t scratch);                /* NULL: nothing to do */
+    void (*close)(Device *);                                  /* NULL: nothing to do */
     /* Address space whose memory comes later; NULL: `take` is that already. back gives memory to what lies
      * between `from` and at least `to`, and returns how many bytes. */
     void *(*reserve)(Device *, size_t bytes);

@@ -34,8 +34,9 @@ typedef struct Loop {
     Session *session;
     const Config *config;
     const Derived *derived;
-    Comm *comm;  /* NULL: one rank */
-    bool speaks; /* prints, logs, watches the clock */
+    Comm *comm;     /* NULL: one rank */
+    bool speaks;    /* prints, logs, watches the clock */
+    Device *device; /* until the run has it */
     Run *run;
     Prefetch *train, *valid; /* NULL until first used */
     TrainLog *log;           /* NULL on ranks that do not speak */
@@ -373,13 +374,14 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     const double own = (double)memory_plan_total(p), have = (double)device_memory_available(l->device);
     const double need = comm_mpi_present() ? own : own * (double)config_ranks(l->config);
     if (l->speaks)
-        printf("memory%s: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, "
-               "transient %.1f MB, tables %.1f MB, checkpoint copy %.1f MB; peak %.1f MB of %.1f MB "
-               "available%s\n",
-               l->comm ? " of rank 0" : "", (double)p->parameters * MB, (double)p->optimizer * MB,
-               (double)p->slots * MB, (double)p->transient * MB, (double)p->tables * MB,
-               (double)p->snapshot * MB, own * MB, have * MB,
-               p->balanced ? ", more where experts have more than their share of the tokens" : "");
+        printf(
+            "memory%s: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, "
+            "transient %.1f MB, tables %.1f MB, batches %.1f MB, kernels %.1f MB, checkpoint copy %.1f MB; "
+            "peak %.1f MB of %.1f MB available%s\n",
+            l->comm ? " of rank 0" : "", (double)p->parameters * MB, (double)p->optimizer * MB,
+            (double)p->slots * MB, (double)p->transient * MB, (double)p->tables * MB, (double)p->inputs * MB,
+            (double)p->scratch * MB, (double)p->snapshot * MB, own * MB, have * MB,
+            p->balanced ? ", more where experts have more than their share of the tokens" : "");
     if (need <= have) return ERR_OK;
     return err_user("the run needs %.1f MB of memory and %.1f MB are available; lower --micro-batch-size, or "
                     "recompute activations "
@@ -406,12 +408,22 @@ static Err open_shared(Loop *l) {
     return comm_agree(l->comm, e);
 }
 
+static Err open_device(Loop *l) {
+    char text[200];
+    ERR_RETURN(device_open(l->config->device == ON_CUDA, l->comm ? comm_rank(l->comm) : 0,
+                           (int)l->derived->cpu_threads, &l->device));
+    if (l->speaks) printf("device: %s\n", device_describe(l->device, text, sizeof text));
+    return ERR_OK;
+}
+
 static Err start(Loop *l) {
     const Config *c = l->config;
-    MemoryPlan plan = run_plan_memory(c, l->derived, l->comm);
+    ERR_RETURN(comm_agree(l->comm, open_device(l)));
+    MemoryPlan plan = run_plan_memory(c, l->derived, l->comm, l->device);
     ERR_RETURN(comm_agree(l->comm, check_memory(l, &plan)));
     ERR_RETURN(open_shared(l));
-    l->run = run_new(c, l->derived, &plan, l->comm);
+    l->run = run_new(c, l->derived, &plan, l->comm, l->device);
+    l->device = NULL;
     if (l->speaks) printf("number of parameters: %lld\n", (long long)count_parameters(l));
     bool loaded;
     ERR_RETURN(comm_agree(l->comm, run_load(l->run, &loaded)));
@@ -438,6 +450,7 @@ static Err train_rank(void *arg, Comm *comm) {
     prefetch_stop(l.valid);
     train_log_close(l.log);
     run_free(l.run);
+    device_free(l.device);
     arena_free(l.step);
     return e;
 }

@@ -284,7 +284,10 @@ Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
 }
 
 Err run_open_for_inference(const Config *c, const Derived *d, Run **out) {
-    Run *r = run_new(c, d, NULL, NULL);
+    Device *device;
+    *out = NULL;
+    ERR_RETURN(device_open(c->device == ON_CUDA, 0, (int)d->cpu_threads, &device));
+    Run *r = run_new(c, d, NULL, NULL, device);
     r->context.training = false;
     bool loaded;
     Err e = load(r, true, &loaded);

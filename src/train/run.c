@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/fault.h"
 #include "kernels/ops.h"
@@ -31,37 +32,14 @@ static double mask_sum(const Run *r, const Batch *b) {
     return sum;
 }
 
-/* A [b, s] tensor of the loss's type with mask * scale; released with the tape. */
-static Tensor *weights(Tape *t, DType type, const Batch *b, double scale) {
-    Tensor *w = tape_tensor(t, type, 2, (int64_t[]){b->b, b->s});
-    for (int64_t i = 0; tape_context(t)->device->kind != DEVICE_NULL && i < b->b * b->s; i++) {
-        double x = (double)b->loss_mask[i] * scale;
-        if (tape_context(t)->exact) x = ldexp(rint(ldexp(x, EXACT_GRID_BITS)), -EXACT_GRID_BITS);
-        if (type == F64)
-            ((double *)w->data)[i] = x;
-        else
-            ((float *)w->data)[i] = (float)x;
-    }
-    return w;
-}
-
-/* Adds each sample's sum of loss * mask, in sample order: the total does not depend on the microbatches. */
-static void add_loss(Tape *t, Tensor *loss_bs, Tensor *mask_bs, double *total) {
-    int64_t b = loss_bs->dim[0];
-    double *sums = mem_zero((size_t)b, sizeof *sums);
-    Tensor out = tensor_make(sums, F64, 1, &b);
-    tape_call(t, &OPS[OP_weighted_sum], (Call){.in = {loss_bs, mask_bs}, .out = {&out}});
-    for (int64_t i = 0; i < b; i++) *total += sums[i];
-    free(sums);
-}
-
 /* ---- passes ---- */
 
 /* What the model runs at once: a microbatch, or one sample of it. */
 typedef struct Pass {
     Batch batch;
     BatchTensors tensors;
-    double weight;     /* of a token's loss */
+    Tensor mask,
+        weights;       /* [b,s] in the loss's type: of each token's loss in the reported sum; its gradient */
     double aux_weight; /* of a router's loss, which is a mean over tokens */
     int64_t first_sample;
 } Pass;
@@ -73,19 +51,18 @@ static void begin_pass(void *arg, const Action *a) {
 }
 
 static Tensor *forward_pass(void *arg, Tape *t, const Action *a, Tensor *x_sbh) {
-    const Run *r = arg;
+    Run *r = arg;
     Pass *p = &r->passes[a->microbatch];
     Tensor *y = gpt_stage(t, r->model, a->chunk, &p->tensors.input, x_sbh, &p->tensors.labels);
-    if (r->model->stages[a->chunk].head && r->loss_sum)
-        add_loss(t, y, weights(t, r->model->registry->precise, &p->batch, 1), r->loss_sum);
+    if (r->model->stages[a->chunk].head && r->counts_loss)
+        tape_call(t, &OPS[OP_weighted_sum], (Call){.in = {y, &p->mask}, .out = {&r->loss_sum}});
     return y;
 }
 
 static Tensor *loss_gradient(void *arg, Tape *t, const Action *a, Tensor *loss_bs) {
     const Run *r = arg;
-    const Pass *p = &r->passes[a->microbatch];
-    (void)loss_bs;
-    return weights(t, r->model->registry->precise, &p->batch, p->weight);
+    (void)t, (void)loss_bs;
+    return &r->passes[a->microbatch].weights;
 }
 
 /* How many of a microbatch's samples go through the model at once. --batch-invariant-mode: each by itself, so
@@ -105,14 +82,63 @@ static Batch rows_of(const Batch *b, int64_t first, int64_t n) {
                    b->indices + first};
 }
 
+/* ---- inputs: what passes read, in one block of device memory ---- */
+
+enum { IDS = 4 };
+
+static size_t input_bytes(const Run *r, int64_t tokens) {
+    return (size_t)tokens * (IDS * sizeof(int64_t) + 2 * dtype_size(r->model->registry->precise));
+}
+
+static void take_inputs(Run *r, size_t bytes) {
+    if (bytes <= r->input_bytes) return;
+    device_release(r->device, r->inputs, r->input_bytes);
+    r->inputs = device_alloc(r->device, bytes, "batches");
+    r->input_bytes = bytes;
+}
+
+/* mask * scale, on the exact lane's grid if it is that. */
+static void fill_weights(const Run *r, const Batch *b, double scale, void *out) {
+    for (int64_t i = 0; i < b->b * b->s; i++) {
+        double x = (double)b->loss_mask[i] * scale;
+        if (r->context.exact) x = ldexp(rint(ldexp(x, EXACT_GRID_BITS)), -EXACT_GRID_BITS);
+        if (r->model->registry->precise == F64)
+            ((double *)out)[i] = x;
+        else
+            ((float *)out)[i] = (float)x;
+    }
+}
+
+/* Points the tensors of the pass at `at`, in device memory, and fills them. */
+static void place_inputs(Run *r, Pass *p, double weight, char *at) {
+    const Batch *b = &p->batch;
+    const int64_t tokens = b->b * b->s;
+    const size_t ids = (size_t)tokens * sizeof(int64_t), bytes = input_bytes(r, tokens),
+                 half = (bytes - IDS * ids) / 2;
+    Tensor *tensors[IDS] = {&p->tensors.tokens, &p->tensors.labels, &p->tensors.position,
+                            &p->tensors.first_key};
+    char *host = mem_alloc(bytes);
+    for (int i = 0; i < IDS; i++) {
+        memcpy(host + (size_t)i * ids, tensors[i]->data, ids);
+        tensors[i]->data = at + (size_t)i * ids;
+    }
+    p->mask = tensor_make(at + IDS * ids, r->model->registry->precise, 2, (int64_t[]){b->b, b->s});
+    p->weights = p->mask;
+    p->weights.data = at + IDS * ids + half;
+    fill_weights(r, b, 1, host + IDS * ids);
+    fill_weights(r, b, weight, host + IDS * ids + half);
+    device_write(r->device, at, host, bytes);
+    free(host);
+}
+
 /* Samples from `first` on of a microbatch, in the next pass. */
 static void add_pass(Run *r, int64_t number, const Batch *b, int64_t first, int64_t n, double weight,
                      int64_t first_sample) {
     Pass *p = &r->passes[number];
     p->batch = rows_of(b, first, n);
-    p->weight = weight;
     p->first_sample = first_sample;
     batch_tensors(&p->batch, r->config->reset_attention_mask, &p->tensors);
+    place_inputs(r, p, weight, r->inputs + (size_t)number * input_bytes(r, n * b->s));
     const int *size = r->layout.mesh.size;
     Tensor *ids[] = {&p->tensors.tokens, &p->tensors.labels, &p->tensors.position, &p->tensors.first_key};
     for (int i = 0; i < 4; i++) {
@@ -126,18 +152,21 @@ static void play(Run *r, int64_t passes, bool forward_only, double *loss_sum) {
     Err e = pipeline_spec(r->config, &r->pipeline, passes, forward_only, &spec);
     CHECK(!e.code, "%s", e.msg); /* run_check has asked */
     const RankSchedule schedule = pipeline_schedule(&spec, r->layout.mesh.coordinate[AXIS_PP], r->step_arena);
-    r->loss_sum = loss_sum;
+    r->counts_loss = loss_sum != NULL;
+    if (loss_sum) device_write(r->device, r->loss_sum.data, loss_sum, sizeof *loss_sum);
     executor_run(r->executor, &spec, &schedule);
+    if (loss_sum) device_read(r->device, loss_sum, r->loss_sum.data, sizeof *loss_sum);
 }
 
-/* Room for the passes of one call; what was there is forgotten. */
-static void new_passes(Run *r, int64_t n) {
+/* Room for the passes of one call, of `tokens` each; what was there is forgotten. */
+static void new_passes(Run *r, int64_t n, int64_t tokens) {
     arena_reset(r->step_arena);
     r->passes = arena_alloc(r->step_arena, (size_t)n * sizeof *r->passes);
+    take_inputs(r, (size_t)n * input_bytes(r, tokens));
 }
 
 static void forward_only(Run *r, const Batch *b, int64_t first, int64_t n, double *loss_sum) {
-    new_passes(r, 1);
+    new_passes(r, 1, n * b->s);
     add_pass(r, 0, b, first, n, 0, 0);
     r->context.training = false;
     play(r, 1, true, loss_sum);
@@ -238,6 +267,9 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
     r->model = model_new(r);
     gpt_allocate(r->model, device, r->context.dtype, d->max_position_embeddings);
     if (comm) r->context.sync = r->sync = sync_new(r->model->registry, comm);
+    r->loss_sum = tensor_make(device_alloc(device, sizeof(double), "loss"), F64, 1, (int64_t[]){1});
+    r->loss_sum.flags = TENSOR_ACCUM;
+    tape_grad_off_grid(&r->loss_sum); /* the exact lane's sum of products of two numbers on the grid */
     r->optimizer = optim_new(c, r->model->registry, r->sync);
     r->scaler = scaler_new(c);
     r->executor = executor_new(&r->context, r->model, at_once(c, d->micro_batch_size), memory,
@@ -253,12 +285,12 @@ static int64_t most_microbatches(const Run *r) {
     return most / (r->derived->micro_batch_size * r->layout.mesh.size[AXIS_DP]);
 }
 
-MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm) {
-    Run *r = assemble(c, d, comm, device_null(), (ExecutorMemory){0});
+MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const Device *target) {
+    Run *r = assemble(c, d, comm, target ? device_null_for(target) : device_null(), (ExecutorMemory){0});
     Batch b = batch_new(d->micro_batch_size, c->seq_length / r->layout.mesh.size[AXIS_CP]);
     const int64_t together = at_once(c, b.b), passes = most_microbatches(r) * (b.b / together);
     double loss = 0;
-    new_passes(r, passes);
+    new_passes(r, passes, together * b.s);
     for (int64_t i = 0; i < passes; i++) add_pass(r, i, &b, 0, together, 1, 0);
     if (r->sync) sync_begin(r->sync, passes);
     play(r, passes, false, &loss);
@@ -273,6 +305,8 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm) {
         .optimizer = optim_bytes(r->optimizer),
         .tables = table_bytes(r->model),
         .unit = executor_peak(r->executor),
+        .inputs = r->input_bytes,
+        .scratch = r->device->scratch,
     };
     if (c->save && c->async_save)
         plan.snapshot = (size_t)r->model->registry->elements * dtype_size(r->model->registry->precise) +
@@ -287,17 +321,21 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm) {
 }
 
 size_t memory_plan_total(const MemoryPlan *p) {
-    return p->parameters + p->optimizer + p->slots + p->transient + p->tables + p->snapshot;
+    return p->parameters + p->optimizer + p->slots + p->transient + p->tables + p->snapshot + p->inputs +
+           p->scratch;
 }
 
-Run *run_new(const Config *c, const Derived *d, const MemoryPlan *plan, Comm *comm) {
-    return assemble(c, d, comm, device_cpu((int)d->cpu_threads),
-                    plan && !plan->balanced ? plan->unit : (ExecutorMemory){0});
+Run *run_new(const Config *c, const Derived *d, const MemoryPlan *plan, Comm *comm, Device *device) {
+    if (!device) device = device_cpu((int)d->cpu_threads);
+    if (plan) device_provide(device, plan->scratch);
+    return assemble(c, d, comm, device, plan && !plan->balanced ? plan->unit : (ExecutorMemory){0});
 }
 
 void run_free(Run *r) {
     if (!r) return;
     executor_free(r->executor);
+    device_release(r->device, r->loss_sum.data, sizeof(double));
+    device_release(r->device, r->inputs, r->input_bytes);
     optim_free(r->optimizer);
     sync_free(r->sync);
     gpt_free(r->model);
@@ -327,7 +365,7 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
     const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, samples),
                   parts = samples / together;
     if (r->sync && !report->samples) sync_begin(r->sync, n * parts);
-    new_passes(r, count * parts);
+    new_passes(r, count * parts, together * batches->s);
     for (int64_t i = 0; i < count; i++) {
         const Batch *b = &batches[i];
         const double tokens = mask_sum(r, b), scale = r->scaler.scale;
@@ -376,7 +414,10 @@ void run_total(const Run *r, double *loss, double *tokens) {
 static void reduce_counters(Run *r, StepReport *report) {
     Gpt *m = r->model;
     if (!m->counters.data || r->device->kind == DEVICE_NULL) return;
-    run_sum(r, m->counters.data, tensor_count(&m->counters));
+    DeviceView counters =
+        device_view(r->device, m->counters.data, tensor_bytes(&m->counters), VIEW_READ | VIEW_WRITE);
+    run_sum(r, counters.data, tensor_count(&m->counters));
+    device_view_end(&counters);
     const int64_t microbatches = report->passes * r->layout.mesh.size[AXIS_DP];
     for (int i = 0; i < ROUTER_LOSSES; i++) {
         if (gpt_router_loss_coeff(m, i) == 0) continue;

@@ -17,12 +17,15 @@ typedef struct MemoryPlan {
     size_t parameters; /* values, main gradients, masters */
     size_t optimizer, slots, transient, tables;
     size_t snapshot;     /* of a checkpoint that is written beside the run */
+    size_t inputs;       /* the batches of a step */
+    size_t scratch;      /* of kernels, beside their operands */
     ExecutorMemory unit; /* one slot, and the transient space */
     bool balanced; /* activations are as if all experts had equal shares: more is taken when they have not */
 } MemoryPlan;
 
-/* Of the rank that `comm` is; NULL: one rank. */
-MemoryPlan run_plan_memory(const Config *, const Derived *, Comm *);
+/* Of the rank that `comm` is; NULL: one rank. On `target`, whose kernels' plans are made on the way; NULL:
+ * the CPU. */
+MemoryPlan run_plan_memory(const Config *, const Derived *, Comm *, const Device *target);
 size_t memory_plan_total(const MemoryPlan *);
 
 typedef struct Run {
@@ -31,7 +34,7 @@ typedef struct Run {
     Comm *comm; /* the caller's; NULL: one rank */
     Layout layout;
     RunContext context;
-    Device *device;
+    Device *device; /* the run's own */
     Gpt *model;
     Sync *sync; /* NULL: one rank */
     Optimizer *optimizer;
@@ -41,7 +44,10 @@ typedef struct Run {
     Arena *arena;        /* of the pipeline's stages */
     Arena *step_arena;   /* of the passes and their schedule */
     struct Pass *passes; /* of the microbatches in flight, by their number in the schedule */
-    double *loss_sum;    /* where the head adds what it sums up; NULL: nowhere */
+    Tensor loss_sum;     /* F64 [1]: where the head adds loss * mask, if counts_loss */
+    bool counts_loss;
+    char *inputs; /* of the passes, device memory */
+    size_t input_bytes;
     /* Progress; all of it is in a checkpoint. */
     int64_t iteration;        /* updates done or skipped */
     int64_t consumed_samples; /* of the training set */
@@ -59,8 +65,8 @@ Err run_check(const Config *, const Derived *);
 /* The place of a rank among those of the options. */
 Layout run_layout(const Config *, int rank, int world);
 /* Takes the planned memory; NULL: address space that is backed as it is touched. Parameters are zero until
- * registry_init or a load. */
-Run *run_new(const Config *, const Derived *, const MemoryPlan *, Comm *);
+ * registry_init or a load. The device becomes the run's; NULL: the CPU. */
+Run *run_new(const Config *, const Derived *, const MemoryPlan *, Comm *, Device *);
 void run_free(Run *);
 
 /* Of the global batch; before run_reduce what this rank has seen of it. */

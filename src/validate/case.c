@@ -207,8 +207,11 @@ static void one_step(const CaseRun *c, Run *run, int64_t step, Trace *heard) {
 static Err run_rank(void *arg, Comm *comm) {
     CaseRun *c = arg;
     Trace *heard = world_speaks(comm) ? c->trace : NULL;
+    Device *device;
+    ERR_RETURN(device_open(c->config.device == ON_CUDA, comm ? comm_rank(comm) : 0,
+                           (int)c->derived.cpu_threads, &device));
     /* Beside the steps one rank gives whole logits: more than is planned for a step. */
-    Run *run = run_new(&c->config, &c->derived, NULL, comm);
+    Run *run = run_new(&c->config, &c->derived, NULL, comm, device);
     Registry *r = run->model->registry;
     spread(c->of->init->registry, r);
     add_noise(c, r, -1);

@@ -77,14 +77,17 @@ static void a_wrong_label_is_named(void **state) {
 }
 
 /* Sums that float could not hold. */
-static void weighted_sums_are_double(void **state) {
+static void a_weighted_sum_is_double(void **state) {
     float x[6] = {16777216, 1, 1, 2, 3, 4}, weight[6] = {1, 1, 0, 0.5f, 0, 2};
-    double sums[2];
+    double sum = 0.5;
     Tensor xt = tensor_make(x, F32, 2, (int64_t[]){2, 3}),
            wt = tensor_make(weight, F32, 2, (int64_t[]){2, 3}),
-           st = tensor_make(sums, F64, 1, (int64_t[]){2});
+           st = tensor_make(&sum, F64, 1, (int64_t[]){1});
     call_run(&OPS[OP_weighted_sum], &(Call){.in = {&xt, &wt}, .out = {&st}, .device = *state});
-    assert_true(sums[0] == 16777217 && sums[1] == 9);
+    assert_true(sum == 16777217 + 9);
+    st.flags = TENSOR_ACCUM;
+    call_run(&OPS[OP_weighted_sum], &(Call){.in = {&xt, &wt}, .out = {&st}, .device = *state});
+    assert_true(sum == 2 * (16777217 + 9));
 }
 
 static int open_device(void **state) {
@@ -104,7 +107,7 @@ int main(void) {
         cmocka_unit_test(extreme_logits_stay_finite),
         cmocka_unit_test(a_logit_that_is_nan_shows),
         cmocka_unit_test(a_wrong_label_is_named),
-        cmocka_unit_test(weighted_sums_are_double),
+        cmocka_unit_test(a_weighted_sum_is_double),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

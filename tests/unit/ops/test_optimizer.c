@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/exact_sum.h"
 #include "base/mem.h"
 #include "base/philox.h"
 #include "kernels/attr.h"
@@ -60,70 +61,77 @@ static void sgd_momentum_builds_up(void **state) {
     device_free(d);
 }
 
-enum { BLOCK = 64 };
-
-/* -> [ceil(n / BLOCK)], to release with free() */
-static double *run_sums(OpNumber op, Tensor *x, int threads) {
-    const int64_t blocks = (tensor_count(x) + BLOCK - 1) / BLOCK;
-    double *sums = mem_alloc((size_t)(blocks + 1) * sizeof *sums);
-    sums[blocks] = -1;
-    Tensor out = flat(sums, F64, blocks);
+/* Added to `sum` [words]. */
+static void add_up(OpNumber op, const Tensor *x, int threads, int64_t block, void *sum, int64_t words) {
+    Tensor in = *x, out = flat(sum, I64, words);
+    out.flags = TENSOR_ACCUM;
     Device *d = device_cpu(threads);
-    call_run(&OPS[op], &(Call){.in = {x}, .out = {&out}, .device = d});
+    call_run(&OPS[op], &(Call){.in = {&in}, .out = {&out}, .attr = &(SumAttr){block}, .device = d});
     device_free(d);
-    assert_true(sums[blocks] == -1);
-    return sums;
+}
+
+static ExactSum squares_of(const Tensor *x, int threads) {
+    ExactSum sum = {0};
+    add_up(OP_sum_squares, x, threads, SUM_BLOCK, &sum, EXACT_WORDS);
+    return sum;
 }
 
 /* Integers: the sum is exact whatever the order; all lengths around a block. */
-static void sums_take_every_element_of_a_block_once(void **state) {
+static void sums_take_every_element_once(void **state) {
     (void)state;
     const int64_t sizes[] = {0, 1, 15, 16, 17, 63, 64, 65, 128, 40001};
     float *x = mem_alloc(40001 * sizeof *x);
     for (int64_t e = 0; e < 40001; e++) x[e] = (float)(e % 7) - 3;
     for (int i = 0; i < 10; i++) {
         Tensor t = flat(x, F32, sizes[i]);
-        double *squares = run_sums(OP_sum_squares, &t, 1), *zeros = run_sums(OP_count_zeros, &t, 1);
-        for (int64_t b = 0; b * BLOCK < sizes[i]; b++) {
-            double want_squares = 0, want_zeros = 0;
-            for (int64_t e = b * BLOCK; e < sizes[i] && e < (b + 1) * BLOCK; e++) {
-                want_squares += (double)x[e] * (double)x[e];
-                want_zeros += x[e] == 0;
-            }
-            assert_true(squares[b] == want_squares);
-            assert_true(zeros[b] == want_zeros);
-        }
-        free(squares), free(zeros);
+        double squares = 0;
+        int64_t zeros = 0, found = 5;
+        for (int64_t e = 0; e < sizes[i]; e++) squares += (double)x[e] * (double)x[e], zeros += x[e] == 0;
+        add_up(OP_count_zeros, &t, 1, SUM_BLOCK, &found, 1);
+        assert_int_equal(found, 5 + zeros);
+        assert_true(exact_value(squares_of(&t, 1)) == squares);
     }
     free(x);
 }
 
-/* Of normal numbers; nor on what stands before a block. */
+/* Nor on how the elements are shared out: the sum of a part begins where a block does. */
 static void sums_do_not_depend_on_threads(void **state) {
     (void)state;
-    enum { N = 300001, BLOCKS = (N + BLOCK - 1) / BLOCK, LATER = 7 };
+    enum { N = 300001, FIRST = 7 * SUM_BLOCK };
     float *x = mem_alloc(N * sizeof *x);
     for (int i = 0; i < N; i++) x[i] = (float)philox_normal(1, 2, (uint64_t)i);
-    Tensor t = flat(x, F32, N), rest = flat(x + LATER * BLOCK, F32, N - LATER * BLOCK);
-    double *one = run_sums(OP_sum_squares, &t, 1), sum = 0;
+    Tensor t = flat(x, F32, N), first = flat(x, F32, FIRST), rest = flat(x + FIRST, F32, N - FIRST);
+    const ExactSum one = squares_of(&t, 1);
     for (int threads = 2; threads <= 5; threads++) {
-        double *sums = run_sums(OP_sum_squares, &t, threads),
-               *later = run_sums(OP_sum_squares, &rest, threads);
-        assert_memory_equal(sums, one, BLOCKS * sizeof *one);
-        assert_memory_equal(later, one + LATER, (BLOCKS - LATER) * sizeof *one);
-        free(sums), free(later);
+        ExactSum sum = squares_of(&t, threads), parts = squares_of(&first, threads);
+        assert_memory_equal(&sum, &one, sizeof one);
+        add_up(OP_sum_squares, &rest, threads, SUM_BLOCK, &parts, EXACT_WORDS);
+        assert_memory_equal(&parts, &one, sizeof one);
     }
-    for (int b = 0; b < BLOCKS; b++) sum += one[b];
-    assert_true(fabs(sum / N - 1) < 5 * sqrt(2.0 / N)); /* five standard errors of the variance */
-    free(one), free(x);
+    assert_true(fabs(exact_value(one) / N - 1) <
+                5 * sqrt(2.0 / N)); /* five standard errors of the variance */
+    free(x);
+}
+
+/* 2^60 + 1 - 2^60 by squares: a rounded sum of them would lose the 1; a block's own sum does. */
+static void blocks_of_one_lose_nothing(void **state) {
+    (void)state;
+    double x[2] = {0x1p30, 1};
+    Tensor t = flat(x, F64, 2);
+    ExactSum each = {0};
+    add_up(OP_sum_squares, &t, 1, 1, &each, EXACT_WORDS);
+    const double large = -0x1p60;
+    ExactSum pair = squares_of(&t, 1);
+    exact_add(&each, &large, 1);
+    exact_add(&pair, &large, 1);
+    assert_true(exact_value(each) == 1 && exact_value(pair) == 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw_with_a_constant_gradient),
-        cmocka_unit_test(sgd_momentum_builds_up),
-        cmocka_unit_test(sums_take_every_element_of_a_block_once),
-        cmocka_unit_test(sums_do_not_depend_on_threads),
+        cmocka_unit_test(adamw_with_a_constant_gradient), cmocka_unit_test(sgd_momentum_builds_up),
+        cmocka_unit_test(sums_take_every_element_once),   cmocka_unit_test(sums_do_not_depend_on_threads),
+        cmocka_unit_test(blocks_of_one_lose_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

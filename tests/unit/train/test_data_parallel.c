@@ -53,8 +53,8 @@ static void train(void *arg, Comm *comm) {
     const Setup *s = t->setup;
     const int rank = comm_rank(comm);
     Outcome *o = &t->outcome[rank];
-    const MemoryPlan plan = run_plan_memory(&s->config, &s->derived, comm);
-    Run *r = run_new(&s->config, &s->derived, &plan, comm);
+    const MemoryPlan plan = run_plan_memory(&s->config, &s->derived, comm, NULL);
+    Run *r = run_new(&s->config, &s->derived, &plan, comm, NULL);
     registry_init(r->model->registry, r->context.seed);
     r->context.exact = t->exact;
     if (t->exact) registry_snap(r->model->registry, FLAT_MASTERS, EXACT_GRID_BITS);

@@ -24,7 +24,7 @@ typedef struct Trial {
 static Err train(void *arg, Comm *comm) {
     Trial *t = arg;
     const Registry *whole = t->whole->registry;
-    Run *r = run_new(&t->setup->config, &t->setup->derived, NULL, comm);
+    Run *r = run_new(&t->setup->config, &t->setup->derived, NULL, comm, NULL);
     registry_init(r->model->registry, r->context.seed);
     run_publish(r);
     double loss[STEPS], *masters = mem_alloc((size_t)whole->elements * sizeof *masters);

@@ -69,7 +69,7 @@ static Batch batch_of(const Source *s, int64_t first, bool leaky) {
 }
 
 static Run *trained(const Setup *setup, const Source *s, int steps, bool leaky) {
-    Run *r = run_new(&setup->config, &setup->derived, NULL, NULL);
+    Run *r = run_new(&setup->config, &setup->derived, NULL, NULL, NULL);
     registry_init(r->model->registry, r->context.seed);
     for (int i = 0; i < steps; i++) {
         Batch b = batch_of(s, r->consumed_samples, leaky);

@@ -29,7 +29,7 @@ static Batch batch_of(const Setup *s, int64_t first, int64_t b, bool masked) {
 }
 
 static Run *run_start(const Setup *s, const MemoryPlan *plan) {
-    Run *r = run_new(&s->config, &s->derived, plan, NULL);
+    Run *r = run_new(&s->config, &s->derived, plan, NULL, NULL);
     registry_init(r->model->registry, r->context.seed);
     return r;
 }
@@ -72,7 +72,7 @@ static void the_plan_is_what_the_run_takes(void **state) {
         Setup *s =
             setup_new("%s %s --micro-batch-size 3 --global-batch-size 6 --make-vocab-size-divisible-by %d",
                       k % 2 ? LLAMA : GPT2, WORDS[k / 2], k % 2 ? 1 : 128);
-        MemoryPlan plan = run_plan_memory(&s->config, &s->derived, NULL);
+        MemoryPlan plan = run_plan_memory(&s->config, &s->derived, NULL, NULL);
         Run *r = run_start(s, &plan); /* a byte more than planned is a fault */
         for (int i = 0; i < 2; i++) step(s, r, false);
         Batch b = batch_of(s, 0, 3, false);
@@ -84,8 +84,8 @@ static void the_plan_is_what_the_run_takes(void **state) {
         assert_int_equal(peak.transient, plan.transient);
         assert_int_equal(registry_bytes(r->model->registry), plan.parameters);
         assert_int_equal(optim_bytes(r->optimizer), plan.optimizer);
-        assert_true(memory_plan_total(&plan) ==
-                    plan.parameters + plan.optimizer + plan.slots + plan.transient + plan.tables);
+        assert_true(memory_plan_total(&plan) == plan.parameters + plan.optimizer + plan.slots +
+                                                    plan.transient + plan.tables + plan.inputs);
         run_free(r);
         setup_free(s);
     }
@@ -100,7 +100,7 @@ static void recompute_takes_less(void **state) {
     size_t before = SIZE_MAX;
     for (int k = 0; k < 4; k++) {
         Setup *s = setup_new("--num-layers 4 --seq-length 64 --micro-batch-size 4 %s", LESS[k]);
-        MemoryPlan plan = run_plan_memory(&s->config, &s->derived, NULL);
+        MemoryPlan plan = run_plan_memory(&s->config, &s->derived, NULL, NULL);
         assert_true(plan.slots < before);
         before = plan.slots;
         setup_free(s);

@@ -1,0 +1,65 @@
+/* Buffers in the memory of a GPU, for backends that move and add with the processor: an operation works on
+ * copies in host memory, and its result is written back when it is waited for. */
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "comm/backend.h"
+
+static int64_t sum(const int64_t *x, int n) {
+    int64_t total = 0;
+    for (int i = 0; i < n; i++) total += x[i];
+    return total;
+}
+
+/* Elements of the two buffers of a call. A broadcast has one. */
+static int64_t in_count(const CommCall *c) {
+    switch (c->kind) {
+    case COMM_ALL_REDUCE:
+    case COMM_ALL_GATHER:
+    case COMM_SEND:
+        return c->n;
+    case COMM_REDUCE_SCATTER:
+        return c->group.size * c->n;
+    case COMM_ALL_TO_ALL:
+        return sum(c->in_counts, c->group.size);
+    default:
+        return 0;
+    }
+}
+
+static int64_t out_count(const CommCall *c) {
+    switch (c->kind) {
+    case COMM_BROADCAST:
+    case COMM_ALL_REDUCE:
+    case COMM_REDUCE_SCATTER:
+    case COMM_RECV:
+        return c->n;
+    case COMM_ALL_GATHER:
+        return c->group.size * c->n;
+    case COMM_ALL_TO_ALL:
+        return sum(c->out_counts, c->group.size);
+    default:
+        return 0;
+    }
+}
+
+void comm_stage(CommWork *w) {
+    CommCall *c = &w->call;
+    const size_t size = dtype_size(c->dtype), in = (size_t)in_count(c) * size,
+                 out = (size_t)out_count(c) * size;
+    const void *from = c->in;
+    w->staged = c->out;
+    w->staging = mem_alloc(in + out + 1);
+    if (in) device_read(c->device, w->staging, from, in);
+    c->in = w->staging;
+    c->out = (char *)w->staging + in;
+    if (c->kind == COMM_BROADCAST) device_read(c->device, c->out, w->staged, out);
+}
+
+void comm_unstage(CommWork *w) {
+    const CommCall *c = &w->call;
+    const size_t out = (size_t)out_count(c) * dtype_size(c->dtype);
+    if (out) device_write(c->device, w->staged, c->out, out);
+    free(w->staging);
+    w->staging = NULL;
+}
