@@ -114,7 +114,7 @@ static void *reserve(Device *d, size_t bytes) {
 static size_t back(Device *d, char *base, size_t from, size_t to) {
     const Cuda *c = use(d);
     const CUmemAllocationProp what = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, {c->ordinal}}};
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = c->ordinal}};
     const CUmemAccessDesc access = {what.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     size_t at = from;
     for (; at < to; at += PAGE) {
