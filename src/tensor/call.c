@@ -49,14 +49,21 @@ static void run_f32(const OpDef *op, const Call *c) {
         if (wide.in[i] != c->in[i]) free(wide.in[i]->data);
 }
 
-static void run(const OpDef *op, const Call *c) {
+static void run_cpu(const OpDef *op, const Call *c) {
     const Tensor *lead = first_float(c);
-    if (c->device->kind == DEVICE_CUDA)
-        op->cuda(c);
-    else if (!lead || lead->dtype == F64)
+    OpProfile *profile = c->device->profile ? &c->device->profile[op->number] : NULL;
+    const int64_t start = profile ? clock_ns() : 0;
+    if (!lead || lead->dtype == F64)
         op->cpu_f64(c);
     else
         run_f32(op, c);
+    if (profile) profile->calls++, profile->ns += clock_ns() - start;
+}
+
+static void run_cuda(const OpDef *op, const Call *c) {
+    c->device->backend->begin(c->device, op->name);
+    op->cuda(c);
+    c->device->backend->end(c->device, op->number);
 }
 
 static void plan(const OpDef *op, const Call *c) {
@@ -70,14 +77,12 @@ void call_run(const OpDef *op, const Call *c) {
         plan(op, c);
         return;
     }
-    OpProfile *profile = c->device->profile ? &c->device->profile[op->number] : NULL;
-    int64_t start = profile ? clock_ns() : 0;
     FaultScope *scope = fault_scope_now();
     char *op_name = scope ? scope->op : NULL;
     if (op_name) snprintf(op_name, sizeof scope->op, "%s", op->name);
-
-    run(op, c);
-
+    if (c->device->kind == DEVICE_CUDA)
+        run_cuda(op, c);
+    else
+        run_cpu(op, c);
     if (op_name) *op_name = 0;
-    if (profile) profile->calls++, profile->ns += clock_ns() - start;
 }

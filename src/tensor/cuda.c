@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 #include <cudaTypedefs.h>
+#include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +20,70 @@ static Cuda *use(const Device *d) {
     return d->cuda;
 }
 
+/* ---- times of ops ---- */
+
+typedef struct CudaTimes {
+    struct Timed {
+        cudaEvent_t begin, end;
+        int op;
+    } *at;
+    int64_t n, capacity; /* used; with events */
+} CudaTimes;
+
+static struct Timed *next_timed(Cuda *c) {
+    if (!c->times) c->times = mem_zero(1, sizeof *c->times);
+    CudaTimes *t = c->times;
+    if (t->n == t->capacity) {
+        t->at = mem_grow(t->at, (size_t)(2 * t->capacity + 256), sizeof *t->at);
+        for (const int64_t end = 2 * t->capacity + 256; t->capacity < end; t->capacity++) {
+            CUDA_CHECK(cudaEventCreate(&t->at[t->capacity].begin));
+            CUDA_CHECK(cudaEventCreate(&t->at[t->capacity].end));
+        }
+    }
+    return &t->at[t->n];
+}
+
+static void begin(Device *d, const char *op) {
+    nvtxRangePushA(op);
+    if (d->profile) CUDA_CHECK(cudaEventRecord(next_timed(d->cuda)->begin, d->cuda->stream));
+}
+
+static void end(Device *d, int op) {
+    if (d->profile) {
+        struct Timed *t = &d->cuda->times->at[d->cuda->times->n++];
+        t->op = op;
+        CUDA_CHECK(cudaEventRecord(t->end, d->cuda->stream));
+    }
+    nvtxRangePop();
+}
+
+/* After all of them have happened. */
+static void add_times(Device *d) {
+    CudaTimes *t = d->cuda->times;
+    for (int64_t i = 0; i < t->n && d->profile; i++) {
+        float ms;
+        CUDA_CHECK(cudaEventElapsedTime(&ms, t->at[i].begin, t->at[i].end));
+        d->profile[t->at[i].op].calls++;
+        d->profile[t->at[i].op].ns += (int64_t)((double)ms * 1e6);
+    }
+    t->n = 0;
+}
+
+static void free_times(CudaTimes *t) {
+    for (int64_t i = 0; t && i < t->capacity; i++) {
+        CUDA_CHECK(cudaEventDestroy(t->at[i].begin));
+        CUDA_CHECK(cudaEventDestroy(t->at[i].end));
+    }
+    if (t) free(t->at);
+    free(t);
+}
+
+/* ---- memory ---- */
+
 static void wait(Device *d) {
     const Cuda *c = use(d);
     CUDA_CHECK(cudaStreamSynchronize(c->stream));
+    if (c->times) add_times(d);
     const CudaComplaint *w = c->complaint;
     if (w->raised) fault(__FILE__, __LINE__, "a kernel's operands", w->sentence, w->value[0], w->value[1]);
 }
@@ -66,6 +128,7 @@ static void close_device(Device *d) {
     wait(d);
     for (int i = 0; i < CUDA_LIBRARIES; i++)
         if (c->state[i].at) c->state[i].free(c->state[i].at);
+    free_times(c->times);
     CUDA_CHECK(cudaFree(c->scratch));
     CUDA_CHECK(cudaFreeHost(c->complaint));
     CUDA_CHECK(cudaStreamDestroy(c->stream));
@@ -144,6 +207,8 @@ Err device_cuda(int rank, Device **out) {
                                       .available = available,
                                       .describe = describe,
                                       .provide = provide,
+                                      .begin = begin,
+                                      .end = end,
                                       .close = close_device,
                                       .reserve = reserve,
                                       .back = back,

@@ -30,6 +30,7 @@ typedef struct Cuda {
     size_t memory;
     cudaStream_t stream;
     CudaComplaint *complaint;
+    struct CudaTimes *times; /* of ops that have not been waited for; NULL: no profile yet */
     void *scratch;
     size_t scratch_bytes;
     CudaState state[CUDA_LIBRARIES];

@@ -12,7 +12,8 @@
 
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_NULL, DEVICE_CUDA } DeviceKind;
 
-/* Counts calls and time of each op while attached to a device; indexed by op number. */
+/* Counts calls and time of each op while attached to a device; indexed by op number. What a GPU has done is in
+ * it after device_wait. */
 typedef struct OpProfile {
     int64_t calls, ns;
 } OpProfile;
@@ -62,6 +63,9 @@ typedef struct DeviceBackend {
     size_t (*available)(const Device *);
     void (*describe)(const Device *, char *buffer, size_t n); /* NULL: it is the CPU */
     void (*provide)(Device *, size_t scratch);                /* NULL: nothing to do */
+    /* Around every op: names it to profilers, and times it if there is a profile. NULL: the CPU's clock does. */
+    void (*begin)(Device *, const char *op);
+    void (*end)(Device *, int op);
     void (*close)(Device *);                                  /* NULL: nothing to do */
     /* Address space whose memory comes later; NULL: `take` is that already. back gives memory to what lies
      * between `from` and at least `to`, and returns how many bytes. */
