@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/mem.h"
+#include "tensor/backend.h"
 
 static const Tensor *first_float(const Call *c) {
     for (int i = 0; i < CALL_IN; i++)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "tensor/backend.h"
 
 void cuda_check(cudaError_t e, const char *call, const char *file, int line) {
     if (e != cudaSuccess) fault(file, line, call, "%s: %s", cudaGetErrorName(e), cudaGetErrorString(e));
@@ -26,7 +27,7 @@ typedef struct CudaTimes {
     struct Timed {
         cudaEvent_t begin, end;
         int op;
-    } *at;
+    } * at;
     int64_t n, capacity; /* used; with events */
 } CudaTimes;
 
@@ -147,6 +148,33 @@ void *cuda_scratch(const Device *of, size_t bytes) {
     return c->scratch;
 }
 
+/* ---- graphs ---- */
+
+struct DeviceGraph {
+    cudaGraphExec_t exec;
+};
+
+static void record(Device *d) {
+    CUDA_CHECK(cudaStreamBeginCapture(use(d)->stream, cudaStreamCaptureModeThreadLocal));
+}
+
+static DeviceGraph *recorded(Device *d) {
+    DeviceGraph *g = mem_zero(1, sizeof *g);
+    cudaGraph_t graph;
+    CUDA_CHECK(cudaStreamEndCapture(use(d)->stream, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&g->exec, graph, 0));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    return g;
+}
+
+static void play(Device *d, DeviceGraph *g) { CUDA_CHECK(cudaGraphLaunch(g->exec, use(d)->stream)); }
+
+static void forget(Device *d, DeviceGraph *g) {
+    wait(d);
+    CUDA_CHECK(cudaGraphExecDestroy(g->exec));
+    free(g);
+}
+
 static void provide(Device *d, size_t scratch) { cuda_scratch(d, scratch); }
 
 /* ---- address space: the driver's interface, which the runtime finds ---- */
@@ -207,6 +235,10 @@ Err device_cuda(int rank, Device **out) {
                                       .available = available,
                                       .describe = describe,
                                       .provide = provide,
+                                      .record = record,
+                                      .recorded = recorded,
+                                      .play = play,
+                                      .forget = forget,
                                       .begin = begin,
                                       .end = end,
                                       .close = close_device,

@@ -10,6 +10,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "tensor/backend.h"
 
 static int cores(void) {
     cpu_set_t set;
@@ -131,8 +132,23 @@ void device_wait(Device *d) {
     if (d->backend->wait) d->backend->wait(d);
 }
 
+void device_copy(Device *d, void *to, const void *from, size_t bytes) {
+    if (bytes && d->backend->copy) d->backend->copy(d, to, from, bytes);
+}
+
+void device_record(Device *d) {
+    CHECK(d->backend->record, "this device records no work");
+    d->backend->record(d);
+}
+
+DeviceGraph *device_recorded(Device *d) { return d->backend->recorded(d); }
+void device_play(Device *d, DeviceGraph *g) { d->backend->play(d, g); }
+void device_graph_free(Device *d, DeviceGraph *g) {
+    if (g) d->backend->forget(d, g);
+}
+
 void device_write(Device *d, void *at, const void *host, size_t bytes) {
-    if (bytes && d->backend->copy) d->backend->copy(d, at, host, bytes);
+    device_copy(d, at, host, bytes);
     device_wait(d);
 }
 

@@ -12,15 +12,15 @@
 
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_NULL, DEVICE_CUDA } DeviceKind;
 
-/* Counts calls and time of each op while attached to a device; indexed by op number. What a GPU has done is in
- * it after device_wait. */
+/* Counts calls and time of each op while attached to a device; indexed by op number. What a GPU has done is
+ * in it after device_wait. */
 typedef struct OpProfile {
     int64_t calls, ns;
 } OpProfile;
 
 typedef struct Device {
     DeviceKind kind;
-    const struct DeviceBackend *backend; /* how the kind does it; used by device.c alone */
+    const struct DeviceBackend *backend; /* how the kind does it (backend.h) */
     Pool *pool;                          /* CPU: the threads that kernels split their loops over */
     OpProfile *profile;                  /* NULL, or one entry per op (owned by whoever measures) */
     struct Cuda *cuda; /* tensor/cuda.h; of a null device: of the device that it plans for, or NULL */
@@ -38,9 +38,9 @@ Device *device_null_for(const Device *target);
  * may share one. A user error if this build or machine has none. */
 Err device_open(bool cuda, int rank, int threads, Device **);
 void device_free(Device *);
-/* "NVIDIA H200 (sm_90, 132 multiprocessors, 140 GiB)"; of the CPU its threads. */
 /* Takes memory for kernels that need some beside their operands, so that none is taken while they run. */
 void device_provide(Device *, size_t scratch);
+/* "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)"; of the CPU its threads. */
 const char *device_describe(const Device *, char *buffer, size_t n);
 /* Bytes of its memory that can still be taken (of host memory: without swapping). */
 size_t device_memory_available(const Device *);
@@ -55,25 +55,17 @@ void device_read(Device *, void *host, const void *at, size_t bytes);
 void device_write(Device *, void *at, const void *host, size_t bytes);
 void device_wait(Device *);
 
-typedef struct DeviceBackend {
-    void *(*take)(Device *, size_t bytes);                            /* zeroed; NULL: there is not enough */
-    void (*give)(Device *, void *, size_t bytes);                     /* NULL: nothing to do */
-    void (*copy)(Device *, void *to, const void *from, size_t bytes); /* either may be the host's */
-    void (*wait)(Device *);                                           /* NULL: nothing to wait for */
-    size_t (*available)(const Device *);
-    void (*describe)(const Device *, char *buffer, size_t n); /* NULL: it is the CPU */
-    void (*provide)(Device *, size_t scratch);                /* NULL: nothing to do */
-    /* Around every op: names it to profilers, and times it if there is a profile. NULL: the CPU's clock does. */
-    void (*begin)(Device *, const char *op);
-    void (*end)(Device *, int op);
-    void (*close)(Device *);                                  /* NULL: nothing to do */
-    /* Address space whose memory comes later; NULL: `take` is that already. back gives memory to what lies
-     * between `from` and at least `to`, and returns how many bytes. */
-    void *(*reserve)(Device *, size_t bytes);
-    size_t (*back)(Device *, char *base, size_t from, size_t to);
-    void (*unreserve)(Device *, char *base, size_t bytes, size_t backed);
-} DeviceBackend;
-Err device_cuda(int rank, Device **); /* tensor/cuda.c */
+/* to and from are the device's; in the order of the kernels. */
+void device_copy(Device *, void *to, const void *from, size_t bytes);
+
+/* Work that is recorded once and played often, with the operands and attributes of the recording: what is
+ * called between record and recorded does not run. Of CUDA only; the host reads and writes no device memory
+ * there. */
+typedef struct DeviceGraph DeviceGraph;
+void device_record(Device *);
+DeviceGraph *device_recorded(Device *);
+void device_play(Device *, DeviceGraph *);
+void device_graph_free(Device *, DeviceGraph *); /* NULL is allowed */
 
 /* Device memory as the host sees it: on the CPU the memory itself, elsewhere a copy, which device_view_end
  * writes back if the view is to WRITE. A view to WRITE only (VIEW_WRITE) must be written completely. */

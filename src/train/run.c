@@ -6,21 +6,7 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
-
-/* ---- batches ---- */
-
-static Tensor ids(int64_t *data, const Batch *b) {
-    return tensor_make(data, I64, 2, (int64_t[]){b->b, b->s});
-}
-
-void batch_tensors(const Batch *b, bool packed, BatchTensors *t) {
-    t->tokens = ids(b->tokens, b);
-    t->labels = ids(b->labels, b);
-    t->position = ids(b->position_ids, b);
-    t->first_key = ids(b->document_start, b);
-    t->input = (ModelInput){
-        .tokens = &t->tokens, .position = &t->position, .first_key = packed ? &t->first_key : NULL};
-}
+#include "train/passes.h"
 
 /* Over whole samples, whatever positions this rank holds. */
 static double mask_sum(const Run *r, const Batch *b) {
@@ -32,144 +18,15 @@ static double mask_sum(const Run *r, const Batch *b) {
     return sum;
 }
 
-/* ---- passes ---- */
-
-/* What the model runs at once: a microbatch, or one sample of it. */
-typedef struct Pass {
-    Batch batch;
-    BatchTensors tensors;
-    Tensor mask,
-        weights;       /* [b,s] in the loss's type: of each token's loss in the reported sum; its gradient */
-    double aux_weight; /* of a router's loss, which is a mean over tokens */
-    int64_t first_sample;
-} Pass;
-
-static void begin_pass(void *arg, const Action *a) {
-    Run *r = arg;
-    r->context.first_sample = r->passes[a->microbatch].first_sample;
-    r->context.aux_scale = r->passes[a->microbatch].aux_weight;
-}
-
-static Tensor *forward_pass(void *arg, Tape *t, const Action *a, Tensor *x_sbh) {
-    Run *r = arg;
-    Pass *p = &r->passes[a->microbatch];
-    Tensor *y = gpt_stage(t, r->model, a->chunk, &p->tensors.input, x_sbh, &p->tensors.labels);
-    if (r->model->stages[a->chunk].head && r->counts_loss)
-        tape_call(t, &OPS[OP_weighted_sum], (Call){.in = {y, &p->mask}, .out = {&r->loss_sum}});
-    return y;
-}
-
-static Tensor *loss_gradient(void *arg, Tape *t, const Action *a, Tensor *loss_bs) {
-    const Run *r = arg;
-    (void)t, (void)loss_bs;
-    return &r->passes[a->microbatch].weights;
-}
-
 /* How many of a microbatch's samples go through the model at once. --batch-invariant-mode: each by itself, so
  * that no gradient knows how samples were grouped (a tied embedding is the sum of two ops' sums). */
 static int64_t at_once(const Config *c, int64_t samples) { return c->batch_invariant_mode ? 1 : samples; }
 
-/* Samples [first, first + n) of a batch. */
-static Batch rows_of(const Batch *b, int64_t first, int64_t n) {
-    int64_t at = first * b->s;
-    return (Batch){n,
-                   b->s,
-                   b->tokens + at,
-                   b->labels + at,
-                   b->position_ids + at,
-                   b->loss_mask + at,
-                   b->document_start + at,
-                   b->indices + first};
-}
-
-/* ---- inputs: what passes read, in one block of device memory ---- */
-
-enum { IDS = 4 };
-
-static size_t input_bytes(const Run *r, int64_t tokens) {
-    return (size_t)tokens * (IDS * sizeof(int64_t) + 2 * dtype_size(r->model->registry->precise));
-}
-
-static void take_inputs(Run *r, size_t bytes) {
-    if (bytes <= r->input_bytes) return;
-    device_release(r->device, r->inputs, r->input_bytes);
-    r->inputs = device_alloc(r->device, bytes, "batches");
-    r->input_bytes = bytes;
-}
-
-/* mask * scale, on the exact lane's grid if it is that. */
-static void fill_weights(const Run *r, const Batch *b, double scale, void *out) {
-    for (int64_t i = 0; i < b->b * b->s; i++) {
-        double x = (double)b->loss_mask[i] * scale;
-        if (r->context.exact) x = ldexp(rint(ldexp(x, EXACT_GRID_BITS)), -EXACT_GRID_BITS);
-        if (r->model->registry->precise == F64)
-            ((double *)out)[i] = x;
-        else
-            ((float *)out)[i] = (float)x;
-    }
-}
-
-/* Points the tensors of the pass at `at`, in device memory, and fills them. */
-static void place_inputs(Run *r, Pass *p, double weight, char *at) {
-    const Batch *b = &p->batch;
-    const int64_t tokens = b->b * b->s;
-    const size_t ids = (size_t)tokens * sizeof(int64_t), bytes = input_bytes(r, tokens),
-                 half = (bytes - IDS * ids) / 2;
-    Tensor *tensors[IDS] = {&p->tensors.tokens, &p->tensors.labels, &p->tensors.position,
-                            &p->tensors.first_key};
-    char *host = mem_alloc(bytes);
-    for (int i = 0; i < IDS; i++) {
-        memcpy(host + (size_t)i * ids, tensors[i]->data, ids);
-        tensors[i]->data = at + (size_t)i * ids;
-    }
-    p->mask = tensor_make(at + IDS * ids, r->model->registry->precise, 2, (int64_t[]){b->b, b->s});
-    p->weights = p->mask;
-    p->weights.data = at + IDS * ids + half;
-    fill_weights(r, b, 1, host + IDS * ids);
-    fill_weights(r, b, weight, host + IDS * ids + half);
-    device_write(r->device, at, host, bytes);
-    free(host);
-}
-
-/* Samples from `first` on of a microbatch, in the next pass. */
-static void add_pass(Run *r, int64_t number, const Batch *b, int64_t first, int64_t n, double weight,
-                     int64_t first_sample) {
-    Pass *p = &r->passes[number];
-    p->batch = rows_of(b, first, n);
-    p->first_sample = first_sample;
-    batch_tensors(&p->batch, r->config->reset_attention_mask, &p->tensors);
-    place_inputs(r, p, weight, r->inputs + (size_t)number * input_bytes(r, n * b->s));
-    const int *size = r->layout.mesh.size;
-    Tensor *ids[] = {&p->tensors.tokens, &p->tensors.labels, &p->tensors.position, &p->tensors.first_key};
-    for (int i = 0; i < 4; i++) {
-        if (size[AXIS_CP] > 1) ids[i]->spmd = spmd_with(ids[i]->spmd, AXIS_CP, SPMD_V);
-        if (size[AXIS_DP] > 1) ids[i]->spmd = spmd_with(ids[i]->spmd, AXIS_DP, SPMD_V);
-    }
-}
-
-static void play(Run *r, int64_t passes, bool forward_only, double *loss_sum) {
-    PipelineSpec spec;
-    Err e = pipeline_spec(r->config, &r->pipeline, passes, forward_only, &spec);
-    CHECK(!e.code, "%s", e.msg); /* run_check has asked */
-    const RankSchedule schedule = pipeline_schedule(&spec, r->layout.mesh.coordinate[AXIS_PP], r->step_arena);
-    r->counts_loss = loss_sum != NULL;
-    if (loss_sum) device_write(r->device, r->loss_sum.data, loss_sum, sizeof *loss_sum);
-    executor_run(r->executor, &spec, &schedule);
-    if (loss_sum) device_read(r->device, loss_sum, r->loss_sum.data, sizeof *loss_sum);
-}
-
-/* Room for the passes of one call, of `tokens` each; what was there is forgotten. */
-static void new_passes(Run *r, int64_t n, int64_t tokens) {
-    arena_reset(r->step_arena);
-    r->passes = arena_alloc(r->step_arena, (size_t)n * sizeof *r->passes);
-    take_inputs(r, (size_t)n * input_bytes(r, tokens));
-}
-
 static void forward_only(Run *r, const Batch *b, int64_t first, int64_t n, double *loss_sum) {
-    new_passes(r, 1, n * b->s);
-    add_pass(r, 0, b, first, n, 0, 0);
+    passes_begin(r, 1, n * b->s);
+    passes_add(r, 0, b, first, n, (PassWeight){0}, 0);
     r->context.training = false;
-    play(r, 1, true, loss_sum);
+    passes_play(r, 1, true, loss_sum);
     r->context.training = true;
 }
 
@@ -272,8 +129,8 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
     tape_grad_off_grid(&r->loss_sum); /* the exact lane's sum of products of two numbers on the grid */
     r->optimizer = optim_new(c, r->model->registry, r->sync);
     r->scaler = scaler_new(c);
-    r->executor = executor_new(&r->context, r->model, at_once(c, d->micro_batch_size), memory,
-                               (ExecutorCalls){begin_pass, forward_pass, loss_gradient, r});
+    r->executor =
+        executor_new(&r->context, r->model, at_once(c, d->micro_batch_size), memory, passes_calls(r));
     return r;
 }
 
@@ -290,10 +147,10 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const 
     Batch b = batch_new(d->micro_batch_size, c->seq_length / r->layout.mesh.size[AXIS_CP]);
     const int64_t together = at_once(c, b.b), passes = most_microbatches(r) * (b.b / together);
     double loss = 0;
-    new_passes(r, passes, together * b.s);
-    for (int64_t i = 0; i < passes; i++) add_pass(r, i, &b, 0, together, 1, 0);
+    passes_begin(r, passes, together * b.s);
+    for (int64_t i = 0; i < passes; i++) passes_add(r, i, &b, 0, together, (PassWeight){0}, 0);
     if (r->sync) sync_begin(r->sync, passes);
-    play(r, passes, false, &loss);
+    passes_play(r, passes, false, &loss);
     if (r->sync) sync_finish(r->sync);
     PipelineSpec spec;
     Err e = pipeline_spec(c, &r->pipeline, passes, false, &spec);
@@ -335,7 +192,7 @@ void run_free(Run *r) {
     if (!r) return;
     executor_free(r->executor);
     device_release(r->device, r->loss_sum.data, sizeof(double));
-    device_release(r->device, r->inputs, r->input_bytes);
+    passes_free(r);
     optim_free(r->optimizer);
     sync_free(r->sync);
     gpt_free(r->model);
@@ -365,7 +222,7 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
     const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, samples),
                   parts = samples / together;
     if (r->sync && !report->samples) sync_begin(r->sync, n * parts);
-    new_passes(r, count * parts, together * batches->s);
+    passes_begin(r, count * parts, together * batches->s);
     for (int64_t i = 0; i < count; i++) {
         const Batch *b = &batches[i];
         const double tokens = mask_sum(r, b), scale = r->scaler.scale;
@@ -377,15 +234,14 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
         const double positions = (double)(together * r->config->seq_length),
                      aux_weight = r->config->calculate_per_token_loss ? scale * positions
                                                                       : scale / (double)(n * parts);
-        for (int64_t k = 0; k < parts; k++) {
-            add_pass(r, i * parts + k, b, k * together, together, weight, first_sample + k * together);
-            r->passes[i * parts + k].aux_weight = aux_weight;
-        }
+        for (int64_t k = 0; k < parts; k++)
+            passes_add(r, i * parts + k, b, k * together, together, (PassWeight){weight, aux_weight},
+                       first_sample + k * together);
         report->passes += parts;
         report->tokens += tokens;
         report->samples += samples * size[AXIS_DP];
     }
-    play(r, count * parts, false, tells_loss(r) ? &report->loss_sum : NULL);
+    passes_play(r, count * parts, false, tells_loss(r) ? &report->loss_sum : NULL);
     if (!r->comm) run_reduce(r, report);
 }
 

@@ -46,7 +46,8 @@ typedef struct Run {
     struct Pass *passes; /* of the microbatches in flight, by their number in the schedule */
     Tensor loss_sum;     /* F64 [1]: where the head adds loss * mask, if counts_loss */
     bool counts_loss;
-    char *inputs; /* of the passes, device memory */
+    char *inputs;            /* of the passes, device memory */
+    struct PassGraph *graph; /* passes.c; NULL: none */
     size_t input_bytes;
     /* Progress; all of it is in a checkpoint. */
     int64_t iteration;        /* updates done or skipped */

@@ -1,0 +1,227 @@
+#include "train/passes.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "kernels/ops.h"
+
+typedef struct Pass {
+    Batch batch;
+    BatchTensors tensors;
+    Tensor mask,
+        weights; /* [b,s] in the loss's type: of each token's loss in the reported sum; its gradient */
+    double aux_weight;
+    int64_t first_sample;
+} Pass;
+
+/* ---- what the executor calls ---- */
+
+static void begin_pass(void *arg, const Action *a) {
+    Run *r = arg;
+    r->context.first_sample = r->passes[a->microbatch].first_sample;
+    r->context.aux_scale = r->passes[a->microbatch].aux_weight;
+}
+
+static Tensor *forward_pass(void *arg, Tape *t, const Action *a, Tensor *x_sbh) {
+    Run *r = arg;
+    Pass *p = &r->passes[a->microbatch];
+    Tensor *y = gpt_stage(t, r->model, a->chunk, &p->tensors.input, x_sbh, &p->tensors.labels);
+    if (r->model->stages[a->chunk].head && r->counts_loss)
+        tape_call(t, &OPS[OP_weighted_sum], (Call){.in = {y, &p->mask}, .out = {&r->loss_sum}});
+    return y;
+}
+
+static Tensor *loss_gradient(void *arg, Tape *t, const Action *a, Tensor *loss_bs) {
+    const Run *r = arg;
+    (void)t, (void)loss_bs;
+    return &r->passes[a->microbatch].weights;
+}
+
+ExecutorCalls passes_calls(Run *r) { return (ExecutorCalls){begin_pass, forward_pass, loss_gradient, r}; }
+
+/* ---- batches ---- */
+
+static Tensor ids(int64_t *data, const Batch *b) {
+    return tensor_make(data, I64, 2, (int64_t[]){b->b, b->s});
+}
+
+void batch_tensors(const Batch *b, bool packed, BatchTensors *t) {
+    t->tokens = ids(b->tokens, b);
+    t->labels = ids(b->labels, b);
+    t->position = ids(b->position_ids, b);
+    t->first_key = ids(b->document_start, b);
+    t->input = (ModelInput){
+        .tokens = &t->tokens, .position = &t->position, .first_key = packed ? &t->first_key : NULL};
+}
+
+/* Samples [first, first + n) of a batch. */
+static Batch rows_of(const Batch *b, int64_t first, int64_t n) {
+    int64_t at = first * b->s;
+    return (Batch){n,
+                   b->s,
+                   b->tokens + at,
+                   b->labels + at,
+                   b->position_ids + at,
+                   b->loss_mask + at,
+                   b->document_start + at,
+                   b->indices + first};
+}
+
+/* ---- inputs: what passes read, in one block of device memory ---- */
+
+enum { IDS = 4 };
+
+static size_t input_bytes(const Run *r, int64_t tokens) {
+    return (size_t)tokens * (IDS * sizeof(int64_t) + 2 * dtype_size(r->model->registry->precise));
+}
+
+static void take_inputs(Run *r, size_t bytes) {
+    if (bytes <= r->input_bytes) return;
+    device_release(r->device, r->inputs, r->input_bytes);
+    r->inputs = device_alloc(r->device, bytes, "batches");
+    r->input_bytes = bytes;
+}
+
+/* mask * scale, on the exact lane's grid if it is that. */
+static void fill_weights(const Run *r, const Batch *b, double scale, void *out) {
+    for (int64_t i = 0; i < b->b * b->s; i++) {
+        double x = (double)b->loss_mask[i] * scale;
+        if (r->context.exact) x = ldexp(rint(ldexp(x, EXACT_GRID_BITS)), -EXACT_GRID_BITS);
+        if (r->model->registry->precise == F64)
+            ((double *)out)[i] = x;
+        else
+            ((float *)out)[i] = (float)x;
+    }
+}
+
+/* Points the tensors of the pass at `at`, in device memory. */
+static void point_inputs(const Run *r, Pass *p, char *at) {
+    const Batch *b = &p->batch;
+    const int64_t tokens = b->b * b->s;
+    const size_t ids = (size_t)tokens * sizeof(int64_t), half = (input_bytes(r, tokens) - IDS * ids) / 2;
+    Tensor *tensors[IDS] = {&p->tensors.tokens, &p->tensors.labels, &p->tensors.position,
+                            &p->tensors.first_key};
+    for (int i = 0; i < IDS; i++) tensors[i]->data = at + (size_t)i * ids;
+    p->mask = tensor_make(at + IDS * ids, r->model->registry->precise, 2, (int64_t[]){b->b, b->s});
+    p->weights = p->mask;
+    p->weights.data = at + IDS * ids + half;
+}
+
+/* Copies what the tensors of the pass show to `at`, and points them there. */
+static void place_inputs(Run *r, Pass *p, double weight, char *at) {
+    const Batch *b = &p->batch;
+    const int64_t tokens = b->b * b->s;
+    const size_t ids = (size_t)tokens * sizeof(int64_t), bytes = input_bytes(r, tokens),
+                 half = (bytes - IDS * ids) / 2;
+    const Tensor *tensors[IDS] = {&p->tensors.tokens, &p->tensors.labels, &p->tensors.position,
+                                  &p->tensors.first_key};
+    char *host = mem_alloc(bytes);
+    for (int i = 0; i < IDS; i++) memcpy(host + (size_t)i * ids, tensors[i]->data, ids);
+    fill_weights(r, b, 1, host + IDS * ids);
+    fill_weights(r, b, weight, host + IDS * ids + half);
+    device_write(r->device, at, host, bytes);
+    free(host);
+    point_inputs(r, p, at);
+}
+
+void passes_add(Run *r, int64_t number, const Batch *b, int64_t first, int64_t n, PassWeight weight,
+                int64_t first_sample) {
+    Pass *p = &r->passes[number];
+    p->batch = rows_of(b, first, n);
+    p->first_sample = first_sample;
+    p->aux_weight = weight.aux;
+    batch_tensors(&p->batch, r->config->reset_attention_mask, &p->tensors);
+    place_inputs(r, p, weight.loss, r->inputs + (size_t)number * input_bytes(r, n * b->s));
+    const int *size = r->layout.mesh.size;
+    Tensor *ids[] = {&p->tensors.tokens, &p->tensors.labels, &p->tensors.position, &p->tensors.first_key};
+    for (int i = 0; i < 4; i++) {
+        if (size[AXIS_CP] > 1) ids[i]->spmd = spmd_with(ids[i]->spmd, AXIS_CP, SPMD_V);
+        if (size[AXIS_DP] > 1) ids[i]->spmd = spmd_with(ids[i]->spmd, AXIS_DP, SPMD_V);
+    }
+}
+
+/* ---- running ---- */
+
+/* What --cuda-graph-impl local keeps: the work of one pass over inputs in a place of its own. */
+struct PassGraph {
+    bool warm; /* a pass has run, and with it whatever is made at the first use */
+    Pass pass;
+    char *inputs;
+    size_t bytes;
+    DeviceGraph *graph;
+};
+
+static void run_schedule(Run *r, int64_t passes, bool forward_only) {
+    PipelineSpec spec;
+    Err e = pipeline_spec(r->config, &r->pipeline, passes, forward_only, &spec);
+    CHECK(!e.code, "%s", e.msg); /* run_check has asked */
+    const RankSchedule schedule = pipeline_schedule(&spec, r->layout.mesh.coordinate[AXIS_PP], r->step_arena);
+    executor_run(r->executor, &spec, &schedule);
+}
+
+/* One pass by itself. */
+static void run_pass(Run *r, Pass *p) {
+    Pass *all = r->passes;
+    r->passes = p;
+    run_schedule(r, 1, false);
+    r->passes = all;
+}
+
+/* The auxiliary losses' gradient is a constant of the recorded work. */
+static void record(Run *r, const Pass *p) {
+    struct PassGraph *g = r->graph;
+    device_graph_free(r->device, g->graph);
+    g->pass = *p;
+    point_inputs(r, &g->pass, g->inputs);
+    device_record(r->device);
+    run_pass(r, &g->pass);
+    g->graph = device_recorded(r->device);
+}
+
+static void play_graph(Run *r, int64_t passes) {
+    struct PassGraph *g = r->graph;
+    for (int64_t i = 0; i < passes; i++) {
+        Pass *p = &r->passes[i];
+        if (!g->warm) {
+            run_pass(r, p);
+            g->warm = true;
+            continue;
+        }
+        if (!g->graph || g->pass.aux_weight != p->aux_weight) record(r, p);
+        device_copy(r->device, g->inputs, p->tensors.tokens.data, g->bytes);
+        device_play(r->device, g->graph);
+    }
+}
+
+static bool uses_graph(const Run *r) { return r->config->cuda_graph_impl == CUDA_GRAPH_LOCAL; }
+
+void passes_begin(Run *r, int64_t n, int64_t tokens) {
+    arena_reset(r->step_arena);
+    r->passes = arena_alloc(r->step_arena, (size_t)n * sizeof *r->passes);
+    take_inputs(r, (size_t)n * input_bytes(r, tokens));
+    if (!uses_graph(r) || r->graph) return;
+    r->graph = mem_zero(1, sizeof *r->graph);
+    r->graph->bytes = input_bytes(r, tokens);
+    r->graph->inputs = device_alloc(r->device, r->graph->bytes, "batches");
+}
+
+void passes_play(Run *r, int64_t passes, bool forward_only, double *loss_sum) {
+    r->counts_loss = loss_sum != NULL;
+    if (loss_sum) device_write(r->device, r->loss_sum.data, loss_sum, sizeof *loss_sum);
+    if (uses_graph(r) && !forward_only && r->device->kind != DEVICE_NULL)
+        play_graph(r, passes);
+    else
+        run_schedule(r, passes, forward_only);
+    if (loss_sum) device_read(r->device, loss_sum, r->loss_sum.data, sizeof *loss_sum);
+}
+
+void passes_free(Run *r) {
+    if (r->graph) {
+        device_graph_free(r->device, r->graph->graph);
+        device_release(r->device, r->graph->inputs, r->graph->bytes);
+        free(r->graph);
+    }
+    device_release(r->device, r->inputs, r->input_bytes);
+}
