@@ -10,9 +10,22 @@
 #include "base/slice.h"
 #include "tensor/fp8.h"
 
+typedef enum Activation {
+    ACT_GELU_TANH,
+    ACT_GELU_ERF,
+    ACT_QUICK_GELU,
+    ACT_SQUARED_RELU,
+    ACT_SWIGLU
+} Activation;
+typedef struct ActivationAttr {
+    Activation
+        kind; /* SWIGLU: the input is [..., gate | up], the output silu(gate) * up has half its width */
+} ActivationAttr;
+
 typedef struct LinearAttr {
     bool fixed_order; /* every element is one chain of multiply-adds over its terms in order: the same bits
                          however many other rows and columns there are (BLAS chooses its order by shape) */
+    Activation activation; /* of the output `act`; not SWIGLU */
 } LinearAttr;
 
 typedef struct Fp8ScaleAttr {
@@ -32,18 +45,6 @@ typedef struct NormAttr {
     bool one_plus; /* the gain is stored as w and applied as 1 + w (--apply-layernorm-1p) */
     double eps;
 } NormAttr;
-
-typedef enum Activation {
-    ACT_GELU_TANH,
-    ACT_GELU_ERF,
-    ACT_QUICK_GELU,
-    ACT_SQUARED_RELU,
-    ACT_SWIGLU
-} Activation;
-typedef struct ActivationAttr {
-    Activation
-        kind; /* SWIGLU: the input is [..., gate | up], the output silu(gate) * up has half its width */
-} ActivationAttr;
 
 typedef struct RopeAttr {
     int32_t dim;      /* rotated leading part of each head, even */

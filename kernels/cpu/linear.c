@@ -1,12 +1,14 @@
 /* Linear layer, y = x w^T + bias over the last dimension, and its gradients dx = dy w, dw = dy^T x, dbias =
- * sum of dy; bias: y = x + bias. Written: y; written or added to: dx, dw, dbias. dw is one product over all
- * tokens. */
+ * sum of dy; bias: y = x + bias. Written: y, act; written or added to: dx, dw, dbias. dw is one product over
+ * all tokens. */
 #include "kernels/cpu/gemm.h"
 
 static bool fixed_order(const Call *c) {
     const LinearAttr *a = c->attr;
     return a->fixed_order;
 }
+
+void KERNEL(activation)(const Call *);
 
 void KERNEL(linear)(const Call *c) {
     const Tensor *x = c->in[0], *w = c->in[1];
@@ -24,6 +26,9 @@ void KERNEL(linear)(const Call *c) {
                         .c = reals(c->out[0]),
                         .ldc = out,
                         .bias = c->in[2] ? reals(c->in[2]) : NULL});
+    const ActivationAttr activation = {((const LinearAttr *)c->attr)->activation};
+    if (c->out[1]) KERNEL(activation)
+    (&(Call){.in = {c->out[0]}, .out = {c->out[1]}, .attr = &activation, .device = c->device});
 }
 
 void KERNEL(linear_dgrad)(const Call *c) {

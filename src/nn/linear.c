@@ -37,3 +37,8 @@ Tensor *linear_forward(Tape *t, const Linear *l, Tensor *x_sbi) {
     return op_linear_quantised(t, x_sbi, &l->weight->value, l->bias ? &l->bias->value : NULL, l->flags,
                                l->quantiser);
 }
+
+Tensor *linear_activated(Tape *t, const Linear *l, Tensor *x_sbi, Activation activation) {
+    return op_linear_activated(t, x_sbi, &l->weight->value, l->bias ? &l->bias->value : NULL, l->flags,
+                               l->quantiser, activation);
+}

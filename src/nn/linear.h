@@ -30,5 +30,7 @@ typedef struct LinearSpec {
 
 Linear linear_new(Registry *, LinearSpec);
 Tensor *linear_forward(Tape *, const Linear *, Tensor *x_sbi);
+/* The activation of it. */
+Tensor *linear_activated(Tape *, const Linear *, Tensor *x_sbi, Activation);
 
 #endif

@@ -1,7 +1,5 @@
 #include "nn/mlp.h"
 
-#include "ops/activation.h"
-
 Mlp mlp_new(Registry *r, MlpSpec s) {
     bool gated = s.activation == ACT_SWIGLU;
     LinearSpec fc1 = {
@@ -33,7 +31,5 @@ Mlp mlp_new(Registry *r, MlpSpec s) {
 }
 
 Tensor *mlp_forward(Tape *t, const Mlp *m, Tensor *x_sbh) {
-    Tensor *h = linear_forward(t, &m->fc1, x_sbh);
-    h = op_activation(t, h, m->activation);
-    return linear_forward(t, &m->fc2, h);
+    return linear_forward(t, &m->fc2, linear_activated(t, &m->fc1, x_sbh, m->activation));
 }

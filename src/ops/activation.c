@@ -13,6 +13,12 @@ static void backward(Tape *t, const Node *n, Need need) {
                   (Call){.in = {tape_grad(t, n->call.out[0]), x}, .out = {dx}, .attr = n->call.attr});
 }
 
+void activation_record(Tape *t, Tensor *x, Tensor *y, Activation kind) {
+    const ActivationAttr attr = {kind};
+    y->spmd = x->spmd;
+    tape_record(t, &OPS[OP_activation], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, backward);
+}
+
 Tensor *op_activation(Tape *t, Tensor *x, Activation kind) {
     ActivationAttr attr = {kind};
     int64_t dim[TENSOR_DIMS];

@@ -7,5 +7,7 @@
 
 /* Elementwise on contiguous x [...,f] -> same shape; SwiGLU takes [..., gate | up] to [..., f/2]. */
 Tensor *op_activation(Tape *, Tensor *x, Activation);
+/* Records that y [..., f] is the activation of x, which another op's kernel has computed on its way. */
+void activation_record(Tape *, Tensor *x, Tensor *y, Activation);
 
 #endif

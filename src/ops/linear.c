@@ -5,6 +5,7 @@
 #include "base/fault.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
+#include "ops/activation.h"
 #include "ops/quantize.h"
 #include "ops/redistribute.h"
 
@@ -133,7 +134,8 @@ static void check_type(const Tensor *x, const char *which, Spmd want) {
           "IRVP"[want]);
 }
 
-static Tensor *layer(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a) {
+/* act: NULL, or gets the activation of the result. */
+static Tensor *layer(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
     if (a->gathers && a->sequence) check_type(x, "input", SPMD_V);
     Tensor *all_x = whole(t, x, a->gathers && a->sequence);
     Tensor as_r = *all_x; /* I becomes R: nothing moves, and the backward reduces */
@@ -142,7 +144,8 @@ static Tensor *layer(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a) 
     const int64_t s = all_x->dim[0] / (a->reduces && a->sequence ? tape_axis(t, AXIS_TP) : 1);
     Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){s, x->dim[1], w->dim[0]});
     Tensor *out = a->reduces ? scratch(t, x, all_x->dim[0], w->dim[0], SPMD_P) : y;
-    Call call = {.in = {&as_r, w, bias}, .out = {out}, .attr = a};
+    if (act) *act = tape_tensor(t, (DType)x->dtype, 3, y->dim);
+    Call call = {.in = {&as_r, w, bias}, .out = {out, act ? *act : NULL}, .attr = a};
     tape_check(t, &OPS[OP_linear], &call);
     multiply(t, call, a);
     if (a->reduces) {
@@ -152,8 +155,9 @@ static Tensor *layer(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a) 
         tape_drop(t, out);
     }
     drop_unless(t, all_x, x);
-    call.in[0] = x, call.out[0] = y;
+    call.in[0] = x, call.out[0] = y, call.out[1] = NULL;
     tape_record(t, &OPS[OP_linear], call, sizeof *a, backward);
+    if (act) activation_record(t, y, *act, a->linear.activation);
     return y;
 }
 
@@ -174,7 +178,7 @@ static Tensor *add_bias(Tape *t, Tensor *x, Tensor *bias) {
     return y;
 }
 
-Tensor *op_linear_quantised(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags,
+static LayerAttr layer_attr(Tape *t, const Tensor *x, const Tensor *w, const Tensor *bias, unsigned flags,
                             const Quantiser *quantiser) {
     CHECK(x->ndim == 3 && w->ndim == 2 && x->dim[2] == w->dim[1],
           "linear: x is %lld wide, the weight takes %lld", (long long)tensor_width(x),
@@ -182,16 +186,34 @@ Tensor *op_linear_quantised(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigne
     CHECK(!bias || bias->dim[0] == w->dim[0], "linear: the bias has %lld elements, the output %lld",
           (long long)bias->dim[0], (long long)w->dim[0]);
     const bool is_cut = spmd_on(w->spmd, AXIS_TP) == SPMD_V;
-    LayerAttr attr = {
+    return (LayerAttr){
         .linear.fixed_order = tape_context(t)->batch_invariant,
         .gathers = is_cut && flags & LINEAR_GATHER_IN,
         .reduces = is_cut && flags & LINEAR_REDUCE_OUT,
         .sequence = flags & LINEAR_SEQUENCE,
         .quantiser = quantiser,
     };
-    if (!attr.reduces) return layer(t, x, w, bias, &attr);
-    Tensor *y = layer(t, x, w, NULL, &attr);
+}
+
+Tensor *op_linear_quantised(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags,
+                            const Quantiser *quantiser) {
+    LayerAttr attr = layer_attr(t, x, w, bias, flags, quantiser);
+    if (!attr.reduces) return layer(t, x, w, bias, &attr, NULL);
+    Tensor *y = layer(t, x, w, NULL, &attr, NULL);
     return bias ? add_bias(t, y, bias) : y;
+}
+
+/* The exact lane takes the activation of what is on its grid. */
+Tensor *op_linear_activated(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags,
+                            const Quantiser *quantiser, Activation activation) {
+    LayerAttr attr = layer_attr(t, x, w, bias, flags, quantiser);
+    CHECK(!attr.reduces, "linear: partial sums have no activation");
+    if (activation == ACT_SWIGLU || tape_context(t)->exact)
+        return op_activation(t, layer(t, x, w, bias, &attr, NULL), activation);
+    Tensor *act;
+    attr.linear.activation = activation;
+    layer(t, x, w, bias, &attr, &act);
+    return act;
 }
 
 Tensor *op_linear(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags) {

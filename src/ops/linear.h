@@ -19,6 +19,10 @@ typedef enum LinearFlags {
  * batch-invariant mode. */
 Tensor *op_linear(Tape *, Tensor *x_sbi, Tensor *w_oi, Tensor *bias_o, unsigned flags);
 typedef struct Quantiser Quantiser; /* ops/quantize.h */
+/* The activation of it as well, [s,b,o] or with SwiGLU [s,b,o/2], in one kernel where that saves memory
+ * traffic. Not for LINEAR_REDUCE_OUT. */
+Tensor *op_linear_activated(Tape *, Tensor *x_sbi, Tensor *w_oi, Tensor *bias_o, unsigned flags,
+                            const Quantiser *, Activation);
 /* The same with products of quantised operands; NULL: of x, w and dy as they are. */
 Tensor *op_linear_quantised(Tape *, Tensor *x_sbi, Tensor *w_oi, Tensor *bias_o, unsigned flags,
                             const Quantiser *);
