@@ -1,0 +1,27 @@
+/* Matrix products of contiguous tensors, through cuBLASLt or in a fixed order of summation. */
+#ifndef ISOTRON_KERNELS_CUDA_GEMM_CUH
+#define ISOTRON_KERNELS_CUDA_GEMM_CUH
+
+#include "kernels/cuda/common.cuh"
+
+/* c [m,n] = op(a) op(b), row-major; op transposes if asked; c += instead if c accumulates. `bias` [n] (NULL:
+ * none) is added to each row of a fresh c. a and b are of one type, c and bias of that type or c of F32;
+ * products of F32 may also end in 16 bits, and in a fixed order the types are free. Rounded once, to c's
+ * type. */
+typedef struct Gemm {
+    const char *op;                /* whose product it is, for messages */
+    bool transpose_a, transpose_b; /* a is stored as [k,m], b as [n,k] */
+    bool fixed_order;              /* LinearAttr */
+    int64_t m, n, k;
+    const Tensor *a, *b, *bias, *c;
+} Gemm;
+
+void gemm_run(const Call *, const Gemm *);
+/* Chooses how gemm_run will do it, by measurement if the product is large; the operands need no memory.
+ * Returns the scratch memory that it takes. */
+size_t gemm_plan(const Call *, const Gemm *);
+
+/* y [rows,n] = x + bias, or the bias alone if x is NULL; all of one type. */
+void rows_plus_bias(cudaStream_t, DType, const void *x, const void *bias, void *y, int64_t rows, int64_t n);
+
+#endif
