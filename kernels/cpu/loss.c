@@ -90,6 +90,14 @@ void KERNEL(cross_entropy_grad)(const Call *c) {
     pool_for(c->device->pool, tensor_rows(c->in[1]), grain_rows(tensor_width(c->in[1])), backward, (void *)c);
 }
 
+void KERNEL(cross_entropy_with_grad)(const Call *c) {
+    Tensor *const *in = c->in, *const *out = c->out;
+    KERNEL(cross_entropy)
+    (&(Call){.in = {in[0], in[1]}, .out = {out[0], out[1]}, .attr = c->attr, .device = c->device});
+    KERNEL(cross_entropy_grad)
+    (&(Call){.in = {in[2], in[0], in[1], out[1]}, .out = {out[2]}, .attr = c->attr, .device = c->device});
+}
+
 /* ---- a vocabulary that is cut over ranks ---- */
 
 static void shard_rows(void *arg, int64_t begin, int64_t end) {

@@ -90,8 +90,9 @@ static Tensor *head(Tape *t, const Gpt *m, Tensor *x_sbh) {
 Tensor *gpt_stage(Tape *t, const Gpt *m, int stage, const ModelInput *input, Tensor *x_sbh,
                   Tensor *labels_bs) {
     x_sbh = hidden(t, m, &m->stages[stage], input, x_sbh);
-    return m->stages[stage].head ? op_cross_entropy(t, head(t, m, x_sbh), labels_bs, m->derived->vocab_size)
-                                 : x_sbh;
+    return m->stages[stage].head
+               ? op_cross_entropy_of(t, head(t, m, x_sbh), labels_bs, m->derived->vocab_size, input->dloss)
+               : x_sbh;
 }
 
 SpmdType gpt_boundary(const Gpt *m, int64_t b, int64_t dim[3]) {

@@ -15,6 +15,7 @@ typedef struct ModelInput {
     Tensor *position; /* I64 [b, s]: position of each token in its document, for RoPE and learned positions */
     Tensor
         *first_key; /* I64 [b, s]: the first key a query may see (packed documents, left padding); NULL: 0 */
+    Tensor *dloss;  /* [b, s]: the gradient that each token's loss will get; NULL: not known */
     KvCache *cache; /* NULL in training; otherwise the new keys are appended at `length`, which the caller
                        advances */
 } ModelInput;

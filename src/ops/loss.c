@@ -16,6 +16,14 @@ static void backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
+/* The logits are their gradient already. */
+static void backward_done(Tape *t, const Node *n, Need need) {
+    const Tensor *dloss = n->call.in[2];
+    CHECK(tape_grad(t, n->call.out[0])->data == dloss->data,
+          "cross_entropy: the loss gets another gradient than was announced");
+    tape_grad_in_place(t, n->call.in[0], need);
+}
+
 static const OpDef GATHER = {.name = "cross_entropy_gather"};
 
 /* Each rank has some columns: their log-sums and labels' logits are gathered and joined in the same order
@@ -38,6 +46,10 @@ static void forward_shards(Tape *t, Call call, Group tp) {
 }
 
 Tensor *op_cross_entropy(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
+    return op_cross_entropy_of(t, logits, label, vocab, NULL);
+}
+
+Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t vocab, Tensor *dloss) {
     const int ranks = tape_axis(t, AXIS_TP);
     CHECK(logits->ndim == 3 && vocab >= 1 && vocab <= logits->dim[2] * ranks,
           "cross_entropy: %lld of %lld columns", (long long)vocab, (long long)logits->dim[2] * ranks);
@@ -53,6 +65,10 @@ Tensor *op_cross_entropy(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) 
         attr.first = tp.rank * logits->dim[2];
         forward_shards(t, call, tp);
         tape_record(t, &OPS[OP_cross_entropy], call, sizeof attr, backward);
+    } else if (dloss && tape_records(t) && !tape_context(t)->exact) { /* exact: lse goes to its grid first */
+        tape_run(t, &OPS[OP_cross_entropy_with_grad],
+                 (Call){.in = {logits, label, dloss}, .out = {loss, lse, logits}, .attr = &attr}, sizeof attr,
+                 backward_done);
     } else {
         tape_run(t, &OPS[OP_cross_entropy], call, sizeof attr, backward);
     }
