@@ -73,10 +73,13 @@ function(isotron_program name)
 endfunction()
 
 # isotron_unit_tests(layer): each tests/unit/<layer>/test_*.c is one CMocka program and one CTest test "unit/<layer>/<what>",
-# run from the repository's root.
+# run from the repository's root. test_cuda_*.c is of builds with CUDA; it may ask for a GPU.
 function(isotron_unit_tests layer)
   cmake_parse_arguments(A "" "" "LIBS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/unit/${layer}/test_*.c)
+  if(NOT ISOTRON_CUDA)
+    list(FILTER sources EXCLUDE REGEX "/test_cuda_[^/]*$")
+  endif()
   foreach(source ${sources})
     get_filename_component(what ${source} NAME_WE)
     set(target ${layer}_${what})
@@ -86,5 +89,8 @@ function(isotron_unit_tests layer)
     string(REPLACE "test_" "" what ${what})
     add_test(NAME unit/${layer}/${what} COMMAND ${target} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(unit/${layer}/${what} PROPERTIES LABELS "unit;fast;${layer}" TIMEOUT 600)
+    if(what MATCHES "^cuda_")
+      set_tests_properties(unit/${layer}/${what} PROPERTIES LABELS "unit;cuda;${layer}" SKIP_RETURN_CODE 77)
+    endif()
   endforeach()
 endfunction()

@@ -72,7 +72,6 @@ static Entry *prepare(const Device *d, const AttentionShape *shape) {
     State *s = state_of(d);
     Entry *e = find(s, shape);
     if (e) return e;
-    CUDA_CHECK(cudaSetDevice(d->cuda->ordinal));
     if (!s->handle) {
         CUDNN_CHECK(cudnnCreate(&s->handle));
         CUDNN_CHECK(cudnnSetStream(s->handle, d->cuda->stream));

@@ -1,0 +1,263 @@
+/* Attention by cuDNN without cuDNN or a GPU: what its graphs say, computed by a stand-in, is what the CPU
+ * kernel says, for every mask and layout that is given to it; what is not given to it says why. */
+#include "unit/cmocka_all.h"
+
+#include "kernels/cuda/attention_path.h"
+#include "kernels/ops.h"
+#include "tensor/cuda.h"
+#include "unit/ops/attention_run.h"
+#include "unit/ops/cudnn_stand_in.h"
+
+/* A GPU without a GPU: its scratch memory is taken before. */
+typedef struct Gpu {
+    Cuda cuda;
+    Device device, planner;
+} Gpu;
+enum { SCRATCH = 1 << 20 };
+
+static Gpu *gpu_new(size_t memory) {
+    Gpu *g = mem_zero(1, sizeof *g);
+    g->cuda =
+        (Cuda){.capability = 90, .memory = memory ? memory : (size_t)128 << 30, .scratch_bytes = SCRATCH};
+    g->cuda.scratch = aligned_alloc(SPACE_ALIGN, SCRATCH);
+    g->device = (Device){.kind = DEVICE_CUDA, .cuda = &g->cuda};
+    g->planner = (Device){.kind = DEVICE_NULL, .cuda = &g->cuda};
+    return g;
+}
+
+static void gpu_free(Gpu *g) {
+    CudaState *s = &g->cuda.state[CUDA_ATTENTION];
+    if (s->at) s->free(s->at);
+    free(g->cuda.scratch);
+    free(g);
+}
+
+static void by_cudnn(int op, const Call *call, Gpu *g) {
+    Call plan = *call;
+    plan.device = &g->planner;
+    const int64_t before = mock.plans;
+    const size_t scratch = OPS[op].cuda_plans(&plan);
+    assert_true(scratch >= MOCK_WORKSPACE && scratch <= SCRATCH);
+    const char *path = attention_path(call);
+    if (strncmp(path, "cuDNN ", 6)) fail_msg("%s: %s", OPS[op].name, path);
+    const int64_t made = mock.plans;
+    assert_true(made > before);
+    OPS[op].cuda(call);
+    assert_int_equal(OPS[op].cuda_plans(&plan), scratch);
+    assert_int_equal(mock.plans, made); /* they are found again */
+}
+
+/* The stand-in rounds y, lse and the gradients only: each number to half a unit, and the gradients know y
+ * rounded. */
+static void check(Shape p) {
+    Run r = run_new(p, p.dtype), exact = run_new(p, F64);
+    Gpu *g = gpu_new(p.memory);
+    Device *cpu = device_cpu(2);
+    const Call forward = forward_call(&r, &g->device), backward = backward_call(&r, &g->device);
+    Call call = forward_call(&exact, cpu);
+    OPS[OP_attention].cpu_f64(&call);
+    call = backward_call(&exact, cpu);
+    OPS[OP_attention_grad].cpu_f64(&call);
+    by_cudnn(OP_attention, &forward, g);
+    by_cudnn(OP_attention_grad, &backward, g);
+    for (int i = Y; i < TENSORS; i++) {
+        const double e = error(&r.x[i], &exact.x[i]), bound = (i == Y ? 1 : 3) * dtype_roundoff(p.dtype);
+        if (!(e <= bound))
+            fail_msg("s %d t %d b %d g %d r %d d %d e %d, %s: error %.3g > %.3g", (int)p.s, (int)p.t,
+                     (int)p.b, (int)p.g, (int)p.r, (int)p.d, (int)p.e, TENSOR_NAMES[i], e, bound);
+    }
+    assert_true(error(&r.lse, &exact.lse) <= 2 * dtype_roundoff(F32));
+    device_free(cpu);
+    gpu_free(g);
+    run_free(&r), run_free(&exact);
+    assert_int_equal(mock.descriptors, 0);
+}
+
+static void layouts(void **state) {
+    (void)state;
+    for (int64_t b = 1; b <= 2; b++)
+        for (int64_t g = 1; g <= 3; g += 2)
+            for (int64_t r = 1; r <= 3; r++) {
+                Shape p = {
+                    .s = 9, .t = 9, .b = b, .g = g, .r = r, .d = 16, .e = 16, .attr = CAUSAL, .dtype = BF16};
+                check(p);
+                p.packed = true;
+                check(p);
+            }
+    check((Shape){.s = 20, .t = 20, .b = 2, .g = 2, .r = 2, .d = 24, .e = 16, .attr = CAUSAL, .dtype = BF16});
+    check((Shape){.s = 20, .t = 20, .b = 2, .g = 2, .r = 2, .d = 8, .e = 8, .attr = CAUSAL, .dtype = F16});
+}
+
+static void masks(void **state) {
+    (void)state;
+    Shape p = {.s = 20, .t = 20, .b = 2, .g = 2, .r = 2, .d = 16, .e = 16, .attr = ALL, .dtype = BF16};
+    check(p);
+    p.t = 29;
+    check(p);
+    p.attr = CAUSAL;
+    check(p);
+    p.attr.query.first = 9; /* behind a cache */
+    check(p);
+    p.attr.query.first = 109, p.attr.key.first = 100;
+    check(p);
+    p.attr.query.first = 128; /* all keys lie before */
+    check(p);
+    p.t = 11, p.attr = CAUSAL; /* the last queries see all keys */
+    check(p);
+    p.t = 20, p.attr.window_left = 7;
+    check(p);
+    p.attr.query.first = p.attr.key.first = 40;
+    check(p);
+    p.attr.window_left = 6, p.t = 25;
+    check(p);
+    p.attr.window_left = 19; /* the first key is never too far */
+    check(p);
+}
+
+/* A GPU of so little memory that the backward's scores fit one, or three, pairs at a time. */
+static void parts(void **state) {
+    (void)state;
+    const int64_t of_two_heads = 2 * 2 * (64 * 128 + 12 * 32), of_one = 2 * 64 * 128;
+    Shape p = {.s = 12,
+               .t = 12,
+               .b = 2,
+               .g = 5,
+               .r = 2,
+               .d = 16,
+               .e = 16,
+               .attr = CAUSAL,
+               .dtype = BF16,
+               .packed = true};
+    for (int most = 1; most <= 11; most++) {
+        const int64_t runs = mock.runs, backward = (10 + most - 1) / most;
+        p.memory = (size_t)(64 * of_two_heads * most);
+        check(p);
+        assert_int_equal(mock.runs - runs, 1 + backward);
+    }
+    p.s = p.t = 13, p.r = 1; /* lse begins at 16 bytes after four pairs */
+    p.memory = (size_t)(64 * of_one * 7);
+    const int64_t runs = mock.runs;
+    check(p);
+    assert_int_equal(mock.runs - runs, 1 + 3);
+}
+
+/* ---- what is left to our own kernels ---- */
+
+typedef enum Change { AS_IT_IS, STRIDE, TYPE, OFFSET, FLAGS, ABSENT, VERSION, CAPABILITY } Change;
+
+/* The backward of `p` with one thing changed, in an operand or in what there is. */
+static void refused(const char *why, Shape p, int which, Change change, int64_t value) {
+    Run r = run_new(p, p.dtype);
+    Gpu *g = gpu_new(p.memory);
+    Tensor *x = &r.x[which];
+    if (change == STRIDE) x->stride[1] = value;
+    if (change == TYPE) x->dtype = (uint8_t)value;
+    if (change == OFFSET) x->data = (char *)x->data + value;
+    if (change == FLAGS) x->flags = (uint8_t)value;
+    if (change == CAPABILITY) g->cuda.capability = (int)value;
+    if (change == VERSION) mock.version = (size_t)value;
+    Call call = backward_call(&r, &g->device);
+    if (change == ABSENT) call.out[which - DQ] = NULL;
+    Call plan = call;
+    plan.device = &g->planner;
+    const int64_t plans = mock.plans;
+    OPS[OP_attention_grad].cuda_plans(&plan);
+    const char *path = attention_path(&call);
+    if (strncmp(path, "own kernels: ", 13) || !strstr(path, why)) fail_msg("\"%s\" is not \"%s\"", path, why);
+    assert_int_equal(mock.plans, plans);
+    mock.version = 91900;
+    gpu_free(g);
+    run_free(&r);
+}
+
+static const Shape SMALL = {.s = 8,
+                            .t = 8,
+                            .b = 2,
+                            .g = 2,
+                            .r = 2,
+                            .d = 16,
+                            .e = 16,
+                            .attr = {.scale = 1, .window_left = WINDOW_OFF},
+                            .dtype = BF16};
+
+static Shape of_size(int64_t s, int64_t b, int64_t g, int64_t d, int64_t e) {
+    Shape p = SMALL;
+    p.s = s, p.b = b, p.g = g, p.d = d, p.e = e;
+    return p;
+}
+static Shape with(AttentionAttr attr, int64_t s) {
+    Shape p = SMALL;
+    p.attr = attr, p.s = s;
+    return p;
+}
+
+static void refused_operands(void **state) {
+    (void)state;
+    Shape wide = SMALL, poor = SMALL;
+    for (wide.dtype = F64; wide.dtype <= F32; wide.dtype++)
+        refused("more than 16 bits", wide, Q, AS_IT_IS, 0);
+    refused("different types", SMALL, DQ, TYPE, F16);
+    refused("multiples of 8 up", of_size(8, 2, 2, 20, 20), Q, AS_IT_IS, 0);
+    refused("multiples of 8 up", of_size(8, 2, 2, 264, 16), Q, AS_IT_IS, 0);
+    refused("wider than keys", of_size(8, 2, 2, 16, 24), Q, AS_IT_IS, 0);
+    refused("less than two", of_size(1, 2, 2, 16, 16), Q, AS_IT_IS, 0);
+    refused("no heads", of_size(8, 0, 2, 16, 16), Q, AS_IT_IS, 0);
+    refused("evenly apart", SMALL, K, STRIDE, 16);
+    refused("16 bytes", of_size(8, 2, 1, 16, 16), K, STRIDE, 20);
+    refused("16 bytes", SMALL, V, OFFSET, 8);
+    refused("added to", SMALL, DK, FLAGS, TENSOR_ACCUM);
+    refused("nobody wants", SMALL, DV, ABSENT, 0);
+    poor.memory = 100000;
+    refused("too large", poor, Q, AS_IT_IS, 0);
+}
+
+static void refused_masks_and_versions(void **state) {
+    (void)state;
+    AttentionAttr chunks = CAUSAL, dropout = CAUSAL, open = ALL, ahead = CAUSAL, late = CAUSAL,
+                  narrow = CAUSAL, most = CAUSAL;
+    chunks.query.chunk = 4;
+    refused("chunks", with(chunks, 8), Q, AS_IT_IS, 0);
+    dropout.dropout.rate = 0.1;
+    refused("dropout", with(dropout, 8), Q, AS_IT_IS, 0);
+    open.window_left = 3;
+    refused("without a causal", with(open, 8), Q, AS_IT_IS, 0);
+    ahead.window_right = 2;
+    refused("aligned with neither", with(ahead, 8), Q, AS_IT_IS, 0);
+    late.key.first = 1;
+    refused("sees no key", with(late, 8), Q, AS_IT_IS, 0);
+    narrow.window_left = 1;
+    refused("narrow window", with(narrow, 8), Q, AS_IT_IS, 0);
+    refused("sees no key", with(narrow, 20), Q, AS_IT_IS, 0);
+    most.window_left = 6;
+    refused("own key", with(most, 9), Q, AS_IT_IS, 0);
+    refused("9.14.0 is wrong for windows", with(most, 8), Q, VERSION, 91400);
+    refused("older than 9.14.0", SMALL, Q, VERSION, 91001);
+    refused("padding mask", SMALL, Q, VERSION, 91500);
+    refused("sm_90 alone", SMALL, Q, CAPABILITY, 100);
+}
+
+static void unplanned(void **state) {
+    (void)state;
+    Run r = run_new(SMALL, BF16);
+    Gpu *g = gpu_new(0);
+    const Call call = forward_call(&r, &g->device);
+    assert_non_null(strstr(attention_path(&call), "no dry run"));
+    by_cudnn(OP_attention, &call, g);
+    const AttentionCounts counts = attention_counts(&g->device);
+    assert_int_equal(counts.cudnn, 1);
+    assert_int_equal(counts.own, 0);
+    gpu_free(g);
+    run_free(&r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layouts),
+        cmocka_unit_test(masks),
+        cmocka_unit_test(parts),
+        cmocka_unit_test(refused_operands),
+        cmocka_unit_test(refused_masks_and_versions),
+        cmocka_unit_test(unplanned),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
