@@ -46,10 +46,14 @@ typedef enum AttentionTensor {
     AT_KEYS,   /* INT32: t */
     AT_QUERIES /* INT32: s */
 } AttentionTensor;
-/* The numbers, as the graph reads them. */
+/* The numbers, as the graph reads them, aligned as it is told that tensors are. */
 typedef struct AttentionNumbers {
-    float scale, one, hidden, window;
-    int32_t keys, queries;
+    alignas(16) float scale;
+    alignas(16) float one;
+    alignas(16) float hidden;
+    alignas(16) float window;
+    alignas(16) int32_t keys;
+    alignas(16) int32_t queries;
 } AttentionNumbers;
 AttentionNumbers attention_numbers(const AttentionShape *);
 

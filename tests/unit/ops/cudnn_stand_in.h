@@ -273,8 +273,7 @@ static void mock_load(MockDescriptor *t, bool written, void *pack) {
     t->values = mem_alloc(n * sizeof(double));
     for (size_t i = 0; i < n; i++) t->values[i] = NAN;
     if (!memory) return;
-    const bool number = mock_find(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
-    CHECK(number || (uintptr_t)memory % 16 == 0, "tensor %lld at %p",
+    CHECK((uintptr_t)memory % 16 == 0, "tensor %lld at %p",
           (long long)mock_integer(t, CUDNN_ATTR_TENSOR_UNIQUE_ID), (void *)memory);
     for (int k = 0; k < 4 && dtype_is_16bit(mock_dtype(t)); k++)
         CHECK(mock_tensor(t).stride[k] == 1 || mock_tensor(t).stride[k] % 8 == 0,
