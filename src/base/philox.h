@@ -15,11 +15,21 @@ typedef struct Philox4 {
     uint32_t v[4];
 } Philox4;
 
+HOST_DEVICE static inline uint64_t philox_product(uint32_t a, uint32_t b) {
+#ifdef __CUDA_ARCH__
+    uint64_t ab; /* of the plain product nvcc adds up parts that are 0 */
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(ab) : "r"(a), "r"(b));
+    return ab;
+#else
+    return (uint64_t)a * b;
+#endif
+}
+
 HOST_DEVICE static inline Philox4 philox4x32(uint64_t seed, uint64_t site, uint64_t block) {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     Philox4 c = {{(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)site, (uint32_t)(site >> 32)}};
     for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c.v[0], p1 = (uint64_t)0xCD9E8D57u * c.v[2];
+        const uint64_t p0 = philox_product(0xD2511F53u, c.v[0]), p1 = philox_product(0xCD9E8D57u, c.v[2]);
         const Philox4 next = {{(uint32_t)(p1 >> 32) ^ c.v[1] ^ k0, (uint32_t)p1,
                                (uint32_t)(p0 >> 32) ^ c.v[3] ^ k1, (uint32_t)p0}};
         c = next;

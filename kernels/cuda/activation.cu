@@ -1,0 +1,226 @@
+/* The ops of kernels/cpu/activation.c, with its formulas. Written: y; written or added to: dx. */
+#include <math.h>
+
+#include "kernels/cuda/vectors.cuh"
+
+enum { THREADS = 256 };
+
+/* 16-bit storage: of exp and of the division the errors are below 2^-17 for all x whose result is not 0, a
+ * 64th of what rounding to fp16 costs; the exact ones would take longer than the memory. Subnormal numbers
+ * count as 0. */
+__device__ __forceinline__ float rough_exp(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    return y;
+}
+__device__ __forceinline__ float rough_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* T is the storage here and below: it decides how much accuracy is worth. */
+template <typename T> __device__ __forceinline__ Real<T> exponential(Real<T> x) {
+    if constexpr (sizeof(T) == 2)
+        return rough_exp(x);
+    else
+        return exp(x);
+}
+
+template <typename T> __device__ __forceinline__ Real<T> sigmoid(Real<T> x) {
+    if constexpr (sizeof(T) == 2)
+        return rough_reciprocal(1 + rough_exp(-x));
+    else
+        return 1 / (1 + exp(-x));
+}
+
+template <typename R> __device__ __forceinline__ R normal_cdf(R x) {
+    return (R)0.5 * (1 + erf(x * (R)0.70710678118654752440));
+}
+
+#define GELU_LINEAR ((R)1.5957691216057307117598) /* 2 sqrt(2/pi) */
+#define GELU_CUBIC  ((R)(0.044715 * 1.5957691216057307117598))
+#define GELU_QUICK  ((R)1.702)
+
+template <Activation KIND, typename T> __device__ __forceinline__ Real<T> value(Real<T> x) {
+    typedef Real<T> R;
+    if constexpr (KIND == ACT_GELU_TANH) return x * sigmoid<T>(x * (GELU_LINEAR + GELU_CUBIC * x * x));
+    if constexpr (KIND == ACT_GELU_ERF) return x * normal_cdf(x);
+    if constexpr (KIND == ACT_QUICK_GELU) return x * sigmoid<T>(GELU_QUICK * x);
+    return x > 0 ? x * x : 0;
+}
+
+/* d/dx x sigmoid(t(x)), given t and its derivative */
+template <typename T> __device__ __forceinline__ Real<T> gated_slope(Real<T> x, Real<T> t, Real<T> dt) {
+    const Real<T> p = sigmoid<T>(t);
+    return p + x * p * (1 - p) * dt;
+}
+
+template <Activation KIND, typename T> __device__ __forceinline__ Real<T> slope(Real<T> x) {
+    typedef Real<T> R;
+    if constexpr (KIND == ACT_GELU_TANH)
+        return gated_slope<T>(x, x * (GELU_LINEAR + GELU_CUBIC * x * x),
+                              GELU_LINEAR + 3 * GELU_CUBIC * x * x);
+    if constexpr (KIND == ACT_GELU_ERF)
+        return normal_cdf(x) + x * exponential<T>((R)-0.5 * x * x) * (R)0.3989422804014326779399;
+    if constexpr (KIND == ACT_QUICK_GELU) return gated_slope<T>(x, GELU_QUICK * x, GELU_QUICK);
+    return x > 0 ? 2 * x : 0;
+}
+
+/* ---- of one operand ---- */
+
+template <Activation KIND, typename T> __device__ __forceinline__ void values(Run<T, VEC<T>> *x) {
+#pragma unroll
+    for (int k = 0; k < VEC<T>; k++) x->put(k, value<KIND, T>(x->get(k)));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS) map(Activation kind, const T *x, T *y, int64_t n, bool aligned) {
+    constexpr int N = VEC<T>;
+    GRID_LOOP(i, (n + N - 1) / N) {
+        Run<T, N> v = load_run<T, N>(x, i * N, n, aligned);
+        switch (kind) {
+        case ACT_GELU_TANH:
+            values<ACT_GELU_TANH>(&v);
+            break;
+        case ACT_GELU_ERF:
+            values<ACT_GELU_ERF>(&v);
+            break;
+        case ACT_QUICK_GELU:
+            values<ACT_QUICK_GELU>(&v);
+            break;
+        default:
+            values<ACT_SQUARED_RELU>(&v);
+        }
+        store_run(y, i * N, n, aligned, v);
+    }
+}
+
+template <Activation KIND, typename T>
+__device__ __forceinline__ void slopes(const Run<T, VEC<T>> &dy, const Run<T, VEC<T>> &x, Run<T, VEC<T>> *dx,
+                                       bool add) {
+#pragma unroll
+    for (int k = 0; k < VEC<T>; k++) {
+        const Real<T> d = dy.get(k) * slope<KIND, T>(x.get(k));
+        dx->put(k, add ? dx->get(k) + d : d);
+    }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    map_grad(Activation kind, const T *dy, const T *x, T *dx, int64_t n, bool add, bool aligned) {
+    constexpr int N = VEC<T>;
+    GRID_LOOP(i, (n + N - 1) / N) {
+        const Run<T, N> d = load_run<T, N>(dy, i * N, n, aligned), v = load_run<T, N>(x, i * N, n, aligned);
+        Run<T, N> out;
+        if (add) out = load_run<T, N>(dx, i * N, n, aligned);
+        switch (kind) {
+        case ACT_GELU_TANH:
+            slopes<ACT_GELU_TANH>(d, v, &out, add);
+            break;
+        case ACT_GELU_ERF:
+            slopes<ACT_GELU_ERF>(d, v, &out, add);
+            break;
+        case ACT_QUICK_GELU:
+            slopes<ACT_QUICK_GELU>(d, v, &out, add);
+            break;
+        default:
+            slopes<ACT_SQUARED_RELU>(d, v, &out, add);
+        }
+        store_run(dx, i * N, n, aligned, out);
+    }
+}
+
+/* ---- SwiGLU: rows of gate | up, each of f elements ---- */
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS) swiglu(const T *x, T *y, int64_t rows, int64_t f, bool aligned) {
+    constexpr int N = VEC<T>;
+    const int64_t runs = (f + N - 1) / N;
+    GRID_LOOP(i, rows * runs) {
+        const int64_t row = i / runs, first = i % runs * N;
+        Run<T, N> gate = load_run<T, N>(x + row * 2 * f, first, f, aligned);
+        const Run<T, N> up = load_run<T, N>(x + row * 2 * f + f, first, f, aligned);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const Real<T> g = gate.get(k);
+            gate.put(k, g * sigmoid<T>(g) * up.get(k));
+        }
+        store_run(y + row * f, first, f, aligned, gate);
+    }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    swiglu_grad(const T *dy, const T *x, T *dx, int64_t rows, int64_t f, bool add, bool aligned) {
+    constexpr int N = VEC<T>;
+    typedef Real<T> R;
+    const int64_t runs = (f + N - 1) / N;
+    GRID_LOOP(i, rows * runs) {
+        const int64_t row = i / runs, first = i % runs * N;
+        T *dgate = dx + row * 2 * f, *dup = dgate + f;
+        const Run<T, N> d = load_run<T, N>(dy + row * f, first, f, aligned),
+                        gate = load_run<T, N>(x + row * 2 * f, first, f, aligned),
+                        up = load_run<T, N>(x + row * 2 * f + f, first, f, aligned);
+        Run<T, N> of_gate, of_up;
+        if (add)
+            of_gate = load_run<T, N>(dgate, first, f, aligned),
+            of_up = load_run<T, N>(dup, first, f, aligned);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const R p = sigmoid<T>(gate.get(k)), silu = gate.get(k) * p;
+            const R a = d.get(k) * up.get(k) * (p + silu * (1 - p)), b = d.get(k) * silu;
+            of_gate.put(k, add ? of_gate.get(k) + a : a);
+            of_up.put(k, add ? of_up.get(k) + b : b);
+        }
+        store_run(dgate, first, f, aligned, of_gate);
+        store_run(dup, first, f, aligned, of_up);
+    }
+}
+
+/* ---- launches ---- */
+
+static Activation kind_of(const Call *c) { return ((const ActivationAttr *)c->attr)->kind; }
+
+static void same_type(const Tensor *a, const Tensor *b) {
+    CHECK(a->dtype == b->dtype, "activation: operands of %s and %s", dtype_name((DType)a->dtype),
+          dtype_name((DType)b->dtype));
+}
+
+template <typename T> static void forward(const Call *c) {
+    const T *x = data_of<T>(c->in[0]);
+    T *y = data_of<T>(c->out[0]);
+    const int64_t n = tensor_count(c->out[0]), f = tensor_width(c->out[0]), rows = tensor_rows(c->out[0]);
+    const bool aligned = aligned_16(x) && aligned_16(y);
+    if (kind_of(c) == ACT_SWIGLU)
+        swiglu<T><<<grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(
+            x, y, rows, f, aligned && f % VEC<T> == 0);
+    else
+        map<T><<<grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(kind_of(c), x, y, n,
+                                                                                        aligned);
+    LAUNCHED();
+}
+
+extern "C" void cuda_activation(const Call *c) {
+    same_type(c->in[0], c->out[0]);
+    if (tensor_count(c->out[0])) STORAGE_SWITCH(c->in[0]->dtype, forward<T>(c));
+}
+
+template <typename T> static void backward(const Call *c) {
+    const T *dy = data_of<T>(c->in[0]), *x = data_of<T>(c->in[1]);
+    T *dx = data_of<T>(c->out[0]);
+    const int64_t n = tensor_count(c->in[0]), f = tensor_width(c->in[0]), rows = tensor_rows(c->in[0]);
+    const bool add = accumulates(c->out[0]), aligned = aligned_16(dy) && aligned_16(x) && aligned_16(dx);
+    if (kind_of(c) == ACT_SWIGLU)
+        swiglu_grad<T><<<grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(
+            dy, x, dx, rows, f, add, aligned && f % VEC<T> == 0);
+    else
+        map_grad<T><<<grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(
+            kind_of(c), dy, x, dx, n, add, aligned);
+    LAUNCHED();
+}
+
+extern "C" void cuda_activation_grad(const Call *c) {
+    same_type(c->in[0], c->in[1]), same_type(c->in[0], c->out[0]);
+    if (tensor_count(c->in[0])) STORAGE_SWITCH(c->in[0]->dtype, backward<T>(c));
+}

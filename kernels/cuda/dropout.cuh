@@ -1,0 +1,27 @@
+/* The factors of dropout, as kernels/cpu/dropout.h draws them: element i of a site has the word
+ * philox_u32(seed, site, i). */
+#ifndef ISOTRON_KERNELS_CUDA_DROPOUT_CUH
+#define ISOTRON_KERNELS_CUDA_DROPOUT_CUH
+
+#include <math.h>
+
+#include "base/philox.h"
+#include "kernels/cuda/common.cuh"
+
+template <typename R> struct Drop {
+    uint64_t seed, site;
+    uint32_t highest_dropped;
+    R scale; /* of what is kept */
+
+    __device__ __forceinline__ R factor(uint32_t word) const { return word > highest_dropped ? scale : 0; }
+};
+
+/* 0 < rate <= 1. */
+template <typename R> static inline Drop<R> drop_of(const DropoutAttr *a) {
+    CHECK(a->rate > 0 && a->rate <= 1, "dropout: a rate of %g", a->rate);
+    const Drop<R> d = {a->seed, a->site, (uint32_t)(ceil(a->rate * 0x1p32) - 1),
+                       a->rate < 1 ? (R)(1 / (1 - a->rate)) : 0};
+    return d;
+}
+
+#endif

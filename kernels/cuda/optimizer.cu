@@ -1,0 +1,372 @@
+/* The ops of kernels/cpu/optimizer.c. The steps update their operands in place; the sums are written or added
+ * to. */
+#include <stddef.h>
+
+#include "kernels/cuda/vectors.cuh"
+
+extern "C" {
+#include "base/exact_sum.h"
+}
+
+enum { THREADS = 256, WARP = 32 };
+
+static void same_type(const char *op, const Call *c, int outs) {
+    const int type = c->in[0]->dtype;
+    CHECK(type == F64 || type == F32, "%s: a gradient of %s", op, dtype_name((DType)type));
+    for (int i = 0; i < outs; i++)
+        CHECK(c->out[i]->dtype == type, "%s: a gradient of %s for state of %s", op, dtype_name((DType)type),
+              dtype_name((DType)c->out[i]->dtype));
+}
+
+/* ---- steps: arithmetic in the type of the parameters, whatever those of gradient and state are ---- */
+
+template <typename R> struct Adam { R lr, decay, eps, beta1, beta2, new1, new2, unbias1, unbias2, scale; };
+
+template <typename P, typename G, typename S>
+__global__ void __launch_bounds__(THREADS)
+    adamw(const G *grad, P *param, S *exp_avg, S *exp_avg_sq, int64_t n, Adam<P> a, bool aligned) {
+    constexpr int N = VEC<P>;
+    GRID_LOOP(i, (n + N - 1) / N) {
+        const Run<G, N> g_run = load_run<G, N>(grad, i * N, n, aligned);
+        Run<P, N> p = load_run<P, N>(param, i * N, n, aligned);
+        Run<S, N> m = load_run<S, N>(exp_avg, i * N, n, aligned),
+                  v = load_run<S, N>(exp_avg_sq, i * N, n, aligned);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const P g = a.scale * (P)g_run.get(k), old = p.get(k);
+            const P new_m = a.beta1 * (P)m.get(k) + a.new1 * g,
+                    new_v = a.beta2 * (P)v.get(k) + a.new2 * g * g;
+            m.put(k, new_m), v.put(k, new_v);
+            p.put(k, old - a.lr * (a.unbias1 * new_m / (sqrt(a.unbias2 * new_v) + a.eps) + a.decay * old));
+        }
+        store_run(param, i * N, n, aligned, p);
+        store_run(exp_avg, i * N, n, aligned, m);
+        store_run(exp_avg_sq, i * N, n, aligned, v);
+    }
+}
+
+template <typename T> static void step_adamw(const Call *c) {
+    const AdamAttr *a = (const AdamAttr *)c->attr;
+    const int64_t n = tensor_count(c->in[0]);
+    const T *grad = data_of<T>(c->in[0]);
+    T *param = data_of<T>(c->out[0]), *m = data_of<T>(c->out[1]), *v = data_of<T>(c->out[2]);
+    const Adam<T> step = {(T)a->lr,
+                          (T)a->weight_decay,
+                          (T)a->eps,
+                          (T)a->beta1,
+                          (T)a->beta2,
+                          (T)(1 - a->beta1),
+                          (T)(1 - a->beta2),
+                          (T)(1 / a->correction1),
+                          (T)(1 / a->correction2),
+                          (T)a->grad_scale};
+    const bool aligned = aligned_16(grad) && aligned_16(param) && aligned_16(m) && aligned_16(v);
+    adamw<T, T, T><<<grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(grad, param, m, v,
+                                                                                            n, step, aligned);
+    LAUNCHED();
+}
+
+extern "C" void cuda_adamw(const Call *c) {
+    same_type("adamw", c, 3);
+    if (tensor_count(c->in[0])) REAL_SWITCH(c->in[0]->dtype, step_adamw<R>(c));
+}
+
+template <typename R> struct Sgd { R lr, decay, momentum, scale; };
+
+template <typename P, typename G, typename S>
+__global__ void __launch_bounds__(THREADS)
+    sgd(const G *grad, P *param, S *momentum, int64_t n, Sgd<P> a, bool aligned) {
+    constexpr int N = VEC<P>;
+    GRID_LOOP(i, (n + N - 1) / N) {
+        const Run<G, N> g = load_run<G, N>(grad, i * N, n, aligned);
+        Run<P, N> p = load_run<P, N>(param, i * N, n, aligned);
+        Run<S, N> m = load_run<S, N>(momentum, i * N, n, aligned);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const P old = p.get(k),
+                    new_m = a.momentum * (P)m.get(k) + (a.scale * (P)g.get(k) + a.decay * old);
+            m.put(k, new_m);
+            p.put(k, old - a.lr * new_m);
+        }
+        store_run(param, i * N, n, aligned, p);
+        store_run(momentum, i * N, n, aligned, m);
+    }
+}
+
+template <typename T> static void step_sgd(const Call *c) {
+    const SgdAttr *a = (const SgdAttr *)c->attr;
+    const int64_t n = tensor_count(c->in[0]);
+    const T *grad = data_of<T>(c->in[0]);
+    T *param = data_of<T>(c->out[0]), *m = data_of<T>(c->out[1]);
+    const Sgd<T> step = {(T)a->lr, (T)a->weight_decay, (T)a->momentum, (T)a->grad_scale};
+    const bool aligned = aligned_16(grad) && aligned_16(param) && aligned_16(m);
+    sgd<T, T, T><<<grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(grad, param, m, n,
+                                                                                          step, aligned);
+    LAUNCHED();
+}
+
+extern "C" void cuda_sgd(const Call *c) {
+    same_type("sgd", c, 2);
+    if (tensor_count(c->in[0])) REAL_SWITCH(c->in[0]->dtype, step_sgd<R>(c));
+}
+
+/* ---- exact sums (base/exact_sum.h) of numbers that are not negative: each thread adds into WINDOW limbs of
+ * its own from limb `base` on, which it moves when a number does not fit; then the block adds them up. A limb
+ * has room for 2^31 numbers. Adding integers, nothing depends on the order ---- */
+
+typedef unsigned long long Word; /* of atomicAdd */
+
+/* CHUNKS: limbs that a number touches. */
+enum { WINDOW = 5, LIMB_BITS = 32, CHUNKS = 3, COLLECTORS = THREADS / EXACT_LIMBS };
+static_assert(sizeof(ExactSum) == EXACT_WORDS * sizeof(Word) && (int)EXACT_WORDS <= (int)THREADS,
+              "a thread for each word");
+
+struct Sums {
+    Word total[EXACT_WORDS]; /* an ExactSum */
+    int64_t window[WINDOW][THREADS];
+    int base[THREADS];
+    unsigned infinities, nans;
+};
+
+__device__ __forceinline__ void begin_sums(Sums *s, const Word *add_to) {
+    if (threadIdx.x < EXACT_WORDS) s->total[threadIdx.x] = add_to ? add_to[threadIdx.x] : 0;
+    for (int k = 0; k < WINDOW; k++) s->window[k][threadIdx.x] = 0;
+    s->base[threadIdx.x] = 0;
+    if (threadIdx.x == 0) s->infinities = s->nans = 0;
+    __syncthreads();
+}
+
+__device__ __noinline__ void move_window(Sums *s, int limb) {
+    const int t = threadIdx.x, base = s->base[t];
+    for (int k = 0; k < WINDOW; k++) {
+        if (s->window[k][t]) atomicAdd(&s->total[base + k], (Word)s->window[k][t]);
+        s->window[k][t] = 0;
+    }
+    s->base[t] = limb > 0 ? limb - 1 : 0;
+}
+
+__device__ __forceinline__ void add_exactly(Sums *s, double x) {
+    const uint64_t bits = (uint64_t)__double_as_longlong(x);
+    const int exponent = (int)(bits >> 52 & 0x7ff), t = threadIdx.x;
+    const uint64_t fraction = bits & (((uint64_t)1 << 52) - 1);
+    if (x == 0) return;
+    if (exponent == 0x7ff) {
+        atomicAdd(fraction ? &s->nans : &s->infinities, 1u);
+        return;
+    }
+    const uint64_t mantissa = fraction | (uint64_t)(exponent > 0) << 52;
+    const int at = exponent > 0 ? exponent - 1 : 0, limb = at / LIMB_BITS, shift = at % LIMB_BITS;
+    if (limb < s->base[t] || limb + CHUNKS > s->base[t] + WINDOW) move_window(s, limb);
+    const uint64_t low = mantissa << shift, high = mantissa >> LIMB_BITS >> (LIMB_BITS - shift);
+    const int k = limb - s->base[t];
+    s->window[k][t] += (int64_t)(low & 0xffffffffu);
+    s->window[k + 1][t] += (int64_t)(low >> LIMB_BITS);
+    s->window[k + 2][t] += (int64_t)high;
+}
+
+/* What limb i hands on to the next, as normalise() of exact_sum.c has it. */
+__device__ __forceinline__ int64_t carry_of(const Word *word, int i) {
+    return i >= 0 && i < EXACT_LIMBS - 1 ? (int64_t)word[i] / ((int64_t)1 << LIMB_BITS) : 0;
+}
+/* Carries all at once, until there are none. */
+__device__ __forceinline__ void normalise(Word *word) {
+    const int i = threadIdx.x;
+    for (;;) {
+        const int64_t out = carry_of(word, i), in = i < EXACT_LIMBS ? carry_of(word, i - 1) : 0;
+        if (!__syncthreads_or(out != 0)) return;
+        if (i < EXACT_LIMBS) word[i] += (Word)(in - (out << LIMB_BITS));
+        __syncthreads();
+    }
+}
+
+/* Adds to the output, or, if nobody else does, writes it. */
+__device__ __forceinline__ void end_sums(Sums *s, Word *out, bool alone) {
+    __syncthreads();
+    const int limb = threadIdx.x % EXACT_LIMBS, first = threadIdx.x / EXACT_LIMBS;
+    if (first < COLLECTORS) {
+        int64_t sum = 0;
+        for (int t = first; t < THREADS; t += COLLECTORS) {
+            const int k = limb - s->base[t];
+            if (k >= 0 && k < WINDOW) sum += s->window[k][t];
+        }
+        if (sum) atomicAdd(&s->total[limb], (Word)sum);
+    }
+    if (threadIdx.x == 0) {
+        s->total[offsetof(ExactSum, plus_infinities) / sizeof(Word)] += s->infinities;
+        s->total[offsetof(ExactSum, nans) / sizeof(Word)] += s->nans;
+    }
+    __syncthreads();
+    normalise(s->total);
+    const Word word = threadIdx.x < EXACT_WORDS ? s->total[threadIdx.x] : 0;
+    if (alone && threadIdx.x < EXACT_WORDS)
+        out[threadIdx.x] = word;
+    else if (word)
+        atomicAdd(&out[threadIdx.x], word);
+}
+
+__global__ void normal_sum(Word *out) {
+    __shared__ Word word[EXACT_WORDS];
+    if (threadIdx.x < EXACT_WORDS) word[threadIdx.x] = out[threadIdx.x];
+    __syncthreads();
+    normalise(word);
+    if (threadIdx.x < EXACT_LIMBS) out[threadIdx.x] = word[threadIdx.x];
+}
+
+/* ---- sum of squares ---- */
+
+/* A warp takes a tile of as many blocks of SUM_BLOCK elements as it has lanes. LANES lanes share a block, in
+ * each turn the warp takes GROUPS of them, and in the end each lane has the sum of one. The order inside a
+ * block depends on the type alone. */
+enum { LANES = 8, GROUPS = WARP / LANES, TURNS = WARP / GROUPS };
+enum { SHARE = SUM_BLOCK / LANES, TILE = WARP * SUM_BLOCK };
+static_assert(TURNS == LANES, "one block for each lane");
+
+/* This lane's share of its group's block. INSIDE: the tile is all there and aligned. */
+template <typename T, bool INSIDE>
+__device__ __forceinline__ double share_of_a_block(const T *x, int64_t tile, int turn, int64_t n) {
+    constexpr int N = VEC<T>;
+    const int lane = threadIdx.x % WARP;
+    const int64_t block = tile * TILE + (turn * GROUPS + lane / LANES) * SUM_BLOCK;
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < SHARE / N; i++) {
+        const int64_t at = block + (i * LANES + lane % LANES) * N;
+        const Run<T, N> run = INSIDE ? load_run<T, N>(x + at, 0, N, true) : load_run<T, N>(x, at, n, false);
+#pragma unroll
+        for (int k = 0; k < N; k++) sum = fma((double)run.get(k), (double)run.get(k), sum);
+    }
+    return sum;
+}
+
+/* Each step of the second loop halves the turns that a lane is busy with, and doubles the lanes whose shares
+ * it has added up. */
+template <typename T> __device__ __forceinline__ double sum_of_a_block(const T *x, int64_t tile) {
+    double part[TURNS];
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) part[turn] = share_of_a_block<T, true>(x, tile, turn, 0);
+#pragma unroll
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        const bool upper = threadIdx.x & half;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const double mine = upper ? part[i + half] : part[i], other = upper ? part[i] : part[i + half];
+            part[i] = mine + __shfl_xor_sync(0xffffffffu, other, half);
+        }
+    }
+    return part[0];
+}
+
+/* The same sum, turn by turn. */
+template <typename T>
+__device__ __noinline__ double sum_of_a_block_outside(const T *x, int64_t tile, int64_t n) {
+    double mine = 0;
+#pragma unroll 1
+    for (int turn = 0; turn < TURNS; turn++) {
+        double sum = share_of_a_block<T, false>(x, tile, turn, n);
+        for (int half = LANES / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+        if (threadIdx.x % LANES == turn) mine = sum;
+    }
+    return mine;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS, 3)
+    squares(const T *x, int64_t n, bool aligned, Word *out, bool add, bool alone) {
+    __shared__ Sums s;
+    begin_sums(&s, alone && add ? out : NULL);
+    const int64_t warps = (int64_t)gridDim.x * (THREADS / WARP);
+    int64_t tile = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+    for (; tile * TILE < n; tile += warps) {
+        const bool inside = aligned && (tile + 1) * TILE <= n;
+        add_exactly(&s, inside ? sum_of_a_block(x, tile) : sum_of_a_block_outside(x, tile, n));
+    }
+    end_sums(&s, out, alone);
+}
+
+/* A thread for a block. */
+__global__ void __launch_bounds__(THREADS)
+    squares_of_blocks(Cells x, int64_t n, int64_t block, Word *out, bool add, bool alone) {
+    __shared__ Sums s;
+    begin_sums(&s, alone && add ? out : NULL);
+    GRID_LOOP(i, (n + block - 1) / block) {
+        double sum = 0;
+        for (int64_t e = i * block; e < n && e < (i + 1) * block; e++)
+            sum = fma(x.get<double>(e), x.get<double>(e), sum);
+        add_exactly(&s, sum);
+    }
+    end_sums(&s, out, alone);
+}
+
+static Word *sum_of(const char *op, const Call *c, int64_t words) {
+    const Tensor *sum = c->out[0];
+    CHECK(sum->dtype == I64 && tensor_count(sum) == words,
+          "%s: the sum has %lld words of %s, not %lld of I64", op, (long long)tensor_count(sum),
+          dtype_name((DType)sum->dtype), (long long)words);
+    return (Word *)sum->data;
+}
+
+extern "C" void cuda_sum_squares(const Call *c) {
+    const Tensor *x = c->in[0];
+    const int64_t n = tensor_count(x), block = ((const SumAttr *)c->attr)->block;
+    CHECK(block > 0, "sum_squares: blocks of %lld elements", (long long)block);
+    const bool tiles = block == SUM_BLOCK, add = accumulates(c->out[0]), aligned = aligned_16(x->data);
+    /* Not many thread blocks: the end of one takes as long as a tile. */
+    const int64_t most = (int64_t)c->device->cuda->multiprocessors * 16;
+    const int64_t want = tiles ? ceil_div(n, TILE * (THREADS / WARP)) : ceil_div(n, block * THREADS);
+    const unsigned grid = (unsigned)(want < most ? want : most);
+    const bool alone = grid == 1;
+    Word *out = sum_of("sum_squares", c, EXACT_WORDS);
+    if (!alone && !add) CUDA_CHECK(cudaMemsetAsync(out, 0, EXACT_WORDS * sizeof *out, stream_of(c)));
+    if (!n) return;
+    if (tiles)
+        STORAGE_SWITCH(x->dtype, squares<T>
+                       <<<grid, THREADS, 0, stream_of(c)>>>(data_of<T>(x), n, aligned, out, add, alone));
+    else
+        squares_of_blocks<<<grid, THREADS, 0, stream_of(c)>>>(cells(x), n, block, out, add, alone);
+    LAUNCHED();
+    if (alone) return;
+    normal_sum<<<1, ceil_div(EXACT_WORDS, WARP) * WARP, 0, stream_of(c)>>>(out);
+    LAUNCHED();
+}
+
+/* ---- zeros ---- */
+
+/* `head` elements stand before the first multiple of 16 bytes. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS) zeros(const T *x, int64_t n, int64_t head, Word *count) {
+    constexpr int N = VEC<T>, AT_ONCE = 4;
+    __shared__ Word room[WARP];
+    const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x,
+                  threads = (int64_t)gridDim.x * THREADS;
+    const int64_t runs = (n - head) / N, tail = head + runs * N;
+    Word found = 0;
+    for (int64_t i = thread; i < runs; i += AT_ONCE * threads) {
+        Run<T, N> run[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+            if (i + j * threads < runs) run[j] = load_run<T, N>(x + head + (i + j * threads) * N, 0, N, true);
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+#pragma unroll
+            for (int k = 0; k < N; k++) found += i + j * threads < runs && run[j].get(k) == 0;
+    }
+    if (thread < head) found += to_real<Real<T>>(x[thread]) == 0;
+    if (thread < n - tail) found += to_real<Real<T>>(x[tail + thread]) == 0;
+    found = block_sum(found, room);
+    if (threadIdx.x == 0 && found) atomicAdd(count, found);
+}
+
+template <typename T> static void count_in(const Call *c, Word *count) {
+    const int64_t n = tensor_count(c->in[0]);
+    const T *x = data_of<T>(c->in[0]);
+    int64_t head = (int64_t)(-(uintptr_t)x % 16 / sizeof(T));
+    if (head > n) head = n;
+    zeros<T><<<grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(x, n, head, count);
+    LAUNCHED();
+}
+
+extern "C" void cuda_count_zeros(const Call *c) {
+    Word *count = sum_of("count_zeros", c, 1);
+    if (!accumulates(c->out[0])) CUDA_CHECK(cudaMemsetAsync(count, 0, sizeof *count, stream_of(c)));
+    if (tensor_count(c->in[0])) STORAGE_SWITCH(c->in[0]->dtype, count_in<T>(c, count));
+}

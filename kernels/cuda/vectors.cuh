@@ -1,0 +1,87 @@
+/* Runs of neighbouring elements, for kernels whose every thread takes one: in accesses of 16 bytes where the
+ * run lies inside its row and is aligned, else element by element. What is computed from a run is the same
+ * code in both cases, so that a result's bits depend neither on alignment nor on where a row ends. */
+#ifndef ISOTRON_KERNELS_CUDA_VECTORS_CUH
+#define ISOTRON_KERNELS_CUDA_VECTORS_CUH
+
+#include <string.h>
+
+#include "kernels/cuda/common.cuh"
+
+/* N elements as the words that hold them: taken apart only when they are used, so that loads of several runs
+ * can be under way at once. */
+template <typename T, int N> struct Run {
+    static constexpr int WORDS = N * (int)sizeof(T) / 4, V = WORDS < 4 ? WORDS : 4;
+    static_assert(WORDS > 0 && WORDS % V == 0, "not a whole number of accesses");
+    Vec<uint32_t, V> piece[WORDS / V];
+
+    __device__ __forceinline__ uint32_t &word(int i) { return piece[i / V].v[i % V]; }
+    __device__ __forceinline__ const uint32_t &word(int i) const { return piece[i / V].v[i % V]; }
+
+    __device__ __forceinline__ T at(int k) const {
+        T x;
+        if constexpr (sizeof(T) == 2) {
+            const uint16_t bits = (uint16_t)(word(k / 2) >> 16 * (k % 2));
+            memcpy(&x, &bits, sizeof x);
+        } else if constexpr (sizeof(T) == 4) {
+            memcpy(&x, &word(k), sizeof x);
+        } else {
+            const uint64_t bits = (uint64_t)word(2 * k + 1) << 32 | word(2 * k);
+            memcpy(&x, &bits, sizeof x);
+        }
+        return x;
+    }
+    __device__ __forceinline__ void set(int k, T x) {
+        if constexpr (sizeof(T) == 2) {
+            uint16_t bits;
+            memcpy(&bits, &x, sizeof x);
+            word(k / 2) =
+                k % 2 ? (word(k / 2) & 0xffffu) | (uint32_t)bits << 16 : (word(k / 2) & 0xffff0000u) | bits;
+        } else if constexpr (sizeof(T) == 4) {
+            memcpy(&word(k), &x, sizeof x);
+        } else {
+            uint64_t bits;
+            memcpy(&bits, &x, sizeof x);
+            word(2 * k) = (uint32_t)bits, word(2 * k + 1) = (uint32_t)(bits >> 32);
+        }
+    }
+    __device__ __forceinline__ Real<T> get(int k) const { return to_real<Real<T>>(at(k)); }
+    __device__ __forceinline__ void put(int k, Real<T> x) { set(k, from_real<T>(x)); }
+};
+
+/* Elements [first, first + N) of a row of n; those outside [0, n) count as 0 and are not touched. `aligned`:
+ * every run inside the row begins at a multiple of 16 bytes (of the run's, if that is less). */
+template <typename T, int N>
+__device__ __forceinline__ Run<T, N> load_run(const T *row, int64_t first, int64_t n, bool aligned) {
+    typedef Run<T, N> Many;
+    Many run;
+    if (aligned && first >= 0 && first + N <= n) {
+#pragma unroll
+        for (int i = 0; i < Many::WORDS / Many::V; i++)
+            run.piece[i] = ((const Vec<uint32_t, Many::V> *)(row + first))[i];
+    } else {
+#pragma unroll
+        for (int i = 0; i < Many::WORDS; i++) run.word(i) = 0;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            if (first + k >= 0 && first + k < n) run.set(k, row[first + k]);
+    }
+    return run;
+}
+
+template <typename T, int N>
+__device__ __forceinline__ void store_run(T *row, int64_t first, int64_t n, bool aligned,
+                                          const Run<T, N> &run) {
+    typedef Run<T, N> Many;
+    if (aligned && first >= 0 && first + N <= n) {
+#pragma unroll
+        for (int i = 0; i < Many::WORDS / Many::V; i++)
+            ((Vec<uint32_t, Many::V> *)(row + first))[i] = run.piece[i];
+    } else {
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            if (first + k >= 0 && first + k < n) row[first + k] = run.at(k);
+    }
+}
+
+#endif
