@@ -25,6 +25,7 @@ static void adamw(void *arg, int64_t begin, int64_t end) {
         v[i] = beta2 * v[i] + new2 * g * g;
         p[i] -= lr * (unbias1 * m[i] / (REAL_MATH(sqrt)(unbias2 * v[i]) + eps) + decay * p[i]);
     }
+    if (c->out[3]) memcpy(reals(c->out[3]) + begin, p + begin, (size_t)(end - begin) * sizeof *p);
 }
 
 void KERNEL(adamw)(const Call *c) {

@@ -11,7 +11,13 @@
 #include "param/bucket.h"
 #include "tape/tape.h"
 
-static size_t buffer_bytes(const Registry *r) { return (size_t)r->held[FLAT_STATE] * dtype_size(r->precise); }
+static size_t buffer_bytes(const Optimizer *o, int i) {
+    return (size_t)o->registry->held[FLAT_STATE] * dtype_size(o->buffer[i].dtype);
+}
+
+static DType state_type(StateType t, DType precise) {
+    return t == STATE_BF16 ? BF16 : t == STATE_FP16 ? F16 : precise;
+}
 
 Optimizer *optim_new(const Config *c, Registry *r, Sync *sync) {
     static const char *const ADAM[] = {".exp_avg", ".exp_avg_sq"}, *const SGD[] = {".momentum_buffer"};
@@ -20,7 +26,8 @@ Optimizer *optim_new(const Config *c, Registry *r, Sync *sync) {
     *o = (Optimizer){.config = c, .registry = r, .sync = sync, .n_buffers = adam ? 2 : 1};
     for (int i = 0; i < o->n_buffers; i++) {
         o->buffer[i].suffix = adam ? ADAM[i] : SGD[i];
-        o->buffer[i].flat = device_alloc(r->device, buffer_bytes(r), "optimizer state");
+        o->buffer[i].dtype = state_type(i == 0 ? c->exp_avg_dtype : c->exp_avg_sq_dtype, r->precise);
+        o->buffer[i].flat = device_alloc(r->device, buffer_bytes(o, i), "optimizer state");
     }
     o->sums = device_alloc(r->device, sizeof(ExactSum), "sums");
     return o;
@@ -29,12 +36,16 @@ Optimizer *optim_new(const Config *c, Registry *r, Sync *sync) {
 void optim_free(Optimizer *o) {
     if (!o) return;
     for (int i = 0; i < o->n_buffers; i++)
-        device_release(o->registry->device, o->buffer[i].flat, buffer_bytes(o->registry));
+        device_release(o->registry->device, o->buffer[i].flat, buffer_bytes(o, i));
     device_release(o->registry->device, o->sums, sizeof(ExactSum));
     free(o);
 }
 
-size_t optim_bytes(const Optimizer *o) { return (size_t)o->n_buffers * buffer_bytes(o->registry); }
+size_t optim_bytes(const Optimizer *o) {
+    size_t sum = 0;
+    for (int i = 0; i < o->n_buffers; i++) sum += buffer_bytes(o, i);
+    return sum;
+}
 
 /* Adds to `sum` what the op makes of this rank's part of a parameter. */
 static void add_sum(const Optimizer *o, const Param *p, OpNumber op, FlatBuffer which, void *flat,
@@ -74,6 +85,13 @@ static double zeros(const Optimizer *o) {
 
 double optim_params_norm(const Optimizer *o) { return norm(o, FLAT_MASTERS, o->registry->masters); }
 
+/* Whether the update itself rounds values from masters: of what no other rank holds, and nothing comes
+ * between. */
+static bool updates_values(const Optimizer *o, const OptimStep *s) {
+    return o->config->optimizer == OPTIMIZER_ADAM && !o->sync && !s->exact &&
+           o->registry->values != o->registry->masters;
+}
+
 static void update(Optimizer *o, const Param *p, const OptimStep *s, double grad_scale) {
     const Registry *r = o->registry;
     const FlatRange part = param_part_held(r, p);
@@ -83,8 +101,12 @@ static void update(Optimizer *o, const Param *p, const OptimStep *s, double grad
     Tensor grad = registry_slice(r, FLAT_GRADS, r->grads, p->bucket, part.begin, n);
     Tensor master = registry_slice(r, FLAT_MASTERS, r->masters, p->bucket, part.begin, n);
     Tensor state[OPTIM_BUFFERS];
-    for (int i = 0; i < o->n_buffers; i++)
-        state[i] = registry_slice(r, FLAT_STATE, o->buffer[i].flat, p->bucket, part.begin, n);
+    for (int i = 0; i < o->n_buffers; i++) {
+        state[i] =
+            registry_slice_of(r, FLAT_STATE, o->buffer[i].dtype, o->buffer[i].flat, p->bucket, part.begin, n);
+        state[i].flags = TENSOR_ACCUM; /* 16-bit ones are read too */
+    }
+    Tensor value;
     double lr = p->spec.flags & PARAM_EMBEDDING ? s->decoupled_lr : s->lr;
     double decay = p->spec.flags & PARAM_NO_DECAY ? 0 : s->weight_decay;
     Call call = {.in = {&grad}, .out = {&master, &state[0]}, .device = r->device};
@@ -100,6 +122,10 @@ static void update(Optimizer *o, const Param *p, const OptimStep *s, double grad
             .grad_scale = grad_scale,
         };
         call.out[2] = &state[1];
+        if (updates_values(o, s)) {
+            value = registry_slice(r, FLAT_VALUES, r->values, p->bucket, part.begin, n);
+            call.out[3] = &value;
+        }
         call.attr = &attr;
         call_run(&OPS[OP_adamw], &call);
     } else {
@@ -124,6 +150,8 @@ OptimResult optim_step(Optimizer *o, OptimStep s) {
     if (s.exact) registry_snap(r, FLAT_MASTERS, EXACT_GRID_BITS);
     if (o->sync)
         sync_publish(o->sync);
+    else if (updates_values(o, &s))
+        registry_round_buffers(r);
     else
         registry_round_values(r);
     return result;

@@ -21,7 +21,8 @@ typedef struct Optimizer {
     int n_buffers;
     struct {
         const char *suffix; /* in checkpoints: ".exp_avg", ".exp_avg_sq", ".momentum_buffer" */
-        void *flat;         /* what this rank holds (FLAT_STATE), of the registry's `precise` type */
+        DType dtype;        /* the registry's `precise` type, unless --use-precision-aware-optimizer */
+        void *flat;         /* what this rank holds (FLAT_STATE) */
     } buffer[OPTIM_BUFFERS];
 } Optimizer;
 

@@ -161,10 +161,14 @@ int64_t registry_place(const Registry *r, FlatBuffer which, int bucket, int64_t 
     return h->at + at - h->begin;
 }
 
-Tensor registry_slice(const Registry *r, FlatBuffer which, void *flat, int bucket, int64_t at, int64_t n) {
-    const DType type = which == FLAT_VALUES ? r->storage : r->precise;
+Tensor registry_slice_of(const Registry *r, FlatBuffer which, DType type, void *flat, int bucket, int64_t at,
+                         int64_t n) {
     return tensor_make((char *)flat + registry_place(r, which, bucket, at) * (int64_t)dtype_size(type), type,
                        1, &n);
+}
+
+Tensor registry_slice(const Registry *r, FlatBuffer which, void *flat, int bucket, int64_t at, int64_t n) {
+    return registry_slice_of(r, which, which == FLAT_VALUES ? r->storage : r->precise, flat, bucket, at, n);
 }
 
 FlatRange param_part_held(const Registry *r, const Param *p) {

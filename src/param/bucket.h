@@ -34,6 +34,8 @@ bool registry_is_copy(const Registry *);
 int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
 /* A run of n such elements as a tensor; `flat` is the buffer's memory. */
 Tensor registry_slice(const Registry *, FlatBuffer, void *flat, int bucket, int64_t at, int64_t n);
+/* The same of a buffer of another type. */
+Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bucket, int64_t at, int64_t n);
 /* The elements of a parameter that this rank updates; padding rows not counted; may be empty (end <= begin).
  */
 FlatRange param_part_held(const Registry *, const Param *);

@@ -232,14 +232,22 @@ void registry_init(Registry *r, uint64_t seed) {
     registry_round_values(r);
 }
 
-void registry_round_values(Registry *r) {
+static void round_values(Registry *r, bool trained) {
     for (int k = 0; r->masters != r->values && k < r->n_buckets; k++) {
+        if (r->buckets[k].trained != trained) continue;
         const FlatRange *h = &r->ranges[FLAT_MASTERS][k];
         const int64_t n = h->end - h->begin;
         Tensor from = registry_slice(r, FLAT_MASTERS, r->masters, k, h->begin, n),
                to = registry_slice(r, FLAT_VALUES, r->values, k, h->begin, n);
         call_run(&OPS[OP_copy], &(Call){.in = {&from}, .out = {&to}, .device = r->device});
     }
+}
+
+void registry_round_buffers(Registry *r) { round_values(r, false); }
+
+void registry_round_values(Registry *r) {
+    round_values(r, true);
+    round_values(r, false);
 }
 
 void registry_zero_grads(Registry *r) {

@@ -139,6 +139,8 @@ size_t registry_bytes(const Registry *); /* of all flat buffers */
 void registry_init(Registry *, uint64_t seed);
 /* Values from masters, after the masters have changed. Nothing to do unless storage is 16-bit. */
 void registry_round_values(Registry *);
+/* Only of parameters that are not trained (PARAM_BUFFER). */
+void registry_round_buffers(Registry *);
 void registry_zero_grads(Registry *);
 /* Rounds what this rank holds of a buffer (of masters or gradients) to multiples of 2^-bits: the exact lane's
  * grid. */

@@ -28,7 +28,7 @@ static int items(const Run *r, bool optimizer, CkptItem out[ITEMS]) {
     for (int i = 0; optimizer && n < ITEMS && i < r->optimizer->n_buffers; i++, n++) {
         out[n] = (CkptItem){.suffix = r->optimizer->buffer[i].suffix,
                             .flat = r->optimizer->buffer[i].flat,
-                            .dtype = g->precise,
+                            .dtype = r->optimizer->buffer[i].dtype,
                             .is_copy = copy};
         out[n].ranges = registry_ranges(g, FLAT_STATE, &out[n].n_ranges);
     }
