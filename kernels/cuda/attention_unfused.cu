@@ -1,0 +1,208 @@
+/* The ops of kernels/cpu/attention_unfused.c: attention by its definition, with all probabilities in memory.
+ * It is what attention.cu is checked against, so nothing is shared with it, and it is not made to be fast.
+ * Written: y, probs. Written or added to: dq, dk, dv. */
+#include "kernels/cuda/common.cuh"
+
+#include "base/philox.h"
+
+enum { THREADS = 256, WARPS = THREADS / 32 };
+
+/* [n,b,g,r,width], in elements; r is 1 for keys and values. */
+struct View {
+    Cells cells;
+    int64_t dim[5], stride[4];
+    bool add;
+
+    __device__ int64_t at(int64_t i, int64_t sample, int64_t group, int64_t head) const {
+        return i * stride[0] + sample * stride[1] + group * stride[2] + head * stride[3];
+    }
+};
+
+struct Problem {
+    AttentionAttr attr;
+    View q, k, v, y, dy;
+    Cells probs, ds; /* [b,g,r,s,t]; ds: the gradient of the scores */
+    const int64_t *first_key;
+    int64_t rows; /* b g r s */
+};
+
+/* Row i of head (group, r) of a sample; `number` in the order of probs. */
+struct Query {
+    int64_t sample, group, head, i, number;
+
+    __device__ Query(const Problem &p, int64_t n) : number(n) {
+        i = n % p.q.dim[0], n /= p.q.dim[0];
+        head = n % p.q.dim[3], n /= p.q.dim[3];
+        group = n % p.q.dim[2], sample = n / p.q.dim[2];
+    }
+    __device__ int64_t in(const View &x) const { return x.at(i, sample, group, head); }
+    __device__ int64_t key(const View &x, int64_t j) const { return x.at(j, sample, group, 0); }
+};
+
+__device__ static bool visible(const Problem &p, const Query &q, int64_t key) {
+    const AttentionAttr &a = p.attr;
+    const int64_t at = slice_position(&a.key, key), distance = at - slice_position(&a.query, q.i);
+    if (a.window_left != WINDOW_OFF && distance < -a.window_left) return false;
+    if (a.window_right != WINDOW_OFF && distance > a.window_right) return false;
+    return !p.first_key || at >= p.first_key[q.sample * p.q.dim[0] + q.i];
+}
+
+template <typename R> __device__ static R keep(const Problem &p, const Query &q, int64_t key) {
+    const DropoutAttr &d = p.attr.dropout;
+    if (d.rate == 0) return 1;
+    const int64_t head = p.attr.first_head + q.group * p.q.dim[3] + q.head,
+                  line = ((d.first_sample + q.sample) * p.attr.heads + head) * d.seq_total +
+                         slice_position(&p.attr.query, q.i),
+                  index = line * d.seq_total + slice_position(&p.attr.key, key);
+    return philox_u32(d.seed, d.site, (uint64_t)index) >= d.rate * 0x1p32 ? (R)(1 / (1 - d.rate)) : 0;
+}
+
+template <typename R> __device__ static R dot(const View &a, int64_t a_at, const View &b, int64_t b_at) {
+    R sum = 0;
+    for (int64_t c = 0; c < a.dim[4]; c++) sum += a.cells.get<R>(a_at + c) * b.cells.get<R>(b_at + c);
+    return sum;
+}
+
+/* Runs the statement for each query, a warp for one. */
+#define QUERY_LOOP(n)                                                                                        \
+    for (int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; n < p.rows;                             \
+         n += (int64_t)gridDim.x * WARPS)
+
+template <typename R> __global__ void forward(const Problem p) {
+    const int64_t lane = threadIdx.x % 32, t = p.k.dim[0];
+    QUERY_LOOP(n) {
+        const Query q(p, n);
+        R max = -(R)INFINITY, sum = 0;
+        for (int64_t j = lane; j < t; j += 32) {
+            const R score = (R)p.attr.scale * dot<R>(p.q, q.in(p.q), p.k, q.key(p.k, j)),
+                    x = visible(p, q, j) ? score : -(R)INFINITY;
+            p.probs.put(n * t + j, x);
+            max = x > max ? x : max;
+        }
+        max = warp_max(max);
+        for (int64_t j = lane; j < t; j += 32) {
+            const R x = visible(p, q, j) ? exp(p.probs.get<R>(n * t + j) - max) : 0;
+            p.probs.put(n * t + j, x);
+            sum += x;
+        }
+        sum = warp_sum(sum);
+        for (int64_t j = lane; j < t; j += 32)
+            p.probs.put(n * t + j, sum == 0 ? 0 : p.probs.get<R>(n * t + j) / sum);
+        __syncwarp();
+        for (int64_t c = lane; c < p.v.dim[4]; c += 32) {
+            R y = 0;
+            for (int64_t j = 0; j < t; j++)
+                y += p.probs.get<R>(n * t + j) * keep<R>(p, q, j) * p.v.cells.get<R>(q.key(p.v, j) + c);
+            p.y.cells.put(q.in(p.y) + c, y);
+        }
+        __syncwarp();
+    }
+}
+
+template <typename R> __global__ void gradient_of_scores(const Problem p) {
+    const int64_t lane = threadIdx.x % 32, t = p.k.dim[0];
+    QUERY_LOOP(n) {
+        const Query q(p, n);
+        R delta = 0;
+        for (int64_t j = lane; j < t; j += 32) {
+            const R ds = keep<R>(p, q, j) * dot<R>(p.dy, q.in(p.dy), p.v, q.key(p.v, j));
+            p.ds.put(n * t + j, ds);
+            delta += p.probs.get<R>(n * t + j) * ds;
+        }
+        delta = warp_sum(delta);
+        for (int64_t j = lane; j < t; j += 32)
+            p.ds.put(n * t + j,
+                     (R)p.attr.scale * p.probs.get<R>(n * t + j) * (p.ds.get<R>(n * t + j) - delta));
+    }
+}
+
+template <typename R> __global__ void gradient_of_queries(const Problem p, View dq) {
+    const int64_t t = p.k.dim[0];
+    GRID_LOOP(i, p.rows * dq.dim[4]) {
+        const Query q(p, i / dq.dim[4]);
+        const int64_t c = i % dq.dim[4];
+        R sum = 0;
+        for (int64_t j = 0; j < t; j++)
+            sum += p.ds.get<R>(q.number * t + j) * p.k.cells.get<R>(q.key(p.k, j) + c);
+        dq.cells.put_or_add(q.in(dq) + c, sum, dq.add);
+    }
+}
+
+/* dk from q and ds, or dv from dy and the probabilities that were kept. */
+template <typename R> __global__ void gradient_of_keys(const Problem p, View out, bool values) {
+    const int64_t t = p.k.dim[0], width = out.dim[4], b = p.q.dim[1], g = p.q.dim[2],
+                  queries = p.q.dim[3] * p.q.dim[0];
+    const View &x = values ? p.dy : p.q;
+    GRID_LOOP(i, t * b * g * width) {
+        const int64_t c = i % width, group = i / width % g, sample = i / width / g % b, j = i / width / g / b;
+        R sum = 0;
+        for (int64_t k = 0; k < queries; k++) {
+            const Query q(p, (sample * g + group) * queries + k);
+            const int64_t at = q.number * t + j;
+            const R w = values ? p.probs.get<R>(at) * keep<R>(p, q, j) : p.ds.get<R>(at);
+            sum += w * x.cells.get<R>(q.in(x) + c);
+        }
+        out.cells.put_or_add(out.at(j, sample, group, 0) + c, sum, out.add);
+    }
+}
+
+/* ---- the ops ---- */
+
+static View view_of(const Tensor *t) {
+    View v = {};
+    if (!t) return v;
+    v.cells = cells(t), v.add = accumulates(t);
+    for (int i = 0; i < 5; i++) v.dim[i] = t->dim[i];
+    for (int i = 0; i < 4; i++) v.stride[i] = t->stride[i];
+    return v;
+}
+
+static Problem problem(const Call *c, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *probs,
+                       const Tensor *first_key) {
+    Problem p = {};
+    p.attr = *(const AttentionAttr *)c->attr;
+    p.q = view_of(q), p.k = view_of(k), p.v = view_of(v);
+    p.probs = cells(probs);
+    p.first_key = ids_of(first_key);
+    p.rows = tensor_rows(q);
+    return p;
+}
+
+extern "C" void cuda_attention_unfused(const Call *c) {
+    Problem p = problem(c, c->in[0], c->in[1], c->in[2], c->out[1], c->in[3]);
+    p.y = view_of(c->out[0]);
+    if (!p.rows) return;
+    REAL_SWITCH(c->in[0]->dtype, forward<R><<<grid_for(c, p.rows, WARPS), THREADS, 0, stream_of(c)>>>(p));
+    LAUNCHED();
+}
+
+template <typename R> static void gradients(const Call *c, const Problem &p) {
+    const Tensor *dq = c->out[0], *dk = c->out[1], *dv = c->out[2];
+    if (p.rows) gradient_of_scores<R><<<grid_for(c, p.rows, WARPS), THREADS, 0, stream_of(c)>>>(p);
+    LAUNCHED();
+    if (dq && tensor_count(dq))
+        gradient_of_queries<R>
+            <<<grid_for(c, tensor_count(dq), THREADS), THREADS, 0, stream_of(c)>>>(p, view_of(dq));
+    LAUNCHED();
+    for (int values = 0; values < 2; values++) {
+        const Tensor *out = values ? dv : dk;
+        if (!out || !tensor_count(out)) continue;
+        gradient_of_keys<R>
+            <<<grid_for(c, tensor_count(out), THREADS), THREADS, 0, stream_of(c)>>>(p, view_of(out), values);
+        LAUNCHED();
+    }
+}
+
+/* ds, in the arithmetic's type */
+extern "C" size_t cuda_plans_attention_unfused_grad(const Call *c) {
+    return (size_t)tensor_count(c->in[4]) * (c->in[1]->dtype == F64 ? sizeof(double) : sizeof(float));
+}
+
+extern "C" void cuda_attention_unfused_grad(const Call *c) {
+    const DType dtype = (DType)c->in[1]->dtype;
+    Problem p = problem(c, c->in[1], c->in[2], c->in[3], c->in[4], c->in[5]);
+    p.dy = view_of(c->in[0]);
+    p.ds.data = cuda_scratch(c->device, cuda_plans_attention_unfused_grad(c));
+    p.ds.dtype = dtype == F64 ? F64 : F32;
+    REAL_SWITCH(dtype, gradients<R>(c, p));
+}

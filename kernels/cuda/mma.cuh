@@ -1,0 +1,89 @@
+/* The instructions of tensor cores (sm_80 and later) for 16-bit storage: PTX ISA, "mma", "ldmatrix",
+ * "cp.async".
+ *
+ * A 16 x 8 matrix of floats lies in a warp so that lane 4 * i + j has columns 2 * j and 2 * j + 1 of rows i
+ * and i + 8 (c[0], c[1] and c[2], c[3]); a 16 x 16 factor so that it has, of rows i and i + 8, columns 2 * j
+ * and 2 * j + 1 and those 8 further: two matrices of results side by side are one factor. */
+#ifndef ISOTRON_KERNELS_CUDA_MMA_CUH
+#define ISOTRON_KERNELS_CUDA_MMA_CUH
+
+#include "kernels/cuda/common.cuh"
+
+__device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* N = 8 or 16 bytes to shared memory, or zeros if they are not there; complete after copies_arrived of the
+ * same thread, seen by others after a barrier. */
+template <int N> __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool there) {
+    const int bytes = there ? N : 0;
+    if (N == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                     : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(N), "r"(bytes)
+                     : "memory");
+}
+__device__ __forceinline__ void copies_arrived() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+__device__ __forceinline__ void put_shared(uint32_t to, const uint32_t (&x)[4]) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]),
+                 "r"(x[3])
+                 : "memory");
+}
+
+/* Four 8 x 8 matrices, whose rows of 16 bytes are at the addresses of lanes 0-7, 8-15, 16-23, 24-31: lane
+ * 4 * i + j gets columns 2 * j, 2 * j + 1 of row i of each; transposed: rows 2 * j, 2 * j + 1 of column i. */
+__device__ __forceinline__ void load_matrices(uint32_t (&x)[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(at)
+                 : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&x)[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* c [16,8] += a [16,16] b [16,8]; lane 4 * i + j has rows 2 * j, 2 * j + 1 (b0) and those 8 further (b1) of
+ * column i of b. */
+template <typename T>
+__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+template <>
+__device__ __forceinline__ void multiply_add<bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                   uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <>
+__device__ __forceinline__ void multiply_add<fp16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                   uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* a in the lower half */
+template <typename T> __device__ __forceinline__ uint32_t pack(float a, float b);
+template <> __device__ __forceinline__ uint32_t pack<bf16>(float a, float b) {
+    const __nv_bfloat162 x = __floats2bfloat162_rn(a, b);
+    return *(const uint32_t *)&x;
+}
+template <> __device__ __forceinline__ uint32_t pack<fp16>(float a, float b) {
+    const __half2 x = __floats2half2_rn(a, b);
+    return *(const uint32_t *)&x;
+}
+
+/* 2^x within 2 ulp; 0 where that is subnormal. */
+__device__ __forceinline__ float exp_2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#endif
