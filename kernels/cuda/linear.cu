@@ -45,9 +45,16 @@ static Gemm wgrad(const Call *c) {
     return g;
 }
 
+extern "C" void cuda_activation(const Call *);
+
 extern "C" void cuda_linear(const Call *c) {
     const Gemm g = forward(c);
     gemm_run(c, &g);
+    if (!c->out[1]) return;
+    const ActivationAttr attr = {((const LinearAttr *)c->attr)->activation};
+    Call act = {};
+    act.in[0] = c->out[0], act.out[0] = c->out[1], act.attr = &attr, act.device = c->device;
+    cuda_activation(&act);
 }
 
 extern "C" size_t cuda_plans_linear(const Call *c) {

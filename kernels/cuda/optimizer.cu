@@ -22,26 +22,57 @@ static void same_type(const char *op, const Call *c, int outs) {
 
 template <typename R> struct Adam { R lr, decay, eps, beta1, beta2, new1, new2, unbias1, unbias2, scale; };
 
-template <typename P, typename G, typename S>
-__global__ void __launch_bounds__(THREADS)
-    adamw(const G *grad, P *param, S *exp_avg, S *exp_avg_sq, int64_t n, Adam<P> a, bool aligned) {
+/* Elements that may be stored in 16 bits. The type is the same for the whole launch: a branch that costs
+ * nothing beside the memory. */
+template <typename P, int N>
+__device__ __forceinline__ Run<P, N> load_as(const Cells &x, int64_t first, int64_t n, bool aligned) {
+    Run<P, N> run;
+    if (x.dtype != BF16 && x.dtype != F16) return load_run<P, N>((const P *)x.data, first, n, aligned);
+    const Run<uint16_t, N> bits = load_run<uint16_t, N>((const uint16_t *)x.data, first, n, aligned);
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        const uint16_t b = bits.at(k);
+        run.set(k, x.dtype == BF16 ? to_real<P>(__ushort_as_bfloat16(b)) : to_real<P>(__ushort_as_half(b)));
+    }
+    return run;
+}
+
+template <typename P, int N>
+__device__ __forceinline__ void store_as(const Cells &x, int64_t first, int64_t n, bool aligned,
+                                         const Run<P, N> &run) {
+    if (x.dtype != BF16 && x.dtype != F16) {
+        store_run((P *)x.data, first, n, aligned, run);
+        return;
+    }
+    Run<uint16_t, N> bits;
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        bits.set(k, x.dtype == BF16 ? __bfloat16_as_ushort(from_real<bf16>(run.at(k)))
+                                    : __half_as_ushort(from_real<fp16>(run.at(k))));
+    store_run((uint16_t *)x.data, first, n, aligned, bits);
+}
+
+/* value.data NULL: nobody wants it. */
+template <typename P>
+__global__ void __launch_bounds__(THREADS) adamw(const P *grad, P *param, Cells exp_avg, Cells exp_avg_sq,
+                                                 Cells value, int64_t n, Adam<P> a, bool aligned) {
     constexpr int N = VEC<P>;
     GRID_LOOP(i, (n + N - 1) / N) {
-        const Run<G, N> g_run = load_run<G, N>(grad, i * N, n, aligned);
+        const Run<P, N> g_run = load_run<P, N>(grad, i * N, n, aligned);
         Run<P, N> p = load_run<P, N>(param, i * N, n, aligned);
-        Run<S, N> m = load_run<S, N>(exp_avg, i * N, n, aligned),
-                  v = load_run<S, N>(exp_avg_sq, i * N, n, aligned);
+        Run<P, N> m = load_as<P, N>(exp_avg, i * N, n, aligned),
+                  v = load_as<P, N>(exp_avg_sq, i * N, n, aligned);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            const P g = a.scale * (P)g_run.get(k), old = p.get(k);
-            const P new_m = a.beta1 * (P)m.get(k) + a.new1 * g,
-                    new_v = a.beta2 * (P)v.get(k) + a.new2 * g * g;
-            m.put(k, new_m), v.put(k, new_v);
-            p.put(k, old - a.lr * (a.unbias1 * new_m / (sqrt(a.unbias2 * new_v) + a.eps) + a.decay * old));
+            const P g = a.scale * g_run.at(k), old = p.at(k);
+            const P new_m = a.beta1 * m.at(k) + a.new1 * g, new_v = a.beta2 * v.at(k) + a.new2 * g * g;
+            m.set(k, new_m), v.set(k, new_v);
+            p.set(k, old - a.lr * (a.unbias1 * new_m / (sqrt(a.unbias2 * new_v) + a.eps) + a.decay * old));
         }
         store_run(param, i * N, n, aligned, p);
-        store_run(exp_avg, i * N, n, aligned, m);
-        store_run(exp_avg_sq, i * N, n, aligned, v);
+        store_as<P, N>(exp_avg, i * N, n, aligned, m);
+        store_as<P, N>(exp_avg_sq, i * N, n, aligned, v);
+        if (value.data) store_as<P, N>(value, i * N, n, aligned, p);
     }
 }
 
@@ -49,7 +80,7 @@ template <typename T> static void step_adamw(const Call *c) {
     const AdamAttr *a = (const AdamAttr *)c->attr;
     const int64_t n = tensor_count(c->in[0]);
     const T *grad = data_of<T>(c->in[0]);
-    T *param = data_of<T>(c->out[0]), *m = data_of<T>(c->out[1]), *v = data_of<T>(c->out[2]);
+    T *param = data_of<T>(c->out[0]);
     const Adam<T> step = {(T)a->lr,
                           (T)a->weight_decay,
                           (T)a->eps,
@@ -60,14 +91,18 @@ template <typename T> static void step_adamw(const Call *c) {
                           (T)(1 / a->correction1),
                           (T)(1 / a->correction2),
                           (T)a->grad_scale};
-    const bool aligned = aligned_16(grad) && aligned_16(param) && aligned_16(m) && aligned_16(v);
-    adamw<T, T, T><<<grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(grad, param, m, v,
-                                                                                            n, step, aligned);
+    bool aligned = aligned_16(grad);
+    for (int i = 0; i < CALL_OUT; i++) aligned = aligned && (!c->out[i] || aligned_16(c->out[i]->data));
+    adamw<T><<<grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(
+        grad, param, cells(c->out[1]), cells(c->out[2]), cells(c->out[3]), n, step, aligned);
     LAUNCHED();
 }
 
 extern "C" void cuda_adamw(const Call *c) {
-    same_type("adamw", c, 3);
+    same_type("adamw", c, 1);
+    for (int i = 1; i < CALL_OUT; i++)
+        CHECK(!c->out[i] || c->in[0]->dtype == F32 || c->out[i]->dtype == F64,
+              "adamw: parameters of F64 with %s", dtype_name((DType)c->out[i]->dtype));
     if (tensor_count(c->in[0])) REAL_SWITCH(c->in[0]->dtype, step_adamw<R>(c));
 }
 
