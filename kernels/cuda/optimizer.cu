@@ -10,116 +10,120 @@ extern "C" {
 
 enum { THREADS = 256, WARP = 32 };
 
-static void same_type(const char *op, const Call *c, int outs) {
-    const int type = c->in[0]->dtype;
-    CHECK(type == F64 || type == F32, "%s: a gradient of %s", op, dtype_name((DType)type));
-    for (int i = 0; i < outs; i++)
-        CHECK(c->out[i]->dtype == type, "%s: a gradient of %s for state of %s", op, dtype_name((DType)type),
-              dtype_name((DType)c->out[i]->dtype));
-}
+/* ---- steps: arithmetic in the type of the gradient and the parameters ---- */
 
-/* ---- steps: arithmetic in the type of the parameters, whatever those of gradient and state are ---- */
+static void step_types(const char *op, const Call *c, const Tensor *state, bool in_16_bits) {
+    const int type = c->in[0]->dtype, param = c->out[0]->dtype;
+    CHECK((type == F64 || type == F32) && param == type, "%s: a gradient of %s for parameters of %s", op,
+          dtype_name((DType)type), dtype_name((DType)param));
+    CHECK(state->dtype == type || (in_16_bits && type == F32 && dtype_is_16bit((DType)state->dtype)),
+          "%s: state of %s for parameters of %s", op, dtype_name((DType)state->dtype),
+          dtype_name((DType)param));
+}
 
 template <typename R> struct Adam { R lr, decay, eps, beta1, beta2, new1, new2, unbias1, unbias2, scale; };
 
-/* Elements that may be stored in 16 bits. The type is the same for the whole launch: a branch that costs
- * nothing beside the memory. */
-template <typename P, int N>
-__device__ __forceinline__ Run<P, N> load_as(const Cells &x, int64_t first, int64_t n, bool aligned) {
-    Run<P, N> run;
-    if (x.dtype != BF16 && x.dtype != F16) return load_run<P, N>((const P *)x.data, first, n, aligned);
-    const Run<uint16_t, N> bits = load_run<uint16_t, N>((const uint16_t *)x.data, first, n, aligned);
+template <typename T, typename P, int N>
+__device__ __forceinline__ void store_as(void *value, int64_t first, int64_t n, bool aligned,
+                                         const Run<P, N> &p) {
+    Run<T, N> rounded;
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-        const uint16_t b = bits.at(k);
-        run.set(k, x.dtype == BF16 ? to_real<P>(__ushort_as_bfloat16(b)) : to_real<P>(__ushort_as_half(b)));
-    }
-    return run;
+    for (int k = 0; k < N; k++) rounded.put(k, (Real<T>)p.get(k));
+    store_run((T *)value, first, n, aligned, rounded);
 }
 
-template <typename P, int N>
-__device__ __forceinline__ void store_as(const Cells &x, int64_t first, int64_t n, bool aligned,
-                                         const Run<P, N> &run) {
-    if (x.dtype != BF16 && x.dtype != F16) {
-        store_run((P *)x.data, first, n, aligned, run);
-        return;
-    }
-    Run<uint16_t, N> bits;
-#pragma unroll
-    for (int k = 0; k < N; k++)
-        bits.set(k, x.dtype == BF16 ? __bfloat16_as_ushort(from_real<bf16>(run.at(k)))
-                                    : __half_as_ushort(from_real<fp16>(run.at(k))));
-    store_run((uint16_t *)x.data, first, n, aligned, bits);
-}
-
-/* value.data NULL: nobody wants it. */
-template <typename P>
-__global__ void __launch_bounds__(THREADS) adamw(const P *grad, P *param, Cells exp_avg, Cells exp_avg_sq,
+/* P: of gradient and parameters, M and V: of the moments; value: parameters of P or of 16 bits, or none. */
+template <typename P, typename M, typename V>
+__global__ void __launch_bounds__(THREADS) adamw(const P *grad, P *param, M *exp_avg, V *exp_avg_sq,
                                                  Cells value, int64_t n, Adam<P> a, bool aligned) {
     constexpr int N = VEC<P>;
     GRID_LOOP(i, (n + N - 1) / N) {
         const Run<P, N> g_run = load_run<P, N>(grad, i * N, n, aligned);
         Run<P, N> p = load_run<P, N>(param, i * N, n, aligned);
-        Run<P, N> m = load_as<P, N>(exp_avg, i * N, n, aligned),
-                  v = load_as<P, N>(exp_avg_sq, i * N, n, aligned);
+        Run<M, N> m = load_run<M, N>(exp_avg, i * N, n, aligned);
+        Run<V, N> v = load_run<V, N>(exp_avg_sq, i * N, n, aligned);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            const P g = a.scale * g_run.at(k), old = p.at(k);
-            const P new_m = a.beta1 * m.at(k) + a.new1 * g, new_v = a.beta2 * v.at(k) + a.new2 * g * g;
-            m.set(k, new_m), v.set(k, new_v);
-            p.set(k, old - a.lr * (a.unbias1 * new_m / (sqrt(a.unbias2 * new_v) + a.eps) + a.decay * old));
+            const P g = a.scale * g_run.get(k), old = p.get(k);
+            const P new_m = a.beta1 * m.get(k) + a.new1 * g, new_v = a.beta2 * v.get(k) + a.new2 * g * g;
+            m.put(k, new_m), v.put(k, new_v);
+            p.put(k, old - a.lr * (a.unbias1 * new_m / (sqrt(a.unbias2 * new_v) + a.eps) + a.decay * old));
         }
         store_run(param, i * N, n, aligned, p);
-        store_as<P, N>(exp_avg, i * N, n, aligned, m);
-        store_as<P, N>(exp_avg_sq, i * N, n, aligned, v);
-        if (value.data) store_as<P, N>(value, i * N, n, aligned, p);
+        store_run(exp_avg, i * N, n, aligned, m);
+        store_run(exp_avg_sq, i * N, n, aligned, v);
+        if (!value.data) continue;
+        if (value.dtype == BF16)
+            store_as<bf16>(value.data, i * N, n, aligned, p);
+        else if (value.dtype == F16)
+            store_as<fp16>(value.data, i * N, n, aligned, p);
+        else
+            store_run((P *)value.data, i * N, n, aligned, p);
     }
 }
 
-template <typename T> static void step_adamw(const Call *c) {
-    const AdamAttr *a = (const AdamAttr *)c->attr;
+template <typename P> static Adam<P> constants(const AdamAttr *a) {
+    Adam<P> s;
+    s.lr = (P)a->lr, s.decay = (P)a->weight_decay, s.eps = (P)a->eps, s.scale = (P)a->grad_scale;
+    s.beta1 = (P)a->beta1, s.beta2 = (P)a->beta2, s.new1 = (P)(1 - a->beta1), s.new2 = (P)(1 - a->beta2);
+    s.unbias1 = (P)(1 / a->correction1), s.unbias2 = (P)(1 / a->correction2);
+    return s;
+}
+
+template <typename P, typename M, typename V> static void step_adamw(const Call *c) {
     const int64_t n = tensor_count(c->in[0]);
-    const T *grad = data_of<T>(c->in[0]);
-    T *param = data_of<T>(c->out[0]);
-    const Adam<T> step = {(T)a->lr,
-                          (T)a->weight_decay,
-                          (T)a->eps,
-                          (T)a->beta1,
-                          (T)a->beta2,
-                          (T)(1 - a->beta1),
-                          (T)(1 - a->beta2),
-                          (T)(1 / a->correction1),
-                          (T)(1 / a->correction2),
-                          (T)a->grad_scale};
-    bool aligned = aligned_16(grad);
-    for (int i = 0; i < CALL_OUT; i++) aligned = aligned && (!c->out[i] || aligned_16(c->out[i]->data));
-    adamw<T><<<grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(
-        grad, param, cells(c->out[1]), cells(c->out[2]), cells(c->out[3]), n, step, aligned);
+    bool aligned = aligned_16(c->in[0]->data);
+    for (int i = 0; i < 4; i++) aligned = aligned && (!c->out[i] || aligned_16(c->out[i]->data));
+    adamw<P, M, V><<<grid_for(c, ceil_div(n, VEC<P>), THREADS), THREADS, 0, stream_of(c)>>>(
+        data_of<P>(c->in[0]), data_of<P>(c->out[0]), data_of<M>(c->out[1]), data_of<V>(c->out[2]),
+        cells(c->out[3]), n, constants<P>((const AdamAttr *)c->attr), aligned);
     LAUNCHED();
 }
 
+/* F32 parameters. */
+template <typename M> static void step_adamw_f32(const Call *c) {
+    switch (c->out[2]->dtype) {
+    case BF16:
+        step_adamw<float, M, bf16>(c);
+        break;
+    case F16:
+        step_adamw<float, M, fp16>(c);
+        break;
+    default:
+        step_adamw<float, M, float>(c);
+    }
+}
+
 extern "C" void cuda_adamw(const Call *c) {
-    same_type("adamw", c, 1);
-    for (int i = 1; i < CALL_OUT; i++)
-        CHECK(!c->out[i] || c->in[0]->dtype == F32 || c->out[i]->dtype == F64,
-              "adamw: parameters of F64 with %s", dtype_name((DType)c->out[i]->dtype));
-    if (tensor_count(c->in[0])) REAL_SWITCH(c->in[0]->dtype, step_adamw<R>(c));
+    const Tensor *param = c->out[0], *value = c->out[3];
+    step_types("adamw", c, c->out[1], true), step_types("adamw", c, c->out[2], true);
+    CHECK(!value || value->dtype == param->dtype || dtype_is_16bit((DType)value->dtype),
+          "adamw: values of %s from parameters of %s", dtype_name((DType)value->dtype),
+          dtype_name((DType)param->dtype));
+    if (!tensor_count(param)) return;
+    if (param->dtype == F64)
+        step_adamw<double, double, double>(c);
+    else if (c->out[1]->dtype == BF16)
+        step_adamw_f32<bf16>(c);
+    else if (c->out[1]->dtype == F16)
+        step_adamw_f32<fp16>(c);
+    else
+        step_adamw_f32<float>(c);
 }
 
 template <typename R> struct Sgd { R lr, decay, momentum, scale; };
 
-template <typename P, typename G, typename S>
+template <typename P>
 __global__ void __launch_bounds__(THREADS)
-    sgd(const G *grad, P *param, S *momentum, int64_t n, Sgd<P> a, bool aligned) {
+    sgd(const P *grad, P *param, P *momentum, int64_t n, Sgd<P> a, bool aligned) {
     constexpr int N = VEC<P>;
     GRID_LOOP(i, (n + N - 1) / N) {
-        const Run<G, N> g = load_run<G, N>(grad, i * N, n, aligned);
-        Run<P, N> p = load_run<P, N>(param, i * N, n, aligned);
-        Run<S, N> m = load_run<S, N>(momentum, i * N, n, aligned);
+        const Run<P, N> g = load_run<P, N>(grad, i * N, n, aligned);
+        Run<P, N> p = load_run<P, N>(param, i * N, n, aligned),
+                  m = load_run<P, N>(momentum, i * N, n, aligned);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            const P old = p.get(k),
-                    new_m = a.momentum * (P)m.get(k) + (a.scale * (P)g.get(k) + a.decay * old);
+            const P old = p.get(k), new_m = a.momentum * m.get(k) + (a.scale * g.get(k) + a.decay * old);
             m.put(k, new_m);
             p.put(k, old - a.lr * new_m);
         }
@@ -128,20 +132,20 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-template <typename T> static void step_sgd(const Call *c) {
+template <typename P> static void step_sgd(const Call *c) {
     const SgdAttr *a = (const SgdAttr *)c->attr;
     const int64_t n = tensor_count(c->in[0]);
-    const T *grad = data_of<T>(c->in[0]);
-    T *param = data_of<T>(c->out[0]), *m = data_of<T>(c->out[1]);
-    const Sgd<T> step = {(T)a->lr, (T)a->weight_decay, (T)a->momentum, (T)a->grad_scale};
+    const P *grad = data_of<P>(c->in[0]);
+    P *param = data_of<P>(c->out[0]), *m = data_of<P>(c->out[1]);
+    const Sgd<P> step = {(P)a->lr, (P)a->weight_decay, (P)a->momentum, (P)a->grad_scale};
     const bool aligned = aligned_16(grad) && aligned_16(param) && aligned_16(m);
-    sgd<T, T, T><<<grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(grad, param, m, n,
-                                                                                          step, aligned);
+    sgd<P><<<grid_for(c, ceil_div(n, VEC<P>), THREADS), THREADS, 0, stream_of(c)>>>(grad, param, m, n, step,
+                                                                                    aligned);
     LAUNCHED();
 }
 
 extern "C" void cuda_sgd(const Call *c) {
-    same_type("sgd", c, 2);
+    step_types("sgd", c, c->out[1], false);
     if (tensor_count(c->in[0])) REAL_SWITCH(c->in[0]->dtype, step_sgd<R>(c));
 }
 
