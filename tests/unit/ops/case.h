@@ -42,6 +42,7 @@ typedef struct OpCase {
 /* How to run a case. */
 typedef struct OpLane {
     DType dtype;
+    Device *device;        /* NULL: a CPU of its own, with: */
     int threads;           /* 0: 1; -1: every core */
     bool split;            /* backward as a DX sweep, then a DW sweep */
     bool sample_by_sample; /* each sample on a tape of its own */
@@ -51,7 +52,7 @@ typedef struct OpLane {
     int64_t moved_element;
     double move;
     TapeTrace *trace;
-    OpProfile *profile;
+    void *trace_arg;
 } OpLane;
 
 /* y and the gradient of each input. */
@@ -82,7 +83,7 @@ static inline int64_t samples_of(const OpCase *c) {
     return 1;
 }
 
-/* One run: a tape with its device and the inputs of all samples, or of one. */
+/* One run: a tape with its device and the inputs of all samples, or of one; all tensors are the device's. */
 typedef struct Session {
     const OpCase *c;
     const OpLane *lane;
@@ -110,7 +111,18 @@ static inline Tensor tensor_new(DType dtype, int ndim, const int64_t *dim) {
     return t;
 }
 
-static inline void input_open(Session *s, int i) {
+/* From here on the tensor's memory is the device's. */
+static inline void move_in(Device *d, Tensor *t) {
+    if (!t->data) return;
+    void *host = t->data;
+    t->data = device_alloc(d, tensor_bytes(t), "an operand");
+    device_write(d, t->data, host, tensor_bytes(t));
+    free(host);
+}
+
+static inline void operand_free(Device *d, Tensor *t) { device_release(d, t->data, tensor_bytes(t)); }
+
+static inline void input_open(Session *s, int i, Values grad_before) {
     const Input *in = &s->c->in[i];
     int64_t dim[TENSOR_DIMS];
     memcpy(dim, in->dim, sizeof dim);
@@ -136,26 +148,30 @@ static inline void input_open(Session *s, int i) {
     if (in->role == ROLE_PARAMETER) {
         s->main_grad[i] = tensor_new(arithmetic_type(s->lane->dtype), in->ndim, dim);
         s->main_grad[i].flags = TENSOR_ACCUM | TENSOR_MAIN_GRAD;
+        for (int64_t e = 0; e < grad_before.n; e++) store_element(&s->main_grad[i], e, grad_before.v[e]);
         t->grad = &s->main_grad[i];
+        move_in(s->run.device, t->grad);
     }
+    move_in(s->run.device, t);
     s->operands[i] = t;
 }
 
+/* Main gradients begin as those of `before`, if it has any. */
 static inline void session_open(Session *s, const OpCase *c, const OpLane *lane, int64_t first_sample,
-                                int64_t samples) {
+                                int64_t samples, const Result *before) {
     *s = (Session){.c = c, .lane = lane, .first_sample = first_sample, .samples = samples};
-    s->run = (RunContext){.device = device_cpu(lane->threads ? lane->threads : 1),
-                          .dtype = lane->dtype,
-                          .training = true,
-                          .seed = 1234,
-                          .first_sample = first_sample};
-    s->run.device->profile = lane->profile;
+    s->run =
+        (RunContext){.device = lane->device ? lane->device : device_cpu(lane->threads ? lane->threads : 1),
+                     .dtype = lane->dtype,
+                     .training = true,
+                     .seed = 1234,
+                     .first_sample = first_sample};
     s->slot = space_new(s->run.device, "slot", SPACE_UNPLANNED);
     s->transient = space_new(s->run.device, "transient", SPACE_UNPLANNED);
     s->tape = tape_new(&s->run, s->slot, s->transient);
-    tape_trace(s->tape, lane->trace, s);
+    tape_trace(s->tape, lane->trace, lane->trace_arg);
     for (int i = 0; i < CASE_INPUTS; i++)
-        if (c->in[i].role) input_open(s, i);
+        if (c->in[i].role) input_open(s, i, before->grad[i]);
     tape_begin(s->tape, true);
 }
 
@@ -163,20 +179,25 @@ static inline void session_close(Session *s) {
     tape_free(s->tape);
     space_free(s->slot);
     space_free(s->transient);
-    device_free(s->run.device);
-    free(s->dy.data);
-    for (int i = 0; i < CASE_INPUTS; i++) free(s->in[i].data), free(s->main_grad[i].data);
+    operand_free(s->run.device, &s->dy);
+    for (int i = 0; i < CASE_INPUTS; i++)
+        operand_free(s->run.device, &s->in[i]), operand_free(s->run.device, &s->main_grad[i]);
+    if (!s->lane->device) device_free(s->run.device);
 }
 
-static inline Values values_of(const Tensor *t) {
+static inline Values values_of(Device *d, const Tensor *t) {
     Values v = {mem_alloc((size_t)(tensor_count(t) + 1) * sizeof(double)), tensor_count(t)};
-    for (int64_t e = 0; e < v.n; e++) v.v[e] = load_element(t, e);
+    DeviceView view = device_view(d, t->data, tensor_bytes(t), VIEW_READ);
+    Tensor host = *t;
+    host.data = view.data;
+    for (int64_t e = 0; e < v.n; e++) v.v[e] = load_element(&host, e);
+    device_view_end(&view);
     return v;
 }
 
 /* Loss-like outputs are [b,s], all others [s,b,...]. */
 static inline void backward_from(Session *s, Tensor *y) {
-    free(s->dy.data);
+    operand_free(s->run.device, &s->dy);
     s->dy = tensor_new((DType)y->dtype, y->ndim, y->dim);
     const Input shape = {.role = y->ndim == 2 ? ROLE_IDS : ROLE_ACTIVATION,
                          .ndim = y->ndim,
@@ -186,6 +207,7 @@ static inline void backward_from(Session *s, Tensor *y) {
     for (int64_t e = 0, n = tensor_count(y); e < n; e++)
         store_element(&s->dy, e,
                       grid_value(s->c->name, CASE_INPUTS, whole_element(s, &whole, e), grid_bits(s->lane)));
+    move_in(s->run.device, &s->dy);
     tape_backward(s->tape, y, &s->dy, s->lane->split ? NEED_DX : NEED_ALL);
     if (s->lane->split) tape_backward(s->tape, y, NULL, NEED_DW);
 }
@@ -193,17 +215,14 @@ static inline void backward_from(Session *s, Tensor *y) {
 /* Runs samples [first, first + n); main gradients are added to those already in `r`. */
 static inline void run_samples(const OpCase *c, const OpLane *lane, int64_t first, int64_t n, Result *r) {
     Session s;
-    session_open(&s, c, lane, first, n);
-    for (int i = 0; i < CASE_INPUTS; i++)
-        for (int64_t e = 0; c->in[i].role == ROLE_PARAMETER && e < r->grad[i].n; e++)
-            store_element(&s.main_grad[i], e, r->grad[i].v[e]);
+    session_open(&s, c, lane, first, n, r);
     Tensor *y = c->build(s.tape, s.operands, c->attr);
     result_free(r);
-    *r = (Result){.y = values_of(y)};
+    *r = (Result){.y = values_of(s.run.device, y)};
     if (!lane->forward_only) {
         backward_from(&s, y);
         for (int i = 0; i < CASE_INPUTS; i++)
-            if (s.in[i].grad) r->grad[i] = values_of(s.in[i].grad);
+            if (s.in[i].grad) r->grad[i] = values_of(s.run.device, s.in[i].grad);
     }
     session_close(&s);
 }

@@ -1,12 +1,14 @@
-/* Runs one recorded call again in memory with guard bytes: before and after every operand, and in the gaps of
- * strided ones. What must hold: guards and inputs keep their bytes, outputs are written completely and are
- * the same bits as in the first run although they are aligned differently, and an output marked [+] in
- * kernels/ops.def adds when it is asked to. */
+/* Runs one call again in a device's memory, with guard bytes before and after every operand and in the gaps
+ * of strided ones. What must hold: guards and inputs keep their bytes, outputs are written completely and, on
+ * the device of the first run, are the same bits as there although they are aligned differently, and an
+ * output marked [+] in kernels/ops.def adds when it is asked to. */
 #ifndef ISOTRON_TESTS_OPS_REPLAY_H
 #define ISOTRON_TESTS_OPS_REPLAY_H
 
 #include <stdio.h>
 
+#include "base/exact_sum.h"
+#include "kernels/ops.h"
 #include "unit/cmocka_all.h"
 #include "unit/ops/case.h"
 
@@ -15,8 +17,10 @@
 enum { GUARD_BYTES = 64, UNSET = 0xFF, GUARD = 0xA5 };
 
 typedef struct Guarded {
-    Tensor t;
-    unsigned char *block, *before; /* the whole memory, and what it was before the call */
+    Tensor t, image; /* in the device's memory; the same in `block` */
+    Device *device;
+    char *memory;
+    unsigned char *block, *before; /* the whole memory as the host last saw it, and before the call */
     bool *owned;                   /* bytes that belong to elements */
     size_t bytes;
 } Guarded;
@@ -25,19 +29,22 @@ static inline size_t element_byte(const Tensor *t, int64_t row, int64_t column) 
     return (size_t)(tensor_row_offset(t, row) + column) * dtype_size((DType)t->dtype);
 }
 
-static inline Guarded guarded_like(const Tensor *t, bool is_output) {
-    Guarded g = {.t = *t};
-    const size_t size = dtype_size((DType)t->dtype);
+/* The elements begin at a multiple of 16 bytes, or of nothing but their own size. */
+static inline Guarded guarded_like(const Tensor *t, Device *device, bool is_output, bool aligned) {
+    Guarded g = {.t = *t, .image = *t, .device = device};
+    const size_t size = dtype_size((DType)t->dtype), begin = GUARD_BYTES + (aligned ? 0 : size);
     size_t span = 1;
-    for (int i = 0; i < t->ndim; i++) span += (size_t)((t->dim[i] - 1) * t->stride[i]);
+    for (int i = 0; i < t->ndim && tensor_count(t); i++) span += (size_t)((t->dim[i] - 1) * t->stride[i]);
     g.bytes = 2 * GUARD_BYTES + (span + 1) * size;
     g.block = mem_aligned(g.bytes + GUARD_BYTES);
     g.before = mem_alloc(g.bytes);
     g.owned = mem_zero(g.bytes, 1);
+    g.memory = device_alloc(device, g.bytes, "an operand");
     memset(g.block, is_output ? GUARD : UNSET, g.bytes);
-    g.t.data = g.block + GUARD_BYTES + size; /* aligned to its element only */
+    g.t.data = g.memory + begin;
+    g.image.data = g.block + begin;
     for (int64_t r = 0, n = tensor_rows(t); r < n; r++) {
-        const size_t at = GUARD_BYTES + size + element_byte(t, r, 0), row = (size_t)tensor_width(t) * size;
+        const size_t at = begin + element_byte(t, r, 0), row = (size_t)tensor_width(t) * size;
         memset(g.owned + at, true, row);
         memset(g.block + at, UNSET, row);
     }
@@ -60,71 +67,115 @@ static inline bool same_elements(const Tensor *a, const Tensor *b) {
     return true;
 }
 
+/* Numbers that any type holds; of integers those that an ExactSum may consist of. */
 static inline void fill_grid(Tensor *t, const char *name) {
     for (int64_t r = 0, n = tensor_rows(t); r < n; r++)
         for (int64_t j = 0; j < tensor_width(t); j++)
-            store_element(t, tensor_row_offset(t, r) + j,
-                          grid_value(name, 99, r * tensor_width(t) + j, GRID_COARSE));
+            if (t->dtype == I64)
+                ((int64_t *)t->data)[tensor_row_offset(t, r) + j] = j < EXACT_LIMBS ? 1 + j % 7 : 0;
+            else
+                store_element(t, tensor_row_offset(t, r) + j,
+                              grid_value(name, 99, r * tensor_width(t) + j, GRID_COARSE));
 }
 
-static inline void guarded_seal(Guarded *g) { memcpy(g->before, g->block, g->bytes); }
+static inline void guarded_seal(Guarded *g) {
+    memcpy(g->before, g->block, g->bytes);
+    device_write(g->device, g->memory, g->block, g->bytes);
+}
 
-static inline void guarded_check(const Guarded *g, bool is_output, const OpDef *op, int operand) {
+static inline void guarded_check(Guarded *g, bool is_output, const OpDef *op, int operand) {
+    device_read(g->device, g->block, g->memory, g->bytes);
     for (size_t i = 0; i < g->bytes; i++)
         if ((!is_output || !g->owned[i]) && g->block[i] != g->before[i])
             fail_msg("op %s writes to byte %zd of %s %d", op->name,
-                     (ssize_t)i - (ssize_t)((char *)g->t.data - (char *)g->block),
+                     (ssize_t)i - (ssize_t)((char *)g->t.data - g->memory),
                      is_output ? "around output" : "input", operand);
 }
 
-static inline void guarded_free(Guarded *g) { free(g->block), free(g->before), free(g->owned); }
+static inline void guarded_free(Guarded *g) {
+    if (g->memory) device_release(g->device, g->memory, g->bytes);
+    free(g->block), free(g->before), free(g->owned);
+}
 
-/* Does output `index` of the op carry [+] in its line of ops.def? */
-static inline bool op_accumulates(const OpDef *op, int index) {
+/* What kernels/ops.def says of output `index`: `has` stands before the next output. */
+static inline bool output_has(const OpDef *op, int index, const char *has) {
     static const char *const OPERANDS[] = {
 #define OP(name, rule, operands) operands,
 #include "kernels/ops.def"
 #undef OP
     };
     const char *p = strstr(OPERANDS[op->number], "->") + 2;
-    for (int depth = 0; *p; p++) {
-        if (index == 0 && !strncmp(p, "[+]", 3)) return true;
+    for (int depth = 0; *p && index >= 0; p++) {
+        if (index == 0 && !strncmp(p, has, strlen(has))) return true;
         depth += (*p == '[') - (*p == ']');
         index -= *p == ',' && depth == 0;
     }
     return false;
 }
 
+static inline bool op_accumulates(const OpDef *op, int index) { return output_has(op, index, "[+]"); }
+static inline bool op_may_leave_out(const OpDef *op, int index) { return output_has(op, index, "?"); }
+/* Its outputs are operands too. */
+static inline bool op_updates(const OpDef *op) {
+    for (int i = 0; i < CALL_OUT; i++)
+        if (output_has(op, i, "in place")) return true;
+    return false;
+}
+
+/* Whether output j of the call can add: a copy adds only within a float type. */
+static inline bool can_add(const OpDef *op, const Call *c, int j) {
+    return c->out[j] && op_accumulates(op, j) &&
+           (op->number != OP_copy || (c->in[0]->dtype == c->out[0]->dtype && c->out[0]->dtype != I64));
+}
+
+typedef struct ReplayHow {
+    Device *device;
+    bool add;      /* outputs that can add do */
+    bool in_place; /* an input that shares its memory with an output does so here too */
+    bool aligned;
+    unsigned left_out; /* mask of outputs that are NULL */
+} ReplayHow;
+
 typedef struct Replay {
+    ReplayHow how;
     Guarded in[CALL_IN], out[CALL_OUT];
     Call call;
 } Replay;
 
-/* in_place: an input that shares its memory with an output does so here too. */
-static inline void replay_open(Replay *r, const OpDef *op, const Call *c, bool accumulate, bool in_place) {
-    *r = (Replay){.call = *c};
+static inline void replay_inputs(Replay *r, const OpDef *op, const Call *c) {
     for (int i = 0; i < CALL_IN; i++) {
         if (!c->in[i]) continue;
-        r->in[i] = guarded_like(c->in[i], false);
+        r->in[i] = guarded_like(c->in[i], r->how.device, false, r->how.aligned);
         r->call.in[i] = &r->in[i].t;
-        copy_elements(&r->in[i].t, c->in[i]);
+        copy_elements(&r->in[i].image, c->in[i]);
         for (int j = 0; j < CALL_OUT; j++)
             if (c->out[j] && c->out[j]->data == c->in[i]->data)
-                fill_grid(&r->in[i].t, op->name); /* it was overwritten */
+                fill_grid(&r->in[i].image, op->name); /* it was overwritten */
         guarded_seal(&r->in[i]);
     }
+}
+
+/* The operands of c are in the host's memory. */
+static inline void replay_open(Replay *r, const OpDef *op, const Call *c, ReplayHow how) {
+    *r = (Replay){.how = how, .call = *c};
+    r->call.device = how.device;
+    replay_inputs(r, op, c);
     for (int j = 0; j < CALL_OUT; j++) {
-        if (!c->out[j]) continue;
-        r->out[j] = guarded_like(c->out[j], true);
-        r->call.out[j] = &r->out[j].t;
-        r->out[j].t.flags &= (uint8_t)~TENSOR_ACCUM;
-        if (accumulate && op_accumulates(op, j)) {
-            r->out[j].t.flags |= TENSOR_ACCUM;
-            fill_grid(&r->out[j].t, op->name);
+        if (how.left_out >> j & 1) r->call.out[j] = NULL;
+        if (!r->call.out[j]) continue;
+        Guarded *out = &r->out[j];
+        *out = guarded_like(c->out[j], how.device, true, how.aligned);
+        r->call.out[j] = &out->t;
+        out->t.flags &= (uint8_t)~TENSOR_ACCUM;
+        if (op_updates(op)) copy_elements(&out->image, c->out[j]);
+        if (how.add && can_add(op, c, j)) {
+            out->t.flags |= TENSOR_ACCUM;
+            fill_grid(&out->image, op->name);
         }
-        guarded_seal(&r->out[j]);
-        for (int i = 0; in_place && i < CALL_IN; i++)
-            if (c->in[i] && c->in[i]->data == c->out[j]->data) r->out[j].t.data = r->in[i].t.data;
+        guarded_seal(out);
+        for (int i = 0; how.in_place && i < CALL_IN; i++)
+            if (c->in[i] && c->in[i]->data == c->out[j]->data)
+                out->t.data = r->in[i].t.data, out->image.data = r->in[i].image.data;
     }
 }
 
@@ -134,17 +185,21 @@ static inline bool shares_memory(const Call *c, int out) {
     return false;
 }
 
-static inline void replay_run(Replay *r, const OpDef *op, bool in_place) {
-    call_run(op, &r->call);
+static inline void replay_check_guards(Replay *r, const OpDef *op) {
     for (int i = 0; i < CALL_IN; i++)
         if (r->call.in[i]) {
             bool overwritten = false;
             for (int j = 0; j < CALL_OUT; j++)
-                overwritten |= in_place && r->call.out[j] && r->call.out[j]->data == r->in[i].t.data;
+                overwritten |= r->call.out[j] && r->call.out[j]->data == r->in[i].t.data;
             guarded_check(&r->in[i], overwritten, op, i);
         }
     for (int j = 0; j < CALL_OUT; j++)
         if (r->call.out[j]) guarded_check(&r->out[j], true, op, j);
+}
+
+static inline void replay_run(Replay *r, const OpDef *op) {
+    call_run(op, &r->call);
+    replay_check_guards(r, op);
 }
 
 static inline void replay_free(Replay *r) {
@@ -171,26 +226,26 @@ static inline void check_sum(const OpDef *op, const Tensor *sum, const Tensor *b
         }
 }
 
-/* A TapeTrace: all of it, for one call. */
+/* A TapeTrace: all of it, for one call, on the device that it ran on. */
 static inline void replay_check(void *arg, const OpDef *op, const Call *c) {
     (void)arg;
     Replay plain, placed, sum, before;
-    replay_open(&plain, op, c, false, false);
-    replay_open(&placed, op, c, false, true);
-    replay_open(&sum, op, c, true, false);
-    replay_open(&before, op, c, true, false);
-    replay_run(&plain, op, false);
-    replay_run(&placed, op, true);
-    replay_run(&sum, op, false);
+    replay_open(&plain, op, c, (ReplayHow){.device = c->device});
+    replay_open(&placed, op, c, (ReplayHow){.device = c->device, .in_place = true});
+    replay_open(&sum, op, c, (ReplayHow){.device = c->device, .add = true});
+    replay_open(&before, op, c, (ReplayHow){.device = c->device, .add = true});
+    replay_run(&plain, op);
+    replay_run(&placed, op);
+    replay_run(&sum, op);
     for (int j = 0; j < CALL_OUT; j++) {
         if (!c->out[j]) continue;
         bool had_history = shares_memory(c, j) || c->out[j]->flags & TENSOR_ACCUM;
-        if (!had_history && !same_elements(c->out[j], &plain.out[j].t))
+        if (!had_history && !same_elements(c->out[j], &plain.out[j].image))
             fail_msg("op %s: output %d depends on alignment", op->name, j);
-        if (!same_elements(&plain.out[j].t, placed.call.out[j]))
+        if (!same_elements(&plain.out[j].image, &placed.out[j].image))
             fail_msg("op %s: output %d differs in place", op->name, j);
-        if (op_accumulates(op, j))
-            check_sum(op, &sum.out[j].t, &before.out[j].t, &plain.out[j].t,
+        if (can_add(op, c, j))
+            check_sum(op, &sum.out[j].image, &before.out[j].image, &plain.out[j].image,
                       (double)(tensor_rows(c->in[0]) + tensor_width(c->in[0])));
     }
     replay_free(&plain), replay_free(&placed), replay_free(&sum), replay_free(&before);

@@ -1,0 +1,273 @@
+/* One call on two devices, the CPU and another: aligned as a model's operands are and aligned to nothing,
+ * added to what is there, in place, without the outputs that may be left out. What must hold beside what
+ * replay.h says: a second run gives the same bits, and the outputs are those of the CPU,
+ *
+ *   to the bit         what only moves, what is rounded once, what FP8's scales decide, whole numbers
+ *   within a bound     4 sqrt(2 K) u (1 + largest result) m + 2 u' |result|: K terms that both devices round
+ * in their own order, each at most m in size (the largest float operand, at least 1), with the arithmetic's
+ * unit roundoff u, and the last rounding, to the storage's unit roundoff u', to either side. Attention: a
+ * score's error, |scale| d u, is a relative one behind the softmax; its probabilities may be rounded to the
+ * storage's type on their way. */
+#ifndef ISOTRON_TESTS_OPS_AGREE_H
+#define ISOTRON_TESTS_OPS_AGREE_H
+
+#include "unit/ops/replay.h"
+#ifdef ISOTRON_CUDA
+#include "tensor/cuda.h"
+#endif
+
+typedef struct Agree {
+    Device *cpu, *other;
+    double worst[OP_COUNT]; /* error over bound */
+} Agree;
+
+typedef enum Trait { TO_THE_BIT = 1, IN_DOUBLE, ATTENTION } Trait;
+static const Trait TRAITS[OP_COUNT] = {
+    [OP_bias] = TO_THE_BIT,
+    [OP_amax] = TO_THE_BIT,
+    [OP_fp8_scale] = TO_THE_BIT,
+    [OP_quantize] = TO_THE_BIT,
+    [OP_embedding] = TO_THE_BIT,
+    [OP_expert_count] = TO_THE_BIT,
+    [OP_expert_bias] = TO_THE_BIT,
+    [OP_permute] = TO_THE_BIT,
+    [OP_copy] = TO_THE_BIT,
+    [OP_add] = TO_THE_BIT,
+    [OP_fill] = TO_THE_BIT,
+    [OP_snap] = TO_THE_BIT,
+    [OP_weighted_sum] = IN_DOUBLE,
+    [OP_attention] = ATTENTION,
+    [OP_attention_unfused] = ATTENTION,
+    [OP_attention_grad] = ATTENTION,
+    [OP_attention_unfused_grad] = ATTENTION,
+};
+
+/* ---- bounds ---- */
+
+static inline double largest_of(const Tensor *t) {
+    double most = 0;
+    for (int64_t r = 0, n = tensor_rows(t); r < n; r++)
+        for (int64_t j = 0; j < tensor_width(t); j++) {
+            const double x = fabs(load_element(t, tensor_row_offset(t, r) + j));
+            if (x > most && isfinite(x)) most = x;
+        }
+    return most;
+}
+
+static inline double grown(double k, const Tensor *t) {
+    return t ? fmax(k, (double)(tensor_rows(t) > tensor_width(t) ? tensor_rows(t) : tensor_width(t))) : k;
+}
+
+static inline bool is_float(const Tensor *t) { return t && dtype_is_float((DType)t->dtype); }
+
+/* What decides the arithmetic, as in call_run. */
+static inline DType lead_of(const Call *c) {
+    for (int i = 0; i < CALL_IN; i++)
+        if (is_float(c->in[i])) return (DType)c->in[i]->dtype;
+    for (int i = 0; i < CALL_OUT; i++)
+        if (is_float(c->out[i])) return (DType)c->out[i]->dtype;
+    return F64;
+}
+
+/* The bound's part that is the same for all elements of an output. */
+static inline double bound_of(const OpDef *op, const Replay *want, int j) {
+    const Call *c = &want->call;
+    const DType lead = lead_of(c);
+    const Trait trait = TRAITS[op->number];
+    double terms = 1, most = 1, softmax = 1,
+           u = dtype_roundoff(lead == F64 || trait == IN_DOUBLE ? F64 : F32);
+    for (int i = 0; i < CALL_IN; i++) {
+        terms = grown(terms, c->in[i]);
+        if (is_float(c->in[i])) most = fmax(most, largest_of(&want->in[i].image));
+    }
+    for (int j = 0; j < CALL_OUT; j++) terms = grown(terms, c->out[j]);
+    if (trait == ATTENTION) {
+        const AttentionAttr *a = c->attr;
+        softmax = 1 + fabs(a->scale) * (double)tensor_width(c->in[0]);
+        u = fmax(u, dtype_roundoff(lead));
+    }
+    if (op->number == OP_linear && j == 1) u = fmax(u, dtype_roundoff(lead));
+    return 4 * sqrt(2 * terms) * u * softmax * (1 + largest_of(&want->out[j].image)) * most;
+}
+
+/* ---- comparison ---- */
+
+static inline void describe_call(const OpDef *op, const Replay *r, char *out, size_t n) {
+    size_t at = (size_t)snprintf(out, n, "op %s%s%s%s, left out %x:", op->name, r->how.add ? ", adding" : "",
+                                 r->how.in_place ? ", in place" : "", r->how.aligned ? "" : ", not aligned",
+                                 r->how.left_out);
+    for (int i = 0; i < CALL_IN + CALL_OUT && at < n; i++) {
+        char shape[80];
+        const Tensor *t = i < CALL_IN ? r->call.in[i] : r->call.out[i - CALL_IN];
+        if (i == CALL_IN) at += (size_t)snprintf(out + at, n - at, " ->");
+        if (t && at < n)
+            at += (size_t)snprintf(out + at, n - at, " %s", tensor_describe(t, shape, sizeof shape));
+    }
+}
+
+/* Bits of numbers; a NaN has no bits that matter. */
+static inline bool same_element(const Tensor *a, const Tensor *b, int64_t at) {
+    const size_t size = dtype_size((DType)a->dtype), from = (size_t)at * size;
+    if (!memcmp((const char *)a->data + from, (const char *)b->data + from, size)) return true;
+    return is_float(a) && isnan(load_element(a, at)) && isnan(load_element(b, at));
+}
+
+static inline double number_at(const Tensor *t, int64_t at) {
+    return is_float(t) ? load_element(t, at) : (double)((int64_t *)t->data)[at];
+}
+
+static inline void expect_same(const OpDef *op, const Replay *got, const Replay *want, int j,
+                               const char *what) {
+    const Tensor *a = &got->out[j].image, *b = &want->out[j].image;
+    int64_t differ = 0, first = 0, where = 0;
+    if (same_elements(a, b)) return;
+    for (int64_t r = 0, n = tensor_rows(a), w = tensor_width(a); r < n; r++)
+        for (int64_t i = 0; i < w; i++) {
+            const int64_t at = tensor_row_offset(a, r) + i;
+            if (!same_element(a, b, at) && !differ++) first = r * w + i, where = at;
+        }
+    if (!differ) return;
+    char call[500];
+    describe_call(op, got, call, sizeof call);
+    fail_msg("%s: output %d: %lld elements %s, the first is %lld: %.17g, not %.17g", call, j,
+             (long long)differ, what, (long long)first, number_at(a, where), number_at(b, where));
+}
+
+/* Of sums that are exact but for the rounding of what they are sums of. */
+static inline double exact_difference(const Tensor *got, const Tensor *want) {
+    ExactSum sum = {0}, minus;
+    memcpy(&minus, want->data, sizeof minus);
+    for (int i = 0; i < EXACT_WORDS; i++) ((int64_t *)&minus)[i] *= -1;
+    exact_merge(&sum, got->data);
+    exact_merge(&sum, &minus);
+    return fabs(exact_value(sum));
+}
+
+static inline void judge(Agree *a, const OpDef *op, const Replay *got, int j, int64_t element, double error,
+                         double bound) {
+    const double ratio = isnan(error) ? INFINITY : error / bound;
+    if (ratio > a->worst[op->number]) a->worst[op->number] = ratio;
+    if (error <= bound) return;
+    char call[500];
+    describe_call(op, got, call, sizeof call);
+    fail_msg("%s: output %d: element %lld is off by %.3g, bound %.3g", call, j, (long long)element, error,
+             bound);
+}
+
+/* Each block's sum is rounded as often as it has terms. */
+static inline void expect_near_sum(Agree *a, const OpDef *op, const Replay *got, const Replay *want, int j) {
+    const Tensor *x = &want->in[0].image;
+    const double most = largest_of(x), block = (double)((const SumAttr *)want->call.attr)->block;
+    judge(a, op, got, j, 0, exact_difference(&got->out[j].image, &want->out[j].image),
+          block * dtype_roundoff(F64) * (double)tensor_count(x) * most * most);
+}
+
+static inline void expect_near(Agree *a, const OpDef *op, const Replay *got, const Replay *want, int j) {
+    const Tensor *x = &got->out[j].image, *y = &want->out[j].image;
+    const double bound = bound_of(op, want, j), u = dtype_roundoff((DType)y->dtype);
+    for (int64_t r = 0, n = tensor_rows(y); r < n; r++)
+        for (int64_t i = 0; i < tensor_width(y); i++) {
+            const int64_t e = tensor_row_offset(y, r) + i;
+            const double v = load_element(x, e), w = load_element(y, e);
+            if (v != w)
+                judge(a, op, got, j, r * tensor_width(y) + i, fabs(v - w),
+                      bound + 2 * u * (isfinite(w) ? fabs(w) : 0));
+        }
+}
+
+static inline void expect_outputs(Agree *a, const OpDef *op, const Replay *got, const Replay *want) {
+    for (int j = 0; j < CALL_OUT; j++) {
+        if (!want->call.out[j]) continue;
+        const bool whole = want->call.out[j]->dtype == I64 && op->number != OP_sum_squares;
+        if (whole || TRAITS[op->number] == TO_THE_BIT)
+            expect_same(op, got, want, j, "are not the CPU's");
+        else if (op->number == OP_sum_squares)
+            expect_near_sum(a, op, got, want, j);
+        else
+            expect_near(a, op, got, want, j);
+    }
+}
+
+/* ---- runs ---- */
+
+/* As after a dry run; memory that was not planned is seen by its growth. */
+static inline void run_as_planned(Replay *r, const OpDef *op) {
+#ifdef ISOTRON_CUDA
+    Device *d = r->how.device;
+    if (d->kind == DEVICE_CUDA) {
+        Device *planner = device_null_for(d);
+        Call planned = r->call;
+        planned.device = planner;
+        call_run(op, &planned);
+        const size_t plan = planner->scratch;
+        device_free(planner);
+        device_provide(d, plan);
+        const size_t provided = d->cuda->scratch_bytes;
+        d->cuda->scratch_bytes = plan;
+        replay_run(r, op);
+        if (d->cuda->scratch_bytes > plan)
+            fail_msg("op %s takes %zu bytes of scratch memory, planned are %zu", op->name,
+                     d->cuda->scratch_bytes, plan);
+        d->cuda->scratch_bytes = provided;
+        return;
+    }
+#endif
+    replay_run(r, op);
+}
+
+static inline void run_recorded(Replay *r, const OpDef *op) {
+    Device *d = r->how.device;
+    if (d->kind != DEVICE_CUDA) {
+        replay_run(r, op);
+        return;
+    }
+    OpProfile *profile = d->profile;
+    d->profile = NULL; /* recording takes no time that could be measured */
+    device_record(d);
+    call_run(op, &r->call);
+    DeviceGraph *graph = device_recorded(d);
+    device_play(d, graph);
+    replay_check_guards(r, op);
+    device_graph_free(d, graph);
+    d->profile = profile;
+}
+
+static inline void agree_on(Agree *a, const OpDef *op, const Call *c, ReplayHow how) {
+    Replay want, got, again, unaligned;
+    how.aligned = true, how.device = a->cpu;
+    replay_open(&want, op, c, how);
+    how.device = a->other;
+    replay_open(&got, op, c, how);
+    replay_open(&again, op, c, how);
+    how.aligned = false;
+    replay_open(&unaligned, op, c, how);
+    replay_run(&want, op);
+    run_as_planned(&got, op);
+    expect_outputs(a, op, &got, &want);
+    run_recorded(&again, op);
+    for (int j = 0; j < CALL_OUT; j++)
+        if (got.call.out[j]) expect_same(op, &again, &got, j, "differ from the run before");
+    replay_run(&unaligned, op);
+    expect_outputs(a, op, &unaligned, &want);
+    replay_free(&want), replay_free(&got), replay_free(&again), replay_free(&unaligned);
+}
+
+/* A TapeTrace of a run on the CPU; arg: Agree. */
+static inline void agree_check(void *arg, const OpDef *op, const Call *c) {
+    bool adds = false, shares = false;
+    unsigned optional = 0;
+    int outputs = 0;
+    for (int j = 0; j < CALL_OUT; j++) {
+        if (!c->out[j]) continue;
+        outputs++;
+        adds |= can_add(op, c, j), shares |= shares_memory(c, j);
+        optional |= (unsigned)op_may_leave_out(op, j) << j;
+    }
+    agree_on(arg, op, c, (ReplayHow){0});
+    if (adds) agree_on(arg, op, c, (ReplayHow){.add = true});
+    if (shares) agree_on(arg, op, c, (ReplayHow){.in_place = true});
+    for (int j = 0; outputs > 1 && j < CALL_OUT; j++)
+        if (optional >> j & 1) agree_on(arg, op, c, (ReplayHow){.add = true, .left_out = 1u << j});
+}
+
+#endif

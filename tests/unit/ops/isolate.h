@@ -1,0 +1,76 @@
+/* Runs tests in a process of their own, which is started again behind a test that ended it or broke its GPU
+ * (an illegal address ends all work of a process there), so that every test is judged by itself. Every test
+ * is run once. */
+#ifndef ISOTRON_TESTS_OPS_ISOLATE_H
+#define ISOTRON_TESTS_OPS_ISOLATE_H
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "unit/cmocka_all.h"
+
+enum { ISOLATE_TESTS = 4096, ISOLATE_SKIPPED = 77, ISOLATE_AGAIN, ISOLATE_DONE };
+
+typedef enum TestEnd { TEST_LEFT_OUT, TEST_STARTED, TEST_PASSED } TestEnd;
+
+/* In memory that the processes share. */
+typedef struct Isolated {
+    int begun; /* the test that is running or ran last; -1: none */
+    unsigned char end[ISOLATE_TESTS];
+} Isolated;
+
+static inline void *shared_memory(size_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(p != MAP_FAILED, "no memory of %zu bytes", bytes);
+    return p;
+}
+
+/* Runs fn(arg); false: it ended in a fault, whose sentence is in scope->message. */
+static inline bool without_fault(void (*fn)(void *), void *arg, FaultScope *scope) {
+    jmp_buf jump;
+    *scope = (FaultScope){.where = "test", .catch_jmp = &jump};
+    FaultScope *old = fault_scope(scope);
+    const bool whole = !setjmp(jump);
+    if (whole) fn(arg);
+    fault_scope(old);
+    return whole;
+}
+
+/* Runs tests[0, n) in child processes: child(first) runs those from `first` on and returns ISOLATE_DONE or
+ * ISOLATE_SKIPPED. Returns the exit status of the whole. */
+static inline int isolate(Isolated *s, const struct CMUnitTest *tests, int n, int (*child)(int first)) {
+    int first = 0, status, failed = 0, ran = 0;
+    do {
+        s->begun = -1;
+        fflush(NULL);
+        const pid_t pid = fork();
+        if (pid == 0) {
+            const int ended = child(first);
+            fflush(NULL);
+            _exit(ended);
+        }
+        waitpid(pid, &status, 0);
+        const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+        if (code == ISOLATE_SKIPPED && first == 0) return ISOLATE_SKIPPED;
+        if (code == ISOLATE_DONE) break;
+        if (code != ISOLATE_AGAIN)
+            printf("the process ended by %s %d\n", code < 0 ? "signal" : "status",
+                   code < 0 ? WTERMSIG(status) : code);
+        CHECK(s->begun >= first,
+              "the tests' process ends before the first test"); /* nothing would get further */
+        first = s->begun + 1;
+    } while (first < n);
+    for (int i = 0; i < n; i++) {
+        ran += s->end[i] != TEST_LEFT_OUT;
+        failed += s->end[i] == TEST_STARTED;
+        if (s->end[i] == TEST_STARTED) printf("FAILED %s\n", tests[i].name);
+    }
+    printf("%d of %d tests ran, %d failed\n", ran, n, failed);
+    return failed > 0 || ran == 0;
+}
+
+#endif

@@ -1,0 +1,242 @@
+/* Every op on a GPU against the CPU, in every type: the rows of cases.def and large.def as whole runs and
+ * call by call (agree.h), the calls of calls.def; what is refused; more elements than 32 bits count. At the
+ * end every op must have run there.
+ *
+ * ops_test_cuda [cuda|cpu [filter of test names]]: on `cpu` the same with the CPU in the GPU's place, which
+ * shows that every op has a case and that the cases hold. Without a GPU: exit status 77. */
+#include "unit/cmocka_all.h"
+
+#include <stdlib.h>
+
+#include "unit/ops/agree.h"
+#include "unit/ops/beyond.h"
+#include "unit/ops/compare.h"
+#include "unit/ops/rows.h"
+#include "unit/ops/direct.h"
+#include "unit/ops/isolate.h"
+
+static const OpCase CASES[] = {
+#include "unit/ops/cases.def"
+#include "unit/ops/large.def"
+};
+static const DirectCall CALLS[] = {
+#define CALL(name, op, attr, arrange, in, out) {#name, OP_##op, attr, arrange, in, out},
+#include "unit/ops/calls.def"
+#undef CALL
+};
+/* The CPU's sentence has this in it, and so has a GPU's. */
+static const struct {
+    DirectCall call;
+    const char *sentence;
+} WRONG[] = {
+    {{"label", OP_cross_entropy, ATTR(LossAttr, .vocab = 5), NULL, IN(S(1, 2, 7), WHOLE(5, 1, 2, 1)),
+      OUT(R(2, 1), R(2, 1))},
+     "label 5"},
+    {{"label_of_gradient", OP_cross_entropy_grad, ATTR(LossAttr, .vocab = 5), NULL,
+      IN(R(2, 1), S(1, 2, 7), WHOLE(-1, 1, 2, 1), R(2, 1)), OUT(S(1, 2, 7))},
+     "label -1"},
+    {{"label_with_gradient", OP_cross_entropy_with_grad, ATTR(LossAttr, .vocab = 5), NULL,
+      IN(S(1, 2, 7), WHOLE(6, 1, 2, 1), R(2, 1)), OUT(R(2, 1), R(2, 1), S(1, 2, 7))},
+     "label 6"},
+    {{"label_of_shard", OP_cross_entropy_shard, ATTR(LossAttr, .vocab = 9), NULL,
+      IN(S(1, 2, 7), WHOLE(9, 1, 2, 1)), OUT(R(2, 2, 1))},
+     "label 9"},
+    {{"id", OP_embedding, ATTR(EmbeddingAttr, .total = 7), NULL, IN(WHOLE(7, 1, 2, 3), S(7, 5)),
+      OUT(S(3, 2, 5))},
+     "id 7"},
+    {{"id_of_gradient", OP_embedding_grad, ATTR(EmbeddingAttr, .total = 7), NULL,
+      IN(S(3, 2, 5), WHOLE(-2, 1, 2, 3)), OUT(R(7, 5))},
+     "id -2"},
+    {{"position", OP_rope, ATTR(RopeAttr, .dim = 6), NULL,
+      IN(S(3, 2, 1, 1, 6), R(4, 3), R(4, 3), WHOLE(4, 1, 2, 3)), OUT(S(3, 2, 1, 1, 6))},
+     "position 4"},
+    {{"expert", OP_dispatch, ATTR(DispatchAttr, .capacity = 0), NULL, IN({0}, WHOLE(8, 1, 3, 2, 1)),
+      OUT(WHOLE(0, 1, 3, 2, 1), WHOLE(0, 1, 6), WHOLE(0, 1, 9))},
+     "expert 8"},
+    {{"rows", OP_dispatch, ATTR(DispatchAttr, .capacity = 0), NULL, IN({0}, WHOLE(0, 8, 3, 2, 1)),
+      OUT(WHOLE(0, 1, 3, 2, 1), WHOLE(0, 1, 5), WHOLE(0, 1, 9))},
+     "6 rows"},
+    {{"rows_of_arrival", OP_arrival, ATTR(ArrivalAttr, .experts = 1, .etp = 1), offsets_ascend,
+      IN(WHOLE(1, 1, 4, 2)), OUT(WHOLE(0, 1, 3, 1, 1))},
+     "4 rows"},
+};
+enum { WRONG_COUNT = sizeof WRONG / sizeof WRONG[0] };
+enum { CASE_COUNT = sizeof CASES / sizeof CASES[0], CALL_COUNT = sizeof CALLS / sizeof CALLS[0] };
+
+typedef struct Test {
+    void (*run)(const struct Test *);
+    const OpCase *c;
+    const DirectCall *call;
+    const char *sentence;
+    DType dtype;
+    int number;
+} Test;
+
+/* What all processes share, and each has for itself. */
+static struct {
+    Isolated *ends;
+    OpProfile *profile; /* calls on the device, by op */
+    Agree *agree;
+    struct CMUnitTest tests[ISOLATE_TESTS];
+    Test data[ISOLATE_TESTS];
+    int n, first;
+    bool cpu; /* in the place of the GPU */
+} all;
+
+/* ---- tests ---- */
+
+/* Both runs have roundings of their own: sqrt(2) of what one may be off. */
+static void a_whole_run_is_near_the_cpu(const Test *t) {
+    const OpLane cpu = {.dtype = t->dtype, .threads = -1, .coarse = dtype_is_16bit(t->dtype)};
+    OpLane other = cpu;
+    other.device = all.agree->other;
+    Result want = run_case(t->c, cpu), got = run_case(t->c, other), again = run_case(t->c, other);
+    compare_all(t->c, &got, &want, dtype_roundoff(t->dtype), 4 * M_SQRT2);
+    same_all(t->c, &again, &got, true);
+    result_free(&want), result_free(&got), result_free(&again);
+}
+
+static void its_calls_agree(const Test *t) {
+    Result r = run_case(t->c, (OpLane){.dtype = t->dtype,
+                                       .device = all.agree->cpu,
+                                       .coarse = dtype_is_16bit(t->dtype),
+                                       .trace = agree_check,
+                                       .trace_arg = all.agree});
+    result_free(&r);
+}
+
+static void a_call_agrees(const Test *t) {
+    Arena *arena = arena_new();
+    const Call c = direct_call(arena, t->call, t->dtype);
+    agree_check(all.agree, &OPS[t->call->op], &c);
+    arena_free(arena);
+}
+
+typedef struct WrongRun {
+    Replay *replay;
+    const OpDef *op;
+} WrongRun;
+
+static void run_replay(void *arg) {
+    WrongRun *r = arg;
+    replay_run(r->replay, r->op);
+}
+
+/* The device says so at the next wait, and has touched nothing that is not its own. */
+static void a_wrong_operand_is_named(const Test *t) {
+    Arena *arena = arena_new();
+    Device *device; /* stays: after a complaint it does not close */
+    const Err e = device_open(!all.cpu, 0, 1, &device);
+    if (e.code) fail_msg("%s", e.msg);
+    const Call c = direct_call(arena, t->call, t->dtype);
+    Replay r;
+    replay_open(&r, &OPS[t->call->op], &c, (ReplayHow){.device = device, .aligned = true});
+    FaultScope scope;
+    if (without_fault(run_replay, &(WrongRun){&r, &OPS[t->call->op]}, &scope)) fail_msg("nothing is said");
+    if (!strstr(scope.message, t->sentence))
+        fail_msg("'%s' says nothing of '%s'", scope.message, t->sentence);
+    arena_free(arena);
+}
+
+static void elements_beyond_32_bits(const Test *t) {
+    Device *d = all.agree->other;
+    if (device_memory_available(d) < BEYOND_BYTES) {
+        print_message("left out: it needs %zu GB of the device's memory\n", BEYOND_BYTES >> 30);
+        all.ends->end[t->number] = TEST_LEFT_OUT;
+        return;
+    }
+    far_elementwise(d);
+    far_linear(d);
+    far_vocabulary(d);
+    far_loss(d);
+}
+
+/* ---- all of them ---- */
+
+static void wait_for_it(void *device) { device_wait(device); }
+
+static void run_body(void *test) {
+    const Test *t = test;
+    t->run(t);
+}
+
+/* A device that a test broke ends the process; the next one begins with this test. */
+static void run_one(void **state) {
+    const Test *t = *state;
+    FaultScope scope;
+    if (t->number != all.first && !without_fault(wait_for_it, all.agree->other, &scope)) {
+        fflush(NULL);
+        _exit(ISOLATE_AGAIN);
+    }
+    all.ends->begun = t->number;
+    all.ends->end[t->number] = TEST_STARTED;
+    if (!without_fault(run_body, (void *)t, &scope)) fail_msg("%s", scope.message);
+    if (all.ends->end[t->number] == TEST_STARTED) all.ends->end[t->number] = TEST_PASSED;
+}
+
+static int run_from(int first) {
+    all.first = first;
+    all.agree->cpu = device_cpu(0);
+    const Err e = device_open(!all.cpu, 0, 0, &all.agree->other);
+    if (e.code) {
+        printf("skipped: %s\n", e.msg);
+        return ISOLATE_SKIPPED;
+    }
+    char name[200];
+    printf("on %s\n", device_describe(all.agree->other, name, sizeof name));
+    all.agree->other->profile = all.profile;
+    _cmocka_run_group_tests("ops", all.tests + first, (size_t)(all.n - first), NULL, NULL);
+    return ISOLATE_DONE;
+}
+
+static void add(void (*run)(const Test *), const char *mode, Test t, const char *name) {
+    CHECK(all.n < ISOLATE_TESTS, "more than %d tests", ISOLATE_TESTS);
+    t.run = run, t.number = all.n;
+    all.data[all.n] = t;
+    all.tests[all.n] = (struct CMUnitTest){.name = mem_printf("%s %s %s", mode, dtype_name(t.dtype), name),
+                                           .test_func = run_one,
+                                           .initial_state = &all.data[all.n]};
+    all.n++;
+}
+
+static void add_all(void) {
+    for (DType type = F64; type <= F16; type++) {
+        for (int i = 0; i < CASE_COUNT; i++) {
+            add(a_whole_run_is_near_the_cpu, "run", (Test){.c = &CASES[i], .dtype = type}, CASES[i].name);
+            add(its_calls_agree, "calls", (Test){.c = &CASES[i], .dtype = type}, CASES[i].name);
+        }
+        for (int i = 0; i < CALL_COUNT; i++)
+            if (!dtype_is_16bit(type) || has_storage(&CALLS[i]))
+                add(a_call_agrees, "direct", (Test){.call = &CALLS[i], .dtype = type}, CALLS[i].name);
+    }
+    for (int i = 0; i < WRONG_COUNT; i++)
+        add(a_wrong_operand_is_named, "wrong",
+            (Test){.call = &WRONG[i].call, .sentence = WRONG[i].sentence, .dtype = F32}, WRONG[i].call.name);
+    if (!all.cpu) add(elements_beyond_32_bits, "far", (Test){.dtype = BF16}, "elements");
+}
+
+/* How often each op ran and how near it came to its bound; what never ran. */
+static int report_ops(void) {
+    int missing = 0;
+    for (int op = 0; op < OP_COUNT; op++) {
+        printf("  %-24s %6lld calls, largest error over bound %.2g\n", OPS[op].name,
+               (long long)all.profile[op].calls, all.agree->worst[op]);
+        missing += !all.profile[op].calls;
+    }
+    for (int op = 0; op < OP_COUNT; op++)
+        if (!all.profile[op].calls) printf("FAILED op %s was never run\n", OPS[op].name);
+    return missing > 0;
+}
+
+int main(int argc, char **argv) {
+    all.cpu = argc > 1 && !strcmp(argv[1], "cpu");
+    all.ends = shared_memory(sizeof *all.ends);
+    all.profile = shared_memory(OP_COUNT * sizeof *all.profile);
+    all.agree = shared_memory(sizeof *all.agree);
+    add_all();
+    if (argc > 2) cmocka_set_test_filter(argv[2]);
+    int status = isolate(all.ends, all.tests, all.n, run_from);
+    if (status != ISOLATE_SKIPPED && argc <= 2) status |= report_ops();
+    for (int i = 0; i < all.n; i++) free((char *)all.tests[i].name);
+    return status;
+}
