@@ -22,7 +22,7 @@
 #include "comm/comm.h"
 #include "param/param.h"
 
-/* A flat buffer laid out like the registry, in host memory. */
+/* A flat buffer laid out like the registry, in the memory of its device. */
 typedef struct CkptItem {
     const char *suffix; /* "" the parameters; ".exp_avg", ".exp_avg_sq", ...: optimizer state */
     void *flat;

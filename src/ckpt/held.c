@@ -36,6 +36,16 @@ int64_t held_at(const Param *p, int part, const CkptItem *item, int64_t row, int
     return item->ranges[k].at + element - item->ranges[k].begin;
 }
 
+int64_t held_run(const Param *p, int part, const CkptItem *item, const Box *b, int64_t row) {
+    const int64_t width = b->shape[1], most = VIEW_BYTES / (width * (int64_t)dtype_size(item->dtype)),
+                  at = held_at(p, part, item, b->offset[0] + row, b->offset[1]);
+    int64_t n = 1;
+    while (n < most && row + n < b->shape[0] &&
+           held_at(p, part, item, b->offset[0] + row + n, b->offset[1]) == at + n * width)
+        n++;
+    return n;
+}
+
 typedef struct Boxes {
     Box *at;
     int64_t n;

@@ -225,46 +225,74 @@ const Tensor *hf_find(const Safetensors *s, const HfMap *m, const HfTensor *t) {
 
 /* ---- layout ---- */
 
+/* A tensor on its way, and the flat buffer that it comes from or goes to. */
+typedef struct Copying {
+    const HfTensor *of;
+    Device *device;
+    char *flat;
+    DType flat_type;
+    void *hf;
+    DType hf_type;
+    bool gather;
+    char *scratch; /* a row of a transposed tensor */
+} Copying;
+
 /* One row of the parameter into or out of its place in the tensor. */
-static void copy_row(const HfTensor *t, int64_t row, void *flat, DType flat_type, void *hf, DType hf_type,
-                     bool gather, char *scratch) {
-    const size_t size = dtype_size(hf_type);
+static void copy_row(const Copying *w, int64_t row, void *flat) {
+    const HfTensor *t = w->of;
+    const size_t size = dtype_size(w->hf_type);
     const int64_t rows = t->dim[t->transposed], columns = t->dim[!t->transposed];
-    char *column = (char *)hf + (size_t)row * size,
-         *line = t->transposed ? scratch : (char *)hf + (size_t)(row * columns) * size;
-    if (gather) dtype_convert(line, hf_type, flat, flat_type, (size_t)columns);
+    char *column = (char *)w->hf + (size_t)row * size,
+         *line = t->transposed ? w->scratch : (char *)w->hf + (size_t)(row * columns) * size;
+    if (w->gather) dtype_convert(line, w->hf_type, flat, w->flat_type, (size_t)columns);
     for (int64_t c = 0; t->transposed && c < columns; c++) {
         char *element = column + (size_t)(c * rows) * size, *place = line + (size_t)c * size;
-        memcpy(gather ? element : place, gather ? place : element, size);
+        memcpy(w->gather ? element : place, w->gather ? place : element, size);
     }
-    if (!gather) dtype_convert(flat, flat_type, line, hf_type, (size_t)columns);
+    if (!w->gather) dtype_convert(flat, w->flat_type, line, w->hf_type, (size_t)columns);
 }
 
-static void copy(const HfTensor *t, char *flat, DType flat_type, void *hf, DType hf_type, bool gather) {
+static int64_t place_of(const HfTensor *t, int part, int64_t row) {
+    return t->param->offset + param_memory_row(t->param, part, row) * t->dim[!t->transposed];
+}
+
+/* Rows of a part that lie one behind the other, from `row` on and before `end`; `to` is the tensor's row. */
+static int64_t copy_run(const Copying *c, int part, int64_t row, int64_t end, int64_t to) {
+    const int64_t columns = c->of->dim[!c->of->transposed], at = place_of(c->of, part, row);
+    const size_t bytes = (size_t)columns * dtype_size(c->flat_type);
+    int64_t n = 1;
+    while (row + n < end && (size_t)(n + 1) * bytes <= VIEW_BYTES &&
+           place_of(c->of, part, row + n) == at + n * columns)
+        n++;
+    DeviceView v = device_view(c->device, c->flat + (size_t)at * dtype_size(c->flat_type), (size_t)n * bytes,
+                               c->gather ? VIEW_READ : VIEW_WRITE);
+    for (int64_t i = 0; i < n; i++) copy_row(c, to + i, (char *)v.data + (size_t)i * bytes);
+    device_view_end(&v);
+    return n;
+}
+
+static void copy(Copying c) {
+    const HfTensor *t = c.of;
     const Param *p = t->param;
-    const int64_t columns = t->dim[!t->transposed];
-    char *scratch = t->transposed ? mem_alloc((size_t)columns * dtype_size(hf_type)) : NULL;
+    c.scratch = t->transposed ? mem_alloc((size_t)t->dim[0] * dtype_size(c.hf_type)) : NULL;
     int first = t->part == HF_ALL_PARTS ? 0 : t->part,
         last = t->part == HF_ALL_PARTS ? p->spec.n_parts : t->part + 1;
     int64_t row = 0;
     for (int part = first; part < last; part++) {
         const int64_t n = param_part_rows(p, part) / (t->group == HF_ALL_GROUPS ? 1 : p->spec.groups);
         const int64_t begin = t->group == HF_ALL_GROUPS ? 0 : t->group * n;
-        for (int64_t i = begin; i < begin + n; i++) {
-            int64_t at = p->offset + param_memory_row(p, part, i) * columns;
-            copy_row(t, row++, flat + (size_t)at * dtype_size(flat_type), flat_type, hf, hf_type, gather,
-                     scratch);
-        }
+        for (int64_t i = begin, run; i < begin + n; i += run, row += run)
+            run = copy_run(&c, part, i, begin + n, row);
     }
-    free(scratch);
+    free(c.scratch);
 }
 
-void hf_gather(const HfTensor *t, const void *flat, DType flat_type, void *hf, DType hf_type) {
-    copy(t, (char *)flat, flat_type, hf, hf_type, true);
+void hf_gather(const HfTensor *t, Device *d, const void *flat, DType flat_type, void *hf, DType hf_type) {
+    copy((Copying){t, d, (char *)flat, flat_type, hf, hf_type, true, NULL});
 }
 
-void hf_scatter(const HfTensor *t, const void *hf, DType hf_type, void *flat, DType flat_type) {
-    copy(t, flat, flat_type, (void *)hf, hf_type, false);
+void hf_scatter(const HfTensor *t, const void *hf, DType hf_type, Device *d, void *flat, DType flat_type) {
+    copy((Copying){t, d, flat, flat_type, (void *)hf, hf_type, false, NULL});
 }
 
 /* ---- import ---- */
@@ -346,7 +374,7 @@ Err hf_import(const Safetensors *s, Registry *r) {
     if (!e.code) e = hf_check(s, &map);
     for (int64_t i = 0; i < map.count && !e.code; i++) {
         const Tensor *t = hf_find(s, &map, &map.tensors[i]);
-        hf_scatter(&map.tensors[i], t->data, (DType)t->dtype, r->masters, r->precise);
+        hf_scatter(&map.tensors[i], t->data, (DType)t->dtype, r->device, r->masters, r->precise);
     }
     if (!e.code) registry_round_values(r);
     hf_map_free(&map);
@@ -367,7 +395,7 @@ static const void *export_bytes(void *arg, int64_t i) {
     const HfTensor *t = &x->map->tensors[i];
     free(x->bytes);
     x->bytes = mem_alloc((size_t)(t->dim[0] * t->dim[1]) * dtype_size(x->dtype));
-    hf_gather(t, x->registry->masters, x->registry->precise, x->bytes, x->dtype);
+    hf_gather(t, x->registry->device, x->registry->masters, x->registry->precise, x->bytes, x->dtype);
     return x->bytes;
 }
 

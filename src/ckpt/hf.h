@@ -41,9 +41,10 @@ Err hf_detect(const Safetensors *, HfFamily *out);
 const Tensor *hf_find(const Safetensors *, const HfMap *, const HfTensor *);
 
 /* Copies between a tensor in Hugging Face's layout and a flat buffer laid out like the registry (values, main
- * gradients, masters, optimizer state), converting between float types. */
-void hf_gather(const HfTensor *, const void *flat, DType flat_type, void *hf, DType hf_type);
-void hf_scatter(const HfTensor *, const void *hf, DType hf_type, void *flat, DType flat_type);
+ * gradients, masters, optimizer state) in the device's memory (NULL: the host's), converting between float
+ * types. */
+void hf_gather(const HfTensor *, Device *, const void *flat, DType flat_type, void *hf, DType hf_type);
+void hf_scatter(const HfTensor *, const void *hf, DType hf_type, Device *, void *flat, DType flat_type);
 
 /* An error lists every missing, unexpected and mis-shaped tensor of the file. Needs no memory for parameters.
  */

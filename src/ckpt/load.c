@@ -122,16 +122,27 @@ static Err check_bytes(const Plan *plan) {
     return ERR_OK;
 }
 
-static void copy(const Ckpt *c, const Overlap *o) {
+/* Rows [row, row + n) of the overlap, which lie one behind the other in the item. */
+static void copy_run(const Ckpt *c, const Overlap *o, int64_t row, int64_t n, Device *device) {
     const CkptTensor *t = o->stored;
     const DType dtype = o->item->dtype;
-    for (int64_t i = 0; i < o->box.shape[0]; i++) {
-        const int64_t row = o->box.offset[0] + i, column = o->box.offset[1];
-        const int64_t from = (row - t->box.offset[0]) * t->box.shape[1] + column - t->box.offset[1];
-        const int64_t to = held_at(o->param, o->part, o->item, row, column);
-        dtype_convert((char *)o->item->flat + (size_t)to * dtype_size(dtype), dtype,
-                      open_bytes(c, t) + (size_t)from * dtype_size(t->dtype), t->dtype,
-                      (size_t)o->box.shape[1]);
+    const int64_t width = o->box.shape[1], first = o->box.offset[0] + row, column = o->box.offset[1];
+    const int64_t to = held_at(o->param, o->part, o->item, first, column);
+    const size_t size = dtype_size(dtype);
+    DeviceView v = device_view(device, (char *)o->item->flat + (size_t)to * size, (size_t)(n * width) * size,
+                               VIEW_WRITE);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t from = (first + i - t->box.offset[0]) * t->box.shape[1] + column - t->box.offset[1];
+        dtype_convert((char *)v.data + (size_t)(i * width) * size, dtype,
+                      open_bytes(c, t) + (size_t)from * dtype_size(t->dtype), t->dtype, (size_t)width);
+    }
+    device_view_end(&v);
+}
+
+static void copy(const Ckpt *c, const Overlap *o, Device *device) {
+    for (int64_t row = 0, n; row < o->box.shape[0]; row += n) {
+        n = held_run(o->param, o->part, o->item, &o->box, row);
+        copy_run(c, o, row, n, device);
     }
 }
 
@@ -140,7 +151,7 @@ Err ckpt_load(const Ckpt *c, const Registry *r, const CkptItem *items, int n_ite
     Err e = comm_agree(c->comm, match_all(&plan, r, items, n_items));
     if (!e.code) e = refuse_unknown(&plan, items, n_items);
     if (!e.code) e = open_agree(c, check_bytes(&plan));
-    for (int64_t i = 0; i < plan.n && !e.code; i++) copy(c, &plan.overlaps[i]);
+    for (int64_t i = 0; i < plan.n && !e.code; i++) copy(c, &plan.overlaps[i], r->device);
     free(plan.overlaps);
     free(plan.is_known);
     return e;

@@ -24,6 +24,7 @@ struct CkptSaving {
     char *dir;
     CkptSaveOptions options;
     Comm *comm;
+    Device *device;  /* of the items */
     Manifest mine;   /* the boxes of this rank's shard, and the state */
     Source *sources; /* [mine.count], until the start returns */
     int64_t bytes;   /* of the shard; 0: this rank has none */
@@ -86,27 +87,43 @@ static void plan(CkptSaving *s, const Registry *r, const CkptItem *items, int n_
 
 /* ---- writing ---- */
 
-static const char *row_of(const Source *f, const CkptTensor *t, int64_t row) {
-    const Box *b = &t->box;
-    const int64_t at = held_at(f->param, f->part, f->item, b->offset[0] + row, b->offset[1]);
-    return (const char *)f->item->flat + (size_t)at * dtype_size(t->dtype);
-}
+/* Does something with the bytes of a tensor, which come piece by piece. */
+typedef Err PieceFn(void *arg, const void *bytes, size_t n);
 
-static void gather(const Source *f, const CkptTensor *t, char *out) {
-    const int64_t row = t->bytes / t->box.shape[0];
-    for (int64_t i = 0; i < t->box.shape[0]; i++) memcpy(out + i * row, row_of(f, t, i), (size_t)row);
-}
-
-/* In `scratch`, unless they lie together in memory. */
-static const void *bytes_of(const CkptSaving *s, int64_t i, char **scratch) {
+static Err each_piece(const CkptSaving *s, int64_t i, PieceFn *fn, void *arg) {
     const CkptTensor *t = &s->mine.tensors[i];
-    if (s->image) return s->image + t->byte_offset;
+    if (s->image) return fn(arg, s->image + t->byte_offset, (size_t)t->bytes);
     const Source *f = &s->sources[i];
-    const int64_t rows = t->box.shape[0], row = t->bytes / rows;
-    if (row_of(f, t, rows - 1) - row_of(f, t, 0) == (rows - 1) * row) return row_of(f, t, 0);
-    *scratch = mem_grow(*scratch, (size_t)t->bytes, 1);
-    gather(f, t, *scratch);
-    return *scratch;
+    const Box *b = &t->box;
+    const size_t size = dtype_size(t->dtype);
+    for (int64_t row = 0, n; row < b->shape[0]; row += n) {
+        const int64_t at = held_at(f->param, f->part, f->item, b->offset[0] + row, b->offset[1]);
+        n = held_run(f->param, f->part, f->item, b, row);
+        DeviceView v = device_view(s->device, (const char *)f->item->flat + (size_t)at * size,
+                                   (size_t)(n * b->shape[1]) * size, VIEW_READ);
+        Err e = fn(arg, v.data, v.bytes);
+        device_view_end(&v);
+        if (e.code) return e;
+    }
+    return ERR_OK;
+}
+
+typedef struct Writing {
+    Sink sink;
+    HashStream *hash; /* of a tensor */
+} Writing;
+
+static Err write_piece(void *arg, const void *bytes, size_t n) {
+    Writing *w = arg;
+    hash128_add(w->hash, bytes, n);
+    return sink_add(&w->sink, bytes, n);
+}
+
+static Err keep_piece(void *arg, const void *bytes, size_t n) {
+    char **to = arg;
+    memcpy(*to, bytes, n);
+    *to += n;
+    return ERR_OK;
 }
 
 static char *shard_name(Arena *arena, int rank) { return arena_printf(arena, "shard_%05d.bin", rank); }
@@ -114,19 +131,19 @@ static char *shard_name(Arena *arena, int rank) { return arena_printf(arena, "sh
 static Err write_shard(CkptSaving *s) {
     static const char zeros[CKPT_ALIGN] = {0};
     if (!s->bytes) return ERR_OK;
-    char *folder = folder_path(s->dir, s->options.iteration, ".tmp"), *scratch = NULL;
+    char *folder = folder_path(s->dir, s->options.iteration, ".tmp");
     char *path = mem_printf("%s/%s", folder, shard_name(s->mine.arena, rank_of(s)));
-    Sink sink;
-    Err e = sink_open(&sink, path);
+    Writing w;
+    Err e = sink_open(&w.sink, path);
     for (int64_t i = 0; i < s->mine.count && !e.code; i++) {
         CkptTensor *t = &s->mine.tensors[i];
-        const void *bytes = bytes_of(s, i, &scratch);
-        t->hash = hash128(bytes, (size_t)t->bytes);
-        e = sink_add(&sink, zeros, (size_t)(t->byte_offset - sink.size));
-        if (!e.code) e = sink_add(&sink, bytes, (size_t)t->bytes);
+        w.hash = hash128_begin();
+        e = sink_add(&w.sink, zeros, (size_t)(t->byte_offset - w.sink.size));
+        if (!e.code) e = each_piece(s, i, write_piece, &w);
+        t->hash = hash128_end(w.hash);
     }
-    free(scratch), free(path), free(folder);
-    return sink_close(&sink, e);
+    free(path), free(folder);
+    return sink_close(&w.sink, e);
 }
 
 static void *run_writer(void *arg) {
@@ -246,7 +263,7 @@ static Err begin(const char *dir, const CkptSaveOptions *o, Comm *comm, const Re
     CHECK(r->layout.mesh.world == (comm ? comm_world(comm) : 1), "a registry of %d ranks in a world of %d",
           r->layout.mesh.world, comm ? comm_world(comm) : 1);
     CkptSaving *s = mem_zero(1, sizeof *s);
-    *s = (CkptSaving){.dir = mem_strdup(dir), .options = *o, .comm = comm};
+    *s = (CkptSaving){.dir = mem_strdup(dir), .options = *o, .comm = comm, .device = r->device};
     manifest_init(&s->mine, o->iteration);
     s->mine.state = json_incref((json_t *)state);
     Err e = comm_agree(comm, rank_of(s) ? ERR_OK : make_folder(dir, o->iteration));
@@ -262,9 +279,10 @@ Err ckpt_save_start(const char *dir, const CkptSaveOptions *o, Comm *comm, const
                     const CkptItem *items, int n_items, const json_t *state, CkptSaving **out) {
     ERR_RETURN(begin(dir, o, comm, r, items, n_items, state, out));
     CkptSaving *s = *out;
-    s->image = mem_alloc((size_t)s->bytes + 1);
+    char *image = mem_alloc((size_t)s->bytes + 1);
     for (int64_t i = 0; i < s->mine.count; i++)
-        gather(&s->sources[i], &s->mine.tensors[i], s->image + s->mine.tensors[i].byte_offset);
+        each_piece(s, i, keep_piece, &(char *){image + s->mine.tensors[i].byte_offset});
+    s->image = image;
     s->in_thread = !pthread_create(&s->writer, NULL, run_writer, s);
     if (!s->in_thread) run_writer(s);
     return ERR_OK;

@@ -6,6 +6,8 @@
 #include "base/hash.h"
 #include "base/philox.h"
 
+enum { IDS = 3 };
+
 typedef struct Session {
     const Gpt *model;
     const RunContext *context;
@@ -13,8 +15,9 @@ typedef struct Session {
     Space *slot, *transient;
     Tape *tape;
     KvCache cache;
-    void *kv; /* all keys, then all values */
-    size_t kv_bytes;
+    void *kv;  /* all keys, then all values */
+    char *ids; /* tokens, positions and first keys of a forward */
+    size_t kv_bytes, ids_bytes;
     int64_t n, longest, capacity; /* samples; longest prompt; positions in the cache */
     Generated *out;
     bool *done;
@@ -51,6 +54,8 @@ static void open_session(Session *s) {
     size_t bytes = tensor_bytes(&one);
     s->kv_bytes = 2 * (size_t)c->num_layers * bytes;
     s->kv = device_alloc(d, s->kv_bytes, "KV cache");
+    s->ids_bytes = IDS * (size_t)(s->n * s->longest) * sizeof(int64_t);
+    s->ids = device_alloc(d, s->ids_bytes, "token ids");
     s->cache.k = mem_zero(2 * (size_t)c->num_layers, sizeof(Tensor));
     s->cache.v = s->cache.k + c->num_layers;
     for (int64_t i = 0; i < 2 * c->num_layers; i++) {
@@ -68,6 +73,7 @@ static void close_session(Session *s) {
     space_free(s->slot);
     space_free(s->transient);
     device_release(s->context->device, s->kv, s->kv_bytes);
+    device_release(s->context->device, s->ids, s->ids_bytes);
     free(s->cache.k);
     free(s->done);
 }
@@ -78,7 +84,7 @@ static int64_t padding(const Session *s, int64_t sample) { return s->longest - s
  * padded vocab]. */
 static Tensor *feed(Session *s, int64_t count) {
     int64_t first = s->cache.length, cells = s->n * count;
-    int64_t *tokens = mem_zero(3 * (size_t)cells, sizeof *tokens), *position = tokens + cells,
+    int64_t *tokens = mem_zero(IDS * (size_t)cells, sizeof *tokens), *position = tokens + cells,
             *first_key = position + cells;
     for (int64_t b = 0; b < s->n; b++) {
         const Generated *g = &s->out[b];
@@ -91,22 +97,27 @@ static Tensor *feed(Session *s, int64_t count) {
         }
     }
     const int64_t dim[] = {s->n, count};
-    Tensor ids[3];
-    for (int i = 0; i < 3; i++) ids[i] = tensor_make(tokens + i * cells, I64, 2, dim);
+    const size_t bytes = (size_t)cells * sizeof *tokens;
+    Tensor ids[IDS];
+    for (int i = 0; i < IDS; i++) ids[i] = tensor_make(s->ids + (size_t)i * bytes, I64, 2, dim);
+    device_write(s->context->device, s->ids, tokens, IDS * bytes);
+    free(tokens);
     ModelInput input = {.tokens = &ids[0], .position = &ids[1], .first_key = &ids[2], .cache = &s->cache};
     tape_begin(s->tape, false);
     Tensor *logits = gpt_forward(s->tape, s->model, &input);
     s->cache.length += count;
-    free(tokens);
     return logits;
 }
 
 static void logits_row(const Session *s, const Tensor *logits, int64_t position, int64_t sample,
                        double *row) {
-    int64_t width = logits->dim[2];
-    const char *from = (const char *)logits->data +
-                       (size_t)((position * s->n + sample) * width) * dtype_size((DType)logits->dtype);
-    dtype_convert(row, F64, from, (DType)logits->dtype, (size_t)s->model->derived->vocab_size);
+    const DType type = (DType)logits->dtype;
+    const size_t n = (size_t)s->model->derived->vocab_size,
+                 at = (size_t)((position * s->n + sample) * logits->dim[2]);
+    DeviceView v = device_view(s->context->device, (const char *)logits->data + at * dtype_size(type),
+                               n * dtype_size(type), VIEW_READ);
+    dtype_convert(row, F64, v.data, type, n);
+    device_view_end(&v);
 }
 
 static void append(Session *s, int64_t sample, double *row) {

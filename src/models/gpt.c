@@ -359,9 +359,12 @@ void gpt_end_step_scales(Gpt *m, Comm *comm) {
 
 double gpt_router_loss(const Gpt *m, int loss) {
     const int64_t layers = m->derived->num_moe_layers, each = layers ? m->counters.dim[1] : 0;
+    DeviceView counters =
+        device_view(m->device, m->counters.data, (size_t)(layers * each) * sizeof(double), VIEW_READ);
     double sum = 0;
     for (int64_t i = 0; i < layers; i++)
-        sum += ((const double *)m->counters.data)[(i + 1) * each - ROUTER_LOSSES + loss];
+        sum += ((const double *)counters.data)[(i + 1) * each - ROUTER_LOSSES + loss];
+    device_view_end(&counters);
     return sum / (double)layers;
 }
 

@@ -14,11 +14,30 @@ double rope_frequency(const RopeSpec *s, int64_t i) {
     return (1 - keep) * f / s->llama3.factor + keep * f;
 }
 
-static void put(Tensor *t, int64_t i, double x) {
-    if (t->dtype == F64)
-        ((double *)t->data)[i] = x;
+static void put(void *table, DType dtype, int64_t i, double x) {
+    if (dtype == F64)
+        ((double *)table)[i] = x;
     else
-        ((float *)t->data)[i] = (float)x;
+        ((float *)table)[i] = (float)x;
+}
+
+/* Rows [first, first + n) of both tables. */
+static void fill(Device *d, const RopeTable *t, const RopeSpec *s, int64_t first, int64_t n) {
+    const DType dtype = (DType)t->cos.dtype;
+    const int64_t half = s->dim / 2;
+    const size_t row = (size_t)half * dtype_size(dtype), at = (size_t)first * row;
+    DeviceView c = device_view(d, (char *)t->cos.data + at, (size_t)n * row, VIEW_WRITE),
+               v = device_view(d, (char *)t->sin.data + at, (size_t)n * row, VIEW_WRITE);
+    for (int64_t i = 0; i < half; i++) {
+        const double f = rope_frequency(s, i);
+        for (int64_t p = 0; p < n; p++) {
+            const double angle = (double)(first + p) / s->interpolation * f;
+            put(c.data, dtype, p * half + i, cos(angle));
+            put(v.data, dtype, p * half + i, sin(angle));
+        }
+    }
+    device_view_end(&c);
+    device_view_end(&v);
 }
 
 RopeTable rope_table_new(Device *d, DType dtype, const RopeSpec *s) {
@@ -29,14 +48,9 @@ RopeTable rope_table_new(Device *d, DType dtype, const RopeSpec *s) {
     table.cos.data = device_alloc(d, tensor_bytes(&table.cos), "RoPE table");
     table.sin.data = device_alloc(d, tensor_bytes(&table.sin), "RoPE table");
     if (d->kind == DEVICE_NULL) return table;
-    for (int64_t i = 0; i < half; i++) {
-        double f = rope_frequency(s, i);
-        for (int64_t p = 0; p < s->positions; p++) {
-            double angle = (double)p / s->interpolation * f;
-            put(&table.cos, p * half + i, cos(angle));
-            put(&table.sin, p * half + i, sin(angle));
-        }
-    }
+    const int64_t together = VIEW_BYTES / (half * (int64_t)dtype_size(dtype)) + 1;
+    for (int64_t p = 0; p < s->positions; p += together)
+        fill(d, &table, s, p, s->positions - p < together ? s->positions - p : together);
     return table;
 }
 

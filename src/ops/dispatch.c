@@ -9,18 +9,17 @@
 /* Copies for the experts from `first` on: the most that an expert-tensor-parallel rank has, for their rows
  * are gathered. In a dry run as many as there are in balance. */
 static int64_t taken(Tape *t, const Tensor *expert, int64_t first, int64_t experts) {
-    static const OpDef MOST = {.name = "most_copies"};
-    const int64_t copies = tensor_count(expert), *at = expert->data;
-    if (tape_context(t)->device->kind == DEVICE_NULL)
+    const RunContext *run = tape_context(t);
+    const int64_t copies = tensor_count(expert);
+    if (run->device->kind == DEVICE_NULL)
         return copies / (spmd_on(expert->spmd, AXIS_EP) == SPMD_R ? tape_axis(t, AXIS_EP) : 1);
     int64_t n = 0;
+    DeviceView view = device_view(run->device, expert->data, tensor_bytes(expert), VIEW_READ);
+    const int64_t *at = view.data;
     for (int64_t i = 0; i < copies; i++) n += at[i] >= first && at[i] < first + experts;
-    Tensor most = tensor_make(&n, I64, 1, (int64_t[]){1});
+    device_view_end(&view);
     if (spmd_on(expert->spmd, AXIS_ETP) == SPMD_V)
-        tape_comm(t, &MOST,
-                  (CommCall){
-                      .kind = COMM_ALL_REDUCE, .reduction = COMM_MAX, .group = tape_group(t, 1u << AXIS_ETP)},
-                  &most, &most);
+        comm_all_reduce(run->comm, tape_group(t, 1u << AXIS_ETP), "most_copies", COMM_MAX, I64, &n, 1);
     return n;
 }
 

@@ -100,11 +100,6 @@ Tensor *op_return_from_experts(Tape *t, Tensor *x, const Arrival *a) {
 
 /* ---- plan ---- */
 
-/* Where the rows of each expert begin on each rank. */
-static const int64_t *offsets(const Tensor *all, int64_t rank) {
-    return (const int64_t *)all->data + rank * all->dim[1];
-}
-
 /* Rows from each source; the most that come to a rank, of all that will gather them. */
 static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     const Mesh *m = &tape_context(t)->layout->mesh;
@@ -112,18 +107,22 @@ static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     int64_t *sent = tape_alloc(t, 2 * (size_t)ep * sizeof *sent), *received = sent + ep;
     a->sent = sent, a->received = received;
     if (tape_context(t)->device->kind == DEVICE_NULL) return;
-    const int64_t *own = offsets(all, m->coordinate[AXIS_ETP] + etp * me);
+    /* Where the rows of each expert begin on each rank. */
+    DeviceView view = device_view(tape_context(t)->device, all->data, tensor_bytes(all), VIEW_READ);
+    const int64_t *begin = view.data, width = all->dim[1],
+                  *own = begin + (m->coordinate[AXIS_ETP] + etp * me) * width;
     int64_t most = 0;
     for (int part = 0; part < etp; part++) {
         int64_t sum = 0;
         for (int i = 0; i < ep; i++) {
-            const int64_t *from = offsets(all, part + etp * i), rows = from[(me + 1) * n] - from[me * n];
+            const int64_t *from = begin + (part + etp * i) * width, rows = from[(me + 1) * n] - from[me * n];
             if (part == m->coordinate[AXIS_ETP]) received[i] = rows;
             sum += rows;
         }
         if (sum > most) most = sum;
     }
     for (int i = 0; i < ep; i++) sent[i] = own[(i + 1) * n] - own[i * n];
+    device_view_end(&view);
     if (!a->arriving) a->arriving = most;
 }
 

@@ -76,7 +76,8 @@ void quantize_end_step(const Quantiser *q, Device *device, const Layout *layout,
                                    .site = "fp8_state",
                                    .in = all->data,
                                    .out = all->data,
-                                   .n = tensor_count(all)});
+                                   .n = tensor_count(all),
+                                   .device = device});
     for (QuantRole role = 0; role < QUANT_ROLES; role++) {
         const Fp8ScaleAttr attr = scale_attr(q, role, q->spec.margin);
         Tensor row = row_of(q, role);

@@ -5,26 +5,14 @@
 #include "base/fault.h"
 #include "param/bucket.h"
 
-/* Calls fn for each element of p in [begin, end) of the flat layout that the buffer holds: where it is there,
- * and where in the whole model's layout. */
-typedef void ElementFn(void *arg, int64_t at, int64_t whole_at);
-
-static void each_element(const Registry *r, const Param *p, const Param *in_whole, FlatBuffer kind,
-                         int64_t begin, int64_t end, ElementFn *fn, void *arg) {
-    int n;
-    const FlatRange everything = {0, r->elements, 0}, *ranges = registry_ranges(r, kind, &n);
-    if (!ranges) ranges = &everything, n = 1;
-    for (int i = 0; i < n; i++) {
-        const int64_t first = ranges[i].begin > begin ? ranges[i].begin : begin,
-                      last = ranges[i].end < end ? ranges[i].end : end;
-        for (int64_t e = first; e < last; e++) {
-            const int64_t local = e - p->offset, row = param_global_row(p, local / p->columns);
-            if (row < 0) continue;
-            fn(arg, ranges[i].at + e - ranges[i].begin,
-               in_whole->offset + row * in_whole->columns + p->first_column + local % p->columns);
-        }
-    }
-}
+/* Between a flat buffer of this rank and the whole model's, in double. */
+typedef struct Copying {
+    const Registry *registry;
+    FlatBuffer kind;
+    void *flat;
+    double *whole;
+    bool collects; /* into the whole */
+} Copying;
 
 static const Param *counterpart(const Registry *whole, const Param *p) {
     const Param *w = registry_find(whole, p->spec.name);
@@ -32,47 +20,65 @@ static const Param *counterpart(const Registry *whole, const Param *p) {
     return w;
 }
 
-typedef struct Copying {
-    const void *from;
-    void *to;
-    DType from_type, to_type;
-} Copying;
-
-static void *element(const void *flat, DType type, int64_t at) {
-    return (char *)flat + (size_t)at * dtype_size(type);
+/* Elements [begin, end) of the flat layout, which stand at `at` in the buffer. */
+static void copy(const Copying *c, const Param *p, const Param *in_whole, FlatRange r) {
+    const DType type = c->registry->precise;
+    const size_t size = dtype_size(type);
+    DeviceView view =
+        device_view(c->registry->device, (char *)c->flat + (size_t)r.at * size,
+                    (size_t)(r.end - r.begin) * size, c->collects ? VIEW_READ : VIEW_READ | VIEW_WRITE);
+    for (int64_t e = r.begin; e < r.end; e++) {
+        const int64_t local = e - p->offset, row = param_global_row(p, local / p->columns);
+        if (row < 0) continue;
+        void *here = (char *)view.data + (size_t)(e - r.begin) * size;
+        double *there =
+            c->whole + in_whole->offset + row * in_whole->columns + p->first_column + local % p->columns;
+        if (c->collects)
+            dtype_convert(there, F64, here, type, 1);
+        else
+            dtype_convert(here, type, there, F64, 1);
+    }
+    device_view_end(&view);
 }
 
-static void to_whole(void *arg, int64_t at, int64_t whole_at) {
-    const Copying *c = arg;
-    dtype_convert(element(c->to, c->to_type, whole_at), c->to_type, element(c->from, c->from_type, at),
-                  c->from_type, 1);
-}
-
-static void from_whole(void *arg, int64_t at, int64_t whole_at) {
-    const Copying *c = arg;
-    dtype_convert(element(c->to, c->to_type, at), c->to_type, element(c->from, c->from_type, whole_at),
-                  c->from_type, 1);
+/* Those of [begin, end) that the buffer holds. */
+static void copy_held(const Copying *c, const Param *p, const Param *in_whole, int64_t begin, int64_t end) {
+    int n;
+    const FlatRange everything = {0, c->registry->elements, 0},
+                    *ranges = registry_ranges(c->registry, c->kind, &n);
+    if (!ranges) ranges = &everything, n = 1;
+    const int64_t together = VIEW_BYTES / (int64_t)dtype_size(c->registry->precise);
+    for (int i = 0; i < n; i++) {
+        const int64_t first = ranges[i].begin > begin ? ranges[i].begin : begin,
+                      last = ranges[i].end < end ? ranges[i].end : end;
+        for (int64_t e = first; e < last; e += together)
+            copy(c, p, in_whole,
+                 (FlatRange){e, last - e < together ? last : e + together,
+                             ranges[i].at + e - ranges[i].begin});
+    }
 }
 
 void collect(const Registry *r, FlatBuffer kind, const void *flat, Comm *comm, const Registry *whole,
              double *out) {
     memset(out, 0, (size_t)whole->elements * sizeof *out);
-    Copying c = {flat, out, r->precise, F64};
+    const Copying c = {r, kind, (void *)flat, out, true};
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];
         if (!param_speaks(r, p)) continue;
         const FlatRange part = param_part_held(r, p);
-        each_element(r, p, counterpart(whole, p), kind, part.begin, part.end, to_whole, &c);
+        copy_held(&c, p, counterpart(whole, p), part.begin, part.end);
     }
     if (comm) comm_all_reduce(comm, comm_everyone(comm), "collect", COMM_SUM, F64, out, whole->elements);
 }
 
 void spread(const Registry *whole, Registry *r) {
     CHECK(whole->precise == F64, "the whole model is F64");
-    Copying c = {whole->masters, r->masters, F64, r->precise};
+    DeviceView masters =
+        device_view(whole->device, whole->masters, (size_t)whole->elements * sizeof(double), VIEW_READ);
+    const Copying c = {r, FLAT_MASTERS, r->masters, masters.data, false};
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];
-        each_element(r, p, counterpart(whole, p), FLAT_MASTERS, p->offset, p->offset + p->count, from_whole,
-                     &c);
+        copy_held(&c, p, counterpart(whole, p), p->offset, p->offset + p->count);
     }
+    device_view_end(&masters);
 }

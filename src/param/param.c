@@ -186,19 +186,21 @@ bool param_is_owned(const Registry *r, const Param *p) {
     return param_is_owned_on(r, p, MASK_DENSE | MASK_EXPERT);
 }
 
+/* Rows from `first` on, as far as they are elements [begin, end) of the flat layout. */
 typedef struct Draw {
-    const Registry *registry;
     const Param *param;
-    FlatRange held; /* of its bucket's masters */
+    int64_t first, begin, end;
+    void *out; /* element `begin` */
+    DType type;
     uint64_t seed, site;
 } Draw;
 
 static void store(const Draw *d, int64_t at, double z) {
     const float x = (float)(d->param->spec.init.value * z);
-    if (d->registry->precise == F64)
-        ((double *)d->registry->masters)[at] = (double)x;
+    if (d->type == F64)
+        ((double *)d->out)[at] = (double)x;
     else
-        ((float *)d->registry->masters)[at] = x;
+        ((float *)d->out)[at] = x;
 }
 
 /* Global elements 2i and 2i + 1 are the halves of one Box-Muller pair. */
@@ -207,27 +209,43 @@ static void draw_rows(void *arg, int64_t begin, int64_t end) {
     const Param *p = d->param;
     const int64_t width = p->spec.ndim == 2 ? p->spec.dim[1] : 1;
     const bool normal = p->spec.init.kind == INIT_NORMAL;
-    for (int64_t row = begin; row < end; row++) {
+    for (int64_t row = d->first + begin; row < d->first + end; row++) {
         const int64_t global = param_global_row(p, row), first = global * width + p->first_column;
-        const int64_t at = p->offset + row * p->columns, before = d->held.begin - at,
-                      until = d->held.end - at;
+        const int64_t at = p->offset + row * p->columns, before = d->begin - at, until = d->end - at;
         const int64_t from = before > 0 ? before : 0, to = until < p->columns ? until : p->columns;
         double z[2] = {1, 1};
         for (int64_t k = from, e; global >= 0 && k < to; k++) {
             e = first + k;
             if (normal && (k == from || e % 2 == 0)) philox_normal_pair(d->seed, d->site, (uint64_t)e / 2, z);
-            store(d, d->held.at + k - before, z[e % 2]);
+            store(d, k - before, z[e % 2]);
         }
     }
 }
 
+static void draw(Registry *r, const Param *p, int64_t first, int64_t rows, uint64_t seed) {
+    enum { ELEMENTS_PER_THREAD = 2048 }; /* fewer are not worth one */
+    const FlatRange held = r->ranges[FLAT_MASTERS][p->bucket];
+    const int64_t from = p->offset + first * p->columns, to = from + rows * p->columns;
+    Draw d = {.param = p, .first = first, .type = r->precise, .seed = seed, .site = hash_name(p->spec.name)};
+    d.begin = from > held.begin ? from : held.begin;
+    d.end = to < held.end ? to : held.end;
+    if (d.end <= d.begin) return;
+    const size_t size = dtype_size(r->precise);
+    DeviceView view =
+        device_view(r->device, (char *)r->masters + (size_t)(held.at + d.begin - held.begin) * size,
+                    (size_t)(d.end - d.begin) * size, VIEW_READ | VIEW_WRITE); /* padding stays */
+    d.out = view.data;
+    pool_for(r->device->pool, rows, ELEMENTS_PER_THREAD / p->columns + 1, draw_rows, &d);
+    device_view_end(&view);
+}
+
 void registry_init(Registry *r, uint64_t seed) {
     if (r->device->kind == DEVICE_NULL) return;
-    enum { ELEMENTS_PER_THREAD = 2048 }; /* fewer are not worth one */
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];
-        Draw d = {r, p, r->ranges[FLAT_MASTERS][p->bucket], seed, hash_name(p->spec.name)};
-        pool_for(r->device->pool, p->rows, ELEMENTS_PER_THREAD / p->columns + 1, draw_rows, &d);
+        const int64_t together = VIEW_BYTES / (p->columns * (int64_t)dtype_size(r->precise)) + 1;
+        for (int64_t row = 0; row < p->rows; row += together)
+            draw(r, p, row, p->rows - row < together ? p->rows - row : together, seed);
     }
     registry_round_values(r);
 }

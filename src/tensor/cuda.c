@@ -228,7 +228,8 @@ static void unreserve(Device *d, char *base, size_t bytes, size_t backed) {
 }
 
 Err device_cuda(int rank, Device **out) {
-    static const DeviceBackend GPU = {.take = take,
+    static const DeviceBackend GPU = {.apart = true,
+                                      .take = take,
                                       .give = give,
                                       .copy = copy,
                                       .wait = wait,

@@ -90,8 +90,12 @@ Err device_cuda(int rank, Device **out) {
 #endif
 
 Err device_open(bool cuda, int rank, int threads, Device **out) {
-    if (cuda) return device_cuda(rank, out);
-    *out = device_cpu(threads);
+    if (!cuda) {
+        *out = device_cpu(threads);
+        return ERR_OK;
+    }
+    ERR_RETURN(device_cuda(rank, out));
+    (*out)->pool = pool_new(threads > 0 ? threads : cores());
     return ERR_OK;
 }
 
@@ -115,6 +119,8 @@ void device_provide(Device *d, size_t scratch) {
 }
 
 size_t device_memory_available(const Device *d) { return d->backend->available(d); }
+
+bool device_is_apart(const Device *d) { return d && d->backend->apart; }
 
 static size_t at_least_one(size_t bytes) { return bytes ? bytes : 1; }
 
@@ -156,7 +162,7 @@ void device_read(Device *d, void *host, const void *at, size_t bytes) { device_w
 
 DeviceView device_view(Device *d, const void *at, size_t bytes, unsigned mode) {
     DeviceView v = {(void *)at, d, (void *)at, bytes, mode};
-    if (d->kind != DEVICE_CUDA) return v;
+    if (!device_is_apart(d)) return v;
     v.data = mem_alloc(bytes);
     if (mode & VIEW_READ) device_read(d, v.data, at, bytes);
     return v;

@@ -21,10 +21,10 @@ typedef struct OpProfile {
 typedef struct Device {
     DeviceKind kind;
     const struct DeviceBackend *backend; /* how the kind does it (backend.h) */
-    Pool *pool;                          /* CPU: the threads that kernels split their loops over */
-    OpProfile *profile;                  /* NULL, or one entry per op (owned by whoever measures) */
-    struct Cuda *cuda; /* tensor/cuda.h; of a null device: of the device that it plans for, or NULL */
-    size_t scratch;    /* null device: the most that a kernel of that device takes beside its operands */
+    Pool *pool;         /* the host's threads: kernels on the CPU split their loops over them */
+    OpProfile *profile; /* NULL, or one entry per op (owned by whoever measures) */
+    struct Cuda *cuda;  /* tensor/cuda.h; of a null device: of the device that it plans for, or NULL */
+    size_t scratch;     /* null device: the most that a kernel of that device takes beside its operands */
 } Device;
 
 /* `threads` <= 0: one for each core that this process may use. Also tells BLAS to leave threading to the
@@ -49,6 +49,9 @@ size_t device_memory_available(const Device *);
 void *device_alloc(Device *, size_t bytes, const char *what);
 void device_release(Device *, void *, size_t bytes);
 
+/* Whether the host cannot touch its memory, but through what follows. NULL is the host itself, here and where
+ * memory is viewed. */
+bool device_is_apart(const Device *);
 /* Kernels run in the order of the calls, and so do these. read and write return when the host's memory may be
  * used again; wait, when all is done. Nothing happens on the null device. */
 void device_read(Device *, void *host, const void *at, size_t bytes);
@@ -67,9 +70,10 @@ DeviceGraph *device_recorded(Device *);
 void device_play(Device *, DeviceGraph *);
 void device_graph_free(Device *, DeviceGraph *); /* NULL is allowed */
 
-/* Device memory as the host sees it: on the CPU the memory itself, elsewhere a copy, which device_view_end
- * writes back if the view is to WRITE. A view to WRITE only (VIEW_WRITE) must be written completely. */
-enum { VIEW_READ = 1, VIEW_WRITE = 2 };
+/* Device memory as the host sees it: the memory itself, or a copy if it is apart, which device_view_end
+ * writes back if the view is to WRITE. A view to WRITE only (VIEW_WRITE) must be written completely. What may
+ * be large is viewed in pieces of about VIEW_BYTES. */
+enum { VIEW_READ = 1, VIEW_WRITE = 2, VIEW_BYTES = 8 << 20 };
 typedef struct DeviceView {
     void *data;
     Device *device;

@@ -25,6 +25,12 @@ int64_t tensor_count(const Tensor *t) {
 
 size_t tensor_bytes(const Tensor *t) { return (size_t)tensor_count(t) * dtype_size((DType)t->dtype); }
 
+size_t tensor_extent(const Tensor *t) {
+    int64_t last = 0;
+    for (int i = 0; i < t->ndim; i++) last += (t->dim[i] - 1) * t->stride[i];
+    return tensor_count(t) ? (size_t)(last + 1) * dtype_size((DType)t->dtype) : 0;
+}
+
 bool tensor_is_contiguous(const Tensor *t) {
     int64_t stride = 1;
     for (int i = t->ndim - 1; i >= 0; i--) {

@@ -34,6 +34,8 @@ typedef struct Tensor {
 Tensor tensor_make(void *data, DType, int ndim, const int64_t *dim);
 int64_t tensor_count(const Tensor *); /* elements */
 size_t tensor_bytes(const Tensor *);
+/* Bytes from the first element to behind the last, what lies between them included. */
+size_t tensor_extent(const Tensor *);
 bool tensor_is_contiguous(const Tensor *);
 bool tensor_same_shape(const Tensor *, const Tensor *);
 /* Rows are the slices along the last dimension: how many, and where row r starts (in elements). */

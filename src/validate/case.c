@@ -119,39 +119,49 @@ static void gather_all(const Case *c, const Run *run, FlatBuffer kind, const voi
     double *all = mem_alloc((size_t)whole->elements * sizeof *all);
     collect(run->model->registry, kind, flat, run->comm, whole, all);
     for (int64_t i = 0; out && i < c->map.count; i++)
-        hf_gather(&c->map.tensors[i], all, F64, out + c->at[i], F64);
+        hf_gather(&c->map.tensors[i], NULL, all, F64, out + c->at[i], F64);
     for (int64_t i = 0; out && i < c->total; i++) out[i] *= scale;
     free(all);
 }
 
 /* x * (1 + size * xi) or x + size * rms(x) * xi for the logical elements of a parameter-shaped F64 tensor. An
  * exact zero is a sum without terms (a token that does not occur): it stays. */
-static void perturb(const Param *p, Tensor *t, const char *site, double size, bool relative) {
-    double *x = t->data, rms = 0;
-    int64_t n = param_logical_count(p);
+static void perturb(const Param *p, Device *device, Tensor *t, const char *site, double size, bool relative) {
+    const int64_t n = param_logical_count(p);
+    DeviceView view = device_view(device, t->data, (size_t)n * sizeof(double), VIEW_READ | VIEW_WRITE);
+    double *x = view.data, rms = 0;
     for (int64_t i = 0; i < n; i++) rms += x[i] * x[i];
     rms = sqrt(rms / (double)n);
     uint64_t key = hash64(p->spec.name, strlen(p->spec.name), hash_name(site));
     for (int64_t i = 0; i < n; i++)
         if (x[i] != 0) x[i] += size * (relative ? x[i] : rms) * philox_normal(0, key, (uint64_t)i);
+    device_view_end(&view);
 }
 
 static void keep_logits(const Case *c, Run *run, const Batch *b, int64_t first, double *out) {
-    BatchTensors tensors;
-    batch_tensors(b, false, &tensors);
+    const int64_t dim[] = {b->b, b->s};
+    Tensor tokens = tensor_make(NULL, I64, 2, dim), position = tokens;
+    const size_t bytes = tensor_bytes(&tokens);
+    tokens.data = device_alloc(run->device, 2 * bytes, "token ids");
+    position.data = (char *)tokens.data + bytes;
+    device_write(run->device, tokens.data, b->tokens, bytes);
+    device_write(run->device, position.data, b->position_ids, bytes);
     Space *slot = space_new(run->device, "activation", SPACE_UNPLANNED),
           *transient = space_new(run->device, "transient", SPACE_UNPLANNED);
     Tape *tape = tape_new(&run->context, slot, transient);
     tape_begin(tape, false);
-    Tensor *y = gpt_forward(tape, run->model, &tensors.input);
-    int64_t width = y->dim[2];
+    Tensor *y = gpt_forward(tape, run->model, &(ModelInput){.tokens = &tokens, .position = &position});
+    const DType type = (DType)y->dtype;
+    DeviceView view = device_view(run->device, y->data, tensor_bytes(y), VIEW_READ);
     for (int64_t s = 0; s < b->s; s++)
         for (int64_t i = 0; i < b->b; i++)
             dtype_convert(out + ((first + i) * b->s + s) * c->vocab, F64,
-                          (char *)y->data + (size_t)((s * b->b + i) * width) * dtype_size((DType)y->dtype),
-                          (DType)y->dtype, (size_t)c->vocab);
+                          (char *)view.data + (size_t)((s * b->b + i) * y->dim[2]) * dtype_size(type), type,
+                          (size_t)c->vocab);
+    device_view_end(&view);
     tape_free(tape);
     space_free(slot), space_free(transient);
+    device_release(run->device, tokens.data, 2 * bytes);
 }
 
 /* The microbatches of this data-parallel rank, dealt out as the sampler deals them (data/sampler.h). */
@@ -179,8 +189,8 @@ static void add_noise(const CaseRun *c, Registry *r, int64_t step) {
     else
         snprintf(site, sizeof site, "gradient %lld %d", (long long)step, c->noise.draw);
     for (int i = 0; c->noise.draw != NO_NOISE && i < r->n; i++)
-        perturb(r->params[i], weights ? &r->params[i]->master : &r->params[i]->main_grad, site, size,
-                weights);
+        perturb(r->params[i], r->device, weights ? &r->params[i]->master : &r->params[i]->main_grad, site,
+                size, weights);
 }
 
 static void one_step(const CaseRun *c, Run *run, int64_t step, Trace *heard) {

@@ -363,16 +363,17 @@ static void splice(void *arg, Log *log, const Record *r, Tensor *live) {
     bool first = true;
     for (int a = 0; a <= AXIS_CP; a++)
         if (summand_axes(s, r) & 1u << a) first &= log->mesh.coordinate[a] == 0;
-    const int64_t n = tensor_count(&r->shape), width = tensor_width(live);
+    const int64_t n = tensor_count(&r->shape);
+    const DType type = (DType)live->dtype;
+    DeviceView view = record_view(log, live, VIEW_READ | VIEW_WRITE);
     for (int64_t k = 0; at && k < n; k++) {
         if (at[k] < 0) continue;
         double y = first ? ((double *)whole->shape.data)[at[k]] : 0;
         if (r->kind == RECORD_SUM) y /= log->scale;
         if (r->kind == RECORD_WEIGHT) y += log->before[r->operand][k];
-        const int64_t to = tensor_row_offset(live, k / width) + k % width * live->stride[live->ndim - 1];
-        dtype_convert((char *)live->data + (size_t)to * dtype_size((DType)live->dtype), (DType)live->dtype,
-                      &y, F64, 1);
+        dtype_convert((char *)view.data + (size_t)record_place(live, k) * dtype_size(type), type, &y, F64, 1);
     }
+    device_view_end(&view);
     free(at);
 }
 

@@ -23,20 +23,25 @@ static Record *add(Log *log, Record value) {
     return &log->records[log->n++];
 }
 
-static double element(const Tensor *t, int64_t at) {
-    double x;
-    dtype_convert(&x, F64, (const char *)t->data + (size_t)at * dtype_size((DType)t->dtype), (DType)t->dtype,
-                  1);
-    return x;
+DeviceView record_view(const Log *log, const Tensor *live, unsigned mode) {
+    return device_view(log->device, live->data, tensor_extent(live), mode);
+}
+
+int64_t record_place(const Tensor *live, int64_t k) {
+    const int64_t width = tensor_width(live);
+    return tensor_row_offset(live, k / width) + k % width * live->stride[live->ndim - 1];
 }
 
 /* Of the strided tensor x, contiguous and in double. */
 static void keep(Log *log, Record *r, const Tensor *x) {
-    const int64_t n = tensor_count(x), width = tensor_width(x);
+    const int64_t n = tensor_count(x);
+    const DType type = (DType)x->dtype;
     double *out = arena_alloc(log->arena, (size_t)(n ? n : 1) * sizeof *out);
-    for (int64_t row = 0; row < tensor_rows(x); row++)
-        for (int64_t i = 0; i < width; i++)
-            out[row * width + i] = element(x, tensor_row_offset(x, row) + i * x->stride[x->ndim - 1]);
+    DeviceView view = record_view(log, x, VIEW_READ);
+    for (int64_t k = 0; k < n; k++)
+        dtype_convert(&out[k], F64, (const char *)view.data + (size_t)record_place(x, k) * dtype_size(type),
+                      type, 1);
+    device_view_end(&view);
     r->shape = tensor_make(out, F64, x->ndim, x->dim);
     r->shape.spmd = x->spmd;
     r->inside = "";
@@ -202,9 +207,12 @@ static void on_plays(Log *log, const OpDef *op, const Call *call, Need need) {
     const Record *y = value_at(log, call->out[0]->data);
     for (int i = 0; i < CALL_IN && need & NEED_DW; i++) {
         if (!is_parameter(call->in[i]) || !call->in[i]->grad->data || i >= OPERANDS) continue;
-        const int64_t n = tensor_count(call->in[i]->grad);
+        const Tensor *grad = call->in[i]->grad;
+        const int64_t n = tensor_count(grad);
         log->before[i] = mem_grow(log->before[i], (size_t)n, sizeof **log->before);
-        for (int64_t k = 0; k < n; k++) log->before[i][k] = element(call->in[i]->grad, k);
+        DeviceView view = record_view(log, grad, VIEW_READ);
+        dtype_convert(log->before[i], F64, view.data, (DType)grad->dtype, (size_t)n);
+        device_view_end(&view);
     }
     log->pending = -1;
     log->n_writers = 0;
@@ -270,6 +278,7 @@ static Log *log_of(void *arg, const Run *run) { return (Log *)arg + run->layout.
 static void begin(void *arg, Run *run) {
     Log *log = log_of(arg, run);
     log->mesh = run->layout.mesh;
+    log->device = run->device;
     run->context.probe = probe;
     run->context.probe_arg = log;
     executor_trace(run->executor, trace, log);
@@ -313,12 +322,13 @@ static void add_parameters(Log *log, Run *run, RecordKind kind, double scale) {
 
 static void add_number(Log *log, const char *op, const char *place, double x) {
     if (!writes_down(log)) return;
-    Tensor t = tensor_make(&x, F64, 1, (int64_t[]){1});
     Record *r =
         add(log,
             (Record){.kind = RECORD_NUMBER, .name = hash_name(place) | 1, .sample = END_OF_STEP, .from = -1});
-    r->op = op, r->place = place;
-    keep(log, r, &t);
+    double *kept = arena_alloc(log->arena, sizeof *kept);
+    *kept = x;
+    r->op = op, r->place = place, r->inside = "";
+    r->shape = tensor_make(kept, F64, 1, (int64_t[]){1});
 }
 
 static void step(void *arg, Run *run, int64_t number) {

@@ -58,6 +58,7 @@ typedef struct Log {
     Record *records;
     int64_t n, cap;
     Mesh mesh;
+    Device *device; /* of the run's tensors */
     Arena *arena;
     int64_t *table, slots;     /* by name; log_index */
     int64_t step, first, last; /* steps that are written down */
@@ -76,6 +77,10 @@ Log *logs_new(int ranks, int64_t first, int64_t last);
 void logs_free(Log *, int ranks);
 /* To be given to case_run; arg: the logs. */
 CaseWatch logs_watch(Log *);
+/* All that lies between a live tensor's first element and its last, and where element k of its record is in
+ * that. */
+DeviceView record_view(const Log *, const Tensor *live, unsigned mode);
+int64_t record_place(const Tensor *live, int64_t k);
 /* Makes log_find work, after the run. */
 void log_index(Log *);
 /* The record with the name, kind, step, ... of `like`; NULL: none. */

@@ -136,6 +136,24 @@ static void hash_depends_on_every_byte(void **state) {
     assert_int_equal(strlen(hex), 32);
 }
 
+static void hash_does_not_depend_on_pieces(void **state) {
+    (void)state;
+    enum { BYTES = 3000 };
+    char text[BYTES];
+    for (int i = 0; i < BYTES; i++) text[i] = (char)(i * 37);
+    const int sizes[] = {1, 240, 999, BYTES};
+    for (int k = 0; k < 4; k++) {
+        HashStream *s = hash128_begin();
+        hash128_add(s, text, 0);
+        for (int at = 0, n; at < BYTES; at += n) {
+            n = sizes[k] < BYTES - at ? sizes[k] : BYTES - at;
+            hash128_add(s, text + at, (size_t)n);
+        }
+        const Hash128 h = hash128_end(s), want = hash128(text, BYTES);
+        assert_true(h.hi == want.hi && h.lo == want.lo);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_matches_random123),
@@ -146,6 +164,7 @@ int main(void) {
         cmocka_unit_test(atomic_write_replaces_and_missing_folder_is_a_sentence),
         cmocka_unit_test(arena_blocks_do_not_overlap),
         cmocka_unit_test(hash_depends_on_every_byte),
+        cmocka_unit_test(hash_does_not_depend_on_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
