@@ -1,0 +1,164 @@
+/* The program on a device whose memory the host cannot touch, as a GPU's, with the CPU's kernels: addresses
+ * of its memory are pages that nobody may read or write, and kernels, collectives and the device's own copies
+ * are given the memory behind them. So host code that reads or writes what it should view is a fault, and so
+ * is an op that is given memory of the host or more than it was taken for. Linked with --wrap of the
+ * functions below; the program has no way in.
+ *
+ * GUARDED_SKIPS=op: rank 1 of a layout leaves out that op, for a search of what went wrong to find. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "comm/comm.h"
+#include "tensor/backend.h"
+#include "tensor/call.h"
+
+typedef struct Block {
+    char *at, *memory; /* what the host sees; what is behind it */
+    size_t bytes;
+} Block;
+
+typedef struct Guarded {
+    Device device; /* first: device_free frees it */
+    const DeviceBackend *cpu;
+    const char *skips; /* NULL: no op */
+    Block *blocks;
+    int n;
+} Guarded;
+
+static Block *find(const Guarded *g, const void *p, size_t bytes) {
+    for (int i = 0; i < g->n; i++) {
+        Block *b = &g->blocks[i];
+        if ((const char *)p >= b->at && (const char *)p + bytes <= b->at + b->bytes) return b;
+    }
+    return NULL;
+}
+
+/* What is behind an address; the host's memory is itself. */
+static void *behind(const Guarded *g, const void *p, size_t bytes) {
+    const Block *b = find(g, p, bytes);
+    return b ? b->memory + ((const char *)p - b->at) : (void *)p;
+}
+
+/* ---- the device ---- */
+
+static void *map(size_t bytes, int protection) {
+    void *p = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static void *take(Device *d, size_t bytes) {
+    Guarded *g = (Guarded *)d;
+    const Block b = {map(bytes, PROT_NONE), map(bytes, PROT_READ | PROT_WRITE), bytes};
+    if (!b.at || !b.memory) return NULL;
+    g->blocks = mem_grow(g->blocks, (size_t)g->n + 1, sizeof b);
+    g->blocks[g->n++] = b;
+    return b.at;
+}
+
+static void give(Device *d, void *p, size_t bytes) {
+    Guarded *g = (Guarded *)d;
+    Block *b = find(g, p, bytes);
+    CHECK(b && b->at == p && b->bytes == bytes, "%zu bytes are given back that were not taken", bytes);
+    munmap(b->at, bytes);
+    munmap(b->memory, bytes);
+    *b = g->blocks[--g->n];
+}
+
+static void copy(Device *d, void *to, const void *from, size_t bytes) {
+    const Guarded *g = (const Guarded *)d;
+    CHECK(find(g, to, bytes) || find(g, from, bytes), "neither end of a copy is memory of the device");
+    memcpy(behind(g, to, bytes), behind(g, from, bytes), bytes);
+}
+
+static size_t available(const Device *d) { return ((const Guarded *)d)->cpu->available(d); }
+
+static void close_device(Device *d) {
+    const Guarded *g = (const Guarded *)d;
+    CHECK(g->n == 0, "%d blocks of memory are not given back", g->n);
+    free(g->blocks);
+}
+
+static void touched(int number) {
+    (void)number;
+    fault(__FILE__, __LINE__, "host code", "the host has touched memory of the device, or none at all");
+}
+
+Err __wrap_device_open(bool cuda, int rank, int threads, Device **);
+Err __wrap_device_open(bool cuda, int rank, int threads, Device **out) {
+    static const DeviceBackend GUARDED = {.apart = true,
+                                          .take = take,
+                                          .give = give,
+                                          .copy = copy,
+                                          .available = available,
+                                          .close = close_device};
+    CHECK(!cuda, "the guarded device is the CPU");
+    Guarded *g = mem_zero(1, sizeof *g);
+    Device *cpu = device_cpu(threads);
+    g->device = *cpu;
+    g->cpu = cpu->backend;
+    g->skips = rank == 1 ? getenv("GUARDED_SKIPS") : NULL;
+    g->device.backend = &GUARDED;
+    free(cpu);
+    signal(SIGSEGV, touched);
+    *out = &g->device;
+    return ERR_OK;
+}
+
+/* ---- what may touch its memory ---- */
+
+static Tensor *operand(const Guarded *g, const OpDef *op, Tensor *t, Tensor *copy) {
+    const size_t bytes = t ? tensor_extent(t) : 0;
+    char text[100];
+    if (!bytes) return t;
+    CHECK(find(g, t->data, bytes), "op '%s' is given %s outside of the device's memory", op->name,
+          tensor_describe(t, text, sizeof text));
+    *copy = *t;
+    copy->data = behind(g, t->data, bytes);
+    return copy;
+}
+
+void __real_call_run(const OpDef *, const Call *);
+void __wrap_call_run(const OpDef *, const Call *);
+void __wrap_call_run(const OpDef *op, const Call *c) {
+    if (!device_is_apart(c->device)) {
+        __real_call_run(op, c);
+        return;
+    }
+    const Guarded *g = (const Guarded *)c->device;
+    if (g->skips && !strcmp(g->skips, op->name)) return;
+    Tensor in[CALL_IN], out[CALL_OUT];
+    Call real = *c;
+    for (int i = 0; i < CALL_IN; i++) real.in[i] = operand(g, op, c->in[i], &in[i]);
+    for (int i = 0; i < CALL_OUT; i++) real.out[i] = operand(g, op, c->out[i], &out[i]);
+    __real_call_run(op, &real);
+}
+
+static CommCall behind_call(const CommCall *call) {
+    CommCall real = *call;
+    if (!device_is_apart(call->device)) return real;
+    const Guarded *g = (const Guarded *)call->device;
+    CHECK((!call->in || find(g, call->in, 0)) && (!call->out || find(g, call->out, 0)),
+          "at '%s': memory of the host as the device's", call->site);
+    real.in = behind(g, call->in, 0);
+    real.out = behind(g, call->out, 0);
+    real.device = NULL;
+    return real;
+}
+
+CommWork *__real_comm_start(Comm *, const CommCall *);
+CommWork *__wrap_comm_start(Comm *, const CommCall *);
+CommWork *__wrap_comm_start(Comm *c, const CommCall *call) {
+    const CommCall real = behind_call(call);
+    return __real_comm_start(c, &real);
+}
+
+void __real_comm_run(Comm *, const CommCall *);
+void __wrap_comm_run(Comm *, const CommCall *);
+void __wrap_comm_run(Comm *c, const CommCall *call) {
+    const CommCall real = behind_call(call);
+    __real_comm_run(c, &real);
+}
