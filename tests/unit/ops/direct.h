@@ -55,6 +55,8 @@ typedef struct DirectCall {
     { .type = OPERAND_ARITHMETIC, .fill = FILL_POSITIVE, SHAPE(__VA_ARGS__) }
 #define TYPED(t, n, ...)                                                                                     \
     { .type = OPERAND_FIXED, .dtype = t, .gap = n, SHAPE(__VA_ARGS__) }
+#define POSITIVE_TYPED(t, ...)                                                                               \
+    { .type = OPERAND_FIXED, .dtype = t, .fill = FILL_POSITIVE, SHAPE(__VA_ARGS__) }
 #define COUNTS(n, ...)                                                                                       \
     { .type = OPERAND_FIXED, .dtype = F64, .fill = FILL_WHOLE, .range = n, SHAPE(__VA_ARGS__) }
 #define WHOLE(first, n, ...)                                                                                 \
@@ -96,6 +98,8 @@ static inline void offsets_ascend(Call *c) {
     for (int64_t r = 0; r < t->dim[0]; r++)
         for (int64_t e = 0; e < t->dim[1]; e++, offset++) *offset = e ? offset[-1] + *offset : 0;
 }
+/* As the optimizer asks for it: 16-bit ones are read too. */
+static inline void moments_are_read(Call *c) { c->out[1]->flags = c->out[2]->flags = TENSOR_ACCUM; }
 static inline void result_0_is_input_0(Call *c) { c->out[0]->data = c->in[0]->data; }
 static inline void result_2_is_input_0(Call *c) { c->out[2]->data = c->in[0]->data; }
 

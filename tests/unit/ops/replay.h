@@ -166,8 +166,10 @@ static inline void replay_open(Replay *r, const OpDef *op, const Call *c, Replay
         Guarded *out = &r->out[j];
         *out = guarded_like(c->out[j], how.device, true, how.aligned);
         r->call.out[j] = &out->t;
-        out->t.flags &= (uint8_t)~TENSOR_ACCUM;
-        if (op_updates(op)) copy_elements(&out->image, c->out[j]);
+        if (op_updates(op))
+            copy_elements(&out->image, c->out[j]);
+        else
+            out->t.flags &= (uint8_t)~TENSOR_ACCUM;
         if (how.add && can_add(op, c, j)) {
             out->t.flags |= TENSOR_ACCUM;
             fill_grid(&out->image, op->name);
