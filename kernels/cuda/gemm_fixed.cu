@@ -7,7 +7,7 @@
 enum { TALL = 64, NARROW = 16 };
 
 template <typename R, int WIDTH, int COLUMNS>
-__global__ void __launch_bounds__(CHAIN_THREADS) multiply(Product g, int64_t across) {
+static __global__ void __launch_bounds__(CHAIN_THREADS) multiply(Product g, int64_t across) {
     chain_tile<R, TALL, WIDTH, 4, COLUMNS>(g, blockIdx.x / across * TALL, blockIdx.x % across * WIDTH);
 }
 

@@ -77,7 +77,7 @@ extern "C" size_t cuda_plans_linear_dgrad(const Call *c) {
 /* Columns' sums over rows [each * blockIdx.y, + each): into `out` if that is all, else into row blockIdx.y of
  * `partial`. */
 template <typename T, int N>
-__global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
     sum_rows(const T *dy, int64_t rows, int64_t n, int64_t each, Real<T> *partial, Cells out, bool add) {
     typedef Real<T> R;
     __shared__ R room[LINES][LANES * N];
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename R>
-__global__ void sum_partial(const R *partial, int64_t chunks, int64_t n, Cells out, bool add) {
+static __global__ void sum_partial(const R *partial, int64_t chunks, int64_t n, Cells out, bool add) {
     GRID_LOOP(i, n) {
         R all = 0;
 #pragma unroll 8
@@ -119,7 +119,7 @@ __global__ void sum_partial(const R *partial, int64_t chunks, int64_t n, Cells o
 
 /* For each sample, sum over its positions in order, then add that to the others. */
 template <typename R>
-__global__ void sum_samples(Cells dy, int64_t s, int64_t b, int64_t n, Cells out, bool add) {
+static __global__ void sum_samples(Cells dy, int64_t s, int64_t b, int64_t n, Cells out, bool add) {
     GRID_LOOP(i, n) {
         R all = add ? out.get<R>(i) : (R)0;
         for (int64_t sample = 0; sample < b; sample++) {
@@ -196,7 +196,7 @@ extern "C" size_t cuda_plans_linear_wgrad(const Call *c) {
 
 /* A thread keeps its columns and goes down the rows. */
 template <typename T, int N>
-__global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
     add_bias(const T *x, const T *bias, T *y, int64_t rows, int64_t n) {
     typedef Real<T> R;
     const int64_t column = ((int64_t)blockIdx.x * LANES + threadIdx.x % LANES) * N;

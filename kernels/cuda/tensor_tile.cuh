@@ -6,7 +6,7 @@
 #ifndef ISOTRON_KERNELS_CUDA_TENSOR_TILE_CUH
 #define ISOTRON_KERNELS_CUDA_TENSOR_TILE_CUH
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/mma.cuh"
 
 #include <type_traits>
 
@@ -38,11 +38,6 @@ template <bool along> __host__ __device__ __forceinline__ uint32_t tensor_place(
                  : line / 64 * (TENSOR_DEPTH * 128) + term * 128 + ((line / 8 % 8 ^ term % 8) * 16);
 }
 
-__device__ __forceinline__ void copy_16(uint32_t to, const void *from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
-                 "l"(__cvta_generic_to_global(from)), "r"(there ? 16 : 0)
-                 : "memory");
-}
 __device__ __forceinline__ void copies_begun(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int pending> __device__ __forceinline__ void copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
@@ -71,7 +66,7 @@ template <typename T, bool along> struct TensorCopy {
         for (int q = 0; q < COUNT; q++) {
             const int at = down + q * STEP;
             const bool there = along ? at < lines && unit < terms : at < terms && unit < lines;
-            copy_16(tile + to + q * STEP * 128, from + q * STEP * pitch, there);
+            copy_async<16>(tile + to + q * STEP * 128, from + q * STEP * pitch, there);
         }
         from += along ? TENSOR_DEPTH : TENSOR_DEPTH * pitch;
     }
@@ -130,32 +125,11 @@ __device__ __forceinline__ int tensor_column(int q) { return q * 8 + threadIdx.x
 
 #else
 
-/* Four matrices of 8 x 8, whose rows are at the addresses of 8 lanes each. */
 template <bool along> __device__ __forceinline__ void read_matrices(uint32_t (&x)[4], uint32_t at) {
     if (along)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(at)
-                     : "memory");
+        load_matrices(x, at);
     else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(at)
-                     : "memory");
-}
-
-template <typename T>
-__device__ __forceinline__ void multiply_16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    if (std::is_same<T, bf16>::value)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        load_transposed(x, at);
 }
 
 /* Eight warps of 64 x 32 each. A lane's address: of the unit with its row of the matrix that is `lower` in
@@ -182,7 +156,7 @@ __device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uin
             read_matrices<a_along>(left, a + lane_place<a_along>(m0 + 16 * i, term, odd, high));
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                multiply_16<T>(sum[4 * i + j], left, right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
+                multiply_add<T>(sum[4 * i + j], left, right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
         }
     }
 }
@@ -206,29 +180,28 @@ template <typename T, bool a_along, bool b_along>
 __device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const TensorSide<T> &a,
                                             const TensorSide<T> &b, int64_t k) {
     extern __shared__ char room[];
-    const uint32_t base = ((uint32_t)__cvta_generic_to_shared(room) + 1023) / 1024 * 1024;
+    const uint32_t base = (shared_address(room) + 1023) / 1024 * 1024;
     TensorCopy<T, a_along> left(a);
     TensorCopy<T, b_along> right(b);
     int64_t ahead = k; /* terms that no copy has begun for */
-    int next = 0;
+    int next = 0;      /* where they will stand */
+    const auto after = [](int stage) { return stage + 1 == TENSOR_STAGES ? 0 : stage + 1; };
     const auto fetch = [&]() {
         const uint32_t at = base + 2 * TENSOR_SLICE * next;
         if (ahead > 0) left.slice(at, ahead), right.slice(at + TENSOR_SLICE, ahead);
         copies_begun();
         ahead -= TENSOR_DEPTH;
-        next = next + 1 == TENSOR_STAGES ? 0 : next + 1;
+        next = after(next);
     };
 #pragma unroll
     for (int i = 0; i + 1 < TENSOR_STAGES; i++) fetch();
-    int now = 0;
-    for (int64_t done = 0; done < k; done += TENSOR_DEPTH) {
+    while (ahead + (TENSOR_STAGES - 1) * TENSOR_DEPTH > 0) {
         copies_wait<TENSOR_STAGES - 2>();
         publish_copies();
         __syncthreads(); /* the slice is there, and nobody reads the one before it any more */
+        const uint32_t at = base + 2 * TENSOR_SLICE * after(next);
         fetch();
-        const uint32_t at = base + 2 * TENSOR_SLICE * now;
         multiply_slice<T, a_along, b_along>(sum, at, at + TENSOR_SLICE);
-        now = now + 1 == TENSOR_STAGES ? 0 : now + 1;
     }
     copies_wait<0>();
 }
