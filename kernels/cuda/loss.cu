@@ -1,0 +1,347 @@
+/* The ops of kernels/cpu/loss.c; formulas there. cross_entropy reads each row of the logits once: every
+ * thread has the largest logit that it has seen and the sum of exp(logit - largest), scaled down whenever a
+ * larger one turns up; these are joined in a fixed order. cross_entropy_grad reads and writes each logit
+ * once, in place if the tensors are the same.
+ *
+ * In 16-bit storage exp is the hardware's 2^x (and 0 where the result is no normal number): its relative
+ * error, at most (2 + 1.2 |x|) 2^-23, is far below what the rounding of a logit to 16 bits changes in it, and
+ * the full expf would take longer than the memory. */
+#include <float.h>
+
+#include "kernels/cuda/common.cuh"
+
+enum { UNROLL = 4 /* loads of a thread in flight */ };
+
+template <typename T> __device__ __forceinline__ Real<T> exp_of(Real<T> x) {
+    if constexpr (sizeof(T) > 2) {
+        return exp(x);
+    } else {
+        float y;
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+        return y;
+    }
+}
+template <typename R> constexpr R LOWEST = sizeof(R) == 8 ? (R)-DBL_MAX : (R)-FLT_MAX;
+
+/* The logits [s,b,v] of a call and who is the label of which row. */
+struct Losses {
+    int64_t rows, width, s, b;
+    int64_t columns;      /* that are not padding */
+    int64_t first, vocab; /* column 0 and the end of the whole vocabulary */
+    const int64_t *label;
+    CudaComplaint *complaint;
+    const char *sentence;
+
+    /* Row r of [s,b,v] is element `token` of [b,s]. */
+    __device__ __forceinline__ int64_t token(int64_t r) const { return r % b * s + r / b; }
+    /* The label's column in this tensor, -1 if it has no such column. */
+    __device__ __forceinline__ int64_t target(int64_t token) const {
+        const int64_t at = label[token] - first;
+        return at >= 0 && at < columns ? at : -1;
+    }
+    __device__ __forceinline__ void check(int64_t token) const {
+        if (label[token] < 0 || label[token] >= vocab) complain(complaint, sentence, label[token], token);
+    }
+};
+
+static Losses losses_of(const Call *c, const Tensor *logits, const Tensor *label) {
+    const LossAttr *a = (const LossAttr *)c->attr;
+    const int64_t width = tensor_width(logits), n = a->vocab - a->first;
+    CHECK(width <= INT32_MAX, "cross_entropy: %lld columns, the GPU's kernel takes 2^31 - 1",
+          (long long)width);
+    const Losses o = {tensor_rows(logits),
+                      width,
+                      logits->dim[0],
+                      logits->dim[1],
+                      n < 0       ? 0
+                      : n < width ? n
+                                  : width,
+                      a->first,
+                      a->vocab,
+                      ids_of(label),
+                      c->device->cuda->complaint,
+                      "cross_entropy: label %lld of token %lld is outside the vocabulary"};
+    return o;
+}
+
+/* ---- forward ---- */
+
+/* sum of exp(x - top) over what was added, in one pass. No NaN gets into top, but into the sum. */
+template <typename T> struct LogSum {
+    typedef Real<T> R;
+    R top, sum;
+
+    __device__ __forceinline__ LogSum() : top(LOWEST<R>), sum(0) {}
+    template <int N> __device__ __forceinline__ void add(const Vec<T, N> *x, int n) {
+        R high = top;
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            if (u < n)
+#pragma unroll
+                for (int e = 0; e < N; e++) high = fmax(high, to_real<R>(x[u].v[e]));
+        sum *= exp_of<T>(top - high);
+        top = high;
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            R part = 0;
+            if (u < n)
+#pragma unroll
+                for (int e = 0; e < N; e++) part += exp_of<T>(to_real<R>(x[u].v[e]) - top);
+            sum += part;
+        }
+    }
+    /* Of the whole block, in all its threads. */
+    __device__ __forceinline__ void join(R *room) {
+        const R high = block_max(top, room);
+        sum = block_sum(sum * exp_of<T>(top - high), room);
+        top = high;
+        if (!(sum > 0)) sum = NAN; /* all logits are -inf, or one is NaN */
+    }
+};
+
+/* A block's row, from the loads on. */
+template <typename T, int N>
+__device__ __forceinline__ LogSum<T> log_sum_of(const T *x, int64_t columns, Real<T> *room) {
+    typedef Vec<T, N> V;
+    const int vectors = (int)(columns / N), threads = (int)blockDim.x;
+    LogSum<T> all;
+    for (int64_t i = threadIdx.x; i < vectors; i += (int64_t)UNROLL * threads) {
+        V v[UNROLL];
+        const int n = (int)((vectors - i + threads - 1) / threads);
+        if (n >= UNROLL) {
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) v[u] = ((const V *)x)[i + u * threads];
+            all.add(v, UNROLL);
+        } else {
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++)
+                if (u < n) v[u] = ((const V *)x)[i + u * threads];
+            all.add(v, n);
+        }
+    }
+    for (int64_t i = (int64_t)vectors * N + threadIdx.x; i < columns; i += threads)
+        all.add((const Vec<T, 1> *)(x + i), 1);
+    all.join(room);
+    return all;
+}
+
+/* Threads of a row. */
+enum { ROW_THREADS = 512, BOTH_THREADS = 1024 };
+
+/* A block has a row. Either loss and lse [b,s] are written or shard [2,b,s]. */
+template <typename T, int N>
+static __global__ void __launch_bounds__(ROW_THREADS, 2)
+    log_sums(Losses o, const T *logits, Cells loss, Cells lse, Cells shard) {
+    typedef Real<T> R;
+    __shared__ R room[32];
+    const int64_t token = o.token(blockIdx.x), target = o.target(token);
+    const T *x = logits + blockIdx.x * o.width;
+    const R at = target < 0 ? (R)0 : to_real<R>(x[target]);
+    const LogSum<T> all = log_sum_of<T, N>(x, o.columns, room);
+    if (threadIdx.x) return;
+    const R log_sum = log(all.sum);
+    o.check(token);
+    if (shard.data) {
+        shard.put(token, o.columns ? all.top + log_sum : (R)-INFINITY);
+        shard.put(o.rows + token, at);
+    } else {
+        loss.put(token, log_sum - (at - all.top));
+        lse.put(token, all.top + log_sum);
+    }
+}
+
+/* Threads for rows of vectors of n. */
+static int row_threads(const Losses &o, int n, int most) {
+    const int64_t threads = ceil_div(ceil_div(o.columns, n * UNROLL), 32) * 32;
+    return threads < 32 ? 32 : threads < most ? (int)threads : most;
+}
+
+template <typename T, int N>
+static void run_log_sums(const Call *c, const Losses &o, const Tensor *loss, const Tensor *lse,
+                         const Tensor *shard) {
+    log_sums<T, N><<<(unsigned)o.rows, row_threads(o, N, ROW_THREADS), 0, stream_of(c)>>>(
+        o, data_of<T>(c->in[0]), cells(loss), cells(lse), cells(shard));
+    LAUNCHED();
+}
+
+static void forward(const Call *c, const Tensor *loss, const Tensor *lse, const Tensor *shard) {
+    const Tensor *logits = c->in[0];
+    const Losses o = losses_of(c, logits, c->in[1]);
+    if (!o.rows) return;
+    STORAGE_SWITCH(logits->dtype,
+                   if (rows_are_aligned(logits)) run_log_sums<T, VEC<T>>(c, o, loss, lse, shard);
+                   else run_log_sums<T, 1>(c, o, loss, lse, shard));
+}
+
+extern "C" void cuda_cross_entropy(const Call *c) { forward(c, c->out[0], c->out[1], NULL); }
+extern "C" void cuda_cross_entropy_shard(const Call *c) { forward(c, NULL, NULL, c->out[0]); }
+
+/* ---- backward ---- */
+
+/* What a row's gradient needs: (exp(x - lse) - [column is the label]) * by. */
+template <typename R> struct RowGrad {
+    R by, lse;
+    int target, columns;
+
+    /* Vector i of the row becomes its gradient. */
+    template <typename T, int N> __device__ __forceinline__ void apply(Vec<T, N> *v, int i) const {
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            const R p = exp_of<T>(to_real<R>(v->v[e]) - lse) * by;
+            const int column = i * N + e;
+            v->v[e] = from_real<T>(column >= columns ? (R)0 : column == target ? p - by : p);
+        }
+    }
+    /* Vectors begin, begin + step, ..., UNROLL of them, as far as there are any. */
+    template <typename T, int N>
+    __device__ __forceinline__ void stretch(const Vec<T, N> *x, Vec<T, N> *dx, int begin, int step,
+                                            int vectors) const {
+        Vec<T, N> v[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            if (begin + u * step < vectors) v[u] = x[begin + u * step];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            if (begin + u * step >= vectors) continue;
+            apply(&v[u], begin + u * step);
+            dx[begin + u * step] = v[u];
+        }
+    }
+};
+
+/* A block has UNROLL vectors of each thread of one row: `tiles` blocks make a row. */
+enum { GRAD_THREADS = 256 };
+template <typename T, int N>
+static __global__ void __launch_bounds__(GRAD_THREADS)
+    softmax_grad(Losses o, unsigned tiles, const T *logits, T *dlogits, Cells dloss, Cells lse) {
+    typedef Real<T> R;
+    typedef Vec<T, N> V;
+    const int64_t row = blockIdx.x / tiles, token = o.token(row);
+    const int begin = (int)(blockIdx.x % tiles * (GRAD_THREADS * UNROLL) + threadIdx.x);
+    const RowGrad<R> grad = {dloss.get<R>(token), lse.get<R>(token), (int)o.target(token), (int)o.columns};
+    if (begin == 0) o.check(token);
+    grad.stretch((const V *)(logits + row * o.width), (V *)(dlogits + row * o.width), begin, GRAD_THREADS,
+                 (int)(o.width / N));
+}
+
+template <typename T, int N> static void run_grad(const Call *c, const Losses &o) {
+    const int64_t tiles = ceil_div(o.width / N, GRAD_THREADS * UNROLL);
+    CHECK(tiles * o.rows <= INT32_MAX,
+          "cross_entropy_grad: %lld rows of %lld logits, the GPU's kernel takes %lld", (long long)o.rows,
+          (long long)o.width, (long long)(INT32_MAX / tiles));
+    softmax_grad<T, N><<<(unsigned)(tiles * o.rows), GRAD_THREADS, 0, stream_of(c)>>>(
+        o, (unsigned)tiles, data_of<T>(c->in[1]), data_of<T>(c->out[0]), cells(c->in[0]), cells(c->in[3]));
+    LAUNCHED();
+}
+
+static void check_types(const Tensor *logits, const Tensor *dlogits) {
+    CHECK(dlogits->dtype == logits->dtype, "cross_entropy: logits of %s, their gradient of %s",
+          dtype_name((DType)logits->dtype), dtype_name((DType)dlogits->dtype));
+}
+
+extern "C" void cuda_cross_entropy_grad(const Call *c) {
+    const Tensor *logits = c->in[1], *dlogits = c->out[0];
+    const Losses o = losses_of(c, logits, c->in[2]);
+    check_types(logits, dlogits);
+    if (!o.rows || !o.width) return;
+    STORAGE_SWITCH(logits->dtype,
+                   if (rows_are_aligned(logits) && rows_are_aligned(dlogits)) run_grad<T, VEC<T>>(c, o);
+                   else run_grad<T, 1>(c, o));
+}
+
+/* ---- both at once ---- */
+
+/* A block has a row: it is read from memory, and once more from the cache. Longer rows have all threads of a
+ * multiprocessor each, so that not too many are in work for the cache. */
+enum { SHORT_ROW = 96 << 10 /* bytes */ };
+template <typename T, int N>
+static __global__ void __launch_bounds__(BOTH_THREADS)
+    loss_and_grad(Losses o, const T *logits, T *dlogits, Cells dloss, Cells loss, Cells lse) {
+    typedef Real<T> R;
+    typedef Vec<T, N> V;
+    __shared__ R room[32];
+    const int64_t token = o.token(blockIdx.x), target = o.target(token), vectors = o.width / N;
+    const T *x = logits + blockIdx.x * o.width;
+    const R at = target < 0 ? (R)0 : to_real<R>(x[target]); /* before it may be overwritten */
+    const LogSum<T> all = log_sum_of<T, N>(x, o.columns, room);
+    const R log_sum = log(all.sum);
+    const RowGrad<R> grad = {dloss.get<R>(token), all.top + log_sum, (int)target, (int)o.columns};
+    if (threadIdx.x == 0) {
+        o.check(token);
+        loss.put(token, log_sum - (at - all.top));
+        lse.put(token, grad.lse);
+    }
+    for (int64_t i = threadIdx.x; i < vectors; i += (int64_t)UNROLL * blockDim.x)
+        grad.stretch((const V *)x, (V *)(dlogits + blockIdx.x * o.width), (int)i, (int)blockDim.x,
+                     (int)vectors);
+}
+
+template <typename T, int N> static void run_both(const Call *c, const Losses &o) {
+    const int threads = row_threads(o, N, o.width * sizeof(T) > SHORT_ROW ? BOTH_THREADS : ROW_THREADS);
+    loss_and_grad<T, N><<<(unsigned)o.rows, threads, 0, stream_of(c)>>>(
+        o, data_of<T>(c->in[0]), data_of<T>(c->out[2]), cells(c->in[2]), cells(c->out[0]), cells(c->out[1]));
+    LAUNCHED();
+}
+
+extern "C" void cuda_cross_entropy_with_grad(const Call *c) {
+    const Tensor *logits = c->in[0], *dlogits = c->out[2];
+    const Losses o = losses_of(c, logits, c->in[1]);
+    check_types(logits, dlogits);
+    if (!o.rows) return;
+    STORAGE_SWITCH(logits->dtype,
+                   if (rows_are_aligned(logits) && rows_are_aligned(dlogits)) run_both<T, VEC<T>>(c, o);
+                   else run_both<T, 1>(c, o));
+}
+
+/* ---- a vocabulary that is cut over ranks; sums ---- */
+
+enum { THREADS = 256 };
+template <typename R>
+static __global__ void join_shards(Cells part, int64_t shards, int64_t tokens, Cells loss, Cells lse) {
+    GRID_LOOP(t, tokens) {
+        R top = part.get<R>(t), sum = 0, target = 0;
+        for (int64_t i = 1; i < shards; i++) {
+            const R x = part.get<R>(2 * i * tokens + t);
+            top = x > top ? x : top;
+        }
+        for (int64_t i = 0; i < shards; i++) {
+            sum += exp(part.get<R>(2 * i * tokens + t) - top);
+            target += part.get<R>((2 * i + 1) * tokens + t);
+        }
+        lse.put(t, top + log(sum));
+        loss.put(t, log(sum) - (target - top));
+    }
+}
+
+extern "C" void cuda_cross_entropy_join(const Call *c) {
+    const Tensor *shards = c->in[0], *loss = c->out[0];
+    const int64_t tokens = tensor_count(loss);
+    if (!tokens) return;
+    REAL_SWITCH(lead_type(c), join_shards<R><<<grid_for(c, tokens, THREADS), THREADS, 0, stream_of(c)>>>(
+                                  cells(shards), shards->dim[0], tokens, cells(loss), cells(c->out[1])));
+    LAUNCHED();
+}
+
+/* One block, and the samples in order: what a sample's sum is does not depend on the others beside it. */
+enum { SUM_THREADS = 1024 };
+static __global__ void __launch_bounds__(SUM_THREADS)
+    weighted_sum(Cells x, Cells weight, int64_t samples, int64_t positions, double *total, bool add) {
+    __shared__ double room[32];
+    double all = add && threadIdx.x == 0 ? *total : 0;
+    for (int64_t b = 0; b < samples; b++) {
+        double sum = 0;
+#pragma unroll 4
+        for (int64_t i = threadIdx.x; i < positions; i += SUM_THREADS)
+            sum += x.get<double>(b * positions + i) * weight.get<double>(b * positions + i);
+        all += block_sum(sum, room);
+    }
+    if (threadIdx.x == 0) *total = all;
+}
+
+extern "C" void cuda_weighted_sum(const Call *c) {
+    const Tensor *x = c->in[0], *total = c->out[0];
+    CHECK(total->dtype == F64, "weighted_sum: the sum is F64, not %s", dtype_name((DType)total->dtype));
+    weighted_sum<<<1, SUM_THREADS, 0, stream_of(c)>>>(cells(x), cells(c->in[1]), x->dim[0], x->dim[1],
+                                                      data_of<double>(total), accumulates(total));
+    LAUNCHED();
+}

@@ -1,0 +1,547 @@
+/* The ops of kernels/cpu/norm.c; formulas there.
+ *
+ * Rows of whole vectors of 16 bytes are read from memory once: norm keeps them in registers; norm_grad has
+ * the next row on its way into shared memory while it computes this one, and sums dgain and dbias over its
+ * rows in registers. Those sums of blocks are added in the order of the blocks, whose number depends on sizes
+ * and the GPU alone. All other rows (of odd widths, at odd places, wider, of mixed types) go element by
+ * element. */
+#include <cuda_pipeline.h>
+
+#include "kernels/cuda/row.cuh"
+
+/* What all kernels here need to know. */
+struct Norm {
+    int64_t rows, width;
+    bool rms;
+    double plus, eps;
+    TeamShape shape;
+};
+
+static Norm norm_of(const Call *c, const Tensor *x) {
+    const NormAttr *a = (const NormAttr *)c->attr;
+    Norm o = {tensor_rows(x), tensor_width(x), a->rms, a->one_plus ? 1.0 : 0.0, a->eps, {1, 1}};
+    return o;
+}
+
+template <typename T> static bool is_type(const Tensor *t) {
+    const DType want = sizeof(T) == 8 ? F64 : sizeof(T) == 4 ? F32 : t && t->dtype == F16 ? F16 : BF16;
+    return !t || t->dtype == want;
+}
+/* Whether t is NULL or of x's type and can be read as vectors beside it. */
+static bool matches(const Tensor *t, const Tensor *x) {
+    return !t || (t->dtype == x->dtype && aligned_16(t->data));
+}
+
+/* Blocks of teams, a row to each. */
+static unsigned team_grid(const Norm &o) {
+    const int64_t blocks = ceil_div(o.rows, o.shape.count);
+    return (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX);
+}
+/* Threads of a row that goes element by element. */
+static TeamShape cells_team(int64_t width) { return team_for(width < 1024 ? 32 : TEAM_BLOCK); }
+
+/* ---- norm ---- */
+
+template <typename T> struct NormVectors {
+    const T *x, *gain, *bias;
+    T *y;
+    Real<T> *rstd, *mean;
+    Starts x_rows;
+};
+
+/* K vectors of a row in a thread's registers: those at lane, lane + size, ... */
+template <typename T, int K> struct Held {
+    typedef Real<T> R;
+    typedef Vec<T, VEC<T>> V;
+    V x[K];
+
+    __device__ __forceinline__ void load(const T *row, const Team<R> &team, int vectors) {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const int i = team.lane + k * team.size;
+            if (i < vectors) x[k] = ((const V *)row)[i];
+        }
+    }
+    __device__ __forceinline__ R sum(const Team<R> &team, int vectors) const {
+        R sum = 0;
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if (team.lane + k * team.size < vectors)
+                for (int e = 0; e < VEC<T>; e++) sum += to_real<R>(x[k].v[e]);
+        return sum;
+    }
+    __device__ __forceinline__ R squares(R mean, const Team<R> &team, int vectors) const {
+        R sum = 0;
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if (team.lane + k * team.size < vectors)
+                for (int e = 0; e < VEC<T>; e++) {
+                    const R d = to_real<R>(x[k].v[e]) - mean;
+                    sum += d * d;
+                }
+        return sum;
+    }
+};
+
+/* Of two vectors to a thread there is room for 5 blocks on a multiprocessor, of four for 1024 threads. */
+template <typename T, int K>
+static __global__ void __launch_bounds__(K == 2 ? TEAM_BLOCK : TEAM_LARGEST, K == 2 ? 5 : 1)
+    norm_vectors(Norm o, NormVectors<T> p) {
+    typedef Real<T> R;
+    typedef typename Held<T, K>::V V;
+    __shared__ R room[Team<R>::ROOM];
+    Team<R> team(o.shape, room);
+    const int vectors = (int)(o.width / VEC<T>);
+    const R width = (R)o.width, plus = (R)o.plus;
+    for (int64_t first = (int64_t)blockIdx.x * o.shape.count; first < o.rows;
+         first += (int64_t)gridDim.x * o.shape.count) {
+        const int64_t row = first + team.index;
+        const bool live = row < o.rows; /* the last teams have no row, but go along */
+        Held<T, K> held;
+        held.load(p.x + p.x_rows(live ? row : 0), team, vectors);
+        const R mean = o.rms ? (R)0 : team.sum(held.sum(team, vectors)) / width;
+        const R rstd = 1 / sqrt(team.sum(held.squares(mean, team, vectors)) / width + (R)o.eps);
+        V *y = (V *)(p.y + row * o.width);
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const int i = team.lane + k * team.size;
+            if (!live || i >= vectors) continue;
+            const V gain = ((const V *)p.gain)[i];
+            V bias, out;
+            if (p.bias) bias = ((const V *)p.bias)[i];
+#pragma unroll
+            for (int e = 0; e < VEC<T>; e++) {
+                const R v = (to_real<R>(held.x[k].v[e]) - mean) * rstd * (plus + to_real<R>(gain.v[e]));
+                out.v[e] = from_real<T>(p.bias ? v + to_real<R>(bias.v[e]) : v);
+            }
+            y[i] = out;
+        }
+        if (live && team.lane == 0) {
+            p.rstd[row] = rstd;
+            if (p.mean) p.mean[row] = mean;
+        }
+    }
+}
+
+template <typename R>
+static __global__ void norm_cells(Norm o, Cells x, Rows x_rows, Cells gain, Cells bias, Cells y, Cells rstds,
+                                  Cells means) {
+    __shared__ R room[Team<R>::ROOM];
+    Team<R> team(o.shape, room);
+    const R width = (R)o.width, plus = (R)o.plus;
+    for (int64_t first = (int64_t)blockIdx.x * o.shape.count; first < o.rows;
+         first += (int64_t)gridDim.x * o.shape.count) {
+        const int64_t row = first + team.index;
+        const bool live = row < o.rows;
+        const int64_t from = x_rows(live ? row : 0);
+        R sum = 0, squares = 0;
+        if (!o.rms)
+            for (int64_t i = team.lane; i < o.width; i += team.size) sum += x.get<R>(from + i);
+        const R mean = o.rms ? (R)0 : team.sum(sum) / width;
+        for (int64_t i = team.lane; i < o.width; i += team.size) {
+            const R d = x.get<R>(from + i) - mean;
+            squares += d * d;
+        }
+        const R rstd = 1 / sqrt(team.sum(squares) / width + (R)o.eps);
+        if (!live) continue; /* in the last round only */
+        for (int64_t i = team.lane; i < o.width; i += team.size) {
+            const R v = (x.get<R>(from + i) - mean) * rstd * (plus + gain.get<R>(i));
+            y.put(row * o.width + i, bias.data ? v + bias.get<R>(i) : v);
+        }
+        if (team.lane == 0) {
+            rstds.put(row, rstd);
+            if (means.data) means.put(row, mean);
+        }
+    }
+}
+
+/* Whether it took the call. */
+template <typename T> static bool norm_by_vectors(const Call *c, Norm o) {
+    const Tensor *x = c->in[0], *gain = c->in[1], *bias = c->in[2], *y = c->out[0], *rstd = c->out[1],
+                 *mean = c->out[2];
+    NormVectors<T> p = {data_of<T>(x), data_of<T>(gain),       data_of<T>(bias),
+                        data_of<T>(y), data_of<Real<T>>(rstd), data_of<Real<T>>(mean)};
+    const int64_t vectors = o.width / VEC<T>;
+    if (!rows_are_aligned(x) || !matches(gain, x) || !matches(bias, x) || !matches(y, x) ||
+        !is_type<Real<T>>(rstd) || !is_type<Real<T>>(mean) || vectors > 4 * TEAM_LARGEST ||
+        !starts_of(x, &p.x_rows))
+        return false;
+    /* Two vectors to a thread leave room for other blocks, whose loads pass the time of this one's sums; but
+     * a row within a warp needs no barriers. */
+    const bool two = vectors <= 64 || (vectors > 128 && vectors <= 512);
+    o.shape = team_for(ceil_div(vectors, two ? 2 : 4));
+    if (two)
+        norm_vectors<T, 2><<<team_grid(o), team_threads(o.shape), 0, stream_of(c)>>>(o, p);
+    else
+        norm_vectors<T, 4><<<team_grid(o), team_threads(o.shape), 0, stream_of(c)>>>(o, p);
+    LAUNCHED();
+    return true;
+}
+
+extern "C" void cuda_norm(const Call *c) {
+    const Tensor *x = c->in[0];
+    Norm o = norm_of(c, x);
+    bool done = false;
+    if (!tensor_count(x)) return;
+    STORAGE_SWITCH(x->dtype, done = norm_by_vectors<T>(c, o));
+    if (done) return;
+    o.shape = cells_team(o.width);
+    REAL_SWITCH(lead_type(c), norm_cells<R><<<team_grid(o), team_threads(o.shape), 0, stream_of(c)>>>(
+                                  o, cells(x), rows_of(x), cells(c->in[1]), cells(c->in[2]), cells(c->out[0]),
+                                  cells(c->out[1]), cells(c->out[2])));
+    LAUNCHED();
+}
+
+/* ---- norm_grad by vectors ---- */
+
+/* Vectors of a row that a thread has. Its sums of their columns are most of its registers: of LayerNorm, with
+ * those of dbias, they leave room for fewer threads on a multiprocessor, all of which may be one block. */
+enum { HELD = 2 };
+template <bool RMS> constexpr int RESIDENT = RMS ? 1024 : 768;
+
+template <typename T> struct GradVectors {
+    const T *dy, *x, *gain;
+    T *dx;
+    const Real<T> *rstd, *mean;
+    Real<T> *partial; /* [2, blocks, width]: of dgain, of dbias; NULL: neither is wanted */
+    Starts x_rows, dx_rows;
+    bool add;   /* to dx */
+    int stages; /* rows that are on their way or in work: 1 or 2 */
+};
+
+/* One thread's share: its vectors of the rows in work, in shared memory, and the sums of its columns. */
+template <typename T, bool RMS> struct GradThread {
+    typedef Real<T> R;
+    enum { N = VEC<T>, K = HELD };
+    typedef Vec<T, N> V;
+    enum Operand { DY, X, OLD, OPERANDS };
+    const Norm &o;
+    const GradVectors<T> &p;
+    Team<R> team;
+    V *slots;
+    int width;
+    alignas(16) R gain_sum[K * N], bias_sum[K * N];
+
+    __device__ __forceinline__ GradThread(const Norm &o, const GradVectors<T> &p, R *room, V *shared)
+        : o(o), p(p), team(o.shape, room),
+          slots(shared + threadIdx.x / 32 * (OPERANDS * K * 32) + threadIdx.x % 32), width((int)o.width) {
+#pragma unroll
+        for (int i = 0; i < K * N; i++) gain_sum[i] = bias_sum[i] = 0;
+    }
+    __device__ __forceinline__ int column(int k) const { return (team.lane + k * team.size) * N; }
+    /* A warp's slots lie together, so that a thread's own are at constant distances. */
+    __device__ __forceinline__ V *slot(int stage, Operand what, int k) const {
+        return slots + stage * (OPERANDS * K) * (int)blockDim.x + (what * K + k) * 32;
+    }
+    __device__ __forceinline__ void fetch(int stage, uint32_t row) {
+        if (row < o.rows) {
+            const T *dy = p.dy + (int64_t)row * o.width, *x = p.x + p.x_rows(row),
+                    *old = p.dx + (p.add ? p.dx_rows(row) : 0);
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                const int at = column(k);
+                if (at >= width) continue;
+                __pipeline_memcpy_async(slot(stage, DY, k), dy + at, sizeof(V));
+                __pipeline_memcpy_async(slot(stage, X, k), x + at, sizeof(V));
+                if (p.add) __pipeline_memcpy_async(slot(stage, OLD, k), old + at, sizeof(V));
+            }
+        }
+        __pipeline_commit();
+    }
+    /* Adds this row to the sums of columns, and finds mean(dy g) and mean(dy g xhat). */
+    __device__ __forceinline__ void means(int stage, bool live, R mean, R rstd, R *sum, R *along) {
+        const R plus = (R)o.plus;
+        R s = 0, a = 0;
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const int at = column(k);
+            if (!live || at >= width) continue;
+            const V dy = *slot(stage, DY, k), x = *slot(stage, X, k), gain = *(const V *)(p.gain + at);
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                const R d = to_real<R>(dy.v[e]), xhat = (to_real<R>(x.v[e]) - mean) * rstd;
+                const R g = d * (plus + to_real<R>(gain.v[e]));
+                s += g;
+                a += g * xhat;
+                gain_sum[k * N + e] += d * xhat;
+                if (!RMS) bias_sum[k * N + e] += d;
+            }
+        }
+        if (!p.dx) return;
+        if (RMS) {
+            s = 0;
+            a = team.sum(a);
+        } else {
+            team.sums(s, a);
+        }
+        *sum = s / (R)o.width;
+        *along = a / (R)o.width;
+    }
+    __device__ __forceinline__ void write(int stage, uint32_t row, R mean, R rstd, R sum, R along) const {
+        const R plus = (R)o.plus;
+        T *out = p.dx + p.dx_rows(row);
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const int at = column(k);
+            if (at >= width) continue;
+            const V dy = *slot(stage, DY, k), x = *slot(stage, X, k), gain = *(const V *)(p.gain + at);
+            V old, dx;
+            if (p.add) old = *slot(stage, OLD, k);
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                const R g = to_real<R>(dy.v[e]) * (plus + to_real<R>(gain.v[e]));
+                const R v = rstd * (g - sum - (to_real<R>(x.v[e]) - mean) * rstd * along);
+                dx.v[e] = from_real<T>(p.add ? to_real<R>(old.v[e]) + v : v);
+            }
+            *(V *)(out + at) = dx;
+        }
+    }
+    /* The block's sums of columns, all rows done, to row `block` of `out`. */
+    __device__ __forceinline__ void sum_block(const R *mine, V *shared, R *out) const {
+        out += (int64_t)blockIdx.x * o.width;
+        if (o.shape.count == 1) {
+            constexpr int P = VEC<R>; /* sums of one store */
+#pragma unroll
+            for (int i = 0; i < K * N; i += P)
+                if (column(i / N) < width)
+                    *(Vec<R, P> *)(out + column(i / N) + i % N) = *(const Vec<R, P> *)(mine + i);
+            return;
+        }
+        /* The slots hold two operands of storage; this is no more. */
+        static_assert(N * sizeof(R) <= 2 * sizeof(V),
+                      "the sums of a block's columns do not fit into its slots");
+        R *all = (R *)shared;
+        const int threads = (int)blockDim.x;
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < K * N; i++) all[i * threads + (int)threadIdx.x] = mine[i];
+        __syncthreads();
+        for (int c = (int)threadIdx.x; c < o.width; c += threads) {
+            const int vector = c / N, lane = vector % o.shape.size, i = vector / o.shape.size * N + c % N;
+            R sum = 0;
+            for (int t = 0; t < o.shape.count; t++) sum += all[i * threads + t * o.shape.size + lane];
+            out[c] = sum;
+        }
+    }
+};
+
+template <typename T, bool RMS>
+static __global__ void __launch_bounds__(RESIDENT<RMS>) grad_vectors(Norm o, GradVectors<T> p) {
+    typedef Real<T> R;
+    extern __shared__ __align__(16) unsigned char shared[];
+    __shared__ R room[Team<R>::ROOM];
+    Vec<T, VEC<T>> *slots = (Vec<T, VEC<T>> *)shared;
+    GradThread<T, RMS> t(o, p, room, slots);
+    /* Of a tensor with Starts: 31 bits, and one more for the row after next. */
+    const uint32_t step = gridDim.x * o.shape.count, rows = (uint32_t)o.rows;
+    uint32_t first = blockIdx.x * o.shape.count, row = first + t.team.index;
+    int stage = 0;
+    for (int i = 0; i < p.stages; i++) t.fetch(i, row + i * step);
+    R next_rstd = row < rows ? p.rstd[row] : (R)0, next_mean = row < rows && !RMS ? p.mean[row] : (R)0;
+    for (; first < rows; first += step, row += step) {
+        const R rstd = next_rstd, mean = next_mean;
+        R sum = 0, along = 0;
+        if (row + step < rows) {
+            next_rstd = p.rstd[row + step];
+            if (!RMS) next_mean = p.mean[row + step];
+        }
+        if (p.stages > 1)
+            __pipeline_wait_prior(1);
+        else
+            __pipeline_wait_prior(0);
+        t.means(stage, row < rows, mean, rstd, &sum, &along);
+        if (p.dx && row < rows) t.write(stage, row, mean, rstd, sum, along);
+        t.fetch(stage, row + p.stages * step);
+        stage = stage + 1 < p.stages ? stage + 1 : 0;
+    }
+    __pipeline_wait_prior(0);
+    if (!p.partial) return;
+    t.sum_block(t.gain_sum, slots, p.partial);
+    if (!RMS) t.sum_block(t.bias_sum, slots, p.partial + gridDim.x * o.width);
+}
+
+/* How norm_grad goes over rows of vectors; the same whichever outputs are wanted, so that two calls for some
+ * of them each give what one call for all does. */
+struct GradPlan {
+    TeamShape shape;
+    int blocks, stages; /* 0 blocks: it cannot */
+    size_t operand;     /* bytes that a block has of an operand of a stage */
+};
+
+static GradPlan grad_plan(const Call *c) {
+    enum { OPERANDS = 3, BESIDE = 2048 }; /* bytes of a block beside its slots: the team's room, CUDA's own */
+    const Tensor *x = c->in[1];
+    const Cuda *gpu = c->device->cuda;
+    const int most_threads = ((const NormAttr *)c->attr)->rms ? RESIDENT<true> : RESIDENT<false>;
+    const int64_t lanes = ceil_div(tensor_width(x), HELD * 16 / (int64_t)dtype_size((DType)x->dtype));
+    GradPlan p = {{1, 1}, 0, 0, 0};
+    int of_block, of_all;
+    if (lanes > most_threads) return p;
+    CUDA_CHECK(cudaDeviceGetAttribute(&of_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu->ordinal));
+    CUDA_CHECK(cudaDeviceGetAttribute(&of_all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, gpu->ordinal));
+    p.shape = team_for(lanes);
+    p.operand = (size_t)team_threads(p.shape) * HELD * 16;
+    const int64_t stage = OPERANDS * (int64_t)p.operand;
+    if (stage + BESIDE > of_block) return p;
+    int64_t resident = most_threads / team_threads(p.shape);
+    if (resident * (stage + BESIDE) > of_all) resident = of_all / (stage + BESIDE);
+    p.stages = 2 * stage + BESIDE <= of_block && resident * (2 * stage + BESIDE) <= of_all ? 2 : 1;
+    const int64_t blocks = ceil_div(tensor_rows(x), p.shape.count), most = resident * gpu->multiprocessors;
+    p.blocks = (int)(blocks < most ? blocks : most);
+    return p;
+}
+
+/* ---- norm_grad by elements ---- */
+
+/* Operands as in the op. */
+struct GradCells {
+    Cells dy, x, gain, rstd, mean, dx;
+    Rows x_rows, dx_rows;
+    bool add;
+};
+
+template <typename R> static __global__ void dx_cells(Norm o, GradCells p) {
+    __shared__ R room[Team<R>::ROOM];
+    Team<R> team(o.shape, room);
+    const R width = (R)o.width, plus = (R)o.plus;
+    for (int64_t first = (int64_t)blockIdx.x * o.shape.count; first < o.rows;
+         first += (int64_t)gridDim.x * o.shape.count) {
+        const int64_t row = first + team.index, r = row < o.rows ? row : 0;
+        const int64_t dy = r * o.width, x = p.x_rows(r), dx = p.dx_rows(r);
+        const R rstd = p.rstd.get<R>(r), mean = o.rms ? (R)0 : p.mean.get<R>(r);
+        R sum = 0, along = 0;
+        for (int64_t i = team.lane; i < o.width; i += team.size) {
+            const R g = p.dy.get<R>(dy + i) * (plus + p.gain.get<R>(i));
+            sum += g;
+            along += g * ((p.x.get<R>(x + i) - mean) * rstd);
+        }
+        team.sums(sum, along);
+        sum = o.rms ? (R)0 : sum / width;
+        along /= width;
+        if (row >= o.rows) continue; /* in the last round only */
+        for (int64_t i = team.lane; i < o.width; i += team.size) {
+            const R g = p.dy.get<R>(dy + i) * (plus + p.gain.get<R>(i));
+            p.dx.put_or_add(dx + i, rstd * (g - sum - (p.x.get<R>(x + i) - mean) * rstd * along), p.add);
+        }
+    }
+}
+
+/* partial[., y, column]: sums over every `chunks`-th row. */
+enum { CELLS_CHUNKS = 128 };
+template <typename R> static __global__ void columns_cells(Norm o, GradCells p, R *partial) {
+    const int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, chunks = gridDim.y;
+    if (column >= o.width) return;
+    R gain_sum = 0, bias_sum = 0;
+    for (int64_t r = blockIdx.y; r < o.rows; r += chunks) {
+        const R dy = p.dy.get<R>(r * o.width + column), mean = o.rms ? (R)0 : p.mean.get<R>(r);
+        gain_sum += dy * ((p.x.get<R>(p.x_rows(r) + column) - mean) * p.rstd.get<R>(r));
+        bias_sum += dy;
+    }
+    partial[blockIdx.y * o.width + column] = gain_sum;
+    partial[(chunks + blockIdx.y) * o.width + column] = bias_sum;
+}
+
+static int64_t cells_chunks(int64_t rows) { return rows < CELLS_CHUNKS ? rows : CELLS_CHUNKS; }
+
+/* ---- norm_grad ---- */
+
+/* Adds up the blocks' sums of columns: dgain for y = 0, dbias for 1. */
+enum { SUM_COLUMNS = 32, SUM_PARTS = 16 };
+template <typename R>
+static __global__ void sum_columns(const R *partial, int64_t blocks, int64_t width, Cells dgain, Cells dbias,
+                                   bool add_gain, bool add_bias) {
+    __shared__ R part[SUM_PARTS][SUM_COLUMNS];
+    const Cells out = blockIdx.y ? dbias : dgain;
+    if (!out.data) return;
+    const int64_t column = (int64_t)blockIdx.x * SUM_COLUMNS + threadIdx.x;
+    partial += (int64_t)blockIdx.y * blocks * width;
+    R sum = 0;
+    if (column < width) {
+#pragma unroll 8
+        for (int64_t b = threadIdx.y; b < blocks; b += SUM_PARTS) sum += partial[b * width + column];
+    }
+    part[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y || column >= width) return;
+    for (int i = 1; i < SUM_PARTS; i++) sum += part[i][threadIdx.x];
+    out.put_or_add(column, sum, blockIdx.y ? add_bias : add_gain);
+}
+
+template <typename R>
+static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_t width) {
+    const Tensor *dgain = c->out[1], *dbias = c->out[2];
+    const dim3 grid((unsigned)ceil_div(width, SUM_COLUMNS), 2), block(SUM_COLUMNS, SUM_PARTS);
+    sum_columns<R><<<grid, block, 0, stream_of(c)>>>(partial, blocks, width, cells(dgain), cells(dbias),
+                                                     accumulates(dgain), accumulates(dbias));
+    LAUNCHED();
+}
+
+/* Bytes for the sums of columns, whichever way the rows go; 0 if they are not wanted. */
+static size_t partial_bytes(const Call *c) {
+    const Tensor *x = c->in[1];
+    const int64_t rows = tensor_rows(x), chunks = cells_chunks(rows);
+    if (!c->out[1] && !c->out[2]) return 0;
+    const GradPlan p = grad_plan(c);
+    return 2 * (size_t)(p.blocks > chunks ? p.blocks : chunks) * (size_t)tensor_width(x) * sizeof(double);
+}
+
+/* Whether it took the call. */
+template <typename T> static bool grad_by_vectors(const Call *c, Norm o, void *partial) {
+    const Tensor *dy = c->in[0], *x = c->in[1], *gain = c->in[2], *rstd = c->in[3], *mean = c->in[4],
+                 *dx = c->out[0];
+    const GradPlan plan = grad_plan(c);
+    GradVectors<T> p = {data_of<T>(dy),         data_of<T>(x),          data_of<T>(gain),  data_of<T>(dx),
+                        data_of<Real<T>>(rstd), data_of<Real<T>>(mean), (Real<T> *)partial};
+    if (!plan.blocks || (o.rms && c->out[2]) || !rows_are_aligned(x) || !matches(dy, x) ||
+        !matches(gain, x) || !is_type<Real<T>>(rstd) || !is_type<Real<T>>(mean) || !starts_of(x, &p.x_rows))
+        return false;
+    if (dx && (!rows_are_aligned(dx) || !matches(dx, x) || !starts_of(dx, &p.dx_rows))) return false;
+    o.shape = plan.shape;
+    p.add = accumulates(dx);
+    p.stages = plan.stages;
+    const size_t shared = plan.operand * 3 * plan.stages;
+    const auto kernel = o.rms ? grad_vectors<T, true> : grad_vectors<T, false>;
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    kernel<<<plan.blocks, team_threads(o.shape), shared, stream_of(c)>>>(o, p);
+    LAUNCHED();
+    if (partial) sum_partials(c, p.partial, plan.blocks, o.width);
+    return true;
+}
+
+template <typename R> static void grad_by_cells(const Call *c, Norm o, R *partial) {
+    const Tensor *x = c->in[1], *dx = c->out[0];
+    const GradCells p = {cells(c->in[0]), cells(x),   cells(c->in[2]),      cells(c->in[3]), cells(c->in[4]),
+                         cells(dx),       rows_of(x), rows_of(dx ? dx : x), accumulates(dx)};
+    const int64_t chunks = cells_chunks(o.rows);
+    o.shape = cells_team(o.width);
+    if (dx) {
+        dx_cells<R><<<team_grid(o), team_threads(o.shape), 0, stream_of(c)>>>(o, p);
+        LAUNCHED();
+    }
+    if (partial) {
+        const dim3 grid((unsigned)ceil_div(o.width, TEAM_BLOCK), (unsigned)chunks);
+        columns_cells<<<grid, TEAM_BLOCK, 0, stream_of(c)>>>(o, p, partial);
+        LAUNCHED();
+        sum_partials(c, partial, chunks, o.width);
+    }
+}
+
+extern "C" size_t cuda_plans_norm_grad(const Call *c) {
+    return tensor_count(c->in[1]) ? partial_bytes(c) : 0;
+}
+
+extern "C" void cuda_norm_grad(const Call *c) {
+    const Tensor *x = c->in[1];
+    const Norm o = norm_of(c, x);
+    bool done = false;
+    if (!tensor_count(x)) {
+        for (int i = 1; i < 3; i++)
+            if (c->out[i] && !accumulates(c->out[i]))
+                CUDA_CHECK(cudaMemsetAsync(c->out[i]->data, 0, tensor_bytes(c->out[i]), stream_of(c)));
+        return;
+    }
+    const size_t bytes = partial_bytes(c);
+    void *partial = bytes ? cuda_scratch(c->device, bytes) : NULL;
+    STORAGE_SWITCH(x->dtype, done = grad_by_vectors<T>(c, o, partial));
+    if (!done) REAL_SWITCH(lead_type(c), grad_by_cells<R>(c, o, (R *)partial));
+}
