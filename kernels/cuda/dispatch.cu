@@ -3,6 +3,7 @@
  * there in order. Written: row, copy, offset, expert, and the y of a scaling; written or added to: y, x, dx,
  * dp. */
 #include "kernels/cuda/router.cuh"
+#include "kernels/cuda/stores.cuh"
 
 enum { THREADS = 256 };
 
@@ -408,7 +409,7 @@ static __global__ void permute_vectors(const Vec<T, VEC<T>> *x, Vec<T, VEC<T>> *
 #pragma unroll
                 for (int k = 0; k < VEC<T>; k++) v[d].v[k] = sum_of(old.v[k], v[d].v[k]);
             }
-            y[at] = v[d];
+            store_whole(y + at, v[d]);
         }
     }
 }
@@ -444,10 +445,12 @@ extern "C" void cuda_permute(const Call *c) {
     if (tensor_count(c->out[0])) STORAGE_SWITCH(c->out[0]->dtype, permute<T>(c));
 }
 
-/* Rows of four copies are on their way at a time. */
+/* Rows of four copies are on their way at a time: with the registers that three blocks leave, all loads come
+ * first. */
 template <typename T, int DEPTH>
-static __global__ void unpermute_vectors(const Vec<T, VEC<T>> *y, Vec<T, VEC<T>> *x, const int64_t *row,
-                                         int64_t tokens, int64_t width, int64_t copies, bool add) {
+static __global__ void __launch_bounds__(32 * WARPS, 3)
+    unpermute_vectors(const Vec<T, VEC<T>> *y, Vec<T, VEC<T>> *x, const int64_t *row, int64_t tokens,
+                      int64_t width, int64_t copies, bool add) {
     typedef Vec<T, VEC<T>> V;
     typedef Real<T> R;
     enum { N = VEC<T>, AT_ONCE = 4 };
@@ -482,7 +485,7 @@ static __global__ void unpermute_vectors(const Vec<T, VEC<T>> *y, Vec<T, VEC<T>>
 #pragma unroll
             for (int k = 0; k < N; k++)
                 to.v[k] = from_real<T>(add ? to_real<R>(to.v[k]) + sum[d][k] : sum[d][k]);
-            x[at] = to;
+            store_whole(x + at, to);
         }
     }
 }
@@ -524,7 +527,8 @@ extern "C" void cuda_unpermute(const Call *c) {
 
 /* ---- scale ---- */
 
-/* Of `left` elements that are there; `whole`: all are, at 16 bytes. */
+/* Of `left` elements that are there; `whole`: all are, at 16 bytes. That is decided for the whole tensor, so
+ * that the loads of a thread follow each other without a branch. */
 template <typename T>
 __device__ __forceinline__ Vec<T, VEC<T>> load_part(const T *p, int64_t left, bool whole) {
     if (whole) return *(const Vec<T, VEC<T>> *)p;
@@ -537,7 +541,7 @@ __device__ __forceinline__ Vec<T, VEC<T>> load_part(const T *p, int64_t left, bo
 template <typename T>
 __device__ __forceinline__ void store_part(T *p, const Vec<T, VEC<T>> &v, int64_t left, bool whole) {
     if (whole) {
-        *(Vec<T, VEC<T>> *)p = v;
+        store_whole((Vec<T, VEC<T>> *)p, v);
         return;
     }
 #pragma unroll

@@ -3,7 +3,7 @@
  * stand for. Updated in place: state; written: y. */
 #include <float.h>
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/stores.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
@@ -165,7 +165,7 @@ static __global__ void quantize_flat(const T *x, Real<T> *y, int64_t n, Cells st
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 to.v[k] = quantized<R>(f, (float)to_real<R>(from[d].v[k]), scale, inverse);
-            if (i + d * threads < n / 4) ((Vec<R, 4> *)y)[i + d * threads] = to;
+            if (i + d * threads < n / 4) store_whole((Vec<R, 4> *)y + i + d * threads, to);
         }
     }
 }
@@ -246,7 +246,7 @@ static __global__ void __launch_bounds__(32 * TILE_WARPS, 2)
             }
 #pragma unroll
             for (int k = 0; k < 4; k++) to.v[k] = quantized<R>(b.rounding, v[h][k], scale[k], inverse[k]);
-            if (h < rows) *(Vec<R, 4> *)(y + at + h * TILE_WARPS * b.width) = to;
+            if (h < rows) store_whole((Vec<R, 4> *)(y + at + h * TILE_WARPS * b.width), to);
         }
     }
 }
