@@ -1,4 +1,6 @@
-"""Runs the program on a small corpus and compares what it leaves behind. Standard library only."""
+"""Runs the program on a small corpus and compares what it leaves behind. Standard library only.
+
+usage of a test: test_NAME.py [PROGRAM [options for all that computes, as --device cuda]]"""
 import atexit
 import filecmp
 import json
@@ -10,6 +12,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = sys.argv[1] if len(sys.argv) > 1 else "build/cpu/isotron"
+OPTIONS = sys.argv[2:]
 WORK = pathlib.Path(tempfile.mkdtemp(prefix="isotron-functional-"))
 atexit.register(shutil.rmtree, WORK, ignore_errors=True)
 
@@ -43,6 +46,7 @@ BASE = ["pretrain", "--config", WORK / "run.conf"]  # options on the line overri
 
 def isotron(*words, expect=0):
     """Runs the program; a different exit status than `expect` fails the test with the program's output."""
+    words = [*words, *OPTIONS] if words[0] in ("pretrain", "parity", "generate") else words
     done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, errors="replace")
     if done.returncode != expect:
         sys.exit(f"exit status {done.returncode}, not {expect}: {' '.join(map(str, words))}\n{done.stdout}{done.stderr}")

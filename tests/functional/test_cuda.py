@@ -1,0 +1,43 @@
+"""On a GPU a run is reproducible: twice the same bits in every lane, with experts, dropout and ranks that share the GPU, on each path of
+attention; recomputation changes none of them. It is the CPU's function: fp64 losses agree to rounding, with the same dropout."""
+from harness import *
+
+ON_GPU, OPTIONS[:] = list(OPTIONS), []  # what follows names the device itself
+data = corpus()
+HEADS = ["--hidden-size", 256, "--seq-length", 128, "--attention-dropout", 0]  # of 64, as fused kernels want them
+EXPERTS = ["--num-experts", 4, "--disable-bias-linear", "--moe-aux-loss-coeff", 0.01, "--moe-input-jitter-eps", 0.1]
+RUNS = {
+    "fp64": ["--fp64"],
+    "fp32": [],
+    "bf16": ["--bf16"],
+    "fp16": ["--fp16", "--initial-loss-scale", 2**16],
+    "bf16 heads of 64": ["--bf16", *HEADS],
+    "bf16 unfused": ["--bf16", "--attention-backend", "unfused"],
+    "bf16 experts": ["--bf16", *EXPERTS],
+    "bf16 heads of 64, ranks": ["--bf16", *HEADS, "--ranks", 4, "--tensor-model-parallel-size", 2, "--use-distributed-optimizer"],
+    "bf16 experts, ranks": ["--bf16", *EXPERTS, "--ranks", 2, "--expert-model-parallel-size", 2, "--moe-token-dispatcher-type", "alltoall"],
+}
+FULL = ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1]
+
+
+def run(name, *options):
+    """-> the folder of checkpoints, and the losses"""
+    save, log = WORK / name, WORK / f"{name}.jsonl"
+    pretrain(data, save, *options, "--log-jsonl", log)
+    return save, losses(log)
+
+
+for name, options in RUNS.items():
+    once, its_losses = run(name, *options, *ON_GPU)
+    for variant, more in {"again": [], "recomputed": FULL}.items():
+        other, other_losses = run(f"{name}, {variant}", *options, *more, *ON_GPU)
+        assert other_losses == its_losses, f"{name}, {variant}: {other_losses}, not {its_losses}"
+        assert_same_bytes(once, other, 12, f"{name}, {variant}")
+    print(f"{name}: the same bits again, and recomputed")
+
+# Errors of 1e-16 a step grow with the steps; 1e-9 is what a layout is allowed after 20 (docs/numerics.md).
+for name, options in {"dense": [], "experts": EXPERTS}.items():
+    here, there = run(f"{name} here", "--fp64", *options)[1], run(f"{name} there", "--fp64", *options, *ON_GPU)[1]
+    for i, loss in here.items():
+        assert abs(loss - there[i]) <= 1e-9 * abs(loss), f"{name}, iteration {i}: {there[i]} on the GPU, {loss} on the CPU"
+    print(f"{name}: the CPU's losses")
