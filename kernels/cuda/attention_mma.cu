@@ -24,29 +24,59 @@ __host__ __device__ static inline int plane_bytes(int lines, int width) {
     return lines * ((width + 63) / 64) * ROW_BYTES;
 }
 
-/* Columns [first, first + width) of lines, zeros around them. */
+/* Columns [first, first + width) of lines, zeros around them; a thread moves 8 of every 64. Any alignment,
+ * any strides. */
 template <typename T, int LINES>
-__device__ static void load_plane(uint32_t plane, const Lines &x, bool vector, int first, int width) {
-    const T *data = (const T *)x.cells.data;
-    const int column = (int)threadIdx.x % 8 * 8;
-    for (int line = (int)threadIdx.x / 8; line < LINES; line += THREADS / 8) {
-        const T *row = line < x.n ? data + x.offset(line) + first : NULL;
-        for (int c = column; c < (width + 63) / 64 * 64; c += 64) {
-            const uint32_t to = piece<LINES>(plane, line, c);
-            const bool there = row && c < width;
-            if (vector) {
-                copy_async<16>(to, there ? row + c : data, there);
-                continue;
-            }
+__device__ __noinline__ static void load_slowly(uint32_t plane, const Lines x, int first, int width) {
+    const T *data = (const T *)x.cells.data + first;
+#pragma unroll 1
+    for (int line = (int)threadIdx.x / 8; line < LINES; line += THREADS / 8)
+#pragma unroll 1
+        for (int c = (int)threadIdx.x % 8 * 8; c < (width + 63) / 64 * 64; c += 64) {
             uint32_t v[4];
-            for (int i = 0; i < 4; i++) {
-                const int k = c + 2 * i;
-                v[i] = pack<T>(there && k < width ? to_real<float>(row[k]) : 0,
-                               there && k + 1 < width ? to_real<float>(row[k + 1]) : 0);
-            }
-            put_shared(to, v);
+            const T *row = data + (line < x.n ? x.offset(line) : 0);
+            const int n = line < x.n ? width : 0;
+#pragma unroll
+            for (int i = 0; i < 8; i += 2)
+                v[i / 2] = pack<T>(c + i < n ? to_real<float>(row[c + i]) : 0,
+                                   c + i + 1 < n ? to_real<float>(row[c + i + 1]) : 0);
+            put_shared(piece<LINES>(plane, line, c), v);
         }
+}
+/* Lines of one head, aligned. */
+template <typename T, int LINES>
+__device__ __forceinline__ void load_plane(uint32_t plane, const Lines &x, bool vector, int first,
+                                           int width) {
+    if (!vector || x.first_row > x.length - x.n) {
+        load_slowly<T, LINES>(plane, x, first, width);
+        return;
     }
+    constexpr int STEP = THREADS / 8;
+    const int line = (int)threadIdx.x / 8, column = (int)threadIdx.x % 8 * 8;
+    const T *data = (const T *)x.cells.data + first, *row = data + x.offset(line) + column;
+    uint32_t to = piece<LINES>(plane, line, column);
+#pragma unroll 1
+    for (int c = column; c < (width + 63) / 64 * 64; c += 64, row += 64, to += LINES * ROW_BYTES)
+#pragma unroll
+        for (int i = 0; i < LINES / STEP; i++) {
+            const bool there = line + i * STEP < x.n && c < width;
+            copy_async<16>(to + i * STEP * ROW_BYTES, there ? row + i * STEP * x.row_stride : data, there);
+        }
+}
+
+/* The copies of all threads, who are done with what they copied before. */
+__device__ __forceinline__ void all_arrived() {
+    copies_arrived();
+    __syncthreads();
+}
+/* Before each tile: loads the one that is `ahead` (1 or 0) tiles further on, if it is there, and says whether
+ * this one is: the loop begins `ahead` tiles before the first. */
+template <typename Load>
+__device__ __forceinline__ bool turn(bool present, bool coming, int ahead, const Load &load) {
+    if (present) all_arrived();
+    if (coming) load();
+    if (!ahead) all_arrived();
+    return present;
 }
 
 /* c = (lines from `own` on of plane a) (lines of plane b)^T */
@@ -65,7 +95,6 @@ __device__ __forceinline__ void product(float (&c)[M][OTHERS / 8][4], uint32_t a
     for (int left = width; left > 0; left -= 64, a += LINES * ROW_BYTES, b += OTHERS * ROW_BYTES)
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            if (k * 16 >= left) break;
             uint32_t x[M][4], y[4];
 #pragma unroll
             for (int m = 0; m < M; m++)
@@ -159,7 +188,8 @@ __device__ static uint32_t is_kept_at(const Flash &p, const Run &run, uint64_t l
 }
 
 /* Scores [row,key]: line [16]. A pair of lanes shares blocks: each draws every other one. */
-__device__ static uint32_t kept_by_row(const Flash &p, const Run &run, const uint64_t *line, int key0) {
+__device__ __noinline__ static uint32_t kept_by_row(const Flash &p, const Run &run, const uint64_t *line,
+                                                    int key0) {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     uint32_t kept = 0;
     if (!run.blocks) {
@@ -185,8 +215,8 @@ __device__ static uint32_t kept_by_row(const Flash &p, const Run &run, const uin
 }
 
 /* Scores [key,row], keys from key0 + own on: line [64]. Four lanes share blocks. */
-__device__ static uint32_t kept_by_key(const Flash &p, const Run &run, const uint64_t *line, int key0,
-                                       int own) {
+__device__ __noinline__ static uint32_t kept_by_key(const Flash &p, const Run &run, const uint64_t *line,
+                                                    int key0, int own) {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, one = lane / 4 % 4;
     uint32_t kept = 0;
     if (!run.blocks) {
@@ -202,6 +232,7 @@ __device__ static uint32_t kept_by_key(const Flash &p, const Run &run, const uin
         const int key = own + one / 2 * 8 + lane / 16 * 4;
         drawn |= kept_of_block(p, line[n * 8 + column + one % 2] + (uint64_t)(run.first + key)) << 4 * n;
     }
+#pragma unroll
     for (int i = 0; i < 4; i++)
         kept |= (__shfl_sync(0xffffffffu, drawn, (lane & ~12) | i << 2) >> one & 0x11111111u) << i;
     return kept;
@@ -215,9 +246,6 @@ __device__ __forceinline__ void drop(float (&x)[OTHERS / 8][4], uint32_t kept) {
 }
 
 /* ---- forward ---- */
-
-/* What a score is multiplied by; above 0, so that -inf stays it. */
-__device__ __forceinline__ float unit_of(const Flash &p) { return fmaxf((float)(p.scale * LOG2_E), 1e-37f); }
 
 /* range [16] */
 __device__ __forceinline__ void hide_keys(float (&score)[OTHERS / 8][4], const Range *range, int key0) {
@@ -235,8 +263,8 @@ __device__ __forceinline__ void hide_keys(float (&score)[OTHERS / 8][4], const R
     }
 }
 
-/* score -> 2^(score * unit - largest so far), and what the results so far are to be multiplied by; `top` is
- * in the unit's multiples, rounded: all that is subtracted from is multiplied before and not rounded. */
+/* score -> 2^(score * unit - largest so far), and what the results so far are to be multiplied by. `top` is
+ * the largest times the unit, rounded: the same for all scores of a row, it cancels in their quotient. */
 __device__ __forceinline__ void softmax(float (&score)[OTHERS / 8][4], float unit, float (&top)[2],
                                         float (&sum)[2], float (&shrink)[2]) {
 #pragma unroll
@@ -261,7 +289,8 @@ __device__ __forceinline__ void softmax(float (&score)[OTHERS / 8][4], float uni
 }
 
 template <typename T, int W>
-__global__ void __launch_bounds__(THREADS, 2) forward(const Flash p, int tiles, int windows, int stages) {
+__global__ void __launch_bounds__(THREADS, 2)
+    forward(const __grid_constant__ Flash p, int tiles, int windows, int stages) {
     constexpr int M = 2, ROWS = OWN<M>;
     extern __shared__ __align__(128) char memory[];
     __shared__ Range range[ROWS];
@@ -288,17 +317,13 @@ __global__ void __launch_bounds__(THREADS, 2) forward(const Flash p, int tiles, 
 
     float y[M][W / 8][4] = {}, top[M][2], sum[M][2] = {}, shrink[2];
     for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -INFINITY;
-    const float unit = unit_of(p);
-    int key0 = span.begin / OTHERS * OTHERS, stage = 0;
-    if (key0 < span.end) load(key0, 0);
-    for (; key0 < span.end; key0 += OTHERS) {
-        const uint32_t k_plane = others + stage * stage_bytes;
-        const bool more = key0 + OTHERS < span.end,
-                   hidden = key0 < span.all_begin || key0 + OTHERS > span.all_end;
+    const int begin = span.begin / OTHERS * OTHERS, ahead = stages - 1;
+    for (int key0 = begin - ahead * OTHERS, stage = 0; key0 < span.end; key0 += OTHERS, stage ^= ahead) {
+        const int coming = key0 + ahead * OTHERS;
+        if (!turn(key0 >= begin, coming < span.end, ahead, [&] { load(coming, stage); })) continue;
+        const uint32_t k_plane = others + (stage ^ ahead) * stage_bytes;
+        const bool hidden = key0 < span.all_begin || key0 + OTHERS > span.all_end;
         uint32_t kept[M];
-        copies_arrived();
-        __syncthreads();
-        if (stages == 2 && more) load(key0 + OTHERS, stage ^ 1);
         if (p.drop)
             for (int m = 0; m < M; m++) kept[m] = kept_by_row(p, run_of(p, key0), line + own + 16 * m, key0);
         float score[M][OTHERS / 8][4];
@@ -306,7 +331,7 @@ __global__ void __launch_bounds__(THREADS, 2) forward(const Flash p, int tiles, 
 #pragma unroll
         for (int m = 0; m < M; m++) {
             if (hidden) hide_keys(score[m], range + own + 16 * m, key0);
-            softmax(score[m], unit, top[m], sum[m], shrink);
+            softmax(score[m], p.unit, top[m], sum[m], shrink);
 #pragma unroll
             for (int n = 0; n < W / 8; n++)
 #pragma unroll
@@ -314,15 +339,8 @@ __global__ void __launch_bounds__(THREADS, 2) forward(const Flash p, int tiles, 
             if (p.drop) drop(score[m], kept[m]);
         }
         add_lines<T, M, W>(y, score, k_plane + k_bytes);
-        if (stages == 2)
-            stage ^= 1;
-        else if (more) {
-            __syncthreads();
-            load(key0 + OTHERS, 0);
-        }
     }
-    copies_arrived(); /* of a block whose rows see nothing */
-    __syncthreads();
+    all_arrived(); /* if its rows see nothing, they were not waited for yet */
     float *room = (float *)memory + threadIdx.x / 32 * ROOM<W>;
     const Lines to = query_lines(p, p.y, sample, group, row0, ROWS);
 #pragma unroll
@@ -345,17 +363,21 @@ __global__ void __launch_bounds__(THREADS, 2) forward(const Flash p, int tiles, 
 
 /* ---- backward ---- */
 
-/* score -> probability, dp -> gradient of the score without its scale; kept: of dropout, whose factor the
- * probabilities do not get. */
-__device__ __forceinline__ void gradient_of_score(const Flash &p, float unit, RowSums<float> of, bool kept,
-                                                  float &prob, float &dp) {
-    const float e = exp_2(fmaf(prob, unit, -of.base));
-    dp = e * ((p.drop ? kept ? (float)p.kept * dp : 0 : dp) - of.delta);
-    prob = kept ? e : 0;
+/* score -> probability, dp -> gradient of the score without its scale. */
+__device__ __forceinline__ void gradient_of_score(float unit, RowSums<float> of, float &prob, float &dp) {
+    prob = exp_2(fmaf(prob, unit, -of.base));
+    dp = prob * (dp - of.delta);
+}
+__device__ __forceinline__ void scale_by(float (&x)[OTHERS / 8][4], float factor) {
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[n][i] *= factor;
 }
 
 template <typename T, int W>
-__global__ void __launch_bounds__(THREADS, 2) backward_rows(const Flash p, int windows, int stages) {
+__global__ void __launch_bounds__(THREADS, 2)
+    backward_rows(const __grid_constant__ Flash p, int windows, int stages) {
     constexpr int ROWS = OWN<1>;
     extern __shared__ __align__(128) char memory[];
     __shared__ Range range[ROWS];
@@ -390,36 +412,28 @@ __global__ void __launch_bounds__(THREADS, 2) backward_rows(const Flash p, int w
         sums[h] = row < p.rows ? ((const RowSums<float> *)p.sums)[(int64_t)pair * p.rows + row]
                                : RowSums<float>{0, 0};
     }
-    const float unit = unit_of(p);
-    int key0 = span.begin / OTHERS * OTHERS, stage = 0;
-    if (key0 < span.end) load(key0, 0);
-    for (; key0 < span.end; key0 += OTHERS) {
-        const uint32_t k_plane = others + stage * stage_bytes;
-        const bool more = key0 + OTHERS < span.end,
-                   hidden = key0 < span.all_begin || key0 + OTHERS > span.all_end;
-        copies_arrived();
-        __syncthreads();
-        if (stages == 2 && more) load(key0 + OTHERS, stage ^ 1);
-        const uint32_t kept = p.drop ? kept_by_row(p, run_of(p, key0), line + own, key0) : ~0u;
+    const int begin = span.begin / OTHERS * OTHERS, ahead = stages - 1;
+    for (int key0 = begin - ahead * OTHERS, stage = 0; key0 < span.end; key0 += OTHERS, stage ^= ahead) {
+        const int coming = key0 + ahead * OTHERS;
+        if (!turn(key0 >= begin, coming < span.end, ahead, [&] { load(coming, stage); })) continue;
+        const uint32_t k_plane = others + (stage ^ ahead) * stage_bytes;
+        const bool hidden = key0 < span.all_begin || key0 + OTHERS > span.all_end;
+        const uint32_t kept = p.drop ? kept_by_row(p, run_of(p, key0), line + own, key0) : 0;
         float prob[1][OTHERS / 8][4], ds[1][OTHERS / 8][4];
         product<T, 1, ROWS>(prob, q_plane, own, k_plane, p.d);
         if (hidden) hide_keys(prob[0], range + own, key0);
         product<T, 1, ROWS>(ds, dy_plane, own, k_plane + k_bytes, p.e);
+        if (p.drop) {
+            drop(ds[0], kept);
+            scale_by(ds[0], (float)p.kept);
+        }
 #pragma unroll
         for (int n = 0; n < OTHERS / 8; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                gradient_of_score(p, unit, sums[i / 2], kept >> (4 * n + i) & 1, prob[0][n][i], ds[0][n][i]);
+            for (int i = 0; i < 4; i++) gradient_of_score(p.unit, sums[i / 2], prob[0][n][i], ds[0][n][i]);
         add_lines<T, 1, W>(dq, ds, k_plane + first / 64 * OTHERS * ROW_BYTES);
-        if (stages == 2)
-            stage ^= 1;
-        else if (more) {
-            __syncthreads();
-            load(key0 + OTHERS, 0);
-        }
     }
-    copies_arrived();
-    __syncthreads();
+    all_arrived();
     const float scale[2] = {(float)p.scale, (float)p.scale};
     store<W>(query_lines(p, p.dq, sample, group, row0, ROWS), p.dq.add, first, p.d, own, dq[0], scale,
              (float *)memory + threadIdx.x / 32 * ROOM<W>);
@@ -452,39 +466,48 @@ struct RowTile {
     uint64_t line[OTHERS];
 };
 
+/* Scores [key,row], keys from key0 on. */
+__device__ __forceinline__ void hide_rows(float (&score)[OTHERS / 8][4], const Range *range, int key0) {
+    const int lane = threadIdx.x % 32, key = key0 + lane / 4;
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const Range x = range[n * 8 + lane % 4 * 2 + i % 2];
+            if (key + i / 2 * 8 < x.lo || key + i / 2 * 8 >= x.hi) score[n][i] = -INFINITY;
+        }
+}
+
 /* One warp's 16 keys of a tile; the scores are [key,row]. */
 template <typename T, int W, typename Tile>
 __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, bool hidden, int key0,
                                               int own, uint32_t kept, const uint32_t (&plane)[4], int first,
                                               float (&dk)[1][W / 8][4], float (&dv)[1][W / 8][4]) {
     const int lane = threadIdx.x % 32;
-    const float unit = unit_of(p);
     float prob[1][OTHERS / 8][4], ds[1][OTHERS / 8][4];
     product<T, 1, OTHERS>(prob, plane[0], own, plane[2], p.d);
     product<T, 1, OTHERS>(ds, plane[1], own, plane[3], p.e);
+    if (p.drop) {
+        drop(ds[0], kept);
+        scale_by(ds[0], (float)p.kept);
+    }
+    if (hidden) hide_rows(prob[0], rows.range, key0 + own);
 #pragma unroll
     for (int n = 0; n < OTHERS / 8; n++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            const int row = n * 8 + lane % 4 * 2 + j;
-            const RowSums<float> of = rows.sums[row];
-            if (hidden) {
-                const Range x = rows.range[row];
-                const int key = key0 + own + lane / 4;
-                if (key < x.lo || key >= x.hi) prob[0][n][j] = -INFINITY;
-                if (key + 8 < x.lo || key + 8 >= x.hi) prob[0][n][2 + j] = -INFINITY;
-            }
+            const RowSums<float> of = rows.sums[n * 8 + lane % 4 * 2 + j];
 #pragma unroll
-            for (int i = j; i < 4; i += 2)
-                gradient_of_score(p, unit, of, kept >> (4 * n + i) & 1, prob[0][n][i], ds[0][n][i]);
+            for (int i = j; i < 4; i += 2) gradient_of_score(p.unit, of, prob[0][n][i], ds[0][n][i]);
         }
+    if (p.drop) drop(prob[0], kept); /* dv gets its factor at the end */
     if (first < p.e) add_lines<T, 1, W>(dv, prob, plane[3] + first / 64 * OTHERS * ROW_BYTES);
     if (first < p.d) add_lines<T, 1, W>(dk, ds, plane[2] + first / 64 * OTHERS * ROW_BYTES);
 }
 
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS, 2)
-    backward_keys(const Flash p, int tiles, int windows, int stages) {
+    backward_keys(const __grid_constant__ Flash p, int tiles, int windows, int stages) {
     extern __shared__ __align__(128) char memory[];
     __shared__ RowTile rows[2];
     const int own = (int)threadIdx.x / 32 * 16, first = (int)blockIdx.x % windows * W,
@@ -512,28 +535,20 @@ __global__ void __launch_bounds__(THREADS, 2)
 
     float dk[1][W / 8][4] = {}, dv[1][W / 8][4] = {};
     Seen seen = {p.span + sample * p.tiles, p.tiles, key0, 0, 0};
-    int tile = seen.take(), stage = 0;
-    if (tile < p.tiles) load(tile, 0);
-    while (tile < p.tiles) {
-        const uint32_t q_plane = others + stage * stage_bytes,
-                       plane[4] = {k_plane, v_plane, q_plane, q_plane + q_bytes};
+    const int ahead = stages - 1;
+    for (int stage = 0, tile = ahead ? -1 : seen.take(), next; tile < p.tiles; stage ^= ahead, tile = next) {
+        next = seen.take();
+        const int coming = ahead ? next : tile;
+        if (!turn(tile >= 0, coming < p.tiles, ahead, [&] { load(coming, stage); })) continue;
         const Span span = p.span[sample * p.tiles + tile];
         const bool hidden = key0 < span.all_begin || key0 + OTHERS > span.all_end;
-        copies_arrived();
-        __syncthreads();
-        tile = seen.take();
-        if (stages == 2 && tile < p.tiles) load(tile, stage ^ 1);
-        const uint32_t kept = p.drop ? kept_by_key(p, run_of(p, key0), rows[stage].line, key0, own) : ~0u;
-        backward_tile<T, W>(p, rows[stage], hidden, key0, own, kept, plane, first, dk, dv);
-        if (stages == 2)
-            stage ^= 1;
-        else if (tile < p.tiles) {
-            __syncthreads();
-            load(tile, 0);
-        }
+        const RowTile &of = rows[stage ^ ahead];
+        const uint32_t q_plane = others + (stage ^ ahead) * stage_bytes,
+                       plane[4] = {k_plane, v_plane, q_plane, q_plane + q_bytes};
+        const uint32_t kept = p.drop ? kept_by_key(p, run_of(p, key0), of.line, key0, own) : 0;
+        backward_tile<T, W>(p, of, hidden, key0, own, kept, plane, first, dk, dv);
     }
-    copies_arrived();
-    __syncthreads();
+    all_arrived();
     const float scale[2] = {(float)p.scale, (float)p.scale}, kept[2] = {(float)p.kept, (float)p.kept};
     float *room = (float *)memory + threadIdx.x / 32 * ROOM<W>;
     if (p.dk.cells.data)
@@ -560,7 +575,8 @@ static Memory memory_of(const Call *c, const void *kernel, int fixed, int stage)
     const Memory m = fits ? two : one;
     CHECK(m.bytes + used <= block,
           "attention: heads of this size take %d bytes of shared memory, this GPU has %d", m.bytes, block);
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, m.bytes));
+    /* Always the same: ranks that are threads share the setting. */
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, block - used));
     return m;
 }
 /* The results leave through what the planes took. */
@@ -612,22 +628,24 @@ template <typename T> static void backward_of(const Call *c, const Flash &p) {
         run_backward<T, 128>(c, p);
 }
 
-static void check_scale(const Flash &p) {
+/* The scale in units of log(2), above 0 so that -inf stays it. */
+static Flash in_units(const Flash &p) {
     CHECK(p.scale >= 0, "attention: a scale of %g, below 0, in 16-bit storage", p.scale);
+    Flash x = p;
+    x.unit = fmaxf((float)(p.scale * LOG2_E), 1e-37f);
+    return x;
 }
 
 void attention_mma(const Call *c, const Flash *p) {
-    check_scale(*p);
     if (c->in[0]->dtype == BF16)
-        forward_of<bf16>(c, *p);
+        forward_of<bf16>(c, in_units(*p));
     else
-        forward_of<fp16>(c, *p);
+        forward_of<fp16>(c, in_units(*p));
 }
 
 void attention_grad_mma(const Call *c, const Flash *p) {
-    check_scale(*p);
     if (c->in[1]->dtype == BF16)
-        backward_of<bf16>(c, *p);
+        backward_of<bf16>(c, in_units(*p));
     else
-        backward_of<fp16>(c, *p);
+        backward_of<fp16>(c, in_units(*p));
 }

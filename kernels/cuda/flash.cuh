@@ -39,6 +39,7 @@ struct Flash {
     Cells lse;                            /* [b,g,r,s] */
     int b, g, r, s, t, d, e, rows, tiles; /* tiles of the backward's rows */
     double scale;
+    float unit; /* attention_mma.cu */
     SequenceSlice query, key;
     int64_t left, right;
     const int64_t *first_key;
