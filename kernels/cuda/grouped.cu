@@ -1,8 +1,9 @@
 /* The ops of kernels/cpu/grouped.c: expert e multiplies its rows [offset[e], offset[e+1]) by its block of the
  * weight. The offsets are known on the GPU alone: there are as many tiles as any offsets may need, each finds
- * its expert, and those that are not needed end at once. 16-bit operands whose rows are whole units of 16
- * bytes go to tensor cores; all others, and batch-invariant mode, are chains of multiply-adds (chain.cuh).
- * Written: y, also the rows behind the last expert, as 0; written or added to: dx, dw. */
+ * its expert, and those that are not needed end at once. Products of 16-bit operands, whose rows are whole
+ * units of 16 bytes, go to tensor cores if y and dx are of their type and dw is F32; all others, and
+ * batch-invariant mode, are chains of multiply-adds (chain.cuh). Written: y, also the rows behind the last
+ * expert, as 0; written or added to: dx, dw. */
 #include "kernels/cuda/chain.cuh"
 #include "kernels/cuda/tensor_tile.cuh"
 
@@ -72,8 +73,8 @@ static __device__ __forceinline__ void in_bands(int64_t i, int64_t down, int64_t
 /* y = x w_e^T (w_e [n,k] along the terms) or x w_e (w_e [k,n]). */
 template <typename T, bool along>
 static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
-    tensor_rows(const T *x, const T *w, Cells y, Experts e, int64_t n, int64_t k, int64_t down,
-                int64_t across, bool add) {
+    tensor_rows(const T *x, const T *w, T *y, Experts e, int64_t n, int64_t k, int64_t down, int64_t across,
+                bool add) {
     int64_t row, column;
     in_bands(blockIdx.x, down, across, &row, &column);
     const RowTile t = find_tile(e, row, TENSOR_TILE);
@@ -86,13 +87,13 @@ static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
         const TensorSide<T> b = {w + t.expert * n * k + (along ? j * k : j), along ? k : n, n - j};
         tensor_tile<T, true, along>(sum, a, b, k);
     }
-    tensor_put(sum, y, t.first * n + j, n, t.rows, n - j, add);
+    tensor_put(sum, y + t.first * n + j, n, t.rows, n - j, add);
 }
 
 /* dw_e [m,n] = dy_e^T x_e */
 template <typename T>
 static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
-    tensor_experts(const T *dy, const T *x, Cells dw, Experts e, int64_t m, int64_t n, int64_t down,
+    tensor_experts(const T *dy, const T *x, float *dw, Experts e, int64_t m, int64_t n, int64_t down,
                    int64_t across, bool add) {
     const int64_t expert = blockIdx.x / (down * across), first = e.offset[expert],
                   rows = e.offset[expert + 1] - first;
@@ -103,7 +104,7 @@ static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
     float sum[TENSOR_SUMS][4] = {};
     const TensorSide<T> a = {dy + first * m + i, m, m - i}, b = {x + first * n + j, n, n - j};
     tensor_tile<T, false, false>(sum, a, b, rows);
-    tensor_put(sum, dw, (expert * m + i) * n + j, n, m - i, n - j, add);
+    tensor_put(sum, dw + (expert * m + i) * n + j, n, m - i, n - j, add);
 }
 
 enum { CHAIN_TILE = 64 };
@@ -141,13 +142,12 @@ static Experts experts_of(const Call *c) {
     return e;
 }
 
-/* Of an op whose operands are these; tiles have whole units of their rows. */
-static bool on_tensor_cores(const Call *c) {
+/* Of two 16-bit operands into `to`, all of whole units. */
+static bool on_tensor_cores(const Call *c, int to) {
     const Tensor *a = c->in[0], *b = c->in[1], *out = c->out[0];
     const auto in_units = [](const Tensor *x) { return aligned_16(x->data) && tensor_width(x) % 8 == 0; };
     return !((const LinearAttr *)c->attr)->fixed_order && dtype_is_16bit((DType)a->dtype) &&
-           a->dtype == b->dtype && (out->dtype == a->dtype || out->dtype == F32) && in_units(a) &&
-           in_units(b) && in_units(out);
+           a->dtype == b->dtype && out->dtype == to && in_units(a) && in_units(b) && in_units(out);
 }
 
 static unsigned blocks(int64_t tiles) {
@@ -164,7 +164,8 @@ template <typename T, bool along> static void launch_tensor_rows(const Call *c, 
     CUDA_CHECK(cudaFuncSetAttribute(tensor_rows<T, along>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     TENSOR_ROOM));
     tensor_rows<T, along><<<blocks(down * across), TENSOR_THREADS, TENSOR_ROOM, stream_of(c)>>>(
-        data_of<T>(x), data_of<T>(c->in[1]), cells(y), e, n, tensor_width(x), down, across, accumulates(y));
+        data_of<T>(x), data_of<T>(c->in[1]), data_of<T>(y), e, n, tensor_width(x), down, across,
+        accumulates(y));
     LAUNCHED();
 }
 
@@ -175,7 +176,7 @@ template <typename T> static void launch_tensor_experts(const Call *c, const Exp
     CUDA_CHECK(
         cudaFuncSetAttribute(tensor_experts<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, TENSOR_ROOM));
     tensor_experts<T><<<blocks(e.count * down * across), TENSOR_THREADS, TENSOR_ROOM, stream_of(c)>>>(
-        data_of<T>(dy), data_of<T>(x), cells(dw), e, m, n, down, across, accumulates(dw));
+        data_of<T>(dy), data_of<T>(x), data_of<float>(dw), e, m, n, down, across, accumulates(dw));
     LAUNCHED();
 }
 
@@ -218,7 +219,7 @@ static void run_rows(const Call *c, bool along) {
           "grouped linear: the weight of %lld experts has %lld elements, not %lld", (long long)e.count,
           (long long)tensor_count(c->in[1]), (long long)(e.count * n * k));
     if (!tensor_count(c->out[0])) return;
-    if (!on_tensor_cores(c))
+    if (!on_tensor_cores(c, c->in[0]->dtype))
         launch_chain_rows(c, e, along);
     else if (c->in[0]->dtype == BF16)
         along ? launch_tensor_rows<bf16, true>(c, e) : launch_tensor_rows<bf16, false>(c, e);
@@ -233,7 +234,7 @@ extern "C" void cuda_grouped_linear_dgrad(const Call *c) { run_rows(c, false); }
 extern "C" void cuda_grouped_linear_wgrad(const Call *c) {
     const Experts e = experts_of(c);
     if (!tensor_count(c->out[0])) return;
-    if (!on_tensor_cores(c))
+    if (!on_tensor_cores(c, F32))
         launch_chain_experts(c, e);
     else if (c->in[0]->dtype == BF16)
         launch_tensor_experts<bf16>(c, e);

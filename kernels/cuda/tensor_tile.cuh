@@ -207,32 +207,27 @@ __device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const 
 }
 
 /* Two neighbours of a row; `at` is even. */
-__device__ __forceinline__ void put_pair(const Cells &c, int64_t at, float x, float y, bool add) {
-    if (c.dtype == F32) {
-        float2 *to = (float2 *)((float *)c.data + at);
-        *to = add ? make_float2(to->x + x, to->y + y) : make_float2(x, y);
-    } else if (c.dtype == BF16) {
-        __nv_bfloat162 *to = (__nv_bfloat162 *)((bf16 *)c.data + at);
-        const float2 old = add ? __bfloat1622float2(*to) : make_float2(0, 0);
-        *to = __floats2bfloat162_rn(old.x + x, old.y + y);
-    } else {
-        __half2 *to = (__half2 *)((fp16 *)c.data + at);
-        const float2 old = add ? __half22float2(*to) : make_float2(0, 0);
-        *to = __floats2half2_rn(old.x + x, old.y + y);
+template <typename Y> __device__ __forceinline__ void put_pair(Y *y, float a, float b, bool add) {
+    Vec<Y, 2> *to = (Vec<Y, 2> *)y;
+    if (add) {
+        const Vec<Y, 2> old = *to;
+        a += to_real<float>(old.v[0]), b += to_real<float>(old.v[1]);
     }
+    const Vec<Y, 2> pair = {{from_real<Y>(a), from_real<Y>(b)}};
+    *to = pair;
 }
 
-/* The tile into c [lines,n], F32 or 16 bits, n even, from `first` (an element) on; of its lines and columns
- * there are so many. */
-__device__ __forceinline__ void tensor_put(const float (&sum)[TENSOR_SUMS][4], const Cells &c, int64_t first,
-                                           int64_t n, int64_t lines, int64_t columns, bool add) {
+/* The tile into c [lines,n], n even, at its first element; of its lines and columns there are so many. */
+template <typename Y>
+__device__ __forceinline__ void tensor_put(const float (&sum)[TENSOR_SUMS][4], Y *c, int64_t n, int64_t lines,
+                                           int64_t columns, bool add) {
 #pragma unroll
     for (int q = 0; q < TENSOR_SUMS; q++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int row = tensor_row(q) + 8 * half, column = tensor_column(q);
             if (row < lines && column < columns)
-                put_pair(c, first + row * n + column, sum[q][2 * half], sum[q][2 * half + 1], add);
+                put_pair(c + row * n + column, sum[q][2 * half], sum[q][2 * half + 1], add);
         }
 }
 
