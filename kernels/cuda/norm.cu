@@ -365,27 +365,27 @@ static __global__ void __launch_bounds__(RESIDENT<RMS>) grad_vectors(Norm o, Gra
 struct GradPlan {
     TeamShape shape;
     int blocks, stages; /* 0 blocks: it cannot */
-    size_t operand;     /* bytes that a block has of an operand of a stage */
+    int stage, most;    /* bytes that a block has of a stage, and that it may have in all */
 };
 
 static GradPlan grad_plan(const Call *c) {
-    enum { OPERANDS = 3, BESIDE = 2048 }; /* bytes of a block beside its slots: the team's room, CUDA's own */
+    enum { OPERANDS = 3, BESIDE = 2048 }; /* bytes of a block beside its stages: sums, CUDA's own */
     const Tensor *x = c->in[1];
     const Cuda *gpu = c->device->cuda;
     const int most_threads = ((const NormAttr *)c->attr)->rms ? RESIDENT<true> : RESIDENT<false>;
     const int64_t lanes = ceil_div(tensor_width(x), HELD * 16 / (int64_t)dtype_size((DType)x->dtype));
-    GradPlan p = {{1, 1}, 0, 0, 0};
-    int of_block, of_all;
+    GradPlan p = {{1, 1}, 0, 0, 0, 0};
+    int of_all;
     if (lanes > most_threads) return p;
-    CUDA_CHECK(cudaDeviceGetAttribute(&of_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu->ordinal));
+    CUDA_CHECK(cudaDeviceGetAttribute(&p.most, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu->ordinal));
     CUDA_CHECK(cudaDeviceGetAttribute(&of_all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, gpu->ordinal));
     p.shape = team_for(lanes);
-    p.operand = (size_t)team_threads(p.shape) * HELD * 16;
-    const int64_t stage = OPERANDS * (int64_t)p.operand;
-    if (stage + BESIDE > of_block) return p;
+    p.stage = OPERANDS * HELD * 16 * team_threads(p.shape);
+    p.most -= BESIDE;
+    if (p.stage > p.most) return p;
     int64_t resident = most_threads / team_threads(p.shape);
-    if (resident * (stage + BESIDE) > of_all) resident = of_all / (stage + BESIDE);
-    p.stages = 2 * stage + BESIDE <= of_block && resident * (2 * stage + BESIDE) <= of_all ? 2 : 1;
+    if (resident * (p.stage + BESIDE) > of_all) resident = of_all / (p.stage + BESIDE);
+    p.stages = 2 * p.stage <= p.most && resident * (2 * p.stage + BESIDE) <= of_all ? 2 : 1;
     const int64_t blocks = ceil_div(tensor_rows(x), p.shape.count), most = resident * gpu->multiprocessors;
     p.blocks = (int)(blocks < most ? blocks : most);
     return p;
@@ -499,10 +499,12 @@ template <typename T> static bool grad_by_vectors(const Call *c, Norm o, void *p
     o.shape = plan.shape;
     p.add = accumulates(dx);
     p.stages = plan.stages;
-    const size_t shared = plan.operand * 3 * plan.stages;
     const auto kernel = o.rms ? grad_vectors<T, true> : grad_vectors<T, false>;
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    kernel<<<plan.blocks, team_threads(o.shape), shared, stream_of(c)>>>(o, p);
+    /* A kernel's settings belong to all threads of the process: they are the same for every call. */
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.most));
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared));
+    kernel<<<plan.blocks, team_threads(o.shape), plan.stages * plan.stage, stream_of(c)>>>(o, p);
     LAUNCHED();
     if (partial) sum_partials(c, p.partial, plan.blocks, o.width);
     return true;
