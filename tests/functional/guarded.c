@@ -1,8 +1,8 @@
 /* The program on a device whose memory the host cannot touch, as a GPU's, with the CPU's kernels: addresses
- * of its memory are pages that nobody may read or write, and kernels, collectives and the device's own copies
- * are given the memory behind them. So host code that reads or writes what it should view is a fault, and so
- * is an op that is given memory of the host or more than it was taken for. Linked with --wrap of the
- * functions below; the program has no way in.
+ * of its memory are pages that nobody may read or write; kernels, and the device's own copies, are given the
+ * memory behind them. So host code that reads or writes what it should view is a fault, and so is an op that
+ * is given memory of the host or more than it was taken for. Linked with --wrap of the functions below; the
+ * program has no way in.
  *
  * GUARDED_SKIPS=op: rank 1 of a layout leaves out that op, for a search of what went wrong to find. */
 #include <signal.h>
@@ -12,7 +12,6 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "comm/comm.h"
 #include "tensor/backend.h"
 #include "tensor/call.h"
 
@@ -135,30 +134,4 @@ void __wrap_call_run(const OpDef *op, const Call *c) {
     for (int i = 0; i < CALL_IN; i++) real.in[i] = operand(g, op, c->in[i], &in[i]);
     for (int i = 0; i < CALL_OUT; i++) real.out[i] = operand(g, op, c->out[i], &out[i]);
     __real_call_run(op, &real);
-}
-
-static CommCall behind_call(const CommCall *call) {
-    CommCall real = *call;
-    if (!device_is_apart(call->device)) return real;
-    const Guarded *g = (const Guarded *)call->device;
-    CHECK((!call->in || find(g, call->in, 0)) && (!call->out || find(g, call->out, 0)),
-          "at '%s': memory of the host as the device's", call->site);
-    real.in = behind(g, call->in, 0);
-    real.out = behind(g, call->out, 0);
-    real.device = NULL;
-    return real;
-}
-
-CommWork *__real_comm_start(Comm *, const CommCall *);
-CommWork *__wrap_comm_start(Comm *, const CommCall *);
-CommWork *__wrap_comm_start(Comm *c, const CommCall *call) {
-    const CommCall real = behind_call(call);
-    return __real_comm_start(c, &real);
-}
-
-void __real_comm_run(Comm *, const CommCall *);
-void __wrap_comm_run(Comm *, const CommCall *);
-void __wrap_comm_run(Comm *c, const CommCall *call) {
-    const CommCall real = behind_call(call);
-    __real_comm_run(c, &real);
 }
