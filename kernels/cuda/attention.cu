@@ -135,7 +135,7 @@ template <typename R> __device__ static bool sees(const Shared<R> &m, int row, i
 template <typename R>
 __device__ static void find_lines(const Flash &p, int64_t sample, int64_t group, int row0, Shared<R> &m) {
     const int row = row0 + (int)threadIdx.x;
-    if (p.drop && threadIdx.x < TILE<R>)
+    if (p.drops && threadIdx.x < TILE<R>)
         m.line[threadIdx.x] = row < p.rows ? drop_line(p, sample, group, row) : 0;
 }
 
@@ -146,12 +146,12 @@ template <typename R> __device__ static void draw(const Flash &p, Shared<R> &m, 
     for (int i = 0; i < EACH<R> * EACH<R>; i++) {
         const int row = at.ty * EACH<R> + i / EACH<R>, column = at.tx + i % EACH<R> * SIDE,
                   key = key0 + column;
-        m.weight[row][column] = key < p.t && is_kept(p, m.line[row], key) ? (R)p.kept : 0;
+        m.weight[row][column] = key < p.t && is_kept(p, m.line[row], key) ? (R)p.drop.scale : 0;
     }
 }
 template <typename R> __device__ static R drawn(const Flash &p, const Shared<R> &m, int i, int j) {
     const Place at = place();
-    return p.drop ? m.weight[at.ty * EACH<R> + i][at.tx + SIDE * j] : 1;
+    return p.drops ? m.weight[at.ty * EACH<R> + i][at.tx + SIDE * j] : 1;
 }
 
 /* score -> exp(score - largest so far); `shrink`: what the results so far are to be multiplied by */
@@ -184,7 +184,7 @@ __device__ static void softmax(const Flash &p, const Shared<R> &m, int key0, Sco
 
 /* ---- forward ---- */
 
-template <typename R> __global__ void __launch_bounds__(THREADS) forward(const Flash p, int tiles) {
+template <typename R> static __global__ void __launch_bounds__(THREADS) forward(const Flash p, int tiles) {
     constexpr int N = EACH<R>;
     __shared__ Shared<R> m;
     const Place at = place();
@@ -200,7 +200,7 @@ template <typename R> __global__ void __launch_bounds__(THREADS) forward(const F
     for (int key0 = m.span.begin / TILE<R> * TILE<R>; key0 < m.span.end; key0 += TILE<R>) {
         Scores<R> score;
         dot(m, q, key_lines(p, p.k, sample, group, key0, TILE<R>), p.d, score);
-        if (p.drop) draw(p, m, key0);
+        if (p.drops) draw(p, m, key0);
         softmax(p, m, key0, score, top, sum, shrink);
 #pragma unroll
         for (int i = 0; i < N; i++)
@@ -224,7 +224,7 @@ template <typename R> __global__ void __launch_bounds__(THREADS) forward(const F
 /* ---- backward ---- */
 
 /* One block for a tile of rows of a sample. */
-__global__ void range_of_rows(const Flash p) {
+static __global__ void range_of_rows(const Flash p) {
     __shared__ Range range[64];
     __shared__ Span span;
     const int64_t sample = blockIdx.x / p.tiles;
@@ -236,7 +236,7 @@ __global__ void range_of_rows(const Flash p) {
 }
 
 /* A warp for each row; `unit` logarithms of the kernel are one natural. */
-template <typename R> __global__ void sums_of_rows(const Flash p, int64_t n, R unit) {
+template <typename R> static __global__ void sums_of_rows(const Flash p, int64_t n, R unit) {
     const int lane = threadIdx.x % 32;
     const int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32);
     for (int64_t i = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < n; i += warps) {
@@ -274,7 +274,7 @@ __device__ static void gradient_of_scores(const Flash &p, const Shared<R> &m, co
     }
 }
 
-template <typename R> __global__ void __launch_bounds__(THREADS) backward_rows(const Flash p) {
+template <typename R> static __global__ void __launch_bounds__(THREADS) backward_rows(const Flash p) {
     constexpr int N = EACH<R>;
     __shared__ Shared<R> m;
     const int pair = (int)blockIdx.x / p.tiles, row0 = (p.tiles - 1 - (int)blockIdx.x % p.tiles) * TILE<R>;
@@ -290,7 +290,7 @@ template <typename R> __global__ void __launch_bounds__(THREADS) backward_rows(c
         const Lines k = key_lines(p, p.k, sample, group, key0, TILE<R>);
         dot(m, q, k, p.d, prob);
         dot(m, dy, key_lines(p, p.v, sample, group, key0, TILE<R>), p.e, ds);
-        if (p.drop) draw(p, m, key0);
+        if (p.drops) draw(p, m, key0);
         gradient_of_scores(p, m, sums, q.n, key0, prob, ds);
         put_weight(m, ds);
         add_lines<false>(m, k, p.d, dq);
@@ -300,7 +300,8 @@ template <typename R> __global__ void __launch_bounds__(THREADS) backward_rows(c
     store(query_lines(p, p.dq, sample, group, row0, TILE<R>), p.dq.add, dq, p.d, factor);
 }
 
-template <typename R> __global__ void __launch_bounds__(THREADS) backward_keys(const Flash p, int tiles) {
+template <typename R>
+static __global__ void __launch_bounds__(THREADS) backward_keys(const Flash p, int tiles) {
     constexpr int N = EACH<R>;
     __shared__ Shared<R> m;
     const int pair = (int)blockIdx.x / tiles, key0 = (int)blockIdx.x % tiles * TILE<R>;
@@ -320,7 +321,7 @@ template <typename R> __global__ void __launch_bounds__(THREADS) backward_keys(c
                     dy = query_lines(p, p.dy, sample, group, row0, TILE<R>);
         dot(m, q, k, p.d, prob);
         dot(m, dy, v, p.e, ds);
-        if (p.drop) draw(p, m, key0);
+        if (p.drops) draw(p, m, key0);
         gradient_of_scores(p, m, (const RowSums<R> *)p.sums + (int64_t)pair * p.rows + row0, q.n, key0, prob,
                            ds);
         put_weight(m, prob);

@@ -18,8 +18,8 @@ template <typename R> struct Merged {
 
 /* Line (i, head) of y has the log-sum of row i of `head`; 2^share threads share a line. */
 template <typename R, int N>
-__global__ void merge(const R *y, R *sum_y, Cells lse, Cells sum_lse, int lines, int vectors, int heads,
-                      int s, int share) {
+static __global__ void merge(const R *y, R *sum_y, Cells lse, Cells sum_lse, int lines, int vectors,
+                             int heads, int s, int share) {
     GRID_LOOP(i, (int64_t)lines << share) {
         const int line = (int)(i >> share);
         const int64_t row = (int64_t)(line % heads) * s + line / heads, first = (int64_t)line * vectors;
@@ -35,7 +35,7 @@ __global__ void merge(const R *y, R *sum_y, Cells lse, Cells sum_lse, int lines,
 }
 
 /* After all lines have been merged. */
-template <typename R> __global__ void merge_lse(Cells lse, Cells sum_lse, int64_t n) {
+template <typename R> static __global__ void merge_lse(Cells lse, Cells sum_lse, int64_t n) {
     GRID_LOOP(i, n) sum_lse.put(i, Merged<R>(lse.get<R>(i), sum_lse.get<R>(i)).lse);
 }
 

@@ -176,15 +176,15 @@ __device__ static Run run_of(const Flash &p, int key0) {
 }
 
 __device__ static uint32_t kept_of_block(const Flash &p, uint64_t index) {
-    const Philox4 x = philox4x32(p.seed, p.site, index / 4);
+    const Philox4 x = philox4x32(p.drop.seed, p.drop.site, index / 4);
     uint32_t bits = 0;
-    for (int i = 0; i < 4; i++) bits |= (uint32_t)(x.v[i] > p.highest_dropped) << i;
+    for (int i = 0; i < 4; i++) bits |= (uint32_t)(p.drop.keeps(x.v[i])) << i;
     return bits;
 }
 __device__ static uint32_t is_kept_at(const Flash &p, const Run &run, uint64_t line, int key0, int key) {
     if (key0 + key >= p.t) return 0;
     if (!run.whole) return is_kept(p, line, key0 + key);
-    return philox_u32(p.seed, p.site, line + (uint64_t)(run.first + key)) > p.highest_dropped;
+    return p.drop.keeps(philox_u32(p.drop.seed, p.drop.site, line + (uint64_t)(run.first + key)));
 }
 
 /* Scores [row,key]: line [16]. A pair of lanes shares blocks: each draws every other one. */
@@ -289,7 +289,7 @@ __device__ __forceinline__ void softmax(float (&score)[OTHERS / 8][4], float uni
 }
 
 template <typename T, int W>
-__global__ void __launch_bounds__(THREADS, 2)
+static __global__ void __launch_bounds__(THREADS, 2)
     forward(const __grid_constant__ Flash p, int tiles, int windows, int stages) {
     constexpr int M = 2, ROWS = OWN<M>;
     extern __shared__ __align__(128) char memory[];
@@ -309,7 +309,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         load_plane<T, OTHERS>(to + k_bytes, key_lines(p, p.v, sample, group, key0, OTHERS), p.v.vector, first,
                               width);
     };
-    if (p.drop)
+    if (p.drops)
         line[threadIdx.x] =
             row0 + (int)threadIdx.x < p.rows ? drop_line(p, sample, group, row0 + threadIdx.x) : 0;
     find_ranges(p, sample, row0, ROWS, range, &span);
@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         const uint32_t k_plane = others + (stage ^ ahead) * stage_bytes;
         const bool hidden = key0 < span.all_begin || key0 + OTHERS > span.all_end;
         uint32_t kept[M];
-        if (p.drop)
+        if (p.drops)
             for (int m = 0; m < M; m++) kept[m] = kept_by_row(p, run_of(p, key0), line + own + 16 * m, key0);
         float score[M][OTHERS / 8][4];
         product<T, M, ROWS>(score, q_plane, own, k_plane, p.d);
@@ -336,7 +336,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             for (int n = 0; n < W / 8; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) y[m][n][i] *= shrink[i / 2];
-            if (p.drop) drop(score[m], kept[m]);
+            if (p.drops) drop(score[m], kept[m]);
         }
         add_lines<T, M, W>(y, score, k_plane + k_bytes);
     }
@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             float all = sum[m][h];
             all += __shfl_xor_sync(0xffffffffu, all, 1);
             all += __shfl_xor_sync(0xffffffffu, all, 2);
-            factor[h] = all == 0 ? 0 : (float)p.kept / all;
+            factor[h] = all == 0 ? 0 : (float)p.drop.scale / all;
             const int l = own + 16 * m + 8 * h + lane / 4;
             if (first == 0 && lane % 4 == 0 && l < to.n)
                 p.lse.put((int64_t)pair * p.rows + row0 + l,
@@ -376,7 +376,7 @@ __device__ __forceinline__ void scale_by(float (&x)[OTHERS / 8][4], float factor
 }
 
 template <typename T, int W>
-__global__ void __launch_bounds__(THREADS, 2)
+static __global__ void __launch_bounds__(THREADS, 2)
     backward_rows(const __grid_constant__ Flash p, int windows, int stages) {
     constexpr int ROWS = OWN<1>;
     extern __shared__ __align__(128) char memory[];
@@ -397,7 +397,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         load_plane<T, OTHERS>(to + k_bytes, key_lines(p, p.v, sample, group, key0, OTHERS), p.v.vector, 0,
                               p.e);
     };
-    if (p.drop && (int)threadIdx.x < ROWS)
+    if (p.drops && (int)threadIdx.x < ROWS)
         line[threadIdx.x] =
             row0 + (int)threadIdx.x < p.rows ? drop_line(p, sample, group, row0 + threadIdx.x) : 0;
     find_ranges(p, sample, row0, ROWS, range, &span);
@@ -418,14 +418,14 @@ __global__ void __launch_bounds__(THREADS, 2)
         if (!turn(key0 >= begin, coming < span.end, ahead, [&] { load(coming, stage); })) continue;
         const uint32_t k_plane = others + (stage ^ ahead) * stage_bytes;
         const bool hidden = key0 < span.all_begin || key0 + OTHERS > span.all_end;
-        const uint32_t kept = p.drop ? kept_by_row(p, run_of(p, key0), line + own, key0) : 0;
+        const uint32_t kept = p.drops ? kept_by_row(p, run_of(p, key0), line + own, key0) : 0;
         float prob[1][OTHERS / 8][4], ds[1][OTHERS / 8][4];
         product<T, 1, ROWS>(prob, q_plane, own, k_plane, p.d);
         if (hidden) hide_keys(prob[0], range + own, key0);
         product<T, 1, ROWS>(ds, dy_plane, own, k_plane + k_bytes, p.e);
-        if (p.drop) {
+        if (p.drops) {
             drop(ds[0], kept);
-            scale_by(ds[0], (float)p.kept);
+            scale_by(ds[0], (float)p.drop.scale);
         }
 #pragma unroll
         for (int n = 0; n < OTHERS / 8; n++)
@@ -487,9 +487,9 @@ __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, 
     float prob[1][OTHERS / 8][4], ds[1][OTHERS / 8][4];
     product<T, 1, OTHERS>(prob, plane[0], own, plane[2], p.d);
     product<T, 1, OTHERS>(ds, plane[1], own, plane[3], p.e);
-    if (p.drop) {
+    if (p.drops) {
         drop(ds[0], kept);
-        scale_by(ds[0], (float)p.kept);
+        scale_by(ds[0], (float)p.drop.scale);
     }
     if (hidden) hide_rows(prob[0], rows.range, key0 + own);
 #pragma unroll
@@ -500,13 +500,13 @@ __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, 
 #pragma unroll
             for (int i = j; i < 4; i += 2) gradient_of_score(p.unit, of, prob[0][n][i], ds[0][n][i]);
         }
-    if (p.drop) drop(prob[0], kept); /* dv gets its factor at the end */
+    if (p.drops) drop(prob[0], kept); /* dv gets its factor at the end */
     if (first < p.e) add_lines<T, 1, W>(dv, prob, plane[3] + first / 64 * OTHERS * ROW_BYTES);
     if (first < p.d) add_lines<T, 1, W>(dk, ds, plane[2] + first / 64 * OTHERS * ROW_BYTES);
 }
 
 template <typename T, int W>
-__global__ void __launch_bounds__(THREADS, 2)
+static __global__ void __launch_bounds__(THREADS, 2)
     backward_keys(const __grid_constant__ Flash p, int tiles, int windows, int stages) {
     extern __shared__ __align__(128) char memory[];
     __shared__ RowTile rows[2];
@@ -528,7 +528,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         copy_async<8>(shared_address(&rows[stage].range[i]), p.range + sample * p.rows + at, there);
         copy_async<8>(shared_address(&rows[stage].sums[i]),
                       (RowSums<float> *)p.sums + (int64_t)pair * p.rows + at, there);
-        if (p.drop) rows[stage].line[i] = there ? drop_line(p, sample, group, row) : 0;
+        if (p.drops) rows[stage].line[i] = there ? drop_line(p, sample, group, row) : 0;
     };
     load_plane<T, OTHERS>(k_plane, key_lines(p, p.k, sample, group, key0, OTHERS), p.k.vector, 0, p.d);
     load_plane<T, OTHERS>(v_plane, key_lines(p, p.v, sample, group, key0, OTHERS), p.v.vector, 0, p.e);
@@ -545,11 +545,12 @@ __global__ void __launch_bounds__(THREADS, 2)
         const RowTile &of = rows[stage ^ ahead];
         const uint32_t q_plane = others + (stage ^ ahead) * stage_bytes,
                        plane[4] = {k_plane, v_plane, q_plane, q_plane + q_bytes};
-        const uint32_t kept = p.drop ? kept_by_key(p, run_of(p, key0), of.line, key0, own) : 0;
+        const uint32_t kept = p.drops ? kept_by_key(p, run_of(p, key0), of.line, key0, own) : 0;
         backward_tile<T, W>(p, of, hidden, key0, own, kept, plane, first, dk, dv);
     }
     all_arrived();
-    const float scale[2] = {(float)p.scale, (float)p.scale}, kept[2] = {(float)p.kept, (float)p.kept};
+    const float scale[2] = {(float)p.scale, (float)p.scale},
+                kept[2] = {(float)p.drop.scale, (float)p.drop.scale};
     float *room = (float *)memory + threadIdx.x / 32 * ROOM<W>;
     if (p.dk.cells.data)
         store<W>(key_lines(p, p.dk, sample, group, key0, OTHERS), p.dk.add, first, p.d, own, dk[0], scale,
@@ -588,7 +589,7 @@ template <int W> static int at_least_room(int bytes, int stage) {
 template <typename T, int W> static void run_forward(const Call *c, const Flash &p) {
     const int tiles = (int)ceil_div(p.rows, OWN<2>), windows = (int)ceil_div(p.e, W);
     const int stage = plane_bytes(OTHERS, p.d) + plane_bytes(OTHERS, W),
-              fixed = at_least_room<W>(plane_bytes(OWN<2>, p.d) + (p.drop ? OWN<2> * 8 : 0), stage);
+              fixed = at_least_room<W>(plane_bytes(OWN<2>, p.d) + (p.drops ? OWN<2> * 8 : 0), stage);
     const Memory m = memory_of(c, (const void *)forward<T, W>, fixed, stage);
     forward<T, W><<<blocks_of(p, (int64_t)tiles * windows), THREADS, m.bytes, stream_of(c)>>>(
         p, tiles, windows, m.stages);
@@ -599,7 +600,7 @@ template <typename T, int W> static void run_backward(const Call *c, const Flash
     const int of_d = (int)ceil_div(p.d, W), of_e = (int)ceil_div(p.e, W), of_both = of_d > of_e ? of_d : of_e;
     if (p.dq.cells.data && p.rows) {
         const int stage = plane_bytes(OTHERS, of_d * W) + plane_bytes(OTHERS, p.e),
-                  own = plane_bytes(OWN<1>, p.d) + plane_bytes(OWN<1>, p.e) + (p.drop ? OWN<1> * 8 : 0);
+                  own = plane_bytes(OWN<1>, p.d) + plane_bytes(OWN<1>, p.e) + (p.drops ? OWN<1> * 8 : 0);
         const Memory m = memory_of(c, (const void *)backward_rows<T, W>, at_least_room<W>(own, stage), stage);
         backward_rows<T, W>
             <<<blocks_of(p, (int64_t)p.tiles * of_d), THREADS, m.bytes, stream_of(c)>>>(p, of_d, m.stages);

@@ -68,7 +68,7 @@ template <typename R> __device__ static R dot(const View &a, int64_t a_at, const
     for (int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; n < p.rows;                             \
          n += (int64_t)gridDim.x * WARPS)
 
-template <typename R> __global__ void forward(const Problem p) {
+template <typename R> static __global__ void forward(const Problem p) {
     const int64_t lane = threadIdx.x % 32, t = p.k.dim[0];
     QUERY_LOOP(n) {
         const Query q(p, n);
@@ -99,7 +99,7 @@ template <typename R> __global__ void forward(const Problem p) {
     }
 }
 
-template <typename R> __global__ void gradient_of_scores(const Problem p) {
+template <typename R> static __global__ void gradient_of_scores(const Problem p) {
     const int64_t lane = threadIdx.x % 32, t = p.k.dim[0];
     QUERY_LOOP(n) {
         const Query q(p, n);
@@ -116,7 +116,7 @@ template <typename R> __global__ void gradient_of_scores(const Problem p) {
     }
 }
 
-template <typename R> __global__ void gradient_of_queries(const Problem p, View dq) {
+template <typename R> static __global__ void gradient_of_queries(const Problem p, View dq) {
     const int64_t t = p.k.dim[0];
     GRID_LOOP(i, p.rows * dq.dim[4]) {
         const Query q(p, i / dq.dim[4]);
@@ -129,7 +129,7 @@ template <typename R> __global__ void gradient_of_queries(const Problem p, View 
 }
 
 /* dk from q and ds, or dv from dy and the probabilities that were kept. */
-template <typename R> __global__ void gradient_of_keys(const Problem p, View out, bool values) {
+template <typename R> static __global__ void gradient_of_keys(const Problem p, View out, bool values) {
     const int64_t t = p.k.dim[0], width = out.dim[4], b = p.q.dim[1], g = p.q.dim[2],
                   queries = p.q.dim[3] * p.q.dim[0];
     const View &x = values ? p.dy : p.q;

@@ -13,7 +13,8 @@ template <typename R> struct Drop {
     uint32_t highest_dropped;
     R scale; /* of what is kept */
 
-    __device__ __forceinline__ R factor(uint32_t word) const { return word > highest_dropped ? scale : 0; }
+    __device__ __forceinline__ bool keeps(uint32_t word) const { return word > highest_dropped; }
+    __device__ __forceinline__ R factor(uint32_t word) const { return keeps(word) ? scale : 0; }
 };
 
 /* 0 < rate <= 1. */

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/common.cuh"
 
-#include "base/philox.h"
+#include "kernels/cuda/dropout.cuh"
 
 enum { HEAD_MOST = 256 };
 
@@ -43,10 +43,8 @@ struct Flash {
     SequenceSlice query, key;
     int64_t left, right;
     const int64_t *first_key;
-    bool drop;
-    uint32_t highest_dropped;
-    double kept; /* what a kept probability is multiplied by */
-    uint64_t seed, site;
+    bool drops;
+    Drop<double> drop; /* its scale is 1 if nothing is dropped */
     int64_t first_sample, heads, first_head, seq_total;
     /* backward */
     Range *range; /* [b,rows] */
@@ -119,7 +117,7 @@ __device__ static inline uint64_t drop_line(const Flash &p, int64_t sample, int6
 }
 __device__ static inline bool is_kept(const Flash &p, uint64_t line, int key) {
     const uint64_t index = line + (uint64_t)slice_position(&p.key, key);
-    return philox_u32(p.seed, p.site, index) > p.highest_dropped;
+    return p.drop.keeps(philox_u32(p.drop.seed, p.drop.site, index));
 }
 
 /* ---- the host's side ---- */
@@ -152,9 +150,9 @@ static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, co
     p.right = a->window_right;
     p.first_key = ids_of(first_key);
     const DropoutAttr *d = &a->dropout;
-    p.drop = d->rate > 0, p.kept = d->rate == 0 ? 1 : d->rate < 1 ? 1 / (1 - d->rate) : 0;
-    p.highest_dropped = p.drop ? (uint32_t)(ceil(d->rate * 0x1p32) - 1) : 0;
-    p.seed = d->seed, p.site = d->site, p.first_sample = d->first_sample, p.seq_total = d->seq_total;
+    p.drops = d->rate > 0, p.drop.scale = 1;
+    if (p.drops) p.drop = drop_of<double>(d);
+    p.first_sample = d->first_sample, p.seq_total = d->seq_total;
     p.heads = a->heads, p.first_head = a->first_head;
     return p;
 }
