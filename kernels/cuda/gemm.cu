@@ -71,6 +71,7 @@ int gemm_ways(const GemmState *s, GemmPlan *p, bool fused, GemmWay out[GEMM_CAND
     cublasLtMatmulPreferenceOpaque_t want;
     cublasLtMatmulHeuristicResult_t found[GEMM_CANDIDATES];
     int n = 0, kept = 0;
+    if (!fused && dtype_is_16bit((DType)key->c_type)) return 0; /* it would be rounded twice */
     gemm_describe(p, fused);
     LT_CHECK(cublasLtMatmulPreferenceInit(&want));
     prefer(&want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)GEMM_WORKSPACE);
@@ -194,10 +195,11 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
     p->key = key;
     int n = gemm_ways(s, p, true, ways);
     if (!n && g->bias) n = gemm_ways(s, p, false, ways);
-    CHECK(n, "%s: cuBLASLt has no algorithm for a product of %s [%lld,%lld] and [%lld,%lld] in %s", g->op,
-          dtype_name((DType)g->a->dtype), (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n,
-          dtype_name((DType)g->c->dtype));
-    p->way = ways[0];
+    const bool apart = !n && g->bias && dtype_is_16bit((DType)g->c->dtype); /* see ends_elsewhere */
+    CHECK(n || apart, "%s: cuBLASLt has no algorithm for a product of %s [%lld,%lld] and [%lld,%lld] in %s",
+          g->op, dtype_name((DType)g->a->dtype), (long long)g->m, (long long)g->k, (long long)g->k,
+          (long long)g->n, dtype_name((DType)g->c->dtype));
+    if (n) p->way = ways[0];
     *found = p;
     if (2 * ++s->count > s->room) grow(s);
     return p;
@@ -205,15 +207,18 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
 
 /* ---- any product ---- */
 
-/* cuBLASLt does not end sums of F32 operands in 16 bits, and a sum that it adds to 16 bits it has rounded before
- * (seen in 13.1 on an H200): a pass of its own rounds these, once. */
-static bool ends_elsewhere(const Gemm *g) {
-    return dtype_is_16bit((DType)g->c->dtype) && (g->a->dtype == F32 || accumulates(g->c));
+/* cuBLASLt does not end sums of F32 operands in 16 bits, and a sum that it adds to 16 bits it has rounded
+ * before (seen on an H200): a pass of its own rounds these, once, and those to which it cannot add the bias
+ * itself. */
+static bool ends_elsewhere(GemmState *s, const Gemm *g) {
+    if (!dtype_is_16bit((DType)g->c->dtype)) return false;
+    return g->a->dtype == F32 || accumulates(g->c) || (g->bias && !plan_of(s, g)->way.fused);
 }
 
 static void check(const Gemm *g) {
     const int a = g->a->dtype, b = g->b->dtype, c = g->c->dtype;
-    CHECK(a == b && (c == a || (c == F32 && dtype_is_16bit((DType)a)) || ends_elsewhere(g)),
+    CHECK(a == b &&
+              (c == a || (c == F32 && dtype_is_16bit((DType)a)) || (a == F32 && dtype_is_16bit((DType)c))),
           "%s: there is no product of %s and %s that ends in %s", g->op, dtype_name((DType)a),
           dtype_name((DType)b), dtype_name((DType)c));
     CHECK(!g->bias || g->bias->dtype == c, "%s: the bias is %s, the output %s", g->op,
@@ -264,7 +269,7 @@ void gemm_run(const Call *c, const Gemm *g) {
         without_terms(c, g);
         return;
     }
-    if (!ends_elsewhere(g)) {
+    if (!ends_elsewhere(state_of(c->device), g)) {
         multiply(c, g);
         return;
     }
@@ -283,10 +288,10 @@ size_t gemm_plan(const Call *c, const Gemm *g) {
     check(g);
     Tensor sums;
     /* Scratch memory is as well aligned as the key asks for. */
-    const bool elsewhere = ends_elsewhere(g);
-    const Gemm whole = elsewhere ? in_f32(g, NULL, &sums) : *g;
     CUDA_CHECK(cudaSetDevice(c->device->cuda->ordinal));
     GemmState *s = state_of(c->device);
+    const bool elsewhere = ends_elsewhere(s, g);
+    const Gemm whole = elsewhere ? in_f32(g, NULL, &sums) : *g;
     GemmPlan *p = plan_of(s, &whole);
     if (!p->measured && 2.0 * (double)g->m * (double)g->n * (double)g->k > large) gemm_tune(c->device, s, p);
     p->measured = true;
