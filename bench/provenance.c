@@ -1,6 +1,7 @@
 #include "bench/provenance.h"
 
 #include <cblas.h>
+#include <jansson.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,4 +60,11 @@ Provenance provenance_read(void) {
     snprintf(p.text[FACT_BLAS], sizeof p.text[FACT_BLAS], "%s", openblas_get_config());
     snprintf(p.text[FACT_BLAS_CORE], sizeof p.text[FACT_BLAS_CORE], "%s", openblas_get_corename());
     return p;
+}
+
+json_t *provenance_json(void) {
+    const Provenance p = provenance_read();
+    json_t *facts = json_object();
+    for (int i = 0; i < FACTS; i++) json_object_set_new(facts, PROVENANCE_NAMES[i], json_string(p.text[i]));
+    return facts;
 }

@@ -25,6 +25,8 @@ typedef struct Provenance {
 extern const char *const PROVENANCE_NAMES[FACTS];
 
 Provenance provenance_read(void);
+/* As a JSON object (json_t). */
+struct json_t *provenance_json(void);
 
 #ifdef __cplusplus
 }

@@ -13,7 +13,8 @@
     COMMAND(generate, false, "continue prompts with a trained model")                                        \
     COMMAND(convert, false, "checkpoints from and to Hugging Face's safetensors")                            \
     COMMAND(inspect, false, "list what a checkpoint or a dataset holds")                                     \
-    COMMAND(parity, true, "judge a run against a golden case of an independent implementation")
+    COMMAND(parity, true, "judge a run against a golden case of an independent implementation")              \
+    COMMAND(bench, false, "measure speed: a training step and where its time goes")
 
 /* Each gets the words behind its name. Sentences about usage are printed by the command; the result is the
  * exit status. */

@@ -26,7 +26,7 @@ static Cuda *use(const Device *d) {
 typedef struct CudaTimes {
     struct Timed {
         cudaEvent_t begin, end;
-        int op;
+        OpProfile *to; /* the op's, in the profile that was attached when it ran */
     } * at;
     int64_t n, capacity; /* used; with events */
 } CudaTimes;
@@ -52,7 +52,7 @@ static void begin(Device *d, const char *op) {
 static void end(Device *d, int op) {
     if (d->profile) {
         struct Timed *t = &d->cuda->times->at[d->cuda->times->n++];
-        t->op = op;
+        t->to = &d->profile[op];
         CUDA_CHECK(cudaEventRecord(t->end, d->cuda->stream));
     }
     nvtxRangePop();
@@ -61,11 +61,11 @@ static void end(Device *d, int op) {
 /* After all of them have happened. */
 static void add_times(Device *d) {
     CudaTimes *t = d->cuda->times;
-    for (int64_t i = 0; i < t->n && d->profile; i++) {
+    for (int64_t i = 0; i < t->n; i++) {
         float ms;
         CUDA_CHECK(cudaEventElapsedTime(&ms, t->at[i].begin, t->at[i].end));
-        d->profile[t->at[i].op].calls++;
-        d->profile[t->at[i].op].ns += (int64_t)((double)ms * 1e6);
+        t->at[i].to->calls++;
+        t->at[i].to->ns += (int64_t)((double)ms * 1e6);
     }
     t->n = 0;
 }

@@ -13,7 +13,7 @@
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_NULL, DEVICE_CUDA } DeviceKind;
 
 /* Counts calls and time of each op while attached to a device; indexed by op number. What a GPU has done is
- * in it after device_wait. */
+ * in it after device_wait, until which it must stay. */
 typedef struct OpProfile {
     int64_t calls, ns;
 } OpProfile;

@@ -1,0 +1,188 @@
+#include "bench/calls.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/philox.h"
+
+enum { SETS_MAX = 64, CALLS_MAX = 1000 };
+static const size_t ROTATION = 256 << 20; /* bytes of all sets: beyond twice any L2 cache */
+static const double WARM_NS = 50e6, ROUND_NS = 5e6;
+
+typedef struct Set {
+    Tensor in[CALL_IN], out[CALL_OUT];
+    Call call;
+} Set;
+
+struct BenchCalls {
+    Device *device;
+    const OpDef *op;
+    int sets, next;
+    Set set[SETS_MAX];
+};
+
+/* ---- contents ---- */
+
+/* So many random numbers, repeated; odd, so that rows of a matrix differ. */
+enum { PATTERN = (1 << 20) - 3 };
+
+static void draw(float *x, int64_t n, bool positive, uint64_t seed) {
+    for (int64_t i = 0; i < n; i += 4) {
+        const Philox4 p = philox4x32(seed, 0, (uint64_t)i);
+        for (int64_t k = i; k < i + 4 && k < n; k++) {
+            const float u = (float)((p.v[k - i] >> 8) + 1) * 0x1p-24f;
+            x[k] = positive ? u : 2 * u - 1;
+        }
+    }
+}
+
+static void fill_numbers(Device *d, const Tensor *t, bool positive, uint64_t seed) {
+    const int64_t count = tensor_count(t), n = count < PATTERN ? count : PATTERN;
+    const size_t size = dtype_size((DType)t->dtype), bytes = (size_t)count * size;
+    float *x = mem_alloc((size_t)n * sizeof *x);
+    void *stored = mem_alloc((size_t)n * size);
+    draw(x, n, positive, seed);
+    dtype_convert(stored, (DType)t->dtype, x, F32, (size_t)n);
+    device_write(d, t->data, stored, (size_t)n * size);
+    for (size_t done = (size_t)n * size, more; done < bytes; done += more) {
+        more = bytes - done < done ? bytes - done : done;
+        device_copy(d, (char *)t->data + done, t->data, more);
+    }
+    device_wait(d);
+    free(x), free(stored);
+}
+
+static int64_t integer(const BenchOperand *o, int64_t i, int64_t n, uint64_t seed) {
+    const int64_t share = o->range ? n / o->range : 0;
+    switch (o->content) {
+    case CONTENT_IDS:
+        return philox_u32(seed, 1, (uint64_t)i) % (uint64_t)o->range;
+    case CONTENT_POSITIONS:
+        return i % o->dim[o->ndim - 1];
+    case CONTENT_CHOICES:
+        return i % o->range;
+    case CONTENT_ROWS:
+        return i % o->range * share + i / o->range;
+    case CONTENT_COPIES:
+        return i % share * o->range + i / share;
+    case CONTENT_OFFSETS:
+        return o->range * i / (n - 1);
+    default:
+        return 0;
+    }
+}
+
+static void fill_integers(Device *d, const BenchOperand *o, const Tensor *t, uint64_t seed) {
+    const int64_t n = tensor_count(t);
+    int64_t *x = mem_alloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++) x[i] = integer(o, i, n, seed);
+    device_write(d, t->data, x, (size_t)n * sizeof *x);
+    free(x);
+}
+
+/* ---- operands ---- */
+
+static Tensor *header(const BenchOperand *o, Tensor *t) {
+    if (!o->ndim) return NULL;
+    *t = tensor_make(NULL, o->dtype, o->ndim, o->dim);
+    if (o->updated) t->flags = TENSOR_ACCUM;
+    return t;
+}
+
+static size_t make_headers(Set *s, const BenchOperand *in, const BenchOperand *out) {
+    size_t bytes = 0;
+    for (int i = 0; i < CALL_IN; i++)
+        if ((s->call.in[i] = header(&in[i], &s->in[i]))) bytes += tensor_bytes(&s->in[i]);
+    for (int i = 0; i < CALL_OUT; i++)
+        if ((s->call.out[i] = header(&out[i], &s->out[i]))) bytes += tensor_bytes(&s->out[i]);
+    return bytes;
+}
+
+static void take(Device *d, const BenchOperand *o, Tensor *t, uint64_t seed) {
+    if (!t) return;
+    t->data = device_alloc(d, tensor_bytes(t), "a benchmark's operand");
+    if (o->dtype == I64)
+        fill_integers(d, o, t, seed);
+    else
+        fill_numbers(d, t, o->content == CONTENT_POSITIVE, seed);
+}
+
+static void make_plans(BenchCalls *b) {
+    Device *null = device_null_for(b->device);
+    Call call = b->set[0].call;
+    call.device = null;
+    call_run(b->op, &call);
+    device_provide(b->device, null->scratch);
+    device_free(null);
+}
+
+BenchCalls *bench_calls_new(Device *d, const OpDef *op, const void *attr, const BenchOperand in[CALL_IN],
+                            const BenchOperand out[CALL_OUT]) {
+    BenchCalls *b = mem_zero(1, sizeof *b);
+    b->device = d, b->op = op;
+    const size_t bytes = make_headers(&b->set[0], in, out);
+    const size_t sets = d->kind == DEVICE_CUDA && bytes ? (ROTATION + bytes - 1) / bytes : 1;
+    b->sets = sets < SETS_MAX ? (int)sets : SETS_MAX;
+    for (int s = 0; s < b->sets; s++) {
+        make_headers(&b->set[s], in, out);
+        b->set[s].call.attr = attr, b->set[s].call.device = d;
+    }
+    make_plans(b);
+    for (int s = 0; s < b->sets; s++) {
+        uint64_t seed = (uint64_t)s * (CALL_IN + CALL_OUT);
+        for (int i = 0; i < CALL_IN; i++) take(d, &in[i], b->set[s].call.in[i], seed++);
+        for (int i = 0; i < CALL_OUT; i++) take(d, &out[i], b->set[s].call.out[i], seed++);
+    }
+    return b;
+}
+
+static void give(Device *d, Tensor *t) {
+    if (t) device_release(d, t->data, tensor_bytes(t));
+}
+
+void bench_calls_free(BenchCalls *b) {
+    for (int s = 0; s < b->sets; s++) {
+        for (int i = 0; i < CALL_IN; i++) give(b->device, b->set[s].call.in[i]);
+        for (int i = 0; i < CALL_OUT; i++) give(b->device, b->set[s].call.out[i]);
+    }
+    free(b);
+}
+
+const Call *bench_calls_shape(const BenchCalls *b) { return &b->set[0].call; }
+
+/* ---- time ---- */
+
+void bench_calls_run(BenchCalls *b) {
+    call_run(b->op, &b->set[b->next].call);
+    b->next = (b->next + 1) % b->sets;
+}
+
+static double round_of(BenchCalls *b, int64_t calls) {
+    device_wait(b->device);
+    const int64_t start = clock_ns();
+    for (int64_t i = 0; i < calls; i++) bench_calls_run(b);
+    device_wait(b->device);
+    return (double)(clock_ns() - start) / (double)calls;
+}
+
+double bench_calls_time(BenchCalls *b) {
+    double ns[BENCH_ROUNDS], one = round_of(b, b->sets); /* first touch of every set */
+    for (double spent = 0; spent < WARM_NS; spent += one) one = round_of(b, 1);
+    const double wanted = ceil(ROUND_NS / one);
+    const int64_t calls = wanted < CALLS_MAX ? (int64_t)wanted : CALLS_MAX;
+    for (int i = 0; i < BENCH_ROUNDS; i++) ns[i] = round_of(b, calls);
+    return bench_range(ns, BENCH_ROUNDS).median;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+Range bench_range(double *x, int64_t n) {
+    qsort(x, (size_t)n, sizeof *x, by_value);
+    return (Range){(x[(n - 1) / 2] + x[n / 2]) / 2, x[0], x[n - 1]};
+}

@@ -1,0 +1,274 @@
+#!/usr/bin/env python3
+"""PyTorch's training step of a configuration of bench/train, timed: the peer that `race` runs beside `isotron bench train`.
+
+usage: bench/train/peer_torch.py --config bench/train/NAME.conf [--steps N] [--warmup N] [--micro-batch-size N] [--no-compile]
+                                 [--compile-mode MODE] [--scope block|model]
+
+Every layer is compiled, attention is cuDNN's (where it refuses, flash; the result says which did it), AdamW is the fused one. The
+parameters are bf16 with masters, gradients and moments in fp32, as ours; where the configuration asks for 16-bit moments
+parameters, gradients and moments are all bf16 without masters, for the fused optimizer mixes no types: less to move and to
+keep than ours has. Microbatches' gradients are summed in fp32 where there are masters. The gradient's norm is clipped as ours.
+No recomputation. Prints one line of JSON; a step's time is the median of steps that are waited for, and the mean of as many
+back to back."""
+import argparse
+import json
+import math
+import pathlib
+import statistics
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+CUDA = torch.cuda.is_available()
+
+
+# ---- configuration ----
+
+def read_conf(path):
+    """Of `key = value` lines; what the model needs, and nothing that would change it silently."""
+    known = {}
+    for line in pathlib.Path(path).read_text().splitlines():
+        line = line.split("#")[0].strip()
+        if line:
+            key, value = (part.strip() for part in line.split("=", 1))
+            known[key] = value
+    take = known.pop
+    number = lambda key, otherwise=None: int(take(key, otherwise))
+    true = lambda key: take(key, "false") == "true"
+    c = argparse.Namespace()
+    c.layers, c.hidden, c.heads = number("num-layers"), number("hidden-size"), number("num-attention-heads")
+    c.seq, c.vocab = number("seq-length"), number("vocab-size")
+    c.groups = number("num-query-groups", c.heads) if true("group-query-attention") else c.heads
+    c.gated, c.rms = true("swiglu"), take("normalization", "LayerNorm") == "RMSNorm"
+    c.ffn = number("ffn-hidden-size", 4 * c.hidden)
+    c.bias, c.tied = not true("disable-bias-linear"), not true("untie-embeddings-and-output-weights")
+    c.rope, c.base = take("position-embedding-type", "learned_absolute") == "rope", float(take("rotary-base", 10000))
+    c.positions = number("max-position-embeddings", c.seq)
+    c.micro, c.batch = number("micro-batch-size"), number("global-batch-size")
+    c.lr, c.beta2, c.decay = float(take("lr")), float(take("adam-beta2")), float(take("weight-decay"))
+    c.narrow = take("exp-avg-dtype", "fp32") == "bf16"
+    assert take("exp-avg-sq-dtype", "fp32") == ("bf16" if c.narrow else "fp32")
+    true("use-precision-aware-optimizer")
+    assert float(take("hidden-dropout")) == 0 and float(take("attention-dropout")) == 0, "no dropout here"
+    assert take("lane") == "bf16", "the peer computes in bf16"
+    for key in ("train-iters", "mock-data"):
+        take(key, None)
+    if known:
+        sys.exit(f"peer_torch: {path}: not understood: {', '.join(known)}")
+    assert c.positions == c.seq and c.batch % c.micro == 0
+    c.vocab = (c.vocab + 127) // 128 * 128
+    return c
+
+
+# ---- model ----
+
+def rotate(x, cos, sin):
+    """x [b,s,n,d], pairs (i, i + d/2)."""
+    left, right = x.chunk(2, dim=-1)
+    return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
+
+
+class Layer(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.width, self.heads, self.groups, self.gated = c.hidden // c.heads, c.heads, c.groups, c.gated
+        norm = nn.RMSNorm if c.rms else nn.LayerNorm
+        self.input_norm, self.mlp_norm = norm(c.hidden, eps=1e-5), norm(c.hidden, eps=1e-5)
+        self.qkv = nn.Linear(c.hidden, (c.heads + 2 * c.groups) * self.width, bias=c.bias)
+        self.out = nn.Linear(c.hidden, c.hidden, bias=c.bias)
+        self.up = nn.Linear(c.hidden, c.ffn * (2 if c.gated else 1), bias=c.bias)
+        self.down = nn.Linear(c.ffn, c.hidden, bias=c.bias)
+
+    def attention(self, x, table):
+        b, s, h = x.shape
+        heads = self.qkv(x).view(b, s, self.heads + 2 * self.groups, self.width)
+        q, k, v = heads.split((self.heads, self.groups, self.groups), dim=2)
+        if table is not None:
+            q, k = rotate(q, *table), rotate(k, *table)
+        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True,
+                                           enable_gqa=self.groups != self.heads)
+        return self.out(y.transpose(1, 2).reshape(b, s, h))
+
+    def mlp(self, x):
+        x = self.up(x)
+        if self.gated:
+            gate, value = x.chunk(2, dim=-1)
+            return self.down(F.silu(gate) * value)
+        return self.down(F.gelu(x, approximate="tanh"))
+
+    def forward(self, x, table):
+        x = x + self.attention(self.input_norm(x), table)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Head(nn.Module):
+    """Last norm, logits and loss."""
+    def __init__(self, c):
+        super().__init__()
+        self.norm = (nn.RMSNorm if c.rms else nn.LayerNorm)(c.hidden, eps=1e-5)
+
+    def forward(self, x, weight, labels):
+        logits = F.linear(self.norm(x), weight)
+        return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+
+
+class Model(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.tokens = nn.Embedding(c.vocab, c.hidden)
+        self.positions = None if c.rope else nn.Embedding(c.positions, c.hidden)
+        self.layers = nn.ModuleList(Layer(c) for _ in range(c.layers))
+        self.head = Head(c)
+        self.output = None if c.tied else nn.Parameter(torch.empty(c.vocab, c.hidden))
+        width = c.hidden // c.heads
+        angle = torch.outer(torch.arange(c.seq).float(), c.base ** (-torch.arange(0, width, 2).float() / width))
+        self.register_buffer("cos", angle.cos()[:, None].bfloat16() if c.rope else None, persistent=False)
+        self.register_buffer("sin", angle.sin()[:, None].bfloat16() if c.rope else None, persistent=False)
+        for name, p in self.named_parameters():
+            if p.dim() > 1:
+                deep = name.endswith(("out.weight", "down.weight"))
+                nn.init.normal_(p, std=0.02 / math.sqrt(2 * c.layers) if deep else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(p)
+
+    def forward(self, tokens, labels):
+        x = self.tokens(tokens)
+        if self.positions is not None:
+            x = x + self.positions.weight
+        table = (self.cos, self.sin) if self.cos is not None else None
+        for layer in self.layers:
+            x = layer(x, table)
+        return self.head(x, self.tokens.weight if self.output is None else self.output, labels)
+
+
+# ---- step ----
+
+class Trainer:
+    def __init__(self, c, device):
+        self.c = c
+        with device:
+            self.model = Model(c)
+        self.model.bfloat16()
+        self.params = list(self.model.parameters())
+        self.held = self.params if c.narrow else [p.detach().float().requires_grad_() for p in self.params]
+        groups = [{"params": [p for p in self.held if p.dim() > 1], "weight_decay": c.decay},
+                  {"params": [p for p in self.held if p.dim() == 1], "weight_decay": 0.0}]
+        self.adam = torch.optim.AdamW(groups, lr=c.lr, betas=(0.9, c.beta2), eps=1e-8, fused=True)
+        if not c.narrow:
+            for p in self.held:
+                p.grad = torch.zeros_like(p)
+
+    def collect(self, first):
+        """Gradients of a microbatch into the masters'."""
+        if self.c.narrow:
+            return
+        sums, grads = [p.grad for p in self.held], [p.grad for p in self.params]
+        (torch._foreach_copy_ if first else torch._foreach_add_)(sums, grads)
+        for p in self.params:
+            p.grad = None
+
+    def step(self, batches):
+        total = 0
+        for i, (tokens, labels) in enumerate(batches):
+            loss = self.model(tokens, labels)
+            (loss / len(batches)).backward()
+            self.collect(i == 0)
+            total = total + loss.detach()
+        nn.utils.clip_grad_norm_(self.held, 1.0, foreach=True)
+        self.adam.step()
+        if self.c.narrow:
+            self.adam.zero_grad(set_to_none=True)
+        else:
+            with torch.no_grad():
+                torch._foreach_copy_(self.params, self.held)
+        return total / len(batches)
+
+
+def choose_attention(c, device):
+    """The backends in order, and the one that takes the shapes."""
+    if not CUDA:
+        return [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], "of a CPU"
+    shape = lambda heads: torch.randn(1, heads, c.seq, c.hidden // c.heads, device=device, dtype=torch.bfloat16, requires_grad=True)
+    try:
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
+            F.scaled_dot_product_attention(shape(c.heads), shape(c.groups), shape(c.groups), is_causal=True,
+                                           enable_gqa=c.groups != c.heads).sum().backward()
+        return [SDPBackend.CUDNN_ATTENTION], "cuDNN"
+    except RuntimeError as e:
+        return [SDPBackend.FLASH_ATTENTION], f"flash, for cuDNN says: {str(e).splitlines()[0][:120]}"
+
+
+# ---- measuring ----
+
+def now():
+    if CUDA:
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def measure(trainer, a, c, device):
+    gpu = torch.Generator(device=device).manual_seed(1)
+    shape = (c.micro, c.seq + 1)
+    n = c.batch // c.micro
+    draws = [torch.randint(0, c.vocab, shape, device=device, generator=gpu) for _ in range(2 * n)]
+    pairs = [(d[:, :-1].contiguous(), d[:, 1:].contiguous()) for d in draws]
+    steps = [pairs[:n], pairs[n:]]
+    start = now()
+    trainer.step(steps[0])
+    first = now() - start
+    for i in range(1, a.warmup):
+        trainer.step(steps[i % 2])
+    times = []
+    for i in range(a.steps):
+        start = now()
+        loss = trainer.step(steps[i % 2])
+        times.append(1e3 * (now() - start))
+        print(f"step {i}: {times[-1]:.1f} ms", file=sys.stderr, flush=True)
+    start = now()
+    for i in range(a.steps):
+        trainer.step(steps[i % 2])
+    together = 1e3 * (now() - start) / a.steps
+    return first, times, together, loss.item()
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("\n\n")[0])
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--micro-batch-size", type=int)
+    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--compile-mode", default="default")
+    parser.add_argument("--scope", choices=["block", "model"], default="block")
+    a = parser.parse_args()
+    c = read_conf(a.config)
+    c.micro = a.micro_batch_size or c.micro
+    device = torch.device("cuda" if CUDA else "cpu")
+    torch.manual_seed(1)
+    backends, attention = choose_attention(c, device)
+    trainer = Trainer(c, device)
+    if not a.no_compile and a.scope == "model":
+        trainer.model.compile(mode=a.compile_mode)
+    elif not a.no_compile:
+        for part in [*trainer.model.layers, trainer.model.head]:
+            part.compile(mode=a.compile_mode)
+    with sdpa_kernel(backends):
+        first, times, together, loss = measure(trainer, a, c, device)
+    median, tokens = statistics.median(times), c.batch * c.seq
+    print(json.dumps({
+        "device": torch.cuda.get_device_name() if CUDA else "CPU", "torch": torch.__version__, "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if CUDA else None, "attention": attention,
+        "compile": "none" if a.no_compile else f"{a.scope}, {a.compile_mode}",
+        "optimizer": "fused AdamW, " + ("bf16 parameters and moments, no masters" if c.narrow else "fp32 masters and moments"),
+        "parameters": sum(p.numel() for p in trainer.params), "micro_batch_size": c.micro, "global_batch_size": c.batch,
+        "steps": a.steps, "tokens": tokens, "step_ms": {"median": median, "min": min(times), "max": max(times)},
+        "back_to_back_ms": together, "tokens_per_second": tokens / median * 1e3, "first_step_seconds": first, "loss": loss,
+        "memory_mb": torch.cuda.max_memory_allocated() / 2**20 if CUDA else None}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+#include "bench/train/products.h"
+
+#include <cblas.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/mem.h"
+
+/* ---- shapes ---- */
+
+static bool is_product(OpNumber op) {
+    return op == OP_linear || op == OP_linear_dgrad || op == OP_linear_wgrad || op == OP_grouped_linear ||
+           op == OP_grouped_linear_dgrad || op == OP_grouped_linear_wgrad;
+}
+
+static bool is_grouped(OpNumber op) { return op >= OP_grouped_linear && op <= OP_grouped_linear_wgrad; }
+
+/* A weight of experts has the rows of all of them. */
+static Product shape(OpNumber op, const Call *c) {
+    const Tensor *x = c->in[0], *w = c->in[1];
+    const int64_t rows = tensor_rows(x), wide = tensor_width(x);
+    const int64_t groups = is_grouped(op) ? tensor_count(c->in[2]) - 1 : 1;
+    Product p = {.op = op, .m = rows, .n = tensor_width(w), .k = wide, .groups = groups};
+    if (op == OP_linear || op == OP_grouped_linear) p.n = w->dim[0] / groups;
+    if (op == OP_linear_wgrad || op == OP_grouped_linear_wgrad) p.m = wide, p.k = rows;
+    return p;
+}
+
+static void describe(const Tensor *t, BenchOperand *o) {
+    if (!t) return;
+    o->dtype = (DType)t->dtype, o->ndim = t->ndim, o->updated = t->flags & TENSOR_ACCUM;
+    memcpy(o->dim, t->dim, sizeof o->dim);
+    if (o->dtype == I64) o->content = CONTENT_OFFSETS;
+}
+
+static bool same_operand(const BenchOperand *a, const BenchOperand *b) {
+    if (a->dtype != b->dtype || a->ndim != b->ndim || a->updated != b->updated) return false;
+    return !memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim);
+}
+
+static bool same(const Product *a, const Product *b) {
+    bool equal = a->op == b->op && a->attr.fixed_order == b->attr.fixed_order &&
+                 a->attr.activation == b->attr.activation;
+    for (int i = 0; i < CALL_IN; i++) equal = equal && same_operand(&a->in[i], &b->in[i]);
+    for (int i = 0; i < CALL_OUT; i++) equal = equal && same_operand(&a->out[i], &b->out[i]);
+    return equal;
+}
+
+int products_find(Products *all, const OpDef *op, const Call *c) {
+    if (!is_product((OpNumber)op->number) || !c->out[0]) return -1; /* a bias's gradient alone is none */
+    Product p = shape((OpNumber)op->number, c);
+    for (int i = 0; i < CALL_IN; i++) describe(c->in[i], &p.in[i]);
+    for (int i = 0; i < CALL_OUT; i++) describe(c->out[i], &p.out[i]);
+    if (is_grouped(p.op)) p.in[2].range = tensor_rows(c->in[0]);
+    p.attr = *(const LinearAttr *)c->attr;
+    for (int i = 0; i < all->count; i++)
+        if (same(&all->at[i], &p)) return i;
+    CHECK(all->count < PRODUCTS, "more than %d kinds of matrix products", PRODUCTS);
+    all->at[all->count] = p;
+    return all->count++;
+}
+
+double product_flops(const Product *p) { return 2.0 * (double)p->m * (double)p->n * (double)p->k; }
+
+double products_flops(const Products *all) {
+    double flops = 0;
+    for (int i = 0; i < all->count; i++) flops += product_flops(&all->at[i]) * (double)all->at[i].calls;
+    return flops;
+}
+
+/* ---- BLAS ---- */
+
+static float *operand(int64_t elements) {
+    float *x = mem_aligned((size_t)elements * sizeof *x);
+    for (int64_t i = 0; i < elements; i++) x[i] = (float)(i % 7) - 3;
+    return x;
+}
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static void take_operands(Products *all) {
+    int64_t a = 0, b = 0, c = 0;
+    for (int i = 0; i < all->count; i++) {
+        const Product *p = &all->at[i];
+        a = larger(a, p->m * p->k);
+        b = larger(b, p->k * p->n);
+        c = larger(c, p->m * p->n);
+    }
+    all->a = operand(a), all->b = operand(b), all->c = operand(c);
+}
+
+/* Experts as if they were one with the rows of all. */
+static void multiply(const Products *all, const Product *p) {
+    const bool ta = p->op == OP_linear_wgrad || p->op == OP_grouped_linear_wgrad,
+               tb = p->op == OP_linear || p->op == OP_grouped_linear;
+    const int m = (int)p->m, n = (int)p->n, k = (int)p->k;
+    cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, m, n, k, 1,
+                all->a, ta ? m : k, all->b, tb ? k : n, ta ? 1 : 0, all->c, n);
+}
+
+int64_t products_through_blas(Products *all, int threads) {
+    enum {
+        SETTLE_US = 100 * 1000
+    }; /* BLAS's threads spin this long for more work, on the cores that ours need */
+    if (!all->a) take_operands(all);
+    int64_t total = 0;
+    openblas_set_num_threads(threads);
+    for (int i = 0; i < all->count; i++) {
+        Product *p = &all->at[i];
+        multiply(all, p);
+        const int64_t start = clock_ns();
+        for (int64_t call = 0; call < p->calls; call++) multiply(all, p);
+        const int64_t ns = clock_ns() - start;
+        p->alone_ns += (double)ns;
+        total += ns;
+    }
+    openblas_set_num_threads(1);
+    usleep(SETTLE_US);
+    return total;
+}
+
+/* ---- a GPU ---- */
+
+void products_on_device(Products *all, Device *d, int64_t steps) {
+    for (int i = 0; i < all->count; i++) {
+        Product *p = &all->at[i];
+        BenchCalls *b = bench_calls_new(d, &OPS[p->op], &p->attr, p->in, p->out);
+        p->alone_ns = bench_calls_time(b) * (double)(p->calls * steps);
+        bench_calls_free(b);
+    }
+}
+
+void products_free(Products *all) { free(all->a), free(all->b), free(all->c); }

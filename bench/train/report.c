@@ -1,0 +1,298 @@
+/* What is said about the measured steps. */
+#include <cblas.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "bench/provenance.h"
+#include "bench/roofs.h"
+#include "bench/train/step.h"
+#include "train/flops.h"
+
+/* ---- sums ---- */
+
+/* Means over the middle half of the profiled steps: neighbours on the machine disturb single steps, and means
+ * of a set of steps still add up. Seconds. */
+typedef struct Summary {
+    Range step;      /* without the times of ops where the device is a GPU */
+    double profiled; /* a step of those that the rest is about */
+    double op[OP_COUNT], family[FAMILY_COUNT], rest;
+    double blas;   /* a replay of the products through BLAS, the median */
+    Range of_blas; /* replay over the step's matrix products, step by step */
+    double flops;  /* of a step */
+    double peak;   /* FLOP/s; 0: not known */
+} Summary;
+
+static int by_wall(const void *a, const void *b) {
+    const int64_t x = ((const Step *)a)->wall_ns, y = ((const Step *)b)->wall_ns;
+    return (x > y) - (x < y);
+}
+
+static double products_ns(const Step *s) {
+    double ns = 0;
+    for (int op = 0; op < OP_COUNT; op++)
+        if (family_of((OpNumber)op) == FAMILY_GEMM) ns += (double)s->op_ns[op];
+    return ns;
+}
+
+static void summarise_walls(const Steps *b, Summary *s) {
+    const int64_t n = b->gpu ? b->options->steps : b->n_profiled, replays = b->n_profiled;
+    double *value = mem_alloc((size_t)(n > replays ? n : replays) * sizeof *value);
+    for (int64_t i = 0; i < n; i++) value[i] = 1e-9 * (b->gpu ? b->wall[i] : (double)b->profiled[i].wall_ns);
+    s->step = bench_range(value, n);
+    for (int64_t i = 0; i < replays; i++) value[i] = (double)b->profiled[i].blas_ns * 1e-9;
+    s->blas = bench_range(value, replays).median;
+    for (int64_t i = 0; i < replays; i++)
+        value[i] = (double)b->profiled[i].blas_ns / products_ns(&b->profiled[i]);
+    s->of_blas = bench_range(value, replays);
+    free(value);
+}
+
+static void summarise_ops(Steps *b, Summary *s) {
+    const int64_t n = b->n_profiled, first = n / 4, count = n - 2 * first;
+    const double each = 1e-9 / (double)count;
+    qsort(b->profiled, (size_t)n, sizeof *b->profiled, by_wall);
+    for (int64_t i = first; i < first + count; i++) {
+        s->profiled += (double)b->profiled[i].wall_ns * each;
+        for (int op = 0; op < OP_COUNT; op++) s->op[op] += (double)b->profiled[i].op_ns[op] * each;
+    }
+    s->rest = s->profiled;
+    for (int op = 0; op < OP_COUNT; op++) {
+        s->rest -= s->op[op];
+        s->family[family_of((OpNumber)op)] += s->op[op];
+    }
+}
+
+static Summary summarise(Steps *b, DType type) {
+    const double given = b->options->peak_tflops;
+    Summary s = {.flops = flops_per_step(&b->config, b->derived, b->derived->global_batch_size)};
+    s.peak = 1e12 * (f64_is_set(given) ? given : b->gpu ? bench_peak(b->name, type) : 0);
+    summarise_walls(b, &s);
+    summarise_ops(b, &s);
+    return s;
+}
+
+static int64_t tokens_of(const Steps *b) { return b->derived->global_batch_size * b->config.seq_length; }
+
+static const char *rest_name(const Steps *b) { return b->gpu ? "idle" : "other"; }
+
+/* Of all calls of a product in the profiled steps; ns in units of FLOP / GFLOP/s. */
+static double gflops(const Steps *b, const Product *p, double ns) {
+    return product_flops(p) * (double)(p->calls * b->n_profiled) / ns;
+}
+
+static double alone_ns(const Steps *b) {
+    double ns = 0;
+    for (int i = 0; i < b->products.count; i++) ns += b->products.at[i].alone_ns;
+    return ns;
+}
+
+static double ours_ns(const Steps *b) {
+    double ns = 0;
+    for (int i = 0; i < b->products.count; i++) ns += b->products.at[i].ours_ns;
+    return ns;
+}
+
+/* ---- JSON ---- */
+
+static json_t *ops_json(const Steps *b, const Summary *s) {
+    json_t *ops = json_object();
+    for (int i = 0; i < OP_COUNT; i++)
+        if (b->op_calls[i])
+            json_object_set_new(ops, OPS[i].name,
+                                json_pack("{s:I, s:f, s:s}", "calls", (json_int_t)b->op_calls[i], "ms",
+                                          s->op[i] * 1e3, "family", FAMILY_NAMES[family_of((OpNumber)i)]));
+    return ops;
+}
+
+static json_t *products_json(const Steps *b) {
+    json_t *list = json_array();
+    for (int i = 0; i < b->products.count; i++) {
+        const Product *p = &b->products.at[i];
+        json_t *entry =
+            json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:f}", "op", OPS[p->op].name, "type",
+                      dtype_name(p->in[0].dtype), "m", (json_int_t)p->m, "n", (json_int_t)p->n, "k",
+                      (json_int_t)p->k, "calls", (json_int_t)p->calls, "gflops", gflops(b, p, p->ours_ns));
+        if (p->alone_ns > 0)
+            json_object_set_new(entry, b->gpu ? "alone_gflops" : "blas_gflops",
+                                json_real(gflops(b, p, p->alone_ns)));
+        json_array_append_new(list, entry);
+    }
+    return list;
+}
+
+static json_t *gemm_json(const Steps *b, const Summary *s) {
+    const double gflop = products_flops(&b->products) * 1e-9;
+    json_t *gemm =
+        json_pack("{s:f, s:f, s:o}", "gflop", gflop, "gflops",
+                  gflop * (double)b->n_profiled / (ours_ns(b) * 1e-9), "products", products_json(b));
+    if (b->options->alone && b->gpu)
+        json_object_update_new(gemm, json_pack("{s:f, s:f}", "alone_gflops",
+                                               gflop * (double)b->n_profiled / (alone_ns(b) * 1e-9),
+                                               "of_alone", alone_ns(b) / ours_ns(b)));
+    else if (b->options->alone)
+        json_object_update_new(gemm, json_pack("{s:f, s:{s:f, s:f, s:f}}", "blas_gflops", gflop / s->blas,
+                                               "of_blas", "median", s->of_blas.median, "min", s->of_blas.min,
+                                               "max", s->of_blas.max));
+    return gemm;
+}
+
+static json_t *memory_json(const Steps *b) {
+    const double planned = (double)memory_plan_total(&b->plan), mb = 1 << 20;
+    if (b->gpu)
+        return json_pack("{s:f, s:f, s:f}", "planned", planned / mb, "taken", (b->peak - b->before) / mb,
+                         "peak_over_plan", (b->peak - b->before) / planned);
+    return json_pack("{s:f, s:f, s:f, s:f}", "planned", planned / mb, "resident_before", b->before / mb,
+                     "resident_peak", b->peak / mb, "peak_over_plan", b->peak / planned);
+}
+
+static json_t *families_json(const Steps *b, const Summary *s) {
+    json_t *families = json_object();
+    for (int i = 0; i < FAMILY_COUNT; i++)
+        json_object_set_new(families, FAMILY_NAMES[i], json_real(s->family[i] * 1e3));
+    json_object_set_new(families, rest_name(b), json_real(s->rest * 1e3));
+    return families;
+}
+
+/* The options that were given and that say what is computed. */
+static json_t *model_json(const Steps *b) {
+    Str text = {0};
+    config_json(&b->config, CLASS_ARCH | CLASS_NUMERIC, &text);
+    json_t *model = json_loads(text.s, 0, NULL);
+#define OPTGROUP(constant, title)
+#define OPT(type, field, fallback, class, names, help)                                                       \
+    if (!config_given(&b->config, field)) json_object_del(model, #field);
+#define OPTENUM OPT
+#include "config/options.def"
+#undef OPTGROUP
+#undef OPT
+#undef OPTENUM
+    str_free(&text);
+    return model;
+}
+
+/* What only a GPU's steps have. */
+static void add_gpu(const Steps *b, const Summary *s, json_t *result) {
+    json_object_update_new(result,
+                           json_pack("{s:f, s:s, s:f, s:f}", "back_to_back_ms", b->back_to_back * 1e-6,
+                                     "attention", b->recorder.path, "profiled_step_ms", s->profiled * 1e3,
+                                     "timing_ops_adds", s->profiled / s->step.median - 1));
+    if (s->peak > 0)
+        json_object_update_new(result, json_pack("{s:f, s:f}", "peak_tflops", s->peak * 1e-12, "mfu",
+                                                 s->flops / s->step.median / s->peak));
+    if (b->roof_product > 0)
+        json_object_update_new(result, json_pack("{s:f, s:f, s:f}", "roof_gflops", b->roof_product,
+                                                 "copy_gbytes", b->roof_copy, "of_roof",
+                                                 s->flops / s->step.median / (b->roof_product * 1e9)));
+}
+
+static json_t *result_json(const Steps *b, const Summary *s) {
+    const int64_t tokens = tokens_of(b);
+    json_t *result = json_pack(
+        "{s:o, s:s, s:i, s:o, s:I, s:I, s:I, s:b, s:I, s:{s:f, s:f, s:f, s:f}, s:f, s:f}", "provenance",
+        provenance_json(), "device", b->name, "threads", b->threads, "model", model_json(b),
+        "micro_batch_size", (json_int_t)b->derived->micro_batch_size, "global_batch_size",
+        (json_int_t)b->derived->global_batch_size, "tokens", (json_int_t)tokens, "graph", (int)b->graph,
+        "steps", (json_int_t)b->options->steps, "step_ms", "median", s->step.median * 1e3, "mean",
+        s->profiled * 1e3, "min", s->step.min * 1e3, "max", s->step.max * 1e3, "tokens_per_second",
+        (double)tokens / s->step.median, "model_gflops", s->flops / s->step.median * 1e-9);
+    json_object_update_new(result,
+                           json_pack("{s:o, s:o, s:o, s:o, s:f, s:f}", "family_ms", families_json(b, s),
+                                     "op_ms", ops_json(b, s), "gemm", gemm_json(b, s), "memory_mb",
+                                     memory_json(b), "init_seconds", b->init_seconds, "loss", b->loss));
+    if (b->gpu) add_gpu(b, s, result);
+    return result;
+}
+
+/* ---- text ---- */
+
+static void print_row(const char *name, double seconds, const Summary *s) {
+    printf("%-33s %10.3f %6.1f%%\n", name, seconds * 1e3, seconds / s->profiled * 100);
+}
+
+static void print_ops(const Steps *b, const Summary *s) {
+    printf("\n%-26s %6s %10s %7s\n", "op", "calls", "ms/step", "share");
+    for (int f = 0; f < FAMILY_COUNT; f++) {
+        if (s->family[f] == 0) continue;
+        print_row(FAMILY_NAMES[f], s->family[f], s);
+        for (int i = 0; i < OP_COUNT; i++)
+            if (b->op_calls[i] && (int)family_of((OpNumber)i) == f)
+                printf("  %-24s %6lld %10.3f %6.1f%%\n", OPS[i].name, (long long)b->op_calls[i],
+                       s->op[i] * 1e3, s->op[i] / s->profiled * 100);
+    }
+    print_row(rest_name(b), s->rest, s);
+    print_row(b->gpu ? "step while ops are timed" : "step", s->profiled, s);
+}
+
+static void print_products(const Steps *b) {
+    const double unit = b->gpu ? 1e-3 : 1;
+    printf("\n%-22s %6s %7s %7s %7s %6s %9s %9s %6s\n", b->gpu ? "TFLOP/s" : "GFLOP/s", "type", "m", "n", "k",
+           "calls", "in step", b->gpu ? "alone" : "BLAS", "ratio");
+    for (int i = 0; i < b->products.count; i++) {
+        const Product *p = &b->products.at[i];
+        printf("%-22s %6s %7lld %7lld %7lld %6lld %9.1f", OPS[p->op].name, dtype_name(p->in[0].dtype),
+               (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->calls,
+               gflops(b, p, p->ours_ns) * unit);
+        if (p->alone_ns > 0)
+            printf(" %9.1f %6.3f", gflops(b, p, p->alone_ns) * unit, p->alone_ns / p->ours_ns);
+        printf("\n");
+    }
+    const double all = products_flops(&b->products) * (double)b->n_profiled * unit;
+    printf("%-60s %9.1f", "all", all / ours_ns(b));
+    if (alone_ns(b) > 0) printf(" %9.1f %6.3f", all / alone_ns(b), alone_ns(b) / ours_ns(b));
+    printf("\n");
+}
+
+static void print_gpu(const Steps *b, const Summary *s) {
+    const double planned = (double)memory_plan_total(&b->plan), mb = 1 << 20, got = b->peak - b->before,
+                 rate = s->flops / s->step.median;
+    printf("\nattention: %s\n", *b->recorder.path ? b->recorder.path : "none");
+    printf("memory: planned %.1f MB, taken %.1f MB (%+.1f %%)\n", planned / mb, got / mb,
+           (got / planned - 1) * 100);
+    printf("timing ops adds %.1f %% to a step\n", (s->profiled / s->step.median - 1) * 100);
+    if (b->roof_product > 0)
+        printf("roofs: product %.1f TFLOP/s, copy %.0f GB/s; the step's model FLOPs are %.1f %% of the "
+               "former\n",
+               b->roof_product * 1e-3, b->roof_copy, rate / b->roof_product * 1e-7);
+    if (s->peak > 0)
+        printf("MFU %.2f %% of %.0f TFLOP/s\n", rate / s->peak * 100, s->peak * 1e-12);
+    else
+        printf("no MFU: the peak of this device is not known; --peak-tflops says it\n");
+}
+
+static void print_cpu(const Steps *b) {
+    const double planned = (double)memory_plan_total(&b->plan), mb = 1 << 20;
+    printf("\nBLAS core %s, %d threads\n", openblas_get_corename(), b->threads);
+    printf("memory: planned %.1f MB, resident peak %.1f MB (%+.1f %%), %.1f MB of them before the run\n",
+           planned / mb, b->peak / mb, (b->peak / planned - 1) * 100, b->before / mb);
+}
+
+static void print(const Steps *b, const Summary *s) {
+    print_ops(b, s);
+    print_products(b);
+    if (b->gpu)
+        print_gpu(b, s);
+    else
+        print_cpu(b);
+    printf("init %.2f s, loss %.4f\n", b->init_seconds, b->loss);
+    printf("step: median %.2f ms (%.2f to %.2f)", s->step.median * 1e3, s->step.min * 1e3, s->step.max * 1e3);
+    if (b->gpu) printf(", back to back %.2f ms", b->back_to_back * 1e-6);
+    printf("; %.0f tokens/s, %.2f model TFLOP/s\n", (double)tokens_of(b) / s->step.median,
+           s->flops / s->step.median * 1e-12);
+}
+
+Err report_steps(Steps *b) {
+    const Summary s = summarise(b, b->type);
+    print(b, &s);
+    if (!b->options->json) return ERR_OK;
+    json_t *result = result_json(b, &s);
+    char *text = json_dumps(result, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    json_decref(result);
+    Err e = file_write_atomic(b->options->json, text, strlen(text));
+    free(text);
+    return e;
+}

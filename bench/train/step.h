@@ -1,0 +1,55 @@
+/* The measured steps (step.c) and what is said about them (report.c). */
+#ifndef ISOTRON_BENCH_STEP_H
+#define ISOTRON_BENCH_STEP_H
+
+#include "bench/train/family.h"
+#include "bench/train/products.h"
+#include "bench/train/train.h"
+#include "train/run.h"
+
+typedef struct Step {
+    int64_t wall_ns;
+    int64_t blas_ns; /* of a replay of its products; CPU */
+    int64_t op_ns[OP_COUNT];
+} Step;
+
+/* Times of the ops of one step, in the order of the calls. A call's time goes to the profile that is attached
+ * when it runs: each call on a tape ends one, so that products of one op can be told apart. */
+typedef struct Recorder {
+    Device *device;
+    Products *products;
+    bool counting; /* what a step consists of, else times */
+    int64_t calls, at;
+    OpProfile (*profile)[OP_COUNT]; /* [calls + 1] */
+    int *product;                   /* [calls] of Products; -1: none */
+    char path[200];                 /* who does the attention; "" on the CPU */
+} Recorder;
+
+typedef struct Steps {
+    const BenchTrain *options;
+    Config config;
+    const Derived *derived;
+    Run *run;
+    Device *device; /* the run's */
+    bool gpu, graph;
+    DType type;     /* that activations are stored in */
+    char name[200]; /* of the device */
+    int threads;
+    Batch *batches;
+    int64_t microbatches;
+    MemoryPlan plan;
+    double before, peak; /* bytes of memory: taken before the run, and after its steps with the run */
+    double init_seconds, loss;
+    double *wall;        /* [options->steps] ns, without the times of ops; a GPU's */
+    double back_to_back; /* ns of a step without waiting between them; a GPU's */
+    Step *profiled;      /* [n_profiled] */
+    int64_t n_profiled;
+    int64_t op_calls[OP_COUNT]; /* of a step */
+    Recorder recorder;
+    Products products;
+    double roof_product, roof_copy; /* GFLOP/s, GB/s; 0: not measured. A GPU's */
+} Steps;
+
+Err report_steps(Steps *);
+
+#endif

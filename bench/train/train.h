@@ -1,0 +1,22 @@
+/* Where the time of a training step goes. Builds a run on random tokens and takes steps: first as fast as
+ * they go, then with the time of every op. What no op accounts for is called "other" on the CPU (tape, loop),
+ * and on a GPU "idle": nothing ran there. Families and that rest add up to the step; on a GPU, to the step as
+ * it is while ops are timed, and what timing adds to a step is stated. The matrix products are measured by
+ * themselves too: on the CPU after each step, so that both see the same machine, on a GPU after all steps. */
+#ifndef ISOTRON_BENCH_TRAIN_H
+#define ISOTRON_BENCH_TRAIN_H
+
+#include "config/config.h"
+
+typedef struct BenchTrain {
+    int64_t steps, warmup;
+    int64_t profiled;   /* steps with the time of every op on a GPU; on the CPU all are */
+    bool alone;         /* measure the matrix products by themselves, and roofs */
+    double peak_tflops; /* of the device for MFU; not given: known by its name, or there is no MFU */
+    const char *json;   /* file that gets the results; NULL: none */
+} BenchTrain;
+
+/* Prints the results. One rank. */
+Err bench_train(const Config *, const Derived *, const BenchTrain *);
+
+#endif

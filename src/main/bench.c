@@ -1,0 +1,79 @@
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bench/train/train.h"
+#include "main/command.h"
+
+#define ROW(type_, field, name, kind, otherwise, text)                                                       \
+    { .names = name, .type = kind, .offset = offsetof(type_, field), .fallback = otherwise, .help = text }
+
+/* ---- isotron bench train ---- */
+
+static const Arg TRAIN_ROWS[] = {
+    ROW(BenchTrain, steps, "steps", ARG_I64, "20", "Steps to measure."),
+    ROW(BenchTrain, warmup, "warmup", ARG_I64, "3",
+        "Steps before that: first touch of memory, recorded work."),
+    ROW(BenchTrain, profiled, "profiled", ARG_I64, "5", "Further steps on a GPU in which every op is timed."),
+    ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on",
+        "The matrix products are not measured by themselves, nor are roofs."),
+    ROW(BenchTrain, peak_tflops, "peak-tflops", ARG_F64, "none",
+        "What MFU is a part of; none = known by the name of the device, or there is no MFU."),
+    ROW(BenchTrain, json, "json", ARG_TEXT, "none", "File that gets the results."),
+};
+
+static Err read_train(Setup *s, BenchTrain *o, Args *args, int argc, char **argv) {
+    args_use(args,
+             (ArgTable){.rows = TRAIN_ROWS, .count = sizeof TRAIN_ROWS / sizeof *TRAIN_ROWS, .target = o});
+    args_use(args, config_table(&s->config, CONFIG_ALL_GROUPS));
+    args_line(args, argc, argv);
+    config_check(&s->config, CHECK_MODEL | CHECK_TRAIN, args);
+    const bool records = s->config.cuda_graph_impl == CUDA_GRAPH_LOCAL;
+    if (o->steps < 1) args_problem(args, "--steps: at least 1");
+    if (o->profiled < 1) args_problem(args, "--profiled: at least 1");
+    if (o->warmup < 1 + records)
+        args_problem(args, "--warmup: at least 1, the first step touches the memory, and 2 with "
+                           "--cuda-graph-impl local, which records the second");
+    if (config_ranks(&s->config) > 1) args_problem(args, "bench train measures one rank: leave out --ranks");
+    return args_end(args);
+}
+
+static int bench_train_command(int argc, char **argv) {
+    Setup s = {.arena = arena_new()};
+    BenchTrain o;
+    Args args;
+    args_init(&args, s.arena, "isotron bench train --config FILE [run options]", NULL);
+    Err e = read_train(&s, &o, &args, argc, argv);
+    int status;
+    if (command_ready(&args, e, &status)) {
+        e = setup_finish(&s);
+        if (!e.code) e = bench_train(&s.config, &s.derived, &o);
+        status = e.code ? command_fail(e) : 0;
+    }
+    args_free(&args);
+    setup_free(&s);
+    return status;
+}
+
+/* ---- which ---- */
+
+static const struct {
+    const char *name, *what;
+    int (*run)(int argc, char **argv);
+} BENCHES[] = {
+    {"train", "where the time of a training step goes, against what the device can do", bench_train_command},
+};
+enum { N_BENCHES = sizeof BENCHES / sizeof *BENCHES };
+
+static void usage(FILE *to) {
+    fprintf(to, "usage: isotron bench WHAT [options]      (isotron bench WHAT --help lists its options)\n\n");
+    for (int i = 0; i < N_BENCHES; i++) fprintf(to, "  %-6s %s\n", BENCHES[i].name, BENCHES[i].what);
+}
+
+int command_bench(int argc, char **argv) {
+    for (int i = 0; argc > 0 && i < N_BENCHES; i++)
+        if (!strcmp(argv[0], BENCHES[i].name)) return BENCHES[i].run(argc - 1, argv + 1);
+    const bool help = argc > 0 && (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h"));
+    usage(help ? stdout : stderr);
+    return help ? 0 : ERR_USER;
+}
