@@ -56,12 +56,12 @@ static void fill_numbers(Device *d, const Tensor *t, bool positive, uint64_t see
 }
 
 static int64_t integer(const BenchOperand *o, int64_t i, int64_t n, uint64_t seed) {
-    const int64_t share = o->range ? n / o->range : 0;
+    const int64_t share = o->range ? n / o->range : 0, width = o->dim[o->ndim - 1];
     switch (o->content) {
     case CONTENT_IDS:
         return philox_u32(seed, 1, (uint64_t)i) % (uint64_t)o->range;
     case CONTENT_POSITIONS:
-        return i % o->dim[o->ndim - 1];
+        return i % width;
     case CONTENT_CHOICES:
         return i % o->range;
     case CONTENT_ROWS:
@@ -69,7 +69,7 @@ static int64_t integer(const BenchOperand *o, int64_t i, int64_t n, uint64_t see
     case CONTENT_COPIES:
         return i % share * o->range + i / share;
     case CONTENT_OFFSETS:
-        return o->range * i / (n - 1);
+        return o->range * (i % width) / (width - 1);
     default:
         return 0;
     }

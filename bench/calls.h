@@ -13,7 +13,7 @@ typedef enum Content {
     CONTENT_CHOICES,   /* i % range: experts of copies of tokens, each in turn */
     CONTENT_ROWS,      /* of such copies among those grouped by expert */
     CONTENT_COPIES,    /* the inverse: which copy stands in a row */
-    CONTENT_OFFSETS,   /* equal shares of `range` rows, the last one's end behind them */
+    CONTENT_OFFSETS,   /* along the last dimension: where equal shares of `range` rows begin, and the end */
 } Content;
 
 /* Contiguous; no dimensions: there is none. */

@@ -24,8 +24,10 @@ int main(int argc, char **argv) {
     for (int i = 0; i < FACTS; i++) benchmark::AddCustomContext(PROVENANCE_NAMES[i], facts.text[i]);
     benchmark::AddCustomContext("sgemm_gflops", std::to_string(roofs.gflops));
     benchmark::AddCustomContext("copy_gbytes", std::to_string(roofs.gbytes));
-    for (int i = 0; i < bench_op_count(); i++)
-        benchmark::RegisterBenchmark(bench_op_name(i), run, i)->UseRealTime()->Unit(benchmark::kMicrosecond);
+    for (int i = 0; i < bench_case_count(); i++)
+        benchmark::RegisterBenchmark(bench_case_name(i), run, i)
+            ->UseRealTime()
+            ->Unit(benchmark::kMicrosecond);
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
     benchmark::RunSpecifiedBenchmarks();

@@ -1,180 +1,211 @@
 #include "bench/ops/cases.h"
 
-#include <cblas.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
-#include "base/philox.h"
+#include "bench/ops/operands.h"
+#include "bench/roofs.h"
+#include "bench/work.h"
 #include "kernels/attr.h"
-#include "kernels/ops.h"
-
-typedef struct Operand {
-    DType dtype;
-    bool updated;  /* read and written */
-    int64_t range; /* of ids */
-    int ndim;
-    int64_t dim[TENSOR_DIMS];
-} Operand;
 
 typedef struct OpCase {
     const char *name;
     OpNumber op;
     const void *attr;
-    Operand in[CALL_IN], out[CALL_OUT];
+    BenchOperand in[CALL_IN], out[CALL_OUT];
 } OpCase;
+
+/* ---- what cases.def is written in ---- */
+
+/* Types that a run chooses: of its activations, and of its main gradients. */
+#define STORAGE ((DType)DTYPES)
+#define PRECISE ((DType)(DTYPES + 1))
 
 #define NONE            NULL
 #define ATTR(type, ...) (&(const type){__VA_ARGS__})
-#define CAUSAL          ATTR(AttentionAttr, .scale = 0.125, .window_left = WINDOW_OFF)
 #define IN(...)                                                                                              \
     { __VA_ARGS__ }
 #define OUT(...)                                                                                             \
     { __VA_ARGS__ }
 #define SHAPE(...) .ndim = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dim = {__VA_ARGS__}
-#define X(...)                                                                                               \
-    { .dtype = F32, SHAPE(__VA_ARGS__) }
-#define Y(...)                                                                                               \
-    { .dtype = F32, .updated = true, SHAPE(__VA_ARGS__) }
-#define IDS(n, ...)                                                                                          \
-    { .dtype = I64, .range = n, SHAPE(__VA_ARGS__) }
-#define LONGS(...)                                                                                           \
-    { .dtype = I64, .updated = true, SHAPE(__VA_ARGS__) }
+#define OPERAND(type, what, is_updated, n, ...)                                                              \
+    { .dtype = type, .content = CONTENT_##what, .updated = is_updated, .range = n, SHAPE(__VA_ARGS__) }
+#define X(...)          OPERAND(STORAGE, SIGNED, false, 0, __VA_ARGS__)
+#define Y(...)          OPERAND(STORAGE, SIGNED, true, 0, __VA_ARGS__)
+#define M(...)          OPERAND(PRECISE, SIGNED, false, 0, __VA_ARGS__)
+#define MY(...)         OPERAND(PRECISE, SIGNED, true, 0, __VA_ARGS__)
+#define POSITIVE(...)   OPERAND(PRECISE, POSITIVE, false, 0, __VA_ARGS__)
+#define MYP(...)        OPERAND(PRECISE, POSITIVE, true, 0, __VA_ARGS__)
+#define COUNTS(...)     OPERAND(F64, POSITIVE, false, 0, __VA_ARGS__)
+#define SUMS(...)       OPERAND(F64, POSITIVE, true, 0, __VA_ARGS__)
+#define IDS(n, ...)     OPERAND(I64, IDS, false, n, __VA_ARGS__)
+#define POSITIONS(...)  OPERAND(I64, POSITIONS, false, 0, __VA_ARGS__)
+#define CHOICES(n, ...) OPERAND(I64, CHOICES, false, n, __VA_ARGS__)
+#define ROWS(n, ...)    OPERAND(I64, ROWS, false, n, __VA_ARGS__)
+#define COPIES(n, ...)  OPERAND(I64, COPIES, false, n, __VA_ARGS__)
+#define OFFSETS(n, ...) OPERAND(I64, OFFSETS, false, n, __VA_ARGS__)
+#define OUTPUT(...)     OPERAND(I64, SIGNED, false, 0, __VA_ARGS__)
+#define LONGS(...)      OPERAND(I64, SIGNED, true, 0, __VA_ARGS__)
 
-static const OpCase CASES[] = {
+#define LINEAR     ATTR(LinearAttr, .fixed_order = false)
+#define LAYER_NORM ATTR(NormAttr, .eps = 1e-5)
+#define RMS_NORM   ATTR(NormAttr, .rms = true, .eps = 1e-5)
+#define LOSS       ATTR(LossAttr, .vocab = VOCAB)
+#define CAUSAL     ATTR(AttentionAttr, .scale = 0.125, .window_left = WINDOW_OFF)
+#define ADAM                                                                                                 \
+    ATTR(AdamAttr, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .correction1 = 0.5,                \
+         .correction2 = 0.5, .grad_scale = 1)
+
+/* Of s positions, b samples, g groups of r heads of width d. */
+#define ATTENTION(name, ...)    ATTENTION_OF(name, __VA_ARGS__)
+#define UNFUSED(name, ...)      UNFUSED_OF(name, __VA_ARGS__)
+#define MERGE(name, ...)        MERGE_OF(name, __VA_ARGS__)
+#define QUERIES(s, b, g, r, d)  X(s, b, g, r, d)
+#define KEYS_OF(s, b, g, r, d)  X(s, b, g, 1, d)
+#define SUMS_OF(s, b, g, r, d)  M(b, g, r, s)
+#define PROBS_OF(s, b, g, r, d) M(b, g, r, s, s)
+#define ATTENTION_OF(name, ...)                                                                              \
+    BENCH("attention/" name, attention, CAUSAL,                                                              \
+          IN(QUERIES(__VA_ARGS__), KEYS_OF(__VA_ARGS__), KEYS_OF(__VA_ARGS__)),                              \
+          OUT(QUERIES(__VA_ARGS__), SUMS_OF(__VA_ARGS__)))                                                   \
+    BENCH("attention_grad/" name, attention_grad, CAUSAL,                                                    \
+          IN(QUERIES(__VA_ARGS__), QUERIES(__VA_ARGS__), KEYS_OF(__VA_ARGS__), KEYS_OF(__VA_ARGS__),         \
+             QUERIES(__VA_ARGS__), SUMS_OF(__VA_ARGS__)),                                                    \
+          OUT(QUERIES(__VA_ARGS__), KEYS_OF(__VA_ARGS__), KEYS_OF(__VA_ARGS__)))
+#define UNFUSED_OF(name, ...)                                                                                \
+    BENCH("attention_unfused/" name, attention_unfused, CAUSAL,                                              \
+          IN(QUERIES(__VA_ARGS__), KEYS_OF(__VA_ARGS__), KEYS_OF(__VA_ARGS__)),                              \
+          OUT(QUERIES(__VA_ARGS__), PROBS_OF(__VA_ARGS__)))                                                  \
+    BENCH("attention_unfused_grad/" name, attention_unfused_grad, CAUSAL,                                    \
+          IN(QUERIES(__VA_ARGS__), QUERIES(__VA_ARGS__), KEYS_OF(__VA_ARGS__), KEYS_OF(__VA_ARGS__),         \
+             PROBS_OF(__VA_ARGS__)),                                                                         \
+          OUT(QUERIES(__VA_ARGS__), KEYS_OF(__VA_ARGS__), KEYS_OF(__VA_ARGS__)))
+#define MERGED_OF(s, b, g, r, d)   MY(s, b, g, r, d)
+#define MERGED_SUMS(s, b, g, r, d) MY(b, g, r, s)
+#define PART_OF(s, b, g, r, d)     M(s, b, g, r, d)
+#define MERGE_OF(name, ...)                                                                                  \
+    BENCH("attention_merge/" name, attention_merge, NONE, IN(PART_OF(__VA_ARGS__), SUMS_OF(__VA_ARGS__)),    \
+          OUT(MERGED_OF(__VA_ARGS__), MERGED_SUMS(__VA_ARGS__)))
+
 #define BENCH(name, op, attr, in, ...) {name, OP_##op, attr, in, __VA_ARGS__},
+#define V                              50304
+#define VOCAB                          50257
+
+/* ---- the cases, in two sizes ---- */
+
+#define S                 64
+#define B                 4
+#define H                 768
+#define F                 3072
+#define GATED             2048
+#define HEAD              64
+#define ROUTED            64
+#define N                 38633472
+#define SHORT_ATTENTION   64, 4, 12, 1, 64
+#define MIDDLE_ATTENTION  256, 4, 12, 1, 64
+#define LONG_ATTENTION    1024, 1, 12, 1, 64
+#define LONGEST_ATTENTION 2048, 1, 12, 1, 64
+#define GROUPS_ATTENTION  256, 1, 3, 4, 128
+#define UNFUSED_ATTENTION 256, 1, 12, 1, 64
+
+static const OpCase SMALL[] = {
 #include "bench/ops/cases.def"
-#undef BENCH
 };
-enum { CASE_COUNT = sizeof CASES / sizeof CASES[0] };
+
+#undef S
+#undef B
+#undef H
+#undef F
+#undef GATED
+#undef HEAD
+#undef ROUTED
+#undef N
+#undef SHORT_ATTENTION
+#undef MIDDLE_ATTENTION
+#undef LONG_ATTENTION
+#undef LONGEST_ATTENTION
+#undef GROUPS_ATTENTION
+#undef UNFUSED_ATTENTION
+#define S                 2048
+#define B                 8
+#define H                 4096
+#define F                 16384
+#define GATED             14336
+#define HEAD              128
+#define ROUTED            16384
+#define N                 (1 << 28)
+#define SHORT_ATTENTION   1024, 32, 12, 1, 64
+#define MIDDLE_ATTENTION  2048, 8, 16, 1, 128
+#define LONG_ATTENTION    4096, 4, 16, 1, 128
+#define LONGEST_ATTENTION 8192, 2, 16, 1, 128
+#define GROUPS_ATTENTION  4096, 2, 8, 4, 128
+#define UNFUSED_ATTENTION 2048, 1, 16, 1, 128
+
+static const OpCase LARGE[] = {
+#include "bench/ops/cases.def"
+};
+
+enum { CASE_COUNT = sizeof SMALL / sizeof *SMALL };
+
+/* ---- access ---- */
+
+int bench_case_count(void) { return CASE_COUNT; }
+
+const char *bench_case_name(int i) { return SMALL[i].name; }
+
+OpNumber bench_case_op(int i) { return SMALL[i].op; }
+
+bool bench_case_has_type(int i) {
+    const OpCase *c = &SMALL[i];
+    for (int k = 0; k < CALL_IN; k++)
+        if (c->in[k].ndim && (int)c->in[k].dtype >= DTYPES) return true;
+    for (int k = 0; k < CALL_OUT; k++)
+        if (c->out[k].ndim && (int)c->out[k].dtype >= DTYPES) return true;
+    return false;
+}
+
+static void choose_type(BenchOperand *o, DType type) {
+    if (o->dtype == STORAGE) o->dtype = type;
+    if (o->dtype == PRECISE) o->dtype = type == F64 ? F64 : F32;
+}
+
+BenchCalls *bench_case_open(int i, Device *d, DType type) {
+    OpCase c = d->kind == DEVICE_CUDA ? LARGE[i] : SMALL[i];
+    for (int k = 0; k < CALL_IN; k++) choose_type(&c.in[k], type);
+    for (int k = 0; k < CALL_OUT; k++) choose_type(&c.out[k], type);
+    return bench_calls_new(d, &OPS[c.op], c.attr, c.in, c.out);
+}
+
+/* ---- for the harness ---- */
 
 struct BenchOp {
-    const OpCase *c;
     Device *device;
-    Tensor in[CALL_IN], out[CALL_OUT];
-    Call call;
+    BenchCalls *calls;
+    OpNumber op;
 };
 
-/* ---- roofs ---- */
-
-enum { ROOF_ROUNDS = 5, ROOF_SIZE = 2048, ROOF_COPY = 64 << 20 };
-
-static float *numbers(int64_t n) {
-    float *x = mem_aligned((size_t)n * sizeof *x);
-    for (int64_t i = 0; i < n; i++) x[i] = (float)(i % 7 + 1) / 8; /* positive: also a second moment */
-    return x;
-}
-
-static double best_gflops(void) {
-    const int64_t n = ROOF_SIZE;
-    float *a = numbers(n * n), *b = numbers(n * n), *c = numbers(n * n);
-    double best = 0;
-    for (int i = 0; i < ROOF_ROUNDS; i++) {
-        const int64_t start = clock_ns();
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, ROOF_SIZE, ROOF_SIZE, ROOF_SIZE, 1, a,
-                    ROOF_SIZE, b, ROOF_SIZE, 0, c, ROOF_SIZE);
-        best = fmax(best, 2.0 * (double)(n * n * n) / (double)(clock_ns() - start));
-    }
-    free(a), free(b), free(c);
-    return best;
-}
-
-typedef struct Copy {
-    char *to;
-    const char *from;
-} Copy;
-
-static void copy(void *arg, int64_t begin, int64_t end) {
-    const Copy *c = arg;
-    memcpy(c->to + begin, c->from + begin, (size_t)(end - begin));
-}
-
-static double best_gbytes(void) {
+BenchRoofs bench_roofs(void) {
     Device *d = device_cpu(0);
-    float *from = numbers(ROOF_COPY), *to = numbers(ROOF_COPY);
-    const int64_t bytes = ROOF_COPY * (int64_t)sizeof *from;
-    double best = 0;
-    for (int i = 0; i < ROOF_ROUNDS; i++) {
-        const int64_t start = clock_ns();
-        pool_for(d->pool, bytes, 1, copy, &(Copy){(char *)to, (const char *)from});
-        best = fmax(best, 2.0 * (double)bytes / (double)(clock_ns() - start));
-    }
-    free(from), free(to);
+    const BenchRoofs r = {bench_roof_product(d, F32), bench_roof_copy(d)};
     device_free(d);
-    return best;
-}
-
-BenchRoofs bench_roofs(void) { return (BenchRoofs){best_gflops(), best_gbytes()}; }
-
-/* ---- ops ---- */
-
-int bench_op_count(void) { return CASE_COUNT; }
-
-const char *bench_op_name(int i) { return CASES[i].name; }
-
-static Tensor *operand(const Operand *o, Tensor *t) {
-    if (!o->ndim) return NULL;
-    *t = tensor_make(NULL, o->dtype, o->ndim, o->dim);
-    const int64_t n = tensor_count(t);
-    if (o->dtype == F32) t->data = numbers(n);
-    if (o->dtype == F64) t->data = mem_zero((size_t)n, sizeof(double));
-    if (o->dtype == I64) t->data = mem_zero((size_t)n, sizeof(int64_t));
-    for (int64_t i = 0; o->dtype == I64 && i < n; i++)
-        ((int64_t *)t->data)[i] = philox_u32(1, 2, (uint64_t)i) % (uint64_t)o->range;
-    if (o->updated) t->flags = TENSOR_ACCUM;
-    return t;
+    return r;
 }
 
 BenchOp *bench_op_open(int i) {
     BenchOp *b = mem_zero(1, sizeof *b);
-    b->c = &CASES[i];
-    b->device = device_cpu(0);
-    b->call = (Call){.attr = b->c->attr, .device = b->device};
-    for (int j = 0; j < CALL_IN; j++) b->call.in[j] = operand(&b->c->in[j], &b->in[j]);
-    for (int j = 0; j < CALL_OUT; j++) b->call.out[j] = operand(&b->c->out[j], &b->out[j]);
+    *b = (BenchOp){.device = device_cpu(0), .op = bench_case_op(i)};
+    b->calls = bench_case_open(i, b->device, F32);
     return b;
 }
 
-void bench_op_run(BenchOp *b) { call_run(&OPS[b->c->op], &b->call); }
+void bench_op_run(BenchOp *b) { bench_calls_run(b->calls); }
 
 void bench_op_close(BenchOp *b) {
-    for (int i = 0; i < CALL_IN; i++) free(b->in[i].data);
-    for (int i = 0; i < CALL_OUT; i++) free(b->out[i].data);
+    bench_calls_free(b->calls);
     device_free(b->device);
     free(b);
 }
 
-/* Causal: half of all pairs of query and key, each d multiply-adds per product. */
-static double attention_flops(const Tensor *q, int products) {
-    return (double)tensor_count(q) * (double)q->dim[0] / 2 * 2 * products;
-}
-
-double bench_op_flops(const BenchOp *b) {
-    const Tensor *const *in = (const Tensor *const *)b->call.in;
-    switch (b->c->op) {
-    case OP_linear:
-        return 2.0 * (double)tensor_count(in[0]) * (double)in[1]->dim[0];
-    case OP_linear_dgrad:
-    case OP_linear_wgrad:
-        return 2.0 * (double)tensor_count(in[0]) * (double)tensor_width(in[1]);
-    case OP_attention:
-        return attention_flops(in[0], 2);
-    case OP_attention_grad:
-        return attention_flops(in[0], 5);
-    default:
-        return 0;
-    }
-}
-
-double bench_op_bytes(const BenchOp *b) {
-    /* Of an embedding's table only the rows in use are touched. */
-    if (b->c->op == OP_embedding) return 2.0 * (double)tensor_bytes(b->call.out[0]);
-    if (b->c->op == OP_embedding_grad) return 3.0 * (double)tensor_bytes(b->call.in[0]);
-    double bytes = 0;
-    for (int i = 0; i < CALL_IN; i++) bytes += b->call.in[i] ? (double)tensor_bytes(b->call.in[i]) : 0;
-    for (int i = 0; i < CALL_OUT; i++)
-        bytes += b->call.out[i] ? (double)tensor_bytes(b->call.out[i]) * (1 + b->c->out[i].updated) : 0;
-    return bytes;
-}
+double bench_op_flops(const BenchOp *b) { return work_flops(b->op, bench_calls_shape(b->calls)); }
+double bench_op_bytes(const BenchOp *b) { return work_bytes(b->op, bench_calls_shape(b->calls)); }

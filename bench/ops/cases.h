@@ -1,4 +1,5 @@
-/* The op benchmarks (cases.def) for the harness, which is C++ and sees nothing else of the program. */
+/* The op benchmarks (cases.def), for whatever measures them: the command, and a harness that is C++ and sees
+ * nothing else of the program. */
 #ifndef ISOTRON_BENCH_CASES_H
 #define ISOTRON_BENCH_CASES_H
 
@@ -6,19 +7,20 @@
 extern "C" {
 #endif
 
+int bench_case_count(void);
+const char *bench_case_name(int); /* "linear/fc1" */
+
+/* ---- in F32 on the CPU, with every core ---- */
+
 typedef struct BenchOp BenchOp;
 
-/* Operations per second: of cblas_sgemm on 2048^3 with BLAS's own threads. Bytes per second: of a copy
- * between arrays that no cache holds, each byte counted when read and when written. The best of several, in
- * 1e9. */
+/* Operations per second, in 1e9: bench_roof_product, bench_roof_copy. */
 typedef struct BenchRoofs {
     double gflops, gbytes;
 } BenchRoofs;
 BenchRoofs bench_roofs(void);
 
-int bench_op_count(void);
-const char *bench_op_name(int);
-/* Takes the operands. Runs use every core. */
+/* Takes the operands. */
 BenchOp *bench_op_open(int);
 void bench_op_run(BenchOp *);
 void bench_op_close(BenchOp *);

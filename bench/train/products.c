@@ -11,24 +11,6 @@
 
 /* ---- shapes ---- */
 
-static bool is_product(OpNumber op) {
-    return op == OP_linear || op == OP_linear_dgrad || op == OP_linear_wgrad || op == OP_grouped_linear ||
-           op == OP_grouped_linear_dgrad || op == OP_grouped_linear_wgrad;
-}
-
-static bool is_grouped(OpNumber op) { return op >= OP_grouped_linear && op <= OP_grouped_linear_wgrad; }
-
-/* A weight of experts has the rows of all of them. */
-static Product shape(OpNumber op, const Call *c) {
-    const Tensor *x = c->in[0], *w = c->in[1];
-    const int64_t rows = tensor_rows(x), wide = tensor_width(x);
-    const int64_t groups = is_grouped(op) ? tensor_count(c->in[2]) - 1 : 1;
-    Product p = {.op = op, .m = rows, .n = tensor_width(w), .k = wide, .groups = groups};
-    if (op == OP_linear || op == OP_grouped_linear) p.n = w->dim[0] / groups;
-    if (op == OP_linear_wgrad || op == OP_grouped_linear_wgrad) p.m = wide, p.k = rows;
-    return p;
-}
-
 static void describe(const Tensor *t, BenchOperand *o) {
     if (!t) return;
     o->dtype = (DType)t->dtype, o->ndim = t->ndim, o->updated = t->flags & TENSOR_ACCUM;
@@ -50,11 +32,11 @@ static bool same(const Product *a, const Product *b) {
 }
 
 int products_find(Products *all, const OpDef *op, const Call *c) {
-    if (!is_product((OpNumber)op->number) || !c->out[0]) return -1; /* a bias's gradient alone is none */
-    Product p = shape((OpNumber)op->number, c);
+    Product p = {.op = (OpNumber)op->number};
+    if (!work_product(p.op, c, &p.shape)) return -1;
     for (int i = 0; i < CALL_IN; i++) describe(c->in[i], &p.in[i]);
     for (int i = 0; i < CALL_OUT; i++) describe(c->out[i], &p.out[i]);
-    if (is_grouped(p.op)) p.in[2].range = tensor_rows(c->in[0]);
+    if (c->in[2] && c->in[2]->dtype == I64) p.in[2].range = tensor_rows(c->in[0]); /* of experts */
     p.attr = *(const LinearAttr *)c->attr;
     for (int i = 0; i < all->count; i++)
         if (same(&all->at[i], &p)) return i;
@@ -63,7 +45,9 @@ int products_find(Products *all, const OpDef *op, const Call *c) {
     return all->count++;
 }
 
-double product_flops(const Product *p) { return 2.0 * (double)p->m * (double)p->n * (double)p->k; }
+double product_flops(const Product *p) {
+    return 2.0 * (double)p->shape.m * (double)p->shape.n * (double)p->shape.k;
+}
 
 double products_flops(const Products *all) {
     double flops = 0;
@@ -84,10 +68,10 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static void take_operands(Products *all) {
     int64_t a = 0, b = 0, c = 0;
     for (int i = 0; i < all->count; i++) {
-        const Product *p = &all->at[i];
-        a = larger(a, p->m * p->k);
-        b = larger(b, p->k * p->n);
-        c = larger(c, p->m * p->n);
+        const ProductShape p = all->at[i].shape;
+        a = larger(a, p.m * p.k);
+        b = larger(b, p.k * p.n);
+        c = larger(c, p.m * p.n);
     }
     all->a = operand(a), all->b = operand(b), all->c = operand(c);
 }
@@ -96,7 +80,7 @@ static void take_operands(Products *all) {
 static void multiply(const Products *all, const Product *p) {
     const bool ta = p->op == OP_linear_wgrad || p->op == OP_grouped_linear_wgrad,
                tb = p->op == OP_linear || p->op == OP_grouped_linear;
-    const int m = (int)p->m, n = (int)p->n, k = (int)p->k;
+    const int m = (int)p->shape.m, n = (int)p->shape.n, k = (int)p->shape.k;
     cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, m, n, k, 1,
                 all->a, ta ? m : k, all->b, tb ? k : n, ta ? 1 : 0, all->c, n);
 }

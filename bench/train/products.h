@@ -4,13 +4,14 @@
 #define ISOTRON_BENCH_PRODUCTS_H
 
 #include "bench/calls.h"
+#include "bench/work.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 
-/* All calls of one op with one kind of operands: op(a) op(b) [m,n], depth k. Of experts, together. */
+/* All calls of one op with one kind of operands. */
 typedef struct Product {
     OpNumber op;
-    int64_t m, n, k, groups;  /* groups: experts, each m / groups of the rows; 1 */
+    ProductShape shape;
     int64_t calls;            /* of one step */
     double ours_ns, alone_ns; /* of the calls of all measured steps, and of as many by themselves */
     BenchOperand in[CALL_IN], out[CALL_OUT];

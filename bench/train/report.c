@@ -113,10 +113,10 @@ static json_t *products_json(const Steps *b) {
     json_t *list = json_array();
     for (int i = 0; i < b->products.count; i++) {
         const Product *p = &b->products.at[i];
-        json_t *entry =
-            json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:f}", "op", OPS[p->op].name, "type",
-                      dtype_name(p->in[0].dtype), "m", (json_int_t)p->m, "n", (json_int_t)p->n, "k",
-                      (json_int_t)p->k, "calls", (json_int_t)p->calls, "gflops", gflops(b, p, p->ours_ns));
+        json_t *entry = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:f}", "op", OPS[p->op].name, "type",
+                                  dtype_name(p->in[0].dtype), "m", (json_int_t)p->shape.m, "n",
+                                  (json_int_t)p->shape.n, "k", (json_int_t)p->shape.k, "calls",
+                                  (json_int_t)p->calls, "gflops", gflops(b, p, p->ours_ns));
         if (p->alone_ns > 0)
             json_object_set_new(entry, b->gpu ? "alone_gflops" : "blas_gflops",
                                 json_real(gflops(b, p, p->alone_ns)));
@@ -235,7 +235,7 @@ static void print_products(const Steps *b) {
     for (int i = 0; i < b->products.count; i++) {
         const Product *p = &b->products.at[i];
         printf("%-22s %6s %7lld %7lld %7lld %6lld %9.1f", OPS[p->op].name, dtype_name(p->in[0].dtype),
-               (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->calls,
+               (long long)p->shape.m, (long long)p->shape.n, (long long)p->shape.k, (long long)p->calls,
                gflops(b, p, p->ours_ns) * unit);
         if (p->alone_ns > 0)
             printf(" %9.1f %6.3f", gflops(b, p, p->alone_ns) * unit, p->alone_ns / p->ours_ns);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bench/ops/ops.h"
 #include "bench/train/train.h"
 #include "main/command.h"
 
@@ -55,6 +56,47 @@ static int bench_train_command(int argc, char **argv) {
     return status;
 }
 
+/* ---- isotron bench ops ---- */
+
+static const char *const DEVICES[] = {"cpu", "cuda", NULL};
+
+typedef struct OpsOptions {
+    BenchOps ops;
+    int device;
+} OpsOptions;
+
+static const Arg OPS_ROWS[] = {
+    {.names = "device",
+     .type = ARG_ENUM,
+     .offset = offsetof(OpsOptions, device),
+     .fallback = "cpu",
+     .choices = DEVICES,
+     .help = "Where the ops run: operands are larger for cuda."},
+    ROW(OpsOptions, ops.filter, "filter", ARG_TEXT, "none", "Only names that match this regular expression."),
+    ROW(OpsOptions, ops.types, "dtype", ARG_TEXTS, "none", "fp64, fp32, bf16, fp16; none = all."),
+    ROW(OpsOptions, ops.threads, "cpu-threads", ARG_I64, "0", "Threads of the CPU; 0 = one for each core."),
+    ROW(OpsOptions, ops.json, "json", ARG_TEXT, "none", "File that gets the results."),
+};
+
+static int bench_ops_command(int argc, char **argv) {
+    Arena *arena = arena_new();
+    OpsOptions o;
+    Args args;
+    args_init(&args, arena, "isotron bench ops [options]", NULL);
+    args_use(&args, (ArgTable){.rows = OPS_ROWS, .count = sizeof OPS_ROWS / sizeof *OPS_ROWS, .target = &o});
+    args_line(&args, argc, argv);
+    Err e = args_end(&args);
+    int status;
+    if (command_ready(&args, e, &status)) {
+        o.ops.cuda = o.device == 1;
+        e = bench_ops(&o.ops);
+        status = e.code ? command_fail(e) : 0;
+    }
+    args_free(&args);
+    arena_free(arena);
+    return status;
+}
+
 /* ---- which ---- */
 
 static const struct {
@@ -62,6 +104,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } BENCHES[] = {
     {"train", "where the time of a training step goes, against what the device can do", bench_train_command},
+    {"ops", "each op by itself against the roof that limits it", bench_ops_command},
 };
 enum { N_BENCHES = sizeof BENCHES / sizeof *BENCHES };
 

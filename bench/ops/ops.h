@@ -1,0 +1,18 @@
+/* Each op by itself (cases.def), in every type, against the roof that limits it. */
+#ifndef ISOTRON_BENCH_OPS_H
+#define ISOTRON_BENCH_OPS_H
+
+#include "config/config.h"
+
+typedef struct BenchOps {
+    bool cuda;
+    int64_t threads;    /* of the CPU; 0: one for each core */
+    const char *filter; /* extended regular expression of names; NULL: all */
+    TextList types;     /* "fp64" ...; none: all */
+    const char *json;   /* file that gets the results; NULL: none */
+} BenchOps;
+
+/* Prints the results. */
+Err bench_ops(const BenchOps *);
+
+#endif
