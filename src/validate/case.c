@@ -251,6 +251,7 @@ Err case_run(const Case *of, const Config *config, const Derived *derived, Noise
 Err case_run_alone(const Case *c, Lane lane, Noise noise, Trace *out) {
     Config config = c->config;
     config.lane = lane;
+    if (lane == LANE_FP64) config.device = ON_CPU, config.cuda_graph_impl = CUDA_GRAPH_NONE;
     if (lane == LANE_FP64 || lane == LANE_EXACT) config.fp8_format = FP8_NONE;
     return case_run(c, &config, &c->derived, noise, NULL, out);
 }

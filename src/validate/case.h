@@ -61,7 +61,8 @@ typedef struct CaseWatch {
 /* Runs all steps in the lane and layout of the options (fp16 takes the loss scale 1024 unless they name one),
  * which have passed the rules and run_check. `watch` may be NULL. */
 Err case_run(const Case *, const Config *, const Derived *, Noise, const CaseWatch *, Trace *out);
-/* The same on one rank, in a lane; fp64 and exact without FP8. */
+/* The same on one rank, in a lane; fp64 and exact without FP8, and fp64, the truth, on
+ * the CPU. */
 Err case_run_alone(const Case *, Lane, Noise, Trace *out);
 
 #endif

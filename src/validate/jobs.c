@@ -6,12 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/mem.h"
 
 static double seconds_now(void) { return (double)clock_ns() * 1e-9; }
 
@@ -20,34 +22,91 @@ void job_needs(Job *j, const Job *other) {
     j->needs[j->n_needs++] = other;
 }
 
-static _Noreturn void in_child(const Job *j) {
+/* ---- processes ---- */
+
+typedef struct Worker {
+    int pid;    /* 0: none */
+    int talk;   /* a socket: the number of a job goes there, and comes back when it is done */
+    int output; /* what its job has printed */
+    Job *job;   /* NULL: it waits for one */
+} Worker;
+
+/* Until nobody is at the other end. */
+static _Noreturn void serve(Job *jobs, int talk, int output) {
+    int64_t number;
     setpgid(0, 0);
-    dup2(j->file, STDOUT_FILENO);
-    dup2(j->file, STDERR_FILENO);
-    j->run(j->arg);
-    fflush(NULL);
+    dup2(output, STDOUT_FILENO);
+    dup2(output, STDERR_FILENO);
+    while (read(talk, &number, sizeof number) == sizeof number) {
+        jobs[number].run(jobs[number].arg);
+        fflush(NULL);
+        if (write(talk, &number, sizeof number) != sizeof number) break;
+    }
     _exit(0);
 }
 
-static void start(Job *j) {
+static void hire(Worker *w, Job *jobs) {
+    int ends[2];
     fflush(NULL);
-    j->file = memfd_create("job", MFD_CLOEXEC);
-    j->seconds = seconds_now();
-    j->pid = fork();
-    CHECK(j->pid >= 0 && j->file >= 0, "no process for a job: %s", strerror(errno));
-    if (j->pid == 0) in_child(j);
-    setpgid(j->pid, j->pid); /* whoever comes first */
-    j->end = JOB_RUNNING;
+    w->output = memfd_create("job", MFD_CLOEXEC);
+    CHECK(w->output >= 0 && !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends),
+          "no process for a job: %s", strerror(errno));
+    w->pid = fork();
+    CHECK(w->pid >= 0, "no process for a job: %s", strerror(errno));
+    if (w->pid == 0) {
+        close(ends[0]);
+        serve(jobs, ends[1], w->output);
+    }
+    close(ends[1]);
+    w->talk = ends[0];
+    setpgid(w->pid, w->pid); /* whoever comes first */
 }
 
-static void finish(Job *j, int status) {
+/* With all that it has left behind. */
+static void dismiss(Worker *w) {
+    if (!w->pid) return;
+    kill(-w->pid, SIGKILL);
+    waitpid(w->pid, NULL, 0);
+    close(w->talk);
+    close(w->output);
+    *w = (Worker){0};
+}
+
+/* ---- jobs ---- */
+
+static void start(Worker *w, Job *jobs, Job *j) {
+    const int64_t number = j - jobs;
+    if (!w->pid) hire(w, jobs);
+    CHECK(!ftruncate(w->output, 0) && lseek(w->output, 0, SEEK_SET) == 0, "no output for a job: %s",
+          strerror(errno));
+    w->job = j;
+    j->seconds = seconds_now();
+    j->end = JOB_RUNNING;
+    /* A process that has died since tells by the end of its socket. */
+    if (send(w->talk, &number, sizeof number, MSG_NOSIGNAL) < 0) return;
+}
+
+static void finish(Worker *w, JobEnd end) {
+    Job *j = w->job;
     j->seconds = seconds_now() - j->seconds;
-    if (j->end == JOB_RUNNING) j->end = status == 0 ? JOB_DONE : JOB_CRASHED;
-    const off_t all = lseek(j->file, 0, SEEK_END), most = sizeof j->output - 1;
+    j->end = end;
+    const off_t all = lseek(w->output, 0, SEEK_END), most = sizeof j->output - 1;
     const off_t from = all > most ? all - most : 0;
-    const ssize_t n = j->end == JOB_DONE ? 0 : pread(j->file, j->output, (size_t)most, from);
+    const ssize_t n = end == JOB_DONE ? 0 : pread(w->output, j->output, (size_t)most, from);
     j->output[n > 0 ? n : 0] = 0;
-    close(j->file);
+    w->job = NULL;
+    if (end != JOB_DONE) dismiss(w);
+}
+
+static void look_after(Worker *w, double deadline_s) {
+    int64_t number;
+    const ssize_t n = recv(w->talk, &number, sizeof number, MSG_DONTWAIT);
+    if (n == sizeof number)
+        finish(w, JOB_DONE);
+    else if (n >= 0 || (errno != EAGAIN && errno != EINTR))
+        finish(w, JOB_CRASHED);
+    else if (seconds_now() - w->job->seconds > deadline_s)
+        finish(w, JOB_LATE);
 }
 
 /* Whether it can start; a need that ended badly ends it. */
@@ -60,33 +119,29 @@ static bool is_ready(Job *j) {
     return ready;
 }
 
-static void look_after(Job *j, double deadline_s) {
-    int status;
-    if (waitpid(j->pid, &status, WNOHANG) == j->pid) {
-        kill(-j->pid, SIGKILL); /* what it has left behind */
-        finish(j, status);
-    } else if (seconds_now() - j->seconds > deadline_s && j->end == JOB_RUNNING) {
-        j->end = JOB_LATE;
-        kill(-j->pid, SIGKILL);
-        waitpid(j->pid, &status, 0);
-        finish(j, status);
-    }
+static Job *next(Job *jobs, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (jobs[i].end == JOB_WAITING && is_ready(&jobs[i])) return &jobs[i];
+    return NULL;
+}
+
+static bool any(const Job *jobs, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (jobs[i].end <= JOB_RUNNING) return true;
+    return false;
 }
 
 void jobs_run(Job *jobs, int64_t n, int at_once, double deadline_s) {
-    for (int64_t left = n; left > 0;) {
-        int running = 0;
-        left = 0;
-        for (int64_t i = 0; i < n; i++) {
-            Job *j = &jobs[i];
-            if (j->end == JOB_RUNNING) look_after(j, deadline_s);
-            running += j->end == JOB_RUNNING;
+    Worker *workers = mem_zero((size_t)at_once, sizeof *workers);
+    while (any(jobs, n)) {
+        for (int i = 0; i < at_once; i++)
+            if (workers[i].job) look_after(&workers[i], deadline_s);
+        for (int i = 0; i < at_once; i++) {
+            Job *j = workers[i].job ? NULL : next(jobs, n);
+            if (j) start(&workers[i], jobs, j);
         }
-        for (int64_t i = 0; i < n; i++) {
-            Job *j = &jobs[i];
-            if (j->end == JOB_WAITING && running < at_once && is_ready(j)) start(j), running++;
-            left += j->end <= JOB_RUNNING;
-        }
-        if (left) nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
+    for (int i = 0; i < at_once; i++) dismiss(&workers[i]);
+    free(workers);
 }

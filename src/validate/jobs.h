@@ -1,5 +1,6 @@
-/* Jobs in processes of their own: a fault, a crash or a hang of one is its own end only. What a job leaves
- * for the others it writes to memory that is shared (mmap MAP_SHARED) before the first one starts. */
+/* Jobs in other processes, one after the other in each: a fault, a crash or a hang of a job is its own end
+ * and its process's, and another process does those that would have come after it. What a job leaves for the
+ * others it writes to memory that is shared (mmap MAP_SHARED) before the first one starts. */
 #ifndef ISOTRON_VALIDATE_JOBS_H
 #define ISOTRON_VALIDATE_JOBS_H
 
@@ -26,13 +27,12 @@ typedef struct Job {
     JobEnd end;
     double seconds;
     char output[JOB_OUTPUT]; /* the last it printed; empty for a job that is done */
-    /* While it runs. */
-    int pid, file;
 } Job;
 
 void job_needs(Job *, const Job *other);
 /* Runs all, at most `at_once` at a time, in order as far as their needs allow; a job that takes more than
- * deadline_s is killed with all its processes. Call it while the process has one thread. */
+ * deadline_s is killed with all its processes. Call it while the process has one thread, and before it uses a
+ * GPU. */
 void jobs_run(Job *, int64_t n, int at_once, double deadline_s);
 
 #endif

@@ -1,7 +1,7 @@
 /* Cases x cells: runs golden cases in the lanes and layouts of a list and judges each (cell.h). A list is
  * text: one cell a line, `[case] lane options...`; the case (the last component of its folder) may be left
  * out, the cell is then for all cases; # starts a comment. The runs on one rank that cells are compared with
- * are run once for a case and lane. Every run has a process of its own (jobs.h).
+ * are run once for a case and lane. Runs are in other processes (jobs.h).
  *
  * A cell whose options break a rule is skipped, with the rule's sentence; it is no pass. An option that does
  * not exist is a user error. */

@@ -63,8 +63,28 @@ static void needs_are_done_before(void **state) {
     munmap(n, sizeof *n);
 }
 
+enum { MANY = 20 };
+
+static void note_process(void *arg) { *(int *)arg = getpid(); }
+
+static void a_process_does_several(void **state) {
+    (void)state;
+    int *pid = mmap(NULL, MANY * sizeof *pid, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    Job jobs[MANY + 1] = {{0}};
+    for (int i = 0; i < MANY; i++) jobs[i] = (Job){.run = note_process, .arg = &pid[i]};
+    jobs[MANY] = jobs[MANY / 2];
+    jobs[MANY / 2] = (Job){.run = crash};
+    jobs_run(jobs, MANY + 1, 1, 5);
+    for (int i = 0; i < MANY; i++) assert_true(pid[i] > 0 && pid[i] != getpid());
+    for (int i = 1; i < MANY / 2; i++) assert_int_equal(pid[i], pid[0]);
+    assert_int_not_equal(pid[MANY / 2 + 1], pid[0]); /* behind the crash */
+    assert_int_equal(pid[MANY - 1], pid[MANY / 2 + 1]);
+    munmap(pid, MANY * sizeof *pid);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_end_is_told),
-                                       cmocka_unit_test(needs_are_done_before)};
+                                       cmocka_unit_test(needs_are_done_before),
+                                       cmocka_unit_test(a_process_does_several)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
