@@ -66,12 +66,21 @@ static void prefer(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttribu
     LT_CHECK(cublasLtMatmulPreferenceSetAttribute(p, name, &value, sizeof value));
 }
 
+/* Whether every row begins at a multiple of 16 bytes. Its kernels for others round before they add a bias
+ * (seen on an H200). */
+static bool is_wide(const GemmKey *k) {
+    const int64_t each = GEMM_ALIGN / (int64_t)dtype_size((DType)k->type);
+    return k->align_a == GEMM_ALIGN && k->align_b == GEMM_ALIGN && k->align_c == GEMM_ALIGN &&
+           k->m % each == 0 && k->n % each == 0 && k->k % each == 0;
+}
+
 int gemm_ways(const GemmState *s, GemmPlan *p, bool fused, GemmWay out[GEMM_CANDIDATES]) {
     const GemmKey *key = &p->key;
     cublasLtMatmulPreferenceOpaque_t want;
     cublasLtMatmulHeuristicResult_t found[GEMM_CANDIDATES];
     int n = 0, kept = 0;
-    if (!fused && dtype_is_16bit((DType)key->c_type)) return 0; /* it would be rounded twice */
+    if (dtype_is_16bit((DType)key->c_type) && key->epilogue == GEMM_BIAS && (!fused || !is_wide(key)))
+        return 0; /* it would be rounded twice */
     gemm_describe(p, fused);
     LT_CHECK(cublasLtMatmulPreferenceInit(&want));
     prefer(&want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)GEMM_WORKSPACE);
