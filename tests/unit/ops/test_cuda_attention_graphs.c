@@ -157,7 +157,7 @@ static void refused(const char *why, Shape p, int which, Change change, int64_t 
     if (change == CAPABILITY) g->cuda.capability = (int)value;
     if (change == VERSION) mock.version = (size_t)value;
     Call call = backward_call(&r, &g->device);
-    if (change == ABSENT) call.out[which - DQ] = NULL;
+    if (change == ABSENT && which >= DQ) call.out[which - DQ] = NULL;
     Call plan = call;
     plan.device = &g->planner;
     const int64_t plans = mock.plans;
