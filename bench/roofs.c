@@ -26,10 +26,10 @@ static void copy_part(void *arg, int64_t begin, int64_t end) {
 }
 
 static void copy(Device *d, const Copy *c, size_t bytes) {
-    if (d->kind == DEVICE_CPU)
-        pool_for(d->pool, (int64_t)bytes, 1, copy_part, (void *)c);
-    else
+    if (device_is_apart(d))
         device_copy(d, c->to, c->from, bytes);
+    else
+        pool_for(d->pool, (int64_t)bytes, 1, copy_part, (void *)c);
 }
 
 double bench_roof_copy(Device *d) {

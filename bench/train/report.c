@@ -181,9 +181,6 @@ static void add_gpu(const Steps *b, const Summary *s, json_t *result) {
                            json_pack("{s:f, s:s, s:f, s:f}", "back_to_back_ms", b->back_to_back * 1e-6,
                                      "attention", b->recorder.path, "profiled_step_ms", s->profiled * 1e3,
                                      "timing_ops_adds", s->profiled / s->step.median - 1));
-    if (s->peak > 0)
-        json_object_update_new(result, json_pack("{s:f, s:f}", "peak_tflops", s->peak * 1e-12, "mfu",
-                                                 s->flops / s->step.median / s->peak));
     if (b->roof_product > 0)
         json_object_update_new(result, json_pack("{s:f, s:f, s:f}", "roof_gflops", b->roof_product,
                                                  "copy_gbytes", b->roof_copy, "of_roof",
@@ -204,6 +201,9 @@ static json_t *result_json(const Steps *b, const Summary *s) {
                            json_pack("{s:o, s:o, s:o, s:o, s:f, s:f}", "family_ms", families_json(b, s),
                                      "op_ms", ops_json(b, s), "gemm", gemm_json(b, s), "memory_mb",
                                      memory_json(b), "init_seconds", b->init_seconds, "loss", b->loss));
+    if (s->peak > 0)
+        json_object_update_new(result, json_pack("{s:f, s:f}", "peak_tflops", s->peak * 1e-12, "mfu",
+                                                 s->flops / s->step.median / s->peak));
     if (b->gpu) add_gpu(b, s, result);
     return result;
 }
@@ -258,10 +258,6 @@ static void print_gpu(const Steps *b, const Summary *s) {
         printf("roofs: product %.1f TFLOP/s, copy %.0f GB/s; the step's model FLOPs are %.1f %% of the "
                "former\n",
                b->roof_product * 1e-3, b->roof_copy, rate / b->roof_product * 1e-7);
-    if (s->peak > 0)
-        printf("MFU %.2f %% of %.0f TFLOP/s\n", rate / s->peak * 100, s->peak * 1e-12);
-    else
-        printf("no MFU: the peak of this device is not known; --peak-tflops says it\n");
 }
 
 static void print_cpu(const Steps *b) {
@@ -278,6 +274,10 @@ static void print(const Steps *b, const Summary *s) {
         print_gpu(b, s);
     else
         print_cpu(b);
+    if (s->peak > 0)
+        printf("MFU %.2f %% of %.0f TFLOP/s\n", s->flops / s->step.median / s->peak * 100, s->peak * 1e-12);
+    else if (b->gpu)
+        printf("no MFU: the peak of this device is not known; --peak-tflops says it\n");
     printf("init %.2f s, loss %.4f\n", b->init_seconds, b->loss);
     printf("step: median %.2f ms (%.2f to %.2f)", s->step.median * 1e3, s->step.min * 1e3, s->step.max * 1e3);
     if (b->gpu) printf(", back to back %.2f ms", b->back_to_back * 1e-6);

@@ -1,0 +1,77 @@
+"""The benches measure what they say: families and the rest add up to the step, every product of the step is listed with its
+FLOPs, ops can be chosen by name and type, and a race runs both sides in turns, counts the smaller time, and survives a side that
+fails. What is measured is never judged here."""
+import json
+import os
+import stat
+import subprocess
+
+from harness import *
+
+(WORK / "bench.conf").write_text("""
+num-layers = 2
+hidden-size = 32
+num-attention-heads = 4
+seq-length = 16
+vocab-size = 100
+hidden-dropout = 0
+attention-dropout = 0
+micro-batch-size = 2
+global-batch-size = 4
+train-iters = 10
+lr = 0.001
+mock-data = true
+""")
+
+
+def train(*options):
+    isotron("bench", "train", "--config", WORK / "bench.conf", "--steps", 3, "--warmup", 1, "--json", WORK / "step.json", *options)
+    return json.loads((WORK / "step.json").read_text())
+
+
+step = train("--peak-tflops", 1)
+assert abs(sum(step["family_ms"].values()) - step["step_ms"]["mean"]) < 1e-3 * step["step_ms"]["mean"], step["family_ms"]
+assert abs(sum(op["ms"] for op in step["op_ms"].values()) + step["family_ms"]["other"] - step["step_ms"]["mean"]) < 1e-3 * step["step_ms"]["mean"]
+# 2 layers of 4 linear layers and the head, forward and twice backward, 2 microbatches of 32 tokens; the vocabulary is padded to 128.
+flop = 3 * 2 * 64 * (2 * (32 * 96 + 32 * 32 + 2 * 32 * 128) + 32 * 128)
+assert abs(step["gemm"]["gflop"] * 1e9 - flop) < 1e-5 * flop, (step["gemm"]["gflop"], flop)
+assert sum(p["calls"] for p in step["gemm"]["products"]) == 3 * 2 * (2 * 4 + 1)
+assert step["tokens"] == 64 and step["model"]["hidden_size"] == 32 and "swiglu" not in step["model"]
+assert all("blas_gflops" in p for p in step["gemm"]["products"])
+assert not any("blas_gflops" in p for p in train("--no-alone")["gemm"]["products"])
+out = isotron("bench", "train", "--config", WORK / "bench.conf", "--steps", 0, "--warmup", 0, expect=2)
+assert "--steps" in out and "--warmup" in out, out
+assert "one rank" in isotron("bench", "train", "--config", WORK / "bench.conf", "--ranks", 2, expect=2)
+
+isotron("bench", "ops", "--filter", "^norm/|^drop$", "--dtype", "fp32", "bf16", "--json", WORK / "ops.json")
+rows = json.loads((WORK / "ops.json").read_text())["rows"]
+assert [(r["name"], r["type"]) for r in rows] == [(n, t) for n in ("norm/layer", "norm/rms") for t in ("fp32", "bf16")] + [("drop", "fp32")], rows
+assert rows[0]["megabytes"] > 1.9 * rows[1]["megabytes"] and all(r["us"] > 0 and r["gbytes"] > 0 for r in rows)
+isotron("bench", "ops", "--dtype", "fp8", expect=2)
+isotron("bench", "ops", "--filter", "(", expect=2)
+isotron("bench", expect=2)
+
+# The race, with a stand-in for the peer: the first turn of "slow" fails.
+peer = WORK / "peer"
+peer.write_text(f"""#!/bin/sh
+# $1 is peer_torch.py, $2 --config, $3 the file
+case $3 in *broken*) echo "no such thing" >&2; exit 3;; esac
+echo words of a library
+echo '{json.dumps({"step_ms": {"median": 50.0}, "back_to_back_ms": 40.0, "tokens": 64, "torch": "t", "cuda": "c", "cudnn": 1})}'
+""")
+peer.chmod(peer.stat().st_mode | stat.S_IXUSR)
+(WORK / "broken.conf").write_text((WORK / "bench.conf").read_text())
+words = ["bench/train/race", WORK / "bench.conf", WORK / "broken.conf", "--device", "cpu", "--ours", PROGRAM, "--ours-options", "--peak-tflops 1",
+         "--python", peer, "--steps", 2, "--warmup", 1, "--rounds", 2, "--out", WORK / "race.json"]
+done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True)
+assert done.returncode == 1 and "no such thing" in done.stdout, done
+race = json.loads((WORK / "race.json").read_text())
+good, broken = race["rows"]
+assert good["peer_ms"]["median"] == 40 and len(good["ours"]) == 2 and 0 < good["mfu"] < 1, good
+assert good["ratio"]["min"] <= good["ratio"]["median"] <= good["ratio"]["max"]
+assert "ratio" not in broken and "ended with 3" in broken["peer"][0]["failed"], broken
+assert "alone" not in str(good["ours"][1]["result"]["gemm"].keys()) and race["provenance"]["peer_torch"] == "t"
+words[words.index("--rounds") + 1:] = [1, "--limit", "-1"]
+done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True)
+assert done.returncode == 1 and "left out" in done.stdout, done
+print("benches: sums, products, choices, turns")
