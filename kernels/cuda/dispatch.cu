@@ -230,7 +230,6 @@ __device__ typename OrderOf<R>::Bits last_kept(const Cells &prob, const int *lis
         }
         __syncthreads();
         found = digits, *keep = rest;
-        __syncthreads();
     }
     return found;
 }

@@ -88,7 +88,6 @@ static __global__ void end_step(Cells state, int64_t n, float most, bool most_re
         const double next = at + 1 < n ? state.get<double>(2 + at) : newest;
         __syncthreads();
         if (at < n) state.put(1 + at, next);
-        __syncthreads();
     }
     if (threadIdx.x == 0) state.put(1, 0.0);
 }
