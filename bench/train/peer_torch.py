@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """PyTorch's training step of a configuration of bench/train, timed: the peer that `race` runs beside `isotron bench train`.
 
-usage: bench/train/peer_torch.py --config bench/train/NAME.conf [--steps N] [--warmup N] [--micro-batch-size N] [--no-compile]
-                                 [--compile-mode MODE] [--scope block|model]
+usage: bench/train/peer_torch.py --config bench/train/NAME.conf [--steps N] [--seconds S] [--warmup N]
+                                 [--micro-batch-size N] [--no-compile] [--compile-mode MODE] [--scope block|model]
 
 Every layer is compiled, attention is cuDNN's (where it refuses, flash; the result says which did it), AdamW is the fused one. The
 parameters are bf16 with masters, gradients and moments in fp32, as ours; where the configuration asks for 16-bit moments
@@ -222,16 +222,16 @@ def measure(trainer, a, c, device):
     first = now() - start
     for i in range(1, a.warmup):
         trainer.step(steps[i % 2])
-    times = []
-    for i in range(a.steps):
-        start = now()
+    times, begin = [], now()
+    while len(times) < a.steps and (len(times) < 3 or not a.seconds or now() - begin < a.seconds):
+        start, i = now(), len(times)
         loss = trainer.step(steps[i % 2])
         times.append(1e3 * (now() - start))
         print(f"step {i}: {times[-1]:.1f} ms", file=sys.stderr, flush=True)
     start = now()
-    for i in range(a.steps):
+    for i in range(len(times)):
         trainer.step(steps[i % 2])
-    together = 1e3 * (now() - start) / a.steps
+    together = 1e3 * (now() - start) / len(times)
     return first, times, together, loss.item()
 
 
@@ -239,6 +239,7 @@ def main():
     parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("\n\n")[0])
     parser.add_argument("--config", required=True)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=0, help="stop measuring after so long, but take 3 steps")
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--micro-batch-size", type=int)
     parser.add_argument("--no-compile", action="store_true")
@@ -265,7 +266,7 @@ def main():
         "compile": "none" if a.no_compile else f"{a.scope}, {a.compile_mode}",
         "optimizer": "fused AdamW, " + ("bf16 parameters and moments, no masters" if c.narrow else "fp32 masters and moments"),
         "parameters": sum(p.numel() for p in trainer.params), "micro_batch_size": c.micro, "global_batch_size": c.batch,
-        "steps": a.steps, "tokens": tokens, "step_ms": {"median": median, "min": min(times), "max": max(times)},
+        "steps": len(times), "tokens": tokens, "step_ms": {"median": median, "min": min(times), "max": max(times)},
         "back_to_back_ms": together, "tokens_per_second": tokens / median * 1e3, "first_step_seconds": first, "loss": loss,
         "memory_mb": torch.cuda.max_memory_allocated() / 2**20 if CUDA else None}))
 

@@ -40,7 +40,7 @@ static double products_ns(const Step *s) {
 }
 
 static void summarise_walls(const Steps *b, Summary *s) {
-    const int64_t n = b->gpu ? b->options->steps : b->n_profiled, replays = b->n_profiled;
+    const int64_t n = b->gpu ? b->n_plain : b->n_profiled, replays = b->n_profiled;
     double *value = mem_alloc((size_t)(n > replays ? n : replays) * sizeof *value);
     for (int64_t i = 0; i < n; i++) value[i] = 1e-9 * (b->gpu ? b->wall[i] : (double)b->profiled[i].wall_ns);
     s->step = bench_range(value, n);
@@ -194,8 +194,8 @@ static json_t *result_json(const Steps *b, const Summary *s) {
         provenance_json(), "device", b->name, "threads", b->threads, "model", model_json(b),
         "micro_batch_size", (json_int_t)b->derived->micro_batch_size, "global_batch_size",
         (json_int_t)b->derived->global_batch_size, "tokens", (json_int_t)tokens, "graph", (int)b->graph,
-        "steps", (json_int_t)b->options->steps, "step_ms", "median", s->step.median * 1e3, "mean",
-        s->profiled * 1e3, "min", s->step.min * 1e3, "max", s->step.max * 1e3, "tokens_per_second",
+        "steps", (json_int_t)(b->gpu ? b->n_plain : b->n_profiled), "step_ms", "median", s->step.median * 1e3,
+        "mean", s->profiled * 1e3, "min", s->step.min * 1e3, "max", s->step.max * 1e3, "tokens_per_second",
         (double)tokens / s->step.median, "model_gflops", s->flops / s->step.median * 1e-9);
     json_object_update_new(result,
                            json_pack("{s:o, s:o, s:o, s:o, s:f, s:f}", "family_ms", families_json(b, s),

@@ -69,20 +69,26 @@ static void say(const char *what, int64_t number, int64_t ns) {
     fflush(stdout);
 }
 
-/* As training runs. */
+static bool enough(const BenchTrain *o, int64_t steps, int64_t since) {
+    enum { LEAST = 3 };
+    return steps >= o->steps ||
+           (o->seconds > 0 && steps >= LEAST && (double)(clock_ns() - since) > o->seconds * 1e9);
+}
+
+/* As training runs: steps that are waited for, then as many without. */
 static void measure_plain(Steps *b) {
     const BenchTrain *o = b->options;
     b->wall = mem_alloc((size_t)o->steps * sizeof *b->wall);
     for (int64_t i = 0; i < o->warmup; i++) say("warm-up", i, timed_step(b, i));
-    for (int64_t i = 0; i < o->steps; i++) {
-        const int64_t ns = timed_step(b, o->warmup + i);
-        b->wall[i] = (double)ns;
-        say("step", i, ns);
+    for (const int64_t start = clock_ns(); !enough(o, b->n_plain, start); b->n_plain++) {
+        const int64_t ns = timed_step(b, o->warmup + b->n_plain);
+        b->wall[b->n_plain] = (double)ns;
+        say("step", b->n_plain, ns);
     }
     const int64_t start = clock_ns();
-    for (int64_t i = 0; i < o->steps; i++) one_step(b);
+    for (int64_t i = 0; i < b->n_plain; i++) one_step(b);
     device_wait(b->device);
-    b->back_to_back = (double)(clock_ns() - start) / (double)o->steps;
+    b->back_to_back = (double)(clock_ns() - start) / (double)b->n_plain;
 }
 
 /* ---- memory ---- */
@@ -152,7 +158,7 @@ static void profiled_step(Steps *b, int64_t number, Step *s) {
 
 static void measure_ops(Steps *b) {
     const BenchTrain *o = b->options;
-    int64_t number = b->gpu ? o->warmup + o->steps : 0;
+    int64_t number = b->gpu ? o->warmup + b->n_plain : 0;
     b->config.cuda_graph_impl = CUDA_GRAPH_NONE; /* recorded work tells nothing of its ops */
     count_ops(b, number++);
     for (Step s; !b->gpu && number < o->warmup; number++) {

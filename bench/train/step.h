@@ -40,7 +40,8 @@ typedef struct Steps {
     MemoryPlan plan;
     double before, peak; /* bytes of memory: taken before the run, and after its steps with the run */
     double init_seconds, loss;
-    double *wall;        /* [options->steps] ns, without the times of ops; a GPU's */
+    double *wall; /* [n_plain] ns, without the times of ops; a GPU's */
+    int64_t n_plain;
     double back_to_back; /* ns of a step without waiting between them; a GPU's */
     Step *profiled;      /* [n_profiled] */
     int64_t n_profiled;

@@ -9,11 +9,12 @@
 #include "config/config.h"
 
 typedef struct BenchTrain {
-    int64_t steps, warmup;
-    int64_t profiled;   /* steps with the time of every op on a GPU; on the CPU all are */
-    bool alone;         /* measure the matrix products by themselves, and roofs */
-    double peak_tflops; /* of the device for MFU; not given: known by its name, or there is no MFU */
-    const char *json;   /* file that gets the results; NULL: none */
+    int64_t steps, warmup; /* at most so many; at least 1 before them */
+    double seconds;        /* of a GPU's steps are enough, but 3 are taken; 0: all steps */
+    int64_t profiled;      /* steps with the time of every op on a GPU; on the CPU all are */
+    bool alone;            /* measure the matrix products by themselves, and roofs */
+    double peak_tflops;    /* of the device for MFU; not given: known by its name, or there is no MFU */
+    const char *json;      /* file that gets the results; NULL: none */
 } BenchTrain;
 
 /* Prints the results. One rank. */

@@ -15,6 +15,8 @@ static const Arg TRAIN_ROWS[] = {
     ROW(BenchTrain, steps, "steps", ARG_I64, "20", "Steps to measure."),
     ROW(BenchTrain, warmup, "warmup", ARG_I64, "3",
         "Steps before that: first touch of memory, recorded work."),
+    ROW(BenchTrain, seconds, "seconds", ARG_F64, "0",
+        "On a GPU stop measuring after so long, but take 3 steps; 0 = take all."),
     ROW(BenchTrain, profiled, "profiled", ARG_I64, "5", "Further steps on a GPU in which every op is timed."),
     ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on",
         "The matrix products are not measured by themselves, nor are roofs."),
