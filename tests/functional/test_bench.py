@@ -2,7 +2,6 @@
 FLOPs, ops can be chosen by name and type, and a race runs both sides in turns, counts the smaller time, and survives a side that
 fails. What is measured is never judged here."""
 import json
-import os
 import stat
 import subprocess
 
@@ -74,4 +73,7 @@ assert "alone" not in str(good["ours"][1]["result"]["gemm"].keys()) and race["pr
 words[words.index("--rounds") + 1:] = [1, "--limit", "-1"]
 done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True)
 assert done.returncode == 1 and "left out" in done.stdout, done
+assert "no gpt3" in subprocess.run(["bench/train/race", "gpt3"], cwd=ROOT, capture_output=True, text=True).stderr
+done = subprocess.run(["bench/train/race", "gpt3-1.3b", "llama3-8b", "--limit", "-1"], cwd=ROOT, capture_output=True, text=True)
+assert done.returncode == 1 and "gpt3-1.3b" in done.stdout and "llama3-8b" in done.stdout, done
 print("benches: sums, products, choices, turns")
