@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -35,6 +36,7 @@ typedef struct Worker {
 static _Noreturn void serve(Job *jobs, int talk, int output) {
     int64_t number;
     setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody would wait for it */
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
     while (read(talk, &number, sizeof number) == sizeof number) {
