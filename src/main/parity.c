@@ -1,6 +1,5 @@
 #include <stddef.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "comm/comm.h"
@@ -24,7 +23,8 @@ static const Arg ROWS[] = {
         "List of cells to run instead, one a line: [case] lane options...; several folders may be given."),
     ROW(junit, "junit", ARG_TEXT, "none", "File that gets the sweep's report as JUnit XML."),
     ROW(html, "html", ARG_TEXT, "none", "File that gets the sweep's report as a page with figures."),
-    ROW(jobs, "sweep-jobs", ARG_I64, "0", "Cells that run at a time; 0 = one for each core."),
+    ROW(jobs, "sweep-jobs", ARG_I64, "0",
+        "Cells that run at a time; 0 = one for each core; on a GPU one, which processes only use in turns."),
     ROW(deadline, "sweep-deadline", ARG_F64, "60", "Seconds after which a cell is ended and has failed."),
     ROW(dry_run, "sweep-dry-run", ARG_FLAG, "off",
         "Only say which cells would run and which rules forbid the others."),
@@ -65,7 +65,7 @@ static Err sweep(const Options *given, ArgTable own, int n_dirs, int argc, char 
                             .list = o->sweep,
                             .words = argv + n_dirs,
                             .n_words = argc - n_dirs,
-                            .at_once = o->jobs > 0 ? (int)o->jobs : (int)sysconf(_SC_NPROCESSORS_ONLN),
+                            .at_once = (int)o->jobs,
                             .deadline_s = o->deadline};
     Sweep s;
     Err e = sweep_open(&options, &s);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fault.h"
@@ -227,6 +228,13 @@ static void add_cell_job(Sweep *s, Cell *cell, CellResult *result) {
         job_needs(cell->job, of->noisy[cell->lane][k]);
 }
 
+static int at_once(const SweepOptions *o, const Sweep *s) {
+    if (o->at_once > 0) return o->at_once;
+    for (int64_t i = 0; i < s->n_cells; i++)
+        if (!s->cells[i].skipped && s->cells[i].config.device == ON_CUDA) return 1;
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
 void sweep_run(const SweepOptions *o, Sweep *s) {
     const int64_t most = s->n_cells + s->n_cases * LANES * (1 + PARITY_DRAWS);
     const int64_t begin = clock_ns();
@@ -234,7 +242,7 @@ void sweep_run(const SweepOptions *o, Sweep *s) {
     s->results = shared_zero((size_t)s->n_cells * sizeof *s->results);
     for (int64_t i = 0; i < s->n_cells; i++)
         if (!s->cells[i].skipped) add_cell_job(s, &s->cells[i], &s->results[i]);
-    jobs_run(s->jobs, s->n_jobs, o->at_once, o->deadline_s);
+    jobs_run(s->jobs, s->n_jobs, at_once(o, s), o->deadline_s);
     s->seconds = (double)(clock_ns() - begin) * 1e-9;
 }
 

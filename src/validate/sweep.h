@@ -53,8 +53,8 @@ typedef struct SweepOptions {
     const char *list; /* path */
     char **words;     /* options for all cells, between run.conf and the cell's own */
     int n_words;
-    ArgTable own; /* options among the words that are the caller's */
-    int at_once;
+    ArgTable own;      /* options among the words that are the caller's */
+    int at_once;       /* 0: one for each core, on a GPU one */
     double deadline_s; /* of a cell */
 } SweepOptions;
 
