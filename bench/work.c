@@ -4,12 +4,12 @@ static bool is_grouped(OpNumber op) { return op >= OP_grouped_linear && op <= OP
 
 bool work_product(OpNumber op, const Call *c, ProductShape *p) {
     const bool linear = op == OP_linear || op == OP_linear_dgrad || op == OP_linear_wgrad;
-    if ((!linear && !is_grouped(op)) || !c->out[0]) return false;
+    if ((!linear && !is_grouped(op) && op != OP_fp8_product) || !c->out[0]) return false;
     const Tensor *x = c->in[0], *w = c->in[1];
     const int64_t experts = is_grouped(op) ? tensor_count(c->in[2]) - 1 : 1; /* whose weights lie together */
     const int64_t rows = tensor_rows(x), wide = tensor_width(x);
     *p = (ProductShape){rows, tensor_width(w), wide};
-    if (op == OP_linear || op == OP_grouped_linear) p->n = w->dim[0] / experts;
+    if (op == OP_linear || op == OP_grouped_linear || op == OP_fp8_product) p->n = w->dim[0] / experts;
     if (op == OP_linear_wgrad || op == OP_grouped_linear_wgrad) p->m = wide, p->k = rows;
     return true;
 }

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/slice.h"
+#include "kernels/fp8_blocks.h"
 #include "tensor/fp8.h"
 
 typedef enum Activation {
@@ -39,6 +40,16 @@ typedef struct QuantizeAttr {
     int64_t rows,
         columns; /* of a block, if blocks have their own scales (powers of two); rows as tensor_rows */
 } QuantizeAttr;
+
+typedef struct Fp8CodesAttr {
+    Fp8Blocks blocks; /* FP8_WHOLE: scaled by the state */
+} Fp8CodesAttr;
+
+typedef struct Fp8ProductAttr {
+    Fp8Blocks a, b;        /* not both FP8_SQUARES */
+    bool fast;             /* sums may have fewer bits than fp32 has: Hopper's tensor cores keep about 14 */
+    Activation activation; /* of the output `act`; not SWIGLU */
+} Fp8ProductAttr;
 
 typedef struct NormAttr {
     bool rms;      /* RMSNorm (no mean, no bias), else LayerNorm */

@@ -45,6 +45,11 @@ typedef struct OpCase {
 #define ROWS(n, ...)    OPERAND(I64, ROWS, false, n, __VA_ARGS__)
 #define COPIES(n, ...)  OPERAND(I64, COPIES, false, n, __VA_ARGS__)
 #define OFFSETS(n, ...) OPERAND(I64, OFFSETS, false, n, __VA_ARGS__)
+#define E4M3_CODES(...) OPERAND(F8E4M3, SIGNED, false, 0, __VA_ARGS__)
+#define E5M2_CODES(...) OPERAND(F8E5M2, SIGNED, false, 0, __VA_ARGS__)
+#define HALF(...)       OPERAND(BF16, SIGNED, false, 0, __VA_ARGS__)
+#define SINGLE(...)     OPERAND(F32, POSITIVE, false, 0, __VA_ARGS__)
+#define SINGLES(...)    OPERAND(F32, SIGNED, true, 0, __VA_ARGS__)
 #define OUTPUT(...)     OPERAND(I64, SIGNED, false, 0, __VA_ARGS__)
 #define LONGS(...)      OPERAND(I64, SIGNED, true, 0, __VA_ARGS__)
 

@@ -18,6 +18,8 @@ static const unsigned char FAMILY_OF[OP_COUNT] = {
     IN(amax, FP8),
     IN(fp8_scale, FP8),
     IN(quantize, FP8),
+    IN(fp8_codes, FP8),
+    IN(fp8_product, GEMM),
     IN(norm, NORM),
     IN(norm_grad, NORM),
     IN(activation, ACTIVATION),

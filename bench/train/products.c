@@ -23,9 +23,15 @@ static bool same_operand(const BenchOperand *a, const BenchOperand *b) {
     return !memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim);
 }
 
+static bool same_attributes(const Product *a, const Product *b) {
+    const LinearAttr *x = &a->attr.linear, *y = &b->attr.linear;
+    const Fp8ProductAttr *p = &a->attr.fp8, *q = &b->attr.fp8;
+    if (a->op != OP_fp8_product) return x->fixed_order == y->fixed_order && x->activation == y->activation;
+    return p->a == q->a && p->b == q->b && p->fast == q->fast && p->activation == q->activation;
+}
+
 static bool same(const Product *a, const Product *b) {
-    bool equal = a->op == b->op && a->attr.fixed_order == b->attr.fixed_order &&
-                 a->attr.activation == b->attr.activation;
+    bool equal = a->op == b->op && same_attributes(a, b);
     for (int i = 0; i < CALL_IN; i++) equal = equal && same_operand(&a->in[i], &b->in[i]);
     for (int i = 0; i < CALL_OUT; i++) equal = equal && same_operand(&a->out[i], &b->out[i]);
     return equal;
@@ -37,7 +43,10 @@ int products_find(Products *all, const OpDef *op, const Call *c) {
     for (int i = 0; i < CALL_IN; i++) describe(c->in[i], &p.in[i]);
     for (int i = 0; i < CALL_OUT; i++) describe(c->out[i], &p.out[i]);
     if (c->in[2] && c->in[2]->dtype == I64) p.in[2].range = tensor_rows(c->in[0]); /* of experts */
-    p.attr = *(const LinearAttr *)c->attr;
+    if (p.op == OP_fp8_product)
+        p.attr.fp8 = *(const Fp8ProductAttr *)c->attr;
+    else
+        p.attr.linear = *(const LinearAttr *)c->attr;
     for (int i = 0; i < all->count; i++)
         if (same(&all->at[i], &p)) return i;
     CHECK(all->count < PRODUCTS, "more than %d kinds of matrix products", PRODUCTS);
@@ -79,7 +88,7 @@ static void take_operands(Products *all) {
 /* Experts as if they were one with the rows of all. */
 static void multiply(const Products *all, const Product *p) {
     const bool ta = p->op == OP_linear_wgrad || p->op == OP_grouped_linear_wgrad,
-               tb = p->op == OP_linear || p->op == OP_grouped_linear;
+               tb = p->op == OP_linear || p->op == OP_grouped_linear || p->op == OP_fp8_product;
     const int m = (int)p->shape.m, n = (int)p->shape.n, k = (int)p->shape.k;
     cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, m, n, k, 1,
                 all->a, ta ? m : k, all->b, tb ? k : n, ta ? 1 : 0, all->c, n);

@@ -15,7 +15,10 @@ typedef struct Product {
     int64_t calls;            /* of one step */
     double ours_ns, alone_ns; /* of the calls of all measured steps, and of as many by themselves */
     BenchOperand in[CALL_IN], out[CALL_OUT];
-    LinearAttr attr;
+    union {
+        LinearAttr linear;
+        Fp8ProductAttr fp8;
+    } attr;
 } Product;
 
 enum { PRODUCTS = 96 };

@@ -27,6 +27,10 @@ static cudaDataType_t cuda_type(int dtype) {
         return CUDA_R_32F;
     case BF16:
         return CUDA_R_16BF;
+    case F8E4M3:
+        return CUDA_R_8F_E4M3;
+    case F8E5M2:
+        return CUDA_R_8F_E5M2;
     default:
         return CUDA_R_16F;
     }
@@ -39,6 +43,24 @@ static void describe_matrix(cublasLtMatrixLayoutOpaque_t *x, int dtype, int64_t 
 
 template <typename T> static void set(GemmPlan *p, cublasLtMatmulDescAttributes_t name, T value) {
     LT_CHECK(cublasLtMatmulDescSetAttribute(&p->product, name, &value, sizeof value));
+}
+
+static bool is_fp8(const GemmKey *key) { return dtype_is_fp8((DType)key->type); }
+
+/* cuBLASLt's a is our b. Any aligned addresses show it that there are scales; gemm_start gives the true ones.
+ */
+static void describe_fp8(GemmPlan *p) {
+    static const cublasLtMatmulMatrixScale_t MODES[] = {CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+                                                        CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+                                                        CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F};
+    const void *const somewhere = (const void *)(uintptr_t)GEMM_ALIGN;
+    const int scaling = p->key.scaling;
+    set(p, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)(scaling & 1));
+    set(p, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, (int32_t)MODES[scaling >> 3]);
+    set(p, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, (int32_t)MODES[scaling >> 1 & 3]);
+    set(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, somewhere);
+    set(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, somewhere);
+    set(p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(p->key.c_type));
 }
 
 void gemm_describe(GemmPlan *p, bool fused) {
@@ -54,8 +76,10 @@ void gemm_describe(GemmPlan *p, bool fused) {
         /* An address to show its alignment; gemm_start gives the true one. */
         set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)(uintptr_t)key->align_bias);
     }
+    if (is_fp8(key)) describe_fp8(p);
     describe_matrix(&p->a, key->type, key->transpose_a ? key->k : key->m, key->transpose_a ? key->m : key->k);
-    describe_matrix(&p->b, key->type, key->transpose_b ? key->n : key->k, key->transpose_b ? key->k : key->n);
+    describe_matrix(&p->b, key->b_type, key->transpose_b ? key->n : key->k,
+                    key->transpose_b ? key->k : key->n);
     describe_matrix(&p->c, key->c_type, key->m, key->n);
 }
 
@@ -74,13 +98,18 @@ static bool is_wide(const GemmKey *k) {
            k->m % each == 0 && k->n % each == 0 && k->k % each == 0;
 }
 
+/* Whether the sum with a bias is rounded once; FP8's kernels read a bias beside F32 as 16 bits. */
+static bool may_add_bias(const GemmKey *key, bool fused) {
+    if (dtype_is_16bit((DType)key->c_type)) return fused && is_wide(key);
+    return !(fused && is_fp8(key));
+}
+
 int gemm_ways(const GemmState *s, GemmPlan *p, bool fused, GemmWay out[GEMM_CANDIDATES]) {
     const GemmKey *key = &p->key;
     cublasLtMatmulPreferenceOpaque_t want;
     cublasLtMatmulHeuristicResult_t found[GEMM_CANDIDATES];
     int n = 0, kept = 0;
-    if (dtype_is_16bit((DType)key->c_type) && key->epilogue == GEMM_BIAS && (!fused || !is_wide(key)))
-        return 0; /* it would be rounded twice */
+    if (key->epilogue == GEMM_BIAS && !may_add_bias(key, fused)) return 0;
     gemm_describe(p, fused);
     LT_CHECK(cublasLtMatmulPreferenceInit(&want));
     prefer(&want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)GEMM_WORKSPACE);
@@ -126,6 +155,10 @@ cublasStatus_t gemm_start(const GemmState *s, GemmPlan *p, const GemmOperands *x
         rows_plus_bias(stream, (DType)key->c_type, NULL, x->bias, x->c, key->m, key->n);
     else if (key->epilogue == GEMM_BIAS)
         set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x->bias);
+    if (is_fp8(key)) {
+        set(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x->b_inverse);
+        set(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x->a_inverse);
+    }
     return cublasLtMatmul(s->handle, &p->product, wide ? (const void *)&factor[0] : &narrow[0], x->b, &p->b,
                           x->a, &p->a, wide ? (const void *)&factor[1] : &narrow[1], x->c, &p->c, x->c, &p->c,
                           &p->way.algo, s->workspace, GEMM_WORKSPACE, stream);
@@ -166,7 +199,8 @@ static GemmKey key_of(const GemmState *s, const Gemm *g) {
     memset(&key, 0, sizeof key);
     key.m = g->m, key.n = g->n, key.k = g->k;
     key.multiprocessors = s->multiprocessors;
-    key.type = g->a->dtype, key.c_type = g->c->dtype;
+    key.type = g->a->dtype, key.b_type = g->b->dtype, key.c_type = g->c->dtype;
+    if (is_fp8(&key)) key.scaling = (uint8_t)(g->fast | g->a_blocks << 1 | g->b_blocks << 3);
     key.transpose_a = g->transpose_a, key.transpose_b = g->transpose_b;
     key.accumulate = accumulates(g->c);
     key.align_a = alignment(g->a->data), key.align_b = alignment(g->b->data),
@@ -226,8 +260,11 @@ static bool ends_elsewhere(GemmState *s, const Gemm *g) {
 
 static void check(const Gemm *g) {
     const int a = g->a->dtype, b = g->b->dtype, c = g->c->dtype;
-    CHECK(a == b &&
-              (c == a || (c == F32 && dtype_is_16bit((DType)a)) || (a == F32 && dtype_is_16bit((DType)c))),
+    const bool fp8 = dtype_is_fp8((DType)a) && dtype_is_fp8((DType)b) && (a == F8E4M3 || b == F8E4M3) &&
+                     (c == F32 || dtype_is_16bit((DType)c));
+    CHECK(fp8 ||
+              (a == b && dtype_is_float((DType)a) &&
+               (c == a || (c == F32 && dtype_is_16bit((DType)a)) || (a == F32 && dtype_is_16bit((DType)c)))),
           "%s: there is no product of %s and %s that ends in %s", g->op, dtype_name((DType)a),
           dtype_name((DType)b), dtype_name((DType)c));
     CHECK(!g->bias || g->bias->dtype == c, "%s: the bias is %s, the output %s", g->op,
@@ -262,7 +299,8 @@ static void without_terms(const Call *c, const Gemm *g) {
 static void multiply(const Call *c, const Gemm *g) {
     GemmState *s = state_of(c->device);
     GemmPlan *p = plan_of(s, g);
-    const GemmOperands x = {g->a->data, g->b->data, g->bias ? g->bias->data : NULL, g->c->data};
+    const GemmOperands x = {g->a->data, g->b->data,   g->bias ? g->bias->data : NULL,
+                            g->c->data, g->a_inverse, g->b_inverse};
     const cublasStatus_t status = gemm_start(s, p, &x, stream_of(c));
     CHECK(status == CUBLAS_STATUS_SUCCESS, "%s: cublasLtMatmul: %s", g->op, cublasLtGetStatusString(status));
 }

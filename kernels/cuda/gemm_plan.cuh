@@ -16,12 +16,13 @@ typedef enum GemmEpilogue { GEMM_PLAIN, GEMM_BIAS } GemmEpilogue;
 typedef struct GemmKey {
     int64_t m, n, k;
     int32_t multiprocessors; /* that the product may count on; 0: all */
-    uint8_t type, c_type;    /* of a and b; of c and the bias */
+    uint8_t type, c_type;    /* of a; of c and the bias */
     bool transpose_a, transpose_b, accumulate;
     uint8_t epilogue;
     uint8_t align_a, align_b, align_c,
         align_bias; /* bytes that the addresses are multiples of, at most GEMM_ALIGN */
-    uint8_t unused[2];
+    uint8_t b_type;
+    uint8_t scaling; /* of FP8: Gemm.fast, + 2 a_blocks, + 8 b_blocks */
 } GemmKey;
 static_assert(sizeof(GemmKey) == 40, "a GemmKey has no bytes without a value");
 
@@ -54,6 +55,7 @@ typedef struct GemmState {
 typedef struct GemmOperands {
     const void *a, *b, *bias;
     void *c;
+    const void *a_inverse, *b_inverse;
 } GemmOperands;
 
 /* Descriptors for the fused or the separate way. */

@@ -40,7 +40,7 @@ static char *file_in(const char *dir, const Cuda *c) {
 }
 
 static char *head_of(const Cuda *c) {
-    return mem_printf("isotron products 1: cuBLASLt %zu, %s, %d multiprocessors\n", cublasLtGetVersion(),
+    return mem_printf("isotron products 2: cuBLASLt %zu, %s, %d multiprocessors\n", cublasLtGetVersion(),
                       c->name, c->multiprocessors);
 }
 
@@ -52,9 +52,10 @@ enum { ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
 static void print(Str *out, const GemmRecord *r) {
     const GemmKey *k = &r->key;
     Str line = {NULL, 0, 0};
-    str_printf(&line, "%" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d %d %d %d %d", k->m, k->n,
-               k->k, k->multiprocessors, k->type, k->c_type, k->transpose_a, k->transpose_b, k->accumulate,
-               k->epilogue, k->align_a, k->align_b, k->align_c, k->align_bias, r->way.fused);
+    str_printf(&line, "%" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d %d %d %d %d %d %d", k->m,
+               k->n, k->k, k->multiprocessors, k->type, k->b_type, k->c_type, k->scaling, k->transpose_a,
+               k->transpose_b, k->accumulate, k->epilogue, k->align_a, k->align_b, k->align_c, k->align_bias,
+               r->way.fused);
     for (int i = 0; i < ALGO_WORDS; i++) str_printf(&line, " %016" PRIx64, (uint64_t)r->way.algo.data[i]);
     str_printf(&line, " %.2f %.2f %.2f", r->us, r->first_us, r->fastest_us);
     str_printf(out, "%s %016" PRIx64 "\n", line.s, hash64(line.s, line.len, 0));
@@ -72,7 +73,7 @@ static bool number(const char **at, int base, uint64_t *out) {
 }
 
 static bool parse(const char *line, GemmRecord *r) {
-    enum { FIELDS = 15 };
+    enum { FIELDS = 17 };
     uint64_t f[FIELDS], word;
     char *end;
     memset(r, 0, sizeof *r);
@@ -81,12 +82,13 @@ static bool parse(const char *line, GemmRecord *r) {
     GemmKey *k = &r->key;
     k->m = (int64_t)f[0], k->n = (int64_t)f[1], k->k = (int64_t)f[2];
     k->multiprocessors = (int32_t)f[3];
-    k->type = (uint8_t)f[4], k->c_type = (uint8_t)f[5];
-    k->transpose_a = f[6] != 0, k->transpose_b = f[7] != 0, k->accumulate = f[8] != 0;
-    k->epilogue = (uint8_t)f[9];
-    k->align_a = (uint8_t)f[10], k->align_b = (uint8_t)f[11], k->align_c = (uint8_t)f[12];
-    k->align_bias = (uint8_t)f[13];
-    r->way.fused = f[14] != 0;
+    k->type = (uint8_t)f[4], k->b_type = (uint8_t)f[5], k->c_type = (uint8_t)f[6];
+    k->scaling = (uint8_t)f[7];
+    k->transpose_a = f[8] != 0, k->transpose_b = f[9] != 0, k->accumulate = f[10] != 0;
+    k->epilogue = (uint8_t)f[11];
+    k->align_a = (uint8_t)f[12], k->align_b = (uint8_t)f[13], k->align_c = (uint8_t)f[14];
+    k->align_bias = (uint8_t)f[15];
+    r->way.fused = f[16] != 0;
     for (int i = 0; i < ALGO_WORDS; i++) {
         if (!number(&line, 16, &word)) return false;
         r->way.algo.data[i] = word;

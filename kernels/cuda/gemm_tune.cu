@@ -21,8 +21,10 @@ typedef struct Bench {
     cudaStream_t stream;
     cudaEvent_t begin, end;
     size_t a, b, bias, c, set; /* bytes of each operand and of a set of them */
+    size_t ones;               /* and of FP8's scales, all 1, the same for all sets */
     int sets, next;
-    char *memory; /* the sets, behind them the first choice's result and the count of differing elements */
+    char *memory; /* the sets, behind them the first choice's result, the count of differing elements, the
+                     ones */
 } Bench;
 
 typedef struct Candidate {
@@ -39,21 +41,35 @@ static size_t padded(int64_t count, int dtype) {
 
 static GemmOperands operands(const Bench *b, int set) {
     char *at = b->memory + (size_t)set * b->set;
-    GemmOperands x = {at, at + b->a, at + b->a + b->b, at + b->a + b->b + b->bias};
+    const char *one = b->memory + (size_t)b->sets * b->set + b->c + SPACE_ALIGN;
+    GemmOperands x = {at, at + b->a, at + b->a + b->b, at + b->a + b->b + b->bias, one, one};
     return x;
 }
 static char *reference(const Bench *b) { return b->memory + (size_t)b->sets * b->set; }
 static int *differing(const Bench *b) { return (int *)(reference(b) + b->c); }
 
-/* Uniform in [-1, 1): the finalizer of splitmix64 (Steele, Lea, Flood 2014) over the element's index. */
+/* The finalizer of splitmix64 (Steele, Lea, Flood 2014) over the element's index. */
+__device__ __forceinline__ uint64_t mixed(uint64_t seed, int64_t i) {
+    uint64_t z = seed + (uint64_t)i * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Uniform in [-1, 1). */
 static __global__ void randomise(Cells x, int64_t n, uint64_t seed) {
+    GRID_LOOP(i, n) x.put(i, (float)(mixed(seed, i) >> 40) * 0x1p-23f - 1.0f);
+}
+
+/* Codes of FP8 numbers, none of them very large and none a NaN. */
+static __global__ void randomise_codes(uint8_t *x, int64_t n, uint64_t seed) {
     GRID_LOOP(i, n) {
-        uint64_t z = seed + (uint64_t)i * 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        x.put(i, (float)((z ^ (z >> 31)) >> 40) * 0x1p-23f - 1.0f);
+        const uint64_t z = mixed(seed, i);
+        x[i] = (uint8_t)((z >> 56 & 0x80) | (0x24 + (z >> 40) % 32));
     }
 }
+
+static __global__ void fill_ones(float *x, int64_t n) { GRID_LOOP(i, n) x[i] = 1; }
 
 static __global__ void count_differing(const uint16_t *x, const uint16_t *y, int64_t n, int *count) {
     GRID_LOOP(i, n) {
@@ -63,7 +79,11 @@ static __global__ void count_differing(const uint16_t *x, const uint16_t *y, int
 
 static void fill(const Bench *b, const void *at, size_t bytes, int dtype, uint64_t seed) {
     const Cells x = {(void *)at, dtype};
-    if (bytes) randomise<<<1024, 256, 0, b->stream>>>(x, (int64_t)(bytes / dtype_size((DType)dtype)), seed);
+    const int64_t n = (int64_t)(bytes / dtype_size((DType)dtype));
+    if (bytes && dtype_is_fp8((DType)dtype))
+        randomise_codes<<<1024, 256, 0, b->stream>>>((uint8_t *)at, n, seed);
+    else if (bytes)
+        randomise<<<1024, 256, 0, b->stream>>>(x, n, seed);
     LAUNCHED();
 }
 
@@ -71,9 +91,14 @@ static void fill_set(const Bench *b, int set) {
     const GemmKey *key = &b->plan.key;
     const GemmOperands x = operands(b, set);
     fill(b, x.a, b->a, key->type, 4 * (uint64_t)set);
-    fill(b, x.b, b->b, key->type, 4 * (uint64_t)set + 1);
+    fill(b, x.b, b->b, key->b_type, 4 * (uint64_t)set + 1);
     fill(b, x.bias, b->bias, key->c_type, 4 * (uint64_t)set + 2);
     fill(b, x.c, b->c, key->c_type, 4 * (uint64_t)set + 3);
+}
+
+static int64_t most_scales(const GemmKey *key) {
+    const Fp8Blocks a = (Fp8Blocks)(key->scaling >> 1 & 3), b = (Fp8Blocks)(key->scaling >> 3);
+    return std::max(fp8_blocks_count(a, key->m, key->k), fp8_blocks_count(b, key->n, key->k));
 }
 
 /* Fewer sets where there is little memory; false: there is not enough for one. */
@@ -82,17 +107,23 @@ static bool open(Bench *b, const Device *d, const GemmState *s, const GemmPlan *
     memset(b, 0, sizeof *b);
     b->state = s, b->plan = *p, b->stream = d->cuda->stream;
     b->a = padded(key->m * key->k, key->type);
-    b->b = padded(key->k * key->n, key->type);
+    b->b = padded(key->k * key->n, key->b_type);
     b->bias = key->epilogue == GEMM_BIAS ? padded(key->n, key->c_type) : 0;
     b->c = padded(key->m * key->n, key->c_type);
     b->set = b->a + b->b + b->bias + b->c;
+    b->ones = dtype_is_fp8((DType)key->type) ? padded(most_scales(key), F32) : 0;
     b->sets = (int)std::min<size_t>(ROTATION / b->set + 1, SETS_MAX);
-    while (cudaMalloc(&b->memory, (size_t)b->sets * b->set + b->c + SPACE_ALIGN) != cudaSuccess) {
+    while (cudaMalloc(&b->memory, (size_t)b->sets * b->set + b->c + SPACE_ALIGN + b->ones) != cudaSuccess) {
         cudaGetLastError(); /* it has been looked at */
         if (b->sets == 1) return false;
         b->sets /= 2;
     }
     for (int i = 0; i < b->sets; i++) fill_set(b, i);
+    if (b->ones) {
+        fill_ones<<<256, 256, 0, b->stream>>>((float *)operands(b, 0).a_inverse,
+                                              (int64_t)(b->ones / sizeof(float)));
+        LAUNCHED();
+    }
     CUDA_CHECK(cudaEventCreate(&b->begin));
     CUDA_CHECK(cudaEventCreate(&b->end));
     return true;

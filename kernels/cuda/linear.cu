@@ -47,14 +47,18 @@ static Gemm wgrad(const Call *c) {
 
 extern "C" void cuda_activation(const Call *);
 
+void gemm_activate(const Call *c, Tensor *y, Tensor *act, Activation activation) {
+    if (!act) return;
+    const ActivationAttr attr = {activation};
+    Call call = {};
+    call.in[0] = y, call.out[0] = act, call.attr = &attr, call.device = c->device;
+    cuda_activation(&call);
+}
+
 extern "C" void cuda_linear(const Call *c) {
     const Gemm g = forward(c);
     gemm_run(c, &g);
-    if (!c->out[1]) return;
-    const ActivationAttr attr = {((const LinearAttr *)c->attr)->activation};
-    Call act = {};
-    act.in[0] = c->out[0], act.out[0] = c->out[1], act.attr = &attr, act.device = c->device;
-    cuda_activation(&act);
+    gemm_activate(c, c->out[0], c->out[1], ((const LinearAttr *)c->attr)->activation);
 }
 
 extern "C" size_t cuda_plans_linear(const Call *c) {

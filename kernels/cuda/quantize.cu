@@ -1,29 +1,12 @@
 /* The ops of kernels/cpu/quantize.c, bit by bit: q and the scales are the same, and every product is rounded
  * by itself. A number is rounded to FP8 as a float: to nearest among the floats that src/tensor/fp8.c's codes
  * stand for. Updated in place: state; written: y. */
-#include <float.h>
-
+#include "kernels/cuda/quantize.cuh"
 #include "kernels/cuda/stores.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
 /* ---- scales ---- */
-
-__device__ __forceinline__ float scale_for(float amax, float most, float otherwise) {
-    if (!(amax > 0) || isinf(amax)) return otherwise;
-    const float scale = __fdiv_rn(most, amax);
-    return isinf(scale) ? FLT_MAX : scale;
-}
-
-/* The powers of two that blocks are scaled by. */
-__device__ __forceinline__ float power_of_two(float x) {
-    return __uint_as_float(__float_as_uint(x) & 0xff800000u);
-}
-
-/* The largest |x| as a float: rounding keeps the order, so that it may come first. A NaN is passed over. */
-template <typename T> __device__ __forceinline__ float larger_size(float most, T x) {
-    return fmaxf(most, fabsf((float)to_real<Real<T>>(x)));
-}
 
 enum { AMAX_PARTS = 1024, AMAX_DEPTH = 4 };
 
@@ -142,11 +125,6 @@ __device__ __forceinline__ R quantized(const Rounding &f, float x, float scale, 
 
 /* ---- one scale for all ---- */
 
-__device__ __forceinline__ float scale_of(const Cells &state) {
-    const float scale = state.get<float>(0);
-    return scale > 0 ? scale : 1;
-}
-
 /* Four elements to a load, two loads of a thread on their way. */
 template <typename T>
 static __global__ void quantize_flat(const T *x, Real<T> *y, int64_t n, Cells state, Rounding f) {
@@ -183,7 +161,7 @@ typedef struct Blocks {
 } Blocks;
 
 __device__ __forceinline__ float block_scale(const Rounding &f, float amax) {
-    return power_of_two(scale_for(amax, f.most, 1));
+    return power_of_two_scale(amax, f.most);
 }
 
 /* Blocks that are 1 or TILE high and wide: tiles of TILE by TILE elements, of which a warp has every

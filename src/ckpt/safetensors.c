@@ -65,7 +65,7 @@ static Err read_entry(const char *path, const char *name, const json_t *json, Ar
     DType dtype;
     if (json_object_size(json) != 3 || !dtype_text)
         return bad(path, "tensor %s is not described by dtype, shape and data_offsets", quote(name).s);
-    if (!dtype_parse(dtype_text, &dtype))
+    if (!dtype_parse(dtype_text, &dtype) || dtype_is_fp8(dtype))
         return err_user(
             "'%s': tensor %s has the dtype %s; only F64, F32, BF16, F16, I64, I32 and U8 can be read, so "
             "convert it first",

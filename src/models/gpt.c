@@ -207,7 +207,8 @@ static QuantSpec quant_spec(const Config *c, int64_t layer) {
                        .margin = c->fp8_margin,
                        .history = c->fp8_amax_history_len,
                        .most_recent = c->fp8_amax_compute_algo == AMAX_MOST_RECENT,
-                       .wgrad = c->fp8_wgrad};
+                       .wgrad = c->fp8_wgrad,
+                       .emulated = c->fp8_emulated};
 }
 
 static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
@@ -348,13 +349,32 @@ void gpt_update_expert_bias(Gpt *m) {
             router_update_bias(&m->layers[i].moe->router, m->device, c->moe_router_bias_update_rate);
 }
 
+enum { LAYER_LINEARS = 4 };
+
+/* Those that may be FP8; zero if another rank's. */
+static const Linear *linear_of(const Gpt *m, int64_t layer, int k) {
+    const GptLayer *l = &m->layers[layer];
+    const Linear *const linears[LAYER_LINEARS] = {&l->attention.qkv, &l->attention.proj, &l->mlp.fc1,
+                                                  &l->mlp.fc2};
+    return linears[k];
+}
+
 void gpt_end_step_scales(Gpt *m, Comm *comm) {
-    for (int64_t i = 0; i < m->config->num_layers; i++) {
-        const GptLayer *l = &m->layers[i]; /* zero if another rank's */
-        const Linear *const linears[] = {&l->attention.qkv, &l->attention.proj, &l->mlp.fc1, &l->mlp.fc2};
-        for (int k = 0; k < 4; k++)
-            quantize_end_step(linears[k]->quantiser, m->device, &m->registry->layout, comm);
-    }
+    for (int64_t i = 0; i < m->config->num_layers; i++)
+        for (int k = 0; k < LAYER_LINEARS; k++)
+            quantize_end_step(linear_of(m, i, k)->quantiser, m->device, &m->registry->layout, comm);
+}
+
+const char *gpt_fp8_emulation(const Gpt *m, const RunContext *run, int64_t tokens) {
+    const char *why = NULL;
+    for (int64_t i = 0; i < m->config->num_layers; i++)
+        for (int k = 0; k < LAYER_LINEARS && !why; k++) {
+            const Linear *l = linear_of(m, i, k);
+            if (l->quantiser)
+                why =
+                    quantize_emulation(run, l->quantiser->spec, tokens, l->weight->columns, l->weight->rows);
+        }
+    return why;
 }
 
 double gpt_router_loss(const Gpt *m, int loss) {

@@ -62,6 +62,9 @@ void gpt_zero_counters(Gpt *);
 void gpt_update_expert_bias(Gpt *);
 /* And --fp8-recipe delayed: the next step's scales. comm NULL: one rank. */
 void gpt_end_step_scales(Gpt *, Comm *comm);
+/* Why FP8 products of this rank's layers, with so many tokens, are emulated (quantize_emulation); NULL: none
+ * is, or none is FP8. */
+const char *gpt_fp8_emulation(const Gpt *, const RunContext *, int64_t tokens);
 /* A router's loss (a LoadBalancing, or ROUTER_LOSS_Z): its coefficient; its mean over the layers with
  * experts, summed over what the counters have seen. */
 double gpt_router_loss_coeff(const Gpt *, int loss);

@@ -4,8 +4,6 @@
 
 #include "kernels/ops.h"
 
-enum { BLOCK = 128 };
-
 static Fp8Type type_of(const Quantiser *q, QuantRole role) {
     return q->spec.format == FP8_HYBRID && role == QUANT_DY ? E5M2 : E4M3;
 }
@@ -54,13 +52,15 @@ static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x,
     return state;
 }
 
-Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type) {
+/* A block that will run again takes its operands in when it does. */
+static bool counts(const Tape *t, QuantRole role) { return role == QUANT_DY || tape_records(t); }
+
+Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type, bool codes) {
     if (!q || q->spec.recipe == FP8_BLOCKWISE) return NULL;
     if (q->spec.recipe == FP8_TENSORWISE) return own_state(t, q, role, x, type);
     const Tensor row = row_of(q, role);
     Tensor *state = tape_alias(t, &row);
-    /* A block that will run again takes its operands in when it does. */
-    if (role == QUANT_DY || tape_records(t)) tape_call(t, &OPS[OP_amax], (Call){.in = {x}, .out = {state}});
+    if (!codes && counts(t, role)) tape_call(t, &OPS[OP_amax], (Call){.in = {x}, .out = {state}});
     return state;
 }
 
@@ -90,9 +90,85 @@ void quantize_end_step(const Quantiser *q, Device *device, const Layout *layout,
 Tensor *quantize_run(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, Tensor *state, QuantSum sum) {
     if (!q) return x;
     const QuantizeAttr attr = {.type = type_of(q, role),
-                               .rows = sum == QUANT_OVER_ROWS || role == QUANT_W ? BLOCK : 1,
-                               .columns = sum == QUANT_OVER_COLUMNS || role == QUANT_W ? BLOCK : 1};
+                               .rows = sum == QUANT_OVER_ROWS || role == QUANT_W ? FP8_BLOCK : 1,
+                               .columns = sum == QUANT_OVER_COLUMNS || role == QUANT_W ? FP8_BLOCK : 1};
     Tensor *y = tape_scratch(t, x->dtype == F64 ? F64 : F32, x->ndim, x->dim);
     tape_call(t, &OPS[OP_quantize], (Call){.in = {x, state}, .out = {y}, .attr = &attr});
     return y;
+}
+
+/* ---- codes ---- */
+
+const char *quantize_emulation(const RunContext *run, QuantSpec spec, int64_t rows, int64_t in, int64_t out) {
+    const bool blocks = spec.recipe == FP8_BLOCKWISE;
+    const int64_t unit = blocks ? FP8_BLOCK : 16; /* that tensor cores, and products of blocks, are fed in */
+    if (spec.emulated) return "--fp8-emulated asks for it";
+    if (blocks ? !run->device->fp8_block_products : !run->device->fp8_products)
+        return blocks ? "the device has no products with a scale for every 128 terms"
+                      : "the device has no products of FP8 numbers";
+    if (run->batch_invariant) return "--batch-invariant-mode sums in a fixed order";
+    if (rows % unit || in % unit || out % unit)
+        return blocks ? "tokens, inputs and outputs of a layer must be multiples of 128"
+                      : "tokens, inputs and outputs of a layer must be multiples of 16";
+    return NULL;
+}
+
+static Fp8Blocks blocks_of(const Quantiser *q, QuantRole role) {
+    if (q->spec.recipe != FP8_BLOCKWISE) return FP8_WHOLE;
+    return role == QUANT_W ? FP8_SQUARES : FP8_ROWS;
+}
+
+static void encode(Tape *t, Tensor *x, Tensor *state, Tensor *newest, QuantOperand *y, QuantOperand *yt) {
+    QuantOperand *first = y ? y : yt;
+    const Fp8CodesAttr attr = {first->blocks};
+    const int64_t n = fp8_blocks_count(attr.blocks, first->codes->dim[0], first->codes->dim[1]);
+    Tensor *inverse = tape_scratch(t, x->dtype == F64 ? F64 : F32, 1, &n);
+    if (y) y->inverse = inverse;
+    if (yt) yt->inverse = inverse;
+    tape_call(t, &OPS[OP_fp8_codes],
+              (Call){.in = {x, state},
+                     .out = {y ? y->codes : NULL, yt ? yt->codes : NULL, inverse, newest},
+                     .attr = &attr});
+}
+
+QuantCodes quantize_codes(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, Tensor *state,
+                          unsigned sums, bool first) {
+    const int64_t rows = tensor_rows(x), width = tensor_width(x);
+    const DType type = type_of(q, role) == E4M3 ? F8E4M3 : F8E5M2;
+    Tensor *newest = first && q->spec.recipe == FP8_DELAYED && counts(t, role) ? state : NULL;
+    QuantCodes c = {0};
+    QuantOperand *asked[2] = {NULL, NULL};
+    for (int s = 0; s < 2; s++) {
+        if (!(sums >> s & 1)) continue;
+        const int64_t dim[2] = {s == QUANT_OVER_COLUMNS ? rows : width,
+                                s == QUANT_OVER_COLUMNS ? width : rows};
+        c.by[s] = (QuantOperand){tape_scratch(t, type, 2, dim), NULL, blocks_of(q, role)};
+        asked[s] = &c.by[s];
+    }
+    if (blocks_of(q, role) == FP8_WHOLE)
+        encode(t, x, state, newest, asked[0], asked[1]);
+    else
+        for (int s = 0; s < 2; s++)
+            if (asked[s]) encode(t, x, NULL, NULL, s ? NULL : asked[s], s ? asked[s] : NULL);
+    return c;
+}
+
+void quantize_drop(Tape *t, QuantCodes *c) {
+    Tensor *inverse = c->by[0].inverse;
+    for (int s = 0; s < 2; s++) {
+        if (c->by[s].codes) tape_drop(t, c->by[s].codes);
+        if (c->by[s].inverse && (!s || c->by[s].inverse != inverse)) tape_drop(t, c->by[s].inverse);
+    }
+    *c = (QuantCodes){0};
+}
+
+void quantize_multiply(Tape *t, const QuantProduct *p) {
+    const Fp8ProductAttr attr = {.a = p->a.blocks,
+                                 .b = p->b.blocks,
+                                 .fast = p->fast && p->a.blocks == FP8_WHOLE,
+                                 .activation = p->activation};
+    tape_call(t, &OPS[OP_fp8_product],
+              (Call){.in = {p->a.codes, p->b.codes, p->a.inverse, p->b.inverse, p->bias},
+                     .out = {p->c, p->act},
+                     .attr = &attr});
 }

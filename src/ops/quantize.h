@@ -1,6 +1,7 @@
 /* The operands of a linear layer's three products in FP8. Megatron-LM core/fp8_utils.py with Transformer
- * Engine's recipes (pytorch/fp8.py FP8GlobalStateManager, common/recipe). Products see what the FP8 numbers
- * stand for, q / scale in fp32, so that any product will do.
+ * Engine's recipes (pytorch/fp8.py FP8GlobalStateManager, common/recipe). Where the device multiplies FP8
+ * numbers, products take their codes, else what they stand for, q / scale in fp32, so that any product will
+ * do: the same q.
  *
  *   delayed     the scale of a tensor follows from its amaxes in past steps, over all ranks of a stage. The
  *               window moves once a step, whatever the microbatches (Transformer Engine: once a forward)
@@ -21,7 +22,7 @@ typedef struct QuantSpec {
     Fp8Format format; /* FP8_NONE: no tensor is rounded */
     Fp8Recipe recipe;
     int64_t margin, history;
-    bool most_recent, wgrad;
+    bool most_recent, wgrad, emulated; /* emulated: whatever the device */
 } QuantSpec;
 
 /* Of one linear layer. */
@@ -32,14 +33,41 @@ typedef struct Quantiser {
 
 /* NULL: `spec` asks for nothing. name: of the layer. */
 const Quantiser *quantize_new(Registry *, const char *name, QuantSpec);
+/* Why the products of a layer of this rank, x [rows, in] and w [out, in], are emulated: the end of a
+ * sentence. NULL: the device multiplies codes. */
+const char *quantize_emulation(const RunContext *, QuantSpec, int64_t rows, int64_t in, int64_t out);
 /* The state [1 + n] that x is quantised by, for the rest of the forward or of the node's backward. `type` is
  * that of the whole operand of which x is this rank's part. NULL without a quantiser, and blockwise. Past
- * amaxes take that of x in, if what runs is a training step. */
-Tensor *quantize_state(Tape *, const Quantiser *, QuantRole, Tensor *x, SpmdType type);
+ * amaxes take that of x in, if what runs is a training step; for codes quantize_codes does that. */
+Tensor *quantize_state(Tape *, const Quantiser *, QuantRole, Tensor *x, SpmdType type, bool codes);
 /* What x is in a product that sums over its rows (tokens) or columns; x itself without a quantiser, else
  * fp32, for tape_drop. */
 typedef enum QuantSum { QUANT_OVER_COLUMNS, QUANT_OVER_ROWS } QuantSum;
 Tensor *quantize_run(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantSum);
+
+/* The codes of x, and of its transpose: an operand sums over its columns. */
+typedef struct QuantOperand {
+    Tensor *codes, *inverse; /* NULL: not asked for */
+    Fp8Blocks blocks;
+} QuantOperand;
+typedef struct QuantCodes {
+    QuantOperand by[2]; /* [QuantSum]: over the columns of x itself, over its rows */
+} QuantCodes;
+/* sums: mask of 1 << QuantSum, both in one pass over x where a tensor has one scale. first: this forward or
+ * backward has not taken codes of x yet, so that past amaxes take it in. For quantize_drop. */
+QuantCodes quantize_codes(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, unsigned sums,
+                          bool first);
+void quantize_drop(Tape *, QuantCodes *);
+/* c = a b^T + bias [n] (or NULL), and its activation (or NULL); c is written or added to. fast: sums may have
+ * fewer bits than fp32, which Transformer Engine grants the forward. */
+typedef struct QuantProduct {
+    QuantOperand a, b;
+    Tensor *bias, *c, *act;
+    Activation activation;
+    bool fast;
+} QuantProduct;
+void quantize_multiply(Tape *, const QuantProduct *);
+
 /* Ends a step: delayed scales follow from the amaxes of all ranks of the stage. comm NULL: one rank. */
 void quantize_end_step(const Quantiser *, Device *, const Layout *, Comm *);
 

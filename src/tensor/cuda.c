@@ -262,6 +262,8 @@ Err device_cuda(int rank, Device **out) {
     memcpy(c->name, p.name, sizeof c->name - 1);
     c->capability = 10 * p.major + p.minor;
     c->multiprocessors = p.multiProcessorCount;
+    d->fp8_products = c->capability >= 89;
+    d->fp8_block_products = c->capability == 90; /* as cuBLASLt has them */
     c->memory = p.totalGlobalMem;
     CUDA_CHECK(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
     CUDA_CHECK(cudaHostAlloc((void **)&c->complaint, sizeof *c->complaint, cudaHostAllocMapped));

@@ -24,7 +24,9 @@ typedef struct Device {
     Pool *pool;         /* the host's threads: kernels on the CPU split their loops over them */
     OpProfile *profile; /* NULL, or one entry per op (owned by whoever measures) */
     struct Cuda *cuda;  /* tensor/cuda.h; of a null device: of the device that it plans for, or NULL */
-    size_t scratch;     /* null device: the most that a kernel of that device takes beside its operands */
+    /* Whether it multiplies FP8 numbers that share one scale; that have one for every 128 terms of a sum. */
+    bool fp8_products, fp8_block_products;
+    size_t scratch; /* null device: the most that a kernel of that device takes beside its operands */
 } Device;
 
 /* `threads` <= 0: one for each core that this process may use. Also tells BLAS to leave threading to the

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "tensor/fp8.h"
 
 static const struct {
     const char *name;
@@ -10,15 +11,18 @@ static const struct {
     bool is_float;
     double roundoff;
 } TYPES[DTYPES] = {
-    [F64] = {"F64", 8, true, 0x1p-53}, [F32] = {"F32", 4, true, 0x1p-24}, [BF16] = {"BF16", 2, true, 0x1p-8},
-    [F16] = {"F16", 2, true, 0x1p-11}, [I64] = {"I64", 8, false, 0},      [I32] = {"I32", 4, false, 0},
-    [U8] = {"U8", 1, false, 0},
+    [F64] = {"F64", 8, true, 0x1p-53},   [F32] = {"F32", 4, true, 0x1p-24},
+    [BF16] = {"BF16", 2, true, 0x1p-8},  [F16] = {"F16", 2, true, 0x1p-11},
+    [I64] = {"I64", 8, false, 0},        [I32] = {"I32", 4, false, 0},
+    [U8] = {"U8", 1, false, 0},          [F8E4M3] = {"F8_E4M3", 1, false, 0},
+    [F8E5M2] = {"F8_E5M2", 1, false, 0},
 };
 
 size_t dtype_size(DType t) { return TYPES[t].size; }
 const char *dtype_name(DType t) { return TYPES[t].name; }
 bool dtype_is_float(DType t) { return TYPES[t].is_float; }
 bool dtype_is_16bit(DType t) { return t == BF16 || t == F16; }
+bool dtype_is_fp8(DType t) { return t == F8E4M3 || t == F8E5M2; }
 double dtype_roundoff(DType t) { return TYPES[t].roundoff; }
 
 bool dtype_parse(const char *name, DType *out) {
@@ -64,9 +68,12 @@ float f16_to_float(uint16_t h) {
     return float_of(sign | ((mag << 13) + 0x38000000u));
 }
 
+static Fp8Type fp8_of(DType t) { return t == F8E4M3 ? E4M3 : E5M2; }
+
 static void to_float(float *dst, const void *src, DType from, size_t n) {
     const double *f64 = src;
     const uint16_t *bits = src;
+    const uint8_t *codes = src;
     switch (from) {
     case F64:
         for (size_t i = 0; i < n; i++) dst[i] = (float)f64[i];
@@ -77,6 +84,10 @@ static void to_float(float *dst, const void *src, DType from, size_t n) {
     case F16:
         for (size_t i = 0; i < n; i++) dst[i] = f16_to_float(bits[i]);
         break;
+    case F8E4M3:
+    case F8E5M2:
+        for (size_t i = 0; i < n; i++) dst[i] = fp8_to_float(fp8_of(from), codes[i]);
+        break;
     default:
         fault(__FILE__, __LINE__, "float type", "cannot convert from %s", dtype_name(from));
     }
@@ -85,6 +96,7 @@ static void to_float(float *dst, const void *src, DType from, size_t n) {
 static void from_float(void *dst, DType to, const float *src, size_t n) {
     double *f64 = dst;
     uint16_t *bits = dst;
+    uint8_t *codes = dst;
     switch (to) {
     case F64:
         for (size_t i = 0; i < n; i++) f64[i] = (double)src[i];
@@ -94,6 +106,10 @@ static void from_float(void *dst, DType to, const float *src, size_t n) {
         break;
     case F16:
         for (size_t i = 0; i < n; i++) bits[i] = f16_from_float(src[i]);
+        break;
+    case F8E4M3:
+    case F8E5M2:
+        for (size_t i = 0; i < n; i++) codes[i] = fp8_from_float(fp8_of(to), src[i]);
         break;
     default:
         fault(__FILE__, __LINE__, "float type", "cannot convert to %s", dtype_name(to));

@@ -1,5 +1,6 @@
 /* Element types. Arithmetic is double for F64 and float for everything else; BF16 and F16 are storage only.
- */
+ * F8E4M3 and F8E5M2 are codes (fp8.h) of what has been scaled: only ops of src/ops/quantize.c know them, and
+ * they count as no float type. */
 #ifndef ISOTRON_TENSOR_DTYPE_H
 #define ISOTRON_TENSOR_DTYPE_H
 
@@ -7,13 +8,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum DType { F64, F32, BF16, F16, I64, I32, U8, DTYPES } DType;
+typedef enum DType { F64, F32, BF16, F16, I64, I32, U8, F8E4M3, F8E5M2, DTYPES } DType;
 
 size_t dtype_size(DType);      /* bytes per element */
 const char *dtype_name(DType); /* the spelling of safetensors: "F64", "BF16", ... */
 bool dtype_parse(const char *name, DType *out);
 bool dtype_is_float(DType);
 bool dtype_is_16bit(DType); /* BF16 or F16 */
+bool dtype_is_fp8(DType);   /* F8E4M3 or F8E5M2 */
 /* Unit roundoff u of a float type: 2^-53, 2^-24, 2^-8, 2^-11. */
 double dtype_roundoff(DType);
 
@@ -24,7 +26,8 @@ float bf16_to_float(uint16_t);
 uint16_t f16_from_float(float);
 float f16_to_float(uint16_t);
 
-/* Converts n contiguous elements between any two float types; from F64 to 16 bits by way of float. */
+/* Converts n contiguous elements between any two float types or FP8; from F64 to 16 and 8 bits by way of
+ * float. */
 void dtype_convert(void *dst, DType dst_type, const void *src, DType src_type, size_t n);
 
 #endif

@@ -425,6 +425,10 @@ static Err start(Loop *l) {
     l->run = run_new(c, l->derived, &plan, l->comm, l->device);
     l->device = NULL;
     if (l->speaks) printf("number of parameters: %lld\n", (long long)count_parameters(l));
+    if (l->speaks && c->fp8_format != FP8_NONE) {
+        const char *why = run_fp8_emulation(l->run);
+        printf("FP8 products: %s%s\n", why ? "emulated in fp32, for " : "on the device", why ? why : "");
+    }
     bool loaded;
     ERR_RETURN(comm_agree(l->comm, run_load(l->run, &loaded)));
     if (!loaded) {

@@ -134,6 +134,12 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
     return r;
 }
 
+const char *run_fp8_emulation(const Run *r) {
+    const int64_t samples = at_once(r->config, r->derived->micro_batch_size);
+    return gpt_fp8_emulation(r->model, &r->context,
+                             samples * r->config->seq_length / r->layout.mesh.size[AXIS_CP]);
+}
+
 /* Microbatches of a data-parallel rank in the largest global batch. */
 static int64_t most_microbatches(const Run *r) {
     int64_t most = 0;

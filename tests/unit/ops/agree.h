@@ -7,7 +7,9 @@
  * in their own order, each at most m in size (the largest float operand, at least 1), with the arithmetic's
  * unit roundoff u, and the last rounding, to the storage's unit roundoff u', to either side. Attention: a
  * score's error, |scale| d u, is a relative one behind the softmax; its probabilities may be rounded to the
- * storage's type on their way. */
+ * storage's type on their way. Products of FP8 numbers: tensor cores add 32 terms and the sum so far at a
+ * time, and each of them loses what is below 2^-13 of the largest; the numbers and their scales are at most 1
+ * here. */
 #ifndef ISOTRON_TESTS_OPS_AGREE_H
 #define ISOTRON_TESTS_OPS_AGREE_H
 
@@ -21,12 +23,14 @@ typedef struct Agree {
     double worst[OP_COUNT]; /* error over bound */
 } Agree;
 
-typedef enum Trait { TO_THE_BIT = 1, IN_DOUBLE, ATTENTION } Trait;
+typedef enum Trait { TO_THE_BIT = 1, IN_DOUBLE, ATTENTION, FP8_SUM } Trait;
 static const Trait TRAITS[OP_COUNT] = {
     [OP_bias] = TO_THE_BIT,
     [OP_amax] = TO_THE_BIT,
     [OP_fp8_scale] = TO_THE_BIT,
     [OP_quantize] = TO_THE_BIT,
+    [OP_fp8_codes] = TO_THE_BIT,
+    [OP_fp8_product] = FP8_SUM,
     [OP_embedding] = TO_THE_BIT,
     [OP_expert_count] = TO_THE_BIT,
     [OP_expert_bias] = TO_THE_BIT,
@@ -86,6 +90,10 @@ static inline double bound_of(const OpDef *op, const Replay *want, int j) {
         softmax = 1 + fabs(a->scale) * (double)tensor_width(c->in[0]);
         u = fmax(u, dtype_roundoff(lead));
     }
+    if (trait == FP8_SUM) {
+        const double k = (double)tensor_width(c->in[1]);
+        return 4 * ldexp(1, -13) * (k + ceil(k / 32)) * (1 + largest_of(&want->out[j].image));
+    }
     if (op->number == OP_linear && j == 1) u = fmax(u, dtype_roundoff(lead));
     return 4 * sqrt(2 * terms) * u * softmax * (1 + largest_of(&want->out[j].image)) * most;
 }
@@ -113,7 +121,8 @@ static inline bool same_element(const Tensor *a, const Tensor *b, int64_t at) {
 }
 
 static inline double number_at(const Tensor *t, int64_t at) {
-    return is_float(t) ? load_element(t, at) : (double)((int64_t *)t->data)[at];
+    return is_float(t) || dtype_is_fp8((DType)t->dtype) ? load_element(t, at)
+                                                        : (double)((int64_t *)t->data)[at];
 }
 
 static inline void expect_same(const OpDef *op, const Replay *got, const Replay *want, int j,

@@ -57,6 +57,8 @@ typedef struct DirectCall {
     { .type = OPERAND_FIXED, .dtype = t, .gap = n, SHAPE(__VA_ARGS__) }
 #define POSITIVE_TYPED(t, ...)                                                                               \
     { .type = OPERAND_FIXED, .dtype = t, .fill = FILL_POSITIVE, SHAPE(__VA_ARGS__) }
+#define CODES(t, ...)                                                                                        \
+    { .type = OPERAND_FIXED, .dtype = t, SHAPE(__VA_ARGS__) }
 #define COUNTS(n, ...)                                                                                       \
     { .type = OPERAND_FIXED, .dtype = F64, .fill = FILL_WHOLE, .range = n, SHAPE(__VA_ARGS__) }
 #define WHOLE(first, n, ...)                                                                                 \

@@ -128,7 +128,10 @@ static double *numbers(int64_t n, uint64_t site, double spread) {
 
 /* ---- a layer ---- */
 
-enum { S = 131, B = 2, IN = 260, OUT = 133 };
+/* Of any sizes for the emulation, and as codes' products take them. */
+typedef struct Size {
+    int64_t s, b, in, out;
+} Size;
 
 typedef struct Product {
     const double *a, *b;
@@ -162,12 +165,15 @@ typedef struct Layer {
     Tape *tape;
 } Layer;
 
-static void layer_open(Layer *l, QuantSpec spec) {
+/* codes: as on a device that multiplies them. */
+static void layer_open(Layer *l, QuantSpec spec, Size size, bool codes) {
     *l = (Layer){.device = device_cpu(2), .registry = registry_new(NULL)};
-    l->w = param_add(
-        l->registry,
-        (ParamSpec){
-            .name = "w", .ndim = 2, .dim = {OUT, IN}, .tp_split = SPLIT_NONE, .init = {INIT_NORMAL, 1}});
+    l->device->fp8_products = l->device->fp8_block_products = codes;
+    l->w = param_add(l->registry, (ParamSpec){.name = "w",
+                                              .ndim = 2,
+                                              .dim = {size.out, size.in},
+                                              .tp_split = SPLIT_NONE,
+                                              .init = {INIT_NORMAL, 1}});
     l->quantiser = quantize_new(l->registry, "layer", spec);
     registry_allocate(l->registry, l->device, F64);
     registry_init(l->registry, 7);
@@ -189,10 +195,13 @@ typedef struct Blocks {
     int64_t high, wide;
 } Blocks;
 
-static void check_layer(QuantSpec spec) {
-    enum { ROWS = S * B };
+/* The same numbers whether products take codes or what they stand for. */
+static void check_layer(QuantSpec spec, bool codes) {
+    const Size size = codes ? (Size){128, 2, 384, 128} : (Size){131, 2, 260, 133};
+    const int64_t ROWS = size.s * size.b, IN = size.in, OUT = size.out;
     Layer l;
-    layer_open(&l, spec);
+    layer_open(&l, spec, size, codes);
+    assert_int_equal(!quantize_emulation(&l.context, spec, ROWS, IN, OUT), codes);
     const bool blocks = spec.recipe == FP8_BLOCKWISE;
     const Fp8Type grad = spec.format == FP8_HYBRID ? E5M2 : E4M3;
     const int64_t all = INT64_C(1) << 40;
@@ -201,19 +210,19 @@ static void check_layer(QuantSpec spec) {
                  square = blocks ? (Blocks){BLOCK, BLOCK} : (Blocks){all, all};
     double *x0 = numbers(ROWS * IN, 1, 1), *dy0 = numbers(ROWS * OUT, 2, 2), *x = numbers(ROWS * IN, 0, 0),
            *w = numbers(OUT * IN, 0, 0), *dy = numbers(ROWS * OUT, 0, 0),
-           *dx = mem_alloc(ROWS * IN * sizeof *dx);
+           *dx = mem_alloc((size_t)(ROWS * IN) * sizeof *dx);
     const double *w0 = l.w->master.data;
     for (int pass = 0; pass < 2; pass++) { /* a delayed scale is 1 before the first step has ended */
         registry_zero_grads(l.registry);
         tape_begin(l.tape, true);
-        Tensor *input = tape_input(l.tape, F64, 3, (int64_t[]){S, B, IN}, 0);
-        memcpy(input->data, x0, ROWS * IN * sizeof *x0);
+        Tensor *input = tape_input(l.tape, F64, 3, (int64_t[]){size.s, size.b, IN}, 0);
+        memcpy(input->data, x0, tensor_bytes(input));
         Tensor *y = op_linear_quantised(l.tape, input, &l.w->value, NULL, 0, l.quantiser);
         Tensor seed = tensor_make(dy0, F64, 3, y->dim);
         double *out = mem_alloc(tensor_bytes(y));
         memcpy(out, y->data, tensor_bytes(y));
         tape_backward(l.tape, y, &seed, NEED_ALL);
-        memcpy(dx, tape_grad(l.tape, input)->data, ROWS * IN * sizeof *dx);
+        memcpy(dx, tape_grad(l.tape, input)->data, tensor_bytes(input));
         quantize_end_step(l.quantiser, l.device, NULL, NULL);
         if (pass == 1 || spec.recipe != FP8_DELAYED) {
             quantised(E4M3, w0, OUT, IN, square.high, square.wide, blocks, w);
@@ -237,12 +246,34 @@ static void check_layer(QuantSpec spec) {
 static void products_are_of_quantised_operands(void **unused) {
     (void)unused;
     for (Fp8Recipe recipe = FP8_DELAYED; recipe <= FP8_BLOCKWISE; recipe++)
-        for (int wgrad = 0; wgrad < 2; wgrad++)
+        for (int which = 0; which < 4; which++)
             check_layer((QuantSpec){.format = recipe == FP8_BLOCKWISE ? FP8_E4M3 : FP8_HYBRID,
                                     .recipe = recipe,
                                     .history = 3,
-                                    .most_recent = wgrad,
-                                    .wgrad = wgrad});
+                                    .most_recent = which & 1,
+                                    .wgrad = which & 1},
+                        which & 2);
+}
+
+static void what_no_codes_can_do_is_said(void **unused) {
+    (void)unused;
+    Device none = {.kind = DEVICE_NULL}, all = {.kind = DEVICE_NULL, .fp8_products = true};
+    const RunContext without = {.device = &none}, with = {.device = &all},
+                     invariant = {.device = &all, .batch_invariant = true};
+    const QuantSpec whole = {.recipe = FP8_TENSORWISE}, blocks = {.recipe = FP8_BLOCKWISE},
+                    emulated = {.recipe = FP8_TENSORWISE, .emulated = true};
+    assert_null(quantize_emulation(&with, whole, 32, 16, 48));
+    assert_non_null(strstr(quantize_emulation(&without, whole, 32, 16, 48), "FP8"));
+    assert_non_null(strstr(quantize_emulation(&with, blocks, 128, 128, 128), "128 terms"));
+    assert_non_null(strstr(quantize_emulation(&with, emulated, 32, 16, 48), "--fp8-emulated"));
+    assert_non_null(strstr(quantize_emulation(&invariant, whole, 32, 16, 48), "--batch-invariant-mode"));
+    for (int i = 0; i < 3; i++) {
+        const int64_t size[3] = {i == 0 ? 8 : 16, i == 1 ? 8 : 16, i == 2 ? 8 : 16};
+        assert_non_null(strstr(quantize_emulation(&with, whole, size[0], size[1], size[2]), "of 16"));
+    }
+    all.fp8_block_products = true;
+    assert_null(quantize_emulation(&with, blocks, 128, 256, 384));
+    assert_non_null(strstr(quantize_emulation(&with, blocks, 128, 256, 144), "of 128"));
 }
 
 int main(void) {
@@ -250,6 +281,7 @@ int main(void) {
         cmocka_unit_test(a_tensors_own_scale),
         cmocka_unit_test(scales_follow_the_window),
         cmocka_unit_test(products_are_of_quantised_operands),
+        cmocka_unit_test(what_no_codes_can_do_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,398 @@
+/* The codes of FP8 operands and of their transposes, in one pass over x: the numbers of
+ * kernels/cuda/quantize.cu, rounded by the conversion that tensor cores' formats have (to nearest, ties to
+ * even, what is too large becomes the largest value, a NaN 0x7f: src/tensor/fp8.c, bit by bit). Written: y,
+ * yt, inverse; updated in place: newest. */
+#include <cuda_fp8.h>
+
+#include "kernels/cuda/quantize.cuh"
+
+/* A tile of 128 by 128 elements: a thread has 8 columns of two groups of 4 rows. */
+enum {
+    TILE = FP8_BLOCK,
+    THREADS = 256,
+    LANES = TILE / 8,
+    GROUPS = 2,
+    WORDS = TILE / 4,
+    WARPS = THREADS / 32
+};
+
+typedef struct Codes {
+    const void *x;
+    uint8_t *y, *yt;
+    const float *state;
+    float *inverse, *newest;
+    int64_t rows, width, across; /* across: tiles side by side */
+    Fp8Blocks blocks;
+} Codes;
+
+template <__nv_fp8_interpretation_t F> constexpr float MOST = F == __NV_E4M3 ? 448.0f : 57344.0f;
+
+/* ---- conversion ---- */
+
+template <__nv_fp8_interpretation_t F> __device__ __forceinline__ uint32_t code_of(float x) {
+    return x == x ? __nv_cvt_float_to_fp8(x, __NV_SATFINITE, F) : 0x7f;
+}
+
+template <__nv_fp8_interpretation_t F>
+__device__ __forceinline__ uint32_t four_codes(float a, float b, float c, float d) {
+#if __CUDA_ARCH__ >= 890
+    return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, F) |
+           (uint32_t)__nv_cvt_float2_to_fp8x2(make_float2(c, d), __NV_SATFINITE, F) << 16;
+#else
+    return code_of<F>(a) | code_of<F>(b) << 8 | code_of<F>(c) << 16 | code_of<F>(d) << 24;
+#endif
+}
+
+/* ---- a tile ---- */
+
+template <typename T> struct Held {
+    Vec<T, 8> at[GROUPS][4];
+    bool inside[GROUPS]; /* sizes are multiples of 16: all of a group, or nothing */
+
+    __device__ __forceinline__ float operator()(int g, int r, int k) const {
+        return inside[g] ? to_real<float>(at[g][r].v[k]) : 0;
+    }
+};
+
+/* Where a thread is: its first row of group g, its first column. */
+struct Place {
+    int64_t row, column, rows, width;
+    int lane, line;
+    __device__ __forceinline__ int64_t row_of(int g, int r) const {
+        return row + g * (TILE / 2) + 4 * line + r;
+    }
+};
+
+template <typename T> __device__ __forceinline__ void load(const Codes &c, const Place &p, Held<T> &x) {
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        x.inside[g] = p.column < c.width && p.row_of(g, 0) < c.rows;
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+            if (x.inside[g])
+                x.at[g][r] = *(const Vec<T, 8> *)((const T *)c.x + p.row_of(g, r) * c.width + p.column);
+    }
+}
+
+template <typename T> __device__ __forceinline__ float largest_of(const Held<T> &x) {
+    float most = 0;
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+#pragma unroll
+            for (int k = 0; k < 8; k++) most = fmaxf(most, fabsf(x(g, r, k)));
+    return most;
+}
+
+/* What elements are scaled by: one of the two is 1. */
+struct Scales {
+    float row[GROUPS][4], column[8];
+};
+
+/* Of every row: over the 16 threads that have it. */
+template <typename T>
+__device__ __forceinline__ void scale_rows(const Codes &c, const Place &p, const Held<T> &x, float most,
+                                           Scales &s) {
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            float amax = 0;
+#pragma unroll
+            for (int k = 0; k < 8; k++) amax = fmaxf(amax, fabsf(x(g, r, k)));
+#pragma unroll
+            for (int d = LANES / 2; d > 0; d /= 2) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, d));
+            s.row[g][r] = power_of_two_scale(amax, most);
+            if (p.lane == 0 && x.inside[g])
+                c.inverse[fp8_block_of(FP8_ROWS, c.rows, c.width, p.row_of(g, r), p.column)] =
+                    __fdiv_rn(1, s.row[g][r]);
+        }
+}
+
+/* Of every column: over the two threads of a warp that have it, then the warps. */
+template <typename T>
+__device__ __forceinline__ void scale_columns(const Codes &c, const Place &p, const Held<T> &x, float most,
+                                              Scales &s) {
+    __shared__ float room[WARPS][TILE];
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        float amax = 0;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+#pragma unroll
+            for (int r = 0; r < 4; r++) amax = fmaxf(amax, fabsf(x(g, r, k)));
+        room[threadIdx.x / 32][8 * p.lane + k] = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, LANES));
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        float amax = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) amax = fmaxf(amax, room[w][8 * p.lane + k]);
+        s.column[k] = power_of_two_scale(amax, most);
+        if (p.line == 0 && p.column < c.width)
+            c.inverse[fp8_block_of(FP8_ROWS, c.width, c.rows, p.column + k, p.row)] =
+                __fdiv_rn(1, s.column[k]);
+    }
+}
+
+/* Of the tile, and zeros behind the last one of a row of blocks. */
+template <typename T>
+__device__ __forceinline__ void scale_square(const Codes &c, const Place &p, const Held<T> &x, float most,
+                                             Scales &s) {
+    __shared__ float room[32];
+    const float scale = power_of_two_scale(block_max(largest_of(x), room), most);
+#pragma unroll
+    for (int k = 0; k < 8; k++) s.column[k] = scale;
+    if (threadIdx.x) return;
+    const int64_t rows = c.y ? c.rows : c.width, width = c.y ? c.width : c.rows, row = c.y ? p.row : p.column,
+                  column = c.y ? p.column : p.row;
+    const int64_t at = fp8_block_of(FP8_SQUARES, rows, width, row, column);
+    c.inverse[at] = __fdiv_rn(1, scale);
+    if (column + TILE < width) return;
+    for (int64_t i = column / TILE + 1, k = 1; i < fp8_blocks_across(FP8_SQUARES, width); i++, k++)
+        c.inverse[at + k] = 0;
+}
+
+template <typename T>
+__device__ __forceinline__ void scale_blocks(const Codes &c, const Place &p, const Held<T> &x, float most,
+                                             Scales &s) {
+#pragma unroll
+    for (int k = 0; k < 8; k++) s.column[k] = 1;
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+#pragma unroll
+        for (int r = 0; r < 4; r++) s.row[g][r] = 1;
+    if (c.blocks == FP8_SQUARES)
+        scale_square(c, p, x, most, s);
+    else if (c.y)
+        scale_rows(c, p, x, most, s);
+    else
+        scale_columns(c, p, x, most, s);
+}
+
+/* Four rows of four codes become four columns of four. */
+__device__ __forceinline__ void turn(const uint32_t (&row)[4], uint32_t (&column)[4]) {
+    const uint32_t a = __byte_perm(row[0], row[1], 0x5140), b = __byte_perm(row[2], row[3], 0x5140),
+                   c = __byte_perm(row[0], row[1], 0x7362), d = __byte_perm(row[2], row[3], 0x7362);
+    column[0] = __byte_perm(a, b, 0x5410), column[1] = __byte_perm(a, b, 0x7632);
+    column[2] = __byte_perm(c, d, 0x5410), column[3] = __byte_perm(c, d, 0x7632);
+}
+
+/* Where the 4 rows of word w of a column stand: groups of four words, which are read at once, change places
+ * so that the 8 columns of a thread, a multiple of all banks apart, meet other banks than the next thread's.
+ */
+__device__ __forceinline__ int turned_at(int column, int w) {
+    return column * WORDS + (((w / 4) ^ (column / 8 % 8)) * 4 | w % 4);
+}
+
+/* Writes y, and leaves the columns in `turned`. */
+template <typename T, __nv_fp8_interpretation_t F, bool BLOCKS>
+__device__ __forceinline__ void convert(const Codes &c, const Place &p, const Held<T> &x, const Scales &s,
+                                        float scale, uint32_t *turned) {
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        uint32_t half[2][4];
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            float v[8];
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                v[k] = __fmul_rn(x(g, r, k), BLOCKS ? __fmul_rn(s.row[g][r], s.column[k]) : scale);
+            half[0][r] = four_codes<F>(v[0], v[1], v[2], v[3]);
+            half[1][r] = four_codes<F>(v[4], v[5], v[6], v[7]);
+            if (c.y && x.inside[g])
+                *(uint2 *)(c.y + p.row_of(g, r) * c.width + p.column) = make_uint2(half[0][r], half[1][r]);
+        }
+        if (!c.yt) continue;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            uint32_t column[4];
+            turn(half[h], column);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                turned[turned_at(8 * p.lane + 4 * h + k, p.line + g * WORDS / 2)] = column[k];
+        }
+    }
+}
+
+/* Sixteen rows of a column at once; eight threads write what lies together. */
+__device__ __forceinline__ void write_turned(const Codes &c, const Place &p, const uint32_t *turned) {
+    const int64_t first = p.column - 8 * p.lane;
+#pragma unroll
+    for (int i = threadIdx.x; i < TILE * (WORDS / 4); i += THREADS) {
+        const int column = i / (WORDS / 4), w = i % (WORDS / 4) * 4;
+        if (first + column < c.width && p.row + 4 * w < c.rows)
+            *(uint4 *)(c.yt + (first + column) * c.rows + p.row + 4 * w) =
+                *(const uint4 *)(turned + turned_at(column, w));
+    }
+}
+
+template <typename T, __nv_fp8_interpretation_t F, bool BLOCKS>
+static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 : 2) write_codes(Codes c) {
+    __shared__ alignas(16) uint32_t turned[TILE * WORDS];
+    __shared__ float room[32];
+    const int64_t tile = blockIdx.x;
+    Place p;
+    p.lane = threadIdx.x % LANES, p.line = threadIdx.x / LANES;
+    p.row = tile / c.across * TILE, p.column = tile % c.across * TILE + 8 * p.lane;
+    Held<T> x;
+    Scales s;
+    float scale = 1;
+    load(c, p, x);
+    if (BLOCKS) {
+        scale_blocks(c, p, x, MOST<F>, s);
+    } else {
+        scale = c.state && *c.state > 0 ? *c.state : 1;
+        if (blockIdx.x == 0 && threadIdx.x == 0) *c.inverse = __fdiv_rn(1, scale);
+    }
+    convert<T, F, BLOCKS>(c, p, x, s, scale, turned);
+    if (c.yt) {
+        __syncthreads();
+        write_turned(c, p, turned);
+    }
+    if (!c.newest) return;
+    const float most = block_max(largest_of(x), room);
+    /* Floats that are not negative have the order of their bits, and a maximum has no order. */
+    if (threadIdx.x == 0) atomicMax((int *)(c.newest + 1), __float_as_int(most));
+}
+
+/* ---- any sizes, types and addresses ---- */
+
+/* A matrix of codes whose element (r, i) is that of x[r * row + i * column]. */
+typedef struct Matrix {
+    Cells x, state, inverse;
+    int64_t rows, columns, row, column;
+    Fp8Blocks blocks;
+    uint8_t *codes;
+} Matrix;
+
+/* One block to a warp, or 128 columns of a row. */
+template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_blocks(Matrix m) {
+    const int lane = threadIdx.x % 32;
+    const int64_t each = m.blocks == FP8_SQUARES ? TILE : 1, across = (m.columns + TILE - 1) / TILE,
+                  blocks = (m.rows + each - 1) / each * across;
+    const float whole = m.state.data ? scale_of(m.state) : 1;
+    if (m.blocks == FP8_WHOLE && blockIdx.x == 0 && threadIdx.x == 0)
+        m.inverse.put(0, (R)__fdiv_rn(1, whole));
+    for (int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; i < blocks;
+         i += (int64_t)gridDim.x * WARPS) {
+        const int64_t row = i / across * each, column = i % across * TILE;
+        const int64_t high = m.rows - row < each ? m.rows - row : each,
+                      wide = m.columns - column < TILE ? m.columns - column : TILE,
+                      at = fp8_block_of(m.blocks, m.rows, m.columns, row, column);
+        float amax = 0, scale = whole;
+        for (int64_t k = lane; m.blocks != FP8_WHOLE && k < high * wide; k += 32)
+            amax = larger_size(amax, m.x.get<R>((row + k / wide) * m.row + (column + k % wide) * m.column));
+        if (m.blocks != FP8_WHOLE) {
+            scale = power_of_two_scale(warp_max(amax), MOST<F>);
+            if (lane == 0) m.inverse.put(at, (R)__fdiv_rn(1, scale));
+        }
+        for (int64_t k = lane; k < high * wide; k += 32) {
+            const float v = (float)m.x.get<R>((row + k / wide) * m.row + (column + k % wide) * m.column);
+            m.codes[(row + k / wide) * m.columns + column + k % wide] =
+                (uint8_t)code_of<F>(__fmul_rn(v, scale));
+        }
+        const int64_t pads = fp8_blocks_across(m.blocks, m.columns) - across;
+        if (m.blocks == FP8_SQUARES && column / TILE == across - 1 && lane < pads)
+            m.inverse.put(at + 1 + lane, (R)0);
+    }
+}
+
+/* ---- launches ---- */
+
+#define FORMAT_SWITCH(dtype, ...)                                                                            \
+    do {                                                                                                     \
+        if ((dtype) == F8E4M3) {                                                                             \
+            constexpr __nv_fp8_interpretation_t F = __NV_E4M3;                                               \
+            __VA_ARGS__;                                                                                     \
+        } else {                                                                                             \
+            constexpr __nv_fp8_interpretation_t F = __NV_E5M2;                                               \
+            __VA_ARGS__;                                                                                     \
+        }                                                                                                    \
+    } while (0)
+
+/* What the tiles' kernel takes; the rest is right and slow. */
+static bool in_tiles(const Call *c, Fp8Blocks blocks, DType type) {
+    const Tensor *x = c->in[0];
+    bool floats = x->dtype != F64 && c->out[2]->dtype == F32;
+    if (c->in[1]) floats = floats && c->in[1]->dtype == F32;
+    if (c->out[3]) floats = floats && c->out[3]->dtype == F32;
+    return floats && tensor_count(x) > 0 && tensor_rows(x) % 16 == 0 && tensor_width(x) % 16 == 0 &&
+           aligned_16(x->data) && (uintptr_t)x->data % (8 * dtype_size((DType)x->dtype)) == 0 &&
+           aligned_16(data_of<void>(c->out[0])) && aligned_16(data_of<void>(c->out[1])) &&
+           (blocks == FP8_WHOLE || (type == F8E4M3 && (c->out[0] || c->out[1])));
+}
+
+template <typename T, __nv_fp8_interpretation_t F>
+static void launch_tiles(const Call *c, const Codes &codes) {
+    const unsigned tiles = (unsigned)(ceil_div(codes.rows, TILE) * codes.across);
+    if (codes.blocks == FP8_WHOLE)
+        write_codes<T, F, false><<<tiles, THREADS, 0, stream_of(c)>>>(codes);
+    else
+        write_codes<T, __NV_E4M3, true><<<tiles, THREADS, 0, stream_of(c)>>>(codes);
+    LAUNCHED();
+}
+
+static void tiles(const Call *c, Fp8Blocks blocks, DType type) {
+    const Tensor *x = c->in[0];
+    Codes codes = {};
+    codes.x = x->data, codes.y = data_of<uint8_t>(c->out[0]), codes.yt = data_of<uint8_t>(c->out[1]);
+    codes.state = data_of<float>(c->in[1]), codes.inverse = data_of<float>(c->out[2]),
+    codes.newest = data_of<float>(c->out[3]);
+    codes.rows = tensor_rows(x), codes.width = tensor_width(x), codes.across = ceil_div(codes.width, TILE);
+    codes.blocks = blocks;
+    CHECK(ceil_div(codes.rows, TILE) * codes.across <= INT32_MAX, "fp8_codes: %lld rows of %lld are too many",
+          (long long)codes.rows, (long long)codes.width);
+    switch (x->dtype) {
+    case F32:
+        FORMAT_SWITCH(type, launch_tiles<float, F>(c, codes));
+        break;
+    case BF16:
+        FORMAT_SWITCH(type, launch_tiles<bf16, F>(c, codes));
+        break;
+    default:
+        FORMAT_SWITCH(type, launch_tiles<fp16, F>(c, codes));
+    }
+}
+
+static void matrix(const Call *c, Fp8Blocks blocks, const Tensor *out, bool transposed) {
+    const Tensor *x = c->in[0];
+    const int64_t rows = tensor_rows(x), width = tensor_width(x);
+    Matrix m = {};
+    m.x = cells(x), m.state = cells(c->in[1]), m.inverse = cells(c->out[2]);
+    m.rows = transposed ? width : rows, m.columns = transposed ? rows : width;
+    m.row = transposed ? 1 : width, m.column = transposed ? width : 1;
+    m.blocks = blocks, m.codes = data_of<uint8_t>(out);
+    if (!out) m.rows = 0;
+    const unsigned grid =
+        grid_for(c, ceil_div(m.rows, blocks == FP8_SQUARES ? TILE : 1) * ceil_div(m.columns, TILE), WARPS);
+    FORMAT_SWITCH(out ? out->dtype : F8E4M3,
+                  REAL_SWITCH(x->dtype, write_blocks<R, F><<<grid, THREADS, 0, stream_of(c)>>>(m)));
+    LAUNCHED();
+}
+
+extern "C" void cuda_amax(const Call *);
+extern "C" size_t cuda_plans_amax(const Call *);
+
+extern "C" size_t cuda_plans_fp8_codes(const Call *c) { return c->out[3] ? cuda_plans_amax(c) : 0; }
+
+extern "C" void cuda_fp8_codes(const Call *c) {
+    const Fp8Blocks blocks = ((const Fp8CodesAttr *)c->attr)->blocks;
+    const Tensor *y = c->out[0], *yt = c->out[1];
+    const DType type = y ? (DType)y->dtype : yt ? (DType)yt->dtype : F8E4M3;
+    CHECK(dtype_is_fp8(type) && (!yt || yt->dtype == type), "fp8_codes: y is %s, its transpose %s",
+          dtype_name(type), yt ? dtype_name((DType)yt->dtype) : "not asked for");
+    CHECK(blocks == FP8_WHOLE || !y || !yt, "fp8_codes: blocks are of one of y and yt");
+    if (in_tiles(c, blocks, type)) {
+        tiles(c, blocks, type);
+        return;
+    }
+    if (y || !yt) matrix(c, blocks, y, false);
+    if (yt) matrix(c, blocks, yt, true);
+    if (!c->out[3]) return;
+    Call amax = {};
+    amax.in[0] = c->in[0], amax.out[0] = c->out[3], amax.device = c->device;
+    cuda_amax(&amax);
+}

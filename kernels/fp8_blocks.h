@@ -1,0 +1,39 @@
+/* Where the scales of an FP8 matrix [rows, columns] are that is an operand of a product over its columns
+ * (NVIDIA cuBLAS documentation, 3.1.4.5: what the products of Hopper take). `inverse` holds what the numbers
+ * are multiplied by, 1 / scale. */
+#ifndef ISOTRON_KERNELS_FP8_BLOCKS_H
+#define ISOTRON_KERNELS_FP8_BLOCKS_H
+
+#include <stdint.h>
+
+#include "base/host_device.h"
+
+typedef enum Fp8Blocks {
+    FP8_WHOLE,   /* one scale */
+    FP8_ROWS,    /* 128 columns of a row: inverse [column / 128][row] */
+    FP8_SQUARES, /* 128 x 128: inverse [row / 128][column / 128], rows padded with zeros to multiples of 4 */
+} Fp8Blocks;
+
+enum { FP8_BLOCK = 128 };
+
+/* Blocks side by side, with the padding. */
+HOST_DEVICE static inline int64_t fp8_blocks_across(Fp8Blocks kind, int64_t columns) {
+    const int64_t n = (columns + FP8_BLOCK - 1) / FP8_BLOCK;
+    return kind == FP8_WHOLE ? 1 : kind == FP8_ROWS ? n : (n + 3) / 4 * 4;
+}
+
+/* Elements of inverse. */
+HOST_DEVICE static inline int64_t fp8_blocks_count(Fp8Blocks kind, int64_t rows, int64_t columns) {
+    const int64_t high = kind == FP8_WHOLE ? 1 : kind == FP8_ROWS ? rows : (rows + FP8_BLOCK - 1) / FP8_BLOCK;
+    return high * fp8_blocks_across(kind, columns);
+}
+
+/* Which of them belongs to an element. */
+HOST_DEVICE static inline int64_t fp8_block_of(Fp8Blocks kind, int64_t rows, int64_t columns, int64_t row,
+                                               int64_t column) {
+    if (kind == FP8_WHOLE) return 0;
+    if (kind == FP8_ROWS) return column / FP8_BLOCK * rows + row;
+    return row / FP8_BLOCK * fp8_blocks_across(kind, columns) + column / FP8_BLOCK;
+}
+
+#endif
