@@ -137,19 +137,31 @@ typedef struct LossAttr {
     int64_t first; /* column 0 of the tensor in the whole vocabulary */
 } LossAttr;
 
+/* What the ops over flat buffers touch of them: a row of an I64 tensor. */
+typedef struct FlatPiece {
+    int64_t begin, count; /* elements; not more than PIECE_MOST */
+    int64_t group;        /* which numbers of a step are the parameter's */
+} FlatPiece;
+enum { PIECE_WORDS = sizeof(FlatPiece) / sizeof(int64_t), PIECE_MOST = 2048, STEP_GROUPS = 4 };
+typedef struct StepGroup {
+    double lr, weight_decay;
+} StepGroup;
+
 typedef struct AdamAttr {
-    double lr, beta1, beta2, eps, weight_decay;
+    StepGroup group[STEP_GROUPS];
+    double beta1, beta2, eps;
     double correction1, correction2; /* 1 - beta^step */
     double grad_scale; /* multiplies the gradient first: unscaling, averaging and clipping in one factor */
 } AdamAttr;
 
 typedef struct SgdAttr {
-    double lr, momentum, weight_decay, grad_scale;
+    StepGroup group[STEP_GROUPS];
+    double momentum, grad_scale;
 } SgdAttr;
 
 enum { SUM_BLOCK = 64 }; /* parts of parameters that ranks share out begin at multiples of it */
 typedef struct SumAttr {
-    int64_t block; /* elements whose squares are added in double: SUM_BLOCK, or 1 */
+    int64_t block; /* elements of a piece whose squares are added in double: SUM_BLOCK, or 1 */
 } SumAttr;
 
 typedef struct SnapAttr {

@@ -59,7 +59,7 @@ typedef struct OpCase {
 #define LOSS       ATTR(LossAttr, .vocab = VOCAB)
 #define CAUSAL     ATTR(AttentionAttr, .scale = 0.125, .window_left = WINDOW_OFF)
 #define ADAM                                                                                                 \
-    ATTR(AdamAttr, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .correction1 = 0.5,                \
+    ATTR(AdamAttr, .group = {{.lr = 1e-4}}, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .correction1 = 0.5,   \
          .correction2 = 0.5, .grad_scale = 1)
 
 /* Of s positions, b samples, g groups of r heads of width d. */

@@ -1,4 +1,4 @@
-/* Steps of the optimizers over flat slices of the parameter buffers, and the sums they need.
+/* Steps of the optimizers over pieces of the flat parameter buffers, and the sums they need.
  * AdamW (Loshchilov and Hutter 2019; Transformer Engine's multi_tensor_adam, decoupled decay):
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
  *   p -= lr * (m / correction1 / (sqrt(v / correction2) + eps) + weight_decay p)
@@ -9,44 +9,74 @@
 #include "base/exact_sum.h"
 #include "kernels/cpu/real.h"
 
-static void adamw(void *arg, int64_t begin, int64_t end) {
-    const Call *c = arg;
+/* ---- pieces: PIECE_MOST elements each if there is no table ---- */
+
+static int64_t pieces(const Call *c) {
+    return c->in[1] ? c->in[1]->dim[0] : (tensor_count(c->in[0]) + PIECE_MOST - 1) / PIECE_MOST;
+}
+
+static FlatPiece piece_at(const Call *c, int64_t i) {
+    const int64_t n = tensor_count(c->in[0]), begin = i * PIECE_MOST;
+    if (!c->in[1]) return (FlatPiece){begin, n - begin < PIECE_MOST ? n - begin : PIECE_MOST, 0};
+    const FlatPiece p = ((const FlatPiece *)int64s(c->in[1]))[i];
+    CHECK(p.begin >= 0 && p.count >= 0 && p.count <= PIECE_MOST && p.begin + p.count <= n && p.group >= 0 &&
+              p.group < STEP_GROUPS,
+          "a piece of %lld elements from element %lld of %lld on, group %lld", (long long)p.count,
+          (long long)p.begin, (long long)n, (long long)p.group);
+    return p;
+}
+
+static void in_pieces(const Call *c, PoolFn *fn, void *arg) {
+    pool_for(c->device->pool, pieces(c), GRAIN / PIECE_MOST, fn, arg);
+}
+
+/* ---- steps ---- */
+
+static void adamw_piece(const Call *c, FlatPiece piece) {
     const AdamAttr *a = c->attr;
-    const real *restrict grad = reals(c->in[0]);
-    real *restrict p = reals(c->out[0]), *restrict m = reals(c->out[1]), *restrict v = reals(c->out[2]);
-    const real lr = (real)a->lr, decay = (real)a->weight_decay, eps = (real)a->eps;
+    const real *restrict grad = reals(c->in[0]) + piece.begin;
+    real *restrict p = reals(c->out[0]) + piece.begin, *restrict m = reals(c->out[1]) + piece.begin,
+                   *restrict v = reals(c->out[2]) + piece.begin;
+    const StepGroup group = a->group[piece.group];
+    const real lr = (real)group.lr, decay = (real)group.weight_decay, eps = (real)a->eps;
     const real beta1 = (real)a->beta1, beta2 = (real)a->beta2, scale = (real)a->grad_scale;
     const real new1 = (real)(1 - a->beta1), new2 = (real)(1 - a->beta2);
     const real unbias1 = (real)(1 / a->correction1), unbias2 = (real)(1 / a->correction2);
 #pragma omp simd
-    for (int64_t i = begin; i < end; i++) {
+    for (int64_t i = 0; i < piece.count; i++) {
         const real g = scale * grad[i];
         m[i] = beta1 * m[i] + new1 * g;
         v[i] = beta2 * v[i] + new2 * g * g;
         p[i] -= lr * (unbias1 * m[i] / (REAL_MATH(sqrt)(unbias2 * v[i]) + eps) + decay * p[i]);
     }
-    if (c->out[3]) memcpy(reals(c->out[3]) + begin, p + begin, (size_t)(end - begin) * sizeof *p);
+    if (c->out[3]) memcpy(reals(c->out[3]) + piece.begin, p, (size_t)piece.count * sizeof *p);
 }
 
-void KERNEL(adamw)(const Call *c) {
-    pool_for(c->device->pool, tensor_count(c->in[0]), GRAIN, adamw, (void *)c);
+static void adamw(void *c, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) adamw_piece(c, piece_at(c, i));
 }
 
-static void sgd(void *arg, int64_t begin, int64_t end) {
-    const Call *c = arg;
+void KERNEL(adamw)(const Call *c) { in_pieces(c, adamw, (void *)c); }
+
+static void sgd_piece(const Call *c, FlatPiece piece) {
     const SgdAttr *a = c->attr;
-    const real *restrict grad = reals(c->in[0]);
-    real *restrict p = reals(c->out[0]), *restrict m = reals(c->out[1]);
-    const real lr = (real)a->lr, decay = (real)a->weight_decay, momentum = (real)a->momentum,
+    const real *restrict grad = reals(c->in[0]) + piece.begin;
+    real *restrict p = reals(c->out[0]) + piece.begin, *restrict m = reals(c->out[1]) + piece.begin;
+    const StepGroup group = a->group[piece.group];
+    const real lr = (real)group.lr, decay = (real)group.weight_decay, momentum = (real)a->momentum,
                scale = (real)a->grad_scale;
 #pragma omp simd
-    for (int64_t i = begin; i < end; i++) {
+    for (int64_t i = 0; i < piece.count; i++) {
         m[i] = momentum * m[i] + (scale * grad[i] + decay * p[i]);
         p[i] -= lr * m[i];
     }
 }
 
-void KERNEL(sgd)(const Call *c) { pool_for(c->device->pool, tensor_count(c->in[0]), GRAIN, sgd, (void *)c); }
+static void sgd(void *c, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) sgd_piece(c, piece_at(c, i));
+}
+
+void KERNEL(sgd)(const Call *c) { in_pieces(c, sgd, (void *)c); }
 
 /* ---- sums of blocks of fixed size, each in PARTS interleaved sums, so that neither threads nor vectors nor
  * the way a parameter is shared out can change them; adding them up is exact ---- */
@@ -71,17 +101,20 @@ static double squares(const real *x, int64_t n) {
 
 static void sum_blocks(void *arg, int64_t begin, int64_t end) {
     Sums *s = arg;
-    const Tensor *x = s->call->in[0];
-    const int64_t block = ((const SumAttr *)s->call->attr)->block, n = tensor_count(x);
+    const int64_t block = ((const SumAttr *)s->call->attr)->block;
     ExactSum sum = {0};
     double of_block[TOGETHER];
-    for (int64_t i = begin, k = 0; i < end; i++) {
-        const int64_t rest = n - i * block;
-        of_block[k++] = squares(reals(x) + i * block, rest < block ? rest : block);
-        if (k < TOGETHER && i + 1 < end) continue;
-        exact_add(&sum, of_block, k);
-        k = 0;
+    int64_t k = 0;
+    for (int64_t i = begin; i < end; i++) {
+        const FlatPiece piece = piece_at(s->call, i);
+        const real *x = reals(s->call->in[0]) + piece.begin;
+        for (int64_t at = 0; at < piece.count; at += block) {
+            const int64_t rest = piece.count - at;
+            of_block[k++] = squares(x + at, rest < block ? rest : block);
+            if (k == TOGETHER) exact_add(&sum, of_block, k), k = 0;
+        }
     }
+    exact_add(&sum, of_block, k);
     pthread_mutex_lock(&s->lock);
     exact_merge(s->call->out[0]->data, &sum);
     pthread_mutex_unlock(&s->lock);
@@ -97,13 +130,16 @@ void KERNEL(sum_squares)(const Call *c) {
     const int64_t block = ((const SumAttr *)c->attr)->block;
     CHECK(tensor_count(c->out[0]) == EXACT_WORDS, "sum_squares: the sum has %lld words, not %d",
           (long long)tensor_count(c->out[0]), (int)EXACT_WORDS);
+    CHECK(block > 0 && PIECE_MOST % block == 0, "sum_squares: blocks of %lld elements", (long long)block);
     cleared(c->out[0]);
-    pool_for(c->device->pool, (tensor_count(c->in[0]) + block - 1) / block, grain_rows(block), sum_blocks,
-             &(Sums){c, PTHREAD_MUTEX_INITIALIZER});
+    in_pieces(c, sum_blocks, &(Sums){c, PTHREAD_MUTEX_INITIALIZER});
 }
 
 void KERNEL(count_zeros)(const Call *c) {
     int64_t *count = cleared(c->out[0]);
-    const real *x = reals(c->in[0]);
-    for (int64_t i = 0, n = tensor_count(c->in[0]); i < n; i++) *count += x[i] == 0;
+    for (int64_t i = 0, n = pieces(c); i < n; i++) {
+        const FlatPiece piece = piece_at(c, i);
+        const real *x = reals(c->in[0]) + piece.begin;
+        for (int64_t e = 0; e < piece.count; e++) *count += x[e] == 0;
+    }
 }

@@ -1,5 +1,5 @@
-/* The ops of kernels/cpu/optimizer.c. The steps update their operands in place; the sums are written or added
- * to. */
+/* The ops of kernels/cpu/optimizer.c, each one launch for all pieces: a thread block takes one, or a warp.
+ * The steps update their operands in place; the sums are written or added to. */
 #include <stddef.h>
 
 #include "kernels/cuda/vectors.cuh"
@@ -9,6 +9,40 @@ extern "C" {
 }
 
 enum { THREADS = 256, WARP = 32 };
+
+/* ---- pieces: PIECE_MOST elements each if there is no table ---- */
+
+struct Pieces {
+    const FlatPiece *row; /* NULL: no table */
+    int64_t count, n;     /* n: elements of the operands */
+    CudaComplaint *complaint;
+    const char *sentence;
+
+    __device__ __forceinline__ FlatPiece operator[](int64_t i) const {
+        if (!row) {
+            const int64_t begin = i * PIECE_MOST;
+            return {begin, n - begin < PIECE_MOST ? n - begin : PIECE_MOST, 0};
+        }
+        FlatPiece p = row[i];
+        if (p.begin < 0 || p.count < 0 || p.count > PIECE_MOST || p.begin + p.count > n || p.group < 0 ||
+            p.group >= STEP_GROUPS) {
+            if (threadIdx.x % WARP == 0) complain(complaint, sentence, p.count, p.begin);
+            p.begin = p.count = p.group = 0;
+        }
+        return p;
+    }
+};
+
+static Pieces pieces_of(const Call *c) {
+    const Tensor *table = c->in[1];
+    const int64_t n = tensor_count(c->in[0]);
+    Pieces p = {(const FlatPiece *)ids_of(table), ceil_div(n, PIECE_MOST), n, c->device->cuda->complaint,
+                "a piece of %lld elements from element %lld on is not one of the operand's"};
+    CHECK(!table || (table->ndim == 2 && table->dim[1] == PIECE_WORDS), "pieces of %lld words",
+          (long long)tensor_width(table));
+    if (table) p.count = table->dim[0];
+    return p;
+}
 
 /* ---- steps: arithmetic in the type of the gradient and the parameters ---- */
 
@@ -21,7 +55,9 @@ static void step_types(const char *op, const Call *c, const Tensor *state, bool 
           dtype_name((DType)param));
 }
 
-template <typename R> struct Adam { R lr, decay, eps, beta1, beta2, new1, new2, unbias1, unbias2, scale; };
+template <typename R> struct Adam {
+    R lr[STEP_GROUPS], decay[STEP_GROUPS], eps, beta1, beta2, new1, new2, unbias1, unbias2, scale;
+};
 
 template <typename T, typename P, int N>
 __device__ __forceinline__ void store_as(void *value, int64_t first, int64_t n, bool aligned,
@@ -34,49 +70,59 @@ __device__ __forceinline__ void store_as(void *value, int64_t first, int64_t n, 
 
 /* P: of gradient and parameters, M and V: of the moments; value: parameters of P or of 16 bits, or none. */
 template <typename P, typename M, typename V>
-__global__ void __launch_bounds__(THREADS) adamw(const P *grad, P *param, M *exp_avg, V *exp_avg_sq,
-                                                 Cells value, int64_t n, Adam<P> a, bool aligned) {
+__global__ void __launch_bounds__(THREADS)
+    adamw(const P *grad, P *param, M *exp_avg, V *exp_avg_sq, Cells value, Pieces pieces,
+          const __grid_constant__ Adam<P> a, bool all_aligned) {
     constexpr int N = VEC<P>;
-    GRID_LOOP(i, (n + N - 1) / N) {
-        const Run<P, N> g_run = load_run<P, N>(grad, i * N, n, aligned);
-        Run<P, N> p = load_run<P, N>(param, i * N, n, aligned);
-        Run<M, N> m = load_run<M, N>(exp_avg, i * N, n, aligned);
-        Run<V, N> v = load_run<V, N>(exp_avg_sq, i * N, n, aligned);
+    for (int64_t at = blockIdx.x; at < pieces.count; at += gridDim.x) {
+        const FlatPiece piece = pieces[at];
+        const bool aligned = all_aligned && piece.begin % N == 0;
+        const P lr = a.lr[piece.group], decay = a.decay[piece.group];
+        const int64_t end = piece.begin + piece.count;
+        for (int64_t i = piece.begin + (int)threadIdx.x * N; i < end; i += THREADS * N) {
+            const Run<P, N> g_run = load_run<P, N>(grad, i, end, aligned);
+            Run<P, N> p = load_run<P, N>(param, i, end, aligned);
+            Run<M, N> m = load_run<M, N>(exp_avg, i, end, aligned);
+            Run<V, N> v = load_run<V, N>(exp_avg_sq, i, end, aligned);
 #pragma unroll
-        for (int k = 0; k < N; k++) {
-            const P g = a.scale * g_run.get(k), old = p.get(k);
-            const P new_m = a.beta1 * m.get(k) + a.new1 * g, new_v = a.beta2 * v.get(k) + a.new2 * g * g;
-            m.put(k, new_m), v.put(k, new_v);
-            p.put(k, old - a.lr * (a.unbias1 * new_m / (sqrt(a.unbias2 * new_v) + a.eps) + a.decay * old));
+            for (int k = 0; k < N; k++) {
+                const P g = a.scale * g_run.get(k), old = p.get(k);
+                const P new_m = a.beta1 * m.get(k) + a.new1 * g, new_v = a.beta2 * v.get(k) + a.new2 * g * g;
+                m.put(k, new_m), v.put(k, new_v);
+                p.put(k, old - lr * (a.unbias1 * new_m / (sqrt(a.unbias2 * new_v) + a.eps) + decay * old));
+            }
+            store_run(param, i, end, aligned, p);
+            store_run(exp_avg, i, end, aligned, m);
+            store_run(exp_avg_sq, i, end, aligned, v);
+            if (!value.data) continue;
+            if (value.dtype == BF16)
+                store_as<bf16>(value.data, i, end, aligned, p);
+            else if (value.dtype == F16)
+                store_as<fp16>(value.data, i, end, aligned, p);
+            else
+                store_run((P *)value.data, i, end, aligned, p);
         }
-        store_run(param, i * N, n, aligned, p);
-        store_run(exp_avg, i * N, n, aligned, m);
-        store_run(exp_avg_sq, i * N, n, aligned, v);
-        if (!value.data) continue;
-        if (value.dtype == BF16)
-            store_as<bf16>(value.data, i * N, n, aligned, p);
-        else if (value.dtype == F16)
-            store_as<fp16>(value.data, i * N, n, aligned, p);
-        else
-            store_run((P *)value.data, i * N, n, aligned, p);
     }
 }
 
 template <typename P> static Adam<P> constants(const AdamAttr *a) {
     Adam<P> s;
-    s.lr = (P)a->lr, s.decay = (P)a->weight_decay, s.eps = (P)a->eps, s.scale = (P)a->grad_scale;
+    for (int i = 0; i < STEP_GROUPS; i++)
+        s.lr[i] = (P)a->group[i].lr, s.decay[i] = (P)a->group[i].weight_decay;
+    s.eps = (P)a->eps, s.scale = (P)a->grad_scale;
     s.beta1 = (P)a->beta1, s.beta2 = (P)a->beta2, s.new1 = (P)(1 - a->beta1), s.new2 = (P)(1 - a->beta2);
     s.unbias1 = (P)(1 / a->correction1), s.unbias2 = (P)(1 / a->correction2);
     return s;
 }
 
 template <typename P, typename M, typename V> static void step_adamw(const Call *c) {
-    const int64_t n = tensor_count(c->in[0]);
+    const Pieces pieces = pieces_of(c);
     bool aligned = aligned_16(c->in[0]->data);
     for (int i = 0; i < 4; i++) aligned = aligned && (!c->out[i] || aligned_16(c->out[i]->data));
-    adamw<P, M, V><<<grid_for(c, ceil_div(n, VEC<P>), THREADS), THREADS, 0, stream_of(c)>>>(
+    if (!pieces.count) return;
+    adamw<P, M, V><<<grid_for(c, pieces.count, 1), THREADS, 0, stream_of(c)>>>(
         data_of<P>(c->in[0]), data_of<P>(c->out[0]), data_of<M>(c->out[1]), data_of<V>(c->out[2]),
-        cells(c->out[3]), n, constants<P>((const AdamAttr *)c->attr), aligned);
+        cells(c->out[3]), pieces, constants<P>((const AdamAttr *)c->attr), aligned);
     LAUNCHED();
 }
 
@@ -100,7 +146,6 @@ extern "C" void cuda_adamw(const Call *c) {
     CHECK(!value || value->dtype == param->dtype || dtype_is_16bit((DType)value->dtype),
           "adamw: values of %s from parameters of %s", dtype_name((DType)value->dtype),
           dtype_name((DType)param->dtype));
-    if (!tensor_count(param)) return;
     if (param->dtype == F64)
         step_adamw<double, double, double>(c);
     else if (c->out[1]->dtype == BF16)
@@ -111,42 +156,50 @@ extern "C" void cuda_adamw(const Call *c) {
         step_adamw_f32<float>(c);
 }
 
-template <typename R> struct Sgd { R lr, decay, momentum, scale; };
+template <typename R> struct Sgd { R lr[STEP_GROUPS], decay[STEP_GROUPS], momentum, scale; };
 
 template <typename P>
-__global__ void __launch_bounds__(THREADS)
-    sgd(const P *grad, P *param, P *momentum, int64_t n, Sgd<P> a, bool aligned) {
+__global__ void __launch_bounds__(THREADS) sgd(const P *grad, P *param, P *momentum, Pieces pieces,
+                                               const __grid_constant__ Sgd<P> a, bool all_aligned) {
     constexpr int N = VEC<P>;
-    GRID_LOOP(i, (n + N - 1) / N) {
-        const Run<P, N> g = load_run<P, N>(grad, i * N, n, aligned);
-        Run<P, N> p = load_run<P, N>(param, i * N, n, aligned),
-                  m = load_run<P, N>(momentum, i * N, n, aligned);
+    for (int64_t at = blockIdx.x; at < pieces.count; at += gridDim.x) {
+        const FlatPiece piece = pieces[at];
+        const bool aligned = all_aligned && piece.begin % N == 0;
+        const P lr = a.lr[piece.group], decay = a.decay[piece.group];
+        const int64_t end = piece.begin + piece.count;
+        for (int64_t i = piece.begin + (int)threadIdx.x * N; i < end; i += THREADS * N) {
+            const Run<P, N> g = load_run<P, N>(grad, i, end, aligned);
+            Run<P, N> p = load_run<P, N>(param, i, end, aligned),
+                      m = load_run<P, N>(momentum, i, end, aligned);
 #pragma unroll
-        for (int k = 0; k < N; k++) {
-            const P old = p.get(k), new_m = a.momentum * m.get(k) + (a.scale * g.get(k) + a.decay * old);
-            m.put(k, new_m);
-            p.put(k, old - a.lr * new_m);
+            for (int k = 0; k < N; k++) {
+                const P old = p.get(k), new_m = a.momentum * m.get(k) + (a.scale * g.get(k) + decay * old);
+                m.put(k, new_m);
+                p.put(k, old - lr * new_m);
+            }
+            store_run(param, i, end, aligned, p);
+            store_run(momentum, i, end, aligned, m);
         }
-        store_run(param, i * N, n, aligned, p);
-        store_run(momentum, i * N, n, aligned, m);
     }
 }
 
 template <typename P> static void step_sgd(const Call *c) {
     const SgdAttr *a = (const SgdAttr *)c->attr;
-    const int64_t n = tensor_count(c->in[0]);
+    const Pieces pieces = pieces_of(c);
     const P *grad = data_of<P>(c->in[0]);
     P *param = data_of<P>(c->out[0]), *m = data_of<P>(c->out[1]);
-    const Sgd<P> step = {(P)a->lr, (P)a->weight_decay, (P)a->momentum, (P)a->grad_scale};
+    Sgd<P> step = {{0}, {0}, (P)a->momentum, (P)a->grad_scale};
+    for (int i = 0; i < STEP_GROUPS; i++)
+        step.lr[i] = (P)a->group[i].lr, step.decay[i] = (P)a->group[i].weight_decay;
     const bool aligned = aligned_16(grad) && aligned_16(param) && aligned_16(m);
-    sgd<P><<<grid_for(c, ceil_div(n, VEC<P>), THREADS), THREADS, 0, stream_of(c)>>>(grad, param, m, n, step,
-                                                                                    aligned);
+    if (!pieces.count) return;
+    sgd<P><<<grid_for(c, pieces.count, 1), THREADS, 0, stream_of(c)>>>(grad, param, m, pieces, step, aligned);
     LAUNCHED();
 }
 
 extern "C" void cuda_sgd(const Call *c) {
     step_types("sgd", c, c->out[1], false);
-    if (tensor_count(c->in[0])) REAL_SWITCH(c->in[0]->dtype, step_sgd<R>(c));
+    REAL_SWITCH(c->in[0]->dtype, step_sgd<R>(c));
 }
 
 /* ---- exact sums (base/exact_sum.h) of numbers that are not negative: each thread adds into WINDOW limbs of
@@ -253,24 +306,23 @@ __global__ void normal_sum(Word *out) {
 
 /* ---- sum of squares ---- */
 
-/* A warp takes a tile of as many blocks of SUM_BLOCK elements as it has lanes. LANES lanes share a block, in
- * each turn the warp takes GROUPS of them, and in the end each lane has the sum of one. The order inside a
- * block depends on the type alone. */
-enum { LANES = 8, GROUPS = WARP / LANES, TURNS = WARP / GROUPS };
-enum { SHARE = SUM_BLOCK / LANES, TILE = WARP * SUM_BLOCK };
-static_assert(TURNS == LANES, "one block for each lane");
+/* A warp takes a piece: if it is whole, as many blocks of SUM_BLOCK elements as a warp has lanes. LANES lanes
+ * share a block, in each turn the warp takes GROUPS of them, and in the end each lane has the sum of one. The
+ * order inside a block depends on the type alone. */
+enum { LANES = 8, GROUPS = WARP / LANES, TURNS = WARP / GROUPS, SHARE = SUM_BLOCK / LANES };
+static_assert(TURNS == LANES && (int)PIECE_MOST == WARP * (int)SUM_BLOCK, "one block for each lane");
 
-/* This lane's share of its group's block. INSIDE: the tile is all there and aligned. */
+/* This lane's share of its group's block; x: the piece, of n elements. INSIDE: it is whole and aligned. */
 template <typename T, bool INSIDE>
-__device__ __forceinline__ double share_of_a_block(const T *x, int64_t tile, int turn, int64_t n) {
+__device__ __forceinline__ double share_of_a_block(const T *x, int turn, int n, bool aligned) {
     constexpr int N = VEC<T>;
     const int lane = threadIdx.x % WARP;
-    const int64_t block = tile * TILE + (turn * GROUPS + lane / LANES) * SUM_BLOCK;
+    const int block = (turn * GROUPS + lane / LANES) * SUM_BLOCK;
     double sum = 0;
 #pragma unroll
     for (int i = 0; i < SHARE / N; i++) {
-        const int64_t at = block + (i * LANES + lane % LANES) * N;
-        const Run<T, N> run = INSIDE ? load_run<T, N>(x + at, 0, N, true) : load_run<T, N>(x, at, n, false);
+        const int at = block + (i * LANES + lane % LANES) * N;
+        const Run<T, N> run = INSIDE ? load_run<T, N>(x + at, 0, N, true) : load_run<T, N>(x, at, n, aligned);
 #pragma unroll
         for (int k = 0; k < N; k++) sum = fma((double)run.get(k), (double)run.get(k), sum);
     }
@@ -279,10 +331,10 @@ __device__ __forceinline__ double share_of_a_block(const T *x, int64_t tile, int
 
 /* Each step of the second loop halves the turns that a lane is busy with, and doubles the lanes whose shares
  * it has added up. */
-template <typename T> __device__ __forceinline__ double sum_of_a_block(const T *x, int64_t tile) {
+template <typename T> __device__ __forceinline__ double sum_of_a_block(const T *x) {
     double part[TURNS];
 #pragma unroll
-    for (int turn = 0; turn < TURNS; turn++) part[turn] = share_of_a_block<T, true>(x, tile, turn, 0);
+    for (int turn = 0; turn < TURNS; turn++) part[turn] = share_of_a_block<T, true>(x, turn, 0, true);
 #pragma unroll
     for (int half = LANES / 2; half > 0; half /= 2) {
         const bool upper = threadIdx.x & half;
@@ -296,12 +348,11 @@ template <typename T> __device__ __forceinline__ double sum_of_a_block(const T *
 }
 
 /* The same sum, turn by turn. */
-template <typename T>
-__device__ __noinline__ double sum_of_a_block_outside(const T *x, int64_t tile, int64_t n) {
+template <typename T> __device__ __noinline__ double sum_of_a_block_outside(const T *x, int n, bool aligned) {
     double mine = 0;
 #pragma unroll 1
-    for (int turn = 0; turn < TURNS; turn++) {
-        double sum = share_of_a_block<T, false>(x, tile, turn, n);
+    for (int turn = 0; turn * GROUPS * SUM_BLOCK < n; turn++) {
+        double sum = share_of_a_block<T, false>(x, turn, n, aligned);
         for (int half = LANES / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
         if (threadIdx.x % LANES == turn) mine = sum;
     }
@@ -310,28 +361,36 @@ __device__ __noinline__ double sum_of_a_block_outside(const T *x, int64_t tile, 
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 3)
-    squares(const T *x, int64_t n, bool aligned, Word *out, bool add, bool alone) {
+    squares(const T *x, Pieces pieces, bool all_aligned, Word *out, bool add, bool alone) {
     __shared__ Sums s;
     begin_sums(&s, alone && add ? out : NULL);
     const int64_t warps = (int64_t)gridDim.x * (THREADS / WARP);
-    int64_t tile = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
-    for (; tile * TILE < n; tile += warps) {
-        const bool inside = aligned && (tile + 1) * TILE <= n;
-        add_exactly(&s, inside ? sum_of_a_block(x, tile) : sum_of_a_block_outside(x, tile, n));
+    int64_t at = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+    for (; at < pieces.count; at += warps) {
+        const FlatPiece piece = pieces[at];
+        const T *first = x + piece.begin;
+        const bool aligned = all_aligned && piece.begin % VEC<T> == 0;
+        add_exactly(&s, aligned && piece.count == PIECE_MOST
+                            ? sum_of_a_block(first)
+                            : sum_of_a_block_outside(first, (int)piece.count, aligned));
     }
     end_sums(&s, out, alone);
 }
 
-/* A thread for a block. */
+/* A thread block takes a piece, a thread a block of it. */
 __global__ void __launch_bounds__(THREADS)
-    squares_of_blocks(Cells x, int64_t n, int64_t block, Word *out, bool add, bool alone) {
+    squares_of_blocks(Cells x, Pieces pieces, int64_t block, Word *out, bool add, bool alone) {
     __shared__ Sums s;
     begin_sums(&s, alone && add ? out : NULL);
-    GRID_LOOP(i, (n + block - 1) / block) {
-        double sum = 0;
-        for (int64_t e = i * block; e < n && e < (i + 1) * block; e++)
-            sum = fma(x.get<double>(e), x.get<double>(e), sum);
-        add_exactly(&s, sum);
+    for (int64_t at = blockIdx.x; at < pieces.count; at += gridDim.x) {
+        const FlatPiece piece = pieces[at];
+        const int64_t end = piece.begin + piece.count;
+        for (int64_t i = piece.begin + threadIdx.x * block; i < end; i += THREADS * block) {
+            double sum = 0;
+            for (int64_t e = i; e < end && e < i + block; e++)
+                sum = fma(x.get<double>(e), x.get<double>(e), sum);
+            add_exactly(&s, sum);
+        }
     }
     end_sums(&s, out, alone);
 }
@@ -346,22 +405,23 @@ static Word *sum_of(const char *op, const Call *c, int64_t words) {
 
 extern "C" void cuda_sum_squares(const Call *c) {
     const Tensor *x = c->in[0];
-    const int64_t n = tensor_count(x), block = ((const SumAttr *)c->attr)->block;
-    CHECK(block > 0, "sum_squares: blocks of %lld elements", (long long)block);
-    const bool tiles = block == SUM_BLOCK, add = accumulates(c->out[0]), aligned = aligned_16(x->data);
-    /* Not many thread blocks: the end of one takes as long as a tile. */
+    const int64_t block = ((const SumAttr *)c->attr)->block;
+    const Pieces pieces = pieces_of(c);
+    CHECK(block > 0 && PIECE_MOST % block == 0, "sum_squares: blocks of %lld elements", (long long)block);
+    const bool by_warp = block == SUM_BLOCK, add = accumulates(c->out[0]), aligned = aligned_16(x->data);
+    /* Not many thread blocks: the end of one takes as long as a piece. */
     const int64_t most = (int64_t)c->device->cuda->multiprocessors * 16;
-    const int64_t want = tiles ? ceil_div(n, TILE * (THREADS / WARP)) : ceil_div(n, block * THREADS);
+    const int64_t want = by_warp ? ceil_div(pieces.count, THREADS / WARP) : pieces.count;
     const unsigned grid = (unsigned)(want < most ? want : most);
     const bool alone = grid == 1;
     Word *out = sum_of("sum_squares", c, EXACT_WORDS);
     if (!alone && !add) CUDA_CHECK(cudaMemsetAsync(out, 0, EXACT_WORDS * sizeof *out, stream_of(c)));
-    if (!n) return;
-    if (tiles)
+    if (!pieces.count) return;
+    if (by_warp)
         STORAGE_SWITCH(x->dtype, squares<T>
-                       <<<grid, THREADS, 0, stream_of(c)>>>(data_of<T>(x), n, aligned, out, add, alone));
+                       <<<grid, THREADS, 0, stream_of(c)>>>(data_of<T>(x), pieces, aligned, out, add, alone));
     else
-        squares_of_blocks<<<grid, THREADS, 0, stream_of(c)>>>(cells(x), n, block, out, add, alone);
+        squares_of_blocks<<<grid, THREADS, 0, stream_of(c)>>>(cells(x), pieces, block, out, add, alone);
     LAUNCHED();
     if (alone) return;
     normal_sum<<<1, ceil_div(EXACT_WORDS, WARP) * WARP, 0, stream_of(c)>>>(out);
@@ -370,42 +430,32 @@ extern "C" void cuda_sum_squares(const Call *c) {
 
 /* ---- zeros ---- */
 
-/* `head` elements stand before the first multiple of 16 bytes. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS) zeros(const T *x, int64_t n, int64_t head, Word *count) {
-    constexpr int N = VEC<T>, AT_ONCE = 4;
+__global__ void __launch_bounds__(THREADS) zeros(const T *x, Pieces pieces, bool all_aligned, Word *count) {
+    constexpr int N = VEC<T>;
     __shared__ Word room[WARP];
-    const int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x,
-                  threads = (int64_t)gridDim.x * THREADS;
-    const int64_t runs = (n - head) / N, tail = head + runs * N;
     Word found = 0;
-    for (int64_t i = thread; i < runs; i += AT_ONCE * threads) {
-        Run<T, N> run[AT_ONCE];
+    for (int64_t at = blockIdx.x; at < pieces.count; at += gridDim.x) {
+        const FlatPiece piece = pieces[at];
+        const bool aligned = all_aligned && piece.begin % N == 0;
+        const int64_t end = piece.begin + piece.count;
+        for (int64_t i = piece.begin + (int)threadIdx.x * N; i < end; i += THREADS * N) {
+            const Run<T, N> run = load_run<T, N>(x, i, end, aligned);
 #pragma unroll
-        for (int j = 0; j < AT_ONCE; j++)
-            if (i + j * threads < runs) run[j] = load_run<T, N>(x + head + (i + j * threads) * N, 0, N, true);
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++)
-#pragma unroll
-            for (int k = 0; k < N; k++) found += i + j * threads < runs && run[j].get(k) == 0;
+            for (int k = 0; k < N; k++) found += i + k < end && run.get(k) == 0;
+        }
     }
-    if (thread < head) found += to_real<Real<T>>(x[thread]) == 0;
-    if (thread < n - tail) found += to_real<Real<T>>(x[tail + thread]) == 0;
     found = block_sum(found, room);
     if (threadIdx.x == 0 && found) atomicAdd(count, found);
 }
 
-template <typename T> static void count_in(const Call *c, Word *count) {
-    const int64_t n = tensor_count(c->in[0]);
-    const T *x = data_of<T>(c->in[0]);
-    int64_t head = (int64_t)(-(uintptr_t)x % 16 / sizeof(T));
-    if (head > n) head = n;
-    zeros<T><<<grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(x, n, head, count);
-    LAUNCHED();
-}
-
 extern "C" void cuda_count_zeros(const Call *c) {
+    const Tensor *x = c->in[0];
+    const Pieces pieces = pieces_of(c);
     Word *count = sum_of("count_zeros", c, 1);
     if (!accumulates(c->out[0])) CUDA_CHECK(cudaMemsetAsync(count, 0, sizeof *count, stream_of(c)));
-    if (tensor_count(c->in[0])) STORAGE_SWITCH(c->in[0]->dtype, count_in<T>(c, count));
+    if (!pieces.count) return;
+    STORAGE_SWITCH(x->dtype, zeros<T><<<grid_for(c, pieces.count, 1), THREADS, 0, stream_of(c)>>>(
+                                 data_of<T>(x), pieces, aligned_16(x->data), count));
+    LAUNCHED();
 }

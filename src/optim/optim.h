@@ -2,22 +2,33 @@
  * Adam) and SGD with momentum (PyTorch's). Megatron-LM core/optimizer/optimizer.py: unscale, check for
  * infinities, clip by the global norm, update the masters, round the values from them. Each rank updates the
  * part that it holds (param/bucket.h). Norms are exact sums of the sums over blocks of 64 elements, so that
- * they are the same bits however data-parallel and pipeline ranks share out the parameters. */
+ * they are the same bits however data-parallel and pipeline ranks share out the parameters. A bucket takes
+ * one call of an op, whatever the number of its parameters. */
 #ifndef ISOTRON_OPTIM_OPTIM_H
 #define ISOTRON_OPTIM_OPTIM_H
 
 #include "config/config.h"
+#include "kernels/attr.h"
 #include "param/param.h"
 #include "param/sync.h"
 
 enum { OPTIM_BUFFERS = 2 };
 
+/* Pieces of the parameters in a bucket (kernels/attr.h), counted from where this rank's part of it begins;
+ * first those of the parameters that this rank speaks for. */
+typedef struct BucketPieces {
+    int64_t first, spoken, n; /* in the table of all */
+} BucketPieces;
+
 typedef struct Optimizer {
     const Config *config;
     Registry *registry;
-    Sync *sync;   /* the caller's; NULL: one rank */
-    int64_t step; /* updates done, for the bias corrections */
-    void *sums;   /* device memory for one sum over the parameters */
+    Sync *sync;        /* the caller's; NULL: one rank */
+    int64_t step;      /* updates done, for the bias corrections */
+    void *sums;        /* device memory for one sum over the parameters */
+    FlatPiece *pieces; /* device memory: what the ops touch, one call for a bucket */
+    int64_t n_pieces;
+    BucketPieces *of_bucket;
     int n_buffers;
     struct {
         const char *suffix; /* in checkpoints: ".exp_avg", ".exp_avg_sq", ".momentum_buffer" */

@@ -138,7 +138,7 @@ static void second_uncorrected(const OpDef *op, const Call *c) {
 
 static void decay_everything(const OpDef *op, const Call *c) {
     AdamAttr a = adam(c);
-    a.weight_decay = mutant_place()->optim->weight_decay;
+    for (int i = 0; i < STEP_GROUPS; i++) a.group[i].weight_decay = mutant_place()->optim->weight_decay;
     with(op, c, &a);
 }
 
@@ -150,7 +150,7 @@ static void eps_before_correction(const OpDef *op, const Call *c) {
 
 static void half_an_update(const OpDef *op, const Call *c) {
     AdamAttr a = adam(c);
-    a.lr /= 2;
+    for (int i = 0; i < STEP_GROUPS; i++) a.group[i].lr /= 2;
     with(op, c, &a);
 }
 

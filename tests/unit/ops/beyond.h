@@ -113,7 +113,7 @@ static inline void far_vocabulary(Device *d) {
     call_run(&OPS[OP_embedding_grad], &(Call){.in = {&y, &id}, .out = {&dw}, .attr = &attr, .device = d});
     expect_all(d, "embedding_grad", &dw, 1, (BEYOND_ROWS - TOKENS) * BEYOND_WIDTH);
     const AdamAttr adam = {
-        .lr = 1, .beta1 = 0, .beta2 = 0, .correction1 = 1, .correction2 = 1, .grad_scale = 1};
+        .group = {{.lr = 1}}, .beta1 = 0, .beta2 = 0, .correction1 = 1, .correction2 = 1, .grad_scale = 1};
     Tensor *g = &dw, p = far_new(d, F32, BEYOND_ROWS, BEYOND_WIDTH, 2),
            m = far_new(d, F32, BEYOND_ROWS, BEYOND_WIDTH, 0),
            v = far_new(d, F32, BEYOND_ROWS, BEYOND_WIDTH, 0);

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/exact_sum.h"
 #include "base/mem.h"
@@ -22,11 +23,10 @@ static void adamw_with_a_constant_gradient(void **state) {
     Tensor gt = flat(grad, F64, 3), pt = flat(p, F64, 3), mt = flat(m, F64, 3), vt = flat(v, F64, 3);
     Device *d = device_cpu(1);
     for (int step = 1; step <= 10; step++) {
-        const AdamAttr attr = {.lr = lr,
+        const AdamAttr attr = {.group = {{lr, decay}},
                                .beta1 = 0.9,
                                .beta2 = 0.95,
                                .eps = eps,
-                               .weight_decay = decay,
                                .correction1 = 1 - pow(0.9, step),
                                .correction2 = 1 - pow(0.95, step),
                                .grad_scale = 4};
@@ -46,7 +46,7 @@ static void sgd_momentum_builds_up(void **state) {
     float p = 64, m = 0, g = 2;
     Tensor gt = flat(&g, F32, 1), pt = flat(&p, F32, 1), mt = flat(&m, F32, 1);
     Device *d = device_cpu(1);
-    const SgdAttr attr = {.lr = 0.5, .momentum = 0.5, .grad_scale = 2};
+    const SgdAttr attr = {.group = {{.lr = 0.5}}, .momentum = 0.5, .grad_scale = 2};
     double want = 64;
     for (int step = 1; step <= 8; step++) {
         call_run(&OPS[OP_sgd], &(Call){.in = {&gt}, .out = {&pt, &mt}, .attr = &attr, .device = d});
@@ -54,7 +54,7 @@ static void sgd_momentum_builds_up(void **state) {
         want -= 0.5 * buffer;
         assert_true(m == buffer && p == want);
     }
-    const SgdAttr decay = {.lr = 0.5, .weight_decay = 0.5, .grad_scale = 0};
+    const SgdAttr decay = {.group = {{0.5, 0.5}}, .grad_scale = 0};
     p = 8, m = 0;
     call_run(&OPS[OP_sgd], &(Call){.in = {&gt}, .out = {&pt, &mt}, .attr = &decay, .device = d});
     assert_true(m == 4 && p == 6);
@@ -113,6 +113,46 @@ static void sums_do_not_depend_on_threads(void **state) {
     free(x);
 }
 
+/* A call of pieces does what a call for each would, with the numbers of its group, and nothing between them.
+ */
+static void pieces_are_as_calls_of_their_own(void **state) {
+    (void)state;
+    enum { N = 6 * 1024, PIECES = 4 };
+    FlatPiece piece[PIECES] = {{0, 2048, 0}, {2112, 1, 3}, {2176, 1000, 1}, {4000, 2048, 2}};
+    AdamAttr all = {.group = {{0.1, 0.2}, {.lr = 0.1}, {0.3, 0.2}, {.lr = 0.3}},
+                    .beta1 = 0.9,
+                    .beta2 = 0.95,
+                    .eps = 1e-3,
+                    .correction1 = 0.19,
+                    .correction2 = 0.0975,
+                    .grad_scale = 0.5};
+    float *x = mem_alloc(7 * N * sizeof *x), *part = x + 4 * N;
+    for (int i = 0; i < 4 * N; i++) x[i] = fabsf((float)philox_normal(5, 6, (uint64_t)i));
+    memcpy(part, x, 3 * N * sizeof *x);
+    Tensor g = flat(x + 3 * N, F32, N), out[3], rows = tensor_make(piece, I64, 2, (int64_t[]){PIECES, 3});
+    for (int k = 0; k < 3; k++) out[k] = flat(x + k * N, F32, N);
+    Device *d = device_cpu(2);
+    call_run(&OPS[OP_adamw],
+             &(Call){.in = {&g, &rows}, .out = {&out[0], &out[1], &out[2]}, .attr = &all, .device = d});
+    ExactSum sum = {0}, sums = {0};
+    Tensor total = flat(&sum, I64, EXACT_WORDS);
+    call_run(&OPS[OP_sum_squares],
+             &(Call){.in = {&out[0], &rows}, .out = {&total}, .attr = &(SumAttr){SUM_BLOCK}, .device = d});
+    for (int i = 0; i < PIECES; i++) {
+        AdamAttr one = all;
+        one.group[0] = all.group[piece[i].group];
+        Tensor grad = flat(x + 3 * N + piece[i].begin, F32, piece[i].count), its[3];
+        for (int k = 0; k < 3; k++) its[k] = flat(part + k * N + piece[i].begin, F32, piece[i].count);
+        call_run(&OPS[OP_adamw],
+                 &(Call){.in = {&grad}, .out = {&its[0], &its[1], &its[2]}, .attr = &one, .device = d});
+        add_up(OP_sum_squares, &its[0], 1, SUM_BLOCK, &sums, EXACT_WORDS);
+    }
+    assert_memory_equal(x, part, 3 * N * sizeof *x);
+    assert_memory_equal(&sum, &sums, sizeof sum);
+    device_free(d);
+    free(x);
+}
+
 /* 2^60 + 1 - 2^60 by squares: a rounded sum of them would lose the 1; a block's own sum does. */
 static void blocks_of_one_lose_nothing(void **state) {
     (void)state;
@@ -129,9 +169,9 @@ static void blocks_of_one_lose_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw_with_a_constant_gradient), cmocka_unit_test(sgd_momentum_builds_up),
-        cmocka_unit_test(sums_take_every_element_once),   cmocka_unit_test(sums_do_not_depend_on_threads),
-        cmocka_unit_test(blocks_of_one_lose_nothing),
+        cmocka_unit_test(adamw_with_a_constant_gradient),   cmocka_unit_test(sgd_momentum_builds_up),
+        cmocka_unit_test(sums_take_every_element_once),     cmocka_unit_test(sums_do_not_depend_on_threads),
+        cmocka_unit_test(pieces_are_as_calls_of_their_own), cmocka_unit_test(blocks_of_one_lose_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -281,18 +281,15 @@ static void check_optimizer(const Oracle *o, const char *name, const json_t *c, 
     Device *d = device_cpu(1);
     for (int step = 0; step < STEPS; step++) {
         const double lr = json_number_value(json_array_get(json_object_get(c, "lr"), (size_t)step));
-        const AdamAttr adam = {.lr = lr,
+        const StepGroup group = {lr, number(c, "weight_decay")};
+        const AdamAttr adam = {.group = {group},
                                .beta1 = number(c, "beta1"),
                                .beta2 = number(c, "beta2"),
                                .eps = number(c, "eps"),
-                               .weight_decay = number(c, "weight_decay"),
                                .correction1 = 1 - pow(number(c, "beta1"), step + 1),
                                .correction2 = 1 - pow(number(c, "beta2"), step + 1),
                                .grad_scale = 1};
-        const SgdAttr sgd = {.lr = lr,
-                             .momentum = number(c, "momentum"),
-                             .weight_decay = number(c, "weight_decay"),
-                             .grad_scale = 1};
+        const SgdAttr sgd = {.group = {group}, .momentum = number(c, "momentum"), .grad_scale = 1};
         Tensor grad = tensor_make((void *)step_of(&grads, step), F64, 1, p.dim);
         call_run(&OPS[op], &(Call){.in = {&grad},
                                    .out = {&p, &buffer[0], op == OP_adamw ? &buffer[1] : NULL},
