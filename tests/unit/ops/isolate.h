@@ -4,6 +4,7 @@
 #ifndef ISOTRON_TESTS_OPS_ISOLATE_H
 #define ISOTRON_TESTS_OPS_ISOLATE_H
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,13 +14,14 @@
 #include "base/fault.h"
 #include "unit/cmocka_all.h"
 
-enum { ISOLATE_TESTS = 4096, ISOLATE_SKIPPED = 77, ISOLATE_AGAIN, ISOLATE_DONE };
+enum { ISOLATE_TESTS = 4096, ISOLATE_SKIPPED = 77, ISOLATE_AGAIN };
 
 typedef enum TestEnd { TEST_LEFT_OUT, TEST_STARTED, TEST_PASSED } TestEnd;
 
 /* In memory that the processes share. */
 typedef struct Isolated {
     int begun; /* the test that is running or ran last; -1: none */
+    bool done; /* there is no further one */
     unsigned char end[ISOLATE_TESTS];
 } Isolated;
 
@@ -40,30 +42,9 @@ static inline bool without_fault(void (*fn)(void *), void *arg, FaultScope *scop
     return whole;
 }
 
-/* Runs tests[0, n) in child processes: child(first) runs those from `first` on and returns ISOLATE_DONE or
- * ISOLATE_SKIPPED. Returns the exit status of the whole. */
-static inline int isolate(Isolated *s, const struct CMUnitTest *tests, int n, int (*child)(int first)) {
-    int first = 0, status, failed = 0, ran = 0;
-    do {
-        s->begun = -1;
-        fflush(NULL);
-        const pid_t pid = fork();
-        if (pid == 0) {
-            const int ended = child(first);
-            fflush(NULL);
-            _exit(ended);
-        }
-        waitpid(pid, &status, 0);
-        const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-        if (code == ISOLATE_SKIPPED && first == 0) return ISOLATE_SKIPPED;
-        if (code == ISOLATE_DONE) break;
-        if (code != ISOLATE_AGAIN)
-            printf("the process ended by %s %d\n", code < 0 ? "signal" : "status",
-                   code < 0 ? WTERMSIG(status) : code);
-        CHECK(s->begun >= first,
-              "the tests' process ends before the first test"); /* nothing would get further */
-        first = s->begun + 1;
-    } while (first < n);
+/* The exit status of the whole. */
+static inline int isolated_report(const Isolated *s, const struct CMUnitTest *tests, int n) {
+    int failed = 0, ran = 0;
     for (int i = 0; i < n; i++) {
         ran += s->end[i] != TEST_LEFT_OUT;
         failed += s->end[i] == TEST_STARTED;
@@ -71,6 +52,31 @@ static inline int isolate(Isolated *s, const struct CMUnitTest *tests, int n, in
     }
     printf("%d of %d tests ran, %d failed\n", ran, n, failed);
     return failed > 0 || ran == 0;
+}
+
+/* Runs tests[0, n) in child processes: child(first) runs those from `first` on and returns 0 when all are
+ * done, or ISOLATE_SKIPPED. */
+static inline int isolate(Isolated *s, const struct CMUnitTest *tests, int n, int (*child)(int first)) {
+    for (int first = 0, status; first < n && !s->done; first = s->begun + 1) {
+        s->begun = -1;
+        fflush(NULL);
+        const pid_t pid = fork();
+        if (pid == 0) {
+            status = child(first);
+            s->done = status == 0;
+            fflush(NULL);
+            _exit(status);
+        }
+        waitpid(pid, &status, 0);
+        const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+        if (code == ISOLATE_SKIPPED && first == 0) return ISOLATE_SKIPPED;
+        if (!s->done && code != ISOLATE_AGAIN)
+            printf("the process ended by %s %d\n", code < 0 ? "signal" : "status",
+                   code < 0 ? WTERMSIG(status) : code);
+        CHECK(s->done || s->begun >= first,
+              "the tests' process ends before the first test"); /* nothing would get further */
+    }
+    return isolated_report(s, tests, n);
 }
 
 #endif

@@ -2,10 +2,12 @@
  * call by call (agree.h), the calls of calls.def; what is refused; more elements than 32 bits count. At the
  * end every op must have run there.
  *
- * ops_test_cuda [cuda|cpu [filter of test names]]: on `cpu` the same with the CPU in the GPU's place, which
- * shows that every op has a case and that the cases hold. Without a GPU: exit status 77. */
+ * ops_test_cuda [cuda|cpu [--alone] [pattern of test names ...]]: on `cpu` the same with the CPU in the GPU's
+ * place, which shows that every op has a case and that the cases hold; with --alone in one process, which
+ * ends with what breaks it (for tools that watch a process). Without a GPU: exit status 77. */
 #include "unit/cmocka_all.h"
 
+#include <fnmatch.h>
 #include <stdlib.h>
 
 #include "unit/ops/agree.h"
@@ -83,7 +85,9 @@ static struct {
     struct CMUnitTest tests[ISOLATE_TESTS];
     Test data[ISOLATE_TESTS];
     int n, first;
-    bool cpu; /* in the place of the GPU */
+    bool cpu;        /* in the place of the GPU */
+    char **patterns; /* of names of tests */
+    int n_patterns;  /* 0: all tests */
 } all;
 
 /* ---- tests ---- */
@@ -189,16 +193,25 @@ static int run_from(int first) {
     printf("on %s\n", device_describe(all.agree->other, name, sizeof name));
     all.agree->other->profile = all.profile;
     _cmocka_run_group_tests("ops", all.tests + first, (size_t)(all.n - first), NULL, NULL);
-    return ISOLATE_DONE;
+    return 0;
+}
+
+static bool wanted(const char *name) {
+    bool is = !all.n_patterns;
+    for (int i = 0; i < all.n_patterns; i++) is |= !fnmatch(all.patterns[i], name, 0);
+    return is;
 }
 
 static void add(void (*run)(const Test *), const char *mode, Test t, const char *name) {
+    char *full = mem_printf("%s %s %s", mode, dtype_name(t.dtype), name);
+    if (!wanted(full)) {
+        free(full);
+        return;
+    }
     CHECK(all.n < ISOLATE_TESTS, "more than %d tests", ISOLATE_TESTS);
     t.run = run, t.number = all.n;
     all.data[all.n] = t;
-    all.tests[all.n] = (struct CMUnitTest){.name = mem_printf("%s %s %s", mode, dtype_name(t.dtype), name),
-                                           .test_func = run_one,
-                                           .initial_state = &all.data[all.n]};
+    all.tests[all.n] = (struct CMUnitTest){full, run_one, NULL, NULL, &all.data[all.n]};
     all.n++;
 }
 
@@ -231,15 +244,22 @@ static int report_ops(void) {
     return missing > 0;
 }
 
+static int run_all(bool alone) {
+    if (!alone) return isolate(all.ends, all.tests, all.n, run_from);
+    const int status = run_from(0);
+    return status ? status : isolated_report(all.ends, all.tests, all.n);
+}
+
 int main(int argc, char **argv) {
+    const bool alone = argc > 2 && !strcmp(argv[2], "--alone");
     all.cpu = argc > 1 && !strcmp(argv[1], "cpu");
+    if (argc > 2 + alone) all.patterns = argv + 2 + alone, all.n_patterns = argc - 2 - alone;
     all.ends = shared_memory(sizeof *all.ends);
     all.profile = shared_memory(OP_COUNT * sizeof *all.profile);
     all.agree = shared_memory(sizeof *all.agree);
     add_all();
-    if (argc > 2) cmocka_set_test_filter(argv[2]);
-    int status = isolate(all.ends, all.tests, all.n, run_from);
-    if (status != ISOLATE_SKIPPED && argc <= 2) status |= report_ops();
+    int status = run_all(alone);
+    if (status != ISOLATE_SKIPPED && !all.n_patterns) status |= report_ops();
     for (int i = 0; i < all.n; i++) free((char *)all.tests[i].name);
     return status;
 }
