@@ -1,8 +1,11 @@
 /* Products through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are kept in F64 for F64 operands, else
  * in F32 (never TF32). What a product needs (descriptors, algorithm) is made once for all that share its
- * GemmKey; a call then costs the host one look-up. Written or added to: c. */
+ * GemmKey; a call then costs the host one look-up. What comes with a product (GemmEpilogue) is fused with it
+ * or a pass of its own; sums of a's columns are fused in F32 or not at all: in 16 bits a sum over all tokens
+ * would be rounded. Written: act; written or added to: c, dbias. */
 #include "kernels/cuda/gemm_plan.cuh"
 
+#include <algorithm>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,7 +66,30 @@ static void describe_fp8(GemmPlan *p) {
     set(p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(p->key.c_type));
 }
 
-void gemm_describe(GemmPlan *p, bool fused) {
+static cublasLtEpilogue_t epilogue_of(unsigned fused) {
+    if (fused & GEMM_SUMS) return CUBLASLT_EPILOGUE_BGRADB; /* our a is its B */
+    if (fused & GEMM_GELU)
+        return fused & GEMM_BIAS ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    return fused & GEMM_BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/* Addresses are given to show their alignment; gemm_start gives the true ones. */
+static void describe_epilogue(GemmPlan *p, unsigned fused) {
+    const GemmKey *key = &p->key;
+    set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(fused));
+    if (fused & GEMM_BIAS)
+        set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)(uintptr_t)key->align_bias);
+    if (fused & GEMM_SUMS) {
+        set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)(uintptr_t)SPACE_ALIGN);
+        set(p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_32F);
+    }
+    if (fused & GEMM_GELU) {
+        set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void *)(uintptr_t)key->align_c);
+        set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)key->n);
+    }
+}
+
+void gemm_describe(GemmPlan *p, unsigned fused) {
     const GemmKey *key = &p->key;
     const bool wide = key->type == F64;
     LT_CHECK(cublasLtMatmulDescInit(&p->product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
@@ -71,11 +97,7 @@ void gemm_describe(GemmPlan *p, bool fused) {
     set(p, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
     set(p, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
     if (key->multiprocessors) set(p, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, key->multiprocessors);
-    if (fused && key->epilogue == GEMM_BIAS) {
-        set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)CUBLASLT_EPILOGUE_BIAS);
-        /* An address to show its alignment; gemm_start gives the true one. */
-        set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)(uintptr_t)key->align_bias);
-    }
+    if (fused) describe_epilogue(p, fused);
     if (is_fp8(key)) describe_fp8(p);
     describe_matrix(&p->a, key->type, key->transpose_a ? key->k : key->m, key->transpose_a ? key->m : key->k);
     describe_matrix(&p->b, key->b_type, key->transpose_b ? key->n : key->k,
@@ -98,18 +120,24 @@ static bool is_wide(const GemmKey *k) {
            k->m % each == 0 && k->n % each == 0 && k->k % each == 0;
 }
 
-/* Whether the sum with a bias is rounded once; FP8's kernels read a bias beside F32 as 16 bits. */
-static bool may_add_bias(const GemmKey *key, bool fused) {
-    if (dtype_is_16bit((DType)key->c_type)) return fused && is_wide(key);
-    return !(fused && is_fp8(key));
+/* Passes of their own give other bits than fused epilogues, which only a measured gain is worth: an
+ * unmeasured product fuses its bias alone. Nothing is rounded twice on its way to 16 bits; FP8's kernels read
+ * a bias beside F32 as 16 bits. */
+int gemm_kinds(const GemmKey *key, unsigned fused[GEMM_KINDS]) {
+    const unsigned bias = key->epilogues & GEMM_BIAS;
+    const bool narrow = dtype_is_16bit((DType)key->c_type), can = narrow ? is_wide(key) : !is_fp8(key);
+    int n = 0;
+    if (!bias || can) fused[n++] = bias;
+    if (bias && !narrow) fused[n++] = 0;
+    if (key->epilogues != bias && can) fused[n++] = key->epilogues;
+    return n;
 }
 
-int gemm_ways(const GemmState *s, GemmPlan *p, bool fused, GemmWay out[GEMM_CANDIDATES]) {
+int gemm_ways(const GemmState *s, GemmPlan *p, unsigned fused, GemmWay out[GEMM_CANDIDATES]) {
     const GemmKey *key = &p->key;
     cublasLtMatmulPreferenceOpaque_t want;
     cublasLtMatmulHeuristicResult_t found[GEMM_CANDIDATES];
     int n = 0, kept = 0;
-    if (key->epilogue == GEMM_BIAS && !may_add_bias(key, fused)) return 0;
     gemm_describe(p, fused);
     LT_CHECK(cublasLtMatmulPreferenceInit(&want));
     prefer(&want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)GEMM_WORKSPACE);
@@ -130,38 +158,83 @@ int gemm_ways(const GemmState *s, GemmPlan *p, bool fused, GemmWay out[GEMM_CAND
         LT_CHECK(cublasLtMatmulAlgoConfigGetAttribute(&found[i].algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
                                                       &scheme, sizeof scheme, NULL));
         if (scheme & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) continue;
-        out[kept].fused = fused;
+        out[kept].fused = (uint8_t)fused;
         out[kept++].algo = found[i].algo;
     }
     return kept;
 }
 
+int gemm_all_ways(const GemmState *s, GemmPlan *p, GemmWay out[GEMM_WAYS]) {
+    unsigned kinds[GEMM_KINDS];
+    int n = 0;
+    for (int i = 0, end = gemm_kinds(&p->key, kinds); i < end; i++) n += gemm_ways(s, p, kinds[i], out + n);
+    return n;
+}
+
 bool gemm_can(const GemmState *s, GemmPlan *p, const GemmWay *way) {
     cublasLtMatmulHeuristicResult_t result;
-    if (!way->fused && p->key.epilogue == GEMM_PLAIN) return false;
+    unsigned kinds[GEMM_KINDS];
+    const int n = gemm_kinds(&p->key, kinds);
+    if (std::find(kinds, kinds + n, way->fused) == kinds + n) return false;
     gemm_describe(p, way->fused);
     return cublasLtMatmulAlgoCheck(s->handle, &p->product, &p->b, &p->a, &p->c, &p->c, &way->algo, &result) ==
                CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= GEMM_WORKSPACE;
 }
 
-cublasStatus_t gemm_start(const GemmState *s, GemmPlan *p, const GemmOperands *x, cudaStream_t stream) {
-    const GemmKey *key = &p->key;
-    const bool onto_bias = key->epilogue == GEMM_BIAS && !p->way.fused, add = key->accumulate || onto_bias;
+/* ---- a product ---- */
+
+static __global__ void round_sums(const float *sums, Cells bias, Cells c, int64_t count, int64_t n,
+                                  bool add) {
+    GRID_LOOP(i, count) {
+        const float x = bias.data ? sums[i] + bias.get<float>(i % n) : sums[i];
+        c.put_or_add(i, x, add);
+    }
+}
+
+static void launch_round_sums(const Call *c, const float *sums, const Tensor *bias, const Tensor *out) {
+    const int64_t count = tensor_count(out);
+    round_sums<<<grid_for(c, count, 256), 256, 0, stream_of(c)>>>(sums, cells(bias), cells(out), count,
+                                                                  tensor_width(out), accumulates(out));
+    LAUNCHED();
+}
+
+static void activate(const Call *c, const Gemm *g) {
+    gemm_activate(c, (Tensor *)g->c, (Tensor *)g->act, g->activation);
+}
+
+/* cuBLASLt's alone; c may be what it adds to. */
+static cublasStatus_t start_product(const Call *c, const GemmState *s, GemmPlan *p, const Gemm *g, bool add) {
     const double factor[2] = {1, add ? 1.0 : 0.0};
     const float narrow[2] = {1, add ? 1.0f : 0.0f};
-    const bool wide = key->type == F64;
-    if (onto_bias)
-        rows_plus_bias(stream, (DType)key->c_type, NULL, x->bias, x->c, key->m, key->n);
-    else if (key->epilogue == GEMM_BIAS)
-        set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x->bias);
-    if (is_fp8(key)) {
-        set(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x->b_inverse);
-        set(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x->a_inverse);
+    const bool wide = p->key.type == F64;
+    void *out = p->way.fused & GEMM_GELU ? g->act->data : g->c->data;
+    if (is_fp8(&p->key)) {
+        set(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g->b_inverse);
+        set(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g->a_inverse);
     }
-    return cublasLtMatmul(s->handle, &p->product, wide ? (const void *)&factor[0] : &narrow[0], x->b, &p->b,
-                          x->a, &p->a, wide ? (const void *)&factor[1] : &narrow[1], x->c, &p->c, x->c, &p->c,
-                          &p->way.algo, s->workspace, GEMM_WORKSPACE, stream);
+    return cublasLtMatmul(s->handle, &p->product, wide ? (const void *)&factor[0] : &narrow[0], g->b->data,
+                          &p->b, g->a->data, &p->a, wide ? (const void *)&factor[1] : &narrow[1], out, &p->c,
+                          out, &p->c, &p->way.algo, s->workspace, GEMM_WORKSPACE, stream_of(c));
+}
+
+cublasStatus_t gemm_start(const Call *c, const GemmState *s, GemmPlan *p, const Gemm *g) {
+    const unsigned fused = p->way.fused, apart = p->key.epilogues & ~fused;
+    float *sums = NULL;
+    if (apart & GEMM_BIAS)
+        rows_plus_bias(stream_of(c), (DType)g->c->dtype, NULL, g->bias->data, g->c->data, g->m, g->n);
+    if (fused & GEMM_BIAS) set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)g->bias->data);
+    if (fused & GEMM_GELU) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void *)g->c->data);
+    if (fused & GEMM_SUMS) {
+        sums = (float *)cuda_scratch(c->device, (size_t)g->m * sizeof(float));
+        set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)sums);
+    }
+    const cublasStatus_t status = start_product(c, s, p, g, p->key.accumulate || apart & GEMM_BIAS);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    if (sums) launch_round_sums(c, sums, NULL, g->dbias);
+    if (apart & GEMM_GELU) activate(c, g);
+    if (apart & GEMM_SUMS) bias_gradient(c, g->a, g->dbias, false);
+    return status;
 }
 
 /* ---- plans ---- */
@@ -194,6 +267,18 @@ static uint8_t alignment(const void *p) {
     return (uint8_t)(at & -at);
 }
 
+/* Those that cuBLASLt may be able to do. The activation of 16-bit sums only: nobody says how exact its GELU
+ * is. */
+static unsigned epilogues_of(const Gemm *g) {
+    const bool narrow = dtype_is_16bit((DType)g->a->dtype), stays = g->c->dtype == g->a->dtype;
+    unsigned e = g->bias ? GEMM_BIAS : 0;
+    if (g->act && g->activation == ACT_GELU_TANH && narrow && stays && g->act->dtype == g->c->dtype &&
+        aligned_16(g->act->data))
+        e |= GEMM_GELU;
+    if (g->dbias && narrow && g->c->dtype == F32) e |= GEMM_SUMS;
+    return e;
+}
+
 static GemmKey key_of(const GemmState *s, const Gemm *g) {
     GemmKey key;
     memset(&key, 0, sizeof key);
@@ -205,9 +290,8 @@ static GemmKey key_of(const GemmState *s, const Gemm *g) {
     key.accumulate = accumulates(g->c);
     key.align_a = alignment(g->a->data), key.align_b = alignment(g->b->data),
     key.align_c = alignment(g->c->data);
-    if (!g->bias) return key;
-    key.epilogue = GEMM_BIAS;
-    key.align_bias = alignment(g->bias->data);
+    key.epilogues = (uint8_t)epilogues_of(g);
+    if (g->bias) key.align_bias = alignment(g->bias->data);
     return key;
 }
 
@@ -234,10 +318,11 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
     GemmPlan **found = place(s, &key);
     if (*found) return *found;
     GemmWay ways[GEMM_CANDIDATES];
+    unsigned kinds[GEMM_KINDS];
     GemmPlan *p = (GemmPlan *)mem_zero(1, sizeof *p);
     p->key = key;
-    int n = gemm_ways(s, p, true, ways);
-    if (!n && g->bias) n = gemm_ways(s, p, false, ways);
+    int n = 0;
+    for (int i = 0, end = gemm_kinds(&key, kinds); i < end && !n; i++) n = gemm_ways(s, p, kinds[i], ways);
     const bool apart = !n && g->bias && dtype_is_16bit((DType)g->c->dtype); /* see ends_elsewhere */
     CHECK(n || apart, "%s: cuBLASLt has no algorithm for a product of %s [%lld,%lld] and [%lld,%lld] in %s",
           g->op, dtype_name((DType)g->a->dtype), (long long)g->m, (long long)g->k, (long long)g->k,
@@ -255,7 +340,7 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
  * itself. */
 static bool ends_elsewhere(GemmState *s, const Gemm *g) {
     if (!dtype_is_16bit((DType)g->c->dtype)) return false;
-    return g->a->dtype == F32 || accumulates(g->c) || (g->bias && !plan_of(s, g)->way.fused);
+    return g->a->dtype == F32 || accumulates(g->c) || (g->bias && !(plan_of(s, g)->way.fused & GEMM_BIAS));
 }
 
 static void check(const Gemm *g) {
@@ -276,16 +361,8 @@ static Gemm in_f32(const Gemm *g, void *data, Tensor *sums) {
     Gemm whole = *g;
     *sums = *g->c;
     sums->data = data, sums->dtype = F32, sums->flags = 0;
-    whole.c = sums, whole.bias = NULL;
+    whole.c = sums, whole.bias = whole.act = whole.dbias = NULL;
     return whole;
-}
-
-static __global__ void round_sums(const float *sums, Cells bias, Cells c, int64_t count, int64_t n,
-                                  bool add) {
-    GRID_LOOP(i, count) {
-        const float x = bias.data ? sums[i] + bias.get<float>(i % n) : sums[i];
-        c.put_or_add(i, x, add);
-    }
 }
 
 /* c where there are no terms. */
@@ -296,51 +373,73 @@ static void without_terms(const Call *c, const Gemm *g) {
         CUDA_CHECK(cudaMemsetAsync(g->c->data, 0, tensor_bytes(g->c), stream_of(c)));
 }
 
-static void multiply(const Call *c, const Gemm *g) {
+/* Returns the epilogues that came with it. */
+static unsigned multiply(const Call *c, const Gemm *g) {
     GemmState *s = state_of(c->device);
     GemmPlan *p = plan_of(s, g);
-    const GemmOperands x = {g->a->data, g->b->data,   g->bias ? g->bias->data : NULL,
-                            g->c->data, g->a_inverse, g->b_inverse};
-    const cublasStatus_t status = gemm_start(s, p, &x, stream_of(c));
+    const cublasStatus_t status = gemm_start(c, s, p, g);
     CHECK(status == CUBLAS_STATUS_SUCCESS, "%s: cublasLtMatmul: %s", g->op, cublasLtGetStatusString(status));
+    return p->key.epilogues;
 }
 
-void gemm_run(const Call *c, const Gemm *g) {
-    if (!g->m || !g->n) return;
+static unsigned run_product(const Call *c, const Gemm *g) {
     if (g->fixed_order) {
         gemm_fixed(c, g);
-        return;
+        return 0;
     }
     check(g);
     if (!g->k) {
         without_terms(c, g);
-        return;
+        return 0;
     }
-    if (!ends_elsewhere(state_of(c->device), g)) {
-        multiply(c, g);
-        return;
-    }
+    if (!ends_elsewhere(state_of(c->device), g)) return multiply(c, g);
     Tensor sums;
-    const int64_t count = g->m * g->n;
-    const Gemm whole = in_f32(g, cuda_scratch(c->device, (size_t)count * sizeof(float)), &sums);
+    const Gemm whole = in_f32(g, cuda_scratch(c->device, (size_t)(g->m * g->n) * sizeof(float)), &sums);
     multiply(c, &whole);
-    round_sums<<<grid_for(c, count, 256), 256, 0, stream_of(c)>>>(
-        (const float *)sums.data, cells(g->bias), cells(g->c), count, g->n, accumulates(g->c));
-    LAUNCHED();
+    launch_round_sums(c, (const float *)sums.data, g->bias, g->c);
+    return 0;
+}
+
+void gemm_run(const Call *c, const Gemm *g) {
+    const unsigned done = g->m && g->n ? run_product(c, g) : 0;
+    if (g->act && !(done & GEMM_GELU)) activate(c, g);
+    if (g->dbias && !(done & GEMM_SUMS)) bias_gradient(c, g->a, g->dbias, g->fixed_order);
+}
+
+/* With its plan, or that of its sums if it ends elsewhere. */
+static GemmPlan *choose(const Device *d, GemmState *s, const Gemm *g) {
+    const double large = 1e9; /* operations; below that the launch is half of the time */
+    GemmPlan *p = plan_of(s, g);
+    if (p->chosen) return p;
+    if (2.0 * (double)g->m * (double)g->n * (double)g->k > large && d->gemm_tuning != GEMM_TUNING_OFF)
+        gemm_tune(d, s, p, g);
+    p->chosen = true;
+    return p;
+}
+
+int gemm_take_way(const Call *c, const Gemm *g, int n) {
+    GemmState *s = state_of(c->device);
+    if (ends_elsewhere(s, g)) return -1;
+    GemmWay ways[GEMM_WAYS];
+    GemmPlan *p = plan_of(s, g);
+    const bool has = n < gemm_all_ways(s, p, ways);
+    if (has) p->way = ways[n];
+    gemm_describe(p, p->way.fused);
+    return has ? p->way.fused : -1;
 }
 
 size_t gemm_plan(const Call *c, const Gemm *g) {
-    const double large = 1e9; /* operations; below that the launch is half of the time */
-    if (!g->m || !g->n || !g->k || g->fixed_order) return 0;
+    size_t bytes = g->dbias ? bias_gradient_scratch(g->a, g->fixed_order) : 0;
+    if (!g->m || !g->n || !g->k || g->fixed_order) return bytes;
     check(g);
-    Tensor sums;
-    /* Scratch memory is as well aligned as the key asks for. */
     CUDA_CHECK(cudaSetDevice(c->device->cuda->ordinal));
     GemmState *s = state_of(c->device);
-    const bool elsewhere = ends_elsewhere(s, g);
-    const Gemm whole = elsewhere ? in_f32(g, NULL, &sums) : *g;
-    GemmPlan *p = plan_of(s, &whole);
-    if (!p->measured && 2.0 * (double)g->m * (double)g->n * (double)g->k > large) gemm_tune(c->device, s, p);
-    p->measured = true;
-    return elsewhere ? (size_t)(g->m * g->n) * sizeof(float) : 0;
+    if (ends_elsewhere(s, g)) {
+        Tensor sums;
+        const Gemm whole = in_f32(g, NULL, &sums); /* scratch memory is as well aligned as the key asks for */
+        choose(c->device, s, &whole);
+        return std::max(bytes, tensor_bytes(&sums));
+    }
+    const GemmPlan *p = choose(c->device, s, g);
+    return p->way.fused & GEMM_SUMS ? std::max(bytes, (size_t)g->m * sizeof(float)) : bytes;
 }

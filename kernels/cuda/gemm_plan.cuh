@@ -10,7 +10,12 @@ extern "C" {
 #include "base/str.h"
 }
 
-typedef enum GemmEpilogue { GEMM_PLAIN, GEMM_BIAS } GemmEpilogue;
+/* What comes with a product: cuBLASLt does it at the end of its kernel, or it takes a pass of its own. */
+typedef enum GemmEpilogue {
+    GEMM_BIAS = 1, /* added to c */
+    GEMM_GELU = 2, /* act: of the sums, where the pass of its own reads c, which is rounded */
+    GEMM_SUMS = 4, /* of a's columns: in F32, from where they are rounded or added to dbias */
+} GemmEpilogue;
 
 /* All that an algorithm may depend on. Compared and hashed as bytes: zeroed first. */
 typedef struct GemmKey {
@@ -18,7 +23,7 @@ typedef struct GemmKey {
     int32_t multiprocessors; /* that the product may count on; 0: all */
     uint8_t type, c_type;    /* of a; of c and the bias */
     bool transpose_a, transpose_b, accumulate;
-    uint8_t epilogue;
+    uint8_t epilogues; /* those that come with it: a mask of GemmEpilogue */
     uint8_t align_a, align_b, align_c,
         align_bias; /* bytes that the addresses are multiples of, at most GEMM_ALIGN */
     uint8_t b_type;
@@ -26,18 +31,19 @@ typedef struct GemmKey {
 } GemmKey;
 static_assert(sizeof(GemmKey) == 40, "a GemmKey has no bytes without a value");
 
-enum { GEMM_ALIGN = 16, GEMM_CANDIDATES = 16, GEMM_WORKSPACE = 32 << 20 };
+enum { GEMM_ALIGN = 16, GEMM_CANDIDATES = 32, GEMM_KINDS = 3, GEMM_WAYS = GEMM_KINDS * GEMM_CANDIDATES };
+enum { GEMM_WORKSPACE = 32 << 20 }; /* bytes */
 
-/* Fused: the epilogue is cuBLASLt's own; else a bias is written into c first and added to. */
+/* A bias that is not fused is written into c first and added to. */
 typedef struct GemmWay {
-    bool fused;
+    uint8_t fused; /* the epilogues that cuBLASLt does */
     cublasLtMatmulAlgo_t algo;
 } GemmWay;
 
 typedef struct GemmPlan {
     GemmKey key;
     GemmWay way;
-    bool measured; /* as far as it will ever be */
+    bool chosen; /* as far as it will ever be */
     cublasLtMatmulDescOpaque_t product;
     cublasLtMatrixLayoutOpaque_t a, b, c; /* of Gemm's */
 } GemmPlan;
@@ -52,40 +58,46 @@ typedef struct GemmState {
     bool warned; /* that the store cannot be kept */
 } GemmState;
 
-typedef struct GemmOperands {
-    const void *a, *b, *bias;
-    void *c;
-    const void *a_inverse, *b_inverse;
-} GemmOperands;
-
-/* Descriptors for the fused or the separate way. */
-void gemm_describe(GemmPlan *, bool fused);
+/* Descriptors for ways with these epilogues fused. */
+void gemm_describe(GemmPlan *, unsigned fused);
+/* Which epilogues may be fused; an unmeasured product goes by the first kind that cuBLASLt has a way of. How
+ * many kinds. */
+int gemm_kinds(const GemmKey *, unsigned fused[GEMM_KINDS]);
 /* The ways that cuBLASLt has for it, of that kind, the best by its own estimate first; how many. The plan is
  * described for them after that. Every one sums in an order of its own, always the same. */
-int gemm_ways(const GemmState *, GemmPlan *, bool fused, GemmWay[GEMM_CANDIDATES]);
+int gemm_ways(const GemmState *, GemmPlan *, unsigned fused, GemmWay[GEMM_CANDIDATES]);
+/* Those of all kinds, in order. */
+int gemm_all_ways(const GemmState *, GemmPlan *, GemmWay[GEMM_WAYS]);
 /* Whether this library can go this way; the plan is described for it after that. */
 bool gemm_can(const GemmState *, GemmPlan *, const GemmWay *);
-cublasStatus_t gemm_start(const GemmState *, GemmPlan *, const GemmOperands *, cudaStream_t);
+/* The product and what comes with it, the way that is planned. */
+cublasStatus_t gemm_start(const Call *, const GemmState *, GemmPlan *, const Gemm *);
 
-/* gemm_tune.cu: the fastest of the ways with the same result, bit by bit, as plan->way; it becomes that. */
-void gemm_tune(const Device *, GemmState *, GemmPlan *);
+/* gemm_tune.cu: the way becomes the fastest by the device's policy. The operands need no memory. */
+void gemm_tune(const Device *, GemmState *, GemmPlan *, const Gemm *);
 
 /* gemm_store.cu: what has been measured with this version of cuBLASLt on GPUs of this kind, in a file that
  * runs share: $ISOTRON_CACHE_DIR, else $XDG_CACHE_HOME/isotron, else ~/.cache/isotron. Nobody else has it
  * open meanwhile. A file that is damaged or cannot be written costs a warning and measuring again. */
+typedef struct GemmChoice {
+    GemmWay way;
+    double us;
+} GemmChoice;
+enum { GEMM_CHOICES = GEMM_TUNING_FASTEST + 1 };
 typedef struct GemmRecord {
     GemmKey key;
-    GemmWay way;
-    double us, first_us, fastest_us; /* of the way; of cuBLASLt's first; of the fastest, whatever its bits */
+    GemmChoice choice[GEMM_CHOICES]; /* by GemmTuning */
+    double first_us;                 /* of what an unmeasured product takes */
 } GemmRecord;
 typedef struct GemmStore {
-    int lock; /* -1: there is no file */
+    int lock;   /* -1: there is no file */
+    bool alone; /* the lock is held */
     char *path, *head;
     Str text;
 } GemmStore;
 GemmStore gemm_store_open(const Cuda *, GemmState *);
 bool gemm_store_find(const GemmStore *, const GemmKey *, GemmRecord *);
-void gemm_store_add(GemmStore *, GemmState *, const GemmRecord *);
+bool gemm_store_add(GemmStore *, GemmState *, const GemmRecord *); /* whether it is kept */
 void gemm_store_close(GemmStore *);
 
 /* gemm_fixed.cu */

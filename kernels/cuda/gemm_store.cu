@@ -40,7 +40,7 @@ static char *file_in(const char *dir, const Cuda *c) {
 }
 
 static char *head_of(const Cuda *c) {
-    return mem_printf("isotron products 2: cuBLASLt %zu, %s, %d multiprocessors\n", cublasLtGetVersion(),
+    return mem_printf("isotron products 3: cuBLASLt %zu, %s, %d multiprocessors\n", cublasLtGetVersion(),
                       c->name, c->multiprocessors);
 }
 
@@ -52,12 +52,16 @@ enum { ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
 static void print(Str *out, const GemmRecord *r) {
     const GemmKey *k = &r->key;
     Str line = {NULL, 0, 0};
-    str_printf(&line, "%" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d %d %d %d %d %d %d", k->m,
+    str_printf(&line, "%" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d %d %d %d %d %d", k->m,
                k->n, k->k, k->multiprocessors, k->type, k->b_type, k->c_type, k->scaling, k->transpose_a,
-               k->transpose_b, k->accumulate, k->epilogue, k->align_a, k->align_b, k->align_c, k->align_bias,
-               r->way.fused);
-    for (int i = 0; i < ALGO_WORDS; i++) str_printf(&line, " %016" PRIx64, (uint64_t)r->way.algo.data[i]);
-    str_printf(&line, " %.2f %.2f %.2f", r->us, r->first_us, r->fastest_us);
+               k->transpose_b, k->accumulate, k->epilogues, k->align_a, k->align_b, k->align_c,
+               k->align_bias);
+    for (const GemmChoice *c = r->choice; c < r->choice + GEMM_CHOICES; c++) {
+        str_printf(&line, " %d", c->way.fused);
+        for (int i = 0; i < ALGO_WORDS; i++) str_printf(&line, " %016" PRIx64, (uint64_t)c->way.algo.data[i]);
+        str_printf(&line, " %.2f", c->us);
+    }
+    str_printf(&line, " %.2f", r->first_us);
     str_printf(out, "%s %016" PRIx64 "\n", line.s, hash64(line.s, line.len, 0));
     str_free(&line);
 }
@@ -72,10 +76,17 @@ static bool number(const char **at, int base, uint64_t *out) {
     return found;
 }
 
-static bool parse(const char *line, GemmRecord *r) {
-    enum { FIELDS = 17 };
-    uint64_t f[FIELDS], word;
+static bool microseconds(const char **at, double *out) {
     char *end;
+    *out = strtod(*at, &end);
+    const bool found = end != *at && end[0] == ' ';
+    *at = end;
+    return found;
+}
+
+static bool parse(const char *line, GemmRecord *r) {
+    enum { FIELDS = 16 };
+    uint64_t f[FIELDS], word;
     memset(r, 0, sizeof *r);
     for (int i = 0; i < FIELDS; i++)
         if (!number(&line, 10, &f[i])) return false;
@@ -85,18 +96,19 @@ static bool parse(const char *line, GemmRecord *r) {
     k->type = (uint8_t)f[4], k->b_type = (uint8_t)f[5], k->c_type = (uint8_t)f[6];
     k->scaling = (uint8_t)f[7];
     k->transpose_a = f[8] != 0, k->transpose_b = f[9] != 0, k->accumulate = f[10] != 0;
-    k->epilogue = (uint8_t)f[11];
+    k->epilogues = (uint8_t)f[11];
     k->align_a = (uint8_t)f[12], k->align_b = (uint8_t)f[13], k->align_c = (uint8_t)f[14];
     k->align_bias = (uint8_t)f[15];
-    r->way.fused = f[16] != 0;
-    for (int i = 0; i < ALGO_WORDS; i++) {
-        if (!number(&line, 16, &word)) return false;
-        r->way.algo.data[i] = word;
+    for (GemmChoice *c = r->choice; c < r->choice + GEMM_CHOICES; c++) {
+        if (!number(&line, 10, &word)) return false;
+        c->way.fused = (uint8_t)word;
+        for (int i = 0; i < ALGO_WORDS; i++) {
+            if (!number(&line, 16, &word)) return false;
+            c->way.algo.data[i] = word;
+        }
+        if (!microseconds(&line, &c->us)) return false;
     }
-    r->us = strtod(line, &end);
-    r->first_us = strtod(end, &end);
-    r->fastest_us = strtod(end, &end);
-    return *end == ' ';
+    return microseconds(&line, &r->first_us);
 }
 
 /* The line that begins at `at`, and where the next one does; NULL: this is none. */
@@ -131,17 +143,18 @@ static void warn(GemmState *state, const char *what) {
     state->warned = true;
 }
 
-static Err lock(const char *dir, int *out) {
+/* A file system without locks is no reason to stop. */
+static Err lock(GemmStore *s, const char *dir) {
     char *path = mem_printf("%s/lock", dir);
-    *out = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    const Err e = *out < 0 ? file_failed("open", path) : ERR_OK;
+    s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    const Err e = s->lock < 0 ? file_failed("open", path) : ERR_OK;
     free(path);
-    if (*out >= 0) flock(*out, LOCK_EX); /* a file system without locks is no reason to stop */
+    s->alone = s->lock >= 0 && !flock(s->lock, LOCK_EX);
     return e;
 }
 
 GemmStore gemm_store_open(const Cuda *c, GemmState *state) {
-    GemmStore s = {-1, NULL, head_of(c), {NULL, 0, 0}};
+    GemmStore s = {-1, false, NULL, head_of(c), {NULL, 0, 0}};
     char *dir = folder();
     start_again(&s);
     if (!dir) {
@@ -150,7 +163,7 @@ GemmStore gemm_store_open(const Cuda *c, GemmState *state) {
     }
     s.path = file_in(dir, c);
     Err e = file_mkdirs(dir);
-    if (!e.code) e = lock(dir, &s.lock);
+    if (!e.code) e = lock(&s, dir);
     free(dir);
     if (e.code) {
         warn(state, e.msg);
@@ -174,8 +187,8 @@ bool gemm_store_find(const GemmStore *s, const GemmKey *key, GemmRecord *out) {
     return false;
 }
 
-void gemm_store_add(GemmStore *s, GemmState *state, const GemmRecord *r) {
-    if (s->lock < 0) return;
+bool gemm_store_add(GemmStore *s, GemmState *state, const GemmRecord *r) {
+    if (s->lock < 0) return false;
     Str text = {NULL, 0, 0};
     GemmRecord old;
     str_puts(&text, s->head);
@@ -188,6 +201,7 @@ void gemm_store_add(GemmStore *s, GemmState *state, const GemmRecord *r) {
     s->text = text;
     const Err e = file_write_atomic(s->path, s->text.s, s->text.len);
     if (e.code) warn(state, e.msg);
+    return !e.code;
 }
 
 void gemm_store_close(GemmStore *s) {

@@ -3,6 +3,10 @@
  * summed in two stages: chunks of rows, then the chunks in order; in a fixed order it is summed as on the
  * CPU. */
 #include "kernels/cuda/gemm.cuh"
+extern "C" {
+#include "kernels/cuda/linear_ways.h"
+#include "kernels/ops.h"
+}
 
 #include <algorithm>
 
@@ -21,6 +25,7 @@ static Gemm forward(const Call *c) {
     g.fixed_order = fixed_order(c);
     g.m = tensor_rows(x), g.n = w->dim[0], g.k = w->dim[1];
     g.a = x, g.b = w, g.bias = c->in[2], g.c = c->out[0];
+    g.act = c->out[1], g.activation = ((const LinearAttr *)c->attr)->activation;
     return g;
 }
 
@@ -41,7 +46,7 @@ static Gemm wgrad(const Call *c) {
     g.transpose_a = true;
     g.fixed_order = fixed_order(c);
     g.m = tensor_width(dy), g.n = tensor_width(x), g.k = tensor_rows(dy);
-    g.a = dy, g.b = x, g.c = c->out[0];
+    g.a = dy, g.b = x, g.c = c->out[0], g.dbias = c->out[1];
     return g;
 }
 
@@ -58,7 +63,6 @@ void gemm_activate(const Call *c, Tensor *y, Tensor *act, Activation activation)
 extern "C" void cuda_linear(const Call *c) {
     const Gemm g = forward(c);
     gemm_run(c, &g);
-    gemm_activate(c, c->out[0], c->out[1], ((const LinearAttr *)c->attr)->activation);
 }
 
 extern "C" size_t cuda_plans_linear(const Call *c) {
@@ -160,11 +164,10 @@ template <typename T, int N> static void sum_columns(const Call *c, const Tensor
     LAUNCHED();
 }
 
-static void bias_gradient(const Call *c) {
-    const Tensor *dy = c->in[0], *dbias = c->out[1];
+void bias_gradient(const Call *c, const Tensor *dy, const Tensor *dbias, bool fixed_order) {
     const int64_t n = tensor_width(dy);
     if (!n) return;
-    if (fixed_order(c)) {
+    if (fixed_order) {
         REAL_SWITCH(dy->dtype, sum_samples<R><<<grid_for(c, n, 32), 32, 0, stream_of(c)>>>(
                                    cells(dy), dy->dim[0], dy->dim[1], n, cells(dbias), accumulates(dbias)));
         LAUNCHED();
@@ -175,25 +178,34 @@ static void bias_gradient(const Call *c) {
     }
 }
 
+size_t bias_gradient_scratch(const Tensor *dy, bool fixed_order) {
+    const int64_t n = tensor_width(dy);
+    if (!n || fixed_order) return 0;
+    const int64_t chunks = chunks_of(tensor_rows(dy), n, vector_of(dy));
+    return chunks > 1 ? (size_t)(chunks * n) * (dy->dtype == F64 ? sizeof(double) : sizeof(float)) : 0;
+}
+
+/* A weight that is not trained has no dw. */
 extern "C" void cuda_linear_wgrad(const Call *c) {
     if (c->out[0]) {
         const Gemm g = wgrad(c);
         gemm_run(c, &g);
+    } else if (c->out[1]) {
+        bias_gradient(c, c->in[0], c->out[1], fixed_order(c));
     }
-    if (c->out[1]) bias_gradient(c);
 }
 
 extern "C" size_t cuda_plans_linear_wgrad(const Call *c) {
-    const Tensor *dy = c->in[0];
-    size_t bytes = 0;
-    if (c->out[0]) {
-        const Gemm g = wgrad(c);
-        bytes = gemm_plan(c, &g);
-    }
-    if (!c->out[1] || !tensor_width(dy) || fixed_order(c)) return bytes;
-    const int64_t n = tensor_width(dy), chunks = chunks_of(tensor_rows(dy), n, vector_of(dy));
-    const size_t partial = (size_t)(chunks * n) * (dy->dtype == F64 ? sizeof(double) : sizeof(float));
-    return std::max(bytes, chunks > 1 ? partial : 0);
+    const Gemm g = wgrad(c);
+    if (c->out[0]) return gemm_plan(c, &g);
+    return c->out[1] ? bias_gradient_scratch(c->in[0], fixed_order(c)) : 0;
+}
+
+/* ---- ways ---- */
+
+extern "C" int linear_take_way(const OpDef *op, const Call *c, int n) {
+    const Gemm g = op->number == OP_linear ? forward(c) : op->number == OP_linear_dgrad ? dgrad(c) : wgrad(c);
+    return gemm_take_way(c, &g, n);
 }
 
 /* ---- bias ---- */

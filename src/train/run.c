@@ -149,7 +149,9 @@ static int64_t most_microbatches(const Run *r) {
 }
 
 MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const Device *target) {
-    Run *r = assemble(c, d, comm, target ? device_null_for(target) : device_null(), (ExecutorMemory){0});
+    Device *planner = target ? device_null_for(target) : device_null();
+    planner->gemm_tuning = c->gemm_tuning;
+    Run *r = assemble(c, d, comm, planner, (ExecutorMemory){0});
     Batch b = batch_new(d->micro_batch_size, c->seq_length / r->layout.mesh.size[AXIS_CP]);
     const int64_t together = at_once(c, b.b), passes = most_microbatches(r) * (b.b / together);
     double loss = 0;

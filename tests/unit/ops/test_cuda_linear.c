@@ -1,0 +1,91 @@
+/* Every way that cuBLASLt has to do the products of a linear layer, fused with its bias, its activation or
+ * its bias gradient and not: any of them may be measured to be the fastest, so each agrees with the CPU and
+ * gives the same bits again. Skipped where there is no GPU. */
+#include "unit/cmocka_all.h"
+
+#include "kernels/cuda/linear_ways.h"
+#include "unit/ops/agree.h"
+#include "unit/ops/rows.h"
+#include "unit/ops/direct.h"
+
+#define PLAIN ATTR(LinearAttr, .fixed_order = false)
+#define GELU  ATTR(LinearAttr, .activation = ACT_GELU_TANH)
+static const DirectCall CALLS[] = {
+#define CALL(name, op, attr, in, out)                                                                        \
+    { #name, OP_##op, attr, NULL, in, out }
+    CALL(plain, linear, PLAIN, IN(S(192, 2, 512), S(320, 512)), OUT(S(192, 2, 320))),
+    CALL(bias, linear, PLAIN, IN(S(192, 2, 512), S(320, 512), S(320)), OUT(S(192, 2, 320))),
+    CALL(gelu, linear, GELU, IN(S(192, 2, 512), S(320, 512)), OUT(S(192, 2, 320), S(192, 2, 320))),
+    CALL(both, linear, GELU, IN(S(192, 2, 512), S(320, 512), S(320)), OUT(S(192, 2, 320), S(192, 2, 320))),
+    CALL(odd, linear, GELU, IN(S(37, 3, 61), S(75, 61), S(75)), OUT(S(37, 3, 75), S(37, 3, 75))),
+    CALL(dgrad, linear_dgrad, PLAIN, IN(S(192, 2, 320), S(320, 512)), OUT(S(192, 2, 512))),
+    CALL(wgrad, linear_wgrad, PLAIN, IN(S(192, 2, 320), S(192, 2, 512)), OUT(R(320, 512))),
+    CALL(dbias, linear_wgrad, PLAIN, IN(S(192, 2, 320), S(192, 2, 512)), OUT(R(320, 512), R(320))),
+    CALL(many_rows, linear_wgrad, PLAIN, IN(S(4096, 2, 64), S(4096, 2, 128)), OUT(R(64, 128), R(64))),
+#undef CALL
+};
+
+enum { KINDS = 8 };
+
+/* One way; false: there is none. The replays have the same alignments, so they are of one plan. */
+static bool goes(Agree *a, const OpDef *op, const Call *c, const Replay *want, ReplayHow how, int n,
+                 int count[KINDS]) {
+    Replay got, again;
+    how.device = a->other;
+    replay_open(&got, op, c, how);
+    replay_open(&again, op, c, how);
+    const int fused = linear_take_way(op, &got.call, n);
+    if (fused >= 0) {
+        replay_run(&got, op);
+        expect_outputs(a, op, &got, want);
+        replay_run(&again, op);
+        for (int j = 0; j < CALL_OUT; j++)
+            if (got.call.out[j]) expect_same(op, &again, &got, j, "differ from the run before");
+        count[fused]++;
+    }
+    replay_free(&got), replay_free(&again);
+    return fused >= 0;
+}
+
+static void every_way_agrees(Agree *a, const DirectCall *d, DType dtype, bool add) {
+    const OpDef *op = &OPS[d->op];
+    Arena *arena = arena_new();
+    const Call c = direct_call(arena, d, dtype);
+    ReplayHow how = {.device = a->cpu, .aligned = true, .add = add};
+    Replay want;
+    int count[KINDS] = {0}, n = 0;
+    replay_open(&want, op, &c, how);
+    replay_run(&want, op);
+    while (goes(a, op, &c, &want, how, n, count)) n++;
+    print_message("%s %s%s: %d ways", dtype_name(dtype), d->name, add ? ", adding" : "", n);
+    for (int k = 1; k < KINDS; k++)
+        if (count[k])
+            print_message(", %d with%s%s%s fused", count[k], k & 1 ? " the bias" : "",
+                          k & 2 ? " the activation" : "", k & 4 ? " dbias" : "");
+    print_message("; largest error over bound %.2g\n", a->worst[d->op]);
+    a->worst[d->op] = 0;
+    replay_free(&want);
+    arena_free(arena);
+}
+
+static void ways_agree(void **state) {
+    for (DType dtype = F64; dtype <= F16; dtype++)
+        for (size_t i = 0; i < sizeof CALLS / sizeof CALLS[0]; i++) {
+            every_way_agrees(*state, &CALLS[i], dtype, false);
+            if (CALLS[i].op != OP_linear) every_way_agrees(*state, &CALLS[i], dtype, true);
+        }
+}
+
+int main(void) {
+    Agree agree = {.cpu = device_cpu(0)};
+    const Err e = device_open(true, 0, 0, &agree.other);
+    if (e.code) {
+        printf("skipped: %s\n", e.msg);
+        device_free(agree.cpu);
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(ways_agree, &agree)};
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    device_free(agree.other), device_free(agree.cpu);
+    return failed;
+}
