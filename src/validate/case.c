@@ -220,6 +220,8 @@ static Err run_rank(void *arg, Comm *comm) {
     Device *device;
     ERR_RETURN(device_open(c->config.device == ON_CUDA, comm ? comm_rank(comm) : 0,
                            (int)c->derived.cpu_threads, &device));
+    /* Plans make a GPU's kernels those of training; many ranks would make many. */
+    if (!comm) run_plan_memory(&c->config, &c->derived, comm, device);
     /* Beside the steps one rank gives whole logits: more than is planned for a step. */
     Run *run = run_new(&c->config, &c->derived, NULL, comm, device);
     Registry *r = run->model->registry;

@@ -35,6 +35,15 @@ for name, options in RUNS.items():
         assert_same_bytes(once, other, 12, f"{name}, {variant}")
     print(f"{name}: the same bits again, and recomputed")
 
+# What a GPU has recorded once has the bits of the same work op by op; of two microbatches the first is not recorded.
+STILL = ["--hidden-dropout", 0, "--attention-dropout", 0, "--micro-batch-size", 1]
+for name, options in {"fp32": [], "bf16": ["--bf16"], "bf16 heads of 64": ["--bf16", *HEADS]}.items():
+    once, its_losses = run(f"{name}, op by op", *options, *STILL, *ON_GPU)
+    other, other_losses = run(f"{name}, recorded", *options, *STILL, "--cuda-graph-impl", "local", *ON_GPU)
+    assert other_losses == its_losses, f"{name}, recorded: {other_losses}, not {its_losses}"
+    assert_same_bytes(once, other, 12, f"{name}, recorded")
+    print(f"{name}: the same bits from recorded work")
+
 # Errors of 1e-16 a step grow with the steps; 1e-9 is what a layout is allowed after 20 (docs/numerics.md).
 for name, options in {"dense": [], "experts": EXPERTS}.items():
     here, there = run(f"{name} here", "--fp64", *options)[1], run(f"{name} there", "--fp64", *options, *ON_GPU)[1]
