@@ -107,7 +107,11 @@ static void point_inputs(const Run *r, Pass *p, char *at) {
     p->mask = tensor_make(at + IDS * ids, r->model->registry->precise, 2, (int64_t[]){b->b, b->s});
     p->weights = p->mask;
     p->weights.data = at + IDS * ids + half;
-    p->tensors.input.dloss = &p->weights;
+    ModelInput *input = &p->tensors.input; /* of this pass, which may be another's copy */
+    input->tokens = &p->tensors.tokens;
+    input->position = &p->tensors.position;
+    if (input->first_key) input->first_key = &p->tensors.first_key;
+    input->dloss = &p->weights;
 }
 
 /* Copies what the tensors of the pass show to `at`, and points them there. */
