@@ -22,6 +22,7 @@ static const unsigned char FAMILY_OF[OP_COUNT] = {
     IN(fp8_product, GEMM),
     IN(norm, NORM),
     IN(norm_grad, NORM),
+    IN(add_norm, NORM),
     IN(activation, ACTIVATION),
     IN(activation_grad, ACTIVATION),
     IN(rope, ATTENTION),

@@ -2,7 +2,7 @@
  *   xhat = (x - mean) * rstd,  rstd = 1 / sqrt(mean((x - mean)^2) + eps),  y = xhat * g + bias;  RMSNorm:
  * mean and bias are 0; g is the gain, or 1 + gain (--apply-layernorm-1p). dx = rstd * (dy g - mean(dy g) -
  * xhat * mean(dy g xhat)), for RMSNorm without the second term; dgain = sum of dy xhat, dbias = sum of dy.
- * Written: y, rstd, mean; written or added to: dx, dgain, dbias. */
+ * add_norm takes the norm of a + b. Written: sum, y, rstd, mean; written or added to: dx, dgain, dbias. */
 #include "kernels/cpu/real.h"
 
 static real sum_of(const real *x, int64_t n) {
@@ -45,6 +45,32 @@ static void norm_rows(void *arg, int64_t begin, int64_t end) {
 void KERNEL(norm)(const Call *c) {
     const Tensor *x = c->in[0];
     pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)), norm_rows, (void *)c);
+}
+
+/* What is stored in 16 bits is rounded, by way of y's row, which is free until then. */
+static void sum_rows(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const int64_t h = tensor_width(c->in[0]);
+    for (int64_t r = begin; r < end; r++) {
+        const real *a = reals(c->in[0]) + r * h, *b = reals(c->in[1]) + r * h;
+        real *sum = reals(c->out[0]) + r * h, *y = reals(c->out[1]) + r * h;
+#pragma omp simd
+        for (int64_t i = 0; i < h; i++) sum[i] = a[i] + b[i];
+        if (!dtype_is_16bit(c->stored)) continue;
+        dtype_convert(y, c->stored, sum, REAL_TYPE, (size_t)h);
+        dtype_convert(sum, REAL_TYPE, y, c->stored, (size_t)h);
+    }
+}
+
+void KERNEL(add_norm)(const Call *c) {
+    const Tensor *a = c->in[0];
+    CHECK(tensor_is_contiguous(a) && tensor_is_contiguous(c->in[1]), "add_norm: a and b are contiguous");
+    pool_for(c->device->pool, tensor_rows(a), grain_rows(tensor_width(a)), sum_rows, (void *)c);
+    KERNEL(norm)
+    (&(Call){.in = {c->out[0], c->in[2], c->in[3]},
+             .out = {c->out[1], c->out[2], c->out[3]},
+             .attr = c->attr,
+             .device = c->device});
 }
 
 static void dx_rows(void *arg, int64_t begin, int64_t end) {

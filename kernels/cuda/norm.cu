@@ -1,13 +1,14 @@
 /* The ops of kernels/cpu/norm.c; formulas there.
  *
- * Rows of whole vectors of 16 bytes are read from memory once: norm keeps them in registers; norm_grad has
- * the next row on its way into shared memory while it computes this one, and sums dgain and dbias over its
- * rows in registers. Those sums of blocks are added in the order of the blocks, whose number depends on sizes
- * and the GPU alone. All other rows (of odd widths, at odd places, wider, of mixed types) go element by
- * element. */
+ * Rows of whole vectors of 16 bytes are read from memory once: norm keeps them in registers (add_norm the
+ * sum, rounded, so that it gives the bits of add and norm: one kernel computes both); norm_grad has the next
+ * row on its way into shared memory while it computes this one, and sums dgain and dbias over its rows in
+ * registers. Those sums of blocks are added in the order of the blocks, whose number depends on sizes and the
+ * GPU alone. All other rows (of odd widths, at odd places, wider, of mixed types) go element by element. */
 #include <cuda_pipeline.h>
 
 #include "kernels/cuda/row.cuh"
+#include "kernels/cuda/vectors.cuh"
 
 /* What all kernels here need to know. */
 struct Norm {
@@ -40,11 +41,16 @@ static unsigned team_grid(const Norm &o) {
 /* Threads of a row that goes element by element. */
 static TeamShape cells_team(int64_t width) { return team_for(width < 1024 ? 32 : TEAM_BLOCK); }
 
-/* ---- norm ---- */
+/* ---- norm, add_norm ---- */
+
+/* x, or x + branch, which is contiguous as the sum is; both NULL: x. */
+struct NormOperands {
+    const Tensor *x, *branch, *gain, *bias, *sum, *y, *rstd, *mean;
+};
 
 template <typename T> struct NormVectors {
-    const T *x, *gain, *bias;
-    T *y;
+    const T *x, *branch, *gain, *bias;
+    T *sum, *y;
     Real<T> *rstd, *mean;
     Starts x_rows;
 };
@@ -52,14 +58,30 @@ template <typename T> struct NormVectors {
 /* K vectors of a row in a thread's registers: those at lane, lane + size, ... */
 template <typename T, int K> struct Held {
     typedef Real<T> R;
-    typedef Vec<T, VEC<T>> V;
-    V x[K];
+    enum { N = VEC<T> };
+    Run<T, N> x[K];
 
     __device__ __forceinline__ void load(const T *row, const Team<R> &team, int vectors) {
 #pragma unroll
         for (int k = 0; k < K; k++) {
             const int i = team.lane + k * team.size;
-            if (i < vectors) x[k] = ((const V *)row)[i];
+            if (i < vectors) x[k] = load_run<T, N>(row + i * N, 0, N, true);
+        }
+    }
+    /* Each sum rounded, as an op of its own would have stored it. */
+    __device__ __forceinline__ void add(const T *row, const Team<R> &team, int vectors) {
+        Held<T, K> other;
+        other.load(row, team, vectors);
+#pragma unroll
+        for (int k = 0; k < K; k++)
+#pragma unroll
+            for (int e = 0; e < N; e++) x[k].put(e, x[k].get(e) + other.x[k].get(e));
+    }
+    __device__ __forceinline__ void store(T *row, const Team<R> &team, int vectors) const {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const int i = team.lane + k * team.size;
+            if (i < vectors) store_run<T, N>(row + i * N, 0, N, true, x[k]);
         }
     }
     __device__ __forceinline__ R sum(const Team<R> &team, int vectors) const {
@@ -67,7 +89,7 @@ template <typename T, int K> struct Held {
 #pragma unroll
         for (int k = 0; k < K; k++)
             if (team.lane + k * team.size < vectors)
-                for (int e = 0; e < VEC<T>; e++) sum += to_real<R>(x[k].v[e]);
+                for (int e = 0; e < N; e++) sum += x[k].get(e);
         return sum;
     }
     __device__ __forceinline__ R squares(R mean, const Team<R> &team, int vectors) const {
@@ -75,8 +97,8 @@ template <typename T, int K> struct Held {
 #pragma unroll
         for (int k = 0; k < K; k++)
             if (team.lane + k * team.size < vectors)
-                for (int e = 0; e < VEC<T>; e++) {
-                    const R d = to_real<R>(x[k].v[e]) - mean;
+                for (int e = 0; e < N; e++) {
+                    const R d = x[k].get(e) - mean;
                     sum += d * d;
                 }
         return sum;
@@ -88,7 +110,7 @@ template <typename T, int K>
 static __global__ void __launch_bounds__(K == 2 ? TEAM_BLOCK : TEAM_LARGEST, K == 2 ? 5 : 1)
     norm_vectors(Norm o, NormVectors<T> p) {
     typedef Real<T> R;
-    typedef typename Held<T, K>::V V;
+    typedef Vec<T, VEC<T>> V;
     __shared__ R room[Team<R>::ROOM];
     Team<R> team(o.shape, room);
     const int vectors = (int)(o.width / VEC<T>);
@@ -99,6 +121,10 @@ static __global__ void __launch_bounds__(K == 2 ? TEAM_BLOCK : TEAM_LARGEST, K =
         const bool live = row < o.rows; /* the last teams have no row, but go along */
         Held<T, K> held;
         held.load(p.x + p.x_rows(live ? row : 0), team, vectors);
+        if (p.branch) {
+            held.add(p.branch + (live ? row : 0) * o.width, team, vectors);
+            if (live) held.store(p.sum + row * o.width, team, vectors);
+        }
         const R mean = o.rms ? (R)0 : team.sum(held.sum(team, vectors)) / width;
         const R rstd = 1 / sqrt(team.sum(held.squares(mean, team, vectors)) / width + (R)o.eps);
         V *y = (V *)(p.y + row * o.width);
@@ -111,7 +137,7 @@ static __global__ void __launch_bounds__(K == 2 ? TEAM_BLOCK : TEAM_LARGEST, K =
             if (p.bias) bias = ((const V *)p.bias)[i];
 #pragma unroll
             for (int e = 0; e < VEC<T>; e++) {
-                const R v = (to_real<R>(held.x[k].v[e]) - mean) * rstd * (plus + to_real<R>(gain.v[e]));
+                const R v = (held.x[k].get(e) - mean) * rstd * (plus + to_real<R>(gain.v[e]));
                 out.v[e] = from_real<T>(p.bias ? v + to_real<R>(bias.v[e]) : v);
             }
             y[i] = out;
@@ -123,18 +149,27 @@ static __global__ void __launch_bounds__(K == 2 ? TEAM_BLOCK : TEAM_LARGEST, K =
     }
 }
 
-template <typename R>
-static __global__ void norm_cells(Norm o, Cells x, Rows x_rows, Cells gain, Cells bias, Cells y, Cells rstds,
-                                  Cells means) {
+/* The operands as Cells. */
+struct NormCells {
+    Cells x, branch, gain, bias, sum, y, rstd, mean;
+};
+
+template <typename R> static __global__ void norm_cells(Norm o, NormCells p, Rows x_rows) {
     __shared__ R room[Team<R>::ROOM];
     Team<R> team(o.shape, room);
     const R width = (R)o.width, plus = (R)o.plus;
+    const bool adds = p.branch.data;
+    const Cells x = adds ? p.sum : p.x;
     for (int64_t first = (int64_t)blockIdx.x * o.shape.count; first < o.rows;
          first += (int64_t)gridDim.x * o.shape.count) {
         const int64_t row = first + team.index;
         const bool live = row < o.rows;
-        const int64_t from = x_rows(live ? row : 0);
+        const int64_t given = x_rows(live ? row : 0), dense = (live ? row : 0) * o.width,
+                      from = adds ? dense : given;
         R sum = 0, squares = 0;
+        /* A thread reads no sums but its own. */
+        for (int64_t i = team.lane; live && adds && i < o.width; i += team.size)
+            p.sum.put(dense + i, p.x.get<R>(given + i) + p.branch.get<R>(dense + i));
         if (!o.rms)
             for (int64_t i = team.lane; i < o.width; i += team.size) sum += x.get<R>(from + i);
         const R mean = o.rms ? (R)0 : team.sum(sum) / width;
@@ -145,26 +180,26 @@ static __global__ void norm_cells(Norm o, Cells x, Rows x_rows, Cells gain, Cell
         const R rstd = 1 / sqrt(team.sum(squares) / width + (R)o.eps);
         if (!live) continue; /* in the last round only */
         for (int64_t i = team.lane; i < o.width; i += team.size) {
-            const R v = (x.get<R>(from + i) - mean) * rstd * (plus + gain.get<R>(i));
-            y.put(row * o.width + i, bias.data ? v + bias.get<R>(i) : v);
+            const R v = (x.get<R>(from + i) - mean) * rstd * (plus + p.gain.get<R>(i));
+            p.y.put(row * o.width + i, p.bias.data ? v + p.bias.get<R>(i) : v);
         }
         if (team.lane == 0) {
-            rstds.put(row, rstd);
-            if (means.data) means.put(row, mean);
+            p.rstd.put(row, rstd);
+            if (p.mean.data) p.mean.put(row, mean);
         }
     }
 }
 
 /* Whether it took the call. */
-template <typename T> static bool norm_by_vectors(const Call *c, Norm o) {
-    const Tensor *x = c->in[0], *gain = c->in[1], *bias = c->in[2], *y = c->out[0], *rstd = c->out[1],
-                 *mean = c->out[2];
-    NormVectors<T> p = {data_of<T>(x), data_of<T>(gain),       data_of<T>(bias),
-                        data_of<T>(y), data_of<Real<T>>(rstd), data_of<Real<T>>(mean)};
+template <typename T> static bool norm_by_vectors(const Call *c, Norm o, const NormOperands &n) {
+    const Tensor *x = n.x;
+    NormVectors<T> p = {
+        data_of<T>(x),     data_of<T>(n.branch), data_of<T>(n.gain),       data_of<T>(n.bias),
+        data_of<T>(n.sum), data_of<T>(n.y),      data_of<Real<T>>(n.rstd), data_of<Real<T>>(n.mean)};
     const int64_t vectors = o.width / VEC<T>;
-    if (!rows_are_aligned(x) || !matches(gain, x) || !matches(bias, x) || !matches(y, x) ||
-        !is_type<Real<T>>(rstd) || !is_type<Real<T>>(mean) || vectors > 4 * TEAM_LARGEST ||
-        !starts_of(x, &p.x_rows))
+    if (!rows_are_aligned(x) || !matches(n.branch, x) || !matches(n.gain, x) || !matches(n.bias, x) ||
+        !matches(n.sum, x) || !matches(n.y, x) || !is_type<Real<T>>(n.rstd) || !is_type<Real<T>>(n.mean) ||
+        vectors > 4 * TEAM_LARGEST || !starts_of(x, &p.x_rows))
         return false;
     /* Two vectors to a thread leave room for other blocks, whose loads pass the time of this one's sums; but
      * a row within a warp needs no barriers. */
@@ -178,18 +213,30 @@ template <typename T> static bool norm_by_vectors(const Call *c, Norm o) {
     return true;
 }
 
-extern "C" void cuda_norm(const Call *c) {
-    const Tensor *x = c->in[0];
-    Norm o = norm_of(c, x);
+static void run_norm(const Call *c, const NormOperands &n) {
+    Norm o = norm_of(c, n.x);
     bool done = false;
-    if (!tensor_count(x)) return;
-    STORAGE_SWITCH(x->dtype, done = norm_by_vectors<T>(c, o));
+    if (!tensor_count(n.x)) return;
+    STORAGE_SWITCH(n.x->dtype, done = norm_by_vectors<T>(c, o, n));
     if (done) return;
     o.shape = cells_team(o.width);
-    REAL_SWITCH(lead_type(c), norm_cells<R><<<team_grid(o), team_threads(o.shape), 0, stream_of(c)>>>(
-                                  o, cells(x), rows_of(x), cells(c->in[1]), cells(c->in[2]), cells(c->out[0]),
-                                  cells(c->out[1]), cells(c->out[2])));
+    const NormCells p = {cells(n.x),   cells(n.branch), cells(n.gain), cells(n.bias),
+                         cells(n.sum), cells(n.y),      cells(n.rstd), cells(n.mean)};
+    REAL_SWITCH(lead_type(c),
+                norm_cells<R><<<team_grid(o), team_threads(o.shape), 0, stream_of(c)>>>(o, p, rows_of(n.x)));
     LAUNCHED();
+}
+
+extern "C" void cuda_norm(const Call *c) {
+    const NormOperands n = {c->in[0], NULL, c->in[1], c->in[2], NULL, c->out[0], c->out[1], c->out[2]};
+    run_norm(c, n);
+}
+
+extern "C" void cuda_add_norm(const Call *c) {
+    const NormOperands n = {c->in[0],  c->in[1],  c->in[2],  c->in[3],
+                            c->out[0], c->out[1], c->out[2], c->out[3]};
+    CHECK(tensor_is_contiguous(n.x) && tensor_is_contiguous(n.branch), "add_norm: a and b are contiguous");
+    run_norm(c, n);
 }
 
 /* ---- norm_grad by vectors ---- */

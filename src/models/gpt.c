@@ -15,6 +15,19 @@ static bool recomputes(const Gpt *m, RecomputeModule module) {
 
 /* ---- forward ---- */
 
+/* The residual stream: x, and what is still to be added to it (NULL: nothing), which the next norm does. */
+typedef struct Stream {
+    Tensor *x, *branch;
+} Stream;
+
+static Tensor *settled(Tape *t, Stream s) { return s.branch ? op_add(t, s.x, s.branch) : s.x; }
+
+static Tensor *normed(Tape *t, const Norm *n, Stream *s) {
+    Tensor *branch = s->branch;
+    s->branch = NULL;
+    return branch ? norm_forward_sum(t, n, &s->x, branch) : norm_forward(t, n, s->x);
+}
+
 typedef struct LayerRun {
     const Gpt *gpt;
     const ModelInput *input;
@@ -26,30 +39,32 @@ static Tensor *feed_forward(Tape *t, void *layer, Tensor *x_sbh) {
     return l->moe ? moe_forward(t, l->moe, x_sbh) : mlp_forward(t, &l->mlp, x_sbh);
 }
 
-static Tensor *layer_forward(Tape *t, const Gpt *m, GptLayer *l, const ModelInput *input, Tensor *x_sbh) {
+static Stream layer_forward(Tape *t, const Gpt *m, GptLayer *l, const ModelInput *input, Stream s) {
     const Config *c = m->config;
-    Tensor *h = norm_forward(t, &l->input_norm, x_sbh);
+    Tensor *h = normed(t, &l->input_norm, &s);
     h = attention_forward(t, &l->attention, input, &m->rope, h);
-    h = op_dropout(t, h, c->hidden_dropout, l->attention_dropout_site);
-    x_sbh = op_add(t, x_sbh, h);
-    h = norm_forward(t, &l->mlp_norm, x_sbh);
+    s.branch = op_dropout(t, h, c->hidden_dropout, l->attention_dropout_site);
+    h = normed(t, &l->mlp_norm, &s);
     const bool again = recomputes(m, l->moe ? RECOMPUTE_MOE : RECOMPUTE_MLP);
     h = again ? tape_block(t, feed_forward, l, h) : feed_forward(t, l, h);
-    h = op_dropout(t, h, c->hidden_dropout, l->mlp_dropout_site);
-    return op_add(t, x_sbh, h);
+    s.branch = op_dropout(t, h, c->hidden_dropout, l->mlp_dropout_site);
+    return s;
 }
 
-static Tensor *layers_forward(Tape *t, void *self, Tensor *x_sbh) {
-    const LayerRun *r = self;
+static Stream layers_forward(Tape *t, const LayerRun *r, Stream s) {
     for (int64_t i = r->first; i < r->first + r->count; i++)
-        x_sbh = layer_forward(t, r->gpt, &r->gpt->layers[i], r->input, x_sbh);
-    return x_sbh;
+        s = layer_forward(t, r->gpt, &r->gpt->layers[i], r->input, s);
+    return s;
+}
+
+static Tensor *layers_block(Tape *t, void *run, Tensor *x_sbh) {
+    return settled(t, layers_forward(t, run, (Stream){x_sbh, NULL}));
 }
 
 /* Full recompute: "uniform" keeps the input of every chunk of n layers, "block" recomputes the first n layers
  * of each stage one by one. Generation keeps nothing, so it runs every layer as a block. */
-static Tensor *layers_of_stage(Tape *t, const Gpt *m, const GptStage *stage, const ModelInput *input,
-                               Tensor *x_sbh) {
+static Stream layers_of_stage(Tape *t, const Gpt *m, const GptStage *stage, const ModelInput *input,
+                              Stream s) {
     const Config *c = m->config;
     bool full = c->recompute_granularity == RECOMPUTE_FULL;
     int64_t n = c->recompute_num_layers, layers = stage->layers,
@@ -58,9 +73,10 @@ static Tensor *layers_of_stage(Tape *t, const Gpt *m, const GptStage *stage, con
         LayerRun *run = tape_alloc(t, sizeof *run);
         *run = (LayerRun){m, input, stage->first_layer + i, chunk < layers - i ? chunk : layers - i};
         bool block = input->cache || (full && (c->recompute_method == RECOMPUTE_UNIFORM || i < n));
-        x_sbh = block ? tape_block(t, layers_forward, run, x_sbh) : layers_forward(t, run, x_sbh);
+        s = block ? (Stream){tape_block(t, layers_block, run, settled(t, s)), NULL}
+                  : layers_forward(t, run, s);
     }
-    return x_sbh;
+    return s;
 }
 
 /* The word table is cut by rows over the tensor-parallel ranks, so that looking up gives partial sums. */
@@ -75,24 +91,23 @@ static Tensor *embed(Tape *t, const Gpt *m, const ModelInput *input) {
     return op_dropout(t, x, m->config->hidden_dropout, hash_name("embedding.dropout"));
 }
 
-static Tensor *hidden(Tape *t, const Gpt *m, const GptStage *stage, const ModelInput *input, Tensor *x_sbh) {
+static Stream hidden(Tape *t, const Gpt *m, const GptStage *stage, const ModelInput *input, Tensor *x_sbh) {
     if (stage->embedding) x_sbh = embed(t, m, input);
-    return layers_of_stage(t, m, stage, input, x_sbh);
+    return layers_of_stage(t, m, stage, input, (Stream){x_sbh, NULL});
 }
 
 /* -> logits [s, b, v], over tensor-parallel ranks cut by vocabulary */
-static Tensor *head(Tape *t, const Gpt *m, Tensor *x_sbh) {
+static Tensor *head(Tape *t, const Gpt *m, Stream s) {
     const unsigned sequence = m->registry->layout.sequence_parallel ? LINEAR_SEQUENCE : 0;
-    return op_linear(t, norm_forward(t, &m->final_norm, x_sbh), &m->output->value, NULL,
-                     LINEAR_GATHER_IN | sequence);
+    return op_linear(t, normed(t, &m->final_norm, &s), &m->output->value, NULL, LINEAR_GATHER_IN | sequence);
 }
 
 Tensor *gpt_stage(Tape *t, const Gpt *m, int stage, const ModelInput *input, Tensor *x_sbh,
                   Tensor *labels_bs) {
-    x_sbh = hidden(t, m, &m->stages[stage], input, x_sbh);
+    const Stream s = hidden(t, m, &m->stages[stage], input, x_sbh);
     return m->stages[stage].head
-               ? op_cross_entropy_of(t, head(t, m, x_sbh), labels_bs, m->derived->vocab_size, input->dloss)
-               : x_sbh;
+               ? op_cross_entropy_of(t, head(t, m, s), labels_bs, m->derived->vocab_size, input->dloss)
+               : settled(t, s);
 }
 
 SpmdType gpt_boundary(const Gpt *m, int64_t b, int64_t dim[3]) {

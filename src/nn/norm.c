@@ -22,6 +22,12 @@ Norm norm_new(Registry *r, const char *name, int64_t width, NormAttr attr) {
     return n;
 }
 
+static Tensor *bias_of(const Norm *n) { return n->bias ? &n->bias->value : NULL; }
+
 Tensor *norm_forward(Tape *t, const Norm *n, Tensor *x) {
-    return op_norm(t, x, &n->gain->value, n->bias ? &n->bias->value : NULL, n->attr);
+    return op_norm(t, x, &n->gain->value, bias_of(n), n->attr);
+}
+
+Tensor *norm_forward_sum(Tape *t, const Norm *n, Tensor **x, Tensor *branch) {
+    return op_add_norm(t, *x, branch, &n->gain->value, bias_of(n), n->attr, x);
 }

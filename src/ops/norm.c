@@ -5,6 +5,7 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "ops/residual.h"
 
 static void backward(Tape *t, const Node *n, Need need) {
     Tensor *x = n->call.in[0], *gain = n->call.in[1], *bias = n->call.in[2];
@@ -17,15 +18,38 @@ static void backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
-Tensor *op_norm(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, NormAttr attr) {
+/* With fresh outputs. */
+static Call norm_call(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, const NormAttr *attr) {
     CHECK(x->ndim >= 3 && gain->dim[0] == tensor_width(x), "norm: x is %lld wide, the gain %lld",
           (long long)tensor_width(x), (long long)gain->dim[0]);
-    CHECK(!(attr.rms && bias), "RMSNorm has no bias");
+    CHECK(!(attr->rms && bias), "RMSNorm has no bias");
     DType precise = x->dtype == F64 ? F64 : F32;
     int64_t rows = tensor_rows(x);
     Tensor *y = tape_tensor(t, (DType)x->dtype, x->ndim, x->dim), *rstd = tape_tensor(t, precise, 1, &rows);
-    Tensor *mean = attr.rms ? NULL : tape_tensor(t, precise, 1, &rows);
-    tape_run(t, &OPS[OP_norm], (Call){.in = {x, gain, bias}, .out = {y, rstd, mean}, .attr = &attr},
-             sizeof attr, backward);
-    return y;
+    Tensor *mean = attr->rms ? NULL : tape_tensor(t, precise, 1, &rows);
+    return (Call){.in = {x, gain, bias}, .out = {y, rstd, mean}, .attr = attr};
+}
+
+Tensor *op_norm(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, NormAttr attr) {
+    const Call call = norm_call(t, x, gain, bias, &attr);
+    tape_run(t, &OPS[OP_norm], call, sizeof attr, backward);
+    return call.out[0];
+}
+
+/* The exact lane takes the norm of what is on its grid. */
+Tensor *op_add_norm(Tape *t, Tensor *a, Tensor *b, Tensor *gain, Tensor *bias, NormAttr attr, Tensor **sum) {
+    if (tape_context(t)->exact) {
+        *sum = op_add(t, a, b);
+        return op_norm(t, *sum, gain, bias, attr);
+    }
+    Tensor *x = *sum = residual_sum(t, a, b);
+    const Call norm = norm_call(t, x, gain, bias, &attr);
+    x->flags |= (a->flags | b->flags) & TENSOR_NEEDS_GRAD; /* the rule asks */
+    tape_check(t, &OPS[OP_norm], &norm);
+    tape_call(
+        t, &OPS[OP_add_norm],
+        (Call){.in = {a, b, gain, bias}, .out = {x, norm.out[0], norm.out[1], norm.out[2]}, .attr = &attr});
+    residual_record(t, a, b, x);
+    tape_record(t, &OPS[OP_norm], norm, sizeof attr, backward);
+    return norm.out[0];
 }

@@ -10,10 +10,20 @@ static void backward(Tape *t, const Node *n, Need need) {
     tape_grad_share(t, n->call.in[1], dy, need);
 }
 
-Tensor *op_add(Tape *t, Tensor *a, Tensor *b) {
+void residual_record(Tape *t, Tensor *a, Tensor *b, Tensor *sum) {
+    tape_record(t, &OPS[OP_add], (Call){.in = {a, b}, .out = {sum}}, 0, backward);
+}
+
+Tensor *residual_sum(Tape *t, Tensor *a, Tensor *b) {
     tape_check(t, &OPS[OP_add], &(Call){.in = {a, b}}); /* a forgotten collective shows in the shape too */
     CHECK(tensor_same_shape(a, b), "add: the operands differ in shape");
     Tensor *y = tape_tensor(t, (DType)a->dtype, a->ndim, a->dim);
+    tape_check(t, &OPS[OP_add], &(Call){.in = {a, b}, .out = {y}});
+    return y;
+}
+
+Tensor *op_add(Tape *t, Tensor *a, Tensor *b) {
+    Tensor *y = residual_sum(t, a, b);
     tape_run(t, &OPS[OP_add], (Call){.in = {a, b}, .out = {y}}, 0, backward);
     return y;
 }

@@ -7,4 +7,8 @@
 /* a + b, same shape and type, possibly strided -> contiguous. */
 Tensor *op_add(Tape *, Tensor *a, Tensor *b);
 
+/* For an op whose kernel computes a + b with something else: where to, with its type, and the record. */
+Tensor *residual_sum(Tape *, Tensor *a, Tensor *b);
+void residual_record(Tape *, Tensor *a, Tensor *b, Tensor *sum);
+
 #endif

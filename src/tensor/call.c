@@ -40,6 +40,7 @@ static void run_f32(const OpDef *op, const Call *c) {
     for (int i = 0; i < CALL_IN; i++) wide.in[i] = widen(c->in[i], &in[i], true);
     for (int i = 0; i < CALL_OUT; i++)
         wide.out[i] = widen(c->out[i], &out[i], c->out[i] && c->out[i]->flags & TENSOR_ACCUM);
+    wide.stored = c->out[0] ? (DType)c->out[0]->dtype : F32;
     op->cpu_f32(&wide);
     for (int i = 0; i < CALL_OUT; i++) {
         if (wide.out[i] == c->out[i]) continue;

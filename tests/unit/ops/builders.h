@@ -30,6 +30,12 @@ static inline Tensor *build_norm(Tape *t, Tensor **in, const void *attr) {
     return op_norm(t, in[0], in[1], in[2], *(const NormAttr *)attr);
 }
 
+/* The sum feeds another op too, as that of a residual stream does. */
+static inline Tensor *build_add_norm(Tape *t, Tensor **in, const void *attr) {
+    Tensor *sum, *y = op_add_norm(t, in[0], in[1], in[2], in[3], *(const NormAttr *)attr, &sum);
+    return op_add(t, y, sum);
+}
+
 /* x [s,b,g,2r,d] as two strided views of r heads each, as of queries and keys; the second feeds two norms. */
 static inline Tensor *build_norm_views(Tape *t, Tensor **in, const void *attr) {
     Tensor *x = in[0];

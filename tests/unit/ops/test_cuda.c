@@ -119,6 +119,29 @@ static void a_call_agrees(const Test *t) {
     arena_free(arena);
 }
 
+/* So that what sums and norms in one op, or in two because something stands between, has the same bits. */
+static void add_norm_is_add_and_norm(const Test *t) {
+    Arena *arena = arena_new();
+    const Call c = direct_call(arena, t->call, t->dtype);
+    const ReplayHow how = {.device = all.agree->other, .aligned = true};
+    Replay both, add, norm;
+    replay_open(&both, &OPS[OP_add_norm], &c, how);
+    replay_run(&both, &OPS[OP_add_norm]);
+    replay_open(&add, &OPS[OP_add], &(Call){.in = {c.in[0], c.in[1]}, .out = {c.out[0]}}, how);
+    replay_run(&add, &OPS[OP_add]);
+    replay_open(&norm, &OPS[OP_norm],
+                &(Call){.in = {&add.out[0].image, c.in[2], c.in[3]},
+                        .out = {c.out[1], c.out[2], c.out[3]},
+                        .attr = c.attr},
+                how);
+    replay_run(&norm, &OPS[OP_norm]);
+    assert_true(same_elements(&both.out[0].image, &add.out[0].image));
+    for (int j = 1; j < CALL_OUT; j++)
+        if (c.out[j]) assert_true(same_elements(&both.out[j].image, &norm.out[j - 1].image));
+    replay_free(&both), replay_free(&add), replay_free(&norm);
+    arena_free(arena);
+}
+
 typedef struct WrongRun {
     Replay *replay;
     const OpDef *op;
@@ -224,6 +247,10 @@ static void add_all(void) {
         for (int i = 0; i < CALL_COUNT; i++)
             if (!dtype_is_16bit(type) || has_storage(&CALLS[i]))
                 add(a_call_agrees, "direct", (Test){.call = &CALLS[i], .dtype = type}, CALLS[i].name);
+        for (int i = 0; i < CALL_COUNT; i++)
+            if (CALLS[i].op == OP_add_norm)
+                add(add_norm_is_add_and_norm, "two ops", (Test){.call = &CALLS[i], .dtype = type},
+                    CALLS[i].name);
     }
     for (int i = 0; i < WRONG_COUNT; i++)
         add(a_wrong_operand_is_named, "wrong",
