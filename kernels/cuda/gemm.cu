@@ -218,11 +218,16 @@ static cublasStatus_t start_product(const Call *c, const GemmState *s, GemmPlan 
                           out, &p->c, &p->way.algo, s->workspace, GEMM_WORKSPACE, stream_of(c));
 }
 
+/* Of 32 bits or more: what a product is then added to. */
+static void start_with_bias(const Call *c, const Gemm *g) {
+    rows_plus_bias(stream_of(c), (DType)g->c->dtype, accumulates(g->c) ? g->c->data : NULL, g->bias->data,
+                   g->c->data, g->m, g->n);
+}
+
 cublasStatus_t gemm_start(const Call *c, const GemmState *s, GemmPlan *p, const Gemm *g) {
     const unsigned fused = p->way.fused, apart = p->key.epilogues & ~fused;
     float *sums = NULL;
-    if (apart & GEMM_BIAS)
-        rows_plus_bias(stream_of(c), (DType)g->c->dtype, NULL, g->bias->data, g->c->data, g->m, g->n);
+    if (apart & GEMM_BIAS) start_with_bias(c, g);
     if (fused & GEMM_BIAS) set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)g->bias->data);
     if (fused & GEMM_GELU) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void *)g->c->data);
     if (fused & GEMM_SUMS) {
@@ -368,7 +373,7 @@ static Gemm in_f32(const Gemm *g, void *data, Tensor *sums) {
 /* c where there are no terms. */
 static void without_terms(const Call *c, const Gemm *g) {
     if (g->bias)
-        rows_plus_bias(stream_of(c), (DType)g->c->dtype, NULL, g->bias->data, g->c->data, g->m, g->n);
+        start_with_bias(c, g);
     else if (!accumulates(g->c))
         CUDA_CHECK(cudaMemsetAsync(g->c->data, 0, tensor_bytes(g->c), stream_of(c)));
 }
