@@ -380,6 +380,24 @@ void gpt_end_step_scales(Gpt *m, Comm *comm) {
             quantize_end_step(linear_of(m, i, k)->quantiser, m->device, &m->registry->layout, comm);
 }
 
+void gpt_keep_fp8_weights(Gpt *m, const RunContext *run, int64_t tokens) {
+    for (int64_t i = 0; i < m->config->num_layers; i++)
+        for (int k = 0; k < LAYER_LINEARS; k++) {
+            const Linear *l = linear_of(m, i, k);
+            if (l->quantiser &&
+                !quantize_emulation(run, l->quantiser->spec, tokens, l->weight->columns, l->weight->rows))
+                m->fp8_bytes += quantize_keep(l->quantiser, l->weight, m->device);
+        }
+}
+
+void gpt_take_fp8_weights(Gpt *m, Comm *comm, bool training) {
+    for (int64_t i = 0; m->fp8_bytes && i < m->config->num_layers; i++)
+        for (int k = 0; k < LAYER_LINEARS; k++) {
+            const Linear *l = linear_of(m, i, k);
+            quantize_take_kept(l->quantiser, l->weight, m->device, &m->registry->layout, comm, training);
+        }
+}
+
 const char *gpt_fp8_emulation(const Gpt *m, const RunContext *run, int64_t tokens) {
     const char *why = NULL;
     for (int64_t i = 0; i < m->config->num_layers; i++)
@@ -429,6 +447,9 @@ void gpt_allocate(Gpt *m, Device *device, DType storage, int64_t positions) {
 
 void gpt_free(Gpt *m) {
     if (!m) return;
+    for (int64_t i = 0; m->fp8_bytes && i < m->config->num_layers; i++)
+        for (int k = 0; k < LAYER_LINEARS; k++)
+            quantize_release_kept(linear_of(m, i, k)->quantiser, m->device);
     if (m->rope.cos.data) rope_table_free(m->device, &m->rope);
     if (m->counters.data) device_release(m->device, m->counters.data, tensor_bytes(&m->counters));
     registry_free(m->registry); /* the model itself lives in the registry's arena */

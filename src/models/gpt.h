@@ -38,6 +38,7 @@ typedef struct Gpt {
     const Derived *derived;
     Registry *registry;                           /* owned */
     Device *device;                               /* NULL until gpt_allocate */
+    size_t fp8_bytes;                             /* of weights' codes that are kept */
     Param *word_embeddings, *position_embeddings; /* the latter NULL unless learned_absolute */
     GptStage *stages;                             /* [n_stages] */
     int n_stages;
@@ -62,6 +63,11 @@ void gpt_zero_counters(Gpt *);
 void gpt_update_expert_bias(Gpt *);
 /* And --fp8-recipe delayed: the next step's scales. comm NULL: one rank. */
 void gpt_end_step_scales(Gpt *, Comm *comm);
+/* --fp8-keep-weights: where products with so many tokens take codes, those of weights are kept from now on,
+ * and taken by gpt_take_fp8_weights when the weights have changed: at the begin of a training step, and of an
+ * evaluation. */
+void gpt_keep_fp8_weights(Gpt *, const RunContext *, int64_t tokens);
+void gpt_take_fp8_weights(Gpt *, Comm *, bool training);
 /* Why FP8 products of this rank's layers, with so many tokens, are emulated (quantize_emulation); NULL: none
  * is, or none is FP8. */
 const char *gpt_fp8_emulation(const Gpt *, const RunContext *, int64_t tokens);

@@ -4,6 +4,13 @@
 
 #include "kernels/ops.h"
 
+typedef struct QuantKept {
+    QuantCodes codes; /* no memory: nothing is kept */
+    Tensor codes_at[2], inverse_at[2], state;
+    char *block;
+    size_t bytes;
+} QuantKept;
+
 static Fp8Type type_of(const Quantiser *q, QuantRole role) {
     return q->spec.format == FP8_HYBRID && role == QUANT_DY ? E5M2 : E4M3;
 }
@@ -11,7 +18,8 @@ static Fp8Type type_of(const Quantiser *q, QuantRole role) {
 const Quantiser *quantize_new(Registry *r, const char *name, QuantSpec spec) {
     if (spec.format == FP8_NONE) return NULL;
     Quantiser *q = arena_alloc(r->arena, sizeof *q);
-    *q = (Quantiser){.spec = spec};
+    *q = (Quantiser){.spec = spec, .kept = arena_alloc(r->arena, sizeof *q->kept)};
+    *q->kept = (QuantKept){.block = NULL};
     if (spec.recipe == FP8_DELAYED)
         q->state = param_add(r, (ParamSpec){.name = arena_printf(r->arena, "%s.fp8_state", name),
                                             .ndim = 2,
@@ -56,7 +64,7 @@ static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x,
 static bool counts(const Tape *t, QuantRole role) { return role == QUANT_DY || tape_records(t); }
 
 Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type, bool codes) {
-    if (!q || q->spec.recipe == FP8_BLOCKWISE) return NULL;
+    if (!q || q->spec.recipe == FP8_BLOCKWISE || (codes && role == QUANT_W && q->kept->block)) return NULL;
     if (q->spec.recipe == FP8_TENSORWISE) return own_state(t, q, role, x, type);
     const Tensor row = row_of(q, role);
     Tensor *state = tape_alias(t, &row);
@@ -135,6 +143,7 @@ QuantCodes quantize_codes(Tape *t, const Quantiser *q, QuantRole role, Tensor *x
                           unsigned sums, bool first) {
     const int64_t rows = tensor_rows(x), width = tensor_width(x);
     const DType type = type_of(q, role) == E4M3 ? F8E4M3 : F8E5M2;
+    if (role == QUANT_W && q->kept->block) return q->kept->codes;
     Tensor *newest = first && q->spec.recipe == FP8_DELAYED && counts(t, role) ? state : NULL;
     QuantCodes c = {0};
     QuantOperand *asked[2] = {NULL, NULL};
@@ -155,7 +164,7 @@ QuantCodes quantize_codes(Tape *t, const Quantiser *q, QuantRole role, Tensor *x
 
 void quantize_drop(Tape *t, QuantCodes *c) {
     Tensor *inverse = c->by[0].inverse;
-    for (int s = 0; s < 2; s++) {
+    for (int s = 0; s < 2 && !c->kept; s++) {
         if (c->by[s].codes) tape_drop(t, c->by[s].codes);
         if (c->by[s].inverse && (!s || c->by[s].inverse != inverse)) tape_drop(t, c->by[s].inverse);
     }
@@ -171,4 +180,95 @@ void quantize_multiply(Tape *t, const QuantProduct *p) {
               (Call){.in = {p->a.codes, p->b.codes, p->a.inverse, p->b.inverse, p->bias},
                      .out = {p->c, p->act},
                      .attr = &attr});
+}
+
+/* ---- codes that are kept ---- */
+
+enum { KEPT_PARTS = 5 };
+
+/* The parts of the block: codes, inverses, the state. */
+static size_t kept_parts(const Quantiser *q, const Param *w, size_t part[KEPT_PARTS]) {
+    const Fp8Blocks blocks = blocks_of(q, QUANT_W);
+    const size_t each = dtype_size((DType)w->master.dtype);
+    const int64_t all = w->rows * w->columns;
+    const int64_t counts[KEPT_PARTS] = {all, all, fp8_blocks_count(blocks, w->rows, w->columns),
+                                        fp8_blocks_count(blocks, w->columns, w->rows), 2};
+    size_t total = 0;
+    for (int i = 0; i < KEPT_PARTS; i++) {
+        part[i] = total;
+        total += ((size_t)counts[i] * (i < 2 ? 1 : each) + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
+    }
+    return total;
+}
+
+size_t quantize_keep(const Quantiser *q, const Param *w, Device *device) {
+    const Fp8Blocks blocks = blocks_of(q, QUANT_W);
+    const DType real = (DType)w->master.dtype;
+    QuantKept *k = q->kept;
+    size_t part[KEPT_PARTS];
+    k->bytes = kept_parts(q, w, part);
+    k->block = device_alloc(device, k->bytes, "the codes of FP8 weights");
+    k->codes.kept = true;
+    for (int s = 0; s < 2; s++) {
+        const int64_t dim[2] = {s ? w->columns : w->rows, s ? w->rows : w->columns},
+                      n = fp8_blocks_count(blocks, dim[0], dim[1]);
+        k->codes_at[s] = tensor_make(k->block + part[s], F8E4M3, 2, dim);
+        k->inverse_at[s] = tensor_make(k->block + part[2 + (blocks == FP8_WHOLE ? 0 : s)], real, 1, &n);
+        k->codes.by[s] = (QuantOperand){&k->codes_at[s], &k->inverse_at[s], blocks};
+    }
+    k->state = tensor_make(k->block + part[4], real, 1, (int64_t[]){2});
+    return k->bytes;
+}
+
+void quantize_release_kept(const Quantiser *q, Device *device) {
+    if (!q || !q->kept->block) return;
+    device_release(device, q->kept->block, q->kept->bytes);
+    q->kept->block = NULL;
+}
+
+/* own_state, outside of a tape. */
+static void take_own_state(const Quantiser *q, Tensor *w, Device *device, const Layout *layout, Comm *comm) {
+    const FillAttr zero = {0};
+    const Fp8ScaleAttr attr = scale_attr(q, QUANT_W, 0);
+    Tensor *state = &q->kept->state;
+    call_run(&OPS[OP_fill], &(Call){.out = {state}, .attr = &zero, .device = device});
+    call_run(&OPS[OP_amax], &(Call){.in = {w}, .out = {state}, .device = device});
+    if (comm && spmd_on(w->spmd, AXIS_TP) == SPMD_V)
+        comm_run(comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                   .reduction = COMM_MAX,
+                                   .dtype = (DType)state->dtype,
+                                   .group = mesh_group(&layout->mesh, 1u << AXIS_TP),
+                                   .site = "fp8_weight",
+                                   .in = state->data,
+                                   .out = state->data,
+                                   .n = tensor_count(state),
+                                   .device = device});
+    call_run(&OPS[OP_fp8_scale], &(Call){.out = {state}, .attr = &attr, .device = device});
+}
+
+void quantize_take_kept(const Quantiser *q, const Param *w, Device *device, const Layout *layout, Comm *comm,
+                        bool training) {
+    if (!q || !q->kept->block) return;
+    const QuantKept *k = q->kept;
+    const Fp8CodesAttr attr = {blocks_of(q, QUANT_W)};
+    const QuantOperand *y = k->codes.by;
+    Tensor value = w->value, row, *state = NULL;
+    if (q->spec.recipe == FP8_TENSORWISE) {
+        take_own_state(q, &value, device, layout, comm);
+        state = &q->kept->state;
+    } else if (q->spec.recipe == FP8_DELAYED) {
+        row = row_of(q, QUANT_W);
+        state = &row;
+    }
+    Tensor *newest = training && q->spec.recipe == FP8_DELAYED ? state : NULL;
+    Call call = {.in = {&value, state},
+                 .out = {y[0].codes, y[1].codes, y[0].inverse, newest},
+                 .attr = &attr,
+                 .device = device};
+    if (attr.blocks != FP8_WHOLE) {
+        call.out[1] = NULL;
+        call_run(&OPS[OP_fp8_codes], &call);
+        call.out[0] = NULL, call.out[1] = y[1].codes, call.out[2] = y[1].inverse;
+    }
+    call_run(&OPS[OP_fp8_codes], &call);
 }

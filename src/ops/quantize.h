@@ -29,6 +29,7 @@ typedef struct QuantSpec {
 typedef struct Quantiser {
     QuantSpec spec;
     Param *state; /* [QUANT_ROLES, 1 + history], a buffer: see kernels/ops.def; delayed only, else NULL */
+    struct QuantKept *kept; /* of the weight, for all passes of a step */
 } Quantiser;
 
 /* NULL: `spec` asks for nothing. name: of the layer. */
@@ -52,12 +53,20 @@ typedef struct QuantOperand {
 } QuantOperand;
 typedef struct QuantCodes {
     QuantOperand by[2]; /* [QuantSum]: over the columns of x itself, over its rows */
+    bool kept;          /* not for quantize_drop to give back */
 } QuantCodes;
 /* sums: mask of 1 << QuantSum, both in one pass over x where a tensor has one scale. first: this forward or
  * backward has not taken codes of x yet, so that past amaxes take it in. For quantize_drop. */
 QuantCodes quantize_codes(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, unsigned sums,
                           bool first);
 void quantize_drop(Tape *, QuantCodes *);
+
+/* Codes of a weight that are taken once before the passes of a step, or before an evaluation, instead of in
+ * every forward and backward: two bytes for each of its elements, in one block of memory. Values that other
+ * ranks hold part of cannot be kept. quantize_keep takes the memory, and returns its bytes. */
+size_t quantize_keep(const Quantiser *, const Param *w, Device *);
+void quantize_take_kept(const Quantiser *, const Param *w, Device *, const Layout *, Comm *, bool training);
+void quantize_release_kept(const Quantiser *, Device *);
 /* c = a b^T + bias [n] (or NULL), and its activation (or NULL); c is written or added to. fast: sums may have
  * fewer bits than fp32, which Transformer Engine grants the forward. */
 typedef struct QuantProduct {

@@ -22,6 +22,11 @@ static double mask_sum(const Run *r, const Batch *b) {
  * that no gradient knows how samples were grouped (a tied embedding is the sum of two ops' sums). */
 static int64_t at_once(const Config *c, int64_t samples) { return c->batch_invariant_mode ? 1 : samples; }
 
+static int64_t tokens_of_pass(const Run *r) {
+    return at_once(r->config, r->derived->micro_batch_size) * r->config->seq_length /
+           r->layout.mesh.size[AXIS_CP];
+}
+
 static void forward_only(Run *r, const Batch *b, int64_t first, int64_t n, double *loss_sum) {
     passes_begin(r, 1, n * b->s);
     passes_add(r, 0, b, first, n, (PassWeight){0}, 0);
@@ -34,7 +39,7 @@ static void forward_only(Run *r, const Batch *b, int64_t first, int64_t n, doubl
 
 static size_t table_bytes(const Gpt *m) {
     const size_t rope = m->rope.cos.ndim ? tensor_bytes(&m->rope.cos) + tensor_bytes(&m->rope.sin) : 0;
-    return rope + (m->counters.ndim ? tensor_bytes(&m->counters) : 0);
+    return rope + m->fp8_bytes + (m->counters.ndim ? tensor_bytes(&m->counters) : 0);
 }
 
 static DType storage_type(const Config *c) {
@@ -127,6 +132,7 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
     r->loss_sum = tensor_make(device_alloc(device, sizeof(double), "loss"), F64, 1, (int64_t[]){1});
     r->loss_sum.flags = TENSOR_ACCUM;
     tape_grad_off_grid(&r->loss_sum); /* the exact lane's sum of products of two numbers on the grid */
+    if (c->fp8_keep_weights) gpt_keep_fp8_weights(r->model, &r->context, tokens_of_pass(r));
     r->optimizer = optim_new(c, r->model->registry, r->sync);
     r->scaler = scaler_new(c);
     r->executor =
@@ -135,9 +141,7 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
 }
 
 const char *run_fp8_emulation(const Run *r) {
-    const int64_t samples = at_once(r->config, r->derived->micro_batch_size);
-    return gpt_fp8_emulation(r->model, &r->context,
-                             samples * r->config->seq_length / r->layout.mesh.size[AXIS_CP]);
+    return gpt_fp8_emulation(r->model, &r->context, tokens_of_pass(r));
 }
 
 /* Microbatches of a data-parallel rank in the largest global batch. */
@@ -155,6 +159,7 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const 
     Batch b = batch_new(d->micro_batch_size, c->seq_length / r->layout.mesh.size[AXIS_CP]);
     const int64_t together = at_once(c, b.b), passes = most_microbatches(r) * (b.b / together);
     double loss = 0;
+    gpt_take_fp8_weights(r->model, NULL, true);
     passes_begin(r, passes, together * b.s);
     for (int64_t i = 0; i < passes; i++) passes_add(r, i, &b, 0, together, (PassWeight){0}, 0);
     if (r->sync) sync_begin(r->sync, passes);
@@ -222,6 +227,7 @@ static bool tells_loss(const Run *r) {
 StepReport run_begin(Run *r) {
     if (!r->sync) registry_zero_grads(r->model->registry);
     gpt_zero_counters(r->model);
+    gpt_take_fp8_weights(r->model, r->comm, true);
     return (StepReport){.loss_scale = r->scaler.scale};
 }
 
@@ -327,6 +333,7 @@ void run_update(Run *r, StepReport *report) {
 
 void run_evaluate(Run *r, const Batch *b, double *loss, double *tokens) {
     const int64_t together = at_once(r->config, b->b);
+    gpt_take_fp8_weights(r->model, r->comm, false);
     for (int64_t first = 0; first < b->b; first += together)
         forward_only(r, b, first, together, tells_loss(r) ? loss : NULL);
     *tokens += mask_sum(r, b);

@@ -186,6 +186,7 @@ static void layer_open(Layer *l, QuantSpec spec, Size size, bool codes) {
 static void layer_close(Layer *l) {
     tape_free(l->tape);
     space_free(l->slot), space_free(l->transient);
+    quantize_release_kept(l->quantiser, l->device);
     registry_free(l->registry);
     device_free(l->device);
 }
@@ -195,13 +196,18 @@ typedef struct Blocks {
     int64_t high, wide;
 } Blocks;
 
-/* The same numbers whether products take codes or what they stand for. */
-static void check_layer(QuantSpec spec, bool codes) {
+typedef enum Way { EMULATED, CODES, KEPT, WAYS } Way;
+
+/* The same numbers whether products take codes, those of w too or once for both passes, or what they stand
+ * for. */
+static void check_layer(QuantSpec spec, Way way) {
+    const bool codes = way != EMULATED;
     const Size size = codes ? (Size){128, 2, 384, 128} : (Size){131, 2, 260, 133};
     const int64_t ROWS = size.s * size.b, IN = size.in, OUT = size.out;
     Layer l;
     layer_open(&l, spec, size, codes);
     assert_int_equal(!quantize_emulation(&l.context, spec, ROWS, IN, OUT), codes);
+    if (way == KEPT) assert_true(quantize_keep(l.quantiser, l.w, l.device) >= 2 * (size_t)(IN * OUT));
     const bool blocks = spec.recipe == FP8_BLOCKWISE;
     const Fp8Type grad = spec.format == FP8_HYBRID ? E5M2 : E4M3;
     const int64_t all = INT64_C(1) << 40;
@@ -214,6 +220,7 @@ static void check_layer(QuantSpec spec, bool codes) {
     const double *w0 = l.w->master.data;
     for (int pass = 0; pass < 2; pass++) { /* a delayed scale is 1 before the first step has ended */
         registry_zero_grads(l.registry);
+        quantize_take_kept(l.quantiser, l.w, l.device, NULL, NULL, true);
         tape_begin(l.tape, true);
         Tensor *input = tape_input(l.tape, F64, 3, (int64_t[]){size.s, size.b, IN}, 0);
         memcpy(input->data, x0, tensor_bytes(input));
@@ -246,13 +253,13 @@ static void check_layer(QuantSpec spec, bool codes) {
 static void products_are_of_quantised_operands(void **unused) {
     (void)unused;
     for (Fp8Recipe recipe = FP8_DELAYED; recipe <= FP8_BLOCKWISE; recipe++)
-        for (int which = 0; which < 4; which++)
+        for (int which = 0; which < 2 * WAYS; which++)
             check_layer((QuantSpec){.format = recipe == FP8_BLOCKWISE ? FP8_E4M3 : FP8_HYBRID,
                                     .recipe = recipe,
                                     .history = 3,
                                     .most_recent = which & 1,
                                     .wgrad = which & 1},
-                        which & 2);
+                        (Way)(which / 2));
 }
 
 static void what_no_codes_can_do_is_said(void **unused) {
