@@ -1,14 +1,16 @@
 /* The ops of kernels/cpu/loss.c; formulas there. cross_entropy reads each row of the logits once: every
  * thread has the largest logit that it has seen and the sum of exp(logit - largest), scaled down whenever a
  * larger one turns up; these are joined in a fixed order. cross_entropy_grad reads and writes each logit
- * once, in place if the tensors are the same.
+ * once, in place if the tensors are the same; so does cross_entropy_with_grad, which keeps a row in shared
+ * memory between the two.
  *
  * In 16-bit storage exp is the hardware's 2^x (and 0 where the result is no normal number): its relative
  * error, at most (2 + 1.2 |x|) 2^-23, is far below what the rounding of a logit to 16 bits changes in it, and
  * the full expf would take longer than the memory. */
+#include <cuda_pipeline.h>
 #include <float.h>
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/vectors.cuh"
 
 enum { UNROLL = 4 /* loads of a thread in flight */ };
 
@@ -21,6 +23,14 @@ template <typename T> __device__ __forceinline__ Real<T> exp_of(Real<T> x) {
         return y;
     }
 }
+/* N elements of a row: a vector, or 1. */
+template <typename T> struct Single {
+    T x;
+    __device__ __forceinline__ Real<T> get(int) const { return to_real<Real<T>>(x); }
+    __device__ __forceinline__ void fill(const Real<T> *all) { x = from_real<T>(*all); }
+};
+template <typename T, int N> using Piece = typename std::conditional<N == 1, Single<T>, Run<T, N>>::type;
+
 template <typename R> constexpr R LOWEST = sizeof(R) == 8 ? (R)-DBL_MAX : (R)-FLT_MAX;
 
 /* The logits [s,b,v] of a call and who is the label of which row. */
@@ -47,8 +57,7 @@ struct Losses {
 static Losses losses_of(const Call *c, const Tensor *logits, const Tensor *label) {
     const LossAttr *a = (const LossAttr *)c->attr;
     const int64_t width = tensor_width(logits), n = a->vocab - a->first;
-    CHECK(width <= INT32_MAX, "cross_entropy: %lld columns, the GPU's kernel takes 2^31 - 1",
-          (long long)width);
+    CHECK(width <= 1 << 30, "cross_entropy: %lld columns, the GPU's kernel takes 2^30", (long long)width);
     const Losses o = {tensor_rows(logits),
                       width,
                       logits->dim[0],
@@ -72,58 +81,54 @@ template <typename T> struct LogSum {
     R top, sum;
 
     __device__ __forceinline__ LogSum() : top(LOWEST<R>), sum(0) {}
-    template <int N> __device__ __forceinline__ void add(const Vec<T, N> *x, int n) {
-        R high = top;
+    /* Vectors i, i + step, ..., UNROLL of them, as far as there are any. */
+    template <int N> __device__ __forceinline__ void add(const Piece<T, N> *x, int i, int step, int vectors) {
+        Piece<T, N> v[UNROLL];
+        R nothing[N], high = top;
+#pragma unroll
+        for (int e = 0; e < N; e++) nothing[e] = -(R)INFINITY;
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            v[u].fill(nothing);
+            if (i + u * step < vectors) v[u] = x[i + u * step];
+        }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
-            if (u < n)
 #pragma unroll
-                for (int e = 0; e < N; e++) high = fmax(high, to_real<R>(x[u].v[e]));
+            for (int e = 0; e < N; e++) high = fmax(high, v[u].get(e));
         sum *= exp_of<T>(top - high);
         top = high;
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             R part = 0;
-            if (u < n)
 #pragma unroll
-                for (int e = 0; e < N; e++) part += exp_of<T>(to_real<R>(x[u].v[e]) - top);
+            for (int e = 0; e < N; e++) part += exp_of<T>(v[u].get(e) - top);
             sum += part;
         }
     }
-    /* Of the whole block, in all its threads. */
+    /* What of a row lies from vector `first` on. */
+    template <int N> __device__ __forceinline__ void rest(const T *x, int first, int64_t columns) {
+        const int vectors = (int)(columns / N), threads = (int)blockDim.x;
+        for (int64_t i = first + threadIdx.x; i < vectors; i += UNROLL * threads)
+            add<N>((const Piece<T, N> *)x, (int)i, threads, vectors);
+        if constexpr (N > 1)
+            if (threadIdx.x < columns % N)
+                add<1>((const Piece<T, 1> *)x, vectors * N + (int)threadIdx.x, threads, (int)columns);
+    }
+    /* Of the whole block, in all its threads; `room` is shared memory for 64, which nobody has read since the
+     * barrier before. */
     __device__ __forceinline__ void join(R *room) {
-        const R high = block_max(top, room);
-        sum = block_sum(sum * exp_of<T>(top - high), room);
-        top = high;
+        const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+        const R high = warp_max(top), part = warp_sum(sum * exp_of<T>(top - high));
+        if (lane == 0) room[warp] = high, room[32 + warp] = part;
+        __syncthreads();
+        const bool is_warp = lane < (int)blockDim.x / 32;
+        const R warp_top = is_warp ? room[lane] : LOWEST<R>;
+        top = warp_max(warp_top);
+        sum = warp_sum(is_warp ? room[32 + lane] * exp_of<T>(warp_top - top) : (R)0);
         if (!(sum > 0)) sum = NAN; /* all logits are -inf, or one is NaN */
     }
 };
-
-/* A block's row, from the loads on. */
-template <typename T, int N>
-__device__ __forceinline__ LogSum<T> log_sum_of(const T *x, int64_t columns, Real<T> *room) {
-    typedef Vec<T, N> V;
-    const int vectors = (int)(columns / N), threads = (int)blockDim.x;
-    LogSum<T> all;
-    for (int64_t i = threadIdx.x; i < vectors; i += (int64_t)UNROLL * threads) {
-        V v[UNROLL];
-        const int n = (int)((vectors - i + threads - 1) / threads);
-        if (n >= UNROLL) {
-#pragma unroll
-            for (int u = 0; u < UNROLL; u++) v[u] = ((const V *)x)[i + u * threads];
-            all.add(v, UNROLL);
-        } else {
-#pragma unroll
-            for (int u = 0; u < UNROLL; u++)
-                if (u < n) v[u] = ((const V *)x)[i + u * threads];
-            all.add(v, n);
-        }
-    }
-    for (int64_t i = (int64_t)vectors * N + threadIdx.x; i < columns; i += threads)
-        all.add((const Vec<T, 1> *)(x + i), 1);
-    all.join(room);
-    return all;
-}
 
 /* Threads of a row. */
 enum { ROW_THREADS = 512, BOTH_THREADS = 1024 };
@@ -133,11 +138,13 @@ template <typename T, int N>
 static __global__ void __launch_bounds__(ROW_THREADS, 2)
     log_sums(Losses o, const T *logits, Cells loss, Cells lse, Cells shard) {
     typedef Real<T> R;
-    __shared__ R room[32];
+    __shared__ R room[64];
     const int64_t token = o.token(blockIdx.x), target = o.target(token);
     const T *x = logits + blockIdx.x * o.width;
     const R at = target < 0 ? (R)0 : to_real<R>(x[target]);
-    const LogSum<T> all = log_sum_of<T, N>(x, o.columns, room);
+    LogSum<T> all;
+    all.template rest<N>(x, 0, o.columns);
+    all.join(room);
     if (threadIdx.x) return;
     const R log_sum = log(all.sum);
     o.check(token);
@@ -179,24 +186,29 @@ extern "C" void cuda_cross_entropy_shard(const Call *c) { forward(c, NULL, NULL,
 /* ---- backward ---- */
 
 /* What a row's gradient needs: (exp(x - lse) - [column is the label]) * by. */
-template <typename R> struct RowGrad {
+template <typename T, int N> struct RowGrad {
+    typedef Real<T> R;
+    typedef Piece<T, N> V;
     R by, lse;
     int target, columns;
 
     /* Vector i of the row becomes its gradient. */
-    template <typename T, int N> __device__ __forceinline__ void apply(Vec<T, N> *v, int i) const {
+    __device__ __forceinline__ void apply(V *v, int i) const {
+        R p[N];
 #pragma unroll
-        for (int e = 0; e < N; e++) {
-            const R p = exp_of<T>(to_real<R>(v->v[e]) - lse) * by;
-            const int column = i * N + e;
-            v->v[e] = from_real<T>(column >= columns ? (R)0 : column == target ? p - by : p);
+        for (int e = 0; e < N; e++) p[e] = exp_of<T>(v->get(e) - lse) * by;
+        if (i == target / N || i >= columns / N) { /* the label or padding may be in it */
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                const int column = i * N + e;
+                p[e] = column >= columns ? (R)0 : column == target ? p[e] - by : p[e];
+            }
         }
+        v->fill(p);
     }
     /* Vectors begin, begin + step, ..., UNROLL of them, as far as there are any. */
-    template <typename T, int N>
-    __device__ __forceinline__ void stretch(const Vec<T, N> *x, Vec<T, N> *dx, int begin, int step,
-                                            int vectors) const {
-        Vec<T, N> v[UNROLL];
+    __device__ __forceinline__ void stretch(const V *x, V *dx, int begin, int step, int vectors) const {
+        V v[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
             if (begin + u * step < vectors) v[u] = x[begin + u * step];
@@ -215,10 +227,10 @@ template <typename T, int N>
 static __global__ void __launch_bounds__(GRAD_THREADS)
     softmax_grad(Losses o, unsigned tiles, const T *logits, T *dlogits, Cells dloss, Cells lse) {
     typedef Real<T> R;
-    typedef Vec<T, N> V;
+    typedef Piece<T, N> V;
     const int64_t row = blockIdx.x / tiles, token = o.token(row);
     const int begin = (int)(blockIdx.x % tiles * (GRAD_THREADS * UNROLL) + threadIdx.x);
-    const RowGrad<R> grad = {dloss.get<R>(token), lse.get<R>(token), (int)o.target(token), (int)o.columns};
+    const RowGrad<T, N> grad = {dloss.get<R>(token), lse.get<R>(token), (int)o.target(token), (int)o.columns};
     if (begin == 0) o.check(token);
     grad.stretch((const V *)(logits + row * o.width), (V *)(dlogits + row * o.width), begin, GRAD_THREADS,
                  (int)(o.width / N));
@@ -251,35 +263,107 @@ extern "C" void cuda_cross_entropy_grad(const Call *c) {
 
 /* ---- both at once ---- */
 
-/* A block has a row: it is read from memory, and once more from the cache. Longer rows have all threads of a
- * multiprocessor each, so that not too many are in work for the cache. */
-enum { SHORT_ROW = 96 << 10 /* bytes */ };
-template <typename T, int N>
-static __global__ void __launch_bounds__(BOTH_THREADS)
-    loss_and_grad(Losses o, const T *logits, T *dlogits, Cells dloss, Cells loss, Cells lse) {
-    typedef Real<T> R;
-    typedef Vec<T, N> V;
-    __shared__ R room[32];
-    const int64_t token = o.token(blockIdx.x), target = o.target(token), vectors = o.width / N;
-    const T *x = logits + blockIdx.x * o.width;
-    const R at = target < 0 ? (R)0 : to_real<R>(x[target]); /* before it may be overwritten */
-    const LogSum<T> all = log_sum_of<T, N>(x, o.columns, room);
-    const R log_sum = log(all.sum);
-    const RowGrad<R> grad = {dloss.get<R>(token), all.top + log_sum, (int)target, (int)o.columns};
-    if (threadIdx.x == 0) {
-        o.check(token);
-        loss.put(token, log_sum - (at - all.top));
-        lse.put(token, grad.lse);
+/* A block takes rows in turn. The first `held` vectors of a row are in shared memory, each put there and read
+ * by one thread alone; when its gradient is written, the one of the block's next row takes its place. What
+ * has no room there is read twice, the second time from the cache. */
+template <typename T, int N> struct RowHeld {
+    typedef Piece<T, N> V;
+    V *slots;
+    int held, threads;
+
+    __device__ __forceinline__ int stretch() const { return UNROLL * threads; }
+    /* Begins to copy a stretch of a row, as one group; of no row if x is NULL. */
+    __device__ __forceinline__ void fetch(const T *x, int begin) const {
+        if constexpr (N > 1) {
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                const int i = begin + u * threads + (int)threadIdx.x;
+                if (x && i < held) __pipeline_memcpy_async(slots + i, (const V *)x + i, sizeof(V));
+            }
+            __pipeline_commit();
+        }
     }
-    for (int64_t i = threadIdx.x; i < vectors; i += (int64_t)UNROLL * blockDim.x)
-        grad.stretch((const V *)x, (V *)(dlogits + blockIdx.x * o.width), (int)i, (int)blockDim.x,
-                     (int)vectors);
+    __device__ __forceinline__ LogSum<T> log_sum(const T *x, int64_t columns, Real<T> *room) const {
+        const int vectors = (int)(columns / N), known = vectors < held ? vectors : held;
+        LogSum<T> all;
+        all.template rest<N>(x, known, columns);
+        int groups = (held + stretch() - 1) / stretch();
+        for (int begin = 0; begin < held; begin += stretch()) {
+            __pipeline_wait_prior((size_t)--groups);
+            all.template add<N>(slots, begin + (int)threadIdx.x, threads, known);
+        }
+        all.join(room);
+        return all;
+    }
+    /* The row's gradient; begins to copy the row at `next`, NULL if there is none. */
+    __device__ __forceinline__ void gradient(const RowGrad<T, N> &grad, const T *x, T *dx, int vectors,
+                                             const T *next) const {
+        for (int begin = 0; begin < held; begin += stretch()) {
+            grad.stretch(slots, (V *)dx, begin + (int)threadIdx.x, threads, held);
+            fetch(next, begin);
+        }
+        for (int64_t i = held + threadIdx.x; i < vectors; i += stretch())
+            grad.stretch((const V *)x, (V *)dx, (int)i, threads, vectors);
+    }
+};
+
+template <typename T, int N>
+static __global__ void __launch_bounds__(BOTH_THREADS, 1)
+    loss_and_grad(Losses o, const T *logits, T *dlogits, Cells dloss, Cells loss, Cells lse, int held) {
+    typedef Real<T> R;
+    extern __shared__ __align__(16) unsigned char shared[];
+    __shared__ R room[2][64];
+    const RowHeld<T, N> rows = {(Piece<T, N> *)shared, held, (int)blockDim.x};
+    const int vectors = (int)(o.width / N);
+    int64_t row = blockIdx.x;
+    for (int begin = 0; begin < held; begin += rows.stretch()) rows.fetch(logits + row * o.width, begin);
+    int64_t token = o.token(row), target = o.target(token);
+    R by = dloss.get<R>(token);
+    for (int turn = 0; row < o.rows; turn ^= 1) {
+        const T *x = logits + row * o.width;
+        const R at = target < 0 ? (R)0 : to_real<R>(x[target]); /* before it may be overwritten */
+        const LogSum<T> all = rows.log_sum(x, o.columns, room[turn]);
+        const R log_sum = log(all.sum);
+        const RowGrad<T, N> grad = {by, all.top + log_sum, (int)target, (int)o.columns};
+        if (threadIdx.x == 0) {
+            o.check(token);
+            loss.put(token, log_sum - (at - all.top));
+            lse.put(token, grad.lse);
+        }
+        T *dx = dlogits + row * o.width;
+        row += gridDim.x;
+        if (row < o.rows) { /* loaded before they are needed */
+            token = o.token(row);
+            target = o.target(token);
+            by = dloss.get<R>(token);
+        }
+        rows.gradient(grad, x, dx, vectors, row < o.rows ? logits + row * o.width : NULL);
+    }
 }
 
+/* Two blocks of 512 threads, one of which computes while the other one waits, or one of 1024 for rows of
+ * which a multiprocessor cannot hold two. */
 template <typename T, int N> static void run_both(const Call *c, const Losses &o) {
-    const int threads = row_threads(o, N, o.width * sizeof(T) > SHORT_ROW ? BOTH_THREADS : ROW_THREADS);
-    loss_and_grad<T, N><<<(unsigned)o.rows, threads, 0, stream_of(c)>>>(
-        o, data_of<T>(c->in[0]), data_of<T>(c->out[2]), cells(c->in[2]), cells(c->out[0]), cells(c->out[1]));
+    enum { BESIDE = 2048 }; /* bytes of a block beside its row: sums, CUDA's own */
+    const Cuda *gpu = c->device->cuda;
+    const int64_t vectors = o.width / N;
+    int most, of_all;
+    CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu->ordinal));
+    CUDA_CHECK(cudaDeviceGetAttribute(&of_all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, gpu->ordinal));
+    const bool two = vectors * 16 <= of_all / 2 - BESIDE;
+    const int threads = row_threads(o, N, two ? BOTH_THREADS / 2 : BOTH_THREADS);
+    const int64_t room = (most - BESIDE) / (16 * threads) * threads;
+    const int held = N == 1 ? 0 : (int)(vectors < room ? vectors : room), bytes = 16 * held;
+    const int64_t by_memory = of_all / (bytes + BESIDE), by_threads = BOTH_THREADS / threads;
+    const int64_t resident = (by_memory < by_threads ? by_memory : by_threads) * gpu->multiprocessors;
+    /* A kernel's settings belong to all threads of the process: they are the same for every call. */
+    CUDA_CHECK(cudaFuncSetAttribute(loss_and_grad<T, N>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    most - BESIDE));
+    CUDA_CHECK(cudaFuncSetAttribute(loss_and_grad<T, N>, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared));
+    loss_and_grad<T, N><<<(unsigned)(o.rows < resident ? o.rows : resident), threads, bytes, stream_of(c)>>>(
+        o, data_of<T>(c->in[0]), data_of<T>(c->out[2]), cells(c->in[2]), cells(c->out[0]), cells(c->out[1]),
+        held);
     LAUNCHED();
 }
 

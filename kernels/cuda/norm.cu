@@ -4,23 +4,27 @@
  * sum, rounded, so that it gives the bits of add and norm: one kernel computes both); norm_grad has the next
  * row on its way into shared memory while it computes this one, and sums dgain and dbias over its rows in
  * registers. Those sums of blocks are added in the order of the blocks, whose number depends on sizes and the
- * GPU alone. All other rows (of odd widths, at odd places, wider, of mixed types) go element by element. */
+ * GPU alone. All other rows (of odd widths, at odd places, wider, of mixed types) go element by element.
+ *
+ * Instructions are as scarce as bytes: a row of 2048 elements of 16 bits may take a multiprocessor of an H200
+ * about 2000 of a warp's if it is to take no longer than its memory. So few threads have many vectors each,
+ * and what a row needs once is kept short. */
 #include <cuda_pipeline.h>
 
 #include "kernels/cuda/row.cuh"
 #include "kernels/cuda/vectors.cuh"
 
 /* What all kernels here need to know. */
-struct Norm {
+template <typename R> struct Norm {
     int64_t rows, width;
     bool rms;
-    double plus, eps;
-    TeamShape shape;
+    R plus, eps, per_width; /* 1 / width */
 };
 
-static Norm norm_of(const Call *c, const Tensor *x) {
+template <typename R> static Norm<R> norm_of(const Call *c, const Tensor *x) {
     const NormAttr *a = (const NormAttr *)c->attr;
-    Norm o = {tensor_rows(x), tensor_width(x), a->rms, a->one_plus ? 1.0 : 0.0, a->eps, {1, 1}};
+    const int64_t width = tensor_width(x);
+    const Norm<R> o = {tensor_rows(x), width, a->rms, (R)(a->one_plus ? 1 : 0), (R)a->eps, 1 / (R)width};
     return o;
 }
 
@@ -34,12 +38,14 @@ static bool matches(const Tensor *t, const Tensor *x) {
 }
 
 /* Blocks of teams, a row to each. */
-static unsigned team_grid(const Norm &o) {
-    const int64_t blocks = ceil_div(o.rows, o.shape.count);
+static unsigned team_grid(int64_t rows, TeamShape shape) {
+    const int64_t blocks = ceil_div(rows, shape.count);
     return (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX);
 }
 /* Threads of a row that goes element by element. */
-static TeamShape cells_team(int64_t width) { return team_for(width < 1024 ? 32 : TEAM_BLOCK); }
+static TeamShape cells_team(int64_t width) {
+    return team_for(width < 1024 ? 32 : TEAM_BLOCK, TEAM_BLOCK, false);
+}
 
 /* ---- norm, add_norm ---- */
 
@@ -59,64 +65,90 @@ template <typename T> struct NormVectors {
 template <typename T, int K> struct Held {
     typedef Real<T> R;
     enum { N = VEC<T> };
-    Run<T, N> x[K];
+    typedef Run<T, N> V;
+    V x[K];
 
-    __device__ __forceinline__ void load(const T *row, const Team<R> &team, int vectors) {
+    __device__ __forceinline__ void load(const T *row, const Team<R, false> &team, int vectors) {
 #pragma unroll
         for (int k = 0; k < K; k++) {
             const int i = team.lane + k * team.size;
-            if (i < vectors) x[k] = load_run<T, N>(row + i * N, 0, N, true);
+            if (i < vectors) x[k] = ((const V *)row)[i];
         }
     }
     /* Each sum rounded, as an op of its own would have stored it. */
-    __device__ __forceinline__ void add(const T *row, const Team<R> &team, int vectors) {
-        Held<T, K> other;
-        other.load(row, team, vectors);
-#pragma unroll
-        for (int k = 0; k < K; k++)
-#pragma unroll
-            for (int e = 0; e < N; e++) x[k].put(e, x[k].get(e) + other.x[k].get(e));
-    }
-    __device__ __forceinline__ void store(T *row, const Team<R> &team, int vectors) const {
+    __device__ __forceinline__ void add(const T *row, const Team<R, false> &team, int vectors) {
 #pragma unroll
         for (int k = 0; k < K; k++) {
             const int i = team.lane + k * team.size;
-            if (i < vectors) store_run<T, N>(row + i * N, 0, N, true, x[k]);
+            if (i >= vectors) continue;
+            const V other = ((const V *)row)[i];
+            R both[N];
+#pragma unroll
+            for (int e = 0; e < N; e++) both[e] = x[k].get(e) + other.get(e);
+            x[k].fill(both);
         }
     }
-    __device__ __forceinline__ R sum(const Team<R> &team, int vectors) const {
+    __device__ __forceinline__ void store(T *row, const Team<R, false> &team, int vectors) const {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const int i = team.lane + k * team.size;
+            if (i < vectors) ((V *)row)[i] = x[k];
+        }
+    }
+    __device__ __forceinline__ R sum(const Team<R, false> &team, int vectors) const {
         R sum = 0;
 #pragma unroll
         for (int k = 0; k < K; k++)
             if (team.lane + k * team.size < vectors)
+#pragma unroll
                 for (int e = 0; e < N; e++) sum += x[k].get(e);
         return sum;
     }
-    __device__ __forceinline__ R squares(R mean, const Team<R> &team, int vectors) const {
+    __device__ __forceinline__ R squares(R mean, const Team<R, false> &team, int vectors) const {
         R sum = 0;
 #pragma unroll
         for (int k = 0; k < K; k++)
             if (team.lane + k * team.size < vectors)
+#pragma unroll
                 for (int e = 0; e < N; e++) {
                     const R d = x[k].get(e) - mean;
                     sum += d * d;
                 }
         return sum;
     }
+    /* The normalised row. */
+    __device__ __forceinline__ void write(const NormVectors<T> &p, R plus, R mean, R rstd, T *y,
+                                          const Team<R, false> &team, int vectors) const {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const int i = team.lane + k * team.size;
+            if (i >= vectors) continue;
+            const V gain = constant_vector((const V *)p.gain + i);
+            V bias = {}, out;
+            R v[N];
+            if (p.bias) bias = constant_vector((const V *)p.bias + i);
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                v[e] = (x[k].get(e) - mean) * rstd * (plus + gain.get(e));
+                if (p.bias) v[e] += bias.get(e);
+            }
+            out.fill(v);
+            ((V *)y)[i] = out;
+        }
+    }
 };
 
-/* Of two vectors to a thread there is room for 5 blocks on a multiprocessor, of four for 1024 threads. */
+/* A row of eight vectors to a thread costs the fewest instructions, about half of the time that the memory
+ * takes; four leave room for five blocks on a multiprocessor. */
 template <typename T, int K>
-static __global__ void __launch_bounds__(K == 2 ? TEAM_BLOCK : TEAM_LARGEST, K == 2 ? 5 : 1)
-    norm_vectors(Norm o, NormVectors<T> p) {
+static __global__ void __launch_bounds__(K == 4 ? TEAM_BLOCK : TEAM_LARGEST, K == 4 ? 5 : 1)
+    norm_vectors(Norm<Real<T>> o, NormVectors<T> p) {
     typedef Real<T> R;
-    typedef Vec<T, VEC<T>> V;
-    __shared__ R room[Team<R>::ROOM];
-    Team<R> team(o.shape, room);
-    const int vectors = (int)(o.width / VEC<T>);
-    const R width = (R)o.width, plus = (R)o.plus;
-    for (int64_t first = (int64_t)blockIdx.x * o.shape.count; first < o.rows;
-         first += (int64_t)gridDim.x * o.shape.count) {
+    __shared__ R room[Team<R, false>::ROOM];
+    Team<R, false> team(room);
+    const int vectors = (int)o.width / VEC<T>;
+    const int64_t step = (int64_t)gridDim.x * blockDim.y;
+    for (int64_t first = (int64_t)blockIdx.x * blockDim.y; first < o.rows; first += step) {
         const int64_t row = first + team.index;
         const bool live = row < o.rows; /* the last teams have no row, but go along */
         Held<T, K> held;
@@ -125,24 +157,11 @@ static __global__ void __launch_bounds__(K == 2 ? TEAM_BLOCK : TEAM_LARGEST, K =
             held.add(p.branch + (live ? row : 0) * o.width, team, vectors);
             if (live) held.store(p.sum + row * o.width, team, vectors);
         }
-        const R mean = o.rms ? (R)0 : team.sum(held.sum(team, vectors)) / width;
-        const R rstd = 1 / sqrt(team.sum(held.squares(mean, team, vectors)) / width + (R)o.eps);
-        V *y = (V *)(p.y + row * o.width);
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            const int i = team.lane + k * team.size;
-            if (!live || i >= vectors) continue;
-            const V gain = ((const V *)p.gain)[i];
-            V bias, out;
-            if (p.bias) bias = ((const V *)p.bias)[i];
-#pragma unroll
-            for (int e = 0; e < VEC<T>; e++) {
-                const R v = (held.x[k].get(e) - mean) * rstd * (plus + to_real<R>(gain.v[e]));
-                out.v[e] = from_real<T>(p.bias ? v + to_real<R>(bias.v[e]) : v);
-            }
-            y[i] = out;
-        }
-        if (live && team.lane == 0) {
+        const R mean = o.rms ? (R)0 : team.sum(held.sum(team, vectors)) * o.per_width;
+        const R rstd = 1 / sqrt(team.sum(held.squares(mean, team, vectors)) * o.per_width + o.eps);
+        if (!live) continue; /* in the last round only */
+        held.write(p, o.plus, mean, rstd, p.y + row * o.width, team, vectors);
+        if (team.lane == 0) {
             p.rstd[row] = rstd;
             if (p.mean) p.mean[row] = mean;
         }
@@ -154,14 +173,13 @@ struct NormCells {
     Cells x, branch, gain, bias, sum, y, rstd, mean;
 };
 
-template <typename R> static __global__ void norm_cells(Norm o, NormCells p, Rows x_rows) {
-    __shared__ R room[Team<R>::ROOM];
-    Team<R> team(o.shape, room);
-    const R width = (R)o.width, plus = (R)o.plus;
+template <typename R> static __global__ void norm_cells(Norm<R> o, NormCells p, Rows x_rows) {
+    __shared__ R room[Team<R, false>::ROOM];
+    Team<R, false> team(room);
+    const int64_t step = (int64_t)gridDim.x * blockDim.y;
     const bool adds = p.branch.data;
     const Cells x = adds ? p.sum : p.x;
-    for (int64_t first = (int64_t)blockIdx.x * o.shape.count; first < o.rows;
-         first += (int64_t)gridDim.x * o.shape.count) {
+    for (int64_t first = (int64_t)blockIdx.x * blockDim.y; first < o.rows; first += step) {
         const int64_t row = first + team.index;
         const bool live = row < o.rows;
         const int64_t given = x_rows(live ? row : 0), dense = (live ? row : 0) * o.width,
@@ -172,16 +190,16 @@ template <typename R> static __global__ void norm_cells(Norm o, NormCells p, Row
             p.sum.put(dense + i, p.x.get<R>(given + i) + p.branch.get<R>(dense + i));
         if (!o.rms)
             for (int64_t i = team.lane; i < o.width; i += team.size) sum += x.get<R>(from + i);
-        const R mean = o.rms ? (R)0 : team.sum(sum) / width;
+        const R mean = o.rms ? (R)0 : team.sum(sum) * o.per_width;
         for (int64_t i = team.lane; i < o.width; i += team.size) {
             const R d = x.get<R>(from + i) - mean;
             squares += d * d;
         }
-        const R rstd = 1 / sqrt(team.sum(squares) / width + (R)o.eps);
+        const R rstd = 1 / sqrt(team.sum(squares) * o.per_width + o.eps);
         if (!live) continue; /* in the last round only */
         for (int64_t i = team.lane; i < o.width; i += team.size) {
-            const R v = (x.get<R>(from + i) - mean) * rstd * (plus + p.gain.get<R>(i));
-            p.y.put(row * o.width + i, p.bias.data ? v + p.bias.get<R>(i) : v);
+            const R v = (x.get<R>(from + i) - mean) * rstd * (o.plus + p.gain.get<R>(i));
+            p.y.put(dense + i, p.bias.data ? v + p.bias.get<R>(i) : v);
         }
         if (team.lane == 0) {
             p.rstd.put(row, rstd);
@@ -191,40 +209,39 @@ template <typename R> static __global__ void norm_cells(Norm o, NormCells p, Row
 }
 
 /* Whether it took the call. */
-template <typename T> static bool norm_by_vectors(const Call *c, Norm o, const NormOperands &n) {
+template <typename T> static bool norm_by_vectors(const Call *c, const NormOperands &n) {
     const Tensor *x = n.x;
     NormVectors<T> p = {
         data_of<T>(x),     data_of<T>(n.branch), data_of<T>(n.gain),       data_of<T>(n.bias),
         data_of<T>(n.sum), data_of<T>(n.y),      data_of<Real<T>>(n.rstd), data_of<Real<T>>(n.mean)};
-    const int64_t vectors = o.width / VEC<T>;
+    const int64_t vectors = tensor_width(x) / VEC<T>;
     if (!rows_are_aligned(x) || !matches(n.branch, x) || !matches(n.gain, x) || !matches(n.bias, x) ||
         !matches(n.sum, x) || !matches(n.y, x) || !is_type<Real<T>>(n.rstd) || !is_type<Real<T>>(n.mean) ||
-        vectors > 4 * TEAM_LARGEST || !starts_of(x, &p.x_rows))
+        vectors > 8 * TEAM_LARGEST || !starts_of(x, &p.x_rows))
         return false;
-    /* Two vectors to a thread leave room for other blocks, whose loads pass the time of this one's sums; but
-     * a row within a warp needs no barriers. */
-    const bool two = vectors <= 64 || (vectors > 128 && vectors <= 512);
-    o.shape = team_for(ceil_div(vectors, two ? 2 : 4));
-    if (two)
-        norm_vectors<T, 2><<<team_grid(o), team_threads(o.shape), 0, stream_of(c)>>>(o, p);
-    else
-        norm_vectors<T, 4><<<team_grid(o), team_threads(o.shape), 0, stream_of(c)>>>(o, p);
+    const Norm<Real<T>> o = norm_of<Real<T>>(c, x);
+    const int each = vectors <= 64 ? 2 : vectors <= 128 ? 4 : 8; /* vectors of a thread */
+    const TeamShape shape = team_for(ceil_div(vectors, each), TEAM_BLOCK, false);
+    const auto kernel = each < 8 ? norm_vectors<T, 4> : norm_vectors<T, 8>;
+    kernel<<<team_grid(o.rows, shape), team_block(shape), 0, stream_of(c)>>>(o, p);
     LAUNCHED();
     return true;
 }
 
-static void run_norm(const Call *c, const NormOperands &n) {
-    Norm o = norm_of(c, n.x);
-    bool done = false;
-    if (!tensor_count(n.x)) return;
-    STORAGE_SWITCH(n.x->dtype, done = norm_by_vectors<T>(c, o, n));
-    if (done) return;
-    o.shape = cells_team(o.width);
+template <typename R> static void norm_by_cells(const Call *c, const NormOperands &n) {
+    const Norm<R> o = norm_of<R>(c, n.x);
+    const TeamShape shape = cells_team(o.width);
     const NormCells p = {cells(n.x),   cells(n.branch), cells(n.gain), cells(n.bias),
                          cells(n.sum), cells(n.y),      cells(n.rstd), cells(n.mean)};
-    REAL_SWITCH(lead_type(c),
-                norm_cells<R><<<team_grid(o), team_threads(o.shape), 0, stream_of(c)>>>(o, p, rows_of(n.x)));
+    norm_cells<R><<<team_grid(o.rows, shape), team_block(shape), 0, stream_of(c)>>>(o, p, rows_of(n.x));
     LAUNCHED();
+}
+
+static void run_norm(const Call *c, const NormOperands &n) {
+    bool done = false;
+    if (!tensor_count(n.x)) return;
+    STORAGE_SWITCH(n.x->dtype, done = norm_by_vectors<T>(c, n));
+    if (!done) REAL_SWITCH(lead_type(c), norm_by_cells<R>(c, n));
 }
 
 extern "C" void cuda_norm(const Call *c) {
@@ -241,10 +258,10 @@ extern "C" void cuda_add_norm(const Call *c) {
 
 /* ---- norm_grad by vectors ---- */
 
-/* Vectors of a row that a thread has. Its sums of their columns are most of its registers: of LayerNorm, with
- * those of dbias, they leave room for fewer threads on a multiprocessor, all of which may be one block. */
-enum { HELD = 2 };
-template <bool RMS> constexpr int RESIDENT = RMS ? 1024 : 768;
+/* Vectors of a row that a thread has: the more, the fewer instructions a row takes beside those of its
+ * elements; the sums of their columns take half of the registers of LayerNorm. A block is all that a
+ * multiprocessor has. */
+enum { HELD = 4, RESIDENT = 512 };
 
 template <typename T> struct GradVectors {
     const T *dy, *x, *gain;
@@ -260,30 +277,35 @@ template <typename T> struct GradVectors {
 template <typename T, bool RMS> struct GradThread {
     typedef Real<T> R;
     enum { N = VEC<T>, K = HELD };
-    typedef Vec<T, N> V;
+    typedef Run<T, N> V;
     enum Operand { DY, X, OLD, OPERANDS };
-    const Norm &o;
+    const Norm<R> &o;
     const GradVectors<T> &p;
-    Team<R> team;
+    Team<R, true> team;
+    int width, threads, thread; /* of the block, and which one this is */
     V *slots;
-    int width;
+    V gain[K];
     alignas(16) R gain_sum[K * N], bias_sum[K * N];
 
-    __device__ __forceinline__ GradThread(const Norm &o, const GradVectors<T> &p, R *room, V *shared)
-        : o(o), p(p), team(o.shape, room),
-          slots(shared + threadIdx.x / 32 * (OPERANDS * K * 32) + threadIdx.x % 32), width((int)o.width) {
+    __device__ __forceinline__ GradThread(const Norm<R> &o, const GradVectors<T> &p, R *room, V *shared)
+        : o(o), p(p), team(room), width((int)o.width), threads((int)(blockDim.x * blockDim.y)),
+          thread(team.index * team.size + team.lane),
+          slots(shared + thread / 32 * (OPERANDS * K * 32) + thread % 32) {
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if (column(k) < width) gain[k] = constant_vector((const V *)(p.gain + column(k)));
 #pragma unroll
         for (int i = 0; i < K * N; i++) gain_sum[i] = bias_sum[i] = 0;
     }
     __device__ __forceinline__ int column(int k) const { return (team.lane + k * team.size) * N; }
     /* A warp's slots lie together, so that a thread's own are at constant distances. */
     __device__ __forceinline__ V *slot(int stage, Operand what, int k) const {
-        return slots + stage * (OPERANDS * K) * (int)blockDim.x + (what * K + k) * 32;
+        return slots + stage * (OPERANDS * K) * threads + (what * K + k) * 32;
     }
     __device__ __forceinline__ void fetch(int stage, uint32_t row) {
         if (row < o.rows) {
-            const T *dy = p.dy + (int64_t)row * o.width, *x = p.x + p.x_rows(row),
-                    *old = p.dx + (p.add ? p.dx_rows(row) : 0);
+            const T *dy = p.dy + (int64_t)row * width, *x = p.x + p.x_rows(row),
+                    *old = p.add ? p.dx + p.dx_rows(row) : NULL;
 #pragma unroll
             for (int k = 0; k < K; k++) {
                 const int at = column(k);
@@ -295,58 +317,55 @@ template <typename T, bool RMS> struct GradThread {
         }
         __pipeline_commit();
     }
-    /* Adds this row to the sums of columns, and finds mean(dy g) and mean(dy g xhat). */
+    /* Adds this row to the sums of columns, and finds mean(dy g) and rstd mean(dy g xhat). */
     __device__ __forceinline__ void means(int stage, bool live, R mean, R rstd, R *sum, R *along) {
-        const R plus = (R)o.plus;
         R s = 0, a = 0;
 #pragma unroll
         for (int k = 0; k < K; k++) {
-            const int at = column(k);
-            if (!live || at >= width) continue;
-            const V dy = *slot(stage, DY, k), x = *slot(stage, X, k), gain = *(const V *)(p.gain + at);
+            if (!live || column(k) >= width) continue;
+            const V dy = *slot(stage, DY, k), x = *slot(stage, X, k);
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                const R d = to_real<R>(dy.v[e]), xhat = (to_real<R>(x.v[e]) - mean) * rstd;
-                const R g = d * (plus + to_real<R>(gain.v[e]));
-                s += g;
-                a += g * xhat;
-                gain_sum[k * N + e] += d * xhat;
-                if (!RMS) bias_sum[k * N + e] += d;
+                const R d = dy.get(e), g = o.plus + gain[k].get(e);
+                const R across = d * (RMS ? x.get(e) : x.get(e) - mean);
+                a += g * across;
+                gain_sum[k * N + e] += across * rstd;
+                if (RMS) continue;
+                s += g * d;
+                bias_sum[k * N + e] += d;
             }
         }
         if (!p.dx) return;
-        if (RMS) {
-            s = 0;
+        if (RMS)
             a = team.sum(a);
-        } else {
+        else
             team.sums(s, a);
-        }
-        *sum = s / (R)o.width;
-        *along = a / (R)o.width;
+        *sum = RMS ? (R)0 : s * o.per_width;
+        *along = a * rstd * o.per_width * rstd;
     }
     __device__ __forceinline__ void write(int stage, uint32_t row, R mean, R rstd, R sum, R along) const {
-        const R plus = (R)o.plus;
         T *out = p.dx + p.dx_rows(row);
 #pragma unroll
         for (int k = 0; k < K; k++) {
-            const int at = column(k);
-            if (at >= width) continue;
-            const V dy = *slot(stage, DY, k), x = *slot(stage, X, k), gain = *(const V *)(p.gain + at);
-            V old, dx;
+            if (column(k) >= width) continue;
+            const V dy = *slot(stage, DY, k), x = *slot(stage, X, k);
+            V old = {}, dx;
+            R v[N];
             if (p.add) old = *slot(stage, OLD, k);
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                const R g = to_real<R>(dy.v[e]) * (plus + to_real<R>(gain.v[e]));
-                const R v = rstd * (g - sum - (to_real<R>(x.v[e]) - mean) * rstd * along);
-                dx.v[e] = from_real<T>(p.add ? to_real<R>(old.v[e]) + v : v);
+                const R g = dy.get(e) * (o.plus + gain[k].get(e));
+                v[e] = rstd * (g - sum - (x.get(e) - mean) * along);
+                if (p.add) v[e] += old.get(e);
             }
-            *(V *)(out + at) = dx;
+            dx.fill(v);
+            *(V *)(out + column(k)) = dx;
         }
     }
     /* The block's sums of columns, all rows done, to row `block` of `out`. */
     __device__ __forceinline__ void sum_block(const R *mine, V *shared, R *out) const {
-        out += (int64_t)blockIdx.x * o.width;
-        if (o.shape.count == 1) {
+        out += (int64_t)blockIdx.x * width;
+        if (threads == team.size) {
             constexpr int P = VEC<R>; /* sums of one store */
 #pragma unroll
             for (int i = 0; i < K * N; i += P)
@@ -358,30 +377,29 @@ template <typename T, bool RMS> struct GradThread {
         static_assert(N * sizeof(R) <= 2 * sizeof(V),
                       "the sums of a block's columns do not fit into its slots");
         R *all = (R *)shared;
-        const int threads = (int)blockDim.x;
         __syncthreads();
 #pragma unroll
-        for (int i = 0; i < K * N; i++) all[i * threads + (int)threadIdx.x] = mine[i];
+        for (int i = 0; i < K * N; i++) all[i * threads + thread] = mine[i];
         __syncthreads();
-        for (int c = (int)threadIdx.x; c < o.width; c += threads) {
-            const int vector = c / N, lane = vector % o.shape.size, i = vector / o.shape.size * N + c % N;
+        for (int c = thread; c < width; c += threads) {
+            const int vector = c / N, i = vector / team.size * N + c % N;
             R sum = 0;
-            for (int t = 0; t < o.shape.count; t++) sum += all[i * threads + t * o.shape.size + lane];
+            for (int at = vector % team.size; at < threads; at += team.size) sum += all[i * threads + at];
             out[c] = sum;
         }
     }
 };
 
 template <typename T, bool RMS>
-static __global__ void __launch_bounds__(RESIDENT<RMS>) grad_vectors(Norm o, GradVectors<T> p) {
+static __global__ void __launch_bounds__(RESIDENT) grad_vectors(Norm<Real<T>> o, GradVectors<T> p) {
     typedef Real<T> R;
     extern __shared__ __align__(16) unsigned char shared[];
-    __shared__ R room[Team<R>::ROOM];
-    Vec<T, VEC<T>> *slots = (Vec<T, VEC<T>> *)shared;
+    __shared__ R room[Team<R, true>::ROOM];
+    typename GradThread<T, RMS>::V *slots = (typename GradThread<T, RMS>::V *)shared;
     GradThread<T, RMS> t(o, p, room, slots);
     /* Of a tensor with Starts: 31 bits, and one more for the row after next. */
-    const uint32_t step = gridDim.x * o.shape.count, rows = (uint32_t)o.rows;
-    uint32_t first = blockIdx.x * o.shape.count, row = first + t.team.index;
+    const uint32_t step = gridDim.x * blockDim.y, rows = (uint32_t)o.rows;
+    uint32_t first = blockIdx.x * blockDim.y, row = first + threadIdx.y;
     int stage = 0;
     for (int i = 0; i < p.stages; i++) t.fetch(i, row + i * step);
     R next_rstd = row < rows ? p.rstd[row] : (R)0, next_mean = row < rows && !RMS ? p.mean[row] : (R)0;
@@ -419,22 +437,17 @@ static GradPlan grad_plan(const Call *c) {
     enum { OPERANDS = 3, BESIDE = 2048 }; /* bytes of a block beside its stages: sums, CUDA's own */
     const Tensor *x = c->in[1];
     const Cuda *gpu = c->device->cuda;
-    const int most_threads = ((const NormAttr *)c->attr)->rms ? RESIDENT<true> : RESIDENT<false>;
     const int64_t lanes = ceil_div(tensor_width(x), HELD * 16 / (int64_t)dtype_size((DType)x->dtype));
     GradPlan p = {{1, 1}, 0, 0, 0, 0};
-    int of_all;
-    if (lanes > most_threads) return p;
+    if (lanes > RESIDENT) return p;
     CUDA_CHECK(cudaDeviceGetAttribute(&p.most, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu->ordinal));
-    CUDA_CHECK(cudaDeviceGetAttribute(&of_all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, gpu->ordinal));
-    p.shape = team_for(lanes);
+    p.shape = team_for(lanes, RESIDENT, true);
     p.stage = OPERANDS * HELD * 16 * team_threads(p.shape);
     p.most -= BESIDE;
     if (p.stage > p.most) return p;
-    int64_t resident = most_threads / team_threads(p.shape);
-    if (resident * (p.stage + BESIDE) > of_all) resident = of_all / (p.stage + BESIDE);
-    p.stages = 2 * p.stage <= p.most && resident * (2 * p.stage + BESIDE) <= of_all ? 2 : 1;
-    const int64_t blocks = ceil_div(tensor_rows(x), p.shape.count), most = resident * gpu->multiprocessors;
-    p.blocks = (int)(blocks < most ? blocks : most);
+    p.stages = 2 * p.stage <= p.most ? 2 : 1;
+    const int64_t blocks = ceil_div(tensor_rows(x), p.shape.count);
+    p.blocks = (int)(blocks < gpu->multiprocessors ? blocks : gpu->multiprocessors);
     return p;
 }
 
@@ -447,27 +460,26 @@ struct GradCells {
     bool add;
 };
 
-template <typename R> static __global__ void dx_cells(Norm o, GradCells p) {
-    __shared__ R room[Team<R>::ROOM];
-    Team<R> team(o.shape, room);
-    const R width = (R)o.width, plus = (R)o.plus;
-    for (int64_t first = (int64_t)blockIdx.x * o.shape.count; first < o.rows;
-         first += (int64_t)gridDim.x * o.shape.count) {
+template <typename R> static __global__ void dx_cells(Norm<R> o, GradCells p) {
+    __shared__ R room[Team<R, false>::ROOM];
+    Team<R, false> team(room);
+    const int64_t step = (int64_t)gridDim.x * blockDim.y;
+    for (int64_t first = (int64_t)blockIdx.x * blockDim.y; first < o.rows; first += step) {
         const int64_t row = first + team.index, r = row < o.rows ? row : 0;
         const int64_t dy = r * o.width, x = p.x_rows(r), dx = p.dx_rows(r);
         const R rstd = p.rstd.get<R>(r), mean = o.rms ? (R)0 : p.mean.get<R>(r);
         R sum = 0, along = 0;
         for (int64_t i = team.lane; i < o.width; i += team.size) {
-            const R g = p.dy.get<R>(dy + i) * (plus + p.gain.get<R>(i));
+            const R g = p.dy.get<R>(dy + i) * (o.plus + p.gain.get<R>(i));
             sum += g;
             along += g * ((p.x.get<R>(x + i) - mean) * rstd);
         }
         team.sums(sum, along);
-        sum = o.rms ? (R)0 : sum / width;
-        along /= width;
+        sum = o.rms ? (R)0 : sum * o.per_width;
+        along *= o.per_width;
         if (row >= o.rows) continue; /* in the last round only */
         for (int64_t i = team.lane; i < o.width; i += team.size) {
-            const R g = p.dy.get<R>(dy + i) * (plus + p.gain.get<R>(i));
+            const R g = p.dy.get<R>(dy + i) * (o.plus + p.gain.get<R>(i));
             p.dx.put_or_add(dx + i, rstd * (g - sum - (p.x.get<R>(x + i) - mean) * rstd * along), p.add);
         }
     }
@@ -475,7 +487,7 @@ template <typename R> static __global__ void dx_cells(Norm o, GradCells p) {
 
 /* partial[., y, column]: sums over every `chunks`-th row. */
 enum { CELLS_CHUNKS = 128 };
-template <typename R> static __global__ void columns_cells(Norm o, GradCells p, R *partial) {
+template <typename R> static __global__ void columns_cells(Norm<R> o, GradCells p, R *partial) {
     const int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, chunks = gridDim.y;
     if (column >= o.width) return;
     R gain_sum = 0, bias_sum = 0;
@@ -517,7 +529,7 @@ static __global__ void sum_columns(const R *partial, int64_t blocks, int64_t wid
 template <typename R>
 static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_t width) {
     const Tensor *dgain = c->out[1], *dbias = c->out[2];
-    const dim3 grid((unsigned)ceil_div(width, SUM_COLUMNS), 2), block(SUM_COLUMNS, SUM_PARTS);
+    const dim3 grid((unsigned)ceil_div(width, SUM_COLUMNS), dbias ? 2 : 1), block(SUM_COLUMNS, SUM_PARTS);
     sum_columns<R><<<grid, block, 0, stream_of(c)>>>(partial, blocks, width, cells(dgain), cells(dbias),
                                                      accumulates(dgain), accumulates(dbias));
     LAUNCHED();
@@ -533,17 +545,17 @@ static size_t partial_bytes(const Call *c) {
 }
 
 /* Whether it took the call. */
-template <typename T> static bool grad_by_vectors(const Call *c, Norm o, void *partial) {
+template <typename T> static bool grad_by_vectors(const Call *c, void *partial) {
     const Tensor *dy = c->in[0], *x = c->in[1], *gain = c->in[2], *rstd = c->in[3], *mean = c->in[4],
                  *dx = c->out[0];
     const GradPlan plan = grad_plan(c);
     GradVectors<T> p = {data_of<T>(dy),         data_of<T>(x),          data_of<T>(gain),  data_of<T>(dx),
                         data_of<Real<T>>(rstd), data_of<Real<T>>(mean), (Real<T> *)partial};
+    const Norm<Real<T>> o = norm_of<Real<T>>(c, x);
     if (!plan.blocks || (o.rms && c->out[2]) || !rows_are_aligned(x) || !matches(dy, x) ||
         !matches(gain, x) || !is_type<Real<T>>(rstd) || !is_type<Real<T>>(mean) || !starts_of(x, &p.x_rows))
         return false;
     if (dx && (!rows_are_aligned(dx) || !matches(dx, x) || !starts_of(dx, &p.dx_rows))) return false;
-    o.shape = plan.shape;
     p.add = accumulates(dx);
     p.stages = plan.stages;
     const auto kernel = o.rms ? grad_vectors<T, true> : grad_vectors<T, false>;
@@ -551,20 +563,21 @@ template <typename T> static bool grad_by_vectors(const Call *c, Norm o, void *p
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.most));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
-    kernel<<<plan.blocks, team_threads(o.shape), plan.stages * plan.stage, stream_of(c)>>>(o, p);
+    kernel<<<plan.blocks, team_block(plan.shape), plan.stages * plan.stage, stream_of(c)>>>(o, p);
     LAUNCHED();
     if (partial) sum_partials(c, p.partial, plan.blocks, o.width);
     return true;
 }
 
-template <typename R> static void grad_by_cells(const Call *c, Norm o, R *partial) {
+template <typename R> static void grad_by_cells(const Call *c, R *partial) {
     const Tensor *x = c->in[1], *dx = c->out[0];
+    const Norm<R> o = norm_of<R>(c, x);
     const GradCells p = {cells(c->in[0]), cells(x),   cells(c->in[2]),      cells(c->in[3]), cells(c->in[4]),
                          cells(dx),       rows_of(x), rows_of(dx ? dx : x), accumulates(dx)};
     const int64_t chunks = cells_chunks(o.rows);
-    o.shape = cells_team(o.width);
+    const TeamShape shape = cells_team(o.width);
     if (dx) {
-        dx_cells<R><<<team_grid(o), team_threads(o.shape), 0, stream_of(c)>>>(o, p);
+        dx_cells<R><<<team_grid(o.rows, shape), team_block(shape), 0, stream_of(c)>>>(o, p);
         LAUNCHED();
     }
     if (partial) {
@@ -581,7 +594,6 @@ extern "C" size_t cuda_plans_norm_grad(const Call *c) {
 
 extern "C" void cuda_norm_grad(const Call *c) {
     const Tensor *x = c->in[1];
-    const Norm o = norm_of(c, x);
     bool done = false;
     if (!tensor_count(x)) {
         for (int i = 1; i < 3; i++)
@@ -591,6 +603,6 @@ extern "C" void cuda_norm_grad(const Call *c) {
     }
     const size_t bytes = partial_bytes(c);
     void *partial = bytes ? cuda_scratch(c->device, bytes) : NULL;
-    STORAGE_SWITCH(x->dtype, done = grad_by_vectors<T>(c, o, partial));
-    if (!done) REAL_SWITCH(lead_type(c), grad_by_cells<R>(c, o, (R *)partial));
+    STORAGE_SWITCH(x->dtype, done = grad_by_vectors<T>(c, partial));
+    if (!done) REAL_SWITCH(lead_type(c), grad_by_cells<R>(c, (R *)partial));
 }

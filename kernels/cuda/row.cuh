@@ -5,37 +5,41 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* A team is 1, 2, 4, ... or 32 threads of a warp, of which a block has several, or a whole block of more. */
+/* A team is 1, 2, 4, ... or 32 threads of a warp or some whole warps; a block is `count` of them: its threads
+ * are numbered (size, count). */
 struct TeamShape {
     int size, count; /* threads of a team, teams of a block */
 };
 enum { TEAM_LARGEST = 1024, TEAM_BLOCK = 256 /* threads of a block of small teams */ };
 
-/* For rows of so many parts, one or less to a thread; at most TEAM_LARGEST. */
-static inline TeamShape team_for(int64_t parts) {
-    if (parts > 32) {
-        const TeamShape block = {(int)ceil_div(parts, 32) * 32, 1};
-        return block;
-    }
-    int size = 1;
-    while (size < parts) size *= 2;
-    const TeamShape some = {size, TEAM_BLOCK / size};
-    return some;
+/* For rows of so many parts, one or less to a thread; at most TEAM_LARGEST. A block has at most `block`
+ * threads, a multiple of 32 up to 512, or one team that is larger. Teams of several warps share a block if
+ * they have MANY: else their barrier is the block's. */
+static inline TeamShape team_for(int64_t parts, int block, bool many) {
+    TeamShape t = {1, 1};
+    if (parts > 32)
+        t.size = (int)ceil_div(parts, 32) * 32;
+    else
+        while (t.size < parts) t.size *= 2;
+    if (t.size < block && (many || t.size <= 32)) t.count = block / t.size;
+    return t;
 }
 static inline int team_threads(TeamShape s) { return s.size * s.count; }
+static inline dim3 team_block(TeamShape s) { return dim3((unsigned)s.size, (unsigned)s.count); }
 
 /* A thread's view of its team. All threads of a block call the sums, equally often; all of a team get the
- * result. Two parts of `room` serve in turn: who writes to one again has passed a barrier that all reached
- * after reading it. */
-template <typename R> struct Team {
+ * result, and wait for nobody else. Two parts of `room` serve in turn: who writes to one again has passed a
+ * barrier that the team reached after reading it. */
+template <typename R, bool MANY> struct Team {
     enum { ROOM = 128 }; /* elements of shared memory */
     int size, lane, index;
-    R *room;
-    int turn;
 
-    __device__ __forceinline__ Team(TeamShape s, R *shared)
-        : size(s.size), lane((int)threadIdx.x % s.size), index((int)threadIdx.x / s.size), room(shared),
-          turn(0) {}
+    __device__ __forceinline__ Team(R *shared)
+        : size((int)blockDim.x), lane((int)threadIdx.x), index((int)threadIdx.y) {
+        warps = size / 32;
+        room = shared + index * warps;
+        half = warps > 1 ? 1 << (31 - __clz(warps - 1)) : 0;
+    }
 
     __device__ __forceinline__ R sum(R x) {
         R nothing = 0;
@@ -54,33 +58,58 @@ template <typename R> struct Team {
     }
 
   private:
+    R *room;
+    int warps, half; /* half of the power of two that is not less than them */
+    int turn = 0;
+
     __device__ __forceinline__ R within_warp(R x) const {
+        if (size == 32) return warp_sum(x);
         for (int k = size / 2; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
         return x;
     }
+    /* A block with barriers of teams takes all 16 that it may have, and leaves few for other blocks. */
+    __device__ __forceinline__ void wait() const {
+        if constexpr (MANY)
+            asm volatile("bar.sync %0, %1;" : : "r"(index + 1), "r"(size) : "memory");
+        else
+            __syncthreads();
+    }
     template <bool BOTH> __device__ __forceinline__ void across_warps(R &a, R &b) {
-        const int of_warp = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
         R *slot = room + 64 * turn;
+        const int from = lane & (2 * half - 1);
         turn ^= 1;
         a = warp_sum(a);
         if (BOTH) b = warp_sum(b);
-        if (of_warp == 0) {
-            slot[warp] = a;
-            if (BOTH) slot[32 + warp] = b;
+        if (lane % 32 == 0) {
+            slot[lane / 32] = a;
+            if (BOTH) slot[32 + lane / 32] = b;
         }
-        __syncthreads();
-        a = warp_sum(of_warp < size / 32 ? slot[of_warp] : (R)0);
-        if (BOTH) b = warp_sum(of_warp < size / 32 ? slot[32 + of_warp] : (R)0);
+        wait();
+        a = from < warps ? slot[from] : (R)0;
+        if (BOTH) b = from < warps ? slot[32 + from] : (R)0;
+        for (int k = half; k > 0; k /= 2) {
+            a += __shfl_xor_sync(0xffffffffu, a, k);
+            if (BOTH) b += __shfl_xor_sync(0xffffffffu, b, k);
+        }
     }
 };
+
+/* 16 bytes that nobody writes while the kernel runs: they may be read early. */
+template <typename V> __device__ __forceinline__ V constant_vector(const V *p) {
+    static_assert(sizeof(V) == sizeof(int4), "a vector has 16 bytes");
+    const int4 bits = __ldg((const int4 *)p);
+    return *(const V *)&bits;
+}
 
 /* Where rows begin, as Rows, but quick to compute: dimensions that follow one another in memory count as one,
  * of which there may be three, and row numbers have 31 bits. */
 struct Starts {
     uint32_t inner, middle; /* sizes of the inner dimensions */
     int64_t stride[3];
+    bool even; /* all rows are stride[2] from the one before: no division, which takes longer than a vector */
 
     __host__ __device__ __forceinline__ int64_t operator()(int64_t row) const {
+        if (even) return row * stride[2];
         const uint32_t r = (uint32_t)row, outer = r / inner;
         return outer / middle * stride[0] + outer % middle * stride[1] + r % inner * stride[2];
     }
@@ -100,7 +129,7 @@ static inline bool starts_of(const Tensor *t, Starts *out) {
         stride[n++] = t->stride[i];
     }
     if (tensor_rows(t) > INT32_MAX) return false;
-    const Starts s = {(uint32_t)size[0], (uint32_t)size[1], {stride[2], stride[1], stride[0]}};
+    const Starts s = {(uint32_t)size[0], (uint32_t)size[1], {stride[2], stride[1], stride[0]}, n <= 1};
     *out = s;
     return true;
 }

@@ -5,6 +5,7 @@
 #define ISOTRON_KERNELS_CUDA_VECTORS_CUH
 
 #include <string.h>
+#include <type_traits>
 
 #include "kernels/cuda/common.cuh"
 
@@ -45,8 +46,33 @@ template <typename T, int N> struct Run {
             word(2 * k) = (uint32_t)bits, word(2 * k + 1) = (uint32_t)(bits >> 32);
         }
     }
-    __device__ __forceinline__ Real<T> get(int k) const { return to_real<Real<T>>(at(k)); }
+    __device__ __forceinline__ Real<T> get(int k) const {
+        if constexpr (sizeof(T) == 2 && !is_half) /* bf16 is the upper half of a float */
+            return __uint_as_float(k % 2 ? word(k / 2) & 0xffff0000u : word(k / 2) << 16);
+        else
+            return to_real<Real<T>>(at(k));
+    }
     __device__ __forceinline__ void put(int k, Real<T> x) { set(k, from_real<T>(x)); }
+    /* All elements: two of 16 bits are one instruction. */
+    __device__ __forceinline__ void fill(const Real<T> *x) {
+        if constexpr (sizeof(T) == 2) {
+#pragma unroll
+            for (int i = 0; i < N / 2; i++) {
+                typename std::conditional<is_half, __half2, __nv_bfloat162>::type both;
+                if constexpr (is_half)
+                    both = __floats2half2_rn(x[2 * i], x[2 * i + 1]);
+                else
+                    both = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
+                memcpy(&word(i), &both, sizeof both);
+            }
+        } else {
+#pragma unroll
+            for (int k = 0; k < N; k++) put(k, x[k]);
+        }
+    }
+
+  private:
+    static constexpr bool is_half = std::is_same<T, fp16>::value;
 };
 
 /* Elements [first, first + N) of a row of n; those outside [0, n) count as 0 and are not touched. `aligned`:
