@@ -31,7 +31,7 @@ HOOK(unsigned, param_sum_axes, const Param *p) {
 /* Who speaks for a parameter in norms. */
 HOOK(bool, param_speaks, const Registry *r, const Param *p) {
     const bool speaks = __real_param_speaks(r, p);
-    if (!mutant_place()->optim) return speaks;
+    if (!mutant_place()->lays_norms) return speaks;
     if (mutant_is(M_norm_counts_copies)) return true;
     if (mutant_is(M_norm_misses_shards)) return speaks && r->layout.mesh.coordinate[AXIS_TP] == 0;
     if (mutant_is(M_norm_misses_experts))

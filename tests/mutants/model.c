@@ -59,9 +59,9 @@ HOOK(Tensor *, op_rope, Tape *t, Tensor *x, Tensor *cos, Tensor *sin, Tensor *po
     return __real_op_rope(t, x, cos, sin, position, a);
 }
 
-HOOK(Tensor *, op_cross_entropy, Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
+HOOK(Tensor *, op_cross_entropy_of, Tape *t, Tensor *logits, Tensor *label, int64_t vocab, Tensor *dloss) {
     if (mutant_is(M_vocab_padding_counted)) vocab = logits->dim[2] * tape_axis(t, AXIS_TP);
-    return __real_op_cross_entropy(t, logits, label, vocab);
+    return __real_op_cross_entropy_of(t, logits, label, vocab, dloss);
 }
 
 /* ---- experts ---- */

@@ -38,6 +38,7 @@ typedef struct Place {
     Mesh mesh;              /* world 0: no rank of a layout */
     int64_t step;           /* from 1 */
     const OptimStep *optim; /* the update that is running, or NULL */
+    bool lays_norms;        /* what norms count is being decided */
     int64_t blocks;         /* recomputed so far */
     MutantId planted[2];    /* on this rank */
 } Place;

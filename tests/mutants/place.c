@@ -76,6 +76,13 @@ HOOK(StepReport, run_begin, Run *r) {
     return __real_run_begin(r);
 }
 
+HOOK(Optimizer *, optim_new, const Config *c, Registry *r, Sync *sync) {
+    now.lays_norms = true;
+    Optimizer *o = __real_optim_new(c, r, sync);
+    now.lays_norms = false;
+    return o;
+}
+
 HOOK(OptimResult, optim_step, Optimizer *o, OptimStep s) {
     now.optim = &s;
     const OptimResult result = __real_optim_step(o, s);
