@@ -37,7 +37,7 @@ for name, options in RUNS.items():
 
 # What a GPU has recorded once has the bits of the same work op by op; of two microbatches the first is not recorded.
 STILL = ["--hidden-dropout", 0, "--attention-dropout", 0, "--micro-batch-size", 1]
-for name, options in {"fp32": [], "bf16": ["--bf16"], "bf16 heads of 64": ["--bf16", *HEADS]}.items():
+for name, options in {"fp32": [], "bf16": ["--bf16"], "bf16 heads of 64": ["--bf16", *HEADS[:4]]}.items():
     once, its_losses = run(f"{name}, op by op", *options, *STILL, *ON_GPU)
     other, other_losses = run(f"{name}, recorded", *options, *STILL, "--cuda-graph-impl", "local", *ON_GPU)
     assert other_losses == its_losses, f"{name}, recorded: {other_losses}, not {its_losses}"
