@@ -93,7 +93,20 @@ typedef struct OpCase {
     BENCH("attention_merge/" name, attention_merge, NONE, IN(PART_OF(__VA_ARGS__), SUMS_OF(__VA_ARGS__)),    \
           OUT(MERGED_OF(__VA_ARGS__), MERGED_SUMS(__VA_ARGS__)))
 
+/* Of r rows of width h. */
+#define NORMS(name, ...) NORMS_OF(name, __VA_ARGS__)
+#define NORMS_OF(name, r, h)                                                                                 \
+    BENCH("norm/layer-" name, norm, LAYER_NORM, IN(X(r, 1, h), X(h), X(h)), OUT(X(r, 1, h), M(r), M(r)))     \
+    BENCH("norm_grad/layer-" name, norm_grad, LAYER_NORM,                                                    \
+          IN(X(r, 1, h), X(r, 1, h), X(h), POSITIVE(r), M(r)), OUT(Y(r, 1, h), MY(h), MY(h)))                \
+    BENCH("add_norm/layer-" name, add_norm, LAYER_NORM, IN(X(r, 1, h), X(r, 1, h), X(h), X(h)),              \
+          OUT(X(r, 1, h), X(r, 1, h), M(r), M(r)))                                                           \
+    BENCH("norm/rms-" name, norm, RMS_NORM, IN(X(r, 1, h), X(h)), OUT(X(r, 1, h), M(r)))                     \
+    BENCH("norm_grad/rms-" name, norm_grad, RMS_NORM, IN(X(r, 1, h), X(r, 1, h), X(h), POSITIVE(r)),         \
+          OUT(Y(r, 1, h), MY(h)))
+
 #define BENCH(name, op, attr, in, ...) {name, OP_##op, attr, in, __VA_ARGS__},
+#define LONG_V                         128256
 #define V                              50304
 #define VOCAB                          50257
 
@@ -113,6 +126,10 @@ typedef struct OpCase {
 #define LONGEST_ATTENTION 2048, 1, 12, 1, 64
 #define GROUPS_ATTENTION  256, 1, 3, 4, 128
 #define UNFUSED_ATTENTION 256, 1, 12, 1, 64
+#define NARROW_ROWS       256, 128
+#define MIDDLE_ROWS       256, 512
+#define SHORT_ROWS        64, 1024
+#define LONG_B            1
 
 static const OpCase SMALL[] = {
 #include "bench/ops/cases.def"
@@ -132,6 +149,10 @@ static const OpCase SMALL[] = {
 #undef LONGEST_ATTENTION
 #undef GROUPS_ATTENTION
 #undef UNFUSED_ATTENTION
+#undef NARROW_ROWS
+#undef MIDDLE_ROWS
+#undef SHORT_ROWS
+#undef LONG_B
 #define S                 2048
 #define B                 8
 #define H                 4096
@@ -146,6 +167,10 @@ static const OpCase SMALL[] = {
 #define LONGEST_ATTENTION 8192, 2, 16, 1, 128
 #define GROUPS_ATTENTION  4096, 2, 8, 4, 128
 #define UNFUSED_ATTENTION 2048, 1, 16, 1, 128
+#define NARROW_ROWS       65536, 768
+#define MIDDLE_ROWS       32768, 2048
+#define SHORT_ROWS        4096, 4096
+#define LONG_B            2
 
 static const OpCase LARGE[] = {
 #include "bench/ops/cases.def"
