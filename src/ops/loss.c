@@ -66,9 +66,12 @@ Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t voca
         forward_shards(t, call, tp);
         tape_record(t, &OPS[OP_cross_entropy], call, sizeof attr, backward);
     } else if (dloss && tape_records(t) && !tape_context(t)->exact) { /* exact: lse goes to its grid first */
-        tape_run(t, &OPS[OP_cross_entropy_with_grad],
-                 (Call){.in = {logits, label, dloss}, .out = {loss, lse, logits}, .attr = &attr}, sizeof attr,
-                 backward_done);
+        const Call both = {.in = {logits, label, dloss}, .out = {loss, lse, logits}, .attr = &attr};
+        Call node = both; /* the node that several ranks have */
+        tape_check(t, &OPS[OP_cross_entropy_with_grad], &both);
+        tape_call(t, &OPS[OP_cross_entropy_with_grad], both);
+        node.out[2] = NULL;
+        tape_record(t, &OPS[OP_cross_entropy], node, sizeof attr, backward_done);
     } else {
         tape_run(t, &OPS[OP_cross_entropy], call, sizeof attr, backward);
     }
