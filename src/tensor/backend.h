@@ -22,6 +22,14 @@ typedef struct DeviceBackend {
     void (*begin)(Device *, const char *op);
     void (*end)(Device *, int op);
     void (*close)(Device *); /* NULL: nothing to do */
+    /* Host memory that copies reach while kernels run, not zeroed; NULL: plain memory is that. */
+    void *(*take_host)(Device *, size_t bytes);
+    void (*give_host)(Device *, void *, size_t bytes);
+    /* Copies beside the kernels; NULL, all four: they are done at once, and there are no events. */
+    DeviceEvent *(*event)(Device *);
+    void (*no_event)(Device *, DeviceEvent *);
+    void (*copy_beside)(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
+    void (*after)(Device *, DeviceEvent *);
     /* Address space whose memory comes later; NULL: `take` is that already. back gives memory to what lies
      * between `from` and at least `to`, and returns how many bytes. */
     void *(*reserve)(Device *, size_t bytes);

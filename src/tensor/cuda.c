@@ -84,6 +84,7 @@ static void free_times(CudaTimes *t) {
 static void wait(Device *d) {
     const Cuda *c = use(d);
     CUDA_CHECK(cudaStreamSynchronize(c->stream));
+    CUDA_CHECK(cudaStreamSynchronize(c->beside));
     if (c->times) add_times(d);
     const CudaComplaint *w = c->complaint;
     if (w->raised) fault(__FILE__, __LINE__, "a kernel's operands", w->sentence, w->value[0], w->value[1]);
@@ -132,6 +133,8 @@ static void close_device(Device *d) {
     free_times(c->times);
     CUDA_CHECK(cudaFree(c->scratch));
     CUDA_CHECK(cudaFreeHost(c->complaint));
+    CUDA_CHECK(cudaEventDestroy(c->fork));
+    CUDA_CHECK(cudaStreamDestroy(c->beside));
     CUDA_CHECK(cudaStreamDestroy(c->stream));
     free(c);
 }
@@ -147,6 +150,52 @@ void *cuda_scratch(const Device *of, size_t bytes) {
     c->scratch_bytes = bytes;
     return c->scratch;
 }
+
+/* ---- copies beside the kernels ---- */
+
+static void *take_host(Device *d, size_t bytes) {
+    void *p;
+    use(d);
+    if (cudaHostAlloc(&p, bytes, cudaHostAllocDefault) != cudaSuccess) {
+        cudaGetLastError();
+        return NULL;
+    }
+    return p;
+}
+
+static void give_host(Device *d, void *p, size_t bytes) {
+    (void)bytes;
+    wait(d);
+    CUDA_CHECK(cudaFreeHost(p));
+}
+
+struct DeviceEvent {
+    cudaEvent_t at; /* in the stream of copies */
+};
+
+static DeviceEvent *event(Device *d) {
+    DeviceEvent *e = mem_zero(1, sizeof *e);
+    use(d);
+    CUDA_CHECK(cudaEventCreateWithFlags(&e->at, cudaEventDisableTiming));
+    return e;
+}
+
+static void no_event(Device *d, DeviceEvent *e) {
+    wait(d);
+    CUDA_CHECK(cudaEventDestroy(e->at));
+    free(e);
+}
+
+/* By way of events alone, so that recording one stream records the other with it. */
+static void copy_beside(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
+    const Cuda *c = use(d);
+    CUDA_CHECK(cudaEventRecord(c->fork, c->stream));
+    CUDA_CHECK(cudaStreamWaitEvent(c->beside, c->fork, 0));
+    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, c->beside));
+    CUDA_CHECK(cudaEventRecord(done->at, c->beside));
+}
+
+static void after(Device *d, DeviceEvent *e) { CUDA_CHECK(cudaStreamWaitEvent(use(d)->stream, e->at, 0)); }
 
 /* ---- graphs ---- */
 
@@ -243,6 +292,12 @@ Err device_cuda(int rank, Device **out) {
                                       .begin = begin,
                                       .end = end,
                                       .close = close_device,
+                                      .take_host = take_host,
+                                      .give_host = give_host,
+                                      .event = event,
+                                      .no_event = no_event,
+                                      .copy_beside = copy_beside,
+                                      .after = after,
                                       .reserve = reserve,
                                       .back = back,
                                       .unreserve = unreserve};
@@ -266,6 +321,8 @@ Err device_cuda(int rank, Device **out) {
     d->fp8_block_products = c->capability == 90; /* as cuBLASLt has them */
     c->memory = p.totalGlobalMem;
     CUDA_CHECK(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaStreamCreateWithFlags(&c->beside, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaEventCreateWithFlags(&c->fork, cudaEventDisableTiming));
     CUDA_CHECK(cudaHostAlloc((void **)&c->complaint, sizeof *c->complaint, cudaHostAllocMapped));
     memset(c->complaint, 0, sizeof *c->complaint);
     *out = d;

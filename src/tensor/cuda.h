@@ -29,6 +29,8 @@ typedef struct Cuda {
     char name[64];
     size_t memory;
     cudaStream_t stream;
+    cudaStream_t beside; /* of copies that run beside the stream, */
+    cudaEvent_t fork;    /* and where the last of them began in it */
     CudaComplaint *complaint;
     struct CudaTimes *times; /* of ops that have not been waited for; NULL: no profile yet */
     void *scratch;

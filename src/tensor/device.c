@@ -136,12 +136,41 @@ void device_release(Device *d, void *p, size_t bytes) {
     if (p && d->backend->give) d->backend->give(d, p, at_least_one(bytes));
 }
 
+void *device_host_alloc(Device *d, size_t bytes, const char *what) {
+    bytes = at_least_one(bytes);
+    void *p = d->backend->take_host ? d->backend->take_host(d, bytes) : map(d, bytes);
+    CHECK(p, "cannot allocate %zu bytes of host memory for %s", bytes, what);
+    return p;
+}
+
+void device_host_release(Device *d, void *p, size_t bytes) {
+    if (!p) return;
+    (d->backend->give_host ? d->backend->give_host : unmap)(d, p, at_least_one(bytes));
+}
+
 void device_wait(Device *d) {
     if (d->backend->wait) d->backend->wait(d);
 }
 
 void device_copy(Device *d, void *to, const void *from, size_t bytes) {
     if (bytes && d->backend->copy) d->backend->copy(d, to, from, bytes);
+}
+
+DeviceEvent *device_event_new(Device *d) { return d->backend->event ? d->backend->event(d) : NULL; }
+
+void device_event_free(Device *d, DeviceEvent *e) {
+    if (e) d->backend->no_event(d, e);
+}
+
+void device_copy_beside(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
+    if (d->backend->copy_beside)
+        d->backend->copy_beside(d, to, from, bytes, done);
+    else
+        device_copy(d, to, from, bytes);
+}
+
+void device_after(Device *d, DeviceEvent *e) {
+    if (d->backend->after) d->backend->after(d, e);
 }
 
 void device_record(Device *d) {

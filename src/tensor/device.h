@@ -52,6 +52,10 @@ size_t device_memory_available(const Device *);
 /* Zeroed memory; running out of it is a fault that states the size and `what`. */
 void *device_alloc(Device *, size_t bytes, const char *what);
 void device_release(Device *, void *, size_t bytes);
+/* Host memory that the device's copies read and write while kernels run (of a GPU: pinned), not zeroed. The
+ * host may touch what no copy is under way to or from. Running out of it is a fault, as above. */
+void *device_host_alloc(Device *, size_t bytes, const char *what);
+void device_host_release(Device *, void *, size_t bytes);
 
 /* Whether the host cannot touch its memory, but through what follows. NULL is the host itself, here and where
  * memory is viewed. */
@@ -64,6 +68,16 @@ void device_wait(Device *);
 
 /* to and from are the device's; in the order of the kernels. */
 void device_copy(Device *, void *to, const void *from, size_t bytes);
+
+/* Copies beside the kernels, in an order of their own, from or to memory of device_host_alloc. A copy begins
+ * when all that was called before it is done; what is called after it does not wait for it, until
+ * device_after(done), whose callers begin when the last copy that was given that event is done. Recorded work
+ * may have such copies, if it also waits for all of them. */
+typedef struct DeviceEvent DeviceEvent;
+DeviceEvent *device_event_new(Device *); /* NULL where copies are done at once */
+void device_event_free(Device *, DeviceEvent *);
+void device_copy_beside(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
+void device_after(Device *, DeviceEvent *);
 
 /* Work that is recorded once and played often, with the operands and attributes of the recording: what is
  * called between record and recorded does not run. Of CUDA only; the host reads and writes no device memory

@@ -1,8 +1,9 @@
 /* The program on a device whose memory the host cannot touch, as a GPU's, with the CPU's kernels: addresses
  * of its memory are pages that nobody may read or write; kernels, and the device's own copies, are given the
  * memory behind them. So host code that reads or writes what it should view is a fault, and so is an op that
- * is given memory of the host or more than it was taken for. Linked with --wrap of the functions below; the
- * program has no way in.
+ * is given memory of the host or more than it was taken for. Copies beside the kernels are done as late as
+ * they may be, so that what does not wait for them finds what was there before. Linked with --wrap of the
+ * functions below; the program has no way in.
  *
  * GUARDED_SKIPS=op: rank 1 of a layout leaves out that op, for a search of what went wrong to find. */
 #include <signal.h>
@@ -20,20 +21,31 @@ typedef struct Block {
     size_t bytes;
 } Block;
 
+/* A copy beside the kernels that nobody has waited for. */
+typedef struct Late {
+    void *to;
+    const void *from;
+    size_t bytes;
+    DeviceEvent *done;
+} Late;
+
 typedef struct Guarded {
     Device device; /* first: device_free frees it */
     const DeviceBackend *cpu;
-    const char *skips; /* NULL: no op */
-    Block *blocks;
-    int n;
+    const char *skips;    /* NULL: no op */
+    Block *blocks, *host; /* the device's; of the host, for copies beside: behind `at` is the same */
+    Late *late;
+    int n, n_host, n_late;
 } Guarded;
 
-static Block *find(const Guarded *g, const void *p, size_t bytes) {
-    for (int i = 0; i < g->n; i++) {
-        Block *b = &g->blocks[i];
+static Block *find_in(Block *blocks, int n, const void *p, size_t bytes) {
+    for (Block *b = blocks; b < blocks + n; b++)
         if ((const char *)p >= b->at && (const char *)p + bytes <= b->at + b->bytes) return b;
-    }
     return NULL;
+}
+
+static Block *find(const Guarded *g, const void *p, size_t bytes) {
+    return find_in(g->blocks, g->n, p, bytes);
 }
 
 /* What is behind an address; the host's memory is itself. */
@@ -73,12 +85,64 @@ static void copy(Device *d, void *to, const void *from, size_t bytes) {
     memcpy(behind(g, to, bytes), behind(g, from, bytes), bytes);
 }
 
+static void *take_host(Device *d, size_t bytes) {
+    Guarded *g = (Guarded *)d;
+    char *p = map(bytes, PROT_READ | PROT_WRITE);
+    if (!p) return NULL;
+    g->host = mem_grow(g->host, (size_t)g->n_host + 1, sizeof *g->host);
+    g->host[g->n_host++] = (Block){p, p, bytes};
+    return p;
+}
+
+static void give_host(Device *d, void *p, size_t bytes) {
+    Guarded *g = (Guarded *)d;
+    Block *b = find_in(g->host, g->n_host, p, bytes);
+    CHECK(b && b->at == p && b->bytes == bytes, "%zu bytes of the host are given back that were not taken",
+          bytes);
+    munmap(p, bytes);
+    *b = g->host[--g->n_host];
+}
+
+struct DeviceEvent {
+    char unused;
+};
+
+static DeviceEvent *event(Device *d) {
+    (void)d;
+    return mem_zero(1, sizeof(DeviceEvent));
+}
+
+static void no_event(Device *d, DeviceEvent *e) {
+    (void)d;
+    free(e);
+}
+
+static void copy_beside(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
+    Guarded *g = (Guarded *)d;
+    const bool out = find(g, from, bytes), in = find(g, to, bytes);
+    CHECK(out != in && find_in(g->host, g->n_host, out ? to : from, bytes),
+          "a copy beside the kernels is not between the device and memory of device_host_alloc");
+    g->late = mem_grow(g->late, (size_t)g->n_late + 1, sizeof *g->late);
+    g->late[g->n_late++] = (Late){to, from, bytes, done};
+}
+
+/* Copies are done in their order: those up to the last one with that event. */
+static void after(Device *d, DeviceEvent *e) {
+    Guarded *g = (Guarded *)d;
+    int n = g->n_late;
+    while (n > 0 && g->late[n - 1].done != e) n--;
+    for (const Late *l = g->late; l < g->late + n; l++) copy(d, l->to, l->from, l->bytes);
+    memmove(g->late, g->late + n, (size_t)(g->n_late - n) * sizeof *g->late);
+    g->n_late -= n;
+}
+
 static size_t available(const Device *d) { return ((const Guarded *)d)->cpu->available(d); }
 
 static void close_device(Device *d) {
     const Guarded *g = (const Guarded *)d;
-    CHECK(g->n == 0, "%d blocks of memory are not given back", g->n);
-    free(g->blocks);
+    CHECK(g->n == 0 && g->n_host == 0, "%d blocks of memory are not given back", g->n + g->n_host);
+    CHECK(g->n_late == 0, "nobody has waited for %d copies beside the kernels", g->n_late);
+    free(g->blocks), free(g->host), free(g->late);
 }
 
 static void touched(int number) {
@@ -93,6 +157,12 @@ Err __wrap_device_open(bool cuda, int rank, int threads, Device **out) {
                                           .give = give,
                                           .copy = copy,
                                           .available = available,
+                                          .take_host = take_host,
+                                          .give_host = give_host,
+                                          .event = event,
+                                          .no_event = no_event,
+                                          .copy_beside = copy_beside,
+                                          .after = after,
                                           .close = close_device};
     CHECK(!cuda, "the guarded device is the CPU");
     Guarded *g = mem_zero(1, sizeof *g);

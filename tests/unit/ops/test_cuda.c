@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "unit/ops/agree.h"
+#include "unit/ops/beside.h"
 #include "unit/ops/beyond.h"
 #include "unit/ops/compare.h"
 #include "unit/ops/rows.h"
@@ -168,6 +169,11 @@ static void a_wrong_operand_is_named(const Test *t) {
     arena_free(arena);
 }
 
+static void copies_beside_kernels(const Test *t) {
+    (void)t;
+    copies_run_beside(all.agree->other);
+}
+
 static void elements_beyond_32_bits(const Test *t) {
     Device *d = all.agree->other;
     if (device_memory_available(d) < BEYOND_BYTES) {
@@ -255,6 +261,7 @@ static void add_all(void) {
     for (int i = 0; i < WRONG_COUNT; i++)
         add(a_wrong_operand_is_named, "wrong",
             (Test){.call = &WRONG[i].call, .sentence = WRONG[i].sentence, .dtype = F32}, WRONG[i].call.name);
+    add(copies_beside_kernels, "device", (Test){.dtype = F32}, "copies beside kernels");
     if (!all.cpu) add(elements_beyond_32_bits, "far", (Test){.dtype = BF16}, "elements");
 }
 
