@@ -268,10 +268,38 @@ void registry_round_values(Registry *r) {
     round_values(r, false);
 }
 
+static void zero(Registry *r, Tensor *x) {
+    const FillAttr attr = {0};
+    call_run(&OPS[OP_fill], &(Call){.out = {x}, .attr = &attr, .device = r->device});
+}
+
 void registry_zero_grads(Registry *r) {
-    const FillAttr zero = {0};
     Tensor grads = tensor_make(r->grads, r->precise, 1, &r->held[FLAT_GRADS]);
-    call_run(&OPS[OP_fill], &(Call){.out = {&grads}, .attr = &zero, .device = r->device});
+    zero(r, &grads);
+    registry_grads_written(r);
+}
+
+void registry_grads_written(Registry *r) {
+    for (int i = 0; i < r->n; i++) r->params[i]->main_grad.flags |= TENSOR_ACCUM;
+}
+
+bool registry_is_fresh(const Registry *r) {
+    for (int i = 0; i < r->n; i++)
+        if (grad_is_fresh(&r->params[i]->main_grad)) return true;
+    return false;
+}
+
+/* Nobody writes gradients of buffers, nor the gaps between parameters: these stay 0. */
+void registry_forget_grads(Registry *r) {
+    for (int i = 0; i < r->n; i++)
+        if (!(r->params[i]->spec.flags & PARAM_BUFFER))
+            r->params[i]->main_grad.flags &= (uint8_t)~TENSOR_ACCUM;
+}
+
+void registry_settle_grads(Registry *r) {
+    for (int i = 0; i < r->n; i++)
+        if (grad_is_fresh(&r->params[i]->main_grad)) zero(r, &r->params[i]->main_grad);
+    registry_grads_written(r);
 }
 
 void registry_snap(Registry *r, FlatBuffer which, int bits) {

@@ -82,7 +82,8 @@ typedef struct Param {
     int number, unit, bucket;
     Tensor value;     /* storage dtype; value.grad = &main_grad unless frozen. No data while other ranks hold
                          some of it (sync.h); so with the other two */
-    Tensor main_grad; /* F64 in the fp64 lane, else F32; flags ACCUM | MAIN_GRAD */
+    Tensor main_grad; /* F64 in the fp64 lane, else F32; flags ACCUM | MAIN_GRAD, without ACCUM while it is
+                         fresh: whatever it holds is of no step, and the next gradient is written */
     Tensor master;    /* main_grad's dtype; the same memory as value unless storage is 16-bit */
 } Param;
 
@@ -90,6 +91,9 @@ typedef struct Param {
 static inline Param *param_of(const Tensor *value) {
     return (Param *)((char *)value->grad - offsetof(Param, main_grad));
 }
+
+/* Of a main gradient. */
+static inline bool grad_is_fresh(const Tensor *main_grad) { return !(main_grad->flags & TENSOR_ACCUM); }
 
 enum { PARAM_ALIGN = 64 };
 
@@ -142,6 +146,14 @@ void registry_round_values(Registry *);
 /* Only of parameters that are not trained (PARAM_BUFFER). */
 void registry_round_buffers(Registry *);
 void registry_zero_grads(Registry *);
+/* The same for a step that writes each parameter's first gradient: all become fresh, which touches no memory.
+ * A sum of zeros may then be -0, where adding to 0 gives +0: no norm, update or comparison sees which. */
+void registry_forget_grads(Registry *);
+/* Fills those that are still fresh with zeros: before anybody reads them. */
+void registry_settle_grads(Registry *);
+/* Whether any is; what recorded work has written is so no longer. */
+bool registry_is_fresh(const Registry *);
+void registry_grads_written(Registry *);
 /* Rounds what this rank holds of a buffer (of masters or gradients) to multiples of 2^-bits: the exact lane's
  * grid. */
 void registry_snap(Registry *, FlatBuffer, int bits);

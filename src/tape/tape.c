@@ -203,9 +203,13 @@ static Tensor *view_grad(Tape *t, Tensor *x) {
 
 static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
 
+/* The first gradient of a step is written, the others are added. */
 static Tensor *main_grad(Tape *t, Tensor *x) {
     if (t->context->sync) sync_grad(t->context->sync, param_of(x));
-    return x->grad;
+    if (!grad_is_fresh(x->grad)) return x->grad;
+    Tensor *first = header(t, *x->grad);
+    x->grad->flags |= TENSOR_ACCUM;
+    return first;
 }
 
 Tensor *tape_grad_out(Tape *t, Tensor *x, Need need) {

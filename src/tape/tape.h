@@ -132,7 +132,7 @@ void tape_call(Tape *, const OpDef *, Call);
 Tensor *tape_grad(Tape *, Tensor *y);
 /* Where to write the gradient of x, NULL if nobody wants it under `need`: fresh memory, or, with TENSOR_ACCUM
  * set, memory to add to. Parameters are NEED_DW, all else NEED_DX. Call it once per use of x, and write or
- * add exactly once. */
+ * add exactly once: all of it, for what was there before (registry_forget_grads) may be anything. */
 Tensor *tape_grad_out(Tape *, Tensor *x, Need);
 /* Gives x the gradient g as it is (y = x + ...): shared if it is the first, else added. */
 void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);

@@ -149,13 +149,19 @@ void passes_add(Run *r, int64_t number, const Batch *b, int64_t first, int64_t n
 
 /* ---- running ---- */
 
-/* What --cuda-graph-impl local keeps: the work of one pass over inputs in a place of its own. */
+/* The work of one pass. */
+typedef struct Recording {
+    bool warm; /* such a pass has run, and with it whatever is made at the first use */
+    double aux_weight;
+    DeviceGraph *graph;
+} Recording;
+
+/* What --cuda-graph-impl local keeps: the work of a pass over inputs in a place of their own, twice: a step's
+ * first pass writes the gradients to which the others add. */
 struct PassGraph {
-    bool warm; /* a pass has run, and with it whatever is made at the first use */
-    Pass pass;
     char *inputs;
     size_t bytes;
-    DeviceGraph *graph;
+    Recording first, other;
 };
 
 static void run_schedule(Run *r, int64_t passes, bool forward_only) {
@@ -166,37 +172,47 @@ static void run_schedule(Run *r, int64_t passes, bool forward_only) {
     executor_run(r->executor, &spec, &schedule);
 }
 
+/* Forward and backward; then every gradient is what it is. */
+static void run_passes(Run *r, int64_t passes) {
+    run_schedule(r, passes, false);
+    registry_settle_grads(r->model->registry);
+}
+
 /* One pass by itself. */
 static void run_pass(Run *r, Pass *p) {
     Pass *all = r->passes;
     r->passes = p;
-    run_schedule(r, 1, false);
+    run_passes(r, 1);
     r->passes = all;
 }
 
 /* The auxiliary losses' gradient is a constant of the recorded work. */
-static void record(Run *r, const Pass *p) {
-    struct PassGraph *g = r->graph;
-    device_graph_free(r->device, g->graph);
-    g->pass = *p;
-    point_inputs(r, &g->pass, g->inputs);
+static void record(Run *r, Recording *to, Pass pass) {
+    device_graph_free(r->device, to->graph);
+    point_inputs(r, &pass, r->graph->inputs);
     device_record(r->device);
-    run_pass(r, &g->pass);
-    g->graph = device_recorded(r->device);
+    run_pass(r, &pass);
+    to->graph = device_recorded(r->device);
+    to->aux_weight = pass.aux_weight;
 }
 
+static void play_recording(Run *r, Recording *g, Pass *p) {
+    if (!g->warm) {
+        run_pass(r, p);
+        g->warm = true;
+        return;
+    }
+    if (!g->graph || g->aux_weight != p->aux_weight) record(r, g, *p);
+    device_copy(r->device, r->graph->inputs, p->tensors.tokens.data, r->graph->bytes);
+    device_play(r->device, g->graph);
+}
+
+/* The first pass settles all gradients, so these are all fresh or none is. */
 static void play_graph(Run *r, int64_t passes) {
-    struct PassGraph *g = r->graph;
     for (int64_t i = 0; i < passes; i++) {
-        Pass *p = &r->passes[i];
-        if (!g->warm) {
-            run_pass(r, p);
-            g->warm = true;
-            continue;
-        }
-        if (!g->graph || g->pass.aux_weight != p->aux_weight) record(r, p);
-        device_copy(r->device, g->inputs, p->tensors.tokens.data, g->bytes);
-        device_play(r->device, g->graph);
+        const bool first = registry_is_fresh(r->model->registry);
+        play_recording(r, first ? &r->graph->first : &r->graph->other, &r->passes[i]);
+        registry_grads_written(r->model->registry);
     }
 }
 
@@ -217,14 +233,17 @@ void passes_play(Run *r, int64_t passes, bool forward_only, double *loss_sum) {
     if (loss_sum) device_write(r->device, r->loss_sum.data, loss_sum, sizeof *loss_sum);
     if (uses_graph(r) && !forward_only && r->device->kind != DEVICE_NULL)
         play_graph(r, passes);
+    else if (forward_only)
+        run_schedule(r, passes, true);
     else
-        run_schedule(r, passes, forward_only);
+        run_passes(r, passes);
     if (loss_sum) device_read(r->device, loss_sum, r->loss_sum.data, sizeof *loss_sum);
 }
 
 void passes_free(Run *r) {
     if (r->graph) {
-        device_graph_free(r->device, r->graph->graph);
+        device_graph_free(r->device, r->graph->first.graph);
+        device_graph_free(r->device, r->graph->other.graph);
         device_release(r->device, r->graph->inputs, r->graph->bytes);
         free(r->graph);
     }

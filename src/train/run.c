@@ -160,6 +160,7 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const 
     const int64_t together = at_once(c, b.b), passes = most_microbatches(r) * (b.b / together);
     double loss = 0;
     gpt_take_fp8_weights(r->model, NULL, true);
+    if (!r->sync) registry_forget_grads(r->model->registry);
     passes_begin(r, passes, together * b.s);
     for (int64_t i = 0; i < passes; i++) passes_add(r, i, &b, 0, together, (PassWeight){0}, 0);
     if (r->sync) sync_begin(r->sync, passes);
@@ -225,7 +226,7 @@ static bool tells_loss(const Run *r) {
 }
 
 StepReport run_begin(Run *r) {
-    if (!r->sync) registry_zero_grads(r->model->registry);
+    if (!r->sync) registry_forget_grads(r->model->registry);
     gpt_zero_counters(r->model);
     gpt_take_fp8_weights(r->model, r->comm, true);
     return (StepReport){.loss_scale = r->scaler.scale};

@@ -210,6 +210,10 @@ static void on_plays(Log *log, const OpDef *op, const Call *call, Need need) {
         const Tensor *grad = call->in[i]->grad;
         const int64_t n = tensor_count(grad);
         log->before[i] = mem_grow(log->before[i], (size_t)n, sizeof **log->before);
+        if (grad_is_fresh(grad)) {
+            memset(log->before[i], 0, (size_t)n * sizeof **log->before);
+            continue;
+        }
         DeviceView view = record_view(log, grad, VIEW_READ);
         dtype_convert(log->before[i], F64, view.data, (DType)grad->dtype, (size_t)n);
         device_view_end(&view);

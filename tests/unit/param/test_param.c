@@ -173,6 +173,27 @@ static void gradients_are_zeroed_and_linked(void **state) {
     model_free(&m);
 }
 
+/* Only what nothing was written to is filled. */
+static void fresh_gradients_settle_to_zero(void **state) {
+    (void)state;
+    Model m = model(BF16, 16, false, 7);
+    float *written = m.w->main_grad.data, *fresh = m.v->main_grad.data;
+    assert_false(registry_is_fresh(m.r));
+    registry_forget_grads(m.r);
+    assert_true(registry_is_fresh(m.r) && grad_is_fresh(&m.w->main_grad) && grad_is_fresh(&m.v->main_grad));
+    for (int i = 0; i < m.w->count; i++) written[i] = 3;
+    for (int i = 0; i < m.v->count; i++) fresh[i] = NAN;
+    m.w->main_grad.flags |= TENSOR_ACCUM;
+    registry_settle_grads(m.r);
+    for (int i = 0; i < m.w->count; i++) assert_true(written[i] == 3);
+    for (int i = 0; i < m.v->count; i++) assert_true(fresh[i] == 0);
+    assert_false(registry_is_fresh(m.r));
+    registry_forget_grads(m.r);
+    registry_zero_grads(m.r);
+    assert_false(registry_is_fresh(m.r));
+    model_free(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_of_fused_qkv),
@@ -181,6 +202,7 @@ int main(void) {
         cmocka_unit_test(init_depends_on_seed_name_and_index_only),
         cmocka_unit_test(init_does_not_depend_on_the_threads),
         cmocka_unit_test(gradients_are_zeroed_and_linked),
+        cmocka_unit_test(fresh_gradients_settle_to_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -205,6 +205,66 @@ static void threads_change_nothing(void **state) {
     free(one.grads), free(one.values);
 }
 
+/* ---- the first gradient of a step is written ---- */
+
+/* What a step must not read: of the step before, as if it were anything. */
+static void spoil_gradients(const Registry *g) {
+    for (int i = 0; i < g->n; i++) {
+        const Tensor *x = &g->params[i]->main_grad;
+        for (int64_t k = 0; !(g->params[i]->spec.flags & PARAM_BUFFER) && k < g->params[i]->count; k++)
+            dtype_convert((char *)x->data + k * (int64_t)dtype_size(g->precise), g->precise, &(double){NAN},
+                          F64, 1);
+    }
+}
+
+/* A step's gradients: written first, over what is no number, or all added to zeros. */
+static double *gradients_of(const Setup *s, bool added, int64_t *n) {
+    Run *r = run_start(s, NULL);
+    Registry *g = r->model->registry;
+    const int64_t micro = s->derived.micro_batch_size, passes = s->derived.global_batch_size / micro;
+    StepReport report = run_begin(r);
+    spoil_gradients(g);
+    if (added) registry_zero_grads(g);
+    for (int64_t i = 0; i < passes; i++) {
+        Batch b = batch_of(s, i * micro, micro, false);
+        run_microbatch(r, &b, passes, &report);
+        batch_free(&b);
+    }
+    *n = g->elements;
+    double *all = mem_alloc((size_t)*n * sizeof *all);
+    dtype_convert(all, F64, g->grads, g->precise, (size_t)*n);
+    run_free(r);
+    return all;
+}
+
+static void first_gradient_is_written(void **state) {
+    (void)state;
+    static const char *const WORDS[] = {
+        "--fp64",
+        "",
+        "--bf16",
+        "--lane exact --hidden-dropout 0 --attention-dropout 0",
+        "--bf16 --fp8-format hybrid --fp8-recipe tensorwise",
+        "--batch-invariant-mode",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
+        "--num-experts 8 --moe-router-topk 1 --moe-router-pre-softmax",
+        "--bf16 --num-experts 8 --moe-router-topk 2 --moe-expert-capacity-factor 1",
+    };
+    for (size_t k = 0; k < 4 * sizeof WORDS / sizeof *WORDS; k++) {
+        if (k % 2 == 0 && strstr(WORDS[k / 4], "experts")) continue; /* these have no biases */
+        Setup *s = setup_new("%s %s --micro-batch-size 2 --global-batch-size %d", k % 2 ? LLAMA : GPT2,
+                             WORDS[k / 4], k % 4 / 2 ? 6 : 2);
+        int64_t n, same;
+        double *written = gradients_of(s, false, &n), *added = gradients_of(s, true, &same);
+        assert_int_equal(n, same);
+        for (int64_t i = 0; i < n; i++) /* by value: of zeros the sign may differ */
+            if (!(written[i] == added[i]))
+                fail_msg("%s: element %lld is %g, not %g", WORDS[k / 4], (long long)i, written[i], added[i]);
+        free(written), free(added);
+        setup_free(s);
+    }
+}
+
 /* ---- what a step counts ---- */
 
 static void skipped_step_advances_data_but_not_schedules(void **state) {
@@ -312,6 +372,7 @@ int main(void) {
         cmocka_unit_test(microbatch_size_changes_nothing),
         cmocka_unit_test(dropout_follows_the_sample),
         cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(first_gradient_is_written),
         cmocka_unit_test(skipped_step_advances_data_but_not_schedules),
         cmocka_unit_test(loss_scale_leaves_the_gradient_alone),
         cmocka_unit_test(evaluation_has_no_dropout_and_changes_nothing),
