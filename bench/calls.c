@@ -10,6 +10,7 @@
 
 enum { SETS_MAX = 64, CALLS_MAX = 1000 };
 static const size_t ROTATION = 256 << 20; /* bytes of all sets: beyond twice any L2 cache */
+static const size_t ALIGNMENT = 256;      /* of operands, as of what a device gives */
 static const double WARM_NS = 50e6, ROUND_NS = 5e6;
 
 typedef struct Set {
@@ -21,13 +22,15 @@ struct BenchCalls {
     Device *device;
     const OpDef *op;
     int sets, next;
+    char *block; /* of all operands, the first set's first */
+    size_t bytes;
     Set set[SETS_MAX];
 };
 
 /* ---- contents ---- */
 
 /* So many random numbers, repeated; odd, so that rows of a matrix differ. */
-enum { PATTERN = (1 << 20) - 3 };
+enum { PATTERN = (1 << 17) - 1 };
 
 static void draw(float *x, int64_t n, bool positive, uint64_t seed) {
     for (int64_t i = 0; i < n; i += 4) {
@@ -92,22 +95,47 @@ static Tensor *header(const BenchOperand *o, Tensor *t) {
     return t;
 }
 
-static size_t make_headers(Set *s, const BenchOperand *in, const BenchOperand *out) {
+static void make_headers(Set *s, const BenchOperand *in, const BenchOperand *out) {
+    for (int i = 0; i < CALL_IN; i++) s->call.in[i] = header(&in[i], &s->in[i]);
+    for (int i = 0; i < CALL_OUT; i++) s->call.out[i] = header(&out[i], &s->out[i]);
+}
+
+static size_t aligned(const Tensor *t) { return (tensor_bytes(t) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+
+/* Places the operands from `at` on; their end. */
+static char *place(Set *s, char *at) {
+    for (int i = 0; i < CALL_IN + CALL_OUT; i++) {
+        Tensor *t = i < CALL_IN ? s->call.in[i] : s->call.out[i - CALL_IN];
+        if (t) t->data = at, at += aligned(t);
+    }
+    return at;
+}
+
+static size_t bytes_of_set(const Set *s) {
     size_t bytes = 0;
-    for (int i = 0; i < CALL_IN; i++)
-        if ((s->call.in[i] = header(&in[i], &s->in[i]))) bytes += tensor_bytes(&s->in[i]);
-    for (int i = 0; i < CALL_OUT; i++)
-        if ((s->call.out[i] = header(&out[i], &s->out[i]))) bytes += tensor_bytes(&s->out[i]);
+    for (int i = 0; i < CALL_IN; i++) bytes += s->call.in[i] ? aligned(s->call.in[i]) : 0;
+    for (int i = 0; i < CALL_OUT; i++) bytes += s->call.out[i] ? aligned(s->call.out[i]) : 0;
     return bytes;
 }
 
-static void take(Device *d, const BenchOperand *o, Tensor *t, uint64_t seed) {
+static void fill(Device *d, const BenchOperand *o, const Tensor *t, uint64_t seed) {
     if (!t) return;
-    t->data = device_alloc(d, tensor_bytes(t), "a benchmark's operand");
     if (o->dtype == I64)
         fill_integers(d, o, t, seed);
     else
         fill_numbers(d, t, o->content == CONTENT_POSITIVE, seed);
+}
+
+/* The first set gets numbers, the others copies of it: what counts is where they lie. */
+static void take(BenchCalls *b, size_t bytes, const BenchOperand *in, const BenchOperand *out) {
+    b->bytes = bytes * (size_t)b->sets;
+    b->block = device_alloc(b->device, b->bytes, "a benchmark's operands");
+    char *at = b->block;
+    for (int s = 0; s < b->sets; s++) at = place(&b->set[s], at);
+    for (int i = 0; i < CALL_IN; i++) fill(b->device, &in[i], b->set[0].call.in[i], (uint64_t)i);
+    for (int i = 0; i < CALL_OUT; i++)
+        fill(b->device, &out[i], b->set[0].call.out[i], (uint64_t)(CALL_IN + i));
+    for (int s = 1; s < b->sets; s++) device_copy(b->device, b->block + (size_t)s * bytes, b->block, bytes);
 }
 
 static void make_plans(BenchCalls *b) {
@@ -123,7 +151,8 @@ BenchCalls *bench_calls_new(Device *d, const OpDef *op, const void *attr, const 
                             const BenchOperand out[CALL_OUT]) {
     BenchCalls *b = mem_zero(1, sizeof *b);
     b->device = d, b->op = op;
-    const size_t bytes = make_headers(&b->set[0], in, out);
+    make_headers(&b->set[0], in, out);
+    const size_t bytes = bytes_of_set(&b->set[0]);
     const size_t sets = d->kind == DEVICE_CUDA && bytes ? (ROTATION + bytes - 1) / bytes : 1;
     b->sets = sets < SETS_MAX ? (int)sets : SETS_MAX;
     for (int s = 0; s < b->sets; s++) {
@@ -131,23 +160,12 @@ BenchCalls *bench_calls_new(Device *d, const OpDef *op, const void *attr, const 
         b->set[s].call.attr = attr, b->set[s].call.device = d;
     }
     make_plans(b);
-    for (int s = 0; s < b->sets; s++) {
-        uint64_t seed = (uint64_t)s * (CALL_IN + CALL_OUT);
-        for (int i = 0; i < CALL_IN; i++) take(d, &in[i], b->set[s].call.in[i], seed++);
-        for (int i = 0; i < CALL_OUT; i++) take(d, &out[i], b->set[s].call.out[i], seed++);
-    }
+    take(b, bytes, in, out);
     return b;
 }
 
-static void give(Device *d, Tensor *t) {
-    if (t) device_release(d, t->data, tensor_bytes(t));
-}
-
 void bench_calls_free(BenchCalls *b) {
-    for (int s = 0; s < b->sets; s++) {
-        for (int i = 0; i < CALL_IN; i++) give(b->device, b->set[s].call.in[i]);
-        for (int i = 0; i < CALL_OUT; i++) give(b->device, b->set[s].call.out[i]);
-    }
+    device_release(b->device, b->block, b->bytes);
     free(b);
 }
 
@@ -168,13 +186,15 @@ static double round_of(BenchCalls *b, int64_t calls) {
     return (double)(clock_ns() - start) / (double)calls;
 }
 
-double bench_calls_time(BenchCalls *b) {
-    double ns[BENCH_ROUNDS], one = round_of(b, b->sets); /* first touch of every set */
-    for (double spent = 0; spent < WARM_NS; spent += one) one = round_of(b, 1);
-    const double wanted = ceil(ROUND_NS / one);
-    const int64_t calls = wanted < CALLS_MAX ? (int64_t)wanted : CALLS_MAX;
-    for (int i = 0; i < BENCH_ROUNDS; i++) ns[i] = round_of(b, calls);
-    return bench_range(ns, BENCH_ROUNDS).median;
+BenchTime bench_calls_time(BenchCalls *b, double seconds) {
+    enum { LEAST = 3 };
+    const double budget = seconds > 0 ? seconds * 1e9 : INFINITY;
+    double ns[BENCH_ROUNDS], one = round_of(b, b->sets), spent = one * b->sets; /* every set is touched */
+    for (; spent < fmin(WARM_NS, budget / 2); spent += one) one = round_of(b, 1);
+    const double wanted = fmin(ceil(ROUND_NS / one), CALLS_MAX), fit = floor(budget / (one * wanted));
+    const BenchTime t = {.rounds = (int)fmax(LEAST, fmin(fit, BENCH_ROUNDS)), .calls = (int64_t)wanted};
+    for (int i = 0; i < t.rounds; i++) ns[i] = round_of(b, t.calls);
+    return (BenchTime){bench_range(ns, t.rounds).median, t.rounds, t.calls};
 }
 
 static int by_value(const void *a, const void *b) {

@@ -1,5 +1,6 @@
 /* Calls of one op on operands of their own, repeated and timed. There are as many sets of operands as it
- * takes for a GPU's cache to hold no part of the next one; on the CPU there is one. */
+ * takes for a GPU's cache to hold no part of the next one, all with the same numbers; on the CPU there is
+ * one. */
 #ifndef ISOTRON_BENCH_CALLS_H
 #define ISOTRON_BENCH_CALLS_H
 
@@ -33,9 +34,16 @@ BenchCalls *bench_calls_new(Device *, const OpDef *, const void *attr, const Ben
 void bench_calls_free(BenchCalls *);
 /* Starts one call, on the next set. */
 void bench_calls_run(BenchCalls *);
-/* Nanoseconds of a call: the median of BENCH_ROUNDS rounds of calls that are waited for together. */
+/* The median of rounds of calls that are waited for together. There are BENCH_ROUNDS, or as many as fit into
+ * so many seconds, but 3 (0: no limit); warming up takes at most half as long again, or one call of each set.
+ */
 enum { BENCH_ROUNDS = 21 };
-double bench_calls_time(BenchCalls *);
+typedef struct BenchTime {
+    double ns; /* of a call */
+    int rounds;
+    int64_t calls; /* of a round */
+} BenchTime;
+BenchTime bench_calls_time(BenchCalls *, double seconds);
 /* One set. */
 const Call *bench_calls_shape(const BenchCalls *);
 

@@ -82,7 +82,7 @@ double bench_roof_product(Device *d, DType type) {
     const BenchOperand x = {.dtype = type, .ndim = 2, .dim = {n, n}};
     BenchCalls *b = bench_calls_new(d, &OPS[OP_linear], &attr, (BenchOperand[CALL_IN]){x, x},
                                     (BenchOperand[CALL_OUT]){x});
-    const double ns = bench_calls_time(b);
+    const double ns = bench_calls_time(b, 0).ns;
     bench_calls_free(b);
     return 2.0 * (double)(n * n * n) / ns;
 }

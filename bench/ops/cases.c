@@ -161,11 +161,11 @@ static const OpCase SMALL[] = {
 #define HEAD              128
 #define ROUTED            16384
 #define N                 (1 << 28)
-#define SHORT_ATTENTION   1024, 32, 12, 1, 64
-#define MIDDLE_ATTENTION  2048, 8, 16, 1, 128
+#define SHORT_ATTENTION   1024, 64, 12, 1, 64
+#define MIDDLE_ATTENTION  2048, 16, 16, 1, 128
 #define LONG_ATTENTION    4096, 4, 16, 1, 128
 #define LONGEST_ATTENTION 8192, 2, 16, 1, 128
-#define GROUPS_ATTENTION  4096, 2, 8, 4, 128
+#define GROUPS_ATTENTION  4096, 1, 8, 4, 128
 #define UNFUSED_ATTENTION 2048, 1, 16, 1, 128
 #define NARROW_ROWS       65536, 768
 #define MIDDLE_ROWS       32768, 2048

@@ -16,19 +16,22 @@
 #include "kernels/cuda/attention_path.h"
 #endif
 
+/* In the order in which they are measured: first what training uses, last what takes long. */
 enum { TYPES = 4 };
 static const struct {
     const char *name;
     DType type;
-} NAMED[TYPES] = {{"fp64", F64}, {"fp32", F32}, {"bf16", BF16}, {"fp16", F16}};
+} NAMED[TYPES] = {{"bf16", BF16}, {"fp16", F16}, {"fp32", F32}, {"fp64", F64}};
 
 typedef struct Session {
     const BenchOps *options;
     Device *device;
     regex_t filter;
     bool wanted[TYPES];
+    char described[200];         /* the device */
     double copy, product[TYPES]; /* roofs, GB/s and GFLOP/s; 0: not measured yet */
-    json_t *rows;
+    json_t *provenance, *rows;
+    bool complete;
 } Session;
 
 /* ---- options ---- */
@@ -65,9 +68,16 @@ static const char *path_of(const Session *s, OpNumber op, const Call *c) {
     return "";
 }
 
-static void report(Session *s, int number, int t, const Call *c, double ns) {
+static json_t *shape_of(const Call *c) {
+    json_t *shape = json_array();
+    for (int i = 0; c->in[0] && i < c->in[0]->ndim; i++)
+        json_array_append_new(shape, json_integer(c->in[0]->dim[i]));
+    return shape;
+}
+
+static void report(Session *s, int number, int t, const Call *c, BenchTime time) {
     const OpNumber op = bench_case_op(number);
-    const double flops = work_flops(op, c), bytes = work_bytes(op, c);
+    const double flops = work_flops(op, c), bytes = work_bytes(op, c), ns = time.ns;
     const bool multiplies = flops > 0;
     if (multiplies && s->product[t] == 0) s->product[t] = bench_roof_product(s->device, NAMED[t].type);
     const double rate = (multiplies ? flops : bytes) / ns, roof = multiplies ? s->product[t] : s->copy;
@@ -75,41 +85,35 @@ static void report(Session *s, int number, int t, const Call *c, double ns) {
            ns * 1e-3, bytes * 1e-6, rate, multiplies ? "GFLOP/s" : "GB/s", rate / roof * 100,
            path_of(s, op, c));
     fflush(stdout);
-    json_t *row = json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:f}", "name", bench_case_name(number), "op",
-                            OPS[op].name, "type", NAMED[t].name, "us", ns * 1e-3, "megabytes", bytes * 1e-6,
-                            multiplies ? "gflops" : "gbytes", rate, "of_roof", rate / roof);
+    json_t *row =
+        json_pack("{s:s, s:s, s:s, s:o, s:f, s:f, s:f, s:f, s:i, s:I}", "name", bench_case_name(number), "op",
+                  OPS[op].name, "type", NAMED[t].name, "shape", shape_of(c), "us", ns * 1e-3, "megabytes",
+                  bytes * 1e-6, multiplies ? "gflops" : "gbytes", rate, "of_roof", rate / roof, "rounds",
+                  time.rounds, "calls", (json_int_t)time.calls);
     if (*path_of(s, op, c)) json_object_set_new(row, "path", json_string(path_of(s, op, c)));
     json_array_append_new(s->rows, row);
 }
 
+/* Only choices for 16-bit products are measured: those for wider ones take minutes, and cuBLASLt's own are
+ * good. */
 static void measure(Session *s, int number, int t) {
-    BenchCalls *b = bench_case_open(number, s->device, NAMED[t].type);
-    const double ns = bench_calls_time(b);
-    report(s, number, t, bench_calls_shape(b), ns);
+    const DType type = NAMED[t].type;
+    s->device->gemm_tuning = dtype_is_16bit(type) ? s->options->tuning : GEMM_TUNING_OFF;
+    BenchCalls *b = bench_case_open(number, s->device, type);
+    const BenchTime time = bench_calls_time(b, s->options->seconds);
+    report(s, number, t, bench_calls_shape(b), time);
     bench_calls_free(b);
-}
-
-static void measure_all(Session *s) {
-    s->copy = bench_roof_copy(s->device);
-    for (int i = 0; i < bench_case_count(); i++) {
-        if (regexec(&s->filter, bench_case_name(i), 0, NULL, 0)) continue;
-        bool once = false; /* what has no type of its own is measured in one */
-        for (int t = 0; t < TYPES; t++) {
-            if (!s->wanted[t] || (once && !bench_case_has_type(i))) continue;
-            measure(s, i, t);
-            once = true;
-        }
-    }
 }
 
 /* ---- results ---- */
 
-static Err write_json(const Session *s, const char *described) {
+static Err write_json(const Session *s) {
     json_t *roofs = json_pack("{s:f}", "copy_gbytes", s->copy);
     for (int t = 0; t < TYPES; t++)
         if (s->product[t] > 0) json_object_set_new(roofs, NAMED[t].name, json_real(s->product[t]));
-    json_t *all = json_pack("{s:o, s:s, s:o, s:i, s:O}", "provenance", provenance_json(), "device", described,
-                            "roofs", roofs, "rounds", (int)BENCH_ROUNDS, "rows", s->rows);
+    json_t *all = json_pack("{s:O, s:s, s:b, s:f, s:o, s:O}", "provenance", s->provenance, "device",
+                            s->described, "complete", (int)s->complete, "seconds", s->options->seconds,
+                            "roofs", roofs, "rows", s->rows);
     char *text = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     json_decref(all);
     Err e = file_write_atomic(s->options->json, text, strlen(text));
@@ -117,22 +121,49 @@ static Err write_json(const Session *s, const char *described) {
     return e;
 }
 
+/* What is known outlives a run that is stopped. */
+static Err keep(const Session *s) { return s->options->json ? write_json(s) : ERR_OK; }
+
+/* ---- all of them ---- */
+
+/* Whether an earlier type has measured the case: what has no type of its own is measured in one. */
+static bool is_done(const Session *s, int number, int t) {
+    bool earlier = false;
+    for (int k = 0; k < t; k++) earlier |= s->wanted[k];
+    return earlier && !bench_case_has_type(number);
+}
+
+static Err measure_all(Session *s) {
+    s->copy = bench_roof_copy(s->device);
+    for (int t = 0; t < TYPES; t++) {
+        for (int i = 0; s->wanted[t] && i < bench_case_count(); i++) {
+            if (regexec(&s->filter, bench_case_name(i), 0, NULL, 0) || is_done(s, i, t)) continue;
+            measure(s, i, t);
+            ERR_RETURN(keep(s));
+        }
+    }
+    s->complete = true;
+    return keep(s);
+}
+
+static void print_roofs(const Session *s) {
+    printf("roofs: copy %.1f GB/s", s->copy);
+    for (int t = 0; t < TYPES; t++)
+        if (s->product[t] > 0) printf(", %s product %.1f GFLOP/s", NAMED[t].name, s->product[t]);
+    printf("\n");
+}
+
 Err bench_ops(const BenchOps *o) {
     Session s = {.options = o};
-    char described[200];
     ERR_RETURN(choose_types(&s));
     ERR_RETURN(choose_cases(&s));
     Err e = device_open(o->cuda, 0, (int)o->threads, &s.device);
     if (!e.code) {
-        printf("device: %s\n", device_describe(s.device, described, sizeof described));
-        s.rows = json_array();
-        measure_all(&s);
-        printf("roofs: copy %.1f GB/s", s.copy);
-        for (int t = 0; t < TYPES; t++)
-            if (s.product[t] > 0) printf(", %s product %.1f GFLOP/s", NAMED[t].name, s.product[t]);
-        printf("\n");
-        if (o->json) e = write_json(&s, described);
-        json_decref(s.rows);
+        printf("device: %s\n", device_describe(s.device, s.described, sizeof s.described));
+        s.provenance = provenance_json(), s.rows = json_array();
+        e = measure_all(&s);
+        print_roofs(&s);
+        json_decref(s.rows), json_decref(s.provenance);
         device_free(s.device);
     }
     regfree(&s.filter);

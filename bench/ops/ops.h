@@ -9,7 +9,9 @@ typedef struct BenchOps {
     int64_t threads;    /* of the CPU; 0: one for each core */
     const char *filter; /* extended regular expression of names; NULL: all */
     TextList types;     /* "fp64" ...; none: all */
-    const char *json;   /* file that gets the results; NULL: none */
+    GemmTuning tuning;  /* of 16-bit products on a GPU */
+    double seconds;     /* to measure a row for, but 3 rounds are taken; 0: 21 rounds */
+    const char *json;   /* file that gets the results, row by row; NULL: none */
 } BenchOps;
 
 /* Prints the results. */

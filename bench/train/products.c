@@ -121,7 +121,7 @@ void products_on_device(Products *all, Device *d, int64_t steps) {
     for (int i = 0; i < all->count; i++) {
         Product *p = &all->at[i];
         BenchCalls *b = bench_calls_new(d, &OPS[p->op], &p->attr, p->in, p->out);
-        p->alone_ns = bench_calls_time(b) * (double)(p->calls * steps);
+        p->alone_ns = bench_calls_time(b, 0).ns * (double)(p->calls * steps);
         bench_calls_free(b);
     }
 }

@@ -64,7 +64,7 @@ static const char *const DEVICES[] = {"cpu", "cuda", NULL};
 
 typedef struct OpsOptions {
     BenchOps ops;
-    int device;
+    int device, tuning;
 } OpsOptions;
 
 static const Arg OPS_ROWS[] = {
@@ -76,6 +76,15 @@ static const Arg OPS_ROWS[] = {
      .help = "Where the ops run: operands are larger for cuda."},
     ROW(OpsOptions, ops.filter, "filter", ARG_TEXT, "none", "Only names that match this regular expression."),
     ROW(OpsOptions, ops.types, "dtype", ARG_TEXTS, "none", "fp64, fp32, bf16, fp16; none = all."),
+    ROW(OpsOptions, ops.seconds, "seconds", ARG_F64, "0.07",
+        "Measure each for about so long, but 3 rounds; 0 = 21 rounds of at least 5 ms."),
+    {.names = "gemm-tuning",
+     .type = ARG_ENUM,
+     .offset = offsetof(OpsOptions, tuning),
+     .fallback = "same-bits",
+     .choices = GemmTuning_spellings,
+     .help = "What may be chosen for a GPU's large 16-bit products, as in pretrain; others are cuBLASLt's "
+             "own choice."},
     ROW(OpsOptions, ops.threads, "cpu-threads", ARG_I64, "0", "Threads of the CPU; 0 = one for each core."),
     ROW(OpsOptions, ops.json, "json", ARG_TEXT, "none", "File that gets the results."),
 };
@@ -87,10 +96,11 @@ static int bench_ops_command(int argc, char **argv) {
     args_init(&args, arena, "isotron bench ops [options]", NULL);
     args_use(&args, (ArgTable){.rows = OPS_ROWS, .count = sizeof OPS_ROWS / sizeof *OPS_ROWS, .target = &o});
     args_line(&args, argc, argv);
+    if (!(o.ops.seconds >= 0)) args_problem(&args, "--seconds: at least 0");
     Err e = args_end(&args);
     int status;
     if (command_ready(&args, e, &status)) {
-        o.ops.cuda = o.device == 1;
+        o.ops.cuda = o.device == 1, o.ops.tuning = (GemmTuning)o.tuning;
         e = bench_ops(&o.ops);
         status = e.code ? command_fail(e) : 0;
     }

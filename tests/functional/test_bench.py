@@ -43,10 +43,24 @@ assert "--steps" in out and "--warmup" in out, out
 assert "one rank" in isotron("bench", "train", "--config", WORK / "bench.conf", "--ranks", 2, expect=2)
 
 isotron("bench", "ops", "--filter", "^norm/(layer|rms)$|^drop$", "--dtype", "fp32", "bf16", "--json", WORK / "ops.json")
-rows = json.loads((WORK / "ops.json").read_text())["rows"]
-assert [(r["name"], r["type"]) for r in rows] == [(n, t) for n in ("norm/layer", "norm/rms") for t in ("fp32", "bf16")] + [("drop", "fp32")], rows
-assert rows[0]["megabytes"] > 1.9 * rows[1]["megabytes"] and all(r["us"] > 0 and r["gbytes"] > 0 for r in rows)
+ops = json.loads((WORK / "ops.json").read_text())
+rows = ops["rows"]
+assert [(r["name"], r["type"]) for r in rows] == [("norm/layer", "bf16"), ("norm/rms", "bf16"), ("drop", "bf16"), ("norm/layer", "fp32"), ("norm/rms", "fp32")], rows
+assert rows[3]["megabytes"] > 1.9 * rows[0]["megabytes"] and all(r["us"] > 0 and r["gbytes"] > 0 for r in rows)
+assert ops["complete"] and rows[0]["shape"] == [64, 4, 768], ops
+assert all(3 <= r["rounds"] <= 21 and r["calls"] >= 1 for r in rows), rows
+isotron("bench", "ops", "--filter", "^linear/head$", "--dtype", "fp32", "--seconds", 1e-9, "--json", WORK / "ops.json")
+assert [r["rounds"] for r in json.loads((WORK / "ops.json").read_text())["rows"]] == [3]
 isotron("bench", "ops", "--dtype", "fp8", expect=2)
+assert "--seconds" in isotron("bench", "ops", "--seconds", -1, expect=2)
+# What was measured before a run is stopped stands in its file.
+(WORK / "ops.json").unlink()
+stopped = subprocess.Popen([PROGRAM, "bench", "ops", "--json", str(WORK / "ops.json")], stdout=subprocess.PIPE, text=True)
+while "fc1" not in stopped.stdout.readline():
+    assert stopped.poll() is None
+stopped.kill(), stopped.wait()
+ops = json.loads((WORK / "ops.json").read_text())
+assert not ops["complete"] and [r["name"] for r in ops["rows"]][:2] == ["linear/qkv", "linear/proj"], ops
 isotron("bench", "ops", "--filter", "(", expect=2)
 isotron("bench", expect=2)
 
