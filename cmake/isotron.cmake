@@ -73,10 +73,11 @@ function(isotron_program name)
 endfunction()
 
 # isotron_unit_tests(layer): each tests/unit/<layer>/test_*.c is one CMocka program and one CTest test "unit/<layer>/<what>",
-# run from the repository's root. test_cuda_*.c is of builds with CUDA; it may ask for a GPU.
+# run from the repository's root. test_cuda_*.c and .cu are of builds with CUDA; they may ask for a GPU.
 function(isotron_unit_tests layer)
   cmake_parse_arguments(A "" "" "LIBS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/unit/${layer}/test_*.c)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/unit/${layer}/test_*.c
+    ${PROJECT_SOURCE_DIR}/tests/unit/${layer}/test_cuda_*.cu)
   if(NOT ISOTRON_CUDA)
     list(FILTER sources EXCLUDE REGEX "/test_cuda_[^/]*$")
   endif()

@@ -55,7 +55,8 @@ typedef struct GemmState {
     int multiprocessors; /* GemmKey */
     GemmPlan **plans;    /* a hash table of `room` places, a power of two */
     size_t room, count;
-    bool warned; /* that the store cannot be kept */
+    bool warned;    /* that the store cannot be kept */
+    int64_t hot_ns; /* clock_ns when measuring last kept the GPU busy; 0: never */
 } GemmState;
 
 /* Descriptors for ways with these epilogues fused. */
@@ -81,7 +82,7 @@ void gemm_tune(const Device *, GemmState *, GemmPlan *, const Gemm *);
  * open meanwhile. A file that is damaged or cannot be written costs a warning and measuring again. */
 typedef struct GemmChoice {
     GemmWay way;
-    double us;
+    double us; /* under sustained load; 0: not measured */
 } GemmChoice;
 enum { GEMM_CHOICES = GEMM_TUNING_FASTEST + 1 };
 typedef struct GemmRecord {

@@ -40,7 +40,7 @@ static char *file_in(const char *dir, const Cuda *c) {
 }
 
 static char *head_of(const Cuda *c) {
-    return mem_printf("isotron products 3: cuBLASLt %zu, %s, %d multiprocessors\n", cublasLtGetVersion(),
+    return mem_printf("isotron products 4: cuBLASLt %zu, %s, %d multiprocessors\n", cublasLtGetVersion(),
                       c->name, c->multiprocessors);
 }
 
@@ -173,7 +173,8 @@ GemmStore gemm_store_open(const Cuda *c, GemmState *state) {
     str_clear(&s.text);
     e = file_read(s.path, &s.text);
     if (e.code || !is_sound(&s)) {
-        fprintf(stderr, "warning: '%s' is damaged: products are measured again\n", s.path);
+        fprintf(stderr, "warning: '%s' is damaged or of another version: products are measured again\n",
+                s.path);
         start_again(&s);
     }
     return s;
