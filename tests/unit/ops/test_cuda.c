@@ -286,6 +286,7 @@ static int run_all(bool alone) {
 
 int main(int argc, char **argv) {
     const bool alone = argc > 2 && !strcmp(argv[2], "--alone");
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* who is stopped has said what has run */
     all.cpu = argc > 1 && !strcmp(argv[1], "cpu");
     if (argc > 2 + alone) all.patterns = argv + 2 + alone, all.n_patterns = argc - 2 - alone;
     all.ends = shared_memory(sizeof *all.ends);

@@ -1,0 +1,53 @@
+/* One fault for each tool of compute-sanitizer: planted TOOL. A tool that does not find the one that is for
+ * it has not looked, and what it says of other programs means nothing. The exit status is 0: only the tool's
+ * own can say that there is a fault. */
+#include <cuda_runtime.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { THREADS = 64, WARP = 32 };
+
+/* memcheck: the last element of y lies behind its end. */
+static __global__ void writes_beyond(const int *, int *y) { y[threadIdx.x + 1] = 1; }
+
+/* racecheck: a thread reads what one of the other warp writes, with nothing between. */
+static __global__ void races(const int *, int *y) {
+    __shared__ int s[THREADS];
+    s[threadIdx.x] = y[threadIdx.x];
+    y[threadIdx.x] = s[THREADS - 1 - threadIdx.x];
+}
+
+/* synccheck: the first thread of the upper half waits with a mask that it is not in. */
+static __global__ void waits_apart(const int *, int *y) {
+    const unsigned lower = 0xffff;
+    if (threadIdx.x <= WARP / 2) {
+        y[threadIdx.x] = 1;
+        __syncwarp(lower);
+        y[threadIdx.x] += y[threadIdx.x ^ 1];
+    }
+}
+
+/* initcheck: nobody has written x. */
+static __global__ void reads_nothing(const int *x, int *y) { y[threadIdx.x] = x[threadIdx.x]; }
+
+static const struct {
+    const char *tool;
+    void (*kernel)(const int *, int *);
+} PLANTED[] = {{"memcheck", writes_beyond},
+               {"racecheck", races},
+               {"synccheck", waits_apart},
+               {"initcheck", reads_nothing}};
+
+int main(int argc, char **argv) {
+    int *x, *y;
+    for (const auto &p : PLANTED) {
+        if (argc < 2 || strcmp(argv[1], p.tool)) continue;
+        if (cudaMalloc(&x, THREADS * sizeof *x) || cudaMalloc(&y, THREADS * sizeof *y)) break;
+        if (cudaMemset(y, 0, THREADS * sizeof *y)) break;
+        p.kernel<<<1, THREADS>>>(x, y);
+        cudaDeviceSynchronize(); /* a tool may end the kernel: that is no news */
+        return 0;
+    }
+    fprintf(stderr, "usage: planted memcheck|racecheck|synccheck|initcheck, on a machine with a GPU\n");
+    return 2;
+}
