@@ -1,10 +1,11 @@
 /* The op of kernels/cpu/rope.c. Written or added to: y.
- * A thread takes a run of pairs of a token's heads, whose cosines and sines it loads once; what is not
- * rotated are more runs. A block is [tokens][heads][runs]. */
+ * A thread has a run of pairs of some of a token's heads, which are all on their way from memory before the
+ * first is rotated, and loads their cosines and sines once; what is not rotated are more runs. A block is
+ * [tokens][shares of the heads][runs]. */
 #include "kernels/cuda/vectors.cuh"
 
-/* HEADS: of a thread, if there are that many. MOST_DEEP: CUDA's limit of a block's third dimension. */
-enum { THREADS = 256, HEADS = 4, MOST_DEEP = 64 };
+/* HEADS: of a share. CUDA's limits of a block's third dimension, of a grid's second and third. */
+enum { THREADS = 256, HEADS = 4, MOST_DEEP = 64, MOST_BLOCKS = 65535 };
 
 /* Pairs are two halves of a run or neighbours in it. */
 template <typename T> struct Rope {
@@ -13,133 +14,156 @@ template <typename T> struct Rope {
     T *y;
     const Real<T> *cos, *sin;
     const int64_t *position;
-    int64_t tokens, length, samples, table; /* table: its positions */
-    int64_t x_stride[4], y_stride[4];       /* of positions, samples, groups, heads */
-    int64_t heads, per_group;               /* of a token */
-    int64_t half, rest;                     /* of a head: pairs, elements behind them */
-    int64_t pair_runs, rest_runs;
+    int64_t table;                     /* its positions */
+    int64_t x_stride[4], y_stride[4];  /* of positions, samples, groups, heads */
+    uint32_t tokens, samples, length;  /* length: tokens of a sample */
+    uint32_t heads, per_group, shares; /* of a token; a share is heads i, i + shares, ... */
+    int half, rest;                    /* of a head: pairs, elements behind them */
+    int pair_runs, rest_runs;
     Real<T> sign;
-    bool interleaved, add, aligned;
+    bool interleaved, add;
 };
 
-template <typename T> struct Turned { Run<T, VEC<T>> low, high; };
-
-/* Of a head's run of pairs: their first elements and their second, or the first N of 2N elements and the
- * others. */
-template <typename T>
-__device__ __forceinline__ Turned<T> load_pairs(const Rope<T> &o, const T *head, int64_t run) {
-    constexpr int N = Rope<T>::N;
-    const int64_t first = run * N;
-    Turned<T> p;
-    if (o.interleaved) {
-        p.low = load_run<T, N>(head, 2 * first, 2 * o.half, o.aligned);
-        p.high = load_run<T, N>(head, 2 * first + N, 2 * o.half, o.aligned);
-    } else {
-        p.low = load_run<T, N>(head, first, o.half, o.aligned);
-        p.high = load_run<T, N>(head + o.half, first, o.half, o.aligned);
-    }
-    return p;
+/* Elements [first, first + N) of a row of n, all of which are there if the rows are ALIGNED. */
+template <bool ALIGNED, int N, typename T>
+__device__ __forceinline__ Run<T, N> get_run(const T *row, int first, int n) {
+    if constexpr (ALIGNED)
+        return *(const Run<T, N> *)(row + first);
+    else
+        return load_run<T, N>(row, first, n, false);
+}
+template <bool ALIGNED, int N, typename T>
+__device__ __forceinline__ void put_run(T *row, int first, int n, const Run<T, N> &run) {
+    if constexpr (ALIGNED)
+        *(Run<T, N> *)(row + first) = run;
+    else
+        store_run<T, N>(row, first, n, false, run);
 }
 
-template <typename T>
-__device__ __forceinline__ void store_pairs(const Rope<T> &o, T *head, int64_t run, const Turned<T> &p) {
-    constexpr int N = Rope<T>::N;
-    const int64_t first = run * N;
-    if (o.interleaved) {
-        store_run<T, N>(head, 2 * first, 2 * o.half, o.aligned, p.low);
-        store_run<T, N>(head, 2 * first + N, 2 * o.half, o.aligned, p.high);
-    } else {
-        store_run<T, N>(head, first, o.half, o.aligned, p.low);
-        store_run<T, N>(head + o.half, first, o.half, o.aligned, p.high);
-    }
+/* Of a head's run of pairs: their first elements and their second, or the first N of 2N elements and the
+ * others; and where in the head they are. */
+template <typename T> struct Turned { Run<T, VEC<T>> low, high; };
+struct Places {
+    int low, low_end, high, high_end;
+};
+
+template <typename T> __device__ __forceinline__ Places places_of(const Rope<T> &o, int run) {
+    const int first = run * Rope<T>::N, end = 2 * o.half;
+    const Places apart = {first, o.half, o.half + first, end},
+                 together = {2 * first, end, 2 * first + Rope<T>::N, end};
+    return o.interleaved ? together : apart;
+}
+
+template <bool ALIGNED, typename T>
+__device__ __forceinline__ Turned<T> load_pairs(const T *head, const Places &at) {
+    return {get_run<ALIGNED, VEC<T>>(head, at.low, at.low_end),
+            get_run<ALIGNED, VEC<T>>(head, at.high, at.high_end)};
 }
 
 /* fma: whichever way the compiler would contract, all runs are rounded alike. */
-template <typename T>
-__device__ __forceinline__ void turn(Run<T, VEC<T>> *a_run, int a_at, Run<T, VEC<T>> *b_run, int b_at,
-                                     Real<T> cos, Real<T> sin, const Run<T, VEC<T>> &a_old,
-                                     const Run<T, VEC<T>> &b_old, bool add) {
-    const Real<T> a = a_run->get(a_at), b = b_run->get(b_at);
-    const Real<T> ya = fma(a, cos, -(b * sin)), yb = fma(b, cos, a * sin);
-    a_run->put(a_at, add ? a_old.get(a_at) + ya : ya);
-    b_run->put(b_at, add ? b_old.get(b_at) + yb : yb);
+template <typename R> __device__ __forceinline__ void turn(R *first, R *second, R cos, R sin) {
+    const R a = *first, b = *second;
+    *first = fma(a, cos, -(b * sin));
+    *second = fma(b, cos, a * sin);
 }
 
-template <typename T>
-__device__ __forceinline__ void turn_all(const Rope<T> &o, Turned<T> *p, const Turned<T> &old,
+/* y: the head that it is added to. */
+template <bool ALIGNED, typename T>
+__device__ __forceinline__ void turn_all(const Rope<T> &o, Turned<T> *p, const T *y, const Places &at,
                                          const Run<Real<T>, VEC<T>> &cos, const Run<Real<T>, VEC<T>> &sin) {
     constexpr int N = Rope<T>::N;
+    Real<T> v[2 * N];
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = p->low.get(k), v[N + k] = p->high.get(k);
     if (o.interleaved) {
 #pragma unroll
-        for (int k = 0; k < N / 2; k++) {
-            turn<T>(&p->low, 2 * k, &p->low, 2 * k + 1, cos.get(k), o.sign * sin.get(k), old.low, old.low,
-                    o.add);
-            turn<T>(&p->high, 2 * k, &p->high, 2 * k + 1, cos.get(k + N / 2), o.sign * sin.get(k + N / 2),
-                    old.high, old.high, o.add);
-        }
+        for (int k = 0; k < N; k++) turn(&v[2 * k], &v[2 * k + 1], cos.get(k), sin.get(k));
     } else {
 #pragma unroll
-        for (int k = 0; k < N; k++)
-            turn<T>(&p->low, k, &p->high, k, cos.get(k), o.sign * sin.get(k), old.low, old.high, o.add);
+        for (int k = 0; k < N; k++) turn(&v[k], &v[N + k], cos.get(k), sin.get(k));
     }
-}
-
-__device__ __forceinline__ int64_t head_offset(const int64_t *stride, int64_t head, int64_t per_group) {
-    return (int64_t)((uint32_t)head / (uint32_t)per_group) * stride[2] +
-           (int64_t)((uint32_t)head % (uint32_t)per_group) * stride[3];
+    if (o.add) {
+        const Turned<T> old = load_pairs<ALIGNED>(y, at);
+#pragma unroll
+        for (int k = 0; k < N; k++) v[k] = old.low.get(k) + v[k], v[N + k] = old.high.get(k) + v[N + k];
+    }
+    p->low.fill(v);
+    p->high.fill(v + N);
 }
 
 template <typename T>
-__device__ __forceinline__ void rotate_heads(const Rope<T> &o, const T *x, T *y, int64_t position,
-                                             int64_t run) {
+__device__ __forceinline__ int64_t head_offset(const Rope<T> &o, const int64_t *stride, uint32_t head) {
+    return (int64_t)(head / o.per_group) * stride[2] + (int64_t)(head % o.per_group) * stride[3];
+}
+
+/* One token of x and y, at which place in the table; nothing is done to one that has none. */
+template <typename T> struct Token {
+    const T *x;
+    T *y;
+    int64_t position;
+};
+
+/* Heads first, first + shares, ..., U of them, as far as there are any. */
+template <bool ALIGNED, int U, typename T>
+__device__ __forceinline__ void rotate_heads(const Rope<T> &o, const Token<T> &t, uint32_t first, int run) {
     constexpr int N = Rope<T>::N;
-    const Run<Real<T>, N> cos = load_run<Real<T>, N>(o.cos + position * o.half, run * N, o.half, o.aligned),
-                          sin = load_run<Real<T>, N>(o.sin + position * o.half, run * N, o.half, o.aligned);
-    for (int64_t head = threadIdx.y; head < o.heads; head += blockDim.y) {
-        T *to = y + head_offset(o.y_stride, head, o.per_group);
-        Turned<T> p = load_pairs(o, x + head_offset(o.x_stride, head, o.per_group), run), old;
-        if (o.add) old = load_pairs<T>(o, to, run);
-        turn_all(o, &p, old, cos, sin);
-        store_pairs(o, to, run, p);
+    const Places at = places_of(o, run);
+    Turned<T> p[U];
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        const uint32_t head = first + u * o.shares;
+        if (head < o.heads) p[u] = load_pairs<ALIGNED>(t.x + head_offset(o, o.x_stride, head), at);
+    }
+    if (t.position < 0 || t.position >= o.table) return;
+    const int64_t row = t.position * o.half;
+    const Run<Real<T>, N> cos = get_run<ALIGNED, N>(o.cos + row, run * N, o.half);
+    Run<Real<T>, N> sin = get_run<ALIGNED, N>(o.sin + row, run * N, o.half);
+#pragma unroll
+    for (int k = 0; k < N; k++) sin.put(k, o.sign * sin.get(k));
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        const uint32_t head = first + u * o.shares;
+        if (head >= o.heads) continue;
+        T *y = t.y + head_offset(o, o.y_stride, head);
+        turn_all<ALIGNED>(o, &p[u], (const T *)y, at, cos, sin);
+        put_run<ALIGNED, N>(y, at.low, at.low_end, p[u].low);
+        put_run<ALIGNED, N>(y, at.high, at.high_end, p[u].high);
     }
 }
 
-template <typename T>
-__device__ __forceinline__ void copy_heads(const Rope<T> &o, const T *x, T *y, int64_t run) {
+template <bool ALIGNED, typename T>
+__device__ __forceinline__ void copy_heads(const Rope<T> &o, const Token<T> &t, uint32_t share, int run) {
     constexpr int N = Rope<T>::N;
-    for (int64_t head = threadIdx.y; head < o.heads; head += blockDim.y) {
-        const T *from = x + head_offset(o.x_stride, head, o.per_group) + 2 * o.half;
-        T *to = y + head_offset(o.y_stride, head, o.per_group) + 2 * o.half;
-        Run<T, N> v = load_run<T, N>(from, run * N, o.rest, o.aligned), old;
+    if (t.position < 0 || t.position >= o.table) return;
+    for (uint32_t head = share; head < o.heads; head += o.shares) {
+        T *y = t.y + head_offset(o, o.y_stride, head) + 2 * o.half;
+        Run<T, N> v =
+            get_run<ALIGNED, N>(t.x + head_offset(o, o.x_stride, head) + 2 * o.half, run * N, o.rest);
         if (o.add) {
-            old = load_run<T, N>(to, run * N, o.rest, o.aligned);
+            const Run<T, N> old = get_run<ALIGNED, N>((const T *)y, run * N, o.rest);
 #pragma unroll
             for (int k = 0; k < N; k++) v.put(k, old.get(k) + v.get(k));
         }
-        store_run<T, N>(to, run * N, o.rest, o.aligned, v);
+        put_run<ALIGNED, N>(y, run * N, o.rest, v);
     }
 }
 
-template <typename T>
+template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(THREADS, 3)
     rotate(const __grid_constant__ Rope<T> o, CudaComplaint *complaint, const char *sentence) {
-    int64_t token = (int64_t)blockIdx.x * blockDim.z + threadIdx.z;
-    for (; token < o.tokens; token += (int64_t)gridDim.x * blockDim.z) {
-        const int64_t s = token / o.samples, b = token % o.samples;
-        const int64_t position = o.position[b * o.length + s];
-        if (position < 0 || position >= o.table) {
-            complain(complaint, sentence, position, o.table);
-            continue;
-        }
-        const T *x = o.x + s * o.x_stride[0] + b * o.x_stride[1];
-        T *y = o.y + s * o.y_stride[0] + b * o.y_stride[1];
-        for (int64_t run = threadIdx.x; run < o.pair_runs + o.rest_runs; run += blockDim.x) {
-            if (run < o.pair_runs)
-                rotate_heads(o, x, y, position, run);
-            else
-                copy_heads(o, x, y, run - o.pair_runs);
-        }
-    }
+    constexpr int U = ALIGNED ? HEADS : 1;
+    const uint32_t i = blockIdx.x * blockDim.z + threadIdx.z, share = blockIdx.y * blockDim.y + threadIdx.y;
+    const int run = (int)(blockIdx.z * blockDim.x + threadIdx.x);
+    if (i >= o.tokens || share >= o.shares || run >= o.pair_runs + o.rest_runs) return;
+    const uint32_t s = i / o.samples, b = i % o.samples;
+    const Token<T> t = {o.x + s * o.x_stride[0] + b * o.x_stride[1],
+                        o.y + s * o.y_stride[0] + b * o.y_stride[1], o.position[(int64_t)b * o.length + s]};
+    if (run >= o.pair_runs)
+        copy_heads<ALIGNED>(o, t, share, run - o.pair_runs);
+    else
+        for (int u = 0; u < HEADS; u += U) rotate_heads<ALIGNED, U>(o, t, share + u * o.shares, run);
+    if ((t.position < 0 || t.position >= o.table) && run == 0)
+        complain(complaint, sentence, t.position, o.table);
 }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -147,22 +171,30 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 template <typename T> static void rope(const Call *c) {
     const Tensor *x = c->in[0], *cos = c->in[1], *sin = c->in[2], *y = c->out[0];
     const RopeAttr *a = (const RopeAttr *)c->attr;
-    const int64_t half = a->dim / 2;
+    const int64_t tokens = x->dim[0] * x->dim[1], heads = x->dim[2] * x->dim[3], width = x->dim[4];
+    CHECK(tokens <= INT32_MAX && heads <= MOST_BLOCKS && width <= MOST_BLOCKS,
+          "rope: %lld tokens of %lld heads of %lld, the GPU's kernel takes 2^31 - 1, 65535 and 65535",
+          (long long)tokens, (long long)heads, (long long)width);
     Rope<T> o = {};
     o.x = data_of<T>(x), o.y = data_of<T>(y), o.cos = data_of<Real<T>>(cos), o.sin = data_of<Real<T>>(sin);
-    o.position = ids_of(c->in[3]);
-    o.tokens = x->dim[0] * x->dim[1], o.length = x->dim[0], o.samples = x->dim[1], o.table = cos->dim[0];
+    o.position = ids_of(c->in[3]), o.table = cos->dim[0];
+    o.tokens = (uint32_t)tokens, o.length = (uint32_t)x->dim[0], o.samples = (uint32_t)x->dim[1];
     for (int i = 0; i < 4; i++) o.x_stride[i] = x->stride[i], o.y_stride[i] = y->stride[i];
-    o.half = half, o.rest = x->dim[4] - 2 * half, o.heads = x->dim[2] * x->dim[3], o.per_group = x->dim[3];
-    o.pair_runs = ceil_div(half, VEC<T>), o.rest_runs = ceil_div(o.rest, VEC<T>);
+    o.heads = (uint32_t)heads, o.per_group = (uint32_t)x->dim[3], o.shares = (uint32_t)ceil_div(heads, HEADS);
+    o.half = a->dim / 2, o.rest = (int)width - 2 * o.half;
+    o.pair_runs = (int)ceil_div(o.half, VEC<T>), o.rest_runs = (int)ceil_div(o.rest, VEC<T>);
     o.sign = a->inverse ? -1 : 1, o.interleaved = a->interleaved, o.add = accumulates(y);
-    o.aligned = rows_are_aligned(x) && rows_are_aligned(y) && half % VEC<T> == 0 && aligned_16(o.cos) &&
-                aligned_16(o.sin);
-    const unsigned width = (unsigned)least(o.pair_runs + o.rest_runs, THREADS);
-    const unsigned height = (unsigned)least(ceil_div(o.heads, HEADS), THREADS / width);
-    const unsigned depth = (unsigned)least(THREADS / (width * height), MOST_DEEP);
-    rotate<T><<<grid_for(c, o.tokens, depth), dim3(width, height, depth), 0, stream_of(c)>>>(
-        o, c->device->cuda->complaint, "rope: position %lld, the table has %lld");
+    const bool aligned = rows_are_aligned(x) && rows_are_aligned(y) && o.half % VEC<T> == 0 &&
+                         aligned_16(o.cos) && aligned_16(o.sin);
+    const int64_t runs = o.pair_runs + o.rest_runs, along = least(runs, THREADS),
+                  across = least(o.shares, THREADS / along),
+                  deep = least(THREADS / (along * across), MOST_DEEP);
+    const dim3 block((unsigned)along, (unsigned)across, (unsigned)deep),
+        grid((unsigned)ceil_div(tokens, deep), (unsigned)ceil_div(o.shares, across),
+             (unsigned)ceil_div(runs, along));
+    const auto kernel = aligned ? rotate<T, true> : rotate<T, false>;
+    kernel<<<grid, block, 0, stream_of(c)>>>(o, c->device->cuda->complaint,
+                                             "rope: position %lld, the table has %lld");
     LAUNCHED();
 }
 

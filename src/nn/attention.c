@@ -75,48 +75,74 @@ typedef struct Qkv {
     Tensor *q, *k, *v;
 } Qkv;
 
+/* Heads [first, first + n) of each group of x, a row of which is `groups` groups of `all` heads of d. */
+static Tensor *heads_of(Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first,
+                        int64_t n) {
+    return tape_view(t, x, first * d, 5, (int64_t[]){x->dim[0], x->dim[1], groups, n, d},
+                     (int64_t[]){x->stride[0], x->stride[1], all * d, d, 1});
+}
+
 /* qkv [s, b, g*(r+2)*d] of the groups that this rank holds. With more tensor-parallel ranks than groups each
  * holds a piece of a group's rows: the rows of all are gathered, and a rank takes its queries and their
  * group's key and value (Megatron-LM core/transformer/attention.py, num_query_groups < world_size). */
 static Qkv split(Tape *t, const AttentionSpec *p, Tensor *qkv) {
     const int ranks = tape_axis(t, AXIS_TP);
-    const int64_t s = qkv->dim[0], b = qkv->dim[1], d = p->head_dim, per_group = p->heads / p->groups;
-    int64_t g = p->groups / ranks, r = per_group, at_q = 0, at_k = r * d;
+    const int64_t d = p->head_dim, per_group = p->heads / p->groups, g = p->groups / ranks, r = per_group;
     if (g == 0) {
         const int rank = tape_group(t, 1 << AXIS_TP).rank;
         qkv = op_redistribute(t, qkv, AXIS_TP, SPMD_R, 2);
-        g = 1, r = p->heads / ranks;
-        const int64_t group = rank * r / per_group * (per_group + 2) * d;
-        at_q = group + rank * r % per_group * d, at_k = group + per_group * d;
-        return (Qkv){op_take_heads(t, qkv, AXIS_TP, at_q, r, d, SPMD_V),
+        const int64_t mine = p->heads / ranks, group = rank * mine / per_group * (per_group + 2) * d;
+        const int64_t at_q = group + rank * mine % per_group * d, at_k = group + per_group * d;
+        return (Qkv){op_take_heads(t, qkv, AXIS_TP, at_q, mine, d, SPMD_V),
                      op_take_heads(t, qkv, AXIS_TP, at_k, 1, d, SPMD_R),
                      op_take_heads(t, qkv, AXIS_TP, at_k + d, 1, d, SPMD_R)};
     }
-    const int64_t stride[5] = {qkv->stride[0], qkv->stride[1], (r + 2) * d, d, 1};
-    return (Qkv){tape_view(t, qkv, at_q, 5, (int64_t[]){s, b, g, r, d}, stride),
-                 tape_view(t, qkv, at_k, 5, (int64_t[]){s, b, g, 1, d}, stride),
-                 tape_view(t, qkv, at_k + d, 5, (int64_t[]){s, b, g, 1, d}, stride)};
+    return (Qkv){heads_of(t, qkv, g, r + 2, d, 0, r), heads_of(t, qkv, g, r + 2, d, r, 1),
+                 heads_of(t, qkv, g, r + 2, d, r + 1, 1)};
+}
+
+/* Whether queries and keys, which lie side by side in qkv, are rotated by one call. Not in the exact lane,
+ * which rounds the gradient of the ones and not of the others. */
+static bool rotates_together(const Tape *t, const AttentionSpec *p) {
+    return p->rotary_dim && !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP) && !tape_context(t)->exact;
+}
+
+static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
+    const AttentionSpec *p = &c->attention->spec;
+    return op_rope(t, x, (Tensor *)&c->rope->cos, (Tensor *)&c->rope->sin, c->input->position,
+                   (RopeAttr){.dim = (int32_t)p->rotary_dim, .interleaved = p->rotary_interleaved});
+}
+
+/* What attention takes: split, normed, rotated. */
+static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
+    const AttentionSpec *p = &c->attention->spec;
+    if (rotates_together(t, p)) {
+        const int64_t d = p->head_dim, g = p->groups / tape_axis(t, AXIS_TP), r = p->heads / p->groups;
+        Tensor *v = heads_of(t, qkv, g, r + 2, d, r + 1, 1);
+        Tensor *qk = rotated(t, c, heads_of(t, qkv, g, r + 2, d, 0, r + 1));
+        return (Qkv){heads_of(t, qk, g, r + 1, d, 0, r), heads_of(t, qk, g, r + 1, d, r, 1), v};
+    }
+    Qkv x = split(t, p, qkv);
+    if (p->qk_norm) {
+        x.q = norm_forward(t, &c->attention->q_norm, x.q);
+        x.k = norm_forward(t, &c->attention->k_norm, x.k);
+        tape_grad_off_grid(x.k); /* with fewer groups than tensor-parallel ranks it is a summand, see split */
+    }
+    if (p->rotary_dim) {
+        x.q = rotated(t, c, x.q);
+        x.k = rotated(t, c, x.k);
+        tape_grad_off_grid(x.k);
+    }
+    return x;
 }
 
 /* qkv -> context [s, b, g*r*d] of this rank's heads */
 static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const Core *c = self;
     const AttentionSpec *p = &c->attention->spec;
-    const Qkv parts = split(t, p, qkv);
+    const Qkv parts = prepare(t, c, qkv);
     Tensor *q = parts.q, *k = parts.k, *v = parts.v;
     const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3], d = p->head_dim;
-    if (p->qk_norm) {
-        q = norm_forward(t, &c->attention->q_norm, q);
-        k = norm_forward(t, &c->attention->k_norm, k);
-        tape_grad_off_grid(k); /* with fewer groups than tensor-parallel ranks it is a summand, see split */
-    }
-    if (p->rotary_dim) {
-        RopeAttr rotate = {.dim = (int32_t)p->rotary_dim, .interleaved = p->rotary_interleaved};
-        Tensor *cos = (Tensor *)&c->rope->cos, *sin = (Tensor *)&c->rope->sin;
-        q = op_rope(t, q, cos, sin, c->input->position, rotate);
-        k = op_rope(t, k, cos, sin, c->input->position, rotate);
-        tape_grad_off_grid(k);
-    }
     KvCache *cache = c->input->cache;
     if (cache) {
         k = append(t, &cache->k[p->layer], cache->length, k);

@@ -102,6 +102,21 @@ static inline Tensor *build_rope(Tape *t, Tensor **in, const void *attr) {
     return op_rope(t, in[0], in[1], in[2], in[3], *(const RopeAttr *)attr);
 }
 
+/* x [s,b,g,r+2,d]: the model's packed projection, whose queries and keys turn in one call. */
+static inline Tensor *build_rope_packed(Tape *t, Tensor **in, const void *attr) {
+    Tensor *x = in[0];
+    const int64_t r = x->dim[3] - 2, d = x->dim[4];
+    int64_t both[5], queries[5], one[5];
+    memcpy(both, x->dim, sizeof both), memcpy(queries, x->dim, sizeof queries),
+        memcpy(one, x->dim, sizeof one);
+    both[3] = r + 1, queries[3] = r, one[3] = 1;
+    Tensor *v = tape_view(t, x, (r + 1) * d, 5, one, x->stride);
+    Tensor *qk =
+        op_rope(t, tape_view(t, x, 0, 5, both, x->stride), in[1], in[2], in[3], *(const RopeAttr *)attr);
+    Tensor *q = tape_view(t, qk, 0, 5, queries, qk->stride), *k = tape_view(t, qk, r * d, 5, one, qk->stride);
+    return op_attention(t, q, k, v, NULL, (AttentionAttr){.scale = 0.3, .window_left = -1}, false);
+}
+
 /* The loss takes the memory of its logits: here those of a sum, not the input itself. */
 static inline Tensor *build_cross_entropy(Tape *t, Tensor **in, const void *attr) {
     return op_cross_entropy(t, op_add(t, in[0], in[0]), in[1], *(const int64_t *)attr);
