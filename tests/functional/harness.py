@@ -53,9 +53,9 @@ def isotron(*words, expect=0):
     return done.stdout + done.stderr
 
 
-def corpus():
-    """A dataset of this repository's own pages; about three epochs of the training above."""
-    text = "".join(p.read_text() for p in sorted((ROOT / "docs").glob("*.md")))[:3000]
+def corpus(characters=3000):
+    """A dataset of this repository's own pages; by itself about three epochs of the training above."""
+    text = "".join(p.read_text() for p in sorted((ROOT / "docs").glob("*.md")))[:characters]
     (WORK / "corpus.txt").write_text(text)
     isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "corpus",
             "--append-eod", *TOKENIZER)
