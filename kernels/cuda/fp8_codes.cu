@@ -6,14 +6,14 @@
 
 #include "kernels/cuda/quantize.cuh"
 
-/* A tile of 128 by 128 elements: a thread has 8 columns of two groups of 4 rows. */
+/* A tile of 128 by 128 elements: a thread has 8 rows of 8 columns. */
 enum {
     TILE = FP8_BLOCK,
     THREADS = 256,
-    LANES = TILE / 8,
-    GROUPS = 2,
-    WORDS = TILE / 4,
-    WARPS = THREADS / 32
+    SIDE = 8,
+    LANES = TILE / SIDE,
+    WARPS = THREADS / 32,
+    HIGHEST_STACK = 4 /* 2^4 tiles, whose columns are 2 KB in yt */
 };
 
 typedef struct Codes {
@@ -21,7 +21,9 @@ typedef struct Codes {
     uint8_t *y, *yt;
     const float *state;
     float *inverse, *newest;
-    int64_t rows, width, across; /* across: tiles side by side */
+    int64_t rows, width;
+    uint32_t across, stack; /* tiles side by side; of 2^stack tiles below each other every one has its turn
+                               before the next beside them */
     Fp8Blocks blocks;
 } Codes;
 
@@ -46,48 +48,51 @@ __device__ __forceinline__ uint32_t four_codes(float a, float b, float c, float 
 /* ---- a tile ---- */
 
 template <typename T> struct Held {
-    Vec<T, 8> at[GROUPS][4];
-    bool inside[GROUPS]; /* sizes are multiples of 16: all of a group, or nothing */
+    Run<T, SIDE> row[SIDE];
+    bool inside; /* sizes are multiples of 16: all of it, or nothing */
 
-    __device__ __forceinline__ float operator()(int g, int r, int k) const {
-        return inside[g] ? to_real<float>(at[g][r].v[k]) : 0;
-    }
+    __device__ __forceinline__ float operator()(int r, int k) const { return row[r].get(k); }
 };
 
-/* Where a thread is: its first row of group g, its first column. */
+/* Where a thread is: the first row of its tile, its own first column. */
 struct Place {
-    int64_t row, column, rows, width;
+    int64_t row, column;
     int lane, line;
-    __device__ __forceinline__ int64_t row_of(int g, int r) const {
-        return row + g * (TILE / 2) + 4 * line + r;
-    }
+    __device__ __forceinline__ int64_t row_of(int r) const { return row + SIDE * line + r; }
 };
+
+/* The last tile comes first: the end of x is what caches still have of whoever wrote or read it before. */
+__device__ __forceinline__ Place place_of(const Codes &c) {
+    const uint32_t tile = gridDim.x - 1 - blockIdx.x, stacks = tile >> c.stack, band = stacks / c.across,
+                   down = band << c.stack | (tile & ((1u << c.stack) - 1));
+    Place p;
+    p.lane = threadIdx.x % LANES, p.line = threadIdx.x / LANES;
+    p.row = (int64_t)down * TILE, p.column = (int64_t)(stacks - band * c.across) * TILE + SIDE * p.lane;
+    return p;
+}
 
 template <typename T> __device__ __forceinline__ void load(const Codes &c, const Place &p, Held<T> &x) {
+    const T *from = (const T *)c.x + p.row_of(0) * c.width + p.column;
+    x.inside = p.column < c.width && p.row_of(0) < c.rows;
 #pragma unroll
-    for (int g = 0; g < GROUPS; g++) {
-        x.inside[g] = p.column < c.width && p.row_of(g, 0) < c.rows;
-#pragma unroll
-        for (int r = 0; r < 4; r++)
-            if (x.inside[g])
-                x.at[g][r] = *(const Vec<T, 8> *)((const T *)c.x + p.row_of(g, r) * c.width + p.column);
+    for (int r = 0; r < SIDE; r++, from += c.width) {
+        if (x.inside)
+            x.row[r] = load_run<T, SIDE>(from, 0, SIDE, true);
+        else
+            x.row[r].clear();
     }
 }
 
 template <typename T> __device__ __forceinline__ float largest_of(const Held<T> &x) {
-    float most = 0;
+    Largest<T> most;
 #pragma unroll
-    for (int g = 0; g < GROUPS; g++)
-#pragma unroll
-        for (int r = 0; r < 4; r++)
-#pragma unroll
-            for (int k = 0; k < 8; k++) most = fmaxf(most, fabsf(x(g, r, k)));
-    return most;
+    for (int r = 0; r < SIDE; r++) most.take(x.row[r]);
+    return most.get();
 }
 
 /* What elements are scaled by: one of the two is 1. */
 struct Scales {
-    float row[GROUPS][4], column[8];
+    float row[SIDE], column[SIDE];
 };
 
 /* Of every row: over the 16 threads that have it. */
@@ -95,19 +100,17 @@ template <typename T>
 __device__ __forceinline__ void scale_rows(const Codes &c, const Place &p, const Held<T> &x, float most,
                                            Scales &s) {
 #pragma unroll
-    for (int g = 0; g < GROUPS; g++)
+    for (int r = 0; r < SIDE; r++) {
+        float amax = 0;
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
-            float amax = 0;
+        for (int k = 0; k < SIDE; k++) amax = fmaxf(amax, fabsf(x(r, k)));
 #pragma unroll
-            for (int k = 0; k < 8; k++) amax = fmaxf(amax, fabsf(x(g, r, k)));
-#pragma unroll
-            for (int d = LANES / 2; d > 0; d /= 2) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, d));
-            s.row[g][r] = power_of_two_scale(amax, most);
-            if (p.lane == 0 && x.inside[g])
-                c.inverse[fp8_block_of(FP8_ROWS, c.rows, c.width, p.row_of(g, r), p.column)] =
-                    __fdiv_rn(1, s.row[g][r]);
-        }
+        for (int d = LANES / 2; d > 0; d /= 2) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, d));
+        s.row[r] = power_of_two_scale(amax, most);
+        if (p.lane == 0 && x.inside)
+            c.inverse[fp8_block_of(FP8_ROWS, c.rows, c.width, p.row_of(r), p.column)] =
+                __fdiv_rn(1, s.row[r]);
+    }
 }
 
 /* Of every column: over the two threads of a warp that have it, then the warps. */
@@ -116,20 +119,18 @@ __device__ __forceinline__ void scale_columns(const Codes &c, const Place &p, co
                                               Scales &s) {
     __shared__ float room[WARPS][TILE];
 #pragma unroll
-    for (int k = 0; k < 8; k++) {
+    for (int k = 0; k < SIDE; k++) {
         float amax = 0;
 #pragma unroll
-        for (int g = 0; g < GROUPS; g++)
-#pragma unroll
-            for (int r = 0; r < 4; r++) amax = fmaxf(amax, fabsf(x(g, r, k)));
-        room[threadIdx.x / 32][8 * p.lane + k] = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, LANES));
+        for (int r = 0; r < SIDE; r++) amax = fmaxf(amax, fabsf(x(r, k)));
+        room[threadIdx.x / 32][SIDE * p.lane + k] = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, LANES));
     }
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < 8; k++) {
+    for (int k = 0; k < SIDE; k++) {
         float amax = 0;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) amax = fmaxf(amax, room[w][8 * p.lane + k]);
+        for (int w = 0; w < WARPS; w++) amax = fmaxf(amax, room[w][SIDE * p.lane + k]);
         s.column[k] = power_of_two_scale(amax, most);
         if (p.line == 0 && p.column < c.width)
             c.inverse[fp8_block_of(FP8_ROWS, c.width, c.rows, p.column + k, p.row)] =
@@ -144,7 +145,7 @@ __device__ __forceinline__ void scale_square(const Codes &c, const Place &p, con
     __shared__ float room[32];
     const float scale = power_of_two_scale(block_max(largest_of(x), room), most);
 #pragma unroll
-    for (int k = 0; k < 8; k++) s.column[k] = scale;
+    for (int k = 0; k < SIDE; k++) s.column[k] = scale;
     if (threadIdx.x) return;
     const int64_t rows = c.y ? c.rows : c.width, width = c.y ? c.width : c.rows, row = c.y ? p.row : p.column,
                   column = c.y ? p.column : p.row;
@@ -159,11 +160,7 @@ template <typename T>
 __device__ __forceinline__ void scale_blocks(const Codes &c, const Place &p, const Held<T> &x, float most,
                                              Scales &s) {
 #pragma unroll
-    for (int k = 0; k < 8; k++) s.column[k] = 1;
-#pragma unroll
-    for (int g = 0; g < GROUPS; g++)
-#pragma unroll
-        for (int r = 0; r < 4; r++) s.row[g][r] = 1;
+    for (int k = 0; k < SIDE; k++) s.row[k] = s.column[k] = 1;
     if (c.blocks == FP8_SQUARES)
         scale_square(c, p, x, most, s);
     else if (c.y)
@@ -173,70 +170,72 @@ __device__ __forceinline__ void scale_blocks(const Codes &c, const Place &p, con
 }
 
 /* Four rows of four codes become four columns of four. */
-__device__ __forceinline__ void turn(const uint32_t (&row)[4], uint32_t (&column)[4]) {
+__device__ __forceinline__ void turn(const uint32_t *row, uint32_t (&column)[4]) {
     const uint32_t a = __byte_perm(row[0], row[1], 0x5140), b = __byte_perm(row[2], row[3], 0x5140),
                    c = __byte_perm(row[0], row[1], 0x7362), d = __byte_perm(row[2], row[3], 0x7362);
     column[0] = __byte_perm(a, b, 0x5410), column[1] = __byte_perm(a, b, 0x7632);
     column[2] = __byte_perm(c, d, 0x5410), column[3] = __byte_perm(c, d, 0x7632);
 }
 
-/* Where the 4 rows of word w of a column stand: groups of four words, which are read at once, change places
- * so that the 8 columns of a thread, a multiple of all banks apart, meet other banks than the next thread's.
+/* Where the 8 rows of a line stand in a column of the turned tile: lines change places so that the 16 threads
+ * that write at once, each its own column, a multiple of all banks apart, meet 16 different pairs of banks.
  */
-__device__ __forceinline__ int turned_at(int column, int w) {
-    return column * WORDS + (((w / 4) ^ (column / 8 % 8)) * 4 | w % 4);
+__device__ __forceinline__ int turned_at(int column, int line) {
+    return column * LANES + (line ^ column / SIDE);
 }
 
 /* Writes y, and leaves the columns in `turned`. */
 template <typename T, __nv_fp8_interpretation_t F, bool BLOCKS>
 __device__ __forceinline__ void convert(const Codes &c, const Place &p, const Held<T> &x, const Scales &s,
-                                        float scale, uint32_t *turned) {
+                                        float scale, uint2 *turned) {
+    uint32_t half[2][SIDE]; /* four columns of each row */
+    uint8_t *to = c.y + p.row_of(0) * c.width + p.column;
 #pragma unroll
-    for (int g = 0; g < GROUPS; g++) {
-        uint32_t half[2][4];
+    for (int r = 0; r < SIDE; r++, to += c.width) {
+        float v[SIDE];
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
-            float v[8];
+        for (int k = 0; k < SIDE; k++)
+            v[k] = __fmul_rn(x(r, k), BLOCKS ? __fmul_rn(s.row[r], s.column[k]) : scale);
+        half[0][r] = four_codes<F>(v[0], v[1], v[2], v[3]);
+        half[1][r] = four_codes<F>(v[4], v[5], v[6], v[7]);
+        if (c.y && x.inside) *(uint2 *)to = make_uint2(half[0][r], half[1][r]);
+    }
+    if (!c.yt) return;
 #pragma unroll
-            for (int k = 0; k < 8; k++)
-                v[k] = __fmul_rn(x(g, r, k), BLOCKS ? __fmul_rn(s.row[g][r], s.column[k]) : scale);
-            half[0][r] = four_codes<F>(v[0], v[1], v[2], v[3]);
-            half[1][r] = four_codes<F>(v[4], v[5], v[6], v[7]);
-            if (c.y && x.inside[g])
-                *(uint2 *)(c.y + p.row_of(g, r) * c.width + p.column) = make_uint2(half[0][r], half[1][r]);
-        }
-        if (!c.yt) continue;
+    for (int h = 0; h < 2; h++) {
+        uint32_t upper[4], lower[4];
+        turn(half[h], upper), turn(half[h] + 4, lower);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            uint32_t column[4];
-            turn(half[h], column);
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                turned[turned_at(8 * p.lane + 4 * h + k, p.line + g * WORDS / 2)] = column[k];
-        }
+        for (int k = 0; k < 4; k++)
+            turned[turned_at(SIDE * p.lane + 4 * h + k, p.line)] = make_uint2(upper[k], lower[k]);
     }
 }
 
-/* Sixteen rows of a column at once; eight threads write what lies together. */
-__device__ __forceinline__ void write_turned(const Codes &c, const Place &p, const uint32_t *turned) {
-    const int64_t first = p.column - 8 * p.lane;
+/* Two lines of a column at once; eight threads write what lies together. */
+__device__ __forceinline__ void write_turned(const Codes &c, const Place &p, const uint2 *turned) {
+    enum { PAIRS = LANES / 2, APART = THREADS / PAIRS, COLUMNS = TILE / APART };
+    const int line = threadIdx.x % PAIRS * 2, column = threadIdx.x / PAIRS;
+    const int64_t first = p.column - SIDE * p.lane + column, row = p.row + SIDE * line;
+    uint8_t *to = c.yt + first * c.rows + row;
+    uint4 codes[COLUMNS];
 #pragma unroll
-    for (int i = threadIdx.x; i < TILE * (WORDS / 4); i += THREADS) {
-        const int column = i / (WORDS / 4), w = i % (WORDS / 4) * 4;
-        if (first + column < c.width && p.row + 4 * w < c.rows)
-            *(uint4 *)(c.yt + (first + column) * c.rows + p.row + 4 * w) =
-                *(const uint4 *)(turned + turned_at(column, w));
+    for (int k = 0; k < COLUMNS; k++) {
+        const int at = turned_at(column + k * APART, line);
+        codes[k] = *(const uint4 *)(turned + at / 2 * 2);
+        if (at % 2) /* the two have changed places */
+            codes[k] = make_uint4(codes[k].z, codes[k].w, codes[k].x, codes[k].y);
     }
+#pragma unroll
+    for (int k = 0; k < COLUMNS; k++, to += APART * c.rows)
+        if (row < c.rows && first + k * APART < c.width) *(uint4 *)to = codes[k];
 }
 
 template <typename T, __nv_fp8_interpretation_t F, bool BLOCKS>
 static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 : 2) write_codes(Codes c) {
-    __shared__ alignas(16) uint32_t turned[TILE * WORDS];
+    __shared__ alignas(16) uint2 turned[TILE * LANES];
     __shared__ float room[32];
-    const int64_t tile = blockIdx.x;
-    Place p;
-    p.lane = threadIdx.x % LANES, p.line = threadIdx.x / LANES;
-    p.row = tile / c.across * TILE, p.column = tile % c.across * TILE + 8 * p.lane;
+    const Place p = place_of(c);
+    if (p.row >= c.rows) return; /* the last stack may be higher than x */
     Held<T> x;
     Scales s;
     float scale = 1;
@@ -245,7 +244,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 
         scale_blocks(c, p, x, MOST<F>, s);
     } else {
         scale = c.state && *c.state > 0 ? *c.state : 1;
-        if (blockIdx.x == 0 && threadIdx.x == 0) *c.inverse = __fdiv_rn(1, scale);
+        if (p.row == 0 && p.column == 0 && p.line == 0) *c.inverse = __fdiv_rn(1, scale);
     }
     convert<T, F, BLOCKS>(c, p, x, s, scale, turned);
     if (c.yt) {
@@ -325,9 +324,14 @@ static bool in_tiles(const Call *c, Fp8Blocks blocks, DType type) {
            (blocks == FP8_WHOLE || (type == F8E4M3 && (c->out[0] || c->out[1])));
 }
 
+/* With those above x that fill up the last stack. */
+static int64_t tiles_of(const Codes &c) {
+    return ceil_div(ceil_div(c.rows, TILE), (int64_t)1 << c.stack) * c.across << c.stack;
+}
+
 template <typename T, __nv_fp8_interpretation_t F>
 static void launch_tiles(const Call *c, const Codes &codes) {
-    const unsigned tiles = (unsigned)(ceil_div(codes.rows, TILE) * codes.across);
+    const unsigned tiles = (unsigned)tiles_of(codes);
     if (codes.blocks == FP8_WHOLE)
         write_codes<T, F, false><<<tiles, THREADS, 0, stream_of(c)>>>(codes);
     else
@@ -341,10 +345,13 @@ static void tiles(const Call *c, Fp8Blocks blocks, DType type) {
     codes.x = x->data, codes.y = data_of<uint8_t>(c->out[0]), codes.yt = data_of<uint8_t>(c->out[1]);
     codes.state = data_of<float>(c->in[1]), codes.inverse = data_of<float>(c->out[2]),
     codes.newest = data_of<float>(c->out[3]);
-    codes.rows = tensor_rows(x), codes.width = tensor_width(x), codes.across = ceil_div(codes.width, TILE);
+    codes.rows = tensor_rows(x), codes.width = tensor_width(x);
+    codes.across = (uint32_t)ceil_div(codes.width, TILE);
+    while (codes.yt && codes.stack < HIGHEST_STACK && (int64_t)TILE << codes.stack < codes.rows)
+        codes.stack++;
     codes.blocks = blocks;
-    CHECK(ceil_div(codes.rows, TILE) * codes.across <= INT32_MAX, "fp8_codes: %lld rows of %lld are too many",
-          (long long)codes.rows, (long long)codes.width);
+    CHECK(tiles_of(codes) <= INT32_MAX, "fp8_codes: %lld rows of %lld are too many", (long long)codes.rows,
+          (long long)codes.width);
     switch (x->dtype) {
     case F32:
         FORMAT_SWITCH(type, launch_tiles<float, F>(c, codes));

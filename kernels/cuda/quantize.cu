@@ -15,17 +15,16 @@ template <typename T> static __global__ void amax_of_parts(const T *x, int64_t n
     __shared__ float room[32];
     const int64_t vectors = aligned ? n / N : 0, threads = (int64_t)gridDim.x * blockDim.x,
                   thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    float most = 0;
+    Largest<T> largest;
     for (int64_t i = thread; i < vectors; i += AMAX_DEPTH * threads) {
-        Vec<T, N> v[AMAX_DEPTH];
+        Run<T, N> v[AMAX_DEPTH];
 #pragma unroll
         for (int d = 0; d < AMAX_DEPTH; d++) /* beyond the end the first one once more */
-            v[d] = ((const Vec<T, N> *)x)[i + d * threads < vectors ? i + d * threads : i];
+            v[d] = load_run<T, N>(x + (i + d * threads < vectors ? i + d * threads : i) * N, 0, N, true);
 #pragma unroll
-        for (int d = 0; d < AMAX_DEPTH; d++)
-#pragma unroll
-            for (int k = 0; k < N; k++) most = larger_size(most, v[d].v[k]);
+        for (int d = 0; d < AMAX_DEPTH; d++) largest.take(v[d]);
     }
+    float most = largest.get();
     for (int64_t i = vectors * N + thread; i < n; i += threads) most = larger_size(most, x[i]);
     most = block_max(most, room);
     if (threadIdx.x == 0) part[blockIdx.x] = most;

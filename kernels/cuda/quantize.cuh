@@ -4,7 +4,7 @@
 
 #include <float.h>
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/vectors.cuh"
 
 __device__ __forceinline__ float scale_for(float amax, float most, float otherwise) {
     if (!(amax > 0) || isinf(amax)) return otherwise;
@@ -21,6 +21,37 @@ __device__ __forceinline__ float power_of_two_scale(float amax, float most) {
 template <typename T> __device__ __forceinline__ float larger_size(float most, T x) {
     return fmaxf(most, fabsf((float)to_real<Real<T>>(x)));
 }
+
+/* The same of many elements at once: two of 16 bits are one comparison. */
+template <typename T> struct Largest {
+    static constexpr bool IN_PAIRS = sizeof(T) == 2;
+    typedef typename std::conditional<std::is_same<T, fp16>::value, __half2, __nv_bfloat162>::type Pair;
+    typename std::conditional<IN_PAIRS, uint32_t, float>::type most = 0;
+
+    template <int N> __device__ __forceinline__ void take(const Run<T, N> &x) {
+        if constexpr (IN_PAIRS) {
+#pragma unroll
+            for (int i = 0; i < N / 2; i++) {
+                Pair so_far, two;
+                memcpy(&so_far, &most, sizeof so_far), memcpy(&two, &x.word(i), sizeof two);
+                so_far = __hmax2(so_far, __habs2(two));
+                memcpy(&most, &so_far, sizeof so_far);
+            }
+        } else {
+#pragma unroll
+            for (int k = 0; k < N; k++) most = larger_size(most, x.at(k));
+        }
+    }
+    __device__ __forceinline__ float get() const {
+        if constexpr (IN_PAIRS) {
+            Run<T, 2> last;
+            last.word(0) = most;
+            return fmaxf(last.get(0), last.get(1));
+        } else {
+            return most;
+        }
+    }
+};
 
 /* Of a whole tensor. */
 __device__ __forceinline__ float scale_of(const Cells &state) {

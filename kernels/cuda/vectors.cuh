@@ -53,6 +53,10 @@ template <typename T, int N> struct Run {
             return to_real<Real<T>>(at(k));
     }
     __device__ __forceinline__ void put(int k, Real<T> x) { set(k, from_real<T>(x)); }
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) word(i) = 0;
+    }
     /* All elements: two of 16 bits are one instruction. */
     __device__ __forceinline__ void fill(const Real<T> *x) {
         if constexpr (sizeof(T) == 2) {
@@ -86,8 +90,7 @@ __device__ __forceinline__ Run<T, N> load_run(const T *row, int64_t first, int64
         for (int i = 0; i < Many::WORDS / Many::V; i++)
             run.piece[i] = ((const Vec<uint32_t, Many::V> *)(row + first))[i];
     } else {
-#pragma unroll
-        for (int i = 0; i < Many::WORDS; i++) run.word(i) = 0;
+        run.clear();
 #pragma unroll
         for (int k = 0; k < N; k++)
             if (first + k >= 0 && first + k < n) run.set(k, row[first + k]);
