@@ -183,7 +183,7 @@ static void measure_ops(Steps *b) {
 static Err check_memory(const Steps *b) {
     const double GB = 1e-9, need = (double)memory_plan_total(&b->plan),
                  have = (double)device_memory_available(b->device);
-    if (need <= have) return ERR_OK;
+    if (need <= have) return memory_plan_check_host(&b->plan, 1);
     return err_user("the run needs %.1f GB of memory and %.1f GB are available; lower --micro-batch-size",
                     need * GB, have * GB);
 }

@@ -62,7 +62,8 @@ static Tensor *layers_block(Tape *t, void *run, Tensor *x_sbh) {
 }
 
 /* Full recompute: "uniform" keeps the input of every chunk of n layers, "block" recomputes the first n layers
- * of each stage one by one. Generation keeps nothing, so it runs every layer as a block. */
+ * of each stage one by one. Generation keeps nothing, so it runs every layer as a block. Offloading excludes
+ * recomputation, and pipelines: a layer's number is its place in the stage. */
 static Stream layers_of_stage(Tape *t, const Gpt *m, const GptStage *stage, const ModelInput *input,
                               Stream s) {
     const Config *c = m->config;
@@ -72,9 +73,12 @@ static Stream layers_of_stage(Tape *t, const Gpt *m, const GptStage *stage, cons
     for (int64_t i = 0; i < layers; i += chunk) {
         LayerRun *run = tape_alloc(t, sizeof *run);
         *run = (LayerRun){m, input, stage->first_layer + i, chunk < layers - i ? chunk : layers - i};
+        const bool offloads = i < c->cpu_offloading_num_layers;
         bool block = input->cache || (full && (c->recompute_method == RECOMPUTE_UNIFORM || i < n));
+        if (offloads) tape_offload_begin(t, i);
         s = block ? (Stream){tape_block(t, layers_block, run, settled(t, s)), NULL}
                   : layers_forward(t, run, s);
+        if (offloads) tape_offload_end(t, i);
     }
     return s;
 }

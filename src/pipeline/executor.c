@@ -28,6 +28,7 @@ struct Executor {
     int64_t dim[3]; /* of what goes from stage to stage */
     SpmdType type;
     Space *transient;
+    Offload *offload; /* NULL: nothing is offloaded */
     Slot *slots;
     int64_t n_slots;
     Parcel *parcels;
@@ -50,6 +51,8 @@ Executor *executor_new(const RunContext *context, const Gpt *model, int64_t samp
     *e = (Executor){.context = context, .model = model, .calls = calls, .memory = memory};
     e->type = gpt_boundary(model, samples, e->dim);
     e->transient = space_new(context->device, "transient", memory.transient);
+    const int64_t offloaded = model->config->cpu_offloading_num_layers;
+    if (offloaded) e->offload = offload_new(context->device, offloaded, memory.offload);
     return e;
 }
 
@@ -75,6 +78,7 @@ void executor_free(Executor *e) {
     free_slots(e);
     free_parcels(e);
     space_free(e->transient);
+    offload_free(e->offload);
     free(e);
 }
 
@@ -96,6 +100,7 @@ static void provide(Executor *e, const RankSchedule *s, bool own_transients) {
             slot->transient = own_transients ? space_new(d, "transient", e->memory.transient) : e->transient;
             slot->tape = tape_new(e->context, slot->space, slot->transient);
             tape_trace(slot->tape, e->trace, e->trace_arg);
+            tape_offload_to(slot->tape, e->offload);
         }
     }
     const int64_t parcels = parcels_of(e, s);
@@ -108,7 +113,8 @@ static void provide(Executor *e, const RankSchedule *s, bool own_transients) {
 }
 
 ExecutorMemory executor_peak(const Executor *e) {
-    ExecutorMemory m = {0, space_peak(e->transient)};
+    ExecutorMemory m = {.transient = space_peak(e->transient)};
+    if (e->offload) m.offload = offload_peak(e->offload);
     for (int64_t i = 0; i < e->n_slots; i++) {
         const size_t used = space_peak(e->slots[i].space), transient = space_peak(e->slots[i].transient);
         if (used > m.slot) m.slot = used;
@@ -119,7 +125,8 @@ ExecutorMemory executor_peak(const Executor *e) {
 
 size_t executor_bytes(const Executor *e, const RankSchedule *s, bool zero_bubble, ExecutorMemory m) {
     return (size_t)s->slots * (m.slot + (zero_bubble ? m.transient : 0)) + m.transient +
-           (size_t)parcels_of(e, s) * message_bytes(e);
+           (size_t)parcels_of(e, s) * message_bytes(e) +
+           (e->offload ? offload_bytes(e->offload, m.offload) : 0);
 }
 
 void executor_trace(Executor *e, TapeTrace *trace, void *arg) {
@@ -233,6 +240,8 @@ static void backward(Executor *e, const PipelineSpec *spec, int rank, const Acti
 
 void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *schedule) {
     const int rank = e->context->layout ? e->context->layout->mesh.coordinate[AXIS_PP] : 0;
+    CHECK(!e->offload || spec->forward_only || schedule->slots == 1,
+          "two microbatches offload their activations");
     provide(e, schedule, spec->kind == SCHEDULE_ZERO_BUBBLE);
     for (int64_t i = 0; i < schedule->count; i++) {
         const Action *a = &schedule->actions[i];

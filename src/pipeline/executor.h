@@ -18,9 +18,10 @@ typedef struct ExecutorCalls {
     void *arg;
 } ExecutorCalls;
 
-/* Bytes of one slot's activations and of the transient space(s); 0: unplanned. */
+/* Bytes of one slot's activations, of the transient space(s), and of what is offloaded; 0: unplanned. */
 typedef struct ExecutorMemory {
     size_t slot, transient;
+    OffloadMemory offload;
 } ExecutorMemory;
 
 typedef struct Executor Executor;
@@ -32,7 +33,8 @@ void executor_free(Executor *);
 void executor_run(Executor *, const PipelineSpec *, const RankSchedule *);
 /* The highest use of any slot and transient space so far. */
 ExecutorMemory executor_peak(const Executor *);
-/* Bytes of all slots, transient spaces and message buffers that a schedule takes at these sizes. */
+/* Bytes of device memory of all slots, transient spaces and message buffers that a schedule takes at these
+ * sizes. */
 size_t executor_bytes(const Executor *, const RankSchedule *, bool zero_bubble, ExecutorMemory);
 /* Calls trace after every op of every tape (tape_trace). */
 void executor_trace(Executor *, TapeTrace *, void *arg);

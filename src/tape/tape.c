@@ -15,7 +15,9 @@ typedef struct TensorList {
 struct Tape {
     const RunContext *context;
     Space *slot, *transient;
-    Space *space;       /* where tape_tensor takes memory: the slot, or the transient space inside a block */
+    Space *space;       /* where tape_tensor takes memory: the slot, that of a layer that is offloaded, or the
+                           transient       space inside a block */
+    Offload *offload;   /* NULL: nothing is offloaded */
     Arena *arena;       /* Tensor headers and attributes */
     TensorList dropped; /* tensors of open blocks, in the transient space */
     Node *nodes;
@@ -72,6 +74,7 @@ void tape_begin(Tape *t, bool recording) {
 }
 
 void tape_end(Tape *t) {
+    if (t->offload) offload_begin(t->offload);
     space_reset(t->slot);
     space_reset(t->transient);
     arena_reset(t->arena);
@@ -399,7 +402,9 @@ static bool has_parameter(const Node *n) {
 static void play_node(Tape *t, size_t i, Need need) {
     Node n = t->nodes[i]; /* a copy: a recompute node appends to the array */
     Tensor *y = n.call.out[0];
-    if (y->grad) { /* else nothing depends on it, or a DX sweep has finished it */
+    if (!y)
+        n.backward(t, &n, need);
+    else if (y->grad) { /* else nothing depends on it, or a DX sweep has finished it */
         t->recording = false;
         probe(t, TAPE_PLAYS, n.op, &n.call, need);
         n.backward(t, &n, need);
@@ -480,4 +485,32 @@ Tensor *tape_block(Tape *t, BlockFn *fn, void *self, Tensor *x) {
     if (t->recording && y->flags & TENSOR_NEEDS_GRAD)
         append(t, NULL, (Call){.in = {x}, .out = {y}, .attr = &b}, sizeof b, block_backward);
     return y;
+}
+
+/* ---- offloading: nodes that mark where a layer begins and ends ---- */
+
+static int64_t layer_of(const Node *n, Need need) {
+    CHECK(need == NEED_ALL, "offloaded activations are there for one sweep, not for several");
+    return *(const int64_t *)n->call.attr;
+}
+
+static void play_end(Tape *t, const Node *n, Need need) { offload_need(t->offload, layer_of(n, need)); }
+
+static void play_begin(Tape *t, const Node *n, Need need) { offload_finish(t->offload, layer_of(n, need)); }
+
+void tape_offload_to(Tape *t, Offload *o) { t->offload = o; }
+
+void tape_offload_begin(Tape *t, int64_t layer) {
+    if (!t->offload) return;
+    CHECK(t->space == t->slot, "a layer is offloaded inside of another, or of a block");
+    t->space = offload_enter(t->offload, layer);
+    if (t->recording) append(t, NULL, (Call){.attr = &layer}, sizeof layer, play_begin);
+}
+
+void tape_offload_end(Tape *t, int64_t layer) {
+    if (!t->offload) return;
+    t->space = t->slot;
+    if (!t->recording) return;
+    offload_leave(t->offload, layer);
+    append(t, NULL, (Call){.attr = &layer}, sizeof layer, play_end);
 }

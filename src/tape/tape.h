@@ -16,6 +16,7 @@
 #include "kernels/attr.h"
 #include "param/param.h"
 #include "param/sync.h"
+#include "tape/offload.h"
 #include "tensor/call.h"
 
 /* What a sweep computes: gradients of activations, of parameters, or both (zero-bubble schedules sweep
@@ -56,8 +57,8 @@ typedef struct Node Node;
 typedef void NodeBackward(Tape *, const Node *, Need);
 
 struct Node {
-    const OpDef *op;        /* NULL for a recompute node */
-    Call call;              /* operands of the forward; attr is the tape's copy */
+    const OpDef *op;        /* NULL for a recompute node, and a mark */
+    Call call;              /* operands of the forward, none of a mark; attr is the tape's copy */
     NodeBackward *backward; /* NULL: nothing flows back through this op */
 };
 
@@ -149,6 +150,13 @@ Tensor *tape_input(Tape *, DType, int ndim, const int64_t *dim, SpmdType);
  * mechanism. When not recording, fn's intermediates are dropped the same way. */
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
+/* Where the tape keeps the activations of layers that are marked as follows; the caller's, NULL: with all
+ * others. */
+void tape_offload_to(Tape *, Offload *);
+/* Around each of the Offload's layers, which follow each other. What a layer computes the next may read in
+ * its forward; else only what is within may, and it is played back by one sweep for all. */
+void tape_offload_begin(Tape *, int64_t layer);
+void tape_offload_end(Tape *, int64_t layer);
 /* Gives the output y its gradient dy (same shape; NULL for a DW sweep after a DX sweep) and plays the tape
  * back. */
 void tape_backward(Tape *, Tensor *y, Tensor *dy, Need);

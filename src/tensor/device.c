@@ -36,8 +36,7 @@ static void copy(Device *d, void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-static size_t available(const Device *d) {
-    (void)d;
+size_t device_host_memory_available(void) {
     FILE *f = fopen("/proc/meminfo", "r");
     unsigned long long kib = 0;
     char line[128];
@@ -45,6 +44,11 @@ static size_t available(const Device *d) {
         if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
     if (f) fclose(f);
     return kib ? (size_t)kib << 10 : SIZE_MAX;
+}
+
+static size_t available(const Device *d) {
+    (void)d;
+    return device_host_memory_available();
 }
 
 Device *device_cpu(int threads) {
@@ -310,5 +314,6 @@ void space_give(Space *s, void *p, size_t bytes) {
     if (!joins_left && !joins_right) hole_insert(s, i, (Hole){begin, end});
 }
 
+void *space_base(const Space *s) { return s->base; }
 size_t space_used(const Space *s) { return s->used; }
 size_t space_peak(const Space *s) { return s->peak; }

@@ -48,6 +48,7 @@ void device_provide(Device *, size_t scratch);
 const char *device_describe(const Device *, char *buffer, size_t n);
 /* Bytes of its memory that can still be taken (of host memory: without swapping). */
 size_t device_memory_available(const Device *);
+size_t device_host_memory_available(void);
 
 /* Zeroed memory; running out of it is a fault that states the size and `what`. */
 void *device_alloc(Device *, size_t bytes, const char *what);
@@ -112,7 +113,8 @@ Space *space_new(Device *, const char *name, size_t capacity);
 void space_free(Space *);
 void *space_take(Space *, size_t bytes); /* SPACE_ALIGN-aligned; more than the capacity is a fault */
 void space_give(Space *, void *, size_t bytes);
-void space_reset(Space *); /* forget all blocks */
+void space_reset(Space *);       /* forget all blocks */
+void *space_base(const Space *); /* where its first block begins */
 size_t space_used(const Space *);
 size_t space_peak(const Space *); /* highest end of any block since space_new */
 

@@ -178,12 +178,14 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const 
         .unit = executor_peak(r->executor),
         .inputs = r->input_bytes,
         .scratch = r->device->scratch,
+        .apart = device_is_apart(target),
     };
     if (c->save && c->async_save)
         plan.snapshot = (size_t)r->model->registry->elements * dtype_size(r->model->registry->precise) +
                         (c->save_optim ? plan.optimizer : 0);
     plan.balanced = r->layout.mesh.size[AXIS_EP] > 1 && !f64_is_set(c->moe_expert_capacity_factor);
     plan.transient = plan.unit.transient;
+    plan.offloaded = plan.unit.offload.host;
     plan.slots =
         executor_bytes(r->executor, &schedule, spec.kind == SCHEDULE_ZERO_BUBBLE, plan.unit) - plan.transient;
     batch_free(&b);
@@ -193,7 +195,19 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const 
 
 size_t memory_plan_total(const MemoryPlan *p) {
     return p->parameters + p->optimizer + p->slots + p->transient + p->tables + p->snapshot + p->inputs +
-           p->scratch;
+           p->scratch + (p->apart ? 0 : p->offloaded);
+}
+
+size_t memory_plan_host(const MemoryPlan *p) { return p->apart ? p->offloaded : 0; }
+
+Err memory_plan_check_host(const MemoryPlan *p, int64_t ranks) {
+    const double MB = 1.0 / (1 << 20), need = (double)memory_plan_host(p) * (double)ranks,
+                 have = (double)device_host_memory_available();
+    if (need <= have) return ERR_OK;
+    return err_user(
+        "offloaded activations need %.1f MB of the host's memory and %.1f MB are available; lower "
+        "--cpu-offloading-num-layers or --micro-batch-size",
+        need * MB, have * MB);
 }
 
 Run *run_new(const Config *c, const Derived *d, const MemoryPlan *plan, Comm *comm, Device *device) {

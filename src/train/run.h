@@ -19,14 +19,20 @@ typedef struct MemoryPlan {
     size_t snapshot;     /* of a checkpoint that is written beside the run */
     size_t inputs;       /* the batches of a step */
     size_t scratch;      /* of kernels, beside their operands */
-    ExecutorMemory unit; /* one slot, and the transient space */
+    size_t offloaded;    /* activations in the host's memory */
+    bool apart;          /* the device's memory, which holds all the others, is not the host's */
+    ExecutorMemory unit; /* one slot, the transient space, and what is offloaded */
     bool balanced; /* activations are as if all experts had equal shares: more is taken when they have not */
 } MemoryPlan;
 
 /* Of the rank that `comm` is; NULL: one rank. On `target`, whose kernels' plans are made on the way; NULL:
  * the CPU. */
 MemoryPlan run_plan_memory(const Config *, const Derived *, Comm *, const Device *target);
+/* Of the device's memory, which may be the host's; of the host's beside it. */
 size_t memory_plan_total(const MemoryPlan *);
+size_t memory_plan_host(const MemoryPlan *);
+/* Whether the host has that for `ranks` such ranks. */
+Err memory_plan_check_host(const MemoryPlan *, int64_t ranks);
 
 typedef struct Run {
     const Config *config; /* the caller's, both; they outlive the run */

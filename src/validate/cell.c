@@ -218,6 +218,7 @@ void cell_layout(const Config *c, const Derived *d, Str *out) {
         str_printf(out, " %s", TokenDispatcher_spellings[c->moe_token_dispatcher_type]);
     if (d->data_parallel_size > 1) put_data(c, d, out);
     if (c->recompute_granularity != RECOMPUTE_NONE) put_recompute(c, out);
+    if (c->cpu_offloading_num_layers) put(out, "offload%lld", (long long)c->cpu_offloading_num_layers);
     if (d->micro_batch_size > 1) put(out, "mbs%lld", (long long)d->micro_batch_size);
     if (!out->len) str_puts(out, "one rank");
 }

@@ -1,0 +1,49 @@
+"""Activations that wait in host memory for their backward (--cpu-offloading-num-layers) change no bit of a run: in every lane, with
+dropout, experts and several ranks, with an evaluation between the steps, and recorded on a GPU. The plan tells what they take."""
+import re
+
+from harness import *
+
+LAYERS = 6
+data = [*corpus()[:2], "--split", "80,20,0", "--num-layers", LAYERS, "--eval-interval", 5, "--eval-iters", 1]
+EXPERTS = ["--num-experts", 4, "--disable-bias-linear", "--moe-aux-loss-coeff", 0.01, "--moe-z-loss-coeff", 0.01]
+RUNS = {
+    "fp64": ["--fp64"],
+    "bf16": ["--bf16", "--micro-batch-size", 1],
+    "tensorwise fp8": ["--bf16", "--fp8-format", "hybrid", "--fp8-recipe", "tensorwise"],
+    "unfused": ["--attention-backend", "unfused", "--reset-position-ids", "--reset-attention-mask"],
+    "learned": ["--position-embedding-type", "learned_absolute", "--normalization", "LayerNorm", "--activation", "gelu"],
+    "experts": [*EXPERTS, "--moe-layer-freq", "[0,1,0,1,1,1]"],
+    "exact": ["--lane", "exact"],
+    "tensor parallel": ["--ranks", 2, "--tensor-model-parallel-size", 2, "--sequence-parallel"],
+    "sharded": ["--ranks", 2, "--use-megatron-fsdp", "--overlap-grad-reduce", "--overlap-param-gather"],
+    "context parallel": ["--ranks", 2, "--context-parallel-size", 2, "--attention-dropout", 0],
+    "dropless over ranks": [*EXPERTS, "--ranks", 2, "--expert-model-parallel-size", 2, "--moe-token-dispatcher-type", "alltoall"],
+}
+if "cuda" in OPTIONS:
+    STILL = ["--hidden-dropout", 0, "--attention-dropout", 0, "--micro-batch-size", 1, "--cuda-graph-impl", "local"]
+    RUNS |= {"recorded": STILL, "recorded bf16": [*STILL, "--bf16"]}
+
+
+def run(name, *options):
+    """-> the folder of checkpoints, the losses, and MB of activations on the device and on the host"""
+    save, log = WORK / name, WORK / f"{name}.jsonl"
+    out = pretrain(data, save, *options, "--log-jsonl", log)
+    validation = re.findall(r"validation loss.*", out)
+    assert validation, out
+    host = re.search(r"host memory of offloaded activations ([\d.]+) MB", out)
+    return save, (losses(log), validation), float(re.search(r"activations ([\d.]+) MB", out)[1]), float(host[1]) if host else None
+
+
+for name, options in RUNS.items():
+    save, want, plain, host = run(name, *options)
+    assert host is None, name
+    for n in [LAYERS - 1] if name != "fp64" else range(1, LAYERS):
+        other, got, device, host = run(f"{name}, {n} layers", *options, "--cpu-offloading-num-layers", n)
+        assert got == want, f"{name}, {n} layers offloaded: {got}, not {want}"
+        assert_same_bytes(save, other, 12, f"{name}, {n} layers offloaded")
+        # What is on the host is not on the device (each number is rounded to 0.1); layers with and without experts differ in size.
+        if host is not None and name != "experts":
+            assert abs(plain - device - host) <= 0.15 + 1e-6, f"{name}, {n} layers offloaded: {plain} MB before, {device} and {host} MB"
+        assert (host or 0) > 0 if n > 2 else host is None, f"{name}, {n} layers offloaded: {host} MB on the host"
+    print(f"{name}: the same bits with offloaded activations")

@@ -1,0 +1,279 @@
+/* Layers whose activations wait in host memory (tape/offload.h): the same bits, in the memory that a dry run
+ * measures, whether copies beside the kernels are done at once or as late as they may be. */
+#include "unit/cmocka_all.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "ops/embedding.h"
+#include "ops/residual.h"
+#include "tensor/backend.h"
+#include "unit/tape/net.h"
+
+/* ---- a CPU whose copies beside the kernels are late ---- */
+
+enum { LATE_COPIES = 16 };
+
+typedef struct LateDevice {
+    Device device; /* first: device_free frees it */
+    DeviceBackend backend;
+    struct {
+        void *to;
+        const void *from;
+        size_t bytes;
+        DeviceEvent *done;
+    } copy[LATE_COPIES];
+    int waiting, copies; /* copies: in all */
+} LateDevice;
+
+struct DeviceEvent {
+    char unused;
+};
+
+static DeviceEvent *event(Device *d) {
+    (void)d;
+    return mem_zero(1, sizeof(DeviceEvent));
+}
+
+static void no_event(Device *d, DeviceEvent *e) {
+    (void)d;
+    free(e);
+}
+
+static void copy_beside(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
+    LateDevice *l = (LateDevice *)d;
+    assert_true(l->waiting < LATE_COPIES);
+    l->copy[l->waiting].to = to, l->copy[l->waiting].from = from;
+    l->copy[l->waiting].bytes = bytes, l->copy[l->waiting].done = done;
+    l->waiting++, l->copies++;
+}
+
+/* In their order, up to the last one with that event. */
+static void after(Device *d, DeviceEvent *e) {
+    LateDevice *l = (LateDevice *)d;
+    int n = l->waiting;
+    while (n > 0 && l->copy[n - 1].done != e) n--;
+    for (int i = 0; i < n; i++) memcpy(l->copy[i].to, l->copy[i].from, l->copy[i].bytes);
+    memmove(l->copy, l->copy + n, (size_t)(l->waiting - n) * sizeof *l->copy);
+    l->waiting -= n;
+}
+
+static LateDevice *late_device(void) {
+    LateDevice *l = mem_zero(1, sizeof *l);
+    Device *cpu = device_cpu(1);
+    l->device = *cpu;
+    l->backend = *cpu->backend;
+    l->backend.event = event, l->backend.no_event = no_event;
+    l->backend.copy_beside = copy_beside, l->backend.after = after;
+    l->device.backend = &l->backend;
+    free(cpu);
+    return l;
+}
+
+/* ---- the network ---- */
+
+/* `layers` of its four layers are offloaded; 0: there is no Offload. */
+typedef struct Chain {
+    Net net;
+    Offload *offload;
+    int64_t layers;
+} Chain;
+
+static void open_chain(Chain *c, Device *d, DType dtype, int64_t layers, size_t slot, OffloadMemory memory) {
+    open_net(&c->net, d, dtype, slot, SPACE_UNPLANNED);
+    c->layers = layers;
+    c->offload = layers ? offload_new(d, layers, memory) : NULL;
+    tape_offload_to(c->net.tape, c->offload);
+}
+
+static void close_chain(Chain *c) {
+    offload_free(c->offload);
+    close_net(&c->net);
+}
+
+/* A layer begins with the sum that the one before leaves to it: its backward reads that. */
+static Tensor *forward(Chain *c, bool recording) {
+    Tape *t = c->net.tape;
+    tape_begin(t, recording);
+    Tensor *x = op_embedding(t, &c->net.id, &c->net.value[TABLE]), *branch = NULL;
+    for (int64_t i = 0; i < LAYERS; i++) {
+        if (i < c->layers) tape_offload_begin(t, i);
+        if (branch) x = op_add(t, x, branch);
+        branch = branch_of_net(&c->net, i, x);
+        if (i < c->layers) tape_offload_end(t, i);
+    }
+    return op_add(t, x, branch);
+}
+
+static Tensor *step(Chain *c) {
+    Tensor *y = forward(c, true);
+    tape_backward(c->net.tape, y, &c->net.dy, NEED_ALL);
+    return y;
+}
+
+static void same_gradients(const Chain *a, const Chain *b) {
+    for (int i = 0; i < PARAMS; i++)
+        assert_memory_equal(a->net.grad[i].data, b->net.grad[i].data, tensor_bytes(&a->net.grad[i]));
+}
+
+static size_t rounded(size_t bytes) { return (bytes + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN; }
+
+static size_t slot_of(DType dtype, int64_t layers) {
+    Chain c;
+    open_chain(&c, device_null(), dtype, layers, SPACE_UNPLANNED, (OffloadMemory){0});
+    step(&c);
+    const size_t bytes = layers ? offload_peak(c.offload).slot : space_peak(c.net.slot);
+    close_chain(&c);
+    return bytes;
+}
+
+/* What `layers` layers take: the first has no sum. */
+typedef struct Expected {
+    size_t slot;
+    OffloadMemory offload;
+} Expected;
+
+static Expected expected(DType dtype, int64_t layers) {
+    const size_t first = slot_of(dtype, 1), other = slot_of(dtype, 2),
+                 sum = rounded(S * B * H * dtype_size(dtype));
+    assert_int_equal(other, first + sum);
+    assert_int_equal(slot_of(dtype, 0),
+                     first + (LAYERS - 1) * other + 2 * sum); /* of embedding and network */
+    Expected e = {.slot = 2 * sum + (size_t)(LAYERS - layers) * other,
+                  .offload.slot = layers > 1 ? other : first};
+    if (layers > OFFLOAD_SLOTS) e.offload.host = first + (size_t)(layers - OFFLOAD_SLOTS - 1) * other;
+    return e;
+}
+
+/* Twice, so that the host's memory is used again; planned to the byte. */
+static void check_chain(const Chain *plain, const Tensor *want, DType dtype, int64_t layers,
+                        LateDevice *late) {
+    const Expected e = expected(dtype, layers);
+    Chain c;
+    open_chain(&c, late ? &late->device : device_cpu(1), dtype, layers, e.slot, e.offload);
+    step(&c);
+    const Tensor *y = step(&c);
+    assert_memory_equal(y->data, want->data, tensor_bytes(want));
+    same_gradients(&c, plain);
+    assert_int_equal(offload_peak(c.offload).slot, e.offload.slot);
+    assert_int_equal(offload_peak(c.offload).host, e.offload.host);
+    assert_int_equal(offload_bytes(c.offload, e.offload), (layers > 1 ? 2 : 1) * e.offload.slot);
+    if (late) {
+        assert_int_equal(late->copies, layers > OFFLOAD_SLOTS ? 2 * 2 * (layers - OFFLOAD_SLOTS) : 0);
+        assert_int_equal(late->waiting, 0); /* which recorded work needs */
+    }
+    close_chain(&c);
+}
+
+static void offloading_changes_nothing(void **state) {
+    (void)state;
+    for (DType dtype = F64; dtype <= BF16; dtype++) {
+        Chain plain;
+        open_chain(&plain, device_cpu(1), dtype, 0, SPACE_UNPLANNED, (OffloadMemory){0});
+        step(&plain);
+        const Tensor *want = step(&plain);
+        for (int64_t layers = 1; layers <= LAYERS; layers++) {
+            check_chain(&plain, want, dtype, layers, NULL);
+            check_chain(&plain, want, dtype, layers, late_device());
+        }
+        close_chain(&plain);
+    }
+}
+
+static void a_dry_run_measures_it(void **state) {
+    (void)state;
+    for (int64_t layers = 1; layers <= LAYERS; layers++) {
+        const Expected e = expected(F32, layers);
+        Chain dry;
+        open_chain(&dry, device_null(), F32, layers, SPACE_UNPLANNED, (OffloadMemory){0});
+        step(&dry);
+        assert_int_equal(space_peak(dry.net.slot), e.slot);
+        assert_int_equal(offload_peak(dry.offload).slot, e.offload.slot);
+        assert_int_equal(offload_peak(dry.offload).host, e.offload.host);
+        close_chain(&dry);
+    }
+}
+
+/* Then nothing is kept, so nothing is copied. */
+static void without_recording_nothing_is_copied(void **state) {
+    (void)state;
+    LateDevice *l = late_device();
+    Chain plain, c;
+    open_chain(&plain, device_cpu(1), F32, 0, SPACE_UNPLANNED, (OffloadMemory){0});
+    open_chain(&c, &l->device, F32, LAYERS - 1, SPACE_UNPLANNED, (OffloadMemory){0});
+    step(&c); /* what it leaves is not waited for again */
+    l->copies = 0;
+    const Tensor *want = forward(&plain, false), *got = forward(&c, false);
+    assert_memory_equal(got->data, want->data, tensor_bytes(want));
+    assert_int_equal(l->copies, 0);
+    close_chain(&c), close_chain(&plain);
+}
+
+/* Without a plan the host's memory follows what is asked for. */
+static void layers_may_grow_from_step_to_step(void **state) {
+    (void)state;
+    Chain plain, c;
+    open_chain(&plain, device_cpu(1), F32, 0, SPACE_UNPLANNED, (OffloadMemory){0});
+    open_chain(&c, device_cpu(1), F32, LAYERS, SPACE_UNPLANNED, (OffloadMemory){0});
+    for (int64_t b = 1; b <= B; b++) {
+        Chain *const both[] = {&plain, &c};
+        for (int i = 0; i < 2; i++) {
+            both[i]->net.id.dim[0] = b;
+            both[i]->net.dy = tensor_make(both[i]->net.dy.data, F32, 3, (int64_t[]){S, b, H});
+            step(both[i]);
+        }
+        same_gradients(&c, &plain);
+    }
+    close_chain(&c), close_chain(&plain);
+}
+
+/* ---- misuse ---- */
+
+typedef void Misuse(Chain *);
+
+static void sweep_twice(Chain *c) {
+    Tensor *y = forward(c, true);
+    tape_backward(c->net.tape, y, &c->net.dy, NEED_DX);
+}
+
+static void nest(Chain *c) {
+    tape_begin(c->net.tape, true);
+    tape_offload_begin(c->net.tape, 0);
+    tape_offload_begin(c->net.tape, 1);
+}
+
+static void misuse_is_a_fault(void **state) {
+    (void)state;
+    static const struct {
+        Misuse *run;
+        const char *sentence;
+    } MISUSES[] = {{sweep_twice, "one sweep, not for several"}, {nest, "inside of another"}};
+    for (int i = 0; i < 2; i++) {
+        FaultScope scope = {.where = "test"};
+        jmp_buf jump;
+        scope.catch_jmp = &jump;
+        FaultScope *old = fault_scope(&scope);
+        Chain c;
+        open_chain(&c, device_cpu(1), F32, 3, SPACE_UNPLANNED, (OffloadMemory){0});
+        if (!setjmp(jump)) {
+            MISUSES[i].run(&c);
+            fail_msg("nothing is said");
+        }
+        fault_scope(old);
+        if (!strstr(scope.message, MISUSES[i].sentence)) fail_msg("%s", scope.message);
+        close_chain(&c);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(offloading_changes_nothing),
+        cmocka_unit_test(a_dry_run_measures_it),
+        cmocka_unit_test(without_recording_nothing_is_copied),
+        cmocka_unit_test(layers_may_grow_from_step_to_step),
+        cmocka_unit_test(misuse_is_a_fault),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
