@@ -68,23 +68,22 @@ template <typename T, int K> struct Held {
     typedef Run<T, N> V;
     V x[K];
 
+    /* What a row has no vectors for is 0. */
     __device__ __forceinline__ void load(const T *row, const Team<R, false> &team, int vectors) {
 #pragma unroll
         for (int k = 0; k < K; k++) {
             const int i = team.lane + k * team.size;
+            x[k] = V();
             if (i < vectors) x[k] = ((const V *)row)[i];
         }
     }
     /* Each sum rounded, as an op of its own would have stored it. */
-    __device__ __forceinline__ void add(const T *row, const Team<R, false> &team, int vectors) {
+    __device__ __forceinline__ void add(const Held &other) {
 #pragma unroll
         for (int k = 0; k < K; k++) {
-            const int i = team.lane + k * team.size;
-            if (i >= vectors) continue;
-            const V other = ((const V *)row)[i];
             R both[N];
 #pragma unroll
-            for (int e = 0; e < N; e++) both[e] = x[k].get(e) + other.get(e);
+            for (int e = 0; e < N; e++) both[e] = x[k].get(e) + other.x[k].get(e);
             x[k].fill(both);
         }
     }
@@ -95,13 +94,12 @@ template <typename T, int K> struct Held {
             if (i < vectors) ((V *)row)[i] = x[k];
         }
     }
-    __device__ __forceinline__ R sum(const Team<R, false> &team, int vectors) const {
+    __device__ __forceinline__ R sum() const {
         R sum = 0;
 #pragma unroll
         for (int k = 0; k < K; k++)
-            if (team.lane + k * team.size < vectors)
 #pragma unroll
-                for (int e = 0; e < N; e++) sum += x[k].get(e);
+            for (int e = 0; e < N; e++) sum += x[k].get(e);
         return sum;
     }
     __device__ __forceinline__ R squares(R mean, const Team<R, false> &team, int vectors) const {
@@ -119,30 +117,41 @@ template <typename T, int K> struct Held {
     /* The normalised row. */
     __device__ __forceinline__ void write(const NormVectors<T> &p, R plus, R mean, R rstd, T *y,
                                           const Team<R, false> &team, int vectors) const {
+        constexpr int AHEAD = 2; /* vectors whose gain and bias are on their way together */
 #pragma unroll
-        for (int k = 0; k < K; k++) {
-            const int i = team.lane + k * team.size;
-            if (i >= vectors) continue;
-            const V gain = constant_vector((const V *)p.gain + i);
-            V bias = {}, out;
-            R v[N];
-            if (p.bias) bias = constant_vector((const V *)p.bias + i);
+        for (int k = 0; k < K; k += AHEAD) {
+            V gain[AHEAD], bias[AHEAD];
 #pragma unroll
-            for (int e = 0; e < N; e++) {
-                v[e] = (x[k].get(e) - mean) * rstd * (plus + gain.get(e));
-                if (p.bias) v[e] += bias.get(e);
+            for (int u = 0; u < AHEAD; u++) {
+                const int i = team.lane + (k + u) * team.size;
+                if (i < vectors) gain[u] = constant_vector((const V *)p.gain + i);
+                bias[u] = V();
+                if (p.bias && i < vectors) bias[u] = constant_vector((const V *)p.bias + i);
             }
-            out.fill(v);
-            ((V *)y)[i] = out;
+#pragma unroll
+            for (int u = 0; u < AHEAD; u++) {
+                const int i = team.lane + (k + u) * team.size;
+                if (i >= vectors) break;
+                V out;
+                R v[N];
+#pragma unroll
+                for (int e = 0; e < N; e++) {
+                    v[e] = (x[k + u].get(e) - mean) * rstd * (plus + gain[u].get(e));
+                    if (p.bias) v[e] += bias[u].get(e);
+                }
+                out.fill(v);
+                ((V *)y)[i] = out;
+            }
         }
     }
 };
 
-/* A row of eight vectors to a thread costs the fewest instructions, about half of the time that the memory
- * takes; four leave room for five blocks on a multiprocessor. */
-template <typename T, int K>
-static __global__ void __launch_bounds__(K == 4 ? TEAM_BLOCK : TEAM_LARGEST, K == 4 ? 5 : 1)
-    norm_vectors(Norm<Real<T>> o, NormVectors<T> p) {
+/* Vectors of a thread: all of them, and those of a branch, are on their way from memory at once, and fit into
+ * 64 registers. */
+enum { ROW_HELD = 4 };
+
+template <typename T, bool ADDS>
+static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real<T>> o, NormVectors<T> p) {
     typedef Real<T> R;
     __shared__ R room[Team<R, false>::ROOM];
     Team<R, false> team(room);
@@ -151,13 +160,15 @@ static __global__ void __launch_bounds__(K == 4 ? TEAM_BLOCK : TEAM_LARGEST, K =
     for (int64_t first = (int64_t)blockIdx.x * blockDim.y; first < o.rows; first += step) {
         const int64_t row = first + team.index;
         const bool live = row < o.rows; /* the last teams have no row, but go along */
-        Held<T, K> held;
+        Held<T, ROW_HELD> held;
         held.load(p.x + p.x_rows(live ? row : 0), team, vectors);
-        if (p.branch) {
-            held.add(p.branch + (live ? row : 0) * o.width, team, vectors);
+        if (ADDS) {
+            Held<T, ROW_HELD> branch;
+            branch.load(p.branch + (live ? row : 0) * o.width, team, vectors);
+            held.add(branch);
             if (live) held.store(p.sum + row * o.width, team, vectors);
         }
-        const R mean = o.rms ? (R)0 : team.sum(held.sum(team, vectors)) * o.per_width;
+        const R mean = o.rms ? (R)0 : team.sum(held.sum()) * o.per_width;
         const R rstd = 1 / sqrt(team.sum(held.squares(mean, team, vectors)) * o.per_width + o.eps);
         if (!live) continue; /* in the last round only */
         held.write(p, o.plus, mean, rstd, p.y + row * o.width, team, vectors);
@@ -217,12 +228,11 @@ template <typename T> static bool norm_by_vectors(const Call *c, const NormOpera
     const int64_t vectors = tensor_width(x) / VEC<T>;
     if (!rows_are_aligned(x) || !matches(n.branch, x) || !matches(n.gain, x) || !matches(n.bias, x) ||
         !matches(n.sum, x) || !matches(n.y, x) || !is_type<Real<T>>(n.rstd) || !is_type<Real<T>>(n.mean) ||
-        vectors > 8 * TEAM_LARGEST || !starts_of(x, &p.x_rows))
+        vectors > ROW_HELD * TEAM_LARGEST || !starts_of(x, &p.x_rows))
         return false;
     const Norm<Real<T>> o = norm_of<Real<T>>(c, x);
-    const int each = vectors <= 64 ? 2 : vectors <= 128 ? 4 : 8; /* vectors of a thread */
-    const TeamShape shape = team_for(ceil_div(vectors, each), TEAM_BLOCK, false);
-    const auto kernel = each < 8 ? norm_vectors<T, 4> : norm_vectors<T, 8>;
+    const TeamShape shape = team_for(ceil_div(vectors, vectors <= 64 ? 2 : ROW_HELD), TEAM_BLOCK, false);
+    const auto kernel = n.branch ? norm_vectors<T, true> : norm_vectors<T, false>;
     kernel<<<team_grid(o.rows, shape), team_block(shape), 0, stream_of(c)>>>(o, p);
     LAUNCHED();
     return true;
