@@ -4,9 +4,10 @@
  * once, in place if the tensors are the same; so does cross_entropy_with_grad, which keeps a row in shared
  * memory between the two.
  *
- * In 16-bit storage exp is the hardware's 2^x (and 0 where the result is no normal number): its relative
- * error, at most (2 + 1.2 |x|) 2^-23, is far below what the rounding of a logit to 16 bits changes in it, and
- * the full expf would take longer than the memory. */
+ * In 16-bit storage exp is the hardware's 2^x (and 0 where the result is no normal number), to whose exponent
+ * one multiply-add turns a logit, log |dloss| included. With m the largest of |logit|, |lse| and |log
+ * |dloss|| the relative error is at most (2 + 4 m) 2^-23, far below what rounding to 16 bits changes in a
+ * logit of that size and in a gradient; the full expf would take longer than the memory. */
 #include <cuda_pipeline.h>
 #include <float.h>
 
@@ -14,24 +15,35 @@
 
 enum { UNROLL = 4 /* loads of a thread in flight */ };
 
-template <typename T> __device__ __forceinline__ Real<T> exp_of(Real<T> x) {
+constexpr float LOG2_E = 1.44269504f;
+
+/* exp(x - by) is power(x, shift(by)) and growth(shift(x) - shift(by)), which is exactly 1 for equal ones. */
+template <typename T> __device__ __forceinline__ Real<T> shift(Real<T> by) {
+    return sizeof(T) > 2 ? by : by * (Real<T>)LOG2_E;
+}
+template <typename T> __device__ __forceinline__ Real<T> growth(Real<T> difference) {
     if constexpr (sizeof(T) > 2) {
-        return exp(x);
+        return exp(difference);
     } else {
         float y;
-        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(difference));
         return y;
     }
+}
+template <typename T> __device__ __forceinline__ Real<T> power(Real<T> x, Real<T> shift) {
+    return growth<T>(sizeof(T) > 2 ? x - shift : fma(x, (Real<T>)LOG2_E, -shift));
 }
 /* N elements of a row: a vector, or 1. */
 template <typename T> struct Single {
     T x;
     __device__ __forceinline__ Real<T> get(int) const { return to_real<Real<T>>(x); }
+    __device__ __forceinline__ Real<T> largest() const { return to_real<Real<T>>(x); }
     __device__ __forceinline__ void fill(const Real<T> *all) { x = from_real<T>(*all); }
 };
 template <typename T, int N> using Piece = typename std::conditional<N == 1, Single<T>, Run<T, N>>::type;
 
-template <typename R> constexpr R LOWEST = sizeof(R) == 8 ? (R)-DBL_MAX : (R)-FLT_MAX;
+/* Its shift is a number, too. */
+template <typename R> constexpr R LOWEST = sizeof(R) == 8 ? (R)(-DBL_MAX / 2) : (R)(-FLT_MAX / 2);
 
 /* The logits [s,b,v] of a call and who is the label of which row. */
 struct Losses {
@@ -82,27 +94,25 @@ template <typename T> struct LogSum {
 
     __device__ __forceinline__ LogSum() : top(LOWEST<R>), sum(0) {}
     /* Vectors i, i + step, ..., UNROLL of them, as far as there are any. */
-    template <int N> __device__ __forceinline__ void add(const Piece<T, N> *x, int i, int step, int vectors) {
+    template <int N, typename Row>
+    __device__ __forceinline__ void add(const Row &x, int i, int step, int vectors) {
         Piece<T, N> v[UNROLL];
-        R nothing[N], high = top;
-#pragma unroll
-        for (int e = 0; e < N; e++) nothing[e] = -(R)INFINITY;
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            v[u].fill(nothing);
-            if (i + u * step < vectors) v[u] = x[i + u * step];
-        }
+        R high = top;
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
+            if (i + u * step < vectors) v[u] = x[i + u * step];
 #pragma unroll
-            for (int e = 0; e < N; e++) high = fmax(high, v[u].get(e));
-        sum *= exp_of<T>(top - high);
+        for (int u = 0; u < UNROLL; u++)
+            if (i + u * step < vectors) high = fmax(high, v[u].largest());
+        const R by = shift<T>(high);
+        sum *= growth<T>(shift<T>(top) - by);
         top = high;
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
+            if (i + u * step >= vectors) break;
             R part = 0;
 #pragma unroll
-            for (int e = 0; e < N; e++) part += exp_of<T>(v[u].get(e) - top);
+            for (int e = 0; e < N; e++) part += power<T>(v[u].get(e), by);
             sum += part;
         }
     }
@@ -119,13 +129,13 @@ template <typename T> struct LogSum {
      * barrier before. */
     __device__ __forceinline__ void join(R *room) {
         const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-        const R high = warp_max(top), part = warp_sum(sum * exp_of<T>(top - high));
+        const R high = warp_max(top), part = warp_sum(sum * growth<T>(shift<T>(top) - shift<T>(high)));
         if (lane == 0) room[warp] = high, room[32 + warp] = part;
         __syncthreads();
         const bool is_warp = lane < (int)blockDim.x / 32;
         const R warp_top = is_warp ? room[lane] : LOWEST<R>;
         top = warp_max(warp_top);
-        sum = warp_sum(is_warp ? room[32 + lane] * exp_of<T>(warp_top - top) : (R)0);
+        sum = warp_sum(is_warp ? room[32 + lane] * growth<T>(shift<T>(warp_top) - shift<T>(top)) : (R)0);
         if (!(sum > 0)) sum = NAN; /* all logits are -inf, or one is NaN */
     }
 };
@@ -185,18 +195,26 @@ extern "C" void cuda_cross_entropy_shard(const Call *c) { forward(c, NULL, NULL,
 
 /* ---- backward ---- */
 
-/* What a row's gradient needs: (exp(x - lse) - [column is the label]) * by. */
+/* What a row's gradient needs: (exp(x - lse) - [column is the label]) * by. In 16-bit storage |by| is part of
+ * the exponent. */
 template <typename T, int N> struct RowGrad {
     typedef Real<T> R;
     typedef Piece<T, N> V;
-    R by, lse;
+    R by, past; /* past: the shift of lse, and of |by| */
     int target, columns;
 
+    __device__ __forceinline__ RowGrad(R by, R lse, int64_t target, int64_t columns)
+        : by(by), past(shift<T>(lse) - (sizeof(T) > 2 ? (R)0 : log2(fabs(by)))), target((int)target),
+          columns((int)columns) {}
     /* Vector i of the row becomes its gradient. */
     __device__ __forceinline__ void apply(V *v, int i) const {
         R p[N];
 #pragma unroll
-        for (int e = 0; e < N; e++) p[e] = exp_of<T>(v->get(e) - lse) * by;
+        for (int e = 0; e < N; e++)
+            p[e] = sizeof(T) > 2 ? power<T>(v->get(e), past) * by : power<T>(v->get(e), past);
+        if (sizeof(T) == 2 && by < 0)
+#pragma unroll
+            for (int e = 0; e < N; e++) p[e] = -p[e];
         if (i == target / N || i >= columns / N) { /* the label or padding may be in it */
 #pragma unroll
             for (int e = 0; e < N; e++) {
@@ -207,7 +225,8 @@ template <typename T, int N> struct RowGrad {
         v->fill(p);
     }
     /* Vectors begin, begin + step, ..., UNROLL of them, as far as there are any. */
-    __device__ __forceinline__ void stretch(const V *x, V *dx, int begin, int step, int vectors) const {
+    template <typename Row>
+    __device__ __forceinline__ void stretch(const Row &x, V *dx, int begin, int step, int vectors) const {
         V v[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
@@ -230,7 +249,7 @@ static __global__ void __launch_bounds__(GRAD_THREADS)
     typedef Piece<T, N> V;
     const int64_t row = blockIdx.x / tiles, token = o.token(row);
     const int begin = (int)(blockIdx.x % tiles * (GRAD_THREADS * UNROLL) + threadIdx.x);
-    const RowGrad<T, N> grad = {dloss.get<R>(token), lse.get<R>(token), (int)o.target(token), (int)o.columns};
+    const RowGrad<T, N> grad(dloss.get<R>(token), lse.get<R>(token), o.target(token), o.columns);
     if (begin == 0) o.check(token);
     grad.stretch((const V *)(logits + row * o.width), (V *)(dlogits + row * o.width), begin, GRAD_THREADS,
                  (int)(o.width / N));
@@ -263,12 +282,35 @@ extern "C" void cuda_cross_entropy_grad(const Call *c) {
 
 /* ---- both at once ---- */
 
+/* A vector for each thread and turn in shared memory, by its address there: the compiler would compute it
+ * again for each access, with an instruction that takes longer than the access. */
+template <typename V> struct Slots {
+    uint32_t first;
+
+    __device__ __forceinline__ Slots(const void *shared)
+        : first(__shfl_sync(0xffffffffu, (uint32_t)__cvta_generic_to_shared(shared), 0)) {}
+    __device__ __forceinline__ V operator[](int i) const {
+        V v;
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.word(0)), "=r"(v.word(1)), "=r"(v.word(2)), "=r"(v.word(3))
+                     : "r"(first + 16 * i)
+                     : "memory");
+        return v;
+    }
+    __device__ __forceinline__ void fetch(int i, const V *x) const {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                     :
+                     : "r"(first + 16 * i), "l"(__cvta_generic_to_global(x))
+                     : "memory");
+    }
+};
+
 /* A block takes rows in turn. The first `held` vectors of a row are in shared memory, each put there and read
  * by one thread alone; when its gradient is written, the one of the block's next row takes its place. What
  * has no room there is read twice, the second time from the cache. */
 template <typename T, int N> struct RowHeld {
     typedef Piece<T, N> V;
-    V *slots;
+    Slots<V> slots;
     int held, threads;
 
     __device__ __forceinline__ int stretch() const { return UNROLL * threads; }
@@ -278,7 +320,7 @@ template <typename T, int N> struct RowHeld {
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
                 const int i = begin + u * threads + (int)threadIdx.x;
-                if (x && i < held) __pipeline_memcpy_async(slots + i, (const V *)x + i, sizeof(V));
+                if (x && i < held) slots.fetch(i, (const V *)x + i);
             }
             __pipeline_commit();
         }
@@ -290,7 +332,7 @@ template <typename T, int N> struct RowHeld {
         int groups = (held + stretch() - 1) / stretch();
         for (int begin = 0; begin < held; begin += stretch()) {
             __pipeline_wait_prior((size_t)--groups);
-            all.template add<N>(slots, begin + (int)threadIdx.x, threads, known);
+            if constexpr (N > 1) all.template add<N>(slots, begin + (int)threadIdx.x, threads, known);
         }
         all.join(room);
         return all;
@@ -299,7 +341,7 @@ template <typename T, int N> struct RowHeld {
     __device__ __forceinline__ void gradient(const RowGrad<T, N> &grad, const T *x, T *dx, int vectors,
                                              const T *next) const {
         for (int begin = 0; begin < held; begin += stretch()) {
-            grad.stretch(slots, (V *)dx, begin + (int)threadIdx.x, threads, held);
+            if constexpr (N > 1) grad.stretch(slots, (V *)dx, begin + (int)threadIdx.x, threads, held);
             fetch(next, begin);
         }
         for (int64_t i = held + threadIdx.x; i < vectors; i += stretch())
@@ -313,7 +355,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     typedef Real<T> R;
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ R room[2][64];
-    const RowHeld<T, N> rows = {(Piece<T, N> *)shared, held, (int)blockDim.x};
+    const RowHeld<T, N> rows = {Slots<Piece<T, N>>(shared), held, (int)blockDim.x};
     const int vectors = (int)(o.width / N);
     int64_t row = blockIdx.x;
     for (int begin = 0; begin < held; begin += rows.stretch()) rows.fetch(logits + row * o.width, begin);
@@ -324,11 +366,12 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
         const R at = target < 0 ? (R)0 : to_real<R>(x[target]); /* before it may be overwritten */
         const LogSum<T> all = rows.log_sum(x, o.columns, room[turn]);
         const R log_sum = log(all.sum);
-        const RowGrad<T, N> grad = {by, all.top + log_sum, (int)target, (int)o.columns};
+        const R row_lse = all.top + log_sum;
+        const RowGrad<T, N> grad(by, row_lse, target, o.columns);
         if (threadIdx.x == 0) {
             o.check(token);
             loss.put(token, log_sum - (at - all.top));
-            lse.put(token, grad.lse);
+            lse.put(token, row_lse);
         }
         T *dx = dlogits + row * o.width;
         row += gridDim.x;

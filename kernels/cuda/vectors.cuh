@@ -62,7 +62,7 @@ template <typename T, int N> struct Run {
         if constexpr (sizeof(T) == 2) {
 #pragma unroll
             for (int i = 0; i < N / 2; i++) {
-                typename std::conditional<is_half, __half2, __nv_bfloat162>::type both;
+                Pair both;
                 if constexpr (is_half)
                     both = __floats2half2_rn(x[2 * i], x[2 * i + 1]);
                 else
@@ -74,9 +74,30 @@ template <typename T, int N> struct Run {
             for (int k = 0; k < N; k++) put(k, x[k]);
         }
     }
+    /* Of those that are no NaN; NaN if all are. */
+    __device__ __forceinline__ Real<T> largest() const {
+        if constexpr (sizeof(T) == 2) {
+            Run<T, 2> best;
+            best.word(0) = word(0);
+#pragma unroll
+            for (int i = 1; i < N / 2; i++) {
+                Pair a, b;
+                memcpy(&a, &best.word(0), sizeof a), memcpy(&b, &word(i), sizeof b);
+                a = __hmax2(a, b);
+                memcpy(&best.word(0), &a, sizeof a);
+            }
+            return fmax(best.get(0), best.get(1));
+        } else {
+            Real<T> best = get(0);
+#pragma unroll
+            for (int k = 1; k < N; k++) best = fmax(best, get(k));
+            return best;
+        }
+    }
 
   private:
     static constexpr bool is_half = std::is_same<T, fp16>::value;
+    typedef typename std::conditional<is_half, __half2, __nv_bfloat162>::type Pair;
 };
 
 /* Elements [first, first + N) of a row of n; those outside [0, n) count as 0 and are not touched. `aligned`:
