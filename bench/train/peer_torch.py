@@ -2,14 +2,16 @@
 """PyTorch's training step of a configuration of bench/train, timed: the peer that `race` runs beside `isotron bench train`.
 
 usage: bench/train/peer_torch.py --config bench/train/NAME.conf [--steps N] [--seconds S] [--warmup N]
+                                 [--optimizer same|pure-bf16] [--gradients auto|fp32|bf16]
                                  [--micro-batch-size N] [--no-compile] [--compile-mode MODE] [--scope block|model]
 
-Every layer is compiled, attention is cuDNN's (where it refuses, flash; the result says which did it), AdamW is the fused one. The
-parameters are bf16 with masters, gradients and moments in fp32, as ours; where the configuration asks for 16-bit moments
-parameters, gradients and moments are all bf16 without masters, for the fused optimizer mixes no types: less to move and to
-keep than ours has. Microbatches' gradients are summed in fp32 where there are masters. The gradient's norm is clipped as ours.
-No recomputation. Prints one line of JSON; a step's time is the median of steps that are waited for, and the mean of as many
-back to back."""
+Every layer is compiled, attention is cuDNN's (where it refuses, flash; the result says which did it). The parameters are bf16 with
+fp32 masters, as ours. With fp32 moments AdamW is the fused one, and microbatches' gradients are summed in fp32. Where the
+configuration asks for 16-bit moments it is peer_adamw.py's, compiled; gradients are summed in fp32 behind each parameter's
+backward if all that leaves 40 GB for activations, else by autograd in bf16, less to move and to keep than ours has (--gradients).
+--optimizer pure-bf16 is torch's fused AdamW then, parameters, gradients and moments in bf16 without masters. The gradient's norm
+is clipped as ours. No recomputation. Prints one line of JSON; a step's time is the median of steps that are waited for, and the
+mean of as many back to back."""
 import argparse
 import json
 import math
@@ -22,6 +24,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import peer_adamw
 
 CUDA = torch.cuda.is_available()
 
@@ -147,44 +151,72 @@ class Model(nn.Module):
 
 # ---- step ----
 
+class Fused:
+    """torch's fused AdamW: on fp32 masters with fp32 sums of gradients, or on the bf16 parameters themselves."""
+    def __init__(self, groups, c, masters):
+        held = {p: p.detach().float().requires_grad_() if masters else p for params, _ in groups for p in params}
+        self.params, self.held = list(held), list(held.values())
+        self.adam = torch.optim.AdamW([{"params": [held[p] for p in params], "weight_decay": decay} for params, decay in groups],
+                                      lr=c.lr, betas=(0.9, c.beta2), eps=1e-8, fused=True)
+        self.masters, self.begins = masters, True
+        for p in self.held if masters else []:
+            p.grad = torch.zeros_like(p)
+        self.words = "fused AdamW, " + ("fp32 masters, moments and sums of gradients" if masters else
+                                        "bf16 parameters, moments and gradients, no masters")
+
+    def next_microbatch(self):
+        if not self.masters:
+            return
+        sums, grads = [p.grad for p in self.held], [p.grad for p in self.params]
+        (torch._foreach_copy_ if self.begins else torch._foreach_add_)(sums, grads)
+        self.begins = False
+        for p in self.params:
+            p.grad = None
+
+    @torch.no_grad()
+    def step(self, largest_norm):
+        nn.utils.clip_grad_norm_(self.held, largest_norm, foreach=True)
+        self.adam.step()
+        self.begins = True
+        if self.masters:
+            torch._foreach_copy_(self.params, self.held)
+        else:
+            self.adam.zero_grad(set_to_none=True)
+
+
+def sums_in_fp32(choice, parameters):
+    """Parameters and moments in bf16, masters and sums in fp32 are 14 bytes each."""
+    if choice != "auto" or not CUDA:
+        return choice != "bf16"
+    return torch.cuda.get_device_properties(0).total_memory - 14 * parameters > 40e9
+
+
+def make_optimizer(c, a, params):
+    groups = [([p for p in params if p.dim() > 1], c.decay), ([p for p in params if p.dim() == 1], 0.0)]
+    if not c.narrow or a.optimizer == "pure-bf16":
+        return Fused(groups, c, masters=not c.narrow)
+    sums = sums_in_fp32(a.gradients, sum(p.numel() for p in params))
+    adam = peer_adamw.AdamW(groups, c.lr, (0.9, c.beta2), 1e-8, sums, compiled=not a.no_compile)
+    adam.words = f"compiled AdamW, fp32 masters, bf16 moments, {'fp32' if sums else 'bf16'} sums of gradients"
+    return adam
+
+
 class Trainer:
-    def __init__(self, c, device):
-        self.c = c
+    def __init__(self, c, a, device):
         with device:
             self.model = Model(c)
         self.model.bfloat16()
         self.params = list(self.model.parameters())
-        self.held = self.params if c.narrow else [p.detach().float().requires_grad_() for p in self.params]
-        groups = [{"params": [p for p in self.held if p.dim() > 1], "weight_decay": c.decay},
-                  {"params": [p for p in self.held if p.dim() == 1], "weight_decay": 0.0}]
-        self.adam = torch.optim.AdamW(groups, lr=c.lr, betas=(0.9, c.beta2), eps=1e-8, fused=True)
-        if not c.narrow:
-            for p in self.held:
-                p.grad = torch.zeros_like(p)
-
-    def collect(self, first):
-        """Gradients of a microbatch into the masters'."""
-        if self.c.narrow:
-            return
-        sums, grads = [p.grad for p in self.held], [p.grad for p in self.params]
-        (torch._foreach_copy_ if first else torch._foreach_add_)(sums, grads)
-        for p in self.params:
-            p.grad = None
+        self.optimizer = make_optimizer(c, a, self.params)
 
     def step(self, batches):
         total = 0
-        for i, (tokens, labels) in enumerate(batches):
+        for tokens, labels in batches:
             loss = self.model(tokens, labels)
             (loss / len(batches)).backward()
-            self.collect(i == 0)
+            self.optimizer.next_microbatch()
             total = total + loss.detach()
-        nn.utils.clip_grad_norm_(self.held, 1.0, foreach=True)
-        self.adam.step()
-        if self.c.narrow:
-            self.adam.zero_grad(set_to_none=True)
-        else:
-            with torch.no_grad():
-                torch._foreach_copy_(self.params, self.held)
+        self.optimizer.step(1.0)
         return total / len(batches)
 
 
@@ -241,6 +273,8 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=0, help="stop measuring after so long, but take 3 steps")
     parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--optimizer", choices=["same", "pure-bf16"], default="same")
+    parser.add_argument("--gradients", choices=["auto", "fp32", "bf16"], default="auto")
     parser.add_argument("--micro-batch-size", type=int)
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--compile-mode", default="default")
@@ -251,7 +285,7 @@ def main():
     device = torch.device("cuda" if CUDA else "cpu")
     torch.manual_seed(1)
     backends, attention = choose_attention(c, device)
-    trainer = Trainer(c, device)
+    trainer = Trainer(c, a, device)
     if not a.no_compile and a.scope == "model":
         trainer.model.compile(mode=a.compile_mode)
     elif not a.no_compile:
@@ -264,11 +298,12 @@ def main():
         "device": torch.cuda.get_device_name() if CUDA else "CPU", "torch": torch.__version__, "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if CUDA else None, "attention": attention,
         "compile": "none" if a.no_compile else f"{a.scope}, {a.compile_mode}",
-        "optimizer": "fused AdamW, " + ("bf16 parameters and moments, no masters" if c.narrow else "fp32 masters and moments"),
+        "optimizer": trainer.optimizer.words,
         "parameters": sum(p.numel() for p in trainer.params), "micro_batch_size": c.micro, "global_batch_size": c.batch,
         "steps": len(times), "tokens": tokens, "step_ms": {"median": median, "min": min(times), "max": max(times)},
         "back_to_back_ms": together, "tokens_per_second": tokens / median * 1e3, "first_step_seconds": first, "loss": loss,
-        "memory_mb": torch.cuda.max_memory_allocated() / 2**20 if CUDA else None}))
+        "memory_mb": torch.cuda.max_memory_allocated() / 2**20 if CUDA else None,
+        "allocation_retries": torch.cuda.memory_stats().get("num_alloc_retries") if CUDA else None}))
 
 
 if __name__ == "__main__":
