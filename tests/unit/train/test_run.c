@@ -2,6 +2,7 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "unit/config_helper.h"
 
@@ -67,6 +68,7 @@ static void the_plan_is_what_the_run_takes(void **state) {
         "--recompute-granularity selective --recompute-modules core_attn mlp",
         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
         "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
+        "--cpu-offloading-num-layers 2",
     };
     for (size_t k = 0; k < 2 * sizeof WORDS / sizeof *WORDS; k++) {
         Setup *s =
@@ -80,7 +82,8 @@ static void the_plan_is_what_the_run_takes(void **state) {
         run_evaluate(r, &b, &loss, &tokens); /* nor may evaluation need more */
         batch_free(&b);
         const ExecutorMemory peak = executor_peak(r->executor);
-        assert_int_equal(peak.slot, plan.slots);
+        assert_int_equal(peak.slot + OFFLOAD_SLOTS * peak.offload.slot, plan.slots);
+        assert_int_equal(peak.offload.host, plan.offloaded);
         assert_int_equal(peak.transient, plan.transient);
         assert_int_equal(registry_bytes(r->model->registry), plan.parameters);
         assert_int_equal(optim_bytes(r->optimizer), plan.optimizer);
@@ -105,6 +108,38 @@ static void recompute_takes_less(void **state) {
         before = plan.slots;
         setup_free(s);
     }
+}
+
+/* What is on the host is not on the device. From 3 layers on: the first of them has one sum less than the
+ * others. */
+static void offloading_takes_less(void **state) {
+    (void)state;
+    size_t before = SIZE_MAX, all = 0;
+    for (int n = 0; n < 6; n = n ? n + 1 : 3) {
+        Setup *s = setup_new(
+            "--num-layers 6 --seq-length 64 --micro-batch-size 4 --cpu-offloading-num-layers %d", n);
+        MemoryPlan plan = run_plan_memory(&s->config, &s->derived, NULL, NULL);
+        if (!n) all = plan.slots;
+        assert_true(plan.slots < before && (plan.offloaded > 0) == (n > 0));
+        assert_int_equal(plan.slots + plan.offloaded, all);
+        const size_t total = memory_plan_total(&plan);
+        assert_int_equal(memory_plan_host(&plan), 0); /* the CPU's memory is the host's */
+        plan.apart = true;
+        assert_int_equal(memory_plan_host(&plan), plan.offloaded);
+        assert_int_equal(memory_plan_total(&plan), total - plan.offloaded);
+        before = plan.slots;
+        setup_free(s);
+    }
+}
+
+static void too_little_host_memory_is_said(void **state) {
+    (void)state;
+    const MemoryPlan plan = {.apart = true, .offloaded = (size_t)1 << 50};
+    const Err e = memory_plan_check_host(&plan, 4);
+    assert_int_equal(e.code, ERR_USER);
+    assert_non_null(strstr(e.msg, "need 4294967296.0 MB of the host's memory"));
+    assert_non_null(strstr(e.msg, "--cpu-offloading-num-layers"));
+    assert_int_equal(memory_plan_check_host(&(MemoryPlan){.offloaded = (size_t)1 << 50}, 4).code, ERR_NONE);
 }
 
 /* ---- microbatches ---- */
@@ -369,6 +404,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_plan_is_what_the_run_takes),
         cmocka_unit_test(recompute_takes_less),
+        cmocka_unit_test(offloading_takes_less),
+        cmocka_unit_test(too_little_host_memory_is_said),
         cmocka_unit_test(microbatch_size_changes_nothing),
         cmocka_unit_test(dropout_follows_the_sample),
         cmocka_unit_test(threads_change_nothing),
