@@ -227,7 +227,8 @@ static QuantSpec quant_spec(const Config *c, int64_t layer) {
                        .history = c->fp8_amax_history_len,
                        .most_recent = c->fp8_amax_compute_algo == AMAX_MOST_RECENT,
                        .wgrad = c->fp8_wgrad,
-                       .emulated = c->fp8_emulated};
+                       .emulated = c->fp8_emulated,
+                       .keep_inputs = c->fp8_keep_inputs};
 }
 
 static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {

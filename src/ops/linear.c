@@ -15,6 +15,7 @@ typedef struct LayerAttr {
     const Quantiser *quantiser;      /* NULL: products take their operands as they are */
     bool codes;                      /* the device multiplies FP8 numbers */
     Tensor *x_state, *w_state;       /* that they were quantised by */
+    QuantOperand x_rows;             /* codes of x's transpose that the forward has kept; else none */
 } LayerAttr;
 
 static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Spmd tp) {
@@ -34,16 +35,28 @@ typedef struct Gradient {
 } Gradient;
 
 /* ---- products of codes ----
- * The transposed codes of x are made again from x in the backward: that reads two bytes of an element where
- * keeping them would take one more of memory for as long as x is kept, under 1 % of the time of the products
- * for half as much again of what linear layers keep. */
+ * The transposed codes of x are made again from x in the backward, unless the quantiser keeps inputs: that
+ * saves to read x once more, two bytes of an element and some 0.5 % of a step of long rows, for one more byte
+ * of it in memory for as long as x is kept. */
 
 enum { OVER_COLUMNS = 1 << QUANT_OVER_COLUMNS, OVER_ROWS = 1 << QUANT_OVER_ROWS };
 
-static void multiply_codes(Tape *t, const Call *call, const LayerAttr *a) {
+static bool quantises_weight_product(const LayerAttr *a) { return a->quantiser && a->quantiser->spec.wgrad; }
+
+/* What is gathered in the backward has no codes of the forward's. */
+static bool keeps_input(const Tape *t, const LayerAttr *a) {
+    return quantises_weight_product(a) && a->quantiser->spec.keep_inputs && tape_records(t) &&
+           !(a->gathers && a->sequence);
+}
+
+static void multiply_codes(Tape *t, const Call *call, LayerAttr *a) {
     const Quantiser *q = a->quantiser;
-    QuantCodes x = quantize_codes(t, q, QUANT_X, call->in[0], a->x_state, OVER_COLUMNS, true),
-               w = quantize_codes(t, q, QUANT_W, call->in[1], a->w_state, OVER_COLUMNS, true);
+    const unsigned kept = keeps_input(t, a) ? OVER_ROWS : 0;
+    QuantCodes x = quantize_codes(t, q, QUANT_X, call->in[0], a->x_state,
+                                  (QuantWanted){OVER_COLUMNS | kept, kept, .first = true}),
+               w = quantize_codes(t, q, QUANT_W, call->in[1], a->w_state,
+                                  (QuantWanted){.sums = OVER_COLUMNS, .first = true});
+    a->x_rows = x.by[QUANT_OVER_ROWS];
     quantize_multiply(t, &(QuantProduct){.a = x.by[QUANT_OVER_COLUMNS],
                                          .b = w.by[QUANT_OVER_COLUMNS],
                                          .bias = call->in[2],
@@ -57,14 +70,17 @@ static void multiply_codes(Tape *t, const Call *call, const LayerAttr *a) {
 
 static void input_product_of_codes(Tape *t, const Node *n, const Gradient *g, Tensor *dx) {
     const LayerAttr *a = n->call.attr;
-    QuantCodes w = quantize_codes(t, a->quantiser, QUANT_W, n->call.in[1], a->w_state, OVER_ROWS, false);
+    QuantCodes w =
+        quantize_codes(t, a->quantiser, QUANT_W, n->call.in[1], a->w_state, (QuantWanted){.sums = OVER_ROWS});
     quantize_multiply(
         t, &(QuantProduct){.a = g->codes.by[QUANT_OVER_COLUMNS], .b = w.by[QUANT_OVER_ROWS], .c = dx});
     quantize_drop(t, &w);
 }
 
 static void weight_product_of_codes(Tape *t, const LayerAttr *a, const Gradient *g, Tensor *x, Tensor *dw) {
-    QuantCodes codes = quantize_codes(t, a->quantiser, QUANT_X, x, a->x_state, OVER_ROWS, false);
+    QuantCodes codes = {.by[QUANT_OVER_ROWS] = a->x_rows, .kept = OVER_ROWS};
+    if (!a->x_rows.codes)
+        codes = quantize_codes(t, a->quantiser, QUANT_X, x, a->x_state, (QuantWanted){.sums = OVER_ROWS});
     quantize_multiply(
         t, &(QuantProduct){.a = g->codes.by[QUANT_OVER_ROWS], .b = codes.by[QUANT_OVER_ROWS], .c = dw});
     quantize_drop(t, &codes);
@@ -102,8 +118,6 @@ static void input_product(Tape *t, const Node *n, const Gradient *g, Tensor *dx)
     drop_unless(t, w_q, w);
     drop_unless(t, dy_q, dy);
 }
-
-static bool quantises_weight_product(const LayerAttr *a) { return a->quantiser && a->quantiser->spec.wgrad; }
 
 /* dbias is a sum, no product: of dy itself. */
 static void weight_product(Tape *t, const Node *n, const Gradient *g, Tensor *x, Tensor *dw, Tensor *dbias) {
@@ -178,7 +192,9 @@ static Gradient gradient(Tape *t, const Node *n, Tensor *dy, Need need, const Te
     Gradient g = {.dy = dy};
     g.state = quantize_state(t, a->quantiser, QUANT_DY, dy, n->call.out[0]->spmd, a->codes);
     const unsigned sums = (dx ? OVER_COLUMNS : 0u) | (dw && quantises_weight_product(a) ? OVER_ROWS : 0u);
-    if (a->codes && sums) g.codes = quantize_codes(t, a->quantiser, QUANT_DY, dy, g.state, sums, true);
+    if (a->codes && sums)
+        g.codes = quantize_codes(t, a->quantiser, QUANT_DY, dy, g.state,
+                                 (QuantWanted){.sums = sums, .first = true});
     return g;
 }
 

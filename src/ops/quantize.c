@@ -126,11 +126,16 @@ static Fp8Blocks blocks_of(const Quantiser *q, QuantRole role) {
     return role == QUANT_W ? FP8_SQUARES : FP8_ROWS;
 }
 
-static void encode(Tape *t, Tensor *x, Tensor *state, Tensor *newest, QuantOperand *y, QuantOperand *yt) {
+static Tensor *take(Tape *t, bool kept, DType type, int ndim, const int64_t *dim) {
+    return kept ? tape_tensor(t, type, ndim, dim) : tape_scratch(t, type, ndim, dim);
+}
+
+static void encode(Tape *t, Tensor *x, Tensor *state, Tensor *newest, bool kept, QuantOperand *y,
+                   QuantOperand *yt) {
     QuantOperand *first = y ? y : yt;
     const Fp8CodesAttr attr = {first->blocks};
     const int64_t n = fp8_blocks_count(attr.blocks, first->codes->dim[0], first->codes->dim[1]);
-    Tensor *inverse = tape_scratch(t, x->dtype == F64 ? F64 : F32, 1, &n);
+    Tensor *inverse = take(t, kept, x->dtype == F64 ? F64 : F32, 1, &n);
     if (y) y->inverse = inverse;
     if (yt) yt->inverse = inverse;
     tape_call(t, &OPS[OP_fp8_codes],
@@ -140,33 +145,34 @@ static void encode(Tape *t, Tensor *x, Tensor *state, Tensor *newest, QuantOpera
 }
 
 QuantCodes quantize_codes(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, Tensor *state,
-                          unsigned sums, bool first) {
+                          QuantWanted want) {
     const int64_t rows = tensor_rows(x), width = tensor_width(x);
     const DType type = type_of(q, role) == E4M3 ? F8E4M3 : F8E5M2;
     if (role == QUANT_W && q->kept->block) return q->kept->codes;
-    Tensor *newest = first && q->spec.recipe == FP8_DELAYED && counts(t, role) ? state : NULL;
-    QuantCodes c = {0};
+    Tensor *newest = want.first && q->spec.recipe == FP8_DELAYED && counts(t, role) ? state : NULL;
+    QuantCodes c = {.kept = want.kept};
     QuantOperand *asked[2] = {NULL, NULL};
     for (int s = 0; s < 2; s++) {
-        if (!(sums >> s & 1)) continue;
+        if (!(want.sums >> s & 1)) continue;
         const int64_t dim[2] = {s == QUANT_OVER_COLUMNS ? rows : width,
                                 s == QUANT_OVER_COLUMNS ? width : rows};
-        c.by[s] = (QuantOperand){tape_scratch(t, type, 2, dim), NULL, blocks_of(q, role)};
+        c.by[s] = (QuantOperand){take(t, want.kept >> s & 1, type, 2, dim), NULL, blocks_of(q, role)};
         asked[s] = &c.by[s];
     }
     if (blocks_of(q, role) == FP8_WHOLE)
-        encode(t, x, state, newest, asked[0], asked[1]);
+        encode(t, x, state, newest, want.kept, asked[0], asked[1]);
     else
         for (int s = 0; s < 2; s++)
-            if (asked[s]) encode(t, x, NULL, NULL, s ? NULL : asked[s], s ? asked[s] : NULL);
+            if (asked[s]) encode(t, x, NULL, NULL, false, s ? NULL : asked[s], s ? asked[s] : NULL);
     return c;
 }
 
 void quantize_drop(Tape *t, QuantCodes *c) {
     Tensor *inverse = c->by[0].inverse;
-    for (int s = 0; s < 2 && !c->kept; s++) {
-        if (c->by[s].codes) tape_drop(t, c->by[s].codes);
-        if (c->by[s].inverse && (!s || c->by[s].inverse != inverse)) tape_drop(t, c->by[s].inverse);
+    for (int s = 0; s < 2; s++) {
+        if (c->by[s].codes && !(c->kept >> s & 1)) tape_drop(t, c->by[s].codes);
+        if (c->by[s].inverse && !c->kept && (!s || c->by[s].inverse != inverse))
+            tape_drop(t, c->by[s].inverse);
     }
     *c = (QuantCodes){0};
 }
@@ -208,7 +214,7 @@ size_t quantize_keep(const Quantiser *q, const Param *w, Device *device) {
     size_t part[KEPT_PARTS];
     k->bytes = kept_parts(q, w, part);
     k->block = device_alloc(device, k->bytes, "the codes of FP8 weights");
-    k->codes.kept = true;
+    k->codes.kept = 1 << QUANT_OVER_COLUMNS | 1 << QUANT_OVER_ROWS;
     for (int s = 0; s < 2; s++) {
         const int64_t dim[2] = {s ? w->columns : w->rows, s ? w->rows : w->columns},
                       n = fp8_blocks_count(blocks, dim[0], dim[1]);

@@ -23,6 +23,7 @@ typedef struct QuantSpec {
     Fp8Recipe recipe;
     int64_t margin, history;
     bool most_recent, wgrad, emulated; /* emulated: whatever the device */
+    bool keep_inputs; /* not blockwise: a forward takes the codes of x's transpose for the backward, too */
 } QuantSpec;
 
 /* Of one linear layer. */
@@ -53,12 +54,16 @@ typedef struct QuantOperand {
 } QuantOperand;
 typedef struct QuantCodes {
     QuantOperand by[2]; /* [QuantSum]: over the columns of x itself, over its rows */
-    bool kept;          /* not for quantize_drop to give back */
+    unsigned kept; /* not for quantize_drop to give back: mask of 1 << QuantSum, and the inverses if any */
 } QuantCodes;
-/* sums: mask of 1 << QuantSum, both in one pass over x where a tensor has one scale. first: this forward or
- * backward has not taken codes of x yet, so that past amaxes take it in. For quantize_drop. */
-QuantCodes quantize_codes(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, unsigned sums,
-                          bool first);
+/* Which codes, masks of 1 << QuantSum: both in one pass over x where a tensor has one scale. */
+typedef struct QuantWanted {
+    unsigned sums,
+        kept;   /* kept: those of them that live as long as x (tape_tensor), of a tensor with one scale */
+    bool first; /* this forward or backward has not taken codes of x yet: past amaxes take it in */
+} QuantWanted;
+/* For quantize_drop. */
+QuantCodes quantize_codes(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantWanted);
 void quantize_drop(Tape *, QuantCodes *);
 
 /* Codes of a weight that are taken once before the passes of a step, or before an evaluation, instead of in

@@ -1,5 +1,6 @@
 """FP8 in every layout is as near to the fp64 truth as on one rank (R of gradients, and the oracle's bound for all else); with
-delayed scales a resumed run is bit for bit the straight one."""
+delayed scales a resumed run is bit for bit the straight one, and so is a run that keeps codes. The benchmarks' FP8 is switched off
+as their configurations say."""
 from harness import *
 
 CELLS = """
@@ -39,6 +40,19 @@ for k in (1, 7):
     pretrain(data, resumed, *options, "--load", straight, "--ckpt-step", k, "--log-jsonl", log)
     assert_same_bytes(straight, resumed, 12, f"resumed at {k}")
     assert losses(log) == {i: expected[i] for i in range(k + 1, 13)}, f"resumed at {k}: the losses differ"
+kept, log = WORK / "kept", WORK / "kept.jsonl"
+pretrain(data, kept, *options, "--fp8-keep-weights", "--fp8-keep-inputs", "--log-jsonl", log)
+assert_same_bytes(straight, kept, 12, "kept codes")
+assert losses(log) == expected, "kept codes: the losses differ"
 names = {t["name"] for t in json.loads((straight / "iter_0000012" / "manifest.json").read_text())["tensors"]}
 assert "decoder.layers.1.mlp.linear_fc2.fp8_state" in names, names
 print("delayed scales: resumed = straight")
+
+SMALL = ["--num-layers", 1, "--hidden-size", 64, "--ffn-hidden-size", 64, "--vocab-size", 100, "--seq-length", 16, "--max-position-embeddings", 16]
+for conf in sorted((ROOT / "bench" / "train").glob("*fp8*.conf")):
+    in_bf16 = conf.read_text().splitlines()[1].lstrip("#").split()
+    for name, more in {"FP8": [], "bf16": in_bf16}.items():
+        isotron("bench", "train", "--config", conf, *SMALL, *more, "--steps", 1, "--warmup", 1, "--no-alone", "--json", WORK / "bench.json")
+        step = json.loads((WORK / "bench.json").read_text())
+        assert any("fp8" in op or op == "quantize" for op in step["op_ms"]) == (name == "FP8"), (conf, name, step["op_ms"])
+print("benchmarks: FP8 and bf16 of the same configuration")

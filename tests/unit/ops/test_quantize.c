@@ -196,12 +196,24 @@ typedef struct Blocks {
     int64_t high, wide;
 } Blocks;
 
-typedef enum Way { EMULATED, CODES, KEPT, WAYS } Way;
+typedef enum Way { EMULATED, CODES, KEPT, INPUTS_KEPT, WAYS } Way;
 
-/* The same numbers whether products take codes, those of w too or once for both passes, or what they stand
- * for. */
+static void count_codes(void *arg, const OpDef *op, const Call *c) {
+    (void)c;
+    *(int *)arg += op == &OPS[OP_fp8_codes];
+}
+
+/* Of x, w, dy, and in the backward w and x once more. */
+static int passes_for_codes(QuantSpec spec, Way way) {
+    const int of_dy = spec.wgrad && spec.recipe == FP8_BLOCKWISE ? 2 : 1, of_w = way == KEPT ? 0 : 2;
+    return way == EMULATED ? 0 : of_w + of_dy + (spec.wgrad && !spec.keep_inputs ? 2 : 1);
+}
+
+/* The same numbers whether products take codes, those of w or x too or once for both passes, or what they
+ * stand for. */
 static void check_layer(QuantSpec spec, Way way) {
     const bool codes = way != EMULATED;
+    spec.keep_inputs = way == INPUTS_KEPT && spec.wgrad && spec.recipe != FP8_BLOCKWISE;
     const Size size = codes ? (Size){128, 2, 384, 128} : (Size){131, 2, 260, 133};
     const int64_t ROWS = size.s * size.b, IN = size.in, OUT = size.out;
     Layer l;
@@ -222,6 +234,8 @@ static void check_layer(QuantSpec spec, Way way) {
         registry_zero_grads(l.registry);
         quantize_take_kept(l.quantiser, l.w, l.device, NULL, NULL, true);
         tape_begin(l.tape, true);
+        int passes = 0;
+        tape_trace(l.tape, count_codes, &passes);
         Tensor *input = tape_input(l.tape, F64, 3, (int64_t[]){size.s, size.b, IN}, 0);
         memcpy(input->data, x0, tensor_bytes(input));
         Tensor *y = op_linear_quantised(l.tape, input, &l.w->value, NULL, 0, l.quantiser);
@@ -229,6 +243,7 @@ static void check_layer(QuantSpec spec, Way way) {
         double *out = mem_alloc(tensor_bytes(y));
         memcpy(out, y->data, tensor_bytes(y));
         tape_backward(l.tape, y, &seed, NEED_ALL);
+        assert_int_equal(passes, passes_for_codes(spec, way));
         memcpy(dx, tape_grad(l.tape, input)->data, tensor_bytes(input));
         quantize_end_step(l.quantiser, l.device, NULL, NULL);
         if (pass == 1 || spec.recipe != FP8_DELAYED) {
