@@ -87,6 +87,12 @@ assert "alone" not in str(good["ours"][1]["result"]["gemm"].keys()) and race["pr
 words[words.index("--rounds") + 1:] = [1, "--limit", "-1"]
 done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True)
 assert done.returncode == 1 and "left out" in done.stdout, done
+words[words.index("--rounds") + 1:] = [1, "--against", "--cpu-threads 1", "--out", WORK / "race.json"]
+words.remove(WORK / "broken.conf")
+done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True)
+race = json.loads((WORK / "race.json").read_text())
+assert done.returncode == 0 and race["provenance"]["peer"] == "this program" and race["provenance"]["peer_options"] == "--cpu-threads 1", done
+assert race["rows"][0]["peer"][0]["result"]["model"] == race["rows"][0]["ours"][0]["result"]["model"]
 assert "no gpt3" in subprocess.run(["bench/train/race", "gpt3"], cwd=ROOT, capture_output=True, text=True).stderr
 done = subprocess.run(["bench/train/race", "gpt3-1.3b", "llama3-8b", "--limit", "-1"], cwd=ROOT, capture_output=True, text=True)
 assert done.returncode == 1 and "gpt3-1.3b" in done.stdout and "llama3-8b" in done.stdout, done

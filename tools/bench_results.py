@@ -1,0 +1,36 @@
+"""Files of bench/results as rows of tables and plots: what tools/bench_table and its parts have in common."""
+import json
+import os
+import pathlib
+
+ROOT = pathlib.Path(os.environ.get("BENCH_TABLE_ROOT") or pathlib.Path(__file__).resolve().parents[1])
+
+
+class NotMeasured(Exception):
+    pass
+
+
+def load(name):
+    if not (ROOT / "bench/results" / name).exists():
+        raise NotMeasured
+    return json.loads((ROOT / "bench/results" / name).read_text())
+
+
+def percent(x):
+    return f"{100 * x:.1f} %"
+
+
+def range_of(spread, digits):
+    return f"{spread['median']:.{digits}f} ({spread['min']:.{digits}f} to {spread['max']:.{digits}f})"
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(map(str, row)) + " |" for row in [head] + rows]
+    return "\n".join([lines[0], "|" + "---|" * len(head)] + lines[1:])
+
+
+def plot(name, size, lines, data):
+    """gnuplot's script, and the numbers in the block $data."""
+    script = ["set terminal svg noenhanced size %d,%d font 'sans,12'" % size, "set output", "$data << EOD", *data, "EOD",
+              "set style data histograms", "set style fill solid 0.9 border -1", "set grid y", *lines]
+    return name, "\n".join(script) + "\n"
