@@ -11,7 +11,7 @@
 #include <cuda_pipeline.h>
 #include <float.h>
 
-#include "kernels/cuda/vectors.cuh"
+#include "kernels/cuda/slots.cuh"
 
 enum { UNROLL = 4 /* loads of a thread in flight */ };
 
@@ -281,29 +281,6 @@ extern "C" void cuda_cross_entropy_grad(const Call *c) {
 }
 
 /* ---- both at once ---- */
-
-/* A vector for each thread and turn in shared memory, by its address there: the compiler would compute it
- * again for each access, with an instruction that takes longer than the access. */
-template <typename V> struct Slots {
-    uint32_t first;
-
-    __device__ __forceinline__ Slots(const void *shared)
-        : first(__shfl_sync(0xffffffffu, (uint32_t)__cvta_generic_to_shared(shared), 0)) {}
-    __device__ __forceinline__ V operator[](int i) const {
-        V v;
-        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(v.word(0)), "=r"(v.word(1)), "=r"(v.word(2)), "=r"(v.word(3))
-                     : "r"(first + 16 * i)
-                     : "memory");
-        return v;
-    }
-    __device__ __forceinline__ void fetch(int i, const V *x) const {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-                     :
-                     : "r"(first + 16 * i), "l"(__cvta_generic_to_global(x))
-                     : "memory");
-    }
-};
 
 /* A block takes rows in turn. The first `held` vectors of a row are in shared memory, each put there and read
  * by one thread alone; when its gradient is written, the one of the block's next row takes its place. What

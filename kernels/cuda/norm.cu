@@ -9,10 +9,8 @@
  * Instructions are as scarce as bytes: a row of 2048 elements of 16 bits may take a multiprocessor of an H200
  * about 2000 of a warp's if it is to take no longer than its memory. So few threads have many vectors each,
  * and what a row needs once is kept short. */
-#include <cuda_pipeline.h>
-
 #include "kernels/cuda/row.cuh"
-#include "kernels/cuda/vectors.cuh"
+#include "kernels/cuda/slots.cuh"
 
 /* What all kernels here need to know. */
 template <typename R> struct Norm {
@@ -283,8 +281,9 @@ template <typename T> struct GradVectors {
     int stages; /* rows that are on their way or in work: 1 or 2 */
 };
 
-/* One thread's share: its vectors of the rows in work, in shared memory, and the sums of its columns. */
-template <typename T, bool RMS> struct GradThread {
+/* One thread's share: its vectors of the rows in work, in shared memory, and the sums of its columns. PLUS:
+ * gains count from 1. */
+template <typename T, bool RMS, bool PLUS> struct GradThread {
     typedef Real<T> R;
     enum { N = VEC<T>, K = HELD };
     typedef Run<T, N> V;
@@ -293,14 +292,14 @@ template <typename T, bool RMS> struct GradThread {
     const GradVectors<T> &p;
     Team<R, true> team;
     int width, threads, thread; /* of the block, and which one this is */
-    V *slots;
+    Slots<V> slots;
     V gain[K];
     alignas(16) R gain_sum[K * N], bias_sum[K * N];
 
     __device__ __forceinline__ GradThread(const Norm<R> &o, const GradVectors<T> &p, R *room, V *shared)
         : o(o), p(p), team(room), width((int)o.width), threads((int)(blockDim.x * blockDim.y)),
-          thread(team.index * team.size + team.lane),
-          slots(shared + thread / 32 * (OPERANDS * K * 32) + thread % 32) {
+          thread(team.index * team.size + team.lane), slots(shared) {
+        slots.first += (uint32_t)sizeof(V) * (uint32_t)(thread / 32 * (OPERANDS * K * 32) + thread % 32);
 #pragma unroll
         for (int k = 0; k < K; k++)
             if (column(k) < width) gain[k] = constant_vector((const V *)(p.gain + column(k)));
@@ -308,35 +307,41 @@ template <typename T, bool RMS> struct GradThread {
         for (int i = 0; i < K * N; i++) gain_sum[i] = bias_sum[i] = 0;
     }
     __device__ __forceinline__ int column(int k) const { return (team.lane + k * team.size) * N; }
-    /* A warp's slots lie together, so that a thread's own are at constant distances. */
-    __device__ __forceinline__ V *slot(int stage, Operand what, int k) const {
-        return slots + stage * (OPERANDS * K) * threads + (what * K + k) * 32;
+    __device__ __forceinline__ R gain_of(int k, int e) const {
+        return PLUS ? 1 + gain[k].get(e) : gain[k].get(e);
     }
-    __device__ __forceinline__ void fetch(int stage, uint32_t row) {
-        if (row < o.rows) {
-            const T *dy = p.dy + (int64_t)row * width, *x = p.x + p.x_rows(row),
-                    *old = p.add ? p.dx + p.dx_rows(row) : NULL;
+    /* A warp's slots lie together, so that a thread's own are at constant distances. */
+    __device__ __forceinline__ Slots<V> slots_of(int stage) const {
+        Slots<V> own = slots;
+        own.first += (uint32_t)sizeof(V) * (uint32_t)(stage * (OPERANDS * K) * threads);
+        return own;
+    }
+    static __device__ __forceinline__ int slot(Operand what, int k) { return (what * K + k) * 32; }
+    __device__ __forceinline__ void fetch_one(const Slots<V> &own, Operand what, const T *row) const {
 #pragma unroll
-            for (int k = 0; k < K; k++) {
-                const int at = column(k);
-                if (at >= width) continue;
-                __pipeline_memcpy_async(slot(stage, DY, k), dy + at, sizeof(V));
-                __pipeline_memcpy_async(slot(stage, X, k), x + at, sizeof(V));
-                if (p.add) __pipeline_memcpy_async(slot(stage, OLD, k), old + at, sizeof(V));
-            }
+        for (int k = 0; k < K; k++)
+            if (column(k) < width) own.fetch(slot(what, k), row + column(k));
+    }
+    __device__ __forceinline__ void fetch(int stage, uint32_t row) const {
+        const Slots<V> own = slots_of(stage);
+        if (row < o.rows) {
+            fetch_one(own, DY, p.dy + (int64_t)row * width);
+            fetch_one(own, X, p.x + p.x_rows(row));
+            if (p.add) fetch_one(own, OLD, p.dx + p.dx_rows(row));
         }
         __pipeline_commit();
     }
     /* Adds this row to the sums of columns, and finds mean(dy g) and rstd mean(dy g xhat). */
     __device__ __forceinline__ void means(int stage, bool live, R mean, R rstd, R *sum, R *along) {
+        const Slots<V> own = slots_of(stage);
         R s = 0, a = 0;
 #pragma unroll
         for (int k = 0; k < K; k++) {
             if (!live || column(k) >= width) continue;
-            const V dy = *slot(stage, DY, k), x = *slot(stage, X, k);
+            const V dy = own[slot(DY, k)], x = own[slot(X, k)];
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                const R d = dy.get(e), g = o.plus + gain[k].get(e);
+                const R d = dy.get(e), g = gain_of(k, e);
                 const R across = d * (RMS ? x.get(e) : x.get(e) - mean);
                 a += g * across;
                 gain_sum[k * N + e] += across * rstd;
@@ -354,19 +359,19 @@ template <typename T, bool RMS> struct GradThread {
         *along = a * rstd * o.per_width * rstd;
     }
     __device__ __forceinline__ void write(int stage, uint32_t row, R mean, R rstd, R sum, R along) const {
+        const Slots<V> own = slots_of(stage);
         T *out = p.dx + p.dx_rows(row);
 #pragma unroll
         for (int k = 0; k < K; k++) {
             if (column(k) >= width) continue;
-            const V dy = *slot(stage, DY, k), x = *slot(stage, X, k);
-            V old = {}, dx;
+            const V dy = own[slot(DY, k)], x = own[slot(X, k)];
+            V old = V(), dx;
             R v[N];
-            if (p.add) old = *slot(stage, OLD, k);
+            if (p.add) old = own[slot(OLD, k)];
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                const R g = dy.get(e) * (o.plus + gain[k].get(e));
-                v[e] = rstd * (g - sum - (x.get(e) - mean) * along);
-                if (p.add) v[e] += old.get(e);
+                const R g = dy.get(e) * gain_of(k, e);
+                v[e] = fma(rstd, g - sum - (x.get(e) - mean) * along, old.get(e));
             }
             dx.fill(v);
             *(V *)(out + column(k)) = dx;
@@ -400,13 +405,14 @@ template <typename T, bool RMS> struct GradThread {
     }
 };
 
-template <typename T, bool RMS>
+template <typename T, bool RMS, bool PLUS>
 static __global__ void __launch_bounds__(RESIDENT) grad_vectors(Norm<Real<T>> o, GradVectors<T> p) {
     typedef Real<T> R;
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ R room[Team<R, true>::ROOM];
-    typename GradThread<T, RMS>::V *slots = (typename GradThread<T, RMS>::V *)shared;
-    GradThread<T, RMS> t(o, p, room, slots);
+    typedef GradThread<T, RMS, PLUS> Thread;
+    typename Thread::V *slots = (typename Thread::V *)shared;
+    Thread t(o, p, room, slots);
     /* Of a tensor with Starts: 31 bits, and one more for the row after next. */
     const uint32_t step = gridDim.x * blockDim.y, rows = (uint32_t)o.rows;
     uint32_t first = blockIdx.x * blockDim.y, row = first + threadIdx.y;
@@ -568,7 +574,9 @@ template <typename T> static bool grad_by_vectors(const Call *c, void *partial) 
     if (dx && (!rows_are_aligned(dx) || !matches(dx, x) || !starts_of(dx, &p.dx_rows))) return false;
     p.add = accumulates(dx);
     p.stages = plan.stages;
-    const auto kernel = o.rms ? grad_vectors<T, true> : grad_vectors<T, false>;
+    const auto kernel = o.rms ? o.plus != 0 ? grad_vectors<T, true, true> : grad_vectors<T, true, false>
+                        : o.plus != 0 ? grad_vectors<T, false, true>
+                                      : grad_vectors<T, false, false>;
     /* A kernel's settings belong to all threads of the process: they are the same for every call. */
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.most));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,

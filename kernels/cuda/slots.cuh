@@ -1,0 +1,36 @@
+/* Vectors of 16 bytes in shared memory, on their way there from global memory while the threads that will
+ * read them compute: each thread waits (cuda_pipeline.h) for what it has fetched itself, and reads nothing
+ * else. */
+#ifndef ISOTRON_KERNELS_CUDA_SLOTS_CUH
+#define ISOTRON_KERNELS_CUDA_SLOTS_CUH
+
+#include <cuda_pipeline.h>
+
+#include "kernels/cuda/vectors.cuh"
+
+/* By their address in shared memory: from a pointer the compiler computes it again for each access, with an
+ * instruction that takes longer than the access. Made by all threads of a warp. */
+template <typename V> struct Slots {
+    uint32_t first;
+
+    __device__ __forceinline__ Slots(const void *shared)
+        : first(__shfl_sync(0xffffffffu, (uint32_t)__cvta_generic_to_shared(shared), 0)) {}
+    __device__ __forceinline__ V operator[](int i) const {
+        static_assert(sizeof(V) == 16, "a slot has 16 bytes");
+        V v;
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.word(0)), "=r"(v.word(1)), "=r"(v.word(2)), "=r"(v.word(3))
+                     : "r"(first + 16 * i)
+                     : "memory");
+        return v;
+    }
+    /* Part of the group that the next __pipeline_commit ends. */
+    __device__ __forceinline__ void fetch(int i, const void *x) const {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                     :
+                     : "r"(first + 16 * i), "l"(__cvta_generic_to_global(x))
+                     : "memory");
+    }
+};
+
+#endif
