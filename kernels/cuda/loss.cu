@@ -302,27 +302,49 @@ template <typename T, int N> struct RowHeld {
             __pipeline_commit();
         }
     }
-    __device__ __forceinline__ LogSum<T> log_sum(const T *x, int64_t columns, Real<T> *room) const {
-        const int vectors = (int)(columns / N), known = vectors < held ? vectors : held;
-        LogSum<T> all;
-        all.template rest<N>(x, known, columns);
-        int groups = (held + stretch() - 1) / stretch();
-        for (int begin = 0; begin < held; begin += stretch()) {
-            __pipeline_wait_prior((size_t)--groups);
-            if constexpr (N > 1) all.template add<N>(slots, begin + (int)threadIdx.x, threads, known);
+    /* Adds a stretch of a row of so many vectors that are no padding, once it has come. */
+    __device__ __forceinline__ void add(LogSum<T> *all, int begin, int vectors) const {
+        if constexpr (N > 1) {
+            const int known = vectors < held ? vectors : held;
+            all->template add<N>(slots, begin + (int)threadIdx.x, threads, known);
         }
-        all.join(room);
+    }
+    __device__ __forceinline__ int last_stretch() const {
+        return held ? (held - 1) / stretch() * stretch() : 0;
+    }
+    /* All stretches of the block's first row but the last. */
+    __device__ __forceinline__ LogSum<T> first_sum(const T *x, int vectors) const {
+        LogSum<T> all;
+        for (int begin = 0; begin < held; begin += stretch()) fetch(x, begin);
+        __pipeline_wait_prior(0);
+        for (int begin = 0; begin < last_stretch(); begin += stretch()) add(&all, begin, vectors);
         return all;
     }
-    /* The row's gradient; begins to copy the row at `next`, NULL if there is none. */
-    __device__ __forceinline__ void gradient(const RowGrad<T, N> &grad, const T *x, T *dx, int vectors,
-                                             const T *next) const {
+    /* What a sum over all stretches but the last lacks. */
+    __device__ __forceinline__ void complete(LogSum<T> *all, const T *x, int64_t columns,
+                                             Real<T> *room) const {
+        const int vectors = (int)(columns / N);
+        all->template rest<N>(x, vectors < held ? vectors : held, columns);
+        __pipeline_wait_prior(0);
+        add(all, last_stretch(), vectors);
+        all->join(room);
+    }
+    /* The row's gradient. Meanwhile the row at `next`, NULL if there is none, comes into its place, and is
+     * summed a stretch behind, all but the last, so that memory has work while the block computes. */
+    __device__ __forceinline__ LogSum<T> gradient(const RowGrad<T, N> &grad, const T *x, T *dx, int64_t width,
+                                                  const T *next) const {
+        const int vectors = (int)(width / N), of_next = next ? grad.columns / N : 0;
+        LogSum<T> ahead;
         for (int begin = 0; begin < held; begin += stretch()) {
             if constexpr (N > 1) grad.stretch(slots, (V *)dx, begin + (int)threadIdx.x, threads, held);
             fetch(next, begin);
+            if (begin == 0) continue;
+            __pipeline_wait_prior(1);
+            add(&ahead, begin - stretch(), of_next);
         }
         for (int64_t i = held + threadIdx.x; i < vectors; i += stretch())
             grad.stretch((const V *)x, (V *)dx, (int)i, threads, vectors);
+        return ahead;
     }
 };
 
@@ -333,17 +355,15 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ R room[2][64];
     const RowHeld<T, N> rows = {Slots<Piece<T, N>>(shared), held, (int)blockDim.x};
-    const int vectors = (int)(o.width / N);
     int64_t row = blockIdx.x;
-    for (int begin = 0; begin < held; begin += rows.stretch()) rows.fetch(logits + row * o.width, begin);
+    LogSum<T> all = rows.first_sum(logits + row * o.width, (int)(o.columns / N));
     int64_t token = o.token(row), target = o.target(token);
     R by = dloss.get<R>(token);
     for (int turn = 0; row < o.rows; turn ^= 1) {
         const T *x = logits + row * o.width;
         const R at = target < 0 ? (R)0 : to_real<R>(x[target]); /* before it may be overwritten */
-        const LogSum<T> all = rows.log_sum(x, o.columns, room[turn]);
-        const R log_sum = log(all.sum);
-        const R row_lse = all.top + log_sum;
+        rows.complete(&all, x, o.columns, room[turn]);
+        const R log_sum = log(all.sum), row_lse = all.top + log_sum;
         const RowGrad<T, N> grad(by, row_lse, target, o.columns);
         if (threadIdx.x == 0) {
             o.check(token);
@@ -357,7 +377,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
             target = o.target(token);
             by = dloss.get<R>(token);
         }
-        rows.gradient(grad, x, dx, vectors, row < o.rows ? logits + row * o.width : NULL);
+        all = rows.gradient(grad, x, dx, o.width, row < o.rows ? logits + row * o.width : NULL);
     }
 }
 
