@@ -173,9 +173,12 @@ static const char *refuse_version(const Cuda *cuda, const AttentionShape *a) {
     return NULL;
 }
 
-/* The deterministic backward computes what the window hides. From our own kernels' speed, two thirds of its
- * own without a window: they are faster if a query sees less than a quarter of the keys. */
-static bool is_narrow(const AttentionShape *a) { return a->window && 4 * a->window <= a->t; }
+/* The deterministic backward computes what the window hides (the other does not). From our own kernels'
+ * speed, two thirds of its own without a window: they are faster if a query sees less than a quarter of the
+ * keys. */
+static bool is_narrow(const AttentionShape *a) {
+    return a->backward && !a->any_order && a->window && 4 * a->window <= a->t;
+}
 
 /* Why cuDNN does not do a call, or NULL and its shape. */
 static const char *refuse(const Call *c, AttentionShape *a) {
@@ -183,7 +186,7 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     const AttentionAttr *at = (const AttentionAttr *)c->attr;
     memset(a, 0, sizeof *a);
     if (!dtype_is_16bit((DType)o.q->dtype)) return "arithmetic in more than 16 bits";
-    a->backward = is_backward(c);
+    a->backward = is_backward(c), a->any_order = a->backward && c->device->any_order;
     a->type = o.q->dtype == BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
     a->batch = o.q->dim[1] * o.q->dim[2], a->heads = o.q->dim[3];
     a->s = o.q->dim[0], a->t = o.k->dim[0], a->d = o.q->dim[4], a->e = o.v->dim[4];
@@ -198,8 +201,7 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     const char *why = refuse_tensors(&o, a);
     if (!why) why = refuse_mask(at, a);
     if (!why) why = refuse_version(c->device->cuda, a);
-    if (!why && a->backward && is_narrow(a))
-        why = "a narrow window, which cuDNN's deterministic backward does not use";
+    if (!why && is_narrow(a)) why = "a narrow window, which cuDNN's deterministic backward does not use";
     return why;
 }
 
@@ -207,18 +209,20 @@ static const char *refuse(const Call *c, AttentionShape *a) {
 
 static int64_t round_up(int64_t n, int64_t to) { return ceil_div(n, to) * to; }
 
-/* cuDNN's scratch memory for one (sample, group) of the backward: ds, and dk and dv of each head. */
+/* Scratch memory for one (sample, group) of the backward: ds, or sums of dq in F32; dk and dv of each head.
+ */
 static int64_t bytes_of_one(const AttentionShape *a) {
-    const int64_t ds = round_up(a->s, 64) * round_up(a->t, 128),
-                  gradients = a->heads > 1 ? a->t * (a->d + a->e) : 0;
-    return 2 * a->heads * (ds + gradients);
+    const int64_t ds = 2 * round_up(a->s, 64) * round_up(a->t, 128), sums = 4 * a->s * a->d,
+                  gradients = a->heads > 1 ? 2 * a->t * (a->d + a->e) : 0;
+    return a->heads * ((a->any_order ? sums : ds) + gradients);
 }
 
-/* Policy: always the deterministic backward. Its scratch memory is quadratic in the sequence, so it takes as
- * many (sample, group) pairs at a time as need no more than a 64th of the GPU's memory (2 GiB of an H200's):
- * a part of that size still fills the GPU many times over. One pair alone may take an eighth (of an H200's: 4
- * heads at 46k); what needs more is our own kernels', whose memory is linear. It depends on sizes only, so
- * that every run goes the same way. */
+/* Policy: the deterministic backward, unless the device may take sums in any order. Its scratch memory is
+ * quadratic in the sequence, so it takes as many (sample, group) pairs at a time as need no more than a 64th
+ * of the GPU's memory (2 GiB of an H200's): a part of that size still fills the GPU many times over. One pair
+ * alone may take an eighth (of an H200's: 4 heads at 46k); what needs more is our own kernels', whose memory
+ * is linear. It depends on sizes only, so that every run goes the same way. The other's, linear in the
+ * sequence, has the same bounds. */
 static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     const int64_t one = bytes_of_one(a), memory = (int64_t)cuda->memory;
     if (!a->backward) return a->batch;
@@ -257,11 +261,18 @@ static const char *arrange(const Call *c, bool make, Work *w) {
 
 /* ---- running ---- */
 
-/* cuDNN's workspace, then delta */
-static size_t delta_at(const Entry *e) { return (size_t)round_up((int64_t)e->graph.workspace, SPACE_ALIGN); }
-static size_t scratch_of(const Entry *e) {
+/* cuDNN's workspace, delta, the sums of dq */
+typedef struct Scratch {
+    size_t delta, dq_sums, bytes;
+} Scratch;
+static Scratch scratch_of(const Entry *e) {
     const AttentionShape *a = &e->shape;
-    return delta_at(e) + (a->backward ? (size_t)(a->batch * a->heads * a->s) * sizeof(float) : 0);
+    const int64_t floats = a->backward ? a->batch * a->heads * a->s * (int64_t)sizeof(float) : 0;
+    Scratch x;
+    x.delta = (size_t)round_up((int64_t)e->graph.workspace, SPACE_ALIGN);
+    x.dq_sums = x.delta + (size_t)round_up(floats, SPACE_ALIGN);
+    x.bytes = a->any_order ? x.dq_sums + (size_t)(floats * a->d) : x.delta + (size_t)floats;
+    return x;
 }
 
 static void *from_pair(const Tensor *x, HeadStrides stride, int64_t first) {
@@ -272,14 +283,15 @@ static void run_part(const Call *c, Entry *e, int64_t first) {
     const AttentionShape *a = &e->shape;
     const Operands o = operands(c);
     const HeadStrides of_lse = {a->heads * a->s, a->s, 1};
-    char *scratch = (char *)cuda_scratch(c->device, scratch_of(e));
+    const Scratch place = scratch_of(e);
+    char *scratch = (char *)cuda_scratch(c->device, place.bytes);
     void *at[GRAPH_IDS] = {NULL};
     at[AT_Q] = from_pair(o.q, a->q, first), at[AT_K] = from_pair(o.k, a->k, first);
     at[AT_V] = from_pair(o.v, a->v, first), at[AT_Y] = from_pair(o.y, a->y, first);
     at[AT_DQ] = from_pair(o.dq, a->dq, first), at[AT_DK] = from_pair(o.dk, a->dk, first);
     at[AT_DV] = from_pair(o.dv, a->dv, first), at[AT_DY] = from_pair(o.dy, a->dy, first);
     at[AT_LSE] = from_pair(o.lse, of_lse, first);
-    at[AT_DELTA] = scratch + delta_at(e);
+    at[AT_DELTA] = scratch + place.delta, at[AT_DQ_SUMS] = scratch + place.dq_sums;
     at[AT_SCALE] = &e->numbers.scale, at[AT_ONE] = &e->numbers.one;
     at[AT_HIDDEN] = at[AT_HIDDEN_BEFORE] = &e->numbers.hidden;
     at[AT_WINDOW] = &e->numbers.window;
@@ -304,14 +316,18 @@ bool attention_grad_cudnn(const Call *c) { return run(c); }
 
 extern "C" size_t cuda_plans_attention(const Call *c) {
     Work w;
-    return arrange(c, true, &w) ? 0 : scratch_of(w.part);
+    return arrange(c, true, &w) ? 0 : scratch_of(w.part).bytes;
 }
 
 extern "C" size_t cuda_plans_attention_grad(const Call *c) {
     Work w;
     if (arrange(c, true, &w)) return attention_grad_scratch(c);
-    const size_t part = scratch_of(w.part), last = scratch_of(w.last);
+    const size_t part = scratch_of(w.part).bytes, last = scratch_of(w.last).bytes;
     return part > last ? part : last;
+}
+
+static const char *form(const AttentionShape *a) {
+    return !a->backward ? "" : a->any_order ? ", not deterministic" : ", deterministic";
 }
 
 const char *attention_path(const Call *c) {
@@ -326,9 +342,9 @@ const char *attention_path(const Call *c) {
     else
         snprintf(path, room,
                  "cuDNN %zu.%zu.%zu%s, %lld part%s of %lld x %lld heads, %zu bytes of scratch memory",
-                 version / 10000, version / 100 % 100, version % 100, is_backward(c) ? ", deterministic" : "",
+                 version / 10000, version / 100 % 100, version % 100, form(&w.part->shape),
                  (long long)w.parts, w.parts > 1 ? "s" : "", (long long)w.pairs,
-                 (long long)w.part->shape.heads, scratch_of(w.part));
+                 (long long)w.part->shape.heads, scratch_of(w.part).bytes);
     return path;
 }
 

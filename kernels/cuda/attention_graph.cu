@@ -3,8 +3,9 @@
  *   y = softmax(scale * q k^T + mask) v,  lse = log sum exp of the scaled and masked scores
  *   delta = sum(dy * y),  p = exp(scale * q k^T - lse),  dv = p^T dy,  ds = scale * p * (dy v^T - delta)
  *   dq = ds k,  dk = ds^T q;  with several heads dk and dv are made for each in 16 bits, then summed.
- * dq comes from one product over all keys (cuDNN keeps all of ds for it), not from float sums that blocks of
- * keys add to whenever they are done: two runs give the same bits. */
+ * What becomes of dq is all that says whether two runs give the same bits. As the product itself, it is one
+ * over all keys (cuDNN keeps all of ds for it). As a copy of F32 sums, blocks of keys add to these whenever
+ * they are done. */
 #include "kernels/cuda/attention_graph.cuh"
 
 #include <math.h>
@@ -117,6 +118,20 @@ static void forward(const Builder *b) {
 
 /* ---- backward ---- */
 
+static void to_queries(const Builder *b, Descriptor ds) {
+    const AttentionShape *a = b->a;
+    Descriptor k = graph_virtual(b->g, b->half, key_dims(b, a->d, a->k));
+    graph_reshape(b->g, b->k_transposed, k);
+    Descriptor dq = half_tensor(b, AT_DQ, query_dims(b, a->d, a->dq));
+    if (!a->any_order) {
+        product(b, ds, k, dq);
+        return;
+    }
+    const Dims whole = dims_dense(a->batch, a->heads, a->s, a->d);
+    Descriptor sums = product(b, ds, k, graph_tensor(b->g, AT_DQ_SUMS, REAL, whole));
+    combine(b, CUDNN_POINTWISE_IDENTITY, sums, NULL, dq);
+}
+
 /* delta, by way of the factor that undoes dropout: without it the graph is accepted, and dq and dk are NaN.
  */
 static Descriptor row_products(const Builder *b, Descriptor dy, Descriptor y) {
@@ -158,10 +173,7 @@ static void backward(const Builder *b) {
     ds = combine(b, CUDNN_POINTWISE_MUL, ds, p, score(b));
     ds = combine(b, CUDNN_POINTWISE_MUL, ds, b->scale, score(b));
     to_keys(b, ds, b->q, AT_DK, a->d, a->dk);
-
-    Descriptor k = graph_virtual(b->g, b->half, key_dims(b, a->d, a->k));
-    graph_reshape(b->g, b->k_transposed, k);
-    product(b, ds, k, half_tensor(b, AT_DQ, query_dims(b, a->d, a->dq)));
+    to_queries(b, ds);
 }
 
 /* ---- both ---- */

@@ -21,6 +21,7 @@ typedef struct AttentionShape {
     int64_t backward, type;           /* type: cudnnDataType_t, of 16 bits */
     int64_t batch, heads, s, t, d, e; /* s queries, t keys, d columns of q and k, e of v and y */
     int64_t mask, window; /* window: keys that a query sees, itself included; 0: all up to the mask */
+    int64_t any_order;    /* backward: dq may be summed in any order, in AT_DQ_SUMS */
     double scale;         /* of q.k */
     HeadStrides q, k, v, y;
     HeadStrides dy, dq, dk, dv; /* backward only */
@@ -37,8 +38,9 @@ typedef enum AttentionTensor {
     AT_DQ,
     AT_DK,
     AT_DV,
-    AT_DELTA, /* F32 [batch, heads, s]: scratch */
-    AT_SCALE, /* from here on numbers of the host */
+    AT_DELTA,   /* F32 [batch, heads, s]: scratch */
+    AT_DQ_SUMS, /* F32 [batch, heads, s, d]: scratch; any_order alone */
+    AT_SCALE,   /* from here on numbers of the host */
     AT_ONE,
     AT_HIDDEN,        /* -inf: the score of a key behind the mask */
     AT_HIDDEN_BEFORE, /* -inf: of one before the window */

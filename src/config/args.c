@@ -118,9 +118,13 @@ static void unknown(Args *a, Source src, const char *key, size_t len) {
     str_free(&quoted);
 }
 
-/* `--bf16` stands for lane = bf16; `--bf16=false` only takes that choice back. */
+static bool is_boolean(const Arg *row) { return row->type == ARG_FLAG || row->type == ARG_OFF; }
+
+/* `--bf16` stands for lane = bf16; `--bf16=false` only takes that choice back. A boolean has no third value:
+ * `=false` is the other one. */
 static void imply(Args *a, const Match *m, void *field, bool on) {
     const char *value = arena_printf(a->arena, "%.*s", (int)m->spelling.implied_len, m->spelling.implied);
+    if (is_boolean(m->row) && !on) value = strcmp(value, "true") ? "true" : "false", on = true;
     Str now = {0};
     arg_print(m->row, field, &now);
     if (on)
@@ -149,7 +153,7 @@ static void assign(Args *a, Source src, const Match *m, const char *const *words
     str_free(&expected);
 
     unsigned char *given = &m->table->given[row - m->table->rows];
-    if (!on && is_switch) return; /* it chooses nothing */
+    if (!on && is_switch && !is_boolean(row)) return; /* it chooses nothing */
     if (*given == src.number)
         args_problem(a, "%s%s%.*s is given twice: keep one of them%s%.*s%s.", src.where, src.dash, name_len,
                      m->spelling.name, is_switch ? " (it is a spelling of " : "", is_switch ? first_len : 0,
@@ -170,7 +174,7 @@ static bool is_option(const char *word) { return word[0] == '-' && word[1] == '-
 
 /* How many of the words after the option are its values. */
 static int count_values(const Match *m, int argc, char **argv) {
-    if (m->row->type == ARG_FLAG || m->row->type == ARG_OFF || m->spelling.implied) return 0;
+    if (is_boolean(m->row) || m->spelling.implied) return 0;
     bool list = m->row->type == ARG_TEXTS || m->row->type == ARG_I64S;
     int n = 0;
     while (n < argc && !is_option(argv[n]) && (list || n < 1)) n++;
@@ -192,7 +196,7 @@ static int line_option(Args *a, Source src, int argc, char **argv) {
     static const char *const set[] = {"true"};
     if (equals) return assign(a, src, &m, (const char *const[]){equals + 1}, 1), 1;
     int n = count_values(&m, argc - 1, argv + 1);
-    bool flag = m.row->type == ARG_FLAG || m.row->type == ARG_OFF;
+    const bool flag = is_boolean(m.row);
     assign(a, src, &m, flag ? set : (const char *const *)argv + 1, flag ? 1 : n);
     return 1 + n;
 }

@@ -115,6 +115,7 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
                .comm = comm,
                .arena = arena_new(),
                .step_arena = arena_new()};
+    device->any_order = !c->deterministic_mode;
     r->layout = run_layout(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
     r->context = (RunContext){
         .device = device,

@@ -26,7 +26,7 @@ typedef struct Target {
 
 static const Arg ROWS[] = {
     {"loud", ARG_FLAG, offsetof(Target, loud), "off", NULL, "Be loud.", false},
-    {"no-fusion", ARG_OFF, offsetof(Target, fused), "on", NULL, "Not fused.", false},
+    {"no-fusion|fusion=false", ARG_OFF, offsetof(Target, fused), "on", NULL, "Not fused.", false},
     {"count|old-count", ARG_I64, offsetof(Target, count), "none", NULL, "A count.", false},
     {"rate", ARG_F64, offsetof(Target, rate), "1e-5", NULL, "A rate.", false},
     {"path", ARG_TEXT, offsetof(Target, path), "none", NULL, "A path.", false},
@@ -147,6 +147,25 @@ static void spellings_stand_for_values(void **state) {
     assert_int_equal(c.t.count, 4);
     assert_string_equal(c.args.notes.s, "--verdant is understood as Megatron-LM's --color green.\n");
     expect(&c, "");
+}
+
+/* `fusion` is no-fusion's opposite: both of its values say something. */
+static void a_boolean_may_be_spelled_by_its_opposite(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    LINE(&c, "--fusion");
+    assert_true(c.t.fused);
+    assert_int_equal(c.given[1], 1);
+    expect(&c, "");
+    begin(&c, NULL);
+    LINE(&c, "--fusion=false");
+    assert_false(c.t.fused);
+    assert_int_equal(c.given[1], 1);
+    expect(&c, "");
+    begin(&c, NULL);
+    LINE(&c, "--fusion", "--no-fusion");
+    expect(&c, "--no-fusion is given twice: keep one of them.\n");
 }
 
 /* Runs described by a Python program: argument names and values as it writes them, and switches that are off.
@@ -297,6 +316,7 @@ int main(void) {
         cmocka_unit_test(file_sets_every_type),
         cmocka_unit_test(line_overrides_its_config_file),
         cmocka_unit_test(spellings_stand_for_values),
+        cmocka_unit_test(a_boolean_may_be_spelled_by_its_opposite),
         cmocka_unit_test(names_and_flags_may_be_pythons),
         cmocka_unit_test(every_mistake_is_a_sentence),
         cmocka_unit_test(every_mistake_in_a_file_has_its_line),

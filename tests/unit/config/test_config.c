@@ -94,7 +94,6 @@ static const struct {
     {"accumulate-allreduce-grads-in-fp32", "false"},
     {"attention-backend", "auto"},
     {"batch-invariant-mode", "false"},
-    {"deterministic-mode", "false"},
     {"optimizer", "adam"},
     {"adam-beta1", "0.9"},
     {"adam-beta2", "0.999"},
@@ -214,6 +213,7 @@ static void defaults_are_megatrons(void **state) {
         if (strcmp(value.s, MEGATRON[i].value)) fail_msg("--%s is %s", MEGATRON[i].flag, value.s);
         str_free(&value);
     }
+    assert_true(c.deterministic_mode); /* Megatron-LM's is off; here same bits are promised */
     assert_int_equal(c.lane, LANE_FP32);
     assert_int_equal(c.activation, MLP_GELU);
     assert_true(c.add_bias_linear && c.load_optim && c.save_rng && c.check_for_nan_in_loss_and_grad &&
@@ -337,6 +337,7 @@ static const char *const BREAKING[][2] = {
     {"--fp8-format e4m3 --fp8-recipe blockwise --fp8-keep-inputs", "tensors with one scale"},
     {"--fp8-format e4m3 --no-fp8-wgrad --fp8-keep-inputs", "tensors with one scale"},
     {"--fp8-format e4m3 --fp8-recipe tensorwise --batch-invariant-mode", "share a scale"},
+    {"--batch-invariant-mode --no-deterministic-mode", "promises the same bits"},
     {"--moe-ffn-hidden-size 8", "without --num-experts"},
     {"--num-experts 4", "--disable-bias-linear"},
     {EXPERTS " --moe-router-topk 9", "more than --num-experts 8"},

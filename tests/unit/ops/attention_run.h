@@ -17,6 +17,7 @@ typedef struct Shape {
     DType dtype;
     bool packed;   /* q, k and v of a group side by side, as Megatron-LM's product gives them; s = t, d = e */
     size_t memory; /* of the GPU; 0: enough */
+    bool any_order; /* of the GPU's sums */
 } Shape;
 
 enum { Q, K, V, DY, Y, DQ, DK, DV, TENSORS };

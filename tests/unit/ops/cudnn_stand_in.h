@@ -131,6 +131,8 @@ static void mock_move(MockDescriptor *d, char *memory, bool store) {
 
 static double mock_apply(int64_t mode, double x, double b, double t) {
     switch (mode) {
+    case CUDNN_POINTWISE_IDENTITY:
+        return x;
     case CUDNN_POINTWISE_ADD:
         return x + b;
     case CUDNN_POINTWISE_SUB:

@@ -15,13 +15,14 @@ typedef struct Gpu {
 } Gpu;
 enum { SCRATCH = 1 << 20 };
 
-static Gpu *gpu_new(size_t memory) {
+static Gpu *gpu_new(Shape p) {
     Gpu *g = mem_zero(1, sizeof *g);
     g->cuda =
-        (Cuda){.capability = 90, .memory = memory ? memory : (size_t)128 << 30, .scratch_bytes = SCRATCH};
+        (Cuda){.capability = 90, .memory = p.memory ? p.memory : (size_t)128 << 30, .scratch_bytes = SCRATCH};
     g->cuda.scratch = aligned_alloc(SPACE_ALIGN, SCRATCH);
-    g->device = (Device){.kind = DEVICE_CUDA, .cuda = &g->cuda};
-    g->planner = (Device){.kind = DEVICE_NULL, .cuda = &g->cuda};
+    memset(g->cuda.scratch, 0xff, SCRATCH);
+    g->device = (Device){.kind = DEVICE_CUDA, .cuda = &g->cuda, .any_order = p.any_order};
+    g->planner = (Device){.kind = DEVICE_NULL, .cuda = &g->cuda, .any_order = p.any_order};
     return g;
 }
 
@@ -40,6 +41,8 @@ static void by_cudnn(int op, const Call *call, Gpu *g) {
     assert_true(scratch >= MOCK_WORKSPACE && scratch <= SCRATCH);
     const char *path = attention_path(call);
     if (strncmp(path, "cuDNN ", 6)) fail_msg("%s: %s", OPS[op].name, path);
+    assert_int_equal(!strstr(path, "deterministic"), op == OP_attention);
+    assert_int_equal(!strstr(path, "not deterministic"), op == OP_attention || !g->device.any_order);
     const int64_t made = mock.plans;
     assert_true(made > before);
     OPS[op].cuda(call);
@@ -49,9 +52,9 @@ static void by_cudnn(int op, const Call *call, Gpu *g) {
 
 /* The stand-in rounds y, lse and the gradients only: each number to half a unit, and the gradients know y
  * rounded. */
-static void check(Shape p) {
+static void check_form(Shape p) {
     Run r = run_new(p, p.dtype), exact = run_new(p, F64);
-    Gpu *g = gpu_new(p.memory);
+    Gpu *g = gpu_new(p);
     Device *cpu = device_cpu(2);
     const Call forward = forward_call(&r, &g->device), backward = backward_call(&r, &g->device);
     Call call = forward_call(&exact, cpu);
@@ -71,6 +74,13 @@ static void check(Shape p) {
     gpu_free(g);
     run_free(&r), run_free(&exact);
     assert_int_equal(mock.descriptors, 0);
+}
+
+/* Both forms of the backward. */
+static void check(Shape p) {
+    check_form(p);
+    p.any_order = true;
+    check_form(p);
 }
 
 static void layouts(void **state) {
@@ -112,12 +122,25 @@ static void masks(void **state) {
     check(p);
     p.attr.window_left = 19; /* the first key is never too far */
     check(p);
+    p.any_order = true;
+    for (p.attr.window_left = 1; p.attr.window_left < 5; p.attr.window_left++)
+        check_form(p); /* too narrow for the deterministic form */
 }
 
-/* A GPU of so little memory that the backward's scores fit one, or three, pairs at a time. */
+/* On a GPU of so little memory that the backward has to take `parts` parts. */
+static void check_parts(Shape p, int64_t memory, int64_t parts) {
+    const int64_t runs = mock.runs;
+    p.memory = (size_t)memory;
+    check_form(p);
+    assert_int_equal(mock.runs - runs, 1 + parts);
+}
+
+/* The backward's scratch memory fits so and so many (sample, group) pairs at a time. */
 static void parts(void **state) {
     (void)state;
-    const int64_t of_two_heads = 2 * 2 * (64 * 128 + 12 * 32), of_one = 2 * 64 * 128;
+    const int64_t gradients = 2 * 12 * 32, of_two_heads = 2 * (2 * 64 * 128 + gradients),
+                  of_their_sums = 2 * (4 * 12 * 16 + gradients), of_one = 2 * 64 * 128,
+                  of_its_sums = 4 * 13 * 16;
     Shape p = {.s = 12,
                .t = 12,
                .b = 2,
@@ -128,17 +151,14 @@ static void parts(void **state) {
                .attr = CAUSAL,
                .dtype = BF16,
                .packed = true};
-    for (int most = 1; most <= 11; most++) {
-        const int64_t runs = mock.runs, backward = (10 + most - 1) / most;
-        p.memory = (size_t)(64 * of_two_heads * most);
-        check(p);
-        assert_int_equal(mock.runs - runs, 1 + backward);
-    }
+    for (int most = 1; most <= 11; most++)
+        for (int any_order = 0; any_order < 2; any_order++) {
+            p.any_order = any_order;
+            check_parts(p, 64 * most * (any_order ? of_their_sums : of_two_heads), (10 + most - 1) / most);
+        }
     p.s = p.t = 13, p.r = 1; /* lse begins at 16 bytes after four pairs */
-    p.memory = (size_t)(64 * of_one * 7);
-    const int64_t runs = mock.runs;
-    check(p);
-    assert_int_equal(mock.runs - runs, 1 + 3);
+    p.any_order = false, check_parts(p, 64 * 7 * of_one, 3);
+    p.any_order = true, check_parts(p, 64 * 7 * of_its_sums, 3);
 }
 
 /* ---- what is left to our own kernels ---- */
@@ -148,7 +168,7 @@ typedef enum Change { AS_IT_IS, STRIDE, TYPE, OFFSET, FLAGS, ABSENT, VERSION, CA
 /* The backward of `p` with one thing changed, in an operand or in what there is. */
 static void refused(const char *why, Shape p, int which, Change change, int64_t value) {
     Run r = run_new(p, p.dtype);
-    Gpu *g = gpu_new(p.memory);
+    Gpu *g = gpu_new(p);
     Tensor *x = &r.x[which];
     if (change == STRIDE) x->stride[1] = value;
     if (change == TYPE) x->dtype = (uint8_t)value;
@@ -214,7 +234,7 @@ static void refused_operands(void **state) {
 static void refused_by_all(void **state) {
     (void)state;
     Run r = run_new(of_size(8, 2, 2, 264, 16), BF16);
-    Gpu *g = gpu_new(0);
+    Gpu *g = gpu_new(SMALL);
     const Call plan = backward_call(&r, &g->planner);
     jmp_buf jump;
     FaultScope scope = {.where = "a test", .catch_jmp = &jump}, *old = fault_scope(&scope);
@@ -256,7 +276,7 @@ static void refused_masks_and_versions(void **state) {
 static void unplanned(void **state) {
     (void)state;
     Run r = run_new(SMALL, BF16);
-    Gpu *g = gpu_new(0);
+    Gpu *g = gpu_new(SMALL);
     const Call call = forward_call(&r, &g->device);
     assert_non_null(strstr(attention_path(&call), "no dry run"));
     by_cudnn(OP_attention, &call, g);
