@@ -18,7 +18,10 @@ static void option(const Arg *row, Str *out) {
         str_puts(out, " Also:");
         for (const char *s = row->names + name_len; *s; s += 1 + strcspn(s + 1, "|")) {
             s += s[1] == '~';
-            str_printf(out, " --%.*s", (int)strcspn(s + 1, "=|"), s + 1);
+            const char *end = s + 1 + strcspn(s + 1, "=|");
+            str_printf(out, " --%.*s", (int)(end - s - 1), s + 1);
+            if (*end == '=' && !takes_value)
+                str_printf(out, " for %.*s", (int)strcspn(end + 1, "|"), end + 1);
         }
         str_puts(out, ".");
     }

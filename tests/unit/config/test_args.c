@@ -269,6 +269,7 @@ static void help_lists_what_the_command_accepts(void **state) {
     assert_non_null(strstr(help.s, "usage: test [options]"));
     assert_non_null(
         strstr(help.s, "--color {red|green|blue}\n        A color. Default: red. Also: --green --verdant."));
+    assert_non_null(strstr(help.s, "Not fused. Also: --fusion for false."));
     assert_null(strstr(help.s, "--other"));
     str_free(&help);
     expect(&c, "");
