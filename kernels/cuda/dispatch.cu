@@ -423,25 +423,32 @@ static __global__ void permute_elements(const T *x, T *y, const int64_t *copy, i
     }
 }
 
-template <typename T> static void permute(const Call *c) {
-    enum { DEPTH = 4 };
-    const Tensor *x = c->in[0], *y = c->out[0];
-    const int64_t rows = y->dim[0], width = tensor_width(x), copies = ((const PermuteAttr *)c->attr)->copies,
-                  vectors = width / VEC<T>, *copy = ids_of(c->in[1]);
+/* Both ops take rows from in[0] to out[0], and find by in[1] which. */
+template <typename T>
+using RowMover = void (*)(const T *from, T *to, const int64_t *index, int64_t n, int64_t width,
+                          int64_t copies, bool add);
+template <typename T>
+static void move_rows(const Call *c, int depth, RowMover<Vec<T, VEC<T>>> by_vectors,
+                      RowMover<T> by_elements) {
     typedef Vec<T, VEC<T>> V;
-    if (whole_vectors(x, y))
-        permute_vectors<T, DEPTH>
-            <<<grid_for(c, rows * ceil_div(vectors, 32 * DEPTH), WARPS), 32 * WARPS, 0, stream_of(c)>>>(
-                data_of<V>(x), data_of<V>(y), copy, rows, vectors, copies, accumulates(y));
+    const Tensor *from = c->in[0], *to = c->out[0];
+    const int64_t rows = tensor_rows(to), width = tensor_width(to), vectors = width / VEC<T>,
+                  copies = ((const PermuteAttr *)c->attr)->copies, *index = ids_of(c->in[1]);
+    if (whole_vectors(from, to))
+        by_vectors<<<grid_for(c, rows * ceil_div(vectors, 32 * depth), WARPS), 32 * WARPS, 0, stream_of(c)>>>(
+            data_of<V>(from), data_of<V>(to), index, rows, vectors, copies, accumulates(to));
     else
-        permute_elements<T><<<grid_for(c, rows * width, THREADS), THREADS, 0, stream_of(c)>>>(
-            data_of<T>(x), data_of<T>(y), copy, rows * width, width, copies, accumulates(y));
+        by_elements<<<grid_for(c, rows * width, THREADS), THREADS, 0, stream_of(c)>>>(
+            data_of<T>(from), data_of<T>(to), index, rows * width, width, copies, accumulates(to));
     LAUNCHED();
 }
 
 extern "C" void cuda_permute(const Call *c) {
+    enum { DEPTH = 4 };
     same_type(c->in[0], c->out[0]);
-    if (tensor_count(c->out[0])) STORAGE_SWITCH(c->out[0]->dtype, permute<T>(c));
+    if (tensor_count(c->out[0]))
+        STORAGE_SWITCH(c->out[0]->dtype,
+                       move_rows<T>(c, DEPTH, permute_vectors<T, DEPTH>, permute_elements<T>));
 }
 
 /* Rows of four copies are on their way at a time: with the registers that three blocks leave, all loads come
@@ -502,26 +509,12 @@ static __global__ void unpermute_elements(const T *y, T *x, const int64_t *row, 
     }
 }
 
-template <typename T> static void unpermute(const Call *c) {
-    enum { DEPTH = 2 };
-    const Tensor *y = c->in[0], *x = c->out[0];
-    const int64_t tokens = tensor_rows(x), width = tensor_width(x),
-                  copies = ((const PermuteAttr *)c->attr)->copies, vectors = width / VEC<T>,
-                  *row = ids_of(c->in[1]);
-    typedef Vec<T, VEC<T>> V;
-    if (whole_vectors(x, y))
-        unpermute_vectors<T, DEPTH>
-            <<<grid_for(c, tokens * ceil_div(vectors, 32 * DEPTH), WARPS), 32 * WARPS, 0, stream_of(c)>>>(
-                data_of<V>(y), data_of<V>(x), row, tokens, vectors, copies, accumulates(x));
-    else
-        unpermute_elements<T><<<grid_for(c, tokens * width, THREADS), THREADS, 0, stream_of(c)>>>(
-            data_of<T>(y), data_of<T>(x), row, tokens * width, width, copies, accumulates(x));
-    LAUNCHED();
-}
-
 extern "C" void cuda_unpermute(const Call *c) {
+    enum { DEPTH = 2 };
     same_type(c->in[0], c->out[0]);
-    if (tensor_count(c->out[0])) STORAGE_SWITCH(c->out[0]->dtype, unpermute<T>(c));
+    if (tensor_count(c->out[0]))
+        STORAGE_SWITCH(c->out[0]->dtype,
+                       move_rows<T>(c, DEPTH, unpermute_vectors<T, DEPTH>, unpermute_elements<T>));
 }
 
 /* ---- scale ---- */
