@@ -147,6 +147,25 @@ typedef struct StepGroup {
     double lr, weight_decay;
 } StepGroup;
 
+/* What differs from step to step, as a row of an F64 tensor: recorded work reads it when it runs. Takes the
+ * place of the attributes' numbers. */
+typedef struct StepNumbers {
+    StepGroup group[STEP_GROUPS];
+    double unbias1, unbias2; /* AdamW: 1 / (1 - beta^step) */
+    double grad_scale;
+    double updates; /* 0: the step changes nothing */
+} StepNumbers;
+enum { STEP_WORDS = sizeof(StepNumbers) / sizeof(double) };
+
+typedef struct ClipAttr {
+    double most; /* that the norm of the scaled gradient may be; 0: anything */
+} ClipAttr;
+typedef struct ClipOutcome {
+    double norm, clip; /* of the scaled gradient; what it is multiplied by */
+    double updates;    /* 0: the norm is not finite, and nothing is clipped */
+} ClipOutcome;
+enum { CLIP_WORDS = sizeof(ClipOutcome) / sizeof(double) };
+
 typedef struct AdamAttr {
     StepGroup group[STEP_GROUPS];
     double beta1, beta2, eps;

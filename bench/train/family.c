@@ -64,6 +64,7 @@ static const unsigned char FAMILY_OF[OP_COUNT] = {
     IN(snap, ELEMENTWISE),
     IN(adamw, OPTIMIZER),
     IN(sgd, OPTIMIZER),
+    IN(clip, OPTIMIZER),
     IN(sum_squares, OPTIMIZER),
     IN(count_zeros, OPTIMIZER),
 #undef IN

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/exact_sum.h"
+#include "kernels/step_numbers.h"
 #include "kernels/cpu/real.h"
 
 /* ---- pieces: PIECE_MOST elements each if there is no table ---- */
@@ -32,16 +33,36 @@ static void in_pieces(const Call *c, PoolFn *fn, void *arg) {
 
 /* ---- steps ---- */
 
-static void adamw_piece(const Call *c, FlatPiece piece) {
+/* What the memory of a step has; NULL: the attributes have it. */
+static const StepNumbers *step_in(const Call *c) {
+    const Tensor *t = c->in[2];
+    CHECK(!t || (t->dtype == F64 && tensor_count(t) == STEP_WORDS),
+          "a step has %lld numbers of %s, not %d of F64", (long long)tensor_count(t),
+          dtype_name((DType)t->dtype), (int)STEP_WORDS);
+    return t ? t->data : NULL;
+}
+
+typedef struct Step {
+    const Call *call;
+    StepNumbers numbers;
+} Step;
+
+static void update(Step *s, PoolFn *fn) {
+    if (s->numbers.updates != 0) in_pieces(s->call, fn, s);
+}
+
+static void adamw_piece(const Step *step, FlatPiece piece) {
+    const Call *c = step->call;
     const AdamAttr *a = c->attr;
+    const StepNumbers *s = &step->numbers;
     const real *restrict grad = reals(c->in[0]) + piece.begin;
     real *restrict p = reals(c->out[0]) + piece.begin, *restrict m = reals(c->out[1]) + piece.begin,
                    *restrict v = reals(c->out[2]) + piece.begin;
-    const StepGroup group = a->group[piece.group];
+    const StepGroup group = s->group[piece.group];
     const real lr = (real)group.lr, decay = (real)group.weight_decay, eps = (real)a->eps;
-    const real beta1 = (real)a->beta1, beta2 = (real)a->beta2, scale = (real)a->grad_scale;
+    const real beta1 = (real)a->beta1, beta2 = (real)a->beta2, scale = (real)s->grad_scale;
     const real new1 = (real)(1 - a->beta1), new2 = (real)(1 - a->beta2);
-    const real unbias1 = (real)(1 / a->correction1), unbias2 = (real)(1 / a->correction2);
+    const real unbias1 = (real)s->unbias1, unbias2 = (real)s->unbias2;
 #pragma omp simd
     for (int64_t i = 0; i < piece.count; i++) {
         const real g = scale * grad[i];
@@ -52,19 +73,25 @@ static void adamw_piece(const Call *c, FlatPiece piece) {
     if (c->out[3]) memcpy(reals(c->out[3]) + piece.begin, p, (size_t)piece.count * sizeof *p);
 }
 
-static void adamw(void *c, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i++) adamw_piece(c, piece_at(c, i));
+static void adamw(void *arg, int64_t begin, int64_t end) {
+    const Step *s = arg;
+    for (int64_t i = begin; i < end; i++) adamw_piece(s, piece_at(s->call, i));
 }
 
-void KERNEL(adamw)(const Call *c) { in_pieces(c, adamw, (void *)c); }
+void KERNEL(adamw)(const Call *c) {
+    const StepNumbers *s = step_in(c);
+    update(&(Step){c, s ? *s : adam_numbers(c->attr)}, adamw);
+}
 
-static void sgd_piece(const Call *c, FlatPiece piece) {
+static void sgd_piece(const Step *step, FlatPiece piece) {
+    const Call *c = step->call;
     const SgdAttr *a = c->attr;
+    const StepNumbers *s = &step->numbers;
     const real *restrict grad = reals(c->in[0]) + piece.begin;
     real *restrict p = reals(c->out[0]) + piece.begin, *restrict m = reals(c->out[1]) + piece.begin;
-    const StepGroup group = a->group[piece.group];
+    const StepGroup group = s->group[piece.group];
     const real lr = (real)group.lr, decay = (real)group.weight_decay, momentum = (real)a->momentum,
-               scale = (real)a->grad_scale;
+               scale = (real)s->grad_scale;
 #pragma omp simd
     for (int64_t i = 0; i < piece.count; i++) {
         m[i] = momentum * m[i] + (scale * grad[i] + decay * p[i]);
@@ -72,11 +99,30 @@ static void sgd_piece(const Call *c, FlatPiece piece) {
     }
 }
 
-static void sgd(void *c, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i++) sgd_piece(c, piece_at(c, i));
+static void sgd(void *arg, int64_t begin, int64_t end) {
+    const Step *s = arg;
+    for (int64_t i = begin; i < end; i++) sgd_piece(s, piece_at(s->call, i));
 }
 
-void KERNEL(sgd)(const Call *c) { in_pieces(c, sgd, (void *)c); }
+void KERNEL(sgd)(const Call *c) {
+    const StepNumbers *s = step_in(c);
+    update(&(Step){c, s ? *s : sgd_numbers(c->attr)}, sgd);
+}
+
+void KERNEL(clip)(const Call *c) {
+    const Tensor *sum = c->in[0], *from = c->in[1], *step = c->out[0], *outcome = c->out[1];
+    CHECK(tensor_count(sum) == EXACT_WORDS && tensor_count(from) == STEP_WORDS &&
+              tensor_count(step) == STEP_WORDS && tensor_count(outcome) == CLIP_WORDS,
+          "clip: %lld, %lld, %lld and %lld words", (long long)tensor_count(sum),
+          (long long)tensor_count(from), (long long)tensor_count(step), (long long)tensor_count(outcome));
+    ExactSum squares;
+    StepNumbers s;
+    memcpy(&squares, sum->data, sizeof squares);
+    memcpy(&s, from->data, sizeof s);
+    const ClipOutcome o = clip_numbers(exact_value(squares), ((const ClipAttr *)c->attr)->most, &s);
+    memcpy(step->data, &s, sizeof s);
+    memcpy(outcome->data, &o, sizeof o);
+}
 
 /* ---- sums of blocks of fixed size, each in PARTS interleaved sums, so that neither threads nor vectors nor
  * the way a parameter is shared out can change them; adding them up is exact ---- */

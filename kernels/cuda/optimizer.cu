@@ -5,7 +5,8 @@
 #include "kernels/cuda/vectors.cuh"
 
 extern "C" {
-#include "base/exact_sum.h"
+#include "base/exact_round.h"
+#include "kernels/step_numbers.h"
 }
 
 enum { THREADS = 256, WARP = 32 };
@@ -55,9 +56,58 @@ static void step_types(const char *op, const Call *c, const Tensor *state, bool 
           dtype_name((DType)param));
 }
 
-template <typename R> struct Adam {
-    R lr[STEP_GROUPS], decay[STEP_GROUPS], eps, beta1, beta2, new1, new2, unbias1, unbias2, scale;
+/* A step's numbers: in memory, where recorded work finds those of its time, or in the launch. */
+struct StepSource {
+    const StepNumbers *memory; /* NULL: `own` */
+    StepNumbers own;
 };
+
+static StepSource step_source(const Call *c, const StepNumbers &own) {
+    const Tensor *t = c->in[2];
+    CHECK(!t || (t->dtype == F64 && tensor_count(t) == STEP_WORDS),
+          "a step has %lld numbers of %s, not %d of F64", (long long)tensor_count(t),
+          dtype_name((DType)t->dtype), (int)STEP_WORDS);
+    return {t ? (const StepNumbers *)t->data : NULL, own};
+}
+
+/* Those of a piece. */
+template <typename R> struct Step { R lr, decay, scale, unbias1, unbias2; };
+
+/* Rule: what is done with the N elements from i on, of which there are some before `end`. */
+enum { UPDATES_AT_ONCE = 5 }; /* thread blocks of a multiprocessor: enough loads are under way */
+template <class Rule>
+__global__ void __launch_bounds__(THREADS, sizeof(typename Rule::R) == 4 ? UPDATES_AT_ONCE : 1)
+    update(const __grid_constant__ Rule rule, const __grid_constant__ StepSource source, Pieces pieces,
+           bool all_aligned) {
+    typedef typename Rule::R R;
+    constexpr int N = VEC<R>;
+    __shared__ Step<R> of_group[STEP_GROUPS];
+    const StepNumbers *numbers = source.memory ? source.memory : &source.own;
+    if (numbers->updates == 0) return;
+    if (threadIdx.x < STEP_GROUPS) {
+        const StepGroup g = numbers->group[threadIdx.x];
+        of_group[threadIdx.x] = {(R)g.lr, (R)g.weight_decay, (R)numbers->grad_scale, (R)numbers->unbias1,
+                                 (R)numbers->unbias2};
+    }
+    __syncthreads();
+    for (int64_t at = blockIdx.x; at < pieces.count; at += gridDim.x) {
+        const FlatPiece piece = pieces[at];
+        const bool aligned = all_aligned && piece.begin % N == 0;
+        const int64_t end = piece.begin + piece.count;
+        for (int64_t i = piece.begin + (int)threadIdx.x * N; i < end; i += THREADS * N)
+            rule.run(of_group[piece.group], i, end, aligned);
+    }
+}
+
+template <class Rule> static void launch_update(const Call *c, const Rule &rule, const StepNumbers &own) {
+    const Pieces pieces = pieces_of(c);
+    bool aligned = aligned_16(c->in[0]->data);
+    for (int i = 0; i < CALL_OUT; i++) aligned = aligned && (!c->out[i] || aligned_16(c->out[i]->data));
+    if (!pieces.count) return;
+    update<Rule><<<grid_for(c, pieces.count, 1), THREADS, 0, stream_of(c)>>>(rule, step_source(c, own),
+                                                                             pieces, aligned);
+    LAUNCHED();
+}
 
 template <typename T, typename P, int N>
 __device__ __forceinline__ void store_as(void *value, int64_t first, int64_t n, bool aligned,
@@ -69,61 +119,48 @@ __device__ __forceinline__ void store_as(void *value, int64_t first, int64_t n, 
 }
 
 /* P: of gradient and parameters, M and V: of the moments; value: parameters of P or of 16 bits, or none. */
-template <typename P, typename M, typename V>
-__global__ void __launch_bounds__(THREADS)
-    adamw(const P *grad, P *param, M *exp_avg, V *exp_avg_sq, Cells value, Pieces pieces,
-          const __grid_constant__ Adam<P> a, bool all_aligned) {
-    constexpr int N = VEC<P>;
-    for (int64_t at = blockIdx.x; at < pieces.count; at += gridDim.x) {
-        const FlatPiece piece = pieces[at];
-        const bool aligned = all_aligned && piece.begin % N == 0;
-        const P lr = a.lr[piece.group], decay = a.decay[piece.group];
-        const int64_t end = piece.begin + piece.count;
-        for (int64_t i = piece.begin + (int)threadIdx.x * N; i < end; i += THREADS * N) {
-            const Run<P, N> g_run = load_run<P, N>(grad, i, end, aligned);
-            Run<P, N> p = load_run<P, N>(param, i, end, aligned);
-            Run<M, N> m = load_run<M, N>(exp_avg, i, end, aligned);
-            Run<V, N> v = load_run<V, N>(exp_avg_sq, i, end, aligned);
-#pragma unroll
-            for (int k = 0; k < N; k++) {
-                const P g = a.scale * g_run.get(k), old = p.get(k);
-                const P new_m = a.beta1 * m.get(k) + a.new1 * g, new_v = a.beta2 * v.get(k) + a.new2 * g * g;
-                m.put(k, new_m), v.put(k, new_v);
-                p.put(k, old - lr * (a.unbias1 * new_m / (sqrt(a.unbias2 * new_v) + a.eps) + decay * old));
-            }
-            store_run(param, i, end, aligned, p);
-            store_run(exp_avg, i, end, aligned, m);
-            store_run(exp_avg_sq, i, end, aligned, v);
-            if (!value.data) continue;
-            if (value.dtype == BF16)
-                store_as<bf16>(value.data, i, end, aligned, p);
-            else if (value.dtype == F16)
-                store_as<fp16>(value.data, i, end, aligned, p);
-            else
-                store_run((P *)value.data, i, end, aligned, p);
-        }
-    }
-}
+template <typename P, typename M, typename V> struct Adamw {
+    typedef P R;
+    const P *grad;
+    P *param;
+    M *exp_avg;
+    V *exp_avg_sq;
+    Cells value;
+    P eps, beta1, beta2, new1, new2;
 
-template <typename P> static Adam<P> constants(const AdamAttr *a) {
-    Adam<P> s;
-    for (int i = 0; i < STEP_GROUPS; i++)
-        s.lr[i] = (P)a->group[i].lr, s.decay[i] = (P)a->group[i].weight_decay;
-    s.eps = (P)a->eps, s.scale = (P)a->grad_scale;
-    s.beta1 = (P)a->beta1, s.beta2 = (P)a->beta2, s.new1 = (P)(1 - a->beta1), s.new2 = (P)(1 - a->beta2);
-    s.unbias1 = (P)(1 / a->correction1), s.unbias2 = (P)(1 / a->correction2);
-    return s;
-}
+    __device__ __forceinline__ void run(const Step<P> &s, int64_t i, int64_t end, bool aligned) const {
+        constexpr int N = VEC<P>;
+        const Run<P, N> g_run = load_run<P, N>(grad, i, end, aligned);
+        Run<P, N> p = load_run<P, N>(param, i, end, aligned);
+        Run<M, N> m = load_run<M, N>(exp_avg, i, end, aligned);
+        Run<V, N> v = load_run<V, N>(exp_avg_sq, i, end, aligned);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const P g = s.scale * g_run.get(k), old = p.get(k);
+            const P new_m = beta1 * m.get(k) + new1 * g, new_v = beta2 * v.get(k) + new2 * g * g;
+            m.put(k, new_m), v.put(k, new_v);
+            p.put(k, old - s.lr * (s.unbias1 * new_m / (sqrt(s.unbias2 * new_v) + eps) + s.decay * old));
+        }
+        store_run(param, i, end, aligned, p);
+        store_run(exp_avg, i, end, aligned, m);
+        store_run(exp_avg_sq, i, end, aligned, v);
+        if (!value.data) return;
+        if (value.dtype == BF16)
+            store_as<bf16>(value.data, i, end, aligned, p);
+        else if (value.dtype == F16)
+            store_as<fp16>(value.data, i, end, aligned, p);
+        else
+            store_run((P *)value.data, i, end, aligned, p);
+    }
+};
 
 template <typename P, typename M, typename V> static void step_adamw(const Call *c) {
-    const Pieces pieces = pieces_of(c);
-    bool aligned = aligned_16(c->in[0]->data);
-    for (int i = 0; i < 4; i++) aligned = aligned && (!c->out[i] || aligned_16(c->out[i]->data));
-    if (!pieces.count) return;
-    adamw<P, M, V><<<grid_for(c, pieces.count, 1), THREADS, 0, stream_of(c)>>>(
-        data_of<P>(c->in[0]), data_of<P>(c->out[0]), data_of<M>(c->out[1]), data_of<V>(c->out[2]),
-        cells(c->out[3]), pieces, constants<P>((const AdamAttr *)c->attr), aligned);
-    LAUNCHED();
+    const AdamAttr *a = (const AdamAttr *)c->attr;
+    const Adamw<P, M, V> rule = {data_of<P>(c->in[0]),  data_of<P>(c->out[0]), data_of<M>(c->out[1]),
+                                 data_of<V>(c->out[2]), cells(c->out[3]),      (P)a->eps,
+                                 (P)a->beta1,           (P)a->beta2,           (P)(1 - a->beta1),
+                                 (P)(1 - a->beta2)};
+    launch_update(c, rule, adam_numbers(a));
 }
 
 /* F32 parameters. */
@@ -156,50 +193,61 @@ extern "C" void cuda_adamw(const Call *c) {
         step_adamw_f32<float>(c);
 }
 
-template <typename R> struct Sgd { R lr[STEP_GROUPS], decay[STEP_GROUPS], momentum, scale; };
+template <typename P> struct Sgd {
+    typedef P R;
+    const P *grad;
+    P *param, *buffer, momentum;
 
-template <typename P>
-__global__ void __launch_bounds__(THREADS) sgd(const P *grad, P *param, P *momentum, Pieces pieces,
-                                               const __grid_constant__ Sgd<P> a, bool all_aligned) {
-    constexpr int N = VEC<P>;
-    for (int64_t at = blockIdx.x; at < pieces.count; at += gridDim.x) {
-        const FlatPiece piece = pieces[at];
-        const bool aligned = all_aligned && piece.begin % N == 0;
-        const P lr = a.lr[piece.group], decay = a.decay[piece.group];
-        const int64_t end = piece.begin + piece.count;
-        for (int64_t i = piece.begin + (int)threadIdx.x * N; i < end; i += THREADS * N) {
-            const Run<P, N> g = load_run<P, N>(grad, i, end, aligned);
-            Run<P, N> p = load_run<P, N>(param, i, end, aligned),
-                      m = load_run<P, N>(momentum, i, end, aligned);
+    __device__ __forceinline__ void run(const Step<P> &s, int64_t i, int64_t end, bool aligned) const {
+        constexpr int N = VEC<P>;
+        const Run<P, N> g = load_run<P, N>(grad, i, end, aligned);
+        Run<P, N> p = load_run<P, N>(param, i, end, aligned), m = load_run<P, N>(buffer, i, end, aligned);
 #pragma unroll
-            for (int k = 0; k < N; k++) {
-                const P old = p.get(k), new_m = a.momentum * m.get(k) + (a.scale * g.get(k) + decay * old);
-                m.put(k, new_m);
-                p.put(k, old - lr * new_m);
-            }
-            store_run(param, i, end, aligned, p);
-            store_run(momentum, i, end, aligned, m);
+        for (int k = 0; k < N; k++) {
+            const P old = p.get(k), new_m = momentum * m.get(k) + (s.scale * g.get(k) + s.decay * old);
+            m.put(k, new_m);
+            p.put(k, old - s.lr * new_m);
         }
+        store_run(param, i, end, aligned, p);
+        store_run(buffer, i, end, aligned, m);
     }
-}
+};
 
 template <typename P> static void step_sgd(const Call *c) {
     const SgdAttr *a = (const SgdAttr *)c->attr;
-    const Pieces pieces = pieces_of(c);
-    const P *grad = data_of<P>(c->in[0]);
-    P *param = data_of<P>(c->out[0]), *m = data_of<P>(c->out[1]);
-    Sgd<P> step = {{0}, {0}, (P)a->momentum, (P)a->grad_scale};
-    for (int i = 0; i < STEP_GROUPS; i++)
-        step.lr[i] = (P)a->group[i].lr, step.decay[i] = (P)a->group[i].weight_decay;
-    const bool aligned = aligned_16(grad) && aligned_16(param) && aligned_16(m);
-    if (!pieces.count) return;
-    sgd<P><<<grid_for(c, pieces.count, 1), THREADS, 0, stream_of(c)>>>(grad, param, m, pieces, step, aligned);
-    LAUNCHED();
+    const Sgd<P> rule = {data_of<P>(c->in[0]), data_of<P>(c->out[0]), data_of<P>(c->out[1]), (P)a->momentum};
+    launch_update(c, rule, sgd_numbers(a));
 }
 
 extern "C" void cuda_sgd(const Call *c) {
     step_types("sgd", c, c->out[1], false);
     REAL_SWITCH(c->in[0]->dtype, step_sgd<R>(c));
+}
+
+/* ---- the norm's part in it ---- */
+
+/* One thread: limb by limb, as the host does it. */
+static __global__ void clip(const int64_t *sum, const StepNumbers *from, double most, StepNumbers *step,
+                            ClipOutcome *outcome) {
+    __shared__ ExactSum squares;
+    if (threadIdx.x < EXACT_WORDS) ((int64_t *)&squares)[threadIdx.x] = sum[threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    StepNumbers s = *from;
+    *outcome = clip_numbers(__longlong_as_double((long long)exact_round(&squares)), most, &s);
+    *step = s;
+}
+
+extern "C" void cuda_clip(const Call *c) {
+    const Tensor *sum = c->in[0], *from = c->in[1], *step = c->out[0], *outcome = c->out[1];
+    CHECK(tensor_count(sum) == EXACT_WORDS && tensor_count(from) == STEP_WORDS &&
+              tensor_count(step) == STEP_WORDS && tensor_count(outcome) == CLIP_WORDS,
+          "clip: %lld, %lld, %lld and %lld words", (long long)tensor_count(sum),
+          (long long)tensor_count(from), (long long)tensor_count(step), (long long)tensor_count(outcome));
+    clip<<<1, ceil_div(EXACT_WORDS, WARP) * WARP, 0, stream_of(c)>>>(
+        (const int64_t *)sum->data, (const StepNumbers *)from->data, ((const ClipAttr *)c->attr)->most,
+        (StepNumbers *)step->data, (ClipOutcome *)outcome->data);
+    LAUNCHED();
 }
 
 /* ---- exact sums (base/exact_sum.h) of numbers that are not negative: each thread adds into WINDOW limbs of

@@ -3,6 +3,9 @@
 #ifndef ISOTRON_TESTS_OPS_DIRECT_H
 #define ISOTRON_TESTS_OPS_DIRECT_H
 
+#include <float.h>
+
+#include "base/exact_sum.h"
 #include "kernels/ops.h"
 #include "unit/ops/case.h"
 
@@ -63,6 +66,8 @@ typedef struct DirectCall {
     { .type = OPERAND_FIXED, .dtype = F64, .fill = FILL_WHOLE, .range = n, SHAPE(__VA_ARGS__) }
 #define WHOLE(first, n, ...)                                                                                 \
     { .type = OPERAND_FIXED, .dtype = I64, .fill = FILL_WHOLE, .low = first, .range = n, SHAPE(__VA_ARGS__) }
+#define NUMBERS(n)                                                                                           \
+    { .type = OPERAND_FIXED, .dtype = F64, .fill = FILL_POSITIVE, SHAPE(n) }
 #define SUM                                                                                                  \
     { .type = OPERAND_FIXED, .dtype = I64, .fill = FILL_WHOLE, .range = 1, SHAPE(EXACT_WORDS) }
 
@@ -115,6 +120,28 @@ static inline void a_piece_is_too_long(Call *c) {
     pieces_have_gaps(c);
     ((FlatPiece *)c->in[1]->data)[1].count = tensor_count(c->in[0]);
 }
+/* Of a step whose numbers are in memory. */
+static inline void step_of_memory(Call *c) {
+    pieces_have_gaps(c);
+    *(StepNumbers *)c->in[2]->data =
+        (StepNumbers){.group = {{0.1, 0.1}, {.lr = 0.1}, {0.01, 0.1}, {.lr = 0.01}},
+                      .unbias1 = 1 / 0.19,
+                      .unbias2 = 1 / 0.0975,
+                      .grad_scale = 0.5,
+                      .updates = 1};
+}
+static inline void step_without_update(Call *c) {
+    step_of_memory(c);
+    ((StepNumbers *)c->in[2]->data)->updates = 0;
+}
+static inline void sum_of_squares(Call *c) {
+    double x[999];
+    for (int i = 0; i < 999; i++) x[i] = exp(9 * philox_normal(1, 2, (uint64_t)i));
+    exact_add(c->in[0]->data, x, 999);
+}
+static inline void sum_is_subnormal(Call *c) { exact_add(c->in[0]->data, &(double){0x1.8p-1070}, 1); }
+static inline void sum_is_no_double(Call *c) { exact_add(c->in[0]->data, (double[]){DBL_MAX, DBL_MAX}, 2); }
+static inline void sum_is_infinite(Call *c) { exact_add(c->in[0]->data, &(double){INFINITY}, 1); }
 static inline void result_0_is_input_0(Call *c) { c->out[0]->data = c->in[0]->data; }
 static inline void result_2_is_input_0(Call *c) { c->out[2]->data = c->in[0]->data; }
 

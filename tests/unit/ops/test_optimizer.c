@@ -167,11 +167,84 @@ static void blocks_of_one_lose_nothing(void **state) {
     assert_true(exact_value(each) == 1 && exact_value(pair) == 0);
 }
 
+/* ---- numbers in memory ---- */
+
+enum { FEW = 5 };
+
+static void run_adamw(Device *d, Tensor *step, const AdamAttr *attr, double out[3 * FEW]) {
+    double grad[FEW];
+    for (int i = 0; i < 3 * FEW; i++) out[i] = 1 + fabs(philox_normal(7, 8, (uint64_t)i));
+    for (int i = 0; i < FEW; i++) grad[i] = philox_normal(9, 8, (uint64_t)i);
+    Tensor g = flat(grad, F64, FEW), p = flat(out, F64, FEW), m = flat(out + FEW, F64, FEW),
+           v = flat(out + 2 * FEW, F64, FEW);
+    call_run(&OPS[OP_adamw], &(Call){.in = {&g, NULL, step}, .out = {&p, &m, &v}, .attr = attr, .device = d});
+}
+
+static void numbers_in_memory_take_the_place_of_the_attributes(void **state) {
+    (void)state;
+    StepNumbers numbers = {
+        .group = {{0.1, 0.2}}, .unbias1 = 1 / 0.19, .unbias2 = 1 / 0.0975, .grad_scale = 0.5};
+    AdamAttr attr = {
+        .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-3, .correction1 = 3, .correction2 = 5, .grad_scale = 7};
+    Tensor step = flat(&numbers, F64, STEP_WORDS);
+    double before[3 * FEW], memory[3 * FEW], attributes[3 * FEW];
+    Device *d = device_cpu(1);
+    run_adamw(d, &step, &attr, before); /* updates is 0 */
+    for (int i = 0; i < 3 * FEW; i++) assert_true(before[i] == 1 + fabs(philox_normal(7, 8, (uint64_t)i)));
+    numbers.updates = 1;
+    run_adamw(d, &step, &attr, memory);
+    attr.group[0] = numbers.group[0], attr.correction1 = 0.19, attr.correction2 = 0.0975,
+    attr.grad_scale = 0.5;
+    run_adamw(d, NULL, &attr, attributes);
+    assert_memory_equal(memory, attributes, sizeof memory);
+    assert_true(memory[0] != before[0]);
+    device_free(d);
+}
+
+static ClipOutcome clipped(double most, double square, StepNumbers *numbers) {
+    ExactSum sum = {0};
+    exact_add(&sum, &square, 1);
+    ClipOutcome o;
+    StepNumbers before = *numbers;
+    Tensor s = flat(&sum, I64, EXACT_WORDS), from = flat(&before, F64, STEP_WORDS),
+           to = flat(numbers, F64, STEP_WORDS), outcome = flat(&o, F64, CLIP_WORDS);
+    Device *d = device_cpu(1);
+    call_run(&OPS[OP_clip],
+             &(Call){.in = {&s, &from}, .out = {&to, &outcome}, .attr = &(ClipAttr){most}, .device = d});
+    device_free(d);
+    return o;
+}
+
+static void the_norm_of_the_scaled_gradient_is_clipped(void **state) {
+    (void)state;
+    const StepNumbers plain = {
+        .group = {{1, 2}, {3, 4}, {5, 6}, {7, 8}}, .unbias1 = 9, .unbias2 = 10, .grad_scale = -0.5};
+    static const struct {
+        double most, square, norm, clip, updates;
+    } CASES[] = {
+        {1, 64, 4, 1 / (4 + 1e-6), 1}, {8, 64, 4, 1, 1},    {0, 64, 4, 1, 1}, {1, 0, 0, 1, 1},
+        {1, INFINITY, INFINITY, 1, 0}, {1, NAN, NAN, 1, 0},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        StepNumbers numbers = plain, want = plain;
+        const ClipOutcome o = clipped(CASES[i].most, CASES[i].square, &numbers);
+        assert_true(o.norm == CASES[i].norm || (isnan(o.norm) && isnan(CASES[i].norm)));
+        assert_true(o.clip == CASES[i].clip && o.updates == CASES[i].updates);
+        want.grad_scale = -0.5 * CASES[i].clip, want.updates = CASES[i].updates;
+        assert_memory_equal(&numbers, &want, sizeof want);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw_with_a_constant_gradient),   cmocka_unit_test(sgd_momentum_builds_up),
-        cmocka_unit_test(sums_take_every_element_once),     cmocka_unit_test(sums_do_not_depend_on_threads),
-        cmocka_unit_test(pieces_are_as_calls_of_their_own), cmocka_unit_test(blocks_of_one_lose_nothing),
+        cmocka_unit_test(adamw_with_a_constant_gradient),
+        cmocka_unit_test(sgd_momentum_builds_up),
+        cmocka_unit_test(sums_take_every_element_once),
+        cmocka_unit_test(sums_do_not_depend_on_threads),
+        cmocka_unit_test(pieces_are_as_calls_of_their_own),
+        cmocka_unit_test(blocks_of_one_lose_nothing),
+        cmocka_unit_test(numbers_in_memory_take_the_place_of_the_attributes),
+        cmocka_unit_test(the_norm_of_the_scaled_gradient_is_clipped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

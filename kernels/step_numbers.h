@@ -1,0 +1,49 @@
+/* The numbers of a step of the optimizers, and what the norm of the gradient makes of them: one code for CPU
+ * and GPU, with the same bits. Megatron-LM core/optimizer/clip_grads.py: the coefficient is most / (norm +
+ * 1e-6), if that is less than 1. */
+#ifndef ISOTRON_KERNELS_STEP_NUMBERS_H
+#define ISOTRON_KERNELS_STEP_NUMBERS_H
+
+#include <math.h>
+#include <string.h>
+
+#include "base/host_device.h"
+#include "kernels/attr.h"
+
+/* Those of the attributes. */
+static inline StepNumbers adam_numbers(const AdamAttr *a) {
+    StepNumbers s;
+    memcpy(s.group, a->group, sizeof s.group);
+    s.unbias1 = 1 / a->correction1, s.unbias2 = 1 / a->correction2;
+    s.grad_scale = a->grad_scale, s.updates = 1;
+    return s;
+}
+
+static inline StepNumbers sgd_numbers(const SgdAttr *a) {
+    StepNumbers s;
+    memcpy(s.group, a->group, sizeof s.group);
+    s.unbias1 = s.unbias2 = 1;
+    s.grad_scale = a->grad_scale, s.updates = 1;
+    return s;
+}
+
+/* Rounded by itself, whatever is added to it: nvcc would round both at once. */
+HOST_DEVICE static inline double clip_product(double a, double b) {
+#ifdef __CUDA_ARCH__
+    return __dmul_rn(a, b);
+#else
+    return a * b;
+#endif
+}
+
+/* `squares`: of the main gradients. step: its grad_scale is that before clipping. */
+HOST_DEVICE static inline ClipOutcome clip_numbers(double squares, double most, StepNumbers *step) {
+    const double norm = clip_product(sqrt(squares), fabs(step->grad_scale));
+    ClipOutcome o = {norm, 1, isfinite(norm) ? 1.0 : 0.0};
+    if (o.updates != 0 && most > 0) o.clip = fmin(1.0, most / (norm + 1e-6));
+    step->grad_scale = clip_product(step->grad_scale, o.clip);
+    step->updates = o.updates;
+    return o;
+}
+
+#endif
