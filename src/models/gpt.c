@@ -415,14 +415,10 @@ const char *gpt_fp8_emulation(const Gpt *m, const RunContext *run, int64_t token
     return why;
 }
 
-double gpt_router_loss(const Gpt *m, int loss) {
-    const int64_t layers = m->derived->num_moe_layers, each = layers ? m->counters.dim[1] : 0;
-    DeviceView counters =
-        device_view(m->device, m->counters.data, (size_t)(layers * each) * sizeof(double), VIEW_READ);
+double gpt_router_loss(const Gpt *m, const double *counters, int loss) {
+    const int64_t layers = m->derived->num_moe_layers, each = m->counters.dim[1];
     double sum = 0;
-    for (int64_t i = 0; i < layers; i++)
-        sum += ((const double *)counters.data)[(i + 1) * each - ROUTER_LOSSES + loss];
-    device_view_end(&counters);
+    for (int64_t i = 0; i < layers; i++) sum += counters[(i + 1) * each - ROUTER_LOSSES + loss];
     return sum / (double)layers;
 }
 

@@ -72,9 +72,9 @@ void gpt_take_fp8_weights(Gpt *, Comm *, bool training);
  * is, or none is FP8. */
 const char *gpt_fp8_emulation(const Gpt *, const RunContext *, int64_t tokens);
 /* A router's loss (a LoadBalancing, or ROUTER_LOSS_Z): its coefficient; its mean over the layers with
- * experts, summed over what the counters have seen. */
+ * experts, summed over what the counters (a copy that the host sees) have seen. */
 double gpt_router_loss_coeff(const Gpt *, int loss);
-double gpt_router_loss(const Gpt *, int loss);
+double gpt_router_loss(const Gpt *, const double *counters, int loss);
 
 /* One stage: x_sbh is what the stage before gave (ignored at the embedding) -> [s, b, h], or at the head the
  * loss of each token [b, s] in nats; labels I64 [b, s]. The input must live until the tape ends. */

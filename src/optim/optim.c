@@ -1,10 +1,9 @@
 #include "optim/optim.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "base/exact_sum.h"
 #include "base/mem.h"
 #include "kernels/ops.h"
 #include "param/bucket.h"
@@ -82,7 +81,8 @@ Optimizer *optim_new(const Config *c, Registry *r, Sync *sync) {
         o->buffer[i].dtype = state_type(i == 0 ? c->exp_avg_dtype : c->exp_avg_sq_dtype, r->precise);
         o->buffer[i].flat = device_alloc(r->device, buffer_bytes(o, i), "optimizer state");
     }
-    o->sums = device_alloc(r->device, sizeof(ExactSum), "sums");
+    o->state = device_alloc(r->device, sizeof *o->state, "a step of the optimizer");
+    o->host = device_host_alloc(r->device, sizeof *o->host, "a step of the optimizer");
     lay_pieces(o);
     return o;
 }
@@ -91,7 +91,9 @@ void optim_free(Optimizer *o) {
     if (!o) return;
     for (int i = 0; i < o->n_buffers; i++)
         device_release(o->registry->device, o->buffer[i].flat, buffer_bytes(o, i));
-    device_release(o->registry->device, o->sums, sizeof(ExactSum));
+    device_recording_drop(o->registry->device, &o->recording);
+    device_release(o->registry->device, o->state, sizeof *o->state);
+    device_host_release(o->registry->device, o->host, sizeof *o->host);
     device_release(o->registry->device, o->pieces, piece_bytes(o));
     free(o->of_bucket);
     free(o);
@@ -116,31 +118,26 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
         call_run(&OPS[op], &(Call){.in = {&x, &pieces}, .out = {sum}, .attr = &attr, .device = r->device});
 }
 
-/* Over all parameters of the whole model, each element once; `words` of the op's sum. */
-static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat, void *host, int64_t words) {
+/* Over all parameters of the whole model, each element once; `words` of the op's sum, in device memory. */
+static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat, void *at, int64_t words) {
     const Registry *r = o->registry;
-    Tensor sum = tensor_make(o->sums, I64, 1, &words);
-    memset(host, 0, tensor_bytes(&sum));
-    device_write(r->device, sum.data, host, tensor_bytes(&sum));
+    Tensor zeros = tensor_make(at, F64, 1, &words), sum = tensor_make(at, I64, 1, &words);
+    call_run(&OPS[OP_fill], /* of either type 0 is the same bits */
+             &(Call){.out = {&zeros}, .attr = &(FillAttr){0}, .device = r->device});
     sum.flags = TENSOR_ACCUM;
     for (int k = 0; k < r->n_buckets; k++) add_sum(o, k, op, which, flat, &sum);
-    device_read(r->device, host, sum.data, tensor_bytes(&sum));
-    sync_world_sum(o->sync, I64, host, words);
+    if (!o->sync) return;
+    DeviceView view = device_view(r->device, at, tensor_bytes(&sum), VIEW_READ | VIEW_WRITE);
+    sync_world_sum(o->sync, I64, view.data, words);
+    device_view_end(&view);
 }
 
-static double norm(const Optimizer *o, FlatBuffer which, void *flat) {
+double optim_params_norm(const Optimizer *o) {
     ExactSum sum;
-    total(o, OP_sum_squares, which, flat, &sum, EXACT_WORDS);
+    total(o, OP_sum_squares, FLAT_MASTERS, o->registry->masters, &o->state->squares, EXACT_WORDS);
+    device_read(o->registry->device, &sum, &o->state->squares, sizeof sum);
     return sqrt(exact_value(sum));
 }
-
-static double zeros(const Optimizer *o) {
-    int64_t n;
-    total(o, OP_count_zeros, FLAT_GRADS, o->registry->grads, &n, 1);
-    return (double)n;
-}
-
-double optim_params_norm(const Optimizer *o) { return norm(o, FLAT_MASTERS, o->registry->masters); }
 
 /* ---- steps ---- */
 
@@ -151,40 +148,46 @@ static bool updates_values(const Optimizer *o, const OptimStep *s) {
            o->registry->values != o->registry->masters;
 }
 
-static void set_groups(StepGroup *group, const OptimStep *s) {
-    for (int i = 0; i < STEP_GROUPS; i++)
-        group[i] = (StepGroup){.lr = i & PARAM_EMBEDDING ? s->decoupled_lr : s->lr,
-                               .weight_decay = i & PARAM_NO_DECAY ? 0 : s->weight_decay};
-}
-
-static void step_adamw(const Optimizer *o, Call *call, const OptimStep *s, double grad_scale) {
+/* Of the step that comes, if it updates. */
+static StepNumbers numbers_of(const Optimizer *o, const OptimStep *s) {
     const Config *c = o->config;
-    AdamAttr attr = {
-        .beta1 = c->adam_beta1,
-        .beta2 = c->adam_beta2,
-        .eps = c->adam_eps,
-        .correction1 = 1 - pow(c->adam_beta1, (double)o->step),
-        .correction2 = 1 - pow(c->adam_beta2, (double)o->step),
-        .grad_scale = grad_scale,
-    };
-    set_groups(attr.group, s);
-    call->attr = &attr;
-    call_run(&OPS[OP_adamw], call);
+    StepNumbers n = {.unbias1 = 1 / (1 - pow(c->adam_beta1, (double)(o->step + 1))),
+                     .unbias2 = 1 / (1 - pow(c->adam_beta2, (double)(o->step + 1))),
+                     .grad_scale = s->grad_scale};
+    for (int i = 0; i < STEP_GROUPS; i++)
+        n.group[i] = (StepGroup){.lr = i & PARAM_EMBEDDING ? s->decoupled_lr : s->lr,
+                                 .weight_decay = i & PARAM_NO_DECAY ? 0 : s->weight_decay};
+    return n;
 }
 
-static void step_sgd(const Optimizer *o, Call *call, const OptimStep *s, double grad_scale) {
-    SgdAttr attr = {.momentum = o->config->sgd_momentum, .grad_scale = grad_scale};
-    set_groups(attr.group, s);
-    call->attr = &attr;
-    call_run(&OPS[OP_sgd], call);
+static Tensor words_of(void *at, size_t bytes) {
+    return tensor_make(at, F64, 1, (int64_t[]){(int64_t)(bytes / sizeof(double))});
 }
 
-static void update(const Optimizer *o, int bucket, const OptimStep *s, double grad_scale) {
+static void clip(const Optimizer *o) {
+    OptimState *at = o->state;
+    Tensor squares = tensor_make(&at->squares, I64, 1, (int64_t[]){EXACT_WORDS}),
+           given = words_of(&at->given, sizeof at->given),
+           clipped = words_of(&at->clipped, sizeof at->clipped),
+           outcome = words_of(&at->outcome, sizeof at->outcome);
+    const ClipAttr attr = {o->config->clip_grad};
+    call_run(&OPS[OP_clip], &(Call){.in = {&squares, &given},
+                                    .out = {&clipped, &outcome},
+                                    .attr = &attr,
+                                    .device = o->registry->device});
+}
+
+static void update(const Optimizer *o, int bucket, const OptimStep *s) {
     const Registry *r = o->registry;
-    Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n);
+    const Config *c = o->config;
+    const bool adam = c->optimizer == OPTIMIZER_ADAM;
+    const AdamAttr of_adam = {.beta1 = c->adam_beta1, .beta2 = c->adam_beta2, .eps = c->adam_eps};
+    const SgdAttr of_sgd = {.momentum = c->sgd_momentum};
+    Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n),
+           numbers = words_of(&o->state->clipped, sizeof o->state->clipped);
     if (!pieces.dim[0]) return;
     Tensor grad = part_of(r, bucket, FLAT_GRADS, r->precise, r->grads), out[1 + OPTIM_BUFFERS + 1];
-    Call call = {.in = {&grad, &pieces}, .device = r->device};
+    Call call = {.in = {&grad, &pieces, &numbers}, .device = r->device};
     int n = 0;
     out[n++] = part_of(r, bucket, FLAT_MASTERS, r->precise, r->masters);
     for (int i = 0; i < o->n_buffers; i++)
@@ -194,26 +197,52 @@ static void update(const Optimizer *o, int bucket, const OptimStep *s, double gr
         out[i].flags = TENSOR_ACCUM; /* 16-bit ones are read too, and keep what is between the pieces */
         call.out[i] = &out[i];
     }
-    (o->config->optimizer == OPTIMIZER_ADAM ? step_adamw : step_sgd)(o, &call, s, grad_scale);
+    call.attr = adam ? (const void *)&of_adam : &of_sgd;
+    call_run(&OPS[adam ? OP_adamw : OP_sgd], &call);
 }
 
-OptimResult optim_step(Optimizer *o, OptimStep s) {
-    const Config *c = o->config;
+typedef struct Work {
+    const Optimizer *of;
+    const OptimStep *step; /* of it only what is the same in every step */
+} Work;
+
+/* The step as far as the device does it. Where the norm is not finite it writes what is there. */
+static void work(void *arg) {
+    const Work *w = arg;
+    const Optimizer *o = w->of;
     Registry *r = o->registry;
-    OptimResult result = {.clip = 1, .num_zeros = -1};
-    result.grad_norm = norm(o, FLAT_GRADS, r->grads) * fabs(s.grad_scale);
-    if (c->log_num_zeros_in_grad) result.num_zeros = zeros(o);
-    result.found_inf = !isfinite(result.grad_norm);
-    if (result.found_inf) return result;
-    if (c->clip_grad > 0) result.clip = fmin(1, c->clip_grad / (result.grad_norm + 1e-6));
-    o->step++;
-    for (int k = 0; k < r->n_buckets; k++) update(o, k, &s, s.grad_scale * result.clip);
-    if (s.exact) registry_snap(r, FLAT_MASTERS, EXACT_GRID_BITS);
-    if (o->sync)
-        sync_publish(o->sync);
-    else if (updates_values(o, &s))
+    total(o, OP_sum_squares, FLAT_GRADS, r->grads, &o->state->squares, EXACT_WORDS);
+    if (o->config->log_num_zeros_in_grad) total(o, OP_count_zeros, FLAT_GRADS, r->grads, &o->state->zeros, 1);
+    clip(o);
+    for (int k = 0; k < r->n_buckets; k++) update(o, k, w->step);
+    if (w->step->exact) registry_snap(r, FLAT_MASTERS, EXACT_GRID_BITS);
+    if (o->sync) return;
+    if (updates_values(o, w->step))
         registry_round_buffers(r);
     else
         registry_round_values(r);
-    return result;
+}
+
+/* From where on the host takes the state. */
+static const size_t TOLD = offsetof(OptimState, outcome);
+
+OptimResult optim_step(Optimizer *o, OptimStep s) {
+    Device *d = o->registry->device;
+    Work w = {o, &s};
+    o->host->given = numbers_of(o, &s);
+    device_copy(d, &o->state->given, &o->host->given, sizeof o->host->given);
+    if (o->config->cuda_graph_impl == CUDA_GRAPH_LOCAL)
+        device_replay(d, &o->recording, work, &w);
+    else
+        work(&w);
+    device_copy(d, (char *)o->host + TOLD, (char *)o->state + TOLD, sizeof *o->state - TOLD);
+    device_wait(d);
+    const ClipOutcome *told = &o->host->outcome;
+    const bool updates = told->updates != 0;
+    o->step += updates;
+    if (o->sync && updates) sync_publish(o->sync);
+    return (OptimResult){.grad_norm = told->norm,
+                         .clip = told->clip,
+                         .num_zeros = o->config->log_num_zeros_in_grad ? (double)o->host->zeros : -1,
+                         .found_inf = !updates};
 }

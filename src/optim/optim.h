@@ -7,6 +7,7 @@
 #ifndef ISOTRON_OPTIM_OPTIM_H
 #define ISOTRON_OPTIM_OPTIM_H
 
+#include "base/exact_sum.h"
 #include "config/config.h"
 #include "kernels/attr.h"
 #include "param/param.h"
@@ -20,13 +21,23 @@ typedef struct BucketPieces {
     int64_t first, spoken, n; /* in the table of all */
 } BucketPieces;
 
+/* What a step is told, and tells. */
+typedef struct OptimState {
+    StepNumbers given, clipped;
+    ExactSum squares;
+    ClipOutcome outcome;
+    int64_t zeros;
+} OptimState;
+
 typedef struct Optimizer {
     const Config *config;
     Registry *registry;
-    Sync *sync;        /* the caller's; NULL: one rank */
-    int64_t step;      /* updates done, for the bias corrections */
-    void *sums;        /* device memory for one sum over the parameters */
-    FlatPiece *pieces; /* device memory: what the ops touch, one call for a bucket */
+    Sync *sync;                /* the caller's; NULL: one rank */
+    int64_t step;              /* updates done, for the bias corrections */
+    OptimState *state;         /* device memory */
+    OptimState *host;          /* what the host gives and takes of it */
+    DeviceRecording recording; /* of the work of a step, --cuda-graph-impl local */
+    FlatPiece *pieces;         /* device memory: what the ops touch, one call for a bucket */
     int64_t n_pieces;
     BucketPieces *of_bucket;
     int n_buffers;
@@ -56,7 +67,7 @@ typedef struct OptimResult {
     bool found_inf;   /* the gradient is not finite: nothing was changed */
 } OptimResult;
 
-/* All ranks together; all get the same result. */
+/* All ranks together; all get the same result. On one rank the host waits for the device once, in the end. */
 OptimResult optim_step(Optimizer *, OptimStep);
 /* L2 norm of the parameters (masters). */
 double optim_params_norm(const Optimizer *);

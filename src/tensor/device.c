@@ -189,6 +189,25 @@ void device_graph_free(Device *d, DeviceGraph *g) {
     if (g) d->backend->forget(d, g);
 }
 
+void device_replay(Device *d, DeviceRecording *r, void (*work)(void *arg), void *arg) {
+    if (!r->warm) {
+        work(arg);
+        r->warm = true;
+        return;
+    }
+    if (!r->graph) {
+        device_record(d);
+        work(arg);
+        r->graph = device_recorded(d);
+    }
+    device_play(d, r->graph);
+}
+
+void device_recording_drop(Device *d, DeviceRecording *r) {
+    device_graph_free(d, r->graph);
+    r->graph = NULL;
+}
+
 void device_write(Device *d, void *at, const void *host, size_t bytes) {
     device_copy(d, at, host, bytes);
     device_wait(d);

@@ -68,7 +68,8 @@ void device_read(Device *, void *host, const void *at, size_t bytes);
 void device_write(Device *, void *at, const void *host, size_t bytes);
 void device_wait(Device *);
 
-/* to and from are the device's; in the order of the kernels. */
+/* In the order of the kernels. to and from are the device's, or one is memory of device_host_alloc: then the
+ * host may write what is copied from, and read what is copied to, after the next wait. */
 void device_copy(Device *, void *to, const void *from, size_t bytes);
 
 /* Copies beside the kernels, in an order of their own, from or to memory of device_host_alloc. A copy begins
@@ -89,6 +90,16 @@ void device_record(Device *);
 DeviceGraph *device_recorded(Device *);
 void device_play(Device *, DeviceGraph *);
 void device_graph_free(Device *, DeviceGraph *); /* NULL is allowed */
+
+/* Work that runs op by op the first time, which makes whatever is made at the first use, is recorded the
+ * second time and played from then on. {0}: not yet. */
+typedef struct DeviceRecording {
+    bool warm;
+    DeviceGraph *graph;
+} DeviceRecording;
+void device_replay(Device *, DeviceRecording *, void (*work)(void *arg), void *arg);
+/* The next time it is recorded again. */
+void device_recording_drop(Device *, DeviceRecording *);
 
 /* Device memory as the host sees it: the memory itself, or a copy if it is apart, which device_view_end
  * writes back if the view is to WRITE. A view to WRITE only (VIEW_WRITE) must be written completely. What may

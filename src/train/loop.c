@@ -300,6 +300,8 @@ static Err one_step(Loop *l) {
     timer_start(&l->timers, TIMER_FORWARD_BACKWARD);
     run_microbatches(r, batches, n, n, &report);
     run_reduce(r, &report);
+    if (l->config->timing_log_level > 0)
+        device_wait(r->device); /* what a GPU does is timed when it is done */
     timer_stop(&l->timers, TIMER_FORWARD_BACKWARD);
     timer_start(&l->timers, TIMER_OPTIMIZER);
     run_update(r, &report);

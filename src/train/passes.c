@@ -77,10 +77,17 @@ static size_t input_bytes(const Run *r, int64_t tokens) {
     return (size_t)tokens * (IDS * sizeof(int64_t) + 2 * dtype_size(r->model->registry->precise));
 }
 
+static void free_inputs(Run *r) {
+    device_release(r->device, r->inputs, r->input_bytes);
+    if (r->host_inputs != r->inputs) device_host_release(r->device, r->host_inputs, r->input_bytes);
+}
+
+/* Where the host can write them itself there is nothing to copy. */
 static void take_inputs(Run *r, size_t bytes) {
     if (bytes <= r->input_bytes) return;
-    device_release(r->device, r->inputs, r->input_bytes);
+    free_inputs(r);
     r->inputs = device_alloc(r->device, bytes, "batches");
+    r->host_inputs = device_is_apart(r->device) ? device_host_alloc(r->device, bytes, "batches") : r->inputs;
     r->input_bytes = bytes;
 }
 
@@ -114,20 +121,23 @@ static void point_inputs(const Run *r, Pass *p, char *at) {
     input->dloss = &p->weights;
 }
 
-/* Copies what the tensors of the pass show to `at`, and points them there. */
-static void place_inputs(Run *r, Pass *p, double weight, char *at) {
+/* Copies what the tensors of the pass show to `offset` of the inputs, and points them there. The copy may
+ * still be under way when this returns. */
+static void place_inputs(Run *r, Pass *p, double weight, size_t offset) {
     const Batch *b = &p->batch;
     const int64_t tokens = b->b * b->s;
     const size_t ids = (size_t)tokens * sizeof(int64_t), bytes = input_bytes(r, tokens),
                  half = (bytes - IDS * ids) / 2;
     const Tensor *tensors[IDS] = {&p->tensors.tokens, &p->tensors.labels, &p->tensors.position,
                                   &p->tensors.first_key};
-    char *host = mem_alloc(bytes);
-    for (int i = 0; i < IDS; i++) memcpy(host + (size_t)i * ids, tensors[i]->data, ids);
-    fill_weights(r, b, 1, host + IDS * ids);
-    fill_weights(r, b, weight, host + IDS * ids + half);
-    device_write(r->device, at, host, bytes);
-    free(host);
+    char *host = r->host_inputs + offset, *at = r->inputs + offset;
+    if (r->device->kind != DEVICE_NULL) {
+        for (int i = 0; i < IDS; i++) memcpy(host + (size_t)i * ids, tensors[i]->data, ids);
+        fill_weights(r, b, 1, host + IDS * ids);
+        fill_weights(r, b, weight, host + IDS * ids + half);
+        if (host != at) device_copy(r->device, at, host, bytes);
+        r->sending = true;
+    }
     point_inputs(r, p, at);
 }
 
@@ -138,7 +148,7 @@ void passes_add(Run *r, int64_t number, const Batch *b, int64_t first, int64_t n
     p->first_sample = first_sample;
     p->aux_weight = weight.aux;
     batch_tensors(&p->batch, r->config->reset_attention_mask, &p->tensors);
-    place_inputs(r, p, weight.loss, r->inputs + (size_t)number * input_bytes(r, n * b->s));
+    place_inputs(r, p, weight.loss, (size_t)number * input_bytes(r, n * b->s));
     const int *size = r->layout.mesh.size;
     Tensor *ids[] = {&p->tensors.tokens, &p->tensors.labels, &p->tensors.position, &p->tensors.first_key};
     for (int i = 0; i < 4; i++) {
@@ -150,18 +160,17 @@ void passes_add(Run *r, int64_t number, const Batch *b, int64_t first, int64_t n
 /* ---- running ---- */
 
 /* The work of one pass. */
-typedef struct Recording {
-    bool warm; /* such a pass has run, and with it whatever is made at the first use */
-    double aux_weight;
-    DeviceGraph *graph;
-} Recording;
+typedef struct PassRecording {
+    DeviceRecording work;
+    double aux_weight; /* a constant of it: the gradient of the auxiliary losses */
+} PassRecording;
 
 /* What --cuda-graph-impl local keeps: the work of a pass over inputs in a place of their own, twice: a step's
  * first pass writes the gradients to which the others add. */
 struct PassGraph {
     char *inputs;
     size_t bytes;
-    Recording first, other;
+    PassRecording first, other;
 };
 
 static void run_schedule(Run *r, int64_t passes, bool forward_only) {
@@ -178,40 +187,35 @@ static void run_passes(Run *r, int64_t passes) {
     registry_settle_grads(r->model->registry);
 }
 
-/* One pass by itself. */
-static void run_pass(Run *r, Pass *p) {
+typedef struct OnePass {
+    Run *run;
+    Pass pass;
+} OnePass;
+
+static void run_pass(void *arg) {
+    OnePass *one = arg;
+    Run *r = one->run;
     Pass *all = r->passes;
-    r->passes = p;
+    r->passes = &one->pass;
     run_passes(r, 1);
     r->passes = all;
 }
 
-/* The auxiliary losses' gradient is a constant of the recorded work. */
-static void record(Run *r, Recording *to, Pass pass) {
-    device_graph_free(r->device, to->graph);
-    point_inputs(r, &pass, r->graph->inputs);
-    device_record(r->device);
-    run_pass(r, &pass);
-    to->graph = device_recorded(r->device);
-    to->aux_weight = pass.aux_weight;
-}
-
-static void play_recording(Run *r, Recording *g, Pass *p) {
-    if (!g->warm) {
-        run_pass(r, p);
-        g->warm = true;
-        return;
-    }
-    if (!g->graph || g->aux_weight != p->aux_weight) record(r, g, *p);
-    device_copy(r->device, r->graph->inputs, p->tensors.tokens.data, r->graph->bytes);
-    device_play(r->device, g->graph);
+static void replay_pass(Run *r, PassRecording *g, const Pass *p) {
+    struct PassGraph *graph = r->graph;
+    OnePass one = {r, *p};
+    point_inputs(r, &one.pass, graph->inputs);
+    device_copy(r->device, graph->inputs, p->tensors.tokens.data, graph->bytes);
+    if (g->aux_weight != p->aux_weight) device_recording_drop(r->device, &g->work);
+    g->aux_weight = p->aux_weight;
+    device_replay(r->device, &g->work, run_pass, &one);
 }
 
 /* The first pass settles all gradients, so these are all fresh or none is. */
-static void play_graph(Run *r, int64_t passes) {
+static void replay_passes(Run *r, int64_t passes) {
     for (int64_t i = 0; i < passes; i++) {
         const bool first = registry_is_fresh(r->model->registry);
-        play_recording(r, first ? &r->graph->first : &r->graph->other, &r->passes[i]);
+        replay_pass(r, first ? &r->graph->first : &r->graph->other, &r->passes[i]);
         registry_grads_written(r->model->registry);
     }
 }
@@ -219,6 +223,8 @@ static void play_graph(Run *r, int64_t passes) {
 static bool uses_graph(const Run *r) { return r->config->cuda_graph_impl == CUDA_GRAPH_LOCAL; }
 
 void passes_begin(Run *r, int64_t n, int64_t tokens) {
+    if (r->sending) device_wait(r->device);
+    r->sending = false;
     arena_reset(r->step_arena);
     r->passes = arena_alloc(r->step_arena, (size_t)n * sizeof *r->passes);
     take_inputs(r, (size_t)n * input_bytes(r, tokens));
@@ -228,24 +234,28 @@ void passes_begin(Run *r, int64_t n, int64_t tokens) {
     r->graph->inputs = device_alloc(r->device, r->graph->bytes, "batches");
 }
 
-void passes_play(Run *r, int64_t passes, bool forward_only, double *loss_sum) {
-    r->counts_loss = loss_sum != NULL;
-    if (loss_sum) device_write(r->device, r->loss_sum.data, loss_sum, sizeof *loss_sum);
+void passes_set_loss(Run *r, double sum) {
+    Tensor loss = r->loss_sum;
+    loss.flags = 0;
+    call_run(&OPS[OP_fill], &(Call){.out = {&loss}, .attr = &(FillAttr){sum}, .device = r->device});
+}
+
+void passes_play(Run *r, int64_t passes, bool forward_only, bool counts_loss) {
+    r->counts_loss = counts_loss;
     if (uses_graph(r) && !forward_only && r->device->kind != DEVICE_NULL)
-        play_graph(r, passes);
+        replay_passes(r, passes);
     else if (forward_only)
         run_schedule(r, passes, true);
     else
         run_passes(r, passes);
-    if (loss_sum) device_read(r->device, loss_sum, r->loss_sum.data, sizeof *loss_sum);
 }
 
 void passes_free(Run *r) {
     if (r->graph) {
-        device_graph_free(r->device, r->graph->first.graph);
-        device_graph_free(r->device, r->graph->other.graph);
+        device_recording_drop(r->device, &r->graph->first.work);
+        device_recording_drop(r->device, &r->graph->other.work);
         device_release(r->device, r->graph->inputs, r->graph->bytes);
         free(r->graph);
     }
-    device_release(r->device, r->inputs, r->input_bytes);
+    free_inputs(r);
 }

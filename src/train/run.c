@@ -31,7 +31,9 @@ static void forward_only(Run *r, const Batch *b, int64_t first, int64_t n, doubl
     passes_begin(r, 1, n * b->s);
     passes_add(r, 0, b, first, n, (PassWeight){0}, 0);
     r->context.training = false;
-    passes_play(r, 1, true, loss_sum);
+    if (loss_sum) passes_set_loss(r, *loss_sum);
+    passes_play(r, 1, true, loss_sum != NULL);
+    if (loss_sum) device_read(r->device, loss_sum, r->loss_sum.data, sizeof *loss_sum);
     r->context.training = true;
 }
 
@@ -106,6 +108,11 @@ Err run_check(const Config *c, const Derived *d) {
     return e;
 }
 
+static size_t result_bytes(const Run *r) {
+    const Tensor *counters = &r->model->counters;
+    return sizeof(double) + (counters->data ? tensor_bytes(counters) : 0);
+}
+
 /* Everything but the random numbers; on the null device nothing is taken. */
 static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *device, ExecutorMemory memory) {
     Run *r = mem_zero(1, sizeof *r);
@@ -132,6 +139,7 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
     if (comm) r->context.sync = r->sync = sync_new(r->model->registry, comm);
     r->loss_sum = tensor_make(device_alloc(device, sizeof(double), "loss"), F64, 1, (int64_t[]){1});
     r->loss_sum.flags = TENSOR_ACCUM;
+    r->results = device_host_alloc(device, result_bytes(r), "losses");
     tape_grad_off_grid(&r->loss_sum); /* the exact lane's sum of products of two numbers on the grid */
     if (c->fp8_keep_weights) gpt_keep_fp8_weights(r->model, &r->context, tokens_of_pass(r));
     r->optimizer = optim_new(c, r->model->registry, r->sync);
@@ -165,7 +173,7 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const 
     passes_begin(r, passes, together * b.s);
     for (int64_t i = 0; i < passes; i++) passes_add(r, i, &b, 0, together, (PassWeight){0}, 0);
     if (r->sync) sync_begin(r->sync, passes);
-    passes_play(r, passes, false, &loss);
+    passes_play(r, passes, false, true);
     if (r->sync) sync_finish(r->sync);
     PipelineSpec spec;
     Err e = pipeline_spec(c, &r->pipeline, passes, false, &spec);
@@ -221,6 +229,7 @@ void run_free(Run *r) {
     if (!r) return;
     executor_free(r->executor);
     device_release(r->device, r->loss_sum.data, sizeof(double));
+    device_host_release(r->device, r->results, result_bytes(r));
     passes_free(r);
     optim_free(r->optimizer);
     sync_free(r->sync);
@@ -242,6 +251,7 @@ static bool tells_loss(const Run *r) {
 
 StepReport run_begin(Run *r) {
     if (!r->sync) registry_forget_grads(r->model->registry);
+    if (tells_loss(r)) passes_set_loss(r, 0);
     gpt_zero_counters(r->model);
     gpt_take_fp8_weights(r->model, r->comm, true);
     return (StepReport){.loss_scale = r->scaler.scale};
@@ -271,8 +281,7 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
         report->tokens += tokens;
         report->samples += samples * size[AXIS_DP];
     }
-    passes_play(r, count * parts, false, tells_loss(r) ? &report->loss_sum : NULL);
-    if (!r->comm) run_reduce(r, report);
+    passes_play(r, count * parts, false, tells_loss(r));
 }
 
 /* The exact lane's parameters are on the grid from the start; updates keep them there. */
@@ -295,35 +304,73 @@ void run_total(const Run *r, double *loss, double *tokens) {
     *loss = sums[0], *tokens = sums[1];
 }
 
-/* Every rank has counted its own tokens for the layers it holds, and computed their summands of the losses of
- * its data-parallel rank's microbatches. */
-static void reduce_counters(Run *r, StepReport *report) {
-    Gpt *m = r->model;
-    if (!m->counters.data || r->device->kind == DEVICE_NULL) return;
-    DeviceView counters =
-        device_view(r->device, m->counters.data, tensor_bytes(&m->counters), VIEW_READ | VIEW_WRITE);
-    run_sum(r, counters.data, tensor_count(&m->counters));
-    device_view_end(&counters);
+/* Of one rank's counters, or of the sums over all. */
+static void report_routers(const Run *r, const double *counters, StepReport *report) {
+    const Gpt *m = r->model;
     const int64_t microbatches = report->passes * r->layout.mesh.size[AXIS_DP];
     for (int i = 0; i < ROUTER_LOSSES; i++) {
         if (gpt_router_loss_coeff(m, i) == 0) continue;
         report->router_losses |= 1u << i;
-        report->router_loss[i] = gpt_router_loss(m, i) / (double)microbatches;
+        report->router_loss[i] = gpt_router_loss(m, counters, i) / (double)microbatches;
     }
+}
+
+/* Every rank has counted its own tokens for the layers it holds, and computed their summands of the losses of
+ * its data-parallel rank's microbatches. */
+static void reduce_counters(Run *r, StepReport *report) {
+    Gpt *m = r->model;
+    if (!m->counters.data) return;
+    DeviceView counters =
+        device_view(r->device, m->counters.data, tensor_bytes(&m->counters), VIEW_READ | VIEW_WRITE);
+    run_sum(r, counters.data, tensor_count(&m->counters));
+    report_routers(r, counters.data, report);
+    device_view_end(&counters);
+}
+
+static void report_loss(StepReport *report) {
+    report->loss = report->loss_sum / fmax(report->tokens, 1);
+    report->loss_is_nan = isnan(report->loss);
+    report->is_read = true;
+}
+
+/* Of several ranks: the host sums. */
+static void reduce_report(Run *r, StepReport *report) {
+    if (tells_loss(r)) device_read(r->device, &report->loss_sum, r->loss_sum.data, sizeof(double));
+    run_total(r, &report->loss_sum, &report->tokens);
+    reduce_counters(r, report);
+    report_loss(report);
 }
 
 void run_reduce(Run *r, StepReport *report) {
     if (report->is_reduced) return;
-    report->is_reduced = r->comm != NULL;
+    report->is_reduced = true;
     if (r->sync) sync_finish(r->sync);
     if (r->context.exact) registry_snap(r->model->registry, FLAT_GRADS, EXACT_GRID_BITS);
+    if (r->comm) reduce_report(r, report);
     const bool per_token = r->config->calculate_per_token_loss;
-    run_total(r, &report->loss_sum, &report->tokens);
-    reduce_counters(r, report);
-    report->loss = report->loss_sum / fmax(report->tokens, 1);
-    report->loss_is_nan = isnan(report->loss);
     report->grad_scale =
         (per_token ? 1 / fmax(report->tokens, 1) : 1.0 / r->layout.mesh.size[AXIS_DP]) / r->scaler.scale;
+}
+
+/* The host's copy of one rank's results is complete after the next wait. */
+static void start_read(Run *r) {
+    const Tensor *counters = &r->model->counters;
+    device_copy(r->device, r->results, r->loss_sum.data, sizeof(double));
+    if (counters->data) device_copy(r->device, r->results + 1, counters->data, tensor_bytes(counters));
+}
+
+static void finish_read(Run *r, StepReport *report) {
+    r->sending = false; /* the wait was for batches too */
+    report->loss_sum = r->results[0];
+    if (r->model->counters.data) report_routers(r, r->results + 1, report);
+    report_loss(report);
+}
+
+void run_read(Run *r, StepReport *report) {
+    if (report->is_read) return;
+    start_read(r);
+    device_wait(r->device);
+    finish_read(r, report);
 }
 
 void run_update(Run *r, StepReport *report) {
@@ -336,7 +383,9 @@ void run_update(Run *r, StepReport *report) {
     s.lr = report->lr = schedule_lr(c, d, c->lr, c->min_lr, r->schedule_samples);
     s.decoupled_lr = schedule_lr(c, d, d->decoupled_lr, d->decoupled_min_lr, r->schedule_samples);
     s.weight_decay = report->weight_decay = schedule_weight_decay(c, d, r->schedule_samples);
-    report->optim = optim_step(r->optimizer, s);
+    if (!report->is_read) start_read(r);
+    report->optim = optim_step(r->optimizer, s); /* waits */
+    if (!report->is_read) finish_read(r, report);
     if (c->log_params_norm) report->params_norm = optim_params_norm(r->optimizer);
     scaler_update(&r->scaler, report->optim.found_inf);
     r->iteration++;

@@ -52,8 +52,10 @@ typedef struct Run {
     struct Pass *passes; /* of the microbatches in flight, by their number in the schedule */
     Tensor loss_sum;     /* F64 [1]: where the head adds loss * mask, if counts_loss */
     bool counts_loss;
-    char *inputs;            /* of the passes, device memory */
-    struct PassGraph *graph; /* passes.c; NULL: none */
+    char *inputs, *host_inputs; /* of the passes: device memory, and where the host writes them */
+    bool sending;               /* copies of them may be under way */
+    double *results;            /* host memory: loss_sum, and the routers' counters */
+    struct PassGraph *graph;    /* passes.c; NULL: none */
     size_t input_bytes;
     /* Progress; all of it is in a checkpoint. */
     int64_t iteration;        /* updates done or skipped */
@@ -87,15 +89,17 @@ typedef struct StepReport {
     int64_t passes;                    /* microbatches of this rank */
     unsigned router_losses;            /* a bit of each that is on */
     double router_loss[ROUTER_LOSSES]; /* mean over layers and microbatches, without the coefficient */
-    bool loss_is_nan, is_reduced;
+    bool loss_is_nan, is_reduced, is_read;
     double grad_scale; /* main gradient * grad_scale = gradient of the loss that is trained on */
     double lr, weight_decay, loss_scale;
     double params_norm; /* after the update, with --log-params-norm */
     OptimResult optim;
 } StepReport;
 
-/* One step: run_begin, run_microbatches, run_reduce, run_update. A data-parallel rank has n microbatches, the
- * same for all its tensor-, context- and pipeline-parallel ranks. */
+/* One step: run_begin, run_microbatches, run_reduce, run_update. The device may be behind the host until
+ * run_update, which waits for it; what it computes for the report is there then, or after run_read. A
+ * data-parallel rank has n microbatches, the same for all its tensor-, context- and pipeline-parallel ranks.
+ */
 StepReport run_begin(Run *);
 /* Forward and backward of `count` of the step's n microbatches into the main gradients; over a pipeline count
  * is n. */
@@ -103,8 +107,10 @@ void run_microbatches(Run *, const Batch *, int64_t count, int64_t n, StepReport
 static inline void run_microbatch(Run *r, const Batch *b, int64_t n, StepReport *report) {
     run_microbatches(r, b, 1, n, report);
 }
-/* Sums gradients and report over the ranks; once. */
+/* Sums gradients over the ranks, and the report, which takes its numbers; once. */
 void run_reduce(Run *, StepReport *);
+/* Waits for the losses; once. All ranks have called run_reduce before. */
+void run_read(Run *, StepReport *);
 /* Reduces if nobody has, clips, updates and advances the schedules. A gradient that is not finite changes no
  * parameter and counts as skipped. */
 void run_update(Run *, StepReport *);

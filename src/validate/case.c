@@ -202,6 +202,7 @@ static void one_step(const CaseRun *c, Run *run, int64_t step, Trace *heard) {
     StepReport report = run_begin(run);
     run_microbatches(run, batches_of(c, run, step, n, arena), n, n, &report);
     run_reduce(run, &report);
+    run_read(run, &report);
     add_noise(c, r, step);
     if (w->gradients) w->gradients(w->arg, run, &report);
     if (step == 0)

@@ -2,8 +2,9 @@
  * of its memory are pages that nobody may read or write; kernels, and the device's own copies, are given the
  * memory behind them. So host code that reads or writes what it should view is a fault, and so is an op that
  * is given memory of the host or more than it was taken for. Copies beside the kernels are done as late as
- * they may be, so that what does not wait for them finds what was there before. Linked with --wrap of the
- * functions below; the program has no way in.
+ * they may be, so that what does not wait for them finds what was there before; of copies in the order of the
+ * kernels, what comes from such memory must stay until the next wait, and what goes there comes with it.
+ * Linked with --wrap of the functions below; the program has no way in.
  *
  * GUARDED_SKIPS=op: rank 1 of a layout leaves out that op, for a search of what went wrong to find. */
 #include <signal.h>
@@ -29,13 +30,22 @@ typedef struct Late {
     DeviceEvent *done;
 } Late;
 
+/* A copy in the order of the kernels between the device and memory of device_host_alloc, until the next wait.
+ */
+typedef struct Pending {
+    char *host, *content; /* what was copied from there, or belongs there */
+    size_t bytes;
+    bool goes_there;
+} Pending;
+
 typedef struct Guarded {
     Device device; /* first: device_free frees it */
     const DeviceBackend *cpu;
     const char *skips;    /* NULL: no op */
     Block *blocks, *host; /* the device's; of the host, for copies beside: behind `at` is the same */
     Late *late;
-    int n, n_host, n_late;
+    Pending *pending;
+    int n, n_host, n_late, n_pending;
 } Guarded;
 
 static Block *find_in(Block *blocks, int n, const void *p, size_t bytes) {
@@ -79,10 +89,36 @@ static void give(Device *d, void *p, size_t bytes) {
     *b = g->blocks[--g->n];
 }
 
-static void copy(Device *d, void *to, const void *from, size_t bytes) {
+static void copy_now(Device *d, void *to, const void *from, size_t bytes) {
     const Guarded *g = (const Guarded *)d;
     CHECK(find(g, to, bytes) || find(g, from, bytes), "neither end of a copy is memory of the device");
     memcpy(behind(g, to, bytes), behind(g, from, bytes), bytes);
+}
+
+static void copy(Device *d, void *to, const void *from, size_t bytes) {
+    enum { NOT_YET = 0xEE };
+    Guarded *g = (Guarded *)d;
+    const bool goes_there = find_in(g->host, g->n_host, to, bytes);
+    char *host = goes_there ? to : (char *)from;
+    if (goes_there || find_in(g->host, g->n_host, from, bytes)) {
+        const Pending p = {host, mem_alloc(bytes), bytes, goes_there};
+        memcpy(p.content, behind(g, from, bytes), bytes);
+        g->pending = mem_grow(g->pending, (size_t)g->n_pending + 1, sizeof p);
+        g->pending[g->n_pending++] = p;
+    }
+    copy_now(d, to, from, bytes);
+    if (goes_there) memset(host, NOT_YET, bytes);
+}
+
+static void wait(Device *d) {
+    Guarded *g = (Guarded *)d;
+    for (const Pending *p = g->pending; p < g->pending + g->n_pending; p++) {
+        if (p->goes_there) memcpy(p->host, p->content, p->bytes);
+        CHECK(!memcmp(p->host, p->content, p->bytes),
+              "host memory has changed while the device may have been copying it");
+        free(p->content);
+    }
+    g->n_pending = 0;
 }
 
 static void *take_host(Device *d, size_t bytes) {
@@ -96,6 +132,7 @@ static void *take_host(Device *d, size_t bytes) {
 
 static void give_host(Device *d, void *p, size_t bytes) {
     Guarded *g = (Guarded *)d;
+    wait(d);
     Block *b = find_in(g->host, g->n_host, p, bytes);
     CHECK(b && b->at == p && b->bytes == bytes, "%zu bytes of the host are given back that were not taken",
           bytes);
@@ -131,7 +168,7 @@ static void after(Device *d, DeviceEvent *e) {
     Guarded *g = (Guarded *)d;
     int n = g->n_late;
     while (n > 0 && g->late[n - 1].done != e) n--;
-    for (const Late *l = g->late; l < g->late + n; l++) copy(d, l->to, l->from, l->bytes);
+    for (const Late *l = g->late; l < g->late + n; l++) copy_now(d, l->to, l->from, l->bytes);
     memmove(g->late, g->late + n, (size_t)(g->n_late - n) * sizeof *g->late);
     g->n_late -= n;
 }
@@ -142,7 +179,7 @@ static void close_device(Device *d) {
     const Guarded *g = (const Guarded *)d;
     CHECK(g->n == 0 && g->n_host == 0, "%d blocks of memory are not given back", g->n + g->n_host);
     CHECK(g->n_late == 0, "nobody has waited for %d copies beside the kernels", g->n_late);
-    free(g->blocks), free(g->host), free(g->late);
+    free(g->blocks), free(g->host), free(g->late), free(g->pending);
 }
 
 static void touched(int number) {
@@ -156,6 +193,7 @@ Err __wrap_device_open(bool cuda, int rank, int threads, Device **out) {
                                           .take = take,
                                           .give = give,
                                           .copy = copy,
+                                          .wait = wait,
                                           .available = available,
                                           .take_host = take_host,
                                           .give_host = give_host,

@@ -122,42 +122,56 @@ static void seed_of_recompute(const OpDef *op, const Call *c) {
 
 /* ---- optimizer ---- */
 
-static AdamAttr adam(const Call *c) { return *(const AdamAttr *)c->attr; }
+/* The attributes with the numbers of the step. */
+static AdamAttr adam(const Call *c) {
+    AdamAttr a = *(const AdamAttr *)c->attr;
+    const StepNumbers *s = c->in[2]->data;
+    memcpy(a.group, s->group, sizeof a.group);
+    a.correction1 = 1 / s->unbias1, a.correction2 = 1 / s->unbias2, a.grad_scale = s->grad_scale;
+    return a;
+}
+
+static void step_with(const OpDef *op, const Call *c, const AdamAttr *a) {
+    Call call = *c;
+    call.in[2] = NULL;
+    call.attr = a;
+    __real_call_run(op, &call);
+}
 
 static void correct_one_step_late(const OpDef *op, const Call *c) {
     AdamAttr a = adam(c);
     a.correction1 = 1 - (1 - a.correction1) * a.beta1;
-    with(op, c, &a);
+    step_with(op, c, &a);
 }
 
 static void second_uncorrected(const OpDef *op, const Call *c) {
     AdamAttr a = adam(c);
     a.correction2 = 1;
-    with(op, c, &a);
+    step_with(op, c, &a);
 }
 
 static void decay_everything(const OpDef *op, const Call *c) {
     AdamAttr a = adam(c);
     for (int i = 0; i < STEP_GROUPS; i++) a.group[i].weight_decay = mutant_place()->optim->weight_decay;
-    with(op, c, &a);
+    step_with(op, c, &a);
 }
 
 static void eps_before_correction(const OpDef *op, const Call *c) {
     AdamAttr a = adam(c);
     a.eps /= sqrt(a.correction2);
-    with(op, c, &a);
+    step_with(op, c, &a);
 }
 
 static void half_an_update(const OpDef *op, const Call *c) {
     AdamAttr a = adam(c);
     for (int i = 0; i < STEP_GROUPS; i++) a.group[i].lr /= 2;
-    with(op, c, &a);
+    step_with(op, c, &a);
 }
 
 static void unclipped(const OpDef *op, const Call *c) {
     AdamAttr a = adam(c);
     a.grad_scale = mutant_place()->optim->grad_scale;
-    with(op, c, &a);
+    step_with(op, c, &a);
 }
 
 /* ---- experts ---- */

@@ -35,7 +35,7 @@ static void restart(Model *m) {
 static double losses(const Model *m) {
     double sum = 0;
     for (int i = 0; i < ROUTER_LOSSES; i++)
-        sum += gpt_router_loss_coeff(m->gpt, i) * gpt_router_loss(m->gpt, i) * LAYERS;
+        sum += gpt_router_loss_coeff(m->gpt, i) * gpt_router_loss(m->gpt, m->gpt->counters.data, i) * LAYERS;
     return sum;
 }
 
@@ -98,7 +98,8 @@ static void losses_differ_in_what_they_count(void **state) {
         restart(m);
         pass(m, ids_new(m, samples[k], S, 1), 1);
         if (k == 2) pass(m, ids_new(m, samples[k], S, 5), 1);
-        for (int i = 0; i < ROUTER_LOSSES; i++) value[k][i] = gpt_router_loss(m->gpt, i);
+        for (int i = 0; i < ROUTER_LOSSES; i++)
+            value[k][i] = gpt_router_loss(m->gpt, m->gpt->counters.data, i);
     }
     const double near = 64 * dtype_roundoff(F64);
     assert_true(fabs(value[0][BALANCE_GLOBAL_AUX] - value[0][BALANCE_AUX]) < near);

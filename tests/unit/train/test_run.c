@@ -44,6 +44,8 @@ static StepReport accumulate(const Setup *s, Run *r, bool masked) {
         run_microbatch(r, &b, n, &report);
         batch_free(&b);
     }
+    run_reduce(r, &report);
+    run_read(r, &report);
     return report;
 }
 
@@ -221,6 +223,7 @@ static void dropout_follows_the_sample(void **state) {
         StepReport report = run_begin(r);
         r->consumed_samples = 0;
         run_microbatch(r, &again, 8 / MICRO[k], &report);
+        run_read(r, &report);
         run_free(r);
         setup_free(s);
         batch_free(&again);
@@ -265,6 +268,7 @@ static double *gradients_of(const Setup *s, bool added, int64_t *n) {
         run_microbatch(r, &b, passes, &report);
         batch_free(&b);
     }
+    run_reduce(r, &report);
     *n = g->elements;
     double *all = mem_alloc((size_t)*n * sizeof *all);
     dtype_convert(all, F64, g->grads, g->precise, (size_t)*n);
@@ -355,6 +359,7 @@ static void evaluation_has_no_dropout_and_changes_nothing(void **state) {
     StepReport with = run_begin(r), without = run_begin(p);
     run_microbatch(r, &b, 1, &with);
     run_microbatch(p, &b, 1, &without);
+    run_read(r, &with), run_read(p, &without);
     const Registry *g = r->model->registry;
     size_t n = (size_t)g->elements * dtype_size(F64);
     char *grads = copy_of(g->grads, n);
