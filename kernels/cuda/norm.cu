@@ -92,54 +92,58 @@ template <typename T, int K> struct Held {
             if (i < vectors) ((V *)row)[i] = x[k];
         }
     }
+};
+
+/* Their numbers; 0 for what a row does not have. */
+template <typename T, int K> struct Numbers {
+    typedef Real<T> R;
+    enum { N = VEC<T> };
+    typedef Run<T, N> V;
+    R v[K * N];
+
+    __device__ __forceinline__ explicit Numbers(const Held<T, K> &held) {
+#pragma unroll
+        for (int i = 0; i < K * N; i++) v[i] = held.x[i / N].get(i % N);
+    }
     __device__ __forceinline__ R sum() const {
         R sum = 0;
 #pragma unroll
-        for (int k = 0; k < K; k++)
-#pragma unroll
-            for (int e = 0; e < N; e++) sum += x[k].get(e);
+        for (int i = 0; i < K * N; i++) sum += v[i];
         return sum;
     }
-    __device__ __forceinline__ R squares(R mean, const Team<R, false> &team, int vectors) const {
+    __device__ __forceinline__ R squares() const {
         R sum = 0;
 #pragma unroll
-        for (int k = 0; k < K; k++)
-            if (team.lane + k * team.size < vectors)
-#pragma unroll
-                for (int e = 0; e < N; e++) {
-                    const R d = x[k].get(e) - mean;
-                    sum += d * d;
-                }
+        for (int i = 0; i < K * N; i++) sum += v[i] * v[i];
         return sum;
     }
-    /* The normalised row. */
-    __device__ __forceinline__ void write(const NormVectors<T> &p, R plus, R mean, R rstd, T *y,
-                                          const Team<R, false> &team, int vectors) const {
-        constexpr int AHEAD = 2; /* vectors whose gain and bias are on their way together */
+    __device__ __forceinline__ void subtract(R mean, const Team<R, false> &team, int vectors) {
 #pragma unroll
-        for (int k = 0; k < K; k += AHEAD) {
-            V gain[AHEAD], bias[AHEAD];
+        for (int k = 0; k < K; k++) {
+            const R less = team.lane + k * team.size < vectors ? mean : (R)0;
 #pragma unroll
-            for (int u = 0; u < AHEAD; u++) {
-                const int i = team.lane + (k + u) * team.size;
-                if (i < vectors) gain[u] = constant_vector((const V *)p.gain + i);
-                bias[u] = V();
-                if (p.bias && i < vectors) bias[u] = constant_vector((const V *)p.bias + i);
+            for (int e = 0; e < N; e++) v[k * N + e] -= less;
+        }
+    }
+    /* The normalised row, of numbers less their mean. */
+    template <bool PLUS>
+    __device__ __forceinline__ void write(const NormVectors<T> &p, R rstd, T *y, const Team<R, false> &team,
+                                          int vectors) const {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const int i = team.lane + k * team.size;
+            if (i >= vectors) break;
+            const V gain = constant_vector((const V *)p.gain + i);
+            V bias = V(), out;
+            R w[N];
+            if (p.bias) bias = constant_vector((const V *)p.bias + i);
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                const R g = PLUS ? 1 + gain.get(e) : gain.get(e);
+                w[e] = fma(v[k * N + e] * rstd, g, bias.get(e));
             }
-#pragma unroll
-            for (int u = 0; u < AHEAD; u++) {
-                const int i = team.lane + (k + u) * team.size;
-                if (i >= vectors) break;
-                V out;
-                R v[N];
-#pragma unroll
-                for (int e = 0; e < N; e++) {
-                    v[e] = (x[k + u].get(e) - mean) * rstd * (plus + gain[u].get(e));
-                    if (p.bias) v[e] += bias[u].get(e);
-                }
-                out.fill(v);
-                ((V *)y)[i] = out;
-            }
+            out.fill(w);
+            ((V *)y)[i] = out;
         }
     }
 };
@@ -148,7 +152,7 @@ template <typename T, int K> struct Held {
  * 64 registers. */
 enum { ROW_HELD = 4 };
 
-template <typename T, bool ADDS>
+template <typename T, bool ADDS, bool PLUS>
 static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real<T>> o, NormVectors<T> p) {
     typedef Real<T> R;
     __shared__ R room[Team<R, false>::ROOM];
@@ -166,10 +170,15 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
             held.add(branch);
             if (live) held.store(p.sum + row * o.width, team, vectors);
         }
-        const R mean = o.rms ? (R)0 : team.sum(held.sum()) * o.per_width;
-        const R rstd = 1 / sqrt(team.sum(held.squares(mean, team, vectors)) * o.per_width + o.eps);
+        Numbers<T, ROW_HELD> x(held);
+        R mean = 0;
+        if (!o.rms) {
+            mean = team.sum(x.sum()) * o.per_width;
+            x.subtract(mean, team, vectors);
+        }
+        const R rstd = 1 / sqrt(team.sum(x.squares()) * o.per_width + o.eps);
         if (!live) continue; /* in the last round only */
-        held.write(p, o.plus, mean, rstd, p.y + row * o.width, team, vectors);
+        x.template write<PLUS>(p, rstd, p.y + row * o.width, team, vectors);
         if (team.lane == 0) {
             p.rstd[row] = rstd;
             if (p.mean) p.mean[row] = mean;
@@ -230,7 +239,9 @@ template <typename T> static bool norm_by_vectors(const Call *c, const NormOpera
         return false;
     const Norm<Real<T>> o = norm_of<Real<T>>(c, x);
     const TeamShape shape = team_for(ceil_div(vectors, vectors <= 64 ? 2 : ROW_HELD), TEAM_BLOCK, false);
-    const auto kernel = n.branch ? norm_vectors<T, true> : norm_vectors<T, false>;
+    const auto kernel = o.plus != 0 ? n.branch ? norm_vectors<T, true, true> : norm_vectors<T, false, true>
+                        : n.branch ? norm_vectors<T, true, false>
+                                    : norm_vectors<T, false, false>;
     kernel<<<team_grid(o.rows, shape), team_block(shape), 0, stream_of(c)>>>(o, p);
     LAUNCHED();
     return true;
