@@ -26,7 +26,7 @@ typedef struct ActivationAttr {
 typedef struct LinearAttr {
     bool fixed_order; /* every element is one chain of multiply-adds over its terms in order: the same bits
                          however many other rows and columns there are (BLAS chooses its order by shape) */
-    Activation activation; /* of the output `act`; not SWIGLU */
+    Activation activation; /* of the output `act`, or what made x of `pre`; not SWIGLU */
 } LinearAttr;
 
 typedef struct Fp8ScaleAttr {

@@ -1,7 +1,8 @@
 /* Activations of the MLP. All smooth ones but the erf form are x * sigmoid(t(x)):
  *   GELU tanh (Hendrycks and Gimpel 2016): 0.5 x (1 + tanh(z)) = x sigmoid(2z), z = sqrt(2/pi) (x + 0.044715
  * x^3); quick GELU: x sigmoid(1.702 x);  SiLU: x sigmoid(x);  SwiGLU (Shazeer 2020): silu(gate) * up; GELU
- * erf: x Phi(x);  squared ReLU (So et al. 2021): max(x, 0)^2. Written: y; written or added to: dx. */
+ * erf: x Phi(x);  squared ReLU (So et al. 2021): max(x, 0)^2. Written: y; written or added to: dx, which may
+ * be dy's memory but with SwiGLU. */
 #include "kernels/cpu/vector_math.h"
 
 #define INLINE                                                                                               \
@@ -48,14 +49,18 @@ INLINE real slope(Activation kind, real x) {
     }
 }
 
+typedef enum Placing { WRITTEN, ADDED, IN_PLACE } Placing; /* of dx; in place: dy stands there */
+
 /* Left to the optimiser without `omp simd`, which would complain that erf does not vectorise. */
 INLINE void map(Activation kind, const real *restrict x, real *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = value(kind, x[i]);
 }
 
 INLINE void map_slope(Activation kind, const real *restrict dy, const real *restrict x, real *restrict dx,
-                      int64_t n, bool add) {
-    if (add)
+                      int64_t n, Placing placing) {
+    if (placing == IN_PLACE)
+        for (int64_t i = 0; i < n; i++) dx[i] *= slope(kind, x[i]);
+    else if (placing == ADDED)
         for (int64_t i = 0; i < n; i++) dx[i] += dy[i] * slope(kind, x[i]);
     else
         for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * slope(kind, x[i]);
@@ -88,19 +93,19 @@ static void elements_grad(void *arg, int64_t begin, int64_t end) {
     const real *dy = reals(c->in[0]) + begin, *x = reals(c->in[1]) + begin;
     real *dx = reals(c->out[0]) + begin;
     const int64_t n = end - begin;
-    const bool add = accumulates(c->out[0]);
+    const Placing placing = dx == dy ? IN_PLACE : accumulates(c->out[0]) ? ADDED : WRITTEN;
     switch (kind_of(c)) {
     case ACT_GELU_TANH:
-        map_slope(ACT_GELU_TANH, dy, x, dx, n, add);
+        map_slope(ACT_GELU_TANH, dy, x, dx, n, placing);
         break;
     case ACT_GELU_ERF:
-        map_slope(ACT_GELU_ERF, dy, x, dx, n, add);
+        map_slope(ACT_GELU_ERF, dy, x, dx, n, placing);
         break;
     case ACT_QUICK_GELU:
-        map_slope(ACT_QUICK_GELU, dy, x, dx, n, add);
+        map_slope(ACT_QUICK_GELU, dy, x, dx, n, placing);
         break;
     default:
-        map_slope(ACT_SQUARED_RELU, dy, x, dx, n, add);
+        map_slope(ACT_SQUARED_RELU, dy, x, dx, n, placing);
     }
 }
 

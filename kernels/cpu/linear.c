@@ -1,6 +1,7 @@
 /* Linear layer, y = x w^T + bias over the last dimension, and its gradients dx = dy w, dw = dy^T x, dbias =
- * sum of dy; bias: y = x + bias. Written: y, act; written or added to: dx, dw, dbias. dw is one product over
- * all tokens. */
+ * sum of dy; where x is the activation of pre, that of pre in dx's place: dy w act'(pre), to the bit what
+ * linear_dgrad and activation_grad give one after the other; bias: y = x + bias. Written: y, act; written or
+ * added to: dx (without pre), dw, dbias. dw is one product over all tokens. */
 #include "kernels/cpu/gemm.h"
 
 static bool fixed_order(const Call *c) {
@@ -9,6 +10,11 @@ static bool fixed_order(const Call *c) {
 }
 
 void KERNEL(activation)(const Call *);
+void KERNEL(activation_grad)(const Call *);
+
+static ActivationAttr activation_of(const Call *c) {
+    return (ActivationAttr){((const LinearAttr *)c->attr)->activation};
+}
 
 void KERNEL(linear)(const Call *c) {
     const Tensor *x = c->in[0], *w = c->in[1];
@@ -26,14 +32,37 @@ void KERNEL(linear)(const Call *c) {
                         .c = reals(c->out[0]),
                         .ldc = out,
                         .bias = c->in[2] ? reals(c->in[2]) : NULL});
-    const ActivationAttr activation = {((const LinearAttr *)c->attr)->activation};
+    const ActivationAttr activation = activation_of(c);
     if (c->out[1]) KERNEL(activation)
     (&(Call){.in = {c->out[0]}, .out = {c->out[1]}, .attr = &activation, .device = c->device});
+}
+
+/* dx as it would be stored. */
+static void round_elements(void *arg, int64_t begin, int64_t end) {
+    enum { PIECE = 256 };
+    const Call *c = arg;
+    real *dx = reals(c->out[0]);
+    uint16_t piece[PIECE];
+    for (int64_t i = begin; i < end; i += PIECE) {
+        const size_t n = (size_t)(end - i < PIECE ? end - i : PIECE);
+        dtype_convert(piece, c->stored, dx + i, REAL_TYPE, n);
+        dtype_convert(dx + i, REAL_TYPE, piece, c->stored, n);
+    }
+}
+
+static void through_activation(const Call *c) {
+    Tensor *dx = c->out[0];
+    const ActivationAttr activation = activation_of(c);
+    if (dtype_is_16bit(c->stored))
+        pool_for(c->device->pool, tensor_count(dx), GRAIN, round_elements, (void *)c);
+    KERNEL(activation_grad)
+    (&(Call){.in = {dx, c->in[2]}, .out = {dx}, .attr = &activation, .device = c->device});
 }
 
 void KERNEL(linear_dgrad)(const Call *c) {
     const Tensor *dy = c->in[0], *w = c->in[1];
     const int64_t in = w->dim[1], out = w->dim[0];
+    CHECK(!c->in[2] || !accumulates(c->out[0]), "linear_dgrad: the gradient of pre is written, not added to");
     KERNEL(gemm)
     (c->device, &(Gemm){.fixed_order = fixed_order(c),
                         .m = tensor_rows(dy),
@@ -46,6 +75,7 @@ void KERNEL(linear_dgrad)(const Call *c) {
                         .c = reals(c->out[0]),
                         .ldc = in,
                         .accumulate = accumulates(c->out[0])});
+    if (c->in[2]) through_activation(c);
 }
 
 /* dbias for columns in units of COLUMNS. */

@@ -1,4 +1,5 @@
-/* The ops of kernels/cpu/activation.c, with its formulas. Written: y; written or added to: dx. */
+/* The ops of kernels/cpu/activation.c, with its formulas. Written: y; written or added to: dx, which may be
+ * dy's memory but with SwiGLU. */
 #include <math.h>
 
 #include "kernels/cuda/vectors.cuh"

@@ -2,7 +2,7 @@
  * in F32 (never TF32). What a product needs (descriptors, algorithm) is made once for all that share its
  * GemmKey; a call then costs the host one look-up. What comes with a product (GemmEpilogue) is fused with it
  * or a pass of its own; sums of a's columns are fused in F32 or not at all: in 16 bits a sum over all tokens
- * would be rounded. Written: act; written or added to: c, dbias. */
+ * would be rounded. Written: act, c with pre; written or added to: c, dbias. */
 #include "kernels/cuda/gemm_plan.cuh"
 
 #include <algorithm>
@@ -68,6 +68,7 @@ static void describe_fp8(GemmPlan *p) {
 
 static cublasLtEpilogue_t epilogue_of(unsigned fused) {
     if (fused & GEMM_SUMS) return CUBLASLT_EPILOGUE_BGRADB; /* our a is its B */
+    if (fused & GEMM_DGELU) return CUBLASLT_EPILOGUE_DGELU;
     if (fused & GEMM_GELU)
         return fused & GEMM_BIAS ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     return fused & GEMM_BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
@@ -83,8 +84,8 @@ static void describe_epilogue(GemmPlan *p, unsigned fused) {
         set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)(uintptr_t)SPACE_ALIGN);
         set(p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_32F);
     }
-    if (fused & GEMM_GELU) {
-        set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void *)(uintptr_t)key->align_c);
+    if (fused & (GEMM_GELU | GEMM_DGELU)) {
+        set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void *)(uintptr_t)GEMM_ALIGN);
         set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)key->n);
     }
 }
@@ -203,6 +204,10 @@ static void activate(const Call *c, const Gemm *g) {
     gemm_activate(c, (Tensor *)g->c, (Tensor *)g->act, g->activation);
 }
 
+static void go_through_activation(const Call *c, const Gemm *g) {
+    gemm_through_activation(c, (Tensor *)g->c, (Tensor *)g->pre, g->activation);
+}
+
 /* cuBLASLt's alone; c may be what it adds to. */
 static cublasStatus_t start_product(const Call *c, const GemmState *s, GemmPlan *p, const Gemm *g, bool add) {
     const double factor[2] = {1, add ? 1.0 : 0.0};
@@ -230,6 +235,7 @@ cublasStatus_t gemm_start(const Call *c, const GemmState *s, GemmPlan *p, const 
     if (apart & GEMM_BIAS) start_with_bias(c, g);
     if (fused & GEMM_BIAS) set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)g->bias->data);
     if (fused & GEMM_GELU) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void *)g->c->data);
+    if (fused & GEMM_DGELU) set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void *)g->pre->data);
     if (fused & GEMM_SUMS) {
         sums = (float *)cuda_scratch(c->device, (size_t)g->m * sizeof(float));
         set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)sums);
@@ -238,6 +244,7 @@ cublasStatus_t gemm_start(const Call *c, const GemmState *s, GemmPlan *p, const 
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (sums) launch_round_sums(c, sums, NULL, g->dbias);
     if (apart & GEMM_GELU) activate(c, g);
+    if (apart & GEMM_DGELU) go_through_activation(c, g);
     if (apart & GEMM_SUMS) bias_gradient(c, g->a, g->dbias, false);
     return status;
 }
@@ -272,15 +279,18 @@ static uint8_t alignment(const void *p) {
     return (uint8_t)(at & -at);
 }
 
-/* Those that cuBLASLt may be able to do. The activation of 16-bit sums only: nobody says how exact its GELU
- * is. */
+/* Of 16-bit sums only: nobody says how exact its GELU is. */
+static bool has_gelu(const Gemm *g, const Tensor *beside) {
+    return beside && g->activation == ACT_GELU_TANH && dtype_is_16bit((DType)g->a->dtype) &&
+           g->c->dtype == g->a->dtype && beside->dtype == g->c->dtype && aligned_16(beside->data);
+}
+
+/* Those that cuBLASLt may be able to do. */
 static unsigned epilogues_of(const Gemm *g) {
-    const bool narrow = dtype_is_16bit((DType)g->a->dtype), stays = g->c->dtype == g->a->dtype;
     unsigned e = g->bias ? GEMM_BIAS : 0;
-    if (g->act && g->activation == ACT_GELU_TANH && narrow && stays && g->act->dtype == g->c->dtype &&
-        aligned_16(g->act->data))
-        e |= GEMM_GELU;
-    if (g->dbias && narrow && g->c->dtype == F32) e |= GEMM_SUMS;
+    if (has_gelu(g, g->act)) e |= GEMM_GELU;
+    if (has_gelu(g, g->pre)) e |= GEMM_DGELU;
+    if (g->dbias && dtype_is_16bit((DType)g->a->dtype) && g->c->dtype == F32) e |= GEMM_SUMS;
     return e;
 }
 
@@ -366,7 +376,7 @@ static Gemm in_f32(const Gemm *g, void *data, Tensor *sums) {
     Gemm whole = *g;
     *sums = *g->c;
     sums->data = data, sums->dtype = F32, sums->flags = 0;
-    whole.c = sums, whole.bias = whole.act = whole.dbias = NULL;
+    whole.c = sums, whole.bias = whole.pre = whole.act = whole.dbias = NULL;
     return whole;
 }
 
@@ -407,7 +417,8 @@ static unsigned run_product(const Call *c, const Gemm *g) {
 
 void gemm_run(const Call *c, const Gemm *g) {
     const unsigned done = g->m && g->n ? run_product(c, g) : 0;
-    if (g->act && !(done & GEMM_GELU)) activate(c, g);
+    if (!(done & GEMM_GELU)) activate(c, g);
+    if (!(done & GEMM_DGELU)) go_through_activation(c, g);
     if (g->dbias && !(done & GEMM_SUMS)) bias_gradient(c, g->a, g->dbias, g->fixed_order);
 }
 

@@ -7,15 +7,16 @@
 /* c [m,n] = op(a) op(b), row-major; op transposes if asked; c += instead if c accumulates. `bias` [n] (NULL:
  * none) is added to each row of a fresh c. a and b are of one type, c and bias of that type or c of F32;
  * products of F32 may also end in 16 bits, and in a fixed order the types are free. Rounded once, to c's
- * type. `act` (NULL: none) is the activation of a fresh c, `dbias` (NULL: none) the sums of a's columns, as
- * of the gradient dy [k,m]. Products of FP8 codes (not both E5M2; only transpose_b) end in F32 or 16 bits,
- * their sizes are multiples of 16, and what the codes are multiplied by stands in device memory. */
+ * type. `act` (NULL: none) is the activation of a fresh c; with `pre` (NULL: none) a fresh c is multiplied by
+ * the derivative of the activation there; `dbias` (NULL: none) are the sums of a's columns, as of the
+ * gradient dy [k,m]. Products of FP8 codes (not both E5M2; only transpose_b) end in F32 or 16 bits, their
+ * sizes are multiples of 16, and what the codes are multiplied by stands in device memory. */
 typedef struct Gemm {
     const char *op;                /* whose product it is, for messages */
     bool transpose_a, transpose_b; /* a is stored as [k,m], b as [n,k] */
     bool fixed_order;              /* LinearAttr */
     int64_t m, n, k;
-    const Tensor *a, *b, *bias, *c, *act, *dbias;
+    const Tensor *a, *b, *bias, *pre, *c, *act, *dbias;
     Activation activation;
     const void *a_inverse, *b_inverse; /* of FP8: kernels/fp8_blocks.h */
     Fp8Blocks a_blocks, b_blocks;
@@ -29,6 +30,8 @@ size_t gemm_plan(const Call *, const Gemm *);
 
 /* The activation of a product's result, unless `act` is NULL. */
 void gemm_activate(const Call *, Tensor *y, Tensor *act, Activation);
+/* dx, in place, times the derivative of the activation at `pre`, unless that is NULL. */
+void gemm_through_activation(const Call *, Tensor *dx, Tensor *pre, Activation);
 
 /* linear_ways.h */
 int gemm_take_way(const Call *, const Gemm *, int n);

@@ -8,7 +8,7 @@ enum { SETS_MAX = 64 };
 static const size_t ROTATION = 128 << 20; /* bytes of operands: more than twice the L2 cache */
 
 /* Results last: they are written in one piece of memory. */
-enum { A, B, BIAS, C, ACT, DBIAS, OPERANDS };
+enum { A, B, BIAS, PRE, C, ACT, DBIAS, OPERANDS };
 static_assert((int)OPERANDS == (int)GEMM_OPERANDS, "every operand of a Gemm has a tensor");
 
 /* ---- operands ---- */
@@ -83,8 +83,8 @@ static void fill_scales(GemmBench *b) {
 }
 
 static void copy_operands(GemmBench *b, const Gemm *g) {
-    const Tensor *from[OPERANDS] = {g->a, g->b, g->bias, g->c, g->act, g->dbias};
-    const Tensor **to[OPERANDS] = {&b->product.a, &b->product.b,   &b->product.bias,
+    const Tensor *from[OPERANDS] = {g->a, g->b, g->bias, g->pre, g->c, g->act, g->dbias};
+    const Tensor **to[OPERANDS] = {&b->product.a, &b->product.b,   &b->product.bias, &b->product.pre,
                                    &b->product.c, &b->product.act, &b->product.dbias};
     b->product = *g;
     if (dtype_is_fp8((DType)g->a->dtype))

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/gemm_plan.cuh"
 
-enum { GEMM_OPERANDS = 6 };
+enum { GEMM_OPERANDS = 7 };
 
 typedef struct GemmBench {
     Call call; /* where it runs */

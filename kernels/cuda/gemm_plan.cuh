@@ -12,9 +12,10 @@ extern "C" {
 
 /* What comes with a product: cuBLASLt does it at the end of its kernel, or it takes a pass of its own. */
 typedef enum GemmEpilogue {
-    GEMM_BIAS = 1, /* added to c */
-    GEMM_GELU = 2, /* act: of the sums, where the pass of its own reads c, which is rounded */
-    GEMM_SUMS = 4, /* of a's columns: in F32, from where they are rounded or added to dbias */
+    GEMM_BIAS = 1,  /* added to c */
+    GEMM_GELU = 2,  /* act: of the sums, where the pass of its own reads c, which is rounded */
+    GEMM_SUMS = 4,  /* of a's columns: in F32, from where they are rounded or added to dbias */
+    GEMM_DGELU = 8, /* the derivative at pre times the sums, where the pass of its own takes c */
 } GemmEpilogue;
 
 /* All that an algorithm may depend on. Compared and hashed as bytes: zeroed first. */

@@ -1,5 +1,6 @@
-/* The ops of kernels/cpu/linear.c: y = x w^T + bias over the last dimension, and its gradients dx = dy w, dw
- * = dy^T x, dbias = sum of dy; bias: y = x + bias. Written: y; written or added to: dx, dw, dbias. dbias is
+/* The ops of kernels/cpu/linear.c: y = x w^T + bias over the last dimension, and its gradients dx = dy w, or
+ * that of pre, dw = dy^T x, dbias = sum of dy; bias: y = x + bias. Written: y, act; written or added to: dx
+ * (without pre), dw, dbias. dbias is
  * summed in two stages: chunks of rows, then the chunks in order; in a fixed order it is summed as on the
  * CPU. */
 #include "kernels/cuda/gemm.cuh"
@@ -32,10 +33,12 @@ static Gemm forward(const Call *c) {
 static Gemm dgrad(const Call *c) {
     const Tensor *dy = c->in[0], *w = c->in[1];
     Gemm g = {};
+    CHECK(!c->in[2] || !accumulates(c->out[0]), "linear_dgrad: the gradient of pre is written, not added to");
     g.op = "linear_dgrad";
     g.fixed_order = fixed_order(c);
     g.m = tensor_rows(dy), g.n = w->dim[1], g.k = w->dim[0];
-    g.a = dy, g.b = w, g.c = c->out[0];
+    g.a = dy, g.b = w, g.pre = c->in[2], g.c = c->out[0];
+    g.activation = ((const LinearAttr *)c->attr)->activation;
     return g;
 }
 
@@ -51,13 +54,22 @@ static Gemm wgrad(const Call *c) {
 }
 
 extern "C" void cuda_activation(const Call *);
+extern "C" void cuda_activation_grad(const Call *);
 
-void gemm_activate(const Call *c, Tensor *y, Tensor *act, Activation activation) {
-    if (!act) return;
+static void run_activation(KernelFn *kernel, const Call *c, Tensor *x, Tensor *pre, Tensor *out,
+                           Activation activation) {
     const ActivationAttr attr = {activation};
     Call call = {};
-    call.in[0] = y, call.out[0] = act, call.attr = &attr, call.device = c->device;
-    cuda_activation(&call);
+    call.in[0] = x, call.in[1] = pre, call.out[0] = out, call.attr = &attr, call.device = c->device;
+    kernel(&call);
+}
+
+void gemm_activate(const Call *c, Tensor *y, Tensor *act, Activation activation) {
+    if (act) run_activation(cuda_activation, c, y, NULL, act, activation);
+}
+
+void gemm_through_activation(const Call *c, Tensor *dx, Tensor *pre, Activation activation) {
+    if (pre) run_activation(cuda_activation_grad, c, dx, pre, dx, activation);
 }
 
 extern "C" void cuda_linear(const Call *c) {

@@ -38,7 +38,12 @@ Tensor *linear_forward(Tape *t, const Linear *l, Tensor *x_sbi) {
                                l->quantiser);
 }
 
-Tensor *linear_activated(Tape *t, const Linear *l, Tensor *x_sbi, Activation activation) {
+Activated linear_activated(Tape *t, const Linear *l, Tensor *x_sbi, Activation activation) {
     return op_linear_activated(t, x_sbi, &l->weight->value, l->bias ? &l->bias->value : NULL, l->flags,
                                l->quantiser, activation);
+}
+
+Tensor *linear_on_activated(Tape *t, const Linear *l, Activated x_sbi) {
+    return op_linear_on_activated(t, x_sbi, &l->weight->value, l->bias ? &l->bias->value : NULL, l->flags,
+                                  l->quantiser);
 }

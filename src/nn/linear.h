@@ -3,6 +3,7 @@
 #ifndef ISOTRON_NN_LINEAR_H
 #define ISOTRON_NN_LINEAR_H
 
+#include "ops/activation.h"
 #include "ops/quantize.h"
 #include "param/param.h"
 #include "tape/tape.h"
@@ -30,7 +31,8 @@ typedef struct LinearSpec {
 
 Linear linear_new(Registry *, LinearSpec);
 Tensor *linear_forward(Tape *, const Linear *, Tensor *x_sbi);
-/* The activation of it. */
-Tensor *linear_activated(Tape *, const Linear *, Tensor *x_sbi, Activation);
+/* The activation of it, for linear_on_activated. */
+Activated linear_activated(Tape *, const Linear *, Tensor *x_sbi, Activation);
+Tensor *linear_on_activated(Tape *, const Linear *, Activated x_sbi);
 
 #endif

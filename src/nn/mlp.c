@@ -31,5 +31,5 @@ Mlp mlp_new(Registry *r, MlpSpec s) {
 }
 
 Tensor *mlp_forward(Tape *t, const Mlp *m, Tensor *x_sbh) {
-    return linear_forward(t, &m->fc2, linear_activated(t, &m->fc1, x_sbh, m->activation));
+    return linear_on_activated(t, &m->fc2, linear_activated(t, &m->fc1, x_sbh, m->activation));
 }

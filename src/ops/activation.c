@@ -13,10 +13,12 @@ static void backward(Tape *t, const Node *n, Need need) {
                   (Call){.in = {tape_grad(t, n->call.out[0]), x}, .out = {dx}, .attr = n->call.attr});
 }
 
-void activation_record(Tape *t, Tensor *x, Tensor *y, Activation kind) {
+void activation_record(Tape *t, Tensor *x, Tensor *y, Activation kind, bool through_reader) {
     const ActivationAttr attr = {kind};
     y->spmd = x->spmd;
-    tape_record(t, &OPS[OP_activation], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, backward);
+    y->flags |= x->flags & TENSOR_NEEDS_GRAD;
+    tape_record(t, &OPS[OP_activation], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr,
+                through_reader ? NULL : backward);
 }
 
 Tensor *op_activation(Tape *t, Tensor *x, Activation kind) {

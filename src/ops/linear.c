@@ -1,11 +1,11 @@
 /* y = x w^T + bias. Backward: dx = dy w; dw = dy^T x and dbias = sum of dy, dbias in the canonical order of
- * kernels/ops.def. dx is written or added to, dw and dbias are added to the main gradients. */
+ * kernels/ops.def. Where x is an activation that nobody else reads, the gradient of what it was taken of
+ * stands in dx's place. dx is written or added to, dw and dbias are added to the main gradients. */
 #include "ops/linear.h"
 
 #include "base/fault.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
-#include "ops/activation.h"
 #include "ops/quantize.h"
 #include "ops/redistribute.h"
 
@@ -16,7 +16,10 @@ typedef struct LayerAttr {
     bool codes;                      /* the device multiplies FP8 numbers */
     Tensor *x_state, *w_state;       /* that they were quantised by */
     QuantOperand x_rows;             /* codes of x's transpose that the forward has kept; else none */
+    Tensor *pre;                     /* in[PRE] of the node: dx goes through the activation that x is */
 } LayerAttr;
+
+enum { PRE = 3 }; /* an operand of the node */
 
 static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Spmd tp) {
     Tensor *x = tape_scratch(t, (DType)like->dtype, 3, (int64_t[]){s, like->dim[1], width});
@@ -114,7 +117,7 @@ static void input_product(Tape *t, const Node *n, const Gradient *g, Tensor *dx)
     Tensor *w = n->call.in[1], *dy = g->dy,
            *dy_q = quantize_run(t, a->quantiser, QUANT_DY, dy, g->state, QUANT_OVER_COLUMNS),
            *w_q = quantize_run(t, a->quantiser, QUANT_W, w, a->w_state, QUANT_OVER_ROWS);
-    tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dy_q, w_q}, .out = {dx}, .attr = a});
+    tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dy_q, w_q, a->pre}, .out = {dx}, .attr = a});
     drop_unless(t, w_q, w);
     drop_unless(t, dy_q, dy);
 }
@@ -156,7 +159,7 @@ static Tensor *whole(Tape *t, Tensor *x, bool is_cut) {
     return y;
 }
 
-/* The gradient of x from a partial sum of it. */
+/* The gradient of x from a partial sum of it, or of pre. */
 typedef struct InputGradient {
     Tensor *dx, *partial, *sum;
     Moving moving;
@@ -164,7 +167,7 @@ typedef struct InputGradient {
 
 static InputGradient input_gradient_start(Tape *t, const Node *n, const Gradient *dy, Need need) {
     const LayerAttr *a = n->call.attr;
-    Tensor *x = n->call.in[0];
+    Tensor *x = a->pre ? a->pre : n->call.in[0];
     InputGradient g = {.dx = tape_grad_out(t, x, need)};
     if (!g.dx) return g;
     g.partial = a->gathers ? scratch(t, x, dy->dy->dim[0], x->dim[2], SPMD_P) : g.dx;
@@ -223,7 +226,7 @@ static void check_type(const Tensor *x, const char *which, Spmd want) {
           "IRVP"[want]);
 }
 
-/* act: NULL, or gets the activation of the result. */
+/* act: NULL, or gets the activation of the result, which is not recorded. */
 static Tensor *layer(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
     if (a->gathers && a->sequence) check_type(x, "input", SPMD_V);
     Tensor *all_x = whole(t, x, a->gathers && a->sequence);
@@ -244,9 +247,8 @@ static Tensor *layer(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, 
         tape_drop(t, out);
     }
     drop_unless(t, all_x, x);
-    call.in[0] = x, call.out[0] = y, call.out[1] = NULL;
+    call.in[0] = x, call.in[PRE] = a->pre, call.out[0] = y, call.out[1] = NULL;
     tape_record(t, &OPS[OP_linear], call, sizeof *a, backward);
-    if (act) activation_record(t, y, *act, a->linear.activation);
     return y;
 }
 
@@ -284,25 +286,41 @@ static LayerAttr layer_attr(Tape *t, const Tensor *x, const Tensor *w, const Ten
     };
 }
 
-Tensor *op_linear_quantised(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags,
-                            const Quantiser *quantiser) {
-    LayerAttr attr = layer_attr(t, x, w, bias, flags, quantiser);
-    if (!attr.reduces) return layer(t, x, w, bias, &attr, NULL);
-    Tensor *y = layer(t, x, w, NULL, &attr, NULL);
+/* A row-parallel layer adds its bias behind the sum over ranks. */
+static Tensor *layer_and_bias(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a) {
+    if (!a->reduces) return layer(t, x, w, bias, a, NULL);
+    Tensor *y = layer(t, x, w, NULL, a, NULL);
     return bias ? add_bias(t, y, bias) : y;
 }
 
+Tensor *op_linear_quantised(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags,
+                            const Quantiser *quantiser) {
+    LayerAttr attr = layer_attr(t, x, w, bias, flags, quantiser);
+    return layer_and_bias(t, x, w, bias, &attr);
+}
+
+Tensor *op_linear_on_activated(Tape *t, Activated x, Tensor *w, Tensor *bias, unsigned flags,
+                               const Quantiser *quantiser) {
+    LayerAttr attr = layer_attr(t, x.act, w, bias, flags, quantiser);
+    const bool at_once = x.pre && !quantiser && !attr.gathers;
+    if (x.pre) activation_record(t, x.pre, x.act, x.kind, at_once);
+    if (at_once) attr.pre = x.pre, attr.linear.activation = x.kind;
+    return layer_and_bias(t, x.act, w, bias, &attr);
+}
+
 /* The exact lane takes the activation of what is on its grid. */
-Tensor *op_linear_activated(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags,
-                            const Quantiser *quantiser, Activation activation) {
+Activated op_linear_activated(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags,
+                              const Quantiser *quantiser, Activation activation) {
     LayerAttr attr = layer_attr(t, x, w, bias, flags, quantiser);
     CHECK(!attr.reduces, "linear: partial sums have no activation");
-    if (activation == ACT_SWIGLU || tape_context(t)->exact)
-        return op_activation(t, layer(t, x, w, bias, &attr, NULL), activation);
-    Tensor *act;
+    Activated out = {.kind = activation};
+    if (activation == ACT_SWIGLU || tape_context(t)->exact) {
+        out.act = op_activation(t, layer(t, x, w, bias, &attr, NULL), activation);
+        return out;
+    }
     attr.linear.activation = activation;
-    layer(t, x, w, bias, &attr, &act);
-    return act;
+    out.pre = layer(t, x, w, bias, &attr, &out.act);
+    return out;
 }
 
 Tensor *op_linear(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags) {

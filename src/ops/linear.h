@@ -3,6 +3,7 @@
 #ifndef ISOTRON_OPS_LINEAR_H
 #define ISOTRON_OPS_LINEAR_H
 
+#include "ops/activation.h"
 #include "tape/tape.h"
 
 typedef enum LinearFlags {
@@ -20,11 +21,15 @@ typedef enum LinearFlags {
 Tensor *op_linear(Tape *, Tensor *x_sbi, Tensor *w_oi, Tensor *bias_o, unsigned flags);
 typedef struct Quantiser Quantiser; /* ops/quantize.h */
 /* The activation of it as well, [s,b,o] or with SwiGLU [s,b,o/2], in one kernel where that saves memory
- * traffic. Not for LINEAR_REDUCE_OUT. */
-Tensor *op_linear_activated(Tape *, Tensor *x_sbi, Tensor *w_oi, Tensor *bias_o, unsigned flags,
-                            const Quantiser *, Activation);
-/* The same with products of quantised operands; NULL: of x, w and dy as they are. */
+ * traffic. Not for LINEAR_REDUCE_OUT. The one reader is op_linear_on_activated. */
+Activated op_linear_activated(Tape *, Tensor *x_sbi, Tensor *w_oi, Tensor *bias_o, unsigned flags,
+                              const Quantiser *, Activation);
+/* op_linear with products of quantised operands; NULL: of x, w and dy as they are. */
 Tensor *op_linear_quantised(Tape *, Tensor *x_sbi, Tensor *w_oi, Tensor *bias_o, unsigned flags,
                             const Quantiser *);
+/* The same of an activation [s,b,i]. Where nothing lies between them (no quantiser, no sum over ranks), the
+ * backward gives the gradient of what the activation was taken of at once, without that of the activation. */
+Tensor *op_linear_on_activated(Tape *, Activated x_sbi, Tensor *w_oi, Tensor *bias_o, unsigned flags,
+                               const Quantiser *);
 
 #endif

@@ -85,7 +85,9 @@ static inline double bound_of(const OpDef *op, const Replay *want, int j) {
         const double k = (double)tensor_width(c->in[1]);
         return 4 * ldexp(1, -13) * (k + ceil(k / 32)) * (1 + largest_of(&want->out[j].image));
     }
-    if (op->number == OP_linear && j == 1) u = fmax(u, dtype_roundoff(lead));
+    const bool activates = op->number == OP_linear && j == 1, /* what is rounded, or not yet */
+        through_activation = op->number == OP_linear_dgrad && c->in[2];
+    if (activates || through_activation) u = fmax(u, dtype_roundoff(lead));
     return 4 * sqrt(2 * terms) * u * softmax * (1 + largest_of(&want->out[j].image)) * most;
 }
 

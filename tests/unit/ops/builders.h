@@ -20,6 +20,11 @@ static inline Tensor *build_linear(Tape *t, Tensor **in, const void *attr) {
     return op_linear(t, in[0], in[1], in[2], 0);
 }
 
+static inline Tensor *build_mlp(Tape *t, Tensor **in, const void *attr) {
+    const Activated h = op_linear_activated(t, in[0], in[1], in[2], 0, NULL, *(const Activation *)attr);
+    return op_linear_on_activated(t, h, in[3], in[4], 0, NULL);
+}
+
 /* One weight used by two nodes: its gradient is added up. */
 static inline Tensor *build_linear_twice(Tape *t, Tensor **in, const void *attr) {
     (void)attr;

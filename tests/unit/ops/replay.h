@@ -122,9 +122,10 @@ static inline bool op_updates(const OpDef *op) {
     return false;
 }
 
-/* Whether output j of the call can add: a copy adds only within a float type. */
+/* Whether output j of the call can add: a copy adds only within a float type, and no gradient does that goes
+ * through an activation. */
 static inline bool can_add(const OpDef *op, const Call *c, int j) {
-    return c->out[j] && op_accumulates(op, j) &&
+    return c->out[j] && op_accumulates(op, j) && !(op->number == OP_linear_dgrad && c->in[2]) &&
            (op->number != OP_copy || (c->in[0]->dtype == c->out[0]->dtype && c->out[0]->dtype != I64));
 }
 

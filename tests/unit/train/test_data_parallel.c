@@ -18,7 +18,6 @@ typedef struct Outcome {
 
 typedef struct Trial {
     const Setup *setup;
-    bool exact;
     Outcome outcome[RANKS];
     size_t bytes[RANKS]; /* what rank i's parameters and state take, and what was planned for them */
     bool as_planned[RANKS];
@@ -56,8 +55,6 @@ static void train(void *arg, Comm *comm) {
     const MemoryPlan plan = run_plan_memory(&s->config, &s->derived, comm, NULL);
     Run *r = run_new(&s->config, &s->derived, &plan, comm, NULL);
     registry_init(r->model->registry, r->context.seed);
-    r->context.exact = t->exact;
-    if (t->exact) registry_snap(r->model->registry, FLAT_MASTERS, EXACT_GRID_BITS);
     run_publish(r);
     for (int i = 0; i < STEPS; i++) {
         const StepReport report = rank_step(s, r);
@@ -73,11 +70,11 @@ static void train(void *arg, Comm *comm) {
     run_free(r);
 }
 
-static Outcome outcome(const char *model, const char *words, bool exact, size_t *bytes) {
+static Outcome outcome(const char *model, const char *words, size_t *bytes) {
     Trial *t = mem_zero(1, sizeof *t);
     Setup *s = setup_new("%s %s", model, words);
     const int ranks = (int)config_ranks(&s->config);
-    t->setup = s, t->exact = exact;
+    t->setup = s;
     comm_threads(ranks, NULL, train, t);
     for (int i = 0; i < ranks; i++) {
         if (memcmp(&t->outcome[i], &t->outcome[0], sizeof(Outcome)))
@@ -128,11 +125,11 @@ enum {
 };
 
 static Outcome compare(const char *const *ways, int n, const char *layout, const Outcome *want) {
-    Outcome first = want ? *want : outcome(MODEL, layout, false, NULL);
+    Outcome first = want ? *want : outcome(MODEL, layout, NULL);
     for (int i = 0; i < n; i++) {
         char words[512];
         snprintf(words, sizeof words, "%s %s", layout, ways[i]);
-        const Outcome o = outcome(MODEL, words, false, NULL);
+        const Outcome o = outcome(MODEL, words, NULL);
         if (i == 0 && !want && ways == BY_MICROBATCH) first = o;
         expect_same(&first, &o, words);
     }
@@ -164,7 +161,7 @@ static void buckets_overlap_and_stages_change_no_bit(void **state) {
 static void one_microbatch_gives_all_stages_the_same_bits(void **state) {
     (void)state;
     const char *layout = "--fp64 --ranks 4 --micro-batch-size 2";
-    const Outcome whole = outcome(MODEL, layout, false, NULL);
+    const Outcome whole = outcome(MODEL, layout, NULL);
     compare(BY_MICROBATCH, N_BY_MICROBATCH, layout, &whole);
 }
 
@@ -179,10 +176,10 @@ static void exact_sums_are_the_same_on_any_ranks(void **state) {
         ("--ranks 8 " FSDP OVERLAP GATHER),
         ("--ranks 4 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1 " FSDP),
     };
-    const char *lane = MODEL "--fp64 --calculate-per-token-loss ";
-    const Outcome one = outcome(lane, "--ranks 1", true, NULL);
+    const char *lane = MODEL "--lane exact --calculate-per-token-loss ";
+    const Outcome one = outcome(lane, "--ranks 1", NULL);
     for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
-        const Outcome o = outcome(lane, WAYS[i], true, NULL);
+        const Outcome o = outcome(lane, WAYS[i], NULL);
         expect_same(&one, &o, WAYS[i]);
     }
 }
@@ -197,7 +194,7 @@ static void stages_save_memory(void **state) {
         char words[200];
         size_t bytes;
         snprintf(words, sizeof words, "--ranks 4 %s", STAGES[i]);
-        outcome(model, words, false, &bytes);
+        outcome(model, words, &bytes);
         if (i && bytes >= before) fail_msg("stage %d takes %zu bytes, the one before %zu", i, bytes, before);
         before = bytes;
     }

@@ -1,0 +1,110 @@
+/* The gradient that goes through an activation in the product before it (op_linear_on_activated): the bits of
+ * an activation with a node of its own, and only where nothing lies between the two. */
+#include "unit/cmocka_all.h"
+
+#include "kernels/ops.h"
+#include "unit/ops/compare.h"
+#include "unit/ops/rows.h"
+
+/* The activation as a node of its own. */
+static Tensor *build_apart(Tape *t, Tensor **in, const void *attr) {
+    const Activated h = op_linear_activated(t, in[0], in[1], in[2], 0, NULL, *(const Activation *)attr);
+    activation_record(t, h.pre, h.act, h.kind, false);
+    return op_linear(t, h.act, in[3], in[4], 0);
+}
+
+#define MLP(kind)                                                                                            \
+    CASE(kind, mlp, ATTR(Activation, kind), ACT(33, 3, 24), SHARED(67, 24), PARAM(67), SHARED(40, 67),       \
+         PARAM(40))
+static const OpCase CASES[] = {MLP(ACT_GELU_TANH) MLP(ACT_GELU_ERF) MLP(ACT_QUICK_GELU)
+                                   MLP(ACT_SQUARED_RELU)};
+enum { CASE_COUNT = sizeof CASES / sizeof CASES[0] };
+
+static OpCase taken_apart(const OpCase *c) {
+    OpCase apart = *c;
+    apart.build = build_apart;
+    return apart;
+}
+
+/* ---- what runs ---- */
+
+typedef struct Seen {
+    int through, apart; /* gradients that a product takes through the activation, and its own kernel */
+} Seen;
+
+static void count(void *arg, const OpDef *op, const Call *c) {
+    Seen *seen = arg;
+    seen->through += op->number == OP_linear_dgrad && c->in[2];
+    seen->apart += op->number == OP_activation_grad;
+}
+
+static Seen seen_in(const OpCase *c, DType dtype, bool exact) {
+    Seen seen = {0};
+    Session s;
+    const OpLane lane = {.dtype = dtype, .trace = count, .trace_arg = &seen};
+    const Result nothing = {0};
+    session_open(&s, c, &lane, 0, samples_of(c), &nothing);
+    s.run.exact = exact;
+    backward_from(&s, c->build(s.tape, s.operands, c->attr));
+    session_close(&s);
+    return seen;
+}
+
+/* ---- tests ---- */
+
+static void has_the_bits_of_two_ops(void **state) {
+    (void)state;
+    for (DType dtype = F64; dtype <= F16; dtype++)
+        for (int i = 0; i < CASE_COUNT; i++) {
+            const OpCase apart = taken_apart(&CASES[i]);
+            const OpLane lane = {.dtype = dtype, .coarse = true, .threads = 2};
+            Result got = run_case(&CASES[i], lane), want = run_case(&apart, lane);
+            same_all(&CASES[i], &got, &want, true);
+            result_free(&got), result_free(&want);
+        }
+}
+
+static void one_product_does_it(void **state) {
+    (void)state;
+    const OpCase apart = taken_apart(&CASES[0]);
+    const Seen one = seen_in(&CASES[0], F32, false), two = seen_in(&apart, F32, false);
+    assert_true(one.through == 1 && one.apart == 0);
+    assert_true(two.through == 0 && two.apart == 1);
+}
+
+/* There the gradient of the activation has to come to the grid. */
+static void exact_lane_keeps_them_apart(void **state) {
+    (void)state;
+    const Seen seen = seen_in(&CASES[0], F64, true);
+    assert_true(seen.through == 0 && seen.apart == 1);
+}
+
+static void in_place_is_apart(void **state) {
+    (void)state;
+    enum { N = 1003 };
+    for (Activation kind = ACT_GELU_TANH; kind < ACT_SWIGLU; kind++) {
+        const ActivationAttr attr = {kind};
+        float dy[N], x[N], dx[N];
+        for (int i = 0; i < N; i++)
+            dy[i] = (float)grid_value("dy", 0, i, GRID_FINE), x[i] = (float)grid_value("x", 0, i, GRID_FINE);
+        Tensor in = tensor_make(dy, F32, 1, (int64_t[]){N}), pre = tensor_make(x, F32, 1, in.dim),
+               out = tensor_make(dx, F32, 1, in.dim);
+        Device *cpu = device_cpu(1);
+        Call call = {.in = {&in, &pre}, .out = {&out}, .attr = &attr, .device = cpu};
+        call_run(&OPS[OP_activation_grad], &call);
+        call.out[0] = &in;
+        call_run(&OPS[OP_activation_grad], &call);
+        assert_memory_equal(dy, dx, sizeof dx);
+        device_free(cpu);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(has_the_bits_of_two_ops),
+        cmocka_unit_test(one_product_does_it),
+        cmocka_unit_test(exact_lane_keeps_them_apart),
+        cmocka_unit_test(in_place_is_apart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
