@@ -179,8 +179,8 @@ static json_t *model_json(const Steps *b) {
 static void add_gpu(const Steps *b, const Summary *s, json_t *result) {
     json_object_update_new(result,
                            json_pack("{s:f, s:s, s:f, s:f}", "back_to_back_ms", b->back_to_back * 1e-6,
-                                     "attention", b->recorder.path, "profiled_step_ms", s->profiled * 1e3,
-                                     "timing_ops_adds", s->profiled / s->step.median - 1));
+                                     "attention", b->plan.attention.text, "profiled_step_ms",
+                                     s->profiled * 1e3, "timing_ops_adds", s->profiled / s->step.median - 1));
     if (b->roof_product > 0)
         json_object_update_new(result, json_pack("{s:f, s:f, s:f}", "roof_gflops", b->roof_product,
                                                  "copy_gbytes", b->roof_copy, "of_roof",
@@ -250,7 +250,7 @@ static void print_products(const Steps *b) {
 static void print_gpu(const Steps *b, const Summary *s) {
     const double planned = (double)memory_plan_total(&b->plan), mb = 1 << 20, got = b->peak - b->before,
                  rate = s->flops / s->step.median;
-    printf("\nattention: %s\n", *b->recorder.path ? b->recorder.path : "none");
+    printf("\n%s", b->plan.attention.text);
     printf("memory: planned %.1f MB, taken %.1f MB (%+.1f %%)\n", planned / mb, got / mb,
            (got / planned - 1) * 100);
     printf("timing ops adds %.1f %% to a step\n", (s->profiled / s->step.median - 1) * 100);

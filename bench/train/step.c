@@ -9,9 +9,6 @@
 #include "base/fault.h"
 #include "base/philox.h"
 #include "bench/roofs.h"
-#ifdef ISOTRON_CUDA
-#include "kernels/cuda/attention_path.h"
-#endif
 
 /* ---- batches ---- */
 
@@ -107,10 +104,6 @@ static void count(Recorder *r, const OpDef *op, const Call *c) {
     const int product = products_find(r->products, op, c);
     if (product >= 0) r->products->at[product].calls++;
     r->calls++;
-#ifdef ISOTRON_CUDA
-    if (r->device->kind == DEVICE_CUDA && op->number == OP_attention)
-        snprintf(r->path, sizeof r->path, "%s", attention_path(c));
-#endif
 }
 
 /* A TapeTrace. */

@@ -22,7 +22,6 @@ typedef struct Recorder {
     int64_t calls, at;
     OpProfile (*profile)[OP_COUNT]; /* [calls + 1] */
     int *product;                   /* [calls] of Products; -1: none */
-    char path[200];                 /* who does the attention; "" on the CPU */
 } Recorder;
 
 typedef struct Steps {

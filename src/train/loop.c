@@ -427,6 +427,7 @@ static Err start(Loop *l) {
     const Config *c = l->config;
     ERR_RETURN(comm_agree(l->comm, open_device(l)));
     MemoryPlan plan = run_plan_memory(c, l->derived, l->comm, l->device);
+    if (l->speaks) printf("%s", plan.attention.text);
     ERR_RETURN(comm_agree(l->comm, check_memory(l, &plan)));
     ERR_RETURN(open_shared(l));
     l->run = run_new(c, l->derived, &plan, l->comm, l->device);

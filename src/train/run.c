@@ -167,7 +167,9 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const 
     Run *r = assemble(c, d, comm, planner, (ExecutorMemory){0});
     Batch b = batch_new(d->micro_batch_size, c->seq_length / r->layout.mesh.size[AXIS_CP]);
     const int64_t together = at_once(c, b.b), passes = most_microbatches(r) * (b.b / together);
+    AttentionLog attention = {""};
     double loss = 0;
+    executor_trace(r->executor, attention_log, &attention);
     gpt_take_fp8_weights(r->model, NULL, true);
     if (!r->sync) registry_forget_grads(r->model->registry);
     passes_begin(r, passes, together * b.s);
@@ -187,6 +189,7 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const 
         .unit = executor_peak(r->executor),
         .inputs = r->input_bytes,
         .scratch = r->device->scratch,
+        .attention = attention,
         .apart = device_is_apart(target),
     };
     if (c->save && c->async_save)

@@ -11,17 +11,19 @@
 #include "optim/schedule.h"
 #include "pipeline/executor.h"
 #include "tape/tape.h"
+#include "train/attention_log.h"
 
 /* Bytes that a run will take, known before it takes any (a dry run on the null device). */
 typedef struct MemoryPlan {
     size_t parameters; /* values, main gradients, masters */
     size_t optimizer, slots, transient, tables;
-    size_t snapshot;     /* of a checkpoint that is written beside the run */
-    size_t inputs;       /* the batches of a step */
-    size_t scratch;      /* of kernels, beside their operands */
-    size_t offloaded;    /* activations in the host's memory */
-    bool apart;          /* the device's memory, which holds all the others, is not the host's */
-    ExecutorMemory unit; /* one slot, the transient space, and what is offloaded */
+    size_t snapshot;        /* of a checkpoint that is written beside the run */
+    size_t inputs;          /* the batches of a step */
+    size_t scratch;         /* of kernels, beside their operands */
+    size_t offloaded;       /* activations in the host's memory */
+    bool apart;             /* the device's memory, which holds all the others, is not the host's */
+    ExecutorMemory unit;    /* one slot, the transient space, and what is offloaded */
+    AttentionLog attention; /* who does it, on a GPU */
     bool balanced; /* activations are as if all experts had equal shares: more is taken when they have not */
 } MemoryPlan;
 

@@ -44,6 +44,20 @@ for name, options in {"fp32": [], "bf16": ["--bf16"], "bf16 heads of 64": ["--bf
     assert_same_bytes(once, other, 12, f"{name}, recorded")
     print(f"{name}: the same bits from recorded work")
 
+# Who does the attention is said before the first step, and whether it is deterministic. The first loss does not know how the
+# backward sums.
+first = {}
+for name, options in {"same bits": [], "any order": ["--no-deterministic-mode"]}.items():
+    log = WORK / f"{name}.jsonl"
+    said = pretrain(data, WORK / name, "--bf16", *HEADS, *options, "--log-jsonl", log, *ON_GPU)
+    first[name] = losses(log)[1]
+    lines = [line for line in said[:said.index("iteration ")].splitlines() if line.startswith("attention")]
+    assert [line.split(":")[0] for line in lines] == ["attention, forward", "attention, backward"], lines
+    assert all(": cuDNN " in line or ": own kernels" in line for line in lines), lines
+    assert (", not deterministic" in lines[1]) == ("cuDNN " in lines[1].split(":")[1] and bool(options)), lines
+    print(f"{name}: {lines[1]}")
+assert first["same bits"] == first["any order"], first
+
 # Errors of 1e-16 a step grow with the steps; 1e-9 is what a layout is allowed after 20 (docs/numerics.md).
 for name, options in {"dense": [], "experts": EXPERTS}.items():
     here, there = run(f"{name} here", "--fp64", *options)[1], run(f"{name} there", "--fp64", *options, *ON_GPU)[1]

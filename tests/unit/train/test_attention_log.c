@@ -1,0 +1,48 @@
+/* What a dry run says of attention: a line for each kind of layer and direction, once; nothing on the CPU. */
+#include "unit/cmocka_all.h"
+
+#include "kernels/attr.h"
+#include "kernels/ops.h"
+#include "train/attention_log.h"
+
+#define OWN "own kernels, which keep all probabilities in memory: --attention-backend unfused\n"
+
+static const AttentionAttr WHOLE = {.window_left = WINDOW_OFF}, WINDOW = {.window_left = 127};
+
+static void hear(AttentionLog *log, Device *d, OpNumber op, const AttentionAttr *a) {
+    const Call call = {.attr = a, .device = d};
+    attention_log(log, &OPS[op], &call);
+}
+
+static void lines_for_kinds_and_directions(void **state) {
+    (void)state;
+    AttentionLog log = {""};
+    Device gpu = {.kind = DEVICE_NULL, .cuda = (struct Cuda *)&log}; /* not looked into */
+    for (int layer = 0; layer < 2; layer++) {
+        hear(&log, &gpu, OP_attention_unfused, &WHOLE);
+        hear(&log, &gpu, OP_attention_unfused, &WINDOW);
+        hear(&log, &gpu, OP_add, NULL);
+    }
+    hear(&log, &gpu, OP_attention_unfused_grad, &WINDOW);
+    hear(&log, &gpu, OP_attention_unfused_grad, &WHOLE);
+    assert_string_equal(log.text,
+                        "attention, forward: " OWN "attention in a window of 128 keys, forward: " OWN
+                        "attention in a window of 128 keys, backward: " OWN "attention, backward: " OWN);
+}
+
+static void nothing_on_the_cpu(void **state) {
+    (void)state;
+    AttentionLog log = {""};
+    Device null = {.kind = DEVICE_NULL};
+    hear(&log, &null, OP_attention, &WHOLE);
+    hear(&log, &null, OP_attention_unfused, &WHOLE);
+    assert_string_equal(log.text, "");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_for_kinds_and_directions),
+        cmocka_unit_test(nothing_on_the_cpu),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
