@@ -98,6 +98,7 @@ static void report(Session *s, int number, int t, const Call *c, BenchTime time)
  * good. */
 static void measure(Session *s, int number, int t) {
     const DType type = NAMED[t].type;
+    s->device->any_order = !s->options->deterministic;
     s->device->gemm_tuning = dtype_is_16bit(type) ? s->options->tuning : GEMM_TUNING_OFF;
     BenchCalls *b = bench_case_open(number, s->device, type);
     const BenchTime time = bench_calls_time(b, s->options->seconds);

@@ -28,7 +28,7 @@ class AdamW:
         self.lr, self.betas, self.eps, self.number = lr, betas, eps, 0
         self.decay = {p: decay for params, decay in groups for p in params}
         self.params = list(self.decay)
-        self.master = {p: p.detach().float().clone() for p in self.params}
+        self.master = {p: p.detach().to(torch.float32, copy=True) for p in self.params}
         self.first = {p: torch.zeros_like(p, dtype=moments, requires_grad=False) for p in self.params}
         self.second = {p: torch.zeros_like(p, dtype=moments, requires_grad=False) for p in self.params}
         self.sum = {p: torch.zeros_like(p, dtype=torch.float32, requires_grad=False) for p in self.params} if sums_in_fp32 else None

@@ -78,6 +78,8 @@ static const Arg OPS_ROWS[] = {
     ROW(OpsOptions, ops.types, "dtype", ARG_TEXTS, "none", "fp64, fp32, bf16, fp16; none = all."),
     ROW(OpsOptions, ops.seconds, "seconds", ARG_F64, "0.07",
         "Measure each for about so long, but 3 rounds; 0 = 21 rounds of at least 5 ms."),
+    ROW(OpsOptions, ops.deterministic, "no-deterministic-mode", ARG_OFF, "on",
+        "Sums may be taken in any order, as in pretrain."),
     {.names = "gemm-tuning",
      .type = ARG_ENUM,
      .offset = offsetof(OpsOptions, tuning),

@@ -96,4 +96,24 @@ assert race["rows"][0]["peer"][0]["result"]["model"] == race["rows"][0]["ours"][
 assert "no gpt3" in subprocess.run(["bench/train/race", "gpt3"], cwd=ROOT, capture_output=True, text=True).stderr
 done = subprocess.run(["bench/train/race", "gpt3-1.3b", "llama3-8b", "--limit", "-1"], cwd=ROOT, capture_output=True, text=True)
 assert done.returncode == 1 and "gpt3-1.3b" in done.stdout and "llama3-8b" in done.stdout, done
+
+# The race of attention, with a stand-in that takes twice our time for the first shape, and refuses the second.
+(WORK / "attention").write_text("""import json, pathlib, sys
+names = [row["name"] for row in json.loads(pathlib.Path(sys.argv[sys.argv.index("--shapes") + 1]).read_text())]
+same = "--deterministic" in sys.argv
+print(json.dumps({"torch": "t", "rows": [{"name": names[0], "us": 1000.0 if same else 500.0, "path": "flash" if same else "cuDNN"},
+                                         {"name": names[1], "refused": "no such kernel"}]}))
+""")
+peer.write_text(f"#!/bin/sh\nshift\nexec python3 {WORK / 'attention'} \"$@\"\n")
+words = ["bench/ops/race", "--device", "cpu", "--ours", PROGRAM, "--python", peer, "--rounds", 1, "--seconds", 1e-3, "--filter",
+         "^attention(_grad)?/short$", "--out", WORK / "attention.json"]
+done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True)
+race = json.loads((WORK / "attention.json").read_text())
+first, second = race["rows"]
+assert done.returncode == 1 and [first["name"], second["name"]] == ["attention/short", "attention_grad/short"], done
+assert first["shape"] == [64, 4, 12, 1, 64] and abs(first["gflop"] - 2 * 64 * 64 * 64 * 4 * 12 * 1e-9) < 1e-3 * first["gflop"], first
+for form, us in (("same_bits", 1000.0), ("any_order", 500.0)):
+    cell = first[form]
+    assert abs(cell["ratio"]["median"] * cell["ours"]["us"]["median"] - us) < 1e-6 * us and "ratio" not in second[form], first
+assert first["same_bits"]["peer"]["path"] == "flash" and first["any_order"]["peer"]["path"] == "cuDNN"
 print("benches: sums, products, choices, turns")
