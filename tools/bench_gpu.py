@@ -65,7 +65,7 @@ def cost_of(ratio):
 
 def fp8_table():
     facts = load("gpu-fp8.json")["provenance"]
-    return against_table("gpu-fp8.json", "FP8", "bf16", ratio_of) + f"\n\nFP8: `{facts['ours_options']}`; bf16: `{facts['peer_options']}`."
+    return against_table("gpu-fp8.json", "FP8", "bf16", ratio_of) + f"\n\nFP8: `{facts['ours_options'] or 'as configured'}`; bf16: `{facts['peer_options']}`."
 
 
 def same_bits_table():
