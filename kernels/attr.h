@@ -31,8 +31,8 @@ typedef struct LinearAttr {
 
 typedef struct Fp8ScaleAttr {
     double largest;   /* that an amax is scaled to */
-    bool most_recent; /* the scale follows from this step's amax, else from the largest of all n; one that is
-                         0 or not finite leaves it as it was */
+    bool most_recent; /* fp8_scale: the scale follows from this step's amax, else from the largest of all n;
+                         one that is 0 or not finite leaves it as it was */
 } Fp8ScaleAttr;
 
 typedef struct QuantizeAttr {

@@ -17,6 +17,7 @@ static const unsigned char FAMILY_OF[OP_COUNT] = {
     IN(bias, ELEMENTWISE),
     IN(amax, FP8),
     IN(fp8_scale, FP8),
+    IN(fp8_own_scale, FP8),
     IN(quantize, FP8),
     IN(fp8_codes, FP8),
     IN(fp8_product, GEMM),

@@ -30,13 +30,26 @@ template <typename T> static __global__ void amax_of_parts(const T *x, int64_t n
     if (threadIdx.x == 0) part[blockIdx.x] = most;
 }
 
-/* One block. */
-static __global__ void amax_of_all(const float *part, int parts, Cells state) {
+/* For thread 0. */
+__device__ __forceinline__ float largest_of_all(const float *part, int parts) {
     __shared__ float room[32];
     float most = 0;
     for (int i = threadIdx.x; i < parts; i += blockDim.x) most = fmaxf(most, part[i]);
-    most = block_max(most, room);
+    return block_max(most, room);
+}
+
+/* One block. */
+static __global__ void amax_of_all(const float *part, int parts, Cells state) {
+    const float most = largest_of_all(part, parts);
     if (threadIdx.x == 0) state.put(1, fmax(state.get<double>(1), (double)most));
+}
+
+/* One block. */
+static __global__ void own_scale(const float *part, int parts, float most, Cells state) {
+    const float amax = largest_of_all(part, parts);
+    if (threadIdx.x) return;
+    state.put(0, (double)scale_for(amax, most, 0));
+    state.put(1, 0.0);
 }
 
 extern "C" size_t cuda_plans_amax(const Call *c) {
@@ -44,15 +57,31 @@ extern "C" size_t cuda_plans_amax(const Call *c) {
     return AMAX_PARTS * sizeof(float);
 }
 
-extern "C" void cuda_amax(const Call *c) {
+/* Returns how many parts are in `part`. */
+static int find_parts(const Call *c, float *part) {
     const Tensor *x = c->in[0];
     const int64_t n = tensor_count(x), want = ceil_div(n, 32 * THREADS);
     const unsigned parts = (unsigned)(want < 1 ? 1 : want < AMAX_PARTS ? want : AMAX_PARTS);
-    float *part = (float *)cuda_scratch(c->device, cuda_plans_amax(c));
     STORAGE_SWITCH(x->dtype, amax_of_parts<T>
                    <<<parts, THREADS, 0, stream_of(c)>>>(data_of<T>(x), n, aligned_16(x->data), part));
     LAUNCHED();
-    amax_of_all<<<1, THREADS, 0, stream_of(c)>>>(part, (int)parts, cells(c->out[0]));
+    return (int)parts;
+}
+
+extern "C" void cuda_amax(const Call *c) {
+    float *part = (float *)cuda_scratch(c->device, cuda_plans_amax(c));
+    const int parts = find_parts(c, part);
+    amax_of_all<<<1, THREADS, 0, stream_of(c)>>>(part, parts, cells(c->out[0]));
+    LAUNCHED();
+}
+
+extern "C" size_t cuda_plans_fp8_own_scale(const Call *c) { return cuda_plans_amax(c); }
+
+extern "C" void cuda_fp8_own_scale(const Call *c) {
+    float *part = (float *)cuda_scratch(c->device, cuda_plans_fp8_own_scale(c));
+    const int parts = find_parts(c, part);
+    own_scale<<<1, THREADS, 0, stream_of(c)>>>(part, parts, (float)((const Fp8ScaleAttr *)c->attr)->largest,
+                                               cells(c->out[0]));
     LAUNCHED();
 }
 

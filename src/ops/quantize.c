@@ -50,12 +50,15 @@ static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x,
     const Fp8ScaleAttr attr = scale_attr(q, role, 0);
     const unsigned parts = spmd_axes(type, SPMD_V) & (1u << AXIS_TP | 1u << AXIS_CP);
     Tensor *state = tape_tensor(t, x->dtype == F64 ? F64 : F32, 1, (int64_t[]){2});
+    if (!parts) {
+        tape_call(t, &OPS[OP_fp8_own_scale], (Call){.in = {x}, .out = {state}, .attr = &attr});
+        return state;
+    }
     tape_call(t, &OPS[OP_fill], (Call){.out = {state}, .attr = &zero});
     tape_call(t, &OPS[OP_amax], (Call){.in = {x}, .out = {state}});
-    if (parts)
-        tape_comm(t, &OPS[OP_amax],
-                  (CommCall){.kind = COMM_ALL_REDUCE, .reduction = COMM_MAX, .group = tape_group(t, parts)},
-                  state, state);
+    tape_comm(t, &OPS[OP_amax],
+              (CommCall){.kind = COMM_ALL_REDUCE, .reduction = COMM_MAX, .group = tape_group(t, parts)},
+              state, state);
     tape_call(t, &OPS[OP_fp8_scale], (Call){.out = {state}, .attr = &attr});
     return state;
 }

@@ -25,16 +25,27 @@ typedef struct Agree {
 
 typedef enum Trait { TO_THE_BIT = 1, IN_DOUBLE, ATTENTION, FP8_SUM } Trait;
 static const Trait TRAITS[OP_COUNT] = {
-    [OP_bias] = TO_THE_BIT,          [OP_amax] = TO_THE_BIT,
-    [OP_fp8_scale] = TO_THE_BIT,     [OP_quantize] = TO_THE_BIT,
-    [OP_fp8_codes] = TO_THE_BIT,     [OP_fp8_product] = FP8_SUM,
-    [OP_embedding] = TO_THE_BIT,     [OP_expert_count] = TO_THE_BIT,
-    [OP_expert_bias] = TO_THE_BIT,   [OP_permute] = TO_THE_BIT,
-    [OP_copy] = TO_THE_BIT,          [OP_add] = TO_THE_BIT,
-    [OP_fill] = TO_THE_BIT,          [OP_snap] = TO_THE_BIT,
-    [OP_clip] = TO_THE_BIT,          [OP_weighted_sum] = IN_DOUBLE,
-    [OP_attention] = ATTENTION,      [OP_attention_unfused] = ATTENTION,
-    [OP_attention_grad] = ATTENTION, [OP_attention_unfused_grad] = ATTENTION,
+    [OP_bias] = TO_THE_BIT,
+    [OP_amax] = TO_THE_BIT,
+    [OP_fp8_scale] = TO_THE_BIT,
+    [OP_fp8_own_scale] = TO_THE_BIT,
+    [OP_quantize] = TO_THE_BIT,
+    [OP_fp8_codes] = TO_THE_BIT,
+    [OP_fp8_product] = FP8_SUM,
+    [OP_embedding] = TO_THE_BIT,
+    [OP_expert_count] = TO_THE_BIT,
+    [OP_expert_bias] = TO_THE_BIT,
+    [OP_permute] = TO_THE_BIT,
+    [OP_copy] = TO_THE_BIT,
+    [OP_add] = TO_THE_BIT,
+    [OP_fill] = TO_THE_BIT,
+    [OP_snap] = TO_THE_BIT,
+    [OP_clip] = TO_THE_BIT,
+    [OP_weighted_sum] = IN_DOUBLE,
+    [OP_attention] = ATTENTION,
+    [OP_attention_unfused] = ATTENTION,
+    [OP_attention_grad] = ATTENTION,
+    [OP_attention_unfused_grad] = ATTENTION,
 };
 
 /* ---- bounds ---- */

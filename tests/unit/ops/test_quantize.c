@@ -47,6 +47,12 @@ static void a_tensors_own_scale(void **unused) {
         call_run(&OPS[OP_amax], &(Call){.in = {&t}, .out = {&s}, .device = device});
         end_step(&s, device, true, float_of(largest));
         expect_scale(line, state, want);
+        const float by_steps = state[0];
+        const Fp8ScaleAttr attr = {.largest = float_of(largest)};
+        state[0] = state[1] = 7; /* nothing is read */
+        call_run(&OPS[OP_fp8_own_scale], &(Call){.in = {&t}, .out = {&s}, .attr = &attr, .device = device});
+        assert_memory_equal(&state[0], &by_steps, sizeof by_steps);
+        assert_true(state[1] == 0);
         n++;
     }
     fclose(f);
