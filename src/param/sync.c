@@ -132,9 +132,12 @@ static bool finish_oldest(Sync *s) {
     return found >= 0;
 }
 
+/* Stages 2 and 3: gradients are being added to its slot. */
+static bool is_open(const Sync *s, int k) { return s->piece[k].slot && !is_summing(s, k); }
+
 void sync_grad(Sync *s, Param *p) {
     const int k = p->bucket;
-    if (!is_shared(s, k) || (s->piece[k].slot && !is_summing(s, k))) return;
+    if (!is_shared(s, k) || is_open(s, k)) return;
     finish(s, k);
     while (!slots_can_take(&s->slots, SLOTS) && finish_oldest(s)) continue;
     show(s, k, slots_take(&s->slots));
@@ -160,6 +163,7 @@ void sync_ready(Sync *s, Param *p) {
         if (overlap) start_until(s, false);
     } else if (s->piece[k].to_come == 0) {
         s->piece[k].to_come = bucket(s, k)->n;
+        if (!is_open(s, k)) return; /* this sweep's gradients were there, and summed, before it */
         start(s, k);
         if (!overlap) finish(s, k);
     }
@@ -246,7 +250,7 @@ void sync_finish(Sync *s) {
     const int n = s->registry->n_buckets;
     start_until(s, true);
     for (int k = 0; k < n; k++)
-        if (s->piece[k].slot && !is_summing(s, k)) start(s, k); /* a parameter of it had no gradient */
+        if (is_open(s, k)) start(s, k); /* a parameter of it had no gradient */
     for (int k = 0; k < n; k++) finish(s, k);
     over_instances(s);
     over_copies(s);

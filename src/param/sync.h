@@ -47,7 +47,8 @@ void sync_publish(Sync *);
 
 /* Before ops read the values of these parameters: they are there until the next sync_use. */
 void sync_use(Sync *, Param *const *, int n);
-/* Before an op adds to the main gradient: it has memory until sync_ready. */
+/* Before an op adds to the main gradient, in a backward sweep or ahead of its own in the forward: it has
+ * memory until sync_ready. */
 void sync_grad(Sync *, Param *);
 /* After the last op of a backward sweep that adds to it. */
 void sync_ready(Sync *, Param *);

@@ -381,6 +381,18 @@ void tape_record(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBack
     if (t->recording) append(t, op, call, attr_size, backward);
 }
 
+void tape_ahead(Tape *t, const OpDef *op, const Call *call) {
+    if (t->recording) probe(t, TAPE_PLAYS, op, call, NEED_DW);
+}
+
+void tape_record_ahead(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBackward *backward) {
+    const size_t n = t->n_nodes;
+    tape_record(t, op, call, attr_size, backward);
+    if (t->n_nodes == n) return;
+    t->nodes[n].ahead = true;
+    probe(t, TAPE_PLAYED, op, &call, NEED_DW);
+}
+
 void tape_check(Tape *t, const OpDef *op, const Call *call) {
     if (t->context->layout) types_infer(op, call, t->context->layout);
 }
@@ -402,13 +414,14 @@ static bool has_parameter(const Node *n) {
 static void play_node(Tape *t, size_t i, Need need) {
     Node n = t->nodes[i]; /* a copy: a recompute node appends to the array */
     Tensor *y = n.call.out[0];
+    const Need shown = n.ahead ? need & NEED_DX : need;
     if (!y)
         n.backward(t, &n, need);
     else if (y->grad) { /* else nothing depends on it, or a DX sweep has finished it */
         t->recording = false;
-        probe(t, TAPE_PLAYS, n.op, &n.call, need);
+        if (shown) probe(t, TAPE_PLAYS, n.op, &n.call, shown);
         n.backward(t, &n, need);
-        probe(t, TAPE_PLAYED, n.op, &n.call, need);
+        if (shown) probe(t, TAPE_PLAYED, n.op, &n.call, shown);
         bool dw_to_come = need == NEED_DX && has_parameter(&n);
         if (!dw_to_come) grad_release(t, y);
     }

@@ -60,6 +60,7 @@ struct Node {
     const OpDef *op;        /* NULL for a recompute node, and a mark */
     Call call;              /* operands of the forward, none of a mark; attr is the tape's copy */
     NodeBackward *backward; /* NULL: nothing flows back through this op */
+    bool ahead;             /* gradients of parameters were there before it was recorded */
 };
 
 Tape *tape_new(const RunContext *, Space *slot, Space *transient);
@@ -92,6 +93,10 @@ void tape_check(Tape *, const OpDef *, const Call *);
 /* Records what the builder has run itself, by way of tape_call and tape_comm: an op with communication. The
  * type of its outputs is the builder's to set before. */
 void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
+/* For an op that adds to the main gradients of its parameters before it is recorded: tape_ahead comes before
+ * it adds, tape_record_ahead in the place of tape_record. */
+void tape_ahead(Tape *, const OpDef *, const Call *);
+void tape_record_ahead(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 /* Whether what runs now is played back: exactly once for each op of a training microbatch, although a block
  * runs again; never in an evaluation. What counts or adds up outside the tape asks. */
 bool tape_records(const Tape *);
