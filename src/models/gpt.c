@@ -106,12 +106,28 @@ static Tensor *head(Tape *t, const Gpt *m, Stream s) {
     return op_linear(t, normed(t, &m->final_norm, &s), &m->output->value, NULL, LINEAR_GATHER_IN | sequence);
 }
 
+int64_t gpt_loss_positions(const Gpt *m, int64_t s, int64_t b, DType storage) {
+    const Config *c = m->config;
+    if (!c->cross_entropy_loss_fusion || c->cross_entropy_fusion_impl != CROSS_ENTROPY_LINEAR) return 0;
+    const int64_t columns = m->derived->padded_vocab_size / m->registry->layout.mesh.size[AXIS_TP];
+    return linear_loss_positions(s, b, c->cross_entropy_chunk_size, (size_t)columns * dtype_size(storage));
+}
+
+/* -> loss [b, s]. Chunks of logits need to know their gradients at once. */
+static Tensor *head_loss(Tape *t, const Gpt *m, const ModelInput *input, Stream s, Tensor *labels_bs) {
+    const int64_t vocab = m->derived->vocab_size,
+                  positions =
+                      gpt_loss_positions(m, labels_bs->dim[1], labels_bs->dim[0], tape_context(t)->dtype);
+    if (!positions || (tape_records(t) && !input->dloss))
+        return op_cross_entropy_of(t, head(t, m, s), labels_bs, vocab, input->dloss);
+    const LinearLoss how = {vocab, positions, m->registry->layout.sequence_parallel, input->dloss};
+    return op_linear_cross_entropy(t, normed(t, &m->final_norm, &s), &m->output->value, labels_bs, how);
+}
+
 Tensor *gpt_stage(Tape *t, const Gpt *m, int stage, const ModelInput *input, Tensor *x_sbh,
                   Tensor *labels_bs) {
     const Stream s = hidden(t, m, &m->stages[stage], input, x_sbh);
-    return m->stages[stage].head
-               ? op_cross_entropy_of(t, head(t, m, s), labels_bs, m->derived->vocab_size, input->dloss)
-               : settled(t, s);
+    return m->stages[stage].head ? head_loss(t, m, input, s, labels_bs) : settled(t, s);
 }
 
 SpmdType gpt_boundary(const Gpt *m, int64_t b, int64_t dim[3]) {

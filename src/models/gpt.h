@@ -79,6 +79,9 @@ double gpt_router_loss(const Gpt *, const double *counters, int loss);
 /* One stage: x_sbh is what the stage before gave (ignored at the embedding) -> [s, b, h], or at the head the
  * loss of each token [b, s] in nats; labels I64 [b, s]. The input must live until the tape ends. */
 Tensor *gpt_stage(Tape *, const Gpt *, int stage, const ModelInput *, Tensor *x_sbh, Tensor *labels_bs);
+/* Positions of a chunk of logits of b samples of s positions, in which the head computes the loss
+ * (--cross-entropy-fusion-impl linear); 0: all logits at once. */
+int64_t gpt_loss_positions(const Gpt *, int64_t s, int64_t b, DType storage);
 /* What goes from stage to stage for a microbatch of b samples: shape [s, b, h] on this rank, and type. */
 SpmdType gpt_boundary(const Gpt *, int64_t b, int64_t dim[3]);
 

@@ -1,11 +1,12 @@
 /* Cross-entropy per token; formulas in kernels/cpu/loss.c. Over tensor-parallel ranks the logits are cut by
  * vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py) and the loss is invariant. dlogits is
- * written over the logits, the largest tensor of a step. */
+ * written over the logits, the largest tensor of a step unless it is computed in chunks. */
 #include "ops/loss.h"
 
 #include "base/fault.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
+#include "ops/redistribute.h"
 
 static void backward(Tape *t, const Node *n, Need need) {
     Tensor *logits = n->call.in[0], *dlogits = tape_grad_in_place(t, logits, need);
@@ -16,7 +17,7 @@ static void backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
-/* The logits are their gradient already. */
+/* The first operand is its gradient already. */
 static void backward_done(Tape *t, const Node *n, Need need) {
     const Tensor *dloss = n->call.in[2];
     CHECK(tape_grad(t, n->call.out[0])->data == dloss->data,
@@ -45,27 +46,36 @@ static void forward_shards(Tape *t, Call call, Group tp) {
     tape_drop(t, all);
 }
 
+/* The exact lane rounds lse before the gradient is computed from it. */
+static bool at_once(const Tape *t, const Tensor *dloss) { return dloss && !tape_context(t)->exact; }
+
 Tensor *op_cross_entropy(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
     return op_cross_entropy_of(t, logits, label, vocab, NULL);
 }
 
-Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t vocab, Tensor *dloss) {
+static void check_sizes(Tape *t, const Tensor *x, int64_t columns, const Tensor *label, int64_t vocab) {
     const int ranks = tape_axis(t, AXIS_TP);
-    CHECK(logits->ndim == 3 && vocab >= 1 && vocab <= logits->dim[2] * ranks,
-          "cross_entropy: %lld of %lld columns", (long long)vocab, (long long)logits->dim[2] * ranks);
-    CHECK(label->dim[0] == logits->dim[1] && label->dim[1] == logits->dim[0],
-          "cross_entropy: logits of %lld positions of %lld samples", (long long)logits->dim[0],
-          (long long)logits->dim[1]);
-    const DType precise = logits->dtype == F64 ? F64 : F32;
+    CHECK(x->ndim == 3 && vocab >= 1 && vocab <= columns * ranks, "cross_entropy: %lld of %lld columns",
+          (long long)vocab, (long long)columns * ranks);
+    CHECK(label->dim[0] == x->dim[1] && label->dim[1] == x->dim[0],
+          "cross_entropy: logits of %lld positions of %lld samples", (long long)x->dim[0],
+          (long long)x->dim[1]);
+}
+
+static DType precise_type(const Tensor *x) { return x->dtype == F64 ? F64 : F32; }
+
+Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t vocab, Tensor *dloss) {
+    check_sizes(t, logits, logits->dim[2], label, vocab);
+    const DType precise = precise_type(logits);
     LossAttr attr = {.vocab = vocab};
     Tensor *loss = tape_tensor(t, precise, 2, label->dim), *lse = tape_tensor(t, precise, 2, label->dim);
     const Call call = {.in = {logits, label}, .out = {loss, lse}, .attr = &attr};
-    if (ranks > 1) {
+    if (tape_axis(t, AXIS_TP) > 1) {
         Group tp = tape_group(t, 1 << AXIS_TP);
         attr.first = tp.rank * logits->dim[2];
         forward_shards(t, call, tp);
         tape_record(t, &OPS[OP_cross_entropy], call, sizeof attr, backward);
-    } else if (dloss && tape_records(t) && !tape_context(t)->exact) { /* exact: lse goes to its grid first */
+    } else if (tape_records(t) && at_once(t, dloss)) {
         const Call both = {.in = {logits, label, dloss}, .out = {loss, lse, logits}, .attr = &attr};
         Call node = both; /* the node that several ranks have */
         tape_check(t, &OPS[OP_cross_entropy_with_grad], &both);
@@ -76,4 +86,161 @@ Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t voca
         tape_run(t, &OPS[OP_cross_entropy], call, sizeof attr, backward);
     }
     return loss;
+}
+
+/* ---- behind a linear layer, in chunks ----
+ * A chunk is some positions of all samples, so that its rows of x lie together. Its gradients are computed
+ * while its logits are there: that of w is added up over the chunks, that of x takes the rows' own memory. */
+
+typedef struct Chunks {
+    Tensor *x, *w; /* x: R over tensor-parallel ranks */
+    Tensor *label, *dloss, *loss;
+    Tensor dx; /* x's memory: each rank's summand of the gradient */
+    Tensor dw; /* no memory: not wanted; added to from the second chunk on */
+    LossAttr attr;
+    LinearAttr product;
+} Chunks;
+
+/* Positions [first, first + n) of x, whose dimension `axis` they are. */
+static Tensor part_of(const Tensor *x, int axis, int64_t first, int64_t n) {
+    Tensor part = *x;
+    part.data = (char *)x->data + (size_t)(first * x->stride[axis]) * dtype_size((DType)x->dtype);
+    part.dim[axis] = n;
+    return part;
+}
+
+/* Memory as the ops take it, contiguous: the tensor's own, or with several samples some to tape_drop. */
+static Tensor *packed(Tape *t, Tensor *x) {
+    if (tensor_is_contiguous(x)) return x;
+    Tensor *copy = tape_scratch(t, (DType)x->dtype, x->ndim, x->dim);
+    copy->spmd = x->spmd;
+    return copy;
+}
+
+static Tensor *packed_copy(Tape *t, Tensor *x) {
+    Tensor *copy = packed(t, x);
+    if (copy != x) tape_call(t, &OPS[OP_copy], (Call){.in = {x}, .out = {copy}});
+    return copy;
+}
+
+static void drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
+    if (x != kept) tape_drop(t, x);
+}
+
+/* The losses of logits, which become their gradient unless dloss is NULL. */
+static void losses(Tape *t, Call call, Tensor *dloss) {
+    Tensor *logits = call.in[0], *label = call.in[1], *lse = call.out[1];
+    if (tape_axis(t, AXIS_TP) == 1 && at_once(t, dloss)) {
+        call.in[2] = dloss, call.out[2] = logits;
+        tape_check(t, &OPS[OP_cross_entropy_with_grad], &call);
+        tape_call(t, &OPS[OP_cross_entropy_with_grad], call);
+        return;
+    }
+    if (tape_axis(t, AXIS_TP) > 1) {
+        forward_shards(t, call, tape_group(t, 1 << AXIS_TP));
+    } else {
+        tape_check(t, &OPS[OP_cross_entropy], &call);
+        tape_call(t, &OPS[OP_cross_entropy], call);
+    }
+    if (dloss)
+        tape_call(t, &OPS[OP_cross_entropy_grad],
+                  (Call){.in = {dloss, logits, label, lse}, .out = {logits}, .attr = call.attr});
+}
+
+static void chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t first, int64_t n) {
+    Tensor label = part_of(c->label, 1, first, n), loss = part_of(c->loss, 1, first, n), dloss;
+    Tensor *own_label = packed_copy(t, &label), *own_loss = packed(t, &loss), *own_dloss = NULL,
+           *lse = tape_scratch(t, (DType)loss.dtype, 2, loss.dim);
+    if (c->dloss) {
+        dloss = part_of(c->dloss, 1, first, n);
+        own_dloss = packed_copy(t, &dloss);
+    }
+    losses(t, (Call){.in = {logits, own_label}, .out = {own_loss, lse}, .attr = &c->attr}, own_dloss);
+    c->loss->spmd = loss.spmd = own_loss->spmd;
+    if (own_loss != &loss) tape_call(t, &OPS[OP_copy], (Call){.in = {own_loss}, .out = {&loss}});
+    if (own_dloss) drop_unless(t, own_dloss, &dloss);
+    tape_drop(t, lse);
+    drop_unless(t, own_loss, &loss);
+    drop_unless(t, own_label, &label);
+}
+
+/* x's rows are read for the last time before their gradient takes their place. */
+static void chunk_gradients(Tape *t, Chunks *c, Tensor *dlogits, Tensor *x, int64_t first, int64_t n) {
+    if (c->dw.data) {
+        tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dlogits, x}, .out = {&c->dw}, .attr = &c->product});
+        c->dw.flags |= TENSOR_ACCUM;
+    }
+    Tensor dx = part_of(&c->dx, 0, first, n);
+    tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dlogits, c->w}, .out = {&dx}, .attr = &c->product});
+}
+
+static void run_chunk(Tape *t, Chunks *c, int64_t first, int64_t n) {
+    Tensor x = part_of(c->x, 0, first, n);
+    Tensor *logits = tape_scratch(t, (DType)x.dtype, 3, (int64_t[]){n, x.dim[1], c->w->dim[0]});
+    const Call call = {.in = {&x, c->w}, .out = {logits}, .attr = &c->product};
+    tape_check(t, &OPS[OP_linear], &call);
+    tape_call(t, &OPS[OP_linear], call);
+    chunk_losses(t, c, logits, first, n);
+    if (c->dloss) chunk_gradients(t, c, logits, &x, first, n);
+    tape_drop(t, logits);
+}
+
+/* All positions of x, R. */
+static Tensor *gathered(Tape *t, Tensor *x, bool is_cut) {
+    if (!is_cut) return x;
+    Tensor *all = tape_scratch(t, (DType)x->dtype, 3,
+                               (int64_t[]){x->dim[0] * tape_axis(t, AXIS_TP), x->dim[1], x->dim[2]});
+    all->spmd = spmd_with(x->spmd, AXIS_TP, SPMD_R);
+    redistribute_run(t, x, all, AXIS_TP, MOVE_GATHER, 0);
+    return all;
+}
+
+/* The ranks' summands become the gradient of x, in its memory. */
+static void sum_gradient(Tape *t, Tensor *x, Tensor *summands, bool is_cut) {
+    Tensor dx = *x;
+    dx.spmd = spmd_dual_type(x->spmd);
+    redistribute_run(t, summands, &dx, AXIS_TP, is_cut ? MOVE_REDUCE_SCATTER : MOVE_REDUCE, 0);
+}
+
+static void run_chunks(Tape *t, Chunks *c, int64_t positions) {
+    const int64_t s = c->x->dim[0];
+    for (int64_t first = 0; first < s; first += positions)
+        run_chunk(t, c, first, positions < s - first ? positions : s - first);
+}
+
+Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, LinearLoss how) {
+    const int ranks = tape_axis(t, AXIS_TP);
+    const bool is_cut = ranks > 1 && how.sequence, records = tape_records(t);
+    CHECK(how.positions > 0 && (how.dloss || !records), "chunks of %lld positions, gradients are %s",
+          (long long)how.positions, how.dloss ? "known" : "not known");
+    Chunks c = {.w = w,
+                .label = label,
+                .dloss = records ? how.dloss : NULL,
+                .loss = tape_tensor(t, precise_type(x), 2, label->dim),
+                .attr = {.vocab = how.vocab},
+                .product = {.fixed_order = tape_context(t)->batch_invariant}};
+    const Call node = {.in = {x, label, how.dloss, w}, .out = {c.loss}, .attr = &c.attr};
+    Tensor *all_x = gathered(t, x, is_cut), as_r = *all_x;
+    check_sizes(t, all_x, w->dim[0], label, how.vocab);
+    if (ranks > 1) {
+        as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R); /* from I nothing moves, dx is reduced */
+        c.attr.first = tape_group(t, 1 << AXIS_TP).rank * w->dim[0];
+    }
+    c.x = &as_r, c.dx = as_r, c.dx.spmd = spmd_dual_type(as_r.spmd);
+    tape_ahead(t, &OPS[OP_cross_entropy], &node);
+    Tensor *dw = records ? tape_grad_out(t, w, NEED_DW) : NULL;
+    if (dw) c.dw = *dw;
+    run_chunks(t, &c, how.positions);
+    if (records && ranks > 1) sum_gradient(t, x, &c.dx, is_cut);
+    drop_unless(t, all_x, x);
+    tape_record_ahead(t, &OPS[OP_cross_entropy], node, sizeof c.attr, backward_done);
+    return c.loss;
+}
+
+int64_t linear_loss_positions(int64_t s, int64_t b, int64_t tokens, size_t token_bytes) {
+    if (tokens) return tokens <= b ? 1 : tokens / b < s ? tokens / b : s;
+    int64_t chunks = 1;
+    while (chunks < s && (size_t)((s + chunks - 1) / chunks * b) * token_bytes > LINEAR_LOSS_BYTES)
+        chunks *= 2;
+    return (s + chunks - 1) / chunks;
 }

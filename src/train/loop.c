@@ -423,6 +423,17 @@ static Err open_device(Loop *l) {
     return ERR_OK;
 }
 
+/* How the run computes what options leave open. */
+static void say_how(const Run *r) {
+    int64_t chunks, tokens = run_loss_chunk(r, &chunks);
+    if (tokens)
+        printf("logits: %lld chunk%s of %lld tokens\n", (long long)chunks, chunks == 1 ? "" : "s",
+               (long long)tokens);
+    if (r->config->fp8_format == FP8_NONE) return;
+    const char *why = run_fp8_emulation(r);
+    printf("FP8 products: %s%s\n", why ? "emulated in fp32, for " : "on the device", why ? why : "");
+}
+
 static Err start(Loop *l) {
     const Config *c = l->config;
     ERR_RETURN(comm_agree(l->comm, open_device(l)));
@@ -433,10 +444,7 @@ static Err start(Loop *l) {
     l->run = run_new(c, l->derived, &plan, l->comm, l->device);
     l->device = NULL;
     if (l->speaks) printf("number of parameters: %lld\n", (long long)count_parameters(l));
-    if (l->speaks && c->fp8_format != FP8_NONE) {
-        const char *why = run_fp8_emulation(l->run);
-        printf("FP8 products: %s%s\n", why ? "emulated in fp32, for " : "on the device", why ? why : "");
-    }
+    if (l->speaks) say_how(l->run);
     bool loaded;
     ERR_RETURN(comm_agree(l->comm, run_load(l->run, &loaded)));
     if (!loaded) {

@@ -149,6 +149,13 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
     return r;
 }
 
+int64_t run_loss_chunk(const Run *r, int64_t *chunks) {
+    const int64_t b = at_once(r->config, r->derived->micro_batch_size), s = tokens_of_pass(r) / b,
+                  positions = gpt_loss_positions(r->model, s, b, r->context.dtype);
+    *chunks = positions ? (s + positions - 1) / positions : 0;
+    return positions * b;
+}
+
 const char *run_fp8_emulation(const Run *r) {
     return gpt_fp8_emulation(r->model, &r->context, tokens_of_pass(r));
 }

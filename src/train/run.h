@@ -78,6 +78,8 @@ Layout run_layout(const Config *, int rank, int world);
 /* Takes the planned memory; NULL: address space that is backed as it is touched. Parameters are zero until
  * registry_init or a load. The device becomes the run's; NULL: the CPU. */
 Run *run_new(const Config *, const Derived *, const MemoryPlan *, Comm *, Device *);
+/* Tokens of the chunks in which a pass computes its losses, and how many chunks there are; 0: no chunks. */
+int64_t run_loss_chunk(const Run *, int64_t *chunks);
 /* gpt_fp8_emulation of a pass. */
 const char *run_fp8_emulation(const Run *);
 void run_free(Run *);

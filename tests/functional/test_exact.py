@@ -1,16 +1,20 @@
 """The exact lane has one rank's bits where several tensor-parallel ranks share a group's keys, too: the gradients of these are
-summed before a norm and RoPE round them. The sizes divide into no blocks of 64, and the gradient is clipped."""
+summed before a norm and RoPE round them; and where logits are computed in chunks. The sizes divide into no blocks of 64, and the gradient is clipped."""
 from harness import *
 
 data = corpus()
 MODEL = ["--lane", "exact", "--calculate-per-token-loss", "--hidden-size", 48, "--num-attention-heads", 8, "--num-query-groups", 2,
          "--ffn-hidden-size", 40, "--qk-layernorm", "--train-iters", 4, "--lr-decay-iters", 4, "--clip-grad", 0.25]
+CHUNKS = ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "linear", "--cross-entropy-chunk-size", 5]
 CP = ["--context-parallel-size", 2, "--cp-comm-type"]
 LAYOUTS = {
     "tp2": ["--tensor-model-parallel-size", 2],
     "tp4": ["--tensor-model-parallel-size", 4],
     "tp8 sp": ["--tensor-model-parallel-size", 8, "--sequence-parallel"],
     "tp4 cp2, ring, recomputed": ["--tensor-model-parallel-size", 4, *CP, "p2p", "--recompute-activations"],
+    "chunks": [*CHUNKS],
+    "tp4, chunks": [*CHUNKS, "--tensor-model-parallel-size", 4],
+    "tp2 sp, chunks": [*CHUNKS, "--tensor-model-parallel-size", 2, "--sequence-parallel"],
     "tp4 cp2, all-to-all": ["--tensor-model-parallel-size", 4, "--sequence-parallel", *CP, "a2a"],
 }
 

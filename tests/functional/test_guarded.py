@@ -22,6 +22,7 @@ def reported(out):
 # ---- runs with all that they can report
 data = [*corpus()[:2], "--split", "80,20,0"]
 RUNS = {"dense": [], "experts": ["--num-experts", 4, "--disable-bias-linear", "--moe-aux-loss-coeff", 0.01, "--moe-z-loss-coeff", 0.01],
+        "chunks": ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "linear", "--cross-entropy-chunk-size", 5],
         "async": ["--async-save"], "ranks": ["--ranks", 2, "--use-distributed-optimizer"]}
 for name, options in RUNS.items():
     here, there = [(WORK / f"{name}-{side}", WORK / f"{name}-{side}.jsonl") for side in ("here", "there")]

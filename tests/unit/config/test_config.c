@@ -373,6 +373,8 @@ static const char *const BREAKING[][2] = {
      "--num-distributed-optimizer-instances 4",
      "do not divide into"},
     {"--ddp-bucket-size 5 --ddp-num-buckets 3", "exclude each other"},
+    {"--cross-entropy-chunk-size 64", "add --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear"},
+    {"--cross-entropy-fusion-impl linear --cross-entropy-chunk-size 64", "add --cross-entropy-loss-fusion"},
     {"--ranks 2 --expert-tensor-parallel-size 2", "--expert-tensor-parallel-size 2 needs --num-experts"},
     {EXPERTS " --expert-model-parallel-size 3 --ranks 3", "--num-experts 8 is not a multiple of"},
     {EXPERTS " --expert-tensor-parallel-size 3 --ranks 3 --moe-ffn-hidden-size 8",

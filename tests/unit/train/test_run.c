@@ -67,6 +67,7 @@ static void the_plan_is_what_the_run_takes(void **state) {
         "--attention-backend unfused",
         "--batch-invariant-mode",
         "--recompute-activations",
+        "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --cross-entropy-chunk-size 6",
         "--recompute-granularity selective --recompute-modules core_attn mlp",
         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
         "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
@@ -142,6 +143,25 @@ static void too_little_host_memory_is_said(void **state) {
     assert_non_null(strstr(e.msg, "need 4294967296.0 MB of the host's memory"));
     assert_non_null(strstr(e.msg, "--cpu-offloading-num-layers"));
     assert_int_equal(memory_plan_check_host(&(MemoryPlan){.offloaded = (size_t)1 << 50}, 4).code, ERR_NONE);
+}
+
+/* By the logits but for a chunk of them, and copies of its labels, losses and their gradients. */
+static void chunks_of_logits_take_less(void **state) {
+    (void)state;
+    static const char *const WORDS[] = {
+        "", "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --cross-entropy-chunk-size 32"};
+    enum { TOKENS = 4 * 64, COLUMNS = 4096, CHUNK = 32, COPIES = 4096 };
+    size_t bytes[2], slots[2];
+    for (int k = 0; k < 2; k++) {
+        Setup *s =
+            setup_new("--num-layers 1 --seq-length 64 --micro-batch-size 4 --vocab-size 4000 %s", WORDS[k]);
+        const MemoryPlan plan = run_plan_memory(&s->config, &s->derived, NULL, NULL);
+        bytes[k] = plan.slots + plan.transient, slots[k] = plan.slots;
+        setup_free(s);
+    }
+    const size_t logits = (size_t)TOKENS * COLUMNS * sizeof(float), chunk = logits / TOKENS * CHUNK;
+    assert_true(slots[0] - slots[1] >= logits);
+    assert_true(bytes[0] - bytes[1] >= logits - chunk - COPIES);
 }
 
 /* ---- microbatches ---- */
@@ -411,6 +431,7 @@ int main(void) {
         cmocka_unit_test(recompute_takes_less),
         cmocka_unit_test(offloading_takes_less),
         cmocka_unit_test(too_little_host_memory_is_said),
+        cmocka_unit_test(chunks_of_logits_take_less),
         cmocka_unit_test(microbatch_size_changes_nothing),
         cmocka_unit_test(dropout_follows_the_sample),
         cmocka_unit_test(threads_change_nothing),

@@ -1,0 +1,191 @@
+/* The loss behind its linear layer, in chunks, against the two ops by themselves, which test_ops.c checks. */
+#include "unit/cmocka_all.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "ops/linear.h"
+#include "ops/loss.h"
+#include "unit/ops/elements.h"
+#include "unit/ops/isolate.h"
+
+enum { S = 7, H = 12, V = 24, VOCAB = 21, MOST_SAMPLES = 3 };
+
+typedef struct LossLane {
+    DType dtype;
+    int64_t b;
+    bool exact, free_order; /* free_order: without batch_invariant, products are in BLAS's order */
+} LossLane;
+
+typedef struct How {
+    int64_t positions; /* of a chunk; 0: the two ops */
+    bool fresh;        /* w's main gradient has nothing in it */
+    bool split;        /* a sweep for dx, then one for dw */
+    bool evaluates;
+    bool other_gradient; /* arrives than was announced */
+} How;
+
+typedef struct Outcome {
+    double loss[MOST_SAMPLES * S], dx[S * MOST_SAMPLES * H], x_after[S * MOST_SAMPLES * H], dw[V * H];
+} Outcome;
+
+static DType precise(const LossLane *l) { return l->dtype == F64 ? F64 : F32; }
+
+static Tensor filled(const char *name, DType dtype, int ndim, const int64_t *dim) {
+    Tensor t = tensor_make(NULL, dtype, ndim, dim);
+    t.data = mem_aligned(tensor_bytes(&t));
+    for (int64_t i = 0; i < tensor_count(&t); i++) store_element(&t, i, grid_value(name, 0, i, GRID_COARSE));
+    return t;
+}
+
+static void read_all(const Tensor *t, double *out) {
+    for (int64_t i = 0; i < tensor_count(t); i++) out[i] = load_element(t, i);
+}
+
+/* What is in w's main gradient before. */
+static double dw_before(const How *h, int64_t i) {
+    return h->fresh ? 0 : grid_value("dw", 0, i, GRID_COARSE);
+}
+
+static Tensor *loss_of(Tape *t, const How *h, Tensor *x, Tensor *w, Tensor *label, Tensor *dloss) {
+    if (!h->positions) return op_cross_entropy_of(t, op_linear(t, x, w, NULL, 0), label, VOCAB, dloss);
+    return op_linear_cross_entropy(t, x, w, label, (LinearLoss){VOCAB, h->positions, false, dloss});
+}
+
+static void play_back(Tape *t, const How *h, Tensor *loss, Tensor *dloss) {
+    tape_backward(t, loss, dloss, h->split ? NEED_DX : NEED_ALL);
+    if (h->split) tape_backward(t, loss, NULL, NEED_DW);
+}
+
+static Outcome run(const LossLane *l, How h) {
+    Outcome o = {0};
+    int64_t ids[MOST_SAMPLES * S];
+    for (int64_t i = 0; i < l->b * S; i++) ids[i] = philox_u32(5, 1, (uint64_t)i) % VOCAB;
+    Tensor w = filled("w", l->dtype, 2, (int64_t[]){V, H}),
+           main_grad = filled("dw", precise(l), 2, (int64_t[]){V, H}),
+           label = tensor_make(ids, I64, 2, (int64_t[]){l->b, S}),
+           dloss = filled("dloss", precise(l), 2, (int64_t[]){l->b, S}),
+           other = filled("dloss", precise(l), 2, (int64_t[]){l->b, S});
+    if (h.fresh) memset(main_grad.data, 0xff, tensor_bytes(&main_grad)); /* NaN */
+    main_grad.flags = TENSOR_MAIN_GRAD | (h.fresh ? 0 : TENSOR_ACCUM);
+    w.flags = TENSOR_NEEDS_GRAD;
+    w.grad = &main_grad;
+    const RunContext context = {.device = device_cpu(1),
+                                .dtype = l->dtype,
+                                .training = !h.evaluates,
+                                .exact = l->exact,
+                                .batch_invariant = !l->free_order};
+    Space *slot = space_new(context.device, "slot", SPACE_UNPLANNED),
+          *transient = space_new(context.device, "transient", SPACE_UNPLANNED);
+    Tape *t = tape_new(&context, slot, transient);
+    tape_begin(t, !h.evaluates);
+    Tensor *x = tape_input(t, l->dtype, 3, (int64_t[]){S, l->b, H}, 0);
+    for (int64_t i = 0; i < tensor_count(x); i++) store_element(x, i, grid_value("x", 0, i, GRID_COARSE));
+    Tensor *loss = loss_of(t, &h, x, &w, &label, h.evaluates ? NULL : &dloss);
+    read_all(loss, o.loss);
+    if (!h.evaluates) {
+        play_back(t, &h, loss, h.other_gradient ? &other : &dloss);
+        read_all(tape_grad(t, x), o.dx);
+    }
+    read_all(x, o.x_after);
+    read_all(&main_grad, o.dw);
+    tape_free(t);
+    space_free(slot), space_free(transient);
+    device_free(context.device);
+    free(w.data), free(main_grad.data), free(dloss.data), free(other.data);
+    return o;
+}
+
+/* ---- tests ---- */
+
+/* |dw - dw'|, both sums of b S products and of what was there before in any order: 2 K u of the sum of their
+ * magnitudes. A logit's gradient is at most the loss's, rounded to the storage. */
+static void expect_near(const LossLane *l, const How *h, const Outcome *want, const Outcome *got) {
+    const double k = (double)(l->b * S + 1), u = dtype_roundoff(precise(l)),
+                 v = 1 + 2 * dtype_roundoff(l->dtype);
+    for (int64_t i = 0; i < V * H; i++) {
+        double sum = fabs(dw_before(h, i));
+        for (int64_t p = 0; p < S; p++)
+            for (int64_t b = 0; b < l->b; b++)
+                sum += v * fabs(grid_value("dloss", 0, b * S + p, GRID_COARSE) *
+                                grid_value("x", 0, (p * l->b + b) * H + i % H, GRID_COARSE));
+        if (!(fabs(want->dw[i] - got->dw[i]) <= 2 * k * u * sum))
+            fail_msg("%s, %lld samples, chunks of %lld: dw[%lld] is %.17g, not %.17g, bound %.3g",
+                     dtype_name(l->dtype), (long long)l->b, (long long)h->positions, (long long)i, got->dw[i],
+                     want->dw[i], 2 * k * u * sum);
+    }
+}
+
+static const LossLane LANES[] = {{F64, 1, false, false}, {F64, 3, false, false},  {F32, 1, false, false},
+                                 {F32, 3, false, false}, {BF16, 1, false, false}, {BF16, 3, false, false},
+                                 {F16, 3, false, false}, {F64, 1, true, false},   {F64, 3, true, false},
+                                 {F64, 3, true, true}};
+enum { LANE_COUNT = sizeof LANES / sizeof *LANES };
+
+static void chunks_have_the_bits_of_the_two_ops(void **state) {
+    (void)state;
+    for (int i = 0; i < LANE_COUNT; i++)
+        for (int k = 0; k < 4; k++) {
+            const LossLane *l = &LANES[i];
+            const How whole = {.fresh = k & 1, .split = k & 2};
+            const Outcome want = run(l, whole);
+            for (int64_t positions = 1; positions <= S + 1; positions++) {
+                How h = whole;
+                h.positions = positions;
+                const Outcome got = run(l, h);
+                assert_memory_equal(want.loss, got.loss, sizeof want.loss);
+                assert_memory_equal(want.dx, got.dx, sizeof want.dx);
+                if (l->exact || positions >= S)
+                    assert_memory_equal(want.dw, got.dw, sizeof want.dw);
+                else
+                    expect_near(l, &h, &want, &got);
+            }
+        }
+}
+
+/* Nothing is recorded: neither x nor the main gradient is touched. */
+static void an_evaluation_only_has_losses(void **state) {
+    (void)state;
+    for (int i = 0; i < LANE_COUNT; i++) {
+        const Outcome want = run(&LANES[i], (How){.evaluates = true}),
+                      got = run(&LANES[i], (How){.positions = 2, .evaluates = true});
+        assert_memory_equal(&want, &got, sizeof want);
+    }
+}
+
+static void run_with_other_gradient(void *lane) { run(lane, (How){.positions = 2, .other_gradient = true}); }
+
+static void another_gradient_than_was_announced_is_a_fault(void **state) {
+    (void)state;
+    LossLane l = {.dtype = F64, .b = 1};
+    FaultScope scope;
+    assert_false(without_fault(run_with_other_gradient, &l, &scope));
+    assert_non_null(strstr(scope.message, "the loss gets another gradient than was announced"));
+}
+
+static void chunks_are_whole_positions(void **state) {
+    (void)state;
+    const int64_t gib = LINEAR_LOSS_BYTES;
+    assert_int_equal(linear_loss_positions(1024, 64, 8192, 1), 128);
+    assert_int_equal(linear_loss_positions(1024, 64, 8191, 1), 127);
+    assert_int_equal(linear_loss_positions(1024, 64, 63, 1), 1); /* fewer than one of each sample */
+    assert_int_equal(linear_loss_positions(1024, 64, 1 << 20, 1), 1024);
+    assert_int_equal(linear_loss_positions(1024, 64, 0, (size_t)gib / 65536), 1024);
+    assert_int_equal(linear_loss_positions(1024, 64, 0, (size_t)gib / 65536 + 1), 512);
+    assert_int_equal(linear_loss_positions(1024, 64, 0, 2 * 50304), 128); /* 824 MB, of 6.6 GB */
+    assert_int_equal(linear_loss_positions(1000, 1, 0, (size_t)gib / 300), 250);
+    assert_int_equal(linear_loss_positions(7, 1, 0, (size_t)gib / 3), 2);
+    assert_int_equal(linear_loss_positions(3, 5, 0, (size_t)gib), 1); /* not less than a position */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_have_the_bits_of_the_two_ops),
+        cmocka_unit_test(an_evaluation_only_has_losses),
+        cmocka_unit_test(another_gradient_than_was_announced_is_a_fault),
+        cmocka_unit_test(chunks_are_whole_positions),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
