@@ -427,7 +427,7 @@ static Err open_device(Loop *l) {
 static void say_how(const Run *r) {
     int64_t chunks, tokens = run_loss_chunk(r, &chunks);
     if (tokens)
-        printf("logits: %lld chunk%s of %lld tokens\n", (long long)chunks, chunks == 1 ? "" : "s",
+        printf("logits: %lld chunk%s of at most %lld tokens\n", (long long)chunks, chunks == 1 ? "" : "s",
                (long long)tokens);
     if (r->config->fp8_format == FP8_NONE) return;
     const char *why = run_fp8_emulation(r);

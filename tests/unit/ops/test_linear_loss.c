@@ -24,7 +24,6 @@ typedef struct How {
     bool fresh;        /* w's main gradient has nothing in it */
     bool split;        /* a sweep for dx, then one for dw */
     bool evaluates;
-    bool other_gradient; /* arrives than was announced */
 } How;
 
 typedef struct Outcome {
@@ -49,52 +48,77 @@ static double dw_before(const How *h, int64_t i) {
     return h->fresh ? 0 : grid_value("dw", 0, i, GRID_COARSE);
 }
 
-static Tensor *loss_of(Tape *t, const How *h, Tensor *x, Tensor *w, Tensor *label, Tensor *dloss) {
-    if (!h->positions) return op_cross_entropy_of(t, op_linear(t, x, w, NULL, 0), label, VOCAB, dloss);
-    return op_linear_cross_entropy(t, x, w, label, (LinearLoss){VOCAB, h->positions, false, dloss});
+/* A tape and its operands. */
+typedef struct Work {
+    How how;
+    RunContext context;
+    Space *slot, *transient;
+    Tape *tape;
+    int64_t ids[MOST_SAMPLES * S];
+    Tensor w, main_grad, label, dloss, other, *x;
+} Work;
+
+static void work_open(Work *k, const LossLane *l, How h) {
+    const int64_t bs[] = {l->b, S};
+    *k = (Work){.how = h,
+                .context = {.device = device_cpu(1),
+                            .dtype = l->dtype,
+                            .training = !h.evaluates,
+                            .exact = l->exact,
+                            .batch_invariant = !l->free_order},
+                .w = filled("w", l->dtype, 2, (int64_t[]){V, H}),
+                .main_grad = filled("dw", precise(l), 2, (int64_t[]){V, H}),
+                .dloss = filled("dloss", precise(l), 2, bs),
+                .other = filled("dloss", precise(l), 2, bs)};
+    k->label = tensor_make(k->ids, I64, 2, bs);
+    for (int64_t i = 0; i < l->b * S; i++) k->ids[i] = philox_u32(5, 1, (uint64_t)i) % VOCAB;
+    if (h.fresh) memset(k->main_grad.data, 0xff, tensor_bytes(&k->main_grad)); /* NaN */
+    k->main_grad.flags = TENSOR_MAIN_GRAD | (h.fresh ? 0 : TENSOR_ACCUM);
+    k->w.flags = TENSOR_NEEDS_GRAD;
+    k->w.grad = &k->main_grad;
+    k->slot = space_new(k->context.device, "slot", SPACE_UNPLANNED);
+    k->transient = space_new(k->context.device, "transient", SPACE_UNPLANNED);
+    k->tape = tape_new(&k->context, k->slot, k->transient);
+    tape_begin(k->tape, !h.evaluates);
+    k->x = tape_input(k->tape, l->dtype, 3, (int64_t[]){S, l->b, H}, 0);
+    for (int64_t i = 0; i < tensor_count(k->x); i++)
+        store_element(k->x, i, grid_value("x", 0, i, GRID_COARSE));
 }
 
-static void play_back(Tape *t, const How *h, Tensor *loss, Tensor *dloss) {
-    tape_backward(t, loss, dloss, h->split ? NEED_DX : NEED_ALL);
-    if (h->split) tape_backward(t, loss, NULL, NEED_DW);
+static void work_close(Work *k) {
+    tape_free(k->tape);
+    space_free(k->slot), space_free(k->transient);
+    device_free(k->context.device);
+    free(k->w.data), free(k->main_grad.data), free(k->dloss.data), free(k->other.data);
+}
+
+static Tensor *loss_of(Work *k) {
+    const int64_t positions = k->how.positions;
+    Tensor *dloss = k->how.evaluates ? NULL : &k->dloss;
+    if (positions)
+        return op_linear_cross_entropy(k->tape, k->x, &k->w, &k->label,
+                                       (LinearLoss){VOCAB, positions, false, dloss});
+    return op_cross_entropy_of(k->tape, op_linear(k->tape, k->x, &k->w, NULL, 0), &k->label, VOCAB, dloss);
+}
+
+static void play_back(Work *k, Tensor *loss, Tensor *dloss) {
+    tape_backward(k->tape, loss, dloss, k->how.split ? NEED_DX : NEED_ALL);
+    if (k->how.split) tape_backward(k->tape, loss, NULL, NEED_DW);
 }
 
 static Outcome run(const LossLane *l, How h) {
     Outcome o = {0};
-    int64_t ids[MOST_SAMPLES * S];
-    for (int64_t i = 0; i < l->b * S; i++) ids[i] = philox_u32(5, 1, (uint64_t)i) % VOCAB;
-    Tensor w = filled("w", l->dtype, 2, (int64_t[]){V, H}),
-           main_grad = filled("dw", precise(l), 2, (int64_t[]){V, H}),
-           label = tensor_make(ids, I64, 2, (int64_t[]){l->b, S}),
-           dloss = filled("dloss", precise(l), 2, (int64_t[]){l->b, S}),
-           other = filled("dloss", precise(l), 2, (int64_t[]){l->b, S});
-    if (h.fresh) memset(main_grad.data, 0xff, tensor_bytes(&main_grad)); /* NaN */
-    main_grad.flags = TENSOR_MAIN_GRAD | (h.fresh ? 0 : TENSOR_ACCUM);
-    w.flags = TENSOR_NEEDS_GRAD;
-    w.grad = &main_grad;
-    const RunContext context = {.device = device_cpu(1),
-                                .dtype = l->dtype,
-                                .training = !h.evaluates,
-                                .exact = l->exact,
-                                .batch_invariant = !l->free_order};
-    Space *slot = space_new(context.device, "slot", SPACE_UNPLANNED),
-          *transient = space_new(context.device, "transient", SPACE_UNPLANNED);
-    Tape *t = tape_new(&context, slot, transient);
-    tape_begin(t, !h.evaluates);
-    Tensor *x = tape_input(t, l->dtype, 3, (int64_t[]){S, l->b, H}, 0);
-    for (int64_t i = 0; i < tensor_count(x); i++) store_element(x, i, grid_value("x", 0, i, GRID_COARSE));
-    Tensor *loss = loss_of(t, &h, x, &w, &label, h.evaluates ? NULL : &dloss);
+    Work k;
+    work_open(&k, l, h);
+    Tensor *loss = loss_of(&k);
     read_all(loss, o.loss);
     if (!h.evaluates) {
-        play_back(t, &h, loss, h.other_gradient ? &other : &dloss);
-        read_all(tape_grad(t, x), o.dx);
+        play_back(&k, loss, &k.dloss);
+        read_all(tape_grad(k.tape, k.x), o.dx);
     }
-    read_all(x, o.x_after);
-    read_all(&main_grad, o.dw);
-    tape_free(t);
-    space_free(slot), space_free(transient);
-    device_free(context.device);
-    free(w.data), free(main_grad.data), free(dloss.data), free(other.data);
+    read_all(k.x, o.x_after);
+    read_all(&k.main_grad, o.dw);
+    work_close(&k);
     return o;
 }
 
@@ -155,14 +179,20 @@ static void an_evaluation_only_has_losses(void **state) {
     }
 }
 
-static void run_with_other_gradient(void *lane) { run(lane, (How){.positions = 2, .other_gradient = true}); }
+static void run_with_other_gradient(void *work) {
+    Work *k = work;
+    play_back(k, loss_of(k), &k->other);
+}
 
 static void another_gradient_than_was_announced_is_a_fault(void **state) {
     (void)state;
-    LossLane l = {.dtype = F64, .b = 1};
+    const LossLane l = {.dtype = F64, .b = 1};
+    Work k;
     FaultScope scope;
-    assert_false(without_fault(run_with_other_gradient, &l, &scope));
+    work_open(&k, &l, (How){.positions = 2});
+    assert_false(without_fault(run_with_other_gradient, &k, &scope));
     assert_non_null(strstr(scope.message, "the loss gets another gradient than was announced"));
+    work_close(&k);
 }
 
 static void chunks_are_whole_positions(void **state) {
