@@ -245,6 +245,43 @@ __device__ __forceinline__ void drop(float (&x)[OTHERS / 8][4], uint32_t kept) {
         for (int i = 0; i < 4; i++) x[n][i] = kept >> (4 * n + i) & 1 ? x[n][i] : 0;
 }
 
+/* ---- a block of rows: of the forward, of the pass for dq ---- */
+
+/* Rows from row0 on of a kv group of a sample; columns of the result from `first` on. Causal tiles grow: the
+ * longest first. */
+struct RowBlock {
+    int first, pair, row0;
+    int64_t sample, group;
+};
+template <int W, int ROWS>
+__device__ __forceinline__ RowBlock row_block(const Flash &p, int tiles, int windows) {
+    const int rest = (int)blockIdx.x / windows, pair = rest / tiles;
+    return {(int)blockIdx.x % windows * W, pair, (tiles - 1 - rest % tiles) * ROWS, pair / p.g, pair % p.g};
+}
+
+/* What its rows see, and where their draws begin: range [ROWS], line [ROWS] if anything is dropped. */
+template <int ROWS>
+__device__ __forceinline__ void describe_rows(const Flash &p, const RowBlock &x, Range *range, Span *span,
+                                              uint64_t *line) {
+    const int i = threadIdx.x;
+    if (p.drops && i < ROWS) line[i] = x.row0 + i < p.rows ? drop_line(p, x.sample, x.group, x.row0 + i) : 0;
+    find_ranges(p, x.sample, x.row0, ROWS, range, span);
+}
+
+/* A tile's keys, all their columns, and `width` columns of its values from the `first` on. */
+template <typename T>
+__device__ __forceinline__ void load_keys(const Flash &p, const RowBlock &x, int key0, uint32_t keys,
+                                          uint32_t values, int first, int width) {
+    load_plane<T, OTHERS>(keys, key_lines(p, p.k, x.sample, x.group, key0, OTHERS), p.k.vector, 0, p.d);
+    load_plane<T, OTHERS>(values, key_lines(p, p.v, x.sample, x.group, key0, OTHERS), p.v.vector, first,
+                          width);
+}
+template <typename T, int ROWS>
+__device__ __forceinline__ void load_rows(const Flash &p, const RowBlock &x, const Heads &of, int width,
+                                          uint32_t plane) {
+    load_plane<T, ROWS>(plane, query_lines(p, of, x.sample, x.group, x.row0, ROWS), of.vector, 0, width);
+}
+
 /* ---- forward ---- */
 
 /* range [16] */
@@ -295,25 +332,18 @@ static __global__ void __launch_bounds__(THREADS, 2)
     extern __shared__ __align__(128) char memory[];
     __shared__ Range range[ROWS];
     __shared__ Span span;
+    const RowBlock x = row_block<W, ROWS>(p, tiles, windows);
     const int lane = threadIdx.x % 32, own = (int)threadIdx.x / 32 * 16 * M,
-              first = (int)blockIdx.x % windows * W, width = p.e - first < W ? p.e - first : W,
-              rest = (int)blockIdx.x / windows, pair = rest / tiles,
-              row0 = (tiles - 1 - rest % tiles) * ROWS; /* causal tiles grow: the longest first */
-    const int64_t sample = pair / p.g, group = pair % p.g;
+              width = p.e - x.first < W ? p.e - x.first : W;
     const uint32_t q_plane = shared_address(memory), others = q_plane + plane_bytes(ROWS, p.d),
                    k_bytes = plane_bytes(OTHERS, p.d), stage_bytes = k_bytes + plane_bytes(OTHERS, W);
     uint64_t *line = (uint64_t *)(memory + plane_bytes(ROWS, p.d) + stages * stage_bytes);
     const auto load = [&](int key0, int stage) {
         const uint32_t to = others + stage * stage_bytes;
-        load_plane<T, OTHERS>(to, key_lines(p, p.k, sample, group, key0, OTHERS), p.k.vector, 0, p.d);
-        load_plane<T, OTHERS>(to + k_bytes, key_lines(p, p.v, sample, group, key0, OTHERS), p.v.vector, first,
-                              width);
+        load_keys<T>(p, x, key0, to, to + k_bytes, x.first, width);
     };
-    if (p.drops)
-        line[threadIdx.x] =
-            row0 + (int)threadIdx.x < p.rows ? drop_line(p, sample, group, row0 + threadIdx.x) : 0;
-    find_ranges(p, sample, row0, ROWS, range, &span);
-    load_plane<T, ROWS>(q_plane, query_lines(p, p.q, sample, group, row0, ROWS), p.q.vector, 0, p.d);
+    describe_rows<ROWS>(p, x, range, &span, line);
+    load_rows<T, ROWS>(p, x, p.q, p.d, q_plane);
 
     float y[M][W / 8][4] = {}, top[M][2], sum[M][2] = {}, shrink[2];
     for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -INFINITY;
@@ -342,7 +372,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
     all_arrived(); /* if its rows see nothing, they were not waited for yet */
     float *room = (float *)memory + threadIdx.x / 32 * ROOM<W>;
-    const Lines to = query_lines(p, p.y, sample, group, row0, ROWS);
+    const Lines to = query_lines(p, p.y, x.sample, x.group, x.row0, ROWS);
 #pragma unroll
     for (int m = 0; m < M; m++) {
         float factor[2];
@@ -353,11 +383,11 @@ static __global__ void __launch_bounds__(THREADS, 2)
             all += __shfl_xor_sync(0xffffffffu, all, 2);
             factor[h] = all == 0 ? 0 : (float)p.drop.scale / all;
             const int l = own + 16 * m + 8 * h + lane / 4;
-            if (first == 0 && lane % 4 == 0 && l < to.n)
-                p.lse.put((int64_t)pair * p.rows + row0 + l,
+            if (x.first == 0 && lane % 4 == 0 && l < to.n)
+                p.lse.put((int64_t)x.pair * p.rows + x.row0 + l,
                           all == 0 ? -INFINITY : (top[m][h] + log2f(all)) / (float)LOG2_E);
         }
-        store<W>(to, false, first, p.e, own + 16 * m, y[m], factor, room);
+        store<W>(to, false, x.first, p.e, own + 16 * m, y[m], factor, room);
     }
 }
 
@@ -382,10 +412,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     extern __shared__ __align__(128) char memory[];
     __shared__ Range range[ROWS];
     __shared__ Span span;
-    const int lane = threadIdx.x % 32, own = (int)threadIdx.x / 32 * 16,
-              first = (int)blockIdx.x % windows * W, rest = (int)blockIdx.x / windows, pair = rest / p.tiles,
-              row0 = (p.tiles - 1 - rest % p.tiles) * ROWS;
-    const int64_t sample = pair / p.g, group = pair % p.g;
+    const RowBlock x = row_block<W, ROWS>(p, p.tiles, windows);
+    const int lane = threadIdx.x % 32, own = (int)threadIdx.x / 32 * 16;
     const int d_columns = windows * W, k_bytes = plane_bytes(OTHERS, d_columns),
               stage_bytes = k_bytes + plane_bytes(OTHERS, p.e);
     const uint32_t q_plane = shared_address(memory), dy_plane = q_plane + plane_bytes(ROWS, p.d),
@@ -393,23 +421,18 @@ static __global__ void __launch_bounds__(THREADS, 2)
     uint64_t *line = (uint64_t *)(memory + (others - q_plane) + stages * stage_bytes);
     const auto load = [&](int key0, int stage) {
         const uint32_t to = others + stage * stage_bytes;
-        load_plane<T, OTHERS>(to, key_lines(p, p.k, sample, group, key0, OTHERS), p.k.vector, 0, p.d);
-        load_plane<T, OTHERS>(to + k_bytes, key_lines(p, p.v, sample, group, key0, OTHERS), p.v.vector, 0,
-                              p.e);
+        load_keys<T>(p, x, key0, to, to + k_bytes, 0, p.e);
     };
-    if (p.drops && (int)threadIdx.x < ROWS)
-        line[threadIdx.x] =
-            row0 + (int)threadIdx.x < p.rows ? drop_line(p, sample, group, row0 + threadIdx.x) : 0;
-    find_ranges(p, sample, row0, ROWS, range, &span);
-    load_plane<T, ROWS>(q_plane, query_lines(p, p.q, sample, group, row0, ROWS), p.q.vector, 0, p.d);
-    load_plane<T, ROWS>(dy_plane, query_lines(p, p.dy, sample, group, row0, ROWS), p.dy.vector, 0, p.e);
+    describe_rows<ROWS>(p, x, range, &span, line);
+    load_rows<T, ROWS>(p, x, p.q, p.d, q_plane);
+    load_rows<T, ROWS>(p, x, p.dy, p.e, dy_plane);
 
     float dq[1][W / 8][4] = {};
     RowSums<float> sums[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int row = row0 + own + 8 * h + lane / 4;
-        sums[h] = row < p.rows ? ((const RowSums<float> *)p.sums)[(int64_t)pair * p.rows + row]
+        const int row = x.row0 + own + 8 * h + lane / 4;
+        sums[h] = row < p.rows ? ((const RowSums<float> *)p.sums)[(int64_t)x.pair * p.rows + row]
                                : RowSums<float>{0, 0};
     }
     const int begin = span.begin / OTHERS * OTHERS, ahead = stages - 1;
@@ -431,11 +454,11 @@ static __global__ void __launch_bounds__(THREADS, 2)
         for (int n = 0; n < OTHERS / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) gradient_of_score(p.unit, sums[i / 2], prob[0][n][i], ds[0][n][i]);
-        add_lines<T, 1, W>(dq, ds, k_plane + first / 64 * OTHERS * ROW_BYTES);
+        add_lines<T, 1, W>(dq, ds, k_plane + x.first / 64 * OTHERS * ROW_BYTES);
     }
     all_arrived();
     const float scale[2] = {(float)p.scale, (float)p.scale};
-    store<W>(query_lines(p, p.dq, sample, group, row0, ROWS), p.dq.add, first, p.d, own, dq[0], scale,
+    store<W>(query_lines(p, p.dq, x.sample, x.group, x.row0, ROWS), p.dq.add, x.first, p.d, own, dq[0], scale,
              (float *)memory + threadIdx.x / 32 * ROOM<W>);
 }
 

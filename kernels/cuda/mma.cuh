@@ -47,25 +47,20 @@ __device__ __forceinline__ void load_transposed(uint32_t (&x)[4], uint32_t at) {
                  : "memory");
 }
 
+/* A storage type in an instruction's name. */
+template <typename T> struct PtxName;
+template <> struct PtxName<bf16> { static constexpr char name[] = "bf16"; };
+template <> struct PtxName<fp16> { static constexpr char name[] = "f16"; };
+
 /* c [16,8] += a [16,16] b [16,8]; lane 4 * i + j has rows 2 * j, 2 * j + 1 (b0) and those 8 further (b1) of
  * column i of b. */
 template <typename T>
-__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
-template <>
-__device__ __forceinline__ void multiply_add<bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                                   uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.%10.%10.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <>
-__device__ __forceinline__ void multiply_add<fp16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                                   uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "C"(PtxName<T>::name));
 }
 
 /* a in the lower half */
