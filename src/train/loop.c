@@ -376,10 +376,11 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     const double own = (double)memory_plan_total(p), have = (double)device_memory_available(l->device);
     const int64_t ranks = comm_mpi_present() ? 1 : config_ranks(l->config);
     const double need = own * (double)ranks;
-    char offloaded[100] = "";
-    if (p->offloaded)
-        snprintf(offloaded, sizeof offloaded, "; host memory of offloaded activations %.1f MB",
-                 (double)p->offloaded * MB);
+    char host[140] = "";
+    if (p->offloaded || (p->apart && p->snapshot))
+        snprintf(host, sizeof host,
+                 "; host memory of offloaded activations %.1f MB, of the checkpoint copy %.1f MB",
+                 (double)p->offloaded * MB, (double)p->snapshot * MB);
     if (l->speaks)
         printf(
             "memory%s: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, "
@@ -387,8 +388,8 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
             "peak %.1f MB of %.1f MB available%s%s\n",
             l->comm ? " of rank 0" : "", (double)p->parameters * MB, (double)p->optimizer * MB,
             (double)p->slots * MB, (double)p->transient * MB, (double)p->tables * MB, (double)p->inputs * MB,
-            (double)p->scratch * MB, (double)p->snapshot * MB, own * MB, have * MB,
-            p->balanced ? ", more where experts have more than their share of the tokens" : "", offloaded);
+            (double)p->scratch * MB, (double)(p->apart ? 0 : p->snapshot) * MB, own * MB, have * MB,
+            p->balanced ? ", more where experts have more than their share of the tokens" : "", host);
     if (need <= have) return memory_plan_check_host(p, ranks);
     return err_user("the run needs %.1f MB of memory and %.1f MB are available; lower --micro-batch-size, or "
                     "recompute activations with --recompute-granularity full, or offload them with "

@@ -213,20 +213,22 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const 
 }
 
 size_t memory_plan_total(const MemoryPlan *p) {
-    return p->parameters + p->optimizer + p->slots + p->transient + p->tables + p->snapshot + p->inputs +
-           p->scratch + (p->apart ? 0 : p->offloaded);
+    return p->parameters + p->optimizer + p->slots + p->transient + p->tables + p->inputs + p->scratch +
+           (p->apart ? 0 : p->offloaded + p->snapshot);
 }
 
-size_t memory_plan_host(const MemoryPlan *p) { return p->apart ? p->offloaded : 0; }
+size_t memory_plan_host(const MemoryPlan *p) { return p->apart ? p->offloaded + p->snapshot : 0; }
 
 Err memory_plan_check_host(const MemoryPlan *p, int64_t ranks) {
     const double MB = 1.0 / (1 << 20), need = (double)memory_plan_host(p) * (double)ranks,
                  have = (double)device_host_memory_available();
     if (need <= have) return ERR_OK;
-    return err_user(
-        "offloaded activations need %.1f MB of the host's memory and %.1f MB are available; lower "
-        "--cpu-offloading-num-layers or --micro-batch-size",
-        need * MB, have * MB);
+    return err_user("offloaded activations (%.1f MB) and the copy of a checkpoint (%.1f MB) of every rank "
+                    "need %.1f MB of the "
+                    "host's memory and %.1f MB are available; lower --cpu-offloading-num-layers or "
+                    "--micro-batch-size, or "
+                    "leave out --async-save",
+                    (double)p->offloaded * MB, (double)p->snapshot * MB, need * MB, have * MB);
 }
 
 Run *run_new(const Config *c, const Derived *d, const MemoryPlan *plan, Comm *comm, Device *device) {

@@ -35,9 +35,19 @@ for name, options in RUNS.items():
         assert_same_bytes(once, other, 12, f"{name}, {variant}")
     print(f"{name}: the same bits again, and recomputed")
 
-# What a GPU has recorded once has the bits of the same work op by op; of two microbatches the first is not recorded.
+# What a GPU has recorded once has the bits of the same work op by op: a step's first microbatch, the others and the update, of each of
+# which the first is not recorded. Steps of one microbatch, of several, with clipping that differs from step to step, and skipped ones.
 STILL = ["--hidden-dropout", 0, "--attention-dropout", 0, "--micro-batch-size", 1]
-for name, options in {"fp32": [], "bf16": ["--bf16"], "bf16 heads of 64": ["--bf16", *HEADS[:4]]}.items():
+RECORDED = {
+    "fp32": [],
+    "bf16": ["--bf16"],
+    "bf16 heads of 64": ["--bf16", *HEADS[:4]],
+    "bf16 one microbatch": ["--bf16", "--global-batch-size", 1],
+    "bf16 sgd": ["--bf16", "--optimizer", "sgd", "--clip-grad", 0.1],
+    "fp16 skipped steps": ["--fp16", "--initial-loss-scale", 2**26, "--hysteresis", 1, "--log-num-zeros-in-grad"],
+    "fp64 experts": ["--fp64", *EXPERTS[:5]],
+}
+for name, options in RECORDED.items():
     once, its_losses = run(f"{name}, op by op", *options, *STILL, *ON_GPU)
     other, other_losses = run(f"{name}, recorded", *options, *STILL, "--cuda-graph-impl", "local", *ON_GPU)
     assert other_losses == its_losses, f"{name}, recorded: {other_losses}, not {its_losses}"

@@ -135,6 +135,16 @@ static void offloading_takes_less(void **state) {
     }
 }
 
+static void a_checkpoints_copy_is_in_the_hosts_memory(void **state) {
+    (void)state;
+    MemoryPlan plan = {.parameters = 5, .snapshot = 7, .offloaded = 11};
+    assert_int_equal(memory_plan_total(&plan), 23);
+    assert_int_equal(memory_plan_host(&plan), 0);
+    plan.apart = true;
+    assert_int_equal(memory_plan_total(&plan), 5);
+    assert_int_equal(memory_plan_host(&plan), 18);
+}
+
 static void too_little_host_memory_is_said(void **state) {
     (void)state;
     const MemoryPlan plan = {.apart = true, .offloaded = (size_t)1 << 50};
@@ -430,6 +440,7 @@ int main(void) {
         cmocka_unit_test(the_plan_is_what_the_run_takes),
         cmocka_unit_test(recompute_takes_less),
         cmocka_unit_test(offloading_takes_less),
+        cmocka_unit_test(a_checkpoints_copy_is_in_the_hosts_memory),
         cmocka_unit_test(too_little_host_memory_is_said),
         cmocka_unit_test(chunks_of_logits_take_less),
         cmocka_unit_test(microbatch_size_changes_nothing),
