@@ -72,25 +72,14 @@ void gemm_through_activation(const Call *c, Tensor *dx, Tensor *pre, Activation 
     if (pre) run_activation(cuda_activation_grad, c, dx, pre, dx, activation);
 }
 
-extern "C" void cuda_linear(const Call *c) {
-    const Gemm g = forward(c);
-    gemm_run(c, &g);
-}
+static void run(const Call *c, const Gemm &g) { gemm_run(c, &g); }
+static size_t plan(const Call *c, const Gemm &g) { return gemm_plan(c, &g); }
 
-extern "C" size_t cuda_plans_linear(const Call *c) {
-    const Gemm g = forward(c);
-    return gemm_plan(c, &g);
-}
+extern "C" void cuda_linear(const Call *c) { run(c, forward(c)); }
+extern "C" size_t cuda_plans_linear(const Call *c) { return plan(c, forward(c)); }
 
-extern "C" void cuda_linear_dgrad(const Call *c) {
-    const Gemm g = dgrad(c);
-    gemm_run(c, &g);
-}
-
-extern "C" size_t cuda_plans_linear_dgrad(const Call *c) {
-    const Gemm g = dgrad(c);
-    return gemm_plan(c, &g);
-}
+extern "C" void cuda_linear_dgrad(const Call *c) { run(c, dgrad(c)); }
+extern "C" size_t cuda_plans_linear_dgrad(const Call *c) { return plan(c, dgrad(c)); }
 
 /* ---- dbias ---- */
 
@@ -199,17 +188,14 @@ size_t bias_gradient_scratch(const Tensor *dy, bool fixed_order) {
 
 /* A weight that is not trained has no dw. */
 extern "C" void cuda_linear_wgrad(const Call *c) {
-    if (c->out[0]) {
-        const Gemm g = wgrad(c);
-        gemm_run(c, &g);
-    } else if (c->out[1]) {
+    if (c->out[0])
+        run(c, wgrad(c));
+    else if (c->out[1])
         bias_gradient(c, c->in[0], c->out[1], fixed_order(c));
-    }
 }
 
 extern "C" size_t cuda_plans_linear_wgrad(const Call *c) {
-    const Gemm g = wgrad(c);
-    if (c->out[0]) return gemm_plan(c, &g);
+    if (c->out[0]) return plan(c, wgrad(c));
     return c->out[1] ? bias_gradient_scratch(c->in[0], fixed_order(c)) : 0;
 }
 
