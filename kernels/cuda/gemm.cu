@@ -165,13 +165,6 @@ int gemm_ways(const GemmState *s, GemmPlan *p, unsigned fused, GemmWay out[GEMM_
     return kept;
 }
 
-int gemm_all_ways(const GemmState *s, GemmPlan *p, GemmWay out[GEMM_WAYS]) {
-    unsigned kinds[GEMM_KINDS];
-    int n = 0;
-    for (int i = 0, end = gemm_kinds(&p->key, kinds); i < end; i++) n += gemm_ways(s, p, kinds[i], out + n);
-    return n;
-}
-
 bool gemm_can(const GemmState *s, GemmPlan *p, const GemmWay *way) {
     cublasLtMatmulHeuristicResult_t result;
     unsigned kinds[GEMM_KINDS];
@@ -181,6 +174,34 @@ bool gemm_can(const GemmState *s, GemmPlan *p, const GemmWay *way) {
     return cublasLtMatmulAlgoCheck(s->handle, &p->product, &p->b, &p->a, &p->c, &p->c, &way->algo, &result) ==
                CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= GEMM_WORKSPACE;
+}
+
+/* What may be fastest with these epilogues although the estimate offers it for others alone: `from`, where it
+ * is new and can be done. How many ways there are then. */
+static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmWay *from, int end,
+                  GemmWay out[GEMM_WAYS], int n) {
+    for (int i = 0; i < end && n < GEMM_WAYS; i++) {
+        GemmWay way = from[i];
+        way.fused = (uint8_t)fused;
+        const auto same = [&](const GemmWay &w) {
+            return w.fused == way.fused && !memcmp(&w.algo, &way.algo, sizeof way.algo);
+        };
+        if (std::none_of(out, out + n, same) && gemm_can(s, p, &way)) out[n++] = way;
+    }
+    return n;
+}
+
+int gemm_all_ways(const GemmState *s, GemmPlan *p, GemmWay out[GEMM_WAYS]) {
+    unsigned kinds[GEMM_KINDS];
+    GemmWay bare[GEMM_CANDIDATES];
+    const int end = gemm_kinds(&p->key, kinds), bares = gemm_ways(s, p, 0, bare);
+    int n = 0;
+    for (int i = 0; i < end; i++) n += gemm_ways(s, p, kinds[i], out + n);
+    for (int i = 0, offered = n; i < end; i++) {
+        n = borrow(s, p, kinds[i], out, offered, out, n);
+        n = borrow(s, p, kinds[i], bare, bares, out, n);
+    }
+    return n;
 }
 
 /* ---- a product ---- */

@@ -68,7 +68,8 @@ int gemm_kinds(const GemmKey *, unsigned fused[GEMM_KINDS]);
 /* The ways that cuBLASLt has for it, of that kind, the best by its own estimate first; how many. The plan is
  * described for them after that. Every one sums in an order of its own, always the same. */
 int gemm_ways(const GemmState *, GemmPlan *, unsigned fused, GemmWay[GEMM_CANDIDATES]);
-/* Those of all kinds, in order. */
+/* Those of all kinds, in order; behind them those that cuBLASLt offers for one kind, or without epilogues,
+ * and can go for another. */
 int gemm_all_ways(const GemmState *, GemmPlan *, GemmWay[GEMM_WAYS]);
 /* Whether this library can go this way; the plan is described for it after that. */
 bool gemm_can(const GemmState *, GemmPlan *, const GemmWay *);
