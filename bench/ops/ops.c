@@ -48,12 +48,21 @@ static Err choose_types(Session *s) {
     return ERR_OK;
 }
 
+static bool is_chosen(const Session *s, int number) {
+    return regexec(&s->filter, bench_case_name(number), 0, NULL, 0) == 0;
+}
+
 static Err choose_cases(Session *s) {
     char why[120];
     const int e = regcomp(&s->filter, s->options->filter ? s->options->filter : "", REG_EXTENDED | REG_NOSUB);
-    if (!e) return ERR_OK;
-    regerror(e, &s->filter, why, sizeof why);
-    return err_user("--filter %s: %s", s->options->filter, why);
+    if (e) {
+        regerror(e, &s->filter, why, sizeof why);
+        return err_user("--filter %s: %s", s->options->filter, why);
+    }
+    for (int i = 0; i < bench_case_count(); i++)
+        if (is_chosen(s, i)) return ERR_OK;
+    regfree(&s->filter);
+    return err_user("--filter %s: no op has such a name; without it all are measured", s->options->filter);
 }
 
 /* ---- measuring ---- */
@@ -138,7 +147,7 @@ static Err measure_all(Session *s) {
     s->copy = bench_roof_copy(s->device);
     for (int t = 0; t < TYPES; t++) {
         for (int i = 0; s->wanted[t] && i < bench_case_count(); i++) {
-            if (regexec(&s->filter, bench_case_name(i), 0, NULL, 0) || is_done(s, i, t)) continue;
+            if (!is_chosen(s, i) || is_done(s, i, t)) continue;
             measure(s, i, t);
             ERR_RETURN(keep(s));
         }

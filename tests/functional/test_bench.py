@@ -62,6 +62,7 @@ stopped.kill(), stopped.wait()
 ops = json.loads((WORK / "ops.json").read_text())
 assert not ops["complete"] and [r["name"] for r in ops["rows"]][:2] == ["linear/qkv", "linear/proj"], ops
 isotron("bench", "ops", "--filter", "(", expect=2)
+assert "no op" in isotron("bench", "ops", "--filter", "^norm$", expect=2)
 isotron("bench", expect=2)
 
 # The race, with a stand-in for the peer: the first turn of "slow" fails.
