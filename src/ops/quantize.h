@@ -58,9 +58,9 @@ typedef struct QuantCodes {
 } QuantCodes;
 /* Which codes, masks of 1 << QuantSum: both in one pass over x where a tensor has one scale. */
 typedef struct QuantWanted {
-    unsigned sums,
-        kept;   /* kept: those of them that live as long as x (tape_tensor), of a tensor with one scale */
-    bool first; /* this forward or backward has not taken codes of x yet: past amaxes take it in */
+    unsigned sums;
+    unsigned kept; /* those of them that live as long as x (tape_tensor), of a tensor with one scale */
+    bool first;    /* this forward or backward has not taken codes of x yet: past amaxes take it in */
 } QuantWanted;
 /* For quantize_drop. */
 QuantCodes quantize_codes(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantWanted);

@@ -25,10 +25,9 @@ struct Offload {
     Device *device;
     int64_t layers;
     Slot slot[OFFLOAD_SLOTS];
-    int slots;  /* no more than layers */
-    Kept *kept; /* [layers] */
-    HostBlock
-        *blocks; /* one if it is planned; others when a microbatch has larger activations than those before */
+    int slots;         /* no more than layers */
+    Kept *kept;        /* [layers] */
+    HostBlock *blocks; /* one if it is planned; another when a microbatch's activations outgrow those there */
     size_t n_blocks, used, peak;
 };
 

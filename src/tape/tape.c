@@ -15,8 +15,8 @@ typedef struct TensorList {
 struct Tape {
     const RunContext *context;
     Space *slot, *transient;
-    Space *space;       /* where tape_tensor takes memory: the slot, that of a layer that is offloaded, or the
-                           transient       space inside a block */
+    Space *space;       /* where tape_tensor takes memory: the slot, an offloaded layer's, or the transient
+                           space inside a block */
     Offload *offload;   /* NULL: nothing is offloaded */
     Arena *arena;       /* Tensor headers and attributes */
     TensorList dropped; /* tensors of open blocks, in the transient space */

@@ -380,7 +380,7 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     if (p->offloaded || (p->apart && p->snapshot))
         snprintf(host, sizeof host,
                  "; host memory of offloaded activations %.1f MB, of the checkpoint copy %.1f MB",
-                 (double)p->offloaded * MB, (double)p->snapshot * MB);
+                 (double)p->offloaded * MB, (double)(p->apart ? p->snapshot : 0) * MB);
     if (l->speaks)
         printf(
             "memory%s: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, "
