@@ -58,6 +58,8 @@ def run(command, environment, timeout):
     except subprocess.TimeoutExpired as e:
         text = lambda x: x.decode(errors="replace") if isinstance(x, bytes) else x or ""
         status, out, err = "the time limit", text(e.stdout), text(e.stderr)
+    except OSError as e:
+        status, out, err = "no process", "", str(e)
     return {"seconds": time.monotonic() - start, "sensors": sensors.stop()}, status, out, err
 
 

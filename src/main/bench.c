@@ -34,6 +34,7 @@ static Err read_train(Setup *s, BenchTrain *o, Args *args, int argc, char **argv
     const bool records = s->config.cuda_graph_impl == CUDA_GRAPH_LOCAL;
     if (o->steps < 1) args_problem(args, "--steps: at least 1");
     if (o->profiled < 1) args_problem(args, "--profiled: at least 1");
+    if (o->seconds < 0) args_problem(args, "--seconds: at least 0");
     if (o->warmup < 1 + records)
         args_problem(args, "--warmup: at least 1, the first step touches the memory, and 2 with "
                            "--cuda-graph-impl local, which records the second");
@@ -61,6 +62,8 @@ static int bench_train_command(int argc, char **argv) {
 /* ---- isotron bench ops ---- */
 
 static const char *const DEVICES[] = {"cpu", "cuda", NULL};
+
+enum { MOST_THREADS = 4096 }; /* as in pretrain */
 
 typedef struct OpsOptions {
     BenchOps ops;
@@ -98,7 +101,9 @@ static int bench_ops_command(int argc, char **argv) {
     args_init(&args, arena, "isotron bench ops [options]", NULL);
     args_use(&args, (ArgTable){.rows = OPS_ROWS, .count = sizeof OPS_ROWS / sizeof *OPS_ROWS, .target = &o});
     args_line(&args, argc, argv);
-    if (!(o.ops.seconds >= 0)) args_problem(&args, "--seconds: at least 0");
+    if (o.ops.seconds < 0) args_problem(&args, "--seconds: at least 0");
+    if (o.ops.threads < 0 || o.ops.threads > MOST_THREADS)
+        args_problem(&args, "--cpu-threads: from 0 to %d", (int)MOST_THREADS);
     Err e = args_end(&args);
     int status;
     if (command_ready(&args, e, &status)) {

@@ -38,8 +38,8 @@ assert sum(p["calls"] for p in step["gemm"]["products"]) == 3 * 2 * (2 * 4 + 1)
 assert step["tokens"] == 64 and step["model"]["hidden_size"] == 32 and "swiglu" not in step["model"]
 assert all("blas_gflops" in p for p in step["gemm"]["products"])
 assert not any("blas_gflops" in p for p in train("--no-alone")["gemm"]["products"])
-out = isotron("bench", "train", "--config", WORK / "bench.conf", "--steps", 0, "--warmup", 0, expect=2)
-assert "--steps" in out and "--warmup" in out, out
+out = isotron("bench", "train", "--config", WORK / "bench.conf", "--steps", 0, "--warmup", 0, "--seconds", -1, expect=2)
+assert "--steps" in out and "--warmup" in out and "--seconds" in out, out
 assert "one rank" in isotron("bench", "train", "--config", WORK / "bench.conf", "--ranks", 2, expect=2)
 
 isotron("bench", "ops", "--filter", "^norm/(layer|rms)$|^drop$", "--dtype", "fp32", "bf16", "--json", WORK / "ops.json")
@@ -53,6 +53,7 @@ isotron("bench", "ops", "--filter", "^linear/head$", "--dtype", "fp32", "--secon
 assert [r["rounds"] for r in json.loads((WORK / "ops.json").read_text())["rows"]] == [3]
 isotron("bench", "ops", "--dtype", "fp8", expect=2)
 assert "--seconds" in isotron("bench", "ops", "--seconds", -1, expect=2)
+assert "--cpu-threads" in isotron("bench", "ops", "--cpu-threads", 5000, expect=2)
 # What was measured before a run is stopped stands in its file.
 (WORK / "ops.json").unlink()
 stopped = subprocess.Popen([PROGRAM, "bench", "ops", "--json", str(WORK / "ops.json")], stdout=subprocess.PIPE, text=True)
@@ -117,4 +118,7 @@ for form, us in (("same_bits", 1000.0), ("any_order", 500.0)):
     cell = first[form]
     assert abs(cell["ratio"]["median"] * cell["ours"]["us"]["median"] - us) < 1e-6 * us and "ratio" not in second[form], first
 assert first["same_bits"]["peer"]["path"] == "flash" and first["any_order"]["peer"]["path"] == "cuDNN"
+words[words.index(PROGRAM)] = WORK / "no-program"
+done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True)
+assert done.returncode == 1 and "no process: " in done.stdout and not done.stderr, done
 print("benches: sums, products, choices, turns")
