@@ -107,7 +107,7 @@ void offload_leave(Offload *o, int64_t layer) {
     Slot *s = slot_of(o, layer);
     Kept *k = &o->kept[layer];
     if (layer + OFFLOAD_SLOTS >= o->layers) return;
-    k->bytes = space_used(s->space);
+    k->bytes = space_used(s->space); /* nothing was given back, so they lie together */
     k->host = host_memory(o, k->bytes);
     device_copy_beside(o->device, k->host, space_base(s->space), k->bytes, s->copied);
     s->copying = true;
