@@ -27,10 +27,6 @@ static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Sp
     return x;
 }
 
-static void drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
-    if (x != kept) tape_drop(t, x);
-}
-
 /* dy, whole, as the products take it. */
 typedef struct Gradient {
     Tensor *dy, *state;
@@ -104,8 +100,8 @@ static void multiply(Tape *t, Call call, LayerAttr *a) {
     call.in[0] = quantize_run(t, q, QUANT_X, x, a->x_state, QUANT_OVER_COLUMNS);
     call.in[1] = quantize_run(t, q, QUANT_W, w, a->w_state, QUANT_OVER_COLUMNS);
     tape_call(t, &OPS[OP_linear], call);
-    drop_unless(t, call.in[1], w);
-    drop_unless(t, call.in[0], x);
+    tape_drop_unless(t, call.in[1], w);
+    tape_drop_unless(t, call.in[0], x);
 }
 
 static void input_product(Tape *t, const Node *n, const Gradient *g, Tensor *dx) {
@@ -118,8 +114,8 @@ static void input_product(Tape *t, const Node *n, const Gradient *g, Tensor *dx)
            *dy_q = quantize_run(t, a->quantiser, QUANT_DY, dy, g->state, QUANT_OVER_COLUMNS),
            *w_q = quantize_run(t, a->quantiser, QUANT_W, w, a->w_state, QUANT_OVER_ROWS);
     tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dy_q, w_q, a->pre}, .out = {dx}, .attr = a});
-    drop_unless(t, w_q, w);
-    drop_unless(t, dy_q, dy);
+    tape_drop_unless(t, w_q, w);
+    tape_drop_unless(t, dy_q, dy);
 }
 
 /* dbias is a sum, no product: of dy itself. */
@@ -138,8 +134,8 @@ static void weight_product(Tape *t, const Node *n, const Gradient *g, Tensor *x,
     if (q) tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy_q, x_q}, .out = {dw}, .attr = a});
     if (dbias || !q)
         tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy, x}, .out = {q ? NULL : dw, dbias}, .attr = a});
-    drop_unless(t, x_q, x);
-    drop_unless(t, dy_q, dy);
+    tape_drop_unless(t, x_q, x);
+    tape_drop_unless(t, dy_q, dy);
 }
 
 /* ---- over tensor-parallel ranks ---- */
@@ -184,7 +180,7 @@ static void input_gradient_finish(Tape *t, InputGradient g) {
     if (!g.sum) return;
     redistribute_finish(t, g.moving);
     if (g.sum != g.dx) tape_call(t, &OPS[OP_copy], (Call){.in = {g.sum}, .out = {g.dx}});
-    drop_unless(t, g.sum, g.dx);
+    tape_drop_unless(t, g.sum, g.dx);
     tape_drop(t, g.partial);
 }
 
@@ -215,8 +211,8 @@ static void backward(Tape *t, const Node *n, Need need) {
     if (dw || dbias) weight_product(t, n, &g, all_x, dw, dbias);
     quantize_drop(t, &g.codes);
     input_gradient_finish(t, dx);
-    drop_unless(t, all_x, x);
-    drop_unless(t, all_dy, dy);
+    tape_drop_unless(t, all_x, x);
+    tape_drop_unless(t, all_dy, dy);
 }
 
 /* What a collective inside the op begins with. */
@@ -246,7 +242,7 @@ static Tensor *layer(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, 
         redistribute_run(t, out, y, AXIS_TP, a->sequence ? MOVE_REDUCE_SCATTER : MOVE_REDUCE, 0);
         tape_drop(t, out);
     }
-    drop_unless(t, all_x, x);
+    tape_drop_unless(t, all_x, x);
     call.in[0] = x, call.in[PRE] = a->pre, call.out[0] = y, call.out[1] = NULL;
     tape_record(t, &OPS[OP_linear], call, sizeof *a, backward);
     return y;

@@ -123,10 +123,6 @@ static Tensor *packed_copy(Tape *t, Tensor *x) {
     return copy;
 }
 
-static void drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
-    if (x != kept) tape_drop(t, x);
-}
-
 /* The losses of logits, which become their gradient unless dloss is NULL. */
 static void losses(Tape *t, Call call, Tensor *dloss) {
     Tensor *logits = call.in[0], *label = call.in[1], *lse = call.out[1];
@@ -158,10 +154,10 @@ static void chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t first, int6
     losses(t, (Call){.in = {logits, own_label}, .out = {own_loss, lse}, .attr = &c->attr}, own_dloss);
     c->loss->spmd = loss.spmd = own_loss->spmd;
     if (own_loss != &loss) tape_call(t, &OPS[OP_copy], (Call){.in = {own_loss}, .out = {&loss}});
-    if (own_dloss) drop_unless(t, own_dloss, &dloss);
+    if (own_dloss) tape_drop_unless(t, own_dloss, &dloss);
     tape_drop(t, lse);
-    drop_unless(t, own_loss, &loss);
-    drop_unless(t, own_label, &label);
+    tape_drop_unless(t, own_loss, &loss);
+    tape_drop_unless(t, own_label, &label);
 }
 
 /* x's rows are read for the last time before their gradient takes their place. */
@@ -232,7 +228,7 @@ Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, Li
     if (dw) c.dw = *dw;
     run_chunks(t, &c, how.positions);
     if (records && ranks > 1) sum_gradient(t, x, &c.dx, is_cut);
-    drop_unless(t, all_x, x);
+    tape_drop_unless(t, all_x, x);
     tape_record_ahead(t, &OPS[OP_cross_entropy], node, sizeof c.attr, backward_done);
     return c.loss;
 }

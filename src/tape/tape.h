@@ -118,6 +118,10 @@ bool tape_grad_is_off_grid(const Tensor *x);
 /* Memory for the length of one builder or backward: given back by tape_drop. */
 Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);
 void tape_drop(Tape *, Tensor *);
+/* Nothing to do if x is `kept` itself: what a step that may be needless has made of it. */
+static inline void tape_drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
+    if (x != kept) tape_drop(t, x);
+}
 /* A collective, under the name of `op` in traces and reports; fills in comm call's buffers, type and, unless
  * it is given, n (the elements of `in`, for COMM_REDUCE_SCATTER of `out`). start and finish let work run
  * between; nothing happens on the null device. */

@@ -275,11 +275,12 @@ static Err check_finite(Loop *l, const StepReport *s) {
     const Run *r = l->run;
     bool bad = s->loss_is_nan || s->optim.found_inf;
     if (!bad || !l->config->check_for_nan_in_loss_and_grad || r->scaler.dynamic) return ERR_OK;
-    return err_failed("the %s of iteration %lld is not finite; nothing was updated. Lower --lr or look at "
-                      "the data of this step "
-                      "(samples %lld to %lld); --no-check-for-nan-in-loss-and-grad skips such steps",
-                      s->loss_is_nan ? "loss" : "gradient", (long long)r->iteration,
-                      (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
+    return err_failed(
+        "the %s of iteration %lld is not finite; %s. Lower --lr or look at the data of this step "
+        "(samples %lld to %lld); --no-check-for-nan-in-loss-and-grad skips such steps",
+        s->loss_is_nan ? "loss" : "gradient", (long long)r->iteration,
+        s->optim.found_inf ? "nothing was updated" : "no checkpoint has its update",
+        (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
 }
 
 /* Copies, for all are in flight at once over a pipeline; they live until the next step. */
