@@ -45,8 +45,9 @@ def race_table():
                      f"{row['tokens_per_second']:.0f}", llm_c or "-", percent(row["mfu"]) if "mfu" in row else "-",
                      percent(row["peer_mfu"]) if "peer_mfu" in row else "-", percent(row["of_roof"]) if "of_roof" in row else "-",
                      next((turn["result"].get("optimizer", "-") for turn in row["peer"] if "result" in turn), "-")])
+    options = load("gpu-race.json")["provenance"]["ours_options"]
     return table(["model", "ms a step", "PyTorch", "ratio", "tokens/s", "llm.c's, by hand", "MFU", "PyTorch's", "of the product roof",
-                  "PyTorch's optimizer"], rows)
+                  "PyTorch's optimizer"], rows) + f"\n\nOurs: `{options or 'as configured'}`."
 
 
 def against_table(name, ours, other, gain):
