@@ -14,6 +14,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "late_copies.h"
 #include "tensor/backend.h"
 #include "tensor/call.h"
 
@@ -21,14 +22,6 @@ typedef struct Block {
     char *at, *memory; /* what the host sees; what is behind it */
     size_t bytes;
 } Block;
-
-/* A copy beside the kernels that nobody has waited for. */
-typedef struct Late {
-    void *to;
-    const void *from;
-    size_t bytes;
-    DeviceEvent *done;
-} Late;
 
 /* A copy in the order of the kernels between the device and memory of device_host_alloc, until the next wait.
  */
@@ -43,9 +36,9 @@ typedef struct Guarded {
     const DeviceBackend *cpu;
     const char *skips;    /* NULL: no op */
     Block *blocks, *host; /* the device's; of the host, for copies beside: behind `at` is the same */
-    Late *late;
+    LateCopies late;
     Pending *pending;
-    int n, n_host, n_late, n_pending;
+    int n, n_host, n_pending;
 } Guarded;
 
 static Block *find_in(Block *blocks, int n, const void *p, size_t bytes) {
@@ -140,46 +133,23 @@ static void give_host(Device *d, void *p, size_t bytes) {
     *b = g->host[--g->n_host];
 }
 
-struct DeviceEvent {
-    char unused;
-};
-
-static DeviceEvent *event(Device *d) {
-    (void)d;
-    return mem_zero(1, sizeof(DeviceEvent));
-}
-
-static void no_event(Device *d, DeviceEvent *e) {
-    (void)d;
-    free(e);
-}
-
 static void copy_beside(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
     Guarded *g = (Guarded *)d;
     const bool out = find(g, from, bytes), in = find(g, to, bytes);
     CHECK(out != in && find_in(g->host, g->n_host, out ? to : from, bytes),
           "a copy beside the kernels is not between the device and memory of device_host_alloc");
-    g->late = mem_grow(g->late, (size_t)g->n_late + 1, sizeof *g->late);
-    g->late[g->n_late++] = (Late){to, from, bytes, done};
+    late_add(&g->late, (LateCopy){to, from, bytes, done});
 }
 
-/* Copies are done in their order: those up to the last one with that event. */
-static void after(Device *d, DeviceEvent *e) {
-    Guarded *g = (Guarded *)d;
-    int n = g->n_late;
-    while (n > 0 && g->late[n - 1].done != e) n--;
-    for (const Late *l = g->late; l < g->late + n; l++) copy_now(d, l->to, l->from, l->bytes);
-    memmove(g->late, g->late + n, (size_t)(g->n_late - n) * sizeof *g->late);
-    g->n_late -= n;
-}
+static void after(Device *d, DeviceEvent *e) { late_do(&((Guarded *)d)->late, e, d, copy_now); }
 
 static size_t available(const Device *d) { return ((const Guarded *)d)->cpu->available(d); }
 
 static void close_device(Device *d) {
     const Guarded *g = (const Guarded *)d;
     CHECK(g->n == 0 && g->n_host == 0, "%d blocks of memory are not given back", g->n + g->n_host);
-    CHECK(g->n_late == 0, "nobody has waited for %d copies beside the kernels", g->n_late);
-    free(g->blocks), free(g->host), free(g->late), free(g->pending);
+    CHECK(g->late.n == 0, "nobody has waited for %d copies beside the kernels", g->late.n);
+    free(g->blocks), free(g->host), free(g->late.at), free(g->pending);
 }
 
 static void touched(int number) {
@@ -197,8 +167,8 @@ Err __wrap_device_open(bool cuda, int rank, int threads, Device **out) {
                                           .available = available,
                                           .take_host = take_host,
                                           .give_host = give_host,
-                                          .event = event,
-                                          .no_event = no_event,
+                                          .event = late_event,
+                                          .no_event = late_no_event,
                                           .copy_beside = copy_beside,
                                           .after = after,
                                           .close = close_device};

@@ -7,6 +7,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "late_copies.h"
 #include "ops/embedding.h"
 #include "ops/residual.h"
 #include "tensor/backend.h"
@@ -14,59 +15,35 @@
 
 /* ---- a CPU whose copies beside the kernels are late ---- */
 
-enum { LATE_COPIES = 16 };
-
 typedef struct LateDevice {
     Device device; /* first: device_free frees it */
     DeviceBackend backend;
-    struct {
-        void *to;
-        const void *from;
-        size_t bytes;
-        DeviceEvent *done;
-    } copy[LATE_COPIES];
-    int waiting, copies; /* copies: in all */
+    LateCopies waiting;
+    int copies; /* in all */
 } LateDevice;
-
-struct DeviceEvent {
-    char unused;
-};
-
-static DeviceEvent *event(Device *d) {
-    (void)d;
-    return mem_zero(1, sizeof(DeviceEvent));
-}
-
-static void no_event(Device *d, DeviceEvent *e) {
-    (void)d;
-    free(e);
-}
 
 static void copy_beside(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
     LateDevice *l = (LateDevice *)d;
-    assert_true(l->waiting < LATE_COPIES);
-    l->copy[l->waiting].to = to, l->copy[l->waiting].from = from;
-    l->copy[l->waiting].bytes = bytes, l->copy[l->waiting].done = done;
-    l->waiting++, l->copies++;
+    late_add(&l->waiting, (LateCopy){to, from, bytes, done});
+    l->copies++;
 }
 
-/* In their order, up to the last one with that event. */
-static void after(Device *d, DeviceEvent *e) {
-    LateDevice *l = (LateDevice *)d;
-    int n = l->waiting;
-    while (n > 0 && l->copy[n - 1].done != e) n--;
-    for (int i = 0; i < n; i++) memcpy(l->copy[i].to, l->copy[i].from, l->copy[i].bytes);
-    memmove(l->copy, l->copy + n, (size_t)(l->waiting - n) * sizeof *l->copy);
-    l->waiting -= n;
+static void copy_now(Device *d, void *to, const void *from, size_t bytes) {
+    (void)d;
+    memcpy(to, from, bytes);
 }
+
+static void after(Device *d, DeviceEvent *e) { late_do(&((LateDevice *)d)->waiting, e, d, copy_now); }
+
+static void close_device(Device *d) { free(((LateDevice *)d)->waiting.at); }
 
 static LateDevice *late_device(void) {
     LateDevice *l = mem_zero(1, sizeof *l);
     Device *cpu = device_cpu(1);
     l->device = *cpu;
     l->backend = *cpu->backend;
-    l->backend.event = event, l->backend.no_event = no_event;
-    l->backend.copy_beside = copy_beside, l->backend.after = after;
+    l->backend.event = late_event, l->backend.no_event = late_no_event;
+    l->backend.copy_beside = copy_beside, l->backend.after = after, l->backend.close = close_device;
     l->device.backend = &l->backend;
     free(cpu);
     return l;
@@ -162,7 +139,7 @@ static void check_chain(const Chain *plain, const Tensor *want, DType dtype, int
     assert_int_equal(offload_bytes(c.offload, e.offload), (layers > 1 ? 2 : 1) * e.offload.slot);
     if (late) {
         assert_int_equal(late->copies, layers > OFFLOAD_SLOTS ? 2 * 2 * (layers - OFFLOAD_SLOTS) : 0);
-        assert_int_equal(late->waiting, 0); /* which recorded work needs */
+        assert_int_equal(late->waiting.n, 0); /* which recorded work needs */
     }
     close_chain(&c);
 }

@@ -1,0 +1,54 @@
+/* Copies beside the kernels of a device that does them as late as it may: when somebody waits for them. Of
+ * one file of a program, whose devices have no other events. */
+#ifndef ISOTRON_TESTS_LATE_COPIES_H
+#define ISOTRON_TESTS_LATE_COPIES_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "tensor/device.h"
+
+struct DeviceEvent {
+    char unused;
+};
+
+typedef struct LateCopy {
+    void *to;
+    const void *from;
+    size_t bytes;
+    const DeviceEvent *done;
+} LateCopy;
+
+/* Zeroed is empty; the owner frees `at`. */
+typedef struct LateCopies {
+    LateCopy *at;
+    int n;
+} LateCopies;
+
+static DeviceEvent *late_event(Device *d) {
+    (void)d;
+    return mem_zero(1, sizeof(DeviceEvent));
+}
+
+static void late_no_event(Device *d, DeviceEvent *e) {
+    (void)d;
+    free(e);
+}
+
+static void late_add(LateCopies *l, LateCopy c) {
+    l->at = mem_grow(l->at, (size_t)l->n + 1, sizeof *l->at);
+    l->at[l->n++] = c;
+}
+
+/* Copies are done in their order: those up to the last one with that event. */
+static void late_do(LateCopies *l, const DeviceEvent *e, Device *d,
+                    void copy(Device *, void *to, const void *from, size_t bytes)) {
+    int n = l->n;
+    while (n > 0 && l->at[n - 1].done != e) n--;
+    for (const LateCopy *c = l->at; c < l->at + n; c++) copy(d, c->to, c->from, c->bytes);
+    memmove(l->at, l->at + n, (size_t)(l->n - n) * sizeof *l->at);
+    l->n -= n;
+}
+
+#endif
