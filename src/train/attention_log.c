@@ -9,6 +9,8 @@
 #include "kernels/cuda/attention_path.h"
 #endif
 
+static const char MORE[] = "attention: and layers of other kinds, which this list is too short for\n";
+
 /* NULL: not attention, or not on a GPU. */
 static const char *path_of(const OpDef *op, const Call *c) {
     if (!c->device->cuda) return NULL;
@@ -31,5 +33,6 @@ void attention_log(void *log, const OpDef *op, const Call *c) {
         snprintf(window, sizeof window, " in a window of %lld keys", (long long)a->window_left + 1);
     const int n =
         snprintf(line, sizeof line, "attention%s, %s: %s\n", window, backward ? "backward" : "forward", path);
-    if (!strstr(text, line) && (size_t)n < room) strcat(text, line);
+    if (strstr(text, line) || strstr(text, MORE)) return;
+    strcat(text, (size_t)n + sizeof MORE <= room ? line : MORE); /* for which room is left */
 }

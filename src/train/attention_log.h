@@ -5,7 +5,7 @@
 #include "tape/tape.h"
 
 /* A line for each direction of each kind of layer, in the order of their first calls; "" if there is none.
- */
+ * Where there are more than fit, the last line says so. */
 typedef struct AttentionLog {
     char text[4000];
 } AttentionLog;

@@ -1,6 +1,8 @@
 /* What a dry run says of attention: a line for each kind of layer and direction, once; nothing on the CPU. */
 #include "unit/cmocka_all.h"
 
+#include <string.h>
+
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 #include "train/attention_log.h"
@@ -30,6 +32,19 @@ static void lines_for_kinds_and_directions(void **state) {
                         "attention in a window of 128 keys, backward: " OWN "attention, backward: " OWN);
 }
 
+static void what_does_not_fit_is_said(void **state) {
+    (void)state;
+    AttentionLog log = {""};
+    Device gpu = {.kind = DEVICE_NULL, .cuda = (struct Cuda *)&log};
+    for (int64_t i = 0; i < 200; i++) {
+        const AttentionAttr window = {.window_left = i};
+        hear(&log, &gpu, OP_attention_unfused, &window);
+    }
+    const char *last = strstr(log.text, "attention: ");
+    assert_true(strlen(log.text) < sizeof log.text && last);
+    assert_string_equal(last, "attention: and layers of other kinds, which this list is too short for\n");
+}
+
 static void nothing_on_the_cpu(void **state) {
     (void)state;
     AttentionLog log = {""};
@@ -42,6 +57,7 @@ static void nothing_on_the_cpu(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_for_kinds_and_directions),
+        cmocka_unit_test(what_does_not_fit_is_said),
         cmocka_unit_test(nothing_on_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
