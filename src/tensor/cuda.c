@@ -125,12 +125,6 @@ static void describe(const Device *d, char *buffer, size_t n) {
              c->capability, c->multiprocessors, (double)c->memory / 0x1p30);
 }
 
-static void free_outgrown(Cuda *c) {
-    for (size_t i = 0; i < c->n_outgrown; i++) CUDA_CHECK(cudaFree(c->outgrown[i]));
-    free(c->outgrown);
-    c->outgrown = NULL, c->n_outgrown = 0;
-}
-
 static void close_device(Device *d) {
     Cuda *c = use(d);
     wait(d);
@@ -138,7 +132,6 @@ static void close_device(Device *d) {
         if (c->state[i].at) c->state[i].free(c->state[i].at);
     free_times(c->times);
     CUDA_CHECK(cudaFree(c->scratch));
-    free_outgrown(c);
     CUDA_CHECK(cudaFreeHost(c->complaint));
     CUDA_CHECK(cudaEventDestroy(c->fork));
     CUDA_CHECK(cudaStreamDestroy(c->beside));
@@ -151,9 +144,7 @@ void *cuda_scratch(const Device *of, size_t bytes) {
     Cuda *c = d->cuda;
     if (bytes <= c->scratch_bytes) return c->scratch;
     wait(d);
-    c->outgrown = mem_grow(c->outgrown, c->n_outgrown + 1, sizeof *c->outgrown);
-    c->outgrown[c->n_outgrown++] = c->scratch;
-    if (!c->graphs) free_outgrown(c);
+    CUDA_CHECK(cudaFree(c->scratch));
     c->scratch = take(d, bytes);
     CHECK(c->scratch, "the GPU has no %zu bytes left for a kernel's scratch memory", bytes);
     c->scratch_bytes = bytes;
@@ -222,7 +213,6 @@ static DeviceGraph *recorded(Device *d) {
     CUDA_CHECK(cudaStreamEndCapture(use(d)->stream, &graph));
     CUDA_CHECK(cudaGraphInstantiate(&g->exec, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
-    d->cuda->graphs++;
     return g;
 }
 
@@ -231,7 +221,6 @@ static void play(Device *d, DeviceGraph *g) { CUDA_CHECK(cudaGraphLaunch(g->exec
 static void forget(Device *d, DeviceGraph *g) {
     wait(d);
     CUDA_CHECK(cudaGraphExecDestroy(g->exec));
-    if (!--d->cuda->graphs) free_outgrown(d->cuda);
     free(g);
 }
 

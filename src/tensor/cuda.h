@@ -35,9 +35,6 @@ typedef struct Cuda {
     struct CudaTimes *times; /* of ops that have not been waited for; NULL: no profile yet */
     void *scratch;
     size_t scratch_bytes;
-    int graphs;      /* that there are, */
-    void **outgrown; /* and the former scratch memory that they may use */
-    size_t n_outgrown;
     CudaState state[CUDA_LIBRARIES];
 } Cuda;
 
