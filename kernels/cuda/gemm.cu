@@ -176,17 +176,38 @@ bool gemm_can(const GemmState *s, GemmPlan *p, const GemmWay *way) {
            result.workspaceSize <= GEMM_WORKSPACE;
 }
 
-/* What may be fastest with these epilogues although the estimate offers it for others alone: `from`, where it
- * is new and can be done. How many ways there are then. */
+/* Adds it if it is new and can be done; how many there are then. */
+static int add_way(const GemmState *s, GemmPlan *p, const GemmWay *way, GemmWay out[GEMM_WAYS], int n) {
+    const auto same = [&](const GemmWay &w) {
+        return w.fused == way->fused && !memcmp(&w.algo, &way->algo, sizeof way->algo);
+    };
+    if (n < GEMM_WAYS && std::none_of(out, out + n, same) && gemm_can(s, p, way)) out[n++] = *way;
+    return n;
+}
+
+/* What may be fastest with these epilogues although the estimate offers it for others alone. */
 static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmWay *from, int end,
                   GemmWay out[GEMM_WAYS], int n) {
-    for (int i = 0; i < end && n < GEMM_WAYS; i++) {
+    for (int i = 0; i < end; i++) {
         GemmWay way = from[i];
         way.fused = (uint8_t)fused;
-        const auto same = [&](const GemmWay &w) {
-            return w.fused == way.fused && !memcmp(&w.algo, &way.algo, sizeof way.algo);
-        };
-        if (std::none_of(out, out + n, same) && gemm_can(s, p, &way)) out[n++] = way;
+        n = add_way(s, p, &way, out, n);
+    }
+    return n;
+}
+
+/* The same ways with the other order of tiles, which the estimate hardly offers: the bits stay, and what of
+ * the operands is in the L2 cache together does not. */
+static int swizzle(const GemmState *s, GemmPlan *p, GemmWay out[GEMM_WAYS], int n) {
+    for (int i = 0, end = n; i < end; i++) {
+        GemmWay way = out[i];
+        uint32_t order = 0;
+        LT_CHECK(cublasLtMatmulAlgoConfigGetAttribute(&way.algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, &order,
+                                                      sizeof order, NULL));
+        order = !order;
+        if (cublasLtMatmulAlgoConfigSetAttribute(&way.algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, &order,
+                                                 sizeof order) == CUBLAS_STATUS_SUCCESS)
+            n = add_way(s, p, &way, out, n);
     }
     return n;
 }
@@ -201,7 +222,7 @@ int gemm_all_ways(const GemmState *s, GemmPlan *p, GemmWay out[GEMM_WAYS]) {
         n = borrow(s, p, kinds[i], out, offered, out, n);
         n = borrow(s, p, kinds[i], bare, bares, out, n);
     }
-    return n;
+    return swizzle(s, p, out, n);
 }
 
 /* ---- a product ---- */

@@ -32,7 +32,7 @@ typedef struct GemmKey {
 } GemmKey;
 static_assert(sizeof(GemmKey) == 40, "a GemmKey has no bytes without a value");
 
-enum { GEMM_ALIGN = 16, GEMM_CANDIDATES = 32, GEMM_KINDS = 3, GEMM_WAYS = GEMM_KINDS * GEMM_CANDIDATES };
+enum { GEMM_ALIGN = 16, GEMM_CANDIDATES = 32, GEMM_KINDS = 3, GEMM_WAYS = 2 * GEMM_KINDS * GEMM_CANDIDATES };
 enum { GEMM_WORKSPACE = 32 << 20 }; /* bytes */
 
 /* A bias that is not fused is written into c first and added to. */
@@ -69,7 +69,7 @@ int gemm_kinds(const GemmKey *, unsigned fused[GEMM_KINDS]);
  * described for them after that. Every one sums in an order of its own, always the same. */
 int gemm_ways(const GemmState *, GemmPlan *, unsigned fused, GemmWay[GEMM_CANDIDATES]);
 /* Those of all kinds, in order; behind them those that cuBLASLt offers for one kind, or without epilogues,
- * and can go for another. */
+ * and can go for another; then all of them with the other order of tiles. */
 int gemm_all_ways(const GemmState *, GemmPlan *, GemmWay[GEMM_WAYS]);
 /* Whether this library can go this way; the plan is described for it after that. */
 bool gemm_can(const GemmState *, GemmPlan *, const GemmWay *);

@@ -22,7 +22,7 @@ static const double WARM_MS = 30, TURN_MS = 0.5;
 static const double HOPELESS = 1.2; /* of the first candidate's time, in the first turn */
 
 /* Blocks: the finalists, one after the other, then the other way round, so that a drift cancels out. */
-enum { ROUNDS = 2, FINALISTS = 5 /* with the same bits, and with any */ };
+enum { ROUNDS = 2, FINALISTS = 6 /* with the same bits, and with any */ };
 static const double NEAR = 1.1;     /* of the fastest one's time in the turns: it may be faster yet */
 static const double HEAT_MS = 400;  /* until clocks and temperature of an idle GPU settle */
 static const double REHEAT_MS = 80; /* if it was hot IDLE_S ago */
