@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/fault.h"
+#include "base/host_memory.h"
 #include "base/mem.h"
 #include "tensor/backend.h"
 
@@ -36,19 +37,9 @@ static void copy(Device *d, void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-size_t device_host_memory_available(void) {
-    FILE *f = fopen("/proc/meminfo", "r");
-    unsigned long long kib = 0;
-    char line[128];
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
-    if (f) fclose(f);
-    return kib ? (size_t)kib << 10 : SIZE_MAX;
-}
-
 static size_t available(const Device *d) {
     (void)d;
-    return device_host_memory_available();
+    return host_memory_available("");
 }
 
 Device *device_cpu(int threads) {

@@ -47,9 +47,8 @@ void device_free(Device *);
 void device_provide(Device *, size_t scratch);
 /* "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)"; of the CPU its threads. */
 const char *device_describe(const Device *, char *buffer, size_t n);
-/* Bytes of its memory that can still be taken (of host memory: without swapping). */
+/* Bytes of its memory that can still be taken; of the CPU: base/host_memory.h. */
 size_t device_memory_available(const Device *);
-size_t device_host_memory_available(void);
 
 /* Zeroed memory; running out of it is a fault that states the size and `what`. */
 void *device_alloc(Device *, size_t bytes, const char *what);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/host_memory.h"
 #include "kernels/ops.h"
 #include "train/passes.h"
 
@@ -221,7 +222,7 @@ size_t memory_plan_host(const MemoryPlan *p) { return p->apart ? p->offloaded + 
 
 Err memory_plan_check_host(const MemoryPlan *p, int64_t ranks) {
     const double MB = 1.0 / (1 << 20), need = (double)memory_plan_host(p) * (double)ranks,
-                 have = (double)device_host_memory_available();
+                 have = (double)host_memory_available("");
     if (need <= have) return ERR_OK;
     return err_user("offloaded activations (%.1f MB) and the copy of a checkpoint (%.1f MB) of every rank "
                     "need %.1f MB of the "
