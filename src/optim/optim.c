@@ -132,13 +132,6 @@ static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat,
     device_view_end(&view);
 }
 
-double optim_params_norm(const Optimizer *o) {
-    ExactSum sum;
-    total(o, OP_sum_squares, FLAT_MASTERS, o->registry->masters, &o->state->squares, EXACT_WORDS);
-    device_read(o->registry->device, &sum, &o->state->squares, sizeof sum);
-    return sqrt(exact_value(sum));
-}
-
 /* ---- steps ---- */
 
 /* Whether the update itself rounds values from masters: of what no other rank holds, and nothing comes
@@ -216,6 +209,8 @@ static void work(void *arg) {
     clip(o);
     for (int k = 0; k < r->n_buckets; k++) update(o, k, w->step);
     if (w->step->exact) registry_snap(r, FLAT_MASTERS, EXACT_GRID_BITS);
+    if (o->config->log_params_norm)
+        total(o, OP_sum_squares, FLAT_MASTERS, r->masters, &o->state->params, EXACT_WORDS);
     if (o->sync) return;
     if (updates_values(o, w->step))
         registry_round_buffers(r);
@@ -244,5 +239,6 @@ OptimResult optim_step(Optimizer *o, OptimStep s) {
     return (OptimResult){.grad_norm = told->norm,
                          .clip = told->clip,
                          .num_zeros = o->config->log_num_zeros_in_grad ? (double)o->host->zeros : -1,
+                         .params_norm = o->config->log_params_norm ? sqrt(exact_value(o->host->params)) : -1,
                          .found_inf = !updates};
 }

@@ -27,6 +27,7 @@ typedef struct OptimState {
     ExactSum squares;
     ClipOutcome outcome;
     int64_t zeros;
+    ExactSum params; /* of squares, after the update */
 } OptimState;
 
 typedef struct Optimizer {
@@ -61,15 +62,14 @@ typedef struct OptimStep {
 } OptimStep;
 
 typedef struct OptimResult {
-    double grad_norm; /* L2 over all parameters, before clipping */
-    double clip;      /* min(1, clip_grad / (norm + 1e-6)); 1 if clipping is off */
-    double num_zeros; /* elements of the gradient that are zero; -1 unless --log-num-zeros-in-grad */
-    bool found_inf;   /* the gradient is not finite: nothing was changed */
+    double grad_norm;   /* L2 over all parameters, before clipping */
+    double clip;        /* min(1, clip_grad / (norm + 1e-6)); 1 if clipping is off */
+    double num_zeros;   /* elements of the gradient that are zero; -1 unless --log-num-zeros-in-grad */
+    double params_norm; /* L2 of the masters after the update; -1 unless --log-params-norm */
+    bool found_inf;     /* the gradient is not finite: nothing was changed */
 } OptimResult;
 
 /* All ranks together; all get the same result. On one rank the host waits for the device once, in the end. */
 OptimResult optim_step(Optimizer *, OptimStep);
-/* L2 norm of the parameters (masters). */
-double optim_params_norm(const Optimizer *);
 
 #endif

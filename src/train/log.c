@@ -88,7 +88,7 @@ static void print_line(TrainLog *log, const Run *r, const StepReport *s) {
     printf(" loss scale: %.1f |", s->loss_scale);
     if (!s->optim.found_inf) printf(" grad norm: %.3f |", s->optim.grad_norm);
     if (c->log_num_zeros_in_grad) printf(" num zeros: %.0f |", s->optim.num_zeros);
-    if (c->log_params_norm) printf(" params norm: %.3f |", s->params_norm);
+    if (c->log_params_norm) printf(" params norm: %.3f |", s->optim.params_norm);
     printf(" number of skipped iterations: %3lld | number of nan iterations: %3lld |",
            (long long)log->skipped, (long long)log->nan);
     int64_t left = (r->derived->train_iters - r->iteration) * log->ns / log->steps / 1000000000;
@@ -151,7 +151,7 @@ static Err write_scalars(TrainLog *log, const Run *r, const StepReport *s, int64
     ERR_RETURN(scalar_twice(log, r, "loss-scale", s->loss_scale));
     if (!s->optim.found_inf) ERR_RETURN(scalar_twice(log, r, "grad-norm", s->optim.grad_norm));
     if (c->log_num_zeros_in_grad) ERR_RETURN(scalar_twice(log, r, "num-zeros", s->optim.num_zeros));
-    if (c->log_params_norm) ERR_RETURN(scalar_twice(log, r, "params-norm", s->params_norm));
+    if (c->log_params_norm) ERR_RETURN(scalar_twice(log, r, "params-norm", s->optim.params_norm));
     ERR_RETURN(scalar_twice(log, r, "iteration-time", rate.seconds));
     return c->log_throughput ? events_scalar(log->events, "throughput", r->iteration, rate.tflops) : ERR_OK;
 }

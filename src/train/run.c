@@ -399,7 +399,6 @@ void run_update(Run *r, StepReport *report) {
     if (!report->is_read) start_read(r);
     report->optim = optim_step(r->optimizer, s); /* waits */
     if (!report->is_read) finish_read(r, report);
-    if (c->log_params_norm) report->params_norm = optim_params_norm(r->optimizer);
     scaler_update(&r->scaler, report->optim.found_inf);
     r->iteration++;
     r->consumed_samples += report->samples;

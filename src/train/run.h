@@ -96,7 +96,6 @@ typedef struct StepReport {
     bool loss_is_nan, is_reduced, is_read;
     double grad_scale; /* main gradient * grad_scale = gradient of the loss that is trained on */
     double lr, weight_decay, loss_scale;
-    double params_norm; /* after the update, with --log-params-norm */
     OptimResult optim;
 } StepReport;
 

@@ -5,6 +5,7 @@
 #include "unit/config_helper.h"
 
 #include "optim/optim.h"
+#include "tensor/backend.h"
 
 /* Four parameters, one of each kind that the step treats in its own way. */
 enum { EMBEDDING, WEIGHT, BIAS, GAIN, KINDS };
@@ -233,15 +234,54 @@ static void bf16_values_are_rounded_masters(void **state) {
     fixture_free(&f);
 }
 
-static void params_norm_is_the_masters_l2(void **state) {
-    (void)state;
-    Fixture f = fixture_new("--fp64", F64);
+static double l2_of_values(const Fixture *f) {
     double squares = 0;
     for (int p = 0; p < KINDS; p++)
-        for (int64_t i = 0; i < LOGICAL[p]; i++) squares += value(&f, p)[i] * value(&f, p)[i];
+        for (int64_t i = 0; i < LOGICAL[p]; i++) squares += value(f, p)[i] * value(f, p)[i];
+    return sqrt(squares);
+}
+
+static void params_norm_is_the_masters_l2_after_the_update(void **state) {
+    (void)state;
+    Fixture f = fixture_new("--fp64 --log-params-norm", F64);
     for (int64_t i = LOGICAL[EMBEDDING]; i < f.registry->params[EMBEDDING]->count; i++)
         value(&f, EMBEDDING)[i] = 1e9;
-    expect_relative(optim_params_norm(f.optimizer), sqrt(squares), 39 * DBL_EPSILON);
+    const OptimStep s = {.lr = 0.1, .decoupled_lr = 0.3, .weight_decay = 0.2, .grad_scale = 1};
+    const double begin = l2_of_values(&f);
+    set_grads(&f, 1);
+    OptimResult r = optim_step(f.optimizer, s);
+    expect_relative(r.params_norm, l2_of_values(&f), 39 * DBL_EPSILON);
+    assert_true(fabs(l2_of_values(&f) - begin) > 1e-3);
+    grad(&f, WEIGHT)[0] = INFINITY; /* nothing is updated, and the norm is told all the same */
+    r = optim_step(f.optimizer, s);
+    expect_relative(r.params_norm, l2_of_values(&f), 39 * DBL_EPSILON);
+    fixture_free(&f);
+    f = fixture_new("--fp64", F64);
+    set_grads(&f, 1);
+    assert_true(optim_step(f.optimizer, s).params_norm == -1);
+    fixture_free(&f);
+}
+
+typedef struct Waits {
+    DeviceBackend backend; /* the CPU's, that counts who waits for it */
+    int n;
+} Waits;
+
+static void count_wait(Device *d) { ((Waits *)d->backend)->n++; }
+
+static void one_rank_waits_once_a_step(void **state) {
+    (void)state;
+    Fixture f = fixture_new("--fp64 --log-params-norm --log-num-zeros-in-grad", F64);
+    const DeviceBackend *cpu = f.device->backend;
+    Waits waits = {.backend = *cpu};
+    waits.backend.wait = count_wait;
+    f.device->backend = &waits.backend;
+    for (int step = 1; step <= 3; step++) {
+        set_grads(&f, 1);
+        optim_step(f.optimizer, (OptimStep){.lr = 0.1, .decoupled_lr = 0.1, .grad_scale = 1});
+        assert_int_equal(waits.n, step);
+    }
+    f.device->backend = cpu;
     fixture_free(&f);
 }
 
@@ -254,7 +294,8 @@ int main(void) {
         cmocka_unit_test(sgd_follows_pytorch),
         cmocka_unit_test(infinite_gradient_changes_no_byte),
         cmocka_unit_test(bf16_values_are_rounded_masters),
-        cmocka_unit_test(params_norm_is_the_masters_l2),
+        cmocka_unit_test(params_norm_is_the_masters_l2_after_the_update),
+        cmocka_unit_test(one_rank_waits_once_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,7 +59,7 @@ static void train(void *arg, Comm *comm) {
     for (int i = 0; i < STEPS; i++) {
         const StepReport report = rank_step(s, r);
         o->loss[i] = report.loss, o->norm[i] = report.optim.grad_norm, o->clip[i] = report.optim.clip;
-        o->zeros[i] = report.optim.num_zeros, o->params_norm[i] = report.params_norm;
+        o->zeros[i] = report.optim.num_zeros, o->params_norm[i] = report.optim.params_norm;
     }
     o->print = print_of(r, FLAT_MASTERS, r->model->registry->masters, 1);
     for (int i = 0; i < r->optimizer->n_buffers; i++)
