@@ -125,18 +125,17 @@ static void describe(const Device *d, char *buffer, size_t n) {
              c->capability, c->multiprocessors, (double)c->memory / 0x1p30);
 }
 
-static void close_device(Device *d) {
-    Cuda *c = use(d);
-    wait(d);
-    for (int i = 0; i < CUDA_LIBRARIES; i++)
-        if (c->state[i].at) c->state[i].free(c->state[i].at);
-    free_times(c->times);
-    CUDA_CHECK(cudaFree(c->scratch));
-    CUDA_CHECK(cudaFreeHost(c->complaint));
-    CUDA_CHECK(cudaEventDestroy(c->fork));
-    CUDA_CHECK(cudaStreamDestroy(c->beside));
-    CUDA_CHECK(cudaStreamDestroy(c->stream));
-    free(c);
+/* ---- scratch memory ---- */
+
+static void keep_scratch(Cuda *c) {
+    c->outgrown = mem_grow(c->outgrown, c->n_outgrown + 1, sizeof *c->outgrown);
+    c->outgrown[c->n_outgrown++] = c->scratch;
+}
+
+static void free_outgrown(Cuda *c) {
+    for (size_t i = 0; i < c->n_outgrown; i++) CUDA_CHECK(cudaFree(c->outgrown[i]));
+    free(c->outgrown);
+    c->outgrown = NULL, c->n_outgrown = 0;
 }
 
 void *cuda_scratch(const Device *of, size_t bytes) {
@@ -144,11 +143,31 @@ void *cuda_scratch(const Device *of, size_t bytes) {
     Cuda *c = d->cuda;
     if (bytes <= c->scratch_bytes) return c->scratch;
     wait(d);
-    CUDA_CHECK(cudaFree(c->scratch));
+    if (c->graphs)
+        keep_scratch(c);
+    else
+        CUDA_CHECK(cudaFree(c->scratch));
     c->scratch = take(d, bytes);
     CHECK(c->scratch, "the GPU has no %zu bytes left for a kernel's scratch memory", bytes);
     c->scratch_bytes = bytes;
     return c->scratch;
+}
+
+static void provide(Device *d, size_t scratch) { cuda_scratch(d, scratch); }
+
+static void close_device(Device *d) {
+    Cuda *c = use(d);
+    wait(d);
+    for (int i = 0; i < CUDA_LIBRARIES; i++)
+        if (c->state[i].at) c->state[i].free(c->state[i].at);
+    free_times(c->times);
+    CUDA_CHECK(cudaFree(c->scratch));
+    free_outgrown(c);
+    CUDA_CHECK(cudaFreeHost(c->complaint));
+    CUDA_CHECK(cudaEventDestroy(c->fork));
+    CUDA_CHECK(cudaStreamDestroy(c->beside));
+    CUDA_CHECK(cudaStreamDestroy(c->stream));
+    free(c);
 }
 
 /* ---- copies beside the kernels ---- */
@@ -213,6 +232,7 @@ static DeviceGraph *recorded(Device *d) {
     CUDA_CHECK(cudaStreamEndCapture(use(d)->stream, &graph));
     CUDA_CHECK(cudaGraphInstantiate(&g->exec, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
+    d->cuda->graphs++;
     return g;
 }
 
@@ -221,10 +241,9 @@ static void play(Device *d, DeviceGraph *g) { CUDA_CHECK(cudaGraphLaunch(g->exec
 static void forget(Device *d, DeviceGraph *g) {
     wait(d);
     CUDA_CHECK(cudaGraphExecDestroy(g->exec));
+    if (!--d->cuda->graphs) free_outgrown(d->cuda);
     free(g);
 }
-
-static void provide(Device *d, size_t scratch) { cuda_scratch(d, scratch); }
 
 /* ---- address space: the driver's interface, which the runtime finds ---- */
 

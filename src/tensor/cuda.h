@@ -35,12 +35,16 @@ typedef struct Cuda {
     struct CudaTimes *times; /* of ops that have not been waited for; NULL: no profile yet */
     void *scratch;
     size_t scratch_bytes;
+    int graphs;      /* that there are, */
+    void **outgrown; /* [n_outgrown] and former scratch memory, which they may use */
+    size_t n_outgrown;
     CudaState state[CUDA_LIBRARIES];
 } Cuda;
 
 void cuda_check(cudaError_t, const char *call, const char *file, int line);
 /* Memory for the length of one kernel launch or library call, SPACE_ALIGN-aligned; the next call of any
- * kernel of this device may use it again. Grown if it is too small, which no graph may capture. */
+ * kernel of this device may use it again. Grown if it is too small, which no graph may capture; what it was
+ * before is kept as long as there are graphs. */
 void *cuda_scratch(const Device *, size_t bytes);
 
 #endif
