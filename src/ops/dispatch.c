@@ -11,8 +11,10 @@
 static int64_t taken(Tape *t, const Tensor *expert, int64_t first, int64_t experts) {
     const RunContext *run = tape_context(t);
     const int64_t copies = tensor_count(expert);
-    if (run->device->kind == DEVICE_NULL)
-        return copies / (spmd_on(expert->spmd, AXIS_EP) == SPMD_R ? tape_axis(t, AXIS_EP) : 1);
+    if (run->device->kind == DEVICE_NULL) {
+        const int64_t sharing = spmd_on(expert->spmd, AXIS_EP) == SPMD_R ? tape_axis(t, AXIS_EP) : 1;
+        return (copies + sharing - 1) / sharing;
+    }
     int64_t n = 0;
     DeviceView view = device_view(run->device, expert->data, tensor_bytes(expert), VIEW_READ);
     const int64_t *at = view.data;

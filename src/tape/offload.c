@@ -4,10 +4,12 @@
 
 #include "base/mem.h"
 
-/* Memory of the host that is handed out from its begin on. */
+/* The least that is added to the host's memory. */
+enum { HOST_BLOCK = 32 << 20 };
+
 typedef struct HostBlock {
     char *at;
-    size_t bytes, used;
+    size_t bytes;
 } HostBlock;
 
 typedef struct Slot {
@@ -16,9 +18,9 @@ typedef struct Slot {
     bool copying; /* nobody has waited for the last copy */
 } Slot;
 
+/* Bytes from `begin` on of what the host has, its blocks in a row. */
 typedef struct Kept {
-    char *host;
-    size_t bytes;
+    size_t begin, bytes;
 } Kept;
 
 struct Offload {
@@ -28,13 +30,14 @@ struct Offload {
     int slots;         /* no more than layers */
     Kept *kept;        /* [layers] */
     HostBlock *blocks; /* one if it is planned; another when a microbatch's activations outgrow those there */
-    size_t n_blocks, used, peak;
+    size_t n_blocks, capacity, used, peak;
 };
 
 static void add_block(Offload *o, size_t bytes) {
     o->blocks = mem_grow(o->blocks, o->n_blocks + 1, sizeof *o->blocks);
     o->blocks[o->n_blocks++] =
         (HostBlock){.at = device_host_alloc(o->device, bytes, "offloaded activations"), .bytes = bytes};
+    o->capacity += bytes;
 }
 
 Offload *offload_new(Device *d, int64_t layers, OffloadMemory memory) {
@@ -73,15 +76,26 @@ size_t offload_bytes(const Offload *o, OffloadMemory m) { return (size_t)o->slot
 
 /* The null device only counts. Copies to and from the host are in one order, so what the last backward has
  * read can be written. */
-static char *host_memory(Offload *o, size_t bytes) {
+static Kept host_memory(Offload *o, size_t bytes) {
+    const Kept k = {o->used, bytes};
     o->used += bytes;
     if (o->used > o->peak) o->peak = o->used;
-    if (o->device->kind == DEVICE_NULL) return NULL;
-    size_t i = 0;
-    while (i < o->n_blocks && o->blocks[i].bytes - o->blocks[i].used < bytes) i++;
-    if (i == o->n_blocks) add_block(o, bytes);
-    o->blocks[i].used += bytes;
-    return o->blocks[i].at + o->blocks[i].used - bytes;
+    if (o->device->kind == DEVICE_NULL || o->used <= o->capacity) return k;
+    const size_t missing = o->used - o->capacity;
+    add_block(o, missing > HOST_BLOCK ? missing : HOST_BLOCK);
+    return k;
+}
+
+/* Between a slot and the blocks in which the host has it: a layer may end in another than it began. */
+static void copy_kept(Offload *o, const Slot *s, const Kept *k, bool away) {
+    size_t begin = 0; /* of the block */
+    for (const HostBlock *b = o->blocks; b < o->blocks + o->n_blocks; begin += b++->bytes) {
+        const size_t from = k->begin > begin ? k->begin : begin, end = begin + b->bytes,
+                     to = k->begin + k->bytes < end ? k->begin + k->bytes : end;
+        if (from >= to) continue;
+        char *host = b->at + (from - begin), *there = (char *)space_base(s->space) + (from - k->begin);
+        device_copy_beside(o->device, away ? host : there, away ? there : host, to - from, s->copied);
+    }
 }
 
 static Slot *slot_of(Offload *o, int64_t layer) { return &o->slot[layer % OFFLOAD_SLOTS]; }
@@ -91,10 +105,7 @@ static void wait_for(Offload *o, Slot *s) {
     s->copying = false;
 }
 
-void offload_begin(Offload *o) {
-    o->used = 0;
-    for (size_t i = 0; i < o->n_blocks; i++) o->blocks[i].used = 0;
-}
+void offload_begin(Offload *o) { o->used = 0; }
 
 Space *offload_enter(Offload *o, int64_t layer) {
     Slot *s = slot_of(o, layer);
@@ -105,11 +116,10 @@ Space *offload_enter(Offload *o, int64_t layer) {
 
 void offload_leave(Offload *o, int64_t layer) {
     Slot *s = slot_of(o, layer);
-    Kept *k = &o->kept[layer];
     if (layer + OFFLOAD_SLOTS >= o->layers) return;
-    k->bytes = space_used(s->space); /* nothing was given back, so they lie together */
-    k->host = host_memory(o, k->bytes);
-    device_copy_beside(o->device, k->host, space_base(s->space), k->bytes, s->copied);
+    /* Nothing was given back, so its activations lie together. */
+    o->kept[layer] = host_memory(o, space_used(s->space));
+    copy_kept(o, s, &o->kept[layer], true);
     s->copying = true;
 }
 
@@ -118,7 +128,6 @@ void offload_need(Offload *o, int64_t layer) { wait_for(o, slot_of(o, layer)); }
 void offload_finish(Offload *o, int64_t layer) {
     Slot *s = slot_of(o, layer);
     if (layer < OFFLOAD_SLOTS) return;
-    const Kept *k = &o->kept[layer - OFFLOAD_SLOTS];
-    device_copy_beside(o->device, space_base(s->space), k->host, k->bytes, s->copied);
+    copy_kept(o, s, &o->kept[layer - OFFLOAD_SLOTS], false);
     s->copying = true;
 }

@@ -20,7 +20,7 @@ typedef struct OffloadMemory {
 typedef struct Offload Offload;
 
 /* For layers 0 to `layers` - 1, at least one, of one tape at a time. Takes the host's memory here if it is
- * planned, else when it is first needed. */
+ * planned, else when it is first needed: no more than the highest use so far and 32 MiB. */
 Offload *offload_new(Device *, int64_t layers, OffloadMemory);
 void offload_free(Offload *);
 /* The highest use so far. */

@@ -371,17 +371,26 @@ static Err train_and_save(Loop *l) {
 
 /* ---- start and end ---- */
 
+/* What stays in the host's memory beside the device's; nothing, if nothing does. */
+static void describe_host_memory(const MemoryPlan *p, char *buffer, size_t n) {
+    const double MB = 1.0 / (1 << 20);
+    char most[40] = "";
+    *buffer = 0;
+    if (!p->offloaded && !(p->apart && p->snapshot)) return;
+    if (p->offloaded_most > p->offloaded)
+        snprintf(most, sizeof most, " (at most %.1f MB)", (double)p->offloaded_most * MB);
+    snprintf(buffer, n, "; host memory of offloaded activations %.1f MB%s, of the checkpoint copy %.1f MB",
+             (double)p->offloaded * MB, most, (double)(p->apart ? p->snapshot : 0) * MB);
+}
+
 /* Ranks that are threads share this machine's memory. */
 static Err check_memory(const Loop *l, const MemoryPlan *p) {
     const double MB = 1.0 / (1 << 20);
     const double own = (double)memory_plan_total(p), have = (double)device_memory_available(l->device);
     const int64_t ranks = comm_mpi_present() ? 1 : config_ranks(l->config);
     const double need = own * (double)ranks;
-    char host[140] = "";
-    if (p->offloaded || (p->apart && p->snapshot))
-        snprintf(host, sizeof host,
-                 "; host memory of offloaded activations %.1f MB, of the checkpoint copy %.1f MB",
-                 (double)p->offloaded * MB, (double)(p->apart ? p->snapshot : 0) * MB);
+    char host[200];
+    describe_host_memory(p, host, sizeof host);
     if (l->speaks)
         printf(
             "memory%s: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, "

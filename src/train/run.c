@@ -206,6 +206,8 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const 
     plan.balanced = r->layout.mesh.size[AXIS_EP] > 1 && !f64_is_set(c->moe_expert_capacity_factor);
     plan.transient = plan.unit.transient;
     plan.offloaded = plan.unit.offload.host;
+    /* In balance a rank has as many rows as it sends: the most that can come are those of all ranks. */
+    plan.offloaded_most = plan.offloaded * (plan.balanced ? (size_t)r->layout.mesh.size[AXIS_EP] : 1);
     plan.slots =
         executor_bytes(r->executor, &schedule, spec.kind == SCHEDULE_ZERO_BUBBLE, plan.unit) - plan.transient;
     batch_free(&b);
@@ -235,7 +237,10 @@ Err memory_plan_check_host(const MemoryPlan *p, int64_t ranks) {
 Run *run_new(const Config *c, const Derived *d, const MemoryPlan *plan, Comm *comm, Device *device) {
     if (!device) device = device_cpu((int)d->cpu_threads);
     if (plan) device_provide(device, plan->scratch);
-    return assemble(c, d, comm, device, plan && !plan->balanced ? plan->unit : (ExecutorMemory){0});
+    ExecutorMemory memory = plan ? plan->unit : (ExecutorMemory){0};
+    if (plan && plan->balanced) /* what is offloaded has its share, and takes more where it has more */
+        memory = (ExecutorMemory){.offload.host = memory.offload.host};
+    return assemble(c, d, comm, device, memory);
 }
 
 void run_free(Run *r) {

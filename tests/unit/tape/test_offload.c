@@ -19,7 +19,8 @@ typedef struct LateDevice {
     Device device; /* first: device_free frees it */
     DeviceBackend backend;
     LateCopies waiting;
-    int copies; /* in all */
+    int copies;  /* in all */
+    size_t host; /* bytes of the host's memory, if they are counted */
 } LateDevice;
 
 static void copy_beside(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
@@ -34,6 +35,16 @@ static void copy_now(Device *d, void *to, const void *from, size_t bytes) {
 }
 
 static void after(Device *d, DeviceEvent *e) { late_do(&((LateDevice *)d)->waiting, e, d, copy_now); }
+
+static void *count_host(Device *d, size_t bytes) {
+    ((LateDevice *)d)->host += bytes;
+    return mem_alloc(bytes);
+}
+
+static void uncount_host(Device *d, void *p, size_t bytes) {
+    ((LateDevice *)d)->host -= bytes;
+    free(p);
+}
 
 static void close_device(Device *d) { free(((LateDevice *)d)->waiting.at); }
 
@@ -188,6 +199,48 @@ static void without_recording_nothing_is_copied(void **state) {
     close_chain(&c), close_chain(&plain);
 }
 
+/* A layer that ends in another block than it began is copied in two pieces. */
+static void a_plan_that_is_too_small_is_added_to(void **state) {
+    (void)state;
+    const Expected e = expected(F32, LAYERS);
+    Chain plain;
+    open_chain(&plain, device_cpu(1), F32, 0, SPACE_UNPLANNED, (OffloadMemory){0});
+    step(&plain);
+    for (size_t host = SPACE_ALIGN; host < e.offload.host; host += SPACE_ALIGN) {
+        LateDevice *late = late_device();
+        Chain c;
+        open_chain(&c, &late->device, F32, LAYERS, e.slot, (OffloadMemory){e.offload.slot, host});
+        step(&c);
+        same_gradients(&c, &plain);
+        assert_int_equal(offload_peak(c.offload).host, e.offload.host);
+        assert_in_range(late->copies, 2 * (LAYERS - OFFLOAD_SLOTS), 2 * (LAYERS - OFFLOAD_SLOTS) + 2);
+        close_chain(&c);
+    }
+    close_chain(&plain);
+}
+
+/* Layers of 1, 2, ... MiB never find a free place as large as they are. */
+static void the_hosts_memory_is_bounded_by_its_highest_use(void **state) {
+    (void)state;
+    enum { KEPT = 6, ROUNDS = 40, MIB = 1 << 20 };
+    LateDevice *late = late_device();
+    late->backend.take_host = count_host, late->backend.give_host = uncount_host;
+    Offload *o = offload_new(&late->device, KEPT + OFFLOAD_SLOTS, (OffloadMemory){0});
+    for (size_t round = 1; round <= ROUNDS; round++) {
+        offload_begin(o);
+        for (int i = 0; i < KEPT; i++) {
+            space_take(offload_enter(o, i), round * MIB);
+            offload_leave(o, i);
+        }
+        assert_int_equal(offload_peak(o).host, KEPT * round * MIB);
+        assert_true(late->host <= offload_peak(o).host + 32 * MIB);
+    }
+    for (int i = 0; i < OFFLOAD_SLOTS; i++) offload_need(o, i);
+    offload_free(o);
+    assert_int_equal(late->host, 0);
+    device_free(&late->device);
+}
+
 /* Without a plan the host's memory follows what is asked for. */
 static void layers_may_grow_from_step_to_step(void **state) {
     (void)state;
@@ -249,6 +302,8 @@ int main(void) {
         cmocka_unit_test(offloading_changes_nothing),
         cmocka_unit_test(a_dry_run_measures_it),
         cmocka_unit_test(without_recording_nothing_is_copied),
+        cmocka_unit_test(a_plan_that_is_too_small_is_added_to),
+        cmocka_unit_test(the_hosts_memory_is_bounded_by_its_highest_use),
         cmocka_unit_test(layers_may_grow_from_step_to_step),
         cmocka_unit_test(misuse_is_a_fault),
     };
