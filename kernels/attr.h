@@ -124,6 +124,7 @@ typedef struct AttentionAttr {
     int64_t window_left, window_right; /* query at p sees keys in [p - left, p + right]; WINDOW_OFF: no limit
                                           on that side. Causal is window_right = 0. */
     int64_t first_head, heads;         /* head 0 of q among all of the model: for dropout */
+    int64_t first_sink;                /* the sink of head 0 of q in the tensor of sinks */
     DropoutAttr dropout; /* of the probabilities; element index ((sample*heads + head)*S + query)*S + key */
 } AttentionAttr;
 

@@ -92,6 +92,16 @@ typedef struct OpCase {
 #define MERGE_OF(name, ...)                                                                                  \
     BENCH("attention_merge/" name, attention_merge, NONE, IN(PART_OF(__VA_ARGS__), SUMS_OF(__VA_ARGS__)),    \
           OUT(MERGED_OF(__VA_ARGS__), MERGED_SUMS(__VA_ARGS__)))
+#define SINKS(name, ...)        SINKS_OF(name, __VA_ARGS__)
+#define SINK_OF(s, b, g, r, d)  X((g) * (r))
+#define DSINK_OF(s, b, g, r, d) MY((g) * (r))
+#define SINKS_OF(name, ...)                                                                                  \
+    BENCH("attention_sink/" name, attention_sink, CAUSAL,                                                    \
+          IN(QUERIES(__VA_ARGS__), SUMS_OF(__VA_ARGS__), SINK_OF(__VA_ARGS__)),                              \
+          OUT(QUERIES(__VA_ARGS__), SUMS_OF(__VA_ARGS__)))                                                   \
+    BENCH("attention_sink_grad/" name, attention_sink_grad, CAUSAL,                                          \
+          IN(QUERIES(__VA_ARGS__), QUERIES(__VA_ARGS__), SUMS_OF(__VA_ARGS__), SINK_OF(__VA_ARGS__)),        \
+          OUT(DSINK_OF(__VA_ARGS__)))
 
 /* Of r rows of width h. */
 #define NORMS(name, ...) NORMS_OF(name, __VA_ARGS__)

@@ -36,6 +36,8 @@ static const unsigned char FAMILY_OF[OP_COUNT] = {
     IN(attention_unfused, ATTENTION),
     IN(attention_unfused_grad, ATTENTION),
     IN(attention_merge, ATTENTION),
+    IN(attention_sink, ATTENTION),
+    IN(attention_sink_grad, ATTENTION),
     IN(route, MOE),
     IN(route_grad, MOE),
     IN(sinkhorn, MOE),

@@ -1,6 +1,7 @@
 /* Attention by its definition, one element at a time and with all probabilities in memory: what attention.c
- * is checked against, so nothing is shared with it. probs are those before dropout.
- * Written: y, probs. Written or added to: dq, dk, dv. */
+ * is checked against, so nothing is shared with it. probs are those before dropout; with sinks the last one
+ * of a row is the sink's, a key that is never dropped and whose value is 0.
+ * Written: y, probs. Written or added to: dq, dk, dv, dsink. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -11,6 +12,8 @@ typedef struct Operands {
     const Call *call;
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *probs, *first_key, *dy;
+    const real *sink; /* of the first head; NULL: there are none, or only the backward is asked for */
+    real *sink_sum;   /* [b,g,r]: each sample's share of dsink; NULL: not wanted */
 } Operands;
 
 /* A query row: position i of head (group, r) of a sample. */
@@ -23,6 +26,8 @@ static real *row(const Tensor *x, int64_t i, int64_t sample, int64_t group, int6
 }
 
 static real *query_row(const Tensor *x, Query q) { return row(x, q.i, q.sample, q.group, q.r); }
+
+static int64_t head_of(const Operands *o, Query q) { return q.group * o->q->dim[3] + q.r; }
 
 static real *probs_row(const Operands *o, Query q) {
     const Tensor *x = o->probs;
@@ -41,7 +46,7 @@ static real keep(const Operands *o, Query q, int64_t key) {
     const AttentionAttr *a = o->attr;
     const DropoutAttr *d = &a->dropout;
     if (d->rate == 0) return 1;
-    const int64_t head = a->first_head + q.group * o->q->dim[3] + q.r;
+    const int64_t head = a->first_head + head_of(o, q);
     const int64_t line =
         ((d->first_sample + q.sample) * a->heads + head) * d->seq_total + slice_position(&a->query, q.i);
     const int64_t index = line * d->seq_total + slice_position(&a->key, key);
@@ -60,7 +65,8 @@ static void add_scaled(real *y, real a, const real *x, int64_t n) {
 
 static void forward_row(const Operands *o, Query q) {
     const int64_t t = o->k->dim[0], width = tensor_width(o->v);
-    real *prob = probs_row(o, q), *y = query_row(o->call->out[0], q), max = -(real)INFINITY, sum = 0;
+    real *prob = probs_row(o, q), *y = query_row(o->call->out[0], q), sum = 0,
+         max = o->sink ? o->sink[head_of(o, q)] : -(real)INFINITY;
     for (int64_t j = 0; j < t; j++) {
         const real *k = row(o->k, j, q.sample, q.group, 0);
         const real score = (real)o->attr->scale * dot(query_row(o->q, q), k, tensor_width(o->k));
@@ -70,6 +76,11 @@ static void forward_row(const Operands *o, Query q) {
     for (int64_t j = 0; j < t; j++) {
         prob[j] = visible(o, q, j) ? REAL_MATH(exp)(prob[j] - max) : 0;
         sum += prob[j];
+    }
+    if (o->sink) {
+        prob[t] = REAL_MATH(exp)(o->sink[head_of(o, q)] - max);
+        sum += prob[t];
+        prob[t] /= sum;
     }
     for (int64_t c = 0; c < width; c++) y[c] = 0;
     for (int64_t j = 0; j < t; j++) {
@@ -91,8 +102,10 @@ static int64_t grain(const Operands *o) {
 }
 
 void KERNEL(attention_unfused)(const Call *c) {
+    const AttentionAttr *a = c->attr;
     Operands o = {.call = c,
-                  .attr = c->attr,
+                  .attr = a,
+                  .sink = c->in[4] ? reals(c->in[4]) + a->first_sink : NULL,
                   .q = c->in[0],
                   .k = c->in[1],
                   .v = c->in[2],
@@ -116,6 +129,7 @@ static void backward_row(const Operands *o, Query q, real *ds) {
         if (out[1]) add_scaled(row(out[1], j, q.sample, q.group, 0), ds[j], query_row(o->q, q), d);
         if (out[2]) add_scaled(row(out[2], j, q.sample, q.group, 0), prob[j] * keep(o, q, j), dy, dv);
     }
+    if (o->sink_sum) o->sink_sum[q.sample * o->q->dim[2] * o->q->dim[3] + head_of(o, q)] -= prob[t] * delta;
 }
 
 static void clear(const Tensor *x, int64_t sample, int64_t group) {
@@ -137,6 +151,16 @@ static void backward(void *arg, int64_t begin, int64_t end) {
     free(ds);
 }
 
+static void put_sink_gradients(const Operands *o, Tensor *dsink) {
+    const int64_t heads = o->q->dim[2] * o->q->dim[3], first = o->attr->first_sink;
+    for (int64_t i = 0; i < tensor_count(dsink); i++) {
+        real *out = &reals(dsink)[i];
+        if (!accumulates(dsink)) *out = 0;
+        for (int64_t b = 0; i >= first && i < first + heads && b < o->q->dim[1]; b++)
+            *out += o->sink_sum[b * heads + i - first];
+    }
+}
+
 void KERNEL(attention_unfused_grad)(const Call *c) {
     Operands o = {.call = c,
                   .attr = c->attr,
@@ -146,5 +170,9 @@ void KERNEL(attention_unfused_grad)(const Call *c) {
                   .probs = c->in[4],
                   .first_key = c->in[5],
                   .dy = c->in[0]};
+    const size_t sums = (size_t)(o.q->dim[1] * o.q->dim[2] * o.q->dim[3]);
+    if (c->out[3]) o.sink_sum = mem_zero(sums, sizeof *o.sink_sum);
     pool_for(c->device->pool, o.q->dim[1] * o.q->dim[2], grain(&o), backward, &o);
+    if (c->out[3]) put_sink_gradients(&o, c->out[3]);
+    free(o.sink_sum);
 }

@@ -1,6 +1,6 @@
 /* The ops of kernels/cpu/attention_unfused.c: attention by its definition, with all probabilities in memory.
  * It is what attention.cu is checked against, so nothing is shared with it, and it is not made to be fast.
- * Written: y, probs. Written or added to: dq, dk, dv. */
+ * Written: y, probs. Written or added to: dq, dk, dv, dsink. */
 #include "kernels/cuda/common.cuh"
 
 #include "base/philox.h"
@@ -21,9 +21,10 @@ struct View {
 struct Problem {
     AttentionAttr attr;
     View q, k, v, y, dy;
-    Cells probs, ds; /* [b,g,r,s,t]; ds: the gradient of the scores */
+    Cells probs, ds; /* [b,g,r,s,columns]; ds: the gradient of the scores */
+    Cells sink;      /* no data: there are none, or only the backward is asked for */
     const int64_t *first_key;
-    int64_t rows; /* b g r s */
+    int64_t rows, columns; /* b g r s; the keys, and with sinks one more */
 };
 
 /* Row i of head (group, r) of a sample; `number` in the order of probs. */
@@ -37,6 +38,7 @@ struct Query {
     }
     __device__ int64_t in(const View &x) const { return x.at(i, sample, group, head); }
     __device__ int64_t key(const View &x, int64_t j) const { return x.at(j, sample, group, 0); }
+    __device__ int64_t sink(const Problem &p) const { return p.attr.first_sink + group * p.q.dim[3] + head; }
 };
 
 __device__ static bool visible(const Problem &p, const Query &q, int64_t key) {
@@ -72,27 +74,34 @@ template <typename R> static __global__ void forward(const Problem p) {
     const int64_t lane = threadIdx.x % 32, t = p.k.dim[0];
     QUERY_LOOP(n) {
         const Query q(p, n);
-        R max = -(R)INFINITY, sum = 0;
+        const int64_t row = n * p.columns;
+        const R sink = p.sink.data ? p.sink.get<R>(q.sink(p)) : -(R)INFINITY;
+        R max = sink, sum = 0;
         for (int64_t j = lane; j < t; j += 32) {
             const R score = (R)p.attr.scale * dot<R>(p.q, q.in(p.q), p.k, q.key(p.k, j)),
                     x = visible(p, q, j) ? score : -(R)INFINITY;
-            p.probs.put(n * t + j, x);
+            p.probs.put(row + j, x);
             max = x > max ? x : max;
         }
         max = warp_max(max);
         for (int64_t j = lane; j < t; j += 32) {
-            const R x = visible(p, q, j) ? exp(p.probs.get<R>(n * t + j) - max) : 0;
-            p.probs.put(n * t + j, x);
+            const R x = visible(p, q, j) ? exp(p.probs.get<R>(row + j) - max) : 0;
+            p.probs.put(row + j, x);
             sum += x;
         }
         sum = warp_sum(sum);
+        if (p.sink.data) {
+            const R x = exp(sink - max);
+            sum += x;
+            if (lane == 0) p.probs.put(row + t, x / sum);
+        }
         for (int64_t j = lane; j < t; j += 32)
-            p.probs.put(n * t + j, sum == 0 ? 0 : p.probs.get<R>(n * t + j) / sum);
+            p.probs.put(row + j, sum == 0 ? 0 : p.probs.get<R>(row + j) / sum);
         __syncwarp();
         for (int64_t c = lane; c < p.v.dim[4]; c += 32) {
             R y = 0;
             for (int64_t j = 0; j < t; j++)
-                y += p.probs.get<R>(n * t + j) * keep<R>(p, q, j) * p.v.cells.get<R>(q.key(p.v, j) + c);
+                y += p.probs.get<R>(row + j) * keep<R>(p, q, j) * p.v.cells.get<R>(q.key(p.v, j) + c);
             p.y.cells.put(q.in(p.y) + c, y);
         }
         __syncwarp();
@@ -103,17 +112,32 @@ template <typename R> static __global__ void gradient_of_scores(const Problem p)
     const int64_t lane = threadIdx.x % 32, t = p.k.dim[0];
     QUERY_LOOP(n) {
         const Query q(p, n);
+        const int64_t row = n * p.columns;
         R delta = 0;
         for (int64_t j = lane; j < t; j += 32) {
             const R ds = keep<R>(p, q, j) * dot<R>(p.dy, q.in(p.dy), p.v, q.key(p.v, j));
-            p.ds.put(n * t + j, ds);
-            delta += p.probs.get<R>(n * t + j) * ds;
+            p.ds.put(row + j, ds);
+            delta += p.probs.get<R>(row + j) * ds;
         }
         delta = warp_sum(delta);
         for (int64_t j = lane; j < t; j += 32)
-            p.ds.put(n * t + j,
-                     (R)p.attr.scale * p.probs.get<R>(n * t + j) * (p.ds.get<R>(n * t + j) - delta));
+            p.ds.put(row + j, (R)p.attr.scale * p.probs.get<R>(row + j) * (p.ds.get<R>(row + j) - delta));
+        if (lane == 0 && t < p.columns) p.ds.put(row + t, -p.probs.get<R>(row + t) * delta);
     }
+}
+
+/* A warp for each sink; those of other ranks' heads get 0. */
+template <typename R>
+static __global__ void gradient_of_sinks(const Problem p, Cells dsink, int64_t count, bool add) {
+    const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, head = i - p.attr.first_sink,
+                  s = p.q.dim[0], heads = p.q.dim[2] * p.q.dim[3];
+    if (i >= count) return;
+    const bool mine = head >= 0 && head < heads;
+    R sum = 0;
+    for (int64_t k = threadIdx.x % 32; mine && k < p.q.dim[1] * s; k += 32)
+        sum += p.ds.get<R>(((k / s * heads + head) * s + k % s) * p.columns + p.k.dim[0]);
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) dsink.put_or_add(i, sum, add);
 }
 
 template <typename R> static __global__ void gradient_of_queries(const Problem p, View dq) {
@@ -123,7 +147,7 @@ template <typename R> static __global__ void gradient_of_queries(const Problem p
         const int64_t c = i % dq.dim[4];
         R sum = 0;
         for (int64_t j = 0; j < t; j++)
-            sum += p.ds.get<R>(q.number * t + j) * p.k.cells.get<R>(q.key(p.k, j) + c);
+            sum += p.ds.get<R>(q.number * p.columns + j) * p.k.cells.get<R>(q.key(p.k, j) + c);
         dq.cells.put_or_add(q.in(dq) + c, sum, dq.add);
     }
 }
@@ -138,7 +162,7 @@ template <typename R> static __global__ void gradient_of_keys(const Problem p, V
         R sum = 0;
         for (int64_t k = 0; k < queries; k++) {
             const Query q(p, (sample * g + group) * queries + k);
-            const int64_t at = q.number * t + j;
+            const int64_t at = q.number * p.columns + j;
             const R w = values ? p.probs.get<R>(at) * keep<R>(p, q, j) : p.ds.get<R>(at);
             sum += w * x.cells.get<R>(q.in(x) + c);
         }
@@ -164,20 +188,20 @@ static Problem problem(const Call *c, const Tensor *q, const Tensor *k, const Te
     p.q = view_of(q), p.k = view_of(k), p.v = view_of(v);
     p.probs = cells(probs);
     p.first_key = ids_of(first_key);
-    p.rows = tensor_rows(q);
+    p.rows = tensor_rows(q), p.columns = tensor_width(probs);
     return p;
 }
 
 extern "C" void cuda_attention_unfused(const Call *c) {
     Problem p = problem(c, c->in[0], c->in[1], c->in[2], c->out[1], c->in[3]);
-    p.y = view_of(c->out[0]);
+    p.y = view_of(c->out[0]), p.sink = cells(c->in[4]);
     if (!p.rows) return;
     REAL_SWITCH(c->in[0]->dtype, forward<R><<<grid_for(c, p.rows, WARPS), THREADS, 0, stream_of(c)>>>(p));
     LAUNCHED();
 }
 
 template <typename R> static void gradients(const Call *c, const Problem &p) {
-    const Tensor *dq = c->out[0], *dk = c->out[1], *dv = c->out[2];
+    const Tensor *dq = c->out[0], *dk = c->out[1], *dv = c->out[2], *dsink = c->out[3];
     if (p.rows) gradient_of_scores<R><<<grid_for(c, p.rows, WARPS), THREADS, 0, stream_of(c)>>>(p);
     LAUNCHED();
     if (dq && tensor_count(dq))
@@ -191,6 +215,11 @@ template <typename R> static void gradients(const Call *c, const Problem &p) {
             <<<grid_for(c, tensor_count(out), THREADS), THREADS, 0, stream_of(c)>>>(p, view_of(out), values);
         LAUNCHED();
     }
+    if (!dsink) return;
+    const int64_t n = tensor_count(dsink);
+    gradient_of_sinks<R>
+        <<<(unsigned)ceil_div(n, WARPS), THREADS, 0, stream_of(c)>>>(p, cells(dsink), n, accumulates(dsink));
+    LAUNCHED();
 }
 
 /* ds, in the arithmetic's type */

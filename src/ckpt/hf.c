@@ -37,6 +37,7 @@ static const Rule LLAMA_RULES[] = {
     {"self_attention.linear_qkv", "v", "self_attn.v_proj", false},
     {"self_attention.q_layernorm", NULL, "self_attn.q_norm", false},
     {"self_attention.k_layernorm", NULL, "self_attn.k_norm", false},
+    {"self_attention.core_attention.softmax_offset", NULL, "self_attn.sinks", false},
     {"self_attention.linear_proj", NULL, "self_attn.o_proj", false},
     {"pre_mlp_layernorm", NULL, "post_attention_layernorm", false},
     {"mlp.linear_fc1", "gate", "mlp.gate_proj", false},

@@ -259,6 +259,10 @@ Err hf_config_export(const Config *c, const Derived *d, DType dtype, Str *out, H
     static const char *const torch_names[DTYPES] = {
         [F64] = "float64", [F32] = "float32", [BF16] = "bfloat16", [F16] = "float16"};
     const Type type = choose(c, d);
+    if (c->softmax_type != SOFTMAX_VANILLA)
+        return err_user("no Hugging Face model that can be written has attention sinks, as --softmax-type %s "
+                        "gives this one; it cannot be exported",
+                        SoftmaxType_spellings[c->softmax_type]);
     if (type == NO_TYPE)
         return err_user(
             "none of Hugging Face's gpt2, llama, mistral, qwen2, qwen3, stablelm, nemotron, mixtral, "

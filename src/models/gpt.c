@@ -268,9 +268,11 @@ static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
         .rotary_dim = d->rotary_dim,
         .window_left = d->layer_windowed[i] ? d->window_left : WINDOW_OFF,
         .window_right = 0, /* causal, whatever the right reach of --window-size */
+        .softmax = c->softmax_type,
         .dropout = c->attention_dropout,
         .qkv_init_std = d->init_std,
         .proj_init_std = d->output_init_std,
+        .softmax_init_std = d->init_std,
         .quant = quant_spec(c, i),
         .context = context_plan(c, d->layer_context_comm[i]),
         .unfused = c->attention_backend == BACKEND_UNFUSED,

@@ -19,6 +19,18 @@ static Norm head_norm(Registry *r, const AttentionSpec *s, const char *which) {
     return n;
 }
 
+/* Beside the heads' rows of linear_qkv: a rank has those of its heads. */
+static Param *softmax_offset_new(Registry *r, const AttentionSpec *s) {
+    return param_add(r, (ParamSpec){
+                            .name = arena_printf(r->arena, "%s.core_attention.softmax_offset", s->name),
+                            .ndim = 1,
+                            .dim = {s->heads},
+                            .tp_split = 0,
+                            .init = {INIT_NORMAL, s->softmax_init_std},
+                            .flags = PARAM_NO_DECAY,
+                        });
+}
+
 Attention attention_new(Registry *r, AttentionSpec s) {
     int64_t per_group = s.heads / s.groups;
     LinearSpec qkv = {
@@ -47,6 +59,7 @@ Attention attention_new(Registry *r, AttentionSpec s) {
         a.q_norm = head_norm(r, &s, "q");
         a.k_norm = head_norm(r, &s, "k");
     }
+    if (s.softmax == SOFTMAX_LEARNABLE) a.softmax_offset = softmax_offset_new(r, &s);
     a.proj = linear_new(r, proj);
     return a;
 }
@@ -136,6 +149,15 @@ static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
     return x;
 }
 
+/* Of n heads; NULL: the softmax is over the keys alone. */
+static Tensor *sinks(Tape *t, const Attention *a, int64_t n, DType dtype) {
+    if (a->softmax_offset) return &a->softmax_offset->value;
+    if (a->spec.softmax == SOFTMAX_VANILLA) return NULL;
+    Tensor *zeros = tape_tensor(t, dtype, 1, &n);
+    tape_call(t, &OPS[OP_fill], (Call){.out = {zeros}, .attr = &(FillAttr){0}});
+    return zeros;
+}
+
 /* qkv -> context [s, b, g*r*d] of this rank's heads */
 static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const Core *c = self;
@@ -163,7 +185,8 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
                     .first_sample = run->first_sample,
                     .seq_total = s * tape_axis(t, AXIS_CP)},
     };
-    Tensor *y = op_context_attention(t, q, k, v, c->input->first_key, attr, p->context, p->unfused);
+    Tensor *sink = sinks(t, c->attention, g * r, (DType)q->dtype);
+    Tensor *y = op_context_attention(t, q, k, v, c->input->first_key, sink, attr, p->context, p->unfused);
     return tape_view(t, y, 0, 3, (int64_t[]){s, b, g * r * d}, (int64_t[]){b * g * r * d, g * r * d, 1});
 }
 

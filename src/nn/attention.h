@@ -1,9 +1,10 @@
-/* Self-attention: fused QKV projection, optional norm of queries and keys, RoPE, grouped-query attention,
- * output projection. Megatron-LM core/transformer/attention.py: the rows of linear_qkv are grouped by kv
- * group: [its query heads, k, v]. */
+/* Self-attention: fused QKV projection, optional norm of queries and keys, RoPE, grouped-query attention with
+ * optional sinks, output projection. Megatron-LM core/transformer/attention.py: the rows of linear_qkv are
+ * grouped by kv group: [its query heads, k, v]; dot_product_attention.py: softmax_offset. */
 #ifndef ISOTRON_NN_ATTENTION_H
 #define ISOTRON_NN_ATTENTION_H
 
+#include "config/enums.h"
 #include "nn/input.h"
 #include "nn/linear.h"
 #include "nn/norm.h"
@@ -19,7 +20,8 @@ typedef struct AttentionSpec {
     bool qk_norm_decays; /* --apply-wd-to-qk-layernorm */
     int64_t rotary_dim;  /* 0: no rotation */
     int64_t window_left, window_right;
-    double dropout, qkv_init_std, proj_init_std;
+    SoftmaxType softmax; /* what its denominator has beside the keys: nothing, 1, or the exp of a parameter */
+    double dropout, qkv_init_std, proj_init_std, softmax_init_std;
     QuantSpec quant; /* of both projections */
     ContextPlan context;
     bool unfused;   /* materialise the scores: the oracle of the fused kernel */
@@ -30,6 +32,7 @@ typedef struct Attention {
     AttentionSpec spec;
     Linear qkv, proj;
     Norm q_norm, k_norm;
+    Param *softmax_offset; /* one for each query head; NULL unless they are learnable */
 } Attention;
 
 Attention attention_new(Registry *, AttentionSpec);

@@ -1,29 +1,80 @@
-/* y = softmax(scale * q k^T + mask) v; formulas in kernels/cpu/attention.c. dq, dk and dv are written or
- * added to. */
+/* y = softmax(scale * q k^T + mask) v; formulas in kernels/cpu/attention.c, and of sinks, which are put
+ * behind attention to the keys, in kernels/cpu/attention_sink.c. dq, dk, dv and dsink are written or added
+ * to. */
 #include "ops/attention.h"
-
-#include <string.h>
 
 #include "base/fault.h"
 #include "kernels/ops.h"
 
-void attention_gradients(Tape *t, const Call *c, bool unfused, Tensor *dy, Tensor *dq, Tensor *dk,
-                         Tensor *dv) {
+enum { SINK = 4 };
+
+Tensor *attention_kept(Tape *t, const Tensor *q, int64_t keys, const Tensor *sink, bool unfused) {
+    const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3];
+    return tape_tensor(t, q->dtype == F64 ? F64 : F32, unfused ? 5 : 4,
+                       (int64_t[]){b, g, r, s, keys + (sink != NULL)});
+}
+
+static void check_sinks(const Call *c) {
+    const Tensor *q = c->in[0], *sink = c->in[SINK];
+    const int64_t first = ((const AttentionAttr *)c->attr)->first_sink, end = first + q->dim[2] * q->dim[3];
+    CHECK(!sink || (sink->ndim == 1 && first >= 0 && end <= sink->dim[0]),
+          "attention: there are %lld sinks, for heads %lld to %lld", (long long)tensor_count(sink),
+          (long long)first, (long long)end - 1);
+}
+
+void attention_add_sinks(Tape *t, const Call *c) {
+    Tensor *const y = c->out[0], *const lse = c->out[1];
+    check_sinks(c);
+    if (!c->in[SINK]) return;
+    tape_call(t, &OPS[OP_attention_sink],
+              (Call){.in = {y, lse, c->in[SINK]}, .out = {y, lse}, .attr = c->attr});
+}
+
+void attention_run(Tape *t, const Call *c, bool unfused) {
+    if (unfused) {
+        check_sinks(c);
+        tape_call(t, &OPS[OP_attention_unfused], *c);
+        return;
+    }
+    Call keys = *c;
+    keys.in[SINK] = NULL;
+    tape_call(t, &OPS[OP_attention], keys);
+    attention_add_sinks(t, c);
+}
+
+AttentionGrads attention_grads_out(Tape *t, const Call *c, Need need) {
+    return (AttentionGrads){tape_grad_out(t, c->in[0], need), tape_grad_out(t, c->in[1], need),
+                            tape_grad_out(t, c->in[2], need),
+                            c->in[SINK] ? tape_grad_out(t, c->in[SINK], need) : NULL};
+}
+
+static void fused_gradients(Tape *t, const Call *c, Tensor *dy, const AttentionGrads *g) {
     Tensor *const *in = c->in, *const *out = c->out;
-    Call call = {.out = {dq, dk, dv}, .attr = c->attr};
-    Tensor *operands[] = {
-        dy, in[0], in[1], in[2], unfused ? out[1] : out[0], unfused ? in[3] : out[1], unfused ? NULL : in[3]};
-    memcpy(call.in, operands, sizeof operands);
-    tape_call(t, &OPS[unfused ? OP_attention_unfused_grad : OP_attention_grad], call);
+    if (attention_grads_of_qkv(g))
+        tape_call(t, &OPS[OP_attention_grad],
+                  (Call){.in = {dy, in[0], in[1], in[2], out[0], out[1], in[3]},
+                         .out = {g->q, g->k, g->v},
+                         .attr = c->attr});
+    if (g->sink)
+        tape_call(t, &OPS[OP_attention_sink_grad],
+                  (Call){.in = {dy, out[0], out[1], in[SINK]}, .out = {g->sink}, .attr = c->attr});
+}
+
+void attention_gradients(Tape *t, const Call *c, bool unfused, Tensor *dy, AttentionGrads g) {
+    if (!unfused) {
+        fused_gradients(t, c, dy, &g);
+        return;
+    }
+    tape_call(t, &OPS[OP_attention_unfused_grad],
+              (Call){.in = {dy, c->in[0], c->in[1], c->in[2], c->out[1], c->in[3]},
+                     .out = {g.q, g.k, g.v, g.sink},
+                     .attr = c->attr});
 }
 
 static void backward(Tape *t, const Node *n, Need need) {
-    Tensor *const *in = n->call.in;
-    Tensor *dq = tape_grad_out(t, in[0], need), *dk = tape_grad_out(t, in[1], need),
-           *dv = tape_grad_out(t, in[2], need);
-    if (!dq && !dk && !dv) return;
-    const bool unfused = n->op->number == OP_attention_unfused;
-    attention_gradients(t, &n->call, unfused, tape_grad(t, n->call.out[0]), dq, dk, dv);
+    const AttentionGrads g = attention_grads_out(t, &n->call, need);
+    if (!attention_grads_of_qkv(&g) && !g.sink) return;
+    attention_gradients(t, &n->call, n->op->number == OP_attention_unfused, tape_grad(t, n->call.out[0]), g);
 }
 
 static void check(const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *first_key) {
@@ -39,15 +90,17 @@ static void check(const Tensor *q, const Tensor *k, const Tensor *v, const Tenso
           tensor_describe(first_key, b, sizeof b));
 }
 
-Tensor *op_attention(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, AttentionAttr attr,
-                     bool unfused) {
+Tensor *op_attention(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink,
+                     AttentionAttr attr, bool unfused) {
     check(q, k, v, first_key);
-    const DType precise = q->dtype == F64 ? F64 : F32;
     const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3];
     Tensor *y = tape_tensor(t, (DType)q->dtype, 5, (int64_t[]){s, b, g, r, v->dim[4]});
-    /* lse, or all probabilities */
-    Tensor *kept = tape_tensor(t, precise, unfused ? 5 : 4, (int64_t[]){b, g, r, s, k->dim[0]});
-    tape_run(t, &OPS[unfused ? OP_attention_unfused : OP_attention],
-             (Call){.in = {q, k, v, first_key}, .out = {y, kept}, .attr = &attr}, sizeof attr, backward);
+    const Call call = {.in = {q, k, v, first_key, sink},
+                       .out = {y, attention_kept(t, q, k->dim[0], sink, unfused)},
+                       .attr = &attr};
+    const OpDef *op = &OPS[unfused ? OP_attention_unfused : OP_attention];
+    tape_check(t, op, &call);
+    attention_run(t, &call, unfused);
+    tape_record(t, op, call, sizeof attr, backward);
     return y;
 }

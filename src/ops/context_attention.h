@@ -15,16 +15,17 @@ typedef struct ContextPlan {
 } ContextPlan;
 
 /* op_attention of the whole sequence, of which this rank has rows: q [s,b,g,r,d], k [s,b,g,1,d],
- * v [s,b,g,1,e], first_key I64 [b,s] (positions in the whole sequence) or NULL -> [s,b,g,r,e], all V over CP.
- * attr.query and attr.key are set here, attr.first_head is that of q. An exchange
+ * v [s,b,g,1,e], first_key I64 [b,s] (positions in the whole sequence) or NULL -> [s,b,g,r,e], all V over CP;
+ * sink or NULL, R over CP. attr.query and attr.key are set here, attr.first_head is that of q. An exchange
  * needs g to be a multiple of its ranks, or its ranks n of g and r of n / g. A ring needs the fused kernel.
  * Without context-parallel ranks it is op_attention. */
-Tensor *op_context_attention(Tape *, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, AttentionAttr,
-                             ContextPlan, bool unfused);
+Tensor *op_context_attention(Tape *, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink,
+                             AttentionAttr, ContextPlan, bool unfused);
 
 /* The ways between blocks: q, k, v, first_key as above, of group rank r's zigzag slice of all members'. */
-Tensor *context_ring(Tape *, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, AttentionAttr, Group);
-Tensor *context_gather(Tape *, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, AttentionAttr, Group,
-                       bool unfused);
+Tensor *context_ring(Tape *, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink, AttentionAttr,
+                     Group);
+Tensor *context_gather(Tape *, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink,
+                       AttentionAttr, Group, bool unfused);
 
 #endif

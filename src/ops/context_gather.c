@@ -66,36 +66,37 @@ static void scatter(Tape *t, Whole d, const Group *g, Tensor *dk, Tensor *dv) {
 
 static void backward(Tape *t, const Node *n, Need need) {
     const GatherAttr *a = n->call.attr;
-    Tensor *const *in = n->call.in;
-    Tensor *dq = tape_grad_out(t, in[0], need), *dk = tape_grad_out(t, in[1], need),
-           *dv = tape_grad_out(t, in[2], need);
-    if (!dq && !dk && !dv) return;
+    Tensor *const *in = n->call.in, *dy = tape_grad(t, n->call.out[0]);
+    const AttentionGrads own = attention_grads_out(t, &n->call, need);
+    if (!attention_grads_of_qkv(&own) && !own.sink) return;
+    if (!attention_grads_of_qkv(&own) && !a->unfused) {
+        attention_gradients(t, &n->call, false, dy, own); /* without the keys */
+        return;
+    }
     const DType precise = (DType)n->call.out[1]->dtype;
     const int ranks = a->group.size;
     const Whole all = gather(t, in[1], in[2], &a->group),
                 d = {whole(t, in[1], ranks, precise, SPMD_P), whole(t, in[2], ranks, precise, SPMD_P)};
     Call call = n->call;
     call.in[1] = all.k, call.in[2] = all.v;
-    attention_gradients(t, &call, a->unfused, tape_grad(t, n->call.out[0]), dq, d.k, d.v);
-    scatter(t, d, &a->group, dk, dv);
+    attention_gradients(t, &call, a->unfused, dy, (AttentionGrads){own.q, d.k, d.v, own.sink});
+    scatter(t, d, &a->group, own.k, own.v);
     whole_drop(t, d);
     whole_drop(t, all);
 }
 
-Tensor *context_gather(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, AttentionAttr attr,
-                       Group group, bool unfused) {
+Tensor *context_gather(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink,
+                       AttentionAttr attr, Group group, bool unfused) {
     const GatherAttr gather_attr = {attr, group, unfused};
     const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3];
     Tensor *y = tape_tensor(t, (DType)q->dtype, 5, (int64_t[]){s, b, g, r, v->dim[4]});
-    /* lse, or all probabilities */
-    Tensor *kept = tape_tensor(t, q->dtype == F64 ? F64 : F32, unfused ? 5 : 4,
-                               (int64_t[]){b, g, r, s, group.size * k->dim[0]});
+    Tensor *kept = attention_kept(t, q, group.size * k->dim[0], sink, unfused);
     const OpDef *op = &OPS[unfused ? OP_attention_unfused : OP_attention];
-    Call call = {.in = {q, k, v, first_key}, .out = {y, kept}, .attr = &gather_attr};
+    Call call = {.in = {q, k, v, first_key, sink}, .out = {y, kept}, .attr = &gather_attr};
     tape_check(t, op, &call);
     const Whole all = gather(t, k, v, &group);
     call.in[1] = all.k, call.in[2] = all.v;
-    tape_call(t, op, call);
+    attention_run(t, &call, unfused);
     whole_drop(t, all);
     call.in[1] = k, call.in[2] = v;
     tape_record(t, op, call, sizeof gather_attr, backward);

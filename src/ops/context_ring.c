@@ -111,6 +111,7 @@ static void forward(Tape *t, const Call *c) {
     }
     copy_to(t, y, c->out[0]);
     copy_to(t, lse, c->out[1]);
+    attention_add_sinks(t, c);
     Tensor *const scratch[] = {held, next, y, lse, part_y, part_lse};
     for (size_t i = 0; i < sizeof scratch / sizeof *scratch; i++) tape_drop(t, scratch[i]);
 }
@@ -126,16 +127,17 @@ static void step_gradient(Tape *t, const Call *c, int step, Tensor *dy, const Te
     }
     const Call part = {.in = {c->in[0], &k, &v, c->in[3]}, .out = {c->out[0], c->out[1]}, .attr = &attr};
     dq->flags = step ? TENSOR_ACCUM : 0;
-    attention_gradients(t, &part, false, dy, dq, &dk, &dv);
+    attention_gradients(t, &part, false, dy, (AttentionGrads){.q = dq, .k = &dk, .v = &dv});
 }
 
 static void backward(Tape *t, const Node *n, Need need) {
     const Call *c = &n->call;
     const Group *g = &((const RingAttr *)c->attr)->group;
     const DType precise = (DType)c->out[1]->dtype;
-    Tensor *grad[3];
-    for (int i = 0; i < 3; i++) grad[i] = tape_grad_out(t, c->in[i], need);
-    if (!grad[0] && !grad[1] && !grad[2]) return;
+    const AttentionGrads grads = attention_grads_out(t, c, need);
+    if (grads.sink)
+        attention_gradients(t, c, false, tape_grad(t, c->out[0]), (AttentionGrads){.sink = grads.sink});
+    if (!attention_grads_of_qkv(&grads)) return;
     Tensor *held = own_pair(t, c), *next = pair_new(t, c, (DType)held->dtype, SPMD_V);
     Tensor *own = pair_new(t, c, precise, SPMD_P), *sent = pair_new(t, c, precise, SPMD_P),
            *came = pair_new(t, c, precise, SPMD_P), *dq = partial(t, c->in[0], precise);
@@ -156,19 +158,19 @@ static void backward(Tape *t, const Node *n, Need need) {
     }
     pass_finish(t, pass_start(t, &GRADIENTS, g, sent, came));
     Tensor dk = pair_keys(came, c), dv = pair_values(came, c);
-    copy_to(t, dq, grad[0]), copy_to(t, &dk, grad[1]), copy_to(t, &dv, grad[2]);
+    copy_to(t, dq, grads.q), copy_to(t, &dk, grads.k), copy_to(t, &dv, grads.v);
     Tensor *const scratch[] = {held, next, own, sent, came, dq};
     for (size_t i = 0; i < sizeof scratch / sizeof *scratch; i++) tape_drop(t, scratch[i]);
 }
 
-Tensor *context_ring(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, AttentionAttr attr,
-                     Group group) {
+Tensor *context_ring(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink,
+                     AttentionAttr attr, Group group) {
     const RingAttr ring = {attr, group};
     Tensor *y = tape_tensor(t, (DType)q->dtype, 5,
                             (int64_t[]){q->dim[0], q->dim[1], q->dim[2], q->dim[3], v->dim[4]});
-    Tensor *lse = tape_tensor(t, q->dtype == F64 ? F64 : F32, 4,
-                              (int64_t[]){q->dim[1], q->dim[2], q->dim[3], q->dim[0]});
-    const Call call = {.in = {q, k, v, first_key}, .out = {y, lse}, .attr = &ring};
+    const Call call = {.in = {q, k, v, first_key, sink},
+                       .out = {y, attention_kept(t, q, k->dim[0], sink, false)},
+                       .attr = &ring};
     tape_check(t, &OPS[OP_attention], &call);
     forward(t, &call);
     tape_record(t, &OPS[OP_attention], call, sizeof ring, backward);

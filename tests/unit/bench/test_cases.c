@@ -80,6 +80,8 @@ static void cases_run(void **state) {
     (void)state;
     Device *d = device_cpu(1);
     static const char *const SOME[] = {"attention_merge/middle",
+                                       "attention_sink/middle",
+                                       "attention_sink_grad/middle",
                                        "route/softmax",
                                        "dispatch/dropless",
                                        "dispatch/capacity",

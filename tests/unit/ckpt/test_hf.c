@@ -414,6 +414,9 @@ static void models_that_hf_lacks_are_refused(void **unused) {
         BASE LLAMA EXPERTS "moe-router-topk-scaling-factor = 2\n",
         BASE LLAMA EXPERTS "moe-shared-expert-intermediate-size = 40\n",
         BASE "num-experts = 4\ndisable-bias-linear = true\n",
+        BASE LLAMA "softmax-type = learnable\n",
+        BASE LLAMA "softmax-type = off-by-one\n",
+        BASE "softmax-type = learnable\n",
     };
     for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
         Model m = {0};

@@ -66,6 +66,7 @@ static const struct {
     {"qk-layernorm", "false"},
     {"window-size", "none"},
     {"window-attn-skip-freq", "none"},
+    {"softmax-type", "vanilla"},
     {"untie-embeddings-and-output-weights", "false"},
     {"make-vocab-size-divisible-by", "128"},
     {"hidden-dropout", "0.1"},

@@ -83,11 +83,27 @@ static inline Tensor *build_residual_block(Tape *t, Tensor **in, const void *att
 }
 
 static inline Tensor *build_attention(Tape *t, Tensor **in, const void *attr) {
-    return op_attention(t, in[0], in[1], in[2], in[3], *(const AttentionAttr *)attr, false);
+    return op_attention(t, in[0], in[1], in[2], in[3], NULL, *(const AttentionAttr *)attr, false);
 }
 
 static inline Tensor *build_attention_unfused(Tape *t, Tensor **in, const void *attr) {
-    return op_attention(t, in[0], in[1], in[2], in[3], *(const AttentionAttr *)attr, true);
+    return op_attention(t, in[0], in[1], in[2], in[3], NULL, *(const AttentionAttr *)attr, true);
+}
+
+/* Sinks behind first_key, or in its place. Dropout is that of the samples that are run. */
+static inline Tensor *attend_with_sinks(Tape *t, Tensor **in, const void *attr, bool unfused) {
+    Tensor *first_key = in[4] ? in[3] : NULL, *sink = in[4] ? in[4] : in[3];
+    AttentionAttr a = *(const AttentionAttr *)attr;
+    a.dropout.first_sample = tape_context(t)->first_sample;
+    return op_attention(t, in[0], in[1], in[2], first_key, sink, a, unfused);
+}
+
+static inline Tensor *build_attention_sink(Tape *t, Tensor **in, const void *attr) {
+    return attend_with_sinks(t, in, attr, false);
+}
+
+static inline Tensor *build_attention_unfused_sink(Tape *t, Tensor **in, const void *attr) {
+    return attend_with_sinks(t, in, attr, true);
 }
 
 /* qkv [s,b,g,r+2,d]: the model's packed projection; keys and values are used by two attentions. */
@@ -99,8 +115,8 @@ static inline Tensor *build_attention_packed(Tape *t, Tensor **in, const void *a
     queries[3] = r, one[3] = 1;
     Tensor *q = tape_view(t, x, 0, 5, queries, x->stride), *k = tape_view(t, x, r * d, 5, one, x->stride),
            *v = tape_view(t, x, (r + 1) * d, 5, one, x->stride);
-    Tensor *y = op_attention(t, q, k, v, NULL, *(const AttentionAttr *)attr, false);
-    return op_add(t, y, op_attention(t, q, k, v, NULL, *(const AttentionAttr *)attr, true));
+    Tensor *y = op_attention(t, q, k, v, NULL, NULL, *(const AttentionAttr *)attr, false);
+    return op_add(t, y, op_attention(t, q, k, v, NULL, NULL, *(const AttentionAttr *)attr, true));
 }
 
 static inline Tensor *build_rope(Tape *t, Tensor **in, const void *attr) {
@@ -119,7 +135,7 @@ static inline Tensor *build_rope_packed(Tape *t, Tensor **in, const void *attr) 
     Tensor *qk =
         op_rope(t, tape_view(t, x, 0, 5, both, x->stride), in[1], in[2], in[3], *(const RopeAttr *)attr);
     Tensor *q = tape_view(t, qk, 0, 5, queries, qk->stride), *k = tape_view(t, qk, r * d, 5, one, qk->stride);
-    return op_attention(t, q, k, v, NULL, (AttentionAttr){.scale = 0.3, .window_left = -1}, false);
+    return op_attention(t, q, k, v, NULL, NULL, (AttentionAttr){.scale = 0.3, .window_left = -1}, false);
 }
 
 /* The loss takes the memory of its logits: here those of a sum, not the input itself. */

@@ -82,6 +82,17 @@ static inline void some_rows_see_nothing(Call *c) {
     }
 }
 
+static inline void rows_that_see_nothing(Call *c) {
+    for (int64_t i = 0; i < tensor_count(c->in[1]); i += 3) store_element(c->in[1], i, -INFINITY);
+}
+/* Log-sums of rows are at least the sinks, which are among what they sum. */
+static inline void sums_hold_sinks(Call *c) {
+    Tensor *lse = c->in[2];
+    double most = 0;
+    for (int64_t i = 0; i < tensor_count(c->in[3]); i++) most = fmax(most, load_element(c->in[3], i));
+    for (int64_t i = 0; i < tensor_count(lse); i++) store_element(lse, i, most + fabs(load_element(lse, i)));
+}
+
 static inline void a_number_is_nan(Call *c) { store_element(c->in[0], tensor_count(c->in[0]) / 2, NAN); }
 static inline void all_are_zero(Call *c) {
     for (int64_t i = 0; i < tensor_count(c->in[0]); i++) store_element(c->in[0], i, 0);

@@ -8,7 +8,7 @@
 #include "ops/residual.h"
 #include "unit/ops/case.h"
 
-enum { SAMPLES = 2, WIDTH = 6, COUNTED = 4, BYTES = 1 << 24 };
+enum { SAMPLES = 2, WIDTH = 6, COUNTED = 4, BYTES = 1 << 24, MOST_HEADS = 16 };
 
 typedef struct Case {
     int cp, tp;
@@ -18,14 +18,16 @@ typedef struct Case {
     bool packed;         /* documents of 23 positions, seen from first_key */
     bool full;           /* not causal */
     double dropout;
+    bool sinks;                 /* a parameter of each head */
     bool unfused, exact, twice; /* twice: two attentions of the same q, k, v, so that gradients are added */
     DType dtype;
 } Case;
 
 /* What one run gives, whole, as doubles; each rank writes what it holds. */
 typedef struct Outcome {
-    int64_t n_y, n_qkv;
+    int64_t n_y, n_qkv, n_sink;
     double *y, *dqkv; /* [s,b,g*r*d], [s,b,g*(r+2)*d] */
+    double *dsink;    /* [cp,g*r]: what each rank has of the sum; [0] becomes the sum */
     int64_t count[COUNTED];
 } Outcome;
 
@@ -70,7 +72,25 @@ static void count_op(void *arg, const OpDef *op, const Call *c) {
             k->count[i] += i < 2 ? c->in[0] ? tensor_count(c->in[0]) : 0 : 1;
 }
 
-static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *first_key) {
+/* A parameter of this rank's heads, whose gradient is fresh: any element that is not written shows. */
+static Tensor sink_new(const Rank *k, Tensor *main_grad, double *values, double *gradient) {
+    const Case *c = k->c;
+    const int64_t n = k->groups * c->r;
+    *main_grad = tensor_make(gradient, c->dtype == F64 ? F64 : F32, 1, &n);
+    main_grad->flags = TENSOR_MAIN_GRAD;
+    Tensor sink = tensor_make(values, c->dtype, 1, &n);
+    sink.flags = TENSOR_NEEDS_GRAD;
+    sink.grad = main_grad;
+    if (c->tp > 1) sink.spmd = spmd_with(sink.spmd, AXIS_TP, SPMD_V);
+    if (c->cp > 1) sink.spmd = spmd_with(sink.spmd, AXIS_CP, SPMD_R);
+    for (int64_t e = 0; e < n; e++) {
+        store_element(&sink, e, grid_value("context", 2, k->tp_rank * n + e, bits(c)));
+        store_element(main_grad, e, NAN);
+    }
+    return sink;
+}
+
+static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *first_key, Tensor *sink) {
     const Case *c = k->c;
     const int64_t d = WIDTH, s = k->rows, b = SAMPLES, g = k->groups, r = c->r;
     const int64_t stride[5] = {qkv->stride[0], qkv->stride[1], (r + 2) * d, d, 1};
@@ -83,8 +103,9 @@ static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *first_key) {
                                 .first_head = k->tp_rank * g * r,
                                 .heads = c->g * c->r,
                                 .dropout = {.rate = c->dropout, .seed = 3, .site = 4, .seq_total = c->s}};
-    Tensor *y = op_context_attention(t, q, key, v, first_key, attr, c->plan, c->unfused);
-    if (c->twice) y = op_add(t, y, op_context_attention(t, q, key, v, first_key, attr, c->plan, c->unfused));
+    Tensor *y = op_context_attention(t, q, key, v, first_key, sink, attr, c->plan, c->unfused);
+    if (c->twice)
+        y = op_add(t, y, op_context_attention(t, q, key, v, first_key, sink, attr, c->plan, c->unfused));
     return tape_view(t, y, 0, 3, (int64_t[]){s, b, g * r * d}, (int64_t[]){b * g * r * d, g * r * d, 1});
 }
 
@@ -112,12 +133,16 @@ static void run_rank(Rank *k, const Layout *layout, Comm *comm) {
     for (int64_t i = 0; i < SAMPLES * k->rows; i++) /* the samples' documents begin elsewhere */
         ((int64_t *)first_key->data)[i] =
             (position(k, i % k->rows) + 5 * (i / k->rows)) / 23 * 23 - 5 * (i / k->rows);
-    Tensor *y = attend(t, k, qkv, c->packed ? first_key : NULL);
+    double sinks[MOST_HEADS], sink_gradient[MOST_HEADS];
+    Tensor main_grad, sink = sink_new(k, &main_grad, sinks, sink_gradient);
+    Tensor *y = attend(t, k, qkv, c->packed ? first_key : NULL, c->sinks ? &sink : NULL);
     Tensor *dy = tape_tensor(t, c->dtype, 3, y->dim);
     fill_slice(k, dy, 1);
     gather_slice(k, y, k->out->y);
     tape_backward(t, y, dy, NEED_ALL);
     gather_slice(k, tape_grad(t, qkv), k->out->dqkv);
+    double *dsink = k->out->dsink + (k->cp_rank * c->tp + k->tp_rank) * tensor_count(&sink);
+    for (int64_t e = 0; c->sinks && e < tensor_count(&sink); e++) dsink[e] = load_element(&main_grad, e);
     if (k->tp_rank == 0 && k->cp_rank == 0) memcpy(k->out->count, k->count, sizeof k->count);
     tape_free(t);
     space_free(slot), space_free(transient);
@@ -141,15 +166,18 @@ static void rank_main(void *arg, Comm *comm) {
 
 static Outcome outcome_new(const Case *c) {
     const int64_t rows = c->s * SAMPLES * WIDTH;
-    Outcome o = {.n_y = rows * c->g * c->r, .n_qkv = rows * c->g * (c->r + 2)};
+    Outcome o = {.n_y = rows * c->g * c->r, .n_qkv = rows * c->g * (c->r + 2), .n_sink = c->g * c->r};
     o.y = mem_zero((size_t)o.n_y, sizeof *o.y);
     o.dqkv = mem_zero((size_t)o.n_qkv, sizeof *o.dqkv);
+    o.dsink = mem_zero((size_t)(c->cp * o.n_sink), sizeof *o.dsink);
+    assert_true(o.n_sink <= MOST_HEADS);
     return o;
 }
 
 static Outcome run_ranks(const Case *c) {
     Outcome o = outcome_new(c);
     comm_threads(c->tp * c->cp, NULL, rank_main, (void *[]){(void *)c, &o});
+    for (int64_t e = o.n_sink; e < c->cp * o.n_sink; e++) o.dsink[e % o.n_sink] += o.dsink[e];
     return o;
 }
 
@@ -160,14 +188,14 @@ static Outcome run_single(Case c) {
     return o;
 }
 
-static void outcome_free(Outcome *o) { free(o->y), free(o->dqkv); }
+static void outcome_free(Outcome *o) { free(o->y), free(o->dqkv), free(o->dsink); }
 
 static void describe(const Case *c, const char *what, char *out, size_t n) {
-    snprintf(out, n, "cp %d tp %d exchange %d %s s %d g %d r %d%s%s%s%s%s%s %s, %s", c->cp, c->tp,
+    snprintf(out, n, "cp %d tp %d exchange %d %s s %d g %d r %d%s%s%s%s%s%s%s %s, %s", c->cp, c->tp,
              c->plan.exchange, c->plan.gather ? "gather" : "ring", (int)c->s, (int)c->g, (int)c->r,
              c->left ? " window" : "", c->packed ? " packed" : "", c->full ? " full" : "",
-             c->dropout > 0 ? " dropout" : "", c->unfused ? " unfused" : "", c->twice ? " twice" : "",
-             dtype_name(c->dtype), what);
+             c->sinks ? " sinks" : "", c->dropout > 0 ? " dropout" : "", c->unfused ? " unfused" : "",
+             c->twice ? " twice" : "", dtype_name(c->dtype), what);
 }
 
 /* Sums have at most s r + s + 2d terms, of size at most 1 except that the softmax turns an absolute error of
@@ -201,6 +229,7 @@ static void check(Case c) {
     Outcome got = run_ranks(&c), want = run_single(c);
     near(&c, "y", got.y, want.y, want.n_y);
     near(&c, "dqkv", got.dqkv, want.dqkv, want.n_qkv);
+    near(&c, "dsink", got.dsink, want.dsink, want.n_sink);
     outcome_free(&got), outcome_free(&want);
 }
 
@@ -251,6 +280,14 @@ static void unfused_too(void **state) {
     check_ways((Case){.g = 1, .unfused = true, .packed = true, .left = 20}, check);
 }
 
+static void sinks_are_of_all_rows(void **state) {
+    (void)state;
+    check_ways((Case){.g = 8, .sinks = true}, check);
+    check_ways((Case){.g = 2, .sinks = true, .left = 9, .packed = true, .dropout = 0.3}, check);
+    check_ways((Case){.g = 1, .sinks = true, .twice = true}, check);
+    check_ways((Case){.g = 4, .sinks = true, .unfused = true, .left = 30}, check);
+}
+
 static void gradients_add_up(void **state) {
     (void)state;
     check_ways((Case){.g = 2, .twice = true}, check);
@@ -260,6 +297,7 @@ static void beside_tensor_parallel_ranks(void **state) {
     (void)state;
     const ContextPlan plans[] = {{1, false}, {1, true}, {2, false}};
     for (int i = 0; i < 3; i++) check((Case){2, 2, plans[i], .s = 92, .g = 4, .r = 2, .dropout = 0.3});
+    for (int i = 0; i < 3; i++) check((Case){2, 2, plans[i], .s = 92, .g = 4, .r = 2, .sinks = true});
     check((Case){2, 4, {2, false}, .s = 36, .g = 4, .r = 2, .packed = true});
     check((Case){4, 2, {2, false}, .s = 48, .g = 2, .r = 4, .left = 17});
 }
@@ -269,13 +307,18 @@ static void in_every_type(void **state) {
     const ContextPlan plans[] = {{1, false}, {1, true}, {4, false}, {2, false}};
     for (DType type = F32; type <= F16; type++)
         for (int i = 0; i < 4; i++)
-            check((Case){4, 1, plans[i], .s = 96, .g = 2, .r = 4, .dtype = type, .left = 40});
+            for (int sinks = 0; sinks < 2; sinks++)
+                check((Case){4, 1, plans[i], .s = 96, .g = 2, .r = 4, .dtype = type, .left = 40,
+                             .sinks = sinks});
 }
 
+/* The sum over ranks of what has no grid, the gradient of a parameter, is that of one rank but for rounding.
+ */
 static void check_same(Case c) {
     Outcome got = run_ranks(&c), want = run_single(c);
     same(&c, "y", got.y, want.y, want.n_y);
     same(&c, "dqkv", got.dqkv, want.dqkv, want.n_qkv);
+    near(&c, "dsink", got.dsink, want.dsink, want.n_sink);
     outcome_free(&got), outcome_free(&want);
 }
 
@@ -284,6 +327,7 @@ static void exact_lane_is_bitwise(void **state) {
     check_ways((Case){.g = 4, .exact = true, .dropout = 0.3}, check_same);
     check_ways((Case){.g = 1, .exact = true, .packed = true, .twice = true}, check_same);
     check_ways((Case){.g = 2, .exact = true, .unfused = true, .left = 30}, check_same);
+    check_ways((Case){.g = 2, .exact = true, .sinks = true, .left = 30}, check_same);
 }
 
 /* Where a rank attends to all keys in the order of positions, it computes one rank's bits. */
@@ -350,6 +394,7 @@ int main(void) {
         cmocka_unit_test(masks_are_of_the_whole_sequence),
         cmocka_unit_test(dropout_is_of_the_whole_sequence),
         cmocka_unit_test(unfused_too),
+        cmocka_unit_test(sinks_are_of_all_rows),
         cmocka_unit_test(gradients_add_up),
         cmocka_unit_test(beside_tensor_parallel_ranks),
         cmocka_unit_test(in_every_type),
