@@ -394,10 +394,12 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
 
 /* cuBLASLt does not end sums of F32 operands in 16 bits, and a sum that it adds to 16 bits it has rounded
  * before (seen on an H200): a pass of its own rounds these, once, and those to which it cannot add the bias
- * itself. */
+ * itself. A main gradient is added to directly: whoever keeps it in 16 bits wants less to be moved, and each
+ * microbatch's part may be rounded before it is added. */
 static bool ends_elsewhere(GemmState *s, const Gemm *g) {
+    const bool adds = accumulates(g->c) && !(g->c->flags & TENSOR_MAIN_GRAD);
     if (!dtype_is_16bit((DType)g->c->dtype)) return false;
-    return g->a->dtype == F32 || accumulates(g->c) || (g->bias && !(plan_of(s, g)->way.fused & GEMM_BIAS));
+    return g->a->dtype == F32 || adds || (g->bias && !(plan_of(s, g)->way.fused & GEMM_BIAS));
 }
 
 static void check(const Gemm *g) {

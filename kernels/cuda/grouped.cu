@@ -1,8 +1,8 @@
 /* The ops of kernels/cpu/grouped.c: expert e multiplies its rows [offset[e], offset[e+1]) by its block of the
  * weight. The offsets are known on the GPU alone: there are as many tiles as any offsets may need, each finds
  * its expert, and those that are not needed end at once. Products of 16-bit operands, whose rows are whole
- * units of 16 bytes, go to tensor cores if y and dx are of their type and dw is F32; all others, and
- * batch-invariant mode, are chains of multiply-adds (chain.cuh). Written: y, also the rows behind the last
+ * units of 16 bytes, go to tensor cores if y and dx are of their type and dw is F32 or of theirs; all others,
+ * and batch-invariant mode, are chains of multiply-adds (chain.cuh). Written: y, also the rows behind the last
  * expert, as 0; written or added to: dx, dw. */
 #include "kernels/cuda/chain.cuh"
 #include "kernels/cuda/tensor_tile.cuh"
@@ -91,9 +91,9 @@ static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
 }
 
 /* dw_e [m,n] = dy_e^T x_e */
-template <typename T>
+template <typename T, typename Y>
 static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
-    tensor_experts(const T *dy, const T *x, float *dw, Experts e, int64_t m, int64_t n, int64_t down,
+    tensor_experts(const T *dy, const T *x, Y *dw, Experts e, int64_t m, int64_t n, int64_t down,
                    int64_t across, bool add) {
     const int64_t expert = blockIdx.x / (down * across), first = e.offset[expert],
                   rows = e.offset[expert + 1] - first;
@@ -169,14 +169,14 @@ template <typename T, bool along> static void launch_tensor_rows(const Call *c, 
     LAUNCHED();
 }
 
-template <typename T> static void launch_tensor_experts(const Call *c, const Experts &e) {
+template <typename T, typename Y> static void launch_tensor_experts(const Call *c, const Experts &e) {
     const Tensor *dy = c->in[0], *x = c->in[1], *dw = c->out[0];
     const int64_t m = tensor_width(dy), n = tensor_width(x), down = ceil_div(m, TENSOR_TILE),
                   across = ceil_div(n, TENSOR_TILE);
     CUDA_CHECK(
-        cudaFuncSetAttribute(tensor_experts<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, TENSOR_ROOM));
-    tensor_experts<T><<<blocks(e.count * down * across), TENSOR_THREADS, TENSOR_ROOM, stream_of(c)>>>(
-        data_of<T>(dy), data_of<T>(x), data_of<float>(dw), e, m, n, down, across, accumulates(dw));
+        cudaFuncSetAttribute(tensor_experts<T, Y>, cudaFuncAttributeMaxDynamicSharedMemorySize, TENSOR_ROOM));
+    tensor_experts<T, Y><<<blocks(e.count * down * across), TENSOR_THREADS, TENSOR_ROOM, stream_of(c)>>>(
+        data_of<T>(dy), data_of<T>(x), data_of<Y>(dw), e, m, n, down, across, accumulates(dw));
     LAUNCHED();
 }
 
@@ -234,10 +234,11 @@ extern "C" void cuda_grouped_linear_dgrad(const Call *c) { run_rows(c, false); }
 extern "C" void cuda_grouped_linear_wgrad(const Call *c) {
     const Experts e = experts_of(c);
     if (!tensor_count(c->out[0])) return;
-    if (!on_tensor_cores(c, F32))
+    const bool narrow = on_tensor_cores(c, c->in[0]->dtype);
+    if (!narrow && !on_tensor_cores(c, F32))
         launch_chain_experts(c, e);
     else if (c->in[0]->dtype == BF16)
-        launch_tensor_experts<bf16>(c, e);
+        narrow ? launch_tensor_experts<bf16, bf16>(c, e) : launch_tensor_experts<bf16, float>(c, e);
     else
-        launch_tensor_experts<fp16>(c, e);
+        narrow ? launch_tensor_experts<fp16, fp16>(c, e) : launch_tensor_experts<fp16, float>(c, e);
 }

@@ -45,13 +45,13 @@ static Pieces pieces_of(const Call *c) {
     return p;
 }
 
-/* ---- steps: arithmetic in the type of the gradient and the parameters ---- */
+/* ---- steps: arithmetic in the type of the parameters ---- */
 
 static void step_types(const char *op, const Call *c, const Tensor *state, bool in_16_bits) {
     const int type = c->in[0]->dtype, param = c->out[0]->dtype;
-    CHECK((type == F64 || type == F32) && param == type, "%s: a gradient of %s for parameters of %s", op,
-          dtype_name((DType)type), dtype_name((DType)param));
-    CHECK(state->dtype == type || (in_16_bits && type == F32 && dtype_is_16bit((DType)state->dtype)),
+    CHECK((param == F64 || param == F32) && (type == param || (type == BF16 && param == F32)),
+          "%s: a gradient of %s for parameters of %s", op, dtype_name((DType)type), dtype_name((DType)param));
+    CHECK(state->dtype == param || (in_16_bits && param == F32 && dtype_is_16bit((DType)state->dtype)),
           "%s: state of %s for parameters of %s", op, dtype_name((DType)state->dtype),
           dtype_name((DType)param));
 }
@@ -118,10 +118,11 @@ __device__ __forceinline__ void store_as(void *value, int64_t first, int64_t n, 
     store_run((T *)value, first, n, aligned, rounded);
 }
 
-/* P: of gradient and parameters, M and V: of the moments; value: parameters of P or of 16 bits, or none. */
-template <typename P, typename M, typename V> struct Adamw {
+/* P: of parameters, G: of the gradient, M and V: of the moments; value: parameters of P or of 16 bits, or
+ * none. */
+template <typename P, typename G, typename M, typename V> struct Adamw {
     typedef P R;
-    const P *grad;
+    const G *grad;
     P *param;
     M *exp_avg;
     V *exp_avg_sq;
@@ -130,7 +131,7 @@ template <typename P, typename M, typename V> struct Adamw {
 
     __device__ __forceinline__ void run(const Step<P> &s, int64_t i, int64_t end, bool aligned) const {
         constexpr int N = VEC<P>;
-        const Run<P, N> g_run = load_run<P, N>(grad, i, end, aligned);
+        const Run<G, N> g_run = load_run<G, N>(grad, i, end, aligned);
         Run<P, N> p = load_run<P, N>(param, i, end, aligned);
         Run<M, N> m = load_run<M, N>(exp_avg, i, end, aligned);
         Run<V, N> v = load_run<V, N>(exp_avg_sq, i, end, aligned);
@@ -154,26 +155,39 @@ template <typename P, typename M, typename V> struct Adamw {
     }
 };
 
-template <typename P, typename M, typename V> static void step_adamw(const Call *c) {
+template <typename P, typename G, typename M, typename V> static void step_adamw(const Call *c) {
     const AdamAttr *a = (const AdamAttr *)c->attr;
-    const Adamw<P, M, V> rule = {data_of<P>(c->in[0]),  data_of<P>(c->out[0]), data_of<M>(c->out[1]),
-                                 data_of<V>(c->out[2]), cells(c->out[3]),      (P)a->eps,
-                                 (P)a->beta1,           (P)a->beta2,           (P)(1 - a->beta1),
-                                 (P)(1 - a->beta2)};
+    const Adamw<P, G, M, V> rule = {data_of<G>(c->in[0]),  data_of<P>(c->out[0]), data_of<M>(c->out[1]),
+                                    data_of<V>(c->out[2]), cells(c->out[3]),      (P)a->eps,
+                                    (P)a->beta1,           (P)a->beta2,           (P)(1 - a->beta1),
+                                    (P)(1 - a->beta2)};
     launch_update(c, rule, adam_numbers(a));
 }
 
 /* F32 parameters. */
-template <typename M> static void step_adamw_f32(const Call *c) {
+template <typename G, typename M> static void step_adamw_f32(const Call *c) {
     switch (c->out[2]->dtype) {
     case BF16:
-        step_adamw<float, M, bf16>(c);
+        step_adamw<float, G, M, bf16>(c);
         break;
     case F16:
-        step_adamw<float, M, fp16>(c);
+        step_adamw<float, G, M, fp16>(c);
         break;
     default:
-        step_adamw<float, M, float>(c);
+        step_adamw<float, G, M, float>(c);
+    }
+}
+
+template <typename G> static void step_adamw_from(const Call *c) {
+    switch (c->out[1]->dtype) {
+    case BF16:
+        step_adamw_f32<G, bf16>(c);
+        break;
+    case F16:
+        step_adamw_f32<G, fp16>(c);
+        break;
+    default:
+        step_adamw_f32<G, float>(c);
     }
 }
 
@@ -184,23 +198,21 @@ extern "C" void cuda_adamw(const Call *c) {
           "adamw: values of %s from parameters of %s", dtype_name((DType)value->dtype),
           dtype_name((DType)param->dtype));
     if (param->dtype == F64)
-        step_adamw<double, double, double>(c);
-    else if (c->out[1]->dtype == BF16)
-        step_adamw_f32<bf16>(c);
-    else if (c->out[1]->dtype == F16)
-        step_adamw_f32<fp16>(c);
+        step_adamw<double, double, double, double>(c);
+    else if (c->in[0]->dtype == BF16)
+        step_adamw_from<bf16>(c);
     else
-        step_adamw_f32<float>(c);
+        step_adamw_from<float>(c);
 }
 
-template <typename P> struct Sgd {
+template <typename P, typename G> struct Sgd {
     typedef P R;
-    const P *grad;
+    const G *grad;
     P *param, *buffer, momentum;
 
     __device__ __forceinline__ void run(const Step<P> &s, int64_t i, int64_t end, bool aligned) const {
         constexpr int N = VEC<P>;
-        const Run<P, N> g = load_run<P, N>(grad, i, end, aligned);
+        const Run<G, N> g = load_run<G, N>(grad, i, end, aligned);
         Run<P, N> p = load_run<P, N>(param, i, end, aligned), m = load_run<P, N>(buffer, i, end, aligned);
 #pragma unroll
         for (int k = 0; k < N; k++) {
@@ -213,15 +225,19 @@ template <typename P> struct Sgd {
     }
 };
 
-template <typename P> static void step_sgd(const Call *c) {
+template <typename P, typename G> static void step_sgd(const Call *c) {
     const SgdAttr *a = (const SgdAttr *)c->attr;
-    const Sgd<P> rule = {data_of<P>(c->in[0]), data_of<P>(c->out[0]), data_of<P>(c->out[1]), (P)a->momentum};
+    const Sgd<P, G> rule = {data_of<G>(c->in[0]), data_of<P>(c->out[0]), data_of<P>(c->out[1]),
+                            (P)a->momentum};
     launch_update(c, rule, sgd_numbers(a));
 }
 
 extern "C" void cuda_sgd(const Call *c) {
     step_types("sgd", c, c->out[1], false);
-    REAL_SWITCH(c->in[0]->dtype, step_sgd<R>(c));
+    if (c->in[0]->dtype == BF16)
+        step_sgd<float, bf16>(c);
+    else
+        REAL_SWITCH(c->in[0]->dtype, step_sgd<R, R>(c));
 }
 
 /* ---- the norm's part in it ---- */

@@ -134,6 +134,7 @@ void config_check(const Config *, unsigned checks, Args *args);
  * arena. */
 void config_finish(const Config *, Arena *, int64_t vocab_size, Derived *);
 int64_t config_ranks(const Config *);               /* of the whole run */
+bool config_bf16_grads(const Config *);             /* main gradients are bf16, of the bf16 lane */
 int64_t config_model_ranks(const Config *);         /* that hold one copy of the dense parameters */
 int64_t config_expert_tensor_ranks(const Config *); /* that share one expert's weights */
 /* The same run on one rank: all of the layout that is about ranks back to its defaults. */

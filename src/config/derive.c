@@ -21,6 +21,10 @@ int64_t config_expert_tensor_ranks(const Config *c) {
 
 int64_t config_ranks(const Config *c) { return either(c->ranks, config_model_ranks(c)); }
 
+bool config_bf16_grads(const Config *c) {
+    return c->grad_reduce_in_bf16 || c->main_grads_dtype == MAIN_GRADS_BF16;
+}
+
 static int64_t padded_vocab(const Config *c, int64_t vocab_size) {
     int64_t unit = c->make_vocab_size_divisible_by * c->tensor_model_parallel_size;
     return (vocab_size + unit - 1) / unit * unit;

@@ -111,7 +111,7 @@ size_t optim_bytes(const Optimizer *o) {
 static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer which, void *flat, Tensor *sum) {
     const Registry *r = o->registry;
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].spoken),
-           x = part_of(r, bucket, which, r->precise, flat);
+           x = part_of(r, bucket, which, registry_dtype(r, which), flat);
     /* The exact lane's sum knows no blocks, for a parameter that is cut has others. */
     const SumAttr attr = {o->config->lane == LANE_EXACT ? 1 : SUM_BLOCK};
     if (pieces.dim[0])
@@ -179,7 +179,7 @@ static void update(const Optimizer *o, int bucket, const OptimStep *s) {
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n),
            numbers = words_of(&o->state->clipped, sizeof o->state->clipped);
     if (!pieces.dim[0]) return;
-    Tensor grad = part_of(r, bucket, FLAT_GRADS, r->precise, r->grads), out[1 + OPTIM_BUFFERS + 1];
+    Tensor grad = part_of(r, bucket, FLAT_GRADS, r->gradients, r->grads), out[1 + OPTIM_BUFFERS + 1];
     Call call = {.in = {&grad, &pieces, &numbers}, .device = r->device};
     int n = 0;
     out[n++] = part_of(r, bucket, FLAT_MASTERS, r->precise, r->masters);

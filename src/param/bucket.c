@@ -168,7 +168,7 @@ Tensor registry_slice_of(const Registry *r, FlatBuffer which, DType type, void *
 }
 
 Tensor registry_slice(const Registry *r, FlatBuffer which, void *flat, int bucket, int64_t at, int64_t n) {
-    return registry_slice_of(r, which, which == FLAT_VALUES ? r->storage : r->precise, flat, bucket, at, n);
+    return registry_slice_of(r, which, registry_dtype(r, which), flat, bucket, at, n);
 }
 
 FlatRange param_part_held(const Registry *r, const Param *p) {

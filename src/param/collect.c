@@ -22,7 +22,7 @@ static const Param *counterpart(const Registry *whole, const Param *p) {
 
 /* Elements [begin, end) of the flat layout, which stand at `at` in the buffer. */
 static void copy(const Copying *c, const Param *p, const Param *in_whole, FlatRange r) {
-    const DType type = c->registry->precise;
+    const DType type = registry_dtype(c->registry, c->kind);
     const size_t size = dtype_size(type);
     DeviceView view =
         device_view(c->registry->device, (char *)c->flat + (size_t)r.at * size,
@@ -47,7 +47,7 @@ static void copy_held(const Copying *c, const Param *p, const Param *in_whole, i
     const FlatRange everything = {0, c->registry->elements, 0},
                     *ranges = registry_ranges(c->registry, c->kind, &n);
     if (!ranges) ranges = &everything, n = 1;
-    const int64_t together = VIEW_BYTES / (int64_t)dtype_size(c->registry->precise);
+    const int64_t together = VIEW_BYTES / (int64_t)dtype_size(registry_dtype(c->registry, c->kind));
     for (int i = 0; i < n; i++) {
         const int64_t first = ranges[i].begin > begin ? ranges[i].begin : begin,
                       last = ranges[i].end < end ? ranges[i].end : end;

@@ -21,8 +21,12 @@ Registry *registry_new(const Layout *layout) {
     return r;
 }
 
+DType registry_dtype(const Registry *r, FlatBuffer which) {
+    return which == FLAT_VALUES ? r->storage : which == FLAT_GRADS ? r->gradients : r->precise;
+}
+
 static size_t flat_bytes(const Registry *r, FlatBuffer which) {
-    return (size_t)r->held[which] * dtype_size(which == FLAT_VALUES ? r->storage : r->precise);
+    return (size_t)r->held[which] * dtype_size(registry_dtype(r, which));
 }
 
 void registry_free(Registry *r) {
@@ -119,7 +123,7 @@ Param *param_add(Registry *r, ParamSpec spec) {
 void registry_begin_unit(Registry *r) { r->unit++; }
 
 static Tensor whole(const Registry *r, const Param *p, void *flat, FlatBuffer which) {
-    Tensor t = {.dtype = (uint8_t)(which == FLAT_VALUES ? r->storage : r->precise)};
+    Tensor t = {.dtype = (uint8_t)registry_dtype(r, which)};
     if (!bucket_is_shared(r, &r->buckets[p->bucket], which))
         t = registry_slice(r, which, flat, p->bucket, p->offset, p->count);
     return tensor_make(t.data, (DType)t.dtype, p->spec.ndim, (int64_t[]){p->rows, p->columns});
@@ -143,6 +147,7 @@ void registry_allocate(Registry *r, Device *device, DType storage) {
     r->device = device;
     r->storage = storage;
     r->precise = storage == F64 ? F64 : F32;
+    r->gradients = storage == BF16 && r->layout.data.bf16_grads ? BF16 : r->precise;
     buckets_lay(r);
     r->values = device_alloc(device, flat_bytes(r, FLAT_VALUES), "parameters");
     r->grads = device_alloc(device, flat_bytes(r, FLAT_GRADS), "main gradients");
@@ -274,7 +279,7 @@ static void zero(Registry *r, Tensor *x) {
 }
 
 void registry_zero_grads(Registry *r) {
-    Tensor grads = tensor_make(r->grads, r->precise, 1, &r->held[FLAT_GRADS]);
+    Tensor grads = tensor_make(r->grads, r->gradients, 1, &r->held[FLAT_GRADS]);
     zero(r, &grads);
     registry_grads_written(r);
 }
@@ -305,7 +310,7 @@ void registry_settle_grads(Registry *r) {
 void registry_snap(Registry *r, FlatBuffer which, int bits) {
     const bool values = which == FLAT_MASTERS && r->masters == r->values;
     void *flat = which == FLAT_GRADS ? r->grads : r->masters;
-    Tensor all = tensor_make(flat, r->precise, 1, &r->held[values ? FLAT_VALUES : which]);
+    Tensor all = tensor_make(flat, registry_dtype(r, which), 1, &r->held[values ? FLAT_VALUES : which]);
     const SnapAttr attr = {bits};
     call_run(&OPS[OP_snap], &(Call){.out = {&all}, .attr = &attr, .device = r->device});
 }

@@ -45,6 +45,8 @@ typedef struct DataParallel {
     int num_buckets;     /* of about equal size; 0: one, or at stages 2 and 3 one for each unit */
     bool overlap_grads;  /* a bucket is summed as soon as its last gradient is complete, else after all */
     bool overlap_values; /* values are gathered behind the next forward, else before it */
+    bool bf16_grads;     /* main gradients of BF16 storage are BF16 too: each sum of microbatches, and each
+                            rank's of a sum over ranks (comm.h), is rounded to it */
 } DataParallel;
 
 /* How a model is spread over ranks, as far as its parameters and activations must know. */
@@ -82,9 +84,10 @@ typedef struct Param {
     int number, unit, bucket;
     Tensor value;     /* storage dtype; value.grad = &main_grad unless frozen. No data while other ranks hold
                          some of it (sync.h); so with the other two */
-    Tensor main_grad; /* F64 in the fp64 lane, else F32; flags ACCUM | MAIN_GRAD, without ACCUM while it is
-                         fresh: whatever it holds is of no step, and the next gradient is written */
-    Tensor master;    /* main_grad's dtype; the same memory as value unless storage is 16-bit */
+    Tensor main_grad; /* F64 in the fp64 lane, else F32, or BF16 (DataParallel); flags ACCUM | MAIN_GRAD,
+                         without ACCUM while it is fresh: whatever it holds is of no step, and the next
+                         gradient is written */
+    Tensor master;    /* F64 or F32; the same memory as value unless storage is 16-bit */
 } Param;
 
 /* Of its value tensor, which must not be frozen. */
@@ -119,7 +122,7 @@ typedef struct Registry {
     int64_t held[FLAT_BUFFERS];      /* elements of each buffer */
     int *by_name, slots;    /* hash table of numbers of params + 1, 0: free; slots is a power of two */
     int64_t elements;       /* of the flat layout, alignment gaps included */
-    DType storage, precise; /* of values; of main gradients, masters and optimizer state */
+    DType storage, gradients, precise; /* of values; of main gradients; of masters and optimizer state */
     Device *device;
     void *values, *grads, *masters; /* flat, what this rank holds of them (bucket.h); masters == values unless
                                        storage is 16-bit */
@@ -136,9 +139,11 @@ Param *registry_find(const Registry *, const char *name); /* NULL if there is no
 /* The parameters that come next are used together, apart from those before: a layer. At stage 3 a unit's
  * values are gathered at once. */
 void registry_begin_unit(Registry *);
-/* Takes the flat buffers (zeroed) on the device. */
+/* Takes the flat buffers (zeroed) on the device. Masters are F64 if storage is, else F32, and so are main
+ * gradients, but for DataParallel.bf16_grads. */
 void registry_allocate(Registry *, Device *, DType storage);
 size_t registry_bytes(const Registry *); /* of all flat buffers */
+DType registry_dtype(const Registry *, FlatBuffer);
 /* Draws every parameter; masters first, values rounded from them. */
 void registry_init(Registry *, uint64_t seed);
 /* Values from masters, after the masters have changed. Nothing to do unless storage is 16-bit. */

@@ -36,7 +36,7 @@ static bool is_shared(const Sync *s, int k) {
     return bucket_is_shared(s->registry, bucket(s, k), FLAT_GRADS);
 }
 
-static size_t precise_bytes(const Sync *s, int64_t n) { return (size_t)n * dtype_size(s->registry->precise); }
+static size_t grad_bytes(const Sync *s, int64_t n) { return (size_t)n * dtype_size(s->registry->gradients); }
 
 /* This rank's part of the sums. */
 static Tensor part_of(const Sync *s, int k) {
@@ -48,7 +48,7 @@ static Tensor part_of(const Sync *s, int k) {
 static CommWork *all_reduce(Sync *s, const Group *group, const char *site, void *x, int64_t n) {
     if (!s->comm || group->size == 1) return NULL;
     return comm_start(s->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
-                                           .dtype = s->registry->precise,
+                                           .dtype = s->registry->gradients,
                                            .group = *group,
                                            .site = site,
                                            .in = x,
@@ -69,18 +69,18 @@ static void show(Sync *s, int k, char *slot) {
     s->piece[k].slot = slot;
     for (int i = b->first; i < b->first + b->n; i++) {
         Param *p = s->registry->laid[i];
-        p->main_grad.data = slot ? slot + precise_bytes(s, p->offset - b->begin) : NULL;
+        p->main_grad.data = slot ? slot + grad_bytes(s, p->offset - b->begin) : NULL;
     }
 }
 
 static Tensor flat(const Sync *s, void *data, int64_t n) {
-    return tensor_make(data, s->registry->precise, 1, &n);
+    return tensor_make(data, s->registry->gradients, 1, &n);
 }
 
 /* Adds the sum of this rank's part to the main gradient. */
 static void absorb(Sync *s, int k) {
     const Bucket *b = bucket(s, k);
-    Tensor sum = flat(s, (char *)s->piece[k].slot + precise_bytes(s, b->inner.rank * b->shard), b->shard),
+    Tensor sum = flat(s, (char *)s->piece[k].slot + grad_bytes(s, b->inner.rank * b->shard), b->shard),
            main = part_of(s, k);
     main.flags = TENSOR_ACCUM;
     call_run(&OPS[OP_copy], &(Call){.in = {&sum}, .out = {&main}, .device = s->registry->device});
@@ -103,11 +103,11 @@ static void start(Sync *s, int k) {
     else if (s->comm)
         s->piece[k].work =
             comm_start(s->comm, &(CommCall){.kind = COMM_REDUCE_SCATTER,
-                                            .dtype = r->precise,
+                                            .dtype = r->gradients,
                                             .group = b->inner,
                                             .site = "grad_sum",
                                             .in = all,
-                                            .out = all + precise_bytes(s, b->inner.rank * b->shard),
+                                            .out = all + grad_bytes(s, b->inner.rank * b->shard),
                                             .n = b->shard,
                                             .device = r->device});
 }
@@ -216,7 +216,7 @@ static int64_t move(Sync *s, unsigned axes, Direction way) {
         if (!(param_sum_axes(p) & axes) || !bucket(s, p->bucket)->trained || h.end <= h.begin) continue;
         const int64_t n = h.end - h.begin;
         if (way != COUNT) {
-            Tensor packed = flat(s, (char *)s->message + precise_bytes(s, at), n);
+            Tensor packed = flat(s, (char *)s->message + grad_bytes(s, at), n);
             Tensor grad = registry_slice(r, FLAT_GRADS, r->grads, p->bucket, h.begin, n);
             Call call = {.in = {way == PACK ? &grad : &packed},
                          .out = {way == PACK ? &packed : &grad},
@@ -276,17 +276,17 @@ Sync *sync_new(Registry *r, Comm *comm) {
     s->piece = mem_zero((size_t)r->n_buckets, sizeof *s->piece);
     s->slots = (Slots){.device = r->device, .what = "gradients of a bucket"};
     for (int k = 0; k < r->n_buckets; k++) {
-        const size_t bytes = precise_bytes(s, bucket(s, k)->end - bucket(s, k)->begin);
+        const size_t bytes = grad_bytes(s, bucket(s, k)->end - bucket(s, k)->begin);
         if (is_shared(s, k) && bytes > s->slots.bytes) s->slots.bytes = bytes;
     }
     const int64_t dense = move(s, 1u << AXIS_TP, COUNT), expert = move(s, 1u << AXIS_ETP, COUNT);
     s->message_elements = dense > expert ? dense : expert;
-    s->message = device_alloc(r->device, precise_bytes(s, s->message_elements), "replicated gradients");
+    s->message = device_alloc(r->device, grad_bytes(s, s->message_elements), "replicated gradients");
     return s;
 }
 
 size_t sync_bytes(const Sync *s) {
-    return (size_t)s->slots.taken * s->slots.bytes + precise_bytes(s, s->message_elements) +
+    return (size_t)s->slots.taken * s->slots.bytes + grad_bytes(s, s->message_elements) +
            gather_bytes(s->gather);
 }
 
@@ -294,7 +294,7 @@ void sync_free(Sync *s) {
     if (!s) return;
     gather_free(s->gather);
     slots_free(&s->slots);
-    device_release(s->registry->device, s->message, precise_bytes(s, s->message_elements));
+    device_release(s->registry->device, s->message, grad_bytes(s, s->message_elements));
     free(s->piece);
     free(s);
 }

@@ -68,7 +68,8 @@ static DataParallel data_parallel(const Config *c, int ranks) {
                       .instances = (int)c->num_distributed_optimizer_instances,
                       .num_buckets = i64_is_set(c->ddp_num_buckets) ? (int)c->ddp_num_buckets : 0,
                       .overlap_grads = c->overlap_grad_reduce,
-                      .overlap_values = c->overlap_param_gather};
+                      .overlap_values = c->overlap_param_gather,
+                      .bf16_grads = config_bf16_grads(c)};
     if (i64_is_set(c->ddp_bucket_size))
         d.bucket_size = c->ddp_bucket_size;
     else if (d.overlap_grads && d.stage < 2 && !d.num_buckets)
