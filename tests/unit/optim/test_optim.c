@@ -19,7 +19,10 @@ typedef struct Fixture {
 } Fixture;
 
 static Fixture fixture_new(const char *words, DType storage) {
-    Fixture f = {.setup = setup_new("%s", words), .device = device_cpu(2), .registry = registry_new(NULL)};
+    Fixture f = {.setup = setup_new("%s", words), .device = device_cpu(2)};
+    Layout layout = layout_single();
+    layout.data.bf16_grads = config_bf16_grads(&f.setup->config);
+    f.registry = registry_new(&layout);
     const Init init = {INIT_NORMAL, 0.5};
     const ParamSpec specs[KINDS] = {
         [EMBEDDING] = {.name = "embedding",
@@ -173,6 +176,97 @@ static void sgd_follows_pytorch(void **state) {
     fixture_free(&f);
 }
 
+/* ---- gradients in bf16 ---- */
+
+/* Numbers that bf16 holds: k / 16 with k up to 39. */
+static void set_bf16_grads(const Fixture *f, int step) {
+    for (int p = 0, k = 1; p < KINDS; p++) {
+        const Tensor *g = &f->registry->params[p]->main_grad;
+        for (int64_t i = 0; i < LOGICAL[p]; i++, k++) {
+            const double x = k == 4 ? 0 : (k % 3 == step % 3 ? k : -k) / 16.0;
+            dtype_convert((char *)g->data + i * (int64_t)dtype_size((DType)g->dtype), (DType)g->dtype, &x,
+                          F64, 1);
+        }
+    }
+}
+
+static void expect_equal_states(const Fixture *a, const Fixture *b) {
+    for (int p = 0; p < KINDS; p++) {
+        const Param *x = a->registry->params[p], *y = b->registry->params[p];
+        assert_memory_equal(x->master.data, y->master.data, tensor_bytes(&x->master));
+        assert_memory_equal(x->value.data, y->value.data, tensor_bytes(&x->value));
+        for (int i = 0; i < a->optimizer->n_buffers; i++) {
+            const size_t each = dtype_size(a->optimizer->buffer[i].dtype), at = (size_t)x->offset * each;
+            assert_memory_equal((char *)a->optimizer->buffer[i].flat + at,
+                                (char *)b->optimizer->buffer[i].flat + at, (size_t)x->count * each);
+        }
+    }
+}
+
+/* The optimizer computes in float from what it reads: gradients that both types hold give the same bits, of
+ * norm, clip coefficient, zeros, parameters and moments. */
+static void bf16_gradients_that_are_exact_change_no_bit(void **state) {
+    (void)state;
+    static const char *const WORDS[][2] = {
+        {"--bf16", "--grad-reduce-in-bf16"},
+        {"--bf16 --optimizer sgd", "--grad-reduce-in-bf16"},
+        {"--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+         "--main-grads-dtype bf16"},
+        {"--bf16 --use-precision-aware-optimizer --exp-avg-dtype fp16", "--main-grads-dtype bf16"},
+    };
+    for (size_t k = 0; k < sizeof WORDS / sizeof *WORDS; k++) {
+        Fixture f[2];
+        for (int i = 0; i < 2; i++) {
+            char words[200];
+            snprintf(words, sizeof words, "%s %s --clip-grad 2 --log-num-zeros-in-grad", WORDS[k][0],
+                     i ? WORDS[k][1] : "");
+            f[i] = fixture_new(words, BF16);
+            assert_int_equal(f[i].registry->gradients, i ? BF16 : F32);
+        }
+        for (int step = 0; step < 3; step++) {
+            OptimResult r[2];
+            for (int i = 0; i < 2; i++) {
+                registry_zero_grads(f[i].registry);
+                set_bf16_grads(&f[i], step);
+                r[i] = optim_step(f[i].optimizer, (OptimStep){.lr = 0.1,
+                                                              .decoupled_lr = 0.3,
+                                                              .weight_decay = 0.2,
+                                                              .grad_scale = 0.5});
+            }
+            assert_memory_equal(&r[0], &r[1], sizeof(double) * 3);
+            assert_true(r[1].clip < 1 && r[1].num_zeros == 1 && !r[1].found_inf);
+            expect_equal_states(&f[0], &f[1]);
+        }
+        for (int i = 0; i < 2; i++) fixture_free(&f[i]);
+    }
+}
+
+/* In fp32, from numbers that bf16 rounds. */
+static void adamw_of_bf16_gradients_is_the_formula(void **state) {
+    (void)state;
+    Fixture f = fixture_new("--bf16 --grad-reduce-in-bf16 --clip-grad 0 --adam-beta2 0.95", BF16);
+    const Param *p = f.registry->params[WEIGHT];
+    Adam a[12] = {0};
+    for (int i = 0; i < 12; i++) a[i].x = ((float *)p->master.data)[i];
+    for (int step = 1; step <= 3; step++) {
+        registry_zero_grads(f.registry);
+        for (int i = 0; i < 12; i++) {
+            const uint16_t g = bf16_from_float((float)sin(i + 100 * step));
+            ((uint16_t *)p->main_grad.data)[i] = g;
+            adam_step(&a[i], 0.5 * (double)bf16_to_float(g), 0.1, 0.2, step);
+        }
+        optim_step(f.optimizer,
+                   (OptimStep){.lr = 0.1, .decoupled_lr = 0.3, .weight_decay = 0.2, .grad_scale = 0.5});
+        /* each step has some 20 operations on values below 2 */
+        for (int i = 0; i < 12; i++) {
+            const double x = ((float *)p->master.data)[i];
+            if (!(fabs(x - a[i].x) <= 20 * step * 2 * FLT_EPSILON))
+                fail_msg("step %d, element %d: %.9g, expected %.9g", step, i, x, a[i].x);
+        }
+    }
+    fixture_free(&f);
+}
+
 /* ---- steps that must change nothing ---- */
 
 typedef struct Bytes {
@@ -195,22 +289,18 @@ static Bytes everything(const Fixture *f) {
 static void infinite_gradient_changes_no_byte(void **state) {
     (void)state;
     static const double BAD[] = {INFINITY, -INFINITY, NAN};
-    for (int i = 0; i < 6; i++) {
-        bool bf16 = i % 2;
-        Fixture f = fixture_new(bf16 ? "--bf16" : "--fp64", bf16 ? BF16 : F64);
+    static const char *const LANES[] = {"--fp64", "--bf16", "--bf16 --grad-reduce-in-bf16"};
+    for (int i = 0; i < 9; i++) {
+        Fixture f = fixture_new(LANES[i % 3], i % 3 ? BF16 : F64);
         const OptimStep s = {.lr = 0.1, .decoupled_lr = 0.3, .weight_decay = 0.2, .grad_scale = 1};
         for (int step = 0; step < 2; step++) {
             registry_zero_grads(f.registry);
             Tensor *g = &f.registry->params[WEIGHT]->main_grad;
-            if (bf16)
-                ((float *)g->data)[5] = 3;
-            else
-                ((double *)g->data)[5] = 3;
+            char *at = g->data;
+            const DType type = (DType)g->dtype;
+            dtype_convert(at + 5 * dtype_size(type), type, &(double){3}, F64, 1);
             if (step == 0) assert_false(optim_step(f.optimizer, s).found_inf);
-            if (bf16)
-                ((float *)g->data)[7] = (float)BAD[i / 2];
-            else
-                ((double *)g->data)[7] = BAD[i / 2];
+            dtype_convert(at + 7 * dtype_size(type), type, &BAD[i / 3], F64, 1);
         }
         Bytes before = everything(&f);
         assert_true(optim_step(f.optimizer, s).found_inf);
@@ -292,6 +382,8 @@ int main(void) {
         cmocka_unit_test(clip_only_shrinks),
         cmocka_unit_test(adamw_uses_decoupled_lr_and_decays_matrices_only),
         cmocka_unit_test(sgd_follows_pytorch),
+        cmocka_unit_test(bf16_gradients_that_are_exact_change_no_bit),
+        cmocka_unit_test(adamw_of_bf16_gradients_is_the_formula),
         cmocka_unit_test(infinite_gradient_changes_no_byte),
         cmocka_unit_test(bf16_values_are_rounded_masters),
         cmocka_unit_test(params_norm_is_the_masters_l2_after_the_update),

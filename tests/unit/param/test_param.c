@@ -173,6 +173,31 @@ static void gradients_are_zeroed_and_linked(void **state) {
     model_free(&m);
 }
 
+/* Beside BF16 storage; in any other lane they have the arithmetic's type. */
+static void gradients_may_be_bf16(void **state) {
+    (void)state;
+    for (DType storage = F64; storage <= F16; storage++) {
+        Layout layout = layout_single();
+        layout.data.bf16_grads = true;
+        Registry *r = registry_new(&layout);
+        Device *d = device_cpu(1);
+        Param *p = param_add(r, matrix("w", 13, 16, 5));
+        registry_allocate(r, d, storage);
+        const DType precise = storage == F64 ? F64 : F32, want = storage == BF16 ? BF16 : precise;
+        assert_int_equal(p->main_grad.dtype, want);
+        assert_int_equal(registry_dtype(r, FLAT_GRADS), want);
+        assert_int_equal(p->master.dtype, precise);
+        const size_t masters = dtype_is_16bit(storage) ? dtype_size(precise) : 0;
+        assert_int_equal(registry_bytes(r),
+                         (size_t)r->elements * (dtype_size(storage) + dtype_size(want) + masters));
+        memset(p->main_grad.data, 0xff, tensor_bytes(&p->main_grad)); /* NaN */
+        registry_forget_grads(r);
+        registry_settle_grads(r);
+        for (int64_t i = 0; i < p->count; i++) assert_true(value(&p->main_grad, i) == 0);
+        registry_free(r), device_free(d);
+    }
+}
+
 /* Only what nothing was written to is filled. */
 static void fresh_gradients_settle_to_zero(void **state) {
     (void)state;
@@ -202,6 +227,7 @@ int main(void) {
         cmocka_unit_test(init_depends_on_seed_name_and_index_only),
         cmocka_unit_test(init_does_not_depend_on_the_threads),
         cmocka_unit_test(gradients_are_zeroed_and_linked),
+        cmocka_unit_test(gradients_may_be_bf16),
         cmocka_unit_test(fresh_gradients_settle_to_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

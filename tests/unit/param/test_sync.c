@@ -73,7 +73,10 @@ typedef struct Sum {
     int64_t at; /* element of the parameter */
 } Sum;
 
-static double rounded(DType type, double x) { return type == F64 ? x : (double)(float)x; }
+static double rounded(DType type, double x) {
+    if (type == BF16) return (double)bf16_to_float(bf16_from_float((float)x));
+    return type == F64 ? x : (double)(float)x;
+}
 
 static double gradient(const Sum *s, int rank, int pass) {
     const double z =
@@ -89,10 +92,12 @@ static double passes(const Sum *s, int rank) {
 
 typedef double Term(const Sum *, int rank, int pass);
 
+/* In order, in the arithmetic's type, and rounded to the storage's in the end. */
 static double over(const Sum *s, const Group *g, Term *term, int pass) {
+    const DType arithmetic = s->type == F64 ? F64 : F32;
     double sum = term(s, mesh_member(g, 0), pass);
-    for (int i = 1; i < g->size; i++) sum = rounded(s->type, sum + term(s, mesh_member(g, i), pass));
-    return sum;
+    for (int i = 1; i < g->size; i++) sum = rounded(arithmetic, sum + term(s, mesh_member(g, i), pass));
+    return rounded(s->type, sum);
 }
 
 static double all_passes(const Sum *s, int rank, int pass) {
@@ -144,8 +149,12 @@ static double load(const void *x, DType type, int64_t i) {
 static void add_to(Tensor *grad, int64_t i, double x) {
     if (grad->dtype == F64)
         ((double *)grad->data)[i] += x;
-    else
+    else if (grad->dtype == F32)
         ((float *)grad->data)[i] += (float)x;
+    else {
+        uint16_t *at = (uint16_t *)grad->data + i;
+        *at = bf16_from_float(bf16_to_float(*at) + (float)x);
+    }
 }
 
 static void sweep(Sync *s, const World *w, Registry *r, const DataParallel *d, int pass) {
@@ -154,7 +163,7 @@ static void sweep(Sync *s, const World *w, Registry *r, const DataParallel *d, i
         if (p->spec.flags & PARAM_BUFFER) continue;
         sync_grad(s, p);
         for (int64_t i = 0; i < p->count; i++)
-            add_to(&p->main_grad, i, gradient(&(Sum){w, p, d, r->precise, i}, r->layout.mesh.rank, pass));
+            add_to(&p->main_grad, i, gradient(&(Sum){w, p, d, r->gradients, i}, r->layout.mesh.rank, pass));
         sync_ready(s, p);
     }
 }
@@ -166,8 +175,8 @@ static void check_sums(const World *w, const Registry *r, const DataParallel *d)
         const FlatRange part = param_part_held(r, p);
         if (p->spec.flags & PARAM_BUFFER) continue;
         for (int64_t e = part.begin; e < part.end; e++, seen++) {
-            const double got = load(r->grads, r->precise, registry_place(r, FLAT_GRADS, p->bucket, e)),
-                         want = expected(&(Sum){w, p, d, r->precise, e - p->offset}, r->layout.mesh.rank);
+            const double got = load(r->grads, r->gradients, registry_place(r, FLAT_GRADS, p->bucket, e)),
+                         want = expected(&(Sum){w, p, d, r->gradients, e - p->offset}, r->layout.mesh.rank);
             CHECK(got == want, "%s, stage %d, rank %d: element %lld of %s is %.17g, expected %.17g", w->name,
                   d->stage, r->layout.mesh.rank, (long long)(e - p->offset), p->spec.name, got, want);
         }
@@ -226,6 +235,8 @@ static void run_world(void *arg, Comm *comm) {
                     d.stage = stage, d.instances = instances;
                     d.overlap_grads = d.overlap_values = overlap;
                     step(w, comm, device, d, b == 1 ? BF16 : F64);
+                    d.bf16_grads = true;
+                    if (b == 2) step(w, comm, device, d, BF16);
                 }
     device_free(device);
 }
@@ -282,16 +293,20 @@ static void shards_cover_the_layout_once(void **state) {
     device_free(device);
 }
 
-/* Bytes of an element at each stage on 4 ranks with 16-bit storage: ZeRO's table, with fp32 gradients. */
+/* Bytes of an element at each stage on 4 ranks with 16-bit storage: ZeRO's table, with fp32 gradients and with
+ * bf16 ones. */
 static void memory_shrinks_by_the_stage(void **state) {
     (void)state;
     const World w = {"dp4", 4, {1, 1, 0, 1, 1, 1, 0}, false};
     Device *device = device_null();
-    const double each[] = {2 + 4 + 4, 2 + 4 + 1, 2 + 1 + 1, 0.5 + 1 + 1};
-    for (int stage = 0; stage < 4; stage++) {
-        Registry *r = registry(&w, 1, (DataParallel){.stage = stage}, device, BF16);
-        const double buffers = 64 * (2 + 4 + 4); /* which all ranks have */
-        assert_true((double)registry_bytes(r) == each[stage] * (double)(r->elements - 64) + buffers);
+    const double each[2][4] = {{2 + 4 + 4, 2 + 4 + 1, 2 + 1 + 1, 0.5 + 1 + 1},
+                               {2 + 2 + 4, 2 + 2 + 1, 2 + 0.5 + 1, 0.5 + 0.5 + 1}};
+    for (int i = 0; i < 8; i++) {
+        const int narrow = i / 4, stage = i % 4;
+        const DataParallel data = {.stage = stage, .bf16_grads = narrow};
+        Registry *r = registry(&w, 1, data, device, BF16);
+        const double buffers = 64 * each[narrow][0]; /* which all ranks have */
+        assert_true((double)registry_bytes(r) == each[narrow][stage] * (double)(r->elements - 64) + buffers);
         registry_free(r);
     }
     device_free(device);
