@@ -91,7 +91,7 @@ static void fill_integers(Device *d, const BenchOperand *o, const Tensor *t, uin
 static Tensor *header(const BenchOperand *o, Tensor *t) {
     if (!o->ndim) return NULL;
     *t = tensor_make(NULL, o->dtype, o->ndim, o->dim);
-    if (o->updated) t->flags = TENSOR_ACCUM;
+    t->flags = (uint8_t)((o->updated ? TENSOR_ACCUM : 0) | (o->main_grad ? TENSOR_MAIN_GRAD : 0));
     return t;
 }
 

@@ -21,7 +21,8 @@ typedef enum Content {
 typedef struct BenchOperand {
     DType dtype;
     Content content;
-    bool updated; /* read and written: added to, or changed in place */
+    bool updated;   /* read and written: added to, or changed in place */
+    bool main_grad; /* TENSOR_MAIN_GRAD */
     int64_t range;
     int ndim;
     int64_t dim[TENSOR_DIMS];

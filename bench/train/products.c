@@ -13,13 +13,15 @@
 
 static void describe(const Tensor *t, BenchOperand *o) {
     if (!t) return;
-    o->dtype = (DType)t->dtype, o->ndim = t->ndim, o->updated = t->flags & TENSOR_ACCUM;
+    o->dtype = (DType)t->dtype, o->ndim = t->ndim;
+    o->updated = t->flags & TENSOR_ACCUM, o->main_grad = t->flags & TENSOR_MAIN_GRAD;
     memcpy(o->dim, t->dim, sizeof o->dim);
     if (o->dtype == I64) o->content = CONTENT_OFFSETS;
 }
 
 static bool same_operand(const BenchOperand *a, const BenchOperand *b) {
-    if (a->dtype != b->dtype || a->ndim != b->ndim || a->updated != b->updated) return false;
+    if (a->dtype != b->dtype || a->ndim != b->ndim || a->updated != b->updated || a->main_grad != b->main_grad)
+        return false;
     return !memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim);
 }
 

@@ -119,6 +119,18 @@ static inline void offsets_ascend(Call *c) {
     for (int64_t r = 0; r < t->dim[0]; r++)
         for (int64_t e = 0; e < t->dim[1]; e++, offset++) *offset = e ? offset[-1] + *offset : 0;
 }
+static inline void results_are_main_gradients(Call *c) {
+    for (int j = 0; j < CALL_OUT; j++)
+        if (c->out[j]) c->out[j]->flags |= TENSOR_MAIN_GRAD;
+}
+/* And the rows are those of experts, not all equal, with some behind the last one. */
+static inline void gradients_of_experts(Call *c) {
+    const Tensor *offset = c->in[2];
+    const int64_t experts = offset->dim[0] - 1, rows = c->in[0]->dim[0];
+    for (int64_t e = 0; e <= experts; e++)
+        ((int64_t *)offset->data)[e] = e == 2 ? rows / (experts + 1) : e * rows / (experts + 1);
+    results_are_main_gradients(c);
+}
 /* As the optimizer asks for it: 16-bit ones are read too. */
 static inline void moments_are_read(Call *c) { c->out[1]->flags = c->out[2]->flags = TENSOR_ACCUM; }
 /* Pieces of all groups with gaps between them, which the outputs keep; some pieces are as large as they may

@@ -63,6 +63,7 @@ static void the_plan_is_what_the_run_takes(void **state) {
         "",
         "--fp64 --hidden-dropout 0",
         "--bf16 --optimizer sgd",
+        "--bf16 --grad-reduce-in-bf16",
         "--fp16",
         "--attention-backend unfused",
         "--batch-invariant-mode",
@@ -179,7 +180,7 @@ static void chunks_of_logits_take_less(void **state) {
 typedef struct Outcome {
     double loss_sum, valid_sum, tokens, grad_norm;
     char *grads, *values;
-    size_t bytes;
+    size_t grad_bytes, bytes;
 } Outcome;
 
 static char *copy_of(const void *from, size_t n) { return memcpy(mem_alloc(n), from, n); }
@@ -189,11 +190,12 @@ static Outcome outcome_of(const char *words, int micro, bool masked) {
         setup_new("%s --batch-invariant-mode --micro-batch-size %d --global-batch-size 8", words, micro);
     Run *r = run_start(s, NULL);
     Registry *g = r->model->registry;
-    Outcome o = {.bytes = (size_t)g->elements * dtype_size(g->precise)};
+    Outcome o = {.grad_bytes = (size_t)g->elements * dtype_size(g->gradients),
+                 .bytes = (size_t)g->elements * dtype_size(g->precise)};
     for (int i = 0; i < 2; i++) { /* the second step starts from updated parameters */
         StepReport report = accumulate(s, r, masked);
         free(o.grads);
-        o.grads = copy_of(g->grads, o.bytes);
+        o.grads = copy_of(g->grads, o.grad_bytes);
         run_update(r, &report);
         o.loss_sum = report.loss_sum, o.tokens = report.tokens, o.grad_norm = report.optim.grad_norm;
     }
@@ -211,16 +213,16 @@ static Outcome outcome_of(const char *words, int micro, bool masked) {
 static void expect_same(const Outcome *a, Outcome b) {
     assert_true(a->loss_sum == b.loss_sum && a->valid_sum == b.valid_sum && a->tokens == b.tokens &&
                 a->grad_norm == b.grad_norm);
-    assert_memory_equal(a->grads, b.grads, b.bytes);
+    assert_memory_equal(a->grads, b.grads, b.grad_bytes);
     assert_memory_equal(a->values, b.values, b.bytes);
     free(b.grads), free(b.values);
 }
 
 static void microbatch_size_changes_nothing(void **state) {
     (void)state;
-    static const char *const LANES[] = {"--fp64", "", "--bf16"};
+    static const char *const LANES[] = {"--fp64", "", "--bf16", "--bf16 --grad-reduce-in-bf16"};
     char words[512];
-    for (int k = 0; k < 12; k++) {
+    for (int k = 0; k < 16; k++) {
         bool masked =
             k / 2 % 2; /* with masks only the per-token loss is the same function of the global batch */
         snprintf(words, sizeof words, "%s %s %s", k % 2 ? LLAMA : GPT2, LANES[k / 4],
@@ -280,8 +282,8 @@ static void spoil_gradients(const Registry *g) {
     for (int i = 0; i < g->n; i++) {
         const Tensor *x = &g->params[i]->main_grad;
         for (int64_t k = 0; !(g->params[i]->spec.flags & PARAM_BUFFER) && k < g->params[i]->count; k++)
-            dtype_convert((char *)x->data + k * (int64_t)dtype_size(g->precise), g->precise, &(double){NAN},
-                          F64, 1);
+            dtype_convert((char *)x->data + k * (int64_t)dtype_size(g->gradients), g->gradients,
+                          &(double){NAN}, F64, 1);
     }
 }
 
@@ -301,7 +303,7 @@ static double *gradients_of(const Setup *s, bool added, int64_t *n) {
     run_reduce(r, &report);
     *n = g->elements;
     double *all = mem_alloc((size_t)*n * sizeof *all);
-    dtype_convert(all, F64, g->grads, g->precise, (size_t)*n);
+    dtype_convert(all, F64, g->grads, g->gradients, (size_t)*n);
     run_free(r);
     return all;
 }
@@ -312,6 +314,7 @@ static void first_gradient_is_written(void **state) {
         "--fp64",
         "",
         "--bf16",
+        "--bf16 --grad-reduce-in-bf16",
         "--lane exact --hidden-dropout 0 --attention-dropout 0",
         "--bf16 --fp8-format hybrid --fp8-recipe tensorwise",
         "--batch-invariant-mode",

@@ -1,0 +1,144 @@
+/* A step's main gradients in bf16, of one rank and of ranks that share them out in every way, against what its
+ * microbatches' gradients, each alone and in fp32, add up to. With --batch-invariant-mode the layouts compute
+ * the same bits of a microbatch's gradient, so that they differ in roundings of sums alone. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "unit/train/ranks_step.h"
+
+#include "param/collect.h"
+#include "train/world.h"
+
+enum { MICROBATCHES = 4 };
+
+#define MODEL                                                                                                \
+    "--bf16 --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 8 --vocab-size 32 "         \
+    "--make-vocab-size-divisible-by 8 --global-batch-size 4 --swiglu --normalization RMSNorm "               \
+    "--disable-bias-linear --untie-embeddings-and-output-weights --position-embedding-type rope "            \
+    "--hidden-dropout 0 --attention-dropout 0 --batch-invariant-mode "
+
+typedef struct Trial {
+    const Setup *setup;
+    const Gpt *whole;
+    double *grads, scale; /* of the whole model, and what they are multiplied by */
+} Trial;
+
+/* This rank's microbatches [first, first + count) of a step. */
+static void accumulate(Trial *t, Comm *comm, Run *r, int64_t first, int64_t count) {
+    const Setup *s = t->setup;
+    const int64_t ranks = s->derived.data_parallel_size, n = MICROBATCHES / ranks;
+    const Registry *whole = t->whole->registry;
+    Batch batches[MICROBATCHES];
+    for (int64_t i = 0; i < count; i++)
+        batches[i] = numbered_batch(s, (first + i) * ranks + r->layout.mesh.coordinate[AXIS_DP]);
+    StepReport report = run_begin(r);
+    run_microbatches(r, batches, count, n, &report);
+    run_reduce(r, &report);
+    double *grads = mem_alloc((size_t)whole->elements * sizeof *grads);
+    collect(r->model->registry, FLAT_GRADS, r->model->registry->grads, comm, whole, grads);
+    for (int64_t e = 0; world_speaks(comm) && e < whole->elements; e++) t->grads[e] = grads[e];
+    if (world_speaks(comm)) t->scale = report.grad_scale;
+    for (int64_t i = 0; i < count; i++) batch_free(&batches[i]);
+    free(grads);
+}
+
+static Run *run_start(const Trial *t, Comm *comm) {
+    Run *r = run_new(&t->setup->config, &t->setup->derived, NULL, comm, NULL);
+    registry_init(r->model->registry, r->context.seed);
+    run_publish(r);
+    return r;
+}
+
+static Err whole_step(void *arg, Comm *comm) {
+    Trial *t = arg;
+    Run *r = run_start(t, comm);
+    assert_int_equal(r->model->registry->gradients, BF16);
+    accumulate(t, comm, r, 0, MICROBATCHES / t->setup->derived.data_parallel_size);
+    run_free(r);
+    return ERR_OK;
+}
+
+/* What the microbatches' gradients add up to, and what their sizes do. */
+typedef struct Truth {
+    Setup *setup;
+    Gpt *whole;
+    Device *null;
+    double *sum, *sizes;
+} Truth;
+
+static Truth truth_new(void) {
+    Truth t = {.setup = setup_new(MODEL), .null = device_null()};
+    t.whole = gpt_new(&t.setup->config, &t.setup->derived, NULL);
+    registry_allocate(t.whole->registry, t.null, F64);
+    const size_t n = (size_t)t.whole->registry->elements;
+    t.sum = mem_zero(n, sizeof *t.sum), t.sizes = mem_zero(n, sizeof *t.sizes);
+    Trial one = {t.setup, t.whole, mem_alloc(n * sizeof *one.grads), 0};
+    Run *r = run_start(&one, NULL);
+    assert_int_equal(r->model->registry->gradients, F32);
+    for (int64_t i = 0; i < MICROBATCHES; i++) {
+        accumulate(&one, NULL, r, i, 1);
+        for (size_t e = 0; e < n; e++) {
+            t.sum[e] += one.scale * one.grads[e];
+            t.sizes[e] += one.scale * fabs(one.grads[e]);
+        }
+    }
+    run_free(r);
+    free(one.grads);
+    return t;
+}
+
+static void truth_free(Truth *t) {
+    gpt_free(t->whole), device_free(t->null), setup_free(t->setup);
+    free(t->sum), free(t->sizes);
+}
+
+/* A microbatch's gradient is rounded, to float and then to bf16, when it is written or added, when each of the
+ * others is added to it, and when ranks are added up: at most MICROBATCHES + 1 times. */
+static void expect_sums(const Truth *truth, const Trial *t, const char *layout) {
+    const double each = (1 + dtype_roundoff(BF16)) * (1 + dtype_roundoff(F32)),
+                 most = pow(each, MICROBATCHES + 1) - 1;
+    int64_t rounded = 0;
+    for (int64_t e = 0; e < truth->whole->registry->elements; e++) {
+        const double x = t->grads[e], error = fabs(t->scale * x - truth->sum[e]);
+        if (x != (double)bf16_to_float(bf16_from_float((float)x)))
+            fail_msg("'%s': element %lld is %.17g, which bf16 does not hold", layout, (long long)e, x);
+        if (!(error <= most * truth->sizes[e]))
+            fail_msg("'%s': element %lld is %.9g, the sum %.9g: off by more than %.3g of %.9g", layout,
+                     (long long)e, t->scale * x, truth->sum[e], most, truth->sizes[e]);
+        rounded += error > 0;
+    }
+    assert_true(rounded > truth->whole->registry->elements / 2);
+}
+
+static void sums_are_near_the_exact_ones_in_any_layout(void **state) {
+    (void)state;
+    static const char *const LAYOUTS[] = {
+        "--ranks 1",
+        "--ranks 2",
+        "--ranks 2 --overlap-grad-reduce --ddp-bucket-size 500",
+        "--ranks 2 --use-distributed-optimizer",
+        "--ranks 4 --use-distributed-optimizer --num-distributed-optimizer-instances 2",
+        "--ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads",
+        "--ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params",
+        "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+    };
+    static const char *const OPTIONS[] = {"--grad-reduce-in-bf16",
+                                          "--use-precision-aware-optimizer --main-grads-dtype bf16"};
+    Truth truth = truth_new();
+    for (size_t i = 0; i < sizeof LAYOUTS / sizeof *LAYOUTS; i++) {
+        Setup *s = setup_new(MODEL "%s %s", LAYOUTS[i], OPTIONS[i % 2]);
+        Trial t = {.setup = s, .whole = truth.whole};
+        t.grads = mem_zero((size_t)truth.whole->registry->elements, sizeof *t.grads);
+        assert_int_equal(world_run(&s->config, whole_step, &t).code, ERR_NONE);
+        expect_sums(&truth, &t, LAYOUTS[i]);
+        free(t.grads);
+        setup_free(s);
+    }
+    truth_free(&truth);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sums_are_near_the_exact_ones_in_any_layout)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
