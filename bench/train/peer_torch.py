@@ -7,8 +7,9 @@ usage: bench/train/peer_torch.py --config bench/train/NAME.conf [--steps N] [--s
 
 Every layer is compiled, attention is cuDNN's (where it refuses, flash; the result says which did it). The parameters are bf16 with
 fp32 masters, as ours. With fp32 moments AdamW is the fused one, and microbatches' gradients are summed in fp32. Where the
-configuration asks for 16-bit moments it is peer_adamw.py's, compiled; gradients are summed in fp32 behind each parameter's
-backward if all that leaves 40 GB for activations, else by autograd in bf16, less to move and to keep than ours has (--gradients).
+configuration asks for 16-bit moments it is peer_adamw.py's, compiled; gradients are summed as its main-grads-dtype says, in fp32
+behind each parameter's backward or by autograd in bf16. Without that key they are in fp32 if all that leaves 40 GB for activations,
+else in bf16, less to move and to keep than ours has. --gradients chooses by hand.
 --optimizer pure-bf16 is torch's fused AdamW then, parameters, gradients and moments in bf16 without masters. The gradient's norm
 is clipped as ours. No recomputation. Prints one line of JSON; a step's time is the median of steps that are waited for, and the
 mean of as many back to back."""
@@ -56,6 +57,9 @@ def read_conf(path):
     c.lr, c.beta2, c.decay = float(take("lr")), float(take("adam-beta2")), float(take("weight-decay"))
     c.narrow = take("exp-avg-dtype", "fp32") == "bf16"
     assert take("exp-avg-sq-dtype", "fp32") == ("bf16" if c.narrow else "fp32")
+    c.gradients = take("main-grads-dtype", "auto")
+    assert c.gradients == "auto" or c.narrow, "main-grads-dtype stands beside 16-bit moments here"
+    assert c.gradients in ("auto", "fp32", "bf16"), c.gradients
     true("use-precision-aware-optimizer")
     assert float(take("hidden-dropout")) == 0 and float(take("attention-dropout")) == 0, "no dropout here"
     assert take("lane") == "bf16", "the peer computes in bf16"
@@ -195,7 +199,7 @@ def make_optimizer(c, a, params):
     groups = [([p for p in params if p.dim() > 1], c.decay), ([p for p in params if p.dim() == 1], 0.0)]
     if not c.narrow or a.optimizer == "pure-bf16":
         return Fused(groups, c, masters=not c.narrow)
-    sums = sums_in_fp32(a.gradients, sum(p.numel() for p in params))
+    sums = sums_in_fp32(c.gradients if a.gradients == "auto" else a.gradients, sum(p.numel() for p in params))
     adam = peer_adamw.AdamW(groups, c.lr, (0.9, c.beta2), 1e-8, sums, compiled=not a.no_compile)
     adam.words = f"compiled AdamW, fp32 masters, bf16 moments, {'fp32' if sums else 'bf16'} sums of gradients"
     return adam
