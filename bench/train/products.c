@@ -20,7 +20,8 @@ static void describe(const Tensor *t, BenchOperand *o) {
 }
 
 static bool same_operand(const BenchOperand *a, const BenchOperand *b) {
-    if (a->dtype != b->dtype || a->ndim != b->ndim || a->updated != b->updated || a->main_grad != b->main_grad)
+    if (a->dtype != b->dtype || a->ndim != b->ndim || a->updated != b->updated ||
+        a->main_grad != b->main_grad)
         return false;
     return !memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim);
 }

@@ -7,10 +7,11 @@
 /* c [m,n] = op(a) op(b), row-major; op transposes if asked; c += instead if c accumulates. `bias` [n] (NULL:
  * none) is added to each row of a fresh c. a and b are of one type, c and bias of that type or c of F32;
  * products of F32 may also end in 16 bits, and in a fixed order the types are free. Rounded once, to c's
- * type; what is added to a main gradient of 16 bits may be rounded to them before. `act` (NULL: none) is the activation of a fresh c; with `pre` (NULL: none) a fresh c is multiplied by
- * the derivative of the activation there; `dbias` (NULL: none) are the sums of a's columns, as of the
- * gradient dy [k,m]. Products of FP8 codes (not both E5M2; only transpose_b) end in F32 or 16 bits, their
- * sizes are multiples of 16, and what the codes are multiplied by stands in device memory. */
+ * type; what is added to a main gradient of 16 bits may be rounded to them before. `act` (NULL: none) is the
+ * activation of a fresh c; with `pre` (NULL: none) a fresh c is multiplied by the derivative of the
+ * activation there; `dbias` (NULL: none) are the sums of a's columns, as of the gradient dy [k,m]. Products
+ * of FP8 codes (not both E5M2; only transpose_b) end in F32 or 16 bits, their sizes are multiples of 16, and
+ * what the codes are multiplied by stands in device memory. */
 typedef struct Gemm {
     const char *op;                /* whose product it is, for messages */
     bool transpose_a, transpose_b; /* a is stored as [k,m], b as [n,k] */

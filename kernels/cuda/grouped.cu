@@ -2,8 +2,8 @@
  * weight. The offsets are known on the GPU alone: there are as many tiles as any offsets may need, each finds
  * its expert, and those that are not needed end at once. Products of 16-bit operands, whose rows are whole
  * units of 16 bytes, go to tensor cores if y and dx are of their type and dw is F32 or of theirs; all others,
- * and batch-invariant mode, are chains of multiply-adds (chain.cuh). Written: y, also the rows behind the last
- * expert, as 0; written or added to: dx, dw. */
+ * and batch-invariant mode, are chains of multiply-adds (chain.cuh). Written: y, also the rows behind the
+ * last expert, as 0; written or added to: dx, dw. */
 #include "kernels/cuda/chain.cuh"
 #include "kernels/cuda/tensor_tile.cuh"
 

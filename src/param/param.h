@@ -120,8 +120,8 @@ typedef struct Registry {
     int n_buckets;
     FlatRange *ranges[FLAT_BUFFERS]; /* [n_buckets]: what this rank keeps of each bucket */
     int64_t held[FLAT_BUFFERS];      /* elements of each buffer */
-    int *by_name, slots;    /* hash table of numbers of params + 1, 0: free; slots is a power of two */
-    int64_t elements;       /* of the flat layout, alignment gaps included */
+    int *by_name, slots; /* hash table of numbers of params + 1, 0: free; slots is a power of two */
+    int64_t elements;    /* of the flat layout, alignment gaps included */
     DType storage, gradients, precise; /* of values; of main gradients; of masters and optimizer state */
     Device *device;
     void *values, *grads, *masters; /* flat, what this rank holds of them (bucket.h); masters == values unless

@@ -9,8 +9,8 @@
  * score's error, |scale| d u, is a relative one behind the softmax; its probabilities may be rounded to the
  * storage's type on their way. Products of FP8 numbers: tensor cores add 32 terms and the sum so far at a
  * time, and each of them loses what is below 2^-13 of the largest; the numbers and their scales are at most 1
- * here. A product that is added to a main gradient of 16 bits may be rounded to them before: u' of what is added,
- * which is at most |result| and what was there. */
+ * here. A product that is added to a main gradient of 16 bits may be rounded to them before: u' of what is
+ * added, which is at most |result| and what was there. */
 #ifndef ISOTRON_TESTS_OPS_AGREE_H
 #define ISOTRON_TESTS_OPS_AGREE_H
 

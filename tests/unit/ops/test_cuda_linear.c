@@ -8,8 +8,8 @@
 #include "unit/ops/rows.h"
 #include "unit/ops/direct.h"
 
-#define PLAIN ATTR(LinearAttr, .fixed_order = false)
-#define GELU  ATTR(LinearAttr, .activation = ACT_GELU_TANH)
+#define PLAIN  ATTR(LinearAttr, .fixed_order = false)
+#define GELU   ATTR(LinearAttr, .activation = ACT_GELU_TANH)
 #define B(...) TYPED(BF16, 0, __VA_ARGS__)
 static const DirectCall CALLS[] = {
 #define CALL(name, op, attr, in, out)                                                                        \

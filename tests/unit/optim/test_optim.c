@@ -228,10 +228,9 @@ static void bf16_gradients_that_are_exact_change_no_bit(void **state) {
             for (int i = 0; i < 2; i++) {
                 registry_zero_grads(f[i].registry);
                 set_bf16_grads(&f[i], step);
-                r[i] = optim_step(f[i].optimizer, (OptimStep){.lr = 0.1,
-                                                              .decoupled_lr = 0.3,
-                                                              .weight_decay = 0.2,
-                                                              .grad_scale = 0.5});
+                r[i] = optim_step(
+                    f[i].optimizer,
+                    (OptimStep){.lr = 0.1, .decoupled_lr = 0.3, .weight_decay = 0.2, .grad_scale = 0.5});
             }
             assert_memory_equal(&r[0], &r[1], sizeof(double) * 3);
             assert_true(r[1].clip < 1 && r[1].num_zeros == 1 && !r[1].found_inf);

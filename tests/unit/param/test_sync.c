@@ -293,8 +293,8 @@ static void shards_cover_the_layout_once(void **state) {
     device_free(device);
 }
 
-/* Bytes of an element at each stage on 4 ranks with 16-bit storage: ZeRO's table, with fp32 gradients and with
- * bf16 ones. */
+/* Bytes of an element at each stage on 4 ranks with 16-bit storage: ZeRO's table, with fp32 gradients and
+ * with bf16 ones. */
 static void memory_shrinks_by_the_stage(void **state) {
     (void)state;
     const World w = {"dp4", 4, {1, 1, 0, 1, 1, 1, 0}, false};

@@ -1,6 +1,6 @@
-/* A step's main gradients in bf16, of one rank and of ranks that share them out in every way, against what its
- * microbatches' gradients, each alone and in fp32, add up to. With --batch-invariant-mode the layouts compute
- * the same bits of a microbatch's gradient, so that they differ in roundings of sums alone. */
+/* A step's main gradients in bf16, of one rank and of ranks that share them out in every way, against what
+ * its microbatches' gradients, each alone and in fp32, add up to. With --batch-invariant-mode the layouts
+ * compute the same bits of a microbatch's gradient, so that they differ in roundings of sums alone. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -92,8 +92,8 @@ static void truth_free(Truth *t) {
     free(t->sum), free(t->sizes);
 }
 
-/* A microbatch's gradient is rounded, to float and then to bf16, when it is written or added, when each of the
- * others is added to it, and when ranks are added up: at most MICROBATCHES + 1 times. */
+/* A microbatch's gradient is rounded, to float and then to bf16, when it is written or added, when each of
+ * the others is added to it, and when ranks are added up: at most MICROBATCHES + 1 times. */
 static void expect_sums(const Truth *truth, const Trial *t, const char *layout) {
     const double each = (1 + dtype_roundoff(BF16)) * (1 + dtype_roundoff(F32)),
                  most = pow(each, MICROBATCHES + 1) - 1;
