@@ -48,6 +48,8 @@ typedef struct OpCase {
 #define E4M3_CODES(...) OPERAND(F8E4M3, SIGNED, false, 0, __VA_ARGS__)
 #define E5M2_CODES(...) OPERAND(F8E5M2, SIGNED, false, 0, __VA_ARGS__)
 #define HALF(...)       OPERAND(BF16, SIGNED, false, 0, __VA_ARGS__)
+#define HALVES(...)     OPERAND(BF16, SIGNED, true, 0, __VA_ARGS__)
+#define HALVESP(...)    OPERAND(BF16, POSITIVE, true, 0, __VA_ARGS__)
 #define SINGLE(...)     OPERAND(F32, POSITIVE, false, 0, __VA_ARGS__)
 #define SINGLES(...)    OPERAND(F32, SIGNED, true, 0, __VA_ARGS__)
 #define OUTPUT(...)     OPERAND(I64, SIGNED, false, 0, __VA_ARGS__)
