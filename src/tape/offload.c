@@ -89,7 +89,8 @@ static Kept host_memory(Offload *o, size_t bytes) {
 /* Between a slot and the blocks in which the host has it: a layer may end in another than it began. */
 static void copy_kept(Offload *o, const Slot *s, const Kept *k, bool away) {
     size_t begin = 0; /* of the block */
-    for (const HostBlock *b = o->blocks; b < o->blocks + o->n_blocks; begin += b++->bytes) {
+    for (size_t i = 0; i < o->n_blocks; begin += o->blocks[i++].bytes) {
+        const HostBlock *b = &o->blocks[i];
         const size_t from = k->begin > begin ? k->begin : begin, end = begin + b->bytes,
                      to = k->begin + k->bytes < end ? k->begin + k->bytes : end;
         if (from >= to) continue;
