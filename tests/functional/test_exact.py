@@ -4,7 +4,7 @@ from harness import *
 
 data = corpus()
 MODEL = ["--lane", "exact", "--calculate-per-token-loss", "--hidden-size", 48, "--num-attention-heads", 8, "--num-query-groups", 2,
-         "--ffn-hidden-size", 40, "--qk-layernorm", "--train-iters", 4, "--lr-decay-iters", 4, "--clip-grad", 0.25]
+         "--ffn-hidden-size", 40, "--qk-layernorm", "--softmax-type", "learnable", "--train-iters", 4, "--lr-decay-iters", 4, "--clip-grad", 0.25]
 CHUNKS = ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "linear", "--cross-entropy-chunk-size", 5]
 CP = ["--context-parallel-size", 2, "--cp-comm-type"]
 LAYOUTS = {

@@ -19,7 +19,7 @@ def content(folder, iteration):
     return isotron("inspect", "--checkpoint", folder, "--ckpt-step", iteration, "--hash")
 
 
-options = ["--lane", "fp64", "--num-layers", 2, "--micro-batch-size", 1]
+options = ["--lane", "fp64", "--num-layers", 2, "--micro-batch-size", 1, "--softmax-type", "learnable"]
 straight, beside = WORK / "straight", WORK / "beside"
 pretrain(data, straight, *options, "--save-interval", 3, "--log-jsonl", WORK / "straight.jsonl")
 pretrain(data, beside, *options, "--save-interval", 3, "--async-save")

@@ -23,6 +23,7 @@ import torch
 import transformers
 
 import moe
+import sinks
 import witness
 from float64 import Float64
 
@@ -75,6 +76,8 @@ CASES = {
     "nemotron-1p": ("nemotron", shape(2, 36, 3, 50, 22, 55, groups=1) | LLAMA | UNTIED | {
         "normalization": "LayerNorm", "swiglu": False, "squared-relu": True, "apply-layernorm-1p": True,
         "rotary-percent": 0.5}, {}),
+    "mistral-sinks": ("mistral", shape(4, 32, 8, 48, 16, 61, groups=2) | LLAMA | UNTIED | {
+        "window-size": "5,0", "softmax-type": "learnable", "micro-batch-size": 1, "global-batch-size": 8, "seed": 5}, {}),
     # for sweeps over layouts: sizes that 2, 4 and 8 divide, but not the vocabulary
     "llama-layouts": ("llama", shape(4, 32, 8, 48, 16, 61, groups=2) | LLAMA | {
         "micro-batch-size": 1, "global-batch-size": 8}, {}),
@@ -215,7 +218,8 @@ def make(name, out, overrides, arguments):
     dtype, batches = files.get("init", "float32"), make_batches(o, rng, files.get("mask"))
     with Float64():
         model = transformers.AutoModelForCausalLM.from_config(
-            hf_config(family, o), attn_implementation="eager", dtype=torch.float64).train()
+            hf_config(family, o), attn_implementation=sinks.implementation(o), dtype=torch.float64).train()
+        sinks.add(model, o)
         model.config._experts_implementation = "eager"
         initialise(model, rng, o.get("apply-layernorm-1p"), dtype)
     save_init(family, model, folder, dtype)
@@ -239,7 +243,7 @@ def make(name, out, overrides, arguments):
     for what, error in checks.items():
         if not error <= 1e-12:
             raise SystemExit(f"{name}: {what} differs by {error:.2e} relative: this is no oracle")
-    sources = [Path(__file__).with_name(f).read_bytes() for f in ("golden.py", "moe.py", "witness.py", "float64.py")]
+    sources = [Path(__file__).with_name(f).read_bytes() for f in ("golden.py", "moe.py", "sinks.py", "witness.py", "float64.py")]
     (folder / "provenance.json").write_text(json.dumps({
         "generator": "tools/oracle/golden.py", "arguments": arguments, "model": type(model).__name__,
         "source_sha256": hashlib.sha256(b"".join(sources)).hexdigest(),

@@ -130,6 +130,26 @@ def attention():
                {"q": q, "k": k, "v": v}, {"y": y, "lse": lse}, {"y": torch.randn(y.shape)})
 
 
+def attention_sink():
+    """Ordinary attention to one key more, whose logit is the sink of the head (as a mask: queries see nothing of it) and whose
+    value is 0. The window leaves some queries without another key."""
+    for case, (s, g, r, left, right) in {"attention_sink": (7, 2, 3, -1, 0), "attention_sink_window": (9, 1, 4, 2, -2)}.items():
+        b, d = 2, 5
+        q, k, v, sink = draw(s, b, g, r, d), draw(s, b, g, 1, d), draw(s, b, g, 1, d), draw(g * r)
+        where = torch.arange(s)[:, None] - torch.arange(s)[None, :]
+        seen = ((where <= left) | (left == -1)) & (-where <= right)
+        mask = torch.zeros(s, s).masked_fill(~seen, -torch.inf).expand(b, g * r, s, s)
+        mask = torch.cat([mask, sink.view(1, -1, 1, 1).expand(b, -1, s, 1)], dim=-1)
+        heads = [x.permute(1, 2, 3, 0, 4).flatten(1, 2) for x in (q, k, v)]
+        keys, values = [F.pad(x.repeat_interleave(r, 1), (0, 0, 0, 1)) for x in heads[1:]]
+        y = F.scaled_dot_product_attention(heads[0], keys, values, attn_mask=mask, scale=0.4)
+        score = torch.einsum("sbgrd,tbgd->bgrst", q, k[:, :, :, 0]).flatten(1, 2) * 0.4
+        lse = torch.logaddexp((score + mask[..., :-1]).logsumexp(-1), mask[..., -1]).view(b, g, r, s)
+        record(case, "attention_sink", {"scale": 0.4, "first_query": 0, "window_left": left, "window_right": right},
+               {"q": q, "k": k, "v": v, "sink": sink}, {"y": y.view(b, g, r, s, d).permute(3, 0, 1, 2, 4), "lse": lse},
+               {"y": torch.randn(s, b, g, r, d)})
+
+
 def embedding():
     w, ids = draw(13, 6), torch.randint(0, 13, (2, 9))
     ids[0, 3:6] = ids[0, 0]  # repeated ids add up
@@ -267,7 +287,7 @@ def optimizer():
 def main():
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "tests/data/ops.safetensors")
     with Float64():
-        for make in (linear, norm, activation, rope, attention, embedding, cross_entropy, optimizer, route, router_loss, sinkhorn, experts):
+        for make in (linear, norm, activation, rope, attention, attention_sink, embedding, cross_entropy, optimizer, route, router_loss, sinkhorn, experts):
             torch.manual_seed(1234)
             make()
     path.parent.mkdir(parents=True, exist_ok=True)

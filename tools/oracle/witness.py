@@ -52,8 +52,9 @@ def rotate(x, freq):
     return np.concatenate([a * np.cos(angle) - b * np.sin(angle), a * np.sin(angle) + b * np.cos(angle), x[:, 2 * n :]], 1)
 
 
-def attention(o, q, k, v, head_dim):
-    """q [s, heads * d], k and v [s, groups * d]; query head h reads group h / (heads / groups)."""
+def attention(o, q, k, v, head_dim, sinks):
+    """q [s, heads * d], k and v [s, groups * d]; query head h reads group h / (heads / groups). sinks [heads]: logits of one
+    key more, whose value is 0; None: there are none."""
     heads, s = o["num-attention-heads"], len(q)
     groups = o["num-query-groups"] if o.get("group-query-attention") else heads
     back = int(o["window-size"].split(",")[0]) if "window-size" in o else s
@@ -67,7 +68,8 @@ def attention(o, q, k, v, head_dim):
             qh, kh = (rotate(x, frequencies(o, head_dim)) for x in (qh, kh))
         score = qh @ kh.T / np.sqrt(head_dim)
         p = np.where(seen, np.exp(score - score.real.max(1, keepdims=True)), 0)
-        out.append(p / p.sum(1, keepdims=True) @ vh)
+        rest = 0 if sinks is None else np.exp(sinks[h] - score.real.max(1, keepdims=True))
+        out.append(p / (p.sum(1, keepdims=True) + rest) @ vh)
     return np.concatenate(out, axis=1)
 
 
@@ -189,7 +191,9 @@ def logits(o, tensors, ids):
         if o.get("qk-layernorm"):
             q, k = (normed(y.reshape(-1, head_dim), at + name).reshape(y.shape)
                     for y, name in ((q, "q_norm"), (k, "k_norm")))
-        x = x + linear(attention(o, q, k, v, head_dim), at + "o_proj")
+        sinks = {"vanilla": lambda: None, "off-by-one": lambda: np.zeros(o["num-attention-heads"]),
+                 "learnable": lambda: w[at + "sinks"]}[o.get("softmax-type", "vanilla")]()
+        x = x + linear(attention(o, q, k, v, head_dim, sinks), at + "o_proj")
         h = normed(x, layer + "post_attention_layernorm")
         if has_experts(o, n):
             y, extra = experts(h, mlp)

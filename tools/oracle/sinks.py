@@ -1,0 +1,25 @@
+"""What golden.py needs for attention sinks: the attention of transformers' gpt-oss in models of other families."""
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
+
+AttentionInterface.register("sinks", eager_attention_forward)
+AttentionMaskInterface.register("sinks", eager_mask)
+
+
+def implementation(o):
+    return "eager" if o.get("softmax-type", "vanilla") == "vanilla" else "sinks"
+
+
+def add(model, o):
+    """Each layer's sinks, under the name that they have in gpt-oss: parameters, or zeros."""
+    if o.get("softmax-type", "vanilla") == "vanilla":
+        return
+    for layer in model.model.layers:
+        zeros = torch.zeros(o["num-attention-heads"], dtype=torch.float64)
+        if o["softmax-type"] == "learnable":
+            layer.self_attn.sinks = torch.nn.Parameter(zeros)
+        else:
+            layer.self_attn.register_buffer("sinks", zeros, persistent=False)
