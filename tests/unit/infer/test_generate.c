@@ -14,6 +14,8 @@ static const char *const STYLES[] = {
     SIZES,
     SIZES LLAMA,
     SIZES "--position-embedding-type rope --window-size 4,0 ",
+    SIZES LLAMA "--softmax-type learnable --window-size 4,0 ",
+    SIZES "--softmax-type off-by-one ",
 };
 enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES };
 

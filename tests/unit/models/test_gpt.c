@@ -70,13 +70,14 @@ static void names_are_megatrons(void **state) {
         "decoder.final_layernorm.weight",
         "decoder.final_layernorm.bias",
     };
-    static const char *const QWEN3_NAMES[] = {
+    static const char *const SINK_NAMES[] = {
         "embedding.word_embeddings.weight",
         "decoder.layers.0.input_layernorm.weight",
         "decoder.layers.0.self_attention.linear_qkv.weight",
         "decoder.layers.0.self_attention.linear_qkv.bias",
         "decoder.layers.0.self_attention.q_layernorm.weight",
         "decoder.layers.0.self_attention.k_layernorm.weight",
+        "decoder.layers.0.self_attention.core_attention.softmax_offset",
         "decoder.layers.0.self_attention.linear_proj.weight",
         "decoder.layers.0.pre_mlp_layernorm.weight",
         "decoder.layers.0.mlp.linear_fc1.weight",
@@ -87,8 +88,9 @@ static void names_are_megatrons(void **state) {
     expect_names("--num-layers 1", GPT2_NAMES, sizeof GPT2_NAMES / sizeof *GPT2_NAMES);
     expect_names(
         "--num-layers 1 --hidden-size 48 --normalization RMSNorm --disable-bias-linear --add-qkv-bias "
-        "--qk-layernorm --swiglu --position-embedding-type rope --untie-embeddings-and-output-weights",
-        QWEN3_NAMES, sizeof QWEN3_NAMES / sizeof *QWEN3_NAMES);
+        "--qk-layernorm --swiglu --position-embedding-type rope --untie-embeddings-and-output-weights "
+        "--softmax-type learnable",
+        SINK_NAMES, sizeof SINK_NAMES / sizeof *SINK_NAMES);
 }
 
 static bool decays(const Gpt *m, const char *name) {
@@ -97,7 +99,8 @@ static bool decays(const Gpt *m, const char *name) {
 
 static void only_matrices_decay_and_embeddings_are_marked(void **state) {
     (void)state;
-    const char *words = "--num-layers 1 --qk-layernorm --untie-embeddings-and-output-weights";
+    const char *words =
+        "--num-layers 1 --qk-layernorm --softmax-type learnable --untie-embeddings-and-output-weights";
     Setup *s = setup_new("%s", words);
     Gpt *m = gpt_new(&s->config, &s->derived, NULL);
     for (int i = 0; i < m->registry->n; i++) {
@@ -166,12 +169,14 @@ static void expect_normal(const Gpt *m, const char *name, double std) {
 static void start_has_megatrons_deviations(void **state) {
     (void)state;
     Model *m = model_new(setup_new("--num-layers 3 --hidden-size 64 --vocab-size 500 --init-method-std 0.05 "
-                                   "--embedding-init-method-std 0.4 --untie-embeddings-and-output-weights"));
+                                   "--embedding-init-method-std 0.4 --untie-embeddings-and-output-weights "
+                                   "--num-attention-heads 32 --softmax-type learnable"));
     expect_normal(m->gpt, "embedding.word_embeddings.weight", 0.4);
     expect_normal(m->gpt, "embedding.position_embeddings.weight", 0.4);
     expect_normal(m->gpt, "output_layer.weight", 0.05);
     expect_normal(m->gpt, "decoder.layers.2.self_attention.linear_qkv.weight", 0.05);
     expect_normal(m->gpt, "decoder.layers.2.mlp.linear_fc1.weight", 0.05);
+    expect_normal(m->gpt, "decoder.layers.2.self_attention.core_attention.softmax_offset", 0.05);
     expect_normal(m->gpt, "decoder.layers.2.self_attention.linear_proj.weight", 0.05 / sqrt(2 * 3));
     expect_normal(m->gpt, "decoder.layers.2.mlp.linear_fc2.weight", 0.05 / sqrt(2 * 3));
     const Param *gain = registry_find(m->gpt->registry, "decoder.final_layernorm.weight");

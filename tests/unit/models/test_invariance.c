@@ -23,6 +23,8 @@ static const char *const STYLES[] = {
     "--num-layers 3 " ROPE_GQA "--qk-layernorm --window-size 3,0 --window-attn-skip-freq 2 ",
     "--num-layers 3 --attention-backend unfused --squared-relu ",
     "--num-layers 3 " ROPE_GQA EXPERTS,
+    "--num-layers 3 " ROPE_GQA "--softmax-type learnable --window-size 3,0 ",
+    "--num-layers 3 --attention-backend unfused --softmax-type learnable ",
 };
 static const char *const LANES[] = {"--fp64", "", "--bf16"};
 enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES, LANE_COUNT = sizeof LANES / sizeof *LANES };
@@ -58,6 +60,42 @@ static void future_tokens_change_nothing_before_them(void **state) {
         }
         free(before);
         model_free(m);
+    }
+}
+
+/* ---- sinks ---- */
+
+static void set_sinks(Model *m, double value) {
+    for (int i = 0; i < m->gpt->registry->n; i++) {
+        Tensor *x = &m->gpt->registry->params[i]->value;
+        if (!strstr(m->gpt->registry->params[i]->spec.name, "softmax_offset")) continue;
+        for (int64_t e = 0; e < tensor_count(x); e++)
+            dtype_convert((char *)x->data + (size_t)e * dtype_size((DType)x->dtype), (DType)x->dtype, &value,
+                          F64, 1);
+    }
+}
+
+/* exp(0) = 1; and a sink that is far below all scores is none. */
+static void off_by_one_has_sinks_of_zero(void **state) {
+    (void)state;
+    for (int k = 0; k < 2 * LANE_COUNT; k++) {
+        const char *words = k % 2 ? "--num-layers 2 --attention-backend unfused" : "--num-layers 2 " ROPE_GQA;
+        Model *m[3];
+        const Tensor *y[3];
+        for (int i = 0; i < 3; i++) {
+            m[i] = model_new(
+                setup_new("%s %s --softmax-type %s", words, LANES[k / 2], SoftmaxType_spellings[i]));
+            y[i] = logits_of(m[i], ids_new(m[i], 2, 8, 1));
+        }
+        const size_t bytes = tensor_bytes(y[SOFTMAX_LEARNABLE]);
+        set_sinks(m[SOFTMAX_LEARNABLE], 0);
+        y[SOFTMAX_LEARNABLE] = logits_of(m[SOFTMAX_LEARNABLE], ids_new(m[SOFTMAX_LEARNABLE], 2, 8, 1));
+        assert_memory_equal(y[SOFTMAX_LEARNABLE]->data, y[SOFTMAX_OFF_BY_ONE]->data, bytes);
+        assert_memory_not_equal(y[SOFTMAX_LEARNABLE]->data, y[SOFTMAX_VANILLA]->data, bytes);
+        set_sinks(m[SOFTMAX_LEARNABLE], -1e4);
+        y[SOFTMAX_LEARNABLE] = logits_of(m[SOFTMAX_LEARNABLE], ids_new(m[SOFTMAX_LEARNABLE], 2, 8, 1));
+        assert_memory_equal(y[SOFTMAX_LEARNABLE]->data, y[SOFTMAX_VANILLA]->data, bytes);
+        for (int i = 0; i < 3; i++) model_free(m[i]);
     }
 }
 
@@ -245,6 +283,7 @@ static void padded_vocabulary_changes_only_rounding(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(future_tokens_change_nothing_before_them),
+        cmocka_unit_test(off_by_one_has_sinks_of_zero),
         cmocka_unit_test(appended_tokens_change_only_rounding),
         cmocka_unit_test(recompute_and_split_sweeps_change_nothing),
         cmocka_unit_test(padded_vocabulary_changes_only_rounding),

@@ -180,6 +180,34 @@ static void a_row_without_keys_is_zero(void **state) {
     run_free(&r);
 }
 
+/* Such a row attends to its sink alone, which is 0, and so are its gradients. */
+static void a_row_without_keys_has_its_sink(void **state) {
+    (void)state;
+    Shape p = {.s = 70, .t = 70, .b = 1, .g = 1, .r = 2, .d = 8, .e = 8, .attr = CAUSAL, .first_key = 40};
+    p.attr.window_left = 3;
+    Run r = run_new(p, F64);
+    for (int64_t i = 0; i < p.s; i++) ((int64_t *)r.first_key.data)[i] = i < 30 ? i + 1 : 0;
+    compute(&r, 1, false);
+    double sinks[] = {-0.5, 2}, dsinks[2], blind[2];
+    Tensor sink = tensor_make(sinks, F64, 1, &p.r), dsink = tensor_make(dsinks, F64, 1, &p.r), *y = &r.x[Y];
+    Device *d = device_cpu(1);
+    call_run(&OPS[OP_attention_sink],
+             &(Call){.in = {y, &r.kept, &sink}, .out = {y, &r.kept}, .attr = &p.attr, .device = d});
+    const Call grad = {.in = {&r.x[DY], y, &r.kept, &sink}, .out = {&dsink}, .attr = &p.attr, .device = d};
+    call_run(&OPS[OP_attention_sink_grad], &grad);
+    memcpy(blind, dsinks, sizeof blind);
+    for (int64_t i = 0; i < 30; i++)
+        for (int64_t e = 0; e < p.r * p.e; e++) {
+            assert_true(get(y, i * p.r * p.e + e) == 0 && get(&r.kept, e / p.e * p.s + i) == sinks[e / p.e]);
+            set(&r.x[DY], i * p.r * p.e + e, 1e3);
+        }
+    call_run(&OPS[OP_attention_sink_grad], &grad);
+    assert_memory_equal(blind, dsinks, sizeof blind);
+    assert_true(dsinks[0] != 0 && dsinks[1] != 0 && isfinite(dsinks[0]) && isfinite(dsinks[1]));
+    device_free(d);
+    run_free(&r);
+}
+
 static void same_rows(const Run *a, int64_t a_row, const Run *b, int64_t b_row, int64_t rows) {
     const size_t row = (size_t)a->x[Y].stride[0] * dtype_size((DType)a->x[Y].dtype);
     assert_memory_equal((char *)a->x[Y].data + (size_t)a_row * row,
@@ -265,9 +293,10 @@ static void dropout_keeps_the_mean(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fused_is_the_definition),    cmocka_unit_test(large_scores_do_not_overflow),
-        cmocka_unit_test(a_row_without_keys_is_zero), cmocka_unit_test(later_positions_change_nothing),
-        cmocka_unit_test(threads_change_nothing),     cmocka_unit_test(dropout_keeps_the_mean),
+        cmocka_unit_test(fused_is_the_definition),        cmocka_unit_test(large_scores_do_not_overflow),
+        cmocka_unit_test(a_row_without_keys_is_zero),     cmocka_unit_test(a_row_without_keys_has_its_sink),
+        cmocka_unit_test(later_positions_change_nothing), cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(dropout_keeps_the_mean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
