@@ -43,6 +43,13 @@ static void same_heads_drop(const OpDef *op, const Call *c) {
     with(op, c, &a);
 }
 
+/* As if no heads had been exchanged for rows. */
+static void sinks_of_first_heads(const OpDef *op, const Call *c) {
+    AttentionAttr a = attention(c);
+    a.first_sink = 0;
+    with(op, c, &a);
+}
+
 /* What the merge should have made of the log-sums is not kept, so that the backward weighs by old ones. */
 static void merge_keeps_lse(const OpDef *op, const Call *c) {
     Tensor *lse = c->out[1];
@@ -237,6 +244,10 @@ static const struct {
     {M_dropout_same_heads, OP_attention_grad, same_heads_drop},
     {M_cp_merge_lse, OP_attention_merge, merge_keeps_lse},
     {M_cp_merge_skipped, OP_attention_merge, nothing},
+    {M_sinks_skipped, OP_attention_sink, nothing},
+    {M_sinks_of_first_heads, OP_attention_sink, sinks_of_first_heads},
+    {M_sink_gradient_of_first_heads, OP_attention_sink_grad, sinks_of_first_heads},
+    {M_sink_gradient_overwrites, OP_attention_sink_grad, overwrite},
     {M_wgrad_twice, OP_linear_wgrad, twice},
     {M_dgrad_overwrites, OP_norm_grad, overwrite},
     {M_vocab_loss_offset, OP_cross_entropy_shard, loss_offset},
