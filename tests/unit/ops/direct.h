@@ -123,6 +123,7 @@ static inline void results_are_main_gradients(Call *c) {
     for (int j = 0; j < CALL_OUT; j++)
         if (c->out[j]) c->out[j]->flags |= TENSOR_MAIN_GRAD;
 }
+static inline void sinks_have_main_gradients(Call *c) { sums_hold_sinks(c), results_are_main_gradients(c); }
 /* And the rows are those of experts, not all equal, with some behind the last one. */
 static inline void gradients_of_experts(Call *c) {
     const Tensor *offset = c->in[2];
