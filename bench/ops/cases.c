@@ -117,6 +117,12 @@ typedef struct OpCase {
     BENCH("norm_grad/rms-" name, norm_grad, RMS_NORM, IN(X(r, 1, h), X(r, 1, h), X(h), POSITIVE(r)),         \
           OUT(Y(r, 1, h), MY(h)))
 
+/* Of t tokens of g groups of r heads of width d. */
+#define ROPE(name, ...) ROPE_OF(name, __VA_ARGS__)
+#define ROPE_OF(name, t, g, r, d)                                                                            \
+    BENCH("rope/" name, rope, ATTR(RopeAttr, .dim = d),                                                      \
+          IN(X(t, 1, g, r, d), M(t, d / 2), M(t, d / 2), POSITIONS(1, t)), OUT(X(t, 1, g, r, d)))
+
 #define BENCH(name, op, attr, in, ...) {name, OP_##op, attr, in, __VA_ARGS__},
 #define LONG_V                         128256
 #define V                              50304
@@ -141,6 +147,7 @@ typedef struct OpCase {
 #define NARROW_ROWS       256, 128
 #define MIDDLE_ROWS       256, 512
 #define SHORT_ROWS        64, 1024
+#define GROUPS_HEADS      64, 3, 5, 128
 #define LONG_B            1
 
 static const OpCase SMALL[] = {
@@ -164,6 +171,7 @@ static const OpCase SMALL[] = {
 #undef NARROW_ROWS
 #undef MIDDLE_ROWS
 #undef SHORT_ROWS
+#undef GROUPS_HEADS
 #undef LONG_B
 #define S                 2048
 #define B                 8
@@ -182,6 +190,7 @@ static const OpCase SMALL[] = {
 #define NARROW_ROWS       65536, 768
 #define MIDDLE_ROWS       32768, 2048
 #define SHORT_ROWS        4096, 4096
+#define GROUPS_HEADS      4096, 8, 5, 128
 #define LONG_B            2
 
 static const OpCase LARGE[] = {

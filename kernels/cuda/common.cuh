@@ -190,6 +190,7 @@ static inline cudaStream_t stream_of(const Call *c) { return c->device->cuda->st
 #define LAUNCHED() CUDA_CHECK(cudaGetLastError())
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Blocks of a loop with a grid's stride over n items, `each` to a block; never 0. */
 static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
     const int64_t most = (int64_t)c->device->cuda->multiprocessors * 32, want = ceil_div(n, each);

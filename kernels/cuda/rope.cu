@@ -1,11 +1,13 @@
 /* The op of kernels/cpu/rope.c. Written or added to: y.
- * A thread has a run of pairs of some of a token's heads, which are all on their way from memory before the
- * first is rotated, and loads their cosines and sines once; what is not rotated are more runs. A block is
- * [tokens][shares of the heads][runs]. */
+ * A thread has a run of pairs of some neighbouring heads of a token, which are all on their way from memory
+ * before the first is rotated, and loads their cosines and sines once; what is not rotated are more runs. A
+ * block is [tokens][shares of the heads][runs], and small: a multiprocessor has several, one of which
+ * computes while others wait for memory, and the last ones of all are soon done. */
 #include "kernels/cuda/vectors.cuh"
 
-/* HEADS: of a share. CUDA's limits of a block's third dimension, of a grid's second and third. */
-enum { THREADS = 256, HEADS = 4, MOST_DEEP = 64, MOST_BLOCKS = 65535 };
+/* HEADS: of a share. RESIDENT: blocks of a multiprocessor. CUDA's limits of a block's third dimension, of a
+ * grid's second and third. */
+enum { THREADS = 160, RESIDENT = 4, HEADS = 4, MOST_DEEP = 64, MOST_BLOCKS = 65535 };
 
 /* Pairs are two halves of a run or neighbours in it. */
 template <typename T> struct Rope {
@@ -17,7 +19,7 @@ template <typename T> struct Rope {
     int64_t table;                     /* its positions */
     int64_t x_stride[4], y_stride[4];  /* of positions, samples, groups, heads */
     uint32_t tokens, samples, length;  /* length: tokens of a sample */
-    uint32_t heads, per_group, shares; /* of a token; a share is heads i, i + shares, ... */
+    uint32_t heads, per_group, shares; /* of a token; share i has heads from i * HEADS on */
     int half, rest;                    /* of a head: pairs, elements behind them */
     int pair_runs, rest_runs;
     Real<T> sign;
@@ -91,10 +93,24 @@ __device__ __forceinline__ void turn_all(const Rope<T> &o, Turned<T> *p, const T
     p->high.fill(v + N);
 }
 
-template <typename T>
-__device__ __forceinline__ int64_t head_offset(const Rope<T> &o, const int64_t *stride, uint32_t head) {
-    return (int64_t)(head / o.per_group) * stride[2] + (int64_t)(head % o.per_group) * stride[3];
-}
+/* Where a head of x or y begins in its token, and where the next one does: one division for all heads of a
+ * share, since a division takes longer than what is done with a vector. */
+struct Head {
+    int64_t at, next_head, next_group; /* how far on a head is that follows in its group, or begins one */
+    uint32_t in_group, per_group;
+
+    template <typename T>
+    __device__ __forceinline__ Head(const Rope<T> &o, const int64_t *stride, uint32_t head)
+        : next_head(stride[3]), next_group(stride[2] - (int64_t)(o.per_group - 1) * stride[3]),
+          in_group(head % o.per_group), per_group(o.per_group) {
+        at = (int64_t)(head / o.per_group) * stride[2] + (int64_t)in_group * stride[3];
+    }
+    __device__ __forceinline__ void advance() {
+        const bool ends = ++in_group == per_group;
+        at += ends ? next_group : next_head;
+        in_group = ends ? 0 : in_group;
+    }
+};
 
 /* One token of x and y, at which place in the table; nothing is done to one that has none. */
 template <typename T> struct Token {
@@ -103,17 +119,16 @@ template <typename T> struct Token {
     int64_t position;
 };
 
-/* Heads first, first + shares, ..., U of them, as far as there are any. */
+/* U heads from `first` on, as far as there are any. */
 template <bool ALIGNED, int U, typename T>
 __device__ __forceinline__ void rotate_heads(const Rope<T> &o, const Token<T> &t, uint32_t first, int run) {
     constexpr int N = Rope<T>::N;
     const Places at = places_of(o, run);
+    Head from(o, o.x_stride, first), to(o, o.y_stride, first);
     Turned<T> p[U];
 #pragma unroll
-    for (int u = 0; u < U; u++) {
-        const uint32_t head = first + u * o.shares;
-        if (head < o.heads) p[u] = load_pairs<ALIGNED>(t.x + head_offset(o, o.x_stride, head), at);
-    }
+    for (int u = 0; u < U; u++, from.advance())
+        if (first + u < o.heads) p[u] = load_pairs<ALIGNED>(t.x + from.at, at);
     if (t.position < 0 || t.position >= o.table) return;
     const int64_t row = t.position * o.half;
     const Run<Real<T>, N> cos = get_run<ALIGNED, N>(o.cos + row, run * N, o.half);
@@ -121,10 +136,9 @@ __device__ __forceinline__ void rotate_heads(const Rope<T> &o, const Token<T> &t
 #pragma unroll
     for (int k = 0; k < N; k++) sin.put(k, o.sign * sin.get(k));
 #pragma unroll
-    for (int u = 0; u < U; u++) {
-        const uint32_t head = first + u * o.shares;
-        if (head >= o.heads) continue;
-        T *y = t.y + head_offset(o, o.y_stride, head);
+    for (int u = 0; u < U; u++, to.advance()) {
+        if (first + u >= o.heads) continue;
+        T *y = t.y + to.at;
         turn_all<ALIGNED>(o, &p[u], (const T *)y, at, cos, sin);
         put_run<ALIGNED, N>(y, at.low, at.low_end, p[u].low);
         put_run<ALIGNED, N>(y, at.high, at.high_end, p[u].high);
@@ -132,24 +146,26 @@ __device__ __forceinline__ void rotate_heads(const Rope<T> &o, const Token<T> &t
 }
 
 template <bool ALIGNED, typename T>
-__device__ __forceinline__ void copy_heads(const Rope<T> &o, const Token<T> &t, uint32_t share, int run) {
+__device__ __forceinline__ void copy_heads(const Rope<T> &o, const Token<T> &t, uint32_t first, int run) {
     constexpr int N = Rope<T>::N;
     if (t.position < 0 || t.position >= o.table) return;
-    for (uint32_t head = share; head < o.heads; head += o.shares) {
-        T *y = t.y + head_offset(o, o.y_stride, head) + 2 * o.half;
-        Run<T, N> v =
-            get_run<ALIGNED, N>(t.x + head_offset(o, o.x_stride, head) + 2 * o.half, run * N, o.rest);
+    Head from(o, o.x_stride, first), to(o, o.y_stride, first);
+    for (uint32_t head = first; head < first + HEADS && head < o.heads; head++) {
+        T *y = t.y + to.at + 2 * o.half;
+        Run<T, N> v = get_run<ALIGNED, N>(t.x + from.at + 2 * o.half, run * N, o.rest);
         if (o.add) {
             const Run<T, N> old = get_run<ALIGNED, N>((const T *)y, run * N, o.rest);
 #pragma unroll
             for (int k = 0; k < N; k++) v.put(k, old.get(k) + v.get(k));
         }
         put_run<ALIGNED, N>(y, run * N, o.rest, v);
+        from.advance();
+        to.advance();
     }
 }
 
 template <typename T, bool ALIGNED>
-__global__ void __launch_bounds__(THREADS, 3)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     rotate(const __grid_constant__ Rope<T> o, CudaComplaint *complaint, const char *sentence) {
     constexpr int U = ALIGNED ? HEADS : 1;
     const uint32_t i = blockIdx.x * blockDim.z + threadIdx.z, share = blockIdx.y * blockDim.y + threadIdx.y;
@@ -159,14 +175,12 @@ __global__ void __launch_bounds__(THREADS, 3)
     const Token<T> t = {o.x + s * o.x_stride[0] + b * o.x_stride[1],
                         o.y + s * o.y_stride[0] + b * o.y_stride[1], o.position[(int64_t)b * o.length + s]};
     if (run >= o.pair_runs)
-        copy_heads<ALIGNED>(o, t, share, run - o.pair_runs);
+        copy_heads<ALIGNED>(o, t, share * HEADS, run - o.pair_runs);
     else
-        for (int u = 0; u < HEADS; u += U) rotate_heads<ALIGNED, U>(o, t, share + u * o.shares, run);
+        for (int u = 0; u < HEADS; u += U) rotate_heads<ALIGNED, U>(o, t, share * HEADS + u, run);
     if ((t.position < 0 || t.position >= o.table) && run == 0)
         complain(complaint, sentence, t.position, o.table);
 }
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 template <typename T> static void rope(const Call *c) {
     const Tensor *x = c->in[0], *cos = c->in[1], *sin = c->in[2], *y = c->out[0];
@@ -187,7 +201,7 @@ template <typename T> static void rope(const Call *c) {
     const bool aligned = rows_are_aligned(x) && rows_are_aligned(y) && o.half % VEC<T> == 0 &&
                          aligned_16(o.cos) && aligned_16(o.sin);
     const int64_t runs = o.pair_runs + o.rest_runs, along = least(runs, THREADS),
-                  across = least(o.shares, THREADS / along),
+                  across = ceil_div(o.shares, ceil_div(o.shares, THREADS / along)),
                   deep = least(THREADS / (along * across), MOST_DEEP);
     const dim3 block((unsigned)along, (unsigned)across, (unsigned)deep),
         grid((unsigned)ceil_div(tokens, deep), (unsigned)ceil_div(o.shares, across),

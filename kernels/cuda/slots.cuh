@@ -24,6 +24,12 @@ template <typename V> struct Slots {
                      : "memory");
         return v;
     }
+    __device__ __forceinline__ void put(int i, const V &v) const {
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                     :
+                     : "r"(first + 16 * i), "r"(v.word(0)), "r"(v.word(1)), "r"(v.word(2)), "r"(v.word(3))
+                     : "memory");
+    }
     /* Part of the group that the next __pipeline_commit ends. */
     __device__ __forceinline__ void fetch(int i, const void *x) const {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"

@@ -1,0 +1,41 @@
+/* What norm.cu and norm_grad.cu share: the numbers that their kernels need, which operands go by vectors, and
+ * how many blocks of teams take the rows. */
+#ifndef ISOTRON_KERNELS_CUDA_NORM_CUH
+#define ISOTRON_KERNELS_CUDA_NORM_CUH
+
+#include "kernels/cuda/row.cuh"
+
+/* What all kernels of norms need to know. */
+template <typename R> struct Norm {
+    int64_t rows, width;
+    bool rms;
+    R plus, eps, per_width; /* 1 / width */
+};
+
+template <typename R> static inline Norm<R> norm_of(const Call *c, const Tensor *x) {
+    const NormAttr *a = (const NormAttr *)c->attr;
+    const int64_t width = tensor_width(x);
+    const Norm<R> o = {tensor_rows(x), width, a->rms, (R)(a->one_plus ? 1 : 0), (R)a->eps, 1 / (R)width};
+    return o;
+}
+
+template <typename T> static inline bool is_type(const Tensor *t) {
+    const DType want = sizeof(T) == 8 ? F64 : sizeof(T) == 4 ? F32 : t && t->dtype == F16 ? F16 : BF16;
+    return !t || t->dtype == want;
+}
+/* Whether t is NULL or of x's type and can be read as vectors beside it. */
+static inline bool matches(const Tensor *t, const Tensor *x) {
+    return !t || (t->dtype == x->dtype && aligned_16(t->data));
+}
+
+/* Blocks of teams, a row to each. */
+static inline unsigned team_grid(int64_t rows, TeamShape shape) {
+    const int64_t blocks = ceil_div(rows, shape.count);
+    return (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX);
+}
+/* Threads of a row that goes element by element. */
+static inline TeamShape cells_team(int64_t width) {
+    return team_for(width < 1024 ? 32 : TEAM_BLOCK, TEAM_BLOCK, false);
+}
+
+#endif

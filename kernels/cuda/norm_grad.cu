@@ -1,0 +1,452 @@
+/* norm_grad of kernels/cpu/norm.c; formulas there.
+ *
+ * Rows of whole vectors of 16 bytes are read from memory once: the next rows are on their way into shared
+ * memory while a row is computed, and dgain and dbias are summed over a block's rows in registers. The sums
+ * of blocks are added in the order of the blocks, whose number depends on sizes and the GPU alone, by a
+ * second kernel that waits for the first one on the GPU. All other rows (of odd widths, at odd places, wider,
+ * of mixed types) go element by element.
+ *
+ * A multiprocessor needs about 40 KB on their way to be served at the rate of its memory, all the time; what
+ * is beyond that only makes longer the time in which, at the end, the last rows are computed and nothing
+ * moves. So threads have few vectors each, and a block few rows at once. */
+#include "kernels/cuda/early.cuh"
+#include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/slots.cuh"
+
+/* ---- by vectors ---- */
+
+/* Threads of a block, which is all that a multiprocessor has; stages of rows: those in work and those on
+ * their way; bytes of all stages, but there are two where memory allows. */
+enum { RESIDENT = 512, MOST_STAGES = 3, STAGED = 144 * 1024 };
+
+template <typename T> struct GradVectors {
+    const T *dy, *x, *gain;
+    T *dx;
+    const Real<T> *rstd, *mean;
+    Real<T> *partial; /* [2, blocks, width]: of dgain, of dbias; NULL: neither is wanted */
+    Starts x_rows, dx_rows;
+    bool add;   /* to dx */
+    int stages; /* 1 to MOST_STAGES */
+};
+
+/* One thread's share: K vectors of the rows in work, in shared memory, and the sums of its columns. PLUS:
+ * gains count from 1. */
+template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
+    typedef Real<T> R;
+    enum { N = VEC<T>, P = VEC<R>, PARTS = N / P }; /* a vector's sums are PARTS vectors of P */
+    enum { KEEPS = K == 2 };                        /* a row's numbers, from its sums to its result */
+    enum Operand { DY, X, OLD, OPERANDS };
+    typedef Run<T, N> V;
+    /* dy and x - mean of a vector. */
+    struct Pair {
+        R dy[N], x[N];
+    };
+    const Norm<R> &o;
+    const GradVectors<T> &p;
+    Team<R, true> team;
+    int width, threads, thread; /* of the block, and which one this is */
+    Slots<V> slots;
+    V gain[K];
+    Pair kept[K];
+    R gain_sum[K * N], bias_sum[K * N];
+
+    __device__ __forceinline__ GradThread(const Norm<R> &o, const GradVectors<T> &p, R *room, V *shared)
+        : o(o), p(p), team(room), width((int)o.width), threads((int)(blockDim.x * blockDim.y)),
+          thread(team.index * team.size + team.lane), slots(shared) {
+        slots.first += (uint32_t)sizeof(V) * (uint32_t)(thread / 32 * (OPERANDS * K * 32) + thread % 32);
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            gain[k] = V();
+            if (has(k)) gain[k] = constant_vector((const V *)(p.gain + column(k)));
+        }
+#pragma unroll
+        for (int i = 0; i < K * N; i++) gain_sum[i] = bias_sum[i] = 0;
+    }
+    __device__ __forceinline__ int column(int k) const { return (team.lane + k * team.size) * N; }
+    /* A vector that the row does not have counts as 0. */
+    __device__ __forceinline__ bool has(int k) const { return column(k) < width; }
+    __device__ __forceinline__ R gain_of(int k, int e) const {
+        return PLUS ? 1 + gain[k].get(e) : gain[k].get(e);
+    }
+    /* A warp's slots lie together, so that a thread's own are at constant distances. */
+    __device__ __forceinline__ Slots<V> slots_of(int stage) const {
+        Slots<V> own = slots;
+        own.first += (uint32_t)sizeof(V) * (uint32_t)(stage * (OPERANDS * K) * threads);
+        return own;
+    }
+    static __device__ __forceinline__ int slot(Operand what, int k) { return (what * K + k) * 32; }
+    /* For vectors that no row has, once: nothing is fetched for them. */
+    __device__ __forceinline__ void clear(int stage) const {
+        const Slots<V> own = slots_of(stage);
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (has(k)) continue;
+            own.put(slot(DY, k), V());
+            own.put(slot(X, k), V());
+        }
+    }
+    __device__ __forceinline__ void fetch_one(const Slots<V> &own, Operand what, const T *row) const {
+        row += column(0);
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if (has(k)) own.fetch(slot(what, k), row + k * team.size * N);
+    }
+    __device__ __forceinline__ void fetch(int stage, uint32_t row) const {
+        const Slots<V> own = slots_of(stage);
+        if (row < o.rows) {
+            fetch_one(own, DY, p.dy + (int64_t)row * width);
+            fetch_one(own, X, p.x + p.x_rows(row));
+            if (p.add) fetch_one(own, OLD, p.dx + p.dx_rows(row));
+        }
+        __pipeline_commit();
+    }
+    /* For the oldest of the stages that are on their way. */
+    __device__ __forceinline__ void wait() const {
+        static_assert(MOST_STAGES == 3, "a number of stages has no wait");
+        if (p.stages == 3)
+            __pipeline_wait_prior(2);
+        else if (p.stages == 2)
+            __pipeline_wait_prior(1);
+        else
+            __pipeline_wait_prior(0);
+    }
+    __device__ __forceinline__ Pair pair(const Slots<V> &own, int k, R mean) const {
+        const V dy = own[slot(DY, k)], x = own[slot(X, k)];
+        Pair v;
+#pragma unroll
+        for (int e = 0; e < N; e++) v.dy[e] = dy.get(e), v.x[e] = RMS ? x.get(e) : x.get(e) - mean;
+        return v;
+    }
+    /* Adds this row, if it is LIVE, to the sums of columns, and finds mean(dy g) and rstd mean(dy g xhat). */
+    __device__ __forceinline__ void means(int stage, bool live, R mean, R rstd, R *sum, R *along) {
+        const Slots<V> own = slots_of(stage);
+        R s = 0, a = 0;
+        if (live) {
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                const Pair v = pair(own, k, mean);
+                if (KEEPS) kept[k] = v;
+#pragma unroll
+                for (int e = 0; e < N; e++) {
+                    const R g = gain_of(k, e), across = v.dy[e] * v.x[e];
+                    a += g * across;
+                    gain_sum[k * N + e] += across * rstd;
+                    if (RMS) continue;
+                    s += g * v.dy[e];
+                    bias_sum[k * N + e] += v.dy[e];
+                }
+            }
+        }
+        if (!p.dx) return;
+        if (RMS)
+            a = team.sum(a);
+        else
+            team.sums(s, a);
+        *sum = RMS ? (R)0 : s * o.per_width;
+        *along = a * rstd * o.per_width * rstd;
+    }
+    __device__ __forceinline__ void write(int stage, uint32_t row, R mean, R rstd, R sum, R along) const {
+        const Slots<V> own = slots_of(stage);
+        T *out = p.dx + p.dx_rows(row) + column(0);
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const Pair v = KEEPS ? kept[k] : pair(own, k, mean);
+            V old = V(), dx;
+            R w[N];
+            if (p.add) old = own[slot(OLD, k)];
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                w[e] = fma(rstd, v.dy[e] * gain_of(k, e) - sum - v.x[e] * along, old.get(e));
+            dx.fill(w);
+            if (has(k)) *(V *)(out + k * team.size * N) = dx;
+        }
+    }
+    /* The block's sums of columns, all rows done, to row `block` of `out`. */
+    __device__ __forceinline__ void sum_block(const R *mine, V *shared, R *out) const {
+        /* The slots hold two operands of storage; this is no more. */
+        static_assert(N * sizeof(R) <= 2 * sizeof(V),
+                      "the sums of a block's columns do not fit into its slots");
+        typedef Vec<R, P> Sums;
+        Sums *all = (Sums *)shared, *to = (Sums *)(out + (int64_t)blockIdx.x * width);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < K * PARTS; i++) {
+            Sums own;
+#pragma unroll
+            for (int e = 0; e < P; e++) own.v[e] = mine[i * P + e];
+            all[i * threads + thread] = own;
+        }
+        __syncthreads();
+        for (int i = thread; i < width / P; i += threads) {
+            const int vector = i / PARTS, k = vector / team.size,
+                      first = (k * PARTS + i % PARTS) * threads + vector % team.size;
+            Sums sum = all[first];
+            for (int at = team.size; at < threads; at += team.size) {
+                const Sums more = all[first + at];
+#pragma unroll
+                for (int e = 0; e < P; e++) sum.v[e] += more.v[e];
+            }
+            to[i] = sum;
+        }
+    }
+};
+
+template <typename T, int K, bool RMS, bool PLUS>
+static __global__ void __launch_bounds__(RESIDENT) grad_vectors(Norm<Real<T>> o, GradVectors<T> p) {
+    typedef Real<T> R;
+    extern __shared__ __align__(16) unsigned char shared[];
+    __shared__ R room[Team<R, true>::ROOM];
+    typedef GradThread<T, K, RMS, PLUS> Thread;
+    typename Thread::V *slots = (typename Thread::V *)shared;
+    Thread t(o, p, room, slots);
+    /* Of a tensor with Starts: 31 bits, and one more for rows beyond its end. */
+    const uint32_t step = gridDim.x * blockDim.y, rows = (uint32_t)o.rows;
+    uint32_t first = blockIdx.x * blockDim.y, row = first + threadIdx.y;
+    int stage = 0;
+    for (int i = 0; i < p.stages; i++) {
+        t.fetch(i, row + i * step);
+        t.clear(i);
+    }
+    allow_next_kernel();
+    R next_rstd = row < rows ? p.rstd[row] : (R)0, next_mean = row < rows && !RMS ? p.mean[row] : (R)0;
+    for (; first < rows; first += step, row += step) {
+        const R rstd = next_rstd, mean = next_mean;
+        R sum = 0, along = 0;
+        if (row + step < rows) {
+            next_rstd = p.rstd[row + step];
+            if (!RMS) next_mean = p.mean[row + step];
+        }
+        t.wait();
+        t.means(stage, row < rows, mean, rstd, &sum, &along);
+        if (p.dx && row < rows) t.write(stage, row, mean, rstd, sum, along);
+        t.fetch(stage, row + p.stages * step);
+        stage = stage + 1 < p.stages ? stage + 1 : 0;
+    }
+    __pipeline_wait_prior(0);
+    if (!p.partial) return;
+    t.sum_block(t.gain_sum, slots, p.partial);
+    if (!RMS) t.sum_block(t.bias_sum, slots, p.partial + gridDim.x * o.width);
+}
+
+template <typename T> using GradKernel = void (*)(Norm<Real<T>>, GradVectors<T>);
+template <typename T, int K> static GradKernel<T> grad_kernel(const Norm<Real<T>> &o) {
+    if (o.rms) return o.plus != 0 ? grad_vectors<T, K, true, true> : grad_vectors<T, K, true, false>;
+    return o.plus != 0 ? grad_vectors<T, K, false, true> : grad_vectors<T, K, false, false>;
+}
+
+/* How norm_grad goes over rows of vectors; the same whichever outputs are wanted, so that two calls for some
+ * of them each give what one call for all does. */
+struct GradPlan {
+    TeamShape shape;
+    int held; /* vectors of a thread; 0: it cannot */
+    int blocks, stages;
+    int stage, most; /* bytes that a block has of a stage, and that it may have in all */
+};
+
+/* Vectors of a thread, and so many threads for a row that as much of a block as can be has some of a row: its
+ * slots are what is on its way. Of equals, the fewest where a row takes several warps, which shortens what is
+ * computed after the last byte has come; else the most, since a warp then adds up more rows at once. */
+static void choose_team(int64_t vectors, GradPlan *p) {
+    int64_t best = 0;
+    for (int held = 4; held >= 2; held--) {
+        const int64_t lanes = ceil_div(vectors, held);
+        if (lanes > RESIDENT) continue;
+        const TeamShape shape = team_for(lanes, RESIDENT, true);
+        const int64_t busy = shape.count * vectors * 12 / held;
+        if (busy < best || (busy == best && p->shape.size <= 32)) continue;
+        best = busy, p->held = held, p->shape = shape;
+    }
+}
+
+static GradPlan grad_plan(const Call *c) {
+    enum { OPERANDS = 3, BESIDE = 2048 }; /* bytes of a block beside its stages: sums, CUDA's own */
+    const Tensor *x = c->in[1];
+    const Cuda *gpu = c->device->cuda;
+    GradPlan p = {};
+    choose_team(ceil_div(tensor_width(x) * (int64_t)dtype_size((DType)x->dtype), 16), &p);
+    if (!p.held) return p;
+    CUDA_CHECK(cudaDeviceGetAttribute(&p.most, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu->ordinal));
+    p.stage = OPERANDS * p.held * 16 * team_threads(p.shape);
+    p.most -= BESIDE;
+    const int64_t wanted = ceil_div(STAGED, p.stage), fit = p.most / p.stage;
+    p.stages = (int)least(least(wanted, fit), MOST_STAGES);
+    if (!p.stages) p.held = 0;
+    p.blocks = (int)least(ceil_div(tensor_rows(x), p.shape.count), gpu->multiprocessors);
+    return p;
+}
+
+/* ---- by elements ---- */
+
+/* Operands as in the op. */
+struct GradCells {
+    Cells dy, x, gain, rstd, mean, dx;
+    Rows x_rows, dx_rows;
+    bool add;
+};
+
+template <typename R> static __global__ void dx_cells(Norm<R> o, GradCells p) {
+    __shared__ R room[Team<R, false>::ROOM];
+    Team<R, false> team(room);
+    const int64_t step = (int64_t)gridDim.x * blockDim.y;
+    for (int64_t first = (int64_t)blockIdx.x * blockDim.y; first < o.rows; first += step) {
+        const int64_t row = first + team.index, r = row < o.rows ? row : 0;
+        const int64_t dy = r * o.width, x = p.x_rows(r), dx = p.dx_rows(r);
+        const R rstd = p.rstd.get<R>(r), mean = o.rms ? (R)0 : p.mean.get<R>(r);
+        R sum = 0, along = 0;
+        for (int64_t i = team.lane; i < o.width; i += team.size) {
+            const R g = p.dy.get<R>(dy + i) * (o.plus + p.gain.get<R>(i));
+            sum += g;
+            along += g * ((p.x.get<R>(x + i) - mean) * rstd);
+        }
+        team.sums(sum, along);
+        sum = o.rms ? (R)0 : sum * o.per_width;
+        along *= o.per_width;
+        if (row >= o.rows) continue; /* in the last round only */
+        for (int64_t i = team.lane; i < o.width; i += team.size) {
+            const R g = p.dy.get<R>(dy + i) * (o.plus + p.gain.get<R>(i));
+            p.dx.put_or_add(dx + i, rstd * (g - sum - (p.x.get<R>(x + i) - mean) * rstd * along), p.add);
+        }
+    }
+}
+
+/* partial[., y, column]: sums over every `chunks`-th row. */
+enum { CELLS_CHUNKS = 128 };
+template <typename R> static __global__ void columns_cells(Norm<R> o, GradCells p, R *partial) {
+    const int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, chunks = gridDim.y;
+    if (column >= o.width) return;
+    R gain_sum = 0, bias_sum = 0;
+    for (int64_t r = blockIdx.y; r < o.rows; r += chunks) {
+        const R dy = p.dy.get<R>(r * o.width + column), mean = o.rms ? (R)0 : p.mean.get<R>(r);
+        gain_sum += dy * ((p.x.get<R>(p.x_rows(r) + column) - mean) * p.rstd.get<R>(r));
+        bias_sum += dy;
+    }
+    partial[blockIdx.y * o.width + column] = gain_sum;
+    partial[(chunks + blockIdx.y) * o.width + column] = bias_sum;
+}
+
+static int64_t cells_chunks(int64_t rows) { return rows < CELLS_CHUNKS ? rows : CELLS_CHUNKS; }
+
+/* ---- sums of columns ---- */
+
+/* Adds up the blocks' sums of columns: dgain for y = 0, dbias for 1. A thread has every SUM_PARTS-th block's,
+ * SUM_LOADS of them on their way at once. */
+enum { SUM_COLUMNS = 32, SUM_PARTS = 16, SUM_LOADS = 10 };
+template <typename R>
+static __global__ void __launch_bounds__(SUM_COLUMNS *SUM_PARTS)
+    sum_columns(const R *partial, int64_t blocks, int64_t width, Cells dgain, Cells dbias, bool add_gain,
+                bool add_bias) {
+    __shared__ R part[SUM_PARTS][SUM_COLUMNS];
+    const Cells out = blockIdx.y ? dbias : dgain;
+    const bool add = blockIdx.y ? add_bias : add_gain;
+    const int64_t column = (int64_t)blockIdx.x * SUM_COLUMNS + threadIdx.x;
+    const bool writes = threadIdx.y == 0 && column < width && out.data;
+    R old = 0, sum = 0;
+    if (writes && add) old = out.get<R>(column); /* which the kernel before does not touch */
+    wait_for_kernel_before();
+    if (!out.data) return;
+    partial += (int64_t)blockIdx.y * blocks * width + column;
+    for (int64_t b = threadIdx.y; b < blocks; b += SUM_PARTS * SUM_LOADS) {
+        R v[SUM_LOADS];
+#pragma unroll
+        for (int i = 0; i < SUM_LOADS; i++) {
+            const int64_t from = b + i * SUM_PARTS;
+            v[i] = column < width && from < blocks ? partial[from * width] : (R)0;
+        }
+#pragma unroll
+        for (int i = 0; i < SUM_LOADS; i++) sum += v[i];
+    }
+    part[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (!writes) return;
+#pragma unroll
+    for (int i = 1; i < SUM_PARTS; i++) sum += part[i][threadIdx.x];
+    out.put(column, add ? old + sum : sum);
+}
+
+/* Behind the kernel that writes `partial`. */
+template <typename R>
+static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_t width) {
+    const Tensor *dgain = c->out[1], *dbias = c->out[2];
+    const dim3 grid((unsigned)ceil_div(width, SUM_COLUMNS), dbias ? 2 : 1), block(SUM_COLUMNS, SUM_PARTS);
+    /* Else a multiprocessor gives memory back to its cache before it takes a block. */
+    CUDA_CHECK(cudaFuncSetAttribute(sum_columns<R>, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared));
+    launch_early(c, grid, block, sum_columns<R>, partial, blocks, width, cells(dgain), cells(dbias),
+                 accumulates(dgain), accumulates(dbias));
+}
+
+/* ---- norm_grad ---- */
+
+/* Bytes for the sums of columns, whichever way the rows go; 0 if they are not wanted. */
+static size_t partial_bytes(const Call *c) {
+    const Tensor *x = c->in[1];
+    const int64_t rows = tensor_rows(x), chunks = cells_chunks(rows);
+    if (!c->out[1] && !c->out[2]) return 0;
+    const GradPlan p = grad_plan(c);
+    return 2 * (size_t)(p.blocks > chunks ? p.blocks : chunks) * (size_t)tensor_width(x) * sizeof(double);
+}
+
+/* Whether it took the call. */
+template <typename T> static bool grad_by_vectors(const Call *c, void *partial) {
+    const Tensor *dy = c->in[0], *x = c->in[1], *gain = c->in[2], *rstd = c->in[3], *mean = c->in[4],
+                 *dx = c->out[0];
+    const GradPlan plan = grad_plan(c);
+    GradVectors<T> p = {data_of<T>(dy),         data_of<T>(x),          data_of<T>(gain),  data_of<T>(dx),
+                        data_of<Real<T>>(rstd), data_of<Real<T>>(mean), (Real<T> *)partial};
+    const Norm<Real<T>> o = norm_of<Real<T>>(c, x);
+    if (!plan.held || (o.rms && c->out[2]) || !rows_are_aligned(x) || !matches(dy, x) || !matches(gain, x) ||
+        !is_type<Real<T>>(rstd) || !is_type<Real<T>>(mean) || !starts_of(x, &p.x_rows))
+        return false;
+    if (dx && (!rows_are_aligned(dx) || !matches(dx, x) || !starts_of(dx, &p.dx_rows))) return false;
+    p.add = accumulates(dx);
+    p.stages = plan.stages;
+    const auto kernel = plan.held == 2   ? grad_kernel<T, 2>(o)
+                        : plan.held == 3 ? grad_kernel<T, 3>(o)
+                                         : grad_kernel<T, 4>(o);
+    /* A kernel's settings belong to all threads of the process: they are the same for every call. */
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.most));
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared));
+    kernel<<<plan.blocks, team_block(plan.shape), plan.stages * plan.stage, stream_of(c)>>>(o, p);
+    LAUNCHED();
+    if (partial) sum_partials(c, p.partial, plan.blocks, o.width);
+    return true;
+}
+
+template <typename R> static void grad_by_cells(const Call *c, R *partial) {
+    const Tensor *x = c->in[1], *dx = c->out[0];
+    const Norm<R> o = norm_of<R>(c, x);
+    const GradCells p = {cells(c->in[0]), cells(x),   cells(c->in[2]),      cells(c->in[3]), cells(c->in[4]),
+                         cells(dx),       rows_of(x), rows_of(dx ? dx : x), accumulates(dx)};
+    const int64_t chunks = cells_chunks(o.rows);
+    const TeamShape shape = cells_team(o.width);
+    if (dx) {
+        dx_cells<R><<<team_grid(o.rows, shape), team_block(shape), 0, stream_of(c)>>>(o, p);
+        LAUNCHED();
+    }
+    if (partial) {
+        const dim3 grid((unsigned)ceil_div(o.width, TEAM_BLOCK), (unsigned)chunks);
+        columns_cells<<<grid, TEAM_BLOCK, 0, stream_of(c)>>>(o, p, partial);
+        LAUNCHED();
+        sum_partials(c, partial, chunks, o.width);
+    }
+}
+
+extern "C" size_t cuda_plans_norm_grad(const Call *c) {
+    return tensor_count(c->in[1]) ? partial_bytes(c) : 0;
+}
+
+extern "C" void cuda_norm_grad(const Call *c) {
+    const Tensor *x = c->in[1];
+    bool done = false;
+    if (!tensor_count(x)) {
+        for (int i = 1; i < 3; i++)
+            if (c->out[i] && !accumulates(c->out[i]))
+                CUDA_CHECK(cudaMemsetAsync(c->out[i]->data, 0, tensor_bytes(c->out[i]), stream_of(c)));
+        return;
+    }
+    const size_t bytes = partial_bytes(c);
+    void *partial = bytes ? cuda_scratch(c->device, bytes) : NULL;
+    STORAGE_SWITCH(x->dtype, done = grad_by_vectors<T>(c, partial));
+    if (!done) REAL_SWITCH(lead_type(c), grad_by_cells<R>(c, (R *)partial));
+}
