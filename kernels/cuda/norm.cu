@@ -123,8 +123,8 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     const int vectors = (int)o.width / VEC<T>;
     const int64_t step = (int64_t)gridDim.x * blockDim.y;
     for (int64_t first = (int64_t)blockIdx.x * blockDim.y; first < o.rows; first += step) {
-        const int64_t row = first + team.index;
-        const bool live = row < o.rows; /* the last teams have no row, but go along */
+        const int64_t row = o.rows - 1 - (first + team.index); /* see GRID_LOOP_BACK */
+        const bool live = row >= 0;                            /* the last teams have no row, but go along */
         Held<T, ROW_HELD> held;
         held.load(p.x + p.x_rows(live ? row : 0), team, vectors);
         if (ADDS) {

@@ -197,18 +197,21 @@ static Gradient gradient(Tape *t, const Node *n, Tensor *dy, Need need, const Te
     return g;
 }
 
-/* x is gathered while dx is computed, dx is reduced while dw is computed. */
+/* Over ranks x is gathered while dx is computed, and dx is reduced while dw is computed. Else dx is last, so
+ * that who reads it next finds some of it in a cache. */
 static void backward(Tape *t, const Node *n, Need need) {
     const LayerAttr *a = n->call.attr;
     Tensor *x = n->call.in[0], *w = n->call.in[1], *bias = n->call.in[2], *dy = tape_grad(t, n->call.out[0]);
     Tensor *dw = tape_grad_out(t, w, need), *dbias = bias ? tape_grad_out(t, bias, need) : NULL;
     Moving gather = {0};
+    InputGradient dx = {0};
     Tensor *all_dy = whole(t, dy, a->reduces && a->sequence);
     Tensor *all_x = whole_start(t, x, dw && a->gathers && a->sequence, &gather);
     Gradient g = gradient(t, n, all_dy, need, dw);
-    InputGradient dx = input_gradient_start(t, n, &g, need);
+    if (a->gathers) dx = input_gradient_start(t, n, &g, need);
     if (all_x != x) redistribute_finish(t, gather);
     if (dw || dbias) weight_product(t, n, &g, all_x, dw, dbias);
+    if (!a->gathers) dx = input_gradient_start(t, n, &g, need);
     quantize_drop(t, &g.codes);
     input_gradient_finish(t, dx);
     tape_drop_unless(t, all_x, x);
