@@ -171,7 +171,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     const uint32_t i = blockIdx.x * blockDim.z + threadIdx.z, share = blockIdx.y * blockDim.y + threadIdx.y;
     const int run = (int)(blockIdx.z * blockDim.x + threadIdx.x);
     if (i >= o.tokens || share >= o.shares || run >= o.pair_runs + o.rest_runs) return;
-    const uint32_t s = i / o.samples, b = i % o.samples;
+    const uint32_t token = o.tokens - 1 - i, s = token / o.samples,
+                   b = token % o.samples; /* see GRID_LOOP_BACK */
     const Token<T> t = {o.x + s * o.x_stride[0] + b * o.x_stride[1],
                         o.y + s * o.y_stride[0] + b * o.y_stride[1], o.position[(int64_t)b * o.length + s]};
     if (run >= o.pair_runs)
