@@ -159,9 +159,9 @@ def race_figure_top():
 
 
 def conditions_table():
-    rows = [[row["conf"], *(busy(row, side, sensor) for side in ("ours", "peer") for sensor in ("sm_mhz", "watts", "celsius"))]
-            for row in judged()]
-    return table(["model", "MHz", "W", "C", "PyTorch: MHz", "W", "C"], rows)
+    rows = [[row["conf"], profile(row)["provenance"]["commit"], f"{sum('result' in t for t in row['ours'])}, {sum('result' in t for t in row['peer'])}",
+             *(busy(row, side, sensor) for side in ("ours", "peer") for sensor in ("sm_mhz", "watts", "celsius"))] for row in judged()]
+    return table(["model", "commit", "turns of each", "MHz", "W", "C", "PyTorch: MHz", "W", "C"], rows)
 
 
 def gpu_step_table():
@@ -197,6 +197,8 @@ def gpu_ops_table():
 
 def gpu_provenance_table():
     facts = load("gpu-race.json")["provenance"]
+    of_row = ("commit", "date")  # rows may be of several runs
+    facts = {name: text for name, text in facts.items() if name not in of_row}
     return table(["", ""], [[name, text if not isinstance(text, dict) else ", ".join(f"{k}: {pathlib.Path(v).name}" for k, v in text.items())]
                             for name, text in facts.items()])
 
