@@ -124,6 +124,8 @@ static Err write_jsonl(TrainLog *log, const Run *r, const StepReport *s, int64_t
                   {"tflops", rate.tflops}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         put_field(&log->text, fields[i].name, fields[i].value);
+    if (r->config->log_num_zeros_in_grad) put_field(&log->text, "num_zeros", s->optim.num_zeros);
+    if (r->config->log_params_norm) put_field(&log->text, "params_norm", s->optim.params_norm);
     for (int i = 0; i < ROUTER_LOSSES; i++)
         if (s->router_losses & 1u << i) put_field(&log->text, ROUTER_LOSS_NAMES[i], s->router_loss[i]);
     str_printf(&log->text, "\"batch_size\": %lld, \"skipped\": %s}\n", (long long)s->samples,

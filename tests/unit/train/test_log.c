@@ -268,20 +268,25 @@ static void jsonl_is_json_even_without_numbers(void **state) {
     StepReport bad = report(NAN);
     bad.optim.found_inf = true;
     bad.optim.grad_norm = INFINITY;
+    StepReport asked = report(0.1);
+    asked.optim.params_norm = 16.25, asked.optim.num_zeros = 17;
     assert_int_equal(train_log_open(&run, &log).code, ERR_NONE);
     capture_begin(&c);
     step(log, &run, report(0.1), &times);
     step(log, &run, bad, &times);
     s->config.ranks = 2;
     step(log, &run, report(0.1), &times);
+    s->config.log_params_norm = s->config.log_num_zeros_in_grad = true;
+    step(log, &run, asked, &times);
     capture_end(&c, &out);
     train_log_close(log);
     str_clear(&out);
     assert_int_equal(file_read(s->config.log_jsonl, &out).code, ERR_NONE);
-    char *lines[4];
-    assert_int_equal(lines_of(out.s, lines, 4), 3);
+    char *lines[5];
+    assert_int_equal(lines_of(out.s, lines, 5), 4);
     json_t *good = json_loads(lines[0], JSON_REJECT_DUPLICATES, NULL), *null = json_loads(lines[1], 0, NULL),
-           *shared = json_loads(lines[2], 0, NULL);
+           *shared = json_loads(lines[2], 0, NULL),
+           *more = json_loads(lines[3], JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(good);
     assert_non_null(null);
     assert_int_equal(json_integer_value(json_object_get(good, "iteration")), 1);
@@ -295,7 +300,10 @@ static void jsonl_is_json_even_without_numbers(void **state) {
     const double tflops = json_real_value(json_object_get(good, "tflops"));
     assert_true(tflops > 0);
     assert_true(json_real_value(json_object_get(shared, "tflops")) == tflops / 2); /* of one of two ranks */
-    json_decref(good), json_decref(null), json_decref(shared);
+    assert_true(!json_object_get(good, "params_norm") && !json_object_get(good, "num_zeros"));
+    assert_true(json_number_value(json_object_get(more, "params_norm")) == 16.25);
+    assert_true(json_number_value(json_object_get(more, "num_zeros")) == 17);
+    json_decref(good), json_decref(null), json_decref(shared), json_decref(more);
     str_free(&out);
     assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
     setup_free(s);
