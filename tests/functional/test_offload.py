@@ -27,25 +27,30 @@ if "cuda" in OPTIONS:
 
 
 def run(name, *options):
-    """-> the folder of checkpoints, the losses, and MB of activations on the device and on the host"""
+    """-> the folder of checkpoints, the losses, MB of activations on the device and on the host, and what the plan says of memory"""
     save, log = WORK / name, WORK / f"{name}.jsonl"
     out = pretrain(data, save, *options, "--log-jsonl", log)
     validation = re.findall(r"validation loss.*", out)
     assert validation, out
     host = re.search(r"host memory of offloaded activations ([\d.]+) MB", out)
-    return save, (losses(log), validation), float(re.search(r"activations ([\d.]+) MB", out)[1]), float(host[1]) if host else None
+    said = re.search(r"^ *memory.*", out, re.M)[0]
+    return save, (losses(log), validation), float(re.search(r"activations ([\d.]+) MB", out)[1]), float(host[1]) if host else None, said
 
 
 for name, options in RUNS.items():
-    save, want, plain, host = run(name, *options)
+    save, want, plain, host, _ = run(name, *options)
     assert host is None, name
     for n in [LAYERS - 1] if name != "fp64" else range(1, LAYERS):
-        other, got, device, host = run(f"{name}, {n} layers", *options, "--cpu-offloading-num-layers", n)
+        other, got, device, host, said = run(f"{name}, {n} layers", *options, "--cpu-offloading-num-layers", n)
         assert got == want, f"{name}, {n} layers offloaded: {got}, not {want}"
         assert_same_bytes(save, other, 12, f"{name}, {n} layers offloaded")
         # What is on the host is not on the device (each number is rounded to 0.1); layers with and without experts differ in size.
         if host is not None and name != "experts":
             assert abs(plain - device - host) <= 0.15 + 1e-6, f"{name}, {n} layers offloaded: {plain} MB before, {device} and {host} MB"
+        # Dropless experts over ranks are planned for balance: one of two ranks may have twice as much.
+        assert ("(at most" in said) == (name == "dropless over ranks" and host is not None), f"{name}, {n} layers offloaded: {said}"
+        if "(at most" in said:
+            assert abs(float(re.search(r"at most ([\d.]+) MB", said)[1]) - 2 * host) <= 0.15 + 1e-6, said
         assert (host or 0) > 0 if n > 2 else host is None, f"{name}, {n} layers offloaded: {host} MB on the host"
     print(f"{name}: the same bits with offloaded activations")
 

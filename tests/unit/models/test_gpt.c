@@ -170,7 +170,7 @@ static void start_has_megatrons_deviations(void **state) {
     (void)state;
     Model *m = model_new(setup_new("--num-layers 3 --hidden-size 64 --vocab-size 500 --init-method-std 0.05 "
                                    "--embedding-init-method-std 0.4 --untie-embeddings-and-output-weights "
-                                   "--num-attention-heads 32 --softmax-type learnable"));
+                                   "--num-attention-heads 256 --kv-channels 1 --softmax-type learnable"));
     expect_normal(m->gpt, "embedding.word_embeddings.weight", 0.4);
     expect_normal(m->gpt, "embedding.position_embeddings.weight", 0.4);
     expect_normal(m->gpt, "output_layer.weight", 0.05);
