@@ -202,7 +202,7 @@ static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
 /* The same from the end: of what large kernels before have written, the L2 cache still has the last part; and
  * it keeps the first part for the product that follows. */
 #define GRID_LOOP_BACK(i, n)                                                                                 \
-    for (int64_t i = (n) - 1 - ((int64_t)blockIdx.x * blockDim.x + threadIdx.x); i >= 0;                     \
+    for (int64_t i = (n)-1 - ((int64_t)blockIdx.x * blockDim.x + threadIdx.x); i >= 0;                       \
          i -= (int64_t)gridDim.x * blockDim.x)
 
 /* The first complaint of a device is a fault when the host next waits for it; see tensor/cuda.h. `sentence`
