@@ -184,15 +184,16 @@ static inline Tensor before_call(const Replay *r, int j) {
     return t;
 }
 
-static inline bool adds_product(const OpDef *op, const Tensor *t) {
-    const bool product = op->number == OP_linear_wgrad || op->number == OP_fp8_product;
+/* Output j; linear_wgrad's other one, dbias, is a sum. */
+static inline bool adds_product(const OpDef *op, const Tensor *t, int j) {
+    const bool product = j == 0 && (op->number == OP_linear_wgrad || op->number == OP_fp8_product);
     return product && dtype_is_16bit((DType)t->dtype) && t->flags & TENSOR_MAIN_GRAD &&
            t->flags & TENSOR_ACCUM;
 }
 
 static inline void expect_near(Agree *a, const OpDef *op, const Replay *got, const Replay *want, int j) {
     const Tensor *x = &got->out[j].image, *y = &want->out[j].image, before = before_call(want, j);
-    const bool rounds_product = adds_product(op, want->call.out[j]);
+    const bool rounds_product = adds_product(op, want->call.out[j], j);
     const double bound = bound_of(op, want, j), u = dtype_roundoff((DType)y->dtype);
     for (int64_t r = 0, n = tensor_rows(y); r < n; r++)
         for (int64_t i = 0; i < tensor_width(y); i++) {
