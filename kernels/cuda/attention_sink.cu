@@ -1,7 +1,7 @@
 /* The ops of kernels/cpu/attention_sink.c; formulas there. attention_sink reads and writes y once, in place
- * if the tensors are the same. attention_sink_grad reads dy and y once: each block adds up the rows of some
- * heads at every so-manieth position of a sample, and the blocks' sums are added in order, sample by sample.
- * Written: y, lse. Written or added to: dsink. */
+ * if the tensors are the same. attention_sink_grad reads dy and y once: each block adds up some heads' rows
+ * at every n-th position of a sample, n being the number of blocks, and the blocks' sums are added in order,
+ * sample by sample. Written: y, lse. Written or added to: dsink. */
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32, UNROLL = 4 /* rows of a thread in flight */ };

@@ -53,9 +53,9 @@ static Err check_match(const Ckpt *c, const CkptTensor *has, const CkptTensor *w
                         c->folder, ckpt_title(want).s, (long long)has->global[0], (long long)has->global[1],
                         (long long)want->global[0], (long long)want->global[1]);
     if (has->dtype != want->dtype && !convert)
-        return err_user("'%s': tensor %s is stored as %s, this run keeps it as %s; use the --lane it was "
-                        "saved with, or give "
-                        "up the optimizer's state with --no-load-optim",
+        return err_user("'%s': tensor %s is stored as %s, this run keeps it as %s; use the --lane, "
+                        "--exp-avg-dtype and --exp-avg-sq-dtype it was saved with, or give up the "
+                        "optimizer's state with --no-load-optim",
                         c->folder, ckpt_title(want).s, dtype_name(has->dtype), dtype_name(want->dtype));
     return ERR_OK;
 }
