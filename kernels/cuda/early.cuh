@@ -20,6 +20,16 @@ __device__ __forceinline__ void wait_for_kernel_before() {
 #endif
 }
 
+/* Whether the GPU runs code that waits: of a build for older ones it runs theirs, which does not. */
+static inline bool waits_for_kernels(Cuda *gpu, const void *kernel) {
+    if (!gpu->code) {
+        cudaFuncAttributes a;
+        CUDA_CHECK(cudaFuncGetAttributes(&a, kernel));
+        gpu->code = a.ptxVersion;
+    }
+    return gpu->code >= 90;
+}
+
 /* Launches such a kernel, on the stream of the kernel before. */
 template <typename... P, typename... A>
 static inline void launch_early(const Call *c, dim3 grid, dim3 block, void (*kernel)(P...), A... args) {
@@ -28,7 +38,8 @@ static inline void launch_early(const Call *c, dim3 grid, dim3 block, void (*ker
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid, config.blockDim = block, config.stream = stream_of(c);
-    config.attrs = &early, config.numAttrs = c->device->cuda->capability >= 90 ? 1 : 0;
+    config.attrs = &early;
+    config.numAttrs = waits_for_kernels(c->device->cuda, (const void *)kernel) ? 1 : 0;
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
 }
 

@@ -26,6 +26,7 @@ typedef struct CudaState {
 
 typedef struct Cuda {
     int ordinal, capability, multiprocessors; /* capability: 90 for sm_90 */
+    int code; /* for which capability the kernels were compiled that it runs; 0: nobody has asked */
     char name[64];
     size_t memory;
     cudaStream_t stream;
