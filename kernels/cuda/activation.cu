@@ -2,6 +2,7 @@
  * dy's memory but with SwiGLU. */
 #include <math.h>
 
+#include "kernels/cuda/early.cuh"
 #include "kernels/cuda/vectors.cuh"
 
 enum { THREADS = 256 };
@@ -77,6 +78,8 @@ template <Activation KIND, typename T> __device__ __forceinline__ void values(Ru
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS) map(Activation kind, const T *x, T *y, int64_t n, bool aligned) {
+    wait_for_kernel_before();
+    allow_next_kernel();
     constexpr int N = VEC<T>;
     GRID_LOOP_BACK(i, (n + N - 1) / N) {
         Run<T, N> v = load_run<T, N>(x, i * N, n, aligned);
@@ -110,6 +113,8 @@ __device__ __forceinline__ void slopes(const Run<T, VEC<T>> &dy, const Run<T, VE
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     map_grad(Activation kind, const T *dy, const T *x, T *dx, int64_t n, bool add, bool aligned) {
+    wait_for_kernel_before();
+    allow_next_kernel();
     constexpr int N = VEC<T>;
     GRID_LOOP_BACK(i, (n + N - 1) / N) {
         const Run<T, N> d = load_run<T, N>(dy, i * N, n, aligned), v = load_run<T, N>(x, i * N, n, aligned);
@@ -137,6 +142,8 @@ __global__ void __launch_bounds__(THREADS)
 template <typename T>
 __global__ void __launch_bounds__(THREADS) swiglu(const T *x, T *y, int64_t rows, int64_t f, bool aligned) {
     constexpr int N = VEC<T>;
+    wait_for_kernel_before();
+    allow_next_kernel();
     const int64_t runs = (f + N - 1) / N;
     GRID_LOOP_BACK(i, rows * runs) {
         const int64_t row = i / runs, first = i % runs * N;
@@ -156,6 +163,8 @@ __global__ void __launch_bounds__(THREADS)
     swiglu_grad(const T *dy, const T *x, T *dx, int64_t rows, int64_t f, bool add, bool aligned) {
     constexpr int N = VEC<T>;
     typedef Real<T> R;
+    wait_for_kernel_before();
+    allow_next_kernel();
     const int64_t runs = (f + N - 1) / N;
     GRID_LOOP_BACK(i, rows * runs) {
         const int64_t row = i / runs, first = i % runs * N;
@@ -194,12 +203,11 @@ template <typename T> static void forward(const Call *c) {
     const int64_t n = tensor_count(c->out[0]), f = tensor_width(c->out[0]), rows = tensor_rows(c->out[0]);
     const bool aligned = aligned_16(x) && aligned_16(y);
     if (kind_of(c) == ACT_SWIGLU)
-        swiglu<T><<<grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(
-            x, y, rows, f, aligned && f % VEC<T> == 0);
+        launch_early(c, grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0, swiglu<T>, x, y, rows,
+                     f, aligned && f % VEC<T> == 0);
     else
-        map<T><<<grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(kind_of(c), x, y, n,
-                                                                                        aligned);
-    LAUNCHED();
+        launch_early(c, grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, map<T>, kind_of(c), x, y, n,
+                     aligned);
 }
 
 extern "C" void cuda_activation(const Call *c) {
@@ -213,12 +221,11 @@ template <typename T> static void backward(const Call *c) {
     const int64_t n = tensor_count(c->in[0]), f = tensor_width(c->in[0]), rows = tensor_rows(c->in[0]);
     const bool add = accumulates(c->out[0]), aligned = aligned_16(dy) && aligned_16(x) && aligned_16(dx);
     if (kind_of(c) == ACT_SWIGLU)
-        swiglu_grad<T><<<grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(
-            dy, x, dx, rows, f, add, aligned && f % VEC<T> == 0);
+        launch_early(c, grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0, swiglu_grad<T>, dy, x,
+                     dx, rows, f, add, aligned && f % VEC<T> == 0);
     else
-        map_grad<T><<<grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, stream_of(c)>>>(
-            kind_of(c), dy, x, dx, n, add, aligned);
-    LAUNCHED();
+        launch_early(c, grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, map_grad<T>, kind_of(c), dy, x,
+                     dx, n, add, aligned);
 }
 
 extern "C" void cuda_activation_grad(const Call *c) {

@@ -1,22 +1,30 @@
-/* A kernel whose blocks may take their places, and read what no kernel before changes, while the kernel
- * before it still runs ("programmatic dependent launch" of sm_90; elsewhere it starts when that has ended).
+/* Kernels whose blocks may take their places while the kernel before them still runs ("programmatic dependent
+ * launch" of sm_90; elsewhere they start when that has ended), so that a kernel's launch takes no time of its
+ * own.
+ *
+ * Such a kernel first of all waits, in all threads, then allows the next one:
+ * - Before it waits it touches no memory that any kernel may write or still read, gains and tables included;
+ *   its arguments are safe. So it does not matter that the kernel before still reads what this one writes.
+ * - Kernels end in order: none ends before its wait, which is when the one before has ended. So who waits, or
+ *   is launched without all this (libraries' kernels, copies, events), has all before it behind it.
+ * - As each waits before it allows, blocks of the next one come when all kernels before this one have ended:
+ *   what they wrote, and this one does not touch, may be read before the wait.
  */
 #ifndef ISOTRON_KERNELS_CUDA_EARLY_CUH
 #define ISOTRON_KERNELS_CUDA_EARLY_CUH
 
 #include "kernels/cuda/common.cuh"
 
-/* By the kernel before: when all its blocks have called this, or ended, blocks of the next one may come. */
-__device__ __forceinline__ void allow_next_kernel() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
-#endif
-}
-/* By every thread of every block of the next one, before it touches what the kernel before writes: that has
- * ended and all it has written is visible. A kernel behind the next one may rely on both. */
+/* The kernel before has ended and all it has written is visible. */
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+/* When all blocks have called this, or ended, blocks of the next kernel may come. */
+__device__ __forceinline__ void allow_next_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
 }
 
@@ -30,14 +38,16 @@ static inline bool waits_for_kernels(Cuda *gpu, const void *kernel) {
     return gpu->code >= 90;
 }
 
-/* Launches such a kernel, on the stream of the kernel before. */
+/* Launches such a kernel, with so many bytes of shared memory. */
 template <typename... P, typename... A>
-static inline void launch_early(const Call *c, dim3 grid, dim3 block, void (*kernel)(P...), A... args) {
+static inline void launch_early(const Call *c, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
+                                A... args) {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = grid, config.blockDim = block, config.stream = stream_of(c);
+    config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared;
+    config.stream = stream_of(c);
     config.attrs = &early;
     config.numAttrs = waits_for_kernels(c->device->cuda, (const void *)kernel) ? 1 : 0;
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));

@@ -5,7 +5,7 @@
  * tokens, and a row that most tokens share is summed by many. */
 #include <cub/device/device_merge_sort.cuh>
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/early.cuh"
 
 /* The ids of a call, and which of them this table has. */
 struct Ids {
@@ -46,6 +46,8 @@ enum { THREADS = 256 };
 
 template <typename U>
 static __global__ void __launch_bounds__(THREADS) gather(Ids o, const U *w, U *y, int64_t units) {
+    wait_for_kernel_before();
+    allow_next_kernel();
     for (int64_t r = blockIdx.x; r < o.b * o.s; r += gridDim.x) {
         const int64_t token = r % o.b * o.s + r / o.b, row = o.row(token);
         const U *from = w + row * units;
@@ -64,9 +66,8 @@ template <typename U> static void run_gather(const Call *c, size_t row_bytes) {
     const Tensor *w = c->in[1], *y = c->out[0];
     const int64_t units = (int64_t)(row_bytes / sizeof(U)), tokens = tensor_count(c->in[0]);
     const int threads = units < THREADS ? (int)ceil_div(units, 32) * 32 : THREADS;
-    gather<U><<<grid_for(c, tokens, 1), threads, 0, stream_of(c)>>>(ids_in(c, c->in[0], w), data_of<U>(w),
-                                                                    data_of<U>(y), units);
-    LAUNCHED();
+    launch_early(c, grid_for(c, tokens, 1), threads, 0, gather<U>, ids_in(c, c->in[0], w), data_of<U>(w),
+                 data_of<U>(y), units);
 }
 
 extern "C" void cuda_embedding(const Call *c) {
@@ -90,6 +91,8 @@ extern "C" void cuda_embedding(const Call *c) {
 enum : int64_t { NO_ROW = UINT32_MAX };
 
 static __global__ void write_keys(Ids o, uint64_t *key, int64_t tokens) {
+    wait_for_kernel_before();
+    allow_next_kernel();
     GRID_LOOP(i, tokens) {
         const int64_t row = o.row(i);
         o.check(i);
@@ -169,6 +172,8 @@ static __global__ void __launch_bounds__(COLUMN_THREADS) sum_runs(Scatter o, con
     const int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
     int i = (int)blockIdx.x * o.chunk;
     const int end = o.tokens - i < o.chunk ? o.tokens : i + o.chunk;
+    wait_for_kernel_before();
+    allow_next_kernel();
     if (column >= o.width) return;
     if (i && o.goes_on(i)) {
         const int run = o.run_end(i, end);
@@ -195,6 +200,8 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     const int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
     const int begin = (int)blockIdx.x * o.chunk,
               end = o.tokens - begin < o.chunk ? o.tokens : begin + o.chunk;
+    wait_for_kernel_before();
+    allow_next_kernel();
     if (column >= o.width || begin == 0 || !o.goes_on(begin)) return;
     const int64_t row = o.row(begin);
     const int run = o.run_end(begin, end);
@@ -249,10 +256,8 @@ template <typename T, int N> static void scatter(const Call *c, const ScatterPla
     const dim3 grid((unsigned)p.chunks, (unsigned)ceil_div(vectors, threads));
     o.wide = sizeof(Real<T>) == dtype_size((DType)o.dw.dtype) &&
              (uintptr_t)o.dw.data % sizeof(Vec<Real<T>, N>) == 0;
-    sum_runs<T, N><<<grid, threads, 0, stream_of(c)>>>(o, data_of<T>(c->in[0]), (Real<T> *)rest);
-    LAUNCHED();
-    sum_chunks<T, N><<<grid, threads, 0, stream_of(c)>>>(o, data_of<T>(c->in[0]), (const Real<T> *)rest);
-    LAUNCHED();
+    launch_early(c, grid, threads, 0, sum_runs<T, N>, o, data_of<T>(c->in[0]), (Real<T> *)rest);
+    launch_early(c, grid, threads, 0, sum_chunks<T, N>, o, data_of<T>(c->in[0]), (const Real<T> *)rest);
 }
 
 extern "C" size_t cuda_plans_embedding_grad(const Call *c) {
@@ -271,9 +276,8 @@ extern "C" void cuda_embedding_grad(const Call *c) {
          *rest = sort + p.sort;
     const Scatter o = {
         ids_in(c, c->in[1], dw), (const uint64_t *)keys, p.tokens, p.chunk, dw->dim[1], cells(dw), add};
-    write_keys<<<grid_for(c, p.tokens, THREADS), THREADS, 0, stream_of(c)>>>(o.ids, (uint64_t *)keys,
-                                                                             p.tokens);
-    LAUNCHED();
+    launch_early(c, grid_for(c, p.tokens, THREADS), THREADS, 0, write_keys, o.ids, (uint64_t *)keys,
+                 p.tokens);
     CUDA_CHECK(
         cub::DeviceMergeSort::SortKeys(sort, p.sort, (uint64_t *)keys, p.tokens, Before(), stream_of(c)));
     STORAGE_SWITCH(dy->dtype, if (rows_are_aligned(dy)) scatter<T, VEC<T>>(c, p, o, rest);

@@ -11,6 +11,7 @@
 #include <cuda_pipeline.h>
 #include <float.h>
 
+#include "kernels/cuda/early.cuh"
 #include "kernels/cuda/slots.cuh"
 
 enum { UNROLL = 4 /* loads of a thread in flight */ };
@@ -149,6 +150,8 @@ static __global__ void __launch_bounds__(ROW_THREADS, 2)
     log_sums(Losses o, const T *logits, Cells loss, Cells lse, Cells shard) {
     typedef Real<T> R;
     __shared__ R room[64];
+    wait_for_kernel_before();
+    allow_next_kernel();
     const int64_t token = o.token(blockIdx.x), target = o.target(token);
     const T *x = logits + blockIdx.x * o.width;
     const R at = target < 0 ? (R)0 : to_real<R>(x[target]);
@@ -176,9 +179,8 @@ static int row_threads(const Losses &o, int n, int most) {
 template <typename T, int N>
 static void run_log_sums(const Call *c, const Losses &o, const Tensor *loss, const Tensor *lse,
                          const Tensor *shard) {
-    log_sums<T, N><<<(unsigned)o.rows, row_threads(o, N, ROW_THREADS), 0, stream_of(c)>>>(
-        o, data_of<T>(c->in[0]), cells(loss), cells(lse), cells(shard));
-    LAUNCHED();
+    launch_early(c, (unsigned)o.rows, row_threads(o, N, ROW_THREADS), 0, log_sums<T, N>, o,
+                 data_of<T>(c->in[0]), cells(loss), cells(lse), cells(shard));
 }
 
 static void forward(const Call *c, const Tensor *loss, const Tensor *lse, const Tensor *shard) {
@@ -247,6 +249,8 @@ static __global__ void __launch_bounds__(GRAD_THREADS)
     softmax_grad(Losses o, unsigned tiles, const T *logits, T *dlogits, Cells dloss, Cells lse) {
     typedef Real<T> R;
     typedef Piece<T, N> V;
+    wait_for_kernel_before();
+    allow_next_kernel();
     const int64_t row = blockIdx.x / tiles, token = o.token(row);
     const int begin = (int)(blockIdx.x % tiles * (GRAD_THREADS * UNROLL) + threadIdx.x);
     const RowGrad<T, N> grad(dloss.get<R>(token), lse.get<R>(token), o.target(token), o.columns);
@@ -260,9 +264,8 @@ template <typename T, int N> static void run_grad(const Call *c, const Losses &o
     CHECK(tiles * o.rows <= INT32_MAX,
           "cross_entropy_grad: %lld rows of %lld logits, the GPU's kernel takes %lld", (long long)o.rows,
           (long long)o.width, (long long)(INT32_MAX / tiles));
-    softmax_grad<T, N><<<(unsigned)(tiles * o.rows), GRAD_THREADS, 0, stream_of(c)>>>(
-        o, (unsigned)tiles, data_of<T>(c->in[1]), data_of<T>(c->out[0]), cells(c->in[0]), cells(c->in[3]));
-    LAUNCHED();
+    launch_early(c, (unsigned)(tiles * o.rows), GRAD_THREADS, 0, softmax_grad<T, N>, o, (unsigned)tiles,
+                 data_of<T>(c->in[1]), data_of<T>(c->out[0]), cells(c->in[0]), cells(c->in[3]));
 }
 
 static void check_types(const Tensor *logits, const Tensor *dlogits) {
@@ -355,6 +358,8 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ R room[2][64];
     const RowHeld<T, N> rows = {Slots<Piece<T, N>>(shared), held, (int)blockDim.x};
+    wait_for_kernel_before();
+    allow_next_kernel();
     int64_t row = blockIdx.x;
     LogSum<T> all = rows.first_sum(logits + row * o.width, (int)(o.columns / N));
     int64_t token = o.token(row), target = o.target(token);
@@ -401,10 +406,9 @@ template <typename T, int N> static void run_both(const Call *c, const Losses &o
                                     most - BESIDE));
     CUDA_CHECK(cudaFuncSetAttribute(loss_and_grad<T, N>, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
-    loss_and_grad<T, N><<<(unsigned)(o.rows < resident ? o.rows : resident), threads, bytes, stream_of(c)>>>(
-        o, data_of<T>(c->in[0]), data_of<T>(c->out[2]), cells(c->in[2]), cells(c->out[0]), cells(c->out[1]),
-        held);
-    LAUNCHED();
+    launch_early(c, (unsigned)(o.rows < resident ? o.rows : resident), threads, bytes, loss_and_grad<T, N>, o,
+                 data_of<T>(c->in[0]), data_of<T>(c->out[2]), cells(c->in[2]), cells(c->out[0]),
+                 cells(c->out[1]), held);
 }
 
 extern "C" void cuda_cross_entropy_with_grad(const Call *c) {
@@ -422,6 +426,8 @@ extern "C" void cuda_cross_entropy_with_grad(const Call *c) {
 enum { THREADS = 256 };
 template <typename R>
 static __global__ void join_shards(Cells part, int64_t shards, int64_t tokens, Cells loss, Cells lse) {
+    wait_for_kernel_before();
+    allow_next_kernel();
     GRID_LOOP(t, tokens) {
         R top = part.get<R>(t), sum = 0, target = 0;
         for (int64_t i = 1; i < shards; i++) {
@@ -441,9 +447,9 @@ extern "C" void cuda_cross_entropy_join(const Call *c) {
     const Tensor *shards = c->in[0], *loss = c->out[0];
     const int64_t tokens = tensor_count(loss);
     if (!tokens) return;
-    REAL_SWITCH(lead_type(c), join_shards<R><<<grid_for(c, tokens, THREADS), THREADS, 0, stream_of(c)>>>(
-                                  cells(shards), shards->dim[0], tokens, cells(loss), cells(c->out[1])));
-    LAUNCHED();
+    REAL_SWITCH(lead_type(c),
+                launch_early(c, grid_for(c, tokens, THREADS), THREADS, 0, join_shards<R>, cells(shards),
+                             shards->dim[0], tokens, cells(loss), cells(c->out[1])));
 }
 
 /* One block, and the samples in order: what a sample's sum is does not depend on the others beside it. */
@@ -451,6 +457,8 @@ enum { SUM_THREADS = 1024 };
 static __global__ void __launch_bounds__(SUM_THREADS)
     weighted_sum(Cells x, Cells weight, int64_t samples, int64_t positions, double *total, bool add) {
     __shared__ double room[32];
+    wait_for_kernel_before();
+    allow_next_kernel();
     double all = add && threadIdx.x == 0 ? *total : 0;
     for (int64_t b = 0; b < samples; b++) {
         double sum = 0;
@@ -465,7 +473,6 @@ static __global__ void __launch_bounds__(SUM_THREADS)
 extern "C" void cuda_weighted_sum(const Call *c) {
     const Tensor *x = c->in[0], *total = c->out[0];
     CHECK(total->dtype == F64, "weighted_sum: the sum is F64, not %s", dtype_name((DType)total->dtype));
-    weighted_sum<<<1, SUM_THREADS, 0, stream_of(c)>>>(cells(x), cells(c->in[1]), x->dim[0], x->dim[1],
-                                                      data_of<double>(total), accumulates(total));
-    LAUNCHED();
+    launch_early(c, 1, SUM_THREADS, 0, weighted_sum, cells(x), cells(c->in[1]), x->dim[0], x->dim[1],
+                 data_of<double>(total), accumulates(total));
 }

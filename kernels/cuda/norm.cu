@@ -7,6 +7,7 @@
  * Instructions are as scarce as bytes: a row of 2048 elements of 16 bits may take a multiprocessor of an H200
  * about 2000 of a warp's if it is to take no longer than its memory. So few threads have many vectors each,
  * and what a row needs once is kept short. */
+#include "kernels/cuda/early.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/vectors.cuh"
 
@@ -122,6 +123,8 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     Team<R, false> team(room);
     const int vectors = (int)o.width / VEC<T>;
     const int64_t step = (int64_t)gridDim.x * blockDim.y;
+    wait_for_kernel_before();
+    allow_next_kernel();
     for (int64_t first = (int64_t)blockIdx.x * blockDim.y; first < o.rows; first += step) {
         const int64_t row = o.rows - 1 - (first + team.index); /* see GRID_LOOP_BACK */
         const bool live = row >= 0;                            /* the last teams have no row, but go along */
@@ -160,6 +163,8 @@ template <typename R> static __global__ void norm_cells(Norm<R> o, NormCells p, 
     const int64_t step = (int64_t)gridDim.x * blockDim.y;
     const bool adds = p.branch.data;
     const Cells x = adds ? p.sum : p.x;
+    wait_for_kernel_before();
+    allow_next_kernel();
     for (int64_t first = (int64_t)blockIdx.x * blockDim.y; first < o.rows; first += step) {
         const int64_t row = first + team.index;
         const bool live = row < o.rows;
@@ -205,8 +210,7 @@ template <typename T> static bool norm_by_vectors(const Call *c, const NormOpera
     const auto kernel = o.plus != 0 ? n.branch ? norm_vectors<T, true, true> : norm_vectors<T, false, true>
                         : n.branch ? norm_vectors<T, true, false>
                                     : norm_vectors<T, false, false>;
-    kernel<<<team_grid(o.rows, shape), team_block(shape), 0, stream_of(c)>>>(o, p);
-    LAUNCHED();
+    launch_early(c, team_grid(o.rows, shape), team_block(shape), 0, kernel, o, p);
     return true;
 }
 
@@ -215,8 +219,7 @@ template <typename R> static void norm_by_cells(const Call *c, const NormOperand
     const TeamShape shape = cells_team(o.width);
     const NormCells p = {cells(n.x),   cells(n.branch), cells(n.gain), cells(n.bias),
                          cells(n.sum), cells(n.y),      cells(n.rstd), cells(n.mean)};
-    norm_cells<R><<<team_grid(o.rows, shape), team_block(shape), 0, stream_of(c)>>>(o, p, rows_of(n.x));
-    LAUNCHED();
+    launch_early(c, team_grid(o.rows, shape), team_block(shape), 0, norm_cells<R>, o, p, rows_of(n.x));
 }
 
 static void run_norm(const Call *c, const NormOperands &n) {

@@ -203,6 +203,7 @@ static __global__ void __launch_bounds__(RESIDENT) grad_vectors(Norm<Real<T>> o,
     __shared__ R room[Team<R, true>::ROOM];
     typedef GradThread<T, K, RMS, PLUS> Thread;
     typename Thread::V *slots = (typename Thread::V *)shared;
+    wait_for_kernel_before();
     Thread t(o, p, room, slots);
     /* Of a tensor with Starts: 31 bits, and one more for rows beyond its end. */
     const uint32_t step = gridDim.x * blockDim.y, rows = (uint32_t)o.rows;
@@ -294,6 +295,8 @@ template <typename R> static __global__ void dx_cells(Norm<R> o, GradCells p) {
     __shared__ R room[Team<R, false>::ROOM];
     Team<R, false> team(room);
     const int64_t step = (int64_t)gridDim.x * blockDim.y;
+    wait_for_kernel_before();
+    allow_next_kernel();
     for (int64_t first = (int64_t)blockIdx.x * blockDim.y; first < o.rows; first += step) {
         const int64_t row = first + team.index, r = row < o.rows ? row : 0;
         const int64_t dy = r * o.width, x = p.x_rows(r), dx = p.dx_rows(r);
@@ -319,6 +322,8 @@ template <typename R> static __global__ void dx_cells(Norm<R> o, GradCells p) {
 enum { CELLS_CHUNKS = 128 };
 template <typename R> static __global__ void columns_cells(Norm<R> o, GradCells p, R *partial) {
     const int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, chunks = gridDim.y;
+    wait_for_kernel_before();
+    allow_next_kernel();
     if (column >= o.width) return;
     R gain_sum = 0, bias_sum = 0;
     for (int64_t r = blockIdx.y; r < o.rows; r += chunks) {
@@ -349,6 +354,7 @@ static __global__ void __launch_bounds__(SUM_COLUMNS *SUM_PARTS)
     R old = 0, sum = 0;
     if (writes && add) old = out.get<R>(column); /* which the kernel before does not touch */
     wait_for_kernel_before();
+    allow_next_kernel();
     if (!out.data) return;
     partial += (int64_t)blockIdx.y * blocks * width + column;
     for (int64_t b = threadIdx.y; b < blocks; b += SUM_PARTS * SUM_LOADS) {
@@ -377,7 +383,7 @@ static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_
     /* Else a multiprocessor gives memory back to its cache before it takes a block. */
     CUDA_CHECK(cudaFuncSetAttribute(sum_columns<R>, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
-    launch_early(c, grid, block, sum_columns<R>, partial, blocks, width, cells(dgain), cells(dbias),
+    launch_early(c, grid, block, 0, sum_columns<R>, partial, blocks, width, cells(dgain), cells(dbias),
                  accumulates(dgain), accumulates(dbias));
 }
 
@@ -413,8 +419,7 @@ template <typename T> static bool grad_by_vectors(const Call *c, void *partial) 
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.most));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
-    kernel<<<plan.blocks, team_block(plan.shape), plan.stages * plan.stage, stream_of(c)>>>(o, p);
-    LAUNCHED();
+    launch_early(c, plan.blocks, team_block(plan.shape), plan.stages * plan.stage, kernel, o, p);
     if (partial) sum_partials(c, p.partial, plan.blocks, o.width);
     return true;
 }
@@ -426,14 +431,10 @@ template <typename R> static void grad_by_cells(const Call *c, R *partial) {
                          cells(dx),       rows_of(x), rows_of(dx ? dx : x), accumulates(dx)};
     const int64_t chunks = cells_chunks(o.rows);
     const TeamShape shape = cells_team(o.width);
-    if (dx) {
-        dx_cells<R><<<team_grid(o.rows, shape), team_block(shape), 0, stream_of(c)>>>(o, p);
-        LAUNCHED();
-    }
+    if (dx) { launch_early(c, team_grid(o.rows, shape), team_block(shape), 0, dx_cells<R>, o, p); }
     if (partial) {
         const dim3 grid((unsigned)ceil_div(o.width, TEAM_BLOCK), (unsigned)chunks);
-        columns_cells<<<grid, TEAM_BLOCK, 0, stream_of(c)>>>(o, p, partial);
-        LAUNCHED();
+        launch_early(c, grid, TEAM_BLOCK, 0, columns_cells<R>, o, p, partial);
         sum_partials(c, partial, chunks, o.width);
     }
 }

@@ -2,6 +2,7 @@
  * The steps update their operands in place; the sums are written or added to. */
 #include <stddef.h>
 
+#include "kernels/cuda/early.cuh"
 #include "kernels/cuda/vectors.cuh"
 
 extern "C" {
@@ -82,6 +83,8 @@ __global__ void __launch_bounds__(THREADS, sizeof(typename Rule::R) == 4 ? UPDAT
     typedef typename Rule::R R;
     constexpr int N = VEC<R>;
     __shared__ Step<R> of_group[STEP_GROUPS];
+    wait_for_kernel_before();
+    allow_next_kernel();
     const StepNumbers *numbers = source.memory ? source.memory : &source.own;
     if (numbers->updates == 0) return;
     if (threadIdx.x < STEP_GROUPS) {
@@ -104,9 +107,8 @@ template <class Rule> static void launch_update(const Call *c, const Rule &rule,
     bool aligned = aligned_16(c->in[0]->data);
     for (int i = 0; i < CALL_OUT; i++) aligned = aligned && (!c->out[i] || aligned_16(c->out[i]->data));
     if (!pieces.count) return;
-    update<Rule><<<grid_for(c, pieces.count, 1), THREADS, 0, stream_of(c)>>>(rule, step_source(c, own),
-                                                                             pieces, aligned);
-    LAUNCHED();
+    launch_early(c, grid_for(c, pieces.count, 1), THREADS, 0, update<Rule>, rule, step_source(c, own), pieces,
+                 aligned);
 }
 
 template <typename T, typename P, int N>
@@ -246,6 +248,8 @@ extern "C" void cuda_sgd(const Call *c) {
 static __global__ void clip(const int64_t *sum, const StepNumbers *from, double most, StepNumbers *step,
                             ClipOutcome *outcome) {
     __shared__ ExactSum squares;
+    wait_for_kernel_before();
+    allow_next_kernel();
     if (threadIdx.x < EXACT_WORDS) ((int64_t *)&squares)[threadIdx.x] = sum[threadIdx.x];
     __syncthreads();
     if (threadIdx.x > 0) return;
@@ -260,10 +264,9 @@ extern "C" void cuda_clip(const Call *c) {
               tensor_count(step) == STEP_WORDS && tensor_count(outcome) == CLIP_WORDS,
           "clip: %lld, %lld, %lld and %lld words", (long long)tensor_count(sum),
           (long long)tensor_count(from), (long long)tensor_count(step), (long long)tensor_count(outcome));
-    clip<<<1, ceil_div(EXACT_WORDS, WARP) * WARP, 0, stream_of(c)>>>(
-        (const int64_t *)sum->data, (const StepNumbers *)from->data, ((const ClipAttr *)c->attr)->most,
-        (StepNumbers *)step->data, (ClipOutcome *)outcome->data);
-    LAUNCHED();
+    launch_early(c, 1, ceil_div(EXACT_WORDS, WARP) * WARP, 0, clip, (const int64_t *)sum->data,
+                 (const StepNumbers *)from->data, ((const ClipAttr *)c->attr)->most,
+                 (StepNumbers *)step->data, (ClipOutcome *)outcome->data);
 }
 
 /* ---- exact sums (base/exact_sum.h) of numbers that are not negative: each thread adds into WINDOW limbs of
@@ -362,6 +365,8 @@ __device__ __forceinline__ void end_sums(Sums *s, Word *out, bool alone) {
 
 __global__ void normal_sum(Word *out) {
     __shared__ Word word[EXACT_WORDS];
+    wait_for_kernel_before();
+    allow_next_kernel();
     if (threadIdx.x < EXACT_WORDS) word[threadIdx.x] = out[threadIdx.x];
     __syncthreads();
     normalise(word);
@@ -427,6 +432,8 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS, 3)
     squares(const T *x, Pieces pieces, bool all_aligned, Word *out, bool add, bool alone) {
     __shared__ Sums s;
+    wait_for_kernel_before();
+    allow_next_kernel();
     begin_sums(&s, alone && add ? out : NULL);
     const int64_t warps = (int64_t)gridDim.x * (THREADS / WARP);
     int64_t at = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
@@ -445,6 +452,8 @@ __global__ void __launch_bounds__(THREADS, 3)
 __global__ void __launch_bounds__(THREADS)
     squares_of_blocks(Cells x, Pieces pieces, int64_t block, Word *out, bool add, bool alone) {
     __shared__ Sums s;
+    wait_for_kernel_before();
+    allow_next_kernel();
     begin_sums(&s, alone && add ? out : NULL);
     for (int64_t at = blockIdx.x; at < pieces.count; at += gridDim.x) {
         const FlatPiece piece = pieces[at];
@@ -482,14 +491,12 @@ extern "C" void cuda_sum_squares(const Call *c) {
     if (!alone && !add) CUDA_CHECK(cudaMemsetAsync(out, 0, EXACT_WORDS * sizeof *out, stream_of(c)));
     if (!pieces.count) return;
     if (by_warp)
-        STORAGE_SWITCH(x->dtype, squares<T>
-                       <<<grid, THREADS, 0, stream_of(c)>>>(data_of<T>(x), pieces, aligned, out, add, alone));
+        STORAGE_SWITCH(x->dtype, launch_early(c, grid, THREADS, 0, squares<T>, data_of<T>(x), pieces, aligned,
+                                              out, add, alone));
     else
-        squares_of_blocks<<<grid, THREADS, 0, stream_of(c)>>>(cells(x), pieces, block, out, add, alone);
-    LAUNCHED();
+        launch_early(c, grid, THREADS, 0, squares_of_blocks, cells(x), pieces, block, out, add, alone);
     if (alone) return;
-    normal_sum<<<1, ceil_div(EXACT_WORDS, WARP) * WARP, 0, stream_of(c)>>>(out);
-    LAUNCHED();
+    launch_early(c, 1, ceil_div(EXACT_WORDS, WARP) * WARP, 0, normal_sum, out);
 }
 
 /* ---- zeros ---- */

@@ -3,6 +3,7 @@
  * before the first is rotated, and loads their cosines and sines once; what is not rotated are more runs. A
  * block is [tokens][shares of the heads][runs], and small: a multiprocessor has several, one of which
  * computes while others wait for memory, and the last ones of all are soon done. */
+#include "kernels/cuda/early.cuh"
 #include "kernels/cuda/vectors.cuh"
 
 /* HEADS: of a share. RESIDENT: blocks of a multiprocessor. CUDA's limits of a block's third dimension, of a
@@ -170,6 +171,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     constexpr int U = ALIGNED ? HEADS : 1;
     const uint32_t i = blockIdx.x * blockDim.z + threadIdx.z, share = blockIdx.y * blockDim.y + threadIdx.y;
     const int run = (int)(blockIdx.z * blockDim.x + threadIdx.x);
+    wait_for_kernel_before();
+    allow_next_kernel();
     if (i >= o.tokens || share >= o.shares || run >= o.pair_runs + o.rest_runs) return;
     const uint32_t token = o.tokens - 1 - i, s = token / o.samples,
                    b = token % o.samples; /* see GRID_LOOP_BACK */
@@ -208,9 +211,8 @@ template <typename T> static void rope(const Call *c) {
         grid((unsigned)ceil_div(tokens, deep), (unsigned)ceil_div(o.shares, across),
              (unsigned)ceil_div(runs, along));
     const auto kernel = aligned ? rotate<T, true> : rotate<T, false>;
-    kernel<<<grid, block, 0, stream_of(c)>>>(o, c->device->cuda->complaint,
-                                             "rope: position %lld, the table has %lld");
-    LAUNCHED();
+    launch_early(c, grid, block, 0, kernel, o, c->device->cuda->complaint,
+                 "rope: position %lld, the table has %lld");
 }
 
 extern "C" void cuda_rope(const Call *c) {

@@ -3,6 +3,8 @@
 #ifndef ISOTRON_KERNELS_CUDA_ROW_CUH
 #define ISOTRON_KERNELS_CUDA_ROW_CUH
 
+#include <string.h>
+
 #include "kernels/cuda/common.cuh"
 
 /* A team is 1, 2, 4, ... or 32 threads of a warp or some whole warps; a block is `count` of them: its threads
@@ -94,11 +96,17 @@ template <typename R, bool MANY> struct Team {
     }
 };
 
-/* 16 bytes that nobody writes while the kernel runs: they may be read early. */
+/* 16 bytes that nobody writes while the kernel runs. An asm, since the compiler may move other loads of such
+ * memory to before wait_for_kernel_before(). */
 template <typename V> __device__ __forceinline__ V constant_vector(const V *p) {
-    static_assert(sizeof(V) == sizeof(int4), "a vector has 16 bytes");
-    const int4 bits = __ldg((const int4 *)p);
-    return *(const V *)&bits;
+    static_assert(sizeof(V) == sizeof(uint4), "a vector has 16 bytes");
+    uint4 bits;
+    asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                 : "l"(__cvta_generic_to_global(p)));
+    V v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
 }
 
 /* Where rows begin, as Rows, but quick to compute: dimensions that follow one another in memory count as one,
