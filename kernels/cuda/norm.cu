@@ -39,6 +39,15 @@ template <typename T, int K> struct Held {
             if (i < vectors) x[k] = ((const V *)row)[i];
         }
     }
+    /* The same of what no kernel changes. */
+    __device__ __forceinline__ void load_constant(const T *row, const Team<R, false> &team, int vectors) {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const int i = team.lane + k * team.size;
+            x[k] = V();
+            if (i < vectors) x[k] = constant_vector((const V *)row + i);
+        }
+    }
     /* Each sum rounded, as an op of its own would have stored it. */
     __device__ __forceinline__ void add(const Held &other) {
 #pragma unroll
@@ -91,19 +100,18 @@ template <typename T, int K> struct Numbers {
     }
     /* The normalised row, of numbers less their mean. */
     template <bool PLUS>
-    __device__ __forceinline__ void write(const NormVectors<T> &p, R rstd, T *y, const Team<R, false> &team,
-                                          int vectors) const {
+    __device__ __forceinline__ void write(const NormVectors<T> &p, const Held<T, K> &gain, R rstd, T *y,
+                                          const Team<R, false> &team, int vectors) const {
 #pragma unroll
         for (int k = 0; k < K; k++) {
             const int i = team.lane + k * team.size;
             if (i >= vectors) break;
-            const V gain = constant_vector((const V *)p.gain + i);
             V bias = V(), out;
             R w[N];
             if (p.bias) bias = constant_vector((const V *)p.bias + i);
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                const R g = PLUS ? 1 + gain.get(e) : gain.get(e);
+                const R g = PLUS ? 1 + gain.x[k].get(e) : gain.x[k].get(e);
                 w[e] = fma(v[k * N + e] * rstd, g, bias.get(e));
             }
             out.fill(w);
@@ -122,33 +130,34 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     __shared__ R room[Team<R, false>::ROOM];
     Team<R, false> team(room);
     const int vectors = (int)o.width / VEC<T>;
-    const int64_t step = (int64_t)gridDim.x * blockDim.y;
+    /* One row of each team. See GRID_LOOP_BACK. */
+    const int64_t row = o.rows - 1 - ((int64_t)blockIdx.x * blockDim.y + team.index);
+    const bool live = row >= 0; /* the last teams have none, but go along */
     wait_for_kernel_before();
     allow_next_kernel();
-    for (int64_t first = (int64_t)blockIdx.x * blockDim.y; first < o.rows; first += step) {
-        const int64_t row = o.rows - 1 - (first + team.index); /* see GRID_LOOP_BACK */
-        const bool live = row >= 0;                            /* the last teams have no row, but go along */
-        Held<T, ROW_HELD> held;
-        held.load(p.x + p.x_rows(live ? row : 0), team, vectors);
-        if (ADDS) {
-            Held<T, ROW_HELD> branch;
-            branch.load(p.branch + (live ? row : 0) * o.width, team, vectors);
-            held.add(branch);
-            if (live) held.store(p.sum + row * o.width, team, vectors);
-        }
-        Numbers<T, ROW_HELD> x(held);
-        R mean = 0;
-        if (!o.rms) {
-            mean = team.sum(x.sum()) * o.per_width;
-            x.subtract(mean, team, vectors);
-        }
-        const R rstd = 1 / sqrt(team.sum(x.squares()) * o.per_width + o.eps);
-        if (!live) continue; /* in the last round only */
-        x.template write<PLUS>(p, rstd, p.y + row * o.width, team, vectors);
-        if (team.lane == 0) {
-            p.rstd[row] = rstd;
-            if (p.mean) p.mean[row] = mean;
-        }
+    Held<T, ROW_HELD> held;
+    held.load(p.x + p.x_rows(live ? row : 0), team, vectors);
+    if (ADDS) {
+        Held<T, ROW_HELD> branch;
+        branch.load(p.branch + (live ? row : 0) * o.width, team, vectors);
+        held.add(branch);
+        if (live) held.store(p.sum + row * o.width, team, vectors);
+    }
+    Numbers<T, ROW_HELD> x(held);
+    R mean = 0;
+    if (!o.rms) {
+        mean = team.sum(x.sum()) * o.per_width;
+        x.subtract(mean, team, vectors);
+    }
+    const R rstd = 1 / sqrt(team.sum(x.squares()) * o.per_width + o.eps);
+    if (!live) return;
+    /* All at once: the kernel's end would be a trip to memory for each vector. */
+    Held<T, ROW_HELD> gain;
+    gain.load_constant(p.gain, team, vectors);
+    x.template write<PLUS>(p, gain, rstd, p.y + row * o.width, team, vectors);
+    if (team.lane == 0) {
+        p.rstd[row] = rstd;
+        if (p.mean) p.mean[row] = mean;
     }
 }
 
