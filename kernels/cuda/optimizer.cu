@@ -20,12 +20,13 @@ struct Pieces {
     CudaComplaint *complaint;
     const char *sentence;
 
-    __device__ __forceinline__ FlatPiece operator[](int64_t i) const {
-        if (!row) {
-            const int64_t begin = i * PIECE_MOST;
-            return {begin, n - begin < PIECE_MOST ? n - begin : PIECE_MOST, 0};
-        }
-        FlatPiece p = row[i];
+    __device__ __forceinline__ FlatPiece load(int64_t i) const {
+        const int64_t begin = i * PIECE_MOST;
+        if (row) return row[i];
+        return {begin, n - begin < PIECE_MOST ? n - begin : PIECE_MOST, 0};
+    }
+    /* What of a piece that was loaded may be touched. */
+    __device__ __forceinline__ FlatPiece checked(FlatPiece p) const {
         if (p.begin < 0 || p.count < 0 || p.count > PIECE_MOST || p.begin + p.count > n || p.group < 0 ||
             p.group >= STEP_GROUPS) {
             if (threadIdx.x % WARP == 0) complain(complaint, sentence, p.count, p.begin);
@@ -33,6 +34,7 @@ struct Pieces {
         }
         return p;
     }
+    __device__ __forceinline__ FlatPiece operator[](int64_t i) const { return checked(load(i)); }
 };
 
 static Pieces pieces_of(const Call *c) {
@@ -74,31 +76,99 @@ static StepSource step_source(const Call *c, const StepNumbers &own) {
 /* Those of a piece. */
 template <typename R> struct Step { R lr, decay, scale, unbias1, unbias2; };
 
-/* Rule: what is done with the N elements from i on, of which there are some before `end`. */
-enum { UPDATES_AT_ONCE = 5 }; /* thread blocks of a multiprocessor: enough loads are under way */
+/* Elements [i, i + N) of x, of which those before `end` are there. INSIDE: all, at a multiple of 16 bytes (of
+ * the run's, if that is less). */
+template <bool INSIDE, typename T, int N>
+__device__ __forceinline__ void get_run(const T *x, int64_t i, int64_t end, bool aligned, Run<T, N> *run) {
+    *run = INSIDE ? load_run<T, N>(x + i, 0, N, true) : load_run<T, N>(x, i, end, aligned);
+}
+template <bool INSIDE, typename T, int N>
+__device__ __forceinline__ void put_run(T *x, int64_t i, int64_t end, bool aligned, const Run<T, N> &run) {
+    if (INSIDE)
+        store_run<T, N>(x + i, 0, N, true, run);
+    else
+        store_run<T, N>(x, i, end, aligned, run);
+}
+
+/* Which pieces a block takes: of each group of `apart` blocks, which has apart * each pieces, block b has b,
+ * b + apart, ... So what is touched at a time lies together, and there are blocks enough that none is left
+ * alone at the end. */
+struct Turns {
+    unsigned apart, each;
+
+    __device__ __forceinline__ int64_t begin() const {
+        return (int64_t)(blockIdx.x / apart) * (apart * each) + blockIdx.x % apart;
+    }
+    __device__ __forceinline__ int64_t end(int64_t pieces) const {
+        const int64_t all = (int64_t)(blockIdx.x / apart + 1) * (apart * each);
+        return all < pieces ? all : pieces;
+    }
+};
+/* TOGETHER, LEAST_BLOCKS: of a multiprocessor, if there are pieces for so many. */
+enum { TOGETHER = 8, MOST_EACH = 16, LEAST_BLOCKS = 64 };
+
+static Turns turns_of(const Call *c, int64_t pieces) {
+    const int64_t gpu = c->device->cuda->multiprocessors, each = ceil_div(pieces, gpu * LEAST_BLOCKS);
+    return {(unsigned)least(pieces, gpu * TOGETHER), (unsigned)least(each, MOST_EACH)};
+}
+static unsigned turns_grid(const Turns &t, int64_t pieces) {
+    return (unsigned)(ceil_div(pieces, t.apart * t.each) * t.apart);
+}
+
+/* Rule: what is done with N elements from i on, of which there are some before `end`, in two parts: it loads
+ * what it needs of them (into Rule::Loaded), and updates them. */
+enum { UPDATES_AT_ONCE = 4 }; /* thread blocks of a multiprocessor: enough loads are under way */
+template <class Rule>
+__device__ __forceinline__ void update_whole(const Rule &rule, const Step<typename Rule::R> &s, int64_t i) {
+    /* Loaded at once, of what a thread has of the piece: as much as there are registers for. */
+    enum { APART = THREADS * Rule::N, PARTS = sizeof(typename Rule::Loaded) > 40 ? 1 : 2 };
+    static_assert(PIECE_MOST % (PARTS * APART) == 0, "a whole piece leaves some elements over");
+#pragma unroll 1
+    for (int first = 0; first < PIECE_MOST; first += PARTS * APART) {
+        typename Rule::Loaded part[PARTS];
+#pragma unroll
+        for (int k = 0; k < PARTS; k++) rule.template load<true>(&part[k], i + first + k * APART, 0, true);
+#pragma unroll
+        for (int k = 0; k < PARTS; k++)
+            rule.template update<true>(s, &part[k], i + first + k * APART, 0, true);
+    }
+}
+
 template <class Rule>
 __global__ void __launch_bounds__(THREADS, sizeof(typename Rule::R) == 4 ? UPDATES_AT_ONCE : 1)
     update(const __grid_constant__ Rule rule, const __grid_constant__ StepSource source, Pieces pieces,
-           bool all_aligned) {
+           Turns turns, bool all_aligned) {
     typedef typename Rule::R R;
-    constexpr int N = VEC<R>;
+    constexpr int N = Rule::N;
     __shared__ Step<R> of_group[STEP_GROUPS];
+    const int64_t stop = turns.end(pieces.count);
+    int64_t at = turns.begin();
     wait_for_kernel_before();
     allow_next_kernel();
     const StepNumbers *numbers = source.memory ? source.memory : &source.own;
-    if (numbers->updates == 0) return;
+    if (at >= stop || numbers->updates == 0) return;
+    FlatPiece next = pieces.load(at);
     if (threadIdx.x < STEP_GROUPS) {
         const StepGroup g = numbers->group[threadIdx.x];
         of_group[threadIdx.x] = {(R)g.lr, (R)g.weight_decay, (R)numbers->grad_scale, (R)numbers->unbias1,
                                  (R)numbers->unbias2};
     }
     __syncthreads();
-    for (int64_t at = blockIdx.x; at < pieces.count; at += gridDim.x) {
-        const FlatPiece piece = pieces[at];
+    for (; at < stop; at += turns.apart) {
+        const FlatPiece piece = pieces.checked(next);
+        const Step<R> s = of_group[piece.group];
         const bool aligned = all_aligned && piece.begin % N == 0;
-        const int64_t end = piece.begin + piece.count;
-        for (int64_t i = piece.begin + (int)threadIdx.x * N; i < end; i += THREADS * N)
-            rule.run(of_group[piece.group], i, end, aligned);
+        const int64_t i = piece.begin + (int)threadIdx.x * N, end = piece.begin + piece.count;
+        if (at + turns.apart < stop) next = pieces.load(at + turns.apart); /* on its way meanwhile */
+        if (aligned && piece.count == PIECE_MOST) {
+            update_whole(rule, s, i);
+            continue;
+        }
+        for (int64_t k = i; k < end; k += THREADS * N) {
+            typename Rule::Loaded part;
+            rule.template load<false>(&part, k, end, aligned);
+            rule.template update<false>(s, &part, k, end, aligned);
+        }
     }
 }
 
@@ -107,23 +177,23 @@ template <class Rule> static void launch_update(const Call *c, const Rule &rule,
     bool aligned = aligned_16(c->in[0]->data);
     for (int i = 0; i < CALL_OUT; i++) aligned = aligned && (!c->out[i] || aligned_16(c->out[i]->data));
     if (!pieces.count) return;
-    launch_early(c, grid_for(c, pieces.count, 1), THREADS, 0, update<Rule>, rule, step_source(c, own), pieces,
-                 aligned);
-}
-
-template <typename T, typename P, int N>
-__device__ __forceinline__ void store_as(void *value, int64_t first, int64_t n, bool aligned,
-                                         const Run<P, N> &p) {
-    Run<T, N> rounded;
-#pragma unroll
-    for (int k = 0; k < N; k++) rounded.put(k, (Real<T>)p.get(k));
-    store_run((T *)value, first, n, aligned, rounded);
+    const Turns turns = turns_of(c, pieces.count);
+    launch_early(c, turns_grid(turns, pieces.count), THREADS, 0, update<Rule>, rule, step_source(c, own),
+                 pieces, turns, aligned);
 }
 
 /* P: of parameters, G: of the gradient, M and V: of the moments; value: parameters of P or of 16 bits, or
- * none. */
+ * none. Multiply-adds are written as such: which ones the compiler would make may differ from place to place.
+ */
 template <typename P, typename G, typename M, typename V> struct Adamw {
     typedef P R;
+    enum { N = VEC<P> };
+    struct Loaded {
+        Run<G, N> g;
+        Run<P, N> p;
+        Run<M, N> m;
+        Run<V, N> v;
+    };
     const G *grad;
     P *param;
     M *exp_avg;
@@ -131,29 +201,47 @@ template <typename P, typename G, typename M, typename V> struct Adamw {
     Cells value;
     P eps, beta1, beta2, new1, new2;
 
-    __device__ __forceinline__ void run(const Step<P> &s, int64_t i, int64_t end, bool aligned) const {
-        constexpr int N = VEC<P>;
-        const Run<G, N> g_run = load_run<G, N>(grad, i, end, aligned);
-        Run<P, N> p = load_run<P, N>(param, i, end, aligned);
-        Run<M, N> m = load_run<M, N>(exp_avg, i, end, aligned);
-        Run<V, N> v = load_run<V, N>(exp_avg_sq, i, end, aligned);
+    template <bool INSIDE>
+    __device__ __forceinline__ void load(Loaded *x, int64_t i, int64_t end, bool aligned) const {
+        get_run<INSIDE>(grad, i, end, aligned, &x->g);
+        get_run<INSIDE>((const P *)param, i, end, aligned, &x->p);
+        get_run<INSIDE>((const M *)exp_avg, i, end, aligned, &x->m);
+        get_run<INSIDE>((const V *)exp_avg_sq, i, end, aligned, &x->v);
+    }
+    template <bool INSIDE, typename T>
+    __device__ __forceinline__ void store_value(const P *p, int64_t i, int64_t end, bool aligned) const {
+        Real<T> x[N];
+        Run<T, N> rounded;
+#pragma unroll
+        for (int k = 0; k < N; k++) x[k] = (Real<T>)p[k];
+        rounded.fill(x);
+        put_run<INSIDE>((T *)value.data, i, end, aligned, rounded);
+    }
+    template <bool INSIDE>
+    __device__ __forceinline__ void update(const Step<P> &s, Loaded *x, int64_t i, int64_t end,
+                                           bool aligned) const {
+        P p[N];
+        Real<M> m[N];
+        Real<V> v[N];
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            const P g = s.scale * g_run.get(k), old = p.get(k);
-            const P new_m = beta1 * m.get(k) + new1 * g, new_v = beta2 * v.get(k) + new2 * g * g;
-            m.put(k, new_m), v.put(k, new_v);
-            p.put(k, old - s.lr * (s.unbias1 * new_m / (sqrt(s.unbias2 * new_v) + eps) + s.decay * old));
+            const P g = s.scale * x->g.get(k), old = x->p.get(k);
+            const P new_m = fma(new1, g, beta1 * x->m.get(k)), new_v = fma(new2 * g, g, beta2 * x->v.get(k));
+            const P along = s.unbias1 * new_m / (sqrt(s.unbias2 * new_v) + eps);
+            m[k] = new_m, v[k] = new_v;
+            p[k] = fma(-s.lr, fma(s.decay, old, along), old);
         }
-        store_run(param, i, end, aligned, p);
-        store_run(exp_avg, i, end, aligned, m);
-        store_run(exp_avg_sq, i, end, aligned, v);
+        x->p.fill(p), x->m.fill(m), x->v.fill(v);
+        put_run<INSIDE>(param, i, end, aligned, x->p);
+        put_run<INSIDE>(exp_avg, i, end, aligned, x->m);
+        put_run<INSIDE>(exp_avg_sq, i, end, aligned, x->v);
         if (!value.data) return;
         if (value.dtype == BF16)
-            store_as<bf16>(value.data, i, end, aligned, p);
+            store_value<INSIDE, bf16>(p, i, end, aligned);
         else if (value.dtype == F16)
-            store_as<fp16>(value.data, i, end, aligned, p);
+            store_value<INSIDE, fp16>(p, i, end, aligned);
         else
-            store_run((P *)value.data, i, end, aligned, p);
+            put_run<INSIDE>((P *)value.data, i, end, aligned, x->p);
     }
 };
 
@@ -209,21 +297,32 @@ extern "C" void cuda_adamw(const Call *c) {
 
 template <typename P, typename G> struct Sgd {
     typedef P R;
+    enum { N = VEC<P> };
+    struct Loaded {
+        Run<G, N> g;
+        Run<P, N> p, m;
+    };
     const G *grad;
     P *param, *buffer, momentum;
 
-    __device__ __forceinline__ void run(const Step<P> &s, int64_t i, int64_t end, bool aligned) const {
-        constexpr int N = VEC<P>;
-        const Run<G, N> g = load_run<G, N>(grad, i, end, aligned);
-        Run<P, N> p = load_run<P, N>(param, i, end, aligned), m = load_run<P, N>(buffer, i, end, aligned);
+    template <bool INSIDE>
+    __device__ __forceinline__ void load(Loaded *x, int64_t i, int64_t end, bool aligned) const {
+        get_run<INSIDE>(grad, i, end, aligned, &x->g);
+        get_run<INSIDE>((const P *)param, i, end, aligned, &x->p);
+        get_run<INSIDE>((const P *)buffer, i, end, aligned, &x->m);
+    }
+    template <bool INSIDE>
+    __device__ __forceinline__ void update(const Step<P> &s, Loaded *x, int64_t i, int64_t end,
+                                           bool aligned) const {
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            const P old = p.get(k), new_m = momentum * m.get(k) + (s.scale * g.get(k) + s.decay * old);
-            m.put(k, new_m);
-            p.put(k, old - s.lr * new_m);
+            const P old = x->p.get(k), g = fma(s.scale, x->g.get(k), s.decay * old),
+                    new_m = fma(momentum, x->m.get(k), g);
+            x->m.put(k, new_m);
+            x->p.put(k, fma(-s.lr, new_m, old));
         }
-        store_run(param, i, end, aligned, p);
-        store_run(buffer, i, end, aligned, m);
+        put_run<INSIDE>(param, i, end, aligned, x->p);
+        put_run<INSIDE>(buffer, i, end, aligned, x->m);
     }
 };
 
@@ -391,7 +490,8 @@ __device__ __forceinline__ double share_of_a_block(const T *x, int turn, int n, 
 #pragma unroll
     for (int i = 0; i < SHARE / N; i++) {
         const int at = block + (i * LANES + lane % LANES) * N;
-        const Run<T, N> run = INSIDE ? load_run<T, N>(x + at, 0, N, true) : load_run<T, N>(x, at, n, aligned);
+        Run<T, N> run;
+        get_run<INSIDE>(x, at, n, aligned, &run);
 #pragma unroll
         for (int k = 0; k < N; k++) sum = fma((double)run.get(k), (double)run.get(k), sum);
     }
