@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(THREADS) map(Activation kind, const T *x, T *y
     wait_for_kernel_before();
     allow_next_kernel();
     constexpr int N = VEC<T>;
-    GRID_LOOP_BACK(i, (n + N - 1) / N) {
+    GRID_LOOP(i, (n + N - 1) / N) {
         Run<T, N> v = load_run<T, N>(x, i * N, n, aligned);
         switch (kind) {
         case ACT_GELU_TANH:
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(THREADS)
     wait_for_kernel_before();
     allow_next_kernel();
     constexpr int N = VEC<T>;
-    GRID_LOOP_BACK(i, (n + N - 1) / N) {
+    GRID_LOOP(i, (n + N - 1) / N) {
         const Run<T, N> d = load_run<T, N>(dy, i * N, n, aligned), v = load_run<T, N>(x, i * N, n, aligned);
         Run<T, N> out;
         if (add) out = load_run<T, N>(dx, i * N, n, aligned);
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(THREADS) swiglu(const T *x, T *y, int64_t rows
     wait_for_kernel_before();
     allow_next_kernel();
     const int64_t runs = (f + N - 1) / N;
-    GRID_LOOP_BACK(i, rows * runs) {
+    GRID_LOOP(i, rows * runs) {
         const int64_t row = i / runs, first = i % runs * N;
         Run<T, N> gate = load_run<T, N>(x + row * 2 * f, first, f, aligned);
         const Run<T, N> up = load_run<T, N>(x + row * 2 * f + f, first, f, aligned);
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(THREADS)
     wait_for_kernel_before();
     allow_next_kernel();
     const int64_t runs = (f + N - 1) / N;
-    GRID_LOOP_BACK(i, rows * runs) {
+    GRID_LOOP(i, rows * runs) {
         const int64_t row = i / runs, first = i % runs * N;
         T *dgate = dx + row * 2 * f, *dup = dgate + f;
         const Run<T, N> d = load_run<T, N>(dy + row * f, first, f, aligned),

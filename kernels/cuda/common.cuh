@@ -199,11 +199,6 @@ static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
 #define GRID_LOOP(i, n)                                                                                      \
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                                \
          i += (int64_t)gridDim.x * blockDim.x)
-/* The same from the end, for kernels behind a large one: the L2 cache may still have the last part of what
- * that has written. */
-#define GRID_LOOP_BACK(i, n)                                                                                 \
-    for (int64_t i = (n)-1 - ((int64_t)blockIdx.x * blockDim.x + threadIdx.x); i >= 0;                       \
-         i -= (int64_t)gridDim.x * blockDim.x)
 
 /* The first complaint of a device is a fault when the host next waits for it; see tensor/cuda.h. `sentence`
  * has two %lld and lives in the host's memory: pass it to the kernel as an argument. */

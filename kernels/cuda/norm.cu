@@ -130,9 +130,8 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     __shared__ R room[Team<R, false>::ROOM];
     Team<R, false> team(room);
     const int vectors = (int)o.width / VEC<T>;
-    /* One row of each team. See GRID_LOOP_BACK. */
-    const int64_t row = o.rows - 1 - ((int64_t)blockIdx.x * blockDim.y + team.index);
-    const bool live = row >= 0; /* the last teams have none, but go along */
+    const int64_t row = (int64_t)blockIdx.x * blockDim.y + team.index;
+    const bool live = row < o.rows; /* the last teams have none, but go along */
     wait_for_kernel_before();
     allow_next_kernel();
     Held<T, ROW_HELD> held;

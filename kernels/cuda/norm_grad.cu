@@ -91,14 +91,9 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         for (int k = 0; k < K; k++)
             if (has(k)) own.fetch(slot(what, k), row + k * team.size * N);
     }
-    /* Row `number` of those in work, which go from the end (see GRID_LOOP_BACK). */
-    __device__ __forceinline__ uint32_t row_of(uint32_t number) const {
-        return (uint32_t)o.rows - 1 - number;
-    }
-    __device__ __forceinline__ void fetch(int stage, uint32_t number) const {
+    __device__ __forceinline__ void fetch(int stage, uint32_t row) const {
         const Slots<V> own = slots_of(stage);
-        if (number < o.rows) {
-            const uint32_t row = row_of(number);
+        if (row < o.rows) {
             fetch_one(own, DY, p.dy + (int64_t)row * width);
             fetch_one(own, X, p.x + p.x_rows(row));
             if (p.add) fetch_one(own, OLD, p.dx + p.dx_rows(row));
@@ -150,9 +145,9 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         *sum = RMS ? (R)0 : s * o.per_width;
         *along = a * rstd * o.per_width * rstd;
     }
-    __device__ __forceinline__ void write(int stage, uint32_t number, R mean, R rstd, R sum, R along) const {
+    __device__ __forceinline__ void write(int stage, uint32_t row, R mean, R rstd, R sum, R along) const {
         const Slots<V> own = slots_of(stage);
-        T *out = p.dx + p.dx_rows(row_of(number)) + column(0);
+        T *out = p.dx + p.dx_rows(row) + column(0);
 #pragma unroll
         for (int k = 0; k < K; k++) {
             const Pair v = KEEPS ? kept[k] : pair(own, k, mean);
@@ -207,26 +202,25 @@ static __global__ void __launch_bounds__(RESIDENT) grad_vectors(Norm<Real<T>> o,
     Thread t(o, p, room, slots);
     /* Of a tensor with Starts: 31 bits, and one more for rows beyond its end. */
     const uint32_t step = gridDim.x * blockDim.y, rows = (uint32_t)o.rows;
-    uint32_t first = blockIdx.x * blockDim.y, number = first + threadIdx.y;
+    uint32_t first = blockIdx.x * blockDim.y, row = first + threadIdx.y;
     int stage = 0;
     for (int i = 0; i < p.stages; i++) {
-        t.fetch(i, number + i * step);
+        t.fetch(i, row + i * step);
         t.clear(i);
     }
     allow_next_kernel();
-    R next_rstd = number < rows ? p.rstd[t.row_of(number)] : (R)0,
-      next_mean = number < rows && !RMS ? p.mean[t.row_of(number)] : (R)0;
-    for (; first < rows; first += step, number += step) {
+    R next_rstd = row < rows ? p.rstd[row] : (R)0, next_mean = row < rows && !RMS ? p.mean[row] : (R)0;
+    for (; first < rows; first += step, row += step) {
         const R rstd = next_rstd, mean = next_mean;
         R sum = 0, along = 0;
-        if (number + step < rows) {
-            next_rstd = p.rstd[t.row_of(number + step)];
-            if (!RMS) next_mean = p.mean[t.row_of(number + step)];
+        if (row + step < rows) {
+            next_rstd = p.rstd[row + step];
+            if (!RMS) next_mean = p.mean[row + step];
         }
         t.wait();
-        t.means(stage, number < rows, mean, rstd, &sum, &along);
-        if (p.dx && number < rows) t.write(stage, number, mean, rstd, sum, along);
-        t.fetch(stage, number + p.stages * step);
+        t.means(stage, row < rows, mean, rstd, &sum, &along);
+        if (p.dx && row < rows) t.write(stage, row, mean, rstd, sum, along);
+        t.fetch(stage, row + p.stages * step);
         stage = stage + 1 < p.stages ? stage + 1 : 0;
     }
     __pipeline_wait_prior(0);

@@ -169,13 +169,13 @@ template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
     rotate(const __grid_constant__ Rope<T> o, CudaComplaint *complaint, const char *sentence) {
     constexpr int U = ALIGNED ? HEADS : 1;
-    const uint32_t i = blockIdx.x * blockDim.z + threadIdx.z, share = blockIdx.y * blockDim.y + threadIdx.y;
+    const uint32_t token = blockIdx.x * blockDim.z + threadIdx.z,
+                   share = blockIdx.y * blockDim.y + threadIdx.y;
     const int run = (int)(blockIdx.z * blockDim.x + threadIdx.x);
     wait_for_kernel_before();
     allow_next_kernel();
-    if (i >= o.tokens || share >= o.shares || run >= o.pair_runs + o.rest_runs) return;
-    const uint32_t token = o.tokens - 1 - i, s = token / o.samples,
-                   b = token % o.samples; /* see GRID_LOOP_BACK */
+    if (token >= o.tokens || share >= o.shares || run >= o.pair_runs + o.rest_runs) return;
+    const uint32_t s = token / o.samples, b = token % o.samples;
     const Token<T> t = {o.x + s * o.x_stride[0] + b * o.x_stride[1],
                         o.y + s * o.y_stride[0] + b * o.y_stride[1], o.position[(int64_t)b * o.length + s]};
     if (run >= o.pair_runs)
