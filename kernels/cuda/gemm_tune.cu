@@ -21,20 +21,26 @@ enum { TURNS = 3, TURN_RUNS_MIN = 3, TURN_RUNS_MAX = 50 };
 static const double WARM_MS = 30, TURN_MS = 0.5;
 static const double HOPELESS = 1.2; /* of the first candidate's time, in the first turn */
 
-/* Blocks: the finalists, one after the other, then the other way round, so that a drift cancels out. */
-enum { ROUNDS = 2, FINALISTS = 6 /* with the same bits, and with any */ };
-static const double NEAR = 1.1;     /* of the fastest one's time in the turns: it may be faster yet */
+/* Blocks under load, in rounds of opposite order, so that a drift cancels out. Who is fast in turns says
+ * little about who is there, so that the first round has all that are not far behind. The next ones have the
+ * best so far: the fewer are left, the closer they are, and the longer each is measured. */
+enum { ROUNDS = 4 };
+typedef struct Entry {
+    int most;    /* with the same bits, and with any */
+    double near; /* of the fastest one's time until then */
+} Entry;
+static const Entry ENTRY[ROUNDS] = {{12, 1.15}, {6, 1.04}, {4, 1.02}, {3, 1.01}};
 static const double HEAT_MS = 400;  /* until clocks and temperature of an idle GPU settle */
 static const double REHEAT_MS = 80; /* if it was hot IDLE_S ago */
 static const double IDLE_S = 1;
-static const double SETTLE_MS = 25, BLOCK_MS = 45; /* unmeasured, then measured */
+static const double SETTLE_MS = 30, BLOCK_MS = 50; /* unmeasured, then measured */
 
-static const double WORTHWHILE = 0.99; /* of the first candidate's time: less is noise */
+static const double WORTHWHILE = 0.995; /* of the first candidate's time: less is noise */
 
 typedef struct Candidate {
     GemmWay way;
     bool runs, same_bits, finalist;
-    double turn[TURNS], median, sustained; /* milliseconds */
+    double turn[TURNS], ms; /* of a run: in turns, in the blocks so far */
 } Candidate;
 
 /* ---- turns ---- */
@@ -73,46 +79,58 @@ static void take_turns(GemmBench *b, Candidate *all, int n) {
     }
     for (int i = 0; i < n; i++) {
         std::sort(all[i].turn, all[i].turn + TURNS);
-        all[i].median = all[i].turn[TURNS / 2];
+        all[i].ms = all[i].turn[TURNS / 2];
     }
 }
 
 /* ---- blocks ---- */
 
-static bool is_faster(const Candidate *a, const Candidate *b) { return a->median < b->median; }
+static bool is_faster(const Candidate *a, const Candidate *b) { return a->ms < b->ms; }
 
-static void enter(Candidate *all, int n, bool any_bits) {
+/* Into `chosen`, which is of `all`. */
+static void choose(Candidate *all, int n, Entry entry, bool any_bits, bool *chosen) {
     Candidate *by_speed[GEMM_WAYS];
     int count = 0;
     for (int i = 0; i < n; i++)
-        if (all[i].runs && (any_bits || all[i].same_bits)) by_speed[count++] = &all[i];
+        if (all[i].finalist && (any_bits || all[i].same_bits)) by_speed[count++] = &all[i];
     std::sort(by_speed, by_speed + count, is_faster);
-    for (int i = 0; i < std::min<int>(count, FINALISTS); i++)
-        by_speed[i]->finalist |= by_speed[i]->median < NEAR * by_speed[0]->median;
+    for (int i = 0; i < std::min(count, entry.most); i++)
+        chosen[by_speed[i] - all] |= by_speed[i]->ms < entry.near * by_speed[0]->ms;
+}
+
+/* Of the finalists so far, those that stay; the first candidate always does. */
+static void keep_best(Candidate *all, int n, Entry entry) {
+    bool chosen[GEMM_WAYS] = {true};
+    choose(all, n, entry, false, chosen);
+    choose(all, n, entry, true, chosen);
+    for (int i = 0; i < n; i++) all[i].finalist &= chosen[i];
 }
 
 /* That of a product measured just before has not been lost. */
 static void heat(GemmBench *b, const GemmState *s, const Candidate *by) {
     const bool hot = s->hot_ns && (double)(clock_ns() - s->hot_ns) < IDLE_S * 1e9;
     gemm_bench_take(b, &by->way);
-    gemm_bench_run(b, 0, runs_in(hot ? REHEAT_MS : HEAT_MS, by->median));
+    gemm_bench_run(b, 0, runs_in(hot ? REHEAT_MS : HEAT_MS, by->ms));
 }
 
-static void block(GemmBench *b, Candidate *x) {
-    if (!x->runs || !x->finalist) return;
+/* The mean of its blocks, of which this is number `round`. */
+static void block(GemmBench *b, Candidate *x, int round) {
     gemm_bench_take(b, &x->way);
-    const double ms = gemm_bench_run(b, runs_in(SETTLE_MS, x->median), runs_in(BLOCK_MS, x->median));
-    x->sustained += ms / ROUNDS;
-    x->runs = ms >= 0;
+    const double ms = gemm_bench_run(b, runs_in(SETTLE_MS, x->turn[0]), runs_in(BLOCK_MS, x->turn[0]));
+    x->ms = round ? (round * x->ms + ms) / (round + 1) : ms;
+    x->runs = x->finalist = ms >= 0;
 }
 
 static void run_finals(GemmBench *b, GemmState *s, Candidate *all, int n) {
-    all[0].finalist = true;
-    enter(all, n, false);
-    enter(all, n, true);
+    for (int i = 0; i < n; i++) all[i].finalist = all[i].runs;
     heat(b, s, &all[0]);
-    for (int round = 0; round < ROUNDS; round++)
-        for (int i = 0; i < n; i++) block(b, &all[round % 2 ? n - 1 - i : i]);
+    for (int round = 0; round < ROUNDS; round++) {
+        keep_best(all, n, ENTRY[round]);
+        for (int i = 0; i < n; i++) {
+            Candidate *x = &all[round % 2 ? n - 1 - i : i];
+            if (x->finalist) block(b, x, round);
+        }
+    }
     s->hot_ns = clock_ns();
 }
 
@@ -130,11 +148,9 @@ static int gather(const GemmState *s, GemmPlan *p, Candidate all[GEMM_WAYS]) {
 static GemmChoice best_of(const Candidate *all, int n, bool any_bits) {
     const Candidate *best = &all[0];
     for (int i = 1; i < n; i++)
-        if (all[i].runs && all[i].finalist && (any_bits || all[i].same_bits) &&
-            all[i].sustained < best->sustained)
-            best = &all[i];
-    if (best->sustained > WORTHWHILE * all[0].sustained) best = &all[0];
-    GemmChoice c = {best->way, 1e3 * best->sustained};
+        if (all[i].finalist && (any_bits || all[i].same_bits) && is_faster(&all[i], best)) best = &all[i];
+    if (best->ms > WORTHWHILE * all[0].ms) best = &all[0];
+    GemmChoice c = {best->way, 1e3 * best->ms};
     return c;
 }
 
@@ -149,7 +165,7 @@ static bool tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g, Gemm
     gemm_bench_close(&b);
     if (!all[0].runs) return false;
     out->key = p->key;
-    out->first_us = 1e3 * all[0].sustained;
+    out->first_us = 1e3 * all[0].ms;
     out->choice[GEMM_TUNING_SAME_BITS] = best_of(all, n, false);
     out->choice[GEMM_TUNING_FASTEST] = best_of(all, n, true);
     return true;

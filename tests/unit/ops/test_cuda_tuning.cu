@@ -137,9 +137,17 @@ static void each_choice_has_finalists(void **state) {
     expect(ways, 6, 5);
 }
 
+/* All that are not far behind in turns go under load. */
+static void last_in_turns_wins_under_load(void **state) {
+    (void)state;
+    Way ways[12];
+    for (int i = 0; i < 12; i++) ways[i] = {.60 + .005 * i, .80 - .005 * i};
+    expect(ways, 11, 11);
+}
+
 static void noise_changes_nothing(void **state) {
     (void)state;
-    const Way ways[] = {{.70, .750}, {.69, .745}, {.69, .744, true}};
+    const Way ways[] = {{.70, .750}, {.69, .748}, {.69, .747, true}};
     expect(ways, 0, 0);
 }
 
@@ -151,7 +159,7 @@ static void what_stops_is_not_taken(void **state) {
 
 static void hopeless_ways_cost_no_load(void **state) {
     (void)state;
-    const Way ways[] = {{.70, .75}, {.80, .60}, {.90, .50}};
+    const Way ways[] = {{.70, .75}, {.82, .60}, {.90, .50}};
     expect(ways, 0, 0);
 }
 
@@ -166,11 +174,11 @@ static void takes_a_second(void **state) {
     const double cold = gpu.ms;
     r.key.m++;
     choose(&r, GEMM_TUNING_SAME_BITS);
-    assert_true(gpu.ms < cold && gpu.ms < 3500);
+    assert_true(gpu.ms < cold && gpu.ms < 5000);
     gpu.n = 4;
     r.key.m++;
     choose(&r, GEMM_TUNING_SAME_BITS);
-    assert_true(gpu.ms < 1000);
+    assert_true(gpu.ms < 1500);
     run_end(&r);
 }
 
@@ -197,6 +205,7 @@ int main(void) {
         cmocka_unit_test(what_wins_short_runs_loses_under_load),
         cmocka_unit_test(other_bits_are_for_fastest),
         cmocka_unit_test(each_choice_has_finalists),
+        cmocka_unit_test(last_in_turns_wins_under_load),
         cmocka_unit_test(noise_changes_nothing),
         cmocka_unit_test(what_stops_is_not_taken),
         cmocka_unit_test(hopeless_ways_cost_no_load),
