@@ -17,8 +17,8 @@ TARGET_MFU = {"gpt2-125m": 0.46, "gpt3-1.3b": 0.60, "gpt3-2.7b": 0.61, "gpt3-6.7
 TARGET_TOKENS = {"llama3-8b": 12600}
 TARGET_RATIO = {"gpt2-125m": 1.15}
 # Memory-bound kernels on large sizes, in bf16, GB/s.
-STREAMING = {"norm": "norm/", "SwiGLU": "activation/swiglu", "SwiGLU, gradient": "activation_grad/swiglu",
-             "cross-entropy": "cross_entropy_with_grad", "AdamW": "adamw/"}
+STREAMING = {"norm": "norm/", "residual and norm": "add_norm/", "norm, gradient": "norm_grad/", "SwiGLU": "activation/swiglu",
+             "SwiGLU, gradient": "activation_grad/swiglu", "cross-entropy": "cross_entropy_with_grad", "AdamW": "adamw/"}
 TARGET_GBYTES = 3800
 
 
