@@ -186,7 +186,7 @@ static inline bool rows_are_aligned(const Tensor *t) {
 /* ---- launches ---- */
 
 static inline cudaStream_t stream_of(const Call *c) { return c->device->cuda->stream; }
-/* After every launch. */
+/* After every launch by <<<>>>. */
 #define LAUNCHED() CUDA_CHECK(cudaGetLastError())
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

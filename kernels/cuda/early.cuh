@@ -7,8 +7,6 @@
  *   its arguments are safe. So it does not matter that the kernel before still reads what this one writes.
  * - Kernels end in order: none ends before its wait, which is when the one before has ended. So who waits, or
  *   is launched without all this (libraries' kernels, copies, events), has all before it behind it.
- * - As each waits before it allows, blocks of the next one come when all kernels before this one have ended:
- *   what they wrote, and this one does not touch, may be read before the wait.
  */
 #ifndef ISOTRON_KERNELS_CUDA_EARLY_CUH
 #define ISOTRON_KERNELS_CUDA_EARLY_CUH

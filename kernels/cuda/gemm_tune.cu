@@ -21,9 +21,9 @@ enum { TURNS = 3, TURN_RUNS_MIN = 3, TURN_RUNS_MAX = 50 };
 static const double WARM_MS = 30, TURN_MS = 0.5;
 static const double HOPELESS = 1.2; /* of the first candidate's time, in the first turn */
 
-/* Blocks under load, in rounds of opposite order, so that a drift cancels out. Who is fast in turns says
- * little about who is there, so that the first round has all that are not far behind. The next ones have the
- * best so far: the fewer are left, the closer they are, and the longer each is measured. */
+/* Blocks under load, in rounds of opposite order, so that most of a drift cancels out. Who is fast in turns
+ * says little about who is there, so that the first round has all that are not far behind. The next ones have
+ * the best so far: the fewer are left, the closer they are, and the longer each is measured. */
 enum { ROUNDS = 4 };
 typedef struct Entry {
     int most;    /* with the same bits, and with any */
@@ -115,8 +115,9 @@ static void heat(GemmBench *b, const GemmState *s, const Candidate *by) {
 
 /* The mean of its blocks, of which this is number `round`. */
 static void block(GemmBench *b, Candidate *x, int round) {
+    const double once = x->turn[TURNS / 2];
     gemm_bench_take(b, &x->way);
-    const double ms = gemm_bench_run(b, runs_in(SETTLE_MS, x->turn[0]), runs_in(BLOCK_MS, x->turn[0]));
+    const double ms = gemm_bench_run(b, runs_in(SETTLE_MS, once), runs_in(BLOCK_MS, once));
     x->ms = round ? (round * x->ms + ms) / (round + 1) : ms;
     x->runs = x->finalist = ms >= 0;
 }
@@ -124,7 +125,7 @@ static void block(GemmBench *b, Candidate *x, int round) {
 static void run_finals(GemmBench *b, GemmState *s, Candidate *all, int n) {
     for (int i = 0; i < n; i++) all[i].finalist = all[i].runs;
     heat(b, s, &all[0]);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < ROUNDS && all[0].runs; round++) {
         keep_best(all, n, ENTRY[round]);
         for (int i = 0; i < n; i++) {
             Candidate *x = &all[round % 2 ? n - 1 - i : i];

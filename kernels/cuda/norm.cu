@@ -130,6 +130,7 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     __shared__ R room[Team<R, false>::ROOM];
     Team<R, false> team(room);
     const int vectors = (int)o.width / VEC<T>;
+    /* One row of each team: there are enough teams for those of a tensor with Starts. */
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + team.index;
     const bool live = row < o.rows; /* the last teams have none, but go along */
     wait_for_kernel_before();

@@ -346,10 +346,10 @@ static __global__ void __launch_bounds__(SUM_COLUMNS *SUM_PARTS)
     const int64_t column = (int64_t)blockIdx.x * SUM_COLUMNS + threadIdx.x;
     const bool writes = threadIdx.y == 0 && column < width && out.data;
     R old = 0, sum = 0;
-    if (writes && add) old = out.get<R>(column); /* which the kernel before does not touch */
     wait_for_kernel_before();
     allow_next_kernel();
     if (!out.data) return;
+    if (writes && add) old = out.get<R>(column);
     partial += (int64_t)blockIdx.y * blocks * width + column;
     for (int64_t b = threadIdx.y; b < blocks; b += SUM_PARTS * SUM_LOADS) {
         R v[SUM_LOADS];
@@ -425,7 +425,7 @@ template <typename R> static void grad_by_cells(const Call *c, R *partial) {
                          cells(dx),       rows_of(x), rows_of(dx ? dx : x), accumulates(dx)};
     const int64_t chunks = cells_chunks(o.rows);
     const TeamShape shape = cells_team(o.width);
-    if (dx) { launch_early(c, team_grid(o.rows, shape), team_block(shape), 0, dx_cells<R>, o, p); }
+    if (dx) launch_early(c, team_grid(o.rows, shape), team_block(shape), 0, dx_cells<R>, o, p);
     if (partial) {
         const dim3 grid((unsigned)ceil_div(o.width, TEAM_BLOCK), (unsigned)chunks);
         launch_early(c, grid, TEAM_BLOCK, 0, columns_cells<R>, o, p, partial);

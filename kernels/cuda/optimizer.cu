@@ -115,22 +115,17 @@ static unsigned turns_grid(const Turns &t, int64_t pieces) {
     return (unsigned)(ceil_div(pieces, t.apart * t.each) * t.apart);
 }
 
-/* Rule: what is done with N elements from i on, of which there are some before `end`, in two parts: it loads
- * what it needs of them (into Rule::Loaded), and updates them. */
+/* Rule: what is done with N elements from i on, of which there are some before `end`, all and aligned ones if
+ * it is of a WHOLE piece. It loads what it needs of them (into Rule::Loaded), then updates them. */
 enum { UPDATES_AT_ONCE = 4 }; /* thread blocks of a multiprocessor: enough loads are under way */
-template <class Rule>
-__device__ __forceinline__ void update_whole(const Rule &rule, const Step<typename Rule::R> &s, int64_t i) {
-    /* Loaded at once, of what a thread has of the piece: as much as there are registers for. */
-    enum { APART = THREADS * Rule::N, PARTS = sizeof(typename Rule::Loaded) > 40 ? 1 : 2 };
-    static_assert(PIECE_MOST % (PARTS * APART) == 0, "a whole piece leaves some elements over");
+template <bool WHOLE, class Rule>
+__device__ __forceinline__ void update_piece(const Rule &rule, const Step<typename Rule::R> &s, int64_t i,
+                                             int64_t end, bool aligned) {
 #pragma unroll 1
-    for (int first = 0; first < PIECE_MOST; first += PARTS * APART) {
-        typename Rule::Loaded part[PARTS];
-#pragma unroll
-        for (int k = 0; k < PARTS; k++) rule.template load<true>(&part[k], i + first + k * APART, 0, true);
-#pragma unroll
-        for (int k = 0; k < PARTS; k++)
-            rule.template update<true>(s, &part[k], i + first + k * APART, 0, true);
+    for (; i < end; i += THREADS * Rule::N) {
+        typename Rule::Loaded x;
+        rule.template load<WHOLE>(&x, i, end, aligned);
+        rule.template update<WHOLE>(s, &x, i, end, aligned);
     }
 }
 
@@ -160,15 +155,10 @@ __global__ void __launch_bounds__(THREADS, sizeof(typename Rule::R) == 4 ? UPDAT
         const bool aligned = all_aligned && piece.begin % N == 0;
         const int64_t i = piece.begin + (int)threadIdx.x * N, end = piece.begin + piece.count;
         if (at + turns.apart < stop) next = pieces.load(at + turns.apart); /* on its way meanwhile */
-        if (aligned && piece.count == PIECE_MOST) {
-            update_whole(rule, s, i);
-            continue;
-        }
-        for (int64_t k = i; k < end; k += THREADS * N) {
-            typename Rule::Loaded part;
-            rule.template load<false>(&part, k, end, aligned);
-            rule.template update<false>(s, &part, k, end, aligned);
-        }
+        if (aligned && piece.count == PIECE_MOST)
+            update_piece<true>(rule, s, i, end, true);
+        else
+            update_piece<false>(rule, s, i, end, aligned);
     }
 }
 

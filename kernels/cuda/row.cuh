@@ -96,12 +96,12 @@ template <typename R, bool MANY> struct Team {
     }
 };
 
-/* 16 bytes that nobody writes while the kernel runs. An asm, since the compiler may move other loads of such
- * memory to before wait_for_kernel_before(). */
+/* 16 bytes that this kernel does not write. An asm, so that the compiler neither moves the load to before
+ * wait_for_kernel_before() nor keeps it back for want of registers. */
 template <typename V> __device__ __forceinline__ V constant_vector(const V *p) {
     static_assert(sizeof(V) == sizeof(uint4), "a vector has 16 bytes");
     uint4 bits;
-    asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
                  : "l"(__cvta_generic_to_global(p)));
     V v;
