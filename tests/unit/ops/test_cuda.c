@@ -1,6 +1,6 @@
 /* Every op on a GPU against the CPU, in every type: the rows of cases.def and large.def as whole runs and
- * call by call (agree.h), the calls of calls.def; what is refused; more elements than 32 bits count. At the
- * end every op must have run there.
+ * call by call (agree.h), the calls of calls.def; what is refused; ops in a row (chain.h), copies beside them
+ * (beside.h); more elements than 32 bits count. At the end every op must have run there.
  *
  * ops_test_cuda [cuda|cpu [--alone] [pattern of test names ...]]: on `cpu` the same with the CPU in the GPU's
  * place, which shows that every op has a case and that the cases hold; with --alone in one process, which
@@ -13,6 +13,7 @@
 #include "unit/ops/agree.h"
 #include "unit/ops/beside.h"
 #include "unit/ops/beyond.h"
+#include "unit/ops/chain.h"
 #include "unit/ops/compare.h"
 #include "unit/ops/rows.h"
 #include "unit/ops/direct.h"
@@ -174,6 +175,11 @@ static void copies_beside_kernels(const Test *t) {
     copies_run_beside(all.agree->other);
 }
 
+static void ops_in_a_row(const Test *t) {
+    (void)t;
+    ops_have_bits_of_waits(all.agree->other);
+}
+
 static void elements_beyond_32_bits(const Test *t) {
     Device *d = all.agree->other;
     if (device_memory_available(d) < BEYOND_BYTES) {
@@ -262,6 +268,7 @@ static void add_all(void) {
         add(a_wrong_operand_is_named, "wrong",
             (Test){.call = &WRONG[i].call, .sentence = WRONG[i].sentence, .dtype = F32}, WRONG[i].call.name);
     add(copies_beside_kernels, "device", (Test){.dtype = F32}, "copies beside kernels");
+    add(ops_in_a_row, "device", (Test){.dtype = BF16}, "ops in a row");
     if (!all.cpu) add(elements_beyond_32_bits, "far", (Test){.dtype = BF16}, "elements");
 }
 
