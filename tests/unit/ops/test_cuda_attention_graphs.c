@@ -163,7 +163,7 @@ static void parts(void **state) {
 
 /* ---- what is left to our own kernels ---- */
 
-typedef enum Change { AS_IT_IS, STRIDE, TYPE, OFFSET, FLAGS, ABSENT, VERSION, CAPABILITY } Change;
+typedef enum Change { AS_IT_IS, STRIDE, TYPE, OFFSET, FLAGS, ABSENT, VERSION, CAPABILITY, DOCUMENTS } Change;
 
 /* The backward of `p` with one thing changed, in an operand or in what there is. */
 static void refused(const char *why, Shape p, int which, Change change, int64_t value) {
@@ -177,7 +177,9 @@ static void refused(const char *why, Shape p, int which, Change change, int64_t 
     if (change == CAPABILITY) g->cuda.capability = (int)value;
     if (change == VERSION) mock.version = (size_t)value;
     Call call = backward_call(&r, &g->device);
+    Tensor first_key = tensor_make(NULL, I64, 2, (int64_t[]){p.b, p.s});
     if (change == ABSENT && which >= DQ) call.out[which - DQ] = NULL;
+    if (change == DOCUMENTS) call.in[6] = &first_key;
     Call plan = call;
     plan.device = &g->planner;
     const int64_t plans = mock.plans;
@@ -256,6 +258,7 @@ static void refused_masks_and_versions(void **state) {
     refused("chunks", with(chunks, 8), Q, AS_IT_IS, 0);
     dropout.dropout.rate = 0.1;
     refused("dropout", with(dropout, 8), Q, AS_IT_IS, 0);
+    refused("packed into a sequence", with(CAUSAL, 8), Q, DOCUMENTS, 0);
     open.window_left = 3;
     refused("without a causal", with(open, 8), Q, AS_IT_IS, 0);
     ahead.window_right = 2;
