@@ -210,7 +210,7 @@ static Err measure_alone(Steps *b) {
     run_free(b->run);
     b->run = NULL;
     ERR_RETURN(device_open(true, 0, (int)b->derived->cpu_threads, &b->device));
-    b->device->gemm_tuning = b->config.gemm_tuning;
+    b->device->gemm_tuning = b->config.gemm_tuning, b->device->gemm_sm_margin = b->config.gemm_sm_margin;
     b->roof_copy = bench_roof_copy(b->device);
     b->roof_product = bench_roof_product(b->device, b->type);
     products_on_device(&b->products, b->device, b->n_profiled);

@@ -305,7 +305,11 @@ static void release(void *at) {
 static GemmState *state_of(const Device *d) {
     CudaState *state = &d->cuda->state[CUDA_GEMM];
     if (state->at) return (GemmState *)state->at;
+    CHECK(d->gemm_sm_margin < d->cuda->multiprocessors,
+          "--gemm-sm-margin %lld leaves products none of the %d multiprocessors of this GPU: give less",
+          (long long)d->gemm_sm_margin, d->cuda->multiprocessors);
     GemmState *s = (GemmState *)mem_zero(1, sizeof *s);
+    s->multiprocessors = d->gemm_sm_margin ? d->cuda->multiprocessors - (int)d->gemm_sm_margin : 0;
     CUDA_CHECK(cudaSetDevice(d->cuda->ordinal));
     LT_CHECK(cublasLtCreate(&s->handle));
     CUDA_CHECK(cudaMalloc(&s->workspace, GEMM_WORKSPACE));

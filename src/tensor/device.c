@@ -69,7 +69,7 @@ Device *device_null(void) {
 
 Device *device_null_for(const Device *target) {
     Device *d = device_null();
-    d->cuda = target->cuda, d->gemm_tuning = target->gemm_tuning;
+    d->cuda = target->cuda, d->gemm_tuning = target->gemm_tuning, d->gemm_sm_margin = target->gemm_sm_margin;
     d->any_order = target->any_order;
     d->fp8_products = target->fp8_products;
     d->fp8_block_products = target->fp8_block_products;

@@ -25,6 +25,7 @@ typedef struct Device {
     Pool *pool;             /* the host's threads: kernels on the CPU split their loops over them */
     OpProfile *profile;     /* NULL, or one entry per op (owned by whoever measures) */
     GemmTuning gemm_tuning; /* of products that a null device plans (--gemm-tuning); set before the first */
+    int64_t gemm_sm_margin; /* a GPU's multiprocessors that products leave to others; set before the first */
     bool any_order;    /* sums may be taken in the order in which blocks are done (--no-deterministic-mode) */
     struct Cuda *cuda; /* tensor/cuda.h; of a null device: of the device that it plans for, or NULL */
     /* Whether it multiplies FP8 numbers that share one scale; that have one for every 128 terms of a sum. */

@@ -124,7 +124,7 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
                .comm = comm,
                .arena = arena_new(),
                .step_arena = arena_new()};
-    device->any_order = !c->deterministic_mode;
+    device->any_order = !c->deterministic_mode, device->gemm_sm_margin = c->gemm_sm_margin;
     r->layout = run_layout(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
     r->context = (RunContext){
         .device = device,

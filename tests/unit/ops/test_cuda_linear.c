@@ -1,6 +1,7 @@
 /* Every way that cuBLASLt has to do the products of a linear layer, fused with its bias, its activation, that
  * one's derivative or its bias gradient and not: any of them may be measured to be the fastest, so each
- * agrees with the CPU and gives the same bits again. Skipped where there is no GPU. */
+ * agrees with the CPU and gives the same bits again; so do those that leave multiprocessors to others
+ * (--gemm-sm-margin). Skipped where there is no GPU. */
 #include "unit/cmocka_all.h"
 
 #include "kernels/cuda/linear_ways.h"
@@ -77,6 +78,17 @@ static void every_way_agrees(Agree *a, const DirectCall *d, DType dtype, bool ad
     arena_free(arena);
 }
 
+/* With fewer multiprocessors than there are, cuBLASLt has ways of its own. */
+static void ways_beside_others_agree(void **state) {
+    Agree *a = *state;
+    Device *all = a->other;
+    CHECK(!device_open(true, 0, 0, &a->other).code, "the GPU has no second device");
+    a->other->gemm_sm_margin = 32;
+    for (size_t i = 0; i < sizeof CALLS / sizeof CALLS[0]; i++) every_way_agrees(a, &CALLS[i], BF16, false);
+    device_free(a->other);
+    a->other = all;
+}
+
 static void ways_agree(void **state) {
     for (DType dtype = F64; dtype <= F16; dtype++)
         for (size_t i = 0; i < sizeof CALLS / sizeof CALLS[0]; i++) {
@@ -95,7 +107,8 @@ int main(void) {
         device_free(agree.cpu);
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(ways_agree, &agree)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(ways_agree, &agree),
+                                       cmocka_unit_test_prestate(ways_beside_others_agree, &agree)};
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     device_free(agree.other), device_free(agree.cpu);
     return failed;
