@@ -1,6 +1,6 @@
 /* Runs tests in a process of their own, which is started again behind a test that ended it or broke its GPU
  * (an illegal address ends all work of a process there), so that every test is judged by itself. Every test
- * is run once. */
+ * is run once; one that is never begun has failed. */
 #ifndef ISOTRON_TESTS_OPS_ISOLATE_H
 #define ISOTRON_TESTS_OPS_ISOLATE_H
 
@@ -16,7 +16,8 @@
 
 enum { ISOLATE_TESTS = 4096, ISOLATE_SKIPPED = 77, ISOLATE_AGAIN };
 
-typedef enum TestEnd { TEST_LEFT_OUT, TEST_STARTED, TEST_PASSED } TestEnd;
+/* A test that is not for this machine leaves itself out; what is zero has never been begun. */
+typedef enum TestEnd { TEST_NOT_BEGUN, TEST_STARTED, TEST_PASSED, TEST_LEFT_OUT, TEST_ENDS } TestEnd;
 
 /* In memory that the processes share. */
 typedef struct Isolated {
@@ -42,15 +43,18 @@ static inline bool without_fault(void (*fn)(void *), void *arg, FaultScope *scop
     return whole;
 }
 
-/* The exit status of the whole. */
-static inline int isolated_report(const Isolated *s, const struct CMUnitTest *tests, int n) {
-    int failed = 0, ran = 0;
+/* Names what failed and what was left out. Returns the exit status of the whole. */
+static inline int isolated_report(const Isolated *s, const struct CMUnitTest *tests, int n, FILE *out) {
+    static const char *const SAID[TEST_ENDS] = {
+        [TEST_NOT_BEGUN] = "FAILED, never begun:", [TEST_STARTED] = "FAILED", [TEST_LEFT_OUT] = "left out:"};
+    int count[TEST_ENDS] = {0};
     for (int i = 0; i < n; i++) {
-        ran += s->end[i] != TEST_LEFT_OUT;
-        failed += s->end[i] == TEST_STARTED;
-        if (s->end[i] == TEST_STARTED) printf("FAILED %s\n", tests[i].name);
+        count[s->end[i]]++;
+        if (SAID[s->end[i]]) fprintf(out, "%s %s\n", SAID[s->end[i]], tests[i].name);
     }
-    printf("%d of %d tests ran, %d failed\n", ran, n, failed);
+    const int ran = count[TEST_STARTED] + count[TEST_PASSED];
+    const int failed = count[TEST_STARTED] + count[TEST_NOT_BEGUN];
+    fprintf(out, "%d of %d tests ran, %d failed, %d left out\n", ran, n, failed, count[TEST_LEFT_OUT]);
     return failed > 0 || ran == 0;
 }
 
@@ -76,7 +80,7 @@ static inline int isolate(Isolated *s, const struct CMUnitTest *tests, int n, in
         CHECK(s->done || s->begun >= first,
               "the tests' process ends before the first test"); /* nothing would get further */
     }
-    return isolated_report(s, tests, n);
+    return isolated_report(s, tests, n, stdout);
 }
 
 #endif

@@ -288,7 +288,7 @@ static int report_ops(void) {
 static int run_all(bool alone) {
     if (!alone) return isolate(all.ends, all.tests, all.n, run_from);
     const int status = run_from(0);
-    return status ? status : isolated_report(all.ends, all.tests, all.n);
+    return status ? status : isolated_report(all.ends, all.tests, all.n, stdout);
 }
 
 int main(int argc, char **argv) {

@@ -1,0 +1,82 @@
+/* Tests in processes of their own (isolate.h): what is said of one that passes, fails, ends its process or is
+ * never begun, and which of them the whole fails for. */
+#include "unit/ops/isolate.h"
+
+#include <stdlib.h>
+
+enum { TESTS = 4 };
+
+static const struct CMUnitTest NAMED[TESTS] = {{.name = "a"}, {.name = "b"}, {.name = "c"}, {.name = "d"}};
+
+/* What becomes of each test: an end, or that of the whole process, in or before it. */
+enum { ENDS_PROCESS = TEST_ENDS, STOPS_EARLY };
+
+static struct {
+    Isolated *ends;
+    int fate[TESTS];
+} all;
+
+static int run_from(int first) {
+    for (int i = first; i < TESTS && all.fate[i] != STOPS_EARLY; i++) {
+        all.ends->begun = i;
+        all.ends->end[i] = TEST_STARTED;
+        if (all.fate[i] == ENDS_PROCESS) _exit(3);
+        all.ends->end[i] = (unsigned char)all.fate[i];
+    }
+    return 0;
+}
+
+static void expect(const int fate[TESTS], int status, const char *said) {
+    memcpy(all.fate, fate, sizeof all.fate);
+    *all.ends = (Isolated){0};
+    assert_int_equal(isolate(all.ends, NAMED, TESTS, run_from), status);
+    char *text;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    assert_int_equal(isolated_report(all.ends, NAMED, TESTS, out), status);
+    fclose(out);
+    assert_string_equal(text, said);
+    free(text);
+}
+
+static void all_pass(void **state) {
+    (void)state;
+    expect((int[]){TEST_PASSED, TEST_PASSED, TEST_PASSED, TEST_PASSED}, 0,
+           "4 of 4 tests ran, 0 failed, 0 left out\n");
+}
+
+static void those_behind_a_failure_run(void **state) {
+    (void)state;
+    expect((int[]){TEST_STARTED, ENDS_PROCESS, TEST_PASSED, ENDS_PROCESS}, 1,
+           "FAILED a\nFAILED b\nFAILED d\n4 of 4 tests ran, 3 failed, 0 left out\n");
+}
+
+static void one_never_begun_has_failed(void **state) {
+    (void)state;
+    expect((int[]){TEST_PASSED, TEST_PASSED, TEST_PASSED, STOPS_EARLY}, 1,
+           "FAILED, never begun: d\n3 of 4 tests ran, 1 failed, 0 left out\n");
+}
+
+static void one_left_out_is_named(void **state) {
+    (void)state;
+    expect((int[]){TEST_PASSED, TEST_LEFT_OUT, TEST_PASSED, TEST_PASSED}, 0,
+           "left out: b\n3 of 4 tests ran, 0 failed, 1 left out\n");
+}
+
+static void all_left_out_show_nothing(void **state) {
+    (void)state;
+    expect((int[]){TEST_LEFT_OUT, TEST_LEFT_OUT, TEST_LEFT_OUT, TEST_LEFT_OUT}, 1,
+           "left out: a\nleft out: b\nleft out: c\nleft out: d\n0 of 4 tests ran, 0 failed, 4 left out\n");
+}
+
+int main(void) {
+    all.ends = shared_memory(sizeof *all.ends);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_pass),
+        cmocka_unit_test(those_behind_a_failure_run),
+        cmocka_unit_test(one_never_begun_has_failed),
+        cmocka_unit_test(one_left_out_is_named),
+        cmocka_unit_test(all_left_out_show_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
