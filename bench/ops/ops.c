@@ -131,8 +131,11 @@ static Err write_json(const Session *s) {
     return e;
 }
 
-/* What is known outlives a run that is stopped. */
-static Err keep(const Session *s) { return s->options->json ? write_json(s) : ERR_OK; }
+/* What is known outlives a run that is stopped; a stream gets the results once. */
+static Err keep(const Session *s) {
+    const char *json = s->options->json;
+    return !json || (!s->complete && file_is_stream(json)) ? ERR_OK : write_json(s);
+}
 
 /* ---- all of them ---- */
 
@@ -167,7 +170,8 @@ Err bench_ops(const BenchOps *o) {
     Session s = {.options = o};
     ERR_RETURN(choose_types(&s));
     ERR_RETURN(choose_cases(&s));
-    Err e = device_open(o->cuda, 0, (int)o->threads, &s.device);
+    Err e = o->json ? file_check_target(o->json) : ERR_OK;
+    if (!e.code) e = device_open(o->cuda, 0, (int)o->threads, &s.device);
     if (!e.code) {
         printf("device: %s\n", device_describe(s.device, s.described, sizeof s.described));
         s.provenance = provenance_json(), s.rows = json_array();

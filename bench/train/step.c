@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/file.h"
 #include "base/philox.h"
 #include "bench/roofs.h"
 
@@ -233,6 +234,7 @@ Err bench_train(const Config *c, const Derived *d, const BenchTrain *o) {
                .gpu = c->device == ON_CUDA,
                .graph = c->cuda_graph_impl == CUDA_GRAPH_LOCAL};
     ERR_RETURN(run_check(c, d));
+    if (o->json) ERR_RETURN(file_check_target(o->json));
     ERR_RETURN(open_run(&b));
     if (b.gpu) measure_plain(&b);
     measure_ops(&b);

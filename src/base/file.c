@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 
 Err file_failed(const char *verb, const char *path) {
     int code = errno;
-    if (code == ENOENT || code == EACCES || code == EISDIR || code == ENOTDIR)
+    if (code == ENOENT || code == EACCES || code == EISDIR || code == ENOTDIR || code == ELOOP)
         return err_user("cannot %s '%s': %s; check the path and its permissions", verb, path, strerror(code));
     return err_infra("cannot %s '%s': %s", verb, path, strerror(code));
 }
@@ -71,7 +72,50 @@ Err file_sync_dir(const char *dir) {
     return e;
 }
 
-Err file_write_atomic(const char *path, const void *bytes, size_t n) {
+/* ---- whole files ---- */
+
+/* Where bytes for a path go. */
+typedef struct Target {
+    char *file; /* replaced, or new: no symlink; NULL where bytes are written to what is there */
+    int own;    /* what is there is this program's own output, -1 if not */
+} Target;
+
+/* The path behind the symlinks at the end of `path`: there may be nothing. */
+static Err follow(const char *path, char **out) {
+    enum { MOST_LINKS = 40 }; /* Linux follows as many */
+    char *at = mem_strdup(path), to[PATH_MAX];
+    ssize_t n = 0;
+    for (int links = 0; links <= MOST_LINKS && (n = readlink(at, to, sizeof to - 1)) >= 0; links++) {
+        to[n] = 0;
+        char *next = *to == '/' ? mem_strdup(to) : mem_printf("%s/%s", dirname(at), to);
+        free(at);
+        at = next;
+    }
+    *out = at;
+    if (n < 0) return ERR_OK; /* no symlink, or nothing */
+    free(at);
+    errno = ELOOP;
+    return file_failed("open", path);
+}
+
+/* stdout or stderr, if that is the file. */
+static int own_output(const struct stat *file) {
+    struct stat own;
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
+        if (!fstat(fd, &own) && own.st_dev == file->st_dev && own.st_ino == file->st_ino) return fd;
+    return -1;
+}
+
+static Err find_target(const char *path, Target *out) {
+    *out = (Target){.own = -1};
+    struct stat st;
+    if (stat(path, &st)) return errno == ENOENT ? follow(path, &out->file) : file_failed("open", path);
+    if (S_ISDIR(st.st_mode)) return err_user("'%s' is a folder; name a file", path);
+    out->own = own_output(&st);
+    return S_ISREG(st.st_mode) && out->own < 0 ? follow(path, &out->file) : ERR_OK;
+}
+
+static Err replace(const char *path, const void *bytes, size_t n) {
     char *tmp = mem_printf("%s.tmp.%ld", path, (long)getpid()), *copy = mem_strdup(path);
     int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     Err e = fd < 0 ? file_failed("create", tmp) : file_write_all(fd, tmp, bytes, n);
@@ -82,6 +126,45 @@ Err file_write_atomic(const char *path, const void *bytes, size_t n) {
     if (e.code && fd >= 0) unlink(tmp);
     free(tmp);
     free(copy);
+    return e;
+}
+
+static Err write_to(const char *path, int own, const void *bytes, size_t n) {
+    fflush(stdout); /* what was printed earlier stands before it */
+    int fd = own < 0 ? open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC) : fcntl(own, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) return file_failed("open", path);
+    Err e = file_write_all(fd, path, bytes, n);
+    if (close(fd) && !e.code) e = file_failed("close", path);
+    return e;
+}
+
+Err file_write_atomic(const char *path, const void *bytes, size_t n) {
+    Target to;
+    ERR_RETURN(find_target(path, &to));
+    Err e = to.file ? replace(to.file, bytes, n) : write_to(path, to.own, bytes, n);
+    free(to.file);
+    return e;
+}
+
+bool file_is_stream(const char *path) {
+    Target to;
+    if (find_target(path, &to).code) return false;
+    const bool is_stream = !to.file;
+    free(to.file);
+    return is_stream;
+}
+
+Err file_check_target(const char *path) {
+    Target to;
+    ERR_RETURN(find_target(path, &to));
+    Err e = ERR_OK;
+    if (to.file) {
+        const char *folder = dirname(to.file);
+        if (access(folder, W_OK | X_OK)) e = file_failed("create a file in", folder);
+    } else if (to.own < 0 && access(path, W_OK)) {
+        e = file_failed("write to", path);
+    }
+    free(to.file);
     return e;
 }
 

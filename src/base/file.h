@@ -18,8 +18,16 @@ bool file_is_dir(const char *path);
 int64_t file_size(const char *path);
 /* Appends the whole file to `out`. */
 Err file_read(const char *path, Str *out);
-/* The file holds either its old or its new content, whatever happens in between. */
+/* The file holds either its old or its new content, whatever happens in between. Symlinks are followed, also
+ * to a file that does not exist yet: the file behind them is replaced, in its folder, and they stay. What is
+ * no regular file (a device, a FIFO, which waits for its reader) is written to as it is, and so is what
+ * stdout or stderr of this program leads to, behind what was printed. A folder is the user's mistake. */
 Err file_write_atomic(const char *path, const void *bytes, size_t n);
+/* Whether file_write_atomic adds to what is there instead of replacing it. */
+bool file_is_stream(const char *path);
+/* Before long work: whether file_write_atomic can begin, with a sentence if the folder is missing or may not
+ * be written to, or `path` is a folder. Writes nothing. */
+Err file_check_target(const char *path);
 /* Writes all bytes to an open descriptor; a full disk is an infra error that names `path`. */
 Err file_write_all(int fd, const char *path, const void *bytes, size_t n);
 /* mkdir -p */

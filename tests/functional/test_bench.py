@@ -63,6 +63,16 @@ stopped.kill(), stopped.wait()
 ops = json.loads((WORK / "ops.json").read_text())
 assert not ops["complete"] and [r["name"] for r in ops["rows"]][:2] == ["linear/qkv", "linear/proj"], ops
 isotron("bench", "ops", "--filter", "(", expect=2)
+# A file that cannot be written is said before anything is measured; a stream gets the results once, behind what was printed.
+for bench in (["train", "--config", WORK / "bench.conf"], ["ops", "--filter", "^norm/layer$"]):
+    for path, why in ((WORK / "missing" / "x.json", "No such file or directory"), (WORK, "is a folder")):
+        out = isotron("bench", *bench, "--json", path, expect=2)
+        assert why in out and out.count("\n") == 1, out
+(WORK / "stdout").symlink_to("/proc/self/fd/1")
+out = isotron("bench", "ops", "--filter", "^norm/(layer|rms)$", "--dtype", "fp32", "--json", WORK / "stdout")
+result, end = json.JSONDecoder().raw_decode(out, out.index("\n{") + 1)
+assert result["complete"] and len(result["rows"]) == 2 and "norm/rms" in out[:out.index("{")] and "{" not in out[end:], out
+assert (WORK / "stdout").is_symlink()
 assert "no op" in isotron("bench", "ops", "--filter", "^norm$", expect=2)
 isotron("bench", expect=2)
 

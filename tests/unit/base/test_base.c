@@ -1,12 +1,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "unit/cmocka_all.h"
 
 #include "base/fault.h"
-#include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/philox.h"
@@ -88,28 +86,6 @@ static void nearest_suggests_only_what_is_near(void **state) {
     assert_null(str_nearest("bananas", names, 3));
 }
 
-static void atomic_write_replaces_and_missing_folder_is_a_sentence(void **state) {
-    (void)state;
-    char dir[] = "/tmp/isotron-file-XXXXXX";
-    assert_non_null(mkdtemp(dir));
-    char *deep = mem_printf("%s/a/b", dir), *path = mem_printf("%s/x", deep);
-    assert_int_equal(file_write_atomic(path, "one", 3).code, ERR_USER);
-    assert_int_equal(file_mkdirs(deep).code, ERR_NONE);
-    assert_int_equal(file_write_atomic(path, "one", 3).code, ERR_NONE);
-    assert_int_equal(file_write_atomic(path, "three", 5).code, ERR_NONE);
-    Str s = {0};
-    assert_int_equal(file_read(path, &s).code, ERR_NONE);
-    assert_string_equal(s.s, "three");
-    FileMap map;
-    assert_int_equal(file_map(path, &map).code, ERR_NONE);
-    assert_memory_equal(map.bytes, "three", 5);
-    file_unmap(&map);
-    assert_int_equal(file_map(deep, &map).code, ERR_USER);
-    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
-    assert_false(file_exists(dir));
-    str_free(&s), free(deep), free(path);
-}
-
 static void arena_blocks_do_not_overlap(void **state) {
     (void)state;
     Arena *a = arena_new();
@@ -161,7 +137,6 @@ int main(void) {
         cmocka_unit_test(pool_covers_each_item_once),
         cmocka_unit_test(fault_names_the_place),
         cmocka_unit_test(nearest_suggests_only_what_is_near),
-        cmocka_unit_test(atomic_write_replaces_and_missing_folder_is_a_sentence),
         cmocka_unit_test(arena_blocks_do_not_overlap),
         cmocka_unit_test(hash_depends_on_every_byte),
         cmocka_unit_test(hash_does_not_depend_on_pieces),

@@ -1,0 +1,185 @@
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "unit/cmocka_all.h"
+#include "unit/temp_dir.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+
+enum { PATH_BYTES = 128 };
+
+/* A folder with "here" and "there" in it, which is the working directory while a test runs. */
+static void enter(char dir[64]) {
+    temp_dir(dir);
+    assert_int_equal(chdir(dir), 0);
+    assert_int_equal(mkdir("here", 0777), 0);
+    assert_int_equal(mkdir("there", 0777), 0);
+}
+
+static void leave(const char *dir) {
+    assert_int_equal(chdir("/"), 0);
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+    assert_false(file_exists(dir));
+}
+
+static void assert_written(const char *path, const char *text) {
+    assert_int_equal(file_write_atomic(path, text, strlen(text)).code, ERR_NONE);
+}
+
+static void assert_holds(const char *path, const char *text) {
+    Str s = {0};
+    assert_int_equal(file_read(path, &s).code, ERR_NONE);
+    assert_string_equal(s.s, text);
+    str_free(&s);
+}
+
+/* What is at the path itself: S_IFLNK ... */
+static mode_t kind_of(const char *path) {
+    struct stat st;
+    assert_int_equal(lstat(path, &st), 0);
+    return st.st_mode & S_IFMT;
+}
+
+static void assert_refused(const char *path, const char *why) {
+    Err e = file_write_atomic(path, "x", 1);
+    assert_int_equal(e.code, ERR_USER);
+    assert_non_null(strstr(e.msg, why));
+    e = file_check_target(path);
+    assert_int_equal(e.code, ERR_USER);
+    assert_non_null(strstr(e.msg, why));
+}
+
+static void writing_replaces_and_a_missing_folder_is_a_sentence(void **state) {
+    (void)state;
+    char dir[64];
+    enter(dir);
+    assert_refused("a/b/x", "cannot create");
+    assert_int_equal(file_mkdirs("a/b").code, ERR_NONE);
+    assert_int_equal(file_check_target("a/b/x").code, ERR_NONE);
+    assert_false(file_is_stream("a/b/x"));
+    assert_false(file_exists("a/b/x")); /* the check wrote nothing */
+    assert_written("a/b/x", "one");
+    assert_int_equal(link("a/b/x", "old"), 0);
+    assert_written("a/b/x", "three");
+    assert_holds("a/b/x", "three");
+    assert_holds("old", "one"); /* a new file took the name: nobody sees half of it */
+    FileMap map;
+    assert_int_equal(file_map("a/b/x", &map).code, ERR_NONE);
+    assert_memory_equal(map.bytes, "three", 5);
+    file_unmap(&map);
+    assert_int_equal(file_map("a/b", &map).code, ERR_USER);
+    assert_refused("a/b/x/y", "Not a directory");
+    leave(dir);
+}
+
+static void a_symlink_stays_and_what_it_leads_to_is_replaced(void **state) {
+    (void)state;
+    char dir[64], full[PATH_BYTES];
+    enter(dir);
+    assert_written("there/file", "one");
+    assert_int_equal(link("there/file", "old"), 0);
+    assert_int_equal(symlink("../there/file", "here/second"), 0); /* relative to the folder it is in */
+    snprintf(full, sizeof full, "%s/here/second", dir);
+    assert_int_equal(symlink(full, "first"), 0);
+    assert_int_equal(file_check_target("first").code, ERR_NONE);
+    assert_written("first", "two");
+    assert_holds("there/file", "two");
+    assert_holds("old", "one");
+    assert_int_equal(kind_of("first"), S_IFLNK);
+    assert_int_equal(kind_of("here/second"), S_IFLNK);
+    leave(dir);
+}
+
+static void a_symlink_to_nothing_gets_its_file(void **state) {
+    (void)state;
+    char dir[64];
+    enter(dir);
+    assert_int_equal(symlink("../there/file", "here/link"), 0);
+    assert_written("here/link", "new");
+    assert_int_equal(kind_of("here/link"), S_IFLNK);
+    assert_int_equal(kind_of("there/file"), S_IFREG);
+    assert_holds("there/file", "new");
+    assert_int_equal(symlink("nowhere/file", "lost"), 0);
+    assert_refused("lost", "cannot create");
+    assert_int_equal(symlink("circle", "circle"), 0);
+    assert_refused("circle", "cannot open 'circle'");
+    leave(dir);
+}
+
+static void a_fifo_gets_the_bytes_and_stays(void **state) {
+    (void)state;
+    char dir[64], got[8] = "";
+    enter(dir);
+    assert_int_equal(mkfifo("fifo", 0600), 0);
+    assert_int_equal(symlink("fifo", "link"), 0);
+    const int reader = open("fifo", O_RDONLY | O_NONBLOCK);
+    assert_int_equal(file_check_target("link").code, ERR_NONE);
+    assert_true(file_is_stream("link"));
+    assert_written("fifo", "one");
+    assert_written("link", "two");
+    assert_int_equal(read(reader, got, sizeof got), 6);
+    assert_memory_equal(got, "onetwo", 6);
+    assert_int_equal(kind_of("fifo"), S_IFIFO);
+    assert_int_equal(kind_of("link"), S_IFLNK);
+    close(reader);
+    leave(dir);
+}
+
+static void own_output_is_written_to_behind_what_was_printed(void **state) {
+    (void)state;
+    char dir[64];
+    enter(dir);
+    fflush(stdout);
+    const int kept = dup(STDOUT_FILENO), file = open("out", O_WRONLY | O_CREAT, 0600);
+    dup2(file, STDOUT_FILENO);
+    printf("before, ");
+    const Err e = file_write_atomic("out", "written, ", 9);
+    printf("behind");
+    fflush(stdout);
+    dup2(kept, STDOUT_FILENO);
+    close(kept), close(file);
+    assert_int_equal(e.code, ERR_NONE);
+    assert_holds("out", "before, written, behind");
+    leave(dir);
+}
+
+static void a_folder_is_refused(void **state) {
+    (void)state;
+    char dir[64];
+    enter(dir);
+    assert_int_equal(symlink("there", "link"), 0);
+    assert_refused("here", "'here' is a folder");
+    assert_refused("here/", "is a folder");
+    assert_refused("link", "'link' is a folder");
+    leave(dir);
+}
+
+static void what_may_not_be_written_to_is_said_before(void **state) {
+    (void)state;
+    if (geteuid() == 0) skip(); /* root may write anywhere */
+    char dir[64];
+    enter(dir);
+    assert_int_equal(chmod("here", 0500), 0);
+    assert_refused("here/file", "Permission denied");
+    assert_int_equal(mkfifo("fifo", 0400), 0);
+    assert_refused("fifo", "Permission denied");
+    leave(dir);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(writing_replaces_and_a_missing_folder_is_a_sentence),
+        cmocka_unit_test(a_symlink_stays_and_what_it_leads_to_is_replaced),
+        cmocka_unit_test(a_symlink_to_nothing_gets_its_file),
+        cmocka_unit_test(a_fifo_gets_the_bytes_and_stays),
+        cmocka_unit_test(own_output_is_written_to_behind_what_was_printed),
+        cmocka_unit_test(a_folder_is_refused),
+        cmocka_unit_test(what_may_not_be_written_to_is_said_before),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
