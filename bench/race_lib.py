@@ -1,7 +1,9 @@
 """What races have in common: turns of our program and a peer on the same GPU, each a process, with clocks and power beside them."""
+import argparse
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -11,6 +13,56 @@ import time
 SENSORS = {"sm_mhz": "clocks.sm", "memory_mhz": "clocks.mem", "watts": "power.draw", "celsius": "temperature.gpu"}
 BUSY = 90
 
+
+# ---- options ----
+
+def count(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
+    return int(text)
+
+
+def words(text):
+    try:
+        shlex.split(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be split into words: {str(e).lower()}") from None
+    return text
+
+
+def result_file(text):
+    """Where a symlink leads, so that it stays."""
+    path = os.path.realpath(text)
+    folder = os.path.dirname(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a regular file")
+    if not os.path.isdir(folder):
+        raise argparse.ArgumentTypeError(f"there is no folder '{folder}'")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise argparse.ArgumentTypeError(f"the folder '{folder}' may not be written to")
+    return path
+
+
+class Options(argparse.ArgumentParser):
+    """Those that every race has. A wrong one is said in one sentence, before anything is measured."""
+
+    def __init__(self, description, rounds, seconds, limit, ours_options):
+        super().__init__(usage=description.split("usage: ")[1].split("\n\n")[0])
+        self.add_argument("--rounds", type=count, default=rounds)
+        self.add_argument("--seconds", type=float, default=seconds)
+        self.add_argument("--limit", type=float, default=limit)
+        self.add_argument("--out", type=result_file)
+        self.add_argument("--ours", default="build/cuda/isotron")
+        self.add_argument("--ours-options", type=words, default=ours_options)
+        self.add_argument("--python", type=words, default="python3")
+        self.add_argument("--peer-options", type=words, default="")
+        self.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+# ---- turns ----
 
 class Sensors:
     """What nvidia-smi sees between start and stop."""
@@ -86,6 +138,8 @@ def in_turns(rounds, arms, deadline):
             else:
                 turns.append(take(left))
 
+
+# ---- where they run ----
 
 def our_environment():
     """Some images export OPENBLAS_CORETYPE to force the kernels of another processor."""

@@ -3,6 +3,7 @@ FLOPs, ops can be chosen by name and type, and a race runs both sides in turns, 
 fails. What is measured is never judged here."""
 import json
 import stat
+import statistics
 import subprocess
 
 from harness import *
@@ -92,8 +93,16 @@ done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=Tr
 assert done.returncode == 1 and "no such thing" in done.stdout, done
 race = json.loads((WORK / "race.json").read_text())
 good, broken = race["rows"]
-assert good["peer_ms"]["median"] == 40 and len(good["ours"]) == 2 and 0 < good["mfu"] < 1, good
-assert good["ratio"]["min"] <= good["ratio"]["median"] <= good["ratio"]["max"]
+times = [turn["result"]["step_ms"]["median"] for turn in good["ours"]]
+spread = lambda values: {"median": statistics.median(values), "min": min(values), "max": max(values)}
+assert good["peer_ms"] == spread([40, 40]) and len(times) == 2 and good["ours_ms"] == spread(times), good
+assert good["ratio"] == spread([40 / ms for ms in times]), good
+# The products' FLOPs, and of attention half of two products of 16 x 16 x 32, 3 times, in 2 layers of 4 samples. The peak is 1 TFLOP/s.
+model_tflop = (flop + 3 * 2 * 16 * 16 * 32 * 2 * 4) * 1e-12
+seconds = good["ours_ms"]["median"] * 1e-3
+for key, wanted in {"tokens": 64, "step_tflop": model_tflop, "tokens_per_second": 64 / seconds, "tflops": model_tflop / seconds,
+                    "peak_tflops": 1, "mfu": model_tflop / seconds, "peer_mfu": model_tflop / 40e-3}.items():
+    assert abs(good[key] - wanted) < 1.01e-5 * wanted, (key, good[key], wanted)  # two numbers of 6 digits, 5e-6 each
 assert "ratio" not in broken and "ended with 3" in broken["peer"][0]["failed"], broken
 assert "alone" not in str(good["ours"][1]["result"]["gemm"].keys()) and race["provenance"]["peer_torch"] == "t"
 words[words.index("--rounds") + 1:] = [1, "--limit", "-1"]
@@ -108,6 +117,37 @@ assert race["rows"][0]["peer"][0]["result"]["model"] == race["rows"][0]["ours"][
 assert "no gpt3" in subprocess.run(["bench/train/race", "gpt3"], cwd=ROOT, capture_output=True, text=True).stderr
 done = subprocess.run(["bench/train/race", "gpt3-1.3b", "llama3-8b", "--limit", "-1"], cwd=ROOT, capture_output=True, text=True)
 assert done.returncode == 1 and "gpt3-1.3b" in done.stdout and "llama3-8b" in done.stdout, done
+
+# What a race makes of a GPU's turns, with a stand-in for us: 20 ms back to back in the first turn, 10 ms in the second. A step has
+# 2 GFLOP, which it does at 80 GFLOP/s when it takes 25 ms; the roof is 400 GFLOP/s, the peak 0.5 TFLOP/s.
+(WORK / "ours").write_text("""#!/usr/bin/env python3
+import json, pathlib, sys
+pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps({
+    "step_ms": {"median": 25.0}, "back_to_back_ms": 10.0 if "--no-alone" in sys.argv else 20.0, "tokens": 64, "model_gflops": 80.0,
+    "roof_gflops": 400.0, "peak_tflops": 0.5, "provenance": {}, "device": "a GPU"}))
+""")
+(WORK / "ours").chmod(0o700)
+words = ["bench/train/race", WORK / "bench.conf", "--ours", WORK / "ours", "--python", peer, "--out", WORK / "race.json"]
+done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True)
+row = json.loads((WORK / "race.json").read_text())["rows"][0]
+assert done.returncode == 0 and row["ours_ms"] == spread([20, 10]) and row["ratio"] == spread([2, 4]), (done, row)
+for key, wanted in {"step_tflop": 2e-3, "tokens_per_second": 64 / 15e-3, "tflops": 2 / 15, "mfu": 4 / 15, "peer_mfu": 0.1,
+                    "of_roof": 1 / 3}.items():
+    assert abs(row[key] - wanted) < 1e-12 * wanted, (key, row[key], wanted)
+assert "15.00     40.00  3.000 (2.000, 4.000)      4267   26.7   10.0      33.3" in done.stdout, done.stdout
+
+# What a race cannot do is one sentence before the first turn, and a symlink to the results stays.
+for race in ("bench/train/race", "bench/ops/race"):
+    for option, value, why in (("--out", WORK / "missing" / "x.json", "there is no folder"), ("--out", WORK, "not a regular file"),
+                               ("--ours-options", '"a', "no closing quotation"), ("--python", "'a", "no closing quotation"),
+                               ("--rounds", 0, "at least 1"), ("--laps", 1, "--laps")):
+        done = subprocess.run([race, option, str(value)], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 2 and not done.stdout and why in done.stderr and done.stderr.count("\n") == 1, done
+assert "at least 1" in subprocess.run(["bench/train/race", "--steps", "0"], cwd=ROOT, capture_output=True, text=True).stderr
+(WORK / "race.json").unlink()
+(WORK / "link.json").symlink_to("race.json")
+done = subprocess.run([*map(str, words[:-1]), WORK / "link.json", "--rounds", "1"], cwd=ROOT, capture_output=True, text=True)
+assert done.returncode == 0 and (WORK / "link.json").is_symlink() and len(json.loads((WORK / "race.json").read_text())["rows"][0]["ours"]) == 1
 
 # The race of attention, with a stand-in that takes twice our time for the first shape, and refuses the second.
 (WORK / "attention").write_text("""import json, pathlib, sys
