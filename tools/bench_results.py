@@ -10,10 +10,26 @@ class NotMeasured(Exception):
     pass
 
 
+class Damaged(Exception):
+    """Its text says which file, and why."""
+
+
+def read(path):
+    """The object in a file of results."""
+    try:
+        result = json.loads(path.read_text())
+    except ValueError as e:
+        raise Damaged(f"{path} is not JSON ({e}); measure again") from None
+    if not isinstance(result, dict):
+        raise Damaged(f"{path} holds no results, which are a JSON object; measure again")
+    return result
+
+
 def load(name):
-    if not (ROOT / "bench/results" / name).exists():
+    path = ROOT / "bench/results" / name
+    if not path.exists():
         raise NotMeasured
-    return json.loads((ROOT / "bench/results" / name).read_text())
+    return read(path)
 
 
 def percent(x):

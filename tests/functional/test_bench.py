@@ -171,4 +171,17 @@ assert first["same_bits"]["peer"]["path"] == "flash" and first["any_order"]["pee
 words[words.index(PROGRAM)] = WORK / "no-program"
 done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True)
 assert done.returncode == 1 and "no process: " in done.stdout and not done.stderr, done
+
+# Results are stamped with the machine; one that is damaged is named and left alone, and the others have their stamp.
+provenance = lambda *words: subprocess.run(["tools/gpu_provenance", *map(str, words)], cwd=ROOT, capture_output=True, text=True)
+for option, why in (("--results", "there is no folder"), ("--program", "there is no program"), ("--resuls", "")):
+    done = provenance(option, WORK / "missing")
+    assert done.returncode == 2 and not done.stdout and why in done.stderr and done.stderr.count("\n") == 1, done
+results = WORK / "results"
+results.mkdir()
+(results / "a.json").write_text('{"rows": [')
+(results / "b.json").write_text('{"rows": []}')
+done = provenance("--results", results)
+assert done.returncode == 1 and "a.json: no JSON" in done.stderr and done.stderr.count("\n") == 1, done
+assert (results / "a.json").read_text() == '{"rows": [' and json.loads((results / "b.json").read_text())["machine"]["cpus"] >= 1
 print("benches: sums, products, choices, turns")
