@@ -421,16 +421,19 @@ void gpt_take_fp8_weights(Gpt *m, Comm *comm, bool training) {
         }
 }
 
-const char *gpt_fp8_emulation(const Gpt *m, const RunContext *run, int64_t tokens) {
-    const char *why = NULL;
+int64_t gpt_fp8_linears(const Gpt *m, const RunContext *run, int64_t tokens, const char **emulation) {
+    int64_t n = 0;
+    *emulation = NULL;
     for (int64_t i = 0; i < m->config->num_layers; i++)
-        for (int k = 0; k < LAYER_LINEARS && !why; k++) {
+        for (int k = 0; k < LAYER_LINEARS; k++) {
             const Linear *l = linear_of(m, i, k);
-            if (l->quantiser)
-                why =
+            if (!l->quantiser) continue;
+            n++;
+            if (!*emulation)
+                *emulation =
                     quantize_emulation(run, l->quantiser->spec, tokens, l->weight->columns, l->weight->rows);
         }
-    return why;
+    return n;
 }
 
 double gpt_router_loss(const Gpt *m, const double *counters, int loss) {

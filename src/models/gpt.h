@@ -68,9 +68,9 @@ void gpt_end_step_scales(Gpt *, Comm *comm);
  * evaluation. */
 void gpt_keep_fp8_weights(Gpt *, const RunContext *, int64_t tokens);
 void gpt_take_fp8_weights(Gpt *, Comm *, bool training);
-/* Why FP8 products of this rank's layers, with so many tokens, are emulated (quantize_emulation); NULL: none
- * is, or none is FP8. */
-const char *gpt_fp8_emulation(const Gpt *, const RunContext *, int64_t tokens);
+/* How many linears of this rank's layers have FP8 products, and why those of so many tokens are emulated
+ * (quantize_emulation; NULL: none is). */
+int64_t gpt_fp8_linears(const Gpt *, const RunContext *, int64_t tokens, const char **emulation);
 /* A router's loss (a LoadBalancing, or ROUTER_LOSS_Z): its coefficient; its mean over the layers with
  * experts, summed over what the counters (a copy that the host sees) have seen. */
 double gpt_router_loss_coeff(const Gpt *, int loss);

@@ -441,8 +441,11 @@ static void say_how(const Run *r) {
         printf("logits: %lld chunk%s of at most %lld tokens\n", (long long)chunks, chunks == 1 ? "" : "s",
                (long long)tokens);
     if (r->config->fp8_format == FP8_NONE) return;
-    const char *why = run_fp8_emulation(r);
-    printf("FP8 products: %s%s\n", why ? "emulated in fp32, for " : "on the device", why ? why : "");
+    const char *why;
+    if (!run_fp8_linears(r, &why))
+        printf("FP8 products: none in the layers of rank 0\n"); /* which speaks */
+    else
+        printf("FP8 products: %s%s\n", why ? "emulated in fp32, for " : "on the device", why ? why : "");
 }
 
 static Err start(Loop *l) {

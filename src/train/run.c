@@ -158,8 +158,8 @@ int64_t run_loss_chunk(const Run *r, int64_t *chunks) {
     return positions * b;
 }
 
-const char *run_fp8_emulation(const Run *r) {
-    return gpt_fp8_emulation(r->model, &r->context, tokens_of_pass(r));
+int64_t run_fp8_linears(const Run *r, const char **emulation) {
+    return gpt_fp8_linears(r->model, &r->context, tokens_of_pass(r), emulation);
 }
 
 /* Microbatches of a data-parallel rank in the largest global batch. */

@@ -1,6 +1,6 @@
 """FP8 in every layout is as near to the fp64 truth as on one rank (R of gradients, and the oracle's bound for all else); with
-delayed scales a resumed run is bit for bit the straight one, and so is a run that keeps codes. The benchmarks' FP8 is switched off
-as their configurations say."""
+delayed scales a resumed run is bit for bit the straight one, and so is a run that keeps codes. A rank whose layers all stay in bf16 says
+so. The benchmarks' FP8 is switched off as their configurations say."""
 from harness import *
 
 CELLS = """
@@ -47,6 +47,12 @@ assert losses(log) == expected, "kept codes: the losses differ"
 names = {t["name"] for t in json.loads((straight / "iter_0000012" / "manifest.json").read_text())["tensors"]}
 assert "decoder.layers.1.mlp.linear_fc2.fp8_state" in names, names
 print("delayed scales: resumed = straight")
+
+last = ["--lane", "bf16", "--fp8-format", "e4m3", "--fp8-recipe", "tensorwise", "--first-last-layers-bf16", "--num-layers-at-end-in-bf16", 0]
+for layout, none in ([], False), (["--ranks", 2, "--pipeline-model-parallel-size", 2], True):
+    said = pretrain(data, WORK / f"last-{none}", *last, *layout, "--train-iters", 3)
+    assert "FP8 products: " in said and ("FP8 products: none in the layers of rank 0\n" in said) == none, said
+print("layers in bf16: a rank without FP8 says so")
 
 SMALL = ["--num-layers", 1, "--hidden-size", 64, "--ffn-hidden-size", 64, "--vocab-size", 100, "--seq-length", 16, "--max-position-embeddings", 16]
 for conf in sorted((ROOT / "bench" / "train").glob("*fp8*.conf")):

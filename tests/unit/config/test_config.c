@@ -344,6 +344,22 @@ static const char *const BREAKING[][2] = {
     {"--bf16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32", "contradicts"},
     {"--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16 --accumulate-allreduce-grads-in-fp32",
      "contradicts"},
+    {"--bf16 --fp8-recipe tensorwise", "(none leaves them unused)"},
+    {"--bf16 --fp8-margin 0", "(none leaves them unused)"},
+    {"--bf16 --fp8-amax-history-len 16", "(none leaves them unused)"},
+    {"--bf16 --fp8-amax-compute-algo max", "(none leaves them unused)"},
+    {"--bf16 --fp8-emulated", "--fp8-emulated is about FP8 products"},
+    {"--bf16 --no-fp8-wgrad", "--no-fp8-wgrad is about FP8 products"},
+    {"--bf16 --fp8-format none --no-fp8-wgrad", "--no-fp8-wgrad is about FP8 products"},
+    {"--bf16 --first-last-layers-bf16", "--first-last-layers-bf16 is about FP8 products"},
+    {"--bf16 --num-layers-at-start-in-bf16 1", "without --first-last-layers-bf16"},
+    {"--bf16 --fp8-format e4m3 --num-layers-at-end-in-bf16 1", "without --first-last-layers-bf16"},
+    {"--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16",
+     "leaves no layer for FP8: --num-layers-at-start-in-bf16 1 and --num-layers-at-end-in-bf16 1"},
+    {"--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 "
+     "--num-layers-at-start-in-bf16 9 --num-layers-at-end-in-bf16 0",
+     "must be fewer than --num-layers 2"},
+    {"--bf16 --fp8-keep-weights", "--fp8-keep-weights is about FP8 products"},
     {"--bf16 --fp8-keep-inputs", "tensors with one scale"},
     {"--fp8-format e4m3 --fp8-recipe blockwise --fp8-keep-inputs", "tensors with one scale"},
     {"--fp8-format e4m3 --no-fp8-wgrad --fp8-keep-inputs", "tensors with one scale"},
@@ -461,6 +477,29 @@ static void each_rule_can_be_broken(void **state) {
         parse(&p, CHECK_MODEL | CHECK_TRAIN, line);
         if (!p.err.code || !strstr(p.args.problems.s, BREAKING[i][1]))
             fail_msg("%s: %s", BREAKING[i][0], p.args.problems.s);
+        done(&p);
+    }
+}
+
+/* And what a command line that switches FP8 off may leave of a configuration file. */
+static void fp8_options_go_with_a_format(void **state) {
+    (void)state;
+    static const char *const KEEPING[] = {
+        "--fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 0",
+        "--fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-start-in-bf16 2 "
+        "--num-layers 4 --pipeline-model-parallel-size 2",
+        "--fp8-format hybrid --fp8-margin 1 --fp8-emulated --no-fp8-wgrad --fp8-keep-weights",
+        "--fp8-format none --fp8-recipe tensorwise --fp8-margin 1 --fp8-amax-history-len 16 "
+        "--fp8-amax-compute-algo max --fp8-emulated=false --no-fp8-wgrad=false --fp8-keep-weights=false "
+        "--fp8-keep-inputs=false --first-last-layers-bf16=false --num-layers-at-start-in-bf16 9",
+    };
+    for (size_t i = 0; i < sizeof KEEPING / sizeof KEEPING[0]; i++) {
+        Parsed p;
+        char line[600];
+        snprintf(line, sizeof line, "--hidden-size 64 --num-attention-heads 4 --seq-length 16 --bf16 %s %s",
+                 KEEPING[i], strstr(KEEPING[i], "--num-layers ") ? "--ranks 2" : "--num-layers 2");
+        parse(&p, CHECK_MODEL, line);
+        assert_string_equal(p.args.problems.s ? p.args.problems.s : "", "");
         done(&p);
     }
 }
@@ -630,6 +669,7 @@ int main(void) {
         cmocka_unit_test(all_broken_rules_are_reported_at_once),
         cmocka_unit_test(options_without_effect_are_noted),
         cmocka_unit_test(each_rule_can_be_broken),
+        cmocka_unit_test(fp8_options_go_with_a_format),
         cmocka_unit_test(a_layout_can_be_checked_without_its_model),
         cmocka_unit_test(training_asks_for_data_only_where_it_reads_some),
         cmocka_unit_test(generation_asks_for_its_own),

@@ -42,7 +42,7 @@ static Err train(void *arg, Comm *comm) {
 #define MODEL                                                                                                \
     "--bf16 --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --vocab-size 32 "        \
     "--global-batch-size 4 --make-vocab-size-divisible-by 8 --swiglu --calculate-per-token-loss "            \
-    "--fp8-amax-history-len 2 --fp8-amax-compute-algo max --num-layers-at-end-in-bf16 0 "
+    "--fp8-amax-history-len 2 --fp8-amax-compute-algo max "
 
 /* The options are checked for bf16, which is what users get. */
 static Setup *setup_of(const char *recipe, const char *layout) {
@@ -82,7 +82,8 @@ static void expect_same(const Outcome *a, const Outcome *b, const Registry *whol
 static const char *const RECIPES[] = {
     "--fp8-format hybrid --fp8-recipe delayed",
     "--fp8-format hybrid --fp8-recipe tensorwise",
-    "--fp8-format e4m3 --fp8-recipe tensorwise --no-fp8-wgrad --first-last-layers-bf16",
+    "--fp8-format e4m3 --fp8-recipe tensorwise --no-fp8-wgrad --first-last-layers-bf16 "
+    "--num-layers-at-end-in-bf16 0",
 };
 static const char *const LAYOUTS[] = {
     "--ranks 2 --tensor-model-parallel-size 2",
@@ -125,7 +126,7 @@ static void formats_differ(void **state) {
     registry_allocate(whole->registry, null, F64);
     const Outcome hybrid = outcome(RECIPES[1], "", whole),
                   e4m3 = outcome("--fp8-format e4m3 --fp8-recipe tensorwise", "", whole),
-                  none = outcome("", "", whole);
+                  none = outcome("--fp8-format none", "", whole);
     assert_true(hybrid.loss[0] == e4m3.loss[0] && hybrid.loss[1] != e4m3.loss[1]);
     assert_true(fabs(hybrid.loss[0] - none.loss[0]) > 1e-6);
     free(hybrid.masters), free(e4m3.masters), free(none.masters);
@@ -134,10 +135,31 @@ static void formats_differ(void **state) {
     setup_free(s);
 }
 
+static Err count_linears(void *arg, Comm *comm) {
+    const Setup *s = arg;
+    Run *r = run_new(&s->config, &s->derived, NULL, comm, NULL);
+    const char *emulation;
+    const int64_t n = run_fp8_linears(r, &emulation);
+    run_free(r);
+    if (n != (comm_rank(comm) ? 4 : 0) || !emulation != !n)
+        return err_failed("rank %d has %lld", comm_rank(comm), (long long)n);
+    return ERR_OK;
+}
+
+/* The first of two layers stays in bf16, and each has a rank of its own. */
+static void a_rank_may_have_no_fp8_layer(void **state) {
+    (void)state;
+    Setup *s = setup_of(RECIPES[2], "--ranks 2 --pipeline-model-parallel-size 2");
+    const Err e = world_run(&s->config, count_linears, s);
+    if (e.code) fail_msg("%s", e.msg);
+    setup_free(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts_have_one_curve),
         cmocka_unit_test(formats_differ),
+        cmocka_unit_test(a_rank_may_have_no_fp8_layer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
