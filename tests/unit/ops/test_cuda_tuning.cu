@@ -1,101 +1,5 @@
-/* The choice among a product's ways, and the file that keeps it, without cuBLASLt or a GPU: a stand-in for
- * the bench knows how fast each way is in a short run and under sustained load. */
-#include "kernels/cuda/gemm_bench.cuh"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-extern "C" {
-#include "base/file.h"
-#include "unit/cmocka_all.h"
-#include "unit/temp_dir.h"
-}
-
-/* ---- the stand-in ---- */
-
-typedef struct Way {
-    double burst, sustained; /* milliseconds; negative: it does not run */
-    bool other_bits;
-    double later[3]; /* in its blocks under load behind the first; 0: as in that */
-} Way;
-
-static struct {
-    const Way *ways;
-    int n, at, blocks[GEMM_WAYS];
-    double ms; /* that the GPU has been busy */
-} gpu;
-
-static const double LOAD_MS = 15; /* from here on a run is no short one */
-
-int gemm_all_ways(const GemmState *, GemmPlan *, GemmWay out[GEMM_WAYS]) {
-    memset(out, 0, GEMM_WAYS * sizeof *out);
-    for (int i = 0; i < gpu.n; i++) out[i].algo.data[0] = (uint64_t)i;
-    return gpu.n;
-}
-
-bool gemm_can(const GemmState *, GemmPlan *, const GemmWay *) { return true; }
-
-void gemm_describe(GemmPlan *, unsigned) {}
-
-bool gemm_bench_open(GemmBench *, const Device *, const GemmState *, const GemmPlan *, const Gemm *) {
-    return true;
-}
-
-void gemm_bench_close(GemmBench *) {}
-
-void gemm_bench_take(GemmBench *, const GemmWay *way) { gpu.at = (int)way->algo.data[0]; }
-
-double gemm_bench_run(GemmBench *, int before, int runs) {
-    const Way *w = &gpu.ways[gpu.at];
-    const bool load = (before + runs) * w->burst > LOAD_MS;
-    const int block = load && before ? gpu.blocks[gpu.at]++ : 0;
-    const double each = block && w->later[block - 1] ? w->later[block - 1] : load ? w->sustained : w->burst;
-    gpu.ms += (before + runs) * fabs(each);
-    return each;
-}
-
-bool gemm_bench_print(GemmBench *, unsigned long long *out) {
-    *out = gpu.ways[gpu.at].other_bits ? 1 + (unsigned long long)gpu.at : 0;
-    return true;
-}
-
-/* ---- a product ---- */
-
-typedef struct Run {
-    char folder[64];
-    Cuda cuda;
-    Device device;
-    GemmState state;
-    GemmKey key;
-} Run;
-
-static Run run_new(void) {
-    Run r;
-    memset(&r, 0, sizeof r);
-    temp_dir(r.folder);
-    setenv("ISOTRON_CACHE_DIR", r.folder, 1);
-    strcpy(r.cuda.name, "GPU");
-    r.key.m = 4096;
-    return r;
-}
-
-static void run_end(const Run *r) {
-    unsetenv("ISOTRON_CACHE_DIR");
-    assert_int_equal(file_remove_tree(r->folder).code, 0);
-}
-
-static int choose(Run *r, GemmTuning by) {
-    GemmPlan p;
-    Gemm g = {};
-    memset(&p, 0, sizeof p);
-    p.key = r->key;
-    r->device.cuda = &r->cuda, r->device.gemm_tuning = by;
-    gpu.ms = 0;
-    memset(gpu.blocks, 0, sizeof gpu.blocks);
-    gemm_tune(&r->device, &r->state, &p, &g);
-    return (int)p.way.algo.data[0];
-}
+/* The choice among a product's ways, without cuBLASLt or a GPU. */
+#include "unit/ops/gemm_stand_in.cuh"
 
 template <int N> static int choice(const Way (&ways)[N]) {
     Run r = run_new();
@@ -105,14 +9,6 @@ template <int N> static int choice(const Way (&ways)[N]) {
     return chosen;
 }
 
-static GemmRecord record(Run *r) {
-    GemmRecord out;
-    GemmStore s = gemm_store_open(&r->cuda, &r->state);
-    assert_true(gemm_store_find(&s, &r->key, &out));
-    gemm_store_close(&s);
-    return out;
-}
-
 template <int N> static void expect(const Way (&ways)[N], int same_bits, int fastest) {
     Run r = run_new();
     gpu.ways = ways, gpu.n = N;
@@ -120,7 +16,8 @@ template <int N> static void expect(const Way (&ways)[N], int same_bits, int fas
     assert_true(gpu.ms > 0);
     assert_int_equal(choose(&r, GEMM_TUNING_FASTEST), fastest);
     assert_true(gpu.ms == 0); /* it has been found */
-    const GemmRecord kept = record(&r);
+    GemmRecord kept;
+    assert_true(is_kept(&r, &kept));
     assert_float_equal(kept.choice[GEMM_TUNING_SAME_BITS].us, 1e3 * ways[same_bits].sustained, 0.01);
     assert_float_equal(kept.choice[GEMM_TUNING_FASTEST].us, 1e3 * ways[fastest].sustained, 0.01);
     assert_float_equal(kept.first_us, 1e3 * ways[0].sustained, 0.01);
@@ -214,24 +111,6 @@ static void takes_seconds(void **state) {
     run_end(&r);
 }
 
-static void another_version_is_measured_again(void **state) {
-    (void)state;
-    const Way ways[] = {{.70, .75}, {.66, .70}};
-    Run r = run_new();
-    gpu.ways = ways, gpu.n = 2;
-    assert_int_equal(choose(&r, GEMM_TUNING_SAME_BITS), 1);
-    GemmStore s = gemm_store_open(&r.cuda, &r.state);
-    char *version = strstr(s.text.s, " products ") + strlen(" products ");
-    (*version)--;
-    assert_int_equal(file_write_atomic(s.path, s.text.s, s.text.len).code, 0);
-    gemm_store_close(&s);
-    assert_int_equal(choose(&r, GEMM_TUNING_SAME_BITS), 1);
-    assert_true(gpu.ms > 0);
-    assert_int_equal(choose(&r, GEMM_TUNING_SAME_BITS), 1);
-    assert_true(gpu.ms == 0);
-    run_end(&r);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_wins_short_runs_loses_under_load),
@@ -243,7 +122,6 @@ int main(void) {
         cmocka_unit_test(what_stops_is_not_taken),
         cmocka_unit_test(hopeless_ways_cost_no_load),
         cmocka_unit_test(takes_seconds),
-        cmocka_unit_test(another_version_is_measured_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,118 @@
+/* A stand-in for cuBLASLt and the bench of products, without a GPU: it knows how fast each way is in a short
+ * run and under sustained load. One product, whose choice is kept in a folder of its own. */
+#ifndef ISOTRON_TESTS_GEMM_STAND_IN_CUH
+#define ISOTRON_TESTS_GEMM_STAND_IN_CUH
+
+#include "kernels/cuda/gemm_bench.cuh"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+#include "base/file.h"
+#include "unit/cmocka_all.h"
+#include "unit/temp_dir.h"
+}
+
+/* ---- the stand-in ---- */
+
+typedef struct Way {
+    double burst, sustained; /* milliseconds; negative: it does not run */
+    bool other_bits;
+    double later[3]; /* in its blocks under load behind the first; 0: as in that */
+} Way;
+
+static struct {
+    const Way *ways;
+    int n, at, blocks[GEMM_WAYS];
+    int lost;       /* the number of a way that the library has no more; 0: of none */
+    bool no_memory; /* to measure anything */
+    double ms;      /* that the GPU has been busy */
+} gpu;
+
+static const double LOAD_MS = 15; /* from here on a run is no short one */
+
+int gemm_all_ways(const GemmState *, GemmPlan *, GemmWay out[GEMM_WAYS]) {
+    int n = 0;
+    memset(out, 0, GEMM_WAYS * sizeof *out);
+    for (int i = 0; i < gpu.n; i++)
+        if (!i || i != gpu.lost) out[n++].algo.data[0] = (uint64_t)i;
+    return n;
+}
+
+bool gemm_can(const GemmState *, GemmPlan *, const GemmWay *way) {
+    return !gpu.lost || way->algo.data[0] != (uint64_t)gpu.lost;
+}
+
+void gemm_describe(GemmPlan *, unsigned) {}
+
+bool gemm_bench_open(GemmBench *, const Device *, const GemmState *, const GemmPlan *, const Gemm *) {
+    return !gpu.no_memory;
+}
+
+void gemm_bench_close(GemmBench *) {}
+
+void gemm_bench_take(GemmBench *, const GemmWay *way) { gpu.at = (int)way->algo.data[0]; }
+
+double gemm_bench_run(GemmBench *, int before, int runs) {
+    const Way *w = &gpu.ways[gpu.at];
+    const bool load = (before + runs) * w->burst > LOAD_MS;
+    const int block = load && before ? gpu.blocks[gpu.at]++ : 0;
+    const double each = block && w->later[block - 1] ? w->later[block - 1] : load ? w->sustained : w->burst;
+    gpu.ms += (before + runs) * fabs(each);
+    return each;
+}
+
+bool gemm_bench_print(GemmBench *, unsigned long long *out) {
+    *out = gpu.ways[gpu.at].other_bits ? 1 + (unsigned long long)gpu.at : 0;
+    return true;
+}
+
+/* ---- a product ---- */
+
+typedef struct Run {
+    char folder[64];
+    Cuda cuda;
+    Device device;
+    GemmState state;
+    GemmKey key;
+    int first; /* the way that it is planned to go */
+} Run;
+
+static Run run_new(void) {
+    Run r;
+    memset(&r, 0, sizeof r), memset(&gpu, 0, sizeof gpu);
+    temp_dir(r.folder);
+    setenv("ISOTRON_CACHE_DIR", r.folder, 1);
+    strcpy(r.cuda.name, "GPU");
+    r.key.m = 4096;
+    return r;
+}
+
+static void run_end(const Run *r) {
+    unsetenv("ISOTRON_CACHE_DIR");
+    assert_int_equal(file_remove_tree(r->folder).code, 0);
+}
+
+static int choose(Run *r, GemmTuning by) {
+    GemmPlan p;
+    Gemm g = {};
+    memset(&p, 0, sizeof p);
+    p.key = r->key, p.way.algo.data[0] = (uint64_t)r->first, g.op = "linear";
+    r->device.cuda = &r->cuda, r->device.gemm_tuning = by;
+    gpu.ms = 0;
+    memset(gpu.blocks, 0, sizeof gpu.blocks);
+    gemm_tune(&r->device, &r->state, &p, &g);
+    return (int)p.way.algo.data[0];
+}
+
+/* Whether the store has it. */
+static bool is_kept(Run *r, GemmRecord *out) {
+    GemmStore s = gemm_store_open(&r->cuda, &r->state);
+    const bool found = gemm_store_find(&s, &r->key, out);
+    gemm_store_close(&s);
+    return found;
+}
+
+#endif

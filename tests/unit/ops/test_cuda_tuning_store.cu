@@ -1,0 +1,323 @@
+/* The file that keeps what the measuring of products has found, without cuBLASLt or a GPU: what is given to
+ * it comes back, nobody else has it meanwhile, and what cannot be kept or gone again costs measuring again.
+ */
+#include "unit/ops/gemm_stand_in.cuh"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+extern "C" {
+#include "base/fault.h"
+#include "base/mem.h"
+}
+
+/* ---- files ---- */
+
+static bool no_locks; /* a file system that has none */
+
+extern "C" int flock(int fd, int how) noexcept {
+    if (!no_locks) return (int)syscall(SYS_flock, fd, how);
+    errno = ENOLCK;
+    return -1;
+}
+
+static char *in_folder(const Run *r, const char *name) { return mem_printf("%s/%s", r->folder, name); }
+
+/* From now on the store is looked for there. */
+static void set_folder(const Run *r, const char *name) {
+    char *path = in_folder(r, name);
+    setenv("ISOTRON_CACHE_DIR", path, 1);
+    free(path);
+}
+
+static void make_folder(const Run *r, const char *name) {
+    char *path = in_folder(r, name);
+    assert_int_equal(mkdir(path, 0777), 0);
+    free(path);
+}
+
+static char *file_of(Run *r) {
+    GemmStore s = gemm_store_open(&r->cuda, &r->state);
+    char *path = mem_strdup(s.path);
+    gemm_store_close(&s);
+    return path;
+}
+
+/* ---- records ---- */
+
+/* A different number in every field, some of more than 32 bits; without the booleans. */
+static GemmRecord numbered(void) {
+    GemmRecord r;
+    uint64_t n = 3;
+    memset(&r, 0, sizeof r);
+    GemmKey *k = &r.key;
+    k->m = (int64_t)5e9, k->n = (int64_t)6e9, k->k = (int64_t)7e9, k->multiprocessors = 132;
+    k->type = 11, k->b_type = 12, k->c_type = 13, k->scaling = 14, k->epilogues = 15;
+    k->align_a = 16, k->align_b = 8, k->align_c = 4, k->align_bias = 2;
+    for (GemmChoice *c = r.choice; c < r.choice + GEMM_CHOICES; c++) {
+        c->way.fused = (uint8_t)(1 + (c - r.choice));
+        for (uint64_t &word : c->way.algo.data) word = n++ * 0x9e3779b97f4a7c15u;
+        c->us = 100.25 + (double)(c - r.choice);
+    }
+    r.first_us = 200.75;
+    return r;
+}
+
+static void keep(Run *r, const GemmRecord *x) {
+    GemmStore s = gemm_store_open(&r->cuda, &r->state);
+    assert_true(gemm_store_add(&s, &r->state, x));
+    gemm_store_close(&s);
+}
+
+static void expect_kept(Run *r, const GemmRecord *want) {
+    GemmRecord got;
+    r->key = want->key;
+    assert_true(is_kept(r, &got));
+    assert_memory_equal(&got, want, sizeof got);
+}
+
+static int lines(Run *r) {
+    int n = 0;
+    GemmStore s = gemm_store_open(&r->cuda, &r->state);
+    for (const char *at = s.text.s; *at; at++) n += *at == '\n';
+    gemm_store_close(&s);
+    return n;
+}
+
+/* ---- tests ---- */
+
+static const Way WAYS[] = {{.70, .75}, {.69, .73}, {.60, .65, true}};
+
+static Run run_of_ways(void) {
+    Run r = run_new();
+    gpu.ways = WAYS, gpu.n = 3;
+    return r;
+}
+
+static void expect_choice(Run *r, GemmTuning by, int way, bool measured) {
+    assert_int_equal(choose(r, by), way);
+    assert_int_equal(gpu.ms > 0, measured);
+}
+
+static void what_is_given_comes_back(void **state) {
+    (void)state;
+    Run r = run_new();
+    GemmRecord x[4];
+    for (GemmRecord &each : x) each = numbered();
+    x[1].key.transpose_a = x[2].key.transpose_b = x[3].key.accumulate = true;
+    for (const GemmRecord &each : x) keep(&r, &each);
+    for (const GemmRecord &each : x) expect_kept(&r, &each);
+    assert_int_equal(lines(&r), 1 + 4);
+    assert_false(r.state.warned);
+    run_end(&r);
+}
+
+static void the_last_of_a_product_counts(void **state) {
+    (void)state;
+    Run r = run_new();
+    GemmRecord x = numbered(), other = numbered();
+    other.key.m++;
+    keep(&r, &x), keep(&r, &other);
+    x.choice[0].us++, x.choice[1].way.algo.data[7]++, x.first_us++;
+    keep(&r, &x);
+    expect_kept(&r, &x), expect_kept(&r, &other);
+    assert_int_equal(lines(&r), 1 + 2);
+    run_end(&r);
+}
+
+static void nobody_else_has_it_open(void **state) {
+    (void)state;
+    Run r = run_new();
+    GemmStore s = gemm_store_open(&r.cuda, &r.state);
+    char *path = in_folder(&r, "lock");
+    const int fd = open(path, O_RDWR);
+    assert_true(fd >= 0 && s.alone);
+    assert_int_equal(flock(fd, LOCK_SH | LOCK_NB), -1);
+    assert_int_equal(errno, EWOULDBLOCK);
+    gemm_store_close(&s);
+    assert_int_equal(flock(fd, LOCK_SH | LOCK_NB), 0);
+    close(fd);
+    free(path);
+    run_end(&r);
+}
+
+static void another_version_is_measured_again(void **state) {
+    (void)state;
+    Run r = run_of_ways();
+    expect_choice(&r, GEMM_TUNING_SAME_BITS, 1, true);
+    GemmStore s = gemm_store_open(&r.cuda, &r.state);
+    char *version = strstr(s.text.s, " products ") + strlen(" products ");
+    (*version)--;
+    assert_int_equal(file_write_atomic(s.path, s.text.s, s.text.len).code, 0);
+    gemm_store_close(&s);
+    expect_choice(&r, GEMM_TUNING_SAME_BITS, 1, true);
+    expect_choice(&r, GEMM_TUNING_SAME_BITS, 1, false);
+    run_end(&r);
+}
+
+/* A digit of another value anywhere in a line, or an end that is missing. */
+static void a_damaged_line_is_measured_again(void **state) {
+    (void)state;
+    Run r = run_of_ways();
+    expect_choice(&r, GEMM_TUNING_FASTEST, 2, true);
+    char *path = file_of(&r);
+    for (int i = 0; i < 4; i++) {
+        Str text = {NULL, 0, 0};
+        assert_int_equal(file_read(path, &text).code, 0);
+        char *const digit[] = {strchr(text.s, '\n') + 1, strstr(text.s, " 0000") + 2, text.s + text.len - 2};
+        if (i < 3) *digit[i] ^= 1;
+        assert_int_equal(file_write_atomic(path, text.s, text.len - (i == 3)).code, 0);
+        str_free(&text);
+        expect_choice(&r, GEMM_TUNING_FASTEST, 2, true);
+        expect_choice(&r, GEMM_TUNING_FASTEST, 2, false);
+    }
+    free(path);
+    run_end(&r);
+}
+
+static void what_cannot_be_gone_is_measured_again(void **state) {
+    (void)state;
+    Run r = run_of_ways();
+    expect_choice(&r, GEMM_TUNING_FASTEST, 2, true);
+    gpu.lost = 2;
+    expect_choice(&r, GEMM_TUNING_SAME_BITS, 1, false);
+    expect_choice(&r, GEMM_TUNING_FASTEST, 1, true);
+    expect_choice(&r, GEMM_TUNING_FASTEST, 1, false);
+    assert_int_equal(lines(&r), 1 + 1);
+    run_end(&r);
+}
+
+/* Where there is no memory to measure, or nothing to choose from: another rank may have the memory, and whose
+ * bits may be others goes the way of who was first. */
+static void unmeasured_is_kept_for_fastest_alone(void **state) {
+    (void)state;
+    GemmRecord kept;
+    for (int one = 0; one < 2; one++) {
+        Run r = run_of_ways();
+        gpu.no_memory = !one, gpu.n = one ? 1 : 3, r.first = 1;
+        expect_choice(&r, GEMM_TUNING_SAME_BITS, 1, false);
+        assert_false(is_kept(&r, &kept));
+        expect_choice(&r, GEMM_TUNING_FASTEST, 1, false);
+        assert_true(is_kept(&r, &kept));
+        for (const GemmChoice &c : kept.choice) assert_true(c.us == 0 && c.way.algo.data[0] == 1);
+        gpu.no_memory = false, gpu.n = 3, r.first = 0;
+        expect_choice(&r, GEMM_TUNING_FASTEST, 1, false);
+        assert_false(r.state.warned);
+        run_end(&r);
+    }
+}
+
+/* ---- folders that keep nothing ---- */
+
+/* Choices with the same bits go on, and measure each time unless `found`; others are a fault. */
+static void expect_fault(Run *r, bool warns, bool found) {
+    jmp_buf jump;
+    FaultScope scope = {"a test", "", &jump, ""};
+    expect_choice(r, GEMM_TUNING_SAME_BITS, 1, true);
+    expect_choice(r, GEMM_TUNING_SAME_BITS, 1, !found);
+    assert_int_equal(r->state.warned, warns);
+    FaultScope *old = fault_scope(&scope);
+    if (!setjmp(jump)) {
+        choose(r, GEMM_TUNING_FASTEST);
+        fail_msg("nothing is said");
+    }
+    fault_scope(old);
+    assert_non_null(strstr(scope.message, "linear: --gemm-tuning fastest needs a folder"));
+}
+
+static void a_folder_that_cannot_be(void **state) {
+    (void)state;
+    Run r = run_of_ways();
+    char *path = in_folder(&r, "file");
+    assert_int_equal(file_write_atomic(path, "", 0).code, 0);
+    free(path);
+    set_folder(&r, "file/below");
+    expect_fault(&r, true, false);
+    run_end(&r);
+}
+
+static void a_lock_that_cannot_be_opened(void **state) {
+    (void)state;
+    Run r = run_of_ways();
+    make_folder(&r, "lock");
+    GemmStore s = gemm_store_open(&r.cuda, &r.state);
+    const GemmRecord x = numbered();
+    assert_false(s.alone || gemm_store_add(&s, &r.state, &x));
+    assert_false(file_exists(s.path));
+    gemm_store_close(&s);
+    expect_fault(&r, true, false);
+    run_end(&r);
+}
+
+static void a_file_that_cannot_be_written(void **state) {
+    (void)state;
+    Run r = run_of_ways();
+    char *path = file_of(&r);
+    make_folder(&r, strrchr(path, '/') + 1);
+    free(path);
+    expect_fault(&r, true, false);
+    run_end(&r);
+}
+
+static void a_file_system_without_locks(void **state) {
+    (void)state;
+    Run r = run_of_ways();
+    no_locks = true;
+    expect_fault(&r, false, true);
+    no_locks = false;
+    run_end(&r);
+}
+
+/* The folder of the first variable that is set to something; without any there is none. */
+static void folders(void **state) {
+    (void)state;
+    const char *const name[] = {"ISOTRON_CACHE_DIR", "XDG_CACHE_HOME", "HOME"}, *const file[] = {
+                                                                                    "", "/isotron",
+                                                                                    "/.cache/isotron"};
+    char *old[3];
+    Run r = run_of_ways();
+    for (int i = 0; i < 3; i++) {
+        old[i] = getenv(name[i]) ? mem_strdup(getenv(name[i])) : NULL;
+        setenv(name[i], r.folder, 1);
+    }
+    for (int i = 0; i < 3; i++) {
+        char *path = file_of(&r), *want = mem_printf("%s%s/gemm-", r.folder, file[i]);
+        assert_memory_equal(path, want, strlen(want));
+        free(path), free(want);
+        if (i == 1)
+            unsetenv(name[i]);
+        else
+            setenv(name[i], "", 1);
+    }
+    expect_fault(&r, true, false);
+    for (int i = 0; i < 3; i++) {
+        if (old[i])
+            setenv(name[i], old[i], 1);
+        else
+            unsetenv(name[i]);
+        free(old[i]);
+    }
+    run_end(&r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_given_comes_back),
+        cmocka_unit_test(the_last_of_a_product_counts),
+        cmocka_unit_test(nobody_else_has_it_open),
+        cmocka_unit_test(another_version_is_measured_again),
+        cmocka_unit_test(a_damaged_line_is_measured_again),
+        cmocka_unit_test(what_cannot_be_gone_is_measured_again),
+        cmocka_unit_test(unmeasured_is_kept_for_fastest_alone),
+        cmocka_unit_test(a_folder_that_cannot_be),
+        cmocka_unit_test(a_lock_that_cannot_be_opened),
+        cmocka_unit_test(a_file_that_cannot_be_written),
+        cmocka_unit_test(a_file_system_without_locks),
+        cmocka_unit_test(folders),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
