@@ -78,6 +78,7 @@ static void measure_plain(Steps *b) {
     const BenchTrain *o = b->options;
     b->wall = mem_alloc((size_t)o->steps * sizeof *b->wall);
     for (int64_t i = 0; i < o->warmup; i++) say("warm-up", i, timed_step(b, i));
+    const int64_t before = b->device->plays;
     for (const int64_t start = clock_ns(); !enough(o, b->n_plain, start); b->n_plain++) {
         const int64_t ns = timed_step(b, o->warmup + b->n_plain);
         b->wall[b->n_plain] = (double)ns;
@@ -87,6 +88,7 @@ static void measure_plain(Steps *b) {
     for (int64_t i = 0; i < b->n_plain; i++) one_step(b);
     device_wait(b->device);
     b->back_to_back = (double)(clock_ns() - start) / (double)b->n_plain;
+    b->plays = (double)(b->device->plays - before) / (2 * (double)b->n_plain);
 }
 
 /* ---- memory ---- */
@@ -228,11 +230,7 @@ static void free_steps(Steps *b) {
 }
 
 Err bench_train(const Config *c, const Derived *d, const BenchTrain *o) {
-    Steps b = {.options = o,
-               .config = *c,
-               .derived = d,
-               .gpu = c->device == ON_CUDA,
-               .graph = c->cuda_graph_impl == CUDA_GRAPH_LOCAL};
+    Steps b = {.options = o, .config = *c, .derived = d, .gpu = c->device == ON_CUDA};
     ERR_RETURN(run_check(c, d));
     if (o->json) ERR_RETURN(file_check_target(o->json));
     ERR_RETURN(open_run(&b));

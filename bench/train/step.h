@@ -30,7 +30,7 @@ typedef struct Steps {
     const Derived *derived;
     Run *run;
     Device *device; /* the run's */
-    bool gpu, graph;
+    bool gpu;
     DType type;     /* that activations are stored in */
     char name[200]; /* of the device */
     int threads;
@@ -42,6 +42,7 @@ typedef struct Steps {
     double *wall; /* [n_plain] ns, without the times of ops; a GPU's */
     int64_t n_plain;
     double back_to_back; /* ns of a step without waiting between them; a GPU's */
+    double plays;        /* of recorded work, in each of these steps */
     Step *profiled;      /* [n_profiled] */
     int64_t n_profiled;
     int64_t op_calls[OP_COUNT]; /* of a step */

@@ -175,7 +175,10 @@ void device_record(Device *d) {
 }
 
 DeviceGraph *device_recorded(Device *d) { return d->backend->recorded(d); }
-void device_play(Device *d, DeviceGraph *g) { d->backend->play(d, g); }
+void device_play(Device *d, DeviceGraph *g) {
+    d->backend->play(d, g);
+    d->plays++;
+}
 void device_graph_free(Device *d, DeviceGraph *g) {
     if (g) d->backend->forget(d, g);
 }

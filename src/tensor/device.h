@@ -31,6 +31,7 @@ typedef struct Device {
     /* Whether it multiplies FP8 numbers that share one scale; that have one for every 128 terms of a sum. */
     bool fp8_products, fp8_block_products;
     size_t scratch; /* null device: the most that a kernel of that device takes beside its operands */
+    int64_t plays;  /* of recorded work (device_play) so far */
 } Device;
 
 /* `threads` <= 0: one for each core that this process may use. Also tells BLAS to leave threading to the

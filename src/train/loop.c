@@ -348,6 +348,8 @@ static Err train_steps(Loop *l) {
         if (is_multiple(r->iteration, c->save_interval)) ERR_RETURN(save(l));
         l->exit_reason = reason_to_exit(l);
     }
+    const int64_t plays = r->device->plays;
+    if (plays && l->speaks) printf("recorded work was played %lld times\n", (long long)plays);
     return ERR_OK;
 }
 

@@ -77,7 +77,9 @@ static void recorded_work_keeps_its_scratch_memory(void **state) {
     set(d, small.from, 1, small.bytes);
     device_replay(d, &r, work, &small);
     expect("what was copied op by op", d, small.to, 1, small.bytes);
+    assert_int_equal(d->plays, 0);
     device_replay(d, &r, work, &small);
+    assert_int_equal(d->plays, 1);
     play(&small, r.graph, 2);
     set(d, large.from, 3, large.bytes);
     work(&large);
