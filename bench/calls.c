@@ -190,7 +190,7 @@ BenchTime bench_calls_time(BenchCalls *b, double seconds) {
     enum { LEAST = 3 };
     const double budget = seconds > 0 ? seconds * 1e9 : INFINITY;
     double ns[BENCH_ROUNDS], one = round_of(b, b->sets), spent = one * b->sets; /* every set is touched */
-    for (; spent < fmin(WARM_NS, budget / 2); spent += one) one = round_of(b, 1);
+    for (; spent < (seconds > 0 ? budget / 2 : WARM_NS); spent += one) one = round_of(b, 1);
     const double wanted = fmin(ceil(ROUND_NS / one), CALLS_MAX), fit = floor(budget / (one * wanted));
     const BenchTime t = {.rounds = (int)fmax(LEAST, fmin(fit, BENCH_ROUNDS)), .calls = (int64_t)wanted};
     for (int i = 0; i < t.rounds; i++) ns[i] = round_of(b, t.calls);

@@ -36,7 +36,8 @@ void bench_calls_free(BenchCalls *);
 /* Starts one call, on the next set. */
 void bench_calls_run(BenchCalls *);
 /* The median of rounds of calls that are waited for together. There are BENCH_ROUNDS, or as many as fit into
- * so many seconds, but 3 (0: no limit); warming up takes at most half as long again, or one call of each set.
+ * so many seconds, but 3 (0: no limit); before, half of that is spent on warming up, at least one call of
+ * each set.
  */
 enum { BENCH_ROUNDS = 21 };
 typedef struct BenchTime {

@@ -37,6 +37,21 @@ def busy(row, side, sensor):
     return f"{sum(values) / len(values):.0f}" if values else "-"
 
 
+def common(name, what):
+    """A fact of the rows' provenance: the same of all, or every one that there is."""
+    texts = []
+    for row in judged(name):
+        fact = row["provenance"].get(what)
+        text = ", ".join(f"{k}: {pathlib.Path(v).name}" for k, v in fact.items()) if isinstance(fact, dict) else fact
+        if text is not None and text not in texts:
+            texts.append(text)
+    return texts
+
+
+def options_of(name, what):
+    return " or ".join(f"`{text}`" if text else "as configured" for text in common(name, what))
+
+
 def race_table():
     rows = []
     for row in judged():
@@ -45,9 +60,8 @@ def race_table():
                      f"{row['tokens_per_second']:.0f}", llm_c or "-", percent(row["mfu"]) if "mfu" in row else "-",
                      percent(row["peer_mfu"]) if "peer_mfu" in row else "-", percent(row["of_roof"]) if "of_roof" in row else "-",
                      next((turn["result"].get("optimizer", "-") for turn in row["peer"] if "result" in turn), "-")])
-    options = load("gpu-race.json")["provenance"]["ours_options"]
     return table(["model", "ms a step", "PyTorch", "ratio", "tokens/s", "llm.c's, by hand", "MFU", "PyTorch's", "of the product roof",
-                  "PyTorch's optimizer"], rows) + f"\n\nOurs: `{options or 'as configured'}`."
+                  "PyTorch's optimizer"], rows) + f"\n\nOurs: {options_of('gpu-race.json', 'ours_options')}."
 
 
 def against_table(name, ours, other, gain):
@@ -65,8 +79,8 @@ def cost_of(ratio):
 
 
 def fp8_table():
-    facts = load("gpu-fp8.json")["provenance"]
-    return against_table("gpu-fp8.json", "FP8", "bf16", ratio_of) + f"\n\nFP8: `{facts['ours_options'] or 'as configured'}`; bf16: `{facts['peer_options']}`."
+    sides = [options_of("gpu-fp8.json", f"{side}_options") for side in ("ours", "peer")]
+    return against_table("gpu-fp8.json", "FP8", "bf16", ratio_of) + f"\n\nFP8: {sides[0]}; bf16: {sides[1]}."
 
 
 def same_bits_table():
@@ -134,14 +148,20 @@ def fp8_targets():
         yield f"{row['conf']}: FP8 over bf16", "1.30", "", f"{row['ratio']['median']:.3f}", row["ratio"]["median"] >= 1.3
 
 
+TARGETS = {"steps beside PyTorch": step_targets, "memory-bound kernels": stream_targets, "attention beside PyTorch": attention_targets,
+           "cost of the same bits": against_targets, "FP8 over bf16": fp8_targets}
+
+
 def targets_table():
-    rows = []
-    for targets in (step_targets, stream_targets, attention_targets, against_targets, fp8_targets):
+    rows, measured = [], 0
+    for name, targets in TARGETS.items():
         try:
-            rows += [[*cells, {True: "yes", False: "no"}.get(met, met)] for *cells, met in targets()]
+            of_name = [[*cells, {True: "yes", False: "no"}.get(met, met)] for *cells, met in targets()]
         except NotMeasured:
-            pass
-    if not rows:
+            of_name = []
+        measured += len(of_name)
+        rows += of_name or [[name, "", "", "not measured", "no"]]
+    if not measured:
         raise NotMeasured
     return table(["what", "target", f"at this board's product roof, of {TARGET_ROOF} TFLOP/s", "measured", "met"], rows)
 
@@ -189,18 +209,17 @@ def gpu_ops_table():
             types.append(row["type"])
         rate = f"{row['gbytes']:.0f} GB/s" if "gbytes" in row else f"{row['gflops'] * 1e-3:.1f} TFLOP/s"
         cells[row["name"], row["type"]] = f"{row['us']:.0f} us, {rate}, {100 * row['of_roof']:.0f} %"
-    products = ", ".join(f"{name} product {value * 1e-3:.0f} TFLOP/s" for name, value in roofs.items() if name != "copy_gbytes")
+    all_roofs = [f"copy {roofs['copy_gbytes']:.0f} GB/s",
+                 *(f"{name} product {value * 1e-3:.0f} TFLOP/s" for name, value in roofs.items() if name != "copy_gbytes")]
     head = "" if result.get("complete", True) else "The run was stopped before its end.\n\n"
-    head += f"Roofs: copy {roofs['copy_gbytes']:.0f} GB/s, {products}.\n\n"
+    head += f"Roofs: {', '.join(all_roofs)}.\n\n"
     return head + table(["op/shape", *types], [[f"`{name}`", *(cells.get((name, t), "") for t in types)] for name in names])
 
 
 def gpu_provenance_table():
-    facts = load("gpu-race.json")["provenance"]
-    of_row = ("commit", "date")  # rows may be of several runs
-    facts = {name: text for name, text in facts.items() if name not in of_row}
-    return table(["", ""], [[name, text if not isinstance(text, dict) else ", ".join(f"{k}: {pathlib.Path(v).name}" for k, v in text.items())]
-                            for name, text in facts.items()])
+    names = dict.fromkeys(name for row in judged() for name in row["provenance"])
+    of_row = ("commit", "date")  # in the table of conditions
+    return table(["", ""], [[name, "; ".join(map(str, common("gpu-race.json", name)))] for name in names if name not in of_row])
 
 
 def race_plot():

@@ -104,7 +104,7 @@ for key, wanted in {"tokens": 64, "step_tflop": model_tflop, "tokens_per_second"
                     "peak_tflops": 1, "mfu": model_tflop / seconds, "peer_mfu": model_tflop / 40e-3}.items():
     assert abs(good[key] - wanted) < 1.01e-5 * wanted, (key, good[key], wanted)  # two numbers of 6 digits, 5e-6 each
 assert "ratio" not in broken and "ended with 3" in broken["peer"][0]["failed"], broken
-assert "alone" not in str(good["ours"][1]["result"]["gemm"].keys()) and race["provenance"]["peer_torch"] == "t"
+assert "alone" not in str(good["ours"][1]["result"]["gemm"].keys()) and good["provenance"]["peer_torch"] == "t"
 words[words.index("--rounds") + 1:] = [1, "--limit", "-1"]
 done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True)
 assert done.returncode == 1 and "left out" in done.stdout, done
@@ -112,8 +112,16 @@ words[words.index("--rounds") + 1:] = [1, "--against", "--cpu-threads 1", "--out
 words.remove(WORK / "broken.conf")
 done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True)
 race = json.loads((WORK / "race.json").read_text())
-assert done.returncode == 0 and race["provenance"]["peer"] == "this program" and race["provenance"]["peer_options"] == "--cpu-threads 1", done
+assert done.returncode == 0 and race["rows"][0]["provenance"]["peer"] == "this program" and race["rows"][0]["provenance"]["peer_options"] == "--cpu-threads 1", done
 assert race["rows"][0]["peer"][0]["result"]["model"] == race["rows"][0]["ours"][0]["result"]["model"]
+words[words.index("--against"):words.index("--out")] = ["--limit", "-1"]
+words[1] = WORK / "broken.conf"
+done = subprocess.run([*map(str, words), "--add"], cwd=ROOT, capture_output=True, text=True)
+added = json.loads((WORK / "race.json").read_text())["rows"]
+assert done.returncode == 1 and added[0] == race["rows"][0] and [row["conf"] for row in added] == ["bench", "broken"], done
+(WORK / "race.json").write_text("[]")
+done = subprocess.run([*map(str, words), "--add"], cwd=ROOT, capture_output=True, text=True)
+assert done.returncode == 1 and "no result of a race" in done.stderr and not done.stdout and (WORK / "race.json").read_text() == "[]", done
 assert "no gpt3" in subprocess.run(["bench/train/race", "gpt3"], cwd=ROOT, capture_output=True, text=True).stderr
 done = subprocess.run(["bench/train/race", "gpt3-1.3b", "llama3-8b", "--limit", "-1"], cwd=ROOT, capture_output=True, text=True)
 assert done.returncode == 1 and "gpt3-1.3b" in done.stdout and "llama3-8b" in done.stdout, done
