@@ -28,8 +28,7 @@ refuses(2, "7 of 7 layers", words=["inspect", "--schedule", "--num-layers", 7, "
                                    "--micro-batch-size", 1, "--global-batch-size", 4])
 refuses(2, "--schedule needs", words=["inspect", "--schedule", "--num-layers", 8])
 refuses(2, "memory", words=[*BASE, *data, "--num-layers", 96, "--hidden-size", 12288, "--seq-length", 2048])
-for words in (["--gemm-sm-margin", 4], ["--device", "cuda", "--gemm-sm-margin", -1]):
-    refuses(2, "--gemm-sm-margin", "--device cuda", words=[*BASE, *data, *words])
+refuses(2, "--gemm-sm-margin", "--device cuda", words=[*BASE, *data, "--gemm-sm-margin", 4])
 refuses(2, "--vocab-size of at least 256", words=[*BASE, *data, "--vocab-size", 40])
 
 flipped = WORK / "flipped"
