@@ -82,8 +82,8 @@ static void expect_same(const Outcome *a, const Outcome *b, const Registry *whol
 static const char *const RECIPES[] = {
     "--fp8-format hybrid --fp8-recipe delayed",
     "--fp8-format hybrid --fp8-recipe tensorwise",
-    "--fp8-format e4m3 --fp8-recipe tensorwise --no-fp8-wgrad --first-last-layers-bf16 "
-    "--num-layers-at-end-in-bf16 0",
+    ("--fp8-format e4m3 --fp8-recipe tensorwise --no-fp8-wgrad --first-last-layers-bf16 "
+     "--num-layers-at-end-in-bf16 0"),
 };
 static const char *const LAYOUTS[] = {
     "--ranks 2 --tensor-model-parallel-size 2",
