@@ -44,6 +44,14 @@ static Err write_report(const char *path, Report *report, const Sweep *s) {
     return e;
 }
 
+/* Before the work. */
+static Err check_places(const Options *o) {
+    const char *const paths[] = {o->json, o->junit, o->html};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (paths[i]) ERR_RETURN(file_check_target(paths[i]));
+    return ERR_OK;
+}
+
 static Err report_sweep(const Options *o, const Sweep *s, bool *pass) {
     Str text = {0};
     sweep_print(s, &text);
@@ -132,7 +140,8 @@ int command_parity(int argc, char **argv) {
     int status;
     if (command_ready(&args, e, &status)) {
         bool pass = false;
-        e = o.sweep ? sweep(&o, own, n_dirs, argc, argv, &pass) : run(&s, g, &o, &pass);
+        e = check_places(&o);
+        if (!e.code) e = o.sweep ? sweep(&o, own, n_dirs, argc, argv, &pass) : run(&s, g, &o, &pass);
         status = e.code ? command_fail(e) : pass ? 0 : ERR_FAILED;
     }
     golden_close(g);
