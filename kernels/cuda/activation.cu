@@ -78,8 +78,7 @@ template <Activation KIND, typename T> __device__ __forceinline__ void values(Ru
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS) map(Activation kind, const T *x, T *y, int64_t n, bool aligned) {
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     constexpr int N = VEC<T>;
     GRID_LOOP(i, (n + N - 1) / N) {
         Run<T, N> v = load_run<T, N>(x, i * N, n, aligned);
@@ -113,8 +112,7 @@ __device__ __forceinline__ void slopes(const Run<T, VEC<T>> &dy, const Run<T, VE
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     map_grad(Activation kind, const T *dy, const T *x, T *dx, int64_t n, bool add, bool aligned) {
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     constexpr int N = VEC<T>;
     GRID_LOOP(i, (n + N - 1) / N) {
         const Run<T, N> d = load_run<T, N>(dy, i * N, n, aligned), v = load_run<T, N>(x, i * N, n, aligned);
@@ -142,8 +140,7 @@ __global__ void __launch_bounds__(THREADS)
 template <typename T>
 __global__ void __launch_bounds__(THREADS) swiglu(const T *x, T *y, int64_t rows, int64_t f, bool aligned) {
     constexpr int N = VEC<T>;
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     const int64_t runs = (f + N - 1) / N;
     GRID_LOOP(i, rows * runs) {
         const int64_t row = i / runs, first = i % runs * N;
@@ -163,8 +160,7 @@ __global__ void __launch_bounds__(THREADS)
     swiglu_grad(const T *dy, const T *x, T *dx, int64_t rows, int64_t f, bool add, bool aligned) {
     constexpr int N = VEC<T>;
     typedef Real<T> R;
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     const int64_t runs = (f + N - 1) / N;
     GRID_LOOP(i, rows * runs) {
         const int64_t row = i / runs, first = i % runs * N;

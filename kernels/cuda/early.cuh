@@ -25,6 +25,11 @@ __device__ __forceinline__ void allow_next_kernel() {
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
 }
+/* Both, at the start of a kernel. */
+__device__ __forceinline__ void start_early() {
+    wait_for_kernel_before();
+    allow_next_kernel();
+}
 
 /* Whether the GPU runs code that waits: of a build for older ones it runs theirs, which does not. */
 static inline bool waits_for_kernels(Cuda *gpu, const void *kernel) {

@@ -46,8 +46,7 @@ enum { THREADS = 256 };
 
 template <typename U>
 static __global__ void __launch_bounds__(THREADS) gather(Ids o, const U *w, U *y, int64_t units) {
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     for (int64_t r = blockIdx.x; r < o.b * o.s; r += gridDim.x) {
         const int64_t token = r % o.b * o.s + r / o.b, row = o.row(token);
         const U *from = w + row * units;
@@ -91,8 +90,7 @@ extern "C" void cuda_embedding(const Call *c) {
 enum : int64_t { NO_ROW = UINT32_MAX };
 
 static __global__ void write_keys(Ids o, uint64_t *key, int64_t tokens) {
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     GRID_LOOP(i, tokens) {
         const int64_t row = o.row(i);
         o.check(i);
@@ -172,8 +170,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS) sum_runs(Scatter o, con
     const int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
     int i = (int)blockIdx.x * o.chunk;
     const int end = o.tokens - i < o.chunk ? o.tokens : i + o.chunk;
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     if (column >= o.width) return;
     if (i && o.goes_on(i)) {
         const int run = o.run_end(i, end);
@@ -200,8 +197,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     const int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
     const int begin = (int)blockIdx.x * o.chunk,
               end = o.tokens - begin < o.chunk ? o.tokens : begin + o.chunk;
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     if (column >= o.width || begin == 0 || !o.goes_on(begin)) return;
     const int64_t row = o.row(begin);
     const int run = o.run_end(begin, end);

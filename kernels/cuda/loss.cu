@@ -150,8 +150,7 @@ static __global__ void __launch_bounds__(ROW_THREADS, 2)
     log_sums(Losses o, const T *logits, Cells loss, Cells lse, Cells shard) {
     typedef Real<T> R;
     __shared__ R room[64];
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     const int64_t token = o.token(blockIdx.x), target = o.target(token);
     const T *x = logits + blockIdx.x * o.width;
     const R at = target < 0 ? (R)0 : to_real<R>(x[target]);
@@ -249,8 +248,7 @@ static __global__ void __launch_bounds__(GRAD_THREADS)
     softmax_grad(Losses o, unsigned tiles, const T *logits, T *dlogits, Cells dloss, Cells lse) {
     typedef Real<T> R;
     typedef Piece<T, N> V;
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     const int64_t row = blockIdx.x / tiles, token = o.token(row);
     const int begin = (int)(blockIdx.x % tiles * (GRAD_THREADS * UNROLL) + threadIdx.x);
     const RowGrad<T, N> grad(dloss.get<R>(token), lse.get<R>(token), o.target(token), o.columns);
@@ -358,8 +356,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ R room[2][64];
     const RowHeld<T, N> rows = {Slots<Piece<T, N>>(shared), held, (int)blockDim.x};
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     int64_t row = blockIdx.x;
     LogSum<T> all = rows.first_sum(logits + row * o.width, (int)(o.columns / N));
     int64_t token = o.token(row), target = o.target(token);
@@ -426,8 +423,7 @@ extern "C" void cuda_cross_entropy_with_grad(const Call *c) {
 enum { THREADS = 256 };
 template <typename R>
 static __global__ void join_shards(Cells part, int64_t shards, int64_t tokens, Cells loss, Cells lse) {
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     GRID_LOOP(t, tokens) {
         R top = part.get<R>(t), sum = 0, target = 0;
         for (int64_t i = 1; i < shards; i++) {
@@ -457,8 +453,7 @@ enum { SUM_THREADS = 1024 };
 static __global__ void __launch_bounds__(SUM_THREADS)
     weighted_sum(Cells x, Cells weight, int64_t samples, int64_t positions, double *total, bool add) {
     __shared__ double room[32];
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     double all = add && threadIdx.x == 0 ? *total : 0;
     for (int64_t b = 0; b < samples; b++) {
         double sum = 0;

@@ -133,8 +133,7 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     /* One row of each team: there are enough teams for those of a tensor with Starts. */
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + team.index;
     const bool live = row < o.rows; /* the last teams have none, but go along */
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     Held<T, ROW_HELD> held;
     held.load(p.x + p.x_rows(live ? row : 0), team, vectors);
     if (ADDS) {
@@ -172,8 +171,7 @@ template <typename R> static __global__ void norm_cells(Norm<R> o, NormCells p, 
     const int64_t step = (int64_t)gridDim.x * blockDim.y;
     const bool adds = p.branch.data;
     const Cells x = adds ? p.sum : p.x;
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     for (int64_t first = (int64_t)blockIdx.x * blockDim.y; first < o.rows; first += step) {
         const int64_t row = first + team.index;
         const bool live = row < o.rows;

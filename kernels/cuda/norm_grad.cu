@@ -289,8 +289,7 @@ template <typename R> static __global__ void dx_cells(Norm<R> o, GradCells p) {
     __shared__ R room[Team<R, false>::ROOM];
     Team<R, false> team(room);
     const int64_t step = (int64_t)gridDim.x * blockDim.y;
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     for (int64_t first = (int64_t)blockIdx.x * blockDim.y; first < o.rows; first += step) {
         const int64_t row = first + team.index, r = row < o.rows ? row : 0;
         const int64_t dy = r * o.width, x = p.x_rows(r), dx = p.dx_rows(r);
@@ -316,8 +315,7 @@ template <typename R> static __global__ void dx_cells(Norm<R> o, GradCells p) {
 enum { CELLS_CHUNKS = 128 };
 template <typename R> static __global__ void columns_cells(Norm<R> o, GradCells p, R *partial) {
     const int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, chunks = gridDim.y;
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     if (column >= o.width) return;
     R gain_sum = 0, bias_sum = 0;
     for (int64_t r = blockIdx.y; r < o.rows; r += chunks) {
@@ -346,8 +344,7 @@ static __global__ void __launch_bounds__(SUM_COLUMNS *SUM_PARTS)
     const int64_t column = (int64_t)blockIdx.x * SUM_COLUMNS + threadIdx.x;
     const bool writes = threadIdx.y == 0 && column < width && out.data;
     R old = 0, sum = 0;
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     if (!out.data) return;
     if (writes && add) old = out.get<R>(column);
     partial += (int64_t)blockIdx.y * blocks * width + column;

@@ -138,8 +138,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(typename Rule::R) == 4 ? UPDAT
     __shared__ Step<R> of_group[STEP_GROUPS];
     const int64_t stop = turns.end(pieces.count);
     int64_t at = turns.begin();
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     const StepNumbers *numbers = source.memory ? source.memory : &source.own;
     if (at >= stop || numbers->updates == 0) return;
     FlatPiece next = pieces.load(at);
@@ -337,8 +336,7 @@ extern "C" void cuda_sgd(const Call *c) {
 static __global__ void clip(const int64_t *sum, const StepNumbers *from, double most, StepNumbers *step,
                             ClipOutcome *outcome) {
     __shared__ ExactSum squares;
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     if (threadIdx.x < EXACT_WORDS) ((int64_t *)&squares)[threadIdx.x] = sum[threadIdx.x];
     __syncthreads();
     if (threadIdx.x > 0) return;
@@ -454,8 +452,7 @@ __device__ __forceinline__ void end_sums(Sums *s, Word *out, bool alone) {
 
 __global__ void normal_sum(Word *out) {
     __shared__ Word word[EXACT_WORDS];
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     if (threadIdx.x < EXACT_WORDS) word[threadIdx.x] = out[threadIdx.x];
     __syncthreads();
     normalise(word);
@@ -522,8 +519,7 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS, 3)
     squares(const T *x, Pieces pieces, bool all_aligned, Word *out, bool add, bool alone) {
     __shared__ Sums s;
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     begin_sums(&s, alone && add ? out : NULL);
     const int64_t warps = (int64_t)gridDim.x * (THREADS / WARP);
     int64_t at = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
@@ -542,8 +538,7 @@ __global__ void __launch_bounds__(THREADS, 3)
 __global__ void __launch_bounds__(THREADS)
     squares_of_blocks(Cells x, Pieces pieces, int64_t block, Word *out, bool add, bool alone) {
     __shared__ Sums s;
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     begin_sums(&s, alone && add ? out : NULL);
     for (int64_t at = blockIdx.x; at < pieces.count; at += gridDim.x) {
         const FlatPiece piece = pieces[at];

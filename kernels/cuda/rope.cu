@@ -172,8 +172,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     const uint32_t token = blockIdx.x * blockDim.z + threadIdx.z,
                    share = blockIdx.y * blockDim.y + threadIdx.y;
     const int run = (int)(blockIdx.z * blockDim.x + threadIdx.x);
-    wait_for_kernel_before();
-    allow_next_kernel();
+    start_early();
     if (token >= o.tokens || share >= o.shares || run >= o.pair_runs + o.rest_runs) return;
     const uint32_t s = token / o.samples, b = token % o.samples;
     const Token<T> t = {o.x + s * o.x_stride[0] + b * o.x_stride[1],
