@@ -44,10 +44,11 @@ static Err write_report(const char *path, Report *report, const Sweep *s) {
     return e;
 }
 
-/* Before the work. */
+/* Before the work, unless there are MPI processes: only the one that writes knows its place, and the others
+ * would wait for it. */
 static Err check_places(const Options *o) {
     const char *const paths[] = {o->json, o->junit, o->html};
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+    for (size_t i = 0; i < sizeof paths / sizeof *paths && comm_processes() == 1; i++)
         if (paths[i]) ERR_RETURN(file_check_target(paths[i]));
     return ERR_OK;
 }
