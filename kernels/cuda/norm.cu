@@ -30,22 +30,14 @@ template <typename T, int K> struct Held {
     typedef Run<T, N> V;
     V x[K];
 
-    /* What a row has no vectors for is 0. */
+    /* What a row has no vectors for is 0. CONSTANT: the kernel writes none of the row. */
+    template <bool CONSTANT = false>
     __device__ __forceinline__ void load(const T *row, const Team<R, false> &team, int vectors) {
 #pragma unroll
         for (int k = 0; k < K; k++) {
             const int i = team.lane + k * team.size;
             x[k] = V();
-            if (i < vectors) x[k] = ((const V *)row)[i];
-        }
-    }
-    /* The same of what no kernel changes. */
-    __device__ __forceinline__ void load_constant(const T *row, const Team<R, false> &team, int vectors) {
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            const int i = team.lane + k * team.size;
-            x[k] = V();
-            if (i < vectors) x[k] = constant_vector((const V *)row + i);
+            if (i < vectors) x[k] = CONSTANT ? constant_vector((const V *)row + i) : ((const V *)row)[i];
         }
     }
     /* Each sum rounded, as an op of its own would have stored it. */
@@ -152,7 +144,7 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     if (!live) return;
     /* All at once: the kernel's end would be a trip to memory for each vector. */
     Held<T, ROW_HELD> gain;
-    gain.load_constant(p.gain, team, vectors);
+    gain.template load<true>(p.gain, team, vectors);
     x.template write<PLUS>(p, gain, rstd, p.y + row * o.width, team, vectors);
     if (team.lane == 0) {
         p.rstd[row] = rstd;
