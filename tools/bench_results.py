@@ -33,7 +33,7 @@ def load(name):
 
 
 def percent(x):
-    return f"{100 * x:.1f} %"
+    return f"{round(100 * x, 1) + 0:.1f} %"  # + 0: no "-0.0"
 
 
 def range_of(spread, digits):
