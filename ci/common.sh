@@ -1,0 +1,44 @@
+# Sourced first by the scripts of ci/ and tools/ that are shell: `. "$(dirname "$0")/../ci/common.sh"`. They work in the root of the
+# repository; --help prints the comment on top of the script; what is wrong is one sentence, and exit status 2.
+script=$(realpath "$0")
+called_from=$PWD
+cd "$(dirname "$script")/.." || exit
+script=${script#"$PWD/"}
+
+usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$script"; }
+
+refuse() {
+  echo "$script: $*" >&2
+  exit 2
+}
+
+# need TOOL...: they are on this machine.
+need() {
+  local tool
+  for tool; do command -v "$tool" >/dev/null || refuse "there is no $tool on this machine: install it (ci/install-deps), or set PATH"; done
+}
+
+# in_callers PATH: a path of the command line, which is the caller's.
+in_callers() { (cd "$called_from" && realpath -m "$1"); }
+
+# at_most COUNT WORD...: there are no further words.
+at_most() {
+  local count=$1
+  shift
+  [ $# -le "$count" ] || refuse "'${*:count + 1:1}' is too much: $script --help says how it is called"
+}
+
+# whole NAME VALUE: it is a whole number of at least 1.
+whole() { [[ $2 =~ ^0*[1-9][0-9]{0,17}$ ]] || refuse "$1 '$2' is not a whole number of at least 1"; }
+
+# one_of WHAT 'CHOICES' WORD...: every word is among them.
+one_of() {
+  local what=$1 choices=$2 word choice
+  shift 2
+  for word; do
+    for choice in $choices; do [ "$word" != "$choice" ] || continue 2; done
+    refuse "there is no $what '$word'; there are: $choices"
+  done
+}
+
+case ${1:-} in -h | --help) usage && exit ;; esac
