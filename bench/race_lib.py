@@ -7,20 +7,18 @@ import shlex
 import shutil
 import statistics
 import subprocess
+import sys
 import threading
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tools"))
+from command import Command, count, finite, positive
 
 SENSORS = {"sm_mhz": "clocks.sm", "memory_mhz": "clocks.mem", "watts": "power.draw", "celsius": "temperature.gpu"}
 BUSY = 90
 
 
 # ---- options ----
-
-def count(text):
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
-    return int(text)
-
 
 def words(text):
     try:
@@ -43,14 +41,14 @@ def result_file(text):
     return path
 
 
-class Options(argparse.ArgumentParser):
+class Options(Command):
     """Those that every race has. A wrong one is said in one sentence, before anything is measured."""
 
     def __init__(self, description, rounds, seconds, limit, ours_options):
-        super().__init__(usage=description.split("usage: ")[1].split("\n\n")[0])
+        super().__init__(description)
         self.add_argument("--rounds", type=count, default=rounds)
-        self.add_argument("--seconds", type=float, default=seconds)
-        self.add_argument("--limit", type=float, default=limit)
+        self.add_argument("--seconds", type=positive, default=seconds)
+        self.add_argument("--limit", type=finite, default=limit)
         self.add_argument("--out", type=result_file)
         self.add_argument("--ours", default="build/cuda/isotron")
         self.add_argument("--ours-options", type=words, default=ours_options)
@@ -58,8 +56,16 @@ class Options(argparse.ArgumentParser):
         self.add_argument("--peer-options", type=words, default="")
         self.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
 
-    def error(self, message):
-        self.exit(2, f"{self.prog}: {message}\n")
+    def parse_args(self):
+        a = super().parse_args()
+        if not shutil.which(a.ours):
+            self.error(f"there is no program '{a.ours}' to race: build it (ci/build cuda), or name another with --ours")
+        return a
+
+    def need_python(self, a):
+        """Of a race whose peer is PyTorch."""
+        if a.python.strip() and not shutil.which(shlex.split(a.python)[0]):
+            self.error(f"there is no program '{a.python}': name a Python that has PyTorch with --python")
 
 
 # ---- turns ----
@@ -122,8 +128,15 @@ def turn(name, command, environment, timeout, result_of, words_of):
         record["failed"] = f"ended with {status}: {(err.strip() or out.strip())[-400:]}"
         say(f"  {name}: {record['failed']}")
         return record
-    record["result"] = result_of(out)
-    say(f"  {name}: {words_of(record)} ({record['seconds']:.0f} s)")
+    try:
+        record["result"] = result_of(out)
+        said = words_of(record)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
+        record.pop("result", None)
+        record["failed"] = f"left something else than results: {e or type(e).__name__}"
+        say(f"  {name}: {record['failed']}")
+        return record
+    say(f"  {name}: {said} ({record['seconds']:.0f} s)")
     return record
 
 

@@ -122,8 +122,8 @@ assert done.returncode == 1 and added[0] == race["rows"][0] and [row["conf"] for
 (WORK / "race.json").write_text("[]")
 done = subprocess.run([*map(str, words), "--add"], cwd=ROOT, capture_output=True, text=True)
 assert done.returncode == 1 and "no result of a race" in done.stderr and not done.stdout and (WORK / "race.json").read_text() == "[]", done
-assert "no gpt3" in subprocess.run(["bench/train/race", "gpt3"], cwd=ROOT, capture_output=True, text=True).stderr
-done = subprocess.run(["bench/train/race", "gpt3-1.3b", "llama3-8b", "--limit", "-1"], cwd=ROOT, capture_output=True, text=True)
+assert "no configuration 'gpt3'" in subprocess.run(["bench/train/race", "gpt3", "--ours", PROGRAM], cwd=ROOT, capture_output=True, text=True).stderr
+done = subprocess.run(["bench/train/race", "gpt3-1.3b", "llama3-8b", "--ours", PROGRAM, "--limit", "-1"], cwd=ROOT, capture_output=True, text=True)
 assert done.returncode == 1 and "gpt3-1.3b" in done.stdout and "llama3-8b" in done.stdout, done
 
 # What a race makes of a GPU's turns, with a stand-in for us: 20 ms back to back in the first turn, 10 ms in the second. A step has
@@ -148,8 +148,9 @@ assert "15.00     40.00  3.000 (2.000, 4.000)      4267   26.7   10.0      33.3"
 for race in ("bench/train/race", "bench/ops/race"):
     for option, value, why in (("--out", WORK / "missing" / "x.json", "there is no folder"), ("--out", WORK, "not a regular file"),
                                ("--ours-options", '"a', "no closing quotation"), ("--python", "'a", "no closing quotation"),
-                               ("--rounds", 0, "at least 1"), ("--laps", 1, "--laps")):
-        done = subprocess.run([race, option, str(value)], cwd=ROOT, capture_output=True, text=True)
+                               ("--rounds", 0, "at least 1"), ("--laps", 1, "--laps"), ("--seconds", "nan", "no number"), ("--seconds", 0, "above 0"),
+                               ("--ours", WORK / "missing", "no program"), ("--python", WORK / "missing", "no program")):
+        done = subprocess.run([race, "--ours", PROGRAM, option, str(value)], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 2 and not done.stdout and why in done.stderr and done.stderr.count("\n") == 1, done
 assert "at least 1" in subprocess.run(["bench/train/race", "--steps", "0"], cwd=ROOT, capture_output=True, text=True).stderr
 (WORK / "race.json").unlink()
@@ -176,9 +177,41 @@ for form, us in (("same_bits", 1000.0), ("any_order", 500.0)):
     cell = first[form]
     assert abs(cell["ratio"]["median"] * cell["ours"]["us"]["median"] - us) < 1e-6 * us and "ratio" not in second[form], first
 assert first["same_bits"]["peer"]["path"] == "flash" and first["any_order"]["peer"]["path"] == "cuDNN"
-words[words.index(PROGRAM)] = WORK / "no-program"
+# A peer that says something else than results has failed, and what was measured stays.
+peer.write_text("#!/bin/sh\necho '{\"rows\": 5'\n")
 done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True)
+assert done.returncode == 1 and "something else than results" in done.stdout and not done.stderr, done
+assert [row["name"] for row in json.loads((WORK / "attention.json").read_text())["rows"]] == ["attention/short", "attention_grad/short"]
+# A program that has gone since.
+(WORK / "vanishing").write_text('#!/bin/sh\nrm -f "$0"\nexit 1\n')
+(WORK / "vanishing").chmod(0o700)
+words[words.index(PROGRAM)] = WORK / "vanishing"
+done = subprocess.run([*map(str, words), "--rounds", "2"], cwd=ROOT, capture_output=True, text=True)
 assert done.returncode == 1 and "no process: " in done.stdout and not done.stderr, done
+
+# A comparison, with a stand-in for us that takes 10 ms a step and a peer that takes 30 ms after a slower first step.
+(WORK / "ours").write_text("""#!/usr/bin/env python3
+import json, pathlib, sys
+if "--json" in sys.argv:
+    pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps({"provenance": {"commit": "c"}, "threads": 2}))
+for step in range(5):
+    print(f"step {step}: 10.0 ms")
+""")
+compare = lambda *words: subprocess.run(["bench/train/compare", *map(str, words)], cwd=ROOT, capture_output=True, text=True)
+steps = "printf 'step %d: it took %d ms\\n' 1 90 2 30 3 30 4 30 5 30"
+words = ["--ours", WORK / "ours", "--peer", f"sh -c \"{steps}\"", "--pairs", 2, "--out", WORK / "compare.json"]
+done = compare(*words)
+result = json.loads((WORK / "compare.json").read_text())
+assert done.returncode == 0 and "ratio 3.00 (3.00 to 3.00)" in done.stdout, done
+assert result["ratio"] == spread([3, 3]) and result["provenance"] == {"commit": "c"} and len(result["pairs"]) == 2, result
+for option, value, status, why in (("--cpus", "x", 2, "cores of this machine"), ("--pairs", 0, 2, "at least 1"), ("--peer-pattern", "(", 2, "no regular expression"),
+                                   ("--peer-pattern", "ms", 2, "0 groups"), ("--peer-pattern", "(it)", 1, "is no number"),
+                                   ("--peer-dir", WORK / "missing", 2, "no folder"), ("--ours", WORK / "missing", 1, "ended with 127"),
+                                   ("--ours", "true", 1, "left no results"), ("--peer", "true", 1, "printed 0 step times"),
+                                   ("--peer", "'a", 2, "no closing quotation"), ("--out", WORK, 2, "not a regular file")):
+    done = compare(*words, option, value)
+    assert done.returncode == status and not done.stdout and why in done.stderr and done.stderr.count("\n") == 1, done
+assert json.loads((WORK / "compare.json").read_text()) == result
 
 # Results are stamped with the machine; one that is damaged is named and left alone, and the others have their stamp.
 provenance = lambda *words: subprocess.run(["tools/gpu_provenance", *map(str, words)], cwd=ROOT, capture_output=True, text=True)
