@@ -31,7 +31,7 @@ typedef struct DeviceBackend {
     void (*copy_beside)(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
     void (*after)(Device *, DeviceEvent *);
     /* Address space whose memory comes later; NULL: `take` is that already. back gives memory to what lies
-     * between `from` and at least `to`, and returns how many bytes. */
+     * between `from` and at least `to`, as long as there is any, and returns to how many bytes. */
     void *(*reserve)(Device *, size_t bytes);
     size_t (*back)(Device *, char *base, size_t from, size_t to);
     void (*unreserve)(Device *, char *base, size_t bytes, size_t backed);

@@ -81,13 +81,21 @@ static void free_times(CudaTimes *t) {
 
 /* ---- memory ---- */
 
+static cudaError_t wait_for_streams(const Cuda *c) {
+    cudaError_t e = cudaSetDevice(c->ordinal);
+    if (e == cudaSuccess) e = cudaStreamSynchronize(c->stream);
+    return e == cudaSuccess ? cudaStreamSynchronize(c->beside) : e;
+}
+
+/* A complaint comes first: what it names may be why the GPU has failed since. */
 static void wait(Device *d) {
-    const Cuda *c = use(d);
-    CUDA_CHECK(cudaStreamSynchronize(c->stream));
-    CUDA_CHECK(cudaStreamSynchronize(c->beside));
-    if (c->times) add_times(d);
+    const Cuda *c = d->cuda;
     const CudaComplaint *w = c->complaint;
-    if (w->raised) fault(__FILE__, __LINE__, "a kernel's operands", w->sentence, w->value[0], w->value[1]);
+    const cudaError_t e = wait_for_streams(c);
+    if (w->raised && w->sentence)
+        fault(__FILE__, __LINE__, "a kernel's operands", w->sentence, w->value[0], w->value[1]);
+    cuda_check(e, "waiting for the GPU", __FILE__, __LINE__);
+    if (c->times) add_times(d);
 }
 
 static void *take(Device *d, size_t bytes) {
@@ -255,11 +263,12 @@ static void *entry(const char *name) {
     return f;
 }
 
-#define DRIVER(name, version, ...)                                                                           \
-    do {                                                                                                     \
-        const CUresult e = ((PFN_##name##version)entry(#name))(__VA_ARGS__);                                 \
-        CHECK(e == CUDA_SUCCESS, #name ": error %d", (int)e);                                                \
-    } while (0)
+static void driver_check(CUresult e, const char *call) {
+    CHECK(e == CUDA_SUCCESS, "%s: error %d of the driver", call, (int)e);
+}
+
+#define DRIVER_RESULT(name, version, ...) ((PFN_##name##version)entry(#name))(__VA_ARGS__)
+#define DRIVER(name, version, ...)        driver_check(DRIVER_RESULT(name, version, __VA_ARGS__), #name)
 
 enum { PAGE = 32 << 20 };
 
@@ -279,7 +288,9 @@ static size_t back(Device *d, char *base, size_t from, size_t to) {
     for (; at < to; at += PAGE) {
         const CUdeviceptr p = (CUdeviceptr)(uintptr_t)(base + at);
         CUmemGenericAllocationHandle memory;
-        DRIVER(cuMemCreate, _v10020, &memory, PAGE, &what, 0);
+        const CUresult taken = DRIVER_RESULT(cuMemCreate, _v10020, &memory, PAGE, &what, 0);
+        if (taken == CUDA_ERROR_OUT_OF_MEMORY) break;
+        driver_check(taken, "cuMemCreate");
         DRIVER(cuMemMap, _v10020, p, PAGE, 0, memory, 0);
         DRIVER(cuMemRelease, _v10020, memory); /* it lives as long as it is mapped */
         DRIVER(cuMemSetAccess, _v10020, p, PAGE, &access, 1);
@@ -293,6 +304,18 @@ static void unreserve(Device *d, char *base, size_t bytes, size_t backed) {
     for (size_t at = 0; at < backed; at += PAGE)
         DRIVER(cuMemUnmap, _v10020, (CUdeviceptr)(uintptr_t)(base + at), PAGE);
     DRIVER(cuMemAddressFree, _v10020, (CUdeviceptr)(uintptr_t)base, (bytes + PAGE - 1) / PAGE * PAGE);
+}
+
+/* ---- the device ---- */
+
+static Err count_gpus(int *n) {
+    cudaError_t e = cudaGetDeviceCount(n);
+    if (e == cudaSuccess && *n == 0) e = cudaErrorNoDevice;
+    if (e == cudaSuccess) return ERR_OK;
+    return err_user("--device cuda: this machine shows no GPU: %s (nvidia-smi lists those that the driver "
+                    "sees, CUDA_VISIBLE_DEVICES those that this process may use); leave --device out to run "
+                    "on the CPU",
+                    cudaGetErrorString(e));
 }
 
 Err device_cuda(int rank, Device **out) {
@@ -323,10 +346,7 @@ Err device_cuda(int rank, Device **out) {
     struct cudaDeviceProp p;
     int n = 0;
     *out = NULL;
-    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0)
-        return err_user(
-            "--device cuda: this machine shows no GPU (nvidia-smi lists those that the driver sees, "
-            "CUDA_VISIBLE_DEVICES those that this process may use); leave --device out to run on the CPU");
+    ERR_RETURN(count_gpus(&n));
     Cuda *c = mem_zero(1, sizeof *c);
     Device *d = mem_zero(1, sizeof *d);
     *d = (Device){.kind = DEVICE_CUDA, .backend = &GPU, .cuda = c};

@@ -295,6 +295,8 @@ static size_t rounded(size_t bytes) { return (bytes + SPACE_ALIGN - 1 + !bytes) 
 static void back(Space *s, size_t end) {
     if (end <= s->backed) return;
     s->backed += s->device->backend->back(s->device, s->base, s->backed, end);
+    CHECK(s->backed >= end, "cannot allocate %zu bytes for %s memory, of which %zu are there", end, s->name,
+          s->backed);
 }
 
 void *space_take(Space *s, size_t bytes) {

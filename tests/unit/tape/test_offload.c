@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fault.h"
 #include "base/mem.h"
 #include "late_copies.h"
 #include "ops/embedding.h"
 #include "ops/residual.h"
 #include "tensor/backend.h"
+#include "unit/expect_fault.h"
 #include "unit/tape/net.h"
 
 /* ---- a CPU whose copies beside the kernels are late ---- */
@@ -281,18 +281,9 @@ static void misuse_is_a_fault(void **state) {
         const char *sentence;
     } MISUSES[] = {{sweep_twice, "one sweep, not for several"}, {nest, "inside of another"}};
     for (int i = 0; i < 2; i++) {
-        FaultScope scope = {.where = "test"};
-        jmp_buf jump;
-        scope.catch_jmp = &jump;
-        FaultScope *old = fault_scope(&scope);
         Chain c;
         open_chain(&c, device_cpu(1), F32, 3, SPACE_UNPLANNED, (OffloadMemory){0});
-        if (!setjmp(jump)) {
-            MISUSES[i].run(&c);
-            fail_msg("nothing is said");
-        }
-        fault_scope(old);
-        if (!strstr(scope.message, MISUSES[i].sentence)) fail_msg("%s", scope.message);
+        EXPECT_FAULT(MISUSES[i].sentence, MISUSES[i].run(&c));
         close_chain(&c);
     }
 }

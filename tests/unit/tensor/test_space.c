@@ -2,10 +2,10 @@
 
 #include <string.h>
 
-#include "base/fault.h"
 #include "base/philox.h"
-#include "tensor/device.h"
+#include "tensor/backend.h"
 #include "tensor/tensor.h"
+#include "unit/expect_fault.h"
 
 enum { A = SPACE_ALIGN };
 
@@ -72,18 +72,65 @@ static void a_full_space_is_a_fault_that_names_it(void **state) {
     Device *d = device_null();
     Space *s = space_new(d, "activation", 2 * A);
     space_take(s, A);
-    FaultScope scope = {.where = "test"};
-    jmp_buf jump;
-    scope.catch_jmp = &jump;
-    FaultScope *old = fault_scope(&scope);
-    if (!setjmp(jump)) {
-        space_take(s, A + 1);
-        fail();
-    }
-    fault_scope(old);
-    assert_non_null(
-        strstr(scope.message, "activation memory is full: 257 bytes asked for, 256 of 512 in use"));
+    EXPECT_FAULT("activation memory is full: 257 bytes asked for, 256 of 512 in use", space_take(s, A + 1));
     space_free(s), device_free(d);
+}
+
+/* ---- address space whose memory comes in pages ---- */
+
+enum { PAGE = 4 * A };
+
+typedef struct Paged {
+    Device device; /* first: it is a Device */
+    DeviceBackend backend;
+    size_t pages, left; /* that have memory; that can have some */
+    int calls;
+} Paged;
+
+static void *reserve(Device *d, size_t bytes) {
+    (void)d;
+    assert_true(bytes >= 16 * PAGE);
+    return (void *)(uintptr_t)PAGE; /* nobody touches it */
+}
+
+static size_t back(Device *d, char *base, size_t from, size_t to) {
+    Paged *p = (Paged *)d;
+    size_t at = from;
+    assert_int_equal((uintptr_t)base, PAGE);
+    assert_int_equal(from, p->pages * PAGE);
+    for (; at < to && p->left > 0; at += PAGE) p->pages++, p->left--;
+    p->calls++;
+    return at - from;
+}
+
+static void unreserve(Device *d, char *base, size_t bytes, size_t backed) {
+    Paged *p = (Paged *)d;
+    assert_true((uintptr_t)base == PAGE && bytes >= backed);
+    assert_int_equal(backed, p->pages * PAGE);
+    p->pages = 0;
+}
+
+static void memory_comes_as_it_is_reached(void **state) {
+    (void)state;
+    Paged p = {.backend = {.reserve = reserve, .back = back, .unreserve = unreserve}, .left = 7};
+    p.device = (Device){.kind = DEVICE_CUDA, .backend = &p.backend};
+    Space *s = space_new(&p.device, "cache", SPACE_UNPLANNED);
+    assert_int_equal(p.pages, 0);
+    char *first = space_take(s, A);
+    assert_int_equal(p.pages, 1);
+    space_take(s, 3 * A); /* of the same page */
+    assert_true(p.pages == 1 && p.calls == 1);
+    space_take(s, A);
+    assert_true(p.pages == 2 && p.calls == 2);
+    space_reset(s);
+    assert_ptr_equal(space_take(s, 8 * A), first); /* what has memory keeps it */
+    assert_true(p.pages == 2 && p.calls == 2);
+    space_take(s, 2 * PAGE + 1); /* several at once */
+    assert_true(p.pages == 5 && p.calls == 3);
+    EXPECT_FAULT("cannot allocate 8192 bytes for cache memory, of which 7168 are there",
+                 space_take(s, 4 * PAGE - A));
+    space_free(s);
+    assert_int_equal(p.pages, 0);
 }
 
 static void rows_of_strided_views(void **state) {
@@ -111,6 +158,7 @@ int main(void) {
         cmocka_unit_test(first_fit_and_merging),
         cmocka_unit_test(random_traffic),
         cmocka_unit_test(a_full_space_is_a_fault_that_names_it),
+        cmocka_unit_test(memory_comes_as_it_is_reached),
         cmocka_unit_test(rows_of_strided_views),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
