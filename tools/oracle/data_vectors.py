@@ -19,8 +19,10 @@ import types
 import warnings
 from collections import OrderedDict
 
+from called import words
+
 warnings.filterwarnings("ignore")
-megatron = os.path.abspath(sys.argv[1])
+megatron = os.path.abspath(*words(1, 1))
 sys.path.insert(0, megatron)
 with contextlib.redirect_stdout(io.StringIO()):
     import numpy

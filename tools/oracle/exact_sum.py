@@ -7,6 +7,8 @@ import random
 import sys
 from fractions import Fraction
 
+from called import words
+
 TINY, HUGE = 5e-324, 1.7976931348623157e308
 
 
@@ -33,7 +35,8 @@ def cases():
 
 
 def main():
-    out = open(sys.argv[1], "w") if len(sys.argv) > 1 else sys.stdout
+    file = words(0, 1)
+    out = open(file[0], "w") if file else sys.stdout
     out.write("/* Made by tools/oracle/exact_sum.py: SUM(exact sum, rounded once; numbers). */\n")
     for x in cases():
         total = float(sum(map(Fraction, x), Fraction(0)))

@@ -12,8 +12,10 @@ import pathlib
 import random
 import struct
 
+from called import words
 import torch
 
+words(0, 0)
 TYPES = [torch.float8_e4m3fn, torch.float8_e5m2]
 STEPS = 10
 FLT_MAX = torch.finfo(torch.float32).max

@@ -16,6 +16,7 @@ import platform
 import tempfile
 from pathlib import Path
 
+import called
 import numpy as np
 import safetensors
 import safetensors.torch
@@ -279,7 +280,11 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("golden"))
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("case", nargs="*", help=", ".join(CASES))
+    parser.error = called.refuse
     args = parser.parse_args()
+    unknown = [name for name in args.case if name not in CASES] + [item for item in args.set if "=" not in item]
+    if unknown:
+        called.refuse(f"there is no case and no KEY=VALUE '{unknown[0]}'; the cases are {', '.join(CASES)}")
     overrides = {}
     for item in args.set:
         key, value = item.split("=", 1)

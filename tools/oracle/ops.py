@@ -11,9 +11,9 @@ Rotary cases also have in/inv_freq [dim/2] as transformers computes it from the 
 
 import json
 import math
-import sys
 from pathlib import Path
 
+from called import words
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
@@ -285,7 +285,7 @@ def optimizer():
 
 
 def main():
-    path = Path(sys.argv[1] if len(sys.argv) > 1 else "tests/data/ops.safetensors")
+    path = Path(*(words(0, 1) or ["tests/data/ops.safetensors"]))
     with Float64():
         for make in (linear, norm, activation, rope, attention, attention_sink, embedding, cross_entropy, optimizer, route, router_loss, sinkhorn, experts):
             torch.manual_seed(1234)

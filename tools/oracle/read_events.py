@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 
+from called import words
+
 try:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 except ImportError as missing:
@@ -32,11 +34,11 @@ def read(folder):
     return {tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-if sys.argv[1] == "--check":
+if sys.argv[1:2] == ["--check"]:
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.argv[2], folder], check=True)
+        subprocess.run([words(2, 2)[1], folder], check=True)
         found = read(folder)
     assert found == WRITTEN, found
     print("TensorBoard reads", sum(map(len, found.values())), "scalars")
 else:
-    print(json.dumps(read(sys.argv[1])))
+    print(json.dumps(read(*words(1, 1))))

@@ -7,6 +7,7 @@ import json
 import struct
 from pathlib import Path
 
+from called import words
 import safetensors.torch
 import torch
 
@@ -23,6 +24,7 @@ def ramp(shape, dtype):
 
 
 def main():
+    words(0, 0)
     OUT.mkdir(parents=True, exist_ok=True)
     every = {name: ramp((2, 3), dtype) for name, dtype in DTYPES.items()}
     every |= {"empty": ramp((0, 4), torch.float32), "five": ramp((2, 1, 3, 1, 2), torch.float32)}

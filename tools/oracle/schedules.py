@@ -1,6 +1,7 @@
 """Makes tests/unit/optim/schedule_vectors.def: learning rates and weight decays of Megatron-LM's schedules.
 
     python3 tools/oracle/schedules.py [FILE]
+    python3 tools/oracle/schedules.py --upstream FOLDER
 
 Written from the published formulas (Megatron-LM core/optimizer_param_scheduler.py and training.py
 get_optimizer_param_scheduler say which quantity is counted in samples); needs nothing but Python. With --upstream FOLDER the
@@ -11,6 +12,8 @@ import importlib.util
 import math
 import sys
 import types
+
+from called import words
 
 # Option words and the samples at which to look: boundaries, their neighbours, the middle and beyond the end.
 BASE = "--lr 0.01 --global-batch-size 4 --train-iters 100"
@@ -133,9 +136,10 @@ def check_upstream(folder, cases):
 
 
 def main():
-    arguments = sys.argv[1:]
+    upstream = sys.argv[1:2] == ["--upstream"]
+    arguments = words(2, 2) if upstream else words(0, 1)
     cases = [options((BASE if "--train-samples" not in c else BASE.replace("--train-iters 100", "")) + " " + c) for c in CASES]
-    if arguments[:1] == ["--upstream"]:
+    if upstream:
         return check_upstream(arguments[1], cases)
     lines = ["/* Made by tools/oracle/schedules.py: SCHEDULE(option words) and, of it, AT(samples, lr, decoupled lr, weight decay). */"]
     for o in cases:

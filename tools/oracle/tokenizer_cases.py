@@ -7,8 +7,9 @@ Deterministic for given versions of Python (its pydoc topics are the training te
 A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones, {"ids", "decoded"}: text (base64) repeated `times`
 times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as little-endian int32; decoded is base64. "regex" has the non-empty
 pieces into which a pattern splits a text, and those of them that match."""
-import base64, json, os, platform, random, sys
+import base64, json, os, platform, random
 from pydoc_data import topics
+from called import words
 from tokenizers import AddedToken, Regex, Tokenizer, __version__, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from awkward import PIECES, text
 from compare_tokenizer import ADD_SPECIAL, AS_TEXT, SKIP_SPECIAL, gpt2, theirs
@@ -164,4 +165,4 @@ def main(folder):
         f.write(",\n".join(json.dumps(c, separators=(",", ":"), ensure_ascii=False) for c in regexes()) + "\n]}\n")
 
 
-main(*sys.argv[1:])
+main(*words(1, 1))

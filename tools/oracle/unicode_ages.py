@@ -7,6 +7,7 @@ that utf8proc decomposes, composes or orders are listed.
 
     tools/oracle/unicode_ages.py > src/tokenizer/ages_table.h"""
 import ctypes, unicodedata
+from called import words
 import tokenizers
 from tokenizers import Regex, normalizers, pre_tokenizers
 
@@ -68,6 +69,7 @@ def table(name, comment, rows):
     print("};")
 
 
+words(0, 0)
 print(f"""/* Written by tools/oracle/unicode_ages.py from tokenizers {tokenizers.__version__}, Unicode {unicodedata.unidata_version} and utf8proc. */
 #ifndef ISOTRON_TOKENIZER_AGES_TABLE_H
 #define ISOTRON_TOKENIZER_AGES_TABLE_H

@@ -8,9 +8,9 @@ Formulas: the GPT-2 and Llama papers; meaning and defaults of the options: Megat
 """
 
 import json
-import sys
 from pathlib import Path
 
+from called import words
 import numpy as np
 from safetensors.numpy import load_file
 
@@ -254,5 +254,5 @@ def check(folder, seed=1):
 
 
 if __name__ == "__main__":
-    for case in sys.argv[1:]:
+    for case in words(1, 1000):
         print(case, ", ".join(f"{what} {error:.0e}" for what, error in check(Path(case)).items()))
