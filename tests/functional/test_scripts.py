@@ -17,7 +17,7 @@ for tool in ("bash", "env", "python3", "realpath", "dirname", "sed", "id", "date
 
 def script(name, *words, path=None, **variables):
     environment = os.environ | variables | ({"PATH": str(path)} if path else {})
-    return subprocess.run([ROOT / name, *map(str, words)], cwd=ELSEWHERE, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run([*([sys.executable] if name.endswith(".py") else []), ROOT / name, *map(str, words)], cwd=ELSEWHERE, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def refuses(name, *words, says, status=None, **where):
@@ -99,6 +99,24 @@ for text in ("", "{", "[]", '{"steps": 5}', '{"steps": [{"loss": "x"}]}'):
     log.write_text('{"iteration": 1, "lm_loss": 2}\n')
     refuses(*plot, "--oracle", "curve.json", says="no curve.json of a golden case", status=1)
 assert picture.read_text() == "before"
+
+# Planted bugs, and the oracle's programs, of which those without packages run.
+mutation, before = ROOT / "docs/mutation.md", (ROOT / "docs/mutation.md").read_text()
+for words, why in ((["missing"], "No such file"), (["log.jsonl"], "no report"), (["--all"], "required")):
+    refuses("tests/mutants/table.py", *words, says=why)
+assert mutation.read_text() == before
+refuses("tests/mutants/run.py", "missing", says="isotron_mutants", status=1)
+refuses("tests/mutants/run.py", PROGRAM, says="no planted bugs", status=1)
+refuses("tests/mutants/run.py", PROGRAM, "--jobs", 0, says="at least 1", status=2)
+refuses("tests/mutants/run.py", PROGRAM, "--json", "missing/report.json", says="missing/report.json", status=2)
+for name in ("compare_tokenizer", "data_vectors", "exact_sum", "fp8", "golden", "ops", "read_events", "safetensors_files", "schedules", "tokenizer_cases",
+             "unicode_ages", "witness"):
+    if name != "read_events":  # it skips first, where TensorBoard is missing
+        refuses(f"tools/oracle/{name}.py", "--no-such-option", says="no option --no-such-option", status=2)
+    done = script(f"tools/oracle/{name}.py", "--help")
+    assert done.returncode == 0 and done.stdout and not done.stderr, done
+refuses("tools/oracle/schedules.py", "missing/vectors.def", says="missing/vectors.def: No such file", status=1)
+refuses("tools/oracle/exact_sum.py", "a", "b", says="2 words, not 0 to 1", status=2)
 
 # A machine without the tools.
 for name, tool in (("ci/build cpu", "cmake"), ("ci/coverage", "lcov"), ("ci/format", "clang-format"), ("ci/fuzz", "clang"),

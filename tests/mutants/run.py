@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Judges the judge: runs every planted bug (mutants.def) in the cells that look for it (cells.list) until one of them notices.
 
-usage: run.py PROGRAM [--only ID...] [--sample N] [--all] [--matrix] [--sensitivity] [--json FILE]
+usage: run.py PROGRAM [--only ID...] [--sample N] [--all] [--matrix] [--sensitivity] [--jobs N] [--json FILE]
 
   --sample N      the first N bugs of each family (what CI runs with every change)
   --all           a bug that its own cells miss meets all the others
@@ -11,7 +11,6 @@ usage: run.py PROGRAM [--only ID...] [--sample N] [--all] [--matrix] [--sensitiv
 
 Exit status 1 if a bug survives, or if a cell fails without one. Also prints what Megatron-LM's own rule would have noticed of the
 same runs: the loss alone, within 5 %, in steps 1 and every 5th, of which one may fail (tests/functional_tests)."""
-import argparse
 import collections
 import concurrent.futures
 import json
@@ -26,6 +25,9 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+from command import Command, count
+
 WORK = tempfile.TemporaryDirectory(prefix="isotron-mutants-")
 STEPS, HALF = 12, 6  # of a training cell
 DEADLINE_S = 60
@@ -42,7 +44,13 @@ TRAIN_BOUND = 1e4 * 2.0**-53
 def table(program):
     """Rows of mutants.def."""
     keys = ["id", "family", "rank", "op", "issues", "cells", "what"]
-    lines = subprocess.run([program, "--mutant", "list"], capture_output=True, text=True, check=True).stdout.splitlines()
+    try:
+        done = subprocess.run([program, "--mutant", "list"], capture_output=True, text=True)
+    except OSError as e:
+        sys.exit(f"run.py: {program}: {e.strerror}; ci/build cpu makes build/cpu/tests/mutants/isotron_mutants")
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines or any(line.count("\t") != len(keys) - 1 for line in lines):
+        sys.exit(f"run.py: {program} has no planted bugs: name build/cpu/tests/mutants/isotron_mutants")
     return [dict(zip(keys, line.split("\t"))) for line in lines]
 
 
@@ -245,16 +253,18 @@ def say(record):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = Command(__doc__)
     parser.add_argument("program")
     parser.add_argument("--only", nargs="*")
-    parser.add_argument("--sample", type=int)
+    parser.add_argument("--sample", type=count)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--matrix", action="store_true")
     parser.add_argument("--sensitivity", action="store_true")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--jobs", type=count, default=os.cpu_count())
     parser.add_argument("--json")
     args = parser.parse_args()
+    if args.json and not os.access(pathlib.Path(args.json).resolve().parent, os.W_OK):
+        parser.error(f"there is no folder for '{args.json}' that may be written to")
     suite, rows, begin = Suite(str(pathlib.Path(args.program).resolve())), table(args.program), time.time()
     seen = collections.Counter()
     chosen = []
@@ -262,6 +272,9 @@ def main():
         seen[row["family"]] += 1
         if row["family"] != "probe" and (row["id"] in args.only if args.only else not args.sample or seen[row["family"]] <= args.sample):
             chosen.append(row)
+    unknown = set(args.only or []) - {row["id"] for row in chosen}
+    if unknown:
+        parser.error(f"there is no planted bug {', '.join(sorted(unknown))}; {args.program} --mutant list names them")
     wanted = sorted({c.split("@")[-1] for row in chosen for c in row["cells"].split()}) if not args.all else list(suite.cells)
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         outcomes = zip(wanted, pool.map(lambda name: suite.meet(name, None), wanted))

@@ -7,7 +7,11 @@ import json
 import pathlib
 import sys
 
-DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs/mutation.md"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+from command import Command, words_of
+
+DOCUMENT = ROOT / "docs/mutation.md"
 MARK = "<!-- tests/mutants/table.py writes what follows -->\n"
 
 
@@ -47,11 +51,19 @@ def bugs(records):
 
 
 def main():
-    report = json.loads(pathlib.Path(sys.argv[1]).read_text())
-    head = DOCUMENT.read_text().split(MARK)[0]
-    parts = {"Score": summary(report), "Which cells notice which family": matrix(report["records"]),
-             "The bugs": bugs(report["records"])}
-    DOCUMENT.write_text(head + MARK + "".join(f"\n## {title}\n\n{part}" for title, part in parts.items()))
+    parser = Command(__doc__)
+    parser.add_argument("report", type=pathlib.Path)
+    path = parser.parse_args().report
+    try:
+        report = json.loads(path.read_text())
+        head = DOCUMENT.read_text().split(MARK)[0]
+        parts = {"Score": summary(report), "Which cells notice which family": matrix(report["records"]),
+                 "The bugs": bugs(report["records"])}
+        DOCUMENT.write_text(head + MARK + "".join(f"\n## {title}\n\n{part}" for title, part in parts.items()))
+    except OSError as e:
+        parser.fail(words_of(e))
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        parser.fail(f"{path} is no report of run.py --json ({e}): run that again")
 
 
 if __name__ == "__main__":
