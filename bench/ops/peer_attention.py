@@ -13,11 +13,15 @@ import json
 import math
 import pathlib
 import statistics
+import sys
 import time
 
-import torch
-from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+try:
+    import torch
+    from torch.nn import functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ImportError as e:
+    sys.exit(f"peer_attention: this Python has no PyTorch that does ({e}): bench/ops/race --python names one")
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

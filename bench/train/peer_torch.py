@@ -21,10 +21,13 @@ import statistics
 import sys
 import time
 
-import torch
-from torch import nn
-from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+try:
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ImportError as e:
+    sys.exit(f"peer_torch: this Python has no PyTorch that does ({e}): bench/train/race --python names one")
 
 import peer_adamw
 
