@@ -14,8 +14,7 @@ void cuda_check(cudaError_t e, const char *call, const char *file, int line) {
     if (e != cudaSuccess) fault(file, line, call, "%s: %s", cudaGetErrorName(e), cudaGetErrorString(e));
 }
 
-/* The device of a thread is a setting of CUDA's: several ranks, and the writer of a checkpoint, are threads.
- */
+/* The device of a thread is a setting of CUDA's, and ranks that share a process may have several. */
 static Cuda *use(const Device *d) {
     CUDA_CHECK(cudaSetDevice(d->cuda->ordinal));
     return d->cuda;

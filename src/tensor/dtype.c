@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "tensor/float_bits.h"
 #include "tensor/fp8.h"
 
 static const struct {
@@ -31,41 +32,29 @@ bool dtype_parse(const char *name, DType *out) {
     return false;
 }
 
-static uint32_t bits_of(float x) {
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    return u;
-}
-
-static float float_of(uint32_t u) {
-    float x;
-    memcpy(&x, &u, 4);
-    return x;
-}
-
 uint16_t bf16_from_float(float x) {
-    uint32_t u = bits_of(x);
+    uint32_t u = float_bits(x);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40); /* keep NaN a (quiet) NaN */
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
 
-float bf16_to_float(uint16_t h) { return float_of((uint32_t)h << 16); }
+float bf16_to_float(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
 
 uint16_t f16_from_float(float x) {
-    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, mag = u & 0x7fffffffu;
+    uint32_t u = float_bits(x), sign = u >> 16 & 0x8000, mag = u & 0x7fffffffu;
     if (mag > 0x7f800000u) return (uint16_t)(sign | 0x7e00);
     if (mag >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* 65520 and above round to infinity */
     if (mag < 0x38800000u) { /* subnormal in F16: one float addition rounds it */
-        return (uint16_t)(sign | (bits_of(float_of(mag) + 0.5f) - bits_of(0.5f)));
+        return (uint16_t)(sign | (float_bits(float_of_bits(mag) + 0.5f) - float_bits(0.5f)));
     }
     return (uint16_t)(sign | ((mag - 0x38000000u + 0xfffu + (mag >> 13 & 1)) >> 13));
 }
 
 float f16_to_float(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, mag = h & 0x7fff;
-    if (mag >= 0x7c00) return float_of(sign | 0x7f800000u | (mag & 0x3ff) << 13);
-    if (mag < 0x400) return float_of(sign | bits_of((float)mag * 0x1p-24f));
-    return float_of(sign | ((mag << 13) + 0x38000000u));
+    if (mag >= 0x7c00) return float_of_bits(sign | 0x7f800000u | (mag & 0x3ff) << 13);
+    if (mag < 0x400) return float_of_bits(sign | float_bits((float)mag * 0x1p-24f));
+    return float_of_bits(sign | ((mag << 13) + 0x38000000u));
 }
 
 static Fp8Type fp8_of(DType t) { return t == F8E4M3 ? E4M3 : E5M2; }

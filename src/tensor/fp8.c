@@ -1,6 +1,6 @@
 #include "tensor/fp8.h"
 
-#include <string.h>
+#include "tensor/float_bits.h"
 
 /* A code is sign, exponent, mantissa; `fields` is the exponent field of a float less that of the code. */
 static const struct {
@@ -12,26 +12,14 @@ static const struct {
     [E5M2] = {2, 127 - 15, 0x7b, 0x1p-14f},
 };
 
-static uint32_t bits_of(float x) {
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    return u;
-}
-
-static float float_of(uint32_t u) {
-    float x;
-    memcpy(&x, &u, 4);
-    return x;
-}
-
 uint8_t fp8_from_float(Fp8Type t, float x) {
-    const uint32_t u = bits_of(x), sign = u >> 24 & 0x80, mag = u & 0x7fffffffu;
+    const uint32_t u = float_bits(x), sign = u >> 24 & 0x80, mag = u & 0x7fffffffu;
     const int shift = 23 - FORMATS[t].mantissa;
     if (mag > 0x7f800000u) return 0x7f;
     uint32_t code;
-    if (float_of(mag) < FORMATS[t].smallest_normal) { /* one float addition rounds it */
+    if (float_of_bits(mag) < FORMATS[t].smallest_normal) { /* one float addition rounds it */
         const float magic = FORMATS[t].smallest_normal * (float)(1 << shift);
-        code = bits_of(float_of(mag) + magic) - bits_of(magic);
+        code = float_bits(float_of_bits(mag) + magic) - float_bits(magic);
     } else
         code = (mag - (FORMATS[t].fields << 23) + (1u << (shift - 1)) - 1 + (mag >> shift & 1)) >> shift;
     return (uint8_t)(sign | (code < FORMATS[t].largest ? code : FORMATS[t].largest));
@@ -40,11 +28,11 @@ uint8_t fp8_from_float(Fp8Type t, float x) {
 float fp8_to_float(Fp8Type t, uint8_t code) {
     const int shift = 23 - FORMATS[t].mantissa;
     const uint32_t sign = (uint32_t)(code & 0x80) << 24, mag = code & 0x7f;
-    if (t == E5M2 && mag == 0x7c) return float_of(sign | 0x7f800000u);
-    if (mag > FORMATS[t].largest) return float_of(sign | 0x7fc00000u);
-    if (mag >> FORMATS[t].mantissa) return float_of(sign | ((mag << shift) + (FORMATS[t].fields << 23)));
+    if (t == E5M2 && mag == 0x7c) return float_of_bits(sign | 0x7f800000u);
+    if (mag > FORMATS[t].largest) return float_of_bits(sign | 0x7fc00000u);
+    if (mag >> FORMATS[t].mantissa) return float_of_bits(sign | ((mag << shift) + (FORMATS[t].fields << 23)));
     const float least = FORMATS[t].smallest_normal / (float)(1 << FORMATS[t].mantissa);
-    return float_of(sign | bits_of((float)mag * least));
+    return float_of_bits(sign | float_bits((float)mag * least));
 }
 
 float fp8_max(Fp8Type t) { return fp8_to_float(t, (uint8_t)FORMATS[t].largest); }

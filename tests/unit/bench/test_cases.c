@@ -8,6 +8,7 @@
 #include "bench/ops/operands.h"
 #include "bench/roofs.h"
 #include "bench/train/family.h"
+#include "bench/train/products.h"
 #include "bench/work.h"
 #include "kernels/attr.h"
 
@@ -45,6 +46,59 @@ static void the_work_of_products(void **state) {
     const Call bias = {.in = {&y, &x}, .out = {NULL, &dw}};
     assert_false(work_product(OP_linear_wgrad, &bias, &p));
     assert_true(work_flops(OP_add, &forward) == 0);
+}
+
+/* Counted pair by pair, the diagonal as half a pair: two operations for each column and product. */
+static void the_work_of_attention(void **state) {
+    (void)state;
+    enum { POSITIONS = 6, HEADS = 2 * 3 * 4, WIDTH = 8 };
+    Tensor q = tensor_make(NULL, BF16, 5, (int64_t[]){POSITIONS, 2, 3, 4, WIDTH});
+    const Call forward = {.in = {&q}}, backward = {.in = {&q, &q}};
+    double pairs = 0;
+    for (int i = 0; i < POSITIONS; i++)
+        for (int j = 0; j <= i; j++) pairs += i == j ? 0.5 : 1;
+    const double product = pairs * HEADS * 2 * WIDTH;
+    assert_true(work_flops(OP_attention, &forward) == 2 * product);
+    assert_true(work_flops(OP_attention_unfused, &forward) == 2 * product);
+    assert_true(work_flops(OP_attention_grad, &backward) == 5 * product);
+    assert_true(work_flops(OP_attention_unfused_grad, &backward) == 4 * product);
+}
+
+/* Of the table only the rows of tokens are read, and those of the gradient read and written. */
+static void the_work_of_embeddings(void **state) {
+    (void)state;
+    Tensor id = tensor_make(NULL, I64, 2, (int64_t[]){2, 5}),
+           table = tensor_make(NULL, BF16, 2, (int64_t[]){1000, 8}),
+           y = tensor_make(NULL, BF16, 3, (int64_t[]){5, 2, 8}),
+           dw = tensor_make(NULL, F32, 2, (int64_t[]){1000, 8});
+    dw.flags = TENSOR_ACCUM;
+    const Call forward = {.in = {&id, &table}, .out = {&y}}, backward = {.in = {&y, &id}, .out = {&dw}};
+    assert_true(work_bytes(OP_embedding, &forward) == 10 * 8 + 2 * (10 * 8 * 2));
+    assert_true(work_bytes(OP_embedding_grad, &backward) == 10 * 8 * 2 + 10 * 8 + 2 * (10 * 8 * 4));
+}
+
+/* Calls that differ in what a product is measured by are different products, others are one. */
+static void products_are_told_apart(void **state) {
+    (void)state;
+    Tensor x = tensor_make(NULL, BF16, 3, (int64_t[]){5, 2, 8}),
+           w = tensor_make(NULL, BF16, 2, (int64_t[]){16, 8}),
+           y = tensor_make(NULL, BF16, 3, (int64_t[]){5, 2, 16}), bias = tensor_make(NULL, BF16, 1, w.dim),
+           half = tensor_make(NULL, F16, 3, x.dim), added = y;
+    const LinearAttr plain = {.fixed_order = false}, fixed = {.fixed_order = true};
+    const Call call = {.in = {&x, &w}, .out = {&y}, .attr = &plain};
+    Call other[] = {call, call, call, call};
+    static Products all;
+    other[0].attr = &fixed, other[1].in[2] = &bias, other[2].in[0] = &half, other[3].out[0] = &added;
+    added.flags = TENSOR_ACCUM;
+    all.count = 0;
+    assert_int_equal(products_find(&all, &OPS[OP_linear], &call), 0);
+    for (int i = 0; i < 4; i++) assert_int_equal(products_find(&all, &OPS[OP_linear], &other[i]), 1 + i);
+    for (int i = 0; i < 4; i++) assert_int_equal(products_find(&all, &OPS[OP_linear], &other[i]), 1 + i);
+    assert_int_equal(products_find(&all, &OPS[OP_linear], &call), 0);
+    assert_int_equal(products_find(&all, &OPS[OP_add], &call), -1);
+    assert_int_equal(all.count, 5);
+    all.at[0].calls = 3;
+    assert_true(products_flops(&all) == 3 * 2.0 * 10 * 16 * 8);
 }
 
 static void of_experts_all_rows_count(void **state) {
@@ -105,9 +159,15 @@ static void cases_run(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_op_has_a_case_and_a_family), cmocka_unit_test(the_work_of_products),
-        cmocka_unit_test(of_experts_all_rows_count),        cmocka_unit_test(a_range_has_a_middle),
-        cmocka_unit_test(peaks_are_of_the_longest_name),    cmocka_unit_test(cases_run),
+        cmocka_unit_test(every_op_has_a_case_and_a_family),
+        cmocka_unit_test(the_work_of_products),
+        cmocka_unit_test(the_work_of_attention),
+        cmocka_unit_test(the_work_of_embeddings),
+        cmocka_unit_test(products_are_told_apart),
+        cmocka_unit_test(of_experts_all_rows_count),
+        cmocka_unit_test(a_range_has_a_middle),
+        cmocka_unit_test(peaks_are_of_the_longest_name),
+        cmocka_unit_test(cases_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
