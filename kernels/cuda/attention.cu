@@ -398,6 +398,7 @@ extern "C" void cuda_attention_grad(const Call *c) {
     if (n) {
         CHECK((int64_t)p.b * p.tiles <= INT32_MAX, "attention_grad: %d samples of %d rows", p.b, p.rows);
         range_of_rows<<<(unsigned)(p.b * p.tiles), gradient_tile(dtype), 0, stream_of(c)>>>(p);
+        LAUNCHED();
         const double unit = dtype_is_16bit(dtype) ? LOG2_E : 1;
         REAL_SWITCH(dtype, sums_of_rows<R><<<grid_for(c, n, 8), 256, 0, stream_of(c)>>>(p, n, (R)unit));
         LAUNCHED();

@@ -1,8 +1,7 @@
 /* The ops of kernels/cpu/linear.c: y = x w^T + bias over the last dimension, and its gradients dx = dy w, or
  * that of pre, dw = dy^T x, dbias = sum of dy; bias: y = x + bias. Written: y, act; written or added to: dx
- * (without pre), dw, dbias. dbias is
- * summed in two stages: chunks of rows, then the chunks in order; in a fixed order it is summed as on the
- * CPU. */
+ * (without pre), dw, dbias. dbias is summed in two stages: chunks of rows, then the chunks in order; in a
+ * fixed order it is summed as on the CPU. */
 #include "kernels/cuda/gemm.cuh"
 extern "C" {
 #include "kernels/cuda/linear_ways.h"
