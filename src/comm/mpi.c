@@ -211,8 +211,10 @@ static void transfer(const Mpi *mpi, Exchange *x, bool send, Span s, int member,
     }
 }
 
+/* Who sends or takes nothing may have no buffer, and NULL has no elements to point at. */
 static Span span(const CommWork *w, const void *base, int64_t at, int64_t elements) {
-    return (Span){(char *)(uintptr_t)base + (size_t)at * dtype_size(w->call.dtype), elements};
+    char *first = (char *)(uintptr_t)base;
+    return (Span){first ? first + (size_t)at * dtype_size(w->call.dtype) : NULL, elements};
 }
 
 /* A member's share of an all-reduce. */
