@@ -78,11 +78,15 @@ void ckpt_close(Ckpt *);
 const Manifest *ckpt_manifest(const Ckpt *);
 /* Whether anything of this suffix is stored. */
 bool ckpt_has(const Ckpt *, const char *suffix);
+/* Whether FP8's delayed scales are stored (PARAM_FP8_STATE). */
+bool ckpt_has_fp8_state(const Ckpt *);
 /* Hashes everything that is stored. */
 Err ckpt_verify(const Ckpt *);
 /* Fills what this rank holds of the items, and reads nothing else; the registries of all ranks together must
- * have exactly the parameters that are stored. Padding rows are left alone. On an error no item of any rank
- * has changed. Values of 16-bit storage are the caller's to round (registry_round_values). */
+ * have exactly the parameters that are stored, but for FP8's delayed scales: where only one side has any,
+ * those stored are left out, or those of the registry left as they are. Padding rows are left alone. On an
+ * error no item of any rank has changed. Values of 16-bit storage are the caller's to round
+ * (registry_round_values). */
 Err ckpt_load(const Ckpt *, const Registry *, const CkptItem *, int n_items);
 /* Appends a line for each part: the XXH3-128 of its content (row-major, as one box), dtype, shape, name; and
  * last the hash of these lines. Equal for equal content, however layouts have cut it. */

@@ -143,13 +143,6 @@ static void add_by_rule(HfMap *m, const Rule *rule, const char *base, const char
             p, part, g, transposed);
 }
 
-/* What no other program has. */
-static bool is_ours(const char *name) {
-    static const char FP8_STATE[] = ".fp8_state";
-    const size_t n = strlen(name), end = sizeof FP8_STATE - 1;
-    return n > end && !strcmp(name + n - end, FP8_STATE);
-}
-
 static Err add_param(HfMap *m, const Param *p) {
     const char *name = p->spec.name, *module = name, *base = FAMILIES[m->family].base;
     if (!strcmp(name, OUTPUT)) return add(m, LM_HEAD, p, HF_ALL_PARTS, HF_ALL_GROUPS, false), ERR_OK;
@@ -159,8 +152,8 @@ static Err add_param(HfMap *m, const Param *p) {
         module = end + 1;
         base = arena_printf(m->arena, "%s%s.%ld.", base, FAMILIES[m->family].layers, layer);
     }
-    if (is_ours(name)) return ERR_OK;
-    const char *kind = strrchr(module, '.'); /* ".weight" or ".bias" */
+    if (param_is_fp8_state(name)) return ERR_OK; /* what no other program has */
+    const char *kind = strrchr(module, '.');     /* ".weight" or ".bias" */
     for (int part = 0; part < p->spec.n_parts; part++) {
         const char *name_of_part = p->spec.parts[part].name;
         const Rule *whole = find_rule(m->family, module, strlen(module), name_of_part);

@@ -46,6 +46,11 @@ static int64_t first_not_less(const Manifest *m, const CkptTensor *key) {
 }
 
 static Err check_match(const Ckpt *c, const CkptTensor *has, const CkptTensor *want, bool convert) {
+    if (param_is_fp8_state(want->name) && has->global[1] != want->global[1])
+        return err_user("'%s' has the amaxes of %lld steps for FP8's scales, this run keeps %lld; give "
+                        "--fp8-amax-history-len %lld",
+                        c->folder, (long long)has->global[1] - 1, (long long)want->global[1] - 1,
+                        (long long)has->global[1] - 1);
     if (has->ndim != want->ndim || has->global[0] != want->global[0] || has->global[1] != want->global[1])
         return err_user("'%s': tensor %s is stored as [%lld, %lld], the model has [%lld, %lld]; give the "
                         "model options it was "
@@ -80,6 +85,7 @@ static Err match_part(Plan *plan, const Param *p, int part, const CkptItem *item
     const int64_t first = first_not_less(m, &want);
     int64_t end = first;
     while (end < m->count && ckpt_same_part(&m->tensors[end], &want)) plan->is_known[end++] = 1;
+    if (end == first && param_is_fp8_state(want.name) && !ckpt_has_fp8_state(plan->ckpt)) return ERR_OK;
     if (end == first)
         return err_user(
             "'%s' holds no tensor %s, which the model has; give the model options it was trained with "
@@ -99,15 +105,25 @@ static Err match_all(Plan *plan, const Registry *r, const CkptItem *items, int n
     return ERR_OK;
 }
 
+/* Whether some rank has FP8 scales that are stored. */
+static bool knows_fp8_state(const Plan *plan) {
+    const Manifest *m = &plan->ckpt->manifest;
+    for (int64_t i = 0; i < m->count; i++)
+        if (plan->is_known[i] && param_is_fp8_state(m->tensors[i].name)) return true;
+    return false;
+}
+
 /* Every rank finds the same: what is stored and none of them has. */
 static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) {
     const Ckpt *c = plan->ckpt;
     const Manifest *m = &c->manifest;
     if (c->comm)
         comm_all_reduce(c->comm, comm_everyone(c->comm), "ckpt_load", COMM_MAX, U8, plan->is_known, m->count);
+    const bool scales = knows_fp8_state(plan);
     for (int k = 0; k < n_items; k++)
         for (int64_t i = 0; i < m->count; i++)
-            if (!plan->is_known[i] && !strcmp(m->tensors[i].suffix, items[k].suffix))
+            if (!plan->is_known[i] && (scales || !param_is_fp8_state(m->tensors[i].name)) &&
+                !strcmp(m->tensors[i].suffix, items[k].suffix))
                 return err_user("'%s' holds tensor %s, which the model does not have; give the model options "
                                 "it was trained with (--use-checkpoint-args takes them from the checkpoint)",
                                 c->folder, ckpt_title(&m->tensors[i]).s);

@@ -140,3 +140,9 @@ bool ckpt_has(const Ckpt *c, const char *suffix) {
         if (!strcmp(c->manifest.tensors[i].suffix, suffix)) return true;
     return false;
 }
+
+bool ckpt_has_fp8_state(const Ckpt *c) {
+    for (int64_t i = 0; i < c->manifest.count; i++)
+        if (param_is_fp8_state(c->manifest.tensors[i].name)) return true;
+    return false;
+}

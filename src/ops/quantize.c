@@ -21,7 +21,7 @@ const Quantiser *quantize_new(Registry *r, const char *name, QuantSpec spec) {
     *q = (Quantiser){.spec = spec, .kept = arena_alloc(r->arena, sizeof *q->kept)};
     *q->kept = (QuantKept){.block = NULL};
     if (spec.recipe == FP8_DELAYED)
-        q->state = param_add(r, (ParamSpec){.name = arena_printf(r->arena, "%s.fp8_state", name),
+        q->state = param_add(r, (ParamSpec){.name = arena_printf(r->arena, "%s" PARAM_FP8_STATE, name),
                                             .ndim = 2,
                                             .dim = {QUANT_ROLES, 1 + spec.history},
                                             .tp_split = SPLIT_NONE,

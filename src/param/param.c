@@ -98,6 +98,11 @@ static void cut(const Registry *r, Param *p) {
     }
 }
 
+bool param_is_fp8_state(const char *name) {
+    const size_t n = strlen(name), end = sizeof PARAM_FP8_STATE - 1;
+    return n > end && !strcmp(name + n - end, PARAM_FP8_STATE);
+}
+
 Param *param_add(Registry *r, ParamSpec spec) {
     CHECK(!registry_find(r, spec.name), "parameter '%s' is registered twice", spec.name);
     CHECK(!r->device, "parameter '%s' comes after registry_allocate", spec.name);

@@ -26,6 +26,10 @@ typedef enum ParamFlags {
     PARAM_BUFFER = 8, /* saved with the parameters, but not trained: no gradient, no update, not in norms */
 } ParamFlags;
 
+/* What the names of FP8's delayed scales end in: buffers of a way to round, not of the model. */
+#define PARAM_FP8_STATE ".fp8_state"
+bool param_is_fp8_state(const char *name);
+
 /* A logical block of rows inside a fused parameter: split, resharded and exported on its own. With `groups`
  * groups the rows are group-major: [group 0: part 0, part 1, ...], [group 1: ...], each part `rows` rows per
  * group (Megatron's fused QKV). */

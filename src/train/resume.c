@@ -222,6 +222,15 @@ static Err load_into(Run *r, const Ckpt *ckpt, const char *dir, bool weights_onl
     return ERR_OK;
 }
 
+/* FP8's scales are no part of the model: a run of the other kind leaves them out, or begins with its own. */
+static void tell_fp8_state(const Config *c, const Ckpt *ckpt) {
+    const bool stored = ckpt_has_fp8_state(ckpt),
+               wanted = c->fp8_format != FP8_NONE && c->fp8_recipe == FP8_DELAYED;
+    if (stored && !wanted)
+        printf("  the FP8 scales of the checkpoint are left out: this run has no delayed ones\n");
+    if (!stored && wanted) printf("  the checkpoint has no FP8 scales: they begin as in a first step\n");
+}
+
 static Err load(Run *r, bool weights_only, bool *loaded) {
     const char *dir;
     *loaded = false;
@@ -234,9 +243,11 @@ static Err load(Run *r, bool weights_only, bool *loaded) {
     Ckpt *ckpt;
     ERR_RETURN(ckpt_open(dir, wanted(r->config, dir), r->comm, &ckpt));
     Err e = load_into(r, ckpt, dir, weights_only);
-    if (!e.code && world_speaks(r->comm))
+    if (!e.code && world_speaks(r->comm)) {
         printf("  successfully loaded checkpoint from %s at iteration %lld\n", dir,
                (long long)ckpt_manifest(ckpt)->iteration);
+        tell_fp8_state(r->config, ckpt);
+    }
     ckpt_close(ckpt);
     *loaded = !e.code;
     return e;

@@ -48,6 +48,22 @@ names = {t["name"] for t in json.loads((straight / "iter_0000012" / "manifest.js
 assert "decoder.layers.1.mlp.linear_fc2.fp8_state" in names, names
 print("delayed scales: resumed = straight")
 
+# Scales belong to a way of rounding, not to the model.
+LEFT_OUT, ANEW = "the FP8 scales of the checkpoint are left out", "the checkpoint has no FP8 scales: they begin as in a first step"
+in_bf16 = WORK / "in-bf16"
+said = pretrain(data, in_bf16, "--lane", "bf16", "--load", straight)
+assert LEFT_OUT in said, said
+said = pretrain(data, WORK / "again", *options, "--load", in_bf16, "--train-iters", 14)
+assert ANEW in said, said
+said = pretrain(data, WORK / "more", *options, "--load", WORK / "again", "--train-iters", 15)
+assert LEFT_OUT not in said and ANEW not in said, said
+said = isotron("generate", "--use-checkpoint-args", "--load", straight, "--prompt", "a", "--tokens-to-generate", 1)
+assert LEFT_OUT in said, said
+isotron("convert", "--use-checkpoint-args", "--load", straight, "--to-hf", WORK / "hf")
+said = pretrain(data, WORK / "longer", "--bf16", "--fp8-hybrid", "--fp8-amax-history-len", 5, "--load", straight, "--train-iters", 13, expect=2)
+assert "give --fp8-amax-history-len 4" in said, said
+print("delayed scales: other runs leave them out, or begin with their own")
+
 last = ["--lane", "bf16", "--fp8-format", "e4m3", "--fp8-recipe", "tensorwise", "--first-last-layers-bf16", "--num-layers-at-end-in-bf16", 0]
 for layout, none in ([], False), (["--ranks", 2, "--pipeline-model-parallel-size", 2], True):
     said = pretrain(data, WORK / f"last-{none}", *last, *layout, "--train-iters", 3)

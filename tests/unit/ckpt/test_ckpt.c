@@ -311,6 +311,70 @@ static void another_model_is_refused(void **unused) {
     teardown(&f);
 }
 
+enum { NO_SCALES, ONE_SCALE, TWO_SCALES, LONGER };
+
+/* A weight of 7s, and FP8 scales of `value` with a history of 2 or 3 steps. */
+static Registry *with_scales(Device *device, int kind, float value) {
+    static const char *const NAME[] = {"decoder.layers.0.fc1.fp8_state", "decoder.layers.0.fc2.fp8_state"};
+    Registry *r = registry_new(NULL);
+    param_add(
+        r, (ParamSpec){
+               .name = "decoder.layers.0.fc1.weight", .ndim = 2, .dim = {4, 4}, .init = {INIT_CONSTANT, 7}});
+    const int n[] = {0, 1, 2, 2};
+    for (int i = 0; i < n[kind]; i++)
+        param_add(r, (ParamSpec){.name = NAME[i],
+                                 .ndim = 2,
+                                 .dim = {3, kind == LONGER ? 4 : 3},
+                                 .init = {INIT_CONSTANT, value},
+                                 .flags = PARAM_BUFFER});
+    registry_allocate(r, device, F32);
+    registry_init(r, 1);
+    return r;
+}
+
+/* They are no part of the model: where one side has none the other's do not matter; but those of both are
+ * all loaded, or none. */
+static void fp8_scales_of_one_side_alone_are_no_other_model(void **unused) {
+    (void)unused;
+    static const struct {
+        int stored, held;
+        const char *sentence;
+        float scale; /* held then */
+    } CASES[] = {{NO_SCALES, TWO_SCALES, NULL, 5},
+                 {TWO_SCALES, NO_SCALES, NULL, 0},
+                 {TWO_SCALES, TWO_SCALES, NULL, 3},
+                 {ONE_SCALE, TWO_SCALES, "holds no tensor 'decoder.layers.0.fc2.fp8_state'", 5},
+                 {TWO_SCALES, ONE_SCALE, "'decoder.layers.0.fc2.fp8_state' ('whole'), which the model", 5},
+                 {TWO_SCALES, LONGER, "give --fp8-amax-history-len 2", 5}};
+    Device *device = device_cpu(1);
+    for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
+        char *dir = scratch_new();
+        Registry *from = with_scales(device, CASES[k].stored, 3), *to = with_scales(device, CASES[k].held, 5);
+        const CkptItem saved = {.flat = from->masters, .suffix = "", .dtype = F32},
+                       loaded = {.flat = to->masters, .suffix = "", .dtype = F32};
+        json_t *state = json_object();
+        assert_ok(ckpt_save(dir, &(CkptSaveOptions){.iteration = 1}, NULL, from, &saved, 1, state));
+        Ckpt *c;
+        assert_ok(ckpt_open(dir, 1, NULL, &c));
+        assert_int_equal(ckpt_has_fp8_state(c), CASES[k].stored != NO_SCALES);
+        ((float *)to->params[0]->master.data)[0] = 0;
+        if (CASES[k].sentence)
+            assert_err(ckpt_load(c, to, &loaded, 1), CASES[k].sentence);
+        else
+            assert_ok(ckpt_load(c, to, &loaded, 1));
+        assert_true(((float *)to->params[0]->master.data)[0] == (CASES[k].sentence ? 0 : 7));
+        for (int i = 1; i < to->n; i++)
+            for (int e = 0; e < 9; e++)
+                assert_true(((float *)to->params[i]->master.data)[e] == CASES[k].scale);
+        ckpt_close(c);
+        json_decref(state);
+        registry_free(from);
+        registry_free(to);
+        scratch_remove(dir);
+    }
+    device_free(device);
+}
+
 /* ---- damage ---- */
 
 static void every_flipped_manifest_byte_is_found(void **unused) {
@@ -623,6 +687,7 @@ int main(void) {
         cmocka_unit_test(shards_of_any_cut_load),
         cmocka_unit_test(dtypes_convert_only_when_asked),
         cmocka_unit_test(another_model_is_refused),
+        cmocka_unit_test(fp8_scales_of_one_side_alone_are_no_other_model),
         cmocka_unit_test(every_flipped_manifest_byte_is_found),
         cmocka_unit_test(every_flipped_shard_byte_is_named),
         cmocka_unit_test(swapped_files_are_found),
