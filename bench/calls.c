@@ -10,7 +10,6 @@
 
 enum { SETS_MAX = 64, CALLS_MAX = 1000 };
 static const size_t ROTATION = 256 << 20; /* bytes of all sets: beyond twice any L2 cache */
-static const size_t ALIGNMENT = 256;      /* of operands, as of what a device gives */
 static const double WARM_NS = 50e6, ROUND_NS = 5e6;
 
 typedef struct Set {
@@ -100,7 +99,10 @@ static void make_headers(Set *s, const BenchOperand *in, const BenchOperand *out
     for (int i = 0; i < CALL_OUT; i++) s->call.out[i] = header(&out[i], &s->out[i]);
 }
 
-static size_t aligned(const Tensor *t) { return (tensor_bytes(t) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+/* As of what a Space gives. */
+static size_t aligned(const Tensor *t) {
+    return (tensor_bytes(t) + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
+}
 
 /* Places the operands from `at` on; their end. */
 static char *place(Set *s, char *at) {

@@ -34,8 +34,7 @@ typedef struct Device {
     int64_t plays;  /* of recorded work (device_play) so far */
 } Device;
 
-/* `threads` <= 0: one for each core that this process may use. Also tells BLAS to leave threading to the
- * pool. */
+/* `threads` <= 0: one for each core that this process may use. */
 Device *device_cpu(int threads);
 Device *device_null(void);
 /* A null device that finds out, op by op, what they will need on `target` beside their operands (its plans

@@ -1,190 +1,13 @@
-/* What the host does for a GPU (src/tensor/cuda.c), without one: a stand-in for CUDA's runtime and driver
- * takes their place. It counts what is taken and can run out of it, and its streams can fail. */
+/* What the host does for a GPU (src/tensor/cuda.c), without one. */
 #include "unit/cmocka_all.h"
 
-#include <cuda.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "tensor/backend.h"
 #include "tensor/cuda.h"
 #include "unit/expect_fault.h"
-
-/* ---- the stand-in ---- */
-
-enum { PAGE = 32 << 20 };
-
-static struct {
-    int gpus, current;
-    cudaError_t count, streams; /* what counting GPUs and waiting for a stream return */
-    int live;                   /* blocks of memory, streams, events, recordings */
-    int pages, most_pages;      /* that have memory; that can have some */
-    size_t room;                /* the largest block that there is */
-} gpu;
-
-static void *take(size_t bytes) {
-    if (bytes > gpu.room) return NULL;
-    gpu.live++;
-    return calloc(1, 1); /* nobody touches it */
-}
-
-static cudaError_t give(void *p) {
-    if (p) gpu.live--;
-    free(p);
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetDeviceCount(int *n) {
-    *n = gpu.gpus;
-    return gpu.count;
-}
-cudaError_t cudaSetDevice(int ordinal) {
-    gpu.current = ordinal;
-    return gpu.streams;
-}
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int ordinal) {
-    *p = (struct cudaDeviceProp){.name = "NVIDIA GPU", .major = 9, .multiProcessorCount = 132 + ordinal};
-    return cudaSuccess;
-}
-cudaError_t cudaGetLastError(void) { return cudaSuccess; }
-
-cudaError_t cudaMalloc(void **p, size_t bytes) {
-    *p = take(bytes);
-    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-cudaError_t cudaFree(void *p) { return give(p); }
-cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
-    (void)p, (void)value, (void)bytes, (void)s;
-    return cudaSuccess;
-}
-/* The complaint is the host's to read. */
-cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags) {
-    *p = flags & cudaHostAllocMapped ? malloc(bytes) : NULL;
-    if (*p)
-        gpu.live++;
-    else
-        *p = take(bytes);
-    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-cudaError_t cudaFreeHost(void *p) { return give(p); }
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags) {
-    (void)flags;
-    *s = take(0);
-    return cudaSuccess;
-}
-cudaError_t cudaStreamDestroy(cudaStream_t s) { return give(s); }
-cudaError_t cudaStreamSynchronize(cudaStream_t s) {
-    (void)s;
-    return gpu.streams;
-}
-
-cudaError_t cudaEventCreate(cudaEvent_t *e) {
-    *e = take(0);
-    return cudaSuccess;
-}
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) {
-    (void)flags;
-    return cudaEventCreate(e);
-}
-cudaError_t cudaEventDestroy(cudaEvent_t e) { return give(e); }
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
-    (void)e, (void)s;
-    return cudaSuccess;
-}
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end) {
-    *ms = begin != end ? 0.5f : 0;
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode) {
-    (void)s, (void)mode;
-    return cudaSuccess;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g) {
-    (void)s;
-    *g = take(0);
-    return cudaSuccess;
-}
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long flags) {
-    (void)g, (void)flags;
-    *x = take(0);
-    return cudaSuccess;
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t g) { return give(g); }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x) { return give(x); }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s) {
-    (void)x, (void)s;
-    return cudaSuccess;
-}
-
-/* ---- its driver: pages of an address space ---- */
-
-static CUresult reserve(CUdeviceptr *p, size_t bytes, size_t align, CUdeviceptr at,
-                        unsigned long long flags) {
-    (void)align, (void)at, (void)flags;
-    assert_int_equal(bytes % PAGE, 0);
-    gpu.live++;
-    *p = PAGE;
-    return CUDA_SUCCESS;
-}
-static CUresult unreserve(CUdeviceptr p, size_t bytes) {
-    assert_true(p == PAGE && bytes % PAGE == 0);
-    gpu.live--;
-    return CUDA_SUCCESS;
-}
-static CUresult create(CUmemGenericAllocationHandle *h, size_t bytes, const CUmemAllocationProp *what,
-                       unsigned long long flags) {
-    (void)flags;
-    assert_int_equal(bytes, PAGE);
-    assert_int_equal(what->location.id, gpu.current);
-    *h = 1;
-    return gpu.pages < gpu.most_pages ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-static CUresult map(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationHandle h,
-                    unsigned long long flags) {
-    (void)offset, (void)h, (void)flags;
-    assert_int_equal(p, (CUdeviceptr)PAGE * (CUdeviceptr)(1 + gpu.pages)); /* the next one */
-    assert_int_equal(bytes, PAGE);
-    gpu.pages++;
-    return CUDA_SUCCESS;
-}
-static CUresult unmap(CUdeviceptr p, size_t bytes) {
-    (void)p;
-    assert_int_equal(bytes, PAGE);
-    gpu.pages--;
-    return CUDA_SUCCESS;
-}
-static CUresult release(CUmemGenericAllocationHandle h) {
-    (void)h;
-    return CUDA_SUCCESS;
-}
-static CUresult allow(CUdeviceptr p, size_t bytes, const CUmemAccessDesc *to, size_t n) {
-    (void)p, (void)bytes, (void)to, (void)n;
-    return CUDA_SUCCESS;
-}
-
-cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **f, unsigned version,
-                                             unsigned long long flags,
-                                             enum cudaDriverEntryPointQueryResult *found) {
-    static const struct {
-        const char *name;
-        void (*is)(void);
-    } HAS[] = {{"cuMemAddressReserve", (void (*)(void))reserve},
-               {"cuMemAddressFree", (void (*)(void))unreserve},
-               {"cuMemCreate", (void (*)(void))create},
-               {"cuMemMap", (void (*)(void))map},
-               {"cuMemUnmap", (void (*)(void))unmap},
-               {"cuMemRelease", (void (*)(void))release},
-               {"cuMemSetAccess", (void (*)(void))allow}};
-    (void)version, (void)flags;
-    *f = NULL;
-    for (size_t i = 0; i < sizeof HAS / sizeof *HAS; i++)
-        if (!strcmp(name, HAS[i].name)) memcpy(f, &HAS[i].is, sizeof *f);
-    *found = *f ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
-    return cudaSuccess;
-}
+#include "unit/tensor/cudart_stand_in.h"
 
 /* ---- what tests share ---- */
 
@@ -292,6 +115,31 @@ static void pages_come_as_they_are_reached(void **state) {
     free_gpu(d);
 }
 
+/* Bits of copies: those in the order of the kernels stand for them. */
+static void copies_beside_wait_and_are_waited_for(void **state) {
+    (void)state;
+    Device *d = new_gpu();
+    DeviceEvent *e = device_event_new(d);
+    char to[1], from[1];
+    device_copy(d, to, from, 1);
+    device_copy_beside(d, to, from, 1, e); /* number 1 */
+    device_copy(d, to, from, 1);
+    device_copy_beside(d, to, from, 1, e); /* number 3 */
+    device_copy(d, to, from, 1);
+    assert_int_equal(gpu.before[1], 1 << 0);
+    assert_int_equal(gpu.before[2], 1 << 0); /* which does not wait for number 1 */
+    assert_int_equal(gpu.before[3], 1 << 0 | 1 << 1 | 1 << 2);
+    assert_int_equal(gpu.before[4], 1 << 0 | 1 << 2);
+    gpu.waited = 0;
+    device_wait(d);
+    assert_int_equal(gpu.waited, (1 << 5) - 1);
+    device_after(d, e);
+    device_copy(d, to, from, 1);
+    assert_int_equal(gpu.before[5], (1 << 5) - 1);
+    device_event_free(d, e);
+    free_gpu(d);
+}
+
 static void work(void *device) { cuda_scratch(device, 10); }
 
 /* Recordings, scratch memory that they outlive, events, times of ops. */
@@ -327,6 +175,7 @@ int main(void) {
         cmocka_unit_test(a_complaint_is_said_although_the_gpu_has_failed),
         cmocka_unit_test(memory_that_is_not_there_is_named),
         cmocka_unit_test(pages_come_as_they_are_reached),
+        cmocka_unit_test(copies_beside_wait_and_are_waited_for),
         cmocka_unit_test(everything_is_given_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
