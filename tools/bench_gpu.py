@@ -247,7 +247,8 @@ def step_plot():
         "set key outside right invert", "plot " + ", ".join(parts)], data)
 
 
-SECTIONS = {"race": race_table, "race-figures": race_figures, "race-figure-top": race_figure_top, "gpu-targets": targets_table,
-            "gpu-step": gpu_step_table, "gpu-ops": gpu_ops_table, "gpu-attention": attention_table, "gpu-fp8": fp8_table,
-            "gpu-same-bits": same_bits_table, "gpu-conditions": conditions_table, "gpu-provenance": gpu_provenance_table}
+# The targets come last: they are of several files, of which each has its own table before, so that a damaged one is named.
+SECTIONS = {"race": race_table, "race-figures": race_figures, "race-figure-top": race_figure_top, "gpu-step": gpu_step_table,
+            "gpu-ops": gpu_ops_table, "gpu-attention": attention_table, "gpu-fp8": fp8_table, "gpu-same-bits": same_bits_table,
+            "gpu-conditions": conditions_table, "gpu-provenance": gpu_provenance_table, "gpu-targets": targets_table}
 PLOTS = [race_plot, step_plot]
