@@ -41,4 +41,7 @@ one_of() {
   done
 }
 
+# built FILE: what a step needs is there.
+built() { [ -e "$1" ] || { echo "there is no $1: $script build comes first"; return 1; }; }
+
 case ${1:-} in -h | --help) usage && exit ;; esac
