@@ -11,6 +11,7 @@ typedef struct DeviceBackend {
     void (*copy)(Device *, void *to, const void *from, size_t bytes); /* either may be the host's */
     void (*wait)(Device *);                                           /* NULL: nothing to wait for */
     size_t (*available)(const Device *);
+    size_t (*memory)(const Device *);                         /* in all; NULL: the machine's */
     void (*describe)(const Device *, char *buffer, size_t n); /* NULL: it is the CPU */
     void (*provide)(Device *, size_t scratch);                /* NULL: nothing to do */
     void (*record)(Device *);                                 /* graphs; NULL: there are none */

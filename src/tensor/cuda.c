@@ -126,6 +126,8 @@ static size_t available(const Device *d) {
     return n;
 }
 
+static size_t memory(const Device *d) { return d->cuda->memory; }
+
 static void describe(const Device *d, char *buffer, size_t n) {
     const Cuda *c = d->cuda;
     snprintf(buffer, n, "%s (GPU %d, sm_%d, %d multiprocessors, %.0f GiB)", c->name, c->ordinal,
@@ -286,12 +288,12 @@ static size_t back(Device *d, char *base, size_t from, size_t to) {
     size_t at = from;
     for (; at < to; at += PAGE) {
         const CUdeviceptr p = (CUdeviceptr)(uintptr_t)(base + at);
-        CUmemGenericAllocationHandle memory;
-        const CUresult taken = DRIVER_RESULT(cuMemCreate, _v10020, &memory, PAGE, &what, 0);
+        CUmemGenericAllocationHandle page;
+        const CUresult taken = DRIVER_RESULT(cuMemCreate, _v10020, &page, PAGE, &what, 0);
         if (taken == CUDA_ERROR_OUT_OF_MEMORY) break;
         driver_check(taken, "cuMemCreate");
-        DRIVER(cuMemMap, _v10020, p, PAGE, 0, memory, 0);
-        DRIVER(cuMemRelease, _v10020, memory); /* it lives as long as it is mapped */
+        DRIVER(cuMemMap, _v10020, p, PAGE, 0, page, 0);
+        DRIVER(cuMemRelease, _v10020, page); /* it lives as long as it is mapped */
         DRIVER(cuMemSetAccess, _v10020, p, PAGE, &access, 1);
     }
     CUDA_CHECK(cudaMemsetAsync(base + from, 0, at - from, c->stream));
@@ -324,6 +326,7 @@ Err device_cuda(int rank, Device **out) {
                                       .copy = copy,
                                       .wait = wait,
                                       .available = available,
+                                      .memory = memory,
                                       .describe = describe,
                                       .provide = provide,
                                       .record = record,

@@ -241,11 +241,13 @@ struct Space {
     size_t n_holes, cap_holes;
 };
 
-/* Address space, not memory: as much as the machine has memory where it is mapped (there may be hundreds of
- * spaces: several for each rank that is a thread), without end where it is only counted. */
+/* Address space, not memory: as much as there is memory (there may be hundreds of spaces: several for each
+ * rank that is a thread), without end where it is only counted. */
 static size_t unplanned(const Device *d) {
     if (d->kind == DEVICE_NULL) return (size_t)1 << 60;
-    return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / SPACE_ALIGN * SPACE_ALIGN;
+    const size_t bytes = d->backend->memory ? d->backend->memory(d)
+                                            : (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    return bytes / SPACE_ALIGN * SPACE_ALIGN;
 }
 
 Space *space_new(Device *d, const char *name, size_t capacity) {
@@ -312,8 +314,8 @@ void *space_take(Space *s, size_t bytes) {
         if (!s->planned) back(s, at + need);
         return s->base + at;
     }
-    CHECK(0, "%s memory is full: %zu bytes asked for, %zu of %zu in use; the dry run planned for less",
-          s->name, bytes, s->used, s->capacity);
+    CHECK(0, "%s memory is full: %zu bytes asked for, %zu of %zu in use; %s", s->name, bytes, s->used,
+          s->capacity, s->planned ? "the dry run planned for less" : "the device has no more");
     return NULL;
 }
 

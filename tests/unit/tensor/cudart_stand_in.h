@@ -44,7 +44,10 @@ cudaError_t cudaSetDevice(int ordinal) {
     return gpu.streams;
 }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int ordinal) {
-    *p = (struct cudaDeviceProp){.name = "NVIDIA GPU", .major = 9, .multiProcessorCount = 132 + ordinal};
+    *p = (struct cudaDeviceProp){.name = "NVIDIA GPU",
+                                 .major = 9,
+                                 .multiProcessorCount = 132 + ordinal,
+                                 .totalGlobalMem = (size_t)10 * PAGE - 1};
     return cudaSuccess;
 }
 cudaError_t cudaGetLastError(void) { return cudaSuccess; }
@@ -142,13 +145,13 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s) {
 static CUresult reserve(CUdeviceptr *p, size_t bytes, size_t align, CUdeviceptr at,
                         unsigned long long flags) {
     (void)align, (void)at, (void)flags;
-    assert_int_equal(bytes % PAGE, 0);
+    assert_int_equal(bytes, (size_t)10 * PAGE); /* as much as the GPU has, in pages */
     gpu.live++;
     *p = PAGE;
     return CUDA_SUCCESS;
 }
 static CUresult unreserve(CUdeviceptr p, size_t bytes) {
-    assert_true(p == PAGE && bytes % PAGE == 0);
+    assert_true(p == PAGE && bytes == (size_t)10 * PAGE);
     gpu.live--;
     return CUDA_SUCCESS;
 }

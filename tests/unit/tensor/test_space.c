@@ -87,9 +87,14 @@ typedef struct Paged {
     int calls;
 } Paged;
 
+static size_t memory(const Device *d) {
+    (void)d;
+    return 16 * PAGE + A - 1;
+}
+
 static void *reserve(Device *d, size_t bytes) {
     (void)d;
-    assert_true(bytes >= 16 * PAGE);
+    assert_int_equal(bytes, 16 * PAGE);
     return (void *)(uintptr_t)PAGE; /* nobody touches it */
 }
 
@@ -105,14 +110,15 @@ static size_t back(Device *d, char *base, size_t from, size_t to) {
 
 static void unreserve(Device *d, char *base, size_t bytes, size_t backed) {
     Paged *p = (Paged *)d;
-    assert_true((uintptr_t)base == PAGE && bytes >= backed);
+    assert_true((uintptr_t)base == PAGE && bytes == 16 * PAGE);
     assert_int_equal(backed, p->pages * PAGE);
     p->pages = 0;
 }
 
 static void memory_comes_as_it_is_reached(void **state) {
     (void)state;
-    Paged p = {.backend = {.reserve = reserve, .back = back, .unreserve = unreserve}, .left = 7};
+    Paged p = {.backend = {.memory = memory, .reserve = reserve, .back = back, .unreserve = unreserve},
+               .left = 7};
     p.device = (Device){.kind = DEVICE_CUDA, .backend = &p.backend};
     Space *s = space_new(&p.device, "cache", SPACE_UNPLANNED);
     assert_int_equal(p.pages, 0);
@@ -129,6 +135,9 @@ static void memory_comes_as_it_is_reached(void **state) {
     assert_true(p.pages == 5 && p.calls == 3);
     EXPECT_FAULT("cannot allocate 8192 bytes for cache memory, of which 7168 are there",
                  space_take(s, 4 * PAGE - A));
+    space_reset(s);
+    EXPECT_FAULT("cache memory is full: 16385 bytes asked for, 0 of 16384 in use; the device has no more",
+                 space_take(s, 16 * PAGE + 1));
     space_free(s);
     assert_int_equal(p.pages, 0);
 }
