@@ -1,4 +1,5 @@
-/* Runs statements that must be a fault, with this in its message. */
+/* Runs statements that must be a fault, with this in its message. In a function without a loop around it,
+ * whose variables the jump might lose. */
 #ifndef ISOTRON_TESTS_EXPECT_FAULT_H
 #define ISOTRON_TESTS_EXPECT_FAULT_H
 

@@ -274,18 +274,17 @@ static void nest(Chain *c) {
     tape_offload_begin(c->net.tape, 1);
 }
 
+static void expect_fault(Misuse *run, const char *sentence) {
+    Chain c;
+    open_chain(&c, device_cpu(1), F32, 3, SPACE_UNPLANNED, (OffloadMemory){0});
+    EXPECT_FAULT(sentence, run(&c));
+    close_chain(&c);
+}
+
 static void misuse_is_a_fault(void **state) {
     (void)state;
-    static const struct {
-        Misuse *run;
-        const char *sentence;
-    } MISUSES[] = {{sweep_twice, "one sweep, not for several"}, {nest, "inside of another"}};
-    for (int i = 0; i < 2; i++) {
-        Chain c;
-        open_chain(&c, device_cpu(1), F32, 3, SPACE_UNPLANNED, (OffloadMemory){0});
-        EXPECT_FAULT(MISUSES[i].sentence, MISUSES[i].run(&c));
-        close_chain(&c);
-    }
+    expect_fault(sweep_twice, "one sweep, not for several");
+    expect_fault(nest, "inside of another");
 }
 
 int main(void) {
