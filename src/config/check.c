@@ -277,8 +277,12 @@ static void check_range(const Config *c, const struct Range *r, Args *args) {
     if (v >= r->low && v <= r->high) return;
     Str shown = {0};
     arg_print(row, value, &shown);
-    args_problem(args, "--%.*s must be from %.16g to %.16g, not %s.", (int)arg_name_len(row), row->names,
-                 r->low, r->high, shown.s);
+    const int name = (int)arg_name_len(row);
+    if (r->high < 0x1p63)
+        args_problem(args, "--%.*s must be from %.16g to %.16g, not %s.", name, row->names, r->low, r->high,
+                     shown.s);
+    else /* no limit but that of the type */
+        args_problem(args, "--%.*s must be at least %.16g, not %s.", name, row->names, r->low, shown.s);
     str_free(&shown);
 }
 

@@ -470,6 +470,7 @@ static const char *const BREAKING[][2] = {
     {"--train-data-path x", "--mock-data excludes"},
     {"--tokenizer-type NullTokenizer", "needs --vocab-size"},
     {"--save x --save-interval 4 --save-retain-interval 6", "multiple of --save-interval 4"},
+    {"--save x --save-interval 0", "--save-interval must be at least 1, not 0."},
     {"--most-recent-k 0", "-1 to keep all"},
     {"--use-checkpoint-args", "needs --load"},
     {"--swiglu --hidden-size=16", "given twice"},
