@@ -165,10 +165,7 @@ GemmStore gemm_store_open(const Cuda *c, GemmState *state) {
     Err e = file_mkdirs(dir);
     if (!e.code) e = lock(&s, dir);
     free(dir);
-    if (e.code) {
-        warn(state, e.msg);
-        return s;
-    }
+    if (e.code) warn(state, e.msg); /* what was kept there before can still be taken */
     if (!file_exists(s.path)) return s;
     str_clear(&s.text);
     e = file_read(s.path, &s.text);

@@ -116,7 +116,7 @@ static Err find_target(const char *path, Target *out) {
 }
 
 static Err replace(const char *path, const void *bytes, size_t n) {
-    char *tmp = mem_printf("%s.tmp.%ld", path, (long)getpid()), *copy = mem_strdup(path);
+    char *tmp = mem_printf("%s.tmp.%ld", path, (long)gettid()), *copy = mem_strdup(path);
     int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     Err e = fd < 0 ? file_failed("create", tmp) : file_write_all(fd, tmp, bytes, n);
     if (!e.code && fsync(fd)) e = file_failed("sync", tmp);

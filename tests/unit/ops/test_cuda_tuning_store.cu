@@ -253,6 +253,20 @@ static void a_lock_that_cannot_be_opened(void **state) {
     run_end(&r);
 }
 
+static void a_folder_that_can_only_be_read(void **state) {
+    (void)state;
+    Run r = run_new();
+    const GemmRecord x = numbered();
+    keep(&r, &x);
+    char *path = in_folder(&r, "lock");
+    assert_int_equal(unlink(path), 0);
+    free(path);
+    make_folder(&r, "lock");
+    expect_kept(&r, &x);
+    assert_true(r.state.warned);
+    run_end(&r);
+}
+
 static void a_file_that_cannot_be_written(void **state) {
     (void)state;
     Run r = run_of_ways();
@@ -315,6 +329,7 @@ int main(void) {
         cmocka_unit_test(unmeasured_is_kept_for_fastest_alone),
         cmocka_unit_test(a_folder_that_cannot_be),
         cmocka_unit_test(a_lock_that_cannot_be_opened),
+        cmocka_unit_test(a_folder_that_can_only_be_read),
         cmocka_unit_test(a_file_that_cannot_be_written),
         cmocka_unit_test(a_file_system_without_locks),
         cmocka_unit_test(folders),
