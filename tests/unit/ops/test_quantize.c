@@ -304,12 +304,36 @@ static void what_no_codes_can_do_is_said(void **unused) {
     assert_non_null(strstr(quantize_emulation(&with, blocks, 128, 256, 144), "of 128"));
 }
 
+/* Products read the inverses of squares in rows of a multiple of four: what stands behind the last square is
+ * 0, whatever was there. */
+static void what_pads_the_inverses_of_squares_is_0(void **unused) {
+    (void)unused;
+    enum { ROWS = 130, COLUMNS = 300, DOWN = 2, ACROSS = 3, PITCH = 4 };
+    static float x[ROWS * COLUMNS];
+    static unsigned char codes[ROWS * COLUMNS];
+    float inverse[DOWN * PITCH];
+    for (int i = 0; i < ROWS * COLUMNS; i++) x[i] = (float)(i % 17 + 1);
+    for (int i = 0; i < DOWN * PITCH; i++) inverse[i] = NAN;
+    assert_int_equal(fp8_blocks_count(FP8_SQUARES, ROWS, COLUMNS), DOWN * PITCH);
+    Device *device = device_cpu(1);
+    const Fp8CodesAttr attr = {FP8_SQUARES};
+    Tensor from = tensor_make(x, F32, 2, (int64_t[]){ROWS, COLUMNS}),
+           to = tensor_make(codes, F8E4M3, 2, (int64_t[]){ROWS, COLUMNS}),
+           inverses = tensor_make(inverse, F32, 1, (int64_t[]){DOWN * PITCH});
+    call_run(&OPS[OP_fp8_codes],
+             &(Call){.in = {&from}, .out = {&to, NULL, &inverses}, .attr = &attr, .device = device});
+    for (int i = 0; i < DOWN * PITCH; i++)
+        assert_true(i % PITCH < ACROSS ? inverse[i] > 0 && isfinite(inverse[i]) : inverse[i] == 0);
+    device_free(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tensors_own_scale),
         cmocka_unit_test(scales_follow_the_window),
         cmocka_unit_test(products_are_of_quantised_operands),
         cmocka_unit_test(what_no_codes_can_do_is_said),
+        cmocka_unit_test(what_pads_the_inverses_of_squares_is_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

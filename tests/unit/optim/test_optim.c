@@ -240,6 +240,26 @@ static void bf16_gradients_that_are_exact_change_no_bit(void **state) {
     }
 }
 
+/* Whichever of the two is narrow. */
+static void each_moment_has_the_type_of_its_option(void **state) {
+    (void)state;
+    static const struct {
+        const char *words;
+        DType type[2];
+    } CASES[] = {{"", {F32, F32}},
+                 {"--use-precision-aware-optimizer --exp-avg-dtype bf16", {BF16, F32}},
+                 {"--use-precision-aware-optimizer --exp-avg-dtype fp16", {F16, F32}},
+                 {"--use-precision-aware-optimizer --exp-avg-sq-dtype bf16", {F32, BF16}}};
+    for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
+        Fixture f = fixture_new(CASES[k].words, F32);
+        for (int i = 0; i < 2; i++) {
+            assert_string_equal(f.optimizer->buffer[i].suffix, i ? ".exp_avg_sq" : ".exp_avg");
+            assert_int_equal(f.optimizer->buffer[i].dtype, CASES[k].type[i]);
+        }
+        fixture_free(&f);
+    }
+}
+
 /* In fp32, from numbers that bf16 rounds. */
 static void adamw_of_bf16_gradients_is_the_formula(void **state) {
     (void)state;
@@ -381,6 +401,7 @@ int main(void) {
         cmocka_unit_test(clip_only_shrinks),
         cmocka_unit_test(adamw_uses_decoupled_lr_and_decays_matrices_only),
         cmocka_unit_test(sgd_follows_pytorch),
+        cmocka_unit_test(each_moment_has_the_type_of_its_option),
         cmocka_unit_test(bf16_gradients_that_are_exact_change_no_bit),
         cmocka_unit_test(adamw_of_bf16_gradients_is_the_formula),
         cmocka_unit_test(infinite_gradient_changes_no_byte),

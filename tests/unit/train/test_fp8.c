@@ -21,12 +21,20 @@ typedef struct Trial {
     Outcome outcome;
 } Trial;
 
+/* Codes of weights are kept where products are of codes: the CPU has such products, on request. */
+static Run *run_of(const Setup *s, Comm *comm) {
+    Device *device = device_cpu(1);
+    device->fp8_products = s->config.fp8_keep_weights;
+    Run *r = run_new(&s->config, &s->derived, NULL, comm, device);
+    registry_init(r->model->registry, r->context.seed);
+    run_publish(r);
+    return r;
+}
+
 static Err train(void *arg, Comm *comm) {
     Trial *t = arg;
     const Registry *whole = t->whole->registry;
-    Run *r = run_new(&t->setup->config, &t->setup->derived, NULL, comm, NULL);
-    registry_init(r->model->registry, r->context.seed);
-    run_publish(r);
+    Run *r = run_of(t->setup, comm);
     double loss[STEPS], *masters = mem_alloc((size_t)whole->elements * sizeof *masters);
     for (int i = 0; i < STEPS; i++) loss[i] = rank_step(t->setup, r).loss;
     collect(r->model->registry, FLAT_MASTERS, r->model->registry->masters, comm, whole, masters);
@@ -84,6 +92,8 @@ static const char *const RECIPES[] = {
     "--fp8-format hybrid --fp8-recipe tensorwise",
     ("--fp8-format e4m3 --fp8-recipe tensorwise --no-fp8-wgrad --first-last-layers-bf16 "
      "--num-layers-at-end-in-bf16 0"),
+    "--fp8-format hybrid --fp8-recipe delayed --fp8-keep-weights",
+    "--fp8-format hybrid --fp8-recipe tensorwise --fp8-keep-weights",
 };
 static const char *const LAYOUTS[] = {
     "--ranks 2 --tensor-model-parallel-size 2",
@@ -155,11 +165,59 @@ static void a_rank_may_have_no_fp8_layer(void **state) {
     setup_free(s);
 }
 
+/* Scales follow from what was trained on, with products in fp32 and of codes that are kept. */
+static void evaluation_leaves_scales_alone(void **state) {
+    (void)state;
+    for (int codes = 0; codes < 2; codes++) {
+        Setup *s = setup_of(RECIPES[0], codes ? "--fp8-keep-weights" : "");
+        Run *r = run_of(s, NULL);
+        const char *emulation;
+        assert_int_equal(run_fp8_linears(r, &emulation), 8);
+        assert_int_equal(!emulation, codes);
+        rank_step(s, r);
+        const Registry *g = r->model->registry;
+        const size_t n = (size_t)g->elements * sizeof(double);
+        double *before = mem_alloc(n), loss = 0, tokens = 0;
+        memcpy(before, g->masters, n);
+        Batch b = numbered_batch(s, 100);
+        run_evaluate(r, &b, &loss, &tokens);
+        assert_memory_equal(before, g->masters, n);
+        batch_free(&b);
+        free(before);
+        run_free(r);
+        setup_free(s);
+    }
+}
+
+/* Delayed scales are a power of two less, others do not know it. */
+static void margin_divides_delayed_scales_only(void **state) {
+    (void)state;
+    static const char *const MARGIN[] = {"", "--fp8-margin 3"};
+    double scale[2][3], loss[2];
+    for (int i = 0; i < 2; i++) {
+        Setup *delayed = setup_of(RECIPES[0], MARGIN[i]), *own = setup_of(RECIPES[1], MARGIN[i]);
+        Run *r = run_of(delayed, NULL), *o = run_of(own, NULL);
+        rank_step(delayed, r);
+        const Tensor *t =
+            &registry_find(r->model->registry, "decoder.layers.1.mlp.linear_fc1.fp8_state")->master;
+        for (int role = 0; role < 3; role++) scale[i][role] = ((double *)t->data)[role * t->dim[1]];
+        rank_step(own, o);
+        loss[i] = rank_step(own, o).loss;
+        run_free(r), run_free(o);
+        setup_free(delayed), setup_free(own);
+    }
+    for (int role = 0; role < 3; role++)
+        assert_true(scale[0][role] > 0 && scale[0][role] == 8 * scale[1][role]);
+    assert_true(loss[0] == loss[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts_have_one_curve),
         cmocka_unit_test(formats_differ),
         cmocka_unit_test(a_rank_may_have_no_fp8_layer),
+        cmocka_unit_test(evaluation_leaves_scales_alone),
+        cmocka_unit_test(margin_divides_delayed_scales_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
