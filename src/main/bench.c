@@ -25,6 +25,8 @@ static const Arg TRAIN_ROWS[] = {
     ROW(BenchTrain, json, "json", ARG_TEXT, "none", "File that gets the results."),
 };
 
+enum { MOST_STEPS = 1000000 }; /* each has a row in memory */
+
 static Err read_train(Setup *s, BenchTrain *o, Args *args, int argc, char **argv) {
     args_use(args,
              (ArgTable){.rows = TRAIN_ROWS, .count = sizeof TRAIN_ROWS / sizeof *TRAIN_ROWS, .target = o});
@@ -32,8 +34,9 @@ static Err read_train(Setup *s, BenchTrain *o, Args *args, int argc, char **argv
     args_line(args, argc, argv);
     config_check(&s->config, CHECK_MODEL | CHECK_TRAIN, args);
     const bool records = s->config.cuda_graph_impl == CUDA_GRAPH_LOCAL;
-    if (o->steps < 1) args_problem(args, "--steps: at least 1");
-    if (o->profiled < 1) args_problem(args, "--profiled: at least 1");
+    if (o->steps < 1 || o->steps > MOST_STEPS) args_problem(args, "--steps: from 1 to %d", (int)MOST_STEPS);
+    if (o->profiled < 1 || o->profiled > MOST_STEPS)
+        args_problem(args, "--profiled: from 1 to %d", (int)MOST_STEPS);
     if (o->seconds < 0) args_problem(args, "--seconds: at least 0");
     if (o->warmup < 1 + records)
         args_problem(args, "--warmup: at least 1, the first step touches the memory, and 2 with "

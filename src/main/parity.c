@@ -116,6 +116,8 @@ static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int 
             "name the golden case first: a folder with run.conf, init.safetensors and the oracle's results");
     args_line(args, argc - n_dirs, argv + n_dirs);
     if (n_dirs > 1 && !o->sweep) args_problem(args, "several golden cases need --sweep");
+    if (o->jobs < 0 || o->jobs > 1024) args_problem(args, "--sweep-jobs: from 0 to 1024");
+    if (!(o->deadline > 0)) args_problem(args, "--sweep-deadline: more than 0 seconds");
     if (o->sweep && comm_processes() > 1)
         args_problem(args, "--sweep starts processes of its own: leave mpirun out");
     if (args->help || n_dirs == 0 || o->sweep) return args_end(args);

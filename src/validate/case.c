@@ -237,10 +237,19 @@ static Err run_rank(void *arg, Comm *comm) {
     return ERR_OK;
 }
 
+/* The exact and the fp64 lane have nothing narrow beside them, whatever the lane that is judged has. */
+static void forget_narrow_types(Config *c) {
+    if (c->lane != LANE_FP64 && c->lane != LANE_EXACT) return;
+    c->fp8_format = FP8_NONE;
+    c->use_precision_aware_optimizer = false;
+    c->exp_avg_dtype = c->exp_avg_sq_dtype = STATE_FP32;
+}
+
 Err case_run(const Case *of, const Config *config, const Derived *derived, Noise noise,
              const CaseWatch *watch, Trace *out) {
     CaseRun run = {of, *config, *derived, noise, watch ? *watch : (CaseWatch){0}, out};
     Config *c = &run.config;
+    forget_narrow_types(c);
     if (!config_given(c, loss_scale) && !config_given(c, initial_loss_scale))
         c->loss_scale = DEFAULT_LOSS_SCALE;
     if (run.derived.rotary_dim)
@@ -255,6 +264,5 @@ Err case_run_alone(const Case *c, Lane lane, Noise noise, Trace *out) {
     Config config = c->config;
     config.lane = lane;
     if (lane == LANE_FP64) config.device = ON_CPU, config.cuda_graph_impl = CUDA_GRAPH_NONE;
-    if (lane == LANE_FP64 || lane == LANE_EXACT) config.fp8_format = FP8_NONE;
     return case_run(c, &config, &c->derived, noise, NULL, out);
 }

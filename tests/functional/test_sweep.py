@@ -44,6 +44,8 @@ assert "one rank failed" in cells()[0]["reason"] or "not done" in cells()[0]["re
 for line, sentence in (("fp64 --tensor-model-paralel-size 2", "line 1"), ("fp65 --ranks 2", "no cell"), ("gpt2-layouts fp65", "is no lane")):
     assert sentence in sweep([line], expect=2), line
 isotron("parity", CASE, ROOT / "golden" / "llama-layouts", expect=2)
+assert "--sweep-jobs: from 0" in sweep(RIGHT, "--sweep-jobs", -1, expect=2)
+assert "--sweep-deadline: more" in sweep(RIGHT, "--sweep-deadline", 0, expect=2)
 
 # ---- a dry run runs nothing
 sweep(RIGHT, "--sweep-dry-run")
