@@ -5,6 +5,7 @@
 #include "kernels/cuda/attention_path.h"
 #include "kernels/ops.h"
 #include "tensor/cuda.h"
+#include "unit/expect_fault.h"
 #include "unit/ops/attention_run.h"
 #include "unit/ops/cudnn_stand_in.h"
 
@@ -238,14 +239,7 @@ static void refused_by_all(void **state) {
     Run r = run_new(of_size(8, 2, 2, 264, 16), BF16);
     Gpu *g = gpu_new(SMALL);
     const Call plan = backward_call(&r, &g->planner);
-    jmp_buf jump;
-    FaultScope scope = {.where = "a test", .catch_jmp = &jump}, *old = fault_scope(&scope);
-    if (!setjmp(jump)) {
-        OPS[OP_attention_grad].cuda_plans(&plan);
-        fail();
-    }
-    fault_scope(old);
-    assert_non_null(strstr(scope.message, "heads of 264 and 16, more than 256"));
+    EXPECT_FAULT("heads of 264 and 16, more than 256", OPS[OP_attention_grad].cuda_plans(&plan));
     gpu_free(g);
     run_free(&r);
 }

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fault.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
+#include "unit/expect_fault.h"
 
 enum { COLUMNS = 7, VOCAB = 5 };
 
@@ -64,16 +64,7 @@ static void a_logit_that_is_nan_shows(void **state) {
 
 static void a_wrong_label_is_named(void **state) {
     const float row[COLUMNS] = {0};
-    FaultScope scope = {.where = "rank 0"};
-    jmp_buf jump;
-    scope.catch_jmp = &jump;
-    FaultScope *old = fault_scope(&scope);
-    if (!setjmp(jump)) {
-        loss_of(*state, row, VOCAB, NULL);
-        fail();
-    }
-    fault_scope(old);
-    assert_non_null(strstr(scope.message, "label 5 of token 0"));
+    EXPECT_FAULT("label 5 of token 0", loss_of(*state, row, VOCAB, NULL));
 }
 
 /* Sums that float could not hold. */

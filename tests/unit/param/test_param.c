@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fault.h"
 #include "param/bucket.h"
+#include "unit/expect_fault.h"
 
 static ParamSpec matrix(const char *name, int64_t rows, int64_t padded, int64_t columns) {
     return (ParamSpec){.name = name,
@@ -52,16 +52,7 @@ static void layout_is_aligned_and_registered_once(void **state) {
     assert_int_equal(r->elements, 704 + PARAM_ALIGN);
     assert_ptr_equal(registry_find(r, "b"), b);
     assert_null(registry_find(r, "c"));
-    FaultScope scope = {.where = "test"};
-    jmp_buf jump;
-    scope.catch_jmp = &jump;
-    FaultScope *old = fault_scope(&scope);
-    if (!setjmp(jump)) {
-        param_add(r, matrix("a", 1, 0, 1));
-        fail();
-    }
-    fault_scope(old);
-    assert_non_null(strstr(scope.message, "parameter 'a' is registered twice"));
+    EXPECT_FAULT("parameter 'a' is registered twice", param_add(r, matrix("a", 1, 0, 1)));
     registry_free(r);
 }
 

@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/activation.h"
 #include "ops/embedding.h"
 #include "ops/residual.h"
 #include "tape/tape.h"
+#include "unit/expect_fault.h"
 #include "unit/tape/net.h"
 
 /* ---- the network, with and without recompute ---- */
@@ -162,18 +162,9 @@ static void dry_run_measures_the_real_run(void **state) {
 
 static void too_little_memory_is_a_fault(void **state) {
     (void)state;
-    FaultScope scope = {.where = "test"};
-    jmp_buf jump;
-    scope.catch_jmp = &jump;
-    FaultScope *old = fault_scope(&scope);
     Net n;
     open_net(&n, device_cpu(1), F32, SPACE_ALIGN * 8, SPACE_UNPLANNED);
-    if (!setjmp(jump)) {
-        step(&n, PLAIN, (Sweeps){NEED_ALL, 0});
-        fail();
-    }
-    fault_scope(old);
-    assert_non_null(strstr(scope.message, "slot memory is full"));
+    EXPECT_FAULT("slot memory is full", step(&n, PLAIN, (Sweeps){NEED_ALL, 0}));
     close_net(&n);
 }
 
@@ -264,26 +255,21 @@ static void views_write_into_their_tensor(void **state) {
     close_net(&l.net);
 }
 
+static void use_one_of_two_views(Leaves *l) {
+    Tape *t = l->net.tape;
+    Tensor *z = op_activation(t, &l->x, ACT_SQUARED_RELU);
+    const int64_t one[3] = {1, 1, 1}, two[3] = {1, 1, 2}, stride[3] = {3, 3, 1};
+    Tensor *first = tape_view(t, z, 0, 3, one, stride);
+    tape_view(t, z, 1, 3, two, stride);
+    Tensor dy = tensor_make(l->dy_data, F64, 3, one);
+    tape_backward(t, op_add(t, first, first), &dy, NEED_ALL);
+}
+
 static void a_view_without_gradient_is_a_fault(void **state) {
     (void)state;
     Leaves l;
     open_leaves(&l);
-    Tape *t = l.net.tape;
-    FaultScope scope = {.where = "test"};
-    jmp_buf jump;
-    scope.catch_jmp = &jump;
-    FaultScope *old = fault_scope(&scope);
-    if (!setjmp(jump)) {
-        Tensor *z = op_activation(t, &l.x, ACT_SQUARED_RELU);
-        const int64_t one[3] = {1, 1, 1}, two[3] = {1, 1, 2}, stride[3] = {3, 3, 1};
-        Tensor *first = tape_view(t, z, 0, 3, one, stride);
-        tape_view(t, z, 1, 3, two, stride);
-        Tensor dy = tensor_make(l.dy_data, F64, 3, one);
-        tape_backward(t, op_add(t, first, first), &dy, NEED_ALL);
-        fail();
-    }
-    fault_scope(old);
-    assert_non_null(strstr(scope.message, "1 views of this output have had no gradient"));
+    EXPECT_FAULT("1 views of this output have had no gradient", use_one_of_two_views(&l));
     close_net(&l.net);
 }
 
