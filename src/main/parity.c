@@ -32,9 +32,9 @@ static const Arg ROWS[] = {
 
 /* ---- sweeps ---- */
 
-typedef void Report(const Sweep *, Str *out);
+typedef void WriteSweep(const Sweep *, Str *out);
 
-static Err write_report(const char *path, Report *report, const Sweep *s) {
+static Err write_report(const char *path, WriteSweep *report, const Sweep *s) {
     if (!path) return ERR_OK;
     Str text = {0};
     report(s, &text);

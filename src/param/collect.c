@@ -20,6 +20,13 @@ static const Param *counterpart(const Registry *whole, const Param *p) {
     return w;
 }
 
+/* Where the whole model has element e of this rank's flat layout; NULL: padding. */
+static double *place(const Copying *c, const Param *p, const Param *in_whole, int64_t e) {
+    const int64_t local = e - p->offset, row = param_global_row(p, local / p->columns);
+    if (row < 0) return NULL;
+    return c->whole + in_whole->offset + row * in_whole->columns + p->first_column + local % p->columns;
+}
+
 /* Elements [begin, end) of the flat layout, which stand at `at` in the buffer. */
 static void copy(const Copying *c, const Param *p, const Param *in_whole, FlatRange r) {
     const DType type = registry_dtype(c->registry, c->kind);
@@ -28,11 +35,9 @@ static void copy(const Copying *c, const Param *p, const Param *in_whole, FlatRa
         device_view(c->registry->device, (char *)c->flat + (size_t)r.at * size,
                     (size_t)(r.end - r.begin) * size, c->collects ? VIEW_READ : VIEW_READ | VIEW_WRITE);
     for (int64_t e = r.begin; e < r.end; e++) {
-        const int64_t local = e - p->offset, row = param_global_row(p, local / p->columns);
-        if (row < 0) continue;
         void *here = (char *)view.data + (size_t)(e - r.begin) * size;
-        double *there =
-            c->whole + in_whole->offset + row * in_whole->columns + p->first_column + local % p->columns;
+        double *there = place(c, p, in_whole, e);
+        if (!there) continue;
         if (c->collects)
             dtype_convert(there, F64, here, type, 1);
         else
@@ -67,6 +72,21 @@ void collect(const Registry *r, FlatBuffer kind, const void *flat, Comm *comm, c
         if (!param_speaks(r, p)) continue;
         const FlatRange part = param_part_held(r, p);
         copy_held(&c, p, counterpart(whole, p), part.begin, part.end);
+    }
+    if (comm) comm_all_reduce(comm, comm_everyone(comm), "collect", COMM_SUM, F64, out, whole->elements);
+}
+
+void collect_ranks(const Registry *r, Comm *comm, const Registry *whole, double *out) {
+    memset(out, 0, (size_t)whole->elements * sizeof *out);
+    const Copying c = {.registry = r, .whole = out};
+    for (int i = 0; comm && i < r->n; i++) {
+        const Param *p = r->params[i];
+        if (!param_speaks(r, p)) continue;
+        const FlatRange part = param_part_held(r, p);
+        for (int64_t e = part.begin; e < part.end; e++) {
+            double *there = place(&c, p, counterpart(whole, p), e);
+            if (there) *there = comm_rank(comm);
+        }
     }
     if (comm) comm_all_reduce(comm, comm_everyone(comm), "collect", COMM_SUM, F64, out, whole->elements);
 }

@@ -9,6 +9,8 @@
  * [whole->elements] is laid out like `whole`, an allocated registry of one rank (the null device will do)
  * with the same parameters. The same on all ranks; comm NULL: one rank. */
 void collect(const Registry *, FlatBuffer, const void *flat, Comm *, const Registry *whole, double *out);
+/* The rank that collect takes each element from. */
+void collect_ranks(const Registry *, Comm *, const Registry *whole, double *out);
 /* Sets this rank's masters from the whole model's (F64 masters). Values are the caller's to round or gather.
  */
 void spread(const Registry *whole, Registry *);

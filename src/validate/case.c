@@ -16,7 +16,7 @@
 
 /* A dynamic scale would skip steps until it has come down from 2^32, which is no parity with an oracle that
  * skips none. */
-static const double DEFAULT_LOSS_SCALE = 1024;
+static const double DEFAULT_LOSS_SCALE = 64;
 
 int64_t case_count(const HfTensor *t) { return t->dim[0] * (t->ndim == 2 ? t->dim[1] : 1); }
 
@@ -58,6 +58,8 @@ Err case_open(const Golden *g, const Config *c, const Derived *d, Case *out) {
     ERR_RETURN(hf_check(g->init, &out->map));
     registry_allocate(r, out->device, F64);
     ERR_RETURN(hf_import(g->init, r));
+    out->first = arena_alloc(out->arena, (size_t)r->elements * sizeof *out->first);
+    memcpy(out->first, r->masters, (size_t)r->elements * sizeof *out->first);
     out->at = arena_alloc(out->arena, (size_t)(out->map.count + 1) * sizeof *out->at);
     for (int64_t i = 0; i < out->map.count; i++) {
         out->at[i] = out->total;
@@ -78,15 +80,19 @@ void case_close(Case *c) {
 
 Trace *trace_new(const Case *c) {
     const Golden *g = c->golden;
+    const Choices of = choices_of(c->init->registry, &c->config, g->n_steps, g->samples, g->seq);
     const int64_t logits = g->samples * g->seq * c->vocab;
     const size_t bytes = sizeof(Trace) + (size_t)g->n_steps * sizeof(GoldenStep) +
-                         (size_t)(2 * c->total + logits) * sizeof(double);
+                         (size_t)(4 * c->total + logits + choices_elements(&of)) * sizeof(double);
     Trace *t = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(t != MAP_FAILED, "no memory for a trace of %zu bytes", bytes);
-    *t = (Trace){.steps = (GoldenStep *)(t + 1), .bytes = bytes};
+    *t = (Trace){.steps = (GoldenStep *)(t + 1), .choices = of, .bytes = bytes};
     t->gradients = (double *)(t->steps + g->n_steps);
     t->parameters = t->gradients + c->total;
-    t->logits = t->parameters + c->total;
+    t->weights = t->parameters + c->total;
+    t->ranks = t->weights + c->total;
+    t->logits = t->ranks + c->total;
+    choices_place(&t->choices, t->logits + logits);
     return t;
 }
 
@@ -112,33 +118,73 @@ typedef struct CaseRun {
     Trace *trace;
 } CaseRun;
 
+/* From the layout of the whole registry to the oracle's tensors. */
+static void to_tensors(const Case *c, const double *whole, double *out) {
+    for (int64_t i = 0; i < c->map.count; i++)
+        hf_gather(&c->map.tensors[i], NULL, whole, F64, out + c->at[i], F64);
+}
+
 /* Of a flat buffer of all ranks, in the oracle's tensors; out NULL: on a rank that only helps. */
 static void gather_all(const Case *c, const Run *run, FlatBuffer kind, const void *flat, double scale,
                        double *out) {
     const Registry *whole = c->init->registry;
     double *all = mem_alloc((size_t)whole->elements * sizeof *all);
     collect(run->model->registry, kind, flat, run->comm, whole, all);
-    for (int64_t i = 0; out && i < c->map.count; i++)
-        hf_gather(&c->map.tensors[i], NULL, all, F64, out + c->at[i], F64);
+    if (out) to_tensors(c, all, out);
     for (int64_t i = 0; out && i < c->total; i++) out[i] *= scale;
     free(all);
 }
 
-/* x * (1 + size * xi) or x + size * rms(x) * xi for the logical elements of a parameter-shaped F64 tensor. An
- * exact zero is a sum without terms (a token that does not occur): it stays. */
-static void perturb(const Param *p, Device *device, Tensor *t, const char *site, double size, bool relative) {
-    const int64_t n = param_logical_count(p);
-    DeviceView view = device_view(device, t->data, (size_t)n * sizeof(double), VIEW_READ | VIEW_WRITE);
-    double *x = view.data, rms = 0;
-    for (int64_t i = 0; i < n; i++) rms += x[i] * x[i];
-    rms = sqrt(rms / (double)n);
-    uint64_t key = hash64(p->spec.name, strlen(p->spec.name), hash_name(site));
+static void gather_ranks(const Case *c, const Run *run, double *out) {
+    const Registry *whole = c->init->registry;
+    double *all = mem_alloc((size_t)whole->elements * sizeof *all);
+    collect_ranks(run->model->registry, run->comm, whole, all);
+    if (out) to_tensors(c, all, out);
+    free(all);
+}
+
+static uint64_t noise_key(const Param *p, const char *site) {
+    return hash64(p->spec.name, strlen(p->spec.name), hash_name(site));
+}
+
+/* An exact zero stays: in a gradient it is a sum without terms (a token that does not occur). */
+static void perturb(double *x, int64_t n, double size, uint64_t key) {
     for (int64_t i = 0; i < n; i++)
-        if (x[i] != 0) x[i] += size * (relative ? x[i] : rms) * philox_normal(0, key, (uint64_t)i);
+        if (x[i] != 0) x[i] += size * philox_normal(0, key, (uint64_t)i);
+}
+
+static void perturb_gradient(const Param *p, Device *device, const Noise *noise, int64_t step) {
+    const int64_t n = param_logical_count(p);
+    DeviceView view =
+        device_view(device, p->main_grad.data, (size_t)n * sizeof(double), VIEW_READ | VIEW_WRITE);
+    double *x = view.data, squares = 0;
+    for (int64_t i = 0; i < n; i++) squares += x[i] * x[i];
+    char site[48];
+    snprintf(site, sizeof site, "gradient %lld %d", (long long)step, noise->draw);
+    perturb(x, n, noise->gradients * sqrt(squares / (double)n), noise_key(p, site));
     device_view_end(&view);
 }
 
-static void keep_logits(const Case *c, Run *run, const Batch *b, int64_t first, double *out) {
+/* The weights that a run starts from: the case's, each times 1 + noise. */
+static void set_weights(const Case *c, const Noise *noise) {
+    const Registry *r = c->init->registry;
+    double *all = r->masters;
+    memcpy(all, c->first, (size_t)r->elements * sizeof *all);
+    char site[40];
+    snprintf(site, sizeof site, "weight %d", noise->draw);
+    for (int i = 0; noise->draw != NO_NOISE && i < r->n; i++) {
+        const Param *p = r->params[i];
+        if (p->spec.flags & PARAM_BUFFER) continue;
+        const uint64_t key = noise_key(p, site);
+        double *x = all + p->offset;
+        for (int64_t k = 0; k < param_logical_count(p); k++)
+            x[k] *= 1 + noise->weights * philox_normal(0, key, (uint64_t)k);
+    }
+}
+
+static void keep_logits(const CaseRun *c, Run *run, const Batch *b, int64_t first) {
+    const int64_t vocab = c->of->vocab;
+    double *out = c->trace->logits;
     const int64_t dim[] = {b->b, b->s};
     Tensor tokens = tensor_make(NULL, I64, 2, dim), position = tokens;
     const size_t bytes = tensor_bytes(&tokens);
@@ -149,15 +195,17 @@ static void keep_logits(const Case *c, Run *run, const Batch *b, int64_t first, 
     Space *slot = space_new(run->device, "activation", SPACE_UNPLANNED),
           *transient = space_new(run->device, "transient", SPACE_UNPLANNED);
     Tape *tape = tape_new(&run->context, slot, transient);
+    tape_trace(tape, c->watch.trace, c->watch.arg);
+    run->context.first_sample = first;
     tape_begin(tape, false);
     Tensor *y = gpt_forward(tape, run->model, &(ModelInput){.tokens = &tokens, .position = &position});
     const DType type = (DType)y->dtype;
     DeviceView view = device_view(run->device, y->data, tensor_bytes(y), VIEW_READ);
     for (int64_t s = 0; s < b->s; s++)
         for (int64_t i = 0; i < b->b; i++)
-            dtype_convert(out + ((first + i) * b->s + s) * c->vocab, F64,
+            dtype_convert(out + ((first + i) * b->s + s) * vocab, F64,
                           (char *)view.data + (size_t)((s * b->b + i) * y->dim[2]) * dtype_size(type), type,
-                          (size_t)c->vocab);
+                          (size_t)vocab);
     device_view_end(&view);
     tape_free(tape);
     space_free(slot), space_free(transient);
@@ -173,24 +221,11 @@ static Batch *batches_of(const CaseRun *c, Run *run, int64_t step, int64_t n, Ar
     for (int64_t i = 0; i < n; i++) {
         const int64_t first = (i * m->size[AXIS_DP] + m->coordinate[AXIS_DP]) * micro;
         golden_batch(c->of->golden, step, first, &b);
-        if (step == 0 && c->trace->has_logits) keep_logits(c->of, run, &b, first, c->trace->logits);
+        if (step == 0 && c->trace->has_logits) keep_logits(c, run, &b, first);
         batches[i] = batch_slice(&b, m->size[AXIS_CP], m->coordinate[AXIS_CP], arena);
     }
     batch_free(&b);
     return batches;
-}
-
-static void add_noise(const CaseRun *c, Registry *r, int64_t step) {
-    const bool weights = step < 0;
-    const double size = c->noise.roundoff * (weights ? 1 : sqrt(c->noise.longest_sum));
-    char site[40];
-    if (weights)
-        snprintf(site, sizeof site, "weight %d", c->noise.draw);
-    else
-        snprintf(site, sizeof site, "gradient %lld %d", (long long)step, c->noise.draw);
-    for (int i = 0; c->noise.draw != NO_NOISE && i < r->n; i++)
-        perturb(r->params[i], r->device, weights ? &r->params[i]->master : &r->params[i]->main_grad, site,
-                size, weights);
 }
 
 static void one_step(const CaseRun *c, Run *run, int64_t step, Trace *heard) {
@@ -203,7 +238,8 @@ static void one_step(const CaseRun *c, Run *run, int64_t step, Trace *heard) {
     run_microbatches(run, batches_of(c, run, step, n, arena), n, n, &report);
     run_reduce(run, &report);
     run_read(run, &report);
-    add_noise(c, r, step);
+    for (int i = 0; c->noise.draw != NO_NOISE && c->noise.gradients > 0 && i < r->n; i++)
+        perturb_gradient(r->params[i], r->device, &c->noise, step);
     if (w->gradients) w->gradients(w->arg, run, &report);
     if (step == 0)
         gather_all(c->of, run, FLAT_GRADS, r->grads, report.grad_scale, heard ? heard->gradients : NULL);
@@ -227,8 +263,11 @@ static Err run_rank(void *arg, Comm *comm) {
     Run *run = run_new(&c->config, &c->derived, NULL, comm, device);
     Registry *r = run->model->registry;
     spread(c->of->init->registry, r);
-    add_noise(c, r, -1);
     run_publish(run);
+    if (heard) to_tensors(c->of, c->of->init->registry->masters, heard->weights);
+    gather_ranks(c->of, run, heard ? heard->ranks : NULL);
+    executor_trace(run->executor, c->watch.trace, c->watch.arg);
+    run->context.probe = c->watch.probe, run->context.probe_arg = c->watch.arg;
     if (c->watch.begin) c->watch.begin(c->watch.arg, run);
     for (int64_t step = 0; step < c->of->golden->n_steps; step++) one_step(c, run, step, heard);
     gather_all(c->of, run, FLAT_MASTERS, r->masters, 1, heard ? heard->parameters : NULL);
@@ -237,32 +276,39 @@ static Err run_rank(void *arg, Comm *comm) {
     return ERR_OK;
 }
 
-/* The exact and the fp64 lane have nothing narrow beside them, whatever the lane that is judged has. */
-static void forget_narrow_types(Config *c) {
+/* The exact and the fp64 lane store nothing narrow, whatever the options of the lane that is judged say. */
+static void forget_narrow_types(Config *c, bool quantises) {
     if (c->lane != LANE_FP64 && c->lane != LANE_EXACT) return;
-    c->fp8_format = FP8_NONE;
+    if (!quantises) c->fp8_format = FP8_NONE;
     c->use_precision_aware_optimizer = false;
     c->exp_avg_dtype = c->exp_avg_sq_dtype = STATE_FP32;
+}
+
+void case_set_loss_scale(Config *c) {
+    if (!config_given(c, loss_scale) && !config_given(c, initial_loss_scale))
+        c->loss_scale = DEFAULT_LOSS_SCALE;
 }
 
 Err case_run(const Case *of, const Config *config, const Derived *derived, Noise noise,
              const CaseWatch *watch, Trace *out) {
     CaseRun run = {of, *config, *derived, noise, watch ? *watch : (CaseWatch){0}, out};
     Config *c = &run.config;
-    forget_narrow_types(c);
-    if (!config_given(c, loss_scale) && !config_given(c, initial_loss_scale))
-        c->loss_scale = DEFAULT_LOSS_SCALE;
+    forget_narrow_types(c, watch && watch->quantises);
+    case_set_loss_scale(c);
+    if (watch && (watch->trace || watch->probe))
+        c->cuda_graph_impl = CUDA_GRAPH_NONE; /* a replay shows no op */
     if (run.derived.rotary_dim)
         run.derived.max_position_embeddings =
             c->seq_length; /* rows of a table, of which the case reads these */
-    /* A watch sees the steps, not the pass before them that gives whole logits. */
-    out->has_logits = !watch && config_ranks(c) == 1 && safetensors_find(of->golden->oracle, "logits");
+    set_weights(of, &noise);
+    out->has_logits =
+        (!watch || watch->logits) && config_ranks(c) == 1 && safetensors_find(of->golden->oracle, "logits");
     return world_run(c, run_rank, &run);
 }
 
-Err case_run_alone(const Case *c, Lane lane, Noise noise, Trace *out) {
+Err case_run_alone(const Case *c, Lane lane, Noise noise, const CaseWatch *watch, Trace *out) {
     Config config = c->config;
     config.lane = lane;
     if (lane == LANE_FP64) config.device = ON_CPU, config.cuda_graph_impl = CUDA_GRAPH_NONE;
-    return case_run(c, &config, &c->derived, noise, NULL, out);
+    return case_run(c, &config, &c->derived, noise, watch, out);
 }

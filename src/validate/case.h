@@ -6,11 +6,13 @@
 #include "ckpt/hf.h"
 #include "config/config.h"
 #include "train/run.h"
+#include "validate/choices.h"
 #include "validate/golden.h"
 
 typedef struct Case {
     const Golden *golden; /* the caller's; outlives the case */
-    Gpt *init;            /* the whole model with the case's first parameters, F64 */
+    Gpt *init;            /* the whole model, F64, with the parameters that the last case_run started from */
+    double *first;        /* the case's first parameters, laid out like init's */
     HfMap map;            /* of its registry */
     int64_t *at, total;   /* where each tensor of the map begins in a Trace, and elements of all */
     int64_t vocab;
@@ -31,8 +33,11 @@ int64_t case_count(const HfTensor *); /* elements */
 typedef struct Trace {
     GoldenStep *steps;              /* [n_steps] */
     double *gradients, *parameters; /* of step 1 before clipping; after the last step */
+    double *weights;                /* the parameters that the run started from */
+    double *ranks;                  /* the rank that updates the element */
     double *logits;                 /* [samples, seq, vocab] of step 1; has_logits: set */
-    bool has_steps, has_logits;     /* steps: false in the MPI processes that are not rank 0 */
+    Choices choices;
+    bool has_steps, has_logits; /* steps: false in the MPI processes that are not rank 0 */
     size_t bytes;
 } Trace;
 
@@ -43,10 +48,11 @@ uint64_t trace_hash(const Case *, const Trace *);
 
 enum { NO_NOISE = -1 };
 
-/* Noise of a run: one rounding u in every weight, sqrt(K) of them in every gradient (parity.h). */
+/* Noise of a run, xi being standard normal: weights become w * (1 + weights * xi), and the gradients of every
+ * step g + gradients * rms(g) * xi (on one rank in fp64 alone). */
 typedef struct Noise {
-    int draw; /* NO_NOISE: none; else one rank, fp64 */
-    double roundoff, longest_sum;
+    int draw; /* which xi; NO_NOISE: none */
+    double weights, gradients;
 } Noise;
 
 /* Sees a run while it goes on; any function may be NULL. Each is called on every rank. */
@@ -55,14 +61,20 @@ typedef struct CaseWatch {
     void (*step)(void *arg, Run *, int64_t step);            /* before a step, from 0 */
     void (*gradients)(void *arg, Run *, const StepReport *); /* main gradients are sums */
     void (*updated)(void *arg, Run *, const StepReport *);   /* parameters are new */
+    TapeTrace *trace;                                        /* of every tape, with the watch's arg */
+    TapeProbe *probe;
     void *arg;
+    bool logits;    /* whole logits are wanted: a pass before the first step that is watched too */
+    bool quantises; /* an fp64 run keeps --fp8-format */
 } CaseWatch;
 
-/* Runs all steps in the lane and layout of the options (fp16 takes the loss scale 1024 unless they name one),
- * which have passed the rules and run_check. `watch` may be NULL. */
+/* Runs all steps in the lane and layout of the options (fp16 takes the loss scale 64 unless they name one),
+ * which have passed the rules and run_check. `watch` may be NULL: one that sees nothing and wants logits. */
 Err case_run(const Case *, const Config *, const Derived *, Noise, const CaseWatch *, Trace *out);
-/* The same on one rank, in a lane; fp64 and exact without FP8, and fp64, the truth, on
- * the CPU. */
-Err case_run_alone(const Case *, Lane, Noise, Trace *out);
+/* The same on one rank, in a lane; fp64 and exact without FP8 (unless the watch keeps it), and fp64, the
+ * truth, on the CPU. */
+Err case_run_alone(const Case *, Lane, Noise, const CaseWatch *, Trace *out);
+/* What case_run does to the options of fp16. */
+void case_set_loss_scale(Config *);
 
 #endif

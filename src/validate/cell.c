@@ -5,62 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What layouts may differ by, relative (see the head of cell.h). */
-static const double STEP_1 = 1e-12, LAST_STEP = 1e-9, RATIO = 1.5;
-
-/* A tensor is measured against itself if it has this share of the largest of its quantity: the sums that make
- * it carry the roundings of values of that size, u sqrt(K) of them, which is 1e-12 of this share. */
-static const double SHARE = 1e-3;
-
-static Row *new_row(CellResult *r, const char *quantity) {
-    Row *row = &r->rank[r->rank_rows++];
-    *row = (Row){0};
-    snprintf(row->quantity, sizeof row->quantity, "%s", quantity);
-    return row;
-}
-
 static double norm_of_difference(const double *x, const double *y, int64_t n) {
     double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += (x[i] - (y ? y[i] : 0)) * (x[i] - (y ? y[i] : 0));
+    for (int64_t i = 0; i < n; i++) sum += (x[i] - y[i]) * (x[i] - y[i]);
     return sqrt(sum);
-}
-
-/* ||x - y|| / max(||y||, SHARE of the largest ||y||) of tensor i; not finite: infinite. */
-static double share_of(const Case *c, int64_t i, const double *x, const double *y, double largest) {
-    const int64_t n = case_count(&c->map.tensors[i]), at = c->at[i];
-    const double d = norm_of_difference(x + at, y + at, n);
-    if (!isfinite(d)) return INFINITY;
-    return d == 0 ? 0 : d / fmax(norm_of_difference(y + at, NULL, n), SHARE * largest);
-}
-
-static double largest_of(const Case *c, const double *y) {
-    double largest = 0;
-    for (int64_t i = 0; i < c->map.count; i++)
-        largest = fmax(largest, norm_of_difference(y + c->at[i], NULL, case_count(&c->map.tensors[i])));
-    return largest;
-}
-
-static void judge_tensors(const Case *c, const double *x, const double *y, double bound, Row *row) {
-    const double largest = largest_of(c, y);
-    for (int64_t i = 0; i < c->map.count; i++)
-        row_add(row, c->map.tensors[i].name, (TensorError){.relative = share_of(c, i, x, y, largest)}, bound,
-                INFINITY);
-}
-
-static void judge_number(CellResult *r, const char *quantity, double x, double y) {
-    const double e = x == y ? 0 : fabs(x - y) / fabs(y);
-    row_add(new_row(r, quantity), "step 1", (TensorError){.relative = isfinite(e) ? e : INFINITY}, STEP_1,
-            INFINITY);
-}
-
-/* ---- by lane ---- */
-
-static void judge_fp64(const Case *c, const Trace *x, const Trace *y, CellResult *r) {
-    judge_number(r, "loss", x->steps[0].loss, y->steps[0].loss);
-    judge_number(r, "grad norm", x->steps[0].grad_norm, y->steps[0].grad_norm);
-    judge_number(r, "clip coefficient", x->steps[0].clip, y->steps[0].clip);
-    judge_tensors(c, x->gradients, y->gradients, STEP_1, new_row(r, "gradient of step 1"));
-    judge_tensors(c, x->parameters, y->parameters, LAST_STEP, new_row(r, "parameter at the end"));
 }
 
 static bool is_finite(const Case *c, const Trace *x) {
@@ -70,81 +18,81 @@ static bool is_finite(const Case *c, const Trace *x) {
     return finite;
 }
 
-static void judge_exact(const Case *c, const Trace *x, const Trace *y, CellResult *r) {
-    const double tiny = 0x1p-1000; /* anything but 0 fails */
-    const bool equal = is_finite(c, x) && trace_hash(c, x) == trace_hash(c, y);
-    judge_tensors(c, x->gradients, y->gradients, tiny, new_row(r, "gradient of step 1"));
-    judge_tensors(c, x->parameters, y->parameters, tiny, new_row(r, "parameter at the end"));
-    row_add(new_row(r, "hash"), "losses and parameters", (TensorError){.relative = equal ? 0 : INFINITY},
-            tiny, INFINITY);
-}
+/* Anything but 0 fails. */
+static const double TINY = 0x1p-1000;
 
-static void judge_ratio(const Case *c, double u, const Trace *x, const Trace *one, const Trace *truth,
-                        CellResult *r) {
-    const double largest = largest_of(c, truth->gradients);
-    double ours = 0, theirs = 0;
+static void judge_bits(const Case *c, const char *quantity, const double *x, const double *y,
+                       const double *ranks, Report *report) {
+    Row *row = report_row(report, quantity);
     for (int64_t i = 0; i < c->map.count; i++) {
-        const double a = share_of(c, i, x->gradients, truth->gradients, largest),
-                     b = share_of(c, i, one->gradients, truth->gradients, largest);
-        ours += a * a;
-        theirs += fmax(b * b, u * u); /* one rounding of the tensor itself */
+        const int64_t at = c->at[i], n = case_count(&c->map.tensors[i]);
+        TensorError e = {.relative = norm_of_difference(x + at, y + at, n)};
+        while (e.worst < n - 1 && x[at + e.worst] == y[at + e.worst]) e.worst++; /* the first that differs */
+        if (!isfinite(e.relative)) e.relative = INFINITY;
+        row_add(row, c->map.tensors[i].name, e, TINY, INFINITY, (int64_t)ranks[at + e.worst]);
     }
-    r->ratio = sqrt(ours / theirs);
-    row_add(new_row(r, "R of gradients"), "step 1",
-            (TensorError){.relative = isfinite(r->ratio) ? r->ratio : INFINITY}, RATIO, INFINITY);
 }
 
-/* The layer in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3..."; -1: none. */
-static int layer_of(const char *name) {
-    static const char *const MARKS[] = {"layers.", "h."};
-    for (int i = 0; i < 2; i++) {
-        const char *at = strstr(name, MARKS[i]);
-        if (at && at[strlen(MARKS[i])] >= '0' && at[strlen(MARKS[i])] <= '9')
-            return atoi(at + strlen(MARKS[i]));
-    }
-    return -1;
+static void judge_exact(const Case *c, const Trace *x, const Shared *shared, CellResult *r) {
+    const Trace *one = shared->alone[LANE_EXACT];
+    const bool equal = is_finite(c, x) && trace_hash(c, x) == trace_hash(c, one);
+    judge_bits(c, "gradient of step 1", x->gradients, one->gradients, x->ranks, &r->one_rank);
+    judge_bits(c, "parameter at the end", x->parameters, one->parameters, x->ranks, &r->one_rank);
+    row_add(report_row(&r->one_rank, "hash"), "losses and parameters",
+            (TensorError){.relative = equal ? 0 : INFINITY}, TINY, INFINITY, NO_RANK);
+    r->oracle.rows = *shared->exact;
 }
 
 static void judge_layers(const Case *c, const Trace *x, const Trace *y, CellResult *r) {
-    const double largest = largest_of(c, y->gradients);
     for (int64_t i = 0; i < c->map.count; i++) {
-        const int layer = layer_of(c->map.tensors[i].name);
-        double *worst = &r->layer_error[layer >= 0 && layer < CELL_LAYERS ? layer : CELL_LAYERS];
-        const double e = share_of(c, i, x->gradients, y->gradients, largest);
+        const int layer = compare_layer(c->map.tensors[i].name);
+        const int64_t at = c->at[i], n = case_count(&c->map.tensors[i]);
+        double *worst = &r->layer_error[layer >= 0 && layer < CELL_LAYERS ? layer : CELL_LAYERS], squares = 0;
+        for (int64_t k = 0; k < n; k++) squares += y->gradients[at + k] * y->gradients[at + k];
+        const double d = norm_of_difference(x->gradients + at, y->gradients + at, n),
+                     e = squares > 0 ? d / sqrt(squares) : 0;
         if (e > *worst) *worst = e;
     }
 }
 
-void cell_judge(const Case *c, Lane lane, const Trace *ours, const Shared *shared, CellResult *r) {
-    const Trace *one = shared->alone[lane], *truth = shared->alone[LANE_FP64];
-    r->ratio = NAN;
-    r->oracle = parity_report(c, lane);
-    if (lane != LANE_EXACT) {
-        r->oracle.draws = PARITY_DRAWS;
-        r->error = parity_judge(c, ours, truth, shared->noisy[lane], &r->oracle);
-        if (r->error.code) return;
-    }
-    if (lane == LANE_FP64)
-        judge_fp64(c, ours, one, r);
-    else if (lane == LANE_EXACT)
-        judge_exact(c, ours, one, r);
-    else
-        judge_ratio(c, r->oracle.roundoff, ours, one, truth, r);
-    judge_layers(c, ours, one, r);
-    r->pass = lane == LANE_EXACT || r->oracle.pass;
-    for (int i = 0; i < r->rank_rows; i++) r->pass &= r->rank[i].pass;
+/* In the lanes of parity's bounds. */
+static Err judge_by_noise(const Case *c, Lane lane, const Trace *x, const Trace *reference,
+                          const Shared *shared, ParityReport *report) {
+    *report = parity_report(c, lane);
+    report->draws = PARITY_DRAWS;
+    return parity_judge(c, x, shared->alone[LANE_FP64], shared->noisy[lane], reference, report);
 }
 
-double row_excess(const Row *r) {
-    return fmax(r->error.relative / r->bound, r->error.elementwise / r->elementwise_bound);
+Err cell_judge(const Case *c, const Config *config, const Derived *derived, const Trace *ours,
+               const Shared *shared, CellResult *r) {
+    const Lane lane = config->lane;
+    const Trace *one = shared->alone[lane], *truth = shared->alone[LANE_FP64];
+    r->ratio = NAN;
+    if (lane == LANE_EXACT)
+        judge_exact(c, ours, shared, r);
+    else if (precision_is_low(config)) {
+        ERR_RETURN(judge_by_noise(c, LANE_FP64, truth, NULL, shared, &r->oracle));
+        ERR_RETURN(precision_judge(c, config, derived, &r->oracle.rows, &r->oracle.precision));
+        r->ratio = r->oracle.precision.ratio;
+    } else {
+        ParityReport same;
+        ERR_RETURN(judge_by_noise(c, lane, ours, NULL, shared, &r->oracle));
+        ERR_RETURN(judge_by_noise(c, lane, ours, one, shared, &same));
+        r->one_rank = same.rows;
+    }
+    judge_layers(c, ours, one, r);
+    r->pass = is_finite(c, ours) && report_passes(&r->oracle.rows) && report_passes(&r->one_rank);
+    return ERR_OK;
 }
 
 const Row *cell_worst(const CellResult *r) {
+    const Report *const reports[] = {&r->oracle.rows, &r->one_rank};
     const Row *worst = NULL;
-    for (int i = 0; i < r->oracle.rows + r->rank_rows; i++) {
-        const Row *row = i < r->oracle.rows ? &r->oracle.row[i] : &r->rank[i - r->oracle.rows];
-        if (!worst || !(row_excess(row) <= row_excess(worst))) worst = row;
-    }
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < reports[k]->n; i++) {
+            const Row *row = &reports[k]->row[i];
+            if (!worst || !(row_excess(row) <= row_excess(worst))) worst = row;
+        }
     return worst;
 }
 

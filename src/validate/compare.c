@@ -2,6 +2,10 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
 
 /* What a tensor must reach, as a share of the largest of its quantity, to be measured against itself: a key
  * bias has a zero gradient up to rounding (spec/golden-case.md). */
@@ -40,7 +44,8 @@ static double excess(TensorError e, double bound, double elementwise_bound) {
     return fmax(e.relative / bound, e.elementwise / elementwise_bound);
 }
 
-void row_add(Row *r, const char *tensor, TensorError e, double bound, double elementwise_bound) {
+void row_add(Row *r, const char *tensor, TensorError e, double bound, double elementwise_bound,
+             int64_t rank) {
     double x = excess(e, bound, elementwise_bound);
     bool first = !r->tensors++;
     if (first) r->pass = true;
@@ -49,7 +54,80 @@ void row_add(Row *r, const char *tensor, TensorError e, double bound, double ele
     r->error = e;
     r->bound = bound;
     r->elementwise_bound = elementwise_bound;
+    r->rank = rank;
     snprintf(r->worst, sizeof r->worst, "%s", tensor);
+}
+
+double row_excess(const Row *r) { return excess(r->error, r->bound, r->elementwise_bound); }
+
+Row *report_row(Report *r, const char *quantity) {
+    CHECK(r->n < REPORT_ROWS, "a report has more than %d rows", REPORT_ROWS);
+    Row *row = &r->row[r->n++];
+    *row = (Row){0};
+    snprintf(row->quantity, sizeof row->quantity, "%s", quantity);
+    return row;
+}
+
+bool report_passes(const Report *r) {
+    for (int i = 0; i < r->n; i++)
+        if (!r->row[i].pass) return false;
+    return true;
+}
+
+/* Infinite: nothing is asked. */
+static void print_pair(double x, double bound, Str *out) {
+    if (isinf(bound))
+        str_printf(out, " %11s %11s", "-", "-");
+    else
+        str_printf(out, " %11.3e %11.3e", x, bound);
+}
+
+void report_print(const Report *r, Str *out) {
+    str_printf(out, "%-26s %7s %11s %11s %11s %11s  %-4s  %s\n", "quantity", "tensors", "relative", "bound",
+               "element", "bound", "", "worst tensor, index and rank");
+    for (int i = 0; i < r->n; i++) {
+        const Row *w = &r->row[i];
+        str_printf(out, "%-26s %7lld", w->quantity, (long long)w->tensors);
+        print_pair(w->error.relative, w->bound, out);
+        print_pair(w->error.elementwise, w->elementwise_bound, out);
+        str_printf(out, "  %-4s  %s", w->pass ? "pass" : "FAIL", w->worst);
+        if (w->rank != NO_RANK)
+            str_printf(out, "[%lld] rank %lld", (long long)w->error.worst, (long long)w->rank);
+        str_puts(out, "\n");
+    }
+}
+
+void report_json(const Report *r, Str *out) {
+    str_puts(out, "[");
+    for (int i = 0; i < r->n; i++) {
+        const Row *w = &r->row[i];
+        str_printf(out, "%s\n    {\"quantity\": ", i ? "," : "");
+        compare_json_text(out, w->quantity);
+        str_printf(out, ", \"tensors\": %lld, ", (long long)w->tensors);
+        compare_json_number(out, "relative", w->error.relative);
+        compare_json_number(out, "relative_bound", w->bound);
+        compare_json_number(out, "elementwise", w->error.elementwise);
+        compare_json_number(out, "elementwise_bound", w->elementwise_bound);
+        str_puts(out, "\"worst\": ");
+        compare_json_text(out, w->worst);
+        str_printf(out, ", \"index\": %lld, ", (long long)w->error.worst);
+        if (w->rank == NO_RANK)
+            str_puts(out, "\"rank\": null, ");
+        else
+            str_printf(out, "\"rank\": %lld, ", (long long)w->rank);
+        str_printf(out, "\"pass\": %s}", w->pass ? "true" : "false");
+    }
+    str_puts(out, "]");
+}
+
+int compare_layer(const char *tensor) {
+    static const char *const MARKS[] = {"layers.", "h."};
+    for (int i = 0; i < 2; i++) {
+        const char *at = strstr(tensor, MARKS[i]);
+        if (at && at[strlen(MARKS[i])] >= '0' && at[strlen(MARKS[i])] <= '9')
+            return atoi(at + strlen(MARKS[i]));
+    }
+    return -1;
 }
 
 void compare_json_number(Str *out, const char *key, double x) {

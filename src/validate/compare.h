@@ -1,5 +1,5 @@
-/* Comparison of a run with an oracle: one row per quantity (loss, gradients, parameters, ...), each with the
- * bound it is judged by and how that bound came about. */
+/* Comparison of a run with a reference: one row per quantity (loss, gradients, parameters, ...), each with
+ * the bound it is judged by. */
 #ifndef ISOTRON_VALIDATE_COMPARE_H
 #define ISOTRON_VALIDATE_COMPARE_H
 
@@ -24,17 +24,36 @@ void scale_add(Scale *, const double *oracle, int64_t n);
 /* Rows are `width` elements long. A value that is not finite makes the errors infinite. */
 TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64_t width, const Scale *);
 
+enum { NO_RANK = -1 };
+
 typedef struct Row {
     char quantity[32];
     TensorError error; /* of the worst tensor: the one nearest to or furthest beyond its bound */
     double bound, elementwise_bound;
     char worst[160]; /* its name */
+    int64_t rank;    /* that updates its worst element; NO_RANK: a number that all ranks share */
     int64_t tensors;
     bool pass;
 } Row;
 
 /* Adds a tensor to the row: it passes if both errors are within their bounds. */
-void row_add(Row *, const char *tensor, TensorError, double bound, double elementwise_bound);
+void row_add(Row *, const char *tensor, TensorError, double bound, double elementwise_bound, int64_t rank);
+double row_excess(const Row *); /* error over bound; > 1 or NaN fails */
+
+enum { REPORT_ROWS = 32 };
+typedef struct Report {
+    Row row[REPORT_ROWS];
+    int n;
+} Report;
+
+/* A new row, without tensors. */
+Row *report_row(Report *, const char *quantity);
+bool report_passes(const Report *); /* of no rows: true */
+void report_print(const Report *, Str *out);
+void report_json(const Report *, Str *out); /* a list */
+
+/* The layer in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3..."; -1: none. */
+int compare_layer(const char *tensor);
 
 /* Numbers and texts of reports. JSON has no infinity: what is not finite is null. */
 void compare_json_number(Str *, const char *key, double);

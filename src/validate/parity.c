@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "tensor/fp8.h"
 
 /* ---- judging ---- */
 
@@ -15,6 +14,8 @@ typedef struct Judge {
     const Case *of;
     ParityReport *report;
     const Trace *ours, *exact, *const *noisy; /* noisy[report->draws] */
+    const Trace *reference;                   /* NULL: the oracle */
+    const char *prefix;                       /* of quantities */
 } Judge;
 
 static double bound(const Judge *j, double movement) {
@@ -22,8 +23,9 @@ static double bound(const Judge *j, double movement) {
     return 8 * fmax(movement, r->roundoff * sqrt(r->longest_sum));
 }
 
-static void judge(const Judge *j, Row *row, const char *name, TensorError error, TensorError moved) {
-    row_add(row, name, error, bound(j, moved.relative), bound(j, moved.elementwise));
+static void judge(const Judge *j, Row *row, const char *name, TensorError error, TensorError moved,
+                  int64_t rank) {
+    row_add(row, name, error, bound(j, moved.relative), bound(j, moved.elementwise), rank);
 }
 
 /* Not fmax: a value that is not a number stays. */
@@ -37,10 +39,9 @@ static void widen(TensorError *moved, TensorError e) {
 }
 
 static Row *new_row(const Judge *j, const char *quantity) {
-    Row *row = &j->report->row[j->report->rows++];
-    *row = (Row){0};
-    snprintf(row->quantity, sizeof row->quantity, "%s", quantity);
-    return row;
+    char name[32];
+    snprintf(name, sizeof name, "%s%s", j->prefix, quantity);
+    return report_row(&j->report->rows, name);
 }
 
 /* A curve is one tensor of one value per step, each measured against itself. */
@@ -50,8 +51,8 @@ static void judge_curve(const Judge *j, const char *quantity, size_t member) {
     TensorError moved = {0};
     for (int64_t i = 0; i < g->n_steps; i++) {
 #define AT(steps) ((const double *)((const char *)&(steps)[i] + member))
-        const double *oracle = AT(g->steps), *ours = AT(j->ours->steps), *exact = AT(j->exact->steps),
-                     *noisy[PARITY_DRAWS];
+        const double *oracle = AT(j->reference ? j->reference->steps : g->steps), *ours = AT(j->ours->steps),
+                     *exact = AT(j->exact->steps), *noisy[PARITY_DRAWS];
         for (int k = 0; k < j->report->draws; k++) noisy[k] = AT(j->noisy[k]->steps);
 #undef AT
         if (isnan(*oracle)) continue;
@@ -61,7 +62,7 @@ static void judge_curve(const Judge *j, const char *quantity, size_t member) {
         scale_add(&scale, oracle, 1);
         if (!row) row = new_row(j, quantity);
         for (int k = 0; k < j->report->draws; k++) widen(&moved, tensor_error(noisy[k], exact, 1, 1, &scale));
-        judge(j, row, name, tensor_error(ours, oracle, 1, 1, &scale), moved);
+        judge(j, row, name, tensor_error(ours, oracle, 1, 1, &scale), moved, NO_RANK);
     }
 }
 
@@ -98,7 +99,10 @@ static Err judge_tensors(const Judge *j, const char *quantity, const char *prefi
         const HfTensor *t = &map->tensors[i];
         if (trained_only && t->param->spec.flags & PARAM_BUFFER) continue;
         char *name = mem_printf("%s/%s", prefix, t->name);
-        e = oracle_tensor(j->of->golden, name, t->ndim, t->dim, &oracle[i]);
+        if (j->reference)
+            oracle[i] = AT(j->reference);
+        else
+            e = oracle_tensor(j->of->golden, name, t->ndim, t->dim, &oracle[i]);
         free(name);
         if (!e.code) scale_add(&scale, oracle[i], case_count(t));
     }
@@ -110,7 +114,8 @@ static Err judge_tensors(const Judge *j, const char *quantity, const char *prefi
         TensorError moved = {0};
         for (int k = 0; k < j->report->draws; k++)
             widen(&moved, tensor_error(AT(j->noisy[k]), AT(j->exact), n, width, &scale));
-        judge(j, row, t->name, tensor_error(AT(j->ours), oracle[i], n, width, &scale), moved);
+        const TensorError error = tensor_error(AT(j->ours), oracle[i], n, width, &scale);
+        judge(j, row, t->name, error, moved, (int64_t)j->ours->ranks[j->of->at[i] + error.worst]);
     }
 #undef AT
     free(oracle);
@@ -119,7 +124,8 @@ static Err judge_tensors(const Judge *j, const char *quantity, const char *prefi
 
 static Err judge_logits(const Judge *j) {
     const Golden *g = j->of->golden;
-    if (!j->ours->has_logits) return ERR_OK; /* the case has none, or no rank has whole ones */
+    if (!j->ours->has_logits || j->reference)
+        return ERR_OK; /* the case has none, or no rank has whole ones */
     int64_t vocab = j->of->vocab, n = g->samples * g->seq * vocab;
     const double *oracle;
     ERR_RETURN(oracle_tensor(g, "logits", 3, (int64_t[]){g->samples, g->seq, vocab}, &oracle));
@@ -129,77 +135,81 @@ static Err judge_logits(const Judge *j) {
     for (int k = 0; k < j->report->draws; k++)
         widen(&moved, tensor_error(j->noisy[k]->logits, j->exact->logits, n, vocab, &scale));
     judge(j, new_row(j, "logits"), "logits of step 1",
-          tensor_error(j->ours->logits, oracle, n, vocab, &scale), moved);
+          tensor_error(j->ours->logits, oracle, n, vocab, &scale), moved, 0);
     return ERR_OK;
 }
 
 static Err judge_all(const Judge *j) {
-    ParityReport *r = j->report;
-    r->rows = 0;
     judge_curve(j, "loss", offsetof(GoldenStep, loss));
     judge_curve(j, "grad norm", offsetof(GoldenStep, grad_norm));
     judge_curve(j, "clip coefficient", offsetof(GoldenStep, clip));
     judge_curve(j, "learning rate", offsetof(GoldenStep, lr));
     ERR_RETURN(judge_logits(j));
     ERR_RETURN(judge_tensors(j, "gradient of step 1", "grad", offsetof(Trace, gradients)));
-    ERR_RETURN(judge_tensors(j, "parameter at the end", "param", offsetof(Trace, parameters)));
-    r->pass = true;
-    for (int i = 0; i < r->rows; i++) r->pass &= r->row[i].pass;
-    return ERR_OK;
+    return judge_tensors(j, "parameter at the end", "param", offsetof(Trace, parameters));
 }
 
-/* Of the coarser operand; the lanes that take none promise more. */
-static double operand_roundoff(const Config *c) {
-    if (c->fp8_format == FP8_NONE || c->lane == LANE_FP64 || c->lane == LANE_EXACT) return 0;
-    return fp8_roundoff(c->fp8_format == FP8_HYBRID ? E5M2 : E4M3);
-}
-
-/* With 16-bit storage sums run in fp32 and only stored tensors are rounded, and FP8 operands: the terms that
- * add up are the stages of the network, some ten to a layer. */
 static double longest_sum(const Config *c, const Derived *d) {
-    if (c->lane == LANE_BF16 || c->lane == LANE_FP16 || operand_roundoff(c) > 0)
-        return 10.0 * (double)c->num_layers;
     double longest = fmax((double)c->hidden_size, (double)d->ffn_hidden_size);
     longest = fmax(longest, (double)d->vocab_size);
     return fmax(longest, (double)(d->global_batch_size * c->seq_length));
 }
 
-/* The exact lane rounds to a grid: values about 1 by half of its step, smaller ones by more. */
-static double lane_roundoff(Lane lane) {
-    static const DType TYPE[] = {[LANE_FP32] = F32, [LANE_FP64] = F64, [LANE_BF16] = BF16, [LANE_FP16] = F16};
-    return lane == LANE_EXACT ? ldexp(1, -EXACT_GRID_BITS) : dtype_roundoff(TYPE[lane]);
-}
-
 ParityReport parity_report(const Case *c, Lane lane) {
-    Config config = c->config;
-    config.lane = lane;
-    const double roundoff = fmax(lane_roundoff(lane), operand_roundoff(&config));
-    return (ParityReport){.roundoff = roundoff, .longest_sum = longest_sum(&config, &c->derived)};
+    return (ParityReport){.roundoff = dtype_roundoff(lane == LANE_FP32 ? F32 : F64),
+                          .longest_sum = longest_sum(&c->config, &c->derived),
+                          .is_heard = true};
 }
 
-Noise parity_noise(const ParityReport *r, int draw) { return (Noise){draw, r->roundoff, r->longest_sum}; }
+Noise parity_noise(const ParityReport *r, int draw) {
+    return (Noise){draw, r->roundoff, r->roundoff * sqrt(r->longest_sum)};
+}
 
 Err parity_judge(const Case *c, const Trace *ours, const Trace *exact, Trace *const *noisy,
-                 ParityReport *report) {
+                 const Trace *reference, ParityReport *report) {
     const Trace *drawn[PARITY_DRAWS];
     for (int k = 0; k < report->draws; k++) drawn[k] = noisy[k];
-    return judge_all(&(Judge){c, report, ours, exact, drawn});
+    return judge_all(&(Judge){c, report, ours, exact, drawn, reference, ""});
 }
 
-static Err run_all(const Case *of, const Config *c, const Derived *d, Trace *ours, Trace *exact,
-                   Trace **noisy, ParityReport *report) {
-    const Noise none = {.draw = NO_NOISE};
-    const bool is_exact =
-        c->lane == LANE_FP64 && config_ranks(c) == 1; /* ranks have no part in the bound either */
-    ERR_RETURN(case_run(of, c, d, none, NULL, ours));
-    report->is_heard = ours->has_steps;
-    if (!report->is_heard) return ERR_OK;
-    if (!is_exact) ERR_RETURN(case_run_alone(of, LANE_FP64, none, exact));
-    while (!report->pass && report->draws < PARITY_DRAWS) {
-        ERR_RETURN(case_run_alone(of, LANE_FP64, parity_noise(report, report->draws), noisy[report->draws]));
+typedef struct Runs {
+    Trace *ours, *exact, *noisy[PARITY_DRAWS];
+} Runs;
+
+/* Rows of `ours` against the oracle, with as many noisy runs as they need. */
+static Err judge_by_noise(const Case *of, const Trace *ours, Runs *r, const char *prefix,
+                          ParityReport *report) {
+    bool pass = false;
+    while (!pass && report->draws < PARITY_DRAWS) {
+        ERR_RETURN(case_run_alone(of, LANE_FP64, parity_noise(report, report->draws), NULL,
+                                  r->noisy[report->draws]));
         report->draws++;
-        ERR_RETURN(parity_judge(of, ours, is_exact ? ours : exact, noisy, report));
+        report->rows.n = 0;
+        const Trace *drawn[PARITY_DRAWS];
+        for (int k = 0; k < report->draws; k++) drawn[k] = r->noisy[k];
+        ERR_RETURN(judge_all(&(Judge){of, report, ours, r->exact, drawn, NULL, prefix}));
+        pass = report_passes(&report->rows);
     }
+    return ERR_OK;
+}
+
+static Err run_all(const Case *of, const Config *c, const Derived *d, Runs *r, ParityReport *report) {
+    const Noise none = {.draw = NO_NOISE};
+    const bool low = precision_is_low(c);
+    if (!low) {
+        ERR_RETURN(case_run(of, c, d, none, NULL, r->ours));
+        report->is_heard = r->ours->has_steps;
+    }
+    if (report->is_heard) {
+        ERR_RETURN(case_run_alone(of, LANE_FP64, none, NULL, r->exact));
+        ERR_RETURN(judge_by_noise(of, low ? r->exact : r->ours, r, low ? "fp64 " : "", report));
+    }
+    const int before = report->rows.n;
+    if (low) {
+        ERR_RETURN(precision_judge(of, c, d, &report->rows, &report->precision));
+        report->is_heard = report->rows.n > before;
+    }
+    report->pass = report_passes(&report->rows);
     return ERR_OK;
 }
 
@@ -208,12 +218,12 @@ Err parity_run(const Config *c, const Derived *d, const Golden *g, ParityReport 
     Err e = case_open(g, c, d, &of);
     if (!e.code) e = run_check(c, d);
     if (!e.code) {
-        Trace *ours = trace_new(&of), *exact = trace_new(&of), *noisy[PARITY_DRAWS];
-        for (int k = 0; k < PARITY_DRAWS; k++) noisy[k] = trace_new(&of);
-        *report = parity_report(&of, c->lane);
-        e = run_all(&of, c, d, ours, exact, noisy, report);
-        trace_free(ours), trace_free(exact);
-        for (int k = 0; k < PARITY_DRAWS; k++) trace_free(noisy[k]);
+        Runs r = {trace_new(&of), trace_new(&of), {0}};
+        for (int k = 0; k < PARITY_DRAWS; k++) r.noisy[k] = trace_new(&of);
+        *report = parity_report(&of, precision_is_low(c) ? LANE_FP64 : c->lane);
+        e = run_all(&of, c, d, &r, report);
+        trace_free(r.ours), trace_free(r.exact);
+        for (int k = 0; k < PARITY_DRAWS; k++) trace_free(r.noisy[k]);
     }
     case_close(&of);
     return e;
@@ -226,41 +236,33 @@ static const char *lane_name(const Config *c) { return Lane_spellings[c->lane]; 
 void parity_print(const ParityReport *r, const char *case_name, const Config *c, Str *out) {
     str_printf(out, "parity of %s, lane %s, micro-batch-size %lld\n", case_name, lane_name(c),
                (long long)c->micro_batch_size);
-    str_printf(out, "%-20s %7s %11s %11s %11s %11s  %-4s  %s\n", "quantity", "tensors", "relative", "bound",
-               "element", "bound", "", "worst tensor, index and rank");
-    for (int i = 0; i < r->rows; i++) {
-        const Row *w = &r->row[i];
-        str_printf(out, "%-20s %7lld %11.3e %11.3e %11.3e %11.3e  %-4s  %s[%lld] rank 0\n", w->quantity,
-                   (long long)w->tensors, w->error.relative, w->bound, w->error.elementwise,
-                   w->elementwise_bound, w->pass ? "pass" : "FAIL", w->worst, (long long)w->error.worst);
-    }
+    report_print(&r->rows, out);
     str_printf(
         out,
-        "bound = 8 u max(kappa, sqrt(K)), u = %.3g, K = %.0f; kappa of each tensor: its largest movement "
-        "over u in %d fp64 runs with u "
-        "times normal noise on the weights and u sqrt(K) on the gradients\n",
-        r->roundoff, r->longest_sum, r->draws);
+        "%sbound = 8 u max(kappa, sqrt(K)), u = %.3g, K = %.0f; kappa of each tensor: its largest movement "
+        "over u in %d fp64 runs with u times normal noise on the weights and u sqrt(K) on the gradients\n",
+        r->precision.draws ? "fp64 rows: " : "", r->roundoff, r->longest_sum, r->draws);
+    if (r->precision.draws)
+        str_printf(
+            out,
+            "other rows: x of this run, y of fp64 and z of fp64 with the lane's storage, from %d draws of "
+            "weights times 1 + %.3g xi; R = rms |x - y| / rms |z - y|, element = max |x - y| / rms of its "
+            "row "
+            "in z - y, scale = component of x - z along y; power = the smallest relative error of scale that "
+            "fails, and what it must reach\n",
+            r->precision.draws, r->precision.dither);
     str_printf(out, "verdict: %s\n", r->pass ? "pass" : "FAIL");
 }
 
 void parity_json(const ParityReport *r, const char *case_name, const Config *c, Str *out) {
-    str_puts(out, "{\n  \"schema\": 1,\n  \"case\": ");
+    str_printf(out, "{\n  \"schema\": 2,\n  \"case\": ");
     compare_json_text(out, case_name);
     str_printf(out, ",\n  \"lane\": \"%s\",\n  \"micro_batch_size\": %lld,\n", lane_name(c),
                (long long)c->micro_batch_size);
     str_printf(out,
-               "  \"bound\": {\"formula\": \"8 u max(kappa, sqrt(K))\", \"u\": %.9g, \"K\": %.0f},\n  "
-               "\"rows\": [\n",
-               r->roundoff, r->longest_sum);
-    for (int i = 0; i < r->rows; i++) {
-        const Row *w = &r->row[i];
-        str_printf(out, "    {\"quantity\": \"%s\", \"tensors\": %lld, ", w->quantity, (long long)w->tensors);
-        compare_json_number(out, "relative", w->error.relative);
-        compare_json_number(out, "relative_bound", w->bound);
-        compare_json_number(out, "elementwise", w->error.elementwise);
-        compare_json_number(out, "elementwise_bound", w->elementwise_bound);
-        str_printf(out, "\"worst\": \"%s\", \"index\": %lld, \"rank\": 0, \"pass\": %s}%s\n", w->worst,
-                   (long long)w->error.worst, w->pass ? "true" : "false", i + 1 < r->rows ? "," : "");
-    }
-    str_printf(out, "  ],\n  \"pass\": %s\n}\n", r->pass ? "true" : "false");
+               "  \"bound\": {\"formula\": \"8 u max(kappa, sqrt(K))\", \"u\": %.9g, \"K\": %.0f},\n"
+               "  \"draws\": %d,\n  \"rows\": ",
+               r->roundoff, r->longest_sum, r->precision.draws);
+    report_json(&r->rows, out);
+    str_printf(out, ",\n  \"pass\": %s\n}\n", r->pass ? "true" : "false");
 }

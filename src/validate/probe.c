@@ -356,7 +356,9 @@ static void updated(void *arg, Run *run, const StepReport *report) {
     add_parameters(log, run, RECORD_UPDATED, 1);
 }
 
-CaseWatch logs_watch(Log *logs) { return (CaseWatch){begin, step, gradients, updated, logs}; }
+CaseWatch logs_watch(Log *logs) {
+    return (CaseWatch){.begin = begin, .step = step, .gradients = gradients, .updated = updated, .arg = logs};
+}
 
 Log *logs_new(int ranks, int64_t first, int64_t last) {
     Log *logs = mem_zero((size_t)ranks, sizeof *logs);

@@ -156,7 +156,7 @@ static void must(Err e) {
 
 static void run_alone(void *arg) {
     const AloneArg *a = arg;
-    must(case_run_alone(a->of, a->lane, a->noise, a->trace));
+    must(case_run_alone(a->of, a->lane, a->noise, NULL, a->trace));
 }
 
 /* A layout's mistake does not depend on the precision: it is looked for where rounding is tiny. */
@@ -178,8 +178,8 @@ static void run_cell(void *arg) {
     Cell *cell = arg;
     must(case_run(&cell->of->run, &cell->config, &cell->derived, (Noise){.draw = NO_NOISE}, NULL,
                   cell->trace));
-    cell_judge(&cell->of->run, cell->lane, cell->trace, &cell->of->shared, cell->result);
-    must(cell->result->error);
+    must(cell_judge(&cell->of->run, &cell->config, &cell->derived, cell->trace, &cell->of->shared,
+                    cell->result));
     if (!cell->result->pass) localise_cell(cell);
 }
 
@@ -196,36 +196,56 @@ static Job *add_alone(Sweep *s, SweepCase *of, Lane lane, Noise noise, Trace **o
     return add_job(s, run_alone, arg);
 }
 
-/* The runs on one rank that a cell needs, unless another cell has asked for them. */
-static void provide(Sweep *s, SweepCase *of, Lane lane) {
-    const Lane lanes[] = {LANE_FP64, lane};
-    for (int i = 0; i < 2; i++)
-        if (!of->alone[lanes[i]])
-            of->alone[lanes[i]] =
-                add_alone(s, of, lanes[i], (Noise){.draw = NO_NOISE}, &of->shared.alone[lanes[i]]);
-    const ParityReport report = parity_report(&of->run, lane);
-    for (int k = 0; k < PARITY_DRAWS && lane != LANE_EXACT; k++)
-        if (!of->noisy[lane][k])
-            of->noisy[lane][k] =
-                add_alone(s, of, LANE_FP64, parity_noise(&report, k), &of->shared.noisy[lane][k]);
-}
-
 static void *shared_zero(size_t bytes) {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(p != MAP_FAILED, "no shared memory of %zu bytes", bytes);
     return p;
 }
 
+/* In the exact lane on one rank, against the oracle: the same for every cell of the lane. */
+static void run_exact(void *arg) {
+    const SweepCase *of = arg;
+    Config c = of->run.config;
+    c.lane = LANE_EXACT;
+    Precision unused;
+    must(precision_judge(&of->run, &c, &of->run.derived, of->shared.exact, &unused));
+}
+
+/* Of a lane without bounds of its own: what its options compute in fp64. */
+static Lane lane_of_bounds(const Cell *c) { return precision_is_low(&c->config) ? LANE_FP64 : c->lane; }
+
+/* The runs on one rank that a cell needs, unless another cell has asked for them. */
+static void provide(Sweep *s, const Cell *cell) {
+    SweepCase *of = cell->of;
+    const Lane lanes[] = {LANE_FP64, cell->lane}, bounds = lane_of_bounds(cell);
+    for (int i = 0; i < 2; i++)
+        if (!of->alone[lanes[i]])
+            of->alone[lanes[i]] =
+                add_alone(s, of, lanes[i], (Noise){.draw = NO_NOISE}, &of->shared.alone[lanes[i]]);
+    if (cell->lane == LANE_EXACT) {
+        if (of->exact) return;
+        of->shared.exact = shared_zero(sizeof *of->shared.exact);
+        of->exact = add_job(s, run_exact, of);
+        return;
+    }
+    const ParityReport report = parity_report(&of->run, bounds);
+    for (int k = 0; k < PARITY_DRAWS; k++)
+        if (!of->noisy[bounds][k])
+            of->noisy[bounds][k] =
+                add_alone(s, of, LANE_FP64, parity_noise(&report, k), &of->shared.noisy[bounds][k]);
+}
+
 static void add_cell_job(Sweep *s, Cell *cell, CellResult *result) {
     SweepCase *of = cell->of;
-    provide(s, of, cell->lane);
+    provide(s, cell);
     cell->trace = trace_new(&of->run);
     cell->result = result;
     cell->job = add_job(s, run_cell, cell);
     job_needs(cell->job, of->alone[LANE_FP64]);
     job_needs(cell->job, of->alone[cell->lane]);
+    if (cell->lane == LANE_EXACT) job_needs(cell->job, of->exact);
     for (int k = 0; k < PARITY_DRAWS && cell->lane != LANE_EXACT; k++)
-        job_needs(cell->job, of->noisy[cell->lane][k]);
+        job_needs(cell->job, of->noisy[lane_of_bounds(cell)][k]);
 }
 
 static int at_once(const SweepOptions *o, const Sweep *s) {
@@ -236,7 +256,7 @@ static int at_once(const SweepOptions *o, const Sweep *s) {
 }
 
 void sweep_run(const SweepOptions *o, Sweep *s) {
-    const int64_t most = s->n_cells + s->n_cases * LANES * (1 + PARITY_DRAWS);
+    const int64_t most = s->n_cells + s->n_cases * LANES * (2 + PARITY_DRAWS);
     const int64_t begin = clock_ns();
     s->jobs = mem_zero((size_t)most, sizeof *s->jobs);
     s->results = shared_zero((size_t)s->n_cells * sizeof *s->results);
@@ -254,6 +274,7 @@ void sweep_free(Sweep *s) {
             trace_free(c->shared.alone[lane]);
             for (int k = 0; k < PARITY_DRAWS; k++) trace_free(c->shared.noisy[lane][k]);
         }
+        if (c->shared.exact) munmap(c->shared.exact, sizeof *c->shared.exact);
         case_close(&c->run);
         golden_close(c->golden);
     }

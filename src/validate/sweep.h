@@ -19,7 +19,7 @@ typedef struct SweepCase {
     Golden *golden;
     Case run;
     Shared shared; /* memory for the runs that cells need */
-    Job *alone[LANES], *noisy[LANES][PARITY_DRAWS];
+    Job *alone[LANES], *noisy[LANES][PARITY_DRAWS], *exact;
 } SweepCase;
 
 typedef struct Cell {

@@ -72,21 +72,6 @@ static void json_finding(const Finding *f, Str *out) {
     str_printf(out, "\"confirmed\": %s}, ", f->confirmed ? "true" : "false");
 }
 
-static void json_rows(const char *key, const Row *rows, int n, Str *out) {
-    str_printf(out, "\"%s\": [", key);
-    for (int i = 0; i < n; i++) {
-        str_puts(out, i ? ", {" : "{");
-        json_member(out, "quantity", rows[i].quantity);
-        json_member(out, "worst", rows[i].worst);
-        compare_json_number(out, "relative", rows[i].error.relative);
-        compare_json_number(out, "relative_bound", rows[i].bound);
-        compare_json_number(out, "elementwise", rows[i].error.elementwise);
-        compare_json_number(out, "elementwise_bound", rows[i].elementwise_bound);
-        str_printf(out, "\"pass\": %s}", rows[i].pass ? "true" : "false");
-    }
-    str_puts(out, "], ");
-}
-
 static void json_cell(const Cell *c, Str *out) {
     const Verdict v = cell_verdict(c);
     Str reason = {0};
@@ -99,8 +84,11 @@ static void json_cell(const Cell *c, Str *out) {
     json_member(out, "reason", reason.s ? reason.s : "");
     if (c->job && c->job->end == JOB_DONE) {
         const CellResult *r = c->result;
-        json_rows("oracle", r->oracle.row, r->oracle.rows, out);
-        json_rows("one_rank", r->rank, r->rank_rows, out);
+        str_puts(out, "\"oracle\": ");
+        report_json(&r->oracle.rows, out);
+        str_puts(out, ", \"one_rank\": ");
+        report_json(&r->one_rank, out);
+        str_puts(out, ", ");
         compare_json_number(out, "R", r->ratio);
         str_printf(out, "\"hash\": \"%016llx\", ", (unsigned long long)trace_hash(&c->of->run, c->trace));
         if (r->finding.found) json_finding(&r->finding, out);

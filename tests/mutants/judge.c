@@ -37,8 +37,9 @@ static bool is_skipped(const Row *r, const char *tensor) {
            (mutant_is_named(M_judge_stops_at_first) && r->tensors > 0);
 }
 
-HOOK(void, row_add, Row *r, const char *tensor, TensorError e, double bound, double elementwise_bound) {
+HOOK(void, row_add, Row *r, const char *tensor, TensorError e, double bound, double elementwise_bound,
+     int64_t rank) {
     if (is_skipped(r, tensor)) e = (TensorError){0};
     const double wider = mutant_is_named(M_judge_bound_times_100) ? 100 : 1;
-    __real_row_add(r, tensor, e, wider * bound, wider * elementwise_bound);
+    __real_row_add(r, tensor, e, wider * bound, wider * elementwise_bound, rank);
 }

@@ -1,0 +1,237 @@
+#include "validate/choices.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "kernels/ops.h"
+
+/* ---- sizes ---- */
+
+static bool is_router(const Param *p) {
+    static const char SUFFIX[] = ".router.weight";
+    const size_t n = strlen(p->spec.name), end = sizeof SUFFIX - 1;
+    return n > end && !strcmp(p->spec.name + n - end, SUFFIX);
+}
+
+/* Which of the routers before `until` it is, or how many there are. */
+static int64_t routers_before(const Registry *r, int until) {
+    int64_t n = 0;
+    for (int i = 0; i < until; i++) n += is_router(r->params[i]);
+    return n;
+}
+
+Choices choices_of(const Registry *r, const Config *c, int64_t steps, int64_t samples, int64_t seq) {
+    Choices of = {.steps = steps, .routers = routers_before(r, r->n), .samples = samples, .seq = seq};
+    if (of.routers) of.topk = c->moe_router_topk, of.experts = c->num_experts;
+    return of;
+}
+
+static int64_t tokens(const Choices *c) { return c->samples * c->seq; }
+
+static int64_t experts_of_all(const Choices *c) {
+    return c->steps * c->routers * CHOICES_PASSES * tokens(c) * c->topk;
+}
+
+static int64_t logits_of_all(const Choices *c) { return c->steps * c->routers * tokens(c) * c->experts; }
+
+int64_t choices_elements(const Choices *c) {
+    return experts_of_all(c) + logits_of_all(c) + c->steps * c->routers;
+}
+
+void choices_place(Choices *c, double *memory) {
+    c->expert = memory;
+    c->logits = c->expert + experts_of_all(c);
+    c->margin = c->logits + logits_of_all(c);
+    for (int64_t i = 0; i < experts_of_all(c); i++) c->expert[i] = -1;
+}
+
+static double *experts_of(const Choices *c, const ChoiceRank *at, int64_t token) {
+    const int64_t pass = (at->step * c->routers + at->router) * CHOICES_PASSES + at->pass;
+    return c->expert + (pass * tokens(c) + token) * c->topk;
+}
+
+static double *logits_of(const Choices *c, const ChoiceRank *at, int64_t token) {
+    return c->logits + ((at->step * c->routers + at->router) * tokens(c) + token) * c->experts;
+}
+
+/* ---- the tokens of a call ---- */
+
+/* The logits [s,b,e] of a call of op_route, and which of the step's tokens its rows are. */
+typedef struct Rows {
+    const Call *call;
+    Device *device;
+    int64_t n, topk, experts;
+    int64_t *token; /* [n] */
+} Rows;
+
+static Rows rows_of(const Choices *c, const Tape *t, const Call *call) {
+    const Tensor *logits = call->in[0];
+    const int64_t s = logits->dim[0], b = logits->dim[1];
+    const int64_t first =
+        tape_context(t)->first_sample % c->samples; /* of the step: batches are of one size */
+    Rows r = {call, tape_context(t)->device, s * b, call->out[1]->dim[2], logits->dim[2], NULL};
+    r.token = mem_alloc((size_t)(r.n + 1) * sizeof *r.token);
+    int64_t total;
+    const SequenceSlice slice = tape_slice(t, logits, &total);
+    CHECK(total == c->seq && r.topk == c->topk && r.experts == c->experts, "a router of another case");
+    for (int64_t i = 0; i < r.n; i++) r.token[i] = (first + i % b) * c->seq + slice_position(&slice, i / b);
+    return r;
+}
+
+static void record(const Choices *c, const ChoiceRank *at, const Rows *r) {
+    const Tensor *logits = r->call->in[0], *expert = r->call->out[1];
+    DeviceView scores = device_view(r->device, logits->data, tensor_bytes(logits), VIEW_READ),
+               chosen = device_view(r->device, expert->data, tensor_bytes(expert), VIEW_READ);
+    for (int64_t i = 0; i < r->n; i++) {
+        double *out = experts_of(c, at, r->token[i]);
+        for (int64_t j = 0; j < r->topk; j++) out[j] = (double)((int64_t *)chosen.data)[i * r->topk + j];
+        dtype_convert(logits_of(c, at, r->token[i]), F64,
+                      (char *)scores.data + (size_t)(i * r->experts) * dtype_size((DType)logits->dtype),
+                      (DType)logits->dtype, (size_t)r->experts);
+    }
+    device_view_end(&chosen);
+    device_view_end(&scores);
+}
+
+/* ---- following ---- */
+
+static bool same_choice(const Rows *r, int64_t row, const int64_t *chosen, const double *wanted) {
+    for (int64_t j = 0; j < r->topk; j++)
+        if (chosen[row * r->topk + j] != (int64_t)wanted[j]) return false;
+    return true;
+}
+
+/* How far a push towards the wanted experts moves the logit of expert e: those up, the others down. One in a
+ * group with a wanted one by `beside`: its score counts for the group, and against the wanted one. */
+static double push_of(const Rows *r, const double *wanted, int64_t e, double beside) {
+    const int64_t groups = ((const RouteAttr *)r->call->attr)->groups,
+                  size = r->experts / (groups > 1 ? groups : r->experts);
+    double sign = -1;
+    for (int64_t j = 0; j < r->topk; j++) {
+        if ((int64_t)wanted[j] == e) return 1;
+        if ((int64_t)wanted[j] / size == e / size) sign = beside;
+    }
+    return sign;
+}
+
+/* What the router chooses with logits pushed by `by` towards the wanted experts: chosen [n,k]. Scores that
+ * replace the logits (sinkhorn's) are exponentials of them. */
+static void choose_pushed(const Rows *r, const double *const *wanted, const double *by, double beside,
+                          int64_t *chosen) {
+    const Call *c = r->call;
+    const size_t bytes = (size_t)(r->n * r->experts) * sizeof(double);
+    Tensor logits = *c->in[0], select = c->in[1] ? *c->in[1] : *c->in[0], probs = *c->out[0],
+           out = *c->out[1];
+    logits.data = mem_alloc(bytes), select.data = mem_alloc(bytes);
+    probs.data = mem_alloc((size_t)(r->n * r->topk) * sizeof(double)), out.data = chosen;
+    memcpy(logits.data, c->in[0]->data, bytes);
+    if (c->in[1]) memcpy(select.data, c->in[1]->data, bytes);
+    for (int64_t i = 0; i < r->n; i++)
+        for (int64_t e = 0; e < r->experts; e++) {
+            const double sign = push_of(r, wanted[i], e, beside);
+            ((double *)logits.data)[i * r->experts + e] += sign * by[i];
+            ((double *)select.data)[i * r->experts + e] *= exp(sign * by[i]);
+        }
+    call_run(&OPS[OP_route], &(Call){.in = {&logits, c->in[1] ? &select : NULL, c->in[2]},
+                                     .out = {&probs, &out},
+                                     .attr = c->attr,
+                                     .device = r->device});
+    free(logits.data), free(select.data), free(probs.data);
+}
+
+/* Lowers the margins of choices to what pushes of one kind need, by bisection. A margin of 0 is of a choice
+ * that does not differ. */
+static void lower_margins(const Rows *r, const double *const *wanted, double beside, double *margin) {
+    enum { HALVINGS = 40 };
+    const double widest = 64; /* two experts whose logits are that far apart have no rounding between them */
+    double *low = mem_zero((size_t)r->n + 1, sizeof *low), *high = mem_zero((size_t)r->n + 1, sizeof *high),
+           *by = mem_zero((size_t)r->n + 1, sizeof *by);
+    int64_t *chosen = mem_alloc((size_t)(r->n * r->topk + 1) * sizeof *chosen);
+    for (int64_t i = 0; i < r->n; i++) low[i] = high[i] = by[i] = margin[i] > 0 ? widest : 0;
+    for (int round = 0; round <= HALVINGS; round++) {
+        choose_pushed(r, wanted, by, beside, chosen);
+        for (int64_t i = 0; i < r->n; i++) {
+            const bool reached = same_choice(r, i, chosen, wanted[i]);
+            if (round == 0 && reached) low[i] = 0;
+            if (round == 0 && !reached) high[i] = INFINITY;
+            if (round > 0) *(reached ? &high[i] : &low[i]) = by[i];
+            by[i] = low[i] < high[i] && isfinite(high[i]) ? (low[i] + high[i]) / 2 : 0;
+        }
+    }
+    for (int64_t i = 0; i < r->n; i++) margin[i] = fmin(margin[i], high[i]);
+    free(low), free(high), free(by), free(chosen);
+}
+
+static double largest_margin(const Rows *r, const double *const *wanted, const bool *differs) {
+    const double beside[] = {-1, -0.5, 0, 0.5, 1}; /* all the same without groups */
+    double *margin = mem_alloc((size_t)(r->n + 1) * sizeof *margin), largest = 0;
+    for (int64_t i = 0; i < r->n; i++) margin[i] = differs[i] ? INFINITY : 0;
+    for (size_t k = 0; k < sizeof beside / sizeof *beside; k++) lower_margins(r, wanted, beside[k], margin);
+    for (int64_t i = 0; i < r->n; i++) largest = fmax(largest, margin[i]);
+    free(margin);
+    return largest;
+}
+
+/* Replaces experts and probabilities: scores of 1 for the wanted experts make the op choose them. */
+static void replace(const Rows *r, const double *const *wanted) {
+    const Call *c = r->call;
+    Tensor select = *c->in[0];
+    double *score = select.data = mem_zero((size_t)(r->n * r->experts), sizeof *score);
+    for (int64_t i = 0; i < r->n; i++)
+        for (int64_t j = 0; j < r->topk; j++) score[i * r->experts + (int64_t)wanted[i][j]] = 1;
+    RouteAttr attr = *(const RouteAttr *)c->attr;
+    attr.groups = attr.group_topk = 0;
+    call_run(&OPS[OP_route], &(Call){.in = {c->in[0], &select},
+                                     .out = {c->out[0], c->out[1]},
+                                     .attr = &attr,
+                                     .device = r->device});
+    free(score);
+}
+
+/* counts: the choices of this pass, which may run again to be recomputed. */
+static void follow(const ChoiceProbe *p, const ChoiceRank *at, const Rows *r, bool counts) {
+    const double **wanted = mem_alloc((size_t)(r->n + 1) * sizeof *wanted);
+    bool *differs = mem_zero((size_t)r->n + 1, sizeof *differs);
+    int64_t flips = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        wanted[i] = experts_of(p->follow, at, r->token[i]);
+        CHECK(wanted[i][0] >= 0, "the run that is followed has no experts for token %lld of step %lld",
+              (long long)r->token[i], (long long)at->step + 1);
+        differs[i] = !same_choice(r, i, r->call->out[1]->data, wanted[i]);
+        flips += differs[i];
+    }
+    if (flips && counts) {
+        double *margin = &p->record->margin[at->step * p->record->routers + at->router];
+        *margin = fmax(*margin, largest_margin(r, wanted, differs));
+        p->record->flips += flips;
+    }
+    if (flips) replace(r, wanted);
+    free(wanted), free(differs);
+}
+
+/* ---- the probe ---- */
+
+void choices_step(ChoiceProbe *p, int rank, int64_t step) { p->rank[rank] = (ChoiceRank){.step = step}; }
+
+void choices_probe(ChoiceProbe *p, const Tape *t, TapePoint point, const OpDef *op, const Call *call) {
+    if (point != TAPE_RAN) return;
+    const RunContext *context = tape_context(t);
+    ChoiceRank *at = &p->rank[context->comm ? comm_rank(context->comm) : 0];
+    const Tensor *w = op == &OPS[OP_linear] ? call->in[1] : NULL;
+    if (w && w->grad && is_router(param_of(w))) {
+        const Param *whole = registry_find(p->whole, param_of(w)->spec.name);
+        CHECK(whole, "the whole model has no router '%s'", param_of(w)->spec.name);
+        at->logits = call->out[0], at->pass = -1;
+        at->router = routers_before(p->whole, whole->number);
+    }
+    if (op != &OPS[OP_route] || call->in[0] != at->logits) return;
+    at->pass++;
+    CHECK(at->pass < CHOICES_PASSES, "a router chose more than %d times", CHOICES_PASSES);
+    Rows rows = rows_of(p->record, t, call);
+    record(p->record, at, &rows);
+    if (p->follow) follow(p, at, &rows, tape_records(t));
+    free(rows.token);
+}

@@ -1,0 +1,456 @@
+#include "validate/precision.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "comm/comm.h"
+#include "tensor/fp8.h"
+#include "validate/storage.h"
+
+/* ---- runs ---- */
+
+typedef struct Draw {
+    Trace *x, *y, *z; /* see the head of precision.h */
+} Draw;
+
+typedef struct Judge {
+    const Case *of;
+    Config config; /* of the run that is judged */
+    const Derived *derived;
+    Report *report;
+    Precision *out;
+    int first_row; /* of the report that is this verdict's */
+    StorageLog log;
+    Draw draw[PRECISION_DRAWS];
+    double arithmetic; /* what sums in the lane's arithmetic lose, relative: u sqrt(K) */
+} Judge;
+
+bool precision_is_low(const Config *c) {
+    return c->lane == LANE_BF16 || c->lane == LANE_FP16 || c->lane == LANE_EXACT ||
+           (c->fp8_format != FP8_NONE && c->lane != LANE_FP64);
+}
+
+static bool is_fp8(const Judge *p) { return p->config.fp8_format != FP8_NONE; }
+
+/* Some steps between the numbers of the coarsest type, so that draws round apart; no more than a quarter. */
+static double dither_of(const Config *c) {
+    double u = c->lane == LANE_BF16 ? dtype_roundoff(BF16) : dtype_roundoff(F16);
+    if (c->fp8_format != FP8_NONE) u = fp8_roundoff(c->fp8_format == FP8_HYBRID ? E5M2 : E4M3);
+    return fmin(4 * u, 0.25);
+}
+
+/* What a run is watched for. */
+typedef struct Watch {
+    Storage storage;
+    ChoiceProbe choices;
+    const Registry *whole;
+} Watch;
+
+static void on_begin(void *arg, Run *run) { storage_begin(&((Watch *)arg)->storage, run); }
+static void on_step(void *arg, Run *run, int64_t step) {
+    Watch *w = arg;
+    choices_step(&w->choices, run->comm ? comm_rank(run->comm) : 0, step);
+    if (w->storage.log) storage_step(&w->storage, run);
+}
+static void on_gradients(void *arg, Run *run, const StepReport *r) {
+    (void)r;
+    storage_gradients(&((Watch *)arg)->storage, run);
+}
+static void on_updated(void *arg, Run *run, const StepReport *r) {
+    (void)r;
+    storage_updated(&((Watch *)arg)->storage, run);
+}
+static void on_record(void *arg, const OpDef *op, const Call *call) {
+    storage_record(&((Watch *)arg)->storage, op, call);
+}
+static void on_op(void *arg, const OpDef *op, const Call *call) {
+    storage_round(&((Watch *)arg)->storage, op, call);
+}
+static void on_probe(void *arg, const Tape *t, TapePoint point, const OpDef *op, const Call *call,
+                     Need need) {
+    (void)need;
+    choices_probe(&((Watch *)arg)->choices, t, point, op, call);
+}
+
+static Noise noise_of(const Judge *p, int draw) { return (Noise){draw, p->out->dither, 0}; }
+
+static CaseWatch watch_of(Watch *w, const Trace *out) {
+    return (CaseWatch){
+        .step = on_step, .probe = out->choices.routers ? on_probe : NULL, .arg = w, .logits = true};
+}
+
+static Err run_judged(Judge *p, int draw, Trace *out) {
+    Watch w = {.choices = {p->of->init->registry, &out->choices, NULL, NULL}};
+    w.choices.rank = mem_zero((size_t)config_ranks(&p->config), sizeof *w.choices.rank);
+    const CaseWatch watch = watch_of(&w, out);
+    Err e = case_run(p->of, &p->config, p->derived, noise_of(p, draw), &watch, out);
+    free(w.choices.rank);
+    return e;
+}
+
+/* y, or z if it stores. */
+static Err run_fp64(Judge *p, int draw, const Trace *followed, bool stores, Trace *out) {
+    ChoiceRank rank;
+    Watch w = {.choices = {p->of->init->registry, &out->choices, &followed->choices, &rank}};
+    CaseWatch watch = watch_of(&w, out);
+    if (stores) {
+        w.storage = (Storage){.log = &p->log, .lane = &p->config, .draw = draw};
+        watch.begin = on_begin, watch.gradients = on_gradients, watch.updated = on_updated,
+        watch.trace = on_op;
+        watch.quantises = true;
+    }
+    return case_run_alone(p->of, LANE_FP64, noise_of(p, draw), &watch, out);
+}
+
+/* Which types a run in the lane stores. */
+static Err record_types(Judge *p) {
+    Trace *out = trace_new(p->of);
+    Watch w = {.storage = {.log = &p->log}};
+    const CaseWatch watch = {.trace = on_record, .arg = &w, .logits = true};
+    Config c = p->of->config;
+    c.lane = p->config.lane, c.device = ON_CPU;
+    Err e = case_run(p->of, &c, &p->of->derived, (Noise){.draw = NO_NOISE}, &watch, out);
+    trace_free(out);
+    return e;
+}
+
+static Err run_draw(Judge *p, int k) {
+    Draw *d = &p->draw[k];
+    *d = (Draw){trace_new(p->of), trace_new(p->of), trace_new(p->of)};
+    ERR_RETURN(run_judged(p, k, d->x));
+    if (!d->x->has_steps) return ERR_OK;
+    ERR_RETURN(run_fp64(p, k, d->x, false, d->y));
+    return run_fp64(p, k, d->x, true, d->z);
+}
+
+/* ---- statistics of one tensor ---- */
+
+/* n numbers of each draw in rows of `width`. A quantity is what they are less `base`; `also`: a second
+ * direction along which errors are looked for. */
+typedef struct Sample {
+    const double *x[PRECISION_DRAWS], *y[PRECISION_DRAWS], *z[PRECISION_DRAWS], *base[PRECISION_DRAWS],
+        *also[PRECISION_DRAWS];
+    int64_t n, width;
+    int draws;
+    double arithmetic;
+} Sample;
+
+/* A number of each draw. */
+typedef struct Series {
+    double at[PRECISION_DRAWS];
+} Series;
+
+static double mean(const Series *s, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += s->at[i];
+    return sum / n;
+}
+
+static double mean_square(const Series *s, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += s->at[i] * s->at[i];
+    return sum / n;
+}
+
+/* Of the mean, relative, squared. */
+static double spread(const Series *s, int n) {
+    const double m = mean(s, n);
+    return m > 0 ? (mean_square(s, n) / (m * m) - 1) / (n - 1) : 0;
+}
+
+/* Over the draws: squares of both errors and of the quantity, and products. */
+typedef struct Moments {
+    Series xx, zz, yy, xy, zy, xa, za, aa, whole;
+} Moments;
+
+static Moments moments(const Sample *t) {
+    Moments m = {0};
+    for (int s = 0; s < t->draws; s++)
+        for (int64_t i = 0; i < t->n; i++) {
+            const double y = t->y[s][i], x = t->x[s][i] - y, z = t->z[s][i] - y,
+                         a = t->also[s] ? t->also[s][i] : 0, q = y - (t->base[s] ? t->base[s][i] : 0);
+            m.xx.at[s] += x * x, m.zz.at[s] += z * z, m.yy.at[s] += q * q, m.whole.at[s] += y * y;
+            m.xy.at[s] += x * q, m.zy.at[s] += z * q;
+            m.xa.at[s] += x * a, m.za.at[s] += z * a, m.aa.at[s] += a * a;
+        }
+    return m;
+}
+
+typedef struct Statistic {
+    double value, bound;
+} Statistic;
+
+/* The component of the errors along a direction of squared length `length`, in units of it. */
+static Statistic component(const Series *x, const Series *z, const Series *length, double arithmetic, int n) {
+    Series a, of_z;
+    for (int s = 0; s < n; s++) {
+        of_z.at[s] = length->at[s] > 0 ? z->at[s] / length->at[s] : 0;
+        a.at[s] = length->at[s] > 0 ? x->at[s] / length->at[s] - of_z.at[s] : 0;
+    }
+    const double noise = sqrt(mean_square(&of_z, n) + arithmetic * arithmetic);
+    return (Statistic){fabs(mean(&a, n)), 8 * sqrt(2.0 / n) * noise};
+}
+
+typedef struct Judgement {
+    Statistic error, element, scale, decay;
+    int64_t worst; /* element */
+    double power;  /* the smallest factor less 1 that is refused; infinite: none is */
+} Judgement;
+
+/* The largest error of an element, in units of the noise of its row, that it has in every draw: the least of
+ * the draws. A value that does not belong there is wrong in all of them; Adam's step where the gradient is
+ * nearly 0 has either sign by chance. */
+static double largest_element(const Sample *t, const double *noise, const double *const *x, int64_t *worst) {
+    double largest = 0;
+    for (int64_t i = 0; i < t->n; i++) {
+        double least = INFINITY;
+        for (int s = 0; s < t->draws; s++) {
+            const double e = fabs(x[s][i] - t->y[s][i]) / noise[i / t->width];
+            if (e < least) least = e;
+        }
+        if (least > largest) largest = least, *worst = i;
+    }
+    return largest;
+}
+
+/* Rounding to the storage may by chance spare a row, or nearly; then its noise is a small part of the
+ * tensor's, or what the arithmetic loses. */
+static void judge_elements(const Sample *t, double tensor_noise, double tensor_size, Judgement *j) {
+    const int64_t rows = (t->n + t->width - 1) / t->width;
+    double *noise = mem_zero((size_t)rows, sizeof *noise),
+           least = 1e-3 * tensor_noise + t->arithmetic * tensor_size;
+    for (int s = 0; s < t->draws; s++)
+        for (int64_t i = 0; i < t->n; i++) {
+            const double z = t->z[s][i] - t->y[s][i];
+            noise[i / t->width] += z * z / (double)(t->draws * t->width);
+        }
+    for (int64_t r = 0; r < rows; r++) noise[r] = fmax(sqrt(noise[r]), fmax(least, 1e-300));
+    int64_t unused = 0;
+    const double predicted = largest_element(t, noise, t->z, &unused);
+    j->element = (Statistic){largest_element(t, noise, t->x, &j->worst), fmax(4, 2 * predicted)};
+    free(noise);
+}
+
+/* The smallest e for which e of the quantity, added to the errors, is refused by the error's size, and by its
+ * component along the quantity. */
+static double power_of(const Moments *m, const Judgement *j, double noise, int n) {
+    const double limit = j->error.bound * j->error.bound * noise, b = fabs(mean(&m->xy, n)),
+                 yy = mean(&m->yy, n), rest = fmax(limit - mean(&m->xx, n), 0);
+    if (!(yy > 0)) return INFINITY;
+    return fmin((b + sqrt(b * b + yy * rest)) / yy, j->scale.bound + j->scale.value);
+}
+
+static Judgement judge(const Sample *t) {
+    const int n = t->draws;
+    const Moments m = moments(t);
+    const double arithmetic = t->arithmetic * t->arithmetic * mean(&m.whole, n),
+                 noise = fmax(mean(&m.zz, n) + arithmetic, 1e-300);
+    Judgement j = {
+        .error = {sqrt(mean(&m.xx, n) / noise), 1.5 * exp(3 * sqrt(spread(&m.xx, n) + spread(&m.zz, n)))},
+        .scale = component(&m.xy, &m.zy, &m.yy, t->arithmetic, n),
+        .decay = component(&m.xa, &m.za, &m.aa, t->arithmetic, n)};
+    judge_elements(t, sqrt(noise / (double)t->n), sqrt(mean(&m.whole, n) / (double)t->n), &j);
+    j.power = power_of(&m, &j, noise, n);
+    return j;
+}
+
+/* ---- quantities ---- */
+
+static Row *new_row(Judge *p, const char *format, const char *quantity) {
+    char name[32];
+    snprintf(name, sizeof name, format, quantity);
+    return report_row(p->report, name);
+}
+
+static void add(Row *row, const char *name, Statistic relative, Statistic element, int64_t worst,
+                int64_t rank) {
+    const TensorError e = {relative.value, element.value, worst};
+    row_add(row, name, e, relative.bound, element.bound, rank);
+}
+
+static const Statistic NOTHING = {0, INFINITY};
+
+typedef struct Gate {
+    double gradient, loss;
+} Gate;
+
+static Gate gate_of(const Judge *p) {
+    if (is_fp8(p)) return (Gate){0.15, 1e-2};
+    return p->config.lane == LANE_BF16 ? (Gate){0.03, 1e-3} : (Gate){0.01, 1e-3};
+}
+
+/* A curve is one tensor of a value per step. */
+static void judge_curve(Judge *p, const char *quantity, size_t member, double gate) {
+    const int64_t n = p->of->golden->n_steps;
+    Sample t = {.n = n, .width = n, .draws = p->out->draws, .arithmetic = p->arithmetic};
+    double *values = mem_alloc((size_t)(3 * n * t.draws) * sizeof *values), *out = values;
+    for (int s = 0; s < t.draws; s++) {
+        const Trace *const run[] = {p->draw[s].x, p->draw[s].y, p->draw[s].z};
+        const double **to[] = {&t.x[s], &t.y[s], &t.z[s]};
+        for (int k = 0; k < 3; k++, out += n) {
+            *to[k] = out;
+            for (int64_t i = 0; i < n; i++)
+                out[i] = *(const double *)((const char *)&run[k]->steps[i] + member);
+        }
+    }
+    const Judgement j = judge(&t);
+    char step[32];
+    snprintf(step, sizeof step, "step %lld", (long long)j.worst + 1);
+    add(new_row(p, "%s, R", quantity), step, j.error, j.element, 0, NO_RANK);
+    add(new_row(p, "%s, scale", quantity), "all steps", j.scale, NOTHING, 0, NO_RANK);
+    if (gate > 0)
+        add(new_row(p, "power: %s", quantity), "all steps", (Statistic){j.power, gate}, NOTHING, 0, NO_RANK);
+    free(values);
+}
+
+/* Schedules are the same doubles in every lane. */
+static void judge_learning_rate(Judge *p) {
+    Row *row = new_row(p, "%s", "learning rate");
+    for (int64_t i = 0; i < p->of->golden->n_steps; i++) {
+        const double x = p->draw[0].x->steps[i].lr, y = p->draw[0].y->steps[i].lr;
+        char step[32];
+        snprintf(step, sizeof step, "step %lld", (long long)i + 1);
+        row_add(row, step, (TensorError){.relative = x == y ? 0 : INFINITY}, 0x1p-1000, INFINITY, NO_RANK);
+    }
+}
+
+static Sample sample_of(const Judge *p, const HfTensor *t, int64_t at, bool update) {
+    Sample s = {.n = case_count(t),
+                .width = t->dim[t->ndim - 1],
+                .draws = p->out->draws,
+                .arithmetic = p->arithmetic};
+    for (int k = 0; k < s.draws; k++) {
+        const Draw *d = &p->draw[k];
+        s.x[k] = (update ? d->x->parameters : d->x->gradients) + at;
+        s.y[k] = (update ? d->y->parameters : d->y->gradients) + at;
+        s.z[k] = (update ? d->z->parameters : d->z->gradients) + at;
+        s.base[k] = s.also[k] = update ? d->y->weights + at : NULL;
+    }
+    return s;
+}
+
+/* Layers in the order of the map; what belongs to none is by itself. */
+static void judge_power(Judge *p, const double *power) {
+    const HfMap *map = &p->of->map;
+    Row *row = new_row(p, "power: %s", "gradient");
+    for (int64_t i = 0; i < map->count; i++) {
+        const int64_t layer = compare_layer(map->tensors[i].name);
+        double least = power[i];
+        bool counted = false;
+        for (int64_t k = 0; k < map->count && layer >= 0; k++) {
+            if (compare_layer(map->tensors[k].name) != layer) continue;
+            counted |= k < i;
+            least = fmin(least, power[k]);
+        }
+        char name[32];
+        snprintf(name, sizeof name, "layer %lld", (long long)layer);
+        if (!counted && !(map->tensors[i].param->spec.flags & PARAM_BUFFER))
+            add(row, layer >= 0 ? name : map->tensors[i].name, (Statistic){least, gate_of(p).gradient},
+                NOTHING, 0, NO_RANK);
+    }
+}
+
+static void judge_tensors(Judge *p, const char *quantity, bool update) {
+    const HfMap *map = &p->of->map;
+    double *power = mem_zero((size_t)map->count, sizeof *power);
+    Row *error = new_row(p, "%s, R", quantity), *scale = new_row(p, "%s, scale", quantity),
+        *decay = update ? new_row(p, "%s, decay", quantity) : NULL;
+    for (int64_t i = 0; i < map->count; i++) {
+        const HfTensor *t = &map->tensors[i];
+        if (!update && t->param->spec.flags & PARAM_BUFFER) continue;
+        const Sample sample = sample_of(p, t, p->of->at[i], update);
+        const Judgement j = judge(&sample);
+        const int64_t rank = (int64_t)p->draw[0].x->ranks[p->of->at[i] + j.worst];
+        add(error, t->name, j.error, j.element, j.worst, rank);
+        add(scale, t->name, j.scale, NOTHING, j.worst, rank);
+        if (decay) add(decay, t->name, j.decay, NOTHING, j.worst, rank);
+        power[i] = j.power;
+    }
+    if (!update) {
+        p->out->ratio = error->error.relative;
+        judge_power(p, power);
+    }
+    free(power);
+}
+
+static void judge_logits(Judge *p) {
+    const Golden *g = p->of->golden;
+    if (!p->draw[0].x->has_logits) return;
+    Sample t = {.n = g->samples * g->seq * p->of->vocab,
+                .width = p->of->vocab,
+                .draws = p->out->draws,
+                .arithmetic = p->arithmetic};
+    for (int s = 0; s < t.draws; s++)
+        t.x[s] = p->draw[s].x->logits, t.y[s] = p->draw[s].y->logits, t.z[s] = p->draw[s].z->logits;
+    const Judgement j = judge(&t);
+    add(new_row(p, "%s, R", "logits"), "logits of step 1", j.error, j.element, j.worst, 0);
+    add(new_row(p, "%s, scale", "logits"), "logits of step 1", j.scale, NOTHING, j.worst, 0);
+}
+
+/* A router's choices may differ from fp64's where logits are as close as rounding moves those of some token.
+ */
+static void judge_choices(Judge *p) {
+    const Choices *c = &p->draw[0].y->choices;
+    if (!c->routers) return;
+    Row *row = new_row(p, "%s", "experts: margin / noise");
+    const int64_t scores = c->samples * c->seq * c->experts;
+    int64_t flips = 0;
+    for (int s = 0; s < p->out->draws; s++) flips += p->draw[s].y->choices.flips;
+    for (int64_t i = 0; i < c->steps * c->routers; i++) {
+        double noise = 0, margin = 0;
+        for (int s = 0; s < p->out->draws; s++) {
+            const Choices *y = &p->draw[s].y->choices, *z = &p->draw[s].z->choices;
+            margin = fmax(margin, y->margin[i]);
+            for (int64_t k = i * scores; k < (i + 1) * scores; k++)
+                noise = fmax(noise, fabs(z->logits[k] - y->logits[k]));
+        }
+        char name[80];
+        snprintf(name, sizeof name, "step %lld, router %lld (%lld choices of %lld differ from fp64's)",
+                 (long long)(i / c->routers) + 1, (long long)(i % c->routers), (long long)flips,
+                 (long long)(p->out->draws * c->steps * c->routers * c->samples * c->seq));
+        add(row, name, (Statistic){margin / (noise + p->arithmetic), 2}, NOTHING, 0, NO_RANK);
+    }
+}
+
+/* The report's rows from first_row on, anew. */
+static bool judge_all(Judge *p) {
+    p->report->n = p->first_row;
+    judge_curve(p, "loss", offsetof(GoldenStep, loss), gate_of(p).loss);
+    judge_curve(p, "grad norm", offsetof(GoldenStep, grad_norm), 0);
+    judge_curve(p, "clip coefficient", offsetof(GoldenStep, clip), 0);
+    judge_learning_rate(p);
+    judge_logits(p);
+    judge_tensors(p, "gradient", false);
+    judge_tensors(p, "update", true);
+    judge_choices(p);
+    bool pass = true;
+    for (int i = p->first_row; i < p->report->n; i++) pass &= p->report->row[i].pass;
+    return pass;
+}
+
+/* Several processes cannot agree on more draws behind the verdict, which one of them has. */
+static int first_draws(void) { return comm_processes() > 1 ? PRECISION_DRAWS / 2 : 4; }
+
+Err precision_judge(const Case *of, const Config *config, const Derived *derived, Report *report,
+                    Precision *out) {
+    Judge p = {.of = of, .config = *config, .derived = derived, .report = report, .out = out};
+    case_set_loss_scale(&p.config);
+    p.first_row = report->n;
+    *out = (Precision){.dither = dither_of(config)};
+    const double u = config->lane == LANE_EXACT ? dtype_roundoff(F64) : dtype_roundoff(F32);
+    p.arithmetic = u * sqrt((double)(derived->global_batch_size * config->seq_length));
+    Err e = config->lane == LANE_EXACT ? ERR_OK : record_types(&p);
+    bool pass = false;
+    for (int draws = first_draws(); !e.code && !pass && draws <= PRECISION_DRAWS; draws *= 2) {
+        while (out->draws < draws && !e.code) e = run_draw(&p, out->draws++);
+        if (!e.code) pass = !p.draw[0].x->has_steps || judge_all(&p);
+        if (comm_processes() > 1) break;
+    }
+    for (int k = 0; k < out->draws; k++)
+        trace_free(p.draw[k].x), trace_free(p.draw[k].y), trace_free(p.draw[k].z);
+    storage_log_free(&p.log);
+    return e;
+}

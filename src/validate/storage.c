@@ -1,0 +1,141 @@
+#include "validate/storage.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/philox.h"
+#include "kernels/ops.h"
+
+void storage_log_free(StorageLog *log) {
+    free(log->calls);
+    *log = (StorageLog){0};
+}
+
+void storage_record(void *storage, const OpDef *op, const Call *call) {
+    StorageLog *log = ((Storage *)storage)->log;
+    if (log->n == log->capacity) {
+        log->capacity = log->capacity ? 2 * log->capacity : 1024;
+        log->calls = mem_grow(log->calls, (size_t)log->capacity, sizeof *log->calls);
+    }
+    StorageCall *c = &log->calls[log->n++];
+    c->op = (int16_t)op->number;
+    for (int i = 0; i < CALL_OUT; i++) c->type[i] = call->out[i] ? call->out[i]->dtype : DTYPES;
+}
+
+/* ---- rounding ---- */
+
+static double rounded(double x, DType type) {
+    char stored[sizeof x];
+    dtype_convert(stored, type, &x, F64, 1);
+    dtype_convert(&x, F64, stored, type, 1);
+    return x;
+}
+
+static int64_t element(const Tensor *t, int64_t k) {
+    const int64_t width = tensor_width(t);
+    return tensor_row_offset(t, k / width) + k % width * t->stride[t->ndim - 1];
+}
+
+static void round_tensor(Tensor *t, DType type) {
+    double *x = t->data;
+    for (int64_t k = 0, n = tensor_count(t); k < n; k++) x[element(t, k)] = rounded(x[element(t, k)], type);
+}
+
+/* Half a step of the grid either way, as often as the lane rounds: not in sums that go on. */
+static void add_grid_noise(Storage *s, Tensor *t) {
+    const uint64_t key = hash_name("grid") + (uint64_t)s->draw;
+    double *x = t->data;
+    for (int64_t k = 0, n = tensor_count(t); k < n; k++)
+        if (x[element(t, k)] != 0)
+            x[element(t, k)] += ldexp(philox_uniform(0, key, (uint64_t)s->drawn++) - 0.5, -EXACT_GRID_BITS);
+}
+
+static void round_output(Storage *s, Tensor *y, DType type) {
+    if (!y || y->dtype != F64) return;
+    const bool on_grid = !(y->flags & TENSOR_MAIN_GRAD || tape_grad_is_off_grid(y));
+    if (s->lane->lane == LANE_EXACT && on_grid) add_grid_noise(s, y);
+    if (s->lane->lane != LANE_EXACT && dtype_is_16bit(type)) round_tensor(y, type);
+}
+
+void storage_round(void *storage, const OpDef *op, const Call *call) {
+    Storage *s = storage;
+    StorageCall of = {0};
+    if (s->lane->lane != LANE_EXACT) { /* which rounds outputs of every op */
+        CHECK(s->at < s->log->n && s->log->calls[s->at].op == op->number,
+              "op %lld of the fp64 run is %s, which the run in low precision does not have there",
+              (long long)s->at, op->name);
+        of = s->log->calls[s->at++];
+    }
+    for (int i = 0; i < CALL_OUT; i++) round_output(s, call->out[i], (DType)of.type[i]);
+}
+
+/* ---- weights and moments ---- */
+
+static DType storage_type(Lane lane) { return lane == LANE_BF16 ? BF16 : lane == LANE_FP16 ? F16 : F32; }
+
+/* Where the exact lane rounds a flat buffer. What is not trained moves by whole steps, whose rounding is the
+ * same every time and no noise. */
+static void add_noise_to(Storage *s, const Registry *r, FlatBuffer buffer) {
+    for (int i = 0; i < r->n; i++) {
+        const Param *p = r->params[i];
+        Tensor master = p->master, grad = p->main_grad;
+        if (!(p->spec.flags & PARAM_BUFFER))
+            add_grid_noise(s, buffer == FLAT_GRADS ? &grad : &master);
+        else if (buffer == FLAT_MASTERS)
+            for (int64_t k = 0; k < p->count; k++)
+                ((double *)master.data)[k] =
+                    ldexp(nearbyint(ldexp(((double *)master.data)[k], EXACT_GRID_BITS)), -EXACT_GRID_BITS);
+    }
+}
+
+void storage_begin(Storage *s, Run *run) {
+    s->at = s->drawn = 0;
+    if (s->lane->lane == LANE_FP16) run->scaler = scaler_new(s->lane); /* gradients underflow alike */
+    if (s->lane->lane == LANE_EXACT) add_noise_to(s, run->model->registry, FLAT_MASTERS);
+}
+
+/* What forward and backward see are rounded weights. */
+void storage_step(Storage *s, Run *run) {
+    const Registry *r = run->model->registry;
+    const size_t bytes = (size_t)r->elements * sizeof(double);
+    if (s->lane->lane == LANE_EXACT) return;
+    s->kept = mem_alloc(bytes);
+    memcpy(s->kept, r->masters, bytes);
+    for (int i = 0; i < r->n; i++)
+        if (!(r->params[i]->spec.flags & PARAM_BUFFER))
+            round_tensor(&r->params[i]->master, storage_type(s->lane->lane));
+}
+
+void storage_gradients(Storage *s, Run *run) {
+    const Registry *r = run->model->registry;
+    if (!s->kept) {
+        add_noise_to(s, r, FLAT_GRADS);
+        return;
+    }
+    for (int i = 0; i < r->n; i++) {
+        const Param *p = r->params[i];
+        if (!(p->spec.flags & PARAM_BUFFER))
+            memcpy(p->master.data, s->kept + p->offset, (size_t)p->count * sizeof(double));
+    }
+    free(s->kept);
+    s->kept = NULL;
+}
+
+static void round_state(const Run *run, int buffer, StateType type) {
+    const int64_t n = run->model->registry->held[FLAT_STATE];
+    if (type == STATE_FP32 || buffer >= run->optimizer->n_buffers) return;
+    Tensor all = tensor_make(run->optimizer->buffer[buffer].flat, F64, 1, &n);
+    round_tensor(&all, type == STATE_BF16 ? BF16 : F16);
+}
+
+void storage_updated(Storage *s, Run *run) {
+    if (s->lane->use_precision_aware_optimizer) {
+        round_state(run, 0, s->lane->exp_avg_dtype);
+        round_state(run, 1, s->lane->exp_avg_sq_dtype);
+    }
+    if (s->lane->lane == LANE_EXACT) add_noise_to(s, run->model->registry, FLAT_MASTERS);
+}
