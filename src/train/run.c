@@ -330,7 +330,8 @@ static void report_routers(const Run *r, const double *counters, StepReport *rep
     for (int i = 0; i < ROUTER_LOSSES; i++) {
         if (gpt_router_loss_coeff(m, i) == 0) continue;
         report->router_losses |= 1u << i;
-        report->router_loss[i] = gpt_router_loss(m, counters, i) / (double)microbatches;
+        const double mean = gpt_router_loss(m, counters, i) / (double)microbatches;
+        report->router_loss[i] = r->context.exact ? exact_on_grid(mean) : mean;
     }
 }
 
