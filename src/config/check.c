@@ -169,13 +169,16 @@ static bool balances_by(const Config *c, LoadBalancing type) {
     return false;
 }
 
-static bool balances_over_samples(const Config *c) {
+static bool has_loss(const Config *c, LoadBalancing type) {
     const TextList *types = &c->moe_router_load_balancing_type, *coeffs = &c->moe_aux_loss_coeff;
     for (int64_t i = 0; i < types->count && i < coeffs->count; i++)
-        if (enum_find(LoadBalancing_spellings, types->at[i]) != BALANCE_SEQ_AUX &&
-            strtod(coeffs->at[i], NULL) > 0)
+        if (enum_find(LoadBalancing_spellings, types->at[i]) == (int)type && strtod(coeffs->at[i], NULL) > 0)
             return true;
-    return balances_by(c, BALANCE_SINKHORN);
+    return false;
+}
+
+static bool balances_over_samples(const Config *c) {
+    return has_loss(c, BALANCE_AUX) || has_loss(c, BALANCE_GLOBAL_AUX) || balances_by(c, BALANCE_SINKHORN);
 }
 
 static bool valid_balancing(const Config *c) {

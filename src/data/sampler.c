@@ -10,9 +10,13 @@
 struct Sampler {
     SamplerConfig config;
     int64_t consumed, step; /* step = mbs * dp samples */
+    int64_t active;         /* cyclic: the samples that an epoch deals out */
     int64_t *order;         /* cyclic: the permutation of `epoch` */
     int64_t epoch, order_length;
 };
+
+/* How many consecutive samples a rank is dealt. */
+static int64_t deal_of(const SamplerConfig *c) { return c->one_by_one ? 1 : c->micro_batch_size; }
 
 static Err check(const SamplerConfig *c) {
     CHECK(c->micro_batch_size > 0 && c->dp_size > 0 && c->dp_rank >= 0 && c->dp_rank < c->dp_size &&
@@ -29,6 +33,7 @@ static Err check(const SamplerConfig *c) {
                         " are consumed; ask for more samples or give more data",
                         consumed, total);
     }
+    step = deal_of(c) * c->dp_size;
     if (total < step)
         return err_user("%" PRId64 " samples do not fill one micro-step of %" PRId64
                         " (micro batch size x data-parallel size); give more data",
@@ -48,8 +53,9 @@ Err sampler_open(const SamplerConfig *c, Sampler **out) {
     *s = (Sampler){
         .config = *c, .consumed = c->consumed_samples, .step = c->micro_batch_size * c->dp_size, .epoch = -1};
     if (c->kind == SAMPLER_CYCLIC) {
-        int64_t total = c->total_samples, mbs = c->micro_batch_size;
-        s->order_length = c->no_data_sharding ? total / mbs * mbs : total / s->step * mbs;
+        const int64_t total = c->total_samples, deal = deal_of(c);
+        s->active = total - total % (deal * c->dp_size);
+        s->order_length = c->no_data_sharding ? total - total % deal : s->active / c->dp_size;
         s->order = mem_grow(NULL, (size_t)s->order_length, sizeof *s->order);
     }
     *out = s;
@@ -66,24 +72,22 @@ static bool next_single(Sampler *s, int64_t *indices, int64_t *count) {
     const SamplerConfig *c = &s->config;
     int64_t left = c->total_samples - s->consumed, taken = left < s->step ? left : s->step;
     if (left <= 0 || (taken < s->step && !c->keep_last)) return false;
-    int64_t begin = c->dp_rank * c->micro_batch_size, end = begin + c->micro_batch_size;
-    if (end > taken) end = taken;
     *count = 0;
-    for (int64_t i = begin; i < end; i++) indices[(*count)++] = s->consumed + i;
+    for (int64_t i = 0; i < c->micro_batch_size; i++) {
+        const int64_t at = c->one_by_one ? i * c->dp_size + c->dp_rank : c->dp_rank * c->micro_batch_size + i;
+        if (at < taken) indices[(*count)++] = s->consumed + at;
+    }
     s->consumed += taken;
     return true;
 }
 
 static bool next_cyclic(Sampler *s, int64_t *indices, int64_t *count) {
     const SamplerConfig *c = &s->config;
-    int64_t active = c->total_samples - c->total_samples % s->step, epoch = s->consumed / active,
-            done = s->consumed % active;
-    if (epoch != s->epoch) {
-        mt19937_torch_randperm((uint32_t)epoch, s->order, s->order_length);
-        s->epoch = epoch;
-    }
     for (int64_t i = 0; i < c->micro_batch_size; i++) {
-        int64_t own = done / c->dp_size + i; /* this rank's own samples so far in the epoch */
+        const int64_t at = s->consumed + i * c->dp_size, epoch = at / s->active,
+                      own = at % s->active / c->dp_size; /* samples of this rank so far in the epoch */
+        if (epoch != s->epoch) mt19937_torch_randperm((uint32_t)epoch, s->order, s->order_length);
+        s->epoch = epoch;
         indices[i] = c->no_data_sharding ? s->order[own * c->dp_size + c->dp_rank]
                                          : c->dp_rank * s->order_length + s->order[own];
     }

@@ -7,6 +7,9 @@
  *           seeded with the epoch's number. With sharding every rank permutes a contiguous bucket of its
  *           own; without, all ranks deal out one permutation. The order depends on mbs and dp, as upstream.
  *
+ * one_by_one deals as with micro-batches of one sample, whatever mbs is: a rank gets the same samples in the
+ * same order, and mbs only says how many of them make a micro-batch (--batch-invariant-mode).
+ *
  * One difference from upstream: without sharding, upstream lets some ranks run one micro-step further than
  * others in an epoch when the samples fill whole micro-batches but not a whole micro-step; here every rank
  * takes the same number. */
@@ -27,11 +30,13 @@ typedef struct SamplerConfig {
     int dp_rank, dp_size;
     bool keep_last;        /* single only: give out the last, partial micro-step (drop_last=False) */
     bool no_data_sharding; /* cyclic only */
+    bool one_by_one;
 } SamplerConfig;
 
 typedef struct Sampler Sampler;
 
-/* A user error if no sample is left, or if (cyclic) consumed_samples is not a whole number of micro-steps. */
+/* A user error if no sample is left, or if (cyclic) consumed_samples is not a whole number of micro-steps
+ * (one_by_one: of samples for every rank). */
 Err sampler_open(const SamplerConfig *, Sampler **out);
 void sampler_free(Sampler *); /* NULL is fine */
 /* The next micro-batch of this rank: up to micro_batch_size indices. False at the end, which only `single`

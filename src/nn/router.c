@@ -41,6 +41,7 @@ Router router_new(Registry *reg, RouterSpec s) {
 
 static void add(Tape *t, Tensor *x, Tensor sum) {
     sum.flags = TENSOR_ACCUM;
+    tape_grad_off_grid(&sum);
     tape_call(t, &OPS[OP_copy], (Call){.in = {x}, .out = {&sum}});
 }
 

@@ -11,6 +11,8 @@
 #ifndef ISOTRON_TAPE_TAPE_H
 #define ISOTRON_TAPE_TAPE_H
 
+#include <math.h>
+
 #include "base/mem.h"
 #include "comm/comm.h"
 #include "kernels/attr.h"
@@ -52,6 +54,9 @@ typedef struct RunContext {
  * products is exact (below 2^13 in magnitude) however it is cut, and what is not a sum differs only where
  * rounding noise of 2^-53 crosses the middle between two grid points: any layout gives the same bits. */
 enum { EXACT_GRID_BITS = 20 };
+static inline double exact_on_grid(double x) {
+    return ldexp(rint(ldexp(x, EXACT_GRID_BITS)), -EXACT_GRID_BITS);
+}
 
 typedef struct Node Node;
 typedef void NodeBackward(Tape *, const Node *, Need);
@@ -111,8 +116,8 @@ Group tape_group(const Tape *, unsigned mask);
 /* Which positions of a sequence of *total the rows of x [s,b,...] are: cut over CP in zigzag order
  * (base/slice.h), and over TP if x is V there. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
-/* Exact lane: the gradient of x stays off the grid. Ranks may hold summands of it, which they add only after
- * the next backward, so no rank may round it before. */
+/* Exact lane: x, if an op writes it after this call, and its gradient stay off the grid. Ranks may hold
+ * summands, which they add only later, so no rank may round them before. */
 void tape_grad_off_grid(Tensor *x);
 bool tape_grad_is_off_grid(const Tensor *x);
 /* Memory for the length of one builder or backward: given back by tape_drop. */

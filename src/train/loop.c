@@ -153,7 +153,8 @@ static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **ou
                                              .micro_batch_size = l->derived->micro_batch_size,
                                              .dp_rank = mesh->coordinate[AXIS_DP],
                                              .dp_size = mesh->size[AXIS_DP],
-                                             .no_data_sharding = !c->data_sharding},
+                                             .no_data_sharding = !c->data_sharding,
+                                             .one_by_one = c->batch_invariant_mode},
                             &sampler));
     *out = prefetch_start(dataset, sampler, l->derived->micro_batch_size, c->seq_length,
                           c->num_workers > 1 ? (int)c->num_workers : 1);

@@ -95,7 +95,7 @@ static void take_inputs(Run *r, size_t bytes) {
 static void fill_weights(const Run *r, const Batch *b, double scale, void *out) {
     for (int64_t i = 0; i < b->b * b->s; i++) {
         double x = (double)b->loss_mask[i] * scale;
-        if (r->context.exact) x = ldexp(rint(ldexp(x, EXACT_GRID_BITS)), -EXACT_GRID_BITS);
+        if (r->context.exact) x = exact_on_grid(x);
         if (r->model->registry->precise == F64)
             ((double *)out)[i] = x;
         else

@@ -288,15 +288,15 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
         /* Megatron-LM: the mean of the microbatches' means, unless --calculate-per-token-loss. */
         const double weight =
             r->config->calculate_per_token_loss ? scale : scale / (fmax(tokens, 1) * (double)n);
-        const int64_t first_sample = r->consumed_samples + report->samples + at[AXIS_DP] * samples;
         /* As if every position of the pass had the loss, whatever the mask (MoEAuxLossAutoScaler). */
         const double positions = (double)(together * r->config->seq_length),
                      aux_weight = r->config->calculate_per_token_loss ? scale * positions
                                                                       : scale / (double)(n * parts);
-        for (int64_t k = 0; k < parts; k++)
+        for (int64_t k = 0; k < parts; k++) {
+            const int64_t dealt = report->passes++ * size[AXIS_DP] + at[AXIS_DP]; /* passes before this */
             passes_add(r, i * parts + k, b, k * together, together, (PassWeight){weight, aux_weight},
-                       first_sample + k * together);
-        report->passes += parts;
+                       r->consumed_samples + dealt * together);
+        }
         report->tokens += tokens;
         report->samples += samples * size[AXIS_DP];
     }
@@ -330,7 +330,8 @@ static void report_routers(const Run *r, const double *counters, StepReport *rep
     for (int i = 0; i < ROUTER_LOSSES; i++) {
         if (gpt_router_loss_coeff(m, i) == 0) continue;
         report->router_losses |= 1u << i;
-        report->router_loss[i] = gpt_router_loss(m, counters, i) / (double)microbatches;
+        const double mean = gpt_router_loss(m, counters, i) / (double)microbatches;
+        report->router_loss[i] = r->context.exact ? exact_on_grid(mean) : mean;
     }
 }
 

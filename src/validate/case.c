@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/philox.h"
+#include "data/sampler.h"
 #include "param/bucket.h"
 #include "param/collect.h"
 #include "train/world.h"
@@ -182,7 +183,7 @@ static void set_weights(const Case *c, const Noise *noise) {
     }
 }
 
-static void keep_logits(const CaseRun *c, Run *run, const Batch *b, int64_t first) {
+static void keep_logits(const CaseRun *c, Run *run, const Batch *b) {
     const int64_t vocab = c->of->vocab;
     double *out = c->trace->logits;
     const int64_t dim[] = {b->b, b->s};
@@ -196,14 +197,14 @@ static void keep_logits(const CaseRun *c, Run *run, const Batch *b, int64_t firs
           *transient = space_new(run->device, "transient", SPACE_UNPLANNED);
     Tape *tape = tape_new(&run->context, slot, transient);
     tape_trace(tape, c->watch.trace, c->watch.arg);
-    run->context.first_sample = first;
+    run->context.first_sample = b->indices[0];
     tape_begin(tape, false);
     Tensor *y = gpt_forward(tape, run->model, &(ModelInput){.tokens = &tokens, .position = &position});
     const DType type = (DType)y->dtype;
     DeviceView view = device_view(run->device, y->data, tensor_bytes(y), VIEW_READ);
     for (int64_t s = 0; s < b->s; s++)
         for (int64_t i = 0; i < b->b; i++)
-            dtype_convert(out + ((first + i) * b->s + s) * vocab, F64,
+            dtype_convert(out + (b->indices[i] * b->s + s) * vocab, F64,
                           (char *)view.data + (size_t)((s * b->b + i) * y->dim[2]) * dtype_size(type), type,
                           (size_t)vocab);
     device_view_end(&view);
@@ -212,18 +213,26 @@ static void keep_logits(const CaseRun *c, Run *run, const Batch *b, int64_t firs
     device_release(run->device, tokens.data, 2 * bytes);
 }
 
-/* The microbatches of this data-parallel rank, dealt out as the sampler deals them (data/sampler.h). */
+/* The microbatches of this data-parallel rank. */
 static Batch *batches_of(const CaseRun *c, Run *run, int64_t step, int64_t n, Arena *arena) {
     const Mesh *m = &run->layout.mesh;
     const int64_t micro = c->derived.micro_batch_size;
     Batch *batches = arena_alloc(arena, (size_t)n * sizeof *batches),
           b = batch_new(micro, c->of->golden->seq);
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t first = (i * m->size[AXIS_DP] + m->coordinate[AXIS_DP]) * micro;
-        golden_batch(c->of->golden, step, first, &b);
-        if (step == 0 && c->trace->has_logits) keep_logits(c, run, &b, first);
+    Sampler *sampler;
+    Err e = sampler_open(&(SamplerConfig){.total_samples = c->of->golden->samples,
+                                          .micro_batch_size = micro,
+                                          .dp_rank = m->coordinate[AXIS_DP],
+                                          .dp_size = m->size[AXIS_DP],
+                                          .one_by_one = c->config.batch_invariant_mode},
+                         &sampler);
+    CHECK(!e.code, "%s", e.msg); /* the rules have asked */
+    for (int64_t i = 0; i < n && sampler_next(sampler, b.indices, &b.b); i++) {
+        golden_batch(c->of->golden, step, &b);
+        if (step == 0 && c->trace->has_logits) keep_logits(c, run, &b);
         batches[i] = batch_slice(&b, m->size[AXIS_CP], m->coordinate[AXIS_CP], arena);
     }
+    sampler_free(sampler);
     batch_free(&b);
     return batches;
 }

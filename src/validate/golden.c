@@ -135,10 +135,10 @@ void golden_complete(const Golden *g, Config *c) {
     if (!config_given(c, attention_dropout)) c->attention_dropout = 0;
 }
 
-void golden_batch(const Golden *g, int64_t step, int64_t first, Batch *b) {
+void golden_batch(const Golden *g, int64_t step, Batch *b) {
     int64_t s = g->seq;
     for (int64_t i = 0; i < b->b; i++) {
-        int64_t sample = step * g->samples + first + i;
+        int64_t sample = step * g->samples + b->indices[i];
         const int64_t *from = g->tokens + sample * (s + 1);
         memcpy(b->tokens + i * s, from, (size_t)s * sizeof *from);
         memcpy(b->labels + i * s, from + 1, (size_t)s * sizeof *from);

@@ -29,7 +29,7 @@ void golden_close(Golden *);
  * train-iters), and the oracle's conventions, which are not Megatron-LM's defaults: loss per token, no
  * dropout. */
 void golden_complete(const Golden *, Config *);
-/* Samples [first, first + batch->b) of a step. */
-void golden_batch(const Golden *, int64_t step, int64_t first, Batch *);
+/* The samples of a step that batch->indices names. */
+void golden_batch(const Golden *, int64_t step, Batch *);
 
 #endif

@@ -1,6 +1,6 @@
 """A mixture of experts does not know its layout: with dropout, jitter, drops, biases and all losses but the global one, ranks
 leave the bits of one rank in the exact lane, and log its losses; up to 64 virtual ranks (TP4 PP4 CP2 EP2 DP2). The global
-loss counts over data-parallel ranks: they are as one rank with the microbatches of all."""
+loss counts over data-parallel ranks: they are as one rank with the microbatches of all. Other layouts do not change it."""
 from harness import *
 
 data = corpus()
@@ -41,18 +41,28 @@ def near(got, want, fields, bound, claim):
             assert abs(a[field] - b[field]) <= bound * abs(b[field]), f"{claim}: {field} {a[field]}, not {b[field]}"
 
 
+def same(got, want, fields, claim):
+    """Of exact runs: the checkpoints, and the losses that were logged."""
+    assert got[0] == want[0], f"{claim}: other bits than one rank"
+    near(got[1], want[1], fields, 0, claim)
+
+
 # The mean over a rank's microbatches would be another step of the exact lane's grid.
 EXACT = ["--lane", "exact", "--calculate-per-token-loss"]
 FIELDS = ("lm_loss", "load_balancing_loss", "seq_load_balancing_loss", "z_loss")
-content, _ = run("exact", *LOSSES, *EXACT)
+exact = run("exact", *LOSSES, *EXACT)
 _, log = run("fp64", *LOSSES, "--fp64")
 for name, layout in LAYOUTS.items():
-    assert run(f"{name}, exact", *LOSSES, *layout, *EXACT)[0] == content, f"{name}: other bits than one rank"
+    same(run(f"{name}, exact", *LOSSES, *layout, *EXACT), exact, FIELDS, name)
     near(run(name, *LOSSES, *layout, "--fp64")[1], log, FIELDS, 1e-10, name)
     print(f"{name}: one rank's bits and losses")
 
-GLOBAL = ["--moe-router-load-balancing-type", "global_aux_loss", "--moe-aux-loss-coeff", 0.125, "--fp64"]
-_, log = run("global", *GLOBAL, "--micro-batch-size", 4)
-_, got = run("global, dp4 ep2", *GLOBAL, "--micro-batch-size", 1, "--ranks", 4, *EP2)
-near(got, log, ("lm_loss", "grad_norm", "global_load_balancing_loss"), 1e-10, "the global loss")
+GLOBAL = ["--moe-router-load-balancing-type", "global_aux_loss", "--moe-aux-loss-coeff", 0.125]
+FIELDS = ("lm_loss", "grad_norm", "global_load_balancing_loss")
+_, log = run("global", *GLOBAL, "--fp64", "--micro-batch-size", 4)
+_, got = run("global, dp4 ep2", *GLOBAL, "--fp64", "--micro-batch-size", 1, "--ranks", 4, *EP2)
+near(got, log, FIELDS, 1e-10, "the global loss")
+exact = run("global, exact", *GLOBAL, *EXACT)
+for name, layout in {"tp2 cp2": [*TP2, *CP2], "pp2": PP2}.items():
+    same(run(f"global, {name}, exact", *GLOBAL, *EXACT, *layout), exact, FIELDS, f"the global loss, {name}")
 print("the global loss: one rank with the microbatches of all")

@@ -111,10 +111,14 @@ HOOK(Err, pipeline_layout, const Config *c, Arena *arena, PipelineLayout *out) {
 
 /* ---- data ---- */
 
-HOOK(void, golden_batch, const Golden *g, int64_t step, int64_t first, Batch *b) {
-    if (mutant_is(M_dp_same_samples)) first -= mutant_place()->mesh.coordinate[AXIS_DP] * b->b;
-    __real_golden_batch(g, step, first, b);
-    if (mutant_is(M_dp_sample_offset) && first > 0) __real_golden_batch(g, step, first - 1, b);
+static void move_samples(Batch *b, int64_t by) {
+    for (int64_t i = 0; i < b->b; i++) b->indices[i] += by;
+}
+
+HOOK(void, golden_batch, const Golden *g, int64_t step, Batch *b) {
+    if (mutant_is(M_dp_same_samples)) move_samples(b, -mutant_place()->mesh.coordinate[AXIS_DP] * b->b);
+    if (mutant_is(M_dp_sample_offset) && b->indices[0] > 0) move_samples(b, -1);
+    __real_golden_batch(g, step, b);
 }
 
 HOOK(Batch, batch_slice, const Batch *b, int ranks, int rank, Arena *arena) {

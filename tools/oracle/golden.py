@@ -92,6 +92,9 @@ CASES = {
     "mixtral-like": ("mixtral", shape(2, 24, 4, 20, 13, 47, groups=2) | LLAMA | UNTIED | {
         "num-experts": 8, "moe-router-topk": 2, "moe-router-load-balancing-type": "seq_aux_loss", "moe-aux-loss-coeff": 0.05,
         "moe-z-loss-coeff": 0.02, "clip-grad": 2.5}, {}),
+    "mixtral-masked": ("mixtral", shape(2, 16, 2, 12, 11, 41, groups=1) | LLAMA | UNTIED | {
+        "num-experts": 5, "moe-router-topk": 2, "moe-router-load-balancing-type": "seq_aux_loss", "moe-aux-loss-coeff": 0.1,
+        "moe-z-loss-coeff": 0.04, "micro-batch-size": 1}, {"mask": True}),
     "qwen2-moe-like": ("qwen2_moe", shape(3, 24, 4, 36, 11, 43, groups=2) | LLAMA | {
         "add-qkv-bias": True, "norm-epsilon": 1e-6, "num-experts": 6, "moe-router-topk": 3, "moe-router-pre-softmax": True,
         "moe-layer-freq": "[0,1,1]", "moe-ffn-hidden-size": 10, "moe-shared-expert-intermediate-size": 14,
@@ -189,7 +192,9 @@ def train(model, o, all_tokens, masks):
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
         losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
         loss = (losses * mask).sum() / mask.sum()
-        grads = dict(zip(params, torch.autograd.grad(loss + routers.losses(*tokens[:, 1:].shape), list(params.values()))))
+        # Megatron-LM's weight of router losses: as if all positions counted, over the tokens that do count.
+        balance = routers.losses(*tokens[:, 1:].shape) * (mask.numel() / mask.sum())
+        grads = dict(zip(params, torch.autograd.grad(loss + balance, list(params.values()))))
         norm = math.sqrt(sum((g * g).sum().item() for g in grads.values()))
         clip = min(1.0, o["clip-grad"] / (norm + 1e-6))
         lr = learning_rate(o, k)

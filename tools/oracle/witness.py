@@ -208,7 +208,8 @@ def logits(o, tensors, ids):
 
 
 def loss(o, w, tokens, mask):
-    """tokens [b, s+1], mask [b, s] -> sum(token loss * mask) / sum(mask), and what is trained on: that and the routers' losses"""
+    """tokens [b, s+1], mask [b, s] -> sum(token loss * mask) / sum(mask), and what is trained on: that and the routers' losses,
+    which weigh b * s / sum(mask)"""
     total = balance = 0.0
     for row, keep in zip(tokens, mask):
         z, extra = logits(o, w, row[:-1])
@@ -216,7 +217,7 @@ def loss(o, w, tokens, mask):
         top = z.real.max(1)
         nll = top + np.log(np.exp(z - top[:, None]).sum(1)) - z[np.arange(len(z)), row[1:]]
         total += (nll * keep).sum()
-    return total / mask.sum(), total / mask.sum() + balance
+    return total / mask.sum(), (total + balance * mask.size) / mask.sum()
 
 
 def slope(o, w, direction, tokens, mask, step=1e-30):

@@ -389,6 +389,9 @@ static const char *const BREAKING[][2] = {
     {EXPERTS " --moe-pad-expert-input-to-capacity", "needs --moe-expert-capacity-factor"},
     {EXPERTS " --moe-shared-expert-gate", "needs --moe-shared-expert-intermediate-size"},
     {EXPERTS " --batch-invariant-mode --moe-aux-loss-coeff 0.1", "use seq_aux_loss"},
+    {EXPERTS " --lane exact --calculate-per-token-loss --ranks 2 --moe-aux-loss-coeff 0.1 "
+             "--moe-router-load-balancing-type global_aux_loss",
+     "or one data-parallel rank"},
     {EXPERTS " --batch-invariant-mode --moe-expert-capacity-factor 1", "without a capacity"},
     {"--num-layers-per-virtual-pipeline-stage 1", "above 1"},
     {"--num-virtual-stages-per-pipeline-rank 2", "above 1"},

@@ -59,7 +59,7 @@ static void check_cyclic(int64_t mbs, int dp, int64_t total, int64_t consumed, b
                          const int64_t *expected) {
     for (int rank = 0; rank < dp; rank++) {
         Sampler *s =
-            sampler((SamplerConfig){SAMPLER_CYCLIC, total, consumed, mbs, rank, dp, false, !sharding});
+            sampler((SamplerConfig){SAMPLER_CYCLIC, total, consumed, mbs, rank, dp, false, !sharding, false});
         for (int step = 0; step < 6; step++, expected += mbs) {
             int64_t got[4], count;
             assert_true(sampler_next(s, got, &count));
@@ -83,7 +83,7 @@ static void unsharded_ranks_stay_together(void **state) {
     (void)state;
     int seen[40] = {0};
     for (int rank = 0; rank < 3; rank++) {
-        Sampler *s = sampler((SamplerConfig){SAMPLER_CYCLIC, 40, 0, 2, rank, 3, false, true});
+        Sampler *s = sampler((SamplerConfig){SAMPLER_CYCLIC, 40, 0, 2, rank, 3, false, true, false});
         for (int step = 0; step < 6; step++) {
             int64_t got[2], count;
             assert_true(sampler_next(s, got, &count));
@@ -94,17 +94,46 @@ static void unsharded_ranks_stay_together(void **state) {
     }
 }
 
+/* 40 samples over 3 ranks: an epoch of 39 in which a rank's 13 fill no whole micro-batches. */
+static void one_by_one_knows_no_micro_batch_size(void **state) {
+    (void)state;
+    for (int k = 0; k < 3 * 3; k++) {
+        SamplerConfig one = {.kind = k < 3 ? SAMPLER_SINGLE : SAMPLER_CYCLIC,
+                             .total_samples = 40,
+                             .consumed_samples = 6,
+                             .micro_batch_size = 1,
+                             .dp_rank = k % 3,
+                             .dp_size = 3,
+                             .no_data_sharding = k >= 6},
+                      several = one;
+        several.micro_batch_size = 4, several.one_by_one = true;
+        Sampler *a = sampler(one), *b = sampler(several);
+        int64_t got[4], expected, count, steps = 0;
+        for (; steps < 9 && sampler_next(b, got, &count); steps++) {
+            assert_int_equal(count, 4);
+            for (int i = 0; i < 4; i++) {
+                assert_true(sampler_next(a, &expected, &count));
+                assert_int_equal(got[i], expected);
+            }
+            assert_int_equal(sampler_consumed(a), sampler_consumed(b));
+        }
+        assert_int_equal(steps, k < 3 ? 2 : 9); /* of 34 samples two steps of 12, or three epochs */
+        sampler_free(a), sampler_free(b);
+    }
+}
+
 static void sampler_mistakes_are_sentences(void **state) {
     (void)state;
     Sampler *s;
-    assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_SINGLE, 10, 10, 1, 0, 1, false, false}, &s),
+    assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_SINGLE, 10, 10, 1, 0, 1, false, false, false}, &s),
                    "no samples are left");
-    assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 3, 0, 2, 0, 2, false, false}, &s),
+    assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 3, 0, 2, 0, 2, false, false, false}, &s),
                    "do not fill one micro-step");
-    assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 20, 3, 2, 0, 2, false, false}, &s),
+    assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 20, 3, 2, 0, 2, false, false, false}, &s),
                    "not whole micro-steps");
-    assert_mistake(sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 20, 0, INT64_MAX, 0, 2, false, false}, &s),
-                   "cannot be counted");
+    assert_mistake(
+        sampler_open(&(SamplerConfig){SAMPLER_CYCLIC, 20, 0, INT64_MAX, 0, 2, false, false, false}, &s),
+        "cannot be counted");
 }
 
 static Data *open_more(int64_t vocab_size) {
@@ -161,9 +190,9 @@ static void prefetch_stops_whenever_asked(void **state) {
     Data *data = open_more(20000);
     for (int taken = 0; taken < 8; taken++) {
         const Batch *batch;
-        Prefetch *p =
-            prefetch_start(data_split(data, SPLIT_TRAIN),
-                           sampler((SamplerConfig){SAMPLER_CYCLIC, 100, 0, 2, 0, 1, false, false}), 2, 6, 3);
+        Prefetch *p = prefetch_start(
+            data_split(data, SPLIT_TRAIN),
+            sampler((SamplerConfig){SAMPLER_CYCLIC, 100, 0, 2, 0, 1, false, false, false}), 2, 6, 3);
         for (int i = 0; i < taken; i++) assert_ok(prefetch_next(p, &batch));
         prefetch_stop(p);
     }
@@ -226,6 +255,7 @@ int main(void) {
         cmocka_unit_test(the_last_partial_step_is_kept_on_request),
         cmocka_unit_test(cyclic_equals_megatron),
         cmocka_unit_test(unsharded_ranks_stay_together),
+        cmocka_unit_test(one_by_one_knows_no_micro_batch_size),
         cmocka_unit_test(sampler_mistakes_are_sentences),
         cmocka_unit_test(prefetch_keeps_the_order),
         cmocka_unit_test(prefetch_stops_whenever_asked),

@@ -1,0 +1,33 @@
+"""The dynamic loss scale of fp16 over data-parallel ranks. With --calculate-per-token-loss its path, and with it the loss curve, is
+that of one rank. Without, a rank divides by its own microbatches before the backward, as Megatron-LM does, so that dp ranks with the
+scale S compute the scaled gradients of one rank with the scale dp * S, and their path is that rank's path over dp."""
+from harness import *
+
+data = corpus()
+SCALE, U = 2**22, 2**-11
+TOKENS = 8 * 32  # of a step; the rounding of each moves the loss by some U, independent of the others
+OPTIONS = ["--fp16", "--micro-batch-size", 1, "--loss-scale-window", 3, "--train-iters", 16, "--lr-decay-iters", 16]
+runs = 0
+
+
+def run(ranks, scale, *options):
+    global runs
+    runs += 1
+    log = WORK / f"{runs}.jsonl"
+    isotron(*BASE, *data, *OPTIONS, "--ranks", ranks, "--initial-loss-scale", scale, *options, "--log-jsonl", log)
+    return [json.loads(line) for line in open(log)]
+
+
+def same(got, want, dp, claim):
+    """`got` has the path of `want` over dp, and its losses."""
+    assert any(r["skipped"] for r in want) and len({r["loss_scale"] for r in want}) > 3, f"{claim}: the scale does not move"
+    for a, b in zip(got, want, strict=True):
+        assert a["loss_scale"] * dp == b["loss_scale"] and a["skipped"] == b["skipped"], f"{claim}: scale {a} against {b}"
+        assert abs(a["lm_loss"] / b["lm_loss"] - 1) <= U / TOKENS**0.5, f"{claim}: loss {a} against {b}"
+    print(claim)
+
+
+one = run(1, SCALE, "--calculate-per-token-loss")
+for dp in (2, 4, 8):
+    same(run(dp, SCALE, "--calculate-per-token-loss"), one, 1, f"per token, dp{dp}: one rank's path")
+    same(run(dp, SCALE), run(1, SCALE * dp), dp, f"per microbatch, dp{dp}: the path of one rank with {dp} times the scale")
