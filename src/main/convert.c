@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/hf_config.h"
+#include "ckpt/hf_folder.h"
 #include "main/command.h"
 #include "models/gpt.h"
 
@@ -133,18 +134,12 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
 /* ---- to Hugging Face ---- */
 
 static Err export_model(const Job *j, const Gpt *m) {
-    const DType dtype = DTYPE_VALUES[j->options.dtype];
-    char *config = mem_printf("%s/config.json", j->options.to_hf),
-         *weights = mem_printf("%s/model.safetensors", j->options.to_hf);
-    HfFamily family;
-    Str json = {0};
-    Err e = hf_config_export(m->config, m->derived, dtype, &json, &family);
-    if (!e.code) e = file_mkdirs(j->options.to_hf);
-    if (!e.code) e = hf_export(m->registry, family, weights, dtype);
-    if (!e.code) e = file_write_atomic(config, json.s, json.len);
-    if (!e.code) printf("%s and %s written\n", weights, config);
-    str_free(&json);
-    free(config), free(weights);
+    const char *dir = j->options.to_hf;
+    Str notes = {0};
+    Err e = hf_folder_write(dir, m, DTYPE_VALUES[j->options.dtype], &notes);
+    if (notes.len) fputs(notes.s, stderr);
+    if (!e.code) printf("%s/model.safetensors and %s/config.json written\n", dir, dir);
+    str_free(&notes);
     return e;
 }
 
