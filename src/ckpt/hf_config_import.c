@@ -241,6 +241,8 @@ static void put_windows(Reader *r) {
                   from = hf_type_reads_layers(r->type) ? get_count(r, "max_window_layers", 28) : 0;
     int64_t windowed = 0;
     Str pattern = {0};
+    if (types && is(r, TYPE_MISTRAL))
+        refuse(r, "layer_types", "with which transformers makes another type of model of it, ministral");
     if (types && (!json_is_array(types) || json_array_size(types) != (size_t)layers))
         refuse(r, "layer_types", "not a list with one entry for each layer");
     for (int64_t i = 0; i < layers && !r->err.code; i++) {

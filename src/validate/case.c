@@ -13,6 +13,7 @@
 #include "param/bucket.h"
 #include "param/collect.h"
 #include "train/world.h"
+#include "validate/logits.h"
 
 /* A dynamic scale would skip steps until it has come down from 2^32, which is no parity with an oracle that
  * skips none. */
@@ -138,32 +139,6 @@ static void perturb(const Param *p, Device *device, Tensor *t, const char *site,
     device_view_end(&view);
 }
 
-static void keep_logits(const Case *c, Run *run, const Batch *b, int64_t first, double *out) {
-    const int64_t dim[] = {b->b, b->s};
-    Tensor tokens = tensor_make(NULL, I64, 2, dim), position = tokens;
-    const size_t bytes = tensor_bytes(&tokens);
-    tokens.data = device_alloc(run->device, 2 * bytes, "token ids");
-    position.data = (char *)tokens.data + bytes;
-    device_write(run->device, tokens.data, b->tokens, bytes);
-    device_write(run->device, position.data, b->position_ids, bytes);
-    Space *slot = space_new(run->device, "activation", SPACE_UNPLANNED),
-          *transient = space_new(run->device, "transient", SPACE_UNPLANNED);
-    Tape *tape = tape_new(&run->context, slot, transient);
-    tape_begin(tape, false);
-    Tensor *y = gpt_forward(tape, run->model, &(ModelInput){.tokens = &tokens, .position = &position});
-    const DType type = (DType)y->dtype;
-    DeviceView view = device_view(run->device, y->data, tensor_bytes(y), VIEW_READ);
-    for (int64_t s = 0; s < b->s; s++)
-        for (int64_t i = 0; i < b->b; i++)
-            dtype_convert(out + ((first + i) * b->s + s) * c->vocab, F64,
-                          (char *)view.data + (size_t)((s * b->b + i) * y->dim[2]) * dtype_size(type), type,
-                          (size_t)c->vocab);
-    device_view_end(&view);
-    tape_free(tape);
-    space_free(slot), space_free(transient);
-    device_release(run->device, tokens.data, 2 * bytes);
-}
-
 /* The microbatches of this data-parallel rank, dealt out as the sampler deals them (data/sampler.h). */
 static Batch *batches_of(const CaseRun *c, Run *run, int64_t step, int64_t n, Arena *arena) {
     const Mesh *m = &run->layout.mesh;
@@ -173,7 +148,9 @@ static Batch *batches_of(const CaseRun *c, Run *run, int64_t step, int64_t n, Ar
     for (int64_t i = 0; i < n; i++) {
         const int64_t first = (i * m->size[AXIS_DP] + m->coordinate[AXIS_DP]) * micro;
         golden_batch(c->of->golden, step, first, &b);
-        if (step == 0 && c->trace->has_logits) keep_logits(c->of, run, &b, first, c->trace->logits);
+        if (step == 0 && c->trace->has_logits)
+            logits_compute(run->model, &run->context, b.tokens, b.position_ids, b.b, b.s,
+                           c->trace->logits + first * b.s * c->of->vocab);
         batches[i] = batch_slice(&b, m->size[AXIS_CP], m->coordinate[AXIS_CP], arena);
     }
     batch_free(&b);
