@@ -23,7 +23,7 @@ static void plain_positions(Config *c, const Derived *d, const Config *fresh) {
             fresh->rope_scaling_original_max_position_embeddings;
     }
     c->max_position_embeddings = d->max_position_embeddings;
-    c->seq_length = d->max_position_embeddings; /* of training */
+    c->seq_length = I64_UNSET; /* of training */
 }
 
 /* "[1,0,1]" */
@@ -92,9 +92,14 @@ static json_t *json_of(const Config *c) {
     return root;
 }
 
+/* In as few digits as tell it from others. */
 static Quoted shown(const json_t *value) {
-    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+    enum { FLAGS = JSON_COMPACT | JSON_ENCODE_ANY, FEW = 15, ALL = 17 };
+    char *text = json_dumps(value, FLAGS | JSON_REAL_PRECISION(FEW));
+    json_t *same = json_loads(text, JSON_DECODE_ANY, NULL);
+    if (!json_equal(same, value)) free(text), text = json_dumps(value, FLAGS | JSON_REAL_PRECISION(ALL));
     const Quoted q = quote(text);
+    json_decref(same);
     free(text);
     return q;
 }

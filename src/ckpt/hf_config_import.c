@@ -302,6 +302,7 @@ static void put_glm_router(Reader *r) {
                   topk = get_size(r, "num_experts_per_tok", 8);
     str_puts(r->out, "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n");
     put_real(r, "moe-router-topk-scaling-factor", get_real(r, NULL, "routed_scaling_factor", 1));
+    if (best > groups) refuse(r, "topk_group", "more than n_group");
     if (groups > 1) {
         /* A group counts the sum of its two best, here of its topk / group-topk best. */
         if (topk != 2 * best)

@@ -3,6 +3,7 @@
 #include <jansson.h>
 
 #include "ckpt/hf_config.h"
+#include "ckpt/hf_type.h"
 #include "unit/ckpt/model.h"
 
 static HfFamily family_of(const char *architecture) {
@@ -106,14 +107,23 @@ static void config_round_trip(const char *dir) {
     str_free(&conf), str_free(&provenance);
 }
 
+/* Not synced, as file_write_atomic would. */
+static void write_text(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
 #define BASE                                                                                                 \
     "num-layers = 4\nhidden-size = 24\nnum-attention-heads = 4\nseq-length = 16\nvocab-size = "              \
     "50\nhidden-dropout = 0\n"
 #define LLAMA                                                                                                \
     "position-embedding-type = rope\nnormalization = RMSNorm\nswiglu = true\ndisable-bias-linear = true\n"
 
-#define EXPERTS "ffn-hidden-size = 40\nmoe-ffn-hidden-size = 20\nnum-experts = 8\n"
-#define GLM     "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n"
+#define LLAMA_POSITIONS "position-embedding-type = rope\n"
+#define EXPERTS         "ffn-hidden-size = 40\nmoe-ffn-hidden-size = 20\nnum-experts = 8\n"
+#define GLM             "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n"
 
 static void config_json_round_trips(void **unused) {
     (void)unused;
@@ -161,6 +171,309 @@ static void models_that_hf_lacks_are_refused(void **unused) {
     for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) expect_no_export(confs[i]);
 }
 
+/* ---- what is compared when an export is read back ---- */
+
+#define ROPE       BASE LLAMA "ffn-hidden-size = 40\n"
+#define SCALED     ROPE "use-rope-scaling = true\n"
+#define WINDOWS    ROPE "window-size = 7,0\n"
+#define MIXTURE    BASE LLAMA EXPERTS
+#define WITH_BIAS  MIXTURE GLM
+#define IN_GROUPS  WITH_BIAS "moe-router-topk = 4\nmoe-router-num-groups = 4\nmoe-router-group-topk = 2\n"
+#define CAPACITY   MIXTURE "moe-expert-capacity-factor = 1\n"
+#define WITH_SHARE MIXTURE "moe-shared-expert-intermediate-size = 40\n"
+
+/* Two models that differ in one option alone. */
+static const struct {
+    const char *field, *base, *change;
+} DIFFERENCES[] = {
+    {"num_layers", ROPE, "num-layers = 5"},
+    {"hidden_size", ROPE "kv-channels = 6\n", "hidden-size = 48"},
+    {"ffn_hidden_size", ROPE, "ffn-hidden-size = 41"},
+    {"num_attention_heads", ROPE "kv-channels = 6\ngroup-query-attention = true\n",
+     "num-attention-heads = 8"},
+    {"kv_channels", ROPE, "kv-channels = 8"},
+    {"num_query_groups", ROPE "group-query-attention = true\n", "num-query-groups = 2"},
+    {"max_position_embeddings", ROPE, "max-position-embeddings = 20"},
+    {"position_embedding_type", BASE, "position-embedding-type = none"},
+    {"rotary_base", ROPE, "rotary-base = 10001"},
+    {"rotary_percent", ROPE "kv-channels = 8\n", "rotary-percent = 0.5"},
+    {"rotary_interleaved", ROPE, "rotary-interleaved = true"},
+    {"rotary_seq_len_interpolation_factor", ROPE, "rotary-seq-len-interpolation-factor = 2"},
+    {"use_rope_scaling", ROPE, "use-rope-scaling = true"},
+    {"rope_scaling_factor", SCALED, "rope-scaling-factor = 4"},
+    {"rope_scaling_low_freq_factor", SCALED, "rope-scaling-low-freq-factor = 2"},
+    {"rope_scaling_high_freq_factor", SCALED, "rope-scaling-high-freq-factor = 5"},
+    {"rope_scaling_original_max_position_embeddings", SCALED,
+     "rope-scaling-original-max-position-embeddings = 64"},
+    {"normalization", BASE, "normalization = RMSNorm"},
+    {"norm_epsilon", ROPE, "norm-epsilon = 1.001e-5"},
+    {"apply_layernorm_1p", BASE, "apply-layernorm-1p = true"},
+    {"activation", BASE, "activation = gelu-erf"},
+    {"add_bias_linear", BASE "add-qkv-bias = true\nactivation = gelu-erf\n", "disable-bias-linear = true"},
+    {"add_qkv_bias", ROPE, "add-qkv-bias = true"},
+    {"qk_layernorm", ROPE, "qk-layernorm = true"},
+    {"window_size", WINDOWS, "window-size = 8,0"},
+    {"window_attn_skip_freq", WINDOWS, "window-attn-skip-freq = [0,1,1,1]"},
+    {"softmax_type", ROPE, "softmax-type = off-by-one"},
+    {"untie_embeddings_and_output_weights", ROPE, "untie-embeddings-and-output-weights = true"},
+    {"vocab_size", ROPE, "vocab-size = 51"},
+    {"num_experts", MIXTURE, "num-experts = 4"},
+    {"moe_layer_freq", MIXTURE "moe-layer-freq = [0,0,1,1]\n", "moe-layer-freq = [0,1,0,1]"},
+    {"moe_ffn_hidden_size", MIXTURE, "moe-ffn-hidden-size = 24"},
+    {"moe_router_topk", MIXTURE, "moe-router-topk = 3"},
+    {"moe_router_score_function", MIXTURE, "moe-router-score-function = sigmoid"},
+    {"moe_router_pre_softmax", MIXTURE, "moe-router-pre-softmax = true"},
+    {"moe_router_topk_scaling_factor", MIXTURE, "moe-router-topk-scaling-factor = 1.5"},
+    {"moe_router_num_groups", IN_GROUPS, "moe-router-num-groups = 2"},
+    {"moe_router_group_topk", IN_GROUPS, "moe-router-group-topk = 4"},
+    {"moe_router_enable_expert_bias", WITH_BIAS, "moe-router-enable-expert-bias = false"},
+    {"moe_expert_capacity_factor", MIXTURE, "moe-expert-capacity-factor = 1"},
+    {"moe_token_drop_policy", CAPACITY, "moe-token-drop-policy = position"},
+    {"moe_shared_expert_intermediate_size", MIXTURE, "moe-shared-expert-intermediate-size = 40"},
+    {"moe_shared_expert_gate", WITH_SHARE, "moe-shared-expert-gate = true"},
+};
+enum { N_DIFFERENCES = sizeof DIFFERENCES / sizeof *DIFFERENCES };
+
+/* Options of training, of memory, and one that num_query_groups stands for. */
+static const char *const NOT_COMPARED[] = {"seq_length", "make_vocab_size_divisible_by",
+                                           "group_query_attention", "hidden_dropout", "attention_dropout"};
+
+static bool is_not_compared(const char *field) {
+    for (size_t i = 0; i < sizeof NOT_COMPARED / sizeof *NOT_COMPARED; i++)
+        if (!strcmp(field, NOT_COMPARED[i])) return true;
+    return false;
+}
+
+/* Of several lines for an option the last one. */
+static char *last_lines(const char *conf) {
+    Str out = {0};
+    for (const char *line = conf, *end; *line; line = end) {
+        end = strchr(line, '\n') + 1;
+        char *again = mem_printf("\n%.*s=", (int)(strcspn(line, "=")), line);
+        if (!strstr(end - 1, again)) str_add(&out, line, (size_t)(end - line));
+        free(again);
+    }
+    return out.s;
+}
+
+static Err compare(const char *conf, const char *change, Str *notes) {
+    Model a = {0}, b = {0};
+    char *both = mem_printf("%s%s\n", conf, change), *changed = last_lines(both);
+    model_parse(&a, conf), model_parse(&b, changed);
+    const Err e = hf_config_compare(&a.config, &a.derived, &b.config, &b.derived, notes);
+    args_free(&a.args), args_free(&b.args);
+    arena_free(a.arena), arena_free(b.arena);
+    free(both), free(changed);
+    return e;
+}
+
+static void every_option_of_a_model_is_compared(void **unused) {
+    (void)unused;
+    Str notes = {0};
+    for (int i = 0; i < N_DIFFERENCES; i++) {
+        char *says = mem_printf("another model: %s is ", DIFFERENCES[i].field);
+        assert_ok(compare(DIFFERENCES[i].base, "", &notes));
+        assert_err(compare(DIFFERENCES[i].base, DIFFERENCES[i].change, &notes), says);
+        free(says);
+    }
+    assert_int_equal(notes.len, 0);
+    assert_ok(compare(ROPE, "hidden-dropout = 0.25\nattention-dropout = 0", &notes));
+    assert_string_equal(
+        notes.s,
+        "note: hidden_dropout is '0.0' here and '0.25' in config.json, which has no place for it\n"
+        "note: attention_dropout is '0.1' here and '0.0' in config.json, which has no place for it\n");
+    str_free(&notes);
+    for (int o = 0; o < OPTIONS; o++) {
+        const char *field = config_field_name(o);
+        if (!field || config_option_class(o) != CLASS_ARCH || is_not_compared(field)) continue;
+        int i = 0;
+        while (i < N_DIFFERENCES && strcmp(DIFFERENCES[i].field, field)) i++;
+        if (i == N_DIFFERENCES) fail_msg("%s has no row in DIFFERENCES", field);
+    }
+}
+
+static void what_says_the_same_in_other_words_is_equal(void **unused) {
+    (void)unused;
+    static const char *const same[][2] = {
+        {ROPE, "kv-channels = 6\nmax-position-embeddings = 16\nrotary-seq-len-interpolation-factor = 1"},
+        {ROPE, "rope-scaling-factor = 3\nwindow-size = 5,0\nwindow-attn-skip-freq = 1"},
+        {ROPE, "group-query-attention = true\nnum-query-groups = 4\nmake-vocab-size-divisible-by = 8"},
+        {BASE, "rotary-base = 7\nadd-qkv-bias = true\nactivation = gelu-tanh"},
+        {WINDOWS, "window-attn-skip-freq = [1,1,1,1]"},
+        {WINDOWS "window-attn-skip-freq = 2\n", "window-attn-skip-freq = [1,0]*2"},
+        {ROPE, "num-experts = 4\nmoe-layer-freq = [0,0,0,0]\nmoe-router-topk = 3"},
+        {MIXTURE, "ffn-hidden-size = 44\nmoe-layer-freq = [1,1,1,1]\nmoe-router-topk-scaling-factor = 1"},
+    };
+    Str notes = {0};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        assert_ok(compare(same[i][0], same[i][1], &notes));
+    assert_int_equal(notes.len, 0);
+}
+
+/* ---- combinations of options ---- */
+
+static const char *const CHOICES[][6] = {
+    {"", LLAMA_POSITIONS, LLAMA_POSITIONS "rotary-percent = 0.5\n",
+     LLAMA_POSITIONS "rotary-seq-len-interpolation-factor = 2\n",
+     LLAMA_POSITIONS "use-rope-scaling = true\n"},
+    {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n"},
+    {"", "swiglu = true\n", "squared-relu = true\n"},
+    {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},
+    {"", "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
+         "untie-embeddings-and-output-weights = true\n"},
+    {"", "qk-layernorm = true\n"},
+    {"", "window-size = 7,0\n", "window-size = 7,0\nwindow-attn-skip-freq = [0,1,1]\n",
+     "window-size = 7,0\nwindow-attn-skip-freq = [1,0,0]\n"},
+    {"", EXPERTS, EXPERTS "moe-layer-freq = [0,1,1]\nmoe-router-pre-softmax = true\n",
+     EXPERTS
+     "moe-layer-freq = [1,0,1]\nmoe-shared-expert-intermediate-size = 40\nmoe-shared-expert-gate = true\n",
+     EXPERTS GLM "moe-layer-freq = [0,1,1]\nmoe-shared-expert-intermediate-size = 40\n"},
+};
+enum { N_CHOICES = sizeof CHOICES / sizeof *CHOICES };
+
+/* The next combination; false after the last. */
+static bool next(int at[N_CHOICES]) {
+    for (int i = 0; i < N_CHOICES; i++) {
+        if (++at[i] < 6 && CHOICES[i][at[i]]) return true;
+        at[i] = 0;
+    }
+    return false;
+}
+
+static int type_in(const Str *json) {
+    for (int i = 0; i < HF_TYPES; i++) {
+        char line[60];
+        snprintf(line, sizeof line, "\"model_type\": \"%s\"", HF_TYPE[i].name);
+        if (strstr(json->s, line)) return i;
+    }
+    fail_msg("%s", json->s);
+    return 0;
+}
+
+/* The type, HF_TYPES if the export is refused, or -1 if the options break a rule. */
+static int try_export(const char *path, const char *conf) {
+    Model m = {.arena = arena_new()};
+    Str json = {0}, notes = {0};
+    HfFamily family;
+    int type = -1;
+    args_init(&m.args, m.arena, "test", NULL);
+    args_use(&m.args, config_table(&m.config, CONFIG_ALL_GROUPS));
+    args_bytes(&m.args, "run.conf", conf, strlen(conf));
+    config_check(&m.config, CHECK_MODEL, &m.args);
+    if (!args_end(&m.args).code) {
+        config_finish(&m.config, m.arena, 0, &m.derived);
+        type = hf_config_export(&m.config, &m.derived, F32, &json, &family).code ? HF_TYPES : type_in(&json);
+    }
+    if (json.len) {
+        write_text(path, json.s);
+        const Err e = hf_config_read_back(path, &m.config, &m.derived, &notes);
+        if (e.code) fail_msg("%s\n%s\n%s", e.msg, conf, json.s);
+    }
+    str_free(&json), str_free(&notes);
+    args_free(&m.args);
+    arena_free(m.arena);
+    return type;
+}
+
+static void every_combination_reads_back_or_is_refused(void **unused) {
+    (void)unused;
+    int at[N_CHOICES] = {0}, seen[HF_TYPES + 1] = {0};
+    char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
+    Str conf = {0};
+    do {
+        str_clear(&conf);
+        str_puts(&conf, BASE "num-layers = 3\n");
+        for (int i = 0; i < N_CHOICES; i++) str_puts(&conf, CHOICES[i][at[i]]);
+        char *options = last_lines(conf.s);
+        const int type = try_export(path, options);
+        free(options);
+        if (type >= 0) seen[type]++;
+    } while (next(at));
+    for (int i = 0; i < HF_TYPES; i++)
+        if (!seen[i]) fail_msg("no combination is a %s", HF_TYPE[i].name);
+    assert_true(seen[HF_TYPES] > 0);
+    str_free(&conf);
+    free(path);
+    scratch_remove(scratch);
+}
+
+/* ---- every key counts ---- */
+
+/* Keys that change no function, or are read in company: a size of the window, and the first layer of several,
+ * beside a list of layers. */
+static bool is_idle(const json_t *root, const char *key) {
+    static const char *const IDLE[] = {
+        "architectures",  "torch_dtype", "bos_token_id", "eos_token_id", "attention_dropout",
+        "hidden_dropout", "embd_pdrop",  "resid_pdrop",  "attn_pdrop",   "num_nextn_predict_layers"};
+    for (size_t i = 0; i < sizeof IDLE / sizeof *IDLE; i++)
+        if (!strcmp(key, IDLE[i])) return true;
+    return !strcmp(key, "max_window_layers") && json_object_get(root, "layer_types");
+}
+
+static json_t *altered(const json_t *v) {
+    if (json_is_boolean(v)) return json_boolean(!json_is_true(v));
+    if (json_is_integer(v)) return json_integer(json_integer_value(v) + 1);
+    if (json_is_real(v)) return json_real(json_real_value(v) * 1.5 + 0.25);
+    if (json_is_string(v)) return json_string("other");
+    if (json_is_array(v)) return json_pack("[s]", "other");
+    return json_integer(7);
+}
+
+static void alter_each_key(const char *path, const char *conf) {
+    Model m = {0};
+    Str json = {0}, notes = {0};
+    HfFamily family;
+    model_parse(&m, conf);
+    assert_ok(hf_config_export(&m.config, &m.derived, F32, &json, &family));
+    json_t *root = json_loadb(json.s, json.len, 0, NULL), *value;
+    const char *key;
+    json_object_foreach(root, key, value) {
+        json_t *other = json_copy(root);
+        json_object_set_new(other, key, altered(value));
+        char *text = json_dumps(other, 0);
+        write_text(path, text);
+        const Err e = hf_config_read_back(path, &m.config, &m.derived, &notes);
+        if (!e.code != is_idle(root, key))
+            fail_msg("%s: %s\n%s", key, e.code ? e.msg : "reads back as equal", text);
+        json_decref(other);
+        free(text);
+    }
+    json_decref(root);
+    str_free(&json), str_free(&notes);
+    args_free(&m.args);
+    arena_free(m.arena);
+}
+
+static void a_change_of_any_key_is_seen(void **unused) {
+    (void)unused;
+    static const char *const confs[] = {
+        BASE,
+        ROPE "use-rope-scaling = true\n",
+        ROPE "rotary-seq-len-interpolation-factor = 2\n",
+        WINDOWS,
+        WINDOWS "add-qkv-bias = true\nwindow-attn-skip-freq = [0,0,1,1]\n",
+        WINDOWS "qk-layernorm = true\nwindow-attn-skip-freq = [0,1,0,1]\n",
+        MIXTURE "window-size = 7,0\nmoe-ffn-hidden-size = 40\n",
+        MIXTURE "window-size = 7,0\nqk-layernorm = true\nmoe-layer-freq = [0,1,1,1]\n",
+        WITH_SHARE
+        "window-size = 7,0\nadd-qkv-bias = true\nmoe-shared-expert-gate = true\nmoe-layer-freq = [0,1,1,1]\n"
+        "window-attn-skip-freq = [0,1,1,1]\n",
+        WITH_BIAS "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\n",
+        ROPE "normalization = LayerNorm\n",
+        BASE LLAMA_POSITIONS "apply-layernorm-1p = true\nsquared-relu = true\nkv-channels = 8\n",
+    };
+    char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
+    for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
+        char *conf = last_lines(confs[i]);
+        alter_each_key(path, conf);
+        free(conf);
+    }
+    free(path);
+    scratch_remove(scratch);
+}
+
+/* ---- files that are not trusted ---- */
+
 /* Beside the sizes of a small model of that type; quotes are single here. */
 static const struct {
     const char *type, *keys, *says;
@@ -183,7 +496,8 @@ static const struct {
     {"llama", "'layer_types': ['full_attention', 'odd']",
      "layer_types has 'odd' for layer 1; only full_attention"},
     {"llama", "'layer_types': ['sliding_attention', 'full_attention']", "gives this model no window"},
-    {"mistral", "'layer_types': ['sliding_attention', 'full_attention']", "gives every layer of this type"},
+    {"mistral", "'layer_types': ['full_attention', 'full_attention']",
+     "another type of model of it, ministral"},
     {"mistral", "'sliding_window': -4", "sliding_window is '-4'"},
     {"qwen2", "'layer_types': ['full_attention', 7]", "layer_types has no text for layer 1"},
     {"qwen2", "'layer_types': []", "layer_types is '[]', not a list with one entry for each layer"},
@@ -231,10 +545,7 @@ static char *small_model(const char *type, const char *keys) {
 
 static Err import_text(const char *path, const char *text, Str *conf) {
     str_clear(conf);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
+    write_text(path, text);
     return hf_config_import(path, conf);
 }
 
@@ -265,6 +576,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(config_json_round_trips),
         cmocka_unit_test(models_that_hf_lacks_are_refused),
+        cmocka_unit_test(every_option_of_a_model_is_compared),
+        cmocka_unit_test(what_says_the_same_in_other_words_is_equal),
+        cmocka_unit_test(every_combination_reads_back_or_is_refused),
+        cmocka_unit_test(a_change_of_any_key_is_seen),
         cmocka_unit_test(config_json_is_not_trusted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
