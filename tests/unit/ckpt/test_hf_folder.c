@@ -10,7 +10,7 @@
 #include "unit/ckpt/model.h"
 
 static const char *planted_from, *planted_to; /* a line of config.json, and what stands there instead */
-static bool planted_weights;                  /* are those of another family */
+static const Registry *planted_weights;       /* those that are written; NULL: the right ones */
 
 Err __real_hf_config_export(const Config *, const Derived *, DType, Str *json, HfFamily *);
 Err __wrap_hf_config_export(const Config *c, const Derived *d, DType dtype, Str *json, HfFamily *family);
@@ -29,7 +29,7 @@ Err __wrap_hf_config_export(const Config *c, const Derived *d, DType dtype, Str 
 Err __real_hf_export(const Registry *, HfFamily, const char *path, DType);
 Err __wrap_hf_export(const Registry *r, HfFamily family, const char *path, DType dtype);
 Err __wrap_hf_export(const Registry *r, HfFamily family, const char *path, DType dtype) {
-    return __real_hf_export(r, planted_weights ? HF_LLAMA : family, path, dtype);
+    return __real_hf_export(planted_weights ? planted_weights : r, family, path, dtype);
 }
 
 static int entries(const char *dir) {
@@ -71,12 +71,23 @@ static void a_config_of_another_model_is_an_error(void **unused) {
         assert_int_equal(entries(scratch), 0);
     }
     planted_from = NULL;
-    planted_weights = true;
-    assert_err(hf_folder_write(dir, m->gpt, F32, &notes), "no counterpart");
-    assert_int_equal(entries(scratch), 0);
-    planted_weights = false;
     assert_int_equal(notes.len, 0);
     model_free(m);
+    free(dir);
+    scratch_remove(scratch);
+}
+
+static void weights_of_another_model_are_an_error(void **unused) {
+    (void)unused;
+    Str conf = slurp("golden/qwen2-moe-like", "run.conf"), notes = {0};
+    Model *m = qwen3_moe(), *other = model_new(conf.s, F32);
+    char *scratch = scratch_new_in_memory(), *dir = mem_printf("%s/out", scratch);
+    planted_weights = other->gpt->registry;
+    assert_err(hf_folder_write(dir, m->gpt, F32, &notes), "does not fit the model");
+    planted_weights = NULL;
+    assert_int_equal(entries(scratch), 0);
+    model_free(m), model_free(other);
+    str_free(&conf);
     free(dir);
     scratch_remove(scratch);
 }
@@ -110,6 +121,7 @@ static void a_folder_is_replaced_whole_or_not_at_all(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_config_of_another_model_is_an_error),
+        cmocka_unit_test(weights_of_another_model_are_an_error),
         cmocka_unit_test(a_folder_is_replaced_whole_or_not_at_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
