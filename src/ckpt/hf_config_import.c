@@ -113,6 +113,67 @@ static void put_activation(Reader *r, const char *key, const char *fallback) {
     refuse(r, key, "an activation that this model does not have");
 }
 
+/* ---- windows ---- */
+
+/* Whether layer_types, if there is one, gives layer i a window; otherwise what is the case without it. */
+static bool is_named(Reader *r, const json_t *types, int64_t i, bool otherwise) {
+    const char *word = json_string_value(json_array_get(types, (size_t)i));
+    if (!types) return otherwise;
+    if (word && !strcmp(word, "sliding_attention")) return true;
+    if (word && (!strcmp(word, "full_attention") || !strcmp(word, "attention"))) return false;
+    if (!r->err.code)
+        r->err =
+            err_user("'%s': layer_types has %s for layer %lld; only full_attention and sliding_attention "
+                     "can be read",
+                     r->path, word ? quote(word).s : "no text", (long long)i);
+    return false;
+}
+
+/* In a file without layer_types. */
+static bool is_windowed(const HfType *t, int64_t i, int64_t from) {
+    if (t->windows == HF_WINDOWS_LATE) return i >= from;
+    return t->windows == HF_WINDOWS_EVEN ? i % 2 == 0 && i < from : t->windows != HF_WINDOWS_NONE;
+}
+
+/* The size of the window, 0: there is none. Hugging Face counts the token itself. */
+static int64_t get_window(Reader *r) {
+    const HfType *t = r->type;
+    const json_t *size = json_object_get(r->root, "sliding_window");
+    if (t->windows == HF_WINDOWS_NONE) return 0;
+    if (t->windows != HF_WINDOWS_ALL && !get_flag(r, "use_sliding_window", false)) return 0;
+    if (json_is_null(size) && t->windows == HF_WINDOWS_EVEN)
+        refuse(r, "sliding_window", "but use_sliding_window is true");
+    return json_is_null(size) ? 0 : size ? get_size(r, "sliding_window", REQUIRED) : t->window;
+}
+
+/* transformers ignores layer_types in some types of model; a file in which it contradicts what they do was
+ * meant for something else. */
+static void put_windows(Reader *r, const char *layers_key) {
+    const json_t *types = find(r, NULL, "layer_types");
+    const int64_t layers = get_layers(r, layers_key), size = get_window(r),
+                  from = hf_type_reads_layers(r->type) ? get_count(r, "max_window_layers", 28) : 0;
+    int64_t windowed = 0;
+    Str pattern = {0};
+    if (types && is(r, TYPE_MISTRAL))
+        refuse(r, "layer_types", "with which transformers makes another type of model of it, ministral");
+    if (types && (!json_is_array(types) || json_array_size(types) != (size_t)layers))
+        refuse(r, "layer_types", "not a list with one entry for each layer");
+    for (int64_t i = 0; i < layers && !r->err.code; i++) {
+        const bool usual = size && is_windowed(r->type, i, from), named = is_named(r, types, i, usual);
+        if (named && !size)
+            refuse(r, "layer_types", "but transformers gives this model no window");
+        else if (named != usual && !hf_type_reads_layers(r->type))
+            refuse(r, "layer_types", "but transformers gives every layer of this type of model the window");
+        windowed += named;
+        str_printf(&pattern, "%s%d", i ? "," : "[", named);
+    }
+    if (windowed) str_printf(r->out, "window-size = %lld,0\n", (long long)size - 1);
+    if (windowed && windowed < layers) str_printf(r->out, "window-attn-skip-freq = %s]\n", pattern.s);
+    str_free(&pattern);
+}
+
+/* ---- GPT-2 ---- */
+
 /* Where transformers gives a second name of a key priority over its own. */
 static void refuse_contradictions(Reader *r) {
     static const char *const NAMES[][2] = {{"hidden_size", "n_embd"},
@@ -132,6 +193,7 @@ static void import_gpt2(Reader *r) {
     put_size(r, "ffn-hidden-size", get_size(r, "n_inner", 4 * get_size(r, "n_embd", REQUIRED)));
     put_real(r, "norm-epsilon", get_real(r, NULL, r->type->eps_key, r->type->eps));
     put_activation(r, "activation_function", "gelu_new");
+    put_windows(r, "n_layer");
     put_real(r, "hidden-dropout", get_real(r, NULL, "resid_pdrop", 0.1));
     put_real(r, "attention-dropout", get_real(r, NULL, "attn_pdrop", 0.1));
     put_flag(r, "untie-embeddings-and-output-weights", !get_flag(r, "tie_word_embeddings", true));
@@ -142,17 +204,23 @@ static void import_gpt2(Reader *r) {
 
 /* ---- Llama-like ---- */
 
+static bool has_objects(const json_t *in) {
+    const char *name;
+    json_t *item;
+    json_object_foreach((json_t *)in, name, item) {
+        if (json_is_object(item)) return true;
+    }
+    return false;
+}
+
 /* transformers lets rope_scaling, of older files, go before rope_parameters. An empty one counts as none. */
 static const json_t *find_rope(Reader *r, const char **key) {
     static const char *const KEYS[] = {"rope_scaling", "rope_parameters"};
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
         const json_t *v = find(r, NULL, KEYS[i]);
-        const char *name;
-        json_t *item;
         *key = KEYS[i];
         if (v && !json_is_object(v)) refuse(r, *key, "not an object");
-        json_object_foreach((json_t *)v, name, item) if (json_is_object(item))
-            refuse(r, *key, "whose numbers of its own for each kind of layer cannot be read");
+        if (has_objects(v)) refuse(r, *key, "but numbers for each kind of layer cannot be read");
         if (json_object_size(v)) return v;
     }
     return NULL;
@@ -200,74 +268,15 @@ static void put_rope(Reader *r) {
     }
 }
 
-/* ---- windows ---- */
-
-/* Whether layer_types, if there is one, gives layer i a window; otherwise what is the case without it. */
-static bool is_named(Reader *r, const json_t *types, int64_t i, bool otherwise) {
-    const char *word = json_string_value(json_array_get(types, (size_t)i));
-    if (!types) return otherwise;
-    if (word && !strcmp(word, "sliding_attention")) return true;
-    if (word && (!strcmp(word, "full_attention") || !strcmp(word, "attention"))) return false;
-    if (!r->err.code)
-        r->err =
-            err_user("'%s': layer_types has %s for layer %lld; only full_attention and sliding_attention "
-                     "can be read",
-                     r->path, word ? quote(word).s : "no text", (long long)i);
-    return false;
-}
-
-/* In a file without layer_types. */
-static bool is_windowed(const HfType *t, int64_t i, int64_t from) {
-    if (t->windows == HF_WINDOWS_LATE) return i >= from;
-    return t->windows == HF_WINDOWS_EVEN ? i % 2 == 0 && i < from : t->windows != HF_WINDOWS_NONE;
-}
-
-/* The size of the window, 0: there is none. Hugging Face counts the token itself. */
-static int64_t get_window(Reader *r) {
-    const HfType *t = r->type;
-    const json_t *size = json_object_get(r->root, "sliding_window");
-    if (t->windows == HF_WINDOWS_NONE) return 0;
-    if (t->windows != HF_WINDOWS_ALL && !get_flag(r, "use_sliding_window", false)) return 0;
-    if (json_is_null(size) && t->windows == HF_WINDOWS_EVEN)
-        refuse(r, "sliding_window", "but use_sliding_window is true");
-    return json_is_null(size) ? 0 : size ? get_size(r, "sliding_window", REQUIRED) : t->window;
-}
-
-/* transformers ignores layer_types in some types of model; a file in which it contradicts what they do was
- * meant for something else. */
-static void put_windows(Reader *r) {
-    const json_t *types = find(r, NULL, "layer_types");
-    const int64_t layers = get_layers(r, "num_hidden_layers"), size = get_window(r),
-                  from = hf_type_reads_layers(r->type) ? get_count(r, "max_window_layers", 28) : 0;
-    int64_t windowed = 0;
-    Str pattern = {0};
-    if (types && is(r, TYPE_MISTRAL))
-        refuse(r, "layer_types", "with which transformers makes another type of model of it, ministral");
-    if (types && (!json_is_array(types) || json_array_size(types) != (size_t)layers))
-        refuse(r, "layer_types", "not a list with one entry for each layer");
-    for (int64_t i = 0; i < layers && !r->err.code; i++) {
-        const bool usual = size && is_windowed(r->type, i, from), named = is_named(r, types, i, usual);
-        if (named && !size)
-            refuse(r, "layer_types", "but transformers gives this model no window");
-        else if (named != usual && !hf_type_reads_layers(r->type))
-            refuse(r, "layer_types", "but transformers gives every layer of this type of model the window");
-        windowed += named;
-        str_printf(&pattern, "%s%d", i ? "," : "[", named);
-    }
-    if (windowed) str_printf(r->out, "window-size = %lld,0\n", (long long)size - 1);
-    if (windowed && windowed < layers) str_printf(r->out, "window-attn-skip-freq = %s]\n", pattern.s);
-    str_free(&pattern);
-}
-
 /* ---- biases ---- */
 
 static void put_biases(Reader *r) {
     const bool attention = get_flag(r, "attention_bias", false), mlp = get_flag(r, "mlp_bias", false),
-               apart = is(r, TYPE_LLAMA) || is(r, TYPE_NEMOTRON);
+               has_both = is(r, TYPE_LLAMA) || is(r, TYPE_NEMOTRON);
     if (is(r, TYPE_QWEN3) || is(r, TYPE_QWEN3_MOE)) must_be(r, "attention_bias", false);
-    if (apart && attention != mlp)
+    if (has_both && attention != mlp)
         refuse(r, "attention_bias", "and mlp_bias differs: this model has both or neither");
-    put_flag(r, "disable-bias-linear", !(apart && attention));
+    put_flag(r, "disable-bias-linear", !(has_both && attention));
     put_flag(r, "add-qkv-bias",
              is(r, TYPE_QWEN2) || (is(r, TYPE_QWEN2_MOE) && get_flag(r, "qkv_bias", true)) ||
                  (is(r, TYPE_GLM4_MOE) && attention) ||
@@ -389,7 +398,7 @@ static void import_llama(Reader *r) {
     put_biases(r);
     put_flag(r, "qk-layernorm",
              is(r, TYPE_QWEN3) || is(r, TYPE_QWEN3_MOE) || (glm && get_flag(r, "use_qk_norm", false)));
-    put_windows(r);
+    put_windows(r, "num_hidden_layers");
     if (hf_type_has_experts(r->type)) put_experts(r);
     put_real(r, "hidden-dropout", stablelm ? get_real(r, NULL, "hidden_dropout", 0) : 0);
     put_real(r, "attention-dropout", get_real(r, NULL, "attention_dropout", 0));

@@ -519,6 +519,7 @@ static const struct {
     {"glm4_moe", "'norm_topk_prob': false", "norm_topk_prob is 'false'"},
     {"glm4_moe", "'first_k_dense_replace': -1", "first_k_dense_replace is '-1'"},
     {"gpt2", "'scale_attn_by_inverse_layer_idx': true", "scale_attn_by_inverse_layer_idx"},
+    {"gpt2", "'layer_types': ['odd']", "layer_types has 'odd' for layer 0"},
     {"gpt2", "'hidden_size': 16", "hidden_size is '16', but GPT-2's own name"},
 };
 
