@@ -1,6 +1,5 @@
-/* config.json of a Hugging Face model in terms of our options, for the model types gpt2, llama, mistral,
- * qwen2, qwen3, stablelm, nemotron, mixtral, qwen2_moe, qwen3_moe and glm4_moe. Source: transformers
- * models/<type>/configuration_<type>.py (keys and their defaults). */
+/* config.json of a Hugging Face model in terms of our options, for the model types of hf_type.h. The import
+ * takes from a file what transformers takes from it for that type of model, or refuses it. */
 #ifndef ISOTRON_CKPT_HF_CONFIG_H
 #define ISOTRON_CKPT_HF_CONFIG_H
 
@@ -15,5 +14,11 @@ Err hf_config_import(const char *path, Str *conf);
 /* Appends the text of config.json, and says which family the names of the tensors follow. An error if none of
  * the model types has this combination of options. Token ids are null: the tokenizer's files have them. */
 Err hf_config_export(const Config *, const Derived *, DType dtype, Str *json, HfFamily *family);
+/* Compares, option by option, the function that model a computes with that of b, which was read from a
+ * config.json; an error names the first option that differs and both values. Dropout, which a type of model
+ * may lack, is only noted. */
+Err hf_config_compare(const Config *a, const Derived *, const Config *b, const Derived *, Str *notes);
+/* The same with b read from config.json by hf_config_import. */
+Err hf_config_read_back(const char *path, const Config *, const Derived *, Str *notes);
 
 #endif

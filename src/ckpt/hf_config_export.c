@@ -4,41 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct {
-    const char *type, *architecture, *eps;
-} TYPES[] = {
-    {"gpt2", "GPT2LMHeadModel", "layer_norm_epsilon"},
-    {"llama", "LlamaForCausalLM", "rms_norm_eps"},
-    {"mistral", "MistralForCausalLM", "rms_norm_eps"},
-    {"qwen2", "Qwen2ForCausalLM", "rms_norm_eps"},
-    {"qwen3", "Qwen3ForCausalLM", "rms_norm_eps"},
-    {"stablelm", "StableLmForCausalLM", "layer_norm_eps"},
-    {"nemotron", "NemotronForCausalLM", "norm_eps"},
-    {"mixtral", "MixtralForCausalLM", "rms_norm_eps"},
-    {"qwen2_moe", "Qwen2MoeForCausalLM", "rms_norm_eps"},
-    {"qwen3_moe", "Qwen3MoeForCausalLM", "rms_norm_eps"},
-    {"glm4_moe", "Glm4MoeForCausalLM", "rms_norm_eps"},
-};
-typedef enum Type {
-    GPT2,
-    LLAMA,
-    MISTRAL,
-    QWEN2,
-    QWEN3,
-    STABLELM,
-    NEMOTRON,
-    MIXTRAL,
-    QWEN2_MOE,
-    QWEN3_MOE,
-    GLM4_MOE,
-    NO_TYPE
-} Type;
-
-static const HfFamily FAMILY[] = {
-    [GPT2] = HF_GPT2,        [MIXTRAL] = HF_MIXTRAL, [QWEN2_MOE] = HF_QWEN_MOE, [QWEN3_MOE] = HF_QWEN_MOE,
-    [GLM4_MOE] = HF_GLM_MOE, [LLAMA] = HF_LLAMA,     [MISTRAL] = HF_LLAMA,      [QWEN2] = HF_LLAMA,
-    [QWEN3] = HF_LLAMA,      [STABLELM] = HF_LLAMA,  [NEMOTRON] = HF_LLAMA,
-};
+#include "ckpt/hf_type.h"
 
 static int64_t count_windowed(const Config *c, const Derived *d) {
     int64_t n = 0;
@@ -63,24 +29,22 @@ static bool is_glm(const Config *c, const Derived *d) {
 }
 
 /* RMSNorm, SwiGLU, RoPE and no biases are given. */
-static Type choose_moe(const Config *c, const Derived *d) {
+static HfTypeId choose_moe(const Config *c, const Derived *d) {
     const int64_t windowed = count_windowed(c, d);
     const bool scaled =
         f64_is_set(c->moe_router_topk_scaling_factor) && c->moe_router_topk_scaling_factor != 1;
-    if (d->sinkhorn || f64_is_set(c->moe_expert_capacity_factor)) return NO_TYPE;
-    if (c->moe_router_score_function == SCORE_SIGMOID) return is_glm(c, d) ? GLM4_MOE : NO_TYPE;
-    if (scaled || i64_is_set(c->moe_router_num_groups) || c->rotary_percent != 1) return NO_TYPE;
+    if (d->sinkhorn || f64_is_set(c->moe_expert_capacity_factor)) return HF_TYPES;
+    if (c->moe_router_score_function == SCORE_SIGMOID) return is_glm(c, d) ? TYPE_GLM4_MOE : HF_TYPES;
+    if (scaled || i64_is_set(c->moe_router_num_groups) || c->rotary_percent != 1) return HF_TYPES;
     if (d->moe_shared_size)
-        return c->moe_shared_expert_gate && c->add_qkv_bias && !c->qk_layernorm ? QWEN2_MOE : NO_TYPE;
-    if (c->add_qkv_bias) return NO_TYPE;
-    if (c->qk_layernorm) return QWEN3_MOE;
-    return !c->moe_router_pre_softmax && d->num_moe_layers == c->num_layers &&
-                   (!windowed || windowed == c->num_layers)
-               ? MIXTRAL
-               : NO_TYPE;
+        return c->moe_shared_expert_gate && c->add_qkv_bias && !c->qk_layernorm ? TYPE_QWEN2_MOE : HF_TYPES;
+    if (c->add_qkv_bias) return HF_TYPES;
+    if (windowed && windowed < c->num_layers) return HF_TYPES; /* these two have all or none */
+    if (c->qk_layernorm) return TYPE_QWEN3_MOE;
+    return !c->moe_router_pre_softmax && d->num_moe_layers == c->num_layers ? TYPE_MIXTRAL : HF_TYPES;
 }
 
-static Type choose(const Config *c, const Derived *d) {
+static HfTypeId choose(const Config *c, const Derived *d) {
     const int64_t windowed = count_windowed(c, d);
     const bool rms = c->normalization == NORM_RMS, one_plus = c->apply_layernorm_1p,
                bias = c->add_bias_linear;
@@ -89,24 +53,25 @@ static Type choose(const Config *c, const Derived *d) {
     if (c->position_embedding_type == POSITION_LEARNED) {
         bool plain =
             !d->num_moe_layers && !rms && bias && !one_plus && !c->qk_layernorm && !gated && !windowed;
-        return plain && even_heads && d->num_query_groups == c->num_attention_heads ? GPT2 : NO_TYPE;
+        return plain && even_heads && d->num_query_groups == c->num_attention_heads ? TYPE_GPT2 : HF_TYPES;
     }
     const bool interpolated = f64_is_set(c->rotary_seq_len_interpolation_factor);
     if (c->position_embedding_type != POSITION_ROPE || c->rotary_interleaved ||
         (interpolated && c->use_rope_scaling))
-        return NO_TYPE;
+        return HF_TYPES;
     if (rms) {
-        if (one_plus || !gated) return NO_TYPE;
+        if (one_plus || !gated) return HF_TYPES;
         if (d->num_moe_layers) return choose_moe(c, d);
-        if (c->rotary_percent != 1) return NO_TYPE;
-        if (c->qk_layernorm) return bias || c->add_qkv_bias ? NO_TYPE : QWEN3;
-        if (!bias && c->add_qkv_bias) return QWEN2;
-        if (!windowed) return LLAMA;
-        return windowed == c->num_layers && !bias ? MISTRAL : NO_TYPE;
+        if (c->rotary_percent != 1) return HF_TYPES;
+        if (c->qk_layernorm) return bias || c->add_qkv_bias ? HF_TYPES : TYPE_QWEN3;
+        if (!bias && c->add_qkv_bias) return TYPE_QWEN2;
+        if (!windowed && c->hidden_size % c->num_attention_heads == 0) return TYPE_LLAMA;
+        return (!windowed || windowed == c->num_layers) && !bias ? TYPE_MISTRAL : HF_TYPES;
     }
-    if (c->qk_layernorm || windowed || d->num_moe_layers) return NO_TYPE;
-    if (gated) return one_plus || bias || !even_heads ? NO_TYPE : STABLELM;
-    return one_plus && d->activation == MLP_SQUARED_RELU && (bias || !c->add_qkv_bias) ? NEMOTRON : NO_TYPE;
+    if (c->qk_layernorm || windowed || d->num_moe_layers) return HF_TYPES;
+    if (gated) return one_plus || bias || !even_heads ? HF_TYPES : TYPE_STABLELM;
+    return one_plus && d->activation == MLP_SQUARED_RELU && (bias || !c->add_qkv_bias) ? TYPE_NEMOTRON
+                                                                                       : HF_TYPES;
 }
 
 /* ---- text ---- */
@@ -169,17 +134,18 @@ static void put_rope(const Config *c, Str *out) {
 }
 
 /* Hugging Face counts the token itself, Megatron-LM the tokens before it. */
-static void put_window(const Config *c, const Derived *d, Type type, Str *out) {
-    int64_t windowed = count_windowed(c, d), full = 0;
+static void put_windows(const Config *c, const Derived *d, const HfType *t, Str *out) {
+    const int64_t windowed = count_windowed(c, d);
+    int64_t full = 0;
+    if (t->windows == HF_WINDOWS_NONE) return;
     if (windowed)
         put_size(out, "sliding_window", d->window_left + 1);
     else
         put(out, "sliding_window", "null");
-    if (type == MISTRAL || type == MIXTRAL) return;
-    put_flag(out, "use_sliding_window", windowed > 0);
-    if (!windowed) return;
+    if (t->windows != HF_WINDOWS_ALL) put_flag(out, "use_sliding_window", windowed > 0);
+    if (!windowed || !hf_type_reads_layers(t)) return;
     while (!d->layer_windowed[full]) full++;
-    put_size(out, "max_window_layers", full);
+    if (t->windows == HF_WINDOWS_LATE) put_size(out, "max_window_layers", full);
     str_puts(out, ",\n  \"layer_types\": [");
     for (int64_t i = 0; i < c->num_layers; i++)
         str_printf(out, "%s\"%s\"", i ? ", " : "",
@@ -210,31 +176,31 @@ static void put_glm_router(const Config *c, const Derived *d, Str *out) {
     put_flag(out, "attention_bias", c->add_qkv_bias);
 }
 
-static void put_experts(const Config *c, const Derived *d, Type type, Str *out) {
+static void put_experts(const Config *c, const Derived *d, HfTypeId type, Str *out) {
     put_size(out,
-             type == MIXTRAL    ? "num_local_experts"
-             : type == GLM4_MOE ? "n_routed_experts"
-                                : "num_experts",
+             type == TYPE_MIXTRAL    ? "num_local_experts"
+             : type == TYPE_GLM4_MOE ? "n_routed_experts"
+                                     : "num_experts",
              c->num_experts);
     put_size(out, "num_experts_per_tok", c->moe_router_topk);
-    if (type == MIXTRAL) return;
+    if (type == TYPE_MIXTRAL) return;
     put_size(out, "moe_intermediate_size", d->moe_ffn_hidden_size);
-    if (type == GLM4_MOE) {
+    if (type == TYPE_GLM4_MOE) {
         put_glm_router(c, d, out);
         return;
     }
     put_flag(out, "norm_topk_prob", !c->moe_router_pre_softmax);
     put_moe_layers(c, d, out);
-    if (type == QWEN2_MOE) {
+    if (type == TYPE_QWEN2_MOE) {
         put_flag(out, "qkv_bias", true);
         put_size(out, "shared_expert_intermediate_size", d->moe_shared_size);
     }
 }
 
-static void put_llama(const Config *c, const Derived *d, Type type, Str *out) {
+static void put_llama(const Config *c, const Derived *d, HfTypeId type, Str *out) {
     put_size(out, "num_hidden_layers", c->num_layers);
     put_size(out, "hidden_size", c->hidden_size);
-    put_size(out, "intermediate_size", type == MIXTRAL ? d->moe_ffn_hidden_size : d->ffn_hidden_size);
+    put_size(out, "intermediate_size", type == TYPE_MIXTRAL ? d->moe_ffn_hidden_size : d->ffn_hidden_size);
     put_size(out, "num_attention_heads", c->num_attention_heads);
     put_size(out, "num_key_value_heads", d->num_query_groups);
     put_size(out, "head_dim", d->kv_channels);
@@ -242,40 +208,43 @@ static void put_llama(const Config *c, const Derived *d, Type type, Str *out) {
     put(out, "hidden_act", ACTIVATIONS[d->activation]);
     put_rope(c, out);
     put_real(out, "attention_dropout", c->attention_dropout);
-    if (type == STABLELM) {
+    if (type == TYPE_STABLELM) {
         put_flag(out, "use_qkv_bias", c->add_qkv_bias);
         put_real(out, "hidden_dropout", c->hidden_dropout);
     }
-    if (type == LLAMA || type == NEMOTRON || type == QWEN3 || type == QWEN3_MOE)
+    if (type == TYPE_LLAMA || type == TYPE_NEMOTRON || type == TYPE_QWEN3 || type == TYPE_QWEN3_MOE)
         put_flag(out, "attention_bias", c->add_bias_linear);
-    if (type == LLAMA || type == NEMOTRON) put_flag(out, "mlp_bias", c->add_bias_linear);
-    if (type == MISTRAL || type == QWEN2 || type == QWEN3 || type == MIXTRAL || type == QWEN2_MOE ||
-        type == QWEN3_MOE)
-        put_window(c, d, type, out);
-    if (type >= MIXTRAL) put_experts(c, d, type, out);
+    if (type == TYPE_LLAMA || type == TYPE_NEMOTRON) put_flag(out, "mlp_bias", c->add_bias_linear);
+    put_windows(c, d, &HF_TYPE[type], out);
+    if (hf_type_has_experts(&HF_TYPE[type])) put_experts(c, d, type, out);
 }
 
 Err hf_config_export(const Config *c, const Derived *d, DType dtype, Str *out, HfFamily *family) {
     static const char *const torch_names[DTYPES] = {
         [F64] = "float64", [F32] = "float32", [BF16] = "bfloat16", [F16] = "float16"};
-    const Type type = choose(c, d);
+    const HfTypeId type = choose(c, d);
     if (c->softmax_type != SOFTMAX_VANILLA)
         return err_user("no Hugging Face model that can be written has attention sinks, as --softmax-type %s "
                         "gives this one; it cannot be exported",
                         SoftmaxType_spellings[c->softmax_type]);
-    if (type == NO_TYPE)
-        return err_user(
-            "none of Hugging Face's gpt2, llama, mistral, qwen2, qwen3, stablelm, nemotron, mixtral, "
-            "qwen2_moe, "
-            "qwen3_moe and glm4_moe models has this combination of position embedding, norm, activation, "
-            "biases, window and experts; it cannot be exported");
-    *family = FAMILY[type];
+    if (type == HF_TYPES) {
+        Str names = {0};
+        hf_type_names(&names);
+        const Err e =
+            err_user("none of Hugging Face's %s models has this combination of position embedding, norm, "
+                     "activation, biases, windows and experts; it cannot be exported",
+                     names.s);
+        str_free(&names);
+        return e;
+    }
+    const HfType *t = &HF_TYPE[type];
+    *family = t->family;
     str_printf(out, "{\n  \"model_type\": \"%s\",\n  \"architectures\": [\"%s\"],\n  \"torch_dtype\": \"%s\"",
-               TYPES[type].type, TYPES[type].architecture, torch_names[dtype]);
+               t->name, t->architecture, torch_names[dtype]);
     put_size(out, "vocab_size", d->vocab_size);
-    put_real(out, TYPES[type].eps, c->norm_epsilon);
+    put_real(out, t->eps_key, c->norm_epsilon);
     put_flag(out, "tie_word_embeddings", !c->untie_embeddings_and_output_weights);
-    if (type == GPT2)
+    if (type == TYPE_GPT2)
         put_gpt2(c, d, out);
     else
         put_llama(c, d, type, out);

@@ -6,11 +6,13 @@
 #include "base/file.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/hf_config.h"
+#include "ckpt/hf_folder.h"
 #include "main/command.h"
 #include "models/gpt.h"
+#include "validate/reference.h"
 
 typedef struct Options {
-    const char *from_hf, *to_hf;
+    const char *from_hf, *to_hf, *check;
     int dtype;
 } Options;
 
@@ -34,6 +36,12 @@ static const Arg ROWS[] = {
      .fallback = "float32",
      .choices = DTYPE_NAMES,
      .help = "How to-hf stores the weights."},
+    {.names = "check",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, check),
+     .fallback = "none",
+     .help = "File of logits that tools/oracle/hf_logits.py has computed with transformers: compares the "
+             "model's logits with them, before it is saved or exported; exit status 1 if they differ."},
 };
 
 typedef struct Job {
@@ -42,7 +50,8 @@ typedef struct Job {
     Args args;
 } Job;
 
-static const char USAGE[] = "isotron convert --from-hf DIR --save DIR | --load DIR --to-hf DIR";
+static const char USAGE[] =
+    "isotron convert --from-hf DIR --save DIR | --load DIR --to-hf DIR [--check FILE]";
 
 static void begin(Job *j) {
     const uint64_t groups = UINT64_C(1) << GROUP_MODEL | UINT64_C(1) << GROUP_MOE |
@@ -67,6 +76,28 @@ static void free_model(Gpt *m) {
     device_free(device);
 }
 
+/* ---- against transformers ---- */
+
+/* --check. A difference is an error. */
+static Err check(const Job *j, const Gpt *m) {
+    if (!j->options.check) return ERR_OK;
+    Reference r;
+    ReferenceReport report;
+    Err e = reference_open(j->options.check, &r);
+    if (!e.code) e = reference_judge(&r, m, &report);
+    if (!e.code) {
+        Str text = {0};
+        reference_print(&r, m, &report, &text);
+        fputs(text.s, stdout);
+        str_free(&text);
+        if (!report.logits.pass)
+            e = err_failed("the logits differ from those in '%s' by more than rounding: nothing is written",
+                           j->options.check);
+    }
+    reference_close(&r);
+    return e;
+}
+
 /* ---- from Hugging Face ---- */
 
 static Err save(const Job *j, const Gpt *m) {
@@ -88,8 +119,10 @@ static Err import_model(Job *j, const Ckpt *none) {
     ERR_RETURN(safetensors_open(j->options.from_hf, &file));
     Gpt *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);
     Err e = hf_import(file, m->registry);
-    if (!e.code) e = save(j, m);
-    if (!e.code)
+    if (!e.code) e = check(j, m);
+    const bool saves = j->setup.config.save && !e.code;
+    if (saves) e = save(j, m);
+    if (saves && !e.code)
         printf(
             "%lld tensors from %s saved to %s; load them with --load %s --use-checkpoint-args --finetune\n",
             (long long)file->count, j->options.from_hf, j->setup.config.save, j->setup.config.save);
@@ -122,8 +155,8 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
         args_bytes(&j->args, path, conf.s, conf.len);
         args_line(&j->args, argc, argv);
         config_check(&j->setup.config, CHECK_MODEL, &j->args);
-        if (!j->setup.config.save)
-            args_problem(&j->args, "--from-hf needs --save, the folder for the checkpoint.");
+        if (!j->setup.config.save && !j->options.check)
+            args_problem(&j->args, "--from-hf needs --save, the folder for the checkpoint, or --check.");
         e = args_end(&j->args);
     }
     str_free(&conf);
@@ -133,18 +166,12 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
 /* ---- to Hugging Face ---- */
 
 static Err export_model(const Job *j, const Gpt *m) {
-    const DType dtype = DTYPE_VALUES[j->options.dtype];
-    char *config = mem_printf("%s/config.json", j->options.to_hf),
-         *weights = mem_printf("%s/model.safetensors", j->options.to_hf);
-    HfFamily family;
-    Str json = {0};
-    Err e = hf_config_export(m->config, m->derived, dtype, &json, &family);
-    if (!e.code) e = file_mkdirs(j->options.to_hf);
-    if (!e.code) e = hf_export(m->registry, family, weights, dtype);
-    if (!e.code) e = file_write_atomic(config, json.s, json.len);
-    if (!e.code) printf("%s and %s written\n", weights, config);
-    str_free(&json);
-    free(config), free(weights);
+    const char *dir = j->options.to_hf;
+    Str notes = {0};
+    Err e = hf_folder_write(dir, m, DTYPE_VALUES[j->options.dtype], &notes);
+    if (notes.len) fputs(notes.s, stderr);
+    if (!e.code) printf("%s/model.safetensors and %s/config.json written\n", dir, dir);
+    str_free(&notes);
     return e;
 }
 
@@ -158,7 +185,8 @@ static Err export_checkpoint(Job *j, const Ckpt *c) {
     CkptItem item = {
         .suffix = "", .flat = model->registry->masters, .dtype = model->registry->precise, .convert = true};
     Err e = ckpt_load(c, model->registry, &item, 1);
-    if (!e.code) e = export_model(j, model);
+    if (!e.code) e = check(j, model);
+    if (!e.code && j->options.to_hf) e = export_model(j, model);
     free_model(model);
     return e;
 }
@@ -189,8 +217,8 @@ int command_convert(int argc, char **argv) {
     args_line(&j.args, argc, argv);
     const Options *o = &j.options;
     const Config *c = &j.setup.config;
-    if (!o->from_hf == !o->to_hf)
-        args_problem(&j.args, "Give one of --from-hf and --to-hf.");
+    if (o->from_hf ? o->to_hf != NULL : !o->to_hf && !(o->check && c->load))
+        args_problem(&j.args, "Give one of --from-hf and --to-hf; or --load and --check.");
     else if (o->to_hf && !c->load)
         args_problem(&j.args, "--to-hf needs --load, the folder of the checkpoint.");
     Err e = args_end(&j.args);

@@ -14,6 +14,7 @@
 #include "param/bucket.h"
 #include "param/collect.h"
 #include "train/world.h"
+#include "validate/logits.h"
 
 /* A dynamic scale would skip steps until it has come down from 2^32, which is no parity with an oracle that
  * skips none. */
@@ -184,33 +185,9 @@ static void set_weights(const Case *c, const Noise *noise) {
 }
 
 static void keep_logits(const CaseRun *c, Run *run, const Batch *b) {
-    const int64_t vocab = c->of->vocab;
-    double *out = c->trace->logits;
-    const int64_t dim[] = {b->b, b->s};
-    Tensor tokens = tensor_make(NULL, I64, 2, dim), position = tokens;
-    const size_t bytes = tensor_bytes(&tokens);
-    tokens.data = device_alloc(run->device, 2 * bytes, "token ids");
-    position.data = (char *)tokens.data + bytes;
-    device_write(run->device, tokens.data, b->tokens, bytes);
-    device_write(run->device, position.data, b->position_ids, bytes);
-    Space *slot = space_new(run->device, "activation", SPACE_UNPLANNED),
-          *transient = space_new(run->device, "transient", SPACE_UNPLANNED);
-    Tape *tape = tape_new(&run->context, slot, transient);
-    tape_trace(tape, c->watch.trace, c->watch.arg);
     run->context.first_sample = b->indices[0];
-    tape_begin(tape, false);
-    Tensor *y = gpt_forward(tape, run->model, &(ModelInput){.tokens = &tokens, .position = &position});
-    const DType type = (DType)y->dtype;
-    DeviceView view = device_view(run->device, y->data, tensor_bytes(y), VIEW_READ);
-    for (int64_t s = 0; s < b->s; s++)
-        for (int64_t i = 0; i < b->b; i++)
-            dtype_convert(out + (b->indices[i] * b->s + s) * vocab, F64,
-                          (char *)view.data + (size_t)((s * b->b + i) * y->dim[2]) * dtype_size(type), type,
-                          (size_t)vocab);
-    device_view_end(&view);
-    tape_free(tape);
-    space_free(slot), space_free(transient);
-    device_release(run->device, tokens.data, 2 * bytes);
+    logits_compute(run->model, &run->context, b->tokens, b->position_ids, b->b, b->s, c->watch.trace,
+                   c->watch.arg, c->trace->logits + b->indices[0] * b->s * c->of->vocab);
 }
 
 /* The microbatches of this data-parallel rank. */

@@ -109,7 +109,7 @@ refuses("tests/mutants/run.py", "missing", says="isotron_mutants", status=1)
 refuses("tests/mutants/run.py", PROGRAM, says="no planted bugs", status=1)
 refuses("tests/mutants/run.py", PROGRAM, "--jobs", 0, says="at least 1", status=2)
 refuses("tests/mutants/run.py", PROGRAM, "--json", "missing/report.json", says="missing/report.json", status=2)
-for name in ("compare_tokenizer", "data_vectors", "exact_sum", "fp8", "golden", "ops", "read_events", "safetensors_files", "schedules", "tokenizer_cases",
+for name in ("compare_tokenizer", "data_vectors", "exact_sum", "fp8", "golden", "hf_configs", "hf_logits", "ops", "read_events", "safetensors_files", "schedules", "tokenizer_cases",
              "unicode_ages", "witness"):
     if name != "read_events":  # it skips first, where TensorBoard is missing
         refuses(f"tools/oracle/{name}.py", "--no-such-option", says="no option --no-such-option", status=2)

@@ -1,5 +1,5 @@
 /* config.json of a Hugging Face model: what is accepted becomes options, which keep the rules or break them
- * in sentences, and a config.json again. */
+ * in sentences, and a config.json again, which reads back as the same model. */
 #include "fuzz/fuzz.h"
 
 #include <glob.h>
@@ -21,6 +21,14 @@ static bool read_options(const char *conf, Arena *arena, Config *config, Derived
     return ok;
 }
 
+static void check_reads_back(const Str *json, const Config *config, const Derived *derived) {
+    char *path = fuzz_file("config.json", (const uint8_t *)json->s, json->len);
+    Str notes = {0};
+    const Err e = hf_config_read_back(path, config, derived, &notes);
+    CHECK(!e.code, "%s: %s", e.msg, json->s);
+    str_free(&notes), free(path);
+}
+
 bool fuzz_one(const uint8_t *bytes, size_t n) {
     char *path = fuzz_file("config.json", bytes, n);
     Str conf = {0}, json = {0};
@@ -31,8 +39,9 @@ bool fuzz_one(const uint8_t *bytes, size_t n) {
         Config config;
         Derived derived;
         HfFamily family;
-        if (read_options(conf_path, arena, &config, &derived))
-            fuzz_ok(hf_config_export(&config, &derived, F32, &json, &family));
+        if (read_options(conf_path, arena, &config, &derived) &&
+            fuzz_ok(hf_config_export(&config, &derived, F32, &json, &family)))
+            check_reads_back(&json, &config, &derived);
         arena_free(arena), free(conf_path);
     }
     str_free(&conf), str_free(&json), free(path);

@@ -99,6 +99,9 @@ CASES = {
         "add-qkv-bias": True, "norm-epsilon": 1e-6, "num-experts": 6, "moe-router-topk": 3, "moe-router-pre-softmax": True,
         "moe-layer-freq": "[0,1,1]", "moe-ffn-hidden-size": 10, "moe-shared-expert-intermediate-size": 14,
         "moe-shared-expert-gate": True, "micro-batch-size": 1, "global-batch-size": 3}, {"mask": True}),
+    "qwen3-moe-windows": ("qwen3_moe", shape(3, 24, 6, 32, 14, 41, groups=3, kv_channels=4) | LLAMA | {
+        "qk-layernorm": True, "norm-epsilon": 1e-6, "num-experts": 4, "moe-router-topk": 2, "moe-layer-freq": "[1,0,1]",
+        "moe-ffn-hidden-size": 8, "window-size": "4,0", "micro-batch-size": 1, "global-batch-size": 3}, {}),
     "glm4-moe-like": ("glm4_moe", shape(2, 32, 4, 40, 14, 51, groups=2) | LLAMA | UNTIED | {
         "rotary-percent": 0.5, "add-qkv-bias": True, "qk-layernorm": True, "num-experts": 12, "moe-router-topk": 4,
         "moe-router-score-function": "sigmoid", "moe-router-num-groups": 4, "moe-router-group-topk": 2,
@@ -125,6 +128,8 @@ def hf_config(family, o):
     extra = {"attention_bias": bias, "mlp_bias": bias} if family in ("llama", "nemotron") else moe.hf_options(family, o)
     if family == "mistral":  # Hugging Face counts the token itself, Megatron-LM the tokens before it
         extra["sliding_window"] = int(o["window-size"].split(",")[0]) + 1
+    if family == "qwen3_moe":  # of every layer
+        extra |= {"use_sliding_window": True, "sliding_window": int(o["window-size"].split(",")[0]) + 1}
     return transformers.AutoConfig.for_model(
         family, vocab_size=o["vocab-size"], hidden_size=hidden, intermediate_size=o["ffn-hidden-size"],
         num_hidden_layers=o["num-layers"], num_attention_heads=heads,

@@ -18,10 +18,10 @@ def hf_options(family, o):
         return extra | {"num_local_experts": o["num-experts"]}
     extra["moe_intermediate_size"] = o["moe-ffn-hidden-size"]
     dense = [i for i, experts in enumerate(o["moe-layer-freq"].strip("[]").split(",")) if experts == "0"]
-    shared = o["moe-shared-expert-intermediate-size"]
-    if family == "qwen2_moe":
+    shared = o.get("moe-shared-expert-intermediate-size")
+    if family in ("qwen2_moe", "qwen3_moe"):
         return extra | {"num_experts": o["num-experts"], "norm_topk_prob": not o.get("moe-router-pre-softmax", False),
-                        "mlp_only_layers": dense, "shared_expert_intermediate_size": shared}
+                        "mlp_only_layers": dense, **({"shared_expert_intermediate_size": shared} if shared else {})}
     assert family == "glm4_moe" and dense == list(range(len(dense))) and shared % o["moe-ffn-hidden-size"] == 0
     assert o["moe-router-topk"] == 2 * o["moe-router-group-topk"]  # transformers always adds up the best two of a group
     return extra | {"n_routed_experts": o["num-experts"], "n_group": o["moe-router-num-groups"],

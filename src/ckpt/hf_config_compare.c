@@ -1,0 +1,154 @@
+/* What is left of a configuration when options that say the same in other words, or nothing, are alike. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/hf_config.h"
+#include "ckpt/quote.h"
+
+static void plain_positions(Config *c, const Derived *d, const Config *fresh) {
+    const bool rope = c->position_embedding_type == POSITION_ROPE;
+    if (!rope || !f64_is_set(c->rotary_seq_len_interpolation_factor))
+        c->rotary_seq_len_interpolation_factor = 1;
+    if (!rope) {
+        c->rotary_base = fresh->rotary_base;
+        c->rotary_percent = fresh->rotary_percent;
+        c->rotary_interleaved = false;
+    }
+    if (!c->use_rope_scaling) {
+        c->rope_scaling_factor = fresh->rope_scaling_factor;
+        c->rope_scaling_low_freq_factor = fresh->rope_scaling_low_freq_factor;
+        c->rope_scaling_high_freq_factor = fresh->rope_scaling_high_freq_factor;
+        c->rope_scaling_original_max_position_embeddings =
+            fresh->rope_scaling_original_max_position_embeddings;
+    }
+    c->max_position_embeddings = d->max_position_embeddings;
+    c->seq_length = I64_UNSET; /* of training */
+}
+
+/* "[1,0,1]" */
+static const char *plain_pattern(Arena *arena, const bool *layer, int64_t n) {
+    char *text = arena_alloc(arena, (size_t)(2 * n + 2));
+    for (int64_t i = 0; i < n; i++) text[2 * i] = i ? ',' : '[', text[2 * i + 1] = layer[i] ? '1' : '0';
+    memcpy(text + 2 * n, "]", 2);
+    return text;
+}
+
+static void plain_windows(Config *c, const Derived *d, Arena *arena) {
+    int64_t windowed = 0, *reach = arena_alloc(arena, 2 * sizeof *reach);
+    for (int64_t i = 0; i < c->num_layers; i++) windowed += d->layer_windowed[i];
+    reach[0] = d->window_left, reach[1] = 0;
+    const bool any = windowed && d->window_left >= 0;
+    c->window_size = (I64List){any ? reach : NULL, any ? 2 : 0};
+    c->window_attn_skip_freq = any ? plain_pattern(arena, d->layer_windowed, c->num_layers) : NULL;
+}
+
+static void plain_experts(Config *c, const Derived *d, const Config *fresh, Arena *arena) {
+    if (d->num_moe_layers == c->num_layers) c->ffn_hidden_size = I64_UNSET;
+    if (!d->num_moe_layers) {
+        c->num_experts = I64_UNSET;
+        c->moe_router_topk = fresh->moe_router_topk;
+    }
+    const bool routed = d->num_moe_layers > 0, sigmoid = c->moe_router_score_function == SCORE_SIGMOID,
+               groups = routed && i64_is_set(c->moe_router_num_groups) && c->moe_router_num_groups > 1;
+    c->moe_layer_freq = routed ? plain_pattern(arena, d->layer_moe, c->num_layers) : fresh->moe_layer_freq;
+    c->moe_ffn_hidden_size = routed ? d->moe_ffn_hidden_size : I64_UNSET;
+    if (!routed) c->moe_router_score_function = fresh->moe_router_score_function;
+    c->moe_router_pre_softmax = routed && !sigmoid && c->moe_router_pre_softmax;
+    if (!routed || !f64_is_set(c->moe_router_topk_scaling_factor)) c->moe_router_topk_scaling_factor = 1;
+    if (!groups) c->moe_router_num_groups = c->moe_router_group_topk = I64_UNSET;
+    c->moe_router_enable_expert_bias &= routed;
+    if (!routed || !f64_is_set(c->moe_expert_capacity_factor)) {
+        c->moe_expert_capacity_factor = fresh->moe_expert_capacity_factor;
+        c->moe_token_drop_policy = fresh->moe_token_drop_policy;
+    }
+    const bool shared = routed && d->moe_shared_size;
+    c->moe_shared_expert_intermediate_size = shared ? d->moe_shared_size : I64_UNSET;
+    c->moe_shared_expert_gate &= shared;
+}
+
+static Config plain(const Config *config, const Derived *d, Arena *arena) {
+    Config c = *config, fresh;
+    config_defaults(&fresh, arena);
+    c.vocab_size = d->vocab_size;
+    c.make_vocab_size_divisible_by = fresh.make_vocab_size_divisible_by;
+    c.ffn_hidden_size = d->ffn_hidden_size;
+    c.kv_channels = d->kv_channels;
+    c.group_query_attention = true;
+    c.num_query_groups = d->num_query_groups;
+    c.activation = d->activation;
+    c.add_qkv_bias |= c.add_bias_linear;
+    plain_positions(&c, d, &fresh);
+    plain_windows(&c, d, arena);
+    plain_experts(&c, d, &fresh, arena);
+    return c;
+}
+
+static json_t *json_of(const Config *c) {
+    Str text = {0};
+    config_json(c, CLASS_ARCH, &text);
+    json_t *root = json_loadb(text.s, text.len, 0, NULL);
+    str_free(&text);
+    return root;
+}
+
+/* In as few digits as tell it from others. */
+static Quoted shown(const json_t *value) {
+    enum { FLAGS = JSON_COMPACT | JSON_ENCODE_ANY, FEW = 15, ALL = 17 };
+    char *text = json_dumps(value, FLAGS | JSON_REAL_PRECISION(FEW));
+    json_t *same = json_loads(text, JSON_DECODE_ANY, NULL);
+    if (!json_equal(same, value)) free(text), text = json_dumps(value, FLAGS | JSON_REAL_PRECISION(ALL));
+    const Quoted q = quote(text);
+    json_decref(same);
+    free(text);
+    return q;
+}
+
+/* Training alone knows it. */
+static bool is_dropout(const char *field) {
+    return !strcmp(field, "hidden_dropout") || !strcmp(field, "attention_dropout");
+}
+
+Err hf_config_compare(const Config *a, const Derived *da, const Config *b, const Derived *db, Str *notes) {
+    Arena *arena = arena_new();
+    const Config x = plain(a, da, arena), y = plain(b, db, arena);
+    json_t *ours = json_of(&x), *theirs = json_of(&y), *value;
+    const char *field;
+    Err e = ERR_OK;
+    json_object_foreach(ours, field, value) {
+        const json_t *other = json_object_get(theirs, field);
+        if (json_equal(value, other) || e.code) continue;
+        if (is_dropout(field))
+            str_printf(notes, "note: %s is %s here and %s in config.json, which has no place for it\n", field,
+                       shown(value).s, shown(other).s);
+        else
+            e = err_user("config.json would be read as another model: %s is %s here and %s there; this model "
+                         "cannot be exported",
+                         field, shown(value).s, shown(other).s);
+    }
+    json_decref(ours), json_decref(theirs);
+    arena_free(arena);
+    return e;
+}
+
+Err hf_config_read_back(const char *path, const Config *c, const Derived *d, Str *notes) {
+    Str conf = {0};
+    Err e = hf_config_import(path, &conf);
+    if (!e.code) {
+        Config config = {0};
+        Derived derived;
+        Args args;
+        Arena *arena = arena_new();
+        args_init(&args, arena, "", NULL);
+        args_use(&args, config_table(&config, CONFIG_ALL_GROUPS));
+        args_bytes(&args, path, conf.s, conf.len);
+        config_check(&config, CHECK_MODEL, &args);
+        e = args_end(&args);
+        if (!e.code) config_finish(&config, arena, 0, &derived);
+        if (!e.code) e = hf_config_compare(c, d, &config, &derived, notes);
+        args_free(&args);
+        arena_free(arena);
+    }
+    str_free(&conf);
+    return e;
+}

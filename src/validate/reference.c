@@ -1,0 +1,205 @@
+#include "validate/reference.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/philox.h"
+#include "validate/logits.h"
+
+enum { DRAWS = 3 };
+
+static const struct {
+    const char *name;
+    DType type;
+} TYPES[] = {{"bfloat16", BF16}, {"float16", F16}, {"float32", F32}, {"float64", F64}};
+enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
+
+/* ---- files ---- */
+
+static const char *text_of(const Reference *r, const char *key) {
+    for (int64_t i = 0; i < r->file->num_metadata; i++)
+        if (!strcmp(r->file->metadata[i].key, key)) return r->file->metadata[i].value;
+    return NULL;
+}
+
+static Err read_tensors(Reference *r, const char *path) {
+    const Tensor *tokens = safetensors_find(r->file, "tokens"), *logits = safetensors_find(r->file, "logits");
+    if (!tokens || tokens->dtype != I64 || tokens->ndim != 2 || tensor_count(tokens) < 1)
+        return err_user(
+            "'%s' is no reference: it has no I64 tensor \"tokens\" of shape [samples, positions]; "
+            "make one with tools/oracle/hf_logits.py",
+            path);
+    r->tokens = tokens->data;
+    r->samples = tokens->dim[0], r->positions = tokens->dim[1];
+    if (!logits || logits->dtype != F64 || logits->ndim != 3 || logits->dim[0] != r->samples ||
+        logits->dim[1] != r->positions || logits->dim[2] < 1)
+        return err_user("'%s' is no reference: it has no F64 tensor \"logits\" of shape [%lld, %lld, "
+                        "vocabulary], as its tokens need",
+                        path, (long long)r->samples, (long long)r->positions);
+    r->logits = logits->data;
+    r->vocab = logits->dim[2];
+    return ERR_OK;
+}
+
+static Err check_numbers(const Reference *r, const char *path) {
+    for (int64_t i = 0; i < r->samples * r->positions; i++)
+        if (r->tokens[i] < 0 || r->tokens[i] >= r->vocab)
+            return err_user("'%s': token %lld of sample %lld is %lld, outside the vocabulary of %lld", path,
+                            (long long)(i % r->positions), (long long)(i / r->positions),
+                            (long long)r->tokens[i], (long long)r->vocab);
+    for (int64_t i = 0; i < r->samples * r->positions * r->vocab; i++)
+        if (!isfinite(r->logits[i]))
+            return err_user(
+                "'%s': the logits have a value that is not finite, for sample %lld, position %lld", path,
+                (long long)(i / r->vocab / r->positions), (long long)(i / r->vocab % r->positions));
+    return ERR_OK;
+}
+
+Err reference_open(const char *path, Reference *r) {
+    *r = (Reference){0};
+    ERR_RETURN(safetensors_open(path, &r->file));
+    ERR_RETURN(read_tensors(r, path));
+    const char *weights = text_of(r, "weights");
+    for (int i = 0; i < N_TYPES; i++)
+        if (weights && !strcmp(weights, TYPES[i].name)) {
+            r->weights = TYPES[i].type;
+            return check_numbers(r, path);
+        }
+    return err_user("'%s' does not say in its metadata which type of weights it was computed with: make it "
+                    "again with tools/oracle/hf_logits.py",
+                    path);
+}
+
+void reference_close(Reference *r) {
+    if (r->file) safetensors_close(r->file);
+    *r = (Reference){0};
+}
+
+/* ---- our logits ---- */
+
+static Err check_fit(const Reference *r, const Gpt *m) {
+    const Derived *d = m->derived;
+    if (r->vocab != d->vocab_size)
+        return err_user("the reference has logits of %lld tokens, the model has a vocabulary of %lld: it was "
+                        "made with another model",
+                        (long long)r->vocab, (long long)d->vocab_size);
+    if (r->positions > d->max_position_embeddings)
+        return err_user("the reference has %lld positions, the model %lld: make it again with --length",
+                        (long long)r->positions, (long long)d->max_position_embeddings);
+    return ERR_OK;
+}
+
+/* The same model in fp64, with the weights of the reference's type. Counts those that change. */
+static Gpt *widened(const Gpt *m, const Reference *r, int64_t *rounded) {
+    const Registry *from = m->registry;
+    Gpt *wide = gpt_new(m->config, m->derived, NULL);
+    gpt_allocate(wide, device_cpu((int)m->config->cpu_threads), F64, r->positions);
+    Registry *to = wide->registry;
+    CHECK(to->elements == from->elements, "%lld elements, not %lld", (long long)to->elements,
+          (long long)from->elements);
+    double *x = to->masters;
+    dtype_convert(x, F64, from->masters, from->precise, (size_t)to->elements);
+    *rounded = 0;
+    for (int64_t i = 0; i < to->elements; i++) {
+        const double was = x[i];
+        char narrow[sizeof(double)];
+        dtype_convert(narrow, r->weights, &was, F64, 1);
+        dtype_convert(&x[i], F64, narrow, r->weights, 1);
+        *rounded += x[i] != was;
+    }
+    return wide;
+}
+
+static void compute(const Gpt *m, const Reference *r, double *out) {
+    const RunContext context = {.device = m->device, .dtype = F64};
+    int64_t *positions = mem_alloc((size_t)r->positions * sizeof *positions);
+    for (int64_t i = 0; i < r->positions; i++) positions[i] = i;
+    for (int64_t i = 0; i < r->samples; i++)
+        logits_compute(m, &context, r->tokens + i * r->positions, positions, 1, r->positions, NULL, NULL,
+                       out + i * r->positions * r->vocab);
+    free(positions);
+}
+
+static void compute_noisy(const Gpt *m, const Reference *r, double roundoff, int draw, double *out) {
+    const Registry *weights = m->registry;
+    double *x = weights->masters;
+    const size_t bytes = (size_t)weights->elements * sizeof *x;
+    double *kept = mem_alloc(bytes);
+    memcpy(kept, x, bytes);
+    for (int64_t i = 0; i < weights->elements; i++)
+        x[i] *= 1 + roundoff * philox_normal(0, (uint64_t)draw, (uint64_t)i);
+    compute(m, r, out);
+    memcpy(x, kept, bytes);
+    free(kept);
+}
+
+static double longest_sum(const Config *c, const Derived *d, int64_t positions) {
+    const double widths[] = {(double)c->hidden_size, (double)d->ffn_hidden_size,
+                             (double)(c->num_attention_heads * d->kv_channels), (double)positions,
+                             (double)d->moe_shared_size};
+    double longest = 1;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) longest = fmax(longest, widths[i]);
+    return longest;
+}
+
+Err reference_judge(const Reference *r, const Gpt *m, ReferenceReport *report) {
+    ERR_RETURN(check_fit(r, m));
+    const int64_t n = r->samples * r->positions * r->vocab;
+    double *ours = mem_alloc((size_t)n * sizeof *ours), *moved = mem_alloc((size_t)n * sizeof *moved);
+    const DType stored = m->registry->precise;
+    *report = (ReferenceReport){.roundoff = dtype_roundoff(r->weights == F64 ? stored : F64),
+                                .longest_sum = longest_sum(m->config, m->derived, r->positions)};
+    Gpt *wide = widened(m, r, &report->rounded);
+    compute(wide, r, ours);
+    Scale scale = {0};
+    scale_add(&scale, r->logits, n);
+    double bound = report->roundoff * sqrt(report->longest_sum), elementwise = bound;
+    for (int k = 0; k < DRAWS; k++) {
+        compute_noisy(wide, r, report->roundoff, k, moved);
+        const TensorError e = tensor_error(moved, ours, n, r->vocab, &scale);
+        bound = fmax(bound, e.relative), elementwise = fmax(elementwise, e.elementwise);
+    }
+    row_add(&report->logits, "logits", tensor_error(ours, r->logits, n, r->vocab, &scale), 8 * bound,
+            8 * elementwise);
+    free(ours), free(moved);
+    Device *device = wide->device;
+    gpt_free(wide);
+    device_free(device);
+    return ERR_OK;
+}
+
+/* ---- report ---- */
+
+static const char *type_name(DType type) {
+    int i = 0;
+    while (TYPES[i].type != type) i++;
+    return TYPES[i].name;
+}
+
+void reference_print(const Reference *r, const Gpt *m, const ReferenceReport *report, Str *out) {
+    const Row *x = &report->logits;
+    const int64_t at = x->error.worst / r->vocab;
+    const char *source = text_of(r, "source");
+    str_printf(out, "logits of %lld samples of %lld tokens, in fp64, against %s (%s)\n",
+               (long long)r->samples, (long long)r->positions, r->file->path,
+               source ? source : "of unknown source");
+    if (report->rounded)
+        str_printf(out, "note: %lld weights were rounded to %s, which the reference has\n",
+                   (long long)report->rounded, type_name(r->weights));
+    if (m->derived->window_left >= r->positions - 1 && m->derived->window_left >= 0)
+        str_printf(
+            out,
+            "note: the window of %lld tokens is no shorter than the samples: the check does not see it\n",
+            (long long)m->derived->window_left + 1);
+    str_printf(out, "%-10s %11s %11s\n%-10s %11.2e %11.2e\n%-10s %11.2e %11.2e\n", "", "error", "bound",
+               "relative", x->error.relative, x->bound, "element", x->error.elementwise,
+               x->elementwise_bound);
+    str_printf(out,
+               "bound = 8 max(what roundings of the weights move, u sqrt(K)), u = %.3g, K = %.0f\n"
+               "worst: sample %lld, position %lld, token %lld\n%s\n",
+               report->roundoff, report->longest_sum, (long long)(at / r->positions),
+               (long long)(at % r->positions), (long long)(x->error.worst % r->vocab),
+               x->pass ? "pass" : "FAIL: this is not the model that the reference was computed with");
+}

@@ -1,0 +1,155 @@
+"""What is read from a config.json is what transformers reads from it: every case of tests/data/hf has transformers' logits, or is
+refused; each that is read can be exported and read again. An export that would be another model, or fails, leaves nothing behind.
+--check fails on another model and refuses files that are no references."""
+import struct
+
+from harness import *
+
+sys.path.insert(0, str(ROOT / "tools" / "oracle"))
+import tensors
+
+DATA = ROOT / "tests" / "data" / "hf"
+
+
+def convert(*words, expect=0):
+    return isotron("convert", *words, "--cpu-threads", 1, expect=expect)
+
+
+def expand(table):
+    """The names and shapes of a model's tensors (collapse in tools/oracle/hf_configs.py)."""
+    for name, (shape, layers, experts) in table.items():
+        for layer in layers or [0]:
+            for expert in range(experts or 1):
+                yield name.replace("*", str(layer)).replace("#", str(expert)), shape
+
+
+def i64(rows):
+    return "I64", [len(rows), len(rows[0])], struct.pack(f"<{len(rows) * len(rows[0])}q", *sum(rows, []))
+
+
+def reference(name, tokens, logits, metadata={"weights": "float32"}):
+    tensors.write(WORK / name, {"tokens": tokens, "logits": logits}, metadata)
+    return WORK / name
+
+
+# ---- every spelling of config.json ----
+
+# Models that no config.json can say: biases of q, k and v are left out, or an activation beside ReLU squared, in these types alone.
+NOT_EXPORTED = {("nemotron", "gelu"), ("qwen2_moe", "no qkv bias")}
+started = 0
+table, answers = json.loads((DATA / "configs.json").read_text()), tensors.read(DATA / "logits.safetensors")
+for number, case in enumerate(table["cases"]):
+    name, folder, saved, out = (case["family"], case["name"]), *(WORK / f"{kind}-{number}" for kind in ("case", "saved", "out"))
+    folder.mkdir()
+    config = {"model_type": case["family"]} | table["bases"][case["family"]] | case["keys"]
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in case["drop"]}))
+    shapes = expand(table["shapes"][case["shapes"]]) if "shapes" in case else []
+    tensors.write(folder / "model.safetensors", {n: tensors.weight(n, s) for n, s in shapes}, {"format": "pt"})
+    if case["refused"]:
+        said = convert("--from-hf", folder, "--save", saved, expect=2)
+        assert ("config.json': " in said or " --moe" in said) and not saved.exists(), f"{name}: {said}"  # not for its weights
+        continue
+    check = reference("reference", i64(table["tokens"]), answers[str(number)])
+    convert("--from-hf", folder, "--save", saved, "--check", check)
+    convert("--load", saved, "--to-hf", out, expect=2 if name in NOT_EXPORTED else 0)
+    assert out.exists() == (name not in NOT_EXPORTED), name
+    if out.exists():
+        convert("--from-hf", out, "--check", check)
+print(f"{len(table['cases'])} spellings of config.json are read as transformers reads them, or refused")
+
+# ---- a model that transformers saved, there and back ----
+
+model, saved, out, again = DATA / "qwen3-moe-windows", WORK / "saved", WORK / "out", WORK / "again"
+check = model / "reference.safetensors"
+said = convert("--from-hf", model, "--save", saved, "--check", check)
+assert "pass" in said and "bound = 8 max(" in said and "note" not in said, said
+for row in said.splitlines()[2:4]:  # the largest error and its bound, of all logits and of one: both are rounding in float64
+    name, error, bound = row.split()
+    assert 0 < float(error) <= float(bound) < 100 * float(error) < 1e-11, said
+convert("--load", saved, "--check", check)
+convert("--load", saved, "--to-hf", out, "--check", check)
+assert sorted(p.name for p in out.iterdir()) == ["config.json", "model.safetensors"], list(out.iterdir())
+convert("--from-hf", out, "--save", again, "--check", check)
+assert_same_bytes(saved, again, 0, "exported and imported again")
+
+# Weights that an export to 16 bits rounds are rounded before they are compared.
+def finer(tensor):
+    """In float32, with a last bit that bfloat16 does not hold."""
+    _, shape, content = tensor
+    return "F32", shape, b"".join(b"\1\0" + content[i:i + 2] for i in range(0, len(content), 2))
+
+
+(WORK / "finer").mkdir()
+shutil.copy(model / "config.json", WORK / "finer")
+tensors.write(WORK / "finer" / "model.safetensors", {n: finer(t) for n, t in tensors.read(model / "model.safetensors").items()}, {})
+said = convert("--from-hf", WORK / "finer", "--check", check)
+assert "weights were rounded to bfloat16" in said and "u = 1.11e-16" in said, said
+# Where the reference's weights are the finer ones, they were rounded on their way here: u is that of float32.
+good = tensors.read(check)
+double = reference("double", good["tokens"], good["logits"], {"weights": "float64"})
+said = convert("--from-hf", model, "--check", double)
+assert "u = 5.96e-08" in said and "pass" in said, said
+
+# ---- another model ----
+
+
+def plant(name, edit_config=lambda c: c, edit_weights=lambda w: w, against=check):
+    folder = WORK / name
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(edit_config(json.loads((model / "config.json").read_text()))))
+    tensors.write(folder / "model.safetensors", edit_weights(tensors.read(model / "model.safetensors")), {"format": "pt"})
+    said = convert("--from-hf", folder, "--save", WORK / f"{name}-saved", "--check", against, expect=1)
+    assert "FAIL" in said and not (WORK / f"{name}-saved").exists(), said
+
+
+def last_bit(weights, tensor="model.layers.1.mlp.down_proj.weight"):
+    kind, shape, content = weights[tensor]
+    return weights | {tensor: (kind, shape, bytes([content[0] ^ 1]) + content[1:])}
+
+
+plant("wider", lambda c: c | {"sliding_window": c["sliding_window"] + 1})
+plant("without", lambda c: c | {"use_sliding_window": False})
+plant("theta", lambda c: c | {"rope_parameters": c["rope_parameters"] | {"rope_theta": 10001.0}})
+plant("eps", lambda c: c | {"rms_norm_eps": 1.001e-6})
+plant("bit", edit_weights=last_bit)
+plant("bit-of-double", edit_weights=last_bit, against=double)
+
+# ---- exports that are refused, or fail, leave nothing ----
+
+convert("--from-hf", model, "--save", WORK / "pattern", "--window-attn-skip-freq", "[0,1,1]")
+said = convert("--load", WORK / "pattern", "--to-hf", WORK / "refused", expect=2)
+assert "cannot be exported" in said and not (WORK / "refused").exists(), said
+before = {p: p.read_bytes() for p in out.iterdir()}
+convert("--load", WORK / "pattern", "--to-hf", out, expect=2)
+convert("--load", WORK / "pattern", "--to-hf", out, "--check", check, expect=1)
+assert {p: p.read_bytes() for p in out.iterdir()} == before, "a refused export changed the folder"
+
+# ---- what is no reference ----
+
+
+def refuses(words, *parts):
+    said = convert("--load", saved, "--check", words, expect=2)
+    for part in parts:
+        assert part in said, f"'{part}' is missing in: {said}"
+
+
+kind, (samples, length, vocab), content = good["logits"]
+nan = struct.pack("<d", float("nan"))
+ids = list(struct.unpack(f"<{samples * length}q", good["tokens"][2]))
+rows = [ids[:length], ids[length:]]
+refuses(WORK / "none", "none")
+refuses(model / "config.json", "config.json")
+refuses(model / "model.safetensors", 'no I64 tensor "tokens"')
+refuses(reference("no-weights", good["tokens"], good["logits"], {}), "which type of weights")
+refuses(reference("other-weights", good["tokens"], good["logits"], {"weights": "int8"}), "which type of weights")
+refuses(reference("short", good["tokens"], (kind, [samples, length - 1, vocab], content[:samples * (length - 1) * vocab * 8])),
+        f'no F64 tensor "logits" of shape [{samples}, {length}, vocabulary]')
+refuses(reference("narrow", i64([[0] * length] * samples), (kind, [samples, length, 3], content[:samples * length * 3 * 8])),
+        f"logits of 3 tokens, the model has a vocabulary of {vocab}")
+refuses(reference("negative", i64([[-1] + rows[0][1:], rows[1]]), good["logits"]), "token 0 of sample 0 is -1")
+refuses(reference("beyond", i64([rows[0], rows[1][:-1] + [vocab]]), good["logits"]), f"token {length - 1} of sample 1 is {vocab}")
+refuses(reference("nan", good["tokens"], (kind, [samples, length, vocab], content[:-8] + nan)), "not finite", "sample 1")
+long = [[0] * 41]
+refuses(reference("long", i64(long), (kind, [1, 41, vocab], bytes(41 * vocab * 8))), "the reference has 41 positions, the model 40")
+said = isotron("convert", "--check", check, expect=2)
+assert "--from-hf" in said, said

@@ -1,0 +1,34 @@
+/* Reference logits of `convert --check`: what is accepted has tokens of the vocabulary and finite logits. */
+#include "fuzz/fuzz.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/fault.h"
+#include "validate/reference.h"
+
+bool fuzz_one(const uint8_t *bytes, size_t n) {
+    char *path = fuzz_file("reference.safetensors", bytes, n);
+    Reference r;
+    const bool ok = fuzz_ok(reference_open(path, &r));
+    for (int64_t i = 0; ok && i < r.samples * r.positions; i++) {
+        CHECK(r.tokens[i] >= 0 && r.tokens[i] < r.vocab, "token %lld", (long long)r.tokens[i]);
+        for (int64_t k = 0; k < r.vocab; k++) CHECK(isfinite(r.logits[i * r.vocab + k]), "not finite");
+    }
+    reference_close(&r);
+    free(path);
+    return ok;
+}
+
+void fuzz_seeds(Corpus *c) {
+    char *path = fuzz_path("seed.safetensors");
+    int64_t tokens[] = {0, 3, 1, 2, 2, 1};
+    double logits[24];
+    for (int i = 0; i < 24; i++) logits[i] = i - 12;
+    const SafeTensor tensors[] = {{"tokens", tensor_make(tokens, I64, 2, (int64_t[]){2, 3})},
+                                  {"logits", tensor_make(logits, F64, 3, (int64_t[]){2, 3, 4})}};
+    CHECK(fuzz_ok(safetensors_write(path, tensors, 2, &(MetaText){"weights", "float32"}, 1, NULL, NULL)),
+          "cannot write a seed");
+    corpus_add_file(c, path);
+    free(path);
+}

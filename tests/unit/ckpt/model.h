@@ -1,0 +1,70 @@
+/* Models by their options, for tests of what Hugging Face's files hold. */
+#ifndef ISOTRON_TESTS_UNIT_CKPT_MODEL_H
+#define ISOTRON_TESTS_UNIT_CKPT_MODEL_H
+
+#include <glob.h>
+
+#include "models/gpt.h"
+#include "unit/ckpt/folder.h"
+
+/* A model by the options of a text, as a user would give them. */
+typedef struct Model {
+    Arena *arena;
+    Args args;
+    Config config;
+    Derived derived;
+    Gpt *gpt;
+    Device *device;
+} Model;
+
+static inline void model_parse(Model *m, const char *conf) {
+    m->arena = arena_new();
+    args_init(&m->args, m->arena, "test", NULL);
+    args_use(&m->args, config_table(&m->config, CONFIG_ALL_GROUPS));
+    args_bytes(&m->args, "run.conf", conf, strlen(conf));
+    config_check(&m->config, CHECK_MODEL, &m->args);
+    Err e = args_end(&m->args);
+    if (e.code) fail_msg("%s\n%s\n%s", e.msg, m->args.problems.s, conf);
+    config_finish(&m->config, m->arena, 0, &m->derived);
+}
+
+static inline Model *model_new(const char *conf, DType storage) {
+    Model *m = mem_zero(1, sizeof *m);
+    model_parse(m, conf);
+    m->gpt = gpt_new(&m->config, &m->derived, NULL);
+    m->device = device_cpu(1);
+    gpt_allocate(m->gpt, m->device, storage, m->derived.max_position_embeddings);
+    return m;
+}
+
+static inline void model_free(Model *m) {
+    gpt_free(m->gpt);
+    device_free(m->device);
+    args_free(&m->args);
+    arena_free(m->arena);
+    free(m);
+}
+
+static inline Str slurp(const char *dir, const char *name) {
+    Str s = {0};
+    char *path = mem_printf("%s/%s", dir, name);
+    assert_ok(file_read(path, &s));
+    free(path);
+    return s;
+}
+
+/* The golden cases' init.safetensors are files of transformers' save_pretrained. */
+static inline void for_each_case(void (*fn)(const char *dir)) {
+    glob_t cases;
+    assert_int_equal(glob("golden/*/init.safetensors", 0, NULL, &cases), 0);
+    assert_true(cases.gl_pathc >= 10);
+    for (size_t i = 0; i < cases.gl_pathc; i++) {
+        char *dir = mem_strdup(cases.gl_pathv[i]);
+        *strrchr(dir, '/') = 0;
+        fn(dir);
+        free(dir);
+    }
+    globfree(&cases);
+}
+
+#endif

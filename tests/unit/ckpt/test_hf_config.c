@@ -1,0 +1,587 @@
+#include "unit/cmocka_all.h"
+
+#include <jansson.h>
+
+#include "ckpt/hf_config.h"
+#include "ckpt/hf_type.h"
+#include "unit/ckpt/model.h"
+
+static HfFamily family_of(const char *architecture) {
+    static const struct {
+        const char *architecture;
+        HfFamily family;
+    } OTHERS[] = {{"GPT2LMHeadModel", HF_GPT2},
+                  {"MixtralForCausalLM", HF_MIXTRAL},
+                  {"Qwen2MoeForCausalLM", HF_QWEN_MOE},
+                  {"Qwen3MoeForCausalLM", HF_QWEN_MOE},
+                  {"Glm4MoeForCausalLM", HF_GLM_MOE}};
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
+        if (!strcmp(architecture, OTHERS[i].architecture)) return OTHERS[i].family;
+    return HF_LLAMA;
+}
+
+static void same_experts(const Model *a, const Model *b) {
+    const Config *c = &a->config, *d = &b->config;
+    assert_true(c->num_experts == d->num_experts);
+    for (int64_t i = 0; i < c->num_layers; i++)
+        assert_int_equal(a->derived.layer_moe[i], b->derived.layer_moe[i]);
+    if (!a->derived.num_moe_layers) return;
+#define SAME(field) assert_true(c->field == d->field)
+    SAME(moe_router_topk), SAME(moe_router_score_function), SAME(moe_router_pre_softmax);
+    SAME(moe_router_num_groups), SAME(moe_router_group_topk), SAME(moe_router_enable_expert_bias);
+    SAME(moe_shared_expert_intermediate_size), SAME(moe_shared_expert_gate);
+#undef SAME
+    assert_true(a->derived.moe_ffn_hidden_size == b->derived.moe_ffn_hidden_size);
+    const double x = c->moe_router_topk_scaling_factor, y = d->moe_router_topk_scaling_factor;
+    assert_true((f64_is_set(x) ? x : 1) == (f64_is_set(y) ? y : 1));
+}
+
+static void config_round_trip_of(const char *conf, const char *architecture) {
+    Model a = {0}, b = {0};
+    Str json = {0}, back = {0};
+    HfFamily family;
+    char *scratch = scratch_new(), *path = mem_printf("%s/config.json", scratch);
+    model_parse(&a, conf);
+    assert_ok(hf_config_export(&a.config, &a.derived, F32, &json, &family));
+    json_t *root = json_loadb(json.s, json.len, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(root);
+    assert_string_equal(json_string_value(json_array_get(json_object_get(root, "architectures"), 0)),
+                        architecture);
+    assert_int_equal(family, family_of(architecture));
+    json_decref(root);
+    assert_ok(file_write_atomic(path, json.s, json.len));
+    assert_ok(hf_config_import(path, &back));
+    model_parse(&b, back.s);
+    const Config *c = &a.config, *d = &b.config;
+#define SAME(field) assert_true(c->field == d->field)
+    SAME(num_layers), SAME(hidden_size), SAME(num_attention_heads), SAME(position_embedding_type),
+        SAME(rotary_base);
+    SAME(rotary_percent), SAME(normalization), SAME(norm_epsilon), SAME(apply_layernorm_1p),
+        SAME(add_bias_linear);
+    SAME(qk_layernorm), SAME(untie_embeddings_and_output_weights), SAME(hidden_dropout),
+        SAME(attention_dropout);
+    SAME(use_rope_scaling), SAME(rope_scaling_factor), SAME(rope_scaling_low_freq_factor),
+        SAME(rope_scaling_high_freq_factor);
+    SAME(rope_scaling_original_max_position_embeddings);
+    assert_int_equal(c->add_bias_linear || c->add_qkv_bias, d->add_bias_linear || d->add_qkv_bias);
+#undef SAME
+    const Derived *x = &a.derived, *y = &b.derived;
+#define SAME(field) assert_true(x->field == y->field)
+    SAME(ffn_hidden_size), SAME(kv_channels), SAME(num_query_groups), SAME(max_position_embeddings),
+        SAME(rotary_dim);
+    SAME(vocab_size), SAME(activation);
+#undef SAME
+    for (int64_t i = 0; i < c->num_layers; i++) {
+        assert_int_equal(x->layer_windowed[i], y->layer_windowed[i]);
+        if (x->layer_windowed[i]) assert_int_equal(x->window_left, y->window_left);
+    }
+    same_experts(&a, &b);
+    args_free(&a.args), args_free(&b.args);
+    arena_free(a.arena), arena_free(b.arena);
+    str_free(&json), str_free(&back);
+    free(path);
+    scratch_remove(scratch);
+}
+
+static void expect_no_export(const char *conf) {
+    Model m = {0};
+    Str json = {0};
+    HfFamily family;
+    model_parse(&m, conf);
+    assert_err(hf_config_export(&m.config, &m.derived, F32, &json, &family), "cannot be exported");
+    args_free(&m.args);
+    arena_free(m.arena);
+    str_free(&json);
+}
+
+/* The class of each golden case is in its provenance, from transformers; with sinks it is put together from
+ * several. */
+static void config_round_trip(const char *dir) {
+    Str conf = slurp(dir, "run.conf"), provenance = slurp(dir, "provenance.json");
+    json_t *root = json_loadb(provenance.s, provenance.len, 0, NULL);
+    if (strstr(conf.s, "softmax-type"))
+        expect_no_export(conf.s);
+    else
+        config_round_trip_of(conf.s, json_string_value(json_object_get(root, "model")));
+    json_decref(root);
+    str_free(&conf), str_free(&provenance);
+}
+
+/* Not synced, as file_write_atomic would. */
+static void write_text(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+#define BASE                                                                                                 \
+    "num-layers = 4\nhidden-size = 24\nnum-attention-heads = 4\nseq-length = 16\nvocab-size = "              \
+    "50\nhidden-dropout = 0\n"
+#define LLAMA                                                                                                \
+    "position-embedding-type = rope\nnormalization = RMSNorm\nswiglu = true\ndisable-bias-linear = true\n"
+
+#define LLAMA_POSITIONS "position-embedding-type = rope\n"
+#define EXPERTS         "ffn-hidden-size = 40\nmoe-ffn-hidden-size = 20\nnum-experts = 8\n"
+#define GLM             "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n"
+
+static void config_json_round_trips(void **unused) {
+    (void)unused;
+    for_each_case(config_round_trip);
+    config_round_trip_of(
+        BASE LLAMA
+        "ffn-hidden-size = 40\nqk-layernorm = true\nwindow-size = 7,0\nwindow-attn-skip-freq = [0,1,0,1]\n",
+        "Qwen3ForCausalLM");
+    config_round_trip_of(BASE LLAMA "ffn-hidden-size = 40\nrotary-seq-len-interpolation-factor = 2.5\n",
+                         "LlamaForCausalLM");
+    config_round_trip_of(BASE LLAMA EXPERTS "qk-layernorm = true\nmoe-layer-freq = [0,1,0,1]\n",
+                         "Qwen3MoeForCausalLM");
+    config_round_trip_of(BASE LLAMA EXPERTS "qk-layernorm = true\nmoe-router-pre-softmax = true\n",
+                         "Qwen3MoeForCausalLM");
+    config_round_trip_of(BASE LLAMA "ffn-hidden-size = 40\nnum-experts = 8\nwindow-size = 7,0\n",
+                         "MixtralForCausalLM");
+    config_round_trip_of(BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\n",
+                         "Glm4MoeForCausalLM");
+    config_round_trip_of(BASE "activation = gelu-erf\nattention-dropout = 0.3\n", "GPT2LMHeadModel");
+}
+
+static void models_that_hf_lacks_are_refused(void **unused) {
+    (void)unused;
+    static const char *const confs[] = {
+        BASE LLAMA "rotary-interleaved = true\n",
+        BASE LLAMA "qk-layernorm = true\nadd-qkv-bias = true\n",
+        BASE "normalization = RMSNorm\n",
+        BASE "swiglu = true\n",
+        BASE LLAMA "apply-layernorm-1p = true\n",
+        BASE LLAMA "kv-channels = 8\nrotary-percent = 0.5\n",
+        BASE "position-embedding-type = none\n",
+        BASE LLAMA "window-size = 7,0\nwindow-attn-skip-freq = 2\n",
+        BASE LLAMA EXPERTS "moe-expert-capacity-factor = 1\n",
+        BASE LLAMA EXPERTS "moe-layer-freq = 2\n",
+        BASE LLAMA EXPERTS GLM,
+        BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 30\n",
+        BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [1,0,1,1]\n",
+        BASE LLAMA EXPERTS "moe-router-topk-scaling-factor = 2\n",
+        BASE LLAMA EXPERTS "moe-shared-expert-intermediate-size = 40\n",
+        BASE "num-experts = 4\ndisable-bias-linear = true\n",
+        BASE LLAMA "softmax-type = learnable\n",
+        BASE LLAMA "softmax-type = off-by-one\n",
+        BASE "softmax-type = learnable\n",
+    };
+    for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) expect_no_export(confs[i]);
+}
+
+/* ---- what is compared when an export is read back ---- */
+
+#define ROPE       BASE LLAMA "ffn-hidden-size = 40\n"
+#define SCALED     ROPE "use-rope-scaling = true\n"
+#define WINDOWS    ROPE "window-size = 7,0\n"
+#define MIXTURE    BASE LLAMA EXPERTS
+#define WITH_BIAS  MIXTURE GLM
+#define IN_GROUPS  WITH_BIAS "moe-router-topk = 4\nmoe-router-num-groups = 4\nmoe-router-group-topk = 2\n"
+#define CAPACITY   MIXTURE "moe-expert-capacity-factor = 1\n"
+#define WITH_SHARE MIXTURE "moe-shared-expert-intermediate-size = 40\n"
+
+/* Two models that differ in one option alone. */
+static const struct {
+    const char *field, *base, *change;
+} DIFFERENCES[] = {
+    {"num_layers", ROPE, "num-layers = 5"},
+    {"hidden_size", ROPE "kv-channels = 6\n", "hidden-size = 48"},
+    {"ffn_hidden_size", ROPE, "ffn-hidden-size = 41"},
+    {"num_attention_heads", ROPE "kv-channels = 6\ngroup-query-attention = true\n",
+     "num-attention-heads = 8"},
+    {"kv_channels", ROPE, "kv-channels = 8"},
+    {"num_query_groups", ROPE "group-query-attention = true\n", "num-query-groups = 2"},
+    {"max_position_embeddings", ROPE, "max-position-embeddings = 20"},
+    {"position_embedding_type", BASE, "position-embedding-type = none"},
+    {"rotary_base", ROPE, "rotary-base = 10001"},
+    {"rotary_percent", ROPE "kv-channels = 8\n", "rotary-percent = 0.5"},
+    {"rotary_interleaved", ROPE, "rotary-interleaved = true"},
+    {"rotary_seq_len_interpolation_factor", ROPE, "rotary-seq-len-interpolation-factor = 2"},
+    {"use_rope_scaling", ROPE, "use-rope-scaling = true"},
+    {"rope_scaling_factor", SCALED, "rope-scaling-factor = 4"},
+    {"rope_scaling_low_freq_factor", SCALED, "rope-scaling-low-freq-factor = 2"},
+    {"rope_scaling_high_freq_factor", SCALED, "rope-scaling-high-freq-factor = 5"},
+    {"rope_scaling_original_max_position_embeddings", SCALED,
+     "rope-scaling-original-max-position-embeddings = 64"},
+    {"normalization", BASE, "normalization = RMSNorm"},
+    {"norm_epsilon", ROPE, "norm-epsilon = 1.001e-5"},
+    {"apply_layernorm_1p", BASE, "apply-layernorm-1p = true"},
+    {"activation", BASE, "activation = gelu-erf"},
+    {"add_bias_linear", BASE "add-qkv-bias = true\nactivation = gelu-erf\n", "disable-bias-linear = true"},
+    {"add_qkv_bias", ROPE, "add-qkv-bias = true"},
+    {"qk_layernorm", ROPE, "qk-layernorm = true"},
+    {"window_size", WINDOWS, "window-size = 8,0"},
+    {"window_attn_skip_freq", WINDOWS, "window-attn-skip-freq = [0,1,1,1]"},
+    {"softmax_type", ROPE, "softmax-type = off-by-one"},
+    {"untie_embeddings_and_output_weights", ROPE, "untie-embeddings-and-output-weights = true"},
+    {"vocab_size", ROPE, "vocab-size = 51"},
+    {"num_experts", MIXTURE, "num-experts = 4"},
+    {"moe_layer_freq", MIXTURE "moe-layer-freq = [0,0,1,1]\n", "moe-layer-freq = [0,1,0,1]"},
+    {"moe_ffn_hidden_size", MIXTURE, "moe-ffn-hidden-size = 24"},
+    {"moe_router_topk", MIXTURE, "moe-router-topk = 3"},
+    {"moe_router_score_function", MIXTURE, "moe-router-score-function = sigmoid"},
+    {"moe_router_pre_softmax", MIXTURE, "moe-router-pre-softmax = true"},
+    {"moe_router_topk_scaling_factor", MIXTURE, "moe-router-topk-scaling-factor = 1.5"},
+    {"moe_router_num_groups", IN_GROUPS, "moe-router-num-groups = 2"},
+    {"moe_router_group_topk", IN_GROUPS, "moe-router-group-topk = 4"},
+    {"moe_router_enable_expert_bias", WITH_BIAS, "moe-router-enable-expert-bias = false"},
+    {"moe_expert_capacity_factor", MIXTURE, "moe-expert-capacity-factor = 1"},
+    {"moe_token_drop_policy", CAPACITY, "moe-token-drop-policy = position"},
+    {"moe_shared_expert_intermediate_size", MIXTURE, "moe-shared-expert-intermediate-size = 40"},
+    {"moe_shared_expert_gate", WITH_SHARE, "moe-shared-expert-gate = true"},
+};
+enum { N_DIFFERENCES = sizeof DIFFERENCES / sizeof *DIFFERENCES };
+
+/* Options of training, of memory, and one that num_query_groups stands for. */
+static const char *const NOT_COMPARED[] = {"seq_length", "make_vocab_size_divisible_by",
+                                           "group_query_attention", "hidden_dropout", "attention_dropout"};
+
+static bool is_not_compared(const char *field) {
+    for (size_t i = 0; i < sizeof NOT_COMPARED / sizeof *NOT_COMPARED; i++)
+        if (!strcmp(field, NOT_COMPARED[i])) return true;
+    return false;
+}
+
+/* Of several lines for an option the last one. */
+static char *last_lines(const char *conf) {
+    Str out = {0};
+    for (const char *line = conf, *end; *line; line = end) {
+        end = strchr(line, '\n') + 1;
+        char *again = mem_printf("\n%.*s=", (int)(strcspn(line, "=")), line);
+        if (!strstr(end - 1, again)) str_add(&out, line, (size_t)(end - line));
+        free(again);
+    }
+    return out.s;
+}
+
+static Err compare(const char *conf, const char *change, Str *notes) {
+    Model a = {0}, b = {0};
+    char *both = mem_printf("%s%s\n", conf, change), *changed = last_lines(both);
+    model_parse(&a, conf), model_parse(&b, changed);
+    const Err e = hf_config_compare(&a.config, &a.derived, &b.config, &b.derived, notes);
+    args_free(&a.args), args_free(&b.args);
+    arena_free(a.arena), arena_free(b.arena);
+    free(both), free(changed);
+    return e;
+}
+
+static void every_option_of_a_model_is_compared(void **unused) {
+    (void)unused;
+    Str notes = {0};
+    for (int i = 0; i < N_DIFFERENCES; i++) {
+        char *says = mem_printf("another model: %s is ", DIFFERENCES[i].field);
+        assert_ok(compare(DIFFERENCES[i].base, "", &notes));
+        assert_err(compare(DIFFERENCES[i].base, DIFFERENCES[i].change, &notes), says);
+        free(says);
+    }
+    assert_int_equal(notes.len, 0);
+    assert_ok(compare(ROPE, "hidden-dropout = 0.25\nattention-dropout = 0", &notes));
+    assert_string_equal(
+        notes.s,
+        "note: hidden_dropout is '0.0' here and '0.25' in config.json, which has no place for it\n"
+        "note: attention_dropout is '0.1' here and '0.0' in config.json, which has no place for it\n");
+    str_free(&notes);
+    for (int o = 0; o < OPTIONS; o++) {
+        const char *field = config_field_name(o);
+        if (!field || config_option_class(o) != CLASS_ARCH || is_not_compared(field)) continue;
+        int i = 0;
+        while (i < N_DIFFERENCES && strcmp(DIFFERENCES[i].field, field)) i++;
+        if (i == N_DIFFERENCES) fail_msg("%s has no row in DIFFERENCES", field);
+    }
+}
+
+static void what_says_the_same_in_other_words_is_equal(void **unused) {
+    (void)unused;
+    static const char *const same[][2] = {
+        {ROPE, "kv-channels = 6\nmax-position-embeddings = 16\nrotary-seq-len-interpolation-factor = 1"},
+        {ROPE, "rope-scaling-factor = 3\nwindow-size = 5,0\nwindow-attn-skip-freq = 1"},
+        {ROPE, "group-query-attention = true\nnum-query-groups = 4\nmake-vocab-size-divisible-by = 8"},
+        {BASE, "rotary-base = 7\nadd-qkv-bias = true\nactivation = gelu-tanh"},
+        {WINDOWS, "window-attn-skip-freq = [1,1,1,1]"},
+        {WINDOWS "window-attn-skip-freq = 2\n", "window-attn-skip-freq = [1,0]*2"},
+        {ROPE, "num-experts = 4\nmoe-layer-freq = [0,0,0,0]\nmoe-router-topk = 3"},
+        {MIXTURE, "ffn-hidden-size = 44\nmoe-layer-freq = [1,1,1,1]\nmoe-router-topk-scaling-factor = 1"},
+    };
+    Str notes = {0};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        assert_ok(compare(same[i][0], same[i][1], &notes));
+    assert_int_equal(notes.len, 0);
+}
+
+/* ---- combinations of options ---- */
+
+static const char *const CHOICES[][6] = {
+    {"", LLAMA_POSITIONS, LLAMA_POSITIONS "rotary-percent = 0.5\n",
+     LLAMA_POSITIONS "rotary-seq-len-interpolation-factor = 2\n",
+     LLAMA_POSITIONS "use-rope-scaling = true\n"},
+    {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n"},
+    {"", "swiglu = true\n", "squared-relu = true\n"},
+    {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},
+    {"", "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
+         "untie-embeddings-and-output-weights = true\n"},
+    {"", "qk-layernorm = true\n"},
+    {"", "window-size = 7,0\n", "window-size = 7,0\nwindow-attn-skip-freq = [0,1,1]\n",
+     "window-size = 7,0\nwindow-attn-skip-freq = [1,0,0]\n"},
+    {"", EXPERTS, EXPERTS "moe-layer-freq = [0,1,1]\nmoe-router-pre-softmax = true\n",
+     EXPERTS
+     "moe-layer-freq = [1,0,1]\nmoe-shared-expert-intermediate-size = 40\nmoe-shared-expert-gate = true\n",
+     EXPERTS GLM "moe-layer-freq = [0,1,1]\nmoe-shared-expert-intermediate-size = 40\n"},
+};
+enum { N_CHOICES = sizeof CHOICES / sizeof *CHOICES };
+
+/* The next combination; false after the last. */
+static bool next(int at[N_CHOICES]) {
+    for (int i = 0; i < N_CHOICES; i++) {
+        if (++at[i] < 6 && CHOICES[i][at[i]]) return true;
+        at[i] = 0;
+    }
+    return false;
+}
+
+static int type_in(const Str *json) {
+    for (int i = 0; i < HF_TYPES; i++) {
+        char line[60];
+        snprintf(line, sizeof line, "\"model_type\": \"%s\"", HF_TYPE[i].name);
+        if (strstr(json->s, line)) return i;
+    }
+    fail_msg("%s", json->s);
+    return 0;
+}
+
+/* The type, HF_TYPES if the export is refused, or -1 if the options break a rule. */
+static int try_export(const char *path, const char *conf) {
+    Model m = {.arena = arena_new()};
+    Str json = {0}, notes = {0};
+    HfFamily family;
+    int type = -1;
+    args_init(&m.args, m.arena, "test", NULL);
+    args_use(&m.args, config_table(&m.config, CONFIG_ALL_GROUPS));
+    args_bytes(&m.args, "run.conf", conf, strlen(conf));
+    config_check(&m.config, CHECK_MODEL, &m.args);
+    if (!args_end(&m.args).code) {
+        config_finish(&m.config, m.arena, 0, &m.derived);
+        type = hf_config_export(&m.config, &m.derived, F32, &json, &family).code ? HF_TYPES : type_in(&json);
+    }
+    if (json.len) {
+        write_text(path, json.s);
+        const Err e = hf_config_read_back(path, &m.config, &m.derived, &notes);
+        if (e.code) fail_msg("%s\n%s\n%s", e.msg, conf, json.s);
+    }
+    str_free(&json), str_free(&notes);
+    args_free(&m.args);
+    arena_free(m.arena);
+    return type;
+}
+
+static void every_combination_reads_back_or_is_refused(void **unused) {
+    (void)unused;
+    int at[N_CHOICES] = {0}, seen[HF_TYPES + 1] = {0};
+    char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
+    Str conf = {0};
+    do {
+        str_clear(&conf);
+        str_puts(&conf, BASE "num-layers = 3\n");
+        for (int i = 0; i < N_CHOICES; i++) str_puts(&conf, CHOICES[i][at[i]]);
+        char *options = last_lines(conf.s);
+        const int type = try_export(path, options);
+        free(options);
+        if (type >= 0) seen[type]++;
+    } while (next(at));
+    for (int i = 0; i < HF_TYPES; i++)
+        if (!seen[i]) fail_msg("no combination is a %s", HF_TYPE[i].name);
+    assert_true(seen[HF_TYPES] > 0);
+    str_free(&conf);
+    free(path);
+    scratch_remove(scratch);
+}
+
+/* ---- every key counts ---- */
+
+/* Keys that change no function, or are read in company: a size of the window, and the first layer of several,
+ * beside a list of layers. */
+static bool is_idle(const json_t *root, const char *key) {
+    static const char *const IDLE[] = {
+        "architectures",  "torch_dtype", "bos_token_id", "eos_token_id", "attention_dropout",
+        "hidden_dropout", "embd_pdrop",  "resid_pdrop",  "attn_pdrop",   "num_nextn_predict_layers"};
+    for (size_t i = 0; i < sizeof IDLE / sizeof *IDLE; i++)
+        if (!strcmp(key, IDLE[i])) return true;
+    return !strcmp(key, "max_window_layers") && json_object_get(root, "layer_types");
+}
+
+static json_t *altered(const json_t *v) {
+    if (json_is_boolean(v)) return json_boolean(!json_is_true(v));
+    if (json_is_integer(v)) return json_integer(json_integer_value(v) + 1);
+    if (json_is_real(v)) return json_real(json_real_value(v) * 1.5 + 0.25);
+    if (json_is_string(v)) return json_string("other");
+    if (json_is_array(v)) return json_pack("[s]", "other");
+    return json_integer(7);
+}
+
+static void alter_each_key(const char *path, const char *conf) {
+    Model m = {0};
+    Str json = {0}, notes = {0};
+    HfFamily family;
+    model_parse(&m, conf);
+    assert_ok(hf_config_export(&m.config, &m.derived, F32, &json, &family));
+    json_t *root = json_loadb(json.s, json.len, 0, NULL), *value;
+    const char *key;
+    json_object_foreach(root, key, value) {
+        json_t *other = json_copy(root);
+        json_object_set_new(other, key, altered(value));
+        char *text = json_dumps(other, 0);
+        write_text(path, text);
+        const Err e = hf_config_read_back(path, &m.config, &m.derived, &notes);
+        if (!e.code != is_idle(root, key))
+            fail_msg("%s: %s\n%s", key, e.code ? e.msg : "reads back as equal", text);
+        json_decref(other);
+        free(text);
+    }
+    json_decref(root);
+    str_free(&json), str_free(&notes);
+    args_free(&m.args);
+    arena_free(m.arena);
+}
+
+static void a_change_of_any_key_is_seen(void **unused) {
+    (void)unused;
+    static const char *const confs[] = {
+        BASE,
+        ROPE "use-rope-scaling = true\n",
+        ROPE "rotary-seq-len-interpolation-factor = 2\n",
+        WINDOWS,
+        WINDOWS "add-qkv-bias = true\nwindow-attn-skip-freq = [0,0,1,1]\n",
+        WINDOWS "qk-layernorm = true\nwindow-attn-skip-freq = [0,1,0,1]\n",
+        MIXTURE "window-size = 7,0\nmoe-ffn-hidden-size = 40\n",
+        MIXTURE "window-size = 7,0\nqk-layernorm = true\nmoe-layer-freq = [0,1,1,1]\n",
+        WITH_SHARE
+        "window-size = 7,0\nadd-qkv-bias = true\nmoe-shared-expert-gate = true\nmoe-layer-freq = [0,1,1,1]\n"
+        "window-attn-skip-freq = [0,1,1,1]\n",
+        WITH_BIAS "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\n",
+        ROPE "normalization = LayerNorm\n",
+        BASE LLAMA_POSITIONS "apply-layernorm-1p = true\nsquared-relu = true\nkv-channels = 8\n",
+    };
+    char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
+    for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
+        char *conf = last_lines(confs[i]);
+        alter_each_key(path, conf);
+        free(conf);
+    }
+    free(path);
+    scratch_remove(scratch);
+}
+
+/* ---- files that are not trusted ---- */
+
+/* Beside the sizes of a small model of that type; quotes are single here. */
+static const struct {
+    const char *type, *keys, *says;
+} REFUSED[] = {
+    {"bloom", "", "model_type is '\"bloom\"', but only gpt2"},
+    {"llama", "'num_hidden_layers': 70000", "more layers than"},
+    {"llama", "'quantization_config': {}", "quantized"},
+    {"llama", "'hidden_act': 'gelu'", "hidden_act is '\"gelu\"'"},
+    {"llama", "'rms_norm_eps': 'small'", "rms_norm_eps is '\"small\"', not a number"},
+    {"llama", "'attention_bias': true", "mlp_bias differs"},
+    {"llama", "'attention_bias': 1", "neither true nor false"},
+    {"llama", "'head_dim': 0", "head_dim is '0', not a positive whole number"},
+    {"llama", "'num_attention_heads': 3", "hidden_size is '8', not a multiple of num_attention_heads"},
+    {"llama", "'rope_scaling': {'type': 'yarn'}", "scaling of positions"},
+    {"llama", "'rope_scaling': {'type': 'linear'}", "without all numbers that its rope_type needs"},
+    {"llama", "'rope_scaling': 3", "rope_scaling is '3', not an object"},
+    {"llama", "'partial_rotary_factor': 0.5", "rotates whole heads"},
+    {"llama", "'is_causal': false", "is_causal is 'false'"},
+    {"llama", "'per_layer_config': {}", "per_layer_config is"},
+    {"llama", "'layer_types': ['full_attention', 'odd']",
+     "layer_types has 'odd' for layer 1; only full_attention"},
+    {"llama", "'layer_types': ['sliding_attention', 'full_attention']", "gives this model no window"},
+    {"mistral", "'layer_types': ['full_attention', 'full_attention']",
+     "another type of model of it, ministral"},
+    {"mistral", "'sliding_window': -4", "sliding_window is '-4'"},
+    {"qwen2", "'layer_types': ['full_attention', 7]", "layer_types has no text for layer 1"},
+    {"qwen2", "'layer_types': []", "layer_types is '[]', not a list with one entry for each layer"},
+    {"qwen2", "'layer_types': 'full_attention'", "not a list with one entry for each layer"},
+    {"qwen2", "'use_sliding_window': true, 'sliding_window': 0", "sliding_window is '0', not a positive"},
+    {"qwen2", "'rope_parameters': {'full_attention': {}}", "for each kind of layer"},
+    {"qwen3", "'max_window_layers': -1", "max_window_layers is '-1'"},
+    {"qwen3", "'layer_types': ['full_attention', 'sliding_attention']", "gives this model no window"},
+    {"qwen3_moe", "'use_sliding_window': true, 'layer_types': ['full_attention', 'sliding_attention']",
+     "gives every layer of this type"},
+    {"qwen3_moe", "'mlp_only_layers': 1", "mlp_only_layers is '1', not a list"},
+    {"qwen3_moe", "'mlp_only_layers': ['0']", "not a list of numbers of layers"},
+    {"qwen2_moe", "'num_experts': null", "num_experts is 'null'"},
+    {"qwen2_moe", "'use_sliding_window': true, 'sliding_window': null", "but use_sliding_window is true"},
+    {"stablelm", "'use_parallel_residual': true", "use_parallel_residual is 'true'"},
+    {"stablelm", "'head_dim': 8", "head_dim is '8', not hidden_size / num_attention_heads"},
+    {"nemotron", "'hidden_act': 'silu'", "activation that this model does not have"},
+    {"glm4_moe", "'n_group': 2, 'num_experts_per_tok': 3", "topk_group is"},
+    {"glm4_moe", "'norm_topk_prob': false", "norm_topk_prob is 'false'"},
+    {"glm4_moe", "'first_k_dense_replace': -1", "first_k_dense_replace is '-1'"},
+    {"gpt2", "'scale_attn_by_inverse_layer_idx': true", "scale_attn_by_inverse_layer_idx"},
+    {"gpt2", "'layer_types': ['odd']", "layer_types has 'odd' for layer 0"},
+    {"gpt2", "'hidden_size': 16", "hidden_size is '16', but GPT-2's own name"},
+};
+
+/* The later of two equal keys is dropped: a key of `keys` replaces the usual one. */
+static char *small_model(const char *type, const char *keys) {
+    static const char LLAMA_KEYS[] =
+        "{'num_hidden_layers': 2, 'hidden_size': 8, 'num_attention_heads': 2, 'intermediate_size': 16, "
+        "'vocab_size': 9, 'max_position_embeddings': 16, 'num_experts': 4, 'num_experts_per_tok': 2, "
+        "'moe_intermediate_size': 8}",
+                      GPT2_KEYS[] =
+                          "{'n_layer': 1, 'n_embd': 8, 'n_head': 2, 'n_positions': 9, 'vocab_size': 9}";
+    char *own = mem_printf("{%s}", keys), *usual = mem_strdup(strcmp(type, "gpt2") ? LLAMA_KEYS : GPT2_KEYS);
+    for (char *c = own; *c; c++) *c = *c == '\'' ? '"' : *c;
+    for (char *c = usual; *c; c++) *c = *c == '\'' ? '"' : *c;
+    json_t *root = json_loads(usual, 0, NULL), *more = json_loads(own, 0, NULL);
+    assert_non_null(root), assert_non_null(more);
+    json_object_update(root, more);
+    json_object_set_new(root, "model_type", json_string(type));
+    char *text = json_dumps(root, 0);
+    json_decref(root), json_decref(more);
+    free(own), free(usual);
+    return text;
+}
+
+static Err import_text(const char *path, const char *text, Str *conf) {
+    str_clear(conf);
+    write_text(path, text);
+    return hf_config_import(path, conf);
+}
+
+static void config_json_is_not_trusted(void **unused) {
+    (void)unused;
+    static const char *const texts[][2] = {
+        {"", "is not JSON"},
+        {"[]", "no JSON object"},
+        {"{}", "model_type is 'missing'"},
+        {"{\"model_type\":7}", "model_type is '7'"},
+        {"{\"model_type\":\"llama\"}", "num_hidden_layers is 'missing'"},
+    };
+    char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
+    Str conf = {0};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        assert_err(import_text(path, texts[i][0], &conf), texts[i][1]);
+    for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++) {
+        char *text = small_model(REFUSED[i].type, REFUSED[i].keys);
+        assert_err(import_text(path, text, &conf), REFUSED[i].says);
+        free(text);
+    }
+    str_free(&conf);
+    free(path);
+    scratch_remove(scratch);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(config_json_round_trips),
+        cmocka_unit_test(models_that_hf_lacks_are_refused),
+        cmocka_unit_test(every_option_of_a_model_is_compared),
+        cmocka_unit_test(what_says_the_same_in_other_words_is_equal),
+        cmocka_unit_test(every_combination_reads_back_or_is_refused),
+        cmocka_unit_test(a_change_of_any_key_is_seen),
+        cmocka_unit_test(config_json_is_not_trusted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

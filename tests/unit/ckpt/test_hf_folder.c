@@ -1,0 +1,128 @@
+/* An export whose files would be read as another model is an error, and leaves nothing behind. The linker
+ * puts
+ * __wrap_hf_config_export and __wrap_hf_export in the place of the two writers (tests/CMakeLists.txt). */
+#include "unit/cmocka_all.h"
+
+#include <dirent.h>
+
+#include "ckpt/hf_config.h"
+#include "ckpt/hf_folder.h"
+#include "unit/ckpt/model.h"
+
+static const char *planted_from, *planted_to; /* a line of config.json, and what stands there instead */
+static const Registry *planted_weights;       /* those that are written; NULL: the right ones */
+
+Err __real_hf_config_export(const Config *, const Derived *, DType, Str *json, HfFamily *);
+Err __wrap_hf_config_export(const Config *c, const Derived *d, DType dtype, Str *json, HfFamily *family);
+Err __wrap_hf_config_export(const Config *c, const Derived *d, DType dtype, Str *json, HfFamily *family) {
+    const Err e = __real_hf_config_export(c, d, dtype, json, family);
+    char *at = planted_from && json->s ? strstr(json->s, planted_from) : NULL;
+    if (!at) return e;
+    Str edited = {0};
+    str_add(&edited, json->s, (size_t)(at - json->s));
+    str_printf(&edited, "%s%s", planted_to, at + strlen(planted_from));
+    str_free(json);
+    *json = edited;
+    return e;
+}
+
+Err __real_hf_export(const Registry *, HfFamily, const char *path, DType);
+Err __wrap_hf_export(const Registry *r, HfFamily family, const char *path, DType dtype);
+Err __wrap_hf_export(const Registry *r, HfFamily family, const char *path, DType dtype) {
+    return __real_hf_export(planted_weights ? planted_weights : r, family, path, dtype);
+}
+
+static int entries(const char *dir) {
+    int n = 0;
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d));) n += strcmp(e->d_name, ".") && strcmp(e->d_name, "..");
+    closedir(d);
+    return n;
+}
+
+static Model *qwen3_moe(void) {
+    Str conf = slurp("golden/qwen3-moe-windows", "run.conf");
+    Model *m = model_new(conf.s, F32);
+    str_free(&conf);
+    return m;
+}
+
+static void a_config_of_another_model_is_an_error(void **unused) {
+    (void)unused;
+    static const char *const planted[][3] = {
+        {"\"sliding_window\": 5", "\"sliding_window\": 6", "window_size is '[4,0]' here and '[5,0]' there"},
+        {"\"use_sliding_window\": true", "\"use_sliding_window\": false",
+         "window_size is '[4,0]' here and '[]' there"},
+        {"\"norm_topk_prob\": true", "\"norm_topk_prob\": false",
+         "moe_router_pre_softmax is 'false' here and 'true' there"},
+        {"\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 1e-05",
+         "norm_epsilon is '1e-6' here and '1e-5' there"},
+        {"\"mlp_only_layers\": [1]", "\"mlp_only_layers\": [0]", "moe_layer_freq is '\"[1,0,1]\"' here"},
+        {"\"model_type\": \"qwen3_moe\"", "\"model_type\": \"gpt3\"", "model_type is '\"gpt3\"'"},
+        {"\"num_attention_heads\": 6", "\"num_attention_heads\": 5", "num-query-groups"},
+    };
+    Model *m = qwen3_moe();
+    char *scratch = scratch_new_in_memory(), *dir = mem_printf("%s/out", scratch);
+    Str notes = {0};
+    for (size_t i = 0; i < sizeof planted / sizeof *planted; i++) {
+        planted_from = planted[i][0], planted_to = planted[i][1];
+        assert_err(hf_folder_write(dir, m->gpt, F32, &notes), planted[i][2]);
+        assert_int_equal(entries(scratch), 0);
+    }
+    planted_from = NULL;
+    assert_int_equal(notes.len, 0);
+    model_free(m);
+    free(dir);
+    scratch_remove(scratch);
+}
+
+static void weights_of_another_model_are_an_error(void **unused) {
+    (void)unused;
+    Str conf = slurp("golden/qwen2-moe-like", "run.conf"), notes = {0};
+    Model *m = qwen3_moe(), *other = model_new(conf.s, F32);
+    char *scratch = scratch_new_in_memory(), *dir = mem_printf("%s/out", scratch);
+    planted_weights = other->gpt->registry;
+    assert_err(hf_folder_write(dir, m->gpt, F32, &notes), "does not fit the model");
+    planted_weights = NULL;
+    assert_int_equal(entries(scratch), 0);
+    model_free(m), model_free(other);
+    str_free(&conf);
+    free(dir);
+    scratch_remove(scratch);
+}
+
+static void a_folder_is_replaced_whole_or_not_at_all(void **unused) {
+    (void)unused;
+    Model *m = qwen3_moe();
+    char *scratch = scratch_new_in_memory();
+    Str notes = {0};
+    assert_ok(hf_folder_write(scratch, m->gpt, F32, &notes));
+    assert_int_equal(entries(scratch), 2);
+    Str config = slurp(scratch, "config.json"), weights = slurp(scratch, "model.safetensors");
+    for (int64_t i = 0; i < m->gpt->registry->elements; i++) ((float *)m->gpt->registry->masters)[i] = 1;
+    planted_from = "\"sliding_window\": 5", planted_to = "\"sliding_window\": 6";
+    assert_err(hf_folder_write(scratch, m->gpt, F32, &notes), "another model");
+    planted_from = NULL;
+    assert_int_equal(entries(scratch), 2);
+    Str config_then = slurp(scratch, "config.json"), weights_then = slurp(scratch, "model.safetensors");
+    assert_string_equal(config_then.s, config.s);
+    assert_true(weights_then.len == weights.len && !memcmp(weights_then.s, weights.s, weights.len));
+    assert_ok(hf_folder_write(scratch, m->gpt, F32, &notes));
+    str_free(&weights_then);
+    weights_then = slurp(scratch, "model.safetensors");
+    assert_int_equal(entries(scratch), 2);
+    assert_true(weights_then.len == weights.len && memcmp(weights_then.s, weights.s, weights.len));
+    str_free(&config), str_free(&weights), str_free(&config_then), str_free(&weights_then);
+    model_free(m);
+    scratch_remove(scratch);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_config_of_another_model_is_an_error),
+        cmocka_unit_test(weights_of_another_model_are_an_error),
+        cmocka_unit_test(a_folder_is_replaced_whole_or_not_at_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
