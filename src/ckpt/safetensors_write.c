@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/sink.h"
 #include "base/str.h"
-#include "ckpt/sink.h"
 
 enum { HEADER_ALIGN = 8 };
 
