@@ -140,6 +140,8 @@ static Err export_model(const Job *j, const Gpt *m) {
     Str json = {0};
     Err e = hf_config_export(m->config, m->derived, dtype, &json, &family);
     if (!e.code) e = file_mkdirs(j->options.to_hf);
+    /* After a crash an older configuration must not lie beside the new weights. */
+    if (!e.code) e = file_remove(config);
     if (!e.code) e = hf_export(m->registry, family, weights, dtype);
     if (!e.code) e = file_write_atomic(config, json.s, json.len);
     if (!e.code) printf("%s and %s written\n", weights, config);

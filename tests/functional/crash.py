@@ -13,7 +13,7 @@ MOST_EXHAUSTIVE = 5  # calls that are not durable: of more, subsets are sampled
 
 
 def read_record(path):
-    """Lines of recorder.c -> [name, ...]; bytes are the last word of a write."""
+    """Lines of recorder.c -> [name, ...]; bytes are the last word of a write. "ended": a run has."""
     data, at, calls = path.read_bytes(), 0, []
     while at < len(data):
         end = data.index(b"\n", at)
@@ -80,14 +80,14 @@ class Disk:
 
 
 class History:
-    """The effects of recorded calls on an empty root, and which call makes each of them durable.
+    """The effects of recorded calls on an empty root, which call makes each of them durable, and the call that was made to fail.
 
     lost: the numbers of calls of fsync that do nothing, as in a program that lacks them."""
 
     def __init__(self, calls, root, lost=()):
         self.calls, self.root, self.lost, self.effects = calls, str(root), lost, []
         self.folders, self.open, self.nodes = {0}, {}, itertools.count(1)
-        self.now = Disk(self.folders)
+        self.now, self.failed = Disk(self.folders), None # failed: the name of a call, whether it was of a folder
         for i, call in enumerate(calls):
             getattr(self, "do_" + call[0])(i, *call[1:])
 
@@ -152,6 +152,14 @@ class History:
     def do_saved(self, i, iteration):
         pass
 
+    def do_ended(self, i):
+        pass
+
+    def do_failed(self, i, name, *words):
+        self.failed = name, name in ("fsync", "close") and self.open[words[0]][0] in self.folders
+        if name == "close":
+            del self.open[words[0]]
+
     # ---- crashes ----
 
     def choices(self, pending, rng, samples):
@@ -179,8 +187,8 @@ class History:
                 for content in part, bytes(len(effect.content)):
                     yield durable.overlaid(pending, effect, content).tree()
 
-    def crashes(self, seed, samples):
-        """-> (calls that were made, tree): every tree, once for each completed save. What has a temporary name is nobody's to read:
+    def crashes(self, seed, samples, first=0):
+        """-> (calls that were made, at least `first`, tree): every tree, once for each save or run that is completed. What has a temporary name is nobody's to read:
         of trees that differ in nothing else the first of a random order is taken."""
         rng, seen, saved, durable, pending = random.Random(seed), set(), 0, Disk(self.folders), []
         effects = iter(self.effects + [None])
@@ -195,8 +203,10 @@ class History:
             pending = [e for e in pending if e.durable != call - 1]
             alive = durable.reachable(pending)
             pending = [e for e in pending if e.node in alive]
-            if call and self.calls[call - 1][0] == "saved":
+            if call and self.calls[call - 1][0] in ("saved", "ended"):
                 saved = call
+            if call < first:
+                continue
             trees = list(self.after(durable, tuple(pending), rng, samples))
             rng.shuffle(trees)
             for tree in trees:

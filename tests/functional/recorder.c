@@ -4,7 +4,7 @@
  * It does not wait for the disk: fsync is recorded and not done.
  *
  *   RECORDER_TRACE  file that the record is appended to: a line for each call, behind that of a write its bytes, and
- *                   "saved N" when a save of step N has returned
+ *                   "saved N" when a save of step N has returned, "failed" before a call that was made to fail
  *   RECORDER_FAIL   number, from 1, of the call that fails: with ENOSPC if it takes up space, else with EIO
  *   RECORDER_SHORT  if set, a write takes half of its bytes
  *   RECORDER_PLAIN  if set, two names cannot be exchanged, as on NFS
@@ -29,6 +29,7 @@ enum { MOST_FILES = 1024 };
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER; /* one call at a time: the record has their order */
 static bool is_recorded[MOST_FILES];                     /* by descriptor */
 static long calls;
+static bool is_failing; /* the call whose turn it is */
 
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
@@ -51,10 +52,11 @@ static bool begin(int code) {
     const char *nth = getenv("RECORDER_FAIL");
     pthread_mutex_lock(&turn);
     errno = code;
-    return nth && ++calls == atol(nth);
+    is_failing = nth && ++calls == atol(nth);
+    return is_failing;
 }
 
-/* Records a call that has not failed, and gives up the turn. */
+/* Records a call that has succeeded, or that was made to fail, and gives up the turn. */
 static int end(int result, const char *format, ...) {
     const int code = errno;
     char line[2048];
@@ -62,7 +64,9 @@ static int end(int result, const char *format, ...) {
     va_start(arguments, format);
     const int n = vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    if (result >= 0) record(line, (size_t)n);
+    if (is_failing) record("failed ", 7);
+    if (is_failing || result >= 0) record(line, (size_t)n);
+    is_failing = false;
     pthread_mutex_unlock(&turn);
     errno = code;
     return result;
@@ -92,7 +96,7 @@ HOOK(ssize_t, write, int fd, const void *bytes, size_t n) {
     char line[64];
     if (done >= 0) record(line, (size_t)snprintf(line, sizeof line, "write %d %zd\n", fd, done));
     if (done >= 0) record(bytes, (size_t)done);
-    end(-1, "");
+    end(-1, "write %d\n", fd);
     return done;
 }
 

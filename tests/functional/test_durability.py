@@ -38,7 +38,7 @@ def recorded(root, *words, **settings):
     """Runs the recording program, whose record is root.trace. -> exit status, output"""
     environment = os.environ | {"RECORDER_ROOT": str(root), "RECORDER_TRACE": f"{root}.trace"}
     environment |= {f"RECORDER_{name}": str(value) for name, value in settings.items()}
-    done = subprocess.run([RECORDER, *map(str, words)], capture_output=True, text=True, env=environment)
+    done = subprocess.run([RECORDER, *map(str, words)], capture_output=True, text=True, env=environment, timeout=120)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -48,6 +48,8 @@ def history(root, *runs, **settings):
     for words in runs:
         status, text = recorded(root, *words, **settings)
         assert status == 0, text
+        with open(f"{root}.trace", "a") as trace:
+            trace.write("ended\n")
     h = crash.History(crash.read_record(pathlib.Path(f"{root}.trace")), root)
     assert h.now.tree() == crash.on_disk(root), f"{root.name}: calls that change files are missing in the record"
     return h
@@ -87,16 +89,17 @@ def alone(root):
 
 
 class Saves:
-    """The checkpoints of a history: the calls that published and announced them, and what they hold."""
+    """The checkpoints of a history: the calls that published and announced them, and what they hold or are to hold."""
 
-    def __init__(self, h):
-        self.published, self.announced, self.digests = [], [], []
+    def __init__(self, h, digests=None):
+        self.published, self.announced, self.digests = [], [], digests or []
         for i, call in enumerate(h.calls):
             if call[0] in ("rename", "exchange") and call[1] == call[2] + ".tmp":
                 self.published.append(i)
             if call[0] == "saved" and len(self.announced) < len(self.published):
                 self.announced.append(i)
-                self.digests.append(remembered(crash.History(h.calls[:i + 1], h.root).now.tree(), newest))
+                if not digests:
+                    self.digests.append(remembered(crash.History(h.calls[:i + 1], h.root).now.tree(), newest))
 
     def verdict(self, calls, tree):
         """What is wrong with a tree that a crash has left after so many calls, or None."""
@@ -150,11 +153,18 @@ TO_4, TO_6, GO_ON = ["--train-iters", 4], ["--train-iters", 6], ["--load", WORK 
 CACHE = ["--data-cache-path", WORK / "sync/cache"]
 h, saves, trees = scenario("sync", PRUNE + CACHE, TO_4, TO_6 + GO_ON)
 assert len(set(saves.digests)) == 3
+whole = h.now.tree()
+assert all(whole[path] == content for tree in trees for path, content in tree.items()
+           if path.startswith("cache/") and not crash.is_temporary(path)), "the index cache holds a damaged file"
 resumes("sync", PRUNE, saves, trees)
 
-# A checkpoint takes the place of another one of the same step: the run begins again, with other numbers.
-again, replaced, _ = scenario("replaced", [], TO_4, [*TO_4, "--weight-decay", 0.5])
-assert len(set(replaced.digests)) == 4
+# A checkpoint takes the place of the newest, of the same step: the run goes back, and on with other numbers.
+def back(name):
+    return [*TO_4, "--load", WORK / name / "deep/er/ckpt", "--ckpt-step", 2, "--weight-decay", 0.5]
+
+
+_, replaced, _ = scenario("replaced", [], TO_4, back("replaced"))
+assert len(set(replaced.digests)) == 3
 
 # In the background: a shard takes longer to write than the steps up to the next save, and yet holds what it would hold without.
 RANKS = ["--ranks", 2, "--use-distributed-optimizer"]
@@ -191,3 +201,101 @@ planted("what is pruned is deleted before its new name is durable", h.calls, sav
 for a, b in zip(calls_of(h, "rename", r"iter_\d+.tmp$"), calls_of(h, "rename", r"latest_")):
     late = h.calls[:a] + h.calls[a + 1:b + 1] + [h.calls[a]] + h.calls[b + 1:]
     planted("the tracker names a checkpoint before its folder is there", late, saves)
+
+
+# ---- faults: each call of a run fails once ----
+
+def faults(name, before, run, check, step=1):
+    """check(history, exit status, tree) -> what is wrong, or None; for what is on the disk, and for crashes after the end."""
+    root = WORK / name
+    tree, record, n = history(root, *before).now.tree(), pathlib.Path(f"{root}.trace").read_bytes(), 0
+    for k in range(1 + SEED % step, 10**6, step):
+        shutil.rmtree(root)
+        root.mkdir()
+        crash.lay_out(tree, root)
+        pathlib.Path(f"{root}.trace").write_bytes(record)
+        status, text = recorded(root, *run, FAIL=k)
+        h = crash.History(crash.read_record(pathlib.Path(f"{root}.trace")), root)
+        if not h.failed:
+            break
+        what, n = f"{name}: call {k}, {h.failed[0]}, fails", n + 1
+        if status == 0:
+            assert h.failed == ("close", True), f"{what}, and the run does not"
+        else:
+            assert 0 < status < 100 and re.search("No space left on device|Input/output error", text), f"{what}, exit status {status}: {text}"
+        for left in [crash.on_disk(root)] + [tree for _, tree in h.crashes(SEED, SAMPLES, len(h.calls))]:
+            wrong = check(h, status, left)
+            assert not wrong, f"{what}, exit status {status}: {wrong}"
+    print(f"{name}: {n} calls have failed")
+
+
+def checkpoint_faults(name, saves, before, run, step=1):
+    def check(h, status, tree):
+        last = remembered(tree, newest)
+        if status == 0 and last != saves.digests[-1]:
+            return f"the newest checkpoint is {last}"
+        return Saves(h, saves.digests).verdict(len(h.calls), tree)
+
+    folder = WORK / name / "deep/er/ckpt"
+    faults(name, [[*TRAIN, *before, "--save", folder]], [*TRAIN, *run, "--save", folder], check, step)
+
+
+FROM = ["--load", WORK / "broken-sync/deep/er/ckpt"]
+checkpoint_faults("broken-sync", saves, [*PRUNE, *TO_4], [*PRUNE, *TO_6, *FROM])
+checkpoint_faults("broken-replaced", replaced, TO_4, back("broken-replaced"))
+FROM = ["--load", WORK / "broken-async/deep/er/ckpt"]
+checkpoint_faults("broken-async", async_saves, [*PRUNE, *RANKS, *TO_4], [*PRUNE, *RANKS, *TO_6, *FROM, "--async-save"], 1 if ALL else 5)
+
+# A disk that takes half of every write, and a file system that cannot exchange two names: the same checkpoints.
+_, short, _ = scenario("short", PRUNE, TO_6, SHORT=1)
+assert short.digests == saves.digests, "a write that takes less than it was given loses bytes"
+h = history(WORK / "plain", *([*TRAIN, *run, "--save", WORK / "plain/deep/er/ckpt"] for run in (TO_4, back("plain"))), PLAIN=1)
+plain = Saves(h)
+assert plain.digests == replaced.digests, "without an exchange of names a checkpoint is not replaced"
+n = 0
+for calls, tree in h.crashes(SEED, SAMPLES):
+    if plain.verdict(calls, tree):  # for a moment the older one has no name but this
+        n += 1
+        aside = next(path for path in tree if path.endswith(".old"))
+        inside = {path.replace(aside, "iter_" + aside[-11:-4], 1): c for path, c in tree.items() if path.startswith(aside)}
+        assert remembered(inside, alone) in plain.digests, f"plain, after call {calls}: {sorted(tree)}"
+print(f"plain: in {n} states a checkpoint is there under another name")
+
+
+# ---- files that belong together: the old ones, the new ones, or, while a run is under way, none that would be read ----
+
+def whole_files(tree):
+    return {path: content for path, content in tree.items() if content is not None and not crash.is_temporary(path)}
+
+
+def together(name, key, *runs):
+    """key: how the name ends of the file without which the others are not read. Crashes and faults."""
+    h = history(WORK / name, *runs)
+    ends = [i for i, call in enumerate(h.calls) if call[0] == "ended"]
+    versions = [whole_files(crash.History(h.calls[:i], h.root).now.tree()) for i in ends]
+    assert len(set(map(str, versions))) == len(versions)
+    n = 0
+    for n, (calls, tree) in enumerate(h.crashes(SEED, SAMPLES), 1):
+        done, found = sum(i < calls for i in ends), whole_files(tree)
+        allowed = versions[max(done - 1, 0):done + 1] if calls - 1 not in ends else versions[done - 1:done]
+        is_absent = calls - 1 not in ends and not any(path.endswith(key) for path in found)
+        assert is_absent or found in allowed, f"{name}, after call {calls}, {h.calls[calls - 1][0]}: {sorted(found)} are of different runs"
+    print(f"{name}: {len(h.calls)} calls, {n} states are sound")
+
+    def check(h, status, tree):
+        found = whole_files(tree)
+        is_absent = status and not any(path.endswith(key) for path in found)
+        return None if is_absent or found in versions[0 if status else -1:] else f"{sorted(found)} are of different runs"
+
+    shutil.rmtree(WORK / name)
+    pathlib.Path(f"{WORK / name}.trace").unlink()
+    faults(name, runs[:-1], runs[-1], check)
+
+
+together("dataset", ".idx", *(preprocess(text, WORK / "dataset/corpus") for text in ("corpus.txt", "other.txt")))
+for text in ("corpus", "other"):
+    (WORK / text).mkdir()
+    isotron(*preprocess(f"{text}.txt", WORK / text / "part"))
+together("merged", ".idx", *(["merge", "--input", WORK / text, "--output-prefix", WORK / "merged/all"] for text in ("corpus", "other")))
+together("exported", "config.json", *(["convert", "--use-checkpoint-args", "--load", WORK / "beside", "--to-hf", WORK / "exported",
+                                       "--hf-dtype", dtype] for dtype in ("float32", "bfloat16")))
