@@ -1,5 +1,5 @@
-/* A new file that is written piece by piece, through a buffer. The one place that makes content durable: whoever
- * writes a file that must survive a power failure writes it through here. */
+/* A new file that is written piece by piece, through a buffer. The one place that makes content durable:
+ * whoever writes a file that must survive a power failure writes it through here. */
 #ifndef ISOTRON_BASE_SINK_H
 #define ISOTRON_BASE_SINK_H
 
@@ -16,7 +16,8 @@ typedef struct Sink {
     size_t held;
 } Sink;
 
-/* Creates or truncates the file. Whatever it returns, sink_close, sink_replace or sink_discard must follow. */
+/* Creates or truncates the file. Whatever it returns, sink_close, sink_replace or sink_discard must follow.
+ */
 Err sink_open(Sink *, const char *path);
 Err sink_add(Sink *, const void *bytes, size_t n);
 /* fsync and close; removes the file if `so_far` or anything here is an error. Returns the first error. The

@@ -12,7 +12,8 @@
 #include "base/file.h"
 #include "ckpt/quote.h"
 
-static const char PREFIX[] = "iter_", TEMPORARY[] = ".tmp", ASIDE[] = ".old", TRACKER[] = "latest_checkpointed_iteration.txt";
+static const char PREFIX[] = "iter_", TEMPORARY[] = ".tmp", ASIDE[] = ".old",
+                  TRACKER[] = "latest_checkpointed_iteration.txt";
 enum { DIGITS = 7 };
 
 char *folder_path(const char *dir, int64_t iteration, const char *suffix) {

@@ -223,7 +223,6 @@ static Err write_manifest(const Manifest *m, const Str *entries, const char *fol
     return sink_close(&sink, e);
 }
 
-
 /* ---- start and finish ---- */
 
 static Err not_saved(Err e, int64_t iteration) {
@@ -234,7 +233,8 @@ static Err not_saved(Err e, int64_t iteration) {
     return longer;
 }
 
-/* After an error of the publication itself everything stays: the disk may still have the names of before it. */
+/* After an error of the publication itself everything stays: the disk may still have the names of before it.
+ */
 static Err publish(const CkptSaving *s, Err e, const Str *entries) {
     const int64_t iteration = s->options.iteration;
     char *folder = folder_path(s->dir, iteration, ".tmp");

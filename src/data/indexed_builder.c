@@ -168,8 +168,8 @@ static Err write_index(const IndexedBuilder *b, Sink *to) {
     return b->has_modes ? write_items(to, b->modes, 1, b->sequences) : ERR_OK;
 }
 
-/* An old .idx goes first and the new one comes last, each step durable before the next, so that an index never
- * lies beside another's .bin. */
+/* An old .idx goes first and the new one comes last, each step durable before the next, so that an index
+ * never lies beside another's .bin. */
 static Err publish(const IndexedBuilder *b) {
     ERR_RETURN(file_remove(b->idx));
     ERR_RETURN(file_rename(b->bin_tmp, b->bin));

@@ -1,10 +1,10 @@
-/* The program, which records every call of its own that changes files below the folder RECORDER_ROOT, in the order in which
- * they happen, and can let one of them fail. It is linked with --wrap of these calls, so that it works where no debugger may
- * attach. Calls from inside libc (stdio) are not seen: crash.py compares what it replays with what is on the disk.
- * It does not wait for the disk: fsync is recorded and not done.
+/* The program, which records every call of its own that changes files below the folder RECORDER_ROOT, in the
+ * order in which they happen, and can let one of them fail. It is linked with --wrap of these calls, so that
+ * it works where no debugger may attach. Calls from inside libc (stdio) are not seen: crash.py compares what
+ * it replays with what is on the disk. It does not wait for the disk: fsync is recorded and not done.
  *
- *   RECORDER_TRACE  file that the record is appended to: a line for each call, behind that of a write its bytes, and
- *                   "saved N" when a save of step N has returned, "failed" before a call that was made to fail
+ *   RECORDER_TRACE  file that the record is appended to: a line for each call, after that of a write its bytes;
+ *                   "saved N" when a save of step N has returned; "failed" and a call that was made to fail
  *   RECORDER_FAIL   number, from 1, of the call that fails: with ENOSPC if it takes up space, else with EIO
  *   RECORDER_SHORT  if set, a write takes half of its bytes
  *   RECORDER_PLAIN  if set, two names cannot be exchanged, as on NFS
@@ -128,7 +128,8 @@ HOOK(int, renameat2, int from_dir, const char *from, int to_dir, const char *to,
     if (!is_below_root(to)) return __real_renameat2(from_dir, from, to_dir, to, flags);
     bool fails = begin(EIO);
     if (!fails && getenv("RECORDER_PLAIN")) fails = true, errno = EINVAL;
-    return end(fails ? -1 : __real_renameat2(from_dir, from, to_dir, to, flags), "exchange %s %s\n", from, to);
+    return end(fails ? -1 : __real_renameat2(from_dir, from, to_dir, to, flags), "exchange %s %s\n", from,
+               to);
 }
 
 HOOK(int, unlink, const char *path) {
@@ -148,8 +149,8 @@ static void saved(int64_t iteration) {
     end(0, "saved %lld\n", (long long)iteration);
 }
 
-HOOK(Err, ckpt_save, const char *dir, const CkptSaveOptions *o, Comm *comm, const Registry *r, const CkptItem *items,
-     int n, const json_t *state) {
+HOOK(Err, ckpt_save, const char *dir, const CkptSaveOptions *o, Comm *comm, const Registry *r,
+     const CkptItem *items, int n, const json_t *state) {
     const Err e = __real_ckpt_save(dir, o, comm, r, items, n, state);
     if (!e.code) saved(o->iteration);
     return e;

@@ -14,7 +14,7 @@ from harness import *
 ALL = os.environ.get("DURABILITY") == "all"
 SEED = int(os.environ.get("DURABILITY_SEED", "0"))
 RECORDER = os.environ["RECORDER_PROGRAM"]
-SAMPLES = 200 if ALL else 4  # random subsets at each call
+SAMPLES = 1000 if ALL else 4  # random subsets at each call
 print(f"DURABILITY_SEED={SEED}")
 
 SMALL = """--num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 8 --max-position-embeddings 8 --micro-batch-size 1
