@@ -158,6 +158,17 @@ assert all(whole[path] == content for tree in trees for path, content in tree.it
            if path.startswith("cache/") and not crash.is_temporary(path)), "the index cache holds a damaged file"
 resumes("sync", PRUNE, saves, trees)
 
+# A bit that the disk has turned over, in each file of the newest: it is not loaded, and the other checkpoint is named.
+for path in [path for path in whole if "iter_0000006/" in path]:
+    bits = bytearray(whole[path])
+    bits[len(bits) // 2 // 64 * 64] ^= 1
+    rotten = WORK / "rotten"
+    rotten.mkdir()
+    crash.lay_out(whole | {path: bytes(bits)}, rotten)
+    text = isotron(*TRAIN, *TO_6, "--load", rotten / "deep/er/ckpt", expect=2)
+    assert "is damaged" in text and "--ckpt-step 4" in text, text
+    shutil.rmtree(rotten)
+
 # A checkpoint takes the place of the newest, of the same step: the run goes back, and on with other numbers.
 def back(name):
     return [*TO_4, "--load", WORK / name / "deep/er/ckpt", "--ckpt-step", 2, "--weight-decay", 0.5]
@@ -256,7 +267,7 @@ n = 0
 for calls, tree in h.crashes(SEED, SAMPLES):
     if plain.verdict(calls, tree):  # for a moment the older one has no name but this
         n += 1
-        aside = next(path for path in tree if path.endswith(".old"))
+        aside = next((path for path in tree if path.endswith(".old")), "nothing")
         inside = {path.replace(aside, "iter_" + aside[-11:-4], 1): c for path, c in tree.items() if path.startswith(aside)}
         assert remembered(inside, alone) in plain.digests, f"plain, after call {calls}: {sorted(tree)}"
 print(f"plain: in {n} states a checkpoint is there under another name")
