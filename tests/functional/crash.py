@@ -27,14 +27,15 @@ def read_record(path):
 
 
 class Effect:
-    """Of one call. names: {name: node or None} of the folder `node`; else content of the file `node`, None: it is truncated."""
+    """What one call changes. names: {name: node or None} in the folder `node`; without names, `content` at `offset` of the file
+    `node`, or its truncation if content is None. durable: the call that makes it so."""
 
     def __init__(self, call, node, names=None, offset=0, content=None):
         self.call, self.node, self.names, self.offset, self.content, self.durable = call, node, names, offset, content, None
 
 
 class Disk:
-    """What is named and contained. Node 0 is the root."""
+    """Names in folders and content of files, by node. Node 0 is the root."""
 
     def __init__(self, folders, names={0: {}}, content={}):
         self.folders, self.names, self.content = folders, {**names}, {**content}
@@ -87,7 +88,7 @@ class History:
     def __init__(self, calls, root, lost=()):
         self.calls, self.root, self.lost, self.effects = calls, str(root), lost, []
         self.folders, self.open, self.nodes = {0}, {}, itertools.count(1)
-        self.now, self.failed = Disk(self.folders), None # failed: the name of a call, whether it was of a folder
+        self.now, self.failed = Disk(self.folders), None  # failed: the name of a call, whether it was of a folder
         for i, call in enumerate(calls):
             getattr(self, "do_" + call[0])(i, *call[1:])
 
@@ -188,8 +189,8 @@ class History:
                     yield durable.overlaid(pending, effect, content).tree()
 
     def crashes(self, seed, samples, first=0):
-        """-> (calls that were made, at least `first`, tree): every tree, once for each save or run that is completed. What has a temporary name is nobody's to read:
-        of trees that differ in nothing else the first of a random order is taken."""
+        """-> (calls made before the crash, at least `first`; tree). Each tree once for each completed save or run. Of trees that
+        differ only in files with temporary names, which no reader opens, a random one is taken."""
         rng, seen, saved, durable, pending = random.Random(seed), set(), 0, Disk(self.folders), []
         effects = iter(self.effects + [None])
         effect = next(effects)
@@ -199,7 +200,7 @@ class History:
                 effect = next(effects)
             for e in pending:
                 if e.durable == call - 1:
-                    durable.apply(e) # a sync makes all earlier effects on its node durable: their order is kept
+                    durable.apply(e)  # a sync makes all earlier effects on its node durable: their order is kept
             pending = [e for e in pending if e.durable != call - 1]
             alive = durable.reachable(pending)
             pending = [e for e in pending if e.node in alive]
@@ -221,7 +222,7 @@ def is_temporary(path):
 
 
 def on_disk(root):
-    """The tree that is really there."""
+    """The tree below a folder."""
     return {str(p.relative_to(root)): None if p.is_dir() else p.read_bytes() for p in root.rglob("*")}
 
 

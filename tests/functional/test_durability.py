@@ -1,7 +1,9 @@
-"""A power failure at any moment loses nothing that was announced, and nothing damaged is taken for whole. A program that records its
-calls (recorder.c) saves, replaces and prunes checkpoints; every state that a crash may leave of them (crash.py) is laid out, and the
-program itself must find the newest checkpoint that it had announced, or the one that it was about to. A call that fails (full disk,
-broken disk) ends the run with a message, and what was saved before is still there.
+"""A power failure at any moment loses no checkpoint that was announced, and never leaves a damaged one under a valid name.
+
+A program that records its calls (recorder.c) saves, replaces and prunes checkpoints. Each state that a crash may leave of them
+(crash.py) is written to a folder, where the program must find the newest checkpoint that was announced, or the one that was being
+published. A call that fails (full disk, I/O error) must end the run with an error message, and the checkpoint before it must load.
+The same is tested of datasets and of exported models.
 
 DURABILITY=all in the environment: more states, every fault (nightly). DURABILITY_SEED: of what is sampled."""
 import os
@@ -43,7 +45,7 @@ def recorded(root, *words, **settings):
 
 
 def history(root, *runs, **settings):
-    """Of runs one after the other on an empty folder. What is replayed must be what is on the disk: nothing was overlooked."""
+    """The history of successive runs, from an empty folder. The replay must give what is on the disk, else calls were not recorded."""
     root.mkdir()
     for words in runs:
         status, text = recorded(root, *words, **settings)
@@ -89,7 +91,8 @@ def alone(root):
 
 
 class Saves:
-    """The checkpoints of a history: the calls that published and announced them, and what they hold or are to hold."""
+    """The checkpoints of a history: the calls that published and announced them, and the digests of their content (given, or as
+    the program reads them right after each announcement)."""
 
     def __init__(self, h, digests=None):
         self.published, self.announced, self.digests = [], [], digests or []
@@ -138,7 +141,7 @@ def scenario(name, options, *runs, **settings):
 
 
 def resumes(name, options, saves, trees):
-    """A run that goes on after the crash ends as the one that was never stopped."""
+    """A run that continues after the crash ends with the same bits as the run that was never stopped."""
     for i, tree in enumerate(random.Random(SEED).sample(trees, len(trees) if ALL else 6)):
         folder = WORK / f"{name}-resumed-{i}"
         folder.mkdir()
@@ -158,7 +161,7 @@ assert all(whole[path] == content for tree in trees for path, content in tree.it
            if path.startswith("cache/") and not crash.is_temporary(path)), "the index cache holds a damaged file"
 resumes("sync", PRUNE, saves, trees)
 
-# A bit that the disk has turned over, in each file of the newest: it is not loaded, and the other checkpoint is named.
+# One flipped bit in each file of the newest checkpoint: loading refuses it and names the other checkpoint.
 for path in [path for path in whole if "iter_0000006/" in path]:
     bits = bytearray(whole[path])
     bits[len(bits) // 2 // 64 * 64] ^= 1
@@ -169,7 +172,7 @@ for path in [path for path in whole if "iter_0000006/" in path]:
     assert "is damaged" in text and "--ckpt-step 4" in text, text
     shutil.rmtree(rotten)
 
-# A checkpoint takes the place of the newest, of the same step: the run goes back, and on with other numbers.
+# A save replaces the newest checkpoint: the run restarts from an older one with another weight decay.
 def back(name):
     return [*TO_4, "--load", WORK / name / "deep/er/ckpt", "--ckpt-step", 2, "--weight-decay", 0.5]
 
@@ -177,7 +180,7 @@ def back(name):
 _, replaced, _ = scenario("replaced", [], TO_4, back("replaced"))
 assert len(set(replaced.digests)) == 3
 
-# In the background: a shard takes longer to write than the steps up to the next save, and yet holds what it would hold without.
+# Asynchronous saves: writing a shard takes longer than the steps up to the next save, and must store the values of its own step.
 RANKS = ["--ranks", 2, "--use-distributed-optimizer"]
 isotron(*TRAIN, *RANKS, *TO_6, "--save", WORK / "beside")
 _, async_saves, trees = scenario("async", [*PRUNE, *RANKS, "--async-save"], TO_6, DELAY=20)
@@ -185,7 +188,7 @@ assert async_saves.digests == [digest(WORK / "beside", "--ckpt-step", str(k)) fo
 resumes("async", [*PRUNE, *RANKS, "--async-save"], async_saves, trees)
 
 
-# ---- the judge is judged: a program that lacks these calls, or makes them in another order, is found out ----
+# ---- the test itself is tested: records with a sync left out, or with calls in the wrong order, must fail ----
 
 def calls_of(h, name, pattern):
     paths, found = {}, []
@@ -199,8 +202,8 @@ def calls_of(h, name, pattern):
 
 def planted(what, calls, saves, lost=()):
     why = next((why for _, why in judged(crash.History(calls, h.root, lost), saves) if why), None)
-    assert why, f"nobody notices: {what}"
-    print(f"noticed: {what}")
+    assert why, f"not detected: {what}"
+    print(f"detected: {what}")
 
 
 for what, pattern in {"shards are not synced": "shard_", "manifests are not synced": "manifest", "the tracker is not synced": "latest_",
@@ -214,7 +217,7 @@ for a, b in zip(calls_of(h, "rename", r"iter_\d+.tmp$"), calls_of(h, "rename", r
     planted("the tracker names a checkpoint before its folder is there", late, saves)
 
 
-# ---- faults: each call of a run fails once ----
+# ---- faults: each call of a run fails in a run of its own ----
 
 def faults(name, before, run, check, step=1):
     """check(history, exit status, tree) -> what is wrong, or None; for what is on the disk, and for crashes after the end."""
@@ -257,7 +260,7 @@ checkpoint_faults("broken-replaced", replaced, TO_4, back("broken-replaced"))
 FROM = ["--load", WORK / "broken-async/deep/er/ckpt"]
 checkpoint_faults("broken-async", async_saves, [*PRUNE, *RANKS, *TO_4], [*PRUNE, *RANKS, *TO_6, *FROM, "--async-save"], 1 if ALL else 5)
 
-# A disk that takes half of every write, and a file system that cannot exchange two names: the same checkpoints.
+# Short writes, and a file system that cannot exchange two names (there the older checkpoint may be left under another name).
 _, short, _ = scenario("short", PRUNE, TO_6, SHORT=1)
 assert short.digests == saves.digests, "a write that takes less than it was given loses bytes"
 h = history(WORK / "plain", *([*TRAIN, *run, "--save", WORK / "plain/deep/er/ckpt"] for run in (TO_4, back("plain"))), PLAIN=1)
@@ -265,7 +268,7 @@ plain = Saves(h)
 assert plain.digests == replaced.digests, "without an exchange of names a checkpoint is not replaced"
 n = 0
 for calls, tree in h.crashes(SEED, SAMPLES):
-    if plain.verdict(calls, tree):  # for a moment the older one has no name but this
+    if plain.verdict(calls, tree):
         n += 1
         aside = next((path for path in tree if path.endswith(".old")), "nothing")
         inside = {path.replace(aside, "iter_" + aside[-11:-4], 1): c for path, c in tree.items() if path.startswith(aside)}
@@ -273,14 +276,14 @@ for calls, tree in h.crashes(SEED, SAMPLES):
 print(f"plain: in {n} states a checkpoint is there under another name")
 
 
-# ---- files that belong together: the old ones, the new ones, or, while a run is under way, none that would be read ----
+# ---- files that belong together: after a crash either the old ones, the new ones, or none that would be read ----
 
 def whole_files(tree):
     return {path: content for path, content in tree.items() if content is not None and not crash.is_temporary(path)}
 
 
 def together(name, key, *runs):
-    """key: how the name ends of the file without which the others are not read. Crashes and faults."""
+    """Crashes and faults. key: ending of the file without which the others are not read."""
     h = history(WORK / name, *runs)
     ends = [i for i, call in enumerate(h.calls) if call[0] == "ended"]
     versions = [whole_files(crash.History(h.calls[:i], h.root).now.tree()) for i in ends]
