@@ -3,8 +3,10 @@
  * it works where no debugger may attach. Calls from inside libc (stdio) are not seen: crash.py compares what
  * it replays with what is on the disk. It does not wait for the disk: fsync is recorded and not done.
  *
- *   RECORDER_TRACE  file that the record is appended to: a line for each call, after that of a write its
- * bytes; "saved N" when a save of step N has returned; "failed" and a call that was made to fail
+ * The record has a line for each call, after that of a write its bytes. "saved N": a save of step N has
+ * returned. "failed" stands before a call that was made to fail.
+ *
+ *   RECORDER_TRACE  file that the record is appended to
  *   RECORDER_FAIL   number, from 1, of the call that fails: with ENOSPC if it takes up space, else with EIO
  *   RECORDER_SHORT  if set, a write takes half of its bytes
  *   RECORDER_PLAIN  if set, two names cannot be exchanged, as on NFS
