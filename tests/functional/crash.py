@@ -188,9 +188,9 @@ class History:
                 for content in part, bytes(len(effect.content)):
                     yield durable.overlaid(pending, effect, content).tree()
 
-    def crashes(self, seed, samples, first=0):
+    def crashes(self, seed, samples, first=0, every=False):
         """-> (calls made before the crash, at least `first`; tree). Each tree once for each completed save or run. Of trees that
-        differ only in files with temporary names, which no reader opens, a random one is taken."""
+        differ only in files with temporary names, which no reader opens, a random one is taken, but for `every`."""
         rng, seen, saved, durable, pending = random.Random(seed), set(), 0, Disk(self.folders), []
         effects = iter(self.effects + [None])
         effect = next(effects)
@@ -211,7 +211,7 @@ class History:
             trees = list(self.after(durable, tuple(pending), rng, samples))
             rng.shuffle(trees)
             for tree in trees:
-                key = hash((saved, frozenset(item for item in tree.items() if not is_temporary(item[0]))))
+                key = hash((saved, frozenset(item for item in tree.items() if every or not is_temporary(item[0]))))
                 if key not in seen:
                     seen.add(key)
                     yield call, tree
