@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/sink.h"
 
 Err file_failed(const char *verb, const char *path) {
     int code = errno;
@@ -67,9 +68,26 @@ Err file_write_all(int fd, const char *path, const void *bytes, size_t n) {
 Err file_sync_dir(const char *dir) {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return file_failed("open", dir);
-    Err e = fsync(fd) ? file_failed("sync", dir) : ERR_OK;
+    /* EINVAL: a file system that cannot sync folders is no reason to stop. */
+    Err e = fsync(fd) && errno != EINVAL ? file_failed("sync", dir) : ERR_OK;
     close(fd);
     return e;
+}
+
+static Err sync_parent(const char *path) {
+    char *copy = mem_strdup(path);
+    Err e = file_sync_dir(dirname(copy));
+    free(copy);
+    return e;
+}
+
+Err file_rename(const char *from, const char *to) {
+    return rename(from, to) ? file_failed("rename", from) : sync_parent(to);
+}
+
+Err file_remove(const char *path) {
+    if (unlink(path)) return errno == ENOENT ? ERR_OK : file_failed("remove", path);
+    return sync_parent(path);
 }
 
 /* ---- whole files ---- */
@@ -116,17 +134,12 @@ static Err find_target(const char *path, Target *out) {
 }
 
 static Err replace(const char *path, const void *bytes, size_t n) {
-    char *tmp = mem_printf("%s.tmp.%ld", path, (long)gettid()), *copy = mem_strdup(path);
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    Err e = fd < 0 ? file_failed("create", tmp) : file_write_all(fd, tmp, bytes, n);
-    if (!e.code && fsync(fd)) e = file_failed("sync", tmp);
-    if (fd >= 0 && close(fd) && !e.code) e = file_failed("close", tmp);
-    if (!e.code && rename(tmp, path)) e = file_failed("rename", tmp);
-    if (!e.code) e = file_sync_dir(dirname(copy));
-    if (e.code && fd >= 0) unlink(tmp);
+    char *tmp = mem_printf("%s.tmp.%ld", path, (long)gettid());
+    Sink s;
+    Err e = sink_open(&s, tmp);
+    if (!e.code) e = sink_add(&s, bytes, n);
     free(tmp);
-    free(copy);
-    return e;
+    return sink_replace(&s, e, path);
 }
 
 static Err write_to(const char *path, int own, const void *bytes, size_t n) {
@@ -175,7 +188,10 @@ Err file_mkdirs(const char *path) {
         if (*p != '/' && *p) continue;
         char end = *p;
         *p = 0;
-        if (mkdir(copy, 0777) && errno != EEXIST) e = file_failed("create the folder", copy);
+        if (!mkdir(copy, 0777))
+            e = sync_parent(copy);
+        else if (errno != EEXIST)
+            e = file_failed("create the folder", copy);
         *p = end;
         if (!end) break;
     }

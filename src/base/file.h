@@ -30,10 +30,14 @@ bool file_is_stream(const char *path);
 Err file_check_target(const char *path);
 /* Writes all bytes to an open descriptor; a full disk is an infra error that names `path`. */
 Err file_write_all(int fd, const char *path, const void *bytes, size_t n);
-/* mkdir -p */
+/* mkdir -p; the folders that it makes are durable. */
 Err file_mkdirs(const char *path);
-/* fsync of the folder itself, so that a rename inside it survives a power cut. */
+/* fsync of the folder itself: names made, changed and removed in it so far survive a power failure. */
 Err file_sync_dir(const char *dir);
+/* Renames within a folder, durably; a file at `to` is replaced atomically. */
+Err file_rename(const char *from, const char *to);
+/* Removes a file, durably; that there is none is no error. */
+Err file_remove(const char *path);
 /* rm -r of a folder that this program wrote. */
 Err file_remove_tree(const char *path);
 

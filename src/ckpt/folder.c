@@ -11,9 +11,9 @@
 
 #include "base/file.h"
 #include "ckpt/quote.h"
-#include "ckpt/sink.h"
 
-static const char PREFIX[] = "iter_", TEMPORARY[] = ".tmp", TRACKER[] = "latest_checkpointed_iteration.txt";
+static const char PREFIX[] = "iter_", TEMPORARY[] = ".tmp", ASIDE[] = ".old",
+                  TRACKER[] = "latest_checkpointed_iteration.txt";
 enum { DIGITS = 7 };
 
 char *folder_path(const char *dir, int64_t iteration, const char *suffix) {
@@ -96,11 +96,14 @@ Err ckpt_lock(const char *dir, int *lock) {
     return ERR_OK;
 }
 
-Err folder_clean(const char *dir) {
+/* The folder's names are made durable before anything is deleted: after a power failure a folder whose rename
+ * was lost would have the name of a checkpoint and half of its files. */
+static Err remove_all(const char *dir, const char *suffix) {
     int64_t *all, n;
-    Err e = list(dir, TEMPORARY, &all, &n);
+    Err e = list(dir, suffix, &all, &n);
+    if (n && !e.code) e = file_sync_dir(dir);
     for (int64_t i = 0; i < n && !e.code; i++) {
-        char *path = folder_path(dir, all[i], TEMPORARY);
+        char *path = folder_path(dir, all[i], suffix);
         e = file_remove_tree(path);
         free(path);
     }
@@ -108,38 +111,44 @@ Err folder_clean(const char *dir) {
     return e;
 }
 
-/* Atomic where the file system can exchange two names; else the older folder is gone for the moment between
- * two renames. */
-static Err replace(const char *from, const char *to) {
-    if (!file_exists(to)) return rename(from, to) ? file_failed("rename", from) : ERR_OK;
-    if (!renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE)) return file_remove_tree(from);
-    if (errno != EINVAL && errno != ENOSYS) return file_failed("replace", to);
-    ERR_RETURN(file_remove_tree(to));
+Err folder_clean(const char *dir) {
+    ERR_RETURN(remove_all(dir, TEMPORARY));
+    return remove_all(dir, ASIDE);
+}
+
+/* Atomic where the file system can exchange two names; else the older folder has another name for the moment
+ * between two renames. It stays under that name until folder_clean. */
+static Err replace(const char *from, const char *to, const char *aside) {
+    if (file_exists(to)) {
+        if (!renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE)) return ERR_OK;
+        if (errno != EINVAL && errno != ENOSYS) return file_failed("replace", to);
+        if (rename(to, aside)) return file_failed("rename", to);
+    }
     return rename(from, to) ? file_failed("rename", from) : ERR_OK;
 }
 
 Err folder_publish(const char *dir, int64_t iteration) {
     char *from = folder_path(dir, iteration, TEMPORARY), *to = folder_path(dir, iteration, ""), text[32];
-    char *tracker = mem_printf("%s/%s", dir, TRACKER);
-    Err e = replace(from, to);
+    char *tracker = mem_printf("%s/%s", dir, TRACKER), *aside = folder_path(dir, iteration, ASIDE);
+    Err e = replace(from, to, aside);
     if (!e.code) e = file_sync_dir(dir);
     snprintf(text, sizeof text, "%lld", (long long)iteration);
     if (!e.code) e = file_write_atomic(tracker, text, strlen(text));
-    free(from), free(to), free(tracker);
+    free(from), free(to), free(tracker), free(aside);
     return e;
 }
 
-/* Under a temporary name first: what is half deleted must not look like a checkpoint. */
+/* folder_clean deletes it: what is half deleted must not look like a checkpoint. */
 static Err discard(const char *dir, int64_t iteration) {
     char *from = folder_path(dir, iteration, ""), *to = folder_path(dir, iteration, TEMPORARY);
-    Err e = rename(from, to) ? file_failed("rename", from) : file_remove_tree(to);
+    Err e = rename(from, to) ? file_failed("rename", from) : ERR_OK;
     free(from), free(to);
     return e;
 }
 
 Err folder_retain(const char *dir, const CkptSaveOptions *o) {
     int64_t *all, n, keep = o->keep_newest > 0 ? o->keep_newest : 1, kept = 0;
-    if (o->keep_newest <= 0 && o->retain_interval <= 0) return ERR_OK;
+    if (o->keep_newest <= 0 && o->retain_interval <= 0) return folder_clean(dir);
     Err e = ckpt_list(dir, &all, &n);
     for (int64_t i = n - 1; i >= 0 && !e.code; i--) {
         bool is_multiple = o->retain_interval > 0 && all[i] % o->retain_interval == 0;
@@ -147,5 +156,5 @@ Err folder_retain(const char *dir, const CkptSaveOptions *o) {
         e = discard(dir, all[i]);
     }
     free(all);
-    return e;
+    return e.code ? e : folder_clean(dir);
 }

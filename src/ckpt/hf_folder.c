@@ -38,6 +38,14 @@ static Err write_and_read_back(const char *config, const char *weights, const Gp
     return e;
 }
 
+/* After a crash an older configuration must not lie beside the new weights. */
+static Err remove_old(const char *dir) {
+    char *config = mem_printf("%s/%s", dir, CONFIG);
+    Err e = file_remove(config);
+    free(config);
+    return e;
+}
+
 static Err move(const char *from, const char *dir, const char *name) {
     char *to = mem_printf("%s/%s", dir, name);
     Err e = rename(from, to) ? file_failed("write", to) : ERR_OK;
@@ -51,6 +59,7 @@ Err hf_folder_write(const char *dir, const Gpt *m, DType dtype, Str *notes) {
          *config = mem_printf("%s/%s", stage, CONFIG), *weights = mem_printf("%s/%s", stage, WEIGHTS);
     Err e = file_mkdirs(stage);
     if (!e.code) e = write_and_read_back(config, weights, m, dtype, notes);
+    if (!e.code) e = remove_old(dir);
     if (!e.code) e = move(weights, dir, WEIGHTS);
     if (!e.code) e = move(config, dir, CONFIG);
     if (!e.code) e = file_sync_dir(dir);

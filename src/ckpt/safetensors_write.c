@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/sink.h"
 #include "base/str.h"
-#include "ckpt/sink.h"
 
 enum { HEADER_ALIGN = 8 };
 
@@ -74,7 +74,7 @@ Err safetensors_write(const char *path, const SafeTensor *tensors, int64_t count
     for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)header.len >> 8 * i);
 
     Sink sink;
-    char *part = mem_printf("%s.part", path);
+    char *part = mem_printf("%s.tmp", path);
     Err e = sink_open(&sink, part);
     if (!e.code) e = sink_add(&sink, length, sizeof length);
     if (!e.code) e = sink_add(&sink, header.s, header.len);

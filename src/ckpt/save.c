@@ -7,10 +7,10 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/sink.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/folder.h"
 #include "ckpt/held.h"
-#include "ckpt/sink.h"
 #include "comm/agree.h"
 
 /* Where a box comes from. */
@@ -223,15 +223,6 @@ static Err write_manifest(const Manifest *m, const Str *entries, const char *fol
     return sink_close(&sink, e);
 }
 
-static Err publish(const CkptSaving *s, const Str *entries) {
-    char *folder = folder_path(s->dir, s->options.iteration, ".tmp");
-    Err e = write_manifest(&s->mine, entries, folder);
-    if (!e.code) e = file_sync_dir(folder);
-    if (!e.code) e = folder_publish(s->dir, s->options.iteration);
-    free(folder);
-    return e;
-}
-
 /* ---- start and finish ---- */
 
 static Err not_saved(Err e, int64_t iteration) {
@@ -240,6 +231,21 @@ static Err not_saved(Err e, int64_t iteration) {
              "%.800s; the checkpoint of step %lld was not saved, earlier ones are as they were", e.msg,
              (long long)iteration);
     return longer;
+}
+
+/* After an error of the publication itself everything stays: the disk may still have the names of before it.
+ */
+static Err publish(const CkptSaving *s, Err e, const Str *entries) {
+    const int64_t iteration = s->options.iteration;
+    char *folder = folder_path(s->dir, iteration, ".tmp");
+    if (!e.code) e = write_manifest(&s->mine, entries, folder);
+    if (!e.code) e = file_sync_dir(folder);
+    free(folder);
+    if (e.code)
+        folder_clean(s->dir);
+    else
+        e = folder_publish(s->dir, iteration);
+    return e.code ? not_saved(e, iteration) : folder_retain(s->dir, &s->options);
 }
 
 static void saving_free(CkptSaving *s) {
@@ -299,13 +305,7 @@ Err ckpt_save_finish(CkptSaving *s) {
     Err e = comm_agree(s->comm, s->error);
     Str entries = {0};
     if (!e.code) entries = collect(s);
-    if (!rank_of(s)) {
-        if (!e.code) e = publish(s, &entries);
-        if (e.code)
-            folder_clean(s->dir), e = not_saved(e, s->options.iteration);
-        else
-            e = folder_retain(s->dir, &s->options);
-    }
+    if (!rank_of(s)) e = publish(s, e, &entries);
     e = comm_agree(s->comm, e);
     str_free(&entries);
     saving_free(s);

@@ -1,10 +1,6 @@
 /* Writes .bin as it goes and keeps lengths and document entries in memory, as Megatron-LM's
  * IndexedDatasetBuilder does. */
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <libgen.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,13 +8,14 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/sink.h"
 #include "data/indexed.h"
 #include "data/indexed_format.h"
 
 struct IndexedBuilder {
     char *bin, *idx, *bin_tmp, *idx_tmp;
     IndexedDtype dtype;
-    FILE *out; /* bin_tmp */
+    Sink out; /* bin_tmp */
     int32_t *lengths;
     int8_t *modes;
     int64_t sequences, cap;
@@ -46,7 +43,6 @@ static void push_length(IndexedBuilder *b, int32_t length) {
 }
 
 static void release(IndexedBuilder *b) {
-    if (b->out) fclose(b->out);
     free(b->bin), free(b->idx), free(b->bin_tmp), free(b->idx_tmp);
     free(b->lengths), free(b->modes), free(b->starts), free(b);
 }
@@ -60,16 +56,15 @@ Err indexed_builder_open(const char *prefix, IndexedDtype dtype, IndexedBuilder 
     b->idx_tmp = mem_printf("%s.tmp.%ld", b->idx, (long)getpid());
     push_start(b);
     *out = b;
-    b->out = fopen(b->bin_tmp, "wbe");
-    if (b->out) return ERR_OK;
-    Err e = file_failed("create", b->bin_tmp);
-    release(b);
+    Err e = sink_open(&b->out, b->bin_tmp);
+    if (!e.code) return ERR_OK;
+    indexed_builder_abort(b);
     *out = NULL;
     return e;
 }
 
-static Err write_items(FILE *f, const char *path, const void *items, size_t size, int64_t count) {
-    return fwrite(items, size, (size_t)count, f) == (size_t)count ? ERR_OK : file_failed("write", path);
+static Err write_items(Sink *to, const void *items, size_t size, int64_t count) {
+    return sink_add(to, items, size * (size_t)count);
 }
 
 static Err check_length(const IndexedBuilder *b, int64_t count) {
@@ -82,7 +77,7 @@ static Err check_length(const IndexedBuilder *b, int64_t count) {
 
 Err indexed_builder_add(IndexedBuilder *b, const void *items, int64_t count) {
     ERR_RETURN(check_length(b, count));
-    ERR_RETURN(write_items(b->out, b->bin_tmp, items, indexed_dtype_size(b->dtype), count));
+    ERR_RETURN(write_items(&b->out, items, indexed_dtype_size(b->dtype), count));
     push_length(b, (int32_t)count);
     return ERR_OK;
 }
@@ -120,7 +115,7 @@ Err indexed_builder_add_tokens(IndexedBuilder *b, const int32_t *tokens, int64_t
                                 tokens[done + i], indexed_dtype_name(b->dtype), b->bin);
             memcpy(narrow + (size_t)i * size, &wide[i], size); /* little-endian: the low bytes come first */
         }
-        ERR_RETURN(write_items(b->out, b->bin_tmp, narrow, size, n));
+        ERR_RETURN(write_items(&b->out, narrow, size, n));
     }
     push_length(b, (int32_t)count);
     return ERR_OK;
@@ -154,7 +149,7 @@ Err indexed_builder_add_index(IndexedBuilder *b, const char *prefix) {
     return e;
 }
 
-static Err write_index(const IndexedBuilder *b, FILE *f) {
+static Err write_index(const IndexedBuilder *b, Sink *to) {
     unsigned char header[INDEXED_HEADER];
     uint64_t version = 1, sequences = (uint64_t)b->sequences, entries = (uint64_t)b->entries;
     memcpy(header, INDEXED_MAGIC, sizeof INDEXED_MAGIC);
@@ -162,45 +157,31 @@ static Err write_index(const IndexedBuilder *b, FILE *f) {
     header[17] = (unsigned char)b->dtype;
     memcpy(header + 18, &sequences, 8);
     memcpy(header + 26, &entries, 8);
-    ERR_RETURN(write_items(f, b->idx_tmp, header, 1, sizeof header));
-    ERR_RETURN(write_items(f, b->idx_tmp, b->lengths, 4, b->sequences));
+    ERR_RETURN(write_items(to, header, 1, sizeof header));
+    ERR_RETURN(write_items(to, b->lengths, 4, b->sequences));
     int64_t offset = 0;
     for (int64_t i = 0; i < b->sequences; i++) {
-        ERR_RETURN(write_items(f, b->idx_tmp, &offset, 8, 1));
+        ERR_RETURN(write_items(to, &offset, 8, 1));
         offset += b->lengths[i] * (int64_t)indexed_dtype_size(b->dtype);
     }
-    ERR_RETURN(write_items(f, b->idx_tmp, b->starts, 8, b->entries));
-    return b->has_modes ? write_items(f, b->idx_tmp, b->modes, 1, b->sequences) : ERR_OK;
+    ERR_RETURN(write_items(to, b->starts, 8, b->entries));
+    return b->has_modes ? write_items(to, b->modes, 1, b->sequences) : ERR_OK;
 }
 
-static Err close_synced(FILE *f, const char *path) {
-    Err e = fflush(f) || fsync(fileno(f)) ? file_failed("write", path) : ERR_OK;
-    if (fclose(f) && !e.code) e = file_failed("close", path);
-    return e;
-}
-
-/* An old .idx goes first and the new one comes last, so that at no moment does an index lie beside another's
- * .bin. */
-static Err publish(IndexedBuilder *b) {
-    if (unlink(b->idx) && errno != ENOENT) return file_failed("replace", b->idx);
-    if (rename(b->bin_tmp, b->bin)) return file_failed("rename", b->bin_tmp);
-    if (rename(b->idx_tmp, b->idx)) return file_failed("rename", b->idx_tmp);
-    char *copy = mem_strdup(b->idx);
-    Err e = file_sync_dir(dirname(copy));
-    free(copy);
-    return e;
+/* An old .idx goes first and the new one comes last, each step durable before the next, so that an index
+ * never lies beside another's .bin. */
+static Err publish(const IndexedBuilder *b) {
+    ERR_RETURN(file_remove(b->idx));
+    ERR_RETURN(file_rename(b->bin_tmp, b->bin));
+    return file_rename(b->idx_tmp, b->idx);
 }
 
 Err indexed_builder_finalize(IndexedBuilder *b) {
-    FILE *bin = b->out, *idx = fopen(b->idx_tmp, "wbe");
-    b->out = NULL;
-    Err e = idx ? write_index(b, idx) : file_failed("create", b->idx_tmp);
-    if (idx) {
-        Err closed = close_synced(idx, b->idx_tmp);
-        if (!e.code) e = closed;
-    }
-    Err closed = close_synced(bin, b->bin_tmp);
-    if (!e.code) e = closed;
+    Sink idx;
+    Err e = sink_open(&idx, b->idx_tmp);
+    if (!e.code) e = write_index(b, &idx);
+    e = sink_close(&idx, e);
+    e = sink_close(&b->out, e);
     if (!e.code) e = publish(b);
     if (e.code)
         indexed_builder_abort(b);
@@ -211,6 +192,7 @@ Err indexed_builder_finalize(IndexedBuilder *b) {
 
 void indexed_builder_abort(IndexedBuilder *b) {
     if (!b) return;
+    sink_discard(&b->out);
     unlink(b->bin_tmp);
     unlink(b->idx_tmp);
     release(b);

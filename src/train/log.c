@@ -226,9 +226,8 @@ Err train_log_progress(const Run *r, const char *event) {
                    (long long)r->iteration, 1e-9 * (double)(r->consumed_samples * c->seq_length),
                    flops_per_step(c, r->derived, r->consumed_samples));
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    Err e = fd < 0 ? err_infra("cannot open '%s' for --log-progress", path)
-                   : file_write_all(fd, path, line, strlen(line));
-    if (fd >= 0) close(fd);
+    Err e = fd < 0 ? file_failed("open", path) : file_write_all(fd, path, line, strlen(line));
+    if (fd >= 0 && close(fd) && !e.code) e = file_failed("close", path);
     free(path);
     free(line);
     return e;

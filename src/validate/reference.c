@@ -162,7 +162,7 @@ Err reference_judge(const Reference *r, const Gpt *m, ReferenceReport *report) {
         bound = fmax(bound, e.relative), elementwise = fmax(elementwise, e.elementwise);
     }
     row_add(&report->logits, "logits", tensor_error(ours, r->logits, n, r->vocab, &scale), 8 * bound,
-            8 * elementwise);
+            8 * elementwise, 0);
     free(ours), free(moved);
     Device *device = wide->device;
     gpt_free(wide);

@@ -90,7 +90,7 @@ static void writes_the_bytes_of_the_library(void **unused) {
 static void a_failed_write_keeps_the_old_file(void **unused) {
     (void)unused;
     char *dir = scratch_new(), *path = mem_printf("%s/x.safetensors", dir),
-         *part = mem_printf("%s.part", path);
+         *part = mem_printf("%s.tmp", path);
     float values[100] = {0};
     SafeTensor t = {"t", tensor_make(values, F32, 1, &(int64_t){100})};
     assert_ok(file_write_atomic(path, "old", 3));

@@ -1,0 +1,234 @@
+"""Crash states: what a power failure may leave of the files that a program was writing. Standard library only.
+
+The model is the weakest that POSIX allows, as in ALICE and CrashMonkey. The content of a file is durable after fsync of the file,
+its name (made, renamed, removed) after fsync of the folder; a rename replaces a name atomically. Of everything else any subset may
+be on the disk, in any order: a name without its content, a later write without an earlier one. A write may be torn at a sector,
+or leave zeros."""
+import itertools
+import pathlib
+import random
+
+SECTOR = 512
+MOST_EXHAUSTIVE = 5  # calls that are not durable: of more, subsets are sampled
+
+
+def read_record(path):
+    """Lines of recorder.c -> [name, ...]; bytes are the last word of a write. "ended": a run has."""
+    data, at, calls = path.read_bytes(), 0, []
+    while at < len(data):
+        end = data.index(b"\n", at)
+        call, at = data[at:end].decode().split(), end + 1
+        if call[0] == "write":
+            n = int(call.pop())
+            call.append(data[at:at + n])
+            at += n
+        calls.append(call)
+    return calls
+
+
+class Effect:
+    """What one call changes. names: {name: node or None} in the folder `node`; without names, `content` at `offset` of the file
+    `node`, or its truncation if content is None. durable: the call that makes it so."""
+
+    def __init__(self, call, node, names=None, offset=0, content=None):
+        self.call, self.node, self.names, self.offset, self.content, self.durable = call, node, names, offset, content, None
+
+
+class Disk:
+    """Names in folders and content of files, by node. Node 0 is the root."""
+
+    def __init__(self, folders, names={0: {}}, content={}):
+        self.folders, self.names, self.content = folders, {**names}, {**content}
+
+    def apply(self, effect, content=None):
+        """content: in place of the effect's, where it was torn."""
+        node = effect.node
+        if effect.names is not None:
+            self.names[node] = {**self.names.get(node, {}), **effect.names}
+        elif effect.content is None:
+            self.content[node] = b""
+        else:
+            content, old = effect.content if content is None else content, self.content.get(node, b"")
+            self.content[node] = old[:effect.offset].ljust(effect.offset, b"\0") + content + old[effect.offset + len(content):]
+
+    def overlaid(self, effects, torn=None, content=None):
+        disk = Disk(self.folders, self.names, self.content)
+        for effect in effects:
+            disk.apply(effect, content if effect is torn else None)
+        return disk
+
+    def reachable(self, pending):
+        """The nodes that have a name, or will have if some of these effects are kept."""
+        below = {node: set(names.values()) for node, names in self.names.items()}
+        for effect in pending:
+            below.setdefault(effect.node, set()).update((effect.names or {}).values())
+        found, new = set(), {0}
+        while new:
+            found |= new
+            new = {child for node in new for child in below.get(node, ()) if child is not None} - found
+        return found
+
+    def tree(self, node=0, path=""):
+        """{path: content; None for a folder}"""
+        found = {}
+        for name, child in self.names.get(node, {}).items():
+            if child in self.folders:
+                found[path + name] = None
+                found |= self.tree(child, f"{path}{name}/")
+            elif child is not None:
+                found[path + name] = self.content.get(child, b"")
+        return found
+
+
+class History:
+    """The effects of recorded calls on an empty root, which call makes each of them durable, and the call that was made to fail.
+
+    lost: the numbers of calls of fsync that do nothing, as in a program that lacks them."""
+
+    def __init__(self, calls, root, lost=()):
+        self.calls, self.root, self.lost, self.effects = calls, str(root), lost, []
+        self.folders, self.open, self.nodes = {0}, {}, itertools.count(1)
+        self.now, self.failed = Disk(self.folders), None  # failed: the name of a call, whether it was of a folder
+        for i, call in enumerate(calls):
+            getattr(self, "do_" + call[0])(i, *call[1:])
+
+    def find(self, path):
+        """-> folder, name, node or None"""
+        node, words = 0, pathlib.PurePath(path).relative_to(self.root).parts
+        if not words:
+            return None, "", 0
+        for word in words[:-1]:
+            node = self.now.names[node][word]
+        return node, words[-1], self.now.names.get(node, {}).get(words[-1])
+
+    def add(self, effect):
+        self.effects.append(effect)
+        self.now.apply(effect)
+
+    def do_open(self, i, fd, flags, path):
+        folder, name, node = self.find(path)
+        if node is None:
+            node = next(self.nodes)
+            self.add(Effect(i, node))
+            self.add(Effect(i, folder, {name: node}))
+        elif "t" in flags:
+            self.add(Effect(i, node))
+        self.open[fd] = [node, "a" in flags, 0]
+
+    def do_write(self, i, fd, content):
+        node, appends, offset = self.open[fd]
+        offset = len(self.now.content[node]) if appends else offset
+        self.add(Effect(i, node, offset=offset, content=content))
+        self.open[fd][2] = offset + len(content)
+
+    def do_fsync(self, i, fd):
+        for effect in self.effects:
+            if effect.node == self.open[fd][0] and effect.durable is None and i not in self.lost:
+                effect.durable = i
+
+    def do_close(self, i, fd):
+        del self.open[fd]
+
+    def do_mkdir(self, i, path):
+        folder, name, _ = self.find(path)
+        node = next(self.nodes)
+        self.folders.add(node)
+        self.add(Effect(i, folder, {name: node}))
+
+    def do_remove(self, i, path):
+        folder, name, _ = self.find(path)
+        self.add(Effect(i, folder, {name: None}))
+
+    def move(self, i, from_path, to_path, exchanges):
+        (folder, old, node), (other, new, replaced) = self.find(from_path), self.find(to_path)
+        assert folder == other, "a rename from folder to folder is not modelled"
+        self.add(Effect(i, folder, {old: replaced if exchanges else None, new: node}))
+
+    def do_rename(self, i, from_path, to_path):
+        self.move(i, from_path, to_path, False)
+
+    def do_exchange(self, i, from_path, to_path):
+        self.move(i, from_path, to_path, True)
+
+    def do_saved(self, i, iteration):
+        pass
+
+    def do_ended(self, i):
+        pass
+
+    def do_failed(self, i, name, *words):
+        self.failed = name, name in ("fsync", "close") and self.open[words[0]][0] in self.folders
+        if name == "close":
+            del self.open[words[0]]
+
+    # ---- crashes ----
+
+    def choices(self, pending, rng, samples):
+        """Subsets of the effects that are not durable; none and all come first."""
+        yield ()
+        yield pending
+        if len(pending) <= MOST_EXHAUSTIVE:
+            for n in range(1, len(pending)):
+                yield from itertools.combinations(pending, n)
+            return
+        for k, effect in enumerate(pending):
+            yield (effect,)
+            yield pending[:k] + pending[k + 1:]
+            yield pending[:k]
+        for _ in range(samples):
+            yield tuple(effect for effect in pending if rng.random() < 0.5)
+
+    def after(self, durable, pending, rng, samples):
+        """The trees that a crash may leave."""
+        for kept in self.choices(pending, rng, samples):
+            yield durable.overlaid(kept).tree()
+        for effect in pending:
+            if effect.content:
+                part = effect.content[:rng.randrange(0, len(effect.content), SECTOR)]
+                for content in part, bytes(len(effect.content)):
+                    yield durable.overlaid(pending, effect, content).tree()
+
+    def crashes(self, seed, samples, first=0, every=False):
+        """-> (calls made before the crash, at least `first`; tree). Each tree once for each completed save or run. Of trees that
+        differ only in files with temporary names, which no reader opens, a random one is taken, but for `every`."""
+        rng, seen, saved, durable, pending = random.Random(seed), set(), 0, Disk(self.folders), []
+        effects = iter(self.effects + [None])
+        effect = next(effects)
+        for call in range(len(self.calls) + 1):
+            while effect and effect.call < call:
+                pending.append(effect)
+                effect = next(effects)
+            for e in pending:
+                if e.durable == call - 1:
+                    durable.apply(e)  # a sync makes all earlier effects on its node durable: their order is kept
+            pending = [e for e in pending if e.durable != call - 1]
+            alive = durable.reachable(pending)
+            pending = [e for e in pending if e.node in alive]
+            if call and self.calls[call - 1][0] in ("saved", "ended"):
+                saved = call
+            if call < first:
+                continue
+            trees = list(self.after(durable, tuple(pending), rng, samples))
+            rng.shuffle(trees)
+            for tree in trees:
+                key = hash((saved, frozenset(item for item in tree.items() if every or not is_temporary(item[0]))))
+                if key not in seen:
+                    seen.add(key)
+                    yield call, tree
+
+
+def is_temporary(path):
+    return ".tmp" in path
+
+
+def on_disk(root):
+    """The tree below a folder."""
+    return {str(p.relative_to(root)): None if p.is_dir() else p.read_bytes() for p in root.rglob("*")}
+
+
+def lay_out(tree, root):
+    for path, content in sorted(tree.items()):
+        if content is None:
+            (root / path).mkdir(parents=True, exist_ok=True)
+        else:
+            (root / path).write_bytes(content)
