@@ -48,7 +48,7 @@ static Err remove_old(const char *dir) {
 
 static Err move(const char *from, const char *dir, const char *name) {
     char *to = mem_printf("%s/%s", dir, name);
-    Err e = rename(from, to) ? file_failed("write", to) : ERR_OK;
+    Err e = file_rename(from, to);
     free(to);
     return e;
 }
@@ -62,7 +62,6 @@ Err hf_folder_write(const char *dir, const Gpt *m, DType dtype, Str *notes) {
     if (!e.code) e = remove_old(dir);
     if (!e.code) e = move(weights, dir, WEIGHTS);
     if (!e.code) e = move(config, dir, CONFIG);
-    if (!e.code) e = file_sync_dir(dir);
     if (file_is_dir(stage)) {
         const Err cleaned = file_remove_tree(stage);
         if (!e.code) e = cleaned;

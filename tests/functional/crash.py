@@ -141,8 +141,10 @@ class History:
 
     def move(self, i, from_path, to_path, exchanges):
         (folder, old, node), (other, new, replaced) = self.find(from_path), self.find(to_path)
-        assert folder == other, "a rename from folder to folder is not modelled"
-        self.add(Effect(i, folder, {old: replaced if exchanges else None, new: node}))
+        left = {old: replaced if exchanges else None}
+        self.add(Effect(i, other, {**(left if folder == other else {}), new: node}))
+        if folder != other:  # two folders become durable one by one
+            self.add(Effect(i, folder, left))
 
     def do_rename(self, i, from_path, to_path):
         self.move(i, from_path, to_path, False)
@@ -218,7 +220,7 @@ class History:
 
 
 def is_temporary(path):
-    return ".tmp" in path
+    return ".tmp" in path or ".partial-" in path
 
 
 def on_disk(root):
