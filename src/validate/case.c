@@ -255,7 +255,8 @@ static Err run_rank(void *arg, Comm *comm) {
     executor_trace(run->executor, c->watch.trace, c->watch.arg);
     run->context.probe = c->watch.probe, run->context.probe_arg = c->watch.arg;
     if (c->watch.begin) c->watch.begin(c->watch.arg, run);
-    for (int64_t step = 0; step < c->of->golden->n_steps; step++) one_step(c, run, step, heard);
+    const int64_t steps = c->watch.steps ? c->watch.steps : c->of->golden->n_steps;
+    for (int64_t step = 0; step < steps; step++) one_step(c, run, step, heard);
     gather_all(c->of, run, FLAT_MASTERS, r->masters, 1, heard ? heard->parameters : NULL);
     if (heard) heard->has_steps = true;
     run_free(run);

@@ -66,6 +66,8 @@ typedef struct CaseWatch {
     void *arg;
     bool logits;    /* whole logits are wanted: a pass before the first step that is watched too */
     bool quantises; /* an fp64 run keeps --fp8-format */
+    int64_t steps; /* that are run, not more than the case has; 0: all. The trace's parameters are those after
+                      them */
 } CaseWatch;
 
 /* Runs all steps in the lane and layout of the options (fp16 takes the loss scale 64 unless they name one),

@@ -26,7 +26,11 @@ typedef struct Judge {
     StorageLog log;
     Draw draw[PRECISION_DRAWS];
     double arithmetic; /* what sums in the lane's arithmetic lose, relative: u sqrt(K) */
+    int64_t steps;
 } Judge;
+
+/* Of a draw: enough for warm-up, moments and decay to be seen. */
+enum { STEPS = 8 };
 
 bool precision_is_low(const Config *c) {
     return c->lane == LANE_BF16 || c->lane == LANE_FP16 || c->lane == LANE_EXACT ||
@@ -77,15 +81,18 @@ static void on_probe(void *arg, const Tape *t, TapePoint point, const OpDef *op,
 
 static Noise noise_of(const Judge *p, int draw) { return (Noise){draw, p->out->dither, 0}; }
 
-static CaseWatch watch_of(Watch *w, const Trace *out) {
-    return (CaseWatch){
-        .step = on_step, .probe = out->choices.routers ? on_probe : NULL, .arg = w, .logits = true};
+static CaseWatch watch_of(const Judge *p, Watch *w, const Trace *out) {
+    return (CaseWatch){.step = on_step,
+                       .probe = out->choices.routers ? on_probe : NULL,
+                       .arg = w,
+                       .logits = true,
+                       .steps = p->steps};
 }
 
 static Err run_judged(Judge *p, int draw, Trace *out) {
     Watch w = {.choices = {p->of->init->registry, &out->choices, NULL, NULL}};
     w.choices.rank = mem_zero((size_t)config_ranks(&p->config), sizeof *w.choices.rank);
-    const CaseWatch watch = watch_of(&w, out);
+    const CaseWatch watch = watch_of(p, &w, out);
     Err e = case_run(p->of, &p->config, p->derived, noise_of(p, draw), &watch, out);
     free(w.choices.rank);
     return e;
@@ -95,7 +102,7 @@ static Err run_judged(Judge *p, int draw, Trace *out) {
 static Err run_fp64(Judge *p, int draw, const Trace *followed, bool stores, Trace *out) {
     ChoiceRank rank;
     Watch w = {.choices = {p->of->init->registry, &out->choices, &followed->choices, &rank}};
-    CaseWatch watch = watch_of(&w, out);
+    CaseWatch watch = watch_of(p, &w, out);
     if (stores) {
         w.storage = (Storage){.log = &p->log, .lane = &p->config, .draw = draw};
         watch.begin = on_begin, watch.gradients = on_gradients, watch.updated = on_updated,
@@ -109,7 +116,7 @@ static Err run_fp64(Judge *p, int draw, const Trace *followed, bool stores, Trac
 static Err record_types(Judge *p) {
     Trace *out = trace_new(p->of);
     Watch w = {.storage = {.log = &p->log}};
-    const CaseWatch watch = {.trace = on_record, .arg = &w, .logits = true};
+    const CaseWatch watch = {.trace = on_record, .arg = &w, .logits = true, .steps = p->steps};
     Config c = p->of->config;
     c.lane = p->config.lane, c.device = ON_CPU;
     Err e = case_run(p->of, &c, &p->of->derived, (Noise){.draw = NO_NOISE}, &watch, out);
@@ -183,15 +190,17 @@ typedef struct Statistic {
     double value, bound;
 } Statistic;
 
-/* The component of the errors along a direction of squared length `length`, in units of it. */
+/* The component of the errors along a direction of squared length `length`, in units of it. Noise of the mean
+ * is what z has, or, where a rare event has reached x alone, what the draws of x differ by. */
 static Statistic component(const Series *x, const Series *z, const Series *length, double arithmetic, int n) {
     Series a, of_z;
     for (int s = 0; s < n; s++) {
         of_z.at[s] = length->at[s] > 0 ? z->at[s] / length->at[s] : 0;
         a.at[s] = length->at[s] > 0 ? x->at[s] / length->at[s] - of_z.at[s] : 0;
     }
-    const double noise = sqrt(mean_square(&of_z, n) + arithmetic * arithmetic);
-    return (Statistic){fabs(mean(&a, n)), 8 * sqrt(2.0 / n) * noise};
+    const double m = mean(&a, n), predicted = 2 * (mean_square(&of_z, n) + arithmetic * arithmetic),
+                 seen = (mean_square(&a, n) - m * m) * n / (n - 1);
+    return (Statistic){fabs(m), 8 * sqrt(fmax(predicted, seen) / n)};
 }
 
 typedef struct Judgement {
@@ -284,7 +293,7 @@ static Gate gate_of(const Judge *p) {
 
 /* A curve is one tensor of a value per step. */
 static void judge_curve(Judge *p, const char *quantity, size_t member, double gate) {
-    const int64_t n = p->of->golden->n_steps;
+    const int64_t n = p->steps;
     Sample t = {.n = n, .width = n, .draws = p->out->draws, .arithmetic = p->arithmetic};
     double *values = mem_alloc((size_t)(3 * n * t.draws) * sizeof *values), *out = values;
     for (int s = 0; s < t.draws; s++) {
@@ -309,7 +318,7 @@ static void judge_curve(Judge *p, const char *quantity, size_t member, double ga
 /* Schedules are the same doubles in every lane. */
 static void judge_learning_rate(Judge *p) {
     Row *row = new_row(p, "%s", "learning rate");
-    for (int64_t i = 0; i < p->of->golden->n_steps; i++) {
+    for (int64_t i = 0; i < p->steps; i++) {
         const double x = p->draw[0].x->steps[i].lr, y = p->draw[0].y->steps[i].lr;
         char step[32];
         snprintf(step, sizeof step, "step %lld", (long long)i + 1);
@@ -332,7 +341,8 @@ static Sample sample_of(const Judge *p, const HfTensor *t, int64_t at, bool upda
     return s;
 }
 
-/* Layers in the order of the map; what belongs to none is by itself. */
+/* Layers in the order of the map; what belongs to none is by itself. The embeddings' gradients have the noise
+ * of all layers: half the power is asked of them. */
 static void judge_power(Judge *p, const double *power) {
     const HfMap *map = &p->of->map;
     Row *row = new_row(p, "power: %s", "gradient");
@@ -399,7 +409,7 @@ static void judge_choices(Judge *p) {
     const int64_t scores = c->samples * c->seq * c->experts;
     int64_t flips = 0;
     for (int s = 0; s < p->out->draws; s++) flips += p->draw[s].y->choices.flips;
-    for (int64_t i = 0; i < c->steps * c->routers; i++) {
+    for (int64_t i = 0; i < p->steps * c->routers; i++) {
         double noise = 0, margin = 0;
         for (int s = 0; s < p->out->draws; s++) {
             const Choices *y = &p->draw[s].y->choices, *z = &p->draw[s].z->choices;
@@ -410,7 +420,7 @@ static void judge_choices(Judge *p) {
         char name[80];
         snprintf(name, sizeof name, "step %lld, router %lld (%lld choices of %lld differ from fp64's)",
                  (long long)(i / c->routers) + 1, (long long)(i % c->routers), (long long)flips,
-                 (long long)(p->out->draws * c->steps * c->routers * c->samples * c->seq));
+                 (long long)(p->out->draws * p->steps * c->routers * c->samples * c->seq));
         add(row, name, (Statistic){margin / (noise + p->arithmetic), 2}, NOTHING, 0, NO_RANK);
     }
 }
@@ -439,6 +449,7 @@ Err precision_judge(const Case *of, const Config *config, const Derived *derived
     Judge p = {.of = of, .config = *config, .derived = derived, .report = report, .out = out};
     case_set_loss_scale(&p.config);
     p.first_row = report->n;
+    p.steps = of->golden->n_steps < STEPS ? of->golden->n_steps : STEPS;
     *out = (Precision){.dither = dither_of(config)};
     const double u = config->lane == LANE_EXACT ? dtype_roundoff(F64) : dtype_roundoff(F32);
     p.arithmetic = u * sqrt((double)(derived->global_batch_size * config->seq_length));
