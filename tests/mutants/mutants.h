@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "comm/comm.h"
 #include "optim/optim.h"
 #include "tensor/call.h"
@@ -50,6 +51,9 @@ bool mutant_is(MutantId);
 bool mutant_is_named(MutantId);
 /* The number behind the colon of ID:NUMBER, or `otherwise`. */
 double mutant_value(double otherwise);
+
+/* ignore.c: from now on this option, a field of options.def, reaches no command. */
+Err ignore_option(const char *field);
 
 /* The head of a replacement, and the function that it replaces. CMake reads the names for the linker. */
 #define HOOK(type, name, ...)                                                                                \

@@ -11,15 +11,14 @@ import dataclasses
 import glob
 import json
 import math
-import os
 import pathlib
 import re
+import struct
 from typing import Callable
 
-import draws
-from decoder import Pass, Shape
-from program import Wrong, bits, compare, expect, joined, lane
-from trainer import Batch, Options, Trainer
+from generation import generate
+from program import bits, compare, expect, joined
+from trainer import Options, Trainer
 
 BASE = """--num-layers 2 --hidden-size 16 --num-attention-heads 4 --seq-length 16 --vocab-size 40 --tokenizer-type NullTokenizer
   --make-vocab-size-divisible-by 8 --data-path text --split 70,20,10 --lane fp64 --micro-batch-size 2 --global-batch-size 4 --lr 1e-2
@@ -99,7 +98,7 @@ def shown(fields, words, pattern, count=None):
 # ---- model ----
 
 witnessed("num_layers hidden_size num_attention_heads seq_length vocab_size data_path split global_batch_size train_iters lr lane"
-          " micro_batch_size eval_iters eval_interval init_method_std hidden_dropout attention_dropout log_params_norm log_jsonl",
+          " eval_iters eval_interval init_method_std hidden_dropout attention_dropout log_params_norm log_jsonl",
           layouts=(ONE, CUT, STAGES, "--ranks 2", "--ranks 2 --context-parallel-size 2 --cp-comm-type a2a"))
 witnessed("ffn_hidden_size", "--ffn-hidden-size 24")
 witnessed("activation", "--swiglu --ffn-hidden-size 24")
@@ -151,7 +150,7 @@ experts("moe_layer_freq", "--moe-layer-freq [0,1]")
 experts("moe_router_topk", "--moe-router-topk 3")
 experts("moe_router_pre_softmax", "--moe-router-pre-softmax")
 experts("moe_router_score_function moe_router_topk_scaling_factor", "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 1.5")
-experts("moe_router_num_groups moe_router_group_topk", "--num-experts 8 --moe-router-num-groups 4 --moe-router-group-topk 2")
+experts("moe_router_num_groups moe_router_group_topk", "--moe-router-num-groups 2 --moe-router-group-topk 1")
 experts("moe_router_enable_expert_bias moe_router_bias_update_rate", "--moe-router-score-function sigmoid --moe-router-enable-expert-bias"
         " --moe-router-bias-update-rate 0.05 --hidden-dropout 0.1")
 experts("moe_aux_loss_coeff", "--moe-aux-loss-coeff 0.3")
@@ -176,7 +175,7 @@ witnessed("calculate_per_token_loss", "--calculate-per-token-loss --eod-mask-los
 witnessed("train_samples", SAMPLES, "train-iters")
 witnessed("rampup_batch_size", "--global-batch-size 12 --rampup-batch-size 4 4 20 --train-samples 60", "train-iters")
 witnessed("step_batch_size_schedule", "--step-batch-size-schedule 0:4,128:8,0.4K:12 --train-samples 60", "train-iters global-batch-size")
-witnessed("batch_invariant_mode", EXPERTS + "--batch-invariant-mode --moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 0.3"
+witnessed("moe_router_load_balancing_type eod_mask_loss", EXPERTS + "--batch-invariant-mode --moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 0.3"
           " --eod-mask-loss --micro-batch-size 4", layouts=(ONE, CUT))
 
 # ---- optimizer ----
@@ -232,9 +231,295 @@ witnessed("dataloader_type", BLEND, layouts=("--ranks 2",), witness="--data-para
 witnessed("dataloader_type data_sharding", BLEND + " --no-data-sharding", layouts=("--ranks 2",), witness="--data-parallel-ranks 2")
 
 
-# ---- 16 bits, 32 bits and FP8 ----
+# ---- other arithmetic: fp16's loss scale follows from which steps overflowed ----
 
+def scaled(fields, words, without="", layouts=(ONE, "--ranks 2 --tensor-model-parallel-size 2"), overflowing=True):
+    """In fp16, where a run itself reports which steps overflowed; what follows from that is the witness's."""
+    def check(program, quick):
+        o = program.words("--lane fp16 --eval-iters 0 --train-iters 12 " + words, without)
+        for layout in layouts[:1 if quick else None]:
+            run = program.pretrain(o, *layout.split())
+            overflows = {r["iteration"] for r in run.records if r["skipped"]}
+            compare(run, Trainer(o).run(overflows=overflows), o)
+            expect(bool(overflows) == overflowing, f"overflows in steps {overflows}")
+        if not quick:
+            compare(resumed(program, o, half(run.records), *layouts), Trainer(o).run(overflows=overflows), o)
+    row(fields)(check)
+
+
+scaled("lane initial_loss_scale loss_scale_window hysteresis", "--initial-loss-scale 16777216 --loss-scale-window 3 --hysteresis 1")
+scaled("min_loss_scale", "--initial-loss-scale 16777216 --hysteresis 1 --min-loss-scale 2097152")
+scaled("loss_scale", "--loss-scale 256", overflowing=False)
+scaled("rampup_batch_size", "--initial-loss-scale 16777216 --hysteresis 1 --global-batch-size 12 --rampup-batch-size 4 4 20"
+       " --train-samples 96 --lr-warmup-samples 30", "train-iters")  # skipped steps count for the ramp-up, not for the schedule
+
+BF16 = "--lane bf16 "
+MOMENTS = BF16 + "--use-precision-aware-optimizer "
 rounded("lane", "--lane fp32")
-rounded("lane", "--lane bf16", like="--lane fp32")
-rounded("attention_backend", "--attention-backend unfused")
-rounded("batch_invariant_mode", "--batch-invariant-mode")
+rounded("lane", BF16, like="--lane fp32")
+rounded("lane", "--lane exact")
+rounded("attention_backend", "--lane fp32 --attention-backend unfused", like="--lane fp32")
+rounded("batch_invariant_mode", "--lane fp32 --batch-invariant-mode", like="--lane fp32")
+rounded("grad_reduce_in_bf16", BF16 + "--grad-reduce-in-bf16", like=BF16)
+rounded("main_grads_dtype", MOMENTS + "--main-grads-dtype bf16", like=MOMENTS)
+rounded("exp_avg_dtype", MOMENTS + "--exp-avg-dtype bf16", like=MOMENTS)
+rounded("exp_avg_sq_dtype", MOMENTS + "--exp-avg-sq-dtype bf16", like=MOMENTS)
+CHUNKS = "--lane fp32 --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear "
+rounded("cross_entropy_loss_fusion cross_entropy_fusion_impl", CHUNKS + "--cross-entropy-chunk-size 10", like="--lane fp32")
+rounded("cross_entropy_chunk_size", CHUNKS + "--cross-entropy-chunk-size 10", like=CHUNKS)
+FP8 = "--num-layers 3 --lane fp32 --fp8-format hybrid "
+TENSORWISE = FP8 + "--fp8-recipe tensorwise "
+rounded("fp8_format", FP8, like="--num-layers 3 --lane fp32")
+rounded("fp8_format", "--num-layers 3 --lane fp32 --fp8-format e4m3", like=FP8)
+rounded("fp8_recipe", TENSORWISE, like=FP8)
+rounded("fp8_margin", FP8 + "--fp8-margin 3", like=FP8)
+rounded("fp8_amax_history_len fp8_amax_compute_algo", FP8 + "--fp8-amax-history-len 3 --fp8-amax-compute-algo max", like=FP8)
+rounded("fp8_wgrad", FP8 + "--no-fp8-wgrad", like=FP8)
+rounded("first_last_layers_bf16", TENSORWISE + "--first-last-layers-bf16", like=TENSORWISE)
+for end in ("start", "end"):
+    rounded(f"num_layers_at_{end}_in_bf16", TENSORWISE + f"--first-last-layers-bf16 --num-layers-at-{end}-in-bf16 0",
+            like=TENSORWISE + "--first-last-layers-bf16")
+
+
+# ---- checkpoints ----
+
+SAVES = "--save-interval 1"
+
+
+def saved(program, words=SAVES):
+    """A run that has saved every step -> folder, state of the witness after two steps."""
+    save, o = program.fresh(), program.words(words)
+    program.pretrain(o, "--save", save)
+    trainer = Trainer(o)
+    trainer.run(until=2)
+    return save, trainer.state
+
+
+def continued(program, words, state, *options, without=""):
+    """A run that loads as `words` say has what the witness makes of `state`."""
+    o = program.words(words, without)
+    compare(program.pretrain(o, *options), Trainer(program.words(words), state).run(), program.words(words))
+
+
+@row("save save_interval load ckpt_step")
+def load(program, quick):
+    save, state = saved(program)
+    continued(program, "--ckpt-step 2", state, "--load", save)
+
+
+@row("load_optim")
+def no_load_optim(program, quick):
+    save, state = saved(program)
+    fresh = Trainer(program.words())
+    state.moments, state.optimizer_step = fresh.state.moments, 0
+    continued(program, "--ckpt-step 2 --no-load-optim", state, "--load", save)
+
+
+def weights_of(state, trainer):
+    trainer.state.weights = state.weights
+    return trainer.state
+
+
+@row("finetune")
+def finetune(program, quick):
+    save, state = saved(program)
+    continued(program, "--ckpt-step 2 --finetune", weights_of(state, Trainer(program.words())), "--load", save)
+
+
+@row("pretrained_checkpoint")
+def pretrained(program, quick):
+    save, _ = saved(program)
+    whole = Trainer(program.words())
+    whole.run()
+    state = weights_of(whole.state, Trainer(program.words()))
+    continued(program, "", state, "--pretrained-checkpoint", save, "--load", program.fresh())
+
+
+@row("save_optim")
+def no_save_optim(program, quick):
+    save, state = saved(program, "--save-interval 1 --no-save-optim")
+    program.pretrain(program.words("--ckpt-step 2"), "--load", save, status=2)
+    state.moments, state.optimizer_step = Trainer(program.words()).state.moments, 0
+    continued(program, "--ckpt-step 2 --no-load-optim", state, "--load", save)
+
+
+@row("use_checkpoint_args")
+def checkpoint_args(program, quick):
+    save, state = saved(program)
+    stored = "num-layers hidden-size num-attention-heads seq-length hidden-dropout attention-dropout make-vocab-size-divisible-by"
+    continued(program, "--ckpt-step 2", state, "--load", save, "--use-checkpoint-args", without=stored)
+
+
+@row("exit_on_missing_checkpoint")
+def missing(program, quick):
+    program.pretrain(program.words("--exit-on-missing-checkpoint"), "--load", program.fresh(), status=2)
+    continued(program, "", None, "--load", program.fresh())
+
+
+def kept(program, words):
+    save = program.fresh()
+    program.pretrain(program.words("--train-iters 6 --save-interval 1 " + words), "--save", save)
+    return sorted(int(p.name[5:]) for p in pathlib.Path(save).glob("iter_*"))
+
+
+@row("most_recent_k save_retain_interval")
+def retained(program, quick):
+    expect(kept(program, "--most-recent-k 2") == [5, 6], "not the newest two are kept")
+    expect(kept(program, "--save-retain-interval 3") == [3, 6], "not every third is kept")
+
+
+@row("async_save")
+def async_save(program, quick):
+    save, state = saved(program, SAVES + " --async-save")
+    continued(program, "--ckpt-step 2", state, "--load", save)
+    text = program.pretrain(program.words(SAVES + " --async-save"), "--save", program.fresh()).text
+    expect("scheduled an async checkpoint save" in text, "the save is not asynchronous")
+
+
+@row("exit_interval")
+def exit_interval(program, quick):
+    o = program.words("--exit-interval 3")
+    compare(program.pretrain(o), Trainer(o).run(until=3), o)
+
+
+@row("skip_train")
+def skip_train(program, quick):
+    """Evaluation alone, of what the checkpoint holds, with the samples that follow."""
+    save, state = saved(program)
+    continued(program, "--ckpt-step 2 --skip-train", state, "--load", save)
+
+
+@row("check_for_nan_in_loss_and_grad")
+def not_finite(program, quick):
+    """Each step multiplies the weights by -1e12, until float has no number for them."""
+    o = program.words("--lane fp32 --lr 1e6 --weight-decay 1e6 --lr-decay-style constant --train-iters 8 --eval-iters 0")
+    expect("is not finite" in program.pretrain(o, status=1).text, "the run does not say why it stops")
+    run = program.pretrain(o, "--no-check-for-nan-in-loss-and-grad")
+    expect(len(run.records) == 8 and run.records[-1]["skipped"], "steps that are not finite are not skipped")
+
+
+# ---- tokenizers: what they say of the vocabulary, the end of a document and padding ----
+
+TOKENIZERS = pathlib.Path(__file__).resolve().parents[2] / "data/tokenizer"
+witnessed("tokenizer_type", "--tokenizer-type ByteLevelTokenizer --eod-mask-loss", "vocab-size",
+          witness="--vocab-size 512 --null-tokenizer-eod-id 0 --pad 1")
+
+
+@row("tokenizer_model allow_ambiguous_pad_tokens")
+def hugging_face(program, quick):
+    """Padding and the end of a document share an id: documents end with 39, which is one of this tokenizer's tokens."""
+    folder = pathlib.Path(program.fresh())
+    made = json.loads((TOKENIZERS / "qwen2.json").read_text())
+    token = next(t for t, i in made["model"]["vocab"].items() if i == 39)
+    (folder / "tokenizer.json").write_text(json.dumps(made))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": token, "pad_token": token}))
+    size = max([*made["model"]["vocab"].values(), *(t["id"] for t in made["added_tokens"])]) + 1
+    for more in ("", " --allow-ambiguous-pad-tokens"):
+        o = program.words("--tokenizer-type HuggingFaceTokenizer --eod-mask-loss" + more, "vocab-size")
+        told = ["--vocab-size", size, "--null-tokenizer-eod-id", 39, "--pad", 39]
+        compare(program.pretrain(o, "--tokenizer-model", folder), Trainer([*o, *told]).run(), o)
+
+
+@row("vocab_file merge_file")
+def gpt2_bpe(program, quick):
+    vocab = json.loads((TOKENIZERS / "gpt2/vocab.json").read_text())
+    o = program.words("--tokenizer-type GPT2BPETokenizer", "vocab-size")
+    files = ["--vocab-file", TOKENIZERS / "gpt2/vocab.json", "--merge-file", TOKENIZERS / "gpt2/merges.txt"]
+    told = ["--vocab-size", len(vocab), "--null-tokenizer-eod-id", vocab.get("<|endoftext|>", -1)]
+    compare(program.pretrain(o, *files), Trainer([*o, *told]).run(), o)
+
+
+# ---- logs ----
+
+shown("log_interval", "--log-interval 2", r" iteration +\d+/", 3)  # the first step's line always comes
+shown("log_throughput", "--log-throughput", r"throughput per GPU \(TFLOP/s/GPU\)", 4)
+shown("timing_log_level", "--timing-log-level 1", r"\(min, max\) time across ranks", 4)
+shown("timing_log_level timing_log_option", "--timing-log-level 2 --timing-log-option max", r"max time across ranks", 4)
+
+
+@row("log_progress")
+def log_progress(program, quick):
+    save = program.fresh()
+    program.pretrain(program.words("--save-interval 2 --log-progress"), "--save", save)
+    path = pathlib.Path(save) / "progress.txt"
+    expect(path.exists() and re.findall(r"Saved checkpoint\tIteration: (\d)\tTokens \(in billions\): 0\.0000", path.read_text()) == ["2", "4"],
+           "progress.txt has not the two checkpoints")
+
+
+def scalars(folder):
+    """{tag: {step: value}} of TensorBoard's event files, whose records are a length, its checksum, an event and its checksum."""
+    found = {}
+    for path in glob.glob(f"{folder}/events.*"):
+        data = open(path, "rb").read()
+        while data:
+            n = int.from_bytes(data[:8], "little")
+            event, data = data[12:12 + n], data[16 + n:]
+            read_scalar(event, found)
+    return found
+
+
+def read_scalar(event, found):
+    """An event: the wall time, then the step as a varint (field 2) and a summary (5) of one value (1) with tag (1) and float (2)."""
+    at, step = 9, 0
+    if event[at:at + 1] == b"\x10":
+        shift, at = 0, at + 1
+        while True:
+            step, shift, at = step | (event[at] & 127) << shift, shift + 7, at + 1
+            if event[at - 1] < 128:
+                break
+    tag = re.search(rb"\x0a(.)", event[at + 4:], re.S)
+    if event[at:at + 1] == b"\x2a" and tag:
+        begin = at + 4 + tag.end()
+        size = tag[1][0]
+        found.setdefault(event[begin:begin + size].decode(), {})[step] = struct.unpack("<f", event[begin + size + 1:begin + size + 5])[0]
+
+
+@row("tensorboard_dir tensorboard_log_interval log_validation_ppl_to_tensorboard")
+def tensorboard(program, quick):
+    folder = program.fresh()
+    o = program.words("--tensorboard-log-interval 2 --log-validation-ppl-to-tensorboard")
+    run, found = program.pretrain(o, "--tensorboard-dir", folder), scalars(folder)
+    for tag, key in (("lm loss", "lm_loss"), ("learning-rate", "learning_rate"), ("grad-norm", "grad_norm"), ("params-norm", "params_norm")):
+        expect(found.get(tag, {}).keys() == {2, 4}, f"{tag} has points at {sorted(found.get(tag, {}))}")
+        expect(all(math.isclose(found[tag][r["iteration"]], r[key], rel_tol=2.0**-24) for r in run.records[1::2]), f"{tag} is not the log's")
+    for i, kind, loss in run.evaluations:
+        at = "lm loss validation" if kind == "validation" else "lm loss test"
+        expect(found[at].keys() >= {i} and f"{at} ppl" in found, f"{at}: no point at {i} or no perplexity")
+        expect(math.isclose(math.log(found[f"{at} ppl"][i]), found[at][i], rel_tol=1e-6), "the perplexity is not the exp of the loss")
+
+
+# ---- generation ----
+
+def generated(fields, options, prompts=("1 2 3 4 5 6 7", "8 9"), model="", more=lambda folder: []):
+    """Tokens and log-probabilities of a model after four steps; more: words that name files in a folder."""
+    def check(program, quick):
+        o, save = program.words("--init-method-std 0.6 --save-interval 1000 " + model), program.fresh()
+        program.pretrain(o, "--save", save)
+        trainer = Trainer(o)
+        trainer.run()
+        words = ["--lane", "fp64", "--logprobs", *options.split(), *more(save)]
+        if "--prompts-file" not in words:
+            words += ["--prompt", *prompts]
+        text = program.call("generate", "--load", save, *words)
+        asked = Options([*o, *words])
+        wanted = generate(asked, trainer.m, trainer.state.weights, [[int(t) for t in p.split()] for p in prompts], asked.list("stop"))
+        found = [[(int(t), float(x)) for t, x in re.findall(r"^(?:prompt|new) \d+\t(\d+)\t(\S+)$", part, re.M)]
+                 for part in re.split(r"^--- \d+$", text, flags=re.M)[1:]]
+        expect([[t for t, _ in told] for told in found] == [[t for t, _ in told] for told in wanted], f"tokens {found} and not {wanted}")
+        for (_, got), (_, want) in zip(sum(found, []), sum(wanted, [])):
+            expect(abs(got - want) <= 1e-8 * max(1, abs(want)), f"log-probability {got} and not {want}")  # nine digits are printed
+    row(fields)(check)
+
+
+def prompts_file(folder):
+    path = pathlib.Path(folder) / "prompts.txt"
+    path.write_text("1 2 3 4 5 6 7\n8 9\n")
+    return ["--prompts-file", path]
+
+
+generated("prompt tokens_to_generate temperature logprobs window_size", "--tokens-to-generate 8 --temperature 0", model="--window-size 3,0")
+generated("prompts_file", "--tokens-to-generate 3 --temperature 0", more=prompts_file)
+generated("temperature random_seed", "--tokens-to-generate 8 --temperature 1.5 --random-seed 5")
+generated("top_k", "--tokens-to-generate 8 --top-k 3")
+generated("top_p", "--tokens-to-generate 8 --top-p 0.4")
+generated("stop", "--tokens-to-generate 8 --temperature 0 --stop 1")
