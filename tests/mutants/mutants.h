@@ -3,7 +3,8 @@
  * runs a command with the bug, in the environment variable ISOTRON_MUTANT; --mutant list prints them all.
  *
  * A bug is in ranks of a layout only: what runs on one rank, the reference, is sound. Those of the family
- * "comparator" are in the judge, and everywhere. Calls inside one object file are not replaced. */
+ * "comparator" are in the judge, those of "option" are judged by a witness of their own, and both are
+ * everywhere. Calls inside one object file are not replaced. */
 #ifndef ISOTRON_TESTS_MUTANTS_H
 #define ISOTRON_TESTS_MUTANTS_H
 
