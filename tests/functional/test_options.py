@@ -7,6 +7,7 @@ usage: test_options.py PROGRAM [--only FIELD...] [--ignore]
   --only FIELD   the rows of these options (fields of options.def)
   --ignore       judges the rows: PROGRAM is isotron_mutants, which ignores one option after the other, and each row has to notice"""
 import argparse
+import math
 import os
 import pathlib
 import sys
@@ -17,14 +18,27 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "options"))
 sys.dont_write_bytecode = True
 try:
-    import numpy  # noqa: F401
+    import numpy
 except ImportError:  # an interpreter that was built by hand does not see the distribution's packages
     if sys.executable == "/usr/bin/python3":
         sys.exit("numpy is missing; ci/install-deps installs it")
     os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
 import declared
-from program import Program, Wrong, write_datasets
-from rows import BASE, ROWS, Row
+from program import TERMS, U, Program, Wrong, expect, write_datasets
+from rows import BASE, EXPERTS, ROWS, Row
+from trainer import Trainer
+
+
+def check_bound(program, quick):
+    """What a rounding of each weight does to the witness's own numbers is less than the sqrt(K) of the bound."""
+    for words in ("", EXPERTS + "--moe-aux-loss-coeff 0.3", "--train-iters 12"):
+        o, rng = program.words(words), numpy.random.default_rng(1)
+        plain, noisy = Trainer(o), Trainer(o)
+        expect(sum(w.size for w in plain.state.weights.values()) <= TERMS, "a norm has more terms than the bound says")
+        for w in noisy.state.weights.values():
+            w *= 1 + U["fp64"] * rng.choice([-1, 1], w.shape)
+        moved = [abs(a[key] / b[key] - 1) for a, b in zip(noisy.run()[0], plain.run()[0]) for key in ("lm_loss", "grad_norm", "params_norm")]
+        expect(max(moved) <= math.sqrt(TERMS) * U["fp64"], f"a rounding of the weights moves the curve by {max(moved) / U['fp64']:.0f} u")
 
 
 def meet(row, command, quick):
@@ -68,7 +82,7 @@ def main():
     binary = pathlib.Path(args.program).resolve()
     rows = [row for row in ROWS if not args.only or set(args.only) & set(row.fields)]
     if not args.only and not args.ignore:
-        rows.append(Row(["options that change no number"], lambda program, quick: declared.check_unchanged(program)))
+        rows += [Row(["the bound"], check_bound), Row(["options that change no number"], declared.check_unchanged)]
     with tempfile.TemporaryDirectory(prefix="isotron-options-") as work:
         os.chdir(work)
         write_datasets()

@@ -231,6 +231,24 @@ witnessed("dataloader_type", BLEND, layouts=("--ranks 2",), witness="--data-para
 witnessed("dataloader_type data_sharding", BLEND + " --no-data-sharding", layouts=("--ranks 2",), witness="--data-parallel-ranks 2")
 
 
+# ---- layouts: none of their options changes a number beyond rounding ----
+
+RECOMPUTED = "--recompute-granularity full --recompute-num-layers 1 --recompute-method "
+witnessed("hidden_dropout attention_dropout", "--num-layers 4 --hidden-dropout 0.2 --attention-dropout 0.2 --reset-attention-mask", layouts=(
+    ONE, f"{RECOMPUTED} uniform", f"{RECOMPUTED} block", "--recompute-granularity selective --recompute-modules core_attn mlp",
+    "--cpu-offloading-num-layers 2", "--cpu-threads 2", "--ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads",
+    "--ranks 2 --use-megatron-fsdp", "--ranks 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-num-buckets 3",
+    "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule gpipe", "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble",
+    "--ranks 2 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",
+    "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|tttL",
+    "--ranks 2 --tensor-model-parallel-size 2", "--ranks 2 --context-parallel-size 2 --cp-comm-type allgather"))
+experts("moe_aux_loss_coeff moe_expert_capacity_factor moe_input_jitter_eps",
+        "--moe-aux-loss-coeff 0.3 --moe-expert-capacity-factor 0.7 --moe-input-jitter-eps 0.2",
+        (ONE, "--moe-pad-expert-input-to-capacity", "--ranks 2 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall",
+         "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --expert-tensor-parallel-size 1 --expert-model-parallel-size 2",
+         "--recompute-granularity selective --recompute-modules moe"))
+
+
 # ---- other arithmetic: fp16's loss scale follows from which steps overflowed ----
 
 def scaled(fields, words, without="", layouts=(ONE, "--ranks 2 --tensor-model-parallel-size 2"), overflowing=True):
@@ -430,6 +448,23 @@ def gpt2_bpe(program, quick):
 
 
 # ---- logs ----
+
+@row("make_vocab_size_divisible_by")
+def throughput(program, quick):
+    """What is counted for the speed, which is all that padding of the vocabulary changes (features of Megatron-LM, FLOPs per step)."""
+    for words, ranks in ((" --make-vocab-size-divisible-by 64", 1), (" --swiglu --ffn-hidden-size 24 --ranks 2", 2)):
+        o = Options(program.words(words))
+        h, layers, s = (o.int(name) for name in ("hidden-size", "num-layers", "seq-length"))
+        unit = o.int("make-vocab-size-divisible-by")
+        mlp = 3 * 24 if "swiglu" in o else 2 * 4 * h
+        each = 6 * h * mlp * layers + 6 * layers * 4 * h * h + 6 * h * (-(-o.int("vocab-size") // unit) * unit)
+        for r in program.pretrain(program.words(words)).records:
+            tokens = r["batch_size"] * s
+            flops = tokens * each + r["batch_size"] * s * s * layers * 6 * h
+            expect(math.isclose(r["tokens_per_second"] * r["seconds"], tokens, rel_tol=1e-12), "tokens per second are not tokens over time")
+            expect(math.isclose(r["tflops"] * r["seconds"] * 1e12 * ranks, flops, rel_tol=1e-12), "TFLOP/s are not FLOPs over time")
+
+
 
 shown("log_interval", "--log-interval 2", r" iteration +\d+/", 3)  # the first step's line always comes
 shown("log_throughput", "--log-throughput", r"throughput per GPU \(TFLOP/s/GPU\)", 4)
