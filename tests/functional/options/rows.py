@@ -466,7 +466,31 @@ def throughput(program, quick):
 
 
 
-shown("log_interval", "--log-interval 2", r" iteration +\d+/", 3)  # the first step's line always comes
+
+
+@row("log_interval log_num_zeros_in_grad")
+def lines(program, quick):
+    """A line has the means of the losses since the last one, and the rest of its own step; the first step has one too, and counts again."""
+    words = f"{EXPERTS} --moe-aux-loss-coeff 0.3 --train-iters 6 --log-num-zeros-in-grad"
+    run = program.pretrain(program.words(words + " --log-interval 3"))
+    expect(bits(run) == bits(program.pretrain(program.words(words))), "numbers change")
+    found = re.findall(r"^ \[.*\] iteration .*$", run.text, re.M)
+    expect(len(found) == 3, f"{len(found)} lines")
+    for line, (begin, end) in zip(found, ((0, 1), (0, 3), (3, 6))):
+        since, last = run.records[begin:end], {"num_zeros": math.nan} | run.records[end - 1]
+        mean = lambda key: sum(r[key] for r in since) / len(since)
+        for what in (f" iteration {end:8}/{6:8} |", f" consumed samples: {last['consumed_samples']:12} |", f" global batch size: {4:5} |",
+                     f" learning rate: {last['learning_rate']:.6E} |", f" lm loss: {mean('lm_loss'):.6E} |", " loss scale: 1.0 |",
+                     f" load_balancing_loss: {mean('load_balancing_loss'):.6E} |", f" grad norm: {last['grad_norm']:.3f} |",
+                     f" num zeros: {last['num_zeros']:.0f} |", f" params norm: {last['params_norm']:.3f} |",
+                     f" number of skipped iterations: {0:3} | number of nan iterations: {0:3} |"):
+            expect(what in line, f"no '{what}' in '{line}'")
+    for i, kind, loss in run.evaluations:
+        at = run.text.find(f"at iteration {i} on {kind} set | lm loss value: {loss:.6E} | lm loss PPL: ")
+        found = re.match(r".*PPL: (\S+) \|", run.text[at:])
+        expect(found and math.isclose(float(found[1]), math.exp(loss), rel_tol=2e-6), f"{kind} at step {i}: another perplexity")
+
+
 shown("log_throughput", "--log-throughput", r"throughput per GPU \(TFLOP/s/GPU\)", 4)
 shown("timing_log_level", "--timing-log-level 1", r"\(min, max\) time across ranks", 4)
 shown("timing_log_level timing_log_option", "--timing-log-level 2 --timing-log-option max", r"max time across ranks", 4)
