@@ -186,8 +186,8 @@ class Suite:
         env = os.environ | ({"ISOTRON_MUTANT": mutant} if mutant else {})
         done = subprocess.run([sys.executable, ROOT / "tests/functional/test_options.py", self.program, "--only", *cell["options"]],
                               capture_output=True, text=True, errors="replace", env=env)
-        why = done.stdout.splitlines()[-1:] or [first_words(done.stderr)]
-        return Outcome(done.returncode != 0, why[0], math.inf if done.returncode else 0.0)
+        why = (done.stdout.splitlines() or [first_words(done.stderr)])[-1].split(": ", 1)[-1]  # without the row's name
+        return Outcome(done.returncode != 0, why, math.inf if done.returncode else 0.0)
 
     def meet(self, name, mutant):
         cell, folder = self.cells[name], pathlib.Path(tempfile.mkdtemp(dir=WORK.name))

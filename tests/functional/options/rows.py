@@ -325,6 +325,15 @@ def load(program, quick):
     continued(program, "--ckpt-step 2", state, "--load", save)
 
 
+@row("eval_interval")
+def validation_begins_again(program, quick):
+    """A run that has validated on more samples than its new options make the data have."""
+    save, o, more = program.fresh(), program.words("--eval-interval 1 --save-interval 1000"), program.words("--train-iters 5", "eval-interval")
+    trainer = Trainer(o)
+    compare(program.pretrain(o, "--save", save), trainer.run(), o)
+    compare(program.pretrain(more, "--load", save), Trainer(more, trainer.state).run(), more)
+
+
 @row("load_optim")
 def no_load_optim(program, quick):
     save, state = saved(program)
