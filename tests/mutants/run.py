@@ -186,7 +186,7 @@ class Suite:
         env = os.environ | ({"ISOTRON_MUTANT": mutant} if mutant else {})
         done = subprocess.run([sys.executable, ROOT / "tests/functional/test_options.py", self.program, "--only", *cell["options"]],
                               capture_output=True, text=True, errors="replace", env=env)
-        why = (done.stdout.splitlines() or [first_words(done.stderr)])[-1].split(": ", 1)[-1]  # without the row's name
+        why = (done.stdout.splitlines() or [first_words(done.stderr)])[-1].split(": ", 1)[-1]  # without the name of the row
         return Outcome(done.returncode != 0, why, math.inf if done.returncode else 0.0)
 
     def meet(self, name, mutant):

@@ -1,12 +1,12 @@
-"""The table: for each option of options.def that changes numbers a row that says how to exercise it and who knows the right numbers.
+"""The table: for each option of options.def that changes numbers, a row that says how to exercise it and what the right numbers are.
 
-A row is a function of a Program that raises Wrong; `fields` are the options that it has to notice. Three kinds need one line:
+A row is a function that runs a Program and raises Wrong; `fields` are the options that it judges. Three kinds need one line each:
 
   witnessed  a run has the numbers of the witness (trainer.py), on one rank, on layouts, and resumed on another layout
-  rounded    a run near the witness whose bits are others than without the option
-  shown      what is printed or written shows the option, and the numbers have the bits of a run without it
+  rounded    a run is near the witness, and its bits differ from those of a run without the option
+  shown      what is printed shows the option, and the numbers are bit for bit those of a run without it
 
-The others follow as functions."""
+The others are functions."""
 import dataclasses
 import glob
 import json
@@ -35,16 +35,18 @@ ROWS = []
 @dataclasses.dataclass
 class Row:
     fields: list
-    check: Callable  # of a Program, and whether to look at its first run alone
+    check: Callable  # takes a Program, and whether its first run is enough
+    words: str = ""
 
     @property
     def name(self):
-        return self.fields[0] if len(self.fields) == 1 else f"{self.fields[0]} and {len(self.fields) - 1} more"
+        more = f" and {len(self.fields) - 1} more" if len(self.fields) > 1 else ""
+        return self.fields[0] + more + (f" [{self.words}]" if self.words else "")
 
 
-def row(fields):
+def row(fields, words=""):
     def add(check):
-        ROWS.append(Row(fields.split(), check))
+        ROWS.append(Row(fields.split(), check, words.strip()))
         return check
     return add
 
@@ -71,7 +73,7 @@ def witnessed(fields, words="", without="", layouts=(ONE, CUT, STAGES), witness=
         for layout in layouts[1:]:
             compare(program.pretrain(o, *layout.split()), expected, o)
         compare(resumed(program, o, half(expected[0]), layouts[0], layouts[1 % len(layouts)]), expected, o)
-    row(fields)(check)
+    row(fields, words)(check)
 
 
 def rounded(fields, words, like="", without=""):
@@ -81,7 +83,7 @@ def rounded(fields, words, like="", without=""):
         run = program.pretrain(o)
         compare(run, Trainer(o).run(), o)
         expect(bits(run) != bits(program.pretrain(program.words(like, without))), f"the same bits as {like or 'without'}")
-    row(fields)(check)
+    row(fields, words)(check)
 
 
 def shown(fields, words, pattern, count=None):
@@ -92,7 +94,7 @@ def shown(fields, words, pattern, count=None):
         expect(bits(run) == bits(program.pretrain(plain)), "numbers change")
         found = len(re.findall(pattern, run.text))
         expect(found == count if count is not None else found > 0, f"'{pattern}' is printed {found} times")
-    row(fields)(check)
+    row(fields, words)(check)
 
 
 # ---- model ----
@@ -262,7 +264,7 @@ def scaled(fields, words, without="", layouts=(ONE, "--ranks 2 --tensor-model-pa
             expect(bool(overflows) == overflowing, f"overflows in steps {overflows}")
         if not quick:
             compare(resumed(program, o, half(run.records), *layouts), Trainer(o).run(overflows=overflows), o)
-    row(fields)(check)
+    row(fields, words)(check)
 
 
 scaled("lane initial_loss_scale loss_scale_window hysteresis", "--initial-loss-scale 16777216 --loss-scale-window 3 --hysteresis 1")
@@ -434,7 +436,7 @@ witnessed("tokenizer_type", "--tokenizer-type ByteLevelTokenizer --eod-mask-loss
 
 @row("tokenizer_model allow_ambiguous_pad_tokens")
 def hugging_face(program, quick):
-    """Padding and the end of a document share an id: documents end with 39, which is one of this tokenizer's tokens."""
+    """The tokenizer takes token 39, which ends the documents, for the padding too."""
     folder = pathlib.Path(program.fresh())
     made = json.loads((TOKENIZERS / "qwen2.json").read_text())
     token = next(t for t, i in made["model"]["vocab"].items() if i == 39)
@@ -460,7 +462,7 @@ def gpt2_bpe(program, quick):
 
 @row("make_vocab_size_divisible_by")
 def throughput(program, quick):
-    """What is counted for the speed, which is all that padding of the vocabulary changes (features of Megatron-LM, FLOPs per step)."""
+    """Speeds are those of Megatron-LM's formula for the FLOPs of a step, the only number in which the padded vocabulary counts."""
     for words, ranks in ((" --make-vocab-size-divisible-by 64", 1), (" --swiglu --ffn-hidden-size 24 --ranks 2", 2)):
         o = Options(program.words(words))
         h, layers, s = (o.int(name) for name in ("hidden-size", "num-layers", "seq-length"))
@@ -479,7 +481,8 @@ def throughput(program, quick):
 
 @row("log_interval log_num_zeros_in_grad")
 def lines(program, quick):
-    """A line has the means of the losses since the last one, and the rest of its own step; the first step has one too, and counts again."""
+    """A line has the mean losses since the line before and the other numbers of its own step. The first step has a line of its own, and
+    counts in the next one again."""
     words = f"{EXPERTS} --moe-aux-loss-coeff 0.3 --train-iters 6 --log-num-zeros-in-grad"
     run = program.pretrain(program.words(words + " --log-interval 3"))
     expect(bits(run) == bits(program.pretrain(program.words(words))), "numbers change")
@@ -573,10 +576,10 @@ def generated(fields, options, prompts=("1 2 3 4 5 6 7", "8 9"), model="", more=
         wanted = generate(asked, trainer.m, trainer.state.weights, [[int(t) for t in p.split()] for p in prompts], asked.list("stop"))
         found = [[(int(t), float(x)) for t, x in re.findall(r"^(?:prompt|new) \d+\t(\d+)\t(\S+)$", part, re.M)]
                  for part in re.split(r"^--- \d+$", text, flags=re.M)[1:]]
-        expect([[t for t, _ in told] for told in found] == [[t for t, _ in told] for told in wanted], f"tokens {found} and not {wanted}")
+        expect([[t for t, _ in told] for told in found] == [[t for t, _ in told] for told in wanted], "other tokens")
         for (_, got), (_, want) in zip(sum(found, []), sum(wanted, [])):
             expect(abs(got - want) <= 1e-8 * max(1, abs(want)), f"log-probability {got} and not {want}")  # nine digits are printed
-    row(fields)(check)
+    row(fields, options)(check)
 
 
 def prompts_file(folder):
