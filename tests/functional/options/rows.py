@@ -177,8 +177,9 @@ witnessed("calculate_per_token_loss", "--calculate-per-token-loss --eod-mask-los
 witnessed("train_samples", SAMPLES, "train-iters")
 witnessed("rampup_batch_size", "--global-batch-size 12 --rampup-batch-size 4 4 20 --train-samples 60", "train-iters")
 witnessed("step_batch_size_schedule", "--step-batch-size-schedule 0:4,128:8,0.4K:12 --train-samples 60", "train-iters global-batch-size")
-witnessed("moe_router_load_balancing_type eod_mask_loss", EXPERTS + "--batch-invariant-mode --moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 0.3"
-          " --eod-mask-loss --micro-batch-size 4", layouts=(ONE, CUT))
+for more in ("", " --calculate-per-token-loss"):
+    witnessed("moe_router_load_balancing_type eod_mask_loss", EXPERTS + "--batch-invariant-mode --eod-mask-loss --micro-batch-size 4"
+              " --moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 0.3" + more, layouts=(ONE, CUT))
 
 # ---- optimizer ----
 
@@ -198,6 +199,7 @@ witnessed("lr_decay_style lr_warmup_iters lr_warmup_init", LONG + "--lr-decay-st
 witnessed("lr_decay_style", LONG + "--lr-decay-style inverse-square-root --lr-warmup-iters 2")
 witnessed("lr_decay_iters", LONG + "--lr-decay-iters 5")
 witnessed("lr_warmup_fraction", LONG + "--lr-warmup-fraction 0.3")
+witnessed("lr_warmup_fraction lr_decay_iters", LONG + "--lr-warmup-fraction 0.3 --lr-decay-iters 6")  # of the decay
 for style in ("linear", "cosine", "exponential", "minus_sqrt"):
     witnessed("lr_decay_style lr_wsd_decay_iters" + (" lr_wsd_decay_style" if style != "exponential" else ""),
               LONG + f"--lr-decay-style WSD --lr-wsd-decay-style {style} --lr-wsd-decay-iters 5")
@@ -207,7 +209,7 @@ witnessed("decoupled_lr decoupled_min_lr", LONG + "--decoupled-lr 3e-2 --decoupl
 witnessed("decoupled_lr", LONG + "--decoupled-lr 3e-2 --untie-embeddings-and-output-weights")
 for style in ("linear", "cosine"):
     witnessed("weight_decay_incr_style start_weight_decay end_weight_decay",
-              LONG + f"--weight-decay-incr-style {style} --start-weight-decay 0.1 --end-weight-decay 0.5")
+              LONG + f"--weight-decay-incr-style {style} --start-weight-decay 0.1 --end-weight-decay 0.5 --lr-decay-iters 6")
 
 # ---- data ----
 
@@ -227,7 +229,7 @@ witnessed("train_data_path valid_data_path test_data_path", "--train-data-path t
           "data-path split")
 witnessed("train_data_path valid_data_path", "--train-data-path 2 text 1 third --valid-data-path more", "data-path split")
 witnessed("split", "--split 40,50,10")
-BLEND = "--data-path text more --split 100,0,0 --train-iters 16 --global-batch-size 4 --dataloader-type cyclic"  # several epochs of both
+BLEND = "--data-path text more --split 80,20,0 --train-iters 16 --eval-interval 8 --dataloader-type cyclic"  # several epochs of both
 witnessed("dataloader_type", BLEND, layouts=(ONE, "--ranks 2 --tensor-model-parallel-size 2"))
 witnessed("dataloader_type", BLEND, layouts=("--ranks 2",), witness="--data-parallel-ranks 2")
 witnessed("dataloader_type data_sharding", BLEND + " --no-data-sharding", layouts=("--ranks 2",), witness="--data-parallel-ranks 2")
@@ -253,7 +255,8 @@ experts("moe_aux_loss_coeff moe_expert_capacity_factor moe_input_jitter_eps",
 
 # ---- other arithmetic: fp16's loss scale follows from which steps overflowed ----
 
-def scaled(fields, words, without="", layouts=(ONE, "--ranks 2 --tensor-model-parallel-size 2"), overflowing=True):
+def scaled(fields, words, without="", layouts=(ONE, "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel"),
+           overflowing=True):
     """In fp16, where a run itself reports which steps overflowed; what follows from that is the witness's."""
     def check(program, quick):
         o = program.words("--lane fp16 --eval-iters 0 --train-iters 12 " + words, without)
@@ -268,8 +271,11 @@ def scaled(fields, words, without="", layouts=(ONE, "--ranks 2 --tensor-model-pa
 
 
 scaled("lane initial_loss_scale loss_scale_window hysteresis", "--initial-loss-scale 16777216 --loss-scale-window 3 --hysteresis 1")
+scaled("hysteresis", "--initial-loss-scale 2097152 --loss-scale-window 2 --hysteresis 3")
 scaled("min_loss_scale", "--initial-loss-scale 16777216 --hysteresis 1 --min-loss-scale 2097152")
 scaled("loss_scale", "--loss-scale 256", overflowing=False)
+scaled("loss_scale moe_aux_loss_coeff", EXPERTS + "--loss-scale 256 --moe-aux-loss-coeff 3 --moe-z-loss-coeff 0.5 --lr 1e-4",
+       overflowing=False)
 scaled("rampup_batch_size", "--initial-loss-scale 16777216 --hysteresis 1 --global-batch-size 12 --rampup-batch-size 4 4 20"
        " --train-samples 96 --lr-warmup-samples 30", "train-iters")  # skipped steps count for the ramp-up, not for the schedule
 
@@ -383,6 +389,23 @@ def checkpoint_args(program, quick):
 def missing(program, quick):
     program.pretrain(program.words("--exit-on-missing-checkpoint"), "--load", program.fresh(), status=2)
     continued(program, "", None, "--load", program.fresh())
+
+
+@row("lane initial_loss_scale")
+def other_lane(program, quick):
+    """A run in another precision continues, with a loss scale of its own."""
+    save, state = saved(program, SAVES + " --lane fp32")
+    state.scale = 1024.0
+    continued(program, "--ckpt-step 2 --lane fp16 --initial-loss-scale 1024", state, "--load", save)
+
+
+@row("hidden_dropout finetune")
+def other_dropout(program, quick):
+    """Weights alone do not depend on dropout; a continued run does."""
+    save, state = saved(program)
+    o = "--ckpt-step 2 --hidden-dropout 0.2"
+    program.pretrain(program.words(o), "--load", save, status=2)
+    continued(program, o + " --finetune", weights_of(state, Trainer(program.words())), "--load", save)
 
 
 def kept(program, words):
@@ -589,6 +612,9 @@ def prompts_file(folder):
 
 
 generated("prompt tokens_to_generate temperature logprobs window_size", "--tokens-to-generate 8 --temperature 0", model="--window-size 3,0")
+generated("prompt", "--tokens-to-generate 7 --temperature 0", model="--position-embedding-type rope --group-query-attention"
+          " --num-query-groups 2 --swiglu --ffn-hidden-size 24 --normalization RMSNorm --qk-layernorm --softmax-type learnable")
+generated("prompt", "--tokens-to-generate 7 --temperature 0", model=EXPERTS + "--untie-embeddings-and-output-weights --hidden-dropout 0.1")
 generated("prompts_file", "--tokens-to-generate 3 --temperature 0", more=prompts_file)
 generated("temperature random_seed", "--tokens-to-generate 8 --temperature 1.5 --random-seed 5")
 generated("top_k", "--tokens-to-generate 8 --top-k 3")
