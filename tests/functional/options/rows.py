@@ -271,7 +271,7 @@ def scaled(fields, words, without="", layouts=(ONE, "--ranks 2 --tensor-model-pa
 
 
 scaled("lane initial_loss_scale loss_scale_window hysteresis", "--initial-loss-scale 16777216 --loss-scale-window 3 --hysteresis 1")
-scaled("hysteresis", "--initial-loss-scale 2097152 --loss-scale-window 1 --hysteresis 2")
+scaled("hysteresis", "--initial-loss-scale 1048576 --loss-scale-window 1 --hysteresis 3")
 scaled("min_loss_scale", "--initial-loss-scale 16777216 --hysteresis 1 --min-loss-scale 2097152")
 scaled("loss_scale", "--loss-scale 256", overflowing=False)
 scaled("loss_scale moe_aux_loss_coeff", EXPERTS + "--loss-scale 256 --moe-aux-loss-coeff 3 --moe-z-loss-coeff 0.5 --lr 1e-4",
