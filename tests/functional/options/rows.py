@@ -177,7 +177,7 @@ witnessed("calculate_per_token_loss", "--calculate-per-token-loss --eod-mask-los
 witnessed("train_samples", SAMPLES, "train-iters")
 witnessed("rampup_batch_size", "--global-batch-size 12 --rampup-batch-size 4 4 20 --train-samples 60", "train-iters")
 witnessed("step_batch_size_schedule", "--step-batch-size-schedule 0:4,128:8,0.4K:12 --train-samples 60", "train-iters global-batch-size")
-for more in ("", " --calculate-per-token-loss"):
+for more in (" --reset-attention-mask --reset-position-ids", " --calculate-per-token-loss"):
     witnessed("moe_router_load_balancing_type eod_mask_loss", EXPERTS + "--batch-invariant-mode --eod-mask-loss --micro-batch-size 4"
               " --moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 0.3" + more, layouts=(ONE, CUT))
 
@@ -444,10 +444,13 @@ def skip_train(program, quick):
 @row("check_for_nan_in_loss_and_grad")
 def not_finite(program, quick):
     """Each step multiplies the weights by -1e12, until float has no number for them."""
-    o = program.words("--lane fp32 --lr 1e6 --weight-decay 1e6 --lr-decay-style constant --train-iters 8 --eval-iters 0")
+    o = program.words("--lane fp32 --lr 1e6 --weight-decay 1e6 --lr-decay-style constant --train-iters 8 --eval-iters 0 --log-interval 8")
     expect("is not finite" in program.pretrain(o, status=1).text, "the run does not say why it stops")
     run = program.pretrain(o, "--no-check-for-nan-in-loss-and-grad")
     expect(len(run.records) == 8 and run.records[-1]["skipped"], "steps that are not finite are not skipped")
+    skipped, nan = sum(r["skipped"] for r in run.records), sum(r["lm_loss"] is None for r in run.records)
+    told = f"number of skipped iterations: {skipped:3} | number of nan iterations: {nan:3} |"
+    expect(nan and told in run.text, f"no '{told}' in the log")
 
 
 # ---- tokenizers: what they say of the vocabulary, the end of a document and padding ----
