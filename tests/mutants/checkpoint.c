@@ -33,6 +33,9 @@ HOOK(Err, run_load, Run *r, bool *loaded) {
     if (mutant_is(M_resume_data_again)) r->consumed_samples = 0;
     if (mutant_is(M_resume_adam_step)) r->optimizer->step = 0;
     if (mutant_is(M_resume_schedule)) r->schedule_samples = 0;
+    if (mutant_is_named(M_evaluation_from_the_start)) r->consumed_valid_samples = 0;
+    if (mutant_is_named(M_fresh_optimizer_keeps_step) && !r->config->load_optim)
+        r->optimizer->step = r->iteration;
     return e;
 }
 

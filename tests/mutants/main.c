@@ -1,4 +1,5 @@
-/* The words --mutant ID come first and are taken away; the rest is a command of the program. */
+/* The words --mutant ID or --ignore-option FIELD come first and are taken away; the rest is a command of the
+ * program. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,15 +24,22 @@ static bool exists(const char *id) {
     return false;
 }
 
+static Err plant(const char *ids) {
+    for (const char *id = ids; id; id = strchr(id, ',') ? strchr(id, ',') + 1 : NULL)
+        if (!exists(id)) return err_user("there is no mutant '%s'; --mutant list names them", id);
+    setenv("ISOTRON_MUTANT", ids, 1);
+    return ERR_OK;
+}
+
 HOOK(int, main, int argc, char **argv) {
-    if (argc < 3 || strcmp(argv[1], "--mutant") != 0) return __real_main(argc, argv);
-    if (!strcmp(argv[2], "list")) return list();
-    for (const char *id = argv[2]; id; id = strchr(id, ',') ? strchr(id, ',') + 1 : NULL)
-        if (!exists(id)) {
-            fprintf(stderr, "isotron_mutants: there is no mutant '%s'; --mutant list names them\n", id);
-            return ERR_USER;
-        }
-    setenv("ISOTRON_MUTANT", argv[2], 1);
+    const bool plants = argc > 2 && !strcmp(argv[1], "--mutant");
+    if (!plants && !(argc > 2 && !strcmp(argv[1], "--ignore-option"))) return __real_main(argc, argv);
+    if (plants && !strcmp(argv[2], "list")) return list();
+    const Err e = plants ? plant(argv[2]) : ignore_option(argv[2]);
+    if (e.code) {
+        fprintf(stderr, "isotron_mutants: %s\n", e.msg);
+        return e.code;
+    }
     argv[2] = argv[0];
     return __real_main(argc - 2, argv + 2);
 }

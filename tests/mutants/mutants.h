@@ -3,13 +3,15 @@
  * runs a command with the bug, in the environment variable ISOTRON_MUTANT; --mutant list prints them all.
  *
  * A bug is in ranks of a layout only: what runs on one rank, the reference, is sound. Those of the family
- * "comparator" are in the judge, and everywhere. Calls inside one object file are not replaced. */
+ * "comparator" are in the judge, those of "option" are judged by a witness of their own, and both are
+ * everywhere. Calls inside one object file are not replaced. */
 #ifndef ISOTRON_TESTS_MUTANTS_H
 #define ISOTRON_TESTS_MUTANTS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "comm/comm.h"
 #include "optim/optim.h"
 #include "tensor/call.h"
@@ -50,6 +52,9 @@ bool mutant_is(MutantId);
 bool mutant_is_named(MutantId);
 /* The number behind the colon of ID:NUMBER, or `otherwise`. */
 double mutant_value(double otherwise);
+
+/* ignore.c: from now on this option, a field of options.def, reaches no command. */
+Err ignore_option(const char *field);
 
 /* The head of a replacement, and the function that it replaces. CMake reads the names for the linker. */
 #define HOOK(type, name, ...)                                                                                \

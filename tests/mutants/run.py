@@ -30,6 +30,7 @@ from command import Command, count
 
 WORK = tempfile.TemporaryDirectory(prefix="isotron-mutants-")
 STEPS, HALF = 12, 6  # of a training cell
+APART = "comparator", "option"  # families that have no curve of their own beside a sound one
 DEADLINE_S = 60
 TRAIN = """--num-layers 2 --hidden-size 32 --num-attention-heads 4 --group-query-attention --num-query-groups 2 --seq-length 16
   --max-position-embeddings 16 --position-embedding-type rope --normalization RMSNorm --swiglu --hidden-dropout 0.1
@@ -180,9 +181,17 @@ class Suite:
         why = f"loss of step {far[0] + 1}" if far else ""
         return Outcome(bool(far), why, max(errors) / TRAIN_BOUND, ["loss"] if far else [], losses, golden)
 
+    def options(self, cell, mutant, folder):
+        """Rows of the table of options."""
+        env = os.environ | ({"ISOTRON_MUTANT": mutant} if mutant else {})
+        done = subprocess.run([sys.executable, ROOT / "tests/functional/test_options.py", self.program, "--only", *cell["options"]],
+                              capture_output=True, text=True, errors="replace", env=env)
+        why = (done.stdout.splitlines() or [first_words(done.stderr)])[-1].split(": ", 1)[-1]  # without the name of the row
+        return Outcome(done.returncode != 0, why, math.inf if done.returncode else 0.0)
+
     def meet(self, name, mutant):
         cell, folder = self.cells[name], pathlib.Path(tempfile.mkdtemp(dir=WORK.name))
-        return {"t0": self.parity, "beyond": self.parity, "same": self.same}.get(cell["kind"], self.train)(cell, mutant, folder)
+        return {"t0": self.parity, "beyond": self.parity, "same": self.same, "options": self.options}.get(cell["kind"], self.train)(cell, mutant, folder)
 
     def notices(self, name, mutant):
         """As meet, but by the oracle alone: without the run on one rank and without a search for the place."""
@@ -286,8 +295,8 @@ def main():
         for record in pool.map(lambda row: suite.hunt(row, args.all, args.matrix), chosen):
             say(record)
             records.append(record)
-    killed, megatron = sum(r["killed"] for r in records), sum(r["megatron"] for r in records if r["family"] != "comparator")
-    curves = sum(r["family"] != "comparator" for r in records)
+    killed, megatron = sum(r["killed"] for r in records), sum(r["megatron"] for r in records if r["family"] not in APART)
+    curves = sum(r["family"] not in APART for r in records)
     traced = [r for r in records if r["traced"]]
     print(f"{killed} of {len(records)} planted bugs killed; Megatron-LM's rule kills {megatron} of {curves}; {time.time() - begin:.0f} s")
     print(f"{sum(r['localised'] for r in traced)} of {len(traced)} that were traced are found in the right op and rank")

@@ -1,0 +1,69 @@
+"""The options of src/config/options.def, and those that change no number."""
+import pathlib
+import re
+
+from program import bits, compare, expect
+from rows import FP8, ROWS
+from trainer import Options, Trainer
+
+OPTIONS_DEF = pathlib.Path(__file__).resolve().parents[3] / "src/config/options.def"
+
+# (fields, words, why): the run has the bits of one with `like`. Of the group NO_EFFECT options.def itself says why.
+UNCHANGED = [
+    ("exit_duration_in_mins exit_signal_handler exit_signal", "--exit-duration-in-mins 60 --exit-signal-handler --exit-signal SIGUSR1", "",
+     "when a run ends, by the clock or a signal: functional/interrupt"),
+    ("attention_softmax_in_fp32 accumulate_allreduce_grads_in_fp32 override_opt_param_scheduler mmap_bin_files save_rng load_rng",
+     "--attention-softmax-in-fp32 --accumulate-allreduce-grads-in-fp32 --override-opt_param-scheduler --no-mmap-bin-files --no-save-rng"
+     " --no-load-rng", "", "it is always so"),
+    ("deterministic_mode gemm_tuning", "--no-deterministic-mode --gemm-tuning off", "", "about kernels of a GPU"),
+    ("data_cache_path num_workers", "--data-cache-path cache --num-workers 5", "", "where an index is kept, and how far ahead is read"),
+    ("distributed_timeout_minutes", "--distributed-timeout-minutes 5", "", "when a run ends that hangs: functional/faults"),
+    ("distributed_timeout_seconds", "--distributed-timeout-seconds-after-init 300", "", "the same"),
+    ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32", "it permits other types of moments"),
+    ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8, "about kernels of a GPU"),
+]
+REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("use_checkpoint_opt_param_scheduler", "--use-checkpoint-opt_param-scheduler")]
+VALUES = {"transformer-impl": "local", "distributed-backend": "gloo", "ckpt-format": "torch", "empty-unused-memory-level": "1",
+          "manual-gc-interval": "2", "num-dataset-builder-threads": "2", "moe-router-dtype": "fp32"}
+
+
+def declared():
+    """{field: (group, class, type, name of the option)}"""
+    group, found = None, {}
+    for line in OPTIONS_DEF.read_text().splitlines():
+        group = re.match(r"(?:OPTGROUP\((\w+)|)", line)[1] or group
+        option = re.match(r'OPT(?:ENUM)?\((\w+), (\w+), [^,]+, (\w+), "([^"|]+)', line)
+        if option:
+            kind, field, class_, name = option.groups()
+            found[field] = group, class_, kind, name
+    return found
+
+
+def without_effect():
+    """Fields and words of the options that are understood and noted only."""
+    words = [(field, f"--{name}" + ("" if kind in ("flag", "off") else f" {VALUES[name]}"))
+             for field, (group, _, kind, name) in declared().items() if group == "NO_EFFECT"]
+    return " ".join(f for f, _ in words), " ".join(w for _, w in words), "", "noted only"
+
+
+def complaints():
+    """Options without a row, and rows without an option."""
+    judged = [f for row in ROWS for f in row.fields]
+    exempt = " ".join(fields for fields, *_ in [*UNCHANGED, *REFUSED, without_effect()]).split()
+    options = {field: class_ for field, (_, class_, _, _) in declared().items()}
+    found = [f"{field} has neither a row in options/rows.py nor a reason in options/declared.py why it changes no number"
+             for field, class_ in options.items() if class_ != "LAYOUT" and field not in {*judged, *exempt}]
+    found += [f"{field} is no option of options.def" for field in {*judged, *exempt} - options.keys()]
+    return found + [f"{field} has a row and a reason to have none" for field in {*judged} & {*exempt}]
+
+
+def check_unchanged(program, quick):
+    """All at once, but for those that need something of their own."""
+    rows = [*UNCHANGED, without_effect()]
+    for like in sorted({like for _, _, like, _ in rows}):
+        plain = program.words(like)
+        run = program.pretrain(program.words(like + " " + " ".join(words for _, words, of, _ in rows if of == like)))
+        compare(run, Trainer(plain).run(), plain)
+        expect(bits(run) == bits(program.pretrain(plain)), f"an option that is to change nothing changes bits, with {like or 'nothing'}")
+    for _, words in REFUSED:
+        program.pretrain(program.words(words), status=2)

@@ -1,0 +1,130 @@
+"""Runs of `isotron pretrain` in folders of their own, and what they are compared with."""
+import dataclasses
+import json
+import math
+import pathlib
+import re
+import subprocess
+import tempfile
+
+import numpy as np
+
+import samples
+from trainer import Options
+
+U = {"fp64": 2.0**-53, "exact": 2.0**-20, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-4}
+# Where only arithmetic rounds, docs/numerics.md has 8 u max(kappa, sqrt(K)): K terms of the longest sum, the square of a norm; kappa is
+# less than sqrt(K) (test_options.py measures it). Where storage rounds every activation, a loss is a mean over tokens of numbers that
+# are some u off, and a norm is off by what its largest parts are.
+TERMS = 2**13
+ARITHMETIC = 8 * math.sqrt(TERMS)
+BOUND = {"fp64": ARITHMETIC, "fp32": ARITHMETIC, "exact": 64, "fp16": 8, "bf16": 8, "fp8": 1}
+EXACT = {"iteration", "consumed_samples", "consumed_tokens", "batch_size", "skipped", "num_zeros", "loss_scale"}
+SCHEDULED = {"learning_rate", "weight_decay"}
+CLOCK = {"seconds", "tokens_per_second", "tflops"}
+DEADLINE_S = 60
+
+
+class Wrong(Exception):
+    """What a run did is not what its options say."""
+
+
+def expect(true, what):
+    if not true:
+        raise Wrong(what)
+
+
+def merged(base, words, without=""):
+    """Options of `base` as `words` change them, as a list."""
+    o = Options(base) | Options(words)
+    return [x for name, values in o.items() if name not in without.split() for x in (f"--{name}", *values)]
+
+
+@dataclasses.dataclass
+class Run:
+    records: list
+    evaluations: list  # (iteration, kind, what is printed)
+    text: str
+
+
+def write_datasets():
+    """Documents of 2 to 12 tokens, each ended by 39, in the working folder."""
+    rng = np.random.default_rng(7)
+    for name, n in (("text", 60), ("more", 40), ("third", 30)):
+        samples.write_dataset(name, [np.append(rng.integers(0, 39, k), 39) for k in rng.integers(2, 12, n)])
+
+
+class Program:
+    """command: the program, with words that plant a bug. Runs in the working folder, where the datasets are."""
+    def __init__(self, command, base):
+        self.command, self.base = [str(c) for c in command], base
+
+    def call(self, *words, status=0):
+        try:
+            done = subprocess.run([*self.command, *map(str, words)], capture_output=True, text=True, errors="replace",
+                                  timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise Wrong(f"hangs: {' '.join(map(str, words))}") from None
+        text = done.stdout + done.stderr
+        said = next((line for line in done.stderr.splitlines() if line.strip()), "nothing")
+        expect(done.returncode == status, f"exit status {done.returncode}, not {status}: {said}")
+        return text
+
+    def words(self, words="", without=""):
+        return merged(self.base, words.split(), without)
+
+    def pretrain(self, words, *more, status=0, log="log.jsonl"):
+        log = pathlib.Path(log)
+        log.unlink(missing_ok=True)
+        text = self.call("pretrain", *words, *more, "--log-jsonl", log, status=status)
+        records = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        found = re.findall(r"loss at iteration (\d+) on (\w+) set \| lm loss value: (\S+)", text)
+        return Run(records, [(int(i), kind, float(x)) for i, kind, x in found], text)
+
+    def fresh(self):
+        """The name of a folder for checkpoints that is not there yet."""
+        return tempfile.mkdtemp(dir=".", prefix="save-")
+
+
+def lane(words):
+    o = Options(words)
+    if "fp8-format" in o:
+        return "fp8"
+    return next((name for name in U if name in o), o.text("lane", "fp32"))
+
+
+def same_number(key, a, b, of):
+    if key in EXACT:
+        return a == b
+    if a is None or not math.isfinite(a):
+        return False
+    if key in SCHEDULED:
+        return abs(a - b) <= 16 * U["fp64"] * abs(b)
+    return abs(a - b) <= BOUND[of] * U[of] * (1 if key == "lm_loss" or BOUND[of] == ARITHMETIC else 8) * abs(b)
+
+
+def compare(run, expected, words):
+    """A run's numbers with those of the witness."""
+    records, evaluations = expected
+    of = lane(words)
+    steps = [r["iteration"] for r in run.records]
+    expect(steps == [r["iteration"] for r in records], f"steps {steps} and not {[r['iteration'] for r in records]}")
+    for got, want in zip(run.records, records):
+        keys = got.keys() - CLOCK - ({"grad_norm", "clip"} if want["skipped"] else set())
+        expect(keys == want.keys(), f"logged {sorted(keys)} and not {sorted(want)}")
+        for key in sorted(want):
+            expect(same_number(key, got[key], want[key], of), f"{key} of step {got['iteration']}: {got[key]} and not {want[key]}")
+    found = [(i, kind) for i, kind, _ in run.evaluations]
+    names = [(i, kind) for i, kind, _ in evaluations]
+    expect(found == names, f"evaluations {found} and not {names}")
+    for (i, kind, got), (_, _, want) in zip(run.evaluations, evaluations):
+        printed = 10.0 ** (math.floor(math.log10(abs(want))) - 6)  # the last digit
+        expect(abs(got - want) <= max(printed, BOUND[of] * U[of] * want), f"{kind} loss at step {i}: {got} and not {want}")
+
+
+def joined(*runs):
+    return Run(sum((r.records for r in runs), []), sum((r.evaluations for r in runs), []), "".join(r.text for r in runs))
+
+
+def bits(run):
+    return [{k: v for k, v in r.items() if k not in CLOCK} for r in run.records], run.evaluations

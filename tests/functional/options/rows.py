@@ -1,0 +1,625 @@
+"""The table: for each option of options.def that changes numbers, a row that says how to exercise it and what the right numbers are.
+
+A row is a function that runs a Program and raises Wrong; `fields` are the options that it judges. Three kinds need one line each:
+
+  witnessed  a run has the numbers of the witness (trainer.py), on one rank, on layouts, and resumed on another layout
+  rounded    a run is near the witness, and its bits differ from those of a run without the option
+  shown      what is printed shows the option, and the numbers are bit for bit those of a run without it
+
+The others are functions."""
+import dataclasses
+import glob
+import json
+import math
+import pathlib
+import re
+import struct
+from typing import Callable
+
+from generation import generate
+from program import bits, compare, expect, joined
+from trainer import Options, Trainer
+
+BASE = """--num-layers 2 --hidden-size 16 --num-attention-heads 4 --seq-length 16 --vocab-size 40 --tokenizer-type NullTokenizer
+  --make-vocab-size-divisible-by 8 --data-path text --split 70,20,10 --lane fp64 --micro-batch-size 2 --global-batch-size 4 --lr 1e-2
+  --train-iters 4 --log-interval 1 --eval-iters 1 --eval-interval 2 --init-method-std 0.3 --hidden-dropout 0 --attention-dropout 0
+  --log-params-norm""".split()
+EXPERTS = "--num-experts 4 --moe-ffn-hidden-size 8 --disable-bias-linear "
+ONE = ""
+CUT = "--ranks 4 --tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"
+STAGES = "--ranks 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer"
+SAMPLES = "--global-batch-size 4 --train-samples 32 "  # instead of --train-iters
+ROWS = []
+
+
+@dataclasses.dataclass
+class Row:
+    fields: list
+    check: Callable  # takes a Program, and whether its first run is enough
+    words: str = ""
+
+    @property
+    def name(self):
+        more = f" and {len(self.fields) - 1} more" if len(self.fields) > 1 else ""
+        return self.fields[0] + more + (f" [{self.words}]" if self.words else "")
+
+
+def row(fields, words=""):
+    def add(check):
+        ROWS.append(Row(fields.split(), check, words.strip()))
+        return check
+    return add
+
+
+def half(records):
+    return records[len(records) // 2 - 1]["iteration"]
+
+
+def resumed(program, words, steps, first, second):
+    """Saved after so many steps, and loaded by another layout."""
+    save = program.fresh()
+    before = program.pretrain(words, *first.split(), "--save", save, "--save-interval", 1000, "--exit-interval", steps)
+    return joined(before, program.pretrain(words, *second.split(), "--load", save))
+
+
+def witnessed(fields, words="", without="", layouts=(ONE, CUT, STAGES), witness=""):
+    """witness: options that it has to be told, which the program finds out by itself."""
+    def check(program, quick):
+        o = program.words(words, without)
+        expected = Trainer([*o, *witness.split()]).run()
+        compare(program.pretrain(o, *layouts[0].split()), expected, o)
+        if quick:
+            return
+        for layout in layouts[1:]:
+            compare(program.pretrain(o, *layout.split()), expected, o)
+        compare(resumed(program, o, half(expected[0]), layouts[0], layouts[1 % len(layouts)]), expected, o)
+    row(fields, words)(check)
+
+
+def rounded(fields, words, like="", without=""):
+    """like: the options of the run whose bits must be others."""
+    def check(program, quick):
+        o = program.words(words, without)
+        run = program.pretrain(o)
+        compare(run, Trainer(o).run(), o)
+        expect(bits(run) != bits(program.pretrain(program.words(like, without))), f"the same bits as {like or 'without'}")
+    row(fields, words)(check)
+
+
+def shown(fields, words, pattern, count=None):
+    """pattern: a regular expression of what is printed; count: how often."""
+    def check(program, quick):
+        o, plain = program.words(words), program.words()
+        run = program.pretrain(o)
+        expect(bits(run) == bits(program.pretrain(plain)), "numbers change")
+        found = len(re.findall(pattern, run.text))
+        expect(found == count if count is not None else found > 0, f"'{pattern}' is printed {found} times")
+    row(fields, words)(check)
+
+
+# ---- model ----
+
+witnessed("num_layers hidden_size num_attention_heads seq_length vocab_size data_path split global_batch_size train_iters lr lane"
+          " eval_iters eval_interval init_method_std hidden_dropout attention_dropout log_params_norm log_jsonl",
+          layouts=(ONE, CUT, STAGES, "--ranks 2", "--ranks 2 --context-parallel-size 2 --cp-comm-type a2a"))
+witnessed("ffn_hidden_size", "--ffn-hidden-size 24")
+witnessed("activation", "--swiglu --ffn-hidden-size 24")
+witnessed("activation", "--squared-relu")
+witnessed("activation", "--activation quick-gelu")
+witnessed("activation", "--activation gelu-erf")
+witnessed("add_bias_linear", "--disable-bias-linear")
+witnessed("add_qkv_bias", "--disable-bias-linear --add-qkv-bias")
+witnessed("kv_channels", "--kv-channels 6")
+witnessed("group_query_attention num_query_groups", "--group-query-attention --num-query-groups 2")
+witnessed("max_position_embeddings log_num_zeros_in_grad untie_embeddings_and_output_weights",
+          "--max-position-embeddings 24 --untie-embeddings-and-output-weights --log-num-zeros-in-grad --disable-bias-linear")
+witnessed("position_embedding_type", "--position-embedding-type none")
+witnessed("position_embedding_type rotary_base", "--position-embedding-type rope --rotary-base 100")
+witnessed("rotary_percent", "--position-embedding-type rope --rotary-percent 0.5")
+witnessed("rotary_interleaved", "--position-embedding-type rope --rotary-interleaved")
+witnessed("rotary_seq_len_interpolation_factor", "--position-embedding-type rope --rotary-seq-len-interpolation-factor 3")
+witnessed("use_rope_scaling rope_scaling_factor rope_scaling_low_freq_factor rope_scaling_high_freq_factor"
+          " rope_scaling_original_max_position_embeddings",
+          "--position-embedding-type rope --rotary-base 4 --kv-channels 8 --use-rope-scaling --rope-scaling-factor 3"
+          " --rope-scaling-low-freq-factor 2 --rope-scaling-high-freq-factor 5 --rope-scaling-original-max-position-embeddings 40")
+witnessed("normalization", "--normalization RMSNorm")
+witnessed("norm_epsilon apply_layernorm_1p", "--norm-epsilon 1e-2 --apply-layernorm-1p")
+witnessed("qk_layernorm", "--qk-layernorm")
+witnessed("apply_wd_to_qk_layernorm weight_decay", "--qk-layernorm --apply-wd-to-qk-layernorm --weight-decay 0.1")
+witnessed("window_size", "--window-size 3,0")
+witnessed("window_attn_skip_freq", "--num-layers 3 --window-size 3,0 --window-attn-skip-freq 2", layouts=(ONE, CUT))
+witnessed("window_attn_skip_freq", "--num-layers 4 --window-size 3,0 --window-attn-skip-freq [1,0]*2")
+witnessed("softmax_type", "--softmax-type off-by-one")
+witnessed("softmax_type", "--softmax-type learnable")
+witnessed("embedding_init_method_std", "--embedding-init-method-std 0.1 --untie-embeddings-and-output-weights")
+witnessed("hidden_dropout", "--hidden-dropout 0.2")
+witnessed("attention_dropout", "--attention-dropout 0.3")
+witnessed("seed", "--seed 7 --hidden-dropout 0.2 --attention-dropout 0.2")
+
+# ---- experts ----
+
+TOGETHER = f"{STAGES} --expert-model-parallel-size 2"
+ALONE = "--ranks 2 --pipeline-model-parallel-size 2"  # for what sees the microbatches of other data-parallel ranks
+
+
+def experts(fields, words, layouts=(ONE, CUT, TOGETHER), without=""):
+    witnessed(fields, EXPERTS + words, without, layouts)
+
+
+experts("num_experts moe_ffn_hidden_size", "")
+experts("moe_layer_freq", "--moe-layer-freq 2")
+experts("moe_layer_freq", "--moe-layer-freq [0,1]")
+experts("moe_router_topk", "--moe-router-topk 3")
+experts("moe_router_pre_softmax", "--moe-router-pre-softmax")
+experts("moe_router_score_function moe_router_topk_scaling_factor", "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 1.5")
+experts("moe_router_num_groups moe_router_group_topk", "--moe-router-num-groups 2 --moe-router-group-topk 1")
+experts("moe_router_enable_expert_bias moe_router_bias_update_rate", "--moe-router-score-function sigmoid --moe-router-enable-expert-bias"
+        " --moe-router-bias-update-rate 0.05 --hidden-dropout 0.1")
+experts("moe_aux_loss_coeff", "--moe-aux-loss-coeff 0.3")
+experts("moe_aux_loss_coeff calculate_per_token_loss", "--moe-aux-loss-coeff 0.3 --moe-z-loss-coeff 0.1 --calculate-per-token-loss --eod-mask-loss")
+experts("moe_aux_loss_coeff", "--moe-aux-loss-coeff 0.3 --moe-router-score-function sigmoid")
+experts("moe_router_load_balancing_type", "--moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 0.3")
+experts("moe_router_load_balancing_type", "--moe-router-load-balancing-type global_aux_loss --moe-aux-loss-coeff 0.3", (ONE, CUT, ALONE))
+experts("moe_router_load_balancing_type moe_aux_loss_coeff",
+        "--moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 0.3 0.2")
+experts("moe_router_load_balancing_type", "--moe-router-load-balancing-type sinkhorn", (ONE, CUT, ALONE))
+experts("moe_z_loss_coeff", "--moe-z-loss-coeff 0.1")
+experts("moe_input_jitter_eps", "--moe-input-jitter-eps 0.2")
+experts("moe_expert_capacity_factor", "--moe-expert-capacity-factor 0.7")
+experts("moe_token_drop_policy", "--moe-expert-capacity-factor 0.7 --moe-token-drop-policy position")
+experts("moe_shared_expert_intermediate_size", "--moe-shared-expert-intermediate-size 8")
+experts("moe_shared_expert_gate", "--moe-shared-expert-intermediate-size 8 --moe-shared-expert-gate --swiglu --ffn-hidden-size 16")
+
+# ---- batches ----
+
+witnessed("micro_batch_size", "--micro-batch-size 1 --eod-mask-loss")
+witnessed("calculate_per_token_loss", "--calculate-per-token-loss --eod-mask-loss")
+witnessed("train_samples", SAMPLES, "train-iters")
+witnessed("rampup_batch_size", "--global-batch-size 12 --rampup-batch-size 4 4 20 --train-samples 60", "train-iters")
+witnessed("step_batch_size_schedule", "--step-batch-size-schedule 0:4,128:8,0.4K:12 --train-samples 60", "train-iters global-batch-size")
+for more in (" --reset-attention-mask --reset-position-ids", " --calculate-per-token-loss"):
+    witnessed("moe_router_load_balancing_type eod_mask_loss", EXPERTS + "--batch-invariant-mode --eod-mask-loss --micro-batch-size 4"
+              " --moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 0.3" + more, layouts=(ONE, CUT))
+
+# ---- optimizer ----
+
+witnessed("adam_beta1 adam_beta2 adam_eps", "--adam-beta1 0.8 --adam-beta2 0.95 --adam-eps 1e-3")
+witnessed("optimizer", "--optimizer sgd")
+witnessed("sgd_momentum", "--optimizer sgd --sgd-momentum 0.5")
+witnessed("clip_grad", "--clip-grad 0 --optimizer sgd")
+witnessed("clip_grad", "--clip-grad 0.1 --optimizer sgd")
+witnessed("weight_decay", "--weight-decay 0.3")
+
+# ---- schedules ----
+
+LONG = "--train-iters 8 --min-lr 1e-3 --eval-interval 4 "
+witnessed("min_lr", LONG)
+witnessed("lr_decay_style", LONG + "--lr-decay-style constant")
+witnessed("lr_decay_style lr_warmup_iters lr_warmup_init", LONG + "--lr-decay-style cosine --lr-warmup-iters 3 --lr-warmup-init 2e-3")
+witnessed("lr_decay_style", LONG + "--lr-decay-style inverse-square-root --lr-warmup-iters 2")
+witnessed("lr_decay_iters", LONG + "--lr-decay-iters 5")
+witnessed("lr_warmup_fraction", LONG + "--lr-warmup-fraction 0.3")
+witnessed("lr_warmup_fraction lr_decay_iters", LONG + "--lr-warmup-fraction 0.3 --lr-decay-iters 6")  # of the decay
+for style in ("linear", "cosine", "exponential", "minus_sqrt"):
+    witnessed("lr_decay_style lr_wsd_decay_iters" + (" lr_wsd_decay_style" if style != "exponential" else ""),
+              LONG + f"--lr-decay-style WSD --lr-wsd-decay-style {style} --lr-wsd-decay-iters 5")
+witnessed("lr_decay_samples lr_warmup_samples", SAMPLES + "--lr-decay-samples 27 --lr-warmup-samples 7", "train-iters")
+witnessed("lr_wsd_decay_samples", SAMPLES + "--lr-decay-style WSD --lr-wsd-decay-samples 19", "train-iters")
+witnessed("decoupled_lr decoupled_min_lr", LONG + "--decoupled-lr 3e-2 --decoupled-min-lr 5e-3")
+witnessed("decoupled_lr", LONG + "--decoupled-lr 3e-2 --untie-embeddings-and-output-weights")
+for style in ("linear", "cosine"):
+    witnessed("weight_decay_incr_style start_weight_decay end_weight_decay",
+              LONG + f"--weight-decay-incr-style {style} --start-weight-decay 0.1 --end-weight-decay 0.5 --lr-decay-iters 6")
+
+# ---- data ----
+
+SPARSE = "--ranks 4 --tensor-model-parallel-size 2 --context-parallel-size 2"
+RINGS = (ONE, CUT, STAGES, *(f"{SPARSE} --cp-comm-type {how}" for how in ("allgather", "a2a")))
+witnessed("eod_mask_loss tokenizer_type", "--eod-mask-loss")
+witnessed("null_tokenizer_eod_id", "--eod-mask-loss --null-tokenizer-eod-id 5")
+witnessed("reset_position_ids", "--reset-position-ids", layouts=RINGS)
+witnessed("reset_position_ids", "--reset-position-ids --position-embedding-type rope", layouts=RINGS)
+witnessed("reset_attention_mask", "--reset-attention-mask", layouts=RINGS)
+witnessed("reset_attention_mask reset_position_ids eod_mask_loss", "--reset-attention-mask --reset-position-ids --eod-mask-loss --window-size 4,0")
+witnessed("mock_data", "--mock-data", "data-path split")
+witnessed("data_path", "--data-path 0.3 text 0.5 more 0.2 third")
+witnessed("data_path", "--data-path more third text --split 50,30,20")
+witnessed("mid_level_dataset_surplus", "--data-path 0.3 text 0.5 third 0.2 more --mid-level-dataset-surplus 1 --train-iters 12")
+witnessed("train_data_path valid_data_path test_data_path", "--train-data-path text --valid-data-path more --test-data-path third",
+          "data-path split")
+witnessed("train_data_path valid_data_path", "--train-data-path 2 text 1 third --valid-data-path more", "data-path split")
+witnessed("split", "--split 40,50,10")
+BLEND = "--data-path text more --split 80,20,0 --train-iters 16 --eval-interval 8 --dataloader-type cyclic"  # several epochs of both
+witnessed("dataloader_type", BLEND, layouts=(ONE, "--ranks 2 --tensor-model-parallel-size 2"))
+witnessed("dataloader_type", BLEND, layouts=("--ranks 2",), witness="--data-parallel-ranks 2")
+witnessed("dataloader_type data_sharding", BLEND + " --no-data-sharding", layouts=("--ranks 2",), witness="--data-parallel-ranks 2")
+
+
+# ---- layouts: none of their options changes a number beyond rounding ----
+
+RECOMPUTED = "--recompute-granularity full --recompute-num-layers 1 --recompute-method "
+witnessed("hidden_dropout attention_dropout", "--num-layers 4 --hidden-dropout 0.2 --attention-dropout 0.2 --reset-attention-mask", layouts=(
+    ONE, f"{RECOMPUTED} uniform", f"{RECOMPUTED} block", "--recompute-granularity selective --recompute-modules core_attn mlp",
+    "--cpu-offloading-num-layers 2", "--cpu-threads 2", "--ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads",
+    "--ranks 2 --use-megatron-fsdp", "--ranks 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-num-buckets 3",
+    "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule gpipe", "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble",
+    "--ranks 2 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",
+    "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|tttL",
+    "--ranks 2 --tensor-model-parallel-size 2", "--ranks 2 --context-parallel-size 2 --cp-comm-type allgather"))
+experts("moe_aux_loss_coeff moe_expert_capacity_factor moe_input_jitter_eps",
+        "--moe-aux-loss-coeff 0.3 --moe-expert-capacity-factor 0.7 --moe-input-jitter-eps 0.2",
+        (ONE, "--moe-pad-expert-input-to-capacity", "--ranks 2 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall",
+         "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --expert-tensor-parallel-size 1 --expert-model-parallel-size 2",
+         "--recompute-granularity selective --recompute-modules moe"))
+
+
+# ---- other arithmetic: fp16's loss scale follows from which steps overflowed ----
+
+def scaled(fields, words, without="", layouts=(ONE, "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel"),
+           overflowing=True):
+    """In fp16, where a run itself reports which steps overflowed; what follows from that is the witness's."""
+    def check(program, quick):
+        o = program.words("--lane fp16 --eval-iters 0 --train-iters 12 " + words, without)
+        for layout in layouts[:1 if quick else None]:
+            run = program.pretrain(o, *layout.split())
+            overflows = {r["iteration"] for r in run.records if r["skipped"]}
+            compare(run, Trainer(o).run(overflows=overflows), o)
+            expect(bool(overflows) == overflowing, f"overflows in steps {overflows}")
+        if not quick:
+            compare(resumed(program, o, half(run.records), *layouts), Trainer(o).run(overflows=overflows), o)
+    row(fields, words)(check)
+
+
+scaled("lane initial_loss_scale loss_scale_window hysteresis", "--initial-loss-scale 16777216 --loss-scale-window 3 --hysteresis 1")
+scaled("hysteresis", "--initial-loss-scale 1048576 --loss-scale-window 1 --hysteresis 3")
+scaled("min_loss_scale", "--initial-loss-scale 16777216 --hysteresis 1 --min-loss-scale 2097152")
+scaled("loss_scale", "--loss-scale 256", overflowing=False)
+scaled("loss_scale moe_aux_loss_coeff", EXPERTS + "--loss-scale 256 --moe-aux-loss-coeff 3 --moe-z-loss-coeff 0.5 --lr 1e-4",
+       overflowing=False)
+scaled("rampup_batch_size", "--initial-loss-scale 16777216 --hysteresis 1 --global-batch-size 12 --rampup-batch-size 4 4 20"
+       " --train-samples 96 --lr-warmup-samples 30", "train-iters")  # skipped steps count for the ramp-up, not for the schedule
+
+BF16 = "--lane bf16 "
+MOMENTS = BF16 + "--use-precision-aware-optimizer "
+rounded("lane", "--lane fp32")
+rounded("lane", BF16, like="--lane fp32")
+rounded("lane", "--lane exact")
+rounded("attention_backend", "--lane fp32 --attention-backend unfused", like="--lane fp32")
+rounded("batch_invariant_mode", "--lane fp32 --batch-invariant-mode", like="--lane fp32")
+rounded("grad_reduce_in_bf16", BF16 + "--grad-reduce-in-bf16", like=BF16)
+rounded("main_grads_dtype", MOMENTS + "--main-grads-dtype bf16", like=MOMENTS)
+rounded("exp_avg_dtype", MOMENTS + "--exp-avg-dtype bf16", like=MOMENTS)
+rounded("exp_avg_sq_dtype", MOMENTS + "--exp-avg-sq-dtype bf16", like=MOMENTS)
+CHUNKS = "--lane fp32 --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear "
+rounded("cross_entropy_loss_fusion cross_entropy_fusion_impl", CHUNKS + "--cross-entropy-chunk-size 10", like="--lane fp32")
+rounded("cross_entropy_chunk_size", CHUNKS + "--cross-entropy-chunk-size 10", like=CHUNKS)
+FP8 = "--num-layers 3 --lane fp32 --fp8-format hybrid "
+TENSORWISE = FP8 + "--fp8-recipe tensorwise "
+rounded("fp8_format", FP8, like="--num-layers 3 --lane fp32")
+rounded("fp8_format", "--num-layers 3 --lane fp32 --fp8-format e4m3", like=FP8)
+rounded("fp8_recipe", TENSORWISE, like=FP8)
+rounded("fp8_margin", FP8 + "--fp8-margin 3", like=FP8)
+rounded("fp8_amax_history_len fp8_amax_compute_algo", FP8 + "--fp8-amax-history-len 3 --fp8-amax-compute-algo max", like=FP8)
+rounded("fp8_wgrad", FP8 + "--no-fp8-wgrad", like=FP8)
+rounded("first_last_layers_bf16", TENSORWISE + "--first-last-layers-bf16", like=TENSORWISE)
+for end in ("start", "end"):
+    rounded(f"num_layers_at_{end}_in_bf16", TENSORWISE + f"--first-last-layers-bf16 --num-layers-at-{end}-in-bf16 0",
+            like=TENSORWISE + "--first-last-layers-bf16")
+
+
+# ---- checkpoints ----
+
+SAVES = "--save-interval 1"
+
+
+def saved(program, words=SAVES):
+    """A run that has saved every step -> folder, state of the witness after two steps."""
+    save, o = program.fresh(), program.words(words)
+    program.pretrain(o, "--save", save)
+    trainer = Trainer(o)
+    trainer.run(until=2)
+    return save, trainer.state
+
+
+def continued(program, words, state, *options, without=""):
+    """A run that loads as `words` say has what the witness makes of `state`."""
+    o = program.words(words, without)
+    compare(program.pretrain(o, *options), Trainer(program.words(words), state).run(), program.words(words))
+
+
+@row("save save_interval load ckpt_step")
+def load(program, quick):
+    save, state = saved(program)
+    continued(program, "--ckpt-step 2", state, "--load", save)
+
+
+@row("eval_interval")
+def validation_begins_again(program, quick):
+    """A run that has validated on more samples than its new options make the data have."""
+    save, o, more = program.fresh(), program.words("--eval-interval 1 --save-interval 1000"), program.words("--train-iters 5", "eval-interval")
+    trainer = Trainer(o)
+    compare(program.pretrain(o, "--save", save), trainer.run(), o)
+    compare(program.pretrain(more, "--load", save), Trainer(more, trainer.state).run(), more)
+
+
+@row("load_optim")
+def no_load_optim(program, quick):
+    save, state = saved(program)
+    fresh = Trainer(program.words())
+    state.moments, state.optimizer_step = fresh.state.moments, 0
+    continued(program, "--ckpt-step 2 --no-load-optim", state, "--load", save)
+
+
+def weights_of(state, trainer):
+    trainer.state.weights = state.weights
+    return trainer.state
+
+
+@row("finetune")
+def finetune(program, quick):
+    save, state = saved(program)
+    continued(program, "--ckpt-step 2 --finetune", weights_of(state, Trainer(program.words())), "--load", save)
+
+
+@row("pretrained_checkpoint")
+def pretrained(program, quick):
+    save, _ = saved(program)
+    whole = Trainer(program.words())
+    whole.run()
+    state = weights_of(whole.state, Trainer(program.words()))
+    continued(program, "", state, "--pretrained-checkpoint", save, "--load", program.fresh())
+
+
+@row("save_optim")
+def no_save_optim(program, quick):
+    save, state = saved(program, "--save-interval 1 --no-save-optim")
+    program.pretrain(program.words("--ckpt-step 2"), "--load", save, status=2)
+    state.moments, state.optimizer_step = Trainer(program.words()).state.moments, 0
+    continued(program, "--ckpt-step 2 --no-load-optim", state, "--load", save)
+
+
+@row("use_checkpoint_args")
+def checkpoint_args(program, quick):
+    save, state = saved(program)
+    stored = "num-layers hidden-size num-attention-heads seq-length hidden-dropout attention-dropout make-vocab-size-divisible-by"
+    continued(program, "--ckpt-step 2", state, "--load", save, "--use-checkpoint-args", without=stored)
+
+
+@row("exit_on_missing_checkpoint")
+def missing(program, quick):
+    program.pretrain(program.words("--exit-on-missing-checkpoint"), "--load", program.fresh(), status=2)
+    continued(program, "", None, "--load", program.fresh())
+
+
+@row("lane initial_loss_scale")
+def other_lane(program, quick):
+    """A run in another precision continues, with a loss scale of its own."""
+    save, state = saved(program, SAVES + " --lane fp32")
+    state.scale = 1024.0
+    continued(program, "--ckpt-step 2 --lane fp16 --initial-loss-scale 1024", state, "--load", save)
+
+
+@row("hidden_dropout finetune")
+def other_dropout(program, quick):
+    """Weights alone do not depend on dropout; a continued run does."""
+    save, state = saved(program)
+    o = "--ckpt-step 2 --hidden-dropout 0.2"
+    program.pretrain(program.words(o), "--load", save, status=2)
+    continued(program, o + " --finetune", weights_of(state, Trainer(program.words())), "--load", save)
+
+
+def kept(program, words):
+    save = program.fresh()
+    program.pretrain(program.words("--train-iters 6 --save-interval 1 " + words), "--save", save)
+    return sorted(int(p.name[5:]) for p in pathlib.Path(save).glob("iter_*"))
+
+
+@row("most_recent_k save_retain_interval")
+def retained(program, quick):
+    expect(kept(program, "--most-recent-k 2") == [5, 6], "not the newest two are kept")
+    expect(kept(program, "--save-retain-interval 3") == [3, 6], "not every third is kept")
+
+
+@row("async_save")
+def async_save(program, quick):
+    save, state = saved(program, SAVES + " --async-save")
+    continued(program, "--ckpt-step 2", state, "--load", save)
+    text = program.pretrain(program.words(SAVES + " --async-save"), "--save", program.fresh()).text
+    expect("scheduled an async checkpoint save" in text, "the save is not asynchronous")
+
+
+@row("exit_interval")
+def exit_interval(program, quick):
+    o = program.words("--exit-interval 3")
+    compare(program.pretrain(o), Trainer(o).run(until=3), o)
+
+
+@row("skip_train")
+def skip_train(program, quick):
+    """Evaluation alone, of what the checkpoint holds, with the samples that follow."""
+    save, state = saved(program)
+    continued(program, "--ckpt-step 2 --skip-train", state, "--load", save)
+
+
+@row("check_for_nan_in_loss_and_grad")
+def not_finite(program, quick):
+    """Each step multiplies the weights by -1e12, until float has no number for them."""
+    o = program.words("--lane fp32 --lr 1e6 --weight-decay 1e6 --lr-decay-style constant --train-iters 8 --eval-iters 0 --log-interval 8")
+    expect("is not finite" in program.pretrain(o, status=1).text, "the run does not say why it stops")
+    run = program.pretrain(o, "--no-check-for-nan-in-loss-and-grad")
+    expect(len(run.records) == 8 and run.records[-1]["skipped"], "steps that are not finite are not skipped")
+    skipped, nan = sum(r["skipped"] for r in run.records), sum(r["lm_loss"] is None for r in run.records)
+    told = f"number of skipped iterations: {skipped:3} | number of nan iterations: {nan:3} |"
+    expect(nan and told in run.text, f"no '{told}' in the log")
+
+
+# ---- tokenizers: what they say of the vocabulary, the end of a document and padding ----
+
+TOKENIZERS = pathlib.Path(__file__).resolve().parents[2] / "data/tokenizer"
+witnessed("tokenizer_type", "--tokenizer-type ByteLevelTokenizer --eod-mask-loss", "vocab-size",
+          witness="--vocab-size 512 --null-tokenizer-eod-id 0 --pad 1")
+
+
+@row("tokenizer_model allow_ambiguous_pad_tokens")
+def hugging_face(program, quick):
+    """The tokenizer takes token 39, which ends the documents, for the padding too."""
+    folder = pathlib.Path(program.fresh())
+    made = json.loads((TOKENIZERS / "qwen2.json").read_text())
+    token = next(t for t, i in made["model"]["vocab"].items() if i == 39)
+    (folder / "tokenizer.json").write_text(json.dumps(made))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": token, "pad_token": token}))
+    size = max([*made["model"]["vocab"].values(), *(t["id"] for t in made["added_tokens"])]) + 1
+    for more in ("", " --allow-ambiguous-pad-tokens"):
+        o = program.words("--tokenizer-type HuggingFaceTokenizer --eod-mask-loss" + more, "vocab-size")
+        told = ["--vocab-size", size, "--null-tokenizer-eod-id", 39, "--pad", 39]
+        compare(program.pretrain(o, "--tokenizer-model", folder), Trainer([*o, *told]).run(), o)
+
+
+@row("vocab_file merge_file")
+def gpt2_bpe(program, quick):
+    vocab = json.loads((TOKENIZERS / "gpt2/vocab.json").read_text())
+    o = program.words("--tokenizer-type GPT2BPETokenizer", "vocab-size")
+    files = ["--vocab-file", TOKENIZERS / "gpt2/vocab.json", "--merge-file", TOKENIZERS / "gpt2/merges.txt"]
+    told = ["--vocab-size", len(vocab), "--null-tokenizer-eod-id", vocab.get("<|endoftext|>", -1)]
+    compare(program.pretrain(o, *files), Trainer([*o, *told]).run(), o)
+
+
+# ---- logs ----
+
+@row("make_vocab_size_divisible_by")
+def throughput(program, quick):
+    """Speeds are those of Megatron-LM's formula for the FLOPs of a step, the only number in which the padded vocabulary counts."""
+    for words, ranks in ((" --make-vocab-size-divisible-by 64", 1), (" --swiglu --ffn-hidden-size 24 --ranks 2", 2)):
+        o = Options(program.words(words))
+        h, layers, s = (o.int(name) for name in ("hidden-size", "num-layers", "seq-length"))
+        unit = o.int("make-vocab-size-divisible-by")
+        mlp = 3 * 24 if "swiglu" in o else 2 * 4 * h
+        each = 6 * h * mlp * layers + 6 * layers * 4 * h * h + 6 * h * (-(-o.int("vocab-size") // unit) * unit)
+        for r in program.pretrain(program.words(words)).records:
+            tokens = r["batch_size"] * s
+            flops = tokens * each + r["batch_size"] * s * s * layers * 6 * h
+            expect(math.isclose(r["tokens_per_second"] * r["seconds"], tokens, rel_tol=1e-12), "tokens per second are not tokens over time")
+            expect(math.isclose(r["tflops"] * r["seconds"] * 1e12 * ranks, flops, rel_tol=1e-12), "TFLOP/s are not FLOPs over time")
+
+
+
+
+
+@row("log_interval log_num_zeros_in_grad")
+def lines(program, quick):
+    """A line has the mean losses since the line before and the other numbers of its own step. The first step has a line of its own, and
+    counts in the next one again."""
+    words = f"{EXPERTS} --moe-aux-loss-coeff 0.3 --train-iters 6 --log-num-zeros-in-grad"
+    run = program.pretrain(program.words(words + " --log-interval 3"))
+    expect(bits(run) == bits(program.pretrain(program.words(words))), "numbers change")
+    found = re.findall(r"^ \[.*\] iteration .*$", run.text, re.M)
+    expect(len(found) == 3, f"{len(found)} lines")
+    for line, (begin, end) in zip(found, ((0, 1), (0, 3), (3, 6))):
+        since, last = run.records[begin:end], {"num_zeros": math.nan} | run.records[end - 1]
+        mean = lambda key: sum(r[key] for r in since) / len(since)
+        for what in (f" iteration {end:8}/{6:8} |", f" consumed samples: {last['consumed_samples']:12} |", f" global batch size: {4:5} |",
+                     f" learning rate: {last['learning_rate']:.6E} |", f" lm loss: {mean('lm_loss'):.6E} |", " loss scale: 1.0 |",
+                     f" load_balancing_loss: {mean('load_balancing_loss'):.6E} |", f" grad norm: {last['grad_norm']:.3f} |",
+                     f" num zeros: {last['num_zeros']:.0f} |", f" params norm: {last['params_norm']:.3f} |",
+                     f" number of skipped iterations: {0:3} | number of nan iterations: {0:3} |"):
+            expect(what in line, f"no '{what}' in '{line}'")
+    for i, kind, loss in run.evaluations:
+        at = run.text.find(f"at iteration {i} on {kind} set | lm loss value: {loss:.6E} | lm loss PPL: ")
+        found = re.match(r".*PPL: (\S+) \|", run.text[at:])
+        expect(found and math.isclose(float(found[1]), math.exp(loss), rel_tol=2e-6), f"{kind} at step {i}: another perplexity")
+
+
+shown("log_throughput", "--log-throughput", r"throughput per GPU \(TFLOP/s/GPU\)", 4)
+shown("timing_log_level", "--timing-log-level 1", r"\(min, max\) time across ranks", 4)
+shown("timing_log_level timing_log_option", "--timing-log-level 2 --timing-log-option max", r"max time across ranks", 4)
+
+
+@row("log_progress")
+def log_progress(program, quick):
+    save = program.fresh()
+    program.pretrain(program.words("--save-interval 2 --log-progress"), "--save", save)
+    path = pathlib.Path(save) / "progress.txt"
+    expect(path.exists() and re.findall(r"Saved checkpoint\tIteration: (\d)\tTokens \(in billions\): 0\.0000", path.read_text()) == ["2", "4"],
+           "progress.txt has not the two checkpoints")
+
+
+def scalars(folder):
+    """{tag: {step: value}} of TensorBoard's event files, whose records are a length, its checksum, an event and its checksum."""
+    found = {}
+    for path in glob.glob(f"{folder}/events.*"):
+        data = open(path, "rb").read()
+        while data:
+            n = int.from_bytes(data[:8], "little")
+            event, data = data[12:12 + n], data[16 + n:]
+            read_scalar(event, found)
+    return found
+
+
+def read_scalar(event, found):
+    """An event: the wall time, then the step as a varint (field 2) and a summary (5) of one value (1) with tag (1) and float (2)."""
+    at, step = 9, 0
+    if event[at:at + 1] == b"\x10":
+        shift, at = 0, at + 1
+        while True:
+            step, shift, at = step | (event[at] & 127) << shift, shift + 7, at + 1
+            if event[at - 1] < 128:
+                break
+    tag = re.search(rb"\x0a(.)", event[at + 4:], re.S)
+    if event[at:at + 1] == b"\x2a" and tag:
+        begin = at + 4 + tag.end()
+        size = tag[1][0]
+        found.setdefault(event[begin:begin + size].decode(), {})[step] = struct.unpack("<f", event[begin + size + 1:begin + size + 5])[0]
+
+
+@row("tensorboard_dir tensorboard_log_interval log_validation_ppl_to_tensorboard")
+def tensorboard(program, quick):
+    folder = program.fresh()
+    o = program.words("--tensorboard-log-interval 2 --log-validation-ppl-to-tensorboard")
+    run, found = program.pretrain(o, "--tensorboard-dir", folder), scalars(folder)
+    for tag, key in (("lm loss", "lm_loss"), ("learning-rate", "learning_rate"), ("grad-norm", "grad_norm"), ("params-norm", "params_norm")):
+        expect(found.get(tag, {}).keys() == {2, 4}, f"{tag} has points at {sorted(found.get(tag, {}))}")
+        expect(all(math.isclose(found[tag][r["iteration"]], r[key], rel_tol=2.0**-24) for r in run.records[1::2]), f"{tag} is not the log's")
+    for i, kind, loss in run.evaluations:
+        at = "lm loss validation" if kind == "validation" else "lm loss test"
+        expect(found[at].keys() >= {i} and f"{at} ppl" in found, f"{at}: no point at {i} or no perplexity")
+        expect(math.isclose(math.log(found[f"{at} ppl"][i]), found[at][i], rel_tol=1e-6), "the perplexity is not the exp of the loss")
+
+
+# ---- generation ----
+
+def generated(fields, options, prompts=("1 2 3 4 5 6 7", "8 9"), model="", more=lambda folder: []):
+    """Tokens and log-probabilities of a model after four steps; more: words that name files in a folder."""
+    def check(program, quick):
+        o, save = program.words("--init-method-std 0.6 --save-interval 1000 " + model), program.fresh()
+        program.pretrain(o, "--save", save)
+        trainer = Trainer(o)
+        trainer.run()
+        words = ["--lane", "fp64", "--logprobs", *options.split(), *more(save)]
+        if "--prompts-file" not in words:
+            words += ["--prompt", *prompts]
+        text = program.call("generate", "--load", save, *words)
+        asked = Options([*o, *words])
+        wanted = generate(asked, trainer.m, trainer.state.weights, [[int(t) for t in p.split()] for p in prompts], asked.list("stop"))
+        found = [[(int(t), float(x)) for t, x in re.findall(r"^(?:prompt|new) \d+\t(\d+)\t(\S+)$", part, re.M)]
+                 for part in re.split(r"^--- \d+$", text, flags=re.M)[1:]]
+        expect([[t for t, _ in told] for told in found] == [[t for t, _ in told] for told in wanted], "other tokens")
+        for (_, got), (_, want) in zip(sum(found, []), sum(wanted, [])):
+            expect(abs(got - want) <= 1e-8 * max(1, abs(want)), f"log-probability {got} and not {want}")  # nine digits are printed
+    row(fields, options)(check)
+
+
+def prompts_file(folder):
+    path = pathlib.Path(folder) / "prompts.txt"
+    path.write_text("1 2 3 4 5 6 7\n8 9\n")
+    return ["--prompts-file", path]
+
+
+generated("prompt tokens_to_generate temperature logprobs window_size", "--tokens-to-generate 8 --temperature 0", model="--window-size 3,0")
+generated("prompt", "--tokens-to-generate 7 --temperature 0", model="--position-embedding-type rope --group-query-attention"
+          " --num-query-groups 2 --swiglu --ffn-hidden-size 24 --normalization RMSNorm --qk-layernorm --softmax-type learnable")
+generated("prompt", "--tokens-to-generate 7 --temperature 0", model=EXPERTS + "--untie-embeddings-and-output-weights --hidden-dropout 0.1")
+generated("prompts_file", "--tokens-to-generate 3 --temperature 0", more=prompts_file)
+generated("temperature random_seed", "--tokens-to-generate 8 --temperature 1.5 --random-seed 5")
+generated("top_k", "--tokens-to-generate 8 --top-k 3")
+generated("top_p", "--tokens-to-generate 8 --top-p 0.4")
+generated("stop", "--tokens-to-generate 8 --temperature 0 --stop 1")

@@ -1,0 +1,168 @@
+"""Which tokens a run reads: Megatron-LM's index of a dataset, its splits, blends and samplers, with numpy's own generators.
+
+Megatron-LM core/datasets (gpt_dataset.py, blended_dataset.py, helpers.cpp) and training/datasets/data_samplers.py."""
+import math
+import re
+import struct
+
+import numpy as np
+
+SPLITS = "train", "valid", "test"
+
+
+def write_dataset(prefix, documents):
+    """A .bin/.idx pair of 16-bit tokens, each document one sequence."""
+    lengths = np.array([len(d) for d in documents], np.int32)
+    starts = 2 * (np.cumsum(lengths, dtype=np.int64) - lengths)
+    with open(f"{prefix}.bin", "wb") as f:
+        f.write(np.concatenate(documents).astype(np.uint16).tobytes())
+    with open(f"{prefix}.idx", "wb") as f:
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(documents), len(documents) + 1))
+        f.write(lengths.tobytes() + starts.tobytes() + np.arange(len(documents) + 1, dtype=np.int64).tobytes())
+
+
+def read_dataset(prefix):
+    raw = open(f"{prefix}.idx", "rb").read()
+    sequences, = struct.unpack_from("<Q", raw, 18)
+    lengths = np.frombuffer(raw, np.int32, sequences, 34)
+    return np.split(np.fromfile(f"{prefix}.bin", np.uint16).astype(np.int64), np.cumsum(lengths)[:-1])
+
+
+class Mock:
+    """Megatron-LM's MockGPTLowLevelDataset."""
+    def __init__(self, vocab, eod):
+        self.vocab, self.eod = vocab, eod
+        self.lengths = np.random.default_rng(0).integers(1, 4096, size=100000, dtype=np.int32)
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def __getitem__(self, i):
+        return np.append(np.arange(1, self.lengths[i]) % self.vocab, self.eod)
+
+
+class Samples:
+    """One split of one dataset: the order of documents and of samples, shuffled by the seed."""
+    def __init__(self, documents, begin, end, wanted, length, seed):
+        self.documents, self.length = documents, length
+        sizes = getattr(documents, "lengths", None)
+        sizes = np.array([len(d) for d in documents]) if sizes is None else sizes
+        tokens = int(sizes[begin:end].sum())
+        epochs = 1 if wanted is None else -(-(wanted * length + 1) // tokens)
+        total = (epochs * tokens - 1) // length
+        before = ((epochs - 1) * tokens - 1) // length
+        apart = epochs > 1 and wanted - before < int(0.8 * ((tokens - 1) // length))
+        rng = np.random.RandomState(seed)
+
+        def shuffled(order):
+            rng.shuffle(order)
+            return order
+        copies = lambda n: shuffled(np.tile(np.arange(begin, end, dtype=np.int32), n))
+        self.order = np.concatenate([copies(epochs - 1), copies(1)]) if apart else copies(epochs)
+        cut = before if apart else total
+        self.shuffle = np.concatenate([shuffled(np.arange(a, b, dtype=np.uint32)) for a, b in ((0, cut), (cut, total))])
+        self.ends = np.cumsum(sizes[self.order], dtype=np.int64)
+
+    def __len__(self):
+        return len(self.shuffle)
+
+    def __getitem__(self, i):
+        """length + 1 tokens of the documents one behind the other."""
+        at = int(self.shuffle[i]) * self.length
+        first, last = (int(np.searchsorted(self.ends, t, side="right")) for t in (at, at + self.length))
+        text = np.concatenate([self.documents[d] for d in self.order[first:last + 1]])
+        begin = at - (int(self.ends[first - 1]) if first else 0)
+        return text[begin:begin + self.length + 1]
+
+
+class Blend:
+    def __init__(self, parts, weights, size):
+        self.parts, self.picked, drawn = parts, [], np.zeros(len(parts), np.int64)
+        for s in range(size):
+            best = int(np.argmax(weights * max(s, 1.0) - drawn))
+            self.picked.append((best, int(drawn[best])))
+            drawn[best] += 1
+
+    def __len__(self):
+        return len(self.picked)
+
+    def __getitem__(self, i):
+        part, sample = self.picked[i]
+        return self.parts[part][sample]
+
+
+def ranges(text):
+    """[(low, high)] of the splits, as shares."""
+    parts = [float(x) for x in re.findall(r"[.0-9]+", text)]
+    parts = np.array(parts + [0.0] * (3 - len(parts)))
+    ends = np.concatenate([[0.0], np.cumsum(parts / parts.sum())])
+    return list(zip(ends[:-1], ends[1:]))
+
+
+def parse_blend(words):
+    try:
+        weights = np.array([float(w) for w in words[::2]]) if len(words) % 2 == 0 else None
+    except ValueError:
+        weights = None
+    return (words, None) if weights is None else (words[1::2], weights / weights.sum())
+
+
+def open_split(sources, weights, share, wanted, length, seed, surplus):
+    if wanted == 0 or share[0] == share[1]:
+        return None
+
+    def part(source, n):
+        begin, end = (round(x * len(source)) for x in share)
+        return Samples(source, begin, end, n, length, seed)
+    if len(sources) == 1 and weights is None:
+        return part(sources[0], wanted)
+    if weights is None:
+        parts = [part(s, None) for s in sources]
+        sizes = np.array([len(p) for p in parts], float)
+        return Blend(parts, sizes / sizes.sum(), min(wanted, int(sizes.sum())))
+    quota = [math.ceil(wanted * w) for w in weights]
+    return Blend([part(s, math.ceil(q * (1 + surplus))) for s, q in zip(sources, quota)], weights / weights.sum(), sum(quota))
+
+
+def open_data(o, wanted):
+    """{split: samples or None}; wanted: {split: how many samples}."""
+    seed, length, surplus = o.int("seed", 1234), o.int("seq-length"), o.float("mid-level-dataset-surplus", 0.005)
+    opened = {}
+    for split, share in zip(SPLITS, ranges("1,1,1" if "mock-data" in o else o.text("split", "969, 30, 1"))):
+        if "mock-data" in o:
+            sources, weights = [Mock(o.int("vocab-size"), o.eod)], None
+        elif "data-path" in o:
+            paths, weights = parse_blend(o.list("data-path"))
+            sources = [read_dataset(p) for p in paths]
+        else:
+            paths, weights = parse_blend(o.list(f"{split}-data-path"))
+            share, weights = (0.0, 1.0 if paths else 0.0), weights if len(paths) > 1 else None
+            sources = [read_dataset(p) for p in paths]
+        opened[split] = open_split(sources, weights, share, wanted[split], length, seed, surplus)
+    return opened
+
+
+def permutation(seed, n):
+    """torch.randperm with a generator of that seed, below 2^32 / 20 elements."""
+    words = np.random.RandomState(seed)
+    order = list(range(n))
+    for i in range(n - 1):
+        j = i + int(words.randint(0, 2**32, dtype=np.uint64)) % (n - i)
+        order[i], order[j] = order[j], order[i]
+    return order
+
+
+def cyclic(total, consumed, micro, ranks, sharded):
+    """Indices of one micro-step after the other, in the order of the ranks, for ever."""
+    step = micro * ranks
+    active = total // step * step
+    while True:
+        epoch, done = divmod(consumed, active)
+        order = permutation(epoch, total // step * micro) if sharded else permutation(epoch, total // micro * micro)
+        share = total // step * micro
+        own = done // ranks
+        if sharded:
+            yield [rank * share + i for rank in range(ranks) for i in order[own:own + micro]]
+        else:
+            yield [order[done + rank + i * ranks] for rank in range(ranks) for i in range(micro)]
+        consumed += step

@@ -1,0 +1,338 @@
+"""An independent trainer: the numbers that `isotron pretrain` has to log and print for its options, in float64 on one rank.
+
+Data order, batch sizes, schedules, clipping, optimizers, evaluation and resuming as Megatron-LM defines them
+(megatron/training/training.py, core/optimizer_param_scheduler.py, core/num_microbatches_calculator.py)."""
+import copy
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+
+import decoder
+import samples
+from gradients import Var, backward
+
+LOGGED = {"aux_loss": "load_balancing_loss", "seq_aux_loss": "seq_load_balancing_loss",
+          "global_aux_loss": "global_load_balancing_loss", "z_loss": "z_loss"}
+
+
+class Options(dict):
+    """The words of a command line: {name: [words]}."""
+    def __init__(self, words):
+        super().__init__()
+        for word in map(str, words):
+            if word.startswith("--"):
+                name = word[2:]
+                self[name] = []
+            else:
+                self[name].append(word)
+
+    def list(self, name, otherwise=()):
+        return self.get(name, otherwise)
+
+    def text(self, name, otherwise=None):
+        return self[name][0] if name in self else otherwise
+
+    def int(self, name, otherwise=None):
+        return int(self.text(name, otherwise))
+
+    def float(self, name, otherwise=None):
+        return float(self.text(name, otherwise))
+
+    @property
+    def eod(self):
+        """Of NullTokenizer; of others a row of the table says it, and the id of the padding, as --null-tokenizer-eod-id and --pad."""
+        return self.int("null-tokenizer-eod-id", self.int("vocab-size") - 1)
+
+
+@dataclasses.dataclass
+class Batch:
+    """[b, s]"""
+    tokens: np.ndarray
+    labels: np.ndarray
+    mask: np.ndarray
+    positions: np.ndarray
+    first_key: np.ndarray
+
+
+def batch_of(o, texts):
+    text = np.stack(texts)
+    tokens, labels = text[:, :-1], text[:, 1:]
+    place = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
+    ends = np.where(tokens == o.eod, place + 1, 0)  # a document begins behind the last end before a token
+    start = np.concatenate([np.zeros_like(ends[:, :1]), np.maximum.accumulate(ends, axis=1)[:, :-1]], axis=1)
+    mask = np.where((tokens == o.eod) & ("eod-mask-loss" in o), 0.0, 1.0)
+    pad = o.int("pad", -1)
+    if pad != o.eod or "allow-ambiguous-pad-tokens" in o:
+        mask, tokens, labels = np.where(labels == pad, 0.0, mask), np.where(tokens == pad, 0, tokens), np.where(labels == pad, 0, labels)
+    return Batch(tokens, labels, mask, place - start if "reset-position-ids" in o else place,
+                 start if "reset-attention-mask" in o else np.zeros_like(start))
+
+
+@dataclasses.dataclass
+class State:
+    """What a checkpoint holds."""
+    weights: dict
+    moments: list
+    biases: dict
+    optimizer_step: int = 0
+    iteration: int = 0
+    consumed: int = 0
+    consumed_valid: int = 0
+    scheduled: int = 0  # samples of steps that were not skipped
+    scale: float = 1.0  # of the loss, with the steps since it grew and the overflows until it shrinks
+    growth: int = 0
+    hysteresis: int = 0
+
+
+# ---- schedules: in samples ----
+
+def batch_sizes(o):
+    """[(from how many samples on, size)]"""
+    if "step-batch-size-schedule" in o:
+        scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+        number = lambda s: int(float(s[:-1]) * scale[s[-1].upper()]) if s[-1].upper() in scale else int(float(s))
+        pairs = [p.split(":") for p in " ".join(o.list("step-batch-size-schedule")).replace(",", " ").split()]
+        return [(number(tokens) // o.int("seq-length"), number(size)) for tokens, size in pairs]
+    return [(0, o.int("global-batch-size", o.int("micro-batch-size")))]
+
+
+def batch_size(o, consumed):
+    if "rampup-batch-size" in o:
+        start, increment, over = map(int, o.list("rampup-batch-size"))
+        size = o.int("global-batch-size")
+        return size if consumed > over else start + int(consumed / (over / ((size - start) / increment))) * increment
+    return [size for begin, size in batch_sizes(o) if begin <= consumed][-1]
+
+
+def largest_batch(o):
+    return o.int("global-batch-size") if "rampup-batch-size" in o else batch_sizes(o)[-1][1]
+
+
+def unit(o):
+    """Samples of what the lengths of schedules count."""
+    return 1 if "train-samples" in o else largest_batch(o)
+
+
+def length(o, name, otherwise=None):
+    option = f"{name}-{'samples' if 'train-samples' in o else 'iters'}"
+    return o.int(option) * unit(o) if option in o else otherwise
+
+
+def iterations(o):
+    if "train-iters" in o:
+        return o.int("train-iters")
+    consumed = count = 0
+    while consumed + batch_size(o, consumed) <= o.int("train-samples"):
+        consumed, count = consumed + batch_size(o, consumed), count + 1
+    return count
+
+
+def learning_rate(o, n, high, low):
+    total = length(o, "train")
+    decay = length(o, "lr-decay", total)
+    warmup = o.float("lr-warmup-fraction") * decay if "lr-warmup-fraction" in o else length(o, "lr-warmup", 0)
+    init, style = o.float("lr-warmup-init", 0.0), o.text("lr-decay-style", "linear")
+    if warmup > 0 and n <= warmup:
+        return init + (high - init) * n / warmup
+    if style == "constant":
+        return high
+    if n > decay:
+        return low
+    if style == "inverse-square-root":
+        return max(low, high * math.sqrt(max(warmup, 1)) / math.sqrt(max(n, 1)))
+    r = (n - warmup) / (decay - warmup)
+    if style == "WSD":
+        down = length(o, "lr-wsd-decay")
+        if n <= decay - down:
+            return high
+        r, style = (n - (decay - down)) / down, o.text("lr-wsd-decay-style", "exponential")
+    left = {"linear": lambda: 1 - r, "cosine": lambda: (math.cos(math.pi * r) + 1) / 2,
+            "exponential": lambda: 2 * 0.5**r - 1, "minus_sqrt": lambda: 1 - math.sqrt(r)}[style]()
+    return low + left * (high - low)
+
+
+def weight_decay(o, n):
+    style = o.text("weight-decay-incr-style", "constant")
+    if style == "constant":
+        return o.float("weight-decay", 0.01)
+    first, last, r = o.float("start-weight-decay"), o.float("end-weight-decay"), n / length(o, "train")
+    if r > 1:
+        return last
+    return first + (last - first) * (r if style == "linear" else (math.cos(math.pi * (1 - r)) + 1) / 2)
+
+
+# ---- the trainer ----
+
+class Trainer:
+    def __init__(self, words, state=None):
+        self.o = o = Options(words)
+        self.m = decoder.Shape(o)
+        self.seed, self.micro = o.int("seed", 1234), o.int("micro-batch-size")
+        self.global_batch, self.steps = largest_batch(o), iterations(o)
+        evaluations = self.steps // o.int("eval-interval") + 1 if "eval-interval" in o else 1
+        each = o.int("eval-iters", 100) * self.global_batch
+        self.data = samples.open_data(o, {"train": o.int("train-samples", self.steps * self.global_batch), "valid": evaluations * each,
+                                          "test": each})
+        self.fp16 = o.text("lane", "fp32") == "fp16"
+        self.state = copy.deepcopy(state) if state else self.fresh()
+        self.stream = None
+
+    def fresh(self):
+        weights = decoder.initial(self.m, self.seed)
+        biases = {}
+        if "moe-router-enable-expert-bias" in self.o:
+            biases = {i: np.zeros(self.m.experts) for i in range(self.m.layers) if self.m.has_experts[i]}
+        scale = self.o.float("loss-scale", self.o.float("initial-loss-scale", 2.0**32)) if self.fp16 else 1.0
+        return State(weights, self.no_moments(weights), biases, scale=scale, hysteresis=self.o.int("hysteresis", 2))
+
+    def no_moments(self, weights):
+        return [{name: np.zeros_like(w) for name, w in weights.items()} for _ in range(2)]
+
+    def variables(self):
+        w = {name: Var(x) for name, x in self.state.weights.items()}
+        return w | {f"decoder.layers.{i}.mlp.router.expert_bias": Var(x) for i, x in self.state.biases.items()}
+
+    def microbatch(self):
+        """The next one's samples."""
+        if self.o.text("dataloader-type", "single") == "cyclic":
+            if self.stream is None:
+                ranks = self.o.int("data-parallel-ranks", 1)
+                steps = samples.cyclic(len(self.data["train"]), self.state.consumed, self.micro, ranks, "no-data-sharding" not in self.o)
+                flat = itertools.chain.from_iterable(steps)
+                self.stream = iter(lambda: list(itertools.islice(flat, self.micro)), [])
+            return next(self.stream)
+        if self.stream is None:
+            self.stream = itertools.count(self.state.consumed, self.micro)
+        begin = next(self.stream)
+        return range(begin, begin + self.micro)
+
+    def passes(self, size):
+        """What goes through the model at once: a microbatch, or each sample by itself. [(samples, their places, tokens of the microbatch)]"""
+        for begin in range(0, size, self.micro):
+            texts = [self.data["train"][i] for i in self.microbatch()]
+            tokens = batch_of(self.o, texts).mask.sum()
+            together = 1 if "batch-invariant-mode" in self.o else self.micro
+            for k in range(0, self.micro, together):
+                place = self.state.consumed + begin + k + np.arange(together)
+                yield batch_of(self.o, texts[k:k + together]), place, tokens
+
+    def gradients(self, size):
+        """Of one global batch -> {name: gradient}, what is logged of it, tokens each expert was chosen for."""
+        o, w, counts = self.o, self.variables(), {}
+        per_token, n = "calculate-per-token-loss" in o, size // self.micro
+        loss = tokens = 0.0
+        router, chosen, runs = {}, {}, list(self.passes(size))
+        for batch, place, of_microbatch in runs:
+            p = decoder.Pass(self.m, w, batch, place, self.seed, counts)
+            y = p.loss()
+            loss, tokens = loss + y.value.item(), tokens + batch.mask.sum()
+            weight = 1.0 if per_token else 1 / (max(of_microbatch, 1) * n)
+            share = batch.mask.size if per_token else 1 / len(runs)
+            coefficient = dict(decoder.router_losses(o))
+            backward([(y, weight)] + [(x, coefficient[kind] * share) for kind, x in p.router_losses])
+            for kind, x in p.router_losses:
+                router[kind] = router.get(kind, 0) + x.value.item() / len(runs) / sum(self.m.has_experts)
+            for layer, count in p.chosen.items():
+                chosen[layer] = chosen.get(layer, 0) + count
+        scale = 1 / max(tokens, 1) if per_token else 1.0
+        found = {name: (np.zeros(x.shape) if x.gradient is None else x.gradient * scale) for name, x in w.items() if name in self.state.weights}
+        return found, {"lm_loss": loss / max(tokens, 1)} | {LOGGED[kind]: x for kind, x in router.items()}, chosen
+
+    def rates(self, name):
+        """Learning rate and weight decay of a tensor."""
+        o, n = self.o, self.state.scheduled
+        high, low = o.float("lr"), o.float("min-lr", 0.0)
+        if name in ("embedding.word_embeddings.weight", "output_layer.weight"):
+            high, low = o.float("decoupled-lr", high), o.float("decoupled-min-lr", low)
+        head_norm = "apply-wd-to-qk-layernorm" in o and (".q_layernorm." in name or ".k_layernorm." in name)
+        decays = self.state.weights[name].ndim > 1 or head_norm
+        return learning_rate(o, n, high, low), weight_decay(o, n) if decays else 0.0
+
+    def update(self, gradients):
+        o, s = self.o, self.state
+        s.optimizer_step += 1
+        beta1, beta2, eps = o.float("adam-beta1", 0.9), o.float("adam-beta2", 0.999), o.float("adam-eps", 1e-8)
+        for name, g in gradients.items():
+            w, (rate, decay), (m, v) = s.weights[name], self.rates(name), (x[name] for x in s.moments)
+            if o.text("optimizer", "adam") == "sgd":
+                m[:] = o.float("sgd-momentum", 0.9) * m + g + decay * w
+                w -= rate * m
+                continue
+            m[:] = beta1 * m + (1 - beta1) * g
+            v[:] = beta2 * v + (1 - beta2) * g * g
+            root = np.sqrt(v / (1 - beta2**s.optimizer_step)) + eps
+            w -= rate * (m / (1 - beta1**s.optimizer_step) / root + decay * w)
+
+    def rescale(self, overflow):
+        """The dynamic loss scale after a step (core/optimizer/grad_scaler.py)."""
+        o, s = self.o, self.state
+        if not self.fp16 or "loss-scale" in o:
+            return
+        if overflow:
+            s.growth, s.hysteresis = 0, s.hysteresis - 1
+            if s.hysteresis <= 0:
+                s.scale = max(s.scale / 2, o.float("min-loss-scale", 1.0))
+            return
+        s.growth += 1
+        if s.growth == o.int("loss-scale-window", 1000):
+            s.growth, s.hysteresis, s.scale = 0, o.int("hysteresis", 2), s.scale * 2
+
+    def step(self, overflow=False):
+        """overflow: the step has gradients that are not finite, as happens in 16 bits, and changes no weight."""
+        o, s = self.o, self.state
+        size = batch_size(o, s.consumed)
+        gradients, told, chosen = self.gradients(size)
+        for layer, bias in s.biases.items():
+            bias += o.float("moe-router-bias-update-rate", 1e-3) * np.sign(chosen[layer].mean() - chosen[layer])
+        norm, most = math.sqrt(sum((g * g).sum() for g in gradients.values())), o.float("clip-grad", 1.0)
+        clip = min(1.0, most / (norm + 1e-6)) if most > 0 else 1.0
+        told |= {"grad_norm": norm, "clip": clip, "learning_rate": learning_rate(o, s.scheduled, o.float("lr"), o.float("min-lr", 0.0)),
+                 "weight_decay": weight_decay(o, s.scheduled), "batch_size": size, "loss_scale": s.scale, "skipped": overflow}
+        if overflow:
+            del told["grad_norm"], told["clip"]
+        else:
+            self.update({name: g * clip for name, g in gradients.items()})
+            s.scheduled += size
+        self.rescale(overflow)
+        s.iteration, s.consumed = s.iteration + 1, s.consumed + size
+        told |= {"iteration": s.iteration, "consumed_samples": s.consumed, "consumed_tokens": s.consumed * o.int("seq-length")}
+        if "log-params-norm" in o:
+            told["params_norm"] = math.sqrt(sum((w * w).sum() for w in s.weights.values()))
+        if "log-num-zeros-in-grad" in o:
+            told["num_zeros"] = sum((g == 0).sum() for g in gradients.values())
+        return told
+
+    def evaluate(self, split, begin):
+        w, total, tokens = self.variables(), 0.0, 0.0
+        for i in range(begin, begin + self.o.int("eval-iters", 100) * self.global_batch, self.micro):
+            batch = batch_of(self.o, [self.data[split][k] for k in range(i, i + self.micro)])
+            total, tokens = total + decoder.Pass(self.m, w, batch).loss().value.item(), tokens + batch.mask.sum()
+        return total / tokens
+
+    def validate(self):
+        s, each = self.state, self.o.int("eval-iters", 100) * self.global_batch
+        if s.consumed_valid > len(self.data["valid"]) - each:
+            s.consumed_valid = 0
+        loss = self.evaluate("valid", s.consumed_valid)
+        s.consumed_valid += each
+        return loss
+
+    def run(self, until=None, overflows=()):
+        """-> records of the steps, [(iteration, "validation" or "test", loss)]; until: the step after which --exit-interval ends it;
+        overflows: the steps that have one."""
+        o, records, evaluations = self.o, [], []
+        evaluates = o.int("eval-iters", 100) > 0
+        while self.state.iteration < self.steps and "skip-train" not in o:
+            records.append(self.step(self.state.iteration + 1 in overflows))
+            i = self.state.iteration
+            if evaluates and "eval-interval" in o and i % o.int("eval-interval") == 0 and self.data["valid"]:
+                evaluations.append((i, "validation", self.validate()))
+            if i == until:
+                return records, evaluations
+        if evaluates and self.data["valid"]:
+            evaluations.append((self.state.iteration, "validation", self.validate()))
+        if evaluates and self.data["test"]:
+            evaluations.append((self.state.iteration, "test", self.evaluate("test", 0)))
+        return records, evaluations

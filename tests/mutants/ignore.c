@@ -1,0 +1,41 @@
+/* isotron_mutants --ignore-option FIELD COMMAND ...: the rules see what the user gave, the run sees the
+ * default. One bug for each option, so that the table of options (tests/functional/options) can be judged row
+ * by row. */
+#include <stdio.h>
+#include <string.h>
+
+#include "config/config.h"
+#include "mutants/mutants.h"
+
+static const char *ignored; /* field of options.def */
+
+Err ignore_option(const char *field) {
+    for (int i = 0; i < OPTIONS; i++)
+        if (config_field_name(i) && !strcmp(config_field_name(i), field)) {
+            ignored = field;
+            return ERR_OK;
+        }
+    return err_user("there is no option with the field '%s'; src/config/options.def has them all", field);
+}
+
+static void forget(Config *c) {
+    static Arena *arena; /* of default texts, until the process ends */
+    Config fresh;
+    if (!arena) arena = arena_new();
+    config_defaults(&fresh, arena);
+#define OPTGROUP(constant, title)
+#define OPT(type, field, fallback, class, names, help)                                                       \
+    if (!strcmp(ignored, #field)) c->field = fresh.field, c->given[OPTION_##field] = 0;
+#define OPTENUM OPT
+#include "config/options.def"
+#undef OPTGROUP
+#undef OPT
+#undef OPTENUM
+}
+
+/* Commands call it without rules when they have parsed their words, and with rules when the options are
+ * complete. Between the two a checkpoint's options are read. */
+HOOK(void, config_check, const Config *c, unsigned checks, Args *args) {
+    __real_config_check(c, checks, args);
+    if (ignored && (checks || !strcmp(ignored, "use_checkpoint_args"))) forget((Config *)c);
+}

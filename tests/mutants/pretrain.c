@@ -1,0 +1,122 @@
+/* Bugs in what `pretrain` and `generate` make of their options, on every number of ranks: the table of
+ * options has to find them (tests/functional/options). */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/sink.h"
+#include "data/data.h"
+#include "data/mt19937.h"
+#include "models/gpt.h"
+#include "mutants/mutants.h"
+#include "ops/context_attention.h"
+#include "ops/dropout.h"
+#include "train/log.h"
+#include "train/passes.h"
+#include "train/run.h"
+
+/* ---- data ---- */
+
+HOOK(Err, data_open, const DataConfig *c, Data **out) {
+    DataConfig d = *c;
+    if (mutant_is_named(M_seed_not_in_data)) d.seed = 1234;
+    return __real_data_open(&d, out);
+}
+
+HOOK(const Dataset *, data_split, const Data *d, DataSplit split) {
+    if (mutant_is_named(M_test_is_validation) && split == SPLIT_TEST) split = SPLIT_VALID;
+    return __real_data_split(d, split);
+}
+
+HOOK(void, mt19937_torch_randperm, uint32_t seed, int64_t *out, int64_t n) {
+    __real_mt19937_torch_randperm(mutant_is_named(M_epochs_shuffled_alike) ? 0 : seed, out, n);
+}
+
+/* ---- batches ---- */
+
+static _Thread_local const Run *running;
+
+HOOK(void, run_microbatches, Run *r, const Batch *batches, int64_t count, int64_t n, StepReport *report) {
+    running = r;
+    __real_run_microbatches(r, batches, count, n, report);
+}
+
+HOOK(int64_t, config_batch_size, const Derived *d, int64_t consumed) {
+    const bool scheduled = mutant_is_named(M_rampup_counts_scheduled) && running;
+    return __real_config_batch_size(d, scheduled ? running->schedule_samples : consumed);
+}
+
+/* ---- model ---- */
+
+HOOK(bool, config_layer_pattern, const char *text, int64_t n, bool *out) {
+    const bool valid = __real_config_layer_pattern(text, n, out);
+    if (!mutant_is_named(M_windows_counted_from_0) || strchr(text, '[') || n < 1) return valid;
+    const bool last = out[n - 1];
+    memmove(out + 1, out, (size_t)(n - 1) * sizeof *out);
+    out[0] = last;
+    return valid;
+}
+
+HOOK(Tensor *, op_dropout, Tape *t, Tensor *x, double rate, uint64_t site) {
+    const bool left_out = mutant_is_named(M_embedding_not_dropped) && site == hash_name("embedding.dropout");
+    return __real_op_dropout(t, x, left_out ? 0 : rate, site);
+}
+
+HOOK(Tensor *, op_context_attention, Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key,
+     Tensor *sink, AttentionAttr attr, ContextPlan plan, bool unfused) {
+    if (mutant_is_named(M_cp_ignores_documents) && tape_axis(t, AXIS_CP) > 1) first_key = NULL;
+    if (mutant_is_named(M_cache_ignores_window) && attr.query.first > 0) attr.window_left = WINDOW_OFF;
+    return __real_op_context_attention(t, q, k, v, first_key, sink, attr, plan, unfused);
+}
+
+/* ---- losses ---- */
+
+HOOK(void, run_evaluate, Run *r, const Batch *b, double *loss, double *tokens) {
+    const double before = *tokens;
+    __real_run_evaluate(r, b, loss, tokens);
+    if (mutant_is_named(M_evaluation_ignores_mask)) *tokens = before + (double)(b->b * r->config->seq_length);
+}
+
+HOOK(void, passes_add, Run *r, int64_t number, const Batch *b, int64_t first, int64_t n, PassWeight weight,
+     int64_t first_sample) {
+    if (mutant_is_named(M_router_losses_per_microbatch) && !r->config->calculate_per_token_loss)
+        weight.aux = r->scaler.scale;
+    __real_passes_add(r, number, b, first, n, weight, first_sample);
+}
+
+/* Of a layer: tokens that chose each expert, tokens that would have by the scores alone, losses. */
+HOOK(void, gpt_zero_counters, Gpt *m) {
+    const Tensor *t = &m->counters;
+    if (!mutant_is_named(M_counts_of_earlier_steps) || !t->data) {
+        __real_gpt_zero_counters(m);
+        return;
+    }
+    const int64_t experts = m->config->num_experts;
+    double *kept = mem_alloc(tensor_bytes(t));
+    memcpy(kept, t->data, tensor_bytes(t));
+    __real_gpt_zero_counters(m);
+    for (int64_t i = 0; i < t->dim[0]; i++)
+        memcpy((double *)t->data + i * t->dim[1] + experts, kept + i * t->dim[1] + experts,
+               (size_t)experts * sizeof *kept);
+    free(kept);
+}
+
+/* ---- logs and checkpoints ---- */
+
+HOOK(Err, train_log_step, TrainLog *log, const Run *r, const StepReport *s, int64_t ns, const Times *times) {
+    StepReport told = *s;
+    if (mutant_is_named(M_params_norm_unrooted)) told.optim.params_norm *= told.optim.params_norm;
+    for (int i = 0; i < ROUTER_LOSSES; i++)
+        if (mutant_is_named(M_router_losses_not_averaged))
+            told.router_loss[i] *= r->layout.mesh.size[AXIS_DP];
+    return __real_train_log_step(log, r, &told, ns, times);
+}
+
+/* No bug: time for a step to change what an asynchronous save must have copied. */
+HOOK(Err, sink_open, Sink *s, const char *path) {
+    enum { LONGER_THAN_A_STEP_US = 200000 };
+    if (mutant_is_named(M_writes_slowly) && strstr(path, "/shard_")) usleep(LONGER_THAN_A_STEP_US);
+    return __real_sink_open(s, path);
+}
