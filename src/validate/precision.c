@@ -358,8 +358,8 @@ static void judge_power(Judge *p, const double *power) {
         char name[32];
         snprintf(name, sizeof name, "layer %lld", (long long)layer);
         if (!counted && !(map->tensors[i].param->spec.flags & PARAM_BUFFER))
-            add(row, layer >= 0 ? name : map->tensors[i].name, (Statistic){least, gate_of(p).gradient},
-                NOTHING, 0, NO_RANK);
+            add(row, layer >= 0 ? name : map->tensors[i].name,
+                (Statistic){least, (layer >= 0 ? 1 : 2) * gate_of(p).gradient}, NOTHING, 0, NO_RANK);
     }
 }
 
