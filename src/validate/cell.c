@@ -72,7 +72,8 @@ Err cell_judge(const Case *c, const Config *config, const Derived *derived, cons
         judge_exact(c, ours, shared, r);
     else if (precision_is_low(config)) {
         ERR_RETURN(judge_by_noise(c, LANE_FP64, truth, NULL, shared, &r->oracle));
-        ERR_RETURN(precision_judge(c, config, derived, &r->oracle.rows, &r->oracle.precision));
+        ERR_RETURN(precision_judge(c, config, derived, precision_shares(c) ? &shared->precision[lane] : NULL,
+                                   &r->oracle.rows, &r->oracle.precision));
         r->ratio = r->oracle.precision.ratio;
     } else {
         ParityReport same;

@@ -20,6 +20,7 @@ typedef struct Shared {
     Trace *alone[LANES];               /* [LANE_FP64] always, the others if a cell has the lane */
     Trace *noisy[LANES][PARITY_DRAWS]; /* of fp64 and fp32 */
     Report *exact;                     /* of the one-rank run in the exact lane */
+    PrecisionShared precision[LANES];  /* of the lanes below fp32, if the case shares */
 } Shared;
 
 typedef struct CellResult {

@@ -207,7 +207,7 @@ static Err run_all(const Case *of, const Config *c, const Derived *d, Runs *r, P
     }
     const int before = report->rows.n;
     if (low && (comm_processes() > 1 || report_passes(&report->rows))) { /* wrong in fp64 is wrong */
-        ERR_RETURN(precision_judge(of, c, d, &report->rows, &report->precision));
+        ERR_RETURN(precision_judge(of, c, d, NULL, &report->rows, &report->precision));
         report->is_heard = report->rows.n > before;
     }
     report->pass = report_passes(&report->rows);

@@ -14,6 +14,7 @@
 
 typedef struct Draw {
     Trace *x, *y, *z; /* see the head of precision.h */
+    bool shared;      /* y and z are */
 } Draw;
 
 typedef struct Judge {
@@ -114,6 +115,7 @@ static Err run_fp64(Judge *p, int draw, const Trace *followed, bool stores, Trac
 
 /* Which types a run in the lane stores. */
 static Err record_types(Judge *p) {
+    if (p->config.lane == LANE_EXACT) return ERR_OK; /* rounds the outputs of every op */
     Trace *out = trace_new(p->of);
     Watch w = {.storage = {.log = &p->log}};
     const CaseWatch watch = {.trace = on_record, .arg = &w, .logits = true, .steps = p->steps};
@@ -124,13 +126,50 @@ static Err record_types(Judge *p) {
     return e;
 }
 
-static Err run_draw(Judge *p, int k) {
+static Err run_draw(Judge *p, int k, const PrecisionShared *shared) {
     Draw *d = &p->draw[k];
-    *d = (Draw){trace_new(p->of), trace_new(p->of), trace_new(p->of)};
+    *d = (Draw){.x = trace_new(p->of), .shared = shared && k < PRECISION_SHARED};
+    d->y = d->shared ? shared->y[k] : trace_new(p->of);
+    d->z = d->shared ? shared->z[k] : trace_new(p->of);
     ERR_RETURN(run_judged(p, k, d->x));
-    if (!d->x->has_steps) return ERR_OK;
+    if (!d->x->has_steps || d->shared) return ERR_OK;
     ERR_RETURN(run_fp64(p, k, d->x, false, d->y));
     return run_fp64(p, k, d->x, true, d->z);
+}
+
+static void free_draw(Draw *d) {
+    trace_free(d->x);
+    if (!d->shared) trace_free(d->y), trace_free(d->z);
+}
+
+/* Of the options' lane. */
+static Judge new_judge(const Case *of, const Config *config, const Derived *derived, Precision *out) {
+    const double u = config->lane == LANE_EXACT ? dtype_roundoff(F64) : dtype_roundoff(F32);
+    Judge p = {.of = of,
+               .config = *config,
+               .derived = derived,
+               .out = out,
+               .steps = of->golden->n_steps < STEPS ? of->golden->n_steps : STEPS,
+               .arithmetic = u * sqrt((double)(derived->global_batch_size * config->seq_length))};
+    case_set_loss_scale(&p.config);
+    *out = (Precision){.dither = dither_of(config)};
+    return p;
+}
+
+bool precision_shares(const Case *of) { return !i64_is_set(of->config.num_experts); }
+
+Err precision_share(const Case *of, Lane lane, const PrecisionShared *shared) {
+    Config config = of->config;
+    config.lane = lane;
+    Precision out;
+    Judge p = new_judge(of, &config, &of->derived, &out);
+    Err e = record_types(&p);
+    for (int k = 0; k < PRECISION_SHARED && !e.code; k++) {
+        e = run_fp64(&p, k, shared->y[k], false, shared->y[k]);
+        if (!e.code) e = run_fp64(&p, k, shared->y[k], true, shared->z[k]);
+    }
+    storage_log_free(&p.log);
+    return e;
 }
 
 /* ---- statistics of one tensor ---- */
@@ -444,24 +483,18 @@ static bool judge_all(Judge *p) {
 /* Several processes cannot agree on more draws behind the verdict, which one of them has. */
 static int first_draws(void) { return comm_processes() > 1 ? PRECISION_DRAWS / 2 : 4; }
 
-Err precision_judge(const Case *of, const Config *config, const Derived *derived, Report *report,
-                    Precision *out) {
-    Judge p = {.of = of, .config = *config, .derived = derived, .report = report, .out = out};
-    case_set_loss_scale(&p.config);
-    p.first_row = report->n;
-    p.steps = of->golden->n_steps < STEPS ? of->golden->n_steps : STEPS;
-    *out = (Precision){.dither = dither_of(config)};
-    const double u = config->lane == LANE_EXACT ? dtype_roundoff(F64) : dtype_roundoff(F32);
-    p.arithmetic = u * sqrt((double)(derived->global_batch_size * config->seq_length));
-    Err e = config->lane == LANE_EXACT ? ERR_OK : record_types(&p);
+Err precision_judge(const Case *of, const Config *config, const Derived *derived,
+                    const PrecisionShared *shared, Report *report, Precision *out) {
+    Judge p = new_judge(of, config, derived, out);
+    p.report = report, p.first_row = report->n;
+    Err e = record_types(&p);
     bool pass = false;
     for (int draws = first_draws(); !e.code && !pass && draws <= PRECISION_DRAWS; draws *= 2) {
-        while (out->draws < draws && !e.code) e = run_draw(&p, out->draws++);
+        while (out->draws < draws && !e.code) e = run_draw(&p, out->draws++, shared);
         if (!e.code) pass = !p.draw[0].x->has_steps || judge_all(&p);
         if (comm_processes() > 1) break;
     }
-    for (int k = 0; k < out->draws; k++)
-        trace_free(p.draw[k].x), trace_free(p.draw[k].y), trace_free(p.draw[k].z);
+    for (int k = 0; k < out->draws; k++) free_draw(&p.draw[k]);
     storage_log_free(&p.log);
     return e;
 }

@@ -29,10 +29,20 @@ typedef struct Precision {
     double ratio;  /* R of the gradient nearest to or furthest beyond its bound */
 } Precision;
 
+/* The runs y and z of the first draws, which layouts of a case have in common; memory from trace_new. Not of
+ * a case with experts, where they follow each run's choices. */
+enum { PRECISION_SHARED = 8 };
+typedef struct PrecisionShared {
+    Trace *y[PRECISION_SHARED], *z[PRECISION_SHARED];
+} PrecisionShared;
+bool precision_shares(const Case *);
+Err precision_share(const Case *, Lane, const PrecisionShared *);
+
 /* Whether the options ask for a precision that is judged this way. */
 bool precision_is_low(const Config *);
 /* Runs the case in lane and layout of the options and adds the rows of the verdict to the report; on an MPI
- * process that is not rank 0 it adds none. */
-Err precision_judge(const Case *, const Config *, const Derived *, Report *, Precision *);
+ * process that is not rank 0 it adds none. shared NULL: nothing has run. */
+Err precision_judge(const Case *, const Config *, const Derived *, const PrecisionShared *, Report *,
+                    Precision *);
 
 #endif

@@ -208,7 +208,28 @@ static void run_exact(void *arg) {
     Config c = of->run.config;
     c.lane = LANE_EXACT;
     Precision unused;
-    must(precision_judge(&of->run, &c, &of->run.derived, of->shared.exact, &unused));
+    must(precision_judge(&of->run, &c, &of->run.derived, NULL, of->shared.exact, &unused));
+}
+
+typedef struct ShareArg {
+    const SweepCase *of;
+    Lane lane;
+} ShareArg;
+
+static void run_shared(void *arg) {
+    const ShareArg *a = arg;
+    must(precision_share(&a->of->run, a->lane, &a->of->shared.precision[a->lane]));
+}
+
+/* The runs in fp64 that cells of a low precision share. */
+static void provide_shared(Sweep *s, SweepCase *of, Lane lane) {
+    PrecisionShared *shared = &of->shared.precision[lane];
+    if (of->precision[lane] || !precision_shares(&of->run)) return;
+    for (int k = 0; k < PRECISION_SHARED; k++)
+        shared->y[k] = trace_new(&of->run), shared->z[k] = trace_new(&of->run);
+    ShareArg *arg = arena_alloc(s->arena, sizeof *arg);
+    *arg = (ShareArg){of, lane};
+    of->precision[lane] = add_job(s, run_shared, arg);
 }
 
 /* Of a lane without bounds of its own: what its options compute in fp64. */
@@ -228,6 +249,7 @@ static void provide(Sweep *s, const Cell *cell) {
         of->exact = add_job(s, run_exact, of);
         return;
     }
+    if (precision_is_low(&cell->config)) provide_shared(s, of, cell->lane);
     const ParityReport report = parity_report(&of->run, bounds);
     for (int k = 0; k < PARITY_DRAWS; k++)
         if (!of->noisy[bounds][k])
@@ -244,6 +266,7 @@ static void add_cell_job(Sweep *s, Cell *cell, CellResult *result) {
     job_needs(cell->job, of->alone[LANE_FP64]);
     job_needs(cell->job, of->alone[cell->lane]);
     if (cell->lane == LANE_EXACT) job_needs(cell->job, of->exact);
+    if (of->precision[cell->lane]) job_needs(cell->job, of->precision[cell->lane]);
     for (int k = 0; k < PARITY_DRAWS && cell->lane != LANE_EXACT; k++)
         job_needs(cell->job, of->noisy[lane_of_bounds(cell)][k]);
 }
@@ -256,7 +279,7 @@ static int at_once(const SweepOptions *o, const Sweep *s) {
 }
 
 void sweep_run(const SweepOptions *o, Sweep *s) {
-    const int64_t most = s->n_cells + s->n_cases * LANES * (2 + PARITY_DRAWS);
+    const int64_t most = s->n_cells + s->n_cases * LANES * (3 + PARITY_DRAWS);
     const int64_t begin = clock_ns();
     s->jobs = mem_zero((size_t)most, sizeof *s->jobs);
     s->results = shared_zero((size_t)s->n_cells * sizeof *s->results);
@@ -273,6 +296,8 @@ void sweep_free(Sweep *s) {
         for (int lane = 0; lane < LANES; lane++) {
             trace_free(c->shared.alone[lane]);
             for (int k = 0; k < PARITY_DRAWS; k++) trace_free(c->shared.noisy[lane][k]);
+            for (int k = 0; k < PRECISION_SHARED; k++)
+                trace_free(c->shared.precision[lane].y[k]), trace_free(c->shared.precision[lane].z[k]);
         }
         if (c->shared.exact) munmap(c->shared.exact, sizeof *c->shared.exact);
         case_close(&c->run);

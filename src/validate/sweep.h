@@ -19,7 +19,7 @@ typedef struct SweepCase {
     Golden *golden;
     Case run;
     Shared shared; /* memory for the runs that cells need */
-    Job *alone[LANES], *noisy[LANES][PARITY_DRAWS], *exact;
+    Job *alone[LANES], *noisy[LANES][PARITY_DRAWS], *exact, *precision[LANES];
 } SweepCase;
 
 typedef struct Cell {
