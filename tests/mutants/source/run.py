@@ -14,7 +14,8 @@ usage: run.py [--seed N] [--count N] [--jobs N] [--time-limit MINUTES] [--again]
   --json FILE           the report, for report.py, which writes docs/mutation.md
 
 One mutant is one changed line (candidates.py). It counts if it compiles with the flags of the project, and if the compiler makes
-other code of it. Then every test of CI's ctest that executes the line runs, until one fails or takes 10 times as long as usual.
+other code of it. Then every test of CI's ctest that executes the line runs, until one fails or takes 10 times as long as usual; then
+those of them that CI also runs under AddressSanitizer.
 Exit status 1 if the score is below the floor."""
 import concurrent.futures
 import json
@@ -73,26 +74,48 @@ class Records:
         return sum(r["status"] in report.COUNTED and not r.get("again") for r in self.all)
 
 
-def judge(tree, tests, coverage, mutant):
-    """Status of a mutant, what noticed it, and after how many tests."""
-    begin = time.monotonic()
-    try:
-        status, by, ran = tree.apply(mutant), None, 0
-        if status is None:
-            status = "survived"
-            for name in coverage.order(mutant.file, mutant.line):
-                ran += 1
-                if by := suite.notices(tests[name], tree, coverage.seconds[name]):
-                    status, by = "killed", f"{name}: {by}"
-                    break
-    finally:
-        tree.restore()
-    return {**mutant._asdict(), "status": status, "by": by, "tests": ran, "seconds": round(time.monotonic() - begin, 1)}
+class Worker:
+    """Two copies of the tree: as CI's tests are built, and as its AddressSanitizer step is."""
+
+    def __init__(self, folder, coverage):
+        self.coverage = coverage
+        self.plain = Tree(folder, "-O3")  # no debug information: equal code gives equal files
+        self.sanitized = Tree(folder.with_name(f"{folder.name}-asan"), "-O1 -fno-omit-frame-pointer", "-DCMAKE_C_COMPILER=clang",
+                              "-DISOTRON_SANITIZE=address,undefined")
+        self.tests = {tree: {test.name: test for test in suite.tests_of(tree)} for tree in (self.plain, self.sanitized)}
+        self.sound = {}  # test -> whether it passes under the sanitizer without a mutant
+
+    def judge(self, mutant):
+        """Status of a mutant, what noticed it, and after how many tests."""
+        begin, by, ran = time.monotonic(), None, 0
+        with self.plain.mutated(mutant) as status:
+            if status is None:
+                by, ran = self.first_to_notice(self.plain, self.coverage.order(mutant.file, mutant.line))
+        if status is None and not by:
+            order = [name for name in self.coverage.order(mutant.file, mutant.line) if self.passes_sanitized(name)]
+            with self.sanitized.mutated(mutant) as other:  # clang has other warnings
+                by, more = (None, 0) if other == "does not build" else self.first_to_notice(self.sanitized, order)
+            by, ran = by and f"asan {by}", ran + more
+        status = status or ("killed" if by else "survived")
+        return {**mutant._asdict(), "status": status, "by": by, "tests": ran, "seconds": round(time.monotonic() - begin, 1)}
+
+    def passes_sanitized(self, name):
+        test = self.tests[self.sanitized].get(name)
+        if name not in self.sound:
+            self.sound[name] = bool(test and test.sanitized and not suite.notices(test, self.sanitized, self.coverage.seconds[name]))
+        return self.sound[name]
+
+    def first_to_notice(self, tree, order):
+        for i, name in enumerate(order):
+            if how := suite.notices(self.tests[tree][name], tree, self.coverage.seconds[name]):
+                return f"{name}: {how}", i + 1
+        return None, len(order)
 
 
 class Run:
     def __init__(self, options, records):
         self.options, self.records, self.lock = options, records, threading.Lock()
+        self.explained = json.loads(report.EXPLAINED.read_text())
         self.end = time.monotonic() + 60 * options.time_limit if options.time_limit else float("inf")
         self.coverage = suite.Coverage(WORK / "coverage", say)
         for name, why in self.coverage.left_out.items():
@@ -119,11 +142,16 @@ class Run:
                 return None
             return next(self.queue, None)
 
+    def known(self, mutant):
+        """A mutant that a person has called equivalent is not run."""
+        if self.explained.get(mutant.id, [""])[0] == "equivalent":
+            return {**mutant._asdict(), "status": "survived", "by": None, "tests": 0, "seconds": 0}
+        return None
+
     def work(self, number):
-        tree = Tree(WORK / f"tree{number}", "-O3")  # no debug information: equal code gives equal files
-        tests = {test.name: test for test in suite.tests_of(tree)}
+        worker = Worker(WORK / f"tree{number}", self.coverage)
         while mutant := self.next():
-            record = judge(tree, tests, self.coverage, mutant)
+            record = self.known(mutant) or worker.judge(mutant)
             self.records.add({**record, **({"again": sources()["commit"]} if self.options.again else {})})
             if record["status"] in report.COUNTED:
                 say(f"{self.records.counted()}: {mutant.file}:{mutant.line} {record['status']} in {record['seconds']} s, "

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
+import re
 import signal
 import subprocess
 import sys
@@ -15,8 +15,9 @@ import time
 from tree import Tree, checked, run
 
 # A mutant may remove any file, kill any process (kill(-1, ...)) and fill memory or disk: a test gets namespaces of its own, in which
-# it can write to the tree, to a /tmp of its own and to /run; files have a largest size, and when memory ends it is killed first.
-NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+# it can write to the tree, to a /tmp of its own and to /run; files have a largest size; when
+# memory ends it is killed first; and it ends when this program does.
+NAMESPACES = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
 INSIDE = """
 mount --bind "$1" "$1" && mount --bind "$2" /tmp && mount -t tmpfs tmpfs /run || exit 125
 while read -r _ at _; do
@@ -31,17 +32,23 @@ exit $?  # in a line after it, so that the test is not process 1, which has othe
 """
 FACTOR, LEAST_S = 10, 30  # a test that takes longer than this many times its normal duration has noticed something
 
-Test = collections.namedtuple("Test", "name folder command cwd environment skip")
+# What ci/sanitizers runs under AddressSanitizer.
+SANITIZED = re.compile(r"functional/(sentences|resume|interrupt|parity/(gpt2-awkward|llama-gqa)/(fp64|fp16|recompute-full))")
+SANITIZED_LABELS = {"fast", "fuzz"}
+
+Test = collections.namedtuple("Test", "name folder command cwd environment skip sanitized")
 
 
 def tests_of(tree):
     found = []
     for t in tree.tests():
         properties = {p["name"]: p["value"] for p in t["properties"]}
-        if "tools" not in properties.get("LABELS", []):  # they judge texts, not the program
+        labels = set(properties.get("LABELS", []))
+        if "tools" not in labels:  # they judge texts, not the program
             parts = t["name"].split("/")
             found.append(Test(t["name"], parts[1] if parts[0] == "unit" else None, t["command"], properties["WORKING_DIRECTORY"],
-                              properties.get("ENVIRONMENT", []), properties.get("SKIP_RETURN_CODE")))
+                              properties.get("ENVIRONMENT", []), properties.get("SKIP_RETURN_CODE"),
+                              bool(labels & SANITIZED_LABELS or SANITIZED.fullmatch(t["name"]))))
     return found
 
 

@@ -1,4 +1,5 @@
 """Private copies of the repository in which mutants are built: no file of the checkout changes."""
+import contextlib
 import hashlib
 import json
 import os
@@ -42,7 +43,8 @@ class Tree:
     def __init__(self, root, flags, *settings):
         self.root, self.build = pathlib.Path(root), pathlib.Path(root) / "build/cpu"
         copy_checkout(self.root)
-        environment = {**os.environ, "CCACHE_DIR": str(ROOT / "build/mutants/ccache"), "LC_ALL": "C.UTF-8"}
+        environment = {**os.environ, "CCACHE_DIR": str(ROOT / "build/mutants/ccache"), "LC_ALL": "C.UTF-8",
+                       "ASAN_OPTIONS": "detect_stack_use_after_return=1"}
         environment.pop("OPENBLAS_CORETYPE", None)  # ci/run says why
         self.environment = environment
         checked(["cmake", "--preset", "cpu", "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_FLAGS={flags}", "-DCMAKE_C_COMPILER_LAUNCHER=ccache",
@@ -85,22 +87,24 @@ class Tree:
             self.current.update(missing)
         return True
 
-    def apply(self, mutant):
-        """None if the program is built and differs, else why it is no mutant."""
+    @contextlib.contextmanager
+    def mutated(self, mutant):
+        """Gives None if the program is built and differs, else why it is no mutant; then puts the line back."""
         path = self.root / mutant.file
-        self.original = path, path.read_text()
-        lines = self.original[1].splitlines(keepends=True)
+        original = path.read_text()
+        lines = original.splitlines(keepends=True)
         lines[mutant.line - 1] = mutant.new + "\n"
         path.write_text("".join(lines))
         self.current.clear()
-        objects = self.objects.get(mutant.file, [])
+        try:
+            yield self._difference(self.objects.get(mutant.file, []))
+        finally:
+            path.write_text(original)
+            self.current.clear()
+
+    def _difference(self, objects):
         if not objects:
             return "not in this build"
         if not self.make(objects):
             return "does not build"
         return "equivalent" if all(self._hash(o) == self.clean[o] for o in objects) else None
-
-    def restore(self):
-        path, text = self.original
-        path.write_text(text)
-        self.current.clear()
