@@ -189,6 +189,8 @@ def main():
             options.json.write_text(json.dumps(found, indent=1) + "\n")
     except OSError as e:
         parser.fail(words_of(e))
+    except RuntimeError as e:
+        parser.fail(str(e))
     print(report.text(found))
     return int(100 * report.best(found) < options.floor)
 

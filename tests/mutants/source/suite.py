@@ -19,7 +19,8 @@ from tree import Tree, checked, run
 # memory ends it is killed first; and it ends when this program does.
 NAMESPACES = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
 INSIDE = """
-mount --bind "$1" "$1" && mount --bind "$2" /tmp && mount -t tmpfs tmpfs /run || exit 125
+exec 9<"$1" && mount --bind "$2" /tmp && mkdir -p "$1" && mount -c --bind /proc/self/fd/9 "$1" && mount -t tmpfs tmpfs /run || exit 125
+exec 9<&-
 while read -r _ at _; do
   case $at in "$1" | /tmp | /run | /proc* | /sys* | /dev*) ;; *) mount -o remount,ro,bind "$at" 2>/dev/null ;; esac
 done </proc/self/mounts
@@ -70,6 +71,8 @@ def execute(test, tree, timeout, **environment):
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             status = None
+        if status == 125:
+            raise RuntimeError(f"the namespaces of {test.name} could not be set up")
         return status, time.monotonic() - begin, executed(pathlib.Path(scratch), tree) if "GCOV_PREFIX" in environment else None
 
 
