@@ -29,3 +29,8 @@ uint32_t age_stand_in(uint32_t c) {
 bool age_unordered(uint32_t c) {
     return c >= UNORDERED[0][0] && find(UNORDERED[0], sizeof UNORDERED / sizeof *UNORDERED, 2, c);
 }
+
+uint32_t age_lower(uint32_t c) {
+    const uint32_t *row = c < LOWER[0][0] ? NULL : find(LOWER[0], sizeof LOWER / sizeof *LOWER, 3, c);
+    return row ? row[2] + (c - row[0]) : c;
+}

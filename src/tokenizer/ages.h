@@ -6,10 +6,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A character of Unicode 14 with the same general category, script and UTF-8 length as a newer one; else `c`.
- */
+/* A character of Unicode 14 with the same general category, script and UTF-8 length as a newer one, or as one
+ * whose category has changed; else `c`. */
 uint32_t age_stand_in(uint32_t c);
 /* True for characters that normalization leaves alone because Unicode 9 does not know them. */
 bool age_unordered(uint32_t c);
+/* The lower case of an upper-case letter that is newer than utf8proc; else `c`. */
+uint32_t age_lower(uint32_t c);
 
 #endif

@@ -88,7 +88,7 @@ void unicode_lower(const char *text, size_t n, Str *out) {
         if (c == 0x130)
             str_puts(out, "i\xCC\x87"); /* the one character whose lower case is two */
         else
-            utf8_put(out, (uint32_t)utf8proc_tolower((int32_t)c));
+            utf8_put(out, (uint32_t)utf8proc_tolower((int32_t)age_lower(c)));
     }
 }
 

@@ -146,9 +146,9 @@ def regexes():
     patterns = [r"(?m:a.b)", r"a.b", r"(?=z)", r"x*", r"\w{2,3}+", r"a{2}?", r"a{,2}b", r"a{,}", r"^.", r".$", r"\Ab", r"c\z", r"\bb", r"\Bz", r"[\w-]+", r"[\s-]", r"[a-c-e]", r"(?m)a.b", r"[]a]",
                 r"[^]a]+", r"[\]\[]", r"\p{Han}+", r"\p{^Han}", r"\P{^Han}", r"\p{Hiragana}", r"\s+(?!\S)", r"\S+", r"[\S]", r"\d", r"\D+", r"[^\d]", r"\W+", r"[^\w]",
                 r"\u4e2d", r"\x{4e2d}", r"\x61", r"[\x61-b\u3042]", r"\v", r"\é", r"(?i:'S|x')", r"(?i)X", r"(a)\1", r"(?<=a)b", r"(?<!a)b", r"(?>a+)a", r"a++b",
-                r"a\{|}", r"{|a{x", r"é{2}", r"(ab){2}+", r"\p{Lu}|\p{So}|\p{Mn}|\p{Alphabetic}1", r"a|", r"\.|\$|\#| #"]
+                r"a\{|}", r"{|a{x", r"é{2}", r"é{2,3}+", r"é{2}+b", r"\{2}+", r"12{2}+", r"(ab){2}+", r"\p{Lu}|\p{So}|\p{Mn}|\p{Alphabetic}1", r"a|", r"\.|\$|\#| #"]
     subjects = ["xa\nbc axb buzz zoo", "aaaaab aab ab{ b} a{x {", "\u4e2d\u6587\u3042\u3005\u30fc \u0436 \u0663 \u00b2", "  \t \n\n \u180e\u200b\u00a0\u0085x  ",
-                "]-[^a-b", "'s 'S ss \u00df '\u017f xX", "\u00e9\u00e9 e\u0301\u000b A\U0001f600\U00031350\U0001fae8.$# #", "\u200d_a\u24b61\u00aa", "abababab"]
+                "]-[^a-b", "'s 'S ss \u00df '\u017f xX", "\u00e9\u00e9 e\u0301\u000b A\U0001f600\U00031350\U0001fae8.$# #", "\u200d_a\u24b61\u00aa", "abababab", "12222 \u00e9\u00e9\u00e9\u00e9b"]
     for pattern in patterns:
         for subject in subjects:
             every = split(Regex(pattern)).pre_tokenize_str(subject)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Writes src/tokenizer/ages_table.h: where the `tokenizers` library and the Unicode tables of Debian 12 disagree.
 
-Its regexes know Unicode 16, PCRE2 10.42 and this Python (3.11) know 14: each newer character gets an older stand-in of the same
-general category, script and UTF-8 length. Its normalizers know Unicode 9, utf8proc 2.8 knows 15: the newer characters
-that utf8proc decomposes, composes or orders are listed.
+Its regexes know Unicode 16, PCRE2 10.42 and this Python (3.11) know 14: each newer character, and each that has another general
+category now, gets an older stand-in of the same general category, script and UTF-8 length. Its normalizers know Unicode 9, utf8proc
+2.8 knows 15: the newer characters that utf8proc decomposes, composes or orders are listed. Its lower case knows letters that
+utf8proc does not.
 
     tools/oracle/unicode_ages.py > src/tokenizer/ages_table.h"""
 import ctypes, unicodedata
@@ -27,22 +28,34 @@ def stand_ins():
     categories = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Cf".split()
     member = {name: members("\\p{%s}" % name) for name in categories + SCRIPTS}
     kind = lambda c: (tuple(n for n in categories + SCRIPTS if c in member[n]), len(chr(c).encode()))
-    old, first = [c for c in EVERY if unicodedata.category(chr(c)) != "Cn"], {}
+    old, exact, any_script = [c for c in EVERY if c in member.get(unicodedata.category(chr(c)), ())], {}, {}
     for c in old:
         names, n = kind(c)
-        first.setdefault((names, n), c), first.setdefault((names[:1], n), c)
+        exact.setdefault((names, n), c), any_script.setdefault((names[0], n), c)
     new = set().union(*(member[n] for n in categories)) - set(old)
     rows = []
     for c in sorted(new):
         names, n = kind(c)
-        stand_in = first.get((names, n), first[names[:1], n])
+        stand_in = exact.get((names, n), any_script[names[0], n])
         if rows and rows[-1][1] == c - 1 and rows[-1][2] == stand_in: rows[-1][1] = c
         else: rows.append([c, c, stand_in])
     return rows
 
 
+lib = ctypes.CDLL("libutf8proc.so.2")
+
+
+def lower():
+    form, rows = normalizers.Lowercase(), []
+    for c in EVERY:
+        text = form.normalize_str(chr(c))
+        if len(text) > 1 or ord(text) == lib.utf8proc_tolower(c): continue
+        if rows and rows[-1][1] == c - 1 and rows[-1][2] - rows[-1][0] == ord(text) - c: rows[-1][1] = c
+        else: rows.append([c, c, ord(text)])
+    return rows
+
+
 def normalizing():
-    lib = ctypes.CDLL("libutf8proc.so.2")
     lib.utf8proc_map.restype = ctypes.c_ssize_t
     def utf8proc(s, options):
         b, p = s.encode(), ctypes.c_void_p()
@@ -79,4 +92,5 @@ print(f"""/* Written by tools/oracle/unicode_ages.py from tokenizers {tokenizers
 /* clang-format off */""")
 table("STAND_INS", "first, last, stand-in", stand_ins())
 table("UNORDERED", "first, last", normalizing())
+table("LOWER", "first, last, lower case of the first", lower())
 print("/* clang-format on */\n\n#endif")

@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,6 +172,19 @@ static void what_may_not_be_written_to_is_said_before(void **state) {
     leave(dir);
 }
 
+/* A call that succeeds leaves the error of an earlier one behind. */
+static void an_old_error_repeats_no_write(void **state) {
+    (void)state;
+    int fd[2];
+    char got[8] = "";
+    assert_int_equal(pipe2(fd, O_NONBLOCK), 0);
+    errno = EINTR;
+    assert_int_equal(file_write_all(fd[1], "a pipe", "once", 4).code, ERR_NONE);
+    assert_int_equal(read(fd[0], got, sizeof got), 4);
+    assert_string_equal(got, "once");
+    close(fd[0]), close(fd[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writing_replaces_and_a_missing_folder_is_a_sentence),
@@ -178,6 +192,7 @@ int main(void) {
         cmocka_unit_test(a_symlink_to_nothing_gets_its_file),
         cmocka_unit_test(a_fifo_gets_the_bytes_and_stays),
         cmocka_unit_test(own_output_is_written_to_behind_what_was_printed),
+        cmocka_unit_test(an_old_error_repeats_no_write),
         cmocka_unit_test(a_folder_is_refused),
         cmocka_unit_test(what_may_not_be_written_to_is_said_before),
     };

@@ -588,6 +588,41 @@ static void json_round_trip_restores_what_was_not_given(void **state) {
     done(&saved), done(&loaded);
 }
 
+/* A path of bytes that are not UTF-8 is dumped as the characters of Latin-1. */
+static void every_byte_of_a_path_becomes_its_character(void **state) {
+    (void)state;
+    Parsed p;
+    parse(&p, 0, "");
+    char bytes[129] = "";
+    Str wanted = {0}, json = {0};
+    for (int i = 0; i < 128; i++) bytes[i] = (char)(128 + i), str_printf(&wanted, "\\u%04X", 128 + i);
+    p.c.load = bytes;
+    config_json(&p.c, CLASS_ALL, &json);
+    assert_non_null(strstr(json.s, wanted.s));
+    str_free(&wanted), str_free(&json), done(&p);
+}
+
+static void long_lists_survive_json(void **state) {
+    (void)state;
+    Parsed p;
+    parse(&p, 0, "");
+    enum { MANY = 3000 };
+    const char *text[MANY];
+    for (int i = 0; i < MANY; i++) text[i] = arena_printf(p.arena, "path%d", i);
+    p.c.data_path = (TextList){.at = text, .count = MANY};
+    int64_t numbers[MANY];
+    for (int i = 0; i < MANY; i++) numbers[i] = i;
+    p.c.window_size = (I64List){.at = numbers, .count = MANY};
+    Str json = {0}, notes = {0}, again = {0};
+    config_json(&p.c, CLASS_ALL, &json);
+    Config fresh;
+    config_defaults(&fresh, p.arena);
+    assert_int_equal(config_from_json(&fresh, p.arena, json.s, json.len, CLASS_ALL, &notes).code, ERR_NONE);
+    config_json(&fresh, CLASS_ALL, &again);
+    assert_string_equal(json.s, again.s);
+    str_free(&json), str_free(&again), str_free(&notes), done(&p);
+}
+
 static void foreign_json_is_a_sentence(void **state) {
     (void)state;
     static const char *const bad[] = {"",
@@ -686,6 +721,8 @@ int main(void) {
         cmocka_unit_test(training_asks_for_data_only_where_it_reads_some),
         cmocka_unit_test(generation_asks_for_its_own),
         cmocka_unit_test(json_round_trip_restores_what_was_not_given),
+        cmocka_unit_test(every_byte_of_a_path_becomes_its_character),
+        cmocka_unit_test(long_lists_survive_json),
         cmocka_unit_test(foreign_json_is_a_sentence),
         cmocka_unit_test(any_json_bytes_are_survived),
         cmocka_unit_test(hash_changes_with_the_class_only),

@@ -1,6 +1,7 @@
 /* Datasets, blends and the index cache against Megatron-LM's own (vectors.h), and the toy and mock vectors of
  * numpy. */
 #include <inttypes.h>
+#include <sys/stat.h>
 
 #include "fixture.h"
 #include "vectors.h"
@@ -259,6 +260,26 @@ static void a_damaged_cache_is_rebuilt(void **state) {
     }
 }
 
+/* What is rebuilt is written again, as another file. */
+static void a_sound_cache_is_read(void **state) {
+    (void)state;
+    static const char *const PARTS[] = {"document_index.npy", "dataset_index.npy"};
+    char md5[33];
+    open_damaged_cache(md5);
+    ino_t before[2];
+    struct stat st;
+    for (int again = 0; again < 2; again++) {
+        for (int i = 0; i < 2; i++) {
+            char *path = cache_file(PARTS[i]);
+            assert_int_equal(stat(path, &st), 0);
+            if (again) assert_int_equal(st.st_ino, before[i]);
+            before[i] = st.st_ino;
+            free(path);
+        }
+        open_damaged_cache(md5);
+    }
+}
+
 static void mistakes_are_sentences(void **state) {
     (void)state;
     Data *data;
@@ -345,6 +366,7 @@ int main(void) {
         cmocka_unit_test(toy_indices_equal_numpy),
         cmocka_unit_test(mock_indices_equal_numpy),
         cmocka_unit_test(a_damaged_cache_is_rebuilt),
+        cmocka_unit_test(a_sound_cache_is_read),
         cmocka_unit_test(mistakes_are_sentences),
         cmocka_unit_test(a_token_outside_the_vocabulary_is_named),
         cmocka_unit_test(a_float_dataset_is_refused),

@@ -1,5 +1,6 @@
 /* The optimizers' kernels against closed forms; against PyTorch in test_oracle.c. */
 #include "unit/cmocka_all.h"
+#include "unit/expect_fault.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -153,6 +154,28 @@ static void pieces_are_as_calls_of_their_own(void **state) {
     free(x);
 }
 
+static void update_piece(Device *d, int64_t begin, int64_t count, int64_t group) {
+    float x[3] = {1, 1, 1};
+    FlatPiece piece = {begin, count, group};
+    Tensor p = flat(x, F32, 1), m = flat(x + 1, F32, 1), g = flat(x + 2, F32, 1),
+           row = tensor_make(&piece, I64, 2, (int64_t[]){1, 3});
+    call_run(&OPS[OP_sgd],
+             &(Call){.in = {&g, &row}, .out = {&p, &m}, .attr = &(SgdAttr){.grad_scale = 1}, .device = d});
+}
+
+static void pieces_lie_inside_the_parameters(void **state) {
+    (void)state;
+    Device *d = device_cpu(1);
+    update_piece(d, 0, 1, 0);
+    EXPECT_FAULT("a piece of 1 elements from element 1 of 1 on", update_piece(d, 1, 1, 0));
+    EXPECT_FAULT("a piece of 2 elements", update_piece(d, 0, 2, 0));
+    EXPECT_FAULT("a piece of -1 elements", update_piece(d, 1, -1, 0));
+    EXPECT_FAULT("from element -1 of", update_piece(d, -1, 1, 0));
+    EXPECT_FAULT("group 4", update_piece(d, 0, 1, 4));
+    EXPECT_FAULT("group -1", update_piece(d, 0, 1, -1));
+    device_free(d);
+}
+
 /* 2^60 + 1 - 2^60 by squares: a rounded sum of them would lose the 1; a block's own sum does. */
 static void blocks_of_one_lose_nothing(void **state) {
     (void)state;
@@ -242,6 +265,7 @@ int main(void) {
         cmocka_unit_test(sums_take_every_element_once),
         cmocka_unit_test(sums_do_not_depend_on_threads),
         cmocka_unit_test(pieces_are_as_calls_of_their_own),
+        cmocka_unit_test(pieces_lie_inside_the_parameters),
         cmocka_unit_test(blocks_of_one_lose_nothing),
         cmocka_unit_test(numbers_in_memory_take_the_place_of_the_attributes),
         cmocka_unit_test(the_norm_of_the_scaled_gradient_is_clipped),

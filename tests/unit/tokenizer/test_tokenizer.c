@@ -37,6 +37,8 @@ static void null_reads_ids_and_ends_with_its_last(void **state) {
     assert_int_equal(tokenizer_vocab_size(t), 100);
     assert_int_equal(tokenizer_eod(t), 99);
     assert_int_equal(tokenizer_pad(t), -1);
+    assert_true(tokenizer_is_special(t, 99));
+    assert_false(tokenizer_is_special(t, -1)); /* the padding that it lacks */
     char *text;
     size_t n;
     assert_int_equal(tokenizer_decode(t, (int32_t[]){7, 99}, 2, &text, &n).code, ERR_NONE);

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Scores the test suite with a random sample of source mutants of src/ and kernels/cpu, drawn by a seed.
+
+usage: run.py [--seed N] [--count N] [--jobs N] [--time-limit MINUTES] [--again] [--floor PERCENT]
+              [--records FILE] [--json FILE]
+
+  --seed N              decides the sample (default: 1); it is part of the report
+  --count N             how many mutants that build and are not equivalent are run (default: 300)
+  --jobs N              that many mutants at a time, each in a copy of the tree (default: 1)
+  --time-limit MINUTES  start no mutant after that time
+  --again               run those that survived once more, against the tests as they are now
+  --floor PERCENT       fail if the whole interval of the score, without those that explained.json calls equivalent, is below that
+  --records FILE        one line for each mutant; a run that was stopped goes on there (default: build/mutants/records.jsonl)
+  --json FILE           the report, for report.py, which writes docs/mutation.md
+
+One mutant is one changed line (candidates.py). It counts if it compiles with the flags of the project, and if the compiler makes
+other code of it. Then every test of CI's ctest that executes the line runs, until one fails or takes 10 times as long as usual; then
+those of them that CI also runs under AddressSanitizer.
+Exit status 1 if the score is below the floor."""
+import concurrent.futures
+import json
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+sys.dont_write_bytecode = True
+from candidates import ROOT, Mutant, sample
+import report
+import suite
+from tree import Tree, checked
+
+sys.path.insert(0, str(ROOT / "tools"))
+from command import Command, count, natural, positive, words_of
+
+WORK = ROOT / "build/mutants"
+
+
+def say(text):
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def sources():
+    """Names the state of what is mutated: a sample belongs to one."""
+    listed = checked(["git", "ls-files", "-s", "src", "kernels/cpu"], cwd=ROOT)
+    changed = checked(["git", "diff", "HEAD", "--", "src", "kernels/cpu"], cwd=ROOT)
+    return {"commit": checked(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT).strip(), "sources": report.digest(listed + changed)}
+
+
+class Records:
+    """A line for each mutant, written when it is done."""
+
+    def __init__(self, path, seed, again):
+        self.path, self.lock = path, threading.Lock()
+        head = {"seed": seed, **sources()}
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(head) + "\n")
+        self.head, *self.all = [json.loads(line) for line in path.read_text().splitlines()]
+        if self.head["seed"] != seed or (self.head["sources"] != head["sources"] and not again):
+            sys.exit(f"run.py: {path} has mutants of another seed or of other sources: remove it, or name other --records")
+
+    def add(self, record):
+        with self.lock:
+            self.all.append(record)
+            with self.path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+
+    def done(self):
+        return {r["id"] for r in self.all}
+
+    def counted(self):
+        return sum(r["status"] in report.COUNTED and not r.get("again") for r in self.all)
+
+
+class Worker:
+    """Two copies of the tree: as CI's tests are built, and as its AddressSanitizer step is."""
+
+    def __init__(self, folder, coverage):
+        self.coverage = coverage
+        self.plain = Tree(folder, "-O3")  # no debug information: equal code gives equal files
+        self.sanitized = Tree(folder.with_name(f"{folder.name}-asan"), "-O1 -fno-omit-frame-pointer", "-DCMAKE_C_COMPILER=clang",
+                              "-DISOTRON_SANITIZE=address,undefined")
+        self.tests = {tree: {test.name: test for test in suite.tests_of(tree)} for tree in (self.plain, self.sanitized)}
+        self.sound = {}  # test -> whether it passes under the sanitizer without a mutant
+
+    def judge(self, mutant):
+        """Status of a mutant, what noticed it, and after how many tests."""
+        begin, by, ran = time.monotonic(), None, 0
+        with self.plain.mutated(mutant) as status:
+            if status is None:
+                by, ran = self.first_to_notice(self.plain, self.coverage.order(mutant.file, mutant.line))
+        if status is None and not by:
+            order = [name for name in self.coverage.order(mutant.file, mutant.line) if self.passes_sanitized(name)]
+            with self.sanitized.mutated(mutant) as other:  # clang has other warnings
+                by, more = (None, 0) if other == "does not build" else self.first_to_notice(self.sanitized, order)
+            by, ran = by and f"asan {by}", ran + more
+        status = status or ("killed" if by else "survived")
+        return {**mutant._asdict(), "status": status, "by": by, "tests": ran, "seconds": round(time.monotonic() - begin, 1)}
+
+    def passes_sanitized(self, name):
+        test = self.tests[self.sanitized].get(name)
+        if name not in self.sound:
+            self.sound[name] = bool(test and test.sanitized and not suite.notices(test, self.sanitized, self.coverage.seconds[name]))
+        return self.sound[name]
+
+    def first_to_notice(self, tree, order):
+        for i, name in enumerate(order):
+            if how := suite.notices(self.tests[tree][name], tree, self.coverage.seconds[name]):
+                return f"{name}: {how}", i + 1
+        return None, len(order)
+
+
+class Run:
+    def __init__(self, options, records):
+        self.options, self.records, self.lock = options, records, threading.Lock()
+        self.explained = json.loads(report.EXPLAINED.read_text())
+        self.end = time.monotonic() + 60 * options.time_limit if options.time_limit else float("inf")
+        self.coverage = suite.Coverage(WORK / "coverage", say)
+        for name, why in self.coverage.left_out.items():
+            say(f"left out: {name} {why}")
+        if options.again:
+            last = {r["id"]: r for r in records.all}
+            self.queue = iter([m for r in last.values() if r["status"] == "survived" and (m := self.found_again(r))])
+        else:
+            self.queue = (m for m in sample(ROOT, options.seed) if m.id not in records.done())
+
+    def found_again(self, record):
+        """The mutant where its line is now."""
+        mutant = Mutant(*(record[key] for key in Mutant._fields))
+        lines = [line.rstrip() for line in report.lines_of(mutant.file)]
+        places = [i + 1 for i, line in enumerate(lines) if line == mutant.was]
+        if not places:
+            say(f"{mutant.file}:{mutant.line} is no longer '{mutant.was.strip()}': the mutant is run no more")
+            return None
+        return mutant._replace(line=min(places, key=lambda n: abs(n - mutant.line)))
+
+    def next(self):
+        with self.lock:
+            if time.monotonic() > self.end or (not self.options.again and self.records.counted() >= self.options.count):
+                return None
+            return next(self.queue, None)
+
+    def known(self, mutant):
+        """A mutant that a person has called equivalent is not run."""
+        if self.explained.get(mutant.id, [""])[0] == "equivalent":
+            return {**mutant._asdict(), "status": "survived", "by": None, "tests": 0, "seconds": 0}
+        return None
+
+    def work(self, number):
+        worker = Worker(WORK / f"tree{number}", self.coverage)
+        while mutant := self.next():
+            record = self.known(mutant) or worker.judge(mutant)
+            self.records.add({**record, **({"again": sources()["commit"]} if self.options.again else {})})
+            if record["status"] in report.COUNTED:
+                say(f"{self.records.counted()}: {mutant.file}:{mutant.line} {record['status']} in {record['seconds']} s, "
+                    f"{record['tests']} tests{', ' + record['by'] if record['by'] else ''}")
+
+    def all(self):
+        with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
+            for done in [pool.submit(self.work, i) for i in range(self.options.jobs)]:
+                done.result()
+
+
+def arguments():
+    parser = Command(__doc__)
+    parser.add_argument("--seed", type=natural, default=1)
+    parser.add_argument("--count", type=count, default=300)
+    parser.add_argument("--jobs", type=count, default=1)
+    parser.add_argument("--time-limit", type=positive)
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--floor", type=positive, default=0)
+    parser.add_argument("--records", type=pathlib.Path, default=WORK / "records.jsonl")
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    if not suite.sandbox_works():
+        parser.fail("mutants may remove files and kill processes, so they run in namespaces, which this user cannot make: run it as root")
+    return parser, options
+
+
+def main():
+    parser, options = arguments()
+    try:
+        records = Records(options.records, options.seed, options.again)
+        Run(options, records).all()
+        found = report.of(records.head, records.all) | {"without": options.without and options.without.pattern}
+        if options.json:
+            options.json.write_text(json.dumps(found, indent=1) + "\n")
+    except OSError as e:
+        parser.fail(words_of(e))
+    except RuntimeError as e:
+        parser.fail(str(e))
+    print(report.text(found))
+    return int(100 * report.best(found) < options.floor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

