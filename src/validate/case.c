@@ -149,13 +149,9 @@ static uint64_t noise_key(const Param *p, const char *site) {
     return hash64(p->spec.name, strlen(p->spec.name), hash_name(site));
 }
 
-/* An exact zero stays: in a gradient it is a sum without terms (a token that does not occur). */
-static void perturb(double *x, int64_t n, double size, uint64_t key) {
-    for (int64_t i = 0; i < n; i++)
-        if (x[i] != 0) x[i] += size * philox_normal(0, key, (uint64_t)i);
-}
-
-static void perturb_gradient(const Param *p, Device *device, const Noise *noise, int64_t step) {
+/* An exact zero, a sum without terms (of a token that does not occur), stays. */
+static void perturb_gradient(const Param *p, Device *device, const Noise *noise, uint64_t seed,
+                             int64_t step) {
     const int64_t n = param_logical_count(p);
     DeviceView view =
         device_view(device, p->main_grad.data, (size_t)n * sizeof(double), VIEW_READ | VIEW_WRITE);
@@ -163,7 +159,10 @@ static void perturb_gradient(const Param *p, Device *device, const Noise *noise,
     for (int64_t i = 0; i < n; i++) squares += x[i] * x[i];
     char site[48];
     snprintf(site, sizeof site, "gradient %lld %d", (long long)step, noise->draw);
-    perturb(x, n, noise->gradients * sqrt(squares / (double)n), noise_key(p, site));
+    const double size = noise->gradients * sqrt(squares / (double)n);
+    const uint64_t key = noise_key(p, site);
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] != 0) x[i] += size * philox_normal(seed, key, (uint64_t)i);
     device_view_end(&view);
 }
 
@@ -180,7 +179,7 @@ static void set_weights(const Case *c, const Noise *noise) {
         const uint64_t key = noise_key(p, site);
         double *x = all + p->offset;
         for (int64_t k = 0; k < param_logical_count(p); k++)
-            x[k] *= 1 + noise->weights * philox_normal(0, key, (uint64_t)k);
+            x[k] *= 1 + noise->weights * philox_normal((uint64_t)c->config.seed, key, (uint64_t)k);
     }
 }
 
@@ -225,7 +224,7 @@ static void one_step(const CaseRun *c, Run *run, int64_t step, Trace *heard) {
     run_reduce(run, &report);
     run_read(run, &report);
     for (int i = 0; c->noise.draw != NO_NOISE && c->noise.gradients > 0 && i < r->n; i++)
-        perturb_gradient(r->params[i], r->device, &c->noise, step);
+        perturb_gradient(r->params[i], r->device, &c->noise, (uint64_t)c->config.seed, step);
     if (w->gradients) w->gradients(w->arg, run, &report);
     if (step == 0)
         gather_all(c->of, run, FLAT_GRADS, r->grads, report.grad_scale, heard ? heard->gradients : NULL);

@@ -48,8 +48,8 @@ uint64_t trace_hash(const Case *, const Trace *);
 
 enum { NO_NOISE = -1 };
 
-/* Noise of a run, xi being standard normal: weights become w * (1 + weights * xi), and the gradients of every
- * step g + gradients * rms(g) * xi (on one rank in fp64 alone). */
+/* Noise of a run, xi being standard normal and drawn by --seed: weights become w * (1 + weights * xi), and
+ * the gradients of every step g + gradients * rms(g) * xi (on one rank in fp64 alone). */
 typedef struct Noise {
     int draw; /* which xi; NO_NOISE: none */
     double weights, gradients;

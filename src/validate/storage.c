@@ -51,7 +51,8 @@ static void add_grid_noise(Storage *s, Tensor *t) {
     double *x = t->data;
     for (int64_t k = 0, n = tensor_count(t); k < n; k++)
         if (x[element(t, k)] != 0)
-            x[element(t, k)] += ldexp(philox_uniform(0, key, (uint64_t)s->drawn++) - 0.5, -EXACT_GRID_BITS);
+            x[element(t, k)] += ldexp(
+                philox_uniform((uint64_t)s->lane->seed, key, (uint64_t)s->drawn++) - 0.5, -EXACT_GRID_BITS);
 }
 
 static void round_output(Storage *s, Tensor *y, DType type) {
