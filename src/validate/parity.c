@@ -247,7 +247,8 @@ void parity_print(const ParityReport *r, const char *case_name, const Config *c,
         str_printf(
             out,
             "other rows: x of this run, y of fp64 and z of fp64 with the lane's storage, from %d draws of "
-            "weights times 1 + %.3g xi; R = rms |x - y| / rms |z - y|, element = max |x - y| / rms of its "
+            "weights times 1 + %.3g xi; R = median |x - y| / median |z - y|, element = max of min |x - y| / "
+            "rms of its "
             "row "
             "in z - y, scale = component of x - z along y; power = the smallest relative error of scale that "
             "fails, and what it must reach\n",

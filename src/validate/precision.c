@@ -201,10 +201,24 @@ static double mean_square(const Series *s, int n) {
     return sum / n;
 }
 
-/* Of the mean, relative, squared. */
-static double spread(const Series *s, int n) {
-    const double m = mean(s, n);
-    return m > 0 ? (mean_square(s, n) / (m * m) - 1) / (n - 1) : 0;
+static int by_size(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* One draw in which a rare event is large does not move it. */
+static double median(const Series *s, int n) {
+    Series sorted = *s;
+    qsort(sorted.at, (size_t)n, sizeof *sorted.at, by_size);
+    return (sorted.at[(n - 1) / 2] + sorted.at[n / 2]) / 2;
+}
+
+/* Squared standard error of the median's logarithm: pi / 2 of the mean's. */
+static double spread(const Series *s, double least, int n) {
+    Series logs;
+    for (int i = 0; i < n; i++) logs.at[i] = log(s->at[i] + least);
+    const double m = mean(&logs, n);
+    return acos(0) * (mean_square(&logs, n) - m * m) / (n - 1);
 }
 
 /* Over the draws: squares of both errors and of the quantity, and products. */
@@ -282,25 +296,38 @@ static void judge_elements(const Sample *t, double tensor_noise, double tensor_s
     free(noise);
 }
 
-/* The smallest e for which e of the quantity, added to the errors, is refused by the error's size, and by its
- * component along the quantity. */
+/* The smallest e for which errors of this size, with e of the quantity added, are refused: of either sign. */
+static double power_of_error(const Moments *m, double limit, double sign, int n) {
+    double low = 1e-15, high = 1e3;
+    while (high > 1.0001 * low) {
+        const double e = sqrt(low * high);
+        Series squares;
+        for (int s = 0; s < n; s++)
+            squares.at[s] = m->xx.at[s] + 2 * sign * e * m->xy.at[s] + e * e * m->yy.at[s];
+        *(median(&squares, n) > limit ? &high : &low) = e;
+    }
+    return high;
+}
+
+/* The same by whichever of the tests notices first. */
 static double power_of(const Moments *m, const Judgement *j, double noise, int n) {
-    const double limit = j->error.bound * j->error.bound * noise, b = fabs(mean(&m->xy, n)),
-                 yy = mean(&m->yy, n), rest = fmax(limit - mean(&m->xx, n), 0);
-    if (!(yy > 0)) return INFINITY;
-    return fmin((b + sqrt(b * b + yy * rest)) / yy, j->scale.bound + j->scale.value);
+    const double limit = j->error.bound * j->error.bound * noise;
+    if (!(mean(&m->yy, n) > 0)) return INFINITY;
+    return fmin(fmax(power_of_error(m, limit, 1, n), power_of_error(m, limit, -1, n)),
+                j->scale.bound + j->scale.value);
 }
 
 static Judgement judge(const Sample *t) {
     const int n = t->draws;
     const Moments m = moments(t);
-    const double arithmetic = t->arithmetic * t->arithmetic * mean(&m.whole, n),
-                 noise = fmax(mean(&m.zz, n) + arithmetic, 1e-300);
-    Judgement j = {
-        .error = {sqrt(mean(&m.xx, n) / noise), 1.5 * exp(3 * sqrt(spread(&m.xx, n) + spread(&m.zz, n)))},
-        .scale = component(&m.xy, &m.zy, &m.yy, t->arithmetic, n),
-        .decay = component(&m.xa, &m.za, &m.aa, t->arithmetic, n)};
-    judge_elements(t, sqrt(noise / (double)t->n), sqrt(mean(&m.whole, n) / (double)t->n), &j);
+    const double least = fmax(t->arithmetic * t->arithmetic * mean(&m.whole, n), 1e-300),
+                 noise = median(&m.zz, n) + least;
+    Judgement j = {.error = {sqrt(median(&m.xx, n) / noise),
+                             1.5 * exp(3 * sqrt(spread(&m.xx, least, n) + spread(&m.zz, least, n)))},
+                   .scale = component(&m.xy, &m.zy, &m.yy, t->arithmetic, n),
+                   .decay = component(&m.xa, &m.za, &m.aa, t->arithmetic, n)};
+    judge_elements(t, sqrt((mean(&m.zz, n) + least) / (double)t->n), sqrt(mean(&m.whole, n) / (double)t->n),
+                   &j);
     j.power = power_of(&m, &j, noise, n);
     return j;
 }
@@ -439,11 +466,27 @@ static void judge_logits(Judge *p) {
     add(new_row(p, "%s, scale", "logits"), "logits of step 1", j.scale, NOTHING, j.worst, 0);
 }
 
-/* A router's choices may differ from fp64's where logits are as close as rounding moves those of some token.
- */
+static void judge_router_logits(Judge *p) {
+    const Choices *c = &p->draw[0].y->choices;
+    Sample t = {.n = p->steps * c->routers * c->samples * c->seq * c->experts,
+                .width = c->experts,
+                .draws = p->out->draws,
+                .arithmetic = p->arithmetic};
+    for (int s = 0; s < t.draws; s++) {
+        const Draw *d = &p->draw[s];
+        t.x[s] = d->x->choices.logits, t.y[s] = d->y->choices.logits, t.z[s] = d->z->choices.logits;
+    }
+    const Judgement j = judge(&t);
+    add(new_row(p, "%s, R", "router logits"), "all steps and routers", j.error, j.element, 0, NO_RANK);
+    add(new_row(p, "%s, scale", "router logits"), "all steps and routers", j.scale, NOTHING, 0, NO_RANK);
+}
+
+/* A router's choices may differ from fp64's where logits are no further apart than they differ from fp64's,
+ * which is judged above. */
 static void judge_choices(Judge *p) {
     const Choices *c = &p->draw[0].y->choices;
     if (!c->routers) return;
+    judge_router_logits(p);
     Row *row = new_row(p, "%s", "experts: margin / noise");
     const int64_t scores = c->samples * c->seq * c->experts;
     int64_t flips = 0;
@@ -451,10 +494,12 @@ static void judge_choices(Judge *p) {
     for (int64_t i = 0; i < p->steps * c->routers; i++) {
         double noise = 0, margin = 0;
         for (int s = 0; s < p->out->draws; s++) {
-            const Choices *y = &p->draw[s].y->choices, *z = &p->draw[s].z->choices;
+            const Choices *x = &p->draw[s].x->choices, *y = &p->draw[s].y->choices,
+                          *z = &p->draw[s].z->choices;
             margin = fmax(margin, y->margin[i]);
             for (int64_t k = i * scores; k < (i + 1) * scores; k++)
-                noise = fmax(noise, fabs(z->logits[k] - y->logits[k]));
+                noise =
+                    fmax(noise, fmax(fabs(x->logits[k] - y->logits[k]), fabs(z->logits[k] - y->logits[k])));
         }
         char name[80];
         snprintf(name, sizeof name, "step %lld, router %lld (%lld choices of %lld differ from fp64's)",
@@ -481,7 +526,7 @@ static bool judge_all(Judge *p) {
 }
 
 /* Several processes cannot agree on more draws behind the verdict, which one of them has. */
-static int first_draws(void) { return comm_processes() > 1 ? PRECISION_DRAWS / 2 : 4; }
+static int first_draws(void) { return comm_processes() > 1 ? 16 : 4; }
 
 Err precision_judge(const Case *of, const Config *config, const Derived *derived,
                     const PrecisionShared *shared, Report *report, Precision *out) {

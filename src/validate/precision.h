@@ -4,9 +4,9 @@
  * roundings others. For draw s let x be the run that is judged, y the run in fp64 on one rank, and z the run
  * in fp64 that stores what the lane stores (storage.h): z - y is what rounding is predicted to do. Runs in
  * fp64 follow the experts that x chose (choices.h). That y is right is not judged here but by the fp64
- * verdict of the same options against the oracle (parity.h). With means over S draws, each tensor must meet
+ * verdict of the same options against the oracle (parity.h). Over S draws, each tensor must meet
  *
- *   error    R = rms |x - y| / rms |z - y| <= 1.5 exp(3 v), v the relative spread of R^2 over the draws
+ *   error    R = median |x - y| / median |z - y| <= 1.5 exp(6 v), v the standard error of log R
  *   element  max of min |x - y| over the draws, over rms (z - y) of its row, <= max(4, twice the same of z)
  *   scale    |mean a(x) - a(z)| <= 8 sqrt(2 / S) rms a(z), where a(x) = <x - y, y> / <y, y>: a factor that
  * all of it has in common; of updates also along the weights, as a decay would be
@@ -21,7 +21,7 @@
 #include "validate/case.h"
 #include "validate/compare.h"
 
-enum { PRECISION_DRAWS = 32 };
+enum { PRECISION_DRAWS = 64 };
 
 typedef struct Precision {
     int draws;     /* that there were; 0: the verdict is another */
