@@ -86,7 +86,7 @@ int comm_processes(void);
 int comm_process(void);
 /* True if there are several processes and the program was built with MPI. */
 bool comm_mpi_present(void);
-/* The world of all MPI processes; MPI is initialised by this call and finalised by comm_free. */
+/* The world of all MPI processes. The first call initialises MPI, the end of the process finalises it. */
 Comm *comm_mpi(const CommOptions *);
 
 /* ---- flight recorder ---- */

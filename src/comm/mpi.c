@@ -511,17 +511,27 @@ static void mpi_free(Comm *c) {
     MPI_CHECK(MPI_Wait(&mpi->listening, MPI_STATUS_IGNORE));
     MPI_CHECK(MPI_Comm_free(&mpi->control));
     MPI_CHECK(MPI_Comm_free(&mpi->data));
-    MPI_CHECK(MPI_Finalize());
     fault_scope(mpi->outer);
     free(mpi->next_tag), free(mpi->returned), free(mpi->witness), free(mpi);
 }
 
-Comm *comm_mpi(const CommOptions *options) {
-    static const CommBackend MPI = {.start = mpi_start, .wait = mpi_wait, .free = mpi_free};
-    int level, world, rank, found, *tag_limit;
+static void finalize(void) { MPI_Finalize(); }
+
+/* MPI begins once in a process and ends with it; worlds may follow each other. */
+static void begin_mpi(void) {
+    int begun, level;
+    MPI_CHECK(MPI_Initialized(&begun));
+    if (begun) return;
     MPI_CHECK(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level));
     CHECK(level >= MPI_THREAD_FUNNELED, "this MPI does not allow threads beside the one that calls it");
     MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    CHECK(!atexit(finalize), "no memory for the end of MPI");
+}
+
+Comm *comm_mpi(const CommOptions *options) {
+    static const CommBackend MPI = {.start = mpi_start, .wait = mpi_wait, .free = mpi_free};
+    int world, rank, found, *tag_limit;
+    begin_mpi();
     MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &world));
     MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
     Mpi *mpi = mem_zero(1, sizeof *mpi);

@@ -240,8 +240,11 @@ static Err run_rank(void *arg, Comm *comm) {
     CaseRun *c = arg;
     Trace *heard = world_speaks(comm) ? c->trace : NULL;
     Device *device;
-    ERR_RETURN(device_open(c->config.device == ON_CUDA, comm ? comm_rank(comm) : 0,
-                           (int)c->derived.cpu_threads, &device));
+    if (c->watch.on_host)
+        device = device_cpu((int)c->derived.cpu_threads);
+    else
+        ERR_RETURN(device_open(c->config.device == ON_CUDA, comm ? comm_rank(comm) : 0,
+                               (int)c->derived.cpu_threads, &device));
     /* Plans make a GPU's kernels those of training; many ranks would make many. */
     if (!comm) run_plan_memory(&c->config, &c->derived, comm, device);
     /* Beside the steps one rank gives whole logits: more than is planned for a step. */

@@ -66,6 +66,7 @@ typedef struct CaseWatch {
     void *arg;
     bool logits;    /* whole logits are wanted: a pass before the first step that is watched too */
     bool quantises; /* an fp64 run keeps --fp8-format */
+    bool on_host;   /* the watch reads and writes tensors where they lie: the host's memory */
     int64_t steps; /* that are run, not more than the case has; 0: all. The trace's parameters are those after
                       them */
 } CaseWatch;

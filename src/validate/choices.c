@@ -46,6 +46,7 @@ void choices_place(Choices *c, double *memory) {
     c->logits = c->expert + experts_of_all(c);
     c->margin = c->logits + logits_of_all(c);
     for (int64_t i = 0; i < experts_of_all(c); i++) c->expert[i] = -1;
+    for (int64_t i = 0; i < logits_of_all(c); i++) c->logits[i] = -INFINITY;
 }
 
 static double *experts_of(const Choices *c, const ChoiceRank *at, int64_t token) {
@@ -215,6 +216,14 @@ static void follow(const ChoiceProbe *p, const ChoiceRank *at, const Rows *r, bo
 /* ---- the probe ---- */
 
 void choices_step(ChoiceProbe *p, int rank, int64_t step) { p->rank[rank] = (ChoiceRank){.step = step}; }
+
+void choices_merge(ChoiceProbe *p, Comm *comm, int64_t step) {
+    const Choices *c = p->record;
+    const int64_t experts = experts_of_all(c) / c->steps, logits = logits_of_all(c) / c->steps;
+    const Group all = comm_everyone(comm);
+    comm_all_reduce(comm, all, "experts", COMM_MAX, F64, c->expert + step * experts, experts);
+    comm_all_reduce(comm, all, "router logits", COMM_MAX, F64, c->logits + step * logits, logits);
+}
 
 void choices_probe(ChoiceProbe *p, const Tape *t, TapePoint point, const OpDef *op, const Call *call) {
     if (point != TAPE_RAN) return;

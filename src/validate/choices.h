@@ -15,7 +15,7 @@
 typedef struct Choices {
     int64_t steps, routers, samples, seq, topk, experts; /* routers 0: the case has no experts */
     double *expert; /* [steps, routers, CHOICES_PASSES, samples, seq, topk]; -1: nothing was chosen */
-    double *logits; /* [steps, routers, samples, seq, experts] */
+    double *logits; /* [steps, routers, samples, seq, experts]; -infinity: none */
     double *margin; /* [steps, routers], of a run that follows another: the largest margin of a choice that it
                        would have made differently, see choices_probe */
     int64_t flips;  /* choices that it would have made differently */
@@ -44,6 +44,8 @@ typedef struct ChoiceProbe {
 
 /* Before a step of a rank. */
 void choices_step(ChoiceProbe *, int rank, int64_t step);
+/* After a step: what the ranks have written down, in all of their processes. */
+void choices_merge(ChoiceProbe *, Comm *, int64_t step);
 /* A TapeProbe for the ranks of a run: writes down what routers choose, or puts what `follow` chose in its
  * place. The margin of a choice that differs is the smallest d such that the router chooses the followed
  * experts when d is added to their logits and subtracted from the others' (of other groups, if the router

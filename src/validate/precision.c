@@ -80,6 +80,13 @@ static void on_probe(void *arg, const Tape *t, TapePoint point, const OpDef *op,
     choices_probe(&((Watch *)arg)->choices, t, point, op, call);
 }
 
+static void on_shared(void *arg, Run *run, const StepReport *r) {
+    (void)r;
+    ChoiceProbe *choices = &((Watch *)arg)->choices;
+    if (run->comm && comm_processes() > 1 && choices->record->routers)
+        choices_merge(choices, run->comm, choices->rank[comm_rank(run->comm)].step);
+}
+
 static Noise noise_of(const Judge *p, int draw) { return (Noise){draw, p->out->dither, 0}; }
 
 static CaseWatch watch_of(const Judge *p, Watch *w, const Trace *out) {
@@ -93,7 +100,8 @@ static CaseWatch watch_of(const Judge *p, Watch *w, const Trace *out) {
 static Err run_judged(Judge *p, int draw, Trace *out) {
     Watch w = {.choices = {p->of->init->registry, &out->choices, NULL, NULL}};
     w.choices.rank = mem_zero((size_t)config_ranks(&p->config), sizeof *w.choices.rank);
-    const CaseWatch watch = watch_of(p, &w, out);
+    CaseWatch watch = watch_of(p, &w, out);
+    watch.updated = on_shared;
     Err e = case_run(p->of, &p->config, p->derived, noise_of(p, draw), &watch, out);
     free(w.choices.rank);
     return e;
@@ -104,6 +112,7 @@ static Err run_fp64(Judge *p, int draw, const Trace *followed, bool stores, Trac
     ChoiceRank rank;
     Watch w = {.choices = {p->of->init->registry, &out->choices, &followed->choices, &rank}};
     CaseWatch watch = watch_of(p, &w, out);
+    watch.on_host = true;
     if (stores) {
         w.storage = (Storage){.log = &p->log, .lane = &p->config, .draw = draw};
         watch.begin = on_begin, watch.gradients = on_gradients, watch.updated = on_updated,
@@ -126,15 +135,23 @@ static Err record_types(Judge *p) {
     return e;
 }
 
-static Err run_draw(Judge *p, int k, const PrecisionShared *shared) {
-    Draw *d = &p->draw[k];
-    *d = (Draw){.x = trace_new(p->of), .shared = shared && k < PRECISION_SHARED};
-    d->y = d->shared ? shared->y[k] : trace_new(p->of);
-    d->z = d->shared ? shared->z[k] : trace_new(p->of);
-    ERR_RETURN(run_judged(p, k, d->x));
-    if (!d->x->has_steps || d->shared) return ERR_OK;
-    ERR_RETURN(run_fp64(p, k, d->x, false, d->y));
-    return run_fp64(p, k, d->x, true, d->z);
+/* x of the draws up to `draws`, then y and z on the process that hears. */
+static Err run_draws(Judge *p, int draws, const PrecisionShared *shared) {
+    const int first = p->out->draws;
+    for (int k = first; k < draws; k++) {
+        Draw *d = &p->draw[p->out->draws++];
+        *d = (Draw){.x = trace_new(p->of), .shared = shared && k < PRECISION_SHARED};
+        d->y = d->shared ? shared->y[k] : trace_new(p->of);
+        d->z = d->shared ? shared->z[k] : trace_new(p->of);
+        ERR_RETURN(run_judged(p, k, d->x));
+    }
+    for (int k = first; k < draws; k++) {
+        const Draw *d = &p->draw[k];
+        if (!d->x->has_steps || d->shared) continue;
+        ERR_RETURN(run_fp64(p, k, d->x, false, d->y));
+        ERR_RETURN(run_fp64(p, k, d->x, true, d->z));
+    }
+    return ERR_OK;
 }
 
 static void free_draw(Draw *d) {
@@ -535,7 +552,7 @@ Err precision_judge(const Case *of, const Config *config, const Derived *derived
     Err e = record_types(&p);
     bool pass = false;
     for (int draws = first_draws(); !e.code && !pass && draws <= PRECISION_DRAWS; draws *= 2) {
-        while (out->draws < draws && !e.code) e = run_draw(&p, out->draws++, shared);
+        e = run_draws(&p, draws, shared);
         if (!e.code) pass = !p.draw[0].x->has_steps || judge_all(&p);
         if (comm_processes() > 1) break;
     }
