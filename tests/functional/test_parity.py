@@ -63,6 +63,21 @@ wrong("gpt2-tiny", "--adam-eps", 1.01e-8)
 wrong("gpt2-awkward", "--clip-grad", 0, lanes=("fp64", "fp32"))
 wrong("gpt2-tiny", "--lr-warmup-iters", 2, lanes=ALL)
 
+# ---- mistakes that are smaller than the rounding of a low precision
+LOW = ("bf16", "fp16", "exact")
+for options in (["--lr", 0.0112], ["--adam-beta2", 0.9], ["--activation", "quick-gelu"], ["--weight-decay", 0]):
+    wrong("gpt2-tiny", *options, lanes=LOW)
+wrong("mixtral-like", "--moe-aux-loss-coeff", 0, lanes=LOW)
+wrong("llama-gqa", "--rotary-base", 5000, lanes=LOW)
+wrong("llama-layouts", "--fp8-format", "hybrid", "--rotary-interleaved", lanes=("bf16",))
+for options in (["--lr", 0.03], ["--weight-decay", 10], ["--activation", "squared-relu"]):
+    wrong("gpt2-layouts", "--fp8-format", "hybrid", *options, lanes=("bf16",))
+
+# ---- the report of a low precision states its power, and the seed draws its weights
+said = [isotron("parity", GOLDEN / "mixtral-like", "--lane", "bf16", "--seed", seed) for seed in (1, 2)]
+assert said[0] != said[1], "the seed has no part in the draws"
+assert all("power: gradient" in text and "power: loss" in text and "experts: margin / noise" in text for text in said), said[0]
+
 
 # ---- one element of one tensor
 def nudge(name, size):
