@@ -51,7 +51,6 @@ static double dither_of(const Config *c) {
 typedef struct Watch {
     Storage storage;
     ChoiceProbe choices;
-    const Registry *whole;
 } Watch;
 
 static void on_begin(void *arg, Run *run) { storage_begin(&((Watch *)arg)->storage, run); }
@@ -80,7 +79,7 @@ static void on_probe(void *arg, const Tape *t, TapePoint point, const OpDef *op,
     choices_probe(&((Watch *)arg)->choices, t, point, op, call);
 }
 
-static void on_shared(void *arg, Run *run, const StepReport *r) {
+static void on_judged_update(void *arg, Run *run, const StepReport *r) {
     (void)r;
     ChoiceProbe *choices = &((Watch *)arg)->choices;
     if (run->comm && comm_processes() > 1 && choices->record->routers)
@@ -101,7 +100,7 @@ static Err run_judged(Judge *p, int draw, Trace *out) {
     Watch w = {.choices = {p->of->init->registry, &out->choices, NULL, NULL}};
     w.choices.rank = mem_zero((size_t)config_ranks(&p->config), sizeof *w.choices.rank);
     CaseWatch watch = watch_of(p, &w, out);
-    watch.updated = on_shared;
+    watch.updated = on_judged_update;
     Err e = case_run(p->of, &p->config, p->derived, noise_of(p, draw), &watch, out);
     free(w.choices.rank);
     return e;
@@ -334,9 +333,15 @@ static double power_of(const Moments *m, const Judgement *j, double noise, int n
                 j->scale.bound + j->scale.value);
 }
 
+/* Of every draw: a median would not notice one. */
+static bool is_finite(const Moments *m, int n) {
+    return isfinite(mean(&m->xx, n)) && isfinite(mean(&m->zz, n)) && isfinite(mean(&m->yy, n));
+}
+
 static Judgement judge(const Sample *t) {
     const int n = t->draws;
     const Moments m = moments(t);
+    if (!is_finite(&m, n)) return (Judgement){.error = {INFINITY, 1}, .power = INFINITY};
     const double least = fmax(t->arithmetic * t->arithmetic * mean(&m.whole, n), 1e-300),
                  noise = median(&m.zz, n) + least;
     Judgement j = {.error = {sqrt(median(&m.xx, n) / noise),
@@ -359,8 +364,10 @@ static Row *new_row(Judge *p, const char *format, const char *quantity) {
 
 static void add(Row *row, const char *name, Statistic relative, Statistic element, int64_t worst,
                 int64_t rank) {
-    const TensorError e = {relative.value, element.value, worst};
-    row_add(row, name, e, relative.bound, element.bound, rank);
+    /* Not finite: no comparison would notice. */
+    const bool finite = isfinite(relative.value) && !isnan(relative.bound) && isfinite(element.value);
+    const TensorError e = {finite ? relative.value : INFINITY, element.value, worst};
+    row_add(row, name, e, finite ? relative.bound : 1, element.bound, rank);
 }
 
 static const Statistic NOTHING = {0, INFINITY};

@@ -232,7 +232,7 @@ static void provide_shared(Sweep *s, SweepCase *of, Lane lane) {
     of->precision[lane] = add_job(s, run_shared, arg);
 }
 
-/* Of a lane without bounds of its own: what its options compute in fp64. */
+/* The lane whose bounds judge the cell against the oracle: fp64 for a low precision. */
 static Lane lane_of_bounds(const Cell *c) { return precision_is_low(&c->config) ? LANE_FP64 : c->lane; }
 
 /* The runs on one rank that a cell needs, unless another cell has asked for them. */
