@@ -1,10 +1,10 @@
 /* Every case of tests/data/tokenizer/cases.json: ids and text as the original library gives them
  * (tools/oracle/tokenizer_cases.py). */
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "unit/cmocka_all.h"
+#include "unit/json_fixture.h"
 
 #include "base/mem.h"
 #include "base/str.h"
@@ -148,16 +148,7 @@ static void regexes_match_as_oniguruma_does(void **state) {
     for (size_t i = 0; i < json_array_size(all); i++) check_regex(json_array_get(all, i));
 }
 
-static int load(void **state) {
-    json_error_t why;
-    *state = json_load_file(DATA "/cases.json", 0, &why);
-    return *state ? 0 : -1;
-}
-
-static int release(void **state) {
-    json_decref(*state);
-    return 0;
-}
+static int load(void **state) { return json_fixture_load(state, DATA "/cases.json"); }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -165,5 +156,5 @@ int main(void) {
         cmocka_unit_test(one_tokenizer_serves_many_threads),
         cmocka_unit_test(regexes_match_as_oniguruma_does),
     };
-    return cmocka_run_group_tests(tests, load, release);
+    return cmocka_run_group_tests(tests, load, json_fixture_free);
 }

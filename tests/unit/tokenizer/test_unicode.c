@@ -1,9 +1,9 @@
 /* Every character, as the original library (tools/oracle/unicode_tables.py) matches, classifies and
  * normalizes it. */
 #include "unit/cmocka_all.h"
+#include "unit/json_fixture.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,16 +116,7 @@ static void normal_forms_are_the_same(void **state) {
     assert_int_equal(k, 53);
 }
 
-static int load(void **state) {
-    json_error_t why;
-    *state = json_load_file("tests/data/tokenizer/unicode.json", 0, &why);
-    return *state ? 0 : -1;
-}
-
-static int release(void **state) {
-    json_decref(*state);
-    return 0;
-}
+static int load(void **state) { return json_fixture_load(state, "tests/data/tokenizer/unicode.json"); }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -133,5 +124,5 @@ int main(void) {
         cmocka_unit_test(words_and_spaces_are_the_same),
         cmocka_unit_test(normal_forms_are_the_same),
     };
-    return cmocka_run_group_tests(tests, load, release);
+    return cmocka_run_group_tests(tests, load, json_fixture_free);
 }
