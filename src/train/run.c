@@ -45,7 +45,7 @@ static size_t table_bytes(const Gpt *m) {
     return rope + m->fp8_bytes + (m->counters.ndim ? tensor_bytes(&m->counters) : 0);
 }
 
-static DType storage_type(const Config *c) {
+DType run_storage(const Config *c) {
     switch (c->lane) {
     case LANE_FP64:
     case LANE_EXACT:
@@ -128,7 +128,7 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
     r->layout = run_layout(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
     r->context = (RunContext){
         .device = device,
-        .dtype = storage_type(c),
+        .dtype = run_storage(c),
         .training = true,
         .batch_invariant = c->batch_invariant_mode,
         .exact = c->lane == LANE_EXACT,

@@ -74,6 +74,8 @@ typedef struct Run {
 /* What the options' rules cannot say about the pipeline: its stages, and whether every global batch fits its
  * schedule. */
 Err run_check(const Config *, const Derived *);
+/* The type in which activations and weights are stored. */
+DType run_storage(const Config *);
 /* The place of a rank among those of the options. */
 Layout run_layout(const Config *, int rank, int world);
 /* Takes the planned memory; NULL: address space that is backed as it is touched. Parameters are zero until

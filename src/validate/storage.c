@@ -76,8 +76,6 @@ void storage_round(void *storage, const OpDef *op, const Call *call) {
 
 /* ---- weights and moments ---- */
 
-static DType storage_type(Lane lane) { return lane == LANE_BF16 ? BF16 : lane == LANE_FP16 ? F16 : F32; }
-
 /* Where the exact lane rounds a flat buffer. What is not trained moves by whole steps, whose rounding is the
  * same every time and no noise. */
 static void add_noise_to(Storage *s, const Registry *r, FlatBuffer buffer) {
@@ -108,7 +106,7 @@ void storage_step(Storage *s, Run *run) {
     memcpy(s->kept, r->masters, bytes);
     for (int i = 0; i < r->n; i++)
         if (!(r->params[i]->spec.flags & PARAM_BUFFER))
-            round_tensor(&r->params[i]->master, storage_type(s->lane->lane));
+            round_tensor(&r->params[i]->master, run_storage(s->lane));
 }
 
 void storage_gradients(Storage *s, Run *run) {
