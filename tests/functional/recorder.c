@@ -1,4 +1,4 @@
-/* The program, which records every call of its own that changes files below the folder RECORDER_ROOT, in the
+/* The program, which records each of its calls that changes files below the folder RECORDER_ROOT, in the
  * order in which they happen, and can let one of them fail. It is linked with --wrap of these calls, so that
  * it works where no debugger may attach. Calls from inside libc (stdio) are not seen: crash.py compares what
  * it replays with what is on the disk. It does not wait for the disk: fsync is recorded and not done.

@@ -141,7 +141,7 @@ def scenario(name, options, *runs, **settings):
 
 
 def resumes(name, options, saves, trees):
-    """A run that continues after the crash ends with the same bits as the run that was never stopped."""
+    """A run that continues after the crash ends with bitwise the result of the run that was never stopped."""
     for i, tree in enumerate(random.Random(SEED).sample(trees, min(len(trees), 100 if ALL else 6))):
         folder = WORK / f"{name}-resumed-{i}"
         folder.mkdir()
@@ -180,7 +180,7 @@ def back(name):
 _, replaced, _ = scenario("replaced", [], TO_4, back("replaced"))
 assert len(set(replaced.digests)) == 3
 
-# Asynchronous saves: writing a shard takes longer than the steps up to the next save, and must store the values of its own step.
+# Asynchronous saves: writing a shard takes longer than the steps up to the next save, and must store the values of the step that began it.
 RANKS = ["--ranks", 2, "--use-distributed-optimizer"]
 isotron(*TRAIN, *RANKS, *TO_6, "--save", WORK / "beside")
 _, async_saves, trees = scenario("async", [*PRUNE, *RANKS, "--async-save"], TO_6, DELAY=20)
@@ -217,7 +217,7 @@ for a, b in zip(calls_of(h, "rename", r"iter_\d+.tmp$"), calls_of(h, "rename", r
     planted("the tracker names a checkpoint before its folder is there", late, saves)
 
 
-# ---- faults: each call of a run fails in a run of its own ----
+# ---- faults: each call of a run fails once, in a separate run ----
 
 def faults(name, before, run, check, step=1):
     """check(history, exit status, tree) -> what is wrong, or None; for what is on the disk, and for crashes after the end."""

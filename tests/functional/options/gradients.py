@@ -1,4 +1,4 @@
-"""Reverse-mode derivatives of numpy arrays: each operation keeps its operands and, for each of them, what makes their gradient of its own."""
+"""Reverse-mode derivatives of numpy arrays: each operation keeps its operands and, for each of them, the function from its gradient to theirs."""
 import itertools
 import math
 

@@ -82,7 +82,7 @@ def rounded(fields, words, like="", without=""):
         o = program.words(words, without)
         run = program.pretrain(o)
         compare(run, Trainer(o).run(), o)
-        expect(bits(run) != bits(program.pretrain(program.words(like, without))), f"the same bits as {like or 'without'}")
+        expect(bits(run) != bits(program.pretrain(program.words(like, without))), f"not different from {like or 'without'}")
     row(fields, words)(check)
 
 
@@ -393,7 +393,7 @@ def missing(program, quick):
 
 @row("lane initial_loss_scale")
 def other_lane(program, quick):
-    """A run in another precision continues, with a loss scale of its own."""
+    """A run in another precision continues with a new loss scale."""
     save, state = saved(program, SAVES + " --lane fp32")
     state.scale = 1024.0
     continued(program, "--ckpt-step 2 --lane fp16 --initial-loss-scale 1024", state, "--load", save)
@@ -507,7 +507,7 @@ def throughput(program, quick):
 
 @row("log_interval log_num_zeros_in_grad")
 def lines(program, quick):
-    """A line has the mean losses since the line before and the other numbers of its own step. The first step has a line of its own, and
+    """A line has the mean losses since the line before and the other numbers of its step. The first step has a separate line, and
     counts in the next one again."""
     words = f"{EXPERTS} --moe-aux-loss-coeff 0.3 --train-iters 6 --log-num-zeros-in-grad"
     run = program.pretrain(program.words(words + " --log-interval 3"))

@@ -14,8 +14,8 @@ import time
 
 from tree import Tree, checked, run
 
-# A mutant may remove any file, kill any process (kill(-1, ...)) and fill memory or disk: a test gets namespaces of its own, in which
-# it can write to the tree, to a /tmp of its own and to /run; files have a largest size; when
+# A mutant may remove any file, kill any process (kill(-1, ...)) and fill memory or disk: a test gets private namespaces, in which
+# it can write to the tree, to a private /tmp and to /run; files have a largest size; when
 # memory ends it is killed first; and it ends when this program does.
 NAMESPACES = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
 INSIDE = """
@@ -150,7 +150,7 @@ class Coverage:
                 self.by_line[name, line].add(test.name)
 
     def reach(self, file, line):
-        """Names of the tests that can notice a change of this line. A line without code of its own (a table, the rest of a statement, an
+        """Names of the tests that can notice a change of this line. A line without code (a table, the rest of a statement, an
         'else') counts as those around it that have some."""
         if not any(first <= line <= last for first, last in self.functions[file]):
             near = self.lines.get(file, [])
