@@ -117,7 +117,7 @@ class Run:
         self.options, self.records, self.lock = options, records, threading.Lock()
         self.explained = json.loads(report.EXPLAINED.read_text())
         self.end = time.monotonic() + 60 * options.time_limit if options.time_limit else float("inf")
-        self.coverage = suite.Coverage(WORK / "coverage", say)
+        self.coverage = suite.Coverage(WORK / "coverage", options.jobs, say)
         for name, why in self.coverage.left_out.items():
             say(f"left out: {name} {why}")
         if options.again:

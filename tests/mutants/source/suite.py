@@ -1,6 +1,7 @@
 """The tests that CI runs, in a sandbox; and which lines of the sources each of them executes."""
 import bisect
 import collections
+import concurrent.futures
 import hashlib
 import json
 import os
@@ -103,7 +104,7 @@ def executed(scratch, tree):
 class Coverage:
     """Line -> tests. Measured once for the sources as they are, and kept in a folder."""
 
-    def __init__(self, folder, say):
+    def __init__(self, folder, jobs, say):
         (folder / "tests").mkdir(parents=True, exist_ok=True)
         keeper = folder / "keep_coverage.o"
         checked(["gcc", "-O1", "-c", pathlib.Path(__file__).parent / "keep_coverage.c", "-o", keeper])
@@ -113,8 +114,10 @@ class Coverage:
         self.by_line, self.code, self.functions = collections.defaultdict(set), collections.defaultdict(set), collections.defaultdict(set)
         self.left_out = {}
         tests = tests_of(self.tree)
-        for i, test in enumerate(tests):
-            self._add(test, self._measured(test, folder, f"{i + 1}/{len(tests)}", say))
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            measured = [pool.submit(self._measured, test, folder, f"{i + 1}/{len(tests)}", say) for i, test in enumerate(tests)]
+        for test, found in zip(tests, measured):
+            self._add(test, found.result())
         if not self.tests:
             sys.exit("run.py: no test that passes runs a line of the program: coverage was not measured")
         self.lines = {name: sorted(code) for name, code in self.code.items()}
