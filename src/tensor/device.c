@@ -47,6 +47,7 @@ Device *device_cpu(int threads) {
     Device *d = mem_zero(1, sizeof *d);
     d->kind = DEVICE_CPU;
     d->backend = &CPU;
+    d->siblings = 1;
     d->pool = pool_new(threads > 0 ? threads : cores());
     return d;
 }
@@ -64,6 +65,7 @@ Device *device_null(void) {
     Device *d = mem_zero(1, sizeof *d);
     d->kind = DEVICE_NULL;
     d->backend = &NONE;
+    d->siblings = 1;
     return d;
 }
 

@@ -386,12 +386,13 @@ static void describe_host_memory(const MemoryPlan *p, char *buffer, size_t n) {
              (double)p->offloaded * MB, most, (double)(p->apart ? p->snapshot : 0) * MB);
 }
 
-/* Ranks that are threads share this machine's memory. */
+/* Ranks that are threads share this machine's devices, one of which has at most `sharing` of them. */
 static Err check_memory(const Loop *l, const MemoryPlan *p) {
     const double MB = 1.0 / (1 << 20);
     const double own = (double)memory_plan_total(p), have = (double)device_memory_available(l->device);
     const int64_t ranks = comm_mpi_present() ? 1 : config_ranks(l->config);
-    const double need = own * (double)ranks;
+    const int64_t sharing = (ranks + l->device->siblings - 1) / l->device->siblings;
+    const double need = own * (double)sharing;
     char host[200];
     describe_host_memory(p, host, sizeof host);
     if (l->speaks)
