@@ -154,9 +154,13 @@ class Coverage:
 
     def reach(self, file, line):
         """Names of the tests that can notice a change of this line. A line without code (a table, the rest of a statement, an
-        'else') counts as those around it that have some."""
+        'else') counts as those around it that have some; a file without code counts as those that include it."""
+        if not self.lines.get(file):
+            objects = set(self.tree.objects.get(file, []))
+            including = {name for name in self.lines if objects & set(self.tree.objects.get(name, [])) and name.endswith(".c")}
+            return set().union(*(tests for (name, _), tests in self.by_line.items() if name in including))
         if not any(first <= line <= last for first, last in self.functions[file]):
-            near = self.lines.get(file, [])
+            near = self.lines[file]
         elif line in self.code[file]:
             near = [line]
         else:
