@@ -4,6 +4,7 @@ usage of a test: test_NAME.py [PROGRAM [options for all that computes, as --devi
 import atexit
 import filecmp
 import json
+import math
 import pathlib
 import shutil
 import subprocess
@@ -79,5 +80,31 @@ def assert_same_bytes(a, b, iteration, claim):
         assert filecmp.cmp(x, y, shallow=False), f"{claim}: iteration {iteration} differs in {x.name}"
 
 
+def records(path):
+    return [json.loads(line) for line in open(path)]
+
+
 def losses(path):
-    return {r["iteration"]: r["lm_loss"] for r in map(json.loads, open(path))}
+    return {r["iteration"]: r["lm_loss"] for r in records(path)}
+
+
+class Rounding:
+    """What two fp64 runs whose sums have different orders may differ by. The same run in fp32 shows how much a run amplifies
+    roundings: it differs from fp64 by that many times 2^-24. The bound is 8 times as many 2^-53, relative to each field's value.
+    Two devices round each term of a sum differently, so that they differ by sqrt(terms) at least."""
+
+    def __init__(self, fp64, fp32, fields=("lm_loss",), terms=1):
+        assert [r["iteration"] for r in fp64] == [r["iteration"] for r in fp32]
+        amplified = {f: 2**24 * max(abs(a[f] - b[f]) / abs(b[f]) for a, b in zip(fp32, fp64)) for f in fields}
+        self.bounds = {f: 8 * 2**-53 * max(math.sqrt(terms), times) for f, times in amplified.items()}
+
+    def check(self, got, want, claim):
+        want = {r["iteration"]: r for r in want}
+        assert got, f"{claim}: no steps"
+        seen = {}
+        for r in got:
+            for field, bound in self.bounds.items():
+                a, b = r[field], want[r["iteration"]][field]
+                assert abs(a - b) <= bound * abs(b), f"{claim}: {field} {a} of step {r['iteration']}, not {b} within {bound:.1e}"
+                seen[field] = max(seen.get(field, 0), abs(a - b) / abs(b))
+        print(f"{claim}: " + ", ".join(f"{field} within {seen[field]:.1e}, bound {bound:.1e}" for field, bound in self.bounds.items()))
