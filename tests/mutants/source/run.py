@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Scores the test suite with a random sample of source mutants of src/ and kernels/cpu, drawn by a seed.
 
-usage: run.py [--seed N] [--count N] [--jobs N] [--time-limit MINUTES] [--again] [--floor PERCENT]
-              [--records FILE] [--json FILE]
+usage: run.py [--seed N] [--count N] [--jobs N] [--time-limit MINUTES] [--patience SECONDS] [--again]
+              [--floor PERCENT] [--records FILE] [--json FILE]
 
   --seed N              decides the sample (default: 1); it is part of the report
   --count N             how many mutants that build and are not equivalent are run (default: 300)
   --jobs N              that many mutants at a time, each in a copy of the tree (default: 1)
   --time-limit MINUTES  start no mutant after that time
+  --patience SECONDS    a mutant survives that has survived its tests for so long, and then those under AddressSanitizer (default: 120);
+                        the score can only be lower for it
   --again               run those that survived once more, against the tests as they are now
   --floor PERCENT       fail if the whole interval of the score, without those that explained.json calls equivalent, is below that
   --records FILE        one line for each mutant; a run that was stopped goes on there (default: build/mutants/records.jsonl)
@@ -77,8 +79,8 @@ class Records:
 class Worker:
     """Two copies of the tree: as CI's tests are built, and as its AddressSanitizer step is."""
 
-    def __init__(self, folder, coverage):
-        self.coverage = coverage
+    def __init__(self, folder, coverage, patience):
+        self.coverage, self.patience = coverage, patience
         self.plain = Tree(folder, "-O3")  # no debug information: equal code gives equal files
         self.sanitized = Tree(folder.with_name(f"{folder.name}-asan"), "-O1 -fno-omit-frame-pointer", "-DCMAKE_C_COMPILER=clang",
                               "-DISOTRON_SANITIZE=address,undefined")
@@ -106,7 +108,10 @@ class Worker:
         return self.sound[name]
 
     def first_to_notice(self, tree, order):
+        end = time.monotonic() + self.patience
         for i, name in enumerate(order):
+            if time.monotonic() > end:
+                return None, i
             if how := suite.notices(self.tests[tree][name], tree, self.coverage.seconds[name]):
                 return f"{name}: {how}", i + 1
         return None, len(order)
@@ -149,7 +154,7 @@ class Run:
         return None
 
     def work(self, number):
-        worker = Worker(WORK / f"tree{number}", self.coverage)
+        worker = Worker(WORK / f"tree{number}", self.coverage, self.options.patience)
         while mutant := self.next():
             record = self.known(mutant) or worker.judge(mutant)
             self.records.add({**record, **({"again": sources()["commit"]} if self.options.again else {})})
@@ -169,6 +174,7 @@ def arguments():
     parser.add_argument("--count", type=count, default=300)
     parser.add_argument("--jobs", type=count, default=1)
     parser.add_argument("--time-limit", type=positive)
+    parser.add_argument("--patience", type=positive, default=120)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--floor", type=positive, default=0)
     parser.add_argument("--records", type=pathlib.Path, default=WORK / "records.jsonl")

@@ -195,6 +195,22 @@ static void another_gradient_than_was_announced_is_a_fault(void **state) {
     work_close(&k);
 }
 
+/* All memory of a chunk is given back when the next one begins. */
+static void chunks_keep_no_memory(void **state) {
+    (void)state;
+    for (int i = 0; i < LANE_COUNT; i++) {
+        size_t used[2];
+        for (int k = 0; k < 2; k++) {
+            Work work;
+            work_open(&work, &LANES[i], (How){.positions = k ? 1 : S});
+            loss_of(&work);
+            used[k] = space_used(work.transient);
+            work_close(&work);
+        }
+        assert_int_equal(used[0], used[1]);
+    }
+}
+
 static void chunks_are_whole_positions(void **state) {
     (void)state;
     const int64_t gib = LINEAR_LOSS_BYTES;
@@ -215,6 +231,7 @@ int main(void) {
         cmocka_unit_test(chunks_have_the_bits_of_the_two_ops),
         cmocka_unit_test(an_evaluation_only_has_losses),
         cmocka_unit_test(another_gradient_than_was_announced_is_a_fault),
+        cmocka_unit_test(chunks_keep_no_memory),
         cmocka_unit_test(chunks_are_whole_positions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,9 @@
 /* With a folder as its argument the program writes an event file there and ends: tools/oracle/read_events.py
  * gives it to TensorBoard itself. */
+#include <glob.h>
 #include <math.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "unit/cmocka_all.h"
 #include "unit/temp_dir.h"
@@ -42,6 +44,12 @@ static void event_file_reads_back(void **state) {
     char nested[80];
     snprintf(nested, sizeof nested, "%s/a/b", dir);
     write_all(nested);
+    char pattern[200], host[64] = "";
+    gethostname(host, sizeof host - 1);
+    snprintf(pattern, sizeof pattern, "%s/events.out.tfevents.[0-9]*.%s.%ld", nested, host, (long)getpid());
+    glob_t named;
+    assert_int_equal(glob(pattern, 0, NULL, &named), 0);
+    globfree(&named);
     EventFile f = reader_read(nested);
     assert_string_equal(f.version, "brain.Event:2");
     assert_int_equal(f.n, N);
