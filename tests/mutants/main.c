@@ -31,6 +31,7 @@ static Err plant(const char *ids) {
     return ERR_OK;
 }
 
+int main(int argc, char **argv);
 HOOK(int, main, int argc, char **argv) {
     const bool plants = argc > 2 && !strcmp(argv[1], "--mutant");
     if (!plants && !(argc > 2 && !strcmp(argv[1], "--ignore-option"))) return __real_main(argc, argv);

@@ -47,9 +47,10 @@ HOOK(Tensor *, op_redistribute, Tape *t, Tensor *x, Axis axis, Spmd to, int dim)
 }
 
 /* More ranks than groups: a rank takes the key and value of the next group. */
-HOOK(Tensor *, op_take_heads, Tape *t, Tensor *x, Axis axis, int64_t first, int64_t heads, int64_t d) {
+HOOK(Tensor *, op_take_heads, Tape *t, Tensor *x, Axis axis, int64_t first, int64_t heads, int64_t d,
+     Spmd to) {
     if (mutant_is(M_other_group) && heads == 1) first = (first + x->dim[2] / 2) % x->dim[2];
-    return __real_op_take_heads(t, x, axis, first, heads, d);
+    return __real_op_take_heads(t, x, axis, first, heads, d, to);
 }
 
 /* ---- formulas ---- */

@@ -56,10 +56,10 @@ double mutant_value(double otherwise);
 /* ignore.c: from now on this option, a field of options.def, reaches no command. */
 Err ignore_option(const char *field);
 
-/* The head of a replacement, and the function that it replaces. CMake reads the names for the linker. */
+/* The head of a replacement, and the function that it replaces, both of the type that the header says. CMake
+ * reads the names for the linker. */
 #define HOOK(type, name, ...)                                                                                \
-    type __real_##name(__VA_ARGS__);                                                                         \
-    type __wrap_##name(__VA_ARGS__);                                                                         \
+    extern __typeof__(name) __real_##name, __wrap_##name;                                                    \
     type __wrap_##name(__VA_ARGS__)
 
 #endif
