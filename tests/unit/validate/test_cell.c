@@ -1,0 +1,119 @@
+/* A cell in the exact lane is judged bit by bit, and its report names the element that differs and its rank.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "unit/cmocka_all.h"
+#include "validate/cell.h"
+
+enum { STEPS = 2, ELEMENTS = 7, SECOND = 3 }; /* tensors of 3 and of 2 x 2 elements */
+
+typedef struct Ours {
+    GoldenStep steps[STEPS];
+    double gradients[ELEMENTS], parameters[ELEMENTS], ranks[ELEMENTS];
+    Trace trace;
+} Ours;
+
+static void fill(Ours *r) {
+    memset(r, 0, sizeof *r);
+    for (int i = 0; i < ELEMENTS; i++) {
+        r->gradients[i] = 0.5 + i, r->parameters[i] = 0.25 - i;
+        r->ranks[i] = 10 + i;
+    }
+    for (int i = 0; i < STEPS; i++) r->steps[i].loss = 4.0 - i;
+    r->trace =
+        (Trace){.steps = r->steps, .gradients = r->gradients, .parameters = r->parameters, .ranks = r->ranks};
+}
+
+static CellResult judged(Ours *ours) {
+    static HfTensor tensors[] = {{.name = "a", .ndim = 1, .dim = {SECOND}},
+                                 {.name = "b", .ndim = 2, .dim = {2, 2}}};
+    static int64_t at[] = {0, SECOND};
+    static const Golden golden = {.n_steps = STEPS};
+    const Case c = {.golden = &golden, .map = {.tensors = tensors, .count = 2}, .at = at, .total = ELEMENTS};
+    Ours one;
+    Report oracle = {0};
+    fill(&one);
+    const Shared shared = {.alone = {[LANE_FP64] = &one.trace, [LANE_EXACT] = &one.trace}, .exact = &oracle};
+    const Config config = {.lane = LANE_EXACT};
+    CellResult r = {0};
+    assert_int_equal(cell_judge(&c, &config, NULL, &ours->trace, &shared, &r).code, ERR_NONE);
+    assert_int_equal(r.one_rank.n, 3);
+    return r;
+}
+
+static void expect_row(const CellResult *r, int row, bool pass, const char *worst, int64_t index,
+                       int64_t rank) {
+    const Row *x = &r->one_rank.row[row];
+    assert_int_equal(x->pass, pass);
+    assert_string_equal(x->worst, worst);
+    assert_int_equal(x->error.worst, index);
+    assert_int_equal(x->rank, rank);
+}
+
+static void equal_runs_pass(void **state) {
+    (void)state;
+    Ours ours;
+    fill(&ours);
+    const CellResult r = judged(&ours);
+    assert_true(r.pass);
+    for (int i = 0; i < 3; i++) assert_true(r.one_rank.row[i].pass);
+}
+
+static void one_bit_fails(void **state) {
+    (void)state;
+    for (int i = 0; i < ELEMENTS; i++) {
+        Ours ours;
+        const bool second = i >= SECOND;
+        fill(&ours);
+        ours.gradients[i] = nextafter(ours.gradients[i], INFINITY);
+        CellResult r = judged(&ours);
+        assert_false(r.pass);
+        expect_row(&r, 0, false, second ? "b" : "a", second ? i - SECOND : i, 10 + i);
+        assert_true(r.one_rank.row[1].pass && r.one_rank.row[2].pass);
+        fill(&ours);
+        ours.parameters[i] = nextafter(ours.parameters[i], INFINITY);
+        r = judged(&ours);
+        assert_false(r.pass);
+        expect_row(&r, 1, false, second ? "b" : "a", second ? i - SECOND : i, 10 + i);
+        assert_false(r.one_rank.row[2].pass);
+    }
+}
+
+static void losses_count(void **state) {
+    (void)state;
+    for (int i = 0; i < STEPS; i++) {
+        Ours ours;
+        fill(&ours);
+        ours.steps[i].loss = nextafter(ours.steps[i].loss, 0);
+        const CellResult r = judged(&ours);
+        assert_false(r.pass);
+        assert_true(r.one_rank.row[0].pass && r.one_rank.row[1].pass);
+        assert_int_equal(r.one_rank.row[2].rank, NO_RANK);
+    }
+}
+
+static void a_number_that_is_not_finite_fails(void **state) {
+    (void)state;
+    const double bad[] = {NAN, INFINITY};
+    for (int k = 0; k < 2; k++) {
+        Ours ours;
+        fill(&ours);
+        ours.gradients[4] = bad[k];
+        const CellResult r = judged(&ours);
+        assert_false(r.pass);
+        expect_row(&r, 0, false, "b", 1, 14);
+        assert_true(isinf(r.one_rank.row[0].error.relative));
+        assert_ptr_equal(cell_worst(&r), &r.one_rank.row[0]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_runs_pass),
+        cmocka_unit_test(one_bit_fails),
+        cmocka_unit_test(losses_count),
+        cmocka_unit_test(a_number_that_is_not_finite_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
