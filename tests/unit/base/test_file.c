@@ -63,6 +63,8 @@ static void writing_replaces_and_a_missing_folder_is_a_sentence(void **state) {
     assert_int_equal(file_mkdirs("a/b").code, ERR_NONE);
     assert_int_equal(file_check_target("a/b/x").code, ERR_NONE);
     assert_false(file_is_stream("a/b/x"));
+    const bool is_dir[] = {file_is_dir("a/b"), file_is_dir("a/b/x"), file_is_dir("a/b"), file_is_dir("a/c")};
+    assert_true(is_dir[0] && !is_dir[1] && is_dir[2] && !is_dir[3]);
     assert_false(file_exists("a/b/x")); /* the check wrote nothing */
     assert_written("a/b/x", "one");
     assert_int_equal(link("a/b/x", "old"), 0);

@@ -258,6 +258,29 @@ static void the_norm_of_the_scaled_gradient_is_clipped(void **state) {
     }
 }
 
+/* Operand `shorter` of clip lacks a word. */
+static void clip_without_a_word(Device *d, int shorter) {
+    ExactSum sum = {0};
+    StepNumbers before = {0}, after;
+    ClipOutcome o;
+    Tensor s = flat(&sum, I64, EXACT_WORDS - (shorter == 0)),
+           from = flat(&before, F64, STEP_WORDS - (shorter == 1)),
+           to = flat(&after, F64, STEP_WORDS - (shorter == 2)),
+           outcome = flat(&o, F64, CLIP_WORDS - (shorter == 3));
+    call_run(&OPS[OP_clip],
+             &(Call){.in = {&s, &from}, .out = {&to, &outcome}, .attr = &(ClipAttr){1}, .device = d});
+}
+
+static void clip_refuses_operands_of_other_sizes(void **state) {
+    (void)state;
+    Device *d = device_cpu(1);
+    EXPECT_FAULT("clip: ", clip_without_a_word(d, 0));
+    EXPECT_FAULT("clip: ", clip_without_a_word(d, 1));
+    EXPECT_FAULT("clip: ", clip_without_a_word(d, 2));
+    EXPECT_FAULT("clip: ", clip_without_a_word(d, 3));
+    device_free(d);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_with_a_constant_gradient),
@@ -269,6 +292,7 @@ int main(void) {
         cmocka_unit_test(blocks_of_one_lose_nothing),
         cmocka_unit_test(numbers_in_memory_take_the_place_of_the_attributes),
         cmocka_unit_test(the_norm_of_the_scaled_gradient_is_clipped),
+        cmocka_unit_test(clip_refuses_operands_of_other_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
