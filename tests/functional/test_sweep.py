@@ -1,4 +1,5 @@
 """A sweep judges every cell, fails what is wrong, skips what a rule forbids, names what it cannot understand, and writes reports."""
+import html.parser
 import xml.dom.minidom
 
 from harness import *
@@ -34,6 +35,20 @@ assert len(suite.getElementsByTagName("testcase")) == 4 and len(suite.getElement
 names = {p.getAttribute("name") for p in suite.getElementsByTagName("property")}
 assert {"layout", "lane", "bound", "observed", "R"} <= names, names
 page = (WORK / "r.html").read_text()
+opened = []
+
+
+class Tags(html.parser.HTMLParser):
+    def handle_starttag(self, tag, attributes):
+        if tag != "meta":
+            opened.append(tag)
+
+    def handle_endtag(self, tag):
+        assert opened.pop() == tag, tag
+
+
+Tags().feed(page)
+assert not opened, f"tags that are not closed: {opened}"
 assert page.count("<polyline") == 4 and "<script" not in page and "src=" not in page
 
 # ---- a cell that hangs is one failed cell

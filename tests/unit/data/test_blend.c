@@ -54,6 +54,10 @@ static void blend_lists_are_read_as_megatron_reads_them(void **state) {
     assert_int_equal(b.n, 2);
     assert_null(b.weights);
     blend_free(&b);
+    assert_ok(blend_parse((const char *const[]){" ", "b"}, 2, &b)); /* a blank is no number */
+    assert_int_equal(b.n, 2);
+    assert_null(b.weights);
+    blend_free(&b);
     assert_ok(blend_parse((const char *const[]){"1", "2", "3"}, 3, &b)); /* odd: three prefixes */
     assert_int_equal(b.n, 3);
     assert_null(b.weights);
