@@ -1,5 +1,5 @@
-/* A new file that is written piece by piece, through a buffer. The one place that makes content durable:
- * whoever writes a file that must survive a power failure writes it through here. */
+/* Buffered writes to a new file. All code that writes a file which must survive a power failure uses this:
+ * no other code makes file content durable. */
 #ifndef ISOTRON_BASE_SINK_H
 #define ISOTRON_BASE_SINK_H
 
@@ -16,14 +16,14 @@ typedef struct Sink {
     size_t held;
 } Sink;
 
-/* Creates or truncates the file. Whatever it returns, sink_close, sink_replace or sink_discard must follow.
- */
+/* Creates or truncates the file. Call sink_close, sink_replace or sink_discard after it, even on error. */
 Err sink_open(Sink *, const char *path);
 Err sink_add(Sink *, const void *bytes, size_t n);
-/* fsync and close; removes the file if `so_far` or anything here is an error. Returns the first error. The
- * content is durable then; the name is when the folder has been synced (file_rename, file_sync_dir). */
+/* Calls fsync and close; removes the file if `so_far` or one of these is an error. Returns the first error.
+ * On success the content is durable; the name is durable once the folder is synced (file_rename,
+ * file_sync_dir). */
 Err sink_close(Sink *, Err so_far);
-/* The same, and then the file takes the place of `path`, atomically and durably. */
+/* The same, then renames the file to `path`, atomically and durably. */
 Err sink_replace(Sink *, Err so_far, const char *path);
 /* Closes and removes the file. */
 void sink_discard(Sink *);

@@ -1,4 +1,4 @@
-/* A golden case ready to run, and what a run of it leaves behind. */
+/* A golden case that is ready to run, and the results of a run. */
 #ifndef ISOTRON_VALIDATE_CASE_H
 #define ISOTRON_VALIDATE_CASE_H
 
@@ -11,12 +11,12 @@
 
 typedef struct Case {
     const Golden *golden; /* the caller's; outlives the case */
-    Gpt *init;            /* the whole model, F64, with the parameters that the last case_run started from */
-    double *first;        /* the case's first parameters, laid out like init's */
-    HfMap map;            /* of its registry */
-    int64_t *at, total;   /* where each tensor of the map begins in a Trace, and elements of all */
+    Gpt *init;            /* the whole model in F64, with the initial parameters of the last case_run */
+    double *first;        /* the case's initial parameters, laid out like init's */
+    HfMap map;            /* of init's registry */
+    int64_t *at, total;   /* offset of each tensor of the map in a Trace; total elements */
     int64_t vocab;
-    Config config; /* the options it was opened with, but on one rank */
+    Config config; /* the options passed to case_open, but on one rank */
     Derived derived;
     Device *device;
     Arena *arena;
@@ -28,56 +28,56 @@ void case_close(Case *); /* also after an error */
 
 int64_t case_count(const HfTensor *); /* elements */
 
-/* Everything in double and in the oracle's names and layouts; tensor i of the map begins at case->at[i]. The
- * memory is shared with processes that are forked later. */
+/* Results in double, with the oracle's names and layouts; tensor i of the map begins at case->at[i]. The
+ * memory is shared with processes forked later. */
 typedef struct Trace {
     GoldenStep *steps;              /* [n_steps] */
-    double *gradients, *parameters; /* of step 1 before clipping; after the last step */
-    double *weights;                /* the parameters that the run started from */
+    double *gradients, *parameters; /* step 1 before clipping; after the last step */
+    double *weights;                /* the initial parameters of the run */
     double *ranks;                  /* the rank that updates the element */
-    double *logits;                 /* [samples, seq, vocab] of step 1; has_logits: set */
+    double *logits;                 /* [samples, seq, vocab] of step 1; valid if has_logits */
     Choices choices;
-    bool has_steps, has_logits; /* steps: false in the MPI processes that are not rank 0 */
+    bool has_steps, has_logits; /* has_steps: false in MPI processes other than rank 0 */
     size_t bytes;
 } Trace;
 
 Trace *trace_new(const Case *);
 void trace_free(Trace *);
-/* Of all steps' losses and all final parameters: equal bits, equal hash. */
+/* Hash of the bits of all losses and all final parameters. */
 uint64_t trace_hash(const Case *, const Trace *);
 
 enum { NO_NOISE = -1 };
 
-/* Noise of a run, xi being standard normal and drawn by --seed: weights become w * (1 + weights * xi), and
- * the gradients of every step g + gradients * rms(g) * xi (on one rank in fp64 alone). */
+/* Noise of a run; xi is standard normal and seeded by --seed. Weights become w * (1 + weights * xi), and the
+ * gradients of every step g + gradients * rms(g) * xi (only on one rank in fp64). */
 typedef struct Noise {
-    int draw; /* which xi; NO_NOISE: none */
+    int draw; /* selects xi; NO_NOISE: none */
     double weights, gradients;
 } Noise;
 
-/* Sees a run while it goes on; any function may be NULL. Each is called on every rank. */
+/* Callbacks of a run. Each is called on every rank; any may be NULL. */
 typedef struct CaseWatch {
-    void (*begin)(void *arg, Run *);                         /* parameters are set, no step has run */
+    void (*begin)(void *arg, Run *);                         /* parameters are set, before step 0 */
     void (*step)(void *arg, Run *, int64_t step);            /* before a step, from 0 */
-    void (*gradients)(void *arg, Run *, const StepReport *); /* main gradients are sums */
-    void (*updated)(void *arg, Run *, const StepReport *);   /* parameters are new */
-    TapeTrace *trace;                                        /* of every tape, with the watch's arg */
+    void (*gradients)(void *arg, Run *, const StepReport *); /* main gradients are summed */
+    void (*updated)(void *arg, Run *, const StepReport *);   /* parameters are updated */
+    TapeTrace *trace;                                        /* for every tape, called with arg */
     TapeProbe *probe;
     void *arg;
-    bool logits;    /* whole logits are wanted: a pass before the first step that is watched too */
+    bool logits;    /* compute whole logits, in an extra pass before the first step; callbacks see it too */
     bool quantises; /* an fp64 run keeps --fp8-format */
-    bool on_host;   /* the watch reads and writes tensors where they lie: the host's memory */
-    int64_t steps; /* that are run, not more than the case has; 0: all. The trace's parameters are those after
-                      them */
+    bool on_host;   /* the watch accesses tensors in place, so they must be in host memory */
+    int64_t
+        steps; /* to run, at most those of the case; 0: all. The trace's parameters are those after them */
 } CaseWatch;
 
-/* Runs all steps in the lane and layout of the options (fp16 takes the loss scale 64 unless they name one),
- * which have passed the rules and run_check. `watch` may be NULL: one that sees nothing and wants logits. */
+/* Runs all steps in the lane and layout of the options (fp16 uses the loss scale 64 unless they set one).
+ * The options must have passed the rules and run_check. `watch` NULL: no callbacks, with logits. */
 Err case_run(const Case *, const Config *, const Derived *, Noise, const CaseWatch *, Trace *out);
-/* The same on one rank, in a lane; fp64 and exact without FP8 (unless the watch keeps it), and fp64, the
- * truth, on the CPU. */
+/* The same on one rank, in a lane. fp64 and exact run without FP8 (unless watch->quantises); fp64, the ground
+ * truth, runs on the CPU. */
 Err case_run_alone(const Case *, Lane, Noise, const CaseWatch *, Trace *out);
-/* What case_run does to the options of fp16. */
+/* Sets the loss scale that case_run uses for fp16. */
 void case_set_loss_scale(Config *);
 
 #endif

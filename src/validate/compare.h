@@ -1,5 +1,5 @@
 /* Comparison of a run with a reference: one row per quantity (loss, gradients, parameters, ...), each with
- * the bound it is judged by. */
+ * its bound. */
 #ifndef ISOTRON_VALIDATE_COMPARE_H
 #define ISOTRON_VALIDATE_COMPARE_H
 
@@ -8,35 +8,35 @@
 
 #include "base/str.h"
 
-/* Errors of one tensor against the oracle's. */
+/* Errors of one tensor relative to the oracle. */
 typedef struct TensorError {
     double relative;    /* ||x - y|| / max(||y||, 1e-9 * largest norm of the quantity) */
     double elementwise; /* max |x - y| / max(RMS of y's row, 1e-9 * largest RMS of the quantity) */
     int64_t worst;      /* flat index of the element with the largest elementwise error */
 } TensorError;
 
-/* The scale of a quantity: what its near-zero tensors are measured against. */
+/* The scale of a quantity: the reference size for its near-zero tensors. */
 typedef struct Scale {
-    double norm, rms; /* the largest of any tensor of the quantity */
+    double norm, rms; /* the largest over all tensors of the quantity */
 } Scale;
 
 void scale_add(Scale *, const double *oracle, int64_t n);
-/* Rows are `width` elements long. A value that is not finite makes the errors infinite. */
+/* Rows are `width` elements long. A non-finite value makes the errors infinite. */
 TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64_t width, const Scale *);
 
 enum { NO_RANK = -1 };
 
 typedef struct Row {
     char quantity[32];
-    TensorError error; /* of the worst tensor: the one nearest to or furthest beyond its bound */
+    TensorError error; /* of the worst tensor: the one with the largest ratio of error to bound */
     double bound, elementwise_bound;
-    char worst[160]; /* its name */
-    int64_t rank;    /* that updates its worst element; NO_RANK: a number that all ranks share */
+    char worst[160]; /* name of the worst tensor */
+    int64_t rank;    /* that updates the worst element; NO_RANK: all ranks have the same number */
     int64_t tensors;
     bool pass;
 } Row;
 
-/* Adds a tensor to the row: it passes if both errors are within their bounds. */
+/* Adds a tensor, which passes if both errors are within their bounds. */
 void row_add(Row *, const char *tensor, TensorError, double bound, double elementwise_bound, int64_t rank);
 double row_excess(const Row *); /* error over bound; > 1 or NaN fails */
 
@@ -46,16 +46,16 @@ typedef struct Report {
     int n;
 } Report;
 
-/* A new row, without tensors. */
+/* Adds an empty row. */
 Row *report_row(Report *, const char *quantity);
-bool report_passes(const Report *); /* of no rows: true */
+bool report_passes(const Report *); /* true if there are no rows */
 void report_print(const Report *, Str *out);
-void report_json(const Report *, Str *out); /* a list */
+void report_json(const Report *, Str *out); /* as a list */
 
-/* The layer in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3..."; -1: none. */
+/* The layer number in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3..."; -1: none. */
 int compare_layer(const char *tensor);
 
-/* Numbers and texts of reports. JSON has no infinity: what is not finite is null. */
+/* Number and string in JSON. JSON has no infinity: non-finite numbers are written as null. */
 void compare_json_number(Str *, const char *key, double);
 void compare_json_text(Str *, const char *);
 

@@ -1,4 +1,4 @@
-/* A golden case on disk: what an independent implementation computed for a few training steps. */
+/* A golden case on disk: the results of an independent implementation for a few training steps. */
 #ifndef ISOTRON_VALIDATE_GOLDEN_H
 #define ISOTRON_VALIDATE_GOLDEN_H
 
@@ -8,7 +8,7 @@
 #include "data/data.h"
 
 typedef struct GoldenStep {
-    double loss, grad_norm, clip, lr; /* NaN: the case does not say */
+    double loss, grad_norm, clip, lr; /* NaN: not in the case */
 } GoldenStep;
 
 typedef struct Golden {
@@ -21,15 +21,15 @@ typedef struct Golden {
     int64_t samples, seq;
 } Golden;
 
-/* Reads and checks everything but run.conf; a case that is not whole is a user error that says what is
- * missing. */
+/* Reads and checks everything but run.conf. An incomplete case is a user error that names the missing part.
+ */
 Err golden_open(const char *dir, Golden **);
 void golden_close(Golden *);
-/* What run.conf leaves out: sizes that the case's tensors show (vocab-size, seq-length, batch sizes,
- * train-iters), and the oracle's conventions, which are not Megatron-LM's defaults: loss per token, no
- * dropout. */
+/* Sets the options that run.conf omits: sizes given by the case's tensors (vocab-size, seq-length, batch
+ * sizes, train-iters), and the oracle's conventions, which differ from Megatron-LM's defaults: loss per
+ * token, no dropout. */
 void golden_complete(const Golden *, Config *);
-/* The samples of a step that batch->indices names. */
+/* Loads the samples of a step given by batch->indices. */
 void golden_batch(const Golden *, int64_t step, Batch *);
 
 #endif

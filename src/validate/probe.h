@@ -1,11 +1,11 @@
-/* What a rank computes in a step, written down so that runs in different layouts can be laid side by side:
- * every op's output, the gradient that arrives at it, the gradients that its backward gives its inputs and
- * adds to its parameters; the parameters before the step, their summed gradients, the parameters after it.
+/* Records the tensors that a rank computes in a step, so that runs in different layouts can be compared: the
+ * output of every op, its gradient, the gradients that its backward computes for inputs and parameters; the
+ * parameters before the step, their summed gradients, and the parameters after the step.
  *
- * A record is named by what it is in the model, not by where or when it ran: the op and its parameter, or the
- * op and the name of the value that it was computed from. A collective gives the same value in another form,
- * and its record has the name of the value. Tensors lie on ranks as their type says (tensor/spmd.h);
- * record_index says which elements of the whole tensor a rank has. */
+ * A record's name identifies it in the model, independent of rank and time: the op and its parameter, or the
+ * op and the name of the value it was computed from. A collective changes only the form of a value, so its
+ * record keeps the value's name. The type of a tensor determines its distribution over ranks (tensor/spmd.h);
+ * record_index returns which elements of the whole tensor a rank has. */
 #ifndef ISOTRON_VALIDATE_PROBE_H
 #define ISOTRON_VALIDATE_PROBE_H
 
@@ -14,40 +14,40 @@
 typedef enum RecordKind {
     RECORD_START,    /* a parameter before the step */
     RECORD_OUTPUT,   /* of an op */
-    RECORD_GRADIENT, /* that has arrived at an output when the op's backward runs */
-    RECORD_INPUT,    /* what the backward has given to input `which`, on top of what was there */
-    RECORD_WEIGHT,   /* what it has added to the gradient of a parameter */
-    RECORD_PARTIAL,  /* a summand that an op computed before its own collective; has no name */
+    RECORD_GRADIENT, /* of an output, when the op's backward begins */
+    RECORD_INPUT,    /* of input `which`, including the gradient accumulated before */
+    RECORD_WEIGHT,   /* what the backward has added to a parameter's gradient */
+    RECORD_PARTIAL,  /* a summand that an op computed before its collective; has no name */
     RECORD_SUM,      /* a parameter's gradient, summed over microbatches and ranks, scaled */
     RECORD_NUMBER,   /* loss, gradient norm, clip coefficient, learning rate */
     RECORD_UPDATED,  /* a parameter after the update */
 } RecordKind;
 
 typedef struct Record {
-    uint64_t name;    /* 0: no name was found */
-    uint64_t product; /* of a linear layer's output: the name of its product without a bias, for gradients */
+    uint64_t name;    /* 0: unnamed */
+    uint64_t product; /* for a linear layer's output: the name of the GEMM without bias, for gradients */
     RecordKind kind;
-    int which, operand;   /* operand: of a RECORD_WEIGHT, the op's parameter */
-    int64_t step, sample; /* sample: the microbatch's first; END_OF_STEP */
-    bool again;           /* in a block that runs again in the backward */
-    bool moved;           /* by a collective of its own */
-    bool received;        /* from another pipeline stage; the next record is of the op that takes it */
+    int which, operand;   /* operand: for a RECORD_WEIGHT, the index of the parameter */
+    int64_t step, sample; /* sample: the first of the microbatch, or END_OF_STEP */
+    bool again;           /* recomputed in the backward */
+    bool moved;           /* by a separate collective op */
+    bool received;        /* from another pipeline stage; the next record is the op that consumes it */
     bool ragged;          /* rows are tokens grouped by expert */
     const char *op, *place;
     Tensor shape; /* dims and type; data: contiguous doubles */
-    int64_t *map; /* [last dim of an output, or rows of a parameter]: index in the whole, -1: padding; NULL */
+    int64_t *map; /* [last dim of an output, or rows of a parameter]: global index, -1: padding; or NULL */
     int64_t n_map, first_column;
-    int64_t begin, columns; /* of a parameter: the element of this rank's memory where the record begins */
-    const char *inside;     /* the kernel or collective that wrote it last; "": not seen */
-    int64_t from;           /* number of the output that it was computed from; -1: not known */
-    int64_t partial;        /* number of the op's RECORD_PARTIAL; -1: none */
-    const void *at;         /* where the tensor lay */
+    int64_t begin, columns; /* for a parameter: offset of the record in this rank's part of it */
+    const char *inside;     /* the kernel or collective that wrote it last; "": unknown */
+    int64_t from;           /* index of the output that it was computed from; -1: unknown */
+    int64_t partial;        /* index of the op's RECORD_PARTIAL; -1: none */
+    const void *at;         /* address of the tensor */
     size_t bytes;
 } Record;
 
 #define END_OF_STEP INT64_MAX
 
-/* What an op that is running has written. */
+/* Memory written by the running op. */
 typedef struct Writer {
     const void *data;
     const char *op;
@@ -60,33 +60,33 @@ typedef struct Log {
     Mesh mesh;
     Device *device; /* of the run's tensors */
     Arena *arena;
-    int64_t *table, slots;     /* by name; log_index */
-    int64_t step, first, last; /* steps that are written down */
+    int64_t *table, slots;     /* hash table by name, see log_index */
+    int64_t step, first, last; /* recorded: first to last */
     Writer writers[WRITERS];
     int64_t n_writers;
     double *before[OPERANDS]; /* main gradients before a node's backward */
-    int64_t pending;          /* the last partial that no record has taken; -1 */
+    int64_t pending;          /* the last partial not yet assigned to a record; -1 */
     double scale;             /* of RECORD_SUM */
-    /* Called for every record while the run waits, with the memory that it was copied from (strided). */
+    /* Called synchronously for every record, with the tensor that it was copied from (strided). */
     void (*seen)(void *arg, struct Log *, const Record *, Tensor *live);
     void *seen_arg;
 } Log;
 
-/* Logs of the ranks of a run, [ranks]; steps first to last. */
+/* Logs of the ranks of a run, [ranks], for steps first to last. */
 Log *logs_new(int ranks, int64_t first, int64_t last);
 void logs_free(Log *, int ranks);
-/* To be given to case_run; arg: the logs. */
+/* The watch to pass to case_run. */
 CaseWatch logs_watch(Log *);
-/* All that lies between a live tensor's first element and its last, and where element k of its record is in
- * that. */
+/* A view of the memory from a live tensor's first element to its last, and the offset of element k of its
+ * record in that view. */
 DeviceView record_view(const Log *, const Tensor *live, unsigned mode);
 int64_t record_place(const Tensor *live, int64_t k);
-/* Makes log_find work, after the run. */
+/* Builds the index for log_find, after the run. */
 void log_index(Log *);
-/* The record with the name, kind, step, ... of `like`; NULL: none. */
+/* The record with the same name, kind, step, ... as `like`; NULL: none. */
 const Record *log_find(const Log *, const Record *like);
-/* For every element of `r` the flat index of the element in `whole`, a record of one rank; -1: padding.
- * [tensor_count(&r->shape)], to be freed; NULL if it cannot be told. */
+/* For every element of `r`, its flat index in `whole`, the record of the one-rank run; -1: padding. The
+ * caller frees it. [tensor_count(&r->shape)]; NULL if the index cannot be determined. */
 int64_t *record_index(const Record *r, const Mesh *, const Record *whole);
 
 #endif

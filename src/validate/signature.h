@@ -1,4 +1,4 @@
-/* What a wrong tensor looks like next to the right one. */
+/* Describes how a wrong tensor differs from the correct one. */
 #ifndef ISOTRON_VALIDATE_SIGNATURE_H
 #define ISOTRON_VALIDATE_SIGNATURE_H
 
@@ -6,14 +6,14 @@
 #include <stdint.h>
 
 typedef struct Suspect {
-    const double *x, *y; /* [n]: what is there, what should be */
+    const double *x, *y; /* [n]: actual and expected values */
     int64_t n;
-    const double *summands; /* [ranks, n]: what each rank should have added to y; NULL: y is no sum */
-    int ranks, rank;        /* rank: the one that holds x */
+    const double *summands; /* [ranks, n]: the summand of y from each rank; NULL: y is not a sum */
+    int ranks, rank;        /* rank: that of x */
 } Suspect;
 
-/* One of: not finite, scaled by c, all or the tail zero, summand of a rank missing, only a rank's own
- * summand, permuted; else by how much it differs. */
+/* One of: not finite, scaled by c, all or the tail zero, a rank's summand missing, only the rank's own
+ * summand, permuted; else the relative difference. */
 void signature_of(Suspect, char *out, size_t size);
 
 #endif

@@ -1,10 +1,10 @@
-/* Cases x cells: runs golden cases in the lanes and layouts of a list and judges each (cell.h). A list is
- * text: one cell a line, `[case] lane options...`; the case (the last component of its folder) may be left
- * out, the cell is then for all cases; # starts a comment. The runs on one rank that cells are compared with
- * are run once for a case and lane. Runs are in other processes (jobs.h).
+/* Runs golden cases in the lanes and layouts of a list and judges each cell (cell.h). A list is a text file
+ * with one cell per line, `[case] lane options...`. The case is the last component of its folder; a cell
+ * without one applies to all cases. # starts a comment. The one-rank reference runs are run once per case and
+ * lane. Runs are in separate processes (jobs.h).
  *
- * A cell whose options break a rule is skipped, with the rule's sentence; it is no pass. An option that does
- * not exist is a user error. */
+ * A cell whose options break a rule is skipped, with the rule's error message; this is not a pass. An unknown
+ * option is a user error. */
 #ifndef ISOTRON_VALIDATE_SWEEP_H
 #define ISOTRON_VALIDATE_SWEEP_H
 
@@ -18,21 +18,21 @@ typedef struct SweepCase {
     const char *dir;
     Golden *golden;
     Case run;
-    Shared shared; /* memory for the runs that cells need */
+    Shared shared; /* the runs that cells need */
     Job *alone[LANES], *noisy[LANES][PARITY_DRAWS], *exact, *precision[LANES];
 } SweepCase;
 
 typedef struct Cell {
     SweepCase *of;
     int64_t line;
-    const char *words;  /* of the list, without the case */
-    const char *layout; /* cell_layout; of a skipped cell the words */
+    const char *words;  /* from the list, without the case */
+    const char *layout; /* from cell_layout; for a skipped cell its words */
     Lane lane;
     Config config;
     Derived derived;
-    const char *skipped; /* the rule's sentences, one a line; NULL: it runs */
+    const char *skipped; /* error messages of rules, one per line; NULL: it runs */
     Trace *trace;
-    CellResult *result; /* the sweep's */
+    CellResult *result; /* owned by the sweep */
     Job *job;
 } Cell;
 
@@ -40,7 +40,7 @@ typedef struct Sweep {
     SweepCase *cases;
     int64_t n_cases;
     Cell *cells;
-    CellResult *results; /* [n_cells], shared with the jobs; NULL: nothing has run */
+    CellResult *results; /* [n_cells], shared with the jobs; NULL: not run yet */
     int64_t n_cells, n_jobs;
     Job *jobs;
     double seconds;
@@ -51,33 +51,33 @@ typedef struct SweepOptions {
     const char *const *dirs; /* folders of cases */
     int64_t n_dirs;
     const char *list; /* path */
-    char **words;     /* options for all cells, between run.conf and the cell's own */
+    char **words;     /* options for all cells, applied after run.conf and before the cell's own */
     int n_words;
-    ArgTable own;      /* options among the words that are the caller's */
-    int at_once;       /* 0: one for each core, on a GPU one */
-    double deadline_s; /* of a cell */
+    ArgTable own;      /* the caller's options that may appear among the words */
+    int at_once;       /* 0: one per core; one on a GPU */
+    double deadline_s; /* per cell */
 } SweepOptions;
 
-/* Reads cases and list. After an error, too, release with sweep_free. */
+/* Reads cases and list. Call sweep_free afterwards, even on error. */
 Err sweep_open(const SweepOptions *, Sweep *);
-/* Runs what is not skipped. */
+/* Runs all cells that are not skipped. */
 void sweep_run(const SweepOptions *, Sweep *);
 void sweep_free(Sweep *);
 
 Verdict cell_verdict(const Cell *);
-/* Why a cell failed or was skipped, in one line; empty: it passed. */
+/* Why a cell failed or was skipped, in one line; empty if it passed. */
 void cell_reason(const Cell *, Str *out);
 typedef struct SweepCounts {
-    int64_t passed, failed, skipped, layouts; /* layouts: distinct ones that ran */
+    int64_t passed, failed, skipped, layouts; /* layouts: number of distinct ones that ran */
 } SweepCounts;
 SweepCounts sweep_counts(const Sweep *);
 
-/* Reports: a table, JSON, JUnit XML, a page that needs nothing else. */
+/* Reports: a table, JSON, JUnit XML, a self-contained HTML page. */
 void sweep_print(const Sweep *, Str *out);
 void sweep_json(const Sweep *, Str *out);
 void sweep_junit(const Sweep *, Str *out);
 void sweep_html(const Sweep *, Str *out);
-/* Text between tags or in quotes. */
+/* Escapes text for XML content or attributes. */
 void sweep_xml_text(Str *out, const char *);
 
 #endif
