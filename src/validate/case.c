@@ -16,8 +16,7 @@
 #include "train/world.h"
 #include "validate/logits.h"
 
-/* A dynamic scale would skip steps until it has come down from 2^32, which is no parity with an oracle that
- * skips none. */
+/* A dynamic scale would skip steps while it decreases from 2^32; the oracle skips none. */
 static const double DEFAULT_LOSS_SCALE = 64;
 
 int64_t case_count(const HfTensor *t) { return t->dim[0] * (t->ndim == 2 ? t->dim[1] : 1); }
@@ -26,15 +25,15 @@ int64_t case_count(const HfTensor *t) { return t->dim[0] * (t->ndim == 2 ? t->di
 
 static Err check(const Config *c, const Derived *d, const Golden *g) {
     if (g->seq != c->seq_length)
-        return err_user("the case has %lld positions, --seq-length says %lld", (long long)g->seq,
+        return err_user("the case has %lld positions, but --seq-length is %lld", (long long)g->seq,
                         (long long)c->seq_length);
     if (g->samples != d->global_batch_size || g->samples % d->micro_batch_size)
         return err_user(
-            "the case has %lld samples a step; --global-batch-size is %lld and --micro-batch-size %lld",
+            "the case has %lld samples a step, but --global-batch-size is %lld and --micro-batch-size %lld",
             (long long)g->samples, (long long)d->global_batch_size, (long long)d->micro_batch_size);
     if (c->hidden_dropout > 0 || c->attention_dropout > 0)
-        return err_user("with --hidden-dropout %g and --attention-dropout %g no two implementations draw the "
-                        "same: set both to 0",
+        return err_user("with --hidden-dropout %g and --attention-dropout %g implementations draw different "
+                        "masks: set both to 0",
                         c->hidden_dropout, c->attention_dropout);
     if (c->num_layers > g->init->count)
         return err_user("init.safetensors has %lld tensors, too few for --num-layers %lld",
@@ -120,13 +119,13 @@ typedef struct CaseRun {
     Trace *trace;
 } CaseRun;
 
-/* From the layout of the whole registry to the oracle's tensors. */
+/* Converts from the layout of the whole registry to the oracle's tensors. */
 static void to_tensors(const Case *c, const double *whole, double *out) {
     for (int64_t i = 0; i < c->map.count; i++)
         hf_gather(&c->map.tensors[i], NULL, whole, F64, out + c->at[i], F64);
 }
 
-/* Of a flat buffer of all ranks, in the oracle's tensors; out NULL: on a rank that only helps. */
+/* Gathers a flat buffer of all ranks into the oracle's tensors; out NULL: on ranks without the result. */
 static void gather_all(const Case *c, const Run *run, FlatBuffer kind, const void *flat, double scale,
                        double *out) {
     const Registry *whole = c->init->registry;
@@ -149,7 +148,7 @@ static uint64_t noise_key(const Param *p, const char *site) {
     return hash64(p->spec.name, strlen(p->spec.name), hash_name(site));
 }
 
-/* An exact zero, a sum without terms (of a token that does not occur), stays. */
+/* An exact zero, the sum over no terms (a token that does not occur), is not perturbed. */
 static void perturb_gradient(const Param *p, Device *device, const Noise *noise, uint64_t seed,
                              int64_t step) {
     const int64_t n = param_logical_count(p);
@@ -166,7 +165,7 @@ static void perturb_gradient(const Param *p, Device *device, const Noise *noise,
     device_view_end(&view);
 }
 
-/* The weights that a run starts from: the case's, each times 1 + noise. */
+/* The initial weights of a run: the case's, each times 1 + noise. */
 static void set_weights(const Case *c, const Noise *noise) {
     const Registry *r = c->init->registry;
     double *all = r->masters;
@@ -202,7 +201,7 @@ static Batch *batches_of(const CaseRun *c, Run *run, int64_t step, int64_t n, Ar
                                           .dp_size = m->size[AXIS_DP],
                                           .one_by_one = c->config.batch_invariant_mode},
                          &sampler);
-    CHECK(!e.code, "%s", e.msg); /* the rules have asked */
+    CHECK(!e.code, "%s", e.msg); /* checked by the rules */
     for (int64_t i = 0; i < n && sampler_next(sampler, b.indices, &b.b); i++) {
         golden_batch(c->of->golden, step, &b);
         if (step == 0 && c->trace->has_logits) keep_logits(c, run, &b);
@@ -235,7 +234,7 @@ static void one_step(const CaseRun *c, Run *run, int64_t step, Trace *heard) {
     arena_free(arena);
 }
 
-/* On every rank; rank 0's results are kept. */
+/* Runs on every rank; only rank 0's results are kept. */
 static Err run_rank(void *arg, Comm *comm) {
     CaseRun *c = arg;
     Trace *heard = world_speaks(comm) ? c->trace : NULL;
@@ -245,9 +244,9 @@ static Err run_rank(void *arg, Comm *comm) {
     else
         ERR_RETURN(device_open(c->config.device == ON_CUDA, comm ? comm_rank(comm) : 0,
                                (int)c->derived.cpu_threads, &device));
-    /* Plans make a GPU's kernels those of training; many ranks would make many. */
+    /* With a plan a GPU uses the kernels of training; only for one rank, since each would need a plan. */
     if (!comm) run_plan_memory(&c->config, &c->derived, comm, device);
-    /* Beside the steps one rank gives whole logits: more than is planned for a step. */
+    /* One rank also computes whole logits, which need more memory than the plan of a step. */
     Run *run = run_new(&c->config, &c->derived, NULL, comm, device);
     Registry *r = run->model->registry;
     spread(c->of->init->registry, r);
@@ -265,7 +264,7 @@ static Err run_rank(void *arg, Comm *comm) {
     return ERR_OK;
 }
 
-/* The exact and the fp64 lane store nothing narrow, whatever the options of the lane that is judged say. */
+/* The exact and fp64 lanes use no narrow types, regardless of the options. */
 static void forget_narrow_types(Config *c, bool quantises) {
     if (c->lane != LANE_FP64 && c->lane != LANE_EXACT) return;
     if (!quantises) c->fp8_format = FP8_NONE;
@@ -285,10 +284,9 @@ Err case_run(const Case *of, const Config *config, const Derived *derived, Noise
     forget_narrow_types(c, watch && watch->quantises);
     case_set_loss_scale(c);
     if (watch && (watch->trace || watch->probe))
-        c->cuda_graph_impl = CUDA_GRAPH_NONE; /* a replay shows no op */
+        c->cuda_graph_impl = CUDA_GRAPH_NONE; /* ops of a replayed graph are not traced */
     if (run.derived.rotary_dim)
-        run.derived.max_position_embeddings =
-            c->seq_length; /* rows of a table, of which the case reads these */
+        run.derived.max_position_embeddings = c->seq_length; /* rows of a table that the case reads */
     set_weights(of, &noise);
     out->has_logits =
         (!watch || watch->logits) && config_ranks(c) == 1 && safetensors_find(of->golden->oracle, "logits");

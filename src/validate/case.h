@@ -67,8 +67,7 @@ typedef struct CaseWatch {
     bool logits;    /* compute whole logits, in an extra pass before the first step; callbacks see it too */
     bool quantises; /* an fp64 run keeps --fp8-format */
     bool on_host;   /* the watch accesses tensors in place, so they must be in host memory */
-    int64_t
-        steps; /* to run, at most those of the case; 0: all. The trace's parameters are those after them */
+    int64_t steps;  /* to run; 0: all of the case. The trace has the parameters after the last of them */
 } CaseWatch;
 
 /* Runs all steps in the lane and layout of the options (fp16 uses the loss scale 64 unless they set one).

@@ -27,7 +27,7 @@ static void judge_bits(const Case *c, const char *quantity, const double *x, con
     for (int64_t i = 0; i < c->map.count; i++) {
         const int64_t at = c->at[i], n = case_count(&c->map.tensors[i]);
         TensorError e = {.relative = norm_of_difference(x + at, y + at, n)};
-        while (e.worst < n - 1 && x[at + e.worst] == y[at + e.worst]) e.worst++; /* the first that differs */
+        while (e.worst < n - 1 && x[at + e.worst] == y[at + e.worst]) e.worst++; /* the first difference */
         if (!isfinite(e.relative)) e.relative = INFINITY;
         row_add(row, c->map.tensors[i].name, e, TINY, INFINITY, (int64_t)ranks[at + e.worst]);
     }
@@ -55,7 +55,7 @@ static void judge_layers(const Case *c, const Trace *x, const Trace *y, CellResu
     }
 }
 
-/* In the lanes of parity's bounds. */
+/* Judges a lane by parity's bounds. */
 static Err judge_by_noise(const Case *c, Lane lane, const Trace *x, const Trace *reference,
                           const Shared *shared, ParityReport *report) {
     *report = parity_report(c, lane);

@@ -16,7 +16,7 @@ static bool is_router(const Param *p) {
     return n > end && !strcmp(p->spec.name + n - end, SUFFIX);
 }
 
-/* Which of the routers before `until` it is, or how many there are. */
+/* The number of routers among the first `until` parameters. */
 static int64_t routers_before(const Registry *r, int until) {
     int64_t n = 0;
     for (int i = 0; i < until; i++) n += is_router(r->params[i]);
@@ -60,7 +60,7 @@ static double *logits_of(const Choices *c, const ChoiceRank *at, int64_t token) 
 
 /* ---- the tokens of a call ---- */
 
-/* The logits [s,b,e] of a call of op_route, and which of the step's tokens its rows are. */
+/* The logits [s,b,e] of a call of op_route, and the token of the step for each row. */
 typedef struct Rows {
     const Call *call;
     Device *device;
@@ -71,13 +71,13 @@ typedef struct Rows {
 static Rows rows_of(const Choices *c, const Tape *t, const Call *call) {
     const Tensor *logits = call->in[0];
     const int64_t s = logits->dim[0], b = logits->dim[1];
-    const int64_t first =
-        tape_context(t)->first_sample % c->samples; /* of the step: batches are of one size */
+    const int64_t first = tape_context(t)->first_sample % c->samples; /* in the step: batches have one size */
     Rows r = {call, tape_context(t)->device, s * b, call->out[1]->dim[2], logits->dim[2], NULL};
     r.token = mem_alloc((size_t)(r.n + 1) * sizeof *r.token);
     int64_t total;
     const SequenceSlice slice = tape_slice(t, logits, &total);
-    CHECK(total == c->seq && r.topk == c->topk && r.experts == c->experts, "a router of another case");
+    CHECK(total == c->seq && r.topk == c->topk && r.experts == c->experts,
+          "the router does not match the case");
     for (int64_t i = 0; i < r.n; i++) r.token[i] = (first + i % b) * c->seq + slice_position(&slice, i / b);
     return r;
 }
@@ -105,8 +105,8 @@ static bool same_choice(const Rows *r, int64_t row, const int64_t *chosen, const
     return true;
 }
 
-/* How far a push towards the wanted experts moves the logit of expert e: those up, the others down. One in a
- * group with a wanted one by `beside`: its score counts for the group, and against the wanted one. */
+/* The change of expert e's logit per unit of push towards the wanted experts: 1 for these, -1 for the others,
+ * `beside` for others in the group of a wanted one, whose score helps the group but competes with it. */
 static double push_of(const Rows *r, const double *wanted, int64_t e, double beside) {
     const int64_t groups = ((const RouteAttr *)r->call->attr)->groups,
                   size = r->experts / (groups > 1 ? groups : r->experts);
@@ -118,7 +118,7 @@ static double push_of(const Rows *r, const double *wanted, int64_t e, double bes
     return sign;
 }
 
-/* What the router chooses with logits pushed by `by` towards the wanted experts: chosen [n,k]. Scores that
+/* The router's choices chosen [n,k] if logits are pushed by `by` towards the wanted experts. Scores that
  * replace the logits (sinkhorn's) are exponentials of them. */
 static void choose_pushed(const Rows *r, const double *const *wanted, const double *by, double beside,
                           int64_t *chosen) {
@@ -143,11 +143,11 @@ static void choose_pushed(const Rows *r, const double *const *wanted, const doub
     free(logits.data), free(select.data), free(probs.data);
 }
 
-/* Lowers the margins of choices to what pushes of one kind need, by bisection. A margin of 0 is of a choice
- * that does not differ. */
+/* Lowers each margin to the smallest push of one kind that gives the wanted choice, by bisection. Margin 0:
+ * the choice does not differ. */
 static void lower_margins(const Rows *r, const double *const *wanted, double beside, double *margin) {
     enum { HALVINGS = 40 };
-    const double widest = 64; /* two experts whose logits are that far apart have no rounding between them */
+    const double widest = 64; /* no rounding can swap two experts whose logits are this far apart */
     double *low = mem_zero((size_t)r->n + 1, sizeof *low), *high = mem_zero((size_t)r->n + 1, sizeof *high),
            *by = mem_zero((size_t)r->n + 1, sizeof *by);
     int64_t *chosen = mem_alloc((size_t)(r->n * r->topk + 1) * sizeof *chosen);
@@ -167,7 +167,7 @@ static void lower_margins(const Rows *r, const double *const *wanted, double bes
 }
 
 static double largest_margin(const Rows *r, const double *const *wanted, const bool *differs) {
-    const double beside[] = {-1, -0.5, 0, 0.5, 1}; /* all the same without groups */
+    const double beside[] = {-1, -0.5, 0, 0.5, 1}; /* equivalent without groups */
     double *margin = mem_alloc((size_t)(r->n + 1) * sizeof *margin), largest = 0;
     for (int64_t i = 0; i < r->n; i++) margin[i] = differs[i] ? INFINITY : 0;
     for (size_t k = 0; k < sizeof beside / sizeof *beside; k++) lower_margins(r, wanted, beside[k], margin);
@@ -176,7 +176,7 @@ static double largest_margin(const Rows *r, const double *const *wanted, const b
     return largest;
 }
 
-/* Replaces experts and probabilities: scores of 1 for the wanted experts make the op choose them. */
+/* Replaces experts and probabilities: the op chooses the wanted experts because their scores are 1. */
 static void replace(const Rows *r, const double *const *wanted) {
     const Call *c = r->call;
     Tensor select = *c->in[0];
@@ -192,14 +192,14 @@ static void replace(const Rows *r, const double *const *wanted) {
     free(score);
 }
 
-/* counts: the choices of this pass, which may run again to be recomputed. */
+/* counts: whether to count the choices of this pass; a recomputed block runs twice. */
 static void follow(const ChoiceProbe *p, const ChoiceRank *at, const Rows *r, bool counts) {
     const double **wanted = mem_alloc((size_t)(r->n + 1) * sizeof *wanted);
     bool *differs = mem_zero((size_t)r->n + 1, sizeof *differs);
     int64_t flips = 0;
     for (int64_t i = 0; i < r->n; i++) {
         wanted[i] = experts_of(p->follow, at, r->token[i]);
-        CHECK(wanted[i][0] >= 0, "the run that is followed has no experts for token %lld of step %lld",
+        CHECK(wanted[i][0] >= 0, "the followed run has no experts for token %lld of step %lld",
               (long long)r->token[i], (long long)at->step + 1);
         differs[i] = !same_choice(r, i, r->call->out[1]->data, wanted[i]);
         flips += differs[i];
@@ -238,7 +238,7 @@ void choices_probe(ChoiceProbe *p, const Tape *t, TapePoint point, const OpDef *
     }
     if (op != &OPS[OP_route] || call->in[0] != at->logits) return;
     at->pass++;
-    CHECK(at->pass < CHOICES_PASSES, "a router chose more than %d times", CHOICES_PASSES);
+    CHECK(at->pass < CHOICES_PASSES, "a router was called more than %d times", CHOICES_PASSES);
     Rows rows = rows_of(p->record, t, call);
     record(p->record, at, &rows);
     if (p->follow) follow(p, at, &rows, tape_records(t));

@@ -7,8 +7,8 @@
 
 #include "base/fault.h"
 
-/* What a tensor must reach, as a share of the largest of its quantity, to be measured against itself: a key
- * bias has a zero gradient up to rounding (spec/golden-case.md). */
+/* A tensor smaller than this fraction of the largest in its quantity has no relative error: the gradient of a
+ * key bias is zero up to rounding (spec/golden-case.md). */
 static const double FLOOR = 1e-9;
 
 static double norm(const double *x, int64_t n) {
@@ -74,7 +74,7 @@ bool report_passes(const Report *r) {
     return true;
 }
 
-/* Infinite: nothing is asked. */
+/* Infinite: no bound. */
 static void print_pair(double x, double bound, Str *out) {
     if (isinf(bound))
         str_printf(out, " %11s %11s", "-", "-");

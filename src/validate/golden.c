@@ -10,7 +10,7 @@
 
 static char *path_of(const char *dir, const char *file) { return mem_printf("%s/%s", dir, file); }
 
-/* The files that every case has. */
+/* Required files of a case. */
 static Err check_files(const char *dir) {
     static const char *const FILES[] = {"run.conf", "curve.json", "init.safetensors", "batches.safetensors",
                                         "oracle.safetensors"};

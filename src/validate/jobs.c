@@ -27,16 +27,16 @@ void job_needs(Job *j, const Job *other) {
 
 typedef struct Worker {
     int pid;    /* 0: none */
-    int talk;   /* a socket: the number of a job goes there, and comes back when it is done */
-    int output; /* what its job has printed */
-    Job *job;   /* NULL: it waits for one */
+    int talk;   /* socket: receives a job's number and returns it when done */
+    int output; /* output of its job */
+    Job *job;   /* NULL: idle */
 } Worker;
 
-/* Until nobody is at the other end. */
+/* Runs jobs until the socket is closed. */
 static _Noreturn void serve(Job *jobs, int talk, int output) {
     int64_t number;
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody would wait for it */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* do not outlive the parent */
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
     while (read(talk, &number, sizeof number) == sizeof number) {
@@ -52,19 +52,19 @@ static void hire(Worker *w, Job *jobs) {
     fflush(NULL);
     w->output = memfd_create("job", MFD_CLOEXEC);
     CHECK(w->output >= 0 && !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends),
-          "no process for a job: %s", strerror(errno));
+          "cannot start a process for a job: %s", strerror(errno));
     w->pid = fork();
-    CHECK(w->pid >= 0, "no process for a job: %s", strerror(errno));
+    CHECK(w->pid >= 0, "cannot start a process for a job: %s", strerror(errno));
     if (w->pid == 0) {
         close(ends[0]);
         serve(jobs, ends[1], w->output);
     }
     close(ends[1]);
     w->talk = ends[0];
-    setpgid(w->pid, w->pid); /* whoever comes first */
+    setpgid(w->pid, w->pid); /* also done by the child; either may run first */
 }
 
-/* With all that it has left behind. */
+/* Kills the worker and its process group. */
 static void dismiss(Worker *w) {
     if (!w->pid) return;
     kill(-w->pid, SIGKILL);
@@ -79,12 +79,12 @@ static void dismiss(Worker *w) {
 static void start(Worker *w, Job *jobs, Job *j) {
     const int64_t number = j - jobs;
     if (!w->pid) hire(w, jobs);
-    CHECK(!ftruncate(w->output, 0) && lseek(w->output, 0, SEEK_SET) == 0, "no output for a job: %s",
-          strerror(errno));
+    CHECK(!ftruncate(w->output, 0) && lseek(w->output, 0, SEEK_SET) == 0,
+          "cannot reset the output of a job: %s", strerror(errno));
     w->job = j;
     j->seconds = seconds_now();
     j->end = JOB_RUNNING;
-    /* A process that has died since tells by the end of its socket. */
+    /* If the process has died, look_after detects the closed socket. */
     if (send(w->talk, &number, sizeof number, MSG_NOSIGNAL) < 0) return;
 }
 
@@ -111,7 +111,7 @@ static void look_after(Worker *w, double deadline_s) {
         finish(w, JOB_LATE);
 }
 
-/* Whether it can start; a need that ended badly ends it. */
+/* Whether it can start; it is blocked if a need failed. */
 static bool is_ready(Job *j) {
     bool ready = true;
     for (int i = 0; i < j->n_needs; i++) {

@@ -9,9 +9,9 @@
 #include "validate/probe.h"
 #include "validate/signature.h"
 
-/* Two fp64 runs of one function differ by some 1e-12; what a fault does is far larger. */
+/* Two correct fp64 runs differ by about 1e-12; a fault causes a far larger error. */
 static const double BOUND = 1e-8;
-/* Tensors whose root mean square is below this share of the largest of their kind are measured against that.
+/* The error of a tensor is relative to its RMS, or to this fraction of the largest RMS of its kind if larger.
  */
 static const double SHARE = 1e-6;
 
@@ -21,10 +21,10 @@ typedef struct Search {
     Derived derived;
     const Trace *ours, *one;
     int ranks;
-    int64_t step;                     /* the first that differs */
-    double bound[RECORD_UPDATED + 1]; /* absolute, root mean square, of each kind */
+    int64_t step;                     /* the first differing one */
+    double bound[RECORD_UPDATED + 1]; /* RMS per kind, absolute */
     Log *ref, *logs;
-    const Record *found; /* of the first rank that is out of bound */
+    const Record *found; /* on the first rank that is out of bound */
     int rank;
 } Search;
 
@@ -68,7 +68,7 @@ static void set_bounds(Search *s) {
     }
 }
 
-/* Whether x differs from y where y is what it should be. */
+/* Whether x is out of bound of the expected y. */
 static bool is_out(const Search *s, RecordKind kind, const double *x, const double *y, int64_t n) {
     double d = 0, most = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -87,8 +87,8 @@ static unsigned summand_axes(const Search *s, const Record *r) {
     return axes;
 }
 
-/* x[n] of the record next to y[n], the same elements of the whole; sums go over the ranks that hold summands.
- * False if that cannot be told. */
+/* Returns x[n] of the record and y[n], the same elements of the whole; summands of ranks are added. False if
+ * the elements cannot be determined. */
 static bool side_by_side(const Search *s, int rank, const Record *r, const Record *whole, double **x,
                          double **y, int64_t *n) {
     const Group g = mesh_group(&s->logs[rank].mesh, summand_axes(s, r));
@@ -120,9 +120,9 @@ static bool record_is_out(const Search *s, int rank, const Record *r, const Reco
     return out;
 }
 
-/* What the one-rank run has in its place; NULL: not compared. */
+/* The corresponding record of the one-rank run; NULL: not compared. */
 static const Record *whole_of(const Search *s, const Record *r) {
-    if (r->received) { /* what the op that takes it was computed from */
+    if (r->received) { /* the input of the op that consumes it */
         const Record *taker = log_find(s->ref, r + 1);
         return taker && taker->from >= 0 ? &s->ref->records[taker->from] : NULL;
     }
@@ -130,8 +130,8 @@ static const Record *whole_of(const Search *s, const Record *r) {
     return log_find(s->ref, r);
 }
 
-/* The first in the one-rank run's order, a collective's result behind the value itself: what is computed from
- * what is right and comes out wrong. */
+/* Finds the first wrong record in the order of the one-rank run; its inputs are therefore correct. The result
+ * of a collective comes after the value itself. */
 static void find_first(Search *s) {
     int64_t first = INT64_MAX;
     for (int rank = 0; rank < s->ranks; rank++)
@@ -172,7 +172,7 @@ static bool is_parameter_kind(RecordKind k) {
     return k == RECORD_START || k == RECORD_WEIGHT || k == RECORD_SUM || k == RECORD_UPDATED;
 }
 
-/* The box of the whole tensor that holds all wrong elements of this rank. */
+/* The bounding box, in the whole tensor, of all wrong elements of this rank. */
 static void put_slice(const Search *s, const Record *whole, char *out, size_t size) {
     const Record *r = s->found;
     const Tensor *w = &whole->shape;
@@ -194,13 +194,13 @@ static void put_slice(const Search *s, const Record *whole, char *out, size_t si
     Str text = {0};
     for (int d = 0; d < dims && high[d] >= 0; d++)
         str_printf(&text, "%s%lld:%lld", d ? ", " : "[", (long long)low[d], (long long)high[d] + 1);
-    snprintf(out, size, "%s%s", text.s ? text.s : "no single elements", text.s ? "]" : "");
+    snprintf(out, size, "%s%s", text.s ? text.s : "no individual elements", text.s ? "]" : "");
     str_free(&text);
     free(at);
 }
 
-/* What each rank added to the sum that the found record should be, laid out like it: the summands before an
- * op's own collective, or the gradients of its microbatches. Rows of `out` are ranks; false: not known. */
+/* The summand of the found record from each rank, in the record's layout: the op's result before its
+ * collective, or the gradients of the microbatches. Rows of `out` are ranks; false: unknown. */
 static bool summands(const Search *s, const Record *whole, double *out, int64_t n) {
     int known = 0;
     for (int rank = 0; rank < s->ranks; rank++) {
@@ -237,14 +237,14 @@ static void put_signature(const Search *s, const Record *whole, Finding *f) {
                                .ranks = s->ranks,
                                .rank = s->rank},
                      f->signature, sizeof f->signature);
-        /* Another microbatch's or step's tensor in its place. */
+        /* The tensor of another microbatch or step. */
         for (int64_t i = 0; i < s->ref->n; i++) {
             const Record *o = &s->ref->records[i];
             if (o == whole || o->name != r->name || o->kind != r->kind || o->which != r->which || n != all ||
                 tensor_count(&o->shape) != n)
                 continue;
             if (!is_out(s, r->kind, x, o->shape.data, n))
-                snprintf(f->signature, sizeof f->signature, "stale: that of sample %lld of step %lld",
+                snprintf(f->signature, sizeof f->signature, "stale: from sample %lld of step %lld",
                          (long long)o->sample, (long long)o->step + 1);
         }
     }
@@ -262,8 +262,8 @@ static const char *const PHASES[] = {
     [RECORD_UPDATED] = "update",
 };
 
-/* A gradient that arrives wrong was made wrong by the last that wrote it on this rank, a collective's
- * backward, or, if nobody did, came wrong from the next pipeline stage. */
+/* The op to blame for a wrong incoming gradient: the last collective whose backward wrote it on this rank, or
+ * the transfer from the next pipeline stage if no op wrote it. */
 static const char *bringer(const Search *s) {
     const Record *f = s->found, *first = s->logs[s->rank].records;
     for (const Record *r = f; r >= first && r->step == f->step; r--)
@@ -272,10 +272,10 @@ static const char *bringer(const Search *s) {
     return s->logs[s->rank].mesh.size[AXIS_PP] > 1 ? "pipeline_gradient" : NULL;
 }
 
-/* Which of the sums that a gradient passes through, by the parameters that come out wrong. */
+/* Which sum of gradients is wrong, inferred from the set of wrong parameters. */
 static const char *which_sum(const Search *s) {
     const Log *log = &s->logs[s->rank];
-    int out[2] = {0}, all[2] = {0}; /* [is replicated over tp] */
+    int out[2] = {0}, all[2] = {0}; /* [replicated over tp] */
     bool others = false;
     for (int64_t i = 0; i < log->n; i++) {
         const Record *r = &log->records[i],
@@ -292,7 +292,7 @@ static const char *which_sum(const Search *s) {
     return out[true] == all[true] && out[false] == all[false] ? "gradient" : "grad_sum";
 }
 
-/* The op's output is right as a sum over ranks, but the op that takes it was given a summand. */
+/* An output that is correct as a sum over ranks, but was consumed as a summand without being summed. */
 static const Record *unsummed(const Search *s) {
     const Record *f = s->found;
     if (f->kind != RECORD_OUTPUT || f->moved || f->from < 0) return NULL;
@@ -300,7 +300,7 @@ static const Record *unsummed(const Search *s) {
     return summand_axes(s, from) && !summand_axes(s, f) ? from : NULL;
 }
 
-/* A parameter that was right when it was updated was made wrong by its gathering. */
+/* Whether the update of the parameter was correct, so that the gather is wrong. */
 static bool was_right(const Search *s) {
     const Record *f = s->found;
     if (f->kind != RECORD_START || (f->step > 0 && f->step == s->logs[s->rank].first)) return false;
@@ -308,8 +308,8 @@ static bool was_right(const Search *s) {
     return m->size[AXIS_DP] * m->size[AXIS_CP] > 1;
 }
 
-/* The kernel that made a gradient wrong, or the collective behind it if the sum of what the ranks computed is
- * right; NULL: not seen. */
+/* The kernel that computed a wrong gradient, or the collective after it if the sum of the ranks' results is
+ * correct; NULL: unknown. */
 static const char *backward_part(const Search *s, const Record *whole) {
     const Record *r = s->found;
     const int64_t all = tensor_count(&whole->shape);
@@ -340,7 +340,7 @@ static void describe(const Search *s, Finding *f) {
         op = "grad_sum";
     if (was_right(s)) op = "param_gather";
     if (summand)
-        snprintf(f->signature, sizeof f->signature, "op '%s' takes a summand: the sum over ranks is missing",
+        snprintf(f->signature, sizeof f->signature, "op '%s' got a summand: the sum over ranks is missing",
                  r->op);
     snprintf(f->phase, sizeof f->phase, "%s", r->again ? "recompute" : PHASES[r->kind]);
     snprintf(f->op, sizeof f->op, "%s", op ? op : !strcmp(r->op, "bias") ? "linear" : r->op);
@@ -350,10 +350,9 @@ static void describe(const Search *s, Finding *f) {
     snprintf(f->inside, sizeof f->inside, "%s", missing && r->sample != END_OF_STEP ? sum : r->inside);
 }
 
-/* ---- the proof ---- */
+/* ---- confirmation ---- */
 
-/* Puts the one-rank run's elements into the memory of a tensor that is wrong, wherever the op of the finding
- * has left one. */
+/* Overwrites every tensor of the found op and kind with the elements of the one-rank run. */
 static void splice(void *arg, Log *log, const Record *r, Tensor *live) {
     const Search *s = arg;
     const Record *f = s->found, *whole = whole_of(s, r);
@@ -404,7 +403,7 @@ void localise(const Case *of, const Config *c, const Derived *d, const Trace *ou
         .of = of, .config = *c, .derived = *d, .ours = ours, .one = one, .ranks = (int)config_ranks(c)};
     const int64_t last = of->golden->n_steps - 1;
     while (s.step < last && !wrong_until(&s, ours, s.step)) s.step++;
-    const int64_t first = s.step > 1 ? s.step - 2 : 0; /* what an update gets wrong shows a step later */
+    const int64_t first = s.step > 1 ? s.step - 2 : 0; /* a wrong update shows one step later */
     s.ref = logs_new(1, first, s.step);
     s.logs = logs_new(s.ranks, first, s.step);
     Trace *unheard = trace_new(of);

@@ -10,13 +10,13 @@
 
 /* ---- judging ---- */
 
-/* What every comparison needs. Exact and noisy runs are in fp64; in that lane ours is the exact one. */
+/* Common arguments. Exact and noisy runs are in fp64; in the fp64 lane `ours` is the exact run. */
 typedef struct Judge {
     const Case *of;
     ParityReport *report;
     const Trace *ours, *exact, *const *noisy; /* noisy[report->draws] */
     const Trace *reference;                   /* NULL: the oracle */
-    const char *prefix;                       /* of quantities */
+    const char *prefix;                       /* of quantity names */
 } Judge;
 
 static double bound(const Judge *j, double movement) {
@@ -29,7 +29,7 @@ static void judge(const Judge *j, Row *row, const char *name, TensorError error,
     row_add(row, name, error, bound(j, moved.relative), bound(j, moved.elementwise), rank);
 }
 
-/* Not fmax: a value that is not a number stays. */
+/* Unlike fmax this propagates NaN. */
 static void raise_to(double *x, double y) {
     if (!(y <= *x)) *x = y;
 }
@@ -45,7 +45,7 @@ static Row *new_row(const Judge *j, const char *quantity) {
     return report_row(&j->report->rows, name);
 }
 
-/* A curve is one tensor of one value per step, each measured against itself. */
+/* Each step of a curve is a tensor of one value, with an error relative to itself. */
 static void judge_curve(const Judge *j, const char *quantity, size_t member) {
     const Golden *g = j->of->golden;
     Row *row = NULL;
@@ -73,7 +73,7 @@ static bool all_finite(const double *x, int64_t n) {
     return true;
 }
 
-/* The oracle's tensor as doubles, if it has the shape and finite values. */
+/* The oracle's tensor as doubles; an error if the shape is wrong or a value is not finite. */
 static Err oracle_tensor(const Golden *g, const char *name, int ndim, const int64_t *dim,
                          const double **out) {
     const Tensor *x = safetensors_find(g->oracle, name), want = tensor_make(NULL, F64, ndim, dim);
@@ -88,7 +88,7 @@ static Err oracle_tensor(const Golden *g, const char *name, int ndim, const int6
     return ERR_OK;
 }
 
-/* member: of the Trace, its `gradients` or `parameters`. */
+/* member: offset of `gradients` or `parameters` in Trace. */
 static Err judge_tensors(const Judge *j, const char *quantity, const char *prefix, size_t member) {
     const HfMap *map = &j->of->map;
     const double **oracle = mem_zero((size_t)map->count, sizeof *oracle);
@@ -126,7 +126,7 @@ static Err judge_tensors(const Judge *j, const char *quantity, const char *prefi
 static Err judge_logits(const Judge *j) {
     const Golden *g = j->of->golden;
     if (!j->ours->has_logits || j->reference)
-        return ERR_OK; /* the case has none, or no rank has whole ones */
+        return ERR_OK; /* not in the case, or no rank has whole logits */
     int64_t vocab = j->of->vocab, n = g->samples * g->seq * vocab;
     const double *oracle;
     ERR_RETURN(oracle_tensor(g, "logits", 3, (int64_t[]){g->samples, g->seq, vocab}, &oracle));
@@ -177,7 +177,7 @@ typedef struct Runs {
     Trace *ours, *exact, *noisy[PARITY_DRAWS];
 } Runs;
 
-/* Rows of `ours` against the oracle, with as many noisy runs as they need. */
+/* Judges `ours` against the oracle, with as many noisy runs as needed. */
 static Err judge_by_noise(const Case *of, const Trace *ours, Runs *r, const char *prefix,
                           ParityReport *report) {
     bool pass = false;
@@ -206,7 +206,7 @@ static Err run_all(const Case *of, const Config *c, const Derived *d, Runs *r, P
         ERR_RETURN(judge_by_noise(of, low ? r->exact : r->ours, r, low ? "fp64 " : "", report));
     }
     const int before = report->rows.n;
-    if (low && (comm_processes() > 1 || report_passes(&report->rows))) { /* wrong in fp64 is wrong */
+    if (low && (comm_processes() > 1 || report_passes(&report->rows))) { /* a failure in fp64 is final */
         ERR_RETURN(precision_judge(of, c, d, NULL, &report->rows, &report->precision));
         report->is_heard = report->rows.n > before;
     }
@@ -240,18 +240,17 @@ void parity_print(const ParityReport *r, const char *case_name, const Config *c,
     report_print(&r->rows, out);
     str_printf(
         out,
-        "%sbound = 8 u max(kappa, sqrt(K)), u = %.3g, K = %.0f; kappa of each tensor: its largest movement "
-        "over u in %d fp64 runs with u times normal noise on the weights and u sqrt(K) on the gradients\n",
+        "%sbound = 8 u max(kappa, sqrt(K)), u = %.3g, K = %.0f; kappa of a tensor: its largest movement, "
+        "divided by u, in %d fp64 runs with normal noise: u on the weights, u sqrt(K) on the gradients\n",
         r->precision.draws ? "fp64 rows: " : "", r->roundoff, r->longest_sum, r->draws);
     if (r->precision.draws)
         str_printf(
             out,
-            "other rows: x of this run, y of fp64 and z of fp64 with the lane's storage, from %d draws of "
-            "weights times 1 + %.3g xi; R = median |x - y| / median |z - y|, element = max of min |x - y| / "
-            "rms of its "
-            "row "
+            "other rows: x is this run, y fp64 and z fp64 with the lane's storage, for %d draws of weights "
+            "times "
+            "1 + %.3g xi; R = median |x - y| / median |z - y|, element = max of min |x - y| / rms of its row "
             "in z - y, scale = component of x - z along y; power = the smallest relative error of scale that "
-            "fails, and what it must reach\n",
+            "fails, and its limit\n",
             r->precision.draws, r->precision.dither);
     str_printf(out, "verdict: %s\n", r->pass ? "pass" : "FAIL");
 }

@@ -13,24 +13,24 @@
 /* ---- runs ---- */
 
 typedef struct Draw {
-    Trace *x, *y, *z; /* see the head of precision.h */
-    bool shared;      /* y and z are */
+    Trace *x, *y, *z; /* see precision.h */
+    bool shared;      /* y and z are shared */
 } Draw;
 
 typedef struct Judge {
     const Case *of;
-    Config config; /* of the run that is judged */
+    Config config; /* of the run under test */
     const Derived *derived;
     Report *report;
     Precision *out;
-    int first_row; /* of the report that is this verdict's */
+    int first_row; /* first row of the report that belongs to this verdict */
     StorageLog log;
     Draw draw[PRECISION_DRAWS];
-    double arithmetic; /* what sums in the lane's arithmetic lose, relative: u sqrt(K) */
+    double arithmetic; /* relative error of sums in the lane's arithmetic: u sqrt(K) */
     int64_t steps;
 } Judge;
 
-/* Of a draw: enough for warm-up, moments and decay to be seen. */
+/* Steps per draw: enough to test warm-up, moments and decay. */
 enum { STEPS = 8 };
 
 bool precision_is_low(const Config *c) {
@@ -40,14 +40,14 @@ bool precision_is_low(const Config *c) {
 
 static bool is_fp8(const Judge *p) { return p->config.fp8_format != FP8_NONE; }
 
-/* Some steps between the numbers of the coarsest type, so that draws round apart; no more than a quarter. */
+/* A few ulps of the coarsest type, so that draws round independently; at most a quarter. */
 static double dither_of(const Config *c) {
     double u = c->lane == LANE_BF16 ? dtype_roundoff(BF16) : dtype_roundoff(F16);
     if (c->fp8_format != FP8_NONE) u = fp8_roundoff(c->fp8_format == FP8_HYBRID ? E5M2 : E4M3);
     return fmin(4 * u, 0.25);
 }
 
-/* What a run is watched for. */
+/* The argument of the callbacks. */
 typedef struct Watch {
     Storage storage;
     ChoiceProbe choices;
@@ -106,7 +106,7 @@ static Err run_judged(Judge *p, int draw, Trace *out) {
     return e;
 }
 
-/* y, or z if it stores. */
+/* Runs y, or z if `stores`. */
 static Err run_fp64(Judge *p, int draw, const Trace *followed, bool stores, Trace *out) {
     ChoiceRank rank;
     Watch w = {.choices = {p->of->init->registry, &out->choices, &followed->choices, &rank}};
@@ -121,9 +121,9 @@ static Err run_fp64(Judge *p, int draw, const Trace *followed, bool stores, Trac
     return case_run_alone(p->of, LANE_FP64, noise_of(p, draw), &watch, out);
 }
 
-/* Which types a run in the lane stores. */
+/* Records the types that a run in the lane stores. */
 static Err record_types(Judge *p) {
-    if (p->config.lane == LANE_EXACT) return ERR_OK; /* rounds the outputs of every op */
+    if (p->config.lane == LANE_EXACT) return ERR_OK; /* this lane rounds the outputs of every op */
     Trace *out = trace_new(p->of);
     Watch w = {.storage = {.log = &p->log}};
     const CaseWatch watch = {.trace = on_record, .arg = &w, .logits = true, .steps = p->steps};
@@ -134,7 +134,7 @@ static Err record_types(Judge *p) {
     return e;
 }
 
-/* x of the draws up to `draws`, then y and z on the process that hears. */
+/* Runs x of the draws up to `draws`, then y and z on the process that has the results. */
 static Err run_draws(Judge *p, int draws, const PrecisionShared *shared) {
     const int first = p->out->draws;
     for (int k = first; k < draws; k++) {
@@ -158,7 +158,7 @@ static void free_draw(Draw *d) {
     if (!d->shared) trace_free(d->y), trace_free(d->z);
 }
 
-/* Of the options' lane. */
+/* A judge for the lane of the options. */
 static Judge new_judge(const Case *of, const Config *config, const Derived *derived, Precision *out) {
     const double u = config->lane == LANE_EXACT ? dtype_roundoff(F64) : dtype_roundoff(F32);
     Judge p = {.of = of,
@@ -190,8 +190,8 @@ Err precision_share(const Case *of, Lane lane, const PrecisionShared *shared) {
 
 /* ---- statistics of one tensor ---- */
 
-/* n numbers of each draw in rows of `width`. A quantity is what they are less `base`; `also`: a second
- * direction along which errors are looked for. */
+/* n numbers of each draw in rows of `width`. The quantity is the difference from `base`; `also` is a second
+ * direction in which errors are tested. */
 typedef struct Sample {
     const double *x[PRECISION_DRAWS], *y[PRECISION_DRAWS], *z[PRECISION_DRAWS], *base[PRECISION_DRAWS],
         *also[PRECISION_DRAWS];
@@ -200,7 +200,7 @@ typedef struct Sample {
     double arithmetic;
 } Sample;
 
-/* A number of each draw. */
+/* One number per draw. */
 typedef struct Series {
     double at[PRECISION_DRAWS];
 } Series;
@@ -222,14 +222,14 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* One draw in which a rare event is large does not move it. */
+/* The median is insensitive to one draw with a rare large event. */
 static double median(const Series *s, int n) {
     Series sorted = *s;
     qsort(sorted.at, (size_t)n, sizeof *sorted.at, by_size);
     return (sorted.at[(n - 1) / 2] + sorted.at[n / 2]) / 2;
 }
 
-/* Squared standard error of the median's logarithm: pi / 2 of the mean's. */
+/* Squared standard error of the median's logarithm: pi / 2 times that of the mean. */
 static double spread(const Series *s, double least, int n) {
     Series logs;
     for (int i = 0; i < n; i++) logs.at[i] = log(s->at[i] + least);
@@ -237,7 +237,7 @@ static double spread(const Series *s, double least, int n) {
     return acos(0) * (mean_square(&logs, n) - m * m) / (n - 1);
 }
 
-/* Over the draws: squares of both errors and of the quantity, and products. */
+/* Per draw: squares of both errors and of the quantity, and products. */
 typedef struct Moments {
     Series xx, zz, yy, xy, zy, xa, za, aa, whole;
 } Moments;
@@ -259,8 +259,8 @@ typedef struct Statistic {
     double value, bound;
 } Statistic;
 
-/* The component of the errors along a direction of squared length `length`, in units of it. Noise of the mean
- * is what z has, or, where a rare event has reached x alone, what the draws of x differ by. */
+/* The component of the errors along a direction of squared length `length`, in units of it. The noise of the
+ * mean is that of z or, if a rare event affects only x, the spread of x over the draws. */
 static Statistic component(const Series *x, const Series *z, const Series *length, double arithmetic, int n) {
     Series a, of_z;
     for (int s = 0; s < n; s++) {
@@ -274,13 +274,13 @@ static Statistic component(const Series *x, const Series *z, const Series *lengt
 
 typedef struct Judgement {
     Statistic error, element, scale, decay;
-    int64_t worst; /* element */
-    double power;  /* the smallest factor less 1 that is refused; infinite: none is */
+    int64_t worst; /* index of an element */
+    double power;  /* the smallest e such that a factor 1 + e is rejected; infinite: none */
 } Judgement;
 
-/* The largest error of an element, in units of the noise of its row, that it has in every draw: the least of
- * the draws. A value that does not belong there is wrong in all of them; Adam's step where the gradient is
- * nearly 0 has either sign by chance. */
+/* The largest error that an element has in every draw (its minimum over the draws), in units of the noise of
+ * its row. A wrong value is wrong in all draws, whereas Adam's step where the gradient is nearly 0 has a
+ * random sign. */
 static double largest_element(const Sample *t, const double *noise, const double *const *x, int64_t *worst) {
     double largest = 0;
     for (int64_t i = 0; i < t->n; i++) {
@@ -294,8 +294,8 @@ static double largest_element(const Sample *t, const double *noise, const double
     return largest;
 }
 
-/* Rounding to the storage may by chance spare a row, or nearly; then its noise is a small part of the
- * tensor's, or what the arithmetic loses. */
+/* A row may by chance have almost no rounding error; its noise then has a lower bound, a small part of the
+ * tensor's noise plus the error of the arithmetic. */
 static void judge_elements(const Sample *t, double tensor_noise, double tensor_size, Judgement *j) {
     const int64_t rows = (t->n + t->width - 1) / t->width;
     double *noise = mem_zero((size_t)rows, sizeof *noise),
@@ -312,7 +312,7 @@ static void judge_elements(const Sample *t, double tensor_noise, double tensor_s
     free(noise);
 }
 
-/* The smallest e for which errors of this size, with e of the quantity added, are refused: of either sign. */
+/* The smallest e such that these errors plus e times the quantity, with the given sign, are rejected. */
 static double power_of_error(const Moments *m, double limit, double sign, int n) {
     double low = 1e-15, high = 1e3;
     while (high > 1.0001 * low) {
@@ -325,7 +325,7 @@ static double power_of_error(const Moments *m, double limit, double sign, int n)
     return high;
 }
 
-/* The same by whichever of the tests notices first. */
+/* The same for the most sensitive test. */
 static double power_of(const Moments *m, const Judgement *j, double noise, int n) {
     const double limit = j->error.bound * j->error.bound * noise;
     if (!(mean(&m->yy, n) > 0)) return INFINITY;
@@ -333,7 +333,7 @@ static double power_of(const Moments *m, const Judgement *j, double noise, int n
                 j->scale.bound + j->scale.value);
 }
 
-/* Of every draw: a median would not notice one. */
+/* Checks every draw: a median would ignore a single NaN. */
 static bool is_finite(const Moments *m, int n) {
     return isfinite(mean(&m->xx, n)) && isfinite(mean(&m->zz, n)) && isfinite(mean(&m->yy, n));
 }
@@ -364,7 +364,7 @@ static Row *new_row(Judge *p, const char *format, const char *quantity) {
 
 static void add(Row *row, const char *name, Statistic relative, Statistic element, int64_t worst,
                 int64_t rank) {
-    /* Not finite: no comparison would notice. */
+    /* A comparison would not detect a NaN. */
     const bool finite = isfinite(relative.value) && !isnan(relative.bound) && isfinite(element.value);
     const TensorError e = {finite ? relative.value : INFINITY, element.value, worst};
     row_add(row, name, e, finite ? relative.bound : 1, element.bound, rank);
@@ -381,7 +381,7 @@ static Gate gate_of(const Judge *p) {
     return p->config.lane == LANE_BF16 ? (Gate){0.03, 1e-3} : (Gate){0.01, 1e-3};
 }
 
-/* A curve is one tensor of a value per step. */
+/* A curve is one tensor with a value per step. */
 static void judge_curve(Judge *p, const char *quantity, size_t member, double gate) {
     const int64_t n = p->steps;
     Sample t = {.n = n, .width = n, .draws = p->out->draws, .arithmetic = p->arithmetic};
@@ -405,7 +405,7 @@ static void judge_curve(Judge *p, const char *quantity, size_t member, double ga
     free(values);
 }
 
-/* Schedules are the same doubles in every lane. */
+/* Schedules are bitwise equal in every lane. */
 static void judge_learning_rate(Judge *p) {
     Row *row = new_row(p, "%s", "learning rate");
     for (int64_t i = 0; i < p->steps; i++) {
@@ -431,8 +431,8 @@ static Sample sample_of(const Judge *p, const HfTensor *t, int64_t at, bool upda
     return s;
 }
 
-/* Layers in the order of the map; what belongs to none is by itself. The embeddings' gradients have the noise
- * of all layers: half the power is asked of them. */
+/* Layers in the order of the map; a tensor outside of layers is judged alone, at twice the gate, because the
+ * embeddings' gradients have the noise of all layers. */
 static void judge_power(Judge *p, const double *power) {
     const HfMap *map = &p->of->map;
     Row *row = new_row(p, "power: %s", "gradient");
@@ -505,8 +505,8 @@ static void judge_router_logits(Judge *p) {
     add(new_row(p, "%s, scale", "router logits"), "all steps and routers", j.scale, NOTHING, 0, NO_RANK);
 }
 
-/* A router's choices may differ from fp64's where logits are no further apart than they differ from fp64's,
- * which is judged above. */
+/* A router's choices may differ from fp64's only where the margin is within the error of the logits, which is
+ * judged above. */
 static void judge_choices(Judge *p) {
     const Choices *c = &p->draw[0].y->choices;
     if (!c->routers) return;
@@ -533,7 +533,7 @@ static void judge_choices(Judge *p) {
     }
 }
 
-/* The report's rows from first_row on, anew. */
+/* Recomputes the report's rows from first_row on. */
 static bool judge_all(Judge *p) {
     p->report->n = p->first_row;
     judge_curve(p, "loss", offsetof(GoldenStep, loss), gate_of(p).loss);
@@ -549,7 +549,7 @@ static bool judge_all(Judge *p) {
     return pass;
 }
 
-/* Several processes cannot agree on more draws behind the verdict, which one of them has. */
+/* Only one process has the verdict, so several processes cannot agree to add draws. */
 static int first_draws(void) { return comm_processes() > 1 ? 16 : 4; }
 
 Err precision_judge(const Case *of, const Config *config, const Derived *derived,

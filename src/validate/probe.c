@@ -32,7 +32,7 @@ int64_t record_place(const Tensor *live, int64_t k) {
     return tensor_row_offset(live, k / width) + k % width * live->stride[live->ndim - 1];
 }
 
-/* Of the strided tensor x, contiguous and in double. */
+/* Copies the strided tensor x, contiguous and in double. */
 static void keep(Log *log, Record *r, const Tensor *x) {
     const int64_t n = tensor_count(x);
     const DType type = (DType)x->dtype;
@@ -55,7 +55,7 @@ static void tell(Log *log, const Record *r, Tensor *live) {
     if (log->seen) log->seen(log->seen_arg, log, r, live);
 }
 
-/* The last record of a value whose memory holds this address. */
+/* The last record of a value whose memory contains this address. */
 static const Record *value_at(const Log *log, const void *data) {
     for (int64_t i = log->n; i-- > 0;) {
         const Record *r = &log->records[i];
@@ -68,7 +68,7 @@ static const Record *value_at(const Log *log, const void *data) {
 
 static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
 static bool is_value(const Tensor *x) { return x && dtype_is_float((DType)x->dtype) && !is_parameter(x); }
-/* What another pipeline stage sent; of tables and loss weights nobody wants a gradient. */
+/* Received from another pipeline stage; tables and loss weights need no gradient. */
 static bool is_received(const Log *log, const Tensor *x) {
     return is_value(x) && x->ndim == 3 && x->flags & TENSOR_NEEDS_GRAD && !value_at(log, x->data);
 }
@@ -81,7 +81,7 @@ static const Param *parameter_of(const Call *call) {
     return NULL;
 }
 
-/* The rows of the whole parameter that this rank's are: also what the columns of x w^T are. */
+/* Maps this rank's rows to those of the whole parameter; the columns of x w^T have the same map. */
 static void map_rows(Log *log, Record *r, const Param *p) {
     r->n_map = p->rows;
     r->columns = p->columns;
@@ -104,16 +104,16 @@ static int64_t same_before(const Log *log, uint64_t name, int64_t sample, bool a
     return n;
 }
 
-/* A row-parallel layer adds its bias behind the sum over ranks, by an op of its own: what one rank's layer
- * gives is what that op gives. */
+/* A row-parallel layer adds its bias after the sum over ranks, with a separate op. The result of that op
+ * corresponds to that of the layer on one rank. */
 static void name_linear(Record *r, const OpDef *op, const Call *call) {
     const Tensor *bias = call->in[op == &OPS[OP_bias] ? 1 : 2];
     if (op == &OPS[OP_linear]) r->product = r->name;
     if (bias) r->name = mix(hash_name("bias"), hash_name(param_of(bias)->spec.name));
 }
 
-/* Sets name and place. Several ops of a kind on one value (rotary embedding of queries and keys) are told
- * apart by their order. */
+/* Sets name and place. Several ops of one kind on one value (rotary embedding of queries and keys) are
+ * distinguished by their order. */
 static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) {
     const Param *p = parameter_of(call);
     const Record *from = NULL;
@@ -140,7 +140,7 @@ static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) 
 
 static bool writes_down(const Log *log) { return log->step >= log->first && log->step <= log->last; }
 
-/* Outputs of kernels that are summands of a sum over tensor- or context-parallel ranks. */
+/* Records outputs of kernels that are summands over tensor- or context-parallel ranks. */
 static void trace(void *arg, const OpDef *op, const Call *call) {
     Log *log = arg;
     Tensor *y = call->out[0];
@@ -162,8 +162,7 @@ static void take_partial(Log *log, Record *r) {
     log->pending = -1;
 }
 
-/* What a router's loss gives and takes is each rank's share of a microbatch's: nothing to compare with one
- * rank's. */
+/* The tensors of a router's loss are a rank's share of the microbatch's, so one rank has no counterpart. */
 static bool is_of_a_share(const OpDef *op) { return op == &OPS[OP_router_loss]; }
 
 static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
@@ -226,7 +225,7 @@ static void on_plays(Log *log, const OpDef *op, const Call *call, Need need) {
     tell(log, r, call->out[0]->grad);
 }
 
-/* What has been added to a main gradient; the type is that of the sum. */
+/* Records the contribution to a main gradient; the type is that of the sum. */
 static void weight_played(Log *log, const Record *y, const OpDef *op, Tensor *w, int which) {
     if (!w->grad->data || !log->before[which]) return;
     Record *r = add_backward(log, y, RECORD_WEIGHT, 0, op);
@@ -304,7 +303,7 @@ static void add_parameter(Log *log, RecordKind kind, const char *op, const Param
     tell(log, r, x);
 }
 
-/* Values, as far as this rank has all of its share; of gradients and masters the part that it updates. */
+/* Values if this rank has its whole shard; for gradients and masters the part that it updates. */
 static void add_parameters(Log *log, Run *run, RecordKind kind, double scale) {
     Registry *r = run->model->registry;
     const FlatBuffer buffer = kind == RECORD_SUM ? FLAT_GRADS : FLAT_MASTERS;
@@ -377,7 +376,7 @@ void logs_free(Log *logs, int ranks) {
     free(logs);
 }
 
-/* ---- finding ---- */
+/* ---- look-up ---- */
 
 static uint64_t identity(const Record *r) {
     const int64_t parts[] = {(int64_t)r->name, (int64_t)r->kind, r->which, r->step, r->sample, r->again};
@@ -389,7 +388,7 @@ static bool same(const Record *a, const Record *b) {
            a->sample == b->sample && a->again == b->again;
 }
 
-/* A value that collectives bring into other forms is there several times: the first is found. */
+/* Collectives duplicate a value in other forms; log_find returns the first. */
 void log_index(Log *log) {
     log->slots = 64;
     while (log->slots < 2 * log->n) log->slots *= 2;
@@ -417,8 +416,8 @@ static int ranks_if(const Record *r, const Mesh *m, Axis axis) {
     return spmd_on(r->shape.spmd, axis) == SPMD_V ? m->size[axis] : 1;
 }
 
-/* With fewer groups of heads than tensor-parallel ranks, several ranks have a key head, and the query heads
- * of its group between them. */
+/* With fewer groups of heads than tensor-parallel ranks, several ranks have the same key head and divide the
+ * query heads of its group. */
 static bool shares_heads(const Record *r, const Tensor *whole, int tp) {
     return r->shape.ndim == 5 && r->shape.dim[2] == 1 && tp > whole->dim[2];
 }
@@ -429,7 +428,7 @@ static int64_t shared_head(const Tensor *here, const Tensor *whole, int d, int64
     return here->dim[3] == whole->dim[3] ? i : t % sharing * here->dim[3] + i;
 }
 
-/* Where index i of dimension d lies in the whole; -1: padding, -2: it cannot be told. */
+/* The global index of index i of dimension d; -1: padding, -2: unknown. */
 static int64_t place(const Record *r, const Mesh *m, const Tensor *whole, int d, int64_t i, int tp, int cp) {
     const int64_t here = r->shape.dim[d], all = whole->dim[d], t = m->coordinate[AXIS_TP],
                   c = m->coordinate[AXIS_CP];
@@ -459,7 +458,7 @@ static int64_t in_parameter(const Record *r, const Record *whole, int64_t k) {
     return at < tensor_count(&whole->shape) ? at : -1;
 }
 
-/* Rows that are grouped by expert stand elsewhere if ranks have other tokens or experts. */
+/* Rows grouped by expert have other positions if ranks have different tokens or experts. */
 static bool is_regrouped(const Record *r, const Mesh *m) {
     bool cut = false;
     for (int a = AXIS_ETP; a <= AXIS_EP; a++)
@@ -471,7 +470,7 @@ int64_t *record_index(const Record *r, const Mesh *m, const Record *whole) {
     const Tensor *s = &r->shape, *w = &whole->shape;
     const int64_t n = tensor_count(s);
     if (s->ndim != w->ndim || is_regrouped(r, m)) return NULL;
-    /* Of a shared key head each rank has a summand of the gradient. */
+    /* Each rank has a summand of the gradient of a shared key head. */
     if (r->kind != RECORD_OUTPUT && shares_heads(r, w, ranks_if(r, m, AXIS_TP))) return NULL;
     int64_t *out = mem_zero((size_t)(n ? n : 1), sizeof *out);
     const int tp = ranks_if(r, m, AXIS_TP), cp = ranks_if(r, m, AXIS_CP);

@@ -28,14 +28,14 @@ static Err read_tensors(Reference *r, const char *path) {
     const Tensor *tokens = safetensors_find(r->file, "tokens"), *logits = safetensors_find(r->file, "logits");
     if (!tokens || tokens->dtype != I64 || tokens->ndim != 2 || tensor_count(tokens) < 1)
         return err_user(
-            "'%s' is no reference: it has no I64 tensor \"tokens\" of shape [samples, positions]; "
-            "make one with tools/oracle/hf_logits.py",
+            "'%s' is not a reference: it has no I64 tensor \"tokens\" of shape [samples, positions]; "
+            "create one with tools/oracle/hf_logits.py",
             path);
     r->tokens = tokens->data;
     r->samples = tokens->dim[0], r->positions = tokens->dim[1];
     if (!logits || logits->dtype != F64 || logits->ndim != 3 || logits->dim[0] != r->samples ||
         logits->dim[1] != r->positions || logits->dim[2] < 1)
-        return err_user("'%s' is no reference: it has no F64 tensor \"logits\" of shape [%lld, %lld, "
+        return err_user("'%s' is not a reference: it has no F64 tensor \"logits\" of shape [%lld, %lld, "
                         "vocabulary], as its tokens need",
                         path, (long long)r->samples, (long long)r->positions);
     r->logits = logits->data;
@@ -67,8 +67,8 @@ Err reference_open(const char *path, Reference *r) {
             r->weights = TYPES[i].type;
             return check_numbers(r, path);
         }
-    return err_user("'%s' does not say in its metadata which type of weights it was computed with: make it "
-                    "again with tools/oracle/hf_logits.py",
+    return err_user("'%s' does not say in its metadata which type of weights it was computed with: recreate "
+                    "it with tools/oracle/hf_logits.py",
                     path);
 }
 
@@ -83,15 +83,15 @@ static Err check_fit(const Reference *r, const Gpt *m) {
     const Derived *d = m->derived;
     if (r->vocab != d->vocab_size)
         return err_user("the reference has logits of %lld tokens, the model has a vocabulary of %lld: it was "
-                        "made with another model",
+                        "computed with another model",
                         (long long)r->vocab, (long long)d->vocab_size);
     if (r->positions > d->max_position_embeddings)
-        return err_user("the reference has %lld positions, the model %lld: make it again with --length",
+        return err_user("the reference has %lld positions, the model %lld: recreate it with --length",
                         (long long)r->positions, (long long)d->max_position_embeddings);
     return ERR_OK;
 }
 
-/* The same model in fp64, with the weights of the reference's type. Counts those that change. */
+/* The same model in fp64, with weights rounded to the reference's type. Counts those that change. */
 static Gpt *widened(const Gpt *m, const Reference *r, int64_t *rounded) {
     const Registry *from = m->registry;
     Gpt *wide = gpt_new(m->config, m->derived, NULL);
@@ -186,18 +186,17 @@ void reference_print(const Reference *r, const Gpt *m, const ReferenceReport *re
                (long long)r->samples, (long long)r->positions, r->file->path,
                source ? source : "of unknown source");
     if (report->rounded)
-        str_printf(out, "note: %lld weights were rounded to %s, which the reference has\n",
+        str_printf(out, "note: %lld weights were rounded to %s, the type of the reference\n",
                    (long long)report->rounded, type_name(r->weights));
     if (m->derived->window_left >= r->positions - 1 && m->derived->window_left >= 0)
-        str_printf(
-            out,
-            "note: the window of %lld tokens is no shorter than the samples: the check does not see it\n",
-            (long long)m->derived->window_left + 1);
+        str_printf(out,
+                   "note: the window of %lld tokens covers the whole samples: the check does not test it\n",
+                   (long long)m->derived->window_left + 1);
     str_printf(out, "%-10s %11s %11s\n%-10s %11.2e %11.2e\n%-10s %11.2e %11.2e\n", "", "error", "bound",
                "relative", x->error.relative, x->bound, "element", x->error.elementwise,
                x->elementwise_bound);
     str_printf(out,
-               "bound = 8 max(what roundings of the weights move, u sqrt(K)), u = %.3g, K = %.0f\n"
+               "bound = 8 max(movement by roundings of the weights, u sqrt(K)), u = %.3g, K = %.0f\n"
                "worst: sample %lld, position %lld, token %lld\n%s\n",
                report->roundoff, report->longest_sum, (long long)(at / r->positions),
                (long long)(at % r->positions), (long long)(x->error.worst % r->vocab),

@@ -36,7 +36,7 @@ static bool not_finite(Suspect s, char *out, size_t size) {
     return false;
 }
 
-/* Of two ranks what one leaves is all that the other has: that is said first. */
+/* With two ranks a missing summand leaves only the other one; that description comes first. */
 static bool summand(Suspect s, char *out, size_t size) {
     for (int r = 0; s.summands && r < s.ranks; r++)
         if (norm(s.summands + r * s.n, s.n) > 0 && is_close(s.x, 0, s.y, -1, s.summands + r * s.n, s.n)) {
@@ -51,7 +51,7 @@ static bool summand(Suspect s, char *out, size_t size) {
         const bool missing = is_close(s.x, 1, s.y, 1, part, s.n),
                    twice = is_close(s.x, 1, s.y, -1, part, s.n);
         if (norm(part, s.n) == 0 || (!missing && !twice)) continue;
-        snprintf(out, size, "summand of rank %d is %s", r, missing ? "missing" : "there twice");
+        snprintf(out, size, "summand of rank %d is %s", r, missing ? "missing" : "counted twice");
         return true;
     }
     return false;

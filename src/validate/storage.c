@@ -45,7 +45,7 @@ static void round_tensor(Tensor *t, DType type) {
     for (int64_t k = 0, n = tensor_count(t); k < n; k++) x[element(t, k)] = rounded(x[element(t, k)], type);
 }
 
-/* Half a step of the grid either way, as often as the lane rounds: not in sums that go on. */
+/* Adds up to half a grid step, wherever the lane rounds: not to partial sums. */
 static void add_grid_noise(Storage *s, Tensor *t) {
     const uint64_t key = hash_name("grid") + (uint64_t)s->draw;
     double *x = t->data;
@@ -65,9 +65,9 @@ static void round_output(Storage *s, Tensor *y, DType type) {
 void storage_round(void *storage, const OpDef *op, const Call *call) {
     Storage *s = storage;
     StorageCall of = {0};
-    if (s->lane->lane != LANE_EXACT) { /* which rounds outputs of every op */
+    if (s->lane->lane != LANE_EXACT) { /* exact rounds the outputs of every op */
         CHECK(s->at < s->log->n && s->log->calls[s->at].op == op->number,
-              "op %lld of the fp64 run is %s, which the run in low precision does not have there",
+              "op %lld of the fp64 run is %s, but the low-precision run has another op there",
               (long long)s->at, op->name);
         of = s->log->calls[s->at++];
     }
@@ -76,8 +76,8 @@ void storage_round(void *storage, const OpDef *op, const Call *call) {
 
 /* ---- weights and moments ---- */
 
-/* Where the exact lane rounds a flat buffer. What is not trained moves by whole steps, whose rounding is the
- * same every time and no noise. */
+/* Perturbs a flat buffer where the exact lane rounds it. Untrained buffers change by fixed amounts, whose
+ * rounding is always the same, so they are rounded and get no noise. */
 static void add_noise_to(Storage *s, const Registry *r, FlatBuffer buffer) {
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];
@@ -93,11 +93,11 @@ static void add_noise_to(Storage *s, const Registry *r, FlatBuffer buffer) {
 
 void storage_begin(Storage *s, Run *run) {
     s->at = s->drawn = 0;
-    if (s->lane->lane == LANE_FP16) run->scaler = scaler_new(s->lane); /* gradients underflow alike */
+    if (s->lane->lane == LANE_FP16) run->scaler = scaler_new(s->lane); /* so that gradients underflow alike */
     if (s->lane->lane == LANE_EXACT) add_noise_to(s, run->model->registry, FLAT_MASTERS);
 }
 
-/* What forward and backward see are rounded weights. */
+/* Forward and backward use rounded weights. */
 void storage_step(Storage *s, Run *run) {
     const Registry *r = run->model->registry;
     const size_t bytes = (size_t)r->elements * sizeof(double);

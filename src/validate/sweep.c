@@ -20,7 +20,7 @@ static void begin_args(Args *args, Arena *arena, Config *c, const SweepOptions *
     args_line(args, o->n_words, o->words);
 }
 
-/* The case on one rank, in the lane of its options. */
+/* Opens the case on one rank, in the lane of its options. */
 static Err open_case(const SweepOptions *o, Sweep *s, SweepCase *of) {
     ERR_RETURN(golden_open(of->dir, &of->golden));
     Config c;
@@ -36,7 +36,7 @@ static Err open_case(const SweepOptions *o, Sweep *s, SweepCase *of) {
     return case_open(of->golden, &c, &d, &of->run);
 }
 
-/* Words that the options do not understand are an error, rules that they break a reason to skip. */
+/* An unknown option is an error; a broken rule skips the cell. */
 static Err read_options(const SweepOptions *o, Sweep *s, Cell *cell, int n, char **words) {
     Args args;
     begin_args(&args, s->arena, &cell->config, o, cell->of);
@@ -73,7 +73,7 @@ static Cell *new_cell(Sweep *s) {
 
 static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line, int n, char **words) {
     const int lane = enum_find(Lane_spellings, words[0]);
-    if (lane < 0) return err_user("%s, line %lld: '%s' is no lane", o->list, (long long)line, words[0]);
+    if (lane < 0) return err_user("%s, line %lld: '%s' is not a lane", o->list, (long long)line, words[0]);
     Cell *cell = new_cell(s);
     *cell = (Cell){.of = of, .line = line, .lane = (Lane)lane};
     Str text = {0};
@@ -96,7 +96,7 @@ enum { WORDS = 64 };
 static Err read_line(const SweepOptions *o, Sweep *s, const char *text, int64_t line) {
     char *words[WORDS];
     int n = 0;
-    char *rest = arena_printf(s->arena, "%s", text); /* options keep what they point to */
+    char *rest = arena_printf(s->arena, "%s", text); /* options keep pointers into it */
     for (char *word; (word = strtok_r(rest, " \t\r", &rest)) && *word != '#';) {
         if (n == WORDS) return err_user("%s, line %lld has too many words", o->list, (long long)line);
         words[n++] = word;
@@ -106,9 +106,9 @@ static Err read_line(const SweepOptions *o, Sweep *s, const char *text, int64_t 
         for (int64_t i = 0; i < s->n_cases; i++) ERR_RETURN(add_cell(o, s, &s->cases[i], line, n, words));
         return ERR_OK;
     }
-    if (n == 1) return err_user("%s, line %lld: a cell is a lane and options", o->list, (long long)line);
+    if (n == 1) return err_user("%s, line %lld: a cell needs a lane and options", o->list, (long long)line);
     SweepCase *of = find_case(s, words[0], strlen(words[0]));
-    return of ? add_cell(o, s, of, line, n - 1, words + 1) : ERR_OK; /* a case that is not asked for */
+    return of ? add_cell(o, s, of, line, n - 1, words + 1) : ERR_OK; /* the case was not requested */
 }
 
 static Err read_list(const SweepOptions *o, Sweep *s) {
@@ -123,7 +123,7 @@ static Err read_list(const SweepOptions *o, Sweep *s) {
         e = read_line(o, s, at, ++line);
     }
     str_free(&bytes);
-    if (!e.code && !s->n_cells) e = err_user("%s has no cell for the cases that are given", o->list);
+    if (!e.code && !s->n_cells) e = err_user("%s has no cell for the given cases", o->list);
     return e;
 }
 
@@ -159,7 +159,7 @@ static void run_alone(void *arg) {
     must(case_run_alone(a->of, a->lane, a->noise, NULL, a->trace));
 }
 
-/* A layout's mistake does not depend on the precision: it is looked for where rounding is tiny. */
+/* An error of a layout does not depend on the precision, so it is localised where rounding is tiny. */
 static void localise_cell(Cell *cell) {
     const Case *of = &cell->of->run;
     const bool exact = cell->lane == LANE_EXACT;
@@ -202,7 +202,7 @@ static void *shared_zero(size_t bytes) {
     return p;
 }
 
-/* In the exact lane on one rank, against the oracle: the same for every cell of the lane. */
+/* Judges one rank in the exact lane against the oracle; shared by all cells of the lane. */
 static void run_exact(void *arg) {
     const SweepCase *of = arg;
     Config c = of->run.config;
@@ -221,7 +221,7 @@ static void run_shared(void *arg) {
     must(precision_share(&a->of->run, a->lane, &a->of->shared.precision[a->lane]));
 }
 
-/* The runs in fp64 that cells of a low precision share. */
+/* Adds the fp64 runs that the cells of a low precision share. */
 static void provide_shared(Sweep *s, SweepCase *of, Lane lane) {
     PrecisionShared *shared = &of->shared.precision[lane];
     if (of->precision[lane] || !precision_shares(&of->run)) return;
@@ -232,10 +232,10 @@ static void provide_shared(Sweep *s, SweepCase *of, Lane lane) {
     of->precision[lane] = add_job(s, run_shared, arg);
 }
 
-/* The lane whose bounds judge the cell against the oracle: fp64 for a low precision. */
+/* The lane that sets the bounds against the oracle: fp64 for a low precision. */
 static Lane lane_of_bounds(const Cell *c) { return precision_is_low(&c->config) ? LANE_FP64 : c->lane; }
 
-/* The runs on one rank that a cell needs, unless another cell has asked for them. */
+/* Adds the one-rank runs that a cell needs, unless another cell has added them. */
 static void provide(Sweep *s, const Cell *cell) {
     SweepCase *of = cell->of;
     const Lane lanes[] = {LANE_FP64, cell->lane}, bounds = lane_of_bounds(cell);
@@ -315,7 +315,7 @@ Verdict cell_verdict(const Cell *c) {
     return c->job->end == JOB_DONE && c->result->pass ? VERDICT_PASS : VERDICT_FAIL;
 }
 
-/* The line of a fault's report that says it; else the last line. */
+/* The line of the output with the fault, else the last line. */
 static void put_fault(const char *output, Str *out) {
     const char *at = strstr(output, "FAULT");
     if (!at) {
@@ -340,10 +340,10 @@ void cell_reason(const Cell *c, Str *out) {
     }
     switch (c->job->end) {
     case JOB_LATE:
-        str_printf(out, "not done after %.0f s", c->job->seconds);
+        str_printf(out, "timed out after %.0f s", c->job->seconds);
         return;
     case JOB_BLOCKED:
-        str_puts(out, "its run on one rank failed: ");
+        str_puts(out, "the one-rank run failed: ");
         for (int i = 0; i < c->job->n_needs; i++)
             if (c->job->needs[i]->end > JOB_DONE) {
                 put_fault(c->job->needs[i]->output, out);

@@ -1,5 +1,5 @@
 /* A sweep as one static page: counts, a grid of layouts and lanes, the error of each layer's gradients, the
- * loss curves over one another. SVG and CSS only. */
+ * overlaid loss curves. SVG and CSS only. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,8 +54,8 @@ static void grid_cell(const Sweep *s, const Cell *of, Lane lane, Str *out) {
 static void grid(const Sweep *s, Str *out) {
     str_puts(
         out,
-        "<h2>Layouts and lanes</h2><p>The error nearest to or furthest beyond its bound; a reason stands "
-        "behind each skipped or failed cell.</p><table><tr><th>case</th><th>layout</th>");
+        "<h2>Layouts and lanes</h2><p>The largest error relative to its bound; the tooltip of a skipped or "
+        "failed cell has the reason.</p><table><tr><th>case</th><th>layout</th>");
     for (int lane = 0; lane < LANES; lane++) str_printf(out, "<th>%s</th>", Lane_spellings[lane]);
     str_puts(out, "</tr>\n");
     for (int64_t i = 0; i < s->n_cells; i++) {
@@ -112,7 +112,7 @@ static void curve(const Golden *g, const GoldenStep *steps, double low, double h
     str_puts(out, "\"/>\n");
 }
 
-/* The oracle's as a thick line, one of each cell over it: what agrees is one line. */
+/* The oracle is a thick line, overlaid by one line per cell: equal curves coincide. */
 static void losses(const Sweep *s, const SweepCase *of, Str *out) {
     const Golden *g = of->golden;
     double low = INFINITY, high = -INFINITY;

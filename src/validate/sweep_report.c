@@ -21,9 +21,9 @@ static void print_finding(const Finding *f, Str *out) {
     str_printf(out, "    localised: step %lld, ", (long long)f->step + 1);
     if (f->sample >= 0) str_printf(out, "sample %lld, ", (long long)f->sample);
     str_printf(out, "%s of %s", f->phase, f->op);
-    if (*f->inside && strcmp(f->inside, f->op)) str_printf(out, " (in it: %s)", f->inside);
+    if (*f->inside && strcmp(f->inside, f->op)) str_printf(out, " (inside: %s)", f->inside);
     str_printf(out, " at %s, rank %s, %s: %s%s\n", f->place, f->ranks, f->slice, f->signature,
-               f->confirmed ? " (confirmed: with the one-rank tensor there the step is right)" : "");
+               f->confirmed ? " (confirmed: the step is correct with the tensor of one rank)" : "");
 }
 
 static void print_cell(const Cell *c, Str *out) {
@@ -44,7 +44,7 @@ static void print_cell(const Cell *c, Str *out) {
 void sweep_print(const Sweep *s, Str *out) {
     const SweepCounts n = sweep_counts(s);
     str_printf(out, "%-24s %-5s %-4s %8s  %-48s %s\n", "case", "lane", "", "", "layout",
-               "worst error of its bound");
+               "worst error of bound");
     for (int64_t i = 0; i < s->n_cells; i++) print_cell(&s->cells[i], out);
     str_printf(out, "%lld cells pass, %lld fail, %lld are skipped (not a pass); %lld layouts in %.1f s\n",
                (long long)n.passed, (long long)n.failed, (long long)n.skipped, (long long)n.layouts,

@@ -40,6 +40,6 @@ for options in (["--top-k", 1], ["--temperature", 0.9, "--top-p", 0.8]):
 
 # ---- an op that one rank leaves out is found, and with its tensor replaced the step is right
 (WORK / "list").write_text("fp64 --tensor-model-parallel-size 2\n")
-for op, phase in {"bias": "forward of linear (in it: bias)", "norm_grad": "backward of norm_grad", "adamw": "update of adamw"}.items():
+for op, phase in {"bias": "forward of linear (inside: bias)", "norm_grad": "backward of norm_grad", "adamw": "update of adamw"}.items():
     out = run(GUARDED, "parity", ROOT / "golden" / "gpt2-layouts", "--sweep", WORK / "list", expect=1, GUARDED_SKIPS=op)
     assert phase in out and "(confirmed" in out, f"{op}: {out}"

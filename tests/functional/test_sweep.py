@@ -56,7 +56,7 @@ sweep(["fp64 --ranks 2"], "--sweep-deadline", 1e-6, expect=1)
 assert "one rank failed" in cells()[0]["reason"] or "not done" in cells()[0]["reason"], cells()
 
 # ---- what is not understood is no skipped cell
-for line, sentence in (("fp64 --tensor-model-paralel-size 2", "line 1"), ("fp65 --ranks 2", "no cell"), ("gpt2-layouts fp65", "is no lane")):
+for line, sentence in (("fp64 --tensor-model-paralel-size 2", "line 1"), ("fp65 --ranks 2", "no cell"), ("gpt2-layouts fp65", "is not a lane")):
     assert sentence in sweep([line], expect=2), line
 isotron("parity", CASE, ROOT / "golden" / "llama-layouts", expect=2)
 assert "--sweep-jobs: from 0" in sweep(RIGHT, "--sweep-jobs", -1, expect=2)

@@ -51,7 +51,7 @@ static void missing_and_doubled_summands_are_told(void **state) {
     expect(parts + N, parts, 1, "only its own summand");
     expect(parts + N, parts, 0, "only the summand of rank 1");
     for (int i = 0; i < N; i++) x[i] = right(i) + parts[i];
-    expect(x, parts, 0, "summand of rank 0 is there twice");
+    expect(x, parts, 0, "summand of rank 0 is counted twice");
 }
 
 static void what_is_not_finite_is_told_first(void **state) {
