@@ -1,4 +1,4 @@
-"""All mutants of the sources that are under test: universalmutator's rules for C, one changed line each."""
+"""Generates all mutants of the sources under test with universalmutator's rules for C; each changes one line."""
 import collections
 import contextlib
 import hashlib
@@ -20,12 +20,12 @@ Mutant = collections.namedtuple("Mutant", "id file line rule was new")
 
 
 def without_comments(source):
-    """Comments become spaces, so that line numbers stay and a line of code with a comment is mutated too."""
+    """Replaces comments by spaces: line numbers do not change, and code next to a comment is mutated too."""
     return TEXT.sub(lambda m: m.group(1) or re.sub(r"[^\n]", " ", m.group()), source)
 
 
 def changes_code(was, new):
-    """Not only the text of a message."""
+    """Whether the change affects more than the text of a message."""
     return re.sub(STRING, '""', was) != re.sub(STRING, '""', new)
 
 
@@ -34,19 +34,19 @@ def mutants_of(file, source, mutator):
     with contextlib.redirect_stdout(io.StringIO()):
         found = mutator.mutants_regexp(lines, RULES, ignorePatterns=[PREPROCESSOR])
     for number, new, (rule, _), _ in found:
-        was, new = lines[number - 1].rstrip(), new.rstrip().replace("\n", " ")  # later lines keep their numbers (__LINE__)
+        was, new = lines[number - 1].rstrip(), new.rstrip().replace("\n", " ")  # keep the line numbers of later lines (__LINE__)
         if changes_code(was, new):
             name = hashlib.sha256("\0".join([file, str(number), was, new]).encode()).hexdigest()[:10]
             yield Mutant(name, file, number, rule, was, new)
 
 
 def sample(tree, seed):
-    """Every mutant of the tree, in an order that the seed decides: any beginning of it is a uniform sample."""
+    """All mutants of the tree, shuffled by the seed: every prefix is a uniform sample."""
     sys.path.insert(0, str(TOOLS))
     try:
         from universalmutator import mutator
     except ImportError:
-        sys.exit(f"run.py: universalmutator is not in {TOOLS}: run ci/install-deps nightly")
+        sys.exit(f"run.py: universalmutator is not installed in {TOOLS}: run ci/install-deps nightly")
     files = sorted(path for pattern in SOURCES for path in tree.glob(pattern))
     found = [m for path in files for m in mutants_of(str(path.relative_to(tree)), path.read_text(), mutator)]
     random.Random(seed).shuffle(found)

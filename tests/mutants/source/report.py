@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the section on source mutants of docs/mutation.md from a report of run.py --json and from explained.json.
+"""Writes the section on source mutants of docs/mutation.md from a report of run.py --json and explained.json.
 
 usage: report.py REPORT"""
 import collections
@@ -16,7 +16,7 @@ from command import Command, words_of
 
 COUNTED = ("killed", "survived")
 DOCUMENT = ROOT / "docs/mutation.md"
-EXPLAINED = pathlib.Path(__file__).with_name("explained.json")  # id of a survivor -> [equivalent or open, why]
+EXPLAINED = pathlib.Path(__file__).with_name("explained.json")  # id of a survivor -> [equivalent or open, reason]
 BEGIN, END = (f"<!-- tests/mutants/source/report.py writes what follows{rest} -->\n" for rest in ("", ", up to here"))
 
 
@@ -38,7 +38,7 @@ def wilson(k, n, z=1.96):
 
 
 def of(head, records):
-    """The first verdict on each mutant, which is what the sample measures, and the last one after --again."""
+    """The first verdict on each mutant, which the sample measures, and the last one, after --again."""
     first, last = {}, {}
     for record in records:
         first.setdefault(record["id"], record)
@@ -58,18 +58,18 @@ def real(mutants, explained):
 
 
 def best(report):
-    """The upper end of the interval of what is killed by the suite as it is now."""
+    """The upper end of the interval for the score of the current suite."""
     mutants = real(report["mutants"], json.loads(EXPLAINED.read_text()))
     return wilson(sum(m["last"] == "killed" for m in mutants), len(mutants))[1]
 
 
 def scores(report, explained):
-    """Name -> score: as the sample found the suite, without what is equivalent in truth, and with the tests written since."""
+    """Name -> score: of the suite as sampled, without equivalent mutants, and with the tests written since."""
     mutants = report["mutants"]
     differ = real(mutants, explained)
     return {"killed": score(sum(m["status"] == "killed" for m in mutants), len(mutants)),
-            "killed, of those that are not equivalent": score(sum(m["status"] == "killed" for m in differ), len(differ)),
-            "the same with the tests that were written for survivors": score(sum(m["last"] == "killed" for m in differ), len(differ))}
+            "killed, without equivalent mutants": score(sum(m["status"] == "killed" for m in differ), len(differ)),
+            "the same, including tests written for survivors": score(sum(m["last"] == "killed" for m in differ), len(differ))}
 
 
 def text(report):
@@ -125,7 +125,7 @@ def main():
     except OSError as e:
         parser.fail(words_of(e))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
-        parser.fail(f"{path} is no report of run.py --json, or docs/mutation.md has lost a mark ({e})")
+        parser.fail(f"{path} is not a report of run.py --json, or a marker is missing in docs/mutation.md ({e})")
 
 
 if __name__ == "__main__":

@@ -1,23 +1,24 @@
 #!/usr/bin/env python3
-"""Scores the test suite with a random sample of source mutants of src/ and kernels/cpu, drawn by a seed.
+"""Scores the test suite with a random sample of source mutants of src/ and kernels/cpu.
 
 usage: run.py [--seed N] [--count N] [--jobs N] [--time-limit MINUTES] [--patience SECONDS] [--again]
               [--floor PERCENT] [--records FILE] [--json FILE]
 
-  --seed N              decides the sample (default: 1); it is part of the report
-  --count N             how many mutants that build and are not equivalent are run (default: 300)
-  --jobs N              that many mutants at a time, each in a copy of the tree (default: 1)
-  --time-limit MINUTES  start no mutant after that time
-  --patience SECONDS    a mutant survives that has survived its tests for so long, and then those under AddressSanitizer (default: 120);
-                        the score can only be lower for it
-  --again               run those that survived once more, against the tests as they are now
-  --floor PERCENT       fail if the whole interval of the score, without those that explained.json calls equivalent, is below that
-  --records FILE        one line for each mutant; a run that was stopped goes on there (default: build/mutants/records.jsonl)
-  --json FILE           the report, for report.py, which writes docs/mutation.md
+  --seed N              selects the sample (default: 1); recorded in the report
+  --count N             number of mutants to run, not counting those that do not build or are equivalent (default: 300)
+  --jobs N              number of mutants to run at a time, each in a copy of the tree (default: 1)
+  --time-limit MINUTES  start no mutant after this time
+  --patience SECONDS    time limit for the tests of a mutant, and again for those under AddressSanitizer (default: 120); a mutant
+                        that exceeds it counts as a survivor, which can only lower the score
+  --again               run only the survivors again, against the current tests
+  --floor PERCENT       fail if the whole confidence interval of the score, without the mutants that explained.json calls equivalent,
+                        is below this value
+  --records FILE        one line for each mutant; resumes a stopped run (default: build/mutants/records.jsonl)
+  --json FILE           writes the report, from which report.py updates docs/mutation.md
 
-One mutant is one changed line (candidates.py). It counts if it compiles with the flags of the project, and if the compiler makes
-other code of it. Then every test of CI's ctest that executes the line runs, until one fails or takes 10 times as long as usual; then
-those of them that CI also runs under AddressSanitizer.
+A mutant changes one line (candidates.py). It counts if it compiles with the project's flags and its object code differs from the
+original. Every test of CI's ctest that executes the line then runs, until one fails or takes 10 times as long as usual. After that
+come those of the tests that CI also runs under AddressSanitizer.
 Exit status 1 if the score is below the floor."""
 import concurrent.futures
 import json
@@ -44,14 +45,14 @@ def say(text):
 
 
 def sources():
-    """Names the state of what is mutated: a sample belongs to one."""
+    """Identifies the state of the mutated sources: a sample belongs to one state."""
     listed = checked(["git", "ls-files", "-s", "src", "kernels/cpu"], cwd=ROOT)
     changed = checked(["git", "diff", "HEAD", "--", "src", "kernels/cpu"], cwd=ROOT)
     return {"commit": checked(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT).strip(), "sources": report.digest(listed + changed)}
 
 
 class Records:
-    """A line for each mutant, written when it is done."""
+    """One line for each mutant, written when it is done."""
 
     def __init__(self, path, seed, again):
         self.path, self.lock = path, threading.Lock()
@@ -61,7 +62,7 @@ class Records:
             path.write_text(json.dumps(head) + "\n")
         self.head, *self.all = [json.loads(line) for line in path.read_text().splitlines()]
         if self.head["seed"] != seed or (self.head["sources"] != head["sources"] and not again):
-            sys.exit(f"run.py: {path} has mutants of another seed or of other sources: remove it, or name other --records")
+            sys.exit(f"run.py: {path} has mutants of another seed or of other sources: remove it, or set another --records")
 
     def add(self, record):
         with self.lock:
@@ -77,25 +78,25 @@ class Records:
 
 
 class Worker:
-    """Two copies of the tree: as CI's tests are built, and as its AddressSanitizer step is."""
+    """Two copies of the tree: one built like CI's tests, one like CI's AddressSanitizer step."""
 
     def __init__(self, folder, coverage, patience):
         self.coverage, self.patience = coverage, patience
-        self.plain = Tree(folder, "-O3")  # no debug information: equal code gives equal files
+        self.plain = Tree(folder, "-O3")  # no debug information, so that equal code gives equal files
         self.sanitized = Tree(folder.with_name(f"{folder.name}-asan"), "-O1 -fno-omit-frame-pointer", "-DCMAKE_C_COMPILER=clang",
                               "-DISOTRON_SANITIZE=address,undefined")
         self.tests = {tree: {test.name: test for test in suite.tests_of(tree)} for tree in (self.plain, self.sanitized)}
         self.sound = {}  # test -> whether it passes under the sanitizer without a mutant
 
     def judge(self, mutant):
-        """Status of a mutant, what noticed it, and after how many tests."""
+        """Returns the status of a mutant, what killed it, and the number of tests run."""
         begin, by, ran = time.monotonic(), None, 0
         with self.plain.mutated(mutant) as status:
             if status is None:
                 by, ran = self.first_to_notice(self.plain, self.coverage.order(mutant.file, mutant.line))
         if status is None and not by:
             order = [name for name in self.coverage.order(mutant.file, mutant.line) if self.passes_sanitized(name)]
-            with self.sanitized.mutated(mutant) as other:  # clang has other warnings
+            with self.sanitized.mutated(mutant) as other:  # clang has different warnings
                 by, more = (None, 0) if other == "does not build" else self.first_to_notice(self.sanitized, order)
             by, ran = by and f"asan {by}", ran + more
         status = status or ("killed" if by else "survived")
@@ -124,7 +125,7 @@ class Run:
         self.end = time.monotonic() + 60 * options.time_limit if options.time_limit else float("inf")
         self.coverage = suite.Coverage(WORK / "coverage", options.jobs, say)
         for name, why in self.coverage.left_out.items():
-            say(f"left out: {name} {why}")
+            say(f"excluded: {name} {why}")
         if options.again:
             last = {r["id"]: r for r in records.all}
             self.queue = iter([m for r in last.values() if r["status"] == "survived" and (m := self.found_again(r))])
@@ -132,12 +133,12 @@ class Run:
             self.queue = (m for m in sample(ROOT, options.seed) if m.id not in records.done())
 
     def found_again(self, record):
-        """The mutant where its line is now."""
+        """The mutant at the current position of its line."""
         mutant = Mutant(*(record[key] for key in Mutant._fields))
         lines = [line.rstrip() for line in report.lines_of(mutant.file)]
         places = [i + 1 for i, line in enumerate(lines) if line == mutant.was]
         if not places:
-            say(f"{mutant.file}:{mutant.line} is no longer '{mutant.was.strip()}': the mutant is run no more")
+            say(f"{mutant.file}:{mutant.line} is no longer '{mutant.was.strip()}': mutant skipped")
             return None
         return mutant._replace(line=min(places, key=lambda n: abs(n - mutant.line)))
 
@@ -148,7 +149,7 @@ class Run:
             return next(self.queue, None)
 
     def known(self, mutant):
-        """A mutant that a person has called equivalent is not run."""
+        """A mutant listed as equivalent in explained.json is not run."""
         if self.explained.get(mutant.id, [""])[0] == "equivalent":
             return {**mutant._asdict(), "status": "survived", "by": None, "tests": 0, "seconds": 0}
         return None
@@ -181,7 +182,7 @@ def arguments():
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     if not suite.sandbox_works():
-        parser.fail("mutants may remove files and kill processes, so they run in namespaces, which this user cannot make: run it as root")
+        parser.fail("mutants may delete files and kill processes, so they run in namespaces, which this user cannot create: run as root")
     return parser, options
 
 

@@ -1,4 +1,4 @@
-"""The tests that CI runs, in a sandbox; and which lines of the sources each of them executes."""
+"""Runs CI's tests in a sandbox, and measures which source lines each of them executes."""
 import bisect
 import collections
 import concurrent.futures
@@ -15,9 +15,9 @@ import time
 
 from tree import Tree, checked, run
 
-# A mutant may remove any file, kill any process (kill(-1, ...)) and fill memory or disk: a test gets private namespaces, in which
-# it can write to the tree, to a private /tmp and to /run; files have a largest size; when
-# memory ends it is killed first; and it ends when this program does.
+# A mutant may delete any file, kill any process (kill(-1, ...)) and fill memory or disk. A test therefore runs in private namespaces,
+# in which only the tree, a private /tmp and /run are writable. File size is limited, the OOM killer takes the test first, and the
+# test ends with this program.
 NAMESPACES = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
 INSIDE = """
 exec 9<"$1" && mount --bind "$2" /tmp && mkdir -p "$1" && mount -c --bind /proc/self/fd/9 "$1" && mount -t tmpfs tmpfs /run || exit 125
@@ -30,11 +30,11 @@ ulimit -f 2000000 -c 0
 cd "$3" || exit 125
 shift 3
 "$@"
-exit $?  # in a line after it, so that the test is not process 1, which has other rules for signals
+exit $?  # a separate line, so that the test is not process 1, which handles signals differently
 """
-FACTOR, LEAST_S = 10, 30  # a test that takes longer than this many times its normal duration has noticed something
+FACTOR, LEAST_S = 10, 30  # a test that exceeds this multiple of its normal duration has detected the mutant
 
-# What ci/sanitizers runs under AddressSanitizer.
+# The tests that ci/sanitizers runs under AddressSanitizer.
 SANITIZED = re.compile(r"functional/(sentences|resume|interrupt|parity/(gpt2-awkward|llama-gqa)/(fp64|fp16|recompute-full))")
 SANITIZED_LABELS = {"fast", "fuzz"}
 
@@ -46,7 +46,7 @@ def tests_of(tree):
     for t in tree.tests():
         properties = {p["name"]: p["value"] for p in t["properties"]}
         labels = set(properties.get("LABELS", []))
-        if "tools" not in labels:  # they judge texts, not the program
+        if "tools" not in labels:  # they check texts, not the program
             parts = t["name"].split("/")
             found.append(Test(t["name"], parts[1] if parts[0] == "unit" else None, t["command"], properties["WORKING_DIRECTORY"],
                               properties.get("ENVIRONMENT", []), properties.get("SKIP_RETURN_CODE"),
@@ -59,7 +59,7 @@ def sandbox_works():
 
 
 def execute(test, tree, timeout, **environment):
-    """Exit status (None: it took too long) and seconds; the scratch folder stands for /tmp."""
+    """Returns the exit status (None: timeout), seconds and coverage. A scratch folder is mounted as /tmp."""
     with tempfile.TemporaryDirectory(dir=tree.root.parent, ignore_cleanup_errors=True) as scratch:
         words = dict(e.split("=", 1) for e in test.environment)
         command = [*NAMESPACES, "bash", "-c", INSIDE, "bash", tree.root, scratch, test.cwd, *test.command]
@@ -78,7 +78,7 @@ def execute(test, tree, timeout, **environment):
 
 
 def executed(scratch, tree):
-    """File -> [lines that ran, lines that did not], and file -> [[first, last line] of each function], from what gcov counted."""
+    """File -> [executed lines, other lines], and file -> [[first, last line] of each function], from gcov's counts."""
     counts = sorted((scratch / "counts").rglob("*.gcda"))
     for path in counts:
         notes = pathlib.Path("/", path.relative_to(scratch / "counts")).with_suffix(".gcno")
@@ -102,7 +102,7 @@ def executed(scratch, tree):
 
 
 class Coverage:
-    """Line -> tests. Measured once for the sources as they are, and kept in a folder."""
+    """Line -> tests. Measured once for the unmodified sources and cached in a folder."""
 
     def __init__(self, folder, jobs, say):
         (folder / "tests").mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ class Coverage:
         for test, found in zip(tests, measured):
             self._add(test, found.result())
         if not self.tests:
-            sys.exit("run.py: no test that passes runs a line of the program: coverage was not measured")
+            sys.exit("run.py: no passing test executes a line of the program: coverage was not measured")
         self.lines = {name: sorted(code) for name, code in self.code.items()}
 
     def _measured(self, test, folder, progress, say):
@@ -133,7 +133,7 @@ class Coverage:
         return json.loads(path.read_text())
 
     def _version(self, test):
-        """Changes with the programs and scripts that the test consists of."""
+        """A hash of the programs and scripts of the test."""
         programs = [self.tree.build / name for name in self.tree.programs_of([*test.command, *test.environment])]
         scripts = [self.tree.root / word for word in test.command if word.endswith(".py")]
         return hashlib.sha256(b"".join(path.read_bytes() for path in [*programs, *scripts])).hexdigest()[:10]
@@ -143,7 +143,7 @@ class Coverage:
             self.left_out[test.name] = "skipped" if found["status"] == test.skip else f"fails without a mutant ({found['status']})"
             return
         if not found["lines"]:
-            self.left_out[test.name] = "runs nothing of the program"
+            self.left_out[test.name] = "does not execute the program"
             return
         self.tests[test.name], self.seconds[test.name] = test, found["seconds"]
         for name, (ran, other) in found["lines"].items():
@@ -153,8 +153,8 @@ class Coverage:
                 self.by_line[name, line].add(test.name)
 
     def reach(self, file, line):
-        """Names of the tests that can notice a change of this line. A line without code (a table, the rest of a statement, an
-        'else') counts as those around it that have some; a file without code counts as those that include it."""
+        """Names of the tests that can detect a change of this line. A line without code (a table, the rest of a statement, an
+        'else') counts as the nearest lines with code; a file without code counts as the files that include it."""
         if not self.lines.get(file):
             objects = set(self.tree.objects.get(file, []))
             including = {name for name in self.lines if objects & set(self.tree.objects.get(name, [])) and name.endswith(".c")}
@@ -169,13 +169,13 @@ class Coverage:
         return set().union(*(self.by_line[file, n] for n in near)) if near else set()
 
     def order(self, file, line):
-        """Tests in the order in which they find most mutants in the least time: those of the same folder, then by duration."""
+        """Tests in the order that kills most mutants in the least time: those of the same folder first, then by duration."""
         folder = pathlib.Path(file).parent.name if not file.startswith("kernels") else "ops"
         return sorted(self.reach(file, line), key=lambda name: (self.tests[name].folder != folder, self.seconds[name], name))
 
 
 def notices(test, tree, seconds):
-    """How a test notices the mutant that the tree holds, or None. A failure must come twice, a deadline once."""
+    """How a test detects the mutant in the tree, or None. A failure must occur twice, a timeout once."""
     if not tree.make(tree.programs_of([*test.command, *test.environment])):
         return "does not link"
     for attempt in range(2):

@@ -1,4 +1,4 @@
-"""Private copies of the repository in which mutants are built: no file of the checkout changes."""
+"""Private copies of the repository in which mutants are built; the checkout is not modified."""
 import contextlib
 import hashlib
 import json
@@ -23,7 +23,7 @@ def checked(command, **options):
 
 
 def copy_checkout(to):
-    """Tracked and new files. What is equal already keeps its time, so that nothing is built again for it."""
+    """Copies tracked and new files. Equal files keep their time stamp, so that they are not rebuilt."""
     listed = checked(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT).split("\0")
     wanted = {name for name in listed if name and (ROOT / name).is_file()}
     for path in list(to.rglob("*")) if to.exists() else []:
@@ -38,7 +38,7 @@ def copy_checkout(to):
 
 
 class Tree:
-    """One copy and one build of it, in which at most one line differs from the checkout."""
+    """A copy and its build, in which at most one line differs from the checkout."""
 
     def __init__(self, root, flags, *settings):
         self.root, self.build = pathlib.Path(root), pathlib.Path(root) / "build/cpu"
@@ -53,10 +53,10 @@ class Tree:
         self.objects = self._objects()
         self.clean = {o: self._hash(o) for objects in self.objects.values() for o in objects}
         self.programs = {str(p.relative_to(self.build)) for p in self.build.rglob("*") if p.is_file() and os.access(p, os.X_OK)}
-        self.current = set()  # targets that are built from the sources as they are now
+        self.current = set()  # targets that are up to date
 
     def _objects(self):
-        """File -> the objects of the program, not of tests, that are compiled from it or include it."""
+        """File -> the objects of the program (not of tests) that are compiled from it or include it."""
         found, name = {}, None
         for line in checked(["ninja", "-C", self.build, "-t", "deps"], env=self.environment).splitlines():
             if line and not line.startswith(" "):
@@ -71,12 +71,12 @@ class Tree:
         return hashlib.sha256((self.build / name).read_bytes()).hexdigest()
 
     def tests(self):
-        """What CI's ctest runs."""
+        """The tests that CI's ctest runs."""
         listed = json.loads(checked(["ctest", "--show-only=json-v1"], cwd=self.build, env=self.environment))
         return listed["tests"]
 
     def programs_of(self, words):
-        """Those that a test's command and environment name, as ninja calls them."""
+        """The ninja names of the programs in a test's command and environment."""
         return sorted(self.programs & {word.split("=")[-1].removeprefix(f"{self.build}/") for word in words})
 
     def make(self, targets):
@@ -89,7 +89,7 @@ class Tree:
 
     @contextlib.contextmanager
     def mutated(self, mutant):
-        """Gives None if the program is built and differs, else why it is no mutant; then puts the line back."""
+        """Yields None if the program builds and differs, else why the mutant does not count; then restores the line."""
         path = self.root / mutant.file
         original = path.read_text()
         lines = original.splitlines(keepends=True)
