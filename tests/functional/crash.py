@@ -1,19 +1,19 @@
-"""Crash states: what a power failure may leave of the files that a program was writing. Standard library only.
+"""Crash states: the files that may remain if the power fails while a program writes. Standard library only.
 
-The model is the weakest that POSIX allows, as in ALICE and CrashMonkey. The content of a file is durable after fsync of the file,
-its name (made, renamed, removed) after fsync of the folder; a rename replaces a name atomically. Of everything else any subset may
-be on the disk, in any order: a name without its content, a later write without an earlier one. A write may be torn at a sector,
-or leave zeros."""
+The model is the weakest that POSIX allows, as in ALICE and CrashMonkey. The content of a file is durable after fsync of the file.
+Its name (created, renamed, removed) is durable after fsync of the folder. A rename replaces a name atomically. Any subset of all
+other effects may be on the disk, in any order: a name without its content, a later write without an earlier one. A write may be torn
+at a sector, or leave zeros."""
 import itertools
 import pathlib
 import random
 
 SECTOR = 512
-MOST_EXHAUSTIVE = 5  # calls that are not durable: of more, subsets are sampled
+MOST_EXHAUSTIVE = 5  # pending effects; with more of them, subsets are sampled
 
 
 def read_record(path):
-    """Lines of recorder.c -> [name, ...]; bytes are the last word of a write. "ended": a run has."""
+    """Parses the record of recorder.c -> [[name, ...]]; the last word of a write is its bytes. "ended": a run has ended."""
     data, at, calls = path.read_bytes(), 0, []
     while at < len(data):
         end = data.index(b"\n", at)
@@ -27,21 +27,21 @@ def read_record(path):
 
 
 class Effect:
-    """What one call changes. names: {name: node or None} in the folder `node`; without names, `content` at `offset` of the file
-    `node`, or its truncation if content is None. durable: the call that makes it so."""
+    """The effect of one call: `names`, {name: node or None}, in the folder `node`; else `content` at `offset` of the file
+    `node`, or its truncation if content is None. durable: the call that makes the effect durable."""
 
     def __init__(self, call, node, names=None, offset=0, content=None):
         self.call, self.node, self.names, self.offset, self.content, self.durable = call, node, names, offset, content, None
 
 
 class Disk:
-    """Names in folders and content of files, by node. Node 0 is the root."""
+    """The names in folders and the content of files, by node. Node 0 is the root."""
 
     def __init__(self, folders, names={0: {}}, content={}):
         self.folders, self.names, self.content = folders, {**names}, {**content}
 
     def apply(self, effect, content=None):
-        """content: in place of the effect's, where it was torn."""
+        """content: replaces the effect's content, for a torn write."""
         node = effect.node
         if effect.names is not None:
             self.names[node] = {**self.names.get(node, {}), **effect.names}
@@ -58,7 +58,7 @@ class Disk:
         return disk
 
     def reachable(self, pending):
-        """The nodes that have a name, or will have if some of these effects are kept."""
+        """The nodes that have a name, or will have one if some of these effects are kept."""
         below = {node: set(names.values()) for node, names in self.names.items()}
         for effect in pending:
             below.setdefault(effect.node, set()).update((effect.names or {}).values())
@@ -81,14 +81,14 @@ class Disk:
 
 
 class History:
-    """The effects of recorded calls on an empty root, which call makes each of them durable, and the call that was made to fail.
+    """The effects of recorded calls on an empty root, the call that makes each of them durable, and the call with an injected failure.
 
-    lost: the numbers of calls of fsync that do nothing, as in a program that lacks them."""
+    lost: indices of fsync calls to ignore, as if the program lacked them."""
 
     def __init__(self, calls, root, lost=()):
         self.calls, self.root, self.lost, self.effects = calls, str(root), lost, []
         self.folders, self.open, self.nodes = {0}, {}, itertools.count(1)
-        self.now, self.failed = Disk(self.folders), None  # failed: the name of a call, whether it was of a folder
+        self.now, self.failed = Disk(self.folders), None  # failed: the name of the call, whether it was on a folder
         for i, call in enumerate(calls):
             getattr(self, "do_" + call[0])(i, *call[1:])
 
@@ -143,7 +143,7 @@ class History:
         (folder, old, node), (other, new, replaced) = self.find(from_path), self.find(to_path)
         left = {old: replaced if exchanges else None}
         self.add(Effect(i, other, {**(left if folder == other else {}), new: node}))
-        if folder != other:  # two folders become durable one by one
+        if folder != other:  # two folders become durable separately
             self.add(Effect(i, folder, left))
 
     def do_rename(self, i, from_path, to_path):
@@ -166,7 +166,7 @@ class History:
     # ---- crashes ----
 
     def choices(self, pending, rng, samples):
-        """Subsets of the effects that are not durable; none and all come first."""
+        """Subsets of the pending effects; none and all come first."""
         yield ()
         yield pending
         if len(pending) <= MOST_EXHAUSTIVE:
@@ -181,7 +181,7 @@ class History:
             yield tuple(effect for effect in pending if rng.random() < 0.5)
 
     def after(self, durable, pending, rng, samples):
-        """The trees that a crash may leave."""
+        """The trees that may remain after a crash."""
         for kept in self.choices(pending, rng, samples):
             yield durable.overlaid(kept).tree()
         for effect in pending:
@@ -191,8 +191,8 @@ class History:
                     yield durable.overlaid(pending, effect, content).tree()
 
     def crashes(self, seed, samples, first=0, every=False):
-        """-> (calls made before the crash, at least `first`; tree). Each tree once for each completed save or run. Of trees that
-        differ only in files with temporary names, which no reader opens, a random one is taken, but for `every`."""
+        """-> (number of calls before the crash, at least `first`; tree). Each tree occurs once per completed save or run. Of trees
+        that differ only in files with temporary names, which no reader opens, a random one is taken, unless `every`."""
         rng, seen, saved, durable, pending = random.Random(seed), set(), 0, Disk(self.folders), []
         effects = iter(self.effects + [None])
         effect = next(effects)
@@ -202,7 +202,7 @@ class History:
                 effect = next(effects)
             for e in pending:
                 if e.durable == call - 1:
-                    durable.apply(e)  # a sync makes all earlier effects on its node durable: their order is kept
+                    durable.apply(e)  # a sync makes all earlier effects on its node durable, so order is preserved
             pending = [e for e in pending if e.durable != call - 1]
             alive = durable.reachable(pending)
             pending = [e for e in pending if e.node in alive]
@@ -224,7 +224,7 @@ def is_temporary(path):
 
 
 def on_disk(root):
-    """The tree below a folder."""
+    """The tree under a folder."""
     return {str(p.relative_to(root)): None if p.is_dir() else p.read_bytes() for p in root.rglob("*")}
 
 

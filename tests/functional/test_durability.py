@@ -1,11 +1,11 @@
-"""A power failure at any moment loses no checkpoint that was announced, and never leaves a damaged one under a valid name.
+"""A power failure at any moment loses no announced checkpoint, and never leaves a damaged one under a valid name.
 
-A program that records its calls (recorder.c) saves, replaces and prunes checkpoints. Each state that a crash may leave of them
-(crash.py) is written to a folder, where the program must find the newest checkpoint that was announced, or the one that was being
-published. A call that fails (full disk, I/O error) must end the run with an error message, and the checkpoint before it must load.
-The same is tested of datasets and of exported models.
+A program that records its calls (recorder.c) saves, replaces and prunes checkpoints. Each state that may remain after a crash
+(crash.py) is written to a folder. There the program must find the newest announced checkpoint, or the one that was being
+published. A failing call (full disk, I/O error) must end the run with an error message, and the previous checkpoint must load.
+The same is tested for datasets and exported models.
 
-DURABILITY=all in the environment: all states and faults (nightly). DURABILITY_SEED: of what is sampled."""
+DURABILITY=all in the environment: all states and faults (nightly). DURABILITY_SEED: the seed of the samples."""
 import os
 import random
 import re
@@ -37,7 +37,7 @@ TRAIN = ["pretrain", *SMALL, "--data-path", WORK / "corpus_text_document"]
 # ---- recording ----
 
 def recorded(root, *words, **settings):
-    """Runs the recording program, whose record is root.trace. -> exit status, output"""
+    """Runs the recording program, which writes root.trace. -> exit status, output"""
     environment = os.environ | {"RECORDER_ROOT": str(root), "RECORDER_TRACE": f"{root}.trace"}
     environment |= {f"RECORDER_{name}": str(value) for name, value in settings.items()}
     done = subprocess.run([RECORDER, *map(str, words)], capture_output=True, text=True, env=environment, timeout=120)
@@ -45,7 +45,7 @@ def recorded(root, *words, **settings):
 
 
 def history(root, *runs, **settings):
-    """The history of successive runs, from an empty folder. The replay must give what is on the disk, else calls were not recorded."""
+    """The history of successive runs, from an empty folder. If the replay differs from the disk, calls were not recorded."""
     root.mkdir()
     for words in runs:
         status, text = recorded(root, *words, **settings)
@@ -53,11 +53,11 @@ def history(root, *runs, **settings):
         with open(f"{root}.trace", "a") as trace:
             trace.write("ended\n")
     h = crash.History(crash.read_record(pathlib.Path(f"{root}.trace")), root)
-    assert h.now.tree() == crash.on_disk(root), f"{root.name}: calls that change files are missing in the record"
+    assert h.now.tree() == crash.on_disk(root), f"{root.name}: the record lacks calls that change files"
     return h
 
 
-# ---- what the program makes of a state ----
+# ---- what the program finds in a state ----
 
 NOTHING = "no checkpoint"
 known = {}
@@ -75,7 +75,7 @@ def remembered(tree, find):
 
 
 def digest(folder, *options):
-    """The hash of all that the newest checkpoint in a folder holds."""
+    """The hash of the content of the newest checkpoint in a folder."""
     done = subprocess.run([PROGRAM, "inspect", "--checkpoint", folder, "--hash", *options], capture_output=True, text=True)
     if done.returncode == 0:
         return done.stdout.splitlines()[-1].split()[0]
@@ -91,8 +91,8 @@ def alone(root):
 
 
 class Saves:
-    """The checkpoints of a history: the calls that published and announced them, and the digests of their content (given, or as
-    the program reads them right after each announcement)."""
+    """The checkpoints of a history: the calls that published and announced them, and the digests of their content (given, or
+    read by the program after each announcement)."""
 
     def __init__(self, h, digests=None):
         self.published, self.announced, self.digests = [], [], digests or []
@@ -105,23 +105,23 @@ class Saves:
                     self.digests.append(remembered(crash.History(h.calls[:i + 1], h.root).now.tree(), newest))
 
     def verdict(self, calls, tree):
-        """What is wrong with a tree that a crash has left after so many calls, or None."""
+        """What is wrong with a tree that remains after a crash following this number of calls, or None."""
         whole, begun = (sum(i < calls for i in some) for some in (self.announced, self.published))
         allowed = self.digests[max(whole - 1, 0):begun] + ([] if whole else [NOTHING])
         found = remembered(tree, newest)
         if found not in allowed:
-            return f"{whole} checkpoints are announced, the newest is: {found}"
+            return f"{whole} checkpoints are announced, but the newest is: {found}"
         for path in tree:
             name = path.rpartition("/")[2]
             if name.startswith("iter_") and name.removeprefix("iter_").isdigit():
                 inside = {name: None} | {p.replace(path, name, 1): c for p, c in tree.items() if p.startswith(path + "/")}
                 if remembered(inside, alone) not in self.digests:
-                    return f"{name} looks like a checkpoint and is none: {remembered(inside, alone)}"
+                    return f"{name} looks like a checkpoint but is not one: {remembered(inside, alone)}"
         return None
 
 
 def judged(h, saves):
-    """-> tree, what is wrong with it or None"""
+    """-> tree, what is wrong with it, or None"""
     for calls, tree in h.crashes(SEED, SAMPLES, every=ALL):
         wrong = saves.verdict(calls, tree)
         yield tree, wrong and f"{pathlib.Path(h.root).name}, after call {calls}, {h.calls[calls - 1][0]} {str(h.calls[calls - 1][-1])[-80:]}: {wrong}"
@@ -135,19 +135,19 @@ def scenario(name, options, *runs, **settings):
     saves, trees, wrong = Saves(h), [], []
     for tree, why in judged(h, saves):
         (wrong if why else trees).append(why or tree)
-    assert not wrong, f"{len(wrong)} of {len(wrong) + len(trees)} states are not sound, as\n" + "\n".join(wrong[::len(wrong) // 5 + 1])
+    assert not wrong, f"{len(wrong)} of {len(wrong) + len(trees)} states are not sound, such as\n" + "\n".join(wrong[::len(wrong) // 5 + 1])
     print(f"{name}: {len(h.calls)} calls, {len(saves.announced)} checkpoints, {len(trees)} states are sound")
     return h, saves, trees
 
 
 def resumes(name, options, saves, trees):
-    """A run that continues after the crash ends with bitwise the result of the run that was never stopped."""
+    """A run resumed after the crash ends bitwise equal to the uninterrupted run."""
     for i, tree in enumerate(random.Random(SEED).sample(trees, min(len(trees), 100 if ALL else 6))):
         folder = WORK / f"{name}-resumed-{i}"
         folder.mkdir()
         crash.lay_out(tree, folder)
         isotron(*TRAIN, *options, "--train-iters", 6, "--save", folder / "deep/er/ckpt", "--load", folder / "deep/er/ckpt")
-        assert newest(folder) == saves.digests[-1], f"{name}: resumed after a crash, the run ends elsewhere"
+        assert newest(folder) == saves.digests[-1], f"{name}: the run resumed after a crash has another result"
         shutil.rmtree(folder)
 
 
@@ -158,10 +158,10 @@ h, saves, trees = scenario("sync", PRUNE + CACHE, TO_4, TO_6 + GO_ON)
 assert len(set(saves.digests)) == 3
 whole = h.now.tree()
 assert all(whole[path] == content for tree in trees for path, content in tree.items()
-           if path.startswith("cache/") and not crash.is_temporary(path)), "the index cache holds a damaged file"
+           if path.startswith("cache/") and not crash.is_temporary(path)), "the index cache has a damaged file"
 resumes("sync", PRUNE, saves, trees)
 
-# One flipped bit in each file of the newest checkpoint: loading refuses it and names the other checkpoint.
+# With one flipped bit in any file of the newest checkpoint, loading rejects it and names the other checkpoint.
 for path in [path for path in whole if "iter_0000006/" in path]:
     bits = bytearray(whole[path])
     bits[len(bits) // 2 // 64 * 64] ^= 1
@@ -180,15 +180,15 @@ def back(name):
 _, replaced, _ = scenario("replaced", [], TO_4, back("replaced"))
 assert len(set(replaced.digests)) == 3
 
-# Asynchronous saves: writing a shard takes longer than the steps up to the next save, and must store the values of the step that began it.
+# Asynchronous saves: writing a shard takes longer than the steps up to the next save, and must store the values of the step that started it.
 RANKS = ["--ranks", 2, "--use-distributed-optimizer"]
 isotron(*TRAIN, *RANKS, *TO_6, "--save", WORK / "beside")
 _, async_saves, trees = scenario("async", [*PRUNE, *RANKS, "--async-save"], TO_6, DELAY=20)
-assert async_saves.digests == [digest(WORK / "beside", "--ckpt-step", str(k)) for k in (2, 4, 6)], "an asynchronous save holds other bits"
+assert async_saves.digests == [digest(WORK / "beside", "--ckpt-step", str(k)) for k in (2, 4, 6)], "an asynchronous save is not bitwise equal"
 resumes("async", [*PRUNE, *RANKS, "--async-save"], async_saves, trees)
 
 
-# ---- the test itself is tested: records with a sync left out, or with calls in the wrong order, must fail ----
+# ---- self-test: records with a missing sync, or with calls in the wrong order, must fail ----
 
 def calls_of(h, name, pattern):
     paths, found = {}, []
@@ -211,16 +211,16 @@ for what, pattern in {"shards are not synced": "shard_", "manifests are not sync
                       "a new folder's parent is not synced": "/deep$"}.items():
     planted(what, h.calls, saves, calls_of(h, "fsync", pattern))
 last = max(i for i in calls_of(h, "fsync", "/ckpt$"))
-planted("what is pruned is deleted before its new name is durable", h.calls, saves, [last])
+planted("a pruned checkpoint is deleted before its new name is durable", h.calls, saves, [last])
 for a, b in zip(calls_of(h, "rename", r"iter_\d+.tmp$"), calls_of(h, "rename", r"latest_")):
     late = h.calls[:a] + h.calls[a + 1:b + 1] + [h.calls[a]] + h.calls[b + 1:]
-    planted("the tracker names a checkpoint before its folder is there", late, saves)
+    planted("the tracker names a checkpoint before its folder exists", late, saves)
 
 
 # ---- faults: each call of a run fails once, in a separate run ----
 
 def faults(name, before, run, check, step=1):
-    """check(history, exit status, tree) -> what is wrong, or None; for what is on the disk, and for crashes after the end."""
+    """check(history, exit status, tree) -> what is wrong, or None. Called for the state on the disk, and for crashes after the end."""
     root = WORK / name
     tree, record, n = history(root, *before).now.tree(), pathlib.Path(f"{root}.trace").read_bytes(), 0
     for k in range(1 + SEED % step, 10**6, step):
@@ -234,7 +234,7 @@ def faults(name, before, run, check, step=1):
             break
         what, n = f"{name}: call {k}, {h.failed[0]}, fails", n + 1
         if status == 0:
-            assert h.failed == ("close", True), f"{what}, and the run does not"
+            assert h.failed == ("close", True), f"{what}, but the run succeeds"
         else:
             assert 0 < status < 100 and re.search("No space left on device|Input/output error", text), f"{what}, exit status {status}: {text}"
         for left in [crash.on_disk(root)] + [tree for _, tree in h.crashes(SEED, SAMPLES, len(h.calls))]:
@@ -260,12 +260,12 @@ checkpoint_faults("broken-replaced", replaced, TO_4, back("broken-replaced"))
 FROM = ["--load", WORK / "broken-async/deep/er/ckpt"]
 checkpoint_faults("broken-async", async_saves, [*PRUNE, *RANKS, *TO_4], [*PRUNE, *RANKS, *TO_6, *FROM, "--async-save"], 1 if ALL else 5)
 
-# Short writes, and a file system that cannot exchange two names (there the older checkpoint may be left under another name).
+# Short writes, and a file system that cannot exchange two names (the older checkpoint may then remain under another name).
 _, short, _ = scenario("short", PRUNE, TO_6, SHORT=1)
-assert short.digests == saves.digests, "a write that takes less than it was given loses bytes"
+assert short.digests == saves.digests, "a short write loses bytes"
 h = history(WORK / "plain", *([*TRAIN, *run, "--save", WORK / "plain/deep/er/ckpt"] for run in (TO_4, back("plain"))), PLAIN=1)
 plain = Saves(h)
-assert plain.digests == replaced.digests, "without an exchange of names a checkpoint is not replaced"
+assert plain.digests == replaced.digests, "a checkpoint is not replaced if names cannot be exchanged"
 n = 0
 for calls, tree in h.crashes(SEED, SAMPLES):
     if plain.verdict(calls, tree):
@@ -273,17 +273,17 @@ for calls, tree in h.crashes(SEED, SAMPLES):
         aside = next((path for path in tree if path.endswith(".old")), "nothing")
         inside = {path.replace(aside, "iter_" + aside[-11:-4], 1): c for path, c in tree.items() if path.startswith(aside)}
         assert remembered(inside, alone) in plain.digests, f"plain, after call {calls}: {sorted(tree)}"
-print(f"plain: in {n} states a checkpoint is there under another name")
+print(f"plain: in {n} states a checkpoint has another name")
 
 
-# ---- files that belong together: after a crash either the old ones, the new ones, or none that would be read ----
+# ---- files that belong together: after a crash there are the old ones, the new ones, or none that would be read ----
 
 def whole_files(tree):
     return {path: content for path, content in tree.items() if content is not None and not crash.is_temporary(path)}
 
 
 def together(name, key, *runs):
-    """Crashes and faults. key: ending of the file without which the others are not read."""
+    """Crashes and faults. key: suffix of the file without which the others are not read."""
     h = history(WORK / name, *runs)
     ends = [i for i, call in enumerate(h.calls) if call[0] == "ended"]
     versions = [whole_files(crash.History(h.calls[:i], h.root).now.tree()) for i in ends]

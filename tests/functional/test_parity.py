@@ -1,4 +1,5 @@
-"""A parity verdict fails when it should, in every lane; a bad case is a sentence and status 2; a stranger's run.conf is read."""
+"""A parity verdict fails when it should, in every lane. A bad case gives an error message and status 2. A run.conf from
+another source is accepted."""
 import math
 import struct
 
@@ -26,7 +27,7 @@ def write(path, tensors):
 
 
 def changed(case, change, file="oracle.safetensors"):
-    """A copy of a golden case after `change` had its way with the tensors of one file."""
+    """A copy of a golden case with `change` applied to the tensors of one file."""
     copy = WORK / "case"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(GOLDEN / case, copy)
@@ -42,7 +43,7 @@ def conf(case, edit):
     return copy
 
 
-# ---- what computes another function fails; where rounding hides nothing of that size, in the other lanes too
+# ---- options that change the function fail, also in other lanes if the error is larger than their rounding
 def wrong(case, *options, lanes=("fp64",)):
     for lane in lanes:
         assert "verdict: FAIL" in isotron("parity", GOLDEN / case, "--lane", lane, *options, expect=1)
@@ -63,7 +64,7 @@ wrong("gpt2-tiny", "--adam-eps", 1.01e-8)
 wrong("gpt2-awkward", "--clip-grad", 0, lanes=("fp64", "fp32"))
 wrong("gpt2-tiny", "--lr-warmup-iters", 2, lanes=ALL)
 
-# ---- mistakes that are smaller than the rounding of a low precision
+# ---- errors smaller than the rounding of a low precision
 LOW = ("bf16", "fp16", "exact")
 for options in (["--lr", 0.0112], ["--adam-beta2", 0.9], ["--activation", "quick-gelu"], ["--weight-decay", 0]):
     wrong("gpt2-tiny", *options, lanes=LOW)
@@ -73,13 +74,13 @@ wrong("llama-layouts", "--fp8-format", "hybrid", "--rotary-interleaved", lanes=(
 for options in (["--lr", 0.03], ["--weight-decay", 10], ["--activation", "squared-relu"]):
     wrong("gpt2-layouts", "--fp8-format", "hybrid", *options, lanes=("bf16",))
 
-# ---- the report of a low precision states its power, and the seed draws its weights
+# ---- the report of a low precision has its power, and the seed selects the draws of its weights
 said = [isotron("parity", GOLDEN / "mixtral-like", "--lane", "bf16", "--seed", seed) for seed in (1, 2)]
-assert said[0] != said[1], "the seed has no part in the draws"
+assert said[0] != said[1], "the draws do not depend on the seed"
 assert all("power: gradient" in text and "power: loss" in text and "experts: margin / noise" in text for text in said), said[0]
 
 
-# ---- one element of one tensor
+# ---- an error in one element of one tensor
 def nudge(name, size):
     def change(tensors):
         data = bytearray(tensors[name][2])
@@ -114,11 +115,11 @@ bad(conf("llama-gqa", lambda s: s.replace("num-layers = 2", "num-layers = 65536"
 bad(conf("llama-gqa", lambda s: s + "num-experts = 8\n"), "mlp.router.weight", "no counterpart")
 isotron("parity", GOLDEN / "gpt2-tiny", "--json", WORK / "no" / "report.json", expect=2)
 
-# ---- what run.conf leaves out is in the case; its keys may be spelled as Megatron-LM's arguments
+# ---- omitted options of run.conf are taken from the case; keys may be spelled like Megatron-LM's arguments
 SIZES = ("vocab-size", "seq-length", "max-position", "micro-batch", "global-batch", "train-iters", "hidden-dropout",
          "attention-dropout", "calculate-per-token", "seed")
 long = conf("llama-gqa", lambda s: s.replace("max-position-embeddings = 19", f"max-position-embeddings = {1 << 30}"))
-isotron("parity", long, "--fp64")  # rotary tables end with the sequence
+isotron("parity", long, "--fp64")  # rotary tables are no longer than the sequence
 few = conf("llama3-rope-scaled", lambda s: "".join(
     line.replace("-", "_", line.split("=")[0].count("-")).replace("true", "True") + "\n" for line in s.splitlines()
     if not line.startswith(SIZES)) + "bf16 = false\nsquared_relu = False\ntransformer-impl = local\n")

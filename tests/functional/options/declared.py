@@ -8,19 +8,19 @@ from trainer import Options, Trainer
 
 OPTIONS_DEF = pathlib.Path(__file__).resolve().parents[3] / "src/config/options.def"
 
-# (fields, words, why): the run has the bits of one with `like`. Of the group NO_EFFECT options.def itself says why.
+# (fields, words, reason): the run is bitwise equal to one with `like`. For the group NO_EFFECT the reason is in options.def.
 UNCHANGED = [
     ("exit_duration_in_mins exit_signal_handler exit_signal", "--exit-duration-in-mins 60 --exit-signal-handler --exit-signal SIGUSR1", "",
-     "when a run ends, by the clock or a signal: functional/interrupt"),
+     "affects only when a run ends, by time or signal: functional/interrupt"),
     ("attention_softmax_in_fp32 accumulate_allreduce_grads_in_fp32 override_opt_param_scheduler mmap_bin_files save_rng load_rng",
      "--attention-softmax-in-fp32 --accumulate-allreduce-grads-in-fp32 --override-opt_param-scheduler --no-mmap-bin-files --no-save-rng"
-     " --no-load-rng", "", "it is always so"),
-    ("deterministic_mode gemm_tuning", "--no-deterministic-mode --gemm-tuning off", "", "about kernels of a GPU"),
-    ("data_cache_path num_workers", "--data-cache-path cache --num-workers 5", "", "where an index is kept, and how far ahead is read"),
-    ("distributed_timeout_minutes", "--distributed-timeout-minutes 5", "", "when a run ends that hangs: functional/faults"),
+     " --no-load-rng", "", "always the case"),
+    ("deterministic_mode gemm_tuning", "--no-deterministic-mode --gemm-tuning off", "", "affects only GPU kernels"),
+    ("data_cache_path num_workers", "--data-cache-path cache --num-workers 5", "", "affects only where an index is cached, and prefetching"),
+    ("distributed_timeout_minutes", "--distributed-timeout-minutes 5", "", "affects only when a hung run ends: functional/faults"),
     ("distributed_timeout_seconds", "--distributed-timeout-seconds-after-init 300", "", "the same"),
-    ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32", "it permits other types of moments"),
-    ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8, "about kernels of a GPU"),
+    ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32", "only allows other types of moments"),
+    ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8, "affects only GPU kernels"),
 ]
 REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("use_checkpoint_opt_param_scheduler", "--use-checkpoint-opt_param-scheduler")]
 VALUES = {"transformer-impl": "local", "distributed-backend": "gloo", "ckpt-format": "torch", "empty-unused-memory-level": "1",
@@ -40,14 +40,14 @@ def declared():
 
 
 def without_effect():
-    """Fields and words of the options that are understood and noted only."""
+    """Fields and words of the options that are accepted and only noted."""
     words = [(field, f"--{name}" + ("" if kind in ("flag", "off") else f" {VALUES[name]}"))
              for field, (group, _, kind, name) in declared().items() if group == "NO_EFFECT"]
     return " ".join(f for f, _ in words), " ".join(w for _, w in words), "", "noted only"
 
 
 def complaints():
-    """Options without a row, and rows without an option."""
+    """Options without a row or a reason, and rows or reasons without an option."""
     judged = [f for row in ROWS for f in row.fields]
     exempt = " ".join(fields for fields, *_ in [*UNCHANGED, *REFUSED, without_effect()]).split()
     options = {field: class_ for field, (_, class_, _, _) in declared().items()}
@@ -58,7 +58,7 @@ def complaints():
 
 
 def check_unchanged(program, quick):
-    """All at once, but for those that need something of their own."""
+    """Tests all together, grouped by `like`."""
     rows = [*UNCHANGED, without_effect()]
     for like in sorted({like for _, _, like, _ in rows}):
         plain = program.words(like)

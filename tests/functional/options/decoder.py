@@ -1,6 +1,6 @@
-"""The decoder of the options, forward, for [b, s] tokens in float64: GPT-2, Llama, Mixtral and what lies between, a few lines a module.
+"""The forward of the decoder selected by the options, for [b, s] tokens in float64: GPT-2, Llama, Mixtral and combinations.
 
-Formulas: the papers; meaning of the options: Megatron-LM (megatron/training/arguments.py, core/transformer)."""
+The formulas are from the papers, the meaning of the options from Megatron-LM (megatron/training/arguments.py, core/transformer)."""
 import ast
 import math
 import re
@@ -12,7 +12,7 @@ from gradients import Var, cdf, concatenate, exp, log, of, relu, sigmoid, tanh
 
 
 def pattern(text, layers, of_number):
-    """N, or an expression of lists."""
+    """Parses N, or an expression of lists."""
     return [of_number(i, int(text)) for i in range(layers)] if re.fullmatch(r"\d+", text) else [bool(x) for x in eval_lists(text)]
 
 
@@ -26,7 +26,7 @@ def eval_lists(text):
 
 
 class Shape:
-    """The sizes of a model, from its options."""
+    """The sizes of a model, derived from its options."""
     def __init__(self, o):
         self.o, self.layers, self.hidden, self.heads = o, o.int("num-layers"), o.int("hidden-size"), o.int("num-attention-heads")
         self.head = o.int("kv-channels", self.hidden // self.heads)
@@ -48,7 +48,7 @@ class Shape:
 
 
 def tensors(m):
-    """{name: (shape, standard deviation, or the constant as (value,))}"""
+    """{name: (shape, standard deviation or (constant,))}"""
     o, h, out = m.o, m.hidden, {}
     std = o.float("init-method-std", 0.02)
     small, embedding = std / math.sqrt(2 * m.layers), o.float("embedding-init-method-std", std)
@@ -133,17 +133,17 @@ def logsumexp(x):
 
 
 def best(scores, k):
-    """Which of the scores are among the k largest of their row."""
+    """Whether a score is among the k largest of its row."""
     return scores >= np.sort(scores, axis=-1)[..., -k, None]
 
 
 class Pass:
-    """One forward. seed None: an evaluation, without random numbers. samples [b]: their places in the run."""
+    """One forward pass. seed None: evaluation, without random numbers. samples [b]: their indices in the run."""
     def __init__(self, m, weights, batch, samples=None, seed=None, counts=None):
         self.m, self.o, self.w, self.batch, self.samples, self.seed = m, m.o, weights, batch, samples, seed
         self.router_losses = []  # (kind, Var)
-        self.chosen = {}  # layer: tokens of each expert
-        self.counts = counts if counts is not None else {}  # of the step so far, for global_aux_loss
+        self.chosen = {}  # layer: number of tokens of each expert
+        self.counts = counts if counts is not None else {}  # in the step so far, for global_aux_loss
 
     def linear(self, x, name):
         bias = self.w.get(f"{name}.bias")
@@ -165,7 +165,7 @@ class Pass:
         return x * draws.dropout(self.seed, name, rate, draws.elements(self.samples, x.shape[1:]))
 
     def rotated(self, x):
-        """[b, s, heads, d]: pairs turn by position * frequency."""
+        """[b, s, heads, d]: pairs are rotated by position * frequency."""
         f = frequencies(self.o, self.m.head)
         n = len(f)
         angle = (self.batch.positions[:, :, None] * f)[:, :, None, :]
@@ -220,10 +220,10 @@ class Pass:
     def mlp(self, x, name):
         return self.linear(self.activated(self.linear(x, f"{name}.linear_fc1")), f"{name}.linear_fc2")
 
-    # ---- experts: tokens [t, h], position by position and in each sample by sample ----
+    # ---- experts: tokens [t, h], ordered by position, then by sample ----
 
     def router_loss(self, logits, layer, kind, chosen, b):
-        """Without its coefficient. chosen [t, experts]: by the scores alone."""
+        """The loss without its coefficient. chosen [t, experts]: the choices by scores alone."""
         experts, t = self.m.experts, len(logits.value)
         if kind == "z_loss":
             return (logsumexp(logits) ** 2).mean(0)
@@ -238,7 +238,7 @@ class Pass:
         return (p.reshape(-1, b, experts) * share).sum() * (experts / t)
 
     def route(self, logits, layer):
-        """Probabilities [t, experts], 0 where an expert is not chosen, and which are."""
+        """Probabilities [t, experts], 0 for experts that are not chosen, and the mask of chosen experts."""
         o, k = self.o, self.o.int("moe-router-topk", 2)
         scaling, kinds = o.float("moe-router-topk-scaling-factor", 1.0), o.list("moe-router-load-balancing-type")
         sinkhorn = "sinkhorn" in kinds
@@ -256,7 +256,7 @@ class Pass:
         return (score / (score.sum(-1) + 1e-20) if k > 1 else score) * scaling, chosen
 
     def limited(self, choice, k):
-        """Experts of all but the best groups out of reach."""
+        """Sets the scores of experts outside the best groups to -inf."""
         if "moe-router-num-groups" not in self.o:
             return choice
         n, keep = self.o.int("moe-router-num-groups"), self.o.int("moe-router-group-topk")
@@ -265,7 +265,7 @@ class Pass:
         return np.where(best(totals, keep)[..., None], parts, -np.inf).reshape(choice.shape)
 
     def kept(self, p, chosen):
-        """What fits of what each expert was chosen for."""
+        """The choices that fit into the capacity of each expert."""
         factor = self.o.float("moe-expert-capacity-factor", 0.0)
         if factor == 0:
             return chosen
@@ -319,7 +319,7 @@ class Pass:
         return x @ w.get("output_layer.weight", w["embedding.word_embeddings.weight"]).transpose(1, 0)
 
     def loss(self):
-        """Of all tokens that the mask counts, added up."""
+        """The sum over all tokens that the mask counts."""
         z, batch = self.logits(), self.batch
         b, s = np.indices(batch.labels.shape)
         nll = logsumexp(z) - z[b, s, batch.labels].reshape(*b.shape, 1)
@@ -327,7 +327,7 @@ class Pass:
 
 
 def router_losses(o):
-    """[(name, coefficient)] of those that are on."""
+    """[(name, coefficient)] of the enabled losses."""
     coefficients = [float(x) for x in o.list("moe-aux-loss-coeff")]
     found = [(kind, c) for kind, c in zip(o.list("moe-router-load-balancing-type", ["aux_loss"]), coefficients) if c]
     z = o.float("moe-z-loss-coeff", 0.0)
@@ -335,7 +335,7 @@ def router_losses(o):
 
 
 def sinkhorn_shares(logits):
-    """exp(logits) with rows and columns scaled in turn until each token and each expert has its share."""
+    """exp(logits), with rows and columns scaled alternately until each token and each expert has its share."""
     cost, tolerance, epsilon = np.exp(logits), 1e-4, 1e-8
     t, n = cost.shape
     d1 = np.ones(n)

@@ -1,6 +1,6 @@
-"""Random numbers as functions of (seed, name, index): Philox4x32-10 (Salmon et al., SC11), its words in order.
+"""Random numbers as functions of (seed, name, index): the words of Philox4x32-10 (Salmon et al., SC11) in order.
 
-A name is hashed with XXH3, which the program links too; the generator and what is made of its words is written anew."""
+Names are hashed with XXH3, which the program links too; the generator and the distributions are independent code."""
 import ctypes
 import ctypes.util
 import functools
@@ -36,7 +36,7 @@ def words(seed, name, index):
 
 
 def normals(seed, name, n):
-    """n standard normals, by Box and Muller: a block gives two."""
+    """n standard normals, by Box-Muller: two per block."""
     w = philox(seed, name, np.arange((n + 1) // 2, dtype=np.uint64))
     u, v = (((w[:, i] << HALF | w[:, i + 1]) >> np.uint64(11)).astype(np.float64) for i in (0, 2))
     radius, angle = np.sqrt(-2 * np.log((u + 0.5) * 2.0**-53)), 2 * np.pi * v * 2.0**-53
@@ -52,6 +52,6 @@ def jitter(seed, name, eps, index):
 
 
 def elements(samples, shape):
-    """Indices of [samples, *shape]: in the whole run, of which sample i is the i-th."""
+    """Indices of the elements of [samples, *shape], counted over all samples of the run."""
     size = int(np.prod(shape))
     return (samples.reshape(-1, *[1] * len(shape)) * size + np.arange(size).reshape(shape)).astype(np.int64)

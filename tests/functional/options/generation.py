@@ -1,4 +1,4 @@
-"""What `isotron generate` has to choose: the whole text goes through the model again for each token, without a cache."""
+"""The tokens that `isotron generate` must choose. The model processes the whole text again for each token, without a cache."""
 import numpy as np
 
 import draws
@@ -8,7 +8,7 @@ from trainer import batch_of
 
 
 def uniform(seed, index):
-    """53 bits in (0, 1); two to a block."""
+    """A uniform number in (0, 1) with 53 bits; two per block."""
     w = [int(x) for x in draws.philox(seed, "generate", np.array([index // 2], np.uint64))[0]]
     high, low = w[index % 2 * 2:index % 2 * 2 + 2]
     return (((high << 32 | low) >> 11) + 0.5) * 2.0**-53
@@ -29,7 +29,7 @@ def choose(o, logits, u):
 
 
 def generate(o, shape, weights, prompts, stop=()):
-    """-> for each prompt [(token, log-probability)], of the tokens behind the first; stop: words that end a text."""
+    """-> for each prompt [(token, log-probability)] of all tokens but the first; stop: words that end a text."""
     w, texts = {name: Var(x) for name, x in weights.items()}, []
     for number, prompt in enumerate(prompts):
         tokens, told = list(prompt), []

@@ -1,4 +1,4 @@
-"""Runs of `isotron pretrain` in folders of their own, and what they are compared with."""
+"""Runs `isotron pretrain` in separate folders and compares the results with the reference trainer."""
 import dataclasses
 import json
 import math
@@ -13,9 +13,9 @@ import samples
 from trainer import Options
 
 U = {"fp64": 2.0**-53, "exact": 2.0**-20, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-4}
-# Where only arithmetic rounds, docs/numerics.md has 8 u max(kappa, sqrt(K)): K terms of the longest sum, the square of a norm; kappa is
-# less than sqrt(K) (test_options.py measures it). Where storage rounds every activation, a loss is a mean over tokens of numbers that
-# are some u off, and a norm is off by what its largest parts are.
+# If only arithmetic rounds, docs/numerics.md gives 8 u max(kappa, sqrt(K)): K is the length of the longest sum, the square of a norm;
+# kappa is less than sqrt(K) (test_options.py measures it). If storage rounds every activation, a loss is a mean over tokens of numbers
+# with errors of a few u, and the error of a norm is that of its largest parts.
 TERMS = 2**13
 ARITHMETIC = 8 * math.sqrt(TERMS)
 BOUND = {"fp64": ARITHMETIC, "fp32": ARITHMETIC, "exact": 64, "fp16": 8, "bf16": 8, "fp8": 1}
@@ -26,7 +26,7 @@ DEADLINE_S = 60
 
 
 class Wrong(Exception):
-    """What a run did is not what its options say."""
+    """A run does not do what its options say."""
 
 
 def expect(true, what):
@@ -35,7 +35,7 @@ def expect(true, what):
 
 
 def merged(base, words, without=""):
-    """Options of `base` as `words` change them, as a list."""
+    """The options of `base`, overridden by `words`, as a list."""
     o = Options(base) | Options(words)
     return [x for name, values in o.items() if name not in without.split() for x in (f"--{name}", *values)]
 
@@ -43,19 +43,19 @@ def merged(base, words, without=""):
 @dataclasses.dataclass
 class Run:
     records: list
-    evaluations: list  # (iteration, kind, what is printed)
+    evaluations: list  # (iteration, kind, printed value)
     text: str
 
 
 def write_datasets():
-    """Documents of 2 to 12 tokens, each ended by 39, in the working folder."""
+    """Writes documents of 2 to 12 tokens, each ending with 39, to the working folder."""
     rng = np.random.default_rng(7)
     for name, n in (("text", 60), ("more", 40), ("third", 30)):
         samples.write_dataset(name, [np.append(rng.integers(0, 39, k), 39) for k in rng.integers(2, 12, n)])
 
 
 class Program:
-    """command: the program, with words that plant a bug. Runs in the working folder, where the datasets are."""
+    """command: the program, with arguments that plant a bug. Runs in the working folder, which has the datasets."""
     def __init__(self, command, base):
         self.command, self.base = [str(c) for c in command], base
 
@@ -82,7 +82,7 @@ class Program:
         return Run(records, [(int(i), kind, float(x)) for i, kind, x in found], text)
 
     def fresh(self):
-        """The name of a folder for checkpoints that is not there yet."""
+        """A new folder for checkpoints."""
         return tempfile.mkdtemp(dir=".", prefix="save-")
 
 
@@ -104,7 +104,7 @@ def same_number(key, a, b, of):
 
 
 def compare(run, expected, words):
-    """A run's numbers with those of the witness."""
+    """Compares the numbers of a run with those of the reference trainer."""
     records, evaluations = expected
     of = lane(words)
     steps = [r["iteration"] for r in run.records]

@@ -1,10 +1,10 @@
-"""The table: for each option of options.def that changes numbers, a row that says how to exercise it and what the right numbers are.
+"""The table: for each option of options.def that changes numbers, a row that exercises it and checks the numbers.
 
-A row is a function that runs a Program and raises Wrong; `fields` are the options that it judges. Three kinds need one line each:
+A row is a function that runs a Program and raises Wrong; `fields` are the options that it tests. Three kinds take one line each:
 
-  witnessed  a run has the numbers of the witness (trainer.py), on one rank, on layouts, and resumed on another layout
-  rounded    a run is near the witness, and its bits differ from those of a run without the option
-  shown      what is printed shows the option, and the numbers are bit for bit those of a run without it
+  witnessed  a run has the numbers of the reference trainer (trainer.py): on one rank, in layouts, and resumed in another layout
+  rounded    a run is close to the reference trainer, and not bitwise equal to a run without the option
+  shown      the output shows the option, and the numbers are bitwise equal to those of a run without it
 
 The others are functions."""
 import dataclasses
@@ -35,7 +35,7 @@ ROWS = []
 @dataclasses.dataclass
 class Row:
     fields: list
-    check: Callable  # takes a Program, and whether its first run is enough
+    check: Callable  # takes a Program, and whether to stop after its first run
     words: str = ""
 
     @property
@@ -56,14 +56,14 @@ def half(records):
 
 
 def resumed(program, words, steps, first, second):
-    """Saved after so many steps, and loaded by another layout."""
+    """A run saved after this number of steps and resumed in another layout."""
     save = program.fresh()
     before = program.pretrain(words, *first.split(), "--save", save, "--save-interval", 1000, "--exit-interval", steps)
     return joined(before, program.pretrain(words, *second.split(), "--load", save))
 
 
 def witnessed(fields, words="", without="", layouts=(ONE, CUT, STAGES), witness=""):
-    """witness: options that it has to be told, which the program finds out by itself."""
+    """witness: options for the reference trainer only, which the program derives itself."""
     def check(program, quick):
         o = program.words(words, without)
         expected = Trainer([*o, *witness.split()]).run()
@@ -77,7 +77,7 @@ def witnessed(fields, words="", without="", layouts=(ONE, CUT, STAGES), witness=
 
 
 def rounded(fields, words, like="", without=""):
-    """like: the options of the run whose bits must be others."""
+    """like: the options of the run that must not be bitwise equal."""
     def check(program, quick):
         o = program.words(words, without)
         run = program.pretrain(o)
@@ -87,7 +87,7 @@ def rounded(fields, words, like="", without=""):
 
 
 def shown(fields, words, pattern, count=None):
-    """pattern: a regular expression of what is printed; count: how often."""
+    """pattern: a regular expression for the output; count: the number of matches."""
     def check(program, quick):
         o, plain = program.words(words), program.words()
         run = program.pretrain(o)
@@ -139,7 +139,7 @@ witnessed("seed", "--seed 7 --hidden-dropout 0.2 --attention-dropout 0.2")
 # ---- experts ----
 
 TOGETHER = f"{STAGES} --expert-model-parallel-size 2"
-ALONE = "--ranks 2 --pipeline-model-parallel-size 2"  # for what sees the microbatches of other data-parallel ranks
+ALONE = "--ranks 2 --pipeline-model-parallel-size 2"  # for options that depend on the microbatches of other data-parallel ranks
 
 
 def experts(fields, words, layouts=(ONE, CUT, TOGETHER), without=""):
@@ -199,7 +199,7 @@ witnessed("lr_decay_style lr_warmup_iters lr_warmup_init", LONG + "--lr-decay-st
 witnessed("lr_decay_style", LONG + "--lr-decay-style inverse-square-root --lr-warmup-iters 2")
 witnessed("lr_decay_iters", LONG + "--lr-decay-iters 5")
 witnessed("lr_warmup_fraction", LONG + "--lr-warmup-fraction 0.3")
-witnessed("lr_warmup_fraction lr_decay_iters", LONG + "--lr-warmup-fraction 0.3 --lr-decay-iters 6")  # of the decay
+witnessed("lr_warmup_fraction lr_decay_iters", LONG + "--lr-warmup-fraction 0.3 --lr-decay-iters 6")  # the fraction is of the decay
 for style in ("linear", "cosine", "exponential", "minus_sqrt"):
     witnessed("lr_decay_style lr_wsd_decay_iters" + (" lr_wsd_decay_style" if style != "exponential" else ""),
               LONG + f"--lr-decay-style WSD --lr-wsd-decay-style {style} --lr-wsd-decay-iters 5")
@@ -235,7 +235,7 @@ witnessed("dataloader_type", BLEND, layouts=("--ranks 2",), witness="--data-para
 witnessed("dataloader_type data_sharding", BLEND + " --no-data-sharding", layouts=("--ranks 2",), witness="--data-parallel-ranks 2")
 
 
-# ---- layouts: none of their options changes a number beyond rounding ----
+# ---- layouts: these options change numbers only by rounding ----
 
 RECOMPUTED = "--recompute-granularity full --recompute-num-layers 1 --recompute-method "
 witnessed("hidden_dropout attention_dropout", "--num-layers 4 --hidden-dropout 0.2 --attention-dropout 0.2 --reset-attention-mask", layouts=(
@@ -253,11 +253,11 @@ experts("moe_aux_loss_coeff moe_expert_capacity_factor moe_input_jitter_eps",
          "--recompute-granularity selective --recompute-modules moe"))
 
 
-# ---- other arithmetic: fp16's loss scale follows from which steps overflowed ----
+# ---- other arithmetic: the loss scale of fp16 depends on the steps that overflow ----
 
 def scaled(fields, words, without="", layouts=(ONE, "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel"),
            overflowing=True):
-    """In fp16, where a run itself reports which steps overflowed; what follows from that is the witness's."""
+    """A run in fp16. It reports which steps overflowed; from these the reference trainer computes the rest."""
     def check(program, quick):
         o = program.words("--lane fp16 --eval-iters 0 --train-iters 12 " + words, without)
         for layout in layouts[:1 if quick else None]:
@@ -277,7 +277,7 @@ scaled("loss_scale", "--loss-scale 256", overflowing=False)
 scaled("loss_scale moe_aux_loss_coeff", EXPERTS + "--loss-scale 256 --moe-aux-loss-coeff 3 --moe-z-loss-coeff 0.5 --lr 1e-4",
        overflowing=False)
 scaled("rampup_batch_size", "--initial-loss-scale 16777216 --hysteresis 1 --global-batch-size 12 --rampup-batch-size 4 4 20"
-       " --train-samples 96 --lr-warmup-samples 30", "train-iters")  # skipped steps count for the ramp-up, not for the schedule
+       " --train-samples 96 --lr-warmup-samples 30", "train-iters")  # skipped steps count towards the ramp-up, not the schedule
 
 BF16 = "--lane bf16 "
 MOMENTS = BF16 + "--use-precision-aware-optimizer "
@@ -313,7 +313,7 @@ SAVES = "--save-interval 1"
 
 
 def saved(program, words=SAVES):
-    """A run that has saved every step -> folder, state of the witness after two steps."""
+    """A run that saves every step -> folder, state of the reference trainer after two steps."""
     save, o = program.fresh(), program.words(words)
     program.pretrain(o, "--save", save)
     trainer = Trainer(o)
@@ -322,7 +322,7 @@ def saved(program, words=SAVES):
 
 
 def continued(program, words, state, *options, without=""):
-    """A run that loads as `words` say has what the witness makes of `state`."""
+    """A run that loads with `words` matches the reference trainer started from `state`."""
     o = program.words(words, without)
     compare(program.pretrain(o, *options), Trainer(program.words(words), state).run(), program.words(words))
 
@@ -335,7 +335,7 @@ def load(program, quick):
 
 @row("eval_interval")
 def validation_begins_again(program, quick):
-    """A run that has validated on more samples than its new options make the data have."""
+    """The resumed run has validated on more samples than its new options provide."""
     save, o, more = program.fresh(), program.words("--eval-interval 1 --save-interval 1000"), program.words("--train-iters 5", "eval-interval")
     trainer = Trainer(o)
     compare(program.pretrain(o, "--save", save), trainer.run(), o)
@@ -401,7 +401,7 @@ def other_lane(program, quick):
 
 @row("hidden_dropout finetune")
 def other_dropout(program, quick):
-    """Weights alone do not depend on dropout; a continued run does."""
+    """Dropout can change if only weights are loaded, but not in a continued run."""
     save, state = saved(program)
     o = "--ckpt-step 2 --hidden-dropout 0.2"
     program.pretrain(program.words(o), "--load", save, status=2)
@@ -436,14 +436,14 @@ def exit_interval(program, quick):
 
 @row("skip_train")
 def skip_train(program, quick):
-    """Evaluation alone, of what the checkpoint holds, with the samples that follow."""
+    """Evaluates the checkpoint without training, on the next samples."""
     save, state = saved(program)
     continued(program, "--ckpt-step 2 --skip-train", state, "--load", save)
 
 
 @row("check_for_nan_in_loss_and_grad")
 def not_finite(program, quick):
-    """Each step multiplies the weights by -1e12, until float has no number for them."""
+    """Each step multiplies the weights by -1e12, until float overflows."""
     o = program.words("--lane fp32 --lr 1e6 --weight-decay 1e6 --lr-decay-style constant --train-iters 8 --eval-iters 0 --log-interval 8")
     expect("is not finite" in program.pretrain(o, status=1).text, "the run does not say why it stops")
     run = program.pretrain(o, "--no-check-for-nan-in-loss-and-grad")
@@ -453,7 +453,7 @@ def not_finite(program, quick):
     expect(nan and told in run.text, f"no '{told}' in the log")
 
 
-# ---- tokenizers: what they say of the vocabulary, the end of a document and padding ----
+# ---- tokenizers: vocabulary size, end of document and padding ----
 
 TOKENIZERS = pathlib.Path(__file__).resolve().parents[2] / "data/tokenizer"
 witnessed("tokenizer_type", "--tokenizer-type ByteLevelTokenizer --eod-mask-loss", "vocab-size",
@@ -462,7 +462,7 @@ witnessed("tokenizer_type", "--tokenizer-type ByteLevelTokenizer --eod-mask-loss
 
 @row("tokenizer_model allow_ambiguous_pad_tokens")
 def hugging_face(program, quick):
-    """The tokenizer takes token 39, which ends the documents, for the padding too."""
+    """The tokenizer uses token 39, which ends the documents, as padding too."""
     folder = pathlib.Path(program.fresh())
     made = json.loads((TOKENIZERS / "qwen2.json").read_text())
     token = next(t for t, i in made["model"]["vocab"].items() if i == 39)
@@ -488,7 +488,7 @@ def gpt2_bpe(program, quick):
 
 @row("make_vocab_size_divisible_by")
 def throughput(program, quick):
-    """Speeds are those of Megatron-LM's formula for the FLOPs of a step, the only number in which the padded vocabulary counts."""
+    """Speeds follow Megatron-LM's formula for the FLOPs of a step, the only number that depends on the padded vocabulary."""
     for words, ranks in ((" --make-vocab-size-divisible-by 64", 1), (" --swiglu --ffn-hidden-size 24 --ranks 2", 2)):
         o = Options(program.words(words))
         h, layers, s = (o.int(name) for name in ("hidden-size", "num-layers", "seq-length"))
@@ -507,8 +507,8 @@ def throughput(program, quick):
 
 @row("log_interval log_num_zeros_in_grad")
 def lines(program, quick):
-    """A line has the mean losses since the line before and the other numbers of its step. The first step has a separate line, and
-    counts in the next one again."""
+    """A line has the mean losses since the previous line and the other numbers of its step. The first step has a separate line, and
+    counts again in the next one."""
     words = f"{EXPERTS} --moe-aux-loss-coeff 0.3 --train-iters 6 --log-num-zeros-in-grad"
     run = program.pretrain(program.words(words + " --log-interval 3"))
     expect(bits(run) == bits(program.pretrain(program.words(words))), "numbers change")
@@ -544,7 +544,7 @@ def log_progress(program, quick):
 
 
 def scalars(folder):
-    """{tag: {step: value}} of TensorBoard's event files, whose records are a length, its checksum, an event and its checksum."""
+    """{tag: {step: value}} from TensorBoard's event files. A record is a length, its checksum, an event and its checksum."""
     found = {}
     for path in glob.glob(f"{folder}/events.*"):
         data = open(path, "rb").read()
@@ -556,7 +556,7 @@ def scalars(folder):
 
 
 def read_scalar(event, found):
-    """An event: the wall time, then the step as a varint (field 2) and a summary (5) of one value (1) with tag (1) and float (2)."""
+    """An event: the wall time, the step as a varint (field 2), and a summary (5) of one value (1) with tag (1) and float (2)."""
     at, step = 9, 0
     if event[at:at + 1] == b"\x10":
         shift, at = 0, at + 1
@@ -588,7 +588,7 @@ def tensorboard(program, quick):
 # ---- generation ----
 
 def generated(fields, options, prompts=("1 2 3 4 5 6 7", "8 9"), model="", more=lambda folder: []):
-    """Tokens and log-probabilities of a model after four steps; more: words that name files in a folder."""
+    """Tokens and log-probabilities of a model after four steps; more: arguments that name files in a folder."""
     def check(program, quick):
         o, save = program.words("--init-method-std 0.6 --save-interval 1000 " + model), program.fresh()
         program.pretrain(o, "--save", save)

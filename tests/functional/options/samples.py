@@ -1,6 +1,6 @@
-"""Which tokens a run reads: Megatron-LM's index of a dataset, its splits, blends and samplers, with numpy's own generators.
+"""The tokens that a run reads: Megatron-LM's dataset index, splits, blends and samplers, with numpy's generators.
 
-Megatron-LM core/datasets (gpt_dataset.py, blended_dataset.py, helpers.cpp) and training/datasets/data_samplers.py."""
+See Megatron-LM core/datasets (gpt_dataset.py, blended_dataset.py, helpers.cpp) and training/datasets/data_samplers.py."""
 import math
 import re
 import struct
@@ -11,7 +11,7 @@ SPLITS = "train", "valid", "test"
 
 
 def write_dataset(prefix, documents):
-    """A .bin/.idx pair of 16-bit tokens, each document one sequence."""
+    """Writes a .bin/.idx pair of 16-bit tokens, with one sequence per document."""
     lengths = np.array([len(d) for d in documents], np.int32)
     starts = 2 * (np.cumsum(lengths, dtype=np.int64) - lengths)
     with open(f"{prefix}.bin", "wb") as f:
@@ -42,7 +42,7 @@ class Mock:
 
 
 class Samples:
-    """One split of one dataset: the order of documents and of samples, shuffled by the seed."""
+    """One split of one dataset: the order of documents and samples, shuffled with the seed."""
     def __init__(self, documents, begin, end, wanted, length, seed):
         self.documents, self.length = documents, length
         sizes = getattr(documents, "lengths", None)
@@ -67,7 +67,7 @@ class Samples:
         return len(self.shuffle)
 
     def __getitem__(self, i):
-        """length + 1 tokens of the documents one behind the other."""
+        """length + 1 tokens of the concatenated documents."""
         at = int(self.shuffle[i]) * self.length
         first, last = (int(np.searchsorted(self.ends, t, side="right")) for t in (at, at + self.length))
         text = np.concatenate([self.documents[d] for d in self.order[first:last + 1]])
@@ -92,7 +92,7 @@ class Blend:
 
 
 def ranges(text):
-    """[(low, high)] of the splits, as shares."""
+    """[(low, high)] of the splits, as fractions."""
     parts = [float(x) for x in re.findall(r"[.0-9]+", text)]
     parts = np.array(parts + [0.0] * (3 - len(parts)))
     ends = np.concatenate([[0.0], np.cumsum(parts / parts.sum())])
@@ -125,7 +125,7 @@ def open_split(sources, weights, share, wanted, length, seed, surplus):
 
 
 def open_data(o, wanted):
-    """{split: samples or None}; wanted: {split: how many samples}."""
+    """{split: samples or None}; wanted: {split: number of samples}."""
     seed, length, surplus = o.int("seed", 1234), o.int("seq-length"), o.float("mid-level-dataset-surplus", 0.005)
     opened = {}
     for split, share in zip(SPLITS, ranges("1,1,1" if "mock-data" in o else o.text("split", "969, 30, 1"))):
@@ -143,7 +143,7 @@ def open_data(o, wanted):
 
 
 def permutation(seed, n):
-    """torch.randperm with a generator of that seed, below 2^32 / 20 elements."""
+    """torch.randperm with a generator of this seed, for fewer than 2^32 / 20 elements."""
     words = np.random.RandomState(seed)
     order = list(range(n))
     for i in range(n - 1):
@@ -153,7 +153,7 @@ def permutation(seed, n):
 
 
 def cyclic(total, consumed, micro, ranks, sharded):
-    """Indices of one micro-step after the other, in the order of the ranks, for ever."""
+    """Yields the indices of successive micro-steps, in the order of the ranks, forever."""
     step = micro * ranks
     active = total // step * step
     while True:

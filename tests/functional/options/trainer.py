@@ -1,4 +1,4 @@
-"""An independent trainer: the numbers that `isotron pretrain` has to log and print for its options, in float64 on one rank.
+"""The reference trainer: computes the numbers that `isotron pretrain` must log and print for its options, in float64 on one rank.
 
 Data order, batch sizes, schedules, clipping, optimizers, evaluation and resuming as Megatron-LM defines them
 (megatron/training/training.py, core/optimizer_param_scheduler.py, core/num_microbatches_calculator.py)."""
@@ -18,7 +18,7 @@ LOGGED = {"aux_loss": "load_balancing_loss", "seq_aux_loss": "seq_load_balancing
 
 
 class Options(dict):
-    """The words of a command line: {name: [words]}."""
+    """The options of a command line: {name: [words]}."""
     def __init__(self, words):
         super().__init__()
         for word in map(str, words):
@@ -42,7 +42,7 @@ class Options(dict):
 
     @property
     def eod(self):
-        """Of NullTokenizer; of others a row of the table says it, and the id of the padding, as --null-tokenizer-eod-id and --pad."""
+        """The id for NullTokenizer. For others a row of the table gives it as --null-tokenizer-eod-id, and the id of the padding as --pad."""
         return self.int("null-tokenizer-eod-id", self.int("vocab-size") - 1)
 
 
@@ -60,7 +60,7 @@ def batch_of(o, texts):
     text = np.stack(texts)
     tokens, labels = text[:, :-1], text[:, 1:]
     place = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
-    ends = np.where(tokens == o.eod, place + 1, 0)  # a document begins behind the last end before a token
+    ends = np.where(tokens == o.eod, place + 1, 0)  # a document begins after the last end before a token
     start = np.concatenate([np.zeros_like(ends[:, :1]), np.maximum.accumulate(ends, axis=1)[:, :-1]], axis=1)
     mask = np.where((tokens == o.eod) & ("eod-mask-loss" in o), 0.0, 1.0)
     pad = o.int("pad", -1)
@@ -72,7 +72,7 @@ def batch_of(o, texts):
 
 @dataclasses.dataclass
 class State:
-    """What a checkpoint holds."""
+    """The content of a checkpoint."""
     weights: dict
     moments: list
     biases: dict
@@ -81,7 +81,7 @@ class State:
     consumed: int = 0
     consumed_valid: int = 0
     scheduled: int = 0  # samples of steps that were not skipped
-    scale: float = 1.0  # of the loss, with the steps since it grew and the overflows until it shrinks
+    scale: float = 1.0  # of the loss, with the steps since it last grew and the overflows left until it shrinks
     growth: int = 0
     hysteresis: int = 0
 
@@ -89,7 +89,7 @@ class State:
 # ---- schedules: in samples ----
 
 def batch_sizes(o):
-    """[(from how many samples on, size)]"""
+    """[(number of samples from which it applies, size)]"""
     if "step-batch-size-schedule" in o:
         scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
         number = lambda s: int(float(s[:-1]) * scale[s[-1].upper()]) if s[-1].upper() in scale else int(float(s))
@@ -111,7 +111,7 @@ def largest_batch(o):
 
 
 def unit(o):
-    """Samples of what the lengths of schedules count."""
+    """The number of samples per unit of schedule lengths."""
     return 1 if "train-samples" in o else largest_batch(o)
 
 
@@ -195,7 +195,7 @@ class Trainer:
         return w | {f"decoder.layers.{i}.mlp.router.expert_bias": Var(x) for i, x in self.state.biases.items()}
 
     def microbatch(self):
-        """The next one's samples."""
+        """The samples of the next microbatch."""
         if self.o.text("dataloader-type", "single") == "cyclic":
             if self.stream is None:
                 ranks = self.o.int("data-parallel-ranks", 1)
@@ -209,7 +209,7 @@ class Trainer:
         return range(begin, begin + self.micro)
 
     def passes(self, size):
-        """What goes through the model at once: a microbatch, or each sample by itself. [(samples, their places, tokens of the microbatch)]"""
+        """The batches of single passes, a microbatch or one sample: [(samples, their indices, tokens of the microbatch)]"""
         for begin in range(0, size, self.micro):
             texts = [self.data["train"][i] for i in self.microbatch()]
             tokens = batch_of(self.o, texts).mask.sum()
@@ -219,7 +219,7 @@ class Trainer:
                 yield batch_of(self.o, texts[k:k + together]), place, tokens
 
     def gradients(self, size):
-        """Of one global batch -> {name: gradient}, what is logged of it, tokens each expert was chosen for."""
+        """For one global batch -> {name: gradient}, logged values, number of tokens of each expert."""
         o, w, counts = self.o, self.variables(), {}
         per_token, n = "calculate-per-token-loss" in o, size // self.micro
         loss = tokens = 0.0
@@ -241,7 +241,7 @@ class Trainer:
         return found, {"lm_loss": loss / max(tokens, 1)} | {LOGGED[kind]: x for kind, x in router.items()}, chosen
 
     def rates(self, name):
-        """Learning rate and weight decay of a tensor."""
+        """The learning rate and weight decay of a tensor."""
         o, n = self.o, self.state.scheduled
         high, low = o.float("lr"), o.float("min-lr", 0.0)
         if name in ("embedding.word_embeddings.weight", "output_layer.weight"):
@@ -266,7 +266,7 @@ class Trainer:
             w -= rate * (m / (1 - beta1**s.optimizer_step) / root + decay * w)
 
     def rescale(self, overflow):
-        """The dynamic loss scale after a step (core/optimizer/grad_scaler.py)."""
+        """Updates the dynamic loss scale after a step (core/optimizer/grad_scaler.py)."""
         o, s = self.o, self.state
         if not self.fp16 or "loss-scale" in o:
             return
@@ -280,7 +280,7 @@ class Trainer:
             s.growth, s.hysteresis, s.scale = 0, o.int("hysteresis", 2), s.scale * 2
 
     def step(self, overflow=False):
-        """overflow: the step has gradients that are not finite, as happens in 16 bits, and changes no weight."""
+        """overflow: the step has non-finite gradients, as happens in 16 bits, and changes no weight."""
         o, s = self.o, self.state
         size = batch_size(o, s.consumed)
         gradients, told, chosen = self.gradients(size)
@@ -320,8 +320,8 @@ class Trainer:
         return loss
 
     def run(self, until=None, overflows=()):
-        """-> records of the steps, [(iteration, "validation" or "test", loss)]; until: the step after which --exit-interval ends it;
-        overflows: the steps that have one."""
+        """-> records of the steps, [(iteration, "validation" or "test", loss)]; until: the step after which --exit-interval ends the run;
+        overflows: the steps with an overflow."""
         o, records, evaluations = self.o, [], []
         evaluates = o.int("eval-iters", 100) > 0
         while self.state.iteration < self.steps and "skip-train" not in o:
