@@ -433,9 +433,9 @@ static Sample sample_of(const Judge *p, const HfTensor *t, int64_t at, bool upda
 
 /* Layers in the order of the map; a tensor outside of layers is judged alone, at twice the gate, because the
  * embeddings' gradients have the noise of all layers. */
-static void judge_power(Judge *p, const double *power) {
+static void judge_power(Judge *p, const char *quantity, double gate, const double *power) {
     const HfMap *map = &p->of->map;
-    Row *row = new_row(p, "power: %s", "gradient");
+    Row *row = new_row(p, "power: %s", quantity);
     for (int64_t i = 0; i < map->count; i++) {
         const int64_t layer = compare_layer(map->tensors[i].name);
         double least = power[i];
@@ -449,7 +449,7 @@ static void judge_power(Judge *p, const double *power) {
         snprintf(name, sizeof name, "layer %lld", (long long)layer);
         if (!counted && !(map->tensors[i].param->spec.flags & PARAM_BUFFER))
             add(row, layer >= 0 ? name : map->tensors[i].name,
-                (Statistic){least, (layer >= 0 ? 1 : 2) * gate_of(p).gradient}, NOTHING, 0, NO_RANK);
+                (Statistic){least, (layer >= 0 ? 1 : 2) * gate}, NOTHING, 0, NO_RANK);
     }
 }
 
@@ -469,10 +469,8 @@ static void judge_tensors(Judge *p, const char *quantity, bool update) {
         if (decay) add(decay, t->name, j.decay, NOTHING, j.worst, rank);
         power[i] = j.power;
     }
-    if (!update) {
-        p->out->ratio = error->error.relative;
-        judge_power(p, power);
-    }
+    if (!update) p->out->ratio = error->error.relative;
+    judge_power(p, quantity, (update ? 2 : 1) * gate_of(p).gradient, power);
     free(power);
 }
 

@@ -327,6 +327,16 @@ static void put_fault(const char *output, Str *out) {
     str_add(out, at, strcspn(at, "\n"));
 }
 
+/* How a job failed. */
+static void put_failure(const Job *job, Str *out) {
+    if (job->end == JOB_LATE) {
+        str_printf(out, "timed out after %.0f s", job->seconds);
+        return;
+    }
+    str_puts(out, "crashed: ");
+    put_fault(job->output, out);
+}
+
 void cell_reason(const Cell *c, Str *out) {
     const Row *w;
     switch (cell_verdict(c)) {
@@ -339,20 +349,17 @@ void cell_reason(const Cell *c, Str *out) {
         break;
     }
     switch (c->job->end) {
-    case JOB_LATE:
-        str_printf(out, "timed out after %.0f s", c->job->seconds);
-        return;
     case JOB_BLOCKED:
-        str_puts(out, "the one-rank run failed: ");
+        str_puts(out, "the one-rank run ");
         for (int i = 0; i < c->job->n_needs; i++)
             if (c->job->needs[i]->end > JOB_DONE) {
-                put_fault(c->job->needs[i]->output, out);
+                put_failure(c->job->needs[i], out);
                 break;
             }
         return;
+    case JOB_LATE:
     case JOB_CRASHED:
-        str_puts(out, "crashed: ");
-        put_fault(c->job->output, out);
+        put_failure(c->job, out);
         return;
     default:
         w = cell_worst(c->result);

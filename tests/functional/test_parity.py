@@ -77,7 +77,7 @@ for options in (["--lr", 0.03], ["--weight-decay", 10], ["--activation", "square
 # ---- the report of a low precision has its power, and the seed selects the draws of its weights
 said = [isotron("parity", GOLDEN / "mixtral-like", "--lane", "bf16", "--seed", seed) for seed in (1, 2)]
 assert said[0] != said[1], "the draws do not depend on the seed"
-assert all("power: gradient" in text and "power: loss" in text and "experts: margin / noise" in text for text in said), said[0]
+assert all("power: gradient" in text and "power: update" in text and "power: loss" in text and "experts: margin / noise" in text for text in said), said[0]
 
 
 # ---- an error in one element of one tensor
