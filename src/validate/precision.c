@@ -125,7 +125,7 @@ static Err run_fp64(Judge *p, int draw, const Trace *followed, bool stores, Trac
 static Err record_types(Judge *p) {
     if (p->config.lane == LANE_EXACT) return ERR_OK; /* this lane rounds the outputs of every op */
     Trace *out = trace_new(p->of);
-    Watch w = {.storage = {.log = &p->log}};
+    Watch w = {.storage = {.log = &p->log, .lane = &p->config}};
     const CaseWatch watch = {.trace = on_record, .arg = &w, .logits = true, .steps = p->steps};
     Config c = p->of->config;
     c.lane = p->config.lane, c.device = ON_CPU;
@@ -416,6 +416,12 @@ static void judge_learning_rate(Judge *p) {
     }
 }
 
+static void judge_types(Judge *p) {
+    const StorageLog *log = &p->log;
+    row_add(new_row(p, "%s", "values stored too narrow"), log->narrow ? log->first_narrow : "none",
+            (TensorError){.relative = (double)log->narrow}, 0x1p-1000, INFINITY, NO_RANK);
+}
+
 static Sample sample_of(const Judge *p, const HfTensor *t, int64_t at, bool update) {
     Sample s = {.n = case_count(t),
                 .width = t->dim[t->ndim - 1],
@@ -524,7 +530,7 @@ static void judge_choices(Judge *p) {
                     fmax(noise, fmax(fabs(x->logits[k] - y->logits[k]), fabs(z->logits[k] - y->logits[k])));
         }
         char name[80];
-        snprintf(name, sizeof name, "step %lld, router %lld (%lld choices of %lld differ from fp64's)",
+        snprintf(name, sizeof name, "step %lld, router %lld (in all steps %lld choices of %lld differ)",
                  (long long)(i / c->routers) + 1, (long long)(i % c->routers), (long long)flips,
                  (long long)(p->out->draws * p->steps * c->routers * c->samples * c->seq));
         add(row, name, (Statistic){margin / (noise + p->arithmetic), 2}, NOTHING, 0, NO_RANK);
@@ -538,6 +544,7 @@ static bool judge_all(Judge *p) {
     judge_curve(p, "grad norm", offsetof(GoldenStep, grad_norm), 0);
     judge_curve(p, "clip coefficient", offsetof(GoldenStep, clip), 0);
     judge_learning_rate(p);
+    judge_types(p);
     judge_logits(p);
     judge_tensors(p, "gradient", false);
     judge_tensors(p, "update", true);

@@ -1,13 +1,13 @@
-/* Predicts the effect of low-precision storage on a run without using the code of that precision: an fp64 run
- * rounds to the storage type wherever a run in the lane stores a value. Its distance from the fp64 run
- * without rounding is the error that the lane may have. Code that is wrong only in the lane does not affect
- * it.
+/* Predicts the effect of low-precision storage on a run: an fp64 run rounds to the storage type wherever a
+ * run in the lane stores a value. Its distance from the fp64 run without rounding is the error that the lane
+ * may have. The arithmetic of the lane's kernels does not affect it.
  *
  * A one-rank run in the lane records where the lane stores in 16 bits, as the type of every output of every
- * op in order; the fp64 run has the same ops. Weights are rounded for forward and backward, masters are not.
- * The optimizer's moments are rounded after each update if the options say so. FP8 operands are quantised in
- * fp64 by the lane's own ops. For the exact lane, which rounds to a grid, the prediction adds uniform noise
- * of the same size instead, so that it shares no rounding with the run under test. */
+ * op in order; the fp64 run has the same ops. What numerics.md says is always stored in F32 must be. Weights
+ * are rounded for forward and backward, masters are not. The optimizer's moments are rounded after each
+ * update if the options say so. FP8 operands are quantised in fp64 by the lane's own ops. For the exact lane,
+ * which rounds to a grid, the prediction adds uniform noise of the same size instead, so that it shares no
+ * rounding with the run under test. */
 #ifndef ISOTRON_VALIDATE_STORAGE_H
 #define ISOTRON_VALIDATE_STORAGE_H
 
@@ -21,6 +21,8 @@ typedef struct StorageCall {
 typedef struct StorageLog {
     StorageCall *calls;
     int64_t n, capacity;
+    int64_t narrow;        /* stored values that should be F32 or wider */
+    char first_narrow[64]; /* op and operand of the first */
 } StorageLog;
 
 void storage_log_free(StorageLog *);

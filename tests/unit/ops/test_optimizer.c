@@ -190,6 +190,24 @@ static void blocks_of_one_lose_nothing(void **state) {
     assert_true(exact_value(each) == 1 && exact_value(pair) == 0);
 }
 
+static void square_of_one(Device *d, int64_t block) {
+    double x = 1;
+    ExactSum sum = {0};
+    Tensor t = flat(&x, F64, 1), s = flat(&sum, I64, EXACT_WORDS);
+    call_run(&OPS[OP_sum_squares],
+             &(Call){.in = {&t}, .out = {&s}, .attr = &(SumAttr){.block = block}, .device = d});
+}
+
+static void blocks_divide_a_piece(void **state) {
+    (void)state;
+    Device *d = device_cpu(1);
+    square_of_one(d, SUM_BLOCK);
+    EXPECT_FAULT("blocks of 0 elements", square_of_one(d, 0));
+    EXPECT_FAULT("blocks of -1 elements", square_of_one(d, -1));
+    EXPECT_FAULT("blocks of 3 elements", square_of_one(d, 3));
+    device_free(d);
+}
+
 /* ---- numbers in memory ---- */
 
 enum { FEW = 5 };
@@ -290,6 +308,7 @@ int main(void) {
         cmocka_unit_test(pieces_are_as_calls_of_their_own),
         cmocka_unit_test(pieces_lie_inside_the_parameters),
         cmocka_unit_test(blocks_of_one_lose_nothing),
+        cmocka_unit_test(blocks_divide_a_piece),
         cmocka_unit_test(numbers_in_memory_take_the_place_of_the_attributes),
         cmocka_unit_test(the_norm_of_the_scaled_gradient_is_clipped),
         cmocka_unit_test(clip_refuses_operands_of_other_sizes),
