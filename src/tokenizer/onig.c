@@ -29,7 +29,8 @@ typedef struct Rewrite {
 } Rewrite;
 
 static Err refuse(const Rewrite *r, const char *what) {
-    return err_user("the regex '%.200s' uses %s at byte %zu, which is not supported", r->p, what, r->i);
+    return err_user("the regex '%.*s' uses %s at byte %zu, which is not supported", onig_shown(r->n), r->p,
+                    what, r->i);
 }
 
 static bool at(const Rewrite *r, size_t i, const char *text) {
@@ -210,7 +211,7 @@ static void braces(Rewrite *r) {
 
 Err onig_to_pcre2(const char *pattern, size_t n, Str *out) {
     if (n > 100000) return err_user("a regex of %zu bytes is too long", n);
-    if (memchr(pattern, 0, n)) return err_user("the regex '%.200s' holds a NUL", pattern);
+    if (memchr(pattern, 0, n)) return err_user("the regex '%.*s' holds a NUL", onig_shown(n), pattern);
     Rewrite r = {.p = pattern, .n = n, .out = out, .atom = out->len};
     while (r.i < n) {
         char c = pattern[r.i];

@@ -35,8 +35,8 @@ static Err compile(const char *pattern, size_t n, bool literal, Regex **out) {
     if (!compiled) {
         PCRE2_UCHAR why[200];
         pcre2_get_error_message(code, why, sizeof why);
-        return err_user("the regex '%.200s' cannot be compiled: %s at byte %zu", pattern, (char *)why,
-                        offset);
+        return err_user("the regex '%.*s' cannot be compiled: %s at byte %zu", onig_shown(n), pattern,
+                        (char *)why, offset);
     }
     pcre2_jit_compile(compiled,
                       PCRE2_JIT_COMPLETE); /* without it the interpreter runs: slower, same matches */

@@ -594,9 +594,10 @@ static void every_byte_of_a_path_becomes_its_character(void **state) {
     (void)state;
     Parsed p;
     parse(&p, 0, "");
-    char bytes[129] = "";
+    char bytes[130] = "x";
     Str wanted = {0}, json = {0};
-    for (int i = 0; i < 128; i++) bytes[i] = (char)(128 + i), str_printf(&wanted, "\\u%04X", 128 + i);
+    str_puts(&wanted, "\"x");
+    for (int i = 0; i < 128; i++) bytes[i + 1] = (char)(128 + i), str_printf(&wanted, "\\u%04X", 128 + i);
     p.c.load = bytes;
     config_json(&p.c, CLASS_ALL, &json);
     assert_non_null(strstr(json.s, wanted.s));
