@@ -351,7 +351,7 @@ Err device_cuda(int rank, Device **out) {
     ERR_RETURN(count_gpus(&n));
     Cuda *c = mem_zero(1, sizeof *c);
     Device *d = mem_zero(1, sizeof *d);
-    *d = (Device){.kind = DEVICE_CUDA, .backend = &GPU, .siblings = n, .cuda = c};
+    *d = (Device){.kind = DEVICE_CUDA, .backend = &GPU, .n_devices = n, .cuda = c};
     c->ordinal = rank % n;
     use(d);
     CUDA_CHECK(cudaGetDeviceProperties(&p, c->ordinal));

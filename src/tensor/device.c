@@ -47,7 +47,7 @@ Device *device_cpu(int threads) {
     Device *d = mem_zero(1, sizeof *d);
     d->kind = DEVICE_CPU;
     d->backend = &CPU;
-    d->siblings = 1;
+    d->n_devices = 1;
     d->pool = pool_new(threads > 0 ? threads : cores());
     return d;
 }
@@ -65,7 +65,7 @@ Device *device_null(void) {
     Device *d = mem_zero(1, sizeof *d);
     d->kind = DEVICE_NULL;
     d->backend = &NONE;
-    d->siblings = 1;
+    d->n_devices = 1;
     return d;
 }
 

@@ -28,7 +28,7 @@ typedef struct Device {
     int64_t gemm_sm_margin; /* a GPU's multiprocessors that products leave to others; set before the first */
     bool any_order;    /* sums may be taken in the order in which blocks are done (--no-deterministic-mode) */
     struct Cuda *cuda; /* tensor/cuda.h; of a null device: of the device that it plans for, or NULL */
-    int siblings; /* devices of its kind in this machine, itself included, which its ranks take round-robin */
+    int n_devices;     /* of its kind that this process sees, itself included; ranks take them round-robin */
     /* Whether it multiplies FP8 numbers that share one scale; that have one for every 128 terms of a sum. */
     bool fp8_products, fp8_block_products;
     size_t scratch; /* null device: the most that a kernel of that device takes beside its operands */

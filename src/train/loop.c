@@ -391,7 +391,7 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     const double MB = 1.0 / (1 << 20);
     const double own = (double)memory_plan_total(p), have = (double)device_memory_available(l->device);
     const int64_t ranks = comm_mpi_present() ? 1 : config_ranks(l->config);
-    const int64_t sharing = (ranks + l->device->siblings - 1) / l->device->siblings;
+    const int64_t sharing = (ranks + l->device->n_devices - 1) / l->device->n_devices;
     const double need = own * (double)sharing;
     char host[200];
     describe_host_memory(p, host, sizeof host);

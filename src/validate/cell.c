@@ -18,9 +18,6 @@ static bool is_finite(const Case *c, const Trace *x) {
     return finite;
 }
 
-/* Anything but 0 fails. */
-static const double TINY = 0x1p-1000;
-
 static void judge_bits(const Case *c, const char *quantity, const double *x, const double *y,
                        const double *ranks, Report *report) {
     Row *row = report_row(report, quantity);
@@ -29,7 +26,7 @@ static void judge_bits(const Case *c, const char *quantity, const double *x, con
         TensorError e = {.relative = norm_of_difference(x + at, y + at, n)};
         while (e.worst < n - 1 && x[at + e.worst] == y[at + e.worst]) e.worst++; /* the first difference */
         if (!isfinite(e.relative)) e.relative = INFINITY;
-        row_add(row, c->map.tensors[i].name, e, TINY, INFINITY, (int64_t)ranks[at + e.worst]);
+        row_add(row, c->map.tensors[i].name, e, BOUND_EQUAL, INFINITY, (int64_t)ranks[at + e.worst]);
     }
 }
 
@@ -39,7 +36,7 @@ static void judge_exact(const Case *c, const Trace *x, const Shared *shared, Cel
     judge_bits(c, "gradient of step 1", x->gradients, one->gradients, x->ranks, &r->one_rank);
     judge_bits(c, "parameter at the end", x->parameters, one->parameters, x->ranks, &r->one_rank);
     row_add(report_row(&r->one_rank, "hash"), "losses and parameters",
-            (TensorError){.relative = equal ? 0 : INFINITY}, TINY, INFINITY, NO_RANK);
+            (TensorError){.relative = equal ? 0 : INFINITY}, BOUND_EQUAL, INFINITY, NO_RANK);
     r->oracle.rows = *shared->exact;
 }
 

@@ -24,6 +24,9 @@ void scale_add(Scale *, const double *oracle, int64_t n);
 /* Rows are `width` elements long. A non-finite value makes the errors infinite. */
 TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64_t width, const Scale *);
 
+/* The bound of what must be equal: any error but 0 exceeds it. */
+#define BOUND_EQUAL 0x1p-1000
+
 enum { NO_RANK = -1 };
 
 typedef struct Row {

@@ -412,14 +412,14 @@ static void judge_learning_rate(Judge *p) {
         const double x = p->draw[0].x->steps[i].lr, y = p->draw[0].y->steps[i].lr;
         char step[32];
         snprintf(step, sizeof step, "step %lld", (long long)i + 1);
-        row_add(row, step, (TensorError){.relative = x == y ? 0 : INFINITY}, 0x1p-1000, INFINITY, NO_RANK);
+        row_add(row, step, (TensorError){.relative = x == y ? 0 : INFINITY}, BOUND_EQUAL, INFINITY, NO_RANK);
     }
 }
 
 static void judge_types(Judge *p) {
     const StorageLog *log = &p->log;
     row_add(new_row(p, "%s", "values stored too narrow"), log->narrow ? log->first_narrow : "none",
-            (TensorError){.relative = (double)log->narrow}, 0x1p-1000, INFINITY, NO_RANK);
+            (TensorError){.relative = (double)log->narrow}, BOUND_EQUAL, INFINITY, NO_RANK);
 }
 
 static Sample sample_of(const Judge *p, const HfTensor *t, int64_t at, bool update) {

@@ -48,6 +48,7 @@ static void check_type(StorageLog *log, const OpDef *op, const Tensor *x, const 
 }
 
 static void check_types(StorageLog *log, const Config *lane, const OpDef *op, const Call *call) {
+    /* Not config_bf16_grads, which may be what is wrong. */
     const bool bf16_grads = lane->grad_reduce_in_bf16 || lane->main_grads_dtype == MAIN_GRADS_BF16;
     for (size_t i = 0; i < sizeof PRECISE / sizeof *PRECISE; i++) {
         const int k = PRECISE[i].index;

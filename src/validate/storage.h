@@ -3,7 +3,7 @@
  * may have. The arithmetic of the lane's kernels does not affect it.
  *
  * A one-rank run in the lane records where the lane stores in 16 bits, as the type of every output of every
- * op in order; the fp64 run has the same ops. What numerics.md says is always stored in F32 must be. Weights
+ * op in order; the fp64 run has the same ops. The log counts values that should always be F32. Weights
  * are rounded for forward and backward, masters are not. The optimizer's moments are rounded after each
  * update if the options say so. FP8 operands are quantised in fp64 by the lane's own ops. For the exact lane,
  * which rounds to a grid, the prediction adds uniform noise of the same size instead, so that it shares no
