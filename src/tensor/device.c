@@ -243,13 +243,14 @@ struct Space {
     size_t n_holes, cap_holes;
 };
 
-/* Address space, not memory: as much as there is memory (there may be hundreds of spaces: several for each
- * rank that is a thread), without end where it is only counted. */
+/* Address space, not memory. On a CPU there are several spaces for each rank that is a thread, thousands in a
+ * large layout: 4,096 of the largest size fit into the 128 TiB of a process. A dry run only counts bytes. */
 static size_t unplanned(const Device *d) {
     if (d->kind == DEVICE_NULL) return (size_t)1 << 60;
-    const size_t bytes = d->backend->memory ? d->backend->memory(d)
-                                            : (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-    return bytes / SPACE_ALIGN * SPACE_ALIGN;
+    if (d->backend->memory) return d->backend->memory(d) / SPACE_ALIGN * SPACE_ALIGN;
+    const size_t bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE),
+                 most = (size_t)32 << 30;
+    return (bytes < most ? bytes : most) / SPACE_ALIGN * SPACE_ALIGN;
 }
 
 Space *space_new(Device *d, const char *name, size_t capacity) {

@@ -118,9 +118,15 @@ static double push_of(const Rows *r, const double *wanted, int64_t e, double bes
     return sign;
 }
 
+/* A direction in which logits are pushed. */
+typedef struct Direction {
+    const double *const *from; /* [n]: logits to start from; NULL: the router's own */
+    double beside;             /* see push_of */
+} Direction;
+
 /* The router's choices chosen [n,k] if logits are pushed by `by` towards the wanted experts. Scores that
  * replace the logits (sinkhorn's) are exponentials of them. */
-static void choose_pushed(const Rows *r, const double *const *wanted, const double *by, double beside,
+static void choose_pushed(const Rows *r, const double *const *wanted, const double *by, Direction towards,
                           int64_t *chosen) {
     const Call *c = r->call;
     const size_t bytes = (size_t)(r->n * r->experts) * sizeof(double);
@@ -132,9 +138,11 @@ static void choose_pushed(const Rows *r, const double *const *wanted, const doub
     if (c->in[1]) memcpy(select.data, c->in[1]->data, bytes);
     for (int64_t i = 0; i < r->n; i++)
         for (int64_t e = 0; e < r->experts; e++) {
-            const double sign = push_of(r, wanted[i], e, beside);
-            ((double *)logits.data)[i * r->experts + e] += sign * by[i];
-            ((double *)select.data)[i * r->experts + e] *= exp(sign * by[i]);
+            double *logit = (double *)logits.data + i * r->experts + e,
+                   push = push_of(r, wanted[i], e, towards.beside) * by[i];
+            if (towards.from) push += towards.from[i][e] - *logit;
+            *logit += push;
+            ((double *)select.data)[i * r->experts + e] *= exp(push);
         }
     call_run(&OPS[OP_route], &(Call){.in = {&logits, c->in[1] ? &select : NULL, c->in[2]},
                                      .out = {&probs, &out},
@@ -143,9 +151,18 @@ static void choose_pushed(const Rows *r, const double *const *wanted, const doub
     free(logits.data), free(select.data), free(probs.data);
 }
 
-/* Lowers each margin to the smallest push of one kind that gives the wanted choice, by bisection. Margin 0:
- * the choice does not differ. */
-static void lower_margins(const Rows *r, const double *const *wanted, double beside, double *margin) {
+/* The distance of row i of the router's logits from those that a direction starts from. */
+static double start_of(const Rows *r, Direction towards, int64_t i) {
+    const double *own = (const double *)r->call->in[0]->data + i * r->experts;
+    double most = 0;
+    for (int64_t e = 0; towards.from && e < r->experts; e++)
+        most = fmax(most, fabs(towards.from[i][e] - own[e]));
+    return most;
+}
+
+/* Lowers each margin to the smallest push in one direction that gives the wanted choice, by bisection.
+ * Margin 0: the choice does not differ. */
+static void lower_margins(const Rows *r, const double *const *wanted, Direction towards, double *margin) {
     enum { HALVINGS = 40 };
     const double widest = 64; /* no rounding can swap two experts whose logits are this far apart */
     double *low = mem_zero((size_t)r->n + 1, sizeof *low), *high = mem_zero((size_t)r->n + 1, sizeof *high),
@@ -153,7 +170,7 @@ static void lower_margins(const Rows *r, const double *const *wanted, double bes
     int64_t *chosen = mem_alloc((size_t)(r->n * r->topk + 1) * sizeof *chosen);
     for (int64_t i = 0; i < r->n; i++) low[i] = high[i] = by[i] = margin[i] > 0 ? widest : 0;
     for (int round = 0; round <= HALVINGS; round++) {
-        choose_pushed(r, wanted, by, beside, chosen);
+        choose_pushed(r, wanted, by, towards, chosen);
         for (int64_t i = 0; i < r->n; i++) {
             const bool reached = same_choice(r, i, chosen, wanted[i]);
             if (round == 0 && reached) low[i] = 0;
@@ -162,15 +179,19 @@ static void lower_margins(const Rows *r, const double *const *wanted, double bes
             by[i] = low[i] < high[i] && isfinite(high[i]) ? (low[i] + high[i]) / 2 : 0;
         }
     }
-    for (int64_t i = 0; i < r->n; i++) margin[i] = fmin(margin[i], high[i]);
+    for (int64_t i = 0; i < r->n; i++) margin[i] = fmin(margin[i], start_of(r, towards, i) + high[i]);
     free(low), free(high), free(by), free(chosen);
 }
 
-static double largest_margin(const Rows *r, const double *const *wanted, const bool *differs) {
-    const double beside[] = {-1, -0.5, 0, 0.5, 1}; /* equivalent without groups */
+static double largest_margin(const Rows *r, const double *const *wanted, const double *const *followed,
+                             const bool *differs) {
+    const Direction towards[] = {{NULL, -1},    {NULL, -0.5}, {NULL, 0},
+                                 {NULL, 0.5},   {NULL, 1}, /* equivalent without groups */
+                                 {followed, -1}};
     double *margin = mem_alloc((size_t)(r->n + 1) * sizeof *margin), largest = 0;
     for (int64_t i = 0; i < r->n; i++) margin[i] = differs[i] ? INFINITY : 0;
-    for (size_t k = 0; k < sizeof beside / sizeof *beside; k++) lower_margins(r, wanted, beside[k], margin);
+    for (size_t k = 0; k < sizeof towards / sizeof *towards; k++)
+        lower_margins(r, wanted, towards[k], margin);
     for (int64_t i = 0; i < r->n; i++) largest = fmax(largest, margin[i]);
     free(margin);
     return largest;
@@ -194,11 +215,12 @@ static void replace(const Rows *r, const double *const *wanted) {
 
 /* counts: whether to count the choices of this pass; a recomputed block runs twice. */
 static void follow(const ChoiceProbe *p, const ChoiceRank *at, const Rows *r, bool counts) {
-    const double **wanted = mem_alloc((size_t)(r->n + 1) * sizeof *wanted);
+    const double **wanted = mem_alloc((size_t)(r->n + 1) * sizeof *wanted),
+                 **logits = mem_alloc((size_t)(r->n + 1) * sizeof *logits);
     bool *differs = mem_zero((size_t)r->n + 1, sizeof *differs);
     int64_t flips = 0;
     for (int64_t i = 0; i < r->n; i++) {
-        wanted[i] = experts_of(p->follow, at, r->token[i]);
+        wanted[i] = experts_of(p->follow, at, r->token[i]), logits[i] = logits_of(p->follow, at, r->token[i]);
         CHECK(wanted[i][0] >= 0, "the followed run has no experts for token %lld of step %lld",
               (long long)r->token[i], (long long)at->step + 1);
         differs[i] = !same_choice(r, i, r->call->out[1]->data, wanted[i]);
@@ -206,11 +228,11 @@ static void follow(const ChoiceProbe *p, const ChoiceRank *at, const Rows *r, bo
     }
     if (flips && counts) {
         double *margin = &p->record->margin[at->step * p->record->routers + at->router];
-        *margin = fmax(*margin, largest_margin(r, wanted, differs));
+        *margin = fmax(*margin, largest_margin(r, wanted, logits, differs));
         p->record->flips += flips;
     }
     if (flips) replace(r, wanted);
-    free(wanted), free(differs);
+    free(wanted), free(logits), free(differs);
 }
 
 /* ---- the probe ---- */

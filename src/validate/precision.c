@@ -28,6 +28,7 @@ typedef struct Judge {
     Draw draw[PRECISION_DRAWS];
     double arithmetic; /* relative error of sums in the lane's arithmetic: u sqrt(K) */
     int64_t steps;
+    bool refuted; /* by a row that more draws cannot change */
 } Judge;
 
 /* Steps per draw: enough to test warm-up, moments and decay. */
@@ -414,12 +415,15 @@ static void judge_learning_rate(Judge *p) {
         snprintf(step, sizeof step, "step %lld", (long long)i + 1);
         row_add(row, step, (TensorError){.relative = x == y ? 0 : INFINITY}, BOUND_EQUAL, INFINITY, NO_RANK);
     }
+    p->refuted |= !row->pass;
 }
 
 static void judge_types(Judge *p) {
     const StorageLog *log = &p->log;
-    row_add(new_row(p, "%s", "values stored too narrow"), log->narrow ? log->first_narrow : "none",
-            (TensorError){.relative = (double)log->narrow}, BOUND_EQUAL, INFINITY, NO_RANK);
+    Row *row = new_row(p, "%s", "values stored too narrow");
+    row_add(row, log->narrow ? log->first_narrow : "none", (TensorError){.relative = (double)log->narrow},
+            BOUND_EQUAL, INFINITY, NO_RANK);
+    p->refuted |= !row->pass;
 }
 
 static Sample sample_of(const Judge *p, const HfTensor *t, int64_t at, bool update) {
@@ -535,6 +539,7 @@ static void judge_choices(Judge *p) {
                  (long long)(p->out->draws * p->steps * c->routers * c->samples * c->seq));
         add(row, name, (Statistic){margin / (noise + p->arithmetic), 2}, NOTHING, 0, NO_RANK);
     }
+    p->refuted |= !row->pass;
 }
 
 /* Recomputes the report's rows from first_row on. */
@@ -563,7 +568,7 @@ Err precision_judge(const Case *of, const Config *config, const Derived *derived
     p.report = report, p.first_row = report->n;
     Err e = record_types(&p);
     bool pass = false;
-    for (int draws = first_draws(); !e.code && !pass && draws <= PRECISION_DRAWS; draws *= 2) {
+    for (int draws = first_draws(); !e.code && !pass && !p.refuted && draws <= PRECISION_DRAWS; draws *= 2) {
         e = run_draws(&p, draws, shared);
         if (!e.code) pass = !p.draw[0].x->has_steps || judge_all(&p);
         if (comm_processes() > 1) break;

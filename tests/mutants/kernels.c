@@ -194,6 +194,25 @@ static void next_probs(const OpDef *op, const Call *c) {
     }
 }
 
+/* Sends the first token of a call to an expert that it did not choose, with the right probabilities for that.
+ */
+static void first_token_elsewhere(const OpDef *op, const Call *c) {
+    __real_call_run(op, c);
+    const int64_t k = c->out[1]->dim[2], experts = c->in[0]->dim[2], tokens = tensor_count(c->out[1]) / k;
+    const int64_t *chosen = c->out[1]->data;
+    float score[4096] = {0};
+    if (c->in[0]->dtype != F32 || c->in[1] || tokens * experts > 4096) return;
+    for (int64_t i = 0; i < tokens * k; i++) score[i / k * experts + chosen[i]] = 1;
+    int64_t other = 0;
+    while (score[other] != 0) other++;
+    score[other] = 1, score[chosen[0]] = 0;
+    Tensor select = *c->in[0];
+    select.data = score;
+    Call x = *c;
+    x.in[1] = &select;
+    __real_call_run(op, &x);
+}
+
 /* ---- hardware ---- */
 
 /* One bit of one element in one step: 63 sign, 62..52 exponent, 51..0 mantissa. */
@@ -264,6 +283,7 @@ static const struct {
     {M_update_halved, OP_adamw, half_an_update},
     {M_clip_forgotten, OP_adamw, unclipped},
     {M_moe_other_probs, OP_route, next_probs},
+    {M_moe_token_elsewhere, OP_route, first_token_elsewhere},
     {M_moe_tail_dropped, OP_permute, last_eight_zero},
     {M_linear_tail_dropped, OP_linear, last_eight_zero},
     {M_flip_sign, OP_linear, flip_sign},
