@@ -115,6 +115,17 @@ static void unreserve(Device *d, char *base, size_t bytes, size_t backed) {
     p->pages = 0;
 }
 
+/* As a layout of 64 ranks with 64 microbatches has, however much memory the machine has. */
+static void thousands_of_spaces_fit(void **state) {
+    (void)state;
+    enum { SPACES = 4000 };
+    Device *d = device_cpu(1);
+    static Space *space[SPACES];
+    for (int i = 0; i < SPACES; i++) space[i] = space_new(d, "test", SPACE_UNPLANNED);
+    for (int i = 0; i < SPACES; i++) space_free(space[i]);
+    device_free(d);
+}
+
 static void memory_comes_as_it_is_reached(void **state) {
     (void)state;
     Paged p = {.backend = {.memory = memory, .reserve = reserve, .back = back, .unreserve = unreserve},
@@ -167,6 +178,7 @@ int main(void) {
         cmocka_unit_test(first_fit_and_merging),
         cmocka_unit_test(random_traffic),
         cmocka_unit_test(a_full_space_is_a_fault_that_names_it),
+        cmocka_unit_test(thousands_of_spaces_fit),
         cmocka_unit_test(memory_comes_as_it_is_reached),
         cmocka_unit_test(rows_of_strided_views),
     };
