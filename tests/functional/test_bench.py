@@ -76,7 +76,8 @@ result, end = json.JSONDecoder().raw_decode(out, out.index("\n{") + 1)
 assert result["complete"] and len(result["rows"]) == 2 and "norm/rms" in out[:out.index("{")] and "{" not in out[end:], out
 assert (WORK / "stdout").is_symlink()
 assert "no op" in isotron("bench", "ops", "--filter", "^norm$", expect=2)
-isotron("bench", expect=2)
+out = isotron("bench", expect=2)
+assert "\n  train " in out and "\n  ops " in out, out
 
 # The race, with a stand-in for the peer: the first turn of "slow" fails.
 peer = WORK / "peer"

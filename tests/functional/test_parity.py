@@ -82,6 +82,20 @@ for options in (["--lr", 0.03], ["--weight-decay", 10], ["--activation", "square
 said = [isotron("parity", GOLDEN / "mixtral-like", "--lane", "bf16", "--seed", seed) for seed in (1, 2)]
 assert said[0] != said[1], "the draws do not depend on the seed"
 assert all("power: gradient" in text and "power: update" in text and "power: loss" in text and "experts: margin / noise" in text for text in said), said[0]
+
+# ---- the report as JSON has all rows
+REPORT = WORK / "report.json"
+isotron("parity", GOLDEN / "gpt2-tiny", "--lane", "bf16", "--json", REPORT)
+rows = json.loads(REPORT.read_text())["rows"]
+assert [row["quantity"] for row in rows] == [
+    *(f"fp64 {name}" for name in ("loss", "grad norm", "clip coefficient", "learning rate", "logits", "gradient of step 1", "parameter at the end")),
+    "loss, R", "loss, scale", "power: loss", "grad norm, R", "grad norm, scale", "clip coefficient, R", "clip coefficient, scale", "learning rate",
+    "values stored too narrow", "logits, R", "logits, scale", "gradient, R", "gradient, scale", "power: gradient",
+    "update, R", "update, scale", "update, decay", "power: update"], rows
+for row in rows:
+    assert set(row) == {"quantity", "tensors", "relative", "relative_bound", "elementwise", "elementwise_bound", "worst", "index", "rank", "pass"}, row
+assert [row["tensors"] for row in rows if row["quantity"] in ("fp64 gradient of step 1", "gradient, R", "update, R")] == [28, 28, 28], rows
+
 # Groups of experts: no single push of the logits by twice their error explains the choices of these draws, but the run's own logits do.
 isotron("parity", GOLDEN / "glm4-moe-like", "--lane", "bf16", "--fp8-format", "hybrid", "--seed", 5032)
 

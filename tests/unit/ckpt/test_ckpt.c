@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/philox.h"
 #include "ckpt/ckpt.h"
+#include "ckpt/manifest.h"
 #include "unit/ckpt/folder.h"
 
 /* A registry with every kind of parameter: padded rows, a vector, interleaved parts, parts one after the
@@ -679,12 +680,26 @@ static void later_checkpoints_are_left_alone(void **unused) {
     teardown(&f);
 }
 
+static void shards_are_ordered_by_offset(void **state) {
+    (void)state;
+    const int64_t offset[][2] = {{0, 0}, {0, 3}, {2, 0}, {2, 3}};
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 4; k++) {
+            const CkptTensor
+                a = {.name = "w", .suffix = "", .part = "", .box.offset = {offset[i][0], offset[i][1]}},
+                b = {.name = "w", .suffix = "", .part = "", .box.offset = {offset[k][0], offset[k][1]}};
+            const int order = ckpt_tensor_order(&a, &b);
+            assert_int_equal((order > 0) - (order < 0), (i > k) - (i < k));
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip_is_bitwise),
         cmocka_unit_test(saving_again_replaces),
         cmocka_unit_test(parts_are_stored_apart),
         cmocka_unit_test(shards_of_any_cut_load),
+        cmocka_unit_test(shards_are_ordered_by_offset),
         cmocka_unit_test(dtypes_convert_only_when_asked),
         cmocka_unit_test(another_model_is_refused),
         cmocka_unit_test(fp8_scales_of_one_side_alone_are_no_other_model),

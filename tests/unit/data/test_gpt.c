@@ -167,6 +167,17 @@ static void toy_indices_equal_numpy(void **state) {
         assert_array(&x.document, TOY[i].document, TOY[i].documents);
         assert_array(&x.shuffle, TOY[i].shuffle, TOY[i].shuffled);
         assert_true(gpt_index_valid(&plan, &x));
+        NpyArray *const part[] = {&x.document, &x.sample, &x.shuffle};
+        for (int k = 0; k < 3; k++) { /* a cache of another plan */
+            part[k]->rows--;
+            assert_false(gpt_index_valid(&plan, &x));
+            part[k]->rows += 2;
+            assert_false(gpt_index_valid(&plan, &x));
+            part[k]->rows--;
+            part[k]->columns++;
+            assert_false(gpt_index_valid(&plan, &x));
+            part[k]->columns--;
+        }
         gpt_index_free(&x);
     }
     gpt_source_close(&toy);

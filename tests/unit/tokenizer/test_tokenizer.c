@@ -193,6 +193,9 @@ static const struct {
     {A "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":"
        "\"ByteLevel\"}]}}",
      "once"},
+    {A "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\","
+       "\"add_prefix_space\":false,\"use_regex\":false},{\"type\":\"ByteLevel\"}]}}",
+     "once"},
     {A "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"__\"}}", "one character"},
     {A "\"decoder\":{\"type\":\"WordPiece\"}}", "WordPiece"},
     {A "\"decoder\":{\"type\":\"Strip\",\"content\":\"\",\"start\":1,\"stop\":0}}", "one character"},
@@ -230,6 +233,20 @@ static void malformed_files_end_in_a_sentence(void **state) {
     assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
 }
 
+static void ids_may_come_in_any_order(void **state) {
+    (void)state;
+    char dir[] = "/tmp/isotron-tokenizer-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    write_text(dir, "tokenizer.json", "{\"model\":{\"vocab\":{\"c\":2,\"a\":0,\"b\":1},\"merges\":[]}}");
+    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
+    c.type = "HuggingFaceTokenizer", c.model = dir;
+    Tokenizer *t;
+    assert_string_equal(tokenizer_open(&c, &t).msg, "");
+    encodes(t, "abc", 3, (int32_t[]){0, 1, 2}, 3);
+    tokenizer_free(t);
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+}
+
 /* (a|a|a)* before something that is not there takes a backtracking matcher exponential time. */
 static void a_regex_without_end_gives_up(void **state) {
     (void)state;
@@ -258,6 +275,7 @@ int main(void) {
         cmocka_unit_test(mistakes_in_the_configuration_are_named),
         cmocka_unit_test(special_tokens_come_from_the_config_beside_it),
         cmocka_unit_test(malformed_files_end_in_a_sentence),
+        cmocka_unit_test(ids_may_come_in_any_order),
         cmocka_unit_test(a_regex_without_end_gives_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tokenizer/ages_table.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/utf8.h"
@@ -118,11 +119,28 @@ static void normal_forms_are_the_same(void **state) {
 
 static int load(void **state) { return json_fixture_load(state, "tests/data/tokenizer/unicode.json"); }
 
+/* They are searched by bisection. */
+static void ascend(const uint32_t *table, size_t rows, size_t width) {
+    for (size_t i = 0; i < rows; i++) {
+        const uint32_t *row = table + i * width;
+        assert_true(row[0] <= row[1] && row[1] < CHARACTERS);
+        if (i) assert_true(row[-(ptrdiff_t)width + 1] < row[0]);
+    }
+}
+
+static void ranges_of_ages_ascend(void **state) {
+    (void)state;
+    ascend(STAND_INS[0], sizeof STAND_INS / sizeof *STAND_INS, 3);
+    ascend(UNORDERED[0], sizeof UNORDERED / sizeof *UNORDERED, 2);
+    ascend(LOWER[0], sizeof LOWER / sizeof *LOWER, 3);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(regexes_match_the_same_characters),
         cmocka_unit_test(words_and_spaces_are_the_same),
         cmocka_unit_test(normal_forms_are_the_same),
+        cmocka_unit_test(ranges_of_ages_ascend),
     };
     return cmocka_run_group_tests(tests, load, json_fixture_free);
 }
