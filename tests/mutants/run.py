@@ -9,7 +9,8 @@ usage: run.py PROGRAM [--only ID...] [--sample N] [--all] [--matrix] [--sensitiv
   --sensitivity   also the smallest factor on a gradient, and the lowest bit, that each lane sees
   --json FILE     for table.py, which writes docs/mutation.md
 
-Exit status 1 if a bug survives, or if a cell fails without one. Also prints what Megatron-LM's own rule would have noticed of the
+Exit status 1 if a bug survives, if a cell fails without one, or if the report does not name the op and a rank of a bug whose op can
+be named. Also prints what Megatron-LM's own rule would have noticed of the
 same runs: the loss alone, within 5 %, in steps 1 and every 5th, of which one may fail (tests/functional_tests)."""
 import collections
 import concurrent.futures
@@ -32,6 +33,9 @@ WORK = tempfile.TemporaryDirectory(prefix="isotron-mutants-")
 STEPS, HALF = 12, 6  # of a training cell
 APART = "comparator", "option"  # families that have no curve of their own beside a sound one
 DEADLINE_S = 60
+# Bugs whose op the report does not name: what they make wrong is first compared at a later op, or is not compared at all.
+UNNAMED = {"summed_too_early", "cp_heads_permuted", "other_group", "moe_tail_dropped", "moe_sent_permuted", "moe_returned_permuted",
+           "moe_counts_of_own_rank", "moe_aux_times_tp", "labels_of_other_microbatch", "flip_mantissa"}
 TRAIN = """--num-layers 2 --hidden-size 32 --num-attention-heads 4 --group-query-attention --num-query-groups 2 --seq-length 16
   --max-position-embeddings 16 --position-embedding-type rope --normalization RMSNorm --swiglu --hidden-dropout 0.1
   --attention-dropout 0.1 --micro-batch-size 1 --global-batch-size 4 --lr 1e-2 --lr-warmup-iters 2 --lr-decay-style cosine
@@ -310,7 +314,7 @@ def main():
     if args.json:
         summary = {"schema": 1, "killed": killed, "mutants": len(records), "megatron": megatron, "curves": curves, "sensitivity": sensitivity}
         pathlib.Path(args.json).write_text(json.dumps(summary | {"records": records}, indent=1, default=str))
-    return 0 if killed == len(records) else 1
+    return int(killed < len(records) or any(r["id"] not in UNNAMED and not r["localised"] for r in traced))
 
 
 if __name__ == "__main__":
