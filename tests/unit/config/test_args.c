@@ -7,6 +7,7 @@
 #include "unit/cmocka_all.h"
 
 #include "base/file.h"
+#include "base/mem.h"
 #include "base/philox.h"
 #include "config/args.h"
 
@@ -135,6 +136,13 @@ static void line_overrides_its_config_file(void **state) {
     assert_int_equal(c.t.color, RED);
     assert_true(c.t.rate == 7);
     expect(&c, "");
+    char *word = mem_printf("--config=%s", path);
+    begin(&c, NULL);
+    LINE(&c, word, "--count", "3");
+    assert_int_equal(c.t.count, 3);
+    assert_true(c.t.loud);
+    expect(&c, "");
+    free(word);
     unlink(path);
 }
 

@@ -233,6 +233,24 @@ static void malformed_files_end_in_a_sentence(void **state) {
     assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
 }
 
+static void normalizers_have_at_most_64_steps(void **state) {
+    (void)state;
+    char dir[] = "/tmp/isotron-tokenizer-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
+    c.type = "HuggingFaceTokenizer", c.model = dir;
+    for (int steps = 64; steps <= 65; steps++) {
+        Str text = {0};
+        str_puts(&text, A "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[");
+        for (int i = 0; i < steps; i++) str_printf(&text, "%s{\"type\":\"Lowercase\"}", i ? "," : "");
+        str_puts(&text, "]}}");
+        write_text(dir, "tokenizer.json", text.s);
+        assert_int_equal(open_with(c).code, steps == 64 ? ERR_NONE : ERR_USER);
+        str_free(&text);
+    }
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+}
+
 static void ids_may_come_in_any_order(void **state) {
     (void)state;
     char dir[] = "/tmp/isotron-tokenizer-XXXXXX";
@@ -275,6 +293,7 @@ int main(void) {
         cmocka_unit_test(mistakes_in_the_configuration_are_named),
         cmocka_unit_test(special_tokens_come_from_the_config_beside_it),
         cmocka_unit_test(malformed_files_end_in_a_sentence),
+        cmocka_unit_test(normalizers_have_at_most_64_steps),
         cmocka_unit_test(ids_may_come_in_any_order),
         cmocka_unit_test(a_regex_without_end_gives_up),
     };
