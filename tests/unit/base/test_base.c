@@ -82,6 +82,8 @@ static void nearest_suggests_only_what_is_near(void **state) {
     (void)state;
     const char *names[] = {"hidden-size", "num-layers", "seq-length"};
     assert_string_equal(str_nearest("hiden-size", names, 3), "hidden-size");
+    assert_string_equal(str_nearest("num-layrs", names, 3), "num-layers");
+    assert_string_equal(str_nearest("num-layeers", names, 3), "num-layers");
     assert_string_equal(str_nearest("seq-lenght", names, 3), "seq-length");
     assert_null(str_nearest("bananas", names, 3));
 }
