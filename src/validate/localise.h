@@ -8,7 +8,7 @@
 typedef struct Finding {
     bool found, confirmed; /* the step is within bound if the one-rank run's tensor replaces it */
     int64_t step, sample;  /* from 0; the first sample of the microbatch, -1: the step's end */
-    char phase[24];        /* "forward", "backward", "gradient sum", ... */
+    char phase[32];        /* "forward", "backward", "gradient sum", ... */
     char op[40];           /* "linear", "redistribute" ... */
     char inside[40];       /* the op's kernel or collective that wrote the tensor last, or is missing */
     char place[120];       /* the parameter that the op uses or follows */

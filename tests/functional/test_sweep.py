@@ -34,6 +34,8 @@ suite = xml.dom.minidom.parse(str(WORK / "r.xml"))
 assert len(suite.getElementsByTagName("testcase")) == 4 and len(suite.getElementsByTagName("skipped")) == 1
 names = {p.getAttribute("name") for p in suite.getElementsByTagName("property")}
 assert {"layout", "lane", "bound", "observed", "R"} <= names, names
+for p in suite.getElementsByTagName("property"):
+    assert p.getAttribute("name") not in ("bound", "observed") or float(p.getAttribute("value")) >= 0, p.toxml()
 page = (WORK / "r.html").read_text()
 opened = []
 

@@ -4,7 +4,7 @@
 usage: run.py [--seed N] [--count N] [--jobs N] [--time-limit MINUTES] [--patience SECONDS] [--again]
               [--floor PERCENT] [--records FILE] [--json FILE]
 
-  --seed N              selects the sample (default: 1); recorded in the report
+  --seed N              selects the sample (default: that of the records, or today's date); printed and recorded in the report
   --count N             number of mutants to run, not counting those that do not build or are equivalent (default: 300)
   --jobs N              number of mutants to run at a time, each in a copy of the tree (default: 1)
   --time-limit MINUTES  start no mutant after this time
@@ -56,6 +56,9 @@ class Records:
 
     def __init__(self, path, seed, again):
         self.path, self.lock = path, threading.Lock()
+        if seed is None:
+            seed = json.loads(path.read_text().splitlines()[0])["seed"] if path.exists() else int(time.strftime("%Y%m%d"))
+        say(f"seed {seed}")
         head = {"seed": seed, **sources()}
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +133,7 @@ class Run:
             last = {r["id"]: r for r in records.all}
             self.queue = iter([m for r in last.values() if r["status"] == "survived" and (m := self.found_again(r))])
         else:
-            self.queue = (m for m in sample(ROOT, options.seed) if m.id not in records.done())
+            self.queue = (m for m in sample(ROOT, records.head["seed"]) if m.id not in records.done())
 
     def found_again(self, record):
         """The mutant at the current position of its line."""
@@ -171,7 +174,7 @@ class Run:
 
 def arguments():
     parser = Command(__doc__)
-    parser.add_argument("--seed", type=natural, default=1)
+    parser.add_argument("--seed", type=natural)
     parser.add_argument("--count", type=count, default=300)
     parser.add_argument("--jobs", type=count, default=1)
     parser.add_argument("--time-limit", type=positive)
