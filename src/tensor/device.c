@@ -239,12 +239,14 @@ struct Space {
     size_t capacity, used, peak;
     size_t backed; /* bytes from the base on that have memory; unplanned only */
     bool planned;
-    Hole *holes; /* free ranges in ascending order, never adjacent */
+    const char *limit; /* why there is no more */
+    Hole *holes;       /* free ranges in ascending order, never adjacent */
     size_t n_holes, cap_holes;
 };
 
 /* Address space, not memory. On a CPU there are several spaces for each rank that is a thread, thousands in a
- * large layout: 4,096 of the largest size fit into the 128 TiB of a process. A dry run only counts bytes. */
+ * large layout: with at most 32 GiB each, about 4,000 fit into the 128 TiB of a process. A dry run only
+ * counts bytes. */
 static size_t unplanned(const Device *d) {
     if (d->kind == DEVICE_NULL) return (size_t)1 << 60;
     if (d->backend->memory) return d->backend->memory(d) / SPACE_ALIGN * SPACE_ALIGN;
@@ -260,6 +262,9 @@ Space *space_new(Device *d, const char *name, size_t capacity) {
     s->capacity =
         capacity == SPACE_UNPLANNED ? unplanned(d) : (capacity + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
     s->planned = capacity != SPACE_UNPLANNED || !d->backend->reserve;
+    s->limit = capacity != SPACE_UNPLANNED ? "the dry run planned for less"
+               : d->backend->memory        ? "the device has no more"
+                                           : "a space without a plan has no more";
     s->base = s->planned ? device_alloc(d, s->capacity, name) : d->backend->reserve(d, s->capacity);
     space_reset(s);
     return s;
@@ -318,7 +323,7 @@ void *space_take(Space *s, size_t bytes) {
         return s->base + at;
     }
     CHECK(0, "%s memory is full: %zu bytes asked for, %zu of %zu in use; %s", s->name, bytes, s->used,
-          s->capacity, s->planned ? "the dry run planned for less" : "the device has no more");
+          s->capacity, s->limit);
     return NULL;
 }
 

@@ -118,14 +118,14 @@ static double push_of(const Rows *r, const double *wanted, int64_t e, double bes
     return sign;
 }
 
-/* A direction in which logits are pushed. */
+/* Where a push of the logits starts, and its effect on experts in the group of a wanted one. */
 typedef struct Direction {
     const double *const *from; /* [n]: logits to start from; NULL: the router's own */
     double beside;             /* see push_of */
 } Direction;
 
-/* The router's choices chosen [n,k] if logits are pushed by `by` towards the wanted experts. Scores that
- * replace the logits (sinkhorn's) are exponentials of them. */
+/* The router's choices chosen [n,k] if the logits of a direction are pushed by `by` towards the wanted
+ * experts. Scores that replace the logits (sinkhorn's) are exponentials of them. */
 static void choose_pushed(const Rows *r, const double *const *wanted, const double *by, Direction towards,
                           int64_t *chosen) {
     const Call *c = r->call;
@@ -151,7 +151,7 @@ static void choose_pushed(const Rows *r, const double *const *wanted, const doub
     free(logits.data), free(select.data), free(probs.data);
 }
 
-/* The distance of row i of the router's logits from those that a direction starts from. */
+/* The largest difference between row i of the router's own logits and those that a direction starts from. */
 static double start_of(const Rows *r, Direction towards, int64_t i) {
     const double *own = (const double *)r->call->in[0]->data + i * r->experts;
     double most = 0;
@@ -168,15 +168,15 @@ static void lower_margins(const Rows *r, const double *const *wanted, Direction 
     double *low = mem_zero((size_t)r->n + 1, sizeof *low), *high = mem_zero((size_t)r->n + 1, sizeof *high),
            *by = mem_zero((size_t)r->n + 1, sizeof *by);
     int64_t *chosen = mem_alloc((size_t)(r->n * r->topk + 1) * sizeof *chosen);
-    for (int64_t i = 0; i < r->n; i++) low[i] = high[i] = by[i] = margin[i] > 0 ? widest : 0;
-    for (int round = 0; round <= HALVINGS; round++) {
+    for (int64_t i = 0; i < r->n; i++) high[i] = INFINITY;
+    for (int round = 0; round < HALVINGS + 2; round++) { /* no push, the widest, halvings */
         choose_pushed(r, wanted, by, towards, chosen);
         for (int64_t i = 0; i < r->n; i++) {
             const bool reached = same_choice(r, i, chosen, wanted[i]);
-            if (round == 0 && reached) low[i] = 0;
-            if (round == 0 && !reached) high[i] = INFINITY;
-            if (round > 0) *(reached ? &high[i] : &low[i]) = by[i];
+            if (reached) high[i] = by[i];
+            if (!reached && round != 1) low[i] = by[i];
             by[i] = low[i] < high[i] && isfinite(high[i]) ? (low[i] + high[i]) / 2 : 0;
+            if (round == 0 && !reached) by[i] = widest;
         }
     }
     for (int64_t i = 0; i < r->n; i++) margin[i] = fmin(margin[i], start_of(r, towards, i) + high[i]);
@@ -185,9 +185,8 @@ static void lower_margins(const Rows *r, const double *const *wanted, Direction 
 
 static double largest_margin(const Rows *r, const double *const *wanted, const double *const *followed,
                              const bool *differs) {
-    const Direction towards[] = {{NULL, -1},    {NULL, -0.5}, {NULL, 0},
-                                 {NULL, 0.5},   {NULL, 1}, /* equivalent without groups */
-                                 {followed, -1}};
+    const Direction towards[] = {/* without groups, the first five are the same */
+                                 {NULL, -1}, {NULL, -0.5}, {NULL, 0}, {NULL, 0.5}, {NULL, 1}, {followed, -1}};
     double *margin = mem_alloc((size_t)(r->n + 1) * sizeof *margin), largest = 0;
     for (int64_t i = 0; i < r->n; i++) margin[i] = differs[i] ? INFINITY : 0;
     for (size_t k = 0; k < sizeof towards / sizeof *towards; k++)

@@ -46,10 +46,10 @@ void choices_step(ChoiceProbe *, int rank, int64_t step);
 /* Call after a step: merges the records of all ranks, in all processes. */
 void choices_merge(ChoiceProbe *, Comm *, int64_t step);
 /* A TapeProbe for the ranks of a run: records the routers' choices, or replaces them with those of `follow`.
- * The margin of a differing choice is the smallest change of a logit for which the router chooses the
- * followed experts, of two ways to change the logits: d is added to those of the experts and subtracted from
- * the others' (of other groups, if the router limits groups), or they are replaced with those of the followed
- * run. */
+ * The margin of a differing choice is a bound on the change of the logits that makes the router choose the
+ * followed experts: d is added to the logits of these experts and subtracted from the others' (of other
+ * groups, if the router limits groups). The logits are the router's own, or those of the followed run; then
+ * the largest difference between the two is added to d. The margin is the smallest such sum that was found. */
 void choices_probe(ChoiceProbe *, const Tape *, TapePoint, const OpDef *, const Call *);
 
 #endif

@@ -28,7 +28,7 @@ typedef struct Judge {
     Draw draw[PRECISION_DRAWS];
     double arithmetic; /* relative error of sums in the lane's arithmetic: u sqrt(K) */
     int64_t steps;
-    bool refuted; /* by a row that more draws cannot change */
+    bool refuted; /* by a row for which more draws are not tried */
 } Judge;
 
 /* Steps per draw: enough to test warm-up, moments and decay. */

@@ -37,6 +37,12 @@ static void scale_by_local_heads(const OpDef *op, const Call *c) {
     with(op, c, &a);
 }
 
+static void scores_too_large(const OpDef *op, const Call *c) {
+    AttentionAttr a = attention(c);
+    if (c->in[0]->dtype != F64) a.scale *= 1.05;
+    with(op, c, &a);
+}
+
 static void same_heads_drop(const OpDef *op, const Call *c) {
     AttentionAttr a = attention(c);
     a.first_head = 0;
@@ -194,14 +200,13 @@ static void next_probs(const OpDef *op, const Call *c) {
     }
 }
 
-/* Sends the first token of a call to an expert that it did not choose, with the right probabilities for that.
- */
+/* Sends the first token of a call to an expert that it did not choose, with that expert's probability. */
 static void first_token_elsewhere(const OpDef *op, const Call *c) {
     __real_call_run(op, c);
     const int64_t k = c->out[1]->dim[2], experts = c->in[0]->dim[2], tokens = tensor_count(c->out[1]) / k;
     const int64_t *chosen = c->out[1]->data;
     float score[4096] = {0};
-    if (c->in[0]->dtype != F32 || c->in[1] || tokens * experts > 4096) return;
+    if (c->in[0]->dtype != F32 || c->in[1] || tokens * experts > 4096 || k >= experts) return;
     for (int64_t i = 0; i < tokens * k; i++) score[i / k * experts + chosen[i]] = 1;
     int64_t other = 0;
     while (score[other] != 0) other++;
@@ -259,6 +264,8 @@ static const struct {
     {M_causal_leak, OP_attention, leak_next_key},
     {M_window_wider, OP_attention, window_one_wider},
     {M_softmax_scale, OP_attention, scale_by_local_heads},
+    {M_scores_of_low_precision, OP_attention, scores_too_large},
+    {M_scores_of_low_precision, OP_attention_grad, scores_too_large},
     {M_dropout_same_heads, OP_attention, same_heads_drop},
     {M_dropout_same_heads, OP_attention_grad, same_heads_drop},
     {M_cp_merge_lse, OP_attention_merge, merge_keeps_lse},

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
 """Judges the judge: runs every planted bug (mutants.def) in the cells that look for it (cells.list) until one of them notices.
 
-usage: run.py PROGRAM [--only ID...] [--sample N] [--all] [--matrix] [--sensitivity] [--jobs N] [--json FILE]
+usage: run.py PROGRAM [--only ID...] [--all] [--matrix] [--sensitivity] [--jobs N] [--json FILE]
 
-  --sample N      the first N bugs of each family
   --all           a bug that its own cells miss meets all the others
   --matrix        also which cells of each kind notice it
   --sensitivity   also the smallest factor on a gradient, and the lowest bit, that each lane sees
   --json FILE     for table.py, which writes docs/mutation.md
 
-Exit status 1 if a bug survives, if a cell fails without one, or if the report does not name the op and a rank of a bug whose op can
-be named. Also prints what Megatron-LM's own rule would have noticed of the
-same runs: the loss alone, within 5 %, in steps 1 and every 5th, of which one may fail (tests/functional_tests)."""
+Exit status 1 if a bug survives, if a cell fails without one, or if a report does not name the op and a rank of the bug (except UNNAMED).
+Also prints what Megatron-LM's own rule would have noticed in the same runs: the loss alone, within 5 %, in steps 1 and every 5th, of which
+one may fail (tests/functional_tests)."""
 import collections
 import concurrent.futures
 import json
@@ -33,7 +32,7 @@ WORK = tempfile.TemporaryDirectory(prefix="isotron-mutants-")
 STEPS, HALF = 12, 6  # of a training cell
 APART = "comparator", "option"  # families that have no curve of their own beside a sound one
 DEADLINE_S = 60
-# Bugs whose op the report does not name: what they make wrong is first compared at a later op, or is not compared at all.
+# Bugs whose op the report does not name: a later op is the first that can be compared, or the run crashes.
 UNNAMED = {"summed_too_early", "cp_heads_permuted", "other_group", "moe_tail_dropped", "moe_sent_permuted", "moe_returned_permuted",
            "moe_counts_of_own_rank", "moe_aux_times_tp", "labels_of_other_microbatch", "flip_mantissa"}
 TRAIN = """--num-layers 2 --hidden-size 32 --num-attention-heads 4 --group-query-attention --num-query-groups 2 --seq-length 16
@@ -105,7 +104,7 @@ def first_words(text):
     return (fault or lines or ["no output"])[0].strip()[:160]
 
 
-# What the report has to say of bugs that scale all gradients by a known factor.
+# What the report must say of bugs that scale gradients by a known factor.
 REPORTED = {"gradient_over_cp": {"signature": "scaled by 0.5", "slice": "[0:61, 0:32]"}, "gradient_over_tp": {"signature": "scaled by 0.5"},
             "dp_averaged": {"signature": "scaled by 0.5"}, "gradient_times_dp": {"signature": "scaled by 2", "slice": "[0:61, 0:32]"},
             "experts_times_ep": {"signature": "scaled by 2"}, "gradient_over_microbatches": {"signature": "scaled by 0.125"}}
@@ -113,7 +112,7 @@ OF_A_STEP = "parameter before the step", "gradient sum", "update", "end of the s
 
 
 def is_localised(row, found):
-    """Whether a report names the op, or the parameter's sum, and a rank that has the bug."""
+    """Whether a report names the op and a rank that have the bug, a sample if the phase has one, and what REPORTED demands."""
     if not found:
         return False
     ranks = set()
@@ -269,15 +268,16 @@ def say(record):
     verdict, found = "killed" if record["killed"] else "SURVIVES", record["found"]
     print(f"{record['id']:32} {record['family']:11} {verdict:8} {record['by']:12} {record['excess']:9.1e} {record['seconds']:5.1f} s  "
           f"{record['why'][:80]}", flush=True)
-    if record["traced"] and not record["localised"]:
-        print(f"    not traced to {record['op']} on rank {record['rank']}: " + (", ".join(map(str, found.values())) if found else "nothing"))
+    if record["traced"] and record["localised"] == (record["id"] in UNNAMED):
+        told = ", ".join(map(str, found.values())) if found else "nothing"
+        print(f"    the report does not match {record['op']} on rank {record['rank']} {REPORTED.get(record['id'], '')}: {told}"
+              if not record["localised"] else "    the report names its op now: remove it from UNNAMED")
 
 
 def main():
     parser = Command(__doc__)
     parser.add_argument("program")
     parser.add_argument("--only", nargs="*")
-    parser.add_argument("--sample", type=count)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--matrix", action="store_true")
     parser.add_argument("--sensitivity", action="store_true")
@@ -287,11 +287,9 @@ def main():
     if args.json and not os.access(pathlib.Path(args.json).resolve().parent, os.W_OK):
         parser.error(f"there is no folder for '{args.json}' that may be written to")
     suite, rows, begin = Suite(str(pathlib.Path(args.program).resolve())), table(args.program), time.time()
-    seen = collections.Counter()
     chosen = []
     for row in rows:
-        seen[row["family"]] += 1
-        if row["family"] != "probe" and (row["id"] in args.only if args.only else not args.sample or seen[row["family"]] <= args.sample):
+        if row["family"] != "probe" and (not args.only or row["id"] in args.only):
             chosen.append(row)
     unknown = set(args.only or []) - {row["id"] for row in chosen}
     if unknown:

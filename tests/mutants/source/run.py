@@ -56,15 +56,16 @@ class Records:
 
     def __init__(self, path, seed, again):
         self.path, self.lock = path, threading.Lock()
-        if seed is None:
-            seed = json.loads(path.read_text().splitlines()[0])["seed"] if path.exists() else int(time.strftime("%Y%m%d"))
-        say(f"seed {seed}")
-        head = {"seed": seed, **sources()}
+        now = sources()
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(head) + "\n")
-        self.head, *self.all = [json.loads(line) for line in path.read_text().splitlines()]
-        if self.head["seed"] != seed or (self.head["sources"] != head["sources"] and not again):
+            path.write_text(json.dumps({"seed": int(time.strftime("%Y%m%d")) if seed is None else seed, **now}) + "\n")
+        try:
+            self.head, *self.all = [json.loads(line) for line in path.read_text().splitlines()]
+        except ValueError:
+            sys.exit(f"run.py: {path} is damaged: remove it, or set another --records")
+        say(f"seed {self.head['seed']}")
+        if seed not in (None, self.head["seed"]) or (self.head["sources"] != now["sources"] and not again):
             sys.exit(f"run.py: {path} has mutants of another seed or of other sources: remove it, or set another --records")
 
     def add(self, record):

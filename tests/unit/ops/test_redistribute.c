@@ -55,6 +55,7 @@ static double moved(int what, Spmd from, Spmd to, int dim, int rank, int64_t row
     return whole(what, from, dim, at[0], at[1]);
 }
 
+/* Not spmd_dual, which is under test too. */
 static Spmd dual(Spmd type) { return type == SPMD_R ? SPMD_P : type == SPMD_P ? SPMD_R : type; }
 
 static void set(Tensor *x, int what, Spmd type, int rank) {
@@ -66,8 +67,9 @@ static void check(const char *name, const Tensor *x, int what, Spmd from, Spmd t
                   int times) {
     for (int64_t e = 0; e < tensor_count(x); e++) {
         const double wanted = times * moved(what, from, to, c->dim, rank, e / x->dim[1], e % x->dim[1]);
-        CHECK(load_element(x, e) == wanted, "%s from %d to %d along %d, rank %d, element %lld: %g and not %g",
-              name, c->from, c->to, c->dim, rank, (long long)e, load_element(x, e), wanted);
+        CHECK(load_element(x, e) == wanted, "%s from %c to %c along %d, rank %d, element %lld: %g and not %g",
+              name, spmd_letter(c->from), spmd_letter(c->to), c->dim, rank, (long long)e, load_element(x, e),
+              wanted);
     }
 }
 

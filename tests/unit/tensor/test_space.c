@@ -115,7 +115,8 @@ static void unreserve(Device *d, char *base, size_t bytes, size_t backed) {
     p->pages = 0;
 }
 
-/* As a layout of 64 ranks with 64 microbatches has, however much memory the machine has. */
+/* As a layout of 64 ranks with many microbatches has. Without the limit this fails on machines with more than
+ * 32 GiB. */
 static void thousands_of_spaces_fit(void **state) {
     (void)state;
 #ifdef __SANITIZE_THREAD__
