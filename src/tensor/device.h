@@ -121,7 +121,7 @@ void device_view_end(DeviceView *);
 typedef struct Space Space;
 enum { SPACE_ALIGN = 256, SPACE_UNPLANNED = 0 };
 /* `capacity` from a dry run's peak. SPACE_UNPLANNED: address space without a plan, backed page by page as it
- * is touched (tests, generation). */
+ * is touched (tests, generation); on a CPU at most 32 GiB. */
 Space *space_new(Device *, const char *name, size_t capacity);
 void space_free(Space *);
 void *space_take(Space *, size_t bytes); /* SPACE_ALIGN-aligned; more than the capacity is a fault */

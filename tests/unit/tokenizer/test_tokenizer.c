@@ -70,6 +70,16 @@ static void bytes_survive_whatever_they_are(void **state) {
     tokenizer_free(t);
 }
 
+#define NEW_FOLDER "/tmp/isotron-tokenizer-XXXXXX"
+
+/* Creates the folder of this template. */
+static TokenizerConfig hugging_face_in(char *dir) {
+    assert_non_null(mkdtemp(dir));
+    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
+    c.type = "HuggingFaceTokenizer", c.model = dir;
+    return c;
+}
+
 static Err open_with(TokenizerConfig c) {
     Tokenizer *t;
     Err e = tokenizer_open(&c, &t);
@@ -110,11 +120,9 @@ static const char SMALL[] =
 /* eos_token comes as text or as an object; without the file a usual name is taken. */
 static void special_tokens_come_from_the_config_beside_it(void **state) {
     (void)state;
-    char dir[] = "/tmp/isotron-tokenizer-XXXXXX";
-    assert_non_null(mkdtemp(dir));
+    char dir[] = NEW_FOLDER;
+    TokenizerConfig c = hugging_face_in(dir);
     write_text(dir, "tokenizer.json", SMALL);
-    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
-    c.type = "HuggingFaceTokenizer", c.model = dir;
     Tokenizer *t;
     assert_string_equal(tokenizer_open(&c, &t).msg, "");
     assert_int_equal(tokenizer_eod(t), 4);
@@ -215,10 +223,8 @@ static const struct {
 
 static void malformed_files_end_in_a_sentence(void **state) {
     (void)state;
-    char dir[] = "/tmp/isotron-tokenizer-XXXXXX";
-    assert_non_null(mkdtemp(dir));
-    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
-    c.type = "HuggingFaceTokenizer", c.model = dir;
+    char dir[] = NEW_FOLDER;
+    const TokenizerConfig c = hugging_face_in(dir);
     for (size_t i = 0; i < sizeof MALFORMED / sizeof *MALFORMED; i++) {
         write_text(dir, "tokenizer.json", MALFORMED[i].json);
         Err e = open_with(c);
@@ -235,10 +241,8 @@ static void malformed_files_end_in_a_sentence(void **state) {
 
 static void normalizers_have_at_most_64_steps(void **state) {
     (void)state;
-    char dir[] = "/tmp/isotron-tokenizer-XXXXXX";
-    assert_non_null(mkdtemp(dir));
-    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
-    c.type = "HuggingFaceTokenizer", c.model = dir;
+    char dir[] = NEW_FOLDER;
+    const TokenizerConfig c = hugging_face_in(dir);
     for (int steps = 64; steps <= 65; steps++) {
         Str text = {0};
         str_puts(&text, A "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[");
@@ -253,11 +257,9 @@ static void normalizers_have_at_most_64_steps(void **state) {
 
 static void ids_may_come_in_any_order(void **state) {
     (void)state;
-    char dir[] = "/tmp/isotron-tokenizer-XXXXXX";
-    assert_non_null(mkdtemp(dir));
+    char dir[] = NEW_FOLDER;
+    const TokenizerConfig c = hugging_face_in(dir);
     write_text(dir, "tokenizer.json", "{\"model\":{\"vocab\":{\"c\":2,\"a\":0,\"b\":1},\"merges\":[]}}");
-    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
-    c.type = "HuggingFaceTokenizer", c.model = dir;
     Tokenizer *t;
     assert_string_equal(tokenizer_open(&c, &t).msg, "");
     encodes(t, "abc", 3, (int32_t[]){0, 1, 2}, 3);
@@ -268,13 +270,11 @@ static void ids_may_come_in_any_order(void **state) {
 /* (a|a|a)* before something that is not there takes a backtracking matcher exponential time. */
 static void a_regex_without_end_gives_up(void **state) {
     (void)state;
-    char dir[] = "/tmp/isotron-tokenizer-XXXXXX";
-    assert_non_null(mkdtemp(dir));
+    char dir[] = NEW_FOLDER;
+    const TokenizerConfig c = hugging_face_in(dir);
     write_text(dir, "tokenizer.json",
                A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"^(a|a|a)*\\\\1c\"},"
                  "\"behavior\":\"Removed\",\"invert\":true}}");
-    TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
-    c.type = "HuggingFaceTokenizer", c.model = dir;
     Tokenizer *t;
     int32_t *ids;
     size_t n;
