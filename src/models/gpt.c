@@ -178,7 +178,7 @@ double gpt_router_loss_coeff(const Gpt *m, int loss) {
     return loss == ROUTER_LOSS_Z ? or_else(m->config->moe_z_loss_coeff, 0) : m->derived->aux_loss_coeff[loss];
 }
 
-static RouterSpec router_spec(const Gpt *m, const char *name) {
+static RouterSpec router_spec(const Gpt *m, int64_t layer, const char *name) {
     const Config *c = m->config;
     const Derived *d = m->derived;
     static const RouterScore SCORES[] = {
@@ -196,7 +196,9 @@ static RouterSpec router_spec(const Gpt *m, const char *name) {
         .bias = c->moe_router_enable_expert_bias,
         .sinkhorn = d->sinkhorn,
         .jitter = or_else(c->moe_input_jitter_eps, 0),
+        .bias_rate = c->moe_router_bias_update_rate,
         .init_std = d->init_std,
+        .counters = m->counters[layer],
     };
     if (r.route.score == ROUTER_TOPK_SOFTMAX && (c->moe_router_pre_softmax || d->sinkhorn))
         r.route.score = d->sinkhorn && r.topk == 1 ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
@@ -204,24 +206,25 @@ static RouterSpec router_spec(const Gpt *m, const char *name) {
     return r;
 }
 
-static Moe *experts_new(const Gpt *m, MlpSpec mlp) {
+static Moe *experts_new(const Gpt *m, int64_t layer, MlpSpec mlp) {
     const Config *c = m->config;
     Registry *r = m->registry;
     Moe *moe = arena_alloc(r->arena, sizeof *moe);
-    *moe = moe_new(r, (MoeSpec){
-                          .name = mlp.name,
-                          .router = router_spec(m, arena_printf(r->arena, "%s.router", mlp.name)),
-                          .ffn = m->derived->moe_ffn_hidden_size,
-                          .shared_ffn = m->derived->moe_shared_size,
-                          .shared_gate = c->moe_shared_expert_gate,
-                          .activation = mlp.activation,
-                          .fc1_init_std = mlp.fc1_init_std,
-                          .fc2_init_std = mlp.fc2_init_std,
-                          .capacity_factor = or_else(c->moe_expert_capacity_factor, 0),
-                          .pad = c->moe_pad_expert_input_to_capacity,
-                          .drop_by_position = c->moe_token_drop_policy == DROP_POSITION,
-                          .all_to_all = c->moe_token_dispatcher_type == DISPATCH_ALLTOALL,
-                      });
+    moe_init(moe, r,
+             (MoeSpec){
+                 .name = mlp.name,
+                 .router = router_spec(m, layer, arena_printf(r->arena, "%s.router", mlp.name)),
+                 .ffn = m->derived->moe_ffn_hidden_size,
+                 .shared_ffn = m->derived->moe_shared_size,
+                 .shared_gate = c->moe_shared_expert_gate,
+                 .activation = mlp.activation,
+                 .fc1_init_std = mlp.fc1_init_std,
+                 .fc2_init_std = mlp.fc2_init_std,
+                 .capacity_factor = or_else(c->moe_expert_capacity_factor, 0),
+                 .pad = c->moe_pad_expert_input_to_capacity,
+                 .drop_by_position = c->moe_token_drop_policy == DROP_POSITION,
+                 .all_to_all = c->moe_token_dispatcher_type == DISPATCH_ALLTOALL,
+             });
     return moe;
 }
 
@@ -244,6 +247,8 @@ static QuantSpec quant_spec(const Config *c, int64_t layer) {
                        .most_recent = c->fp8_amax_compute_algo == AMAX_MOST_RECENT,
                        .wgrad = c->fp8_wgrad,
                        .emulated = c->fp8_emulated,
+                       .fixed_order = c->batch_invariant_mode,
+                       .keep_weights = c->fp8_keep_weights,
                        .keep_inputs = c->fp8_keep_inputs};
 }
 
@@ -294,7 +299,7 @@ static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
     l.attention = attention_new(r, attention);
     l.mlp_norm = norm_new(r, arena_printf(r->arena, "%s.pre_mlp_layernorm", layer), c->hidden_size, norm);
     if (d->layer_moe[i])
-        l.moe = experts_new(m, mlp);
+        l.moe = experts_new(m, i, mlp);
     else
         l.mlp = mlp_new(r, mlp);
     l.attention_dropout_site = hash_name(arena_printf(r->arena, "%s.attention_dropout", layer));
@@ -348,6 +353,9 @@ Gpt *gpt_new(const Config *c, const Derived *d, const GptPlace *place) {
         .rms = c->normalization == NORM_RMS, .one_plus = c->apply_layernorm_1p, .eps = c->norm_epsilon};
     m->stages = arena_alloc(r->arena, (size_t)place->n_stages * sizeof *m->stages);
     m->layers = arena_alloc(r->arena, (size_t)c->num_layers * sizeof *m->layers);
+    m->counters = arena_alloc(r->arena, (size_t)c->num_layers * sizeof *m->counters);
+    for (int64_t i = 0; i < c->num_layers; i++)
+        m->counters[i] = d->layer_moe[i] ? state_counters(r, router_counters(c->num_experts)) : NULL;
     for (int i = 0; i < place->n_stages; i++) {
         m->stages[i] = place->stages[i];
         stage_new(m, &m->stages[i], norm);
@@ -359,87 +367,11 @@ Gpt *gpt_new(const Config *c, const Derived *d, const GptPlace *place) {
 
 /* ---- routers ---- */
 
-static void allocate_counters(Gpt *m) {
-    const int64_t layers = m->derived->num_moe_layers, experts = layers ? m->config->num_experts : 0;
-    const int64_t each = router_counters(&(RouterSpec){.experts = experts});
-    if (!layers) return;
-    m->counters = tensor_make(NULL, F64, 2, (int64_t[]){layers, each});
-    m->counters.data = device_alloc(m->device, tensor_bytes(&m->counters), "router counters");
-    for (int64_t i = 0, moe = 0; i < m->config->num_layers; i++) {
-        if (!m->derived->layer_moe[i]) continue;
-        if (m->layers[i].moe)
-            m->layers[i].moe->router.counters =
-                tensor_make((double *)m->counters.data + moe * each, F64, 1, &each);
-        moe++;
-    }
-}
-
-void gpt_zero_counters(Gpt *m) {
-    const FillAttr zero = {0};
-    if (m->counters.data)
-        call_run(&OPS[OP_fill], &(Call){.out = {&m->counters}, .attr = &zero, .device = m->device});
-}
-
-void gpt_update_expert_bias(Gpt *m) {
-    const Config *c = m->config;
-    for (int64_t i = 0; c->moe_router_enable_expert_bias && i < c->num_layers; i++)
-        if (m->layers[i].moe)
-            router_update_bias(&m->layers[i].moe->router, m->device, c->moe_router_bias_update_rate);
-}
-
-enum { LAYER_LINEARS = 4 };
-
-/* Those that may be FP8; zero if another rank's. */
-static const Linear *linear_of(const Gpt *m, int64_t layer, int k) {
-    const GptLayer *l = &m->layers[layer];
-    const Linear *const linears[LAYER_LINEARS] = {&l->attention.qkv, &l->attention.proj, &l->mlp.fc1,
-                                                  &l->mlp.fc2};
-    return linears[k];
-}
-
-void gpt_end_step_scales(Gpt *m, Comm *comm) {
-    for (int64_t i = 0; i < m->config->num_layers; i++)
-        for (int k = 0; k < LAYER_LINEARS; k++)
-            quantize_end_step(linear_of(m, i, k)->quantiser, m->device, &m->registry->layout, comm);
-}
-
-void gpt_keep_fp8_weights(Gpt *m, const RunContext *run, int64_t tokens) {
-    for (int64_t i = 0; i < m->config->num_layers; i++)
-        for (int k = 0; k < LAYER_LINEARS; k++) {
-            const Linear *l = linear_of(m, i, k);
-            if (l->quantiser &&
-                !quantize_emulation(run, l->quantiser->spec, tokens, l->weight->columns, l->weight->rows))
-                m->fp8_bytes += quantize_keep(l->quantiser, l->weight, m->device);
-        }
-}
-
-void gpt_take_fp8_weights(Gpt *m, Comm *comm, bool training) {
-    for (int64_t i = 0; m->fp8_bytes && i < m->config->num_layers; i++)
-        for (int k = 0; k < LAYER_LINEARS; k++) {
-            const Linear *l = linear_of(m, i, k);
-            quantize_take_kept(l->quantiser, l->weight, m->device, &m->registry->layout, comm, training);
-        }
-}
-
-int64_t gpt_fp8_linears(const Gpt *m, const RunContext *run, int64_t tokens, const char **emulation) {
-    int64_t n = 0;
-    *emulation = NULL;
-    for (int64_t i = 0; i < m->config->num_layers; i++)
-        for (int k = 0; k < LAYER_LINEARS; k++) {
-            const Linear *l = linear_of(m, i, k);
-            if (!l->quantiser) continue;
-            n++;
-            if (!*emulation)
-                *emulation =
-                    quantize_emulation(run, l->quantiser->spec, tokens, l->weight->columns, l->weight->rows);
-        }
-    return n;
-}
-
 double gpt_router_loss(const Gpt *m, const double *counters, int loss) {
-    const int64_t layers = m->derived->num_moe_layers, each = m->counters.dim[1];
+    const int64_t layers = m->derived->num_moe_layers, experts = m->config->num_experts;
     double sum = 0;
-    for (int64_t i = 0; i < layers; i++) sum += counters[(i + 1) * each - ROUTER_LOSSES + loss];
+    for (int64_t i = 0; i < layers; i++)
+        sum += router_loss_sum(counters + i * router_counters(experts), experts, loss);
     return sum / (double)layers;
 }
 
@@ -449,7 +381,7 @@ void gpt_allocate(Gpt *m, Device *device, DType storage, int64_t positions) {
     const Config *c = m->config;
     registry_allocate(m->registry, device, storage);
     m->device = device;
-    allocate_counters(m);
+    states_allocate(m->registry);
     if (!m->derived->rotary_dim) return;
     RopeSpec rope = {
         .dim = m->derived->rotary_dim,
@@ -469,10 +401,7 @@ void gpt_allocate(Gpt *m, Device *device, DType storage, int64_t positions) {
 
 void gpt_free(Gpt *m) {
     if (!m) return;
-    for (int64_t i = 0; m->fp8_bytes && i < m->config->num_layers; i++)
-        for (int k = 0; k < LAYER_LINEARS; k++)
-            quantize_release_kept(linear_of(m, i, k)->quantiser, m->device);
     if (m->rope.cos.data) rope_table_free(m->device, &m->rope);
-    if (m->counters.data) device_release(m->device, m->counters.data, tensor_bytes(&m->counters));
+    states_free(m->registry);
     registry_free(m->registry); /* the model itself lives in the registry's arena */
 }

@@ -38,7 +38,6 @@ typedef struct Gpt {
     const Derived *derived;
     Registry *registry;                           /* owned */
     Device *device;                               /* NULL until gpt_allocate */
-    size_t fp8_bytes;                             /* of weights' codes that are kept */
     Param *word_embeddings, *position_embeddings; /* the latter NULL unless learned_absolute */
     GptStage *stages;                             /* [n_stages] */
     int n_stages;
@@ -46,7 +45,7 @@ typedef struct Gpt {
     Norm final_norm;
     Param *output; /* word_embeddings when tied; on a pipeline's last rank a copy of it, of the same name */
     RopeTable rope;
-    Tensor counters; /* F64 [num_moe_layers, of a router]; data NULL without experts */
+    Tensor **counters; /* [num_layers]: of the layer's router, whoever holds it; NULL: it has no experts */
 } Gpt;
 
 /* Registers this rank's parameters (place NULL: one rank has them all); takes no device memory. The options
@@ -57,22 +56,8 @@ Gpt *gpt_new(const Config *, const Derived *, const GptPlace *);
 void gpt_allocate(Gpt *, Device *, DType storage, int64_t positions);
 void gpt_free(Gpt *);
 
-/* Before each step: forgets what the routers counted. */
-void gpt_zero_counters(Gpt *);
-/* After its last microbatch: --moe-router-enable-expert-bias. */
-void gpt_update_expert_bias(Gpt *);
-/* And --fp8-recipe delayed: the next step's scales. comm NULL: one rank. */
-void gpt_end_step_scales(Gpt *, Comm *comm);
-/* --fp8-keep-weights: where products with so many tokens take codes, those of weights are kept from now on,
- * and taken by gpt_take_fp8_weights when the weights have changed: at the begin of a training step, and of an
- * evaluation. */
-void gpt_keep_fp8_weights(Gpt *, const RunContext *, int64_t tokens);
-void gpt_take_fp8_weights(Gpt *, Comm *, bool training);
-/* How many linears of this rank's layers have FP8 products, and why those of so many tokens are emulated
- * (quantize_emulation; NULL: none is). */
-int64_t gpt_fp8_linears(const Gpt *, const RunContext *, int64_t tokens, const char **emulation);
 /* A router's loss (a LoadBalancing, or ROUTER_LOSS_Z): its coefficient; its mean over the layers with
- * experts, summed over what the counters (a copy that the host sees) have seen. */
+ * experts, summed over what the counters (a copy of all that the host sees) have seen. */
 double gpt_router_loss_coeff(const Gpt *, int loss);
 double gpt_router_loss(const Gpt *, const double *counters, int loss);
 

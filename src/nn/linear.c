@@ -29,7 +29,7 @@ Linear linear_new(Registry *r, LinearSpec s) {
         bias.flags = PARAM_NO_DECAY;
         l.bias = param_add(r, bias);
     }
-    l.quantiser = quantize_new(r, s.name, s.quant);
+    l.quantiser = quantize_new(r, s.name, l.weight, s.quant);
     return l;
 }
 

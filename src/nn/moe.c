@@ -27,27 +27,27 @@ static Param *experts_new(Registry *r, const MoeSpec *s, const char *which, int6
     return param_add(r, p);
 }
 
-Moe moe_new(Registry *r, MoeSpec s) {
+void moe_init(Moe *m, Registry *r, MoeSpec s) {
     const int64_t hidden = s.router.hidden, fc1_out = s.activation == ACT_SWIGLU ? 2 * s.ffn : s.ffn;
-    Moe m = {.spec = s, .router = router_new(r, s.router)};
-    m.fc1 = experts_new(r, &s, "linear_fc1", fc1_out, hidden, 0, s.fc1_init_std);
-    m.fc2 = experts_new(r, &s, "linear_fc2", hidden, s.ffn, 1, s.fc2_init_std);
-    if (!s.shared_ffn) return m;
-    m.shared = mlp_new(r, (MlpSpec){.name = arena_printf(r->arena, "%s.shared_experts", s.name),
-                                    .hidden = hidden,
-                                    .ffn = s.shared_ffn,
-                                    .activation = s.activation,
-                                    .fc1_init_std = s.fc1_init_std,
-                                    .fc2_init_std = s.fc2_init_std});
+    *m = (Moe){.spec = s};
+    router_init(&m->router, r, s.router);
+    m->fc1 = experts_new(r, &s, "linear_fc1", fc1_out, hidden, 0, s.fc1_init_std);
+    m->fc2 = experts_new(r, &s, "linear_fc2", hidden, s.ffn, 1, s.fc2_init_std);
+    if (!s.shared_ffn) return;
+    m->shared = mlp_new(r, (MlpSpec){.name = arena_printf(r->arena, "%s.shared_experts", s.name),
+                                     .hidden = hidden,
+                                     .ffn = s.shared_ffn,
+                                     .activation = s.activation,
+                                     .fc1_init_std = s.fc1_init_std,
+                                     .fc2_init_std = s.fc2_init_std});
     if (s.shared_gate)
-        m.shared_gate =
+        m->shared_gate =
             param_add(r, (ParamSpec){.name = arena_printf(r->arena, "%s.shared_experts.gate_weight", s.name),
                                      .ndim = 2,
                                      .dim = {1, hidden},
                                      .tp_split = SPLIT_NONE,
                                      .invariant = !r->layout.sequence_parallel,
                                      .init = {INIT_NORMAL, s.router.init_std}});
-    return m;
 }
 
 /* ---- capacity ---- */

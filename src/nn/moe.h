@@ -28,7 +28,8 @@ typedef struct Moe {
     Param *shared_gate; /* [1, hidden], NULL: none */
 } Moe;
 
-Moe moe_new(Registry *, MoeSpec);
+/* `self` must stay where it is (router_init). */
+void moe_init(Moe *self, Registry *, MoeSpec);
 Tensor *moe_forward(Tape *, const Moe *, Tensor *x_sbh);
 
 #endif

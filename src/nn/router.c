@@ -8,33 +8,41 @@
 /* The counters: the tokens that chose each expert, for the bias; those that would have by the scores alone,
  * for the global loss; the losses. */
 static Tensor counter(const Router *r, int64_t first, int64_t n) {
-    return tensor_make((double *)r->counters.data + first, F64, 2, (int64_t[]){1, n});
+    return tensor_make((double *)r->spec.counters->data + first, F64, 2, (int64_t[]){1, n});
 }
 
 static Tensor chosen(const Router *r) { return counter(r, 0, r->spec.experts); }
 static Tensor by_score(const Router *r) { return counter(r, r->spec.experts, r->spec.experts); }
 static Tensor loss_sum(const Router *r, int loss) { return counter(r, 2 * r->spec.experts + loss, 1); }
 
-int64_t router_counters(const RouterSpec *s) { return 2 * s->experts + ROUTER_LOSSES; }
+int64_t router_counters(int64_t experts) { return 2 * experts + ROUTER_LOSSES; }
 
-Router router_new(Registry *reg, RouterSpec s) {
+double router_loss_sum(const double *counters, int64_t experts, int loss) {
+    return counters[2 * experts + loss];
+}
+
+static void router_end_step(void *self, const StateContext *c) {
+    const Router *r = self;
+    const ExpertBiasAttr attr = {r->spec.bias_rate};
+    Tensor count = chosen(r), *bias = &r->bias->master;
+    call_run(&OPS[OP_expert_bias],
+             &(Call){.in = {bias, &count}, .out = {bias}, .attr = &attr, .device = c->device});
+}
+
+static const StateKind ROUTER_BIAS = {.end_step = router_end_step};
+
+void router_init(Router *r, Registry *reg, RouterSpec s) {
     const bool invariant = !reg->layout.sequence_parallel;
-    Router r = {.spec = s, .jitter_site = hash_name(arena_printf(reg->arena, "%s.jitter", s.name))};
-    r.weight = param_add(reg, (ParamSpec){.name = arena_printf(reg->arena, "%s.weight", s.name),
-                                          .ndim = 2,
-                                          .dim = {s.experts, s.hidden},
-                                          .tp_split = SPLIT_NONE,
-                                          .invariant = invariant,
-                                          .init = {INIT_NORMAL, s.init_std}});
-    if (s.bias)
-        r.bias = param_add(reg, (ParamSpec){.name = arena_printf(reg->arena, "%s.expert_bias", s.name),
-                                            .ndim = 1,
-                                            .dim = {s.experts},
-                                            .tp_split = SPLIT_NONE,
-                                            .invariant = true,
-                                            .init = {INIT_CONSTANT, 0},
-                                            .flags = PARAM_BUFFER | PARAM_NO_DECAY});
-    return r;
+    *r = (Router){.spec = s, .jitter_site = hash_name(arena_printf(reg->arena, "%s.jitter", s.name))};
+    r->weight = param_add(reg, (ParamSpec){.name = arena_printf(reg->arena, "%s.weight", s.name),
+                                           .ndim = 2,
+                                           .dim = {s.experts, s.hidden},
+                                           .tp_split = SPLIT_NONE,
+                                           .invariant = invariant,
+                                           .init = {INIT_NORMAL, s.init_std}});
+    if (!s.bias) return;
+    r->bias = state_buffer(reg, arena_printf(reg->arena, "%s.expert_bias", s.name), 1, &s.experts);
+    state_add(reg, &ROUTER_BIAS, r);
 }
 
 /* ---- balance ---- */
@@ -94,11 +102,4 @@ Routing router_forward(Tape *t, const Router *r, Tensor *x) {
     Routing routing = op_route(t, logits, select, r->bias ? &r->bias->master : NULL, s->topk, s->route);
     if (tape_records(t)) balance(t, r, logits, &routing);
     return routing;
-}
-
-void router_update_bias(const Router *r, Device *device, double rate) {
-    const ExpertBiasAttr attr = {rate};
-    Tensor count = chosen(r), *bias = &r->bias->master;
-    call_run(&OPS[OP_expert_bias],
-             &(Call){.in = {bias, &count}, .out = {bias}, .attr = &attr, .device = device});
 }

@@ -4,7 +4,7 @@
 
 #include "config/enums.h"
 #include "ops/router.h"
-#include "param/param.h"
+#include "param/state.h"
 
 /* The balancing losses have the numbers of LoadBalancing. */
 enum { ROUTER_LOSS_Z = BALANCE_SINKHORN, ROUTER_LOSSES };
@@ -16,23 +16,28 @@ typedef struct RouterSpec {
     bool bias;                        /* added to the scores that experts are chosen by */
     bool sinkhorn;                    /* in training experts are chosen by balanced scores */
     double jitter;                    /* 0: none */
+    double bias_rate;                 /* how far a step moves the bias */
     double loss_coeff[ROUTER_LOSSES]; /* 0: that loss is off */
     double init_std;
+    Tensor *counters; /* F64 [router_counters()] of the registry (state_counters) */
 } RouterSpec;
 
 typedef struct Router {
     RouterSpec spec;
     Param *weight, *bias; /* [experts, hidden]; [experts], a buffer, or NULL */
     uint64_t jitter_site;
-    Tensor counters; /* F64, router_counters() elements; the caller's, zeroed before each step */
 } Router;
 
-Router router_new(Registry *, RouterSpec);
-/* Elements of Router.counters; the last ROUTER_LOSSES are sums of the losses without their coefficients. */
-int64_t router_counters(const RouterSpec *);
+/* `self` must stay where it is: with a bias it is a state of the registry, whose step ends by moving the bias
+ * towards equal shares, by the tokens counted in the step. */
+void router_init(Router *self, Registry *, RouterSpec);
+/* Elements of the counters of a router over so many experts; the last ROUTER_LOSSES are sums of the losses
+ * without their coefficients. */
+int64_t router_counters(int64_t experts);
+/* The sum of a loss since the step began; `counters` is a copy of a router's that the host sees. */
+double router_loss_sum(const double *counters, int64_t experts, int loss);
 /* x_sbh [s,b,h] -> where its tokens go. While the tape records, counts tokens and adds the losses' values to
  * the counters, and the losses' gradients (times RunContext.aux_scale) to that of the logits. */
 Routing router_forward(Tape *, const Router *, Tensor *x_sbh);
-/* Moves the bias towards equal shares, by the tokens counted since the counters were zeroed. */
-void router_update_bias(const Router *, Device *, double rate);
+
 #endif

@@ -90,7 +90,8 @@ static void weight_product_of_codes(Tape *t, const LayerAttr *a, const Gradient 
 static void multiply(Tape *t, Call call, LayerAttr *a) {
     const Quantiser *q = a->quantiser;
     Tensor *x = call.in[0], *w = call.in[1];
-    a->codes = q && !quantize_emulation(tape_context(t), q->spec, tensor_rows(x), w->dim[1], w->dim[0]);
+    a->codes =
+        q && !quantize_emulation(tape_context(t)->device, q->spec, tensor_rows(x), w->dim[1], w->dim[0]);
     a->x_state = quantize_state(t, q, QUANT_X, x, x->spmd, a->codes);
     a->w_state = quantize_state(t, q, QUANT_W, w, w->spmd, a->codes);
     if (a->codes) {

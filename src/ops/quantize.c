@@ -15,22 +15,6 @@ static Fp8Type type_of(const Quantiser *q, QuantRole role) {
     return q->spec.format == FP8_HYBRID && role == QUANT_DY ? E5M2 : E4M3;
 }
 
-const Quantiser *quantize_new(Registry *r, const char *name, QuantSpec spec) {
-    if (spec.format == FP8_NONE) return NULL;
-    Quantiser *q = arena_alloc(r->arena, sizeof *q);
-    *q = (Quantiser){.spec = spec, .kept = arena_alloc(r->arena, sizeof *q->kept)};
-    *q->kept = (QuantKept){.block = NULL};
-    if (spec.recipe == FP8_DELAYED)
-        q->state = param_add(r, (ParamSpec){.name = arena_printf(r->arena, "%s" PARAM_FP8_STATE, name),
-                                            .ndim = 2,
-                                            .dim = {QUANT_ROLES, 1 + spec.history},
-                                            .tp_split = SPLIT_NONE,
-                                            .invariant = true,
-                                            .init = {INIT_CONSTANT, 0},
-                                            .flags = PARAM_BUFFER | PARAM_NO_DECAY});
-    return q;
-}
-
 /* ---- scales ---- */
 
 static Tensor row_of(const Quantiser *q, QuantRole role) {
@@ -75,27 +59,6 @@ Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, S
     return state;
 }
 
-void quantize_end_step(const Quantiser *q, Device *device, const Layout *layout, Comm *comm) {
-    if (!q || !q->state) return;
-    const Tensor *all = &q->state->master;
-    /* Scales and past amaxes are equal already. */
-    if (comm)
-        comm_run(comm, &(CommCall){.kind = COMM_ALL_REDUCE,
-                                   .reduction = COMM_MAX,
-                                   .dtype = (DType)all->dtype,
-                                   .group = mesh_group(&layout->mesh, MASK_DENSE & ~(1u << AXIS_PP)),
-                                   .site = "fp8_state",
-                                   .in = all->data,
-                                   .out = all->data,
-                                   .n = tensor_count(all),
-                                   .device = device});
-    for (QuantRole role = 0; role < QUANT_ROLES; role++) {
-        const Fp8ScaleAttr attr = scale_attr(q, role, q->spec.margin);
-        Tensor row = row_of(q, role);
-        call_run(&OPS[OP_fp8_scale], &(Call){.out = {&row}, .attr = &attr, .device = device});
-    }
-}
-
 /* ---- operands ---- */
 
 Tensor *quantize_run(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, Tensor *state, QuantSum sum) {
@@ -110,14 +73,14 @@ Tensor *quantize_run(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, Ten
 
 /* ---- codes ---- */
 
-const char *quantize_emulation(const RunContext *run, QuantSpec spec, int64_t rows, int64_t in, int64_t out) {
+const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t rows, int64_t in, int64_t out) {
     const bool blocks = spec.recipe == FP8_BLOCKWISE;
     const int64_t unit = blocks ? FP8_BLOCK : 16; /* that tensor cores, and products of blocks, are fed in */
     if (spec.emulated) return "--fp8-emulated asks for it";
-    if (blocks ? !run->device->fp8_block_products : !run->device->fp8_products)
+    if (blocks ? !device->fp8_block_products : !device->fp8_products)
         return blocks ? "the device has no products with a scale for every 128 terms"
                       : "the device has no products of FP8 numbers";
-    if (run->batch_invariant) return "--batch-invariant-mode sums in a fixed order";
+    if (spec.fixed_order) return "--batch-invariant-mode sums in a fixed order";
     if (rows % unit || in % unit || out % unit)
         return blocks ? "tokens, inputs and outputs of a layer must be multiples of 128"
                       : "tokens, inputs and outputs of a layer must be multiples of 16";
@@ -191,6 +154,30 @@ void quantize_multiply(Tape *t, const QuantProduct *p) {
                      .attr = &attr});
 }
 
+/* ---- the end of a step ---- */
+
+static void fp8_end_step(void *self, const StateContext *c) {
+    const Quantiser *q = self;
+    if (!q->state) return;
+    const Tensor *all = &q->state->master;
+    /* Scales and past amaxes are equal already. */
+    if (c->comm)
+        comm_run(c->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                      .reduction = COMM_MAX,
+                                      .dtype = (DType)all->dtype,
+                                      .group = mesh_group(&c->layout->mesh, MASK_DENSE & ~(1u << AXIS_PP)),
+                                      .site = "fp8_state",
+                                      .in = all->data,
+                                      .out = all->data,
+                                      .n = tensor_count(all),
+                                      .device = c->device});
+    for (QuantRole role = 0; role < QUANT_ROLES; role++) {
+        const Fp8ScaleAttr attr = scale_attr(q, role, q->spec.margin);
+        Tensor row = row_of(q, role);
+        call_run(&OPS[OP_fp8_scale], &(Call){.out = {&row}, .attr = &attr, .device = c->device});
+    }
+}
+
 /* ---- codes that are kept ---- */
 
 enum { KEPT_PARTS = 5 };
@@ -210,13 +197,18 @@ static size_t kept_parts(const Quantiser *q, const Param *w, size_t part[KEPT_PA
     return total;
 }
 
-size_t quantize_keep(const Quantiser *q, const Param *w, Device *device) {
+/* Values that other ranks hold part of cannot be kept. */
+static size_t fp8_prepare(void *self, const StateContext *c) {
+    const Quantiser *q = self;
+    const Param *w = q->weight;
+    if (!q->spec.keep_weights || quantize_emulation(c->device, q->spec, c->tokens, w->columns, w->rows))
+        return 0;
     const Fp8Blocks blocks = blocks_of(q, QUANT_W);
     const DType real = (DType)w->master.dtype;
     QuantKept *k = q->kept;
     size_t part[KEPT_PARTS];
     k->bytes = kept_parts(q, w, part);
-    k->block = device_alloc(device, k->bytes, "the codes of FP8 weights");
+    k->block = device_alloc(c->device, k->bytes, "the codes of FP8 weights");
     k->codes.kept = 1 << QUANT_OVER_COLUMNS | 1 << QUANT_OVER_ROWS;
     for (int s = 0; s < 2; s++) {
         const int64_t dim[2] = {s ? w->columns : w->rows, s ? w->rows : w->columns},
@@ -229,55 +221,81 @@ size_t quantize_keep(const Quantiser *q, const Param *w, Device *device) {
     return k->bytes;
 }
 
-void quantize_release_kept(const Quantiser *q, Device *device) {
-    if (!q || !q->kept->block) return;
+static void fp8_release(void *self, Device *device) {
+    const Quantiser *q = self;
+    if (!q->kept->block) return;
     device_release(device, q->kept->block, q->kept->bytes);
     q->kept->block = NULL;
 }
 
 /* own_state, outside of a tape. */
-static void take_own_state(const Quantiser *q, Tensor *w, Device *device, const Layout *layout, Comm *comm) {
+static void take_own_state(const Quantiser *q, Tensor *w, const StateContext *c) {
     const FillAttr zero = {0};
     const Fp8ScaleAttr attr = scale_attr(q, QUANT_W, 0);
     Tensor *state = &q->kept->state;
-    call_run(&OPS[OP_fill], &(Call){.out = {state}, .attr = &zero, .device = device});
-    call_run(&OPS[OP_amax], &(Call){.in = {w}, .out = {state}, .device = device});
-    if (comm && spmd_on(w->spmd, AXIS_TP) == SPMD_V)
-        comm_run(comm, &(CommCall){.kind = COMM_ALL_REDUCE,
-                                   .reduction = COMM_MAX,
-                                   .dtype = (DType)state->dtype,
-                                   .group = mesh_group(&layout->mesh, 1u << AXIS_TP),
-                                   .site = "fp8_weight",
-                                   .in = state->data,
-                                   .out = state->data,
-                                   .n = tensor_count(state),
-                                   .device = device});
-    call_run(&OPS[OP_fp8_scale], &(Call){.out = {state}, .attr = &attr, .device = device});
+    call_run(&OPS[OP_fill], &(Call){.out = {state}, .attr = &zero, .device = c->device});
+    call_run(&OPS[OP_amax], &(Call){.in = {w}, .out = {state}, .device = c->device});
+    if (c->comm && spmd_on(w->spmd, AXIS_TP) == SPMD_V)
+        comm_run(c->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                      .reduction = COMM_MAX,
+                                      .dtype = (DType)state->dtype,
+                                      .group = mesh_group(&c->layout->mesh, 1u << AXIS_TP),
+                                      .site = "fp8_weight",
+                                      .in = state->data,
+                                      .out = state->data,
+                                      .n = tensor_count(state),
+                                      .device = c->device});
+    call_run(&OPS[OP_fp8_scale], &(Call){.out = {state}, .attr = &attr, .device = c->device});
 }
 
-void quantize_take_kept(const Quantiser *q, const Param *w, Device *device, const Layout *layout, Comm *comm,
-                        bool training) {
-    if (!q || !q->kept->block) return;
+static void fp8_refresh(void *self, const StateContext *c) {
+    const Quantiser *q = self;
+    if (!q->kept->block) return;
     const QuantKept *k = q->kept;
     const Fp8CodesAttr attr = {blocks_of(q, QUANT_W)};
     const QuantOperand *y = k->codes.by;
-    Tensor value = w->value, row, *state = NULL;
+    Tensor value = q->weight->value, row, *state = NULL;
     if (q->spec.recipe == FP8_TENSORWISE) {
-        take_own_state(q, &value, device, layout, comm);
+        take_own_state(q, &value, c);
         state = &q->kept->state;
     } else if (q->spec.recipe == FP8_DELAYED) {
         row = row_of(q, QUANT_W);
         state = &row;
     }
-    Tensor *newest = training && q->spec.recipe == FP8_DELAYED ? state : NULL;
+    Tensor *newest = c->training && q->spec.recipe == FP8_DELAYED ? state : NULL;
     Call call = {.in = {&value, state},
                  .out = {y[0].codes, y[1].codes, y[0].inverse, newest},
                  .attr = &attr,
-                 .device = device};
+                 .device = c->device};
     if (attr.blocks != FP8_WHOLE) {
         call.out[1] = NULL;
         call_run(&OPS[OP_fp8_codes], &call);
         call.out[0] = NULL, call.out[1] = y[1].codes, call.out[2] = y[1].inverse;
     }
     call_run(&OPS[OP_fp8_codes], &call);
+}
+
+/* ---- states ---- */
+
+static const StateKind FP8_STATE = {fp8_prepare, fp8_refresh, fp8_end_step, fp8_release};
+
+const Quantiser *quantize_new(Registry *r, const char *name, const Param *weight, QuantSpec spec) {
+    if (spec.format == FP8_NONE) return NULL;
+    Quantiser *q = arena_alloc(r->arena, sizeof *q);
+    *q = (Quantiser){.spec = spec, .weight = weight, .kept = arena_alloc(r->arena, sizeof *q->kept)};
+    *q->kept = (QuantKept){.block = NULL};
+    if (spec.recipe == FP8_DELAYED)
+        q->state = state_buffer(r, arena_printf(r->arena, "%s" PARAM_FP8_STATE, name), 2,
+                                (int64_t[]){QUANT_ROLES, 1 + spec.history});
+    state_add(r, &FP8_STATE, q);
+    return q;
+}
+
+int64_t quantize_layers(const Registry *r, int64_t tokens, const char **emulation) {
+    int n = 0;
+    *emulation = NULL;
+    for (const Quantiser *q; (q = state_find(r, &FP8_STATE, n)); n++)
+        if (!*emulation)
+            *emulation = quantize_emulation(r->device, q->spec, tokens, q->weight->columns, q->weight->rows);
+    return n;
 }

@@ -14,6 +14,7 @@
 #define ISOTRON_OPS_QUANTIZE_H
 
 #include "config/enums.h"
+#include "param/state.h"
 #include "tape/tape.h"
 
 typedef enum QuantRole { QUANT_X, QUANT_W, QUANT_DY, QUANT_ROLES } QuantRole;
@@ -23,21 +24,30 @@ typedef struct QuantSpec {
     Fp8Recipe recipe;
     int64_t margin, history;
     bool most_recent, wgrad, emulated; /* emulated: whatever the device */
+    bool fixed_order; /* sums are in one order whatever the batch, so that products are emulated */
+    bool
+        keep_weights; /* a weight's codes are taken once per step, not in every pass: two bytes per element */
     bool keep_inputs; /* not blockwise: a forward takes the codes of x's transpose for the backward, too */
 } QuantSpec;
 
 /* Of one linear layer. */
 typedef struct Quantiser {
     QuantSpec spec;
+    const Param *weight;
     Param *state; /* [QUANT_ROLES, 1 + history], a buffer: see kernels/ops.def; delayed only, else NULL */
     struct QuantKept *kept; /* of the weight, for all passes of a step */
 } Quantiser;
 
-/* NULL: `spec` asks for nothing. name: of the layer. */
-const Quantiser *quantize_new(Registry *, const char *name, QuantSpec);
+/* NULL: `spec` asks for nothing. name: of the layer. Registers its states (param/state.h): when a step ends,
+ * delayed scales follow from the amaxes of all ranks of the stage; with keep_weights, where the device
+ * multiplies codes and this rank holds the whole weight, its codes are taken whenever parameters change. */
+const Quantiser *quantize_new(Registry *, const char *name, const Param *weight, QuantSpec);
 /* Why the products of a layer of this rank, x [rows, in] and w [out, in], are emulated: the end of a
  * sentence. NULL: the device multiplies codes. */
-const char *quantize_emulation(const RunContext *, QuantSpec, int64_t rows, int64_t in, int64_t out);
+const char *quantize_emulation(const Device *, QuantSpec, int64_t rows, int64_t in, int64_t out);
+/* How many layers of the registry have FP8 products, and why those of so many tokens are emulated (NULL: none
+ * is). */
+int64_t quantize_layers(const Registry *, int64_t tokens, const char **emulation);
 /* The state [1 + n] that x is quantised by, for the rest of the forward or of the node's backward. `type` is
  * that of the whole operand of which x is this rank's part. NULL without a quantiser, and blockwise. Past
  * amaxes take that of x in, if what runs is a training step; for codes quantize_codes does that. */
@@ -66,12 +76,6 @@ typedef struct QuantWanted {
 QuantCodes quantize_codes(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantWanted);
 void quantize_drop(Tape *, QuantCodes *);
 
-/* Codes of a weight that are taken once before the passes of a step, or before an evaluation, instead of in
- * every forward and backward: two bytes for each of its elements, in one block of memory. Values that other
- * ranks hold part of cannot be kept. quantize_keep takes the memory, and returns its bytes. */
-size_t quantize_keep(const Quantiser *, const Param *w, Device *);
-void quantize_take_kept(const Quantiser *, const Param *w, Device *, const Layout *, Comm *, bool training);
-void quantize_release_kept(const Quantiser *, Device *);
 /* c = a b^T + bias [n] (or NULL), and its activation (or NULL); c is written or added to. fast: sums may have
  * fewer bits than fp32, which Transformer Engine grants the forward. */
 typedef struct QuantProduct {
@@ -81,8 +85,5 @@ typedef struct QuantProduct {
     bool fast;
 } QuantProduct;
 void quantize_multiply(Tape *, const QuantProduct *);
-
-/* Ends a step: delayed scales follow from the amaxes of all ranks of the stage. comm NULL: one rank. */
-void quantize_end_step(const Quantiser *, Device *, const Layout *, Comm *);
 
 #endif

@@ -130,6 +130,7 @@ typedef struct Registry {
     Device *device;
     void *values, *grads, *masters; /* flat, what this rank holds of them (bucket.h); masters == values unless
                                        storage is 16-bit */
+    struct States *states;          /* state.h; NULL: none */
     Arena *arena;
 } Registry;
 

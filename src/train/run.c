@@ -42,7 +42,7 @@ static void forward_only(Run *r, const Batch *b, int64_t first, int64_t n, doubl
 
 static size_t table_bytes(const Gpt *m) {
     const size_t rope = m->rope.cos.ndim ? tensor_bytes(&m->rope.cos) + tensor_bytes(&m->rope.sin) : 0;
-    return rope + m->fp8_bytes + (m->counters.ndim ? tensor_bytes(&m->counters) : 0);
+    return rope + states_bytes(m->registry);
 }
 
 DType run_storage(const Config *c) {
@@ -111,8 +111,21 @@ Err run_check(const Config *c, const Derived *d) {
 }
 
 static size_t result_bytes(const Run *r) {
-    const Tensor *counters = &r->model->counters;
-    return sizeof(double) + (counters->data ? tensor_bytes(counters) : 0);
+    const Tensor *counters = states_counters(r->model->registry);
+    return sizeof(double) + (counters->ndim ? tensor_bytes(counters) : 0);
+}
+
+static StateContext state_context(const Run *r, bool training) {
+    return (StateContext){.device = r->device,
+                          .layout = &r->layout,
+                          .comm = r->device->kind == DEVICE_NULL ? NULL : r->comm,
+                          .tokens = tokens_of_pass(r),
+                          .training = training};
+}
+
+static void refresh_states(Run *r, bool training) {
+    const StateContext c = state_context(r, training);
+    states_refresh(r->model->registry, &c);
 }
 
 /* Everything but the random numbers; on the null device nothing is taken. */
@@ -143,7 +156,8 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
     r->loss_sum.flags = TENSOR_ACCUM;
     r->results = device_host_alloc(device, result_bytes(r), "losses");
     tape_grad_off_grid(&r->loss_sum); /* the exact lane's sum of products of two numbers on the grid */
-    if (c->fp8_keep_weights) gpt_keep_fp8_weights(r->model, &r->context, tokens_of_pass(r));
+    const StateContext state = state_context(r, true);
+    states_prepare(r->model->registry, &state);
     r->optimizer = optim_new(c, r->model->registry, r->sync);
     r->scaler = scaler_new(c);
     r->executor =
@@ -159,7 +173,7 @@ int64_t run_loss_chunk(const Run *r, int64_t *chunks) {
 }
 
 int64_t run_fp8_linears(const Run *r, const char **emulation) {
-    return gpt_fp8_linears(r->model, &r->context, tokens_of_pass(r), emulation);
+    return quantize_layers(r->model->registry, tokens_of_pass(r), emulation);
 }
 
 /* Microbatches of a data-parallel rank in the largest global batch. */
@@ -179,7 +193,7 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const 
     AttentionLog attention = {""};
     double loss = 0;
     executor_trace(r->executor, attention_log, &attention);
-    gpt_take_fp8_weights(r->model, NULL, true);
+    refresh_states(r, true);
     if (!r->sync) registry_forget_grads(r->model->registry);
     passes_begin(r, passes, together * b.s);
     for (int64_t i = 0; i < passes; i++) passes_add(r, i, &b, 0, together, (PassWeight){0}, 0);
@@ -271,8 +285,8 @@ static bool tells_loss(const Run *r) {
 StepReport run_begin(Run *r) {
     if (!r->sync) registry_forget_grads(r->model->registry);
     if (tells_loss(r)) passes_set_loss(r, 0);
-    gpt_zero_counters(r->model);
-    gpt_take_fp8_weights(r->model, r->comm, true);
+    states_begin_step(r->model->registry);
+    refresh_states(r, true);
     return (StepReport){.loss_scale = r->scaler.scale};
 }
 
@@ -338,13 +352,12 @@ static void report_routers(const Run *r, const double *counters, StepReport *rep
 /* Every rank has counted its own tokens for the layers it holds, and computed their summands of the losses of
  * its data-parallel rank's microbatches. */
 static void reduce_counters(Run *r, StepReport *report) {
-    Gpt *m = r->model;
-    if (!m->counters.data) return;
-    DeviceView counters =
-        device_view(r->device, m->counters.data, tensor_bytes(&m->counters), VIEW_READ | VIEW_WRITE);
-    run_sum(r, counters.data, tensor_count(&m->counters));
-    report_routers(r, counters.data, report);
-    device_view_end(&counters);
+    const Tensor *counters = states_counters(r->model->registry);
+    if (!counters->ndim) return;
+    DeviceView view = device_view(r->device, counters->data, tensor_bytes(counters), VIEW_READ | VIEW_WRITE);
+    run_sum(r, view.data, tensor_count(counters));
+    report_routers(r, view.data, report);
+    device_view_end(&view);
 }
 
 static void report_loss(StepReport *report) {
@@ -374,15 +387,15 @@ void run_reduce(Run *r, StepReport *report) {
 
 /* The host's copy of one rank's results is complete after the next wait. */
 static void start_read(Run *r) {
-    const Tensor *counters = &r->model->counters;
+    const Tensor *counters = states_counters(r->model->registry);
     device_copy(r->device, r->results, r->loss_sum.data, sizeof(double));
-    if (counters->data) device_copy(r->device, r->results + 1, counters->data, tensor_bytes(counters));
+    if (counters->ndim) device_copy(r->device, r->results + 1, counters->data, tensor_bytes(counters));
 }
 
 static void finish_read(Run *r, StepReport *report) {
     r->sending = false; /* the wait was for batches too */
     report->loss_sum = r->results[0];
-    if (r->model->counters.data) report_routers(r, r->results + 1, report);
+    if (states_counters(r->model->registry)->ndim) report_routers(r, r->results + 1, report);
     report_loss(report);
 }
 
@@ -397,8 +410,8 @@ void run_update(Run *r, StepReport *report) {
     const Config *c = r->config;
     const Derived *d = r->derived;
     run_reduce(r, report);
-    gpt_update_expert_bias(r->model);
-    gpt_end_step_scales(r->model, r->comm);
+    const StateContext state = state_context(r, true);
+    states_end_step(r->model->registry, &state);
     OptimStep s = {.grad_scale = report->grad_scale, .exact = r->context.exact};
     s.lr = report->lr = schedule_lr(c, d, c->lr, c->min_lr, r->schedule_samples);
     s.decoupled_lr = schedule_lr(c, d, d->decoupled_lr, d->decoupled_min_lr, r->schedule_samples);
@@ -417,7 +430,7 @@ void run_update(Run *r, StepReport *report) {
 
 void run_evaluate(Run *r, const Batch *b, double *loss, double *tokens) {
     const int64_t together = at_once(r->config, b->b);
-    gpt_take_fp8_weights(r->model, r->comm, false);
+    refresh_states(r, false);
     for (int64_t first = 0; first < b->b; first += together)
         forward_only(r, b, first, together, tells_loss(r) ? loss : NULL);
     *tokens += mask_sum(r, b);

@@ -83,7 +83,7 @@ Layout run_layout(const Config *, int rank, int world);
 Run *run_new(const Config *, const Derived *, const MemoryPlan *, Comm *, Device *);
 /* Tokens of the chunks in which a pass computes its losses, and how many chunks there are; 0: no chunks. */
 int64_t run_loss_chunk(const Run *, int64_t *chunks);
-/* gpt_fp8_linears of a pass. */
+/* quantize_layers of a pass. */
 int64_t run_fp8_linears(const Run *, const char **emulation);
 void run_free(Run *);
 

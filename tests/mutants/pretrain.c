@@ -86,20 +86,19 @@ HOOK(void, passes_add, Run *r, int64_t number, const Batch *b, int64_t first, in
     __real_passes_add(r, number, b, first, n, weight, first_sample);
 }
 
-/* Of a layer: tokens that chose each expert, tokens that would have by the scores alone, losses. */
-HOOK(void, gpt_zero_counters, Gpt *m) {
-    const Tensor *t = &m->counters;
-    if (!mutant_is_named(M_counts_of_earlier_steps) || !t->data) {
-        __real_gpt_zero_counters(m);
+/* A layer counts tokens that chose each expert, tokens that would have by the scores alone, and losses. */
+HOOK(void, states_begin_step, Registry *r) {
+    const Tensor *t = states_counters(r);
+    if (!mutant_is_named(M_counts_of_earlier_steps) || !t->ndim || !running) {
+        __real_states_begin_step(r);
         return;
     }
-    const int64_t experts = m->config->num_experts;
+    const int64_t experts = running->config->num_experts, each = router_counters(experts);
     double *kept = mem_alloc(tensor_bytes(t));
     memcpy(kept, t->data, tensor_bytes(t));
-    __real_gpt_zero_counters(m);
-    for (int64_t i = 0; i < t->dim[0]; i++)
-        memcpy((double *)t->data + i * t->dim[1] + experts, kept + i * t->dim[1] + experts,
-               (size_t)experts * sizeof *kept);
+    __real_states_begin_step(r);
+    for (int64_t i = experts; i < t->dim[0]; i += each)
+        memcpy((double *)t->data + i, kept + i, (size_t)experts * sizeof *kept);
     free(kept);
 }
 

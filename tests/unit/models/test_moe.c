@@ -29,13 +29,14 @@ static double pass(Model *m, Ids *x, double weight) {
 
 static void restart(Model *m) {
     registry_zero_grads(m->gpt->registry);
-    gpt_zero_counters(m->gpt);
+    states_begin_step(m->gpt->registry);
 }
 
 static double losses(const Model *m) {
     double sum = 0;
     for (int i = 0; i < ROUTER_LOSSES; i++)
-        sum += gpt_router_loss_coeff(m->gpt, i) * gpt_router_loss(m->gpt, m->gpt->counters.data, i) * LAYERS;
+        sum += gpt_router_loss_coeff(m->gpt, i) *
+               gpt_router_loss(m->gpt, states_counters(m->gpt->registry)->data, i) * LAYERS;
     return sum;
 }
 
@@ -99,7 +100,7 @@ static void losses_differ_in_what_they_count(void **state) {
         pass(m, ids_new(m, samples[k], S, 1), 1);
         if (k == 2) pass(m, ids_new(m, samples[k], S, 5), 1);
         for (int i = 0; i < ROUTER_LOSSES; i++)
-            value[k][i] = gpt_router_loss(m->gpt, m->gpt->counters.data, i);
+            value[k][i] = gpt_router_loss(m->gpt, states_counters(m->gpt->registry)->data, i);
     }
     const double near = 64 * dtype_roundoff(F64);
     assert_true(fabs(value[0][BALANCE_GLOBAL_AUX] - value[0][BALANCE_AUX]) < near);
@@ -112,7 +113,7 @@ static void losses_differ_in_what_they_count(void **state) {
 /* ---- counts ---- */
 
 static double counted(const Model *m, int64_t layer) {
-    const double *count = m->gpt->layers[layer].moe->router.counters.data;
+    const double *count = m->gpt->counters[layer]->data;
     double sum = 0;
     for (int64_t e = 0; e < m->setup->config.num_experts; e++) sum += count[e];
     return sum;
@@ -150,9 +151,9 @@ static void biases_move_towards_balance(void **state) {
                                     "--moe-router-bias-update-rate 0.125"));
     static const double COUNTS[6] = {4, 0, 9, 4, 3, 4}, WANT[6] = {0, 0.125, -0.125, 0, 0.125, 0};
     const Router *r = &m->gpt->layers[2].moe->router;
-    gpt_zero_counters(m->gpt);
-    memcpy(r->counters.data, COUNTS, sizeof COUNTS);
-    gpt_update_expert_bias(m->gpt);
+    states_begin_step(m->gpt->registry);
+    memcpy(r->spec.counters->data, COUNTS, sizeof COUNTS);
+    states_end_step(m->gpt->registry, &(StateContext){.device = m->device});
     for (int e = 0; e < 6; e++) {
         assert_true(((double *)r->bias->master.data)[e] == WANT[e]);
         assert_true(((double *)m->gpt->layers[0].moe->router.bias->master.data)[e] == 0);

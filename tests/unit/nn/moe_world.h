@@ -115,8 +115,12 @@ static inline void moe_open(MoeRank *r, Device *device, size_t slot, size_t tran
                           .comm = r->run.comm,
                           .exact = r->c->exact};
     r->registry = registry_new(r->layout);
-    r->moe = moe_new(r->registry, moe_spec(r->c));
+    MoeSpec spec = moe_spec(r->c);
+    spec.router.counters = state_counters(r->registry, router_counters(spec.router.experts));
+    moe_init(&r->moe, r->registry, spec);
     registry_allocate(r->registry, device, r->c->dtype);
+    states_allocate(r->registry);
+    states_begin_step(r->registry);
     registry_init(r->registry, 7);
     for (int i = 0; i < r->registry->n && device->kind != DEVICE_NULL; i++) {
         Param *p = r->registry->params[i];
@@ -128,9 +132,6 @@ static inline void moe_open(MoeRank *r, Device *device, size_t slot, size_t tran
                 store_element(&p->master, e, ldexp((double)(3 * e % 5), -6));
     }
     registry_round_values(r->registry);
-    const int64_t n = router_counters(&r->moe.spec.router);
-    r->moe.router.counters = tensor_make(NULL, F64, 1, &n);
-    r->moe.router.counters.data = device_alloc(device, (size_t)n * sizeof(double), "counters");
     r->slot = space_new(device, "slot", slot);
     r->transient = space_new(device, "transient", transient);
     if (device->kind != DEVICE_NULL && slot == MOE_SPACE) moe_poison(r->slot), moe_poison(r->transient);
@@ -138,9 +139,9 @@ static inline void moe_open(MoeRank *r, Device *device, size_t slot, size_t tran
 }
 
 static inline void moe_close(MoeRank *r) {
-    device_release(r->run.device, r->moe.router.counters.data, tensor_bytes(&r->moe.router.counters));
     tape_free(r->tape);
     space_free(r->slot), space_free(r->transient);
+    states_free(r->registry);
     registry_free(r->registry);
     device_free(r->run.device);
 }
@@ -198,7 +199,7 @@ static inline void moe_add_gradients(const MoeRank *r) {
                     load_element(&p->main_grad, row * p->columns + k);
     }
     for (int64_t i = 0; i < r->out->counters.n; i++)
-        r->out->counters.v[i] += load_element(&r->moe.router.counters, i);
+        r->out->counters.v[i] += load_element(r->moe.spec.router.counters, i);
 }
 
 /* The ranks add one after the other. */
@@ -248,12 +249,13 @@ static inline Values moe_values(int64_t n) { return (Values){mem_zero((size_t)n,
 
 static inline MoeOutcome moe_outcome(const MoeCase *c) {
     Registry *r = registry_new(NULL);
-    const MoeSpec s = moe_spec(c);
-    moe_new(r, s);
+    Moe moe;
+    moe_init(&moe, r, moe_spec(c));
     const int64_t n = (c->microbatches ? c->microbatches : 1) * c->layout.dp * SAMPLES * SEQUENCE * HIDDEN;
     MoeOutcome o = {
-        .y = moe_values(n), .dx = moe_values(n), .counters = moe_values(router_counters(&s.router))};
+        .y = moe_values(n), .dx = moe_values(n), .counters = moe_values(router_counters(EXPERTS))};
     for (int i = 0; i < r->n; i++) o.grad[i] = moe_values(param_logical_count(r->params[i]));
+    states_free(r);
     registry_free(r);
     return o;
 }

@@ -180,7 +180,7 @@ static void layer_open(Layer *l, QuantSpec spec, Size size, bool codes) {
                                               .dim = {size.out, size.in},
                                               .tp_split = SPLIT_NONE,
                                               .init = {INIT_NORMAL, 1}});
-    l->quantiser = quantize_new(l->registry, "layer", spec);
+    l->quantiser = quantize_new(l->registry, "layer", l->w, spec);
     registry_allocate(l->registry, l->device, F64);
     registry_init(l->registry, 7);
     l->slot = space_new(l->device, "slot", SPACE_UNPLANNED);
@@ -192,7 +192,7 @@ static void layer_open(Layer *l, QuantSpec spec, Size size, bool codes) {
 static void layer_close(Layer *l) {
     tape_free(l->tape);
     space_free(l->slot), space_free(l->transient);
-    quantize_release_kept(l->quantiser, l->device);
+    states_free(l->registry);
     registry_free(l->registry);
     device_free(l->device);
 }
@@ -219,13 +219,16 @@ static int passes_for_codes(QuantSpec spec, Way way) {
  * stand for. */
 static void check_layer(QuantSpec spec, Way way) {
     const bool codes = way != EMULATED;
+    spec.keep_weights = way == KEPT;
     spec.keep_inputs = way == INPUTS_KEPT && spec.wgrad && spec.recipe != FP8_BLOCKWISE;
     const Size size = codes ? (Size){128, 2, 384, 128} : (Size){131, 2, 260, 133};
     const int64_t ROWS = size.s * size.b, IN = size.in, OUT = size.out;
     Layer l;
     layer_open(&l, spec, size, codes);
-    assert_int_equal(!quantize_emulation(&l.context, spec, ROWS, IN, OUT), codes);
-    if (way == KEPT) assert_true(quantize_keep(l.quantiser, l.w, l.device) >= 2 * (size_t)(IN * OUT));
+    assert_int_equal(!quantize_emulation(l.device, spec, ROWS, IN, OUT), codes);
+    const StateContext state = {.device = l.device, .tokens = ROWS, .training = true};
+    states_prepare(l.registry, &state);
+    if (way == KEPT) assert_true(states_bytes(l.registry) >= 2 * (size_t)(IN * OUT));
     const bool blocks = spec.recipe == FP8_BLOCKWISE;
     const Fp8Type grad = spec.format == FP8_HYBRID ? E5M2 : E4M3;
     const int64_t all = INT64_C(1) << 40;
@@ -238,7 +241,7 @@ static void check_layer(QuantSpec spec, Way way) {
     const double *w0 = l.w->master.data;
     for (int pass = 0; pass < 2; pass++) { /* a delayed scale is 1 before the first step has ended */
         registry_zero_grads(l.registry);
-        quantize_take_kept(l.quantiser, l.w, l.device, NULL, NULL, true);
+        states_refresh(l.registry, &state);
         tape_begin(l.tape, true);
         int passes = 0;
         tape_trace(l.tape, count_codes, &passes);
@@ -251,7 +254,7 @@ static void check_layer(QuantSpec spec, Way way) {
         tape_backward(l.tape, y, &seed, NEED_ALL);
         assert_int_equal(passes, passes_for_codes(spec, way));
         memcpy(dx, tape_grad(l.tape, input)->data, tensor_bytes(input));
-        quantize_end_step(l.quantiser, l.device, NULL, NULL);
+        states_end_step(l.registry, &state);
         if (pass == 1 || spec.recipe != FP8_DELAYED) {
             quantised(E4M3, w0, OUT, IN, square.high, square.wide, blocks, w);
             quantised(E4M3, x0, ROWS, IN, over_columns.high, over_columns.wide, blocks, x);
@@ -286,22 +289,21 @@ static void products_are_of_quantised_operands(void **unused) {
 static void what_no_codes_can_do_is_said(void **unused) {
     (void)unused;
     Device none = {.kind = DEVICE_NULL}, all = {.kind = DEVICE_NULL, .fp8_products = true};
-    const RunContext without = {.device = &none}, with = {.device = &all},
-                     invariant = {.device = &all, .batch_invariant = true};
     const QuantSpec whole = {.recipe = FP8_TENSORWISE}, blocks = {.recipe = FP8_BLOCKWISE},
-                    emulated = {.recipe = FP8_TENSORWISE, .emulated = true};
-    assert_null(quantize_emulation(&with, whole, 32, 16, 48));
-    assert_non_null(strstr(quantize_emulation(&without, whole, 32, 16, 48), "FP8"));
-    assert_non_null(strstr(quantize_emulation(&with, blocks, 128, 128, 128), "128 terms"));
-    assert_non_null(strstr(quantize_emulation(&with, emulated, 32, 16, 48), "--fp8-emulated"));
-    assert_non_null(strstr(quantize_emulation(&invariant, whole, 32, 16, 48), "--batch-invariant-mode"));
+                    emulated = {.recipe = FP8_TENSORWISE, .emulated = true},
+                    invariant = {.recipe = FP8_TENSORWISE, .fixed_order = true};
+    assert_null(quantize_emulation(&all, whole, 32, 16, 48));
+    assert_non_null(strstr(quantize_emulation(&none, whole, 32, 16, 48), "FP8"));
+    assert_non_null(strstr(quantize_emulation(&all, blocks, 128, 128, 128), "128 terms"));
+    assert_non_null(strstr(quantize_emulation(&all, emulated, 32, 16, 48), "--fp8-emulated"));
+    assert_non_null(strstr(quantize_emulation(&all, invariant, 32, 16, 48), "--batch-invariant-mode"));
     for (int i = 0; i < 3; i++) {
         const int64_t size[3] = {i == 0 ? 8 : 16, i == 1 ? 8 : 16, i == 2 ? 8 : 16};
-        assert_non_null(strstr(quantize_emulation(&with, whole, size[0], size[1], size[2]), "of 16"));
+        assert_non_null(strstr(quantize_emulation(&all, whole, size[0], size[1], size[2]), "of 16"));
     }
     all.fp8_block_products = true;
-    assert_null(quantize_emulation(&with, blocks, 128, 256, 384));
-    assert_non_null(strstr(quantize_emulation(&with, blocks, 128, 256, 144), "of 128"));
+    assert_null(quantize_emulation(&all, blocks, 128, 256, 384));
+    assert_non_null(strstr(quantize_emulation(&all, blocks, 128, 256, 144), "of 128"));
 }
 
 /* Products read the inverses of squares in rows of a multiple of four: what stands behind the last square is

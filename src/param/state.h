@@ -1,0 +1,55 @@
+/* What a module keeps between passes and steps beside its parameters: FP8 scales and weights, expert biases,
+ * counters. A module's constructor registers each once; memory, zeroing and the events of a step are loops
+ * over them. */
+#ifndef ISOTRON_PARAM_STATE_H
+#define ISOTRON_PARAM_STATE_H
+
+#include "comm/comm.h"
+#include "param/param.h"
+
+/* A buffer of a checkpoint: saved and loaded like a parameter, but not trained. All ranks of a stage hold it
+ * whole; values are in `master`. It starts as zeros. */
+Param *state_buffer(Registry *, const char *name, int ndim, const int64_t *dim);
+
+/* F64 [n] that passes add to. It is zeroed when a step begins. All counters of a model are one block, so that
+ * one message sums them over the world: every rank registers the same ones in the same order, also those of
+ * layers that it does not hold. The result is stable; it has data after states_allocate. */
+Tensor *state_counters(Registry *, int64_t n);
+
+/* Where and when an event happens. */
+typedef struct StateContext {
+    Device *device;
+    const Layout *layout; /* NULL: one rank, as comm */
+    Comm *comm;
+    int64_t tokens; /* that a pass of this rank computes at once (prepare) */
+    bool training;  /* the values are for a training step, not for an evaluation (refresh) */
+} StateContext;
+
+/* The events that a module's state takes part in; each may be NULL. */
+typedef struct StateKind {
+    size_t (*prepare)(void *self, const StateContext *); /* takes device memory for the passes of a run;
+                                                            its bytes */
+    void (*refresh)(void *self, const StateContext *);   /* parameters have changed */
+    void (*end_step)(void *self, const StateContext *);  /* after the last pass of a training step, before the
+                                                            update */
+    void (*release)(void *self, Device *);               /* gives back what `prepare` took */
+} StateKind;
+
+/* Both outlive the registry. */
+void state_add(Registry *, const StateKind *, void *self);
+/* The i-th state of that kind, in the order of registration; NULL: there are no more. */
+void *state_find(const Registry *, const StateKind *, int i);
+
+/* After registry_allocate: takes the counters. */
+void states_allocate(Registry *);
+void states_free(Registry *); /* before registry_free */
+/* F64 [all counters]; ndim 0 if there are none. */
+const Tensor *states_counters(const Registry *);
+size_t states_bytes(const Registry *); /* of device memory */
+
+void states_prepare(Registry *, const StateContext *);
+void states_begin_step(Registry *); /* zeroes the counters */
+void states_refresh(Registry *, const StateContext *);
+void states_end_step(Registry *, const StateContext *);
+
+#endif
