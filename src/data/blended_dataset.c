@@ -189,7 +189,7 @@ int64_t blended_length(const BlendedDataset *d) {
     return is_blend(d) ? d->dataset.rows : gpt_dataset_length(&d->datasets[0]);
 }
 
-Err blended_get(const BlendedDataset *d, int64_t index, GptSample *out) {
+Err blended_get(const BlendedDataset *d, int64_t index, Sample *out) {
     if (!is_blend(d)) return gpt_dataset_get(&d->datasets[0], index, out);
     return gpt_dataset_get(&d->datasets[npy_at(&d->dataset, index)], npy_at(&d->sample, index), out);
 }

@@ -29,6 +29,6 @@ Err blended_open(const GptSource *sources, int n, const double *weights, const G
                  BlendedDataset *out);
 void blended_close(BlendedDataset *);
 int64_t blended_length(const BlendedDataset *);
-Err blended_get(const BlendedDataset *, int64_t index, GptSample *out);
+Err blended_get(const BlendedDataset *, int64_t index, Sample *out);
 
 #endif

@@ -6,7 +6,6 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "base/slice.h"
 #include "data/blended_dataset.h"
 
 /* Datasets point to sources and to the configuration, so those live as long as Data and never move. */
@@ -133,62 +132,12 @@ void data_close(Data *d) {
 
 const Dataset *data_split(const Data *d, DataSplit split) { return d->datasets[split]; }
 int64_t data_length(const Dataset *d) { return blended_length(d); }
-Err data_get(const Dataset *d, int64_t index, GptSample *out) { return blended_get(d, index, out); }
-
-Batch batch_new(int64_t b, int64_t s) {
-    CHECK(b >= 1 && s >= 1, "a batch of %" PRId64 " x %" PRId64, b, s);
-    size_t n = (size_t)b * (size_t)s;
-    return (Batch){.b = b,
-                   .s = s,
-                   .tokens = mem_zero(n, sizeof(int64_t)),
-                   .labels = mem_zero(n, sizeof(int64_t)),
-                   .position_ids = mem_zero(n, sizeof(int64_t)),
-                   .loss_mask = mem_zero(n, sizeof(float)),
-                   .document_start = mem_zero(n, sizeof(int64_t)),
-                   .indices = mem_zero((size_t)b, sizeof(int64_t))};
-}
-
-void batch_free(Batch *x) {
-    free(x->tokens), free(x->labels), free(x->position_ids), free(x->loss_mask), free(x->document_start),
-        free(x->indices);
-    *x = (Batch){0};
-}
-
-/* x [b,s] of elements of `size` bytes. */
-static void *columns(const Batch *b, const void *x, size_t size, int ranks, int rank, Arena *arena) {
-    const SequenceSlice slice = slice_zigzag(b->s, ranks, rank);
-    const int64_t s = b->s / ranks;
-    char *out = arena_alloc(arena, (size_t)(b->b * s) * size);
-    for (int64_t i = 0; i < b->b; i++)
-        for (int64_t j = 0, run; j < s; j += run) {
-            run = slice_run(&slice, j, s - j);
-            memcpy(out + (size_t)(i * s + j) * size,
-                   (const char *)x + (size_t)(i * b->s + slice_position(&slice, j)) * size,
-                   (size_t)run * size);
-        }
-    return out;
-}
-
-Batch batch_slice(const Batch *b, int ranks, int rank, Arena *arena) {
-    return (Batch){
-        .b = b->b,
-        .s = b->s / ranks,
-        .tokens = columns(b, b->tokens, sizeof *b->tokens, ranks, rank, arena),
-        .labels = columns(b, b->labels, sizeof *b->labels, ranks, rank, arena),
-        .position_ids = columns(b, b->position_ids, sizeof *b->position_ids, ranks, rank, arena),
-        .loss_mask = columns(b, b->loss_mask, sizeof *b->loss_mask, ranks, rank, arena),
-        .document_start = columns(b, b->document_start, sizeof *b->document_start, ranks, rank, arena),
-        .indices = memcpy(arena_alloc(arena, (size_t)b->b * sizeof *b->indices), b->indices,
-                          (size_t)b->b * sizeof *b->indices),
-    };
-}
+Err data_get(const Dataset *d, int64_t index, Sample *out) { return blended_get(d, index, out); }
 
 Err data_batch(const Dataset *d, const int64_t *indices, int64_t n, Batch *out) {
     out->b = n;
     for (int64_t i = 0; i < n; i++) {
-        int64_t at = i * out->s;
-        GptSample row = {out->tokens + at, out->labels + at, out->position_ids + at, out->loss_mask + at,
-                         out->document_start + at};
+        Sample row = batch_sample(out, i);
         out->indices[i] = indices[i];
         ERR_RETURN(data_get(d, indices[i], &row));
     }

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "base/mem.h"
+#include "data/batch.h"
 #include "data/blend.h"
 #include "data/gpt_dataset.h"
 
@@ -55,22 +55,8 @@ const Dataset *data_split(const Data *, DataSplit);
 
 int64_t data_length(const Dataset *); /* samples */
 /* Sample `index` of [0, length). Safe from any thread. */
-Err data_get(const Dataset *, int64_t index, GptSample *out);
+Err data_get(const Dataset *, int64_t index, Sample *out);
 
-/* b samples, layout [b, s]. */
-typedef struct Batch {
-    int64_t b, s;
-    int64_t *tokens, *labels, *position_ids;
-    float *loss_mask;
-    int64_t *document_start; /* the first position each position may attend to (gpt_dataset.h) */
-    int64_t *indices;        /* [b], which samples they are */
-} Batch;
-
-Batch batch_new(int64_t b, int64_t s);
-void batch_free(Batch *);
-/* The columns that context-parallel rank `rank` of `ranks` holds (base/slice.h; of one rank: all), in the
- * arena's memory: not to be freed. s is a multiple of 2 * ranks. */
-Batch batch_slice(const Batch *, int ranks, int rank, Arena *);
 /* Fills the first n <= capacity rows of `out` and sets out->b to n. */
 Err data_batch(const Dataset *, const int64_t *indices, int64_t n, Batch *out);
 

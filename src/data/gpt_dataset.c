@@ -207,7 +207,7 @@ static void read_text(const GptDataset *d, int64_t k, int64_t pad, int64_t *text
     while (have < want) text[have++] = pad;
 }
 
-static void fill_positions(const GptConfig *c, const GptSample *out) {
+static void fill_positions(const GptConfig *c, const Sample *out) {
     int64_t s = c->sequence_length, start = 0;
     for (int64_t i = 0; i < s; i++) {
         bool eod = c->eod >= 0 && out->tokens[i] == c->eod;
@@ -218,7 +218,7 @@ static void fill_positions(const GptConfig *c, const GptSample *out) {
     }
 }
 
-Err gpt_dataset_get(const GptDataset *d, int64_t k, GptSample *out) {
+Err gpt_dataset_get(const GptDataset *d, int64_t k, Sample *out) {
     const GptConfig *c = d->config;
     int64_t s = c->sequence_length, *text = mem_alloc((size_t)(s + 1) * sizeof *text);
     CHECK(k >= 0 && k < gpt_dataset_length(d), "sample %" PRId64 " of %" PRId64, k, gpt_dataset_length(d));

@@ -18,6 +18,7 @@
 
 #include "base/err.h"
 #include "base/str.h"
+#include "data/batch.h"
 #include "data/blend.h"
 #include "data/gpt_index.h"
 
@@ -38,12 +39,6 @@ typedef struct GptConfig {
         *tokenizer_json; /* the tokenizer's identifiers, an object of strings and numbers; NULL: null */
 } GptConfig;
 
-typedef struct GptSample {
-    int64_t *tokens, *labels, *position_ids; /* [s] each, the caller's */
-    float *loss_mask;                        /* [s] */
-    int64_t *document_start;                 /* [s] */
-} GptSample;
-
 typedef struct GptDataset {
     const GptSource *source; /* borrowed */
     const GptConfig *config; /* borrowed */
@@ -60,7 +55,7 @@ Err gpt_dataset_open(const GptSource *, const GptConfig *, DataSplit split, int6
 void gpt_dataset_close(GptDataset *);
 int64_t gpt_dataset_length(const GptDataset *); /* samples, >= num_samples */
 /* Sample k of [0, length). A user error if an id is outside the vocabulary. Any thread may call. */
-Err gpt_dataset_get(const GptDataset *, int64_t k, GptSample *out);
+Err gpt_dataset_get(const GptDataset *, int64_t k, Sample *out);
 
 /* Upstream's unique description: the JSON object whose MD5 names the cache, its members indented by depth + 1
  * levels. */

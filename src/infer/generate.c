@@ -102,9 +102,10 @@ static Tensor *feed(Session *s, int64_t count) {
     for (int i = 0; i < IDS; i++) ids[i] = tensor_make(s->ids + (size_t)i * bytes, I64, 2, dim);
     device_write(s->context->device, s->ids, tokens, IDS * bytes);
     free(tokens);
-    ModelInput input = {.tokens = &ids[0], .position = &ids[1], .first_key = &ids[2], .cache = &s->cache};
-    tape_begin(s->tape, false);
-    Tensor *logits = gpt_forward(s->tape, s->model, &input);
+    const Feed feed = {
+        .tokens = &ids[0], .position_ids = &ids[1], .document_start = &ids[2], .cache = &s->cache};
+    tape_begin(s->tape, &(MicrobatchContext){.recording = false});
+    Tensor *logits = gpt_stage(s->tape, s->model, 0, &feed, NULL);
     s->cache.length += count;
     return logits;
 }

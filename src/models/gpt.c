@@ -30,7 +30,7 @@ static Tensor *normed(Tape *t, const Norm *n, Stream *s) {
 
 typedef struct LayerRun {
     const Gpt *gpt;
-    const ModelInput *input;
+    const Feed *feed;
     int64_t first, count; /* layers of this block */
 } LayerRun;
 
@@ -39,10 +39,10 @@ static Tensor *feed_forward(Tape *t, void *layer, Tensor *x_sbh) {
     return l->moe ? moe_forward(t, l->moe, x_sbh) : mlp_forward(t, &l->mlp, x_sbh);
 }
 
-static Stream layer_forward(Tape *t, const Gpt *m, GptLayer *l, const ModelInput *input, Stream s) {
+static Stream layer_forward(Tape *t, const Gpt *m, GptLayer *l, const Feed *feed, Stream s) {
     const Config *c = m->config;
     Tensor *h = normed(t, &l->input_norm, &s);
-    h = attention_forward(t, &l->attention, input, &m->rope, h);
+    h = attention_forward(t, &l->attention, feed, &m->rope, h);
     s.branch = op_dropout(t, h, c->hidden_dropout, l->attention_dropout_site);
     h = normed(t, &l->mlp_norm, &s);
     const bool again = recomputes(m, l->moe ? RECOMPUTE_MOE : RECOMPUTE_MLP);
@@ -53,7 +53,7 @@ static Stream layer_forward(Tape *t, const Gpt *m, GptLayer *l, const ModelInput
 
 static Stream layers_forward(Tape *t, const LayerRun *r, Stream s) {
     for (int64_t i = r->first; i < r->first + r->count; i++)
-        s = layer_forward(t, r->gpt, &r->gpt->layers[i], r->input, s);
+        s = layer_forward(t, r->gpt, &r->gpt->layers[i], r->feed, s);
     return s;
 }
 
@@ -64,17 +64,16 @@ static Tensor *layers_block(Tape *t, void *run, Tensor *x_sbh) {
 /* Full recompute: "uniform" keeps the input of every chunk of n layers, "block" recomputes the first n layers
  * of each stage one by one. Generation keeps nothing, so it runs every layer as a block. Offloading excludes
  * recomputation, and pipelines: a layer's number is its place in the stage. */
-static Stream layers_of_stage(Tape *t, const Gpt *m, const GptStage *stage, const ModelInput *input,
-                              Stream s) {
+static Stream layers_of_stage(Tape *t, const Gpt *m, const GptStage *stage, const Feed *feed, Stream s) {
     const Config *c = m->config;
     bool full = c->recompute_granularity == RECOMPUTE_FULL;
     int64_t n = c->recompute_num_layers, layers = stage->layers,
             chunk = full && c->recompute_method == RECOMPUTE_UNIFORM ? n : 1;
     for (int64_t i = 0; i < layers; i += chunk) {
         LayerRun *run = tape_alloc(t, sizeof *run);
-        *run = (LayerRun){m, input, stage->first_layer + i, chunk < layers - i ? chunk : layers - i};
+        *run = (LayerRun){m, feed, stage->first_layer + i, chunk < layers - i ? chunk : layers - i};
         const bool offloads = i < c->cpu_offloading_num_layers;
-        bool block = input->cache || (full && (c->recompute_method == RECOMPUTE_UNIFORM || i < n));
+        bool block = feed->cache || (full && (c->recompute_method == RECOMPUTE_UNIFORM || i < n));
         if (offloads) tape_offload_begin(t, i);
         s = block ? (Stream){tape_block(t, layers_block, run, settled(t, s)), NULL}
                   : layers_forward(t, run, s);
@@ -84,20 +83,20 @@ static Stream layers_of_stage(Tape *t, const Gpt *m, const GptStage *stage, cons
 }
 
 /* The word table is cut by rows over the tensor-parallel ranks, so that looking up gives partial sums. */
-static Tensor *embed(Tape *t, const Gpt *m, const ModelInput *input) {
+static Tensor *embed(Tape *t, const Gpt *m, const Feed *feed) {
     const Spmd stream = m->registry->layout.sequence_parallel ? SPMD_V : SPMD_I;
     Tensor *x =
-        op_redistribute(t, op_embedding(t, input->tokens, &m->word_embeddings->value), AXIS_TP, stream, 0);
+        op_redistribute(t, op_embedding(t, feed->tokens, &m->word_embeddings->value), AXIS_TP, stream, 0);
     if (m->position_embeddings) {
-        Tensor *p = op_embedding(t, input->position, &m->position_embeddings->value);
+        Tensor *p = op_embedding(t, feed->position_ids, &m->position_embeddings->value);
         x = op_add(t, x, stream == SPMD_V ? op_redistribute(t, p, AXIS_TP, SPMD_V, 0) : p);
     }
     return op_dropout(t, x, m->config->hidden_dropout, hash_name("embedding.dropout"));
 }
 
-static Stream hidden(Tape *t, const Gpt *m, const GptStage *stage, const ModelInput *input, Tensor *x_sbh) {
-    if (stage->embedding) x_sbh = embed(t, m, input);
-    return layers_of_stage(t, m, stage, input, (Stream){x_sbh, NULL});
+static Stream hidden(Tape *t, const Gpt *m, const GptStage *stage, const Feed *feed, Tensor *x_sbh) {
+    if (stage->embedding) x_sbh = embed(t, m, feed);
+    return layers_of_stage(t, m, stage, feed, (Stream){x_sbh, NULL});
 }
 
 /* -> logits [s, b, v], over tensor-parallel ranks cut by vocabulary */
@@ -114,20 +113,21 @@ int64_t gpt_loss_positions(const Gpt *m, int64_t s, int64_t b, DType storage) {
 }
 
 /* -> loss [b, s]. Chunks of logits need to know their gradients at once. */
-static Tensor *head_loss(Tape *t, const Gpt *m, const ModelInput *input, Stream s, Tensor *labels_bs) {
+static Tensor *head_loss(Tape *t, const Gpt *m, const Feed *feed, Stream s) {
+    Tensor *labels_bs = feed->labels;
     const int64_t vocab = m->derived->vocab_size,
                   positions =
                       gpt_loss_positions(m, labels_bs->dim[1], labels_bs->dim[0], tape_context(t)->dtype);
-    if (!positions || (tape_records(t) && !input->dloss))
-        return op_cross_entropy_of(t, head(t, m, s), labels_bs, vocab, input->dloss);
-    const LinearLoss how = {vocab, positions, m->registry->layout.sequence_parallel, input->dloss};
+    if (!positions || (tape_records(t) && !feed->dloss))
+        return op_cross_entropy_of(t, head(t, m, s), labels_bs, vocab, feed->dloss);
+    const LinearLoss how = {vocab, positions, m->registry->layout.sequence_parallel, feed->dloss};
     return op_linear_cross_entropy(t, normed(t, &m->final_norm, &s), &m->output->value, labels_bs, how);
 }
 
-Tensor *gpt_stage(Tape *t, const Gpt *m, int stage, const ModelInput *input, Tensor *x_sbh,
-                  Tensor *labels_bs) {
-    const Stream s = hidden(t, m, &m->stages[stage], input, x_sbh);
-    return m->stages[stage].head ? head_loss(t, m, input, s, labels_bs) : settled(t, s);
+Tensor *gpt_stage(Tape *t, const Gpt *m, int stage, const Feed *feed, Tensor *x_sbh) {
+    const Stream s = hidden(t, m, &m->stages[stage], feed, x_sbh);
+    if (!m->stages[stage].head) return settled(t, s);
+    return feed->labels ? head_loss(t, m, feed, s) : head(t, m, s);
 }
 
 SpmdType gpt_boundary(const Gpt *m, int64_t b, int64_t dim[3]) {
@@ -141,14 +141,6 @@ SpmdType gpt_boundary(const Gpt *m, int64_t b, int64_t dim[3]) {
     if (cut) type = spmd_with(type, AXIS_TP, SPMD_V);
     if (size[AXIS_CP] > 1) type = spmd_with(type, AXIS_CP, SPMD_V);
     return size[AXIS_DP] > 1 ? spmd_with(type, AXIS_DP, SPMD_V) : type;
-}
-
-Tensor *gpt_forward(Tape *t, const Gpt *m, const ModelInput *input) {
-    return head(t, m, hidden(t, m, &m->stages[0], input, NULL));
-}
-
-Tensor *gpt_loss(Tape *t, const Gpt *m, const ModelInput *input, Tensor *labels_bs) {
-    return gpt_stage(t, m, 0, input, NULL, labels_bs);
 }
 
 /* ---- construction ---- */

@@ -6,7 +6,7 @@
 
 #include "config/config.h"
 #include "nn/attention.h"
-#include "nn/input.h"
+#include "nn/feed.h"
 #include "nn/mlp.h"
 #include "nn/moe.h"
 #include "nn/norm.h"
@@ -61,19 +61,14 @@ void gpt_free(Gpt *);
 double gpt_router_loss_coeff(const Gpt *, int loss);
 double gpt_router_loss(const Gpt *, const double *counters, int loss);
 
-/* One stage: x_sbh is what the stage before gave (ignored at the embedding) -> [s, b, h], or at the head the
- * loss of each token [b, s] in nats; labels I64 [b, s]. The input must live until the tape ends. */
-Tensor *gpt_stage(Tape *, const Gpt *, int stage, const ModelInput *, Tensor *x_sbh, Tensor *labels_bs);
+/* One stage: x_sbh is what the stage before gave (ignored at the embedding) -> [s, b, h]; or at the head, if
+ * the feed has labels, the loss of each token [b, s] in nats, else logits [s, b, padded vocabulary]. The feed
+ * must live until the tape ends. */
+Tensor *gpt_stage(Tape *, const Gpt *, int stage, const Feed *, Tensor *x_sbh);
 /* Positions of a chunk of logits of b samples of s positions, in which the head computes the loss
  * (--cross-entropy-fusion-impl linear); 0: all logits at once. */
 int64_t gpt_loss_positions(const Gpt *, int64_t s, int64_t b, DType storage);
 /* What goes from stage to stage for a microbatch of b samples: shape [s, b, h] on this rank, and type. */
 SpmdType gpt_boundary(const Gpt *, int64_t b, int64_t dim[3]);
-
-/* The whole model, for a Gpt of one stage. */
-/* -> logits [s, b, padded vocabulary]. The input must live until the tape ends. */
-Tensor *gpt_forward(Tape *, const Gpt *, const ModelInput *);
-/* -> loss of each token [b, s] in nats; labels I64 [b, s]. */
-Tensor *gpt_loss(Tape *, const Gpt *, const ModelInput *, Tensor *labels_bs);
 
 #endif

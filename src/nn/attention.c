@@ -80,7 +80,7 @@ static Tensor *append(Tape *t, Tensor *cache, int64_t length, Tensor *x_sbg1d) {
 
 typedef struct Core {
     const Attention *attention;
-    const ModelInput *input;
+    const Feed *feed;
     const RopeTable *rope;
 } Core;
 
@@ -122,7 +122,7 @@ static bool rotates_together(const Tape *t, const AttentionSpec *p) {
 
 static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
     const AttentionSpec *p = &c->attention->spec;
-    return op_rope(t, x, (Tensor *)&c->rope->cos, (Tensor *)&c->rope->sin, c->input->position,
+    return op_rope(t, x, (Tensor *)&c->rope->cos, (Tensor *)&c->rope->sin, c->feed->position_ids,
                    (RopeAttr){.dim = (int32_t)p->rotary_dim, .interleaved = p->rotary_interleaved});
 }
 
@@ -165,12 +165,12 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const Qkv parts = prepare(t, c, qkv);
     Tensor *q = parts.q, *k = parts.k, *v = parts.v;
     const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3], d = p->head_dim;
-    KvCache *cache = c->input->cache;
+    KvCache *cache = c->feed->cache;
     if (cache) {
         k = append(t, &cache->k[p->layer], cache->length, k);
         v = append(t, &cache->v[p->layer], cache->length, v);
     }
-    const RunContext *run = tape_context(t);
+    const MicrobatchContext *microbatch = tape_microbatch(t);
     const int tp = tape_axis(t, AXIS_TP);
     AttentionAttr attr = {
         .scale = 1 / sqrt((double)d),
@@ -179,22 +179,22 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
         .window_right = p->window_right,
         .first_head = tp > 1 ? tape_group(t, 1 << AXIS_TP).rank * p->heads / tp : 0,
         .heads = p->heads,
-        .dropout = {.rate = run->training ? p->dropout : 0,
-                    .seed = run->seed,
+        .dropout = {.rate = microbatch->training ? p->dropout : 0,
+                    .seed = tape_context(t)->seed,
                     .site = hash_name(p->name),
-                    .first_sample = run->first_sample,
+                    .first_sample = microbatch->first_sample,
                     .seq_total = s * tape_axis(t, AXIS_CP)},
     };
     Tensor *sink = sinks(t, c->attention, g * r, (DType)q->dtype);
-    Tensor *y = op_context_attention(t, q, k, v, c->input->first_key, sink, attr, p->context, p->unfused);
+    Tensor *y = op_context_attention(t, q, k, v, c->feed->document_start, sink, attr, p->context, p->unfused);
     return tape_view(t, y, 0, 3, (int64_t[]){s, b, g * r * d}, (int64_t[]){b * g * r * d, g * r * d, 1});
 }
 
-Tensor *attention_forward(Tape *t, const Attention *a, const ModelInput *input, const RopeTable *rope,
+Tensor *attention_forward(Tape *t, const Attention *a, const Feed *feed, const RopeTable *rope,
                           Tensor *x_sbh) {
     Tensor *qkv = linear_forward(t, &a->qkv, x_sbh);
     Core *c = tape_alloc(t, sizeof *c);
-    *c = (Core){a, input, rope};
+    *c = (Core){a, feed, rope};
     Tensor *context = a->spec.recompute ? tape_block(t, core, c, qkv) : core(t, c, qkv);
     return linear_forward(t, &a->proj, context);
 }

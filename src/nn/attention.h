@@ -5,7 +5,7 @@
 #define ISOTRON_NN_ATTENTION_H
 
 #include "config/enums.h"
-#include "nn/input.h"
+#include "nn/feed.h"
 #include "nn/linear.h"
 #include "nn/norm.h"
 #include "nn/rope.h"
@@ -36,8 +36,7 @@ typedef struct Attention {
 } Attention;
 
 Attention attention_new(Registry *, AttentionSpec);
-/* x_sbh -> [s, b, h]. `rope` is read if rotary_dim > 0. The input must live until the tape ends. */
-Tensor *attention_forward(Tape *, const Attention *, const ModelInput *, const RopeTable *rope,
-                          Tensor *x_sbh);
+/* x_sbh -> [s, b, h]. `rope` is read if rotary_dim > 0. The feed must live until the tape ends. */
+Tensor *attention_forward(Tape *, const Attention *, const Feed *, const RopeTable *rope, Tensor *x_sbh);
 
 #endif

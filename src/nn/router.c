@@ -88,7 +88,7 @@ static void balance(Tape *t, const Router *r, Tensor *logits, const Routing *rou
                                       (RouterLossAttr){.kind = z ? ROUTER_Z : ROUTER_BALANCE,
                                                        .sigmoid = s->route.score == ROUTER_SIGMOID});
         add(t, loss, loss_sum(r, i));
-        tape_seed(t, loss, s->loss_coeff[i] * tape_context(t)->aux_scale);
+        tape_seed(t, loss, s->loss_coeff[i] * tape_microbatch(t)->aux_scale);
     }
 }
 
@@ -96,7 +96,7 @@ Routing router_forward(Tape *t, const Router *r, Tensor *x) {
     const RouterSpec *s = &r->spec;
     if (s->jitter > 0) x = op_jitter(t, x, s->jitter, r->jitter_site);
     Tensor *logits = op_gate_logits(t, x, &r->weight->value);
-    Tensor *select = s->sinkhorn && tape_context(t)->training
+    Tensor *select = s->sinkhorn && tape_microbatch(t)->training
                          ? tokens_own(t, op_sinkhorn(t, tokens_whole(t, logits)), logits)
                          : NULL;
     Routing routing = op_route(t, logits, select, r->bias ? &r->bias->master : NULL, s->topk, s->route);

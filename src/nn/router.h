@@ -37,7 +37,7 @@ int64_t router_counters(int64_t experts);
 /* The sum of a loss since the step began; `counters` is a copy of a router's that the host sees. */
 double router_loss_sum(const double *counters, int64_t experts, int loss);
 /* x_sbh [s,b,h] -> where its tokens go. While the tape records, counts tokens and adds the losses' values to
- * the counters, and the losses' gradients (times RunContext.aux_scale) to that of the logits. */
+ * the counters, and the losses' gradients (times MicrobatchContext.aux_scale) to that of the logits. */
 Routing router_forward(Tape *, const Router *, Tensor *x_sbh);
 
 #endif

@@ -12,9 +12,10 @@ static void backward(Tape *t, const Node *n, Need need) {
 }
 
 static Tensor *multiply(Tape *t, OpNumber op, Tensor *x, double rate, uint64_t site) {
-    const RunContext *run = tape_context(t);
-    if (rate == 0 || !run->training) return x;
-    DropoutAttr attr = {.rate = rate, .seed = run->seed, .site = site, .first_sample = run->first_sample};
+    const MicrobatchContext *microbatch = tape_microbatch(t);
+    if (rate == 0 || !microbatch->training) return x;
+    DropoutAttr attr = {
+        .rate = rate, .seed = tape_context(t)->seed, .site = site, .first_sample = microbatch->first_sample};
     attr.slice = tape_slice(t, x, &attr.seq_total);
     Tensor *y = tape_tensor(t, (DType)x->dtype, x->ndim, x->dim);
     tape_run(t, &OPS[op], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, backward);

@@ -23,7 +23,6 @@ typedef struct Parcel {
 struct Executor {
     const RunContext *context;
     const Gpt *model;
-    ExecutorCalls calls;
     ExecutorMemory memory;
     int64_t dim[3]; /* of what goes from stage to stage */
     SpmdType type;
@@ -45,10 +44,9 @@ static size_t message_bytes(const Executor *e) {
     return tensor_bytes(&t);
 }
 
-Executor *executor_new(const RunContext *context, const Gpt *model, int64_t samples, ExecutorMemory memory,
-                       ExecutorCalls calls) {
+Executor *executor_new(const RunContext *context, const Gpt *model, int64_t samples, ExecutorMemory memory) {
     Executor *e = mem_zero(1, sizeof *e);
-    *e = (Executor){.context = context, .model = model, .calls = calls, .memory = memory};
+    *e = (Executor){.context = context, .model = model, .memory = memory};
     e->type = gpt_boundary(model, samples, e->dim);
     e->transient = space_new(context->device, "transient", memory.transient);
     const int64_t offloaded = model->config->cpu_offloading_num_layers;
@@ -197,17 +195,21 @@ static void end_slot(Executor *e, Slot *s) {
     s->x = s->y = NULL;
 }
 
-static void forward(Executor *e, const PipelineSpec *spec, int rank, const Action *a) {
+static void forward(Executor *e, const PipelineSpec *spec, int rank, const Action *a, const Microbatch *mb,
+                    Tensor *loss_sum) {
     Slot *s = &e->slots[a->slot];
     const StageRef source = pipeline_source(spec, rank, a), target = pipeline_target(spec, rank, a);
     finish_send(e, &s->sending);
-    tape_begin(s->tape, !spec->forward_only);
+    tape_begin(s->tape, &mb->context);
     s->x = NULL;
     if (source.rank >= 0) {
         s->x = tape_input(s->tape, e->context->dtype, 3, e->dim, e->type);
         receive(e, false, source.rank, s->x->data);
     }
-    s->y = e->calls.forward(e->calls.arg, s->tape, a, s->x);
+    s->y = gpt_stage(s->tape, e->model, a->chunk, &mb->feed, s->x);
+    if (e->model->stages[a->chunk].head && loss_sum)
+        tape_call(s->tape, &OPS[OP_weighted_sum],
+                  (Call){.in = {s->y, mb->feed.loss_mask}, .out = {loss_sum}});
     if (target.rank >= 0) {
         CHECK(tensor_is_contiguous(s->y) && s->y->spmd == e->type,
               "a stage's output is not what the next one takes");
@@ -217,7 +219,7 @@ static void forward(Executor *e, const PipelineSpec *spec, int rank, const Actio
     }
 }
 
-static void backward(Executor *e, const PipelineSpec *spec, int rank, const Action *a) {
+static void backward(Executor *e, const PipelineSpec *spec, int rank, const Action *a, const Microbatch *mb) {
     static const Need NEED[] = {
         [ACTION_BACKWARD] = NEED_ALL, [ACTION_BACKWARD_INPUT] = NEED_DX, [ACTION_BACKWARD_WEIGHT] = NEED_DW};
     Slot *s = &e->slots[a->slot];
@@ -228,7 +230,7 @@ static void backward(Executor *e, const PipelineSpec *spec, int rank, const Acti
             dy = tape_scratch(s->tape, e->context->dtype, 3, e->dim);
             receive(e, true, source.rank, dy->data);
         } else {
-            dy = e->calls.loss_gradient(e->calls.arg, s->tape, a, s->y);
+            dy = mb->feed.dloss;
         }
     }
     tape_backward(s->tape, s->y, dy, NEED[a->kind]);
@@ -238,18 +240,19 @@ static void backward(Executor *e, const PipelineSpec *spec, int rank, const Acti
     if (a->kind != ACTION_BACKWARD_INPUT) end_slot(e, s);
 }
 
-void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *schedule) {
+void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *schedule,
+                  const Microbatch *microbatches, Tensor *loss_sum) {
     const int rank = e->context->layout ? e->context->layout->mesh.coordinate[AXIS_PP] : 0;
     CHECK(!e->offload || spec->forward_only || schedule->slots == 1,
           "two microbatches offload their activations");
     provide(e, schedule, spec->kind == SCHEDULE_ZERO_BUBBLE);
     for (int64_t i = 0; i < schedule->count; i++) {
         const Action *a = &schedule->actions[i];
-        e->calls.begin(e->calls.arg, a);
+        const Microbatch *mb = &microbatches[a->microbatch];
         if (a->kind == ACTION_FORWARD)
-            forward(e, spec, rank, a);
+            forward(e, spec, rank, a, mb, loss_sum);
         else
-            backward(e, spec, rank, a);
+            backward(e, spec, rank, a, mb);
     }
     for (int64_t i = 0; i < e->n_slots; i++) end_slot(e, &e->slots[i]);
     for (int64_t i = 0; i < e->n_parcels; i++) finish_send(e, &e->parcels[i].sending);

@@ -5,18 +5,9 @@
 #define ISOTRON_PIPELINE_EXECUTOR_H
 
 #include "models/gpt.h"
+#include "models/microbatch.h"
 #include "pipeline/schedule.h"
 #include "tape/tape.h"
-
-/* What the passes compute; x_sbh and the result as gpt_stage has them. */
-typedef struct ExecutorCalls {
-    /* Before every pass: sets what the run's context says of its microbatch. */
-    void (*begin)(void *arg, const Action *);
-    Tensor *(*forward)(void *arg, Tape *, const Action *, Tensor *x_sbh);
-    /* The gradient of what the head gave. */
-    Tensor *(*loss_gradient)(void *arg, Tape *, const Action *, Tensor *loss_bs);
-    void *arg;
-} ExecutorCalls;
 
 /* Bytes of one slot's activations, of the transient space(s), and of what is offloaded; 0: unplanned. */
 typedef struct ExecutorMemory {
@@ -26,11 +17,13 @@ typedef struct ExecutorMemory {
 
 typedef struct Executor Executor;
 
-/* The context, the model and the calls outlive the executor. Samples is what a pass runs at once. */
-Executor *executor_new(const RunContext *, const Gpt *, int64_t samples, ExecutorMemory, ExecutorCalls);
+/* The context and the model outlive the executor. Every microbatch has so many samples. */
+Executor *executor_new(const RunContext *, const Gpt *, int64_t samples, ExecutorMemory);
 void executor_free(Executor *);
-/* Plays all passes; takes more slots first if there are too few. `spec` is the one of the schedule. */
-void executor_run(Executor *, const PipelineSpec *, const RankSchedule *);
+/* Runs the schedule, which `spec` has made, on microbatches by their numbers; takes more slots first if there
+ * are too few. The head adds the sum of loss * mask to loss_sum (F64 [1]; NULL: nobody wants it). */
+void executor_run(Executor *, const PipelineSpec *, const RankSchedule *, const Microbatch *,
+                  Tensor *loss_sum);
 /* The highest use of any slot and transient space so far. */
 ExecutorMemory executor_peak(const Executor *);
 /* Bytes of device memory of all slots, transient spaces and message buffers that a schedule takes at these

@@ -14,6 +14,7 @@ typedef struct TensorList {
 
 struct Tape {
     const RunContext *context;
+    MicrobatchContext microbatch;
     Space *slot, *transient;
     Space *space;       /* where tape_tensor takes memory: the slot, an offloaded layer's, or the transient
                            space inside a block */
@@ -68,9 +69,12 @@ bool tape_records(const Tape *t) { return t->recording; }
 
 bool tape_plays(const Tape *t) { return t->playing; }
 
-void tape_begin(Tape *t, bool recording) {
+const MicrobatchContext *tape_microbatch(const Tape *t) { return &t->microbatch; }
+
+void tape_begin(Tape *t, const MicrobatchContext *microbatch) {
     tape_end(t);
-    t->recording = t->trains = recording;
+    t->microbatch = *microbatch;
+    t->recording = t->trains = microbatch->recording;
 }
 
 void tape_end(Tape *t) {

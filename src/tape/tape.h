@@ -32,16 +32,12 @@ typedef struct Tape Tape;
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
 typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
 
-/* What every op of a run must know; plain data, owned by the caller, constant while a tape is open. */
+/* What every op of a run must know; plain data, owned by the caller, constant for the run. */
 typedef struct RunContext {
     Device *device;
     DType dtype;          /* storage of activations: F64, F32, BF16 or F16 */
-    bool training;        /* dropout is active */
     bool batch_invariant; /* --batch-invariant-mode: what a sample gives does not depend on the others */
     uint64_t seed;
-    int64_t first_sample; /* index in the whole run of the open microbatch's first sample */
-    double
-        aux_scale; /* the gradient of the step's loss with respect to an auxiliary loss of the microbatch */
     const Layout *layout; /* NULL: one rank */
     Comm *comm;           /* NULL if the layout is one rank */
     Sync *sync;           /* told which parameters ops use and which gradients are complete; NULL: nobody */
@@ -49,6 +45,14 @@ typedef struct RunContext {
     void *probe_arg;
     bool exact; /* the exact lane: what an op gives is rounded to a grid, see tape_grid */
 } RunContext;
+
+/* What the ops of an open tape must know of the microbatch that they compute. */
+typedef struct MicrobatchContext {
+    bool recording;       /* the tape can be played back; else blocks (tape_block) keep only their output */
+    bool training;        /* dropout is active */
+    int64_t first_sample; /* index in the whole run of the first sample */
+    double aux_scale;     /* the gradient of the step's loss with respect to an auxiliary loss */
+} MicrobatchContext;
 
 /* The exact lane rounds every value that is not a partial sum to multiples of 2^-20, so that a sum of
  * products is exact (below 2^13 in magnitude) however it is cut, and what is not a sum differs only where
@@ -71,9 +75,10 @@ struct Node {
 Tape *tape_new(const RunContext *, Space *slot, Space *transient);
 void tape_free(Tape *);
 const RunContext *tape_context(const Tape *);
-/* Opens the tape for one forward; everything recorded or allocated before is forgotten. Without `recording`
- * nothing can be played back and blocks (tape_block) keep only their output. */
-void tape_begin(Tape *, bool recording);
+/* Opens the tape for one forward; everything recorded or allocated before is forgotten. The context is
+ * copied. */
+void tape_begin(Tape *, const MicrobatchContext *);
+const MicrobatchContext *tape_microbatch(const Tape *);
 /* Forgets everything; O(1) in the number of tensors. */
 void tape_end(Tape *);
 /* Zeroed host memory that lives until tape_end: what a block (tape_block) must find again in its backward. */

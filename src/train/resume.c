@@ -299,7 +299,6 @@ Err run_open_for_inference(const Config *c, const Derived *d, Run **out) {
     *out = NULL;
     ERR_RETURN(device_open(c->device == ON_CUDA, 0, (int)d->cpu_threads, &device));
     Run *r = run_new(c, d, NULL, NULL, device);
-    r->context.training = false;
     bool loaded;
     Err e = load(r, true, &loaded);
     if (!e.code && !loaded) e = err_user("'%s' holds no checkpoint", c->load);

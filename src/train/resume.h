@@ -8,7 +8,7 @@
 /* Sets the model options that the user did not give from the checkpoint in --load (or
  * --pretrained-checkpoint), and the tokenizer's if neither a tokenizer nor --vocab-size is given. */
 Err checkpoint_args(Config *, Arena *, Str *notes);
-/* A run whose parameters come from --load, with context.training off. */
+/* A run whose parameters come from --load. */
 Err run_open_for_inference(const Config *, const Derived *, Run **);
 /* Saves to --save under the current iteration and applies retention; with --async-save only starts to, and no
  * other save may be under way. */

@@ -7,7 +7,6 @@
 #include "base/fault.h"
 #include "base/host_memory.h"
 #include "kernels/ops.h"
-#include "train/passes.h"
 
 /* Over whole samples, whatever positions this rank holds. */
 static double mask_sum(const Run *r, const Batch *b) {
@@ -28,14 +27,15 @@ static int64_t tokens_of_pass(const Run *r) {
            r->layout.mesh.size[AXIS_CP];
 }
 
+static void *loss_on_device(const Run *r) { return microbatches_loss(r->microbatches)->data; }
+
 static void forward_only(Run *r, const Batch *b, int64_t first, int64_t n, double *loss_sum) {
-    passes_begin(r, 1, n * b->s);
-    passes_add(r, 0, b, first, n, (PassWeight){0}, 0);
-    r->context.training = false;
-    if (loss_sum) passes_set_loss(r, *loss_sum);
-    passes_play(r, 1, true, loss_sum != NULL);
-    if (loss_sum) device_read(r->device, loss_sum, r->loss_sum.data, sizeof *loss_sum);
-    r->context.training = true;
+    const Batch rows = batch_rows(b, first, n);
+    microbatches_begin(r->microbatches, 1, n * b->s);
+    microbatches_add(r->microbatches, 0, &rows, (LossWeights){0}, 0);
+    if (loss_sum) microbatches_set_loss(r->microbatches, *loss_sum);
+    microbatches_evaluate(r->microbatches, loss_sum != NULL);
+    if (loss_sum) device_read(r->device, loss_sum, loss_on_device(r), sizeof *loss_sum);
 }
 
 /* ---- memory ---- */
@@ -131,18 +131,12 @@ static void refresh_states(Run *r, bool training) {
 /* Everything but the random numbers; on the null device nothing is taken. */
 static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *device, ExecutorMemory memory) {
     Run *r = mem_zero(1, sizeof *r);
-    *r = (Run){.config = c,
-               .derived = d,
-               .device = device,
-               .comm = comm,
-               .arena = arena_new(),
-               .step_arena = arena_new()};
+    *r = (Run){.config = c, .derived = d, .device = device, .comm = comm, .arena = arena_new()};
     device->any_order = !c->deterministic_mode, device->gemm_sm_margin = c->gemm_sm_margin;
     r->layout = run_layout(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
     r->context = (RunContext){
         .device = device,
         .dtype = run_storage(c),
-        .training = true,
         .batch_invariant = c->batch_invariant_mode,
         .exact = c->lane == LANE_EXACT,
         .seed = (uint64_t)c->seed,
@@ -152,16 +146,13 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
     r->model = model_new(r);
     gpt_allocate(r->model, device, r->context.dtype, d->max_position_embeddings);
     if (comm) r->context.sync = r->sync = sync_new(r->model->registry, comm);
-    r->loss_sum = tensor_make(device_alloc(device, sizeof(double), "loss"), F64, 1, (int64_t[]){1});
-    r->loss_sum.flags = TENSOR_ACCUM;
     r->results = device_host_alloc(device, result_bytes(r), "losses");
-    tape_grad_off_grid(&r->loss_sum); /* the exact lane's sum of products of two numbers on the grid */
     const StateContext state = state_context(r, true);
     states_prepare(r->model->registry, &state);
     r->optimizer = optim_new(c, r->model->registry, r->sync);
     r->scaler = scaler_new(c);
-    r->executor =
-        executor_new(&r->context, r->model, at_once(c, d->micro_batch_size), memory, passes_calls(r));
+    r->executor = executor_new(&r->context, r->model, at_once(c, d->micro_batch_size), memory);
+    r->microbatches = microbatches_new(c, &r->context, r->model, r->executor, &r->pipeline);
     return r;
 }
 
@@ -195,22 +186,21 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const 
     executor_trace(r->executor, attention_log, &attention);
     refresh_states(r, true);
     if (!r->sync) registry_forget_grads(r->model->registry);
-    passes_begin(r, passes, together * b.s);
-    for (int64_t i = 0; i < passes; i++) passes_add(r, i, &b, 0, together, (PassWeight){0}, 0);
+    const Batch rows = batch_rows(&b, 0, together);
+    microbatches_begin(r->microbatches, passes, together * b.s);
+    for (int64_t i = 0; i < passes; i++) microbatches_add(r->microbatches, i, &rows, (LossWeights){0}, 0);
     if (r->sync) sync_begin(r->sync, passes);
-    passes_play(r, passes, false, true);
+    microbatches_train(r->microbatches, true);
     if (r->sync) sync_finish(r->sync);
     PipelineSpec spec;
-    Err e = pipeline_spec(c, &r->pipeline, passes, false, &spec);
-    CHECK(!e.code, "%s", e.msg);
-    const RankSchedule schedule = pipeline_schedule(&spec, r->layout.mesh.coordinate[AXIS_PP], r->step_arena);
+    const RankSchedule schedule = microbatches_schedule(r->microbatches, false, &spec);
     forward_only(r, &b, 0, together, &loss);
     MemoryPlan plan = {
         .parameters = registry_bytes(r->model->registry) + (r->sync ? sync_bytes(r->sync) : 0),
         .optimizer = optim_bytes(r->optimizer),
         .tables = table_bytes(r->model),
         .unit = executor_peak(r->executor),
-        .inputs = r->input_bytes,
+        .inputs = microbatches_bytes(r->microbatches),
         .scratch = r->device->scratch,
         .attention = attention,
         .apart = device_is_apart(target),
@@ -261,15 +251,13 @@ Run *run_new(const Config *c, const Derived *d, const MemoryPlan *plan, Comm *co
 void run_free(Run *r) {
     if (!r) return;
     executor_free(r->executor);
-    device_release(r->device, r->loss_sum.data, sizeof(double));
     device_host_release(r->device, r->results, result_bytes(r));
-    passes_free(r);
+    microbatches_free(r->microbatches);
     optim_free(r->optimizer);
     sync_free(r->sync);
     gpt_free(r->model);
     device_free(r->device);
     arena_free(r->arena);
-    arena_free(r->step_arena);
     free(r);
 }
 
@@ -284,7 +272,7 @@ static bool tells_loss(const Run *r) {
 
 StepReport run_begin(Run *r) {
     if (!r->sync) registry_forget_grads(r->model->registry);
-    if (tells_loss(r)) passes_set_loss(r, 0);
+    if (tells_loss(r)) microbatches_set_loss(r->microbatches, 0);
     states_begin_step(r->model->registry);
     refresh_states(r, true);
     return (StepReport){.loss_scale = r->scaler.scale};
@@ -295,7 +283,7 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
     const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, samples),
                   parts = samples / together;
     if (r->sync && !report->samples) sync_begin(r->sync, n * parts);
-    passes_begin(r, count * parts, together * batches->s);
+    microbatches_begin(r->microbatches, count * parts, together * batches->s);
     for (int64_t i = 0; i < count; i++) {
         const Batch *b = &batches[i];
         const double tokens = mask_sum(r, b), scale = r->scaler.scale;
@@ -308,13 +296,14 @@ void run_microbatches(Run *r, const Batch *batches, int64_t count, int64_t n, St
                                                                       : scale / (double)(n * parts);
         for (int64_t k = 0; k < parts; k++) {
             const int64_t dealt = report->passes++ * size[AXIS_DP] + at[AXIS_DP]; /* passes before this */
-            passes_add(r, i * parts + k, b, k * together, together, (PassWeight){weight, aux_weight},
-                       r->consumed_samples + dealt * together);
+            const Batch rows = batch_rows(b, k * together, together);
+            microbatches_add(r->microbatches, i * parts + k, &rows, (LossWeights){weight, aux_weight},
+                             r->consumed_samples + dealt * together);
         }
         report->tokens += tokens;
         report->samples += samples * size[AXIS_DP];
     }
-    passes_play(r, count * parts, false, tells_loss(r));
+    microbatches_train(r->microbatches, tells_loss(r));
 }
 
 /* The exact lane's parameters are on the grid from the start; updates keep them there. */
@@ -368,7 +357,7 @@ static void report_loss(StepReport *report) {
 
 /* Of several ranks: the host sums. */
 static void reduce_report(Run *r, StepReport *report) {
-    if (tells_loss(r)) device_read(r->device, &report->loss_sum, r->loss_sum.data, sizeof(double));
+    if (tells_loss(r)) device_read(r->device, &report->loss_sum, loss_on_device(r), sizeof(double));
     run_total(r, &report->loss_sum, &report->tokens);
     reduce_counters(r, report);
     report_loss(report);
@@ -388,12 +377,12 @@ void run_reduce(Run *r, StepReport *report) {
 /* The host's copy of one rank's results is complete after the next wait. */
 static void start_read(Run *r) {
     const Tensor *counters = states_counters(r->model->registry);
-    device_copy(r->device, r->results, r->loss_sum.data, sizeof(double));
+    device_copy(r->device, r->results, loss_on_device(r), sizeof(double));
     if (counters->ndim) device_copy(r->device, r->results + 1, counters->data, tensor_bytes(counters));
 }
 
 static void finish_read(Run *r, StepReport *report) {
-    r->sending = false; /* the wait was for batches too */
+    microbatches_waited(r->microbatches);
     report->loss_sum = r->results[0];
     if (states_counters(r->model->registry)->ndim) report_routers(r, r->results + 1, report);
     report_loss(report);

@@ -12,6 +12,7 @@
 #include "pipeline/executor.h"
 #include "tape/tape.h"
 #include "train/attention_log.h"
+#include "train/microbatches.h"
 
 /* Bytes that a run will take, known before it takes any (a dry run on the null device). */
 typedef struct MemoryPlan {
@@ -50,16 +51,9 @@ typedef struct Run {
     Scaler scaler;
     PipelineLayout pipeline;
     Executor *executor;
-    Arena *arena;        /* of the pipeline's stages */
-    Arena *step_arena;   /* of the passes and their schedule */
-    struct Pass *passes; /* of the microbatches in flight, by their number in the schedule */
-    Tensor loss_sum;     /* F64 [1]: where the head adds loss * mask, if counts_loss */
-    bool counts_loss;
-    char *inputs, *host_inputs; /* of the passes: device memory, and where the host writes them */
-    bool sending;               /* copies of them may be under way */
-    double *results;            /* host memory: loss_sum, and the routers' counters */
-    struct PassGraph *graph;    /* passes.c; NULL: none */
-    size_t input_bytes;
+    Microbatches *microbatches;
+    Arena *arena;    /* of the pipeline's stages */
+    double *results; /* host memory: the loss, and the step counters (param/state.h) */
     /* Progress; all of it is in a checkpoint. */
     int64_t iteration;        /* updates done or skipped */
     int64_t consumed_samples; /* of the training set */
@@ -129,13 +123,5 @@ void run_total(const Run *, double *loss, double *tokens);
 void run_publish(Run *);
 /* Sums x[n] over all ranks in place; each passes what it alone knows. */
 void run_sum(const Run *, double *x, int64_t n);
-
-/* Views of a batch's arrays for the model; `tensors` holds the headers. */
-typedef struct BatchTensors {
-    Tensor tokens, labels, position, first_key;
-    ModelInput input;
-} BatchTensors;
-/* `packed`: attention stays inside documents (--reset-attention-mask). */
-void batch_tensors(const Batch *, bool packed, BatchTensors *);
 
 #endif

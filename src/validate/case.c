@@ -183,9 +183,9 @@ static void set_weights(const Case *c, const Noise *noise) {
 }
 
 static void keep_logits(const CaseRun *c, Run *run, const Batch *b) {
-    run->context.first_sample = b->indices[0];
-    logits_compute(run->model, &run->context, b->tokens, b->position_ids, b->b, b->s, c->watch.trace,
-                   c->watch.arg, c->trace->logits + b->indices[0] * b->s * c->of->vocab);
+    const MicrobatchContext context = {.training = true, .first_sample = b->indices[0]};
+    logits_compute(run->model, &run->context, &context, b->tokens, b->position_ids, b->b, b->s,
+                   c->watch.trace, c->watch.arg, c->trace->logits + b->indices[0] * b->s * c->of->vocab);
 }
 
 /* The microbatches of this data-parallel rank. */

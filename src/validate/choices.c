@@ -71,7 +71,8 @@ typedef struct Rows {
 static Rows rows_of(const Choices *c, const Tape *t, const Call *call) {
     const Tensor *logits = call->in[0];
     const int64_t s = logits->dim[0], b = logits->dim[1];
-    const int64_t first = tape_context(t)->first_sample % c->samples; /* in the step: batches have one size */
+    const int64_t first =
+        tape_microbatch(t)->first_sample % c->samples; /* in the step: batches have one size */
     Rows r = {call, tape_context(t)->device, s * b, call->out[1]->dim[2], logits->dim[2], NULL};
     r.token = mem_alloc((size_t)(r.n + 1) * sizeof *r.token);
     int64_t total;

@@ -1,7 +1,8 @@
 #include "validate/logits.h"
 
-void logits_compute(const Gpt *m, const RunContext *context, const int64_t *tokens, const int64_t *positions,
-                    int64_t b, int64_t s, TapeTrace *trace, void *trace_arg, double *out) {
+void logits_compute(const Gpt *m, const RunContext *context, const MicrobatchContext *microbatch,
+                    const int64_t *tokens, const int64_t *positions, int64_t b, int64_t s, TapeTrace *trace,
+                    void *trace_arg, double *out) {
     Device *device = context->device;
     const int64_t dim[] = {b, s}, vocab = m->derived->vocab_size;
     Tensor ids = tensor_make(NULL, I64, 2, dim), places = ids;
@@ -14,8 +15,8 @@ void logits_compute(const Gpt *m, const RunContext *context, const int64_t *toke
           *transient = space_new(device, "transient", SPACE_UNPLANNED);
     Tape *tape = tape_new(context, slot, transient);
     tape_trace(tape, trace, trace_arg);
-    tape_begin(tape, false);
-    const Tensor *y = gpt_forward(tape, m, &(ModelInput){.tokens = &ids, .position = &places});
+    tape_begin(tape, microbatch);
+    const Tensor *y = gpt_stage(tape, m, 0, &(Feed){.tokens = &ids, .position_ids = &places}, NULL);
     const DType type = (DType)y->dtype;
     DeviceView view = device_view(device, y->data, tensor_bytes(y), VIEW_READ);
     for (int64_t p = 0; p < s; p++)

@@ -193,13 +193,13 @@ Err precision_share(const Case *of, Lane lane, const PrecisionShared *shared) {
 
 /* n numbers of each draw in rows of `width`. The quantity is the difference from `base`; `also` is a second
  * direction in which errors are tested. */
-typedef struct Sample {
+typedef struct Magnitudes {
     const double *x[PRECISION_DRAWS], *y[PRECISION_DRAWS], *z[PRECISION_DRAWS], *base[PRECISION_DRAWS],
         *also[PRECISION_DRAWS];
     int64_t n, width;
     int draws;
     double arithmetic;
-} Sample;
+} Magnitudes;
 
 /* One number per draw. */
 typedef struct Series {
@@ -243,7 +243,7 @@ typedef struct Moments {
     Series xx, zz, yy, xy, zy, xa, za, aa, whole;
 } Moments;
 
-static Moments moments(const Sample *t) {
+static Moments moments(const Magnitudes *t) {
     Moments m = {0};
     for (int s = 0; s < t->draws; s++)
         for (int64_t i = 0; i < t->n; i++) {
@@ -282,7 +282,8 @@ typedef struct Judgement {
 /* The largest error that an element has in every draw (its minimum over the draws), in units of the noise of
  * its row. A wrong value is wrong in all draws, whereas Adam's step where the gradient is nearly 0 has a
  * random sign. */
-static double largest_element(const Sample *t, const double *noise, const double *const *x, int64_t *worst) {
+static double largest_element(const Magnitudes *t, const double *noise, const double *const *x,
+                              int64_t *worst) {
     double largest = 0;
     for (int64_t i = 0; i < t->n; i++) {
         double least = INFINITY;
@@ -297,7 +298,7 @@ static double largest_element(const Sample *t, const double *noise, const double
 
 /* A row may by chance have almost no rounding error; its noise then has a lower bound, a small part of the
  * tensor's noise plus the error of the arithmetic. */
-static void judge_elements(const Sample *t, double tensor_noise, double tensor_size, Judgement *j) {
+static void judge_elements(const Magnitudes *t, double tensor_noise, double tensor_size, Judgement *j) {
     const int64_t rows = (t->n + t->width - 1) / t->width;
     double *noise = mem_zero((size_t)rows, sizeof *noise),
            least = 1e-3 * tensor_noise + t->arithmetic * tensor_size;
@@ -339,7 +340,7 @@ static bool is_finite(const Moments *m, int n) {
     return isfinite(mean(&m->xx, n)) && isfinite(mean(&m->zz, n)) && isfinite(mean(&m->yy, n));
 }
 
-static Judgement judge(const Sample *t) {
+static Judgement judge(const Magnitudes *t) {
     const int n = t->draws;
     const Moments m = moments(t);
     if (!is_finite(&m, n)) return (Judgement){.error = {INFINITY, 1}, .power = INFINITY};
@@ -385,7 +386,7 @@ static Gate gate_of(const Judge *p) {
 /* A curve is one tensor with a value per step. */
 static void judge_curve(Judge *p, const char *quantity, size_t member, double gate) {
     const int64_t n = p->steps;
-    Sample t = {.n = n, .width = n, .draws = p->out->draws, .arithmetic = p->arithmetic};
+    Magnitudes t = {.n = n, .width = n, .draws = p->out->draws, .arithmetic = p->arithmetic};
     double *values = mem_alloc((size_t)(3 * n * t.draws) * sizeof *values), *out = values;
     for (int s = 0; s < t.draws; s++) {
         const Trace *const run[] = {p->draw[s].x, p->draw[s].y, p->draw[s].z};
@@ -426,11 +427,11 @@ static void judge_types(Judge *p) {
     p->refuted |= !row->pass;
 }
 
-static Sample sample_of(const Judge *p, const HfTensor *t, int64_t at, bool update) {
-    Sample s = {.n = case_count(t),
-                .width = t->dim[t->ndim - 1],
-                .draws = p->out->draws,
-                .arithmetic = p->arithmetic};
+static Magnitudes sample_of(const Judge *p, const HfTensor *t, int64_t at, bool update) {
+    Magnitudes s = {.n = case_count(t),
+                    .width = t->dim[t->ndim - 1],
+                    .draws = p->out->draws,
+                    .arithmetic = p->arithmetic};
     for (int k = 0; k < s.draws; k++) {
         const Draw *d = &p->draw[k];
         s.x[k] = (update ? d->x->parameters : d->x->gradients) + at;
@@ -471,7 +472,7 @@ static void judge_tensors(Judge *p, const char *quantity, bool update) {
     for (int64_t i = 0; i < map->count; i++) {
         const HfTensor *t = &map->tensors[i];
         if (!update && t->param->spec.flags & PARAM_BUFFER) continue;
-        const Sample sample = sample_of(p, t, p->of->at[i], update);
+        const Magnitudes sample = sample_of(p, t, p->of->at[i], update);
         const Judgement j = judge(&sample);
         const int64_t rank = (int64_t)p->draw[0].x->ranks[p->of->at[i] + j.worst];
         add(error, t->name, j.error, j.element, j.worst, rank);
@@ -487,10 +488,10 @@ static void judge_tensors(Judge *p, const char *quantity, bool update) {
 static void judge_logits(Judge *p) {
     const Golden *g = p->of->golden;
     if (!p->draw[0].x->has_logits) return;
-    Sample t = {.n = g->samples * g->seq * p->of->vocab,
-                .width = p->of->vocab,
-                .draws = p->out->draws,
-                .arithmetic = p->arithmetic};
+    Magnitudes t = {.n = g->samples * g->seq * p->of->vocab,
+                    .width = p->of->vocab,
+                    .draws = p->out->draws,
+                    .arithmetic = p->arithmetic};
     for (int s = 0; s < t.draws; s++)
         t.x[s] = p->draw[s].x->logits, t.y[s] = p->draw[s].y->logits, t.z[s] = p->draw[s].z->logits;
     const Judgement j = judge(&t);
@@ -500,10 +501,10 @@ static void judge_logits(Judge *p) {
 
 static void judge_router_logits(Judge *p) {
     const Choices *c = &p->draw[0].y->choices;
-    Sample t = {.n = p->steps * c->routers * c->samples * c->seq * c->experts,
-                .width = c->experts,
-                .draws = p->out->draws,
-                .arithmetic = p->arithmetic};
+    Magnitudes t = {.n = p->steps * c->routers * c->samples * c->seq * c->experts,
+                    .width = c->experts,
+                    .draws = p->out->draws,
+                    .arithmetic = p->arithmetic};
     for (int s = 0; s < t.draws; s++) {
         const Draw *d = &p->draw[s];
         t.x[s] = d->x->choices.logits, t.y[s] = d->y->choices.logits, t.z[s] = d->z->choices.logits;

@@ -171,7 +171,7 @@ static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
     for (int i = 0; i < CALL_IN; i++) {
         if (!is_received(log, call->in[i])) continue;
         Record *in = add(log, (Record){.kind = RECORD_OUTPUT,
-                                       .sample = tape_context(t)->first_sample,
+                                       .sample = tape_microbatch(t)->first_sample,
                                        .moved = true,
                                        .received = true,
                                        .from = -1,
@@ -181,7 +181,7 @@ static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
         tell(log, in, call->in[i]);
     }
     Record r = {.kind = RECORD_OUTPUT,
-                .sample = tape_context(t)->first_sample,
+                .sample = tape_microbatch(t)->first_sample,
                 .again = tape_plays(t),
                 .moved = is_collective(op),
                 .op = op->name};
@@ -265,7 +265,7 @@ static void on_played(Log *log, const OpDef *op, const Call *call, Need need) {
 
 static void probe(void *arg, const Tape *t, TapePoint point, const OpDef *op, const Call *call, Need need) {
     Log *log = arg;
-    if (!writes_down(log) || !tape_context(t)->training) return;
+    if (!writes_down(log) || !tape_microbatch(t)->training) return;
     if (point == TAPE_RAN)
         on_ran(log, t, op, call);
     else if (point == TAPE_PLAYS)

@@ -117,8 +117,8 @@ static void compute(const Gpt *m, const Reference *r, double *out) {
     int64_t *positions = mem_alloc((size_t)r->positions * sizeof *positions);
     for (int64_t i = 0; i < r->positions; i++) positions[i] = i;
     for (int64_t i = 0; i < r->samples; i++)
-        logits_compute(m, &context, r->tokens + i * r->positions, positions, 1, r->positions, NULL, NULL,
-                       out + i * r->positions * r->vocab);
+        logits_compute(m, &context, &(MicrobatchContext){.training = false}, r->tokens + i * r->positions,
+                       positions, 1, r->positions, NULL, NULL, out + i * r->positions * r->vocab);
     free(positions);
 }
 

@@ -14,7 +14,7 @@
 #include "ops/context_attention.h"
 #include "ops/dropout.h"
 #include "train/log.h"
-#include "train/passes.h"
+#include "train/microbatches.h"
 #include "train/run.h"
 
 /* ---- data ---- */
@@ -79,11 +79,11 @@ HOOK(void, run_evaluate, Run *r, const Batch *b, double *loss, double *tokens) {
     if (mutant_is_named(M_evaluation_ignores_mask)) *tokens = before + (double)(b->b * r->config->seq_length);
 }
 
-HOOK(void, passes_add, Run *r, int64_t number, const Batch *b, int64_t first, int64_t n, PassWeight weight,
+HOOK(void, microbatches_add, Microbatches *m, int64_t number, const Batch *b, LossWeights weights,
      int64_t first_sample) {
-    if (mutant_is_named(M_router_losses_per_microbatch) && !r->config->calculate_per_token_loss)
-        weight.aux = r->scaler.scale;
-    __real_passes_add(r, number, b, first, n, weight, first_sample);
+    if (mutant_is_named(M_router_losses_per_microbatch) && !running->config->calculate_per_token_loss)
+        weights.aux = running->scaler.scale;
+    __real_microbatches_add(m, number, b, weights, first_sample);
 }
 
 /* A layer counts tokens that chose each expert, tokens that would have by the scores alone, and losses. */

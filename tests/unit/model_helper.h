@@ -4,29 +4,32 @@
 
 #include "unit/config_helper.h"
 
+#include "unit/recording.h"
+
 #include "base/philox.h"
 #include "models/gpt.h"
 
-typedef struct Model {
+typedef struct TestModel {
     Setup *setup;
     Device *device;
     RunContext run;
+    MicrobatchContext microbatch;
     Gpt *gpt;
     Space *slot, *transient;
     Tape *tape;
-} Model;
+} TestModel;
 
 /* Takes the setup. */
-static inline Model *model_new(Setup *s) {
+static inline TestModel *model_new(Setup *s) {
     static const DType STORAGE[] = {
         [LANE_FP32] = F32, [LANE_FP64] = F64, [LANE_BF16] = BF16, [LANE_FP16] = F16, [LANE_EXACT] = F64};
-    Model *m = arena_alloc(s->arena, sizeof *m);
-    *m = (Model){.setup = s, .device = device_cpu(2), .gpt = gpt_new(&s->config, &s->derived, NULL)};
+    TestModel *m = arena_alloc(s->arena, sizeof *m);
+    *m = (TestModel){.setup = s, .device = device_cpu(2), .gpt = gpt_new(&s->config, &s->derived, NULL)};
     m->run = (RunContext){.device = m->device,
                           .dtype = STORAGE[s->config.lane],
-                          .training = true,
                           .batch_invariant = s->config.batch_invariant_mode,
                           .seed = (uint64_t)s->config.seed};
+    m->microbatch = RECORDING;
     gpt_allocate(m->gpt, m->device, m->run.dtype, s->derived.max_position_embeddings);
     registry_init(m->gpt->registry, m->run.seed);
     m->slot = space_new(m->device, "activation", SPACE_UNPLANNED);
@@ -35,7 +38,7 @@ static inline Model *model_new(Setup *s) {
     return m;
 }
 
-static inline void model_free(Model *m) {
+static inline void model_free(TestModel *m) {
     tape_free(m->tape);
     space_free(m->slot), space_free(m->transient);
     gpt_free(m->gpt);
@@ -47,10 +50,10 @@ static inline void model_free(Model *m) {
 typedef struct Ids {
     int64_t b, s;
     Tensor tokens, labels, position;
-    ModelInput input;
+    Feed feed, labelled; /* without and with labels */
 } Ids;
 
-static inline Ids *ids_new(const Model *m, int64_t b, int64_t s, uint64_t site) {
+static inline Ids *ids_new(const TestModel *m, int64_t b, int64_t s, uint64_t site) {
     Ids *x = arena_alloc(m->setup->arena, sizeof *x);
     int64_t *data = arena_alloc(m->setup->arena, 3 * (size_t)(b * s) * sizeof *data), dim[] = {b, s};
     uint32_t vocab = (uint32_t)m->setup->derived.vocab_size;
@@ -64,7 +67,8 @@ static inline Ids *ids_new(const Model *m, int64_t b, int64_t s, uint64_t site) 
                .tokens = tensor_make(data, I64, 2, dim),
                .labels = tensor_make(data + b * s, I64, 2, dim),
                .position = tensor_make(data + 2 * b * s, I64, 2, dim)};
-    x->input = (ModelInput){.tokens = &x->tokens, .position = &x->position};
+    x->feed = x->labelled = (Feed){.tokens = &x->tokens, .position_ids = &x->position};
+    x->labelled.labels = &x->labels;
     return x;
 }
 

@@ -205,7 +205,7 @@ static void mock_indices_equal_numpy(void **state) {
     for (int i = 0; i < 8; i++) assert_int_equal(((const int32_t *)d.index.sample.data)[i], ROWS[i]);
     Batch b = batch_new(1, 1024);
     assert_ok(gpt_dataset_get(
-        &d, 0, &(GptSample){b.tokens, b.labels, b.position_ids, b.loss_mask, b.document_start}));
+        &d, 0, &(Sample){{{b.tokens, b.labels, b.position_ids, b.document_start, b.loss_mask}}}));
     int64_t text[1025];
     memcpy(text, b.tokens, sizeof(int64_t) * 1024);
     text[1024] = b.labels[1023];

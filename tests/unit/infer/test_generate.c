@@ -20,16 +20,15 @@ static const char *const STYLES[] = {
 enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES };
 
 /* With deviation 0.3 the logits are far enough apart that greedy choices do not hang on rounding. */
-static Model *inference_model(const char *words) {
-    Model *m = model_new(setup_new("%s --init-method-std 0.3", words));
-    m->run.training = false;
+static TestModel *inference_model(const char *words) {
+    TestModel *m = model_new(setup_new("%s --init-method-std 0.3", words));
     return m;
 }
 
 /* Two evaluations of the same logits differ by the rounding of the longest sum in each layer's four products
  * (DESIGN: an fp64 layout agrees to rounding); a log-probability adds the difference of two of them and a sum
  * over the vocabulary. */
-static double logprob_bound(const Model *m, double largest_logit) {
+static double logprob_bound(const TestModel *m, double largest_logit) {
     const Derived *d = &m->setup->derived;
     double sums = 4 * (double)(m->setup->config.num_layers * d->ffn_hidden_size) + 2 * (double)d->vocab_size;
     return 2 * sums * dtype_roundoff(m->run.dtype) * largest_logit;
@@ -37,11 +36,12 @@ static double logprob_bound(const Model *m, double largest_logit) {
 
 /* Log-probabilities of tokens[1..n) by one plain forward, the greedy choice after the last one, and the
  * largest logit. */
-static int64_t plain_forward(Model *m, const int32_t *tokens, int64_t n, double *logprobs, double *largest) {
+static int64_t plain_forward(TestModel *m, const int32_t *tokens, int64_t n, double *logprobs,
+                             double *largest) {
     Ids *x = ids_new(m, 1, n, 1);
     for (int64_t i = 0; i < n; i++) ((int64_t *)x->tokens.data)[i] = tokens[i];
-    tape_begin(m->tape, false);
-    const Tensor *y = gpt_forward(m->tape, m->gpt, &x->input);
+    tape_begin(m->tape, &(MicrobatchContext){.recording = false});
+    const Tensor *y = gpt_stage(m->tape, m->gpt, 0, &x->feed, NULL);
     int64_t vocab = m->setup->derived.vocab_size, best = 0;
     double *row = mem_alloc((size_t)vocab * sizeof *row);
     *largest = 0;
@@ -67,7 +67,7 @@ static void cached_greedy_equals_plain_forwards(void **state) {
     for (int k = 0; k < STYLE_COUNT; k++) {
         char words[512];
         snprintf(words, sizeof words, "%s --fp64", STYLES[k]);
-        Model *m = inference_model(words);
+        TestModel *m = inference_model(words);
         const Prompt prompt = {PROMPT_TOKENS, PROMPT};
         const GenerateOptions o = {.max_new_tokens = NEW, .eod = -1};
         Generated g;
@@ -97,7 +97,7 @@ static void batch_of_prompts_equals_one_by_one(void **state) {
     for (int k = 0; k < STYLE_COUNT; k++) {
         char words[512];
         snprintf(words, sizeof words, "%s --fp64", STYLES[k]);
-        Model *m = inference_model(words);
+        TestModel *m = inference_model(words);
         const GenerateOptions o = {.max_new_tokens = NEW, .eod = -1};
         Generated together[N], alone;
         assert_int_equal(generate(m->gpt, &m->run, prompts, N, &o, together).code, ERR_NONE);
@@ -120,7 +120,7 @@ static void draws_depend_on_seed_sample_and_position(void **state) {
     enum { N = 3, NEW = 16 };
     static const int32_t TOKENS[] = {4, 5};
     const Prompt prompts[N] = {{TOKENS, 2}, {TOKENS, 2}, {TOKENS, 2}};
-    Model *m = inference_model(STYLES[0]);
+    TestModel *m = inference_model(STYLES[0]);
     GenerateOptions o = {.sampling = {.temperature = 1.5}, .max_new_tokens = NEW, .seed = 1, .eod = -1};
     Generated a[N], b[N], c[N];
     assert_int_equal(generate(m->gpt, &m->run, prompts, N, &o, a).code, ERR_NONE);
@@ -155,7 +155,7 @@ static void a_sample_ends_by_callback_eod_or_length(void **state) {
     (void)state;
     static const int32_t A[] = {1, 2, 3}, B[] = {40};
     const Prompt prompts[] = {{A, 3}, {B, 1}};
-    Model *m = inference_model(STYLES[1]);
+    TestModel *m = inference_model(STYLES[1]);
     GenerateOptions o = {.max_new_tokens = 8, .eod = -1};
     Generated full[2], g[2];
     assert_int_equal(generate(m->gpt, &m->run, prompts, 2, &o, full).code, ERR_NONE);
@@ -192,7 +192,7 @@ static void a_sample_ends_by_callback_eod_or_length(void **state) {
 
 static void what_cannot_be_generated_is_a_sentence(void **state) {
     (void)state;
-    Model *m = inference_model(STYLES[0]);
+    TestModel *m = inference_model(STYLES[0]);
     int32_t tokens[41] = {0};
     const GenerateOptions o = {.max_new_tokens = 10, .eod = -1};
     Generated g;

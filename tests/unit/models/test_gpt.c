@@ -128,7 +128,7 @@ static double element(const Tensor *t, int64_t i) {
 
 /* Whether all logical elements of all masters are the same numbers. */
 static bool same_start(const char *a, const char *b) {
-    Model *x = model_new(setup_new("%s", a)), *y = model_new(setup_new("%s", b));
+    TestModel *x = model_new(setup_new("%s", a)), *y = model_new(setup_new("%s", b));
     bool same = true;
     assert_int_equal(x->gpt->registry->n, y->gpt->registry->n);
     for (int p = 0; p < x->gpt->registry->n; p++) {
@@ -168,9 +168,10 @@ static void expect_normal(const Gpt *m, const char *name, double std) {
 
 static void start_has_megatrons_deviations(void **state) {
     (void)state;
-    Model *m = model_new(setup_new("--num-layers 3 --hidden-size 64 --vocab-size 500 --init-method-std 0.05 "
-                                   "--embedding-init-method-std 0.4 --untie-embeddings-and-output-weights "
-                                   "--num-attention-heads 256 --kv-channels 1 --softmax-type learnable"));
+    TestModel *m =
+        model_new(setup_new("--num-layers 3 --hidden-size 64 --vocab-size 500 --init-method-std 0.05 "
+                            "--embedding-init-method-std 0.4 --untie-embeddings-and-output-weights "
+                            "--num-attention-heads 256 --kv-channels 1 --softmax-type learnable"));
     expect_normal(m->gpt, "embedding.word_embeddings.weight", 0.4);
     expect_normal(m->gpt, "embedding.position_embeddings.weight", 0.4);
     expect_normal(m->gpt, "output_layer.weight", 0.05);

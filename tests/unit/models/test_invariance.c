@@ -32,17 +32,16 @@ enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES, LANE_COUNT = sizeof LANES /
 /* ---- the future ---- */
 
 /* Logits of one forward, [s, b, padded vocabulary]; on the tape until it begins again. */
-static const Tensor *logits_of(Model *m, const Ids *x) {
-    m->run.training = false;
-    tape_begin(m->tape, false);
-    return gpt_forward(m->tape, m->gpt, &x->input);
+static const Tensor *logits_of(TestModel *m, const Ids *x) {
+    tape_begin(m->tape, &(MicrobatchContext){.recording = false});
+    return gpt_stage(m->tape, m->gpt, 0, &x->feed, NULL);
 }
 
 static void future_tokens_change_nothing_before_them(void **state) {
     (void)state;
     enum { B = 2, S = 20 };
     for (int k = 0; k < STYLE_COUNT * LANE_COUNT; k++) {
-        Model *m =
+        TestModel *m =
             model_new(setup_new("%s %s --seq-length %d", STYLES[k / LANE_COUNT], LANES[k % LANE_COUNT], S));
         Ids *x = ids_new(m, B, S, 1);
         const Tensor *y = logits_of(m, x);
@@ -65,7 +64,7 @@ static void future_tokens_change_nothing_before_them(void **state) {
 
 /* ---- sinks ---- */
 
-static void set_sinks(Model *m, double value) {
+static void set_sinks(TestModel *m, double value) {
     for (int i = 0; i < m->gpt->registry->n; i++) {
         Tensor *x = &m->gpt->registry->params[i]->value;
         if (!strstr(m->gpt->registry->params[i]->spec.name, "softmax_offset")) continue;
@@ -80,7 +79,7 @@ static void off_by_one_has_sinks_of_zero(void **state) {
     (void)state;
     for (int k = 0; k < 2 * LANE_COUNT; k++) {
         const char *words = k % 2 ? "--num-layers 2 --attention-backend unfused" : "--num-layers 2 " ROPE_GQA;
-        Model *m[3];
+        TestModel *m[3];
         const Tensor *y[3];
         for (int i = 0; i < 3; i++) {
             m[i] = model_new(
@@ -111,8 +110,8 @@ static void appended_tokens_change_only_rounding(void **state) {
     (void)state;
     enum { S = 24 };
     for (int k = 0; k < 4 * STYLE_COUNT; k++) {
-        Model *m = model_new(setup_new("%s %s %s --seq-length %d", STYLES[k / 4], LANES[k % 2],
-                                       order_of(STYLES[k / 4], k / 2 % 2), S));
+        TestModel *m = model_new(setup_new("%s %s %s --seq-length %d", STYLES[k / 4], LANES[k % 2],
+                                           order_of(STYLES[k / 4], k / 2 % 2), S));
         const Derived *d = &m->setup->derived;
         int64_t width = d->padded_vocab_size;
         double *whole = mem_alloc((size_t)(S * width) * sizeof *whole),
@@ -152,13 +151,13 @@ typedef struct Result {
 
 static Result result_of(Setup *s, bool two_sweeps) {
     enum { B = 3, S = 10 };
-    Model *m = model_new(s);
-    m->run.first_sample = 5;
-    m->run.aux_scale = 0.5;
+    TestModel *m = model_new(s);
+    m->microbatch.first_sample = 5;
+    m->microbatch.aux_scale = 0.5;
     Ids *x = ids_new(m, B, S, 7);
     registry_zero_grads(m->gpt->registry);
-    tape_begin(m->tape, true);
-    Tensor *y = gpt_loss(m->tape, m->gpt, &x->input, &x->labels);
+    tape_begin(m->tape, &m->microbatch);
+    Tensor *y = gpt_stage(m->tape, m->gpt, 0, &x->labelled, NULL);
     Tensor *dy = tape_tensor(m->tape, (DType)y->dtype, 2, y->dim);
     for (int64_t i = 0; i < B * S; i++) {
         double weight = (double)(i % 4) / 8;

@@ -13,10 +13,10 @@
 enum { B = 2, S = 8, LAYERS = 2, EACH = B * S * 2 }; /* choices of a layer with experts in a microbatch */
 
 /* Forward and backward of a microbatch, the language model's loss weighted by `weight`. */
-static double pass(Model *m, Ids *x, double weight) {
+static double pass(TestModel *m, Ids *x, double weight) {
     double sum = 0;
-    tape_begin(m->tape, true);
-    Tensor *y = gpt_loss(m->tape, m->gpt, &x->input, &x->labels);
+    tape_begin(m->tape, &m->microbatch);
+    Tensor *y = gpt_stage(m->tape, m->gpt, 0, &x->labelled, NULL);
     Tensor *dy = tape_tensor(m->tape, F64, 2, y->dim);
     for (int64_t i = 0; i < x->b * x->s; i++) {
         sum += ((double *)y->data)[i];
@@ -27,12 +27,12 @@ static double pass(Model *m, Ids *x, double weight) {
     return sum;
 }
 
-static void restart(Model *m) {
+static void restart(TestModel *m) {
     registry_zero_grads(m->gpt->registry);
     states_begin_step(m->gpt->registry);
 }
 
-static double losses(const Model *m) {
+static double losses(const TestModel *m) {
     double sum = 0;
     for (int i = 0; i < ROUTER_LOSSES; i++)
         sum += gpt_router_loss_coeff(m->gpt, i) *
@@ -41,7 +41,7 @@ static double losses(const Model *m) {
 }
 
 /* Two different microbatches: the second one's global loss looks at both. */
-static double two_passes(Model *m) {
+static double two_passes(TestModel *m) {
     restart(m);
     pass(m, ids_new(m, B, S, 1), 0);
     pass(m, ids_new(m, B, S, 5), 0);
@@ -55,9 +55,9 @@ static void gradient_is_that_of_the_losses(const char *more) {
                                         "decoder.layers.2.mlp.router.weight",
                                         "decoder.layers.0.mlp.experts.linear_fc2.weight",
                                         "decoder.layers.1.self_attention.linear_qkv.weight"};
-    Model *m = model_new(setup_new(EXPERTS LOSSES "%s", more));
+    TestModel *m = model_new(setup_new(EXPERTS LOSSES "%s", more));
     const double h = cbrt(2 * dtype_roundoff(F64)), scale = 3;
-    m->run.aux_scale = scale;
+    m->microbatch.aux_scale = scale;
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
         Param *p = registry_find(m->gpt->registry, NAMES[i]);
         assert_non_null(p);
@@ -92,7 +92,7 @@ static void losses_reach_the_gradient(void **state) {
 /* A single microbatch is all that the step has seen, and one sample is all of its microbatch. */
 static void losses_differ_in_what_they_count(void **state) {
     (void)state;
-    Model *m = model_new(setup_new(EXPERTS LOSSES));
+    TestModel *m = model_new(setup_new(EXPERTS LOSSES));
     double value[3][ROUTER_LOSSES];
     const int64_t samples[] = {B, 1, B};
     for (int k = 0; k < 3; k++) {
@@ -112,7 +112,7 @@ static void losses_differ_in_what_they_count(void **state) {
 
 /* ---- counts ---- */
 
-static double counted(const Model *m, int64_t layer) {
+static double counted(const TestModel *m, int64_t layer) {
     const double *count = m->gpt->counters[layer]->data;
     double sum = 0;
     for (int64_t e = 0; e < m->setup->config.num_experts; e++) sum += count[e];
@@ -127,7 +127,7 @@ static void every_choice_counts_once(void **state) {
         "--recompute-granularity selective --recompute-modules moe",
         "--moe-expert-capacity-factor 0.5" /* what is dropped was chosen */};
     for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
-        Model *m = model_new(setup_new(
+        TestModel *m = model_new(setup_new(
             EXPERTS "--moe-router-score-function sigmoid --moe-router-enable-expert-bias %s", WAYS[i]));
         Ids *x = ids_new(m, B, S, 1);
         restart(m);
@@ -135,9 +135,8 @@ static void every_choice_counts_once(void **state) {
             pass(m, x, 1);
             assert_true(counted(m, 0) == n * EACH && counted(m, 2) == n * EACH);
         }
-        m->run.training = false;
-        tape_begin(m->tape, false);
-        gpt_loss(m->tape, m->gpt, &x->input, &x->labels);
+        tape_begin(m->tape, &(MicrobatchContext){.recording = false});
+        gpt_stage(m->tape, m->gpt, 0, &x->labelled, NULL);
         assert_true(counted(m, 0) == 2 * EACH);
         model_free(m);
     }
@@ -146,7 +145,7 @@ static void every_choice_counts_once(void **state) {
 /* Up below the mean, down above it, and no gradient, update or norm of its own. */
 static void biases_move_towards_balance(void **state) {
     (void)state;
-    Model *m =
+    TestModel *m =
         model_new(setup_new(EXPERTS "--moe-router-score-function sigmoid --moe-router-enable-expert-bias "
                                     "--moe-router-bias-update-rate 0.125"));
     static const double COUNTS[6] = {4, 0, 9, 4, 3, 4}, WANT[6] = {0, 0.125, -0.125, 0, 0.125, 0};
@@ -177,7 +176,7 @@ static void only_dropped_tokens_miss_anything(void **state) {
     enum { N = sizeof WAYS / sizeof *WAYS };
     double sum[N], grad[N];
     for (int i = 0; i < N; i++) {
-        Model *m = model_new(setup_new(EXPERTS "%s", WAYS[i]));
+        TestModel *m = model_new(setup_new(EXPERTS "%s", WAYS[i]));
         const Param *p = registry_find(m->gpt->registry, "decoder.layers.0.mlp.router.weight");
         registry_zero_grads(m->gpt->registry);
         sum[i] = pass(m, ids_new(m, B, S, 1), 1);
@@ -200,13 +199,13 @@ static void sinkhorn_balances_only_training(void **state) {
     static const char *const TYPES[] = {"sinkhorn", "none"};
     double sum[2][2];
     for (int i = 0; i < 2; i++) {
-        Model *m = model_new(setup_new(EXPERTS "--init-method-std 0.5 --moe-router-pre-softmax "
-                                               "--hidden-dropout 0 --attention-dropout 0 "
-                                               "--moe-router-load-balancing-type %s",
-                                       TYPES[i]));
+        TestModel *m = model_new(setup_new(EXPERTS "--init-method-std 0.5 --moe-router-pre-softmax "
+                                                   "--hidden-dropout 0 --attention-dropout 0 "
+                                                   "--moe-router-load-balancing-type %s",
+                                           TYPES[i]));
         Ids *x = ids_new(m, B, S, 1);
         for (int training = 0; training < 2; training++) {
-            m->run.training = training;
+            m->microbatch.training = training;
             sum[i][training] = pass(m, x, 1);
         }
         model_free(m);

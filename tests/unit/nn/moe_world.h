@@ -11,6 +11,7 @@
 #include "kernels/ops.h"
 #include "nn/moe.h"
 #include "unit/ops/elements.h"
+#include "unit/recording.h"
 
 enum {
     SEQUENCE = 16,
@@ -108,9 +109,7 @@ static inline void moe_poison(Space *s) {
 static inline void moe_open(MoeRank *r, Device *device, size_t slot, size_t transient) {
     r->run = (RunContext){.device = device,
                           .dtype = r->c->dtype,
-                          .training = true,
                           .seed = 5,
-                          .aux_scale = 1,
                           .layout = r->layout,
                           .comm = r->run.comm,
                           .exact = r->c->exact};
@@ -164,8 +163,10 @@ static inline void moe_microbatch(MoeRank *r, int microbatch) {
     Tape *t = r->tape;
     const int64_t dim[] = {r->rows, r->samples, HIDDEN};
     const bool dry = r->run.device->kind == DEVICE_NULL;
-    r->run.first_sample = moe_first_sample(r, microbatch);
-    tape_begin(t, true);
+    MicrobatchContext context = RECORDING;
+    context.first_sample = moe_first_sample(r, microbatch);
+    if (r->c->joined && !r->layout) context.aux_scale = r->c->layout.dp; /* the mean over their samples */
+    tape_begin(t, &context);
     tape_trace(t, moe_watch, r);
     Tensor *x = tape_input(t, r->c->dtype, 3, dim, moe_dense_type(r));
     Tensor *dy = tape_tensor(t, r->c->dtype, 3, dim);
@@ -213,7 +214,6 @@ static inline void moe_run(MoeRank *r, Comm *comm) {
         moe_close(r);
     }
     moe_open(r, device_cpu(1), slot, transient);
-    if (r->c->joined && !r->layout) r->run.aux_scale = r->c->layout.dp; /* the mean over their samples */
     for (int m = 0; m < moe_microbatches(r); m++) moe_microbatch(r, m);
     if (comm) {
         const Group all = mesh_group(&r->layout->mesh, MASK_DENSE);

@@ -1,6 +1,7 @@
 /* Experts over ranks (threads) against one rank: output, gradients of tokens, router and experts, losses and
  * counts, for both dispatchers. And: without any one of its collectives the layer has no types. */
 #include "unit/cmocka_all.h"
+#include "unit/recording.h"
 
 #include "base/fault.h"
 #include "ops/activation.h"
@@ -301,7 +302,7 @@ static void fault_without(Flow *flow, int step, char message[1024]) {
     if (setjmp(jump))
         snprintf(message, 1024, "%s", scope.message);
     else {
-        tape_begin(r.tape, true);
+        tape_begin(r.tape, &RECORDING);
         flow(&r, tape_input(r.tape, F64, 3, (int64_t[]){r.rows, SAMPLES, HIDDEN}, moe_dense_type(&r)), step);
     }
     fault_scope(old);

@@ -94,7 +94,7 @@ static inline Tensor *build_attention_unfused(Tape *t, Tensor **in, const void *
 static inline Tensor *attend_with_sinks(Tape *t, Tensor **in, const void *attr, bool unfused) {
     Tensor *first_key = in[4] ? in[3] : NULL, *sink = in[4] ? in[4] : in[3];
     AttentionAttr a = *(const AttentionAttr *)attr;
-    a.dropout.first_sample = tape_context(t)->first_sample;
+    a.dropout.first_sample = tape_microbatch(t)->first_sample;
     return op_attention(t, in[0], in[1], in[2], first_key, sink, a, unfused);
 }
 

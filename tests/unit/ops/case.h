@@ -163,16 +163,15 @@ static inline void session_open(Session *s, const OpCase *c, const OpLane *lane,
     s->run =
         (RunContext){.device = lane->device ? lane->device : device_cpu(lane->threads ? lane->threads : 1),
                      .dtype = lane->dtype,
-                     .training = true,
-                     .seed = 1234,
-                     .first_sample = first_sample};
+                     .seed = 1234};
     s->slot = space_new(s->run.device, "slot", SPACE_UNPLANNED);
     s->transient = space_new(s->run.device, "transient", SPACE_UNPLANNED);
     s->tape = tape_new(&s->run, s->slot, s->transient);
     tape_trace(s->tape, lane->trace, lane->trace_arg);
     for (int i = 0; i < CASE_INPUTS; i++)
         if (c->in[i].role) input_open(s, i, before->grad[i]);
-    tape_begin(s->tape, true);
+    tape_begin(s->tape,
+               &(MicrobatchContext){.recording = true, .training = true, .first_sample = first_sample});
 }
 
 static inline void session_close(Session *s) {

@@ -1,6 +1,7 @@
 /* Attention over context-parallel ranks (threads) against attention of one rank: every way of communicating,
  * every mask. Rank r of n holds chunks r and 2n-1-r of 2n; the test says so by itself. */
 #include "unit/cmocka_all.h"
+#include "unit/recording.h"
 
 #include "kernels/ops.h"
 #include "ops/attention.h"
@@ -111,16 +112,12 @@ static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *first_key, Te
 
 static void run_rank(Rank *k, const Layout *layout, Comm *comm) {
     const Case *c = k->c;
-    RunContext run = {.device = device_cpu(1),
-                      .dtype = c->dtype,
-                      .training = true,
-                      .layout = layout,
-                      .comm = comm,
-                      .exact = c->exact};
+    RunContext run = {
+        .device = device_cpu(1), .dtype = c->dtype, .layout = layout, .comm = comm, .exact = c->exact};
     Space *slot = space_new(run.device, "slot", BYTES),
           *transient = space_new(run.device, "transient", BYTES);
     Tape *t = tape_new(&run, slot, transient);
-    tape_begin(t, true);
+    tape_begin(t, &RECORDING);
     tape_trace(t, count_op, k);
     SpmdType type = 0;
     if (c->cp > 1) type = spmd_with(type, AXIS_CP, SPMD_V);

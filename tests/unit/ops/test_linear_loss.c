@@ -63,7 +63,6 @@ static void work_open(Work *k, const LossLane *l, How h) {
     *k = (Work){.how = h,
                 .context = {.device = device_cpu(1),
                             .dtype = l->dtype,
-                            .training = !h.evaluates,
                             .exact = l->exact,
                             .batch_invariant = !l->free_order},
                 .w = filled("w", l->dtype, 2, (int64_t[]){V, H}),
@@ -79,7 +78,7 @@ static void work_open(Work *k, const LossLane *l, How h) {
     k->slot = space_new(k->context.device, "slot", SPACE_UNPLANNED);
     k->transient = space_new(k->context.device, "transient", SPACE_UNPLANNED);
     k->tape = tape_new(&k->context, k->slot, k->transient);
-    tape_begin(k->tape, !h.evaluates);
+    tape_begin(k->tape, &(MicrobatchContext){.recording = !h.evaluates, .training = !h.evaluates});
     k->x = tape_input(k->tape, l->dtype, 3, (int64_t[]){S, l->b, H}, 0);
     for (int64_t i = 0; i < tensor_count(k->x); i++)
         store_element(k->x, i, grid_value("x", 0, i, GRID_COARSE));

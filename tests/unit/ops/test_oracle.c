@@ -3,6 +3,7 @@
  * terms of a sum in the op. (Not of its row: a row may cancel to nothing, as the first dq of causal
  * attention.) */
 #include "unit/cmocka_all.h"
+#include "unit/recording.h"
 
 #include <jansson.h>
 
@@ -217,7 +218,7 @@ static double most_terms_of(const Tensor *in) {
 }
 
 static void check_case(const Oracle *o, const struct Family *f, const char *name, const json_t *attributes) {
-    RunContext run = {.device = device_cpu(2), .dtype = F64, .training = true};
+    RunContext run = {.device = device_cpu(2), .dtype = F64};
     Space *slot = space_new(run.device, "slot", SPACE_UNPLANNED),
           *transient = space_new(run.device, "transient", SPACE_UNPLANNED);
     Tape *tape = tape_new(&run, slot, transient);
@@ -242,7 +243,7 @@ static void check_case(const Oracle *o, const struct Family *f, const char *name
     Tensor dy = load(o, name, "in", incoming), y_want = load(o, name, "out", f->y),
            kept_want = f->kept ? load(o, name, "out", f->kept) : (Tensor){0}, *kept = NULL;
 
-    tape_begin(tape, true);
+    tape_begin(tape, &RECORDING);
     tape_trace(tape, remember_kept, &kept);
     Tensor *y = f->build(tape, operands, &attr);
     compare(name, f->y, y->data, &y_want, terms);

@@ -1,6 +1,7 @@
 /* Scales against a model of Transformer Engine's recipes (tests/data/fp8.txt), quantised tensors against the
  * definition of rounding in double, and a linear layer in FP8 against products of such tensors in double. */
 #include "unit/cmocka_all.h"
+#include "unit/recording.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -185,7 +186,7 @@ static void layer_open(Layer *l, QuantSpec spec, Size size, bool codes) {
     registry_init(l->registry, 7);
     l->slot = space_new(l->device, "slot", SPACE_UNPLANNED);
     l->transient = space_new(l->device, "transient", SPACE_UNPLANNED);
-    l->context = (RunContext){.device = l->device, .dtype = F64, .training = true};
+    l->context = (RunContext){.device = l->device, .dtype = F64};
     l->tape = tape_new(&l->context, l->slot, l->transient);
 }
 
@@ -242,7 +243,7 @@ static void check_layer(QuantSpec spec, Way way) {
     for (int pass = 0; pass < 2; pass++) { /* a delayed scale is 1 before the first step has ended */
         registry_zero_grads(l.registry);
         states_refresh(l.registry, &state);
-        tape_begin(l.tape, true);
+        tape_begin(l.tape, &RECORDING);
         int passes = 0;
         tape_trace(l.tape, count_codes, &passes);
         Tensor *input = tape_input(l.tape, F64, 3, (int64_t[]){size.s, size.b, IN}, 0);

@@ -2,6 +2,7 @@
  * All values are small integers, so that sums are exact. The gradient of x is that of one or of two
  * consumers. */
 #include "unit/cmocka_all.h"
+#include "unit/recording.h"
 
 #include "base/fault.h"
 #include "comm/comm.h"
@@ -79,11 +80,11 @@ static void rank_main(void *arg, Comm *comm) {
               size[AXES] = {[AXIS_TP] = RANKS, [AXIS_CP] = 1, [AXIS_PP] = 1, [AXIS_ETP] = 1, [AXIS_EP] = 1};
     const Layout layout = {.mesh = mesh_make(RANKS, rank, size)};
     Device *device = device_cpu(1);
-    RunContext run = {.device = device, .dtype = F64, .training = true, .layout = &layout, .comm = comm};
+    RunContext run = {.device = device, .dtype = F64, .layout = &layout, .comm = comm};
     Space *slot = space_new(device, "slot", SPACE), *transient = space_new(device, "transient", SPACE);
     Tape *t = tape_new(&run, slot, transient);
     int64_t dim[2];
-    tape_begin(t, true);
+    tape_begin(t, &RECORDING);
     dims_of(c->from, c->dim, dim);
     Tensor *x = tape_input(t, F64, 2, dim, spmd_with(0, AXIS_TP, c->from));
     set(x, 0, c->from, rank);

@@ -1,5 +1,6 @@
 /* Properties of routing that PyTorch's numbers do not show: ties, shares, drops, the range of jitter. */
 #include "unit/cmocka_all.h"
+#include "unit/recording.h"
 
 #include <math.h>
 
@@ -12,16 +13,18 @@ typedef struct Bench {
 } Bench;
 
 static Bench bench_new(void) {
-    Bench b = {.run = {.device = device_cpu(2), .dtype = F64, .training = true, .seed = 1234}};
+    Bench b = {.run = {.device = device_cpu(2), .dtype = F64, .seed = 1234}};
     b.slot = space_new(b.run.device, "slot", SPACE_UNPLANNED);
     b.transient = space_new(b.run.device, "transient", SPACE_UNPLANNED);
     return b;
 }
 
-static void bench_begin(Bench *b) {
+static void bench_begin_at(Bench *b, MicrobatchContext microbatch) {
     b->tape = tape_new(&b->run, b->slot, b->transient);
-    tape_begin(b->tape, true);
+    tape_begin(b->tape, &microbatch);
 }
+
+static void bench_begin(Bench *b) { bench_begin_at(b, RECORDING); }
 
 static void bench_free(Bench *b) {
     tape_free(b->tape);
@@ -129,13 +132,16 @@ static void jitter_is_uniform(void **state) {
     assert_true(fabs(mean - 1) < 5 * rate / sqrt(3.0 * N)); /* 5 standard errors, */
     assert_true(fabs(square - rate * rate / 3) <
                 5 * rate * rate * sqrt(4 / 45.0 / N)); /* of the square too */
-    b.run.first_sample = 1;
-    Tensor *one = tape_tensor(b.tape, F64, 3, (int64_t[]){N / 10, 1, 5});
+    Bench other = bench_new(), evaluation = bench_new();
+    bench_begin_at(&other, (MicrobatchContext){.training = true, .first_sample = 1});
+    bench_begin_at(&evaluation, (MicrobatchContext){.training = false});
+    Tensor *one = tape_tensor(other.tape, F64, 3, (int64_t[]){N / 10, 1, 5});
     for (int i = 0; i < N / 2; i++) ((double *)one->data)[i] = 1;
-    const double *z = op_jitter(b.tape, one, rate, 7)->data;
+    const double *z = op_jitter(other.tape, one, rate, 7)->data;
     for (int i = 0; i < N / 2; i++) assert_true(z[i] == y[i / 5 * 10 + 5 + i % 5]);
-    b.run.training = false;
-    assert_ptr_equal(op_jitter(b.tape, one, rate, 7), one);
+    assert_ptr_equal(op_jitter(evaluation.tape, ones, rate, 7), ones);
+    bench_free(&other);
+    bench_free(&evaluation);
     bench_free(&b);
 }
 

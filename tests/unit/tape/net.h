@@ -37,7 +37,7 @@ static inline Tensor tensor_on(const Net *n, DType dtype, int ndim, const int64_
 static inline void open_net(Net *n, Device *device, DType dtype, size_t slot, size_t transient) {
     static const int64_t DIM[PARAMS][2] = {{V, H}, {H}, {H, H}, {H}};
     static const int NDIM[PARAMS] = {2, 1, 2, 1};
-    *n = (Net){.run = {.device = device, .dtype = dtype, .training = true, .seed = 5}};
+    *n = (Net){.run = {.device = device, .dtype = dtype, .seed = 5}};
     for (int i = 0; i < PARAMS; i++) {
         n->value[i] = tensor_on(n, dtype, NDIM[i], DIM[i], (uint64_t)i + 1);
         n->grad[i] = tensor_on(n, dtype == F64 ? F64 : F32, NDIM[i], DIM[i], 0);

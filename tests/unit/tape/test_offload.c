@@ -11,6 +11,7 @@
 #include "ops/residual.h"
 #include "tensor/backend.h"
 #include "unit/expect_fault.h"
+#include "unit/recording.h"
 #include "unit/tape/net.h"
 
 /* ---- a CPU whose copies beside the kernels are late ---- */
@@ -84,7 +85,7 @@ static void close_chain(Chain *c) {
 /* A layer begins with the sum that the one before leaves to it: its backward reads that. */
 static Tensor *forward(Chain *c, bool recording) {
     Tape *t = c->net.tape;
-    tape_begin(t, recording);
+    tape_begin(t, &(MicrobatchContext){.recording = recording, .training = true});
     Tensor *x = op_embedding(t, &c->net.id, &c->net.value[TABLE]), *branch = NULL;
     for (int64_t i = 0; i < LAYERS; i++) {
         if (i < c->layers) tape_offload_begin(t, i);
@@ -269,7 +270,7 @@ static void sweep_twice(Chain *c) {
 }
 
 static void nest(Chain *c) {
-    tape_begin(c->net.tape, true);
+    tape_begin(c->net.tape, &RECORDING);
     tape_offload_begin(c->net.tape, 0);
     tape_offload_begin(c->net.tape, 1);
 }

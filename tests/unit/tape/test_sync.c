@@ -1,6 +1,7 @@
 /* What the tape tells data parallelism: a weight that several ops and recomputed blocks use is complete after
  * the last of them, once in a sweep, and its value is there whenever one of them reads it. */
 #include "unit/cmocka_all.h"
+#include "unit/recording.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +45,7 @@ static Tensor *input(Tape *t, uint64_t site) {
 
 static void pass(Tape *t, Net *n, uint64_t site, bool blocks, bool two_sweeps) {
     Layer own = {n, OWN}, last = {n, LAST};
-    tape_begin(t, true);
+    tape_begin(t, &RECORDING);
     Tensor *x = linear(t, n, SHARED, input(t, site));
     x = blocks ? tape_block(t, layer, &own, x) : layer(t, &own, x);
     x = blocks ? tape_block(t, layer, &last, x) : layer(t, &last, x);
@@ -91,8 +92,7 @@ static void run(void *arg, Comm *comm) {
     Sync *s = sync_new(n.registry, comm);
     registry_init(n.registry, 3);
     sync_publish(s);
-    const RunContext context = {
-        .device = d, .dtype = F64, .training = true, .layout = &layout, .comm = comm, .sync = s};
+    const RunContext context = {.device = d, .dtype = F64, .layout = &layout, .comm = comm, .sync = s};
     Space *slot = space_new(d, "slot", SPACE_UNPLANNED),
           *transient = space_new(d, "transient", SPACE_UNPLANNED);
     Tape *t = tape_new(&context, slot, transient);

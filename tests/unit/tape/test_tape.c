@@ -1,5 +1,6 @@
 /* The tape on a small residual network (net.h). */
 #include "unit/cmocka_all.h"
+#include "unit/recording.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +55,7 @@ typedef struct Sweeps {
 } Sweeps;
 
 static Tensor *step(Net *n, Recompute how, Sweeps sweeps) {
-    tape_begin(n->tape, true);
+    tape_begin(n->tape, &RECORDING);
     Tensor *y = forward(n, how);
     tape_backward(n->tape, y, &n->dy, sweeps.first);
     if (sweeps.second) tape_backward(n->tape, y, NULL, sweeps.second);
@@ -132,8 +133,8 @@ static void without_recording_only_outputs_are_kept(void **state) {
     Net recorded, not ;
     open_net(&recorded, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
     open_net(&not, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
-    tape_begin(recorded.tape, true);
-    tape_begin(not .tape, false);
+    tape_begin(recorded.tape, &RECORDING);
+    tape_begin(not .tape, &(MicrobatchContext){.training = true});
     Tensor *want = forward(&recorded, PLAIN), *got = forward(&not, EACH_LAYER);
     assert_memory_equal(got->data, want->data, tensor_bytes(want));
     assert_int_equal(space_used(not .transient), 0);
@@ -197,7 +198,7 @@ static void open_leaves(Leaves *l) {
     l->u = tensor_make(l->u_data, F64, 3, dim);
     l->dy = tensor_make(l->dy_data, F64, 3, dim);
     l->x.flags = l->u.flags = TENSOR_NEEDS_GRAD;
-    tape_begin(l->net.tape, true);
+    tape_begin(l->net.tape, &RECORDING);
 }
 
 /* y = (x + x^2) + u^2 (all positive): both sums hand on dy itself, and x's share is then added to. */

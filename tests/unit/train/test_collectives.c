@@ -3,6 +3,7 @@
  * back what it was given. Types need no values: one rank of each layout runs a forward on the null device,
  * where nothing moves. */
 #include "unit/config_helper.h"
+#include "unit/recording.h"
 
 #include "base/fault.h"
 #include "models/gpt.h"
@@ -103,11 +104,12 @@ static void forward(Rank *r) {
         if (r->layout.mesh.size[a] > 1) type = spmd_with(type, a, SPMD_V);
     Tensor ids = tensor_make(NULL, I64, 2, dim);
     ids.spmd = type;
-    Tensor labels = ids, position = ids, first_key = ids;
-    const ModelInput input = {
-        .tokens = &ids, .position = &position, .first_key = c->reset_attention_mask ? &first_key : NULL};
-    tape_begin(r->tape, true);
-    gpt_loss(r->tape, r->gpt, &input, &labels);
+    Tensor field[FIELDS];
+    Feed feed = {.tokens = NULL};
+    for (int f = 0; f < FIELDS; f++) field[f] = ids, feed.field[f] = &field[f];
+    if (!c->reset_attention_mask) feed.document_start = NULL;
+    tape_begin(r->tape, &RECORDING);
+    gpt_stage(r->tape, r->gpt, 0, &feed, NULL);
 }
 
 /* The fault of a forward without the collective of that number (-1: with all), "" if there is none. */
@@ -118,8 +120,7 @@ static void fault_without(Setup *s, int number, char message[512]) {
     const GptStage all = {.layers = s->config.num_layers, .embedding = true, .head = true};
     r->gpt = gpt_new(&s->config, &s->derived, &(GptPlace){r->layout, &all, 1});
     gpt_allocate(r->gpt, r->device, F64, s->config.seq_length);
-    r->run = (RunContext){
-        .device = r->device, .dtype = F64, .training = true, .aux_scale = 1, .layout = &r->layout};
+    r->run = (RunContext){.device = r->device, .dtype = F64, .layout = &r->layout};
     r->slot = space_new(r->device, "slot", SPACE_UNPLANNED);
     r->transient = space_new(r->device, "transient", SPACE_UNPLANNED);
     r->tape = tape_new(&r->run, r->slot, r->transient);

@@ -1,0 +1,15 @@
+/* A microbatch as the executor hands it to a model. */
+#ifndef ISOTRON_MODELS_MICROBATCH_H
+#define ISOTRON_MODELS_MICROBATCH_H
+
+#include "nn/feed.h"
+#include "tape/tape.h"
+
+typedef struct Microbatch {
+    MicrobatchContext context;
+    Feed feed;
+    Tensor field[FIELDS];  /* [b, s], that the feed points to; the loss mask is of the loss's type */
+    Tensor loss_gradients; /* [b, s] in the loss's type: the gradient of each token's loss */
+} Microbatch;
+
+#endif

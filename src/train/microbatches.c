@@ -1,0 +1,253 @@
+#include "train/microbatches.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "kernels/ops.h"
+
+/* A microbatch whose CUDA graph is replayed. */
+typedef struct Recording {
+    DeviceRecording work;
+    double aux_scale; /* a constant of the graph */
+} Recording;
+
+/* What --cuda-graph-impl local keeps: graphs of a microbatch whose fields have a place of their own. There
+ * are two: a step's first microbatch writes the gradients to which the others add. */
+typedef struct Graphs {
+    char *fields;
+    size_t bytes;
+    Recording first, other;
+} Graphs;
+
+struct Microbatches {
+    const Config *config;
+    const RunContext *context;
+    Registry *registry;
+    Executor *executor;
+    const PipelineLayout *pipeline;
+    Arena *arena; /* of the microbatches and their schedule */
+    Microbatch *list;
+    int64_t n;
+    char *fields, *host; /* device memory, and where the host writes what is copied there */
+    size_t bytes;        /* of each */
+    bool sending;        /* copies to the device may be under way */
+    Tensor loss;         /* F64 [1] */
+    Graphs *graphs;      /* NULL: not used yet */
+};
+
+Microbatches *microbatches_new(const Config *config, const RunContext *context, const Gpt *model,
+                               Executor *executor, const PipelineLayout *pipeline) {
+    Microbatches *m = mem_zero(1, sizeof *m);
+    *m = (Microbatches){.config = config,
+                        .context = context,
+                        .registry = model->registry,
+                        .executor = executor,
+                        .pipeline = pipeline,
+                        .arena = arena_new()};
+    m->loss = tensor_make(device_alloc(context->device, sizeof(double), "loss"), F64, 1, (int64_t[]){1});
+    m->loss.flags = TENSOR_ACCUM;
+    tape_grad_off_grid(&m->loss); /* in the exact lane a sum of products of two numbers on the grid */
+    return m;
+}
+
+static void free_fields(Microbatches *m) {
+    Device *d = m->context->device;
+    device_release(d, m->fields, m->bytes);
+    if (m->host != m->fields) device_host_release(d, m->host, m->bytes);
+}
+
+void microbatches_free(Microbatches *m) {
+    if (!m) return;
+    Device *d = m->context->device;
+    if (m->graphs) {
+        device_recording_drop(d, &m->graphs->first.work);
+        device_recording_drop(d, &m->graphs->other.work);
+        device_release(d, m->graphs->fields, m->graphs->bytes);
+        free(m->graphs);
+    }
+    free_fields(m);
+    device_release(d, m->loss.data, sizeof(double));
+    arena_free(m->arena);
+    free(m);
+}
+
+/* ---- fields: one block of device memory for each microbatch ---- */
+
+/* On the device real numbers have the type of the loss. */
+static DType field_dtype(const Microbatches *m, int field) {
+    return field_is_integer((FieldId)field) ? I64 : m->registry->precise;
+}
+
+/* All fields, and the gradients of the losses. */
+static size_t block_bytes(const Microbatches *m, int64_t tokens) {
+    size_t element = dtype_size(m->registry->precise);
+    for (int f = 0; f < FIELDS; f++) element += dtype_size(field_dtype(m, f));
+    return (size_t)tokens * element;
+}
+
+/* Where the host can write device memory there is nothing to copy. */
+static void take_fields(Microbatches *m, size_t bytes) {
+    if (bytes <= m->bytes) return;
+    Device *d = m->context->device;
+    free_fields(m);
+    m->fields = device_alloc(d, bytes, "batches");
+    m->host = device_is_apart(d) ? device_host_alloc(d, bytes, "batches") : m->fields;
+    m->bytes = bytes;
+}
+
+/* Points the tensors of a microbatch at a block of device memory. */
+static void point_fields(Microbatch *mb, char *block) {
+    for (int f = 0; f < FIELDS; f++) {
+        mb->field[f].data = block;
+        block += tensor_bytes(&mb->field[f]);
+        if (mb->feed.field[f]) mb->feed.field[f] = &mb->field[f]; /* mb may be a copy */
+    }
+    mb->loss_gradients.data = block;
+    mb->feed.dloss = &mb->loss_gradients;
+}
+
+/* x * scale, in the exact lane on its grid. */
+static void write_scaled(const Microbatches *m, const float *x, int64_t n, double scale, void *out) {
+    for (int64_t i = 0; i < n; i++) {
+        double y = (double)x[i] * scale;
+        if (m->context->exact) y = exact_on_grid(y);
+        if (m->registry->precise == F64)
+            ((double *)out)[i] = y;
+        else
+            ((float *)out)[i] = (float)y;
+    }
+}
+
+/* Writes the block of a microbatch into host memory. */
+static void write_fields(const Microbatches *m, const Microbatch *mb, const Batch *b, double weight,
+                         char *host) {
+    const int64_t tokens = b->b * b->s;
+    for (int f = 0; f < FIELDS; f++) {
+        if (field_is_integer((FieldId)f))
+            memcpy(host, b->field[f], tensor_bytes(&mb->field[f]));
+        else
+            write_scaled(m, b->field[f], tokens, 1, host);
+        host += tensor_bytes(&mb->field[f]);
+    }
+    write_scaled(m, b->loss_mask, tokens, weight, host);
+}
+
+/* The type over the mesh: each context- and data-parallel rank has other positions and samples. */
+static SpmdType field_type(const RunContext *c) {
+    SpmdType type = 0;
+    for (int a = AXIS_CP; c->layout && a <= AXIS_DP; a++)
+        if (c->layout->mesh.size[a] > 1) type = spmd_with(type, a, SPMD_V);
+    return type;
+}
+
+void microbatches_begin(Microbatches *m, int64_t n, int64_t tokens) {
+    Device *d = m->context->device;
+    if (m->sending) device_wait(d);
+    m->sending = false;
+    arena_reset(m->arena);
+    m->list = arena_alloc(m->arena, (size_t)n * sizeof *m->list);
+    m->n = n;
+    take_fields(m, (size_t)n * block_bytes(m, tokens));
+    if (m->config->cuda_graph_impl != CUDA_GRAPH_LOCAL || m->graphs) return;
+    m->graphs = mem_zero(1, sizeof *m->graphs);
+    m->graphs->bytes = block_bytes(m, tokens);
+    m->graphs->fields = device_alloc(d, m->graphs->bytes, "batches");
+}
+
+/* The copy may still be under way when this returns. */
+void microbatches_add(Microbatches *m, int64_t number, const Batch *b, LossWeights weights,
+                      int64_t first_sample) {
+    Microbatch *mb = &m->list[number];
+    Device *d = m->context->device;
+    *mb = (Microbatch){.context = {.first_sample = first_sample, .aux_scale = weights.aux}};
+    for (int f = 0; f < FIELDS; f++) {
+        mb->field[f] = tensor_make(NULL, field_dtype(m, f), 2, (int64_t[]){b->b, b->s});
+        mb->field[f].spmd = field_type(m->context);
+        mb->feed.field[f] = &mb->field[f];
+    }
+    if (!m->config->reset_attention_mask) mb->feed.document_start = NULL;
+    mb->loss_gradients = tensor_make(NULL, m->registry->precise, 2, mb->field[0].dim);
+    const size_t bytes = block_bytes(m, b->b * b->s), offset = (size_t)number * bytes;
+    point_fields(mb, m->fields + offset);
+    if (d->kind == DEVICE_NULL) return;
+    write_fields(m, mb, b, weights.loss, m->host + offset);
+    if (m->host != m->fields) device_copy(d, m->fields + offset, m->host + offset, bytes);
+    m->sending = true;
+}
+
+/* ---- running ---- */
+
+static RankSchedule schedule_of(Microbatches *m, int64_t n, bool forward_only, PipelineSpec *spec) {
+    Err e = pipeline_spec(m->config, m->pipeline, n, forward_only, spec);
+    CHECK(!e.code, "%s", e.msg); /* run_check has asked */
+    const Layout *l = m->context->layout;
+    return pipeline_schedule(spec, l ? l->mesh.coordinate[AXIS_PP] : 0, m->arena);
+}
+
+RankSchedule microbatches_schedule(Microbatches *m, bool forward_only, PipelineSpec *spec) {
+    return schedule_of(m, m->n, forward_only, spec);
+}
+
+static void execute(Microbatches *m, Microbatch *list, int64_t n, bool trains, bool counts_loss) {
+    PipelineSpec spec;
+    const RankSchedule schedule = schedule_of(m, n, !trains, &spec);
+    for (int64_t i = 0; i < n; i++) list[i].context.recording = list[i].context.training = trains;
+    executor_run(m->executor, &spec, &schedule, list, counts_loss ? &m->loss : NULL);
+    if (trains) registry_settle_grads(m->registry);
+}
+
+typedef struct Replay {
+    Microbatches *all;
+    Microbatch microbatch;
+    bool counts_loss;
+} Replay;
+
+static void execute_one(void *arg) {
+    Replay *r = arg;
+    execute(r->all, &r->microbatch, 1, true, r->counts_loss);
+}
+
+static void replay(Microbatches *m, Recording *r, const Microbatch *mb, bool counts_loss) {
+    Device *d = m->context->device;
+    Replay one = {m, *mb, counts_loss};
+    point_fields(&one.microbatch, m->graphs->fields);
+    device_copy(d, m->graphs->fields, mb->field[0].data, m->graphs->bytes);
+    if (r->aux_scale != mb->context.aux_scale) device_recording_drop(d, &r->work);
+    r->aux_scale = mb->context.aux_scale;
+    device_replay(d, &r->work, execute_one, &one);
+}
+
+/* The first microbatch settles all gradients, so these are all fresh or none is. */
+static void replay_all(Microbatches *m, bool counts_loss) {
+    for (int64_t i = 0; i < m->n; i++) {
+        const bool first = registry_is_fresh(m->registry);
+        replay(m, first ? &m->graphs->first : &m->graphs->other, &m->list[i], counts_loss);
+        registry_grads_written(m->registry);
+    }
+}
+
+void microbatches_train(Microbatches *m, bool counts_loss) {
+    if (m->graphs && m->context->device->kind != DEVICE_NULL)
+        replay_all(m, counts_loss);
+    else
+        execute(m, m->list, m->n, true, counts_loss);
+}
+
+void microbatches_evaluate(Microbatches *m, bool counts_loss) {
+    execute(m, m->list, m->n, false, counts_loss);
+}
+
+/* ---- results ---- */
+
+void microbatches_set_loss(Microbatches *m, double sum) {
+    Tensor loss = m->loss;
+    loss.flags = 0;
+    call_run(&OPS[OP_fill], &(Call){.out = {&loss}, .attr = &(FillAttr){sum}, .device = m->context->device});
+}
+
+const Tensor *microbatches_loss(const Microbatches *m) { return &m->loss; }
+
+size_t microbatches_bytes(const Microbatches *m) { return m->bytes; }
+
+void microbatches_waited(Microbatches *m) { m->sending = false; }
