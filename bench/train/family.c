@@ -73,7 +73,7 @@ static const unsigned char FAMILY_OF[OP_COUNT] = {
 #undef IN
 };
 
-Family family_of(OpNumber op) {
+OpFamily family_of(OpNumber op) {
     CHECK(FAMILY_OF[op], "the op %s is in no family: add it to bench/train/family.c", OPS[op].name);
-    return (Family)(FAMILY_OF[op] - 1);
+    return (OpFamily)(FAMILY_OF[op] - 1);
 }

@@ -16,15 +16,15 @@
     FAMILY(MOE, "moe")                                                                                       \
     FAMILY(FP8, "fp8")
 
-typedef enum Family {
+typedef enum OpFamily {
 #define FAMILY(constant, name) FAMILY_##constant,
     FAMILIES
 #undef FAMILY
         FAMILY_COUNT
-} Family;
+} OpFamily;
 
 extern const char *const FAMILY_NAMES[FAMILY_COUNT];
 /* Stops on an op that is in no family. */
-Family family_of(OpNumber);
+OpFamily family_of(OpNumber);
 
 #endif

@@ -25,7 +25,7 @@ static Err read_weights_back(const char *path, const Registry *r, HfFamily famil
     return e;
 }
 
-static Err write_and_read_back(const char *config, const char *weights, const Gpt *m, DType dtype,
+static Err write_and_read_back(const char *config, const char *weights, const Model *m, DType dtype,
                                Str *notes) {
     Str json = {0};
     HfFamily family;
@@ -53,7 +53,7 @@ static Err move(const char *from, const char *dir, const char *name) {
     return e;
 }
 
-Err hf_folder_write(const char *dir, const Gpt *m, DType dtype, Str *notes) {
+Err hf_folder_write(const char *dir, const Model *m, DType dtype, Str *notes) {
     const bool existed = file_is_dir(dir);
     char *stage = mem_printf("%s/.partial-%d", dir, (int)getpid()),
          *config = mem_printf("%s/%s", stage, CONFIG), *weights = mem_printf("%s/%s", stage, WEIGHTS);

@@ -9,15 +9,14 @@
 enum { IDS = 3 };
 
 typedef struct Session {
-    const Gpt *model;
+    const Model *model;
     const RunContext *context;
     const GenerateOptions *options;
     Space *slot, *transient;
     Tape *tape;
     KvCache cache;
-    void *kv;  /* all keys, then all values */
     char *ids; /* tokens, positions and first keys of a forward */
-    size_t kv_bytes, ids_bytes;
+    size_t ids_bytes;
     int64_t n, longest, capacity; /* samples; longest prompt; positions in the cache */
     Generated *out;
     bool *done;
@@ -46,22 +45,10 @@ static Err check_prompts(const Derived *c, const Prompt *prompts, int64_t n, con
 }
 
 static void open_session(Session *s) {
-    const Config *c = s->model->config;
     Device *d = s->context->device;
-    int64_t dim[5] = {s->capacity, s->n, s->model->derived->num_query_groups, 1,
-                      s->model->derived->kv_channels};
-    Tensor one = tensor_make(NULL, s->context->dtype, 5, dim);
-    size_t bytes = tensor_bytes(&one);
-    s->kv_bytes = 2 * (size_t)c->num_layers * bytes;
-    s->kv = device_alloc(d, s->kv_bytes, "KV cache");
+    s->cache = model_cache_new(s->model, s->context->dtype, s->capacity, s->n);
     s->ids_bytes = IDS * (size_t)(s->n * s->longest) * sizeof(int64_t);
     s->ids = device_alloc(d, s->ids_bytes, "token ids");
-    s->cache.k = mem_zero(2 * (size_t)c->num_layers, sizeof(Tensor));
-    s->cache.v = s->cache.k + c->num_layers;
-    for (int64_t i = 0; i < 2 * c->num_layers; i++) {
-        s->cache.k[i] = one;
-        s->cache.k[i].data = (char *)s->kv + (size_t)i * bytes;
-    }
     s->slot = space_new(d, "activation", SPACE_UNPLANNED);
     s->transient = space_new(d, "transient", SPACE_UNPLANNED);
     s->tape = tape_new(s->context, s->slot, s->transient);
@@ -72,9 +59,8 @@ static void close_session(Session *s) {
     tape_free(s->tape);
     space_free(s->slot);
     space_free(s->transient);
-    device_release(s->context->device, s->kv, s->kv_bytes);
+    model_cache_free(s->model, &s->cache);
     device_release(s->context->device, s->ids, s->ids_bytes);
-    free(s->cache.k);
     free(s->done);
 }
 
@@ -105,7 +91,7 @@ static Tensor *feed(Session *s, int64_t count) {
     const Feed feed = {
         .tokens = &ids[0], .position_ids = &ids[1], .document_start = &ids[2], .cache = &s->cache};
     tape_begin(s->tape, &(MicrobatchContext){.recording = false});
-    Tensor *logits = gpt_stage(s->tape, s->model, 0, &feed, NULL);
+    Tensor *logits = model_forward(s->tape, s->model, &feed);
     s->cache.length += count;
     return logits;
 }
@@ -166,7 +152,7 @@ static void run(Session *s) {
     free(row);
 }
 
-Err generate(const Gpt *m, const RunContext *context, const Prompt *prompts, int64_t n,
+Err generate(const Model *m, const RunContext *context, const Prompt *prompts, int64_t n,
              const GenerateOptions *o, Generated *out) {
     Session s = {.model = m, .context = context, .options = o, .n = n, .out = out};
     ERR_RETURN(check_prompts(m->derived, prompts, n, o, &s.longest));

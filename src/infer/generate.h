@@ -5,7 +5,7 @@
 
 #include "base/err.h"
 #include "infer/sampling.h"
-#include "models/gpt.h"
+#include "models/model.h"
 
 typedef struct Prompt {
     const int32_t *tokens;
@@ -35,7 +35,7 @@ typedef struct Generated {
 /* `context` must be one of inference (training off). Prompts longer than the model's positions, empty ones
  * and ids outside the vocabulary are user errors. out [n] is the caller's array; release each with
  * generated_free. */
-Err generate(const Gpt *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
+Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
              Generated *out);
 void generated_free(Generated *);
 

@@ -8,7 +8,7 @@
 #include "ckpt/hf_config.h"
 #include "ckpt/hf_folder.h"
 #include "main/command.h"
-#include "models/gpt.h"
+#include "models/model.h"
 #include "validate/reference.h"
 
 typedef struct Options {
@@ -63,23 +63,23 @@ static void begin(Job *j) {
 }
 
 /* An allocated model of the options; its device is model->device. */
-static Gpt *new_model(Setup *s, int64_t vocab_size, DType storage) {
+static Model *new_model(Setup *s, int64_t vocab_size, DType storage) {
     config_finish(&s->config, s->arena, vocab_size, &s->derived);
-    Gpt *m = gpt_new(&s->config, &s->derived, NULL);
-    gpt_allocate(m, device_cpu((int)s->config.cpu_threads), storage, 1);
+    Model *m = model_new(&s->config, &s->derived, NULL);
+    model_allocate(m, device_cpu((int)s->config.cpu_threads), storage, 1);
     return m;
 }
 
-static void free_model(Gpt *m) {
+static void free_model(Model *m) {
     Device *device = m->device;
-    gpt_free(m);
+    model_free(m);
     device_free(device);
 }
 
 /* ---- against transformers ---- */
 
 /* --check. A difference is an error. */
-static Err check(const Job *j, const Gpt *m) {
+static Err check(const Job *j, const Model *m) {
     if (!j->options.check) return ERR_OK;
     Reference r;
     ReferenceReport report;
@@ -100,7 +100,7 @@ static Err check(const Job *j, const Gpt *m) {
 
 /* ---- from Hugging Face ---- */
 
-static Err save(const Job *j, const Gpt *m) {
+static Err save(const Job *j, const Model *m) {
     Str text = {0};
     config_json(&j->setup.config, CLASS_ALL, &text);
     json_t *state = json_pack("{s:o, s:I}", "config", json_loadb(text.s, text.len, 0, NULL), "vocab_size",
@@ -117,7 +117,7 @@ static Err import_model(Job *j, const Ckpt *none) {
     (void)none;
     Safetensors *file;
     ERR_RETURN(safetensors_open(j->options.from_hf, &file));
-    Gpt *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);
+    Model *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);
     Err e = hf_import(file, m->registry);
     if (!e.code) e = check(j, m);
     const bool saves = j->setup.config.save && !e.code;
@@ -165,7 +165,7 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
 
 /* ---- to Hugging Face ---- */
 
-static Err export_model(const Job *j, const Gpt *m) {
+static Err export_model(const Job *j, const Model *m) {
     const char *dir = j->options.to_hf;
     Str notes = {0};
     Err e = hf_folder_write(dir, m, DTYPE_VALUES[j->options.dtype], &notes);
@@ -181,7 +181,7 @@ static Err export_checkpoint(Job *j, const Ckpt *c) {
     if (!json_is_integer(vocab) || json_integer_value(vocab) < 1 || !m->count)
         return err_user("the checkpoint in '%s' does not say its vocabulary's size; save it again",
                         j->setup.config.load);
-    Gpt *model = new_model(&j->setup, json_integer_value(vocab), m->tensors[0].dtype == F64 ? F64 : F32);
+    Model *model = new_model(&j->setup, json_integer_value(vocab), m->tensors[0].dtype == F64 ? F64 : F32);
     CkptItem item = {
         .suffix = "", .flat = model->registry->masters, .dtype = model->registry->precise, .convert = true};
     Err e = ckpt_load(c, model->registry, &item, 1);

@@ -1,149 +1,23 @@
-#include "models/gpt.h"
+/* The decoder-only transformer: GPT-2, Llama, Mixtral and their like are settings of one plan. Megatron-LM
+ * core/models/gpt/gpt_model.py: embedding -> layers of [norm, attention, residual, norm, mlp, residual] ->
+ * final norm -> output layer without bias. */
+#include "models/model.h"
 
-#include "base/hash.h"
-#include "kernels/ops.h"
-#include "ops/dropout.h"
-#include "ops/embedding.h"
-#include "ops/linear.h"
-#include "ops/loss.h"
-#include "ops/redistribute.h"
-#include "ops/residual.h"
+/* ---- forward ----
+ * Types over tp: with sequence parallelism the stream is V along the sequence, else I; logits are V along the
+ * vocabulary. Over cp all is V along the sequence, over dp along samples. */
 
-static bool recomputes(const Gpt *m, RecomputeModule module) {
-    return m->derived->recompute_modules & 1u << module;
+static Flow gpt_stage(Tape *t, const Model *m, const StagePart *part, const Feed *feed, Flow in) {
+    const Stack *decoder = &m->stack[0];
+    Stream s = {.x = in.at[0]};
+    if (part->embedding) s.x = embedding_forward(t, &m->embedding, feed);    /* [s, b, h]   V or I */
+    s = stack_forward(t, decoder, part->first_layer, part->layers, feed, s); /* [s, b, h]   V or I */
+    if (!part->head) return (Flow){{stream_sum(t, s)}};
+    Tensor *h = stream_norm(t, &decoder->final, &s);        /* [s, b, h]   V or I */
+    return (Flow){{lm_head_forward(t, &m->head, feed, h)}}; /* loss [b, s] I, or logits V */
 }
 
-/* ---- forward ---- */
-
-/* The residual stream: x, and what is still to be added to it (NULL: nothing), which the next norm does. */
-typedef struct Stream {
-    Tensor *x, *branch;
-} Stream;
-
-static Tensor *settled(Tape *t, Stream s) { return s.branch ? op_add(t, s.x, s.branch) : s.x; }
-
-static Tensor *normed(Tape *t, const Norm *n, Stream *s) {
-    Tensor *branch = s->branch;
-    s->branch = NULL;
-    return branch ? norm_forward_sum(t, n, &s->x, branch) : norm_forward(t, n, s->x);
-}
-
-typedef struct LayerRun {
-    const Gpt *gpt;
-    const Feed *feed;
-    int64_t first, count; /* layers of this block */
-} LayerRun;
-
-static Tensor *feed_forward(Tape *t, void *layer, Tensor *x_sbh) {
-    const GptLayer *l = layer;
-    return l->moe ? moe_forward(t, l->moe, x_sbh) : mlp_forward(t, &l->mlp, x_sbh);
-}
-
-static Stream layer_forward(Tape *t, const Gpt *m, GptLayer *l, const Feed *feed, Stream s) {
-    const Config *c = m->config;
-    Tensor *h = normed(t, &l->input_norm, &s);
-    h = attention_forward(t, &l->attention, feed, &m->rope, h);
-    s.branch = op_dropout(t, h, c->hidden_dropout, l->attention_dropout_site);
-    h = normed(t, &l->mlp_norm, &s);
-    const bool again = recomputes(m, l->moe ? RECOMPUTE_MOE : RECOMPUTE_MLP);
-    h = again ? tape_block(t, feed_forward, l, h) : feed_forward(t, l, h);
-    s.branch = op_dropout(t, h, c->hidden_dropout, l->mlp_dropout_site);
-    return s;
-}
-
-static Stream layers_forward(Tape *t, const LayerRun *r, Stream s) {
-    for (int64_t i = r->first; i < r->first + r->count; i++)
-        s = layer_forward(t, r->gpt, &r->gpt->layers[i], r->feed, s);
-    return s;
-}
-
-static Tensor *layers_block(Tape *t, void *run, Tensor *x_sbh) {
-    return settled(t, layers_forward(t, run, (Stream){x_sbh, NULL}));
-}
-
-/* Full recompute: "uniform" keeps the input of every chunk of n layers, "block" recomputes the first n layers
- * of each stage one by one. Generation keeps nothing, so it runs every layer as a block. Offloading excludes
- * recomputation, and pipelines: a layer's number is its place in the stage. */
-static Stream layers_of_stage(Tape *t, const Gpt *m, const GptStage *stage, const Feed *feed, Stream s) {
-    const Config *c = m->config;
-    bool full = c->recompute_granularity == RECOMPUTE_FULL;
-    int64_t n = c->recompute_num_layers, layers = stage->layers,
-            chunk = full && c->recompute_method == RECOMPUTE_UNIFORM ? n : 1;
-    for (int64_t i = 0; i < layers; i += chunk) {
-        LayerRun *run = tape_alloc(t, sizeof *run);
-        *run = (LayerRun){m, feed, stage->first_layer + i, chunk < layers - i ? chunk : layers - i};
-        const bool offloads = i < c->cpu_offloading_num_layers;
-        bool block = feed->cache || (full && (c->recompute_method == RECOMPUTE_UNIFORM || i < n));
-        if (offloads) tape_offload_begin(t, i);
-        s = block ? (Stream){tape_block(t, layers_block, run, settled(t, s)), NULL}
-                  : layers_forward(t, run, s);
-        if (offloads) tape_offload_end(t, i);
-    }
-    return s;
-}
-
-/* The word table is cut by rows over the tensor-parallel ranks, so that looking up gives partial sums. */
-static Tensor *embed(Tape *t, const Gpt *m, const Feed *feed) {
-    const Spmd stream = m->registry->layout.sequence_parallel ? SPMD_V : SPMD_I;
-    Tensor *x =
-        op_redistribute(t, op_embedding(t, feed->tokens, &m->word_embeddings->value), AXIS_TP, stream, 0);
-    if (m->position_embeddings) {
-        Tensor *p = op_embedding(t, feed->position_ids, &m->position_embeddings->value);
-        x = op_add(t, x, stream == SPMD_V ? op_redistribute(t, p, AXIS_TP, SPMD_V, 0) : p);
-    }
-    return op_dropout(t, x, m->config->hidden_dropout, hash_name("embedding.dropout"));
-}
-
-static Stream hidden(Tape *t, const Gpt *m, const GptStage *stage, const Feed *feed, Tensor *x_sbh) {
-    if (stage->embedding) x_sbh = embed(t, m, feed);
-    return layers_of_stage(t, m, stage, feed, (Stream){x_sbh, NULL});
-}
-
-/* -> logits [s, b, v], over tensor-parallel ranks cut by vocabulary */
-static Tensor *head(Tape *t, const Gpt *m, Stream s) {
-    const unsigned sequence = m->registry->layout.sequence_parallel ? LINEAR_SEQUENCE : 0;
-    return op_linear(t, normed(t, &m->final_norm, &s), &m->output->value, NULL, LINEAR_GATHER_IN | sequence);
-}
-
-int64_t gpt_loss_positions(const Gpt *m, int64_t s, int64_t b, DType storage) {
-    const Config *c = m->config;
-    if (!c->cross_entropy_loss_fusion || c->cross_entropy_fusion_impl != CROSS_ENTROPY_LINEAR) return 0;
-    const int64_t columns = m->derived->padded_vocab_size / m->registry->layout.mesh.size[AXIS_TP];
-    return linear_loss_positions(s, b, c->cross_entropy_chunk_size, (size_t)columns * dtype_size(storage));
-}
-
-/* -> loss [b, s]. Chunks of logits need to know their gradients at once. */
-static Tensor *head_loss(Tape *t, const Gpt *m, const Feed *feed, Stream s) {
-    Tensor *labels_bs = feed->labels;
-    const int64_t vocab = m->derived->vocab_size,
-                  positions =
-                      gpt_loss_positions(m, labels_bs->dim[1], labels_bs->dim[0], tape_context(t)->dtype);
-    if (!positions || (tape_records(t) && !feed->dloss))
-        return op_cross_entropy_of(t, head(t, m, s), labels_bs, vocab, feed->dloss);
-    const LinearLoss how = {vocab, positions, m->registry->layout.sequence_parallel, feed->dloss};
-    return op_linear_cross_entropy(t, normed(t, &m->final_norm, &s), &m->output->value, labels_bs, how);
-}
-
-Tensor *gpt_stage(Tape *t, const Gpt *m, int stage, const Feed *feed, Tensor *x_sbh) {
-    const Stream s = hidden(t, m, &m->stages[stage], feed, x_sbh);
-    if (!m->stages[stage].head) return settled(t, s);
-    return feed->labels ? head_loss(t, m, feed, s) : head(t, m, s);
-}
-
-SpmdType gpt_boundary(const Gpt *m, int64_t b, int64_t dim[3]) {
-    const Layout *l = &m->registry->layout;
-    const int *size = l->mesh.size;
-    const bool cut = l->sequence_parallel && size[AXIS_TP] > 1;
-    SpmdType type = 0;
-    dim[0] = m->config->seq_length / size[AXIS_CP] / (cut ? size[AXIS_TP] : 1);
-    dim[1] = b;
-    dim[2] = m->config->hidden_size;
-    if (cut) type = spmd_with(type, AXIS_TP, SPMD_V);
-    if (size[AXIS_CP] > 1) type = spmd_with(type, AXIS_CP, SPMD_V);
-    return size[AXIS_DP] > 1 ? spmd_with(type, AXIS_DP, SPMD_V) : type;
-}
-
-/* ---- construction ---- */
+/* ---- plan ---- */
 
 /* Derived never says MLP_GELU: it has decided between the two forms. */
 static const Activation ACTIVATION[] = {
@@ -151,73 +25,48 @@ static const Activation ACTIVATION[] = {
     [MLP_SQUARED_RELU] = ACT_SQUARED_RELU, [MLP_SWIGLU] = ACT_SWIGLU,
 };
 
-static const char WORD_EMBEDDINGS[] = "embedding.word_embeddings.weight";
-
-static Param *embedding_new(const Gpt *m, const char *name, int64_t rows, int64_t padded, int tp_split,
-                            unsigned flags) {
-    return param_add(m->registry, (ParamSpec){.name = name,
-                                              .ndim = 2,
-                                              .dim = {rows, m->config->hidden_size},
-                                              .padded = padded,
-                                              .tp_split = tp_split,
-                                              .init = {INIT_NORMAL, m->derived->embedding_init_std},
-                                              .flags = flags});
+static bool recomputes(const Derived *d, RecomputeModule module) {
+    return d->recompute_modules & 1u << module;
 }
 
 static double or_else(double given, double otherwise) { return f64_is_set(given) ? given : otherwise; }
 
-double gpt_router_loss_coeff(const Gpt *m, int loss) {
-    return loss == ROUTER_LOSS_Z ? or_else(m->config->moe_z_loss_coeff, 0) : m->derived->aux_loss_coeff[loss];
-}
-
-static RouterSpec router_spec(const Gpt *m, int64_t layer, const char *name) {
-    const Config *c = m->config;
-    const Derived *d = m->derived;
-    static const RouterScore SCORES[] = {
-        [SCORE_SOFTMAX] = ROUTER_TOPK_SOFTMAX, [SCORE_SIGMOID] = ROUTER_SIGMOID};
-    const bool groups = i64_is_set(c->moe_router_num_groups);
-    RouterSpec r = {
-        .name = name,
+static EmbeddingSpec embedding_spec(const Config *c, const Derived *d) {
+    return (EmbeddingSpec){
+        .vocab = d->vocab_size,
+        .padded_vocab = d->padded_vocab_size,
         .hidden = c->hidden_size,
-        .experts = c->num_experts,
-        .topk = c->moe_router_topk,
-        .route = {.score = SCORES[c->moe_router_score_function],
-                  .groups = groups ? c->moe_router_num_groups : 0,
-                  .group_topk = groups ? c->moe_router_group_topk : 0,
-                  .scaling = or_else(c->moe_router_topk_scaling_factor, 1)},
-        .bias = c->moe_router_enable_expert_bias,
-        .sinkhorn = d->sinkhorn,
-        .jitter = or_else(c->moe_input_jitter_eps, 0),
-        .bias_rate = c->moe_router_bias_update_rate,
-        .init_std = d->init_std,
-        .counters = m->counters[layer],
+        .positions = c->position_embedding_type == POSITION_LEARNED ? d->max_position_embeddings : 0,
+        .init_std = d->embedding_init_std,
+        .dropout = c->hidden_dropout,
     };
-    if (r.route.score == ROUTER_TOPK_SOFTMAX && (c->moe_router_pre_softmax || d->sinkhorn))
-        r.route.score = d->sinkhorn && r.topk == 1 ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
-    for (int i = 0; i < ROUTER_LOSSES; i++) r.loss_coeff[i] = gpt_router_loss_coeff(m, i);
-    return r;
 }
 
-static Moe *experts_new(const Gpt *m, int64_t layer, MlpSpec mlp) {
-    const Config *c = m->config;
-    Registry *r = m->registry;
-    Moe *moe = arena_alloc(r->arena, sizeof *moe);
-    moe_init(moe, r,
-             (MoeSpec){
-                 .name = mlp.name,
-                 .router = router_spec(m, layer, arena_printf(r->arena, "%s.router", mlp.name)),
-                 .ffn = m->derived->moe_ffn_hidden_size,
-                 .shared_ffn = m->derived->moe_shared_size,
-                 .shared_gate = c->moe_shared_expert_gate,
-                 .activation = mlp.activation,
-                 .fc1_init_std = mlp.fc1_init_std,
-                 .fc2_init_std = mlp.fc2_init_std,
-                 .capacity_factor = or_else(c->moe_expert_capacity_factor, 0),
-                 .pad = c->moe_pad_expert_input_to_capacity,
-                 .drop_by_position = c->moe_token_drop_policy == DROP_POSITION,
-                 .all_to_all = c->moe_token_dispatcher_type == DISPATCH_ALLTOALL,
-             });
-    return moe;
+/* An output layer of its own is initialised like a linear layer, whatever --embedding-init-method-std says.
+ */
+static LmHeadSpec head_spec(const Config *c, const Derived *d) {
+    return (LmHeadSpec){
+        .vocab = d->vocab_size,
+        .padded_vocab = d->padded_vocab_size,
+        .hidden = c->hidden_size,
+        .tied = !c->untie_embeddings_and_output_weights,
+        .init_std = d->init_std,
+        .chunked = c->cross_entropy_loss_fusion && c->cross_entropy_fusion_impl == CROSS_ENTROPY_LINEAR,
+        .chunk = c->cross_entropy_chunk_size,
+    };
+}
+
+static RopeSpec rope_spec(const Config *c, const Derived *d) {
+    RopeSpec rope = {.dim = d->rotary_dim,
+                     .base = c->rotary_base,
+                     .interpolation = or_else(c->rotary_seq_len_interpolation_factor, 1)};
+    if (c->use_rope_scaling) {
+        rope.llama3.factor = c->rope_scaling_factor;
+        rope.llama3.low = c->rope_scaling_low_freq_factor;
+        rope.llama3.high = c->rope_scaling_high_freq_factor;
+        rope.llama3.original = (double)c->rope_scaling_original_max_position_embeddings;
+    }
+    return rope;
 }
 
 static ContextPlan context_plan(const Config *c, ContextComm comm) {
@@ -244,14 +93,11 @@ static QuantSpec quant_spec(const Config *c, int64_t layer) {
                        .keep_inputs = c->fp8_keep_inputs};
 }
 
-static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
-    const Config *c = m->config;
-    const Derived *d = m->derived;
-    Registry *r = m->registry;
-    const char *layer = arena_printf(r->arena, "decoder.layers.%lld", (long long)i);
-    AttentionSpec attention = {
-        .name = arena_printf(r->arena, "%s.self_attention", layer),
-        .layer = (int)i,
+static AttentionSpec *attention_spec(const Config *c, const Derived *d, int64_t layer, NormAttr norm,
+                                     Arena *arena) {
+    AttentionSpec *a = arena_alloc(arena, sizeof *a);
+    *a = (AttentionSpec){
+        .layer = (int)layer,
         .hidden = c->hidden_size,
         .heads = c->num_attention_heads,
         .groups = d->num_query_groups,
@@ -262,138 +108,118 @@ static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
         .norm = norm,
         .qk_norm_decays = c->apply_wd_to_qk_layernorm,
         .rotary_interleaved = c->rotary_interleaved,
-        .rotary_dim = d->rotary_dim,
-        .window_left = d->layer_windowed[i] ? d->window_left : WINDOW_OFF,
+        .rope = rope_spec(c, d),
+        .window_left = d->layer_windowed[layer] ? d->window_left : WINDOW_OFF,
         .window_right = 0, /* causal, whatever the right reach of --window-size */
         .softmax = c->softmax_type,
         .dropout = c->attention_dropout,
         .qkv_init_std = d->init_std,
         .proj_init_std = d->output_init_std,
         .softmax_init_std = d->init_std,
-        .quant = quant_spec(c, i),
-        .context = context_plan(c, d->layer_context_comm[i]),
+        .quant = quant_spec(c, layer),
+        .context = context_plan(c, d->layer_context_comm[layer]),
         .unfused = c->attention_backend == BACKEND_UNFUSED,
-        .recompute = recomputes(m, RECOMPUTE_CORE_ATTN),
+        .recompute = recomputes(d, RECOMPUTE_CORE_ATTN),
     };
-    MlpSpec mlp = {
-        .name = arena_printf(r->arena, "%s.mlp", layer),
+    return a;
+}
+
+static MlpSpec *mlp_spec(const Config *c, const Derived *d, int64_t layer, Arena *arena) {
+    MlpSpec *m = arena_alloc(arena, sizeof *m);
+    *m = (MlpSpec){
         .hidden = c->hidden_size,
         .ffn = d->ffn_hidden_size,
         .activation = ACTIVATION[d->activation],
         .bias = c->add_bias_linear,
         .fc1_init_std = d->init_std,
         .fc2_init_std = d->output_init_std,
-        .quant = quant_spec(c, i),
+        .quant = quant_spec(c, layer),
     };
-    GptLayer l = {0};
-    registry_begin_unit(r);
-    l.input_norm = norm_new(r, arena_printf(r->arena, "%s.input_layernorm", layer), c->hidden_size, norm);
-    l.attention = attention_new(r, attention);
-    l.mlp_norm = norm_new(r, arena_printf(r->arena, "%s.pre_mlp_layernorm", layer), c->hidden_size, norm);
-    if (d->layer_moe[i])
-        l.moe = experts_new(m, i, mlp);
-    else
-        l.mlp = mlp_new(r, mlp);
-    l.attention_dropout_site = hash_name(arena_printf(r->arena, "%s.attention_dropout", layer));
-    l.mlp_dropout_site = hash_name(arena_printf(r->arena, "%s.mlp_dropout", layer));
-    return l;
-}
-
-static Param *word_table(const Gpt *m, const char *name, double init_std) {
-    Param *p =
-        embedding_new(m, name, m->derived->vocab_size, m->derived->padded_vocab_size, 0, PARAM_EMBEDDING);
-    p->spec.init.value = init_std;
-    return p;
-}
-
-static void stage_new(Gpt *m, const GptStage *stage, NormAttr norm) {
-    const Config *c = m->config;
-    const Derived *d = m->derived;
-    if (stage->embedding) {
-        m->word_embeddings = word_table(m, WORD_EMBEDDINGS, d->embedding_init_std);
-        if (c->position_embedding_type == POSITION_LEARNED) {
-            m->position_embeddings =
-                embedding_new(m, "embedding.position_embeddings.weight", d->max_position_embeddings,
-                              d->max_position_embeddings, SPLIT_NONE, 0); /* Megatron-LM: not decoupled */
-            m->position_embeddings->spec.invariant = true;
-        }
-    }
-    for (int64_t i = stage->first_layer; i < stage->first_layer + stage->layers; i++)
-        m->layers[i] = layer_new(m, i, norm);
-    if (!stage->head) return;
-    registry_begin_unit(m->registry);
-    m->final_norm = norm_new(m->registry, "decoder.final_layernorm", c->hidden_size, norm);
-    if (c->untie_embeddings_and_output_weights)
-        m->output = word_table(m, "output_layer.weight", d->init_std); /* a linear layer's, whatever
-                                                                           --embedding-init-method-std says */
-    else if (m->word_embeddings)
-        m->output = m->word_embeddings;
-    else {
-        m->output = word_table(m, WORD_EMBEDDINGS, d->embedding_init_std);
-        m->output->spec.flags |= PARAM_TIED_COPY;
-    }
-}
-
-Gpt *gpt_new(const Config *c, const Derived *d, const GptPlace *place) {
-    const GptStage everything = {.layers = c->num_layers, .embedding = true, .head = true};
-    const GptPlace whole = {layout_single(), &everything, 1};
-    if (!place) place = &whole;
-    Registry *r = registry_new(&place->layout);
-    Gpt *m = arena_alloc(r->arena, sizeof *m);
-    *m = (Gpt){.config = c, .derived = d, .registry = r, .n_stages = place->n_stages};
-    NormAttr norm = {
-        .rms = c->normalization == NORM_RMS, .one_plus = c->apply_layernorm_1p, .eps = c->norm_epsilon};
-    m->stages = arena_alloc(r->arena, (size_t)place->n_stages * sizeof *m->stages);
-    m->layers = arena_alloc(r->arena, (size_t)c->num_layers * sizeof *m->layers);
-    m->counters = arena_alloc(r->arena, (size_t)c->num_layers * sizeof *m->counters);
-    for (int64_t i = 0; i < c->num_layers; i++)
-        m->counters[i] = d->layer_moe[i] ? state_counters(r, router_counters(c->num_experts)) : NULL;
-    for (int i = 0; i < place->n_stages; i++) {
-        m->stages[i] = place->stages[i];
-        stage_new(m, &m->stages[i], norm);
-    }
-    if (m->word_embeddings && !m->output && !c->untie_embeddings_and_output_weights)
-        m->word_embeddings->spec.flags |= PARAM_TIED;
     return m;
 }
 
-/* ---- routers ---- */
-
-double gpt_router_loss(const Gpt *m, const double *counters, int loss) {
-    const int64_t layers = m->derived->num_moe_layers, experts = m->config->num_experts;
-    double sum = 0;
-    for (int64_t i = 0; i < layers; i++)
-        sum += router_loss_sum(counters + i * router_counters(experts), experts, loss);
-    return sum / (double)layers;
-}
-
-/* ---- memory ---- */
-
-void gpt_allocate(Gpt *m, Device *device, DType storage, int64_t positions) {
-    const Config *c = m->config;
-    registry_allocate(m->registry, device, storage);
-    m->device = device;
-    states_allocate(m->registry);
-    if (!m->derived->rotary_dim) return;
-    RopeSpec rope = {
-        .dim = m->derived->rotary_dim,
-        .positions = positions,
-        .base = c->rotary_base,
-        .interpolation =
-            f64_is_set(c->rotary_seq_len_interpolation_factor) ? c->rotary_seq_len_interpolation_factor : 1,
+static RouterSpec router_spec(const Config *c, const Derived *d) {
+    static const RouterScore SCORES[] = {
+        [SCORE_SOFTMAX] = ROUTER_TOPK_SOFTMAX, [SCORE_SIGMOID] = ROUTER_SIGMOID};
+    const bool groups = i64_is_set(c->moe_router_num_groups);
+    RouterSpec r = {
+        .hidden = c->hidden_size,
+        .experts = c->num_experts,
+        .topk = c->moe_router_topk,
+        .route = {.score = SCORES[c->moe_router_score_function],
+                  .groups = groups ? c->moe_router_num_groups : 0,
+                  .group_topk = groups ? c->moe_router_group_topk : 0,
+                  .scaling = or_else(c->moe_router_topk_scaling_factor, 1)},
+        .bias = c->moe_router_enable_expert_bias,
+        .sinkhorn = d->sinkhorn,
+        .jitter = or_else(c->moe_input_jitter_eps, 0),
+        .bias_rate = c->moe_router_bias_update_rate,
+        .init_std = d->init_std,
     };
-    if (c->use_rope_scaling) {
-        rope.llama3.factor = c->rope_scaling_factor;
-        rope.llama3.low = c->rope_scaling_low_freq_factor;
-        rope.llama3.high = c->rope_scaling_high_freq_factor;
-        rope.llama3.original = (double)c->rope_scaling_original_max_position_embeddings;
-    }
-    m->rope = rope_table_new(device, m->registry->precise, &rope);
+    if (r.route.score == ROUTER_TOPK_SOFTMAX && (c->moe_router_pre_softmax || d->sinkhorn))
+        r.route.score = d->sinkhorn && r.topk == 1 ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
+    for (int i = 0; i < ROUTER_LOSS_Z; i++) r.loss_coeff[i] = d->aux_loss_coeff[i];
+    r.loss_coeff[ROUTER_LOSS_Z] = or_else(c->moe_z_loss_coeff, 0);
+    return r;
 }
 
-void gpt_free(Gpt *m) {
-    if (!m) return;
-    if (m->rope.cos.data) rope_table_free(m->device, &m->rope);
-    states_free(m->registry);
-    registry_free(m->registry); /* the model itself lives in the registry's arena */
+static MoeSpec *moe_spec(const Config *c, const Derived *d, Arena *arena) {
+    MoeSpec *m = arena_alloc(arena, sizeof *m);
+    *m = (MoeSpec){
+        .router = router_spec(c, d),
+        .ffn = d->moe_ffn_hidden_size,
+        .shared_ffn = d->moe_shared_size,
+        .shared_gate = c->moe_shared_expert_gate,
+        .activation = ACTIVATION[d->activation],
+        .fc1_init_std = d->init_std,
+        .fc2_init_std = d->output_init_std,
+        .capacity_factor = or_else(c->moe_expert_capacity_factor, 0),
+        .pad = c->moe_pad_expert_input_to_capacity,
+        .drop_by_position = c->moe_token_drop_policy == DROP_POSITION,
+        .all_to_all = c->moe_token_dispatcher_type == DISPATCH_ALLTOALL,
+    };
+    return m;
 }
+
+/* "*-", or "*E" where there are experts. */
+static LayerSpec layer_spec(const Config *c, const Derived *d, int64_t i, NormAttr norm, Arena *arena) {
+    const bool moe = d->layer_moe[i];
+    const BranchSpec attention = {.kind = BRANCH_attention,
+                                  .norm = norm,
+                                  .dropout = c->hidden_dropout,
+                                  .spec = attention_spec(c, d, i, norm, arena)};
+    BranchSpec feed_forward = {.kind = moe ? BRANCH_moe : BRANCH_mlp,
+                               .norm = norm,
+                               .dropout = c->hidden_dropout,
+                               .recompute = recomputes(d, moe ? RECOMPUTE_MOE : RECOMPUTE_MLP)};
+    if (moe)
+        feed_forward.spec = moe_spec(c, d, arena);
+    else
+        feed_forward.spec = mlp_spec(c, d, i, arena);
+    return (LayerSpec){{attention, feed_forward}, 2};
+}
+
+static void gpt_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan *plan) {
+    const NormAttr norm = {
+        .rms = c->normalization == NORM_RMS, .one_plus = c->apply_layernorm_1p, .eps = c->norm_epsilon};
+    StackSpec decoder = {.name = "decoder",
+                         .hidden = c->hidden_size,
+                         .layer = arena_alloc(arena, (size_t)c->num_layers * sizeof *decoder.layer),
+                         .n = c->num_layers,
+                         .final = norm,
+                         .recomputed = c->recompute_num_layers,
+                         .offloaded = c->cpu_offloading_num_layers};
+    if (c->recompute_granularity == RECOMPUTE_FULL)
+        decoder.recompute = c->recompute_method == RECOMPUTE_UNIFORM ? RECOMPUTES_CHUNKS : RECOMPUTES_FIRST;
+    for (int64_t i = 0; i < c->num_layers; i++) decoder.layer[i] = layer_spec(c, d, i, norm, arena);
+    *plan = (ModelPlan){
+        .embedding = embedding_spec(c, d),
+        .stack = {decoder},
+        .n_stacks = 1,
+        .head = head_spec(c, d),
+        .flow = {{"hidden", 0}},
+        .n_flows = 1,
+    };
+}
+
+const Family gpt_family = {"gpt", gpt_plan, gpt_stage};

@@ -9,8 +9,8 @@
 #include "ops/redistribute.h"
 #include "ops/rope.h"
 
-static Norm head_norm(Registry *r, const AttentionSpec *s, const char *which) {
-    Norm n = norm_new(r, arena_printf(r->arena, "%s.%s_layernorm", s->name, which), s->head_dim, s->norm);
+static Norm head_norm(Registry *r, const AttentionSpec *s, const char *name, const char *which) {
+    Norm n = norm_new(r, arena_printf(r->arena, "%s.%s_layernorm", name, which), s->head_dim, s->norm);
     n.gain->spec.invariant = false; /* each tensor-parallel rank norms its own heads */
     if (n.bias) n.bias->spec.invariant = false;
     if (!s->qk_norm_decays) return n;
@@ -20,9 +20,9 @@ static Norm head_norm(Registry *r, const AttentionSpec *s, const char *which) {
 }
 
 /* Beside the heads' rows of linear_qkv: a rank has those of its heads. */
-static Param *softmax_offset_new(Registry *r, const AttentionSpec *s) {
+static Param *softmax_offset_new(Registry *r, const AttentionSpec *s, const char *name) {
     return param_add(r, (ParamSpec){
-                            .name = arena_printf(r->arena, "%s.core_attention.softmax_offset", s->name),
+                            .name = arena_printf(r->arena, "%s.core_attention.softmax_offset", name),
                             .ndim = 1,
                             .dim = {s->heads},
                             .tp_split = 0,
@@ -31,37 +31,40 @@ static Param *softmax_offset_new(Registry *r, const AttentionSpec *s) {
                         });
 }
 
-Attention attention_new(Registry *r, AttentionSpec s) {
-    int64_t per_group = s.heads / s.groups;
+static void attention_init(void *self, Registry *r, const char *name, const void *spec, Tensor *counters) {
+    (void)counters;
+    Attention *a = self;
+    const AttentionSpec *s = spec;
+    const int64_t per_group = s->heads / s->groups;
     LinearSpec qkv = {
-        .name = arena_printf(r->arena, "%s.linear_qkv", s.name),
-        .in = s.hidden,
-        .out = (s.heads + 2 * s.groups) * s.head_dim,
-        .bias = s.qkv_bias,
+        .name = arena_printf(r->arena, "%s.linear_qkv", name),
+        .in = s->hidden,
+        .out = (s->heads + 2 * s->groups) * s->head_dim,
+        .bias = s->qkv_bias,
         .tp_split = 0,
-        .init_std = s.qkv_init_std,
-        .quant = s.quant,
-        .groups = s.groups,
+        .init_std = s->qkv_init_std,
+        .quant = s->quant,
+        .groups = s->groups,
         .n_parts = 3,
-        .parts = {{"q", per_group * s.head_dim}, {"k", s.head_dim}, {"v", s.head_dim}},
+        .parts = {{"q", per_group * s->head_dim}, {"k", s->head_dim}, {"v", s->head_dim}},
     };
     LinearSpec proj = {
-        .name = arena_printf(r->arena, "%s.linear_proj", s.name),
-        .in = s.heads * s.head_dim,
-        .out = s.hidden,
-        .bias = s.proj_bias,
+        .name = arena_printf(r->arena, "%s.linear_proj", name),
+        .in = s->heads * s->head_dim,
+        .out = s->hidden,
+        .bias = s->proj_bias,
         .tp_split = 1,
-        .init_std = s.proj_init_std,
-        .quant = s.quant,
+        .init_std = s->proj_init_std,
+        .quant = s->quant,
     };
-    Attention a = {.spec = s, .qkv = linear_new(r, qkv)};
-    if (s.qk_norm) {
-        a.q_norm = head_norm(r, &s, "q");
-        a.k_norm = head_norm(r, &s, "k");
+    *a = (Attention){.spec = s, .dropout_site = hash_name(name), .qkv = linear_new(r, qkv)};
+    if (s->rope.dim) a->rope = rope_table(r, s->rope);
+    if (s->qk_norm) {
+        a->q_norm = head_norm(r, s, name, "q");
+        a->k_norm = head_norm(r, s, name, "k");
     }
-    if (s.softmax == SOFTMAX_LEARNABLE) a.softmax_offset = softmax_offset_new(r, &s);
-    a.proj = linear_new(r, proj);
-    return a;
+    if (s->softmax == SOFTMAX_LEARNABLE) a->softmax_offset = softmax_offset_new(r, s, name);
+    a->proj = linear_new(r, proj);
 }
 
 /* Writes the new keys (or values) behind the cached ones and returns all of them. */
@@ -81,7 +84,6 @@ static Tensor *append(Tape *t, Tensor *cache, int64_t length, Tensor *x_sbg1d) {
 typedef struct Core {
     const Attention *attention;
     const Feed *feed;
-    const RopeTable *rope;
 } Core;
 
 typedef struct Qkv {
@@ -117,18 +119,19 @@ static Qkv split(Tape *t, const AttentionSpec *p, Tensor *qkv) {
 /* Whether queries and keys, which lie side by side in qkv, are rotated by one call. Not in the exact lane,
  * which rounds the gradient of the ones and not of the others. */
 static bool rotates_together(const Tape *t, const AttentionSpec *p) {
-    return p->rotary_dim && !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP) && !tape_context(t)->exact;
+    return p->rope.dim && !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP) && !tape_context(t)->exact;
 }
 
 static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
-    const AttentionSpec *p = &c->attention->spec;
-    return op_rope(t, x, (Tensor *)&c->rope->cos, (Tensor *)&c->rope->sin, c->feed->position_ids,
-                   (RopeAttr){.dim = (int32_t)p->rotary_dim, .interleaved = p->rotary_interleaved});
+    const AttentionSpec *p = c->attention->spec;
+    return op_rope(t, x, (Tensor *)&c->attention->rope->cos, (Tensor *)&c->attention->rope->sin,
+                   c->feed->position_ids,
+                   (RopeAttr){.dim = (int32_t)p->rope.dim, .interleaved = p->rotary_interleaved});
 }
 
 /* What attention takes: split, normed, rotated. */
 static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
-    const AttentionSpec *p = &c->attention->spec;
+    const AttentionSpec *p = c->attention->spec;
     if (rotates_together(t, p)) {
         const int64_t d = p->head_dim, g = p->groups / tape_axis(t, AXIS_TP), r = p->heads / p->groups;
         Tensor *v = heads_of(t, qkv, g, r + 2, d, r + 1, 1);
@@ -141,7 +144,7 @@ static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
         x.k = norm_forward(t, &c->attention->k_norm, x.k);
         tape_grad_off_grid(x.k); /* with fewer groups than tensor-parallel ranks it is a summand, see split */
     }
-    if (p->rotary_dim) {
+    if (p->rope.dim) {
         x.q = rotated(t, c, x.q);
         x.k = rotated(t, c, x.k);
         tape_grad_off_grid(x.k);
@@ -152,7 +155,7 @@ static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
 /* Of n heads; NULL: the softmax is over the keys alone. */
 static Tensor *sinks(Tape *t, const Attention *a, int64_t n, DType dtype) {
     if (a->softmax_offset) return &a->softmax_offset->value;
-    if (a->spec.softmax == SOFTMAX_VANILLA) return NULL;
+    if (a->spec->softmax == SOFTMAX_VANILLA) return NULL;
     Tensor *zeros = tape_tensor(t, dtype, 1, &n);
     tape_call(t, &OPS[OP_fill], (Call){.out = {zeros}, .attr = &(FillAttr){0}});
     return zeros;
@@ -161,7 +164,7 @@ static Tensor *sinks(Tape *t, const Attention *a, int64_t n, DType dtype) {
 /* qkv -> context [s, b, g*r*d] of this rank's heads */
 static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const Core *c = self;
-    const AttentionSpec *p = &c->attention->spec;
+    const AttentionSpec *p = c->attention->spec;
     const Qkv parts = prepare(t, c, qkv);
     Tensor *q = parts.q, *k = parts.k, *v = parts.v;
     const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3], d = p->head_dim;
@@ -181,7 +184,7 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
         .heads = p->heads,
         .dropout = {.rate = microbatch->training ? p->dropout : 0,
                     .seed = tape_context(t)->seed,
-                    .site = hash_name(p->name),
+                    .site = c->attention->dropout_site,
                     .first_sample = microbatch->first_sample,
                     .seq_total = s * tape_axis(t, AXIS_CP)},
     };
@@ -190,11 +193,23 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     return tape_view(t, y, 0, 3, (int64_t[]){s, b, g * r * d}, (int64_t[]){b * g * r * d, g * r * d, 1});
 }
 
-Tensor *attention_forward(Tape *t, const Attention *a, const Feed *feed, const RopeTable *rope,
-                          Tensor *x_sbh) {
+static Tensor *attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *x_sbh) {
+    const Attention *a = self;
     Tensor *qkv = linear_forward(t, &a->qkv, x_sbh);
     Core *c = tape_alloc(t, sizeof *c);
-    *c = (Core){a, feed, rope};
-    Tensor *context = a->spec.recompute ? tape_block(t, core, c, qkv) : core(t, c, qkv);
+    *c = (Core){a, feed};
+    Tensor *context = a->spec->recompute ? tape_block(t, core, c, qkv) : core(t, c, qkv);
     return linear_forward(t, &a->proj, context);
 }
+
+static double attention_flops(const void *spec, double s) {
+    const AttentionSpec *a = spec;
+    const double h = (double)a->hidden, q = (double)(a->heads * a->head_dim),
+                 kv = (double)(a->groups * a->head_dim);
+    return 6 * s * (h * (q + 2 * kv) + q * h + q * s);
+}
+
+const BranchOps attention_branch = {.size = sizeof(Attention),
+                                    .init = attention_init,
+                                    .forward = attention_forward,
+                                    .flops = attention_flops};

@@ -5,20 +5,19 @@
 #define ISOTRON_NN_ATTENTION_H
 
 #include "config/enums.h"
-#include "nn/feed.h"
+#include "nn/branch.h"
 #include "nn/linear.h"
 #include "nn/norm.h"
 #include "nn/rope.h"
 #include "ops/context_attention.h"
 
 typedef struct AttentionSpec {
-    const char *name; /* "decoder.layers.3.self_attention" */
-    int layer;        /* index into the KV cache */
+    int layer; /* index into the KV cache */
     int64_t hidden, heads, groups, head_dim;
     bool qkv_bias, proj_bias, qk_norm, rotary_interleaved;
     NormAttr norm;
     bool qk_norm_decays; /* --apply-wd-to-qk-layernorm */
-    int64_t rotary_dim;  /* 0: no rotation */
+    RopeSpec rope;       /* dim 0: no rotation */
     int64_t window_left, window_right;
     SoftmaxType softmax; /* what its denominator has beside the keys: nothing, 1, or the exp of a parameter */
     double dropout, qkv_init_std, proj_init_std, softmax_init_std;
@@ -29,14 +28,15 @@ typedef struct AttentionSpec {
 } AttentionSpec;
 
 typedef struct Attention {
-    AttentionSpec spec;
+    const AttentionSpec *spec;
+    const RopeTable *rope;
+    uint64_t dropout_site;
     Linear qkv, proj;
     Norm q_norm, k_norm;
     Param *softmax_offset; /* one for each query head; NULL unless they are learnable */
 } Attention;
 
-Attention attention_new(Registry *, AttentionSpec);
-/* x_sbh -> [s, b, h]. `rope` is read if rotary_dim > 0. The feed must live until the tape ends. */
-Tensor *attention_forward(Tape *, const Attention *, const Feed *, const RopeTable *rope, Tensor *x_sbh);
+/* The branch's module is an Attention, its spec an AttentionSpec. */
+extern const BranchOps attention_branch;
 
 #endif

@@ -7,7 +7,9 @@
 
 /* Keys and values of earlier positions, one pair per layer (generation). */
 typedef struct KvCache {
-    Tensor *k, *v;  /* [layers] tensors [capacity, b, g, 1, d] */
+    Tensor *k, *v; /* [layers] tensors [capacity, b, g, 1, d]; ndim 0: a layer without attention */
+    void *block;   /* all of them */
+    size_t bytes;
     int64_t length; /* positions filled, the same for all layers and samples */
 } KvCache;
 

@@ -1,35 +1,55 @@
 #include "nn/mlp.h"
 
-Mlp mlp_new(Registry *r, MlpSpec s) {
-    bool gated = s.activation == ACT_SWIGLU;
+Mlp mlp_new(Registry *r, const char *name, const MlpSpec *s) {
+    const bool gated = s->activation == ACT_SWIGLU;
     LinearSpec fc1 = {
-        .name = arena_printf(r->arena, "%s.linear_fc1", s.name),
-        .in = s.hidden,
-        .out = gated ? 2 * s.ffn : s.ffn,
-        .bias = s.bias,
+        .name = arena_printf(r->arena, "%s.linear_fc1", name),
+        .in = s->hidden,
+        .out = gated ? 2 * s->ffn : s->ffn,
+        .bias = s->bias,
         .tp_split = 0,
-        .init_std = s.fc1_init_std,
-        .quant = s.quant,
+        .init_std = s->fc1_init_std,
+        .quant = s->quant,
     };
     if (gated) {
         fc1.groups = 1;
         fc1.n_parts = 2;
         fc1.split_parts = true;
-        fc1.parts[0] = (ParamPart){"gate", s.ffn};
-        fc1.parts[1] = (ParamPart){"up", s.ffn};
+        fc1.parts[0] = (ParamPart){"gate", s->ffn};
+        fc1.parts[1] = (ParamPart){"up", s->ffn};
     }
     LinearSpec fc2 = {
-        .name = arena_printf(r->arena, "%s.linear_fc2", s.name),
-        .in = s.ffn,
-        .out = s.hidden,
-        .bias = s.bias,
+        .name = arena_printf(r->arena, "%s.linear_fc2", name),
+        .in = s->ffn,
+        .out = s->hidden,
+        .bias = s->bias,
         .tp_split = 1,
-        .init_std = s.fc2_init_std,
-        .quant = s.quant,
+        .init_std = s->fc2_init_std,
+        .quant = s->quant,
     };
-    return (Mlp){.fc1 = linear_new(r, fc1), .fc2 = linear_new(r, fc2), .activation = s.activation};
+    return (Mlp){.fc1 = linear_new(r, fc1), .fc2 = linear_new(r, fc2), .activation = s->activation};
 }
 
 Tensor *mlp_forward(Tape *t, const Mlp *m, Tensor *x_sbh) {
     return linear_on_activated(t, &m->fc2, linear_activated(t, &m->fc1, x_sbh, m->activation));
 }
+
+int mlp_matrices(Activation activation) { return activation == ACT_SWIGLU ? 3 : 2; }
+
+static void mlp_branch_init(void *self, Registry *r, const char *name, const void *spec, Tensor *counters) {
+    (void)counters;
+    *(Mlp *)self = mlp_new(r, name, spec);
+}
+
+static Tensor *mlp_branch_forward(Tape *t, const void *self, const Feed *feed, Tensor *x_sbh) {
+    (void)feed;
+    return mlp_forward(t, self, x_sbh);
+}
+
+static double mlp_flops(const void *spec, double s) {
+    const MlpSpec *m = spec;
+    return 6 * s * mlp_matrices(m->activation) * (double)m->hidden * (double)m->ffn;
+}
+
+const BranchOps mlp_branch = {
+    .size = sizeof(Mlp), .init = mlp_branch_init, .forward = mlp_branch_forward, .flops = mlp_flops};

@@ -3,11 +3,11 @@
 #ifndef ISOTRON_NN_MLP_H
 #define ISOTRON_NN_MLP_H
 
+#include "nn/branch.h"
 #include "nn/linear.h"
 #include "kernels/attr.h"
 
 typedef struct MlpSpec {
-    const char *name; /* "decoder.layers.3.mlp" */
     int64_t hidden, ffn;
     Activation activation;
     bool bias;
@@ -20,7 +20,12 @@ typedef struct Mlp {
     Activation activation;
 } Mlp;
 
-Mlp mlp_new(Registry *, MlpSpec);
+Mlp mlp_new(Registry *, const char *name, const MlpSpec *);
 Tensor *mlp_forward(Tape *, const Mlp *, Tensor *x_sbh);
+/* Matrices of hidden x ffn: with SwiGLU three. */
+int mlp_matrices(Activation);
+
+/* The branch's module is an Mlp, its spec an MlpSpec. */
+extern const BranchOps mlp_branch;
 
 #endif

@@ -8,10 +8,10 @@
 #include "ops/redistribute.h"
 #include "ops/residual.h"
 
-static Param *experts_new(Registry *r, const MoeSpec *s, const char *which, int64_t out, int64_t in,
-                          int tp_split, double std) {
+static Param *experts_new(Registry *r, const MoeSpec *s, const char *name, const char *which, int64_t out,
+                          int64_t in, int tp_split, double std) {
     const bool gated = tp_split == 0 && s->activation == ACT_SWIGLU;
-    ParamSpec p = {.name = arena_printf(r->arena, "%s.experts.%s.weight", s->name, which),
+    ParamSpec p = {.name = arena_printf(r->arena, "%s.experts.%s.weight", name, which),
                    .ndim = 2,
                    .dim = {s->router.experts * out, in},
                    .tp_split = tp_split,
@@ -27,27 +27,33 @@ static Param *experts_new(Registry *r, const MoeSpec *s, const char *which, int6
     return param_add(r, p);
 }
 
-void moe_init(Moe *m, Registry *r, MoeSpec s) {
-    const int64_t hidden = s.router.hidden, fc1_out = s.activation == ACT_SWIGLU ? 2 * s.ffn : s.ffn;
+static void moe_init(void *self, Registry *r, const char *name, const void *spec, Tensor *counters) {
+    Moe *m = self;
+    const MoeSpec *s = spec;
+    const int64_t hidden = s->router.hidden, fc1_out = s->activation == ACT_SWIGLU ? 2 * s->ffn : s->ffn;
     *m = (Moe){.spec = s};
-    router_init(&m->router, r, s.router);
-    m->fc1 = experts_new(r, &s, "linear_fc1", fc1_out, hidden, 0, s.fc1_init_std);
-    m->fc2 = experts_new(r, &s, "linear_fc2", hidden, s.ffn, 1, s.fc2_init_std);
-    if (!s.shared_ffn) return;
-    m->shared = mlp_new(r, (MlpSpec){.name = arena_printf(r->arena, "%s.shared_experts", s.name),
-                                     .hidden = hidden,
-                                     .ffn = s.shared_ffn,
-                                     .activation = s.activation,
-                                     .fc1_init_std = s.fc1_init_std,
-                                     .fc2_init_std = s.fc2_init_std});
-    if (s.shared_gate)
+    router_init(&m->router, r, arena_printf(r->arena, "%s.router", name), &s->router, counters);
+    m->fc1 = experts_new(r, s, name, "linear_fc1", fc1_out, hidden, 0, s->fc1_init_std);
+    m->fc2 = experts_new(r, s, name, "linear_fc2", hidden, s->ffn, 1, s->fc2_init_std);
+    if (!s->shared_ffn) return;
+    const MlpSpec shared = {.hidden = hidden,
+                            .ffn = s->shared_ffn,
+                            .activation = s->activation,
+                            .fc1_init_std = s->fc1_init_std,
+                            .fc2_init_std = s->fc2_init_std};
+    m->shared = mlp_new(r, arena_printf(r->arena, "%s.shared_experts", name), &shared);
+    if (s->shared_gate)
         m->shared_gate =
-            param_add(r, (ParamSpec){.name = arena_printf(r->arena, "%s.shared_experts.gate_weight", s.name),
+            param_add(r, (ParamSpec){.name = arena_printf(r->arena, "%s.shared_experts.gate_weight", name),
                                      .ndim = 2,
                                      .dim = {1, hidden},
                                      .tp_split = SPLIT_NONE,
                                      .invariant = !r->layout.sequence_parallel,
-                                     .init = {INIT_NORMAL, s.router.init_std}});
+                                     .init = {INIT_NORMAL, s->router.init_std}});
+}
+
+static int64_t moe_counters(const void *spec) {
+    return router_counters(((const MoeSpec *)spec)->router.experts);
 }
 
 /* ---- capacity ---- */
@@ -77,7 +83,7 @@ static int64_t room(const Tape *t, int64_t capacity) {
  * are applied before the second product, which is linear. */
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
     Tensor *h = op_grouped_linear(t, rows_r1h, &m->fc1->value, offset);
-    h = op_scale_rows(t, op_activation(t, h, m->spec.activation), probs_r11, false);
+    h = op_scale_rows(t, op_activation(t, h, m->spec->activation), probs_r11, false);
     return op_grouped_linear(t, h, &m->fc2->value, offset);
 }
 
@@ -92,7 +98,7 @@ static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *pro
 
 /* Rows come by all-to-all from the ranks that have the tokens, and go back there to be added up. */
 static Tensor *by_all_to_all(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a) {
-    const Dispatch d = op_dispatch(t, r, m->spec.router.experts, (DispatchAttr){0});
+    const Dispatch d = op_dispatch(t, r, m->spec->router.experts, (DispatchAttr){0});
     const Arrival to = op_plan_arrival(t, &d, experts, a);
     Tensor *rows = op_send_to_experts(t, op_permute(t, x, &d), &to),
            *probs = op_send_to_experts(t, op_permute_probs(t, r->probs, &d), &to);
@@ -124,13 +130,13 @@ static Tensor *by_all_gather(Tape *t, const Moe *m, Tensor *x, Routing *r, int64
 }
 
 static Tensor *on_one_rank(Tape *t, const Moe *m, Tensor *x, Routing *r, DispatchAttr a) {
-    const Dispatch d = op_dispatch(t, r, m->spec.router.experts, a);
+    const Dispatch d = op_dispatch(t, r, m->spec->router.experts, a);
     Tensor *y = experts_forward(t, m, op_permute(t, x, &d), op_permute_probs(t, r->probs, &d), d.offset);
     return op_unpermute(t, y, &d);
 }
 
 static Tensor *routed_forward(Tape *t, const Moe *m, Tensor *x) {
-    const MoeSpec *s = &m->spec;
+    const MoeSpec *s = m->spec;
     const int64_t experts = m->fc2->rows / s->router.hidden; /* of this rank */
     Routing r = router_forward(t, &m->router, x);
     DispatchAttr a = {.capacity = capacity(t, s, x), .pad = s->pad, .by_position = s->drop_by_position};
@@ -147,7 +153,21 @@ static Tensor *shared_forward(Tape *t, const Moe *m, Tensor *x) {
     return m->shared_gate ? op_scale_rows(t, y, op_gate_logits(t, x, &m->shared_gate->value), true) : y;
 }
 
-Tensor *moe_forward(Tape *t, const Moe *m, Tensor *x) {
+static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *x) {
+    (void)feed;
+    const Moe *m = self;
     Tensor *y = routed_forward(t, m, x);
-    return m->spec.shared_ffn ? op_add(t, y, shared_forward(t, m, x)) : y;
+    return m->spec->shared_ffn ? op_add(t, y, shared_forward(t, m, x)) : y;
 }
+
+static double moe_flops(const void *spec, double s) {
+    const MoeSpec *m = spec;
+    return 6 * s * mlp_matrices(m->activation) * (double)m->router.hidden *
+           (double)(m->router.topk * m->ffn + m->shared_ffn);
+}
+
+const BranchOps moe_branch = {.size = sizeof(Moe),
+                              .init = moe_init,
+                              .forward = moe_forward,
+                              .flops = moe_flops,
+                              .counters = moe_counters};

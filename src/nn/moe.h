@@ -9,7 +9,6 @@
 #include "ops/dispatch.h"
 
 typedef struct MoeSpec {
-    const char *name; /* "decoder.layers.3.mlp" */
     RouterSpec router;
     int64_t ffn, shared_ffn; /* shared_ffn 0: no expert for all tokens */
     bool shared_gate;
@@ -21,15 +20,14 @@ typedef struct MoeSpec {
 } MoeSpec;
 
 typedef struct Moe {
-    MoeSpec spec;
+    const MoeSpec *spec;
     Router router;
     Param *fc1, *fc2; /* of all experts: [experts * (2 *) ffn, hidden] and [experts * hidden, ffn] */
     Mlp shared;
     Param *shared_gate; /* [1, hidden], NULL: none */
 } Moe;
 
-/* `self` must stay where it is (router_init). */
-void moe_init(Moe *self, Registry *, MoeSpec);
-Tensor *moe_forward(Tape *, const Moe *, Tensor *x_sbh);
+/* The branch's module is a Moe, its spec a MoeSpec; its counters are the router's. */
+extern const BranchOps moe_branch;
 
 #endif

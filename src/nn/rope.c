@@ -1,6 +1,7 @@
 #include "nn/rope.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/fault.h"
 
@@ -40,17 +41,17 @@ static void fill(Device *d, const RopeTable *t, const RopeSpec *s, int64_t first
     device_view_end(&v);
 }
 
-RopeTable rope_table_new(Device *d, DType dtype, const RopeSpec *s) {
+RopeTable rope_table_new(Device *d, DType dtype, const RopeSpec *s, int64_t positions) {
     CHECK(dtype == F64 || dtype == F32, "RoPE tables are F64 or F32, not %s", dtype_name(dtype));
     int64_t half = s->dim / 2;
     RopeTable table;
-    table.cos = table.sin = tensor_make(NULL, dtype, 2, (int64_t[]){s->positions, half});
+    table.cos = table.sin = tensor_make(NULL, dtype, 2, (int64_t[]){positions, half});
     table.cos.data = device_alloc(d, tensor_bytes(&table.cos), "RoPE table");
     table.sin.data = device_alloc(d, tensor_bytes(&table.sin), "RoPE table");
     if (d->kind == DEVICE_NULL) return table;
     const int64_t together = VIEW_BYTES / (half * (int64_t)dtype_size(dtype)) + 1;
-    for (int64_t p = 0; p < s->positions; p += together)
-        fill(d, &table, s, p, s->positions - p < together ? s->positions - p : together);
+    for (int64_t p = 0; p < positions; p += together)
+        fill(d, &table, s, p, positions - p < together ? positions - p : together);
     return table;
 }
 
@@ -58,4 +59,31 @@ void rope_table_free(Device *d, RopeTable *t) {
     device_release(d, t->cos.data, tensor_bytes(&t->cos));
     device_release(d, t->sin.data, tensor_bytes(&t->sin));
     *t = (RopeTable){0};
+}
+
+/* ---- tables of a registry ---- */
+
+typedef struct SharedTable {
+    RopeSpec spec;
+    RopeTable table;
+} SharedTable;
+
+static size_t rope_allocate(void *self, const Registry *r, int64_t positions) {
+    SharedTable *t = self;
+    t->table = rope_table_new(r->device, r->precise, &t->spec, positions);
+    return tensor_bytes(&t->table.cos) + tensor_bytes(&t->table.sin);
+}
+
+static void rope_release(void *self, Device *d) { rope_table_free(d, &((SharedTable *)self)->table); }
+
+static const StateKind ROPE_TABLE = {.allocate = rope_allocate, .release = rope_release};
+
+const RopeTable *rope_table(Registry *r, RopeSpec spec) {
+    SharedTable *t;
+    for (int i = 0; (t = state_find(r, &ROPE_TABLE, i)); i++)
+        if (!memcmp(&t->spec, &spec, sizeof spec)) return &t->table;
+    t = arena_alloc(r->arena, sizeof *t);
+    t->spec = spec;
+    state_add(r, &ROPE_TABLE, t);
+    return &t->table;
 }

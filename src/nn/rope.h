@@ -5,12 +5,12 @@
 #ifndef ISOTRON_NN_ROPE_H
 #define ISOTRON_NN_ROPE_H
 
+#include "param/state.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
 typedef struct RopeSpec {
-    int64_t dim;       /* rotated part of a head, even */
-    int64_t positions; /* rows of the tables */
+    int64_t dim; /* rotated part of a head, even */
     double base, interpolation;
     struct {
         double factor; /* 0: no Llama-3 scaling */
@@ -25,7 +25,10 @@ typedef struct RopeTable {
     Tensor cos, sin; /* [positions, dim/2], F64 or F32; persistent on the device */
 } RopeTable;
 
-RopeTable rope_table_new(Device *, DType, const RopeSpec *);
+/* positions: rows. */
+RopeTable rope_table_new(Device *, DType, const RopeSpec *, int64_t positions);
 void rope_table_free(Device *, RopeTable *);
+/* The registry's table of this spec, which all who ask for it share; it has data after states_allocate. */
+const RopeTable *rope_table(Registry *, RopeSpec);
 
 #endif

@@ -8,12 +8,12 @@
 /* The counters: the tokens that chose each expert, for the bias; those that would have by the scores alone,
  * for the global loss; the losses. */
 static Tensor counter(const Router *r, int64_t first, int64_t n) {
-    return tensor_make((double *)r->spec.counters->data + first, F64, 2, (int64_t[]){1, n});
+    return tensor_make((double *)r->counters->data + first, F64, 2, (int64_t[]){1, n});
 }
 
-static Tensor chosen(const Router *r) { return counter(r, 0, r->spec.experts); }
-static Tensor by_score(const Router *r) { return counter(r, r->spec.experts, r->spec.experts); }
-static Tensor loss_sum(const Router *r, int loss) { return counter(r, 2 * r->spec.experts + loss, 1); }
+static Tensor chosen(const Router *r) { return counter(r, 0, r->spec->experts); }
+static Tensor by_score(const Router *r) { return counter(r, r->spec->experts, r->spec->experts); }
+static Tensor loss_sum(const Router *r, int loss) { return counter(r, 2 * r->spec->experts + loss, 1); }
 
 int64_t router_counters(int64_t experts) { return 2 * experts + ROUTER_LOSSES; }
 
@@ -23,7 +23,7 @@ double router_loss_sum(const double *counters, int64_t experts, int loss) {
 
 static void router_end_step(void *self, const StateContext *c) {
     const Router *r = self;
-    const ExpertBiasAttr attr = {r->spec.bias_rate};
+    const ExpertBiasAttr attr = {r->spec->bias_rate};
     Tensor count = chosen(r), *bias = &r->bias->master;
     call_run(&OPS[OP_expert_bias],
              &(Call){.in = {bias, &count}, .out = {bias}, .attr = &attr, .device = c->device});
@@ -31,17 +31,19 @@ static void router_end_step(void *self, const StateContext *c) {
 
 static const StateKind ROUTER_BIAS = {.end_step = router_end_step};
 
-void router_init(Router *r, Registry *reg, RouterSpec s) {
+void router_init(Router *r, Registry *reg, const char *name, const RouterSpec *s, Tensor *counters) {
     const bool invariant = !reg->layout.sequence_parallel;
-    *r = (Router){.spec = s, .jitter_site = hash_name(arena_printf(reg->arena, "%s.jitter", s.name))};
-    r->weight = param_add(reg, (ParamSpec){.name = arena_printf(reg->arena, "%s.weight", s.name),
+    *r = (Router){.spec = s,
+                  .counters = counters,
+                  .jitter_site = hash_name(arena_printf(reg->arena, "%s.jitter", name))};
+    r->weight = param_add(reg, (ParamSpec){.name = arena_printf(reg->arena, "%s.weight", name),
                                            .ndim = 2,
-                                           .dim = {s.experts, s.hidden},
+                                           .dim = {s->experts, s->hidden},
                                            .tp_split = SPLIT_NONE,
                                            .invariant = invariant,
-                                           .init = {INIT_NORMAL, s.init_std}});
-    if (!s.bias) return;
-    r->bias = state_buffer(reg, arena_printf(reg->arena, "%s.expert_bias", s.name), 1, &s.experts);
+                                           .init = {INIT_NORMAL, s->init_std}});
+    if (!s->bias) return;
+    r->bias = state_buffer(reg, arena_printf(reg->arena, "%s.expert_bias", name), 1, &s->experts);
     state_add(reg, &ROUTER_BIAS, r);
 }
 
@@ -57,7 +59,7 @@ static void add(Tape *t, Tensor *x, Tensor sum) {
  * step's microbatches so far (only shares matter, so the sum will do), of all data-parallel ranks: there they
  * are as one microbatch. */
 static Tensor *counts(Tape *t, const Router *r, const Routing *plain, int loss) {
-    const int64_t b = plain->expert->dim[1], dim[] = {loss == BALANCE_SEQ_AUX ? b : 1, r->spec.experts};
+    const int64_t b = plain->expert->dim[1], dim[] = {loss == BALANCE_SEQ_AUX ? b : 1, r->spec->experts};
     Tensor *count = tape_tensor(t, F64, 2, dim);
     op_expert_count(t, plain, count);
     tokens_sum(t, count, 1u << AXIS_TP | 1u << AXIS_CP | (unsigned)(loss == BALANCE_GLOBAL_AUX) << AXIS_DP);
@@ -70,7 +72,7 @@ static Tensor *counts(Tape *t, const Router *r, const Routing *plain, int loss) 
 }
 
 static void balance(Tape *t, const Router *r, Tensor *logits, const Routing *routing) {
-    const RouterSpec *s = &r->spec;
+    const RouterSpec *s = r->spec;
     if (r->bias) {
         Tensor count = chosen(r);
         count.flags = TENSOR_ACCUM;
@@ -93,7 +95,7 @@ static void balance(Tape *t, const Router *r, Tensor *logits, const Routing *rou
 }
 
 Routing router_forward(Tape *t, const Router *r, Tensor *x) {
-    const RouterSpec *s = &r->spec;
+    const RouterSpec *s = r->spec;
     if (s->jitter > 0) x = op_jitter(t, x, s->jitter, r->jitter_site);
     Tensor *logits = op_gate_logits(t, x, &r->weight->value);
     Tensor *select = s->sinkhorn && tape_microbatch(t)->training

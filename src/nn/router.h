@@ -10,7 +10,6 @@
 enum { ROUTER_LOSS_Z = BALANCE_SINKHORN, ROUTER_LOSSES };
 
 typedef struct RouterSpec {
-    const char *name; /* "decoder.layers.3.mlp.router" */
     int64_t hidden, experts, topk;
     RouteAttr route;
     bool bias;                        /* added to the scores that experts are chosen by */
@@ -19,18 +18,18 @@ typedef struct RouterSpec {
     double bias_rate;                 /* how far a step moves the bias */
     double loss_coeff[ROUTER_LOSSES]; /* 0: that loss is off */
     double init_std;
-    Tensor *counters; /* F64 [router_counters()] of the registry (state_counters) */
 } RouterSpec;
 
 typedef struct Router {
-    RouterSpec spec;
+    const RouterSpec *spec;
     Param *weight, *bias; /* [experts, hidden]; [experts], a buffer, or NULL */
     uint64_t jitter_site;
+    Tensor *counters; /* F64 [router_counters()] of the registry (state_counters) */
 } Router;
 
 /* `self` must stay where it is: with a bias it is a state of the registry, whose step ends by moving the bias
  * towards equal shares, by the tokens counted in the step. */
-void router_init(Router *self, Registry *, RouterSpec);
+void router_init(Router *self, Registry *, const char *name, const RouterSpec *, Tensor *counters);
 /* Elements of the counters of a router over so many experts; the last ROUTER_LOSSES are sums of the losses
  * without their coefficients. */
 int64_t router_counters(int64_t experts);

@@ -277,7 +277,8 @@ static void fp8_refresh(void *self, const StateContext *c) {
 
 /* ---- states ---- */
 
-static const StateKind FP8_STATE = {fp8_prepare, fp8_refresh, fp8_end_step, fp8_release};
+static const StateKind FP8_STATE = {
+    .prepare = fp8_prepare, .refresh = fp8_refresh, .end_step = fp8_end_step, .release = fp8_release};
 
 const Quantiser *quantize_new(Registry *r, const char *name, const Param *weight, QuantSpec spec) {
     if (spec.format == FP8_NONE) return NULL;

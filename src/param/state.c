@@ -9,7 +9,7 @@
 typedef struct State {
     const StateKind *kind;
     void *self;
-    size_t bytes; /* that `prepare` took */
+    size_t bytes; /* that it has taken */
 } State;
 
 struct States {
@@ -62,8 +62,11 @@ void *state_find(const Registry *r, const StateKind *kind, int i) {
 
 /* ---- memory ---- */
 
-void states_allocate(Registry *r) {
+void states_allocate(Registry *r, int64_t positions) {
     struct States *s = states_of(r);
+    for (int i = 0; i < s->n; i++)
+        if (s->state[i].kind->allocate)
+            s->state[i].bytes = s->state[i].kind->allocate(s->state[i].self, r, positions);
     if (!s->n_counters) return;
     s->counters = tensor_make(NULL, F64, 1, &s->n_counters);
     s->counters.data = device_alloc(r->device, tensor_bytes(&s->counters), "step counters");
@@ -106,7 +109,7 @@ void states_begin_step(Registry *r) {
 void states_prepare(Registry *r, const StateContext *c) {
     struct States *s = states_of(r);
     for (int i = 0; i < s->n; i++)
-        if (s->state[i].kind->prepare) s->state[i].bytes = s->state[i].kind->prepare(s->state[i].self, c);
+        if (s->state[i].kind->prepare) s->state[i].bytes += s->state[i].kind->prepare(s->state[i].self, c);
 }
 
 void states_refresh(Registry *r, const StateContext *c) {

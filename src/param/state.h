@@ -27,12 +27,12 @@ typedef struct StateContext {
 
 /* The events that a module's state takes part in; each may be NULL. */
 typedef struct StateKind {
-    size_t (*prepare)(void *self, const StateContext *); /* takes device memory for the passes of a run;
-                                                            its bytes */
-    void (*refresh)(void *self, const StateContext *);   /* parameters have changed */
-    void (*end_step)(void *self, const StateContext *);  /* after the last pass of a training step, before the
-                                                            update */
-    void (*release)(void *self, Device *);               /* gives back what `prepare` took */
+    size_t (*allocate)(void *self, const Registry *, int64_t positions); /* takes device memory; its bytes */
+    size_t (*prepare)(void *self, const StateContext *);                 /* the same for the steps of a run */
+    void (*refresh)(void *self, const StateContext *);                   /* parameters have changed */
+    void (*end_step)(void *self, const StateContext *); /* after the last pass of a training step, before the
+                                                           update */
+    void (*release)(void *self, Device *);              /* gives back what these took */
 } StateKind;
 
 /* Both outlive the registry. */
@@ -40,8 +40,8 @@ void state_add(Registry *, const StateKind *, void *self);
 /* The i-th state of that kind, in the order of registration; NULL: there are no more. */
 void *state_find(const Registry *, const StateKind *, int i);
 
-/* After registry_allocate: takes the counters. */
-void states_allocate(Registry *);
+/* After registry_allocate: takes the counters and what states keep; positions: the most of a sequence. */
+void states_allocate(Registry *, int64_t positions);
 void states_free(Registry *); /* before registry_free */
 /* F64 [all counters]; ndim 0 if there are none. */
 const Tensor *states_counters(const Registry *);

@@ -10,22 +10,25 @@ typedef struct Slot {
     Tape *tape;
     Space *space, *transient; /* transient: the executor's, or with zero-bubble this slot's own, for gradients
                                  wait in it for the weight pass */
-    Tensor *x, *y;
-    CommWork *sending; /* y; NULL: nothing on its way */
+    Flow x, y;
+    CommWork *sending[MODEL_FLOWS]; /* y; NULL: nothing on its way */
 } Slot;
 
-/* An input's gradient on its way. */
+/* The gradients of a stage's input on their way. */
 typedef struct Parcel {
     void *data;
-    CommWork *sending;
+    CommWork *sending[MODEL_FLOWS];
 } Parcel;
 
 struct Executor {
     const RunContext *context;
-    const Gpt *model;
+    const Model *model;
     ExecutorMemory memory;
-    int64_t dim[3]; /* of what goes from stage to stage */
-    SpmdType type;
+    int n_flows;
+    struct {
+        int64_t dim[3];
+        SpmdType type;
+    } flow[MODEL_FLOWS]; /* what goes from stage to stage */
     Space *transient;
     Offload *offload; /* NULL: nothing is offloaded */
     Slot *slots;
@@ -39,17 +42,28 @@ struct Executor {
 
 /* ---- memory ---- */
 
-static size_t message_bytes(const Executor *e) {
-    const Tensor t = tensor_make(NULL, e->context->dtype, 3, e->dim);
-    return tensor_bytes(&t);
+static Tensor message(const Executor *e, int flow, void *data) {
+    return tensor_make(data, e->context->dtype, 3, e->flow[flow].dim);
 }
 
-Executor *executor_new(const RunContext *context, const Gpt *model, int64_t samples, ExecutorMemory memory) {
+/* Messages of all flows. */
+static size_t message_bytes(const Executor *e) {
+    size_t bytes = 0;
+    for (int i = 0; i < e->n_flows; i++) {
+        const Tensor t = message(e, i, NULL);
+        bytes += tensor_bytes(&t);
+    }
+    return bytes;
+}
+
+Executor *executor_new(const RunContext *context, const Model *model, int64_t samples,
+                       ExecutorMemory memory) {
     Executor *e = mem_zero(1, sizeof *e);
     *e = (Executor){.context = context, .model = model, .memory = memory};
-    e->type = gpt_boundary(model, samples, e->dim);
+    e->n_flows = model->plan.n_flows;
+    for (int i = 0; i < e->n_flows; i++) e->flow[i].type = model_flow(model, i, samples, e->flow[i].dim);
     e->transient = space_new(context->device, "transient", memory.transient);
-    const int64_t offloaded = model->config->cpu_offloading_num_layers;
+    const int64_t offloaded = model->plan.stack[0].offloaded;
     if (offloaded) e->offload = offload_new(context->device, offloaded, memory.offload);
     return e;
 }
@@ -146,74 +160,85 @@ static Group way(const Executor *e, bool back) {
     return g;
 }
 
-static CommCall message(const Executor *e, CommKind kind, bool back, int peer) {
-    const Tensor t = tensor_make(NULL, e->context->dtype, 3, e->dim);
+static CommCall message_call(const Executor *e, CommKind kind, bool back, int peer, const Tensor *t) {
     const Group g = way(e, back);
     return (CommCall){.kind = kind,
                       .dtype = e->context->dtype,
                       .group = g,
                       .site = back ? "pipeline_gradient" : "pipeline_activation",
-                      .n = tensor_count(&t),
+                      .n = tensor_count(t),
                       .device = e->context->device,
                       .peer = back ? g.size - 1 - peer : peer};
 }
 
 static bool is_null(const Executor *e) { return e->context->device->kind == DEVICE_NULL; }
 
-static void receive(Executor *e, bool back, int peer, void *out) {
-    if (is_null(e)) return;
-    CommCall call = message(e, COMM_RECV, back, peer);
-    call.out = out;
-    comm_run(e->context->comm, &call);
+static void receive(Executor *e, bool back, int peer, const Flow *out) {
+    for (int i = 0; i < e->n_flows && !is_null(e); i++) {
+        CommCall call = message_call(e, COMM_RECV, back, peer, out->at[i]);
+        call.out = out->at[i]->data;
+        comm_run(e->context->comm, &call);
+    }
 }
 
-static CommWork *start_send(Executor *e, bool back, int peer, const void *in) {
-    if (is_null(e)) return NULL;
-    CommCall call = message(e, COMM_SEND, back, peer);
-    call.in = in;
-    return comm_start(e->context->comm, &call);
+static void start_send(Executor *e, bool back, int peer, const Flow *in, CommWork *work[MODEL_FLOWS]) {
+    for (int i = 0; i < e->n_flows && !is_null(e); i++) {
+        CommCall call = message_call(e, COMM_SEND, back, peer, in->at[i]);
+        call.in = in->at[i]->data;
+        work[i] = comm_start(e->context->comm, &call);
+    }
 }
 
-static void finish_send(Executor *e, CommWork **work) {
-    if (*work) comm_wait(e->context->comm, *work);
-    *work = NULL;
+static void finish_send(Executor *e, CommWork *work[MODEL_FLOWS]) {
+    for (int i = 0; i < e->n_flows; i++) {
+        if (work[i]) comm_wait(e->context->comm, work[i]);
+        work[i] = NULL;
+    }
 }
 
-static void send_gradient(Executor *e, int peer, Tensor *dx) {
+static void send_gradients(Executor *e, int peer, Slot *s) {
     Parcel *p = &e->parcels[e->sent++ % e->n_parcels];
-    finish_send(e, &p->sending);
-    Tensor copy = tensor_make(p->data, (DType)dx->dtype, 3, dx->dim);
-    call_run(&OPS[OP_copy], &(Call){.in = {dx}, .out = {&copy}, .device = e->context->device});
-    p->sending = start_send(e, true, peer, p->data);
+    Tensor copy[MODEL_FLOWS];
+    Flow flow;
+    char *at = p->data;
+    finish_send(e, p->sending);
+    for (int i = 0; i < e->n_flows; at += tensor_bytes(&copy[i++])) {
+        copy[i] = message(e, i, at);
+        flow.at[i] = &copy[i];
+        call_run(
+            &OPS[OP_copy],
+            &(Call){.in = {tape_grad(s->tape, s->x.at[i])}, .out = {&copy[i]}, .device = e->context->device});
+    }
+    start_send(e, true, peer, &flow, p->sending);
 }
 
 /* ---- passes ---- */
 
 static void end_slot(Executor *e, Slot *s) {
-    finish_send(e, &s->sending);
+    finish_send(e, s->sending);
     tape_end(s->tape);
-    s->x = s->y = NULL;
 }
 
 static void forward(Executor *e, const PipelineSpec *spec, int rank, const Action *a, const Microbatch *mb,
                     Tensor *loss_sum) {
     Slot *s = &e->slots[a->slot];
     const StageRef source = pipeline_source(spec, rank, a), target = pipeline_target(spec, rank, a);
-    finish_send(e, &s->sending);
+    finish_send(e, s->sending);
     tape_begin(s->tape, &mb->context);
-    s->x = NULL;
     if (source.rank >= 0) {
-        s->x = tape_input(s->tape, e->context->dtype, 3, e->dim, e->type);
-        receive(e, false, source.rank, s->x->data);
+        for (int i = 0; i < e->n_flows; i++)
+            s->x.at[i] = tape_input(s->tape, e->context->dtype, 3, e->flow[i].dim, e->flow[i].type);
+        receive(e, false, source.rank, &s->x);
     }
-    s->y = gpt_stage(s->tape, e->model, a->chunk, &mb->feed, s->x);
+    s->y = model_stage(s->tape, e->model, a->chunk, &mb->feed, s->x);
     if (e->model->stages[a->chunk].head && loss_sum)
         tape_call(s->tape, &OPS[OP_weighted_sum],
-                  (Call){.in = {s->y, mb->feed.loss_mask}, .out = {loss_sum}});
+                  (Call){.in = {s->y.at[0], mb->feed.loss_mask}, .out = {loss_sum}});
     if (target.rank >= 0) {
-        CHECK(tensor_is_contiguous(s->y) && s->y->spmd == e->type,
-              "a stage's output is not what the next one takes");
-        s->sending = start_send(e, false, target.rank, s->y->data);
+        for (int i = 0; i < e->n_flows; i++)
+            CHECK(tensor_is_contiguous(s->y.at[i]) && s->y.at[i]->spmd == e->flow[i].type,
+                  "a stage's output '%s' is not what the next one takes", e->model->plan.flow[i].name);
+        start_send(e, false, target.rank, &s->y, s->sending);
     } else if (spec->forward_only) {
         end_slot(e, s);
     }
@@ -223,20 +248,19 @@ static void backward(Executor *e, const PipelineSpec *spec, int rank, const Acti
     static const Need NEED[] = {
         [ACTION_BACKWARD] = NEED_ALL, [ACTION_BACKWARD_INPUT] = NEED_DX, [ACTION_BACKWARD_WEIGHT] = NEED_DW};
     Slot *s = &e->slots[a->slot];
-    Tensor *dy = NULL;
-    if (a->kind != ACTION_BACKWARD_WEIGHT) {
-        const StageRef source = pipeline_source(spec, rank, a);
-        if (source.rank >= 0) {
-            dy = tape_scratch(s->tape, e->context->dtype, 3, e->dim);
-            receive(e, true, source.rank, dy->data);
-        } else {
-            dy = mb->feed.dloss;
-        }
+    const StageRef source = pipeline_source(spec, rank, a), target = pipeline_target(spec, rank, a);
+    const bool gives = a->kind != ACTION_BACKWARD_WEIGHT;
+    if (gives && source.rank >= 0) {
+        Flow dy;
+        for (int i = 0; i < e->n_flows; i++)
+            dy.at[i] = tape_scratch(s->tape, e->context->dtype, 3, e->flow[i].dim);
+        receive(e, true, source.rank, &dy);
+        for (int i = 0; i < e->n_flows; i++) tape_give(s->tape, s->y.at[i], dy.at[i]);
+    } else if (gives) {
+        tape_give(s->tape, s->y.at[0], mb->feed.dloss);
     }
-    tape_backward(s->tape, s->y, dy, NEED[a->kind]);
-    const StageRef target = pipeline_target(spec, rank, a);
-    if (target.rank >= 0 && a->kind != ACTION_BACKWARD_WEIGHT)
-        send_gradient(e, target.rank, tape_grad(s->tape, s->x));
+    tape_play(s->tape, NEED[a->kind]);
+    if (gives && target.rank >= 0) send_gradients(e, target.rank, s);
     if (a->kind != ACTION_BACKWARD_INPUT) end_slot(e, s);
 }
 
@@ -255,5 +279,5 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
             backward(e, spec, rank, a, mb);
     }
     for (int64_t i = 0; i < e->n_slots; i++) end_slot(e, &e->slots[i]);
-    for (int64_t i = 0; i < e->n_parcels; i++) finish_send(e, &e->parcels[i].sending);
+    for (int64_t i = 0; i < e->n_parcels; i++) finish_send(e, e->parcels[i].sending);
 }

@@ -4,7 +4,7 @@
 #ifndef ISOTRON_PIPELINE_EXECUTOR_H
 #define ISOTRON_PIPELINE_EXECUTOR_H
 
-#include "models/gpt.h"
+#include "models/model.h"
 #include "models/microbatch.h"
 #include "pipeline/schedule.h"
 #include "tape/tape.h"
@@ -18,7 +18,7 @@ typedef struct ExecutorMemory {
 typedef struct Executor Executor;
 
 /* The context and the model outlive the executor. Every microbatch has so many samples. */
-Executor *executor_new(const RunContext *, const Gpt *, int64_t samples, ExecutorMemory);
+Executor *executor_new(const RunContext *, const Model *, int64_t samples, ExecutorMemory);
 void executor_free(Executor *);
 /* Runs the schedule, which `spec` has made, on microbatches by their numbers; takes more slots first if there
  * are too few. The head adds the sum of loss * mask to loss_sum (F64 [1]; NULL: nobody wants it). */

@@ -4,11 +4,11 @@
 #ifndef ISOTRON_PIPELINE_LAYOUT_H
 #define ISOTRON_PIPELINE_LAYOUT_H
 
-#include "models/gpt.h"
+#include "models/model.h"
 
 typedef struct PipelineLayout {
     int ranks, chunks; /* pipeline-parallel size; virtual stages per rank */
-    GptStage *stages;  /* [chunks * ranks], index chunk * ranks + rank */
+    StagePart *stages; /* [chunks * ranks], index chunk * ranks + rank */
 } PipelineLayout;
 
 /* The config kept the rules of CHECK_LAYOUT. A split that does not come out even and a mistake in

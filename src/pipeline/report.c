@@ -28,7 +28,7 @@ void pipeline_draw(const PipelineSpec *s, const RankSchedule *schedules, const P
 
 static void print_layers(const PipelineLayout *l, int rank, Str *out) {
     for (int chunk = 0; chunk < l->chunks; chunk++) {
-        const GptStage *stage = &l->stages[chunk * l->ranks + rank];
+        const StagePart *stage = &l->stages[chunk * l->ranks + rank];
         str_puts(out, chunk ? " | " : "layers ");
         if (stage->embedding) str_puts(out, "embedding ");
         if (stage->layers)

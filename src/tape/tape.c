@@ -440,16 +440,15 @@ static void play(Tape *t, size_t first, Need need) {
     t->playing = playing;
 }
 
-void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
-    if (dy) {
-        CHECK(tensor_same_shape(y, dy), "the gradient's shape differs from the output's");
-        Tensor *seed = header(t, *dy);
-        seed->flags = GRAD_BORROWED;
-        seed->refs = 1; /* the caller's: with a second owner it is never written */
-        tape_grad_share(t, y, seed, NEED_DX);
-    }
-    play(t, 0, need);
+void tape_give(Tape *t, Tensor *y, Tensor *dy) {
+    CHECK(tensor_same_shape(y, dy), "the gradient's shape differs from the output's");
+    Tensor *seed = header(t, *dy);
+    seed->flags = GRAD_BORROWED;
+    seed->refs = 1; /* the caller's: with a second owner it is never written */
+    tape_grad_share(t, y, seed, NEED_DX);
 }
+
+void tape_play(Tape *t, Need need) { play(t, 0, need); }
 
 /* ---- blocks ---- */
 

@@ -176,9 +176,15 @@ void tape_offload_to(Tape *, Offload *);
  * its forward; else only what is within may, and it is played back by one sweep for all. */
 void tape_offload_begin(Tape *, int64_t layer);
 void tape_offload_end(Tape *, int64_t layer);
-/* Gives the output y its gradient dy (same shape; NULL for a DW sweep after a DX sweep) and plays the tape
- * back. */
-void tape_backward(Tape *, Tensor *y, Tensor *dy, Need);
+/* Gives the output y its gradient dy (same shape), before the tape is played back. */
+void tape_give(Tape *, Tensor *y, Tensor *dy);
+/* Plays the tape back. After a DX sweep a DW sweep takes the gradients that were given. */
+void tape_play(Tape *, Need);
+/* Both, for one output; dy NULL: given already. */
+static inline void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
+    if (dy) tape_give(t, y, dy);
+    tape_play(t, need);
+}
 
 /* Called after every op that runs, forward and backward: trace points and divergence search. */
 typedef void TapeTrace(void *arg, const OpDef *, const Call *);

@@ -11,7 +11,6 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "train/events.h"
-#include "train/flops.h"
 
 /* Megatron-LM's names (core/transformer/moe/moe_logging.py). */
 static const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES] = {
@@ -66,8 +65,7 @@ static Rates rates(const Run *r, int64_t samples, int64_t ns) {
     return (Rates){
         .seconds = seconds,
         .tokens_per_second = (double)(samples * r->config->seq_length) / seconds,
-        .tflops = flops_per_step(r->config, r->derived, samples) / (double)config_ranks(r->config) / seconds *
-                  1e-12,
+        .tflops = run_flops(r, samples) / (double)config_ranks(r->config) / seconds * 1e-12,
     };
 }
 
@@ -224,7 +222,7 @@ Err train_log_progress(const Run *r, const char *event) {
     char *line =
         mem_printf("%s\t%s\tIteration: %lld\tTokens (in billions): %.4f\tFLOPs so far: %.6e\n", stamp, event,
                    (long long)r->iteration, 1e-9 * (double)(r->consumed_samples * c->seq_length),
-                   flops_per_step(c, r->derived, r->consumed_samples));
+                   run_flops(r, r->consumed_samples));
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     Err e = fd < 0 ? file_failed("open", path) : file_write_all(fd, path, line, strlen(line));
     if (fd >= 0 && close(fd) && !e.code) e = file_failed("close", path);

@@ -412,10 +412,10 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
 }
 
 static int64_t count_parameters(const Loop *l) {
-    Gpt *whole = gpt_new(l->config, l->derived, NULL);
+    Model *whole = model_new(l->config, l->derived, NULL);
     int64_t n = 0;
     for (int i = 0; i < whole->registry->n; i++) n += param_logical_count(whole->registry->params[i]);
-    gpt_free(whole);
+    model_free(whole);
     return n;
 }
 

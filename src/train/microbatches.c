@@ -36,7 +36,7 @@ struct Microbatches {
     Graphs *graphs;      /* NULL: not used yet */
 };
 
-Microbatches *microbatches_new(const Config *config, const RunContext *context, const Gpt *model,
+Microbatches *microbatches_new(const Config *config, const RunContext *context, const Model *model,
                                Executor *executor, const PipelineLayout *pipeline) {
     Microbatches *m = mem_zero(1, sizeof *m);
     *m = (Microbatches){.config = config,

@@ -10,7 +10,7 @@
 typedef struct Microbatches Microbatches;
 
 /* All outlive it. */
-Microbatches *microbatches_new(const Config *, const RunContext *, const Gpt *, Executor *,
+Microbatches *microbatches_new(const Config *, const RunContext *, const Model *, Executor *,
                                const PipelineLayout *);
 void microbatches_free(Microbatches *);
 

@@ -40,11 +40,6 @@ static void forward_only(Run *r, const Batch *b, int64_t first, int64_t n, doubl
 
 /* ---- memory ---- */
 
-static size_t table_bytes(const Gpt *m) {
-    const size_t rope = m->rope.cos.ndim ? tensor_bytes(&m->rope.cos) + tensor_bytes(&m->rope.sin) : 0;
-    return rope + states_bytes(m->registry);
-}
-
 DType run_storage(const Config *c) {
     switch (c->lane) {
     case LANE_FP64:
@@ -89,13 +84,13 @@ Layout run_layout(const Config *c, int rank, int world) {
     return l;
 }
 
-static Gpt *model_new(Run *r) {
+static Model *place_model(Run *r) {
     Err e = pipeline_layout(r->config, r->arena, &r->pipeline);
     CHECK(!e.code, "%s", e.msg); /* run_check has asked */
     const int chunks = r->pipeline.chunks, rank = r->layout.mesh.coordinate[AXIS_PP];
-    GptStage *stages = arena_alloc(r->arena, (size_t)chunks * sizeof *stages);
+    StagePart *stages = arena_alloc(r->arena, (size_t)chunks * sizeof *stages);
     for (int i = 0; i < chunks; i++) stages[i] = r->pipeline.stages[i * r->pipeline.ranks + rank];
-    return gpt_new(r->config, r->derived, &(GptPlace){r->layout, stages, chunks});
+    return model_new(r->config, r->derived, &(ModelPlace){r->layout, stages, chunks});
 }
 
 Err run_check(const Config *c, const Derived *d) {
@@ -143,8 +138,8 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
         .layout = comm ? &r->layout : NULL,
         .comm = comm,
     };
-    r->model = model_new(r);
-    gpt_allocate(r->model, device, r->context.dtype, d->max_position_embeddings);
+    r->model = place_model(r);
+    model_allocate(r->model, device, r->context.dtype, d->max_position_embeddings);
     if (comm) r->context.sync = r->sync = sync_new(r->model->registry, comm);
     r->results = device_host_alloc(device, result_bytes(r), "losses");
     const StateContext state = state_context(r, true);
@@ -158,9 +153,13 @@ static Run *assemble(const Config *c, const Derived *d, Comm *comm, Device *devi
 
 int64_t run_loss_chunk(const Run *r, int64_t *chunks) {
     const int64_t b = at_once(r->config, r->derived->micro_batch_size), s = tokens_of_pass(r) / b,
-                  positions = gpt_loss_positions(r->model, s, b, r->context.dtype);
+                  positions = lm_head_positions(&r->model->plan.head, &r->layout, s, b, r->context.dtype);
     *chunks = positions ? (s + positions - 1) / positions : 0;
     return positions * b;
+}
+
+double run_flops(const Run *r, int64_t samples) {
+    return model_flops(&r->model->plan, (double)r->config->seq_length, samples);
 }
 
 int64_t run_fp8_linears(const Run *r, const char **emulation) {
@@ -198,7 +197,7 @@ MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const 
     MemoryPlan plan = {
         .parameters = registry_bytes(r->model->registry) + (r->sync ? sync_bytes(r->sync) : 0),
         .optimizer = optim_bytes(r->optimizer),
-        .tables = table_bytes(r->model),
+        .tables = states_bytes(r->model->registry),
         .unit = executor_peak(r->executor),
         .inputs = microbatches_bytes(r->microbatches),
         .scratch = r->device->scratch,
@@ -255,7 +254,7 @@ void run_free(Run *r) {
     microbatches_free(r->microbatches);
     optim_free(r->optimizer);
     sync_free(r->sync);
-    gpt_free(r->model);
+    model_free(r->model);
     device_free(r->device);
     arena_free(r->arena);
     free(r);
@@ -328,12 +327,12 @@ void run_total(const Run *r, double *loss, double *tokens) {
 
 /* Of one rank's counters, or of the sums over all. */
 static void report_routers(const Run *r, const double *counters, StepReport *report) {
-    const Gpt *m = r->model;
+    const Model *m = r->model;
     const int64_t microbatches = report->passes * r->layout.mesh.size[AXIS_DP];
     for (int i = 0; i < ROUTER_LOSSES; i++) {
-        if (gpt_router_loss_coeff(m, i) == 0) continue;
+        if (model_router_loss_coeff(m, i) == 0) continue;
         report->router_losses |= 1u << i;
-        const double mean = gpt_router_loss(m, counters, i) / (double)microbatches;
+        const double mean = model_router_loss(m, counters, i) / (double)microbatches;
         report->router_loss[i] = r->context.exact ? exact_on_grid(mean) : mean;
     }
 }

@@ -5,7 +5,7 @@
 
 #include "config/config.h"
 #include "data/data.h"
-#include "models/gpt.h"
+#include "models/model.h"
 #include "optim/optim.h"
 #include "optim/scaler.h"
 #include "optim/schedule.h"
@@ -45,7 +45,7 @@ typedef struct Run {
     Layout layout;
     RunContext context;
     Device *device; /* the run's own */
-    Gpt *model;
+    Model *model;
     Sync *sync; /* NULL: one rank */
     Optimizer *optimizer;
     Scaler scaler;
@@ -79,6 +79,8 @@ Run *run_new(const Config *, const Derived *, const MemoryPlan *, Comm *, Device
 int64_t run_loss_chunk(const Run *, int64_t *chunks);
 /* quantize_layers of a pass. */
 int64_t run_fp8_linears(const Run *, const char **emulation);
+/* Model FLOPs of training on so many samples. */
+double run_flops(const Run *, int64_t samples);
 void run_free(Run *);
 
 /* Of the global batch; before run_reduce what this rank has seen of it. */

@@ -51,7 +51,7 @@ Err case_open(const Golden *g, const Config *c, const Derived *d, Case *out) {
     ERR_RETURN(check(c, d, g));
     config_on_one_rank(&out->config, out->arena, &out->derived);
     out->device = device_cpu(1);
-    out->init = gpt_new(&out->config, &out->derived, NULL);
+    out->init = model_new(&out->config, &out->derived, NULL);
     Registry *r = out->init->registry;
     HfFamily family;
     ERR_RETURN(hf_detect(g->init, &family));
@@ -71,7 +71,7 @@ Err case_open(const Golden *g, const Config *c, const Derived *d, Case *out) {
 
 void case_close(Case *c) {
     hf_map_free(&c->map);
-    gpt_free(c->init);
+    model_free(c->init);
     if (c->device) device_free(c->device);
     if (c->arena) arena_free(c->arena);
     *c = (Case){0};

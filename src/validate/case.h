@@ -11,7 +11,7 @@
 
 typedef struct Case {
     const Golden *golden; /* the caller's; outlives the case */
-    Gpt *init;            /* the whole model in F64, with the initial parameters of the last case_run */
+    Model *init;          /* the whole model in F64, with the initial parameters of the last case_run */
     double *first;        /* the case's initial parameters, laid out like init's */
     HfMap map;            /* of init's registry */
     int64_t *at, total;   /* offset of each tensor of the map in a Trace; total elements */

@@ -1,6 +1,6 @@
 #include "validate/logits.h"
 
-void logits_compute(const Gpt *m, const RunContext *context, const MicrobatchContext *microbatch,
+void logits_compute(const Model *m, const RunContext *context, const MicrobatchContext *microbatch,
                     const int64_t *tokens, const int64_t *positions, int64_t b, int64_t s, TapeTrace *trace,
                     void *trace_arg, double *out) {
     Device *device = context->device;
@@ -16,7 +16,7 @@ void logits_compute(const Gpt *m, const RunContext *context, const MicrobatchCon
     Tape *tape = tape_new(context, slot, transient);
     tape_trace(tape, trace, trace_arg);
     tape_begin(tape, microbatch);
-    const Tensor *y = gpt_stage(tape, m, 0, &(Feed){.tokens = &ids, .position_ids = &places}, NULL);
+    const Tensor *y = model_forward(tape, m, &(Feed){.tokens = &ids, .position_ids = &places});
     const DType type = (DType)y->dtype;
     DeviceView view = device_view(device, y->data, tensor_bytes(y), VIEW_READ);
     for (int64_t p = 0; p < s; p++)

@@ -79,7 +79,7 @@ void reference_close(Reference *r) {
 
 /* ---- our logits ---- */
 
-static Err check_fit(const Reference *r, const Gpt *m) {
+static Err check_fit(const Reference *r, const Model *m) {
     const Derived *d = m->derived;
     if (r->vocab != d->vocab_size)
         return err_user("the reference has logits of %lld tokens, the model has a vocabulary of %lld: it was "
@@ -92,10 +92,10 @@ static Err check_fit(const Reference *r, const Gpt *m) {
 }
 
 /* The same model in fp64, with weights rounded to the reference's type. Counts those that change. */
-static Gpt *widened(const Gpt *m, const Reference *r, int64_t *rounded) {
+static Model *widened(const Model *m, const Reference *r, int64_t *rounded) {
     const Registry *from = m->registry;
-    Gpt *wide = gpt_new(m->config, m->derived, NULL);
-    gpt_allocate(wide, device_cpu((int)m->config->cpu_threads), F64, r->positions);
+    Model *wide = model_new(m->config, m->derived, NULL);
+    model_allocate(wide, device_cpu((int)m->config->cpu_threads), F64, r->positions);
     Registry *to = wide->registry;
     CHECK(to->elements == from->elements, "%lld elements, not %lld", (long long)to->elements,
           (long long)from->elements);
@@ -112,7 +112,7 @@ static Gpt *widened(const Gpt *m, const Reference *r, int64_t *rounded) {
     return wide;
 }
 
-static void compute(const Gpt *m, const Reference *r, double *out) {
+static void compute(const Model *m, const Reference *r, double *out) {
     const RunContext context = {.device = m->device, .dtype = F64};
     int64_t *positions = mem_alloc((size_t)r->positions * sizeof *positions);
     for (int64_t i = 0; i < r->positions; i++) positions[i] = i;
@@ -122,7 +122,7 @@ static void compute(const Gpt *m, const Reference *r, double *out) {
     free(positions);
 }
 
-static void compute_noisy(const Gpt *m, const Reference *r, double roundoff, int draw, double *out) {
+static void compute_noisy(const Model *m, const Reference *r, double roundoff, int draw, double *out) {
     const Registry *weights = m->registry;
     double *x = weights->masters;
     const size_t bytes = (size_t)weights->elements * sizeof *x;
@@ -144,14 +144,14 @@ static double longest_sum(const Config *c, const Derived *d, int64_t positions) 
     return longest;
 }
 
-Err reference_judge(const Reference *r, const Gpt *m, ReferenceReport *report) {
+Err reference_judge(const Reference *r, const Model *m, ReferenceReport *report) {
     ERR_RETURN(check_fit(r, m));
     const int64_t n = r->samples * r->positions * r->vocab;
     double *ours = mem_alloc((size_t)n * sizeof *ours), *moved = mem_alloc((size_t)n * sizeof *moved);
     const DType stored = m->registry->precise;
     *report = (ReferenceReport){.roundoff = dtype_roundoff(r->weights == F64 ? stored : F64),
                                 .longest_sum = longest_sum(m->config, m->derived, r->positions)};
-    Gpt *wide = widened(m, r, &report->rounded);
+    Model *wide = widened(m, r, &report->rounded);
     compute(wide, r, ours);
     Scale scale = {0};
     scale_add(&scale, r->logits, n);
@@ -165,7 +165,7 @@ Err reference_judge(const Reference *r, const Gpt *m, ReferenceReport *report) {
             8 * elementwise, 0);
     free(ours), free(moved);
     Device *device = wide->device;
-    gpt_free(wide);
+    model_free(wide);
     device_free(device);
     return ERR_OK;
 }
@@ -178,7 +178,7 @@ static const char *type_name(DType type) {
     return TYPES[i].name;
 }
 
-void reference_print(const Reference *r, const Gpt *m, const ReferenceReport *report, Str *out) {
+void reference_print(const Reference *r, const Model *m, const ReferenceReport *report, Str *out) {
     const Row *x = &report->logits;
     const int64_t at = x->error.worst / r->vocab;
     const char *source = text_of(r, "source");

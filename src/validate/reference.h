@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "ckpt/safetensors.h"
-#include "models/gpt.h"
+#include "models/model.h"
 #include "validate/compare.h"
 
 typedef struct Reference {
@@ -34,7 +34,7 @@ typedef struct ReferenceReport {
 } ReferenceReport;
 
 /* A reference that does not fit the model is a user error. */
-Err reference_judge(const Reference *, const Gpt *, ReferenceReport *);
-void reference_print(const Reference *, const Gpt *, const ReferenceReport *, Str *out);
+Err reference_judge(const Reference *, const Model *, ReferenceReport *);
+void reference_print(const Reference *, const Model *, const ReferenceReport *, Str *out);
 
 #endif

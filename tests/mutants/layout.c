@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "data/data.h"
-#include "models/gpt.h"
+#include "models/model.h"
 #include "mutants/mutants.h"
 #include "param/bucket.h"
 #include "pipeline/schedule.h"
@@ -103,7 +103,7 @@ HOOK(RankSchedule, pipeline_schedule, const PipelineSpec *spec, int rank, Arena 
 HOOK(Err, pipeline_layout, const Config *c, Arena *arena, PipelineLayout *out) {
     const Err e = __real_pipeline_layout(c, arena, out);
     if (e.code || !mutant_is(M_chunks_in_blocks) || out->chunks != 2 || out->ranks != 2) return e;
-    const GptStage kept = out->stages[1];
+    const StagePart kept = out->stages[1];
     out->stages[1].first_layer = out->stages[2].first_layer;
     out->stages[2].first_layer = kept.first_layer;
     return e;

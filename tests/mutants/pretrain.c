@@ -9,7 +9,7 @@
 #include "base/sink.h"
 #include "data/data.h"
 #include "data/mt19937.h"
-#include "models/gpt.h"
+#include "models/model.h"
 #include "mutants/mutants.h"
 #include "ops/context_attention.h"
 #include "ops/dropout.h"

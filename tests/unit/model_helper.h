@@ -7,41 +7,41 @@
 #include "unit/recording.h"
 
 #include "base/philox.h"
-#include "models/gpt.h"
+#include "models/model.h"
 
 typedef struct TestModel {
     Setup *setup;
     Device *device;
     RunContext run;
     MicrobatchContext microbatch;
-    Gpt *gpt;
+    Model *model;
     Space *slot, *transient;
     Tape *tape;
 } TestModel;
 
 /* Takes the setup. */
-static inline TestModel *model_new(Setup *s) {
+static inline TestModel *test_model_new(Setup *s) {
     static const DType STORAGE[] = {
         [LANE_FP32] = F32, [LANE_FP64] = F64, [LANE_BF16] = BF16, [LANE_FP16] = F16, [LANE_EXACT] = F64};
     TestModel *m = arena_alloc(s->arena, sizeof *m);
-    *m = (TestModel){.setup = s, .device = device_cpu(2), .gpt = gpt_new(&s->config, &s->derived, NULL)};
+    *m = (TestModel){.setup = s, .device = device_cpu(2), .model = model_new(&s->config, &s->derived, NULL)};
     m->run = (RunContext){.device = m->device,
                           .dtype = STORAGE[s->config.lane],
                           .batch_invariant = s->config.batch_invariant_mode,
                           .seed = (uint64_t)s->config.seed};
     m->microbatch = RECORDING;
-    gpt_allocate(m->gpt, m->device, m->run.dtype, s->derived.max_position_embeddings);
-    registry_init(m->gpt->registry, m->run.seed);
+    model_allocate(m->model, m->device, m->run.dtype, s->derived.max_position_embeddings);
+    registry_init(m->model->registry, m->run.seed);
     m->slot = space_new(m->device, "activation", SPACE_UNPLANNED);
     m->transient = space_new(m->device, "transient", SPACE_UNPLANNED);
     m->tape = tape_new(&m->run, m->slot, m->transient);
     return m;
 }
 
-static inline void model_free(TestModel *m) {
+static inline void test_model_free(TestModel *m) {
     tape_free(m->tape);
     space_free(m->slot), space_free(m->transient);
-    gpt_free(m->gpt);
+    model_free(m->model);
     device_free(m->device);
     setup_free(m->setup);
 }

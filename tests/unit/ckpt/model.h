@@ -4,20 +4,20 @@
 
 #include <glob.h>
 
-#include "models/gpt.h"
+#include "models/model.h"
 #include "unit/ckpt/folder.h"
 
 /* A model by the options of a text, as a user would give them. */
-typedef struct Model {
+typedef struct TestModel {
     Arena *arena;
     Args args;
     Config config;
     Derived derived;
-    Gpt *gpt;
+    Model *model;
     Device *device;
-} Model;
+} TestModel;
 
-static inline void model_parse(Model *m, const char *conf) {
+static inline void test_model_parse(TestModel *m, const char *conf) {
     m->arena = arena_new();
     args_init(&m->args, m->arena, "test", NULL);
     args_use(&m->args, config_table(&m->config, CONFIG_ALL_GROUPS));
@@ -28,17 +28,17 @@ static inline void model_parse(Model *m, const char *conf) {
     config_finish(&m->config, m->arena, 0, &m->derived);
 }
 
-static inline Model *model_new(const char *conf, DType storage) {
-    Model *m = mem_zero(1, sizeof *m);
-    model_parse(m, conf);
-    m->gpt = gpt_new(&m->config, &m->derived, NULL);
+static inline TestModel *test_model_new(const char *conf, DType storage) {
+    TestModel *m = mem_zero(1, sizeof *m);
+    test_model_parse(m, conf);
+    m->model = model_new(&m->config, &m->derived, NULL);
     m->device = device_cpu(1);
-    gpt_allocate(m->gpt, m->device, storage, m->derived.max_position_embeddings);
+    model_allocate(m->model, m->device, storage, m->derived.max_position_embeddings);
     return m;
 }
 
-static inline void model_free(Model *m) {
-    gpt_free(m->gpt);
+static inline void test_model_free(TestModel *m) {
+    model_free(m->model);
     device_free(m->device);
     args_free(&m->args);
     arena_free(m->arena);

@@ -15,17 +15,17 @@ static void round_trip(const char *dir) {
     Str conf = slurp(dir, "run.conf"), want = slurp(dir, "init.safetensors"), got = {0};
     Safetensors *s = open_init(dir);
     DType dtype = (DType)s->tensors[0].tensor.dtype;
-    Model *m = model_new(conf.s, dtype);
+    TestModel *m = test_model_new(conf.s, dtype);
     HfFamily family;
     char *scratch = scratch_new(), *path = mem_printf("%s/out.safetensors", scratch);
     assert_ok(hf_detect(s, &family));
-    assert_ok(hf_import(s, m->gpt->registry));
-    assert_ok(hf_export(m->gpt->registry, family, path, dtype));
+    assert_ok(hf_import(s, m->model->registry));
+    assert_ok(hf_export(m->model->registry, family, path, dtype));
     assert_ok(file_read(path, &got));
     assert_int_equal(got.len, want.len);
     assert_memory_equal(got.s, want.s, want.len);
     safetensors_close(s);
-    model_free(m);
+    test_model_free(m);
     str_free(&conf), str_free(&want), str_free(&got);
     free(path);
     scratch_remove(scratch);
@@ -41,13 +41,13 @@ static void import_and_export_give_the_same_file(void **unused) {
 static void llama_rows_go_to_their_groups(void **unused) {
     (void)unused;
     Str conf = slurp("golden/llama-gqa", "run.conf");
-    Model *m = model_new(conf.s, F64);
+    TestModel *m = test_model_new(conf.s, F64);
     Safetensors *s = open_init("golden/llama-gqa");
-    assert_ok(hf_import(s, m->gpt->registry));
+    assert_ok(hf_import(s, m->model->registry));
     const double *qkv =
-        registry_find(m->gpt->registry, "decoder.layers.1.self_attention.linear_qkv.weight")->master.data;
+        registry_find(m->model->registry, "decoder.layers.1.self_attention.linear_qkv.weight")->master.data;
     const double *fc1 =
-        registry_find(m->gpt->registry, "decoder.layers.1.mlp.linear_fc1.weight")->master.data;
+        registry_find(m->model->registry, "decoder.layers.1.mlp.linear_fc1.weight")->master.data;
     const float *q = safetensors_find(s, "model.layers.1.self_attn.q_proj.weight")->data;
     const float *k = safetensors_find(s, "model.layers.1.self_attn.k_proj.weight")->data;
     const float *v = safetensors_find(s, "model.layers.1.self_attn.v_proj.weight")->data;
@@ -61,7 +61,7 @@ static void llama_rows_go_to_their_groups(void **unused) {
         assert_true(fc1[(40 + 7) * 36 + i] == (double)up[7 * 36 + i]);
     }
     safetensors_close(s);
-    model_free(m);
+    test_model_free(m);
     str_free(&conf);
 }
 
@@ -69,13 +69,13 @@ static void llama_rows_go_to_their_groups(void **unused) {
 static void gpt2_columns_go_to_their_heads(void **unused) {
     (void)unused;
     Str conf = slurp("golden/gpt2-tiny", "run.conf");
-    Model *m = model_new(conf.s, F64);
+    TestModel *m = test_model_new(conf.s, F64);
     Safetensors *s = open_init("golden/gpt2-tiny");
-    assert_ok(hf_import(s, m->gpt->registry));
+    assert_ok(hf_import(s, m->model->registry));
     const double *w =
-        registry_find(m->gpt->registry, "decoder.layers.1.self_attention.linear_qkv.weight")->master.data;
+        registry_find(m->model->registry, "decoder.layers.1.self_attention.linear_qkv.weight")->master.data;
     const double *b =
-        registry_find(m->gpt->registry, "decoder.layers.1.self_attention.linear_qkv.bias")->master.data;
+        registry_find(m->model->registry, "decoder.layers.1.self_attention.linear_qkv.bias")->master.data;
     const double *cw = safetensors_find(s, "transformer.h.1.attn.c_attn.weight")->data;
     const double *cb = safetensors_find(s, "transformer.h.1.attn.c_attn.bias")->data;
     for (int head = 0; head < 2; head++)
@@ -86,7 +86,7 @@ static void gpt2_columns_go_to_their_heads(void **unused) {
                 for (int in = 0; in < 16; in++) assert_true(w[row * 16 + in] == cw[in * 48 + column]);
             }
     safetensors_close(s);
-    model_free(m);
+    test_model_free(m);
     str_free(&conf);
 }
 
@@ -97,12 +97,12 @@ typedef struct Edited {
     SafeTensor tensors[100];
     int64_t count;
     Safetensors *base, *file;
-    Model *model;
+    TestModel *model;
 } Edited;
 
 static Edited edit(const char *dir) {
     Str conf = slurp(dir, "run.conf");
-    Edited e = {.dir = scratch_new(), .base = open_init(dir), .model = model_new(conf.s, F32)};
+    Edited e = {.dir = scratch_new(), .base = open_init(dir), .model = test_model_new(conf.s, F32)};
     e.path = mem_printf("%s/x.safetensors", e.dir);
     for (; e.count < e.base->count; e.count++) e.tensors[e.count] = e.base->tensors[e.count];
     str_free(&conf);
@@ -113,11 +113,11 @@ static Err import_edited(Edited *e) {
     assert_ok(safetensors_write(e->path, e->tensors, e->count, NULL, 0, NULL, NULL));
     safetensors_close(e->file);
     assert_ok(safetensors_open(e->path, &e->file));
-    return hf_import(e->file, e->model->gpt->registry);
+    return hf_import(e->file, e->model->model->registry);
 }
 
 static void edit_free(Edited *e) {
-    model_free(e->model);
+    test_model_free(e->model);
     safetensors_close(e->base);
     safetensors_close(e->file);
     free(e->path);
@@ -140,7 +140,7 @@ static void misfits_are_listed(void **unused) {
                "1 missing: 'model.layers.0.input_layernorm.weight'",
                "1 unexpected: 'model.layers.0.input_layernorm.wait'",
                "1 of another shape: 'model.layers.0.mlp.down_proj.bias' (F32 [4], the model has [30])");
-    assert_true(all_zero(e.model->gpt->registry));
+    assert_true(all_zero(e.model->model->registry));
     e.tensors[2].tensor = tensor_make((int64_t[30]){0}, I64, 1, &(int64_t){30});
     assert_err(import_edited(&e), "(I64 [30], the model has [30])");
     edit_free(&e);
@@ -165,7 +165,7 @@ static void known_variants_are_read(void **unused) {
     const Tensor *wte = safetensors_find(e.base, "transformer.wte.weight");
     e.tensors[e.count++] = (SafeTensor){"lm_head.weight", *wte};
     assert_ok(import_edited(&e));
-    const Registry *r = e.model->gpt->registry;
+    const Registry *r = e.model->model->registry;
     assert_memory_equal(r->params[0]->master.data, wte->data, tensor_bytes(wte));
     float *other = mem_zero((size_t)tensor_count(wte), sizeof *other);
     e.tensors[e.count - 1].tensor.data = other;
@@ -178,12 +178,12 @@ static void parameters_without_counterpart_are_named(void **unused) {
     (void)unused;
     HfMap map;
     Str conf = slurp("golden/qwen3-like", "run.conf");
-    Model *m = model_new(conf.s, F32);
-    assert_err(hf_map(m->gpt->registry, HF_GPT2, &map),
+    TestModel *m = test_model_new(conf.s, F32);
+    assert_err(hf_map(m->model->registry, HF_GPT2, &map),
                "parameter 'decoder.layers.0.self_attention.q_layernorm.weight'",
                "no counterpart in Hugging Face's GPT-2");
     hf_map_free(&map);
-    model_free(m);
+    test_model_free(m);
     str_free(&conf);
 }
 
@@ -191,15 +191,15 @@ static void parameters_without_counterpart_are_named(void **unused) {
 static void sixteen_bit_files_and_storage_work(void **unused) {
     (void)unused;
     Str conf = slurp("golden/llama-gqa", "run.conf");
-    Model *wide = model_new(conf.s, F32), *narrow = model_new(conf.s, BF16);
+    TestModel *wide = test_model_new(conf.s, F32), *narrow = test_model_new(conf.s, BF16);
     Safetensors *s = open_init("golden/llama-gqa"), *half;
     char *scratch = scratch_new(), *path = mem_printf("%s/half.safetensors", scratch);
-    assert_ok(hf_import(s, wide->gpt->registry));
-    assert_ok(hf_export(wide->gpt->registry, HF_LLAMA, path, BF16));
+    assert_ok(hf_import(s, wide->model->registry));
+    assert_ok(hf_export(wide->model->registry, HF_LLAMA, path, BF16));
     assert_ok(safetensors_open(path, &half));
-    assert_ok(hf_import(half, narrow->gpt->registry));
-    for (int i = 0; i < wide->gpt->registry->n; i++) {
-        const Param *a = wide->gpt->registry->params[i], *b = narrow->gpt->registry->params[i];
+    assert_ok(hf_import(half, narrow->model->registry));
+    for (int i = 0; i < wide->model->registry->n; i++) {
+        const Param *a = wide->model->registry->params[i], *b = narrow->model->registry->params[i];
         for (int64_t k = 0; k < param_logical_count(a); k++) {
             uint16_t want = bf16_from_float(((float *)a->master.data)[k]);
             assert_int_equal(((uint16_t *)b->value.data)[k], want);
@@ -207,7 +207,7 @@ static void sixteen_bit_files_and_storage_work(void **unused) {
         }
     }
     safetensors_close(s), safetensors_close(half);
-    model_free(wide), model_free(narrow);
+    test_model_free(wide), test_model_free(narrow);
     str_free(&conf);
     free(path);
     scratch_remove(scratch);

@@ -20,7 +20,7 @@ static HfFamily family_of(const char *architecture) {
     return HF_LLAMA;
 }
 
-static void same_experts(const Model *a, const Model *b) {
+static void same_experts(const TestModel *a, const TestModel *b) {
     const Config *c = &a->config, *d = &b->config;
     assert_true(c->num_experts == d->num_experts);
     for (int64_t i = 0; i < c->num_layers; i++)
@@ -37,11 +37,11 @@ static void same_experts(const Model *a, const Model *b) {
 }
 
 static void config_round_trip_of(const char *conf, const char *architecture) {
-    Model a = {0}, b = {0};
+    TestModel a = {0}, b = {0};
     Str json = {0}, back = {0};
     HfFamily family;
     char *scratch = scratch_new(), *path = mem_printf("%s/config.json", scratch);
-    model_parse(&a, conf);
+    test_model_parse(&a, conf);
     assert_ok(hf_config_export(&a.config, &a.derived, F32, &json, &family));
     json_t *root = json_loadb(json.s, json.len, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(root);
@@ -51,7 +51,7 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
     json_decref(root);
     assert_ok(file_write_atomic(path, json.s, json.len));
     assert_ok(hf_config_import(path, &back));
-    model_parse(&b, back.s);
+    test_model_parse(&b, back.s);
     const Config *c = &a.config, *d = &b.config;
 #define SAME(field) assert_true(c->field == d->field)
     SAME(num_layers), SAME(hidden_size), SAME(num_attention_heads), SAME(position_embedding_type),
@@ -84,10 +84,10 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
 }
 
 static void expect_no_export(const char *conf) {
-    Model m = {0};
+    TestModel m = {0};
     Str json = {0};
     HfFamily family;
-    model_parse(&m, conf);
+    test_model_parse(&m, conf);
     assert_err(hf_config_export(&m.config, &m.derived, F32, &json, &family), "cannot be exported");
     args_free(&m.args);
     arena_free(m.arena);
@@ -257,9 +257,9 @@ static char *last_lines(const char *conf) {
 }
 
 static Err compare(const char *conf, const char *change, Str *notes) {
-    Model a = {0}, b = {0};
+    TestModel a = {0}, b = {0};
     char *both = mem_printf("%s%s\n", conf, change), *changed = last_lines(both);
-    model_parse(&a, conf), model_parse(&b, changed);
+    test_model_parse(&a, conf), test_model_parse(&b, changed);
     const Err e = hf_config_compare(&a.config, &a.derived, &b.config, &b.derived, notes);
     args_free(&a.args), args_free(&b.args);
     arena_free(a.arena), arena_free(b.arena);
@@ -352,7 +352,7 @@ static int type_in(const Str *json) {
 
 /* The type, HF_TYPES if the export is refused, or -1 if the options break a rule. */
 static int try_export(const char *path, const char *conf) {
-    Model m = {.arena = arena_new()};
+    TestModel m = {.arena = arena_new()};
     Str json = {0}, notes = {0};
     HfFamily family;
     int type = -1;
@@ -420,10 +420,10 @@ static json_t *altered(const json_t *v) {
 }
 
 static void alter_each_key(const char *path, const char *conf) {
-    Model m = {0};
+    TestModel m = {0};
     Str json = {0}, notes = {0};
     HfFamily family;
-    model_parse(&m, conf);
+    test_model_parse(&m, conf);
     assert_ok(hf_config_export(&m.config, &m.derived, F32, &json, &family));
     json_t *root = json_loadb(json.s, json.len, 0, NULL), *value;
     const char *key;

@@ -41,9 +41,9 @@ static int entries(const char *dir) {
     return n;
 }
 
-static Model *qwen3_moe(void) {
+static TestModel *qwen3_moe(void) {
     Str conf = slurp("golden/qwen3-moe-windows", "run.conf");
-    Model *m = model_new(conf.s, F32);
+    TestModel *m = test_model_new(conf.s, F32);
     str_free(&conf);
     return m;
 }
@@ -62,17 +62,17 @@ static void a_config_of_another_model_is_an_error(void **unused) {
         {"\"model_type\": \"qwen3_moe\"", "\"model_type\": \"gpt3\"", "model_type is '\"gpt3\"'"},
         {"\"num_attention_heads\": 6", "\"num_attention_heads\": 5", "num-query-groups"},
     };
-    Model *m = qwen3_moe();
+    TestModel *m = qwen3_moe();
     char *scratch = scratch_new_in_memory(), *dir = mem_printf("%s/out", scratch);
     Str notes = {0};
     for (size_t i = 0; i < sizeof planted / sizeof *planted; i++) {
         planted_from = planted[i][0], planted_to = planted[i][1];
-        assert_err(hf_folder_write(dir, m->gpt, F32, &notes), planted[i][2]);
+        assert_err(hf_folder_write(dir, m->model, F32, &notes), planted[i][2]);
         assert_int_equal(entries(scratch), 0);
     }
     planted_from = NULL;
     assert_int_equal(notes.len, 0);
-    model_free(m);
+    test_model_free(m);
     free(dir);
     scratch_remove(scratch);
 }
@@ -80,13 +80,13 @@ static void a_config_of_another_model_is_an_error(void **unused) {
 static void weights_of_another_model_are_an_error(void **unused) {
     (void)unused;
     Str conf = slurp("golden/qwen2-moe-like", "run.conf"), notes = {0};
-    Model *m = qwen3_moe(), *other = model_new(conf.s, F32);
+    TestModel *m = qwen3_moe(), *other = test_model_new(conf.s, F32);
     char *scratch = scratch_new_in_memory(), *dir = mem_printf("%s/out", scratch);
-    planted_weights = other->gpt->registry;
-    assert_err(hf_folder_write(dir, m->gpt, F32, &notes), "does not fit the model");
+    planted_weights = other->model->registry;
+    assert_err(hf_folder_write(dir, m->model, F32, &notes), "does not fit the model");
     planted_weights = NULL;
     assert_int_equal(entries(scratch), 0);
-    model_free(m), model_free(other);
+    test_model_free(m), test_model_free(other);
     str_free(&conf);
     free(dir);
     scratch_remove(scratch);
@@ -94,27 +94,27 @@ static void weights_of_another_model_are_an_error(void **unused) {
 
 static void a_folder_is_replaced_whole_or_not_at_all(void **unused) {
     (void)unused;
-    Model *m = qwen3_moe();
+    TestModel *m = qwen3_moe();
     char *scratch = scratch_new_in_memory();
     Str notes = {0};
-    assert_ok(hf_folder_write(scratch, m->gpt, F32, &notes));
+    assert_ok(hf_folder_write(scratch, m->model, F32, &notes));
     assert_int_equal(entries(scratch), 2);
     Str config = slurp(scratch, "config.json"), weights = slurp(scratch, "model.safetensors");
-    for (int64_t i = 0; i < m->gpt->registry->elements; i++) ((float *)m->gpt->registry->masters)[i] = 1;
+    for (int64_t i = 0; i < m->model->registry->elements; i++) ((float *)m->model->registry->masters)[i] = 1;
     planted_from = "\"sliding_window\": 5", planted_to = "\"sliding_window\": 6";
-    assert_err(hf_folder_write(scratch, m->gpt, F32, &notes), "another model");
+    assert_err(hf_folder_write(scratch, m->model, F32, &notes), "another model");
     planted_from = NULL;
     assert_int_equal(entries(scratch), 2);
     Str config_then = slurp(scratch, "config.json"), weights_then = slurp(scratch, "model.safetensors");
     assert_string_equal(config_then.s, config.s);
     assert_true(weights_then.len == weights.len && !memcmp(weights_then.s, weights.s, weights.len));
-    assert_ok(hf_folder_write(scratch, m->gpt, F32, &notes));
+    assert_ok(hf_folder_write(scratch, m->model, F32, &notes));
     str_free(&weights_then);
     weights_then = slurp(scratch, "model.safetensors");
     assert_int_equal(entries(scratch), 2);
     assert_true(weights_then.len == weights.len && memcmp(weights_then.s, weights.s, weights.len));
     str_free(&config), str_free(&weights), str_free(&config_then), str_free(&weights_then);
-    model_free(m);
+    test_model_free(m);
     scratch_remove(scratch);
 }
 

@@ -38,7 +38,7 @@ static void digest_is_of_the_content(void **unused) {
     assert_ok(run((Trip){.layout = &CASES[0], .save = dir}));
     Str digest = digest_of(dir);
     Setup *s = model_of(&CASES[0]);
-    Gpt *m = gpt_of(s, &CASES[0], 0);
+    Model *m = gpt_of(s, &CASES[0], 0);
     int lines = 1, found = 0;
     for (int i = 0; i < m->registry->n; i++) {
         const Param *p = m->registry->params[i];
@@ -49,7 +49,7 @@ static void digest_is_of_the_content(void **unused) {
     }
     for (char *at = digest.s; (at = strchr(at, '\n')); at++) found++;
     assert_int_equal(found, lines);
-    gpt_free(m);
+    model_free(m);
     setup_free(s);
     str_free(&digest);
     scratch_remove(dir);

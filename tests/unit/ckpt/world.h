@@ -10,7 +10,7 @@
 #include "base/hash.h"
 #include "base/philox.h"
 #include "ckpt/ckpt.h"
-#include "models/gpt.h"
+#include "models/model.h"
 #include "unit/ckpt/folder.h"
 
 enum { LAYERS = 5, STAGES = 4, ITEMS = 2, RANKS = 8 };
@@ -55,19 +55,19 @@ static inline Setup *model_of(const Case *c) {
     return s;
 }
 
-static inline Gpt *gpt_of(const Setup *s, const Case *c, int rank) {
-    GptStage own[STAGES];
-    GptPlace place = {.stages = own};
+static inline Model *gpt_of(const Setup *s, const Case *c, int rank) {
+    StagePart own[STAGES];
+    ModelPlace place = {.stages = own};
     place.layout.mesh = mesh_make(c->world, rank, c->size);
     place.layout.sequence_parallel = c->size[AXIS_TP] > 1;
     int64_t first = 0;
     for (int i = 0; i < c->stages; first += c->layers[i++])
         if (i % c->size[AXIS_PP] == place.layout.mesh.coordinate[AXIS_PP])
-            own[place.n_stages++] = (GptStage){.first_layer = first,
-                                               .layers = c->layers[i],
-                                               .embedding = i == 0,
-                                               .head = i == c->stages - 1};
-    return gpt_new(&s->config, &s->derived, &place);
+            own[place.n_stages++] = (StagePart){.first_layer = first,
+                                                .layers = c->layers[i],
+                                                .embedding = i == 0,
+                                                .head = i == c->stages - 1};
+    return model_new(&s->config, &s->derived, &place);
 }
 
 static inline uint32_t value(const char *name, int item, int64_t iteration, int64_t element) {
@@ -181,9 +181,9 @@ static inline Err load(const char *dir, Comm *comm, const Registry *r, const Ckp
 static inline void travel(void *arg, Comm *comm) {
     Trip *t = arg;
     Setup *s = model_of(t->layout);
-    Gpt *m = gpt_of(s, t->layout, comm_rank(comm));
+    Model *m = gpt_of(s, t->layout, comm_rank(comm));
     Device *device = device_cpu(1);
-    gpt_allocate(m, device, F32, 1);
+    model_allocate(m, device, F32, 1);
     const Registry *r = m->registry;
     Buffer buffers[ITEMS];
     CkptItem items[ITEMS];
@@ -207,7 +207,7 @@ static inline void travel(void *arg, Comm *comm) {
     if (!e.code && t->save) e = save(t, comm, r, items, buffers);
     t->error[comm_rank(comm)] = e;
     for (int k = 0; k < ITEMS; k++) buffer_free(&buffers[k]);
-    gpt_free(m);
+    model_free(m);
     device_free(device);
     setup_free(s);
 }

@@ -21,7 +21,7 @@ enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES };
 
 /* With deviation 0.3 the logits are far enough apart that greedy choices do not hang on rounding. */
 static TestModel *inference_model(const char *words) {
-    TestModel *m = model_new(setup_new("%s --init-method-std 0.3", words));
+    TestModel *m = test_model_new(setup_new("%s --init-method-std 0.3", words));
     return m;
 }
 
@@ -41,7 +41,7 @@ static int64_t plain_forward(TestModel *m, const int32_t *tokens, int64_t n, dou
     Ids *x = ids_new(m, 1, n, 1);
     for (int64_t i = 0; i < n; i++) ((int64_t *)x->tokens.data)[i] = tokens[i];
     tape_begin(m->tape, &(MicrobatchContext){.recording = false});
-    const Tensor *y = gpt_stage(m->tape, m->gpt, 0, &x->feed, NULL);
+    const Tensor *y = model_forward(m->tape, m->model, &x->feed);
     int64_t vocab = m->setup->derived.vocab_size, best = 0;
     double *row = mem_alloc((size_t)vocab * sizeof *row);
     *largest = 0;
@@ -71,7 +71,7 @@ static void cached_greedy_equals_plain_forwards(void **state) {
         const Prompt prompt = {PROMPT_TOKENS, PROMPT};
         const GenerateOptions o = {.max_new_tokens = NEW, .eod = -1};
         Generated g;
-        assert_int_equal(generate(m->gpt, &m->run, &prompt, 1, &o, &g).code, ERR_NONE);
+        assert_int_equal(generate(m->model, &m->run, &prompt, 1, &o, &g).code, ERR_NONE);
         assert_int_equal(g.n, PROMPT + NEW);
         assert_int_equal(g.n_prompt, PROMPT);
         assert_false(g.stopped);
@@ -84,7 +84,7 @@ static void cached_greedy_equals_plain_forwards(void **state) {
                 fail_msg("style %d: log-probability %lld is %.17g, a plain forward says %.17g", k,
                          (long long)i, g.logprobs[i], logprobs[i]);
         generated_free(&g);
-        model_free(m);
+        test_model_free(m);
     }
 }
 
@@ -100,9 +100,9 @@ static void batch_of_prompts_equals_one_by_one(void **state) {
         TestModel *m = inference_model(words);
         const GenerateOptions o = {.max_new_tokens = NEW, .eod = -1};
         Generated together[N], alone;
-        assert_int_equal(generate(m->gpt, &m->run, prompts, N, &o, together).code, ERR_NONE);
+        assert_int_equal(generate(m->model, &m->run, prompts, N, &o, together).code, ERR_NONE);
         for (int b = 0; b < N; b++) {
-            assert_int_equal(generate(m->gpt, &m->run, &prompts[b], 1, &o, &alone).code, ERR_NONE);
+            assert_int_equal(generate(m->model, &m->run, &prompts[b], 1, &o, &alone).code, ERR_NONE);
             assert_int_equal(together[b].n, alone.n);
             assert_memory_equal(together[b].tokens, alone.tokens, (size_t)alone.n * sizeof *alone.tokens);
             double logprobs[64], largest;
@@ -111,7 +111,7 @@ static void batch_of_prompts_equals_one_by_one(void **state) {
                 assert_true(fabs(together[b].logprobs[i] - alone.logprobs[i]) <= logprob_bound(m, largest));
             generated_free(&alone), generated_free(&together[b]);
         }
-        model_free(m);
+        test_model_free(m);
     }
 }
 
@@ -123,10 +123,10 @@ static void draws_depend_on_seed_sample_and_position(void **state) {
     TestModel *m = inference_model(STYLES[0]);
     GenerateOptions o = {.sampling = {.temperature = 1.5}, .max_new_tokens = NEW, .seed = 1, .eod = -1};
     Generated a[N], b[N], c[N];
-    assert_int_equal(generate(m->gpt, &m->run, prompts, N, &o, a).code, ERR_NONE);
-    assert_int_equal(generate(m->gpt, &m->run, prompts, N, &o, b).code, ERR_NONE);
+    assert_int_equal(generate(m->model, &m->run, prompts, N, &o, a).code, ERR_NONE);
+    assert_int_equal(generate(m->model, &m->run, prompts, N, &o, b).code, ERR_NONE);
     o.seed = 2;
-    assert_int_equal(generate(m->gpt, &m->run, prompts, N, &o, c).code, ERR_NONE);
+    assert_int_equal(generate(m->model, &m->run, prompts, N, &o, c).code, ERR_NONE);
     const size_t bytes = (2 + NEW) * sizeof(int32_t);
     for (int i = 0; i < N; i++) {
         assert_memory_equal(a[i].tokens, b[i].tokens, bytes);
@@ -134,7 +134,7 @@ static void draws_depend_on_seed_sample_and_position(void **state) {
         if (i) assert_memory_not_equal(a[0].tokens, a[i].tokens, bytes);
     }
     for (int i = 0; i < N; i++) generated_free(&a[i]), generated_free(&b[i]), generated_free(&c[i]);
-    model_free(m);
+    test_model_free(m);
 }
 
 /* ---- ends ---- */
@@ -158,11 +158,11 @@ static void a_sample_ends_by_callback_eod_or_length(void **state) {
     TestModel *m = inference_model(STYLES[1]);
     GenerateOptions o = {.max_new_tokens = 8, .eod = -1};
     Generated full[2], g[2];
-    assert_int_equal(generate(m->gpt, &m->run, prompts, 2, &o, full).code, ERR_NONE);
+    assert_int_equal(generate(m->model, &m->run, prompts, 2, &o, full).code, ERR_NONE);
 
     StopAt stop = {.sample = 0, .n = 5};
     o.stop = stop_at, o.stop_arg = &stop;
-    assert_int_equal(generate(m->gpt, &m->run, prompts, 2, &o, g).code, ERR_NONE);
+    assert_int_equal(generate(m->model, &m->run, prompts, 2, &o, g).code, ERR_NONE);
     assert_true(g[0].stopped && !g[1].stopped);
     assert_int_equal(g[0].n, 5);
     assert_int_equal(g[1].n, 9);
@@ -175,19 +175,19 @@ static void a_sample_ends_by_callback_eod_or_length(void **state) {
     int64_t end0 = 3, end1 = 1;
     while (end0 < full[0].n && full[0].tokens[end0] != o.eod) end0++;
     while (full[1].tokens[end1] != o.eod) end1++;
-    assert_int_equal(generate(m->gpt, &m->run, prompts, 2, &o, g).code, ERR_NONE);
+    assert_int_equal(generate(m->model, &m->run, prompts, 2, &o, g).code, ERR_NONE);
     assert_int_equal(g[0].n, end0);
     assert_int_equal(g[1].n, end1); /* the end of document is not part of the text */
     assert_true(g[1].stopped);
     generated_free(&g[0]), generated_free(&g[1]);
 
     o = (GenerateOptions){.max_new_tokens = 0, .eod = -1};
-    assert_int_equal(generate(m->gpt, &m->run, prompts, 2, &o, g).code, ERR_NONE);
+    assert_int_equal(generate(m->model, &m->run, prompts, 2, &o, g).code, ERR_NONE);
     assert_int_equal(g[0].n, 3);
     assert_true(fabs(g[0].logprobs[1] - full[0].logprobs[1]) <= logprob_bound(m, 100));
     generated_free(&g[0]), generated_free(&g[1]);
     generated_free(&full[0]), generated_free(&full[1]);
-    model_free(m);
+    test_model_free(m);
 }
 
 static void what_cannot_be_generated_is_a_sentence(void **state) {
@@ -207,16 +207,16 @@ static void what_cannot_be_generated_is_a_sentence(void **state) {
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         tokens[0] = CASES[i].first;
-        Err e = generate(m->gpt, &m->run, &CASES[i].prompt, 1, &o, &g);
+        Err e = generate(m->model, &m->run, &CASES[i].prompt, 1, &o, &g);
         assert_int_equal(e.code, ERR_USER);
         if (!strstr(e.msg, CASES[i].says)) fail_msg("'%s' does not say '%s'", e.msg, CASES[i].says);
     }
     tokens[0] = 0;
     const Prompt longest = {tokens, 30};
-    assert_int_equal(generate(m->gpt, &m->run, &longest, 1, &o, &g).code, ERR_NONE);
+    assert_int_equal(generate(m->model, &m->run, &longest, 1, &o, &g).code, ERR_NONE);
     assert_int_equal(g.n, 40);
     generated_free(&g);
-    model_free(m);
+    test_model_free(m);
 }
 
 int main(void) {

@@ -21,15 +21,15 @@ static int64_t logical_elements(const Registry *r) {
 static void census(const char *words, int64_t published, int64_t padding) {
     Setup *s = setup_new("%s", words);
     Device *null = device_null();
-    Gpt *m = gpt_new(&s->config, &s->derived, NULL);
+    Model *m = model_new(&s->config, &s->derived, NULL);
     assert_int_equal(logical_elements(m->registry), published);
-    gpt_allocate(m, null, BF16, s->derived.max_position_embeddings); /* takes no memory */
+    model_allocate(m, null, BF16, s->derived.max_position_embeddings); /* takes no memory */
     int64_t in_memory = 0;
     for (int i = 0; i < m->registry->n; i++) in_memory += m->registry->params[i]->count;
     assert_int_equal(in_memory, published + padding);
     /* 2 bytes of value, 4 of main gradient, 4 of master; alignment gaps come on top */
     assert_true((int64_t)registry_bytes(m->registry) >= 10 * in_memory);
-    gpt_free(m);
+    model_free(m);
     device_free(null);
     setup_free(s);
 }
@@ -42,10 +42,10 @@ static void parameter_counts_are_the_published_ones(void **state) {
 
 static void expect_names(const char *words, const char *const *names, int n) {
     Setup *s = setup_new("%s", words);
-    Gpt *m = gpt_new(&s->config, &s->derived, NULL);
+    Model *m = model_new(&s->config, &s->derived, NULL);
     assert_int_equal(m->registry->n, n);
     for (int i = 0; i < n; i++) assert_string_equal(m->registry->params[i]->spec.name, names[i]);
-    gpt_free(m);
+    model_free(m);
     setup_free(s);
 }
 
@@ -93,7 +93,7 @@ static void names_are_megatrons(void **state) {
         SINK_NAMES, sizeof SINK_NAMES / sizeof *SINK_NAMES);
 }
 
-static bool decays(const Gpt *m, const char *name) {
+static bool decays(const Model *m, const char *name) {
     return !(registry_find(m->registry, name)->spec.flags & PARAM_NO_DECAY);
 }
 
@@ -102,21 +102,21 @@ static void only_matrices_decay_and_embeddings_are_marked(void **state) {
     const char *words =
         "--num-layers 1 --qk-layernorm --softmax-type learnable --untie-embeddings-and-output-weights";
     Setup *s = setup_new("%s", words);
-    Gpt *m = gpt_new(&s->config, &s->derived, NULL);
+    Model *m = model_new(&s->config, &s->derived, NULL);
     for (int i = 0; i < m->registry->n; i++) {
         const ParamSpec *p = &m->registry->params[i]->spec;
         bool embedding = strstr(p->name, "word_embeddings") || strstr(p->name, "output_layer");
         assert_int_equal(!(p->flags & PARAM_NO_DECAY), p->ndim == 2);
         assert_int_equal(!!(p->flags & PARAM_EMBEDDING), embedding);
     }
-    gpt_free(m);
+    model_free(m);
     setup_free(s);
     s = setup_new("%s --apply-wd-to-qk-layernorm", words);
-    m = gpt_new(&s->config, &s->derived, NULL);
+    m = model_new(&s->config, &s->derived, NULL);
     assert_true(decays(m, "decoder.layers.0.self_attention.q_layernorm.weight"));
     assert_true(decays(m, "decoder.layers.0.self_attention.k_layernorm.bias"));
     assert_false(decays(m, "decoder.layers.0.input_layernorm.weight"));
-    gpt_free(m);
+    model_free(m);
     setup_free(s);
 }
 
@@ -128,16 +128,16 @@ static double element(const Tensor *t, int64_t i) {
 
 /* Whether all logical elements of all masters are the same numbers. */
 static bool same_start(const char *a, const char *b) {
-    TestModel *x = model_new(setup_new("%s", a)), *y = model_new(setup_new("%s", b));
+    TestModel *x = test_model_new(setup_new("%s", a)), *y = test_model_new(setup_new("%s", b));
     bool same = true;
-    assert_int_equal(x->gpt->registry->n, y->gpt->registry->n);
-    for (int p = 0; p < x->gpt->registry->n; p++) {
-        const Param *one = x->gpt->registry->params[p], *two = y->gpt->registry->params[p];
+    assert_int_equal(x->model->registry->n, y->model->registry->n);
+    for (int p = 0; p < x->model->registry->n; p++) {
+        const Param *one = x->model->registry->params[p], *two = y->model->registry->params[p];
         assert_int_equal(param_logical_count(one), param_logical_count(two));
         for (int64_t i = 0; i < param_logical_count(one); i++)
             same &= element(&one->master, i) == element(&two->master, i);
     }
-    model_free(x), model_free(y);
+    test_model_free(x), test_model_free(y);
     return same;
 }
 
@@ -154,7 +154,7 @@ static void start_depends_on_the_seed_alone(void **state) {
 }
 
 /* Mean and deviation of a matrix lie within five standard errors of N(0, std). */
-static void expect_normal(const Gpt *m, const char *name, double std) {
+static void expect_normal(const Model *m, const char *name, double std) {
     const Param *p = registry_find(m->registry, name);
     int64_t n = param_logical_count(p);
     double sum = 0, squares = 0;
@@ -169,26 +169,26 @@ static void expect_normal(const Gpt *m, const char *name, double std) {
 static void start_has_megatrons_deviations(void **state) {
     (void)state;
     TestModel *m =
-        model_new(setup_new("--num-layers 3 --hidden-size 64 --vocab-size 500 --init-method-std 0.05 "
-                            "--embedding-init-method-std 0.4 --untie-embeddings-and-output-weights "
-                            "--num-attention-heads 256 --kv-channels 1 --softmax-type learnable"));
-    expect_normal(m->gpt, "embedding.word_embeddings.weight", 0.4);
-    expect_normal(m->gpt, "embedding.position_embeddings.weight", 0.4);
-    expect_normal(m->gpt, "output_layer.weight", 0.05);
-    expect_normal(m->gpt, "decoder.layers.2.self_attention.linear_qkv.weight", 0.05);
-    expect_normal(m->gpt, "decoder.layers.2.mlp.linear_fc1.weight", 0.05);
-    expect_normal(m->gpt, "decoder.layers.2.self_attention.core_attention.softmax_offset", 0.05);
-    expect_normal(m->gpt, "decoder.layers.2.self_attention.linear_proj.weight", 0.05 / sqrt(2 * 3));
-    expect_normal(m->gpt, "decoder.layers.2.mlp.linear_fc2.weight", 0.05 / sqrt(2 * 3));
-    const Param *gain = registry_find(m->gpt->registry, "decoder.final_layernorm.weight");
-    const Param *bias = registry_find(m->gpt->registry, "decoder.layers.0.mlp.linear_fc1.bias");
+        test_model_new(setup_new("--num-layers 3 --hidden-size 64 --vocab-size 500 --init-method-std 0.05 "
+                                 "--embedding-init-method-std 0.4 --untie-embeddings-and-output-weights "
+                                 "--num-attention-heads 256 --kv-channels 1 --softmax-type learnable"));
+    expect_normal(m->model, "embedding.word_embeddings.weight", 0.4);
+    expect_normal(m->model, "embedding.position_embeddings.weight", 0.4);
+    expect_normal(m->model, "output_layer.weight", 0.05);
+    expect_normal(m->model, "decoder.layers.2.self_attention.linear_qkv.weight", 0.05);
+    expect_normal(m->model, "decoder.layers.2.mlp.linear_fc1.weight", 0.05);
+    expect_normal(m->model, "decoder.layers.2.self_attention.core_attention.softmax_offset", 0.05);
+    expect_normal(m->model, "decoder.layers.2.self_attention.linear_proj.weight", 0.05 / sqrt(2 * 3));
+    expect_normal(m->model, "decoder.layers.2.mlp.linear_fc2.weight", 0.05 / sqrt(2 * 3));
+    const Param *gain = registry_find(m->model->registry, "decoder.final_layernorm.weight");
+    const Param *bias = registry_find(m->model->registry, "decoder.layers.0.mlp.linear_fc1.bias");
     for (int i = 0; i < 64; i++)
         assert_true(element(&gain->master, i) == 1 && element(&bias->master, i) == 0);
-    model_free(m);
-    m = model_new(setup_new("--apply-layernorm-1p"));
-    gain = registry_find(m->gpt->registry, "decoder.final_layernorm.weight");
+    test_model_free(m);
+    m = test_model_new(setup_new("--apply-layernorm-1p"));
+    gain = registry_find(m->model->registry, "decoder.final_layernorm.weight");
     for (int i = 0; i < 16; i++) assert_true(element(&gain->master, i) == 0);
-    model_free(m);
+    test_model_free(m);
 }
 
 int main(void) {

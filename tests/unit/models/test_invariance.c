@@ -34,15 +34,15 @@ enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES, LANE_COUNT = sizeof LANES /
 /* Logits of one forward, [s, b, padded vocabulary]; on the tape until it begins again. */
 static const Tensor *logits_of(TestModel *m, const Ids *x) {
     tape_begin(m->tape, &(MicrobatchContext){.recording = false});
-    return gpt_stage(m->tape, m->gpt, 0, &x->feed, NULL);
+    return model_forward(m->tape, m->model, &x->feed);
 }
 
 static void future_tokens_change_nothing_before_them(void **state) {
     (void)state;
     enum { B = 2, S = 20 };
     for (int k = 0; k < STYLE_COUNT * LANE_COUNT; k++) {
-        TestModel *m =
-            model_new(setup_new("%s %s --seq-length %d", STYLES[k / LANE_COUNT], LANES[k % LANE_COUNT], S));
+        TestModel *m = test_model_new(
+            setup_new("%s %s --seq-length %d", STYLES[k / LANE_COUNT], LANES[k % LANE_COUNT], S));
         Ids *x = ids_new(m, B, S, 1);
         const Tensor *y = logits_of(m, x);
         size_t position = (size_t)(B * y->dim[2]) * dtype_size((DType)y->dtype);
@@ -58,16 +58,16 @@ static void future_tokens_change_nothing_before_them(void **state) {
                                     position);
         }
         free(before);
-        model_free(m);
+        test_model_free(m);
     }
 }
 
 /* ---- sinks ---- */
 
 static void set_sinks(TestModel *m, double value) {
-    for (int i = 0; i < m->gpt->registry->n; i++) {
-        Tensor *x = &m->gpt->registry->params[i]->value;
-        if (!strstr(m->gpt->registry->params[i]->spec.name, "softmax_offset")) continue;
+    for (int i = 0; i < m->model->registry->n; i++) {
+        Tensor *x = &m->model->registry->params[i]->value;
+        if (!strstr(m->model->registry->params[i]->spec.name, "softmax_offset")) continue;
         for (int64_t e = 0; e < tensor_count(x); e++)
             dtype_convert((char *)x->data + (size_t)e * dtype_size((DType)x->dtype), (DType)x->dtype, &value,
                           F64, 1);
@@ -82,7 +82,7 @@ static void off_by_one_has_sinks_of_zero(void **state) {
         TestModel *m[3];
         const Tensor *y[3];
         for (int i = 0; i < 3; i++) {
-            m[i] = model_new(
+            m[i] = test_model_new(
                 setup_new("%s %s --softmax-type %s", words, LANES[k / 2], SoftmaxType_spellings[i]));
             y[i] = logits_of(m[i], ids_new(m[i], 2, 8, 1));
         }
@@ -94,7 +94,7 @@ static void off_by_one_has_sinks_of_zero(void **state) {
         set_sinks(m[SOFTMAX_LEARNABLE], -1e4);
         y[SOFTMAX_LEARNABLE] = logits_of(m[SOFTMAX_LEARNABLE], ids_new(m[SOFTMAX_LEARNABLE], 2, 8, 1));
         assert_memory_equal(y[SOFTMAX_LEARNABLE]->data, y[SOFTMAX_VANILLA]->data, bytes);
-        for (int i = 0; i < 3; i++) model_free(m[i]);
+        for (int i = 0; i < 3; i++) test_model_free(m[i]);
     }
 }
 
@@ -110,8 +110,8 @@ static void appended_tokens_change_only_rounding(void **state) {
     (void)state;
     enum { S = 24 };
     for (int k = 0; k < 4 * STYLE_COUNT; k++) {
-        TestModel *m = model_new(setup_new("%s %s %s --seq-length %d", STYLES[k / 4], LANES[k % 2],
-                                           order_of(STYLES[k / 4], k / 2 % 2), S));
+        TestModel *m = test_model_new(setup_new("%s %s %s --seq-length %d", STYLES[k / 4], LANES[k % 2],
+                                                order_of(STYLES[k / 4], k / 2 % 2), S));
         const Derived *d = &m->setup->derived;
         int64_t width = d->padded_vocab_size;
         double *whole = mem_alloc((size_t)(S * width) * sizeof *whole),
@@ -137,7 +137,7 @@ static void appended_tokens_change_only_rounding(void **state) {
             }
         }
         free(whole), free(part);
-        model_free(m);
+        test_model_free(m);
     }
 }
 
@@ -151,20 +151,20 @@ typedef struct Result {
 
 static Result result_of(Setup *s, bool two_sweeps) {
     enum { B = 3, S = 10 };
-    TestModel *m = model_new(s);
+    TestModel *m = test_model_new(s);
     m->microbatch.first_sample = 5;
     m->microbatch.aux_scale = 0.5;
     Ids *x = ids_new(m, B, S, 7);
-    registry_zero_grads(m->gpt->registry);
+    registry_zero_grads(m->model->registry);
     tape_begin(m->tape, &m->microbatch);
-    Tensor *y = gpt_stage(m->tape, m->gpt, 0, &x->labelled, NULL);
+    Tensor *y = model_forward(m->tape, m->model, &x->labelled);
     Tensor *dy = tape_tensor(m->tape, (DType)y->dtype, 2, y->dim);
     for (int64_t i = 0; i < B * S; i++) {
         double weight = (double)(i % 4) / 8;
         dtype_convert((char *)dy->data + (size_t)i * dtype_size((DType)dy->dtype), (DType)dy->dtype, &weight,
                       F64, 1);
     }
-    Result r = {.bytes = (size_t)m->gpt->registry->elements * dtype_size(m->gpt->registry->precise)};
+    Result r = {.bytes = (size_t)m->model->registry->elements * dtype_size(m->model->registry->precise)};
     dtype_convert(r.loss, F64, y->data, (DType)y->dtype, B * S);
     if (two_sweeps) {
         tape_backward(m->tape, y, dy, NEED_DX);
@@ -173,8 +173,8 @@ static Result result_of(Setup *s, bool two_sweeps) {
         tape_backward(m->tape, y, dy, NEED_ALL);
     }
     r.grads = mem_alloc(r.bytes);
-    memcpy(r.grads, m->gpt->registry->grads, r.bytes);
-    model_free(m);
+    memcpy(r.grads, m->model->registry->grads, r.bytes);
+    test_model_free(m);
     return r;
 }
 
@@ -248,12 +248,12 @@ static void padded_vocabulary_changes_only_rounding(void **state) {
         const char *words = "%s %s %s --seq-length 10 --vocab-size 37 --make-vocab-size-divisible-by %d";
         const char *order = order_of(STYLES[k / 4], k / 2 % 2);
         Setup *setup[2];
-        Gpt *m[2];
+        Model *m[2];
         Result r[2];
         for (int i = 0; i < 2; i++) {
             r[i] = result_of(setup_new(words, STYLES[k / 4], LANES[k % 2], order, i ? 128 : 1), false);
             setup[i] = setup_new(words, STYLES[k / 4], LANES[k % 2], order, i ? 128 : 1);
-            m[i] = gpt_new(&setup[i]->config, &setup[i]->derived, NULL);
+            m[i] = model_new(&setup[i]->config, &setup[i]->derived, NULL);
             m[i]->registry->precise = m[i]->registry->storage = k % 2 ? F32 : F64;
             buckets_lay(m[i]->registry); /* where in the result the parameters are */
         }
@@ -275,7 +275,7 @@ static void padded_vocabulary_changes_only_rounding(void **state) {
             for (int64_t i = n; i < b->params[p]->count; i++)
                 assert_true(grad_at(b, &r[1], b->params[p], i) == 0);
         }
-        for (int i = 0; i < 2; i++) gpt_free(m[i]), setup_free(setup[i]), free(r[i].grads);
+        for (int i = 0; i < 2; i++) model_free(m[i]), setup_free(setup[i]), free(r[i].grads);
     }
 }
 

@@ -16,7 +16,7 @@ enum { B = 2, S = 8, LAYERS = 2, EACH = B * S * 2 }; /* choices of a layer with 
 static double pass(TestModel *m, Ids *x, double weight) {
     double sum = 0;
     tape_begin(m->tape, &m->microbatch);
-    Tensor *y = gpt_stage(m->tape, m->gpt, 0, &x->labelled, NULL);
+    Tensor *y = model_forward(m->tape, m->model, &x->labelled);
     Tensor *dy = tape_tensor(m->tape, F64, 2, y->dim);
     for (int64_t i = 0; i < x->b * x->s; i++) {
         sum += ((double *)y->data)[i];
@@ -28,15 +28,15 @@ static double pass(TestModel *m, Ids *x, double weight) {
 }
 
 static void restart(TestModel *m) {
-    registry_zero_grads(m->gpt->registry);
-    states_begin_step(m->gpt->registry);
+    registry_zero_grads(m->model->registry);
+    states_begin_step(m->model->registry);
 }
 
 static double losses(const TestModel *m) {
     double sum = 0;
     for (int i = 0; i < ROUTER_LOSSES; i++)
-        sum += gpt_router_loss_coeff(m->gpt, i) *
-               gpt_router_loss(m->gpt, states_counters(m->gpt->registry)->data, i) * LAYERS;
+        sum += model_router_loss_coeff(m->model, i) *
+               model_router_loss(m->model, states_counters(m->model->registry)->data, i) * LAYERS;
     return sum;
 }
 
@@ -55,11 +55,11 @@ static void gradient_is_that_of_the_losses(const char *more) {
                                         "decoder.layers.2.mlp.router.weight",
                                         "decoder.layers.0.mlp.experts.linear_fc2.weight",
                                         "decoder.layers.1.self_attention.linear_qkv.weight"};
-    TestModel *m = model_new(setup_new(EXPERTS LOSSES "%s", more));
+    TestModel *m = test_model_new(setup_new(EXPERTS LOSSES "%s", more));
     const double h = cbrt(2 * dtype_roundoff(F64)), scale = 3;
     m->microbatch.aux_scale = scale;
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
-        Param *p = registry_find(m->gpt->registry, NAMES[i]);
+        Param *p = registry_find(m->model->registry, NAMES[i]);
         assert_non_null(p);
         for (int64_t e = 0; e < p->count; e += p->count / 5) {
             const double rounding = 64 * dtype_roundoff(F64) * fabs(two_passes(m)) / h,
@@ -78,7 +78,7 @@ static void gradient_is_that_of_the_losses(const char *more) {
             if (i < 2) assert_true(fabs(got) > rounding); /* it is not nothing that agrees */
         }
     }
-    model_free(m);
+    test_model_free(m);
 }
 
 static void losses_reach_the_gradient(void **state) {
@@ -92,7 +92,7 @@ static void losses_reach_the_gradient(void **state) {
 /* A single microbatch is all that the step has seen, and one sample is all of its microbatch. */
 static void losses_differ_in_what_they_count(void **state) {
     (void)state;
-    TestModel *m = model_new(setup_new(EXPERTS LOSSES));
+    TestModel *m = test_model_new(setup_new(EXPERTS LOSSES));
     double value[3][ROUTER_LOSSES];
     const int64_t samples[] = {B, 1, B};
     for (int k = 0; k < 3; k++) {
@@ -100,20 +100,20 @@ static void losses_differ_in_what_they_count(void **state) {
         pass(m, ids_new(m, samples[k], S, 1), 1);
         if (k == 2) pass(m, ids_new(m, samples[k], S, 5), 1);
         for (int i = 0; i < ROUTER_LOSSES; i++)
-            value[k][i] = gpt_router_loss(m->gpt, states_counters(m->gpt->registry)->data, i);
+            value[k][i] = model_router_loss(m->model, states_counters(m->model->registry)->data, i);
     }
     const double near = 64 * dtype_roundoff(F64);
     assert_true(fabs(value[0][BALANCE_GLOBAL_AUX] - value[0][BALANCE_AUX]) < near);
     assert_true(fabs(value[0][BALANCE_SEQ_AUX] - value[0][BALANCE_AUX]) > 1e-6);
     assert_true(fabs(value[1][BALANCE_SEQ_AUX] - value[1][BALANCE_AUX]) < near);
     assert_true(fabs(value[2][BALANCE_GLOBAL_AUX] - value[2][BALANCE_AUX]) > 1e-6);
-    model_free(m);
+    test_model_free(m);
 }
 
 /* ---- counts ---- */
 
 static double counted(const TestModel *m, int64_t layer) {
-    const double *count = m->gpt->counters[layer]->data;
+    const double *count = m->model->stack[0].counters[layer * LAYER_BRANCHES + 1]->data;
     double sum = 0;
     for (int64_t e = 0; e < m->setup->config.num_experts; e++) sum += count[e];
     return sum;
@@ -127,7 +127,7 @@ static void every_choice_counts_once(void **state) {
         "--recompute-granularity selective --recompute-modules moe",
         "--moe-expert-capacity-factor 0.5" /* what is dropped was chosen */};
     for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
-        TestModel *m = model_new(setup_new(
+        TestModel *m = test_model_new(setup_new(
             EXPERTS "--moe-router-score-function sigmoid --moe-router-enable-expert-bias %s", WAYS[i]));
         Ids *x = ids_new(m, B, S, 1);
         restart(m);
@@ -136,30 +136,34 @@ static void every_choice_counts_once(void **state) {
             assert_true(counted(m, 0) == n * EACH && counted(m, 2) == n * EACH);
         }
         tape_begin(m->tape, &(MicrobatchContext){.recording = false});
-        gpt_stage(m->tape, m->gpt, 0, &x->labelled, NULL);
+        model_forward(m->tape, m->model, &x->labelled);
         assert_true(counted(m, 0) == 2 * EACH);
-        model_free(m);
+        test_model_free(m);
     }
+}
+
+static const Router *router_of(const TestModel *m, int64_t layer) {
+    return &((const Moe *)m->model->stack[0].layer[layer].branch[1].self)->router;
 }
 
 /* Up below the mean, down above it, and no gradient, update or norm of its own. */
 static void biases_move_towards_balance(void **state) {
     (void)state;
-    TestModel *m =
-        model_new(setup_new(EXPERTS "--moe-router-score-function sigmoid --moe-router-enable-expert-bias "
-                                    "--moe-router-bias-update-rate 0.125"));
+    TestModel *m = test_model_new(
+        setup_new(EXPERTS "--moe-router-score-function sigmoid --moe-router-enable-expert-bias "
+                          "--moe-router-bias-update-rate 0.125"));
     static const double COUNTS[6] = {4, 0, 9, 4, 3, 4}, WANT[6] = {0, 0.125, -0.125, 0, 0.125, 0};
-    const Router *r = &m->gpt->layers[2].moe->router;
-    states_begin_step(m->gpt->registry);
-    memcpy(r->spec.counters->data, COUNTS, sizeof COUNTS);
-    states_end_step(m->gpt->registry, &(StateContext){.device = m->device});
+    const Router *r = router_of(m, 2);
+    states_begin_step(m->model->registry);
+    memcpy(r->counters->data, COUNTS, sizeof COUNTS);
+    states_end_step(m->model->registry, &(StateContext){.device = m->device});
     for (int e = 0; e < 6; e++) {
         assert_true(((double *)r->bias->master.data)[e] == WANT[e]);
-        assert_true(((double *)m->gpt->layers[0].moe->router.bias->master.data)[e] == 0);
+        assert_true(((double *)router_of(m, 0)->bias->master.data)[e] == 0);
     }
     assert_null(r->bias->value.grad);
     assert_string_equal(r->bias->spec.name, "decoder.layers.2.mlp.router.expert_bias");
-    model_free(m);
+    test_model_free(m);
 }
 
 /* ---- capacity ---- */
@@ -176,13 +180,13 @@ static void only_dropped_tokens_miss_anything(void **state) {
     enum { N = sizeof WAYS / sizeof *WAYS };
     double sum[N], grad[N];
     for (int i = 0; i < N; i++) {
-        TestModel *m = model_new(setup_new(EXPERTS "%s", WAYS[i]));
-        const Param *p = registry_find(m->gpt->registry, "decoder.layers.0.mlp.router.weight");
-        registry_zero_grads(m->gpt->registry);
+        TestModel *m = test_model_new(setup_new(EXPERTS "%s", WAYS[i]));
+        const Param *p = registry_find(m->model->registry, "decoder.layers.0.mlp.router.weight");
+        registry_zero_grads(m->model->registry);
         sum[i] = pass(m, ids_new(m, B, S, 1), 1);
         grad[i] = 0;
         for (int64_t e = 0; e < p->count; e++) grad[i] += fabs(((double *)p->main_grad.data)[e]);
-        model_free(m);
+        test_model_free(m);
     }
     const double near = 1024 * dtype_roundoff(F64) * sum[0];
     const int SAME[][2] = {{0, 1}, {0, 2}, {3, 4}}, OTHER[][2] = {{0, 3}, {3, 5}};
@@ -199,16 +203,16 @@ static void sinkhorn_balances_only_training(void **state) {
     static const char *const TYPES[] = {"sinkhorn", "none"};
     double sum[2][2];
     for (int i = 0; i < 2; i++) {
-        TestModel *m = model_new(setup_new(EXPERTS "--init-method-std 0.5 --moe-router-pre-softmax "
-                                                   "--hidden-dropout 0 --attention-dropout 0 "
-                                                   "--moe-router-load-balancing-type %s",
-                                           TYPES[i]));
+        TestModel *m = test_model_new(setup_new(EXPERTS "--init-method-std 0.5 --moe-router-pre-softmax "
+                                                        "--hidden-dropout 0 --attention-dropout 0 "
+                                                        "--moe-router-load-balancing-type %s",
+                                                TYPES[i]));
         Ids *x = ids_new(m, B, S, 1);
         for (int training = 0; training < 2; training++) {
             m->microbatch.training = training;
             sum[i][training] = pass(m, x, 1);
         }
-        model_free(m);
+        test_model_free(m);
     }
     assert_true(sum[0][false] == sum[1][false] && sum[1][false] == sum[1][true]);
     assert_true(fabs(sum[0][true] - sum[1][true]) > 1e-3);

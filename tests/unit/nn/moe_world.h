@@ -45,8 +45,6 @@ typedef struct MoeOutcome {
 
 static inline MoeSpec moe_spec(const MoeCase *c) {
     MoeSpec s = c->spec;
-    s.name = "mlp";
-    s.router.name = "mlp.router";
     s.router.hidden = HIDDEN;
     s.router.experts = EXPERTS;
     if (!s.router.topk) s.router.topk = 2;
@@ -66,7 +64,9 @@ typedef struct MoeRank {
     int64_t rows, samples; /* of a microbatch on this rank */
     RunContext run;
     Registry *registry;
+    MoeSpec spec;
     Moe moe;
+    Tensor *counters;
     Space *slot, *transient;
     Tape *tape;
 } MoeRank;
@@ -114,11 +114,11 @@ static inline void moe_open(MoeRank *r, Device *device, size_t slot, size_t tran
                           .comm = r->run.comm,
                           .exact = r->c->exact};
     r->registry = registry_new(r->layout);
-    MoeSpec spec = moe_spec(r->c);
-    spec.router.counters = state_counters(r->registry, router_counters(spec.router.experts));
-    moe_init(&r->moe, r->registry, spec);
+    r->spec = moe_spec(r->c);
+    r->counters = state_counters(r->registry, moe_branch.counters(&r->spec));
+    moe_branch.init(&r->moe, r->registry, "mlp", &r->spec, r->counters);
     registry_allocate(r->registry, device, r->c->dtype);
-    states_allocate(r->registry);
+    states_allocate(r->registry, 0);
     states_begin_step(r->registry);
     registry_init(r->registry, 7);
     for (int i = 0; i < r->registry->n && device->kind != DEVICE_NULL; i++) {
@@ -145,7 +145,7 @@ static inline void moe_close(MoeRank *r) {
     device_free(r->run.device);
 }
 
-static inline Tensor *moe_block(Tape *t, void *moe, Tensor *x) { return moe_forward(t, moe, x); }
+static inline Tensor *moe_block(Tape *t, void *moe, Tensor *x) { return moe_branch.forward(t, moe, NULL, x); }
 
 /* Whether all that ops read has been written; how many rows this rank's experts compute. */
 static inline void moe_watch(void *arg, const OpDef *op, const Call *c) {
@@ -174,7 +174,7 @@ static inline void moe_microbatch(MoeRank *r, int microbatch) {
         store_element(x, e, grid_value("moe x", 0, moe_whole(r, microbatch, e), GRID_COARSE));
         store_element(dy, e, grid_value("moe dy", 1, moe_whole(r, microbatch, e), GRID_COARSE));
     }
-    Tensor *y = r->c->recomputed ? tape_block(t, moe_block, &r->moe, x) : moe_forward(t, &r->moe, x);
+    Tensor *y = r->c->recomputed ? tape_block(t, moe_block, &r->moe, x) : moe_block(t, &r->moe, x);
     for (int64_t e = 0; !dry && e < tensor_count(y); e++)
         r->out->y.v[moe_whole(r, microbatch, e)] = load_element(y, e);
     tape_backward(t, y, dy, r->c->two_sweeps ? NEED_DX : NEED_ALL);
@@ -199,8 +199,7 @@ static inline void moe_add_gradients(const MoeRank *r) {
                 r->out->grad[i].v[param_global_row(p, row) * p->spec.dim[1] + p->first_column + k] +=
                     load_element(&p->main_grad, row * p->columns + k);
     }
-    for (int64_t i = 0; i < r->out->counters.n; i++)
-        r->out->counters.v[i] += load_element(r->moe.spec.router.counters, i);
+    for (int64_t i = 0; i < r->out->counters.n; i++) r->out->counters.v[i] += load_element(r->counters, i);
 }
 
 /* The ranks add one after the other. */
@@ -249,8 +248,9 @@ static inline Values moe_values(int64_t n) { return (Values){mem_zero((size_t)n,
 
 static inline MoeOutcome moe_outcome(const MoeCase *c) {
     Registry *r = registry_new(NULL);
+    const MoeSpec spec = moe_spec(c);
     Moe moe;
-    moe_init(&moe, r, moe_spec(c));
+    moe_branch.init(&moe, r, "mlp", &spec, NULL);
     const int64_t n = (c->microbatches ? c->microbatches : 1) * c->layout.dp * SAMPLES * SEQUENCE * HIDDEN;
     MoeOutcome o = {
         .y = moe_values(n), .dx = moe_values(n), .counters = moe_values(router_counters(EXPERTS))};

@@ -41,7 +41,7 @@ static const struct {
 static void llama3_scaling_matches_transformers(void **state) {
     (void)state;
     for (size_t k = 0; k < sizeof LLAMA3 / sizeof *LLAMA3; k++) {
-        RopeSpec s = {.dim = LLAMA3[k].dim, .positions = 1, .base = LLAMA3[k].base, .interpolation = 1};
+        RopeSpec s = {.dim = LLAMA3[k].dim, .base = LLAMA3[k].base, .interpolation = 1};
         s.llama3.factor = LLAMA3[k].factor;
         s.llama3.low = LLAMA3[k].low;
         s.llama3.high = LLAMA3[k].high;
@@ -62,9 +62,9 @@ static void llama3_scaling_matches_transformers(void **state) {
 static void tables_hold_cosines_and_sines(void **state) {
     (void)state;
     Device *d = device_cpu(1);
-    const RopeSpec s = {.dim = 6, .positions = 50, .base = 1000, .interpolation = 4};
+    const RopeSpec s = {.dim = 6, .base = 1000, .interpolation = 4};
     for (int lane = 0; lane < 2; lane++) {
-        RopeTable t = rope_table_new(d, lane ? F32 : F64, &s);
+        RopeTable t = rope_table_new(d, lane ? F32 : F64, &s, 50);
         assert_int_equal(t.cos.dim[0], 50);
         assert_int_equal(t.cos.dim[1], 3);
         for (int p = 0; p < 50; p++)

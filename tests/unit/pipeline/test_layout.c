@@ -29,7 +29,7 @@ static void assert_layout(const char *line, const char *expected) {
     if (e.code) fail_msg("%s: %s", line, e.msg);
     for (int rank = 0; rank < l.ranks; rank++)
         for (int chunk = 0; chunk < l.chunks; chunk++) {
-            const GptStage *s = &l.stages[chunk * l.ranks + rank];
+            const StagePart *s = &l.stages[chunk * l.ranks + rank];
             str_printf(&text, "%s%s%lld%s",
                        chunk  ? "+"
                        : rank ? " "

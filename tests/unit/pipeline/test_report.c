@@ -25,7 +25,7 @@ static void pictures_are_the_papers_figures(void **state) {
 static void a_report_counts_layers_slots_and_bubble(void **state) {
     (void)state;
     Str text = {0};
-    GptStage stages[] = {
+    StagePart stages[] = {
         {0, 2, true, false}, {2, 1, false, false}, {3, 0, false, false}, {3, 1, false, true}};
     PipelineLayout layout = {2, 2, stages};
     PipelineSpec s = {SCHEDULE_INTERLEAVED, 2, 2, 2, 2, false};

@@ -19,7 +19,7 @@ enum { MICROBATCHES = 4 };
 
 typedef struct Trial {
     const Setup *setup;
-    const Gpt *whole;
+    const Model *whole;
     double *grads, scale; /* of the whole model, and what they are multiplied by */
 } Trial;
 
@@ -61,14 +61,14 @@ static Err whole_step(void *arg, Comm *comm) {
 /* What the microbatches' gradients add up to, and what their sizes do. */
 typedef struct Truth {
     Setup *setup;
-    Gpt *whole;
+    Model *whole;
     Device *null;
     double *sum, *sizes;
 } Truth;
 
 static Truth truth_new(void) {
     Truth t = {.setup = setup_new(MODEL), .null = device_null()};
-    t.whole = gpt_new(&t.setup->config, &t.setup->derived, NULL);
+    t.whole = model_new(&t.setup->config, &t.setup->derived, NULL);
     registry_allocate(t.whole->registry, t.null, F64);
     const size_t n = (size_t)t.whole->registry->elements;
     t.sum = mem_zero(n, sizeof *t.sum), t.sizes = mem_zero(n, sizeof *t.sizes);
@@ -88,7 +88,7 @@ static Truth truth_new(void) {
 }
 
 static void truth_free(Truth *t) {
-    gpt_free(t->whole), device_free(t->null), setup_free(t->setup);
+    model_free(t->whole), device_free(t->null), setup_free(t->setup);
     free(t->sum), free(t->sizes);
 }
 

@@ -6,7 +6,7 @@
 #include "unit/recording.h"
 
 #include "base/fault.h"
-#include "models/gpt.h"
+#include "models/model.h"
 #include "ops/exchange.h"
 #include "ops/expert_parallel.h"
 #include "ops/linear.h"
@@ -90,7 +90,7 @@ typedef struct Rank {
     Setup *setup;
     Layout layout;
     Device *device;
-    Gpt *gpt;
+    Model *gpt;
     Space *slot, *transient;
     Tape *tape;
     RunContext run;
@@ -109,7 +109,7 @@ static void forward(Rank *r) {
     for (int f = 0; f < FIELDS; f++) field[f] = ids, feed.field[f] = &field[f];
     if (!c->reset_attention_mask) feed.document_start = NULL;
     tape_begin(r->tape, &RECORDING);
-    gpt_stage(r->tape, r->gpt, 0, &feed, NULL);
+    model_forward(r->tape, r->gpt, &feed);
 }
 
 /* The fault of a forward without the collective of that number (-1: with all), "" if there is none. */
@@ -117,9 +117,9 @@ static void fault_without(Setup *s, int number, char message[512]) {
     Rank *r = arena_alloc(s->arena, sizeof *r);
     *r = (Rank){.setup = s, .device = device_null()};
     r->layout = run_layout(&s->config, 0, (int)s->config.ranks);
-    const GptStage all = {.layers = s->config.num_layers, .embedding = true, .head = true};
-    r->gpt = gpt_new(&s->config, &s->derived, &(GptPlace){r->layout, &all, 1});
-    gpt_allocate(r->gpt, r->device, F64, s->config.seq_length);
+    const StagePart all = {.layers = s->config.num_layers, .embedding = true, .head = true};
+    r->gpt = model_new(&s->config, &s->derived, &(ModelPlace){r->layout, &all, 1});
+    model_allocate(r->gpt, r->device, F64, s->config.seq_length);
     r->run = (RunContext){.device = r->device, .dtype = F64, .layout = &r->layout};
     r->slot = space_new(r->device, "slot", SPACE_UNPLANNED);
     r->transient = space_new(r->device, "transient", SPACE_UNPLANNED);
@@ -136,7 +136,7 @@ static void fault_without(Setup *s, int number, char message[512]) {
     fault_scope(old);
     tape_free(r->tape);
     space_free(r->slot), space_free(r->transient);
-    gpt_free(r->gpt);
+    model_free(r->gpt);
     device_free(r->device);
 }
 

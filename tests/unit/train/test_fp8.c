@@ -17,7 +17,7 @@ typedef struct Outcome {
 
 typedef struct Trial {
     const Setup *setup;
-    const Gpt *whole;
+    const Model *whole;
     Outcome outcome;
 } Trial;
 
@@ -59,7 +59,7 @@ static Setup *setup_of(const char *recipe, const char *layout) {
     return s;
 }
 
-static Outcome outcome(const char *recipe, const char *layout, const Gpt *whole) {
+static Outcome outcome(const char *recipe, const char *layout, const Model *whole) {
     Setup *s = setup_of(recipe, layout);
     Trial t = {.setup = s, .whole = whole};
     const Err e = world_run(&s->config, train, &t);
@@ -111,7 +111,7 @@ static void layouts_have_one_curve(void **state) {
     (void)state;
     for (size_t k = 0; k < sizeof RECIPES / sizeof *RECIPES; k++) {
         Setup *s = setup_of(RECIPES[k], "");
-        Gpt *whole = gpt_new(&s->config, &s->derived, NULL);
+        Model *whole = model_new(&s->config, &s->derived, NULL);
         Device *null = device_null();
         registry_allocate(whole->registry, null, F64);
         const Outcome one = outcome(RECIPES[k], "", whole);
@@ -121,7 +121,7 @@ static void layouts_have_one_curve(void **state) {
             free(other.masters);
         }
         free(one.masters);
-        gpt_free(whole);
+        model_free(whole);
         device_free(null);
         setup_free(s);
     }
@@ -131,7 +131,7 @@ static void layouts_have_one_curve(void **state) {
 static void formats_differ(void **state) {
     (void)state;
     Setup *s = setup_of(RECIPES[1], "");
-    Gpt *whole = gpt_new(&s->config, &s->derived, NULL);
+    Model *whole = model_new(&s->config, &s->derived, NULL);
     Device *null = device_null();
     registry_allocate(whole->registry, null, F64);
     const Outcome hybrid = outcome(RECIPES[1], "", whole),
@@ -140,7 +140,7 @@ static void formats_differ(void **state) {
     assert_true(hybrid.loss[0] == e4m3.loss[0] && hybrid.loss[1] != e4m3.loss[1]);
     assert_true(fabs(hybrid.loss[0] - none.loss[0]) > 1e-6);
     free(hybrid.masters), free(e4m3.masters), free(none.masters);
-    gpt_free(whole);
+    model_free(whole);
     device_free(null);
     setup_free(s);
 }

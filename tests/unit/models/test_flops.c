@@ -1,11 +1,16 @@
 #include "unit/config_helper.h"
 
-#include "train/flops.h"
+#include "models/model.h"
+
+static double flops(Setup *s, const Derived *d, int64_t samples) {
+    const ModelPlan plan = model_plan(&s->config, d, s->arena);
+    return model_flops(&plan, (double)s->config.seq_length, samples);
+}
 
 static void expect(const char *words, long long samples, const char *digits) {
     Setup *s = setup_new("%s", words);
     char ours[32];
-    snprintf(ours, sizeof ours, "%.6e", flops_per_step(&s->config, &s->derived, samples));
+    snprintf(ours, sizeof ours, "%.6e", flops(s, &s->derived, samples));
     assert_string_equal(ours, digits);
     setup_free(s);
 }
@@ -27,13 +32,13 @@ static void flops_grow_with_the_batch_and_the_padded_vocabulary(void **state) {
     (void)state;
     Setup *s = setup_new("--vocab-size 129 --make-vocab-size-divisible-by 128");
     const Config *c = &s->config;
-    double one = flops_per_step(c, &s->derived, 1);
-    assert_true(flops_per_step(c, &s->derived, 3) == 3 * one);
+    double one = flops(s, &s->derived, 1);
+    assert_true(flops(s, &s->derived, 3) == 3 * one);
     Derived small = s->derived;
     assert_int_equal(small.padded_vocab_size, 256);
     small.padded_vocab_size = 128;
     /* the logits' GEMM, forward and twice backward: 6 h V for each token; all integers, so exact */
-    assert_true(one - flops_per_step(c, &small, 1) == 6.0 * 128 * (double)(c->hidden_size * c->seq_length));
+    assert_true(one - flops(s, &small, 1) == 6.0 * 128 * (double)(c->hidden_size * c->seq_length));
     setup_free(s);
 }
 
@@ -50,8 +55,7 @@ static void flops_count_the_experts_of_a_token(void **state) {
               "--moe-shared-expert-intermediate-size 40",
               dense);
     const double more = 6.0 * 3 * 64 * 32 * (3 * 48 + 40 - 160);
-    assert_true(flops_per_step(&b->config, &b->derived, 1) - flops_per_step(&a->config, &a->derived, 1) ==
-                more);
+    assert_true(flops(b, &b->derived, 1) - flops(a, &a->derived, 1) == more);
     setup_free(a), setup_free(b);
 }
 

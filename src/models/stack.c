@@ -1,0 +1,115 @@
+#include "models/stack.h"
+
+#include "base/hash.h"
+#include "ops/dropout.h"
+#include "param/state.h"
+
+/* ---- construction ---- */
+
+void stack_init(Stack *m, Registry *r, const StackSpec *s) {
+    *m = (Stack){.spec = s, .layer = arena_alloc(r->arena, (size_t)s->n * sizeof *m->layer)};
+    m->counters = arena_alloc(r->arena, (size_t)s->n * LAYER_BRANCHES * sizeof *m->counters);
+    for (int64_t i = 0; i < s->n; i++) {
+        m->layer[i].n = 0;
+        for (int k = 0; k < s->layer[i].n; k++) {
+            const BranchSpec *b = &s->layer[i].branch[k];
+            const BranchOps *ops = BRANCHES[b->kind].ops;
+            m->counters[i * LAYER_BRANCHES + k] =
+                ops->counters ? state_counters(r, ops->counters(b->spec)) : NULL;
+        }
+    }
+}
+
+static void branch_init(const Stack *m, Registry *r, int64_t layer, int k, Branch *b) {
+    const BranchSpec *s = &m->spec->layer[layer].branch[k];
+    const BranchKind *kind = &BRANCHES[s->kind];
+    const char *scope = arena_printf(r->arena, "%s.layers.%lld", m->spec->name, (long long)layer);
+    *b = (Branch){.spec = s, .self = arena_alloc(r->arena, kind->ops->size)};
+    b->norm = norm_new(r, arena_printf(r->arena, "%s.%s", scope, kind->norm), m->spec->hidden, s->norm);
+    kind->ops->init(b->self, r, arena_printf(r->arena, "%s.%s", scope, kind->scope), s->spec,
+                    m->counters[layer * LAYER_BRANCHES + k]);
+    b->dropout_site = hash_name(arena_printf(r->arena, "%s.%s", scope, kind->dropout));
+}
+
+void stack_add_layers(Stack *m, Registry *r, int64_t first, int64_t n) {
+    for (int64_t i = first; i < first + n; i++) {
+        Layer *l = &m->layer[i];
+        registry_begin_unit(r);
+        for (l->n = 0; l->n < m->spec->layer[i].n; l->n++) branch_init(m, r, i, l->n, &l->branch[l->n]);
+    }
+}
+
+void stack_add_final_norm(Stack *m, Registry *r) {
+    m->final = norm_new(r, arena_printf(r->arena, "%s.final_layernorm", m->spec->name), m->spec->hidden,
+                        m->spec->final);
+}
+
+/* ---- forward ---- */
+
+typedef struct BranchRun {
+    const Branch *branch;
+    const Feed *feed;
+} BranchRun;
+
+static Tensor *branch_forward(Tape *t, void *run, Tensor *x_sbh) {
+    const BranchRun *r = run;
+    return BRANCHES[r->branch->spec->kind].ops->forward(t, r->branch->self, r->feed, x_sbh);
+}
+
+static Stream layer_forward(Tape *t, const Layer *l, const Feed *feed, Stream s) {
+    for (const Branch *b = l->branch; b < l->branch + l->n; b++) {
+        Tensor *h = stream_norm(t, &b->norm, &s);
+        BranchRun *run = tape_alloc(t, sizeof *run);
+        *run = (BranchRun){b, feed};
+        h = b->spec->recompute ? tape_block(t, branch_forward, run, h) : branch_forward(t, run, h);
+        s.branch = op_dropout(t, h, b->spec->dropout, b->dropout_site);
+    }
+    return s;
+}
+
+typedef struct LayersRun {
+    const Stack *stack;
+    const Feed *feed;
+    int64_t first, n;
+} LayersRun;
+
+static Stream layers_forward(Tape *t, const LayersRun *r, Stream s) {
+    for (int64_t i = r->first; i < r->first + r->n; i++)
+        s = layer_forward(t, &r->stack->layer[i], r->feed, s);
+    return s;
+}
+
+static Tensor *layers_block(Tape *t, void *run, Tensor *x_sbh) {
+    return stream_sum(t, layers_forward(t, run, (Stream){x_sbh, NULL}));
+}
+
+/* Generation keeps nothing, so it runs every layer as a block. */
+static bool is_block(const StackSpec *s, const Feed *feed, int64_t i) {
+    return feed->cache || s->recompute == RECOMPUTES_CHUNKS ||
+           (s->recompute == RECOMPUTES_FIRST && i < s->recomputed);
+}
+
+Stream stack_forward(Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s) {
+    const StackSpec *spec = m->spec;
+    const int64_t chunk = spec->recompute == RECOMPUTES_CHUNKS ? spec->recomputed : 1;
+    for (int64_t i = 0; i < n; i += chunk) {
+        LayersRun *run = tape_alloc(t, sizeof *run);
+        *run = (LayersRun){m, feed, first + i, chunk < n - i ? chunk : n - i};
+        const bool offloads = i < spec->offloaded;
+        if (offloads) tape_offload_begin(t, i);
+        s = is_block(spec, feed, i) ? (Stream){tape_block(t, layers_block, run, stream_sum(t, s)), NULL}
+                                    : layers_forward(t, run, s);
+        if (offloads) tape_offload_end(t, i);
+    }
+    return s;
+}
+
+/* ---- FLOPs ---- */
+
+double stack_flops(const StackSpec *m, double s) {
+    double sum = 0;
+    for (int64_t i = 0; i < m->n; i++)
+        for (int k = 0; k < m->layer[i].n; k++)
+            sum += BRANCHES[m->layer[i].branch[k].kind].ops->flops(m->layer[i].branch[k].spec, s);
+    return sum;
+}

@@ -1,0 +1,73 @@
+/* A stack of layers over one residual stream. A layer is a list of residual branches (nn/branches.def); what
+ * all layers share is here alone: norms, dropout, the sum that the next norm computes, recomputation,
+ * offloading. Megatron-LM core/transformer/transformer_block.py, transformer_layer.py. */
+#ifndef ISOTRON_MODELS_STACK_H
+#define ISOTRON_MODELS_STACK_H
+
+#include "nn/branch.h"
+#include "nn/stream.h"
+
+enum { LAYER_BRANCHES = 3 };
+
+typedef struct BranchSpec {
+    BranchId kind;
+    NormAttr norm;    /* before the branch */
+    double dropout;   /* of its output */
+    bool recompute;   /* run it again in the backward */
+    const void *spec; /* the kind's */
+} BranchSpec;
+
+typedef struct LayerSpec {
+    BranchSpec branch[LAYER_BRANCHES];
+    int n;
+} LayerSpec;
+
+/* Full recomputation runs layers again in the backward. */
+typedef enum StackRecompute {
+    RECOMPUTES_NO_LAYER,
+    RECOMPUTES_CHUNKS, /* all, in chunks of `recomputed` layers, of which the input is kept */
+    RECOMPUTES_FIRST,  /* the first `recomputed` layers of each stage, one by one */
+} StackRecompute;
+
+typedef struct StackSpec {
+    const char *name; /* "decoder": the scope of its parameters' names */
+    int64_t hidden;
+    LayerSpec *layer; /* [n] */
+    int64_t n;
+    NormAttr final; /* the norm of its output */
+    StackRecompute recompute;
+    int64_t recomputed;
+    int64_t offloaded; /* layers of a stage, from its first on, whose activations wait in host memory
+                          (tape/offload.h); neither with recomputation nor over a pipeline */
+} StackSpec;
+
+typedef struct Branch {
+    const BranchSpec *spec;
+    Norm norm;
+    void *self;
+    uint64_t dropout_site;
+} Branch;
+
+typedef struct Layer {
+    Branch branch[LAYER_BRANCHES];
+    int n; /* 0: another rank's */
+} Layer;
+
+typedef struct Stack {
+    const StackSpec *spec;
+    Layer *layer; /* [spec->n] */
+    Tensor **
+        counters; /* [spec->n * LAYER_BRANCHES]: step counters of each branch, whoever holds it; NULL: none */
+    Norm final;   /* where the last layer is held */
+} Stack;
+
+/* Registers the step counters of all layers. The spec must outlive the registry. */
+void stack_init(Stack *, Registry *, const StackSpec *);
+/* Registers layers [first, first + n), which this rank holds. */
+void stack_add_layers(Stack *, Registry *, int64_t first, int64_t n);
+void stack_add_final_norm(Stack *, Registry *);
+/* Layers [first, first + n). The feed must live until the tape ends. */
+Stream stack_forward(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
+double stack_flops(const StackSpec *, double s); /* as BranchOps.flops */
+
+#endif

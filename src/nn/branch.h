@@ -1,0 +1,38 @@
+/* The table of residual branches (branches.def). A layer is a list of branches: norm, branch, dropout, add
+ * (models/stack.h). */
+#ifndef ISOTRON_NN_BRANCH_H
+#define ISOTRON_NN_BRANCH_H
+
+#include "nn/feed.h"
+#include "param/param.h"
+#include "tape/tape.h"
+
+typedef struct BranchOps {
+    size_t size; /* of its module */
+    /* Registers parameters and states under `name`. `self` and `spec` outlive the registry and stay where
+     * they are. counters: F64, as many as `counters` says; NULL if it is NULL. */
+    void (*init)(void *self, Registry *, const char *name, const void *spec, Tensor *counters);
+    /* x [s, b, h] -> [s, b, h] of the same type. The feed must live until the tape ends. */
+    Tensor *(*forward)(Tape *, const void *self, const Feed *, Tensor *x_sbh);
+    /* Model FLOPs of the forward and backward of one sample of s positions (Megatron-LM training.py
+     * num_floating_point_operations: causal attention counts half). */
+    double (*flops)(const void *spec, double s);
+    int64_t (*counters)(const void *spec); /* step counters (param/state.h); NULL: none */
+} BranchOps;
+
+typedef enum BranchId {
+#define BRANCH(kind, ...) BRANCH_##kind,
+#include "nn/branches.def"
+#undef BRANCH
+    BRANCH_KINDS
+} BranchId;
+
+typedef struct BranchKind {
+    char letter;
+    const char *scope, *norm, *dropout;
+    const BranchOps *ops;
+} BranchKind;
+
+extern const BranchKind BRANCHES[BRANCH_KINDS];
+
+#endif

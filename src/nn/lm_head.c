@@ -1,0 +1,40 @@
+#include "nn/lm_head.h"
+
+#include "ops/linear.h"
+#include "ops/loss.h"
+
+void lm_head_init(LmHead *m, Registry *r, const LmHeadSpec *s, Param *words) {
+    *m = (LmHead){.spec = s, .output = words};
+    if (s->tied) return;
+    m->output = param_add(r, (ParamSpec){.name = "output_layer.weight",
+                                         .ndim = 2,
+                                         .dim = {s->vocab, s->hidden},
+                                         .padded = s->padded_vocab,
+                                         .tp_split = 0,
+                                         .init = {INIT_NORMAL, s->init_std},
+                                         .flags = PARAM_EMBEDDING});
+}
+
+int64_t lm_head_positions(const LmHeadSpec *spec, const Layout *l, int64_t s, int64_t b, DType storage) {
+    if (!spec->chunked) return 0;
+    const int64_t columns = spec->padded_vocab / (l ? l->mesh.size[AXIS_TP] : 1);
+    return linear_loss_positions(s, b, spec->chunk, (size_t)columns * dtype_size(storage));
+}
+
+Tensor *lm_head_forward(Tape *t, const LmHead *m, const Feed *feed, Tensor *h_sbh) {
+    const RunContext *run = tape_context(t);
+    const bool sequence = run->layout && run->layout->sequence_parallel;
+    Tensor *w = &m->output->value, *labels = feed->labels;
+    const int64_t positions =
+        labels ? lm_head_positions(m->spec, run->layout, labels->dim[1], labels->dim[0], run->dtype) : 0;
+    /* A chunk of logits needs the gradient of its losses at once. */
+    if (positions && (feed->dloss || !tape_records(t)))
+        return op_linear_cross_entropy(t, h_sbh, w, labels,
+                                       (LinearLoss){m->spec->vocab, positions, sequence, feed->dloss});
+    Tensor *logits = op_linear(t, h_sbh, w, NULL, LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0));
+    return labels ? op_cross_entropy_of(t, logits, labels, m->spec->vocab, feed->dloss) : logits;
+}
+
+double lm_head_flops(const LmHeadSpec *spec, double s) {
+    return 6 * s * (double)spec->hidden * (double)spec->padded_vocab;
+}
