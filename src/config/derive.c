@@ -37,11 +37,7 @@ void config_on_one_rank(Config *c, Arena *arena, Derived *d) {
 #define OPTGROUP(constant, title) group = GROUP_##constant;
 #define OPT(type, field, fallback, class, names, help)                                                       \
     if (group == GROUP_PARALLEL) c->field = fresh.field, c->given[OPTION_##field] = 0;
-#define OPTENUM OPT
 #include "config/options.def"
-#undef OPTGROUP
-#undef OPT
-#undef OPTENUM
     d->padded_vocab_size = padded_vocab(c, d->vocab_size);
     d->data_parallel_size = 1;
     d->cpu_threads = c->cpu_threads;
