@@ -39,9 +39,7 @@ static int64_t ffn_default_unit(const Config *c) {
 }
 
 static int64_t expert_width_unit(const Config *c) {
-    return i64_is_set(c->moe_ffn_hidden_size) ? c->moe_ffn_hidden_size
-           : i64_is_set(c->ffn_hidden_size)   ? c->ffn_hidden_size
-                                              : ffn_default_unit(c);
+    return i64_or(c->moe_ffn_hidden_size, i64_or(c->ffn_hidden_size, ffn_default_unit(c)));
 }
 
 static bool even_rotary(const Config *c) {
@@ -62,27 +60,25 @@ static bool valid_window(const Config *c) {
            (w->count == 2 && w->at[0] >= -1 && w->at[0] <= most && (w->at[1] == 0 || w->at[1] == -1));
 }
 
-static double or_else(int64_t given, double otherwise) {
-    return i64_is_set(given) ? (double)given : otherwise;
-}
-
 /* Generous counts of parameters and of a microbatch's activations: what is below the limit overflows no
- * 64-bit product of sizes and bytes. */
+ * 64-bit product of sizes and bytes. Sums of sizes that keep their ranges are exact, their products may be
+ * too large. */
 static bool countable(const Config *c) {
     const double limit = 0x1p56;
-    double layers = or_else(c->num_layers, 1), h = or_else(c->hidden_size, 1),
-           heads = or_else(c->num_attention_heads, 1);
-    double q = heads * or_else(c->kv_channels, h / fmax(heads, 1)), ffn = or_else(c->ffn_hidden_size, 4 * h);
-    double rows = or_else(c->vocab_size, 1) + (double)c->make_vocab_size_divisible_by,
-           s = or_else(c->seq_length, 1);
-    double experts = or_else(c->num_experts, 0), each = or_else(c->moe_ffn_hidden_size, ffn);
-    double shared = or_else(c->moe_shared_expert_intermediate_size, 0);
-    double width = 4 * h + 6 * q + 6 * ffn + experts * (6 * each + 2 * h + 4) + 6 * shared,
-           tokens = or_else(c->micro_batch_size, 1) * s;
-    return layers * h * width + (2 * rows + or_else(c->max_position_embeddings, s)) * h < limit &&
-           tokens *
-                   (layers * (width + heads * (c->attention_backend == BACKEND_UNFUSED ? s : 1)) + 2 * rows) <
-               limit;
+    const int64_t h = i64_or(c->hidden_size, 1), heads = i64_or(c->num_attention_heads, 1),
+                  s = i64_or(c->seq_length, 1), ffn = i64_or(c->ffn_hidden_size, 4 * h),
+                  expert = 6 * i64_or(c->moe_ffn_hidden_size, ffn) + 2 * h + 4,
+                  shared = i64_or(c->moe_shared_expert_intermediate_size, 0),
+                  q = i64_is_set(c->kv_channels) ? heads * c->kv_channels : h,
+                  width = 4 * h + 6 * q + 6 * ffn + i64_or(c->num_experts, 0) * expert + 6 * shared,
+                  scores = heads * (c->attention_backend == BACKEND_UNFUSED ? s : 1),
+                  rows = 2 * (i64_or(c->vocab_size, 1) + c->make_vocab_size_divisible_by),
+                  positions = i64_or(c->max_position_embeddings, s);
+    const double layers = (double)i64_or(c->num_layers, 1),
+                 tokens = (double)i64_or(c->micro_batch_size, 1) * (double)s,
+                 parameters = (layers * (double)width + (double)(rows + positions)) * (double)h,
+                 activations = tokens * (layers * (double)(width + scores) + (double)rows);
+    return parameters < limit && activations < limit;
 }
 
 static bool valid_window_pattern(const Config *c) {
@@ -131,7 +127,7 @@ static bool deals_heads(const Config *c, int64_t ranks) {
 static bool cuts_groups(const Config *c) {
     const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size;
     if (!c->group_query_attention || c->num_query_groups >= tp || heads < 1 || tp < 1) return true;
-    const int64_t head = i64_is_set(c->kv_channels) ? c->kv_channels : c->hidden_size / heads;
+    const int64_t head = i64_or(c->kv_channels, c->hidden_size / heads);
     return head < 1 || head > 65536 || 2 * c->num_query_groups * head % tp == 0; /* tp divides the heads */
 }
 
@@ -227,7 +223,7 @@ static bool warmup_before_decay_ends(const Config *c) {
     int64_t train = by_samples ? c->train_samples : c->train_iters;
     int64_t decay = by_samples ? c->lr_decay_samples : c->lr_decay_iters;
     int64_t warmup = by_samples ? c->lr_warmup_samples : c->lr_warmup_iters;
-    if (!i64_is_set(decay)) decay = train;
+    decay = i64_or(decay, train);
     if (f64_is_set(c->lr_warmup_fraction)) return c->lr_warmup_fraction < 1;
     return decay <= 0 || warmup < decay;
 }
