@@ -2,6 +2,7 @@
 
 #include "base/hash.h"
 #include "kernels/ops.h"
+#include "models/option_map.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
@@ -154,11 +155,6 @@ Tensor *gpt_loss(Tape *t, const Gpt *m, const ModelInput *input, Tensor *labels_
 /* ---- construction ---- */
 
 /* Derived never says MLP_GELU: it has decided between the two forms. */
-static const Activation ACTIVATION[] = {
-    [MLP_GELU_TANH] = ACT_GELU_TANH,       [MLP_GELU_ERF] = ACT_GELU_ERF, [MLP_QUICK_GELU] = ACT_QUICK_GELU,
-    [MLP_SQUARED_RELU] = ACT_SQUARED_RELU, [MLP_SWIGLU] = ACT_SWIGLU,
-};
-
 static const char WORD_EMBEDDINGS[] = "embedding.word_embeddings.weight";
 
 static Param *embedding_new(const Gpt *m, const char *name, int64_t rows, int64_t padded, int tp_split,
@@ -174,22 +170,18 @@ static Param *embedding_new(const Gpt *m, const char *name, int64_t rows, int64_
 
 static double or_else(double given, double otherwise) { return f64_is_set(given) ? given : otherwise; }
 
-double gpt_router_loss_coeff(const Gpt *m, int loss) {
-    return loss == ROUTER_LOSS_Z ? or_else(m->config->moe_z_loss_coeff, 0) : m->derived->aux_loss_coeff[loss];
-}
+double gpt_router_loss_coeff(const Gpt *m, int loss) { return map_loss_coeff(m->config, m->derived, loss); }
 
 static RouterSpec router_spec(const Gpt *m, const char *name) {
     const Config *c = m->config;
     const Derived *d = m->derived;
-    static const RouterScore SCORES[] = {
-        [SCORE_SOFTMAX] = ROUTER_TOPK_SOFTMAX, [SCORE_SIGMOID] = ROUTER_SIGMOID};
     const bool groups = i64_is_set(c->moe_router_num_groups);
     RouterSpec r = {
         .name = name,
         .hidden = c->hidden_size,
         .experts = c->num_experts,
         .topk = c->moe_router_topk,
-        .route = {.score = SCORES[c->moe_router_score_function],
+        .route = {.score = map_score(c->moe_router_score_function),
                   .groups = groups ? c->moe_router_num_groups : 0,
                   .group_topk = groups ? c->moe_router_group_topk : 0,
                   .scaling = or_else(c->moe_router_topk_scaling_factor, 1)},
@@ -237,8 +229,8 @@ static ContextPlan context_plan(const Config *c, ContextComm comm) {
 static QuantSpec quant_spec(const Config *c, int64_t layer) {
     const bool bf16 = c->first_last_layers_bf16 && (layer < c->num_layers_at_start_in_bf16 ||
                                                     layer >= c->num_layers - c->num_layers_at_end_in_bf16);
-    return (QuantSpec){.format = bf16 ? FP8_NONE : c->fp8_format,
-                       .recipe = c->fp8_recipe,
+    return (QuantSpec){.format = bf16 ? QUANT_OFF : map_fp8_format(c->fp8_format),
+                       .recipe = map_fp8_recipe(c->fp8_recipe),
                        .margin = c->fp8_margin,
                        .history = c->fp8_amax_history_len,
                        .most_recent = c->fp8_amax_compute_algo == AMAX_MOST_RECENT,
@@ -268,7 +260,7 @@ static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
         .rotary_dim = d->rotary_dim,
         .window_left = d->layer_windowed[i] ? d->window_left : WINDOW_OFF,
         .window_right = 0, /* causal, whatever the right reach of --window-size */
-        .softmax = c->softmax_type,
+        .sink = map_softmax(c->softmax_type),
         .dropout = c->attention_dropout,
         .qkv_init_std = d->init_std,
         .proj_init_std = d->output_init_std,
@@ -282,7 +274,7 @@ static GptLayer layer_new(const Gpt *m, int64_t i, NormAttr norm) {
         .name = arena_printf(r->arena, "%s.mlp", layer),
         .hidden = c->hidden_size,
         .ffn = d->ffn_hidden_size,
-        .activation = ACTIVATION[d->activation],
+        .activation = map_activation(d->activation),
         .bias = c->add_bias_linear,
         .fc1_init_std = d->init_std,
         .fc2_init_std = d->output_init_std,

@@ -71,7 +71,7 @@ void gpt_take_fp8_weights(Gpt *, Comm *, bool training);
 /* How many linears of this rank's layers have FP8 products, and why those of so many tokens are emulated
  * (quantize_emulation; NULL: none is). */
 int64_t gpt_fp8_linears(const Gpt *, const RunContext *, int64_t tokens, const char **emulation);
-/* A router's loss (a LoadBalancing, or ROUTER_LOSS_Z): its coefficient; its mean over the layers with
+/* A router's loss (a RouterLoss): its coefficient; its mean over the layers with
  * experts, summed over what the counters (a copy that the host sees) have seen. */
 double gpt_router_loss_coeff(const Gpt *, int loss);
 double gpt_router_loss(const Gpt *, const double *counters, int loss);

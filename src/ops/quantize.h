@@ -13,14 +13,20 @@
 #ifndef ISOTRON_OPS_QUANTIZE_H
 #define ISOTRON_OPS_QUANTIZE_H
 
-#include "config/enums.h"
 #include "tape/tape.h"
 
 typedef enum QuantRole { QUANT_X, QUANT_W, QUANT_DY, QUANT_ROLES } QuantRole;
 
+typedef enum QuantFormat {
+    QUANT_OFF, /* no tensor is rounded */
+    QUANT_E4M3,
+    QUANT_HYBRID /* gradients are E5M2 */
+} QuantFormat;
+typedef enum QuantRecipe { QUANT_DELAYED, QUANT_TENSORWISE, QUANT_BLOCKWISE } QuantRecipe;
+
 typedef struct QuantSpec {
-    Fp8Format format; /* FP8_NONE: no tensor is rounded */
-    Fp8Recipe recipe;
+    QuantFormat format;
+    QuantRecipe recipe;
     int64_t margin, history;
     bool most_recent, wgrad, emulated; /* emulated: whatever the device */
     bool keep_inputs; /* not blockwise: a forward takes the codes of x's transpose for the backward, too */
