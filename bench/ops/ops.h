@@ -2,7 +2,9 @@
 #ifndef ISOTRON_BENCH_OPS_H
 #define ISOTRON_BENCH_OPS_H
 
-#include "config/config.h"
+#include "base/err.h"
+#include "config/args.h"
+#include "tensor/device.h"
 
 typedef struct BenchOps {
     bool cuda;

@@ -162,14 +162,9 @@ static json_t *model_json(const Steps *b) {
     Str text = {0};
     config_json(&b->config, CLASS_ARCH | CLASS_NUMERIC, &text);
     json_t *model = json_loads(text.s, 0, NULL);
-#define OPTGROUP(constant, title)
 #define OPT(type, field, fallback, class, names, help)                                                       \
     if (!config_given(&b->config, field)) json_object_del(model, #field);
-#define OPTENUM OPT
 #include "config/options.def"
-#undef OPTGROUP
-#undef OPT
-#undef OPTENUM
     str_free(&text);
     return model;
 }

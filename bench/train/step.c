@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/philox.h"
 #include "bench/roofs.h"
+#include "models/option_map.h"
 
 /* ---- batches ---- */
 
@@ -213,7 +214,8 @@ static Err measure_alone(Steps *b) {
     run_free(b->run);
     b->run = NULL;
     ERR_RETURN(device_open(true, 0, (int)b->derived->cpu_threads, &b->device));
-    b->device->gemm_tuning = b->config.gemm_tuning, b->device->gemm_sm_margin = b->config.gemm_sm_margin;
+    b->device->gemm_tuning = map_gemm_tuning(b->config.gemm_tuning),
+    b->device->gemm_sm_margin = b->config.gemm_sm_margin;
     b->roof_copy = bench_roof_copy(b->device);
     b->roof_product = bench_roof_product(b->device, b->type);
     products_on_device(&b->products, b->device, b->n_profiled);

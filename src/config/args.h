@@ -34,6 +34,8 @@ typedef struct I64List {
 #define I64_UNSET INT64_MIN
 static inline bool i64_is_set(int64_t v) { return v != I64_UNSET; }
 static inline bool f64_is_set(double v) { return !isnan(v); }
+static inline int64_t i64_or(int64_t v, int64_t fallback) { return i64_is_set(v) ? v : fallback; }
+static inline double f64_or(double v, double fallback) { return f64_is_set(v) ? v : fallback; }
 
 typedef enum ArgType {
     ARG_GROUP, /* not an option: starts a group, `names` is its title */

@@ -1,4 +1,4 @@
-/* The rules of rules.def: all that are broken are reported at once. */
+/* Checks ranges (options.def) and rules (rules.def), and reports all that are broken at once. */
 #include "config/config.h"
 
 #include <ctype.h>
@@ -10,6 +10,9 @@
 
 /* n is a multiple of d, or one of them is missing or out of range, which is another rule's sentence. */
 static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 0; }
+
+static bool has_experts(const Config *c) { return i64_is_set(c->num_experts); }
+static bool uses_fp8(const Config *c) { return c->fp8_format != FP8_NONE; }
 
 /* Ranks that hold one copy of the experts. */
 static int64_t expert_ranks(const Config *c) {
@@ -36,9 +39,7 @@ static int64_t ffn_default_unit(const Config *c) {
 }
 
 static int64_t expert_width_unit(const Config *c) {
-    return i64_is_set(c->moe_ffn_hidden_size) ? c->moe_ffn_hidden_size
-           : i64_is_set(c->ffn_hidden_size)   ? c->ffn_hidden_size
-                                              : ffn_default_unit(c);
+    return i64_or(c->moe_ffn_hidden_size, i64_or(c->ffn_hidden_size, ffn_default_unit(c)));
 }
 
 static bool even_rotary(const Config *c) {
@@ -59,27 +60,25 @@ static bool valid_window(const Config *c) {
            (w->count == 2 && w->at[0] >= -1 && w->at[0] <= most && (w->at[1] == 0 || w->at[1] == -1));
 }
 
-static double or_else(int64_t given, double otherwise) {
-    return i64_is_set(given) ? (double)given : otherwise;
-}
-
 /* Generous counts of parameters and of a microbatch's activations: what is below the limit overflows no
- * 64-bit product of sizes and bytes. */
+ * 64-bit product of sizes and bytes. Sums of sizes that keep their ranges are exact, their products may be
+ * too large. */
 static bool countable(const Config *c) {
     const double limit = 0x1p56;
-    double layers = or_else(c->num_layers, 1), h = or_else(c->hidden_size, 1),
-           heads = or_else(c->num_attention_heads, 1);
-    double q = heads * or_else(c->kv_channels, h / fmax(heads, 1)), ffn = or_else(c->ffn_hidden_size, 4 * h);
-    double rows = or_else(c->vocab_size, 1) + (double)c->make_vocab_size_divisible_by,
-           s = or_else(c->seq_length, 1);
-    double experts = or_else(c->num_experts, 0), each = or_else(c->moe_ffn_hidden_size, ffn);
-    double shared = or_else(c->moe_shared_expert_intermediate_size, 0);
-    double width = 4 * h + 6 * q + 6 * ffn + experts * (6 * each + 2 * h + 4) + 6 * shared,
-           tokens = or_else(c->micro_batch_size, 1) * s;
-    return layers * h * width + (2 * rows + or_else(c->max_position_embeddings, s)) * h < limit &&
-           tokens *
-                   (layers * (width + heads * (c->attention_backend == BACKEND_UNFUSED ? s : 1)) + 2 * rows) <
-               limit;
+    const int64_t h = i64_or(c->hidden_size, 1), heads = i64_or(c->num_attention_heads, 1),
+                  s = i64_or(c->seq_length, 1), ffn = i64_or(c->ffn_hidden_size, 4 * h),
+                  expert = 6 * i64_or(c->moe_ffn_hidden_size, ffn) + 2 * h + 4,
+                  shared = i64_or(c->moe_shared_expert_intermediate_size, 0),
+                  q = i64_is_set(c->kv_channels) ? heads * c->kv_channels : h,
+                  width = 4 * h + 6 * q + 6 * ffn + i64_or(c->num_experts, 0) * expert + 6 * shared,
+                  scores = heads * (c->attention_backend == BACKEND_UNFUSED ? s : 1),
+                  rows = 2 * (i64_or(c->vocab_size, 1) + c->make_vocab_size_divisible_by),
+                  positions = i64_or(c->max_position_embeddings, s);
+    const double layers = (double)i64_or(c->num_layers, 1),
+                 tokens = (double)i64_or(c->micro_batch_size, 1) * (double)s,
+                 parameters = (layers * (double)width + (double)(rows + positions)) * (double)h,
+                 activations = tokens * (layers * (double)(width + scores) + (double)rows);
+    return parameters < limit && activations < limit;
 }
 
 static bool valid_window_pattern(const Config *c) {
@@ -128,7 +127,7 @@ static bool deals_heads(const Config *c, int64_t ranks) {
 static bool cuts_groups(const Config *c) {
     const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size;
     if (!c->group_query_attention || c->num_query_groups >= tp || heads < 1 || tp < 1) return true;
-    const int64_t head = i64_is_set(c->kv_channels) ? c->kv_channels : c->hidden_size / heads;
+    const int64_t head = i64_or(c->kv_channels, c->hidden_size / heads);
     return head < 1 || head > 65536 || 2 * c->num_query_groups * head % tp == 0; /* tp divides the heads */
 }
 
@@ -148,7 +147,7 @@ static bool rings(const Config *c) {
 /* ---- experts ---- */
 
 static bool valid_moe_pattern(const Config *c) {
-    if (!i64_is_set(c->num_experts) || c->num_layers < 1 || c->num_layers > 65536) return true;
+    if (!has_experts(c) || c->num_layers < 1 || c->num_layers > 65536) return true;
     bool *moe = mem_zero((size_t)c->num_layers, sizeof *moe);
     bool valid = c->moe_layer_freq && config_moe_pattern(c->moe_layer_freq, c->num_layers, moe);
     free(moe);
@@ -157,7 +156,7 @@ static bool valid_moe_pattern(const Config *c) {
 
 static bool valid_groups(const Config *c) {
     const int64_t n = c->moe_router_num_groups, best = c->moe_router_group_topk;
-    if (!i64_is_set(n) || n < 1 || !i64_is_set(best) || best < 1 || !i64_is_set(c->num_experts)) return true;
+    if (!i64_is_set(n) || n < 1 || !i64_is_set(best) || best < 1 || !has_experts(c)) return true;
     return c->num_experts % n == 0 && best <= n && c->moe_router_topk % best == 0 &&
            c->moe_router_topk / best <= c->num_experts / n;
 }
@@ -224,7 +223,7 @@ static bool warmup_before_decay_ends(const Config *c) {
     int64_t train = by_samples ? c->train_samples : c->train_iters;
     int64_t decay = by_samples ? c->lr_decay_samples : c->lr_decay_iters;
     int64_t warmup = by_samples ? c->lr_warmup_samples : c->lr_warmup_iters;
-    if (!i64_is_set(decay)) decay = train;
+    decay = i64_or(decay, train);
     if (f64_is_set(c->lr_warmup_fraction)) return c->lr_warmup_fraction < 1;
     return decay <= 0 || warmup < decay;
 }
@@ -238,87 +237,59 @@ static bool per_split_data(const Config *c) {
     return c->train_data_path.count || c->valid_data_path.count || c->test_data_path.count;
 }
 
-typedef struct Rule {
-    unsigned check;
-    bool holds;
-    const char *sentence;
-} Rule;
-
-enum {
-#define RANGE(field, low, high)
-#define RULE(check, condition, sentence) +1
-    RULES = 0
-#include "config/rules.def"
-#undef RULE
-};
-
-static void evaluate(const Config *c, Rule out[RULES]) {
-    const Rule rules[] = {
-#define RULE(check, condition, sentence) {CHECK_##check, (condition), sentence},
-#include "config/rules.def"
-#undef RULE
-    };
-    memcpy(out, rules, sizeof rules);
+static bool is_number(int option) {
+    return CONFIG_ROWS[option].type == ARG_I64 || CONFIG_ROWS[option].type == ARG_F64;
 }
-#undef RANGE
 
-static const struct Range {
-    int option;
-    double low, high;
-} RANGES[] = {
-#define RANGE(field, low, high) {OPTION_##field, (double)(low), (double)(high)},
-#define RULE(check, condition, sentence)
-#include "config/rules.def"
-};
-
-static void check_range(const Config *c, const struct Range *r, Args *args) {
-    const Arg *row = &CONFIG_ROWS[r->option];
-    const void *value = config_value(c, r->option);
-    bool whole = row->type == ARG_I64;
+static void check_range(const Config *c, int option, Args *args) {
+    const Arg *row = &CONFIG_ROWS[option];
+    const ConfigRange r = config_range(option);
+    const void *value = config_value(c, option);
+    const bool whole = row->type == ARG_I64;
     if (whole ? !i64_is_set(*(const int64_t *)value) : !f64_is_set(*(const double *)value)) return;
-    double v = whole ? (double)*(const int64_t *)value : *(const double *)value;
-    if (v >= r->low && v <= r->high) return;
+    const double v = whole ? (double)*(const int64_t *)value : *(const double *)value;
+    if (v >= r.low && v <= r.high) return;
     Str shown = {0};
     arg_print(row, value, &shown);
     const int name = (int)arg_name_len(row);
-    if (r->high < 0x1p63)
-        args_problem(args, "--%.*s must be from %.16g to %.16g, not %s.", name, row->names, r->low, r->high,
+    if (isinf(r.high))
+        args_problem(args, "--%.*s must be at least %.16g, not %s.", name, row->names, r.low, shown.s);
+    else
+        args_problem(args, "--%.*s must be from %.16g to %.16g, not %s.", name, row->names, r.low, r.high,
                      shown.s);
-    else /* no limit but that of the type */
-        args_problem(args, "--%.*s must be at least %.16g, not %s.", name, row->names, r->low, shown.s);
     str_free(&shown);
 }
 
-/* Into its range, so that no condition overflows; what lies outside of it has its own sentence. */
-static void clamp(Config *c, const struct Range *r) {
-    void *value = (char *)c + CONFIG_ROWS[r->option].offset;
+/* Clamps a number to its range, so that no condition overflows; check_range has reported it. */
+static void clamp_to_range(Config *c, int option) {
+    const ConfigRange r = config_range(option);
+    void *value = (char *)c + CONFIG_ROWS[option].offset;
     int64_t *whole = value;
     double *real = value;
-    if (CONFIG_ROWS[r->option].type != ARG_I64)
-        *real = f64_is_set(*real) ? fmin(fmax(*real, r->low), r->high) : *real;
-    else if (i64_is_set(*whole) && (double)*whole < r->low)
-        *whole = (int64_t)r->low;
-    else if (i64_is_set(*whole) && (double)*whole > r->high)
-        *whole = (int64_t)r->high;
+    if (CONFIG_ROWS[option].type == ARG_F64)
+        *real = f64_is_set(*real) ? fmin(fmax(*real, r.low), r.high) : *real;
+    else if (i64_is_set(*whole) && (double)*whole < r.low)
+        *whole = (int64_t)r.low;
+    else if (i64_is_set(*whole) && (double)*whole > r.high)
+        *whole = (int64_t)r.high;
 }
 
-/* The sentence with the options' values in place of %name. */
-static void fill(const Config *c, const char *sentence, Str *out) {
-    while (*sentence) {
-        size_t plain = strcspn(sentence, "%");
-        str_add(out, sentence, plain);
-        sentence += plain;
-        if (!*sentence) return;
+/* The message with the options' values in place of %name. */
+static void fill_in_values(const Config *c, const char *message, Str *out) {
+    while (*message) {
+        size_t plain = strcspn(message, "%");
+        str_add(out, message, plain);
+        message += plain;
+        if (!*message) return;
         size_t name = 1;
-        while (isalnum((unsigned char)sentence[name]) || sentence[name] == '-' || sentence[name] == '_')
-            name++;
-        int option = config_find(sentence + 1, name - 1);
-        CHECK(option >= 0, "a rule names no option: %s", sentence);
+        while (isalnum((unsigned char)message[name]) || message[name] == '-' || message[name] == '_') name++;
+        int option = config_find(message + 1, name - 1);
+        CHECK(option >= 0, "a rule names no option: %s", message);
         Str value = {0};
         arg_print(&CONFIG_ROWS[option], config_value(c, option), &value);
         str_add(out, value.s, value.len < 200 ? value.len : 200);
         str_free(&value);
-        sentence += name;
+        message += name;
     }
 }
 
@@ -329,21 +300,32 @@ static void note_no_effect(const Config *c, Args *args) {
                        CONFIG_ROWS[i].help);
 }
 
+static void check_rules(const Config *given, const Config *c, unsigned checks, Args *args) {
+    const struct {
+        unsigned check;
+        bool holds;
+        const char *message;
+    } rules[] = {
+#define RULE(check, condition, message) {CHECK_##check, (condition), message},
+#include "config/rules.def"
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        if (rules[i].holds || (rules[i].check & checks) != rules[i].check) continue;
+        Str message = {0};
+        fill_in_values(given, rules[i].message, &message);
+        args_problem(args, "%s", message.s);
+        str_free(&message);
+    }
+}
+
 void config_check(const Config *c, unsigned checks, Args *args) {
     if (!checks) return;
     note_no_effect(c, args);
-    Config inside = *c;
-    for (size_t i = 0; i < sizeof RANGES / sizeof RANGES[0]; i++) {
-        check_range(c, &RANGES[i], args);
-        clamp(&inside, &RANGES[i]);
+    Config clamped = *c;
+    for (int i = 0; i < OPTIONS; i++) {
+        if (!is_number(i)) continue;
+        check_range(c, i, args);
+        clamp_to_range(&clamped, i);
     }
-    Rule rules[RULES];
-    evaluate(&inside, rules);
-    for (int i = 0; i < RULES; i++) {
-        if (rules[i].holds || (rules[i].check & checks) != rules[i].check) continue;
-        Str sentence = {0};
-        fill(c, rules[i].sentence, &sentence);
-        args_problem(args, "%s", sentence.s);
-        str_free(&sentence);
-    }
+    check_rules(c, &clamped, checks, args);
 }

@@ -17,33 +17,29 @@ const Arg CONFIG_ROWS[OPTIONS] = {
 #define OPTENUM(enumeration, field, fallback, class, names, help)                                            \
     {names, ARG_ENUM, offsetof(Config, field), #fallback, enumeration##_spellings, help, false},
 #include "config/options.def"
-#undef OPTGROUP
-#undef OPT
-#undef OPTENUM
 };
 
 /* The parser stores a choice as an int. */
-#define OPTGROUP(constant, title)
 #define OPT(type, field, fallback, class, names, help)
 #define OPTENUM(enumeration, field, fallback, class, names, help)                                            \
     _Static_assert(sizeof(((Config *)0)->field) == sizeof(int), #field);
 #include "config/options.def"
-#undef OPTGROUP
-#undef OPT
-#undef OPTENUM
 
 static const struct {
     const char *field;
     ConfigClass class;
+    ConfigRange range;
 } FIELDS[OPTIONS] = {
-#define OPTGROUP(constant, title)                          {NULL, 0},
-#define OPT(type, field, fallback, class, names, help)     {#field, CLASS_##class},
-#define OPTENUM(type, field, fallback, class, names, help) {#field, CLASS_##class},
+#define OPTGROUP(constant, title)                      {NULL, 0, {0, 0}},
+#define OPT(type, field, fallback, class, names, help) {#field, CLASS_##class, {0, 0}},
+#define OPTNUM(type, field, fallback, low, high, class, names, help)                                         \
+    {#field, CLASS_##class, {(double)(low), (double)(high)}},
 #include "config/options.def"
 };
 
 const char *config_field_name(int option) { return FIELDS[option].field; }
 ConfigClass config_option_class(int option) { return FIELDS[option].class; }
+ConfigRange config_range(int option) { return FIELDS[option].range; }
 
 const void *config_value(const Config *c, int option) { return (const char *)c + CONFIG_ROWS[option].offset; }
 

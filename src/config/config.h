@@ -22,13 +22,9 @@
 
 /* OPTION_<field> numbers the rows of options.def (group rows included). */
 enum {
-#define OPTGROUP(constant, title)                          OPTION_GROUP_##constant,
-#define OPT(type, field, fallback, class, names, help)     OPTION_##field,
-#define OPTENUM(type, field, fallback, class, names, help) OPTION_##field,
+#define OPTGROUP(constant, title)                      OPTION_GROUP_##constant,
+#define OPT(type, field, fallback, class, names, help) OPTION_##field,
 #include "config/options.def"
-#undef OPTGROUP
-#undef OPT
-#undef OPTENUM
     OPTIONS
 };
 
@@ -36,11 +32,7 @@ enum {
 typedef enum ConfigGroup {
 #define OPTGROUP(constant, title) GROUP_##constant,
 #define OPT(type, field, fallback, class, names, help)
-#define OPTENUM(type, field, fallback, class, names, help)
 #include "config/options.def"
-#undef OPTGROUP
-#undef OPT
-#undef OPTENUM
     GROUPS
 } ConfigGroup;
 #define CONFIG_ALL_GROUPS ((UINT64_C(1) << GROUPS) - 1)
@@ -55,20 +47,16 @@ typedef enum ConfigClass {
 
 /* None is I64_UNSET, NaN, NULL or an empty list (args.h). */
 typedef struct Config {
-#define CONFIG_flag  bool
-#define CONFIG_off   bool
-#define CONFIG_i64   int64_t
-#define CONFIG_f64   double
-#define CONFIG_text  const char *
-#define CONFIG_texts TextList
-#define CONFIG_i64s  I64List
-#define OPTGROUP(constant, title)
+#define CONFIG_flag                                        bool
+#define CONFIG_off                                         bool
+#define CONFIG_i64                                         int64_t
+#define CONFIG_f64                                         double
+#define CONFIG_text                                        const char *
+#define CONFIG_texts                                       TextList
+#define CONFIG_i64s                                        I64List
 #define OPT(type, field, fallback, class, names, help)     CONFIG_##type field;
 #define OPTENUM(type, field, fallback, class, names, help) type field;
 #include "config/options.def"
-#undef OPTGROUP
-#undef OPT
-#undef OPTENUM
     unsigned char given[OPTIONS]; /* 0: the default; else the user gave it */
 } Config;
 
@@ -157,6 +145,11 @@ void config_options_md(Str *out);
 extern const Arg CONFIG_ROWS[OPTIONS];
 const char *config_field_name(int option); /* "num_layers"; NULL for a group row */
 ConfigClass config_option_class(int option);
+/* Of a number: a value that is given lies in [low, high]; either can be infinite. */
+typedef struct ConfigRange {
+    double low, high;
+} ConfigRange;
+ConfigRange config_range(int option);
 const void *config_value(const Config *, int option);
 int config_find(const char *name, size_t n); /* row of the option with this first name; -1 if there is none */
 

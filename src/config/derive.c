@@ -8,18 +8,15 @@
 
 #include "base/fault.h"
 
-static int64_t either(int64_t given, int64_t otherwise) { return i64_is_set(given) ? given : otherwise; }
-static double either_f64(double given, double otherwise) { return f64_is_set(given) ? given : otherwise; }
-
 int64_t config_model_ranks(const Config *c) {
     return c->tensor_model_parallel_size * c->pipeline_model_parallel_size * c->context_parallel_size;
 }
 
 int64_t config_expert_tensor_ranks(const Config *c) {
-    return either(c->expert_tensor_parallel_size, c->tensor_model_parallel_size);
+    return i64_or(c->expert_tensor_parallel_size, c->tensor_model_parallel_size);
 }
 
-int64_t config_ranks(const Config *c) { return either(c->ranks, config_model_ranks(c)); }
+int64_t config_ranks(const Config *c) { return i64_or(c->ranks, config_model_ranks(c)); }
 
 bool config_bf16_grads(const Config *c) {
     return c->grad_reduce_in_bf16 || c->main_grads_dtype == MAIN_GRADS_BF16;
@@ -37,11 +34,7 @@ void config_on_one_rank(Config *c, Arena *arena, Derived *d) {
 #define OPTGROUP(constant, title) group = GROUP_##constant;
 #define OPT(type, field, fallback, class, names, help)                                                       \
     if (group == GROUP_PARALLEL) c->field = fresh.field, c->given[OPTION_##field] = 0;
-#define OPTENUM OPT
 #include "config/options.def"
-#undef OPTGROUP
-#undef OPT
-#undef OPTENUM
     d->padded_vocab_size = padded_vocab(c, d->vocab_size);
     d->data_parallel_size = 1;
     d->cpu_threads = c->cpu_threads;
@@ -76,8 +69,8 @@ static void experts(const Config *c, Arena *arena, Derived *d) {
     if (!i64_is_set(c->num_experts)) return;
     CHECK(config_moe_pattern(c->moe_layer_freq, c->num_layers, moe), "'%s'", c->moe_layer_freq);
     for (int64_t i = 0; i < c->num_layers; i++) d->num_moe_layers += moe[i];
-    d->moe_ffn_hidden_size = either(c->moe_ffn_hidden_size, d->ffn_hidden_size);
-    d->moe_shared_size = either(c->moe_shared_expert_intermediate_size, 0);
+    d->moe_ffn_hidden_size = i64_or(c->moe_ffn_hidden_size, d->ffn_hidden_size);
+    d->moe_shared_size = i64_or(c->moe_shared_expert_intermediate_size, 0);
     for (int64_t i = 0; i < c->moe_router_load_balancing_type.count; i++) {
         const int type = enum_find(LoadBalancing_spellings, c->moe_router_load_balancing_type.at[i]);
         if (type < BALANCE_SINKHORN && i < c->moe_aux_loss_coeff.count)
@@ -87,13 +80,13 @@ static void experts(const Config *c, Arena *arena, Derived *d) {
 }
 
 static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d) {
-    d->ffn_hidden_size = either(c->ffn_hidden_size, ffn_default(c));
-    d->kv_channels = either(c->kv_channels, c->hidden_size / c->num_attention_heads);
+    d->ffn_hidden_size = i64_or(c->ffn_hidden_size, ffn_default(c));
+    d->kv_channels = i64_or(c->kv_channels, c->hidden_size / c->num_attention_heads);
     d->num_query_groups = c->group_query_attention ? c->num_query_groups : c->num_attention_heads;
-    d->max_position_embeddings = either(c->max_position_embeddings, c->seq_length);
+    d->max_position_embeddings = i64_or(c->max_position_embeddings, c->seq_length);
     bool rope = c->position_embedding_type == POSITION_ROPE;
     d->rotary_dim = rope ? (int64_t)((double)d->kv_channels * c->rotary_percent) : 0;
-    d->vocab_size = either(c->vocab_size, vocab_size);
+    d->vocab_size = i64_or(c->vocab_size, vocab_size);
     d->padded_vocab_size = padded_vocab(c, d->vocab_size);
     /* Megatron-LM turns bias_gelu_fusion off when there are no biases, and its unfused GELU is the erf form.
      */
@@ -101,7 +94,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->activation = !by_bias ? c->activation : c->add_bias_linear ? MLP_GELU_TANH : MLP_GELU_ERF;
     d->init_std = c->init_method_std;
     d->output_init_std = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
-    d->embedding_init_std = either_f64(c->embedding_init_method_std, c->init_method_std);
+    d->embedding_init_std = f64_or(c->embedding_init_method_std, c->init_method_std);
     windows(c, arena, d);
     context(c, arena, d);
     experts(c, arena, d);
@@ -140,17 +133,17 @@ static void schedule(const Config *c, Arena *arena, Derived *d) {
     d->num_batch_steps = config_batch_steps(c, steps, capacity);
     d->batch_steps = steps;
     d->global_batch_size = steps[d->num_batch_steps - 1].size;
-    d->micro_batch_size = either(c->micro_batch_size, d->global_batch_size);
+    d->micro_batch_size = i64_or(c->micro_batch_size, d->global_batch_size);
 
     bool by_samples = i64_is_set(c->train_samples);
     int64_t batch = by_samples ? 1 : d->global_batch_size;
-    d->train_samples = by_samples ? c->train_samples : either(c->train_iters, 0) * batch;
-    d->train_iters = by_samples ? whole_batches(d, c->train_samples) : either(c->train_iters, 0);
+    d->train_samples = by_samples ? c->train_samples : i64_or(c->train_iters, 0) * batch;
+    d->train_iters = by_samples ? whole_batches(d, c->train_samples) : i64_or(c->train_iters, 0);
     int64_t decay = by_samples ? c->lr_decay_samples : c->lr_decay_iters;
     int64_t wsd = by_samples ? c->lr_wsd_decay_samples : c->lr_wsd_decay_iters;
     int64_t warmup = by_samples ? c->lr_warmup_samples : c->lr_warmup_iters;
     d->lr_decay_steps = i64_is_set(decay) ? decay * batch : d->train_samples;
-    d->lr_wsd_decay_steps = either(wsd, 0) * batch;
+    d->lr_wsd_decay_steps = i64_or(wsd, 0) * batch;
     d->lr_warmup_steps = f64_is_set(c->lr_warmup_fraction) ? c->lr_warmup_fraction * (double)d->lr_decay_steps
                                                            : (double)(warmup * batch);
     d->wd_incr_steps = d->train_samples;
@@ -160,8 +153,8 @@ void config_finish(const Config *c, Arena *arena, int64_t vocab_size, Derived *d
     *d = (Derived){0};
     model(c, arena, vocab_size, d);
     schedule(c, arena, d);
-    d->decoupled_lr = either_f64(c->decoupled_lr, c->lr);
-    d->decoupled_min_lr = either_f64(c->decoupled_min_lr, c->min_lr);
+    d->decoupled_lr = f64_or(c->decoupled_lr, c->lr);
+    d->decoupled_min_lr = f64_or(c->decoupled_min_lr, c->min_lr);
     bool constant = c->weight_decay_incr_style == WD_CONSTANT;
     d->start_weight_decay = constant ? c->weight_decay : c->start_weight_decay;
     d->end_weight_decay = constant ? c->weight_decay : c->end_weight_decay;
@@ -169,5 +162,5 @@ void config_finish(const Config *c, Arena *arena, int64_t vocab_size, Derived *d
     d->split = per_split ? NULL : c->split ? c->split : c->mock_data ? "1,1,1" : "969, 30, 1";
     d->data_parallel_size = config_ranks(c) / config_model_ranks(c);
     d->cpu_threads = c->cpu_threads || config_ranks(c) == 1 ? c->cpu_threads : 1;
-    d->random_seed = (uint64_t)either(c->random_seed, c->seed);
+    d->random_seed = (uint64_t)i64_or(c->random_seed, c->seed);
 }

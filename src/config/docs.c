@@ -1,6 +1,7 @@
 /* docs/options.md, generated from options.def. */
 #include "config/config.h"
 
+#include <math.h>
 #include <string.h>
 
 static const char *class_name(ConfigClass c) {
@@ -28,6 +29,14 @@ static void aliases(const Arg *row, Str *out) {
     }
 }
 
+static void range(ConfigRange r, Str *out) {
+    if (r.low == r.high || isinf(r.low)) return; /* no number, or any */
+    if (isinf(r.high))
+        str_printf(out, "at least %.16g", r.low);
+    else
+        str_printf(out, "%.16g to %.16g", r.low, r.high);
+}
+
 static void option(int i, Str *out) {
     const Arg *row = &CONFIG_ROWS[i];
     bool takes_value = row->type != ARG_FLAG && row->type != ARG_OFF;
@@ -36,7 +45,9 @@ static void option(int i, Str *out) {
     str_printf(out, "| `--%.*s", (int)arg_name_len(row), row->names);
     if (takes_value) str_puts(out, " ");
     if (takes_value) cell(value.s, value.len, out);
-    str_printf(out, "` | %s | %s | ", takes_value ? row->fallback : "", class_name(config_option_class(i)));
+    str_printf(out, "` | %s | ", takes_value ? row->fallback : "");
+    range(config_range(i), out);
+    str_printf(out, " | %s | ", class_name(config_option_class(i)));
     cell(row->help, strlen(row->help), out);
     aliases(row, out);
     str_puts(out, " |\n");
@@ -44,20 +55,21 @@ static void option(int i, Str *out) {
 }
 
 void config_options_md(Str *out) {
-    str_puts(out, "# Options\n\n"
-                  "Generated from `src/config/options.def`; the unit test `config/config` compares, and "
-                  "rewrites this file when it is run\n"
-                  "with `ISOTRON_WRITE_DOCS=1`.\n\n"
-                  "Spellings, defaults and meanings are Megatron-LM's. On the command line `--name value`; "
-                  "in a file given by\n"
-                  "`--config` one `name = value` a line (flags: `name = true`), which the command line "
-                  "overrides. `none` means not\n"
-                  "given. Classes: ARCH changes the model's function or shapes (kept in checkpoints), "
-                  "NUMERIC the rounding,\n"
-                  "LAYOUT how the work is placed, RUN everything else.\n");
+    str_puts(
+        out,
+        "# Options\n\n"
+        "`isotron docs` prints this file from `src/config/options.def`, and `tools/gen_docs` writes it.\n\n"
+        "Spellings, defaults and meanings are Megatron-LM's. On the command line an option is "
+        "`--name value`.\nIn a file for `--config` it is a line `name = value`, and a flag is "
+        "`name = true`; the command line overrides the file.\n`none` means that the option is not "
+        "given.\n\n"
+        "An option of class ARCH changes the model's function or shapes, and checkpoints store it. "
+        "NUMERIC changes the\nrounding, LAYOUT how the work is split and placed, RUN everything "
+        "else.\n");
     for (int i = 0; i < OPTIONS; i++) {
         if (CONFIG_ROWS[i].type == ARG_GROUP)
-            str_printf(out, "\n## %s\n\n| Option | Default | Class | Meaning |\n|---|---|---|---|\n",
+            str_printf(out,
+                       "\n## %s\n\n| Option | Default | Range | Class | Meaning |\n|---|---|---|---|---|\n",
                        CONFIG_ROWS[i].names);
         else
             option(i, out);

@@ -5,6 +5,7 @@
 #include "bench/ops/ops.h"
 #include "bench/train/train.h"
 #include "main/command.h"
+#include "models/option_map.h"
 
 #define ROW(type_, field, name, kind, otherwise, text)                                                       \
     { .names = name, .type = kind, .offset = offsetof(type_, field), .fallback = otherwise, .help = text }
@@ -90,7 +91,7 @@ static const Arg OPS_ROWS[] = {
      .type = ARG_ENUM,
      .offset = offsetof(OpsOptions, tuning),
      .fallback = "same-bits",
-     .choices = GemmTuning_spellings,
+     .choices = GemmTuningOption_spellings,
      .help = "What may be chosen for a GPU's large 16-bit products, as in pretrain; others are cuBLASLt's "
              "own choice."},
     ROW(OpsOptions, ops.threads, "cpu-threads", ARG_I64, "0", "Threads of the CPU; 0 = one for each core."),
@@ -110,7 +111,7 @@ static int bench_ops_command(int argc, char **argv) {
     Err e = args_end(&args);
     int status;
     if (command_ready(&args, e, &status)) {
-        o.ops.cuda = o.device == 1, o.ops.tuning = (GemmTuning)o.tuning;
+        o.ops.cuda = o.device == 1, o.ops.tuning = map_gemm_tuning((GemmTuningOption)o.tuning);
         e = bench_ops(&o.ops);
         status = e.code ? command_fail(e) : 0;
     }

@@ -14,7 +14,8 @@
     COMMAND(convert, false, "checkpoints from and to Hugging Face's safetensors")                            \
     COMMAND(inspect, false, "list what a checkpoint or a dataset holds")                                     \
     COMMAND(parity, true, "judge a run against a golden case of an independent implementation")              \
-    COMMAND(bench, false, "measure speed: a training step and where its time goes, every op alone")
+    COMMAND(bench, false, "measure speed: a training step and where its time goes, every op alone")          \
+    COMMAND(docs, false, "print docs/options.md: every option with its default, range and meaning")
 
 /* Each gets the words behind its name. Sentences about usage are printed by the command; the result is the
  * exit status. */

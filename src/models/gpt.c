@@ -2,6 +2,7 @@
  * core/models/gpt/gpt_model.py: embedding -> layers of [norm, attention, residual, norm, mlp, residual] ->
  * final norm -> output layer without bias. */
 #include "models/model.h"
+#include "models/option_map.h"
 
 /* ---- forward ----
  * Types over tp: with sequence parallelism the stream is V along the sequence, else I; logits are V along the
@@ -19,17 +20,9 @@ static Flow gpt_stage(Tape *t, const Model *m, const StagePart *part, const Feed
 
 /* ---- plan ---- */
 
-/* Derived never says MLP_GELU: it has decided between the two forms. */
-static const Activation ACTIVATION[] = {
-    [MLP_GELU_TANH] = ACT_GELU_TANH,       [MLP_GELU_ERF] = ACT_GELU_ERF, [MLP_QUICK_GELU] = ACT_QUICK_GELU,
-    [MLP_SQUARED_RELU] = ACT_SQUARED_RELU, [MLP_SWIGLU] = ACT_SWIGLU,
-};
-
 static bool recomputes(const Derived *d, RecomputeModule module) {
     return d->recompute_modules & 1u << module;
 }
-
-static double or_else(double given, double otherwise) { return f64_is_set(given) ? given : otherwise; }
 
 static EmbeddingSpec embedding_spec(const Config *c, const Derived *d) {
     return (EmbeddingSpec){
@@ -59,7 +52,7 @@ static LmHeadSpec head_spec(const Config *c, const Derived *d) {
 static RopeSpec rope_spec(const Config *c, const Derived *d) {
     RopeSpec rope = {.dim = d->rotary_dim,
                      .base = c->rotary_base,
-                     .interpolation = or_else(c->rotary_seq_len_interpolation_factor, 1)};
+                     .interpolation = f64_or(c->rotary_seq_len_interpolation_factor, 1)};
     if (c->use_rope_scaling) {
         rope.llama3.factor = c->rope_scaling_factor;
         rope.llama3.low = c->rope_scaling_low_freq_factor;
@@ -81,8 +74,8 @@ static ContextPlan context_plan(const Config *c, ContextComm comm) {
 static QuantSpec quant_spec(const Config *c, int64_t layer) {
     const bool bf16 = c->first_last_layers_bf16 && (layer < c->num_layers_at_start_in_bf16 ||
                                                     layer >= c->num_layers - c->num_layers_at_end_in_bf16);
-    return (QuantSpec){.format = bf16 ? FP8_NONE : c->fp8_format,
-                       .recipe = c->fp8_recipe,
+    return (QuantSpec){.format = bf16 ? QUANT_OFF : map_fp8_format(c->fp8_format),
+                       .recipe = map_fp8_recipe(c->fp8_recipe),
                        .margin = c->fp8_margin,
                        .history = c->fp8_amax_history_len,
                        .most_recent = c->fp8_amax_compute_algo == AMAX_MOST_RECENT,
@@ -111,7 +104,7 @@ static AttentionSpec *attention_spec(const Config *c, const Derived *d, int64_t 
         .rope = rope_spec(c, d),
         .window_left = d->layer_windowed[layer] ? d->window_left : WINDOW_OFF,
         .window_right = 0, /* causal, whatever the right reach of --window-size */
-        .softmax = c->softmax_type,
+        .sink = map_softmax(c->softmax_type),
         .dropout = c->attention_dropout,
         .qkv_init_std = d->init_std,
         .proj_init_std = d->output_init_std,
@@ -129,7 +122,7 @@ static MlpSpec *mlp_spec(const Config *c, const Derived *d, int64_t layer, Arena
     *m = (MlpSpec){
         .hidden = c->hidden_size,
         .ffn = d->ffn_hidden_size,
-        .activation = ACTIVATION[d->activation],
+        .activation = map_activation(d->activation),
         .bias = c->add_bias_linear,
         .fc1_init_std = d->init_std,
         .fc2_init_std = d->output_init_std,
@@ -139,27 +132,24 @@ static MlpSpec *mlp_spec(const Config *c, const Derived *d, int64_t layer, Arena
 }
 
 static RouterSpec router_spec(const Config *c, const Derived *d) {
-    static const RouterScore SCORES[] = {
-        [SCORE_SOFTMAX] = ROUTER_TOPK_SOFTMAX, [SCORE_SIGMOID] = ROUTER_SIGMOID};
     const bool groups = i64_is_set(c->moe_router_num_groups);
     RouterSpec r = {
         .hidden = c->hidden_size,
         .experts = c->num_experts,
         .topk = c->moe_router_topk,
-        .route = {.score = SCORES[c->moe_router_score_function],
+        .route = {.score = map_score(c->moe_router_score_function),
                   .groups = groups ? c->moe_router_num_groups : 0,
                   .group_topk = groups ? c->moe_router_group_topk : 0,
-                  .scaling = or_else(c->moe_router_topk_scaling_factor, 1)},
+                  .scaling = f64_or(c->moe_router_topk_scaling_factor, 1)},
         .bias = c->moe_router_enable_expert_bias,
         .sinkhorn = d->sinkhorn,
-        .jitter = or_else(c->moe_input_jitter_eps, 0),
+        .jitter = f64_or(c->moe_input_jitter_eps, 0),
         .bias_rate = c->moe_router_bias_update_rate,
         .init_std = d->init_std,
     };
     if (r.route.score == ROUTER_TOPK_SOFTMAX && (c->moe_router_pre_softmax || d->sinkhorn))
         r.route.score = d->sinkhorn && r.topk == 1 ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
-    for (int i = 0; i < ROUTER_LOSS_Z; i++) r.loss_coeff[i] = d->aux_loss_coeff[i];
-    r.loss_coeff[ROUTER_LOSS_Z] = or_else(c->moe_z_loss_coeff, 0);
+    for (RouterLoss i = 0; i < ROUTER_LOSSES; i++) r.loss_coeff[i] = map_loss_coeff(c, d, i);
     return r;
 }
 
@@ -170,10 +160,10 @@ static MoeSpec *moe_spec(const Config *c, const Derived *d, Arena *arena) {
         .ffn = d->moe_ffn_hidden_size,
         .shared_ffn = d->moe_shared_size,
         .shared_gate = c->moe_shared_expert_gate,
-        .activation = ACTIVATION[d->activation],
+        .activation = map_activation(d->activation),
         .fc1_init_std = d->init_std,
         .fc2_init_std = d->output_init_std,
-        .capacity_factor = or_else(c->moe_expert_capacity_factor, 0),
+        .capacity_factor = f64_or(c->moe_expert_capacity_factor, 0),
         .pad = c->moe_pad_expert_input_to_capacity,
         .drop_by_position = c->moe_token_drop_policy == DROP_POSITION,
         .all_to_all = c->moe_token_dispatcher_type == DISPATCH_ALLTOALL,

@@ -94,7 +94,7 @@ SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);
 KvCache model_cache_new(const Model *, DType, int64_t capacity, int64_t b);
 void model_cache_free(const Model *, KvCache *);
 
-/* A router's loss (a LoadBalancing, or ROUTER_LOSS_Z): its coefficient, and its mean over the layers with
+/* A router's loss (a RouterLoss): its coefficient, and its mean over the layers with
  * experts, summed over what the step counters (a copy of all that the host sees) have seen. */
 double model_router_loss_coeff(const Model *, int loss);
 double model_router_loss(const Model *, const double *counters, int loss);

@@ -63,7 +63,7 @@ static void attention_init(void *self, Registry *r, const char *name, const void
         a->q_norm = head_norm(r, s, name, "q");
         a->k_norm = head_norm(r, s, name, "k");
     }
-    if (s->softmax == SOFTMAX_LEARNABLE) a->softmax_offset = softmax_offset_new(r, s, name);
+    if (s->sink == SINK_LEARNED) a->softmax_offset = softmax_offset_new(r, s, name);
     a->proj = linear_new(r, proj);
 }
 
@@ -155,7 +155,7 @@ static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
 /* Of n heads; NULL: the softmax is over the keys alone. */
 static Tensor *sinks(Tape *t, const Attention *a, int64_t n, DType dtype) {
     if (a->softmax_offset) return &a->softmax_offset->value;
-    if (a->spec->softmax == SOFTMAX_VANILLA) return NULL;
+    if (a->spec->sink == SINK_NONE) return NULL;
     Tensor *zeros = tape_tensor(t, dtype, 1, &n);
     tape_call(t, &OPS[OP_fill], (Call){.out = {zeros}, .attr = &(FillAttr){0}});
     return zeros;

@@ -4,12 +4,18 @@
 #ifndef ISOTRON_NN_ATTENTION_H
 #define ISOTRON_NN_ATTENTION_H
 
-#include "config/enums.h"
 #include "nn/branch.h"
 #include "nn/linear.h"
 #include "nn/norm.h"
 #include "nn/rope.h"
 #include "ops/context_attention.h"
+
+/* What the softmax has in its denominator besides the keys. */
+typedef enum AttentionSink {
+    SINK_NONE,
+    SINK_ONE,    /* 1 */
+    SINK_LEARNED /* the exp of a parameter of each query head */
+} AttentionSink;
 
 typedef struct AttentionSpec {
     int layer; /* index into the KV cache */
@@ -19,7 +25,7 @@ typedef struct AttentionSpec {
     bool qk_norm_decays; /* --apply-wd-to-qk-layernorm */
     RopeSpec rope;       /* dim 0: no rotation */
     int64_t window_left, window_right;
-    SoftmaxType softmax; /* what its denominator has beside the keys: nothing, 1, or the exp of a parameter */
+    AttentionSink sink;
     double dropout, qkv_init_std, proj_init_std, softmax_init_std;
     QuantSpec quant; /* of both projections */
     ContextPlan context;

@@ -59,11 +59,12 @@ static void add(Tape *t, Tensor *x, Tensor sum) {
  * step's microbatches so far (only shares matter, so the sum will do), of all data-parallel ranks: there they
  * are as one microbatch. */
 static Tensor *counts(Tape *t, const Router *r, const Routing *plain, int loss) {
-    const int64_t b = plain->expert->dim[1], dim[] = {loss == BALANCE_SEQ_AUX ? b : 1, r->spec->experts};
+    const int64_t b = plain->expert->dim[1], dim[] = {loss == ROUTER_LOSS_SEQ_AUX ? b : 1, r->spec->experts};
     Tensor *count = tape_tensor(t, F64, 2, dim);
     op_expert_count(t, plain, count);
-    tokens_sum(t, count, 1u << AXIS_TP | 1u << AXIS_CP | (unsigned)(loss == BALANCE_GLOBAL_AUX) << AXIS_DP);
-    if (loss == BALANCE_GLOBAL_AUX) {
+    tokens_sum(t, count,
+               1u << AXIS_TP | 1u << AXIS_CP | (unsigned)(loss == ROUTER_LOSS_GLOBAL_AUX) << AXIS_DP);
+    if (loss == ROUTER_LOSS_GLOBAL_AUX) {
         Tensor sum = by_score(r);
         add(t, count, sum);
         tape_call(t, &OPS[OP_copy], (Call){.in = {&sum}, .out = {count}});

@@ -2,12 +2,18 @@
 #ifndef ISOTRON_NN_ROUTER_H
 #define ISOTRON_NN_ROUTER_H
 
-#include "config/enums.h"
 #include "ops/router.h"
 #include "param/state.h"
 
-/* The balancing losses have the numbers of LoadBalancing. */
-enum { ROUTER_LOSS_Z = BALANCE_SINKHORN, ROUTER_LOSSES };
+/* Three balancing losses, over a microbatch, each sample, and the step so far; and the loss of the logits'
+ * size. */
+typedef enum RouterLoss {
+    ROUTER_LOSS_AUX,
+    ROUTER_LOSS_SEQ_AUX,
+    ROUTER_LOSS_GLOBAL_AUX,
+    ROUTER_LOSS_Z,
+    ROUTER_LOSSES
+} RouterLoss;
 
 typedef struct RouterSpec {
     int64_t hidden, experts, topk;

@@ -12,7 +12,7 @@ typedef struct QuantKept {
 } QuantKept;
 
 static Fp8Type type_of(const Quantiser *q, QuantRole role) {
-    return q->spec.format == FP8_HYBRID && role == QUANT_DY ? E5M2 : E4M3;
+    return q->spec.format == QUANT_HYBRID && role == QUANT_DY ? E5M2 : E4M3;
 }
 
 /* ---- scales ---- */
@@ -51,8 +51,8 @@ static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x,
 static bool counts(const Tape *t, QuantRole role) { return role == QUANT_DY || tape_records(t); }
 
 Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type, bool codes) {
-    if (!q || q->spec.recipe == FP8_BLOCKWISE || (codes && role == QUANT_W && q->kept->block)) return NULL;
-    if (q->spec.recipe == FP8_TENSORWISE) return own_state(t, q, role, x, type);
+    if (!q || q->spec.recipe == QUANT_BLOCKWISE || (codes && role == QUANT_W && q->kept->block)) return NULL;
+    if (q->spec.recipe == QUANT_TENSORWISE) return own_state(t, q, role, x, type);
     const Tensor row = row_of(q, role);
     Tensor *state = tape_alias(t, &row);
     if (!codes && counts(t, role)) tape_call(t, &OPS[OP_amax], (Call){.in = {x}, .out = {state}});
@@ -74,7 +74,7 @@ Tensor *quantize_run(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, Ten
 /* ---- codes ---- */
 
 const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t rows, int64_t in, int64_t out) {
-    const bool blocks = spec.recipe == FP8_BLOCKWISE;
+    const bool blocks = spec.recipe == QUANT_BLOCKWISE;
     const int64_t unit = blocks ? FP8_BLOCK : 16; /* that tensor cores, and products of blocks, are fed in */
     if (spec.emulated) return "--fp8-emulated asks for it";
     if (blocks ? !device->fp8_block_products : !device->fp8_products)
@@ -88,7 +88,7 @@ const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t row
 }
 
 static Fp8Blocks blocks_of(const Quantiser *q, QuantRole role) {
-    if (q->spec.recipe != FP8_BLOCKWISE) return FP8_WHOLE;
+    if (q->spec.recipe != QUANT_BLOCKWISE) return FP8_WHOLE;
     return role == QUANT_W ? FP8_SQUARES : FP8_ROWS;
 }
 
@@ -115,7 +115,7 @@ QuantCodes quantize_codes(Tape *t, const Quantiser *q, QuantRole role, Tensor *x
     const int64_t rows = tensor_rows(x), width = tensor_width(x);
     const DType type = type_of(q, role) == E4M3 ? F8E4M3 : F8E5M2;
     if (role == QUANT_W && q->kept->block) return q->kept->codes;
-    Tensor *newest = want.first && q->spec.recipe == FP8_DELAYED && counts(t, role) ? state : NULL;
+    Tensor *newest = want.first && q->spec.recipe == QUANT_DELAYED && counts(t, role) ? state : NULL;
     QuantCodes c = {.kept = want.kept};
     QuantOperand *asked[2] = {NULL, NULL};
     for (int s = 0; s < 2; s++) {
@@ -255,14 +255,14 @@ static void fp8_refresh(void *self, const StateContext *c) {
     const Fp8CodesAttr attr = {blocks_of(q, QUANT_W)};
     const QuantOperand *y = k->codes.by;
     Tensor value = q->weight->value, row, *state = NULL;
-    if (q->spec.recipe == FP8_TENSORWISE) {
+    if (q->spec.recipe == QUANT_TENSORWISE) {
         take_own_state(q, &value, c);
         state = &q->kept->state;
-    } else if (q->spec.recipe == FP8_DELAYED) {
+    } else if (q->spec.recipe == QUANT_DELAYED) {
         row = row_of(q, QUANT_W);
         state = &row;
     }
-    Tensor *newest = c->training && q->spec.recipe == FP8_DELAYED ? state : NULL;
+    Tensor *newest = c->training && q->spec.recipe == QUANT_DELAYED ? state : NULL;
     Call call = {.in = {&value, state},
                  .out = {y[0].codes, y[1].codes, y[0].inverse, newest},
                  .attr = &attr,
@@ -281,11 +281,11 @@ static const StateKind FP8_STATE = {
     .prepare = fp8_prepare, .refresh = fp8_refresh, .end_step = fp8_end_step, .release = fp8_release};
 
 const Quantiser *quantize_new(Registry *r, const char *name, const Param *weight, QuantSpec spec) {
-    if (spec.format == FP8_NONE) return NULL;
+    if (spec.format == QUANT_OFF) return NULL;
     Quantiser *q = arena_alloc(r->arena, sizeof *q);
     *q = (Quantiser){.spec = spec, .weight = weight, .kept = arena_alloc(r->arena, sizeof *q->kept)};
     *q->kept = (QuantKept){.block = NULL};
-    if (spec.recipe == FP8_DELAYED)
+    if (spec.recipe == QUANT_DELAYED)
         q->state = state_buffer(r, arena_printf(r->arena, "%s" PARAM_FP8_STATE, name), 2,
                                 (int64_t[]){QUANT_ROLES, 1 + spec.history});
     state_add(r, &FP8_STATE, q);

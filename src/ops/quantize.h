@@ -13,15 +13,21 @@
 #ifndef ISOTRON_OPS_QUANTIZE_H
 #define ISOTRON_OPS_QUANTIZE_H
 
-#include "config/enums.h"
 #include "param/state.h"
 #include "tape/tape.h"
 
 typedef enum QuantRole { QUANT_X, QUANT_W, QUANT_DY, QUANT_ROLES } QuantRole;
 
+typedef enum QuantFormat {
+    QUANT_OFF, /* no tensor is rounded */
+    QUANT_E4M3,
+    QUANT_HYBRID /* gradients are E5M2 */
+} QuantFormat;
+typedef enum QuantRecipe { QUANT_DELAYED, QUANT_TENSORWISE, QUANT_BLOCKWISE } QuantRecipe;
+
 typedef struct QuantSpec {
-    Fp8Format format; /* FP8_NONE: no tensor is rounded */
-    Fp8Recipe recipe;
+    QuantFormat format;
+    QuantRecipe recipe;
     int64_t margin, history;
     bool most_recent, wgrad, emulated; /* emulated: whatever the device */
     bool fixed_order; /* sums are in one order whatever the batch, so that products are emulated */

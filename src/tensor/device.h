@@ -9,9 +9,12 @@
 
 #include "base/err.h"
 #include "base/thread.h"
-#include "config/enums.h"
 
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_NULL, DEVICE_CUDA } DeviceKind;
+
+/* How a GPU chooses among the algorithms of a large GEMM: the fastest of those with the same bits, the
+ * fastest of all, or what cuBLASLt proposes. */
+typedef enum GemmTuning { GEMM_TUNING_SAME_BITS, GEMM_TUNING_FASTEST, GEMM_TUNING_OFF } GemmTuning;
 
 /* Counts calls and time of each op while attached to a device; indexed by op number. What a GPU has done is
  * in it after device_wait, until which it must stay. */
@@ -24,7 +27,7 @@ typedef struct Device {
     const struct DeviceBackend *backend; /* how the kind does it (backend.h) */
     Pool *pool;             /* the host's threads: kernels on the CPU split their loops over them */
     OpProfile *profile;     /* NULL, or one entry per op (owned by whoever measures) */
-    GemmTuning gemm_tuning; /* of products that a null device plans (--gemm-tuning); set before the first */
+    GemmTuning gemm_tuning; /* of GEMMs that a null device plans; set before the first */
     int64_t gemm_sm_margin; /* a GPU's multiprocessors that products leave to others; set before the first */
     bool any_order;    /* sums may be taken in the order in which blocks are done (--no-deterministic-mode) */
     struct Cuda *cuda; /* tensor/cuda.h; of a null device: of the device that it plans for, or NULL */

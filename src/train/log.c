@@ -14,9 +14,9 @@
 
 /* Megatron-LM's names (core/transformer/moe/moe_logging.py). */
 static const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES] = {
-    [BALANCE_AUX] = "load_balancing_loss",
-    [BALANCE_SEQ_AUX] = "seq_load_balancing_loss",
-    [BALANCE_GLOBAL_AUX] = "global_load_balancing_loss",
+    [ROUTER_LOSS_AUX] = "load_balancing_loss",
+    [ROUTER_LOSS_SEQ_AUX] = "seq_load_balancing_loss",
+    [ROUTER_LOSS_GLOBAL_AUX] = "global_load_balancing_loss",
     [ROUTER_LOSS_Z] = "z_loss",
 };
 

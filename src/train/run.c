@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "base/host_memory.h"
 #include "kernels/ops.h"
+#include "models/option_map.h"
 
 /* Over whole samples, whatever positions this rank holds. */
 static double mask_sum(const Run *r, const Batch *b) {
@@ -176,7 +177,7 @@ static int64_t most_microbatches(const Run *r) {
 
 MemoryPlan run_plan_memory(const Config *c, const Derived *d, Comm *comm, const Device *target) {
     Device *planner = target ? device_null_for(target) : device_null();
-    planner->gemm_tuning = c->gemm_tuning;
+    planner->gemm_tuning = map_gemm_tuning(c->gemm_tuning);
     Run *r = assemble(c, d, comm, planner, (ExecutorMemory){0});
     Batch b = batch_new(d->micro_batch_size, c->seq_length / r->layout.mesh.size[AXIS_CP]);
     const int64_t together = at_once(c, b.b), passes = most_microbatches(r) * (b.b / together);

@@ -23,14 +23,9 @@ static void forget(Config *c) {
     Config fresh;
     if (!arena) arena = arena_new();
     config_defaults(&fresh, arena);
-#define OPTGROUP(constant, title)
 #define OPT(type, field, fallback, class, names, help)                                                       \
     if (!strcmp(ignored, #field)) c->field = fresh.field, c->given[OPTION_##field] = 0;
-#define OPTENUM OPT
 #include "config/options.def"
-#undef OPTGROUP
-#undef OPT
-#undef OPTENUM
 }
 
 /* Commands call it without rules when they have parsed their words, and with rules when the options are

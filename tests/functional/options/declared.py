@@ -30,11 +30,10 @@ VALUES = {"transformer-impl": "local", "distributed-backend": "gloo", "ckpt-form
 def declared():
     """{field: (group, class, type, name of the option)}"""
     group, found = None, {}
-    for line in OPTIONS_DEF.read_text().splitlines():
-        group = re.match(r"(?:OPTGROUP\((\w+)|)", line)[1] or group
-        option = re.match(r'OPT(?:ENUM)?\((\w+), (\w+), [^,]+, (\w+), "([^"|]+)', line)
-        if option:
-            kind, field, class_, name = option.groups()
+    row = r'^OPTGROUP\((\w+)|^OPT(?:NUM|ENUM)?\((\w+), (\w+),[^"]* (\w+),\s+"([^"|]+)'
+    for title, kind, field, class_, name in re.findall(row, OPTIONS_DEF.read_text(), re.M):
+        group = title or group
+        if field:
             found[field] = group, class_, kind, name
     return found
 

@@ -6,7 +6,6 @@
 
 #include "unit/cmocka_all.h"
 
-#include "base/file.h"
 #include "base/philox.h"
 #include "config/config.h"
 
@@ -697,18 +696,6 @@ static void hash_changes_with_the_class_only(void **state) {
     arena_free(arena);
 }
 
-static void the_document_is_up_to_date(void **state) {
-    (void)state;
-    Str now = {0}, committed = {0};
-    config_options_md(&now);
-    if (getenv("ISOTRON_WRITE_DOCS"))
-        assert_int_equal(file_write_atomic("docs/options.md", now.s, now.len).code, ERR_NONE);
-    assert_int_equal(file_read("docs/options.md", &committed).code, ERR_NONE);
-    if (strcmp(now.s, committed.s))
-        fail_msg("docs/options.md is stale: run this test with ISOTRON_WRITE_DOCS=1 and commit it");
-    str_free(&now), str_free(&committed);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_megatrons),
@@ -728,7 +715,6 @@ int main(void) {
         cmocka_unit_test(foreign_json_is_a_sentence),
         cmocka_unit_test(any_json_bytes_are_survived),
         cmocka_unit_test(hash_changes_with_the_class_only),
-        cmocka_unit_test(the_document_is_up_to_date),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -103,10 +103,10 @@ static void losses_differ_in_what_they_count(void **state) {
             value[k][i] = model_router_loss(m->model, states_counters(m->model->registry)->data, i);
     }
     const double near = 64 * dtype_roundoff(F64);
-    assert_true(fabs(value[0][BALANCE_GLOBAL_AUX] - value[0][BALANCE_AUX]) < near);
-    assert_true(fabs(value[0][BALANCE_SEQ_AUX] - value[0][BALANCE_AUX]) > 1e-6);
-    assert_true(fabs(value[1][BALANCE_SEQ_AUX] - value[1][BALANCE_AUX]) < near);
-    assert_true(fabs(value[2][BALANCE_GLOBAL_AUX] - value[2][BALANCE_AUX]) > 1e-6);
+    assert_true(fabs(value[0][ROUTER_LOSS_GLOBAL_AUX] - value[0][ROUTER_LOSS_AUX]) < near);
+    assert_true(fabs(value[0][ROUTER_LOSS_SEQ_AUX] - value[0][ROUTER_LOSS_AUX]) > 1e-6);
+    assert_true(fabs(value[1][ROUTER_LOSS_SEQ_AUX] - value[1][ROUTER_LOSS_AUX]) < near);
+    assert_true(fabs(value[2][ROUTER_LOSS_GLOBAL_AUX] - value[2][ROUTER_LOSS_AUX]) > 1e-6);
     test_model_free(m);
 }
 

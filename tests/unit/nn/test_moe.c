@@ -155,7 +155,7 @@ static void routers_decide_as_on_one_rank(void **state) {
 static void losses_are_of_the_microbatch(void **state) {
     (void)state;
     for (int i = 0; i < ROUTER_LOSSES; i++) {
-        if (i == BALANCE_GLOBAL_AUX) continue;
+        if (i == ROUTER_LOSS_GLOBAL_AUX) continue;
         RouterSpec r = {.bias = true, .route.score = ROUTER_SIGMOID};
         r.loss_coeff[i] = 0.7;
         check_some((MoeCase){.spec = router_with(r), .microbatches = 2}, near);
@@ -168,11 +168,11 @@ static void losses_are_of_the_microbatch(void **state) {
 static void global_loss_joins_data_parallel_ranks(void **state) {
     (void)state;
     RouterSpec r = {0};
-    r.loss_coeff[BALANCE_GLOBAL_AUX] = 0.7;
+    r.loss_coeff[ROUTER_LOSS_GLOBAL_AUX] = 0.7;
     for (int i = 0; i < N_LAYOUTS; i++) {
         const MoeCase c = {.layout = LAYOUTS[i], .spec = router_with(r), .microbatches = 3, .joined = true};
         MoeOutcome got = moe_on_ranks(&c), want = moe_on_one(&c);
-        want.counters.v[2 * EXPERTS + BALANCE_GLOBAL_AUX] *= c.layout.dp;
+        want.counters.v[2 * EXPERTS + ROUTER_LOSS_GLOBAL_AUX] *= c.layout.dp;
         compare(&c, near, &got, &want);
         moe_outcome_free(&got), moe_outcome_free(&want);
     }

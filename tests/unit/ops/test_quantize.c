@@ -212,7 +212,7 @@ static void count_codes(void *arg, const OpDef *op, const Call *c) {
 
 /* Of x, w, dy, and in the backward w and x once more. */
 static int passes_for_codes(QuantSpec spec, Way way) {
-    const int of_dy = spec.wgrad && spec.recipe == FP8_BLOCKWISE ? 2 : 1, of_w = way == KEPT ? 0 : 2;
+    const int of_dy = spec.wgrad && spec.recipe == QUANT_BLOCKWISE ? 2 : 1, of_w = way == KEPT ? 0 : 2;
     return way == EMULATED ? 0 : of_w + of_dy + (spec.wgrad && !spec.keep_inputs ? 2 : 1);
 }
 
@@ -221,7 +221,7 @@ static int passes_for_codes(QuantSpec spec, Way way) {
 static void check_layer(QuantSpec spec, Way way) {
     const bool codes = way != EMULATED;
     spec.keep_weights = way == KEPT;
-    spec.keep_inputs = way == INPUTS_KEPT && spec.wgrad && spec.recipe != FP8_BLOCKWISE;
+    spec.keep_inputs = way == INPUTS_KEPT && spec.wgrad && spec.recipe != QUANT_BLOCKWISE;
     const Size size = codes ? (Size){128, 2, 384, 128} : (Size){131, 2, 260, 133};
     const int64_t ROWS = size.s * size.b, IN = size.in, OUT = size.out;
     Layer l;
@@ -230,8 +230,8 @@ static void check_layer(QuantSpec spec, Way way) {
     const StateContext state = {.device = l.device, .tokens = ROWS, .training = true};
     states_prepare(l.registry, &state);
     if (way == KEPT) assert_true(states_bytes(l.registry) >= 2 * (size_t)(IN * OUT));
-    const bool blocks = spec.recipe == FP8_BLOCKWISE;
-    const Fp8Type grad = spec.format == FP8_HYBRID ? E5M2 : E4M3;
+    const bool blocks = spec.recipe == QUANT_BLOCKWISE;
+    const Fp8Type grad = spec.format == QUANT_HYBRID ? E5M2 : E4M3;
     const int64_t all = INT64_C(1) << 40;
     const Blocks over_columns = blocks ? (Blocks){1, BLOCK} : (Blocks){all, all},
                  over_rows = blocks ? (Blocks){BLOCK, 1} : (Blocks){all, all},
@@ -256,7 +256,7 @@ static void check_layer(QuantSpec spec, Way way) {
         assert_int_equal(passes, passes_for_codes(spec, way));
         memcpy(dx, tape_grad(l.tape, input)->data, tensor_bytes(input));
         states_end_step(l.registry, &state);
-        if (pass == 1 || spec.recipe != FP8_DELAYED) {
+        if (pass == 1 || spec.recipe != QUANT_DELAYED) {
             quantised(E4M3, w0, OUT, IN, square.high, square.wide, blocks, w);
             quantised(E4M3, x0, ROWS, IN, over_columns.high, over_columns.wide, blocks, x);
             quantised(grad, dy0, ROWS, OUT, over_columns.high, over_columns.wide, blocks, dy);
@@ -277,9 +277,9 @@ static void check_layer(QuantSpec spec, Way way) {
 
 static void products_are_of_quantised_operands(void **unused) {
     (void)unused;
-    for (Fp8Recipe recipe = FP8_DELAYED; recipe <= FP8_BLOCKWISE; recipe++)
+    for (QuantRecipe recipe = QUANT_DELAYED; recipe <= QUANT_BLOCKWISE; recipe++)
         for (int which = 0; which < 2 * WAYS; which++)
-            check_layer((QuantSpec){.format = recipe == FP8_BLOCKWISE ? FP8_E4M3 : FP8_HYBRID,
+            check_layer((QuantSpec){.format = recipe == QUANT_BLOCKWISE ? QUANT_E4M3 : QUANT_HYBRID,
                                     .recipe = recipe,
                                     .history = 3,
                                     .most_recent = which & 1,
@@ -290,9 +290,9 @@ static void products_are_of_quantised_operands(void **unused) {
 static void what_no_codes_can_do_is_said(void **unused) {
     (void)unused;
     Device none = {.kind = DEVICE_NULL}, all = {.kind = DEVICE_NULL, .fp8_products = true};
-    const QuantSpec whole = {.recipe = FP8_TENSORWISE}, blocks = {.recipe = FP8_BLOCKWISE},
-                    emulated = {.recipe = FP8_TENSORWISE, .emulated = true},
-                    invariant = {.recipe = FP8_TENSORWISE, .fixed_order = true};
+    const QuantSpec whole = {.recipe = QUANT_TENSORWISE}, blocks = {.recipe = QUANT_BLOCKWISE},
+                    emulated = {.recipe = QUANT_TENSORWISE, .emulated = true},
+                    invariant = {.recipe = QUANT_TENSORWISE, .fixed_order = true};
     assert_null(quantize_emulation(&all, whole, 32, 16, 48));
     assert_non_null(strstr(quantize_emulation(&none, whole, 32, 16, 48), "FP8"));
     assert_non_null(strstr(quantize_emulation(&all, blocks, 128, 128, 128), "128 terms"));

@@ -1,0 +1,23 @@
+#include <stdio.h>
+
+#include "main/command.h"
+
+int command_docs(int argc, char **argv) {
+    Arena *arena = arena_new();
+    Args args;
+    args_init(&args, arena, "isotron docs", NULL);
+    args_line(&args, argc, argv);
+    Err e = args_end(&args);
+    int status;
+    if (command_ready(&args, e, &status)) {
+        Str text = {0};
+        config_options_md(&text);
+        status = fputs(text.s, stdout) < 0 || fflush(stdout)
+                     ? command_fail(err_user("cannot write to the standard output; check that it is open"))
+                     : 0;
+        str_free(&text);
+    }
+    args_free(&args);
+    arena_free(arena);
+    return status;
+}

@@ -1,0 +1,20 @@
+/* What the choices of options are called in the layers below, which know no options. */
+#ifndef ISOTRON_MODELS_OPTION_MAP_H
+#define ISOTRON_MODELS_OPTION_MAP_H
+
+#include "config/config.h"
+#include "nn/attention.h"
+#include "nn/router.h"
+#include "ops/quantize.h"
+#include "tensor/device.h"
+
+Activation map_activation(MlpActivation); /* not of MLP_GELU, which Derived.activation never is */
+AttentionSink map_softmax(SoftmaxType);
+RouterScore map_score(RouterScoreFunction);
+QuantFormat map_fp8_format(Fp8Format);
+QuantRecipe map_fp8_recipe(Fp8Recipe); /* not of FP8_MXFP8, which the rules refuse */
+GemmTuning map_gemm_tuning(GemmTuningOption);
+/* --moe-aux-loss-coeff or --moe-z-loss-coeff; 0: the loss is off. */
+double map_loss_coeff(const Config *, const Derived *, RouterLoss);
+
+#endif

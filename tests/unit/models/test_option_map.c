@@ -1,0 +1,68 @@
+/* The words of a user reach the layers below as their own choices, whatever numbers the two enums have. */
+#include "unit/config_helper.h"
+
+#include "models/option_map.h"
+
+/* All choices that one line of options makes. */
+typedef struct Choices {
+    const char *words;
+    Activation activation;
+    AttentionSink sink;
+    RouterScore score;
+    QuantFormat format;
+    QuantRecipe recipe;
+    GemmTuning tuning;
+} Choices;
+
+static const Choices CASES[] = {
+    {"--activation swiglu --ffn-hidden-size 24", ACT_SWIGLU, SINK_NONE, ROUTER_TOPK_SOFTMAX, QUANT_OFF,
+     QUANT_DELAYED, GEMM_TUNING_SAME_BITS},
+    {"--activation gelu --softmax-type off-by-one --moe-router-score-function sigmoid --fp8-format e4m3 "
+     "--fp8-recipe tensorwise --gemm-tuning fastest",
+     ACT_GELU_TANH, SINK_ONE, ROUTER_SIGMOID, QUANT_E4M3, QUANT_TENSORWISE, GEMM_TUNING_FASTEST},
+    {"--activation gelu --disable-bias-linear --softmax-type learnable --fp8-format hybrid --gemm-tuning off",
+     ACT_GELU_ERF, SINK_LEARNED, ROUTER_TOPK_SOFTMAX, QUANT_HYBRID, QUANT_DELAYED, GEMM_TUNING_OFF},
+    {"--activation quick-gelu --fp8-format e4m3 --fp8-recipe blockwise --gemm-tuning same-bits",
+     ACT_QUICK_GELU, SINK_NONE, ROUTER_TOPK_SOFTMAX, QUANT_E4M3, QUANT_BLOCKWISE, GEMM_TUNING_SAME_BITS},
+    {"--activation squared-relu", ACT_SQUARED_RELU, SINK_NONE, ROUTER_TOPK_SOFTMAX, QUANT_OFF, QUANT_DELAYED,
+     GEMM_TUNING_SAME_BITS},
+};
+
+static void every_choice_is_mapped(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        Setup *s = setup_new("%s", CASES[i].words);
+        assert_int_equal(map_activation(s->derived.activation), CASES[i].activation);
+        assert_int_equal(map_softmax(s->config.softmax_type), CASES[i].sink);
+        assert_int_equal(map_score(s->config.moe_router_score_function), CASES[i].score);
+        assert_int_equal(map_fp8_format(s->config.fp8_format), CASES[i].format);
+        assert_int_equal(map_fp8_recipe(s->config.fp8_recipe), CASES[i].recipe);
+        assert_int_equal(map_gemm_tuning(s->config.gemm_tuning), CASES[i].tuning);
+        setup_free(s);
+    }
+}
+
+static void every_loss_has_its_coefficient(void **state) {
+    (void)state;
+    Setup *s = setup_new("--num-experts 4 --disable-bias-linear --moe-z-loss-coeff 0.5 "
+                         "--moe-router-load-balancing-type global_aux_loss aux_loss seq_aux_loss "
+                         "--moe-aux-loss-coeff 0.1 0.2 0.3"),
+          *off = setup_new(" ");
+    static const double WANTED[ROUTER_LOSSES] = {[ROUTER_LOSS_AUX] = 0.2,
+                                                 [ROUTER_LOSS_SEQ_AUX] = 0.3,
+                                                 [ROUTER_LOSS_GLOBAL_AUX] = 0.1,
+                                                 [ROUTER_LOSS_Z] = 0.5};
+    for (RouterLoss i = 0; i < ROUTER_LOSSES; i++) {
+        assert_true(map_loss_coeff(&s->config, &s->derived, i) == WANTED[i]);
+        assert_true(map_loss_coeff(&off->config, &off->derived, i) == 0);
+    }
+    setup_free(s), setup_free(off);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_choice_is_mapped),
+        cmocka_unit_test(every_loss_has_its_coefficient),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
