@@ -3,13 +3,12 @@
 
 usage: table.py REPORT"""
 import collections
-import json
 import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from command import Command, words_of
+from cli import Command, Failed, read_json
 
 DOCUMENT = ROOT / "docs/mutation.md"
 MARK = "<!-- tests/mutants/table.py writes what follows -->\n"
@@ -50,21 +49,16 @@ def bugs(records):
     return table(["bug", "family", "what it does", "reported like", "killed in", "first by its bound", "error / bound", "5 % of loss"], rows)
 
 
-def main():
-    parser = Command(__doc__)
-    parser.add_argument("report", type=pathlib.Path)
-    path = parser.parse_args().report
+def main(a):
+    report = read_json(a.report)
     try:
-        report = json.loads(path.read_text())
-        head = DOCUMENT.read_text().split(MARK)[0]
-        parts = {"Score": summary(report), "Which cells notice which family": matrix(report["records"]),
-                 "The bugs": bugs(report["records"])}
-        DOCUMENT.write_text(head + MARK + "".join(f"\n## {title}\n\n{part}" for title, part in parts.items()))
-    except OSError as e:
-        parser.fail(words_of(e))
+        parts = {"Score": summary(report), "Which cells notice which family": matrix(report["records"]), "The bugs": bugs(report["records"])}
     except (AttributeError, KeyError, TypeError, ValueError) as e:
-        parser.fail(f"{path} is no report of run.py --json ({e}): run that again")
+        raise Failed(f"{a.report} is no report of run.py --json ({e}): run that again") from None
+    head = DOCUMENT.read_text().split(MARK)[0]
+    DOCUMENT.write_text(head + MARK + "".join(f"\n## {title}\n\n{part}" for title, part in parts.items()))
 
 
-if __name__ == "__main__":
-    main()
+command = Command(__doc__)
+command.add_argument("report", type=pathlib.Path)
+command.run(main)

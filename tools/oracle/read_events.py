@@ -1,18 +1,25 @@
+#!/usr/bin/env python3
 """Reads what the program writes with TensorBoard's own reader.
 
-    python3 tools/oracle/read_events.py FOLDER            prints {tag: [[step, value], ...]} of a run's event files
-    python3 tools/oracle/read_events.py --check PROGRAM   runs tests/unit/train/test_events.c's program and checks its file
+usage: tools/oracle/read_events.py FOLDER            prints {tag: [[step, value], ...]} of a run's event files
+       tools/oracle/read_events.py --check PROGRAM   runs tests/unit/train/test_events.c's program and checks its file
 
-Exit status 77: tensorboard is not installed (pip install tensorboard).
-"""
-
+Exit status 77: tensorboard is not installed (pip install tensorboard)."""
 import json
 import math
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
-from called import words
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cli import Command, program
+
+command = Command(__doc__)
+one = command.add_mutually_exclusive_group(required=True)
+one.add_argument("folder", nargs="?")
+one.add_argument("--check", type=program)
+options = command.parse_args()
 
 try:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -34,11 +41,11 @@ def read(folder):
     return {tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-if sys.argv[1:2] == ["--check"]:
+if options.check:
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([words(2, 2)[1], folder], check=True)
+        subprocess.run([options.check, folder], check=True)
         found = read(folder)
     assert found == WRITTEN, found
     print("TensorBoard reads", sum(map(len, found.values())), "scalars")
 else:
-    print(json.dumps(read(*words(1, 1))))
+    print(json.dumps(read(options.folder)))

@@ -1,18 +1,25 @@
 #!/usr/bin/env python3
 """Writes tests/data/tokenizer/: small tokenizers trained with the `tokenizers` library, and what it makes of awkward texts.
 
-    tools/oracle/tokenizer_cases.py tests/data/tokenizer
+usage: tools/oracle/tokenizer_cases.py tests/data/tokenizer
 
 Deterministic for given versions of Python (its pydoc topics are the training text) and tokenizers; cases.json names both.
 A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones, {"ids", "decoded"}: text (base64) repeated `times`
 times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as little-endian int32; decoded is base64. "regex" has the non-empty
 pieces into which a pattern splits a text, and those of them that match."""
-import base64, json, os, platform, random
+import base64, json, os, platform, random, sys
+from pathlib import Path
 from pydoc_data import topics
-from called import words
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cli import Command
+
+command = Command(__doc__, "tokenizers")
+command.add_argument("folder")
+options = command.parse_args()
+
 from tokenizers import AddedToken, Regex, Tokenizer, __version__, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from awkward import PIECES, text
-from compare_tokenizer import ADD_SPECIAL, AS_TEXT, SKIP_SPECIAL, gpt2, theirs
+from awkward import ADD_SPECIAL, AS_TEXT, PIECES, SKIP_SPECIAL, gpt2, text, theirs
 
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2 = LLAMA3.replace("{1,3}", "")
@@ -165,4 +172,4 @@ def main(folder):
         f.write(",\n".join(json.dumps(c, separators=(",", ":"), ensure_ascii=False) for c in regexes()) + "\n]}\n")
 
 
-main(*words(1, 1))
+main(options.folder)

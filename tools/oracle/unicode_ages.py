@@ -6,9 +6,16 @@ category now, gets an older stand-in of the same general category, script and UT
 2.8 knows 15: the newer characters that utf8proc decomposes, composes or orders are listed. Its lower case knows letters that
 utf8proc does not.
 
-    tools/oracle/unicode_ages.py > src/tokenizer/ages_table.h"""
-import ctypes, unicodedata
-from called import words
+usage: tools/oracle/unicode_ages.py > src/tokenizer/ages_table.h"""
+import ctypes, sys, unicodedata
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cli import Command
+
+command = Command(__doc__, "tokenizers")
+command.parse_args()
+
 import tokenizers
 from tokenizers import Regex, normalizers, pre_tokenizers
 
@@ -82,7 +89,6 @@ def table(name, comment, rows):
     print("};")
 
 
-words(0, 0)
 print(f"""/* Written by tools/oracle/unicode_ages.py from tokenizers {tokenizers.__version__}, Unicode {unicodedata.unidata_version} and utf8proc. */
 #ifndef ISOTRON_TOKENIZER_AGES_TABLE_H
 #define ISOTRON_TOKENIZER_AGES_TABLE_H

@@ -12,7 +12,7 @@ import sys
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools"))
-from command import Command, words_of
+from cli import Command, words_of
 
 COUNTED = ("killed", "survived")
 DOCUMENT = ROOT / "docs/mutation.md"

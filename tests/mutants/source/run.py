@@ -35,7 +35,7 @@ import suite
 from tree import Tree, checked
 
 sys.path.insert(0, str(ROOT / "tools"))
-from command import Command, count, natural, positive, words_of
+from cli import Command, count, natural, positive, words_of
 
 WORK = ROOT / "build/mutants"
 
