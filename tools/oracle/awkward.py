@@ -49,3 +49,17 @@ def gpt2(vocab, merges):
     tok.decoder = tokenizers.decoders.ByteLevel()
     tok.add_special_tokens(["<|endoftext|>"])
     return tok
+
+
+def fnv(data):
+    """FNV-1a, 64 bits."""
+    h = 0xCBF29CE484222325
+    for byte in data: h = (h ^ byte) * 0x100000001B3 % 2**64
+    return f"{h:016x}"
+
+
+def matches(pattern, characters):
+    """Those of the characters that the library's regex matches."""
+    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "removed", invert=True)
+    return [ord(x) for i in range(0, len(characters), 4096)
+            for piece, _ in split.pre_tokenize_str("".join(map(chr, characters[i:i + 4096]))) for x in piece]

@@ -3,7 +3,10 @@
 Hugging Face models ask for float32 by name in places (norms, softmax, rotary tables). `Float64` answers each such request
 with float64, and raises on any operation, forward or backward, whose result is of another floating type.
 """
+import platform
 
+import numpy
+import safetensors
 import torch
 import transformers
 from torch.overrides import TorchFunctionMode
@@ -69,3 +72,8 @@ def narrowest(tensors):
 def logits(model, tokens):
     with Float64(), torch.no_grad():
         return model(input_ids=tokens, use_cache=False).logits
+
+
+def versions():
+    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__,
+            "transformers": transformers.__version__, "safetensors": safetensors.__version__}

@@ -12,7 +12,6 @@ import datetime
 import hashlib
 import json
 import math
-import platform
 import sys
 import tempfile
 from pathlib import Path
@@ -29,7 +28,6 @@ command.add_argument("cases", nargs="*")
 command.parse_args()
 
 import numpy as np
-import safetensors
 import safetensors.torch
 import torch
 import transformers
@@ -38,7 +36,7 @@ import moe
 import sinks
 import witness
 from families import CASES, FAMILIES
-from float64 import Float64
+from float64 import Float64, versions
 
 TRAINING = {
     "lr": 1e-2, "min-lr": 1e-3, "lr-decay-style": "cosine", "lr-warmup-iters": 3, "lr-decay-iters": 18,
@@ -177,9 +175,7 @@ def provenance(family, model, arguments):
     sources = [HERE / f"{f}.py" for f in ("golden", f"families/{family}", "families/decoder", "moe", "sinks", "witness", "float64")]
     return {"generator": "tools/oracle/golden.py", "arguments": arguments, "model": model,
             "source_sha256": hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest(),
-            "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
-                         "transformers": transformers.__version__, "safetensors": safetensors.__version__},
-            "device": f"cpu, 1 thread, {torch.backends.cpu.get_cpu_capability()}", "dtype": "float64"}
+            "versions": versions(), "device": f"cpu, 1 thread, {torch.backends.cpu.get_cpu_capability()}", "dtype": "float64"}
 
 
 def save_init(family, model, folder, dtype):

@@ -10,7 +10,6 @@ compute the logits of what was exported."""
 import copy
 import datetime
 import json
-import platform
 import re
 import subprocess
 import sys
@@ -26,7 +25,6 @@ command.add_argument("--round-trip", type=program)
 command.parse_args()
 
 import numpy as np
-import safetensors
 import torch
 import transformers
 
@@ -142,8 +140,7 @@ def main(a):
         table.append(entry)
         print(f"{family} {name}: {found if values is None else 'logits'}")
     provenance = {"generator": "tools/oracle/hf_configs.py", "date": datetime.date.today().isoformat(),
-                  "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
-                               "transformers": transformers.__version__, "safetensors": safetensors.__version__}}
+                  "versions": float64.versions()}
     def dump(x):
         return json.dumps(x, separators=(",", ":"))
 

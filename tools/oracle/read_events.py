@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Reads what the program writes with TensorBoard's own reader.
+"""Checks with TensorBoard's own reader what the program writes.
 
-usage: tools/oracle/read_events.py FOLDER            prints {tag: [[step, value], ...]} of a run's event files
-       tools/oracle/read_events.py --check PROGRAM   runs tests/unit/train/test_events.c's program and checks its file
+usage: tools/oracle/read_events.py PROGRAM
+
+PROGRAM is that of tests/unit/train/test_events.c, which writes an event file.
 
 Exit status 77: tensorboard is not installed (pip install tensorboard)."""
-import json
 import math
 import subprocess
 import sys
@@ -16,9 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cli import Command, program
 
 command = Command(__doc__)
-one = command.add_mutually_exclusive_group(required=True)
-one.add_argument("folder", nargs="?")
-one.add_argument("--check", type=program)
+command.add_argument("program", type=program)
 options = command.parse_args()
 
 try:
@@ -41,11 +39,8 @@ def read(folder):
     return {tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-if options.check:
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([options.check, folder], check=True)
-        found = read(folder)
-    assert found == WRITTEN, found
-    print("TensorBoard reads", sum(map(len, found.values())), "scalars")
-else:
-    print(json.dumps(read(options.folder)))
+with tempfile.TemporaryDirectory() as folder:
+    subprocess.run([options.program, folder], check=True)
+    found = read(folder)
+assert found == WRITTEN, found
+print("TensorBoard reads", sum(map(len, found.values())), "scalars")

@@ -17,13 +17,13 @@ command.add_argument("path", type=Path)
 command.parse_args()
 
 import tokenizers
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+from awkward import fnv, matches
+from tokenizers import AddedToken, Tokenizer, models, normalizers
 
 BLOCK = 4096
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf".split()
 PATTERNS = [f"\\p{{{name}}}" for name in [*CATEGORIES, "Han", "Hiragana", "Katakana", "Arabic", "Latin"]] + ["\\w", "\\s", "\\d"]
 FORMS = {"NFD": normalizers.NFD, "NFKD": normalizers.NFKD, "NFC": normalizers.NFC, "NFKC": normalizers.NFKC, "Lowercase": normalizers.Lowercase}
-MASK = (1 << 64) - 1
 
 
 def blocks():
@@ -46,11 +46,6 @@ def runs(members):
     return out
 
 
-def matches(pattern):
-    split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
-    return [ord(x) for block in blocks() for piece, _ in split.pre_tokenize_str("".join(map(chr, block))) for x in piece]
-
-
 def beside(token, text, begins):
     """The characters in whose text the token begins at that place."""
     tokenizer = Tokenizer(models.BPE(vocab={"u": 0}, merges=[], unk_token="u"))
@@ -66,14 +61,8 @@ def beside(token, text, begins):
     return found
 
 
-def fnv(data):
-    h = 0xCBF29CE484222325
-    for byte in data: h = (h ^ byte) * 0x100000001B3 & MASK
-    return f"{h:016x}"
-
-
 def main(a):
-    out = {"tokenizers": tokenizers.__version__, "matches": {p: runs(matches(p)) for p in PATTERNS}}
+    out = {"tokenizers": tokenizers.__version__, "matches": {p: runs(matches(p, [c for block in blocks() for c in block])) for p in PATTERNS}}
     alone = set(beside(AddedToken("zq", single_word=True), "{}zq ", 1))
     out["word"] = runs(c for block in blocks() for c in block if c not in alone)
     out["space"] = runs(beside(AddedToken("zq", lstrip=True), "a{}zq", 1))
