@@ -18,7 +18,8 @@ class Failed(Exception):
 
 
 class Command(argparse.ArgumentParser):
-    """description: the script's docstring. packages: modules that the script needs beside the standard library."""
+    """description: the script's docstring. packages: modules outside the standard library that the script needs. A script parses
+    before it imports them, so that --help and a wrong word need none."""
 
     def __init__(self, description, packages=""):
         super().__init__(description=description, allow_abbrev=False)
