@@ -193,13 +193,6 @@ def save_init(family, model, folder, dtype):
             raise Failed(f"{folder.name}: save_pretrained and we disagree about {name}")
 
 
-def value_of(text):
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
-
-
 def main(a):
     for folder in a.check or []:
         print(folder, ", ".join(f"{what} {error:.0e}" for what, error in witness.check(folder).items()))
@@ -207,7 +200,7 @@ def main(a):
     if unknown:
         command.error(f"there is no case and no KEY=VALUE '{unknown[0]}'; the cases are {', '.join(CASES)}")
     transformers.utils.logging.disable_progress_bar()
-    overrides = {key: value_of(value) for key, value in (item.split("=", 1) for item in a.set)}
+    overrides = {key: witness.value_of(value) for key, value in (item.split("=", 1) for item in a.set)}
     for name in a.cases or ([] if a.check else CASES):
         make(name, a.out, overrides, [a for s in a.set for a in ("--set", s)] + [name])
 

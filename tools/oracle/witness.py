@@ -199,13 +199,16 @@ def slope(o, w, direction, tokens, mask, step=1e-30):
     return loss(o, {n: x + 1j * step * direction[n] for n, x in w.items()}, tokens, mask)[1].imag / step
 
 
+def value_of(text):
+    """The value of an option: a number, a truth value, or else a text."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
 def read_conf(path):
-    def value(text):
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError:
-            return text
-    return {k: value(v) for k, v in (line.split(" = ") for line in path.read_text().splitlines())}
+    return {k: value_of(v) for k, v in (line.split(" = ") for line in path.read_text().splitlines())}
 
 
 def check(folder, seed=1):
