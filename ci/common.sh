@@ -41,6 +41,26 @@ one_of() {
   done
 }
 
+# run_steps FOLDER STEP...: every step runs, even if an earlier one failed. Step X is the function step_X and leaves its output in
+# FOLDER/X.log; a status of 77 means that it was skipped. print_verdicts ends the script.
+run_steps() {
+  local folder=$1 step begin verdict
+  shift
+  mkdir -p "$folder" || exit
+  verdicts='' failed=0
+  for step; do
+    printf '\n==== %s\n' "$step"
+    begin=$SECONDS
+    "step_$step" </dev/null 2>&1 | tee "$folder/$step.log"
+    case ${PIPESTATUS[0]} in 0) verdict=pass ;; 77) verdict=skipped ;; *) verdict=FAIL failed=1 ;; esac
+    verdicts+=$(printf '%-10s %-8s %4d s  %s' "$step" "$verdict" $((SECONDS - begin)) "$(tail -n 1 "$folder/$step.log" | cut -c 1-90)")$'\n'
+  done
+}
+print_verdicts() {
+  printf '\n==== verdicts (%d s)\n%s' "$SECONDS" "$verdicts"
+  exit $failed
+}
+
 # built FILE: what a step needs is there.
 built() { [ -e "$1" ] || { echo "there is no $1: $script build comes first"; return 1; }; }
 

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""PyTorch's causal attention in bf16, timed: the peer that `race` runs beside `isotron bench ops`.
+"""PyTorch's causal attention in bf16, timed: the peer of `bench/race attention`.
 
 usage: bench/ops/peer_attention.py --shapes FILE.json [--seconds S] [--deterministic]
 
 FILE has a list of {"name", "op": attention or attention_grad, "shape": [s, b, g, r, d]}: s positions, b samples, g groups of r query
-heads of width d. Operands are random, in the layout [b, s, heads, d] that a projection leaves, as many sets as it takes for no cache
-to hold the next one. It is cuDNN's attention; where that refuses, flash, and a row says which did it: with --deterministic
+heads of width d. Operands are random, in the layout [b, s, heads, d] that a projection leaves, in so many sets that no cache holds the
+next one. Attention is cuDNN's; where it refuses, flash, and a row says which did it: with --deterministic
 (torch.use_deterministic_algorithms) cuDNN's backward is refused. As in `bench ops` a row is the median of rounds of at least 5 ms, as
 many as fit into --seconds, 21 at most and 3 at least. Prints one line of JSON."""
-import argparse
 import json
 import math
 import pathlib
@@ -16,12 +15,18 @@ import statistics
 import sys
 import time
 
-try:
-    import torch
-    from torch.nn import functional as F
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-except ImportError as e:
-    sys.exit(f"peer_attention: this Python has no PyTorch that does ({e}): bench/ops/race --python names one")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+from cli import Command
+
+command = Command(__doc__, "torch")
+command.add_argument("--shapes", type=pathlib.Path, required=True)
+command.add_argument("--seconds", type=float, default=0.07)
+command.add_argument("--deterministic", action="store_true")
+command.parse_args()
+
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -89,19 +94,13 @@ def row_of(wanted, seconds):
     return {"name": wanted["name"], "refused": refused}
 
 
-def main():
-    parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("\n\n")[0])
-    parser.add_argument("--shapes", required=True)
-    parser.add_argument("--seconds", type=float, default=0.07)
-    parser.add_argument("--deterministic", action="store_true")
-    a = parser.parse_args()
+def main(a):
     torch.manual_seed(1)
     torch.use_deterministic_algorithms(a.deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = False  # that is for finding bugs, and takes time
-    rows = [row_of(wanted, a.seconds) for wanted in json.loads(pathlib.Path(a.shapes).read_text())]
+    rows = [row_of(wanted, a.seconds) for wanted in json.loads(a.shapes.read_text())]
     print(json.dumps({"device": torch.cuda.get_device_name() if CUDA else "CPU", "torch": torch.__version__, "cuda": torch.version.cuda,
                       "cudnn": torch.backends.cudnn.version() if CUDA else None, "rows": rows}))
 
 
-if __name__ == "__main__":
-    main()
+command.run(main)

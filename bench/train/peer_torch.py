@@ -1,18 +1,15 @@
 #!/usr/bin/env python3
-"""PyTorch's training step of a configuration of bench/train, timed: the peer that `race` runs beside `isotron bench train`.
+"""PyTorch's training step of a configuration of bench/train, timed: the peer of `bench/race step`.
 
 usage: bench/train/peer_torch.py --config bench/train/NAME.conf [--steps N] [--seconds S] [--warmup N]
-                                 [--optimizer same|pure-bf16] [--gradients auto|fp32|bf16]
-                                 [--micro-batch-size N] [--no-compile] [--compile-mode MODE] [--scope block|model]
+                                 [--micro-batch-size N] [--no-compile] [--compile-mode MODE]
 
-Every layer is compiled, attention is cuDNN's (where it refuses, flash; the result says which did it). The parameters are bf16 with
-fp32 masters, as ours. With fp32 moments AdamW is the fused one, and microbatches' gradients are summed in fp32. Where the
-configuration asks for 16-bit moments it is peer_adamw.py's, compiled; gradients are summed as its main-grads-dtype says, in fp32
-behind each parameter's backward or by autograd in bf16. Without that key they are in fp32 if all that leaves 40 GB for activations,
-else in bf16, less to move and to keep than ours has. --gradients chooses by hand.
---optimizer pure-bf16 is torch's fused AdamW then, parameters, gradients and moments in bf16 without masters. The gradient's norm
-is clipped as ours. No recomputation. Prints one line of JSON; a step's time is the median of steps that are waited for, and the
-mean of as many back to back."""
+Every layer is compiled. Attention is cuDNN's; where it refuses, flash, and the result says which did it. The parameters are bf16 with
+fp32 masters, as ours. With fp32 moments AdamW is PyTorch's fused one, and gradients of microbatches are summed in fp32. Where the
+configuration asks for 16-bit moments AdamW is peer_adamw.py's, compiled. Its gradients are summed as main-grads-dtype says: in fp32
+behind each parameter's backward, or by autograd in bf16. Without that key they are in fp32 if that leaves 40 GB for activations, else
+in bf16. The gradient's norm is clipped as ours. There is no recomputation. Prints one line of JSON: the median of steps that are
+waited for, and the mean of as many back to back."""
 import argparse
 import json
 import math
@@ -21,13 +18,23 @@ import statistics
 import sys
 import time
 
-try:
-    import torch
-    from torch import nn
-    from torch.nn import functional as F
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-except ImportError as e:
-    sys.exit(f"peer_torch: this Python has no PyTorch that does ({e}): bench/train/race --python names one")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+from cli import Command, Failed, count
+
+command = Command(__doc__, "torch")
+command.add_argument("--config", required=True)
+command.add_argument("--steps", type=count, default=20)
+command.add_argument("--seconds", type=float, default=0)
+command.add_argument("--warmup", type=count, default=5)
+command.add_argument("--micro-batch-size", type=count)
+command.add_argument("--no-compile", action="store_true")
+command.add_argument("--compile-mode", default="default")
+command.parse_args()
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import peer_adamw
 
@@ -69,7 +76,7 @@ def read_conf(path):
     for key in ("train-iters", "mock-data"):
         take(key, None)
     if known:
-        sys.exit(f"peer_torch: {path}: not understood: {', '.join(known)}")
+        raise Failed(f"{path}: not understood: {', '.join(known)}")
     assert c.positions == c.seq and c.batch % c.micro == 0
     c.vocab = (c.vocab + 127) // 128 * 128
     return c
@@ -159,50 +166,38 @@ class Model(nn.Module):
 # ---- step ----
 
 class Fused:
-    """torch's fused AdamW: on fp32 masters with fp32 sums of gradients, or on the bf16 parameters themselves."""
-    def __init__(self, groups, c, masters):
-        held = {p: p.detach().float().requires_grad_() if masters else p for params, _ in groups for p in params}
-        self.params, self.held = list(held), list(held.values())
-        self.adam = torch.optim.AdamW([{"params": [held[p] for p in params], "weight_decay": decay} for params, decay in groups],
+    """torch's fused AdamW on fp32 masters, with fp32 sums of gradients."""
+    words = "fused AdamW, fp32 masters, moments and sums of gradients"
+
+    def __init__(self, groups, c):
+        masters = {p: p.detach().float().requires_grad_() for params, _ in groups for p in params}
+        self.params, self.masters, self.begins = list(masters), list(masters.values()), True
+        self.adam = torch.optim.AdamW([{"params": [masters[p] for p in params], "weight_decay": decay} for params, decay in groups],
                                       lr=c.lr, betas=(0.9, c.beta2), eps=1e-8, fused=True)
-        self.masters, self.begins = masters, True
-        for p in self.held if masters else []:
+        for p in self.masters:
             p.grad = torch.zeros_like(p)
-        self.words = "fused AdamW, " + ("fp32 masters, moments and sums of gradients" if masters else
-                                        "bf16 parameters, moments and gradients, no masters")
 
     def next_microbatch(self):
-        if not self.masters:
-            return
-        sums, grads = [p.grad for p in self.held], [p.grad for p in self.params]
-        (torch._foreach_copy_ if self.begins else torch._foreach_add_)(sums, grads)
+        (torch._foreach_copy_ if self.begins else torch._foreach_add_)([p.grad for p in self.masters], [p.grad for p in self.params])
         self.begins = False
         for p in self.params:
             p.grad = None
 
     @torch.no_grad()
     def step(self, largest_norm):
-        nn.utils.clip_grad_norm_(self.held, largest_norm, foreach=True)
+        nn.utils.clip_grad_norm_(self.masters, largest_norm, foreach=True)
         self.adam.step()
         self.begins = True
-        if self.masters:
-            torch._foreach_copy_(self.params, self.held)
-        else:
-            self.adam.zero_grad(set_to_none=True)
-
-
-def sums_in_fp32(choice, parameters):
-    """Parameters and moments in bf16, masters and sums in fp32 are 14 bytes each."""
-    if choice != "auto" or not CUDA:
-        return choice != "bf16"
-    return torch.cuda.get_device_properties(0).total_memory - 14 * parameters > 40e9
+        torch._foreach_copy_(self.params, self.masters)
 
 
 def make_optimizer(c, a, params):
     groups = [([p for p in params if p.dim() > 1], c.decay), ([p for p in params if p.dim() == 1], 0.0)]
-    if not c.narrow or a.optimizer == "pure-bf16":
-        return Fused(groups, c, masters=not c.narrow)
-    sums = sums_in_fp32(c.gradients if a.gradients == "auto" else a.gradients, sum(p.numel() for p in params))
+    if not c.narrow:
+        return Fused(groups, c)
+    sums = c.gradients != "bf16"
+    if c.gradients == "auto" and CUDA:  # parameters and moments in bf16, masters and sums in fp32 are 14 bytes each
+        sums = torch.cuda.get_device_properties(0).total_memory - 14 * sum(p.numel() for p in params) > 40e9
     adam = peer_adamw.AdamW(groups, c.lr, (0.9, c.beta2), 1e-8, sums, compiled=not a.no_compile)
     adam.words = f"compiled AdamW, fp32 masters, bf16 moments, {'fp32' if sums else 'bf16'} sums of gradients"
     return adam
@@ -274,37 +269,22 @@ def measure(trainer, a, c, device):
     return first, times, together, loss.item()
 
 
-def main():
-    parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("\n\n")[0])
-    parser.add_argument("--config", required=True)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=0, help="stop measuring after so long, but take 3 steps")
-    parser.add_argument("--warmup", type=int, default=5)
-    parser.add_argument("--optimizer", choices=["same", "pure-bf16"], default="same")
-    parser.add_argument("--gradients", choices=["auto", "fp32", "bf16"], default="auto")
-    parser.add_argument("--micro-batch-size", type=int)
-    parser.add_argument("--no-compile", action="store_true")
-    parser.add_argument("--compile-mode", default="default")
-    parser.add_argument("--scope", choices=["block", "model"], default="block")
-    a = parser.parse_args()
+def main(a):
     c = read_conf(a.config)
     c.micro = a.micro_batch_size or c.micro
     device = torch.device("cuda" if CUDA else "cpu")
     torch.manual_seed(1)
     backends, attention = choose_attention(c, device)
     trainer = Trainer(c, a, device)
-    if not a.no_compile and a.scope == "model":
-        trainer.model.compile(mode=a.compile_mode)
-    elif not a.no_compile:
-        for part in [*trainer.model.layers, trainer.model.head]:
-            part.compile(mode=a.compile_mode)
+    for part in [] if a.no_compile else [*trainer.model.layers, trainer.model.head]:
+        part.compile(mode=a.compile_mode)
     with sdpa_kernel(backends):
         first, times, together, loss = measure(trainer, a, c, device)
     median, tokens = statistics.median(times), c.batch * c.seq
     print(json.dumps({
         "device": torch.cuda.get_device_name() if CUDA else "CPU", "torch": torch.__version__, "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if CUDA else None, "attention": attention,
-        "compile": "none" if a.no_compile else f"{a.scope}, {a.compile_mode}",
+        "compile": "none" if a.no_compile else f"block, {a.compile_mode}",
         "optimizer": trainer.optimizer.words,
         "parameters": sum(p.numel() for p in trainer.params), "micro_batch_size": c.micro, "global_batch_size": c.batch,
         "steps": len(times), "tokens": tokens, "step_ms": {"median": median, "min": min(times), "max": max(times)},
@@ -313,5 +293,4 @@ def main():
         "allocation_retries": torch.cuda.memory_stats().get("num_alloc_retries") if CUDA else None}))
 
 
-if __name__ == "__main__":
-    main()
+command.run(main)

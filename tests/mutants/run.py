@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Judges the judge: runs every planted bug (mutants.def) in the cells that look for it (cells.list) until one of them notices.
 
-usage: run.py PROGRAM [--only ID...] [--all] [--matrix] [--sensitivity] [--jobs N] [--json FILE]
+usage: tests/mutants/run.py PROGRAM [--only ID...] [--all] [--matrix] [--sensitivity] [--jobs N] [--json FILE]
 
   --all           a bug that its own cells miss meets all the others
   --matrix        also which cells of each kind notice it
@@ -26,7 +26,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
-from command import Command, count
+from cli import Command, Failed, count, program, result_file, write_json
 
 WORK = tempfile.TemporaryDirectory(prefix="isotron-mutants-")
 STEPS, HALF = 12, 6  # of a training cell
@@ -48,13 +48,10 @@ TRAIN_BOUND = 1e4 * 2.0**-53
 def table(program):
     """Rows of mutants.def."""
     keys = ["id", "family", "rank", "op", "issues", "cells", "what"]
-    try:
-        done = subprocess.run([program, "--mutant", "list"], capture_output=True, text=True)
-    except OSError as e:
-        sys.exit(f"run.py: {program}: {e.strerror}; ci/build cpu makes build/cpu/tests/mutants/isotron_mutants")
+    done = subprocess.run([program, "--mutant", "list"], capture_output=True, text=True)
     lines = done.stdout.splitlines()
     if done.returncode or not lines or any(line.count("\t") != len(keys) - 1 for line in lines):
-        sys.exit(f"run.py: {program} has no planted bugs: name build/cpu/tests/mutants/isotron_mutants")
+        raise Failed(f"{program} has no planted bugs: name build/cpu/tests/mutants/isotron_mutants")
     return [dict(zip(keys, line.split("\t"))) for line in lines]
 
 
@@ -71,7 +68,7 @@ def read_cells():
     lists = "".join((ROOT / "tests/functional/layouts" / f"{tier}.list").read_text() for tier in ("t0", "t1")).splitlines()
     gone = [name for name, c in found.items() if c["kind"] == "t0" and " ".join([c["case"], c["lane"], *c["options"]]) not in lists]
     if gone:
-        sys.exit(f"cells.list: not in T0 or T1: {', '.join(gone)}")
+        raise Failed(f"cells.list: not in T0 or T1: {', '.join(gone)}")
     return found
 
 
@@ -274,32 +271,18 @@ def say(record):
               if not record["localised"] else "    the report names its op now: remove it from UNNAMED")
 
 
-def main():
-    parser = Command(__doc__)
-    parser.add_argument("program")
-    parser.add_argument("--only", nargs="*")
-    parser.add_argument("--all", action="store_true")
-    parser.add_argument("--matrix", action="store_true")
-    parser.add_argument("--sensitivity", action="store_true")
-    parser.add_argument("--jobs", type=count, default=os.cpu_count())
-    parser.add_argument("--json")
-    args = parser.parse_args()
-    if args.json and not os.access(pathlib.Path(args.json).resolve().parent, os.W_OK):
-        parser.error(f"there is no folder for '{args.json}' that may be written to")
+def main(args):
     suite, rows, begin = Suite(str(pathlib.Path(args.program).resolve())), table(args.program), time.time()
-    chosen = []
-    for row in rows:
-        if row["family"] != "probe" and (not args.only or row["id"] in args.only):
-            chosen.append(row)
+    chosen = [row for row in rows if row["family"] != "probe" and (not args.only or row["id"] in args.only)]
     unknown = set(args.only or []) - {row["id"] for row in chosen}
     if unknown:
-        parser.error(f"there is no planted bug {', '.join(sorted(unknown))}; {args.program} --mutant list names them")
+        raise Failed(f"there is no planted bug {', '.join(sorted(unknown))}; {args.program} --mutant list names them")
     wanted = sorted({c.split("@")[-1] for row in chosen for c in row["cells"].split()}) if not args.all else list(suite.cells)
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         outcomes = zip(wanted, pool.map(lambda name: suite.meet(name, None), wanted))
         unsound = [f"{name} fails without a planted bug: {outcome.why}" for name, outcome in outcomes if outcome.killed]
         if unsound:
-            sys.exit("\n".join(unsound))
+            raise Failed("\n".join(unsound))
         print(f"{len(wanted)} cells pass without a planted bug, {time.time() - begin:.0f} s", flush=True)
         records = []
         for record in pool.map(lambda row: suite.hunt(row, args.all, args.matrix), chosen):
@@ -318,10 +301,17 @@ def main():
         sensitivity["bit"] = bit = suite.lowest_bit("gpt2/tp2dp2")
         print(f"lane fp64: a flip of bit {bit} of 52 in one element of one step is noticed")
     if args.json:
-        summary = {"schema": 1, "killed": killed, "mutants": len(records), "megatron": megatron, "curves": curves, "sensitivity": sensitivity}
-        pathlib.Path(args.json).write_text(json.dumps(summary | {"records": records}, indent=1, default=str))
+        write_json(args.json, {"schema": 1, "killed": killed, "mutants": len(records), "megatron": megatron, "curves": curves,
+                               "sensitivity": sensitivity, "records": records})
     return int(killed < len(records) or any(r["id"] not in UNNAMED and not r["localised"] for r in traced))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+command = Command(__doc__)
+command.add_argument("program", type=program)
+command.add_argument("--only", nargs="*")
+command.add_argument("--all", action="store_true")
+command.add_argument("--matrix", action="store_true")
+command.add_argument("--sensitivity", action="store_true")
+command.add_argument("--jobs", type=count, default=os.cpu_count())
+command.add_argument("--json", type=result_file)
+command.run(main)

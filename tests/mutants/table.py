@@ -1,33 +1,34 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/mutation.md, below its mark, from a report of run.py --json.
+"""Writes a section of docs/mutation.md from a report of run.py --json or of source/run.py --json.
 
-usage: table.py REPORT"""
+usage: tests/mutants/table.py REPORT"""
 import collections
-import json
 import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-from command import Command, words_of
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests/mutants/source")]
+import score
+from cli import Command, Failed, read_json
 
 DOCUMENT = ROOT / "docs/mutation.md"
-MARK = "<!-- tests/mutants/table.py writes what follows -->\n"
 
 
 def table(head, rows):
     return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [head, ["---"] * len(head), *rows]) + "\n"
 
 
+# ---- planted bugs ----
+
 def of(part):
     return f"{sum(part)} of {len(part)}" if any(part) else "-"
 
 
 def summary(report):
-    rows = [["planted bugs killed", of([r["killed"] for r in report["records"]])],
-            ["of those that change a curve, killed by Megatron-LM's rule", f"{report['megatron']} of {report['curves']}"]]
-    rows.append(["of those in a lane without noise, traced to the right op and rank",
-                 of([r["localised"] for r in report["records"] if r["traced"]])])
+    records = report["records"]
+    rows = [["planted bugs killed", of([r["killed"] for r in records])],
+            ["of those that change a curve, killed by Megatron-LM's rule", f"{report['megatron']} of {report['curves']}"],
+            ["of those in a lane without noise, traced to the right op and rank", of([r["localised"] for r in records if r["traced"]])]]
     for lane, eps in report["sensitivity"].items():
         rows.append(["lowest bit of a float64 mantissa whose flip is noticed (one element, one step)", eps] if lane == "bit" else
                     [f"smallest eps of one rank's gradients times 1 + eps that lane {lane} notices", f"{eps:.1e}"])
@@ -35,11 +36,11 @@ def summary(report):
 
 
 def matrix(records):
-    families, cells = collections.defaultdict(list), []
+    families = collections.defaultdict(list)
     for record in records:
         if record["matrix"]:
             families[record["family"]].append(record["matrix"])
-            cells = list(record["matrix"])
+    cells = list(next(iter(families.values()), [{}])[0])
     rows = [[family, len(found), *(of([m[c] for m in found]) for c in cells)] for family, found in families.items()]
     return table(["family", "bugs", *cells], rows)
 
@@ -50,21 +51,49 @@ def bugs(records):
     return table(["bug", "family", "what it does", "reported like", "killed in", "first by its bound", "error / bound", "5 % of loss"], rows)
 
 
-def main():
-    parser = Command(__doc__)
-    parser.add_argument("report", type=pathlib.Path)
-    path = parser.parse_args().report
+def planted(report):
+    parts = {"Score": summary(report), "Which cells notice which family": matrix(report["records"]), "The bugs": bugs(report["records"])}
+    return "".join(f"\n## {title}\n\n{part}" for title, part in parts.items())
+
+
+# ---- source mutants ----
+
+def by_folder(mutants):
+    folders = collections.defaultdict(list)
+    for m in mutants:
+        folders[str(pathlib.Path(m["file"]).parent)].append(m)
+    rows = [[folder, len(found), *(sum(m[key] == "killed" for m in found) for key in ("status", "last"))] for folder, found in sorted(folders.items())]
+    return table(["folder", "mutants", "killed", "killed now"], rows)
+
+
+def survivors(mutants):
+    rows, explained = [], score.explained()
+    code = lambda line: f"`` {line.strip()} ``".replace("|", "\\|")
+    for m in sorted((m for m in mutants if m["status"] == "survived"), key=lambda m: (m["file"], m["line"])):
+        kind, why = explained.get(m["id"], ["open", ""])
+        verdict = f"killed by {m['last_by'].split(':')[0]}" if m["last"] == "killed" else f"{kind}: {why}"
+        rows.append([f"{m['file']}:{m['line']}", code(m["was"]), code(m["new"]), verdict])
+    return table(["line", "was", "became", "verdict"], rows)
+
+
+def source(report):
+    rows = [*score.scores(report).items(), *((f"not counted: {status}", n) for status, n in sorted(report["not_counted"].items()))]
+    return (f"\nSeed {report['seed']}, commit {report['commit']}.\n\n{table(['', ''], rows)}\n{by_folder(report['mutants'])}\n"
+            f"{survivors(report['mutants'])}\n")
+
+
+def main(a):
+    report = read_json(a.report)
     try:
-        report = json.loads(path.read_text())
-        head = DOCUMENT.read_text().split(MARK)[0]
-        parts = {"Score": summary(report), "Which cells notice which family": matrix(report["records"]),
-                 "The bugs": bugs(report["records"])}
-        DOCUMENT.write_text(head + MARK + "".join(f"\n## {title}\n\n{part}" for title, part in parts.items()))
-    except OSError as e:
-        parser.fail(words_of(e))
-    except (AttributeError, KeyError, TypeError, ValueError) as e:
-        parser.fail(f"{path} is no report of run.py --json ({e}): run that again")
+        name, text = ("source mutants", source(report)) if "sources" in report else ("planted bugs", planted(report))
+        begin, end = (f"<!-- tests/mutants/table.py writes {name}{rest} -->\n" for rest in ("", ", up to here"))
+        document = DOCUMENT.read_text()
+        head, rest = document.split(begin)
+        DOCUMENT.write_text(head + begin + text + end + rest.split(end)[1])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
+        raise Failed(f"{a.report} is no report of run.py --json, or a mark is missing in docs/mutation.md ({e})") from None
 
 
-if __name__ == "__main__":
-    main()
+command = Command(__doc__)
+command.add_argument("report", type=pathlib.Path)
+command.run(main)

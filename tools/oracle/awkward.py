@@ -1,6 +1,10 @@
-"""Texts that tokenizers get wrong: emoji sequences, combining marks, CJK, right-to-left, NULs, invalid UTF-8, line ends, blanks,
+"""What the tokenizers library makes of texts that tokenizers get wrong: emoji sequences, combining marks, CJK, right-to-left, NULs, invalid UTF-8, line ends, blanks,
 contractions in odd cases, digits, and tokens spelled out in the text."""
 import random
+
+import tokenizers
+
+ADD_SPECIAL, AS_TEXT, SKIP_SPECIAL = 1, 2, 4
 
 RANGES = [(0, 0x7F), (0x20, 0x7E), (0x80, 0x24F), (0x300, 0x36F), (0x370, 0x52F), (0x590, 0x6FF), (0x900, 0x97F), (0xE00, 0xE7F),
           (0x1100, 0x11FF), (0x1E00, 0x1FFF), (0x2000, 0x206F), (0x2070, 0x24FF), (0x2500, 0x2BFF), (0x3000, 0x30FF), (0x4E00, 0x9FFF),
@@ -30,3 +34,32 @@ def text(rng, added):
         for _ in range(rng.randrange(4)):
             if raw: raw[rng.randrange(len(raw))] = rng.randrange(256)
     return bytes(raw)
+
+
+def theirs(tok, raw, flags):
+    s = raw.decode("utf-8", errors="replace")
+    tok.encode_special_tokens = bool(flags & AS_TEXT)
+    ids = tok.encode(s, add_special_tokens=bool(flags & ADD_SPECIAL)).ids
+    return ids, tok.decode(ids, skip_special_tokens=bool(flags & SKIP_SPECIAL))
+
+
+def gpt2(vocab, merges):
+    tok = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(vocab, merges))
+    tok.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tok.decoder = tokenizers.decoders.ByteLevel()
+    tok.add_special_tokens(["<|endoftext|>"])
+    return tok
+
+
+def fnv(data):
+    """FNV-1a, 64 bits."""
+    h = 0xCBF29CE484222325
+    for byte in data: h = (h ^ byte) * 0x100000001B3 % 2**64
+    return f"{h:016x}"
+
+
+def matches(pattern, characters):
+    """Those of the characters that the library's regex matches."""
+    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "removed", invert=True)
+    return [ord(x) for i in range(0, len(characters), 4096)
+            for piece, _ in split.pre_tokenize_str("".join(map(chr, characters[i:i + 4096]))) for x in piece]

@@ -2,16 +2,25 @@
 """Random and awkward texts through the `tokenizers` library and through build/<preset>/tests/tokenize: every id and every
 decoded byte must be equal.
 
-    tools/oracle/compare_tokenizer.py --program build/cpu/tests/tokenize tokenizer.json... [--count 10000] [--seed 1]
+usage: tools/oracle/compare_tokenizer.py --program build/cpu/tests/tokenize tokenizer.json... [--count 10000] [--seed 1]
 
 Ends with status 1 and the first differing texts if anything differs. GPT-2's pair of files is given as
 "vocab.json,merges.txt"."""
-import argparse, random, struct, subprocess, sys
-import called
-import tokenizers
-from awkward import text
+import random, struct, subprocess, sys
+from pathlib import Path
 
-ADD_SPECIAL, AS_TEXT, SKIP_SPECIAL = 1, 2, 4
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cli import Command, Failed, count, program
+
+command = Command(__doc__, "tokenizers")
+command.add_argument("--program", type=program, required=True)
+command.add_argument("--count", type=count, default=10000)
+command.add_argument("--seed", type=int, default=1)
+command.add_argument("files", nargs="+")
+command.parse_args()
+
+import tokenizers
+from awkward import ADD_SPECIAL, AS_TEXT, SKIP_SPECIAL, gpt2, text, theirs
 
 
 class Ours:
@@ -30,36 +39,14 @@ class Ours:
         return ids, self.p.stdout.read(self.number())
 
 
-def theirs(tok, raw, flags):
-    s = raw.decode("utf-8", errors="replace")
-    tok.encode_special_tokens = bool(flags & AS_TEXT)
-    ids = tok.encode(s, add_special_tokens=bool(flags & ADD_SPECIAL)).ids
-    return ids, tok.decode(ids, skip_special_tokens=bool(flags & SKIP_SPECIAL))
-
-
-def gpt2(vocab, merges):
-    tok = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(vocab, merges))
-    tok.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tok.decoder = tokenizers.decoders.ByteLevel()
-    tok.add_special_tokens(["<|endoftext|>"])
-    return tok
-
-
-def main():
-    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    a.add_argument("--program", required=True)
-    a.add_argument("--count", type=int, default=10000)
-    a.add_argument("--seed", type=int, default=1)
-    a.add_argument("files", nargs="+")
-    a.error = called.refuse
-    a = a.parse_args()
+def main(a):
     wrong = 0
     for path in a.files:
         pair = path.split(",")
         try:
             tok = gpt2(*pair) if len(pair) == 2 else tokenizers.Tokenizer.from_file(path)
         except Exception as e:  # the library has no other
-            called.refuse(f"{path} is nothing that tokenizers reads: {e}")
+            raise Failed(f"{path} is nothing that tokenizers reads: {e}") from None
         tok.no_truncation(), tok.no_padding()
         added = [t.content for t in tok.get_added_tokens_decoder().values()]
         arguments = ["GPT2BPETokenizer", "", *pair] if len(pair) == 2 else ["HuggingFaceTokenizer", path]
@@ -75,7 +62,7 @@ def main():
             if bad <= 5: print(f"{path}: text {i} {raw!r} flags {flags}\n  theirs {ids} {decoded!r}\n  ours   {got} {back!r}")
         print(f"{path}: {a.count - bad} of {a.count} texts equal (tokenizers {tokenizers.__version__})")
         wrong += bad
-    sys.exit(wrong > 0)
+    return int(wrong > 0)
 
 
-if __name__ == "__main__": main()
+command.run(main)

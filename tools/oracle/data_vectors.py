@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/unit/data/vectors.h: what Megatron-LM's own data code, numpy and torch give for the cases of the unit tests.
 
-usage: data_vectors.py MEGATRON_LM > tests/unit/data/vectors.h
+usage: tools/oracle/data_vectors.py MEGATRON_LM > tests/unit/data/vectors.h
 
 MEGATRON_LM is a checkout of NVIDIA/Megatron-LM with megatron/core/datasets/helpers_cpp built (make in that folder).
 Case digests are the MD5 of the first samples in order, each as tokens, labels (int64), loss mask (float32), position ids and,
@@ -18,11 +18,16 @@ import tempfile
 import types
 import warnings
 from collections import OrderedDict
+from pathlib import Path
 
-from called import words
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cli import Command
+
+command = Command(__doc__, "torch numpy")
+command.add_argument("megatron")
 
 warnings.filterwarnings("ignore")
-megatron = os.path.abspath(*words(1, 1))
+megatron = os.path.abspath(command.parse_args().megatron)
 sys.path.insert(0, megatron)
 with contextlib.redirect_stdout(io.StringIO()):
     import numpy

@@ -1,13 +1,17 @@
+#!/usr/bin/env python3
 """Makes tests/unit/base/exact_sum_vectors.def: sums of doubles, exact in Python's fractions and rounded once.
 
-    python3 tools/oracle/exact_sum.py [FILE]
-"""
-
+usage: tools/oracle/exact_sum.py > tests/unit/base/exact_sum_vectors.def"""
 import random
 import sys
 from fractions import Fraction
+from pathlib import Path
 
-from called import words
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cli import Command
+
+command = Command(__doc__)
+command.parse_args()
 
 TINY, HUGE = 5e-324, 1.7976931348623157e308
 
@@ -34,14 +38,7 @@ def cases():
     yield big + [2.0**-80] + [-x for x in big]
 
 
-def main():
-    file = words(0, 1)
-    out = open(file[0], "w") if file else sys.stdout
-    out.write("/* Made by tools/oracle/exact_sum.py: SUM(exact sum, rounded once; numbers). */\n")
-    for x in cases():
-        total = float(sum(map(Fraction, x), Fraction(0)))
-        out.write("SUM(%s, %s)\n" % (total.hex(), ", ".join(v.hex() for v in x)))
-
-
-if __name__ == "__main__":
-    main()
+print("/* Made by tools/oracle/exact_sum.py: SUM(exact sum, rounded once; numbers). */")
+for x in cases():
+    total = float(sum(map(Fraction, x), Fraction(0)))
+    print("SUM(%s, %s)" % (total.hex(), ", ".join(v.hex() for v in x)))

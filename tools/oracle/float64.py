@@ -3,8 +3,12 @@
 Hugging Face models ask for float32 by name in places (norms, softmax, rotary tables). `Float64` answers each such request
 with float64, and raises on any operation, forward or backward, whose result is of another floating type.
 """
+import platform
 
+import numpy
+import safetensors
 import torch
+import transformers
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -44,3 +48,32 @@ class Float64:
         for mode in reversed(self.modes):
             mode.__exit__(*error)
         torch.set_default_dtype(torch.float32)
+
+
+def load(folder):
+    """A saved model in float64 throughout, tables included, and the type of its weights."""
+    stored = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
+    weights = stored.state_dict()
+    with Float64():
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float64).eval()
+        model.config._experts_implementation = "eager"
+    model.load_state_dict({n: t.double() for n, t in weights.items()})
+    return model, narrowest(weights.values())
+
+
+def narrowest(tensors):
+    """The name of the first type that holds every number."""
+    def holds(name):
+        return all(torch.equal(t.to(getattr(torch, name)).double(), t.double()) for t in tensors)
+    return next(name for name in ("bfloat16", "float16", "float32", "float64") if holds(name))
+
+
+def logits(model, tokens):
+    with Float64(), torch.no_grad():
+        return model(input_ids=tokens, use_cache=False).logits
+
+
+def versions():
+    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__,
+            "transformers": transformers.__version__, "safetensors": safetensors.__version__}

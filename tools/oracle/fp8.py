@@ -1,21 +1,28 @@
+#!/usr/bin/env python3
 """Writes tests/data/fp8.txt: FP8 numbers by PyTorch, scales by an own model of Transformer Engine's recipes.
+
+usage: tools/oracle/fp8.py
 
 Lines, numbers in hex (floats by their bits):
     decode TYPE CODE FLOAT
     encode TYPE FLOAT CODE                 what is too large is the largest
     scale FLOAT FLOAT FLOAT                amax, largest value, scale of a tensor by its own amax
     delayed LENGTH MOST_RECENT LARGEST     then STEPS lines:
-    step AMAX SCALE                        the amax of a step and the scale of the next one
-"""
+    step AMAX SCALE                        the amax of a step and the scale of the next one"""
 import math
-import pathlib
 import random
 import struct
+import sys
+from pathlib import Path
 
-from called import words
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cli import Command
+
+command = Command(__doc__, "torch")
+command.parse_args()
+
 import torch
 
-words(0, 0)
 TYPES = [torch.float8_e4m3fn, torch.float8_e5m2]
 STEPS = 10
 FLT_MAX = torch.finfo(torch.float32).max
@@ -71,5 +78,4 @@ for length in (1, 2, 4, 16):
             history[0] = 0
             lines.append(f"step {bits(f32(amax).item())} {bits(scale)}")
 
-path = pathlib.Path(__file__).resolve().parents[2] / "tests/data/fp8.txt"
-path.write_text("\n".join(lines) + "\n")
+Path("tests/data/fp8.txt").write_text("\n".join(lines) + "\n")

@@ -1,24 +1,33 @@
+#!/usr/bin/env python3
 """Makes golden cases: what PyTorch and Hugging Face transformers compute in float64 for 20 training steps.
 
-    python3 tools/oracle/golden.py [--out golden] [--set key=value ...] [case ...]
+usage: tools/oracle/golden.py [--out golden] [--set KEY=VALUE ...] [CASE ...]
+       tools/oracle/golden.py --check FOLDER ...
 
-Without a case all are made. --set overrides an option of run.conf, to make cases of other shapes. The optimizer step and
-the learning-rate schedule follow Megatron-LM (per-token loss; see `train`). A case must pass witness.py.
-"""
-
-import argparse
+Without a CASE all are made; families/*.py has them. --set overrides an option of run.conf, to make cases of other shapes. The
+optimizer step and the learning-rate schedule follow Megatron-LM (per-token loss; see `train`). A case must pass witness.py; --check
+says how well cases on disk do."""
 import copy
 import datetime
 import hashlib
 import json
 import math
-import platform
+import sys
 import tempfile
 from pathlib import Path
 
-import called
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from cli import Command, Failed
+
+command = Command(__doc__, "torch transformers safetensors numpy")
+command.add_argument("--out", type=Path, default=Path("golden"))
+command.add_argument("--set", action="append", default=[])
+command.add_argument("--check", nargs="+", type=Path)
+command.add_argument("cases", nargs="*")
+command.parse_args()
+
 import numpy as np
-import safetensors
 import safetensors.torch
 import torch
 import transformers
@@ -26,11 +35,8 @@ import transformers
 import moe
 import sinks
 import witness
-from float64 import Float64
-
-LLAMA = {"position-embedding-type": "rope", "normalization": "RMSNorm", "swiglu": True, "disable-bias-linear": True}
-LLAMA3_CONTEXT = 8192  # Megatron-LM fixes it, and the factors 1 and 4
-UNTIED = {"untie-embeddings-and-output-weights": True}
+from families import CASES, FAMILIES
+from float64 import Float64, versions
 
 TRAINING = {
     "lr": 1e-2, "min-lr": 1e-3, "lr-decay-style": "cosine", "lr-warmup-iters": 3, "lr-decay-iters": 18,
@@ -38,105 +44,6 @@ TRAINING = {
     "micro-batch-size": 2, "global-batch-size": 4, "train-iters": 20, "hidden-dropout": 0, "attention-dropout": 0,
     "calculate-per-token-loss": True, "seed": 1234,
 }
-
-
-def shape(layers, hidden, heads, ffn, seq, vocab, groups=None, kv_channels=None):
-    o = {"num-layers": layers, "hidden-size": hidden, "num-attention-heads": heads, "seq-length": seq,
-         "max-position-embeddings": seq, "vocab-size": vocab, "make-vocab-size-divisible-by": 8, "norm-epsilon": 1e-5}
-    if ffn:
-        o["ffn-hidden-size"] = ffn
-    if groups:
-        o |= {"group-query-attention": True, "num-query-groups": groups}
-    if kv_channels:
-        o["kv-channels"] = kv_channels
-    return o
-
-
-# name: (Hugging Face family, Megatron-LM options, {init: dtype of the initial weights, mask: whether to make a loss_mask})
-CASES = {
-    "gpt2-tiny": ("gpt2", shape(2, 16, 2, None, 16, 64) | {
-        "micro-batch-size": 4, "clip-grad": 1.0}, {"init": "float64"}),
-    "gpt2-awkward": ("gpt2", shape(5, 30, 3, 41, 37, 131) | {
-        "max-position-embeddings": 40, "make-vocab-size-divisible-by": 128, "micro-batch-size": 1, "global-batch-size": 3,
-        "adam-beta2": 0.999, "clip-grad": 0.5, "seed": 7}, {"mask": True}),
-    "llama-gqa": ("llama", shape(2, 36, 6, 40, 19, 61, groups=2) | LLAMA | UNTIED, {}),
-    "llama3-rope-scaled": ("llama", shape(2, 32, 2, 44, 23, 67, groups=1) | LLAMA | {
-        "rotary-base": 500000, "use-rope-scaling": True, "rope-scaling-factor": 4.0, "micro-batch-size": 1,
-        "clip-grad": 0.25, "seed": 3}, {"mask": True}),
-    "qwen2-like": ("qwen2", shape(3, 24, 4, 40, 17, 70, groups=2) | LLAMA | {
-        "add-qkv-bias": True, "rotary-base": 1000000, "norm-epsilon": 1e-6}, {}),
-    "qwen3-like": ("qwen3", shape(2, 28, 4, 36, 21, 59, groups=2, kv_channels=10) | LLAMA | UNTIED | {
-        "qk-layernorm": True, "rotary-base": 1000000, "norm-epsilon": 1e-6, "micro-batch-size": 1, "global-batch-size": 5},
-        {"init": "float64"}),
-    "mistral-like": ("mistral", shape(2, 32, 4, 40, 33, 53, groups=2) | LLAMA | UNTIED | {
-        "window-size": "6,0", "clip-grad": 0.3}, {}),
-    "llama-bias-tied": ("llama", shape(2, 30, 3, 37, 18, 57) | LLAMA | {
-        "disable-bias-linear": False, "lr-warmup-iters": 0, "lr-decay-iters": 20, "clip-grad": 1.0}, {}),
-    "stablelm-partial-rotary": ("stablelm", shape(2, 32, 2, 36, 20, 63) | LLAMA | UNTIED | {
-        "normalization": "LayerNorm", "rotary-percent": 0.25}, {}),
-    "nemotron-1p": ("nemotron", shape(2, 36, 3, 50, 22, 55, groups=1) | LLAMA | UNTIED | {
-        "normalization": "LayerNorm", "swiglu": False, "squared-relu": True, "apply-layernorm-1p": True,
-        "rotary-percent": 0.5}, {}),
-    "mistral-sinks": ("mistral", shape(4, 32, 8, 48, 16, 61, groups=2) | LLAMA | UNTIED | {
-        "window-size": "5,0", "softmax-type": "learnable", "micro-batch-size": 1, "global-batch-size": 8, "seed": 5}, {}),
-    # for sweeps over layouts: sizes that 2, 4 and 8 divide, but not the vocabulary
-    "llama-layouts": ("llama", shape(4, 32, 8, 48, 16, 61, groups=2) | LLAMA | {
-        "micro-batch-size": 1, "global-batch-size": 8}, {}),
-    "gpt2-layouts": ("gpt2", shape(4, 32, 4, 48, 16, 61) | {
-        "micro-batch-size": 1, "global-batch-size": 8, "clip-grad": 1.0}, {"mask": True}),
-    "qwen2-deep": ("qwen2", shape(8, 32, 8, 48, 32, 67, groups=4) | LLAMA | UNTIED | {
-        "add-qkv-bias": True, "micro-batch-size": 1, "global-batch-size": 8, "norm-epsilon": 1e-6}, {}),
-    "mixtral-layouts": ("mixtral", shape(4, 32, 4, 24, 16, 61, groups=2) | LLAMA | UNTIED | {
-        "num-experts": 8, "moe-router-topk": 2, "moe-router-load-balancing-type": "seq_aux_loss", "moe-aux-loss-coeff": 0.05,
-        "moe-z-loss-coeff": 0.02, "micro-batch-size": 1, "global-batch-size": 8, "seed": 11}, {}),
-    "mixtral-like": ("mixtral", shape(2, 24, 4, 20, 13, 47, groups=2) | LLAMA | UNTIED | {
-        "num-experts": 8, "moe-router-topk": 2, "moe-router-load-balancing-type": "seq_aux_loss", "moe-aux-loss-coeff": 0.05,
-        "moe-z-loss-coeff": 0.02, "clip-grad": 2.5}, {}),
-    "mixtral-masked": ("mixtral", shape(2, 16, 2, 12, 11, 41, groups=1) | LLAMA | UNTIED | {
-        "num-experts": 5, "moe-router-topk": 2, "moe-router-load-balancing-type": "seq_aux_loss", "moe-aux-loss-coeff": 0.1,
-        "moe-z-loss-coeff": 0.04, "micro-batch-size": 1}, {"mask": True}),
-    "qwen2-moe-like": ("qwen2_moe", shape(3, 24, 4, 36, 11, 43, groups=2) | LLAMA | {
-        "add-qkv-bias": True, "norm-epsilon": 1e-6, "num-experts": 6, "moe-router-topk": 3, "moe-router-pre-softmax": True,
-        "moe-layer-freq": "[0,1,1]", "moe-ffn-hidden-size": 10, "moe-shared-expert-intermediate-size": 14,
-        "moe-shared-expert-gate": True, "micro-batch-size": 1, "global-batch-size": 3}, {"mask": True}),
-    "qwen3-moe-windows": ("qwen3_moe", shape(3, 24, 6, 32, 14, 41, groups=3, kv_channels=4) | LLAMA | {
-        "qk-layernorm": True, "norm-epsilon": 1e-6, "num-experts": 4, "moe-router-topk": 2, "moe-layer-freq": "[1,0,1]",
-        "moe-ffn-hidden-size": 8, "window-size": "4,0", "micro-batch-size": 1, "global-batch-size": 3}, {}),
-    "glm4-moe-like": ("glm4_moe", shape(2, 32, 4, 40, 14, 51, groups=2) | LLAMA | UNTIED | {
-        "rotary-percent": 0.5, "add-qkv-bias": True, "qk-layernorm": True, "num-experts": 12, "moe-router-topk": 4,
-        "moe-router-score-function": "sigmoid", "moe-router-num-groups": 4, "moe-router-group-topk": 2,
-        "moe-router-topk-scaling-factor": 1.5, "moe-router-enable-expert-bias": True, "moe-router-bias-update-rate": 0.01,
-        "moe-layer-freq": "[0,1]", "moe-ffn-hidden-size": 12, "moe-shared-expert-intermediate-size": 24}, {}),
-}
-
-
-def hf_config(family, o):
-    hidden, heads, eps = o["hidden-size"], o["num-attention-heads"], o["norm-epsilon"]
-    tied = not o.get("untie-embeddings-and-output-weights", False)
-    if family == "gpt2":
-        return transformers.GPT2Config(
-            vocab_size=o["vocab-size"], n_positions=o["max-position-embeddings"], n_embd=hidden, n_layer=o["num-layers"],
-            n_head=heads, n_inner=o.get("ffn-hidden-size"), activation_function="gelu_new", layer_norm_epsilon=eps,
-            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, tie_word_embeddings=tied, bos_token_id=None, eos_token_id=None)
-    rope = {"rope_type": "default", "rope_theta": float(o.get("rotary-base", 10000)),
-            "partial_rotary_factor": o.get("rotary-percent", 1.0)}
-    if o.get("use-rope-scaling"):
-        rope |= {"rope_type": "llama3", "factor": o["rope-scaling-factor"], "low_freq_factor": 1.0,
-                 "high_freq_factor": 4.0, "original_max_position_embeddings": LLAMA3_CONTEXT}
-    bias = not o["disable-bias-linear"]
-    eps_name = {"stablelm": "layer_norm_eps", "nemotron": "norm_eps"}.get(family, "rms_norm_eps")
-    extra = {"attention_bias": bias, "mlp_bias": bias} if family in ("llama", "nemotron") else moe.hf_options(family, o)
-    if family == "mistral":  # Hugging Face counts the token itself, Megatron-LM the tokens before it
-        extra["sliding_window"] = int(o["window-size"].split(",")[0]) + 1
-    if family == "qwen3_moe":  # of every layer
-        extra |= {"use_sliding_window": True, "sliding_window": int(o["window-size"].split(",")[0]) + 1}
-    return transformers.AutoConfig.for_model(
-        family, vocab_size=o["vocab-size"], hidden_size=hidden, intermediate_size=o["ffn-hidden-size"],
-        num_hidden_layers=o["num-layers"], num_attention_heads=heads,
-        num_key_value_heads=o["num-query-groups"] if o.get("group-query-attention") else heads,
-        head_dim=o.get("kv-channels", hidden // heads), max_position_embeddings=2 * LLAMA3_CONTEXT,  # no table depends on it
-        tie_word_embeddings=tied, rope_parameters=rope, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-        **{eps_name: eps}, **extra)
 
 
 def initialise(model, rng, zero_centred, dtype):
@@ -229,7 +136,8 @@ def make(name, out, overrides, arguments):
     dtype, batches = files.get("init", "float32"), make_batches(o, rng, files.get("mask"))
     with Float64():
         model = transformers.AutoModelForCausalLM.from_config(
-            hf_config(family, o), attn_implementation=sinks.implementation(o), dtype=torch.float64).train()
+            transformers.AutoConfig.for_model(family, **FAMILIES[family].config(o)),
+            attn_implementation=sinks.implementation(o), dtype=torch.float64).train()
         sinks.add(model, o)
         model.config._experts_implementation = "eager"
         initialise(model, rng, o.get("apply-layernorm-1p"), dtype)
@@ -238,8 +146,8 @@ def make(name, out, overrides, arguments):
     with Float64():
         curve, grads, logits, peer, margin = train(model, o, batches["tokens"], masks)
     params = {n: p.detach() for n, p in model.named_parameters()}
-    oracle = {"grad/" + n: g for n, g in moe.on_disk(family, grads).items()} | {
-        "param/" + n: p for n, p in moe.on_disk(family, params | moe.biases(model)).items()}
+    oracle = {"grad/" + n: g for n, g in moe.on_disk(FAMILIES[family], grads).items()} | {
+        "param/" + n: p for n, p in moe.on_disk(FAMILIES[family], params | moe.biases(model)).items()}
     if logits.nbytes <= 64 << 10:
         oracle["logits"] = logits.contiguous()
     (folder / "run.conf").write_text("".join(
@@ -249,62 +157,52 @@ def make(name, out, overrides, arguments):
     steps = ",\n".join("    " + json.dumps(step) for step in curve)
     (folder / "curve.json").write_text('{\n  "steps": [\n' + steps + "\n  ]\n}\n")
     checks = witness.check(folder)
-    checks["parameters against torch.optim.AdamW"] = max(
-        ((p - peer[n]).norm() / p.norm()).item() for n, p in params.items())
+    checks["parameters against torch.optim.AdamW"] = max(((p - peer[n]).norm() / p.norm()).item() for n, p in params.items())
     for what, error in checks.items():
         if not error <= 1e-12:
-            raise SystemExit(f"{name}: {what} differs by {error:.2e} relative: this is no oracle")
-    sources = [Path(__file__).with_name(f).read_bytes() for f in ("golden.py", "moe.py", "sinks.py", "witness.py", "float64.py")]
-    (folder / "provenance.json").write_text(json.dumps({
-        "generator": "tools/oracle/golden.py", "arguments": arguments, "model": type(model).__name__,
-        "source_sha256": hashlib.sha256(b"".join(sources)).hexdigest(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
-                     "transformers": transformers.__version__, "safetensors": safetensors.__version__},
-        "device": f"cpu, 1 thread, {torch.backends.cpu.get_cpu_capability()}", "dtype": "float64",
-        "checks": checks, **({"router_margin": margin} if math.isfinite(margin) else {}), "date": datetime.date.today().isoformat()}, indent=2) + "\n")
+            raise Failed(f"{name}: {what} differs by {error:.2e} relative: this is no oracle")
+    margins = {"router_margin": margin} if math.isfinite(margin) else {}
+    (folder / "provenance.json").write_text(json.dumps(provenance(family, type(model).__name__, arguments) | {
+        "checks": checks, **margins, "date": datetime.date.today().isoformat()}, indent=2) + "\n")
     norms, used = [s["grad_norm"] for s in curve], sum(f.stat().st_size for f in folder.iterdir())
     print(f"{name}: loss {curve[0]['loss']:.4f} -> {curve[-1]['loss']:.4f}, grad norm {min(norms):.3f}..{max(norms):.3f}, "
           f"clipped {sum(s['clip'] < 1 for s in curve)} of {len(curve)}, {used // 1024} KiB; "
           + ", ".join(f"{k} {e:.0e}" for k, e in checks.items())
-          + (f"; no choice of experts closer than {margin:.1e}" if math.isfinite(margin) else ""))
+          + (f"; no choice of experts closer than {margin:.1e}" if margins else ""))
+
+
+def provenance(family, model, arguments):
+    sources = [HERE / f"{f}.py" for f in ("golden", f"families/{family}", "families/decoder", "moe", "sinks", "witness", "float64")]
+    return {"generator": "tools/oracle/golden.py", "arguments": arguments, "model": model,
+            "source_sha256": hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest(),
+            "versions": versions(), "device": f"cpu, 1 thread, {torch.backends.cpu.get_cpu_capability()}", "dtype": "float64"}
 
 
 def save_init(family, model, folder, dtype):
-    """Exactly the file save_pretrained writes. From a copy: a model cast to float32 and back has lost its rotary table."""
+    """Exactly the file that save_pretrained writes. From a copy: a model cast to float32 and back has lost its rotary table."""
     dtype = getattr(torch, dtype)
     with tempfile.TemporaryDirectory() as scratch:
         copy.deepcopy(model).to(dtype).save_pretrained(scratch)
         (folder / "init.safetensors").write_bytes((Path(scratch) / "model.safetensors").read_bytes())
     saved = safetensors.torch.load_file(folder / "init.safetensors")
-    mine = moe.on_disk(family, {n: p.detach() for n, p in model.named_parameters()} | moe.biases(model))
+    mine = moe.on_disk(FAMILIES[family], {n: p.detach() for n, p in model.named_parameters()} | moe.biases(model))
     if saved.keys() != mine.keys():
-        raise SystemExit(f"{folder.name}: save_pretrained and we disagree about the names {sorted(saved.keys() ^ mine.keys())}")
+        raise Failed(f"{folder.name}: save_pretrained and we disagree about the names {sorted(saved.keys() ^ mine.keys())}")
     for name, x in saved.items():
         if not torch.equal(x, mine[name].to(x.dtype)):
-            raise SystemExit(f"{folder.name}: save_pretrained and we disagree about {name}")
+            raise Failed(f"{folder.name}: save_pretrained and we disagree about {name}")
 
 
-def main():
-    transformers.utils.logging.disable_progress_bar()
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("golden"))
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("case", nargs="*", help=", ".join(CASES))
-    parser.error = called.refuse
-    args = parser.parse_args()
-    unknown = [name for name in args.case if name not in CASES] + [item for item in args.set if "=" not in item]
+def main(a):
+    for folder in a.check or []:
+        print(folder, ", ".join(f"{what} {error:.0e}" for what, error in witness.check(folder).items()))
+    unknown = [name for name in a.cases if name not in CASES] + [item for item in a.set if "=" not in item]
     if unknown:
-        called.refuse(f"there is no case and no KEY=VALUE '{unknown[0]}'; the cases are {', '.join(CASES)}")
-    overrides = {}
-    for item in args.set:
-        key, value = item.split("=", 1)
-        try:
-            overrides[key] = json.loads(value)
-        except json.JSONDecodeError:
-            overrides[key] = value
-    for name in args.case or CASES:
-        make(name, args.out, overrides, [a for s in args.set for a in ("--set", s)] + [name])
+        command.error(f"there is no case and no KEY=VALUE '{unknown[0]}'; the cases are {', '.join(CASES)}")
+    transformers.utils.logging.disable_progress_bar()
+    overrides = {key: witness.value_of(value) for key, value in (item.split("=", 1) for item in a.set)}
+    for name in a.cases or ([] if a.check else CASES):
+        make(name, a.out, overrides, [a for s in a.set for a in ("--set", s)] + [name])
 
 
-if __name__ == "__main__":
-    main()
+command.run(main)

@@ -1,33 +1,11 @@
-"""What golden.py needs for mixtures of experts: Hugging Face's options and file layout, and of Megatron-LM what transformers
-does not have (losses of the router: megatron/core/transformer/moe/moe_utils.py; biases that balance: finalize_model_grads.py).
-"""
+"""What golden.py needs for mixtures of experts: Hugging Face's file layout, and what Megatron-LM has and transformers does not
+(losses of the router: megatron/core/transformer/moe/moe_utils.py; biases that balance: finalize_model_grads.py)."""
 
 import torch
 
 ROUTER_STD = 0.5  # of the initial weights: clear choices
 CLEAR = 1e-6  # a choice between scores closer than this would be one of rounding, and the case no oracle
-FILE_NAMES = {"mixtral": (".block_sparse_moe.", "w1", "w3", "w2")}
 EXPERT_NAMES = (".mlp.", "gate_proj", "up_proj", "down_proj")
-
-
-def hf_options(family, o):
-    if "num-experts" not in o:
-        return {}
-    extra = {"num_experts_per_tok": o["moe-router-topk"], "output_router_logits": False}
-    if family == "mixtral":
-        return extra | {"num_local_experts": o["num-experts"]}
-    extra["moe_intermediate_size"] = o["moe-ffn-hidden-size"]
-    dense = [i for i, experts in enumerate(o["moe-layer-freq"].strip("[]").split(",")) if experts == "0"]
-    shared = o.get("moe-shared-expert-intermediate-size")
-    if family in ("qwen2_moe", "qwen3_moe"):
-        return extra | {"num_experts": o["num-experts"], "norm_topk_prob": not o.get("moe-router-pre-softmax", False),
-                        "mlp_only_layers": dense, **({"shared_expert_intermediate_size": shared} if shared else {})}
-    assert family == "glm4_moe" and dense == list(range(len(dense))) and shared % o["moe-ffn-hidden-size"] == 0
-    assert o["moe-router-topk"] == 2 * o["moe-router-group-topk"]  # transformers always adds up the best two of a group
-    return extra | {"n_routed_experts": o["num-experts"], "n_group": o["moe-router-num-groups"],
-                    "topk_group": o["moe-router-group-topk"], "routed_scaling_factor": o["moe-router-topk-scaling-factor"],
-                    "n_shared_experts": shared // o["moe-ffn-hidden-size"], "first_k_dense_replace": len(dense),
-                    "use_qk_norm": o["qk-layernorm"], "attention_bias": o["add-qkv-bias"], "num_mtp_layers": 0}
 
 
 def biases(model):
@@ -36,7 +14,7 @@ def biases(model):
 
 def on_disk(family, tensors):
     """The tensors under the names and in the shapes in which save_pretrained writes them: an expert at a time."""
-    block, gate, up, down = FILE_NAMES.get(family, EXPERT_NAMES)
+    block, gate, up, down = getattr(family, "expert_names", EXPERT_NAMES)
     result = {}
     for name, x in tensors.items():
         layer, _, which = name.rpartition(".mlp.experts.")

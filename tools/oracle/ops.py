@@ -1,19 +1,25 @@
+#!/usr/bin/env python3
 """Makes tests/data/ops.safetensors: single operations, forward and backward, computed by PyTorch in float64.
 
-    python3 tools/oracle/ops.py [FILE]
+usage: tools/oracle/ops.py [FILE]
 
 Tensors are named <case>/in/<operand>, <case>/out/<operand> and <case>/grad/<operand>; operands and shapes are those of
 kernels/ops.def, <case>/in/d<y> is the gradient that comes in. Float tensors are F64, positions, ids and labels I64. The
 metadata entry "cases" is a JSON object: for each case "op" (name in kernels/ops.def) and its attributes (names as in
 kernels/attr.h). Optimizers (adamw, sgd) have grad [steps, n], and as outputs their state after every step [steps, n].
-Rotary cases also have in/inv_freq [dim/2] as transformers computes it from the case's base, dim and scaling.
-"""
-
+Rotary cases also have in/inv_freq [dim/2] as transformers computes it from the case's base, dim and scaling."""
 import json
 import math
+import sys
 from pathlib import Path
 
-from called import words
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cli import Command
+
+command = Command(__doc__, "torch transformers safetensors")
+command.add_argument("path", nargs="?", type=Path, default=Path("tests/data/ops.safetensors"))
+command.parse_args()
+
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
@@ -284,16 +290,13 @@ def optimizer():
                {"param": start, "grad": grads}, {name: torch.stack(values) for name, values in history.items()})
 
 
-def main():
-    path = Path(*(words(0, 1) or ["tests/data/ops.safetensors"]))
+def main(a):
     with Float64():
         for make in (linear, norm, activation, rope, attention, attention_sink, embedding, cross_entropy, optimizer, route, router_loss, sinkhorn, experts):
             torch.manual_seed(1234)
             make()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({n: x.detach().contiguous().clone() for n, x in TENSORS.items()}, path, {"cases": json.dumps(CASES)})
-    print(f"{path}: {len(CASES)} cases, {len(TENSORS)} tensors, {path.stat().st_size / 1024:.0f} KiB")
+    save_file({n: x.detach().contiguous().clone() for n, x in TENSORS.items()}, a.path, {"cases": json.dumps(CASES)})
+    print(f"{a.path}: {len(CASES)} cases, {len(TENSORS)} tensors, {a.path.stat().st_size / 1024:.0f} KiB")
 
 
-if __name__ == "__main__":
-    main()
+command.run(main)

@@ -1,18 +1,23 @@
-"""Reads what the program writes with TensorBoard's own reader.
+#!/usr/bin/env python3
+"""Checks with TensorBoard's own reader what the program writes.
 
-    python3 tools/oracle/read_events.py FOLDER            prints {tag: [[step, value], ...]} of a run's event files
-    python3 tools/oracle/read_events.py --check PROGRAM   runs tests/unit/train/test_events.c's program and checks its file
+usage: tools/oracle/read_events.py PROGRAM
 
-Exit status 77: tensorboard is not installed (pip install tensorboard).
-"""
+PROGRAM is that of tests/unit/train/test_events.c, which writes an event file.
 
-import json
+Exit status 77: tensorboard is not installed (pip install tensorboard)."""
 import math
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
-from called import words
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cli import Command, program
+
+command = Command(__doc__)
+command.add_argument("program", type=program)
+options = command.parse_args()
 
 try:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -34,11 +39,8 @@ def read(folder):
     return {tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-if sys.argv[1:2] == ["--check"]:
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([words(2, 2)[1], folder], check=True)
-        found = read(folder)
-    assert found == WRITTEN, found
-    print("TensorBoard reads", sum(map(len, found.values())), "scalars")
-else:
-    print(json.dumps(read(*words(1, 1))))
+with tempfile.TemporaryDirectory() as folder:
+    subprocess.run([options.program, folder], check=True)
+    found = read(folder)
+assert found == WRITTEN, found
+print("TensorBoard reads", sum(map(len, found.values())), "scalars")

@@ -1,13 +1,18 @@
+#!/usr/bin/env python3
 """Makes tests/data/safetensors: small files as the safetensors library writes them, good ones and one it would not read.
 
-    python3 tools/oracle/safetensors_files.py
-"""
-
+usage: tools/oracle/safetensors_files.py"""
 import json
 import struct
+import sys
 from pathlib import Path
 
-from called import words
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cli import Command
+
+command = Command(__doc__, "torch safetensors")
+command.parse_args()
+
 import safetensors.torch
 import torch
 
@@ -23,29 +28,23 @@ def ramp(shape, dtype):
     return torch.arange(count).sub(0 if dtype == torch.uint8 else 3).to(dtype).reshape(shape)
 
 
-def main():
-    words(0, 0)
-    OUT.mkdir(parents=True, exist_ok=True)
-    every = {name: ramp((2, 3), dtype) for name, dtype in DTYPES.items()}
-    every |= {"empty": ramp((0, 4), torch.float32), "five": ramp((2, 1, 3, 1, 2), torch.float32)}
-    every |= {"name with \"quotes\" and \u00e9": ramp((1,), torch.float32)}
-    safetensors.torch.save_file(every, OUT / "every_dtype.safetensors", {"format": "pt"})
-    safetensors.torch.save_file({"scalar": ramp((), torch.float32)}, OUT / "scalar.safetensors")
-    safetensors.torch.save_file({"flag": torch.tensor([True])}, OUT / "bool.safetensors")
-    # Legal, but not what the library writes: data that is not aligned to its elements.
-    data = struct.pack("<B2d", 7, 0.5, -2.0)
-    header = json.dumps({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
-                         "b": {"dtype": "F64", "shape": [2], "data_offsets": [1, 17]}}).encode()
-    (OUT / "unaligned.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data)
-    sharded = OUT / "sharded"
-    sharded.mkdir(exist_ok=True)
-    names = {"a": "model-00001-of-00002.safetensors", "b": "model-00001-of-00002.safetensors", "c": "model-00002-of-00002.safetensors"}
-    for file in set(names.values()):
-        safetensors.torch.save_file({k: ramp((len(k) + ord(k) - 96,), torch.float32) for k, f in names.items() if f == file},
-                                    sharded / file, {"format": "pt"})
-    (sharded / "model.safetensors.index.json").write_text(
-        json.dumps({"metadata": {"total_size": 36}, "weight_map": names}, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+OUT.mkdir(parents=True, exist_ok=True)
+every = {name: ramp((2, 3), dtype) for name, dtype in DTYPES.items()}
+every |= {"empty": ramp((0, 4), torch.float32), "five": ramp((2, 1, 3, 1, 2), torch.float32)}
+every |= {"name with \"quotes\" and \u00e9": ramp((1,), torch.float32)}
+safetensors.torch.save_file(every, OUT / "every_dtype.safetensors", {"format": "pt"})
+safetensors.torch.save_file({"scalar": ramp((), torch.float32)}, OUT / "scalar.safetensors")
+safetensors.torch.save_file({"flag": torch.tensor([True])}, OUT / "bool.safetensors")
+# Legal, but not what the library writes: data that is not aligned to its elements.
+data = struct.pack("<B2d", 7, 0.5, -2.0)
+header = json.dumps({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
+                     "b": {"dtype": "F64", "shape": [2], "data_offsets": [1, 17]}}).encode()
+(OUT / "unaligned.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data)
+sharded = OUT / "sharded"
+sharded.mkdir(exist_ok=True)
+names = {"a": "model-00001-of-00002.safetensors", "b": "model-00001-of-00002.safetensors", "c": "model-00002-of-00002.safetensors"}
+for file in set(names.values()):
+    safetensors.torch.save_file({k: ramp((len(k) + ord(k) - 96,), torch.float32) for k, f in names.items() if f == file},
+                                sharded / file, {"format": "pt"})
+(sharded / "model.safetensors.index.json").write_text(
+    json.dumps({"metadata": {"total_size": 36}, "weight_map": names}, indent=2) + "\n")

@@ -1,19 +1,20 @@
+#!/usr/bin/env python3
 """Makes tests/unit/optim/schedule_vectors.def: learning rates and weight decays of Megatron-LM's schedules.
 
-    python3 tools/oracle/schedules.py [FILE]
-    python3 tools/oracle/schedules.py --upstream FOLDER
+usage: tools/oracle/schedules.py > tests/unit/optim/schedule_vectors.def
+       tools/oracle/schedules.py --upstream FOLDER
 
 Written from the published formulas (Megatron-LM core/optimizer_param_scheduler.py and training.py
-get_optimizer_param_scheduler say which quantity is counted in samples); needs nothing but Python. With --upstream FOLDER the
-values are compared with those of the OptimizerParamScheduler of a Megatron-LM source tree, which must agree to the last bit.
-"""
-
+get_optimizer_param_scheduler say which quantity is counted in samples); needs nothing but Python. --upstream compares the values
+with those of the OptimizerParamScheduler of a Megatron-LM source tree, which must agree to the last bit."""
 import importlib.util
 import math
 import sys
 import types
+from pathlib import Path
 
-from called import words
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cli import Command
 
 # Option words and the samples at which to look: boundaries, their neighbours, the middle and beyond the end.
 BASE = "--lr 0.01 --global-batch-size 4 --train-iters 100"
@@ -135,18 +136,16 @@ def check_upstream(folder, cases):
     print(f"{len(cases)} schedules agree with Megatron-LM's", file=sys.stderr)
 
 
-def main():
-    upstream = sys.argv[1:2] == ["--upstream"]
-    arguments = words(2, 2) if upstream else words(0, 1)
+def main(a):
     cases = [options((BASE if "--train-samples" not in c else BASE.replace("--train-iters 100", "")) + " " + c) for c in CASES]
-    if upstream:
-        return check_upstream(arguments[1], cases)
-    lines = ["/* Made by tools/oracle/schedules.py: SCHEDULE(option words) and, of it, AT(samples, lr, decoupled lr, weight decay). */"]
+    if a.upstream:
+        return check_upstream(a.upstream, cases)
+    print("/* Made by tools/oracle/schedules.py: SCHEDULE(option words) and, of it, AT(samples, lr, decoupled lr, weight decay). */")
     for o in cases:
-        lines.append("SCHEDULE(\"" + " ".join(f"--{k} {v}" for k, v in o.items()) + "\")")
-        lines += ["AT(%d, %r, %r, %r)" % (n, *values(o, n)) for n in LOOK]
-    with open(arguments[0] if arguments else "tests/unit/optim/schedule_vectors.def", "w") as f:
-        f.write("\n".join(lines) + "\n")
+        print("SCHEDULE(\"" + " ".join(f"--{k} {v}" for k, v in o.items()) + "\")")
+        print("\n".join("AT(%d, %r, %r, %r)" % (n, *values(o, n)) for n in LOOK))
 
 
-main()
+command = Command(__doc__)
+command.add_argument("--upstream")
+command.run(main)

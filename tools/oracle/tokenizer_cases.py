@@ -1,18 +1,25 @@
 #!/usr/bin/env python3
 """Writes tests/data/tokenizer/: small tokenizers trained with the `tokenizers` library, and what it makes of awkward texts.
 
-    tools/oracle/tokenizer_cases.py tests/data/tokenizer
+usage: tools/oracle/tokenizer_cases.py tests/data/tokenizer
 
 Deterministic for given versions of Python (its pydoc topics are the training text) and tokenizers; cases.json names both.
 A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones, {"ids", "decoded"}: text (base64) repeated `times`
 times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as little-endian int32; decoded is base64. "regex" has the non-empty
 pieces into which a pattern splits a text, and those of them that match."""
-import base64, json, os, platform, random
+import base64, json, os, platform, random, sys
+from pathlib import Path
 from pydoc_data import topics
-from called import words
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cli import Command
+
+command = Command(__doc__, "tokenizers")
+command.add_argument("folder")
+options = command.parse_args()
+
 from tokenizers import AddedToken, Regex, Tokenizer, __version__, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from awkward import PIECES, text
-from compare_tokenizer import ADD_SPECIAL, AS_TEXT, SKIP_SPECIAL, gpt2, theirs
+from awkward import ADD_SPECIAL, AS_TEXT, PIECES, SKIP_SPECIAL, fnv, gpt2, text, theirs
 
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2 = LLAMA3.replace("{1,3}", "")
@@ -117,12 +124,6 @@ def write(folder):
     return tokens
 
 
-def fnv(ids):
-    h = 0xCBF29CE484222325
-    for b in b"".join(i.to_bytes(4, "little") for i in ids): h = (h ^ b) * 0x100000001B3 % 2**64
-    return f"{h:016x}"
-
-
 def cases(name, tok):
     rng = random.Random(name)
     added = [t.content for t in tok.get_added_tokens_decoder().values()]
@@ -136,7 +137,7 @@ def cases(name, tok):
     long = [(b"a", 1 << 20), (b" ", 1 << 20), ("\u4e2d".encode(), 1 << 18), (b"the quick 'S 1234 ", 1 << 16), (b"!?", 1 << 19), ("\u0301\u0323".encode(), 1 << 16), (b"0", 1 << 18)]
     for raw, flags, times in [(r, f, 1) for r, f in short] + [(r, 0, t) for r, t in long]:
         ids, decoded = theirs(tok, raw * times, flags)
-        case = {"file": name, "flags": flags, "text": base64.b64encode(raw).decode(), "times": times, "count": len(ids), "fnv": fnv(ids)}
+        case = {"file": name, "flags": flags, "text": base64.b64encode(raw).decode(), "times": times, "count": len(ids), "fnv": fnv(b"".join(i.to_bytes(4, "little") for i in ids))}
         if times == 1: case.update(ids=ids, decoded=base64.b64encode(decoded.encode()).decode())
         yield case
 
@@ -165,4 +166,4 @@ def main(folder):
         f.write(",\n".join(json.dumps(c, separators=(",", ":"), ensure_ascii=False) for c in regexes()) + "\n]}\n")
 
 
-main(*words(1, 1))
+main(options.folder)

@@ -6,27 +6,27 @@ category now, gets an older stand-in of the same general category, script and UT
 2.8 knows 15: the newer characters that utf8proc decomposes, composes or orders are listed. Its lower case knows letters that
 utf8proc does not.
 
-    tools/oracle/unicode_ages.py > src/tokenizer/ages_table.h"""
-import ctypes, unicodedata
-from called import words
+usage: tools/oracle/unicode_ages.py > src/tokenizer/ages_table.h"""
+import ctypes, sys, unicodedata
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cli import Command
+
+command = Command(__doc__, "tokenizers")
+command.parse_args()
+
 import tokenizers
-from tokenizers import Regex, normalizers, pre_tokenizers
+from awkward import matches
+from tokenizers import normalizers
 
 EVERY = [c for c in range(0x80, 0x110000) if not 0xD800 <= c < 0xE000]
 SCRIPTS = ["Han", "Hiragana", "Katakana", "Arabic", "Latin"]
 
 
-def members(pattern):
-    """The characters that the library's regex matches."""
-    split, out = pre_tokenizers.Split(Regex(pattern), "removed", invert=True), set()
-    for i in range(0, len(EVERY), 4096):
-        for piece, _ in split.pre_tokenize_str("".join(map(chr, EVERY[i:i + 4096]))): out.update(map(ord, piece))
-    return out
-
-
 def stand_ins():
     categories = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Cf".split()
-    member = {name: members("\\p{%s}" % name) for name in categories + SCRIPTS}
+    member = {name: set(matches("\\p{%s}" % name, EVERY)) for name in categories + SCRIPTS}
     kind = lambda c: (tuple(n for n in categories + SCRIPTS if c in member[n]), len(chr(c).encode()))
     old, exact, any_script = [c for c in EVERY if c in member.get(unicodedata.category(chr(c)), ())], {}, {}
     for c in old:
@@ -82,7 +82,6 @@ def table(name, comment, rows):
     print("};")
 
 
-words(0, 0)
 print(f"""/* Written by tools/oracle/unicode_ages.py from tokenizers {tokenizers.__version__}, Unicode {unicodedata.unidata_version} and utf8proc. */
 #ifndef ISOTRON_TOKENIZER_AGES_TABLE_H
 #define ISOTRON_TOKENIZER_AGES_TABLE_H

@@ -1,21 +1,29 @@
 #!/usr/bin/env python3
 """Writes tests/data/tokenizer/unicode.json: what the `tokenizers` library makes of every character.
 
-    tools/oracle/unicode_tables.py tests/data/tokenizer/unicode.json
+usage: tools/oracle/unicode_tables.py tests/data/tokenizer/unicode.json
 
 "matches" has the characters that a regex matches, as pairs (gap since the last one, how many in a row); "word" and "space" those that count
 as a letter next to a single_word token and as a space next to an lstrip token. "forms" has, for each normalizer and each block of 4096
 characters in the planes that have any, FNV-1a (64 bits) of what becomes of the texts of `around`, a line each."""
-import json
-from called import words
+import json, sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cli import Command
+
+command = Command(__doc__, "tokenizers")
+command.add_argument("path", type=Path)
+command.parse_args()
+
 import tokenizers
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+from awkward import fnv, matches
+from tokenizers import AddedToken, Tokenizer, models, normalizers
 
 BLOCK = 4096
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf".split()
 PATTERNS = [f"\\p{{{name}}}" for name in [*CATEGORIES, "Han", "Hiragana", "Katakana", "Arabic", "Latin"]] + ["\\w", "\\s", "\\d"]
 FORMS = {"NFD": normalizers.NFD, "NFKD": normalizers.NFKD, "NFC": normalizers.NFC, "NFKC": normalizers.NFKC, "Lowercase": normalizers.Lowercase}
-MASK = (1 << 64) - 1
 
 
 def blocks():
@@ -38,11 +46,6 @@ def runs(members):
     return out
 
 
-def matches(pattern):
-    split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
-    return [ord(x) for block in blocks() for piece, _ in split.pre_tokenize_str("".join(map(chr, block))) for x in piece]
-
-
 def beside(token, text, begins):
     """The characters in whose text the token begins at that place."""
     tokenizer = Tokenizer(models.BPE(vocab={"u": 0}, merges=[], unk_token="u"))
@@ -58,25 +61,15 @@ def beside(token, text, begins):
     return found
 
 
-def fnv(data):
-    h = 0xCBF29CE484222325
-    for byte in data: h = (h ^ byte) * 0x100000001B3 & MASK
-    return f"{h:016x}"
-
-
-def main():
-    path, = words(1, 1)
-    out = {"tokenizers": tokenizers.__version__, "matches": {p: runs(matches(p)) for p in PATTERNS}}
+def main(a):
+    out = {"tokenizers": tokenizers.__version__, "matches": {p: runs(matches(p, [c for block in blocks() for c in block])) for p in PATTERNS}}
     alone = set(beside(AddedToken("zq", single_word=True), "{}zq ", 1))
     out["word"] = runs(c for block in blocks() for c in block if c not in alone)
     out["space"] = runs(beside(AddedToken("zq", lstrip=True), "a{}zq", 1))
     planes = [block for block in blocks() if block and (block[0] < 0x34000 or block[0] == 0xE0000)]
     out["forms"] = {name: [fnv(form().normalize_str("".join(map(around, map(chr, block)))).encode()) for block in planes]
                     for name, form in FORMS.items()}
-    with open(path, "w") as file:
-        json.dump(out, file, separators=(",", ":"))
-        file.write("\n")
+    a.path.write_text(json.dumps(out, separators=(",", ":")) + "\n")
 
 
-if __name__ == "__main__":
-    main()
+command.run(main)

@@ -1,18 +1,14 @@
 """A second, independent forward pass: numpy, float64, a few lines a module, no PyTorch and no Hugging Face code.
 
-    python3 tools/oracle/witness.py golden/*
-
-It reads nothing but the case itself, so its agreement with the oracle proves three things: that the oracle computed in
-float64, that the weights on disk are the ones it used, and that the options in run.conf describe the model it built.
-Formulas: the GPT-2 and Llama papers; meaning and defaults of the options: Megatron-LM (megatron/training/arguments.py).
-"""
-
+It reads only the case and names of tensors (families/*.py). So its agreement with the oracle proves three things: that the oracle
+computed in float64, that the weights on disk are the ones it used, and that the options in run.conf describe the model it built.
+Formulas: the GPT-2 and Llama papers; meaning and defaults of the options: Megatron-LM (megatron/training/arguments.py)."""
 import json
-from pathlib import Path
 
-from called import words
 import numpy as np
 from safetensors.numpy import load_file
+
+from families import CASES, FAMILIES
 
 LLAMA3_CONTEXT, LLAMA3_LOW, LLAMA3_HIGH = 8192, 1, 4  # constants of Megatron-LM's --use-rope-scaling
 
@@ -113,33 +109,11 @@ def router_losses(o, logits):
 
 
 class Weights(dict):
-    """The tensors under Llama's names and layout; knows which were read."""
-
-    GPT2 = {"attn.c_proj": "self_attn.o_proj", "mlp.c_fc": "mlp.up_proj", "mlp.c_proj": "mlp.down_proj",
-            "ln_1": "input_layernorm", "ln_2": "post_attention_layernorm"}
-
-    MIXTRAL = {"block_sparse_moe": "mlp", ".w1.": ".gate_proj.", ".w3.": ".up_proj.", ".w2.": ".down_proj."}
+    """Tensors under Llama's names and in its layout. Knows which were read."""
 
     def __init__(self, tensors):
+        super().__init__(tensors)
         self.read = set()
-        for name, x in tensors.items():
-            for theirs, ours in self.MIXTRAL.items():
-                name = name.replace(theirs, ours)
-            name = name.replace("shared_experts.", "shared_expert.")
-            module, kind = name.rsplit(".", 1)
-            if not name.startswith("transformer."):
-                self[name] = x
-            elif ".h." not in name:
-                module = module.removeprefix("transformer.")
-                self[{"wte": "model.embed_tokens.", "wpe": "positions.", "ln_f": "model.norm."}[module] + kind] = x
-            else:
-                _, _, layer, module = module.split(".", 3)
-                layer = f"model.layers.{layer}."
-                if module == "attn.c_attn":
-                    for part, y in zip("qkv", np.split(x, 3, axis=-1)):
-                        self[f"{layer}self_attn.{part}_proj.{kind}"] = y.T
-                else:
-                    self[f"{layer}{self.GPT2[module]}.{kind}"] = x if x.ndim == 1 else x.T
 
     def __getitem__(self, name):
         self.read.add(name)
@@ -151,7 +125,7 @@ def has_experts(o, n):
 
 
 def logits(o, tensors, ids):
-    """ids [s] -> [s, vocab], and the losses of the routers"""
+    """tensors: under Llama's names. ids [s] -> [s, vocab], and the losses of the routers"""
     w = Weights(tensors)
     head_dim = o.get("kv-channels", o["hidden-size"] // o["num-attention-heads"])
     biased = not o.get("disable-bias-linear", False)
@@ -225,18 +199,22 @@ def slope(o, w, direction, tokens, mask, step=1e-30):
     return loss(o, {n: x + 1j * step * direction[n] for n, x in w.items()}, tokens, mask)[1].imag / step
 
 
+def value_of(text):
+    """The value of an option: a number, a truth value, or else a text."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
 def read_conf(path):
-    def value(text):
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError:
-            return text
-    return {k: value(v) for k, v in (line.split(" = ") for line in path.read_text().splitlines())}
+    return {k: value_of(v) for k, v in (line.split(" = ") for line in path.read_text().splitlines())}
 
 
 def check(folder, seed=1):
     """Relative differences between the witness and the oracle at step 1, by name."""
     o = read_conf(folder / "run.conf")
+    renamed = getattr(FAMILIES[CASES[folder.name][0]], "llama", dict)
     oracle, batches = load_file(folder / "oracle.safetensors"), load_file(folder / "batches.safetensors")
     w = {n: x.astype(np.float64) for n, x in load_file(folder / "init.safetensors").items()}
     tokens = batches["tokens"][0]
@@ -246,14 +224,10 @@ def check(folder, seed=1):
     direction = {n: rng.normal(size=x.shape) * ("grad/" + n in oracle) for n, x in w.items()}  # a buffer has no gradient
     along = sum((oracle["grad/" + n] * d).sum() for n, d in direction.items() if "grad/" + n in oracle)
     size = np.sqrt(sum((oracle["grad/" + n] ** 2).sum() for n in w if "grad/" + n in oracle))
+    w, direction = renamed(w), renamed(direction)
     result = {"loss against numpy": abs(loss(o, w, tokens, mask)[0] / expected - 1),
               "gradient against numpy": abs(slope(o, w, direction, tokens, mask) - along) / size}
     if "logits" in oracle:
         mine = np.stack([logits(o, w, row[:-1])[0] for row in tokens])
         result["logits against numpy"] = np.linalg.norm(mine - oracle["logits"]) / np.linalg.norm(oracle["logits"])
     return {what: float(error) for what, error in result.items()}
-
-
-if __name__ == "__main__":
-    for case in words(1, 1000):
-        print(case, ", ".join(f"{what} {error:.0e}" for what, error in check(Path(case)).items()))

@@ -8,6 +8,8 @@ import random
 import re
 import sys
 
+from cli import Failed
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SOURCES = ["src/*/*.[ch]", "kernels/cpu/*.[ch]"]
 TOOLS = ROOT / "build/nightly/python"  # where ci/install-deps nightly puts the generator
@@ -46,7 +48,7 @@ def sample(tree, seed):
     try:
         from universalmutator import mutator
     except ImportError:
-        sys.exit(f"run.py: universalmutator is not installed in {TOOLS}: run ci/install-deps nightly")
+        raise Failed(f"universalmutator is not installed in {TOOLS}: run ci/install-deps nightly") from None
     files = sorted(path for pattern in SOURCES for path in tree.glob(pattern))
     found = [m for path in files for m in mutants_of(str(path.relative_to(tree)), path.read_text(), mutator)]
     random.Random(seed).shuffle(found)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Scores the test suite with a random sample of source mutants of src/ and kernels/cpu.
 
-usage: run.py [--seed N] [--count N] [--jobs N] [--time-limit MINUTES] [--patience SECONDS] [--again]
+usage: tests/mutants/source/run.py [--seed N] [--count N] [--jobs N] [--time-limit MINUTES] [--patience SECONDS] [--again]
               [--floor PERCENT] [--records FILE] [--json FILE]
 
   --seed N              selects the sample (default: that of the records, or today's date); printed and recorded in the report
@@ -14,28 +14,27 @@ usage: run.py [--seed N] [--count N] [--jobs N] [--time-limit MINUTES] [--patien
   --floor PERCENT       fail if the whole confidence interval of the score, without the mutants that explained.json calls equivalent,
                         is below this value
   --records FILE        one line for each mutant; resumes a stopped run (default: build/mutants/records.jsonl)
-  --json FILE           writes the report, from which report.py updates docs/mutation.md
+  --json FILE           writes the report, from which tests/mutants/table.py updates docs/mutation.md
 
 A mutant changes one line (candidates.py). It counts if it compiles with the project's flags and its object code differs from the
 original. Every test of CI's ctest that executes the line then runs, until one fails or takes 10 times as long as usual. After that
 come those of the tests that CI also runs under AddressSanitizer.
 Exit status 1 if the score is below the floor."""
 import concurrent.futures
+import hashlib
 import json
 import pathlib
-import subprocess
 import sys
 import threading
 import time
 
-sys.dont_write_bytecode = True
-from candidates import ROOT, Mutant, sample
-import report
-import suite
-from tree import Tree, checked
-
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools"))
-from command import Command, count, natural, positive, words_of
+import score
+import suite
+from candidates import Mutant, sample, without_comments
+from cli import Command, Failed, count, natural, positive, result_file, write_json
+from tree import Tree, checked
 
 WORK = ROOT / "build/mutants"
 
@@ -48,7 +47,7 @@ def sources():
     """Identifies the state of the mutated sources: a sample belongs to one state."""
     listed = checked(["git", "ls-files", "-s", "src", "kernels/cpu"], cwd=ROOT)
     changed = checked(["git", "diff", "HEAD", "--", "src", "kernels/cpu"], cwd=ROOT)
-    return {"commit": checked(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT).strip(), "sources": report.digest(listed + changed)}
+    return {"commit": checked(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT).strip(), "sources": hashlib.sha256((listed + changed).encode()).hexdigest()[:10]}
 
 
 class Records:
@@ -63,10 +62,10 @@ class Records:
         try:
             self.head, *self.all = [json.loads(line) for line in path.read_text().splitlines()]
         except ValueError:
-            sys.exit(f"run.py: {path} is damaged: remove it, or set another --records")
+            raise Failed(f"{path} is damaged: remove it, or set another --records") from None
         say(f"seed {self.head['seed']}")
         if seed not in (None, self.head["seed"]) or (self.head["sources"] != now["sources"] and not again):
-            sys.exit(f"run.py: {path} has mutants of another seed or of other sources: remove it, or set another --records")
+            raise Failed(f"{path} has mutants of another seed or of other sources: remove it, or set another --records")
 
     def add(self, record):
         with self.lock:
@@ -78,7 +77,7 @@ class Records:
         return {r["id"] for r in self.all}
 
     def counted(self):
-        return sum(r["status"] in report.COUNTED and not r.get("again") for r in self.all)
+        return sum(r["status"] in score.COUNTED and not r.get("again") for r in self.all)
 
 
 class Worker:
@@ -125,7 +124,7 @@ class Worker:
 class Run:
     def __init__(self, options, records):
         self.options, self.records, self.lock = options, records, threading.Lock()
-        self.explained = json.loads(report.EXPLAINED.read_text())
+        self.explained = score.explained()
         self.end = time.monotonic() + 60 * options.time_limit if options.time_limit else float("inf")
         self.coverage = suite.Coverage(WORK / "coverage", options.jobs, say)
         for name, why in self.coverage.left_out.items():
@@ -139,7 +138,7 @@ class Run:
     def found_again(self, record):
         """The mutant at the current position of its line."""
         mutant = Mutant(*(record[key] for key in Mutant._fields))
-        lines = [line.rstrip() for line in report.lines_of(mutant.file)]
+        lines = [line.rstrip() for line in without_comments((ROOT / mutant.file).read_text()).splitlines()]
         places = [i + 1 for i, line in enumerate(lines) if line == mutant.was]
         if not places:
             say(f"{mutant.file}:{mutant.line} is no longer '{mutant.was.strip()}': mutant skipped")
@@ -163,7 +162,7 @@ class Run:
         while mutant := self.next():
             record = self.known(mutant) or worker.judge(mutant)
             self.records.add({**record, **({"again": sources()["commit"]} if self.options.again else {})})
-            if record["status"] in report.COUNTED:
+            if record["status"] in score.COUNTED:
                 say(f"{self.records.counted()}: {mutant.file}:{mutant.line} {record['status']} in {record['seconds']} s, "
                     f"{record['tests']} tests{', ' + record['by'] if record['by'] else ''}")
 
@@ -173,38 +172,26 @@ class Run:
                 done.result()
 
 
-def arguments():
-    parser = Command(__doc__)
-    parser.add_argument("--seed", type=natural)
-    parser.add_argument("--count", type=count, default=300)
-    parser.add_argument("--jobs", type=count, default=1)
-    parser.add_argument("--time-limit", type=positive)
-    parser.add_argument("--patience", type=positive, default=120)
-    parser.add_argument("--again", action="store_true")
-    parser.add_argument("--floor", type=positive, default=0)
-    parser.add_argument("--records", type=pathlib.Path, default=WORK / "records.jsonl")
-    parser.add_argument("--json", type=pathlib.Path)
-    options = parser.parse_args()
+def main(options):
     if not suite.sandbox_works():
-        parser.fail("mutants may delete files and kill processes, so they run in namespaces, which this user cannot create: run as root")
-    return parser, options
+        raise Failed("mutants may delete files and kill processes, so they run in namespaces, which this user cannot create: run as root")
+    records = Records(options.records, options.seed, options.again)
+    Run(options, records).all()
+    report = score.report(records.head, records.all)
+    if options.json:
+        write_json(options.json, report)
+    print(score.text(report))
+    return int(100 * score.best(report) < options.floor)
 
 
-def main():
-    parser, options = arguments()
-    try:
-        records = Records(options.records, options.seed, options.again)
-        Run(options, records).all()
-        found = report.of(records.head, records.all)
-        if options.json:
-            options.json.write_text(json.dumps(found, indent=1) + "\n")
-    except OSError as e:
-        parser.fail(words_of(e))
-    except RuntimeError as e:
-        parser.fail(str(e))
-    print(report.text(found))
-    return int(100 * report.best(found) < options.floor)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+command = Command(__doc__)
+command.add_argument("--seed", type=natural)
+command.add_argument("--count", type=count, default=300)
+command.add_argument("--jobs", type=count, default=1)
+command.add_argument("--time-limit", type=positive)
+command.add_argument("--patience", type=positive, default=120)
+command.add_argument("--again", action="store_true")
+command.add_argument("--floor", type=positive, default=0)
+command.add_argument("--records", type=pathlib.Path, default=WORK / "records.jsonl")
+command.add_argument("--json", type=result_file)
+command.run(main)

@@ -9,10 +9,10 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 
+from cli import Failed
 from tree import Tree, checked, run
 
 # A mutant may delete any file, kill any process (kill(-1, ...)) and fill memory or disk. A test therefore runs in private namespaces,
@@ -73,7 +73,7 @@ def execute(test, tree, timeout, **environment):
             child.wait()
             status = None
         if status == 125:
-            raise RuntimeError(f"the namespaces of {test.name} could not be set up")
+            raise Failed(f"the namespaces of {test.name} could not be set up")
         return status, time.monotonic() - begin, executed(pathlib.Path(scratch), tree) if "GCOV_PREFIX" in environment else None
 
 
@@ -119,7 +119,7 @@ class Coverage:
         for test, found in zip(tests, measured):
             self._add(test, found.result())
         if not self.tests:
-            sys.exit("run.py: no passing test executes a line of the program: coverage was not measured")
+            raise Failed("no passing test executes a line of the program: coverage was not measured")
         self.lines = {name: sorted(code) for name, code in self.code.items()}
 
     def _measured(self, test, folder, progress, say):

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 from candidates import ROOT
+from cli import Failed
 
 
 def run(command, **options):
@@ -18,7 +19,7 @@ def run(command, **options):
 def checked(command, **options):
     code, output = run(command, **options)
     if code:
-        raise SystemExit(f"run.py: {' '.join(map(str, command))} failed:\n{output[-3000:]}")
+        raise Failed(f"{' '.join(map(str, command))} failed:\n{output[-3000:]}")
     return output
 
 

@@ -1,0 +1,87 @@
+"""tools/bench_table on a tree of its own with made-up results: tables and plots follow the results, --check notices each change,
+results are kept compact, and damaged results change nothing."""
+import os
+import re
+
+from harness import *
+
+for name in ("docs", "bench/results"):
+    (WORK / name).mkdir(parents=True)
+DOCUMENTS = WORK / "docs/performance.md", WORK / "README.md"
+script = (ROOT / "tools/bench_table").read_text()
+SECTIONS = re.findall(r'"([\w-]+)": \w+_(?:table|figures|figure_top)\b', script)
+assert len(SECTIONS) == 16, SECTIONS
+for path in DOCUMENTS:
+    path.write_text("Before.\n" + "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in SECTIONS) + "After.\n")
+
+spread = {"median": 1.25, "min": 1.2, "max": 1.3}
+families = {family: 1.0 for family in "gemm attention norm activation loss elementwise embedding optimizer moe fp8 idle".split()}
+result = {"profiled_step_ms": 11.0, "roof_gflops": 604e3, "family_ms": families, "timing_ops_adds": 0.01, "gemm": {"of_alone": 0.97},
+          "memory_mb": {"peak_over_plan": 1.02}, "provenance": {"commit": "0123abc"}}
+sensors = {name: spread for name in ("sm_mhz", "watts", "celsius")}
+facts = {"device": "a GPU", "our_libraries": {"libcudnn": "/lib/libcudnn.so.9"}, "ours_options": "--fast", "peer_options": ""}
+row = {"conf": "gpt2-125m", "provenance": facts, "ours": [{"result": result, "sensors": sensors}], "peer": [{"sensors": None}], "ours_ms": spread,
+       "peer_ms": spread, "ratio": spread, "tokens_per_second": 1e5, "mfu": 0.5, "peer_mfu": 0.4, "of_roof": 0.7}
+failed = {"conf": "llama3-8b", "ours": [{"failed": "ended with 1"}], "peer": []}
+other = row | {"conf": "gpt3-1.3b", "provenance": facts | {"ours_options": "", "driver": "1.2"}}
+cell = {"ours": {"us": spread, "path": "cuDNN"}, "peer": {"us": spread, "path": "flash"}, "ratio": spread}
+against = {"rows": [row | {"provenance": facts | {"ours_options": "--this", "peer_options": "--that"}}]}
+RESULTS = {
+    "gpu-race.json": {"rows": [row, failed, other]}, "gpu-fp8.json": against, "gpu-same-bits.json": against,
+    "gpu-ops.json": {"roofs": {"copy_gbytes": 4000.0, "bf16": 7e5}, "rows": [
+        {"name": "adamw/large", "type": "bf16", "us": 10.0, "gbytes": 3700.0, "of_roof": 0.925},
+        {"name": "add", "type": "bf16", "us": 10.0, "gbytes": 3900.0, "of_roof": 0.975},
+        {"name": "linear/fc1", "type": "bf16", "us": 10.0, "gflops": 6.5e5, "of_roof": 0.93}]},
+    "gpu-attention.json": {"rows": [{"name": "attention/short", "shape": [2, 1, 1, 1, 8], "gflop": 1.0, "any_order": cell, "same_bits": {}}]}}
+
+
+def run(*words, **variables):
+    return subprocess.run([sys.executable, ROOT / "tools/bench_table", *words], capture_output=True, text=True,
+                          env=os.environ | {"BENCH_TABLE_ROOT": str(WORK)} | variables)
+
+
+def write(name, text):
+    (WORK / "bench/results" / name).write_text(text if isinstance(text, str) else json.dumps(text, indent=1))
+
+
+def updates():
+    assert run("--check").returncode == 1 and run().returncode == 0 and run("--check").returncode == 0
+
+
+updates()
+assert all(path.read_text().count("Not measured yet.") == len(SECTIONS) for path in DOCUMENTS)
+write("gpu-race.json", RESULTS["gpu-race.json"])
+assert run().returncode == 0 and "| memory-bound kernels |  |  | not measured | no |" in DOCUMENTS[0].read_text()
+for name, what in RESULTS.items():
+    write(name, what)
+updates()
+for name, what in RESULTS.items():
+    text = (WORK / "bench/results" / name).read_text()
+    assert json.loads(text) == what and text.count("\n") < json.dumps(what, indent=1).count("\n") / 2, text
+text = DOCUMENTS[0].read_text()
+for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000 | 50.0 % | 40.0 % | 70.0 % | - |", "After.\n",
+             "| `add` | 10 us, 3900 GB/s, 98 % |", "10 us, 650.0 TFLOP/s, 93 %", "| +1.0% | 0.970 | +2.0% |", "libcudnn.so.9",
+             "Ours: `--fast` or as configured.", "| driver | 1.2 |", "| ours_options | --fast;  |",
+             "| gpt2-125m: MFU | 46.0 % | 36.8 % (roof 604) | 50.0 % | yes |", "| gpt2-125m: ratio to PyTorch | 1.15 |  | 1.250 | yes |",
+             "| gpt2-125m: tokens/s of llm.c, by hand | 592000 |  | 100000 | no |", "AdamW, GB/s | 3800 |  | 3700 to 3700 | no |",
+             "| `attention/short` | 2 x 1 x 1 x 1 x 8 | 1 us, 800 TFLOP/s | 1 us, 800 TFLOP/s, flash | 1.250 (1.200 to 1.300) | - | - | - |",
+             "worst shape | 0.970 |  | 1.250 | yes |", "| gpt2-125m | 1.2 | 1.2 | -23.1 % to -16.7 % |", "cost of the same bits | 3.0 % |",
+             "FP8 over bf16 | 1.30 |  | 1.250 | no |", "FP8: `--this`; bf16: `--that`.", "| gpt2-125m | 0123abc | 1, 0 |"):
+    assert part in text, (part, text)
+assert "llama3-8b" not in text and (WORK / "docs/race.svg").read_text().count("<svg") == 1
+
+# A new number makes the documents and the plot stale.
+row["mfu"] = 0.51
+write("gpu-race.json", RESULTS["gpu-race.json"])
+stale = run("--check")
+assert stale.returncode == 1 and "docs/race.svg" in stale.stdout and "README.md" in stale.stdout, stale
+
+# Damaged results, and a machine without gnuplot, end with one sentence, and nothing is written.
+before = [path.read_text() for path in DOCUMENTS]
+for what, why in ((json.dumps(against)[:-9], "is not JSON"), ("[]", "a JSON object"), ({}, "'rows'"), ({"rows": 5}, "gpu-fp8"),
+                  ({"rows": [row | {"ratio": "x"}]}, "gpu-fp8"), ({"rows": [row | {"ours_ms": {"median": "fast"}}]}, "gpu-fp8"), (against, "no gnuplot")):
+    write("gpu-fp8.json", what)
+    done = run(PATH="")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and why in done.stderr and not done.stdout, (what, done)
+assert before == [path.read_text() for path in DOCUMENTS]
+print("bench_table: tables and plots follow their results")

@@ -1,0 +1,135 @@
+"""What all scripts share: the command line, errors, and the form of a file of results.
+
+--help prints the script's docstring. A wrong word ends with one sentence and exit status 2, a failure with one sentence and exit
+status 1."""
+import argparse
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import shlex
+import shutil
+import sys
+
+
+class Failed(Exception):
+    """The words are right, but the work cannot be done. The text says why."""
+
+
+class Command(argparse.ArgumentParser):
+    """description: the script's docstring. packages: modules outside the standard library that the script needs. A script parses
+    before it imports them, so that --help and a wrong word need none."""
+
+    def __init__(self, description, packages=""):
+        super().__init__(description=description, allow_abbrev=False)
+        self.packages = packages.split()
+
+    def format_help(self):
+        return self.description.strip() + "\n"
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message}; see --help\n")
+
+    def fail(self, message):
+        self.exit(1, f"{self.prog}: {message}\n")
+
+    def parse_args(self, *words):
+        options = super().parse_args(*words)
+        for name in self.packages:
+            if not importlib.util.find_spec(name):
+                self.fail(f"this Python has no {name}: install it, or use another Python (tools/oracle/README.md)")
+        return options
+
+    def run(self, main):
+        """Calls main(options) and exits with the status that it returns."""
+        options = self.parse_args()
+        try:
+            sys.exit(main(options))
+        except OSError as e:
+            self.fail(words_of(e))
+        except Failed as e:
+            self.fail(e)
+
+
+def words_of(error):
+    """An OSError as a sentence without a number."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
+def number(text, kind, least, what):
+    try:
+        value = kind(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is not {what}")
+    return value
+
+
+def natural(text):
+    return number(text, int, 0, "a whole number of at least 0")
+
+
+def count(text):
+    return number(text, int, 1, "a whole number of at least 1")
+
+
+def finite(text):
+    return number(text, float, -sys.float_info.max, "a number")
+
+
+def positive(text):
+    return number(text, float, math.ulp(0), "a number above 0")
+
+
+def program(text):
+    """A program that is there, perhaps with words for it."""
+    if not shutil.which((shlex.split(text) or [""])[0]):
+        raise argparse.ArgumentTypeError(f"there is no program '{text}': build it (ci/build), or name another")
+    return text
+
+
+# ---- results ----
+
+def result_file(text):
+    """Checked before minutes of measuring."""
+    path = pathlib.Path(os.path.realpath(text))
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"'{text}' cannot be written")
+    return text
+
+
+def has_records(value):
+    """Whether a value has a list of objects somewhere inside."""
+    if isinstance(value, dict):
+        return any(map(has_records, value.values()))
+    return isinstance(value, list) and any(isinstance(x, dict) for x in value)
+
+
+def compact(value, indent="\n"):
+    """JSON in which what has no list of objects inside takes one line: a record a line."""
+    if not has_records(value):
+        return json.dumps(value)
+    inner = indent + " "
+    if isinstance(value, list):
+        return "[" + ",".join(inner + compact(x, inner) for x in value) + indent + "]"
+    return "{" + ",".join(f"{inner}{json.dumps(key)}: {compact(x, inner)}" for key, x in value.items()) + indent + "}"
+
+
+def read_json(path):
+    try:
+        result = json.loads(pathlib.Path(path).read_text())
+    except ValueError as e:
+        raise Failed(f"{path} is not JSON ({e}): measure again") from None
+    if not isinstance(result, dict):
+        raise Failed(f"{path} is not a JSON object: measure again")
+    return result
+
+
+def write_json(path, result):
+    """A reader never sees half of a file. A symlink stays."""
+    path = pathlib.Path(os.path.realpath(path))
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(compact(result) + "\n")
+    temporary.replace(path)

@@ -1,0 +1,84 @@
+"""What decoders of Llama's kind have in common."""
+import copy
+
+LLAMA = {"position-embedding-type": "rope", "normalization": "RMSNorm", "swiglu": True, "disable-bias-linear": True}
+LLAMA3_CONTEXT = 8192  # Megatron-LM fixes it, and the factors 1 and 4
+UNTIED = {"untie-embeddings-and-output-weights": True}
+
+
+def shape(layers, hidden, heads, ffn, seq, vocab, groups=None, kv_channels=None):
+    o = {"num-layers": layers, "hidden-size": hidden, "num-attention-heads": heads, "seq-length": seq,
+         "max-position-embeddings": seq, "vocab-size": vocab, "make-vocab-size-divisible-by": 8, "norm-epsilon": 1e-5}
+    if ffn:
+        o["ffn-hidden-size"] = ffn
+    if groups:
+        o |= {"group-query-attention": True, "num-query-groups": groups}
+    if kv_channels:
+        o["kv-channels"] = kv_channels
+    return o
+
+
+def config(o, eps="rms_norm_eps", **more):
+    hidden, heads = o["hidden-size"], o["num-attention-heads"]
+    rope = {"rope_type": "default", "rope_theta": float(o.get("rotary-base", 10000)), "partial_rotary_factor": o.get("rotary-percent", 1.0)}
+    if o.get("use-rope-scaling"):
+        rope |= {"rope_type": "llama3", "factor": o["rope-scaling-factor"], "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                 "original_max_position_embeddings": LLAMA3_CONTEXT}
+    return {"vocab_size": o["vocab-size"], "hidden_size": hidden, "intermediate_size": o["ffn-hidden-size"], "num_hidden_layers": o["num-layers"],
+            "num_attention_heads": heads, "num_key_value_heads": o["num-query-groups"] if o.get("group-query-attention") else heads,
+            "head_dim": o.get("kv-channels", hidden // heads), "max_position_embeddings": 2 * LLAMA3_CONTEXT,  # no table depends on it
+            "tie_word_embeddings": not o.get("untie-embeddings-and-output-weights", False), "rope_parameters": rope,
+            "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, eps: o["norm-epsilon"]} | more
+
+
+def biases(o):
+    bias = not o["disable-bias-linear"]
+    return {"attention_bias": bias, "mlp_bias": bias}
+
+
+def window(o):
+    """Hugging Face counts the token itself, Megatron-LM the tokens before it."""
+    return {"sliding_window": int(o["window-size"].split(",")[0]) + 1}
+
+
+def experts(o):
+    return {"num_experts_per_tok": o["moe-router-topk"], "output_router_logits": False}
+
+
+def dense_layers(o):
+    return [i for i, experts in enumerate(o["moe-layer-freq"].strip("[]").split(",")) if experts == "0"]
+
+
+def qwen_experts(o):
+    return experts(o) | {"moe_intermediate_size": o["moe-ffn-hidden-size"], "num_experts": o["num-experts"],
+                         "norm_topk_prob": not o.get("moe-router-pre-softmax", False), "mlp_only_layers": dense_layers(o)}
+
+
+# ---- spellings of config.json ----
+
+SIZES = {"vocab_size": 7, "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 3, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 24, "bos_token_id": None, "eos_token_id": None}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 6}
+FULL, SLIDING = "full_attention", "sliding_attention"
+ON = {"use_sliding_window": True, "sliding_window": 3}
+WIDE = {"hidden_size": 64, "num_attention_heads": 32, "num_hidden_layers": 1}
+NO_SIZE = {"layer_types": [FULL, FULL, SLIDING], "sliding_window": None}
+MISSING = object()
+EVERY = {
+    "": {}, "theta": {"rope_theta": 50.0}, "linear": {"rope_theta": 50.0, "rope_scaling": {"type": "linear", "factor": 2.0}},
+    "tied": {"tie_word_embeddings": True}, "window that is not read": {"sliding_window": 3},
+    "all layers full": {"layer_types": [FULL] * 3},
+    "unknown layer type": {"layer_types": [FULL, FULL, "odd"]}, "few layer types": {"layer_types": [FULL, FULL]},
+}
+BY_LAYER = {
+    "window": ON, "window from layer 0": ON | {"max_window_layers": 0}, "window from layer 2": ON | {"max_window_layers": 2},
+    "window off": ON | {"use_sliding_window": False, "max_window_layers": 0}, "window by list": ON | {"layer_types": [FULL, SLIDING, FULL]},
+    "list goes first": ON | {"max_window_layers": 0, "layer_types": [FULL, FULL, SLIDING]}, "old words": ON | {"layer_types": ["attention"] * 3},
+    "chunked": ON | {"layer_types": [FULL, "chunked_attention", FULL]}, "null window": ON | {"sliding_window": None, "max_window_layers": 0},
+    "!no window's size": NO_SIZE, "!list, but off": ON | {"use_sliding_window": False, "layer_types": [FULL, SLIDING, FULL]},
+}
+
+
+def spelled(family, base, keys):
+    """The config.json of a spelling."""
+    return copy.deepcopy({k: v for k, v in ({"model_type": family} | base | keys).items() if v is not MISSING})
