@@ -22,10 +22,10 @@ static const int8_t MOVEMENT[4][4] = {
                 [SPMD_P] = NOT_ALLOWED},
 };
 
-static const OpDef OP_OF[] = {
-    [MOVE_NOTHING] = {.name = "replicate"}, [MOVE_REDUCE] = {.name = "all_reduce"},
-    [MOVE_GATHER] = {.name = "all_gather"}, [MOVE_REDUCE_SCATTER] = {.name = "reduce_scatter"},
-    [MOVE_SLICE] = {.name = "slice"},       [MOVE_PAD] = {.name = "pad"},
+static const OpNumber OP_OF[] = {
+    [MOVE_NOTHING] = OP_replicate, [MOVE_REDUCE] = OP_all_reduce,
+    [MOVE_GATHER] = OP_all_gather, [MOVE_REDUCE_SCATTER] = OP_reduce_scatter,
+    [MOVE_SLICE] = OP_slice,       [MOVE_PAD] = OP_pad,
 };
 
 /* A tensor as [outer, ranks, inner]: `inner` elements of each rank lie together. */
@@ -72,7 +72,7 @@ static Tensor flat_piece(const Tensor *own, Pieces p) {
 Moving redistribute_start(Tape *t, Tensor *in, Tensor *out, Axis axis, Movement move, int dim) {
     const Group g = tape_group(t, 1u << axis);
     Moving m = {.out = out, .move = move, .dim = dim, .ranks = g.size};
-    const OpDef *op = &OP_OF[move];
+    const OpDef *op = &OPS[OP_OF[move]];
     if (move == MOVE_REDUCE) {
         m.comm = tape_comm_start(t, op, (CommCall){.kind = COMM_ALL_REDUCE, .group = g}, in, out);
         return m;
@@ -159,7 +159,7 @@ Tensor *op_redistribute(Tape *t, Tensor *x, Axis axis, Spmd to, int dim) {
         y->spmd = spmd_with(x->spmd, axis, to);
         redistribute_run(t, x, y, axis, (Movement)move, dim);
     }
-    tape_record(t, &OP_OF[move], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, backward);
+    tape_record(t, &OPS[OP_OF[move]], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, backward);
     return y;
 }
 
@@ -187,13 +187,13 @@ static void take_backward(Tape *t, const Node *n, Need need) {
 }
 
 Tensor *op_take_heads(Tape *t, Tensor *x, Axis axis, int64_t first, int64_t heads, int64_t d, Spmd to) {
-    static const OpDef TAKE = {.name = "take_heads"};
     CHECK(spmd_on(x->spmd, axis) == SPMD_R, "op 'take_heads', axis %s: x must be R", axis_name(axis));
     Tensor *y = tape_tensor(t, (DType)x->dtype, 5, (int64_t[]){x->dim[0], x->dim[1], 1, heads, d});
     y->spmd = spmd_with(x->spmd, axis, to);
     Tensor part = taken(x, y, first);
     const TakeAttr attr = {first};
     tape_call(t, &OPS[OP_copy], (Call){.in = {&part}, .out = {y}});
-    tape_record(t, &TAKE, (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, take_backward);
+    tape_record(t, &OPS[OP_take_heads], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr,
+                take_backward);
     return y;
 }

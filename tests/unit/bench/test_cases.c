@@ -1,4 +1,4 @@
-/* Every op is measured, counted to a family, and known to move something; the work of a call is that of its
+/* Every op is measured and known to move something; the work of a call is that of its
  * operands. */
 #include "unit/cmocka_all.h"
 
@@ -7,18 +7,16 @@
 #include "bench/ops/cases.h"
 #include "bench/ops/operands.h"
 #include "bench/roofs.h"
-#include "bench/train/family.h"
 #include "bench/train/products.h"
 #include "bench/work.h"
 #include "kernels/attr.h"
 
-static void every_op_has_a_case_and_a_family(void **state) {
-    bool has[OP_COUNT] = {0};
+static void every_op_has_a_case(void **state) {
+    bool has[OP_KERNELS] = {0};
     (void)state;
     for (int i = 0; i < bench_case_count(); i++) has[bench_case_op(i)] = true;
-    for (int op = 0; op < OP_COUNT; op++) {
+    for (int op = 0; op < OP_KERNELS; op++) {
         if (!has[op]) fail_msg("bench/ops/cases.def has no case of %s", OPS[op].name);
-        assert_in_range(family_of((OpNumber)op), 0, FAMILY_COUNT - 1);
     }
 }
 
@@ -159,7 +157,7 @@ static void cases_run(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_op_has_a_case_and_a_family),
+        cmocka_unit_test(every_op_has_a_case),
         cmocka_unit_test(the_work_of_products),
         cmocka_unit_test(the_work_of_attention),
         cmocka_unit_test(the_work_of_embeddings),

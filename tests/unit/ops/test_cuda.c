@@ -275,12 +275,12 @@ static void add_all(void) {
 /* How often each op ran and how near it came to its bound; what never ran. */
 static int report_ops(void) {
     int missing = 0;
-    for (int op = 0; op < OP_COUNT; op++) {
+    for (int op = 0; op < OP_KERNELS; op++) {
         printf("  %-24s %6lld calls, largest error over bound %.2g\n", OPS[op].name,
                (long long)all.profile[op].calls, all.agree->worst[op]);
         missing += !all.profile[op].calls;
     }
-    for (int op = 0; op < OP_COUNT; op++)
+    for (int op = 0; op < OP_KERNELS; op++)
         if (!all.profile[op].calls) printf("FAILED op %s was never run\n", OPS[op].name);
     return missing > 0;
 }
@@ -297,7 +297,7 @@ int main(int argc, char **argv) {
     all.cpu = argc > 1 && !strcmp(argv[1], "cpu");
     if (argc > 2 + alone) all.patterns = argv + 2 + alone, all.n_patterns = argc - 2 - alone;
     all.ends = shared_memory(sizeof *all.ends);
-    all.profile = shared_memory(OP_COUNT * sizeof *all.profile);
+    all.profile = shared_memory(OP_KERNELS * sizeof *all.profile);
     all.agree = shared_memory(sizeof *all.agree);
     add_all();
     int status = run_all(alone);
