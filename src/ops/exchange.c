@@ -102,12 +102,10 @@ static void to_heads_backward(Tape *t, const Node *n, Need need) {
     Tensor *x = n->call.in[0], *dx = tape_grad_out(t, x, need);
     const Group *g = n->call.attr;
     if (!dx) return;
-    Tensor *sum = is_shared(x, g->size) ? tape_scratch(t, (DType)x->dtype, x->ndim, x->dim) : dx;
+    Tensor *sum = tape_grad_sum_begin(t, x, dx, is_shared(x, g->size));
     if (sum != dx) sum->spmd = spmd_with(dx->spmd, AXIS_CP, SPMD_P);
     exchange(t, g, sum, tape_grad(t, n->call.out[0]), false);
-    if (sum == dx) return;
-    tape_call(t, &OPS[OP_copy], (Call){.in = {sum}, .out = {dx}});
-    tape_drop(t, sum);
+    tape_grad_sum_end(t, sum, dx);
 }
 
 static void to_rows_backward(Tape *t, const Node *n, Need need) {

@@ -117,14 +117,9 @@ void redistribute_grad(Tape *t, Tensor *x, Tensor *g, Axis axis, Movement move, 
     }
     Tensor *dx = tape_grad_out(t, x, need);
     if (!dx) return;
-    Tensor *out = dx->flags & TENSOR_ACCUM || !tensor_is_contiguous(dx)
-                      ? tape_scratch(t, (DType)x->dtype, x->ndim, x->dim)
-                      : dx;
-    out->spmd = dx->spmd;
-    redistribute_run(t, g, out, axis, move, dim);
-    if (out == dx) return;
-    tape_call(t, &OPS[OP_copy], (Call){.in = {out}, .out = {dx}});
-    tape_drop(t, out);
+    Tensor *sum = tape_grad_sum_begin(t, x, dx, dx->flags & TENSOR_ACCUM || !tensor_is_contiguous(dx));
+    redistribute_run(t, g, sum, axis, move, dim);
+    tape_grad_sum_end(t, sum, dx);
 }
 
 typedef struct RedistributeAttr {
