@@ -1,5 +1,4 @@
-/* The rows of kernels/cases.def move something when they are measured; the work of a call is that of its
- * operands. */
+/* Rows of kernels/cases.def run as benchmarks; the work of a call is that of its operands. */
 #include "unit/cmocka_all.h"
 
 #include <string.h>

@@ -1,6 +1,4 @@
-/* Calls of kernels: the operands of a row of kernels/cases.def or calls.def, and arrangements of their
- * numbers.
- */
+/* Calls of kernels: operands of rows of kernels/cases.def or calls.def, and arrangements of their numbers. */
 #ifndef ISOTRON_TESTS_OPS_DIRECT_H
 #define ISOTRON_TESTS_OPS_DIRECT_H
 

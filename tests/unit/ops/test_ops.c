@@ -1,6 +1,5 @@
 /* Every tape of tapes.def and of kernels/cases.def in every mode; see the functions below. An argument is a
- * filter of test names
- * ("linear*"). */
+ * filter of test names ("linear*"). */
 #include "unit/cmocka_all.h"
 
 #include <stdio.h>
