@@ -39,7 +39,7 @@ const OpDef OPS[OP_COUNT] = {
                  .cpu_f64 = cpu_f64_##op,                                                                    \
                  .cuda = CUDA_KERNEL(op),                                                                    \
                  .cuda_plans = plan(op)},
-#define COLLECTIVE(op, text) [OP_##op] = {.name = #op, .number = OP_##op},
+#define COLLECTIVE(op, text) [OP_##op] = {.name = #op, .number = OP_##op, .family = OP_FAMILIES},
 #include "kernels/ops.def"
 };
 

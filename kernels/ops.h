@@ -18,7 +18,7 @@ typedef enum OpNumber {
 typedef enum OpFamily {
 #define FAMILY(constant, name) OP_FAMILY_##constant,
 #include "kernels/ops.def"
-    OP_FAMILIES
+    OP_FAMILIES /* of a collective: in none */
 } OpFamily;
 
 extern const OpDef OPS[OP_COUNT];

@@ -38,7 +38,7 @@ typedef struct OpOperand {
     bool updated;     /* an output that is read too, and changed in place */
 } OpOperand;
 
-/* A row of the op table (kernels/ops.def). A collective has a name and a number only. */
+/* A row of the op table (kernels/ops.def). Of a collective only name, number and family count. */
 typedef struct OpDef {
     const char *name;
     int number; /* its place in OPS */

@@ -84,6 +84,7 @@ static void products_are_told_apart(void **state) {
     for (int i = 0; i < 4; i++) assert_int_equal(products_find(&all, &OPS[OP_linear], &other[i]), 1 + i);
     assert_int_equal(products_find(&all, &OPS[OP_linear], &call), 0);
     assert_int_equal(products_find(&all, &OPS[OP_add], &call), -1);
+    assert_int_equal(products_find(&all, &OPS[OP_all_reduce], &call), -1);
     assert_int_equal(all.count, 5);
     all.at[0].calls = 3;
     assert_true(products_flops(&all) == 3 * 2.0 * 10 * 16 * 8);
