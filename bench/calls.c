@@ -57,46 +57,26 @@ static void fill_numbers(Device *d, const Tensor *t, bool positive, uint64_t see
     free(x), free(stored);
 }
 
-static int64_t integer(const BenchOperand *o, int64_t i, int64_t n, uint64_t seed) {
-    const int64_t share = o->range ? n / o->range : 0, width = o->dim[o->ndim - 1];
-    switch (o->content) {
-    case CONTENT_IDS:
-        return philox_u32(seed, 1, (uint64_t)i) % (uint64_t)o->range;
-    case CONTENT_POSITIONS:
-        return i % width;
-    case CONTENT_CHOICES:
-        return i % o->range;
-    case CONTENT_ROWS:
-        return i % o->range * share + i / o->range;
-    case CONTENT_COPIES:
-        return i % share * o->range + i / share;
-    case CONTENT_OFFSETS:
-        return o->range * (i % width) / (width - 1);
-    default:
-        return 0;
-    }
-}
-
-static void fill_integers(Device *d, const BenchOperand *o, const Tensor *t, uint64_t seed) {
+static void fill_integers(Device *d, const CaseOperand *o, const Tensor *t, uint64_t seed) {
     const int64_t n = tensor_count(t);
     int64_t *x = mem_alloc((size_t)n * sizeof *x);
-    for (int64_t i = 0; i < n; i++) x[i] = integer(o, i, n, seed);
+    for (int64_t i = 0; i < n; i++) x[i] = case_integer(o, i, n, seed, 1);
     device_write(d, t->data, x, (size_t)n * sizeof *x);
     free(x);
 }
 
 /* ---- operands ---- */
 
-static Tensor *header(const BenchOperand *o, Tensor *t) {
+static Tensor *header(const CaseOperand *o, DType storage, Tensor *t) {
     if (!o->ndim) return NULL;
-    *t = tensor_make(NULL, o->dtype, o->ndim, o->dim);
+    *t = tensor_make(NULL, case_dtype(o, storage), o->ndim, o->dim);
     t->flags = (uint8_t)((o->updated ? TENSOR_ACCUM : 0) | (o->main_grad ? TENSOR_MAIN_GRAD : 0));
     return t;
 }
 
-static void make_headers(Set *s, const BenchOperand *in, const BenchOperand *out) {
-    for (int i = 0; i < CALL_IN; i++) s->call.in[i] = header(&in[i], &s->in[i]);
-    for (int i = 0; i < CALL_OUT; i++) s->call.out[i] = header(&out[i], &s->out[i]);
+static void make_headers(Set *s, const KernelCase *c, DType storage) {
+    for (int i = 0; i < CALL_IN; i++) s->call.in[i] = header(&c->in[i], storage, &s->in[i]);
+    for (int i = 0; i < CALL_OUT; i++) s->call.out[i] = header(&c->out[i], storage, &s->out[i]);
 }
 
 /* As of what a Space gives. */
@@ -120,23 +100,23 @@ static size_t bytes_of_set(const Set *s) {
     return bytes;
 }
 
-static void fill(Device *d, const BenchOperand *o, const Tensor *t, uint64_t seed) {
+static void fill(Device *d, const CaseOperand *o, const Tensor *t, uint64_t seed) {
     if (!t) return;
-    if (o->dtype == I64)
+    if (t->dtype == I64)
         fill_integers(d, o, t, seed);
     else
         fill_numbers(d, t, o->content == CONTENT_POSITIVE, seed);
 }
 
 /* The first set gets numbers, the others copies of it: what counts is where they lie. */
-static void take(BenchCalls *b, size_t bytes, const BenchOperand *in, const BenchOperand *out) {
+static void take(BenchCalls *b, size_t bytes, const KernelCase *c) {
     b->bytes = bytes * (size_t)b->sets;
     b->block = device_alloc(b->device, b->bytes, "a benchmark's operands");
     char *at = b->block;
     for (int s = 0; s < b->sets; s++) at = place(&b->set[s], at);
-    for (int i = 0; i < CALL_IN; i++) fill(b->device, &in[i], b->set[0].call.in[i], (uint64_t)i);
+    for (int i = 0; i < CALL_IN; i++) fill(b->device, &c->in[i], b->set[0].call.in[i], (uint64_t)i);
     for (int i = 0; i < CALL_OUT; i++)
-        fill(b->device, &out[i], b->set[0].call.out[i], (uint64_t)(CALL_IN + i));
+        fill(b->device, &c->out[i], b->set[0].call.out[i], (uint64_t)(CALL_IN + i));
     for (int s = 1; s < b->sets; s++) device_copy(b->device, b->block + (size_t)s * bytes, b->block, bytes);
 }
 
@@ -149,20 +129,19 @@ static void make_plans(BenchCalls *b) {
     device_free(null);
 }
 
-BenchCalls *bench_calls_new(Device *d, const OpDef *op, const void *attr, const BenchOperand in[CALL_IN],
-                            const BenchOperand out[CALL_OUT]) {
+BenchCalls *bench_calls_new(Device *d, const KernelCase *c, DType storage) {
     BenchCalls *b = mem_zero(1, sizeof *b);
-    b->device = d, b->op = op;
-    make_headers(&b->set[0], in, out);
+    b->device = d, b->op = &OPS[c->op];
+    make_headers(&b->set[0], c, storage);
     const size_t bytes = bytes_of_set(&b->set[0]);
     const size_t sets = d->kind == DEVICE_CUDA && bytes ? (ROTATION + bytes - 1) / bytes : 1;
     b->sets = sets < SETS_MAX ? (int)sets : SETS_MAX;
     for (int s = 0; s < b->sets; s++) {
-        make_headers(&b->set[s], in, out);
-        b->set[s].call.attr = attr, b->set[s].call.device = d;
+        make_headers(&b->set[s], c, storage);
+        b->set[s].call.attr = c->attr, b->set[s].call.device = d;
     }
     make_plans(b);
-    take(b, bytes, in, out);
+    take(b, bytes, c);
     return b;
 }
 

@@ -4,34 +4,12 @@
 #ifndef ISOTRON_BENCH_CALLS_H
 #define ISOTRON_BENCH_CALLS_H
 
-#include "tensor/call.h"
-
-typedef enum Content {
-    CONTENT_SIGNED,    /* uniform in [-1, 1); integers: 0 */
-    CONTENT_POSITIVE,  /* uniform in (0, 1] */
-    CONTENT_IDS,       /* uniform below `range` */
-    CONTENT_POSITIONS, /* 0, 1, ... along the last dimension */
-    CONTENT_CHOICES,   /* i % range: experts of copies of tokens, each in turn */
-    CONTENT_ROWS,      /* of such copies among those grouped by expert */
-    CONTENT_COPIES,    /* the inverse: which copy stands in a row */
-    CONTENT_OFFSETS,   /* along the last dimension: where equal shares of `range` rows begin, and the end */
-} Content;
-
-/* Contiguous; no dimensions: there is none. */
-typedef struct BenchOperand {
-    DType dtype;
-    Content content;
-    bool updated;   /* read and written: added to, or changed in place */
-    bool main_grad; /* TENSOR_MAIN_GRAD */
-    int64_t range;
-    int ndim;
-    int64_t dim[TENSOR_DIMS];
-} BenchOperand;
+#include "kernels/cases.h"
 
 typedef struct BenchCalls BenchCalls;
-/* Makes what the op plans beforehand, then takes the operands. `attr` outlives the calls. */
-BenchCalls *bench_calls_new(Device *, const OpDef *, const void *attr, const BenchOperand in[CALL_IN],
-                            const BenchOperand out[CALL_OUT]);
+/* Makes what the op plans beforehand, then takes the operands, contiguous and of the types of `storage`
+ * (case_dtype). `attr` outlives the calls. */
+BenchCalls *bench_calls_new(Device *, const KernelCase *, DType storage);
 void bench_calls_free(BenchCalls *);
 /* Starts one call, on the next set. */
 void bench_calls_run(BenchCalls *);

@@ -79,9 +79,9 @@ double bench_roof_product(Device *d, DType type) {
     if (d->kind == DEVICE_CPU) return blas(type == F64 ? F64 : F32);
     const int64_t n = dtype_is_16bit(type) ? 8192 : 4096;
     const LinearAttr attr = {.fixed_order = false};
-    const BenchOperand x = {.dtype = type, .ndim = 2, .dim = {n, n}};
-    BenchCalls *b = bench_calls_new(d, &OPS[OP_linear], &attr, (BenchOperand[CALL_IN]){x, x},
-                                    (BenchOperand[CALL_OUT]){x});
+    const CaseOperand x = {.dtype = CASE_STORAGE, .ndim = 2, .dim = {n, n}};
+    const KernelCase c = {.op = OP_linear, .attr = &attr, .in = {x, x}, .out = {x}};
+    BenchCalls *b = bench_calls_new(d, &c, type);
     const double ns = bench_calls_time(b, 0).ns;
     bench_calls_free(b);
     return 2.0 * (double)(n * n * n) / ns;

@@ -3,8 +3,7 @@
 static bool is_grouped(OpNumber op) { return op >= OP_grouped_linear && op <= OP_grouped_linear_wgrad; }
 
 bool work_product(OpNumber op, const Call *c, ProductShape *p) {
-    const bool linear = op == OP_linear || op == OP_linear_dgrad || op == OP_linear_wgrad;
-    if ((!linear && !is_grouped(op) && op != OP_fp8_product) || !c->out[0]) return false;
+    if (OPS[op].family != OP_FAMILY_GEMM || !c->out[0]) return false;
     const Tensor *x = c->in[0], *w = c->in[1];
     const int64_t experts = is_grouped(op) ? tensor_count(c->in[2]) - 1 : 1; /* whose weights lie together */
     const int64_t rows = tensor_rows(x), wide = tensor_width(x);

@@ -2,24 +2,48 @@
 
 #ifdef ISOTRON_CUDA
 #define CUDA_KERNEL(name) cuda_##name
-#define CUDA_PLANS(name)  cuda_plans_##name
+#define PLAN(name)        cuda_plans_##name
 #else
 #define CUDA_KERNEL(name) NULL
-#define CUDA_PLANS(name)  NULL
+#define PLAN(name)        NULL
 #endif
+#define NO_PLAN(name) NULL
 
-#define OP(name, rule, operands)                                                                             \
+#define OP(name, ...)                                                                                        \
     void cpu_f32_##name(const Call *);                                                                       \
     void cpu_f64_##name(const Call *);                                                                       \
     void cuda_##name(const Call *);                                                                          \
-    size_t cuda_plans_##name(const Call *) __attribute__((weak)); /* NULL if there is none */
+    size_t cuda_plans_##name(const Call *);
 #include "kernels/ops.def"
-#undef OP
+
+#define T(...)                                                                                               \
+    { __VA_ARGS__ }
+#define OPTIONAL .optional = true
+#define ADDS     .adds = true
+#define UPDATED  .updated = true
+#define IN(...)                                                                                              \
+    { __VA_ARGS__ }
+#define OUT(...)                                                                                             \
+    { __VA_ARGS__ }
 
 const OpDef OPS[OP_COUNT] = {
-#define OP(name, rule, operands)                                                                             \
-    [OP_##name] = {#name,          OP_##name,         SPMD_##rule,     cpu_f32_##name,                       \
-                   cpu_f64_##name, CUDA_KERNEL(name), CUDA_PLANS(name)},
+#define OP(op, constant, spmd, plan, agrees, inputs, ...)                                                    \
+    [OP_##op] = {.name = #op,                                                                                \
+                 .number = OP_##op,                                                                          \
+                 .family = OP_FAMILY_##constant,                                                             \
+                 .rule = SPMD_##spmd,                                                                        \
+                 .match = MATCH_##agrees,                                                                    \
+                 .in = inputs,                                                                               \
+                 .out = __VA_ARGS__,                                                                         \
+                 .cpu_f32 = cpu_f32_##op,                                                                    \
+                 .cpu_f64 = cpu_f64_##op,                                                                    \
+                 .cuda = CUDA_KERNEL(op),                                                                    \
+                 .cuda_plans = plan(op)},
+#define COLLECTIVE(op, text) [OP_##op] = {.name = #op, .number = OP_##op, .family = OP_FAMILIES},
 #include "kernels/ops.def"
-#undef OP
+};
+
+const char *const OP_FAMILY_NAMES[OP_FAMILIES] = {
+#define FAMILY(constant, name) name,
+#include "kernels/ops.def"
 };

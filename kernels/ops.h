@@ -6,12 +6,24 @@
 #include "tensor/call.h"
 
 typedef enum OpNumber {
-#define OP(name, rule, operands) OP_##name,
+#define OP(name, ...) OP_##name,
 #include "kernels/ops.def"
-#undef OP
+    OP_KERNELS, /* so many ops have kernels; the collectives follow */
+    OP_LAST_KERNEL = OP_KERNELS - 1,
+#define COLLECTIVE(name, ...) OP_##name,
+#include "kernels/ops.def"
     OP_COUNT
 } OpNumber;
 
+typedef enum OpFamily {
+#define FAMILY(constant, name) OP_FAMILY_##constant,
+#include "kernels/ops.def"
+    OP_FAMILIES /* of a collective: in none */
+} OpFamily;
+
 extern const OpDef OPS[OP_COUNT];
+extern const char *const OP_FAMILY_NAMES[OP_FAMILIES];
+
+static inline bool op_is_collective(const OpDef *op) { return op->number >= OP_KERNELS; }
 
 #endif

@@ -1,4 +1,4 @@
-// Each op of cases.def against the roof that limits it: bench_ops [--benchmark_filter=REGEX]
+// Each row of kernels/cases.def against the roof that limits it: bench_ops [--benchmark_filter=REGEX]
 // [--benchmark_out=FILE.json] Operands that a cache holds can beat the roof of a copy through memory. The
 // only C++ of the repository: Google Benchmark.
 #include <benchmark/benchmark.h>

@@ -1,4 +1,4 @@
-/* The op benchmarks (cases.def), for whatever measures them: the command, and a harness that is C++ and sees
+/* The rows of kernels/cases.def, for whatever measures them: the command, and a harness that is C++ and sees
  * nothing else of the program. */
 #ifndef ISOTRON_BENCH_CASES_H
 #define ISOTRON_BENCH_CASES_H

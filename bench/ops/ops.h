@@ -1,4 +1,4 @@
-/* Each op by itself (cases.def), in every type, against the roof that limits it. */
+/* Each row of kernels/cases.def by itself, in every type, against the roof that limits it. */
 #ifndef ISOTRON_BENCH_OPS_H
 #define ISOTRON_BENCH_OPS_H
 

@@ -11,15 +11,15 @@
 
 /* ---- shapes ---- */
 
-static void describe(const Tensor *t, BenchOperand *o) {
+static void describe(const Tensor *t, CaseOperand *o) {
     if (!t) return;
-    o->dtype = (DType)t->dtype, o->ndim = t->ndim;
+    o->dtype = t->dtype, o->ndim = t->ndim;
     o->updated = t->flags & TENSOR_ACCUM, o->main_grad = t->flags & TENSOR_MAIN_GRAD;
     memcpy(o->dim, t->dim, sizeof o->dim);
     if (o->dtype == I64) o->content = CONTENT_OFFSETS;
 }
 
-static bool same_operand(const BenchOperand *a, const BenchOperand *b) {
+static bool same_operand(const CaseOperand *a, const CaseOperand *b) {
     if (a->dtype != b->dtype || a->ndim != b->ndim || a->updated != b->updated ||
         a->main_grad != b->main_grad)
         return false;
@@ -123,7 +123,10 @@ int64_t products_through_blas(Products *all, int threads) {
 void products_on_device(Products *all, Device *d, int64_t steps) {
     for (int i = 0; i < all->count; i++) {
         Product *p = &all->at[i];
-        BenchCalls *b = bench_calls_new(d, &OPS[p->op], &p->attr, p->in, p->out);
+        KernelCase c = {.op = p->op, .attr = &p->attr};
+        memcpy(c.in, p->in, sizeof c.in);
+        memcpy(c.out, p->out, sizeof c.out);
+        BenchCalls *b = bench_calls_new(d, &c, F32); /* each operand has its own type */
         p->alone_ns = bench_calls_time(b, 0).ns * (double)(p->calls * steps);
         bench_calls_free(b);
     }

@@ -14,7 +14,7 @@ typedef struct Product {
     ProductShape shape;
     int64_t calls;            /* of one step */
     double ours_ns, alone_ns; /* of the calls of all measured steps, and of as many by themselves */
-    BenchOperand in[CALL_IN], out[CALL_OUT];
+    CaseOperand in[CALL_IN], out[CALL_OUT];
     union {
         LinearAttr linear;
         Fp8ProductAttr fp8;

@@ -19,7 +19,7 @@
 typedef struct Summary {
     Range step;      /* without the times of ops where the device is a GPU */
     double profiled; /* a step of those that the rest is about */
-    double op[OP_COUNT], family[FAMILY_COUNT], rest;
+    double op[OP_KERNELS], family[OP_FAMILIES], rest;
     double blas;   /* a replay of the products through BLAS, the median */
     Range of_blas; /* replay over the step's matrix products, step by step */
     double flops;  /* of a step */
@@ -33,8 +33,8 @@ static int by_wall(const void *a, const void *b) {
 
 static double products_ns(const Step *s) {
     double ns = 0;
-    for (int op = 0; op < OP_COUNT; op++)
-        if (family_of((OpNumber)op) == FAMILY_GEMM) ns += (double)s->op_ns[op];
+    for (int op = 0; op < OP_KERNELS; op++)
+        if (OPS[op].family == OP_FAMILY_GEMM) ns += (double)s->op_ns[op];
     return ns;
 }
 
@@ -57,12 +57,12 @@ static void summarise_ops(Steps *b, Summary *s) {
     qsort(b->profiled, (size_t)n, sizeof *b->profiled, by_wall);
     for (int64_t i = first; i < first + count; i++) {
         s->profiled += (double)b->profiled[i].wall_ns * each;
-        for (int op = 0; op < OP_COUNT; op++) s->op[op] += (double)b->profiled[i].op_ns[op] * each;
+        for (int op = 0; op < OP_KERNELS; op++) s->op[op] += (double)b->profiled[i].op_ns[op] * each;
     }
     s->rest = s->profiled;
-    for (int op = 0; op < OP_COUNT; op++) {
+    for (int op = 0; op < OP_KERNELS; op++) {
         s->rest -= s->op[op];
-        s->family[family_of((OpNumber)op)] += s->op[op];
+        s->family[OPS[op].family] += s->op[op];
     }
 }
 
@@ -100,11 +100,11 @@ static double ours_ns(const Steps *b) {
 
 static json_t *ops_json(const Steps *b, const Summary *s) {
     json_t *ops = json_object();
-    for (int i = 0; i < OP_COUNT; i++)
+    for (int i = 0; i < OP_KERNELS; i++)
         if (b->op_calls[i])
             json_object_set_new(ops, OPS[i].name,
                                 json_pack("{s:I, s:f, s:s}", "calls", (json_int_t)b->op_calls[i], "ms",
-                                          s->op[i] * 1e3, "family", FAMILY_NAMES[family_of((OpNumber)i)]));
+                                          s->op[i] * 1e3, "family", OP_FAMILY_NAMES[OPS[i].family]));
     return ops;
 }
 
@@ -151,8 +151,8 @@ static json_t *memory_json(const Steps *b) {
 
 static json_t *families_json(const Steps *b, const Summary *s) {
     json_t *families = json_object();
-    for (int i = 0; i < FAMILY_COUNT; i++)
-        json_object_set_new(families, FAMILY_NAMES[i], json_real(s->family[i] * 1e3));
+    for (int i = 0; i < OP_FAMILIES; i++)
+        json_object_set_new(families, OP_FAMILY_NAMES[i], json_real(s->family[i] * 1e3));
     json_object_set_new(families, rest_name(b), json_real(s->rest * 1e3));
     return families;
 }
@@ -210,11 +210,11 @@ static void print_row(const char *name, double seconds, const Summary *s) {
 
 static void print_ops(const Steps *b, const Summary *s) {
     printf("\n%-26s %6s %10s %7s\n", "op", "calls", "ms/step", "share");
-    for (int f = 0; f < FAMILY_COUNT; f++) {
+    for (int f = 0; f < OP_FAMILIES; f++) {
         if (s->family[f] == 0) continue;
-        print_row(FAMILY_NAMES[f], s->family[f], s);
-        for (int i = 0; i < OP_COUNT; i++)
-            if (b->op_calls[i] && (int)family_of((OpNumber)i) == f)
+        print_row(OP_FAMILY_NAMES[f], s->family[f], s);
+        for (int i = 0; i < OP_KERNELS; i++)
+            if (b->op_calls[i] && OPS[i].family == f)
                 printf("  %-24s %6lld %10.3f %6.1f%%\n", OPS[i].name, (long long)b->op_calls[i],
                        s->op[i] * 1e3, s->op[i] / s->profiled * 100);
     }

@@ -142,7 +142,7 @@ static void profiled_step(Steps *b, int64_t number, Step *s) {
     b->device->profile = NULL;
     memset(b->op_calls, 0, sizeof b->op_calls);
     for (int64_t i = 0; i <= r->calls; i++)
-        for (int op = 0; op < OP_COUNT; op++) {
+        for (int op = 0; op < OP_KERNELS; op++) {
             s->op_ns[op] += r->profile[i][op].ns;
             b->op_calls[op] += r->profile[i][op].calls;
         }

@@ -2,7 +2,6 @@
 #ifndef ISOTRON_BENCH_STEP_H
 #define ISOTRON_BENCH_STEP_H
 
-#include "bench/train/family.h"
 #include "bench/train/products.h"
 #include "bench/train/train.h"
 #include "train/run.h"
@@ -10,7 +9,7 @@
 typedef struct Step {
     int64_t wall_ns;
     int64_t blas_ns; /* of a replay of its products; CPU */
-    int64_t op_ns[OP_COUNT];
+    int64_t op_ns[OP_KERNELS];
 } Step;
 
 /* Times of the ops of one step, in the order of the calls. A call's time goes to the profile that is attached
@@ -20,8 +19,8 @@ typedef struct Recorder {
     Products *products;
     bool counting; /* what a step consists of, else times */
     int64_t calls, at;
-    OpProfile (*profile)[OP_COUNT]; /* [calls + 1] */
-    int *product;                   /* [calls] of Products; -1: none */
+    OpProfile (*profile)[OP_KERNELS]; /* [calls + 1] */
+    int *product;                     /* [calls] of Products; -1: none */
 } Recorder;
 
 typedef struct Steps {
@@ -45,7 +44,7 @@ typedef struct Steps {
     double plays;        /* of recorded work, in each of these steps */
     Step *profiled;      /* [n_profiled] */
     int64_t n_profiled;
-    int64_t op_calls[OP_COUNT]; /* of a step */
+    int64_t op_calls[OP_KERNELS]; /* of a step */
     Recorder recorder;
     Products products;
     double roof_product, roof_copy; /* GFLOP/s, GB/s; 0: not measured. A GPU's */

@@ -12,8 +12,6 @@ typedef struct GatherAttr {
     bool unfused;
 } GatherAttr;
 
-static const OpDef KEYS = {.name = "gather_keys"}, GRADIENTS = {.name = "scatter_gradients"};
-
 /* All rows of what this rank has some of. */
 static Tensor *whole(Tape *t, const Tensor *x, int ranks, DType dtype, Spmd cp) {
     Tensor *y =
@@ -40,7 +38,7 @@ static Whole gather(Tape *t, Tensor *k, Tensor *v, const Group *g) {
            *packed = exchange_message(t, dtype, g->size, n, all.k->spmd);
     exchange_rows(t, k, own, 0, true);
     exchange_rows(t, v, own, nk, true);
-    tape_comm(t, &KEYS, (CommCall){.kind = COMM_ALL_GATHER, .group = *g}, own, packed);
+    tape_comm(t, &OPS[OP_gather_keys], (CommCall){.kind = COMM_ALL_GATHER, .group = *g}, own, packed);
     exchange_rows(t, all.k, packed, 0, false);
     exchange_rows(t, all.v, packed, nk, false);
     tape_drop(t, own);
@@ -57,7 +55,8 @@ static void scatter(Tape *t, Whole d, const Group *g, Tensor *dk, Tensor *dv) {
            *own = exchange_message(t, dtype, 1, n, d.k->spmd);
     exchange_rows(t, d.k, packed, 0, true);
     exchange_rows(t, d.v, packed, nk, true);
-    tape_comm(t, &GRADIENTS, (CommCall){.kind = COMM_REDUCE_SCATTER, .group = *g}, packed, own);
+    tape_comm(t, &OPS[OP_scatter_gradients], (CommCall){.kind = COMM_REDUCE_SCATTER, .group = *g}, packed,
+              own);
     if (dk) exchange_rows(t, dk, own, 0, false);
     if (dv) exchange_rows(t, dv, own, nk, false);
     tape_drop(t, packed);

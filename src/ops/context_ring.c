@@ -15,8 +15,6 @@ typedef struct RingAttr {
     Group group;
 } RingAttr;
 
-static const OpDef KEYS = {.name = "ring_keys"}, GRADIENTS = {.name = "ring_gradients"};
-
 typedef struct Pass {
     TapeComm send, receive;
 } Pass;
@@ -99,7 +97,7 @@ static void forward(Tape *t, const Call *c) {
         const AttentionAttr attr = at_step(c, step);
         Tensor k = pair_keys(held, c), v = pair_values(held, c);
         Pass keys;
-        if (!last) keys = pass_start(t, &KEYS, g, held, next);
+        if (!last) keys = pass_start(t, &OPS[OP_ring_keys], g, held, next);
         if (sees(&attr)) { /* in the first step, of its own keys, a rank sees some */
             Call part = {.in = {c->in[0], &k, &v, c->in[3]}, .out = {y, lse}, .attr = &attr};
             if (step) part.out[0] = part_y, part.out[1] = part_lse;
@@ -144,8 +142,8 @@ static void backward(Tape *t, const Node *n, Need need) {
     for (int step = 0; step < g->size; step++) {
         const bool last = step + 1 == g->size;
         Pass keys, gradients;
-        if (!last) keys = pass_start(t, &KEYS, g, held, next);
-        if (step) gradients = pass_start(t, &GRADIENTS, g, sent, came);
+        if (!last) keys = pass_start(t, &OPS[OP_ring_keys], g, held, next);
+        if (step) gradients = pass_start(t, &OPS[OP_ring_gradients], g, sent, came);
         step_gradient(t, c, step, tape_grad(t, c->out[0]), held, dq, own);
         if (step) {
             Tensor sum = *own;
@@ -156,7 +154,7 @@ static void backward(Tape *t, const Node *n, Need need) {
         if (!last) pass_finish(t, keys), swap(&held, &next);
         swap(&own, &sent);
     }
-    pass_finish(t, pass_start(t, &GRADIENTS, g, sent, came));
+    pass_finish(t, pass_start(t, &OPS[OP_ring_gradients], g, sent, came));
     Tensor dk = pair_keys(came, c), dv = pair_values(came, c);
     copy_to(t, dq, grads.q), copy_to(t, &dk, grads.k), copy_to(t, &dv, grads.v);
     Tensor *const scratch[] = {held, next, own, sent, came, dq};

@@ -72,8 +72,6 @@ Tensor *exchange_message(Tape *t, DType dtype, int64_t members, int64_t n, SpmdT
     return x;
 }
 
-static const OpDef TO_HEADS = {.name = "exchange_to_heads"}, TO_ROWS = {.name = "exchange_to_rows"};
-
 /* Between x_rows, a zigzag slice with all heads, and x_heads, all rows with some heads. Partial sums may
  * pass.
  */
@@ -89,11 +87,11 @@ static void exchange(Tape *t, const Group *g, Tensor *x_rows, Tensor *x_heads, b
         .kind = COMM_ALL_TO_ALL, .group = *g, .in_counts = count, .out_counts = count, .n = each};
     if (to_heads) {
         exchange_heads(t, x_rows, by_heads, true);
-        tape_comm(t, &TO_HEADS, call, by_heads, by_rows);
+        tape_comm(t, &OPS[OP_exchange_to_heads], call, by_heads, by_rows);
         exchange_rows(t, x_heads, by_rows, 0, false);
     } else {
         exchange_rows(t, x_heads, by_rows, 0, true);
-        tape_comm(t, &TO_ROWS, call, by_rows, by_heads);
+        tape_comm(t, &OPS[OP_exchange_to_rows], call, by_rows, by_heads);
         exchange_heads(t, x_rows, by_heads, false);
     }
     tape_drop(t, by_heads);
@@ -104,12 +102,10 @@ static void to_heads_backward(Tape *t, const Node *n, Need need) {
     Tensor *x = n->call.in[0], *dx = tape_grad_out(t, x, need);
     const Group *g = n->call.attr;
     if (!dx) return;
-    Tensor *sum = is_shared(x, g->size) ? tape_scratch(t, (DType)x->dtype, x->ndim, x->dim) : dx;
+    Tensor *sum = tape_grad_sum_begin(t, x, dx, is_shared(x, g->size));
     if (sum != dx) sum->spmd = spmd_with(dx->spmd, AXIS_CP, SPMD_P);
     exchange(t, g, sum, tape_grad(t, n->call.out[0]), false);
-    if (sum == dx) return;
-    tape_call(t, &OPS[OP_copy], (Call){.in = {sum}, .out = {dx}});
-    tape_drop(t, sum);
+    tape_grad_sum_end(t, sum, dx);
 }
 
 static void to_rows_backward(Tape *t, const Node *n, Need need) {
@@ -124,7 +120,8 @@ Tensor *op_exchange_to_heads(Tape *t, Tensor *x, Group g) {
     y->spmd = spmd_with(x->spmd, AXIS_CP, is_shared(x, g.size) ? SPMD_R : SPMD_V);
     if (tape_grad_is_off_grid(x)) tape_grad_off_grid(y); /* it only moves */
     exchange(t, &g, x, y, true);
-    tape_record(t, &TO_HEADS, (Call){.in = {x}, .out = {y}, .attr = &g}, sizeof g, to_heads_backward);
+    tape_record(t, &OPS[OP_exchange_to_heads], (Call){.in = {x}, .out = {y}, .attr = &g}, sizeof g,
+                to_heads_backward);
     return y;
 }
 
@@ -133,7 +130,8 @@ Tensor *op_exchange_to_rows(Tape *t, Tensor *x, Group group, int64_t g, int64_t 
         tape_tensor(t, (DType)x->dtype, 5, (int64_t[]){x->dim[0] / group.size, x->dim[1], g, r, x->dim[4]});
     y->spmd = x->spmd;
     exchange(t, &group, y, x, false);
-    tape_record(t, &TO_ROWS, (Call){.in = {x}, .out = {y}, .attr = &group}, sizeof group, to_rows_backward);
+    tape_record(t, &OPS[OP_exchange_to_rows], (Call){.in = {x}, .out = {y}, .attr = &group}, sizeof group,
+                to_rows_backward);
     return y;
 }
 
@@ -145,14 +143,13 @@ static Tensor by_position(const Tensor *id) {
 }
 
 Tensor *exchange_ids(Tape *t, Tensor *id, Group g) {
-    static const OpDef GATHER = {.name = "exchange_ids"};
     const int64_t b = id->dim[0], s = id->dim[1];
     Tensor *y = tape_tensor(t, I64, 2, (int64_t[]){b, g.size * s});
     Tensor *own = exchange_message(t, I64, 1, s * b, id->spmd),
            *all = exchange_message(t, I64, g.size, s * b, id->spmd);
     Tensor rows = by_position(id), all_rows = by_position(y);
     move(t, rows, exchange_part(own, 0, 0, &rows), true);
-    tape_comm(t, &GATHER, (CommCall){.kind = COMM_ALL_GATHER, .group = g}, own, all);
+    tape_comm(t, &OPS[OP_exchange_ids], (CommCall){.kind = COMM_ALL_GATHER, .group = g}, own, all);
     exchange_rows(t, &all_rows, all, 0, false);
     y->spmd = id->spmd;
     tape_drop(t, own);

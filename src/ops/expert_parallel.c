@@ -34,15 +34,9 @@ static Tensor *cross(Tape *t, const OpDef *op, Tensor *x, unsigned from) {
     return y;
 }
 
-Tensor *op_to_expert_view(Tape *t, Tensor *x) {
-    static const OpDef OP = {.name = "to_expert_view"};
-    return cross(t, &OP, x, DENSE_VIEW);
-}
+Tensor *op_to_expert_view(Tape *t, Tensor *x) { return cross(t, &OPS[OP_to_expert_view], x, DENSE_VIEW); }
 
-Tensor *op_to_dense_view(Tape *t, Tensor *x) {
-    static const OpDef OP = {.name = "to_dense_view"};
-    return cross(t, &OP, x, EXPERT_VIEW);
-}
+Tensor *op_to_dense_view(Tape *t, Tensor *x) { return cross(t, &OPS[OP_to_dense_view], x, EXPERT_VIEW); }
 
 /* ---- all-to-all ---- */
 
@@ -87,15 +81,14 @@ static Tensor *send(Tape *t, const OpDef *op, Tensor *x, int64_t rows, SpmdType 
 }
 
 Tensor *op_send_to_experts(Tape *t, Tensor *x, const Arrival *a) {
-    static const OpDef OP = {.name = "send_to_experts"};
-    return send(t, &OP, x, a->arriving, crossed(t, &OP, x, DENSE_VIEW),
+    const OpDef *op = &OPS[OP_send_to_experts];
+    return send(t, op, x, a->arriving, crossed(t, op, x, DENSE_VIEW),
                 &(SendAttr){a->ep, a->sent, a->received});
 }
 
 Tensor *op_return_from_experts(Tape *t, Tensor *x, const Arrival *a) {
-    static const OpDef OP = {.name = "return_from_experts"};
-    return send(t, &OP, x, a->rows, crossed(t, &OP, x, EXPERT_VIEW),
-                &(SendAttr){a->ep, a->received, a->sent});
+    const OpDef *op = &OPS[OP_return_from_experts];
+    return send(t, op, x, a->rows, crossed(t, op, x, EXPERT_VIEW), &(SendAttr){a->ep, a->received, a->sent});
 }
 
 /* ---- plan ---- */
@@ -128,10 +121,9 @@ static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
 
 /* What the experts' rows of all ranks begin at. */
 static Tensor *gather_offsets(Tape *t, const Dispatch *d, unsigned axes) {
-    static const OpDef GATHER = {.name = "gather_offsets"};
     const Group g = tape_group(t, axes);
     Tensor *all = tape_scratch(t, I64, 2, (int64_t[]){g.size, d->offset->dim[0]});
-    tape_comm(t, &GATHER, (CommCall){.kind = COMM_ALL_GATHER, .group = g}, d->offset, all);
+    tape_comm(t, &OPS[OP_gather_offsets], (CommCall){.kind = COMM_ALL_GATHER, .group = g}, d->offset, all);
     return all;
 }
 

@@ -170,8 +170,7 @@ static InputGradient input_gradient_start(Tape *t, const Node *n, const Gradient
     g.partial = a->gathers ? scratch(t, x, dy->dy->dim[0], x->dim[2], SPMD_P) : g.dx;
     input_product(t, n, dy, g.partial);
     if (!a->gathers) return g;
-    g.sum =
-        g.dx->flags & TENSOR_ACCUM ? scratch(t, x, x->dim[0], x->dim[2], spmd_on(g.dx->spmd, AXIS_TP)) : g.dx;
+    g.sum = tape_grad_sum_begin(t, x, g.dx, g.dx->flags & TENSOR_ACCUM);
     g.moving =
         redistribute_start(t, g.partial, g.sum, AXIS_TP, a->sequence ? MOVE_REDUCE_SCATTER : MOVE_REDUCE, 0);
     return g;
@@ -180,8 +179,7 @@ static InputGradient input_gradient_start(Tape *t, const Node *n, const Gradient
 static void input_gradient_finish(Tape *t, InputGradient g) {
     if (!g.sum) return;
     redistribute_finish(t, g.moving);
-    if (g.sum != g.dx) tape_call(t, &OPS[OP_copy], (Call){.in = {g.sum}, .out = {g.dx}});
-    tape_drop_unless(t, g.sum, g.dx);
+    tape_grad_sum_end(t, g.sum, g.dx);
     tape_drop(t, g.partial);
 }
 

@@ -25,8 +25,6 @@ static void backward_done(Tape *t, const Node *n, Need need) {
     tape_grad_in_place(t, n->call.in[0], need);
 }
 
-static const OpDef GATHER = {.name = "cross_entropy_gather"};
-
 /* Each rank has some columns: their log-sums and labels' logits are gathered and joined in the same order
  * everywhere. */
 static void forward_shards(Tape *t, Call call, Group tp) {
@@ -40,7 +38,7 @@ static void forward_shards(Tape *t, Call call, Group tp) {
     all->spmd = own->spmd = spmd_with(logits->spmd, AXIS_TP, SPMD_P);
     tape_call(t, &OPS[OP_cross_entropy_shard],
               (Call){.in = {logits, call.in[1]}, .out = {own}, .attr = call.attr});
-    tape_comm(t, &GATHER, (CommCall){.kind = COMM_ALL_GATHER, .group = tp}, own, all);
+    tape_comm(t, &OPS[OP_cross_entropy_gather], (CommCall){.kind = COMM_ALL_GATHER, .group = tp}, own, all);
     tape_call(t, &OPS[OP_cross_entropy_join], (Call){.in = {all}, .out = {loss, lse}});
     tape_drop(t, own);
     tape_drop(t, all);

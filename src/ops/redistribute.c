@@ -22,10 +22,10 @@ static const int8_t MOVEMENT[4][4] = {
                 [SPMD_P] = NOT_ALLOWED},
 };
 
-static const OpDef OP_OF[] = {
-    [MOVE_NOTHING] = {.name = "replicate"}, [MOVE_REDUCE] = {.name = "all_reduce"},
-    [MOVE_GATHER] = {.name = "all_gather"}, [MOVE_REDUCE_SCATTER] = {.name = "reduce_scatter"},
-    [MOVE_SLICE] = {.name = "slice"},       [MOVE_PAD] = {.name = "pad"},
+static const OpNumber OP_OF[] = {
+    [MOVE_NOTHING] = OP_replicate, [MOVE_REDUCE] = OP_all_reduce,
+    [MOVE_GATHER] = OP_all_gather, [MOVE_REDUCE_SCATTER] = OP_reduce_scatter,
+    [MOVE_SLICE] = OP_slice,       [MOVE_PAD] = OP_pad,
 };
 
 /* A tensor as [outer, ranks, inner]: `inner` elements of each rank lie together. */
@@ -72,7 +72,7 @@ static Tensor flat_piece(const Tensor *own, Pieces p) {
 Moving redistribute_start(Tape *t, Tensor *in, Tensor *out, Axis axis, Movement move, int dim) {
     const Group g = tape_group(t, 1u << axis);
     Moving m = {.out = out, .move = move, .dim = dim, .ranks = g.size};
-    const OpDef *op = &OP_OF[move];
+    const OpDef *op = &OPS[OP_OF[move]];
     if (move == MOVE_REDUCE) {
         m.comm = tape_comm_start(t, op, (CommCall){.kind = COMM_ALL_REDUCE, .group = g}, in, out);
         return m;
@@ -117,14 +117,9 @@ void redistribute_grad(Tape *t, Tensor *x, Tensor *g, Axis axis, Movement move, 
     }
     Tensor *dx = tape_grad_out(t, x, need);
     if (!dx) return;
-    Tensor *out = dx->flags & TENSOR_ACCUM || !tensor_is_contiguous(dx)
-                      ? tape_scratch(t, (DType)x->dtype, x->ndim, x->dim)
-                      : dx;
-    out->spmd = dx->spmd;
-    redistribute_run(t, g, out, axis, move, dim);
-    if (out == dx) return;
-    tape_call(t, &OPS[OP_copy], (Call){.in = {out}, .out = {dx}});
-    tape_drop(t, out);
+    Tensor *sum = tape_grad_sum_begin(t, x, dx, dx->flags & TENSOR_ACCUM || !tensor_is_contiguous(dx));
+    redistribute_run(t, g, sum, axis, move, dim);
+    tape_grad_sum_end(t, sum, dx);
 }
 
 typedef struct RedistributeAttr {
@@ -159,7 +154,7 @@ Tensor *op_redistribute(Tape *t, Tensor *x, Axis axis, Spmd to, int dim) {
         y->spmd = spmd_with(x->spmd, axis, to);
         redistribute_run(t, x, y, axis, (Movement)move, dim);
     }
-    tape_record(t, &OP_OF[move], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, backward);
+    tape_record(t, &OPS[OP_OF[move]], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, backward);
     return y;
 }
 
@@ -187,13 +182,13 @@ static void take_backward(Tape *t, const Node *n, Need need) {
 }
 
 Tensor *op_take_heads(Tape *t, Tensor *x, Axis axis, int64_t first, int64_t heads, int64_t d, Spmd to) {
-    static const OpDef TAKE = {.name = "take_heads"};
     CHECK(spmd_on(x->spmd, axis) == SPMD_R, "op 'take_heads', axis %s: x must be R", axis_name(axis));
     Tensor *y = tape_tensor(t, (DType)x->dtype, 5, (int64_t[]){x->dim[0], x->dim[1], 1, heads, d});
     y->spmd = spmd_with(x->spmd, axis, to);
     Tensor part = taken(x, y, first);
     const TakeAttr attr = {first};
     tape_call(t, &OPS[OP_copy], (Call){.in = {&part}, .out = {y}});
-    tape_record(t, &TAKE, (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, take_backward);
+    tape_record(t, &OPS[OP_take_heads], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr,
+                take_backward);
     return y;
 }

@@ -24,7 +24,6 @@ void tokens_check_same(const Tape *t, const char *op, const Tensor *x, const Ten
 }
 
 Tensor *tokens_whole(Tape *t, Tensor *x) {
-    static const OpDef GATHER = {.name = "gather_tokens"};
     const int tp = cut(t, x, AXIS_TP), cp = cut(t, x, AXIS_CP);
     if (tp * cp == 1) return x;
     const SpmdType type = spmd_with(spmd_with(x->spmd, AXIS_TP, SPMD_I), AXIS_CP, SPMD_I);
@@ -32,7 +31,8 @@ Tensor *tokens_whole(Tape *t, Tensor *x) {
     Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){tp * cp * x->dim[0], x->dim[1], x->dim[2]});
     Tensor *all = exchange_message(t, (DType)x->dtype, cp, tp * tensor_count(x), type);
     y->spmd = type;
-    tape_comm(t, &GATHER, (CommCall){.kind = COMM_ALL_GATHER, .group = tape_group(t, axes)}, x, all);
+    tape_comm(t, &OPS[OP_gather_tokens], (CommCall){.kind = COMM_ALL_GATHER, .group = tape_group(t, axes)}, x,
+              all);
     exchange_rows(t, y, all, 0, false);
     tape_drop(t, all);
     return y;
@@ -61,9 +61,9 @@ Tensor *tokens_own(Tape *t, Tensor *whole, const Tensor *x) {
 }
 
 void tokens_sum(Tape *t, Tensor *x, unsigned axes) {
-    static const OpDef SUM = {.name = "sum_tokens"};
     for (int a = 0; a < AXES; a++)
         if (axes & 1u << a) x->spmd = spmd_with(x->spmd, a, SPMD_I);
     if (!tape_context(t)->layout || tape_group(t, axes).size == 1) return;
-    tape_comm(t, &SUM, (CommCall){.kind = COMM_ALL_REDUCE, .group = tape_group(t, axes)}, x, x);
+    tape_comm(t, &OPS[OP_sum_tokens], (CommCall){.kind = COMM_ALL_REDUCE, .group = tape_group(t, axes)}, x,
+              x);
 }

@@ -238,6 +238,19 @@ Tensor *tape_grad_out(Tape *t, Tensor *x, Need need) {
     return out;
 }
 
+Tensor *tape_grad_sum_begin(Tape *t, const Tensor *x, Tensor *dx, bool apart) {
+    if (!apart) return dx;
+    Tensor *sum = tape_scratch(t, (DType)x->dtype, x->ndim, x->dim);
+    sum->spmd = dx->spmd;
+    return sum;
+}
+
+void tape_grad_sum_end(Tape *t, Tensor *sum, Tensor *dx) {
+    if (sum == dx) return;
+    tape_call(t, &OPS[OP_copy], (Call){.in = {sum}, .out = {dx}});
+    tape_drop(t, sum);
+}
+
 void tape_grad_share(Tape *t, Tensor *x, Tensor *g, Need need) {
     bool plain = x->flags & TENSOR_NEEDS_GRAD && !x->base && !x->grad;
     if (plain && need & NEED_DX) {

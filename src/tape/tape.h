@@ -154,6 +154,10 @@ Tensor *tape_grad(Tape *, Tensor *y);
  * set, memory to add to. Parameters are NEED_DW, all else NEED_DX. Call it once per use of x, and write or
  * add exactly once: all of it, for what was there before (registry_forget_grads) may be anything. */
 Tensor *tape_grad_out(Tape *, Tensor *x, Need);
+/* For a backward that cannot add to the gradient dx of x, or not in this case (`apart`): the tensor to write,
+ * which is dx, or else scratch memory that the end adds to dx. */
+Tensor *tape_grad_sum_begin(Tape *, const Tensor *x, Tensor *dx, bool apart);
+void tape_grad_sum_end(Tape *, Tensor *sum, Tensor *dx);
 /* Gives x the gradient g as it is (y = x + ...): shared if it is the first, else added. */
 void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
 /* As tape_grad_out, in x's own memory: for an x that no other node reads again. */

@@ -21,11 +21,31 @@ typedef void KernelFn(const Call *);
  * it takes beside its operands. The operands have no memory. */
 typedef size_t PrepareFn(const Call *);
 
-/* A row of the op table (kernels/ops.def). */
+/* How the results of a GPU's kernel match those of the CPU's; tests/unit/ops/agree.h derives the bounds. */
+typedef enum OpMatch {
+    MATCH_NEAR,     /* each element within a bound of rounding; integers are equal */
+    MATCH_BITS,     /* every bit */
+    MATCH_NEAR_F64, /* near, for arithmetic in double whatever the operands' type */
+    MATCH_SOFTMAX,  /* near, behind a softmax whose probabilities may be rounded to the storage's type */
+    MATCH_FP8_SUM,  /* near, for sums of FP8 values in a tensor core */
+} OpMatch;
+
+/* An operand of an op, as kernels/ops.def lists it. */
+typedef struct OpOperand {
+    const char *text; /* name and shape; NULL: the op has no such operand */
+    bool optional;    /* may be NULL */
+    bool adds;        /* an output that honours TENSOR_ACCUM */
+    bool updated;     /* an output that is read too, and changed in place */
+} OpOperand;
+
+/* A row of the op table (kernels/ops.def). Of a collective only name, number and family count. */
 typedef struct OpDef {
     const char *name;
-    int number;
+    int number; /* its place in OPS */
+    int family; /* OpFamily */
     SpmdRule rule;
+    OpMatch match;
+    OpOperand in[CALL_IN], out[CALL_OUT];
     KernelFn *cpu_f32, *cpu_f64;
     KernelFn *cuda;        /* NULL in a build without CUDA */
     PrepareFn *cuda_plans; /* NULL: it needs nothing but its operands */

@@ -73,8 +73,6 @@ static bool is_received(const Log *log, const Tensor *x) {
     return is_value(x) && x->ndim == 3 && x->flags & TENSOR_NEEDS_GRAD && !value_at(log, x->data);
 }
 
-static bool is_collective(const OpDef *op) { return op < OPS || op >= OPS + OP_COUNT; }
-
 static const Param *parameter_of(const Call *call) {
     for (int i = 0; i < CALL_IN; i++)
         if (is_parameter(call->in[i])) return param_of(call->in[i]);
@@ -146,7 +144,7 @@ static void trace(void *arg, const OpDef *op, const Call *call) {
     Tensor *y = call->out[0];
     for (int i = 0; i < CALL_OUT && writes_down(log); i++)
         if (call->out[i]) log->writers[log->n_writers++ % WRITERS] = (Writer){call->out[i]->data, op->name};
-    if (!writes_down(log) || !y || is_collective(op) || y->flags & TENSOR_MAIN_GRAD ||
+    if (!writes_down(log) || !y || op_is_collective(op) || y->flags & TENSOR_MAIN_GRAD ||
         !dtype_is_float((DType)y->dtype))
         return;
     bool partial = false;
@@ -183,7 +181,7 @@ static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
     Record r = {.kind = RECORD_OUTPUT,
                 .sample = tape_microbatch(t)->first_sample,
                 .again = tape_plays(t),
-                .moved = is_collective(op),
+                .moved = op_is_collective(op),
                 .op = op->name};
     name_output(log, &r, op, call);
     Record *kept = add(log, r);

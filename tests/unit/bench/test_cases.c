@@ -1,5 +1,4 @@
-/* Every op is measured, counted to a family, and known to move something; the work of a call is that of its
- * operands. */
+/* Rows of kernels/cases.def run as benchmarks; the work of a call is that of its operands. */
 #include "unit/cmocka_all.h"
 
 #include <string.h>
@@ -7,20 +6,9 @@
 #include "bench/ops/cases.h"
 #include "bench/ops/operands.h"
 #include "bench/roofs.h"
-#include "bench/train/family.h"
 #include "bench/train/products.h"
 #include "bench/work.h"
 #include "kernels/attr.h"
-
-static void every_op_has_a_case_and_a_family(void **state) {
-    bool has[OP_COUNT] = {0};
-    (void)state;
-    for (int i = 0; i < bench_case_count(); i++) has[bench_case_op(i)] = true;
-    for (int op = 0; op < OP_COUNT; op++) {
-        if (!has[op]) fail_msg("bench/ops/cases.def has no case of %s", OPS[op].name);
-        assert_in_range(family_of((OpNumber)op), 0, FAMILY_COUNT - 1);
-    }
-}
 
 static Call call_of(Tensor *a, Tensor *b, Tensor *out) { return (Call){.in = {a, b}, .out = {out}}; }
 
@@ -96,6 +84,7 @@ static void products_are_told_apart(void **state) {
     for (int i = 0; i < 4; i++) assert_int_equal(products_find(&all, &OPS[OP_linear], &other[i]), 1 + i);
     assert_int_equal(products_find(&all, &OPS[OP_linear], &call), 0);
     assert_int_equal(products_find(&all, &OPS[OP_add], &call), -1);
+    assert_int_equal(products_find(&all, &OPS[OP_all_reduce], &call), -1);
     assert_int_equal(all.count, 5);
     all.at[0].calls = 3;
     assert_true(products_flops(&all) == 3 * 2.0 * 10 * 16 * 8);
@@ -159,15 +148,10 @@ static void cases_run(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_op_has_a_case_and_a_family),
-        cmocka_unit_test(the_work_of_products),
-        cmocka_unit_test(the_work_of_attention),
-        cmocka_unit_test(the_work_of_embeddings),
-        cmocka_unit_test(products_are_told_apart),
-        cmocka_unit_test(of_experts_all_rows_count),
-        cmocka_unit_test(a_range_has_a_middle),
-        cmocka_unit_test(peaks_are_of_the_longest_name),
-        cmocka_unit_test(cases_run),
+        cmocka_unit_test(the_work_of_products),          cmocka_unit_test(the_work_of_attention),
+        cmocka_unit_test(the_work_of_embeddings),        cmocka_unit_test(products_are_told_apart),
+        cmocka_unit_test(of_experts_all_rows_count),     cmocka_unit_test(a_range_has_a_middle),
+        cmocka_unit_test(peaks_are_of_the_longest_name), cmocka_unit_test(cases_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,33 +21,8 @@
 
 typedef struct Agree {
     Device *cpu, *other;
-    double worst[OP_COUNT]; /* error over bound */
+    double worst[OP_KERNELS]; /* error over bound */
 } Agree;
-
-typedef enum Trait { TO_THE_BIT = 1, IN_DOUBLE, ATTENTION, FP8_SUM } Trait;
-static const Trait TRAITS[OP_COUNT] = {
-    [OP_bias] = TO_THE_BIT,
-    [OP_amax] = TO_THE_BIT,
-    [OP_fp8_scale] = TO_THE_BIT,
-    [OP_fp8_own_scale] = TO_THE_BIT,
-    [OP_quantize] = TO_THE_BIT,
-    [OP_fp8_codes] = TO_THE_BIT,
-    [OP_fp8_product] = FP8_SUM,
-    [OP_embedding] = TO_THE_BIT,
-    [OP_expert_count] = TO_THE_BIT,
-    [OP_expert_bias] = TO_THE_BIT,
-    [OP_permute] = TO_THE_BIT,
-    [OP_copy] = TO_THE_BIT,
-    [OP_add] = TO_THE_BIT,
-    [OP_fill] = TO_THE_BIT,
-    [OP_snap] = TO_THE_BIT,
-    [OP_clip] = TO_THE_BIT,
-    [OP_weighted_sum] = IN_DOUBLE,
-    [OP_attention] = ATTENTION,
-    [OP_attention_unfused] = ATTENTION,
-    [OP_attention_grad] = ATTENTION,
-    [OP_attention_unfused_grad] = ATTENTION,
-};
 
 /* ---- bounds ---- */
 
@@ -80,20 +55,19 @@ static inline DType lead_of(const Call *c) {
 static inline double bound_of(const OpDef *op, const Replay *want, int j) {
     const Call *c = &want->call;
     const DType lead = lead_of(c);
-    const Trait trait = TRAITS[op->number];
     double terms = 1, most = 1, softmax = 1,
-           u = dtype_roundoff(lead == F64 || trait == IN_DOUBLE ? F64 : F32);
+           u = dtype_roundoff(lead == F64 || op->match == MATCH_NEAR_F64 ? F64 : F32);
     for (int i = 0; i < CALL_IN; i++) {
         terms = grown(terms, c->in[i]);
         if (is_float(c->in[i])) most = fmax(most, largest_of(&want->in[i].image));
     }
     for (int j = 0; j < CALL_OUT; j++) terms = grown(terms, c->out[j]);
-    if (trait == ATTENTION) {
+    if (op->match == MATCH_SOFTMAX) {
         const AttentionAttr *a = c->attr;
         softmax = 1 + fabs(a->scale) * (double)tensor_width(c->in[0]);
         u = fmax(u, dtype_roundoff(lead));
     }
-    if (trait == FP8_SUM) {
+    if (op->match == MATCH_FP8_SUM) {
         const double k = (double)tensor_width(c->in[1]);
         return 4 * ldexp(1, -13) * (k + ceil(k / 32)) * (1 + largest_of(&want->out[j].image));
     }
@@ -210,7 +184,7 @@ static inline void expect_outputs(Agree *a, const OpDef *op, const Replay *got, 
     for (int j = 0; j < CALL_OUT; j++) {
         if (!want->call.out[j]) continue;
         const bool whole = want->call.out[j]->dtype == I64 && op->number != OP_sum_squares;
-        if (whole || TRAITS[op->number] == TO_THE_BIT)
+        if (whole || op->match == MATCH_BITS)
             expect_same(op, got, want, j, "are not the CPU's");
         else if (op->number == OP_sum_squares)
             expect_near_sum(a, op, got, want, j);
@@ -291,11 +265,12 @@ static inline void agree_check(void *arg, const OpDef *op, const Call *c) {
     bool adds = false, shares = false;
     unsigned optional = 0;
     int outputs = 0;
+    check_operands(op, c);
     for (int j = 0; j < CALL_OUT; j++) {
         if (!c->out[j]) continue;
         outputs++;
         adds |= can_add(op, c, j), shares |= shares_memory(c, j);
-        optional |= (unsigned)op_may_leave_out(op, j) << j;
+        optional |= (unsigned)op->out[j].optional << j;
     }
     agree_on(arg, op, c, (ReplayHow){0});
     if (adds) agree_on(arg, op, c, (ReplayHow){.add = true});

@@ -1,4 +1,4 @@
-/* What the rows of cases.def build. */
+/* What the rows of tapes.def and kernels/cases.def build. */
 #ifndef ISOTRON_TESTS_OPS_BUILDERS_H
 #define ISOTRON_TESTS_OPS_BUILDERS_H
 
@@ -21,7 +21,8 @@ static inline Tensor *build_linear(Tape *t, Tensor **in, const void *attr) {
 }
 
 static inline Tensor *build_mlp(Tape *t, Tensor **in, const void *attr) {
-    const Activated h = op_linear_activated(t, in[0], in[1], in[2], 0, NULL, *(const Activation *)attr);
+    const Activated h =
+        op_linear_activated(t, in[0], in[1], in[2], 0, NULL, ((const ActivationAttr *)attr)->kind);
     return op_linear_on_activated(t, h, in[3], in[4], 0, NULL);
 }
 
@@ -52,7 +53,7 @@ static inline Tensor *build_norm_views(Tape *t, Tensor **in, const void *attr) {
 }
 
 static inline Tensor *build_activation(Tape *t, Tensor **in, const void *attr) {
-    return op_activation(t, in[0], *(const Activation *)attr);
+    return op_activation(t, in[0], ((const ActivationAttr *)attr)->kind);
 }
 
 static inline Tensor *build_embedding(Tape *t, Tensor **in, const void *attr) {
@@ -61,7 +62,7 @@ static inline Tensor *build_embedding(Tape *t, Tensor **in, const void *attr) {
 }
 
 static inline Tensor *build_dropout(Tape *t, Tensor **in, const void *attr) {
-    return op_dropout(t, in[0], *(const double *)attr, hash_name("dropout"));
+    return op_dropout(t, in[0], ((const DropoutAttr *)attr)->rate, hash_name("dropout"));
 }
 
 static inline Tensor *build_add(Tape *t, Tensor **in, const void *attr) {
@@ -140,7 +141,7 @@ static inline Tensor *build_rope_packed(Tape *t, Tensor **in, const void *attr) 
 
 /* The loss takes the memory of its logits: here those of a sum, not the input itself. */
 static inline Tensor *build_cross_entropy(Tape *t, Tensor **in, const void *attr) {
-    return op_cross_entropy(t, op_add(t, in[0], in[0]), in[1], *(const int64_t *)attr);
+    return op_cross_entropy(t, op_add(t, in[0], in[0]), in[1], ((const LossAttr *)attr)->vocab);
 }
 
 #endif

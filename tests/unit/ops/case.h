@@ -1,5 +1,6 @@
-/* One op case (a row of cases.def) and how to run it: inputs drawn from a grid that every float type holds
- * exactly, so that lanes differ by arithmetic only; forward; backward from a fixed dy; results as doubles. */
+/* A tape that is a test case (tapes.def, kernels/cases.def) and how to run it: inputs drawn from a grid that
+ * every float type holds exactly, so that lanes differ by arithmetic only; forward; backward from a fixed dy;
+ * results as doubles. */
 #ifndef ISOTRON_TESTS_OPS_CASE_H
 #define ISOTRON_TESTS_OPS_CASE_H
 
@@ -9,6 +10,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "kernels/cases.h"
 #include "tape/tape.h"
 #include "unit/ops/elements.h"
 
@@ -22,13 +24,11 @@ typedef enum Role {
     ROLE_IDS,        /* I64 [b,s] in [0, range) */
 } Role;
 
-typedef struct Input {
-    Role role;
-    bool shared; /* a parameter of several ops, or the weight of a product over all tokens */
-    int64_t range;
-    int ndim;
-    int64_t dim[TENSOR_DIMS];
-} Input;
+static inline Role role_of(const CaseOperand *in) {
+    if (!in->ndim) return ROLE_NONE;
+    if (in->parameter) return ROLE_PARAMETER;
+    return in->dtype == I64 ? ROLE_IDS : in->ndim >= 3 ? ROLE_ACTIVATION : ROLE_TABLE;
+}
 
 typedef Tensor *BuildFn(Tape *, Tensor **in, const void *attr);
 
@@ -36,7 +36,7 @@ typedef struct OpCase {
     const char *name;
     BuildFn *build;
     const void *attr;
-    Input in[CASE_INPUTS];
+    CaseOperand in[CASE_INPUTS];
 } OpCase;
 
 /* How to run a case. */
@@ -65,7 +65,7 @@ static inline void result_free(Result *r) {
     for (int i = 0; i < CASE_INPUTS; i++) free(r->grad[i].v);
 }
 
-static inline int64_t input_count(const Input *in) {
+static inline int64_t input_count(const CaseOperand *in) {
     int64_t n = 1;
     for (int i = 0; i < in->ndim; i++) n *= in->dim[i];
     return n;
@@ -77,8 +77,8 @@ static inline int grid_bits(const OpLane *l) { return l->coarse ? GRID_COARSE : 
 
 static inline int64_t samples_of(const OpCase *c) {
     for (int i = 0; i < CASE_INPUTS; i++) {
-        if (c->in[i].role == ROLE_ACTIVATION) return c->in[i].dim[1];
-        if (c->in[i].role == ROLE_IDS) return c->in[i].dim[0];
+        if (role_of(&c->in[i]) == ROLE_ACTIVATION) return c->in[i].dim[1];
+        if (role_of(&c->in[i]) == ROLE_IDS) return c->in[i].dim[0];
     }
     return 1;
 }
@@ -96,9 +96,10 @@ typedef struct Session {
 } Session;
 
 /* The element of the whole input that element e of this session's slice is. */
-static inline int64_t whole_element(const Session *s, const Input *in, int64_t e) {
-    const int axis = in->role == ROLE_ACTIVATION ? 1 : 0;
-    if (in->role != ROLE_ACTIVATION && in->role != ROLE_IDS) return e;
+static inline int64_t whole_element(const Session *s, const CaseOperand *in, int64_t e) {
+    const Role role = role_of(in);
+    const int axis = role == ROLE_ACTIVATION ? 1 : 0;
+    if (role != ROLE_ACTIVATION && role != ROLE_IDS) return e;
     int64_t inner = 1;
     for (int i = axis + 1; i < in->ndim; i++) inner *= in->dim[i];
     const int64_t sample = e / inner % s->samples, outer = e / inner / s->samples;
@@ -123,29 +124,27 @@ static inline void move_in(Device *d, Tensor *t) {
 static inline void operand_free(Device *d, Tensor *t) { device_release(d, t->data, tensor_bytes(t)); }
 
 static inline void input_open(Session *s, int i, Values grad_before) {
-    const Input *in = &s->c->in[i];
+    const CaseOperand *in = &s->c->in[i];
+    const Role role = role_of(in);
     int64_t dim[TENSOR_DIMS];
     memcpy(dim, in->dim, sizeof dim);
-    if (in->role == ROLE_ACTIVATION) dim[1] = s->samples;
-    if (in->role == ROLE_IDS) dim[0] = s->samples;
-    const DType dtype = in->role == ROLE_IDS     ? I64
-                        : in->role == ROLE_TABLE ? arithmetic_type(s->lane->dtype)
-                                                 : s->lane->dtype;
+    if (role == ROLE_ACTIVATION) dim[1] = s->samples;
+    if (role == ROLE_IDS) dim[0] = s->samples;
     Tensor *t = &s->in[i];
-    *t = tensor_new(dtype, in->ndim, dim);
+    *t = tensor_new(case_dtype(in, s->lane->dtype), in->ndim, dim);
     for (int64_t e = 0, n = tensor_count(t); e < n; e++) {
         const int64_t whole = whole_element(s, in, e);
-        if (in->role == ROLE_IDS) {
+        if (role == ROLE_IDS) {
             ((int64_t *)t->data)[e] =
-                philox_u32(hash_name(s->c->name), (uint64_t)i, (uint64_t)whole) % in->range;
+                case_integer(in, whole, input_count(in), hash_name(s->c->name), (uint64_t)i);
             continue;
         }
         double x = grid_value(s->c->name, i, whole, grid_bits(s->lane));
         if (i == s->lane->moved_input && whole == s->lane->moved_element) x += s->lane->move;
         store_element(t, e, x);
     }
-    if (in->role == ROLE_ACTIVATION || in->role == ROLE_PARAMETER) t->flags = TENSOR_NEEDS_GRAD;
-    if (in->role == ROLE_PARAMETER) {
+    if (role == ROLE_ACTIVATION || role == ROLE_PARAMETER) t->flags = TENSOR_NEEDS_GRAD;
+    if (role == ROLE_PARAMETER) {
         s->main_grad[i] = tensor_new(arithmetic_type(s->lane->dtype), in->ndim, dim);
         s->main_grad[i].flags = TENSOR_ACCUM | TENSOR_MAIN_GRAD;
         for (int64_t e = 0; e < grad_before.n; e++) store_element(&s->main_grad[i], e, grad_before.v[e]);
@@ -169,7 +168,7 @@ static inline void session_open(Session *s, const OpCase *c, const OpLane *lane,
     s->tape = tape_new(&s->run, s->slot, s->transient);
     tape_trace(s->tape, lane->trace, lane->trace_arg);
     for (int i = 0; i < CASE_INPUTS; i++)
-        if (c->in[i].role) input_open(s, i, before->grad[i]);
+        if (c->in[i].ndim) input_open(s, i, before->grad[i]);
     tape_begin(s->tape,
                &(MicrobatchContext){.recording = true, .training = true, .first_sample = first_sample});
 }
@@ -198,10 +197,9 @@ static inline Values values_of(Device *d, const Tensor *t) {
 static inline void backward_from(Session *s, Tensor *y) {
     operand_free(s->run.device, &s->dy);
     s->dy = tensor_new((DType)y->dtype, y->ndim, y->dim);
-    const Input shape = {.role = y->ndim == 2 ? ROLE_IDS : ROLE_ACTIVATION,
+    CaseOperand whole = {.dtype = y->ndim == 2 ? I64 : CASE_STORAGE,
                          .ndim = y->ndim,
                          .dim = {y->dim[0], y->dim[1], y->dim[2], y->dim[3], y->dim[4]}};
-    Input whole = shape;
     whole.dim[y->ndim == 2 ? 0 : 1] = samples_of(s->c);
     for (int64_t e = 0, n = tensor_count(y); e < n; e++)
         store_element(&s->dy, e,

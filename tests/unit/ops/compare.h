@@ -17,7 +17,7 @@ static inline double largest(Values a) {
 static inline double most_terms(const OpCase *c) {
     int64_t k = 1;
     for (int i = 0; i < CASE_INPUTS; i++) {
-        if (!c->in[i].role) continue;
+        if (!c->in[i].ndim) continue;
         const int64_t width = c->in[i].dim[c->in[i].ndim - 1], rows = input_count(&c->in[i]) / width;
         if (width > k) k = width;
         if (rows > k) k = rows;

@@ -1,75 +1,17 @@
-/* Calls of ops that no row of cases.def reaches by itself (calls.def): their operands, and what a call of
- * numbers without meaning would not show. */
+/* Calls of kernels: operands of rows of kernels/cases.def or calls.def, and arrangements of their numbers. */
 #ifndef ISOTRON_TESTS_OPS_DIRECT_H
 #define ISOTRON_TESTS_OPS_DIRECT_H
 
 #include <float.h>
 
 #include "base/exact_sum.h"
-#include "kernels/ops.h"
+#include "kernels/cases.h"
 #include "unit/ops/case.h"
 
-typedef enum OperandType {
-    OPERAND_NONE,
-    OPERAND_STORAGE,
-    OPERAND_ARITHMETIC, /* double beside F64, else float */
-    OPERAND_FIXED,      /* `dtype` */
-} OperandType;
-
-typedef enum OperandFill {
-    FILL_GRID,
-    FILL_POSITIVE, /* grid */
-    FILL_WIDE,     /* of many magnitudes */
-    FILL_WHOLE,    /* in [low, low + range) */
-} OperandFill;
-
-typedef struct DirectOperand {
-    OperandType type;
-    DType dtype;
-    OperandFill fill;
-    int64_t low, range, gap; /* gap: elements between rows */
-    int ndim;
-    int64_t dim[TENSOR_DIMS];
-} DirectOperand;
-
 typedef struct DirectCall {
-    const char *name;
-    OpNumber op;
-    const void *attr;
+    KernelCase row;
     void (*arrange)(Call *); /* NULL: the numbers are good as they are */
-    DirectOperand in[CALL_IN], out[CALL_OUT];
 } DirectCall;
-
-/* ---- what calls.def is made of ---- */
-
-#define IN(...)                                                                                              \
-    { __VA_ARGS__ }
-#define OUT(...)                                                                                             \
-    { __VA_ARGS__ }
-#define S(...)                                                                                               \
-    { .type = OPERAND_STORAGE, SHAPE(__VA_ARGS__) }
-#define GAP(n, ...)                                                                                          \
-    { .type = OPERAND_STORAGE, .gap = n, SHAPE(__VA_ARGS__) }
-#define WIDE(...)                                                                                            \
-    { .type = OPERAND_STORAGE, .fill = FILL_WIDE, SHAPE(__VA_ARGS__) }
-#define R(...)                                                                                               \
-    { .type = OPERAND_ARITHMETIC, SHAPE(__VA_ARGS__) }
-#define POSITIVE(...)                                                                                        \
-    { .type = OPERAND_ARITHMETIC, .fill = FILL_POSITIVE, SHAPE(__VA_ARGS__) }
-#define TYPED(t, n, ...)                                                                                     \
-    { .type = OPERAND_FIXED, .dtype = t, .gap = n, SHAPE(__VA_ARGS__) }
-#define POSITIVE_TYPED(t, ...)                                                                               \
-    { .type = OPERAND_FIXED, .dtype = t, .fill = FILL_POSITIVE, SHAPE(__VA_ARGS__) }
-#define CODES(t, ...)                                                                                        \
-    { .type = OPERAND_FIXED, .dtype = t, SHAPE(__VA_ARGS__) }
-#define COUNTS(n, ...)                                                                                       \
-    { .type = OPERAND_FIXED, .dtype = F64, .fill = FILL_WHOLE, .range = n, SHAPE(__VA_ARGS__) }
-#define WHOLE(first, n, ...)                                                                                 \
-    { .type = OPERAND_FIXED, .dtype = I64, .fill = FILL_WHOLE, .low = first, .range = n, SHAPE(__VA_ARGS__) }
-#define NUMBERS(n)                                                                                           \
-    { .type = OPERAND_FIXED, .dtype = F64, .fill = FILL_POSITIVE, SHAPE(n) }
-#define SUM                                                                                                  \
-    { .type = OPERAND_FIXED, .dtype = I64, .fill = FILL_WHOLE, .range = 1, SHAPE(EXACT_WORDS) }
 
 /* ---- arrangements ---- */
 
@@ -174,34 +116,31 @@ static inline void result_2_is_input_0(Call *c) { c->out[2]->data = c->in[0]->da
 
 /* ---- operands ---- */
 
-static inline double fill_value(const DirectOperand *o, const char *name, int which, int64_t e) {
+static inline double fill_value(const CaseOperand *o, const char *name, int which, int64_t e, int64_t n) {
     const double grid = grid_value(name, which, e, GRID_COARSE);
-    switch (o->fill) {
-    case FILL_POSITIVE:
-        return fabs(grid);
-    case FILL_WIDE:
+    if (o->dtype == I64 || o->content == CONTENT_WHOLE)
+        return (double)case_integer(o, e, n, hash_name(name), (uint64_t)which);
+    if (o->content == CONTENT_POSITIVE) return fabs(grid);
+    if (o->content == CONTENT_WIDE)
         return grid * exp(6 * philox_normal(hash_name(name), (uint64_t)which + 1000, (uint64_t)e));
-    case FILL_WHOLE:
-        return (double)(o->low + philox_u32(hash_name(name), (uint64_t)which, (uint64_t)e) % o->range);
-    default:
-        return grid;
-    }
+    return grid;
 }
 
-static inline Tensor *direct_operand(Arena *arena, const DirectOperand *o, DType storage, const char *name,
+/* NULL: the call lacks it. */
+static inline Tensor *direct_operand(Arena *arena, const CaseOperand *o, DType storage, const char *name,
                                      int which) {
-    const DType dtype = o->type == OPERAND_STORAGE      ? storage
-                        : o->type == OPERAND_ARITHMETIC ? arithmetic_type(storage)
-                                                        : o->dtype;
+    if (!o->ndim) return NULL;
+    const DType dtype = case_dtype(o, storage);
     Tensor *t = arena_alloc(arena, sizeof *t);
     *t = tensor_make(NULL, dtype, o->ndim, o->dim);
+    t->flags = (uint8_t)((o->updated ? TENSOR_ACCUM : 0) | (o->main_grad ? TENSOR_MAIN_GRAD : 0));
     int64_t span = o->dim[o->ndim - 1] + o->gap;
     for (int i = o->ndim - 2; i >= 0; span *= o->dim[i--]) t->stride[i] = span;
     t->data = arena_alloc(arena, (size_t)(span + 1) * dtype_size(dtype));
     for (int64_t r = 0, n = tensor_rows(t), e = 0; r < n; r++)
         for (int64_t j = 0; j < tensor_width(t); j++, e++) {
             const int64_t at = tensor_row_offset(t, r) + j;
-            const double x = fill_value(o, name, which, e);
+            const double x = fill_value(o, name, which, e, tensor_count(t));
             if (dtype == I64)
                 ((int64_t *)t->data)[at] = (int64_t)x;
             else
@@ -211,21 +150,21 @@ static inline Tensor *direct_operand(Arena *arena, const DirectOperand *o, DType
 }
 
 static inline Call direct_call(Arena *arena, const DirectCall *d, DType storage) {
-    Call c = {.attr = d->attr};
-    for (int i = 0; i < CALL_IN; i++)
-        if (d->in[i].type) c.in[i] = direct_operand(arena, &d->in[i], storage, d->name, i);
+    const KernelCase *row = &d->row;
+    Call c = {.attr = row->attr};
+    for (int i = 0; i < CALL_IN; i++) c.in[i] = direct_operand(arena, &row->in[i], storage, row->name, i);
     for (int j = 0; j < CALL_OUT; j++)
-        if (d->out[j].type) c.out[j] = direct_operand(arena, &d->out[j], storage, d->name, CALL_IN + j);
+        c.out[j] = direct_operand(arena, &row->out[j], storage, row->name, CALL_IN + j);
     if (d->arrange) d->arrange(&c);
     return c;
 }
 
 /* Whether a 16-bit type gives another call than F32. */
-static inline bool has_storage(const DirectCall *d) {
+static inline bool has_storage(const KernelCase *c) {
     for (int i = 0; i < CALL_IN; i++)
-        if (d->in[i].type == OPERAND_STORAGE) return true;
+        if (c->in[i].ndim && c->in[i].dtype == CASE_STORAGE) return true;
     for (int j = 0; j < CALL_OUT; j++)
-        if (d->out[j].type == OPERAND_STORAGE) return true;
+        if (c->out[j].ndim && c->out[j].dtype == CASE_STORAGE) return true;
     return false;
 }
 

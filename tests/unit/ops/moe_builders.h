@@ -1,4 +1,4 @@
-/* What the mixture-of-experts rows of cases.def build. */
+/* What the mixture-of-experts rows of tapes.def build. */
 #ifndef ISOTRON_TESTS_OPS_MOE_BUILDERS_H
 #define ISOTRON_TESTS_OPS_MOE_BUILDERS_H
 
@@ -19,7 +19,7 @@ typedef struct MoeCase {
 } MoeCase;
 
 static inline Tensor *build_jitter(Tape *t, Tensor **in, const void *attr) {
-    return op_jitter(t, in[0], *(const double *)attr, hash_name("jitter"));
+    return op_jitter(t, in[0], ((const DropoutAttr *)attr)->rate, hash_name("jitter"));
 }
 
 static inline Tensor *build_gate_logits(Tape *t, Tensor **in, const void *attr) {
@@ -48,7 +48,7 @@ static inline Tensor *build_router_loss(Tape *t, Tensor **in, const void *attr) 
 }
 
 static inline Tensor *build_scale_rows(Tape *t, Tensor **in, const void *attr) {
-    return op_scale_rows(t, in[0], in[1], *(const bool *)attr);
+    return op_scale_rows(t, in[0], in[1], ((const ScaleAttr *)attr)->sigmoid);
 }
 
 /* A layer of experts: x [s,b,h], logits [s,b,e], fc1 [e*2f,h], fc2 [e*h,f]. */

@@ -1,7 +1,7 @@
 /* Runs one call again in a device's memory, with guard bytes before and after every operand and in the gaps
  * of strided ones. What must hold: guards and inputs keep their bytes, outputs are written completely and, on
  * the device of the first run, are the same bits as there although they are aligned differently, and an
- * output marked [+] in kernels/ops.def adds when it is asked to. */
+ * output that kernels/ops.def calls ADDS adds when it is asked to. */
 #ifndef ISOTRON_TESTS_OPS_REPLAY_H
 #define ISOTRON_TESTS_OPS_REPLAY_H
 
@@ -97,36 +97,31 @@ static inline void guarded_free(Guarded *g) {
     free(g->block), free(g->before), free(g->owned);
 }
 
-/* What kernels/ops.def says of output `index`: `has` stands before the next output. */
-static inline bool output_has(const OpDef *op, int index, const char *has) {
-    static const char *const OPERANDS[] = {
-#define OP(name, rule, operands) operands,
-#include "kernels/ops.def"
-#undef OP
-    };
-    const char *p = strstr(OPERANDS[op->number], "->") + 2;
-    for (int depth = 0; *p && index >= 0; p++) {
-        if (index == 0 && !strncmp(p, has, strlen(has))) return true;
-        depth += (*p == '[') - (*p == ']');
-        index -= *p == ',' && depth == 0;
-    }
-    return false;
-}
-
-static inline bool op_accumulates(const OpDef *op, int index) { return output_has(op, index, "[+]"); }
-static inline bool op_may_leave_out(const OpDef *op, int index) { return output_has(op, index, "?"); }
 /* Its outputs are operands too. */
 static inline bool op_updates(const OpDef *op) {
     for (int i = 0; i < CALL_OUT; i++)
-        if (output_has(op, i, "in place")) return true;
+        if (op->out[i].updated) return true;
     return false;
 }
 
 /* Whether output j of the call can add: a copy adds only within a float type, and no gradient does that goes
  * through an activation. */
 static inline bool can_add(const OpDef *op, const Call *c, int j) {
-    return c->out[j] && op_accumulates(op, j) && !(op->number == OP_linear_dgrad && c->in[2]) &&
+    return c->out[j] && op->out[j].adds && !(op->number == OP_linear_dgrad && c->in[2]) &&
            (op->number != OP_copy || (c->in[0]->dtype == c->out[0]->dtype && c->out[0]->dtype != I64));
+}
+
+/* The operands are those of the op's row in kernels/ops.def. */
+static inline void check_operands(const OpDef *op, const Call *c) {
+    for (int i = 0; i < CALL_IN + CALL_OUT; i++) {
+        const bool is_input = i < CALL_IN;
+        const int k = is_input ? i : i - CALL_IN;
+        const OpOperand *o = is_input ? &op->in[k] : &op->out[k];
+        const bool is_given = is_input ? c->in[k] : c->out[k];
+        if (is_given ? !o->text : o->text && !o->optional)
+            fail_msg("op %s: %s %d (%s) is %s", op->name, is_input ? "input" : "output", k,
+                     o->text ? o->text : "not an operand", is_given ? "given" : "missing");
+    }
 }
 
 typedef struct ReplayHow {
@@ -233,6 +228,7 @@ static inline void check_sum(const OpDef *op, const Tensor *sum, const Tensor *b
 static inline void replay_check(void *arg, const OpDef *op, const Call *c) {
     (void)arg;
     Replay plain, placed, sum, before;
+    check_operands(op, c);
     replay_open(&plain, op, c, (ReplayHow){.device = c->device});
     replay_open(&placed, op, c, (ReplayHow){.device = c->device, .in_place = true});
     replay_open(&sum, op, c, (ReplayHow){.device = c->device, .add = true});

@@ -1,27 +1,33 @@
-/* The rows of cases.def and of other such lists as OpCases:
+/* Tapes as OpCases: those of tapes.def,
  *
  *   static const OpCase CASES[] = {
- *   #include "unit/ops/cases.def"
- *   }; */
+ *   #define TAPE TAPE_ROW
+ *   #include "unit/ops/tapes.def"
+ *   };
+ *
+ * and the rows of kernels/cases.def that have a builder. */
 #ifndef ISOTRON_TESTS_OPS_ROWS_H
 #define ISOTRON_TESTS_OPS_ROWS_H
 
+#include "kernels/case_rows.h"
 #include "unit/ops/builders.h"
 #include "unit/ops/moe_builders.h"
 
-#define NONE            NULL
-#define ATTR(type, ...) (&(const type){__VA_ARGS__})
-#define SHAPE(...)      .ndim = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dim = {__VA_ARGS__}
-#define ACT(...)                                                                                             \
-    { .role = ROLE_ACTIVATION, SHAPE(__VA_ARGS__) }
-#define PARAM(...)                                                                                           \
-    { .role = ROLE_PARAMETER, SHAPE(__VA_ARGS__) }
-#define SHARED(...)                                                                                          \
-    { .role = ROLE_PARAMETER, .shared = true, SHAPE(__VA_ARGS__) }
-#define TABLE(...)                                                                                           \
-    { .role = ROLE_TABLE, SHAPE(__VA_ARGS__) }
-#define IDS(n, ...)                                                                                          \
-    { .role = ROLE_IDS, .range = n, SHAPE(__VA_ARGS__) }
-#define CASE(name, builder, attr, ...) {#name, build_##builder, attr, {__VA_ARGS__}},
+#define TAPE_ROW(name, builder, attr, ...) {#name, build_##builder, attr, {__VA_ARGS__}},
+
+/* False: the row has no builder. */
+static inline bool case_on_tape(int number, OpCase *out) {
+    static BuildFn *const BUILDERS[] = {
+#define build_none                   NULL
+#define CASE(name, op, builder, ...) build_##builder,
+#include "kernels/cases.def"
+#undef CASE
+#undef build_none
+    };
+    const KernelCase *c = kernel_case(CASE_TEST, number);
+    *out = (OpCase){.name = c->name, .build = BUILDERS[number], .attr = c->attr};
+    memcpy(out->in, c->in, sizeof out->in);
+    return out->build;
+}
 
 #endif

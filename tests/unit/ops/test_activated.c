@@ -8,14 +8,14 @@
 
 /* The activation as a node of its own. */
 static Tensor *build_apart(Tape *t, Tensor **in, const void *attr) {
-    const Activated h = op_linear_activated(t, in[0], in[1], in[2], 0, NULL, *(const Activation *)attr);
+    const Activated h =
+        op_linear_activated(t, in[0], in[1], in[2], 0, NULL, ((const ActivationAttr *)attr)->kind);
     activation_record(t, h.pre, h.act, h.kind, false);
     return op_linear(t, h.act, in[3], in[4], 0);
 }
 
 #define MLP(kind)                                                                                            \
-    CASE(kind, mlp, ATTR(Activation, kind), ACT(33, 3, 24), SHARED(67, 24), PARAM(67), SHARED(40, 67),       \
-         PARAM(40))
+    TAPE_ROW(kind, mlp, ATTR(ActivationAttr, kind), X(33, 3, 24), W(67, 24), P(67), W(40, 67), P(40))
 static const OpCase CASES[] = {MLP(ACT_GELU_TANH) MLP(ACT_GELU_ERF) MLP(ACT_QUICK_GELU)
                                    MLP(ACT_SQUARED_RELU)};
 enum { CASE_COUNT = sizeof CASES / sizeof CASES[0] };

@@ -1,9 +1,9 @@
-/* Every op on a GPU against the CPU, in every type: the rows of cases.def and large.def as whole runs and
- * call by call (agree.h), the calls of calls.def; what is refused; ops in a row (chain.h), copies beside them
- * (beside.h); more elements than 32 bits count. At the end every op must have run there.
+/* Every op on a GPU against the CPU, in every type: the rows of kernels/cases.def, as calls and on tapes; the
+ * tapes of tapes.def, as whole runs and call by call (agree.h); the calls of calls.def; what is refused; ops
+ * in a row (chain.h), copies beside them (beside.h); more elements than 32 bits count.
  *
  * ops_test_cuda [cuda|cpu [--alone] [pattern of test names ...]]: on `cpu` the same with the CPU in the GPU's
- * place, which shows that every op has a case and that the cases hold; with --alone in one process, which
+ * place, which shows that the cases hold; with --alone in one process, which
  * ends with what breaks it (for tools that watch a process). Without a GPU: exit status 77. */
 #include "unit/cmocka_all.h"
 
@@ -19,12 +19,13 @@
 #include "unit/ops/direct.h"
 #include "unit/ops/isolate.h"
 
-static const OpCase CASES[] = {
-#include "unit/ops/cases.def"
-#include "unit/ops/large.def"
+static const OpCase TAPES[] = {
+#define TAPE       TAPE_ROW
+#define LARGE_TAPE TAPE_ROW
+#include "unit/ops/tapes.def"
 };
 static const DirectCall CALLS[] = {
-#define CALL(name, op, attr, arrange, in, out) {#name, OP_##op, attr, arrange, in, out},
+#define CALL(name, op, attr, arrange, in, out) {{#name, OP_##op, attr, in, out}, arrange},
 #include "unit/ops/calls.def"
 #undef CALL
 };
@@ -33,42 +34,51 @@ static const struct {
     DirectCall call;
     const char *sentence;
 } WRONG[] = {
-    {{"label", OP_cross_entropy, ATTR(LossAttr, .vocab = 5), NULL, IN(S(1, 2, 7), WHOLE(5, 1, 2, 1)),
-      OUT(R(2, 1), R(2, 1))},
+    {{{"label", OP_cross_entropy, ATTR(LossAttr, .vocab = 5), IN(X(1, 2, 7), WHOLE(5, 1, 2, 1)),
+       OUT(M(2, 1), M(2, 1))},
+      NULL},
      "label 5"},
-    {{"label_of_gradient", OP_cross_entropy_grad, ATTR(LossAttr, .vocab = 5), NULL,
-      IN(R(2, 1), S(1, 2, 7), WHOLE(-1, 1, 2, 1), R(2, 1)), OUT(S(1, 2, 7))},
+    {{{"label_of_gradient", OP_cross_entropy_grad, ATTR(LossAttr, .vocab = 5),
+       IN(M(2, 1), X(1, 2, 7), WHOLE(-1, 1, 2, 1), M(2, 1)), OUT(X(1, 2, 7))},
+      NULL},
      "label -1"},
-    {{"label_with_gradient", OP_cross_entropy_with_grad, ATTR(LossAttr, .vocab = 5), NULL,
-      IN(S(1, 2, 7), WHOLE(6, 1, 2, 1), R(2, 1)), OUT(R(2, 1), R(2, 1), S(1, 2, 7))},
+    {{{"label_with_gradient", OP_cross_entropy_with_grad, ATTR(LossAttr, .vocab = 5),
+       IN(X(1, 2, 7), WHOLE(6, 1, 2, 1), M(2, 1)), OUT(M(2, 1), M(2, 1), X(1, 2, 7))},
+      NULL},
      "label 6"},
-    {{"label_of_shard", OP_cross_entropy_shard, ATTR(LossAttr, .vocab = 9), NULL,
-      IN(S(1, 2, 7), WHOLE(9, 1, 2, 1)), OUT(R(2, 2, 1))},
+    {{{"label_of_shard", OP_cross_entropy_shard, ATTR(LossAttr, .vocab = 9),
+       IN(X(1, 2, 7), WHOLE(9, 1, 2, 1)), OUT(M(2, 2, 1))},
+      NULL},
      "label 9"},
-    {{"id", OP_embedding, ATTR(EmbeddingAttr, .total = 7), NULL, IN(WHOLE(7, 1, 2, 3), S(7, 5)),
-      OUT(S(3, 2, 5))},
+    {{{"id", OP_embedding, ATTR(EmbeddingAttr, .total = 7), IN(WHOLE(7, 1, 2, 3), X(7, 5)), OUT(X(3, 2, 5))},
+      NULL},
      "id 7"},
-    {{"id_of_gradient", OP_embedding_grad, ATTR(EmbeddingAttr, .total = 7), NULL,
-      IN(S(3, 2, 5), WHOLE(-2, 1, 2, 3)), OUT(R(7, 5))},
+    {{{"id_of_gradient", OP_embedding_grad, ATTR(EmbeddingAttr, .total = 7),
+       IN(X(3, 2, 5), WHOLE(-2, 1, 2, 3)), OUT(M(7, 5))},
+      NULL},
      "id -2"},
-    {{"position", OP_rope, ATTR(RopeAttr, .dim = 6), NULL,
-      IN(S(3, 2, 1, 1, 6), R(4, 3), R(4, 3), WHOLE(4, 1, 2, 3)), OUT(S(3, 2, 1, 1, 6))},
+    {{{"position", OP_rope, ATTR(RopeAttr, .dim = 6),
+       IN(X(3, 2, 1, 1, 6), M(4, 3), M(4, 3), WHOLE(4, 1, 2, 3)), OUT(X(3, 2, 1, 1, 6))},
+      NULL},
      "position 4"},
-    {{"expert", OP_dispatch, ATTR(DispatchAttr, .capacity = 0), NULL, IN({0}, WHOLE(8, 1, 3, 2, 1)),
-      OUT(WHOLE(0, 1, 3, 2, 1), WHOLE(0, 1, 6), WHOLE(0, 1, 9))},
+    {{{"expert", OP_dispatch, ATTR(DispatchAttr, .capacity = 0), IN({0}, WHOLE(8, 1, 3, 2, 1)),
+       OUT(WHOLE(0, 1, 3, 2, 1), WHOLE(0, 1, 6), WHOLE(0, 1, 9))},
+      NULL},
      "expert 8"},
-    {{"rows", OP_dispatch, ATTR(DispatchAttr, .capacity = 0), NULL, IN({0}, WHOLE(0, 8, 3, 2, 1)),
-      OUT(WHOLE(0, 1, 3, 2, 1), WHOLE(0, 1, 5), WHOLE(0, 1, 9))},
+    {{{"rows", OP_dispatch, ATTR(DispatchAttr, .capacity = 0), IN({0}, WHOLE(0, 8, 3, 2, 1)),
+       OUT(WHOLE(0, 1, 3, 2, 1), WHOLE(0, 1, 5), WHOLE(0, 1, 9))},
+      NULL},
      "6 rows"},
-    {{"piece", OP_count_zeros, NONE, a_piece_is_too_long, IN(S(100), WHOLE(0, 1, 2, PIECE_WORDS)),
-      OUT(WHOLE(0, 1, 1))},
+    {{{"piece", OP_count_zeros, NONE, IN(X(100), WHOLE(0, 1, 2, PIECE_WORDS)), OUT(WHOLE(0, 1, 1))},
+      a_piece_is_too_long},
      "piece of 100 elements"},
-    {{"rows_of_arrival", OP_arrival, ATTR(ArrivalAttr, .experts = 1, .etp = 1), offsets_ascend,
-      IN(WHOLE(1, 1, 4, 2)), OUT(WHOLE(0, 1, 3, 1, 1))},
+    {{{"rows_of_arrival", OP_arrival, ATTR(ArrivalAttr, .experts = 1, .etp = 1), IN(WHOLE(1, 1, 4, 2)),
+       OUT(WHOLE(0, 1, 3, 1, 1))},
+      offsets_ascend},
      "4 rows"},
 };
 enum { WRONG_COUNT = sizeof WRONG / sizeof WRONG[0] };
-enum { CASE_COUNT = sizeof CASES / sizeof CASES[0], CALL_COUNT = sizeof CALLS / sizeof CALLS[0] };
+enum { TAPE_COUNT = sizeof TAPES / sizeof TAPES[0], CALL_COUNT = sizeof CALLS / sizeof CALLS[0] };
 
 typedef struct Test {
     void (*run)(const struct Test *);
@@ -87,7 +97,9 @@ static struct {
     struct CMUnitTest tests[ISOLATE_TESTS];
     Test data[ISOLATE_TESTS];
     int n, first;
-    bool cpu;        /* in the place of the GPU */
+    bool cpu;              /* in the place of the GPU */
+    DirectCall *row_calls; /* of kernels/cases.def */
+    OpCase *row_tapes;
     char **patterns; /* of names of tests */
     int n_patterns;  /* 0: all tests */
 } all;
@@ -117,7 +129,7 @@ static void its_calls_agree(const Test *t) {
 static void a_call_agrees(const Test *t) {
     Arena *arena = arena_new();
     const Call c = direct_call(arena, t->call, t->dtype);
-    agree_check(all.agree, &OPS[t->call->op], &c);
+    agree_check(all.agree, &OPS[t->call->row.op], &c);
     arena_free(arena);
 }
 
@@ -162,9 +174,10 @@ static void a_wrong_operand_is_named(const Test *t) {
     if (e.code) fail_msg("%s", e.msg);
     const Call c = direct_call(arena, t->call, t->dtype);
     Replay r;
-    replay_open(&r, &OPS[t->call->op], &c, (ReplayHow){.device = device, .aligned = true});
+    replay_open(&r, &OPS[t->call->row.op], &c, (ReplayHow){.device = device, .aligned = true});
     FaultScope scope;
-    if (without_fault(run_replay, &(WrongRun){&r, &OPS[t->call->op]}, &scope)) fail_msg("nothing is said");
+    if (without_fault(run_replay, &(WrongRun){&r, &OPS[t->call->row.op]}, &scope))
+        fail_msg("nothing is said");
     if (!strstr(scope.message, t->sentence))
         fail_msg("'%s' says nothing of '%s'", scope.message, t->sentence);
     arena_free(arena);
@@ -250,39 +263,45 @@ static void add(void (*run)(const Test *), const char *mode, Test t, const char 
     all.n++;
 }
 
+static void add_tape(const OpCase *c, DType type) {
+    add(a_whole_run_is_near_the_cpu, "run", (Test){.c = c, .dtype = type}, c->name);
+    add(its_calls_agree, "calls", (Test){.c = c, .dtype = type}, c->name);
+}
+
+static void add_call(const DirectCall *call, DType type) {
+    const Test t = {.call = call, .dtype = type};
+    if (dtype_is_16bit(type) && !has_storage(&call->row)) return;
+    add(a_call_agrees, "direct", t, call->row.name);
+    if (call->row.op == OP_add_norm) add(add_norm_is_add_and_norm, "two ops", t, call->row.name);
+}
+
 static void add_all(void) {
+    const int rows = kernel_case_count();
+    all.row_calls = mem_zero((size_t)rows, sizeof *all.row_calls);
+    all.row_tapes = mem_zero((size_t)rows, sizeof *all.row_tapes);
     for (DType type = F64; type <= F16; type++) {
-        for (int i = 0; i < CASE_COUNT; i++) {
-            add(a_whole_run_is_near_the_cpu, "run", (Test){.c = &CASES[i], .dtype = type}, CASES[i].name);
-            add(its_calls_agree, "calls", (Test){.c = &CASES[i], .dtype = type}, CASES[i].name);
+        for (int i = 0; i < rows; i++) {
+            all.row_calls[i] = (DirectCall){.row = *kernel_case(CASE_TEST, i)};
+            add_call(&all.row_calls[i], type);
+            if (case_on_tape(i, &all.row_tapes[i])) add_tape(&all.row_tapes[i], type);
         }
-        for (int i = 0; i < CALL_COUNT; i++)
-            if (!dtype_is_16bit(type) || has_storage(&CALLS[i]))
-                add(a_call_agrees, "direct", (Test){.call = &CALLS[i], .dtype = type}, CALLS[i].name);
-        for (int i = 0; i < CALL_COUNT; i++)
-            if (CALLS[i].op == OP_add_norm)
-                add(add_norm_is_add_and_norm, "two ops", (Test){.call = &CALLS[i], .dtype = type},
-                    CALLS[i].name);
+        for (int i = 0; i < TAPE_COUNT; i++) add_tape(&TAPES[i], type);
+        for (int i = 0; i < CALL_COUNT; i++) add_call(&CALLS[i], type);
     }
     for (int i = 0; i < WRONG_COUNT; i++)
         add(a_wrong_operand_is_named, "wrong",
-            (Test){.call = &WRONG[i].call, .sentence = WRONG[i].sentence, .dtype = F32}, WRONG[i].call.name);
+            (Test){.call = &WRONG[i].call, .sentence = WRONG[i].sentence, .dtype = F32},
+            WRONG[i].call.row.name);
     add(copies_beside_kernels, "device", (Test){.dtype = F32}, "copies beside kernels");
     add(ops_in_a_row, "device", (Test){.dtype = BF16}, "ops in a row");
     if (!all.cpu) add(elements_beyond_32_bits, "far", (Test){.dtype = BF16}, "elements");
 }
 
-/* How often each op ran and how near it came to its bound; what never ran. */
-static int report_ops(void) {
-    int missing = 0;
-    for (int op = 0; op < OP_COUNT; op++) {
+/* How often each op ran, and how near it came to its bound. */
+static void report_ops(void) {
+    for (int op = 0; op < OP_KERNELS; op++)
         printf("  %-24s %6lld calls, largest error over bound %.2g\n", OPS[op].name,
                (long long)all.profile[op].calls, all.agree->worst[op]);
-        missing += !all.profile[op].calls;
-    }
-    for (int op = 0; op < OP_COUNT; op++)
-        if (!all.profile[op].calls) printf("FAILED op %s was never run\n", OPS[op].name);
-    return missing > 0;
 }
 
 static int run_all(bool alone) {
@@ -297,11 +316,12 @@ int main(int argc, char **argv) {
     all.cpu = argc > 1 && !strcmp(argv[1], "cpu");
     if (argc > 2 + alone) all.patterns = argv + 2 + alone, all.n_patterns = argc - 2 - alone;
     all.ends = shared_memory(sizeof *all.ends);
-    all.profile = shared_memory(OP_COUNT * sizeof *all.profile);
+    all.profile = shared_memory(OP_KERNELS * sizeof *all.profile);
     all.agree = shared_memory(sizeof *all.agree);
     add_all();
-    int status = run_all(alone);
-    if (status != ISOLATE_SKIPPED && !all.n_patterns) status |= report_ops();
+    const int status = run_all(alone);
+    if (status != ISOLATE_SKIPPED && !all.n_patterns) report_ops();
     for (int i = 0; i < all.n; i++) free((char *)all.tests[i].name);
+    free(all.row_calls), free(all.row_tapes);
     return status;
 }

@@ -11,23 +11,25 @@
 
 #define PLAIN  ATTR(LinearAttr, .fixed_order = false)
 #define GELU   ATTR(LinearAttr, .activation = ACT_GELU_TANH)
-#define B(...) TYPED(BF16, 0, __VA_ARGS__)
+#define B(...) TYPED(BF16, __VA_ARGS__)
 static const DirectCall CALLS[] = {
 #define CALL(name, op, attr, in, out)                                                                        \
-    { #name, OP_##op, attr, NULL, in, out }
+    {                                                                                                        \
+        .row = { #name, OP_##op, attr, in, out }                                                             \
+    }
 #define MAIN(name, op, attr, in, out)                                                                        \
-    { #name, OP_##op, attr, results_are_main_gradients, in, out }
-    CALL(plain, linear, PLAIN, IN(S(192, 2, 512), S(320, 512)), OUT(S(192, 2, 320))),
-    CALL(bias, linear, PLAIN, IN(S(192, 2, 512), S(320, 512), S(320)), OUT(S(192, 2, 320))),
-    CALL(gelu, linear, GELU, IN(S(192, 2, 512), S(320, 512)), OUT(S(192, 2, 320), S(192, 2, 320))),
-    CALL(both, linear, GELU, IN(S(192, 2, 512), S(320, 512), S(320)), OUT(S(192, 2, 320), S(192, 2, 320))),
-    CALL(odd, linear, GELU, IN(S(37, 3, 61), S(75, 61), S(75)), OUT(S(37, 3, 75), S(37, 3, 75))),
-    CALL(dgrad, linear_dgrad, PLAIN, IN(S(192, 2, 320), S(320, 512)), OUT(S(192, 2, 512))),
-    CALL(dgelu, linear_dgrad, GELU, IN(S(192, 2, 320), S(320, 512), S(192, 2, 512)), OUT(S(192, 2, 512))),
-    CALL(odd_dgelu, linear_dgrad, GELU, IN(S(37, 3, 75), S(75, 61), S(37, 3, 61)), OUT(S(37, 3, 61))),
-    CALL(wgrad, linear_wgrad, PLAIN, IN(S(192, 2, 320), S(192, 2, 512)), OUT(R(320, 512))),
-    CALL(dbias, linear_wgrad, PLAIN, IN(S(192, 2, 320), S(192, 2, 512)), OUT(R(320, 512), R(320))),
-    CALL(many_rows, linear_wgrad, PLAIN, IN(S(4096, 2, 64), S(4096, 2, 128)), OUT(R(64, 128), R(64))),
+    { {#name, OP_##op, attr, in, out}, results_are_main_gradients }
+    CALL(plain, linear, PLAIN, IN(X(192, 2, 512), X(320, 512)), OUT(X(192, 2, 320))),
+    CALL(bias, linear, PLAIN, IN(X(192, 2, 512), X(320, 512), X(320)), OUT(X(192, 2, 320))),
+    CALL(gelu, linear, GELU, IN(X(192, 2, 512), X(320, 512)), OUT(X(192, 2, 320), X(192, 2, 320))),
+    CALL(both, linear, GELU, IN(X(192, 2, 512), X(320, 512), X(320)), OUT(X(192, 2, 320), X(192, 2, 320))),
+    CALL(odd, linear, GELU, IN(X(37, 3, 61), X(75, 61), X(75)), OUT(X(37, 3, 75), X(37, 3, 75))),
+    CALL(dgrad, linear_dgrad, PLAIN, IN(X(192, 2, 320), X(320, 512)), OUT(X(192, 2, 512))),
+    CALL(dgelu, linear_dgrad, GELU, IN(X(192, 2, 320), X(320, 512), X(192, 2, 512)), OUT(X(192, 2, 512))),
+    CALL(odd_dgelu, linear_dgrad, GELU, IN(X(37, 3, 75), X(75, 61), X(37, 3, 61)), OUT(X(37, 3, 61))),
+    CALL(wgrad, linear_wgrad, PLAIN, IN(X(192, 2, 320), X(192, 2, 512)), OUT(M(320, 512))),
+    CALL(dbias, linear_wgrad, PLAIN, IN(X(192, 2, 320), X(192, 2, 512)), OUT(M(320, 512), M(320))),
+    CALL(many_rows, linear_wgrad, PLAIN, IN(X(4096, 2, 64), X(4096, 2, 128)), OUT(M(64, 128), M(64))),
     MAIN(main_bf16, linear_wgrad, PLAIN, IN(B(192, 2, 320), B(192, 2, 512)), OUT(B(320, 512))),
     MAIN(main_bf16_dbias, linear_wgrad, PLAIN, IN(B(4096, 2, 64), B(4096, 2, 128)), OUT(B(64, 128), B(64))),
 #undef CALL
@@ -58,13 +60,13 @@ static bool goes(Agree *a, const OpDef *op, const Call *c, const Replay *want, R
 
 /* Sums that are added to 16 bits, or to a bias of odd rows, are rounded by a kernel of their own (gemm.cu).
  */
-static bool has_ways(const DirectCall *d, DType dtype, bool add) {
-    const bool odd_bias = d->op == OP_linear && d->in[2].type && d->in[2].dim[0] % 8;
-    return !dtype_is_16bit(dtype) || !((d->op == OP_linear_dgrad && add) || odd_bias);
+static bool has_ways(const KernelCase *c, DType dtype, bool add) {
+    const bool odd_bias = c->op == OP_linear && c->in[2].dim[0] % 8;
+    return !dtype_is_16bit(dtype) || !((c->op == OP_linear_dgrad && add) || odd_bias);
 }
 
 static void every_way_agrees(Agree *a, const DirectCall *d, DType dtype, bool add) {
-    const OpDef *op = &OPS[d->op];
+    const OpDef *op = &OPS[d->row.op];
     Arena *arena = arena_new();
     const Call c = direct_call(arena, d, dtype);
     ReplayHow how = {.device = a->cpu, .aligned = true, .add = add};
@@ -73,15 +75,16 @@ static void every_way_agrees(Agree *a, const DirectCall *d, DType dtype, bool ad
     replay_open(&want, op, &c, how);
     replay_run(&want, op);
     while (goes(a, op, &c, &want, how, n, count)) n++;
-    if ((n > 0) != has_ways(d, dtype, add)) fail_msg("%s %s: %d ways", dtype_name(dtype), d->name, n);
-    print_message("%s %s%s: %d ways", dtype_name(dtype), d->name, add ? ", adding" : "", n);
+    if ((n > 0) != has_ways(&d->row, dtype, add))
+        fail_msg("%s %s: %d ways", dtype_name(dtype), d->row.name, n);
+    print_message("%s %s%s: %d ways", dtype_name(dtype), d->row.name, add ? ", adding" : "", n);
     for (int k = 1; k < KINDS; k++)
         if (count[k])
             print_message(", %d with%s%s%s%s fused", count[k], k & 1 ? " the bias" : "",
                           k & 2 ? " the activation" : "", k & 4 ? " dbias" : "",
                           k & 8 ? " the activation's derivative" : "");
-    print_message("; largest error over bound %.2g\n", a->worst[d->op]);
-    a->worst[d->op] = 0;
+    print_message("; largest error over bound %.2g\n", a->worst[d->row.op]);
+    a->worst[d->row.op] = 0;
     replay_free(&want);
     arena_free(arena);
 }
@@ -100,9 +103,9 @@ static void ways_beside_others_agree(void **state) {
 static void ways_agree(void **state) {
     for (DType dtype = F64; dtype <= F16; dtype++)
         for (size_t i = 0; i < sizeof CALLS / sizeof CALLS[0]; i++) {
-            if (!has_storage(&CALLS[i]) && dtype != BF16) continue;
+            if (!has_storage(&CALLS[i].row) && dtype != BF16) continue;
             every_way_agrees(*state, &CALLS[i], dtype, false);
-            if (CALLS[i].op != OP_linear && !CALLS[i].in[2].type)
+            if (CALLS[i].row.op != OP_linear && !CALLS[i].row.in[2].ndim)
                 every_way_agrees(*state, &CALLS[i], dtype, true);
         }
 }

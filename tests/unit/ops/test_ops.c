@@ -1,5 +1,5 @@
-/* Every row of cases.def in every mode; see the functions below. An argument is a filter of test names
- * ("linear*"). */
+/* Every tape of tapes.def and of kernels/cases.def in every mode; see the functions below. An argument is a
+ * filter of test names ("linear*"). */
 #include "unit/cmocka_all.h"
 
 #include <stdio.h>
@@ -9,10 +9,11 @@
 #include "unit/ops/replay.h"
 #include "unit/ops/rows.h"
 
-static const OpCase CASES[] = {
-#include "unit/ops/cases.def"
+static const OpCase TAPES[] = {
+#define TAPE TAPE_ROW
+#include "unit/ops/tapes.def"
 };
-enum { CASE_COUNT = sizeof CASES / sizeof CASES[0] };
+enum { TAPE_COUNT = sizeof TAPES / sizeof TAPES[0] };
 
 /* ---- modes ---- */
 
@@ -115,8 +116,7 @@ static void samples_one_by_one_are_the_batch(void **state) {
     Result want = run_case(c, (OpLane){.dtype = F32});
     Result got = run_case(c, (OpLane){.dtype = F32, .sample_by_sample = true});
     for (int i = 0; i < CASE_INPUTS; i++)
-        if (c->in[i].role == ROLE_PARAMETER && !c->in[i].shared)
-            same(c, GRAD_NAMES[i], got.grad[i], want.grad[i]);
+        if (c->in[i].parameter && !c->in[i].shared) same(c, GRAD_NAMES[i], got.grad[i], want.grad[i]);
     result_free(&want), result_free(&got);
 }
 
@@ -136,16 +136,28 @@ static const struct {
 };
 enum { MODE_COUNT = sizeof MODES / sizeof MODES[0] };
 
+typedef struct Tests {
+    struct CMUnitTest *at;
+    size_t n;
+} Tests;
+
+static void add(Tests *t, const OpCase *c) {
+    for (int m = 0; m < MODE_COUNT; m++)
+        t->at[t->n++] = (struct CMUnitTest){.name = mem_printf("%s %s", c->name, MODES[m].name),
+                                            .test_func = MODES[m].run,
+                                            .initial_state = (void *)c};
+}
+
 int main(int argc, char **argv) {
-    struct CMUnitTest tests[CASE_COUNT * MODE_COUNT];
-    size_t n = 0;
-    for (int i = 0; i < CASE_COUNT; i++)
-        for (int m = 0; m < MODE_COUNT; m++)
-            tests[n++] = (struct CMUnitTest){.name = mem_printf("%s %s", CASES[i].name, MODES[m].name),
-                                             .test_func = MODES[m].run,
-                                             .initial_state = (void *)&CASES[i]};
+    const size_t most = (size_t)(TAPE_COUNT + kernel_case_count());
+    Tests tests = {mem_alloc(most * MODE_COUNT * sizeof *tests.at), 0};
+    OpCase *rows = mem_alloc((size_t)kernel_case_count() * sizeof *rows);
+    for (int i = 0; i < TAPE_COUNT; i++) add(&tests, &TAPES[i]);
+    for (int i = 0; i < kernel_case_count(); i++)
+        if (case_on_tape(i, &rows[i])) add(&tests, &rows[i]);
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    int failed = _cmocka_run_group_tests("ops", tests, n, NULL, NULL);
-    for (size_t i = 0; i < n; i++) free((char *)tests[i].name);
+    const int failed = _cmocka_run_group_tests("ops", tests.at, tests.n, NULL, NULL);
+    for (size_t i = 0; i < tests.n; i++) free((char *)tests.at[i].name);
+    free(tests.at), free(rows);
     return failed;
 }

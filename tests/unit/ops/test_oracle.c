@@ -84,10 +84,10 @@ static void compare(const char *name, const char *what, const double *got, const
 
 typedef union AnyAttr {
     NormAttr norm;
-    Activation activation;
+    ActivationAttr activation;
     RopeAttr rope;
     AttentionAttr attention;
-    int64_t vocab;
+    LossAttr loss;
     MoeCase moe;
 } AnyAttr;
 
@@ -107,7 +107,7 @@ static void activation_attr(const json_t *c, AnyAttr *a) {
     const char *kind = json_string_value(json_object_get(c, "kind"));
     int i = 0;
     while (strcmp(KINDS[i], kind)) assert_true(++i <= ACT_SWIGLU);
-    a->activation = (Activation)i;
+    a->activation.kind = (Activation)i;
 }
 
 static void rope_attr(const json_t *c, AnyAttr *a) {
@@ -121,7 +121,7 @@ static void attention_attr(const json_t *c, AnyAttr *a) {
                                    .window_right = (int64_t)number(c, "window_right")};
 }
 
-static void loss_attr(const json_t *c, AnyAttr *a) { a->vocab = (int64_t)number(c, "vocab"); }
+static void loss_attr(const json_t *c, AnyAttr *a) { a->loss.vocab = (int64_t)number(c, "vocab"); }
 
 static void moe_attr(const json_t *c, AnyAttr *a) {
     static const char *const SCORES[] = {
@@ -143,7 +143,7 @@ static void moe_attr(const json_t *c, AnyAttr *a) {
 }
 
 static Tensor *build_loss(Tape *t, Tensor **in, const void *attr) {
-    return op_cross_entropy(t, in[0], in[1], *(const int64_t *)attr);
+    return op_cross_entropy(t, in[0], in[1], ((const LossAttr *)attr)->vocab);
 }
 
 typedef struct Operand {

@@ -1,0 +1,52 @@
+/* The rows of cases.def in three sizes. */
+#ifndef ISOTRON_KERNELS_CASES_H
+#define ISOTRON_KERNELS_CASES_H
+
+#include "kernels/ops.h"
+
+typedef enum CaseContent {
+    CONTENT_SIGNED,    /* in [-1, 1]; integers: 0 */
+    CONTENT_POSITIVE,  /* in (0, 1] */
+    CONTENT_WIDE,      /* of many magnitudes; tests only */
+    CONTENT_WHOLE,     /* integers in [low, low + range) */
+    CONTENT_POSITIONS, /* 0, 1, ... along the last dimension */
+    CONTENT_CHOICES,   /* i % range: experts of copies of tokens, each in turn */
+    CONTENT_ROWS,      /* of such copies among those grouped by expert */
+    CONTENT_COPIES,    /* the inverse: which copy a row holds */
+    CONTENT_OFFSETS,   /* along the last dimension: where equal shares of `range` rows begin, and the end */
+} CaseContent;
+
+/* Types that a run chooses: of its activations; of its main gradients, statistics and the router. */
+enum { CASE_STORAGE = DTYPES, CASE_PRECISE };
+
+/* No dimensions: the call lacks this operand. */
+typedef struct CaseOperand {
+    int dtype; /* a DType, CASE_STORAGE or CASE_PRECISE */
+    CaseContent content;
+    bool updated;   /* TENSOR_ACCUM */
+    bool main_grad; /* TENSOR_MAIN_GRAD */
+    bool parameter; /* of a model: it has a main gradient */
+    bool shared;    /* a parameter whose gradient depends on how samples are grouped */
+    int64_t low, range;
+    int64_t gap; /* elements between rows */
+    int ndim;
+    int64_t dim[TENSOR_DIMS];
+} CaseOperand;
+
+typedef struct KernelCase {
+    const char *name; /* "linear/fc1" */
+    OpNumber op;
+    const void *attr;
+    CaseOperand in[CALL_IN], out[CALL_OUT];
+} KernelCase;
+
+typedef enum CaseSize { CASE_TEST, CASE_CPU, CASE_GPU, CASE_SIZES } CaseSize;
+
+int kernel_case_count(void);
+const KernelCase *kernel_case(CaseSize, int number);
+/* `storage`: the type of activations. */
+DType case_dtype(const CaseOperand *, DType storage);
+/* Element i of an operand of n integers. */
+int64_t case_integer(const CaseOperand *, int64_t i, int64_t n, uint64_t seed, uint64_t stream);
+
+#endif
