@@ -154,7 +154,6 @@ Tensor *gpt_loss(Tape *t, const Gpt *m, const ModelInput *input, Tensor *labels_
 
 /* ---- construction ---- */
 
-/* Derived never says MLP_GELU: it has decided between the two forms. */
 static const char WORD_EMBEDDINGS[] = "embedding.word_embeddings.weight";
 
 static Param *embedding_new(const Gpt *m, const char *name, int64_t rows, int64_t padded, int tp_split,
