@@ -8,7 +8,7 @@
 
 #include "base/fault.h"
 
-/* Whether d divides n. If one of them is missing or out of range, another message says so. */
+/* Whether d divides n. Also true if one of them is missing or out of range, which has its own message. */
 static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 0; }
 
 static bool has_experts(const Config *c) { return i64_is_set(c->num_experts); }
