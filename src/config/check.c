@@ -8,7 +8,7 @@
 
 #include "base/fault.h"
 
-/* n is a multiple of d, or one of them is missing or out of range, which is another rule's sentence. */
+/* Whether d divides n. Also true if one of them is missing or out of range, which has its own message. */
 static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 0; }
 
 static bool has_experts(const Config *c) { return i64_is_set(c->num_experts); }
@@ -112,8 +112,7 @@ static bool valid_hierarchy(const Config *c) {
            sizes->at[1] == cp / sizes->at[0];
 }
 
-/* Whether `ranks` can share out the heads of a tensor-parallel rank, all heads of a rank in the same groups.
- */
+/* Whether each of `ranks` can get as many heads of a tensor-parallel rank, all of them in the same groups. */
 static bool deals_heads(const Config *c, int64_t ranks) {
     const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size,
                   all_groups = c->group_query_attention ? c->num_query_groups : heads;

@@ -3,9 +3,10 @@
  *
  *     Args args;
  *     args_init(&args, arena, "isotron pretrain [options]", NULL);
- *     Err e = config_parse(&config, &args, CONFIG_ALL_GROUPS, CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, argc,
- * argv); if (args.help) ... args_help else if (e.code) ... args.problems holds every broken rule, one
- * sentence a line else config_finish(&config, arena, vocab_size, &derived);
+ *     Err e = config_parse(&config, &args, CONFIG_ALL_GROUPS, CHECK_MODEL | CHECK_TRAIN, argc, argv);
+ *     if (args.help) ...               args_help has the text
+ *     else if (e.code) ...             args.problems has a line for every broken rule
+ *     else config_finish(&config, arena, vocab_size, &derived);
  *
  * A Config is plain data (copy it freely); its texts and lists belong to the arena of the parse. */
 #ifndef ISOTRON_CONFIG_CONFIG_H
@@ -103,18 +104,18 @@ typedef enum ConfigCheck {
     CHECK_TRAIN = 1,
     CHECK_GENERATE = 2,
     CHECK_DATA = 4,
-    CHECK_LAYOUT = 8, /* how layers are cut over ranks: all that a pipeline's schedule depends on */
+    CHECK_LAYOUT = 8, /* how layers are split over ranks: all that a pipeline's schedule depends on */
     CHECK_MODEL = 16 | CHECK_LAYOUT,
 } ConfigCheck;
 
 void config_defaults(Config *, Arena *);
-/* The option table over a Config, for commands that have options of their own beside it. */
+/* The option table over a Config, for commands that add options of their own. */
 ArgTable config_table(Config *, uint64_t groups);
-/* Defaults, then `--config` files and the words of the command line, then the rules of `checks`. `args` is
- * initialised by the caller, who may already have added tables; afterwards it holds every problem, and the
- * notes about spellings. */
+/* Defaults, then `--config` files and the words of the command line, then the ranges and the rules of
+ * `checks`. The caller initialises `args` and may already have added tables. Afterwards `args` holds every
+ * problem, and the notes about spellings. */
 Err config_parse(Config *, Args *args, uint64_t groups, unsigned checks, int argc, char **argv);
-/* Appends a sentence for each broken rule. */
+/* Appends a message for each number out of its range and each broken rule; none if `checks` is 0. */
 void config_check(const Config *, unsigned checks, Args *args);
 
 /* Computes Derived from a Config that kept the rules of CHECK_MODEL (and CHECK_TRAIN if it is used to train).

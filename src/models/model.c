@@ -4,20 +4,17 @@
 
 #include "base/fault.h"
 
-#define FAMILY(name, text) extern const Family name##_family;
+#define FAMILY(choice, name) extern const Family name##_family;
 #include "models/families.def"
 #undef FAMILY
 
 static const Family *const FAMILIES[] = {
-#define FAMILY(name, text) &name##_family,
+#define FAMILY(choice, name) [choice] = &name##_family,
 #include "models/families.def"
 #undef FAMILY
 };
 
-const Family *model_family(const Config *c) {
-    (void)c;
-    return FAMILIES[0];
-}
+const Family *model_family(const Config *c) { return FAMILIES[c->model]; }
 
 ModelPlan model_plan(const Config *c, const Derived *d, Arena *arena) {
     ModelPlan plan = {.n_stacks = 0};

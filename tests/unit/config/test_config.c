@@ -285,9 +285,9 @@ static void all_broken_rules_are_reported_at_once(void **state) {
         "--seq-length 16 is longer than --max-position-embeddings 8: raise the latter.\n"
         "--ranks 3 is not a multiple of --tensor-model-parallel-size 2 times "
         "--pipeline-model-parallel-size 1 times --context-parallel-size 1: change one of them.\n"
-        "Each global batch size (--global-batch-size 5, --step-batch-size-schedule none, "
-        "--rampup-batch-size none) must be a multiple of --micro-batch-size 2 times the "
-        "data-parallel ranks (--ranks 3 over the tensor, pipeline and context parallel sizes).\n"
+        "Each global batch size must be a multiple of --micro-batch-size 2 times the "
+        "data-parallel ranks (--ranks 3 over the tensor, pipeline and context parallel sizes). The sizes "
+        "come from --global-batch-size 5, --step-batch-size-schedule none and --rampup-batch-size none.\n"
         "--min-lr 1 is above --lr 0.001: lower it.\n"
         "--mock-data excludes the data paths: leave one out.\n"
         "--save needs --save-interval.\n");
@@ -335,16 +335,16 @@ static const char *const BREAKING[][2] = {
     {"--fp8-recipe mxfp8", "mxfp8 is not supported"},
     {"--fp8-format hybrid --fp8-recipe blockwise", "e4m3 throughout"},
     {"--fp8-format e4m3 --first-last-layers-bf16", "does not go with --fp8-recipe delayed"},
-    {"--grad-reduce-in-bf16", "is for --bf16: with --lane fp32"},
-    {"--fp16 --grad-reduce-in-bf16", "is for --bf16: with --lane fp16"},
-    {"--lane exact --grad-reduce-in-bf16", "is for --bf16: with --lane exact"},
+    {"--grad-reduce-in-bf16", "is for --bf16: --lane fp32"},
+    {"--fp16 --grad-reduce-in-bf16", "is for --bf16: --lane fp16"},
+    {"--lane exact --grad-reduce-in-bf16", "is for --bf16: --lane exact"},
     {"--bf16 --main-grads-dtype bf16", "needs --use-precision-aware-optimizer"},
     {"--exp-avg-dtype bf16", "need --use-precision-aware-optimizer"},
     {"--use-precision-aware-optimizer --exp-avg-sq-dtype fp16", "Adam would divide by 0"},
     {"--use-precision-aware-optimizer --optimizer sgd", "needs --optimizer adam, not sgd"},
     {"--use-precision-aware-optimizer --fp64", "not for --lane fp64"},
     {"--lane exact --ranks 2", "add --calculate-per-token-loss"},
-    {"--fp16 --use-precision-aware-optimizer --main-grads-dtype bf16", "is for --bf16: with --lane fp16"},
+    {"--fp16 --use-precision-aware-optimizer --main-grads-dtype bf16", "is for --bf16: --lane fp16"},
     {"--bf16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32", "contradicts"},
     {"--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16 --accumulate-allreduce-grads-in-fp32",
      "contradicts"},
@@ -352,10 +352,10 @@ static const char *const BREAKING[][2] = {
     {"--bf16 --fp8-margin 0", "(none leaves them unused)"},
     {"--bf16 --fp8-amax-history-len 16", "(none leaves them unused)"},
     {"--bf16 --fp8-amax-compute-algo max", "(none leaves them unused)"},
-    {"--bf16 --fp8-emulated", "--fp8-emulated is about FP8 products"},
-    {"--bf16 --no-fp8-wgrad", "--no-fp8-wgrad is about FP8 products"},
-    {"--bf16 --fp8-format none --no-fp8-wgrad", "--no-fp8-wgrad is about FP8 products"},
-    {"--bf16 --first-last-layers-bf16", "--first-last-layers-bf16 is about FP8 products"},
+    {"--bf16 --fp8-emulated", "--fp8-emulated is for FP8 GEMMs"},
+    {"--bf16 --no-fp8-wgrad", "--no-fp8-wgrad is for FP8 GEMMs"},
+    {"--bf16 --fp8-format none --no-fp8-wgrad", "--no-fp8-wgrad is for FP8 GEMMs"},
+    {"--bf16 --first-last-layers-bf16", "--first-last-layers-bf16 is for FP8 GEMMs"},
     {"--bf16 --num-layers-at-start-in-bf16 1", "without --first-last-layers-bf16"},
     {"--bf16 --fp8-format e4m3 --num-layers-at-end-in-bf16 1", "without --first-last-layers-bf16"},
     {"--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16",
@@ -363,12 +363,12 @@ static const char *const BREAKING[][2] = {
     {"--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 "
      "--num-layers-at-start-in-bf16 9 --num-layers-at-end-in-bf16 0",
      "must be fewer than --num-layers 2"},
-    {"--bf16 --fp8-keep-weights", "--fp8-keep-weights is about FP8 products"},
+    {"--bf16 --fp8-keep-weights", "--fp8-keep-weights is for FP8 GEMMs"},
     {"--bf16 --fp8-keep-inputs", "tensors with one scale"},
     {"--fp8-format e4m3 --fp8-recipe blockwise --fp8-keep-inputs", "tensors with one scale"},
     {"--fp8-format e4m3 --no-fp8-wgrad --fp8-keep-inputs", "tensors with one scale"},
     {"--fp8-format e4m3 --fp8-recipe tensorwise --batch-invariant-mode", "share a scale"},
-    {"--batch-invariant-mode --no-deterministic-mode", "promises the same bits"},
+    {"--batch-invariant-mode --no-deterministic-mode", "needs deterministic sums"},
     {"--moe-ffn-hidden-size 8", "without --num-experts"},
     {"--num-experts 4", "--disable-bias-linear"},
     {EXPERTS " --moe-router-topk 9", "more than --num-experts 8"},
@@ -399,8 +399,9 @@ static const char *const BREAKING[][2] = {
     {"--decoder-last-pipeline-num-layers 1 --account-for-loss-in-pipeline-split", "lower the former"},
     {"--decoder-last-pipeline-num-layers 1 --num-layers-per-virtual-pipeline-stage 1",
      "exclude --num-layers-per-virtual-pipeline-stage"},
-    {"--overlap-param-gather", "--overlap-param-gather gathers what"},
-    {"--use-megatron-fsdp --data-parallel-sharding-strategy no_shard --overlap-param-gather", "gathers what"},
+    {"--overlap-param-gather", "--overlap-param-gather gathers sharded"},
+    {"--use-megatron-fsdp --data-parallel-sharding-strategy no_shard --overlap-param-gather",
+     "gathers sharded"},
     {"--ranks 4 --num-distributed-optimizer-instances 2", "instances 2 needs --use-distributed-optimizer"},
     {"--ranks 4 --use-distributed-optimizer --num-distributed-optimizer-instances 3", "do not divide into"},
     {"--ranks 4 --num-experts 4 --expert-model-parallel-size 2 --use-distributed-optimizer "
@@ -431,10 +432,10 @@ static const char *const BREAKING[][2] = {
     {CONTEXT " --cp-comm-type a2a+p2p", "a2a+p2p needs them"},
     {CONTEXT " --cp-comm-type p2p a2a+p2p --hierarchical-context-parallel-sizes 2 4", "whose product is"},
     {CONTEXT " --hierarchical-context-parallel-sizes 0 4", "whose product is"},
-    {CONTEXT " --cp-comm-type p2p a2a --tensor-model-parallel-size 2", "cannot be shared out"},
+    {CONTEXT " --cp-comm-type p2p a2a --tensor-model-parallel-size 2", "An all-to-all cannot deal"},
     {CONTEXT " --cp-comm-type a2a --attention-backend unfused --group-query-attention --num-query-groups 4 "
              "--tensor-model-parallel-size 4",
-     "cannot be shared out"},
+     "An all-to-all cannot deal"},
     {CONTEXT " --attention-backend unfused", "passes them round a ring"},
     {CONTEXT " --attention-backend unfused --cp-comm-type allgather a2a+p2p "
              "--hierarchical-context-parallel-sizes 2 2",
