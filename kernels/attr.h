@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/slice.h"
+#include "base/zigzag.h"
 #include "kernels/fp8_blocks.h"
 #include "tensor/fp8.h"
 

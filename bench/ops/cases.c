@@ -4,8 +4,8 @@
 
 #include "base/mem.h"
 #include "bench/ops/operands.h"
-#include "bench/roofs.h"
-#include "bench/work.h"
+#include "bench/peaks.h"
+#include "bench/op_cost.h"
 
 int bench_case_count(void) { return kernel_case_count(); }
 

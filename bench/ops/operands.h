@@ -2,7 +2,7 @@
 #ifndef ISOTRON_BENCH_OPERANDS_H
 #define ISOTRON_BENCH_OPERANDS_H
 
-#include "bench/calls.h"
+#include "bench/op_runner.h"
 #include "kernels/ops.h"
 
 OpNumber bench_case_op(int);

@@ -10,8 +10,8 @@
 #include "bench/ops/cases.h"
 #include "bench/ops/operands.h"
 #include "bench/provenance.h"
-#include "bench/roofs.h"
-#include "bench/work.h"
+#include "bench/peaks.h"
+#include "bench/op_cost.h"
 #ifdef ISOTRON_CUDA
 #include "kernels/cuda/attention_path.h"
 #endif

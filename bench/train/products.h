@@ -3,8 +3,8 @@
 #ifndef ISOTRON_BENCH_PRODUCTS_H
 #define ISOTRON_BENCH_PRODUCTS_H
 
-#include "bench/calls.h"
-#include "bench/work.h"
+#include "bench/op_runner.h"
+#include "bench/op_cost.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 

@@ -9,7 +9,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/philox.h"
-#include "bench/roofs.h"
+#include "bench/peaks.h"
 #include "models/option_map.h"
 
 /* ---- batches ---- */
@@ -47,9 +47,9 @@ static void free_batches(Steps *b) {
 /* ---- steps ---- */
 
 static void one_step(Steps *b) {
-    StepReport report = run_begin(b->run);
-    run_microbatches(b->run, b->batches, b->microbatches, b->microbatches, &report);
-    run_update(b->run, &report);
+    StepReport report = trainer_begin_step(b->run);
+    trainer_microbatches(b->run, b->batches, b->microbatches, b->microbatches, &report);
+    trainer_update(b->run, &report);
     b->loss = report.loss;
 }
 
@@ -190,18 +190,18 @@ static Err open_run(Steps *b) {
     ERR_RETURN(device_open(b->gpu, 0, (int)b->derived->cpu_threads, &b->device));
     device_describe(b->device, b->name, sizeof b->name);
     printf("device: %s\n", b->name);
-    b->plan = run_plan_memory(c, b->derived, NULL, b->device);
+    b->plan = trainer_plan_memory(c, b->derived, NULL, b->device);
     Err e = check_memory(b);
     if (e.code) {
         device_free(b->device);
         return e;
     }
     b->before = taken(b);
-    b->run = run_new(c, b->derived, &b->plan, NULL, b->device);
+    b->run = trainer_new(c, b->derived, &b->plan, NULL, b->device);
     b->type = b->run->context.dtype;
     const int64_t start = clock_ns();
     registry_init(b->run->model->registry, b->run->context.seed);
-    run_publish(b->run);
+    trainer_publish(b->run);
     device_wait(b->device);
     b->init_seconds = (double)(clock_ns() - start) * 1e-9;
     if (b->device->pool) b->threads = pool_threads(b->device->pool);
@@ -211,7 +211,7 @@ static Err open_run(Steps *b) {
 
 /* On a GPU of its own, whose memory the run has left. */
 static Err measure_alone(Steps *b) {
-    run_free(b->run);
+    trainer_free(b->run);
     b->run = NULL;
     ERR_RETURN(device_open(true, 0, (int)b->derived->cpu_threads, &b->device));
     b->device->gemm_tuning = map_gemm_tuning(b->config.gemm_tuning),
@@ -224,7 +224,7 @@ static Err measure_alone(Steps *b) {
 }
 
 static void free_steps(Steps *b) {
-    run_free(b->run);
+    trainer_free(b->run);
     free_batches(b);
     products_free(&b->products);
     free(b->recorder.profile), free(b->recorder.product);
@@ -233,7 +233,7 @@ static void free_steps(Steps *b) {
 
 Err bench_train(const Config *c, const Derived *d, const BenchTrain *o) {
     Steps b = {.options = o, .config = *c, .derived = d, .gpu = c->device == ON_CUDA};
-    ERR_RETURN(run_check(c, d));
+    ERR_RETURN(trainer_check(c, d));
     if (o->json) ERR_RETURN(file_check_target(o->json));
     ERR_RETURN(open_run(&b));
     if (b.gpu) measure_plain(&b);

@@ -4,7 +4,7 @@
 
 #include "bench/train/products.h"
 #include "bench/train/train.h"
-#include "train/run.h"
+#include "train/trainer.h"
 
 typedef struct Step {
     int64_t wall_ns;
@@ -27,7 +27,7 @@ typedef struct Steps {
     const BenchTrain *options;
     Config config;
     const Derived *derived;
-    Run *run;
+    Trainer *run;
     Device *device; /* the run's */
     bool gpu;
     DType type;     /* that activations are stored in */

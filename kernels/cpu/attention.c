@@ -1,8 +1,8 @@
 /* Attention that never holds the s x t probabilities: y = softmax(scale * q k^T + mask) v with an online
- * softmax over tiles of keys (Dao et al., "FlashAttention", 2022); the backward computes the probabilities
- * again from lse (natural log) and uses delta = sum(dy * y):
- *   dv = p^T dy,  ds = p * (dy v^T - delta),  dq = scale * ds k,  dk = scale * ds^T q.
- * Dropout scales p by its factors in y and dv, and dy v^T in ds.
+ * softmax over tiles of keys (Dao et al., "FlashAttention", 2022); the attention_backward computes the
+ * probabilities again from lse (natural log) and uses delta = sum(dy * y): dv = p^T dy,  ds = p * (dy v^T -
+ * delta),  dq = scale * ds k,  dk = scale * ds^T q. Dropout scales p by its factors in y and dv, and dy v^T
+ * in ds.
  *
  * A block of LANES query rows of one kv group (its r heads one after the other) lies in the lanes of a
  * vector and is never mixed: a row's tiles begin at fixed keys, it takes its keys in order, and a key that it
@@ -253,7 +253,7 @@ void KERNEL(attention)(const Call *c) {
     pool_for(c->device->pool, p.b * p.g * p.blocks, grain_rows(LANES * p.t * (p.d + p.dv)), forward, &p);
 }
 
-/* ---- backward ---- */
+/* ---- attention_backward ---- */
 
 typedef struct Gradient {
     Problem p;
@@ -370,7 +370,7 @@ static void backward_group(const Gradient *g, int64_t sample, int64_t group, Buf
     store_keys(p, out[2], sample, group, u->dv, g->v_stride);
 }
 
-static void backward(void *arg, int64_t begin, int64_t end) {
+static void attention_backward(void *arg, int64_t begin, int64_t end) {
     const Gradient *g = arg;
     Buffers u;
     const size_t bytes = (size_t)buffers_place(g, NULL, &u) * sizeof(real);
@@ -387,5 +387,6 @@ void KERNEL(attention_grad)(const Call *c) {
                   .y = c->in[4],
                   .lse = c->in[5]};
     g.k_stride = tile_round_up(g.p.d), g.v_stride = tile_round_up(g.p.dv);
-    pool_for(c->device->pool, g.p.b * g.p.g, grain_rows(g.p.rows * g.p.t * (g.p.d + g.p.dv)), backward, &g);
+    pool_for(c->device->pool, g.p.b * g.p.g, grain_rows(g.p.rows * g.p.t * (g.p.d + g.p.dv)),
+             attention_backward, &g);
 }

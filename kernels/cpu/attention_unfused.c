@@ -12,7 +12,8 @@ typedef struct Operands {
     const Call *call;
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *probs, *first_key, *dy;
-    const real *sink; /* of the first head; NULL: there are none, or only the backward is asked for */
+    const real *sink; /* of the first head; NULL: there are none, or only the attention_unfused_backward is
+                         asked for */
     real *sink_sum;   /* [b,g,r]: each sample's share of dsink; NULL: not wanted */
 } Operands;
 
@@ -139,7 +140,7 @@ static void clear(const Tensor *x, int64_t sample, int64_t group) {
             for (int64_t c = 0; c < x->dim[4]; c++) row(x, i, sample, group, r)[c] = 0;
 }
 
-static void backward(void *arg, int64_t begin, int64_t end) {
+static void attention_unfused_backward(void *arg, int64_t begin, int64_t end) {
     const Operands *o = arg;
     const int64_t g = o->q->dim[2];
     real *ds = mem_alloc((size_t)o->k->dim[0] * sizeof(real));
@@ -172,7 +173,7 @@ void KERNEL(attention_unfused_grad)(const Call *c) {
                   .dy = c->in[0]};
     const size_t sums = (size_t)(o.q->dim[1] * o.q->dim[2] * o.q->dim[3]);
     if (c->out[3]) o.sink_sum = mem_zero(sums, sizeof *o.sink_sum);
-    pool_for(c->device->pool, o.q->dim[1] * o.q->dim[2], grain(&o), backward, &o);
+    pool_for(c->device->pool, o.q->dim[1] * o.q->dim[2], grain(&o), attention_unfused_backward, &o);
     if (c->out[3]) put_sink_gradients(&o, c->out[3]);
     free(o.sink_sum);
 }

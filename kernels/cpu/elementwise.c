@@ -32,7 +32,7 @@ static int64_t length(const Units *u, int64_t unit) {
     return left < u->length ? left : u->length;
 }
 
-static void run(const Units *u, PoolFn *fn) {
+static void elementwise_run(const Units *u, PoolFn *fn) {
     pool_for(u->call->device->pool, u->count, grain_rows(u->length), fn, (void *)u);
 }
 
@@ -59,7 +59,7 @@ static void copy_units(void *arg, int64_t begin, int64_t end) {
 
 void KERNEL(copy)(const Call *c) {
     const Units u = units(c);
-    run(&u, copy_units);
+    elementwise_run(&u, copy_units);
 }
 
 static void add_units(void *arg, int64_t begin, int64_t end) {
@@ -76,7 +76,7 @@ static void add_units(void *arg, int64_t begin, int64_t end) {
 
 void KERNEL(add)(const Call *c) {
     const Units u = units(c);
-    run(&u, add_units);
+    elementwise_run(&u, add_units);
 }
 
 static void fill_units(void *arg, int64_t begin, int64_t end) {
@@ -96,7 +96,7 @@ static void fill_units(void *arg, int64_t begin, int64_t end) {
 
 void KERNEL(fill)(const Call *c) {
     const Units u = units(c);
-    run(&u, fill_units);
+    elementwise_run(&u, fill_units);
 }
 
 static void snap_units(void *arg, int64_t begin, int64_t end) {
@@ -112,5 +112,5 @@ static void snap_units(void *arg, int64_t begin, int64_t end) {
 
 void KERNEL(snap)(const Call *c) {
     const Units u = units(c);
-    run(&u, snap_units);
+    elementwise_run(&u, snap_units);
 }

@@ -74,7 +74,7 @@ static void run_experts(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-static void run(const Call *c, Gemm (*product)(const Grouped *, int64_t, int64_t, int64_t)) {
+static void grouped_run(const Call *c, Gemm (*product)(const Grouped *, int64_t, int64_t, int64_t)) {
     Grouped g = {c, c->in[2], product, *c->device};
     const int64_t experts = g.offset->dim[0] - 1;
     if (experts < pool_threads(c->device->pool)) {
@@ -93,13 +93,13 @@ static void clear_tail(const Call *c) {
 }
 
 void KERNEL(grouped_linear)(const Call *c) {
-    run(c, forward);
+    grouped_run(c, forward);
     clear_tail(c);
 }
 
 void KERNEL(grouped_linear_dgrad)(const Call *c) {
-    run(c, dgrad);
+    grouped_run(c, dgrad);
     clear_tail(c);
 }
 
-void KERNEL(grouped_linear_wgrad)(const Call *c) { run(c, wgrad); }
+void KERNEL(grouped_linear_wgrad)(const Call *c) { grouped_run(c, wgrad); }

@@ -68,7 +68,7 @@ void KERNEL(cross_entropy)(const Call *c) {
     pool_for(c->device->pool, tensor_rows(c->in[0]), grain_rows(tensor_width(c->in[0])), forward, (void *)c);
 }
 
-static void backward(void *arg, int64_t begin, int64_t end) {
+static void loss_backward(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const Tensor *logits = c->in[1];
     const int64_t width = tensor_width(logits), n = columns(c, logits);
@@ -87,7 +87,8 @@ static void backward(void *arg, int64_t begin, int64_t end) {
 
 void KERNEL(cross_entropy_grad)(const Call *c) {
     check_labels(c, c->in[2]);
-    pool_for(c->device->pool, tensor_rows(c->in[1]), grain_rows(tensor_width(c->in[1])), backward, (void *)c);
+    pool_for(c->device->pool, tensor_rows(c->in[1]), grain_rows(tensor_width(c->in[1])), loss_backward,
+             (void *)c);
 }
 
 void KERNEL(cross_entropy_with_grad)(const Call *c) {

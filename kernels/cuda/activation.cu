@@ -2,7 +2,7 @@
  * dy's memory but with SwiGLU. */
 #include <math.h>
 
-#include "kernels/cuda/early.cuh"
+#include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/vectors.cuh"
 
 enum { THREADS = 256 };

@@ -202,7 +202,7 @@ static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
 
 /* The first complaint of a device is a fault when the host next waits for it; see tensor/cuda.h. `sentence`
  * has two %lld and lives in the host's memory: pass it to the kernel as an argument. */
-__device__ __forceinline__ void complain(CudaComplaint *c, const char *sentence, int64_t a, int64_t b) {
+__device__ __forceinline__ void complain(DeviceAssert *c, const char *sentence, int64_t a, int64_t b) {
     if (atomicExch(&c->raised, 1)) return;
     c->sentence = sentence;
     c->value[0] = a, c->value[1] = b;

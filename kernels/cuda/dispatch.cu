@@ -3,7 +3,7 @@
  * there in order. Written: row, copy, offset, expert, and the y of a scaling; written or added to: y, x, dx,
  * dp. */
 #include "kernels/cuda/router.cuh"
-#include "kernels/cuda/stores.cuh"
+#include "kernels/cuda/vector_store.cuh"
 
 enum { THREADS = 256 };
 
@@ -66,14 +66,14 @@ __device__ __forceinline__ void load_places(const Plan &p, int64_t at, int64_t e
 }
 
 __device__ __forceinline__ void check_places(const Plan &p, int64_t at, int64_t end, const int *place,
-                                             CudaComplaint *complaint, const char *sentence) {
+                                             DeviceAssert *complaint, const char *sentence) {
     for (int u = 0; u < AHEAD; u++) {
         const int64_t i = at + 32 * u + threadIdx.x % 32;
         if (i < end && place[u] < 0 && p.expert[i] >= 0) complain(complaint, sentence, i, p.expert[i]);
     }
 }
 
-static __global__ void count_copies(Plan p, CudaComplaint *complaint, const char *sentence) {
+static __global__ void count_copies(Plan p, DeviceAssert *complaint, const char *sentence) {
     extern __shared__ int counts[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, chunk = blockIdx.x * (blockDim.x / 32) + warp;
     int *mine = counts + warp * p.experts;
@@ -134,7 +134,7 @@ __device__ __forceinline__ int64_t kept_of(const Plan &p, int64_t n) {
 }
 
 /* One block. */
-static __global__ void scan_experts(Plan p, CudaComplaint *complaint, const char *sentence) {
+static __global__ void scan_experts(Plan p, DeviceAssert *complaint, const char *sentence) {
     __shared__ int64_t room[32];
     int64_t end = 0, listed = 0;
     for (int k = 0; k < p.experts; k += blockDim.x) {
@@ -270,7 +270,7 @@ template <typename R> static __global__ void keep_best(Plan p, Cells prob) {
 
 extern "C" void cuda_dispatch(const Call *c) {
     Plan p = plan_of(c);
-    CudaComplaint *complaint = c->device->cuda->complaint;
+    DeviceAssert *complaint = c->device->cuda->complaint;
     const size_t each = (size_t)p.experts * sizeof(int);
     const int warps = warps_that_fit(p.experts, 0, each);
     const unsigned blocks = (unsigned)ceil_div(p.chunks, warps), threads = 32 * warps;
@@ -326,7 +326,7 @@ __device__ __forceinline__ int64_t expert_of(const ArrivalAttr &a, const int64_t
 }
 
 /* Blocks x: a rank's rows, behind those of the ranks before it in the part; the last one of the part pads. */
-static __global__ void arrival(Arriving r, CudaComplaint *complaint, const char *sentence) {
+static __global__ void arrival(Arriving r, DeviceAssert *complaint, const char *sentence) {
     __shared__ int64_t room[32];
     const int64_t rank = blockIdx.x, part = rank % r.attr.etp, thread = blockIdx.y * blockDim.x + threadIdx.x,
                   threads = gridDim.y * blockDim.x;

@@ -5,14 +5,14 @@
  * tokens, and a row that most tokens share is summed by many. */
 #include <cub/device/device_merge_sort.cuh>
 
-#include "kernels/cuda/early.cuh"
+#include "kernels/cuda/pdl.cuh"
 
 /* The ids of a call, and which of them this table has. */
 struct Ids {
     const int64_t *id; /* [b,s] */
     int64_t b, s;
     int64_t first, rows, total;
-    CudaComplaint *complaint;
+    DeviceAssert *complaint;
     const char *sentence;
 
     /* The table's row of a token, -1 if it has none. */

@@ -4,7 +4,7 @@
  * units of 16 bytes, go to tensor cores if y and dx are of their type and dw is F32 or of theirs; all others,
  * and batch-invariant mode, are chains of multiply-adds (chain.cuh). Written: y, also the rows behind the
  * last expert, as 0; written or added to: dx, dw. */
-#include "kernels/cuda/chain.cuh"
+#include "kernels/cuda/ordered_gemm.cuh"
 #include "kernels/cuda/tensor_tile.cuh"
 
 #include <algorithm>

@@ -4,7 +4,7 @@
  * fixed order it is summed as on the CPU. */
 #include "kernels/cuda/gemm.cuh"
 extern "C" {
-#include "kernels/cuda/linear_ways.h"
+#include "kernels/cuda/linear_algos.h"
 #include "kernels/ops.h"
 }
 

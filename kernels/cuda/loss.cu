@@ -11,7 +11,7 @@
 #include <cuda_pipeline.h>
 #include <float.h>
 
-#include "kernels/cuda/early.cuh"
+#include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/slots.cuh"
 
 enum { UNROLL = 4 /* loads of a thread in flight */ };
@@ -52,7 +52,7 @@ struct Losses {
     int64_t columns;      /* that are not padding */
     int64_t first, vocab; /* column 0 and the end of the whole vocabulary */
     const int64_t *label;
-    CudaComplaint *complaint;
+    DeviceAssert *complaint;
     const char *sentence;
 
     /* Row r of [s,b,v] is element `token` of [b,s]. */
@@ -288,7 +288,7 @@ extern "C" void cuda_cross_entropy_grad(const Call *c) {
  * has no room there is read twice, the second time from the cache. */
 template <typename T, int N> struct RowHeld {
     typedef Piece<T, N> V;
-    Slots<V> slots;
+    BucketPool<V> slots;
     int held, threads;
 
     __device__ __forceinline__ int stretch() const { return UNROLL * threads; }
@@ -355,7 +355,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     typedef Real<T> R;
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ R room[2][64];
-    const RowHeld<T, N> rows = {Slots<Piece<T, N>>(shared), held, (int)blockDim.x};
+    const RowHeld<T, N> rows = {BucketPool<Piece<T, N>>(shared), held, (int)blockDim.x};
     start_early();
     int64_t row = blockIdx.x;
     LogSum<T> all = rows.first_sum(logits + row * o.width, (int)(o.columns / N));

@@ -7,7 +7,7 @@
  * Instructions are as scarce as bytes: a row of 2048 elements of 16 bits may take a multiprocessor of an H200
  * about 2000 of a warp's if it is to take no longer than its memory. So few threads have many vectors each,
  * and what a row needs once is kept short. */
-#include "kernels/cuda/early.cuh"
+#include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/vectors.cuh"
 

@@ -3,7 +3,7 @@
 #ifndef ISOTRON_KERNELS_CUDA_NORM_CUH
 #define ISOTRON_KERNELS_CUDA_NORM_CUH
 
-#include "kernels/cuda/row.cuh"
+#include "kernels/cuda/row_team.cuh"
 
 /* What all kernels of norms need to know. */
 template <typename R> struct Norm {

@@ -9,7 +9,7 @@
  * A multiprocessor needs about 40 KB on their way to be served at the rate of its memory, all the time; what
  * is beyond that only makes longer the time in which, at the end, the last rows are computed and nothing
  * moves. So threads have few vectors each, and a block few rows at once. */
-#include "kernels/cuda/early.cuh"
+#include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/slots.cuh"
 
@@ -45,7 +45,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
     const GradVectors<T> &p;
     Team<R, true> team;
     int width, threads, thread; /* of the block, and which one this is */
-    Slots<V> slots;
+    BucketPool<V> slots;
     V gain[K];
     Pair kept[K];
     R gain_sum[K * N], bias_sum[K * N];
@@ -69,15 +69,15 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         return PLUS ? 1 + gain[k].get(e) : gain[k].get(e);
     }
     /* A warp's slots lie together, so that a thread's own are at constant distances. */
-    __device__ __forceinline__ Slots<V> slots_of(int stage) const {
-        Slots<V> own = slots;
+    __device__ __forceinline__ BucketPool<V> slots_of(int stage) const {
+        BucketPool<V> own = slots;
         own.first += (uint32_t)sizeof(V) * (uint32_t)(stage * (OPERANDS * K) * threads);
         return own;
     }
     static __device__ __forceinline__ int slot(Operand what, int k) { return (what * K + k) * 32; }
     /* For vectors that no row has, once: nothing is fetched for them. */
     __device__ __forceinline__ void clear(int stage) const {
-        const Slots<V> own = slots_of(stage);
+        const BucketPool<V> own = slots_of(stage);
 #pragma unroll
         for (int k = 0; k < K; k++) {
             if (has(k)) continue;
@@ -85,14 +85,14 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
             own.put(slot(X, k), V());
         }
     }
-    __device__ __forceinline__ void fetch_one(const Slots<V> &own, Operand what, const T *row) const {
+    __device__ __forceinline__ void fetch_one(const BucketPool<V> &own, Operand what, const T *row) const {
         row += column(0);
 #pragma unroll
         for (int k = 0; k < K; k++)
             if (has(k)) own.fetch(slot(what, k), row + k * team.size * N);
     }
     __device__ __forceinline__ void fetch(int stage, uint32_t row) const {
-        const Slots<V> own = slots_of(stage);
+        const BucketPool<V> own = slots_of(stage);
         if (row < o.rows) {
             fetch_one(own, DY, p.dy + (int64_t)row * width);
             fetch_one(own, X, p.x + p.x_rows(row));
@@ -110,7 +110,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         else
             __pipeline_wait_prior(0);
     }
-    __device__ __forceinline__ Pair pair(const Slots<V> &own, int k, R mean) const {
+    __device__ __forceinline__ Pair pair(const BucketPool<V> &own, int k, R mean) const {
         const V dy = own[slot(DY, k)], x = own[slot(X, k)];
         Pair v;
 #pragma unroll
@@ -119,7 +119,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
     }
     /* Adds this row, if it is LIVE, to the sums of columns, and finds mean(dy g) and rstd mean(dy g xhat). */
     __device__ __forceinline__ void means(int stage, bool live, R mean, R rstd, R *sum, R *along) {
-        const Slots<V> own = slots_of(stage);
+        const BucketPool<V> own = slots_of(stage);
         R s = 0, a = 0;
         if (live) {
 #pragma unroll
@@ -146,7 +146,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         *along = a * rstd * o.per_width * rstd;
     }
     __device__ __forceinline__ void write(int stage, uint32_t row, R mean, R rstd, R sum, R along) const {
-        const Slots<V> own = slots_of(stage);
+        const BucketPool<V> own = slots_of(stage);
         T *out = p.dx + p.dx_rows(row) + column(0);
 #pragma unroll
         for (int k = 0; k < K; k++) {

@@ -2,7 +2,7 @@
  * The steps update their operands in place; the sums are written or added to. */
 #include <stddef.h>
 
-#include "kernels/cuda/early.cuh"
+#include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/vectors.cuh"
 
 extern "C" {
@@ -17,7 +17,7 @@ enum { THREADS = 256, WARP = 32 };
 struct Pieces {
     const FlatPiece *row; /* NULL: no table */
     int64_t count, n;     /* n: elements of the operands */
-    CudaComplaint *complaint;
+    DeviceAssert *complaint;
     const char *sentence;
 
     __device__ __forceinline__ FlatPiece load(int64_t i) const {

@@ -2,7 +2,7 @@
  * by itself. A number is rounded to FP8 as a float: to nearest among the floats that src/tensor/fp8.c's codes
  * stand for. Updated in place: state; written: y. */
 #include "kernels/cuda/quantize.cuh"
-#include "kernels/cuda/stores.cuh"
+#include "kernels/cuda/vector_store.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 

@@ -3,7 +3,7 @@
  * before the first is rotated, and loads their cosines and sines once; what is not rotated are more runs. A
  * block is [tokens][shares of the heads][runs], and small: a multiprocessor has several, one of which
  * computes while others wait for memory, and the last ones of all are soon done. */
-#include "kernels/cuda/early.cuh"
+#include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/vectors.cuh"
 
 /* HEADS: of a share. RESIDENT: blocks of a multiprocessor. CUDA's limits of a block's third dimension, of a
@@ -167,7 +167,7 @@ __device__ __forceinline__ void copy_heads(const Rope<T> &o, const Token<T> &t, 
 
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    rotate(const __grid_constant__ Rope<T> o, CudaComplaint *complaint, const char *sentence) {
+    rotate(const __grid_constant__ Rope<T> o, DeviceAssert *complaint, const char *sentence) {
     constexpr int U = ALIGNED ? HEADS : 1;
     const uint32_t token = blockIdx.x * blockDim.z + threadIdx.z,
                    share = blockIdx.y * blockDim.y + threadIdx.y;

@@ -229,7 +229,7 @@ static Count count_of(const Call *c) {
     return n;
 }
 
-static __global__ void count_choices(Count n, int *part, CudaComplaint *complaint, const char *sentence) {
+static __global__ void count_choices(Count n, int *part, DeviceAssert *complaint, const char *sentence) {
     extern __shared__ int bins[];
     const int64_t group = blockIdx.x / n.parts, chunk = blockIdx.x % n.parts;
     for (int e = threadIdx.x; e < n.experts; e += blockDim.x) bins[e] = 0;

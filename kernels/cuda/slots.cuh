@@ -10,10 +10,10 @@
 
 /* By their address in shared memory: from a pointer the compiler computes it again for each access, with an
  * instruction that takes longer than the access. Made by all threads of a warp. */
-template <typename V> struct Slots {
+template <typename V> struct BucketPool {
     uint32_t first;
 
-    __device__ __forceinline__ Slots(const void *shared)
+    __device__ __forceinline__ BucketPool(const void *shared)
         : first(__shfl_sync(0xffffffffu, (uint32_t)__cvta_generic_to_shared(shared), 0)) {}
     __device__ __forceinline__ V operator[](int i) const {
         static_assert(sizeof(V) == 16, "a slot has 16 bytes");

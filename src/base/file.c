@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "base/sink.h"
+#include "base/durable_file.h"
 
 Err file_failed(const char *verb, const char *path) {
     int code = errno;

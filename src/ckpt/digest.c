@@ -1,7 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/open.h"
+#include "ckpt/reader.h"
 
 /* The n boxes of a part as one. */
 static Err hash_part(const Ckpt *c, const CkptTensor *t, int64_t n, Hash128 *out) {
@@ -15,7 +15,7 @@ static Err hash_part(const Ckpt *c, const CkptTensor *t, int64_t n, Hash128 *out
         const size_t row = (size_t)b->shape[1] * size;
         for (int64_t k = 0; k < b->shape[0]; k++)
             memcpy(whole + (size_t)((b->offset[0] + k) * t->global[1] + b->offset[1]) * size,
-                   open_bytes(c, &t[i]) + (size_t)k * row, row);
+                   ckpt_tensor_bytes(c, &t[i]) + (size_t)k * row, row);
     }
     *out = hash128(whole, bytes);
     free(whole);
@@ -40,4 +40,4 @@ static Err add_lines(const Ckpt *c, Str *out) {
     return ERR_OK;
 }
 
-Err ckpt_digest(const Ckpt *c, Str *out) { return open_agree(c, add_lines(c, out)); }
+Err ckpt_digest(const Ckpt *c, Str *out) { return ckpt_agree(c, add_lines(c, out)); }

@@ -112,7 +112,7 @@ static const Rule *find_rule(HfFamily family, const char *module, size_t n, cons
 
 /* ---- map ---- */
 
-static void add(HfMap *m, const char *name, const Param *p, int part, int64_t group, bool transposed) {
+static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t group, bool transposed) {
     int64_t rows = part == HF_ALL_PARTS ? p->spec.dim[0] : param_part_rows(p, part);
     if (group != HF_ALL_GROUPS) rows /= p->spec.groups;
     int64_t columns = p->spec.ndim == 2 ? p->spec.dim[1] : 1;
@@ -135,17 +135,17 @@ static void add_by_rule(HfMap *m, const Rule *rule, const char *base, const char
     const bool transposed = rule->conv1d && p->spec.ndim == 2;
     part = rule->part ? part : HF_ALL_PARTS;
     if (!star)
-        add(m, arena_printf(m->arena, "%s%s%s", base, rule->hf, kind), p, part, HF_ALL_GROUPS, transposed);
+        hf_add(m, arena_printf(m->arena, "%s%s%s", base, rule->hf, kind), p, part, HF_ALL_GROUPS, transposed);
     for (int64_t g = 0; star && g < p->spec.groups; g++)
-        add(m,
-            arena_printf(m->arena, "%s%.*s%lld%s%s", base, (int)(star - rule->hf), rule->hf, (long long)g,
-                         star + 1, kind),
-            p, part, g, transposed);
+        hf_add(m,
+               arena_printf(m->arena, "%s%.*s%lld%s%s", base, (int)(star - rule->hf), rule->hf, (long long)g,
+                            star + 1, kind),
+               p, part, g, transposed);
 }
 
 static Err add_param(HfMap *m, const Param *p) {
     const char *name = p->spec.name, *module = name, *base = FAMILIES[m->family].base;
-    if (!strcmp(name, OUTPUT)) return add(m, LM_HEAD, p, HF_ALL_PARTS, HF_ALL_GROUPS, false), ERR_OK;
+    if (!strcmp(name, OUTPUT)) return hf_add(m, LM_HEAD, p, HF_ALL_PARTS, HF_ALL_GROUPS, false), ERR_OK;
     if (!strncmp(name, LAYER, sizeof LAYER - 1)) {
         char *end;
         long layer = strtol(name + sizeof LAYER - 1, &end, 10);
@@ -265,7 +265,7 @@ static int64_t copy_run(const Copying *c, int part, int64_t row, int64_t end, in
     return n;
 }
 
-static void copy(Copying c) {
+static void hf_copy(Copying c) {
     const HfTensor *t = c.of;
     const Param *p = t->param;
     c.scratch = t->transposed ? mem_alloc((size_t)t->dim[0] * dtype_size(c.hf_type)) : NULL;
@@ -282,11 +282,11 @@ static void copy(Copying c) {
 }
 
 void hf_gather(const HfTensor *t, Device *d, const void *flat, DType flat_type, void *hf, DType hf_type) {
-    copy((Copying){t, d, (char *)flat, flat_type, hf, hf_type, true, NULL});
+    hf_copy((Copying){t, d, (char *)flat, flat_type, hf, hf_type, true, NULL});
 }
 
 void hf_scatter(const HfTensor *t, const void *hf, DType hf_type, Device *d, void *flat, DType flat_type) {
-    copy((Copying){t, d, flat, flat_type, (void *)hf, hf_type, false, NULL});
+    hf_copy((Copying){t, d, flat, flat_type, (void *)hf, hf_type, false, NULL});
 }
 
 /* ---- import ---- */

@@ -1,8 +1,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/held.h"
-#include "ckpt/open.h"
+#include "ckpt/shard_boxes.h"
+#include "ckpt/reader.h"
 #include "comm/agree.h"
 
 /* Elements that a stored box and what this rank holds have in common. */
@@ -150,12 +150,12 @@ static void copy_run(const Ckpt *c, const Overlap *o, int64_t row, int64_t n, De
     for (int64_t i = 0; i < n; i++) {
         const int64_t from = (first + i - t->box.offset[0]) * t->box.shape[1] + column - t->box.offset[1];
         dtype_convert((char *)v.data + (size_t)(i * width) * size, dtype,
-                      open_bytes(c, t) + (size_t)from * dtype_size(t->dtype), t->dtype, (size_t)width);
+                      ckpt_tensor_bytes(c, t) + (size_t)from * dtype_size(t->dtype), t->dtype, (size_t)width);
     }
     device_view_end(&v);
 }
 
-static void copy(const Ckpt *c, const Overlap *o, Device *device) {
+static void load_copy(const Ckpt *c, const Overlap *o, Device *device) {
     for (int64_t row = 0, n; row < o->box.shape[0]; row += n) {
         n = held_run(o->param, o->part, o->item, &o->box, row);
         copy_run(c, o, row, n, device);
@@ -166,8 +166,8 @@ Err ckpt_load(const Ckpt *c, const Registry *r, const CkptItem *items, int n_ite
     Plan plan = {.ckpt = c, .is_known = mem_zero((size_t)c->manifest.count + 1, 1)};
     Err e = comm_agree(c->comm, match_all(&plan, r, items, n_items));
     if (!e.code) e = refuse_unknown(&plan, items, n_items);
-    if (!e.code) e = open_agree(c, check_bytes(&plan));
-    for (int64_t i = 0; i < plan.n && !e.code; i++) copy(c, &plan.overlaps[i], r->device);
+    if (!e.code) e = ckpt_agree(c, check_bytes(&plan));
+    for (int64_t i = 0; i < plan.n && !e.code; i++) load_copy(c, &plan.overlaps[i], r->device);
     free(plan.overlaps);
     free(plan.is_known);
     return e;

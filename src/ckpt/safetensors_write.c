@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/fault.h"
-#include "base/sink.h"
+#include "base/durable_file.h"
 #include "base/str.h"
 
 enum { HEADER_ALIGN = 8 };

@@ -7,10 +7,10 @@
 
 #include "base/fault.h"
 #include "base/file.h"
-#include "base/sink.h"
+#include "base/durable_file.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/folder.h"
-#include "ckpt/held.h"
+#include "ckpt/shard_boxes.h"
 #include "comm/agree.h"
 
 /* Where a box comes from. */

@@ -144,7 +144,7 @@ static bool sabotaged(const Comm *c, int64_t number) {
 CommWork *comm_start(Comm *c, const CommCall *call) {
     check_call(c, call);
     CommWork *w = take_work(c, call);
-    if (c->backend && device_is_apart(call->device)) comm_stage(w);
+    if (c->backend && device_is_discrete(call->device)) comm_stage(w);
     if (sabotaged(c, c->started++)) return w;
     if (call->group.size == 1) {
         if (c->backend) copy_own(&w->call);

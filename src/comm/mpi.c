@@ -29,7 +29,7 @@ Comm *comm_mpi(const CommOptions *options) {
 #include "base/err.h"
 #include "base/mem.h"
 
-#define MPI_CHECK(call) check(call, #call)
+#define MPI_CHECK(call) mpi_check(call, #call)
 
 #define PATIENCE_NS INT64_C(5000000000) /* of a rank whose report another one is about to make */
 
@@ -93,7 +93,7 @@ typedef struct Span {
     int64_t elements;
 } Span;
 
-static void check(int rc, const char *call) {
+static void mpi_check(int rc, const char *call) {
     char text[MPI_MAX_ERROR_STRING] = "";
     int n = 0;
     if (rc != MPI_SUCCESS) MPI_Error_string(rc, text, &n);

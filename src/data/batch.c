@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/fault.h"
-#include "base/slice.h"
+#include "base/zigzag.h"
 
 size_t field_bytes(FieldId field) {
     static const size_t BYTES[FIELDS] = {

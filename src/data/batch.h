@@ -49,7 +49,7 @@ void batch_free(Batch *);
 /* Samples [first, first + n), in the same memory. */
 Batch batch_rows(const Batch *, int64_t first, int64_t n);
 Sample batch_sample(const Batch *, int64_t i);
-/* The columns that context-parallel rank `rank` of `ranks` holds (base/slice.h; of one rank: all), in the
+/* The columns that context-parallel rank `rank` of `ranks` holds (base/zigzag.h; of one rank: all), in the
  * arena's memory: not to be freed. s is a multiple of 2 * ranks. */
 Batch batch_slice(const Batch *, int ranks, int rank, Arena *);
 

@@ -95,7 +95,8 @@ enum { DESCRIPTION, DATASET, SAMPLE, CACHE_FILES };
 static const char *const CACHE_NAMES[CACHE_FILES] = {"description.txt", "dataset_index.npy",
                                                      "dataset_sample_index.npy"};
 
-static bool load(BlendedDataset *d, const Mix *m, char *const paths[CACHE_FILES], const Str *description) {
+static bool blended_dataset_load(BlendedDataset *d, const Mix *m, char *const paths[CACHE_FILES],
+                                 const Str *description) {
     if (gpt_cache_describes(paths[DESCRIPTION], description) && !npy_open(paths[DATASET], &d->dataset).code &&
         !npy_open(paths[SAMPLE], &d->sample).code && valid(d, m))
         return true;
@@ -113,7 +114,7 @@ static Err load_or_build(BlendedDataset *d, const Mix *m, double surplus) {
     md5_hex(text.s, text.len, md5);
     for (int i = 0; i < CACHE_FILES; i++)
         paths[i] = gpt_cache_path(dir, md5, "BlendedDataset", d->datasets[0].split, CACHE_NAMES[i]);
-    if (!e.code && !load(d, m, paths, &text)) {
+    if (!e.code && !blended_dataset_load(d, m, paths, &text)) {
         e = build(d, m, surplus);
         if (!e.code) e = file_mkdirs(dir);
         if (!e.code) e = file_write_atomic(paths[DESCRIPTION], text.s, text.len);

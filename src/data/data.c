@@ -20,7 +20,7 @@ struct Data {
 
 static const SplitRange WHOLE = {true, 0.0, 1.0};
 
-static char *copy(const char *s) { return s ? mem_strdup(s) : NULL; }
+static char *data_copy(const char *s) { return s ? mem_strdup(s) : NULL; }
 
 static Err check_config(const DataConfig *c) {
     bool per_split = false;
@@ -43,7 +43,8 @@ static Err check_config(const DataConfig *c) {
 }
 
 static void set_gpt_config(Data *d, const DataConfig *c, const char *split) {
-    d->split = copy(split), d->cache_dir = copy(c->cache_dir), d->tokenizer_json = copy(c->tokenizer_json);
+    d->split = data_copy(split), d->cache_dir = data_copy(c->cache_dir),
+    d->tokenizer_json = data_copy(c->tokenizer_json);
     d->gpt = (GptConfig){.sequence_length = c->sequence_length,
                          .seed = c->seed,
                          .vocab_size = c->vocab_size,

@@ -8,7 +8,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/sink.h"
+#include "base/durable_file.h"
 #include "data/indexed.h"
 #include "data/indexed_format.h"
 

@@ -18,7 +18,7 @@ struct Sampler {
 /* How many consecutive samples a rank is dealt. */
 static int64_t deal_of(const SamplerConfig *c) { return c->one_by_one ? 1 : c->micro_batch_size; }
 
-static Err check(const SamplerConfig *c) {
+static Err sampler_check(const SamplerConfig *c) {
     CHECK(c->micro_batch_size > 0 && c->dp_size > 0 && c->dp_rank >= 0 && c->dp_rank < c->dp_size &&
               c->consumed_samples >= 0,
           "sampler of micro batch size %" PRId64 ", data-parallel rank %d of %d", c->micro_batch_size,
@@ -48,7 +48,7 @@ static Err check(const SamplerConfig *c) {
 
 Err sampler_open(const SamplerConfig *c, Sampler **out) {
     *out = NULL;
-    ERR_RETURN(check(c));
+    ERR_RETURN(sampler_check(c));
     Sampler *s = mem_zero(1, sizeof *s);
     *s = (Sampler){
         .config = *c, .consumed = c->consumed_samples, .step = c->micro_batch_size * c->dp_size, .epoch = -1};

@@ -131,7 +131,7 @@ static bool all_done(const Session *s) {
     return true;
 }
 
-static void run(Session *s) {
+static void generate_run(Session *s) {
     int64_t vocab = s->model->derived->vocab_size;
     double *row = mem_alloc((size_t)vocab * sizeof *row);
     Tensor *logits = feed(s, s->longest);
@@ -165,7 +165,7 @@ Err generate(const Model *m, const RunContext *context, const Prompt *prompts, i
         memcpy(out[b].tokens, prompts[b].tokens, (size_t)prompts[b].n * sizeof *prompts[b].tokens);
     }
     open_session(&s);
-    run(&s);
+    generate_run(&s);
     close_session(&s);
     return ERR_OK;
 }

@@ -79,7 +79,7 @@ static void free_model(Model *m) {
 /* ---- against transformers ---- */
 
 /* --check. A difference is an error. */
-static Err check(const Job *j, const Model *m) {
+static Err convert_check(const Job *j, const Model *m) {
     if (!j->options.check) return ERR_OK;
     Reference r;
     ReferenceReport report;
@@ -119,7 +119,7 @@ static Err import_model(Job *j, const Ckpt *none) {
     ERR_RETURN(safetensors_open(j->options.from_hf, &file));
     Model *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);
     Err e = hf_import(file, m->registry);
-    if (!e.code) e = check(j, m);
+    if (!e.code) e = convert_check(j, m);
     const bool saves = j->setup.config.save && !e.code;
     if (saves) e = save(j, m);
     if (saves && !e.code)
@@ -185,7 +185,7 @@ static Err export_checkpoint(Job *j, const Ckpt *c) {
     CkptItem item = {
         .suffix = "", .flat = model->registry->masters, .dtype = model->registry->precise, .convert = true};
     Err e = ckpt_load(c, model->registry, &item, 1);
-    if (!e.code) e = check(j, model);
+    if (!e.code) e = convert_check(j, model);
     if (!e.code && j->options.to_hf) e = export_model(j, model);
     free_model(model);
     return e;

@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "infer/generate.h"
 #include "main/command.h"
-#include "train/resume.h"
+#include "train/checkpoint.h"
 
 typedef struct Job {
     Setup setup;
@@ -80,14 +80,14 @@ static Err print(const Job *j) {
     return ERR_OK;
 }
 
-static Err run(Job *j) {
+static Err generate_run(Job *j) {
     Setup *s = &j->setup;
     ERR_RETURN(setup_finish(s));
     if (!s->tokenizer) return err_user("--tokenizer-type is missing; prompts are text");
     ERR_RETURN(read_prompts(j));
     if (!j->n) return err_user("there is nothing to continue; give --prompt TEXT or --prompts-file FILE");
-    Run *r;
-    ERR_RETURN(run_open_for_inference(&s->config, &s->derived, &r));
+    Trainer *r;
+    ERR_RETURN(trainer_open_for_inference(&s->config, &s->derived, &r));
     GenerateOptions options = {
         .sampling = {s->config.temperature, s->config.top_k, s->config.top_p},
         .max_new_tokens = s->config.tokens_to_generate,
@@ -99,7 +99,7 @@ static Err run(Job *j) {
     j->out = mem_zero((size_t)j->n, sizeof *j->out);
     Err e = generate(r->model, &r->context, j->prompts, j->n, &options, j->out);
     if (!e.code) e = print(j);
-    run_free(r);
+    trainer_free(r);
     return e;
 }
 
@@ -118,7 +118,7 @@ int command_generate(int argc, char **argv) {
     }
     int status;
     if (command_ready(&args, e, &status)) {
-        e = run(&j);
+        e = generate_run(&j);
         status = e.code ? command_fail(e) : 0;
     }
     for (int64_t i = 0; i < j.n; i++) {

@@ -102,7 +102,7 @@ static Err inspect_schedule(const Config *c, Arena *arena) {
     return e;
 }
 
-static void check(const Options *o, const Config *c, Args *args) {
+static void inspect_check(const Options *o, const Config *c, Args *args) {
     if (!o->checkpoint && !o->dataset && !o->schedule)
         args_problem(args, "name what to inspect: --checkpoint DIR, --dataset PREFIX or --schedule");
     if (!o->schedule) return;
@@ -124,7 +124,7 @@ int command_inspect(int argc, char **argv) {
               NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
     Err e = config_parse(&config, &args, groups, 0, argc, argv);
-    if (!e.code && !args.help) check(&o, &config, &args), e = args_end(&args);
+    if (!e.code && !args.help) inspect_check(&o, &config, &args), e = args_end(&args);
     int status;
     if (command_ready(&args, e, &status)) {
         if (o.checkpoint) e = inspect_checkpoint(&o);

@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "comm/comm.h"
 #include "main/command.h"
-#include "train/world.h"
+#include "train/launch.h"
 #include "validate/parity.h"
 #include "validate/sweep.h"
 

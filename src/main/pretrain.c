@@ -2,8 +2,8 @@
 
 #include "main/command.h"
 #include "train/loop.h"
-#include "train/resume.h"
-#include "train/world.h"
+#include "train/checkpoint.h"
+#include "train/launch.h"
 
 int command_pretrain(int argc, char **argv) {
     const uint64_t groups = CONFIG_ALL_GROUPS & ~(UINT64_C(1) << GROUP_GENERATE);

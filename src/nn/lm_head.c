@@ -28,7 +28,7 @@ Tensor *lm_head_forward(Tape *t, const LmHead *m, const Feed *feed, Tensor *h_sb
     const int64_t positions =
         labels ? lm_head_positions(m->spec, run->layout, labels->dim[1], labels->dim[0], run->dtype) : 0;
     /* A chunk of logits needs the gradient of its losses at once. */
-    if (positions && (feed->dloss || !tape_records(t)))
+    if (positions && (feed->dloss || !tape_is_recording(t)))
         return op_linear_cross_entropy(t, h_sbh, w, labels,
                                        (LinearLoss){m->spec->vocab, positions, sequence, feed->dloss});
     Tensor *logits = op_linear(t, h_sbh, w, NULL, LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0));

@@ -3,7 +3,7 @@
 #include "base/hash.h"
 #include "kernels/ops.h"
 #include "ops/dropout.h"
-#include "ops/tokens.h"
+#include "ops/gather_tokens.h"
 
 /* The counters: the tokens that chose each expert, for the bias; those that would have by the scores alone,
  * for the global loss; the losses. */
@@ -49,7 +49,7 @@ void router_init(Router *r, Registry *reg, const char *name, const RouterSpec *s
 
 /* ---- balance ---- */
 
-static void add(Tape *t, Tensor *x, Tensor sum) {
+static void router_add(Tape *t, Tensor *x, Tensor sum) {
     sum.flags = TENSOR_ACCUM;
     tape_grad_off_grid(&sum);
     tape_call(t, &OPS[OP_copy], (Call){.in = {x}, .out = {&sum}});
@@ -66,7 +66,7 @@ static Tensor *counts(Tape *t, const Router *r, const Routing *plain, int loss) 
                1u << AXIS_TP | 1u << AXIS_CP | (unsigned)(loss == ROUTER_LOSS_GLOBAL_AUX) << AXIS_DP);
     if (loss == ROUTER_LOSS_GLOBAL_AUX) {
         Tensor sum = by_score(r);
-        add(t, count, sum);
+        router_add(t, count, sum);
         tape_call(t, &OPS[OP_copy], (Call){.in = {&sum}, .out = {count}});
     }
     return count;
@@ -90,7 +90,7 @@ static void balance(Tape *t, const Router *r, Tensor *logits, const Routing *rou
         Tensor *loss = op_router_loss(t, logits, z ? NULL : counts(t, r, &plain, i),
                                       (RouterLossAttr){.kind = z ? ROUTER_Z : ROUTER_BALANCE,
                                                        .sigmoid = s->route.score == ROUTER_SIGMOID});
-        add(t, loss, loss_sum(r, i));
+        router_add(t, loss, loss_sum(r, i));
         tape_seed(t, loss, s->loss_coeff[i] * tape_microbatch(t)->aux_scale);
     }
 }
@@ -103,6 +103,6 @@ Routing router_forward(Tape *t, const Router *r, Tensor *x) {
                          ? tokens_own(t, op_sinkhorn(t, tokens_whole(t, logits)), logits)
                          : NULL;
     Routing routing = op_route(t, logits, select, r->bias ? &r->bias->master : NULL, s->topk, s->route);
-    if (tape_records(t)) balance(t, r, logits, &routing);
+    if (tape_is_recording(t)) balance(t, r, logits, &routing);
     return routing;
 }

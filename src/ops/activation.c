@@ -6,7 +6,7 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 
-static void backward(Tape *t, const Node *n, Need need) {
+static void activation_backward(Tape *t, const Node *n, Need need) {
     Tensor *x = n->call.in[0], *dx = tape_grad_out(t, x, need);
     if (dx)
         tape_call(t, &OPS[OP_activation_grad],
@@ -18,7 +18,7 @@ void activation_record(Tape *t, Tensor *x, Tensor *y, Activation kind, bool thro
     y->spmd = x->spmd;
     y->flags |= x->flags & TENSOR_NEEDS_GRAD;
     tape_record(t, &OPS[OP_activation], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr,
-                through_reader ? NULL : backward);
+                through_reader ? NULL : activation_backward);
 }
 
 Tensor *op_activation(Tape *t, Tensor *x, Activation kind) {
@@ -31,6 +31,7 @@ Tensor *op_activation(Tape *t, Tensor *x, Activation kind) {
         dim[x->ndim - 1] /= 2;
     }
     Tensor *y = tape_tensor(t, (DType)x->dtype, x->ndim, dim);
-    tape_run(t, &OPS[OP_activation], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, backward);
+    tape_run(t, &OPS[OP_activation], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr,
+             activation_backward);
     return y;
 }

@@ -71,13 +71,13 @@ void attention_gradients(Tape *t, const Call *c, bool unfused, Tensor *dy, Atten
                      .attr = c->attr});
 }
 
-static void backward(Tape *t, const Node *n, Need need) {
+static void attention_backward(Tape *t, const Node *n, Need need) {
     const AttentionGrads g = attention_grads_out(t, &n->call, need);
     if (!attention_grads_of_qkv(&g) && !g.sink) return;
     attention_gradients(t, &n->call, n->op->number == OP_attention_unfused, tape_grad(t, n->call.out[0]), g);
 }
 
-static void check(const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *first_key) {
+static void attention_check(const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *first_key) {
     char a[100], b[100], c[100];
     bool fits = q->ndim == 5 && k->ndim == 5 && v->ndim == 5 && k->dim[0] == v->dim[0] &&
                 q->dim[4] == k->dim[4] && k->dim[3] == 1 && v->dim[3] == 1;
@@ -92,7 +92,7 @@ static void check(const Tensor *q, const Tensor *k, const Tensor *v, const Tenso
 
 Tensor *op_attention(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink,
                      AttentionAttr attr, bool unfused) {
-    check(q, k, v, first_key);
+    attention_check(q, k, v, first_key);
     const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3];
     Tensor *y = tape_tensor(t, (DType)q->dtype, 5, (int64_t[]){s, b, g, r, v->dim[4]});
     const Call call = {.in = {q, k, v, first_key, sink},
@@ -101,6 +101,6 @@ Tensor *op_attention(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key
     const OpDef *op = &OPS[unfused ? OP_attention_unfused : OP_attention];
     tape_check(t, op, &call);
     attention_run(t, &call, unfused);
-    tape_record(t, op, call, sizeof attr, backward);
+    tape_record(t, op, call, sizeof attr, attention_backward);
     return y;
 }

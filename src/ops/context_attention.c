@@ -2,7 +2,7 @@
 
 #include "base/fault.h"
 #include "ops/attention.h"
-#include "ops/exchange.h"
+#include "ops/ulysses.h"
 
 /* Between the blocks, whose ranks have q, k and v of a zigzag slice of `group` in the order of positions. */
 static Tensor *between(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink,
@@ -35,14 +35,14 @@ Tensor *op_context_attention(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *f
           (long long)r, block.size);
     const int64_t first = block.rank * (g * r / block.size);
     attr.first_head += first, attr.first_sink += first;
-    q = op_exchange_to_heads(t, q, block);
-    k = op_exchange_to_heads(t, k, block);
-    v = op_exchange_to_heads(t, v, block);
+    q = op_seq_to_heads(t, q, block);
+    k = op_seq_to_heads(t, k, block);
+    v = op_seq_to_heads(t, v, block);
     if (first_key) first_key = exchange_ids(t, first_key, block);
     check_rows(q, 0, block.size * s), check_rows(k, 0, block.size * s), check_rows(v, 0, block.size * s);
     if (first_key) check_rows(first_key, 1, block.size * s);
     Tensor *y = between(t, q, k, v, first_key, sink, attr, blocks, plan.gather, unfused);
-    y = op_exchange_to_rows(t, y, block, g, r);
+    y = op_heads_to_seq(t, y, block, g, r);
     check_rows(y, 0, s);
     return y;
 }

@@ -1,4 +1,4 @@
-/* Attention over context-parallel ranks, each of which holds a zigzag slice of the sequence (base/slice.h).
+/* Attention over context-parallel ranks, each of which holds a zigzag slice of the sequence (base/zigzag.h).
  * Megatron-LM --cp-comm-type and Transformer Engine's attention with context parallelism. */
 #ifndef ISOTRON_OPS_CONTEXT_ATTENTION_H
 #define ISOTRON_OPS_CONTEXT_ATTENTION_H

@@ -1,10 +1,11 @@
 /* All keys and values are gathered, and each rank attends from its own rows (Transformer Engine
  * AttnFuncWithCPAndKVAllGather). In the order of positions they are what one rank has, so y and dq are its
- * bits. The backward gathers again and adds up the gradients rank by rank. Kept for it: this rank's rows. */
+ * bits. The context_gather_backward gathers again and adds up the gradients rank by rank. Kept for it: this
+ * rank's rows. */
 #include "kernels/ops.h"
 #include "ops/attention.h"
 #include "ops/context_attention.h"
-#include "ops/exchange.h"
+#include "ops/ulysses.h"
 
 typedef struct GatherAttr {
     AttentionAttr attention; /* first: the kernels read it */
@@ -63,7 +64,7 @@ static void scatter(Tape *t, Whole d, const Group *g, Tensor *dk, Tensor *dv) {
     tape_drop(t, own);
 }
 
-static void backward(Tape *t, const Node *n, Need need) {
+static void context_gather_backward(Tape *t, const Node *n, Need need) {
     const GatherAttr *a = n->call.attr;
     Tensor *const *in = n->call.in, *dy = tape_grad(t, n->call.out[0]);
     const AttentionGrads own = attention_grads_out(t, &n->call, need);
@@ -98,6 +99,6 @@ Tensor *context_gather(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_k
     attention_run(t, &call, unfused);
     whole_drop(t, all);
     call.in[1] = k, call.in[2] = v;
-    tape_record(t, op, call, sizeof gather_attr, backward);
+    tape_record(t, op, call, sizeof gather_attr, context_gather_backward);
     return y;
 }

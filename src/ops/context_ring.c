@@ -1,14 +1,14 @@
 /* Keys and values go round the ring while each rank attends to those it holds (Liu et al., "Ring Attention",
  * 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i rank r holds those of rank r - i. A partial
- * result is merged by its log-sum; the order depends on the rank only. The backward sends keys and values
- * round again, and behind them their gradients, to which each rank adds: those of rank j are the sum over j,
- * j+1, ..., j-1. Kept for the backward: q, k, v, y and lse of this rank's rows. Partial results are in the
- * arithmetic's type. */
+ * result is merged by its log-sum; the order depends on the rank only. The context_ring_backward sends keys
+ * and values round again, and behind them their gradients, to which each rank adds: those of rank j are the
+ * sum over j, j+1, ..., j-1. Kept for the context_ring_backward: q, k, v, y and lse of this rank's rows.
+ * Partial results are in the arithmetic's type. */
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/attention.h"
 #include "ops/context_attention.h"
-#include "ops/exchange.h"
+#include "ops/ulysses.h"
 
 typedef struct RingAttr {
     AttentionAttr attention; /* first: the kernels read it */
@@ -128,7 +128,7 @@ static void step_gradient(Tape *t, const Call *c, int step, Tensor *dy, const Te
     attention_gradients(t, &part, false, dy, (AttentionGrads){.q = dq, .k = &dk, .v = &dv});
 }
 
-static void backward(Tape *t, const Node *n, Need need) {
+static void context_ring_backward(Tape *t, const Node *n, Need need) {
     const Call *c = &n->call;
     const Group *g = &((const RingAttr *)c->attr)->group;
     const DType precise = (DType)c->out[1]->dtype;
@@ -171,6 +171,6 @@ Tensor *context_ring(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key
                        .attr = &ring};
     tape_check(t, &OPS[OP_attention], &call);
     forward(t, &call);
-    tape_record(t, &OPS[OP_attention], call, sizeof ring, backward);
+    tape_record(t, &OPS[OP_attention], call, sizeof ring, context_ring_backward);
     return y;
 }

@@ -3,8 +3,8 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
-#include "ops/tokens.h"
-#include "tape/types.h"
+#include "ops/gather_tokens.h"
+#include "tape/spmd_infer.h"
 
 /* Copies for the experts from `first` on: the most that an expert-tensor-parallel rank has, for their rows
  * are gathered. In a dry run as many as there are in balance. */

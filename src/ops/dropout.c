@@ -1,11 +1,11 @@
-/* y = x * factors (kernels/cpu/dropout.c), which are never stored: the backward draws them again. dx is
- * written or added to. */
+/* y = x * factors (kernels/cpu/dropout.c), which are never stored: the dropout_backward draws them again. dx
+ * is written or added to. */
 #include "ops/dropout.h"
 
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 
-static void backward(Tape *t, const Node *n, Need need) {
+static void dropout_backward(Tape *t, const Node *n, Need need) {
     Tensor *dx = tape_grad_out(t, n->call.in[0], need);
     if (dx)
         tape_call(t, n->op, (Call){.in = {tape_grad(t, n->call.out[0])}, .out = {dx}, .attr = n->call.attr});
@@ -18,7 +18,7 @@ static Tensor *multiply(Tape *t, OpNumber op, Tensor *x, double rate, uint64_t s
         .rate = rate, .seed = tape_context(t)->seed, .site = site, .first_sample = microbatch->first_sample};
     attr.slice = tape_slice(t, x, &attr.seq_total);
     Tensor *y = tape_tensor(t, (DType)x->dtype, x->ndim, x->dim);
-    tape_run(t, &OPS[op], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, backward);
+    tape_run(t, &OPS[op], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, dropout_backward);
     return y;
 }
 

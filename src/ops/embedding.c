@@ -5,7 +5,7 @@
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 
-static void backward(Tape *t, const Node *n, Need need) {
+static void embedding_backward(Tape *t, const Node *n, Need need) {
     Tensor *dw = tape_grad_out(t, n->call.in[1], need);
     if (dw)
         tape_call(
@@ -20,6 +20,7 @@ Tensor *op_embedding(Tape *t, Tensor *id, Tensor *w) {
         Group tp = tape_group(t, 1 << AXIS_TP);
         attr = (EmbeddingAttr){.first = tp.rank * w->dim[0], .total = tp.size * w->dim[0]};
     }
-    tape_run(t, &OPS[OP_embedding], (Call){.in = {id, w}, .out = {y}, .attr = &attr}, sizeof attr, backward);
+    tape_run(t, &OPS[OP_embedding], (Call){.in = {id, w}, .out = {y}, .attr = &attr}, sizeof attr,
+             embedding_backward);
     return y;
 }

@@ -3,8 +3,8 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
-#include "ops/tokens.h"
-#include "tape/types.h"
+#include "ops/gather_tokens.h"
+#include "tape/spmd_infer.h"
 
 /* ---- views ---- */
 

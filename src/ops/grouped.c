@@ -5,7 +5,7 @@
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 
-static void backward(Tape *t, const Node *n, Need need) {
+static void grouped_backward(Tape *t, const Node *n, Need need) {
     Tensor *x = n->call.in[0], *w = n->call.in[1], *offset = n->call.in[2],
            *dy = tape_grad(t, n->call.out[0]);
     const void *attr = n->call.attr;
@@ -24,6 +24,6 @@ Tensor *op_grouped_linear(Tape *t, Tensor *x, Tensor *w, Tensor *offset) {
     const LinearAttr attr = {.fixed_order = tape_context(t)->batch_invariant};
     Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){x->dim[0], 1, w->dim[0] / experts});
     tape_run(t, &OPS[OP_grouped_linear], (Call){.in = {x, w, offset}, .out = {y}, .attr = &attr}, sizeof attr,
-             backward);
+             grouped_backward);
     return y;
 }

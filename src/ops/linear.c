@@ -34,17 +34,17 @@ typedef struct Gradient {
 } Gradient;
 
 /* ---- products of codes ----
- * The transposed codes of x are made again from x in the backward, unless the quantiser keeps inputs: that
- * saves to read x once more, two bytes of an element and some 0.5 % of a step of long rows, for one more byte
- * of it in memory for as long as x is kept. */
+ * The transposed codes of x are made again from x in the linear_backward, unless the quantiser keeps inputs:
+ * that saves to read x once more, two bytes of an element and some 0.5 % of a step of long rows, for one more
+ * byte of it in memory for as long as x is kept. */
 
 enum { OVER_COLUMNS = 1 << QUANT_OVER_COLUMNS, OVER_ROWS = 1 << QUANT_OVER_ROWS };
 
 static bool quantises_weight_product(const LayerAttr *a) { return a->quantiser && a->quantiser->spec.wgrad; }
 
-/* What is gathered in the backward has no codes of the forward's. */
+/* What is gathered in the linear_backward has no codes of the forward's. */
 static bool keeps_input(const Tape *t, const LayerAttr *a) {
-    return quantises_weight_product(a) && a->quantiser->spec.keep_inputs && tape_records(t) &&
+    return quantises_weight_product(a) && a->quantiser->spec.keep_inputs && tape_is_recording(t) &&
            !(a->gathers && a->sequence);
 }
 
@@ -142,7 +142,7 @@ static void weight_product(Tape *t, const Node *n, const Gradient *g, Tensor *x,
 /* ---- over tensor-parallel ranks ---- */
 
 /* x or dy as the products need it: all of the sequence, R. The tensor itself if it is that already. */
-static Tensor *whole_start(Tape *t, Tensor *x, bool is_cut, Moving *moving) {
+static Tensor *whole_start(Tape *t, Tensor *x, bool is_cut, PendingReshard *moving) {
     if (!is_cut) return x;
     Tensor *whole = scratch(t, x, x->dim[0] * tape_axis(t, AXIS_TP), x->dim[2], SPMD_R);
     *moving = redistribute_start(t, x, whole, AXIS_TP, MOVE_GATHER, 0);
@@ -150,7 +150,7 @@ static Tensor *whole_start(Tape *t, Tensor *x, bool is_cut, Moving *moving) {
 }
 
 static Tensor *whole(Tape *t, Tensor *x, bool is_cut) {
-    Moving m = {0};
+    PendingReshard m = {0};
     Tensor *y = whole_start(t, x, is_cut, &m);
     if (is_cut) redistribute_finish(t, m);
     return y;
@@ -159,7 +159,7 @@ static Tensor *whole(Tape *t, Tensor *x, bool is_cut) {
 /* The gradient of x from a partial sum of it, or of pre. */
 typedef struct InputGradient {
     Tensor *dx, *partial, *sum;
-    Moving moving;
+    PendingReshard moving;
 } InputGradient;
 
 static InputGradient input_gradient_start(Tape *t, const Node *n, const Gradient *dy, Need need) {
@@ -198,11 +198,11 @@ static Gradient gradient(Tape *t, const Node *n, Tensor *dy, Need need, const Te
 
 /* Over ranks x is gathered while dx is computed, and dx is reduced while dw is computed. Else dx is last, so
  * that who reads it next finds some of it in a cache. */
-static void backward(Tape *t, const Node *n, Need need) {
+static void linear_backward(Tape *t, const Node *n, Need need) {
     const LayerAttr *a = n->call.attr;
     Tensor *x = n->call.in[0], *w = n->call.in[1], *bias = n->call.in[2], *dy = tape_grad(t, n->call.out[0]);
     Tensor *dw = tape_grad_out(t, w, need), *dbias = bias ? tape_grad_out(t, bias, need) : NULL;
-    Moving gather = {0};
+    PendingReshard gather = {0};
     InputGradient dx = {0};
     Tensor *all_dy = whole(t, dy, a->reduces && a->sequence);
     Tensor *all_x = whole_start(t, x, dw && a->gathers && a->sequence, &gather);
@@ -228,7 +228,7 @@ static void check_type(const Tensor *x, const char *which, Spmd want) {
 static Tensor *layer(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
     if (a->gathers && a->sequence) check_type(x, "input", SPMD_V);
     Tensor *all_x = whole(t, x, a->gathers && a->sequence);
-    Tensor as_r = *all_x; /* I becomes R: nothing moves, and the backward reduces */
+    Tensor as_r = *all_x; /* I becomes R: nothing moves, and the linear_backward reduces */
     if (a->gathers && spmd_on(as_r.spmd, AXIS_TP) == SPMD_I)
         as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
     const int64_t s = all_x->dim[0] / (a->reduces && a->sequence ? tape_axis(t, AXIS_TP) : 1);
@@ -246,7 +246,7 @@ static Tensor *layer(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, 
     }
     tape_drop_unless(t, all_x, x);
     call.in[0] = x, call.in[PRE] = a->pre, call.out[0] = y, call.out[1] = NULL;
-    tape_record(t, &OPS[OP_linear], call, sizeof *a, backward);
+    tape_record(t, &OPS[OP_linear], call, sizeof *a, linear_backward);
     return y;
 }
 

@@ -8,7 +8,7 @@
 #include "kernels/ops.h"
 #include "ops/redistribute.h"
 
-static void backward(Tape *t, const Node *n, Need need) {
+static void loss_backward(Tape *t, const Node *n, Need need) {
     Tensor *logits = n->call.in[0], *dlogits = tape_grad_in_place(t, logits, need);
     if (!dlogits) return;
     tape_call(t, &OPS[OP_cross_entropy_grad],
@@ -72,8 +72,8 @@ Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t voca
         Group tp = tape_group(t, 1 << AXIS_TP);
         attr.first = tp.rank * logits->dim[2];
         forward_shards(t, call, tp);
-        tape_record(t, &OPS[OP_cross_entropy], call, sizeof attr, backward);
-    } else if (tape_records(t) && at_once(t, dloss)) {
+        tape_record(t, &OPS[OP_cross_entropy], call, sizeof attr, loss_backward);
+    } else if (tape_is_recording(t) && at_once(t, dloss)) {
         const Call both = {.in = {logits, label, dloss}, .out = {loss, lse, logits}, .attr = &attr};
         Call node = both; /* the node that several ranks have */
         tape_check(t, &OPS[OP_cross_entropy_with_grad], &both);
@@ -81,7 +81,7 @@ Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t voca
         node.out[2] = NULL;
         tape_record(t, &OPS[OP_cross_entropy], node, sizeof attr, backward_done);
     } else {
-        tape_run(t, &OPS[OP_cross_entropy], call, sizeof attr, backward);
+        tape_run(t, &OPS[OP_cross_entropy], call, sizeof attr, loss_backward);
     }
     return loss;
 }
@@ -204,7 +204,7 @@ static void run_chunks(Tape *t, Chunks *c, int64_t positions) {
 
 Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, LinearLoss how) {
     const int ranks = tape_axis(t, AXIS_TP);
-    const bool is_cut = ranks > 1 && how.sequence, records = tape_records(t);
+    const bool is_cut = ranks > 1 && how.sequence, records = tape_is_recording(t);
     CHECK(how.positions > 0 && (how.dloss || !records), "chunks of %lld positions, gradients are %s",
           (long long)how.positions, how.dloss ? "known" : "not known");
     Chunks c = {.w = w,
@@ -221,13 +221,13 @@ Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, Li
         c.attr.first = tape_group(t, 1 << AXIS_TP).rank * w->dim[0];
     }
     c.x = &as_r, c.dx = as_r, c.dx.spmd = spmd_dual_type(as_r.spmd);
-    tape_ahead(t, &OPS[OP_cross_entropy], &node);
+    tape_early_grads_begin(t, &OPS[OP_cross_entropy], &node);
     Tensor *dw = records ? tape_grad_out(t, w, NEED_DW) : NULL;
     if (dw) c.dw = *dw;
     run_chunks(t, &c, how.positions);
     if (records && ranks > 1) sum_gradient(t, x, &c.dx, is_cut);
     tape_drop_unless(t, all_x, x);
-    tape_record_ahead(t, &OPS[OP_cross_entropy], node, sizeof c.attr, backward_done);
+    tape_early_grads_end(t, &OPS[OP_cross_entropy], node, sizeof c.attr, backward_done);
     return c.loss;
 }
 

@@ -1,5 +1,5 @@
 /* y = (x - mean) * rstd * g + bias; formulas in kernels/cpu/norm.c. mean and rstd are kept in the
- * arithmetic's type for the backward. dx is written or added to, dgain and dbias are added to the main
+ * arithmetic's type for the norm_backward. dx is written or added to, dgain and dbias are added to the main
  * gradients. */
 #include "ops/norm.h"
 
@@ -7,7 +7,7 @@
 #include "kernels/ops.h"
 #include "ops/residual.h"
 
-static void backward(Tape *t, const Node *n, Need need) {
+static void norm_backward(Tape *t, const Node *n, Need need) {
     Tensor *x = n->call.in[0], *gain = n->call.in[1], *bias = n->call.in[2];
     Tensor *dx = tape_grad_out(t, x, need), *dgain = tape_grad_out(t, gain, need);
     Tensor *dbias = bias ? tape_grad_out(t, bias, need) : NULL;
@@ -32,7 +32,7 @@ static Call norm_call(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, const Norm
 
 Tensor *op_norm(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, NormAttr attr) {
     const Call call = norm_call(t, x, gain, bias, &attr);
-    tape_run(t, &OPS[OP_norm], call, sizeof attr, backward);
+    tape_run(t, &OPS[OP_norm], call, sizeof attr, norm_backward);
     return call.out[0];
 }
 
@@ -50,6 +50,6 @@ Tensor *op_add_norm(Tape *t, Tensor *a, Tensor *b, Tensor *gain, Tensor *bias, N
         t, &OPS[OP_add_norm],
         (Call){.in = {a, b, gain, bias}, .out = {x, norm.out[0], norm.out[1], norm.out[2]}, .attr = &attr});
     residual_record(t, a, b, x);
-    tape_record(t, &OPS[OP_norm], norm, sizeof attr, backward);
+    tape_record(t, &OPS[OP_norm], norm, sizeof attr, norm_backward);
     return norm.out[0];
 }

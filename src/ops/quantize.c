@@ -48,7 +48,7 @@ static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x,
 }
 
 /* A block that will run again takes its operands in when it does. */
-static bool counts(const Tape *t, QuantRole role) { return role == QUANT_DY || tape_records(t); }
+static bool counts(const Tape *t, QuantRole role) { return role == QUANT_DY || tape_is_recording(t); }
 
 Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type, bool codes) {
     if (!q || q->spec.recipe == QUANT_BLOCKWISE || (codes && role == QUANT_W && q->kept->block)) return NULL;

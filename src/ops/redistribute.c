@@ -5,7 +5,7 @@
 #include "base/fault.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
-#include "tape/types.h"
+#include "tape/spmd_infer.h"
 
 enum { NOT_ALLOWED = -1 };
 
@@ -51,7 +51,7 @@ static Tensor by_rank(const Tensor *whole, Pieces p, bool member_major) {
     return v;
 }
 
-static void copy(Tape *t, Tensor from, Tensor to) {
+static void redistribute_copy(Tape *t, Tensor from, Tensor to) {
     tape_call(t, &OPS[OP_copy], (Call){.in = {&from}, .out = {&to}});
 }
 
@@ -69,9 +69,9 @@ static Tensor flat_piece(const Tensor *own, Pieces p) {
     return v;
 }
 
-Moving redistribute_start(Tape *t, Tensor *in, Tensor *out, Axis axis, Movement move, int dim) {
+PendingReshard redistribute_start(Tape *t, Tensor *in, Tensor *out, Axis axis, ReshardKind move, int dim) {
     const Group g = tape_group(t, 1u << axis);
-    Moving m = {.out = out, .move = move, .dim = dim, .ranks = g.size};
+    PendingReshard m = {.out = out, .move = move, .dim = dim, .ranks = g.size};
     const OpDef *op = &OPS[OP_OF[move]];
     if (move == MOVE_REDUCE) {
         m.comm = tape_comm_start(t, op, (CommCall){.kind = COMM_ALL_REDUCE, .group = g}, in, out);
@@ -87,30 +87,31 @@ Moving redistribute_start(Tape *t, Tensor *in, Tensor *out, Axis axis, Movement 
         m.comm = tape_comm_start(t, op, (CommCall){.kind = COMM_ALL_GATHER, .group = g}, in,
                                  m.packed ? m.packed : out);
     } else if (move == MOVE_REDUCE_SCATTER) {
-        if (m.packed) copy(t, by_rank(in, p, false), *m.packed);
+        if (m.packed) redistribute_copy(t, by_rank(in, p, false), *m.packed);
         m.comm = tape_comm_start(t, op, (CommCall){.kind = COMM_REDUCE_SCATTER, .group = g},
                                  m.packed ? m.packed : in, out);
     } else if (move == MOVE_SLICE) {
-        copy(t, piece(in, p, g.rank), flat_piece(out, p));
+        redistribute_copy(t, piece(in, p, g.rank), flat_piece(out, p));
     } else if (move == MOVE_PAD) {
         tape_call(t, &OPS[OP_fill], (Call){.out = {out}, .attr = &(FillAttr){0}});
-        copy(t, flat_piece(in, p), piece(out, p, g.rank));
+        redistribute_copy(t, flat_piece(in, p), piece(out, p, g.rank));
     }
     return m;
 }
 
-void redistribute_finish(Tape *t, Moving m) {
+void redistribute_finish(Tape *t, PendingReshard m) {
     if (m.comm.op) tape_comm_finish(t, m.comm);
     if (!m.packed) return;
-    if (m.move == MOVE_GATHER) copy(t, *m.packed, by_rank(m.out, pieces(m.out, m.dim, m.ranks), false));
+    if (m.move == MOVE_GATHER)
+        redistribute_copy(t, *m.packed, by_rank(m.out, pieces(m.out, m.dim, m.ranks), false));
     tape_drop(t, m.packed);
 }
 
-void redistribute_run(Tape *t, Tensor *in, Tensor *out, Axis axis, Movement move, int dim) {
+void redistribute_run(Tape *t, Tensor *in, Tensor *out, Axis axis, ReshardKind move, int dim) {
     redistribute_finish(t, redistribute_start(t, in, out, axis, move, dim));
 }
 
-void redistribute_grad(Tape *t, Tensor *x, Tensor *g, Axis axis, Movement move, int dim, Need need) {
+void redistribute_grad(Tape *t, Tensor *x, Tensor *g, Axis axis, ReshardKind move, int dim, Need need) {
     if (move == MOVE_NOTHING) {
         tape_grad_share(t, x, g, need);
         return;
@@ -124,11 +125,11 @@ void redistribute_grad(Tape *t, Tensor *x, Tensor *g, Axis axis, Movement move, 
 
 typedef struct RedistributeAttr {
     Axis axis;
-    Movement back;
+    ReshardKind back;
     int dim;
 } RedistributeAttr;
 
-static void backward(Tape *t, const Node *n, Need need) {
+static void redistribute_backward(Tape *t, const Node *n, Need need) {
     const RedistributeAttr *a = n->call.attr;
     redistribute_grad(t, n->call.in[0], tape_grad(t, n->call.out[0]), a->axis, a->back, a->dim, need);
 }
@@ -144,7 +145,7 @@ Tensor *op_redistribute(Tape *t, Tensor *x, Axis axis, Spmd to, int dim) {
     for (int i = 0; i < x->ndim; i++) dims[i] = x->dim[i];
     if (move == MOVE_GATHER) dims[dim] *= ranks;
     if (move == MOVE_REDUCE_SCATTER || move == MOVE_SLICE) dims[dim] /= ranks;
-    const RedistributeAttr attr = {axis, (Movement)back, dim};
+    const RedistributeAttr attr = {axis, (ReshardKind)back, dim};
     Tensor *y;
     if (move == MOVE_NOTHING) {
         y = tape_alias(t, x);
@@ -152,9 +153,10 @@ Tensor *op_redistribute(Tape *t, Tensor *x, Axis axis, Spmd to, int dim) {
     } else {
         y = tape_tensor(t, (DType)x->dtype, x->ndim, dims);
         y->spmd = spmd_with(x->spmd, axis, to);
-        redistribute_run(t, x, y, axis, (Movement)move, dim);
+        redistribute_run(t, x, y, axis, (ReshardKind)move, dim);
     }
-    tape_record(t, &OPS[OP_OF[move]], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr, backward);
+    tape_record(t, &OPS[OP_OF[move]], (Call){.in = {x}, .out = {y}, .attr = &attr}, sizeof attr,
+                redistribute_backward);
     return y;
 }
 

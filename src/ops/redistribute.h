@@ -17,14 +17,14 @@
 #include "tape/tape.h"
 
 /* What moves, and how. */
-typedef enum Movement {
+typedef enum ReshardKind {
     MOVE_NOTHING,
     MOVE_REDUCE,
     MOVE_GATHER,
     MOVE_REDUCE_SCATTER,
     MOVE_SLICE,
     MOVE_PAD
-} Movement;
+} ReshardKind;
 
 /* x as `to` along the axis; a V is cut along dimension `dim` into equal parts, in the order of the ranks. x
  * itself if the axis has size 1. A pair that is not in the table is a fault. */
@@ -38,17 +38,17 @@ Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int
 /* For builders that communicate inside an op: `in` moved into `out`, whose shape the movement implies
  * (dimension `dim` times or over the ranks) and whose type the builder has set. start returns at once; the
  * result may be read after finish, and `in` written. Both are contiguous. */
-typedef struct Moving {
+typedef struct PendingReshard {
     TapeComm comm;
     Tensor *packed, *out; /* packed: member-major copy of what is cut along an inner dimension; NULL: none */
-    Movement move;
+    ReshardKind move;
     int dim, ranks;
-} Moving;
-Moving redistribute_start(Tape *, Tensor *in, Tensor *out, Axis, Movement, int dim);
-void redistribute_finish(Tape *, Moving);
+} PendingReshard;
+PendingReshard redistribute_start(Tape *, Tensor *in, Tensor *out, Axis, ReshardKind, int dim);
+void redistribute_finish(Tape *, PendingReshard);
 /* Both. */
-void redistribute_run(Tape *, Tensor *in, Tensor *out, Axis, Movement, int dim);
+void redistribute_run(Tape *, Tensor *in, Tensor *out, Axis, ReshardKind, int dim);
 /* Adds to the gradient of x what `move` makes of g: a backward function's last step. */
-void redistribute_grad(Tape *, Tensor *x, Tensor *g, Axis, Movement, int dim, Need);
+void redistribute_grad(Tape *, Tensor *x, Tensor *g, Axis, ReshardKind, int dim, Need);
 
 #endif

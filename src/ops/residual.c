@@ -4,14 +4,14 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 
-static void backward(Tape *t, const Node *n, Need need) {
+static void residual_backward(Tape *t, const Node *n, Need need) {
     Tensor *dy = tape_grad(t, n->call.out[0]);
     tape_grad_share(t, n->call.in[0], dy, need);
     tape_grad_share(t, n->call.in[1], dy, need);
 }
 
 void residual_record(Tape *t, Tensor *a, Tensor *b, Tensor *sum) {
-    tape_record(t, &OPS[OP_add], (Call){.in = {a, b}, .out = {sum}}, 0, backward);
+    tape_record(t, &OPS[OP_add], (Call){.in = {a, b}, .out = {sum}}, 0, residual_backward);
 }
 
 Tensor *residual_sum(Tape *t, Tensor *a, Tensor *b) {
@@ -24,6 +24,6 @@ Tensor *residual_sum(Tape *t, Tensor *a, Tensor *b) {
 
 Tensor *op_add(Tape *t, Tensor *a, Tensor *b) {
     Tensor *y = residual_sum(t, a, b);
-    tape_run(t, &OPS[OP_add], (Call){.in = {a, b}, .out = {y}}, 0, backward);
+    tape_run(t, &OPS[OP_add], (Call){.in = {a, b}, .out = {y}}, 0, residual_backward);
     return y;
 }

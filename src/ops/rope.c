@@ -5,7 +5,7 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 
-static void backward(Tape *t, const Node *n, Need need) {
+static void rope_backward(Tape *t, const Node *n, Need need) {
     Tensor *const *in = n->call.in;
     Tensor *dx = tape_grad_out(t, in[0], need);
     if (!dx) return;
@@ -24,6 +24,6 @@ Tensor *op_rope(Tape *t, Tensor *x, Tensor *cos, Tensor *sin, Tensor *position, 
           "rope: x has %lld positions of %lld samples", (long long)x->dim[0], (long long)x->dim[1]);
     Tensor *y = tape_tensor(t, (DType)x->dtype, 5, x->dim);
     tape_run(t, &OPS[OP_rope], (Call){.in = {x, cos, sin, position}, .out = {y}, .attr = &attr}, sizeof attr,
-             backward);
+             rope_backward);
     return y;
 }

@@ -4,7 +4,7 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
-#include "ops/tokens.h"
+#include "ops/gather_tokens.h"
 
 static DType precise(const Tensor *x) { return x->dtype == F64 ? F64 : F32; }
 

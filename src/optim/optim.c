@@ -31,12 +31,12 @@ static int64_t cut(const Param *p, FlatRange part, int64_t origin, FlatPiece *ou
 }
 
 /* The pieces of those parameters of a bucket that this rank speaks for, or of the others. */
-static int64_t cut_bucket(const Registry *r, const Bucket *b, bool spoken, FlatPiece *out) {
+static int64_t cut_bucket(const Registry *r, const Bucket *b, bool n_primary, FlatPiece *out) {
     const int64_t origin = bucket_part(r, b).begin;
     int64_t n = 0;
     for (int i = b->first; b->trained && i < b->first + b->n; i++) {
         const Param *p = r->laid[i];
-        if (param_speaks(r, p) == spoken) n += cut(p, param_part_held(r, p), origin, out + n);
+        if (param_is_primary(r, p) == n_primary) n += cut(p, param_part_held(r, p), origin, out + n);
     }
     return n;
 }
@@ -50,8 +50,8 @@ static void lay_pieces(Optimizer *o) {
     for (int k = 0; k < r->n_buckets; k++) {
         BucketPieces *of = &o->of_bucket[k];
         of->first = o->n_pieces;
-        of->spoken = cut_bucket(r, &r->buckets[k], true, piece + of->first);
-        of->n = of->spoken + cut_bucket(r, &r->buckets[k], false, piece + of->first + of->spoken);
+        of->n_primary = cut_bucket(r, &r->buckets[k], true, piece + of->first);
+        of->n = of->n_primary + cut_bucket(r, &r->buckets[k], false, piece + of->first + of->n_primary);
         o->n_pieces += of->n;
     }
     o->pieces = device_alloc(r->device, piece_bytes(o), "pieces of the parameters");
@@ -110,7 +110,7 @@ size_t optim_bytes(const Optimizer *o) {
 /* Adds to `sum` what the op makes of what this rank speaks for in a bucket. */
 static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer which, void *flat, Tensor *sum) {
     const Registry *r = o->registry;
-    Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].spoken),
+    Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n_primary),
            x = part_of(r, bucket, which, registry_dtype(r, which), flat);
     /* The exact lane's sum knows no blocks, for a parameter that is cut has others. */
     const SumAttr attr = {o->config->lane == LANE_EXACT ? 1 : SUM_BLOCK};

@@ -18,7 +18,7 @@ enum { OPTIM_BUFFERS = 2 };
 /* Pieces of the parameters in a bucket (kernels/attr.h), counted from where this rank's part of it begins;
  * first those of the parameters that this rank speaks for. */
 typedef struct BucketPieces {
-    int64_t first, spoken, n; /* in the table of all */
+    int64_t first, n_primary, n; /* in the table of all */
 } BucketPieces;
 
 /* What a step is told, and tells. */

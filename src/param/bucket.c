@@ -179,7 +179,7 @@ FlatRange param_part_held(const Registry *r, const Param *p) {
     return h;
 }
 
-bool param_speaks(const Registry *r, const Param *p) {
+bool param_is_primary(const Registry *r, const Param *p) {
     const Bucket *b = &r->buckets[p->bucket];
     if (!bucket_is_shared(r, b, FLAT_STATE)) return param_is_owned(r, p);
     return b->outer.rank == 0 && param_is_owned_on(r, p, 1 << AXIS_TP | 1 << AXIS_ETP | 1 << AXIS_EP);

@@ -40,6 +40,6 @@ Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bu
  */
 FlatRange param_part_held(const Registry *, const Param *);
 /* Whether this rank speaks for them, in norms and checkpoints. */
-bool param_speaks(const Registry *, const Param *);
+bool param_is_primary(const Registry *, const Param *);
 
 #endif

@@ -28,7 +28,7 @@ static double *place(const Copying *c, const Param *p, const Param *in_whole, in
 }
 
 /* Elements [begin, end) of the flat layout, which stand at `at` in the buffer. */
-static void copy(const Copying *c, const Param *p, const Param *in_whole, FlatRange r) {
+static void collect_copy(const Copying *c, const Param *p, const Param *in_whole, FlatRange r) {
     const DType type = registry_dtype(c->registry, c->kind);
     const size_t size = dtype_size(type);
     DeviceView view =
@@ -57,9 +57,9 @@ static void copy_held(const Copying *c, const Param *p, const Param *in_whole, i
         const int64_t first = ranges[i].begin > begin ? ranges[i].begin : begin,
                       last = ranges[i].end < end ? ranges[i].end : end;
         for (int64_t e = first; e < last; e += together)
-            copy(c, p, in_whole,
-                 (FlatRange){e, last - e < together ? last : e + together,
-                             ranges[i].at + e - ranges[i].begin});
+            collect_copy(c, p, in_whole,
+                         (FlatRange){e, last - e < together ? last : e + together,
+                                     ranges[i].at + e - ranges[i].begin});
     }
 }
 
@@ -69,7 +69,7 @@ void collect(const Registry *r, FlatBuffer kind, const void *flat, Comm *comm, c
     const Copying c = {r, kind, (void *)flat, out, true};
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];
-        if (!param_speaks(r, p)) continue;
+        if (!param_is_primary(r, p)) continue;
         const FlatRange part = param_part_held(r, p);
         copy_held(&c, p, counterpart(whole, p), part.begin, part.end);
     }
@@ -81,7 +81,7 @@ void collect_ranks(const Registry *r, Comm *comm, const Registry *whole, double 
     const Copying c = {.registry = r, .whole = out};
     for (int i = 0; comm && i < r->n; i++) {
         const Param *p = r->params[i];
-        if (!param_speaks(r, p)) continue;
+        if (!param_is_primary(r, p)) continue;
         const FlatRange part = param_part_held(r, p);
         for (int64_t e = part.begin; e < part.end; e++) {
             double *there = place(&c, p, counterpart(whole, p), e);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "param/bucket.h"
-#include "param/slots.h"
+#include "param/bucket_pool.h"
 
 enum { SLOTS = 2 }; /* in use, and to come */
 
@@ -17,7 +17,7 @@ struct Gather {
     Registry *registry;
     Comm *comm;
     Piece *piece; /* [n_buckets] */
-    Slots slots;
+    BucketPool slots;
     int64_t now;   /* calls of gather_use */
     int last, way; /* bucket last used, and whether the numbers rise (backward) or fall */
 };
@@ -34,7 +34,7 @@ Gather *gather_new(Registry *r, Comm *comm) {
     Gather *g = mem_zero(1, sizeof *g);
     *g = (Gather){.registry = r, .comm = comm, .way = -1, .last = r->n_buckets};
     g->piece = mem_zero((size_t)r->n_buckets, sizeof *g->piece);
-    g->slots = (Slots){.device = r->device, .what = "gathered parameters"};
+    g->slots = (BucketPool){.device = r->device, .what = "gathered parameters"};
     for (int k = 0; k < r->n_buckets; k++) {
         const size_t bytes = (size_t)(bucket(g, k)->end - bucket(g, k)->begin) * dtype_size(r->storage);
         if (is_dropped(g, k) && bytes > g->slots.bytes) g->slots.bytes = bytes;
@@ -83,7 +83,7 @@ static void show(Gather *g, int k, char *slot) {
 
 static void drop(Gather *g, int k) {
     finish(g, k);
-    if (g->piece[k].slot) slots_give(&g->slots, g->piece[k].slot);
+    if (g->piece[k].slot) bucket_pool_give(&g->slots, g->piece[k].slot);
     show(g, k, NULL);
 }
 
@@ -100,9 +100,9 @@ static int oldest(const Gather *g) {
 static void ensure(Gather *g, int k) {
     if (!is_dropped(g, k)) return;
     if (!g->piece[k].slot) {
-        const int old = slots_can_take(&g->slots, SLOTS) ? -1 : oldest(g);
+        const int old = bucket_pool_can_take(&g->slots, SLOTS) ? -1 : oldest(g);
         if (old >= 0) drop(g, old);
-        show(g, k, slots_take(&g->slots));
+        show(g, k, bucket_pool_take(&g->slots));
         start(g, k);
     }
     g->piece[k].used = g->now;
@@ -141,7 +141,7 @@ void gather_free(Gather *g) {
     finish_all(g);
     for (int k = 0; k < g->registry->n_buckets; k++)
         if (is_dropped(g, k)) drop(g, k);
-    slots_free(&g->slots);
+    bucket_pool_free(&g->slots);
     free(g->piece);
     free(g);
 }

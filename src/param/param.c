@@ -286,30 +286,30 @@ static void zero(Registry *r, Tensor *x) {
 void registry_zero_grads(Registry *r) {
     Tensor grads = tensor_make(r->grads, r->gradients, 1, &r->held[FLAT_GRADS]);
     zero(r, &grads);
-    registry_grads_written(r);
+    grads_mark_written(r);
 }
 
-void registry_grads_written(Registry *r) {
+void grads_mark_written(Registry *r) {
     for (int i = 0; i < r->n; i++) r->params[i]->main_grad.flags |= TENSOR_ACCUM;
 }
 
-bool registry_is_fresh(const Registry *r) {
+bool grads_are_unwritten(const Registry *r) {
     for (int i = 0; i < r->n; i++)
-        if (grad_is_fresh(&r->params[i]->main_grad)) return true;
+        if (grad_is_unwritten(&r->params[i]->main_grad)) return true;
     return false;
 }
 
 /* Nobody writes gradients of buffers, nor the gaps between parameters: these stay 0. */
-void registry_forget_grads(Registry *r) {
+void grads_mark_unwritten(Registry *r) {
     for (int i = 0; i < r->n; i++)
         if (!(r->params[i]->spec.flags & PARAM_BUFFER))
             r->params[i]->main_grad.flags &= (uint8_t)~TENSOR_ACCUM;
 }
 
-void registry_settle_grads(Registry *r) {
+void grads_zero_unwritten(Registry *r) {
     for (int i = 0; i < r->n; i++)
-        if (grad_is_fresh(&r->params[i]->main_grad)) zero(r, &r->params[i]->main_grad);
-    registry_grads_written(r);
+        if (grad_is_unwritten(&r->params[i]->main_grad)) zero(r, &r->params[i]->main_grad);
+    grads_mark_written(r);
 }
 
 void registry_snap(Registry *r, FlatBuffer which, int bits) {

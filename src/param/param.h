@@ -100,7 +100,7 @@ static inline Param *param_of(const Tensor *value) {
 }
 
 /* Of a main gradient. */
-static inline bool grad_is_fresh(const Tensor *main_grad) { return !(main_grad->flags & TENSOR_ACCUM); }
+static inline bool grad_is_unwritten(const Tensor *main_grad) { return !(main_grad->flags & TENSOR_ACCUM); }
 
 enum { PARAM_ALIGN = 64 };
 
@@ -158,12 +158,12 @@ void registry_round_buffers(Registry *);
 void registry_zero_grads(Registry *);
 /* The same for a step that writes each parameter's first gradient: all become fresh, which touches no memory.
  * A sum of zeros may then be -0, where adding to 0 gives +0: no norm, update or comparison sees which. */
-void registry_forget_grads(Registry *);
+void grads_mark_unwritten(Registry *);
 /* Fills those that are still fresh with zeros: before anybody reads them. */
-void registry_settle_grads(Registry *);
+void grads_zero_unwritten(Registry *);
 /* Whether any is; what recorded work has written is so no longer. */
-bool registry_is_fresh(const Registry *);
-void registry_grads_written(Registry *);
+bool grads_are_unwritten(const Registry *);
+void grads_mark_written(Registry *);
 /* Rounds what this rank holds of a buffer (of masters or gradients) to multiples of 2^-bits: the exact lane's
  * grid. */
 void registry_snap(Registry *, FlatBuffer, int bits);

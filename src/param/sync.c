@@ -7,7 +7,7 @@
 #include "kernels/ops.h"
 #include "param/bucket.h"
 #include "param/gather.h"
-#include "param/slots.h"
+#include "param/bucket_pool.h"
 
 enum { SLOTS = 2 }; /* being added to, and being summed */
 
@@ -23,7 +23,7 @@ struct Sync {
     Comm *comm; /* NULL: nothing moves */
     Gather *gather;
     Piece *piece; /* [n_buckets] */
-    Slots slots;
+    BucketPool slots;
     int next;        /* the first bucket whose sum has not been started */
     int64_t started; /* sums */
     void *message;   /* what is summed over tensor-parallel ranks */
@@ -84,7 +84,7 @@ static void absorb(Sync *s, int k) {
            main = part_of(s, k);
     main.flags = TENSOR_ACCUM;
     call_run(&OPS[OP_copy], &(Call){.in = {&sum}, .out = {&main}, .device = s->registry->device});
-    slots_give(&s->slots, s->piece[k].slot);
+    bucket_pool_give(&s->slots, s->piece[k].slot);
     show(s, k, NULL);
 }
 
@@ -139,8 +139,8 @@ void sync_grad(Sync *s, Param *p) {
     const int k = p->bucket;
     if (!is_shared(s, k) || is_open(s, k)) return;
     finish(s, k);
-    while (!slots_can_take(&s->slots, SLOTS) && finish_oldest(s)) continue;
-    show(s, k, slots_take(&s->slots));
+    while (!bucket_pool_can_take(&s->slots, SLOTS) && finish_oldest(s)) continue;
+    show(s, k, bucket_pool_take(&s->slots));
     const FillAttr zero = {0};
     Tensor all = flat(s, s->piece[k].slot, bucket(s, k)->end - bucket(s, k)->begin);
     call_run(&OPS[OP_fill], &(Call){.out = {&all}, .attr = &zero, .device = s->registry->device});
@@ -274,7 +274,7 @@ Sync *sync_new(Registry *r, Comm *comm) {
           "%d ranks without a way to talk", r->layout.mesh.world);
     *s = (Sync){.registry = r, .comm = comm, .gather = gather_new(r, comm)};
     s->piece = mem_zero((size_t)r->n_buckets, sizeof *s->piece);
-    s->slots = (Slots){.device = r->device, .what = "gradients of a bucket"};
+    s->slots = (BucketPool){.device = r->device, .what = "gradients of a bucket"};
     for (int k = 0; k < r->n_buckets; k++) {
         const size_t bytes = grad_bytes(s, bucket(s, k)->end - bucket(s, k)->begin);
         if (is_shared(s, k) && bytes > s->slots.bytes) s->slots.bytes = bytes;
@@ -293,7 +293,7 @@ size_t sync_bytes(const Sync *s) {
 void sync_free(Sync *s) {
     if (!s) return;
     gather_free(s->gather);
-    slots_free(&s->slots);
+    bucket_pool_free(&s->slots);
     device_release(s->registry->device, s->message, grad_bytes(s, s->message_elements));
     free(s->piece);
     free(s);

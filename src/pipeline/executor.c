@@ -244,7 +244,8 @@ static void forward(Executor *e, const PipelineSpec *spec, int rank, const Actio
     }
 }
 
-static void backward(Executor *e, const PipelineSpec *spec, int rank, const Action *a, const Microbatch *mb) {
+static void executor_backward(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
+                              const Microbatch *mb) {
     static const Need NEED[] = {
         [ACTION_BACKWARD] = NEED_ALL, [ACTION_BACKWARD_INPUT] = NEED_DX, [ACTION_BACKWARD_WEIGHT] = NEED_DW};
     Slot *s = &e->slots[a->slot];
@@ -276,7 +277,7 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
         if (a->kind == ACTION_FORWARD)
             forward(e, spec, rank, a, mb, loss_sum);
         else
-            backward(e, spec, rank, a, mb);
+            executor_backward(e, spec, rank, a, mb);
     }
     for (int64_t i = 0; i < e->n_slots; i++) end_slot(e, &e->slots[i]);
     for (int64_t i = 0; i < e->n_parcels; i++) finish_send(e, e->parcels[i].sending);

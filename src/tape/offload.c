@@ -95,14 +95,14 @@ static void copy_kept(Offload *o, const Slot *s, const Kept *k, bool away) {
                      to = k->begin + k->bytes < end ? k->begin + k->bytes : end;
         if (from >= to) continue;
         char *host = b->at + (from - begin), *there = (char *)space_base(s->space) + (from - k->begin);
-        device_copy_beside(o->device, away ? host : there, away ? there : host, to - from, s->copied);
+        device_copy_async(o->device, away ? host : there, away ? there : host, to - from, s->copied);
     }
 }
 
 static Slot *slot_of(Offload *o, int64_t layer) { return &o->slot[layer % OFFLOAD_SLOTS]; }
 
 static void wait_for(Offload *o, Slot *s) {
-    if (s->copying) device_after(o->device, s->copied);
+    if (s->copying) device_wait_event(o->device, s->copied);
     s->copying = false;
 }
 

@@ -5,7 +5,7 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
-#include "tape/types.h"
+#include "tape/spmd_infer.h"
 
 typedef struct TensorList {
     Tensor **items;
@@ -65,9 +65,9 @@ void tape_free(Tape *t) {
 
 const RunContext *tape_context(const Tape *t) { return t->context; }
 
-bool tape_records(const Tape *t) { return t->recording; }
+bool tape_is_recording(const Tape *t) { return t->recording; }
 
-bool tape_plays(const Tape *t) { return t->playing; }
+bool tape_in_backward(const Tape *t) { return t->playing; }
 
 const MicrobatchContext *tape_microbatch(const Tape *t) { return &t->microbatch; }
 
@@ -213,7 +213,7 @@ static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flag
 /* The first gradient of a step is written, the others are added. */
 static Tensor *main_grad(Tape *t, Tensor *x) {
     if (t->context->sync) sync_grad(t->context->sync, param_of(x));
-    if (!grad_is_fresh(x->grad)) return x->grad;
+    if (!grad_is_unwritten(x->grad)) return x->grad;
     Tensor *first = header(t, *x->grad);
     x->grad->flags |= TENSOR_ACCUM;
     return first;
@@ -398,11 +398,11 @@ void tape_record(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBack
     if (t->recording) append(t, op, call, attr_size, backward);
 }
 
-void tape_ahead(Tape *t, const OpDef *op, const Call *call) {
+void tape_early_grads_begin(Tape *t, const OpDef *op, const Call *call) {
     if (t->recording) probe(t, TAPE_PLAYS, op, call, NEED_DW);
 }
 
-void tape_record_ahead(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBackward *backward) {
+void tape_early_grads_end(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBackward *backward) {
     const size_t n = t->n_nodes;
     tape_record(t, op, call, attr_size, backward);
     if (t->n_nodes == n) return;

@@ -103,15 +103,15 @@ void tape_check(Tape *, const OpDef *, const Call *);
 /* Records what the builder has run itself, by way of tape_call and tape_comm: an op with communication. The
  * type of its outputs is the builder's to set before. */
 void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
-/* For an op that adds to the main gradients of its parameters before it is recorded: tape_ahead comes before
- * it adds, tape_record_ahead in the place of tape_record. */
-void tape_ahead(Tape *, const OpDef *, const Call *);
-void tape_record_ahead(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
+/* For an op that adds to the main gradients of its parameters before it is recorded: tape_early_grads_begin
+ * comes before it adds, tape_early_grads_end in the place of tape_record. */
+void tape_early_grads_begin(Tape *, const OpDef *, const Call *);
+void tape_early_grads_end(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 /* Whether what runs now is played back: exactly once for each op of a training microbatch, although a block
  * runs again; never in an evaluation. What counts or adds up outside the tape asks. */
-bool tape_records(const Tape *);
+bool tape_is_recording(const Tape *);
 /* Whether what runs now is part of a backward: a block that runs again. */
-bool tape_plays(const Tape *);
+bool tape_in_backward(const Tape *);
 /* Gives the output y the gradient dy (each element) from the start: an auxiliary loss, which no other op
  * reads. Nothing to do unless the tape records. */
 void tape_seed(Tape *, Tensor *y, double dy);
@@ -119,7 +119,7 @@ void tape_seed(Tape *, Tensor *y, double dy);
 int tape_axis(const Tape *, Axis);
 Group tape_group(const Tape *, unsigned mask);
 /* Which positions of a sequence of *total the rows of x [s,b,...] are: cut over CP in zigzag order
- * (base/slice.h), and over TP if x is V there. */
+ * (base/zigzag.h), and over TP if x is V there. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
 /* Exact lane: x, if an op writes it after this call, and its gradient stay off the grid. Ranks may hold
  * summands, which they add only later, so no rank may round them before. */
@@ -152,7 +152,7 @@ void tape_call(Tape *, const OpDef *, Call);
 Tensor *tape_grad(Tape *, Tensor *y);
 /* Where to write the gradient of x, NULL if nobody wants it under `need`: fresh memory, or, with TENSOR_ACCUM
  * set, memory to add to. Parameters are NEED_DW, all else NEED_DX. Call it once per use of x, and write or
- * add exactly once: all of it, for what was there before (registry_forget_grads) may be anything. */
+ * add exactly once: all of it, for what was there before (grads_mark_unwritten) may be anything. */
 Tensor *tape_grad_out(Tape *, Tensor *x, Need);
 /* For a backward that cannot add to the gradient dx of x, or not in this case (`apart`): the tensor to write,
  * which is dx, or else scratch memory that the end adds to dx. */

@@ -5,7 +5,7 @@
 #include "tensor/device.h"
 
 typedef struct DeviceBackend {
-    bool apart;                                                       /* device_is_apart */
+    bool apart;                                                       /* device_is_discrete */
     void *(*take)(Device *, size_t bytes);                            /* zeroed; NULL: there is not enough */
     void (*give)(Device *, void *, size_t bytes);                     /* NULL: nothing to do */
     void (*copy)(Device *, void *to, const void *from, size_t bytes); /* either may be the host's */

@@ -21,7 +21,7 @@ typedef void KernelFn(const Call *);
  * it takes beside its operands. The operands have no memory. */
 typedef size_t PrepareFn(const Call *);
 
-/* How the results of a GPU's kernel match those of the CPU's; tests/unit/ops/agree.h derives the bounds. */
+/* How the results of a GPU's kernel match those of the CPU's; tests/unit/ops/vs_cpu.h derives the bounds. */
 typedef enum OpMatch {
     MATCH_NEAR,     /* each element within a bound of rounding; integers are equal */
     MATCH_BITS,     /* every bit */

@@ -89,7 +89,7 @@ static cudaError_t wait_for_streams(const Cuda *c) {
 /* A complaint comes first: what it names may be why the GPU has failed since. */
 static void wait(Device *d) {
     const Cuda *c = d->cuda;
-    const CudaComplaint *w = c->complaint;
+    const DeviceAssert *w = c->complaint;
     const cudaError_t e = wait_for_streams(c);
     if (w->raised && w->sentence)
         fault(__FILE__, __LINE__, "a kernel's operands", w->sentence, w->value[0], w->value[1]);
@@ -114,7 +114,7 @@ static void give(Device *d, void *p, size_t bytes) {
     CUDA_CHECK(cudaFree(p));
 }
 
-static void copy(Device *d, void *to, const void *from, size_t bytes) {
+static void cuda_copy(Device *d, void *to, const void *from, size_t bytes) {
     const Cuda *c = use(d);
     CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, c->stream));
 }
@@ -323,7 +323,7 @@ Err device_cuda(int rank, Device **out) {
     static const DeviceBackend GPU = {.apart = true,
                                       .take = take,
                                       .give = give,
-                                      .copy = copy,
+                                      .copy = cuda_copy,
                                       .wait = wait,
                                       .available = available,
                                       .memory = memory,

@@ -11,11 +11,11 @@
 
 /* What a kernel finds wrong in its operands, and cannot say itself: the first one is a fault at the next
  * device_wait, device_read or device_write. In memory that host and GPU share. */
-typedef struct CudaComplaint {
+typedef struct DeviceAssert {
     int raised;
     const char *sentence; /* with two %lld */
     long long value[2];
-} CudaComplaint;
+} DeviceAssert;
 
 /* State that a file of kernels keeps with a device (handles, plans): made by it when it is first needed. */
 typedef enum CudaLibrary { CUDA_GEMM, CUDA_ATTENTION, CUDA_LIBRARIES } CudaLibrary;
@@ -32,7 +32,7 @@ typedef struct Cuda {
     cudaStream_t stream;
     cudaStream_t beside; /* of copies that run beside the stream, */
     cudaEvent_t fork;    /* and where the last of them began in it */
-    CudaComplaint *complaint;
+    DeviceAssert *complaint;
     struct CudaTimes *times; /* of ops that have not been waited for; NULL: no profile yet */
     void *scratch;
     size_t scratch_bytes;

@@ -120,7 +120,7 @@ void device_provide(Device *d, size_t scratch) {
 
 size_t device_memory_available(const Device *d) { return d->backend->available(d); }
 
-bool device_is_apart(const Device *d) { return d && d->backend->apart; }
+bool device_is_discrete(const Device *d) { return d && d->backend->apart; }
 
 static size_t at_least_one(size_t bytes) { return bytes ? bytes : 1; }
 
@@ -160,14 +160,14 @@ void device_event_free(Device *d, DeviceEvent *e) {
     if (e) d->backend->no_event(d, e);
 }
 
-void device_copy_beside(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
+void device_copy_async(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
     if (d->backend->copy_beside)
         d->backend->copy_beside(d, to, from, bytes, done);
     else
         device_copy(d, to, from, bytes);
 }
 
-void device_after(Device *d, DeviceEvent *e) {
+void device_wait_event(Device *d, DeviceEvent *e) {
     if (d->backend->after) d->backend->after(d, e);
 }
 
@@ -213,7 +213,7 @@ void device_read(Device *d, void *host, const void *at, size_t bytes) { device_w
 
 DeviceView device_view(Device *d, const void *at, size_t bytes, unsigned mode) {
     DeviceView v = {(void *)at, d, (void *)at, bytes, mode};
-    if (!device_is_apart(d)) return v;
+    if (!device_is_discrete(d)) return v;
     v.data = mem_alloc(bytes);
     if (mode & VIEW_READ) device_read(d, v.data, at, bytes);
     return v;

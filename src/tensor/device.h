@@ -65,7 +65,7 @@ void device_host_release(Device *, void *, size_t bytes);
 
 /* Whether the host cannot touch its memory, but through what follows. NULL is the host itself, here and where
  * memory is viewed. */
-bool device_is_apart(const Device *);
+bool device_is_discrete(const Device *);
 /* Kernels run in the order of the calls, and so do these. read and write return when the host's memory may be
  * used again; wait, when all is done. Nothing happens on the null device. */
 void device_read(Device *, void *host, const void *at, size_t bytes);
@@ -78,13 +78,13 @@ void device_copy(Device *, void *to, const void *from, size_t bytes);
 
 /* Copies beside the kernels, in an order of their own, from or to memory of device_host_alloc. A copy begins
  * when all that was called before it is done; what is called after it does not wait for it, until
- * device_after(done), whose callers begin when the last copy that was given that event is done. Recorded work
- * may have such copies, if it also waits for all of them. */
+ * device_wait_event(done), whose callers begin when the last copy that was given that event is done. Recorded
+ * work may have such copies, if it also waits for all of them. */
 typedef struct DeviceEvent DeviceEvent;
 DeviceEvent *device_event_new(Device *); /* NULL where copies are done at once */
 void device_event_free(Device *, DeviceEvent *);
-void device_copy_beside(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
-void device_after(Device *, DeviceEvent *);
+void device_copy_async(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
+void device_wait_event(Device *, DeviceEvent *);
 
 /* Work that is recorded once and played often, with the operands and attributes of the recording: what is
  * called between record and recorded does not run. Of CUDA only; the host reads and writes no device memory

@@ -88,13 +88,14 @@ static Err load_step(const json_t *object, const char *type, Step *step) {
     return ERR_OK;
 }
 
-static Err load(const json_t *object, Decoder *d) {
+static Err decode_load(const json_t *object, Decoder *d) {
     const char *type;
     ERR_RETURN(field_text(object, "decoder", "type", &type, NULL));
     if (!strcmp(type, "Sequence")) {
         const json_t *list;
         ERR_RETURN(field_array(object, "decoder", "decoders", &list));
-        for (size_t i = 0; i < json_array_size(list); i++) ERR_RETURN(load(json_array_get(list, i), d));
+        for (size_t i = 0; i < json_array_size(list); i++)
+            ERR_RETURN(decode_load(json_array_get(list, i), d));
         return ERR_OK;
     }
     if (d->n == MAX_STEPS) return err_user("the decoder has more than %d steps", MAX_STEPS);
@@ -104,7 +105,7 @@ static Err load(const json_t *object, Decoder *d) {
 Err decoder_load(const json_t *object, Decoder **out) {
     Decoder *d = mem_zero(1, sizeof *d);
     d->joins = !object;
-    Err e = object ? load(object, d) : ERR_OK;
+    Err e = object ? decode_load(object, d) : ERR_OK;
     if (e.code)
         decoder_free(d);
     else

@@ -47,7 +47,7 @@ static bool is_special(const Tokenizer *t, int32_t id) {
     return added_is_special(((const Hf *)t->impl)->added, id);
 }
 
-static Err load(const json_t *root, Tokenizer *t) {
+static Err hf_load(const json_t *root, Tokenizer *t) {
     Hf *h = t->impl = mem_zero(1, sizeof *h);
     const json_t *model, *normalizer, *pre, *added, *post, *decoder;
     if (!json_is_object(root)) return err_user("a tokenizer must be a JSON object");
@@ -89,7 +89,7 @@ static int32_t usual_eod(const Tokenizer *t) {
 static Err open_json(const char *path, const char *config_path, Tokenizer *t) {
     json_t *root = NULL, *config = NULL;
     ERR_RETURN(json_file(path, &root));
-    Err e = load(root, t);
+    Err e = hf_load(root, t);
     json_decref(root);
     if (e.code) return err_user("'%s': %.900s", path, e.msg);
     if (file_exists(config_path)) ERR_RETURN(json_file(config_path, &config));
@@ -149,7 +149,7 @@ static Err open_gpt2(const TokenizerConfig *c, Tokenizer *t) {
                                  "BPE", "vocab", vocab, "merges", merges, "added_tokens", "content", eod,
                                  "id", eod_id, "special", 1, "pre_tokenizer", "type", "ByteLevel",
                                  "add_prefix_space", 0, "decoder", "type", "ByteLevel");
-        e = load(root, t);
+        e = hf_load(root, t);
         json_decref(root);
         if (e.code)
             e = err_user("'%s' and '%s': %.900s", c->vocab_file, c->merge_file, e.msg);

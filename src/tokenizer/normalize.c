@@ -51,13 +51,14 @@ static Err load_content(const json_t *object, const char *key, Str *out) {
     return ERR_OK;
 }
 
-static Err load(const json_t *object, Normalizer *z) {
+static Err normalize_load(const json_t *object, Normalizer *z) {
     const char *type;
     ERR_RETURN(field_text(object, "normalizer", "type", &type, NULL));
     if (!strcmp(type, "Sequence")) {
         const json_t *list;
         ERR_RETURN(field_array(object, "normalizer", "normalizers", &list));
-        for (size_t i = 0; i < json_array_size(list); i++) ERR_RETURN(load(json_array_get(list, i), z));
+        for (size_t i = 0; i < json_array_size(list); i++)
+            ERR_RETURN(normalize_load(json_array_get(list, i), z));
         return ERR_OK;
     }
     if (z->n == MAX_STEPS) return err_user("the normalizer has more than %d steps", MAX_STEPS);
@@ -88,7 +89,7 @@ static Err load(const json_t *object, Normalizer *z) {
 
 Err normalizer_load(const json_t *object, Normalizer **out) {
     Normalizer *z = mem_zero(1, sizeof *z);
-    Err e = object ? load(object, z) : ERR_OK;
+    Err e = object ? normalize_load(object, z) : ERR_OK;
     if (e.code)
         normalizer_free(z);
     else

@@ -135,13 +135,14 @@ static Err load_metaspace(PreTokenizer *p, const json_t *object) {
     return split ? add_split(p, meta, true, MERGED_WITH_NEXT, false) : ERR_OK;
 }
 
-static Err load(const json_t *object, PreTokenizer *p) {
+static Err pretokenize_load(const json_t *object, PreTokenizer *p) {
     const char *type, *delimiter;
     ERR_RETURN(field_text(object, "pre_tokenizer", "type", &type, NULL));
     if (!strcmp(type, "Sequence")) {
         const json_t *list;
         ERR_RETURN(field_array(object, "pre_tokenizer", "pretokenizers", &list));
-        for (size_t i = 0; i < json_array_size(list); i++) ERR_RETURN(load(json_array_get(list, i), p));
+        for (size_t i = 0; i < json_array_size(list); i++)
+            ERR_RETURN(pretokenize_load(json_array_get(list, i), p));
         return ERR_OK;
     }
     if (!strcmp(type, "Split")) return load_split(p, object);
@@ -172,7 +173,7 @@ static Err load(const json_t *object, PreTokenizer *p) {
 
 Err pretokenizer_load(const json_t *object, PreTokenizer **out) {
     PreTokenizer *p = mem_zero(1, sizeof *p);
-    Err e = object ? load(object, p) : ERR_OK;
+    Err e = object ? pretokenize_load(object, p) : ERR_OK;
     if (e.code)
         pretokenizer_free(p);
     else
@@ -246,7 +247,7 @@ static void metaspace(const Step *step, bool first, const char *text, size_t n, 
 }
 
 /* False once r->err is set. */
-static bool run(Run *r, size_t depth, bool first, const char *text, size_t n) {
+static bool pretokenize_run(Run *r, size_t depth, bool first, const char *text, size_t n) {
     if (!n) return true;
     if (depth == r->p->n) return r->fn(r->arg, text, n), true;
     const Step *step = &r->p->steps[depth];
@@ -270,17 +271,18 @@ static bool run(Run *r, size_t depth, bool first, const char *text, size_t n) {
         apply_behavior(spans, step->behavior, step->invert);
         for (size_t i = 0; i < spans->n; i++) {
             const Span s = spans->v[i];
-            if (!s.match && !run(r, depth + 1, first && !s.begin, text + s.begin, s.end - s.begin))
+            if (!s.match &&
+                !pretokenize_run(r, depth + 1, first && !s.begin, text + s.begin, s.end - s.begin))
                 return false;
         }
         return true;
     }
-    return run(r, depth + 1, first, next->s, next->len);
+    return pretokenize_run(r, depth + 1, first, next->s, next->len);
 }
 
 Err pretokenizer_run(const PreTokenizer *p, PreTokenizerWork *w, Matcher *m, bool first, const char *text,
                      size_t n, PieceFn *fn, void *arg) {
     Run r = {p, w, m, fn, arg, ERR_OK};
-    run(&r, 0, first, text, n);
+    pretokenize_run(&r, 0, first, text, n);
     return r.err;
 }

@@ -31,7 +31,7 @@ struct TrainLog {
     Str text;
 };
 
-Err train_log_open(const Run *r, TrainLog **out) {
+Err train_log_open(const Trainer *r, TrainLog **out) {
     const Config *c = r->config;
     TrainLog *log = mem_zero(1, sizeof *log);
     log->jsonl = -1;
@@ -60,16 +60,16 @@ typedef struct Rates {
     double seconds, tokens_per_second, tflops;
 } Rates;
 
-static Rates rates(const Run *r, int64_t samples, int64_t ns) {
+static Rates rates(const Trainer *r, int64_t samples, int64_t ns) {
     double seconds = 1e-9 * (double)ns;
     return (Rates){
         .seconds = seconds,
         .tokens_per_second = (double)(samples * r->config->seq_length) / seconds,
-        .tflops = run_flops(r, samples) / (double)config_ranks(r->config) / seconds * 1e-12,
+        .tflops = trainer_flops(r, samples) / (double)config_ranks(r->config) / seconds * 1e-12,
     };
 }
 
-static void print_line(TrainLog *log, const Run *r, const StepReport *s) {
+static void print_line(TrainLog *log, const Trainer *r, const StepReport *s) {
     const Config *c = r->config;
     Rates rate = rates(r, log->samples, log->ns);
     char stamp[32];
@@ -102,7 +102,7 @@ static void put_field(Str *text, const char *name, double value) {
         str_printf(text, "\"%s\": null, ", name);
 }
 
-static Err write_jsonl(TrainLog *log, const Run *r, const StepReport *s, int64_t ns) {
+static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int64_t ns) {
     Rates rate = rates(r, s->samples, ns);
     str_clear(&log->text);
     str_printf(&log->text, "{\"iteration\": %lld, \"consumed_samples\": %lld, \"consumed_tokens\": %lld, ",
@@ -132,14 +132,14 @@ static Err write_jsonl(TrainLog *log, const Run *r, const StepReport *s, int64_t
 }
 
 /* A scalar against the iteration and, as Megatron-LM does, against the samples. */
-static Err scalar_twice(TrainLog *log, const Run *r, const char *tag, double value) {
+static Err scalar_twice(TrainLog *log, const Trainer *r, const char *tag, double value) {
     ERR_RETURN(events_scalar(log->events, tag, r->iteration, value));
     str_clear(&log->text);
     str_printf(&log->text, "%s vs samples", tag);
     return events_scalar(log->events, log->text.s, r->consumed_samples, value);
 }
 
-static Err write_scalars(TrainLog *log, const Run *r, const StepReport *s, int64_t ns) {
+static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s, int64_t ns) {
     const Config *c = r->config;
     Rates rate = rates(r, s->samples, ns);
     ERR_RETURN(scalar_twice(log, r, "learning-rate", s->lr));
@@ -162,11 +162,11 @@ static void forget(TrainLog *log) {
     log->losses = log->steps = log->skipped = log->nan = log->ns = log->samples = 0;
 }
 
-bool train_log_wants_times(const Run *r) {
+bool train_log_wants_times(const Trainer *r) {
     return r->config->timing_log_level > 0 && r->iteration % r->config->log_interval == 0;
 }
 
-Err train_log_step(TrainLog *log, const Run *r, const StepReport *s, int64_t ns, const Times *times) {
+Err train_log_step(TrainLog *log, const Trainer *r, const StepReport *s, int64_t ns, const Times *times) {
     const Config *c = r->config;
     log->steps++;
     log->ns += ns;
@@ -193,7 +193,7 @@ Err train_log_step(TrainLog *log, const Run *r, const StepReport *s, int64_t ns,
     return ERR_OK;
 }
 
-Err train_log_eval(TrainLog *log, const Run *r, const char *where, const char *name, double loss) {
+Err train_log_eval(TrainLog *log, const Trainer *r, const char *where, const char *name, double loss) {
     double ppl = exp(fmin(20, loss));
     char line[256];
     int n = snprintf(line, sizeof line, " validation loss at %s | lm loss value: %.6E | lm loss PPL: %.6E | ",
@@ -213,7 +213,7 @@ Err train_log_eval(TrainLog *log, const Run *r, const char *where, const char *n
     return scalar_twice(log, r, tag, ppl);
 }
 
-Err train_log_progress(const Run *r, const char *event) {
+Err train_log_progress(const Trainer *r, const char *event) {
     const Config *c = r->config;
     if (!c->log_progress || !c->save) return ERR_OK;
     ERR_RETURN(file_mkdirs(c->save));
@@ -222,7 +222,7 @@ Err train_log_progress(const Run *r, const char *event) {
     char *line =
         mem_printf("%s\t%s\tIteration: %lld\tTokens (in billions): %.4f\tFLOPs so far: %.6e\n", stamp, event,
                    (long long)r->iteration, 1e-9 * (double)(r->consumed_samples * c->seq_length),
-                   run_flops(r, r->consumed_samples));
+                   trainer_flops(r, r->consumed_samples));
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     Err e = fd < 0 ? file_failed("open", path) : file_write_all(fd, path, line, strlen(line));
     if (fd >= 0 && close(fd) && !e.code) e = file_failed("close", path);

@@ -4,22 +4,22 @@
 #define ISOTRON_TRAIN_LOG_H
 
 #include "base/err.h"
-#include "train/run.h"
+#include "train/trainer.h"
 #include "train/timers.h"
 
 typedef struct TrainLog TrainLog;
 
-Err train_log_open(const Run *, TrainLog **);
+Err train_log_open(const Trainer *, TrainLog **);
 void train_log_close(TrainLog *);
 /* Whether the times of all ranks are wanted after this step. */
-bool train_log_wants_times(const Run *);
+bool train_log_wants_times(const Trainer *);
 /* After every step; `ns` is what the step took. Prints on the first step of the process and every
  * --log-interval steps, and then the times of all ranks, if they are wanted. */
-Err train_log_step(TrainLog *, const Run *, const StepReport *, int64_t ns, const Times *);
+Err train_log_step(TrainLog *, const Trainer *, const StepReport *, int64_t ns, const Times *);
 /* `where` as Megatron-LM says it: "iteration 100 on validation set". `name` ("validation", "test") enters the
  * TensorBoard tags. */
-Err train_log_eval(TrainLog *, const Run *, const char *where, const char *name, double loss);
+Err train_log_eval(TrainLog *, const Trainer *, const char *where, const char *name, double loss);
 /* Appends a line to progress.txt in --save, if --log-progress asks for it. */
-Err train_log_progress(const Run *, const char *event);
+Err train_log_progress(const Trainer *, const char *event);
 
 #endif

@@ -16,9 +16,9 @@
 #include "data/prefetch.h"
 #include "data/sampler.h"
 #include "train/log.h"
-#include "train/resume.h"
-#include "train/run.h"
-#include "train/world.h"
+#include "train/checkpoint.h"
+#include "train/trainer.h"
+#include "train/launch.h"
 
 /* Of this process, for all its ranks. */
 typedef struct Session {
@@ -34,10 +34,10 @@ typedef struct Loop {
     Session *session;
     const Config *config;
     const Derived *derived;
-    Comm *comm;     /* NULL: one rank */
-    bool speaks;    /* prints, logs, watches the clock */
-    Device *device; /* until the run has it */
-    Run *run;
+    Comm *comm;      /* NULL: one rank */
+    bool is_printer; /* prints, logs, watches the clock */
+    Device *device;  /* until the run has it */
+    Trainer *run;
     Prefetch *train, *valid; /* NULL until first used */
     TrainLog *log;           /* NULL on ranks that do not speak */
     Timers timers;
@@ -192,17 +192,17 @@ static Err evaluate(Loop *l, Prefetch *stream, double *loss) {
         Batch b;
         arena_reset(l->step);
         ERR_RETURN(comm_agree(l->comm, next_batch(l, stream, &b)));
-        run_evaluate(l->run, &b, &sum, &tokens);
+        trainer_evaluate(l->run, &b, &sum, &tokens);
     }
     timer_stop(&l->timers, TIMER_EVALUATE);
-    run_total(l->run, &sum, &tokens);
+    trainer_total(l->run, &sum, &tokens);
     *loss = sum / fmax(tokens, 1);
     return ERR_OK;
 }
 
 static Err evaluate_valid(Loop *l) {
     if (l->config->eval_iters <= 0 || !data_split(l->session->data, SPLIT_VALID)) return ERR_OK;
-    Run *r = l->run;
+    Trainer *r = l->run;
     double loss;
     char where[64];
     /* The data is as long as these options need; a run continued from others may have used more of it. */
@@ -216,7 +216,7 @@ static Err evaluate_valid(Loop *l) {
     ERR_RETURN(evaluate(l, l->valid, &loss));
     r->consumed_valid_samples += samples;
     snprintf(where, sizeof where, "iteration %lld on validation set", (long long)r->iteration);
-    return say(l, l->speaks ? train_log_eval(l->log, r, where, "validation", loss) : ERR_OK);
+    return say(l, l->is_printer ? train_log_eval(l->log, r, where, "validation", loss) : ERR_OK);
 }
 
 static Err evaluate_test(Loop *l) {
@@ -229,13 +229,13 @@ static Err evaluate_test(Loop *l) {
     prefetch_stop(stream);
     if (e.code) return e;
     snprintf(where, sizeof where, "iteration %lld on test set", (long long)l->run->iteration);
-    return say(l, l->speaks ? train_log_eval(l->log, l->run, where, "test", loss) : ERR_OK);
+    return say(l, l->is_printer ? train_log_eval(l->log, l->run, where, "test", loss) : ERR_OK);
 }
 
 /* ---- checkpoints ---- */
 
 static Err tell_saved(Loop *l, int64_t iteration, const char *event) {
-    if (!l->speaks) return say(l, ERR_OK);
+    if (!l->is_printer) return say(l, ERR_OK);
     printf("  successfully saved checkpoint at iteration %7lld to %s\n", (long long)iteration,
            l->config->save);
     fflush(stdout);
@@ -247,22 +247,22 @@ static Err finish_save(Loop *l, bool wait) {
     int64_t iteration;
     if (!l->run->saving) return ERR_OK;
     timer_start(&l->timers, TIMER_SAVE);
-    Err e = run_finish_save(l->run, wait, &iteration);
+    Err e = trainer_finish_save(l->run, wait, &iteration);
     timer_stop(&l->timers, TIMER_SAVE);
     return e.code || iteration < 0 ? e : tell_saved(l, iteration, "Saved async checkpoint");
 }
 
 static Err save(Loop *l) {
-    Run *r = l->run;
+    Trainer *r = l->run;
     if (!l->config->save || l->saved_iteration == r->iteration) return ERR_OK;
     ERR_RETURN(finish_save(l, true));
     timer_start(&l->timers, TIMER_SAVE);
-    Err e = run_save(r);
+    Err e = trainer_save(r);
     timer_stop(&l->timers, TIMER_SAVE);
     if (e.code) return e;
     l->saved_iteration = r->iteration;
     if (!r->saving) return tell_saved(l, r->iteration, "Saved checkpoint");
-    if (l->speaks)
+    if (l->is_printer)
         printf("  scheduled an async checkpoint save at iteration %7lld to %s\n", (long long)r->iteration,
                l->config->save);
     return ERR_OK;
@@ -273,7 +273,7 @@ static Err save(Loop *l) {
 /* Without dynamic loss scaling a gradient that is not finite is a fault of the run, not of the scale. The
  * parameters are still those of the last good step: they are saved. */
 static Err check_finite(Loop *l, const StepReport *s) {
-    const Run *r = l->run;
+    const Trainer *r = l->run;
     bool bad = s->loss_is_nan || s->optim.found_inf;
     if (!bad || !l->config->check_for_nan_in_loss_and_grad || r->scaler.dynamic) return ERR_OK;
     return err_failed(
@@ -293,25 +293,25 @@ static Err take_batches(Loop *l, int64_t n, Batch **out) {
 }
 
 static Err one_step(Loop *l) {
-    Run *r = l->run;
+    Trainer *r = l->run;
     int64_t start = clock_ns();
     int64_t n = microbatches(l, config_batch_size(l->derived, r->consumed_samples));
-    StepReport report = run_begin(r);
+    StepReport report = trainer_begin_step(r);
     Batch *batches;
     ERR_RETURN(comm_agree(l->comm, take_batches(l, n, &batches)));
     timer_start(&l->timers, TIMER_FORWARD_BACKWARD);
-    run_microbatches(r, batches, n, n, &report);
-    run_reduce(r, &report);
+    trainer_microbatches(r, batches, n, n, &report);
+    trainer_reduce(r, &report);
     if (l->config->timing_log_level > 0)
         device_wait(r->device); /* what a GPU does is timed when it is done */
     timer_stop(&l->timers, TIMER_FORWARD_BACKWARD);
     timer_start(&l->timers, TIMER_OPTIMIZER);
-    run_update(r, &report);
+    trainer_update(r, &report);
     timer_stop(&l->timers, TIMER_OPTIMIZER);
     ERR_RETURN(check_finite(l, &report));
     const int64_t ns = clock_ns() - start;
     const Times *times = train_log_wants_times(r) ? timers_gather(&l->timers, l->comm, l->step) : NULL;
-    return say(l, l->speaks ? train_log_step(l->log, r, &report, ns, times) : ERR_OK);
+    return say(l, l->is_printer ? train_log_step(l->log, r, &report, ns, times) : ERR_OK);
 }
 
 static bool is_multiple(int64_t x, int64_t of) { return i64_is_set(of) && of > 0 && x % of == 0; }
@@ -321,17 +321,18 @@ static const char *reason_to_exit(Loop *l) {
     enum { INTERRUPT, SIGNAL, DURATION, REASONS };
     const Config *c = l->config;
     const char *const names[] = {"SIGINT", ExitSignal_spellings[c->exit_signal], "--exit-duration-in-mins"};
-    const int number = l->speaks || comm_mpi_present() ? signal_arrived(l->session) : 0;
+    const int number = l->is_printer || comm_mpi_present() ? signal_arrived(l->session) : 0;
     const int64_t minutes = (clock_ns() - l->session->start_ns) / (INT64_C(60) * 1000000000);
     double seen[REASONS] = {
         [INTERRUPT] = number == SIGINT,
         [SIGNAL] = number == exit_signal(c),
-        [DURATION] = l->speaks && i64_is_set(c->exit_duration_in_mins) && minutes >= c->exit_duration_in_mins,
+        [DURATION] =
+            l->is_printer && i64_is_set(c->exit_duration_in_mins) && minutes >= c->exit_duration_in_mins,
     };
-    run_sum(l->run, seen, REASONS);
+    trainer_sum(l->run, seen, REASONS);
     for (int i = 0; i < REASONS; i++) {
         if (seen[i] == 0) continue;
-        if (l->speaks) printf("%s: stopping after this step\n", names[i]);
+        if (l->is_printer) printf("%s: stopping after this step\n", names[i]);
         return names[i];
     }
     return is_multiple(l->run->iteration, c->exit_interval) ? "--exit-interval" : NULL;
@@ -339,7 +340,7 @@ static const char *reason_to_exit(Loop *l) {
 
 static Err train_steps(Loop *l) {
     const Config *c = l->config;
-    Run *r = l->run;
+    Trainer *r = l->run;
     if (r->iteration >= l->derived->train_iters) return ERR_OK;
     ERR_RETURN(open_stream(l, SPLIT_TRAIN, r->consumed_samples, &l->train));
     while (r->iteration < l->derived->train_iters && !l->exit_reason) {
@@ -350,7 +351,7 @@ static Err train_steps(Loop *l) {
         l->exit_reason = reason_to_exit(l);
     }
     const int64_t plays = r->device->plays;
-    if (plays && l->speaks) printf("recorded work was played %lld times\n", (long long)plays);
+    if (plays && l->is_printer) printf("recorded work was played %lld times\n", (long long)plays);
     return ERR_OK;
 }
 
@@ -363,7 +364,7 @@ static Err train_and_save(Loop *l) {
     if (!saved.code) saved = finished;
     if (e.code || saved.code) return e.code ? e : saved;
     if (l->exit_reason) {
-        if (!l->speaks) return ERR_OK;
+        if (!l->is_printer) return ERR_OK;
         printf("exiting at iteration %lld because of %s%s\n", (long long)l->run->iteration, l->exit_reason,
                l->config->save ? "" : "; nothing is saved without --save");
         return ERR_OK;
@@ -395,7 +396,7 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     const double need = own * (double)sharing;
     char host[200];
     describe_host_memory(p, host, sizeof host);
-    if (l->speaks)
+    if (l->is_printer)
         printf(
             "memory%s: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, "
             "transient %.1f MB, tables %.1f MB, batches %.1f MB, kernels %.1f MB, checkpoint copy %.1f MB; "
@@ -423,10 +424,10 @@ static int64_t count_parameters(const Loop *l) {
 static Err open_shared(Loop *l) {
     Session *s = l->session;
     Err e = ERR_OK;
-    if (l->speaks && l->config->save) e = ckpt_lock(l->config->save, &s->save_lock);
-    if (l->speaks && !e.code) e = open_data(s);
+    if (l->is_printer && l->config->save) e = ckpt_lock(l->config->save, &s->save_lock);
+    if (l->is_printer && !e.code) e = open_data(s);
     ERR_RETURN(comm_agree(l->comm, e));
-    if (!l->speaks && comm_mpi_present()) e = open_data(s);
+    if (!l->is_printer && comm_mpi_present()) e = open_data(s);
     return comm_agree(l->comm, e);
 }
 
@@ -434,19 +435,19 @@ static Err open_device(Loop *l) {
     char text[200];
     ERR_RETURN(device_open(l->config->device == ON_CUDA, l->comm ? comm_rank(l->comm) : 0,
                            (int)l->derived->cpu_threads, &l->device));
-    if (l->speaks) printf("device: %s\n", device_describe(l->device, text, sizeof text));
+    if (l->is_printer) printf("device: %s\n", device_describe(l->device, text, sizeof text));
     return ERR_OK;
 }
 
 /* How the run computes what options leave open. */
-static void say_how(const Run *r) {
-    int64_t chunks, tokens = run_loss_chunk(r, &chunks);
+static void say_how(const Trainer *r) {
+    int64_t chunks, tokens = trainer_loss_chunk(r, &chunks);
     if (tokens)
         printf("logits: %lld chunk%s of at most %lld tokens\n", (long long)chunks, chunks == 1 ? "" : "s",
                (long long)tokens);
     if (r->config->fp8_format == FP8_NONE) return;
     const char *why;
-    if (!run_fp8_linears(r, &why))
+    if (!trainer_fp8_linears(r, &why))
         printf("FP8 products: none in the layers of rank 0\n"); /* which speaks */
     else
         printf("FP8 products: %s%s\n", why ? "emulated in fp32, for " : "on the device", why ? why : "");
@@ -455,23 +456,23 @@ static void say_how(const Run *r) {
 static Err start(Loop *l) {
     const Config *c = l->config;
     ERR_RETURN(comm_agree(l->comm, open_device(l)));
-    MemoryPlan plan = run_plan_memory(c, l->derived, l->comm, l->device);
-    if (l->speaks) printf("%s", plan.attention.text);
+    MemoryPlan plan = trainer_plan_memory(c, l->derived, l->comm, l->device);
+    if (l->is_printer) printf("%s", plan.attention.text);
     ERR_RETURN(comm_agree(l->comm, check_memory(l, &plan)));
     ERR_RETURN(open_shared(l));
-    l->run = run_new(c, l->derived, &plan, l->comm, l->device);
+    l->run = trainer_new(c, l->derived, &plan, l->comm, l->device);
     l->device = NULL;
-    if (l->speaks) printf("number of parameters: %lld\n", (long long)count_parameters(l));
-    if (l->speaks) say_how(l->run);
+    if (l->is_printer) printf("number of parameters: %lld\n", (long long)count_parameters(l));
+    if (l->is_printer) say_how(l->run);
     bool loaded;
-    ERR_RETURN(comm_agree(l->comm, run_load(l->run, &loaded)));
+    ERR_RETURN(comm_agree(l->comm, trainer_load(l->run, &loaded)));
     if (!loaded) {
         registry_init(l->run->model->registry, l->run->context.seed);
-        run_publish(l->run);
+        trainer_publish(l->run);
     }
     bool same_folder = c->load && c->save && !strcmp(c->load, c->save);
     l->saved_iteration = same_folder && loaded ? l->run->iteration : -1;
-    return say(l, l->speaks ? train_log_open(l->run, &l->log) : ERR_OK);
+    return say(l, l->is_printer ? train_log_open(l->run, &l->log) : ERR_OK);
 }
 
 static Err train_rank(void *arg, Comm *comm) {
@@ -480,21 +481,21 @@ static Err train_rank(void *arg, Comm *comm) {
               .config = s->config,
               .derived = s->derived,
               .comm = comm,
-              .speaks = world_speaks(comm),
+              .is_printer = rank_is_printer(comm),
               .step = arena_new()};
     Err e = start(&l);
     if (!e.code) e = train_and_save(&l);
     prefetch_stop(l.train);
     prefetch_stop(l.valid);
     train_log_close(l.log);
-    run_free(l.run);
+    trainer_free(l.run);
     device_free(l.device);
     arena_free(l.step);
     return e;
 }
 
 Err train(const Config *c, const Derived *d, const TokenFacts *facts) {
-    ERR_RETURN(run_check(c, d));
+    ERR_RETURN(trainer_check(c, d));
     Session s = {
         .config = c, .derived = d, .facts = facts, .start_ns = clock_ns(), .signals = -1, .save_lock = -1};
     catch_signals(&s);

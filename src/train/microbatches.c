@@ -92,7 +92,7 @@ static void take_fields(Microbatches *m, size_t bytes) {
     Device *d = m->context->device;
     free_fields(m);
     m->fields = device_alloc(d, bytes, "batches");
-    m->host = device_is_apart(d) ? device_host_alloc(d, bytes, "batches") : m->fields;
+    m->host = device_is_discrete(d) ? device_host_alloc(d, bytes, "batches") : m->fields;
     m->bytes = bytes;
 }
 
@@ -180,7 +180,7 @@ void microbatches_add(Microbatches *m, int64_t number, const Batch *b, LossWeigh
 
 static RankSchedule schedule_of(Microbatches *m, int64_t n, bool forward_only, PipelineSpec *spec) {
     Err e = pipeline_spec(m->config, m->pipeline, n, forward_only, spec);
-    CHECK(!e.code, "%s", e.msg); /* run_check has asked */
+    CHECK(!e.code, "%s", e.msg); /* trainer_check has asked */
     const Layout *l = m->context->layout;
     return pipeline_schedule(spec, l ? l->mesh.coordinate[AXIS_PP] : 0, m->arena);
 }
@@ -194,7 +194,7 @@ static void execute(Microbatches *m, Microbatch *list, int64_t n, bool trains, b
     const RankSchedule schedule = schedule_of(m, n, !trains, &spec);
     for (int64_t i = 0; i < n; i++) list[i].context.recording = list[i].context.training = trains;
     executor_run(m->executor, &spec, &schedule, list, counts_loss ? &m->loss : NULL);
-    if (trains) registry_settle_grads(m->registry);
+    if (trains) grads_zero_unwritten(m->registry);
 }
 
 typedef struct Replay {
@@ -221,9 +221,9 @@ static void replay(Microbatches *m, Recording *r, const Microbatch *mb, bool cou
 /* The first microbatch settles all gradients, so these are all fresh or none is. */
 static void replay_all(Microbatches *m, bool counts_loss) {
     for (int64_t i = 0; i < m->n; i++) {
-        const bool first = registry_is_fresh(m->registry);
+        const bool first = grads_are_unwritten(m->registry);
         replay(m, first ? &m->graphs->first : &m->graphs->other, &m->list[i], counts_loss);
-        registry_grads_written(m->registry);
+        grads_mark_written(m->registry);
     }
 }
 

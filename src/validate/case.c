@@ -13,7 +13,7 @@
 #include "data/sampler.h"
 #include "param/bucket.h"
 #include "param/collect.h"
-#include "train/world.h"
+#include "train/launch.h"
 #include "validate/logits.h"
 
 /* A dynamic scale would skip steps while it decreases from 2^32; the oracle skips none. */
@@ -23,7 +23,7 @@ int64_t case_count(const HfTensor *t) { return t->dim[0] * (t->ndim == 2 ? t->di
 
 /* ---- cases ---- */
 
-static Err check(const Config *c, const Derived *d, const Golden *g) {
+static Err case_check(const Config *c, const Derived *d, const Golden *g) {
     if (g->seq != c->seq_length)
         return err_user("the case has %lld positions, but --seq-length is %lld", (long long)g->seq,
                         (long long)c->seq_length);
@@ -48,7 +48,7 @@ static Err check(const Config *c, const Derived *d, const Golden *g) {
 
 Err case_open(const Golden *g, const Config *c, const Derived *d, Case *out) {
     *out = (Case){.golden = g, .vocab = d->vocab_size, .config = *c, .derived = *d, .arena = arena_new()};
-    ERR_RETURN(check(c, d, g));
+    ERR_RETURN(case_check(c, d, g));
     config_on_one_rank(&out->config, out->arena, &out->derived);
     out->device = device_cpu(1);
     out->init = model_new(&out->config, &out->derived, NULL);
@@ -126,7 +126,7 @@ static void to_tensors(const Case *c, const double *whole, double *out) {
 }
 
 /* Gathers a flat buffer of all ranks into the oracle's tensors; out NULL: on ranks without the result. */
-static void gather_all(const Case *c, const Run *run, FlatBuffer kind, const void *flat, double scale,
+static void gather_all(const Case *c, const Trainer *run, FlatBuffer kind, const void *flat, double scale,
                        double *out) {
     const Registry *whole = c->init->registry;
     double *all = mem_alloc((size_t)whole->elements * sizeof *all);
@@ -136,7 +136,7 @@ static void gather_all(const Case *c, const Run *run, FlatBuffer kind, const voi
     free(all);
 }
 
-static void gather_ranks(const Case *c, const Run *run, double *out) {
+static void gather_ranks(const Case *c, const Trainer *run, double *out) {
     const Registry *whole = c->init->registry;
     double *all = mem_alloc((size_t)whole->elements * sizeof *all);
     collect_ranks(run->model->registry, run->comm, whole, all);
@@ -182,14 +182,14 @@ static void set_weights(const Case *c, const Noise *noise) {
     }
 }
 
-static void keep_logits(const CaseRun *c, Run *run, const Batch *b) {
+static void keep_logits(const CaseRun *c, Trainer *run, const Batch *b) {
     const MicrobatchContext context = {.training = true, .first_sample = b->indices[0]};
     logits_compute(run->model, &run->context, &context, b->tokens, b->position_ids, b->b, b->s,
                    c->watch.trace, c->watch.arg, c->trace->logits + b->indices[0] * b->s * c->of->vocab);
 }
 
 /* The microbatches of this data-parallel rank. */
-static Batch *batches_of(const CaseRun *c, Run *run, int64_t step, int64_t n, Arena *arena) {
+static Batch *batches_of(const CaseRun *c, Trainer *run, int64_t step, int64_t n, Arena *arena) {
     const Mesh *m = &run->layout.mesh;
     const int64_t micro = c->derived.micro_batch_size;
     Batch *batches = arena_alloc(arena, (size_t)n * sizeof *batches),
@@ -212,22 +212,22 @@ static Batch *batches_of(const CaseRun *c, Run *run, int64_t step, int64_t n, Ar
     return batches;
 }
 
-static void one_step(const CaseRun *c, Run *run, int64_t step, Trace *heard) {
+static void one_step(const CaseRun *c, Trainer *run, int64_t step, Trace *heard) {
     const int64_t n = c->of->golden->samples / (c->derived.micro_batch_size * c->derived.data_parallel_size);
     const CaseWatch *w = &c->watch;
     Registry *r = run->model->registry;
     Arena *arena = arena_new();
     if (w->step) w->step(w->arg, run, step);
-    StepReport report = run_begin(run);
-    run_microbatches(run, batches_of(c, run, step, n, arena), n, n, &report);
-    run_reduce(run, &report);
-    run_read(run, &report);
+    StepReport report = trainer_begin_step(run);
+    trainer_microbatches(run, batches_of(c, run, step, n, arena), n, n, &report);
+    trainer_reduce(run, &report);
+    trainer_read(run, &report);
     for (int i = 0; c->noise.draw != NO_NOISE && c->noise.gradients > 0 && i < r->n; i++)
         perturb_gradient(r->params[i], r->device, &c->noise, (uint64_t)c->config.seed, step);
     if (w->gradients) w->gradients(w->arg, run, &report);
     if (step == 0)
         gather_all(c->of, run, FLAT_GRADS, r->grads, report.grad_scale, heard ? heard->gradients : NULL);
-    run_update(run, &report);
+    trainer_update(run, &report);
     if (w->updated) w->updated(w->arg, run, &report);
     if (heard)
         heard->steps[step] = (GoldenStep){report.loss, report.optim.grad_norm, report.optim.clip, report.lr};
@@ -237,7 +237,7 @@ static void one_step(const CaseRun *c, Run *run, int64_t step, Trace *heard) {
 /* Runs on every rank; only rank 0's results are kept. */
 static Err run_rank(void *arg, Comm *comm) {
     CaseRun *c = arg;
-    Trace *heard = world_speaks(comm) ? c->trace : NULL;
+    Trace *heard = rank_is_printer(comm) ? c->trace : NULL;
     Device *device;
     if (c->watch.on_host)
         device = device_cpu((int)c->derived.cpu_threads);
@@ -245,12 +245,12 @@ static Err run_rank(void *arg, Comm *comm) {
         ERR_RETURN(device_open(c->config.device == ON_CUDA, comm ? comm_rank(comm) : 0,
                                (int)c->derived.cpu_threads, &device));
     /* With a plan a GPU uses the kernels of training; only for one rank, since each would need a plan. */
-    if (!comm) run_plan_memory(&c->config, &c->derived, comm, device);
+    if (!comm) trainer_plan_memory(&c->config, &c->derived, comm, device);
     /* One rank also computes whole logits, which need more memory than the plan of a step. */
-    Run *run = run_new(&c->config, &c->derived, NULL, comm, device);
+    Trainer *run = trainer_new(&c->config, &c->derived, NULL, comm, device);
     Registry *r = run->model->registry;
     spread(c->of->init->registry, r);
-    run_publish(run);
+    trainer_publish(run);
     if (heard) to_tensors(c->of, c->of->init->registry->masters, heard->weights);
     gather_ranks(c->of, run, heard ? heard->ranks : NULL);
     executor_trace(run->executor, c->watch.trace, c->watch.arg);
@@ -260,7 +260,7 @@ static Err run_rank(void *arg, Comm *comm) {
     for (int64_t step = 0; step < steps; step++) one_step(c, run, step, heard);
     gather_all(c->of, run, FLAT_MASTERS, r->masters, 1, heard ? heard->parameters : NULL);
     if (heard) heard->has_steps = true;
-    run_free(run);
+    trainer_free(run);
     return ERR_OK;
 }
 

@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "ckpt/hf.h"
 #include "config/config.h"
-#include "train/run.h"
+#include "train/trainer.h"
 #include "validate/choices.h"
 #include "validate/golden.h"
 
@@ -57,11 +57,11 @@ typedef struct Noise {
 
 /* Callbacks of a run. Each is called on every rank; any may be NULL. */
 typedef struct CaseWatch {
-    void (*begin)(void *arg, Run *);                         /* parameters are set, before step 0 */
-    void (*step)(void *arg, Run *, int64_t step);            /* before a step, from 0 */
-    void (*gradients)(void *arg, Run *, const StepReport *); /* main gradients are summed */
-    void (*updated)(void *arg, Run *, const StepReport *);   /* parameters are updated */
-    TapeTrace *trace;                                        /* for every tape, called with arg */
+    void (*begin)(void *arg, Trainer *);                         /* parameters are set, before step 0 */
+    void (*step)(void *arg, Trainer *, int64_t step);            /* before a step, from 0 */
+    void (*gradients)(void *arg, Trainer *, const StepReport *); /* main gradients are summed */
+    void (*updated)(void *arg, Trainer *, const StepReport *);   /* parameters are updated */
+    TapeTrace *trace;                                            /* for every tape, called with arg */
     TapeProbe *probe;
     void *arg;
     bool logits;    /* compute whole logits, in an extra pass before the first step; callbacks see it too */
@@ -71,7 +71,7 @@ typedef struct CaseWatch {
 } CaseWatch;
 
 /* Runs all steps in the lane and layout of the options (fp16 uses the loss scale 64 unless they set one).
- * The options must have passed the rules and run_check. `watch` NULL: no callbacks, with logits. */
+ * The options must have passed the rules and trainer_check. `watch` NULL: no callbacks, with logits. */
 Err case_run(const Case *, const Config *, const Derived *, Noise, const CaseWatch *, Trace *out);
 /* The same on one rank, in a lane. fp64 and exact run without FP8 (unless watch->quantises); fp64, the ground
  * truth, runs on the CPU. */

@@ -263,6 +263,6 @@ void choices_probe(ChoiceProbe *p, const Tape *t, TapePoint point, const OpDef *
     CHECK(at->pass < CHOICES_PASSES, "a router was called more than %d times", CHOICES_PASSES);
     Rows rows = rows_of(p->record, t, call);
     record(p->record, at, &rows);
-    if (p->follow) follow(p, at, &rows, tape_records(t));
+    if (p->follow) follow(p, at, &rows, tape_is_recording(t));
     free(rows.token);
 }

@@ -376,7 +376,7 @@ static void splice(void *arg, Log *log, const Record *r, Tensor *live) {
     free(at);
 }
 
-static void run(const Search *s, bool alone, Log *logs, Trace *out) {
+static void localise_run(const Search *s, bool alone, Log *logs, Trace *out) {
     Config c = s->config;
     Derived d = s->derived;
     if (alone) config_on_one_rank(&c, s->of->arena, &d);
@@ -390,7 +390,7 @@ static bool confirm(Search *s, int64_t first) {
     Trace *t = trace_new(s->of);
     Log *again = logs_new(s->ranks, first, s->step);
     for (int i = 0; i < s->ranks; i++) again[i].seen = splice, again[i].seen_arg = s;
-    run(s, false, again, t);
+    localise_run(s, false, again, t);
     const bool right = !wrong_until(s, t, s->step);
     logs_free(again, s->ranks);
     trace_free(t);
@@ -407,8 +407,8 @@ void localise(const Case *of, const Config *c, const Derived *d, const Trace *ou
     s.ref = logs_new(1, first, s.step);
     s.logs = logs_new(s.ranks, first, s.step);
     Trace *unheard = trace_new(of);
-    run(&s, true, s.ref, unheard);
-    run(&s, false, s.logs, unheard);
+    localise_run(&s, true, s.ref, unheard);
+    localise_run(&s, false, s.logs, unheard);
     trace_free(unheard);
     set_bounds(&s);
     find_first(&s);

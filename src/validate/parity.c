@@ -217,7 +217,7 @@ static Err run_all(const Case *of, const Config *c, const Derived *d, Runs *r, P
 Err parity_run(const Config *c, const Derived *d, const Golden *g, ParityReport *report) {
     Case of;
     Err e = case_open(g, c, d, &of);
-    if (!e.code) e = run_check(c, d);
+    if (!e.code) e = trainer_check(c, d);
     if (!e.code) {
         Runs r = {trace_new(&of), trace_new(&of), {0}};
         for (int k = 0; k < PARITY_DRAWS; k++) r.noisy[k] = trace_new(&of);

@@ -54,17 +54,17 @@ typedef struct Watch {
     ChoiceProbe choices;
 } Watch;
 
-static void on_begin(void *arg, Run *run) { storage_begin(&((Watch *)arg)->storage, run); }
-static void on_step(void *arg, Run *run, int64_t step) {
+static void on_begin(void *arg, Trainer *run) { storage_begin(&((Watch *)arg)->storage, run); }
+static void on_step(void *arg, Trainer *run, int64_t step) {
     Watch *w = arg;
     choices_step(&w->choices, run->comm ? comm_rank(run->comm) : 0, step);
     if (w->storage.log) storage_step(&w->storage, run);
 }
-static void on_gradients(void *arg, Run *run, const StepReport *r) {
+static void on_gradients(void *arg, Trainer *run, const StepReport *r) {
     (void)r;
     storage_gradients(&((Watch *)arg)->storage, run);
 }
-static void on_updated(void *arg, Run *run, const StepReport *r) {
+static void on_updated(void *arg, Trainer *run, const StepReport *r) {
     (void)r;
     storage_updated(&((Watch *)arg)->storage, run);
 }
@@ -80,7 +80,7 @@ static void on_probe(void *arg, const Tape *t, TapePoint point, const OpDef *op,
     choices_probe(&((Watch *)arg)->choices, t, point, op, call);
 }
 
-static void on_judged_update(void *arg, Run *run, const StepReport *r) {
+static void on_judged_update(void *arg, Trainer *run, const StepReport *r) {
     (void)r;
     ChoiceProbe *choices = &((Watch *)arg)->choices;
     if (run->comm && comm_processes() > 1 && choices->record->routers)
@@ -364,8 +364,8 @@ static Row *new_row(Judge *p, const char *format, const char *quantity) {
     return report_row(p->report, name);
 }
 
-static void add(Row *row, const char *name, Statistic relative, Statistic element, int64_t worst,
-                int64_t rank) {
+static void precision_add(Row *row, const char *name, Statistic relative, Statistic element, int64_t worst,
+                          int64_t rank) {
     /* A comparison would not detect a NaN. */
     const bool finite = isfinite(relative.value) && !isnan(relative.bound) && isfinite(element.value);
     const TensorError e = {finite ? relative.value : INFINITY, element.value, worst};
@@ -400,10 +400,11 @@ static void judge_curve(Judge *p, const char *quantity, size_t member, double ga
     const Judgement j = judge(&t);
     char step[32];
     snprintf(step, sizeof step, "step %lld", (long long)j.worst + 1);
-    add(new_row(p, "%s, R", quantity), step, j.error, j.element, 0, NO_RANK);
-    add(new_row(p, "%s, scale", quantity), "all steps", j.scale, NOTHING, 0, NO_RANK);
+    precision_add(new_row(p, "%s, R", quantity), step, j.error, j.element, 0, NO_RANK);
+    precision_add(new_row(p, "%s, scale", quantity), "all steps", j.scale, NOTHING, 0, NO_RANK);
     if (gate > 0)
-        add(new_row(p, "power: %s", quantity), "all steps", (Statistic){j.power, gate}, NOTHING, 0, NO_RANK);
+        precision_add(new_row(p, "power: %s", quantity), "all steps", (Statistic){j.power, gate}, NOTHING, 0,
+                      NO_RANK);
     free(values);
 }
 
@@ -459,8 +460,8 @@ static void judge_power(Judge *p, const char *quantity, double gate, const doubl
         char name[32];
         snprintf(name, sizeof name, "layer %lld", (long long)layer);
         if (!counted && !(map->tensors[i].param->spec.flags & PARAM_BUFFER))
-            add(row, layer >= 0 ? name : map->tensors[i].name,
-                (Statistic){least, (layer >= 0 ? 1 : 2) * gate}, NOTHING, 0, NO_RANK);
+            precision_add(row, layer >= 0 ? name : map->tensors[i].name,
+                          (Statistic){least, (layer >= 0 ? 1 : 2) * gate}, NOTHING, 0, NO_RANK);
     }
 }
 
@@ -475,9 +476,9 @@ static void judge_tensors(Judge *p, const char *quantity, bool update) {
         const Magnitudes sample = sample_of(p, t, p->of->at[i], update);
         const Judgement j = judge(&sample);
         const int64_t rank = (int64_t)p->draw[0].x->ranks[p->of->at[i] + j.worst];
-        add(error, t->name, j.error, j.element, j.worst, rank);
-        add(scale, t->name, j.scale, NOTHING, j.worst, rank);
-        if (decay) add(decay, t->name, j.decay, NOTHING, j.worst, rank);
+        precision_add(error, t->name, j.error, j.element, j.worst, rank);
+        precision_add(scale, t->name, j.scale, NOTHING, j.worst, rank);
+        if (decay) precision_add(decay, t->name, j.decay, NOTHING, j.worst, rank);
         power[i] = j.power;
     }
     if (!update) p->out->ratio = error->error.relative;
@@ -495,8 +496,8 @@ static void judge_logits(Judge *p) {
     for (int s = 0; s < t.draws; s++)
         t.x[s] = p->draw[s].x->logits, t.y[s] = p->draw[s].y->logits, t.z[s] = p->draw[s].z->logits;
     const Judgement j = judge(&t);
-    add(new_row(p, "%s, R", "logits"), "logits of step 1", j.error, j.element, j.worst, 0);
-    add(new_row(p, "%s, scale", "logits"), "logits of step 1", j.scale, NOTHING, j.worst, 0);
+    precision_add(new_row(p, "%s, R", "logits"), "logits of step 1", j.error, j.element, j.worst, 0);
+    precision_add(new_row(p, "%s, scale", "logits"), "logits of step 1", j.scale, NOTHING, j.worst, 0);
 }
 
 static void judge_router_logits(Judge *p) {
@@ -510,8 +511,10 @@ static void judge_router_logits(Judge *p) {
         t.x[s] = d->x->choices.logits, t.y[s] = d->y->choices.logits, t.z[s] = d->z->choices.logits;
     }
     const Judgement j = judge(&t);
-    add(new_row(p, "%s, R", "router logits"), "all steps and routers", j.error, j.element, 0, NO_RANK);
-    add(new_row(p, "%s, scale", "router logits"), "all steps and routers", j.scale, NOTHING, 0, NO_RANK);
+    precision_add(new_row(p, "%s, R", "router logits"), "all steps and routers", j.error, j.element, 0,
+                  NO_RANK);
+    precision_add(new_row(p, "%s, scale", "router logits"), "all steps and routers", j.scale, NOTHING, 0,
+                  NO_RANK);
 }
 
 /* A router's choices may differ from fp64's only where the margin is within the error of the logits, which is
@@ -538,7 +541,7 @@ static void judge_choices(Judge *p) {
         snprintf(name, sizeof name, "step %lld, router %lld (in all steps %lld choices of %lld differ)",
                  (long long)(i / c->routers) + 1, (long long)(i % c->routers), (long long)flips,
                  (long long)(p->out->draws * p->steps * c->routers * c->samples * c->seq));
-        add(row, name, (Statistic){margin / (noise + p->arithmetic), 2}, NOTHING, 0, NO_RANK);
+        precision_add(row, name, (Statistic){margin / (noise + p->arithmetic), 2}, NOTHING, 0, NO_RANK);
     }
     p->refuted |= !row->pass;
 }

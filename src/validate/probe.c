@@ -6,13 +6,13 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
-#include "base/slice.h"
+#include "base/zigzag.h"
 #include "kernels/ops.h"
 #include "param/bucket.h"
 
 /* ---- records ---- */
 
-static Record *add(Log *log, Record value) {
+static Record *probe_add(Log *log, Record value) {
     if (log->n == log->cap) {
         log->cap = log->cap ? 2 * log->cap : 1024;
         log->records = mem_grow(log->records, (size_t)log->cap, sizeof *log->records);
@@ -150,7 +150,7 @@ static void trace(void *arg, const OpDef *op, const Call *call) {
     bool partial = false;
     for (int a = 0; a < AXES; a++) partial |= log->mesh.size[a] > 1 && spmd_on(y->spmd, a) == SPMD_P;
     if (!partial) return;
-    Record *r = add(log, (Record){.kind = RECORD_PARTIAL, .op = op->name});
+    Record *r = probe_add(log, (Record){.kind = RECORD_PARTIAL, .op = op->name});
     keep(log, r, y);
     log->pending = log->n - 1;
 }
@@ -168,23 +168,23 @@ static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
     if (!is_value(y) || is_of_a_share(op)) return;
     for (int i = 0; i < CALL_IN; i++) {
         if (!is_received(log, call->in[i])) continue;
-        Record *in = add(log, (Record){.kind = RECORD_OUTPUT,
-                                       .sample = tape_microbatch(t)->first_sample,
-                                       .moved = true,
-                                       .received = true,
-                                       .from = -1,
-                                       .op = "pipeline_activation",
-                                       .place = ""});
+        Record *in = probe_add(log, (Record){.kind = RECORD_OUTPUT,
+                                             .sample = tape_microbatch(t)->first_sample,
+                                             .moved = true,
+                                             .received = true,
+                                             .from = -1,
+                                             .op = "pipeline_activation",
+                                             .place = ""});
         keep(log, in, call->in[i]);
         tell(log, in, call->in[i]);
     }
     Record r = {.kind = RECORD_OUTPUT,
                 .sample = tape_microbatch(t)->first_sample,
-                .again = tape_plays(t),
+                .again = tape_in_backward(t),
                 .moved = op_is_collective(op),
                 .op = op->name};
     name_output(log, &r, op, call);
-    Record *kept = add(log, r);
+    Record *kept = probe_add(log, r);
     take_partial(log, kept);
     keep(log, kept, y);
     tell(log, kept, y);
@@ -197,7 +197,7 @@ static Record *add_backward(Log *log, const Record *of, RecordKind kind, int whi
     if (kind != RECORD_GRADIENT) r.map = NULL, r.n_map = 0;
     if (kind == RECORD_INPUT && op == &OPS[OP_linear]) r.name = r.product;
     if (kind == RECORD_INPUT && op == &OPS[OP_bias]) r.name = 0;
-    return add(log, r);
+    return probe_add(log, r);
 }
 
 static void on_plays(Log *log, const OpDef *op, const Call *call, Need need) {
@@ -207,7 +207,7 @@ static void on_plays(Log *log, const OpDef *op, const Call *call, Need need) {
         const Tensor *grad = call->in[i]->grad;
         const int64_t n = tensor_count(grad);
         log->before[i] = mem_grow(log->before[i], (size_t)n, sizeof **log->before);
-        if (grad_is_fresh(grad)) {
+        if (grad_is_unwritten(grad)) {
             memset(log->before[i], 0, (size_t)n * sizeof **log->before);
             continue;
         }
@@ -274,9 +274,9 @@ static void probe(void *arg, const Tape *t, TapePoint point, const OpDef *op, co
 
 /* ---- the step around it ---- */
 
-static Log *log_of(void *arg, const Run *run) { return (Log *)arg + run->layout.mesh.rank; }
+static Log *log_of(void *arg, const Trainer *run) { return (Log *)arg + run->layout.mesh.rank; }
 
-static void begin(void *arg, Run *run) {
+static void begin(void *arg, Trainer *run) {
     Log *log = log_of(arg, run);
     log->mesh = run->layout.mesh;
     log->device = run->device;
@@ -287,12 +287,12 @@ static void begin(void *arg, Run *run) {
 
 static void add_parameter(Log *log, RecordKind kind, const char *op, const Param *p, Tensor *x, int64_t begin,
                           double scale) {
-    Record *r = add(log, (Record){.kind = kind,
-                                  .name = hash_name(p->spec.name) | 1,
-                                  .sample = kind == RECORD_START ? (int64_t)-1 : END_OF_STEP,
-                                  .from = -1,
-                                  .begin = begin,
-                                  .op = op});
+    Record *r = probe_add(log, (Record){.kind = kind,
+                                        .name = hash_name(p->spec.name) | 1,
+                                        .sample = kind == RECORD_START ? (int64_t)-1 : END_OF_STEP,
+                                        .from = -1,
+                                        .begin = begin,
+                                        .op = op});
     r->place = arena_printf(log->arena, "%s", p->spec.name);
     keep(log, r, x);
     for (int64_t k = 0; k < tensor_count(&r->shape); k++) ((double *)r->shape.data)[k] *= scale;
@@ -302,7 +302,7 @@ static void add_parameter(Log *log, RecordKind kind, const char *op, const Param
 }
 
 /* Values if this rank has its whole shard; for gradients and masters the part that it updates. */
-static void add_parameters(Log *log, Run *run, RecordKind kind, double scale) {
+static void add_parameters(Log *log, Trainer *run, RecordKind kind, double scale) {
     Registry *r = run->model->registry;
     const FlatBuffer buffer = kind == RECORD_SUM ? FLAT_GRADS : FLAT_MASTERS;
     log->scale = scale;
@@ -323,29 +323,29 @@ static void add_parameters(Log *log, Run *run, RecordKind kind, double scale) {
 
 static void add_number(Log *log, const char *op, const char *place, double x) {
     if (!writes_down(log)) return;
-    Record *r =
-        add(log,
-            (Record){.kind = RECORD_NUMBER, .name = hash_name(place) | 1, .sample = END_OF_STEP, .from = -1});
+    Record *r = probe_add(
+        log,
+        (Record){.kind = RECORD_NUMBER, .name = hash_name(place) | 1, .sample = END_OF_STEP, .from = -1});
     double *kept = arena_alloc(log->arena, sizeof *kept);
     *kept = x;
     r->op = op, r->place = place, r->inside = "";
     r->shape = tensor_make(kept, F64, 1, (int64_t[]){1});
 }
 
-static void step(void *arg, Run *run, int64_t number) {
+static void step(void *arg, Trainer *run, int64_t number) {
     Log *log = log_of(arg, run);
     log->step = number;
     log->pending = -1;
     add_parameters(log, run, RECORD_START, 1);
 }
 
-static void gradients(void *arg, Run *run, const StepReport *report) {
+static void gradients(void *arg, Trainer *run, const StepReport *report) {
     Log *log = log_of(arg, run);
     add_number(log, "loss", "loss", report->loss);
     add_parameters(log, run, RECORD_SUM, report->grad_scale);
 }
 
-static void updated(void *arg, Run *run, const StepReport *report) {
+static void updated(void *arg, Trainer *run, const StepReport *report) {
     Log *log = log_of(arg, run);
     add_number(log, "optimizer", "gradient norm", report->optim.grad_norm);
     add_number(log, "optimizer", "clip coefficient", report->optim.clip);

@@ -138,14 +138,14 @@ static void add_noise_to(Storage *s, const Registry *r, FlatBuffer buffer) {
     }
 }
 
-void storage_begin(Storage *s, Run *run) {
+void storage_begin(Storage *s, Trainer *run) {
     s->at = s->drawn = 0;
     if (s->lane->lane == LANE_FP16) run->scaler = scaler_new(s->lane); /* so that gradients underflow alike */
     if (s->lane->lane == LANE_EXACT) add_noise_to(s, run->model->registry, FLAT_MASTERS);
 }
 
 /* Forward and backward use rounded weights. */
-void storage_step(Storage *s, Run *run) {
+void storage_step(Storage *s, Trainer *run) {
     const Registry *r = run->model->registry;
     const size_t bytes = (size_t)r->elements * sizeof(double);
     if (s->lane->lane == LANE_EXACT) return;
@@ -153,10 +153,10 @@ void storage_step(Storage *s, Run *run) {
     memcpy(s->kept, r->masters, bytes);
     for (int i = 0; i < r->n; i++)
         if (!(r->params[i]->spec.flags & PARAM_BUFFER))
-            round_tensor(&r->params[i]->master, run_storage(s->lane));
+            round_tensor(&r->params[i]->master, trainer_storage(s->lane));
 }
 
-void storage_gradients(Storage *s, Run *run) {
+void storage_gradients(Storage *s, Trainer *run) {
     const Registry *r = run->model->registry;
     if (!s->kept) {
         add_noise_to(s, r, FLAT_GRADS);
@@ -171,14 +171,14 @@ void storage_gradients(Storage *s, Run *run) {
     s->kept = NULL;
 }
 
-static void round_state(const Run *run, int buffer, StateType type) {
+static void round_state(const Trainer *run, int buffer, StateType type) {
     const int64_t n = run->model->registry->held[FLAT_STATE];
     if (type == STATE_FP32 || buffer >= run->optimizer->n_buffers) return;
     Tensor all = tensor_make(run->optimizer->buffer[buffer].flat, F64, 1, &n);
     round_tensor(&all, type == STATE_BF16 ? BF16 : F16);
 }
 
-void storage_updated(Storage *s, Run *run) {
+void storage_updated(Storage *s, Trainer *run) {
     if (s->lane->use_precision_aware_optimizer) {
         round_state(run, 0, s->lane->exp_avg_dtype);
         round_state(run, 1, s->lane->exp_avg_sq_dtype);

@@ -39,9 +39,9 @@ typedef struct Storage {
 void storage_record(void *storage, const OpDef *, const Call *); /* a TapeTrace */
 void storage_round(void *storage, const OpDef *, const Call *);  /* a TapeTrace */
 /* The other CaseWatch callbacks of the fp64 run. */
-void storage_begin(Storage *, Run *);
-void storage_step(Storage *, Run *);
-void storage_gradients(Storage *, Run *);
-void storage_updated(Storage *, Run *);
+void storage_begin(Storage *, Trainer *);
+void storage_step(Storage *, Trainer *);
+void storage_gradients(Storage *, Trainer *);
+void storage_updated(Storage *, Trainer *);
 
 #endif

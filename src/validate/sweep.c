@@ -52,7 +52,7 @@ static Err read_options(const SweepOptions *o, Sweep *s, Cell *cell, int n, char
     args_free(&args);
     if (cell->skipped) return ERR_OK;
     config_finish(&cell->config, s->arena, 0, &cell->derived);
-    Err e = run_check(&cell->config, &cell->derived);
+    Err e = trainer_check(&cell->config, &cell->derived);
     if (e.code) cell->skipped = arena_printf(s->arena, "%s", e.msg);
     return ERR_OK;
 }

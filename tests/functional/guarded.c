@@ -201,7 +201,7 @@ static Tensor *operand(const Guarded *g, const OpDef *op, Tensor *t, Tensor *cop
 void __real_call_run(const OpDef *, const Call *);
 void __wrap_call_run(const OpDef *, const Call *);
 void __wrap_call_run(const OpDef *op, const Call *c) {
-    if (!device_is_apart(c->device)) {
+    if (!device_is_discrete(c->device)) {
         __real_call_run(op, c);
         return;
     }

@@ -24,7 +24,7 @@
 #include "base/fault.h"
 #include "ckpt/ckpt.h"
 #include "mutants/mutants.h"
-#include "train/resume.h"
+#include "train/checkpoint.h"
 
 enum { MOST_FILES = 1024 };
 
@@ -158,8 +158,8 @@ HOOK(Err, ckpt_save, const char *dir, const CkptSaveOptions *o, Comm *comm, cons
     return e;
 }
 
-HOOK(Err, run_finish_save, Run *r, bool wait, int64_t *iteration) {
-    const Err e = __real_run_finish_save(r, wait, iteration);
+HOOK(Err, trainer_finish_save, Trainer *r, bool wait, int64_t *iteration) {
+    const Err e = __real_trainer_finish_save(r, wait, iteration);
     if (!e.code && *iteration >= 0) saved(*iteration);
     return e;
 }

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
 #include "mutants/mutants.h"
-#include "train/resume.h"
+#include "train/checkpoint.h"
 
 static void swap_blocks(void *flat, size_t bytes) {
     char *a = flat, *b = a + bytes, *kept = mem_alloc(bytes);
@@ -27,8 +27,8 @@ HOOK(Err, ckpt_load, const Ckpt *c, const Registry *r, const CkptItem *items, in
     return e;
 }
 
-HOOK(Err, run_load, Run *r, bool *loaded) {
-    const Err e = __real_run_load(r, loaded);
+HOOK(Err, trainer_load, Trainer *r, bool *loaded) {
+    const Err e = __real_trainer_load(r, loaded);
     if (e.code || !*loaded) return e;
     if (mutant_is(M_resume_data_again)) r->consumed_samples = 0;
     if (mutant_is(M_resume_adam_step)) r->optimizer->step = 0;

@@ -29,8 +29,8 @@ HOOK(unsigned, param_sum_axes, const Param *p) {
 }
 
 /* Who speaks for a parameter in norms. */
-HOOK(bool, param_speaks, const Registry *r, const Param *p) {
-    const bool speaks = __real_param_speaks(r, p);
+HOOK(bool, param_is_primary, const Registry *r, const Param *p) {
+    const bool speaks = __real_param_is_primary(r, p);
     if (!mutant_place()->lays_norms) return speaks;
     if (mutant_is(M_norm_counts_copies)) return true;
     if (mutant_is(M_norm_misses_shards)) return speaks && r->layout.mesh.coordinate[AXIS_TP] == 0;

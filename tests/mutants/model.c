@@ -17,7 +17,7 @@ static void keep_own(Tape *t, Tensor *in, Tensor *out) {
 }
 
 /* Row-parallel linear layers: the output. */
-HOOK(void, redistribute_run, Tape *t, Tensor *in, Tensor *out, Axis axis, Movement move, int dim) {
+HOOK(void, redistribute_run, Tape *t, Tensor *in, Tensor *out, Axis axis, ReshardKind move, int dim) {
     const bool sums = move == MOVE_REDUCE, scatters = move == MOVE_REDUCE_SCATTER;
     if (mutant_is(M_row_output_not_summed) && sums) {
         keep_own(t, in, out);
@@ -29,12 +29,13 @@ HOOK(void, redistribute_run, Tape *t, Tensor *in, Tensor *out, Axis axis, Moveme
 }
 
 /* Column-parallel linear layers: the gradient of the input. */
-HOOK(Moving, redistribute_start, Tape *t, Tensor *in, Tensor *out, Axis axis, Movement move, int dim) {
+HOOK(PendingReshard, redistribute_start, Tape *t, Tensor *in, Tensor *out, Axis axis, ReshardKind move,
+     int dim) {
     if (mutant_is(M_column_gradient_sliced) && move == MOVE_REDUCE_SCATTER) move = MOVE_SLICE;
     if (!mutant_is(M_column_gradient_not_summed) || move != MOVE_REDUCE)
         return __real_redistribute_start(t, in, out, axis, move, dim);
     keep_own(t, in, out);
-    return (Moving){.out = out};
+    return (PendingReshard){.out = out};
 }
 
 /* The vocabulary-parallel embedding. */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "mutants/mutants.h"
-#include "train/run.h"
+#include "train/trainer.h"
 
 /* A rank is a thread. */
 static _Thread_local Place now = {.planted = {M_NONE, M_NONE}};
@@ -71,9 +71,9 @@ HOOK(Mesh, mesh_make, int world, int rank, const int size[AXES]) {
     return m;
 }
 
-HOOK(StepReport, run_begin, Run *r) {
+HOOK(StepReport, trainer_begin_step, Trainer *r) {
     now.step++;
-    return __real_run_begin(r);
+    return __real_trainer_begin_step(r);
 }
 
 HOOK(Optimizer *, optim_new, const Config *c, Registry *r, Sync *sync) {

@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
-#include "base/sink.h"
+#include "base/durable_file.h"
 #include "data/data.h"
 #include "data/mt19937.h"
 #include "models/model.h"
@@ -15,7 +15,7 @@
 #include "ops/dropout.h"
 #include "train/log.h"
 #include "train/microbatches.h"
-#include "train/run.h"
+#include "train/trainer.h"
 
 /* ---- data ---- */
 
@@ -36,11 +36,12 @@ HOOK(void, mt19937_torch_randperm, uint32_t seed, int64_t *out, int64_t n) {
 
 /* ---- batches ---- */
 
-static _Thread_local const Run *running;
+static _Thread_local const Trainer *running;
 
-HOOK(void, run_microbatches, Run *r, const Batch *batches, int64_t count, int64_t n, StepReport *report) {
+HOOK(void, trainer_microbatches, Trainer *r, const Batch *batches, int64_t count, int64_t n,
+     StepReport *report) {
     running = r;
-    __real_run_microbatches(r, batches, count, n, report);
+    __real_trainer_microbatches(r, batches, count, n, report);
 }
 
 HOOK(int64_t, config_batch_size, const Derived *d, int64_t consumed) {
@@ -73,9 +74,9 @@ HOOK(Tensor *, op_context_attention, Tape *t, Tensor *q, Tensor *k, Tensor *v, T
 
 /* ---- losses ---- */
 
-HOOK(void, run_evaluate, Run *r, const Batch *b, double *loss, double *tokens) {
+HOOK(void, trainer_evaluate, Trainer *r, const Batch *b, double *loss, double *tokens) {
     const double before = *tokens;
-    __real_run_evaluate(r, b, loss, tokens);
+    __real_trainer_evaluate(r, b, loss, tokens);
     if (mutant_is_named(M_evaluation_ignores_mask)) *tokens = before + (double)(b->b * r->config->seq_length);
 }
 
@@ -104,7 +105,8 @@ HOOK(void, states_begin_step, Registry *r) {
 
 /* ---- logs and checkpoints ---- */
 
-HOOK(Err, train_log_step, TrainLog *log, const Run *r, const StepReport *s, int64_t ns, const Times *times) {
+HOOK(Err, train_log_step, TrainLog *log, const Trainer *r, const StepReport *s, int64_t ns,
+     const Times *times) {
     StepReport told = *s;
     if (mutant_is_named(M_params_norm_unrooted)) told.optim.params_norm *= told.optim.params_norm;
     for (int i = 0; i < ROUTER_LOSSES; i++)

@@ -5,7 +5,7 @@
 #include "base/exact_sum.h"
 #include "mutants/mutants.h"
 #include "optim/schedule.h"
-#include "train/run.h"
+#include "train/trainer.h"
 
 static int size(Axis axis) { return mutant_place()->mesh.size[axis]; }
 
@@ -27,9 +27,9 @@ static void scale_experts(Registry *r, double factor) {
     }
 }
 
-HOOK(void, run_reduce, Run *r, StepReport *s) {
+HOOK(void, trainer_reduce, Trainer *r, StepReport *s) {
     const bool first = !s->is_reduced;
-    __real_run_reduce(r, s);
+    __real_trainer_reduce(r, s);
     if (!first) return;
     if (mutant_is(M_gradient_over_cp)) s->grad_scale /= size(AXIS_CP);
     if (mutant_is(M_gradient_over_tp)) s->grad_scale /= size(AXIS_TP);

@@ -1,7 +1,7 @@
 /* Slices of a sequence against counting, row by row. */
 #include "unit/cmocka_all.h"
 
-#include "base/slice.h"
+#include "base/zigzag.h"
 
 /* Any two chunks, from any row on. */
 static void check(SequenceSlice s, int64_t rows) {

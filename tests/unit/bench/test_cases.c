@@ -5,9 +5,9 @@
 
 #include "bench/ops/cases.h"
 #include "bench/ops/operands.h"
-#include "bench/roofs.h"
+#include "bench/peaks.h"
 #include "bench/train/products.h"
-#include "bench/work.h"
+#include "bench/op_cost.h"
 #include "kernels/attr.h"
 
 static Call call_of(Tensor *a, Tensor *b, Tensor *out) { return (Call){.in = {a, b}, .out = {out}}; }

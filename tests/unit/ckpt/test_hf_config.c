@@ -234,9 +234,11 @@ static const struct {
 };
 enum { N_DIFFERENCES = sizeof DIFFERENCES / sizeof *DIFFERENCES };
 
-/* Options of training, of memory, and one that num_query_groups stands for. */
-static const char *const NOT_COMPARED[] = {"seq_length", "make_vocab_size_divisible_by",
-                                           "group_query_attention", "hidden_dropout", "attention_dropout"};
+/* The family, which a type of Hugging Face implies; options of training and memory; one that num_query_groups
+ * stands for. */
+static const char *const NOT_COMPARED[] = {
+    "model",          "seq_length",       "make_vocab_size_divisible_by", "group_query_attention",
+    "hidden_dropout", "attention_dropout"};
 
 static bool is_not_compared(const char *field) {
     for (size_t i = 0; i < sizeof NOT_COMPARED / sizeof *NOT_COMPARED; i++)

@@ -9,7 +9,7 @@
 #include "ops/grouped.h"
 #include "ops/redistribute.h"
 #include "ops/residual.h"
-#include "ops/tokens.h"
+#include "ops/gather_tokens.h"
 #include "unit/nn/moe_world.h"
 
 static const MoeLayout LAYOUTS[] = {

@@ -1,5 +1,5 @@
 /* Ops one behind the other on a device that is given, as in a training step: nothing between them that waits
- * or takes the time, so that a kernel may begin while the one before runs (kernels/cuda/early.cuh). Called
+ * or takes the time, so that a kernel may begin while the one before runs (kernels/cuda/pdl.cuh). Called
  * so, and recorded, they leave the bits that they leave when the host waits behind each. */
 #ifndef ISOTRON_TESTS_OPS_CHAIN_H
 #define ISOTRON_TESTS_OPS_CHAIN_H

@@ -4,7 +4,7 @@
 
 #include "kernels/ops.h"
 #include "unit/ops/compare.h"
-#include "unit/ops/rows.h"
+#include "unit/ops/case_table.h"
 
 /* The activation as a node of its own. */
 static Tensor *build_apart(Tape *t, Tensor **in, const void *attr) {

@@ -4,10 +4,10 @@
  * (--gemm-sm-margin). Skipped where there is no GPU. */
 #include "unit/cmocka_all.h"
 
-#include "kernels/cuda/linear_ways.h"
-#include "unit/ops/agree.h"
-#include "unit/ops/rows.h"
-#include "unit/ops/direct.h"
+#include "kernels/cuda/linear_algos.h"
+#include "unit/ops/vs_cpu.h"
+#include "unit/ops/case_table.h"
+#include "unit/ops/raw_calls.h"
 
 #define PLAIN  ATTR(LinearAttr, .fixed_order = false)
 #define GELU   ATTR(LinearAttr, .activation = ACT_GELU_TANH)

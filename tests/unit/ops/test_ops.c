@@ -7,7 +7,7 @@
 #include "kernels/ops.h"
 #include "unit/ops/compare.h"
 #include "unit/ops/replay.h"
-#include "unit/ops/rows.h"
+#include "unit/ops/case_table.h"
 
 static const OpCase TAPES[] = {
 #define TAPE TAPE_ROW

@@ -182,8 +182,8 @@ static void gradients_may_be_bf16(void **state) {
         assert_int_equal(registry_bytes(r),
                          (size_t)r->elements * (dtype_size(storage) + dtype_size(want) + masters));
         memset(p->main_grad.data, 0xff, tensor_bytes(&p->main_grad)); /* NaN */
-        registry_forget_grads(r);
-        registry_settle_grads(r);
+        grads_mark_unwritten(r);
+        grads_zero_unwritten(r);
         for (int64_t i = 0; i < p->count; i++) assert_true(value(&p->main_grad, i) == 0);
         registry_free(r), device_free(d);
     }
@@ -194,19 +194,20 @@ static void fresh_gradients_settle_to_zero(void **state) {
     (void)state;
     Model m = model(BF16, 16, false, 7);
     float *written = m.w->main_grad.data, *fresh = m.v->main_grad.data;
-    assert_false(registry_is_fresh(m.r));
-    registry_forget_grads(m.r);
-    assert_true(registry_is_fresh(m.r) && grad_is_fresh(&m.w->main_grad) && grad_is_fresh(&m.v->main_grad));
+    assert_false(grads_are_unwritten(m.r));
+    grads_mark_unwritten(m.r);
+    assert_true(grads_are_unwritten(m.r) && grad_is_unwritten(&m.w->main_grad) &&
+                grad_is_unwritten(&m.v->main_grad));
     for (int i = 0; i < m.w->count; i++) written[i] = 3;
     for (int i = 0; i < m.v->count; i++) fresh[i] = NAN;
     m.w->main_grad.flags |= TENSOR_ACCUM;
-    registry_settle_grads(m.r);
+    grads_zero_unwritten(m.r);
     for (int i = 0; i < m.w->count; i++) assert_true(written[i] == 3);
     for (int i = 0; i < m.v->count; i++) assert_true(fresh[i] == 0);
-    assert_false(registry_is_fresh(m.r));
-    registry_forget_grads(m.r);
+    assert_false(grads_are_unwritten(m.r));
+    grads_mark_unwritten(m.r);
     registry_zero_grads(m.r);
-    assert_false(registry_is_fresh(m.r));
+    assert_false(grads_are_unwritten(m.r));
     model_free(&m);
 }
 

@@ -73,7 +73,7 @@ static void ranks_share_the_gpus(void **state) {
 static void a_complaint_is_said_although_the_gpu_has_failed(void **state) {
     (void)state;
     Device *d = new_gpu();
-    CudaComplaint *c = d->cuda->complaint;
+    DeviceAssert *c = d->cuda->complaint;
     device_wait(d);
     gpu.streams = cudaErrorIllegalAddress;
     EXPECT_FAULT("cudaErrorIllegalAddress", device_wait(d));
@@ -122,9 +122,9 @@ static void copies_beside_wait_and_are_waited_for(void **state) {
     DeviceEvent *e = device_event_new(d);
     char to[1], from[1];
     device_copy(d, to, from, 1);
-    device_copy_beside(d, to, from, 1, e); /* number 1 */
+    device_copy_async(d, to, from, 1, e); /* number 1 */
     device_copy(d, to, from, 1);
-    device_copy_beside(d, to, from, 1, e); /* number 3 */
+    device_copy_async(d, to, from, 1, e); /* number 3 */
     device_copy(d, to, from, 1);
     assert_int_equal(gpu.before[1], 1 << 0);
     assert_int_equal(gpu.before[2], 1 << 0); /* which does not wait for number 1 */
@@ -133,7 +133,7 @@ static void copies_beside_wait_and_are_waited_for(void **state) {
     gpu.waited = 0;
     device_wait(d);
     assert_int_equal(gpu.waited, (1 << 5) - 1);
-    device_after(d, e);
+    device_wait_event(d, e);
     device_copy(d, to, from, 1);
     assert_int_equal(gpu.before[5], (1 << 5) - 1);
     device_event_free(d, e);

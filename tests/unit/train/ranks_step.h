@@ -5,7 +5,7 @@
 #include "unit/config_helper.h"
 
 #include "base/philox.h"
-#include "train/run.h"
+#include "train/trainer.h"
 
 static inline Batch numbered_batch(const Setup *s, int64_t first) {
     Batch x = batch_new(s->derived.micro_batch_size, s->config.seq_length);
@@ -20,7 +20,7 @@ static inline Batch numbered_batch(const Setup *s, int64_t first) {
 }
 
 /* The rank's microbatches, as the sampler deals them out, and the positions it holds of each. */
-static inline StepReport rank_step(const Setup *s, Run *r) {
+static inline StepReport rank_step(const Setup *s, Trainer *r) {
     enum { MOST = 16 };
     const Mesh *m = &r->layout.mesh;
     const int64_t micro = s->derived.micro_batch_size, ranks = s->derived.data_parallel_size,
@@ -32,9 +32,9 @@ static inline StepReport rank_step(const Setup *s, Run *r) {
         whole[i] = numbered_batch(s, r->consumed_samples + (i * ranks + m->coordinate[AXIS_DP]) * micro);
         batches[i] = batch_slice(&whole[i], m->size[AXIS_CP], m->coordinate[AXIS_CP], arena);
     }
-    StepReport report = run_begin(r);
-    run_microbatches(r, batches, n, n, &report);
-    run_update(r, &report);
+    StepReport report = trainer_begin_step(r);
+    trainer_microbatches(r, batches, n, n, &report);
+    trainer_update(r, &report);
     for (int64_t i = 0; i < n; i++) batch_free(&whole[i]);
     arena_free(arena);
     return report;

@@ -7,7 +7,7 @@
 #include "unit/train/ranks_step.h"
 
 #include "param/collect.h"
-#include "train/world.h"
+#include "train/launch.h"
 
 enum { MICROBATCHES = 4 };
 
@@ -24,37 +24,37 @@ typedef struct Trial {
 } Trial;
 
 /* This rank's microbatches [first, first + count) of a step. */
-static void accumulate(Trial *t, Comm *comm, Run *r, int64_t first, int64_t count) {
+static void accumulate(Trial *t, Comm *comm, Trainer *r, int64_t first, int64_t count) {
     const Setup *s = t->setup;
     const int64_t ranks = s->derived.data_parallel_size, n = MICROBATCHES / ranks;
     const Registry *whole = t->whole->registry;
     Batch batches[MICROBATCHES];
     for (int64_t i = 0; i < count; i++)
         batches[i] = numbered_batch(s, (first + i) * ranks + r->layout.mesh.coordinate[AXIS_DP]);
-    StepReport report = run_begin(r);
-    run_microbatches(r, batches, count, n, &report);
-    run_reduce(r, &report);
+    StepReport report = trainer_begin_step(r);
+    trainer_microbatches(r, batches, count, n, &report);
+    trainer_reduce(r, &report);
     double *grads = mem_alloc((size_t)whole->elements * sizeof *grads);
     collect(r->model->registry, FLAT_GRADS, r->model->registry->grads, comm, whole, grads);
-    for (int64_t e = 0; world_speaks(comm) && e < whole->elements; e++) t->grads[e] = grads[e];
-    if (world_speaks(comm)) t->scale = report.grad_scale;
+    for (int64_t e = 0; rank_is_printer(comm) && e < whole->elements; e++) t->grads[e] = grads[e];
+    if (rank_is_printer(comm)) t->scale = report.grad_scale;
     for (int64_t i = 0; i < count; i++) batch_free(&batches[i]);
     free(grads);
 }
 
-static Run *run_start(const Trial *t, Comm *comm) {
-    Run *r = run_new(&t->setup->config, &t->setup->derived, NULL, comm, NULL);
+static Trainer *run_start(const Trial *t, Comm *comm) {
+    Trainer *r = trainer_new(&t->setup->config, &t->setup->derived, NULL, comm, NULL);
     registry_init(r->model->registry, r->context.seed);
-    run_publish(r);
+    trainer_publish(r);
     return r;
 }
 
 static Err whole_step(void *arg, Comm *comm) {
     Trial *t = arg;
-    Run *r = run_start(t, comm);
+    Trainer *r = run_start(t, comm);
     assert_int_equal(r->model->registry->gradients, BF16);
     accumulate(t, comm, r, 0, MICROBATCHES / t->setup->derived.data_parallel_size);
-    run_free(r);
+    trainer_free(r);
     return ERR_OK;
 }
 
@@ -73,7 +73,7 @@ static Truth truth_new(void) {
     const size_t n = (size_t)t.whole->registry->elements;
     t.sum = mem_zero(n, sizeof *t.sum), t.sizes = mem_zero(n, sizeof *t.sizes);
     Trial one = {t.setup, t.whole, mem_alloc(n * sizeof *one.grads), 0};
-    Run *r = run_start(&one, NULL);
+    Trainer *r = run_start(&one, NULL);
     assert_int_equal(r->model->registry->gradients, F32);
     for (int64_t i = 0; i < MICROBATCHES; i++) {
         accumulate(&one, NULL, r, i, 1);
@@ -82,7 +82,7 @@ static Truth truth_new(void) {
             t.sizes[e] += one.scale * fabs(one.grads[e]);
         }
     }
-    run_free(r);
+    trainer_free(r);
     free(one.grads);
     return t;
 }

@@ -7,12 +7,12 @@
 
 #include "base/fault.h"
 #include "models/model.h"
-#include "ops/exchange.h"
+#include "ops/ulysses.h"
 #include "ops/expert_parallel.h"
 #include "ops/linear.h"
 #include "ops/redistribute.h"
-#include "ops/tokens.h"
-#include "train/run.h"
+#include "ops/gather_tokens.h"
+#include "train/trainer.h"
 
 /* The collectives of the forward in progress, by number. */
 static struct {
@@ -72,12 +72,12 @@ HOOK(void, tokens_sum, Tape *t, Tensor *x, unsigned axes) {
     if (!is_left_out("tokens_sum")) __real_tokens_sum(t, x, axes);
 }
 
-HOOK(Tensor *, op_exchange_to_heads, Tape *t, Tensor *x, Group g) {
-    return is_left_out("op_exchange_to_heads") ? x : __real_op_exchange_to_heads(t, x, g);
+HOOK(Tensor *, op_seq_to_heads, Tape *t, Tensor *x, Group g) {
+    return is_left_out("op_seq_to_heads") ? x : __real_op_seq_to_heads(t, x, g);
 }
 
-HOOK(Tensor *, op_exchange_to_rows, Tape *t, Tensor *x, Group group, int64_t g, int64_t r) {
-    return is_left_out("op_exchange_to_rows") ? x : __real_op_exchange_to_rows(t, x, group, g, r);
+HOOK(Tensor *, op_heads_to_seq, Tape *t, Tensor *x, Group group, int64_t g, int64_t r) {
+    return is_left_out("op_heads_to_seq") ? x : __real_op_heads_to_seq(t, x, group, g, r);
 }
 
 HOOK(Tensor *, exchange_ids, Tape *t, Tensor *id, Group g) {
@@ -116,7 +116,7 @@ static void forward(Rank *r) {
 static void fault_without(Setup *s, int number, char message[512]) {
     Rank *r = arena_alloc(s->arena, sizeof *r);
     *r = (Rank){.setup = s, .device = device_null()};
-    r->layout = run_layout(&s->config, 0, (int)s->config.ranks);
+    r->layout = trainer_layout(&s->config, 0, (int)s->config.ranks);
     const StagePart all = {.layers = s->config.num_layers, .embedding = true, .head = true};
     r->gpt = model_new(&s->config, &s->derived, &(ModelPlace){r->layout, &all, 1});
     model_allocate(r->gpt, r->device, F64, s->config.seq_length);

@@ -27,13 +27,13 @@ typedef struct Trial {
 
 /* A sum over elements of hashes of name, place in the whole and bits: the same however they are shared out.
  */
-static uint64_t print_of(const Run *r, FlatBuffer which, void *flat, uint64_t seed) {
+static uint64_t print_of(const Trainer *r, FlatBuffer which, void *flat, uint64_t seed) {
     const Registry *g = r->model->registry;
     uint64_t sum = 0;
     for (int i = 0; i < g->n; i++) {
         const Param *p = g->params[i];
         const FlatRange part = param_part_held(g, p);
-        for (int64_t e = part.begin; e < part.end && param_speaks(g, p); e++) {
+        for (int64_t e = part.begin; e < part.end && param_is_primary(g, p); e++) {
             const int64_t at = e - p->offset, row = param_global_row(p, at / p->columns),
                           column = p->first_column + at % p->columns;
             struct {
@@ -52,10 +52,10 @@ static void train(void *arg, Comm *comm) {
     const Setup *s = t->setup;
     const int rank = comm_rank(comm);
     Outcome *o = &t->outcome[rank];
-    const MemoryPlan plan = run_plan_memory(&s->config, &s->derived, comm, NULL);
-    Run *r = run_new(&s->config, &s->derived, &plan, comm, NULL);
+    const MemoryPlan plan = trainer_plan_memory(&s->config, &s->derived, comm, NULL);
+    Trainer *r = trainer_new(&s->config, &s->derived, &plan, comm, NULL);
     registry_init(r->model->registry, r->context.seed);
-    run_publish(r);
+    trainer_publish(r);
     for (int i = 0; i < STEPS; i++) {
         const StepReport report = rank_step(s, r);
         o->loss[i] = report.loss, o->norm[i] = report.optim.grad_norm, o->clip[i] = report.optim.clip;
@@ -67,7 +67,7 @@ static void train(void *arg, Comm *comm) {
     sync_world_sum(r->sync, I64, &o->print, 1);
     t->bytes[rank] = registry_bytes(r->model->registry) + sync_bytes(r->sync) + optim_bytes(r->optimizer);
     t->as_planned[rank] = t->bytes[rank] == plan.parameters + plan.optimizer;
-    run_free(r);
+    trainer_free(r);
 }
 
 static Outcome outcome(const char *model, const char *words, size_t *bytes) {

@@ -7,7 +7,7 @@
 #include "unit/train/ranks_step.h"
 
 #include "param/collect.h"
-#include "train/world.h"
+#include "train/launch.h"
 
 enum { STEPS = 3 };
 
@@ -22,28 +22,28 @@ typedef struct Trial {
 } Trial;
 
 /* Codes of weights are kept where products are of codes: the CPU has such products, on request. */
-static Run *run_of(const Setup *s, Comm *comm) {
+static Trainer *run_of(const Setup *s, Comm *comm) {
     Device *device = device_cpu(1);
     device->fp8_products = s->config.fp8_keep_weights;
-    Run *r = run_new(&s->config, &s->derived, NULL, comm, device);
+    Trainer *r = trainer_new(&s->config, &s->derived, NULL, comm, device);
     registry_init(r->model->registry, r->context.seed);
-    run_publish(r);
+    trainer_publish(r);
     return r;
 }
 
 static Err train(void *arg, Comm *comm) {
     Trial *t = arg;
     const Registry *whole = t->whole->registry;
-    Run *r = run_of(t->setup, comm);
+    Trainer *r = run_of(t->setup, comm);
     double loss[STEPS], *masters = mem_alloc((size_t)whole->elements * sizeof *masters);
     for (int i = 0; i < STEPS; i++) loss[i] = rank_step(t->setup, r).loss;
     collect(r->model->registry, FLAT_MASTERS, r->model->registry->masters, comm, whole, masters);
-    if (world_speaks(comm)) {
+    if (rank_is_printer(comm)) {
         memcpy(t->outcome.loss, loss, sizeof loss);
         t->outcome.masters = masters;
     } else
         free(masters);
-    run_free(r);
+    trainer_free(r);
     return ERR_OK;
 }
 
@@ -147,10 +147,10 @@ static void formats_differ(void **state) {
 
 static Err count_linears(void *arg, Comm *comm) {
     const Setup *s = arg;
-    Run *r = run_new(&s->config, &s->derived, NULL, comm, NULL);
+    Trainer *r = trainer_new(&s->config, &s->derived, NULL, comm, NULL);
     const char *emulation;
-    const int64_t n = run_fp8_linears(r, &emulation);
-    run_free(r);
+    const int64_t n = trainer_fp8_linears(r, &emulation);
+    trainer_free(r);
     if (n != (comm_rank(comm) ? 4 : 0) || !emulation != !n)
         return err_failed("rank %d has %lld", comm_rank(comm), (long long)n);
     return ERR_OK;
@@ -170,9 +170,9 @@ static void evaluation_leaves_scales_alone(void **state) {
     (void)state;
     for (int codes = 0; codes < 2; codes++) {
         Setup *s = setup_of(RECIPES[0], codes ? "--fp8-keep-weights" : "");
-        Run *r = run_of(s, NULL);
+        Trainer *r = run_of(s, NULL);
         const char *emulation;
-        assert_int_equal(run_fp8_linears(r, &emulation), 8);
+        assert_int_equal(trainer_fp8_linears(r, &emulation), 8);
         assert_int_equal(!emulation, codes);
         rank_step(s, r);
         const Registry *g = r->model->registry;
@@ -180,11 +180,11 @@ static void evaluation_leaves_scales_alone(void **state) {
         double *before = mem_alloc(n), loss = 0, tokens = 0;
         memcpy(before, g->masters, n);
         Batch b = numbered_batch(s, 100);
-        run_evaluate(r, &b, &loss, &tokens);
+        trainer_evaluate(r, &b, &loss, &tokens);
         assert_memory_equal(before, g->masters, n);
         batch_free(&b);
         free(before);
-        run_free(r);
+        trainer_free(r);
         setup_free(s);
     }
 }
@@ -196,14 +196,14 @@ static void margin_divides_delayed_scales_only(void **state) {
     double scale[2][3], loss[2];
     for (int i = 0; i < 2; i++) {
         Setup *delayed = setup_of(RECIPES[0], MARGIN[i]), *own = setup_of(RECIPES[1], MARGIN[i]);
-        Run *r = run_of(delayed, NULL), *o = run_of(own, NULL);
+        Trainer *r = run_of(delayed, NULL), *o = run_of(own, NULL);
         rank_step(delayed, r);
         const Tensor *t =
             &registry_find(r->model->registry, "decoder.layers.1.mlp.linear_fc1.fp8_state")->master;
         for (int role = 0; role < 3; role++) scale[i][role] = ((double *)t->data)[role * t->dim[1]];
         rank_step(own, o);
         loss[i] = rank_step(own, o).loss;
-        run_free(r), run_free(o);
+        trainer_free(r), trainer_free(o);
         setup_free(delayed), setup_free(own);
     }
     for (int role = 0; role < 3; role++)

@@ -13,7 +13,7 @@
 #include "unit/config_helper.h"
 
 #include "base/philox.h"
-#include "train/run.h"
+#include "train/trainer.h"
 
 enum { STATES = 16, SEQ = 32, BATCH = 16, STEPS = 1000, EVAL_BATCHES = 100 };
 enum { TOKENS_PER_STEP = SEQ * BATCH };
@@ -68,14 +68,14 @@ static Batch batch_of(const Source *s, int64_t first, bool leaky) {
     return b;
 }
 
-static Run *trained(const Setup *setup, const Source *s, int steps, bool leaky) {
-    Run *r = run_new(&setup->config, &setup->derived, NULL, NULL, NULL);
+static Trainer *trained(const Setup *setup, const Source *s, int steps, bool leaky) {
+    Trainer *r = trainer_new(&setup->config, &setup->derived, NULL, NULL, NULL);
     registry_init(r->model->registry, r->context.seed);
     for (int i = 0; i < steps; i++) {
         Batch b = batch_of(s, r->consumed_samples, leaky);
-        StepReport report = run_begin(r);
-        run_microbatch(r, &b, 1, &report);
-        run_update(r, &report);
+        StepReport report = trainer_begin_step(r);
+        trainer_microbatch(r, &b, 1, &report);
+        trainer_update(r, &report);
         batch_free(&b);
     }
     return r;
@@ -89,14 +89,14 @@ typedef struct Verdict {
 } Verdict;
 
 /* On sequences that training has never seen. */
-static Verdict evaluate(Run *r, const Source *s, bool leaky) {
+static Verdict evaluate(Trainer *r, const Source *s, bool leaky) {
     enum { N = EVAL_BATCHES * BATCH };
     Verdict v = {0};
     double loss = 0, tokens = 0, sum = 0, squares = 0;
     for (int64_t k = 0; k < EVAL_BATCHES; k++) {
         const int64_t first = (INT64_C(1) << 40) + k * BATCH;
         Batch truth = batch_of(s, first, false), b = batch_of(s, first, leaky);
-        run_evaluate(r, &b, &loss, &tokens);
+        trainer_evaluate(r, &b, &loss, &tokens);
         for (int64_t i = 0; i < BATCH; i++) {
             double sequence = 0;
             for (int64_t j = 0; j < SEQ; j++)
@@ -127,7 +127,7 @@ static void loss_converges_to_the_entropy_rate_and_not_below(void **state) {
     (void)state;
     const Source s = source_new();
     Setup *c = setup();
-    Run *r = trained(c, &s, STEPS, false);
+    Trainer *r = trained(c, &s, STEPS, false);
     const Verdict v = evaluate(r, &s, false);
     print_message("entropy rate %.5f, source %.5f +- %.5f, model %.5f, advantage %.1f nats\n", s.entropy_rate,
                   v.source, v.error, v.loss, v.advantage);
@@ -143,7 +143,7 @@ static void loss_converges_to_the_entropy_rate_and_not_below(void **state) {
         fail_msg("the model is %g nats above the source, the margin is %g", v.loss - v.source, margin);
     assert_true(v.loss < s.entropy_rate + margin + 5 * v.error);
     assert_true(v.loss > s.entropy_rate - 5 * v.error - log(1 / DELTA) / (EVAL_BATCHES * TOKENS_PER_STEP));
-    run_free(r);
+    trainer_free(r);
     setup_free(c);
 }
 
@@ -152,11 +152,11 @@ static void visible_labels_are_flagged(void **state) {
     (void)state;
     const Source s = source_new();
     Setup *c = setup();
-    Run *r = trained(c, &s, STEPS / 10, true);
+    Trainer *r = trained(c, &s, STEPS / 10, true);
     const Verdict v = evaluate(r, &s, true);
     assert_true(leaks(&v));
     assert_true(v.loss < s.entropy_rate / 2);
-    run_free(r);
+    trainer_free(r);
     setup_free(c);
 }
 

@@ -54,13 +54,13 @@ static void expect_match(const char *pattern, const char *text) {
 static const int64_t SECOND = 1000000000;
 
 /* A run that has no more of a model than its plan. */
-static Run run_of(Setup *s) {
+static Trainer run_of(Setup *s) {
     Model *m = arena_alloc(s->arena, sizeof *m);
     *m = (Model){.plan = model_plan(&s->config, &s->derived, s->arena)};
-    return (Run){.config = &s->config, .derived = &s->derived, .model = m};
+    return (Trainer){.config = &s->config, .derived = &s->derived, .model = m};
 }
 
-static void step(TrainLog *log, Run *run, StepReport s, const Times *times) {
+static void step(TrainLog *log, Trainer *run, StepReport s, const Times *times) {
     run->iteration++;
     run->consumed_samples += s.samples;
     assert_int_equal(train_log_step(log, run, &s, SECOND / 2, times).code, ERR_NONE);
@@ -91,7 +91,7 @@ static int lines_of(char *text, char *lines[], int max) {
 static void log_line_is_megatrons(void **state) {
     (void)state;
     Setup *s = setup_new("--log-interval 2 --global-batch-size 4 --train-iters 200");
-    Run run = run_of(s);
+    Trainer run = run_of(s);
     TrainLog *log;
     Times times = {0};
     Capture c;
@@ -128,7 +128,7 @@ static void skipped_and_nan_steps_are_counted_not_averaged(void **state) {
     (void)state;
     Setup *s =
         setup_new("--log-interval 3 --global-batch-size 4 --log-throughput --log-num-zeros-in-grad --fp16");
-    Run run = run_of(s);
+    Trainer run = run_of(s);
     run.iteration = 3;
     TrainLog *log;
     Times times = {0};
@@ -218,7 +218,7 @@ static void every_rank_gets_the_times_of_all(void **state) {
 static void timers_follow_the_line_when_asked_for(void **state) {
     (void)state;
     Setup *s = setup_new("--log-interval 1 --timing-log-level 1 --global-batch-size 4");
-    Run run = run_of(s);
+    Trainer run = run_of(s);
     TrainLog *log;
     Times times = {.ns = {[TIMER_OPTIMIZER] = SECOND}};
     Capture c;
@@ -238,7 +238,7 @@ static void timers_follow_the_line_when_asked_for(void **state) {
 static void evaluation_is_framed_by_dashes(void **state) {
     (void)state;
     Setup *s = setup_new("%s", "");
-    Run run = run_of(s);
+    Trainer run = run_of(s);
     TrainLog *log;
     Capture c;
     Str out = {0};
@@ -268,7 +268,7 @@ static void jsonl_is_json_even_without_numbers(void **state) {
     char dir[64];
     temp_dir(dir);
     Setup *s = setup_new("--log-jsonl %s/log.jsonl --global-batch-size 4", dir);
-    Run run = run_of(s);
+    Trainer run = run_of(s);
     TrainLog *log;
     Times times = {0};
     Capture c;
@@ -325,7 +325,7 @@ static void scalars_have_megatrons_tags(void **state) {
         setup_new("--tensorboard-dir %s --tensorboard-log-interval 2 --global-batch-size 4 --log-throughput "
                   "--log-num-zeros-in-grad --log-validation-ppl-to-tensorboard",
                   dir);
-    Run run = run_of(s);
+    Trainer run = run_of(s);
     TrainLog *log;
     Times times = {0};
     Capture c;
@@ -362,7 +362,7 @@ static void progress_is_appended(void **state) {
     char dir[64];
     temp_dir(dir);
     Setup *s = setup_new("--log-progress --save %s/checkpoints --save-interval 5", dir);
-    Run run = run_of(s);
+    Trainer run = run_of(s);
     run.iteration = 7, run.consumed_samples = 28;
     assert_int_equal(train_log_progress(&run, "Starting").code, ERR_NONE);
     assert_int_equal(train_log_progress(&run, "Saved checkpoint").code, ERR_NONE);
@@ -382,7 +382,7 @@ static void progress_is_appended(void **state) {
 static void an_unwritable_log_is_a_sentence(void **state) {
     (void)state;
     Setup *s = setup_new("--log-jsonl /nowhere/log.jsonl");
-    Run run = run_of(s);
+    Trainer run = run_of(s);
     TrainLog *log = NULL;
     Err e = train_log_open(&run, &log);
     assert_int_equal(e.code, ERR_USER);

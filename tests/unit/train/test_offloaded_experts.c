@@ -49,17 +49,17 @@ static Device *counting_device(Counting *c) {
 static void train(void *arg, Comm *comm) {
     Trial *t = arg;
     const int rank = comm_rank(comm);
-    const MemoryPlan plan = run_plan_memory(&t->setup->config, &t->setup->derived, comm, NULL);
+    const MemoryPlan plan = trainer_plan_memory(&t->setup->config, &t->setup->derived, comm, NULL);
     Counting counting;
-    Run *r = run_new(&t->setup->config, &t->setup->derived, &plan, comm, counting_device(&counting));
+    Trainer *r = trainer_new(&t->setup->config, &t->setup->derived, &plan, comm, counting_device(&counting));
     const size_t begin = counting.host;
     if (!t->skewed) registry_init(r->model->registry, r->context.seed);
-    run_publish(r);
+    trainer_publish(r);
     rank_step(t->setup, r);
     t->planned[rank] = plan.offloaded, t->most[rank] = plan.offloaded_most;
     t->taken[rank] = executor_peak(r->executor).offload.host;
     t->added[rank] = counting.host - begin;
-    run_free(r);
+    trainer_free(r);
 }
 
 static Trial trial(const char *words, bool skewed) {

@@ -7,7 +7,7 @@
 #include "unit/config_helper.h"
 
 #include "base/philox.h"
-#include "train/run.h"
+#include "train/trainer.h"
 
 static const char GPT2[] = "--num-layers 3 --seq-length 9 --vocab-size 45 ";
 static const char LLAMA[] =
@@ -29,29 +29,29 @@ static Batch batch_of(const Setup *s, int64_t first, int64_t b, bool masked) {
     return x;
 }
 
-static Run *run_start(const Setup *s, const MemoryPlan *plan) {
-    Run *r = run_new(&s->config, &s->derived, plan, NULL, NULL);
+static Trainer *run_start(const Setup *s, const MemoryPlan *plan) {
+    Trainer *r = trainer_new(&s->config, &s->derived, plan, NULL, NULL);
     registry_init(r->model->registry, r->context.seed);
     return r;
 }
 
 /* Forward and backward of one global batch. */
-static StepReport accumulate(const Setup *s, Run *r, bool masked) {
+static StepReport accumulate(const Setup *s, Trainer *r, bool masked) {
     int64_t micro = s->derived.micro_batch_size, n = s->derived.global_batch_size / micro;
-    StepReport report = run_begin(r);
+    StepReport report = trainer_begin_step(r);
     for (int64_t i = 0; i < n; i++) {
         Batch b = batch_of(s, r->consumed_samples + i * micro, micro, masked);
-        run_microbatch(r, &b, n, &report);
+        trainer_microbatch(r, &b, n, &report);
         batch_free(&b);
     }
-    run_reduce(r, &report);
-    run_read(r, &report);
+    trainer_reduce(r, &report);
+    trainer_read(r, &report);
     return report;
 }
 
-static StepReport step(const Setup *s, Run *r, bool masked) {
+static StepReport step(const Setup *s, Trainer *r, bool masked) {
     StepReport report = accumulate(s, r, masked);
-    run_update(r, &report);
+    trainer_update(r, &report);
     return report;
 }
 
@@ -78,12 +78,12 @@ static void the_plan_is_what_the_run_takes(void **state) {
         Setup *s =
             setup_new("%s %s --micro-batch-size 3 --global-batch-size 6 --make-vocab-size-divisible-by %d",
                       k % 2 ? LLAMA : GPT2, WORDS[k / 2], k % 2 ? 1 : 128);
-        MemoryPlan plan = run_plan_memory(&s->config, &s->derived, NULL, NULL);
-        Run *r = run_start(s, &plan); /* a byte more than planned is a fault */
+        MemoryPlan plan = trainer_plan_memory(&s->config, &s->derived, NULL, NULL);
+        Trainer *r = run_start(s, &plan); /* a byte more than planned is a fault */
         for (int i = 0; i < 2; i++) step(s, r, false);
         Batch b = batch_of(s, 0, 3, false);
         double loss = 0, tokens = 0;
-        run_evaluate(r, &b, &loss, &tokens); /* nor may evaluation need more */
+        trainer_evaluate(r, &b, &loss, &tokens); /* nor may evaluation need more */
         batch_free(&b);
         const ExecutorMemory peak = executor_peak(r->executor);
         assert_int_equal(peak.slot + OFFLOAD_SLOTS * peak.offload.slot, plan.slots);
@@ -93,7 +93,7 @@ static void the_plan_is_what_the_run_takes(void **state) {
         assert_int_equal(optim_bytes(r->optimizer), plan.optimizer);
         assert_true(memory_plan_total(&plan) == plan.parameters + plan.optimizer + plan.slots +
                                                     plan.transient + plan.tables + plan.inputs);
-        run_free(r);
+        trainer_free(r);
         setup_free(s);
     }
 }
@@ -107,7 +107,7 @@ static void recompute_takes_less(void **state) {
     size_t before = SIZE_MAX;
     for (int k = 0; k < 4; k++) {
         Setup *s = setup_new("--num-layers 4 --seq-length 64 --micro-batch-size 4 %s", LESS[k]);
-        MemoryPlan plan = run_plan_memory(&s->config, &s->derived, NULL, NULL);
+        MemoryPlan plan = trainer_plan_memory(&s->config, &s->derived, NULL, NULL);
         assert_true(plan.slots < before);
         before = plan.slots;
         setup_free(s);
@@ -122,7 +122,7 @@ static void offloading_takes_less(void **state) {
     for (int n = 0; n < 6; n = n ? n + 1 : 3) {
         Setup *s = setup_new(
             "--num-layers 6 --seq-length 64 --micro-batch-size 4 --cpu-offloading-num-layers %d", n);
-        MemoryPlan plan = run_plan_memory(&s->config, &s->derived, NULL, NULL);
+        MemoryPlan plan = trainer_plan_memory(&s->config, &s->derived, NULL, NULL);
         if (!n) all = plan.slots;
         assert_true(plan.slots < before && (plan.offloaded > 0) == (n > 0));
         assert_int_equal(plan.slots + plan.offloaded, all);
@@ -166,7 +166,7 @@ static void chunks_of_logits_take_less(void **state) {
     for (int k = 0; k < 2; k++) {
         Setup *s =
             setup_new("--num-layers 1 --seq-length 64 --micro-batch-size 4 --vocab-size 4000 %s", WORDS[k]);
-        const MemoryPlan plan = run_plan_memory(&s->config, &s->derived, NULL, NULL);
+        const MemoryPlan plan = trainer_plan_memory(&s->config, &s->derived, NULL, NULL);
         bytes[k] = plan.slots + plan.transient, slots[k] = plan.slots;
         setup_free(s);
     }
@@ -188,7 +188,7 @@ static char *copy_of(const void *from, size_t n) { return memcpy(mem_alloc(n), f
 static Outcome outcome_of(const char *words, int micro, bool masked) {
     Setup *s =
         setup_new("%s --batch-invariant-mode --micro-batch-size %d --global-batch-size 8", words, micro);
-    Run *r = run_start(s, NULL);
+    Trainer *r = run_start(s, NULL);
     Registry *g = r->model->registry;
     Outcome o = {.grad_bytes = (size_t)g->elements * dtype_size(g->gradients),
                  .bytes = (size_t)g->elements * dtype_size(g->precise)};
@@ -196,16 +196,16 @@ static Outcome outcome_of(const char *words, int micro, bool masked) {
         StepReport report = accumulate(s, r, masked);
         free(o.grads);
         o.grads = copy_of(g->grads, o.grad_bytes);
-        run_update(r, &report);
+        trainer_update(r, &report);
         o.loss_sum = report.loss_sum, o.tokens = report.tokens, o.grad_norm = report.optim.grad_norm;
     }
     for (int i = 0; i < 8; i += micro) {
         Batch b = batch_of(s, i, micro, masked);
-        run_evaluate(r, &b, &o.valid_sum, &o.tokens);
+        trainer_evaluate(r, &b, &o.valid_sum, &o.tokens);
         batch_free(&b);
     }
     o.values = copy_of(g->masters, o.bytes);
-    run_free(r);
+    trainer_free(r);
     setup_free(s);
     return o;
 }
@@ -244,19 +244,19 @@ static void dropout_follows_the_sample(void **state) {
     static const int MICRO[] = {1, 4, 8};
     for (int k = 0; k < 3; k++) {
         Setup *s = setup_new("%s --fp64 --lr 0 --micro-batch-size %d --global-batch-size 8", GPT2, MICRO[k]);
-        Run *r = run_start(s, NULL);
+        Trainer *r = run_start(s, NULL);
         for (int i = 0; i < 2; i++) {
             StepReport report = accumulate(s, r, false);
-            if (i == 0) run_update(r, &report);
+            if (i == 0) trainer_update(r, &report);
             loss[k][i] = report.loss_sum;
         }
         Batch again =
             batch_of(s, 8, MICRO[k], false); /* the second step's first samples as if they came first */
-        StepReport report = run_begin(r);
+        StepReport report = trainer_begin_step(r);
         r->consumed_samples = 0;
-        run_microbatch(r, &again, 8 / MICRO[k], &report);
-        run_read(r, &report);
-        run_free(r);
+        trainer_microbatch(r, &again, 8 / MICRO[k], &report);
+        trainer_read(r, &report);
+        trainer_free(r);
         setup_free(s);
         batch_free(&again);
         for (int i = 0; k && i < 2; i++) assert_true(fabs(loss[k][i] / loss[0][i] - 1) < 0x1p-40);
@@ -289,22 +289,22 @@ static void spoil_gradients(const Registry *g) {
 
 /* A step's gradients: written first, over what is no number, or all added to zeros. */
 static double *gradients_of(const Setup *s, bool added, int64_t *n) {
-    Run *r = run_start(s, NULL);
+    Trainer *r = run_start(s, NULL);
     Registry *g = r->model->registry;
     const int64_t micro = s->derived.micro_batch_size, passes = s->derived.global_batch_size / micro;
-    StepReport report = run_begin(r);
+    StepReport report = trainer_begin_step(r);
     spoil_gradients(g);
     if (added) registry_zero_grads(g);
     for (int64_t i = 0; i < passes; i++) {
         Batch b = batch_of(s, i * micro, micro, false);
-        run_microbatch(r, &b, passes, &report);
+        trainer_microbatch(r, &b, passes, &report);
         batch_free(&b);
     }
-    run_reduce(r, &report);
+    trainer_reduce(r, &report);
     *n = g->elements;
     double *all = mem_alloc((size_t)*n * sizeof *all);
     dtype_convert(all, F64, g->grads, g->gradients, (size_t)*n);
-    run_free(r);
+    trainer_free(r);
     return all;
 }
 
@@ -343,7 +343,7 @@ static void skipped_step_advances_data_but_not_schedules(void **state) {
     (void)state;
     /* 2^32 times any gradient of this model is beyond half precision */
     Setup *s = setup_new("%s --fp16 --global-batch-size 4 --lr-warmup-iters 5 --hysteresis 1", GPT2);
-    Run *r = run_start(s, NULL);
+    Trainer *r = run_start(s, NULL);
     Registry *g = r->model->registry;
     size_t n = (size_t)g->elements * dtype_size(F32);
     char *before = copy_of(g->masters, n);
@@ -362,7 +362,7 @@ static void skipped_step_advances_data_but_not_schedules(void **state) {
     assert_true(report.lr == 0); /* the first update of a warm-up */
     assert_true(step(s, r, false).lr == 0.001 / 5);
     free(before);
-    run_free(r);
+    trainer_free(r);
     setup_free(s);
 }
 
@@ -371,11 +371,11 @@ static void loss_scale_leaves_the_gradient_alone(void **state) {
     double norm[2];
     for (int i = 0; i < 2; i++) {
         Setup *s = setup_new("%s --fp16 --loss-scale %d --global-batch-size 2", GPT2, i ? 256 : 16);
-        Run *r = run_start(s, NULL);
+        Trainer *r = run_start(s, NULL);
         StepReport report = step(s, r, false);
         assert_true(report.loss_scale == (i ? 256 : 16));
         norm[i] = report.optim.grad_norm;
-        run_free(r);
+        trainer_free(r);
         setup_free(s);
     }
     /* a power of two shifts exponents only, but for subnormal halves: elements below 2^-14 round in steps of
@@ -387,34 +387,34 @@ static void evaluation_has_no_dropout_and_changes_nothing(void **state) {
     (void)state;
     Setup *plain = setup_new("%s --fp64 --hidden-dropout 0 --attention-dropout 0", GPT2),
           *s = setup_new("%s --fp64", GPT2);
-    Run *p = run_start(plain, NULL), *r = run_start(s, NULL);
+    Trainer *p = run_start(plain, NULL), *r = run_start(s, NULL);
     Batch b = batch_of(s, 0, 1, true);
-    StepReport with = run_begin(r), without = run_begin(p);
-    run_microbatch(r, &b, 1, &with);
-    run_microbatch(p, &b, 1, &without);
-    run_read(r, &with), run_read(p, &without);
+    StepReport with = trainer_begin_step(r), without = trainer_begin_step(p);
+    trainer_microbatch(r, &b, 1, &with);
+    trainer_microbatch(p, &b, 1, &without);
+    trainer_read(r, &with), trainer_read(p, &without);
     const Registry *g = r->model->registry;
     size_t n = (size_t)g->elements * dtype_size(F64);
     char *grads = copy_of(g->grads, n);
     double loss = 0, tokens = 0;
-    run_evaluate(r, &b, &loss, &tokens);
+    trainer_evaluate(r, &b, &loss, &tokens);
     assert_true(loss == without.loss_sum && tokens == without.tokens);
     assert_true(with.loss_sum != without.loss_sum);
     assert_memory_equal(grads, g->grads, n);
     free(grads);
     batch_free(&b);
-    run_free(p), run_free(r);
+    trainer_free(p), trainer_free(r);
     setup_free(plain), setup_free(s);
 }
 
 static void nan_in_a_parameter_is_reported(void **state) {
     (void)state;
     Setup *s = setup_new("%s", GPT2);
-    Run *r = run_start(s, NULL);
+    Trainer *r = run_start(s, NULL);
     ((float *)registry_find(r->model->registry, "decoder.final_layernorm.weight")->value.data)[3] = NAN;
     StepReport report = step(s, r, false);
     assert_true(report.loss_is_nan && report.optim.found_inf);
-    run_free(r);
+    trainer_free(r);
     setup_free(s);
 }
 
@@ -423,16 +423,16 @@ static void fully_masked_batch_is_no_gradient(void **state) {
     (void)state;
     for (int per_token = 0; per_token < 2; per_token++) {
         Setup *s = setup_new("%s %s", GPT2, per_token ? "--calculate-per-token-loss" : "");
-        Run *r = run_start(s, NULL);
+        Trainer *r = run_start(s, NULL);
         Batch b = batch_of(s, 0, 1, false);
         for (int64_t i = 0; i < b.b * b.s; i++) b.loss_mask[i] = 0;
-        StepReport report = run_begin(r);
-        run_microbatch(r, &b, 1, &report);
-        run_update(r, &report);
+        StepReport report = trainer_begin_step(r);
+        trainer_microbatch(r, &b, 1, &report);
+        trainer_update(r, &report);
         assert_true(report.loss == 0 && report.tokens == 0 && report.optim.grad_norm == 0 &&
                     !report.optim.found_inf);
         batch_free(&b);
-        run_free(r);
+        trainer_free(r);
         setup_free(s);
     }
 }

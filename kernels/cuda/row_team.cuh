@@ -1,0 +1,145 @@
+/* Rows that several threads work on together: teams of threads and their sums, and where the rows of a
+ * strided tensor begin, for kernels that touch each row once. */
+#ifndef ISOTRON_KERNELS_CUDA_ROW_TEAM_CUH
+#define ISOTRON_KERNELS_CUDA_ROW_TEAM_CUH
+
+#include <string.h>
+
+#include "kernels/cuda/common.cuh"
+
+/* A team is 1, 2, 4, ... or 32 threads of a warp or some whole warps; a block is `count` of them: its threads
+ * are numbered (size, count). */
+struct TeamShape {
+    int size, count; /* threads of a team, teams of a block */
+};
+enum { TEAM_LARGEST = 1024, TEAM_BLOCK = 256 /* threads of a block of small teams */ };
+
+/* For rows of so many parts, one or less to a thread; at most TEAM_LARGEST. A block has at most `block`
+ * threads, a multiple of 32 up to 512, or one team that is larger. Teams of several warps share a block if
+ * they have MANY: else their barrier is the block's. */
+static inline TeamShape team_for(int64_t parts, int block, bool many) {
+    TeamShape t = {1, 1};
+    if (parts > 32)
+        t.size = (int)ceil_div(parts, 32) * 32;
+    else
+        while (t.size < parts) t.size *= 2;
+    if (t.size < block && (many || t.size <= 32)) t.count = block / t.size;
+    return t;
+}
+static inline int team_threads(TeamShape s) { return s.size * s.count; }
+static inline dim3 team_block(TeamShape s) { return dim3((unsigned)s.size, (unsigned)s.count); }
+
+/* A thread's view of its team. All threads of a block call the sums, equally often; all of a team get the
+ * result, and wait for nobody else. Two parts of `room` serve in turn: who writes to one again has passed a
+ * barrier that the team reached after reading it. */
+template <typename R, bool MANY> struct Team {
+    enum { ROOM = 128 }; /* elements of shared memory */
+    int size, lane, index;
+
+    __device__ __forceinline__ Team(R *shared)
+        : size((int)blockDim.x), lane((int)threadIdx.x), index((int)threadIdx.y) {
+        warps = size / 32;
+        room = shared + index * warps;
+        half = warps > 1 ? 1 << (31 - __clz(warps - 1)) : 0;
+    }
+
+    __device__ __forceinline__ R sum(R x) {
+        R nothing = 0;
+        if (size <= 32) return within_warp(x);
+        across_warps<false>(x, nothing);
+        return x;
+    }
+    /* Each of a and b becomes its sum. */
+    __device__ __forceinline__ void sums(R &a, R &b) {
+        if (size > 32) {
+            across_warps<true>(a, b);
+            return;
+        }
+        a = within_warp(a);
+        b = within_warp(b);
+    }
+
+  private:
+    R *room;
+    int warps, half; /* half of the power of two that is not less than them */
+    int turn = 0;
+
+    __device__ __forceinline__ R within_warp(R x) const {
+        if (size == 32) return warp_sum(x);
+        for (int k = size / 2; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
+        return x;
+    }
+    /* A block with barriers of teams takes all 16 that it may have, and leaves few for other blocks. */
+    __device__ __forceinline__ void wait() const {
+        if constexpr (MANY)
+            asm volatile("bar.sync %0, %1;" : : "r"(index + 1), "r"(size) : "memory");
+        else
+            __syncthreads();
+    }
+    template <bool BOTH> __device__ __forceinline__ void across_warps(R &a, R &b) {
+        R *slot = room + 64 * turn;
+        const int from = lane & (2 * half - 1);
+        turn ^= 1;
+        a = warp_sum(a);
+        if (BOTH) b = warp_sum(b);
+        if (lane % 32 == 0) {
+            slot[lane / 32] = a;
+            if (BOTH) slot[32 + lane / 32] = b;
+        }
+        wait();
+        a = from < warps ? slot[from] : (R)0;
+        if (BOTH) b = from < warps ? slot[32 + from] : (R)0;
+        for (int k = half; k > 0; k /= 2) {
+            a += __shfl_xor_sync(0xffffffffu, a, k);
+            if (BOTH) b += __shfl_xor_sync(0xffffffffu, b, k);
+        }
+    }
+};
+
+/* 16 bytes that this kernel does not write. An asm, so that the compiler neither moves the load to before
+ * wait_for_kernel_before() nor keeps it back for want of registers. */
+template <typename V> __device__ __forceinline__ V constant_vector(const V *p) {
+    static_assert(sizeof(V) == sizeof(uint4), "a vector has 16 bytes");
+    uint4 bits;
+    asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                 : "l"(__cvta_generic_to_global(p)));
+    V v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+/* Where rows begin, as Rows, but quick to compute: dimensions that follow one another in memory count as one,
+ * of which there may be three, and row numbers have 31 bits. */
+struct Starts {
+    uint32_t inner, middle; /* sizes of the inner dimensions */
+    int64_t stride[3];
+    bool even; /* all rows are stride[2] from the one before: no division, which takes longer than a vector */
+
+    __host__ __device__ __forceinline__ int64_t operator()(int64_t row) const {
+        if (even) return row * stride[2];
+        const uint32_t r = (uint32_t)row, outer = r / inner;
+        return outer / middle * stride[0] + outer % middle * stride[1] + r % inner * stride[2];
+    }
+};
+/* Whether t's rows are like that. */
+static inline bool starts_of(const Tensor *t, Starts *out) {
+    int64_t size[3] = {1, 1, 1}, stride[3] = {0, 0, 0};
+    int n = 0;
+    for (int i = t->ndim - 2; i >= 0; i--) {
+        if (t->dim[i] == 1) continue;
+        if (n && t->stride[i] == size[n - 1] * stride[n - 1]) {
+            size[n - 1] *= t->dim[i];
+            continue;
+        }
+        if (n == 3) return false;
+        size[n] = t->dim[i];
+        stride[n++] = t->stride[i];
+    }
+    if (tensor_rows(t) > INT32_MAX) return false;
+    const Starts s = {(uint32_t)size[0], (uint32_t)size[1], {stride[2], stride[1], stride[0]}, n <= 1};
+    *out = s;
+    return true;
+}
+
+#endif

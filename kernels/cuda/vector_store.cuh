@@ -1,0 +1,28 @@
+/* Stores of whole vectors. Where a kernel has several of them, or another path that stores the same elements
+ * one by one, the compiler may take them apart into stores of elements; what is behind an asm it leaves
+ * whole. */
+#ifndef ISOTRON_KERNELS_CUDA_VECTOR_STORE_CUH
+#define ISOTRON_KERNELS_CUDA_VECTOR_STORE_CUH
+
+#include <string.h>
+
+#include "kernels/cuda/common.cuh"
+
+__device__ __forceinline__ void store_16(void *at, uint4 x) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(at)), "r"(x.x),
+                 "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
+
+/* A whole number of 16 bytes, at a multiple of them. */
+template <typename V> __device__ __forceinline__ void store_whole(V *at, const V &x) {
+    static_assert(sizeof(V) % 16 == 0, "not a whole number of stores");
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(V) / 16); i++) {
+        uint4 piece;
+        memcpy(&piece, (const char *)&x + 16 * i, 16);
+        store_16((char *)at + 16 * i, piece);
+    }
+}
+
+#endif

@@ -1,0 +1,148 @@
+#include "ckpt/reader.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/folder.h"
+#include "comm/agree.h"
+
+void ckpt_close(Ckpt *c) {
+    if (!c) return;
+    for (int64_t i = 0; c->maps && i < c->manifest.num_files; i++) file_unmap(&c->maps[i]);
+    manifest_free(&c->manifest);
+    free(c->maps), free(c->dir), free(c->folder);
+    free(c);
+}
+
+const Manifest *ckpt_manifest(const Ckpt *c) { return &c->manifest; }
+
+/* ---- open ---- */
+
+static Err open_manifest(Ckpt *c) {
+    char *path = mem_printf("%s/manifest.json", c->folder);
+    Str text = {0};
+    Err e = file_read(path, &text);
+    if (!e.code) e = manifest_parse(&c->manifest, path, text.s, text.len);
+    if (!e.code && c->manifest.iteration != c->iteration)
+        e = err_user("'%s' says it is of step %lld; its folder was renamed", path,
+                     (long long)c->manifest.iteration);
+    str_free(&text);
+    free(path);
+    return e;
+}
+
+static Err map_file(const Ckpt *c, int64_t file) {
+    FileMap *map = &c->maps[file];
+    const CkptFile *f = &c->manifest.files[file];
+    if (map->bytes) return ERR_OK;
+    char *path = mem_printf("%s/%s", c->folder, f->name);
+    Err e = file_map(path, map);
+    if (!e.code && (int64_t)map->size != f->bytes) {
+        e = err_user("'%s' is damaged: it has %zu bytes, the manifest says %lld", path, map->size,
+                     (long long)f->bytes);
+        file_unmap(map);
+    }
+    free(path);
+    return e;
+}
+
+/* Those of all ranks; each takes its share. */
+static Err look_at_files(const Ckpt *c) {
+    const int world = c->comm ? comm_world(c->comm) : 1;
+    for (int64_t i = c->comm ? comm_rank(c->comm) : 0; i < c->manifest.num_files; i += world)
+        ERR_RETURN(map_file(c, i));
+    return ERR_OK;
+}
+
+static Ckpt *ckpt_new(const char *dir, int64_t iteration, Comm *comm) {
+    Ckpt *c = mem_zero(1, sizeof *c);
+    *c = (Ckpt){.dir = mem_strdup(dir),
+                .folder = folder_path(dir, iteration, ""),
+                .iteration = iteration,
+                .comm = comm};
+    return c;
+}
+
+static Err open_folder(Ckpt *c) {
+    ERR_RETURN(open_manifest(c));
+    c->maps = mem_zero((size_t)c->manifest.num_files + 1, sizeof *c->maps);
+    return look_at_files(c);
+}
+
+/* ---- verify ---- */
+
+const unsigned char *ckpt_tensor_bytes(const Ckpt *c, const CkptTensor *t) {
+    return c->maps[t->file].bytes + t->byte_offset;
+}
+
+Err open_check(const Ckpt *c, const CkptTensor *t) {
+    ERR_RETURN(map_file(c, t->file));
+    Hash128 h = hash128(ckpt_tensor_bytes(c, t), (size_t)t->bytes);
+    if (h.hi == t->hash.hi && h.lo == t->hash.lo) return ERR_OK;
+    return err_user("'%s/%s' is damaged: tensor %s does not have the bytes that were saved", c->folder,
+                    c->manifest.files[t->file].name, ckpt_title(t).s);
+}
+
+static Err check_all_bytes(const Ckpt *c) {
+    for (int64_t i = 0; i < c->manifest.count; i++) ERR_RETURN(open_check(c, &c->manifest.tensors[i]));
+    return ERR_OK;
+}
+
+/* Adds what the user can do about a damaged checkpoint. */
+static Err advise(Err e, const char *dir, int64_t damaged) {
+    int64_t *all, n, found = -1;
+    ckpt_list(dir, &all, &n);
+    for (int64_t i = n - 1; i >= 0 && found < 0; i--) {
+        if (all[i] == damaged) continue;
+        Ckpt *c = ckpt_new(dir, all[i], NULL);
+        if (!open_folder(c).code && !check_all_bytes(c).code) found = all[i];
+        ckpt_close(c);
+    }
+    free(all);
+    Err longer = e;
+    if (found < 0)
+        snprintf(longer.msg, sizeof longer.msg, "%.800s; '%.100s' holds no other sound checkpoint", e.msg,
+                 dir);
+    else
+        snprintf(longer.msg, sizeof longer.msg,
+                 "%.800s; the newest other sound checkpoint is loaded with --ckpt-step %lld", e.msg,
+                 (long long)found);
+    return longer;
+}
+
+/* The advice takes reading whole checkpoints: one rank's task. */
+Err ckpt_agree(const Ckpt *c, Err e) {
+    e = comm_agree(c->comm, e);
+    if (e.code && (!c->comm || comm_rank(c->comm) == 0)) e = advise(e, c->dir, c->iteration);
+    return e.code ? comm_agree(c->comm, e) : e;
+}
+
+Err ckpt_open(const char *dir, int64_t iteration, Comm *comm, Ckpt **out) {
+    *out = NULL;
+    Err e = iteration < 0 ? ckpt_latest(dir, &iteration) : ERR_OK;
+    if (!e.code && iteration < 0) e = err_user("'%s' holds no checkpoint; check the path", dir);
+    e = comm_agree(comm, e);
+    if (e.code) return e;
+    Ckpt *c = ckpt_new(dir, iteration, comm);
+    e = ckpt_agree(c, open_folder(c));
+    if (e.code)
+        ckpt_close(c);
+    else
+        *out = c;
+    return e;
+}
+
+Err ckpt_verify(const Ckpt *c) { return ckpt_agree(c, check_all_bytes(c)); }
+
+bool ckpt_has(const Ckpt *c, const char *suffix) {
+    for (int64_t i = 0; i < c->manifest.count; i++)
+        if (!strcmp(c->manifest.tensors[i].suffix, suffix)) return true;
+    return false;
+}
+
+bool ckpt_has_fp8_state(const Ckpt *c) {
+    for (int64_t i = 0; i < c->manifest.count; i++)
+        if (param_is_fp8_state(c->manifest.tensors[i].name)) return true;
+    return false;
+}

@@ -1,0 +1,20 @@
+#include "param/bucket_pool.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+bool bucket_pool_can_take(const BucketPool *s, int enough) { return s->n_free > 0 || s->taken < enough; }
+
+void *bucket_pool_take(BucketPool *s) {
+    if (s->n_free) return s->free_ones[--s->n_free];
+    s->free_ones = mem_grow(s->free_ones, (size_t)++s->taken, sizeof *s->free_ones);
+    return device_alloc(s->device, s->bytes, s->what);
+}
+
+void bucket_pool_give(BucketPool *s, void *slot) { s->free_ones[s->n_free++] = slot; }
+
+void bucket_pool_free(BucketPool *s) {
+    while (s->n_free) device_release(s->device, s->free_ones[--s->n_free], s->bytes);
+    free(s->free_ones);
+}

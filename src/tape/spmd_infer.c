@@ -1,0 +1,111 @@
+#include "tape/spmd_infer.h"
+
+#include <stdio.h>
+
+#include "base/fault.h"
+#include "base/str.h"
+
+const char *axis_name(Axis a) {
+    static const char NAME[AXES][4] = {"tp", "cp", "dp", "pp", "etp", "ep", "edp"};
+    return NAME[a];
+}
+
+typedef struct Operands {
+    const OpDef *op;
+    const Call *call;
+    Axis axis;
+} Operands;
+
+_Noreturn static void refuse(const Operands *o, const char *why) {
+    char types[2 * CALL_IN + 1] = "";
+    for (int i = 0, n = 0; i < CALL_IN; i++)
+        if (o->call->in[i])
+            n += snprintf(types + n, sizeof types - (size_t)n, " %c",
+                          spmd_letter(spmd_on(o->call->in[i]->spmd, o->axis)));
+    fault(__FILE__, __LINE__, "types fit", "op '%s', axis %s: the operands are%s; %s", o->op->name,
+          axis_name(o->axis), types, why);
+}
+
+/* Without a gradient, the same value everywhere is as good as I and as R. */
+static bool is_neutral(const Tensor *x, Spmd s) {
+    return !(x->flags & TENSOR_NEEDS_GRAD) && (s == SPMD_I || s == SPMD_R);
+}
+
+static Spmd local(const Operands *o, bool is_linear) {
+    int count[4] = {0}, n = 0;
+    for (int i = 0; i < CALL_IN; i++) {
+        const Tensor *x = o->call->in[i];
+        if (!x) continue;
+        const Spmd s = spmd_on(x->spmd, o->axis);
+        if (is_neutral(x, s)) continue;
+        count[s]++, n++;
+    }
+    if (count[SPMD_P]) {
+        if (is_linear && count[SPMD_P] == n) return SPMD_P;
+        refuse(o, "a partial sum is used before it is summed (all-reduce or reduce-scatter it first)");
+    }
+    if (count[SPMD_I] && count[SPMD_I] < n)
+        refuse(o, "an invariant operand meets others: make it R first, or its gradient will miss the other "
+                  "ranks' share");
+    return count[SPMD_V] ? SPMD_V : count[SPMD_R] ? SPMD_R : SPMD_I;
+}
+
+/* y = x w^T + bias, w [.., out, in]; what is not a float in the place of the bias says which rows are whose.
+ */
+static Spmd product(const Operands *o) {
+    enum { X, W, BIAS };
+    const Tensor *const x = o->call->in[X], *const w = o->call->in[W], *const third = o->call->in[BIAS],
+                        *const bias = third && dtype_is_float((DType)third->dtype) ? third : NULL;
+    const Spmd sx = spmd_on(x->spmd, o->axis), sw = spmd_on(w->spmd, o->axis);
+    const bool is_cut = w->cut && o->axis != AXIS_EP; /* over EP the experts are shared out, not cut */
+    if (sw != SPMD_V || !is_cut) return local(o, false);
+    if (w->cut == 1) {
+        if (sx != SPMD_R && !is_neutral(x, sx)) refuse(o, "the weight is cut by output: x must be R");
+        if (bias && spmd_on(bias->spmd, o->axis) != SPMD_V)
+            refuse(o, "the weight is cut by output, the bias is not");
+        return SPMD_V;
+    }
+    if (sx != SPMD_V) refuse(o, "the weight is cut by input: x must be V");
+    if (bias) refuse(o, "the output is a partial sum: the bias belongs after the reduction");
+    return SPMD_P;
+}
+
+/* Row id[i] of a table w. */
+static Spmd lookup(const Operands *o) {
+    enum { ID, W };
+    const Spmd id = spmd_on(o->call->in[ID]->spmd, o->axis), w = spmd_on(o->call->in[W]->spmd, o->axis);
+    if (w != SPMD_V) return local(o, false);
+    if (id == SPMD_V) refuse(o, "every rank must look up every id, for each holds a part of the table");
+    return SPMD_P;
+}
+
+/* Data-parallel ranks have microbatches of their own. */
+static Spmd sum(const Operands *o) {
+    const Spmd s = local(o, false);
+    return s == SPMD_V && (o->axis == AXIS_TP || o->axis == AXIS_CP) ? SPMD_P : s;
+}
+
+static Spmd infer(const Operands *o) {
+    switch (o->op->rule) {
+    case SPMD_LINEAR:
+        return local(o, true);
+    case SPMD_PRODUCT:
+        return product(o);
+    case SPMD_LOOKUP:
+        return lookup(o);
+    case SPMD_SUM:
+        return sum(o);
+    default:
+        return local(o, false);
+    }
+}
+
+void types_infer(const OpDef *op, const Call *call, const Layout *layout) {
+    SpmdType type = 0;
+    for (int a = 0; a < AXES; a++) {
+        if (layout->mesh.size[a] == 1 || a == AXIS_PP) continue;
+        type = spmd_with(type, a, infer(&(Operands){op, call, (Axis)a}));
+    }
+    for (int i = 0; i < CALL_OUT; i++)
+        if (call->out[i]) call->out[i]->spmd = type;
+}

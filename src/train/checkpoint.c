@@ -1,0 +1,308 @@
+#include "train/checkpoint.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "ckpt/ckpt.h"
+#include "param/bucket.h"
+#include "comm/agree.h"
+#include "train/launch.h"
+
+/* ---- which buffers ---- */
+
+enum { ITEMS = 1 + OPTIM_BUFFERS };
+
+/* Parameters first; `dtype` conversion is for them alone: optimizer state of another lane would not continue
+ * the run. */
+static int items(const Trainer *r, bool optimizer, CkptItem out[ITEMS]) {
+    const Registry *g = r->model->registry;
+    int n = 0;
+    const bool copy = registry_is_copy(g);
+    out[n++] =
+        (CkptItem){.suffix = "", .flat = g->masters, .dtype = g->precise, .convert = true, .is_copy = copy};
+    out[0].ranges = registry_ranges(g, FLAT_MASTERS, &out[0].n_ranges);
+    for (int i = 0; optimizer && n < ITEMS && i < r->optimizer->n_buffers; i++, n++) {
+        out[n] = (CkptItem){.suffix = r->optimizer->buffer[i].suffix,
+                            .flat = r->optimizer->buffer[i].flat,
+                            .dtype = r->optimizer->buffer[i].dtype,
+                            .is_copy = copy};
+        out[n].ranges = registry_ranges(g, FLAT_STATE, &out[n].n_ranges);
+    }
+    return n;
+}
+
+/* ---- progress numbers: one list for saving and loading ---- */
+
+typedef struct Number {
+    const char *key;
+    int64_t *integer; /* one of the two */
+    double *real;
+} Number;
+
+enum { NUMBERS = 9 };
+static void numbers(Trainer *r, Number out[NUMBERS]) {
+    const Number list[NUMBERS] = {
+        {"consumed_train_samples", &r->consumed_samples, NULL},
+        {"consumed_valid_samples", &r->consumed_valid_samples, NULL},
+        {"scheduler_samples", &r->schedule_samples, NULL},
+        {"skipped_iterations", &r->skipped_iterations, NULL},
+        {"optimizer_step", &r->optimizer->step, NULL},
+        {"scaler_growth_tracker", &r->scaler.growth_tracker, NULL},
+        {"scaler_hysteresis_tracker", &r->scaler.hysteresis_tracker, NULL},
+        {"scaler_scale", NULL, &r->scaler.scale},
+        {"iteration", &r->iteration, NULL},
+    };
+    memcpy(out, list, sizeof list);
+}
+
+static json_t *config_state(const Config *c, unsigned classes) {
+    Str text = {0};
+    config_json(c, classes, &text);
+    json_t *j = json_loadb(text.s, text.len, 0, NULL);
+    CHECK(j, "the configuration is not JSON: %s", text.s);
+    str_free(&text);
+    return j;
+}
+
+static json_t *state_of(const Trainer *r) {
+    Number list[NUMBERS];
+    numbers((Trainer *)r, list); /* only read here */
+    json_t *state = json_object(), *progress = json_object();
+    for (int i = 0; i < NUMBERS; i++)
+        json_object_set_new(progress, list[i].key,
+                            list[i].integer ? json_integer(*list[i].integer) : json_real(*list[i].real));
+    json_object_set_new(state, "progress", progress);
+    json_object_set_new(state, "config", config_state(r->config, CLASS_ALL));
+    json_object_set_new(state, "vocab_size", json_integer(r->derived->vocab_size));
+    return state;
+}
+
+static Err restore_numbers(Trainer *r, const json_t *state, const char *dir) {
+    Number list[NUMBERS];
+    numbers(r, list);
+    const json_t *progress = json_object_get(state, "progress");
+    for (int i = 0; i < NUMBERS; i++) {
+        const json_t *v = json_object_get(progress, list[i].key);
+        if (list[i].integer ? !json_is_integer(v) || json_integer_value(v) < 0 : !json_is_number(v))
+            return err_user(
+                "the checkpoint in '%s' has no usable \"%s\"; load its weights alone with --finetune", dir,
+                list[i].key);
+    }
+    for (int i = 0; i < NUMBERS; i++) {
+        const json_t *v = json_object_get(progress, list[i].key);
+        if (list[i].integer)
+            *list[i].integer = json_integer_value(v);
+        else
+            *list[i].real = json_number_value(v);
+    }
+    return ERR_OK;
+}
+
+/* ---- saving ---- */
+
+Err trainer_save(Trainer *r) {
+    const Config *c = r->config;
+    CkptItem list[ITEMS];
+    CkptSaveOptions options = {
+        .iteration = r->iteration,
+        .keep_newest = c->most_recent_k,
+        .retain_interval = i64_is_set(c->save_retain_interval) ? c->save_retain_interval : 0,
+    };
+    CHECK(!r->saving, "the checkpoint of step %lld is still being written", (long long)r->saving_iteration);
+    json_t *state = state_of(r);
+    const Registry *g = r->model->registry;
+    const int n = items(r, c->save_optim, list);
+    Err e = c->async_save ? ckpt_save_start(c->save, &options, r->comm, g, list, n, state, &r->saving)
+                          : ckpt_save(c->save, &options, r->comm, g, list, n, state);
+    r->saving_iteration = r->iteration;
+    json_decref(state);
+    return e;
+}
+
+Err trainer_finish_save(Trainer *r, bool wait, int64_t *iteration) {
+    *iteration = -1;
+    if (!r->saving || (!wait && !ckpt_save_is_written(r->saving))) return ERR_OK;
+    *iteration = r->saving_iteration;
+    CkptSaving *s = r->saving;
+    r->saving = NULL;
+    return ckpt_save_finish(s);
+}
+
+/* ---- loading ---- */
+
+/* The folder to load from, NULL if there is none; --pretrained-checkpoint stands in while --load is empty. */
+static Err choose(const Config *c, const char **dir, bool *weights_only) {
+    *dir = NULL;
+    int64_t latest = -1;
+    if (c->load) ERR_RETURN(ckpt_latest(c->load, &latest));
+    if (latest >= 0)
+        *dir = c->load;
+    else if (c->pretrained_checkpoint)
+        *dir = c->pretrained_checkpoint, *weights_only = true;
+    else if (c->load && c->exit_on_missing_checkpoint)
+        return err_user("'%s' holds no checkpoint, and --exit-on-missing-checkpoint is given", c->load);
+    return ERR_OK;
+}
+
+static int64_t wanted(const Config *c, const char *dir) {
+    return dir == c->load && i64_is_set(c->ckpt_step) ? c->ckpt_step : -1;
+}
+
+/* A continued run keeps these too, but weights alone do not depend on them (a table of positions does, and
+ * its shape says so). */
+static bool concerns_weights(const char *key) {
+    static const char *const APART[] = {"seq_length", "max_position_embeddings", "hidden_dropout",
+                                        "attention_dropout", "make_vocab_size_divisible_by"};
+    for (size_t i = 0; i < sizeof APART / sizeof *APART; i++)
+        if (!strcmp(key, APART[i])) return false;
+    return true;
+}
+
+/* The options that decide what the model computes must be those of the checkpoint. */
+static Err check_architecture(const Config *c, const json_t *state, const char *dir, bool weights_only) {
+    json_t *ours = config_state(c, CLASS_ARCH);
+    const json_t *theirs = json_object_get(state, "config"), *value;
+    const char *key;
+    Str differences = {0};
+    json_object_foreach(ours, key, value) {
+        const json_t *other = json_object_get(theirs, key);
+        if (!strcmp(key, "vocab_size") || !other || json_equal(value, other)) continue;
+        if (weights_only && !concerns_weights(key)) continue;
+        char *a = json_dumps(value, JSON_ENCODE_ANY), *b = json_dumps(other, JSON_ENCODE_ANY);
+        str_printf(&differences, "%s%s is %s here and %s there", differences.len ? ", " : "", key, a, b);
+        free(a);
+        free(b);
+    }
+    Err e = ERR_OK;
+    if (differences.len)
+        e = err_user(
+            "the checkpoint in '%s' is of another model: %s; give its values, or --use-checkpoint-args%s",
+            dir, differences.s, weights_only ? "" : "; lengths and dropout may change with --finetune");
+    str_free(&differences);
+    json_decref(ours);
+    return e;
+}
+
+static bool scaled_dynamically(const json_t *state) {
+    const json_t *config = json_object_get(state, "config");
+    const char *lane = json_string_value(json_object_get(config, "lane"));
+    return lane && !strcmp(lane, "fp16") && json_is_null(json_object_get(config, "loss_scale"));
+}
+
+static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights_only) {
+    const Config *c = r->config;
+    const json_t *state = ckpt_manifest(ckpt)->state;
+    ERR_RETURN(check_architecture(c, state, dir, weights_only));
+    bool optimizer = !weights_only && c->load_optim && r->optimizer;
+    for (int i = 0; optimizer && i < r->optimizer->n_buffers; i++)
+        if (!ckpt_has(ckpt, r->optimizer->buffer[i].suffix))
+            return err_user("the checkpoint in '%s' has no optimizer state (%s); load it with "
+                            "--no-load-optim or --finetune",
+                            dir, r->optimizer->buffer[i].suffix);
+    CkptItem list[ITEMS];
+    Trainer numbers_first = *r; /* all is checked before anything changes */
+    Optimizer step_first;
+    if (!weights_only) {
+        step_first = *r->optimizer;
+        numbers_first.optimizer = &step_first;
+        ERR_RETURN(restore_numbers(&numbers_first, state, dir));
+        if (!r->scaler.dynamic || !scaled_dynamically(state)) numbers_first.scaler = r->scaler;
+    }
+    ERR_RETURN(ckpt_load(ckpt, r->model->registry, list, items(r, optimizer, list)));
+    trainer_publish(r);
+    if (weights_only) return ERR_OK;
+    if (!optimizer) step_first.step = 0;
+    *r->optimizer = step_first;
+    numbers_first.optimizer = r->optimizer;
+    *r = numbers_first;
+    return ERR_OK;
+}
+
+/* FP8's scales are no part of the model: a run of the other kind leaves them out, or begins with its own. */
+static void tell_fp8_state(const Config *c, const Ckpt *ckpt) {
+    const bool stored = ckpt_has_fp8_state(ckpt),
+               wanted = c->fp8_format != FP8_NONE && c->fp8_recipe == FP8_DELAYED;
+    if (stored && !wanted)
+        printf("  the FP8 scales of the checkpoint are left out: this run has no delayed ones\n");
+    if (!stored && wanted) printf("  the checkpoint has no FP8 scales: they begin as in a first step\n");
+}
+
+static Err checkpoint_load(Trainer *r, bool weights_only, bool *loaded) {
+    const char *dir;
+    *loaded = false;
+    ERR_RETURN(comm_agree(r->comm, choose(r->config, &dir, &weights_only)));
+    if (!dir) {
+        if (r->config->load && rank_is_printer(r->comm))
+            printf("  no checkpoint in %s: starting anew\n", r->config->load);
+        return ERR_OK;
+    }
+    Ckpt *ckpt;
+    ERR_RETURN(ckpt_open(dir, wanted(r->config, dir), r->comm, &ckpt));
+    Err e = load_into(r, ckpt, dir, weights_only);
+    if (!e.code && rank_is_printer(r->comm)) {
+        printf("  successfully loaded checkpoint from %s at iteration %lld\n", dir,
+               (long long)ckpt_manifest(ckpt)->iteration);
+        tell_fp8_state(r->config, ckpt);
+    }
+    ckpt_close(ckpt);
+    *loaded = !e.code;
+    return e;
+}
+
+Err trainer_load(Trainer *r, bool *loaded) { return checkpoint_load(r, r->config->finetune, loaded); }
+
+/* The options that name the tokenizer, if the checkpoint has any. */
+static json_t *tokenizer_options(const json_t *config) {
+    static const char *const NAMES[] = {"tokenizer_type", "tokenizer_model", "vocab_file", "merge_file",
+                                        "null_tokenizer_eod_id"};
+    json_t *some = json_object();
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        json_t *value = json_object_get(config, NAMES[i]);
+        if (value) json_object_set(some, NAMES[i], value);
+    }
+    return some;
+}
+
+static Err restore_options(Config *c, Arena *arena, const json_t *from, unsigned classes, Str *notes) {
+    char *text = json_dumps(from ? from : json_null(), JSON_ENCODE_ANY);
+    Err e = config_from_json(c, arena, text, strlen(text), classes, notes);
+    free(text);
+    return e;
+}
+
+Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
+    const char *dir;
+    bool ignored, tokenizer = !c->tokenizer_type && !i64_is_set(c->vocab_size);
+    ERR_RETURN(choose(c, &dir, &ignored));
+    if (!dir)
+        return c->load ? err_user("'%s' holds no checkpoint; check the path", c->load)
+                       : err_user("--load is missing; which checkpoint?");
+    Ckpt *ckpt;
+    ERR_RETURN(ckpt_open(dir, wanted(c, dir), NULL, &ckpt));
+    const json_t *config = json_object_get(ckpt_manifest(ckpt)->state, "config");
+    Err e = restore_options(c, arena, config, CLASS_ARCH, notes);
+    if (!e.code && tokenizer) {
+        json_t *some = tokenizer_options(config);
+        e = restore_options(c, arena, some, CLASS_ALL, notes);
+        json_decref(some);
+    }
+    ckpt_close(ckpt);
+    return e;
+}
+
+Err trainer_open_for_inference(const Config *c, const Derived *d, Trainer **out) {
+    Device *device;
+    *out = NULL;
+    ERR_RETURN(device_open(c->device == ON_CUDA, 0, (int)d->cpu_threads, &device));
+    Trainer *r = trainer_new(c, d, NULL, NULL, device);
+    bool loaded;
+    Err e = checkpoint_load(r, true, &loaded);
+    if (!e.code && !loaded) e = err_user("'%s' holds no checkpoint", c->load);
+    if (e.code) trainer_free(r);
+    *out = e.code ? NULL : r;
+    return e;
+}

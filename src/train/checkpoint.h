@@ -1,0 +1,23 @@
+/* A run as a checkpoint: which buffers and which progress numbers. */
+#ifndef ISOTRON_TRAIN_CHECKPOINT_H
+#define ISOTRON_TRAIN_CHECKPOINT_H
+
+#include "base/err.h"
+#include "train/trainer.h"
+
+/* Sets the model options that the user did not give from the checkpoint in --load (or
+ * --pretrained-checkpoint), and the tokenizer's if neither a tokenizer nor --vocab-size is given. */
+Err checkpoint_args(Config *, Arena *, Str *notes);
+/* A run whose parameters come from --load. */
+Err trainer_open_for_inference(const Config *, const Derived *, Trainer **);
+/* Saves to --save under the current iteration and applies retention; with --async-save only starts to, and no
+ * other save may be under way. */
+Err trainer_save(Trainer *);
+/* Ends the save that is under way, if there is one and its files are written, or in any case if `wait`.
+ * *iteration: its step; -1: none has ended. */
+Err trainer_finish_save(Trainer *, bool wait, int64_t *iteration);
+/* Loads from --load (or --pretrained-checkpoint) if the options ask for it. *loaded: whether there was a
+ * checkpoint. */
+Err trainer_load(Trainer *, bool *loaded);
+
+#endif

@@ -1,0 +1,21 @@
+/* The ranks of a run: one, threads of this process (--ranks), or MPI processes. */
+#ifndef ISOTRON_TRAIN_LAUNCH_H
+#define ISOTRON_TRAIN_LAUNCH_H
+
+#include "base/err.h"
+#include "comm/comm.h"
+#include "config/config.h"
+
+/* What a rank does; comm is NULL if it is the only one. */
+typedef Err RankMain(void *arg, Comm *comm);
+
+/* Runs fn on every rank of this process and returns the first error in the order of the ranks. With several
+ * processes each is one rank, and all but rank 0 return an error without a sentence. */
+Err world_run(const Config *, RankMain *fn, void *arg);
+/* With several processes sets --ranks to their number; a user error if the options name another. */
+Err world_size(Config *);
+
+/* True on the rank that prints: 0. */
+bool rank_is_printer(const Comm *);
+
+#endif

@@ -1,0 +1,427 @@
+#include "train/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/host_memory.h"
+#include "kernels/ops.h"
+#include "models/option_map.h"
+
+/* Over whole samples, whatever positions this rank holds. */
+static double mask_sum(const Trainer *r, const Batch *b) {
+    double sum = 0;
+    for (int64_t i = 0; i < b->b * b->s; i++) sum += (double)b->loss_mask[i];
+    if (r->layout.mesh.size[AXIS_CP] > 1)
+        comm_all_reduce(r->comm, mesh_group(&r->layout.mesh, 1 << AXIS_CP), "loss_mask", COMM_SUM, F64, &sum,
+                        1);
+    return sum;
+}
+
+/* How many of a microbatch's samples go through the model at once. --batch-invariant-mode: each by itself, so
+ * that no gradient knows how samples were grouped (a tied embedding is the sum of two ops' sums). */
+static int64_t at_once(const Config *c, int64_t samples) { return c->batch_invariant_mode ? 1 : samples; }
+
+static int64_t tokens_of_pass(const Trainer *r) {
+    return at_once(r->config, r->derived->micro_batch_size) * r->config->seq_length /
+           r->layout.mesh.size[AXIS_CP];
+}
+
+static void *loss_on_device(const Trainer *r) { return microbatches_loss(r->microbatches)->data; }
+
+static void forward_only(Trainer *r, const Batch *b, int64_t first, int64_t n, double *loss_sum) {
+    const Batch rows = batch_rows(b, first, n);
+    microbatches_begin(r->microbatches, 1, n * b->s);
+    microbatches_add(r->microbatches, 0, &rows, (LossWeights){0}, 0);
+    if (loss_sum) microbatches_set_loss(r->microbatches, *loss_sum);
+    microbatches_evaluate(r->microbatches, loss_sum != NULL);
+    if (loss_sum) device_read(r->device, loss_sum, loss_on_device(r), sizeof *loss_sum);
+}
+
+/* ---- memory ---- */
+
+DType trainer_storage(const Config *c) {
+    switch (c->lane) {
+    case LANE_FP64:
+    case LANE_EXACT:
+        return F64;
+    case LANE_BF16:
+        return BF16;
+    case LANE_FP16:
+        return F16;
+    default:
+        return F32;
+    }
+}
+
+/* ---- place ---- */
+
+/* Bucket sizes: Megatron-LM core/distributed/distributed_data_parallel.py. */
+static DataParallel data_parallel(const Config *c, int ranks) {
+    DataParallel d = {.stage = c->use_megatron_fsdp ? (int)c->data_parallel_sharding_strategy
+                                                    : c->use_distributed_optimizer,
+                      .instances = (int)c->num_distributed_optimizer_instances,
+                      .num_buckets = i64_is_set(c->ddp_num_buckets) ? (int)c->ddp_num_buckets : 0,
+                      .overlap_grads = c->overlap_grad_reduce,
+                      .overlap_values = c->overlap_param_gather,
+                      .bf16_grads = config_bf16_grads(c)};
+    if (i64_is_set(c->ddp_bucket_size))
+        d.bucket_size = c->ddp_bucket_size;
+    else if (d.overlap_grads && d.stage < 2 && !d.num_buckets)
+        d.bucket_size = ranks > 40 ? ranks * 1000000 : 40000000;
+    return d;
+}
+
+Layout trainer_layout(const Config *c, int rank, int world) {
+    const int size[AXES] = {[AXIS_TP] = (int)c->tensor_model_parallel_size,
+                            [AXIS_CP] = (int)c->context_parallel_size,
+                            [AXIS_PP] = (int)c->pipeline_model_parallel_size,
+                            [AXIS_EP] = (int)c->expert_model_parallel_size,
+                            [AXIS_ETP] = (int)config_expert_tensor_ranks(c)};
+    Layout l = {.mesh = mesh_make(world, rank, size)};
+    l.sequence_parallel = c->sequence_parallel && l.mesh.size[AXIS_TP] > 1;
+    l.data = data_parallel(c, l.mesh.size[AXIS_DP]);
+    return l;
+}
+
+static Model *place_model(Trainer *r) {
+    Err e = pipeline_layout(r->config, r->arena, &r->pipeline);
+    CHECK(!e.code, "%s", e.msg); /* trainer_check has asked */
+    const int chunks = r->pipeline.chunks, rank = r->layout.mesh.coordinate[AXIS_PP];
+    StagePart *stages = arena_alloc(r->arena, (size_t)chunks * sizeof *stages);
+    for (int i = 0; i < chunks; i++) stages[i] = r->pipeline.stages[i * r->pipeline.ranks + rank];
+    return model_new(r->config, r->derived, &(ModelPlace){r->layout, stages, chunks});
+}
+
+Err trainer_check(const Config *c, const Derived *d) {
+    Arena *arena = arena_new();
+    PipelineLayout layout;
+    PipelineSpec spec;
+    Err e = pipeline_layout(c, arena, &layout);
+    for (int64_t i = 0; i < d->num_batch_steps && !e.code; i++)
+        e = pipeline_spec(c, &layout, d->batch_steps[i].size / (d->micro_batch_size * d->data_parallel_size),
+                          false, &spec);
+    arena_free(arena);
+    return e;
+}
+
+static size_t result_bytes(const Trainer *r) {
+    const Tensor *counters = states_counters(r->model->registry);
+    return sizeof(double) + (counters->ndim ? tensor_bytes(counters) : 0);
+}
+
+static StateContext state_context(const Trainer *r, bool training) {
+    return (StateContext){.device = r->device,
+                          .layout = &r->layout,
+                          .comm = r->device->kind == DEVICE_NULL ? NULL : r->comm,
+                          .tokens = tokens_of_pass(r),
+                          .training = training};
+}
+
+static void refresh_states(Trainer *r, bool training) {
+    const StateContext c = state_context(r, training);
+    states_refresh(r->model->registry, &c);
+}
+
+/* Everything but the random numbers; on the null device nothing is taken. */
+static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *device,
+                         ExecutorMemory memory) {
+    Trainer *r = mem_zero(1, sizeof *r);
+    *r = (Trainer){.config = c, .derived = d, .device = device, .comm = comm, .arena = arena_new()};
+    device->any_order = !c->deterministic_mode, device->gemm_sm_margin = c->gemm_sm_margin;
+    r->layout = trainer_layout(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
+    r->context = (RunContext){
+        .device = device,
+        .dtype = trainer_storage(c),
+        .batch_invariant = c->batch_invariant_mode,
+        .exact = c->lane == LANE_EXACT,
+        .seed = (uint64_t)c->seed,
+        .layout = comm ? &r->layout : NULL,
+        .comm = comm,
+    };
+    r->model = place_model(r);
+    model_allocate(r->model, device, r->context.dtype, d->max_position_embeddings);
+    if (comm) r->context.sync = r->sync = sync_new(r->model->registry, comm);
+    r->results = device_host_alloc(device, result_bytes(r), "losses");
+    const StateContext state = state_context(r, true);
+    states_prepare(r->model->registry, &state);
+    r->optimizer = optim_new(c, r->model->registry, r->sync);
+    r->scaler = scaler_new(c);
+    r->executor = executor_new(&r->context, r->model, at_once(c, d->micro_batch_size), memory);
+    r->microbatches = microbatches_new(c, &r->context, r->model, r->executor, &r->pipeline);
+    return r;
+}
+
+int64_t trainer_loss_chunk(const Trainer *r, int64_t *chunks) {
+    const int64_t b = at_once(r->config, r->derived->micro_batch_size), s = tokens_of_pass(r) / b,
+                  positions = lm_head_positions(&r->model->plan.head, &r->layout, s, b, r->context.dtype);
+    *chunks = positions ? (s + positions - 1) / positions : 0;
+    return positions * b;
+}
+
+double trainer_flops(const Trainer *r, int64_t samples) {
+    return model_flops(&r->model->plan, (double)r->config->seq_length, samples);
+}
+
+int64_t trainer_fp8_linears(const Trainer *r, const char **emulation) {
+    return quantize_layers(r->model->registry, tokens_of_pass(r), emulation);
+}
+
+/* Microbatches of a data-parallel rank in the largest global batch. */
+static int64_t most_microbatches(const Trainer *r) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < r->derived->num_batch_steps; i++)
+        if (r->derived->batch_steps[i].size > most) most = r->derived->batch_steps[i].size;
+    return most / (r->derived->micro_batch_size * r->layout.mesh.size[AXIS_DP]);
+}
+
+MemoryPlan trainer_plan_memory(const Config *c, const Derived *d, Comm *comm, const Device *target) {
+    Device *planner = target ? device_null_for(target) : device_null();
+    planner->gemm_tuning = map_gemm_tuning(c->gemm_tuning);
+    Trainer *r = assemble(c, d, comm, planner, (ExecutorMemory){0});
+    Batch b = batch_new(d->micro_batch_size, c->seq_length / r->layout.mesh.size[AXIS_CP]);
+    const int64_t together = at_once(c, b.b), passes = most_microbatches(r) * (b.b / together);
+    AttentionLog attention = {""};
+    double loss = 0;
+    executor_trace(r->executor, attention_log, &attention);
+    refresh_states(r, true);
+    if (!r->sync) grads_mark_unwritten(r->model->registry);
+    const Batch rows = batch_rows(&b, 0, together);
+    microbatches_begin(r->microbatches, passes, together * b.s);
+    for (int64_t i = 0; i < passes; i++) microbatches_add(r->microbatches, i, &rows, (LossWeights){0}, 0);
+    if (r->sync) sync_begin(r->sync, passes);
+    microbatches_train(r->microbatches, true);
+    if (r->sync) sync_finish(r->sync);
+    PipelineSpec spec;
+    const RankSchedule schedule = microbatches_schedule(r->microbatches, false, &spec);
+    forward_only(r, &b, 0, together, &loss);
+    MemoryPlan plan = {
+        .parameters = registry_bytes(r->model->registry) + (r->sync ? sync_bytes(r->sync) : 0),
+        .optimizer = optim_bytes(r->optimizer),
+        .tables = states_bytes(r->model->registry),
+        .unit = executor_peak(r->executor),
+        .inputs = microbatches_bytes(r->microbatches),
+        .scratch = r->device->scratch,
+        .attention = attention,
+        .apart = device_is_discrete(target),
+    };
+    if (c->save && c->async_save)
+        plan.snapshot = (size_t)r->model->registry->elements * dtype_size(r->model->registry->precise) +
+                        (c->save_optim ? plan.optimizer : 0);
+    plan.balanced = r->layout.mesh.size[AXIS_EP] > 1 && !f64_is_set(c->moe_expert_capacity_factor);
+    plan.transient = plan.unit.transient;
+    plan.offloaded = plan.unit.offload.host;
+    /* In balance a rank has as many rows as it sends: the most that can come are those of all ranks. */
+    plan.offloaded_most = plan.offloaded * (plan.balanced ? (size_t)r->layout.mesh.size[AXIS_EP] : 1);
+    plan.slots =
+        executor_bytes(r->executor, &schedule, spec.kind == SCHEDULE_ZERO_BUBBLE, plan.unit) - plan.transient;
+    batch_free(&b);
+    trainer_free(r);
+    return plan;
+}
+
+size_t memory_plan_total(const MemoryPlan *p) {
+    return p->parameters + p->optimizer + p->slots + p->transient + p->tables + p->inputs + p->scratch +
+           (p->apart ? 0 : p->offloaded + p->snapshot);
+}
+
+size_t memory_plan_host(const MemoryPlan *p) { return p->apart ? p->offloaded + p->snapshot : 0; }
+
+Err memory_plan_check_host(const MemoryPlan *p, int64_t ranks) {
+    const double MB = 1.0 / (1 << 20), need = (double)memory_plan_host(p) * (double)ranks,
+                 have = (double)host_memory_available("");
+    if (need <= have) return ERR_OK;
+    return err_user("offloaded activations (%.1f MB) and the copy of a checkpoint (%.1f MB) of every rank "
+                    "need %.1f MB of the "
+                    "host's memory and %.1f MB are available; lower --cpu-offloading-num-layers or "
+                    "--micro-batch-size, or "
+                    "leave out --async-save",
+                    (double)p->offloaded * MB, (double)p->snapshot * MB, need * MB, have * MB);
+}
+
+Trainer *trainer_new(const Config *c, const Derived *d, const MemoryPlan *plan, Comm *comm, Device *device) {
+    if (!device) device = device_cpu((int)d->cpu_threads);
+    if (plan) device_provide(device, plan->scratch);
+    ExecutorMemory memory = plan ? plan->unit : (ExecutorMemory){0};
+    if (plan && plan->balanced) /* what is offloaded has its share, and takes more where it has more */
+        memory = (ExecutorMemory){.offload.host = memory.offload.host};
+    return assemble(c, d, comm, device, memory);
+}
+
+void trainer_free(Trainer *r) {
+    if (!r) return;
+    executor_free(r->executor);
+    device_host_release(r->device, r->results, result_bytes(r));
+    microbatches_free(r->microbatches);
+    optim_free(r->optimizer);
+    sync_free(r->sync);
+    model_free(r->model);
+    device_free(r->device);
+    arena_free(r->arena);
+    free(r);
+}
+
+/* ---- steps ---- */
+
+/* Whether this rank speaks for the losses of its microbatches: at the head, the first tensor-parallel rank.
+ */
+static bool tells_loss(const Trainer *r) {
+    const Mesh *m = &r->layout.mesh;
+    return m->coordinate[AXIS_TP] == 0 && m->coordinate[AXIS_PP] == m->size[AXIS_PP] - 1;
+}
+
+StepReport trainer_begin_step(Trainer *r) {
+    if (!r->sync) grads_mark_unwritten(r->model->registry);
+    if (tells_loss(r)) microbatches_set_loss(r->microbatches, 0);
+    states_begin_step(r->model->registry);
+    refresh_states(r, true);
+    return (StepReport){.loss_scale = r->scaler.scale};
+}
+
+void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64_t n, StepReport *report) {
+    const int *size = r->layout.mesh.size, *at = r->layout.mesh.coordinate;
+    const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, samples),
+                  parts = samples / together;
+    if (r->sync && !report->samples) sync_begin(r->sync, n * parts);
+    microbatches_begin(r->microbatches, count * parts, together * batches->s);
+    for (int64_t i = 0; i < count; i++) {
+        const Batch *b = &batches[i];
+        const double tokens = mask_sum(r, b), scale = r->scaler.scale;
+        /* Megatron-LM: the mean of the microbatches' means, unless --calculate-per-token-loss. */
+        const double weight =
+            r->config->calculate_per_token_loss ? scale : scale / (fmax(tokens, 1) * (double)n);
+        /* As if every position of the pass had the loss, whatever the mask (MoEAuxLossAutoScaler). */
+        const double positions = (double)(together * r->config->seq_length),
+                     aux_weight = r->config->calculate_per_token_loss ? scale * positions
+                                                                      : scale / (double)(n * parts);
+        for (int64_t k = 0; k < parts; k++) {
+            const int64_t dealt = report->passes++ * size[AXIS_DP] + at[AXIS_DP]; /* passes before this */
+            const Batch rows = batch_rows(b, k * together, together);
+            microbatches_add(r->microbatches, i * parts + k, &rows, (LossWeights){weight, aux_weight},
+                             r->consumed_samples + dealt * together);
+        }
+        report->tokens += tokens;
+        report->samples += samples * size[AXIS_DP];
+    }
+    microbatches_train(r->microbatches, tells_loss(r));
+}
+
+/* The exact lane's parameters are on the grid from the start; updates keep them there. */
+void trainer_publish(Trainer *r) {
+    if (r->context.exact) registry_snap(r->model->registry, FLAT_MASTERS, EXACT_GRID_BITS);
+    if (r->sync)
+        sync_publish(r->sync);
+    else
+        registry_round_values(r->model->registry);
+}
+
+void trainer_sum(const Trainer *r, double *x, int64_t n) {
+    if (r->comm) comm_all_reduce(r->comm, comm_everyone(r->comm), "report", COMM_SUM, F64, x, n);
+}
+
+void trainer_total(const Trainer *r, double *loss, double *tokens) {
+    const bool tells = tells_loss(r);
+    double sums[2] = {tells ? *loss : 0, tells && r->layout.mesh.coordinate[AXIS_CP] == 0 ? *tokens : 0};
+    trainer_sum(r, sums, 2);
+    *loss = sums[0], *tokens = sums[1];
+}
+
+/* Of one rank's counters, or of the sums over all. */
+static void report_routers(const Trainer *r, const double *counters, StepReport *report) {
+    const Model *m = r->model;
+    const int64_t microbatches = report->passes * r->layout.mesh.size[AXIS_DP];
+    for (int i = 0; i < ROUTER_LOSSES; i++) {
+        if (model_router_loss_coeff(m, i) == 0) continue;
+        report->router_losses |= 1u << i;
+        const double mean = model_router_loss(m, counters, i) / (double)microbatches;
+        report->router_loss[i] = r->context.exact ? exact_on_grid(mean) : mean;
+    }
+}
+
+/* Every rank has counted its own tokens for the layers it holds, and computed their summands of the losses of
+ * its data-parallel rank's microbatches. */
+static void reduce_counters(Trainer *r, StepReport *report) {
+    const Tensor *counters = states_counters(r->model->registry);
+    if (!counters->ndim) return;
+    DeviceView view = device_view(r->device, counters->data, tensor_bytes(counters), VIEW_READ | VIEW_WRITE);
+    trainer_sum(r, view.data, tensor_count(counters));
+    report_routers(r, view.data, report);
+    device_view_end(&view);
+}
+
+static void report_loss(StepReport *report) {
+    report->loss = report->loss_sum / fmax(report->tokens, 1);
+    report->loss_is_nan = isnan(report->loss);
+    report->is_read = true;
+}
+
+/* Of several ranks: the host sums. */
+static void reduce_report(Trainer *r, StepReport *report) {
+    if (tells_loss(r)) device_read(r->device, &report->loss_sum, loss_on_device(r), sizeof(double));
+    trainer_total(r, &report->loss_sum, &report->tokens);
+    reduce_counters(r, report);
+    report_loss(report);
+}
+
+void trainer_reduce(Trainer *r, StepReport *report) {
+    if (report->is_reduced) return;
+    report->is_reduced = true;
+    if (r->sync) sync_finish(r->sync);
+    if (r->context.exact) registry_snap(r->model->registry, FLAT_GRADS, EXACT_GRID_BITS);
+    if (r->comm) reduce_report(r, report);
+    const bool per_token = r->config->calculate_per_token_loss;
+    report->grad_scale =
+        (per_token ? 1 / fmax(report->tokens, 1) : 1.0 / r->layout.mesh.size[AXIS_DP]) / r->scaler.scale;
+}
+
+/* The host's copy of one rank's results is complete after the next wait. */
+static void start_read(Trainer *r) {
+    const Tensor *counters = states_counters(r->model->registry);
+    device_copy(r->device, r->results, loss_on_device(r), sizeof(double));
+    if (counters->ndim) device_copy(r->device, r->results + 1, counters->data, tensor_bytes(counters));
+}
+
+static void finish_read(Trainer *r, StepReport *report) {
+    microbatches_waited(r->microbatches);
+    report->loss_sum = r->results[0];
+    if (states_counters(r->model->registry)->ndim) report_routers(r, r->results + 1, report);
+    report_loss(report);
+}
+
+void trainer_read(Trainer *r, StepReport *report) {
+    if (report->is_read) return;
+    start_read(r);
+    device_wait(r->device);
+    finish_read(r, report);
+}
+
+void trainer_update(Trainer *r, StepReport *report) {
+    const Config *c = r->config;
+    const Derived *d = r->derived;
+    trainer_reduce(r, report);
+    const StateContext state = state_context(r, true);
+    states_end_step(r->model->registry, &state);
+    OptimStep s = {.grad_scale = report->grad_scale, .exact = r->context.exact};
+    s.lr = report->lr = schedule_lr(c, d, c->lr, c->min_lr, r->schedule_samples);
+    s.decoupled_lr = schedule_lr(c, d, d->decoupled_lr, d->decoupled_min_lr, r->schedule_samples);
+    s.weight_decay = report->weight_decay = schedule_weight_decay(c, d, r->schedule_samples);
+    if (!report->is_read) start_read(r);
+    report->optim = optim_step(r->optimizer, s); /* waits */
+    if (!report->is_read) finish_read(r, report);
+    scaler_update(&r->scaler, report->optim.found_inf);
+    r->iteration++;
+    r->consumed_samples += report->samples;
+    if (report->optim.found_inf)
+        r->skipped_iterations++;
+    else
+        r->schedule_samples += report->samples;
+}
+
+void trainer_evaluate(Trainer *r, const Batch *b, double *loss, double *tokens) {
+    const int64_t together = at_once(r->config, b->b);
+    refresh_states(r, false);
+    for (int64_t first = 0; first < b->b; first += together)
+        forward_only(r, b, first, together, tells_loss(r) ? loss : NULL);
+    *tokens += mask_sum(r, b);
+}

@@ -1,0 +1,96 @@
+/* Copies beside the kernels, on a device that is given: each sees what was computed before it, and what waits
+ * for it sees the copy; also when both are recorded. */
+#ifndef ISOTRON_TESTS_OPS_BESIDE_H
+#define ISOTRON_TESTS_OPS_BESIDE_H
+
+#include <string.h>
+
+#include "kernels/attr.h"
+#include "kernels/ops.h"
+#include "unit/cmocka_all.h"
+
+/* Large enough that a copy takes longer than the kernels which are not to overtake it. */
+enum { BESIDE_ELEMENTS = 8 << 20, BESIDE_ROUNDS = 3 };
+
+typedef struct Beside {
+    Device *device;
+    Tensor work,
+        out; /* what is copied to the host, overwritten and copied back; [ROUNDS, n] what it was then */
+    char *host;
+    DeviceEvent *away, *back;
+} Beside;
+
+static inline void beside_fill(const Beside *b, double value) {
+    Tensor y = b->work;
+    const FillAttr fill = {value};
+    call_run(&OPS[OP_fill], &(Call){.out = {&y}, .attr = &fill, .device = b->device});
+}
+
+/* Values 1 .. ROUNDS go to the host, each overwritten as soon as it has left; they come back in reverse
+ * order, and the square of each goes to its row of `out`, by a kernel that may begin while the one before
+ * runs. */
+static inline void beside_run(const Beside *b) {
+    const size_t bytes = tensor_bytes(&b->work);
+    const ActivationAttr square = {ACT_SQUARED_RELU};
+    Tensor work = b->work;
+    for (int i = 0; i < BESIDE_ROUNDS; i++) {
+        if (i) device_wait_event(b->device, b->away);
+        beside_fill(b, i + 1);
+        device_copy_async(b->device, b->host + (size_t)i * bytes, b->work.data, bytes, b->away);
+    }
+    device_wait_event(b->device, b->away);
+    beside_fill(b, 9);
+    for (int i = BESIDE_ROUNDS; i-- > 0;) {
+        device_copy_async(b->device, b->work.data, b->host + (size_t)i * bytes, bytes, b->back);
+        device_wait_event(b->device, b->back);
+        Tensor row = work;
+        row.data = (char *)b->out.data + (size_t)i * bytes;
+        call_run(&OPS[OP_activation],
+                 &(Call){.in = {&work}, .out = {&row}, .attr = &square, .device = b->device});
+    }
+}
+
+/* And forgets it. */
+static inline void beside_check(const Beside *b) {
+    DeviceView got = device_view(b->device, b->out.data, tensor_bytes(&b->out), VIEW_READ | VIEW_WRITE);
+    const float *x = got.data;
+    for (int64_t i = 0; i < BESIDE_ROUNDS * (int64_t)BESIDE_ELEMENTS; i++) {
+        const float value = (float)(1 + i / BESIDE_ELEMENTS);
+        if (x[i] != value * value)
+            fail_msg("element %lld of what came back, squared, is %g", (long long)i, (double)x[i]);
+    }
+    memset(got.data, 0, got.bytes);
+    device_view_end(&got);
+}
+
+static inline void copies_run_beside(Device *d) {
+    Beside b = {.device = d, .work = tensor_make(NULL, F32, 1, (int64_t[]){BESIDE_ELEMENTS})};
+    b.out = tensor_make(NULL, F32, 2, (int64_t[]){BESIDE_ROUNDS, BESIDE_ELEMENTS});
+    const size_t bytes = tensor_bytes(&b.work);
+    b.work.data = device_alloc(d, bytes, "a test");
+    b.out.data = device_alloc(d, BESIDE_ROUNDS * bytes, "a test");
+    b.host = device_host_alloc(d, BESIDE_ROUNDS * bytes, "a test");
+    b.away = device_event_new(d), b.back = device_event_new(d);
+    OpProfile *profile = d->profile;
+    d->profile = NULL; /* whose events would stand between kernels, and recording takes no time */
+    beside_run(&b);
+    d->profile = profile;
+    beside_check(&b);
+    if (d->kind == DEVICE_CUDA) {
+        d->profile = NULL;
+        device_record(d);
+        beside_run(&b);
+        DeviceGraph *g = device_recorded(d);
+        d->profile = profile;
+        for (int i = 0; i < 2; i++) {
+            device_play(d, g);
+            beside_check(&b);
+        }
+        device_graph_free(d, g);
+    }
+    device_event_free(d, b.away), device_event_free(d, b.back);
+    device_host_release(d, b.host, BESIDE_ROUNDS * bytes);
+    device_release(d, b.work.data, bytes), device_release(d, b.out.data, BESIDE_ROUNDS * bytes);
+}
+
+#endif
