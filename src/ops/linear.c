@@ -34,7 +34,7 @@ typedef struct Gradient {
 } Gradient;
 
 /* ---- products of codes ----
- * The transposed codes of x are made again from x in the linear_backward, unless the quantiser keeps inputs:
+ * The transposed codes of x are made again from x in the backward, unless the quantiser keeps inputs:
  * that saves to read x once more, two bytes of an element and some 0.5 % of a step of long rows, for one more
  * byte of it in memory for as long as x is kept. */
 
@@ -42,7 +42,7 @@ enum { OVER_COLUMNS = 1 << QUANT_OVER_COLUMNS, OVER_ROWS = 1 << QUANT_OVER_ROWS 
 
 static bool quantises_weight_product(const LayerAttr *a) { return a->quantiser && a->quantiser->spec.wgrad; }
 
-/* What is gathered in the linear_backward has no codes of the forward's. */
+/* What is gathered in the backward has no codes of the forward's. */
 static bool keeps_input(const Tape *t, const LayerAttr *a) {
     return quantises_weight_product(a) && a->quantiser->spec.keep_inputs && tape_is_recording(t) &&
            !(a->gathers && a->sequence);
@@ -228,7 +228,7 @@ static void check_type(const Tensor *x, const char *which, Spmd want) {
 static Tensor *layer(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
     if (a->gathers && a->sequence) check_type(x, "input", SPMD_V);
     Tensor *all_x = whole(t, x, a->gathers && a->sequence);
-    Tensor as_r = *all_x; /* I becomes R: nothing moves, and the linear_backward reduces */
+    Tensor as_r = *all_x; /* I becomes R: nothing moves, and the backward reduces */
     if (a->gathers && spmd_on(as_r.spmd, AXIS_TP) == SPMD_I)
         as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
     const int64_t s = all_x->dim[0] / (a->reduces && a->sequence ? tape_axis(t, AXIS_TP) : 1);
