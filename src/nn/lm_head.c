@@ -31,7 +31,8 @@ Tensor *lm_head_forward(Tape *t, const LmHead *m, const Feed *feed, Tensor *h_sb
     if (positions && (feed->dloss || !tape_is_recording(t)))
         return op_linear_cross_entropy(t, h_sbh, w, labels,
                                        (LinearLoss){m->spec->vocab, positions, sequence, feed->dloss});
-    Tensor *logits = op_linear(t, h_sbh, w, NULL, LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0));
+    Tensor *logits = op_linear(
+        t, h_sbh, &(LinearLayer){.w_oi = w, .flags = LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0)});
     return labels ? op_cross_entropy_of(t, logits, labels, m->spec->vocab, feed->dloss) : logits;
 }
 

@@ -17,19 +17,20 @@
 
 static inline Tensor *build_linear(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
-    return op_linear(t, in[0], in[1], in[2], 0);
+    return op_linear(t, in[0], &(LinearLayer){.w_oi = in[1], .bias_o = in[2]});
 }
 
 static inline Tensor *build_mlp(Tape *t, Tensor **in, const void *attr) {
-    const Activated h =
-        op_linear_activated(t, in[0], in[1], in[2], 0, NULL, ((const ActivationAttr *)attr)->kind);
-    return op_linear_on_activated(t, h, in[3], in[4], 0, NULL);
+    const Activated h = op_linear_activated(t, in[0], &(LinearLayer){.w_oi = in[1], .bias_o = in[2]},
+                                            ((const ActivationAttr *)attr)->kind);
+    return op_linear_on_activated(t, h, &(LinearLayer){.w_oi = in[3], .bias_o = in[4]});
 }
 
 /* One weight used by two nodes: its gradient is added up. */
 static inline Tensor *build_linear_twice(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
-    return op_linear(t, op_linear(t, in[0], in[1], in[2], 0), in[1], in[2], 0);
+    return op_linear(t, op_linear(t, in[0], &(LinearLayer){.w_oi = in[1], .bias_o = in[2]}),
+                     &(LinearLayer){.w_oi = in[1], .bias_o = in[2]});
 }
 
 static inline Tensor *build_norm(Tape *t, Tensor **in, const void *attr) {
@@ -79,7 +80,7 @@ static inline Tensor *build_add_itself(Tape *t, Tensor **in, const void *attr) {
 /* x + dropout(linear(norm(x))) */
 static inline Tensor *build_residual_block(Tape *t, Tensor **in, const void *attr) {
     Tensor *h = op_norm(t, in[0], in[1], in[2], *(const NormAttr *)attr);
-    h = op_dropout(t, op_linear(t, h, in[3], NULL, 0), 0.25, hash_name("residual"));
+    h = op_dropout(t, op_linear(t, h, &(LinearLayer){.w_oi = in[3]}), 0.25, hash_name("residual"));
     return op_add(t, in[0], h);
 }
 

@@ -97,7 +97,8 @@ static Tensor *loss_of(Work *k) {
     if (positions)
         return op_linear_cross_entropy(k->tape, k->x, &k->w, &k->label,
                                        (LinearLoss){VOCAB, positions, false, dloss});
-    return op_cross_entropy_of(k->tape, op_linear(k->tape, k->x, &k->w, NULL, 0), &k->label, VOCAB, dloss);
+    return op_cross_entropy_of(k->tape, op_linear(k->tape, k->x, &(LinearLayer){.w_oi = &k->w}), &k->label,
+                               VOCAB, dloss);
 }
 
 static void play_back(Work *k, Tensor *loss, Tensor *dloss) {
