@@ -9,105 +9,49 @@
 
 /* ---- names ---- */
 
+typedef struct Family {
+    const char *title;
+    HfFamily base;
+    const char *prefix, *layers, *witness;
+} Family;
+
+static const Family FAMILIES[HF_FAMILIES] = {
+#define FAMILY(constant, title, base, prefix, layers, witness)                                               \
+    [HF_##constant] = {title, HF_##base, prefix, layers, witness},
+#define MAP(...)
+#include "ckpt/hf/names.def"
+};
+
 typedef struct Rule {
-    const char *module; /* Megatron's, without "decoder.layers.N."; or a whole name, and then so is hf */
-    const char *part;   /* NULL: all parts in one tensor */
-    const char *hf;     /* with a "*": a tensor for each group, with the group's number there */
-    bool conv1d;        /* the weight is stored [in, out] */
+    HfFamily family;
+    const char *module, *part, *hf;
+    bool transposed;
 } Rule;
 
-static const Rule GPT2_RULES[] = {
-    {"embedding.word_embeddings", NULL, "wte", false},
-    {"embedding.position_embeddings", NULL, "wpe", false},
-    {"input_layernorm", NULL, "ln_1", false},
-    {"self_attention.linear_qkv", NULL, "attn.c_attn", true},
-    {"self_attention.linear_proj", NULL, "attn.c_proj", true},
-    {"pre_mlp_layernorm", NULL, "ln_2", false},
-    {"mlp.linear_fc1", "whole", "mlp.c_fc", true},
-    {"mlp.linear_fc2", NULL, "mlp.c_proj", true},
-    {"decoder.final_layernorm", NULL, "ln_f", false},
-    {NULL, NULL, NULL, false},
+static const Rule RULES[] = {
+#define ALL    NULL
+#define OUT_IN false
+#define IN_OUT true
+#define FAMILY(...)
+#define MAP(family, module, part, name, layout) {HF_##family, module, part, name, layout},
+#include "ckpt/hf/names.def"
+#undef ALL
+#undef OUT_IN
+#undef IN_OUT
 };
-
-static const Rule LLAMA_RULES[] = {
-    {"embedding.word_embeddings", NULL, "embed_tokens", false},
-    {"input_layernorm", NULL, "input_layernorm", false},
-    {"self_attention.linear_qkv", "q", "self_attn.q_proj", false},
-    {"self_attention.linear_qkv", "k", "self_attn.k_proj", false},
-    {"self_attention.linear_qkv", "v", "self_attn.v_proj", false},
-    {"self_attention.q_layernorm", NULL, "self_attn.q_norm", false},
-    {"self_attention.k_layernorm", NULL, "self_attn.k_norm", false},
-    {"self_attention.core_attention.softmax_offset", NULL, "self_attn.sinks", false},
-    {"self_attention.linear_proj", NULL, "self_attn.o_proj", false},
-    {"pre_mlp_layernorm", NULL, "post_attention_layernorm", false},
-    {"mlp.linear_fc1", "gate", "mlp.gate_proj", false},
-    {"mlp.linear_fc1", "up", "mlp.up_proj", false},
-    {"mlp.linear_fc1", "whole", "mlp.up_proj", false},
-    {"mlp.linear_fc2", NULL, "mlp.down_proj", false},
-    {"decoder.final_layernorm", NULL, "norm", false},
-    {NULL, NULL, NULL, false},
-};
-
-static const Rule MIXTRAL_RULES[] = {
-    {"mlp.router", NULL, "block_sparse_moe.gate", false},
-    {"mlp.experts.linear_fc1", "gate", "block_sparse_moe.experts.*.w1", false},
-    {"mlp.experts.linear_fc1", "up", "block_sparse_moe.experts.*.w3", false},
-    {"mlp.experts.linear_fc2", NULL, "block_sparse_moe.experts.*.w2", false},
-    {NULL, NULL, NULL, false},
-};
-
-static const Rule QWEN_MOE_RULES[] = {
-    {"mlp.router", NULL, "mlp.gate", false},
-    {"mlp.experts.linear_fc1", "gate", "mlp.experts.*.gate_proj", false},
-    {"mlp.experts.linear_fc1", "up", "mlp.experts.*.up_proj", false},
-    {"mlp.experts.linear_fc2", NULL, "mlp.experts.*.down_proj", false},
-    {"mlp.shared_experts.linear_fc1", "gate", "mlp.shared_expert.gate_proj", false},
-    {"mlp.shared_experts.linear_fc1", "up", "mlp.shared_expert.up_proj", false},
-    {"mlp.shared_experts.linear_fc2", NULL, "mlp.shared_expert.down_proj", false},
-    {"mlp.shared_experts.gate_weight", NULL, "mlp.shared_expert_gate.weight", false},
-    {NULL, NULL, NULL, false},
-};
-
-static const Rule GLM_MOE_RULES[] = {
-    {"mlp.router", NULL, "mlp.gate", false},
-    {"mlp.router.expert_bias", NULL, "mlp.gate.e_score_correction_bias", false},
-    {"mlp.experts.linear_fc1", "gate", "mlp.experts.*.gate_proj", false},
-    {"mlp.experts.linear_fc1", "up", "mlp.experts.*.up_proj", false},
-    {"mlp.experts.linear_fc2", NULL, "mlp.experts.*.down_proj", false},
-    {"mlp.shared_experts.linear_fc1", "gate", "mlp.shared_experts.gate_proj", false},
-    {"mlp.shared_experts.linear_fc1", "up", "mlp.shared_experts.up_proj", false},
-    {"mlp.shared_experts.linear_fc2", NULL, "mlp.shared_experts.down_proj", false},
-    {NULL, NULL, NULL, false},
-};
-
-/* In the order in which they are recognised. */
-static const struct {
-    const char *title, *base, *layers;
-    const char *witness;      /* a tensor that no later family has; with a dot in front: in any layer */
-    const Rule *rules, *more; /* more: NULL, or rules for what the first do not name */
-} FAMILIES[] = {
-    [HF_GPT2] = {"GPT-2", "transformer.", "h", "h.0.attn.c_attn.weight", GPT2_RULES, NULL},
-    [HF_MIXTRAL] = {"Mixtral", "model.", "layers", ".block_sparse_moe.gate.weight", MIXTRAL_RULES,
-                    LLAMA_RULES},
-    [HF_GLM_MOE] = {"GLM-4 MoE", "model.", "layers", ".mlp.gate.e_score_correction_bias", GLM_MOE_RULES,
-                    LLAMA_RULES},
-    [HF_QWEN_MOE] = {"Qwen MoE", "model.", "layers", ".mlp.gate.weight", QWEN_MOE_RULES, LLAMA_RULES},
-    [HF_LLAMA] = {"Llama", "model.", "layers", "layers.0.self_attn.q_proj.weight", LLAMA_RULES, NULL},
-};
-enum { N_FAMILIES = sizeof FAMILIES / sizeof *FAMILIES };
+enum { N_RULES = sizeof RULES / sizeof *RULES };
 
 static const char LAYER[] = "decoder.layers.", OUTPUT[] = "output_layer.weight", LM_HEAD[] = "lm_head.weight";
 
-static const Rule *find_in(const Rule *rules, const char *module, size_t n, const char *part) {
-    for (const Rule *r = rules; r && r->module; r++)
-        if (strlen(r->module) == n && !memcmp(r->module, module, n) && (!r->part || !strcmp(r->part, part)))
-            return r;
-    return NULL;
-}
-
 static const Rule *find_rule(HfFamily family, const char *module, size_t n, const char *part) {
-    const Rule *r = find_in(FAMILIES[family].rules, module, n, part);
-    return r ? r : find_in(FAMILIES[family].more, module, n, part);
+    for (int i = 0; i < N_RULES; i++) {
+        const Rule *r = &RULES[i];
+        if (r->family == family && strlen(r->module) == n && !memcmp(r->module, module, n) &&
+            (!r->part || !strcmp(r->part, part)))
+            return r;
+    }
+    const HfFamily base = FAMILIES[family].base;
+    return base == family ? NULL : find_rule(base, module, n, part);
 }
 
 /* ---- map ---- */
@@ -132,7 +76,7 @@ static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t
 static void add_by_rule(HfMap *m, const Rule *rule, const char *base, const char *kind, const Param *p,
                         int part) {
     const char *star = strchr(rule->hf, '*');
-    const bool transposed = rule->conv1d && p->spec.ndim == 2;
+    const bool transposed = rule->transposed && p->spec.ndim == 2;
     part = rule->part ? part : HF_ALL_PARTS;
     if (!star)
         hf_add(m, arena_printf(m->arena, "%s%s%s", base, rule->hf, kind), p, part, HF_ALL_GROUPS, transposed);
@@ -144,7 +88,7 @@ static void add_by_rule(HfMap *m, const Rule *rule, const char *base, const char
 }
 
 static Err add_param(HfMap *m, const Param *p) {
-    const char *name = p->spec.name, *module = name, *base = FAMILIES[m->family].base;
+    const char *name = p->spec.name, *module = name, *base = FAMILIES[m->family].prefix;
     if (!strcmp(name, OUTPUT)) return hf_add(m, LM_HEAD, p, HF_ALL_PARTS, HF_ALL_GROUPS, false), ERR_OK;
     if (!strncmp(name, LAYER, sizeof LAYER - 1)) {
         char *end;
@@ -193,15 +137,15 @@ static bool ends_with(const char *name, const char *end) {
 }
 
 static bool is_witness(const char *name, HfFamily family) {
-    const char *base = FAMILIES[family].base, *layers = FAMILIES[family].layers,
+    const char *prefix = FAMILIES[family].prefix, *layers = FAMILIES[family].layers,
                *witness = FAMILIES[family].witness;
-    if (!strncmp(name, base, strlen(base))) name += strlen(base);
+    if (!strncmp(name, prefix, strlen(prefix))) name += strlen(prefix);
     return *witness == '.' ? !strncmp(name, layers, strlen(layers)) && ends_with(name, witness)
                            : !strcmp(name, witness);
 }
 
 Err hf_detect(const Safetensors *s, HfFamily *out) {
-    for (int f = 0; f < N_FAMILIES; f++) {
+    for (int f = 0; f < HF_FAMILIES; f++) {
         *out = (HfFamily)f;
         for (int64_t i = 0; i < s->count; i++)
             if (is_witness(s->tensors[i].name, *out)) return ERR_OK;
@@ -212,7 +156,7 @@ Err hf_detect(const Safetensors *s, HfFamily *out) {
 }
 
 const Tensor *hf_find(const Safetensors *s, const HfMap *m, const HfTensor *t) {
-    const char *base = FAMILIES[m->family].base;
+    const char *base = FAMILIES[m->family].prefix;
     size_t n = strlen(base);
     return strncmp(t->name, base, n) ? safetensors_find(s, t->name) : find_either(s, base, t->name + n);
 }
@@ -360,19 +304,20 @@ Err hf_check(const Safetensors *s, const HfMap *m) {
     return e;
 }
 
-Err hf_import(const Safetensors *s, Registry *r) {
+Err hf_match(const Safetensors *s, const Registry *r, HfMap *out) {
     HfFamily family;
-    HfMap map;
+    *out = (HfMap){0};
     ERR_RETURN(hf_detect(s, &family));
-    Err e = hf_map(r, family, &map);
-    if (!e.code) e = hf_check(s, &map);
-    for (int64_t i = 0; i < map.count && !e.code; i++) {
-        const Tensor *t = hf_find(s, &map, &map.tensors[i]);
-        hf_scatter(&map.tensors[i], t->data, (DType)t->dtype, r->device, r->masters, r->precise);
+    ERR_RETURN(hf_map(r, family, out));
+    return hf_check(s, out);
+}
+
+void hf_import(const Safetensors *s, const HfMap *m, Registry *r) {
+    for (int64_t i = 0; i < m->count; i++) {
+        const Tensor *t = hf_find(s, m, &m->tensors[i]);
+        hf_scatter(&m->tensors[i], t->data, (DType)t->dtype, r->device, r->masters, r->precise);
     }
-    if (!e.code) registry_round_values(r);
-    hf_map_free(&map);
-    return e;
+    registry_round_values(r);
 }
 
 /* ---- export ---- */

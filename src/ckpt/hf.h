@@ -1,16 +1,19 @@
 /* The tensors of a Hugging Face model, as transformers' save_pretrained names and shapes them, in terms of
- * the parameter registry. Families by one table each: GPT-2 (Conv1D weights [in, out], one c_attn = [q |
- * k | v]) and Llama-like (Llama, Mistral, Qwen2, Qwen3, StableLM, Nemotron: weights [out, in], q, k, v, gate
- * and up apart), and what the mixtures of experts Mixtral, Qwen2 and Qwen3 MoE and GLM-4 MoE have instead of
- * Llama's MLP. Sources: transformers models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py;
- * Megatron-LM's row order of linear_qkv and linear_fc1 is in param.h. */
+ * the parameter registry. ckpt/hf/names.def has a row for each name. Sources: transformers
+ * models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py; Megatron-LM's row order of linear_qkv and
+ * linear_fc1 is in param.h. */
 #ifndef ISOTRON_CKPT_HF_H
 #define ISOTRON_CKPT_HF_H
 
 #include "ckpt/safetensors.h"
 #include "param/param.h"
 
-typedef enum HfFamily { HF_GPT2, HF_MIXTRAL, HF_GLM_MOE, HF_QWEN_MOE, HF_LLAMA } HfFamily;
+typedef enum HfFamily {
+#define FAMILY(constant, ...) HF_##constant,
+#define MAP(...)
+#include "ckpt/hf/names.def"
+    HF_FAMILIES
+} HfFamily;
 
 enum { HF_ALL_PARTS = -1, HF_ALL_GROUPS = -1 };
 
@@ -49,9 +52,11 @@ void hf_scatter(const HfTensor *, const void *hf, DType hf_type, Device *, void 
 /* An error lists every missing, unexpected and mis-shaped tensor of the file. Needs no memory for parameters.
  */
 Err hf_check(const Safetensors *, const HfMap *);
-/* Sets all parameters (masters and values) of an allocated registry. After an error of hf_check no parameter
- * has changed. */
-Err hf_import(const Safetensors *, Registry *);
+/* hf_detect, hf_map and hf_check; hf_map_free also after an error. */
+Err hf_match(const Safetensors *, const Registry *, HfMap *out);
+/* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted.
+ */
+void hf_import(const Safetensors *, const HfMap *, Registry *);
 /* Writes all masters as `dtype` into one .safetensors file, atomically. */
 Err hf_export(const Registry *, HfFamily, const char *path, DType dtype);
 

@@ -21,4 +21,7 @@ Err hf_config_compare(const Config *a, const Derived *, const Config *b, const D
 /* The same with b read from config.json by hf_config_import. */
 Err hf_config_read_back(const char *path, const Config *, const Derived *, Str *notes);
 
+/* The configuration with values of Derived in the place of options that are not given. */
+Config hf_config_filled(const Config *, const Derived *);
+
 #endif

@@ -6,7 +6,7 @@
 #include "ckpt/hf_config.h"
 #include "ckpt/quote.h"
 
-static void plain_positions(Config *c, const Derived *d, const Config *fresh) {
+static void plain_positions(Config *c, const Config *fresh) {
     const bool rope = c->position_embedding_type == POSITION_ROPE;
     if (!rope || !f64_is_set(c->rotary_seq_len_interpolation_factor))
         c->rotary_seq_len_interpolation_factor = 1;
@@ -22,7 +22,6 @@ static void plain_positions(Config *c, const Derived *d, const Config *fresh) {
         c->rope_scaling_original_max_position_embeddings =
             fresh->rope_scaling_original_max_position_embeddings;
     }
-    c->max_position_embeddings = d->max_position_embeddings;
     c->seq_length = I64_UNSET; /* of training */
 }
 
@@ -52,10 +51,10 @@ static void plain_experts(Config *c, const Derived *d, const Config *fresh, Aren
     const bool routed = d->num_moe_layers > 0, sigmoid = c->moe_router_score_function == SCORE_SIGMOID,
                groups = routed && i64_is_set(c->moe_router_num_groups) && c->moe_router_num_groups > 1;
     c->moe_layer_freq = routed ? plain_pattern(arena, d->layer_moe, c->num_layers) : fresh->moe_layer_freq;
-    c->moe_ffn_hidden_size = routed ? d->moe_ffn_hidden_size : I64_UNSET;
+    if (!routed) c->moe_ffn_hidden_size = I64_UNSET;
     if (!routed) c->moe_router_score_function = fresh->moe_router_score_function;
     c->moe_router_pre_softmax = routed && !sigmoid && c->moe_router_pre_softmax;
-    if (!routed || !f64_is_set(c->moe_router_topk_scaling_factor)) c->moe_router_topk_scaling_factor = 1;
+    if (!routed) c->moe_router_topk_scaling_factor = 1;
     if (!groups) c->moe_router_num_groups = c->moe_router_group_topk = I64_UNSET;
     c->moe_router_enable_expert_bias &= routed;
     if (!routed || !f64_is_set(c->moe_expert_capacity_factor)) {
@@ -63,22 +62,31 @@ static void plain_experts(Config *c, const Derived *d, const Config *fresh, Aren
         c->moe_token_drop_policy = fresh->moe_token_drop_policy;
     }
     const bool shared = routed && d->moe_shared_size;
-    c->moe_shared_expert_intermediate_size = shared ? d->moe_shared_size : I64_UNSET;
+    if (!shared) c->moe_shared_expert_intermediate_size = I64_UNSET;
     c->moe_shared_expert_gate &= shared;
 }
 
-static Config plain(const Config *config, const Derived *d, Arena *arena) {
-    Config c = *config, fresh;
-    config_defaults(&fresh, arena);
+Config hf_config_filled(const Config *config, const Derived *d) {
+    Config c = *config;
     c.vocab_size = d->vocab_size;
-    c.make_vocab_size_divisible_by = fresh.make_vocab_size_divisible_by;
     c.ffn_hidden_size = d->ffn_hidden_size;
     c.kv_channels = d->kv_channels;
-    c.group_query_attention = true;
     c.num_query_groups = d->num_query_groups;
+    c.max_position_embeddings = d->max_position_embeddings;
     c.activation = d->activation;
+    c.moe_ffn_hidden_size = d->moe_ffn_hidden_size;
+    c.moe_shared_expert_intermediate_size = d->moe_shared_size;
+    c.moe_router_topk_scaling_factor = f64_or(c.moe_router_topk_scaling_factor, 1);
+    return c;
+}
+
+static Config plain(const Config *config, const Derived *d, Arena *arena) {
+    Config c = hf_config_filled(config, d), fresh;
+    config_defaults(&fresh, arena);
+    c.make_vocab_size_divisible_by = fresh.make_vocab_size_divisible_by;
+    c.group_query_attention = true;
     c.add_qkv_bias |= c.add_bias_linear;
-    plain_positions(&c, d, &fresh);
+    plain_positions(&c, &fresh);
     plain_windows(&c, d, arena);
     plain_experts(&c, d, &fresh, arena);
     return c;
@@ -128,27 +136,5 @@ Err hf_config_compare(const Config *a, const Derived *da, const Config *b, const
     }
     json_decref(ours), json_decref(theirs);
     arena_free(arena);
-    return e;
-}
-
-Err hf_config_read_back(const char *path, const Config *c, const Derived *d, Str *notes) {
-    Str conf = {0};
-    Err e = hf_config_import(path, &conf);
-    if (!e.code) {
-        Config config = {0};
-        Derived derived;
-        Args args;
-        Arena *arena = arena_new();
-        args_init(&args, arena, "", NULL);
-        args_use(&args, config_table(&config, CONFIG_ALL_GROUPS));
-        args_bytes(&args, path, conf.s, conf.len);
-        config_check(&config, CHECK_MODEL, &args);
-        e = args_end(&args);
-        if (!e.code) config_finish(&config, arena, 0, &derived);
-        if (!e.code) e = hf_config_compare(c, d, &config, &derived, notes);
-        args_free(&args);
-        arena_free(arena);
-    }
-    str_free(&conf);
     return e;
 }

@@ -1,40 +1,120 @@
 #include "ckpt/hf_type.h"
 
+#include <stdbool.h>
 #include <string.h>
 
-#define RMS "rms_norm_eps"
+#include "ckpt/hf_form.h"
 
-/* name, class, key of the epsilon, tensors, windows, partial rotary; epsilon, theta, rotated part, key and
- * value heads, head size, window */
+/* Rows of the types:
+ *   KEY(option, key, fallback)             the option is the key's value
+ *   NOT(option, key, fallback)             ... its opposite
+ *   SAME(key, option)                      written with the option, read from another key
+ *   SAY(key, text)                         written, not read
+ *   FIX(option, value)                     what the type implies, as in a run.conf
+ *   LACK(option, value)                    the same of an option that does not change the model's function
+ *   REQUIRE(key, value), STATE(key, value) the key must have this value if it is there; STATE also writes it
+ *   REFUSE(key, why)                       must not be there
+ *   ALIAS(key, other)                      must be equal to the other key if it is there
+ *   SPECIAL(form, option, key, fallback)   read and written by functions of their own
+ *   CHECK(form)                            only checks
+ *   ACTIVATION(form, key, fallback), WINDOWS(choice, size), EXPERTS(key, second key, fallback)
+ *   DROP(option)                           the base's row of the option does not hold */
+#define OF(o)                       .name = #o, .option = OPTION_##o
+#define ALONE(n)                    .name = "key " n, .option = -1
+#define KEY(o, k, f)                {OF(o), .key = k, .fallback = f, .form = &hf_form_value},
+#define NOT(o, k, f)                {OF(o), .key = k, .fallback = f, .form = &hf_form_opposite},
+#define SAME(k, o)                  {.name = "key " k, .option = OPTION_##o, .key = k, .form = &hf_form_copy},
+#define SAY(k, text)                {ALONE(k), .key = k, .word = text, .form = &hf_form_text},
+#define FIX(o, value)               {OF(o), .word = value, .form = &hf_form_fixed},
+#define LACK(o, value)              {OF(o), .word = value, .form = &hf_form_lacking},
+#define REQUIRE(k, value)           {ALONE(k), .key = k, .fallback = value, .form = &hf_form_required},
+#define STATE(k, value)             {ALONE(k), .key = k, .fallback = value, .form = &hf_form_stated},
+#define REFUSE(k, why)              {ALONE(k), .key = k, .word = why, .form = &hf_form_refused},
+#define ALIAS(k, other)             {ALONE(k), .key = k, .word = other, .form = &hf_form_alias},
+#define SPECIAL(f, o, k, otherwise) {OF(o), .key = k, .fallback = otherwise, .form = &hf_form_##f},
+#define CHECK(f)                    {ALONE(#f), .form = &hf_form_##f},
+#define ACTIVATION(f, k, w)         {OF(activation), .key = k, .word = w, .form = &hf_form_##f},
+#define EXPERTS(k, second, f)                                                                                \
+    {OF(num_experts), .key = k, .word = second, .fallback = f, .form = &hf_form_experts},
+#define WINDOWS(which, size)                                                                                 \
+    {OF(window_size), .key = "sliding_window", .fallback = size, .choice = HF_WINDOWS_##which,               \
+     .form = &hf_form_windows},
+#define DROP(o) {OF(o), .form = NULL},
+
+static const HfRow ROWS_gpt2[] = {
+#include "ckpt/hf/gpt2.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_llama[] = {
+#include "ckpt/hf/llama.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_mistral[] = {
+#include "ckpt/hf/mistral.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_qwen2[] = {
+#include "ckpt/hf/qwen2.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_qwen3[] = {
+#include "ckpt/hf/qwen3.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_stablelm[] = {
+#include "ckpt/hf/stablelm.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_nemotron[] = {
+#include "ckpt/hf/nemotron.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_mixtral[] = {
+#include "ckpt/hf/mixtral.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_qwen2_moe[] = {
+#include "ckpt/hf/qwen2_moe.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_qwen3_moe[] = {
+#include "ckpt/hf/qwen3_moe.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_glm4_moe[] = {
+#include "ckpt/hf/glm4_moe.def"
+#include "ckpt/hf/all.def"
+};
+
 const HfType HF_TYPE[HF_TYPES] = {
-    [TYPE_GPT2] = {"gpt2", "GPT2LMHeadModel", "layer_norm_epsilon", HF_GPT2, HF_WINDOWS_NONE, false, 1e-5, 0,
-                   0, 0, 0, 0},
-    [TYPE_LLAMA] = {"llama", "LlamaForCausalLM", RMS, HF_LLAMA, HF_WINDOWS_NONE, false, 1e-6, 1e4, 1, 0, 0,
-                    0},
-    [TYPE_MISTRAL] = {"mistral", "MistralForCausalLM", RMS, HF_LLAMA, HF_WINDOWS_ALL, false, 1e-6, 1e4, 1, 8,
-                      0, 4096},
-    [TYPE_QWEN2] = {"qwen2", "Qwen2ForCausalLM", RMS, HF_LLAMA, HF_WINDOWS_LATE, false, 1e-6, 1e4, 1, 32, 0,
-                    4096},
-    [TYPE_QWEN3] = {"qwen3", "Qwen3ForCausalLM", RMS, HF_LLAMA, HF_WINDOWS_LATE, false, 1e-6, 1e4, 1, 32, 128,
-                    4096},
-    [TYPE_STABLELM] = {"stablelm", "StableLmForCausalLM", "layer_norm_eps", HF_LLAMA, HF_WINDOWS_NONE, true,
-                       1e-5, 1e4, 0.25, 32, 0, 0},
-    [TYPE_NEMOTRON] = {"nemotron", "NemotronForCausalLM", "norm_eps", HF_LLAMA, HF_WINDOWS_NONE, true, 1e-5,
-                       1e4, 0.5, 0, 0, 0},
-    [TYPE_MIXTRAL] = {"mixtral", "MixtralForCausalLM", RMS, HF_MIXTRAL, HF_WINDOWS_ALL, false, 1e-5, 1e6, 1,
-                      8, 0, 0},
-    [TYPE_QWEN2_MOE] = {"qwen2_moe", "Qwen2MoeForCausalLM", RMS, HF_QWEN_MOE, HF_WINDOWS_EVEN, false, 1e-6,
-                        1e4, 1, 16, 0, 4096},
-    [TYPE_QWEN3_MOE] = {"qwen3_moe", "Qwen3MoeForCausalLM", RMS, HF_QWEN_MOE, HF_WINDOWS_SWITCHED, false,
-                        1e-6, 1e4, 1, 4, 0, 4096},
-    [TYPE_GLM4_MOE] = {"glm4_moe", "Glm4MoeForCausalLM", RMS, HF_GLM_MOE, HF_WINDOWS_NONE, true, 1e-5, 1e4,
-                       0.5, 8, 0, 0},
+#define HF_TYPE(type, architecture, family)                                                                  \
+    [TYPE_##type] = {#type, architecture, HF_##family, ROWS_##type, sizeof ROWS_##type / sizeof(HfRow)},
+#include "ckpt/hf/types.def"
 };
 
 const HfType *hf_type_find(const char *name) {
     for (int i = 0; i < HF_TYPES; i++)
         if (!strcmp(HF_TYPE[i].name, name)) return &HF_TYPE[i];
     return NULL;
+}
+
+static int find_row(const HfRow *const *rows, int n, const char *name) {
+    int i = 0;
+    while (i < n && strcmp(rows[i]->name, name)) i++;
+    return i;
+}
+
+int hf_type_rows(const HfType *t, const HfRow *out[HF_MOST_ROWS]) {
+    int n = 0;
+    for (int i = 0; i < t->num_rows; i++) {
+        const HfRow *row = &t->rows[i];
+        const int at = find_row(out, n, row->name);
+        if (row->form)
+            out[at] = row, n += at == n;
+        else
+            memmove(&out[at], &out[at + 1], (size_t)(--n - at) * sizeof *out);
+    }
+    return n;
 }
 
 void hf_type_names(Str *out) {

@@ -1,5 +1,6 @@
-/* The model types of Hugging Face that convert reads and writes, and what tells them apart in config.json:
- * which keys transformers honours for a type, and what a missing key means there. Source: transformers 5.23,
+/* The model types of Hugging Face (ckpt/hf/types.def) and the rows that say what stands in their config.json:
+ * which keys transformers honours for a type, and what a missing key means there. One importer and one
+ * exporter (hf_config.c) go through the rows. Source: transformers 5.23,
  * models/<type>/configuration_<type>.py (defaults) and modeling_<type>.py (what is read). */
 #ifndef ISOTRON_CKPT_HF_TYPE_H
 #define ISOTRON_CKPT_HF_TYPE_H
@@ -8,48 +9,39 @@
 #include "ckpt/hf.h"
 
 typedef enum HfTypeId {
-    TYPE_GPT2,
-    TYPE_LLAMA,
-    TYPE_MISTRAL,
-    TYPE_QWEN2,
-    TYPE_QWEN3,
-    TYPE_STABLELM,
-    TYPE_NEMOTRON,
-    TYPE_MIXTRAL, /* from here on mixtures of experts */
-    TYPE_QWEN2_MOE,
-    TYPE_QWEN3_MOE,
-    TYPE_GLM4_MOE,
+#define HF_TYPE(type, ...) TYPE_##type,
+#include "ckpt/hf/types.def"
     HF_TYPES
 } HfTypeId;
 
-/* Which layers have a sliding window. */
-typedef enum HfWindows {
-    HF_WINDOWS_NONE,
-    HF_WINDOWS_ALL,      /* all, if sliding_window is a number */
-    HF_WINDOWS_SWITCHED, /* all, if use_sliding_window too */
-    HF_WINDOWS_LATE,     /* if use_sliding_window: those of layer_types, else from max_window_layers on */
-    HF_WINDOWS_EVEN, /* if use_sliding_window: those of layer_types, else 0, 2, ... below max_window_layers */
-} HfWindows;
+typedef struct HfForm HfForm; /* hf_form.h */
+
+/* A row of <type>.def. It replaces an earlier row of the same name, in the place of that one. */
+typedef struct HfRow {
+    const char *name;   /* of the option; "key " and the key where a row has another subject */
+    int option;         /* of options.def; -1: none */
+    const char *key;    /* of config.json; NULL: none */
+    double fallback;    /* what a missing key means */
+    const char *word;   /* a fallback that is a text, a second key, a reason, a value: as the form takes it */
+    int choice;         /* HfWindows */
+    const HfForm *form; /* NULL: the type has no row of that name */
+} HfRow;
+
+enum { HF_REQUIRED = -1, HF_USUAL = -2, HF_MOST_ROWS = 64 };
 
 typedef struct HfType {
-    const char *name, *architecture, *eps_key;
+    const char *name, *architecture;
     HfFamily family; /* of the tensors' names */
-    HfWindows windows;
-    bool partial_rotary; /* honours partial_rotary_factor */
-    /* Defaults of keys that are missing. */
-    double eps, theta, rotated;
-    int64_t kv_heads, head_dim; /* 0: as many as heads; hidden_size / heads */
-    int64_t window;             /* 0: none */
+    const HfRow *rows;
+    int num_rows;
 } HfType;
 
 extern const HfType HF_TYPE[HF_TYPES];
 
 /* NULL if there is none of that name. */
 const HfType *hf_type_find(const char *name);
-static inline HfTypeId hf_type_id(const HfType *t) { return (HfTypeId)(t - HF_TYPE); }
-static inline bool hf_type_has_experts(const HfType *t) { return hf_type_id(t) >= TYPE_MIXTRAL; }
-/* Whether layer_types decides which layers have a window. */
-static inline bool hf_type_reads_layers(const HfType *t) { return t->windows >= HF_WINDOWS_LATE; }
+/* The rows that hold, in the order of the keys in the file; returns how many. */
+int hf_type_rows(const HfType *, const HfRow *out[HF_MOST_ROWS]);
 /* "gpt2, llama, ... and glm4_moe" */
 void hf_type_names(Str *out);
 

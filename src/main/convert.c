@@ -118,7 +118,10 @@ static Err import_model(Job *j, const Ckpt *none) {
     Safetensors *file;
     ERR_RETURN(safetensors_open(j->options.from_hf, &file));
     Model *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);
-    Err e = hf_import(file, m->registry);
+    HfMap map;
+    Err e = hf_match(file, m->registry, &map);
+    if (!e.code) hf_import(file, &map, m->registry);
+    hf_map_free(&map);
     if (!e.code) e = convert_check(j, m);
     const bool saves = j->setup.config.save && !e.code;
     if (saves) e = save(j, m);

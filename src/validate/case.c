@@ -53,12 +53,9 @@ Err case_open(const Golden *g, const Config *c, const Derived *d, Case *out) {
     out->device = device_cpu(1);
     out->init = model_new(&out->config, &out->derived, NULL);
     Registry *r = out->init->registry;
-    HfFamily family;
-    ERR_RETURN(hf_detect(g->init, &family));
-    ERR_RETURN(hf_map(r, family, &out->map));
-    ERR_RETURN(hf_check(g->init, &out->map));
+    ERR_RETURN(hf_match(g->init, r, &out->map));
     registry_allocate(r, out->device, F64);
-    ERR_RETURN(hf_import(g->init, r));
+    hf_import(g->init, &out->map, r);
     out->first = arena_alloc(out->arena, (size_t)r->elements * sizeof *out->first);
     memcpy(out->first, r->masters, (size_t)r->elements * sizeof *out->first);
     out->at = arena_alloc(out->arena, (size_t)(out->map.count + 1) * sizeof *out->at);

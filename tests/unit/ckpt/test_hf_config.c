@@ -522,7 +522,7 @@ static const struct {
     {"glm4_moe", "'first_k_dense_replace': -1", "first_k_dense_replace is '-1'"},
     {"gpt2", "'scale_attn_by_inverse_layer_idx': true", "scale_attn_by_inverse_layer_idx"},
     {"gpt2", "'layer_types': ['odd']", "layer_types has 'odd' for layer 0"},
-    {"gpt2", "'hidden_size': 16", "hidden_size is '16', but GPT-2's own name"},
+    {"gpt2", "'hidden_size': 16", "hidden_size is '16', but this type's own name"},
 };
 
 /* The later of two equal keys is dropped: a key of `keys` replaces the usual one. */
@@ -559,7 +559,7 @@ static void config_json_is_not_trusted(void **unused) {
         {"[]", "no JSON object"},
         {"{}", "model_type is 'missing'"},
         {"{\"model_type\":7}", "model_type is '7'"},
-        {"{\"model_type\":\"llama\"}", "num_hidden_layers is 'missing'"},
+        {"{\"model_type\":\"llama\"}", "vocab_size is 'missing'"},
     };
     char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
     Str conf = {0};

@@ -1,0 +1,146 @@
+/* config.json both ways: the rows of a type (hf_type.h) are gone through in their order. */
+#include "ckpt/hf_config.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "ckpt/hf_form.h"
+#include "ckpt/quote.h"
+
+/* ---- import ---- */
+
+static Err import_root(HfReader *r) {
+    if (!json_is_object(r->root)) return err_user("'%s' is no JSON object; download it again", r->path);
+    if (json_object_get(r->root, "quantization_config"))
+        return err_user("'%s': the model is quantized (quantization_config); use the original weights",
+                        r->path);
+    const char *name = json_string_value(json_object_get(r->root, "model_type"));
+    const HfType *type = hf_type_find(name ? name : "");
+    if (!type) {
+        Str why = {0};
+        str_puts(&why, "but only "), hf_type_names(&why), str_puts(&why, " can be read");
+        hf_refuse(r, "model_type", why.s);
+        str_free(&why);
+        return r->err;
+    }
+    const HfRow *rows[HF_MOST_ROWS];
+    r->rows = rows, r->num_rows = hf_type_rows(type, rows);
+    for (int i = 0; i < r->num_rows && !r->err.code; i++)
+        if (rows[i]->form->read) rows[i]->form->read(r, rows[i]);
+    return r->err;
+}
+
+static Err import_text(const char *path, const Str *text, Str *conf) {
+    json_error_t where;
+    json_t *root = json_loadb(text->s, text->len, JSON_REJECT_DUPLICATES, &where);
+    HfReader r = {.root = root, .path = path, .out = conf};
+    const Err e = root ? import_root(&r)
+                       : err_user("'%s' is not JSON (line %d: %s); download it again", path, where.line,
+                                  quote(where.text).s);
+    json_decref(root);
+    return e;
+}
+
+Err hf_config_import(const char *path, Str *conf) {
+    Str text = {0};
+    Err e = file_read(path, &text);
+    if (!e.code) e = import_text(path, &text, conf);
+    str_free(&text);
+    return e;
+}
+
+/* ---- what an export is read back as ---- */
+
+static Err read_text_back(const char *path, const Str *text, const Config *c, const Derived *d, Str *notes) {
+    Str conf = {0};
+    Err e = import_text(path, text, &conf);
+    if (!e.code) {
+        Config config = {0};
+        Derived derived;
+        Args args;
+        Arena *arena = arena_new();
+        args_init(&args, arena, "", NULL);
+        args_use(&args, config_table(&config, CONFIG_ALL_GROUPS));
+        args_bytes(&args, path, conf.s, conf.len);
+        config_check(&config, CHECK_MODEL, &args);
+        e = args_end(&args);
+        if (!e.code) config_finish(&config, arena, 0, &derived);
+        if (!e.code) e = hf_config_compare(c, d, &config, &derived, notes);
+        args_free(&args);
+        arena_free(arena);
+    }
+    str_free(&conf);
+    return e;
+}
+
+Err hf_config_read_back(const char *path, const Config *c, const Derived *d, Str *notes) {
+    Str text = {0};
+    Err e = file_read(path, &text);
+    if (!e.code) e = read_text_back(path, &text, c, d, notes);
+    str_free(&text);
+    return e;
+}
+
+/* ---- export ---- */
+
+static void write_type(const HfType *t, const Config *filled, const Derived *d, DType dtype, Str *out) {
+    static const char *const TORCH_NAMES[DTYPES] = {
+        [F64] = "float64", [F32] = "float32", [BF16] = "bfloat16", [F16] = "float16"};
+    const HfRow *rows[HF_MOST_ROWS];
+    const int n = hf_type_rows(t, rows);
+    HfWriter w = {filled, d, out};
+    str_printf(out, "{\n  \"model_type\": \"%s\",\n  \"architectures\": [\"%s\"],\n  \"torch_dtype\": \"%s\"",
+               t->name, t->architecture, TORCH_NAMES[dtype]);
+    for (int i = 0; i < n; i++)
+        if (rows[i]->form->write) rows[i]->form->write(&w, rows[i]);
+    str_puts(out, "\n}\n");
+}
+
+/* Whether the model has what the type implies. */
+static bool has_fixed_values(const HfType *t, const Config *filled) {
+    const HfRow *rows[HF_MOST_ROWS];
+    const int n = hf_type_rows(t, rows);
+    bool has = true;
+    for (int i = 0; i < n && has; i++) {
+        Str value = {0};
+        if (rows[i]->form != &hf_form_fixed) continue;
+        arg_print(&CONFIG_ROWS[rows[i]->option], config_value(filled, rows[i]->option), &value);
+        has = !strcmp(value.s, rows[i]->word);
+        str_free(&value);
+    }
+    return has;
+}
+
+/* The first type whose config.json is read back as the same model; HF_TYPES if there is none. */
+static HfTypeId write_first_fit(const Config *c, const Derived *d, DType dtype, Str *out) {
+    const Config filled = hf_config_filled(c, d);
+    int t = 0;
+    for (; t < HF_TYPES; t++) {
+        if (!has_fixed_values(&HF_TYPE[t], &filled)) continue;
+        Str notes = {0};
+        write_type(&HF_TYPE[t], &filled, d, dtype, out);
+        const Err e = read_text_back("config.json", out, c, d, &notes);
+        str_free(&notes);
+        if (!e.code) break;
+        str_clear(out);
+    }
+    return (HfTypeId)t;
+}
+
+Err hf_config_export(const Config *c, const Derived *d, DType dtype, Str *json, HfFamily *family) {
+    if (c->softmax_type != SOFTMAX_VANILLA)
+        return err_user("no Hugging Face model that can be written has attention sinks, as --softmax-type %s "
+                        "gives this one; it cannot be exported",
+                        SoftmaxType_spellings[c->softmax_type]);
+    const HfTypeId type = d->num_moe_layers && d->sinkhorn ? HF_TYPES : write_first_fit(c, d, dtype, json);
+    if (type != HF_TYPES) return *family = HF_TYPE[type].family, ERR_OK;
+    Str names = {0};
+    hf_type_names(&names);
+    const Err e =
+        err_user("none of Hugging Face's %s models has this combination of position embedding, norm, "
+                 "activation, biases, windows and experts; it cannot be exported",
+                 names.s);
+    str_free(&names);
+    return e;
+}

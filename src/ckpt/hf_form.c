@@ -1,0 +1,183 @@
+#include "ckpt/hf_form.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "ckpt/quote.h"
+
+/* ---- reading ---- */
+
+void hf_refuse(HfReader *r, const char *key, const char *why) {
+    if (r->err.code) return;
+    const json_t *value = json_object_get(r->root, key);
+    char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    r->err = err_user("'%s': %s is %s, %s", r->path, key, quote(text ? text : "missing").s, why);
+    free(text);
+}
+
+const json_t *hf_member(const HfReader *r, const json_t *in, const char *key) {
+    const json_t *v = json_object_get(in ? in : r->root, key);
+    return json_is_null(v) ? NULL : v;
+}
+
+int64_t hf_get_size(HfReader *r, const char *key, int64_t fallback) {
+    const json_t *v = hf_member(r, NULL, key);
+    if (!v && fallback != HF_REQUIRED) return fallback;
+    if (json_is_integer(v) && json_integer_value(v) > 0) return json_integer_value(v);
+    hf_refuse(r, key, "not a positive whole number");
+    return 1;
+}
+
+int64_t hf_get_count(HfReader *r, const char *key, int64_t fallback) {
+    const json_t *v = hf_member(r, NULL, key);
+    return json_is_integer(v) && json_integer_value(v) == 0 ? 0 : hf_get_size(r, key, fallback);
+}
+
+double hf_get_real(HfReader *r, const json_t *in, const char *key, double fallback) {
+    const json_t *v = hf_member(r, in, key);
+    if (v && !json_is_number(v)) hf_refuse(r, key, "not a number");
+    return v ? json_number_value(v) : fallback;
+}
+
+bool hf_get_flag(HfReader *r, const char *key, bool fallback) {
+    const json_t *v = hf_member(r, NULL, key);
+    if (v && !json_is_boolean(v)) hf_refuse(r, key, "neither true nor false");
+    return v ? json_is_true(v) : fallback;
+}
+
+const char *hf_get_text(HfReader *r, const json_t *in, const char *key, const char *fallback) {
+    const json_t *v = hf_member(r, in, key);
+    if (v && !json_is_string(v)) hf_refuse(r, key, "not a text");
+    return v && json_is_string(v) ? json_string_value(v) : fallback;
+}
+
+static const HfRow *row_of(const HfReader *r, int option) {
+    int i = 0;
+    while (i < r->num_rows && r->rows[i]->option != option) i++;
+    CHECK(i < r->num_rows, "no key of '%s' is --%s", r->path, CONFIG_ROWS[option].names);
+    return r->rows[i];
+}
+
+int64_t hf_get_option(HfReader *r, int option) {
+    const HfRow *row = row_of(r, option);
+    return hf_get_size(r, row->key, (int64_t)row->fallback);
+}
+
+int64_t hf_get_layers(HfReader *r) {
+    const int64_t n = hf_get_option(r, OPTION_num_layers);
+    if ((double)n > config_range(OPTION_num_layers).high)
+        hf_refuse(r, row_of(r, OPTION_num_layers)->key, "more layers than a model can have here");
+    return r->err.code ? 1 : n;
+}
+
+void hf_set_text(HfReader *r, int option, const char *value) {
+    const Arg *o = &CONFIG_ROWS[option];
+    str_printf(r->out, "%.*s = %s\n", (int)arg_name_len(o), o->names, value);
+}
+
+void hf_set_size(HfReader *r, int option, int64_t v) {
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)v);
+    hf_set_text(r, option, text);
+}
+
+void hf_set_real(HfReader *r, int option, double v) {
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", v);
+    hf_set_text(r, option, text);
+}
+
+void hf_set_flag(HfReader *r, int option, bool v) { hf_set_text(r, option, v ? "true" : "false"); }
+
+/* ---- writing ---- */
+
+void hf_put_text(HfWriter *w, const char *key, const char *json) {
+    str_printf(w->out, ",\n  \"%s\": %s", key, json);
+}
+
+void hf_put_size(HfWriter *w, const char *key, int64_t v) {
+    str_printf(w->out, ",\n  \"%s\": %lld", key, (long long)v);
+}
+
+void hf_put_flag(HfWriter *w, const char *key, bool v) { hf_put_text(w, key, v ? "true" : "false"); }
+
+const char *hf_real(double v, char text[40]) {
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, 40, "%.*g", digits, v);
+        if (strtod(text, NULL) == v) break;
+    }
+    return strpbrk(text, ".e") ? text : strcat(text, ".0");
+}
+
+void hf_put_real(HfWriter *w, const char *key, double v) { hf_put_text(w, key, hf_real(v, (char[40]){0})); }
+
+/* ---- values ---- */
+
+void hf_value_read(HfReader *r, const HfRow *row) {
+    switch (CONFIG_ROWS[row->option].type) {
+    case ARG_I64:
+        hf_set_size(r, row->option, hf_get_size(r, row->key, (int64_t)row->fallback));
+        return;
+    case ARG_F64:
+        hf_set_real(r, row->option, hf_get_real(r, NULL, row->key, row->fallback));
+        return;
+    default:
+        hf_set_flag(r, row->option, hf_get_flag(r, row->key, row->fallback != 0));
+    }
+}
+
+void hf_value_write(HfWriter *w, const HfRow *row) {
+    const void *value = config_value(w->config, row->option);
+    switch (CONFIG_ROWS[row->option].type) {
+    case ARG_I64:
+        hf_put_size(w, row->key, *(const int64_t *)value);
+        return;
+    case ARG_F64:
+        hf_put_real(w, row->key, *(const double *)value);
+        return;
+    default:
+        hf_put_flag(w, row->key, *(const bool *)value);
+    }
+}
+
+static void opposite_read(HfReader *r, const HfRow *row) {
+    hf_set_flag(r, row->option, !hf_get_flag(r, row->key, row->fallback != 0));
+}
+
+static void opposite_write(HfWriter *w, const HfRow *row) {
+    hf_put_flag(w, row->key, !*(const bool *)config_value(w->config, row->option));
+}
+
+static void word_read(HfReader *r, const HfRow *row) { hf_set_text(r, row->option, row->word); }
+static void word_write(HfWriter *w, const HfRow *row) { hf_put_text(w, row->key, row->word); }
+
+/* ---- keys that must have one value ---- */
+
+static void required_read(HfReader *r, const HfRow *row) {
+    const bool value = row->fallback != 0;
+    if (hf_get_flag(r, row->key, value) != value) hf_refuse(r, row->key, "which this model cannot do");
+}
+
+static void stated_write(HfWriter *w, const HfRow *row) { hf_put_flag(w, row->key, row->fallback != 0); }
+
+static void refused_read(HfReader *r, const HfRow *row) {
+    if (hf_member(r, NULL, row->key)) hf_refuse(r, row->key, row->word);
+}
+
+/* transformers gives the second name of such a key priority over the type's own. */
+static void alias_read(HfReader *r, const HfRow *row) {
+    const json_t *v = hf_member(r, NULL, row->key);
+    if (!v || json_equal(v, hf_member(r, NULL, row->word))) return;
+    char *why = mem_printf("but this type's own name of that key, %s, says otherwise", row->word);
+    hf_refuse(r, row->key, why);
+    free(why);
+}
+
+const HfForm hf_form_value = {hf_value_read, hf_value_write},
+             hf_form_opposite = {opposite_read, opposite_write}, hf_form_copy = {NULL, hf_value_write},
+             hf_form_text = {NULL, word_write}, hf_form_fixed = {word_read, NULL},
+             hf_form_lacking = {word_read, NULL}, hf_form_required = {required_read, NULL},
+             hf_form_stated = {required_read, stated_write}, hf_form_refused = {refused_read, NULL},
+             hf_form_alias = {alias_read, NULL};

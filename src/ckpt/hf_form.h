@@ -1,0 +1,88 @@
+/* Forms of rows (hf_type.h): how a row's key is read from config.json into options, and written. */
+#ifndef ISOTRON_CKPT_HF_FORM_H
+#define ISOTRON_CKPT_HF_FORM_H
+
+#include <jansson.h>
+
+#include "base/err.h"
+#include "base/str.h"
+#include "ckpt/hf_type.h"
+#include "config/config.h"
+
+/* The first problem stays; later reads return their fallback. */
+typedef struct HfReader {
+    const json_t *root;
+    const char *path;
+    const HfRow *const *rows;
+    int num_rows;
+    Str *out; /* `name = value` lines */
+    Err err;
+} HfReader;
+
+typedef struct HfWriter {
+    const Config *config; /* hf_config_filled */
+    const Derived *derived;
+    Str *out; /* members of the object, each with a comma in front */
+} HfWriter;
+
+/* Either can be NULL: nothing to do in that direction. */
+struct HfForm {
+    void (*read)(HfReader *, const HfRow *);
+    void (*write)(HfWriter *, const HfRow *);
+};
+
+/* Which layers have a sliding window. */
+typedef enum HfWindows {
+    HF_WINDOWS_NONE,
+    HF_WINDOWS_ALL,      /* all, if sliding_window is a number */
+    HF_WINDOWS_SWITCHED, /* all, if use_sliding_window too */
+    HF_WINDOWS_LATE,     /* if use_sliding_window: those of layer_types, else from max_window_layers on */
+    HF_WINDOWS_EVEN, /* if use_sliding_window: those of layer_types, else 0, 2, ... below max_window_layers */
+} HfWindows;
+
+extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text, hf_form_fixed,
+    hf_form_lacking, hf_form_required, hf_form_stated, hf_form_refused, hf_form_alias;
+/* Heads, sizes, activations and biases. */
+extern const HfForm hf_form_query_groups, hf_form_head_size, hf_form_head_size_is_usual,
+    hf_form_hidden_size_divides, hf_form_fourfold, hf_form_positions, hf_form_activation, hf_form_gate,
+    hf_form_both_biases;
+extern const HfForm hf_form_rope_number, hf_form_whole_rotation, hf_form_rope_scaling, hf_form_windows;
+extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_router_groups, hf_form_shared_experts,
+    hf_form_first_dense, hf_form_sparse_layers;
+
+/* ---- reading ---- */
+
+/* "key is 7, not a text": the key's value, then why it is wrong. */
+void hf_refuse(HfReader *, const char *key, const char *why);
+/* A member of `in` (NULL: the file's object); NULL if it is missing or null. */
+const json_t *hf_member(const HfReader *, const json_t *in, const char *key);
+/* At least 1; the fallback can be HF_REQUIRED. After an error 1, which is still a divisor. */
+int64_t hf_get_size(HfReader *, const char *key, int64_t fallback);
+int64_t hf_get_count(HfReader *, const char *key, int64_t fallback); /* 0 is a count too */
+double hf_get_real(HfReader *, const json_t *in, const char *key, double fallback);
+bool hf_get_flag(HfReader *, const char *key, bool fallback);
+const char *hf_get_text(HfReader *, const json_t *in, const char *key, const char *fallback);
+/* The size that another row of the type reads into that option. */
+int64_t hf_get_option(HfReader *, int option);
+/* The number of layers, which fits in memory. */
+int64_t hf_get_layers(HfReader *);
+/* Sets an option: appends `name = value`. */
+void hf_set_size(HfReader *, int option, int64_t);
+void hf_set_real(HfReader *, int option, double);
+void hf_set_flag(HfReader *, int option, bool);
+void hf_set_text(HfReader *, int option, const char *);
+
+/* What KEY rows do: a number or a flag. */
+void hf_value_read(HfReader *, const HfRow *);
+void hf_value_write(HfWriter *, const HfRow *);
+
+/* ---- writing ---- */
+
+void hf_put_text(HfWriter *, const char *key, const char *json);
+void hf_put_size(HfWriter *, const char *key, int64_t);
+void hf_put_flag(HfWriter *, const char *key, bool);
+void hf_put_real(HfWriter *, const char *key, double);
+/* The shortest decimal that reads back as the same double, with a point or exponent. */
+const char *hf_real(double, char text[40]);
+
+#endif

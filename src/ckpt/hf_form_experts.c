@@ -1,0 +1,103 @@
+/* Forms of mixtures of experts. */
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "ckpt/hf_form.h"
+
+/* Of the two names that transformers has for the number of experts the second, if a file has it, goes before
+ * the first. */
+static void experts_read(HfReader *r, const HfRow *row) {
+    const char *key = hf_member(r, NULL, row->word) ? row->word : row->key;
+    hf_set_size(r, row->option, hf_get_size(r, key, (int64_t)row->fallback));
+}
+
+/* Experts as wide as the model's MLP. */
+static void expert_width_write(HfWriter *w, const HfRow *row) {
+    hf_put_size(w, row->key, w->config->moe_ffn_hidden_size);
+}
+
+static void router_groups_read(HfReader *r, const HfRow *row) {
+    const int64_t groups = hf_get_size(r, row->key, (int64_t)row->fallback),
+                  best = hf_get_size(r, "topk_group", 1), topk = hf_get_option(r, OPTION_moe_router_topk);
+    if (best > groups) hf_refuse(r, "topk_group", "more than n_group");
+    if (groups == 1) return;
+    /* A group counts the sum of its two best, here of its topk / group-topk best. */
+    if (topk != 2 * best)
+        hf_refuse(r, "topk_group", "not half of num_experts_per_tok, which this model needs");
+    hf_set_size(r, row->option, groups);
+    hf_set_size(r, OPTION_moe_router_group_topk, best);
+}
+
+static void router_groups_write(HfWriter *w, const HfRow *row) {
+    const bool groups = i64_is_set(w->config->moe_router_num_groups);
+    hf_put_size(w, row->key, groups ? w->config->moe_router_num_groups : 1);
+    hf_put_size(w, "topk_group", groups ? w->config->moe_router_group_topk : 1);
+}
+
+/* The number of shared experts, each as wide as the others. */
+static void shared_experts_read(HfReader *r, const HfRow *row) {
+    hf_set_size(r, row->option,
+                hf_get_size(r, row->key, (int64_t)row->fallback) *
+                    hf_get_option(r, OPTION_moe_ffn_hidden_size));
+}
+
+static void shared_experts_write(HfWriter *w, const HfRow *row) {
+    hf_put_size(w, row->key, w->derived->moe_shared_size / w->derived->moe_ffn_hidden_size);
+}
+
+/* ---- which layers have experts ---- */
+
+/* [0,1,1]: layers that `dense` says are without experts. */
+static void set_moe_layers(HfReader *r, int64_t first_dense, int64_t step, const json_t *dense) {
+    const int64_t layers = hf_get_layers(r);
+    bool *is_dense = mem_zero((size_t)layers, sizeof *is_dense);
+    for (size_t k = 0; k < json_array_size(dense); k++) {
+        const json_t *layer = json_array_get(dense, k);
+        const int64_t i = json_is_integer(layer) ? json_integer_value(layer) : -1;
+        if (i < 0)
+            hf_refuse(r, "mlp_only_layers", "not a list of numbers of layers");
+        else if (i < layers)
+            is_dense[i] = true;
+    }
+    Str pattern = {0};
+    for (int64_t i = 0; i < layers; i++) {
+        const bool moe = i >= first_dense && (i + 1) % step == 0 && !is_dense[i];
+        str_printf(&pattern, "%s%d", i ? "," : "[", moe);
+    }
+    str_puts(&pattern, "]");
+    hf_set_text(r, OPTION_moe_layer_freq, pattern.s);
+    str_free(&pattern);
+    free(is_dense);
+}
+
+static void first_dense_read(HfReader *r, const HfRow *row) {
+    set_moe_layers(r, hf_get_count(r, row->key, (int64_t)row->fallback), 1, NULL);
+}
+
+static void first_dense_write(HfWriter *w, const HfRow *row) {
+    int64_t i = 0;
+    while (i < w->config->num_layers && !w->derived->layer_moe[i]) i++;
+    hf_put_size(w, row->key, i);
+}
+
+static void sparse_layers_read(HfReader *r, const HfRow *row) {
+    const json_t *dense = hf_member(r, NULL, "mlp_only_layers");
+    if (dense && !json_is_array(dense)) hf_refuse(r, "mlp_only_layers", "not a list");
+    set_moe_layers(r, 0, hf_get_size(r, row->key, (int64_t)row->fallback), dense);
+}
+
+static void sparse_layers_write(HfWriter *w, const HfRow *row) {
+    const char *comma = "";
+    hf_put_size(w, row->key, 1);
+    str_puts(w->out, ",\n  \"mlp_only_layers\": [");
+    for (int64_t i = 0; i < w->config->num_layers; i++)
+        if (!w->derived->layer_moe[i]) str_printf(w->out, "%s%lld", comma, (long long)i), comma = ", ";
+    str_puts(w->out, "]");
+}
+
+const HfForm hf_form_experts = {experts_read, hf_value_write},
+             hf_form_expert_width = {hf_value_read, expert_width_write},
+             hf_form_router_groups = {router_groups_read, router_groups_write},
+             hf_form_shared_experts = {shared_experts_read, shared_experts_write},
+             hf_form_first_dense = {first_dense_read, first_dense_write},
+             hf_form_sparse_layers = {sparse_layers_read, sparse_layers_write};

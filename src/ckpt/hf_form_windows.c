@@ -1,0 +1,90 @@
+/* The form of sliding windows: sliding_window, use_sliding_window, max_window_layers and layer_types. */
+#include <string.h>
+
+#include "ckpt/hf_form.h"
+#include "ckpt/quote.h"
+
+/* Whether layer_types decides which layers have a window. */
+static bool reads_layers(const HfRow *row) {
+    return row->choice == HF_WINDOWS_LATE || row->choice == HF_WINDOWS_EVEN;
+}
+
+/* Whether layer_types, if there is one, gives layer i a window; otherwise what is the case without it. */
+static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise) {
+    const char *word = json_string_value(json_array_get(types, (size_t)i));
+    if (!types) return otherwise;
+    if (word && !strcmp(word, "sliding_attention")) return true;
+    if (word && (!strcmp(word, "full_attention") || !strcmp(word, "attention"))) return false;
+    if (!r->err.code)
+        r->err =
+            err_user("'%s': layer_types has %s for layer %lld; only full_attention and sliding_attention "
+                     "can be read",
+                     r->path, word ? quote(word).s : "no text", (long long)i);
+    return false;
+}
+
+/* In a file without layer_types. */
+static bool is_windowed(const HfRow *row, int64_t i, int64_t from) {
+    if (row->choice == HF_WINDOWS_LATE) return i >= from;
+    return row->choice == HF_WINDOWS_EVEN ? i % 2 == 0 && i < from : row->choice != HF_WINDOWS_NONE;
+}
+
+/* The size of the window, 0: there is none. Hugging Face counts the token itself. */
+static int64_t get_window(HfReader *r, const HfRow *row) {
+    const json_t *size = json_object_get(r->root, row->key);
+    if (row->choice == HF_WINDOWS_NONE) return 0;
+    if (row->choice != HF_WINDOWS_ALL && !hf_get_flag(r, "use_sliding_window", false)) return 0;
+    if (json_is_null(size) && row->choice == HF_WINDOWS_EVEN)
+        hf_refuse(r, row->key, "but use_sliding_window is true");
+    return json_is_null(size) ? 0 : hf_get_size(r, row->key, (int64_t)row->fallback);
+}
+
+/* transformers ignores layer_types in some types of model; a file in which it contradicts what they do was
+ * meant for something else. */
+static void windows_read(HfReader *r, const HfRow *row) {
+    const json_t *types = hf_member(r, NULL, "layer_types");
+    const int64_t layers = hf_get_layers(r), size = get_window(r, row),
+                  from = reads_layers(row) ? hf_get_count(r, "max_window_layers", 28) : 0;
+    int64_t windowed = 0;
+    Str pattern = {0};
+    if (types && (!json_is_array(types) || json_array_size(types) != (size_t)layers))
+        hf_refuse(r, "layer_types", "not a list with one entry for each layer");
+    for (int64_t i = 0; i < layers && !r->err.code; i++) {
+        const bool usual = size && is_windowed(row, i, from), named = is_named(r, types, i, usual);
+        if (named && !size)
+            hf_refuse(r, "layer_types", "but transformers gives this model no window");
+        else if (named != usual && !reads_layers(row))
+            hf_refuse(r, "layer_types",
+                      "but transformers gives every layer of this type of model the window");
+        windowed += named;
+        str_printf(&pattern, "%s%d", i ? "," : "[", named);
+    }
+    str_puts(&pattern, "]");
+    if (windowed) str_printf(r->out, "window-size = %lld,0\n", (long long)size - 1);
+    if (windowed && windowed < layers) hf_set_text(r, OPTION_window_attn_skip_freq, pattern.s);
+    str_free(&pattern);
+}
+
+/* Hugging Face counts the token itself, Megatron-LM the tokens before it. */
+static void windows_write(HfWriter *w, const HfRow *row) {
+    const Derived *d = w->derived;
+    const int64_t layers = w->config->num_layers;
+    int64_t full = 0;
+    if (row->choice == HF_WINDOWS_NONE) return;
+    while (full < layers && !(d->layer_windowed[full] && d->window_left >= 0)) full++;
+    const bool any = full < layers;
+    if (any)
+        hf_put_size(w, row->key, d->window_left + 1);
+    else
+        hf_put_text(w, row->key, "null");
+    if (row->choice != HF_WINDOWS_ALL) hf_put_flag(w, "use_sliding_window", any);
+    if (!any || !reads_layers(row)) return;
+    if (row->choice == HF_WINDOWS_LATE) hf_put_size(w, "max_window_layers", full);
+    str_puts(w->out, ",\n  \"layer_types\": [");
+    for (int64_t i = 0; i < layers; i++)
+        str_printf(w->out, "%s\"%s\"", i ? ", " : "",
+                   d->layer_windowed[i] ? "sliding_attention" : "full_attention");
+    str_puts(w->out, "]");
+}
+
+const HfForm hf_form_windows = {windows_read, windows_write};
