@@ -192,4 +192,8 @@ typedef struct FillAttr {
     double value;
 } FillAttr;
 
+typedef struct FactorAttr {
+    double factor;
+} FactorAttr;
+
 #endif

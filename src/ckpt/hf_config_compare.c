@@ -1,5 +1,6 @@
 /* What is left of a configuration when options that say the same in other words, or nothing, are alike. */
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,6 +75,7 @@ static Config plain(const Config *config, const Derived *d, Arena *arena) {
     c.make_vocab_size_divisible_by = fresh.make_vocab_size_divisible_by;
     c.ffn_hidden_size = d->ffn_hidden_size;
     c.kv_channels = d->kv_channels;
+    c.softmax_scale = f64_or(c.softmax_scale, 1 / sqrt((double)d->kv_channels));
     c.group_query_attention = true;
     c.num_query_groups = d->num_query_groups;
     c.activation = d->activation;

@@ -2,6 +2,7 @@
 
 #include "base/hash.h"
 #include "ops/dropout.h"
+#include "ops/scale.h"
 #include "param/state.h"
 
 /* ---- construction ---- */
@@ -62,6 +63,7 @@ static Stream layer_forward(Tape *t, const Layer *l, const Feed *feed, Stream s)
         BranchRun *run = tape_alloc(t, sizeof *run);
         *run = (BranchRun){b, feed};
         h = b->spec->recompute ? tape_block(t, branch_forward, run, h) : branch_forward(t, run, h);
+        h = op_scale(t, h, b->spec->multiplier);
         s.branch = op_dropout(t, h, b->spec->dropout, b->dropout_site);
     }
     return s;

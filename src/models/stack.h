@@ -11,10 +11,11 @@ enum { LAYER_BRANCHES = 3 };
 
 typedef struct BranchSpec {
     BranchId kind;
-    NormAttr norm;    /* before the branch */
-    double dropout;   /* of its output */
-    bool recompute;   /* run it again in the backward */
-    const void *spec; /* the kind's */
+    NormAttr norm;     /* before the branch */
+    double multiplier; /* of its output */
+    double dropout;    /* of its output */
+    bool recompute;    /* run it again in the backward */
+    const void *spec;  /* the kind's */
 } BranchSpec;
 
 typedef struct LayerSpec {

@@ -2,6 +2,7 @@
 
 #include "ops/linear.h"
 #include "ops/loss.h"
+#include "ops/scale.h"
 
 void lm_head_init(LmHead *m, Registry *r, const LmHeadSpec *s, Param *words) {
     *m = (LmHead){.spec = s, .output = words};
@@ -25,6 +26,7 @@ Tensor *lm_head_forward(Tape *t, const LmHead *m, const Feed *feed, Tensor *h_sb
     const RunContext *run = tape_context(t);
     const bool sequence = run->layout && run->layout->sequence_parallel;
     Tensor *w = &m->output->value, *labels = feed->labels;
+    h_sbh = op_scale(t, h_sbh, 1 / m->spec->scaling); /* far narrower than the logits */
     const int64_t positions =
         labels ? lm_head_positions(m->spec, run->layout, labels->dim[1], labels->dim[0], run->dtype) : 0;
     /* A chunk of logits needs the gradient of its losses at once. */

@@ -197,7 +197,7 @@ class Pass:
             q, k = self.rotated(q), self.rotated(k)
         group = np.arange(m.heads) // per
         q, k, v = q.transpose(0, 2, 1, 3), k[:, :, group].transpose(0, 2, 1, 3), v[:, :, group].transpose(0, 2, 1, 3)
-        score = q @ k.transpose(0, 1, 3, 2) * (1 / math.sqrt(m.head))
+        score = q @ k.transpose(0, 1, 3, 2) * self.o.float("softmax-scale", 1 / math.sqrt(m.head))
         seen = self.visible(layer)
         top = np.where(seen, score.value, -np.inf).max(-1, keepdims=True)
         p = exp((score - top) * seen) * seen
@@ -305,18 +305,21 @@ class Pass:
     def logits(self):
         w, m = self.w, self.m
         x = w["embedding.word_embeddings.weight"][self.batch.tokens]
+        x = x * (math.sqrt(m.hidden) if "scale-embedding" in self.o else self.o.float("embedding-multiplier", 1.0))
         if m.position == "learned_absolute":
             x = x + w["embedding.position_embeddings.weight"][self.batch.positions]
         x = self.dropped(x, "embedding.dropout", "hidden-dropout")
+        residual = self.o.float("residual-multiplier", 1.0)
         for i in range(m.layers):
             layer = f"decoder.layers.{i}"
             y = self.attention(self.norm(x, f"{layer}.input_layernorm"), i)
-            x = x + self.dropped(y, f"{layer}.attention_dropout", "hidden-dropout")
+            x = x + self.dropped(y * residual, f"{layer}.attention_dropout", "hidden-dropout")
             y = self.norm(x, f"{layer}.pre_mlp_layernorm")
             y = self.moe(y, i) if m.has_experts[i] else self.mlp(y, f"{layer}.mlp")
-            x = x + self.dropped(y, f"{layer}.mlp_dropout", "hidden-dropout")
+            x = x + self.dropped(y * residual, f"{layer}.mlp_dropout", "hidden-dropout")
         x = self.norm(x, "decoder.final_layernorm")
-        return x @ w.get("output_layer.weight", w["embedding.word_embeddings.weight"]).transpose(1, 0)
+        z = x @ w.get("output_layer.weight", w["embedding.word_embeddings.weight"]).transpose(1, 0)
+        return z / self.o.float("logits-scaling", 1.0)
 
     def loss(self):
         """The sum over all tokens that the mask counts."""

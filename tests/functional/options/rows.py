@@ -131,6 +131,10 @@ witnessed("window_attn_skip_freq", "--num-layers 3 --window-size 3,0 --window-at
 witnessed("window_attn_skip_freq", "--num-layers 4 --window-size 3,0 --window-attn-skip-freq [1,0]*2")
 witnessed("softmax_type", "--softmax-type off-by-one")
 witnessed("softmax_type", "--softmax-type learnable")
+witnessed("scale_embedding", "--scale-embedding --hidden-dropout 0.1")
+witnessed("embedding_multiplier residual_multiplier logits_scaling softmax_scale",
+          "--embedding-multiplier 3 --residual-multiplier 0.3 --logits-scaling 6 --softmax-scale 0.3 --hidden-dropout 0.1",
+          layouts=(ONE, CUT + " --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --cross-entropy-chunk-size 6", STAGES))
 witnessed("embedding_init_method_std", "--embedding-init-method-std 0.1 --untie-embeddings-and-output-weights")
 witnessed("hidden_dropout", "--hidden-dropout 0.2")
 witnessed("attention_dropout", "--attention-dropout 0.3")

@@ -14,6 +14,7 @@
 #include "ops/norm.h"
 #include "ops/residual.h"
 #include "ops/rope.h"
+#include "ops/scale.h"
 
 static inline Tensor *build_linear(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
@@ -63,6 +64,10 @@ static inline Tensor *build_embedding(Tape *t, Tensor **in, const void *attr) {
 
 static inline Tensor *build_dropout(Tape *t, Tensor **in, const void *attr) {
     return op_dropout(t, in[0], ((const DropoutAttr *)attr)->rate, hash_name("dropout"));
+}
+
+static inline Tensor *build_scale(Tape *t, Tensor **in, const void *attr) {
+    return op_scale(t, in[0], ((const FactorAttr *)attr)->factor);
 }
 
 static inline Tensor *build_add(Tape *t, Tensor **in, const void *attr) {
