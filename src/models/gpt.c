@@ -181,11 +181,14 @@ static MoeSpec *moe_spec(const Config *c, const Derived *d, Arena *arena) {
 static LayerSpec layer_spec(const Config *c, const Derived *d, int64_t i, NormAttr norm, Arena *arena) {
     const bool moe = d->layer_moe[i];
     const BranchSpec attention = {.kind = BRANCH_attention,
+                                  .norms = map_norms(c->norm_placement),
                                   .norm = norm,
                                   .multiplier = c->residual_multiplier,
                                   .dropout = c->hidden_dropout,
                                   .spec = attention_spec(c, d, i, norm, arena)};
     BranchSpec feed_forward = {.kind = moe ? BRANCH_moe : BRANCH_mlp,
+                               .norms =
+                                   c->parallel_residual == PARALLEL_ONE_NORM ? NORM_SHARED : attention.norms,
                                .norm = norm,
                                .multiplier = c->residual_multiplier,
                                .dropout = c->hidden_dropout,
@@ -194,7 +197,7 @@ static LayerSpec layer_spec(const Config *c, const Derived *d, int64_t i, NormAt
         feed_forward.spec = moe_spec(c, d, arena);
     else
         feed_forward.spec = mlp_spec(c, d, i, arena);
-    return (LayerSpec){{attention, feed_forward}, 2};
+    return (LayerSpec){{attention, feed_forward}, 2, c->parallel_residual != PARALLEL_NONE};
 }
 
 static void gpt_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan *plan) {

@@ -131,6 +131,10 @@ witnessed("window_attn_skip_freq", "--num-layers 3 --window-size 3,0 --window-at
 witnessed("window_attn_skip_freq", "--num-layers 4 --window-size 3,0 --window-attn-skip-freq [1,0]*2")
 witnessed("softmax_type", "--softmax-type off-by-one")
 witnessed("softmax_type", "--softmax-type learnable")
+witnessed("norm_placement", "--norm-placement post --hidden-dropout 0.1")
+witnessed("norm_placement", "--norm-placement sandwich --normalization RMSNorm --residual-multiplier 0.5")
+witnessed("parallel_residual", "--parallel-residual two-norms --hidden-dropout 0.1")
+witnessed("parallel_residual", "--parallel-residual one-norm --disable-bias-linear")
 witnessed("scale_embedding", "--scale-embedding --hidden-dropout 0.1")
 witnessed("embedding_multiplier residual_multiplier logits_scaling softmax_scale",
           "--embedding-multiplier 3 --residual-multiplier 0.3 --logits-scaling 6 --softmax-scale 0.3 --hidden-dropout 0.1",
@@ -152,6 +156,8 @@ def experts(fields, words, layouts=(ONE, CUT, TOGETHER), without=""):
 
 experts("num_experts moe_ffn_hidden_size", "")
 experts("moe_layer_freq", "--moe-layer-freq 2")
+experts("norm_placement", "--norm-placement sandwich")
+experts("parallel_residual", "--parallel-residual one-norm")
 experts("moe_layer_freq", "--moe-layer-freq [0,1]")
 experts("moe_router_topk", "--moe-router-topk 3")
 experts("moe_router_pre_softmax", "--moe-router-pre-softmax")

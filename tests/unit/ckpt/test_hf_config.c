@@ -215,6 +215,8 @@ static const struct {
     {"window_size", WINDOWS, "window-size = 8,0"},
     {"window_attn_skip_freq", WINDOWS, "window-attn-skip-freq = [0,1,1,1]"},
     {"softmax_type", ROPE, "softmax-type = off-by-one"},
+    {"norm_placement", ROPE, "norm-placement = sandwich"},
+    {"parallel_residual", ROPE, "parallel-residual = one-norm"},
     {"scale_embedding", ROPE, "scale-embedding = true"},
     {"embedding_multiplier", ROPE, "embedding-multiplier = 12"},
     {"residual_multiplier", ROPE, "residual-multiplier = 0.22"},
