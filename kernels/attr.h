@@ -192,6 +192,10 @@ typedef struct FillAttr {
     double value;
 } FillAttr;
 
+typedef struct SoftcapAttr {
+    double cap;
+} SoftcapAttr;
+
 typedef struct FactorAttr {
     double factor;
 } FactorAttr;

@@ -51,6 +51,7 @@ static LmHeadSpec head_spec(const Config *c, const Derived *d) {
         .chunked = c->cross_entropy_loss_fusion && c->cross_entropy_fusion_impl == CROSS_ENTROPY_LINEAR,
         .chunk = c->cross_entropy_chunk_size,
         .scaling = c->logits_scaling,
+        .softcap = f64_or(c->final_logit_softcapping, 0),
     };
 }
 

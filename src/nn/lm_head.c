@@ -3,6 +3,7 @@
 #include "ops/linear.h"
 #include "ops/loss.h"
 #include "ops/scale.h"
+#include "ops/softcap.h"
 
 void lm_head_init(LmHead *m, Registry *r, const LmHeadSpec *s, Param *words) {
     *m = (LmHead){.spec = s, .output = words};
@@ -31,9 +32,11 @@ Tensor *lm_head_forward(Tape *t, const LmHead *m, const Feed *feed, Tensor *h_sb
         labels ? lm_head_positions(m->spec, run->layout, labels->dim[1], labels->dim[0], run->dtype) : 0;
     /* A chunk of logits needs the gradient of its losses at once. */
     if (positions && (feed->dloss || !tape_is_recording(t)))
-        return op_linear_cross_entropy(t, h_sbh, w, labels,
-                                       (LinearLoss){m->spec->vocab, positions, sequence, feed->dloss});
+        return op_linear_cross_entropy(
+            t, h_sbh, w, labels,
+            (LinearLoss){m->spec->vocab, positions, m->spec->softcap, sequence, feed->dloss});
     Tensor *logits = op_linear(t, h_sbh, w, NULL, LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0));
+    logits = op_softcap(t, logits, m->spec->softcap);
     return labels ? op_cross_entropy_of(t, logits, labels, m->spec->vocab, feed->dloss) : logits;
 }
 

@@ -332,7 +332,8 @@ class Pass:
             x = after + added(y, layer, "post_mlp_layernorm", "mlp_dropout")
         x = self.norm(x, "decoder.final_layernorm")
         z = x @ w.get("output_layer.weight", w["embedding.word_embeddings.weight"]).transpose(1, 0)
-        return z / self.o.float("logits-scaling", 1.0)
+        z, cap = z / self.o.float("logits-scaling", 1.0), self.o.float("final-logit-softcapping", math.inf)
+        return z if cap == math.inf else tanh(z / cap) * cap
 
     def loss(self):
         """The sum over all tokens that the mask counts."""

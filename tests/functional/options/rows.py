@@ -28,6 +28,7 @@ EXPERTS = "--num-experts 4 --moe-ffn-hidden-size 8 --disable-bias-linear "
 ONE = ""
 CUT = "--ranks 4 --tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"
 STAGES = "--ranks 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer"
+CHUNKED = " --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --cross-entropy-chunk-size 6"
 SAMPLES = "--global-batch-size 4 --train-samples 32 "  # instead of --train-iters
 ROWS = []
 
@@ -138,7 +139,8 @@ witnessed("parallel_residual", "--parallel-residual one-norm --disable-bias-line
 witnessed("scale_embedding", "--scale-embedding --hidden-dropout 0.1")
 witnessed("embedding_multiplier residual_multiplier logits_scaling softmax_scale",
           "--embedding-multiplier 3 --residual-multiplier 0.3 --logits-scaling 6 --softmax-scale 0.3 --hidden-dropout 0.1",
-          layouts=(ONE, CUT + " --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --cross-entropy-chunk-size 6", STAGES))
+          layouts=(ONE, CUT + CHUNKED, STAGES))
+witnessed("final_logit_softcapping", "--final-logit-softcapping 0.7 --logits-scaling 0.5", layouts=(ONE, CUT + CHUNKED, STAGES, CUT))
 witnessed("embedding_init_method_std", "--embedding-init-method-std 0.1 --untie-embeddings-and-output-weights")
 witnessed("hidden_dropout", "--hidden-dropout 0.2")
 witnessed("attention_dropout", "--attention-dropout 0.3")
