@@ -111,6 +111,7 @@ static AttentionSpec *attention_spec(const Config *c, const Derived *d, int64_t 
         .window_left = d->layer_windowed[layer] ? d->window_left : WINDOW_OFF,
         .window_right = 0, /* causal, whatever the right reach of --window-size */
         .sink = map_softmax(c->softmax_type),
+        .softcap = f64_or(c->attn_logit_softcapping, 0),
         .scale = f64_or(c->softmax_scale, 1 / sqrt((double)d->kv_channels)),
         .dropout = c->attention_dropout,
         .qkv_init_std = d->init_std,

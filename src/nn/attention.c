@@ -175,6 +175,7 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const int tp = tape_axis(t, AXIS_TP);
     AttentionAttr attr = {
         .scale = p->scale,
+        .softcap = p->softcap,
         .query.first = cache ? cache->length : 0,
         .window_left = p->window_left,
         .window_right = p->window_right,

@@ -206,6 +206,8 @@ class Pass:
         group = np.arange(m.heads) // per
         q, k, v = q.transpose(0, 2, 1, 3), k[:, :, group].transpose(0, 2, 1, 3), v[:, :, group].transpose(0, 2, 1, 3)
         score = q @ k.transpose(0, 1, 3, 2) * self.o.float("softmax-scale", 1 / math.sqrt(m.head))
+        cap = self.o.float("attn-logit-softcapping", math.inf)
+        score = score if cap == math.inf else tanh(score / cap) * cap
         seen = self.visible(layer)
         top = np.where(seen, score.value, -np.inf).max(-1, keepdims=True)
         p = exp((score - top) * seen) * seen

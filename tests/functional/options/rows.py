@@ -140,6 +140,10 @@ witnessed("scale_embedding", "--scale-embedding --hidden-dropout 0.1")
 witnessed("embedding_multiplier residual_multiplier logits_scaling softmax_scale",
           "--embedding-multiplier 3 --residual-multiplier 0.3 --logits-scaling 6 --softmax-scale 0.3 --hidden-dropout 0.1",
           layouts=(ONE, CUT + CHUNKED, STAGES))
+RING, GATHER = ("--ranks 4 --context-parallel-size 4 --cp-comm-type " + x for x in ("p2p", "allgather"))
+witnessed("attn_logit_softcapping", "--attn-logit-softcapping 0.05 --attention-dropout 0.1", layouts=(ONE, CUT, STAGES, GATHER))
+witnessed("attn_logit_softcapping", "--attn-logit-softcapping 0.05 --window-size 5,0 --softmax-type learnable", layouts=(ONE, RING))
+witnessed("attn_logit_softcapping", "--attn-logit-softcapping 0.05 --attention-backend unfused", layouts=(ONE, STAGES))
 witnessed("final_logit_softcapping", "--final-logit-softcapping 0.7 --logits-scaling 0.5", layouts=(ONE, CUT + CHUNKED, STAGES, CUT))
 witnessed("embedding_init_method_std", "--embedding-init-method-std 0.1 --untie-embeddings-and-output-weights")
 witnessed("hidden_dropout", "--hidden-dropout 0.2")

@@ -221,6 +221,7 @@ static const struct {
     {"embedding_multiplier", ROPE, "embedding-multiplier = 12"},
     {"residual_multiplier", ROPE, "residual-multiplier = 0.22"},
     {"logits_scaling", ROPE, "logits-scaling = 8"},
+    {"attn_logit_softcapping", ROPE, "attn-logit-softcapping = 50"},
     {"final_logit_softcapping", ROPE, "final-logit-softcapping = 30"},
     {"softmax_scale", ROPE, "softmax-scale = 0.0078125"},
     {"untie_embeddings_and_output_weights", ROPE, "untie-embeddings-and-output-weights = true"},
