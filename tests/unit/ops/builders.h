@@ -14,6 +14,8 @@
 #include "ops/norm.h"
 #include "ops/residual.h"
 #include "ops/rope.h"
+#include "ops/scale.h"
+#include "ops/softcap.h"
 
 static inline Tensor *build_linear(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
@@ -64,6 +66,15 @@ static inline Tensor *build_embedding(Tape *t, Tensor **in, const void *attr) {
 
 static inline Tensor *build_dropout(Tape *t, Tensor **in, const void *attr) {
     return op_dropout(t, in[0], ((const DropoutAttr *)attr)->rate, hash_name("dropout"));
+}
+
+static inline Tensor *build_scale(Tape *t, Tensor **in, const void *attr) {
+    return op_scale(t, in[0], ((const FactorAttr *)attr)->factor);
+}
+
+/* The gradient takes the memory of x: here that of a sum, not the input itself. */
+static inline Tensor *build_softcap(Tape *t, Tensor **in, const void *attr) {
+    return op_softcap(t, op_add(t, in[0], in[0]), ((const SoftcapAttr *)attr)->cap);
 }
 
 static inline Tensor *build_add(Tape *t, Tensor **in, const void *attr) {
