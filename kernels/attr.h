@@ -63,8 +63,8 @@ typedef struct RopeAttr {
     bool inverse;     /* rotate back: the backward */
 } RopeAttr;
 
-/* Dropout draws by global index (base/philox.h): keep element i of site iff philox_u32(seed, site, i) >= rate
- * * 2^32; kept values are scaled by 1 / (1 - rate). Jitter: `rate` is how far a factor may be from 1. */
+/* Dropout draws by global index (base/philox.h). Element i of site is kept if
+ * philox_u32(seed, site, i) >= rate * 2^32, and then scaled by 1 / (1 - rate). Jitter: `rate` is how far a factor may be from 1. */
 typedef struct DropoutAttr {
     double rate;
     uint64_t seed, site;

@@ -1,8 +1,13 @@
 /* LayerNorm (Ba et al. 2016) and RMSNorm (Zhang and Sennrich 2019) over rows of the last dimension.
- *   xhat = (x - mean) * rstd,  rstd = 1 / sqrt(mean((x - mean)^2) + eps),  y = xhat * g + bias;  RMSNorm:
- * mean and bias are 0; g is the gain, or 1 + gain (--apply-layernorm-1p). dx = rstd * (dy g - mean(dy g) -
- * xhat * mean(dy g xhat)), for RMSNorm without the second term; dgain = sum of dy xhat, dbias = sum of dy.
- * add_norm takes the norm of a + b. Written: sum, y, rstd, mean; written or added to: dx, dgain, dbias. */
+ *
+ *   rstd  = 1 / sqrt(mean((x - mean)^2) + eps)
+ *   xhat  = (x - mean) * rstd
+ *   y     = xhat * g + bias                                    g is the gain, or 1 + gain (--apply-layernorm-1p)
+ *   dx    = rstd * (dy g - mean(dy g) - xhat * mean(dy g xhat))
+ *   dgain = sum of dy xhat,  dbias = sum of dy
+ *
+ * For RMSNorm mean and bias are 0, and dx is without its second term. add_norm takes the norm of a + b.
+ * Written: sum, y, rstd, mean; written or added to: dx, dgain, dbias. */
 #include "kernels/cpu/real.h"
 
 static real sum_of(const real *x, int64_t n) {

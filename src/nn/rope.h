@@ -1,6 +1,9 @@
 /* Tables of rotary position embeddings (Su et al., RoFormer, 2021). Megatron-LM
- * core/models/common/embeddings/ rotary_pos_embedding.py: inv_freq_i = base^(-2i/dim), dim = head_dim *
- * percent; positions are divided by the interpolation factor; Llama-3 scaling divides wavelengths above
+ * core/models/common/embeddings/rotary_pos_embedding.py:
+ *
+ *   inv_freq_i = base^(-2i/dim),  dim = head_dim * percent
+ *
+ * Positions are divided by the interpolation factor. Llama-3 scaling divides the frequencies of wavelengths above
  * original/low by `factor`, keeps those below original/high and blends between. */
 #ifndef ISOTRON_NN_ROPE_H
 #define ISOTRON_NN_ROPE_H
