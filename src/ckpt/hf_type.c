@@ -89,7 +89,7 @@ static const HfRow ROWS_glm4_moe[] = {
 const HfType HF_TYPE[HF_TYPES] = {
 #define HF_TYPE(type, architecture, family)                                                                  \
     [TYPE_##type] = {#type, architecture, HF_##family, ROWS_##type, sizeof ROWS_##type / sizeof(HfRow)},
-#include "ckpt/hf/types.def"
+#include "config/hf_types.def"
 };
 
 const HfType *hf_type_find(const char *name) {

@@ -236,9 +236,13 @@ enum { N_DIFFERENCES = sizeof DIFFERENCES / sizeof *DIFFERENCES };
 
 /* The family, which a type of Hugging Face implies; options of training and memory; one that num_query_groups
  * stands for. */
-static const char *const NOT_COMPARED[] = {
-    "model",          "seq_length",       "make_vocab_size_divisible_by", "group_query_attention",
-    "hidden_dropout", "attention_dropout"};
+static const char *const NOT_COMPARED[] = {"model",
+                                           "hf_model_type",
+                                           "seq_length",
+                                           "make_vocab_size_divisible_by",
+                                           "group_query_attention",
+                                           "hidden_dropout",
+                                           "attention_dropout"};
 
 static bool is_not_compared(const char *field) {
     for (size_t i = 0; i < sizeof NOT_COMPARED / sizeof *NOT_COMPARED; i++)
