@@ -120,6 +120,7 @@ typedef struct ExpertBiasAttr {
 enum { WINDOW_OFF = -1 };
 typedef struct AttentionAttr {
     double scale;                      /* of q.k before the softmax */
+    double softcap;                    /* then a score x becomes softcap tanh(x / softcap); 0: it stays */
     SequenceSlice query, key;          /* positions of the rows of q, and of k and v */
     int64_t window_left, window_right; /* query at p sees keys in [p - left, p + right]; WINDOW_OFF: no limit
                                           on that side. Causal is window_right = 0. */
@@ -191,5 +192,13 @@ typedef struct SnapAttr {
 typedef struct FillAttr {
     double value;
 } FillAttr;
+
+typedef struct SoftcapAttr {
+    double cap;
+} SoftcapAttr;
+
+typedef struct FactorAttr {
+    double factor;
+} FactorAttr;
 
 #endif

@@ -1,8 +1,9 @@
 /* Attention that never holds the s x t probabilities: y = softmax(scale * q k^T + mask) v with an online
  * softmax over tiles of keys (Dao et al., "FlashAttention", 2022); the attention_backward computes the
  * probabilities again from lse (natural log) and uses delta = sum(dy * y): dv = p^T dy,  ds = p * (dy v^T -
- * delta),  dq = scale * ds k,  dk = scale * ds^T q. Dropout scales p by its factors in y and dv, and dy v^T
- * in ds.
+ * delta),  dq = scale * ds k,  dk = scale * ds^T q. A soft cap bounds the scores by c tanh(x / c) before the
+ * mask, and multiplies ds by the slope 1 - tanh(x / c)^2. Dropout scales p by its factors in y and dv, and dy
+ * v^T in ds.
  *
  * A block of LANES query rows of one kv group (its r heads one after the other) lies in the lanes of a
  * vector and is never mixed: a row's tiles begin at fixed keys, it takes its keys in order, and a key that it
@@ -151,6 +152,22 @@ static void mask(const Block *rows, Range keys, real *score) {
             score[l] = ((j >= rows->lo[l]) & (j < rows->hi[l])) ? score[l] : -(real)INFINITY;
 }
 
+static void cap_scores(const Problem *p, Range keys, real *score) {
+    const real cap = (real)p->attr->softcap;
+    if (cap == 0) return;
+    for (int64_t i = 0; i < (keys.end - keys.first) * LANES; i++)
+        score[i] = cap * REAL_MATH(tanh)(score[i] / cap);
+}
+
+/* Of capped scores; 0 of masked ones. */
+static void cap_slopes(const Problem *p, Range keys, const real *score, real *slope) {
+    const real cap = (real)p->attr->softcap;
+    for (int64_t i = 0; i < (keys.end - keys.first) * LANES; i++) {
+        const real t = score[i] / cap;
+        slope[i] = t < -1 ? 0 : 1 - t * t;
+    }
+}
+
 /* factor[key,lane]; the other lanes are left as they are */
 static void draw(const Problem *p, const Block *rows, Range keys, real *factor) {
     const AttentionAttr *a = p->attr;
@@ -214,6 +231,7 @@ static void forward_block(const Problem *p, const Block *rows, real *scratch) {
     for (int64_t tile = rows->begin / KEYS; tile * KEYS < rows->end; tile++) {
         const Range keys = tile_keys(rows, tile);
         dot_keys(p->k, rows, keys, q, score);
+        cap_scores(p, keys, score);
         mask(rows, keys, score);
         real shrink[LANES];
         softmax_tile(&m, score, keys.end - keys.first, shrink);
@@ -262,10 +280,10 @@ typedef struct Gradient {
 } Gradient;
 
 typedef struct Buffers {
-    real *q, *dy, *dq;        /* [width,LANES] */
-    real *q_rows, *dy_rows;   /* [LANES,stride] */
-    real *prob, *ds, *factor; /* [KEYS,LANES] */
-    real *dk, *dv;            /* [t,stride]: sums over the rows of a group */
+    real *q, *dy, *dq;                /* [width,LANES] */
+    real *q_rows, *dy_rows;           /* [LANES,stride] */
+    real *prob, *ds, *factor, *slope; /* [KEYS,LANES] */
+    real *dk, *dv;                    /* [t,stride]: sums over the rows of a group */
     real base[LANES], delta[LANES];
 } Buffers;
 
@@ -278,11 +296,11 @@ static real *carve(real **rest, int64_t n) {
 /* With memory NULL only counts. */
 static int64_t buffers_place(const Gradient *g, real *memory, Buffers *u) {
     const Problem *p = &g->p;
-    const int64_t sizes[] = {p->d * LANES,        p->dv * LANES,     p->d * LANES, LANES * g->k_stride,
-                             LANES * g->v_stride, KEYS * LANES,      KEYS * LANES, KEYS * LANES,
-                             p->t * g->k_stride,  p->t * g->v_stride};
-    real **parts[] = {&u->q,    &u->dy, &u->dq,     &u->q_rows, &u->dy_rows,
-                      &u->prob, &u->ds, &u->factor, &u->dk,     &u->dv};
+    const int64_t sizes[] = {p->d * LANES,        p->dv * LANES,      p->d * LANES,      LANES * g->k_stride,
+                             LANES * g->v_stride, KEYS * LANES,       KEYS * LANES,      KEYS * LANES,
+                             KEYS * LANES,        p->t * g->k_stride, p->t * g->v_stride};
+    real **parts[] = {&u->q,  &u->dy,     &u->dq,    &u->q_rows, &u->dy_rows, &u->prob,
+                      &u->ds, &u->factor, &u->slope, &u->dk,     &u->dv};
     int64_t total = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         *parts[i] = memory ? carve(&memory, sizes[i]) : NULL;
@@ -324,9 +342,11 @@ static void add_lanes(Range keys, const real *w, const real *x, int64_t stride, 
 
 static void backward_tile(const Gradient *g, const Block *rows, Range keys, Buffers *u) {
     const Problem *p = &g->p;
-    const bool drop = p->attr->dropout.rate > 0;
+    const bool drop = p->attr->dropout.rate > 0, caps = p->attr->softcap != 0;
     dot_keys(p->k, rows, keys, u->q, u->prob);
+    cap_scores(p, keys, u->prob);
     mask(rows, keys, u->prob);
+    if (caps) cap_slopes(p, keys, u->prob, u->slope);
     dot_keys(p->v, rows, keys, u->dy, u->ds);
     if (drop) {
         draw(p, rows, keys, u->factor);
@@ -339,6 +359,7 @@ static void backward_tile(const Gradient *g, const Block *rows, Range keys, Buff
             u->prob[j * LANES + l] = prob;
             u->ds[j * LANES + l] = prob * (u->ds[j * LANES + l] - u->delta[l]);
         }
+    if (caps) multiply(u->ds, u->slope, keys);
     if (drop) multiply(u->prob, u->factor, keys);
     add_keys(p->k, rows, keys, u->ds, u->dq);
     add_lanes(keys, u->ds, u->q_rows, g->k_stride, u->dk);

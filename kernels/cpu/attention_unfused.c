@@ -64,14 +64,31 @@ static void add_scaled(real *y, real a, const real *x, int64_t n) {
     for (int64_t c = 0; c < n; c++) y[c] += a * x[c];
 }
 
+/* Of query and key, scaled. */
+static real raw_score(const Operands *o, Query q, int64_t key) {
+    return (real)o->attr->scale *
+           dot(query_row(o->q, q), row(o->k, key, q.sample, q.group, 0), tensor_width(o->k));
+}
+
+static real score_of(const Operands *o, Query q, int64_t key) {
+    const real x = raw_score(o, q, key), cap = (real)o->attr->softcap;
+    return cap == 0 ? x : cap * REAL_MATH(tanh)(x / cap);
+}
+
+/* d score / d raw score */
+static real score_slope(const Operands *o, Query q, int64_t key) {
+    const real cap = (real)o->attr->softcap;
+    if (cap == 0) return 1;
+    const real t = REAL_MATH(tanh)(raw_score(o, q, key) / cap);
+    return 1 - t * t;
+}
+
 static void forward_row(const Operands *o, Query q) {
     const int64_t t = o->k->dim[0], width = tensor_width(o->v);
     real *prob = probs_row(o, q), *y = query_row(o->call->out[0], q), sum = 0,
          max = o->sink ? o->sink[head_of(o, q)] : -(real)INFINITY;
     for (int64_t j = 0; j < t; j++) {
-        const real *k = row(o->k, j, q.sample, q.group, 0);
-        const real score = (real)o->attr->scale * dot(query_row(o->q, q), k, tensor_width(o->k));
-        prob[j] = visible(o, q, j) ? score : -(real)INFINITY;
+        prob[j] = visible(o, q, j) ? score_of(o, q, j) : -(real)INFINITY;
         max = prob[j] > max ? prob[j] : max;
     }
     for (int64_t j = 0; j < t; j++) {
@@ -124,7 +141,7 @@ static void backward_row(const Operands *o, Query q, real *ds) {
         ds[j] = keep(o, q, j) * dot(dy, row(o->v, j, q.sample, q.group, 0), dv);
         delta += prob[j] * ds[j];
     }
-    for (int64_t j = 0; j < t; j++) ds[j] = scale * prob[j] * (ds[j] - delta);
+    for (int64_t j = 0; j < t; j++) ds[j] = scale * prob[j] * (ds[j] - delta) * score_slope(o, q, j);
     for (int64_t j = 0; j < t; j++) {
         if (out[0]) add_scaled(query_row(out[0], q), ds[j], row(o->k, j, q.sample, q.group, 0), d);
         if (out[1]) add_scaled(row(out[1], j, q.sample, q.group, 0), ds[j], query_row(o->q, q), d);

@@ -1,6 +1,6 @@
-/* copy: y = x between any two float types, or of integers; add: y = a + b; fill: y = value; snap: y = the
- * nearest multiple of 2^-bits. Operands may be strided. Written: y of add, fill and snap; written or added
- * to: y of copy. */
+/* copy: y = x between any two float types, or of integers; add: y = a + b; scale: y = factor * x; fill: y =
+ * value; snap: y = the nearest multiple of 2^-bits. Operands may be strided. Written: y of add, fill and
+ * snap; written or added to: y of copy and scale. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,6 +77,26 @@ static void add_units(void *arg, int64_t begin, int64_t end) {
 void KERNEL(add)(const Call *c) {
     const Units u = units(c);
     elementwise_run(&u, add_units);
+}
+
+static void scale_units(void *arg, int64_t begin, int64_t end) {
+    const Units *u = arg;
+    const Tensor *x = u->call->in[0], *y = u->call->out[0];
+    const real factor = (real)((const FactorAttr *)u->call->attr)->factor;
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t n = length(u, i);
+        const real *in = reals(x) + offset(u, x, i);
+        real *out = reals(y) + offset(u, y, i);
+        if (accumulates(y))
+            for (int64_t j = 0; j < n; j++) out[j] += factor * in[j];
+        else
+            for (int64_t j = 0; j < n; j++) out[j] = factor * in[j];
+    }
+}
+
+void KERNEL(scale)(const Call *c) {
+    const Units u = units(c);
+    elementwise_run(&u, scale_units);
 }
 
 static void fill_units(void *arg, int64_t begin, int64_t end) {

@@ -154,6 +154,10 @@ template <typename R> __device__ static R drawn(const Flash &p, const Shared<R> 
     return p.drops ? m.weight[at.ty * EACH<R> + i][at.tx + SIDE * j] : 1;
 }
 
+template <typename R> __device__ static R capped(const Flash &p, R x) {
+    return (R)p.cap * tanh((R)p.scale * x / (R)p.cap);
+}
+
 /* score -> exp(score - largest so far); `shrink`: what the results so far are to be multiplied by */
 template <typename R>
 __device__ static void softmax(const Flash &p, const Shared<R> &m, int key0, Scores<R> &score,
@@ -165,7 +169,9 @@ __device__ static void softmax(const Flash &p, const Shared<R> &m, int key0, Sco
         R most = top[i];
         for (int j = 0; j < N; j++) {
             R &x = score.x[i][j];
-            x = sees(m, at.ty * N + i, key0 + at.tx + SIDE * j) ? (R)p.scale * x : -(R)INFINITY;
+            x = !sees(m, at.ty * N + i, key0 + at.tx + SIDE * j) ? -(R)INFINITY
+                : p.cap == 0                                     ? (R)p.scale * x
+                                                                 : capped(p, x);
             most = x > most ? x : most;
         }
         for (int k = SIDE / 2; k > 0; k /= 2) {
@@ -266,9 +272,15 @@ __device__ static void gradient_of_scores(const Flash &p, const Shared<R> &m, co
         const RowSums<R> of = row < rows ? sums[row] : RowSums<R>{0, 0};
         for (int j = 0; j < N; j++) {
             const int key = key0 + at.tx + SIDE * j;
-            const R e = sees(m, row, key) ? exp((R)p.scale * prob.x[i][j] - of.base) : 0;
+            R e = 0, slope = 1;
+            if (sees(m, row, key) && p.cap == 0) e = exp((R)p.scale * prob.x[i][j] - of.base);
+            if (sees(m, row, key) && p.cap != 0) {
+                const R x = capped(p, prob.x[i][j]), t = x / (R)p.cap;
+                e = exp(x - of.base), slope = 1 - t * t;
+            }
             const R factor = drawn(p, m, i, j);
             ds.x[i][j] = e * (factor * ds.x[i][j] - of.delta);
+            if (p.cap != 0) ds.x[i][j] *= slope;
             prob.x[i][j] = e * factor;
         }
     }

@@ -197,6 +197,7 @@ static const char *refuse(const Call *c, AttentionShape *a) {
         return "less than two queries or keys";
     if (a->e > a->d) return "values that are wider than keys";
     if (at->dropout.rate > 0) return "dropout";
+    if (at->softcap != 0) return "a soft cap of the scores";
     if (o.first_key) return "documents packed into a sequence";
     const char *why = refuse_tensors(&o, a);
     if (!why) why = refuse_mask(at, a);

@@ -300,6 +300,15 @@ __device__ __forceinline__ void hide_keys(float (&score)[OTHERS / 8][4], const R
     }
 }
 
+/* q.k -> the capped score; the unit is that of capped scores. */
+__device__ __forceinline__ void cap_scores(const Flash &p, float (&score)[OTHERS / 8][4]) {
+    const float cap = (float)p.cap, in = (float)(p.scale / p.cap);
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) score[n][i] = cap * tanhf(score[n][i] * in);
+}
+
 /* score -> 2^(score * unit - largest so far), and what the results so far are to be multiplied by. `top` is
  * the largest times the unit, rounded: the same for all scores of a row, it cancels in their quotient. */
 __device__ __forceinline__ void softmax(float (&score)[OTHERS / 8][4], float unit, float (&top)[2],
@@ -325,7 +334,7 @@ __device__ __forceinline__ void softmax(float (&score)[OTHERS / 8][4], float uni
     }
 }
 
-template <typename T, int W>
+template <typename T, int W, bool CAPS>
 static __global__ void __launch_bounds__(THREADS, 2)
     forward(const __grid_constant__ Flash p, int tiles, int windows, int stages) {
     constexpr int M = 2, ROWS = OWN<M>;
@@ -360,6 +369,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         product<T, M, ROWS>(score, q_plane, own, k_plane, p.d);
 #pragma unroll
         for (int m = 0; m < M; m++) {
+            if constexpr (CAPS) cap_scores(p, score[m]);
             if (hidden) hide_keys(score[m], range + own + 16 * m, key0);
             softmax(score[m], p.unit, top[m], sum[m], shrink);
 #pragma unroll
@@ -393,10 +403,13 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- backward ---- */
 
-/* score -> probability, dp -> gradient of the score without its scale. */
-__device__ __forceinline__ void gradient_of_score(float unit, RowSums<float> of, float &prob, float &dp) {
-    prob = exp_2(fmaf(prob, unit, -of.base));
+/* score -> probability, dp -> gradient of the score without its scale. A hidden score is -inf. */
+template <bool CAPS>
+__device__ __forceinline__ void gradient_of_score(const Flash &p, RowSums<float> of, float &prob, float &dp) {
+    const float t = CAPS && prob != -INFINITY ? prob / (float)p.cap : 0;
+    prob = exp_2(fmaf(prob, p.unit, -of.base));
     dp = prob * (dp - of.delta);
+    if constexpr (CAPS) dp *= 1 - t * t;
 }
 __device__ __forceinline__ void scale_by(float (&x)[OTHERS / 8][4], float factor) {
 #pragma unroll
@@ -405,7 +418,7 @@ __device__ __forceinline__ void scale_by(float (&x)[OTHERS / 8][4], float factor
         for (int i = 0; i < 4; i++) x[n][i] *= factor;
 }
 
-template <typename T, int W>
+template <typename T, int W, bool CAPS>
 static __global__ void __launch_bounds__(THREADS, 2)
     backward_rows(const __grid_constant__ Flash p, int windows, int stages) {
     constexpr int ROWS = OWN<1>;
@@ -444,6 +457,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         const uint32_t kept = p.drops ? kept_by_row(p, run_of(p, key0), line + own, key0) : 0;
         float prob[1][OTHERS / 8][4], ds[1][OTHERS / 8][4];
         product<T, 1, ROWS>(prob, q_plane, own, k_plane, p.d);
+        if constexpr (CAPS) cap_scores(p, prob[0]);
         if (hidden) hide_keys(prob[0], range + own, key0);
         product<T, 1, ROWS>(ds, dy_plane, own, k_plane + k_bytes, p.e);
         if (p.drops) {
@@ -453,7 +467,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
         for (int n = 0; n < OTHERS / 8; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) gradient_of_score(p.unit, sums[i / 2], prob[0][n][i], ds[0][n][i]);
+            for (int i = 0; i < 4; i++) gradient_of_score<CAPS>(p, sums[i / 2], prob[0][n][i], ds[0][n][i]);
         add_lines<T, 1, W>(dq, ds, k_plane + x.first / 64 * OTHERS * ROW_BYTES);
     }
     all_arrived();
@@ -502,7 +516,7 @@ __device__ __forceinline__ void hide_rows(float (&score)[OTHERS / 8][4], const R
 }
 
 /* One warp's 16 keys of a tile; the scores are [key,row]. */
-template <typename T, int W, typename Tile>
+template <typename T, int W, bool CAPS, typename Tile>
 __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, bool hidden, int key0,
                                               int own, uint32_t kept, const uint32_t (&plane)[4], int first,
                                               float (&dk)[1][W / 8][4], float (&dv)[1][W / 8][4]) {
@@ -514,6 +528,7 @@ __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, 
         drop(ds[0], kept);
         scale_by(ds[0], (float)p.drop.scale);
     }
+    if constexpr (CAPS) cap_scores(p, prob[0]);
     if (hidden) hide_rows(prob[0], rows.range, key0 + own);
 #pragma unroll
     for (int n = 0; n < OTHERS / 8; n++)
@@ -521,14 +536,14 @@ __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, 
         for (int j = 0; j < 2; j++) {
             const RowSums<float> of = rows.sums[n * 8 + lane % 4 * 2 + j];
 #pragma unroll
-            for (int i = j; i < 4; i += 2) gradient_of_score(p.unit, of, prob[0][n][i], ds[0][n][i]);
+            for (int i = j; i < 4; i += 2) gradient_of_score<CAPS>(p, of, prob[0][n][i], ds[0][n][i]);
         }
     if (p.drops) drop(prob[0], kept); /* dv gets its factor at the end */
     if (first < p.e) add_lines<T, 1, W>(dv, prob, plane[3] + first / 64 * OTHERS * ROW_BYTES);
     if (first < p.d) add_lines<T, 1, W>(dk, ds, plane[2] + first / 64 * OTHERS * ROW_BYTES);
 }
 
-template <typename T, int W>
+template <typename T, int W, bool CAPS>
 static __global__ void __launch_bounds__(THREADS, 2)
     backward_keys(const __grid_constant__ Flash p, int tiles, int windows, int stages) {
     extern __shared__ __align__(128) char memory[];
@@ -569,7 +584,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         const uint32_t q_plane = others + (stage ^ ahead) * stage_bytes,
                        plane[4] = {k_plane, v_plane, q_plane, q_plane + q_bytes};
         const uint32_t kept = p.drops ? kept_by_key(p, run_of(p, key0), of.line, key0, own) : 0;
-        backward_tile<T, W>(p, of, hidden, key0, own, kept, plane, first, dk, dv);
+        backward_tile<T, W, CAPS>(p, of, hidden, key0, own, kept, plane, first, dk, dv);
     }
     all_arrived();
     const float scale[2] = {(float)p.scale, (float)p.scale},
@@ -609,55 +624,70 @@ template <int W> static int at_least_room(int bytes, int stage) {
     return bytes > room ? bytes : room;
 }
 
-template <typename T, int W> static void run_forward(const Call *c, const Flash &p) {
+template <typename T, int W, bool CAPS> static void run_forward(const Call *c, const Flash &p) {
     const int tiles = (int)ceil_div(p.rows, OWN<2>), windows = (int)ceil_div(p.e, W);
     const int stage = plane_bytes(OTHERS, p.d) + plane_bytes(OTHERS, W),
               fixed = at_least_room<W>(plane_bytes(OWN<2>, p.d) + (p.drops ? OWN<2> * 8 : 0), stage);
-    const Memory m = memory_of(c, (const void *)forward<T, W>, fixed, stage);
-    forward<T, W><<<blocks_of(p, (int64_t)tiles * windows), THREADS, m.bytes, stream_of(c)>>>(
+    const Memory m = memory_of(c, (const void *)forward<T, W, CAPS>, fixed, stage);
+    forward<T, W, CAPS><<<blocks_of(p, (int64_t)tiles * windows), THREADS, m.bytes, stream_of(c)>>>(
         p, tiles, windows, m.stages);
     LAUNCHED();
 }
 
-template <typename T, int W> static void run_backward(const Call *c, const Flash &p) {
+template <typename T, int W, bool CAPS> static void run_backward(const Call *c, const Flash &p) {
     const int of_d = (int)ceil_div(p.d, W), of_e = (int)ceil_div(p.e, W), of_both = of_d > of_e ? of_d : of_e;
     if (p.dq.cells.data && p.rows) {
         const int stage = plane_bytes(OTHERS, of_d * W) + plane_bytes(OTHERS, p.e),
                   own = plane_bytes(OWN<1>, p.d) + plane_bytes(OWN<1>, p.e) + (p.drops ? OWN<1> * 8 : 0);
-        const Memory m = memory_of(c, (const void *)backward_rows<T, W>, at_least_room<W>(own, stage), stage);
-        backward_rows<T, W>
+        const Memory m =
+            memory_of(c, (const void *)backward_rows<T, W, CAPS>, at_least_room<W>(own, stage), stage);
+        backward_rows<T, W, CAPS>
             <<<blocks_of(p, (int64_t)p.tiles * of_d), THREADS, m.bytes, stream_of(c)>>>(p, of_d, m.stages);
         LAUNCHED();
     }
     if ((p.dk.cells.data || p.dv.cells.data) && p.t) {
         const int tiles = (int)ceil_div(p.t, OTHERS), stage = 2 * plane_bytes(OTHERS, of_both * W),
                   own = plane_bytes(OTHERS, p.d) + plane_bytes(OTHERS, p.e);
-        const Memory m = memory_of(c, (const void *)backward_keys<T, W>, at_least_room<W>(own, stage), stage);
-        backward_keys<T, W><<<blocks_of(p, (int64_t)tiles * of_both), THREADS, m.bytes, stream_of(c)>>>(
+        const Memory m =
+            memory_of(c, (const void *)backward_keys<T, W, CAPS>, at_least_room<W>(own, stage), stage);
+        backward_keys<T, W, CAPS><<<blocks_of(p, (int64_t)tiles * of_both), THREADS, m.bytes, stream_of(c)>>>(
             p, tiles, of_both, m.stages);
         LAUNCHED();
     }
 }
 
-template <typename T> static void forward_of(const Call *c, const Flash &p) {
+template <typename T, bool CAPS> static void forward_of(const Call *c, const Flash &p) {
     if (p.e <= 64)
-        run_forward<T, 64>(c, p);
+        run_forward<T, 64, CAPS>(c, p);
     else
-        run_forward<T, 128>(c, p);
+        run_forward<T, 128, CAPS>(c, p);
 }
-template <typename T> static void backward_of(const Call *c, const Flash &p) {
+template <typename T, bool CAPS> static void backward_of(const Call *c, const Flash &p) {
     if (p.d <= 64 && p.e <= 64)
-        run_backward<T, 64>(c, p);
+        run_backward<T, 64, CAPS>(c, p);
     else
-        run_backward<T, 128>(c, p);
+        run_backward<T, 128, CAPS>(c, p);
 }
 
-/* The scale in units of log(2), above 0 so that -inf stays it. */
+/* The scale in units of log(2), above 0 so that -inf stays it; capped scores have it in them. */
 static Flash in_units(const Flash &p) {
     CHECK(p.scale >= 0, "attention: a scale of %g, below 0, in 16-bit storage", p.scale);
     Flash x = p;
-    x.unit = fmaxf((float)(p.scale * LOG2_E), 1e-37f);
+    x.unit = p.cap == 0 ? fmaxf((float)(p.scale * LOG2_E), 1e-37f) : (float)LOG2_E;
     return x;
+}
+
+template <typename T> static void forward_of(const Call *c, const Flash &p) {
+    if (p.cap == 0)
+        forward_of<T, false>(c, p);
+    else
+        forward_of<T, true>(c, p);
+}
+template <typename T> static void backward_of(const Call *c, const Flash &p) {
+    if (p.cap == 0)
+        backward_of<T, false>(c, p);
+    else
+        backward_of<T, true>(c, p);
 }
 
 void attention_mma(const Call *c, const Flash *p) {

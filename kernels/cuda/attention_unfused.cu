@@ -65,6 +65,22 @@ template <typename R> __device__ static R dot(const View &a, int64_t a_at, const
     return sum;
 }
 
+/* Of query and key, scaled. */
+template <typename R> __device__ static R raw_score(const Problem &p, const Query &q, int64_t key) {
+    return (R)p.attr.scale * dot<R>(p.q, q.in(p.q), p.k, q.key(p.k, key));
+}
+template <typename R> __device__ static R score_of(const Problem &p, const Query &q, int64_t key) {
+    const R x = raw_score<R>(p, q, key), cap = (R)p.attr.softcap;
+    return cap == 0 ? x : cap * tanh(x / cap);
+}
+/* d score / d raw score */
+template <typename R> __device__ static R score_slope(const Problem &p, const Query &q, int64_t key) {
+    const R cap = (R)p.attr.softcap;
+    if (cap == 0) return 1;
+    const R t = tanh(raw_score<R>(p, q, key) / cap);
+    return 1 - t * t;
+}
+
 /* Runs the statement for each query, a warp for one. */
 #define QUERY_LOOP(n)                                                                                        \
     for (int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; n < p.rows;                             \
@@ -78,8 +94,7 @@ template <typename R> static __global__ void forward(const Problem p) {
         const R sink = p.sink.data ? p.sink.get<R>(q.sink(p)) : -(R)INFINITY;
         R max = sink, sum = 0;
         for (int64_t j = lane; j < t; j += 32) {
-            const R score = (R)p.attr.scale * dot<R>(p.q, q.in(p.q), p.k, q.key(p.k, j)),
-                    x = visible(p, q, j) ? score : -(R)INFINITY;
+            const R x = visible(p, q, j) ? score_of<R>(p, q, j) : -(R)INFINITY;
             p.probs.put(row + j, x);
             max = x > max ? x : max;
         }
@@ -121,7 +136,8 @@ template <typename R> static __global__ void gradient_of_scores(const Problem p)
         }
         delta = warp_sum(delta);
         for (int64_t j = lane; j < t; j += 32)
-            p.ds.put(row + j, (R)p.attr.scale * p.probs.get<R>(row + j) * (p.ds.get<R>(row + j) - delta));
+            p.ds.put(row + j, (R)p.attr.scale * p.probs.get<R>(row + j) * (p.ds.get<R>(row + j) - delta) *
+                                  score_slope<R>(p, q, j));
         if (lane == 0 && t < p.columns) p.ds.put(row + t, -p.probs.get<R>(row + t) * delta);
     }
 }

@@ -69,7 +69,7 @@ extern "C" void cuda_copy(const Call *c) {
     STORAGE_SWITCH(x->dtype, typedef T X; STORAGE_SWITCH(y->dtype, copy<X, T>(c)));
 }
 
-/* ---- add, fill, snap ---- */
+/* ---- add, scale, fill, snap ---- */
 
 template <typename T, int N> __global__ void add_flat(const T *a, const T *b, T *y, int64_t n) {
     typedef Real<T> R;
@@ -107,6 +107,51 @@ template <typename T> static void add(const Call *c) {
 
 extern "C" void cuda_add(const Call *c) {
     if (tensor_count(c->out[0])) STORAGE_SWITCH(c->in[0]->dtype, add<T>(c));
+}
+
+template <typename T, int N>
+__global__ void scale_flat(const T *x, T *y, int64_t n, Real<T> factor, bool add) {
+    typedef Real<T> R;
+    GRID_LOOP(i, n / N) {
+        const Vec<T, N> from = ((const Vec<T, N> *)x)[i];
+        Vec<T, N> to;
+        if (add) to = ((const Vec<T, N> *)y)[i];
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const R v = factor * to_real<R>(from.v[k]);
+            to.v[k] = from_real<T>(add ? to_real<R>(to.v[k]) + v : v);
+        }
+        ((Vec<T, N> *)y)[i] = to;
+    }
+}
+
+template <typename R>
+__global__ void scale_rows(Cells x, Cells y, Rows x_rows, Rows y_rows, int64_t n, R factor, bool add) {
+    GRID_LOOP(i, n) {
+        const int64_t row = i / y_rows.width, column = i % y_rows.width;
+        y.put_or_add(y_rows(row) + column, factor * x.get<R>(x_rows(row) + column), add);
+    }
+}
+
+template <typename T> static void scale(const Call *c) {
+    const Tensor *x = c->in[0], *y = c->out[0];
+    const int64_t n = tensor_count(y);
+    const Rows from = rows_of(x), to = rows_of(y);
+    const Real<T> factor = (Real<T>)((const FactorAttr *)c->attr)->factor;
+    constexpr int N = VEC<T>;
+    if (from.dense && to.dense && n % N == 0 && aligned_16(x->data) && aligned_16(y->data))
+        scale_flat<T, N><<<grid_for(c, n / N, THREADS), THREADS, 0, stream_of(c)>>>(
+            data_of<T>(x), data_of<T>(y), n, factor, accumulates(y));
+    else
+        scale_rows<Real<T>><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(
+            cells(x), cells(y), from, to, n, factor, accumulates(y));
+    LAUNCHED();
+}
+
+extern "C" void cuda_scale(const Call *c) {
+    CHECK(c->in[0]->dtype == c->out[0]->dtype, "scale: %s to %s", dtype_name((DType)c->in[0]->dtype),
+          dtype_name((DType)c->out[0]->dtype));
+    if (tensor_count(c->out[0])) STORAGE_SWITCH(c->in[0]->dtype, scale<T>(c));
 }
 
 template <typename R> __global__ void fill(Cells y, Rows rows, int64_t n, R value) {

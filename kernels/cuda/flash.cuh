@@ -38,8 +38,8 @@ struct Flash {
     Heads q, k, v, dy, y, dq, dk, dv;
     Cells lse;                            /* [b,g,r,s] */
     int b, g, r, s, t, d, e, rows, tiles; /* tiles of the backward's rows */
-    double scale;
-    float unit; /* attention_mma.cu */
+    double scale, cap;                    /* cap 0: the scores are not bounded */
+    float unit;                           /* attention_mma.cu */
     SequenceSlice query, key;
     int64_t left, right;
     const int64_t *first_key;
@@ -146,7 +146,7 @@ static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, co
     p.s = (int)q->dim[0], p.b = (int)q->dim[1], p.g = (int)q->dim[2], p.r = (int)q->dim[3],
     p.d = (int)q->dim[4];
     p.t = (int)k->dim[0], p.e = (int)v->dim[4], p.rows = (int)rows;
-    p.scale = a->scale, p.query = a->query, p.key = a->key, p.left = a->window_left,
+    p.scale = a->scale, p.cap = a->softcap, p.query = a->query, p.key = a->key, p.left = a->window_left,
     p.right = a->window_right;
     p.first_key = ids_of(first_key);
     const DropoutAttr *d = &a->dropout;

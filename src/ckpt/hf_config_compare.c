@@ -1,5 +1,6 @@
 /* What is left of a configuration when options that say the same in other words, or nothing, are alike. */
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,6 +72,7 @@ Config hf_config_filled(const Config *config, const Derived *d) {
     c.vocab_size = d->vocab_size;
     c.ffn_hidden_size = d->ffn_hidden_size;
     c.kv_channels = d->kv_channels;
+    c.softmax_scale = f64_or(c.softmax_scale, 1 / sqrt((double)d->kv_channels));
     c.num_query_groups = d->num_query_groups;
     c.max_position_embeddings = d->max_position_embeddings;
     c.activation = d->activation;

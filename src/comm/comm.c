@@ -6,7 +6,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "comm/backend.h"
+#include "comm/transport.h"
 
 enum { DEADLINE_S = 600 }; /* Megatron-LM's --distributed-timeout-minutes */
 
@@ -21,9 +21,15 @@ Group comm_everyone(const Comm *c) {
 }
 void comm_sabotage(Comm *c, CommSabotage s) { c->sabotage = s; }
 
-void comm_init(Comm *c, const CommBackend *backend, void *state, int world, int rank, const CommOptions *o) {
+void comm_init(Comm *c, const CommTransport *host, void *host_state, int world, int rank,
+               const CommOptions *o) {
     CHECK(world > 0 && rank >= 0 && rank < world, "rank %d of %d", rank, world);
-    *c = (Comm){.backend = backend, .state = state, .world = world, .rank = rank, .sabotage = {.nth = -1}};
+    *c = (Comm){.host = host,
+                .host_state = host_state,
+                .device = &COMM_STAGING,
+                .world = world,
+                .rank = rank,
+                .sabotage = {.nth = -1}};
     c->deadline_s = o && o->deadline_s > 0 ? o->deadline_s : DEADLINE_S;
     comm_recorder_init(&c->recorder);
 }
@@ -38,12 +44,6 @@ void comm_close(Comm *c) {
         free(w);
     }
     comm_recorder_free(&c->recorder);
-}
-
-int comm_members(const CommKey *key) { return key->src >= 0 ? 2 : key->group.size; }
-
-int comm_member(const CommKey *key, int i) {
-    return mesh_member(&key->group, key->src < 0 ? i : i == 0 ? key->src : key->dst);
 }
 
 CommChannel *comm_channel(Comm *c, const CommKey *key) {
@@ -129,7 +129,11 @@ static void copy_own(const CommCall *call) {
     CHECK(call->kind != COMM_ALL_TO_ALL || n == call->out_counts[0],
           "at '%s': a group of one sends %lld elements and expects %lld", call->site, (long long)n,
           (long long)call->out_counts[0]);
-    if (n) memcpy(call->out, call->in, (size_t)n * dtype_size(call->dtype));
+    const size_t bytes = (size_t)n * dtype_size(call->dtype);
+    if (device_is_discrete(call->device))
+        device_copy(call->device, call->out, call->in, bytes);
+    else if (n)
+        memcpy(call->out, call->in, bytes);
 }
 
 /* True if the operation is to be skipped. */
@@ -144,27 +148,26 @@ static bool sabotaged(const Comm *c, int64_t number) {
 CommWork *comm_start(Comm *c, const CommCall *call) {
     check_call(c, call);
     CommWork *w = take_work(c, call);
-    if (c->backend && device_is_discrete(call->device)) comm_stage(w);
     if (sabotaged(c, c->started++)) return w;
     if (call->group.size == 1) {
-        if (c->backend) copy_own(&w->call);
+        if (c->host) copy_own(&w->call);
         return w;
     }
     const CommKey key = key_of(call);
     w->channel = comm_channel(c, &key);
     w->seq = w->channel->next++;
     w->record = comm_record_start(&c->recorder, w);
-    if (c->backend) c->backend->start(c, w);
+    w->transport = device_is_discrete(call->device) ? c->device : c->host;
+    if (c->host) w->transport->start(c, w);
     return w;
 }
 
 void comm_wait(Comm *c, CommWork *w) {
     CHECK(w->open, "the operation at '%s' is waited for twice", w->facts.site);
     if (w->channel) {
-        if (c->backend) c->backend->wait(c, w);
+        if (c->host) w->transport->wait(c, w);
         comm_record_done(&c->recorder, w->record);
     }
-    if (w->staging) comm_unstage(w);
     if (w->call.kind == COMM_ALL_TO_ALL) free((int64_t *)w->call.in_counts);
     w->open = false;
     w->next = c->spare;
@@ -174,8 +177,15 @@ void comm_wait(Comm *c, CommWork *w) {
 
 void comm_run(Comm *c, const CommCall *call) { comm_wait(c, comm_start(c, call)); }
 
+Comm *comm_null(int world, int rank) {
+    Comm *c = mem_alloc(sizeof *c);
+    comm_init(c, NULL, NULL, world, rank, NULL);
+    return c;
+}
+
 void comm_free(Comm *c) {
-    if (c->backend) c->backend->free(c);
+    if (c->device->free) c->device->free(c);
+    if (c->host) c->host->free(c);
     comm_close(c);
     free(c);
 }

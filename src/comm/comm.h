@@ -1,9 +1,15 @@
-/* Communication between ranks. One Comm is one rank's endpoint; the ranks of a world are threads of this
- * process, MPI processes, or, on the null backend, imaginary (a dry run asks for nothing to arrive).
+/* Communication between ranks. One Comm is one rank's endpoint. It has two transports, and a call takes the
+ * one for the memory of its buffers:
  *
- * Every reduction adds in the order of the group's members, element by element, whatever the backend, the
- * message size or the way the buffer is cut: all members get the same bits, and an all-reduce gives the same
- * bits as a reduce-scatter and an all-gather. 16-bit elements are added in float and rounded once.
+ *   host     the ranks of a world are threads of this process or MPI processes. Without one (comm_null) they
+ *            are imaginary: a dry run asks for nothing to arrive
+ *   device   for memory of a discrete device: staging through host memory and the host transport
+ *
+ * The order of sums: a host transport, and so staging, adds in the order of the group's members, element by
+ * element, whatever the message size or the way the buffer is divided. All members get the same bits, and an
+ * all-reduce gives the same bits as a reduce-scatter and an all-gather. 16-bit elements are added in float
+ * and rounded once. Another device transport may add in an order of its own, which depends on group, count
+ * and dtype alone; in the exact precision mode every order gives the same bits.
  *
  * Members of a group must start the same operations in the same order; groups with the same members in the
  * same order are one group, different groups are independent, and so are the two directions of each pair that
@@ -40,7 +46,7 @@ typedef struct CommCall {
     DType dtype;
     Group group;
     const char *site; /* what communicates, for reports: an op's name; a string constant */
-    const void *in;   /* contiguous; must not change until the wait */
+    const void *in;   /* contiguous; nothing changes it until the wait */
     void *out;        /* contiguous; undefined until the wait */
     int64_t n;        /* elements, see CommKind; 0 is allowed */
     const int64_t *in_counts, *out_counts; /* [group.size], ALL_TO_ALL only; read before comm_start returns */
@@ -51,9 +57,13 @@ typedef struct CommCall {
 typedef struct Comm Comm;
 typedef struct CommWork CommWork;
 
-/* Starts an operation and returns at once where the backend can (every backend may finish it in the wait).
+/* Starts an operation and returns at once where the transport can (it may finish the operation in the wait).
+ * On a device it comes after all that was called on that device before.
  * Each work is waited for exactly once, by the rank that started it. Works may be waited for in any order. */
 CommWork *comm_start(Comm *, const CommCall *);
+/* For host memory: returns when the result is there. For a device: what is called on it from now on comes
+ * after the operation; the host reads the result through device_read or device_view, which wait for the
+ * device. */
 void comm_wait(Comm *, CommWork *);
 /* Both. A group of one member copies in to out. */
 void comm_run(Comm *, const CommCall *);

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "comm/backend.h"
+#include "comm/transport.h"
 
 enum { BLOCK_BYTES = 4096 }; /* a reduced block goes to all members while it is in the cache */
 

@@ -3,7 +3,7 @@
  * something else, is known by name, and no communicator has to be agreed upon. Sums are taken here, in member
  * order: a member collects all parts of its share, adds them and, in an all-reduce, passes the result on.
  * Progress is made inside comm_start and comm_wait, on all operations alike. */
-#include "comm/backend.h"
+#include "comm/transport.h"
 
 #include "base/fault.h"
 
@@ -104,7 +104,7 @@ static void mpi_check(int rc, const char *call) {
 
 /* Small enough not to wait for the receiver. */
 static void say(const Comm *c, Say what, Announcement a, int to) {
-    const Mpi *mpi = c->state;
+    const Mpi *mpi = c->host_state;
     MPI_CHECK(MPI_Send(&a, sizeof a, MPI_BYTE, to, what, mpi->control));
 }
 
@@ -136,7 +136,7 @@ static bool take_announcements(Comm *);
 
 /* Until so many ranks have answered, or the time is up. */
 static void listen_for(Comm *c, int answers, int64_t ns) {
-    const Mpi *mpi = c->state;
+    const Mpi *mpi = c->host_state;
     for (const int64_t until = clock_ns() + ns; mpi->answers < answers && clock_ns() < until; sched_yield())
         take_announcements(c);
 }
@@ -145,7 +145,7 @@ static void listen_for(Comm *c, int answers, int64_t ns) {
  * that come here the first to ask, or else the lowest, reports, and its report ends the others. */
 static _Noreturn void end_world(Comm *c, const CommWork *w, const bool *arrived, const char *why) {
     const int64_t answers_ns = 1000000000;
-    Mpi *mpi = c->state;
+    Mpi *mpi = c->host_state;
     mpi->ending = true;
     if (mpi->yields) listen_for(c, c->world, PATIENCE_NS);
     mpi->yields = false;
@@ -162,7 +162,7 @@ static _Noreturn void end_world(Comm *c, const CommWork *w, const bool *arrived,
 }
 
 static void check_returned(Comm *c, const Exchange *x) {
-    const Mpi *mpi = c->state;
+    const Mpi *mpi = c->host_state;
     char why[160];
     for (int i = 0; i < x->work->channel->members; i++) {
         const int rank = comm_member(&x->work->channel->key, i);
@@ -312,7 +312,7 @@ static void hear(Comm *c, Exchange *x, const Announcement *a) {
     x->arrived[a->member] = true;
     x->heard++;
     x->tag_in[a->member] = a->tag;
-    transfer(c->state, x, false, expected(x, a->member), a->member, a->tag);
+    transfer(c->host_state, x, false, expected(x, a->member), a->member, a->tag);
 }
 
 static void reduce(Exchange *x) {
@@ -367,7 +367,7 @@ static void listen(Mpi *mpi) {
 }
 
 static void take_start(Comm *c, const Announcement *a) {
-    const Mpi *mpi = c->state;
+    const Mpi *mpi = c->host_state;
     CommChannel *ch = comm_channel(c, &a->key);
     for (Exchange *x = mpi->active; x; x = x->next)
         if (x->work->channel == ch && x->work->seq == a->seq) {
@@ -380,7 +380,7 @@ static void take_start(Comm *c, const Announcement *a) {
 }
 
 static void take(Comm *c, Say what, int source) {
-    Mpi *mpi = c->state;
+    Mpi *mpi = c->host_state;
     const Announcement a = mpi->incoming;
     CommWitness *w = &mpi->witness[source];
     listen(mpi); /* what follows may end the world, and must still hear */
@@ -407,7 +407,7 @@ static void take(Comm *c, Say what, int source) {
 }
 
 static bool take_announcements(Comm *c) {
-    Mpi *mpi = c->state;
+    Mpi *mpi = c->host_state;
     for (bool any = false;; any = true) {
         int come;
         MPI_Status status;
@@ -418,14 +418,14 @@ static bool take_announcements(Comm *c) {
 }
 
 static bool progress(Comm *c) {
-    const Mpi *mpi = c->state;
+    const Mpi *mpi = c->host_state;
     bool any = take_announcements(c);
     for (Exchange *x = mpi->active; x; x = x->next) any = advance(mpi, x) || any;
     return any;
 }
 
 static void mpi_start(Comm *c, CommWork *w) {
-    Mpi *mpi = c->state;
+    Mpi *mpi = c->host_state;
     CommChannel *ch = w->channel;
     Exchange *x = exchange_new(w);
     w->state = x;
@@ -456,7 +456,7 @@ static void rest(int idle) {
 }
 
 static void mpi_wait(Comm *c, CommWork *w) {
-    Mpi *mpi = c->state;
+    Mpi *mpi = c->host_state;
     Exchange *x = w->state;
     const int64_t deadline = clock_ns() + (int64_t)(c->deadline_s * 1e9);
     for (int idle = 0; x->phase != FINISHED;) {
@@ -479,7 +479,7 @@ bool comm_mpi_present(void) { return comm_processes() != 1; }
 
 /* The first rank that has not said that it has returned, -1 if there is none. */
 static int still_running(const Comm *c) {
-    const Mpi *mpi = c->state;
+    const Mpi *mpi = c->host_state;
     for (int r = 0; r < c->world; r++)
         if (r != c->rank && !mpi->returned[r]) return r;
     return -1;
@@ -487,7 +487,7 @@ static int still_running(const Comm *c) {
 
 /* Of the ranks that have returned, whether this one is to report: all of them notice at the same time. */
 static bool is_first(const Comm *c) {
-    const Mpi *mpi = c->state;
+    const Mpi *mpi = c->host_state;
     int r = 0;
     while (r < c->rank && !mpi->returned[r]) r++;
     return r == c->rank;
@@ -496,7 +496,7 @@ static bool is_first(const Comm *c) {
 /* Tells all others that this rank starts nothing any more, so that who waits for it knows at once, and waits
  * until they have said so too. */
 static void mpi_free(Comm *c) {
-    Mpi *mpi = c->state;
+    Mpi *mpi = c->host_state;
     CHECK(c->open == 0, "rank %d leaves %d operations that it did not wait for", c->rank, c->open);
     for (int r = 0; r < c->world; r++)
         if (r != c->rank) say(c, RETURNED, (Announcement){0}, r);
@@ -529,7 +529,7 @@ static void begin_mpi(void) {
 }
 
 Comm *comm_mpi(const CommOptions *options) {
-    static const CommBackend MPI = {.start = mpi_start, .wait = mpi_wait, .free = mpi_free};
+    static const CommTransport MPI = {.start = mpi_start, .wait = mpi_wait, .free = mpi_free};
     int world, rank, found, *tag_limit;
     begin_mpi();
     MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &world));

@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "comm/backend.h"
+#include "comm/transport.h"
 
 void comm_recorder_init(CommRecorder *r) {
     *r = (CommRecorder){.ring = mem_zero(COMM_RECORDS, sizeof *r->ring)};

@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "base/fault.h"
-#include "comm/backend.h"
+#include "comm/transport.h"
 
 enum { BLOCK = 512 }; /* elements: sums of a block stay in the first-level cache */
 

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "comm/backend.h"
+#include "comm/transport.h"
 
 static const char *const KINDS[] = {
     [COMM_BARRIER] = "barrier",

@@ -1,9 +1,10 @@
-/* Buffers in the memory of a GPU, for backends that move and add with the processor: an operation works on
- * copies in host memory, and its result is written back when it is waited for. */
+/* The device transport without a library for the device: an operation works on copies in host memory, which
+ * the host transport moves, and its result is written back when it is waited for. The host blocks for both
+ * copies. Slow, and the reference for faster transports. */
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "comm/backend.h"
+#include "comm/transport.h"
 
 static int64_t sum(const int64_t *x, int n) {
     int64_t total = 0;
@@ -43,7 +44,7 @@ static int64_t out_count(const CommCall *c) {
     }
 }
 
-void comm_stage(CommWork *w) {
+static void stage(CommWork *w) {
     CommCall *c = &w->call;
     const size_t size = dtype_size(c->dtype), in = (size_t)in_count(c) * size,
                  out = (size_t)out_count(c) * size;
@@ -56,10 +57,22 @@ void comm_stage(CommWork *w) {
     if (c->kind == COMM_BROADCAST) device_read(c->device, c->out, w->staged, out);
 }
 
-void comm_unstage(CommWork *w) {
+static void unstage(CommWork *w) {
     const CommCall *c = &w->call;
     const size_t out = (size_t)out_count(c) * dtype_size(c->dtype);
     if (out) device_write(c->device, w->staged, c->out, out);
     free(w->staging);
     w->staging = NULL;
 }
+
+static void staging_start(Comm *c, CommWork *w) {
+    stage(w);
+    c->host->start(c, w);
+}
+
+static void staging_wait(Comm *c, CommWork *w) {
+    c->host->wait(c, w);
+    unstage(w);
+}
+
+const CommTransport COMM_STAGING = {.start = staging_start, .wait = staging_wait};

@@ -3,7 +3,13 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
-#include "comm/backend.h"
+#include "comm/transport.h"
+
+int comm_members(const CommKey *key) { return key->src >= 0 ? 2 : key->group.size; }
+
+int comm_member(const CommKey *key, int i) {
+    return mesh_member(&key->group, key->src < 0 ? i : i == 0 ? key->src : key->dst);
+}
 
 static CommEntry *probe(const CommTable *t, const CommKey *key) {
     size_t i = hash64(key, sizeof *key, 0);

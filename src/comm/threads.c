@@ -14,7 +14,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "comm/backend.h"
+#include "comm/transport.h"
 
 enum {
     SMALL = 256 << 10, /* bytes of traffic that are not worth a second thread's wake-up */
@@ -58,7 +58,7 @@ typedef struct World {
 
 /* Reports and ends the process; of several threads that come here, the first does. */
 static _Noreturn void end_world(const Comm *c, const Queue *q, const Meeting *m, const char *why) {
-    World *world = c->state;
+    World *world = c->host_state;
     if (atomic_flag_test_and_set(&world->reported))
         for (;;) pause();
     bool *arrived = mem_zero((size_t)q->members, sizeof *arrived);
@@ -89,7 +89,7 @@ static void check_alike(const Comm *c, const Queue *q, const Meeting *m, const C
 }
 
 static void check_returned(const Comm *c, const Queue *q, const Meeting *m) {
-    const World *world = c->state;
+    const World *world = c->host_state;
     char why[160];
     for (int i = 0; i < q->members; i++) {
         const int rank = comm_member(&q->key, i);
@@ -176,7 +176,7 @@ static void begin(Meeting *m, int members) {
 
 static void threads_start(Comm *c, CommWork *w) {
     CommChannel *ch = w->channel;
-    if (!ch->state) ch->state = queue_of(c->state, ch);
+    if (!ch->state) ch->state = queue_of(c->host_state, ch);
     Queue *q = ch->state;
     pthread_mutex_lock(&q->lock);
     Meeting *m = meeting_at(q, w->seq);
@@ -224,7 +224,7 @@ static void threads_wait(Comm *c, CommWork *w) {
 
 /* A rank whose function has returned: nobody may wait for it. */
 static void leave(Comm *c) {
-    World *world = c->state;
+    World *world = c->host_state;
     CHECK(c->open == 0, "rank %d returns and leaves %d operations that it did not wait for", c->rank,
           c->open);
     atomic_store(&world->returned[c->rank], true);
@@ -241,7 +241,7 @@ static void leave(Comm *c) {
 
 static void *rank_main(void *arg) {
     Comm *c = arg;
-    const World *world = c->state;
+    const World *world = c->host_state;
     FaultScope scope = {0};
     snprintf(scope.where, sizeof scope.where, "rank %d", c->rank);
     FaultScope *outer = fault_scope(&scope);
@@ -263,7 +263,7 @@ static void queue_free(Queue *q) {
 }
 
 void comm_threads(int size, const CommOptions *options, CommMain *fn, void *arg) {
-    static const CommBackend THREADS = {.start = threads_start, .wait = threads_wait};
+    static const CommTransport THREADS = {.start = threads_start, .wait = threads_wait};
     World world = {.size = size, .reported = ATOMIC_FLAG_INIT, .fn = fn, .arg = arg};
     pthread_mutex_init(&world.lock, NULL);
     world.comm = mem_zero((size_t)size, sizeof *world.comm);

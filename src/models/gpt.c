@@ -1,6 +1,8 @@
 /* The decoder-only transformer: GPT-2, Llama, Mixtral and their like are settings of one plan. Megatron-LM
  * core/models/gpt/gpt_model.py: embedding -> layers of [norm, attention, residual, norm, mlp, residual] ->
  * final norm -> output layer without bias. */
+#include <math.h>
+
 #include "models/model.h"
 #include "models/option_map.h"
 
@@ -32,6 +34,8 @@ static EmbeddingSpec embedding_spec(const Config *c, const Derived *d) {
         .positions = c->position_embedding_type == POSITION_LEARNED ? d->max_position_embeddings : 0,
         .init_std = d->embedding_init_std,
         .dropout = c->hidden_dropout,
+        .multiplier = c->scale_embedding ? sqrt((double)c->hidden_size) : c->embedding_multiplier,
+        .rounded = c->scale_embedding,
     };
 }
 
@@ -46,6 +50,8 @@ static LmHeadSpec head_spec(const Config *c, const Derived *d) {
         .init_std = d->init_std,
         .chunked = c->cross_entropy_loss_fusion && c->cross_entropy_fusion_impl == CROSS_ENTROPY_LINEAR,
         .chunk = c->cross_entropy_chunk_size,
+        .scaling = c->logits_scaling,
+        .softcap = f64_or(c->final_logit_softcapping, 0),
     };
 }
 
@@ -105,6 +111,8 @@ static AttentionSpec *attention_spec(const Config *c, const Derived *d, int64_t 
         .window_left = d->layer_windowed[layer] ? d->window_left : WINDOW_OFF,
         .window_right = 0, /* causal, whatever the right reach of --window-size */
         .sink = map_softmax(c->softmax_type),
+        .softcap = f64_or(c->attn_logit_softcapping, 0),
+        .scale = f64_or(c->softmax_scale, 1 / sqrt((double)d->kv_channels)),
         .dropout = c->attention_dropout,
         .qkv_init_std = d->init_std,
         .proj_init_std = d->output_init_std,
@@ -175,18 +183,23 @@ static MoeSpec *moe_spec(const Config *c, const Derived *d, Arena *arena) {
 static LayerSpec layer_spec(const Config *c, const Derived *d, int64_t i, NormAttr norm, Arena *arena) {
     const bool moe = d->layer_moe[i];
     const BranchSpec attention = {.kind = BRANCH_attention,
+                                  .norms = map_norms(c->norm_placement),
                                   .norm = norm,
+                                  .multiplier = c->residual_multiplier,
                                   .dropout = c->hidden_dropout,
                                   .spec = attention_spec(c, d, i, norm, arena)};
     BranchSpec feed_forward = {.kind = moe ? BRANCH_moe : BRANCH_mlp,
+                               .norms =
+                                   c->parallel_residual == PARALLEL_ONE_NORM ? NORM_SHARED : attention.norms,
                                .norm = norm,
+                               .multiplier = c->residual_multiplier,
                                .dropout = c->hidden_dropout,
                                .recompute = recomputes(d, moe ? RECOMPUTE_MOE : RECOMPUTE_MLP)};
     if (moe)
         feed_forward.spec = moe_spec(c, d, arena);
     else
         feed_forward.spec = mlp_spec(c, d, i, arena);
-    return (LayerSpec){{attention, feed_forward}, 2};
+    return (LayerSpec){{attention, feed_forward}, 2, c->parallel_residual != PARALLEL_NONE};
 }
 
 static void gpt_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan *plan) {

@@ -4,13 +4,13 @@
 
 #include "base/fault.h"
 
-#define FAMILY(choice, name) extern const Family name##_family;
-#include "models/families.def"
+#define FAMILY(name) extern const Family name##_family;
+#include "config/families.def"
 #undef FAMILY
 
 static const Family *const FAMILIES[] = {
-#define FAMILY(choice, name) [choice] = &name##_family,
-#include "models/families.def"
+#define FAMILY(name) [MODEL_##name] = &name##_family,
+#include "config/families.def"
 #undef FAMILY
 };
 

@@ -15,6 +15,12 @@ AttentionSink map_softmax(SoftmaxType x) {
     return MAP[x];
 }
 
+BranchNorms map_norms(NormPlacement x) {
+    static const BranchNorms MAP[] = {
+        [PLACE_PRE] = NORM_INPUT, [PLACE_POST] = NORM_OUTPUT, [PLACE_SANDWICH] = NORM_BOTH};
+    return MAP[x];
+}
+
 RouterScore map_score(RouterScoreFunction x) {
     static const RouterScore MAP[] = {
         [SCORE_SOFTMAX] = ROUTER_TOPK_SOFTMAX, [SCORE_SIGMOID] = ROUTER_SIGMOID};

@@ -3,6 +3,7 @@
 #define ISOTRON_MODELS_OPTION_MAP_H
 
 #include "config/config.h"
+#include "models/stack.h"
 #include "nn/attention.h"
 #include "nn/router.h"
 #include "ops/quantize.h"
@@ -10,6 +11,7 @@
 
 Activation map_activation(MlpActivation); /* not of MLP_GELU, which Derived.activation never is */
 AttentionSink map_softmax(SoftmaxType);
+BranchNorms map_norms(NormPlacement);
 RouterScore map_score(RouterScoreFunction);
 QuantFormat map_fp8_format(Fp8Format);
 QuantRecipe map_fp8_recipe(Fp8Recipe); /* not of FP8_MXFP8, which the rules refuse */

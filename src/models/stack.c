@@ -2,6 +2,8 @@
 
 #include "base/hash.h"
 #include "ops/dropout.h"
+#include "ops/residual.h"
+#include "ops/scale.h"
 #include "param/state.h"
 
 /* ---- construction ---- */
@@ -20,20 +22,29 @@ void stack_init(Stack *m, Registry *r, const StackSpec *s) {
     }
 }
 
+static bool norms_input(const BranchSpec *s) { return s->norms == NORM_INPUT || s->norms == NORM_BOTH; }
+
+static bool norms_output(const BranchSpec *s) { return s->norms == NORM_OUTPUT || s->norms == NORM_BOTH; }
+
 static void branch_init(const Stack *m, Registry *r, int64_t layer, int k, Branch *b) {
     const BranchSpec *s = &m->spec->layer[layer].branch[k];
     const BranchKind *kind = &BRANCHES[s->kind];
     const char *scope = arena_printf(r->arena, "%s.layers.%lld", m->spec->name, (long long)layer);
     *b = (Branch){.spec = s, .self = arena_alloc(r->arena, kind->ops->size)};
-    b->norm = norm_new(r, arena_printf(r->arena, "%s.%s", scope, kind->norm), m->spec->hidden, s->norm);
+    if (norms_input(s))
+        b->norm = norm_new(r, arena_printf(r->arena, "%s.%s", scope, kind->norm), m->spec->hidden, s->norm);
     kind->ops->init(b->self, r, arena_printf(r->arena, "%s.%s", scope, kind->scope), s->spec,
                     m->counters[layer * LAYER_BRANCHES + k]);
+    if (norms_output(s))
+        b->post_norm =
+            norm_new(r, arena_printf(r->arena, "%s.%s", scope, kind->post_norm), m->spec->hidden, s->norm);
     b->dropout_site = hash_name(arena_printf(r->arena, "%s.%s", scope, kind->dropout));
 }
 
 void stack_add_layers(Stack *m, Registry *r, int64_t first, int64_t n) {
     for (int64_t i = first; i < first + n; i++) {
         Layer *l = &m->layer[i];
+        l->parallel = m->spec->layer[i].parallel;
         registry_begin_unit(r);
         for (l->n = 0; l->n < m->spec->layer[i].n; l->n++) branch_init(m, r, i, l->n, &l->branch[l->n]);
     }
@@ -56,13 +67,39 @@ static Tensor *branch_forward(Tape *t, void *run, Tensor *x_sbh) {
     return BRANCHES[r->branch->spec->kind].ops->forward(t, r->branch->self, r->feed, x_sbh);
 }
 
-static Stream layer_forward(Tape *t, const Layer *l, const Feed *feed, Stream s) {
+/* x [s, b, h], normed if the branch norms its input -> what the branch adds to the stream. */
+static Tensor *branch_output(Tape *t, const Branch *b, const Feed *feed, Tensor *x) {
+    BranchRun *run = tape_alloc(t, sizeof *run);
+    *run = (BranchRun){b, feed};
+    Tensor *h = b->spec->recompute ? tape_block(t, branch_forward, run, x) : branch_forward(t, run, x);
+    if (norms_output(b->spec)) h = norm_forward(t, &b->post_norm, h);
+    h = op_scale(t, h, b->spec->multiplier);
+    return op_dropout(t, h, b->spec->dropout, b->dropout_site);
+}
+
+/* What the branch reads; the stream becomes one tensor. */
+static Tensor *branch_input(Tape *t, const Branch *b, Stream *s) {
+    if (norms_input(b->spec)) return stream_norm(t, &b->norm, s);
+    *s = (Stream){stream_sum(t, *s), NULL};
+    return s->x;
+}
+
+static Stream parallel_forward(Tape *t, const Layer *l, const Feed *feed, Stream s) {
+    Tensor *first = NULL, *sum = NULL;
     for (const Branch *b = l->branch; b < l->branch + l->n; b++) {
-        Tensor *h = stream_norm(t, &b->norm, &s);
-        BranchRun *run = tape_alloc(t, sizeof *run);
-        *run = (BranchRun){b, feed};
-        h = b->spec->recompute ? tape_block(t, branch_forward, run, h) : branch_forward(t, run, h);
-        s.branch = op_dropout(t, h, b->spec->dropout, b->dropout_site);
+        Tensor *x = b->spec->norms == NORM_SHARED ? first : branch_input(t, b, &s);
+        Tensor *h = branch_output(t, b, feed, x);
+        if (!first) first = x;
+        sum = sum ? op_add(t, sum, h) : h;
+    }
+    return (Stream){s.x, sum};
+}
+
+static Stream layer_forward(Tape *t, const Layer *l, const Feed *feed, Stream s) {
+    if (l->parallel) return parallel_forward(t, l, feed, s);
+    for (const Branch *b = l->branch; b < l->branch + l->n; b++) {
+        Tensor *x = branch_input(t, b, &s);
+        s.branch = branch_output(t, b, feed, x);
     }
     return s;
 }

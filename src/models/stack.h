@@ -9,17 +9,28 @@
 
 enum { LAYER_BRANCHES = 3 };
 
+/* Which norms a branch has. */
+typedef enum BranchNorms {
+    NORM_INPUT,  /* of what it reads from the stream */
+    NORM_OUTPUT, /* of what it adds to the stream */
+    NORM_BOTH,
+    NORM_SHARED, /* it reads what the layer's first branch reads; only in a parallel layer */
+} BranchNorms;
+
 typedef struct BranchSpec {
     BranchId kind;
-    NormAttr norm;    /* before the branch */
-    double dropout;   /* of its output */
-    bool recompute;   /* run it again in the backward */
-    const void *spec; /* the kind's */
+    BranchNorms norms;
+    NormAttr norm;
+    double multiplier; /* of its output */
+    double dropout;    /* of its output */
+    bool recompute;    /* run it again in the backward */
+    const void *spec;  /* the kind's */
 } BranchSpec;
 
 typedef struct LayerSpec {
     BranchSpec branch[LAYER_BRANCHES];
     int n;
+    bool parallel; /* all branches read the layer's input, else each the stream with those before it */
 } LayerSpec;
 
 /* Full recomputation runs layers again in the backward. */
@@ -43,7 +54,7 @@ typedef struct StackSpec {
 
 typedef struct Branch {
     const BranchSpec *spec;
-    Norm norm;
+    Norm norm, post_norm;
     void *self;
     uint64_t dropout_site;
 } Branch;
@@ -51,6 +62,7 @@ typedef struct Branch {
 typedef struct Layer {
     Branch branch[LAYER_BRANCHES];
     int n; /* 0: another rank's */
+    bool parallel;
 } Layer;
 
 typedef struct Stack {

@@ -1,8 +1,6 @@
 /* Shapes: s sequence, b samples, h hidden, g kv groups, r query heads per group, d head dim, t keys. */
 #include "nn/attention.h"
 
-#include <math.h>
-
 #include "base/fault.h"
 #include "base/hash.h"
 #include "kernels/ops.h"
@@ -176,7 +174,8 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const MicrobatchContext *microbatch = tape_microbatch(t);
     const int tp = tape_axis(t, AXIS_TP);
     AttentionAttr attr = {
-        .scale = 1 / sqrt((double)d),
+        .scale = p->scale,
+        .softcap = p->softcap,
         .query.first = cache ? cache->length : 0,
         .window_left = p->window_left,
         .window_right = p->window_right,

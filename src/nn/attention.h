@@ -26,6 +26,8 @@ typedef struct AttentionSpec {
     RopeSpec rope;       /* dim 0: no rotation */
     int64_t window_left, window_right;
     AttentionSink sink;
+    double scale;   /* of the scores */
+    double softcap; /* of the scaled scores; 0: none */
     double dropout, qkv_init_std, proj_init_std, softmax_init_std;
     QuantSpec quant; /* of both projections */
     ContextPlan context;

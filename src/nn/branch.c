@@ -5,7 +5,7 @@
 #undef BRANCH
 
 const BranchKind BRANCHES[BRANCH_KINDS] = {
-#define BRANCH(kind, letter, scope, norm, dropout) {letter, scope, norm, dropout, &kind##_branch},
+#define BRANCH(kind, letter, scope, ...) {letter, scope, __VA_ARGS__, &kind##_branch},
 #include "nn/branches.def"
 #undef BRANCH
 };

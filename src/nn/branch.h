@@ -29,7 +29,7 @@ typedef enum BranchId {
 
 typedef struct BranchKind {
     char letter;
-    const char *scope, *norm, *dropout;
+    const char *scope, *norm, *post_norm, *dropout;
     const BranchOps *ops;
 } BranchKind;
 

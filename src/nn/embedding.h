@@ -11,6 +11,8 @@ typedef struct EmbeddingSpec {
     int64_t vocab, padded_vocab, hidden;
     int64_t positions; /* learned ones; 0: none */
     double init_std, dropout;
+    double multiplier; /* of the tokens' embeddings */
+    bool rounded;      /* the multiplier, to the type of activations */
 } EmbeddingSpec;
 
 typedef struct Embedding {

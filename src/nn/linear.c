@@ -33,17 +33,21 @@ Linear linear_new(Registry *r, LinearSpec s) {
     return l;
 }
 
+static LinearLayer layer_of(const Linear *l) {
+    return (LinearLayer){&l->weight->value, l->bias ? &l->bias->value : NULL, l->flags, l->quantiser};
+}
+
 Tensor *linear_forward(Tape *t, const Linear *l, Tensor *x_sbi) {
-    return op_linear_quantised(t, x_sbi, &l->weight->value, l->bias ? &l->bias->value : NULL, l->flags,
-                               l->quantiser);
+    const LinearLayer layer = layer_of(l);
+    return op_linear(t, x_sbi, &layer);
 }
 
 Activated linear_activated(Tape *t, const Linear *l, Tensor *x_sbi, Activation activation) {
-    return op_linear_activated(t, x_sbi, &l->weight->value, l->bias ? &l->bias->value : NULL, l->flags,
-                               l->quantiser, activation);
+    const LinearLayer layer = layer_of(l);
+    return op_linear_activated(t, x_sbi, &layer, activation);
 }
 
 Tensor *linear_on_activated(Tape *t, const Linear *l, Activated x_sbi) {
-    return op_linear_on_activated(t, x_sbi, &l->weight->value, l->bias ? &l->bias->value : NULL, l->flags,
-                                  l->quantiser);
+    const LinearLayer layer = layer_of(l);
+    return op_linear_on_activated(t, x_sbi, &layer);
 }

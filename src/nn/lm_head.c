@@ -2,6 +2,8 @@
 
 #include "ops/linear.h"
 #include "ops/loss.h"
+#include "ops/scale.h"
+#include "ops/softcap.h"
 
 void lm_head_init(LmHead *m, Registry *r, const LmHeadSpec *s, Param *words) {
     *m = (LmHead){.spec = s, .output = words};
@@ -25,13 +27,17 @@ Tensor *lm_head_forward(Tape *t, const LmHead *m, const Feed *feed, Tensor *h_sb
     const RunContext *run = tape_context(t);
     const bool sequence = run->layout && run->layout->sequence_parallel;
     Tensor *w = &m->output->value, *labels = feed->labels;
+    h_sbh = op_scale(t, h_sbh, 1 / m->spec->scaling); /* far narrower than the logits */
     const int64_t positions =
         labels ? lm_head_positions(m->spec, run->layout, labels->dim[1], labels->dim[0], run->dtype) : 0;
     /* A chunk of logits needs the gradient of its losses at once. */
     if (positions && (feed->dloss || !tape_is_recording(t)))
-        return op_linear_cross_entropy(t, h_sbh, w, labels,
-                                       (LinearLoss){m->spec->vocab, positions, sequence, feed->dloss});
-    Tensor *logits = op_linear(t, h_sbh, w, NULL, LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0));
+        return op_linear_cross_entropy(
+            t, h_sbh, w, labels,
+            (LinearLoss){m->spec->vocab, positions, m->spec->softcap, sequence, feed->dloss});
+    Tensor *logits = op_linear(
+        t, h_sbh, &(LinearLayer){.w_oi = w, .flags = LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0)});
+    logits = op_softcap(t, logits, m->spec->softcap);
     return labels ? op_cross_entropy_of(t, logits, labels, m->spec->vocab, feed->dloss) : logits;
 }
 

@@ -11,6 +11,8 @@ typedef struct LmHeadSpec {
     double init_std; /* of an output layer of its own */
     bool chunked;    /* logits exist in chunks only (--cross-entropy-fusion-impl linear) */
     int64_t chunk;   /* positions of a chunk; 0: chosen by size */
+    double scaling;  /* the logits are divided by it */
+    double softcap;  /* then bounded by it (ops/softcap.h); 0: not */
 } LmHeadSpec;
 
 typedef struct LmHead {

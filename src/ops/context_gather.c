@@ -1,6 +1,6 @@
 /* All keys and values are gathered, and each rank attends from its own rows (Transformer Engine
  * AttnFuncWithCPAndKVAllGather). In the order of positions they are what one rank has, so y and dq are its
- * bits. The context_gather_backward gathers again and adds up the gradients rank by rank. Kept for it: this
+ * bits. The backward gathers again and adds up the gradients rank by rank. Kept for it: this
  * rank's rows. */
 #include "kernels/ops.h"
 #include "ops/attention.h"

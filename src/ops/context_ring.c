@@ -1,8 +1,8 @@
 /* Keys and values go round the ring while each rank attends to those it holds (Liu et al., "Ring Attention",
  * 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i rank r holds those of rank r - i. A partial
- * result is merged by its log-sum; the order depends on the rank only. The context_ring_backward sends keys
+ * result is merged by its log-sum; the order depends on the rank only. The backward sends keys
  * and values round again, and behind them their gradients, to which each rank adds: those of rank j are the
- * sum over j, j+1, ..., j-1. Kept for the context_ring_backward: q, k, v, y and lse of this rank's rows.
+ * sum over j, j+1, ..., j-1. Kept for the backward: q, k, v, y and lse of this rank's rows.
  * Partial results are in the arithmetic's type. */
 #include "base/fault.h"
 #include "kernels/ops.h"

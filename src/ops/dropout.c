@@ -1,4 +1,4 @@
-/* y = x * factors (kernels/cpu/dropout.c), which are never stored: the dropout_backward draws them again. dx
+/* y = x * factors (kernels/cpu/dropout.c), which are never stored: the backward draws them again. dx
  * is written or added to. */
 #include "ops/dropout.h"
 

@@ -34,7 +34,7 @@ typedef struct Gradient {
 } Gradient;
 
 /* ---- products of codes ----
- * The transposed codes of x are made again from x in the linear_backward, unless the quantiser keeps inputs:
+ * The transposed codes of x are made again from x in the backward, unless the quantiser keeps inputs:
  * that saves to read x once more, two bytes of an element and some 0.5 % of a step of long rows, for one more
  * byte of it in memory for as long as x is kept. */
 
@@ -42,7 +42,7 @@ enum { OVER_COLUMNS = 1 << QUANT_OVER_COLUMNS, OVER_ROWS = 1 << QUANT_OVER_ROWS 
 
 static bool quantises_weight_product(const LayerAttr *a) { return a->quantiser && a->quantiser->spec.wgrad; }
 
-/* What is gathered in the linear_backward has no codes of the forward's. */
+/* What is gathered in the backward has no codes of the forward's. */
 static bool keeps_input(const Tape *t, const LayerAttr *a) {
     return quantises_weight_product(a) && a->quantiser->spec.keep_inputs && tape_is_recording(t) &&
            !(a->gathers && a->sequence);
@@ -142,17 +142,17 @@ static void weight_product(Tape *t, const Node *n, const Gradient *g, Tensor *x,
 /* ---- over tensor-parallel ranks ---- */
 
 /* x or dy as the products need it: all of the sequence, R. The tensor itself if it is that already. */
-static Tensor *whole_start(Tape *t, Tensor *x, bool is_cut, PendingReshard *moving) {
-    if (!is_cut) return x;
+static Tensor *gather_start(Tape *t, Tensor *x, bool is_sharded, PendingReshard *moving) {
+    if (!is_sharded) return x;
     Tensor *whole = scratch(t, x, x->dim[0] * tape_axis(t, AXIS_TP), x->dim[2], SPMD_R);
     *moving = redistribute_start(t, x, whole, AXIS_TP, MOVE_GATHER, 0);
     return whole;
 }
 
-static Tensor *whole(Tape *t, Tensor *x, bool is_cut) {
+static Tensor *gathered(Tape *t, Tensor *x, bool is_sharded) {
     PendingReshard m = {0};
-    Tensor *y = whole_start(t, x, is_cut, &m);
-    if (is_cut) redistribute_finish(t, m);
+    Tensor *y = gather_start(t, x, is_sharded, &m);
+    if (is_sharded) redistribute_finish(t, m);
     return y;
 }
 
@@ -204,8 +204,8 @@ static void linear_backward(Tape *t, const Node *n, Need need) {
     Tensor *dw = tape_grad_out(t, w, need), *dbias = bias ? tape_grad_out(t, bias, need) : NULL;
     PendingReshard gather = {0};
     InputGradient dx = {0};
-    Tensor *all_dy = whole(t, dy, a->reduces && a->sequence);
-    Tensor *all_x = whole_start(t, x, dw && a->gathers && a->sequence, &gather);
+    Tensor *all_dy = gathered(t, dy, a->reduces && a->sequence);
+    Tensor *all_x = gather_start(t, x, dw && a->gathers && a->sequence, &gather);
     Gradient g = gradient(t, n, all_dy, need, dw);
     if (a->gathers) dx = input_gradient_start(t, n, &g, need);
     if (all_x != x) redistribute_finish(t, gather);
@@ -225,10 +225,10 @@ static void check_type(const Tensor *x, const char *which, Spmd want) {
 }
 
 /* act: NULL, or gets the activation of the result, which is not recorded. */
-static Tensor *layer(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
+static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
     if (a->gathers && a->sequence) check_type(x, "input", SPMD_V);
-    Tensor *all_x = whole(t, x, a->gathers && a->sequence);
-    Tensor as_r = *all_x; /* I becomes R: nothing moves, and the linear_backward reduces */
+    Tensor *all_x = gathered(t, x, a->gathers && a->sequence);
+    Tensor as_r = *all_x; /* I becomes R: nothing moves, and the backward reduces */
     if (a->gathers && spmd_on(as_r.spmd, AXIS_TP) == SPMD_I)
         as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
     const int64_t s = all_x->dim[0] / (a->reduces && a->sequence ? tape_axis(t, AXIS_TP) : 1);
@@ -267,60 +267,53 @@ static Tensor *add_bias(Tape *t, Tensor *x, Tensor *bias) {
     return y;
 }
 
-static LayerAttr layer_attr(Tape *t, const Tensor *x, const Tensor *w, const Tensor *bias, unsigned flags,
-                            const Quantiser *quantiser) {
+static LayerAttr layer_attr(Tape *t, const Tensor *x, const LinearLayer *l) {
+    const Tensor *w = l->w_oi, *bias = l->bias_o;
     CHECK(x->ndim == 3 && w->ndim == 2 && x->dim[2] == w->dim[1],
           "linear: x is %lld wide, the weight takes %lld", (long long)tensor_width(x),
           (long long)tensor_width(w));
     CHECK(!bias || bias->dim[0] == w->dim[0], "linear: the bias has %lld elements, the output %lld",
           (long long)bias->dim[0], (long long)w->dim[0]);
-    const bool is_cut = spmd_on(w->spmd, AXIS_TP) == SPMD_V;
+    const bool is_sharded = spmd_on(w->spmd, AXIS_TP) == SPMD_V;
     return (LayerAttr){
         .linear.fixed_order = tape_context(t)->batch_invariant,
-        .gathers = is_cut && flags & LINEAR_GATHER_IN,
-        .reduces = is_cut && flags & LINEAR_REDUCE_OUT,
-        .sequence = flags & LINEAR_SEQUENCE,
-        .quantiser = quantiser,
+        .gathers = is_sharded && l->flags & LINEAR_GATHER_IN,
+        .reduces = is_sharded && l->flags & LINEAR_REDUCE_OUT,
+        .sequence = l->flags & LINEAR_SEQUENCE,
+        .quantiser = l->quantiser,
     };
 }
 
-/* A row-parallel layer adds its bias behind the sum over ranks. */
-static Tensor *layer_and_bias(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a) {
-    if (!a->reduces) return layer(t, x, w, bias, a, NULL);
-    Tensor *y = layer(t, x, w, NULL, a, NULL);
-    return bias ? add_bias(t, y, bias) : y;
+/* A row-parallel layer adds its bias after the sum over ranks. */
+static Tensor *record_with_bias(Tape *t, Tensor *x, const LinearLayer *l, LayerAttr *a) {
+    if (!a->reduces) return linear_record(t, x, l->w_oi, l->bias_o, a, NULL);
+    Tensor *y = linear_record(t, x, l->w_oi, NULL, a, NULL);
+    return l->bias_o ? add_bias(t, y, l->bias_o) : y;
 }
 
-Tensor *op_linear_quantised(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags,
-                            const Quantiser *quantiser) {
-    LayerAttr attr = layer_attr(t, x, w, bias, flags, quantiser);
-    return layer_and_bias(t, x, w, bias, &attr);
+Tensor *op_linear(Tape *t, Tensor *x, const LinearLayer *l) {
+    LayerAttr attr = layer_attr(t, x, l);
+    return record_with_bias(t, x, l, &attr);
 }
 
-Tensor *op_linear_on_activated(Tape *t, Activated x, Tensor *w, Tensor *bias, unsigned flags,
-                               const Quantiser *quantiser) {
-    LayerAttr attr = layer_attr(t, x.act, w, bias, flags, quantiser);
-    const bool at_once = x.pre && !quantiser && !attr.gathers;
+Tensor *op_linear_on_activated(Tape *t, Activated x, const LinearLayer *l) {
+    LayerAttr attr = layer_attr(t, x.act, l);
+    const bool at_once = x.pre && !l->quantiser && !attr.gathers;
     if (x.pre) activation_record(t, x.pre, x.act, x.kind, at_once);
     if (at_once) attr.pre = x.pre, attr.linear.activation = x.kind;
-    return layer_and_bias(t, x.act, w, bias, &attr);
+    return record_with_bias(t, x.act, l, &attr);
 }
 
-/* The exact lane takes the activation of what is on its grid. */
-Activated op_linear_activated(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags,
-                              const Quantiser *quantiser, Activation activation) {
-    LayerAttr attr = layer_attr(t, x, w, bias, flags, quantiser);
+/* The exact precision mode takes the activation of what is on its grid. */
+Activated op_linear_activated(Tape *t, Tensor *x, const LinearLayer *l, Activation activation) {
+    LayerAttr attr = layer_attr(t, x, l);
     CHECK(!attr.reduces, "linear: partial sums have no activation");
     Activated out = {.kind = activation};
     if (activation == ACT_SWIGLU || tape_context(t)->exact) {
-        out.act = op_activation(t, layer(t, x, w, bias, &attr, NULL), activation);
+        out.act = op_activation(t, linear_record(t, x, l->w_oi, l->bias_o, &attr, NULL), activation);
         return out;
     }
     attr.linear.activation = activation;
-    out.pre = layer(t, x, w, bias, &attr, &out.act);
+    out.pre = linear_record(t, x, l->w_oi, l->bias_o, &attr, &out.act);
     return out;
-}
-
-Tensor *op_linear(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags) {
-    return op_linear_quantised(t, x, w, bias, flags, NULL);
 }

@@ -15,21 +15,24 @@ typedef enum LinearFlags {
     LINEAR_SEQUENCE = 4, /* the other side of GATHER_IN or REDUCE_OUT is cut along the sequence */
 } LinearFlags;
 
-/* x_sbi [s,b,i], w_oi [o,i], bias_o [o] or NULL -> [s,b,o] = x w^T + bias, s as the flags say. The flags mean
- * nothing to a weight that is not cut, or on one tensor-parallel rank. Computed sample by sample in
- * batch-invariant mode. */
-Tensor *op_linear(Tape *, Tensor *x_sbi, Tensor *w_oi, Tensor *bias_o, unsigned flags);
 typedef struct Quantiser Quantiser; /* ops/quantize.h */
+
+/* A linear layer apart from its input. The flags mean nothing to a weight that is not sharded, or on one
+ * tensor-parallel rank. */
+typedef struct LinearLayer {
+    Tensor *w_oi, *bias_o;      /* [o,i], [o]; bias NULL: none */
+    unsigned flags;             /* LinearFlags */
+    const Quantiser *quantiser; /* GEMMs of quantised operands; NULL: of x, w and dy as they are */
+} LinearLayer;
+
+/* x_sbi [s,b,i] -> [s,b,o] = x w^T + bias, s as the flags say. Computed sample by sample in batch-invariant
+ * mode. */
+Tensor *op_linear(Tape *, Tensor *x_sbi, const LinearLayer *);
 /* The activation of it as well, [s,b,o] or with SwiGLU [s,b,o/2], in one kernel where that saves memory
  * traffic. Not for LINEAR_REDUCE_OUT. The one reader is op_linear_on_activated. */
-Activated op_linear_activated(Tape *, Tensor *x_sbi, Tensor *w_oi, Tensor *bias_o, unsigned flags,
-                              const Quantiser *, Activation);
-/* op_linear with products of quantised operands; NULL: of x, w and dy as they are. */
-Tensor *op_linear_quantised(Tape *, Tensor *x_sbi, Tensor *w_oi, Tensor *bias_o, unsigned flags,
-                            const Quantiser *);
-/* The same of an activation [s,b,i]. Where nothing lies between them (no quantiser, no sum over ranks), the
- * backward gives the gradient of what the activation was taken of at once, without that of the activation. */
-Tensor *op_linear_on_activated(Tape *, Activated x_sbi, Tensor *w_oi, Tensor *bias_o, unsigned flags,
-                               const Quantiser *);
+Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, Activation);
+/* op_linear of an activation [s,b,i]. Without a quantiser and a sum over ranks between them, the backward
+ * goes straight to the gradient before the activation. The activation's own gradient is never stored. */
+Tensor *op_linear_on_activated(Tape *, Activated x_sbi, const LinearLayer *);
 
 #endif

@@ -96,6 +96,7 @@ typedef struct Chunks {
     Tensor dx; /* x's memory: each rank's summand of the gradient */
     Tensor dw; /* no memory: not wanted; added to from the second chunk on */
     LossAttr attr;
+    SoftcapAttr softcap; /* 0: none */
     LinearAttr product;
 } Chunks;
 
@@ -158,6 +159,23 @@ static void chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t first, int6
     tape_drop_unless(t, own_label, &label);
 }
 
+/* The same of capped logits; the uncapped ones become their gradient. */
+static void capped_chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t first, int64_t n) {
+    if (c->softcap.cap == 0) {
+        chunk_losses(t, c, logits, first, n);
+        return;
+    }
+    Tensor *capped = tape_scratch(t, (DType)logits->dtype, 3, logits->dim);
+    const Call call = {.in = {logits}, .out = {capped}, .attr = &c->softcap};
+    tape_check(t, &OPS[OP_softcap], &call);
+    tape_call(t, &OPS[OP_softcap], call);
+    chunk_losses(t, c, capped, first, n);
+    if (c->dloss)
+        tape_call(t, &OPS[OP_softcap_grad],
+                  (Call){.in = {capped, logits}, .out = {logits}, .attr = &c->softcap});
+    tape_drop(t, capped);
+}
+
 /* x's rows are read for the last time before their gradient takes their place. */
 static void chunk_gradients(Tape *t, Chunks *c, Tensor *dlogits, Tensor *x, int64_t first, int64_t n) {
     if (c->dw.data) {
@@ -174,7 +192,7 @@ static void run_chunk(Tape *t, Chunks *c, int64_t first, int64_t n) {
     const Call call = {.in = {&x, c->w}, .out = {logits}, .attr = &c->product};
     tape_check(t, &OPS[OP_linear], &call);
     tape_call(t, &OPS[OP_linear], call);
-    chunk_losses(t, c, logits, first, n);
+    capped_chunk_losses(t, c, logits, first, n);
     if (c->dloss) chunk_gradients(t, c, logits, &x, first, n);
     tape_drop(t, logits);
 }
@@ -212,6 +230,7 @@ Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, Li
                 .dloss = records ? how.dloss : NULL,
                 .loss = tape_tensor(t, precise_type(x), 2, label->dim),
                 .attr = {.vocab = how.vocab},
+                .softcap = {how.softcap},
                 .product = {.fixed_order = tape_context(t)->batch_invariant}};
     const Call node = {.in = {x, label, how.dloss, w}, .out = {c.loss}, .attr = &c.attr};
     Tensor *all_x = gathered(t, x, is_cut), as_r = *all_x;

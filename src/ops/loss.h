@@ -15,16 +15,17 @@ Tensor *op_cross_entropy_of(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_
 typedef struct LinearLoss {
     int64_t vocab;     /* columns from there on are padding */
     int64_t positions; /* of a chunk, > 0: their logits of all samples are in memory together */
+    double softcap;    /* of the logits, as op_softcap; 0: none */
     bool sequence;     /* over tensor-parallel ranks x is V along the sequence, else I */
     Tensor *dloss;     /* [b,s]: the gradient that each loss will get; known if the tape records */
 } LinearLoss;
 
-/* op_cross_entropy of op_linear(x, w): logits exist in chunks of positions, and so do their gradients. If the
- * tape records, the gradients of x and w are computed on the way, w's is in its main gradient when the op
- * returns. x_sbh: a whole tensor that no other op reads, its memory becomes its gradient; w_vh [v,h] a
- * parameter; label_bs I64 [b,s], s that of all tensor-parallel ranks -> loss [b,s]. The bits are those of the
- * two ops but for the order in which w's gradient is summed, and for products whose order of summation
- * depends on the number of rows. */
+/* op_cross_entropy of op_softcap of op_linear(x, w): logits exist in chunks of positions, and so do their
+ * gradients. If the tape records, the gradients of x and w are computed on the way, w's is in its main
+ * gradient when the op returns. x_sbh: a whole tensor that no other op reads, its memory becomes its
+ * gradient; w_vh [v,h] a parameter; label_bs I64 [b,s], s that of all tensor-parallel ranks -> loss [b,s].
+ * The bits are those of the two ops but for the order in which w's gradient is summed, and for products whose
+ * order of summation depends on the number of rows. */
 Tensor *op_linear_cross_entropy(Tape *, Tensor *x_sbh, Tensor *w_vh, Tensor *label_bs, LinearLoss);
 
 enum { LINEAR_LOSS_BYTES = 1 << 30 };

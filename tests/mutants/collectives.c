@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "comm/backend.h"
+#include "comm/transport.h"
 #include "mutants/mutants.h"
 
 /* Elements that the operation leaves in `out`. */

@@ -38,6 +38,9 @@ class Shape:
         self.gated = self.activation == "swiglu"
         self.ffn = o.int("ffn-hidden-size", self.hidden * 8 // 3 // 64 * 64 if self.gated else 4 * self.hidden)
         self.rms = o.text("normalization", "LayerNorm") == "RMSNorm"
+        place = o.text("norm-placement", "pre")
+        self.norms_input, self.norms_output = place != "post", place != "pre"
+        self.parallel = o.text("parallel-residual", "none")
         self.position = o.text("position-embedding-type", "learned_absolute")
         self.experts = o.int("num-experts", 0)
         self.has_experts = pattern(o.text("moe-layer-freq", "1"), self.layers, lambda i, n: i % n == 0)
@@ -83,7 +86,8 @@ def tensors(m):
     for i in range(m.layers):
         layer = f"decoder.layers.{i}"
         attention = f"{layer}.self_attention"
-        norm(f"{layer}.input_layernorm", h)
+        if m.norms_input:
+            norm(f"{layer}.input_layernorm", h)
         linear(f"{attention}.linear_qkv", (m.heads + 2 * m.groups) * m.head, h, std, m.biased or "add-qkv-bias" in o)
         if "qk-layernorm" in o:
             norm(f"{attention}.q_layernorm", m.head)
@@ -91,7 +95,11 @@ def tensors(m):
         if o.text("softmax-type", "vanilla") == "learnable":
             out[f"{attention}.core_attention.softmax_offset"] = (m.heads,), std
         linear(f"{attention}.linear_proj", h, m.heads * m.head, small, m.biased)
-        norm(f"{layer}.pre_mlp_layernorm", h)
+        if m.norms_input and m.parallel != "one-norm":
+            norm(f"{layer}.pre_mlp_layernorm", h)
+        if m.norms_output:
+            norm(f"{layer}.post_self_attn_layernorm", h)
+            norm(f"{layer}.post_mlp_layernorm", h)
         if m.has_experts[i]:
             experts(f"{layer}.mlp")
         else:
@@ -197,7 +205,9 @@ class Pass:
             q, k = self.rotated(q), self.rotated(k)
         group = np.arange(m.heads) // per
         q, k, v = q.transpose(0, 2, 1, 3), k[:, :, group].transpose(0, 2, 1, 3), v[:, :, group].transpose(0, 2, 1, 3)
-        score = q @ k.transpose(0, 1, 3, 2) * (1 / math.sqrt(m.head))
+        score = q @ k.transpose(0, 1, 3, 2) * self.o.float("softmax-scale", 1 / math.sqrt(m.head))
+        cap = self.o.float("attn-logit-softcapping", math.inf)
+        score = score if cap == math.inf else tanh(score / cap) * cap
         seen = self.visible(layer)
         top = np.where(seen, score.value, -np.inf).max(-1, keepdims=True)
         p = exp((score - top) * seen) * seen
@@ -305,18 +315,27 @@ class Pass:
     def logits(self):
         w, m = self.w, self.m
         x = w["embedding.word_embeddings.weight"][self.batch.tokens]
+        x = x * (math.sqrt(m.hidden) if "scale-embedding" in self.o else self.o.float("embedding-multiplier", 1.0))
         if m.position == "learned_absolute":
             x = x + w["embedding.position_embeddings.weight"][self.batch.positions]
         x = self.dropped(x, "embedding.dropout", "hidden-dropout")
+        residual = self.o.float("residual-multiplier", 1.0)
+
+        def added(y, layer, norm, dropout):
+            y = self.norm(y, f"{layer}.{norm}") if m.norms_output else y
+            return self.dropped(y * residual, f"{layer}.{dropout}", "hidden-dropout")
         for i in range(m.layers):
             layer = f"decoder.layers.{i}"
-            y = self.attention(self.norm(x, f"{layer}.input_layernorm"), i)
-            x = x + self.dropped(y, f"{layer}.attention_dropout", "hidden-dropout")
-            y = self.norm(x, f"{layer}.pre_mlp_layernorm")
+            normed = self.norm(x, f"{layer}.input_layernorm") if m.norms_input else x
+            after = x + added(self.attention(normed, i), layer, "post_self_attn_layernorm", "attention_dropout")
+            y = x if m.parallel != "none" else after
+            y = normed if m.parallel == "one-norm" else self.norm(y, f"{layer}.pre_mlp_layernorm") if m.norms_input else y
             y = self.moe(y, i) if m.has_experts[i] else self.mlp(y, f"{layer}.mlp")
-            x = x + self.dropped(y, f"{layer}.mlp_dropout", "hidden-dropout")
+            x = after + added(y, layer, "post_mlp_layernorm", "mlp_dropout")
         x = self.norm(x, "decoder.final_layernorm")
-        return x @ w.get("output_layer.weight", w["embedding.word_embeddings.weight"]).transpose(1, 0)
+        z = x @ w.get("output_layer.weight", w["embedding.word_embeddings.weight"]).transpose(1, 0)
+        z, cap = z / self.o.float("logits-scaling", 1.0), self.o.float("final-logit-softcapping", math.inf)
+        return z if cap == math.inf else tanh(z / cap) * cap
 
     def loss(self):
         """The sum over all tokens that the mask counts."""

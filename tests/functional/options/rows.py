@@ -28,6 +28,7 @@ EXPERTS = "--num-experts 4 --moe-ffn-hidden-size 8 --disable-bias-linear "
 ONE = ""
 CUT = "--ranks 4 --tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"
 STAGES = "--ranks 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer"
+CHUNKED = " --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --cross-entropy-chunk-size 6"
 SAMPLES = "--global-batch-size 4 --train-samples 32 "  # instead of --train-iters
 ROWS = []
 
@@ -131,6 +132,19 @@ witnessed("window_attn_skip_freq", "--num-layers 3 --window-size 3,0 --window-at
 witnessed("window_attn_skip_freq", "--num-layers 4 --window-size 3,0 --window-attn-skip-freq [1,0]*2")
 witnessed("softmax_type", "--softmax-type off-by-one")
 witnessed("softmax_type", "--softmax-type learnable")
+witnessed("norm_placement", "--norm-placement post --hidden-dropout 0.1")
+witnessed("norm_placement", "--norm-placement sandwich --normalization RMSNorm --residual-multiplier 0.5")
+witnessed("parallel_residual", "--parallel-residual two-norms --hidden-dropout 0.1")
+witnessed("parallel_residual", "--parallel-residual one-norm --disable-bias-linear")
+witnessed("scale_embedding", "--scale-embedding --hidden-dropout 0.1")
+witnessed("embedding_multiplier residual_multiplier logits_scaling softmax_scale",
+          "--embedding-multiplier 3 --residual-multiplier 0.3 --logits-scaling 6 --softmax-scale 0.3 --hidden-dropout 0.1",
+          layouts=(ONE, CUT + CHUNKED, STAGES))
+RING, GATHER = ("--ranks 4 --context-parallel-size 4 --cp-comm-type " + x for x in ("p2p", "allgather"))
+witnessed("attn_logit_softcapping", "--attn-logit-softcapping 0.05 --attention-dropout 0.1", layouts=(ONE, CUT, STAGES, GATHER))
+witnessed("attn_logit_softcapping", "--attn-logit-softcapping 0.05 --window-size 5,0 --softmax-type learnable", layouts=(ONE, RING))
+witnessed("attn_logit_softcapping", "--attn-logit-softcapping 0.05 --attention-backend unfused", layouts=(ONE, STAGES))
+witnessed("final_logit_softcapping", "--final-logit-softcapping 0.7 --logits-scaling 0.5", layouts=(ONE, CUT + CHUNKED, STAGES, CUT))
 witnessed("embedding_init_method_std", "--embedding-init-method-std 0.1 --untie-embeddings-and-output-weights")
 witnessed("hidden_dropout", "--hidden-dropout 0.2")
 witnessed("attention_dropout", "--attention-dropout 0.3")
@@ -148,6 +162,8 @@ def experts(fields, words, layouts=(ONE, CUT, TOGETHER), without=""):
 
 experts("num_experts moe_ffn_hidden_size", "")
 experts("moe_layer_freq", "--moe-layer-freq 2")
+experts("norm_placement", "--norm-placement sandwich")
+experts("parallel_residual", "--parallel-residual one-norm")
 experts("moe_layer_freq", "--moe-layer-freq [0,1]")
 experts("moe_router_topk", "--moe-router-topk 3")
 experts("moe_router_pre_softmax", "--moe-router-pre-softmax")

@@ -3,7 +3,7 @@
 
 #include "unit/cmocka_all.h"
 
-#include "comm/backend.h"
+#include "comm/transport.h"
 #include "tensor/dtype.h"
 
 static void expect(CommFacts mine, CommFacts theirs, const char *why) {

@@ -12,20 +12,24 @@ typedef struct Choices {
     QuantFormat format;
     QuantRecipe recipe;
     GemmTuning tuning;
+    BranchNorms norms;
 } Choices;
 
 static const Choices CASES[] = {
     {"--activation swiglu --ffn-hidden-size 24", ACT_SWIGLU, SINK_NONE, ROUTER_TOPK_SOFTMAX, QUANT_OFF,
-     QUANT_DELAYED, GEMM_TUNING_SAME_BITS},
+     QUANT_DELAYED, GEMM_TUNING_SAME_BITS, NORM_INPUT},
     {"--activation gelu --softmax-type off-by-one --moe-router-score-function sigmoid --fp8-format e4m3 "
-     "--fp8-recipe tensorwise --gemm-tuning fastest",
-     ACT_GELU_TANH, SINK_ONE, ROUTER_SIGMOID, QUANT_E4M3, QUANT_TENSORWISE, GEMM_TUNING_FASTEST},
-    {"--activation gelu --disable-bias-linear --softmax-type learnable --fp8-format hybrid --gemm-tuning off",
-     ACT_GELU_ERF, SINK_LEARNED, ROUTER_TOPK_SOFTMAX, QUANT_HYBRID, QUANT_DELAYED, GEMM_TUNING_OFF},
+     "--fp8-recipe tensorwise --gemm-tuning fastest --norm-placement post",
+     ACT_GELU_TANH, SINK_ONE, ROUTER_SIGMOID, QUANT_E4M3, QUANT_TENSORWISE, GEMM_TUNING_FASTEST, NORM_OUTPUT},
+    {"--activation gelu --disable-bias-linear --softmax-type learnable --fp8-format hybrid --gemm-tuning off "
+     "--norm-placement sandwich",
+     ACT_GELU_ERF, SINK_LEARNED, ROUTER_TOPK_SOFTMAX, QUANT_HYBRID, QUANT_DELAYED, GEMM_TUNING_OFF,
+     NORM_BOTH},
     {"--activation quick-gelu --fp8-format e4m3 --fp8-recipe blockwise --gemm-tuning same-bits",
-     ACT_QUICK_GELU, SINK_NONE, ROUTER_TOPK_SOFTMAX, QUANT_E4M3, QUANT_BLOCKWISE, GEMM_TUNING_SAME_BITS},
+     ACT_QUICK_GELU, SINK_NONE, ROUTER_TOPK_SOFTMAX, QUANT_E4M3, QUANT_BLOCKWISE, GEMM_TUNING_SAME_BITS,
+     NORM_INPUT},
     {"--activation squared-relu", ACT_SQUARED_RELU, SINK_NONE, ROUTER_TOPK_SOFTMAX, QUANT_OFF, QUANT_DELAYED,
-     GEMM_TUNING_SAME_BITS},
+     GEMM_TUNING_SAME_BITS, NORM_INPUT},
 };
 
 static void every_choice_is_mapped(void **state) {
@@ -34,6 +38,7 @@ static void every_choice_is_mapped(void **state) {
         Setup *s = setup_new("%s", CASES[i].words);
         assert_int_equal(map_activation(s->derived.activation), CASES[i].activation);
         assert_int_equal(map_softmax(s->config.softmax_type), CASES[i].sink);
+        assert_int_equal(map_norms(s->config.norm_placement), CASES[i].norms);
         assert_int_equal(map_score(s->config.moe_router_score_function), CASES[i].score);
         assert_int_equal(map_fp8_format(s->config.fp8_format), CASES[i].format);
         assert_int_equal(map_fp8_recipe(s->config.fp8_recipe), CASES[i].recipe);

@@ -14,22 +14,25 @@
 #include "ops/norm.h"
 #include "ops/residual.h"
 #include "ops/rope.h"
+#include "ops/scale.h"
+#include "ops/softcap.h"
 
 static inline Tensor *build_linear(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
-    return op_linear(t, in[0], in[1], in[2], 0);
+    return op_linear(t, in[0], &(LinearLayer){.w_oi = in[1], .bias_o = in[2]});
 }
 
 static inline Tensor *build_mlp(Tape *t, Tensor **in, const void *attr) {
-    const Activated h =
-        op_linear_activated(t, in[0], in[1], in[2], 0, NULL, ((const ActivationAttr *)attr)->kind);
-    return op_linear_on_activated(t, h, in[3], in[4], 0, NULL);
+    const Activated h = op_linear_activated(t, in[0], &(LinearLayer){.w_oi = in[1], .bias_o = in[2]},
+                                            ((const ActivationAttr *)attr)->kind);
+    return op_linear_on_activated(t, h, &(LinearLayer){.w_oi = in[3], .bias_o = in[4]});
 }
 
 /* One weight used by two nodes: its gradient is added up. */
 static inline Tensor *build_linear_twice(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
-    return op_linear(t, op_linear(t, in[0], in[1], in[2], 0), in[1], in[2], 0);
+    return op_linear(t, op_linear(t, in[0], &(LinearLayer){.w_oi = in[1], .bias_o = in[2]}),
+                     &(LinearLayer){.w_oi = in[1], .bias_o = in[2]});
 }
 
 static inline Tensor *build_norm(Tape *t, Tensor **in, const void *attr) {
@@ -65,6 +68,15 @@ static inline Tensor *build_dropout(Tape *t, Tensor **in, const void *attr) {
     return op_dropout(t, in[0], ((const DropoutAttr *)attr)->rate, hash_name("dropout"));
 }
 
+static inline Tensor *build_scale(Tape *t, Tensor **in, const void *attr) {
+    return op_scale(t, in[0], ((const FactorAttr *)attr)->factor);
+}
+
+/* The gradient takes the memory of x: here that of a sum, not the input itself. */
+static inline Tensor *build_softcap(Tape *t, Tensor **in, const void *attr) {
+    return op_softcap(t, op_add(t, in[0], in[0]), ((const SoftcapAttr *)attr)->cap);
+}
+
 static inline Tensor *build_add(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
     return op_add(t, in[0], in[1]);
@@ -79,7 +91,7 @@ static inline Tensor *build_add_itself(Tape *t, Tensor **in, const void *attr) {
 /* x + dropout(linear(norm(x))) */
 static inline Tensor *build_residual_block(Tape *t, Tensor **in, const void *attr) {
     Tensor *h = op_norm(t, in[0], in[1], in[2], *(const NormAttr *)attr);
-    h = op_dropout(t, op_linear(t, h, in[3], NULL, 0), 0.25, hash_name("residual"));
+    h = op_dropout(t, op_linear(t, h, &(LinearLayer){.w_oi = in[3]}), 0.25, hash_name("residual"));
     return op_add(t, in[0], h);
 }
 

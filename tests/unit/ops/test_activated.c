@@ -8,10 +8,10 @@
 
 /* The activation as a node of its own. */
 static Tensor *build_apart(Tape *t, Tensor **in, const void *attr) {
-    const Activated h =
-        op_linear_activated(t, in[0], in[1], in[2], 0, NULL, ((const ActivationAttr *)attr)->kind);
+    const Activated h = op_linear_activated(t, in[0], &(LinearLayer){.w_oi = in[1], .bias_o = in[2]},
+                                            ((const ActivationAttr *)attr)->kind);
     activation_record(t, h.pre, h.act, h.kind, false);
-    return op_linear(t, h.act, in[3], in[4], 0);
+    return op_linear(t, h.act, &(LinearLayer){.w_oi = in[3], .bias_o = in[4]});
 }
 
 #define MLP(kind)                                                                                            \

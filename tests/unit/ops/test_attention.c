@@ -146,6 +146,8 @@ static void fused_is_the_definition(void **state) {
             p.attr.dropout =
                 (DropoutAttr){.rate = 0.4, .seed = 3, .site = 4, .first_sample = 7, .seq_total = 131};
             check_fused(p);
+            p.attr.softcap = 0.6;
+            check_fused(p);
         }
 }
 

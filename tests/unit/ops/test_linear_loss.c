@@ -1,4 +1,4 @@
-/* The loss behind its linear layer, in chunks, against the two ops by themselves, which test_ops.c checks. */
+/* The loss behind its linear layer, in chunks, against the ops by themselves, which test_ops.c checks. */
 #include "unit/cmocka_all.h"
 
 #include <math.h>
@@ -8,6 +8,7 @@
 #include "base/fault.h"
 #include "ops/linear.h"
 #include "ops/loss.h"
+#include "ops/softcap.h"
 #include "unit/ops/elements.h"
 #include "unit/ops/isolate.h"
 
@@ -24,6 +25,7 @@ typedef struct How {
     bool fresh;        /* w's main gradient has nothing in it */
     bool split;        /* a sweep for dx, then one for dw */
     bool evaluates;
+    double softcap; /* 0: none */
 } How;
 
 typedef struct Outcome {
@@ -96,8 +98,10 @@ static Tensor *loss_of(Work *k) {
     Tensor *dloss = k->how.evaluates ? NULL : &k->dloss;
     if (positions)
         return op_linear_cross_entropy(k->tape, k->x, &k->w, &k->label,
-                                       (LinearLoss){VOCAB, positions, false, dloss});
-    return op_cross_entropy_of(k->tape, op_linear(k->tape, k->x, &k->w, NULL, 0), &k->label, VOCAB, dloss);
+                                       (LinearLoss){VOCAB, positions, k->how.softcap, false, dloss});
+    Tensor *logits =
+        op_softcap(k->tape, op_linear(k->tape, k->x, &(LinearLayer){.w_oi = &k->w}), k->how.softcap);
+    return op_cross_entropy_of(k->tape, logits, &k->label, VOCAB, dloss);
 }
 
 static void play_back(Work *k, Tensor *loss, Tensor *dloss) {
@@ -150,9 +154,9 @@ enum { LANE_COUNT = sizeof LANES / sizeof *LANES };
 static void chunks_have_the_bits_of_the_two_ops(void **state) {
     (void)state;
     for (int i = 0; i < LANE_COUNT; i++)
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 8; k++) {
             const LossLane *l = &LANES[i];
-            const How whole = {.fresh = k & 1, .split = k & 2};
+            const How whole = {.fresh = k & 1, .split = k & 2, .softcap = k & 4 ? 0.75 : 0};
             const Outcome want = run(l, whole);
             for (int64_t positions = 1; positions <= S + 1; positions++) {
                 How h = whole;
@@ -172,9 +176,11 @@ static void chunks_have_the_bits_of_the_two_ops(void **state) {
 static void an_evaluation_only_has_losses(void **state) {
     (void)state;
     for (int i = 0; i < LANE_COUNT; i++) {
-        const Outcome want = run(&LANES[i], (How){.evaluates = true}),
-                      got = run(&LANES[i], (How){.positions = 2, .evaluates = true});
-        assert_memory_equal(&want, &got, sizeof want);
+        for (int k = 0; k < 2; k++) {
+            const How whole = {.evaluates = true, .softcap = k}, parts = {2, .evaluates = true, .softcap = k};
+            const Outcome want = run(&LANES[i], whole), got = run(&LANES[i], parts);
+            assert_memory_equal(&want, &got, sizeof want);
+        }
     }
 }
 
@@ -201,7 +207,7 @@ static void chunks_keep_no_memory(void **state) {
         size_t used[2];
         for (int k = 0; k < 2; k++) {
             Work work;
-            work_open(&work, &LANES[i], (How){.positions = k ? 1 : S});
+            work_open(&work, &LANES[i], (How){.positions = k ? 1 : S, .softcap = 2});
             loss_of(&work);
             used[k] = space_used(work.transient);
             work_close(&work);

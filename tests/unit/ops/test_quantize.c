@@ -248,7 +248,7 @@ static void check_layer(QuantSpec spec, Way way) {
         tape_trace(l.tape, count_codes, &passes);
         Tensor *input = tape_input(l.tape, F64, 3, (int64_t[]){size.s, size.b, IN}, 0);
         memcpy(input->data, x0, tensor_bytes(input));
-        Tensor *y = op_linear_quantised(l.tape, input, &l.w->value, NULL, 0, l.quantiser);
+        Tensor *y = op_linear(l.tape, input, &(LinearLayer){.w_oi = &l.w->value, .quantiser = l.quantiser});
         Tensor seed = tensor_make(dy0, F64, 3, y->dim);
         double *out = mem_alloc(tensor_bytes(y));
         memcpy(out, y->data, tensor_bytes(y));

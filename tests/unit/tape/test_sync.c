@@ -28,7 +28,7 @@ typedef struct Layer {
 } Layer;
 
 static Tensor *linear(Tape *t, const Net *n, int weight, Tensor *x) {
-    return op_linear(t, x, &n->weight[weight]->value, NULL, 0);
+    return op_linear(t, x, &(LinearLayer){.w_oi = &n->weight[weight]->value});
 }
 
 static Tensor *layer(Tape *t, void *self, Tensor *x) {

@@ -36,12 +36,13 @@ HOOK(Tensor *, op_redistribute, Tape *t, Tensor *x, Axis axis, Spmd to, int dim)
     return moves && is_left_out("op_redistribute") ? x : __real_op_redistribute(t, x, axis, to, dim);
 }
 
-HOOK(Tensor *, op_linear, Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsigned flags) {
+HOOK(Tensor *, op_linear, Tape *t, Tensor *x, const LinearLayer *l) {
     static const char *const NAME[] = {"GATHER_IN", "REDUCE_OUT", "SEQUENCE"};
-    const bool is_cut = spmd_on(w->spmd, AXIS_TP) == SPMD_V;
+    const bool is_sharded = spmd_on(l->w_oi->spmd, AXIS_TP) == SPMD_V;
+    LinearLayer without = *l;
     for (int i = 0; i < 3; i++)
-        if (is_cut && flags & 1u << i && is_left_out(NAME[i])) flags &= ~(1u << i);
-    return __real_op_linear(t, x, w, bias, flags);
+        if (is_sharded && l->flags & 1u << i && is_left_out(NAME[i])) without.flags &= ~(1u << i);
+    return __real_op_linear(t, x, &without);
 }
 
 HOOK(Tensor *, op_to_expert_view, Tape *t, Tensor *x) {

@@ -1,4 +1,4 @@
-/* What the backends share and nobody else sees: the endpoint, its channels, works, records and reports.
+/* What the transports share and nobody else sees: the endpoint, its channels, works, records and reports.
  *
  * A channel is one sequence of operations: the collectives of a group, or the messages from one member of a
  * group to another. Its members are numbered 0 .. members-1; of a message, the sender is 0, the receiver 1.
@@ -35,7 +35,7 @@ typedef struct CommChannel {
     CommKey key;
     int members, member; /* of this rank */
     int64_t next;        /* sequence number of this rank's next operation */
-    void *state;         /* the backend's */
+    void *state;         /* the host transport's */
 } CommChannel;
 
 /* Global rank of member `i` of a channel. */
@@ -64,15 +64,12 @@ struct CommWork {
     int64_t seq;
     int64_t record;          /* in the recorder */
     int64_t *in_at, *out_at; /* ALL_TO_ALL: where each member's part begins, in elements */
-    void *state;             /* the backend's */
-    bool open;               /* started and not waited for */
-    void *staging, *staged;  /* copies of a GPU's buffers, and where the result belongs; NULL: none */
-    CommWork *next;          /* of the spare ones */
+    const struct CommTransport *transport;
+    void *state;            /* the host transport's */
+    bool open;              /* started and not waited for */
+    void *staging, *staged; /* copies of a GPU's buffers, and where the result belongs; NULL: none */
+    CommWork *next;         /* of the spare ones */
 };
-
-/* Around what a backend does with buffers on a GPU (staging.c). */
-void comm_stage(CommWork *);
-void comm_unstage(CommWork *);
 
 /* ---- recorder ---- */
 
@@ -97,15 +94,21 @@ void comm_record_print(const CommRecord *, FILE *);
 
 /* ---- endpoint ---- */
 
-typedef struct CommBackend {
+/* How operations move elements. start and wait are those of comm.h, for operations of several members. */
+typedef struct CommTransport {
     void (*start)(Comm *, CommWork *);
     void (*wait)(Comm *, CommWork *);
     void (*free)(Comm *);
-} CommBackend;
+} CommTransport;
+
+/* The device transport where there is no other: operations work on copies in host memory, which the host
+ * transport moves. */
+extern const CommTransport COMM_STAGING;
 
 struct Comm {
-    const CommBackend *backend; /* NULL: nothing moves */
-    void *state;
+    const CommTransport *host; /* NULL: nothing moves */
+    void *host_state;
+    const CommTransport *device; /* for memory of a discrete device */
     int rank, world;
     double deadline_s;
     CommSabotage sabotage;
@@ -116,7 +119,7 @@ struct Comm {
     CommRecorder recorder;
 };
 
-void comm_init(Comm *, const CommBackend *, void *state, int world, int rank, const CommOptions *);
+void comm_init(Comm *, const CommTransport *host, void *host_state, int world, int rank, const CommOptions *);
 /* Releases what comm_init and the operations took; works that nobody waited for are a fault. */
 void comm_close(Comm *);
 CommChannel *comm_channel(Comm *, const CommKey *);
