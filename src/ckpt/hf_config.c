@@ -113,13 +113,15 @@ static bool has_fixed_values(const HfType *t, const Config *filled) {
     return has;
 }
 
-/* An error if the file is read back as another model. */
+/* An error, and no text, if it is read back as another model. */
 static Err write_type(const HfType *t, const Config *c, const Derived *d, DType dtype, Str *out) {
     const Config filled = hf_config_filled(c, d);
     Str notes = {0};
+    str_clear(out);
     write_rows(t, &filled, d, dtype, out);
     const Err e = read_text_back("config.json", out, c, d, &notes);
     str_free(&notes);
+    if (e.code) str_clear(out);
     return e;
 }
 
@@ -130,7 +132,6 @@ static HfModelType write_first_fit(const Config *c, const Derived *d, DType dtyp
     for (; t < HF_TYPES; t++) {
         if (!has_fixed_values(&HF_TYPE[t], &filled)) continue;
         if (!write_type(&HF_TYPE[t], c, d, dtype, out).code) break;
-        str_clear(out);
     }
     return (HfModelType)t;
 }

@@ -11,7 +11,7 @@
 /* Appends the model's options as `name = value` lines. What our model cannot do is an error that names the
  * key. */
 Err hf_config_import(const char *path, Str *conf);
-/* Appends the text of config.json, and says which family the names of the tensors follow. The
+/* Sets the text of config.json, and says which family the names of the tensors follow. The
  * type is hf_model_type, else the first one that fits. An error if it, or none, has this combination of
  * options. Token ids are null: the tokenizer's files have them. */
 Err hf_config_export(const Config *, const Derived *, DType dtype, Str *json, HfFamily *family);
