@@ -26,6 +26,7 @@ static Err import_root(HfReader *r) {
     }
     const HfRow *rows[HF_MOST_ROWS];
     r->rows = rows, r->num_rows = hf_type_rows(type, rows);
+    hf_set_text(r, OPTION_hf_model_type, type->name);
     for (int i = 0; i < r->num_rows && !r->err.code; i++)
         if (rows[i]->form->read) rows[i]->form->read(r, rows[i]);
     return r->err;
@@ -84,7 +85,7 @@ Err hf_config_read_back(const char *path, const Config *c, const Derived *d, Str
 
 /* ---- export ---- */
 
-static void write_type(const HfType *t, const Config *filled, const Derived *d, DType dtype, Str *out) {
+static void write_rows(const HfType *t, const Config *filled, const Derived *d, DType dtype, Str *out) {
     static const char *const TORCH_NAMES[DTYPES] = {
         [F64] = "float64", [F32] = "float32", [BF16] = "bfloat16", [F16] = "float16"};
     const HfRow *rows[HF_MOST_ROWS];
@@ -112,35 +113,60 @@ static bool has_fixed_values(const HfType *t, const Config *filled) {
     return has;
 }
 
-/* The first type whose config.json is read back as the same model; HF_TYPES if there is none. */
-static HfTypeId write_first_fit(const Config *c, const Derived *d, DType dtype, Str *out) {
+/* An error, and no text, if it is read back as another model. */
+static Err write_type(const HfType *t, const Config *c, const Derived *d, DType dtype, Str *out) {
+    const Config filled = hf_config_filled(c, d);
+    Str notes = {0};
+    str_clear(out);
+    write_rows(t, &filled, d, dtype, out);
+    const Err e = read_text_back("config.json", out, c, d, &notes);
+    str_free(&notes);
+    if (e.code) str_clear(out);
+    return e;
+}
+
+/* The first type that fits; HF_TYPES if there is none. */
+static HfModelType write_first_fit(const Config *c, const Derived *d, DType dtype, Str *out) {
     const Config filled = hf_config_filled(c, d);
     int t = 0;
     for (; t < HF_TYPES; t++) {
         if (!has_fixed_values(&HF_TYPE[t], &filled)) continue;
-        Str notes = {0};
-        write_type(&HF_TYPE[t], &filled, d, dtype, out);
-        const Err e = read_text_back("config.json", out, c, d, &notes);
-        str_free(&notes);
-        if (!e.code) break;
-        str_clear(out);
+        if (!write_type(&HF_TYPE[t], c, d, dtype, out).code) break;
     }
-    return (HfTypeId)t;
+    return (HfModelType)t;
 }
 
-Err hf_config_export(const Config *c, const Derived *d, DType dtype, Str *json, HfFamily *family) {
+/* What no type can say. */
+static Err check_exportable(const Config *c, const Derived *d) {
     if (c->softmax_type != SOFTMAX_VANILLA)
         return err_user("no Hugging Face model that can be written has attention sinks, as --softmax-type %s "
                         "gives this one; it cannot be exported",
                         SoftmaxType_spellings[c->softmax_type]);
-    const HfTypeId type = d->num_moe_layers && d->sinkhorn ? HF_TYPES : write_first_fit(c, d, dtype, json);
-    if (type != HF_TYPES) return *family = HF_TYPE[type].family, ERR_OK;
-    Str names = {0};
-    hf_type_names(&names);
-    const Err e =
-        err_user("none of Hugging Face's %s models has this combination of position embedding, norm, "
-                 "activation, biases, windows and experts; it cannot be exported",
-                 names.s);
-    str_free(&names);
-    return e;
+    if (d->num_moe_layers && d->sinkhorn)
+        return err_user("no Hugging Face model that can be written balances its experts by sinkhorn, as "
+                        "--moe-router-load-balancing-type does in this one; it cannot be exported");
+    return ERR_OK;
+}
+
+Err hf_config_export(const Config *c, const Derived *d, DType dtype, Str *json, HfFamily *family) {
+    ERR_RETURN(check_exportable(c, d));
+    HfModelType type = c->hf_model_type;
+    if (type != HF_TYPES) {
+        const Err e = write_type(&HF_TYPE[type], c, d, dtype, json);
+        if (e.code)
+            return err_user("this model cannot be exported as %s: %s; --hf-model-type none takes any type "
+                            "that fits",
+                            HF_TYPE[type].name, e.msg);
+    } else if ((type = write_first_fit(c, d, dtype, json)) == HF_TYPES) {
+        Str names = {0};
+        hf_type_names(&names);
+        const Err e =
+            err_user("none of Hugging Face's %s models has this combination of position embedding, norm, "
+                     "activation, biases, windows and experts; it cannot be exported",
+                     names.s);
+        str_free(&names);
+        return e;
+    }
+    *family = HF_TYPE[type].family;
+    return ERR_OK;
 }

@@ -11,8 +11,9 @@
 /* Appends the model's options as `name = value` lines. What our model cannot do is an error that names the
  * key. */
 Err hf_config_import(const char *path, Str *conf);
-/* Appends the text of config.json, and says which family the names of the tensors follow. An error if none of
- * the model types has this combination of options. Token ids are null: the tokenizer's files have them. */
+/* Sets the text of config.json, and says which family the names of the tensors follow. The
+ * type is hf_model_type, else the first one that fits. An error if it, or none, has this combination of
+ * options. Token ids are null: the tokenizer's files have them. */
 Err hf_config_export(const Config *, const Derived *, DType dtype, Str *json, HfFamily *family);
 /* Compares, option by option, the function that model a computes with that of b, which was read from a
  * config.json; an error names the first option that differs and both values. Dropout, which a type of model

@@ -88,6 +88,7 @@ static Config plain(const Config *config, const Derived *d, Arena *arena) {
     c.make_vocab_size_divisible_by = fresh.make_vocab_size_divisible_by;
     c.group_query_attention = true;
     c.add_qkv_bias |= c.add_bias_linear;
+    c.hf_model_type = fresh.hf_model_type;
     plain_positions(&c, &fresh);
     plain_windows(&c, d, arena);
     plain_experts(&c, d, &fresh, arena);
@@ -132,9 +133,8 @@ Err hf_config_compare(const Config *a, const Derived *da, const Config *b, const
             str_printf(notes, "note: %s is %s here and %s in config.json, which has no place for it\n", field,
                        shown(value).s, shown(other).s);
         else
-            e = err_user("config.json would be read as another model: %s is %s here and %s there; this model "
-                         "cannot be exported",
-                         field, shown(value).s, shown(other).s);
+            e = err_user("config.json would be read as another model: %s is %s here and %s there", field,
+                         shown(value).s, shown(other).s);
     }
     json_decref(ours), json_decref(theirs);
     arena_free(arena);

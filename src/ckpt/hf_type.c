@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "ckpt/hf_form.h"
 
 /* Rows of the types:
@@ -16,7 +17,7 @@
  *   REFUSE(key, why)                       must not be there
  *   ALIAS(key, other)                      must be equal to the other key if it is there
  *   SPECIAL(form, option, key, fallback)   read and written by functions of their own
- *   CHECK(form)                            only checks
+ *   DEMAND(form)                           only checks
  *   ACTIVATION(form, key, fallback), WINDOWS(choice, size), EXPERTS(key, second key, fallback)
  *   DROP(option)                           the base's row of the option does not hold */
 #define OF(o)                       .name = #o, .option = OPTION_##o
@@ -32,7 +33,7 @@
 #define REFUSE(k, why)              {ALONE(k), .key = k, .word = why, .form = &hf_form_refused},
 #define ALIAS(k, other)             {ALONE(k), .key = k, .word = other, .form = &hf_form_alias},
 #define SPECIAL(f, o, k, otherwise) {OF(o), .key = k, .fallback = otherwise, .form = &hf_form_##f},
-#define CHECK(f)                    {ALONE(#f), .form = &hf_form_##f},
+#define DEMAND(f)                   {ALONE(#f), .form = &hf_form_##f},
 #define ACTIVATION(f, k, w)         {OF(activation), .key = k, .word = w, .form = &hf_form_##f},
 #define EXPERTS(k, second, f)                                                                                \
     {OF(num_experts), .key = k, .word = second, .fallback = f, .form = &hf_form_experts},
@@ -89,7 +90,7 @@ static const HfRow ROWS_glm4_moe[] = {
 const HfType HF_TYPE[HF_TYPES] = {
 #define HF_TYPE(type, architecture, family)                                                                  \
     [TYPE_##type] = {#type, architecture, HF_##family, ROWS_##type, sizeof ROWS_##type / sizeof(HfRow)},
-#include "ckpt/hf/types.def"
+#include "config/hf_types.def"
 };
 
 const HfType *hf_type_find(const char *name) {
@@ -106,6 +107,7 @@ static int find_row(const HfRow *const *rows, int n, const char *name) {
 
 int hf_type_rows(const HfType *t, const HfRow *out[HF_MOST_ROWS]) {
     int n = 0;
+    CHECK(t->num_rows <= HF_MOST_ROWS, "%s has %d rows", t->name, t->num_rows);
     for (int i = 0; i < t->num_rows; i++) {
         const HfRow *row = &t->rows[i];
         const int at = find_row(out, n, row->name);

@@ -1,18 +1,13 @@
-/* The model types of Hugging Face (ckpt/hf/types.def) and the rows that say what stands in their config.json:
- * which keys transformers honours for a type, and what a missing key means there. One importer and one
- * exporter (hf_config.c) go through the rows. Source: transformers 5.23,
+/* The model types of Hugging Face (config/hf_types.def) and the rows that say what stands in their
+ * config.json: which keys transformers honours for a type, and what a missing key means there. One importer
+ * and one exporter (hf_config.c) go through the rows. Source: transformers 5.23,
  * models/<type>/configuration_<type>.py (defaults) and modeling_<type>.py (what is read). */
 #ifndef ISOTRON_CKPT_HF_TYPE_H
 #define ISOTRON_CKPT_HF_TYPE_H
 
 #include "base/str.h"
 #include "ckpt/hf.h"
-
-typedef enum HfTypeId {
-#define HF_TYPE(type, ...) TYPE_##type,
-#include "ckpt/hf/types.def"
-    HF_TYPES
-} HfTypeId;
+#include "config/enums.h"
 
 typedef struct HfForm HfForm; /* hf_form.h */
 

@@ -155,8 +155,8 @@ static int64_t wanted(const Config *c, const char *dir) {
 /* A continued run keeps these too, but weights alone do not depend on them (a table of positions does, and
  * its shape says so). */
 static bool concerns_weights(const char *key) {
-    static const char *const APART[] = {"seq_length", "max_position_embeddings", "hidden_dropout",
-                                        "attention_dropout", "make_vocab_size_divisible_by"};
+    static const char *const APART[] = {"seq_length",        "max_position_embeddings",      "hidden_dropout",
+                                        "attention_dropout", "make_vocab_size_divisible_by", "hf_model_type"};
     for (size_t i = 0; i < sizeof APART / sizeof *APART; i++)
         if (!strcmp(key, APART[i])) return false;
     return true;

@@ -49,6 +49,7 @@ for number, case in enumerate(table["cases"]):
     check = reference("reference", i64(table["tokens"]), answers[str(number)])
     convert("--from-hf", folder, "--save", saved, "--check", check)
     convert("--load", saved, "--to-hf", out)
+    assert json.loads((out / "config.json").read_text())["model_type"] == case["family"], name
     convert("--from-hf", out, "--check", check)
 print(f"{len(table['cases'])} spellings of config.json are read as transformers reads them, or refused")
 
@@ -113,7 +114,7 @@ plant("bit-of-double", edit_weights=last_bit, against=double)
 
 convert("--from-hf", model, "--save", WORK / "pattern", "--window-attn-skip-freq", "[0,1,1]")
 said = convert("--load", WORK / "pattern", "--to-hf", WORK / "refused", expect=2)
-assert "cannot be exported" in said and not (WORK / "refused").exists(), said
+assert "cannot be exported as qwen3_moe" in said and "window_attn_skip_freq" in said and not (WORK / "refused").exists(), said
 before = {p: p.read_bytes() for p in out.iterdir()}
 convert("--load", WORK / "pattern", "--to-hf", out, expect=2)
 convert("--load", WORK / "pattern", "--to-hf", out, "--check", check, expect=1)

@@ -20,6 +20,7 @@ UNCHANGED = [
     ("distributed_timeout_minutes", "--distributed-timeout-minutes 5", "", "affects only when a hung run ends: functional/faults"),
     ("distributed_timeout_seconds", "--distributed-timeout-seconds-after-init 300", "", "the same"),
     ("model", "--model gpt", "", "there is one family"),
+    ("hf_model_type", "--hf-model-type gpt2", "", "affects only what convert writes: functional/convert"),
     ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32", "only allows other types of moments"),
     ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8, "affects only GPU kernels"),
 ]

@@ -145,6 +145,34 @@ static void config_json_round_trips(void **unused) {
     config_round_trip_of(BASE "activation = gelu-erf\nattention-dropout = 0.3\n", "GPT2LMHeadModel");
 }
 
+/* A type that is stored is written, though an earlier one fits; or what it cannot say is named. */
+static void a_stored_type_is_written(void **unused) {
+    (void)unused;
+    static const char fits[] = BASE LLAMA "ffn-hidden-size = 40\n",
+                      biased[] = BASE LLAMA "add-qkv-bias = true\n";
+    config_round_trip_of(fits, "LlamaForCausalLM");
+    TestModel m = {0};
+    Str json = {0}, back = {0};
+    HfFamily family;
+    char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch),
+         *mistral = mem_printf("%shf-model-type = mistral\n", fits),
+         *llama = mem_printf("%shf-model-type = llama\n", biased);
+    config_round_trip_of(mistral, "MistralForCausalLM");
+    test_model_parse(&m, mistral);
+    assert_ok(hf_config_export(&m.config, &m.derived, F32, &json, &family));
+    write_text(path, json.s);
+    assert_ok(hf_config_import(path, &back));
+    assert_non_null(strstr(back.s, "hf-model-type = mistral\n"));
+    args_free(&m.args), arena_free(m.arena);
+    test_model_parse(&m, llama);
+    assert_err(hf_config_export(&m.config, &m.derived, F32, &json, &family), "cannot be exported as llama",
+               "add_qkv_bias is 'true' here and 'false' there", "--hf-model-type none");
+    args_free(&m.args), arena_free(m.arena);
+    str_free(&json), str_free(&back);
+    free(path), free(mistral), free(llama);
+    scratch_remove(scratch);
+}
+
 static void models_that_hf_lacks_are_refused(void **unused) {
     (void)unused;
     static const char *const confs[] = {
@@ -245,9 +273,13 @@ enum { N_DIFFERENCES = sizeof DIFFERENCES / sizeof *DIFFERENCES };
 
 /* The family, which a type of Hugging Face implies; options of training and memory; one that num_query_groups
  * stands for. */
-static const char *const NOT_COMPARED[] = {
-    "model",          "seq_length",       "make_vocab_size_divisible_by", "group_query_attention",
-    "hidden_dropout", "attention_dropout"};
+static const char *const NOT_COMPARED[] = {"model",
+                                           "hf_model_type",
+                                           "seq_length",
+                                           "make_vocab_size_divisible_by",
+                                           "group_query_attention",
+                                           "hidden_dropout",
+                                           "attention_dropout"};
 
 static bool is_not_compared(const char *field) {
     for (size_t i = 0; i < sizeof NOT_COMPARED / sizeof *NOT_COMPARED; i++)
@@ -587,6 +619,7 @@ static void config_json_is_not_trusted(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(config_json_round_trips),
+        cmocka_unit_test(a_stored_type_is_written),
         cmocka_unit_test(models_that_hf_lacks_are_refused),
         cmocka_unit_test(every_option_of_a_model_is_compared),
         cmocka_unit_test(what_says_the_same_in_other_words_is_equal),
