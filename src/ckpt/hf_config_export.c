@@ -45,6 +45,7 @@ static HfTypeId choose_moe(const Config *c, const Derived *d) {
 }
 
 static HfTypeId choose(const Config *c, const Derived *d) {
+    if (d->activation > MLP_SWIGLU) return HF_TYPES;
     const int64_t windowed = count_windowed(c, d);
     const bool rms = c->normalization == NORM_RMS, one_plus = c->apply_layernorm_1p,
                bias = c->add_bias_linear;

@@ -312,7 +312,7 @@ Activated op_linear_activated(Tape *t, Tensor *x, Tensor *w, Tensor *bias, unsig
     LayerAttr attr = layer_attr(t, x, w, bias, flags, quantiser);
     CHECK(!attr.reduces, "linear: partial sums have no activation");
     Activated out = {.kind = activation};
-    if (activation == ACT_SWIGLU || tape_context(t)->exact) {
+    if (activation_is_gated(activation) || tape_context(t)->exact) {
         out.act = op_activation(t, layer(t, x, w, bias, &attr, NULL), activation);
         return out;
     }
