@@ -89,6 +89,14 @@ static bool valid_window_pattern(const Config *c) {
     return valid;
 }
 
+static bool valid_rope_pattern(const Config *c) {
+    if (!c->no_rope_freq || c->num_layers < 1 || c->num_layers > 65536) return true;
+    bool *rotated = mem_zero((size_t)c->num_layers, sizeof *rotated);
+    bool valid = config_rotated_layers(c, rotated);
+    free(rotated);
+    return valid;
+}
+
 /* ---- context parallelism ---- */
 
 static bool valid_context_comm(const Config *c) {

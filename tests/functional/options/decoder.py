@@ -46,6 +46,8 @@ class Shape:
         self.has_experts = pattern(o.text("moe-layer-freq", "1"), self.layers, lambda i, n: i % n == 0)
         self.has_experts = [bool(self.experts) and x for x in self.has_experts]
         windowed = pattern(o.text("window-attn-skip-freq", f"[1]*{self.layers}"), self.layers, lambda i, n: (i + 1) % n != 0)
+        skipped = o.text("no-rope-freq", f"[0]*{self.layers}")
+        self.rotated = [not x for x in pattern(skipped, self.layers, lambda i, n: (i + 1) % n == 0)]
         reach = int(o.text("window-size", "-1,0").split(",")[0])
         self.reach = [reach if w and reach >= 0 else None for w in windowed]
 
@@ -90,8 +92,9 @@ def tensors(m):
             norm(f"{layer}.input_layernorm", h)
         linear(f"{attention}.linear_qkv", (m.heads + 2 * m.groups) * m.head, h, std, m.biased or "add-qkv-bias" in o)
         if "qk-layernorm" in o:
-            norm(f"{attention}.q_layernorm", m.head)
-            norm(f"{attention}.k_layernorm", m.head)
+            whole = "qk-layernorm-whole" in o
+            norm(f"{attention}.q_layernorm", m.head * (m.heads if whole else 1))
+            norm(f"{attention}.k_layernorm", m.head * (m.groups if whole else 1))
         if o.text("softmax-type", "vanilla") == "learnable":
             out[f"{attention}.core_attention.softmax_offset"] = (m.heads,), std
         linear(f"{attention}.linear_proj", h, m.heads * m.head, small, m.biased)
@@ -119,8 +122,10 @@ def initial(m, seed):
     return made
 
 
-def frequencies(o, head):
+def frequencies(o, head, windowed):
     dim = int(head * o.float("rotary-percent", 1.0))
+    if windowed and "rope-local-base-freq" in o:
+        return o.float("rope-local-base-freq") ** (-np.arange(0, dim, 2) / dim)
     f = o.float("rotary-base", 10000.0) ** (-np.arange(0, dim, 2) / dim)
     if "use-rope-scaling" in o:
         original, low, high = (o.float(f"rope-scaling-{name}", x) for name, x in
@@ -172,9 +177,9 @@ class Pass:
             return x
         return x * draws.dropout(self.seed, name, rate, draws.elements(self.samples, x.shape[1:]))
 
-    def rotated(self, x):
+    def rotated(self, x, layer):
         """[b, s, heads, d]: pairs are rotated by position * frequency."""
-        f = frequencies(self.o, self.m.head)
+        f = frequencies(self.o, self.m.head, self.m.reach[layer] is not None)
         n = len(f)
         angle = (self.batch.positions[:, :, None] * f)[:, :, None, :]
         pairs = (slice(0, 2 * n, 2), slice(1, 2 * n, 2)) if "rotary-interleaved" in self.o else (slice(0, n), slice(n, 2 * n))
@@ -200,9 +205,11 @@ class Pass:
         qkv = self.linear(x, f"{name}.linear_qkv").reshape(b, s, m.groups, per + 2, m.head)
         q, k, v = qkv[:, :, :, :per].reshape(b, s, m.heads, m.head), qkv[:, :, :, per], qkv[:, :, :, per + 1]
         if "qk-layernorm" in self.o:
-            q, k = self.norm(q, f"{name}.q_layernorm"), self.norm(k, f"{name}.k_layernorm")
-        if m.position == "rope":
-            q, k = self.rotated(q), self.rotated(k)
+            together = lambda x: x.reshape(b, s, -1) if "qk-layernorm-whole" in self.o else x
+            q = self.norm(together(q), f"{name}.q_layernorm").reshape(b, s, m.heads, m.head)
+            k = self.norm(together(k), f"{name}.k_layernorm").reshape(b, s, m.groups, m.head)
+        if m.position == "rope" and m.rotated[layer]:
+            q, k = self.rotated(q, layer), self.rotated(k, layer)
         group = np.arange(m.heads) // per
         q, k, v = q.transpose(0, 2, 1, 3), k[:, :, group].transpose(0, 2, 1, 3), v[:, :, group].transpose(0, 2, 1, 3)
         score = q @ k.transpose(0, 1, 3, 2) * self.o.float("softmax-scale", 1 / math.sqrt(m.head))
