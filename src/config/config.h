@@ -78,6 +78,8 @@ typedef struct Derived {
     int64_t window_left;                   /* reach of a windowed layer; -1 = no limit */
     const bool *layer_windowed;            /* [num_layers] */
     const bool *layer_rotated;             /* [num_layers] */
+    const double *rope_divisor;            /* [rotary_dim / 2], of the rotary frequencies; NULL: none */
+    double rope_amplitude;                 /* of rotated channels */
     const bool *layer_moe;                 /* [num_layers] */
     const ContextComm *layer_context_comm; /* [num_layers] */
     int64_t num_moe_layers, moe_ffn_hidden_size, moe_shared_size; /* the last: 0 without shared experts */

@@ -70,6 +70,18 @@ static void rotations(const Config *c, Arena *arena, Derived *d) {
     bool *rotated = arena_alloc(arena, (size_t)c->num_layers * sizeof *rotated);
     CHECK(config_rotated_layers(c, rotated), "'%s'", c->no_rope_freq);
     d->layer_rotated = rotated;
+    d->rope_amplitude = 1;
+    if (!c->rope_short_factor.count) return;
+    const double original = (double)c->rope_scaling_original_max_position_embeddings,
+                 stretch = (double)d->max_position_embeddings / original;
+    const TextList *factors = c->seq_length > c->rope_scaling_original_max_position_embeddings
+                                  ? &c->rope_long_factor
+                                  : &c->rope_short_factor;
+    double *divisor = arena_alloc(arena, (size_t)factors->count * sizeof *divisor);
+    for (int64_t i = 0; i < factors->count; i++) divisor[i] = strtod(factors->at[i], NULL);
+    d->rope_divisor = divisor;
+    d->rope_amplitude =
+        f64_or(c->rope_attention_factor, stretch > 1 ? sqrt(1 + log(stretch) / log(original)) : 1);
 }
 
 static void context(const Config *c, Arena *arena, Derived *d) {

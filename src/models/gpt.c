@@ -58,10 +58,13 @@ static LmHeadSpec head_spec(const Config *c, const Derived *d) {
 static RopeSpec rope_spec(const Config *c, const Derived *d, int64_t layer) {
     if (!d->layer_rotated[layer]) return (RopeSpec){0};
     if (f64_is_set(c->rope_local_base_freq) && d->layer_windowed[layer])
-        return (RopeSpec){.dim = d->rotary_dim, .base = c->rope_local_base_freq, .interpolation = 1};
+        return (RopeSpec){
+            .dim = d->rotary_dim, .base = c->rope_local_base_freq, .interpolation = 1, .amplitude = 1};
     RopeSpec rope = {.dim = d->rotary_dim,
                      .base = c->rotary_base,
                      .interpolation = f64_or(c->rotary_seq_len_interpolation_factor, 1)};
+    rope.divisor = d->rope_divisor;
+    rope.amplitude = d->rope_amplitude;
     if (c->use_rope_scaling) {
         rope.llama3.factor = c->rope_scaling_factor;
         rope.llama3.low = c->rope_scaling_low_freq_factor;

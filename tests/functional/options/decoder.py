@@ -127,12 +127,24 @@ def frequencies(o, head, windowed):
     if windowed and "rope-local-base-freq" in o:
         return o.float("rope-local-base-freq") ** (-np.arange(0, dim, 2) / dim)
     f = o.float("rotary-base", 10000.0) ** (-np.arange(0, dim, 2) / dim)
+    if "rope-long-factor" in o:
+        original = o.int("rope-scaling-original-max-position-embeddings", 8192)
+        f = f / np.array([float(x) for x in o.list("rope-long-factor" if o.int("seq-length") > original else "rope-short-factor")])
     if "use-rope-scaling" in o:
         original, low, high = (o.float(f"rope-scaling-{name}", x) for name, x in
                                (("original-max-position-embeddings", 8192.0), ("low-freq-factor", 1.0), ("high-freq-factor", 4.0)))
         keep = np.clip((original * f / (2 * np.pi) - low) / (high - low), 0, 1)
         f = keep * f + (1 - keep) * f / o.float("rope-scaling-factor", 8.0)
     return f / o.float("rotary-seq-len-interpolation-factor", 1.0)
+
+
+def amplitude(o):
+    """The factor of LongRoPE on rotated channels."""
+    if "rope-long-factor" not in o:
+        return 1.0
+    original = o.float("rope-scaling-original-max-position-embeddings", 8192.0)
+    stretch = o.float("max-position-embeddings", o.int("seq-length")) / original
+    return o.float("rope-attention-factor", math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0)
 
 
 def softmax(x):
@@ -184,7 +196,8 @@ class Pass:
         angle = (self.batch.positions[:, :, None] * f)[:, :, None, :]
         pairs = (slice(0, 2 * n, 2), slice(1, 2 * n, 2)) if "rotary-interleaved" in self.o else (slice(0, n), slice(n, 2 * n))
         a, b, rest = x[..., pairs[0]], x[..., pairs[1]], x[..., 2 * n:]
-        turned = [a * np.cos(angle) - b * np.sin(angle), a * np.sin(angle) + b * np.cos(angle)]
+        cos, sin = (amplitude(self.o) * function(angle) for function in (np.cos, np.sin))
+        turned = [a * cos - b * sin, a * sin + b * cos]
         if "rotary-interleaved" in self.o:
             shape = a.shape
             pair = concatenate([y.reshape(*shape, 1) for y in turned])

@@ -125,6 +125,10 @@ witnessed("use_rope_scaling rope_scaling_factor rope_scaling_low_freq_factor rop
           " rope_scaling_original_max_position_embeddings",
           "--position-embedding-type rope --rotary-base 4 --kv-channels 8 --use-rope-scaling --rope-scaling-factor 3"
           " --rope-scaling-low-freq-factor 2 --rope-scaling-high-freq-factor 5 --rope-scaling-original-max-position-embeddings 40")
+LONG = "--position-embedding-type rope --kv-channels 6 --rope-short-factor 1 1.5 2 --rope-long-factor 2 3 4.5"
+witnessed("rope_short_factor", LONG + " --rope-scaling-original-max-position-embeddings 16 --max-position-embeddings 64")
+witnessed("rope_long_factor", LONG + " --rope-scaling-original-max-position-embeddings 8 --max-position-embeddings 64")
+witnessed("rope_attention_factor", LONG + " --rope-attention-factor 1.3")
 witnessed("no_rope_freq", "--position-embedding-type rope --no-rope-freq 2")
 witnessed("no_rope_freq", "--position-embedding-type rope --no-rope-freq [1,0] --qk-layernorm")
 witnessed("rope_local_base_freq", "--position-embedding-type rope --rotary-base 1000 --rotary-seq-len-interpolation-factor 3"

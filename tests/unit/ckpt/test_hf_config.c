@@ -175,6 +175,7 @@ static void models_that_hf_lacks_are_refused(void **unused) {
 
 #define ROPE       BASE LLAMA "ffn-hidden-size = 40\n"
 #define SCALED     ROPE "use-rope-scaling = true\n"
+#define LONG       ROPE "rope-short-factor = 1 2 3\nrope-long-factor = 1 2 3\n"
 #define WINDOWS    ROPE "window-size = 7,0\n"
 #define MIXTURE    BASE LLAMA EXPERTS
 #define WITH_BIAS  MIXTURE GLM
@@ -201,6 +202,9 @@ static const struct {
     {"rotary_seq_len_interpolation_factor", ROPE, "rotary-seq-len-interpolation-factor = 2"},
     {"no_rope_freq", ROPE, "no-rope-freq = 2"},
     {"rope_local_base_freq", WINDOWS, "rope-local-base-freq = 100"},
+    {"rope_short_factor", LONG, "rope-short-factor = 1 2 4"},
+    {"rope_long_factor", LONG, "rope-long-factor = 1 2 4"},
+    {"rope_attention_factor", LONG, "rope-attention-factor = 2"},
     {"use_rope_scaling", ROPE, "use-rope-scaling = true"},
     {"rope_scaling_factor", SCALED, "rope-scaling-factor = 4"},
     {"rope_scaling_low_freq_factor", SCALED, "rope-scaling-low-freq-factor = 2"},
