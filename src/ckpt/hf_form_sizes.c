@@ -72,7 +72,8 @@ static void activation_read(HfReader *r, const HfRow *row) {
 
 static void activation_write(HfWriter *w, const HfRow *row) {
     int i = 0;
-    while (ACTIVATIONS[i].activation != w->config->activation) i++;
+    while (i < N_ACTIVATIONS && ACTIVATIONS[i].activation != w->config->activation) i++;
+    if (i == N_ACTIVATIONS) return; /* without the key it is read back as another model, which refuses it */
     char text[40] = "\"";
     strcat(strcat(text, ACTIVATIONS[i].name), "\"");
     hf_put_text(w, row->key, text);
