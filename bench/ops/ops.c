@@ -13,7 +13,7 @@
 #include "bench/peaks.h"
 #include "bench/op_cost.h"
 #ifdef ISOTRON_CUDA
-#include "kernels/cuda/attention_path.h"
+#include "kernels/cuda/attention/attention_path.h"
 #endif
 
 /* In the order in which they are measured: first what training uses, last what takes long. */

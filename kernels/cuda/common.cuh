@@ -200,11 +200,11 @@ static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                                \
          i += (int64_t)gridDim.x * blockDim.x)
 
-/* The first complaint of a device is a fault when the host next waits for it; see tensor/cuda.h. `sentence`
+/* The first failure of a device is a fault when the host next waits for it; see tensor/cuda.h. `message`
  * has two %lld and lives in the host's memory: pass it to the kernel as an argument. */
-__device__ __forceinline__ void complain(DeviceAssert *c, const char *sentence, int64_t a, int64_t b) {
+__device__ __forceinline__ void raise_assert(DeviceAssert *c, const char *message, int64_t a, int64_t b) {
     if (atomicExch(&c->raised, 1)) return;
-    c->sentence = sentence;
+    c->message = message;
     c->value[0] = a, c->value[1] = b;
 }
 

@@ -86,13 +86,13 @@ static cudaError_t wait_for_streams(const Cuda *c) {
     return e == cudaSuccess ? cudaStreamSynchronize(c->beside) : e;
 }
 
-/* A complaint comes first: what it names may be why the GPU has failed since. */
+/* A failure comes first: what it names may be why the GPU has failed since. */
 static void wait(Device *d) {
     const Cuda *c = d->cuda;
-    const DeviceAssert *w = c->complaint;
+    const DeviceAssert *w = c->failure;
     const cudaError_t e = wait_for_streams(c);
-    if (w->raised && w->sentence)
-        fault(__FILE__, __LINE__, "a kernel's operands", w->sentence, w->value[0], w->value[1]);
+    if (w->raised && w->message)
+        fault(__FILE__, __LINE__, "a kernel's operands", w->message, w->value[0], w->value[1]);
     cuda_check(e, "waiting for the GPU", __FILE__, __LINE__);
     if (c->times) add_times(d);
 }
@@ -172,7 +172,7 @@ static void close_device(Device *d) {
     free_times(c->times);
     CUDA_CHECK(cudaFree(c->scratch));
     free_outgrown(c);
-    CUDA_CHECK(cudaFreeHost(c->complaint));
+    CUDA_CHECK(cudaFreeHost(c->failure));
     CUDA_CHECK(cudaEventDestroy(c->fork));
     CUDA_CHECK(cudaStreamDestroy(c->beside));
     CUDA_CHECK(cudaStreamDestroy(c->stream));
@@ -364,8 +364,8 @@ Err device_cuda(int rank, Device **out) {
     CUDA_CHECK(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamCreateWithFlags(&c->beside, cudaStreamNonBlocking));
     CUDA_CHECK(cudaEventCreateWithFlags(&c->fork, cudaEventDisableTiming));
-    CUDA_CHECK(cudaHostAlloc((void **)&c->complaint, sizeof *c->complaint, cudaHostAllocMapped));
-    memset(c->complaint, 0, sizeof *c->complaint);
+    CUDA_CHECK(cudaHostAlloc((void **)&c->failure, sizeof *c->failure, cudaHostAllocMapped));
+    memset(c->failure, 0, sizeof *c->failure);
     *out = d;
     return ERR_OK;
 }

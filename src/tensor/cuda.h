@@ -13,7 +13,7 @@
  * device_wait, device_read or device_write. In memory that host and GPU share. */
 typedef struct DeviceAssert {
     int raised;
-    const char *sentence; /* with two %lld */
+    const char *message; /* with two %lld */
     long long value[2];
 } DeviceAssert;
 
@@ -32,7 +32,7 @@ typedef struct Cuda {
     cudaStream_t stream;
     cudaStream_t beside; /* of copies that run beside the stream, */
     cudaEvent_t fork;    /* and where the last of them began in it */
-    DeviceAssert *complaint;
+    DeviceAssert *failure;
     struct CudaTimes *times; /* of ops that have not been waited for; NULL: no profile yet */
     void *scratch;
     size_t scratch_bytes;

@@ -6,7 +6,7 @@
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 #ifdef ISOTRON_CUDA
-#include "kernels/cuda/attention_path.h"
+#include "kernels/cuda/attention/attention_path.h"
 #endif
 
 static const char MORE[] = "attention: and layers of other kinds, which this list is too short for\n";

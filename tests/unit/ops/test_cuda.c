@@ -169,7 +169,7 @@ static void run_replay(void *arg) {
 /* The device says so at the next wait, and has touched nothing that is not its own. */
 static void a_wrong_operand_is_named(const Test *t) {
     Arena *arena = arena_new();
-    Device *device; /* stays: after a complaint it does not close */
+    Device *device; /* stays: after a failure it does not close */
     const Err e = device_open(!all.cpu, 0, 1, &device);
     if (e.code) fail_msg("%s", e.msg);
     const Call c = direct_call(arena, t->call, t->dtype);

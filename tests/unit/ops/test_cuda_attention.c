@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "base/fault.h"
-#include "kernels/cuda/attention_path.h"
+#include "kernels/cuda/attention/attention_path.h"
 #include "kernels/ops.h"
 #include "tensor/cuda.h"
 #include "unit/ops/attention_run.h"

@@ -2,7 +2,7 @@
  * kernel says, for every mask and layout that is given to it; what is not given to it says why. */
 #include "unit/cmocka_all.h"
 
-#include "kernels/cuda/attention_path.h"
+#include "kernels/cuda/attention/attention_path.h"
 #include "kernels/ops.h"
 #include "tensor/cuda.h"
 #include "unit/expect_fault.h"

@@ -70,16 +70,16 @@ static void ranks_share_the_gpus(void **state) {
 }
 
 /* A kernel that goes on with an operand that it complained of may touch what is not there. */
-static void a_complaint_is_said_although_the_gpu_has_failed(void **state) {
+static void an_assert_is_reported_although_the_gpu_has_failed(void **state) {
     (void)state;
     Device *d = new_gpu();
-    DeviceAssert *c = d->cuda->complaint;
+    DeviceAssert *c = d->cuda->failure;
     device_wait(d);
     gpu.streams = cudaErrorIllegalAddress;
     EXPECT_FAULT("cudaErrorIllegalAddress", device_wait(d));
     c->raised = 1; /* and it failed before the kernel could say what */
     EXPECT_FAULT("cudaErrorIllegalAddress", device_wait(d));
-    c->sentence = "label %lld of token %lld", c->value[0] = 7, c->value[1] = 11;
+    c->message = "label %lld of token %lld", c->value[0] = 7, c->value[1] = 11;
     EXPECT_FAULT("label 7 of token 11", device_wait(d));
     gpu.streams = cudaSuccess;
     EXPECT_FAULT("label 7 of token 11", device_wait(d));
@@ -172,7 +172,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_gpu_the_reason_is_said),
         cmocka_unit_test(ranks_share_the_gpus),
-        cmocka_unit_test(a_complaint_is_said_although_the_gpu_has_failed),
+        cmocka_unit_test(an_assert_is_reported_although_the_gpu_has_failed),
         cmocka_unit_test(memory_that_is_not_there_is_named),
         cmocka_unit_test(pages_come_as_they_are_reached),
         cmocka_unit_test(copies_beside_wait_and_are_waited_for),

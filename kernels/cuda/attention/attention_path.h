@@ -1,6 +1,6 @@
 /* Who does the attention of a CUDA device, and why: for logs, benches and tests. */
-#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_PATH_H
-#define ISOTRON_KERNELS_CUDA_ATTENTION_PATH_H
+#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_PATH_H
+#define ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_PATH_H
 
 #include "tensor/call.h"
 

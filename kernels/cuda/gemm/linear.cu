@@ -2,9 +2,9 @@
  * that of pre, dw = dy^T x, dbias = sum of dy; bias: y = x + bias. Written: y, act; written or added to: dx
  * (without pre), dw, dbias. dbias is summed in two stages: chunks of rows, then the chunks in order; in a
  * fixed order it is summed as on the CPU. */
-#include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm/gemm.cuh"
 extern "C" {
-#include "kernels/cuda/linear_algos.h"
+#include "kernels/cuda/gemm/linear_algos.h"
 #include "kernels/ops.h"
 }
 
@@ -198,11 +198,11 @@ extern "C" size_t cuda_plans_linear_wgrad(const Call *c) {
     return c->out[1] ? bias_gradient_scratch(c->in[0], fixed_order(c)) : 0;
 }
 
-/* ---- ways ---- */
+/* ---- algorithms ---- */
 
-extern "C" int linear_take_way(const OpDef *op, const Call *c, int n) {
+extern "C" int linear_take_algo(const OpDef *op, const Call *c, int n) {
     const Gemm g = op->number == OP_linear ? forward(c) : op->number == OP_linear_dgrad ? dgrad(c) : wgrad(c);
-    return gemm_take_way(c, &g, n);
+    return gemm_take_algo(c, &g, n);
 }
 
 /* ---- bias ---- */

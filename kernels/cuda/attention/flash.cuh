@@ -4,8 +4,8 @@
  * of keys meet in shared memory. Tiles of keys begin at multiples of their size, a row takes them in order,
  * and a key that it cannot see adds exactly 0: its result is the same bits whatever other rows and later keys
  * there are. */
-#ifndef ISOTRON_KERNELS_CUDA_FLASH_CUH
-#define ISOTRON_KERNELS_CUDA_FLASH_CUH
+#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_FLASH_CUH
+#define ISOTRON_KERNELS_CUDA_ATTENTION_FLASH_CUH
 
 #include "kernels/cuda/common.cuh"
 

@@ -7,7 +7,7 @@
  * tiles of rows, with the scores transposed, so that in all three what one product gives is a factor of the
  * next as it lies in the registers. Results have at most W columns: wider heads are computed in several
  * blocks, each with all scores. */
-#include "kernels/cuda/flash.cuh"
+#include "kernels/cuda/attention/flash.cuh"
 #include "kernels/cuda/mma.cuh"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, OTHERS = 64, ROW_BYTES = 128 };

@@ -5,7 +5,7 @@
  * act. */
 #include <cuda_fp8.h>
 
-#include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm/gemm.cuh"
 
 static Gemm product(const Call *c) {
     const Fp8ProductAttr *attr = (const Fp8ProductAttr *)c->attr;

@@ -3,7 +3,7 @@
  * added to: dlogits, count. */
 #include <cooperative_groups.h>
 
-#include "kernels/cuda/router.cuh"
+#include "kernels/cuda/moe/router.cuh"
 
 enum { THREADS = 256 };
 
@@ -229,7 +229,7 @@ static Count count_of(const Call *c) {
     return n;
 }
 
-static __global__ void count_choices(Count n, int *part, DeviceAssert *complaint, const char *sentence) {
+static __global__ void count_choices(Count n, int *part, DeviceAssert *failure, const char *message) {
     extern __shared__ int bins[];
     const int64_t group = blockIdx.x / n.parts, chunk = blockIdx.x % n.parts;
     for (int e = threadIdx.x; e < n.experts; e += blockDim.x) bins[e] = 0;
@@ -241,7 +241,7 @@ static __global__ void count_choices(Count n, int *part, DeviceAssert *complaint
             if (e >= 0 && e < n.experts)
                 atomicAdd(bins + e, 1);
             else
-                complain(complaint, sentence, at + j, e);
+                raise_assert(failure, message, at + j, e);
         }
     }
     __syncthreads();
@@ -273,7 +273,7 @@ extern "C" void cuda_expert_count(const Call *c) {
     if (!tensor_count(count)) return;
     int *part = (int *)cuda_scratch(c->device, cuda_plans_expert_count(c));
     count_choices<<<(unsigned)(n.groups * n.parts), THREADS, shared, stream_of(c)>>>(
-        n, part, c->device->cuda->complaint, "choice %lld is expert %lld, which there is not");
+        n, part, c->device->cuda->failure, "choice %lld is expert %lld, which there is not");
     LAUNCHED();
     sum_choices<<<grid_for(c, n.groups * n.experts, THREADS), THREADS, 0, stream_of(c)>>>(
         n, part, data_of<double>(count), accumulates(count));

@@ -1,4 +1,4 @@
-#include "kernels/cuda/cudnn_graph.cuh"
+#include "kernels/cuda/attention/cudnn_graph.cuh"
 
 #include <stdio.h>
 

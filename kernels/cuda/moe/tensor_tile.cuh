@@ -3,8 +3,8 @@
  * in flight, in rows of 128 bytes whose 16-byte units are exchanged by the number of the row (PTX ISA:
  * 128-byte swizzle), so that neither the copies nor the reads of eight rows at a time meet in a bank. The
  * slices are multiplied by warpgroups (wgmma) on sm_90a, by warps (mma) elsewhere. */
-#ifndef ISOTRON_KERNELS_CUDA_TENSOR_TILE_CUH
-#define ISOTRON_KERNELS_CUDA_TENSOR_TILE_CUH
+#ifndef ISOTRON_KERNELS_CUDA_MOE_TENSOR_TILE_CUH
+#define ISOTRON_KERNELS_CUDA_MOE_TENSOR_TILE_CUH
 
 #include "kernels/cuda/mma.cuh"
 

@@ -1,12 +1,12 @@
-/* The choice of a product's way by measurement. What counts is the time under the load of a training step, in
- * which a GPU's clocks are what its power limit leaves: a way that wins a short run by drawing more power may
- * be the slower one there. So cheap turns only discard what is far behind. The finalists then run alone, on a
- * hot GPU, for as long as the power's governor needs to settle. Each comes with the passes that its epilogues
- * take if they are not fused. Two choices are made and kept: the fastest of those whose results have the bits
- * of what an unmeasured product takes, so that measuring decides about time alone and a run has the same bits
- * with and without it, on every rank and after a restart; and the fastest of all (--gemm-tuning), which is
- * the same for all who share the store. */
-#include "kernels/cuda/gemm_bench.cuh"
+/* The choice of a product's algorithm by measurement. What counts is the time under the load of a training
+ * step, in which a GPU's clocks are what its power limit leaves: an algorithm that wins a short run by
+ * drawing more power may be the slower one there. So cheap turns only discard what is far behind. The
+ * finalists then run alone, on a hot GPU, for as long as the power's governor needs to settle. Each comes
+ * with the passes that its epilogues take if they are not fused. Two choices are made and kept: the fastest
+ * of those whose results have the bits of what an unmeasured product takes, so that measuring decides about
+ * time alone and a run has the same bits with and without it, on every rank and after a restart; and the
+ * fastest of all (--gemm-tuning), which is the same for all who share the store. */
+#include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
 #include <math.h>
@@ -38,7 +38,7 @@ static const double SETTLE_MS = 30, BLOCK_MS = 50; /* unmeasured, then measured 
 static const double WORTHWHILE = 0.995; /* of the first candidate's time: less is noise */
 
 typedef struct Candidate {
-    GemmWay way;
+    GemmAlgo algo;
     bool runs, same_bits, finalist;
     double turn[TURNS], ms; /* of a run: in turns, in the blocks so far */
 } Candidate;
@@ -49,7 +49,7 @@ typedef struct Candidate {
 static void try_all(GemmBench *b, Candidate *all, int n) {
     unsigned long long first = 0, one, two;
     for (int i = 0; i < n; i++) {
-        gemm_bench_take(b, &all[i].way);
+        gemm_bench_take(b, &all[i].algo);
         all[i].runs = gemm_bench_print(b, &one) && gemm_bench_print(b, &two) && one == two;
         if (i == 0) first = one;
         all[i].same_bits = all[i].runs && one == first;
@@ -61,7 +61,7 @@ static int runs_in(double ms, double once) { return (int)ceil(ms / fmax(once, 1e
 
 static void turn(GemmBench *b, Candidate *x, int number) {
     if (!x->runs) return;
-    gemm_bench_take(b, &x->way);
+    gemm_bench_take(b, &x->algo);
     const double once = number ? x->turn[0] : gemm_bench_run(b, 0, TURN_RUNS_MIN);
     const int runs = std::max<int>(TURN_RUNS_MIN, std::min<int>(TURN_RUNS_MAX, runs_in(TURN_MS, once)));
     x->turn[number] = gemm_bench_run(b, 0, runs);
@@ -70,7 +70,7 @@ static void turn(GemmBench *b, Candidate *x, int number) {
 
 static void take_turns(GemmBench *b, Candidate *all, int n) {
     double warm = 0, once = 1;
-    gemm_bench_take(b, &all[0].way);
+    gemm_bench_take(b, &all[0].algo);
     for (; once > 0 && warm < WARM_MS; warm += TURN_RUNS_MIN * once)
         once = gemm_bench_run(b, 0, TURN_RUNS_MIN);
     for (int number = 0; number < TURNS; number++) {
@@ -89,7 +89,7 @@ static bool is_faster(const Candidate *a, const Candidate *b) { return a->ms < b
 
 /* Into `chosen`, which is of `all`. */
 static void choose(Candidate *all, int n, Entry entry, bool any_bits, bool *chosen) {
-    Candidate *by_speed[GEMM_WAYS];
+    Candidate *by_speed[GEMM_ALGOS];
     int count = 0;
     for (int i = 0; i < n; i++)
         if (all[i].finalist && (any_bits || all[i].same_bits)) by_speed[count++] = &all[i];
@@ -100,7 +100,7 @@ static void choose(Candidate *all, int n, Entry entry, bool any_bits, bool *chos
 
 /* Of the finalists so far, those that stay; the first candidate always does. */
 static void keep_best(Candidate *all, int n, Entry entry) {
-    bool chosen[GEMM_WAYS] = {true};
+    bool chosen[GEMM_ALGOS] = {true};
     choose(all, n, entry, false, chosen);
     choose(all, n, entry, true, chosen);
     for (int i = 0; i < n; i++) all[i].finalist &= chosen[i];
@@ -109,14 +109,14 @@ static void keep_best(Candidate *all, int n, Entry entry) {
 /* That of a product measured just before has not been lost. */
 static void heat(GemmBench *b, const GemmState *s, const Candidate *by) {
     const bool hot = s->hot_ns && (double)(clock_ns() - s->hot_ns) < IDLE_S * 1e9;
-    gemm_bench_take(b, &by->way);
+    gemm_bench_take(b, &by->algo);
     gemm_bench_run(b, 0, runs_in(hot ? REHEAT_MS : HEAT_MS, by->ms));
 }
 
 /* The mean of its blocks, of which this is number `round`. */
 static void block(GemmBench *b, Candidate *x, int round) {
     const double once = x->turn[TURNS / 2];
-    gemm_bench_take(b, &x->way);
+    gemm_bench_take(b, &x->algo);
     const double ms = gemm_bench_run(b, runs_in(SETTLE_MS, once), runs_in(BLOCK_MS, once));
     x->ms = round ? (round * x->ms + ms) / (round + 1) : ms;
     x->runs = x->finalist = ms >= 0;
@@ -138,11 +138,11 @@ static void run_finals(GemmBench *b, GemmState *s, Candidate *all, int n) {
 /* ---- choice ---- */
 
 /* The first is what an unmeasured product takes. */
-static int gather(const GemmState *s, GemmPlan *p, Candidate all[GEMM_WAYS]) {
-    GemmWay ways[GEMM_WAYS];
-    const int n = gemm_all_ways(s, p, ways);
-    memset(all, 0, GEMM_WAYS * sizeof *all);
-    for (int i = 0; i < n; i++) all[i].way = ways[i];
+static int gather(const GemmState *s, GemmPlan *p, Candidate all[GEMM_ALGOS]) {
+    GemmAlgo algos[GEMM_ALGOS];
+    const int n = gemm_all_algos(s, p, algos);
+    memset(all, 0, GEMM_ALGOS * sizeof *all);
+    for (int i = 0; i < n; i++) all[i].algo = algos[i];
     return n;
 }
 
@@ -151,13 +151,13 @@ static GemmChoice best_of(const Candidate *all, int n, bool any_bits) {
     for (int i = 1; i < n; i++)
         if (all[i].finalist && (any_bits || all[i].same_bits) && is_faster(&all[i], best)) best = &all[i];
     if (best->ms > WORTHWHILE * all[0].ms) best = &all[0];
-    GemmChoice c = {best->way, 1e3 * best->ms};
+    GemmChoice c = {best->algo, 1e3 * best->ms};
     return c;
 }
 
 static bool tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g, GemmRecord *out) {
     GemmBench b;
-    Candidate all[GEMM_WAYS];
+    Candidate all[GEMM_ALGOS];
     const int n = gather(s, p, all);
     if (n < 2 || !gemm_bench_open(&b, d, s, p, g)) return false;
     try_all(&b, all, n);
@@ -172,33 +172,33 @@ static bool tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g, Gemm
     return true;
 }
 
-/* So that nobody goes another way who has the memory to measure. */
+/* So that a rank that has the memory to measure takes no other algorithm. */
 static const GemmRecord *unmeasured(const GemmPlan *p, GemmRecord *r) {
     memset(r, 0, sizeof *r);
     r->key = p->key;
-    for (int i = 0; i < GEMM_CHOICES; i++) r->choice[i].way = p->way;
+    for (int i = 0; i < GEMM_CHOICES; i++) r->choice[i].algo = p->algo;
     return r;
 }
 
 void gemm_tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g) {
     const GemmTuning by = d->gemm_tuning;
-    const GemmWay first = p->way;
+    const GemmAlgo first = p->algo;
     GemmStore store = gemm_store_open(d->cuda, s);
     GemmRecord r;
     bool kept = store.alone;
-    if (gemm_store_find(&store, &p->key, &r) && gemm_can(s, p, &r.choice[by].way)) {
-        p->way = r.choice[by].way;
+    if (gemm_store_find(&store, &p->key, &r) && gemm_can(s, p, &r.choice[by].algo)) {
+        p->algo = r.choice[by].algo;
     } else if (tune(d, s, p, g, &r)) {
-        p->way = r.choice[by].way;
+        p->algo = r.choice[by].algo;
         kept &= gemm_store_add(&store, s, &r);
     } else {
-        p->way = first;
+        p->algo = first;
         if (by == GEMM_TUNING_FASTEST) kept &= gemm_store_add(&store, s, unmeasured(p, &r));
     }
     CHECK(kept || by != GEMM_TUNING_FASTEST,
           "%s: --gemm-tuning fastest needs a folder for what it chooses that can be locked and written "
           "(ISOTRON_CACHE_DIR), or ranks would differ",
           g->op);
-    gemm_describe(p, p->way.fused);
+    gemm_describe(p, p->algo.fused);
     gemm_store_close(&store);
 }

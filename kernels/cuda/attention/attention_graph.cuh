@@ -1,8 +1,8 @@
 /* Attention as a graph of cuDNN's operations (attention_graph.cu). */
-#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_GRAPH_CUH
-#define ISOTRON_KERNELS_CUDA_ATTENTION_GRAPH_CUH
+#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_GRAPH_CUH
+#define ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_GRAPH_CUH
 
-#include "kernels/cuda/cudnn_graph.cuh"
+#include "kernels/cuda/attention/cudnn_graph.cuh"
 
 /* A tensor [batch, heads, rows, columns]: strides in elements, that of the columns is 1. */
 typedef struct HeadStrides {

@@ -1,8 +1,8 @@
 /* cuDNN's graph interface for one graph at a time: tensors of four dimensions, operations on them, and the
  * plan that runs them. Whatever cuDNN refuses on the way stops the graph, which then has no plan but a reason
  * (`why`). */
-#ifndef ISOTRON_KERNELS_CUDA_CUDNN_GRAPH_CUH
-#define ISOTRON_KERNELS_CUDA_CUDNN_GRAPH_CUH
+#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_CUDNN_GRAPH_CUH
+#define ISOTRON_KERNELS_CUDA_ATTENTION_CUDNN_GRAPH_CUH
 
 #include <cudnn_graph.h>
 #include <stddef.h>

@@ -3,7 +3,7 @@
  * GemmKey; a call then costs the host one look-up. What comes with a product (GemmEpilogue) is fused with it
  * or a pass of its own; sums of a's columns are fused in F32 or not at all: in 16 bits a sum over all tokens
  * would be rounded. Written: act, c with pre; written or added to: c, dbias. */
-#include "kernels/cuda/gemm_plan.cuh"
+#include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <algorithm>
 #include <stdlib.h>
@@ -106,7 +106,7 @@ void gemm_describe(GemmPlan *p, unsigned fused) {
     describe_matrix(&p->c, key->c_type, key->m, key->n);
 }
 
-/* ---- ways ---- */
+/* ---- algorithms ---- */
 
 template <typename T>
 static void prefer(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t name, T value) {
@@ -134,7 +134,7 @@ int gemm_kinds(const GemmKey *key, unsigned fused[GEMM_KINDS]) {
     return n;
 }
 
-int gemm_ways(const GemmState *s, GemmPlan *p, unsigned fused, GemmWay out[GEMM_CANDIDATES]) {
+int gemm_algos(const GemmState *s, GemmPlan *p, unsigned fused, GemmAlgo out[GEMM_CANDIDATES]) {
     const GemmKey *key = &p->key;
     cublasLtMatmulPreferenceOpaque_t want;
     cublasLtMatmulHeuristicResult_t found[GEMM_CANDIDATES];
@@ -160,64 +160,64 @@ int gemm_ways(const GemmState *s, GemmPlan *p, unsigned fused, GemmWay out[GEMM_
                                                       &scheme, sizeof scheme, NULL));
         if (scheme & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) continue;
         out[kept].fused = (uint8_t)fused;
-        out[kept++].algo = found[i].algo;
+        out[kept++].lt = found[i].algo;
     }
     return kept;
 }
 
-bool gemm_can(const GemmState *s, GemmPlan *p, const GemmWay *way) {
+bool gemm_can(const GemmState *s, GemmPlan *p, const GemmAlgo *algo) {
     cublasLtMatmulHeuristicResult_t result;
     unsigned kinds[GEMM_KINDS];
     const int n = gemm_kinds(&p->key, kinds);
-    if (std::find(kinds, kinds + n, way->fused) == kinds + n) return false;
-    gemm_describe(p, way->fused);
-    return cublasLtMatmulAlgoCheck(s->handle, &p->product, &p->b, &p->a, &p->c, &p->c, &way->algo, &result) ==
+    if (std::find(kinds, kinds + n, algo->fused) == kinds + n) return false;
+    gemm_describe(p, algo->fused);
+    return cublasLtMatmulAlgoCheck(s->handle, &p->product, &p->b, &p->a, &p->c, &p->c, &algo->lt, &result) ==
                CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= GEMM_WORKSPACE;
 }
 
 /* Adds it if it is new and can be done; how many there are then. */
-static int add_way(const GemmState *s, GemmPlan *p, const GemmWay *way, GemmWay out[GEMM_WAYS], int n) {
-    const auto same = [&](const GemmWay &w) {
-        return w.fused == way->fused && !memcmp(&w.algo, &way->algo, sizeof way->algo);
+static int add_algo(const GemmState *s, GemmPlan *p, const GemmAlgo *algo, GemmAlgo out[GEMM_ALGOS], int n) {
+    const auto same = [&](const GemmAlgo &w) {
+        return w.fused == algo->fused && !memcmp(&w.lt, &algo->lt, sizeof algo->lt);
     };
-    if (n < GEMM_WAYS && std::none_of(out, out + n, same) && gemm_can(s, p, way)) out[n++] = *way;
+    if (n < GEMM_ALGOS && std::none_of(out, out + n, same) && gemm_can(s, p, algo)) out[n++] = *algo;
     return n;
 }
 
 /* What may be fastest with these epilogues although the estimate offers it for others alone. */
-static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmWay *from, int end,
-                  GemmWay out[GEMM_WAYS], int n) {
+static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmAlgo *from, int end,
+                  GemmAlgo out[GEMM_ALGOS], int n) {
     for (int i = 0; i < end; i++) {
-        GemmWay way = from[i];
-        way.fused = (uint8_t)fused;
-        n = add_way(s, p, &way, out, n);
+        GemmAlgo algo = from[i];
+        algo.fused = (uint8_t)fused;
+        n = add_algo(s, p, &algo, out, n);
     }
     return n;
 }
 
-/* The same ways with the other order of tiles, which the estimate hardly offers: the bits stay, and what of
- * the operands is in the L2 cache together does not. */
-static int swizzle(const GemmState *s, GemmPlan *p, GemmWay out[GEMM_WAYS], int n) {
+/* The same algorithms with the other order of tiles, which the estimate hardly offers: the bits stay, and
+ * what of the operands is in the L2 cache together does not. */
+static int swizzle(const GemmState *s, GemmPlan *p, GemmAlgo out[GEMM_ALGOS], int n) {
     for (int i = 0, end = n; i < end; i++) {
-        GemmWay way = out[i];
+        GemmAlgo algo = out[i];
         uint32_t order = 0;
-        LT_CHECK(cublasLtMatmulAlgoConfigGetAttribute(&way.algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, &order,
+        LT_CHECK(cublasLtMatmulAlgoConfigGetAttribute(&algo.lt, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, &order,
                                                       sizeof order, NULL));
         order = !order;
-        if (cublasLtMatmulAlgoConfigSetAttribute(&way.algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, &order,
+        if (cublasLtMatmulAlgoConfigSetAttribute(&algo.lt, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, &order,
                                                  sizeof order) == CUBLAS_STATUS_SUCCESS)
-            n = add_way(s, p, &way, out, n);
+            n = add_algo(s, p, &algo, out, n);
     }
     return n;
 }
 
-int gemm_all_ways(const GemmState *s, GemmPlan *p, GemmWay out[GEMM_WAYS]) {
+int gemm_all_algos(const GemmState *s, GemmPlan *p, GemmAlgo out[GEMM_ALGOS]) {
     unsigned kinds[GEMM_KINDS];
-    GemmWay bare[GEMM_CANDIDATES];
-    const int end = gemm_kinds(&p->key, kinds), bares = gemm_ways(s, p, 0, bare);
+    GemmAlgo bare[GEMM_CANDIDATES];
+    const int end = gemm_kinds(&p->key, kinds), bares = gemm_algos(s, p, 0, bare);
     int n = 0;
-    for (int i = 0; i < end; i++) n += gemm_ways(s, p, kinds[i], out + n);
+    for (int i = 0; i < end; i++) n += gemm_algos(s, p, kinds[i], out + n);
     for (int i = 0, offered = n; i < end; i++) {
         n = borrow(s, p, kinds[i], out, offered, out, n);
         n = borrow(s, p, kinds[i], bare, bares, out, n);
@@ -255,14 +255,14 @@ static cublasStatus_t start_product(const Call *c, const GemmState *s, GemmPlan 
     const double factor[2] = {1, add ? 1.0 : 0.0};
     const float narrow[2] = {1, add ? 1.0f : 0.0f};
     const bool wide = p->key.type == F64;
-    void *out = p->way.fused & GEMM_GELU ? g->act->data : g->c->data;
+    void *out = p->algo.fused & GEMM_GELU ? g->act->data : g->c->data;
     if (is_fp8(&p->key)) {
         set(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g->b_inverse);
         set(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g->a_inverse);
     }
     return cublasLtMatmul(s->handle, &p->product, wide ? (const void *)&factor[0] : &narrow[0], g->b->data,
                           &p->b, g->a->data, &p->a, wide ? (const void *)&factor[1] : &narrow[1], out, &p->c,
-                          out, &p->c, &p->way.algo, s->workspace, GEMM_WORKSPACE, stream_of(c));
+                          out, &p->c, &p->algo.lt, s->workspace, GEMM_WORKSPACE, stream_of(c));
 }
 
 /* Of 32 bits or more: what a product is then added to. */
@@ -272,7 +272,7 @@ static void start_with_bias(const Call *c, const Gemm *g) {
 }
 
 cublasStatus_t gemm_start(const Call *c, const GemmState *s, GemmPlan *p, const Gemm *g) {
-    const unsigned fused = p->way.fused, apart = p->key.epilogues & ~fused;
+    const unsigned fused = p->algo.fused, apart = p->key.epilogues & ~fused;
     float *sums = NULL;
     if (apart & GEMM_BIAS) start_with_bias(c, g);
     if (fused & GEMM_BIAS) set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)g->bias->data);
@@ -378,17 +378,17 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
     const GemmKey key = key_of(s, g);
     GemmPlan **found = place(s, &key);
     if (*found) return *found;
-    GemmWay ways[GEMM_CANDIDATES];
+    GemmAlgo algos[GEMM_CANDIDATES];
     unsigned kinds[GEMM_KINDS];
     GemmPlan *p = (GemmPlan *)mem_zero(1, sizeof *p);
     p->key = key;
     int n = 0;
-    for (int i = 0, end = gemm_kinds(&key, kinds); i < end && !n; i++) n = gemm_ways(s, p, kinds[i], ways);
+    for (int i = 0, end = gemm_kinds(&key, kinds); i < end && !n; i++) n = gemm_algos(s, p, kinds[i], algos);
     const bool apart = !n && g->bias && dtype_is_16bit((DType)g->c->dtype); /* see ends_elsewhere */
     CHECK(n || apart, "%s: cuBLASLt has no algorithm for a product of %s [%lld,%lld] and [%lld,%lld] in %s",
           g->op, dtype_name((DType)g->a->dtype), (long long)g->m, (long long)g->k, (long long)g->k,
           (long long)g->n, dtype_name((DType)g->c->dtype));
-    if (n) p->way = ways[0];
+    if (n) p->algo = algos[0];
     *found = p;
     if (2 * ++s->count > s->room) grow(s);
     return p;
@@ -403,7 +403,7 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
 static bool ends_elsewhere(GemmState *s, const Gemm *g) {
     const bool adds = accumulates(g->c) && !(g->c->flags & TENSOR_MAIN_GRAD);
     if (!dtype_is_16bit((DType)g->c->dtype)) return false;
-    return g->a->dtype == F32 || adds || (g->bias && !(plan_of(s, g)->way.fused & GEMM_BIAS));
+    return g->a->dtype == F32 || adds || (g->bias && !(plan_of(s, g)->algo.fused & GEMM_BIAS));
 }
 
 static void check(const Gemm *g) {
@@ -447,7 +447,7 @@ static unsigned multiply(const Call *c, const Gemm *g) {
 
 static unsigned run_product(const Call *c, const Gemm *g) {
     if (g->fixed_order) {
-        gemm_fixed(c, g);
+        gemm_ordered(c, g);
         return 0;
     }
     check(g);
@@ -481,15 +481,15 @@ static GemmPlan *choose(const Device *d, GemmState *s, const Gemm *g) {
     return p;
 }
 
-int gemm_take_way(const Call *c, const Gemm *g, int n) {
+int gemm_take_algo(const Call *c, const Gemm *g, int n) {
     GemmState *s = state_of(c->device);
     if (ends_elsewhere(s, g)) return -1;
-    GemmWay ways[GEMM_WAYS];
+    GemmAlgo algos[GEMM_ALGOS];
     GemmPlan *p = plan_of(s, g);
-    const bool has = n < gemm_all_ways(s, p, ways);
-    if (has) p->way = ways[n];
-    gemm_describe(p, p->way.fused);
-    return has ? p->way.fused : -1;
+    const bool has = n < gemm_all_algos(s, p, algos);
+    if (has) p->algo = algos[n];
+    gemm_describe(p, p->algo.fused);
+    return has ? p->algo.fused : -1;
 }
 
 size_t gemm_plan(const Call *c, const Gemm *g) {
@@ -505,5 +505,5 @@ size_t gemm_plan(const Call *c, const Gemm *g) {
         return std::max(bytes, tensor_bytes(&sums));
     }
     const GemmPlan *p = choose(c->device, s, g);
-    return p->way.fused & GEMM_SUMS ? std::max(bytes, (size_t)g->m * sizeof(float)) : bytes;
+    return p->algo.fused & GEMM_SUMS ? std::max(bytes, (size_t)g->m * sizeof(float)) : bytes;
 }

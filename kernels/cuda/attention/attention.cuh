@@ -1,6 +1,6 @@
 /* Attention by cuDNN and, where it cannot, by our own kernels (attention.cu). */
-#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_CUH
-#define ISOTRON_KERNELS_CUDA_ATTENTION_CUH
+#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_CUH
+#define ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_CUH
 
 #include "kernels/cuda/common.cuh"
 

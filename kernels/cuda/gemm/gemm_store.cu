@@ -1,7 +1,7 @@
 /* What the measuring of products has found, kept between runs: one text file for each version of cuBLASLt and
  * kind of GPU, a line for each product. A lock is held while it is open, which also lets one rank of a
  * machine measure at a time while the others wait for what it finds. */
-#include "kernels/cuda/gemm_plan.cuh"
+#include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <ctype.h>
 #include <errno.h>
@@ -57,8 +57,8 @@ static void print(Str *out, const GemmRecord *r) {
                k->transpose_b, k->accumulate, k->epilogues, k->align_a, k->align_b, k->align_c,
                k->align_bias);
     for (const GemmChoice *c = r->choice; c < r->choice + GEMM_CHOICES; c++) {
-        str_printf(&line, " %d", c->way.fused);
-        for (int i = 0; i < ALGO_WORDS; i++) str_printf(&line, " %016" PRIx64, (uint64_t)c->way.algo.data[i]);
+        str_printf(&line, " %d", c->algo.fused);
+        for (int i = 0; i < ALGO_WORDS; i++) str_printf(&line, " %016" PRIx64, (uint64_t)c->algo.lt.data[i]);
         str_printf(&line, " %.2f", c->us);
     }
     str_printf(&line, " %.2f", r->first_us);
@@ -101,10 +101,10 @@ static bool parse(const char *line, GemmRecord *r) {
     k->align_bias = (uint8_t)f[15];
     for (GemmChoice *c = r->choice; c < r->choice + GEMM_CHOICES; c++) {
         if (!number(&line, 10, &word)) return false;
-        c->way.fused = (uint8_t)word;
+        c->algo.fused = (uint8_t)word;
         for (int i = 0; i < ALGO_WORDS; i++) {
             if (!number(&line, 16, &word)) return false;
-            c->way.algo.data[i] = word;
+            c->algo.lt.data[i] = word;
         }
         if (!microseconds(&line, &c->us)) return false;
     }

@@ -1,11 +1,11 @@
 /* How a product is given to cuBLASLt: inside of gemm*.cu. Its matrices are column-major, so that it is asked
  * for c^T = op(b)^T op(a)^T. */
-#ifndef ISOTRON_KERNELS_CUDA_GEMM_PLAN_CUH
-#define ISOTRON_KERNELS_CUDA_GEMM_PLAN_CUH
+#ifndef ISOTRON_KERNELS_CUDA_GEMM_GEMM_PLAN_CUH
+#define ISOTRON_KERNELS_CUDA_GEMM_GEMM_PLAN_CUH
 
 #include <cublasLt.h>
 
-#include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm/gemm.cuh"
 extern "C" {
 #include "base/str.h"
 }
@@ -32,18 +32,18 @@ typedef struct GemmKey {
 } GemmKey;
 static_assert(sizeof(GemmKey) == 40, "a GemmKey has no bytes without a value");
 
-enum { GEMM_ALIGN = 16, GEMM_CANDIDATES = 32, GEMM_KINDS = 3, GEMM_WAYS = 2 * GEMM_KINDS * GEMM_CANDIDATES };
+enum { GEMM_ALIGN = 16, GEMM_CANDIDATES = 32, GEMM_KINDS = 3, GEMM_ALGOS = 2 * GEMM_KINDS * GEMM_CANDIDATES };
 enum { GEMM_WORKSPACE = 32 << 20 }; /* bytes */
 
 /* A bias that is not fused is written into c first and added to. */
-typedef struct GemmWay {
+typedef struct GemmAlgo {
     uint8_t fused; /* the epilogues that cuBLASLt does */
-    cublasLtMatmulAlgo_t algo;
-} GemmWay;
+    cublasLtMatmulAlgo_t lt;
+} GemmAlgo;
 
 typedef struct GemmPlan {
     GemmKey key;
-    GemmWay way;
+    GemmAlgo algo;
     bool chosen; /* as far as it will ever be */
     cublasLtMatmulDescOpaque_t product;
     cublasLtMatrixLayoutOpaque_t a, b, c; /* of Gemm's */
@@ -60,30 +60,30 @@ typedef struct GemmState {
     int64_t hot_ns; /* clock_ns when measuring last kept the GPU busy; 0: never */
 } GemmState;
 
-/* Descriptors for ways with these epilogues fused. */
+/* Descriptors for algorithms with these epilogues fused. */
 void gemm_describe(GemmPlan *, unsigned fused);
-/* Which epilogues may be fused; an unmeasured product goes by the first kind that cuBLASLt has a way of. How
- * many kinds. */
+/* Which epilogues may be fused; an unmeasured product goes by the first kind that cuBLASLt has an algorithm
+ * of. How many kinds. */
 int gemm_kinds(const GemmKey *, unsigned fused[GEMM_KINDS]);
-/* The ways that cuBLASLt has for it, of that kind, the best by its own estimate first; how many. The plan is
- * described for them after that. Every one sums in an order of its own, always the same. */
-int gemm_ways(const GemmState *, GemmPlan *, unsigned fused, GemmWay[GEMM_CANDIDATES]);
+/* The algorithms that cuBLASLt has for it, of that kind, the best by its own estimate first; how many. The
+ * plan is described for them after that. Every one sums in an order of its own, always the same. */
+int gemm_algos(const GemmState *, GemmPlan *, unsigned fused, GemmAlgo[GEMM_CANDIDATES]);
 /* Those of all kinds, in order; behind them those that cuBLASLt offers for one kind, or without epilogues,
  * and can go for another; then all of them with the other order of tiles. */
-int gemm_all_ways(const GemmState *, GemmPlan *, GemmWay[GEMM_WAYS]);
-/* Whether this library can go this way; the plan is described for it after that. */
-bool gemm_can(const GemmState *, GemmPlan *, const GemmWay *);
-/* The product and what comes with it, the way that is planned. */
+int gemm_all_algos(const GemmState *, GemmPlan *, GemmAlgo[GEMM_ALGOS]);
+/* Whether this library has this algorithm; the plan is described for it after that. */
+bool gemm_can(const GemmState *, GemmPlan *, const GemmAlgo *);
+/* The product and what comes with it, the algorithm that is planned. */
 cublasStatus_t gemm_start(const Call *, const GemmState *, GemmPlan *, const Gemm *);
 
-/* gemm_tune.cu: the way becomes the fastest by the device's policy. The operands need no memory. */
+/* gemm_tune.cu: the algorithm becomes the fastest by the device's policy. The operands need no memory. */
 void gemm_tune(const Device *, GemmState *, GemmPlan *, const Gemm *);
 
 /* gemm_store.cu: what has been measured with this version of cuBLASLt on GPUs of this kind, in a file that
  * runs share: $ISOTRON_CACHE_DIR, else $XDG_CACHE_HOME/isotron, else ~/.cache/isotron. Nobody else has it
  * open meanwhile. A file that is damaged or cannot be written costs a warning and measuring again. */
 typedef struct GemmChoice {
-    GemmWay way;
+    GemmAlgo algo;
     double us; /* under sustained load; 0: not measured */
 } GemmChoice;
 enum { GEMM_CHOICES = GEMM_TUNING_FASTEST + 1 };
@@ -103,7 +103,7 @@ bool gemm_store_find(const GemmStore *, const GemmKey *, GemmRecord *);
 bool gemm_store_add(GemmStore *, GemmState *, const GemmRecord *); /* whether it is kept */
 void gemm_store_close(GemmStore *);
 
-/* gemm_fixed.cu */
-void gemm_fixed(const Call *, const Gemm *);
+/* gemm_ordered.cu */
+void gemm_ordered(const Call *, const Gemm *);
 
 #endif

@@ -2,10 +2,10 @@
  * weight. The offsets are known on the GPU alone: there are as many tiles as any offsets may need, each finds
  * its expert, and those that are not needed end at once. Products of 16-bit operands, whose rows are whole
  * units of 16 bytes, go to tensor cores if y and dx are of their type and dw is F32 or of theirs; all others,
- * and batch-invariant mode, are chains of multiply-adds (chain.cuh). Written: y, also the rows behind the
- * last expert, as 0; written or added to: dx, dw. */
-#include "kernels/cuda/ordered_gemm.cuh"
-#include "kernels/cuda/tensor_tile.cuh"
+ * and batch-invariant mode, are chains of multiply-adds (ordered_gemm.cuh). Written: y, also the rows behind
+ * the last expert, as 0; written or added to: dx, dw. */
+#include "kernels/cuda/gemm/ordered_gemm.cuh"
+#include "kernels/cuda/moe/tensor_tile.cuh"
 
 #include <algorithm>
 
@@ -107,30 +107,31 @@ static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
     tensor_put(sum, dw + (expert * m + i) * n + j, n, m - i, n - j, add);
 }
 
-enum { CHAIN_TILE = 64 };
+enum { ORDERED_TILE = 64 };
 
 /* g is the product of one expert, whose weight has `step` elements. */
 template <typename R>
-static __global__ void __launch_bounds__(CHAIN_THREADS)
-    chain_rows(Product g, Experts e, int64_t step, int64_t across) {
-    const RowTile t = find_tile(e, blockIdx.x / across, CHAIN_TILE);
+static __global__ void __launch_bounds__(ORDERED_THREADS)
+    ordered_rows(Product g, Experts e, int64_t step, int64_t across) {
+    const RowTile t = find_tile(e, blockIdx.x / across, ORDERED_TILE);
     const bool tail = t.expert == e.count;
     if (t.expert < 0 || (tail && g.add)) return;
     g.a_at = t.first * g.a_row, g.b_at = t.expert * step, g.c_at = t.first * g.c_row;
     g.m = t.rows;
     if (tail) g.k = 0;
-    chain_tile<R, CHAIN_TILE, CHAIN_TILE, 4, 4>(g, 0, blockIdx.x % across * CHAIN_TILE);
+    ordered_tile<R, ORDERED_TILE, ORDERED_TILE, 4, 4>(g, 0, blockIdx.x % across * ORDERED_TILE);
 }
 
 template <typename R>
-static __global__ void __launch_bounds__(CHAIN_THREADS)
-    chain_experts(Product g, Experts e, int64_t down, int64_t across) {
+static __global__ void __launch_bounds__(ORDERED_THREADS)
+    ordered_experts(Product g, Experts e, int64_t down, int64_t across) {
     const int64_t expert = blockIdx.x / (down * across), tile = blockIdx.x % (down * across),
                   first = e.offset[expert];
     g.k = e.offset[expert + 1] - first;
     if (g.add && g.k == 0) return;
     g.a_at = first * g.a_col, g.b_at = first * g.b_row, g.c_at = expert * g.m * g.n;
-    chain_tile<R, CHAIN_TILE, CHAIN_TILE, 4, 4>(g, tile / across * CHAIN_TILE, tile % across * CHAIN_TILE);
+    ordered_tile<R, ORDERED_TILE, ORDERED_TILE, 4, 4>(g, tile / across * ORDERED_TILE,
+                                                      tile % across * ORDERED_TILE);
 }
 
 /* ---- launches ---- */
@@ -189,25 +190,25 @@ static Product product_of(const Call *c, int64_t m, int64_t n, int64_t k) {
     return g;
 }
 
-static void launch_chain_rows(const Call *c, const Experts &e, bool along) {
-    const int64_t n = tensor_width(c->out[0]), k = tensor_width(c->in[0]), across = ceil_div(n, CHAIN_TILE);
+static void launch_ordered_rows(const Call *c, const Experts &e, bool along) {
+    const int64_t n = tensor_width(c->out[0]), k = tensor_width(c->in[0]), across = ceil_div(n, ORDERED_TILE);
     Product g = product_of(c, 0, n, k);
     g.a_row = k, g.a_col = 1;
     g.b_row = along ? 1 : n, g.b_col = along ? k : 1;
-    REAL_SWITCH(
-        c->in[0]->dtype, chain_rows<R>
-        <<<blocks(row_tiles(e, CHAIN_TILE) * across), CHAIN_THREADS, 0, stream_of(c)>>>(g, e, n * k, across));
+    REAL_SWITCH(c->in[0]->dtype, ordered_rows<R>
+                <<<blocks(row_tiles(e, ORDERED_TILE) * across), ORDERED_THREADS, 0, stream_of(c)>>>(
+                    g, e, n * k, across));
     LAUNCHED();
 }
 
-static void launch_chain_experts(const Call *c, const Experts &e) {
-    const int64_t m = tensor_width(c->in[0]), n = tensor_width(c->in[1]), down = ceil_div(m, CHAIN_TILE),
-                  across = ceil_div(n, CHAIN_TILE);
+static void launch_ordered_experts(const Call *c, const Experts &e) {
+    const int64_t m = tensor_width(c->in[0]), n = tensor_width(c->in[1]), down = ceil_div(m, ORDERED_TILE),
+                  across = ceil_div(n, ORDERED_TILE);
     Product g = product_of(c, m, n, 0);
     g.a_row = 1, g.a_col = m;
     g.b_row = n, g.b_col = 1;
-    REAL_SWITCH(c->in[0]->dtype, chain_experts<R>
-                <<<blocks(e.count * down * across), CHAIN_THREADS, 0, stream_of(c)>>>(g, e, down, across));
+    REAL_SWITCH(c->in[0]->dtype, ordered_experts<R>
+                <<<blocks(e.count * down * across), ORDERED_THREADS, 0, stream_of(c)>>>(g, e, down, across));
     LAUNCHED();
 }
 
@@ -220,7 +221,7 @@ static void run_rows(const Call *c, bool along) {
           (long long)tensor_count(c->in[1]), (long long)(e.count * n * k));
     if (!tensor_count(c->out[0])) return;
     if (!on_tensor_cores(c, c->in[0]->dtype))
-        launch_chain_rows(c, e, along);
+        launch_ordered_rows(c, e, along);
     else if (c->in[0]->dtype == BF16)
         along ? launch_tensor_rows<bf16, true>(c, e) : launch_tensor_rows<bf16, false>(c, e);
     else
@@ -236,7 +237,7 @@ extern "C" void cuda_grouped_linear_wgrad(const Call *c) {
     if (!tensor_count(c->out[0])) return;
     const bool narrow = on_tensor_cores(c, c->in[0]->dtype);
     if (!narrow && !on_tensor_cores(c, F32))
-        launch_chain_experts(c, e);
+        launch_ordered_experts(c, e);
     else if (c->in[0]->dtype == BF16)
         narrow ? launch_tensor_experts<bf16, bf16>(c, e) : launch_tensor_experts<bf16, float>(c, e);
     else

@@ -1,5 +1,5 @@
 /* gemm_bench.cuh. Operands are random bits, since the speed depends on them, and do not fit the L2 cache. */
-#include "kernels/cuda/gemm_bench.cuh"
+#include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
 #include <string.h>
@@ -152,9 +152,9 @@ double gemm_bench_run(GemmBench *b, int before, int runs) {
     return started ? ms / runs : -1;
 }
 
-void gemm_bench_take(GemmBench *b, const GemmWay *way) {
-    gemm_describe(&b->plan, way->fused);
-    b->plan.way = *way;
+void gemm_bench_take(GemmBench *b, const GemmAlgo *algo) {
+    gemm_describe(&b->plan, algo->fused);
+    b->plan.algo = *algo;
 }
 
 bool gemm_bench_print(GemmBench *b, unsigned long long *out) {

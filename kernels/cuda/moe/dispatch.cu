@@ -2,7 +2,7 @@
  * of their chunks, prefix sums over the chunks and the experts say where each begins, and the warps put them
  * there in order. Written: row, copy, offset, expert, and the y of a scaling; written or added to: y, x, dx,
  * dp. */
-#include "kernels/cuda/router.cuh"
+#include "kernels/cuda/moe/router.cuh"
 #include "kernels/cuda/vector_store.cuh"
 
 enum { THREADS = 256 };
@@ -66,14 +66,14 @@ __device__ __forceinline__ void load_places(const Plan &p, int64_t at, int64_t e
 }
 
 __device__ __forceinline__ void check_places(const Plan &p, int64_t at, int64_t end, const int *place,
-                                             DeviceAssert *complaint, const char *sentence) {
+                                             DeviceAssert *failure, const char *message) {
     for (int u = 0; u < AHEAD; u++) {
         const int64_t i = at + 32 * u + threadIdx.x % 32;
-        if (i < end && place[u] < 0 && p.expert[i] >= 0) complain(complaint, sentence, i, p.expert[i]);
+        if (i < end && place[u] < 0 && p.expert[i] >= 0) raise_assert(failure, message, i, p.expert[i]);
     }
 }
 
-static __global__ void count_copies(Plan p, DeviceAssert *complaint, const char *sentence) {
+static __global__ void count_copies(Plan p, DeviceAssert *failure, const char *message) {
     extern __shared__ int counts[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, chunk = blockIdx.x * (blockDim.x / 32) + warp;
     int *mine = counts + warp * p.experts;
@@ -86,7 +86,7 @@ static __global__ void count_copies(Plan p, DeviceAssert *complaint, const char 
     for (int64_t at = begin; at < end; at += 32 * AHEAD) {
         int place[AHEAD];
         load_places(p, at, end, place);
-        if (!p.attr.local) check_places(p, at, end, place, complaint, sentence);
+        if (!p.attr.local) check_places(p, at, end, place, failure, message);
 #pragma unroll
         for (int u = 0; u < AHEAD; u++)
             if (place[u] >= 0) atomicAdd(mine + place[u], 1);
@@ -134,7 +134,7 @@ __device__ __forceinline__ int64_t kept_of(const Plan &p, int64_t n) {
 }
 
 /* One block. */
-static __global__ void scan_experts(Plan p, DeviceAssert *complaint, const char *sentence) {
+static __global__ void scan_experts(Plan p, DeviceAssert *failure, const char *message) {
     __shared__ int64_t room[32];
     int64_t end = 0, listed = 0;
     for (int k = 0; k < p.experts; k += blockDim.x) {
@@ -149,12 +149,12 @@ static __global__ void scan_experts(Plan p, DeviceAssert *complaint, const char 
     }
     if (threadIdx.x) return;
     p.offset[p.experts] = end;
-    if (end > p.rows) complain(complaint, sentence, end, p.rows);
+    if (end > p.rows) raise_assert(failure, message, end, p.rows);
 }
 
 __device__ __forceinline__ void put_copy(const Plan &p, int64_t copy, int64_t row) {
     p.row[copy] = row;
-    if (row < p.rows) p.copy[row] = copy; /* else there was a complaint */
+    if (row < p.rows) p.copy[row] = copy; /* else there was a failure */
 }
 
 static __global__ void place_copies(Plan p) {
@@ -270,17 +270,17 @@ template <typename R> static __global__ void keep_best(Plan p, Cells prob) {
 
 extern "C" void cuda_dispatch(const Call *c) {
     Plan p = plan_of(c);
-    DeviceAssert *complaint = c->device->cuda->complaint;
+    DeviceAssert *failure = c->device->cuda->failure;
     const size_t each = (size_t)p.experts * sizeof(int);
     const int warps = warps_that_fit(p.experts, 0, each);
     const unsigned blocks = (unsigned)ceil_div(p.chunks, warps), threads = 32 * warps;
     take_scratch(c, &p);
     count_copies<<<blocks, threads, warps * each, stream_of(c)>>>(
-        p, complaint, "dispatch: copy %lld goes to expert %lld, which there is not");
+        p, failure, "dispatch: copy %lld goes to expert %lld, which there is not");
     LAUNCHED();
     scan_chunks<<<(unsigned)p.experts, THREADS, 0, stream_of(c)>>>(p);
     LAUNCHED();
-    scan_experts<<<1, 1024, 0, stream_of(c)>>>(p, complaint,
+    scan_experts<<<1, 1024, 0, stream_of(c)>>>(p, failure,
                                                "the experts take %lld rows, there is room for %lld");
     LAUNCHED();
     place_copies<<<blocks, threads, warps * each, stream_of(c)>>>(p);
@@ -326,7 +326,7 @@ __device__ __forceinline__ int64_t expert_of(const ArrivalAttr &a, const int64_t
 }
 
 /* Blocks x: a rank's rows, behind those of the ranks before it in the part; the last one of the part pads. */
-static __global__ void arrival(Arriving r, DeviceAssert *complaint, const char *sentence) {
+static __global__ void arrival(Arriving r, DeviceAssert *failure, const char *message) {
     __shared__ int64_t room[32];
     const int64_t rank = blockIdx.x, part = rank % r.attr.etp, thread = blockIdx.y * blockDim.x + threadIdx.x,
                   threads = gridDim.y * blockDim.x;
@@ -342,7 +342,7 @@ static __global__ void arrival(Arriving r, DeviceAssert *complaint, const char *
     for (int64_t i = before + thread; i < end && i < r.rows; i += threads)
         expert[i] = expert_of(r.attr, own, i - before);
     if (rank + r.attr.etp < r.ranks) return;
-    if (end > r.rows && thread == 0) complain(complaint, sentence, end, r.rows);
+    if (end > r.rows && thread == 0) raise_assert(failure, message, end, r.rows);
     for (int64_t i = end + thread; i < r.rows; i += threads) expert[i] = -1;
 }
 
@@ -357,7 +357,7 @@ extern "C" void cuda_arrival(const Call *c) {
                         data_of<int64_t>(c->out[0])};
     const int64_t slices = ceil_div(r.rows, 8 * THREADS);
     const dim3 grid((unsigned)r.ranks, (unsigned)(slices < 1 ? 1 : slices < 16 ? slices : 16));
-    arrival<<<grid, THREADS, 0, stream_of(c)>>>(r, c->device->cuda->complaint,
+    arrival<<<grid, THREADS, 0, stream_of(c)>>>(r, c->device->cuda->failure,
                                                 "%lld rows come where there is room for %lld");
     LAUNCHED();
 }

@@ -11,12 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/attention_graph.cuh"
+#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/attention_graph.cuh"
 
 extern "C" {
 #include "base/mem.h"
-#include "kernels/cuda/attention_path.h"
+#include "kernels/cuda/attention/attention_path.h"
 }
 
 /* ---- what there is for a device ---- */

@@ -6,7 +6,7 @@
  * What becomes of dq is all that says whether two runs give the same bits. As the product itself, it is one
  * over all keys (cuDNN keeps all of ds for it). As a copy of F32 sums, blocks of keys add to these whenever
  * they are done. */
-#include "kernels/cuda/attention_graph.cuh"
+#include "kernels/cuda/attention/attention_graph.cuh"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Matrix products of contiguous tensors, through cuBLASLt or in a fixed order of summation. */
-#ifndef ISOTRON_KERNELS_CUDA_GEMM_CUH
-#define ISOTRON_KERNELS_CUDA_GEMM_CUH
+#ifndef ISOTRON_KERNELS_CUDA_GEMM_GEMM_CUH
+#define ISOTRON_KERNELS_CUDA_GEMM_GEMM_CUH
 
 #include "kernels/cuda/common.cuh"
 
@@ -34,8 +34,8 @@ void gemm_activate(const Call *, Tensor *y, Tensor *act, Activation);
 /* dx, in place, times the derivative of the activation at `pre`, unless that is NULL. */
 void gemm_through_activation(const Call *, Tensor *dx, Tensor *pre, Activation);
 
-/* linear_ways.h */
-int gemm_take_way(const Call *, const Gemm *, int n);
+/* linear_algos.h */
+int gemm_take_algo(const Call *, const Gemm *, int n);
 
 /* dbias [n], = or +=: the sums of dy's columns. In a fixed order: of each sample in order, then theirs. */
 void bias_gradient(const Call *, const Tensor *dy, const Tensor *dbias, bool fixed_order);

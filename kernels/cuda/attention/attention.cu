@@ -5,8 +5,8 @@
  * and dv, each computing the probabilities again from lse; a block of the second takes the rows of its
  * group's heads in order. Before them sum(dy * y) and the keys that each row sees go to scratch memory.
  * Written: y, lse. Written or added to: dq, dk, dv. */
-#include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/flash.cuh"
+#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/flash.cuh"
 
 /* A tile is SIDE * N rows by as many keys, N x N for each of SIDE x SIDE threads; CHUNK columns of heads are
  * in shared memory for a product over them, COLUMNS for one over keys or rows. */

@@ -1,14 +1,14 @@
 /* Products in a fixed order of summation (LinearAttr): the logits of routers, and every linear layer in
  * batch-invariant mode. Narrow ones, a router's few experts or the rows of a few samples, have tiles of their
  * own. Written or added to: c. */
-#include "kernels/cuda/ordered_gemm.cuh"
-#include "kernels/cuda/gemm_plan.cuh"
+#include "kernels/cuda/gemm/ordered_gemm.cuh"
+#include "kernels/cuda/gemm/gemm_plan.cuh"
 
 enum { TALL = 64, NARROW = 16 };
 
 template <typename R, int WIDTH, int COLUMNS>
-static __global__ void __launch_bounds__(CHAIN_THREADS) multiply(Product g, int64_t across) {
-    chain_tile<R, TALL, WIDTH, 4, COLUMNS>(g, blockIdx.x / across * TALL, blockIdx.x % across * WIDTH);
+static __global__ void __launch_bounds__(ORDERED_THREADS) multiply(Product g, int64_t across) {
+    ordered_tile<R, TALL, WIDTH, 4, COLUMNS>(g, blockIdx.x / across * TALL, blockIdx.x % across * WIDTH);
 }
 
 /* c^T = op(b)^T op(a)^T */
@@ -33,7 +33,7 @@ static Product product_of(const Gemm *g) {
     return p.m < p.n && p.m <= NARROW ? turned(p) : p;
 }
 
-void gemm_fixed(const Call *c, const Gemm *g) {
+void gemm_ordered(const Call *c, const Gemm *g) {
     const Product p = product_of(g);
     const int64_t width = p.n <= NARROW ? NARROW : TALL, across = ceil_div(p.n, width),
                   tiles = ceil_div(p.m, TALL) * across;
@@ -41,9 +41,9 @@ void gemm_fixed(const Call *c, const Gemm *g) {
           (long long)g->m, (long long)g->n);
     if (width == NARROW)
         REAL_SWITCH(lead_type(c),
-                    multiply<R, NARROW, 1><<<(unsigned)tiles, CHAIN_THREADS, 0, stream_of(c)>>>(p, across));
+                    multiply<R, NARROW, 1><<<(unsigned)tiles, ORDERED_THREADS, 0, stream_of(c)>>>(p, across));
     else
         REAL_SWITCH(lead_type(c),
-                    multiply<R, TALL, 4><<<(unsigned)tiles, CHAIN_THREADS, 0, stream_of(c)>>>(p, across));
+                    multiply<R, TALL, 4><<<(unsigned)tiles, ORDERED_THREADS, 0, stream_of(c)>>>(p, across));
     LAUNCHED();
 }

@@ -1,6 +1,6 @@
 /* The ops of kernels/cpu/router_loss.c, a token to a warp: the loss is a sum over blocks of tokens of their
  * sums, in double. Written: loss; written or added to: dlogits. */
-#include "kernels/cuda/router.cuh"
+#include "kernels/cuda/moe/router.cuh"
 
 enum { THREADS = 256, PARTS = 1024 };
 

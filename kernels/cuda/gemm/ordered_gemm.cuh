@@ -1,7 +1,7 @@
 /* Products in which every element is one chain of multiply-adds over its terms in order, as in
  * kernels/cpu/tile.h: the same bits whatever the shape, and those of the CPU. Types are free. */
-#ifndef ISOTRON_KERNELS_CUDA_ORDERED_GEMM_CUH
-#define ISOTRON_KERNELS_CUDA_ORDERED_GEMM_CUH
+#ifndef ISOTRON_KERNELS_CUDA_GEMM_ORDERED_GEMM_CUH
+#define ISOTRON_KERNELS_CUDA_GEMM_ORDERED_GEMM_CUH
 
 #include "kernels/cuda/common.cuh"
 
@@ -14,21 +14,21 @@ struct Product {
     bool add, bias_of_rows; /* an element of the bias belongs to a row of c, else to a column */
 };
 
-enum { CHAIN_THREADS = 256, CHAIN_DEPTH = 16, CHAIN_PAD = 4 };
+enum { ORDERED_THREADS = 256, ORDERED_DEPTH = 16, ORDERED_PAD = 4 };
 
-/* `height` lines of an operand times CHAIN_DEPTH terms: what this thread loads of them, zeros outside.
+/* `height` lines of an operand times ORDERED_DEPTH terms: what this thread loads of them, zeros outside.
  * Neighbouring threads touch neighbouring elements: along the terms if those are contiguous, else along the
  * lines. */
 template <int height> struct Share {
-    static constexpr int COUNT = height * CHAIN_DEPTH / CHAIN_THREADS;
+    static constexpr int COUNT = height * ORDERED_DEPTH / ORDERED_THREADS;
     bool along;
     __device__ __forceinline__ int line(int q) const {
-        const int i = threadIdx.x + q * CHAIN_THREADS;
-        return along ? i / CHAIN_DEPTH : i % height;
+        const int i = threadIdx.x + q * ORDERED_THREADS;
+        return along ? i / ORDERED_DEPTH : i % height;
     }
     __device__ __forceinline__ int term(int q) const {
-        const int i = threadIdx.x + q * CHAIN_THREADS;
-        return along ? i % CHAIN_DEPTH : i / height;
+        const int i = threadIdx.x + q * ORDERED_THREADS;
+        return along ? i % ORDERED_DEPTH : i / height;
     }
     template <typename R>
     __device__ __forceinline__ void load(R *to, const Cells &x, int64_t at, int64_t line_stride,
@@ -40,19 +40,20 @@ template <int height> struct Share {
         }
     }
     template <typename R>
-    __device__ __forceinline__ void keep(const R *from, R (*to)[height + CHAIN_PAD]) const {
+    __device__ __forceinline__ void keep(const R *from, R (*to)[height + ORDERED_PAD]) const {
 #pragma unroll
         for (int q = 0; q < COUNT; q++) to[term(q)][line(q)] = from[q];
     }
 };
 
-/* The part of c at (i0, j0), HEIGHT x WIDTH, by a block of CHAIN_THREADS, each with ROWS x COLUMNS elements.
+/* The part of c at (i0, j0), HEIGHT x WIDTH, by a block of ORDERED_THREADS, each with ROWS x COLUMNS
+ * elements.
  */
 template <typename R, int HEIGHT, int WIDTH, int ROWS, int COLUMNS>
-__device__ __forceinline__ void chain_tile(const Product &g, int64_t i0, int64_t j0) {
-    static_assert(HEIGHT / ROWS * (WIDTH / COLUMNS) == CHAIN_THREADS, "every thread has its elements");
-    __shared__ alignas(32) R a[CHAIN_DEPTH][HEIGHT + CHAIN_PAD];
-    __shared__ alignas(32) R b[CHAIN_DEPTH][WIDTH + CHAIN_PAD];
+__device__ __forceinline__ void ordered_tile(const Product &g, int64_t i0, int64_t j0) {
+    static_assert(HEIGHT / ROWS * (WIDTH / COLUMNS) == ORDERED_THREADS, "every thread has its elements");
+    __shared__ alignas(32) R a[ORDERED_DEPTH][HEIGHT + ORDERED_PAD];
+    __shared__ alignas(32) R b[ORDERED_DEPTH][WIDTH + ORDERED_PAD];
     const Share<HEIGHT> a_share = {g.a_col == 1};
     const Share<WIDTH> b_share = {g.b_row == 1};
     const int row = threadIdx.x / (WIDTH / COLUMNS) * ROWS,
@@ -61,8 +62,8 @@ __device__ __forceinline__ void chain_tile(const Product &g, int64_t i0, int64_t
     const int64_t a_at = g.a_at + i0 * g.a_row, b_at = g.b_at + j0 * g.b_col;
     a_share.load(next_a, g.a, a_at, g.a_row, g.a_col, g.m - i0, g.k);
     b_share.load(next_b, g.b, b_at, g.b_col, g.b_row, g.n - j0, g.k);
-    for (int64_t p0 = 0; p0 < g.k; p0 += CHAIN_DEPTH) {
-        const int64_t p1 = p0 + CHAIN_DEPTH;
+    for (int64_t p0 = 0; p0 < g.k; p0 += ORDERED_DEPTH) {
+        const int64_t p1 = p0 + ORDERED_DEPTH;
         __syncthreads();
         a_share.keep(next_a, a);
         b_share.keep(next_b, b);
@@ -70,7 +71,7 @@ __device__ __forceinline__ void chain_tile(const Product &g, int64_t i0, int64_t
         a_share.load(next_a, g.a, a_at + p1 * g.a_col, g.a_row, g.a_col, g.m - i0, g.k - p1);
         b_share.load(next_b, g.b, b_at + p1 * g.b_row, g.b_col, g.b_row, g.n - j0, g.k - p1);
 #pragma unroll
-        for (int p = 0; p < CHAIN_DEPTH; p++) {
+        for (int p = 0; p < ORDERED_DEPTH; p++) {
             const Vec<R, ROWS> x = *(const Vec<R, ROWS> *)&a[p][row];
             const Vec<R, COLUMNS> y = *(const Vec<R, COLUMNS> *)&b[p][column];
 #pragma unroll

@@ -1,8 +1,8 @@
 /* What the kernels of a mixture of experts share: work for warps, and the scores of a router. Those have a
  * token to a warp, its experts in shared memory, and all lanes call. Sums over experts have the order of
  * kernels/cpu/router.h: each lane computes them whole. */
-#ifndef ISOTRON_KERNELS_CUDA_ROUTER_CUH
-#define ISOTRON_KERNELS_CUDA_ROUTER_CUH
+#ifndef ISOTRON_KERNELS_CUDA_MOE_ROUTER_CUH
+#define ISOTRON_KERNELS_CUDA_MOE_ROUTER_CUH
 
 #include "kernels/cuda/vector_math.cuh"
 
