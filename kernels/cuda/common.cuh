@@ -185,7 +185,7 @@ static inline bool rows_are_aligned(const Tensor *t) {
 
 /* ---- launches ---- */
 
-static inline cudaStream_t stream_of(const Call *c) { return c->device->cuda->stream; }
+static inline cudaStream_t stream_of(const Call *c) { return cuda_of(c->device)->stream; }
 /* After every launch by <<<>>>. */
 #define LAUNCHED() CUDA_CHECK(cudaGetLastError())
 
@@ -193,7 +193,7 @@ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Blocks of a loop with a grid's stride over n items, `each` to a block; never 0. */
 static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
-    const int64_t most = (int64_t)c->device->cuda->multiprocessors * 32, want = ceil_div(n, each);
+    const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * 32, want = ceil_div(n, each);
     return (unsigned)(want < 1 ? 1 : want < most ? want : most);
 }
 #define GRID_LOOP(i, n)                                                                                      \

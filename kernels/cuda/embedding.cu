@@ -35,7 +35,7 @@ static Ids ids_in(const Call *c, const Tensor *id, const Tensor *table) {
                    a->first,
                    table->dim[0],
                    a->total,
-                   c->device->cuda->failure,
+                   cuda_of(c->device)->failure,
                    "embedding: id %lld of token %lld is outside the table"};
     return o;
 }

@@ -81,7 +81,7 @@ static Losses losses_of(const Call *c, const Tensor *logits, const Tensor *label
                       a->first,
                       a->vocab,
                       ids_of(label),
-                      c->device->cuda->failure,
+                      cuda_of(c->device)->failure,
                       "cross_entropy: label %lld of token %lld is outside the vocabulary"};
     return o;
 }
@@ -387,7 +387,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
  * which a multiprocessor cannot hold two. */
 template <typename T, int N> static void run_both(const Call *c, const Losses &o) {
     enum { BESIDE = 2048 }; /* bytes of a block beside its row: sums, CUDA's own */
-    const Cuda *gpu = c->device->cuda;
+    const Cuda *gpu = cuda_of(c->device);
     const int64_t vectors = o.width / N;
     int most, of_all;
     CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu->ordinal));

@@ -262,7 +262,7 @@ static void choose_team(int64_t vectors, GradPlan *p) {
 static GradPlan grad_plan(const Call *c) {
     enum { OPERANDS = 3, BESIDE = 2048 }; /* bytes of a block beside its stages: sums, CUDA's own */
     const Tensor *x = c->in[1];
-    const Cuda *gpu = c->device->cuda;
+    const Cuda *gpu = cuda_of(c->device);
     GradPlan p = {};
     choose_team(ceil_div(tensor_width(x) * (int64_t)dtype_size((DType)x->dtype), 16), &p);
     if (!p.held) return p;

@@ -40,7 +40,7 @@ struct Pieces {
 static Pieces pieces_of(const Call *c) {
     const Tensor *table = c->in[1];
     const int64_t n = tensor_count(c->in[0]);
-    Pieces p = {(const FlatPiece *)ids_of(table), ceil_div(n, PIECE_MOST), n, c->device->cuda->failure,
+    Pieces p = {(const FlatPiece *)ids_of(table), ceil_div(n, PIECE_MOST), n, cuda_of(c->device)->failure,
                 "a piece of %lld elements from element %lld on is not one of the operand's"};
     CHECK(!table || (table->ndim == 2 && table->dim[1] == PIECE_WORDS), "pieces of %lld words",
           (long long)tensor_width(table));
@@ -59,7 +59,7 @@ static void step_types(const char *op, const Call *c, const Tensor *state, bool 
           dtype_name((DType)param));
 }
 
-/* A step's numbers: in memory, where recorded work finds those of its time, or in the launch. */
+/* A step's numbers: in memory, where a CUDA graph finds those of its time, or in the launch. */
 struct StepSource {
     const StepNumbers *memory; /* NULL: `own` */
     StepNumbers own;
@@ -108,7 +108,7 @@ struct Turns {
 enum { TOGETHER = 8, MOST_EACH = 16, LEAST_BLOCKS = 64 };
 
 static Turns turns_of(const Call *c, int64_t pieces) {
-    const int64_t gpu = c->device->cuda->multiprocessors, each = ceil_div(pieces, gpu * LEAST_BLOCKS);
+    const int64_t gpu = cuda_of(c->device)->multiprocessors, each = ceil_div(pieces, gpu * LEAST_BLOCKS);
     return {(unsigned)least(pieces, gpu * TOGETHER), (unsigned)least(each, MOST_EACH)};
 }
 static unsigned turns_grid(const Turns &t, int64_t pieces) {
@@ -568,7 +568,7 @@ extern "C" void cuda_sum_squares(const Call *c) {
     CHECK(block > 0 && PIECE_MOST % block == 0, "sum_squares: blocks of %lld elements", (long long)block);
     const bool by_warp = block == SUM_BLOCK, add = accumulates(c->out[0]), aligned = aligned_16(x->data);
     /* Not many thread blocks: the end of one takes as long as a piece. */
-    const int64_t most = (int64_t)c->device->cuda->multiprocessors * 16;
+    const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * 16;
     const int64_t want = by_warp ? ceil_div(pieces.count, THREADS / WARP) : pieces.count;
     const unsigned grid = (unsigned)(want < most ? want : most);
     const bool alone = grid == 1;

@@ -52,7 +52,7 @@ static inline void launch_pdl(const Call *c, dim3 grid, dim3 block, size_t share
     config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared;
     config.stream = stream_of(c);
     config.attrs = &early;
-    config.numAttrs = waits_for_kernels(c->device->cuda, (const void *)kernel) ? 1 : 0;
+    config.numAttrs = waits_for_kernels(cuda_of(c->device), (const void *)kernel) ? 1 : 0;
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
 }
 

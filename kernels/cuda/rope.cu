@@ -210,7 +210,7 @@ template <typename T> static void rope(const Call *c) {
         grid((unsigned)ceil_div(tokens, deep), (unsigned)ceil_div(o.shares, across),
              (unsigned)ceil_div(runs, along));
     const auto kernel = aligned ? rotate<T, true> : rotate<T, false>;
-    launch_pdl(c, grid, block, 0, kernel, o, c->device->cuda->failure,
+    launch_pdl(c, grid, block, 0, kernel, o, cuda_of(c->device)->failure,
                "rope: position %lld, the table has %lld");
 }
 

@@ -53,7 +53,7 @@ static void state_free(void *at) {
 }
 
 static State *state_of(const Device *d) {
-    CudaState *slot = &d->cuda->state[CUDA_ATTENTION];
+    CudaState *slot = &cuda_of(d)->state[CUDA_ATTENTION];
     if (!slot->at) {
         slot->at = mem_zero(1, sizeof(State));
         slot->free = state_free;
@@ -74,7 +74,7 @@ static Entry *prepare(const Device *d, const AttentionShape *shape) {
     if (e) return e;
     if (!s->handle) {
         CUDNN_CHECK(cudnnCreate(&s->handle));
-        CUDNN_CHECK(cudnnSetStream(s->handle, d->cuda->stream));
+        CUDNN_CHECK(cudnnSetStream(s->handle, cuda_of(d)->stream));
     }
     e = (Entry *)mem_zero(1, sizeof *e);
     e->shape = *shape;
@@ -200,7 +200,7 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     if (o.first_key) return "documents packed into a sequence";
     const char *why = refuse_tensors(&o, a);
     if (!why) why = refuse_mask(at, a);
-    if (!why) why = refuse_version(c->device->cuda, a);
+    if (!why) why = refuse_version(cuda_of(c->device), a);
     if (!why && is_narrow(a)) why = "a narrow window, which cuDNN's deterministic backward does not use";
     return why;
 }
@@ -249,7 +249,7 @@ static const char *arrange(const Call *c, bool make, Work *w) {
     AttentionShape shape;
     const char *why = refuse(c, &shape);
     if (why) return why;
-    w->pairs = pairs_at_a_time(c->device->cuda, &shape);
+    w->pairs = pairs_at_a_time(cuda_of(c->device), &shape);
     if (!w->pairs) return "a backward whose scratch memory is too large";
     w->parts = ceil_div(shape.batch, w->pairs);
     w->part = entry_of(c->device, shape, w->pairs, make);
@@ -333,7 +333,7 @@ static const char *form(const AttentionShape *a) {
 const char *attention_path(const Call *c) {
     const size_t version = cudnnGetVersion();
     Work w;
-    if (!c->device->cuda) return "not on a GPU";
+    if (!cuda_of(c->device)) return "not on a GPU";
     char *path = state_of(c->device)->path;
     const size_t room = sizeof state_of(c->device)->path;
     const char *why = arrange(c, false, &w);
@@ -350,5 +350,5 @@ const char *attention_path(const Call *c) {
 
 AttentionCounts attention_counts(const Device *d) {
     const AttentionCounts none = {0, 0};
-    return d->cuda ? state_of(d)->counts : none;
+    return cuda_of(d) ? state_of(d)->counts : none;
 }

@@ -590,7 +590,7 @@ struct Memory {
     int stages, bytes;
 };
 static Memory memory_of(const Call *c, const void *kernel, int fixed, int stage) {
-    const int device = c->device->cuda->ordinal, used = 4096; /* by the kernel itself, and reserved */
+    const int device = cuda_of(c->device)->ordinal, used = 4096; /* by the kernel itself, and reserved */
     int block, all;
     CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     CUDA_CHECK(cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));

@@ -172,7 +172,7 @@ extern "C" void cuda_attention_sink(const Call *c) {
 /* Blocks that share the positions of a sample: as many as keep the GPU busy for one sample, each with some to
  * do. Whatever the number of samples, so that their order in microbatches does not matter. */
 static unsigned chunks_of(const Call *c, const Shape *x, unsigned tile) {
-    const int64_t most = ceil_div((int64_t)c->device->cuda->multiprocessors * 4, ceil_div(x->heads, tile)),
+    const int64_t most = ceil_div((int64_t)cuda_of(c->device)->multiprocessors * 4, ceil_div(x->heads, tile)),
                   want = ceil_div(x->s, (int64_t)UNROLL * ((THREADS >> x->share) / tile));
     return (unsigned)(want < most ? want : most);
 }

@@ -30,7 +30,7 @@ static bool aligned(const Tensor *t) { return !t || aligned_16(t->data); }
 static bool has_library(const Call *c, const Gemm *g) {
     const bool blocks = g->a_blocks != FP8_WHOLE || g->b_blocks != FP8_WHOLE;
     const int64_t unit = blocks ? FP8_BLOCK : 16;
-    return (blocks ? c->device->fp8_block_products : c->device->fp8_products) &&
+    return (device_fp8_gemms(c->device) & (blocks ? FP8_GEMM_BLOCKS : FP8_GEMM_WHOLE)) &&
            (g->a->dtype == F8E4M3 || g->b->dtype == F8E4M3) && g->c->dtype != F64 && c->in[2]->dtype == F32 &&
            c->in[3]->dtype == F32 && g->m % unit == 0 && g->n % unit == 0 && g->k % unit == 0 &&
            aligned(g->a) && aligned(g->b) && aligned(g->c) && aligned(g->bias) &&

@@ -303,14 +303,15 @@ static void release(void *at) {
 }
 
 static GemmState *state_of(const Device *d) {
-    CudaState *state = &d->cuda->state[CUDA_GEMM];
+    CudaState *state = &cuda_of(d)->state[CUDA_GEMM];
     if (state->at) return (GemmState *)state->at;
-    CHECK(d->gemm_sm_margin < d->cuda->multiprocessors,
+    CHECK(cuda_of(d)->gemm_sm_margin < cuda_of(d)->multiprocessors,
           "--gemm-sm-margin %lld leaves products none of the %d multiprocessors of this GPU: give less",
-          (long long)d->gemm_sm_margin, d->cuda->multiprocessors);
+          (long long)cuda_of(d)->gemm_sm_margin, cuda_of(d)->multiprocessors);
     GemmState *s = (GemmState *)mem_zero(1, sizeof *s);
-    s->multiprocessors = d->gemm_sm_margin ? d->cuda->multiprocessors - (int)d->gemm_sm_margin : 0;
-    CUDA_CHECK(cudaSetDevice(d->cuda->ordinal));
+    s->multiprocessors =
+        cuda_of(d)->gemm_sm_margin ? cuda_of(d)->multiprocessors - (int)cuda_of(d)->gemm_sm_margin : 0;
+    CUDA_CHECK(cudaSetDevice(cuda_of(d)->ordinal));
     LT_CHECK(cublasLtCreate(&s->handle));
     CUDA_CHECK(cudaMalloc(&s->workspace, GEMM_WORKSPACE));
     s->room = 64;
@@ -475,7 +476,8 @@ static GemmPlan *choose(const Device *d, GemmState *s, const Gemm *g) {
     const double large = 1e9; /* operations; below that the launch is half of the time */
     GemmPlan *p = plan_of(s, g);
     if (p->chosen) return p;
-    if (2.0 * (double)g->m * (double)g->n * (double)g->k > large && d->gemm_tuning != GEMM_TUNING_OFF)
+    if (2.0 * (double)g->m * (double)g->n * (double)g->k > large &&
+        cuda_of(d)->gemm_tuning != GEMM_TUNING_OFF)
         gemm_tune(d, s, p, g);
     p->chosen = true;
     return p;
@@ -496,7 +498,7 @@ size_t gemm_plan(const Call *c, const Gemm *g) {
     size_t bytes = g->dbias ? bias_gradient_scratch(g->a, g->fixed_order) : 0;
     if (!g->m || !g->n || !g->k || g->fixed_order) return bytes;
     check(g);
-    CUDA_CHECK(cudaSetDevice(c->device->cuda->ordinal));
+    CUDA_CHECK(cudaSetDevice(cuda_of(c->device)->ordinal));
     GemmState *s = state_of(c->device);
     if (ends_elsewhere(s, g)) {
         Tensor sums;

@@ -103,7 +103,7 @@ static void copy_operands(GemmBench *b, const Gemm *g) {
 bool gemm_bench_open(GemmBench *b, const Device *d, const GemmState *s, const GemmPlan *p, const Gemm *g) {
     memset(b, 0, sizeof *b);
     b->call.device = (Device *)d;
-    b->state = s, b->plan = *p, b->stream = d->cuda->stream;
+    b->state = s, b->plan = *p, b->stream = cuda_of(d)->stream;
     copy_operands(b, g);
     b->sets = (int)std::min<size_t>(ROTATION / b->set + 1, SETS_MAX);
     const size_t behind = SPACE_ALIGN + (size_t)b->scales * sizeof(float);

@@ -181,9 +181,9 @@ static const GemmRecord *unmeasured(const GemmPlan *p, GemmRecord *r) {
 }
 
 void gemm_tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g) {
-    const GemmTuning by = d->gemm_tuning;
+    const GemmTuning by = cuda_of(d)->gemm_tuning;
     const GemmAlgo first = p->algo;
-    GemmStore store = gemm_store_open(d->cuda, s);
+    GemmStore store = gemm_store_open(cuda_of(d), s);
     GemmRecord r;
     bool kept = store.alone;
     if (gemm_store_find(&store, &p->key, &r) && gemm_can(s, p, &r.choice[by].algo)) {

@@ -270,7 +270,7 @@ template <typename R> static __global__ void keep_best(Plan p, Cells prob) {
 
 extern "C" void cuda_dispatch(const Call *c) {
     Plan p = plan_of(c);
-    DeviceAssert *failure = c->device->cuda->failure;
+    DeviceAssert *failure = cuda_of(c->device)->failure;
     const size_t each = (size_t)p.experts * sizeof(int);
     const int warps = warps_that_fit(p.experts, 0, each);
     const unsigned blocks = (unsigned)ceil_div(p.chunks, warps), threads = 32 * warps;
@@ -357,7 +357,7 @@ extern "C" void cuda_arrival(const Call *c) {
                         data_of<int64_t>(c->out[0])};
     const int64_t slices = ceil_div(r.rows, 8 * THREADS);
     const dim3 grid((unsigned)r.ranks, (unsigned)(slices < 1 ? 1 : slices < 16 ? slices : 16));
-    arrival<<<grid, THREADS, 0, stream_of(c)>>>(r, c->device->cuda->failure,
+    arrival<<<grid, THREADS, 0, stream_of(c)>>>(r, cuda_of(c->device)->failure,
                                                 "%lld rows come where there is room for %lld");
     LAUNCHED();
 }

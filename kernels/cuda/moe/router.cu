@@ -273,7 +273,7 @@ extern "C" void cuda_expert_count(const Call *c) {
     if (!tensor_count(count)) return;
     int *part = (int *)cuda_scratch(c->device, cuda_plans_expert_count(c));
     count_choices<<<(unsigned)(n.groups * n.parts), THREADS, shared, stream_of(c)>>>(
-        n, part, c->device->cuda->failure, "choice %lld is expert %lld, which there is not");
+        n, part, cuda_of(c->device)->failure, "choice %lld is expert %lld, which there is not");
     LAUNCHED();
     sum_choices<<<grid_for(c, n.groups * n.experts, THREADS), THREADS, 0, stream_of(c)>>>(
         n, part, data_of<double>(count), accumulates(count));
@@ -387,7 +387,7 @@ extern "C" void cuda_sinkhorn(const Call *c) {
     CUDA_CHECK(
         cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each_holds, sinkhorn, (int)(32 * warps), bytes));
     const int64_t want = sinkhorn_blocks(tokens),
-                  together = (int64_t)each_holds * c->device->cuda->multiprocessors;
+                  together = (int64_t)each_holds * cuda_of(c->device)->multiprocessors;
     double *d0 = (double *)cuda_scratch(c->device, cuda_plans_sinkhorn(c));
     Sinkhorn s = {cells(c->in[0]), cells(c->out[0]), tokens, (int)n, d0, d0 + tokens};
     void *arguments[] = {&s};

@@ -100,7 +100,7 @@ static int choose(Run *r, GemmTuning by) {
     Gemm g = {};
     memset(&p, 0, sizeof p);
     p.key = r->key, p.algo.lt.data[0] = (uint64_t)r->first, g.op = "linear";
-    r->device.cuda = &r->cuda, r->device.gemm_tuning = by;
+    r->device.kind = DEVICE_CUDA, r->device.state = &r->cuda, r->cuda.gemm_tuning = by;
     gpu.ms = 0;
     memset(gpu.blocks, 0, sizeof gpu.blocks);
     gemm_tune(&r->device, &r->state, &p, &g);

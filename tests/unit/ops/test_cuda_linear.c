@@ -93,8 +93,8 @@ static void every_algorithm_agrees(Agree *a, const DirectCall *d, DType dtype, b
 static void algorithms_with_a_margin_agree(void **state) {
     Agree *a = *state;
     Device *all = a->other;
-    CHECK(!device_open(true, 0, 0, &a->other).code, "the GPU has no second device");
-    a->other->gemm_sm_margin = 32;
+    CHECK(!device_open(&(DeviceSpec){.kind = DEVICE_CUDA, .gemm_sm_margin = 32}, &a->other).code,
+          "the GPU has no second device");
     for (size_t i = 0; i < sizeof CALLS / sizeof CALLS[0]; i++)
         every_algorithm_agrees(a, &CALLS[i], BF16, false);
     device_free(a->other);
@@ -113,7 +113,7 @@ static void algorithms_agree(void **state) {
 
 int main(void) {
     Agree agree = {.cpu = device_cpu(0)};
-    const Err e = device_open(true, 0, 0, &agree.other);
+    const Err e = device_open(&(DeviceSpec){.kind = DEVICE_CUDA}, &agree.other);
     if (e.code) {
         printf("skipped: %s\n", e.msg);
         device_free(agree.cpu);
