@@ -125,7 +125,7 @@ static void make_plans(BenchCalls *b) {
     Call call = b->set[0].call;
     call.device = null;
     call_run(b->op, &call);
-    device_provide(b->device, null->scratch);
+    device_reserve_scratch(b->device, null->scratch);
     device_free(null);
 }
 
@@ -134,7 +134,7 @@ BenchCalls *bench_calls_new(Device *d, const KernelCase *c, DType storage) {
     b->device = d, b->op = &OPS[c->op];
     make_headers(&b->set[0], c, storage);
     const size_t bytes = bytes_of_set(&b->set[0]);
-    const size_t sets = d->kind == DEVICE_CUDA && bytes ? (ROTATION + bytes - 1) / bytes : 1;
+    const size_t sets = device_is_discrete(d) && bytes ? (ROTATION + bytes - 1) / bytes : 1;
     b->sets = sets < SETS_MAX ? (int)sets : SETS_MAX;
     for (int s = 0; s < b->sets; s++) {
         make_headers(&b->set[s], c, storage);

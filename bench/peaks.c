@@ -33,8 +33,8 @@ static void peaks_copy(Device *d, const Copy *c, size_t bytes) {
 }
 
 double bench_roof_copy(Device *d) {
-    const size_t bytes = d->kind == DEVICE_CPU ? 256 << 20 : 1 << 30;
-    const int copies = d->kind == DEVICE_CPU ? 1 : 10;
+    const size_t bytes = device_is_discrete(d) ? 1 << 30 : 256 << 20;
+    const int copies = device_is_discrete(d) ? 10 : 1;
     char *both = device_alloc(d, 2 * bytes, "the copy that is the roof");
     const Copy c = {both, both + bytes};
     double best = 0;
@@ -76,7 +76,7 @@ static double blas(DType type) {
 }
 
 double bench_roof_product(Device *d, DType type) {
-    if (d->kind == DEVICE_CPU) return blas(type == F64 ? F64 : F32);
+    if (!device_is_discrete(d)) return blas(type == F64 ? F64 : F32);
     const int64_t n = dtype_is_16bit(type) ? 8192 : 4096;
     const LinearAttr attr = {.fixed_order = false};
     const CaseOperand x = {.dtype = CASE_STORAGE, .ndim = 2, .dim = {n, n}};

@@ -50,10 +50,10 @@ function(isotron_without name)
   set_target_properties(${name} PROPERTIES SOURCES "${sources}")
 endfunction()
 
-# isotron_cuda_kernels(...): kernels/cuda/*.cu.
+# isotron_cuda_kernels(...): kernels/cuda/*.cu and those of its folders.
 function(isotron_cuda_kernels)
   cmake_parse_arguments(A "" "" "USES;LIBS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
   add_library(kernels_cuda STATIC ${sources})
   target_include_directories(kernels_cuda PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
   target_compile_definitions(kernels_cuda PRIVATE _GNU_SOURCE)

@@ -152,7 +152,7 @@ typedef struct StepGroup {
     double lr, weight_decay;
 } StepGroup;
 
-/* What differs from step to step, as a row of an F64 tensor: recorded work reads it when it runs. Takes the
+/* What differs from step to step, as a row of an F64 tensor: a CUDA graph reads it when it runs. Takes the
  * place of the attributes' numbers. */
 typedef struct StepNumbers {
     StepGroup group[STEP_GROUPS];

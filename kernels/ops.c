@@ -3,9 +3,11 @@
 #ifdef ISOTRON_CUDA
 #define CUDA_KERNEL(name) cuda_##name
 #define PLAN(name)        cuda_plans_##name
+#define PLAN_PATH(name)   cuda_plans_##name, .cuda_path = cuda_path_##name
 #else
 #define CUDA_KERNEL(name) NULL
 #define PLAN(name)        NULL
+#define PLAN_PATH(name)   NULL
 #endif
 #define NO_PLAN(name) NULL
 
@@ -13,7 +15,8 @@
     void cpu_f32_##name(const Call *);                                                                       \
     void cpu_f64_##name(const Call *);                                                                       \
     void cuda_##name(const Call *);                                                                          \
-    size_t cuda_plans_##name(const Call *);
+    size_t cuda_plans_##name(const Call *);                                                                  \
+    const char *cuda_path_##name(const Call *);
 #include "kernels/ops.def"
 
 #define T(...)                                                                                               \

@@ -1,4 +1,4 @@
-/* Copies beside the kernels of a device that does them as late as it may: when somebody waits for them. Of
+/* Async copies of a device that does them as late as it may: when somebody waits for them. Of
  * one file of a program, whose devices have no other events. */
 #ifndef ISOTRON_TESTS_LATE_COPIES_H
 #define ISOTRON_TESTS_LATE_COPIES_H
@@ -26,12 +26,12 @@ typedef struct LateCopies {
     int n;
 } LateCopies;
 
-static DeviceEvent *late_event(Device *d) {
+static DeviceEvent *late_event_new(Device *d) {
     (void)d;
     return mem_zero(1, sizeof(DeviceEvent));
 }
 
-static void late_no_event(Device *d, DeviceEvent *e) {
+static void late_event_free(Device *d, DeviceEvent *e) {
     (void)d;
     free(e);
 }

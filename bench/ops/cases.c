@@ -23,7 +23,7 @@ bool bench_case_has_type(int i) {
 }
 
 BenchCalls *bench_case_open(int i, Device *d, DType type) {
-    return bench_calls_new(d, kernel_case(d->kind == DEVICE_CUDA ? CASE_GPU : CASE_CPU, i), type);
+    return bench_calls_new(d, kernel_case(device_is_discrete(d) ? CASE_GPU : CASE_CPU, i), type);
 }
 
 /* ---- for the harness ---- */

@@ -12,9 +12,6 @@
 #include "bench/provenance.h"
 #include "bench/peaks.h"
 #include "bench/op_cost.h"
-#ifdef ISOTRON_CUDA
-#include "kernels/cuda/attention_path.h"
-#endif
 
 /* In the order in which they are measured: first what training uses, last what takes long. */
 enum { TYPES = 4 };
@@ -68,13 +65,9 @@ static Err choose_cases(Session *s) {
 /* ---- measuring ---- */
 
 /* Who does the attention; "" for other ops and on the CPU. */
-static const char *path_of(const Session *s, OpNumber op, const Call *c) {
-#ifdef ISOTRON_CUDA
-    if (s->device->kind == DEVICE_CUDA && (op == OP_attention || op == OP_attention_grad))
-        return attention_path(c);
-#endif
-    (void)s, (void)op, (void)c;
-    return "";
+static const char *path_of(OpNumber op, const Call *c) {
+    const char *path = op == OP_attention || op == OP_attention_grad ? call_path(&OPS[op], c) : NULL;
+    return path ? path : "";
 }
 
 static json_t *shape_of(const Call *c) {
@@ -91,24 +84,19 @@ static void report(Session *s, int number, int t, const Call *c, BenchTime time)
     if (multiplies && s->product[t] == 0) s->product[t] = bench_roof_product(s->device, NAMED[t].type);
     const double rate = (multiplies ? flops : bytes) / ns, roof = multiplies ? s->product[t] : s->copy;
     printf("%-28s %-5s %12.1f us %9.1f MB %9.1f %-7s %6.1f %%  %s\n", bench_case_name(number), NAMED[t].name,
-           ns * 1e-3, bytes * 1e-6, rate, multiplies ? "GFLOP/s" : "GB/s", rate / roof * 100,
-           path_of(s, op, c));
+           ns * 1e-3, bytes * 1e-6, rate, multiplies ? "GFLOP/s" : "GB/s", rate / roof * 100, path_of(op, c));
     fflush(stdout);
     json_t *row =
         json_pack("{s:s, s:s, s:s, s:o, s:f, s:f, s:f, s:f, s:i, s:I}", "name", bench_case_name(number), "op",
                   OPS[op].name, "type", NAMED[t].name, "shape", shape_of(c), "us", ns * 1e-3, "megabytes",
                   bytes * 1e-6, multiplies ? "gflops" : "gbytes", rate, "of_roof", rate / roof, "rounds",
                   time.rounds, "calls", (json_int_t)time.calls);
-    if (*path_of(s, op, c)) json_object_set_new(row, "path", json_string(path_of(s, op, c)));
+    if (*path_of(op, c)) json_object_set_new(row, "path", json_string(path_of(op, c)));
     json_array_append_new(s->rows, row);
 }
 
-/* Only choices for 16-bit products are measured: those for wider ones take minutes, and cuBLASLt's own are
- * good. */
 static void measure(Session *s, int number, int t) {
     const DType type = NAMED[t].type;
-    s->device->any_order = !s->options->deterministic;
-    s->device->gemm_tuning = dtype_is_16bit(type) ? s->options->tuning : GEMM_TUNING_OFF;
     BenchCalls *b = bench_case_open(number, s->device, type);
     const BenchTime time = bench_calls_time(b, s->options->seconds);
     report(s, number, t, bench_calls_shape(b), time);
@@ -139,6 +127,14 @@ static Err keep(const Session *s) {
 
 /* ---- all of them ---- */
 
+static Err open_device(Session *s, GemmTuning tuning) {
+    const BenchOps *o = s->options;
+    const DeviceSpec spec = {
+        .kind = o->device, .threads = (int)o->threads, .any_order = !o->deterministic, .gemm_tuning = tuning};
+    device_free(s->device);
+    return device_open(&spec, &s->device);
+}
+
 /* Whether an earlier type has measured the case: what has no type of its own is measured in one. */
 static bool is_done(const Session *s, int number, int t) {
     bool earlier = false;
@@ -149,7 +145,11 @@ static bool is_done(const Session *s, int number, int t) {
 static Err measure_all(Session *s) {
     s->copy = bench_roof_copy(s->device);
     for (int t = 0; t < TYPES; t++) {
-        for (int i = 0; s->wanted[t] && i < bench_case_count(); i++) {
+        if (!s->wanted[t]) continue;
+        /* Only algorithms of 16-bit GEMMs are measured. Those of wider ones take minutes, and cuBLASLt's own
+         * choices are good. */
+        ERR_RETURN(open_device(s, dtype_is_16bit(NAMED[t].type) ? s->options->tuning : GEMM_TUNING_OFF));
+        for (int i = 0; i < bench_case_count(); i++) {
             if (!is_chosen(s, i) || is_done(s, i, t)) continue;
             measure(s, i, t);
             ERR_RETURN(keep(s));
@@ -171,7 +171,7 @@ Err bench_ops(const BenchOps *o) {
     ERR_RETURN(choose_types(&s));
     ERR_RETURN(choose_cases(&s));
     Err e = o->json ? file_check_target(o->json) : ERR_OK;
-    if (!e.code) e = device_open(o->cuda, 0, (int)o->threads, &s.device);
+    if (!e.code) e = open_device(&s, o->tuning);
     if (!e.code) {
         printf("device: %s\n", device_describe(s.device, s.described, sizeof s.described));
         s.provenance = provenance_json(), s.rows = json_array();

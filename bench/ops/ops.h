@@ -7,7 +7,7 @@
 #include "tensor/device.h"
 
 typedef struct BenchOps {
-    bool cuda;
+    DeviceKind device;
     int64_t threads;    /* of the CPU; 0: one for each core */
     const char *filter; /* extended regular expression of names; NULL: all */
     TextList types;     /* "fp64" ...; none: all */

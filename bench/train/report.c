@@ -171,10 +171,11 @@ static json_t *model_json(const Steps *b) {
 
 /* What only a GPU's steps have. */
 static void add_gpu(const Steps *b, const Summary *s, json_t *result) {
-    json_object_update_new(result, json_pack("{s:f, s:f, s:s, s:f, s:f}", "back_to_back_ms",
-                                             b->back_to_back * 1e-6, "plays", b->plays, "attention",
-                                             b->plan.attention.text, "profiled_step_ms", s->profiled * 1e3,
-                                             "timing_ops_adds", s->profiled / s->step.median - 1));
+    json_object_update_new(result,
+                           json_pack("{s:f, s:f, s:s, s:f, s:f}", "back_to_back_ms", b->back_to_back * 1e-6,
+                                     "graph_replays", b->graph_replays, "attention", b->plan.attention.text,
+                                     "profiled_step_ms", s->profiled * 1e3, "timing_ops_adds",
+                                     s->profiled / s->step.median - 1));
     if (b->roof_product > 0)
         json_object_update_new(result, json_pack("{s:f, s:f, s:f}", "roof_gflops", b->roof_product,
                                                  "copy_gbytes", b->roof_copy, "of_roof",
@@ -187,10 +188,11 @@ static json_t *result_json(const Steps *b, const Summary *s) {
         "{s:o, s:s, s:i, s:o, s:I, s:I, s:I, s:b, s:I, s:{s:f, s:f, s:f, s:f}, s:f, s:f}", "provenance",
         provenance_json(), "device", b->name, "threads", b->threads, "model", model_json(b),
         "micro_batch_size", (json_int_t)b->derived->micro_batch_size, "global_batch_size",
-        (json_int_t)b->derived->global_batch_size, "tokens", (json_int_t)tokens, "graph", b->plays > 0,
-        "steps", (json_int_t)(b->gpu ? b->n_plain : b->n_profiled), "step_ms", "median", s->step.median * 1e3,
-        "mean", s->profiled * 1e3, "min", s->step.min * 1e3, "max", s->step.max * 1e3, "tokens_per_second",
-        (double)tokens / s->step.median, "model_gflops", s->flops / s->step.median * 1e-9);
+        (json_int_t)b->derived->global_batch_size, "tokens", (json_int_t)tokens, "graph",
+        b->graph_replays > 0, "steps", (json_int_t)(b->gpu ? b->n_plain : b->n_profiled), "step_ms", "median",
+        s->step.median * 1e3, "mean", s->profiled * 1e3, "min", s->step.min * 1e3, "max", s->step.max * 1e3,
+        "tokens_per_second", (double)tokens / s->step.median, "model_gflops",
+        s->flops / s->step.median * 1e-9);
     json_object_update_new(result,
                            json_pack("{s:o, s:o, s:o, s:o, s:f, s:f}", "family_ms", families_json(b, s),
                                      "op_ms", ops_json(b, s), "gemm", gemm_json(b, s), "memory_mb",
@@ -247,7 +249,7 @@ static void print_gpu(const Steps *b, const Summary *s) {
     printf("\n%s", b->plan.attention.text);
     printf("memory: planned %.1f MB, taken %.1f MB (%+.1f %%)\n", planned / mb, got / mb,
            (got / planned - 1) * 100);
-    printf("recorded work: played %.1f times a step\n", b->plays);
+    printf("CUDA graphs: replayed %.1f times a step\n", b->graph_replays);
     printf("timing ops adds %.1f %% to a step\n", (s->profiled / s->step.median - 1) * 100);
     if (b->roof_product > 0)
         printf("roofs: product %.1f TFLOP/s, copy %.0f GB/s; the step's model FLOPs are %.1f %% of the "

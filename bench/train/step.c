@@ -79,7 +79,7 @@ static void measure_plain(Steps *b) {
     const BenchTrain *o = b->options;
     b->wall = mem_alloc((size_t)o->steps * sizeof *b->wall);
     for (int64_t i = 0; i < o->warmup; i++) say("warm-up", i, timed_step(b, i));
-    const int64_t before = b->device->plays;
+    const int64_t before = b->device->graph_replays;
     for (const int64_t start = clock_ns(); !enough(o, b->n_plain, start); b->n_plain++) {
         const int64_t ns = timed_step(b, o->warmup + b->n_plain);
         b->wall[b->n_plain] = (double)ns;
@@ -89,7 +89,7 @@ static void measure_plain(Steps *b) {
     for (int64_t i = 0; i < b->n_plain; i++) one_step(b);
     device_wait(b->device);
     b->back_to_back = (double)(clock_ns() - start) / (double)b->n_plain;
-    b->plays = (double)(b->device->plays - before) / (2 * (double)b->n_plain);
+    b->graph_replays = (double)(b->device->graph_replays - before) / (2 * (double)b->n_plain);
 }
 
 /* ---- memory ---- */
@@ -156,7 +156,7 @@ static void profiled_step(Steps *b, int64_t number, Step *s) {
 static void measure_ops(Steps *b) {
     const BenchTrain *o = b->options;
     int64_t number = b->gpu ? o->warmup + b->n_plain : 0;
-    b->config.cuda_graph_impl = CUDA_GRAPH_NONE; /* recorded work tells nothing of its ops */
+    b->config.cuda_graph_impl = CUDA_GRAPH_NONE; /* a graph tells nothing of its ops */
     count_ops(b, number++);
     for (Step s; !b->gpu && number < o->warmup; number++) {
         profiled_step(b, number, &s);
@@ -187,7 +187,8 @@ static Err check_memory(const Steps *b) {
 
 static Err open_run(Steps *b) {
     const Config *c = &b->config;
-    ERR_RETURN(device_open(b->gpu, 0, (int)b->derived->cpu_threads, &b->device));
+    const DeviceSpec spec = map_device_spec(c, b->derived, 0);
+    ERR_RETURN(device_open(&spec, &b->device));
     device_describe(b->device, b->name, sizeof b->name);
     printf("device: %s\n", b->name);
     b->plan = trainer_plan_memory(c, b->derived, NULL, b->device);
@@ -213,9 +214,8 @@ static Err open_run(Steps *b) {
 static Err measure_alone(Steps *b) {
     trainer_free(b->run);
     b->run = NULL;
-    ERR_RETURN(device_open(true, 0, (int)b->derived->cpu_threads, &b->device));
-    b->device->gemm_tuning = map_gemm_tuning(b->config.gemm_tuning),
-    b->device->gemm_sm_margin = b->config.gemm_sm_margin;
+    const DeviceSpec spec = map_device_spec(&b->config, b->derived, 0);
+    ERR_RETURN(device_open(&spec, &b->device));
     b->roof_copy = bench_roof_copy(b->device);
     b->roof_product = bench_roof_product(b->device, b->type);
     products_on_device(&b->products, b->device, b->n_profiled);

@@ -40,9 +40,9 @@ typedef struct Steps {
     double init_seconds, loss;
     double *wall; /* [n_plain] ns, without the times of ops; a GPU's */
     int64_t n_plain;
-    double back_to_back; /* ns of a step without waiting between them; a GPU's */
-    double plays;        /* of recorded work, in each of these steps */
-    Step *profiled;      /* [n_profiled] */
+    double back_to_back;  /* ns of a step without waiting between them; a GPU's */
+    double graph_replays; /* in each of these steps */
+    Step *profiled;       /* [n_profiled] */
     int64_t n_profiled;
     int64_t op_calls[OP_KERNELS]; /* of a step */
     Recorder recorder;

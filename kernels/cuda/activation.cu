@@ -78,7 +78,7 @@ template <Activation KIND, typename T> __device__ __forceinline__ void values(Ru
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS) map(Activation kind, const T *x, T *y, int64_t n, bool aligned) {
-    start_early();
+    start_pdl();
     constexpr int N = VEC<T>;
     GRID_LOOP(i, (n + N - 1) / N) {
         Run<T, N> v = load_run<T, N>(x, i * N, n, aligned);
@@ -112,7 +112,7 @@ __device__ __forceinline__ void slopes(const Run<T, VEC<T>> &dy, const Run<T, VE
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     map_grad(Activation kind, const T *dy, const T *x, T *dx, int64_t n, bool add, bool aligned) {
-    start_early();
+    start_pdl();
     constexpr int N = VEC<T>;
     GRID_LOOP(i, (n + N - 1) / N) {
         const Run<T, N> d = load_run<T, N>(dy, i * N, n, aligned), v = load_run<T, N>(x, i * N, n, aligned);
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(THREADS)
 template <Activation KIND, typename T>
 __global__ void __launch_bounds__(THREADS) gated(const T *x, T *y, int64_t rows, int64_t f, bool aligned) {
     constexpr int N = VEC<T>;
-    start_early();
+    start_pdl();
     const int64_t runs = (f + N - 1) / N;
     GRID_LOOP(i, rows * runs) {
         const int64_t row = i / runs, first = i % runs * N;
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(THREADS)
     gated_grad(const T *dy, const T *x, T *dx, int64_t rows, int64_t f, bool add, bool aligned) {
     constexpr int N = VEC<T>;
     typedef Real<T> R;
-    start_early();
+    start_pdl();
     const int64_t runs = (f + N - 1) / N;
     GRID_LOOP(i, rows * runs) {
         const int64_t row = i / runs, first = i % runs * N;
@@ -208,14 +208,14 @@ template <typename T> static void forward(const Call *c) {
     const int64_t n = tensor_count(c->out[0]), f = tensor_width(c->out[0]), rows = tensor_rows(c->out[0]);
     const bool aligned = aligned_16(x) && aligned_16(y);
     if (activation_is_gated(kind_of(c)))
-        launch_early(c, grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0,
-                     kind_of(c) == ACT_SWIGLU       ? gated<ACT_SWIGLU, T>
-                     : kind_of(c) == ACT_GEGLU_TANH ? gated<ACT_GELU_TANH, T>
-                                                    : gated<ACT_GELU_ERF, T>,
-                     x, y, rows, f, aligned && f % VEC<T> == 0);
+        launch_pdl(c, grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0,
+                   kind_of(c) == ACT_SWIGLU       ? gated<ACT_SWIGLU, T>
+                   : kind_of(c) == ACT_GEGLU_TANH ? gated<ACT_GELU_TANH, T>
+                                                  : gated<ACT_GELU_ERF, T>,
+                   x, y, rows, f, aligned && f % VEC<T> == 0);
     else
-        launch_early(c, grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, map<T>, kind_of(c), x, y, n,
-                     aligned);
+        launch_pdl(c, grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, map<T>, kind_of(c), x, y, n,
+                   aligned);
 }
 
 extern "C" void cuda_activation(const Call *c) {
@@ -229,14 +229,14 @@ template <typename T> static void backward(const Call *c) {
     const int64_t n = tensor_count(c->in[0]), f = tensor_width(c->in[0]), rows = tensor_rows(c->in[0]);
     const bool add = accumulates(c->out[0]), aligned = aligned_16(dy) && aligned_16(x) && aligned_16(dx);
     if (activation_is_gated(kind_of(c)))
-        launch_early(c, grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0,
-                     kind_of(c) == ACT_SWIGLU       ? gated_grad<ACT_SWIGLU, T>
-                     : kind_of(c) == ACT_GEGLU_TANH ? gated_grad<ACT_GELU_TANH, T>
-                                                    : gated_grad<ACT_GELU_ERF, T>,
-                     dy, x, dx, rows, f, add, aligned && f % VEC<T> == 0);
+        launch_pdl(c, grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0,
+                   kind_of(c) == ACT_SWIGLU       ? gated_grad<ACT_SWIGLU, T>
+                   : kind_of(c) == ACT_GEGLU_TANH ? gated_grad<ACT_GELU_TANH, T>
+                                                  : gated_grad<ACT_GELU_ERF, T>,
+                   dy, x, dx, rows, f, add, aligned && f % VEC<T> == 0);
     else
-        launch_early(c, grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, map_grad<T>, kind_of(c), dy, x,
-                     dx, n, add, aligned);
+        launch_pdl(c, grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, map_grad<T>, kind_of(c), dy, x,
+                   dx, n, add, aligned);
 }
 
 extern "C" void cuda_activation_grad(const Call *c) {

@@ -185,7 +185,7 @@ static inline bool rows_are_aligned(const Tensor *t) {
 
 /* ---- launches ---- */
 
-static inline cudaStream_t stream_of(const Call *c) { return c->device->cuda->stream; }
+static inline cudaStream_t stream_of(const Call *c) { return cuda_of(c->device)->stream; }
 /* After every launch by <<<>>>. */
 #define LAUNCHED() CUDA_CHECK(cudaGetLastError())
 
@@ -193,18 +193,18 @@ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Blocks of a loop with a grid's stride over n items, `each` to a block; never 0. */
 static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
-    const int64_t most = (int64_t)c->device->cuda->multiprocessors * 32, want = ceil_div(n, each);
+    const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * 32, want = ceil_div(n, each);
     return (unsigned)(want < 1 ? 1 : want < most ? want : most);
 }
 #define GRID_LOOP(i, n)                                                                                      \
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                                \
          i += (int64_t)gridDim.x * blockDim.x)
 
-/* The first complaint of a device is a fault when the host next waits for it; see tensor/cuda.h. `sentence`
+/* The first failure of a device is a fault when the host next waits for it; see tensor/cuda.h. `message`
  * has two %lld and lives in the host's memory: pass it to the kernel as an argument. */
-__device__ __forceinline__ void complain(DeviceAssert *c, const char *sentence, int64_t a, int64_t b) {
+__device__ __forceinline__ void raise_assert(DeviceAssert *c, const char *message, int64_t a, int64_t b) {
     if (atomicExch(&c->raised, 1)) return;
-    c->sentence = sentence;
+    c->message = message;
     c->value[0] = a, c->value[1] = b;
 }
 

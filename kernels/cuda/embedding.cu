@@ -12,8 +12,8 @@ struct Ids {
     const int64_t *id; /* [b,s] */
     int64_t b, s;
     int64_t first, rows, total;
-    DeviceAssert *complaint;
-    const char *sentence;
+    DeviceAssert *failure;
+    const char *message;
 
     /* The table's row of a token, -1 if it has none. */
     __device__ __forceinline__ int64_t row(int64_t token) const {
@@ -21,7 +21,7 @@ struct Ids {
         return at >= 0 && at < rows ? at : -1;
     }
     __device__ __forceinline__ void check(int64_t token) const {
-        if (id[token] < 0 || id[token] >= total) complain(complaint, sentence, id[token], token);
+        if (id[token] < 0 || id[token] >= total) raise_assert(failure, message, id[token], token);
     }
     /* Where a token stands in [s,b,h]. */
     __device__ __forceinline__ int64_t place(int64_t token) const { return token % s * b + token / s; }
@@ -35,7 +35,7 @@ static Ids ids_in(const Call *c, const Tensor *id, const Tensor *table) {
                    a->first,
                    table->dim[0],
                    a->total,
-                   c->device->cuda->complaint,
+                   cuda_of(c->device)->failure,
                    "embedding: id %lld of token %lld is outside the table"};
     return o;
 }
@@ -46,7 +46,7 @@ enum { THREADS = 256 };
 
 template <typename U>
 static __global__ void __launch_bounds__(THREADS) gather(Ids o, const U *w, U *y, int64_t units) {
-    start_early();
+    start_pdl();
     for (int64_t r = blockIdx.x; r < o.b * o.s; r += gridDim.x) {
         const int64_t token = r % o.b * o.s + r / o.b, row = o.row(token);
         const U *from = w + row * units;
@@ -65,8 +65,8 @@ template <typename U> static void run_gather(const Call *c, size_t row_bytes) {
     const Tensor *w = c->in[1], *y = c->out[0];
     const int64_t units = (int64_t)(row_bytes / sizeof(U)), tokens = tensor_count(c->in[0]);
     const int threads = units < THREADS ? (int)ceil_div(units, 32) * 32 : THREADS;
-    launch_early(c, grid_for(c, tokens, 1), threads, 0, gather<U>, ids_in(c, c->in[0], w), data_of<U>(w),
-                 data_of<U>(y), units);
+    launch_pdl(c, grid_for(c, tokens, 1), threads, 0, gather<U>, ids_in(c, c->in[0], w), data_of<U>(w),
+               data_of<U>(y), units);
 }
 
 extern "C" void cuda_embedding(const Call *c) {
@@ -90,7 +90,7 @@ extern "C" void cuda_embedding(const Call *c) {
 enum : int64_t { NO_ROW = UINT32_MAX };
 
 static __global__ void write_keys(Ids o, uint64_t *key, int64_t tokens) {
-    start_early();
+    start_pdl();
     GRID_LOOP(i, tokens) {
         const int64_t row = o.row(i);
         o.check(i);
@@ -170,7 +170,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS) sum_runs(Scatter o, con
     const int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
     int i = (int)blockIdx.x * o.chunk;
     const int end = o.tokens - i < o.chunk ? o.tokens : i + o.chunk;
-    start_early();
+    start_pdl();
     if (column >= o.width) return;
     if (i && o.goes_on(i)) {
         const int run = o.run_end(i, end);
@@ -197,7 +197,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     const int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
     const int begin = (int)blockIdx.x * o.chunk,
               end = o.tokens - begin < o.chunk ? o.tokens : begin + o.chunk;
-    start_early();
+    start_pdl();
     if (column >= o.width || begin == 0 || !o.goes_on(begin)) return;
     const int64_t row = o.row(begin);
     const int run = o.run_end(begin, end);
@@ -252,8 +252,8 @@ template <typename T, int N> static void scatter(const Call *c, const ScatterPla
     const dim3 grid((unsigned)p.chunks, (unsigned)ceil_div(vectors, threads));
     o.wide = sizeof(Real<T>) == dtype_size((DType)o.dw.dtype) &&
              (uintptr_t)o.dw.data % sizeof(Vec<Real<T>, N>) == 0;
-    launch_early(c, grid, threads, 0, sum_runs<T, N>, o, data_of<T>(c->in[0]), (Real<T> *)rest);
-    launch_early(c, grid, threads, 0, sum_chunks<T, N>, o, data_of<T>(c->in[0]), (const Real<T> *)rest);
+    launch_pdl(c, grid, threads, 0, sum_runs<T, N>, o, data_of<T>(c->in[0]), (Real<T> *)rest);
+    launch_pdl(c, grid, threads, 0, sum_chunks<T, N>, o, data_of<T>(c->in[0]), (const Real<T> *)rest);
 }
 
 extern "C" size_t cuda_plans_embedding_grad(const Call *c) {
@@ -272,8 +272,7 @@ extern "C" void cuda_embedding_grad(const Call *c) {
          *rest = sort + p.sort;
     const Scatter o = {
         ids_in(c, c->in[1], dw), (const uint64_t *)keys, p.tokens, p.chunk, dw->dim[1], cells(dw), add};
-    launch_early(c, grid_for(c, p.tokens, THREADS), THREADS, 0, write_keys, o.ids, (uint64_t *)keys,
-                 p.tokens);
+    launch_pdl(c, grid_for(c, p.tokens, THREADS), THREADS, 0, write_keys, o.ids, (uint64_t *)keys, p.tokens);
     CUDA_CHECK(
         cub::DeviceMergeSort::SortKeys(sort, p.sort, (uint64_t *)keys, p.tokens, Before(), stream_of(c)));
     STORAGE_SWITCH(dy->dtype, if (rows_are_aligned(dy)) scatter<T, VEC<T>>(c, p, o, rest);

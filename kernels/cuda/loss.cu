@@ -52,8 +52,8 @@ struct Losses {
     int64_t columns;      /* that are not padding */
     int64_t first, vocab; /* column 0 and the end of the whole vocabulary */
     const int64_t *label;
-    DeviceAssert *complaint;
-    const char *sentence;
+    DeviceAssert *failure;
+    const char *message;
 
     /* Row r of [s,b,v] is element `token` of [b,s]. */
     __device__ __forceinline__ int64_t token(int64_t r) const { return r % b * s + r / b; }
@@ -63,7 +63,7 @@ struct Losses {
         return at >= 0 && at < columns ? at : -1;
     }
     __device__ __forceinline__ void check(int64_t token) const {
-        if (label[token] < 0 || label[token] >= vocab) complain(complaint, sentence, label[token], token);
+        if (label[token] < 0 || label[token] >= vocab) raise_assert(failure, message, label[token], token);
     }
 };
 
@@ -81,7 +81,7 @@ static Losses losses_of(const Call *c, const Tensor *logits, const Tensor *label
                       a->first,
                       a->vocab,
                       ids_of(label),
-                      c->device->cuda->complaint,
+                      cuda_of(c->device)->failure,
                       "cross_entropy: label %lld of token %lld is outside the vocabulary"};
     return o;
 }
@@ -150,7 +150,7 @@ static __global__ void __launch_bounds__(ROW_THREADS, 2)
     log_sums(Losses o, const T *logits, Cells loss, Cells lse, Cells shard) {
     typedef Real<T> R;
     __shared__ R room[64];
-    start_early();
+    start_pdl();
     const int64_t token = o.token(blockIdx.x), target = o.target(token);
     const T *x = logits + blockIdx.x * o.width;
     const R at = target < 0 ? (R)0 : to_real<R>(x[target]);
@@ -178,8 +178,8 @@ static int row_threads(const Losses &o, int n, int most) {
 template <typename T, int N>
 static void run_log_sums(const Call *c, const Losses &o, const Tensor *loss, const Tensor *lse,
                          const Tensor *shard) {
-    launch_early(c, (unsigned)o.rows, row_threads(o, N, ROW_THREADS), 0, log_sums<T, N>, o,
-                 data_of<T>(c->in[0]), cells(loss), cells(lse), cells(shard));
+    launch_pdl(c, (unsigned)o.rows, row_threads(o, N, ROW_THREADS), 0, log_sums<T, N>, o,
+               data_of<T>(c->in[0]), cells(loss), cells(lse), cells(shard));
 }
 
 static void forward(const Call *c, const Tensor *loss, const Tensor *lse, const Tensor *shard) {
@@ -248,7 +248,7 @@ static __global__ void __launch_bounds__(GRAD_THREADS)
     softmax_grad(Losses o, unsigned tiles, const T *logits, T *dlogits, Cells dloss, Cells lse) {
     typedef Real<T> R;
     typedef Piece<T, N> V;
-    start_early();
+    start_pdl();
     const int64_t row = blockIdx.x / tiles, token = o.token(row);
     const int begin = (int)(blockIdx.x % tiles * (GRAD_THREADS * UNROLL) + threadIdx.x);
     const RowGrad<T, N> grad(dloss.get<R>(token), lse.get<R>(token), o.target(token), o.columns);
@@ -262,8 +262,8 @@ template <typename T, int N> static void run_grad(const Call *c, const Losses &o
     CHECK(tiles * o.rows <= INT32_MAX,
           "cross_entropy_grad: %lld rows of %lld logits, the GPU's kernel takes %lld", (long long)o.rows,
           (long long)o.width, (long long)(INT32_MAX / tiles));
-    launch_early(c, (unsigned)(tiles * o.rows), GRAD_THREADS, 0, softmax_grad<T, N>, o, (unsigned)tiles,
-                 data_of<T>(c->in[1]), data_of<T>(c->out[0]), cells(c->in[0]), cells(c->in[3]));
+    launch_pdl(c, (unsigned)(tiles * o.rows), GRAD_THREADS, 0, softmax_grad<T, N>, o, (unsigned)tiles,
+               data_of<T>(c->in[1]), data_of<T>(c->out[0]), cells(c->in[0]), cells(c->in[3]));
 }
 
 static void check_types(const Tensor *logits, const Tensor *dlogits) {
@@ -356,7 +356,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ R room[2][64];
     const RowHeld<T, N> rows = {BucketPool<Piece<T, N>>(shared), held, (int)blockDim.x};
-    start_early();
+    start_pdl();
     int64_t row = blockIdx.x;
     LogSum<T> all = rows.first_sum(logits + row * o.width, (int)(o.columns / N));
     int64_t token = o.token(row), target = o.target(token);
@@ -387,7 +387,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
  * which a multiprocessor cannot hold two. */
 template <typename T, int N> static void run_both(const Call *c, const Losses &o) {
     enum { BESIDE = 2048 }; /* bytes of a block beside its row: sums, CUDA's own */
-    const Cuda *gpu = c->device->cuda;
+    const Cuda *gpu = cuda_of(c->device);
     const int64_t vectors = o.width / N;
     int most, of_all;
     CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu->ordinal));
@@ -403,9 +403,9 @@ template <typename T, int N> static void run_both(const Call *c, const Losses &o
                                     most - BESIDE));
     CUDA_CHECK(cudaFuncSetAttribute(loss_and_grad<T, N>, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
-    launch_early(c, (unsigned)(o.rows < resident ? o.rows : resident), threads, bytes, loss_and_grad<T, N>, o,
-                 data_of<T>(c->in[0]), data_of<T>(c->out[2]), cells(c->in[2]), cells(c->out[0]),
-                 cells(c->out[1]), held);
+    launch_pdl(c, (unsigned)(o.rows < resident ? o.rows : resident), threads, bytes, loss_and_grad<T, N>, o,
+               data_of<T>(c->in[0]), data_of<T>(c->out[2]), cells(c->in[2]), cells(c->out[0]),
+               cells(c->out[1]), held);
 }
 
 extern "C" void cuda_cross_entropy_with_grad(const Call *c) {
@@ -423,7 +423,7 @@ extern "C" void cuda_cross_entropy_with_grad(const Call *c) {
 enum { THREADS = 256 };
 template <typename R>
 static __global__ void join_shards(Cells part, int64_t shards, int64_t tokens, Cells loss, Cells lse) {
-    start_early();
+    start_pdl();
     GRID_LOOP(t, tokens) {
         R top = part.get<R>(t), sum = 0, target = 0;
         for (int64_t i = 1; i < shards; i++) {
@@ -444,8 +444,8 @@ extern "C" void cuda_cross_entropy_join(const Call *c) {
     const int64_t tokens = tensor_count(loss);
     if (!tokens) return;
     REAL_SWITCH(lead_type(c),
-                launch_early(c, grid_for(c, tokens, THREADS), THREADS, 0, join_shards<R>, cells(shards),
-                             shards->dim[0], tokens, cells(loss), cells(c->out[1])));
+                launch_pdl(c, grid_for(c, tokens, THREADS), THREADS, 0, join_shards<R>, cells(shards),
+                           shards->dim[0], tokens, cells(loss), cells(c->out[1])));
 }
 
 /* One block, and the samples in order: what a sample's sum is does not depend on the others beside it. */
@@ -453,7 +453,7 @@ enum { SUM_THREADS = 1024 };
 static __global__ void __launch_bounds__(SUM_THREADS)
     weighted_sum(Cells x, Cells weight, int64_t samples, int64_t positions, double *total, bool add) {
     __shared__ double room[32];
-    start_early();
+    start_pdl();
     double all = add && threadIdx.x == 0 ? *total : 0;
     for (int64_t b = 0; b < samples; b++) {
         double sum = 0;
@@ -468,6 +468,6 @@ static __global__ void __launch_bounds__(SUM_THREADS)
 extern "C" void cuda_weighted_sum(const Call *c) {
     const Tensor *x = c->in[0], *total = c->out[0];
     CHECK(total->dtype == F64, "weighted_sum: the sum is F64, not %s", dtype_name((DType)total->dtype));
-    launch_early(c, 1, SUM_THREADS, 0, weighted_sum, cells(x), cells(c->in[1]), x->dim[0], x->dim[1],
-                 data_of<double>(total), accumulates(total));
+    launch_pdl(c, 1, SUM_THREADS, 0, weighted_sum, cells(x), cells(c->in[1]), x->dim[0], x->dim[1],
+               data_of<double>(total), accumulates(total));
 }

@@ -125,7 +125,7 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     /* One row of each team: there are enough teams for those of a tensor with Starts. */
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + team.index;
     const bool live = row < o.rows; /* the last teams have none, but go along */
-    start_early();
+    start_pdl();
     Held<T, ROW_HELD> held;
     held.load(p.x + p.x_rows(live ? row : 0), team, vectors);
     if (ADDS) {
@@ -163,7 +163,7 @@ template <typename R> static __global__ void norm_cells(Norm<R> o, NormCells p, 
     const int64_t step = (int64_t)gridDim.x * blockDim.y;
     const bool adds = p.branch.data;
     const Cells x = adds ? p.sum : p.x;
-    start_early();
+    start_pdl();
     for (int64_t first = (int64_t)blockIdx.x * blockDim.y; first < o.rows; first += step) {
         const int64_t row = first + team.index;
         const bool live = row < o.rows;
@@ -209,7 +209,7 @@ template <typename T> static bool norm_by_vectors(const Call *c, const NormOpera
     const auto kernel = o.plus != 0 ? n.branch ? norm_vectors<T, true, true> : norm_vectors<T, false, true>
                         : n.branch ? norm_vectors<T, true, false>
                                     : norm_vectors<T, false, false>;
-    launch_early(c, team_grid(o.rows, shape), team_block(shape), 0, kernel, o, p);
+    launch_pdl(c, team_grid(o.rows, shape), team_block(shape), 0, kernel, o, p);
     return true;
 }
 
@@ -218,7 +218,7 @@ template <typename R> static void norm_by_cells(const Call *c, const NormOperand
     const TeamShape shape = cells_team(o.width);
     const NormCells p = {cells(n.x),   cells(n.branch), cells(n.gain), cells(n.bias),
                          cells(n.sum), cells(n.y),      cells(n.rstd), cells(n.mean)};
-    launch_early(c, team_grid(o.rows, shape), team_block(shape), 0, norm_cells<R>, o, p, rows_of(n.x));
+    launch_pdl(c, team_grid(o.rows, shape), team_block(shape), 0, norm_cells<R>, o, p, rows_of(n.x));
 }
 
 static void run_norm(const Call *c, const NormOperands &n) {

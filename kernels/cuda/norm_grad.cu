@@ -262,7 +262,7 @@ static void choose_team(int64_t vectors, GradPlan *p) {
 static GradPlan grad_plan(const Call *c) {
     enum { OPERANDS = 3, BESIDE = 2048 }; /* bytes of a block beside its stages: sums, CUDA's own */
     const Tensor *x = c->in[1];
-    const Cuda *gpu = c->device->cuda;
+    const Cuda *gpu = cuda_of(c->device);
     GradPlan p = {};
     choose_team(ceil_div(tensor_width(x) * (int64_t)dtype_size((DType)x->dtype), 16), &p);
     if (!p.held) return p;
@@ -289,7 +289,7 @@ template <typename R> static __global__ void dx_cells(Norm<R> o, GradCells p) {
     __shared__ R room[Team<R, false>::ROOM];
     Team<R, false> team(room);
     const int64_t step = (int64_t)gridDim.x * blockDim.y;
-    start_early();
+    start_pdl();
     for (int64_t first = (int64_t)blockIdx.x * blockDim.y; first < o.rows; first += step) {
         const int64_t row = first + team.index, r = row < o.rows ? row : 0;
         const int64_t dy = r * o.width, x = p.x_rows(r), dx = p.dx_rows(r);
@@ -315,7 +315,7 @@ template <typename R> static __global__ void dx_cells(Norm<R> o, GradCells p) {
 enum { CELLS_CHUNKS = 128 };
 template <typename R> static __global__ void columns_cells(Norm<R> o, GradCells p, R *partial) {
     const int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, chunks = gridDim.y;
-    start_early();
+    start_pdl();
     if (column >= o.width) return;
     R gain_sum = 0, bias_sum = 0;
     for (int64_t r = blockIdx.y; r < o.rows; r += chunks) {
@@ -344,7 +344,7 @@ static __global__ void __launch_bounds__(SUM_COLUMNS *SUM_PARTS)
     const int64_t column = (int64_t)blockIdx.x * SUM_COLUMNS + threadIdx.x;
     const bool writes = threadIdx.y == 0 && column < width && out.data;
     R old = 0, sum = 0;
-    start_early();
+    start_pdl();
     if (!out.data) return;
     if (writes && add) old = out.get<R>(column);
     partial += (int64_t)blockIdx.y * blocks * width + column;
@@ -374,8 +374,8 @@ static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_
     /* Else a multiprocessor gives memory back to its cache before it takes a block. */
     CUDA_CHECK(cudaFuncSetAttribute(sum_columns<R>, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
-    launch_early(c, grid, block, 0, sum_columns<R>, partial, blocks, width, cells(dgain), cells(dbias),
-                 accumulates(dgain), accumulates(dbias));
+    launch_pdl(c, grid, block, 0, sum_columns<R>, partial, blocks, width, cells(dgain), cells(dbias),
+               accumulates(dgain), accumulates(dbias));
 }
 
 /* ---- norm_grad ---- */
@@ -410,7 +410,7 @@ template <typename T> static bool grad_by_vectors(const Call *c, void *partial) 
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.most));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
-    launch_early(c, plan.blocks, team_block(plan.shape), plan.stages * plan.stage, kernel, o, p);
+    launch_pdl(c, plan.blocks, team_block(plan.shape), plan.stages * plan.stage, kernel, o, p);
     if (partial) sum_partials(c, p.partial, plan.blocks, o.width);
     return true;
 }
@@ -422,10 +422,10 @@ template <typename R> static void grad_by_cells(const Call *c, R *partial) {
                          cells(dx),       rows_of(x), rows_of(dx ? dx : x), accumulates(dx)};
     const int64_t chunks = cells_chunks(o.rows);
     const TeamShape shape = cells_team(o.width);
-    if (dx) launch_early(c, team_grid(o.rows, shape), team_block(shape), 0, dx_cells<R>, o, p);
+    if (dx) launch_pdl(c, team_grid(o.rows, shape), team_block(shape), 0, dx_cells<R>, o, p);
     if (partial) {
         const dim3 grid((unsigned)ceil_div(o.width, TEAM_BLOCK), (unsigned)chunks);
-        launch_early(c, grid, TEAM_BLOCK, 0, columns_cells<R>, o, p, partial);
+        launch_pdl(c, grid, TEAM_BLOCK, 0, columns_cells<R>, o, p, partial);
         sum_partials(c, partial, chunks, o.width);
     }
 }

@@ -17,8 +17,8 @@ enum { THREADS = 256, WARP = 32 };
 struct Pieces {
     const FlatPiece *row; /* NULL: no table */
     int64_t count, n;     /* n: elements of the operands */
-    DeviceAssert *complaint;
-    const char *sentence;
+    DeviceAssert *failure;
+    const char *message;
 
     __device__ __forceinline__ FlatPiece load(int64_t i) const {
         const int64_t begin = i * PIECE_MOST;
@@ -29,7 +29,7 @@ struct Pieces {
     __device__ __forceinline__ FlatPiece checked(FlatPiece p) const {
         if (p.begin < 0 || p.count < 0 || p.count > PIECE_MOST || p.begin + p.count > n || p.group < 0 ||
             p.group >= STEP_GROUPS) {
-            if (threadIdx.x % WARP == 0) complain(complaint, sentence, p.count, p.begin);
+            if (threadIdx.x % WARP == 0) raise_assert(failure, message, p.count, p.begin);
             p.begin = p.count = p.group = 0;
         }
         return p;
@@ -40,7 +40,7 @@ struct Pieces {
 static Pieces pieces_of(const Call *c) {
     const Tensor *table = c->in[1];
     const int64_t n = tensor_count(c->in[0]);
-    Pieces p = {(const FlatPiece *)ids_of(table), ceil_div(n, PIECE_MOST), n, c->device->cuda->complaint,
+    Pieces p = {(const FlatPiece *)ids_of(table), ceil_div(n, PIECE_MOST), n, cuda_of(c->device)->failure,
                 "a piece of %lld elements from element %lld on is not one of the operand's"};
     CHECK(!table || (table->ndim == 2 && table->dim[1] == PIECE_WORDS), "pieces of %lld words",
           (long long)tensor_width(table));
@@ -59,7 +59,7 @@ static void step_types(const char *op, const Call *c, const Tensor *state, bool 
           dtype_name((DType)param));
 }
 
-/* A step's numbers: in memory, where recorded work finds those of its time, or in the launch. */
+/* A step's numbers: in memory, where a CUDA graph finds those of its time, or in the launch. */
 struct StepSource {
     const StepNumbers *memory; /* NULL: `own` */
     StepNumbers own;
@@ -108,7 +108,7 @@ struct Turns {
 enum { TOGETHER = 8, MOST_EACH = 16, LEAST_BLOCKS = 64 };
 
 static Turns turns_of(const Call *c, int64_t pieces) {
-    const int64_t gpu = c->device->cuda->multiprocessors, each = ceil_div(pieces, gpu * LEAST_BLOCKS);
+    const int64_t gpu = cuda_of(c->device)->multiprocessors, each = ceil_div(pieces, gpu * LEAST_BLOCKS);
     return {(unsigned)least(pieces, gpu * TOGETHER), (unsigned)least(each, MOST_EACH)};
 }
 static unsigned turns_grid(const Turns &t, int64_t pieces) {
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(typename Rule::R) == 4 ? UPDAT
     __shared__ Step<R> of_group[STEP_GROUPS];
     const int64_t stop = turns.end(pieces.count);
     int64_t at = turns.begin();
-    start_early();
+    start_pdl();
     const StepNumbers *numbers = source.memory ? source.memory : &source.own;
     if (at >= stop || numbers->updates == 0) return;
     FlatPiece next = pieces.load(at);
@@ -167,8 +167,8 @@ template <class Rule> static void launch_update(const Call *c, const Rule &rule,
     for (int i = 0; i < CALL_OUT; i++) aligned = aligned && (!c->out[i] || aligned_16(c->out[i]->data));
     if (!pieces.count) return;
     const Turns turns = turns_of(c, pieces.count);
-    launch_early(c, turns_grid(turns, pieces.count), THREADS, 0, update<Rule>, rule, step_source(c, own),
-                 pieces, turns, aligned);
+    launch_pdl(c, turns_grid(turns, pieces.count), THREADS, 0, update<Rule>, rule, step_source(c, own),
+               pieces, turns, aligned);
 }
 
 /* P: of parameters, G: of the gradient, M and V: of the moments; value: parameters of P or of 16 bits, or
@@ -336,7 +336,7 @@ extern "C" void cuda_sgd(const Call *c) {
 static __global__ void clip(const int64_t *sum, const StepNumbers *from, double most, StepNumbers *step,
                             ClipOutcome *outcome) {
     __shared__ ExactSum squares;
-    start_early();
+    start_pdl();
     if (threadIdx.x < EXACT_WORDS) ((int64_t *)&squares)[threadIdx.x] = sum[threadIdx.x];
     __syncthreads();
     if (threadIdx.x > 0) return;
@@ -351,9 +351,9 @@ extern "C" void cuda_clip(const Call *c) {
               tensor_count(step) == STEP_WORDS && tensor_count(outcome) == CLIP_WORDS,
           "clip: %lld, %lld, %lld and %lld words", (long long)tensor_count(sum),
           (long long)tensor_count(from), (long long)tensor_count(step), (long long)tensor_count(outcome));
-    launch_early(c, 1, ceil_div(EXACT_WORDS, WARP) * WARP, 0, clip, (const int64_t *)sum->data,
-                 (const StepNumbers *)from->data, ((const ClipAttr *)c->attr)->most,
-                 (StepNumbers *)step->data, (ClipOutcome *)outcome->data);
+    launch_pdl(c, 1, ceil_div(EXACT_WORDS, WARP) * WARP, 0, clip, (const int64_t *)sum->data,
+               (const StepNumbers *)from->data, ((const ClipAttr *)c->attr)->most, (StepNumbers *)step->data,
+               (ClipOutcome *)outcome->data);
 }
 
 /* ---- exact sums (base/exact_sum.h) of numbers that are not negative: each thread adds into WINDOW limbs of
@@ -452,7 +452,7 @@ __device__ __forceinline__ void end_sums(Sums *s, Word *out, bool alone) {
 
 __global__ void normal_sum(Word *out) {
     __shared__ Word word[EXACT_WORDS];
-    start_early();
+    start_pdl();
     if (threadIdx.x < EXACT_WORDS) word[threadIdx.x] = out[threadIdx.x];
     __syncthreads();
     normalise(word);
@@ -519,7 +519,7 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS, 3)
     squares(const T *x, Pieces pieces, bool all_aligned, Word *out, bool add, bool alone) {
     __shared__ Sums s;
-    start_early();
+    start_pdl();
     begin_sums(&s, alone && add ? out : NULL);
     const int64_t warps = (int64_t)gridDim.x * (THREADS / WARP);
     int64_t at = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
@@ -538,7 +538,7 @@ __global__ void __launch_bounds__(THREADS, 3)
 __global__ void __launch_bounds__(THREADS)
     squares_of_blocks(Cells x, Pieces pieces, int64_t block, Word *out, bool add, bool alone) {
     __shared__ Sums s;
-    start_early();
+    start_pdl();
     begin_sums(&s, alone && add ? out : NULL);
     for (int64_t at = blockIdx.x; at < pieces.count; at += gridDim.x) {
         const FlatPiece piece = pieces[at];
@@ -568,7 +568,7 @@ extern "C" void cuda_sum_squares(const Call *c) {
     CHECK(block > 0 && PIECE_MOST % block == 0, "sum_squares: blocks of %lld elements", (long long)block);
     const bool by_warp = block == SUM_BLOCK, add = accumulates(c->out[0]), aligned = aligned_16(x->data);
     /* Not many thread blocks: the end of one takes as long as a piece. */
-    const int64_t most = (int64_t)c->device->cuda->multiprocessors * 16;
+    const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * 16;
     const int64_t want = by_warp ? ceil_div(pieces.count, THREADS / WARP) : pieces.count;
     const unsigned grid = (unsigned)(want < most ? want : most);
     const bool alone = grid == 1;
@@ -576,12 +576,12 @@ extern "C" void cuda_sum_squares(const Call *c) {
     if (!alone && !add) CUDA_CHECK(cudaMemsetAsync(out, 0, EXACT_WORDS * sizeof *out, stream_of(c)));
     if (!pieces.count) return;
     if (by_warp)
-        STORAGE_SWITCH(x->dtype, launch_early(c, grid, THREADS, 0, squares<T>, data_of<T>(x), pieces, aligned,
-                                              out, add, alone));
+        STORAGE_SWITCH(x->dtype, launch_pdl(c, grid, THREADS, 0, squares<T>, data_of<T>(x), pieces, aligned,
+                                            out, add, alone));
     else
-        launch_early(c, grid, THREADS, 0, squares_of_blocks, cells(x), pieces, block, out, add, alone);
+        launch_pdl(c, grid, THREADS, 0, squares_of_blocks, cells(x), pieces, block, out, add, alone);
     if (alone) return;
-    launch_early(c, 1, ceil_div(EXACT_WORDS, WARP) * WARP, 0, normal_sum, out);
+    launch_pdl(c, 1, ceil_div(EXACT_WORDS, WARP) * WARP, 0, normal_sum, out);
 }
 
 /* ---- zeros ---- */

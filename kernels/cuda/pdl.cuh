@@ -26,7 +26,7 @@ __device__ __forceinline__ void allow_next_kernel() {
 #endif
 }
 /* Both, at the start of a kernel. */
-__device__ __forceinline__ void start_early() {
+__device__ __forceinline__ void start_pdl() {
     wait_for_kernel_before();
     allow_next_kernel();
 }
@@ -43,8 +43,8 @@ static inline bool waits_for_kernels(Cuda *gpu, const void *kernel) {
 
 /* Launches such a kernel, with so many bytes of shared memory. */
 template <typename... P, typename... A>
-static inline void launch_early(const Call *c, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
-                                A... args) {
+static inline void launch_pdl(const Call *c, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
+                              A... args) {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -52,7 +52,7 @@ static inline void launch_early(const Call *c, dim3 grid, dim3 block, size_t sha
     config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared;
     config.stream = stream_of(c);
     config.attrs = &early;
-    config.numAttrs = waits_for_kernels(c->device->cuda, (const void *)kernel) ? 1 : 0;
+    config.numAttrs = waits_for_kernels(cuda_of(c->device), (const void *)kernel) ? 1 : 0;
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
 }
 

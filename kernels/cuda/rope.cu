@@ -167,12 +167,12 @@ __device__ __forceinline__ void copy_heads(const Rope<T> &o, const Token<T> &t, 
 
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    rotate(const __grid_constant__ Rope<T> o, DeviceAssert *complaint, const char *sentence) {
+    rotate(const __grid_constant__ Rope<T> o, DeviceAssert *failure, const char *message) {
     constexpr int U = ALIGNED ? HEADS : 1;
     const uint32_t token = blockIdx.x * blockDim.z + threadIdx.z,
                    share = blockIdx.y * blockDim.y + threadIdx.y;
     const int run = (int)(blockIdx.z * blockDim.x + threadIdx.x);
-    start_early();
+    start_pdl();
     if (token >= o.tokens || share >= o.shares || run >= o.pair_runs + o.rest_runs) return;
     const uint32_t s = token / o.samples, b = token % o.samples;
     const Token<T> t = {o.x + s * o.x_stride[0] + b * o.x_stride[1],
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     else
         for (int u = 0; u < HEADS; u += U) rotate_heads<ALIGNED, U>(o, t, share * HEADS + u, run);
     if ((t.position < 0 || t.position >= o.table) && run == 0)
-        complain(complaint, sentence, t.position, o.table);
+        raise_assert(failure, message, t.position, o.table);
 }
 
 template <typename T> static void rope(const Call *c) {
@@ -210,8 +210,8 @@ template <typename T> static void rope(const Call *c) {
         grid((unsigned)ceil_div(tokens, deep), (unsigned)ceil_div(o.shares, across),
              (unsigned)ceil_div(runs, along));
     const auto kernel = aligned ? rotate<T, true> : rotate<T, false>;
-    launch_early(c, grid, block, 0, kernel, o, c->device->cuda->complaint,
-                 "rope: position %lld, the table has %lld");
+    launch_pdl(c, grid, block, 0, kernel, o, cuda_of(c->device)->failure,
+               "rope: position %lld, the table has %lld");
 }
 
 extern "C" void cuda_rope(const Call *c) {

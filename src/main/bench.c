@@ -14,8 +14,7 @@
 
 static const Arg TRAIN_ROWS[] = {
     ROW(BenchTrain, steps, "steps", ARG_I64, "20", "Steps to measure."),
-    ROW(BenchTrain, warmup, "warmup", ARG_I64, "3",
-        "Steps before that: first touch of memory, recorded work."),
+    ROW(BenchTrain, warmup, "warmup", ARG_I64, "3", "Steps before that: first touch of memory, CUDA graphs."),
     ROW(BenchTrain, seconds, "seconds", ARG_F64, "0",
         "On a GPU stop measuring after so long, but take 3 steps; 0 = take all."),
     ROW(BenchTrain, profiled, "profiled", ARG_I64, "5", "Further steps on a GPU in which every op is timed."),
@@ -111,7 +110,8 @@ static int bench_ops_command(int argc, char **argv) {
     Err e = args_end(&args);
     int status;
     if (command_ready(&args, e, &status)) {
-        o.ops.cuda = o.device == 1, o.ops.tuning = map_gemm_tuning((GemmTuningOption)o.tuning);
+        o.ops.device = map_device((DeviceOption)o.device);
+        o.ops.tuning = map_gemm_tuning((GemmTuningOption)o.tuning);
         e = bench_ops(&o.ops);
         status = e.code ? command_fail(e) : 0;
     }

@@ -48,6 +48,20 @@ GemmTuning map_gemm_tuning(GemmTuningOption x) {
     return MAP[x];
 }
 
+DeviceKind map_device(DeviceOption x) {
+    static const DeviceKind MAP[] = {[ON_CPU] = DEVICE_CPU, [ON_CUDA] = DEVICE_CUDA};
+    return MAP[x];
+}
+
+DeviceSpec map_device_spec(const Config *c, const Derived *d, int rank) {
+    return (DeviceSpec){.kind = map_device(c->device),
+                        .rank = rank,
+                        .threads = (int)d->cpu_threads,
+                        .any_order = !c->deterministic_mode,
+                        .gemm_tuning = map_gemm_tuning(c->gemm_tuning),
+                        .gemm_sm_margin = c->gemm_sm_margin};
+}
+
 double map_loss_coeff(const Config *c, const Derived *d, RouterLoss loss) {
     static const LoadBalancing MAP[] = {[ROUTER_LOSS_AUX] = BALANCE_AUX,
                                         [ROUTER_LOSS_SEQ_AUX] = BALANCE_SEQ_AUX,

@@ -15,7 +15,10 @@ BranchNorms map_norms(NormPlacement);
 RouterScore map_score(RouterScoreFunction);
 QuantFormat map_fp8_format(Fp8Format);
 QuantRecipe map_fp8_recipe(Fp8Recipe); /* not of FP8_MXFP8, which the rules refuse */
+DeviceKind map_device(DeviceOption);
 GemmTuning map_gemm_tuning(GemmTuningOption);
+/* The device of a rank. */
+DeviceSpec map_device_spec(const Config *, const Derived *, int rank);
 /* --moe-aux-loss-coeff or --moe-z-loss-coeff; 0: the loss is off. */
 double map_loss_coeff(const Config *, const Derived *, RouterLoss);
 

@@ -77,7 +77,7 @@ const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t row
     const bool blocks = spec.recipe == QUANT_BLOCKWISE;
     const int64_t unit = blocks ? FP8_BLOCK : 16; /* that tensor cores, and products of blocks, are fed in */
     if (spec.emulated) return "--fp8-emulated asks for it";
-    if (blocks ? !device->fp8_block_products : !device->fp8_products)
+    if (!(device_fp8_gemms(device) & (blocks ? FP8_GEMM_BLOCKS : FP8_GEMM_WHOLE)))
         return blocks ? "the device has no products with a scale for every 128 terms"
                       : "the device has no products of FP8 numbers";
     if (spec.fixed_order) return "--batch-invariant-mode sums in a fixed order";

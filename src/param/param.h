@@ -161,7 +161,7 @@ void registry_zero_grads(Registry *);
 void grads_mark_unwritten(Registry *);
 /* Fills those that are still fresh with zeros: before anybody reads them. */
 void grads_zero_unwritten(Registry *);
-/* Whether any is; what recorded work has written is so no longer. */
+/* Whether any is; what a CUDA graph has written is so no longer. */
 bool grads_are_unwritten(const Registry *);
 void grads_mark_written(Registry *);
 /* Rounds what this rank holds of a buffer (of masters or gradients) to multiples of 2^-bits: the exact lane's

@@ -20,6 +20,8 @@ typedef void KernelFn(const Call *);
 /* Makes what a kernel needs to be fast the first time (plans, chosen algorithms), and returns the bytes that
  * it takes beside its operands. The operands have no memory. */
 typedef size_t PrepareFn(const Call *);
+/* Who computes a call, and why: "cuDNN ..." or "own kernels: ...". Valid until the next question. */
+typedef const char *PathFn(const Call *);
 
 /* How the results of a GPU's kernel match those of the CPU's; tests/unit/ops/vs_cpu.h derives the bounds. */
 typedef enum OpMatch {
@@ -49,6 +51,7 @@ typedef struct OpDef {
     KernelFn *cpu_f32, *cpu_f64;
     KernelFn *cuda;        /* NULL in a build without CUDA */
     PrepareFn *cuda_plans; /* NULL: it needs nothing but its operands */
+    PathFn *cuda_path;     /* NULL: it has no kernels but our own */
 } OpDef;
 
 /* Runs the op on call->device: nothing on the null device; on the CPU the double kernel if the first float
@@ -56,5 +59,8 @@ typedef struct OpDef {
  * and rounded after: 16-bit storage with fp32 arithmetic. CUDA kernels take all types, and have been started,
  * not finished, when this returns. */
 void call_run(const OpDef *, const Call *);
+/* Who computes the call on call->device, or on the device that this null device plans for (PathFn). NULL: the
+ * device has no choice. */
+const char *call_path(const OpDef *, const Call *);
 
 #endif

@@ -15,9 +15,10 @@ void cuda_check(cudaError_t e, const char *call, const char *file, int line) {
 }
 
 /* The device of a thread is a setting of CUDA's, and ranks that share a process may have several. */
-static Cuda *use(const Device *d) {
-    CUDA_CHECK(cudaSetDevice(d->cuda->ordinal));
-    return d->cuda;
+static Cuda *cuda_use(const Device *d) {
+    Cuda *c = cuda_of(d);
+    CUDA_CHECK(cudaSetDevice(c->ordinal));
+    return c;
 }
 
 /* ---- times of ops ---- */
@@ -30,7 +31,7 @@ typedef struct CudaTimes {
     int64_t n, capacity; /* used; with events */
 } CudaTimes;
 
-static struct Timed *next_timed(Cuda *c) {
+static struct Timed *cuda_next_timed(Cuda *c) {
     if (!c->times) c->times = mem_zero(1, sizeof *c->times);
     CudaTimes *t = c->times;
     if (t->n == t->capacity) {
@@ -43,23 +44,36 @@ static struct Timed *next_timed(Cuda *c) {
     return &t->at[t->n];
 }
 
-static void begin(Device *d, const char *op) {
-    nvtxRangePushA(op);
-    if (d->profile) CUDA_CHECK(cudaEventRecord(next_timed(d->cuda)->begin, d->cuda->stream));
-}
-
-static void end(Device *d, int op) {
+/* Names the op to profilers, and times it if there is a profile. */
+static void cuda_run(const OpDef *op, const Call *call) {
+    Device *d = call->device;
+    Cuda *c = cuda_of(d);
+    nvtxRangePushA(op->name);
+    if (d->profile) CUDA_CHECK(cudaEventRecord(cuda_next_timed(c)->begin, c->stream));
+    op->cuda(call);
     if (d->profile) {
-        struct Timed *t = &d->cuda->times->at[d->cuda->times->n++];
-        t->to = &d->profile[op];
-        CUDA_CHECK(cudaEventRecord(t->end, d->cuda->stream));
+        struct Timed *t = &c->times->at[c->times->n++];
+        t->to = &d->profile[op->number];
+        CUDA_CHECK(cudaEventRecord(t->end, c->stream));
     }
     nvtxRangePop();
 }
 
+static size_t cuda_plan(const OpDef *op, const Call *c) { return op->cuda_plans ? op->cuda_plans(c) : 0; }
+
+static const char *cuda_path(const OpDef *op, const Call *c) {
+    return op->cuda_path ? op->cuda_path(c) : "own kernels";
+}
+
+static unsigned cuda_fp8_gemms(const Device *d) {
+    const int capability = cuda_of(d)->capability;
+    const unsigned blocks = capability == 90 ? FP8_GEMM_BLOCKS : 0; /* as cuBLASLt has them */
+    return capability >= 89 ? FP8_GEMM_WHOLE | blocks : 0;
+}
+
 /* After all of them have happened. */
-static void add_times(Device *d) {
-    CudaTimes *t = d->cuda->times;
+static void cuda_add_times(Device *d) {
+    CudaTimes *t = cuda_of(d)->times;
     for (int64_t i = 0; i < t->n; i++) {
         float ms;
         CUDA_CHECK(cudaEventElapsedTime(&ms, t->at[i].begin, t->at[i].end));
@@ -69,7 +83,7 @@ static void add_times(Device *d) {
     t->n = 0;
 }
 
-static void free_times(CudaTimes *t) {
+static void cuda_free_times(CudaTimes *t) {
     for (int64_t i = 0; t && i < t->capacity; i++) {
         CUDA_CHECK(cudaEventDestroy(t->at[i].begin));
         CUDA_CHECK(cudaEventDestroy(t->at[i].end));
@@ -80,25 +94,25 @@ static void free_times(CudaTimes *t) {
 
 /* ---- memory ---- */
 
-static cudaError_t wait_for_streams(const Cuda *c) {
+static cudaError_t cuda_wait_for_streams(const Cuda *c) {
     cudaError_t e = cudaSetDevice(c->ordinal);
     if (e == cudaSuccess) e = cudaStreamSynchronize(c->stream);
-    return e == cudaSuccess ? cudaStreamSynchronize(c->beside) : e;
+    return e == cudaSuccess ? cudaStreamSynchronize(c->copies) : e;
 }
 
-/* A complaint comes first: what it names may be why the GPU has failed since. */
-static void wait(Device *d) {
-    const Cuda *c = d->cuda;
-    const DeviceAssert *w = c->complaint;
-    const cudaError_t e = wait_for_streams(c);
-    if (w->raised && w->sentence)
-        fault(__FILE__, __LINE__, "a kernel's operands", w->sentence, w->value[0], w->value[1]);
+/* A failure comes first: what it names may be why the GPU has failed since. */
+static void cuda_wait(Device *d) {
+    const Cuda *c = cuda_of(d);
+    const DeviceAssert *w = c->failure;
+    const cudaError_t e = cuda_wait_for_streams(c);
+    if (w->raised && w->message)
+        fault(__FILE__, __LINE__, "a kernel's operands", w->message, w->value[0], w->value[1]);
     cuda_check(e, "waiting for the GPU", __FILE__, __LINE__);
-    if (c->times) add_times(d);
+    if (c->times) cuda_add_times(d);
 }
 
-static void *take(Device *d, size_t bytes) {
-    const Cuda *c = use(d);
+static void *cuda_alloc(Device *d, size_t bytes) {
+    const Cuda *c = cuda_use(d);
     void *p;
     if (cudaMalloc(&p, bytes) != cudaSuccess) {
         cudaGetLastError();
@@ -108,40 +122,40 @@ static void *take(Device *d, size_t bytes) {
     return p;
 }
 
-static void give(Device *d, void *p, size_t bytes) {
+static void cuda_free(Device *d, void *p, size_t bytes) {
     (void)bytes;
-    wait(d);
+    cuda_wait(d);
     CUDA_CHECK(cudaFree(p));
 }
 
 static void cuda_copy(Device *d, void *to, const void *from, size_t bytes) {
-    const Cuda *c = use(d);
+    const Cuda *c = cuda_use(d);
     CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, c->stream));
 }
 
-static size_t available(const Device *d) {
+static size_t cuda_available(const Device *d) {
     size_t n, total;
-    use(d);
+    cuda_use(d);
     CUDA_CHECK(cudaMemGetInfo(&n, &total));
     return n;
 }
 
-static size_t memory(const Device *d) { return d->cuda->memory; }
+static size_t cuda_memory(const Device *d) { return cuda_of(d)->memory; }
 
-static void describe(const Device *d, char *buffer, size_t n) {
-    const Cuda *c = d->cuda;
+static void cuda_describe(const Device *d, char *buffer, size_t n) {
+    const Cuda *c = cuda_of(d);
     snprintf(buffer, n, "%s (GPU %d, sm_%d, %d multiprocessors, %.0f GiB)", c->name, c->ordinal,
              c->capability, c->multiprocessors, (double)c->memory / 0x1p30);
 }
 
 /* ---- scratch memory ---- */
 
-static void keep_scratch(Cuda *c) {
+static void cuda_keep_scratch(Cuda *c) {
     c->outgrown = mem_grow(c->outgrown, c->n_outgrown + 1, sizeof *c->outgrown);
     c->outgrown[c->n_outgrown++] = c->scratch;
 }
 
-static void free_outgrown(Cuda *c) {
+static void cuda_free_outgrown(Cuda *c) {
     for (size_t i = 0; i < c->n_outgrown; i++) CUDA_CHECK(cudaFree(c->outgrown[i]));
     free(c->outgrown);
     c->outgrown = NULL, c->n_outgrown = 0;
@@ -149,41 +163,41 @@ static void free_outgrown(Cuda *c) {
 
 void *cuda_scratch(const Device *of, size_t bytes) {
     Device *d = (Device *)of;
-    Cuda *c = d->cuda;
+    Cuda *c = cuda_of(d);
     if (bytes <= c->scratch_bytes) return c->scratch;
-    wait(d);
+    cuda_wait(d);
     if (c->graphs)
-        keep_scratch(c);
+        cuda_keep_scratch(c);
     else
         CUDA_CHECK(cudaFree(c->scratch));
-    c->scratch = take(d, bytes);
+    c->scratch = cuda_alloc(d, bytes);
     CHECK(c->scratch, "the GPU has no %zu bytes left for a kernel's scratch memory", bytes);
     c->scratch_bytes = bytes;
     return c->scratch;
 }
 
-static void provide(Device *d, size_t scratch) { cuda_scratch(d, scratch); }
+static void cuda_reserve_scratch(Device *d, size_t scratch) { cuda_scratch(d, scratch); }
 
-static void close_device(Device *d) {
-    Cuda *c = use(d);
-    wait(d);
+static void cuda_close(Device *d) {
+    Cuda *c = cuda_use(d);
+    cuda_wait(d);
     for (int i = 0; i < CUDA_LIBRARIES; i++)
         if (c->state[i].at) c->state[i].free(c->state[i].at);
-    free_times(c->times);
+    cuda_free_times(c->times);
     CUDA_CHECK(cudaFree(c->scratch));
-    free_outgrown(c);
-    CUDA_CHECK(cudaFreeHost(c->complaint));
+    cuda_free_outgrown(c);
+    CUDA_CHECK(cudaFreeHost(c->failure));
     CUDA_CHECK(cudaEventDestroy(c->fork));
-    CUDA_CHECK(cudaStreamDestroy(c->beside));
+    CUDA_CHECK(cudaStreamDestroy(c->copies));
     CUDA_CHECK(cudaStreamDestroy(c->stream));
     free(c);
 }
 
-/* ---- copies beside the kernels ---- */
+/* ---- async copies ---- */
 
-static void *take_host(Device *d, size_t bytes) {
+static void *cuda_host_alloc(Device *d, size_t bytes) {
     void *p;
-    use(d);
+    cuda_use(d);
     if (cudaHostAlloc(&p, bytes, cudaHostAllocDefault) != cudaSuccess) {
         cudaGetLastError();
         return NULL;
@@ -191,9 +205,9 @@ static void *take_host(Device *d, size_t bytes) {
     return p;
 }
 
-static void give_host(Device *d, void *p, size_t bytes) {
+static void cuda_host_free(Device *d, void *p, size_t bytes) {
     (void)bytes;
-    wait(d);
+    cuda_wait(d);
     CUDA_CHECK(cudaFreeHost(p));
 }
 
@@ -201,29 +215,31 @@ struct DeviceEvent {
     cudaEvent_t at; /* in the stream of copies */
 };
 
-static DeviceEvent *event(Device *d) {
+static DeviceEvent *cuda_event_new(Device *d) {
     DeviceEvent *e = mem_zero(1, sizeof *e);
-    use(d);
+    cuda_use(d);
     CUDA_CHECK(cudaEventCreateWithFlags(&e->at, cudaEventDisableTiming));
     return e;
 }
 
-static void no_event(Device *d, DeviceEvent *e) {
-    wait(d);
+static void cuda_event_free(Device *d, DeviceEvent *e) {
+    cuda_wait(d);
     CUDA_CHECK(cudaEventDestroy(e->at));
     free(e);
 }
 
-/* By way of events alone, so that recording one stream records the other with it. */
-static void copy_beside(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
-    const Cuda *c = use(d);
+/* Only events order the two streams, so that recording one records the other with it. */
+static void cuda_copy_async(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
+    const Cuda *c = cuda_use(d);
     CUDA_CHECK(cudaEventRecord(c->fork, c->stream));
-    CUDA_CHECK(cudaStreamWaitEvent(c->beside, c->fork, 0));
-    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, c->beside));
-    CUDA_CHECK(cudaEventRecord(done->at, c->beside));
+    CUDA_CHECK(cudaStreamWaitEvent(c->copies, c->fork, 0));
+    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, c->copies));
+    CUDA_CHECK(cudaEventRecord(done->at, c->copies));
 }
 
-static void after(Device *d, DeviceEvent *e) { CUDA_CHECK(cudaStreamWaitEvent(use(d)->stream, e->at, 0)); }
+static void cuda_wait_event(Device *d, DeviceEvent *e) {
+    CUDA_CHECK(cudaStreamWaitEvent(cuda_use(d)->stream, e->at, 0));
+}
 
 /* ---- graphs ---- */
 
@@ -231,32 +247,34 @@ struct DeviceGraph {
     cudaGraphExec_t exec;
 };
 
-static void record(Device *d) {
-    CUDA_CHECK(cudaStreamBeginCapture(use(d)->stream, cudaStreamCaptureModeThreadLocal));
+static void cuda_graph_begin(Device *d) {
+    CUDA_CHECK(cudaStreamBeginCapture(cuda_use(d)->stream, cudaStreamCaptureModeThreadLocal));
 }
 
-static DeviceGraph *recorded(Device *d) {
+static DeviceGraph *cuda_graph_end(Device *d) {
     DeviceGraph *g = mem_zero(1, sizeof *g);
     cudaGraph_t graph;
-    CUDA_CHECK(cudaStreamEndCapture(use(d)->stream, &graph));
+    CUDA_CHECK(cudaStreamEndCapture(cuda_use(d)->stream, &graph));
     CUDA_CHECK(cudaGraphInstantiate(&g->exec, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
-    d->cuda->graphs++;
+    cuda_of(d)->graphs++;
     return g;
 }
 
-static void play(Device *d, DeviceGraph *g) { CUDA_CHECK(cudaGraphLaunch(g->exec, use(d)->stream)); }
+static void cuda_graph_launch(Device *d, DeviceGraph *g) {
+    CUDA_CHECK(cudaGraphLaunch(g->exec, cuda_use(d)->stream));
+}
 
-static void forget(Device *d, DeviceGraph *g) {
-    wait(d);
+static void cuda_graph_free(Device *d, DeviceGraph *g) {
+    cuda_wait(d);
     CUDA_CHECK(cudaGraphExecDestroy(g->exec));
-    if (!--d->cuda->graphs) free_outgrown(d->cuda);
+    if (!--cuda_of(d)->graphs) cuda_free_outgrown(cuda_of(d));
     free(g);
 }
 
 /* ---- address space: the driver's interface, which the runtime finds ---- */
 
-static void *entry(const char *name) {
+static void *cuda_driver_entry(const char *name) {
     void *f = NULL;
     enum cudaDriverEntryPointQueryResult found;
     CUDA_CHECK(cudaGetDriverEntryPointByVersion(name, &f, CUDART_VERSION, cudaEnableDefault, &found));
@@ -264,24 +282,24 @@ static void *entry(const char *name) {
     return f;
 }
 
-static void driver_check(CUresult e, const char *call) {
+static void cuda_driver_check(CUresult e, const char *call) {
     CHECK(e == CUDA_SUCCESS, "%s: error %d of the driver", call, (int)e);
 }
 
-#define DRIVER_RESULT(name, version, ...) ((PFN_##name##version)entry(#name))(__VA_ARGS__)
-#define DRIVER(name, version, ...)        driver_check(DRIVER_RESULT(name, version, __VA_ARGS__), #name)
+#define DRIVER_RESULT(name, version, ...) ((PFN_##name##version)cuda_driver_entry(#name))(__VA_ARGS__)
+#define DRIVER(name, version, ...)        cuda_driver_check(DRIVER_RESULT(name, version, __VA_ARGS__), #name)
 
 enum { PAGE = 32 << 20 };
 
-static void *reserve(Device *d, size_t bytes) {
+static void *cuda_reserve(Device *d, size_t bytes) {
     CUdeviceptr p;
-    use(d);
+    cuda_use(d);
     DRIVER(cuMemAddressReserve, _v10020, &p, (bytes + PAGE - 1) / PAGE * PAGE, 0, 0, 0);
     return (void *)(uintptr_t)p;
 }
 
-static size_t back(Device *d, char *base, size_t from, size_t to) {
-    const Cuda *c = use(d);
+static size_t cuda_commit(Device *d, char *base, size_t from, size_t to) {
+    const Cuda *c = cuda_use(d);
     const CUmemAllocationProp what = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = c->ordinal}};
     const CUmemAccessDesc access = {what.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -291,7 +309,7 @@ static size_t back(Device *d, char *base, size_t from, size_t to) {
         CUmemGenericAllocationHandle page;
         const CUresult taken = DRIVER_RESULT(cuMemCreate, _v10020, &page, PAGE, &what, 0);
         if (taken == CUDA_ERROR_OUT_OF_MEMORY) break;
-        driver_check(taken, "cuMemCreate");
+        cuda_driver_check(taken, "cuMemCreate");
         DRIVER(cuMemMap, _v10020, p, PAGE, 0, page, 0);
         DRIVER(cuMemRelease, _v10020, page); /* it lives as long as it is mapped */
         DRIVER(cuMemSetAccess, _v10020, p, PAGE, &access, 1);
@@ -300,16 +318,16 @@ static size_t back(Device *d, char *base, size_t from, size_t to) {
     return at - from;
 }
 
-static void unreserve(Device *d, char *base, size_t bytes, size_t backed) {
-    wait(d);
-    for (size_t at = 0; at < backed; at += PAGE)
+static void cuda_unreserve(Device *d, char *base, size_t bytes, size_t committed) {
+    cuda_wait(d);
+    for (size_t at = 0; at < committed; at += PAGE)
         DRIVER(cuMemUnmap, _v10020, (CUdeviceptr)(uintptr_t)(base + at), PAGE);
     DRIVER(cuMemAddressFree, _v10020, (CUdeviceptr)(uintptr_t)base, (bytes + PAGE - 1) / PAGE * PAGE);
 }
 
 /* ---- the device ---- */
 
-static Err count_gpus(int *n) {
+static Err cuda_count_gpus(int *n) {
     cudaError_t e = cudaGetDeviceCount(n);
     if (e == cudaSuccess && *n == 0) e = cudaErrorNoDevice;
     if (e == cudaSuccess) return ERR_OK;
@@ -319,53 +337,51 @@ static Err count_gpus(int *n) {
                     cudaGetErrorString(e));
 }
 
-Err device_cuda(int rank, Device **out) {
-    static const DeviceBackend GPU = {.apart = true,
-                                      .take = take,
-                                      .give = give,
-                                      .copy = cuda_copy,
-                                      .wait = wait,
-                                      .available = available,
-                                      .memory = memory,
-                                      .describe = describe,
-                                      .provide = provide,
-                                      .record = record,
-                                      .recorded = recorded,
-                                      .play = play,
-                                      .forget = forget,
-                                      .begin = begin,
-                                      .end = end,
-                                      .close = close_device,
-                                      .take_host = take_host,
-                                      .give_host = give_host,
-                                      .event = event,
-                                      .no_event = no_event,
-                                      .copy_beside = copy_beside,
-                                      .after = after,
-                                      .reserve = reserve,
-                                      .back = back,
-                                      .unreserve = unreserve};
+static Err cuda_open(const DeviceSpec *spec, Device *d) {
     struct cudaDeviceProp p;
-    int n = 0;
-    *out = NULL;
-    ERR_RETURN(count_gpus(&n));
-    Cuda *c = mem_zero(1, sizeof *c);
-    Device *d = mem_zero(1, sizeof *d);
-    *d = (Device){.kind = DEVICE_CUDA, .backend = &GPU, .n_devices = n, .cuda = c};
-    c->ordinal = rank % n;
-    use(d);
+    ERR_RETURN(cuda_count_gpus(&d->n_devices));
+    Cuda *c = d->state = mem_zero(1, sizeof *c);
+    c->ordinal = spec->rank % d->n_devices;
+    c->gemm_tuning = spec->gemm_tuning, c->gemm_sm_margin = spec->gemm_sm_margin;
+    cuda_use(d);
     CUDA_CHECK(cudaGetDeviceProperties(&p, c->ordinal));
     memcpy(c->name, p.name, sizeof c->name - 1);
     c->capability = 10 * p.major + p.minor;
     c->multiprocessors = p.multiProcessorCount;
-    d->fp8_products = c->capability >= 89;
-    d->fp8_block_products = c->capability == 90; /* as cuBLASLt has them */
     c->memory = p.totalGlobalMem;
     CUDA_CHECK(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
-    CUDA_CHECK(cudaStreamCreateWithFlags(&c->beside, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaStreamCreateWithFlags(&c->copies, cudaStreamNonBlocking));
     CUDA_CHECK(cudaEventCreateWithFlags(&c->fork, cudaEventDisableTiming));
-    CUDA_CHECK(cudaHostAlloc((void **)&c->complaint, sizeof *c->complaint, cudaHostAllocMapped));
-    memset(c->complaint, 0, sizeof *c->complaint);
-    *out = d;
+    CUDA_CHECK(cudaHostAlloc((void **)&c->failure, sizeof *c->failure, cudaHostAllocMapped));
+    memset(c->failure, 0, sizeof *c->failure);
     return ERR_OK;
 }
+
+const DeviceBackend device_cuda_backend = {.discrete = true,
+                                           .open = cuda_open,
+                                           .close = cuda_close,
+                                           .run = cuda_run,
+                                           .plan = cuda_plan,
+                                           .path = cuda_path,
+                                           .fp8_gemms = cuda_fp8_gemms,
+                                           .alloc = cuda_alloc,
+                                           .free = cuda_free,
+                                           .copy = cuda_copy,
+                                           .wait = cuda_wait,
+                                           .available = cuda_available,
+                                           .memory = cuda_memory,
+                                           .describe = cuda_describe,
+                                           .reserve_scratch = cuda_reserve_scratch,
+                                           .graph_begin = cuda_graph_begin,
+                                           .graph_end = cuda_graph_end,
+                                           .graph_launch = cuda_graph_launch,
+                                           .graph_free = cuda_graph_free,
+                                           .host_alloc = cuda_host_alloc,
+                                           .host_free = cuda_host_free,
+                                           .event_new = cuda_event_new,
+                                           .event_free = cuda_event_free,
+                                           .copy_async = cuda_copy_async,
+                                           .wait_event = cuda_wait_event,
+                                           .reserve = cuda_reserve,
+                                           .commit = cuda_commit,
+                                           .unreserve = cuda_unreserve};

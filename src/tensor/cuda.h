@@ -13,7 +13,7 @@
  * device_wait, device_read or device_write. In memory that host and GPU share. */
 typedef struct DeviceAssert {
     int raised;
-    const char *sentence; /* with two %lld */
+    const char *message; /* with two %lld */
     long long value[2];
 } DeviceAssert;
 
@@ -29,10 +29,12 @@ typedef struct Cuda {
     int code; /* for which capability the kernels were compiled that it runs; 0: nobody has asked */
     char name[64];
     size_t memory;
+    GemmTuning gemm_tuning; /* as in DeviceSpec */
+    int64_t gemm_sm_margin;
     cudaStream_t stream;
-    cudaStream_t beside; /* of copies that run beside the stream, */
-    cudaEvent_t fork;    /* and where the last of them began in it */
-    DeviceAssert *complaint;
+    cudaStream_t copies; /* of async copies, */
+    cudaEvent_t fork;    /* and where the last of them began in `stream` */
+    DeviceAssert *failure;
     struct CudaTimes *times; /* of ops that have not been waited for; NULL: no profile yet */
     void *scratch;
     size_t scratch_bytes;
@@ -42,6 +44,11 @@ typedef struct Cuda {
     CudaState state[CUDA_LIBRARIES];
 } Cuda;
 
+/* The GPU of a device, or the GPU that a null device plans for. NULL: it is neither. */
+static inline Cuda *cuda_of(const Device *d) {
+    if (d->kind == DEVICE_NULL && d->target) d = d->target;
+    return d->kind == DEVICE_CUDA ? (Cuda *)d->state : NULL;
+}
 void cuda_check(cudaError_t, const char *call, const char *file, int line);
 /* Memory for the length of one kernel launch or library call, SPACE_ALIGN-aligned; the next call of any
  * kernel of this device may use it again. Grown if it is too small, which no graph may capture; what it was

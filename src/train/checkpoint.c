@@ -8,6 +8,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
+#include "models/option_map.h"
 #include "param/bucket.h"
 #include "comm/agree.h"
 #include "train/launch.h"
@@ -297,7 +298,8 @@ Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
 Err trainer_open_for_inference(const Config *c, const Derived *d, Trainer **out) {
     Device *device;
     *out = NULL;
-    ERR_RETURN(device_open(c->device == ON_CUDA, 0, (int)d->cpu_threads, &device));
+    const DeviceSpec spec = map_device_spec(c, d, 0);
+    ERR_RETURN(device_open(&spec, &device));
     Trainer *r = trainer_new(c, d, NULL, NULL, device);
     bool loaded;
     Err e = checkpoint_load(r, true, &loaded);

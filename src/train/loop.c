@@ -15,6 +15,7 @@
 #include "data/data.h"
 #include "data/prefetch.h"
 #include "data/sampler.h"
+#include "models/option_map.h"
 #include "train/log.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
@@ -350,8 +351,8 @@ static Err train_steps(Loop *l) {
         if (is_multiple(r->iteration, c->save_interval)) ERR_RETURN(save(l));
         l->exit_reason = reason_to_exit(l);
     }
-    const int64_t plays = r->device->plays;
-    if (plays && l->is_printer) printf("recorded work was played %lld times\n", (long long)plays);
+    const int64_t replays = r->device->graph_replays;
+    if (replays && l->is_printer) printf("CUDA graphs replayed %lld times\n", (long long)replays);
     return ERR_OK;
 }
 
@@ -380,11 +381,11 @@ static void describe_host_memory(const MemoryPlan *p, char *buffer, size_t n) {
     const double MB = 1.0 / (1 << 20);
     char most[40] = "";
     *buffer = 0;
-    if (!p->offloaded && !(p->apart && p->snapshot)) return;
+    if (!p->offloaded && !(p->discrete && p->snapshot)) return;
     if (p->offloaded_most > p->offloaded)
         snprintf(most, sizeof most, " (at most %.1f MB)", (double)p->offloaded_most * MB);
     snprintf(buffer, n, "; host memory of offloaded activations %.1f MB%s, of the checkpoint copy %.1f MB",
-             (double)p->offloaded * MB, most, (double)(p->apart ? p->snapshot : 0) * MB);
+             (double)p->offloaded * MB, most, (double)(p->discrete ? p->snapshot : 0) * MB);
 }
 
 /* Ranks that are threads share this machine's devices, one of which has at most `sharing` of them. */
@@ -403,7 +404,7 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
             "peak %.1f MB of %.1f MB available%s%s\n",
             l->comm ? " of rank 0" : "", (double)p->parameters * MB, (double)p->optimizer * MB,
             (double)p->slots * MB, (double)p->transient * MB, (double)p->tables * MB, (double)p->inputs * MB,
-            (double)p->scratch * MB, (double)(p->apart ? 0 : p->snapshot) * MB, own * MB, have * MB,
+            (double)p->scratch * MB, (double)(p->discrete ? 0 : p->snapshot) * MB, own * MB, have * MB,
             p->balanced ? ", more where experts have more than their share of the tokens" : "", host);
     if (need <= have) return memory_plan_check_host(p, ranks);
     return err_user("the run needs %.1f MB of memory and %.1f MB are available; lower --micro-batch-size, or "
@@ -433,8 +434,8 @@ static Err open_shared(Loop *l) {
 
 static Err open_device(Loop *l) {
     char text[200];
-    ERR_RETURN(device_open(l->config->device == ON_CUDA, l->comm ? comm_rank(l->comm) : 0,
-                           (int)l->derived->cpu_threads, &l->device));
+    const DeviceSpec spec = map_device_spec(l->config, l->derived, l->comm ? comm_rank(l->comm) : 0);
+    ERR_RETURN(device_open(&spec, &l->device));
     if (l->is_printer) printf("device: %s\n", device_describe(l->device, text, sizeof text));
     return ERR_OK;
 }

@@ -7,7 +7,6 @@
 #include "base/fault.h"
 #include "base/host_memory.h"
 #include "kernels/ops.h"
-#include "models/option_map.h"
 
 /* Over whole samples, whatever positions this rank holds. */
 static double mask_sum(const Trainer *r, const Batch *b) {
@@ -129,7 +128,6 @@ static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *
                          ExecutorMemory memory) {
     Trainer *r = mem_zero(1, sizeof *r);
     *r = (Trainer){.config = c, .derived = d, .device = device, .comm = comm, .arena = arena_new()};
-    device->any_order = !c->deterministic_mode, device->gemm_sm_margin = c->gemm_sm_margin;
     r->layout = trainer_layout(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
     r->context = (RunContext){
         .device = device,
@@ -178,7 +176,6 @@ static int64_t most_microbatches(const Trainer *r) {
 
 MemoryPlan trainer_plan_memory(const Config *c, const Derived *d, Comm *comm, const Device *target) {
     Device *planner = target ? device_null_for(target) : device_null();
-    planner->gemm_tuning = map_gemm_tuning(c->gemm_tuning);
     Trainer *r = assemble(c, d, comm, planner, (ExecutorMemory){0});
     Batch b = batch_new(d->micro_batch_size, c->seq_length / r->layout.mesh.size[AXIS_CP]);
     const int64_t together = at_once(c, b.b), passes = most_microbatches(r) * (b.b / together);
@@ -204,7 +201,7 @@ MemoryPlan trainer_plan_memory(const Config *c, const Derived *d, Comm *comm, co
         .inputs = microbatches_bytes(r->microbatches),
         .scratch = r->device->scratch,
         .attention = attention,
-        .apart = device_is_discrete(target),
+        .discrete = device_is_discrete(target),
     };
     if (c->save && c->async_save)
         plan.snapshot = (size_t)r->model->registry->elements * dtype_size(r->model->registry->precise) +
@@ -223,10 +220,10 @@ MemoryPlan trainer_plan_memory(const Config *c, const Derived *d, Comm *comm, co
 
 size_t memory_plan_total(const MemoryPlan *p) {
     return p->parameters + p->optimizer + p->slots + p->transient + p->tables + p->inputs + p->scratch +
-           (p->apart ? 0 : p->offloaded + p->snapshot);
+           (p->discrete ? 0 : p->offloaded + p->snapshot);
 }
 
-size_t memory_plan_host(const MemoryPlan *p) { return p->apart ? p->offloaded + p->snapshot : 0; }
+size_t memory_plan_host(const MemoryPlan *p) { return p->discrete ? p->offloaded + p->snapshot : 0; }
 
 Err memory_plan_check_host(const MemoryPlan *p, int64_t ranks) {
     const double MB = 1.0 / (1 << 20), need = (double)memory_plan_host(p) * (double)ranks,
@@ -242,7 +239,7 @@ Err memory_plan_check_host(const MemoryPlan *p, int64_t ranks) {
 
 Trainer *trainer_new(const Config *c, const Derived *d, const MemoryPlan *plan, Comm *comm, Device *device) {
     if (!device) device = device_cpu((int)d->cpu_threads);
-    if (plan) device_provide(device, plan->scratch);
+    if (plan) device_reserve_scratch(device, plan->scratch);
     ExecutorMemory memory = plan ? plan->unit : (ExecutorMemory){0};
     if (plan && plan->balanced) /* what is offloaded has its share, and takes more where it has more */
         memory = (ExecutorMemory){.offload.host = memory.offload.host};

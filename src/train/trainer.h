@@ -20,10 +20,10 @@ typedef struct MemoryPlan {
     size_t optimizer, slots, transient, tables;
     size_t snapshot;        /* of a checkpoint that is written beside the run: in the host's memory */
     size_t inputs;          /* the batches of a step */
-    size_t scratch;         /* of kernels, beside their operands */
+    size_t scratch;         /* of kernels, besides their operands */
     size_t offloaded;       /* activations in the host's memory, */
     size_t offloaded_most;  /* and how many there are where every token goes to the experts of one rank */
-    bool apart;             /* the device's memory, which holds all but these two, is not the host's */
+    bool discrete;          /* the device's memory, which holds all but these two, is not the host's */
     ExecutorMemory unit;    /* one slot, the transient space, and what is offloaded */
     AttentionLog attention; /* who does it, on a GPU */
     bool balanced; /* activations are as if all experts had equal shares: more is taken when they have not */

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/philox.h"
 #include "data/sampler.h"
+#include "models/option_map.h"
 #include "param/bucket.h"
 #include "param/collect.h"
 #include "train/launch.h"
@@ -235,12 +236,12 @@ static void one_step(const CaseRun *c, Trainer *run, int64_t step, Trace *heard)
 static Err run_rank(void *arg, Comm *comm) {
     CaseRun *c = arg;
     Trace *heard = rank_is_printer(comm) ? c->trace : NULL;
+    const DeviceSpec spec = map_device_spec(&c->config, &c->derived, comm ? comm_rank(comm) : 0);
     Device *device;
     if (c->watch.on_host)
         device = device_cpu((int)c->derived.cpu_threads);
     else
-        ERR_RETURN(device_open(c->config.device == ON_CUDA, comm ? comm_rank(comm) : 0,
-                               (int)c->derived.cpu_threads, &device));
+        ERR_RETURN(device_open(&spec, &device));
     /* With a plan a GPU uses the kernels of training; only for one rank, since each would need a plan. */
     if (!comm) trainer_plan_memory(&c->config, &c->derived, comm, device);
     /* One rank also computes whole logits, which need more memory than the plan of a step. */

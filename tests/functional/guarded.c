@@ -1,10 +1,10 @@
 /* The program on a device whose memory the host cannot touch, as a GPU's, with the CPU's kernels: addresses
  * of its memory are pages that nobody may read or write; kernels, and the device's own copies, are given the
  * memory behind them. So host code that reads or writes what it should view is a fault, and so is an op that
- * is given memory of the host or more than it was taken for. Copies beside the kernels are done as late as
+ * is given memory of the host or more than it was taken for. Async copies are done as late as
  * they may be, so that what does not wait for them finds what was there before; of copies in the order of the
  * kernels, what comes from such memory must stay until the next wait, and what goes there comes with it.
- * Linked with --wrap of the functions below; the program has no way in.
+ * Linked with --wrap of device_open; the program has no way in.
  *
  * GUARDED_SKIPS=op: rank 1 of a layout leaves out that op, for a search of what went wrong to find. */
 #include <signal.h>
@@ -35,7 +35,7 @@ typedef struct Guarded {
     Device device; /* first: device_free frees it */
     const DeviceBackend *cpu;
     const char *skips;    /* NULL: no op */
-    Block *blocks, *host; /* the device's; of the host, for copies beside: behind `at` is the same */
+    Block *blocks, *host; /* the device's; of the host, for async copies: behind `at` is the same */
     LateCopies late;
     Pending *pending;
     int n, n_host, n_pending;
@@ -64,7 +64,7 @@ static void *map(size_t bytes, int protection) {
     return p == MAP_FAILED ? NULL : p;
 }
 
-static void *take(Device *d, size_t bytes) {
+static void *guarded_alloc(Device *d, size_t bytes) {
     Guarded *g = (Guarded *)d;
     const Block b = {map(bytes, PROT_NONE), map(bytes, PROT_READ | PROT_WRITE), bytes};
     if (!b.at || !b.memory) return NULL;
@@ -73,7 +73,7 @@ static void *take(Device *d, size_t bytes) {
     return b.at;
 }
 
-static void give(Device *d, void *p, size_t bytes) {
+static void guarded_free(Device *d, void *p, size_t bytes) {
     Guarded *g = (Guarded *)d;
     Block *b = find(g, p, bytes);
     CHECK(b && b->at == p && b->bytes == bytes, "%zu bytes are given back that were not taken", bytes);
@@ -88,7 +88,7 @@ static void copy_now(Device *d, void *to, const void *from, size_t bytes) {
     memcpy(behind(g, to, bytes), behind(g, from, bytes), bytes);
 }
 
-static void copy(Device *d, void *to, const void *from, size_t bytes) {
+static void guarded_copy(Device *d, void *to, const void *from, size_t bytes) {
     enum { NOT_YET = 0xEE };
     Guarded *g = (Guarded *)d;
     const bool goes_there = find_in(g->host, g->n_host, to, bytes);
@@ -103,7 +103,7 @@ static void copy(Device *d, void *to, const void *from, size_t bytes) {
     if (goes_there) memset(host, NOT_YET, bytes);
 }
 
-static void wait(Device *d) {
+static void guarded_wait(Device *d) {
     Guarded *g = (Guarded *)d;
     for (const Pending *p = g->pending; p < g->pending + g->n_pending; p++) {
         if (p->goes_there) memcpy(p->host, p->content, p->bytes);
@@ -114,7 +114,7 @@ static void wait(Device *d) {
     g->n_pending = 0;
 }
 
-static void *take_host(Device *d, size_t bytes) {
+static void *guarded_host_alloc(Device *d, size_t bytes) {
     Guarded *g = (Guarded *)d;
     char *p = map(bytes, PROT_READ | PROT_WRITE);
     if (!p) return NULL;
@@ -123,9 +123,9 @@ static void *take_host(Device *d, size_t bytes) {
     return p;
 }
 
-static void give_host(Device *d, void *p, size_t bytes) {
+static void guarded_host_free(Device *d, void *p, size_t bytes) {
     Guarded *g = (Guarded *)d;
-    wait(d);
+    guarded_wait(d);
     Block *b = find_in(g->host, g->n_host, p, bytes);
     CHECK(b && b->at == p && b->bytes == bytes, "%zu bytes of the host are given back that were not taken",
           bytes);
@@ -133,56 +133,29 @@ static void give_host(Device *d, void *p, size_t bytes) {
     *b = g->host[--g->n_host];
 }
 
-static void copy_beside(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
+static void guarded_copy_async(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
     Guarded *g = (Guarded *)d;
     const bool out = find(g, from, bytes), in = find(g, to, bytes);
     CHECK(out != in && find_in(g->host, g->n_host, out ? to : from, bytes),
-          "a copy beside the kernels is not between the device and memory of device_host_alloc");
+          "an async copy is not between the device and memory of device_host_alloc");
     late_add(&g->late, (LateCopy){to, from, bytes, done});
 }
 
-static void after(Device *d, DeviceEvent *e) { late_do(&((Guarded *)d)->late, e, d, copy_now); }
+static void guarded_wait_event(Device *d, DeviceEvent *e) { late_do(&((Guarded *)d)->late, e, d, copy_now); }
 
-static size_t available(const Device *d) { return ((const Guarded *)d)->cpu->available(d); }
+static size_t guarded_available(const Device *d) { return ((const Guarded *)d)->cpu->available(d); }
 
-static void close_device(Device *d) {
+static void guarded_close(Device *d) {
     const Guarded *g = (const Guarded *)d;
     CHECK(g->n == 0 && g->n_host == 0, "%d blocks of memory are not given back", g->n + g->n_host);
-    CHECK(g->late.n == 0, "nobody has waited for %d copies beside the kernels", g->late.n);
+    CHECK(g->late.n == 0, "nobody has waited for %d async copies", g->late.n);
     free(g->blocks), free(g->host), free(g->late.at), free(g->pending);
+    g->cpu->close(d);
 }
 
 static void touched(int number) {
     (void)number;
     fault(__FILE__, __LINE__, "host code", "the host has touched memory of the device, or none at all");
-}
-
-Err __wrap_device_open(bool cuda, int rank, int threads, Device **);
-Err __wrap_device_open(bool cuda, int rank, int threads, Device **out) {
-    static const DeviceBackend GUARDED = {.apart = true,
-                                          .take = take,
-                                          .give = give,
-                                          .copy = copy,
-                                          .wait = wait,
-                                          .available = available,
-                                          .take_host = take_host,
-                                          .give_host = give_host,
-                                          .event = late_event,
-                                          .no_event = late_no_event,
-                                          .copy_beside = copy_beside,
-                                          .after = after,
-                                          .close = close_device};
-    CHECK(!cuda, "the guarded device is the CPU");
-    Guarded *g = mem_zero(1, sizeof *g);
-    Device *cpu = device_cpu(threads);
-    g->device = *cpu;
-    g->cpu = cpu->backend;
-    g->skips = rank == 1 ? getenv("GUARDED_SKIPS") : NULL;
-    g->device.backend = &GUARDED;
-    free(cpu);
-    signal(SIGSEGV, touched);
-    *out = &g->device;
-    return ERR_OK;
 }
 
 /* ---- what may touch its memory ---- */
@@ -198,18 +171,43 @@ static Tensor *operand(const Guarded *g, const OpDef *op, Tensor *t, Tensor *cop
     return copy;
 }
 
-void __real_call_run(const OpDef *, const Call *);
-void __wrap_call_run(const OpDef *, const Call *);
-void __wrap_call_run(const OpDef *op, const Call *c) {
-    if (!device_is_discrete(c->device)) {
-        __real_call_run(op, c);
-        return;
-    }
+static void guarded_run(const OpDef *op, const Call *c) {
     const Guarded *g = (const Guarded *)c->device;
     if (g->skips && !strcmp(g->skips, op->name)) return;
     Tensor in[CALL_IN], out[CALL_OUT];
     Call real = *c;
     for (int i = 0; i < CALL_IN; i++) real.in[i] = operand(g, op, c->in[i], &in[i]);
     for (int i = 0; i < CALL_OUT; i++) real.out[i] = operand(g, op, c->out[i], &out[i]);
-    __real_call_run(op, &real);
+    g->cpu->run(op, &real);
+}
+
+/* ---- opening it ---- */
+
+Err __wrap_device_open(const DeviceSpec *, Device **);
+Err __wrap_device_open(const DeviceSpec *spec, Device **out) {
+    static const DeviceBackend GUARDED = {.discrete = true,
+                                          .close = guarded_close,
+                                          .run = guarded_run,
+                                          .alloc = guarded_alloc,
+                                          .free = guarded_free,
+                                          .copy = guarded_copy,
+                                          .wait = guarded_wait,
+                                          .available = guarded_available,
+                                          .host_alloc = guarded_host_alloc,
+                                          .host_free = guarded_host_free,
+                                          .event_new = late_event_new,
+                                          .event_free = late_event_free,
+                                          .copy_async = guarded_copy_async,
+                                          .wait_event = guarded_wait_event};
+    CHECK(spec->kind == DEVICE_CPU, "the guarded device is the CPU");
+    Guarded *g = mem_zero(1, sizeof *g);
+    Device *cpu = device_cpu(spec->threads);
+    g->device = *cpu;
+    g->cpu = cpu->backend;
+    g->skips = spec->rank == 1 ? getenv("GUARDED_SKIPS") : NULL;
+    g->device.backend = &GUARDED;
+    free(cpu);
+    signal(SIGSEGV, touched);
+    *out = &g->device;
+    return ERR_OK;
 }

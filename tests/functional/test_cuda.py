@@ -23,9 +23,9 @@ FULL = ["--recompute-granularity", "full", "--recompute-method", "uniform", "--r
 
 
 def run(name, *options):
-    """-> the folder of checkpoints, the losses, and how often recorded work was played"""
+    """-> the folder of checkpoints, the losses, and how often CUDA graphs were replayed"""
     save, log = WORK / name, WORK / f"{name}.jsonl"
-    said = re.findall(r"^recorded work was played (\d+) times$", pretrain(data, save, *options, "--log-jsonl", log), re.MULTILINE)
+    said = re.findall(r"^CUDA graphs replayed (\d+) times$", pretrain(data, save, *options, "--log-jsonl", log), re.MULTILINE)
     return save, losses(log), sum(map(int, said))
 
 
@@ -51,13 +51,13 @@ RECORDED = {
 }
 for name, options in RECORDED.items():
     once, its_losses, never = run(f"{name}, op by op", *options, *STILL, *ON_GPU)
-    other, other_losses, plays = run(f"{name}, recorded", *options, *STILL, "--cuda-graph-impl", "local", *ON_GPU)
+    other, other_losses, replays = run(f"{name}, recorded", *options, *STILL, "--cuda-graph-impl", "local", *ON_GPU)
     passes = 1 if "--global-batch-size" in options else 8
     expected = (12 - 1) + max(12 * (passes - 1) - 1, 0) + (12 - 1)
-    assert (never, plays) == (0, expected), f"{name}: recorded work was played {never} and {plays} times, not 0 and {expected}"
+    assert (never, replays) == (0, expected), f"{name}: CUDA graphs were replayed {never} and {replays} times, not 0 and {expected}"
     assert other_losses == its_losses, f"{name}, recorded: {other_losses}, not {its_losses}"
     assert_same_bytes(once, other, 12, f"{name}, recorded")
-    print(f"{name}: the same bits from recorded work")
+    print(f"{name}: the same bits from CUDA graphs")
 
 # Who does the attention is said before the first step, and whether it is deterministic. The first loss does not know how the
 # backward sums.

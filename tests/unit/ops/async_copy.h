@@ -78,12 +78,12 @@ static inline void copies_run_beside(Device *d) {
     beside_check(&b);
     if (d->kind == DEVICE_CUDA) {
         d->profile = NULL;
-        device_record(d);
+        device_graph_begin(d);
         beside_run(&b);
-        DeviceGraph *g = device_recorded(d);
+        DeviceGraph *g = device_graph_end(d);
         d->profile = profile;
         for (int i = 0; i < 2; i++) {
-            device_play(d, g);
+            device_graph_launch(d, g);
             beside_check(&b);
         }
         device_graph_free(d, g);

@@ -143,7 +143,7 @@ static inline int chain_differs(const Chain *c, DeviceGraph *graph) {
     int differ = 0;
     chain_begin(c);
     if (graph)
-        device_play(c->device, graph);
+        device_graph_launch(c->device, graph);
     else
         chain_run(c, false);
     for (int i = A; i < LISTED; i++) {
@@ -166,7 +166,7 @@ static inline void ops_have_bits_of_waits(Device *d) {
     chain_run(&c, true);
     for (int i = A; i < LISTED; i++) device_read(d, c.want[i], c.t[i].data, tensor_bytes(&c.t[i]));
     d->profile = NULL; /* whose events would stand between ops */
-    if (d->kind == DEVICE_CUDA) device_record(d), chain_run(&c, false), graph = device_recorded(d);
+    if (d->kind == DEVICE_CUDA) device_graph_begin(d), chain_run(&c, false), graph = device_graph_end(d);
     for (int i = 0; i < CHAIN_ROUNDS; i++) {
         differ += chain_differs(&c, NULL);
         if (graph) differ += chain_differs(&c, graph);

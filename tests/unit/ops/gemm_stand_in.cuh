@@ -1,9 +1,9 @@
-/* A stand-in for cuBLASLt and the bench of products, without a GPU: it knows how fast each way is in a short
- * run and under sustained load. One product, whose choice is kept in a folder of its own. */
+/* A stand-in for cuBLASLt and the bench of products, without a GPU: it knows how fast each algorithm is in a
+ * short run and under sustained load. One product, whose choice is kept in a folder of its own. */
 #ifndef ISOTRON_TESTS_GEMM_STAND_IN_CUH
 #define ISOTRON_TESTS_GEMM_STAND_IN_CUH
 
-#include "kernels/cuda/gemm_bench.cuh"
+#include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,32 +17,32 @@ extern "C" {
 
 /* ---- the stand-in ---- */
 
-typedef struct Way {
+typedef struct Timing {
     double burst, sustained; /* milliseconds; negative: it does not run */
     bool other_bits;
     double later[3]; /* in its blocks under load behind the first; 0: as in that */
-} Way;
+} Timing;
 
 static struct {
-    const Way *ways;
-    int n, at, blocks[GEMM_WAYS];
-    int lost;       /* the number of a way that the library has no more; 0: of none */
+    const Timing *algos;
+    int n, at, blocks[GEMM_ALGOS];
+    int lost;       /* the number of an algorithm that the library has no more; 0: of none */
     bool no_memory; /* to measure anything */
     double ms;      /* that the GPU has been busy */
 } gpu;
 
 static const double LOAD_MS = 15; /* from here on a run is no short one */
 
-int gemm_all_ways(const GemmState *, GemmPlan *, GemmWay out[GEMM_WAYS]) {
+int gemm_all_algos(const GemmState *, GemmPlan *, GemmAlgo out[GEMM_ALGOS]) {
     int n = 0;
-    memset(out, 0, GEMM_WAYS * sizeof *out);
+    memset(out, 0, GEMM_ALGOS * sizeof *out);
     for (int i = 0; i < gpu.n; i++)
-        if (!i || i != gpu.lost) out[n++].algo.data[0] = (uint64_t)i;
+        if (!i || i != gpu.lost) out[n++].lt.data[0] = (uint64_t)i;
     return n;
 }
 
-bool gemm_can(const GemmState *, GemmPlan *, const GemmWay *way) {
-    return !gpu.lost || way->algo.data[0] != (uint64_t)gpu.lost;
+bool gemm_can(const GemmState *, GemmPlan *, const GemmAlgo *algo) {
+    return !gpu.lost || algo->lt.data[0] != (uint64_t)gpu.lost;
 }
 
 void gemm_describe(GemmPlan *, unsigned) {}
@@ -53,10 +53,10 @@ bool gemm_bench_open(GemmBench *, const Device *, const GemmState *, const GemmP
 
 void gemm_bench_close(GemmBench *) {}
 
-void gemm_bench_take(GemmBench *, const GemmWay *way) { gpu.at = (int)way->algo.data[0]; }
+void gemm_bench_take(GemmBench *, const GemmAlgo *algo) { gpu.at = (int)algo->lt.data[0]; }
 
 double gemm_bench_run(GemmBench *, int before, int runs) {
-    const Way *w = &gpu.ways[gpu.at];
+    const Timing *w = &gpu.algos[gpu.at];
     const bool load = (before + runs) * w->burst > LOAD_MS;
     const int block = load && before ? gpu.blocks[gpu.at]++ : 0;
     const double each = block && w->later[block - 1] ? w->later[block - 1] : load ? w->sustained : w->burst;
@@ -65,7 +65,7 @@ double gemm_bench_run(GemmBench *, int before, int runs) {
 }
 
 bool gemm_bench_print(GemmBench *, unsigned long long *out) {
-    *out = gpu.ways[gpu.at].other_bits ? 1 + (unsigned long long)gpu.at : 0;
+    *out = gpu.algos[gpu.at].other_bits ? 1 + (unsigned long long)gpu.at : 0;
     return true;
 }
 
@@ -77,7 +77,7 @@ typedef struct Run {
     Device device;
     GemmState state;
     GemmKey key;
-    int first; /* the way that it is planned to go */
+    int first; /* the algorithm that it is planned with */
 } Run;
 
 static Run run_new(void) {
@@ -99,12 +99,12 @@ static int choose(Run *r, GemmTuning by) {
     GemmPlan p;
     Gemm g = {};
     memset(&p, 0, sizeof p);
-    p.key = r->key, p.way.algo.data[0] = (uint64_t)r->first, g.op = "linear";
-    r->device.cuda = &r->cuda, r->device.gemm_tuning = by;
+    p.key = r->key, p.algo.lt.data[0] = (uint64_t)r->first, g.op = "linear";
+    r->device.kind = DEVICE_CUDA, r->device.state = &r->cuda, r->cuda.gemm_tuning = by;
     gpu.ms = 0;
     memset(gpu.blocks, 0, sizeof gpu.blocks);
     gemm_tune(&r->device, &r->state, &p, &g);
-    return (int)p.way.algo.data[0];
+    return (int)p.algo.lt.data[0];
 }
 
 /* Whether the store has it. */

@@ -169,8 +169,9 @@ static void run_replay(void *arg) {
 /* The device says so at the next wait, and has touched nothing that is not its own. */
 static void a_wrong_operand_is_named(const Test *t) {
     Arena *arena = arena_new();
-    Device *device; /* stays: after a complaint it does not close */
-    const Err e = device_open(!all.cpu, 0, 1, &device);
+    Device *device; /* stays: after a failure it does not close */
+    const Err e =
+        device_open(&(DeviceSpec){.kind = all.cpu ? DEVICE_CPU : DEVICE_CUDA, .threads = 1}, &device);
     if (e.code) fail_msg("%s", e.msg);
     const Call c = direct_call(arena, t->call, t->dtype);
     Replay r;
@@ -232,7 +233,7 @@ static void run_one(void **state) {
 static int run_from(int first) {
     all.first = first;
     all.agree->cpu = device_cpu(0);
-    const Err e = device_open(!all.cpu, 0, 0, &all.agree->other);
+    const Err e = device_open(&(DeviceSpec){.kind = all.cpu ? DEVICE_CPU : DEVICE_CUDA}, &all.agree->other);
     if (e.code) {
         printf("skipped: %s\n", e.msg);
         return ISOLATE_SKIPPED;

@@ -5,14 +5,14 @@
 #include <stdio.h>
 
 #include "base/fault.h"
-#include "kernels/cuda/attention_path.h"
+#include "kernels/cuda/attention/attention_path.h"
 #include "kernels/ops.h"
 #include "tensor/cuda.h"
 #include "unit/ops/attention_run.h"
 
 /* Two devices on one GPU: a shape that is planned on one is not planned on the other. */
 typedef struct Gpus {
-    Device *own, *cudnn;
+    Device *own, *cudnn[2]; /* [1]: in any order */
 } Gpus;
 
 /* ---- operands in the memory of a device ---- */
@@ -56,7 +56,7 @@ static void make_plans(Run *r, Device *d) {
     const Call forward = forward_call(r, planner), backward = backward_call(r, planner);
     call_run(&OPS[OP_attention], &forward);
     call_run(&OPS[OP_attention_grad], &backward);
-    device_provide(d, planner->scratch);
+    device_reserve_scratch(d, planner->scratch);
     device_free(planner);
 }
 
@@ -88,10 +88,10 @@ static Run results(Shape p, Device *d, Way way) {
     if (way != OWN) make_plans(&r, d);
     const bool can = goes(&r, d, way);
     if (can && way == RECORDED) {
-        device_record(d);
+        device_graph_begin(d);
         compute(&r, d);
-        DeviceGraph *graph = device_recorded(d);
-        device_play(d, graph);
+        DeviceGraph *graph = device_graph_end(d);
+        device_graph_launch(d, graph);
         device_graph_free(d, graph);
     } else if (can) {
         compute(&r, d);
@@ -154,13 +154,13 @@ static void judge_again(const Run *first, const Run *again, const Run *own) {
 
 static void check_form(void **state, Shape p) {
     const Gpus *g = *state;
-    const size_t memory = g->cudnn->cuda->memory;
+    Device *cudnn = g->cudnn[p.any_order];
+    const size_t memory = cuda_of(cudnn)->memory;
     p.attr.scale = 1 / sqrt((double)p.d);
-    if (p.memory) g->cudnn->cuda->memory = p.memory;
-    g->cudnn->any_order = p.any_order;
-    Run own = results(p, g->own, OWN), first = results(p, g->cudnn, CUDNN),
-        second = results(p, g->cudnn, CUDNN), recorded = results(p, g->cudnn, RECORDED);
-    g->cudnn->cuda->memory = memory;
+    if (p.memory) cuda_of(cudnn)->memory = p.memory;
+    Run own = results(p, g->own, OWN), first = results(p, cudnn, CUDNN), second = results(p, cudnn, CUDNN),
+        recorded = results(p, cudnn, RECORDED);
+    cuda_of(cudnn)->memory = memory;
     if (first.lse.data) {
         compare(&first, &own);
         judge_again(&first, &second, &own);
@@ -249,18 +249,21 @@ static void parts(void **state) {
 
 int main(void) {
     Gpus g;
-    const Err e = device_open(true, 0, 1, &g.own);
+    const Err e = device_open(&(DeviceSpec){.kind = DEVICE_CUDA, .threads = 1}, &g.own);
     if (e.code) {
         printf("skipped: %s\n", e.msg);
         return 77;
     }
-    CHECK(!device_open(true, 0, 1, &g.cudnn).code, "the GPU has no second device");
+    for (int i = 0; i < 2; i++) {
+        const DeviceSpec spec = {.kind = DEVICE_CUDA, .threads = 1, .any_order = i == 1};
+        CHECK(!device_open(&spec, &g.cudnn[i]).code, "the GPU has no second device");
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(layouts_and_sizes, &g),
         cmocka_unit_test_prestate(masks, &g),
         cmocka_unit_test_prestate(parts, &g),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    device_free(g.own), device_free(g.cudnn);
+    device_free(g.own), device_free(g.cudnn[0]), device_free(g.cudnn[1]);
     return failed;
 }

@@ -2,7 +2,7 @@
  * kernel says, for every mask and layout that is given to it; what is not given to it says why. */
 #include "unit/cmocka_all.h"
 
-#include "kernels/cuda/attention_path.h"
+#include "kernels/cuda/attention/attention_path.h"
 #include "kernels/ops.h"
 #include "tensor/cuda.h"
 #include "unit/expect_fault.h"
@@ -22,8 +22,8 @@ static Gpu *gpu_new(Shape p) {
         (Cuda){.capability = 90, .memory = p.memory ? p.memory : (size_t)128 << 30, .scratch_bytes = SCRATCH};
     g->cuda.scratch = aligned_alloc(SPACE_ALIGN, SCRATCH);
     memset(g->cuda.scratch, 0xff, SCRATCH);
-    g->device = (Device){.kind = DEVICE_CUDA, .cuda = &g->cuda, .any_order = p.any_order};
-    g->planner = (Device){.kind = DEVICE_NULL, .cuda = &g->cuda, .any_order = p.any_order};
+    g->device = (Device){.kind = DEVICE_CUDA, .state = &g->cuda, .any_order = p.any_order};
+    g->planner = (Device){.kind = DEVICE_NULL, .target = &g->device, .any_order = p.any_order};
     return g;
 }
 

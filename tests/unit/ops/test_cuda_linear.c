@@ -1,10 +1,10 @@
-/* Every way that cuBLASLt has to do the products of a linear layer, fused with its bias, its activation, that
- * one's derivative or its bias gradient and not: any of them may be measured to be the fastest, so each
+/* Every algorithm that cuBLASLt has for the GEMMs of a linear layer, fused with its bias, its activation,
+ * that one's derivative or its bias gradient and not: any of them may be measured to be the fastest, so each
  * agrees with the CPU and gives the same bits again; so do those that leave multiprocessors to others
  * (--gemm-sm-margin). Skipped where there is no GPU. */
 #include "unit/cmocka_all.h"
 
-#include "kernels/cuda/linear_algos.h"
+#include "kernels/cuda/gemm/linear_algos.h"
 #include "unit/ops/vs_cpu.h"
 #include "unit/ops/case_table.h"
 #include "unit/ops/raw_calls.h"
@@ -38,14 +38,14 @@ static const DirectCall CALLS[] = {
 
 enum { KINDS = 16 };
 
-/* One way; false: there is none. The replays have the same alignments, so they are of one plan. */
+/* One algorithm; false: there is none. The replays have the same alignments, so they are of one plan. */
 static bool goes(Agree *a, const OpDef *op, const Call *c, const Replay *want, ReplayHow how, int n,
                  int count[KINDS]) {
     Replay got, again;
     how.device = a->other;
     replay_open(&got, op, c, how);
     replay_open(&again, op, c, how);
-    const int fused = linear_take_way(op, &got.call, n);
+    const int fused = linear_take_algo(op, &got.call, n);
     if (fused >= 0) {
         replay_run(&got, op);
         expect_outputs(a, op, &got, want);
@@ -60,12 +60,12 @@ static bool goes(Agree *a, const OpDef *op, const Call *c, const Replay *want, R
 
 /* Sums that are added to 16 bits, or to a bias of odd rows, are rounded by a kernel of their own (gemm.cu).
  */
-static bool has_ways(const KernelCase *c, DType dtype, bool add) {
+static bool has_algos(const KernelCase *c, DType dtype, bool add) {
     const bool odd_bias = c->op == OP_linear && c->in[2].dim[0] % 8;
     return !dtype_is_16bit(dtype) || !((c->op == OP_linear_dgrad && add) || odd_bias);
 }
 
-static void every_way_agrees(Agree *a, const DirectCall *d, DType dtype, bool add) {
+static void every_algorithm_agrees(Agree *a, const DirectCall *d, DType dtype, bool add) {
     const OpDef *op = &OPS[d->row.op];
     Arena *arena = arena_new();
     const Call c = direct_call(arena, d, dtype);
@@ -75,9 +75,9 @@ static void every_way_agrees(Agree *a, const DirectCall *d, DType dtype, bool ad
     replay_open(&want, op, &c, how);
     replay_run(&want, op);
     while (goes(a, op, &c, &want, how, n, count)) n++;
-    if ((n > 0) != has_ways(&d->row, dtype, add))
-        fail_msg("%s %s: %d ways", dtype_name(dtype), d->row.name, n);
-    print_message("%s %s%s: %d ways", dtype_name(dtype), d->row.name, add ? ", adding" : "", n);
+    if ((n > 0) != has_algos(&d->row, dtype, add))
+        fail_msg("%s %s: %d algorithms", dtype_name(dtype), d->row.name, n);
+    print_message("%s %s%s: %d algorithms", dtype_name(dtype), d->row.name, add ? ", adding" : "", n);
     for (int k = 1; k < KINDS; k++)
         if (count[k])
             print_message(", %d with%s%s%s%s fused", count[k], k & 1 ? " the bias" : "",
@@ -89,37 +89,38 @@ static void every_way_agrees(Agree *a, const DirectCall *d, DType dtype, bool ad
     arena_free(arena);
 }
 
-/* With fewer multiprocessors than there are, cuBLASLt has ways of its own. */
-static void ways_beside_others_agree(void **state) {
+/* With fewer multiprocessors than there are, cuBLASLt has algorithms of its own. */
+static void algorithms_with_a_margin_agree(void **state) {
     Agree *a = *state;
     Device *all = a->other;
-    CHECK(!device_open(true, 0, 0, &a->other).code, "the GPU has no second device");
-    a->other->gemm_sm_margin = 32;
-    for (size_t i = 0; i < sizeof CALLS / sizeof CALLS[0]; i++) every_way_agrees(a, &CALLS[i], BF16, false);
+    CHECK(!device_open(&(DeviceSpec){.kind = DEVICE_CUDA, .gemm_sm_margin = 32}, &a->other).code,
+          "the GPU has no second device");
+    for (size_t i = 0; i < sizeof CALLS / sizeof CALLS[0]; i++)
+        every_algorithm_agrees(a, &CALLS[i], BF16, false);
     device_free(a->other);
     a->other = all;
 }
 
-static void ways_agree(void **state) {
+static void algorithms_agree(void **state) {
     for (DType dtype = F64; dtype <= F16; dtype++)
         for (size_t i = 0; i < sizeof CALLS / sizeof CALLS[0]; i++) {
             if (!has_storage(&CALLS[i].row) && dtype != BF16) continue;
-            every_way_agrees(*state, &CALLS[i], dtype, false);
+            every_algorithm_agrees(*state, &CALLS[i], dtype, false);
             if (CALLS[i].row.op != OP_linear && !CALLS[i].row.in[2].ndim)
-                every_way_agrees(*state, &CALLS[i], dtype, true);
+                every_algorithm_agrees(*state, &CALLS[i], dtype, true);
         }
 }
 
 int main(void) {
     Agree agree = {.cpu = device_cpu(0)};
-    const Err e = device_open(true, 0, 0, &agree.other);
+    const Err e = device_open(&(DeviceSpec){.kind = DEVICE_CUDA}, &agree.other);
     if (e.code) {
         printf("skipped: %s\n", e.msg);
         device_free(agree.cpu);
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(ways_agree, &agree),
-                                       cmocka_unit_test_prestate(ways_beside_others_agree, &agree)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(algorithms_agree, &agree),
+                                       cmocka_unit_test_prestate(algorithms_with_a_margin_agree, &agree)};
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     device_free(agree.other), device_free(agree.cpu);
     return failed;

@@ -1,26 +1,26 @@
-/* The choice among a product's ways, without cuBLASLt or a GPU. */
+/* The choice among a product's algorithms, without cuBLASLt or a GPU. */
 #include "unit/ops/gemm_stand_in.cuh"
 
-template <int N> static int choice(const Way (&ways)[N]) {
+template <int N> static int choice(const Timing (&algos)[N]) {
     Run r = run_new();
-    gpu.ways = ways, gpu.n = N;
+    gpu.algos = algos, gpu.n = N;
     const int chosen = choose(&r, GEMM_TUNING_SAME_BITS);
     run_end(&r);
     return chosen;
 }
 
-template <int N> static void expect(const Way (&ways)[N], int same_bits, int fastest) {
+template <int N> static void expect(const Timing (&algos)[N], int same_bits, int fastest) {
     Run r = run_new();
-    gpu.ways = ways, gpu.n = N;
+    gpu.algos = algos, gpu.n = N;
     assert_int_equal(choose(&r, GEMM_TUNING_SAME_BITS), same_bits);
     assert_true(gpu.ms > 0);
     assert_int_equal(choose(&r, GEMM_TUNING_FASTEST), fastest);
     assert_true(gpu.ms == 0); /* it has been found */
     GemmRecord kept;
     assert_true(is_kept(&r, &kept));
-    assert_float_equal(kept.choice[GEMM_TUNING_SAME_BITS].us, 1e3 * ways[same_bits].sustained, 0.01);
-    assert_float_equal(kept.choice[GEMM_TUNING_FASTEST].us, 1e3 * ways[fastest].sustained, 0.01);
-    assert_float_equal(kept.first_us, 1e3 * ways[0].sustained, 0.01);
+    assert_float_equal(kept.choice[GEMM_TUNING_SAME_BITS].us, 1e3 * algos[same_bits].sustained, 0.01);
+    assert_float_equal(kept.choice[GEMM_TUNING_FASTEST].us, 1e3 * algos[fastest].sustained, 0.01);
+    assert_float_equal(kept.first_us, 1e3 * algos[0].sustained, 0.01);
     run_end(&r);
 }
 
@@ -28,37 +28,38 @@ template <int N> static void expect(const Way (&ways)[N], int same_bits, int fas
 
 static void what_wins_short_runs_loses_under_load(void **state) {
     (void)state;
-    const Way ways[] = {{.70, .75}, {.66, .80}, {.72, .73}};
-    expect(ways, 2, 2);
+    const Timing algos[] = {{.70, .75}, {.66, .80}, {.72, .73}};
+    expect(algos, 2, 2);
 }
 
 static void other_bits_are_for_fastest(void **state) {
     (void)state;
-    const Way ways[] = {{.70, .75}, {.69, .73}, {.60, .65, true}, {.61, .63, true}};
-    expect(ways, 1, 3);
+    const Timing algos[] = {{.70, .75}, {.69, .73}, {.60, .65, true}, {.61, .63, true}};
+    expect(algos, 1, 3);
 }
 
-/* Two choices have finalists each: many fast ways with other bits do not crowd out those with the same. */
+/* Two choices have finalists each: many fast algorithms with other bits do not crowd out those with the same.
+ */
 static void each_choice_has_finalists(void **state) {
     (void)state;
-    const Way ways[] = {{1.0, 1.0},       {.50, .52, true}, {.51, .52, true}, {.52, .53, true},
-                        {.53, .54, true}, {.54, .51, true}, {.95, .90}};
-    expect(ways, 6, 5);
+    const Timing algos[] = {{1.0, 1.0},       {.50, .52, true}, {.51, .52, true}, {.52, .53, true},
+                            {.53, .54, true}, {.54, .51, true}, {.95, .90}};
+    expect(algos, 6, 5);
 }
 
 /* All that are not far behind in turns go under load. */
 static void last_in_turns_wins_under_load(void **state) {
     (void)state;
-    Way ways[12];
-    for (int i = 0; i < 12; i++) ways[i] = {.60 + .005 * i, .80 - .005 * i};
-    expect(ways, 11, 11);
+    Timing algos[12];
+    for (int i = 0; i < 12; i++) algos[i] = {.60 + .005 * i, .80 - .005 * i};
+    expect(algos, 11, 11);
 }
 
 static void noise_changes_nothing(void **state) {
     (void)state;
-    const Way ways[] = {{.70, .750}, {.69, .748}, {.69, .747, true}};
-    const Way more[] = {{.70, .750}, {.69, .7445}}, far_more[] = {{.70, .90}, {.60, .80}};
-    expect(ways, 0, 0);
+    const Timing algos[] = {{.70, .750}, {.69, .748}, {.69, .747, true}};
+    const Timing more[] = {{.70, .750}, {.69, .7445}}, far_more[] = {{.70, .90}, {.60, .80}};
+    expect(algos, 0, 0);
     expect(more, 1, 1);
     expect(far_more, 1, 1);
 }
@@ -66,10 +67,10 @@ static void noise_changes_nothing(void **state) {
 /* What counts is the mean of all blocks, of those that are left in the end. */
 static void one_block_decides_nothing(void **state) {
     (void)state;
-    const Way lucky_first[] = {{.92, .95}, {.91, .88, false, {.96, .96, .96}}, {.93, .90}};
-    const Way lucky_last[] = {{.90, .90}, {.89, .807, false, {.807, .807, .784}}, {.88, .80}};
-    const Way second_until_last[] = {{.90, .90}, {.89, .80, false, {.80, .80, .83}}, {.88, .804}};
-    const Way out_early[] = {{1.0, 1.0}, {.99, .80, false, {.90, .90, .90}}, {.98, .87}};
+    const Timing lucky_first[] = {{.92, .95}, {.91, .88, false, {.96, .96, .96}}, {.93, .90}};
+    const Timing lucky_last[] = {{.90, .90}, {.89, .807, false, {.807, .807, .784}}, {.88, .80}};
+    const Timing second_until_last[] = {{.90, .90}, {.89, .80, false, {.80, .80, .83}}, {.88, .804}};
+    const Timing out_early[] = {{1.0, 1.0}, {.99, .80, false, {.90, .90, .90}}, {.98, .87}};
     assert_int_equal(choice(lucky_first), 2);
     assert_int_equal(choice(lucky_last), 2);
     assert_int_equal(choice(second_until_last), 2);
@@ -78,27 +79,27 @@ static void one_block_decides_nothing(void **state) {
 
 static void what_stops_is_not_taken(void **state) {
     (void)state;
-    const Way ways[] = {{.70, .75}, {.69, -1}}, later[] = {{.70, .75}, {.69, .60, false, {-1}}},
-              last[] = {{.70, .75}, {.69, .60, false, {.60, .60, -1}}}, first[] = {{.70, -1}, {.69, .60}};
-    expect(ways, 0, 0);
+    const Timing algos[] = {{.70, .75}, {.69, -1}}, later[] = {{.70, .75}, {.69, .60, false, {-1}}},
+                 last[] = {{.70, .75}, {.69, .60, false, {.60, .60, -1}}}, first[] = {{.70, -1}, {.69, .60}};
+    expect(algos, 0, 0);
     expect(later, 0, 0);
     expect(last, 0, 0);
     assert_int_equal(choice(first), 0);
 }
 
-static void hopeless_ways_cost_no_load(void **state) {
+static void hopeless_algorithms_cost_no_load(void **state) {
     (void)state;
-    const Way ways[] = {{.70, .75}, {.82, .60}, {.90, .50}};
-    expect(ways, 0, 0);
+    const Timing algos[] = {{.70, .75}, {.82, .60}, {.90, .50}};
+    expect(algos, 0, 0);
 }
 
 /* As many finalists as there can be, once the GPU is hot: seconds, not minutes, for a model's products. */
 static void takes_seconds(void **state) {
     (void)state;
-    Way ways[GEMM_WAYS];
+    Timing algos[GEMM_ALGOS];
     Run r = run_new();
-    for (int i = 0; i < GEMM_WAYS; i++) ways[i] = {.70 + 1e-4 * i, .70 + 1e-4 * i, i > 0 && i % 2};
-    gpu.ways = ways, gpu.n = GEMM_WAYS;
+    for (int i = 0; i < GEMM_ALGOS; i++) algos[i] = {.70 + 1e-4 * i, .70 + 1e-4 * i, i > 0 && i % 2};
+    gpu.algos = algos, gpu.n = GEMM_ALGOS;
     choose(&r, GEMM_TUNING_SAME_BITS);
     const double cold = gpu.ms;
     r.key.m++;
@@ -120,7 +121,7 @@ int main(void) {
         cmocka_unit_test(noise_changes_nothing),
         cmocka_unit_test(one_block_decides_nothing),
         cmocka_unit_test(what_stops_is_not_taken),
-        cmocka_unit_test(hopeless_ways_cost_no_load),
+        cmocka_unit_test(hopeless_algorithms_cost_no_load),
         cmocka_unit_test(takes_seconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

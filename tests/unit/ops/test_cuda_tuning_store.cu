@@ -59,8 +59,8 @@ static GemmRecord numbered(void) {
     k->type = 11, k->b_type = 12, k->c_type = 13, k->scaling = 14, k->epilogues = 15;
     k->align_a = 16, k->align_b = 8, k->align_c = 4, k->align_bias = 2;
     for (GemmChoice *c = r.choice; c < r.choice + GEMM_CHOICES; c++) {
-        c->way.fused = (uint8_t)(1 + (c - r.choice));
-        for (uint64_t &word : c->way.algo.data) word = n++ * 0x9e3779b97f4a7c15u;
+        c->algo.fused = (uint8_t)(1 + (c - r.choice));
+        for (uint64_t &word : c->algo.lt.data) word = n++ * 0x9e3779b97f4a7c15u;
         c->us = 100.25 + (double)(c - r.choice);
     }
     r.first_us = 200.75;
@@ -90,16 +90,16 @@ static int lines(Run *r) {
 
 /* ---- tests ---- */
 
-static const Way WAYS[] = {{.70, .75}, {.69, .73}, {.60, .65, true}};
+static const Timing ALGOS[] = {{.70, .75}, {.69, .73}, {.60, .65, true}};
 
-static Run run_of_ways(void) {
+static Run run_of_algos(void) {
     Run r = run_new();
-    gpu.ways = WAYS, gpu.n = 3;
+    gpu.algos = ALGOS, gpu.n = 3;
     return r;
 }
 
-static void expect_choice(Run *r, GemmTuning by, int way, bool measured) {
-    assert_int_equal(choose(r, by), way);
+static void expect_choice(Run *r, GemmTuning by, int algo, bool measured) {
+    assert_int_equal(choose(r, by), algo);
     assert_int_equal(gpu.ms > 0, measured);
 }
 
@@ -122,7 +122,7 @@ static void the_last_of_a_product_counts(void **state) {
     GemmRecord x = numbered(), other = numbered();
     other.key.m++;
     keep(&r, &x), keep(&r, &other);
-    x.choice[0].us++, x.choice[1].way.algo.data[7]++, x.first_us++;
+    x.choice[0].us++, x.choice[1].algo.lt.data[7]++, x.first_us++;
     keep(&r, &x);
     expect_kept(&r, &x), expect_kept(&r, &other);
     assert_int_equal(lines(&r), 1 + 2);
@@ -147,7 +147,7 @@ static void nobody_else_has_it_open(void **state) {
 
 static void another_version_is_measured_again(void **state) {
     (void)state;
-    Run r = run_of_ways();
+    Run r = run_of_algos();
     expect_choice(&r, GEMM_TUNING_SAME_BITS, 1, true);
     GemmStore s = gemm_store_open(&r.cuda, &r.state);
     char *version = strstr(s.text.s, " products ") + strlen(" products ");
@@ -162,7 +162,7 @@ static void another_version_is_measured_again(void **state) {
 /* A digit of another value anywhere in a line, or an end that is missing. */
 static void a_damaged_line_is_measured_again(void **state) {
     (void)state;
-    Run r = run_of_ways();
+    Run r = run_of_algos();
     expect_choice(&r, GEMM_TUNING_FASTEST, 2, true);
     char *path = file_of(&r);
     for (int i = 0; i < 4; i++) {
@@ -181,7 +181,7 @@ static void a_damaged_line_is_measured_again(void **state) {
 
 static void what_cannot_be_gone_is_measured_again(void **state) {
     (void)state;
-    Run r = run_of_ways();
+    Run r = run_of_algos();
     expect_choice(&r, GEMM_TUNING_FASTEST, 2, true);
     gpu.lost = 2;
     expect_choice(&r, GEMM_TUNING_SAME_BITS, 1, false);
@@ -192,18 +192,18 @@ static void what_cannot_be_gone_is_measured_again(void **state) {
 }
 
 /* Where there is no memory to measure, or nothing to choose from: another rank may have the memory, and whose
- * bits may be others goes the way of who was first. */
+ * bits may be others takes the algorithm of who was first. */
 static void unmeasured_is_kept_for_fastest_alone(void **state) {
     (void)state;
     GemmRecord kept;
     for (int one = 0; one < 2; one++) {
-        Run r = run_of_ways();
+        Run r = run_of_algos();
         gpu.no_memory = !one, gpu.n = one ? 1 : 3, r.first = 1;
         expect_choice(&r, GEMM_TUNING_SAME_BITS, 1, false);
         assert_false(is_kept(&r, &kept));
         expect_choice(&r, GEMM_TUNING_FASTEST, 1, false);
         assert_true(is_kept(&r, &kept));
-        for (const GemmChoice &c : kept.choice) assert_true(c.us == 0 && c.way.algo.data[0] == 1);
+        for (const GemmChoice &c : kept.choice) assert_true(c.us == 0 && c.algo.lt.data[0] == 1);
         gpu.no_memory = false, gpu.n = 3, r.first = 0;
         expect_choice(&r, GEMM_TUNING_FASTEST, 1, false);
         assert_false(r.state.warned);
@@ -231,7 +231,7 @@ static void expect_fault(Run *r, bool warns, bool found) {
 
 static void a_folder_that_cannot_be(void **state) {
     (void)state;
-    Run r = run_of_ways();
+    Run r = run_of_algos();
     char *path = in_folder(&r, "file");
     assert_int_equal(file_write_atomic(path, "", 0).code, 0);
     free(path);
@@ -242,7 +242,7 @@ static void a_folder_that_cannot_be(void **state) {
 
 static void a_lock_that_cannot_be_opened(void **state) {
     (void)state;
-    Run r = run_of_ways();
+    Run r = run_of_algos();
     make_folder(&r, "lock");
     GemmStore s = gemm_store_open(&r.cuda, &r.state);
     const GemmRecord x = numbered();
@@ -269,7 +269,7 @@ static void a_folder_that_can_only_be_read(void **state) {
 
 static void a_file_that_cannot_be_written(void **state) {
     (void)state;
-    Run r = run_of_ways();
+    Run r = run_of_algos();
     char *path = file_of(&r);
     make_folder(&r, strrchr(path, '/') + 1);
     free(path);
@@ -279,7 +279,7 @@ static void a_file_that_cannot_be_written(void **state) {
 
 static void a_file_system_without_locks(void **state) {
     (void)state;
-    Run r = run_of_ways();
+    Run r = run_of_algos();
     no_locks = true;
     expect_fault(&r, false, true);
     no_locks = false;
@@ -293,7 +293,7 @@ static void folders(void **state) {
                                                                                     "", "/isotron",
                                                                                     "/.cache/isotron"};
     char *old[3];
-    Run r = run_of_ways();
+    Run r = run_of_algos();
     for (int i = 0; i < 3; i++) {
         old[i] = getenv(name[i]) ? mem_strdup(getenv(name[i])) : NULL;
         setenv(name[i], r.folder, 1);

@@ -172,10 +172,17 @@ typedef struct Layer {
     Tape *tape;
 } Layer;
 
+/* A CPU whose ops use these GEMMs of FP8 values. */
+static Device *fp8_cpu(unsigned gemms) {
+    Device *d;
+    assert_int_equal(device_open(&(DeviceSpec){.threads = 2, .fp8_gemms = gemms}, &d).code, 0);
+    return d;
+}
+
 /* codes: as on a device that multiplies them. */
 static void layer_open(Layer *l, QuantSpec spec, Size size, bool codes) {
-    *l = (Layer){.device = device_cpu(2), .registry = registry_new(NULL)};
-    l->device->fp8_products = l->device->fp8_block_products = codes;
+    *l = (Layer){.device = fp8_cpu(codes ? FP8_GEMM_WHOLE | FP8_GEMM_BLOCKS : 0),
+                 .registry = registry_new(NULL)};
     l->w = param_add(l->registry, (ParamSpec){.name = "w",
                                               .ndim = 2,
                                               .dim = {size.out, size.in},
@@ -289,22 +296,23 @@ static void products_are_of_quantised_operands(void **unused) {
 
 static void what_no_codes_can_do_is_said(void **unused) {
     (void)unused;
-    Device none = {.kind = DEVICE_NULL}, all = {.kind = DEVICE_NULL, .fp8_products = true};
+    Device *none = fp8_cpu(0), *whole_only = fp8_cpu(FP8_GEMM_WHOLE),
+           *all = fp8_cpu(FP8_GEMM_WHOLE | FP8_GEMM_BLOCKS);
     const QuantSpec whole = {.recipe = QUANT_TENSORWISE}, blocks = {.recipe = QUANT_BLOCKWISE},
                     emulated = {.recipe = QUANT_TENSORWISE, .emulated = true},
                     invariant = {.recipe = QUANT_TENSORWISE, .fixed_order = true};
-    assert_null(quantize_emulation(&all, whole, 32, 16, 48));
-    assert_non_null(strstr(quantize_emulation(&none, whole, 32, 16, 48), "FP8"));
-    assert_non_null(strstr(quantize_emulation(&all, blocks, 128, 128, 128), "128 terms"));
-    assert_non_null(strstr(quantize_emulation(&all, emulated, 32, 16, 48), "--fp8-emulated"));
-    assert_non_null(strstr(quantize_emulation(&all, invariant, 32, 16, 48), "--batch-invariant-mode"));
+    assert_null(quantize_emulation(all, whole, 32, 16, 48));
+    assert_non_null(strstr(quantize_emulation(none, whole, 32, 16, 48), "FP8"));
+    assert_non_null(strstr(quantize_emulation(whole_only, blocks, 128, 128, 128), "128 terms"));
+    assert_non_null(strstr(quantize_emulation(all, emulated, 32, 16, 48), "--fp8-emulated"));
+    assert_non_null(strstr(quantize_emulation(all, invariant, 32, 16, 48), "--batch-invariant-mode"));
     for (int i = 0; i < 3; i++) {
         const int64_t size[3] = {i == 0 ? 8 : 16, i == 1 ? 8 : 16, i == 2 ? 8 : 16};
-        assert_non_null(strstr(quantize_emulation(&all, whole, size[0], size[1], size[2]), "of 16"));
+        assert_non_null(strstr(quantize_emulation(all, whole, size[0], size[1], size[2]), "of 16"));
     }
-    all.fp8_block_products = true;
-    assert_null(quantize_emulation(&all, blocks, 128, 256, 384));
-    assert_non_null(strstr(quantize_emulation(&all, blocks, 128, 256, 144), "of 128"));
+    assert_null(quantize_emulation(all, blocks, 128, 256, 384));
+    assert_non_null(strstr(quantize_emulation(all, blocks, 128, 256, 144), "of 128"));
+    device_free(none), device_free(whole_only), device_free(all);
 }
 
 /* Products read the inverses of squares in rows of a multiple of four: what stands behind the last square is

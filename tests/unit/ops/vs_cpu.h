@@ -206,14 +206,14 @@ static inline void run_as_planned(Replay *r, const OpDef *op) {
         call_run(op, &planned);
         const size_t plan = planner->scratch;
         device_free(planner);
-        device_provide(d, plan);
-        const size_t provided = d->cuda->scratch_bytes;
-        d->cuda->scratch_bytes = plan;
+        device_reserve_scratch(d, plan);
+        const size_t provided = cuda_of(d)->scratch_bytes;
+        cuda_of(d)->scratch_bytes = plan;
         replay_run(r, op);
-        if (d->cuda->scratch_bytes > plan)
+        if (cuda_of(d)->scratch_bytes > plan)
             fail_msg("op %s takes %zu bytes of scratch memory, planned are %zu", op->name,
-                     d->cuda->scratch_bytes, plan);
-        d->cuda->scratch_bytes = provided;
+                     cuda_of(d)->scratch_bytes, plan);
+        cuda_of(d)->scratch_bytes = provided;
         return;
     }
 #endif
@@ -228,10 +228,10 @@ static inline void run_recorded(Replay *r, const OpDef *op) {
     }
     OpProfile *profile = d->profile;
     d->profile = NULL; /* recording takes no time that could be measured */
-    device_record(d);
+    device_graph_begin(d);
     call_run(op, &r->call);
-    DeviceGraph *graph = device_recorded(d);
-    device_play(d, graph);
+    DeviceGraph *graph = device_graph_end(d);
+    device_graph_launch(d, graph);
     replay_check_guards(r, op);
     device_graph_free(d, graph);
     d->profile = profile;

@@ -1,5 +1,5 @@
 /* Layers whose activations wait in host memory (tape/offload.h): the same bits, in the memory that a dry run
- * measures, whether copies beside the kernels are done at once or as late as they may be. */
+ * measures, whether async copies are done at once or as late as they may be. */
 #include "unit/cmocka_all.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "unit/recording.h"
 #include "unit/tape/net.h"
 
-/* ---- a CPU whose copies beside the kernels are late ---- */
+/* ---- a CPU whose async copies are late ---- */
 
 typedef struct LateDevice {
     Device device; /* first: device_free frees it */
@@ -24,7 +24,7 @@ typedef struct LateDevice {
     size_t host; /* bytes of the host's memory, if they are counted */
 } LateDevice;
 
-static void copy_beside(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
+static void late_copy_async(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
     LateDevice *l = (LateDevice *)d;
     late_add(&l->waiting, (LateCopy){to, from, bytes, done});
     l->copies++;
@@ -35,7 +35,9 @@ static void copy_now(Device *d, void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-static void after(Device *d, DeviceEvent *e) { late_do(&((LateDevice *)d)->waiting, e, d, copy_now); }
+static void late_wait_event(Device *d, DeviceEvent *e) {
+    late_do(&((LateDevice *)d)->waiting, e, d, copy_now);
+}
 
 static void *count_host(Device *d, size_t bytes) {
     ((LateDevice *)d)->host += bytes;
@@ -47,15 +49,19 @@ static void uncount_host(Device *d, void *p, size_t bytes) {
     free(p);
 }
 
-static void close_device(Device *d) { free(((LateDevice *)d)->waiting.at); }
+static void late_close(Device *d) {
+    free(((LateDevice *)d)->waiting.at);
+    device_cpu_backend.close(d);
+}
 
 static LateDevice *late_device(void) {
     LateDevice *l = mem_zero(1, sizeof *l);
     Device *cpu = device_cpu(1);
     l->device = *cpu;
     l->backend = *cpu->backend;
-    l->backend.event = late_event, l->backend.no_event = late_no_event;
-    l->backend.copy_beside = copy_beside, l->backend.after = after, l->backend.close = close_device;
+    l->backend.event_new = late_event_new, l->backend.event_free = late_event_free;
+    l->backend.copy_async = late_copy_async, l->backend.wait_event = late_wait_event;
+    l->backend.close = late_close;
     l->device.backend = &l->backend;
     free(cpu);
     return l;
@@ -151,7 +157,7 @@ static void check_chain(const Chain *plain, const Tensor *want, DType dtype, int
     assert_int_equal(offload_bytes(c.offload, e.offload), (layers > 1 ? 2 : 1) * e.offload.slot);
     if (late) {
         assert_int_equal(late->copies, layers > OFFLOAD_SLOTS ? 2 * 2 * (layers - OFFLOAD_SLOTS) : 0);
-        assert_int_equal(late->waiting.n, 0); /* which recorded work needs */
+        assert_int_equal(late->waiting.n, 0); /* which a graph needs */
     }
     close_chain(&c);
 }
@@ -225,7 +231,7 @@ static void the_hosts_memory_is_bounded_by_its_highest_use(void **state) {
     (void)state;
     enum { KEPT = 6, ROUNDS = 40, MIB = 1 << 20 };
     LateDevice *late = late_device();
-    late->backend.take_host = count_host, late->backend.give_host = uncount_host;
+    late->backend.host_alloc = count_host, late->backend.host_free = uncount_host;
     Offload *o = offload_new(&late->device, KEPT + OFFLOAD_SLOTS, (OffloadMemory){0});
     for (size_t round = 1; round <= ROUNDS; round++) {
         offload_begin(o);

@@ -61,7 +61,7 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
     (void)p, (void)value, (void)bytes, (void)s;
     return cudaSuccess;
 }
-/* The complaint is the host's to read. */
+/* The failure is the host's to read. */
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags) {
     *p = flags & cudaHostAllocMapped ? calloc(1, bytes) : NULL;
     if (*p)

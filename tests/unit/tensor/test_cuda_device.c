@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "tensor/backend.h"
+#include "tensor/call.h"
 #include "tensor/cuda.h"
 #include "unit/expect_fault.h"
 #include "unit/tensor/cudart_stand_in.h"
@@ -13,7 +13,7 @@
 
 static Device *open_rank(int rank) {
     Device *d;
-    const Err e = device_open(true, rank, 1, &d);
+    const Err e = device_open(&(DeviceSpec){.kind = DEVICE_CUDA, .rank = rank, .threads = 1}, &d);
     if (e.code) fail_msg("%s", e.msg);
     return d;
 }
@@ -44,7 +44,7 @@ static void without_a_gpu_the_reason_is_said(void **state) {
         Device *d = (Device *)&gpu;
         memset(&gpu, 0, sizeof gpu);
         gpu.count = CASES[i].count;
-        const Err e = device_open(true, 0, 1, &d);
+        const Err e = device_open(&(DeviceSpec){.kind = DEVICE_CUDA, .threads = 1}, &d);
         assert_true(e.code && !d && gpu.live == 0);
         if (!strstr(e.msg, CASES[i].reason)) fail_msg("%s", e.msg);
     }
@@ -57,9 +57,9 @@ static void ranks_share_the_gpus(void **state) {
     gpu.gpus = 2;
     for (int rank = 0; rank < 5; rank++) {
         d[rank] = open_rank(rank);
-        assert_int_equal(d[rank]->cuda->ordinal, rank % 2);
-        assert_int_equal(d[rank]->cuda->multiprocessors, 132 + rank % 2);
-        assert_true(d[rank]->cuda->stream != d[0]->cuda->stream || rank == 0);
+        assert_int_equal(cuda_of(d[rank])->ordinal, rank % 2);
+        assert_int_equal(cuda_of(d[rank])->multiprocessors, 132 + rank % 2);
+        assert_true(cuda_of(d[rank])->stream != cuda_of(d[0])->stream || rank == 0);
     }
     for (int rank = 0; rank < 5; rank++) { /* whatever device the thread had last */
         device_wait(d[rank]);
@@ -70,16 +70,16 @@ static void ranks_share_the_gpus(void **state) {
 }
 
 /* A kernel that goes on with an operand that it complained of may touch what is not there. */
-static void a_complaint_is_said_although_the_gpu_has_failed(void **state) {
+static void an_assert_is_reported_although_the_gpu_has_failed(void **state) {
     (void)state;
     Device *d = new_gpu();
-    DeviceAssert *c = d->cuda->complaint;
+    DeviceAssert *c = cuda_of(d)->failure;
     device_wait(d);
     gpu.streams = cudaErrorIllegalAddress;
     EXPECT_FAULT("cudaErrorIllegalAddress", device_wait(d));
     c->raised = 1; /* and it failed before the kernel could say what */
     EXPECT_FAULT("cudaErrorIllegalAddress", device_wait(d));
-    c->sentence = "label %lld of token %lld", c->value[0] = 7, c->value[1] = 11;
+    c->message = "label %lld of token %lld", c->value[0] = 7, c->value[1] = 11;
     EXPECT_FAULT("label 7 of token 11", device_wait(d));
     gpu.streams = cudaSuccess;
     EXPECT_FAULT("label 7 of token 11", device_wait(d));
@@ -93,7 +93,8 @@ static void memory_that_is_not_there_is_named(void **state) {
     EXPECT_FAULT("cannot allocate 1001 bytes for a table", device_alloc(d, 1001, "a table"));
     EXPECT_FAULT("cannot allocate 1001 bytes of host memory for a table",
                  device_host_alloc(d, 1001, "a table"));
-    EXPECT_FAULT("the GPU has no 1001 bytes left for a kernel's scratch memory", device_provide(d, 1001));
+    EXPECT_FAULT("the GPU has no 1001 bytes left for a kernel's scratch memory",
+                 device_reserve_scratch(d, 1001));
     free_gpu(d);
 }
 
@@ -116,7 +117,7 @@ static void pages_come_as_they_are_reached(void **state) {
 }
 
 /* Bits of copies: those in the order of the kernels stand for them. */
-static void copies_beside_wait_and_are_waited_for(void **state) {
+static void async_copies_wait_and_are_waited_for(void **state) {
     (void)state;
     Device *d = new_gpu();
     DeviceEvent *e = device_event_new(d);
@@ -140,6 +141,7 @@ static void copies_beside_wait_and_are_waited_for(void **state) {
     free_gpu(d);
 }
 
+static void nothing(const Call *c) { (void)c; }
 static void work(void *device) { cuda_scratch(device, 10); }
 
 /* Recordings, scratch memory that they outlive, events, times of ops. */
@@ -151,18 +153,19 @@ static void everything_is_given_back(void **state) {
     DeviceEvent *e = device_event_new(d);
     void *block = device_alloc(d, 100, "a test"), *host = device_host_alloc(d, 100, "a test");
     for (int i = 0; i < 3; i++) device_replay(d, &r, work, d);
-    assert_int_equal(d->plays, 2);
+    assert_int_equal(d->graph_replays, 2);
     cuda_scratch(d, 20), cuda_scratch(d, 30);
-    assert_int_equal(d->cuda->n_outgrown, 2);
+    assert_int_equal(cuda_of(d)->n_outgrown, 2);
     d->profile = profile;
-    for (int i = 0; i < 1000; i++) d->backend->begin(d, "op"), d->backend->end(d, 1);
+    const OpDef op = {.name = "op", .number = 1, .cuda = nothing};
+    for (int i = 0; i < 1000; i++) call_run(&op, &(Call){.device = d});
     device_wait(d);
     assert_true(profile[1].calls == 1000 && profile[1].ns == 1000 * 500000 && !profile[0].calls);
     device_wait(d); /* counted once */
     assert_int_equal(profile[1].calls, 1000);
     d->profile = NULL;
     device_recording_drop(d, &r);
-    assert_int_equal(d->cuda->n_outgrown, 0);
+    assert_int_equal(cuda_of(d)->n_outgrown, 0);
     device_release(d, block, 100), device_host_release(d, host, 100);
     device_event_free(d, e);
     free_gpu(d);
@@ -172,10 +175,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_gpu_the_reason_is_said),
         cmocka_unit_test(ranks_share_the_gpus),
-        cmocka_unit_test(a_complaint_is_said_although_the_gpu_has_failed),
+        cmocka_unit_test(an_assert_is_reported_although_the_gpu_has_failed),
         cmocka_unit_test(memory_that_is_not_there_is_named),
         cmocka_unit_test(pages_come_as_they_are_reached),
-        cmocka_unit_test(copies_beside_wait_and_are_waited_for),
+        cmocka_unit_test(async_copies_wait_and_are_waited_for),
         cmocka_unit_test(everything_is_given_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

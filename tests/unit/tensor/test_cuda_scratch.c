@@ -1,4 +1,4 @@
-/* Scratch memory of a GPU that grows: what recorded work may use stays as it is, and nothing else is kept.
+/* Scratch memory of a GPU that grows: what a graph may use stays as it is, and nothing else is kept.
  * Without a GPU: exit status 77. */
 #include "unit/cmocka_all.h"
 
@@ -17,12 +17,12 @@ enum { GARBAGE = 0xA5, BLOCKS = 8 };
 
 static Device *gpu(void) {
     Device *d;
-    const Err e = device_open(true, 0, 1, &d);
+    const Err e = device_open(&(DeviceSpec){.kind = DEVICE_CUDA, .threads = 1}, &d);
     if (e.code) fail_msg("%s", e.msg);
     return d;
 }
 
-/* ---- recorded work ---- */
+/* ---- graphs ---- */
 
 /* Copies `from` to `to` by way of scratch memory. */
 typedef struct Work {
@@ -61,10 +61,10 @@ static void expect(const char *what, Device *d, const void *at, int value, size_
     device_view_end(&v);
 }
 
-static void play(const Work *w, DeviceGraph *g, int value) {
+static void replay(const Work *w, DeviceGraph *g, int value) {
     set(w->device, w->from, value, w->bytes);
-    device_play(w->device, g);
-    expect("what recorded work has copied", w->device, w->to, value, w->bytes);
+    device_graph_launch(w->device, g);
+    expect("what the graph has copied", w->device, w->to, value, w->bytes);
 }
 
 /* Memory that was freed is what the next blocks of its size are made of. */
@@ -77,27 +77,27 @@ static void recorded_work_keeps_its_scratch_memory(void **state) {
     set(d, small.from, 1, small.bytes);
     device_replay(d, &r, work, &small);
     expect("what was copied op by op", d, small.to, 1, small.bytes);
-    assert_int_equal(d->plays, 0);
+    assert_int_equal(d->graph_replays, 0);
     device_replay(d, &r, work, &small);
-    assert_int_equal(d->plays, 1);
-    play(&small, r.graph, 2);
+    assert_int_equal(d->graph_replays, 1);
+    replay(&small, r.graph, 2);
     set(d, large.from, 3, large.bytes);
     work(&large);
     expect("what was copied beside a recording", d, large.to, 3, large.bytes);
-    assert_int_equal(d->cuda->n_outgrown, 1);
+    assert_int_equal(cuda_of(d)->n_outgrown, 1);
     set(d, cuda_scratch(d, large.bytes), GARBAGE, large.bytes);
     for (int i = 0; i < BLOCKS; i++) {
         block[i] = device_alloc(d, small.bytes, "a test");
         set(d, block[i], GARBAGE, small.bytes);
     }
-    play(&small, r.graph, 4);
+    replay(&small, r.graph, 4);
     for (int i = 0; i < BLOCKS; i++) {
         expect("somebody else's memory", d, block[i], GARBAGE, small.bytes);
         device_release(d, block[i], small.bytes);
     }
     expect("the scratch memory of other work", d, cuda_scratch(d, large.bytes), GARBAGE, large.bytes);
     device_recording_drop(d, &r);
-    assert_int_equal(d->cuda->n_outgrown, 0);
+    assert_int_equal(cuda_of(d)->n_outgrown, 0);
     work_free(&small), work_free(&large);
     device_free(d);
 }
@@ -113,16 +113,16 @@ static void memory_is_kept_until_the_last_recording_ends(void **state) {
     cuda_scratch(d, 2 * MB);
     device_replay(d, &second, work, &w);
     cuda_scratch(d, 4 * MB);
-    assert_int_equal(d->cuda->n_outgrown, 2);
+    assert_int_equal(cuda_of(d)->n_outgrown, 2);
     device_recording_drop(d, &first);
-    assert_int_equal(d->cuda->n_outgrown, 2);
-    play(&w, second.graph, 5);
+    assert_int_equal(cuda_of(d)->n_outgrown, 2);
+    replay(&w, second.graph, 5);
     device_recording_drop(d, &second);
-    assert_int_equal(d->cuda->n_outgrown, 0);
+    assert_int_equal(cuda_of(d)->n_outgrown, 0);
     device_replay(d, &first, work, &w);
     cuda_scratch(d, 8 * MB);
-    assert_int_equal(d->cuda->n_outgrown, 1);
-    play(&w, first.graph, 6);
+    assert_int_equal(cuda_of(d)->n_outgrown, 1);
+    replay(&w, first.graph, 6);
     device_recording_drop(d, &first);
     work_free(&w);
     device_free(d);
@@ -146,13 +146,13 @@ static void without_recordings_nothing_is_kept(void **state) {
     device_wait(d);
     device_recording_drop(d, &r);
     const size_t before = device_memory_available(d);
-    device_provide(d, 4 * GB);
+    device_reserve_scratch(d, 4 * GB);
     expect_taken(d, before, 4 * GB);
-    device_provide(d, 6 * GB);
-    assert_int_equal(d->cuda->n_outgrown, 0);
+    device_reserve_scratch(d, 6 * GB);
+    assert_int_equal(cuda_of(d)->n_outgrown, 0);
     expect_taken(d, before, 6 * GB);
     device_replay(d, &r, work, &w);
-    device_provide(d, 8 * GB);
+    device_reserve_scratch(d, 8 * GB);
     expect_taken(d, before, (6 + 8) * GB);
     device_recording_drop(d, &r);
     expect_taken(d, before, 8 * GB);
@@ -167,7 +167,7 @@ int main(void) {
         cmocka_unit_test(without_recordings_nothing_is_kept),
     };
     Device *d;
-    const Err e = device_open(true, 0, 1, &d);
+    const Err e = device_open(&(DeviceSpec){.kind = DEVICE_CUDA, .threads = 1}, &d);
     if (e.code) {
         printf("skipped: %s\n", e.msg);
         return 77;

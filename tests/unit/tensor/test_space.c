@@ -98,7 +98,7 @@ static void *reserve(Device *d, size_t bytes) {
     return (void *)(uintptr_t)PAGE; /* nobody touches it */
 }
 
-static size_t back(Device *d, char *base, size_t from, size_t to) {
+static size_t commit(Device *d, char *base, size_t from, size_t to) {
     Paged *p = (Paged *)d;
     size_t at = from;
     assert_int_equal((uintptr_t)base, PAGE);
@@ -108,10 +108,10 @@ static size_t back(Device *d, char *base, size_t from, size_t to) {
     return at - from;
 }
 
-static void unreserve(Device *d, char *base, size_t bytes, size_t backed) {
+static void unreserve(Device *d, char *base, size_t bytes, size_t committed) {
     Paged *p = (Paged *)d;
     assert_true((uintptr_t)base == PAGE && bytes == 16 * PAGE);
-    assert_int_equal(backed, p->pages * PAGE);
+    assert_int_equal(committed, p->pages * PAGE);
     p->pages = 0;
 }
 
@@ -132,7 +132,7 @@ static void thousands_of_spaces_fit(void **state) {
 
 static void memory_comes_as_it_is_reached(void **state) {
     (void)state;
-    Paged p = {.backend = {.memory = memory, .reserve = reserve, .back = back, .unreserve = unreserve},
+    Paged p = {.backend = {.memory = memory, .reserve = reserve, .commit = commit, .unreserve = unreserve},
                .left = 7};
     p.device = (Device){.kind = DEVICE_CUDA, .backend = &p.backend};
     Space *s = space_new(&p.device, "cache", SPACE_UNPLANNED);

@@ -5,11 +5,21 @@
 
 #include "kernels/attr.h"
 #include "kernels/ops.h"
+#include "tensor/backend.h"
 #include "train/attention_log.h"
 
 #define OWN "own kernels, which keep all probabilities in memory: --attention-backend unfused\n"
 
 static const AttentionAttr WHOLE = {.window_left = WINDOW_OFF}, WINDOW = {.window_left = 127};
+
+static const char *own_kernels(const OpDef *op, const Call *c) {
+    (void)op, (void)c;
+    return "own kernels";
+}
+
+/* A GPU as far as the log asks it, and a null device that plans for it. */
+static const DeviceBackend GPU = {.path = own_kernels};
+static const Device TARGET = {.kind = DEVICE_CUDA, .backend = &GPU};
 
 static void hear(AttentionLog *log, Device *d, OpNumber op, const AttentionAttr *a) {
     const Call call = {.attr = a, .device = d};
@@ -19,38 +29,44 @@ static void hear(AttentionLog *log, Device *d, OpNumber op, const AttentionAttr 
 static void lines_for_kinds_and_directions(void **state) {
     (void)state;
     AttentionLog log = {""};
-    Device gpu = {.kind = DEVICE_NULL, .cuda = (struct Cuda *)&log}; /* not looked into */
+    Device *gpu = device_null_for(&TARGET);
     for (int layer = 0; layer < 2; layer++) {
-        hear(&log, &gpu, OP_attention_unfused, &WHOLE);
-        hear(&log, &gpu, OP_attention_unfused, &WINDOW);
-        hear(&log, &gpu, OP_add, NULL);
+        hear(&log, gpu, OP_attention_unfused, &WHOLE);
+        hear(&log, gpu, OP_attention_unfused, &WINDOW);
+        hear(&log, gpu, OP_add, NULL);
     }
-    hear(&log, &gpu, OP_attention_unfused_grad, &WINDOW);
-    hear(&log, &gpu, OP_attention_unfused_grad, &WHOLE);
+    hear(&log, gpu, OP_attention_unfused_grad, &WINDOW);
+    hear(&log, gpu, OP_attention_unfused_grad, &WHOLE);
     assert_string_equal(log.text,
                         "attention, forward: " OWN "attention in a window of 128 keys, forward: " OWN
                         "attention in a window of 128 keys, backward: " OWN "attention, backward: " OWN);
+    device_free(gpu);
 }
 
 static void what_does_not_fit_is_said(void **state) {
     (void)state;
     AttentionLog log = {""};
-    Device gpu = {.kind = DEVICE_NULL, .cuda = (struct Cuda *)&log};
+    Device *gpu = device_null_for(&TARGET);
     for (int64_t i = 0; i < 200; i++) {
         const AttentionAttr window = {.window_left = i};
-        hear(&log, &gpu, OP_attention_unfused, &window);
+        hear(&log, gpu, OP_attention_unfused, &window);
     }
     const char *last = strstr(log.text, "attention: ");
     assert_true(strlen(log.text) < sizeof log.text && last);
     assert_string_equal(last, "attention: and layers of other kinds, which this list is too short for\n");
+    device_free(gpu);
 }
 
 static void nothing_on_the_cpu(void **state) {
     (void)state;
     AttentionLog log = {""};
-    Device null = {.kind = DEVICE_NULL};
-    hear(&log, &null, OP_attention, &WHOLE);
-    hear(&log, &null, OP_attention_unfused, &WHOLE);
+    Device *cpu = device_cpu(1), *null[] = {device_null(), device_null_for(cpu)};
+    for (int i = 0; i < 2; i++) {
+        hear(&log, null[i], OP_attention, &WHOLE);
+        hear(&log, null[i], OP_attention_unfused, &WHOLE);
+        device_free(null[i]);
+    }
+    device_free(cpu);
     assert_string_equal(log.text, "");
 }
 

@@ -23,8 +23,9 @@ typedef struct Trial {
 
 /* Codes of weights are kept where products are of codes: the CPU has such products, on request. */
 static Trainer *run_of(const Setup *s, Comm *comm) {
-    Device *device = device_cpu(1);
-    device->fp8_products = s->config.fp8_keep_weights;
+    Device *device;
+    const DeviceSpec spec = {.threads = 1, .fp8_gemms = s->config.fp8_keep_weights ? FP8_GEMM_WHOLE : 0};
+    assert_int_equal(device_open(&spec, &device).code, 0);
     Trainer *r = trainer_new(&s->config, &s->derived, NULL, comm, device);
     registry_init(r->model->registry, r->context.seed);
     trainer_publish(r);

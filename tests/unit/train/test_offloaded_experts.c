@@ -30,7 +30,7 @@ static void *count_host(Device *d, size_t bytes) {
     return mem_zero(1, bytes);
 }
 
-static void give_host(Device *d, void *p, size_t bytes) {
+static void free_host(Device *d, void *p, size_t bytes) {
     (void)d, (void)bytes;
     free(p);
 }
@@ -38,7 +38,7 @@ static void give_host(Device *d, void *p, size_t bytes) {
 static Device *counting_device(Counting *c) {
     Device *d = device_cpu(1);
     c->backend = *d->backend, c->host = 0;
-    c->backend.take_host = count_host, c->backend.give_host = give_host;
+    c->backend.host_alloc = count_host, c->backend.host_free = free_host;
     d->backend = &c->backend;
     return d;
 }

@@ -128,7 +128,7 @@ static void offloading_takes_less(void **state) {
         assert_int_equal(plan.slots + plan.offloaded, all);
         const size_t total = memory_plan_total(&plan);
         assert_int_equal(memory_plan_host(&plan), 0); /* the CPU's memory is the host's */
-        plan.apart = true;
+        plan.discrete = true;
         assert_int_equal(memory_plan_host(&plan), plan.offloaded);
         assert_int_equal(memory_plan_total(&plan), total - plan.offloaded);
         before = plan.slots;
@@ -141,14 +141,14 @@ static void a_checkpoints_copy_is_in_the_hosts_memory(void **state) {
     MemoryPlan plan = {.parameters = 5, .snapshot = 7, .offloaded = 11};
     assert_int_equal(memory_plan_total(&plan), 23);
     assert_int_equal(memory_plan_host(&plan), 0);
-    plan.apart = true;
+    plan.discrete = true;
     assert_int_equal(memory_plan_total(&plan), 5);
     assert_int_equal(memory_plan_host(&plan), 18);
 }
 
 static void too_little_host_memory_is_said(void **state) {
     (void)state;
-    const MemoryPlan plan = {.apart = true, .offloaded = (size_t)1 << 50};
+    const MemoryPlan plan = {.discrete = true, .offloaded = (size_t)1 << 50};
     const Err e = memory_plan_check_host(&plan, 4);
     assert_int_equal(e.code, ERR_USER);
     assert_non_null(strstr(e.msg, "need 4294967296.0 MB of the host's memory"));

@@ -1,0 +1,355 @@
+/* Attention by cuDNN's fused kernels: which calls they take, their plans, and running them.
+ *
+ * A kv group of a sample with its query heads is a batch of cuDNN's: so the heads of Megatron-LM's [s, b,
+ * groups, (q.., k, v), d] have even strides, and q, k, v and their gradients are used where they lie.
+ *
+ * Plans are made by the dry run (cuda_plans_attention), which takes a second; a shape that it has not seen is
+ * left to our own kernels: a sequence that grows as it is generated has another shape at each step. What
+ * cuDNN does not do, or is known or suspected to do wrong, is left to them as well. attention_path says what
+ * happens to a call and why. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/attention_graph.cuh"
+
+extern "C" {
+#include "base/mem.h"
+#include "kernels/cuda/attention/attention_path.h"
+}
+
+/* ---- what there is for a device ---- */
+
+/* What one run of a plan does. */
+typedef struct Entry {
+    AttentionShape shape;
+    AttentionNumbers numbers;
+    Graph graph; /* without a plan if cuDNN has none */
+    struct Entry *next;
+} Entry;
+
+typedef struct State {
+    cudnnHandle_t handle; /* NULL until a plan is made */
+    Entry *entries;
+    AttentionCounts counts;
+    char path[256];
+} State;
+
+#define CUDNN_CHECK(call) cudnn_check(call, #call)
+static void cudnn_check(cudnnStatus_t e, const char *call) {
+    CHECK(e == CUDNN_STATUS_SUCCESS, "%s: %s", call, cudnnGetErrorString(e));
+}
+
+static void state_free(void *at) {
+    State *s = (State *)at;
+    for (Entry *e = s->entries, *next; e; e = next) {
+        next = e->next;
+        graph_free(&e->graph);
+        free(e);
+    }
+    if (s->handle) CUDNN_CHECK(cudnnDestroy(s->handle));
+    free(s);
+}
+
+static State *state_of(const Device *d) {
+    CudaState *slot = &cuda_of(d)->state[CUDA_ATTENTION];
+    if (!slot->at) {
+        slot->at = mem_zero(1, sizeof(State));
+        slot->free = state_free;
+    }
+    return (State *)slot->at;
+}
+
+static Entry *find(const State *s, const AttentionShape *shape) {
+    Entry *e = s->entries;
+    while (e && memcmp(&e->shape, shape, sizeof *shape)) e = e->next;
+    return e;
+}
+
+/* With a plan, if cuDNN has one. */
+static Entry *prepare(const Device *d, const AttentionShape *shape) {
+    State *s = state_of(d);
+    Entry *e = find(s, shape);
+    if (e) return e;
+    if (!s->handle) {
+        CUDNN_CHECK(cudnnCreate(&s->handle));
+        CUDNN_CHECK(cudnnSetStream(s->handle, cuda_of(d)->stream));
+    }
+    e = (Entry *)mem_zero(1, sizeof *e);
+    e->shape = *shape;
+    e->numbers = attention_numbers(shape);
+    attention_graph(shape, &e->graph);
+    graph_plan(&e->graph, s->handle);
+    e->next = s->entries;
+    s->entries = e;
+    return e;
+}
+
+/* ---- what a call asks for ---- */
+
+typedef struct Operands {
+    const Tensor *q, *k, *v, *y, *lse, *first_key;
+    const Tensor *dy, *dq, *dk, *dv; /* backward only */
+} Operands;
+
+static bool is_backward(const Call *c) { return c->in[4]; }
+
+static Operands operands(const Call *c) {
+    Tensor *const *in = c->in, *const *out = c->out;
+    const Operands forward = {in[0], in[1], in[2], out[0], out[1], in[3], NULL, NULL, NULL, NULL};
+    const Operands backward = {in[1], in[2], in[3], in[4], in[5], in[6], in[0], out[0], out[1], out[2]};
+    return is_backward(c) ? backward : forward;
+}
+
+/* Why a tensor cannot be one of cuDNN's, with a head's columns side by side and (sample, group) pairs evenly
+ * apart; NULL if it can, as `to`. */
+static const char *refuse_tensor(const Tensor *x, int dtype, HeadStrides *to) {
+    if (x->dtype != dtype) return "operands of different types";
+    if (x->dim[4] % 8 || x->dim[4] > 256) return "head sizes that are not multiples of 8 up to 256";
+    const bool pairs = x->dim[1] > 1 && x->dim[2] > 1;
+    if (pairs && x->stride[1] != x->dim[2] * x->stride[2])
+        return "(sample, group) pairs that are not evenly apart";
+    /* Along a dimension of one element any stride will do. */
+    const int64_t any = x->dim[4];
+    to->batch = x->dim[2] > 1 ? x->stride[2] : x->dim[1] > 1 ? x->stride[1] : any;
+    to->head = x->dim[3] > 1 ? x->stride[3] : any;
+    to->row = x->dim[0] > 1 ? x->stride[0] : any;
+    /* A stride of 4 elements gives wrong results or a fault, not a refusal. */
+    if (to->batch % 8 || to->head % 8 || to->row % 8 || !aligned_16(x->data))
+        return "rows that do not begin at multiples of 16 bytes";
+    return NULL;
+}
+
+static const char *refuse_tensors(const Operands *o, AttentionShape *a) {
+    const Tensor *const x[] = {o->q, o->k, o->v, o->y, o->dy, o->dq, o->dk, o->dv};
+    HeadStrides *const to[] = {&a->q, &a->k, &a->v, &a->y, &a->dy, &a->dq, &a->dk, &a->dv};
+    const char *why = NULL;
+    for (int i = 0; i < (a->backward ? 8 : 4) && !why; i++) {
+        if (!x[i])
+            why = "a gradient that nobody wants";
+        else if (i >= 5 && accumulates(x[i]))
+            why = "gradients that are added to what is there";
+        else
+            why = refuse_tensor(x[i], o->q->dtype, to[i]);
+    }
+    if (!why &&
+        (!o->lse || o->lse->dtype != F32 || !tensor_is_contiguous(o->lse) || !aligned_16(o->lse->data)))
+        why = "an lse that is not F32 in one piece";
+    return why;
+}
+
+/* Query i sees keys [i + shift - left, i + shift + right]. */
+static const char *refuse_mask(const AttentionAttr *at, AttentionShape *a) {
+    if (at->query.chunk || at->key.chunk) return "positions in chunks (context parallelism)";
+    const int64_t shift = at->query.first - at->key.first;
+    const int64_t last = shift + at->window_right;            /* the first query's last key */
+    const int64_t first = a->s - 1 + shift - at->window_left; /* the last query's first key */
+    const bool ends = at->window_right != WINDOW_OFF && last < a->t - 1,
+               begins = at->window_left != WINDOW_OFF && first > 0;
+    /* Its softmax would be NaN; ours gives 0. */
+    if ((ends && last < 0) || (begins && first >= a->t)) return "a query that sees no key";
+    if (!ends && !begins) return NULL;
+    if (!ends) return "a window without a causal mask";
+    if (last != 0 && last != a->t - a->s)
+        return "a causal mask that is aligned with neither the first nor the last key";
+    a->mask = last == 0 ? MASK_TOP_LEFT : MASK_BOTTOM_RIGHT;
+    if (!begins) return NULL;
+    if (at->window_right != 0 || shift != 0 || a->s > a->t)
+        return "a window that does not end with the query's own key";
+    a->window = at->window_left + 1;
+    return NULL;
+}
+
+/* What is known to be wrong in a version, or has not been compared with anything. */
+static const char *refuse_version(const Cuda *cuda, const AttentionShape *a) {
+    const size_t version = cudnnGetVersion();
+    if (cuda->capability != 90) return "cuDNN's graphs have been judged on sm_90 alone";
+    if (version < 91400)
+        return "cuDNN is older than 9.14.0 (9.10.0 and 9.10.1 are wrong, the others have not been judged)";
+    if (version == 91400 && a->window) return "cuDNN 9.14.0 is wrong for windows";
+    if (version <= 91500 && a->backward && a->t % 128)
+        return "cuDNN up to 9.15.0 needs a padding mask for keys that are not a multiple of 128";
+    return NULL;
+}
+
+/* The deterministic backward computes what the window hides (the other does not). From our own kernels'
+ * speed, two thirds of its own without a window: they are faster if a query sees less than a quarter of the
+ * keys. */
+static bool is_narrow(const AttentionShape *a) {
+    return a->backward && !a->any_order && a->window && 4 * a->window <= a->t;
+}
+
+/* Why cuDNN does not do a call, or NULL and its shape. */
+static const char *refuse(const Call *c, AttentionShape *a) {
+    const Operands o = operands(c);
+    const AttentionAttr *at = (const AttentionAttr *)c->attr;
+    memset(a, 0, sizeof *a);
+    if (!dtype_is_16bit((DType)o.q->dtype)) return "arithmetic in more than 16 bits";
+    a->backward = is_backward(c), a->any_order = a->backward && c->device->any_order;
+    a->type = o.q->dtype == BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
+    a->batch = o.q->dim[1] * o.q->dim[2], a->heads = o.q->dim[3];
+    a->s = o.q->dim[0], a->t = o.k->dim[0], a->d = o.q->dim[4], a->e = o.v->dim[4];
+    a->scale = at->scale;
+    if (a->batch < 1 || a->batch > 65535 || a->heads < 1 || a->heads > 65535)
+        return "no heads, or more than 65535 (sample, group) pairs";
+    if (a->s < 2 || a->t < 2 || a->t > INT32_MAX / 2 || a->s > INT32_MAX / 2)
+        return "less than two queries or keys";
+    if (a->e > a->d) return "values that are wider than keys";
+    if (at->dropout.rate > 0) return "dropout";
+    if (at->softcap != 0) return "a soft cap of the scores";
+    if (o.first_key) return "documents packed into a sequence";
+    const char *why = refuse_tensors(&o, a);
+    if (!why) why = refuse_mask(at, a);
+    if (!why) why = refuse_version(cuda_of(c->device), a);
+    if (!why && is_narrow(a)) why = "a narrow window, which cuDNN's deterministic backward does not use";
+    return why;
+}
+
+/* ---- how much at a time ---- */
+
+static int64_t round_up(int64_t n, int64_t to) { return ceil_div(n, to) * to; }
+
+/* Scratch memory for one (sample, group) of the backward: ds, or sums of dq in F32; dk and dv of each head.
+ */
+static int64_t bytes_of_one(const AttentionShape *a) {
+    const int64_t ds = 2 * round_up(a->s, 64) * round_up(a->t, 128), sums = 4 * a->s * a->d,
+                  gradients = a->heads > 1 ? 2 * a->t * (a->d + a->e) : 0;
+    return a->heads * ((a->any_order ? sums : ds) + gradients);
+}
+
+/* Policy: the deterministic backward, unless the device may take sums in any order. Its scratch memory is
+ * quadratic in the sequence, so it takes as many (sample, group) pairs at a time as need no more than a 64th
+ * of the GPU's memory (2 GiB of an H200's): a part of that size still fills the GPU many times over. One pair
+ * alone may take an eighth (of an H200's: 4 heads at 46k); what needs more is our own kernels', whose memory
+ * is linear. It depends on sizes only, so that every run goes the same way. The other's, linear in the
+ * sequence, has the same bounds. */
+static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
+    const int64_t one = bytes_of_one(a), memory = (int64_t)cuda->memory;
+    if (!a->backward) return a->batch;
+    if (one > memory / 8) return 0;
+    const int64_t most = memory / 64 / one < 1 ? 1 : memory / 64 / one;
+    if (most >= a->batch) return a->batch;
+    if (a->heads * a->s % 4) return most / 4 * 4; /* the lse of each part begins at a multiple of 16 bytes */
+    return ceil_div(a->batch, ceil_div(a->batch, most));
+}
+
+/* The parts of a call: all of `pairs` but the last. */
+typedef struct Work {
+    int64_t pairs, parts;
+    Entry *part, *last;
+} Work;
+
+static Entry *entry_of(const Device *d, AttentionShape shape, int64_t batch, bool make) {
+    shape.batch = batch;
+    return make ? prepare(d, &shape) : find(state_of(d), &shape);
+}
+
+/* Why cuDNN does not do a call, or NULL and how it does. */
+static const char *arrange(const Call *c, bool make, Work *w) {
+    AttentionShape shape;
+    const char *why = refuse(c, &shape);
+    if (why) return why;
+    w->pairs = pairs_at_a_time(cuda_of(c->device), &shape);
+    if (!w->pairs) return "a backward whose scratch memory is too large";
+    w->parts = ceil_div(shape.batch, w->pairs);
+    w->part = entry_of(c->device, shape, w->pairs, make);
+    w->last = entry_of(c->device, shape, shape.batch - (w->parts - 1) * w->pairs, make);
+    if (!w->part || !w->last) return "a shape for which no dry run has made a plan";
+    if (!w->part->graph.plan) return w->part->graph.why;
+    return w->last->graph.plan ? NULL : w->last->graph.why;
+}
+
+/* ---- running ---- */
+
+/* cuDNN's workspace, delta, the sums of dq: from version 9.6 on it clears what it adds to itself. */
+typedef struct Scratch {
+    size_t delta, dq_sums, bytes;
+} Scratch;
+static Scratch scratch_of(const Entry *e) {
+    const AttentionShape *a = &e->shape;
+    const int64_t floats = a->backward ? a->batch * a->heads * a->s * (int64_t)sizeof(float) : 0;
+    Scratch x;
+    x.delta = (size_t)round_up((int64_t)e->graph.workspace, SPACE_ALIGN);
+    x.dq_sums = x.delta + (size_t)round_up(floats, SPACE_ALIGN);
+    x.bytes = a->any_order ? x.dq_sums + (size_t)(floats * a->d) : x.delta + (size_t)floats;
+    return x;
+}
+
+static void *from_pair(const Tensor *x, HeadStrides stride, int64_t first) {
+    return x ? (char *)x->data + (size_t)(first * stride.batch) * dtype_size((DType)x->dtype) : NULL;
+}
+
+static void run_part(const Call *c, Entry *e, int64_t first) {
+    const AttentionShape *a = &e->shape;
+    const Operands o = operands(c);
+    const HeadStrides of_lse = {a->heads * a->s, a->s, 1};
+    const Scratch place = scratch_of(e);
+    char *scratch = (char *)cuda_scratch(c->device, place.bytes);
+    void *at[GRAPH_IDS] = {NULL};
+    at[AT_Q] = from_pair(o.q, a->q, first), at[AT_K] = from_pair(o.k, a->k, first);
+    at[AT_V] = from_pair(o.v, a->v, first), at[AT_Y] = from_pair(o.y, a->y, first);
+    at[AT_DQ] = from_pair(o.dq, a->dq, first), at[AT_DK] = from_pair(o.dk, a->dk, first);
+    at[AT_DV] = from_pair(o.dv, a->dv, first), at[AT_DY] = from_pair(o.dy, a->dy, first);
+    at[AT_LSE] = from_pair(o.lse, of_lse, first);
+    at[AT_DELTA] = scratch + place.delta, at[AT_DQ_SUMS] = scratch + place.dq_sums;
+    at[AT_SCALE] = &e->numbers.scale, at[AT_ONE] = &e->numbers.one;
+    at[AT_HIDDEN] = at[AT_HIDDEN_BEFORE] = &e->numbers.hidden;
+    at[AT_WINDOW] = &e->numbers.window;
+    at[AT_KEYS] = &e->numbers.keys, at[AT_QUERIES] = &e->numbers.queries;
+    graph_run(&e->graph, state_of(c->device)->handle, at, scratch);
+}
+
+static bool run(const Call *c) {
+    State *s = state_of(c->device);
+    Work w;
+    if (arrange(c, false, &w)) {
+        s->counts.own++;
+        return false;
+    }
+    for (int64_t i = 0; i < w.parts; i++) run_part(c, i + 1 < w.parts ? w.part : w.last, i * w.pairs);
+    s->counts.cudnn++;
+    return true;
+}
+
+bool attention_cudnn(const Call *c) { return run(c); }
+bool attention_grad_cudnn(const Call *c) { return run(c); }
+
+extern "C" size_t cuda_plans_attention(const Call *c) {
+    Work w;
+    return arrange(c, true, &w) ? 0 : scratch_of(w.part).bytes;
+}
+
+extern "C" size_t cuda_plans_attention_grad(const Call *c) {
+    Work w;
+    if (arrange(c, true, &w)) return attention_grad_scratch(c);
+    const size_t part = scratch_of(w.part).bytes, last = scratch_of(w.last).bytes;
+    return part > last ? part : last;
+}
+
+static const char *form(const AttentionShape *a) {
+    return !a->backward ? "" : a->any_order ? ", not deterministic" : ", deterministic";
+}
+
+const char *attention_path(const Call *c) {
+    const size_t version = cudnnGetVersion();
+    Work w;
+    if (!cuda_of(c->device)) return "not on a GPU";
+    char *path = state_of(c->device)->path;
+    const size_t room = sizeof state_of(c->device)->path;
+    const char *why = arrange(c, false, &w);
+    if (why)
+        snprintf(path, room, "own kernels: %s", why);
+    else
+        snprintf(path, room,
+                 "cuDNN %zu.%zu.%zu%s, %lld part%s of %lld x %lld heads, %zu bytes of scratch memory",
+                 version / 10000, version / 100 % 100, version % 100, form(&w.part->shape),
+                 (long long)w.parts, w.parts > 1 ? "s" : "", (long long)w.pairs,
+                 (long long)w.part->shape.heads, scratch_of(w.part).bytes);
+    return path;
+}
+
+AttentionCounts attention_counts(const Device *d) {
+    const AttentionCounts none = {0, 0};
+    return cuda_of(d) ? state_of(d)->counts : none;
+}

@@ -1,0 +1,705 @@
+/* attention.cu for 16-bit storage: products of 16-bit numbers on the tensor cores, everything else in float.
+ * Probabilities, and the gradients of scores, are rounded to the storage's type before they are multiplied.
+ * Scores are in units of log(2).
+ *
+ * Each of four warps has 16 (or twice 16) lines of a tile, the other operand's tiles of 64 lines stream
+ * through shared memory. The forward and the pass for dq go over tiles of keys; the one for dk and dv over
+ * tiles of rows, with the scores transposed, so that in all three what one product gives is a factor of the
+ * next as it lies in the registers. Results have at most W columns: wider heads are computed in several
+ * blocks, each with all scores. */
+#include "kernels/cuda/attention/flash.cuh"
+#include "kernels/cuda/mma.cuh"
+
+enum { WARPS = 4, THREADS = 32 * WARPS, OTHERS = 64, ROW_BYTES = 128 };
+template <int M> constexpr int OWN = 16 * M *WARPS; /* lines of a block */
+
+/* ---- planes: lines of 16-bit numbers in shared memory ---- */
+
+/* 64 columns of all LINES lines, then the next 64. The 16-byte pieces of a line are permuted, so that the
+ * same piece of eight lines is in all banks. */
+template <int LINES> __device__ __forceinline__ uint32_t piece(uint32_t plane, int line, int column) {
+    return plane + (column / 64 * LINES + line) * ROW_BYTES + ((column / 8 ^ line) & 7) * 16;
+}
+__host__ __device__ static inline int plane_bytes(int lines, int width) {
+    return lines * ((width + 63) / 64) * ROW_BYTES;
+}
+
+/* Columns [first, first + width) of lines, zeros around them; a thread moves 8 of every 64. Any alignment,
+ * any strides. */
+template <typename T, int LINES>
+__device__ __noinline__ static void load_slowly(uint32_t plane, const Lines x, int first, int width) {
+    const T *data = (const T *)x.cells.data + first;
+#pragma unroll 1
+    for (int line = (int)threadIdx.x / 8; line < LINES; line += THREADS / 8)
+#pragma unroll 1
+        for (int c = (int)threadIdx.x % 8 * 8; c < (width + 63) / 64 * 64; c += 64) {
+            uint32_t v[4];
+            const T *row = data + (line < x.n ? x.offset(line) : 0);
+            const int n = line < x.n ? width : 0;
+#pragma unroll
+            for (int i = 0; i < 8; i += 2)
+                v[i / 2] = pack<T>(c + i < n ? to_real<float>(row[c + i]) : 0,
+                                   c + i + 1 < n ? to_real<float>(row[c + i + 1]) : 0);
+            put_shared(piece<LINES>(plane, line, c), v);
+        }
+}
+/* Lines of one head, aligned. */
+template <typename T, int LINES>
+__device__ __forceinline__ void load_plane(uint32_t plane, const Lines &x, bool vector, int first,
+                                           int width) {
+    if (!vector || x.first_row > x.length - x.n) {
+        load_slowly<T, LINES>(plane, x, first, width);
+        return;
+    }
+    constexpr int STEP = THREADS / 8;
+    const int line = (int)threadIdx.x / 8, column = (int)threadIdx.x % 8 * 8;
+    const T *data = (const T *)x.cells.data + first, *row = data + x.offset(line) + column;
+    uint32_t to = piece<LINES>(plane, line, column);
+#pragma unroll 1
+    for (int c = column; c < (width + 63) / 64 * 64; c += 64, row += 64, to += LINES * ROW_BYTES)
+#pragma unroll
+        for (int i = 0; i < LINES / STEP; i++) {
+            const bool there = line + i * STEP < x.n && c < width;
+            copy_async<16>(to + i * STEP * ROW_BYTES, there ? row + i * STEP * x.row_stride : data, there);
+        }
+}
+
+/* The copies of all threads, who are done with what they copied before. */
+__device__ __forceinline__ void all_arrived() {
+    copies_arrived();
+    __syncthreads();
+}
+/* Before each tile: loads the one that is `ahead` (1 or 0) tiles further on, if it is there, and says whether
+ * this one is: the loop begins `ahead` tiles before the first. */
+template <typename Load>
+__device__ __forceinline__ bool turn(bool present, bool coming, int ahead, const Load &load) {
+    if (present) all_arrived();
+    if (coming) load();
+    if (!ahead) all_arrived();
+    return present;
+}
+
+/* c = (lines from `own` on of plane a) (lines of plane b)^T */
+template <typename T, int M, int LINES>
+__device__ __forceinline__ void product(float (&c)[M][OTHERS / 8][4], uint32_t a, int own, uint32_t b,
+                                        int width) {
+    const int lane = threadIdx.x % 32, swap = lane % 8;
+    a += (own + lane % 16) * ROW_BYTES;
+    b += (lane % 8 + lane / 16 * 8) * ROW_BYTES;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) c[m][n][i] = 0;
+    for (int left = width; left > 0; left -= 64, a += LINES * ROW_BYTES, b += OTHERS * ROW_BYTES)
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            uint32_t x[M][4], y[4];
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                load_matrices(x[m], a + m * 16 * ROW_BYTES + ((2 * k + lane / 16) ^ swap) * 16);
+#pragma unroll
+            for (int n = 0; n < OTHERS / 8; n += 2) {
+                load_matrices(y, b + n * 8 * ROW_BYTES + ((2 * k + lane / 8 % 2) ^ swap) * 16);
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    multiply_add<T>(c[m][n], x[m], y[0], y[1]);
+                    multiply_add<T>(c[m][n + 1], x[m], y[2], y[3]);
+                }
+            }
+        }
+}
+
+/* c += w (columns of plane b from its first on) */
+template <typename T, int M, int W>
+__device__ __forceinline__ void add_lines(float (&c)[M][W / 8][4], const float (&w)[M][OTHERS / 8][4],
+                                          uint32_t b) {
+    const int lane = threadIdx.x % 32, swap = lane % 8;
+    b += lane % 16 * ROW_BYTES;
+#pragma unroll
+    for (int k = 0; k < OTHERS / 16; k++) {
+        uint32_t x[M][4], y[4];
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[m][i] = pack<T>(w[m][2 * k + i / 2][i % 2 * 2], w[m][2 * k + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+        for (int n = 0; n < W / 8; n += 2) {
+            load_transposed(y, b + (n / 8 * OTHERS + k * 16) * ROW_BYTES + ((n % 8 + lane / 16) ^ swap) * 16);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                multiply_add<T>(c[m][n], x[m], y[0], y[1]);
+                multiply_add<T>(c[m][n + 1], x[m], y[2], y[3]);
+            }
+        }
+    }
+}
+
+/* Lines of `to` become (or get added) factor times the results of this warp, whose `room` of shared memory
+ * they go through; columns from `first` on. factor[i]: of row lane / 4 + 8 * i. */
+template <int W>
+__device__ static void store(const Lines &to, bool add, int first, int width, int own,
+                             const float (&c)[W / 8][4], const float (&factor)[2], float *room) {
+    constexpr int PITCH = W + 8;
+    const int lane = threadIdx.x % 32;
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < W / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            room[(lane / 4 + i / 2 * 8) * PITCH + n * 8 + lane % 4 * 2 + i % 2] = factor[i / 2] * c[n][i];
+    __syncwarp();
+#pragma unroll 1
+    for (int l = 0; l < 16 && own + l < to.n; l++) {
+        const int64_t row = to.offset(own + l) + first;
+#pragma unroll 1
+        for (int column = lane; column < W && first + column < width; column += 32)
+            to.cells.put_or_add(row + column, room[l * PITCH + column], add);
+    }
+}
+template <int W> constexpr int ROOM = 16 * (W + 8); /* floats of a warp */
+
+/* ---- dropout: bit 4 * n + i is whether element [n][i] of a warp's 16 x 64 scores is kept ---- */
+
+/* Positions of a tile's keys. */
+struct Run {
+    int64_t first;
+    bool whole, blocks; /* one after the other; those of four keys are one block of random bits */
+};
+__device__ static Run run_of(const Flash &p, int key0) {
+    const int n = p.t - key0 < OTHERS ? p.t - key0 : OTHERS;
+    Run x = {slice_position(&p.key, key0), slice_run(&p.key, key0, n) == n, false};
+    x.blocks = x.whole && x.first % 4 == 0 && p.seq_total % 4 == 0;
+    return x;
+}
+
+__device__ static uint32_t kept_of_block(const Flash &p, uint64_t index) {
+    const Philox4 x = philox4x32(p.drop.seed, p.drop.site, index / 4);
+    uint32_t bits = 0;
+    for (int i = 0; i < 4; i++) bits |= (uint32_t)(p.drop.keeps(x.v[i])) << i;
+    return bits;
+}
+__device__ static uint32_t is_kept_at(const Flash &p, const Run &run, uint64_t line, int key0, int key) {
+    if (key0 + key >= p.t) return 0;
+    if (!run.whole) return is_kept(p, line, key0 + key);
+    return p.drop.keeps(philox_u32(p.drop.seed, p.drop.site, line + (uint64_t)(run.first + key)));
+}
+
+/* Scores [row,key]: line [16]. A pair of lanes shares blocks: each draws every other one. */
+__device__ __noinline__ static uint32_t kept_by_row(const Flash &p, const Run &run, const uint64_t *line,
+                                                    int key0) {
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    uint32_t kept = 0;
+    if (!run.blocks) {
+#pragma unroll 1
+        for (int i = 0; i < 32; i++)
+            kept |= is_kept_at(p, run, line[row + i / 2 % 2 * 8], key0, i / 4 * 8 + column + i % 2) << i;
+        return kept;
+    }
+    uint32_t own = 0; /* 4 bits for each of 4 pairs of n and 2 rows */
+#pragma unroll 1
+    for (int i = 0; i < 8; i++) {
+        const int key = (i / 2 * 2 + lane % 2) * 8 + column / 4 * 4;
+        own |= kept_of_block(p, line[row + i % 2 * 8] + (uint64_t)(run.first + key)) << 4 * i;
+    }
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, own, 1), mine = lane % 2 * 2;
+    const uint32_t even = (lane % 2 ? other : own) >> mine, odd = (lane % 2 ? own : other) >> mine;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int to = i / 2 * 8 + i % 2 * 2; /* of the even n */
+        kept |= (even >> 4 * i & 3) << to | (odd >> 4 * i & 3) << (to + 4);
+    }
+    return kept;
+}
+
+/* Scores [key,row], keys from key0 + own on: line [64]. Four lanes share blocks. */
+__device__ __noinline__ static uint32_t kept_by_key(const Flash &p, const Run &run, const uint64_t *line,
+                                                    int key0, int own) {
+    const int lane = threadIdx.x % 32, column = lane % 4 * 2, one = lane / 4 % 4;
+    uint32_t kept = 0;
+    if (!run.blocks) {
+#pragma unroll 1
+        for (int i = 0; i < 32; i++)
+            kept |= is_kept_at(p, run, line[i / 4 * 8 + column + i % 2], key0, own + lane / 4 + i / 2 % 2 * 8)
+                    << i;
+        return kept;
+    }
+    uint32_t drawn = 0; /* for element `one` of every n, of four keys */
+#pragma unroll 1
+    for (int n = 0; n < 8; n++) {
+        const int key = own + one / 2 * 8 + lane / 16 * 4;
+        drawn |= kept_of_block(p, line[n * 8 + column + one % 2] + (uint64_t)(run.first + key)) << 4 * n;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        kept |= (__shfl_sync(0xffffffffu, drawn, (lane & ~12) | i << 2) >> one & 0x11111111u) << i;
+    return kept;
+}
+
+__device__ __forceinline__ void drop(float (&x)[OTHERS / 8][4], uint32_t kept) {
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[n][i] = kept >> (4 * n + i) & 1 ? x[n][i] : 0;
+}
+
+/* ---- a block of rows: of the forward, of the pass for dq ---- */
+
+/* Rows from row0 on of a kv group of a sample; columns of the result from `first` on. Causal tiles grow: the
+ * longest first. */
+struct RowBlock {
+    int first, pair, row0;
+    int64_t sample, group;
+};
+template <int W, int ROWS>
+__device__ __forceinline__ RowBlock row_block(const Flash &p, int tiles, int windows) {
+    const int rest = (int)blockIdx.x / windows, pair = rest / tiles;
+    return {(int)blockIdx.x % windows * W, pair, (tiles - 1 - rest % tiles) * ROWS, pair / p.g, pair % p.g};
+}
+
+/* What its rows see, and where their draws begin: range [ROWS], line [ROWS] if anything is dropped. */
+template <int ROWS>
+__device__ __forceinline__ void describe_rows(const Flash &p, const RowBlock &x, Range *range, Span *span,
+                                              uint64_t *line) {
+    const int i = threadIdx.x;
+    if (p.drops && i < ROWS) line[i] = x.row0 + i < p.rows ? drop_line(p, x.sample, x.group, x.row0 + i) : 0;
+    find_ranges(p, x.sample, x.row0, ROWS, range, span);
+}
+
+/* A tile's keys, all their columns, and `width` columns of its values from the `first` on. */
+template <typename T>
+__device__ __forceinline__ void load_keys(const Flash &p, const RowBlock &x, int key0, uint32_t keys,
+                                          uint32_t values, int first, int width) {
+    load_plane<T, OTHERS>(keys, key_lines(p, p.k, x.sample, x.group, key0, OTHERS), p.k.vector, 0, p.d);
+    load_plane<T, OTHERS>(values, key_lines(p, p.v, x.sample, x.group, key0, OTHERS), p.v.vector, first,
+                          width);
+}
+template <typename T, int ROWS>
+__device__ __forceinline__ void load_rows(const Flash &p, const RowBlock &x, const Heads &of, int width,
+                                          uint32_t plane) {
+    load_plane<T, ROWS>(plane, query_lines(p, of, x.sample, x.group, x.row0, ROWS), of.vector, 0, width);
+}
+
+/* ---- forward ---- */
+
+/* range [16] */
+__device__ __forceinline__ void hide_keys(float (&score)[OTHERS / 8][4], const Range *range, int key0) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const Range x = range[lane / 4 + 8 * h];
+#pragma unroll
+        for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int key = key0 + n * 8 + lane % 4 * 2 + i;
+                if (key < x.lo || key >= x.hi) score[n][2 * h + i] = -INFINITY;
+            }
+    }
+}
+
+/* q.k -> the capped score; the unit is that of capped scores. */
+__device__ __forceinline__ void cap_scores(const Flash &p, float (&score)[OTHERS / 8][4]) {
+    const float cap = (float)p.cap, in = (float)(p.scale / p.cap);
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) score[n][i] = cap * tanhf(score[n][i] * in);
+}
+
+/* score -> 2^(score * unit - largest so far), and what the results so far are to be multiplied by. `top` is
+ * the largest times the unit, rounded: the same for all scores of a row, it cancels in their quotient. */
+__device__ __forceinline__ void softmax(float (&score)[OTHERS / 8][4], float unit, float (&top)[2],
+                                        float (&sum)[2], float (&shrink)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float most = -INFINITY, total = 0;
+#pragma unroll
+        for (int n = 0; n < OTHERS / 8; n++) most = fmaxf(most, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        most = fmaxf(top[h], most * unit);
+        const float base = most == -INFINITY ? 0 : most;
+        shrink[h] = exp_2(top[h] - base), top[h] = most;
+#pragma unroll
+        for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+            for (int i = 2 * h; i < 2 * h + 2; i++) {
+                score[n][i] = exp_2(fmaf(score[n][i], unit, -base));
+                total += score[n][i];
+            }
+        sum[h] = sum[h] * shrink[h] + total;
+    }
+}
+
+template <typename T, int W, bool CAPS>
+static __global__ void __launch_bounds__(THREADS, 2)
+    forward(const __grid_constant__ Flash p, int tiles, int windows, int stages) {
+    constexpr int M = 2, ROWS = OWN<M>;
+    extern __shared__ __align__(128) char memory[];
+    __shared__ Range range[ROWS];
+    __shared__ Span span;
+    const RowBlock x = row_block<W, ROWS>(p, tiles, windows);
+    const int lane = threadIdx.x % 32, own = (int)threadIdx.x / 32 * 16 * M,
+              width = p.e - x.first < W ? p.e - x.first : W;
+    const uint32_t q_plane = shared_address(memory), others = q_plane + plane_bytes(ROWS, p.d),
+                   k_bytes = plane_bytes(OTHERS, p.d), stage_bytes = k_bytes + plane_bytes(OTHERS, W);
+    uint64_t *line = (uint64_t *)(memory + plane_bytes(ROWS, p.d) + stages * stage_bytes);
+    const auto load = [&](int key0, int stage) {
+        const uint32_t to = others + stage * stage_bytes;
+        load_keys<T>(p, x, key0, to, to + k_bytes, x.first, width);
+    };
+    describe_rows<ROWS>(p, x, range, &span, line);
+    load_rows<T, ROWS>(p, x, p.q, p.d, q_plane);
+
+    float y[M][W / 8][4] = {}, top[M][2], sum[M][2] = {}, shrink[2];
+    for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -INFINITY;
+    const int begin = span.begin / OTHERS * OTHERS, ahead = stages - 1;
+    for (int key0 = begin - ahead * OTHERS, stage = 0; key0 < span.end; key0 += OTHERS, stage ^= ahead) {
+        const int coming = key0 + ahead * OTHERS;
+        if (!turn(key0 >= begin, coming < span.end, ahead, [&] { load(coming, stage); })) continue;
+        const uint32_t k_plane = others + (stage ^ ahead) * stage_bytes;
+        const bool hidden = key0 < span.all_begin || key0 + OTHERS > span.all_end;
+        uint32_t kept[M];
+        if (p.drops)
+            for (int m = 0; m < M; m++) kept[m] = kept_by_row(p, run_of(p, key0), line + own + 16 * m, key0);
+        float score[M][OTHERS / 8][4];
+        product<T, M, ROWS>(score, q_plane, own, k_plane, p.d);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            if constexpr (CAPS) cap_scores(p, score[m]);
+            if (hidden) hide_keys(score[m], range + own + 16 * m, key0);
+            softmax(score[m], p.unit, top[m], sum[m], shrink);
+#pragma unroll
+            for (int n = 0; n < W / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) y[m][n][i] *= shrink[i / 2];
+            if (p.drops) drop(score[m], kept[m]);
+        }
+        add_lines<T, M, W>(y, score, k_plane + k_bytes);
+    }
+    all_arrived(); /* if its rows see nothing, they were not waited for yet */
+    float *room = (float *)memory + threadIdx.x / 32 * ROOM<W>;
+    const Lines to = query_lines(p, p.y, x.sample, x.group, x.row0, ROWS);
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        float factor[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float all = sum[m][h];
+            all += __shfl_xor_sync(0xffffffffu, all, 1);
+            all += __shfl_xor_sync(0xffffffffu, all, 2);
+            factor[h] = all == 0 ? 0 : (float)p.drop.scale / all;
+            const int l = own + 16 * m + 8 * h + lane / 4;
+            if (x.first == 0 && lane % 4 == 0 && l < to.n)
+                p.lse.put((int64_t)x.pair * p.rows + x.row0 + l,
+                          all == 0 ? -INFINITY : (top[m][h] + log2f(all)) / (float)LOG2_E);
+        }
+        store<W>(to, false, x.first, p.e, own + 16 * m, y[m], factor, room);
+    }
+}
+
+/* ---- backward ---- */
+
+/* score -> probability, dp -> gradient of the score without its scale. A hidden score is -inf. */
+template <bool CAPS>
+__device__ __forceinline__ void gradient_of_score(const Flash &p, RowSums<float> of, float &prob, float &dp) {
+    const float t = CAPS && prob != -INFINITY ? prob / (float)p.cap : 0;
+    prob = exp_2(fmaf(prob, p.unit, -of.base));
+    dp = prob * (dp - of.delta);
+    if constexpr (CAPS) dp *= 1 - t * t;
+}
+__device__ __forceinline__ void scale_by(float (&x)[OTHERS / 8][4], float factor) {
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[n][i] *= factor;
+}
+
+template <typename T, int W, bool CAPS>
+static __global__ void __launch_bounds__(THREADS, 2)
+    backward_rows(const __grid_constant__ Flash p, int windows, int stages) {
+    constexpr int ROWS = OWN<1>;
+    extern __shared__ __align__(128) char memory[];
+    __shared__ Range range[ROWS];
+    __shared__ Span span;
+    const RowBlock x = row_block<W, ROWS>(p, p.tiles, windows);
+    const int lane = threadIdx.x % 32, own = (int)threadIdx.x / 32 * 16;
+    const int d_columns = windows * W, k_bytes = plane_bytes(OTHERS, d_columns),
+              stage_bytes = k_bytes + plane_bytes(OTHERS, p.e);
+    const uint32_t q_plane = shared_address(memory), dy_plane = q_plane + plane_bytes(ROWS, p.d),
+                   others = dy_plane + plane_bytes(ROWS, p.e);
+    uint64_t *line = (uint64_t *)(memory + (others - q_plane) + stages * stage_bytes);
+    const auto load = [&](int key0, int stage) {
+        const uint32_t to = others + stage * stage_bytes;
+        load_keys<T>(p, x, key0, to, to + k_bytes, 0, p.e);
+    };
+    describe_rows<ROWS>(p, x, range, &span, line);
+    load_rows<T, ROWS>(p, x, p.q, p.d, q_plane);
+    load_rows<T, ROWS>(p, x, p.dy, p.e, dy_plane);
+
+    float dq[1][W / 8][4] = {};
+    RowSums<float> sums[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = x.row0 + own + 8 * h + lane / 4;
+        sums[h] = row < p.rows ? ((const RowSums<float> *)p.sums)[(int64_t)x.pair * p.rows + row]
+                               : RowSums<float>{0, 0};
+    }
+    const int begin = span.begin / OTHERS * OTHERS, ahead = stages - 1;
+    for (int key0 = begin - ahead * OTHERS, stage = 0; key0 < span.end; key0 += OTHERS, stage ^= ahead) {
+        const int coming = key0 + ahead * OTHERS;
+        if (!turn(key0 >= begin, coming < span.end, ahead, [&] { load(coming, stage); })) continue;
+        const uint32_t k_plane = others + (stage ^ ahead) * stage_bytes;
+        const bool hidden = key0 < span.all_begin || key0 + OTHERS > span.all_end;
+        const uint32_t kept = p.drops ? kept_by_row(p, run_of(p, key0), line + own, key0) : 0;
+        float prob[1][OTHERS / 8][4], ds[1][OTHERS / 8][4];
+        product<T, 1, ROWS>(prob, q_plane, own, k_plane, p.d);
+        if constexpr (CAPS) cap_scores(p, prob[0]);
+        if (hidden) hide_keys(prob[0], range + own, key0);
+        product<T, 1, ROWS>(ds, dy_plane, own, k_plane + k_bytes, p.e);
+        if (p.drops) {
+            drop(ds[0], kept);
+            scale_by(ds[0], (float)p.drop.scale);
+        }
+#pragma unroll
+        for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) gradient_of_score<CAPS>(p, sums[i / 2], prob[0][n][i], ds[0][n][i]);
+        add_lines<T, 1, W>(dq, ds, k_plane + x.first / 64 * OTHERS * ROW_BYTES);
+    }
+    all_arrived();
+    const float scale[2] = {(float)p.scale, (float)p.scale};
+    store<W>(query_lines(p, p.dq, x.sample, x.group, x.row0, ROWS), p.dq.add, x.first, p.d, own, dq[0], scale,
+             (float *)memory + threadIdx.x / 32 * ROOM<W>);
+}
+
+/* The tiles of rows that see any of a tile's keys, in order; all threads of a warp. */
+struct Seen {
+    const Span *span;
+    int tiles, key0, next; /* where to look next */
+    uint32_t mask;         /* of the 32 tiles before it, those still to come */
+
+    __device__ __forceinline__ int take() { /* `tiles`: no more */
+        while (!mask) {
+            if (next >= tiles) return tiles;
+            const int at = next + (int)threadIdx.x % 32;
+            const bool sees = at < tiles && span[at].begin < key0 + OTHERS && span[at].end > key0;
+            mask = __ballot_sync(0xffffffffu, sees);
+            next += 32;
+        }
+        const int at = __ffs((int)mask) - 1;
+        mask &= mask - 1;
+        return next - 32 + at;
+    }
+};
+
+/* What a tile of rows brings beside its planes. */
+struct RowTile {
+    Range range[OTHERS];
+    RowSums<float> sums[OTHERS];
+    uint64_t line[OTHERS];
+};
+
+/* Scores [key,row], keys from key0 on. */
+__device__ __forceinline__ void hide_rows(float (&score)[OTHERS / 8][4], const Range *range, int key0) {
+    const int lane = threadIdx.x % 32, key = key0 + lane / 4;
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const Range x = range[n * 8 + lane % 4 * 2 + i % 2];
+            if (key + i / 2 * 8 < x.lo || key + i / 2 * 8 >= x.hi) score[n][i] = -INFINITY;
+        }
+}
+
+/* One warp's 16 keys of a tile; the scores are [key,row]. */
+template <typename T, int W, bool CAPS, typename Tile>
+__device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, bool hidden, int key0,
+                                              int own, uint32_t kept, const uint32_t (&plane)[4], int first,
+                                              float (&dk)[1][W / 8][4], float (&dv)[1][W / 8][4]) {
+    const int lane = threadIdx.x % 32;
+    float prob[1][OTHERS / 8][4], ds[1][OTHERS / 8][4];
+    product<T, 1, OTHERS>(prob, plane[0], own, plane[2], p.d);
+    product<T, 1, OTHERS>(ds, plane[1], own, plane[3], p.e);
+    if (p.drops) {
+        drop(ds[0], kept);
+        scale_by(ds[0], (float)p.drop.scale);
+    }
+    if constexpr (CAPS) cap_scores(p, prob[0]);
+    if (hidden) hide_rows(prob[0], rows.range, key0 + own);
+#pragma unroll
+    for (int n = 0; n < OTHERS / 8; n++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const RowSums<float> of = rows.sums[n * 8 + lane % 4 * 2 + j];
+#pragma unroll
+            for (int i = j; i < 4; i += 2) gradient_of_score<CAPS>(p, of, prob[0][n][i], ds[0][n][i]);
+        }
+    if (p.drops) drop(prob[0], kept); /* dv gets its factor at the end */
+    if (first < p.e) add_lines<T, 1, W>(dv, prob, plane[3] + first / 64 * OTHERS * ROW_BYTES);
+    if (first < p.d) add_lines<T, 1, W>(dk, ds, plane[2] + first / 64 * OTHERS * ROW_BYTES);
+}
+
+template <typename T, int W, bool CAPS>
+static __global__ void __launch_bounds__(THREADS, 2)
+    backward_keys(const __grid_constant__ Flash p, int tiles, int windows, int stages) {
+    extern __shared__ __align__(128) char memory[];
+    __shared__ RowTile rows[2];
+    const int own = (int)threadIdx.x / 32 * 16, first = (int)blockIdx.x % windows * W,
+              rest = (int)blockIdx.x / windows, pair = rest / tiles, key0 = rest % tiles * OTHERS;
+    const int64_t sample = pair / p.g, group = pair % p.g;
+    const int q_bytes = plane_bytes(OTHERS, windows * W), stage_bytes = 2 * q_bytes;
+    const uint32_t k_plane = shared_address(memory), v_plane = k_plane + plane_bytes(OTHERS, p.d),
+                   others = v_plane + plane_bytes(OTHERS, p.e);
+    const auto load = [&](int tile, int stage) {
+        const uint32_t to = others + stage * stage_bytes;
+        const int row0 = tile * OTHERS, i = threadIdx.x, row = row0 + i;
+        load_plane<T, OTHERS>(to, query_lines(p, p.q, sample, group, row0, OTHERS), p.q.vector, 0, p.d);
+        load_plane<T, OTHERS>(to + q_bytes, query_lines(p, p.dy, sample, group, row0, OTHERS), p.dy.vector, 0,
+                              p.e);
+        if (i >= OTHERS) return;
+        const bool there = row < p.rows;
+        const int64_t at = there ? row : 0;
+        copy_async<8>(shared_address(&rows[stage].range[i]), p.range + sample * p.rows + at, there);
+        copy_async<8>(shared_address(&rows[stage].sums[i]),
+                      (RowSums<float> *)p.sums + (int64_t)pair * p.rows + at, there);
+        if (p.drops) rows[stage].line[i] = there ? drop_line(p, sample, group, row) : 0;
+    };
+    load_plane<T, OTHERS>(k_plane, key_lines(p, p.k, sample, group, key0, OTHERS), p.k.vector, 0, p.d);
+    load_plane<T, OTHERS>(v_plane, key_lines(p, p.v, sample, group, key0, OTHERS), p.v.vector, 0, p.e);
+
+    float dk[1][W / 8][4] = {}, dv[1][W / 8][4] = {};
+    Seen seen = {p.span + sample * p.tiles, p.tiles, key0, 0, 0};
+    const int ahead = stages - 1;
+    for (int stage = 0, tile = ahead ? -1 : seen.take(), next; tile < p.tiles; stage ^= ahead, tile = next) {
+        next = seen.take();
+        const int coming = ahead ? next : tile;
+        if (!turn(tile >= 0, coming < p.tiles, ahead, [&] { load(coming, stage); })) continue;
+        const Span span = p.span[sample * p.tiles + tile];
+        const bool hidden = key0 < span.all_begin || key0 + OTHERS > span.all_end;
+        const RowTile &of = rows[stage ^ ahead];
+        const uint32_t q_plane = others + (stage ^ ahead) * stage_bytes,
+                       plane[4] = {k_plane, v_plane, q_plane, q_plane + q_bytes};
+        const uint32_t kept = p.drops ? kept_by_key(p, run_of(p, key0), of.line, key0, own) : 0;
+        backward_tile<T, W, CAPS>(p, of, hidden, key0, own, kept, plane, first, dk, dv);
+    }
+    all_arrived();
+    const float scale[2] = {(float)p.scale, (float)p.scale},
+                kept[2] = {(float)p.drop.scale, (float)p.drop.scale};
+    float *room = (float *)memory + threadIdx.x / 32 * ROOM<W>;
+    if (p.dk.cells.data)
+        store<W>(key_lines(p, p.dk, sample, group, key0, OTHERS), p.dk.add, first, p.d, own, dk[0], scale,
+                 room);
+    if (p.dv.cells.data)
+        store<W>(key_lines(p, p.dv, sample, group, key0, OTHERS), p.dv.add, first, p.e, own, dv[0], kept,
+                 room);
+}
+
+/* ---- launches ---- */
+
+/* Shared memory for two stages if two blocks of a multiprocessor have it, else for one. */
+struct Memory {
+    int stages, bytes;
+};
+static Memory memory_of(const Call *c, const void *kernel, int fixed, int stage) {
+    const int device = cuda_of(c->device)->ordinal, used = 4096; /* by the kernel itself, and reserved */
+    int block, all;
+    CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    CUDA_CHECK(cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+    const Memory two = {2, fixed + 2 * stage}, one = {1, fixed + stage};
+    const bool fits = 2 * (two.bytes + used) <= all && two.bytes + used <= block;
+    const Memory m = fits ? two : one;
+    CHECK(m.bytes + used <= block,
+          "attention: heads of this size take %d bytes of shared memory, this GPU has %d", m.bytes, block);
+    /* Always the same: ranks that are threads share the setting. */
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, block - used));
+    return m;
+}
+/* The results leave through what the planes took. */
+template <int W> static int at_least_room(int bytes, int stage) {
+    const int room = WARPS * ROOM<W> * (int)sizeof(float) - stage;
+    return bytes > room ? bytes : room;
+}
+
+template <typename T, int W, bool CAPS> static void run_forward(const Call *c, const Flash &p) {
+    const int tiles = (int)ceil_div(p.rows, OWN<2>), windows = (int)ceil_div(p.e, W);
+    const int stage = plane_bytes(OTHERS, p.d) + plane_bytes(OTHERS, W),
+              fixed = at_least_room<W>(plane_bytes(OWN<2>, p.d) + (p.drops ? OWN<2> * 8 : 0), stage);
+    const Memory m = memory_of(c, (const void *)forward<T, W, CAPS>, fixed, stage);
+    forward<T, W, CAPS><<<blocks_of(p, (int64_t)tiles * windows), THREADS, m.bytes, stream_of(c)>>>(
+        p, tiles, windows, m.stages);
+    LAUNCHED();
+}
+
+template <typename T, int W, bool CAPS> static void run_backward(const Call *c, const Flash &p) {
+    const int of_d = (int)ceil_div(p.d, W), of_e = (int)ceil_div(p.e, W), of_both = of_d > of_e ? of_d : of_e;
+    if (p.dq.cells.data && p.rows) {
+        const int stage = plane_bytes(OTHERS, of_d * W) + plane_bytes(OTHERS, p.e),
+                  own = plane_bytes(OWN<1>, p.d) + plane_bytes(OWN<1>, p.e) + (p.drops ? OWN<1> * 8 : 0);
+        const Memory m =
+            memory_of(c, (const void *)backward_rows<T, W, CAPS>, at_least_room<W>(own, stage), stage);
+        backward_rows<T, W, CAPS>
+            <<<blocks_of(p, (int64_t)p.tiles * of_d), THREADS, m.bytes, stream_of(c)>>>(p, of_d, m.stages);
+        LAUNCHED();
+    }
+    if ((p.dk.cells.data || p.dv.cells.data) && p.t) {
+        const int tiles = (int)ceil_div(p.t, OTHERS), stage = 2 * plane_bytes(OTHERS, of_both * W),
+                  own = plane_bytes(OTHERS, p.d) + plane_bytes(OTHERS, p.e);
+        const Memory m =
+            memory_of(c, (const void *)backward_keys<T, W, CAPS>, at_least_room<W>(own, stage), stage);
+        backward_keys<T, W, CAPS><<<blocks_of(p, (int64_t)tiles * of_both), THREADS, m.bytes, stream_of(c)>>>(
+            p, tiles, of_both, m.stages);
+        LAUNCHED();
+    }
+}
+
+template <typename T, bool CAPS> static void forward_of(const Call *c, const Flash &p) {
+    if (p.e <= 64)
+        run_forward<T, 64, CAPS>(c, p);
+    else
+        run_forward<T, 128, CAPS>(c, p);
+}
+template <typename T, bool CAPS> static void backward_of(const Call *c, const Flash &p) {
+    if (p.d <= 64 && p.e <= 64)
+        run_backward<T, 64, CAPS>(c, p);
+    else
+        run_backward<T, 128, CAPS>(c, p);
+}
+
+/* The scale in units of log(2), above 0 so that -inf stays it; capped scores have it in them. */
+static Flash in_units(const Flash &p) {
+    CHECK(p.scale >= 0, "attention: a scale of %g, below 0, in 16-bit storage", p.scale);
+    Flash x = p;
+    x.unit = p.cap == 0 ? fmaxf((float)(p.scale * LOG2_E), 1e-37f) : (float)LOG2_E;
+    return x;
+}
+
+template <typename T> static void forward_of(const Call *c, const Flash &p) {
+    if (p.cap == 0)
+        forward_of<T, false>(c, p);
+    else
+        forward_of<T, true>(c, p);
+}
+template <typename T> static void backward_of(const Call *c, const Flash &p) {
+    if (p.cap == 0)
+        backward_of<T, false>(c, p);
+    else
+        backward_of<T, true>(c, p);
+}
+
+void attention_mma(const Call *c, const Flash *p) {
+    if (c->in[0]->dtype == BF16)
+        forward_of<bf16>(c, in_units(*p));
+    else
+        forward_of<fp16>(c, in_units(*p));
+}
+
+void attention_grad_mma(const Call *c, const Flash *p) {
+    if (c->in[1]->dtype == BF16)
+        backward_of<bf16>(c, in_units(*p));
+    else
+        backward_of<fp16>(c, in_units(*p));
+}

@@ -1,0 +1,17 @@
+/* Who does the attention of a CUDA device, and why: for logs, benches and tests. */
+#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_PATH_H
+#define ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_PATH_H
+
+#include "tensor/call.h"
+
+/* Who does a call of attention or attention_grad: "cuDNN 9.19.0, ..." or "own kernels: why". Valid until the
+ * next question about the device. */
+const char *attention_path(const Call *);
+
+/* Calls of both ops so far. */
+typedef struct AttentionCounts {
+    int64_t cudnn, own;
+} AttentionCounts;
+AttentionCounts attention_counts(const Device *);
+
+#endif

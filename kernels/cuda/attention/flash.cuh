@@ -1,0 +1,175 @@
+/* Attention by our own kernels: its problem as a kernel sees it, which keys a query sees, what dropout keeps.
+ *
+ * The r * s queries of a kv group, one head after the other, are numbered as rows; a tile of rows and a tile
+ * of keys meet in shared memory. Tiles of keys begin at multiples of their size, a row takes them in order,
+ * and a key that it cannot see adds exactly 0: its result is the same bits whatever other rows and later keys
+ * there are. */
+#ifndef ISOTRON_KERNELS_CUDA_ATTENTION_FLASH_CUH
+#define ISOTRON_KERNELS_CUDA_ATTENTION_FLASH_CUH
+
+#include "kernels/cuda/common.cuh"
+
+#include "kernels/cuda/dropout.cuh"
+
+enum { HEAD_MOST = 256 };
+
+/* [rows,b,g,r,width], strides in elements */
+struct Heads {
+    Cells cells;
+    int64_t row, sample, group, head;
+    bool vector; /* rows begin at multiples of 16 bytes and are as long */
+    bool add;
+};
+
+/* Keys [lo, hi) that a row sees. */
+struct Range {
+    int lo, hi;
+};
+
+/* Of a tile's rows: the keys that any of them sees, and those that all see. */
+struct Span {
+    int begin, end, all_begin, all_end;
+};
+
+/* What the backward needs of a row: lse (0 if it sees no key) in the logarithm of the kernel, sum(dy * y). */
+template <typename R> struct RowSums { R base, delta; };
+
+struct Flash {
+    Heads q, k, v, dy, y, dq, dk, dv;
+    Cells lse;                            /* [b,g,r,s] */
+    int b, g, r, s, t, d, e, rows, tiles; /* tiles of the backward's rows */
+    double scale, cap;                    /* cap 0: the scores are not bounded */
+    float unit;                           /* attention_mma.cu */
+    SequenceSlice query, key;
+    int64_t left, right;
+    const int64_t *first_key;
+    bool drops;
+    Drop<double> drop; /* its scale is 1 if nothing is dropped */
+    int64_t first_sample, heads, first_head, seq_total;
+    /* backward */
+    Range *range; /* [b,rows] */
+    Span *span;   /* [b,tiles] */
+    void *sums;   /* RowSums [b,g,rows] */
+};
+
+/* ---- which keys ---- */
+
+__device__ static inline Range visible_keys(const Flash &p, int64_t sample, int i) {
+    const int64_t at = slice_position(&p.query, i), first = p.first_key ? p.first_key[sample * p.s + i] : 0;
+    int64_t lo = p.left == WINDOW_OFF ? 0 : at - p.left, hi = p.t;
+    lo = slice_before(&p.key, p.t, lo > first ? lo : first);
+    if (p.right != WINDOW_OFF) hi = slice_before(&p.key, p.t, at + p.right + 1);
+    Range x = {0, 0};
+    if (lo < hi) x.lo = (int)lo, x.hi = (int)hi;
+    return x;
+}
+
+/* Of `tile` rows from row0 on, into shared memory; all threads of a block of at least as many. Rows behind
+ * the last see nothing and do not count in the span. */
+__device__ static inline void find_ranges(const Flash &p, int64_t sample, int row0, int tile, Range *range,
+                                          Span *span) {
+    if (threadIdx.x == 0) span->begin = p.t, span->end = 0, span->all_begin = 0, span->all_end = p.t;
+    __syncthreads();
+    if ((int)threadIdx.x < tile) {
+        Range x = {0, 0};
+        if (row0 + (int)threadIdx.x < p.rows) {
+            x = visible_keys(p, sample, (row0 + (int)threadIdx.x) % p.s);
+            if (x.lo < x.hi) atomicMin(&span->begin, x.lo), atomicMax(&span->end, x.hi);
+            atomicMax(&span->all_begin, x.lo), atomicMin(&span->all_end, x.hi);
+        }
+        range[threadIdx.x] = x;
+    }
+    __syncthreads();
+}
+
+/* ---- rows of an operand ---- */
+
+/* Row i of a tile: a query of one of the group's heads, or a key. */
+struct Lines {
+    Cells cells;
+    int64_t base, row_stride, head_stride;
+    int first_row, first_head, length, n; /* of a head; rows from the n-th on are not there */
+
+    __device__ __forceinline__ int64_t offset(int i) const {
+        int row = first_row + i, head = first_head;
+        if (row >= length) head += row / length, row %= length;
+        return base + row * row_stride + head * head_stride;
+    }
+};
+__device__ static inline Lines query_lines(const Flash &p, const Heads &x, int64_t sample, int64_t group,
+                                           int row0, int most) {
+    const int n = p.rows - row0 < most ? p.rows - row0 : most;
+    return {x.cells, sample * x.sample + group * x.group, x.row, x.head, row0 % p.s, row0 / p.s, p.s, n};
+}
+__device__ static inline Lines key_lines(const Flash &p, const Heads &x, int64_t sample, int64_t group,
+                                         int key0, int most) {
+    const int n = p.t - key0 < most ? p.t - key0 : most;
+    return {x.cells, sample * x.sample + group * x.group, x.row, 0, key0, 0, INT32_MAX, n};
+}
+
+/* ---- dropout ---- */
+
+/* Index of the probability of a row and the key at position 0. */
+__device__ static inline uint64_t drop_line(const Flash &p, int64_t sample, int64_t group, int row) {
+    const int64_t head = p.first_head + group * p.r + row / p.s;
+    const int64_t line = ((p.first_sample + sample) * p.heads + head) * p.seq_total;
+    return (uint64_t)((line + slice_position(&p.query, row % p.s)) * p.seq_total);
+}
+__device__ static inline bool is_kept(const Flash &p, uint64_t line, int key) {
+    const uint64_t index = line + (uint64_t)slice_position(&p.key, key);
+    return p.drop.keeps(philox_u32(p.drop.seed, p.drop.site, index));
+}
+
+/* ---- the host's side ---- */
+
+static inline Heads heads_of(const Tensor *t) {
+    Heads h = {};
+    if (!t) return h;
+    h.cells = cells(t);
+    h.row = t->stride[0], h.sample = t->stride[1], h.group = t->stride[2], h.head = t->stride[3];
+    h.vector = rows_are_aligned(t), h.add = accumulates(t);
+    return h;
+}
+
+static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, const Tensor *v,
+                             const Tensor *first_key) {
+    const AttentionAttr *a = (const AttentionAttr *)c->attr;
+    const int64_t rows = q->dim[3] * q->dim[0];
+    CHECK(q->dtype == k->dtype && q->dtype == v->dtype, "attention: q is %s, k %s and v %s",
+          dtype_name((DType)q->dtype), dtype_name((DType)k->dtype), dtype_name((DType)v->dtype));
+    CHECK(q->dim[4] <= HEAD_MOST && v->dim[4] <= HEAD_MOST, "attention: heads of %lld and %lld, more than %d",
+          (long long)q->dim[4], (long long)v->dim[4], HEAD_MOST);
+    CHECK(rows < INT32_MAX / 2 && k->dim[0] < INT32_MAX / 2, "attention: %lld queries and %lld keys",
+          (long long)rows, (long long)k->dim[0]);
+    Flash p = {};
+    p.q = heads_of(q), p.k = heads_of(k), p.v = heads_of(v);
+    p.s = (int)q->dim[0], p.b = (int)q->dim[1], p.g = (int)q->dim[2], p.r = (int)q->dim[3],
+    p.d = (int)q->dim[4];
+    p.t = (int)k->dim[0], p.e = (int)v->dim[4], p.rows = (int)rows;
+    p.scale = a->scale, p.cap = a->softcap, p.query = a->query, p.key = a->key, p.left = a->window_left,
+    p.right = a->window_right;
+    p.first_key = ids_of(first_key);
+    const DropoutAttr *d = &a->dropout;
+    p.drops = d->rate > 0, p.drop.scale = 1;
+    if (p.drops) p.drop = drop_of<double>(d);
+    p.first_sample = d->first_sample, p.seq_total = d->seq_total;
+    p.heads = a->heads, p.first_head = a->first_head;
+    return p;
+}
+
+/* A block for each tile of every kv group of every sample. */
+static inline unsigned blocks_of(const Flash &p, int64_t tiles) {
+    const int64_t n = (int64_t)p.b * p.g * tiles;
+    CHECK(n <= INT32_MAX, "attention: %d kv groups of %d samples with %lld tiles each", p.g, p.b,
+          (long long)tiles);
+    return (unsigned)n;
+}
+
+/* attention_mma.cu: 16-bit storage, on the tensor cores; its scores are in units of log(2). */
+constexpr double LOG2_E = 1.4426950408889634;
+void attention_mma(const Call *, const Flash *);
+void attention_grad_mma(const Call *, const Flash *);
+/* Rows of a tile in the backward. */
+static inline int gradient_tile(DType dtype) { return dtype == F64 ? 32 : 64; }
+
+#endif

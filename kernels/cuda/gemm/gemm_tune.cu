@@ -1,0 +1,204 @@
+/* The choice of a product's algorithm by measurement. What counts is the time under the load of a training
+ * step, in which a GPU's clocks are what its power limit leaves: an algorithm that wins a short run by
+ * drawing more power may be the slower one there. So cheap turns only discard what is far behind. The
+ * finalists then run alone, on a hot GPU, for as long as the power's governor needs to settle. Each comes
+ * with the passes that its epilogues take if they are not fused. Two choices are made and kept: the fastest
+ * of those whose results have the bits of what an unmeasured product takes, so that measuring decides about
+ * time alone and a run has the same bits with and without it, on every rank and after a restart; and the
+ * fastest of all (--gemm-tuning), which is the same for all who share the store. */
+#include "kernels/cuda/gemm/gemm_bench.cuh"
+
+#include <algorithm>
+#include <math.h>
+#include <string.h>
+
+extern "C" {
+#include "base/clock.h"
+}
+
+/* Turns: all for a moment each. */
+enum { TURNS = 3, TURN_RUNS_MIN = 3, TURN_RUNS_MAX = 50 };
+static const double WARM_MS = 30, TURN_MS = 0.5;
+static const double HOPELESS = 1.2; /* of the first candidate's time, in the first turn */
+
+/* Blocks under load, in rounds of opposite order, so that most of a drift cancels out. Who is fast in turns
+ * says little about who is there, so that the first round has all that are not far behind. The next ones have
+ * the best so far: the fewer are left, the closer they are, and the longer each is measured. */
+enum { ROUNDS = 4 };
+typedef struct Entry {
+    int most;    /* with the same bits, and with any */
+    double near; /* of the fastest one's time until then */
+} Entry;
+static const Entry ENTRY[ROUNDS] = {{12, 1.15}, {6, 1.04}, {4, 1.02}, {3, 1.01}};
+static const double HEAT_MS = 400;  /* until clocks and temperature of an idle GPU settle */
+static const double REHEAT_MS = 80; /* if it was hot IDLE_S ago */
+static const double IDLE_S = 1;
+static const double SETTLE_MS = 30, BLOCK_MS = 50; /* unmeasured, then measured */
+
+static const double WORTHWHILE = 0.995; /* of the first candidate's time: less is noise */
+
+typedef struct Candidate {
+    GemmAlgo algo;
+    bool runs, same_bits, finalist;
+    double turn[TURNS], ms; /* of a run: in turns, in the blocks so far */
+} Candidate;
+
+/* ---- turns ---- */
+
+/* One that gives other bits the second time does not count as running. */
+static void try_all(GemmBench *b, Candidate *all, int n) {
+    unsigned long long first = 0, one, two;
+    for (int i = 0; i < n; i++) {
+        gemm_bench_take(b, &all[i].algo);
+        all[i].runs = gemm_bench_print(b, &one) && gemm_bench_print(b, &two) && one == two;
+        if (i == 0) first = one;
+        all[i].same_bits = all[i].runs && one == first;
+    }
+}
+
+/* That take this long if each takes `once`. */
+static int runs_in(double ms, double once) { return (int)ceil(ms / fmax(once, 1e-4)); }
+
+static void turn(GemmBench *b, Candidate *x, int number) {
+    if (!x->runs) return;
+    gemm_bench_take(b, &x->algo);
+    const double once = number ? x->turn[0] : gemm_bench_run(b, 0, TURN_RUNS_MIN);
+    const int runs = std::max<int>(TURN_RUNS_MIN, std::min<int>(TURN_RUNS_MAX, runs_in(TURN_MS, once)));
+    x->turn[number] = gemm_bench_run(b, 0, runs);
+    x->runs = x->turn[number] >= 0;
+}
+
+static void take_turns(GemmBench *b, Candidate *all, int n) {
+    double warm = 0, once = 1;
+    gemm_bench_take(b, &all[0].algo);
+    for (; once > 0 && warm < WARM_MS; warm += TURN_RUNS_MIN * once)
+        once = gemm_bench_run(b, 0, TURN_RUNS_MIN);
+    for (int number = 0; number < TURNS; number++) {
+        for (int i = 0; i < n; i++) turn(b, &all[i], number);
+        for (int i = 1; i < n && !number; i++) all[i].runs &= all[i].turn[0] < HOPELESS * all[0].turn[0];
+    }
+    for (int i = 0; i < n; i++) {
+        std::sort(all[i].turn, all[i].turn + TURNS);
+        all[i].ms = all[i].turn[TURNS / 2];
+    }
+}
+
+/* ---- blocks ---- */
+
+static bool is_faster(const Candidate *a, const Candidate *b) { return a->ms < b->ms; }
+
+/* Into `chosen`, which is of `all`. */
+static void choose(Candidate *all, int n, Entry entry, bool any_bits, bool *chosen) {
+    Candidate *by_speed[GEMM_ALGOS];
+    int count = 0;
+    for (int i = 0; i < n; i++)
+        if (all[i].finalist && (any_bits || all[i].same_bits)) by_speed[count++] = &all[i];
+    std::sort(by_speed, by_speed + count, is_faster);
+    for (int i = 0; i < std::min(count, entry.most); i++)
+        chosen[by_speed[i] - all] |= by_speed[i]->ms < entry.near * by_speed[0]->ms;
+}
+
+/* Of the finalists so far, those that stay; the first candidate always does. */
+static void keep_best(Candidate *all, int n, Entry entry) {
+    bool chosen[GEMM_ALGOS] = {true};
+    choose(all, n, entry, false, chosen);
+    choose(all, n, entry, true, chosen);
+    for (int i = 0; i < n; i++) all[i].finalist &= chosen[i];
+}
+
+/* That of a product measured just before has not been lost. */
+static void heat(GemmBench *b, const GemmState *s, const Candidate *by) {
+    const bool hot = s->hot_ns && (double)(clock_ns() - s->hot_ns) < IDLE_S * 1e9;
+    gemm_bench_take(b, &by->algo);
+    gemm_bench_run(b, 0, runs_in(hot ? REHEAT_MS : HEAT_MS, by->ms));
+}
+
+/* The mean of its blocks, of which this is number `round`. */
+static void block(GemmBench *b, Candidate *x, int round) {
+    const double once = x->turn[TURNS / 2];
+    gemm_bench_take(b, &x->algo);
+    const double ms = gemm_bench_run(b, runs_in(SETTLE_MS, once), runs_in(BLOCK_MS, once));
+    x->ms = round ? (round * x->ms + ms) / (round + 1) : ms;
+    x->runs = x->finalist = ms >= 0;
+}
+
+static void run_finals(GemmBench *b, GemmState *s, Candidate *all, int n) {
+    for (int i = 0; i < n; i++) all[i].finalist = all[i].runs;
+    heat(b, s, &all[0]);
+    for (int round = 0; round < ROUNDS && all[0].runs; round++) {
+        keep_best(all, n, ENTRY[round]);
+        for (int i = 0; i < n; i++) {
+            Candidate *x = &all[round % 2 ? n - 1 - i : i];
+            if (x->finalist) block(b, x, round);
+        }
+    }
+    s->hot_ns = clock_ns();
+}
+
+/* ---- choice ---- */
+
+/* The first is what an unmeasured product takes. */
+static int gather(const GemmState *s, GemmPlan *p, Candidate all[GEMM_ALGOS]) {
+    GemmAlgo algos[GEMM_ALGOS];
+    const int n = gemm_all_algos(s, p, algos);
+    memset(all, 0, GEMM_ALGOS * sizeof *all);
+    for (int i = 0; i < n; i++) all[i].algo = algos[i];
+    return n;
+}
+
+static GemmChoice best_of(const Candidate *all, int n, bool any_bits) {
+    const Candidate *best = &all[0];
+    for (int i = 1; i < n; i++)
+        if (all[i].finalist && (any_bits || all[i].same_bits) && is_faster(&all[i], best)) best = &all[i];
+    if (best->ms > WORTHWHILE * all[0].ms) best = &all[0];
+    GemmChoice c = {best->algo, 1e3 * best->ms};
+    return c;
+}
+
+static bool tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g, GemmRecord *out) {
+    GemmBench b;
+    Candidate all[GEMM_ALGOS];
+    const int n = gather(s, p, all);
+    if (n < 2 || !gemm_bench_open(&b, d, s, p, g)) return false;
+    try_all(&b, all, n);
+    if (all[0].runs) take_turns(&b, all, n);
+    if (all[0].runs) run_finals(&b, s, all, n);
+    gemm_bench_close(&b);
+    if (!all[0].runs) return false;
+    out->key = p->key;
+    out->first_us = 1e3 * all[0].ms;
+    out->choice[GEMM_TUNING_SAME_BITS] = best_of(all, n, false);
+    out->choice[GEMM_TUNING_FASTEST] = best_of(all, n, true);
+    return true;
+}
+
+/* So that a rank that has the memory to measure takes no other algorithm. */
+static const GemmRecord *unmeasured(const GemmPlan *p, GemmRecord *r) {
+    memset(r, 0, sizeof *r);
+    r->key = p->key;
+    for (int i = 0; i < GEMM_CHOICES; i++) r->choice[i].algo = p->algo;
+    return r;
+}
+
+void gemm_tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g) {
+    const GemmTuning by = cuda_of(d)->gemm_tuning;
+    const GemmAlgo first = p->algo;
+    GemmStore store = gemm_store_open(cuda_of(d), s);
+    GemmRecord r;
+    bool kept = store.alone;
+    if (gemm_store_find(&store, &p->key, &r) && gemm_can(s, p, &r.choice[by].algo)) {
+        p->algo = r.choice[by].algo;
+    } else if (tune(d, s, p, g, &r)) {
+        p->algo = r.choice[by].algo;
+        kept &= gemm_store_add(&store, s, &r);
+    } else {
+        p->algo = first;
+        if (by == GEMM_TUNING_FASTEST) kept &= gemm_store_add(&store, s, unmeasured(p, &r));
+    }
+    CHECK(kept || by != GEMM_TUNING_FASTEST,
+          "%s: --gemm-tuning fastest needs a folder for what it chooses that can be locked and written "
+          "(ISOTRON_CACHE_DIR), or ranks would differ",
+          g->op);
+    gemm_describe(p, p->algo.fused);
+    gemm_store_close(&store);
+}

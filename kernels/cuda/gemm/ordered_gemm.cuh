@@ -1,0 +1,94 @@
+/* Products in which every element is one chain of multiply-adds over its terms in order, as in
+ * kernels/cpu/tile.h: the same bits whatever the shape, and those of the CPU. Types are free. */
+#ifndef ISOTRON_KERNELS_CUDA_GEMM_ORDERED_GEMM_CUH
+#define ISOTRON_KERNELS_CUDA_GEMM_ORDERED_GEMM_CUH
+
+#include "kernels/cuda/common.cuh"
+
+/* c [m,n] = a b (+ c, or + bias). Element (i,p) of a stands at a_at + i * a_row + p * a_col, (p,j) of b at
+ * b_at + p * b_row + j * b_col. One of the strides of a and of b is 1. */
+struct Product {
+    Cells a, b, c, bias; /* no bias: its data is NULL */
+    int64_t a_at, a_row, a_col, b_at, b_row, b_col, c_at, c_row, c_col;
+    int64_t m, n, k;
+    bool add, bias_of_rows; /* an element of the bias belongs to a row of c, else to a column */
+};
+
+enum { ORDERED_THREADS = 256, ORDERED_DEPTH = 16, ORDERED_PAD = 4 };
+
+/* `height` lines of an operand times ORDERED_DEPTH terms: what this thread loads of them, zeros outside.
+ * Neighbouring threads touch neighbouring elements: along the terms if those are contiguous, else along the
+ * lines. */
+template <int height> struct Share {
+    static constexpr int COUNT = height * ORDERED_DEPTH / ORDERED_THREADS;
+    bool along;
+    __device__ __forceinline__ int line(int q) const {
+        const int i = threadIdx.x + q * ORDERED_THREADS;
+        return along ? i / ORDERED_DEPTH : i % height;
+    }
+    __device__ __forceinline__ int term(int q) const {
+        const int i = threadIdx.x + q * ORDERED_THREADS;
+        return along ? i % ORDERED_DEPTH : i / height;
+    }
+    template <typename R>
+    __device__ __forceinline__ void load(R *to, const Cells &x, int64_t at, int64_t line_stride,
+                                         int64_t term_stride, int64_t lines, int64_t terms) const {
+#pragma unroll
+        for (int q = 0; q < COUNT; q++) {
+            const int64_t i = line(q), p = term(q);
+            to[q] = i < lines && p < terms ? x.get<R>(at + i * line_stride + p * term_stride) : (R)0;
+        }
+    }
+    template <typename R>
+    __device__ __forceinline__ void keep(const R *from, R (*to)[height + ORDERED_PAD]) const {
+#pragma unroll
+        for (int q = 0; q < COUNT; q++) to[term(q)][line(q)] = from[q];
+    }
+};
+
+/* The part of c at (i0, j0), HEIGHT x WIDTH, by a block of ORDERED_THREADS, each with ROWS x COLUMNS
+ * elements.
+ */
+template <typename R, int HEIGHT, int WIDTH, int ROWS, int COLUMNS>
+__device__ __forceinline__ void ordered_tile(const Product &g, int64_t i0, int64_t j0) {
+    static_assert(HEIGHT / ROWS * (WIDTH / COLUMNS) == ORDERED_THREADS, "every thread has its elements");
+    __shared__ alignas(32) R a[ORDERED_DEPTH][HEIGHT + ORDERED_PAD];
+    __shared__ alignas(32) R b[ORDERED_DEPTH][WIDTH + ORDERED_PAD];
+    const Share<HEIGHT> a_share = {g.a_col == 1};
+    const Share<WIDTH> b_share = {g.b_row == 1};
+    const int row = threadIdx.x / (WIDTH / COLUMNS) * ROWS,
+              column = threadIdx.x % (WIDTH / COLUMNS) * COLUMNS;
+    R next_a[Share<HEIGHT>::COUNT], next_b[Share<WIDTH>::COUNT], sum[ROWS][COLUMNS] = {};
+    const int64_t a_at = g.a_at + i0 * g.a_row, b_at = g.b_at + j0 * g.b_col;
+    a_share.load(next_a, g.a, a_at, g.a_row, g.a_col, g.m - i0, g.k);
+    b_share.load(next_b, g.b, b_at, g.b_col, g.b_row, g.n - j0, g.k);
+    for (int64_t p0 = 0; p0 < g.k; p0 += ORDERED_DEPTH) {
+        const int64_t p1 = p0 + ORDERED_DEPTH;
+        __syncthreads();
+        a_share.keep(next_a, a);
+        b_share.keep(next_b, b);
+        __syncthreads();
+        a_share.load(next_a, g.a, a_at + p1 * g.a_col, g.a_row, g.a_col, g.m - i0, g.k - p1);
+        b_share.load(next_b, g.b, b_at + p1 * g.b_row, g.b_col, g.b_row, g.n - j0, g.k - p1);
+#pragma unroll
+        for (int p = 0; p < ORDERED_DEPTH; p++) {
+            const Vec<R, ROWS> x = *(const Vec<R, ROWS> *)&a[p][row];
+            const Vec<R, COLUMNS> y = *(const Vec<R, COLUMNS> *)&b[p][column];
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (int q = 0; q < COLUMNS; q++) sum[r][q] = fma(x.v[r], y.v[q], sum[r][q]);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int q = 0; q < COLUMNS; q++) {
+            const int64_t i = i0 + row + r, j = j0 + column + q;
+            if (i >= g.m || j >= g.n) continue;
+            const R x = g.bias.data ? sum[r][q] + g.bias.get<R>(g.bias_of_rows ? i : j) : sum[r][q];
+            g.c.put_or_add(g.c_at + i * g.c_row + j * g.c_col, x, g.add);
+        }
+}
+
+#endif

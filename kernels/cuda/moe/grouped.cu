@@ -1,0 +1,245 @@
+/* The ops of kernels/cpu/grouped.c: expert e multiplies its rows [offset[e], offset[e+1]) by its block of the
+ * weight. The offsets are known on the GPU alone: there are as many tiles as any offsets may need, each finds
+ * its expert, and those that are not needed end at once. Products of 16-bit operands, whose rows are whole
+ * units of 16 bytes, go to tensor cores if y and dx are of their type and dw is F32 or of theirs; all others,
+ * and batch-invariant mode, are chains of multiply-adds (ordered_gemm.cuh). Written: y, also the rows behind
+ * the last expert, as 0; written or added to: dx, dw. */
+#include "kernels/cuda/gemm/ordered_gemm.cuh"
+#include "kernels/cuda/moe/tensor_tile.cuh"
+
+#include <algorithm>
+
+struct Experts {
+    const int64_t *offset;
+    int64_t count, rows;
+};
+
+/* ---- which tile ---- */
+
+struct RowTile {
+    int64_t expert, first,
+        rows; /* expert: Experts.count for the rows behind the last one, -1: there is no such tile */
+};
+
+/* Tile number `tile` of those that experts have, each begun at its first row. All threads of the block call.
+ */
+static __device__ RowTile find_tile(const Experts &e, int64_t tile, int height) {
+    __shared__ int64_t sums[32];
+    __shared__ RowTile found;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    int64_t base = 0; /* tiles of the experts before this round's */
+    if (threadIdx.x == 0) found.expert = -1;
+    for (int64_t at = 0; at <= e.count; at += blockDim.x) {
+        const int64_t i = at + threadIdx.x;
+        const int64_t first = i <= e.count ? e.offset[i] : 0,
+                      last = i < e.count ? e.offset[i + 1] : (i == e.count ? e.rows : 0),
+                      tiles = (last - first + height - 1) / height;
+        int64_t before = tiles;
+        for (int k = 1; k < 32; k *= 2) {
+            const int64_t left = __shfl_up_sync(0xffffffffu, before, k);
+            if (lane >= k) before += left;
+        }
+        before -= tiles;
+        __syncthreads();
+        if (lane == 31) sums[warp] = before + tiles;
+        __syncthreads();
+        before += base;
+        for (int k = 0; k < warps; k++) {
+            if (k < warp) before += sums[k];
+            base += sums[k];
+        }
+        if (tile >= before && tile < before + tiles) {
+            const int64_t row = first + (tile - before) * height;
+            found.expert = i, found.first = row, found.rows = last - row < height ? last - row : height;
+        }
+    }
+    __syncthreads();
+    return found;
+}
+
+/* Blocks that run side by side read the same few rows and columns, which stay in the L2 cache: tiles go down
+ * a band before they go across. */
+static __device__ __forceinline__ void in_bands(int64_t i, int64_t down, int64_t across, int64_t *row,
+                                                int64_t *column) {
+    enum { BAND = 16 };
+    const int64_t band = i / (BAND * across), first = band * BAND, left = down - first,
+                  height = left < BAND ? left : BAND, within = i - first * across;
+    *row = first + within % height;
+    *column = within / height;
+}
+
+/* ---- kernels ---- */
+
+/* y = x w_e^T (w_e [n,k] along the terms) or x w_e (w_e [k,n]). */
+template <typename T, bool along>
+static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
+    tensor_rows(const T *x, const T *w, T *y, Experts e, int64_t n, int64_t k, int64_t down, int64_t across,
+                bool add) {
+    int64_t row, column;
+    in_bands(blockIdx.x, down, across, &row, &column);
+    const RowTile t = find_tile(e, row, TENSOR_TILE);
+    const bool tail = t.expert == e.count;
+    if (t.expert < 0 || (tail && add)) return;
+    const int64_t j = column * TENSOR_TILE;
+    float sum[TENSOR_SUMS][4] = {};
+    if (!tail) {
+        const TensorSide<T> a = {x + t.first * k, k, t.rows};
+        const TensorSide<T> b = {w + t.expert * n * k + (along ? j * k : j), along ? k : n, n - j};
+        tensor_tile<T, true, along>(sum, a, b, k);
+    }
+    tensor_put(sum, y + t.first * n + j, n, t.rows, n - j, add);
+}
+
+/* dw_e [m,n] = dy_e^T x_e */
+template <typename T, typename Y>
+static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
+    tensor_experts(const T *dy, const T *x, Y *dw, Experts e, int64_t m, int64_t n, int64_t down,
+                   int64_t across, bool add) {
+    const int64_t expert = blockIdx.x / (down * across), first = e.offset[expert],
+                  rows = e.offset[expert + 1] - first;
+    if (add && rows == 0) return;
+    int64_t i, j;
+    in_bands(blockIdx.x % (down * across), down, across, &i, &j);
+    i *= TENSOR_TILE, j *= TENSOR_TILE;
+    float sum[TENSOR_SUMS][4] = {};
+    const TensorSide<T> a = {dy + first * m + i, m, m - i}, b = {x + first * n + j, n, n - j};
+    tensor_tile<T, false, false>(sum, a, b, rows);
+    tensor_put(sum, dw + (expert * m + i) * n + j, n, m - i, n - j, add);
+}
+
+enum { ORDERED_TILE = 64 };
+
+/* g is the product of one expert, whose weight has `step` elements. */
+template <typename R>
+static __global__ void __launch_bounds__(ORDERED_THREADS)
+    ordered_rows(Product g, Experts e, int64_t step, int64_t across) {
+    const RowTile t = find_tile(e, blockIdx.x / across, ORDERED_TILE);
+    const bool tail = t.expert == e.count;
+    if (t.expert < 0 || (tail && g.add)) return;
+    g.a_at = t.first * g.a_row, g.b_at = t.expert * step, g.c_at = t.first * g.c_row;
+    g.m = t.rows;
+    if (tail) g.k = 0;
+    ordered_tile<R, ORDERED_TILE, ORDERED_TILE, 4, 4>(g, 0, blockIdx.x % across * ORDERED_TILE);
+}
+
+template <typename R>
+static __global__ void __launch_bounds__(ORDERED_THREADS)
+    ordered_experts(Product g, Experts e, int64_t down, int64_t across) {
+    const int64_t expert = blockIdx.x / (down * across), tile = blockIdx.x % (down * across),
+                  first = e.offset[expert];
+    g.k = e.offset[expert + 1] - first;
+    if (g.add && g.k == 0) return;
+    g.a_at = first * g.a_col, g.b_at = first * g.b_row, g.c_at = expert * g.m * g.n;
+    ordered_tile<R, ORDERED_TILE, ORDERED_TILE, 4, 4>(g, tile / across * ORDERED_TILE,
+                                                      tile % across * ORDERED_TILE);
+}
+
+/* ---- launches ---- */
+
+static Experts experts_of(const Call *c) {
+    const Tensor *offset = c->in[2];
+    const Experts e = {ids_of(offset), offset->dim[0] - 1, c->in[0]->dim[0]};
+    CHECK(e.count > 0, "grouped linear: offsets of %lld experts", (long long)e.count);
+    return e;
+}
+
+/* Of two 16-bit operands into `to`, all of whole units. */
+static bool on_tensor_cores(const Call *c, int to) {
+    const Tensor *a = c->in[0], *b = c->in[1], *out = c->out[0];
+    const auto in_units = [](const Tensor *x) { return aligned_16(x->data) && tensor_width(x) % 8 == 0; };
+    return !((const LinearAttr *)c->attr)->fixed_order && dtype_is_16bit((DType)a->dtype) &&
+           a->dtype == b->dtype && out->dtype == to && in_units(a) && in_units(b) && in_units(out);
+}
+
+static unsigned blocks(int64_t tiles) {
+    CHECK(tiles <= INT32_MAX, "grouped linear: %lld tiles are more than a launch can have", (long long)tiles);
+    return (unsigned)tiles;
+}
+
+/* Of any offsets: each expert, and the rows behind the last one, may begin one that is not full. */
+static int64_t row_tiles(const Experts &e, int64_t height) { return e.rows / height + e.count + 1; }
+
+template <typename T, bool along> static void launch_tensor_rows(const Call *c, const Experts &e) {
+    const Tensor *x = c->in[0], *y = c->out[0];
+    const int64_t n = tensor_width(y), down = row_tiles(e, TENSOR_TILE), across = ceil_div(n, TENSOR_TILE);
+    CUDA_CHECK(cudaFuncSetAttribute(tensor_rows<T, along>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    TENSOR_ROOM));
+    tensor_rows<T, along><<<blocks(down * across), TENSOR_THREADS, TENSOR_ROOM, stream_of(c)>>>(
+        data_of<T>(x), data_of<T>(c->in[1]), data_of<T>(y), e, n, tensor_width(x), down, across,
+        accumulates(y));
+    LAUNCHED();
+}
+
+template <typename T, typename Y> static void launch_tensor_experts(const Call *c, const Experts &e) {
+    const Tensor *dy = c->in[0], *x = c->in[1], *dw = c->out[0];
+    const int64_t m = tensor_width(dy), n = tensor_width(x), down = ceil_div(m, TENSOR_TILE),
+                  across = ceil_div(n, TENSOR_TILE);
+    CUDA_CHECK(
+        cudaFuncSetAttribute(tensor_experts<T, Y>, cudaFuncAttributeMaxDynamicSharedMemorySize, TENSOR_ROOM));
+    tensor_experts<T, Y><<<blocks(e.count * down * across), TENSOR_THREADS, TENSOR_ROOM, stream_of(c)>>>(
+        data_of<T>(dy), data_of<T>(x), data_of<Y>(dw), e, m, n, down, across, accumulates(dw));
+    LAUNCHED();
+}
+
+static Product product_of(const Call *c, int64_t m, int64_t n, int64_t k) {
+    Product g = {};
+    g.a = cells(c->in[0]), g.b = cells(c->in[1]), g.c = cells(c->out[0]), g.bias = cells(NULL);
+    g.m = m, g.n = n, g.k = k;
+    g.c_row = n, g.c_col = 1;
+    g.add = accumulates(c->out[0]);
+    return g;
+}
+
+static void launch_ordered_rows(const Call *c, const Experts &e, bool along) {
+    const int64_t n = tensor_width(c->out[0]), k = tensor_width(c->in[0]), across = ceil_div(n, ORDERED_TILE);
+    Product g = product_of(c, 0, n, k);
+    g.a_row = k, g.a_col = 1;
+    g.b_row = along ? 1 : n, g.b_col = along ? k : 1;
+    REAL_SWITCH(c->in[0]->dtype, ordered_rows<R>
+                <<<blocks(row_tiles(e, ORDERED_TILE) * across), ORDERED_THREADS, 0, stream_of(c)>>>(
+                    g, e, n * k, across));
+    LAUNCHED();
+}
+
+static void launch_ordered_experts(const Call *c, const Experts &e) {
+    const int64_t m = tensor_width(c->in[0]), n = tensor_width(c->in[1]), down = ceil_div(m, ORDERED_TILE),
+                  across = ceil_div(n, ORDERED_TILE);
+    Product g = product_of(c, m, n, 0);
+    g.a_row = 1, g.a_col = m;
+    g.b_row = n, g.b_col = 1;
+    REAL_SWITCH(c->in[0]->dtype, ordered_experts<R>
+                <<<blocks(e.count * down * across), ORDERED_THREADS, 0, stream_of(c)>>>(g, e, down, across));
+    LAUNCHED();
+}
+
+/* along: the weight is [n,k] of each expert, else [k,n]. */
+static void run_rows(const Call *c, bool along) {
+    const Experts e = experts_of(c);
+    const int64_t n = tensor_width(c->out[0]), k = tensor_width(c->in[0]);
+    CHECK(tensor_count(c->in[1]) == e.count * n * k,
+          "grouped linear: the weight of %lld experts has %lld elements, not %lld", (long long)e.count,
+          (long long)tensor_count(c->in[1]), (long long)(e.count * n * k));
+    if (!tensor_count(c->out[0])) return;
+    if (!on_tensor_cores(c, c->in[0]->dtype))
+        launch_ordered_rows(c, e, along);
+    else if (c->in[0]->dtype == BF16)
+        along ? launch_tensor_rows<bf16, true>(c, e) : launch_tensor_rows<bf16, false>(c, e);
+    else
+        along ? launch_tensor_rows<fp16, true>(c, e) : launch_tensor_rows<fp16, false>(c, e);
+}
+
+extern "C" void cuda_grouped_linear(const Call *c) { run_rows(c, true); }
+
+extern "C" void cuda_grouped_linear_dgrad(const Call *c) { run_rows(c, false); }
+
+extern "C" void cuda_grouped_linear_wgrad(const Call *c) {
+    const Experts e = experts_of(c);
+    if (!tensor_count(c->out[0])) return;
+    const bool narrow = on_tensor_cores(c, c->in[0]->dtype);
+    if (!narrow && !on_tensor_cores(c, F32))
+        launch_ordered_experts(c, e);
+    else if (c->in[0]->dtype == BF16)
+        narrow ? launch_tensor_experts<bf16, bf16>(c, e) : launch_tensor_experts<bf16, float>(c, e);
+    else
+        narrow ? launch_tensor_experts<fp16, fp16>(c, e) : launch_tensor_experts<fp16, float>(c, e);
+}

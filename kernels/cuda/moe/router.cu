@@ -1,0 +1,396 @@
+/* The ops of kernels/cpu/router.c, a token to a warp. Experts and probabilities have the bits of the CPU's: a
+ * choice that hung on a last bit would be another curve. Written: probs, expert, scores, bias; written or
+ * added to: dlogits, count. */
+#include <cooperative_groups.h>
+
+#include "kernels/cuda/moe/router.cuh"
+
+enum { THREADS = 256 };
+
+typedef struct Router {
+    RouteAttr attr;
+    Cells logits;
+    int64_t tokens;
+    int experts, topk;
+} Router;
+
+static Router router(const Call *c, const Tensor *logits, const Tensor *expert) {
+    const Router r = {*(const RouteAttr *)c->attr, cells(logits), tensor_rows(logits),
+                      (int)tensor_width(logits), (int)tensor_width(expert)};
+    return r;
+}
+
+template <typename R> __device__ __forceinline__ void scores(const Router &r, int64_t token, R *score) {
+    router_load(r.logits, token * r.experts, r.experts, score);
+    if (r.attr.score == ROUTER_SOFTMAX) router_softmax(score, r.experts);
+    if (r.attr.score == ROUTER_SIGMOID) router_sigmoid(score, r.experts);
+}
+
+/* ---- choice ---- */
+
+/* The first of the largest of n values. A NaN compares as it does in a loop from the first on: there it
+ * stays, elsewhere it is passed over. */
+template <typename R> __device__ __forceinline__ int first_largest(const R *x, int n) {
+    R best = (R)-INFINITY;
+    int at = INT_MAX;
+    for (int i = threadIdx.x % 32; i < n; i += 32) {
+        const R v = x[i] == x[i] ? x[i] : (R)(i ? -INFINITY : INFINITY);
+        if (v > best || at == INT_MAX) best = v, at = i;
+    }
+    for (int k = 16; k > 0; k /= 2) {
+        const R other = __shfl_xor_sync(0xffffffffu, best, k);
+        const int where = __shfl_xor_sync(0xffffffffu, at, k);
+        if (other > best || (other == best && where < at)) best = other, at = where;
+    }
+    __syncwarp();
+    return at;
+}
+
+/* No more to be chosen. */
+template <typename R> __device__ __forceinline__ void strike(R *x, int i) {
+    if (threadIdx.x % 32 == 0) x[i] = (R)-INFINITY;
+    __syncwarp();
+}
+
+/* Leaves only the experts of the best groups in `choice`; rest [experts], group [groups]. */
+template <typename R> __device__ void limit_groups(const Router &r, R *choice, R *rest, R *group) {
+    const int size = (int)(r.experts / r.attr.groups), each = (int)(r.topk / r.attr.group_topk),
+              lane = threadIdx.x % 32;
+    for (int i = lane; i < r.experts; i += 32) rest[i] = choice[i];
+    __syncwarp();
+    for (int g = 0; g < r.attr.groups; g++) {
+        R sum = 0;
+        for (int i = 0; i < each; i++) {
+            const int best = first_largest(rest + g * size, size);
+            sum += rest[g * size + best];
+            __syncwarp();
+            strike(rest + g * size, best);
+        }
+        if (lane == 0) group[g] = sum;
+    }
+    __syncwarp();
+    for (int i = lane; i < r.experts; i += 32) rest[i] = choice[i], choice[i] = (R)-INFINITY;
+    __syncwarp();
+    for (int i = 0; i < r.attr.group_topk; i++) {
+        const int best = first_largest(group, (int)r.attr.groups);
+        strike(group, best);
+        for (int j = lane; j < size; j += 32) choice[best * size + j] = rest[best * size + j];
+        __syncwarp();
+    }
+}
+
+/* The topk experts with the largest values, ascending; picked, expert [topk]. */
+template <typename R> __device__ void choose(int n, int k, R *choice, int *picked, int *expert) {
+    const int lane = threadIdx.x % 32;
+    for (int j = 0; j < k; j++) {
+        const int best = first_largest(choice, n);
+        strike(choice, best);
+        if (lane == 0) picked[j] = best;
+    }
+    __syncwarp();
+    for (int j = lane; j < k; j += 32) {
+        int place = 0;
+        for (int i = 0; i < k; i++) place += picked[i] < picked[j] || (picked[i] == picked[j] && i < j);
+        expert[place] = picked[j];
+    }
+    __syncwarp();
+}
+
+/* ---- route ---- */
+
+template <typename R> static size_t route_bytes(const Router &r) {
+    const size_t n = (size_t)r.experts, k = (size_t)r.topk,
+                 limited = r.attr.groups > 1 ? n + (size_t)r.attr.groups : 0;
+    return router_bytes((2 * n + k + limited) * sizeof(R) + 2 * k * sizeof(int));
+}
+
+template <typename R>
+static __global__ void route(Router r, Cells select, Cells bias, Cells probs, int64_t *expert, size_t bytes) {
+    const int n = r.experts, k = r.topk, lane = threadIdx.x % 32;
+    R *score = router_room<R>(bytes), *choice = score + n, *chosen = choice + n, *rest = chosen + k;
+    int *picked = (int *)((char *)score + bytes) - 2 * k, *sorted = picked + k;
+    WARP_LOOP(token, r.tokens) {
+        scores(r, token, score);
+        for (int i = lane; i < n; i += 32) {
+            const R from = select.data ? select.get<R>(token * n + i) : score[i];
+            choice[i] = bias.data ? from + bias.get<R>(i) : from;
+        }
+        __syncwarp();
+        if (r.attr.groups > 1) limit_groups(r, choice, rest, rest + n);
+        choose(n, k, choice, picked, sorted);
+        for (int j = lane; j < k; j += 32) {
+            chosen[j] = score[sorted[j]];
+            expert[token * k + j] = sorted[j];
+        }
+        __syncwarp();
+        R norm = 1;
+        if (r.attr.score == ROUTER_TOPK_SOFTMAX) router_softmax(chosen, k);
+        if (r.attr.score == ROUTER_SIGMOID && k > 1) {
+            norm = 0;
+            for (int j = 0; j < k; j++) norm += chosen[j];
+            norm += (R)ROUTER_EPSILON;
+        }
+        for (int j = lane; j < k; j += 32) probs.put(token * k + j, chosen[j] / norm * (R)r.attr.scaling);
+        __syncwarp();
+    }
+}
+
+extern "C" void cuda_route(const Call *c) {
+    const Router r = router(c, c->in[0], c->out[1]);
+    if (!r.tokens) return;
+    REAL_SWITCH(
+        lead_type(c), const size_t bytes = route_bytes<R>(r);
+        const int warps = warps_that_fit(r.experts, 0, bytes);
+        route<R><<<grid_for(c, r.tokens, warps), 32 * warps, warps * bytes, stream_of(c)>>>(
+            r, cells(c->in[1]), cells(c->in[2]), cells(c->out[0]), data_of<int64_t>(c->out[1]), bytes));
+    LAUNCHED();
+}
+
+/* d s of the chosen experts from d probs, and its sum weighted by s. Every lane computes all sums. */
+template <typename R>
+__device__ __forceinline__ R score_grad(const Router &r, const Cells &dprobs, int64_t at, const R *s, R *ds) {
+    const int k = r.topk;
+    const bool normalised = r.attr.score == ROUTER_SIGMOID && k > 1;
+    R sum = normalised ? (R)ROUTER_EPSILON : 1, dot = 0, weighted = 0;
+    for (int j = 0; normalised && j < k; j++) sum += s[j];
+    for (int j = 0; j < k; j++) dot += dprobs.get<R>(at + j) * s[j];
+    for (int j = threadIdx.x % 32; j < k; j += 32) {
+        const R d = dprobs.get<R>(at + j);
+        ds[j] = (R)r.attr.scaling * (normalised ? (d - dot / sum) / sum : d);
+    }
+    __syncwarp();
+    for (int j = 0; j < k; j++) weighted += ds[j] * s[j];
+    return weighted;
+}
+
+template <typename R>
+static __global__ void route_grad(Router r, Cells dprobs, Cells probs, const int64_t *expert, Cells dlogits,
+                                  bool add, size_t bytes) {
+    const int n = r.experts, k = r.topk, lane = threadIdx.x % 32;
+    const RouterScore kind = r.attr.score;
+    R *score = router_room<R>(bytes), *ds = score + n, *chosen = ds + n, *dchosen = chosen + k;
+    WARP_LOOP(token, r.tokens) {
+        const int64_t *own = expert + token * k;
+        if (kind != ROUTER_TOPK_SOFTMAX) scores(r, token, score);
+        for (int i = lane; i < n; i += 32) ds[i] = 0;
+        for (int j = lane; j < k; j += 32)
+            chosen[j] =
+                kind == ROUTER_TOPK_SOFTMAX ? probs.get<R>(token * k + j) / (R)r.attr.scaling : score[own[j]];
+        __syncwarp();
+        const R weighted = score_grad(r, dprobs, token * k, chosen, dchosen);
+        for (int j = lane; j < k; j += 32) /* an expert that was chosen twice (all others -inf) counts once */
+            if (j == k - 1 || own[j + 1] != own[j])
+                ds[own[j]] = kind == ROUTER_TOPK_SOFTMAX ? chosen[j] * (dchosen[j] - weighted) : dchosen[j];
+        __syncwarp();
+        for (int i = lane; i < n; i += 32) {
+            R d = ds[i];
+            if (kind == ROUTER_SOFTMAX) d = score[i] * (d - weighted);
+            if (kind == ROUTER_SIGMOID) d *= score[i] * (1 - score[i]);
+            dlogits.put_or_add(token * n + i, d, add);
+        }
+        __syncwarp();
+    }
+}
+
+extern "C" void cuda_route_grad(const Call *c) {
+    const Router r = router(c, c->in[1], c->in[3]);
+    if (!r.tokens) return;
+    REAL_SWITCH(lead_type(c), const size_t bytes = router_bytes(2 * (size_t)(r.experts + r.topk) * sizeof(R));
+                const int warps = warps_that_fit(r.experts, 0, bytes);
+                route_grad<R><<<grid_for(c, r.tokens, warps), 32 * warps, warps * bytes, stream_of(c)>>>(
+                    r, cells(c->in[0]), cells(c->in[2]), ids_of(c->in[3]), cells(c->out[0]),
+                    accumulates(c->out[0]), bytes));
+    LAUNCHED();
+}
+
+/* ---- counts ---- */
+
+/* Choices of each sample, or of all: whole numbers first, for blocks of positions, then their sums. */
+typedef struct Count {
+    const int64_t *expert;
+    int64_t positions, stride, groups; /* position p of group g is row p * stride + g */
+    int topk, experts, parts;
+} Count;
+
+static Count count_of(const Call *c) {
+    enum { MOST_PARTS = 128 };
+    const Tensor *expert = c->in[0], *count = c->out[0];
+    const int64_t rows = tensor_rows(expert), groups = count->dim[0] > 1 ? count->dim[0] : 1;
+    const int64_t positions = rows / groups, parts = ceil_div(positions, THREADS);
+    const Count n = {ids_of(expert),
+                     positions,
+                     groups,
+                     groups,
+                     (int)tensor_width(expert),
+                     (int)count->dim[1],
+                     (int)(parts < 1            ? 1
+                           : parts < MOST_PARTS ? parts
+                                                : MOST_PARTS)};
+    return n;
+}
+
+static __global__ void count_choices(Count n, int *part, DeviceAssert *failure, const char *message) {
+    extern __shared__ int bins[];
+    const int64_t group = blockIdx.x / n.parts, chunk = blockIdx.x % n.parts;
+    for (int e = threadIdx.x; e < n.experts; e += blockDim.x) bins[e] = 0;
+    __syncthreads();
+    for (int64_t p = chunk * blockDim.x + threadIdx.x; p < n.positions; p += (int64_t)n.parts * blockDim.x) {
+        const int64_t at = (p * n.stride + group) * n.topk;
+        for (int j = 0; j < n.topk; j++) {
+            const int64_t e = n.expert[at + j];
+            if (e >= 0 && e < n.experts)
+                atomicAdd(bins + e, 1);
+            else
+                raise_assert(failure, message, at + j, e);
+        }
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < n.experts; e += blockDim.x)
+        part[(int64_t)blockIdx.x * n.experts + e] = bins[e];
+}
+
+static __global__ void sum_choices(Count n, const int *part, double *count, bool add) {
+    GRID_LOOP(i, n.groups * n.experts) {
+        const int *own = part + i / n.experts * n.parts * n.experts + i % n.experts;
+        int64_t sum = 0;
+        for (int k = 0; k < n.parts; k++) sum += own[(int64_t)k * n.experts];
+        count[i] = add ? count[i] + (double)sum : (double)sum;
+    }
+}
+
+extern "C" size_t cuda_plans_expert_count(const Call *c) {
+    const Count n = count_of(c);
+    return (size_t)(n.groups * n.parts * n.experts) * sizeof(int);
+}
+
+extern "C" void cuda_expert_count(const Call *c) {
+    const Count n = count_of(c);
+    const Tensor *count = c->out[0];
+    const size_t shared = (size_t)n.experts * sizeof(int);
+    CHECK(count->dtype == F64, "expert_count: the counts are %s, not F64", dtype_name((DType)count->dtype));
+    CHECK(shared <= SHARED, "expert_count: %d experts, at most %d are counted", n.experts,
+          SHARED / (int)sizeof(int));
+    if (!tensor_count(count)) return;
+    int *part = (int *)cuda_scratch(c->device, cuda_plans_expert_count(c));
+    count_choices<<<(unsigned)(n.groups * n.parts), THREADS, shared, stream_of(c)>>>(
+        n, part, cuda_of(c->device)->failure, "choice %lld is expert %lld, which there is not");
+    LAUNCHED();
+    sum_choices<<<grid_for(c, n.groups * n.experts, THREADS), THREADS, 0, stream_of(c)>>>(
+        n, part, data_of<double>(count), accumulates(count));
+    LAUNCHED();
+}
+
+/* One block. */
+template <typename R>
+static __global__ void expert_bias(Cells bias, const double *count, Cells out, int64_t n, double rate) {
+    __shared__ double room[32];
+    double sum = 0; /* of whole numbers: exact */
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += count[i];
+    const double mean = block_sum(sum, room) / (double)n;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+        out.put(i, bias.get<R>(i) + (R)(rate * ((count[i] < mean) - (count[i] > mean))));
+}
+
+extern "C" void cuda_expert_bias(const Call *c) {
+    const int64_t n = tensor_count(c->in[0]);
+    const double rate = ((const ExpertBiasAttr *)c->attr)->rate;
+    CHECK(c->in[1]->dtype == F64, "expert_bias: the counts are %s, not F64",
+          dtype_name((DType)c->in[1]->dtype));
+    if (!n) return;
+    REAL_SWITCH(c->in[0]->dtype, expert_bias<R><<<1, THREADS, 0, stream_of(c)>>>(
+                                     cells(c->in[0]), data_of<double>(c->in[1]), cells(c->out[0]), n, rate));
+    LAUNCHED();
+}
+
+/* ---- sinkhorn ---- */
+
+/* How long the loop is depends on the numbers: blocks that wait for each other run all of it. */
+typedef struct Sinkhorn {
+    Cells logits, scores;
+    int64_t tokens;
+    int experts;
+    double *d0, *part; /* [tokens]; [2, blocks, experts] sums of blocks, by turns: one is read while the next
+                          is written */
+} Sinkhorn;
+
+enum { SINKHORN_BLOCKS = 128 };
+
+static int64_t sinkhorn_blocks(int64_t tokens) {
+    const int64_t want = ceil_div(tokens, 4 * WARPS);
+    return want < SINKHORN_BLOCKS ? want : SINKHORN_BLOCKS;
+}
+
+/* The new scales of the experts from the sums of all blocks; returns this thread's part of their mean change.
+ */
+__device__ __forceinline__ double rescale(const Sinkhorn &s, const double *part, double *d1) {
+    double change = 0;
+    for (int i = threadIdx.x; i < s.experts; i += blockDim.x) {
+        double sum = 0;
+#pragma unroll 8
+        for (unsigned k = 0; k < gridDim.x; k++) sum += part[(int64_t)k * s.experts + i];
+        const double next = 1 / ((double)s.experts * (sum + 1e-8));
+        change += fabs(next - d1[i]) / (double)s.experts;
+        d1[i] = next;
+    }
+    return change;
+}
+
+static __global__ void sinkhorn(Sinkhorn s) {
+    extern __shared__ double shared[];
+    const int n = s.experts, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    double *room = shared, *d1 = room + 32, *sums = d1 + n, *sum = sums + threadIdx.x / 32 * n,
+           *cost = sum + warps * n;
+    double change = INFINITY;
+    cooperative_groups::grid_group grid = cooperative_groups::this_grid();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) d1[i] = 1;
+    for (int turn = 0; change > 1e-4; turn = 1 - turn) {
+        __syncthreads();
+        for (int i = lane; i < n; i += 32) sum[i] = 0;
+        WARP_LOOP(t, s.tokens) {
+            double row = 0;
+            for (int i = lane; i < n; i += 32) {
+                cost[i] = exp(s.logits.get<double>(t * n + i));
+                row += d1[i] * cost[i];
+            }
+            const double scale = 1 / ((double)s.tokens * (warp_sum(row) + 1e-8));
+            if (lane == 0) s.d0[t] = scale;
+            for (int i = lane; i < n; i += 32) sum[i] += scale * cost[i];
+        }
+        __syncthreads();
+        double *part = s.part + (int64_t)turn * gridDim.x * n;
+        for (int i = threadIdx.x; i < n; i += blockDim.x) {
+            double total = 0;
+            for (int k = 0; k < warps; k++) total += sums[k * n + i];
+            part[(int64_t)blockIdx.x * n + i] = total;
+        }
+        grid.sync();
+        change = block_sum(rescale(s, part, d1), room);
+    }
+    __syncthreads();
+    WARP_LOOP(t, s.tokens) {
+        for (int i = lane; i < n; i += 32)
+            s.scores.put(t * n + i, d1[i] * exp(s.logits.get<double>(t * n + i)) * s.d0[t]);
+    }
+}
+
+extern "C" size_t cuda_plans_sinkhorn(const Call *c) {
+    const int64_t tokens = tensor_rows(c->in[0]), n = tensor_width(c->in[0]);
+    return (size_t)(tokens + 2 * sinkhorn_blocks(tokens) * n) * sizeof(double);
+}
+
+extern "C" void cuda_sinkhorn(const Call *c) {
+    const int64_t tokens = tensor_rows(c->in[0]), n = tensor_width(c->in[0]);
+    const size_t whole = (size_t)(32 + n) * sizeof(double), each = 2 * (size_t)n * sizeof(double);
+    if (!tokens) return;
+    const size_t warps = (size_t)warps_that_fit(n, whole, each), bytes = whole + warps * each;
+    int each_holds = 0;
+    CUDA_CHECK(
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each_holds, sinkhorn, (int)(32 * warps), bytes));
+    const int64_t want = sinkhorn_blocks(tokens),
+                  together = (int64_t)each_holds * cuda_of(c->device)->multiprocessors;
+    double *d0 = (double *)cuda_scratch(c->device, cuda_plans_sinkhorn(c));
+    Sinkhorn s = {cells(c->in[0]), cells(c->out[0]), tokens, (int)n, d0, d0 + tokens};
+    void *arguments[] = {&s};
+    CUDA_CHECK(cudaLaunchCooperativeKernel(sinkhorn, dim3((unsigned)(want < together ? want : together)),
+                                           dim3((unsigned)(32 * warps)), arguments, bytes, stream_of(c)));
+}

@@ -1,0 +1,65 @@
+/* What the kernels of a mixture of experts share: work for warps, and the scores of a router. Those have a
+ * token to a warp, its experts in shared memory, and all lanes call. Sums over experts have the order of
+ * kernels/cpu/router.h: each lane computes them whole. */
+#ifndef ISOTRON_KERNELS_CUDA_MOE_ROUTER_CUH
+#define ISOTRON_KERNELS_CUDA_MOE_ROUTER_CUH
+
+#include "kernels/cuda/vector_math.cuh"
+
+#define ROUTER_EPSILON 1e-20 /* as in kernels/cpu/router.h */
+
+enum { WARPS = 8, SHARED = 40 << 10 };
+
+#define WARP_LOOP(i, n)                                                                                      \
+    for (int64_t i = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < (n);                    \
+         i += (int64_t)gridDim.x * (blockDim.x / 32))
+
+/* Warps of a block that has `whole` bytes of shared memory, and each of them `bytes` for its experts. */
+static inline int warps_that_fit(int64_t experts, size_t whole, size_t bytes) {
+    CHECK(whole + bytes <= SHARED, "%lld experts take %zu bytes of shared memory, there are %d",
+          (long long)experts, whole + bytes, SHARED);
+    const size_t fit = (SHARED - whole) / bytes;
+    return (int)(fit < WARPS ? fit : WARPS);
+}
+static inline size_t router_bytes(size_t n) { return (n + 15) / 16 * 16; }
+
+/* Those of the calling warp. */
+template <typename R> __device__ __forceinline__ R *router_room(size_t bytes) {
+    extern __shared__ __align__(16) unsigned char router_shared[];
+    return (R *)(router_shared + threadIdx.x / 32 * bytes);
+}
+/* x becomes exp(x - max); returns the sum of that. */
+template <typename R> __device__ __forceinline__ R router_exp_sum(R *x, int n, R *max) {
+    const int lane = threadIdx.x % 32;
+    R most = (R)-INFINITY, sum = 0;
+    for (int i = lane; i < n; i += 32) most = x[i] > most ? x[i] : most;
+    *max = most = warp_max(most);
+    for (int i = lane; i < n; i += 32) x[i] = vector_exp(x[i] - most);
+    __syncwarp();
+#pragma unroll 8
+    for (int i = 0; i < n; i++) sum += x[i];
+    __syncwarp();
+    return sum;
+}
+
+template <typename R> __device__ __forceinline__ void router_softmax(R *x, int n) {
+    R max;
+    const R sum = router_exp_sum(x, n, &max);
+    for (int i = threadIdx.x % 32; i < n; i += 32) x[i] /= sum;
+    __syncwarp();
+}
+
+/* Elements from `at` on. */
+template <typename R>
+__device__ __forceinline__ void router_load(const Cells &logits, int64_t at, int n, R *x) {
+    for (int i = threadIdx.x % 32; i < n; i += 32) x[i] = logits.get<R>(at + i);
+    __syncwarp();
+}
+
+/* Of all experts, without dividing them by their sum. */
+template <typename R> __device__ __forceinline__ void router_sigmoid(R *x, int n) {
+    for (int i = threadIdx.x % 32; i < n; i += 32) x[i] = vector_sigmoid(x[i]);
+    __syncwarp();
+}
+
+#endif

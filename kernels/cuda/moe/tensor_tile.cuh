@@ -1,0 +1,234 @@
+/* Products of 16-bit matrices on tensor cores, summed in F32: a tile of TENSOR_TILE x TENSOR_TILE by a block
+ * of TENSOR_THREADS. Operands come to shared memory with cp.async, TENSOR_STAGES slices of TENSOR_DEPTH terms
+ * in flight, in rows of 128 bytes whose 16-byte units are exchanged by the number of the row (PTX ISA:
+ * 128-byte swizzle), so that neither the copies nor the reads of eight rows at a time meet in a bank. The
+ * slices are multiplied by warpgroups (wgmma) on sm_90a, by warps (mma) elsewhere. */
+#ifndef ISOTRON_KERNELS_CUDA_MOE_TENSOR_TILE_CUH
+#define ISOTRON_KERNELS_CUDA_MOE_TENSOR_TILE_CUH
+
+#include "kernels/cuda/mma.cuh"
+
+#include <type_traits>
+
+enum {
+    TENSOR_TILE = 128,
+    TENSOR_DEPTH = 64,
+    TENSOR_STAGES = 3,
+    TENSOR_THREADS = 256,
+    TENSOR_SLICE = TENSOR_TILE * TENSOR_DEPTH * 2, /* bytes */
+    TENSOR_ROOM =
+        2 * TENSOR_STAGES * TENSOR_SLICE + 1024, /* of dynamic shared memory, of which two blocks fit */
+    TENSOR_SUMS = TENSOR_TILE * TENSOR_TILE / TENSOR_THREADS / 4, /* of a thread, in fours */
+};
+
+/* One operand from the tile's first line (row of c, or column) on. */
+template <typename T> struct TensorSide {
+    const T *at;
+    int64_t pitch; /* elements from a line to the next if `along` (terms are contiguous), else from a term to
+                      the next */
+    int64_t lines; /* that there are */
+};
+
+/* ---- shared memory ---- */
+
+/* The byte of a slice where the 16-byte unit with this element stands: its first one. Not along the terms, 64
+ * lines stand side by side and the next 64 behind all terms. */
+template <bool along> __host__ __device__ __forceinline__ uint32_t tensor_place(int line, int term) {
+    return along ? line * 128 + ((term / 8 ^ line % 8) * 16)
+                 : line / 64 * (TENSOR_DEPTH * 128) + term * 128 + ((line / 8 % 8 ^ term % 8) * 16);
+}
+
+__device__ __forceinline__ void copies_begun(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending> __device__ __forceinline__ void copies_wait(void) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+/* What a thread copies of one operand: units of 4 lines or terms that lie `STEP` apart. */
+template <typename T, bool along> struct TensorCopy {
+    static constexpr int UNITS = TENSOR_DEPTH / 8, ACROSS = along ? UNITS : TENSOR_TILE / 8;
+    static constexpr int STEP = TENSOR_THREADS / ACROSS, COUNT = TENSOR_SLICE / 16 / TENSOR_THREADS;
+    const T *from;
+    int64_t pitch;
+    int down, unit,
+        lines; /* down: the first line if along, else the first term; unit: first element across */
+    uint32_t to;
+
+    __device__ __forceinline__ explicit TensorCopy(const TensorSide<T> &x) {
+        down = threadIdx.x / ACROSS, unit = threadIdx.x % ACROSS * 8;
+        lines = (int)(x.lines < TENSOR_TILE ? x.lines : TENSOR_TILE);
+        from = x.at + down * x.pitch + unit;
+        pitch = x.pitch;
+        to = along ? tensor_place<true>(down, unit) : tensor_place<false>(unit, down);
+    }
+    /* The next slice, of which `terms` are left; zeros behind the last and beside the last line. */
+    __device__ __forceinline__ void slice(uint32_t tile, int64_t terms) {
+#pragma unroll
+        for (int q = 0; q < COUNT; q++) {
+            const int at = down + q * STEP;
+            const bool there = along ? at < lines && unit < terms : at < terms && unit < lines;
+            copy_async<16>(tile + to + q * STEP * 128, from + q * STEP * pitch, there);
+        }
+        from += along ? TENSOR_DEPTH : TENSOR_DEPTH * pitch;
+    }
+};
+
+/* ---- multiplication of a slice ---- */
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+/* PTX ISA, matrix descriptor of wgmma: address, and the bytes between groups of 64 lines (not along the
+ * terms) and between groups of 8 rows, all in units of 16; swizzle of 128 bytes. */
+template <bool along> __device__ __forceinline__ uint64_t tensor_matrix(uint32_t at) {
+    const uint64_t leading = along ? 1 : TENSOR_DEPTH * 128 / 16, stride = 8 * 128 / 16;
+    return (uint64_t)(at >> 4 & 0x3fff) | leading << 16 | stride << 32 | (uint64_t)1 << 62;
+}
+
+#define SUMS(q)   "+f"(sum[q][0]), "+f"(sum[q][1]), "+f"(sum[q][2]), "+f"(sum[q][3])
+#define SUMS_4(q) SUMS(q), SUMS(q + 1), SUMS(q + 2), SUMS(q + 3)
+#define OPERANDS                                                                                             \
+    " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                               \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                      \
+    "%64, %65, 1, 1, 1, %66, %67;"
+template <typename T, bool a_along, bool b_along>
+__device__ __forceinline__ void multiply_16(float (&sum)[TENSOR_SUMS][4], uint64_t a, uint64_t b) {
+    if (std::is_same<T, bf16>::value)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16" OPERANDS
+                     : SUMS_4(0), SUMS_4(4), SUMS_4(8), SUMS_4(12)
+                     : "l"(a), "l"(b), "n"(!a_along), "n"(!b_along));
+    else
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16" OPERANDS
+                     : SUMS_4(0), SUMS_4(4), SUMS_4(8), SUMS_4(12)
+                     : "l"(a), "l"(b), "n"(!a_along), "n"(!b_along));
+}
+
+template <typename T, bool a_along, bool b_along>
+__device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uint32_t a, uint32_t b) {
+    a += threadIdx.x / 128 * tensor_place<a_along>(64, 0);
+    /* The sums are named so that nothing that touches them moves into the multiplication. */
+    asm volatile("wgmma.fence.sync.aligned;" : SUMS_4(0), SUMS_4(4), SUMS_4(8), SUMS_4(12)::"memory");
+#pragma unroll
+    for (int term = 0; term < TENSOR_DEPTH; term += 16)
+        multiply_16<T, a_along, b_along>(sum, tensor_matrix<a_along>(a + (a_along ? term * 2 : term * 128)),
+                                         tensor_matrix<b_along>(b + (b_along ? term * 2 : term * 128)));
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : SUMS_4(0), SUMS_4(4), SUMS_4(8), SUMS_4(12)::"memory");
+}
+
+/* Copies by this thread become visible to wgmma after the next barrier. */
+__device__ __forceinline__ void publish_copies(void) { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+/* Where sums 0 and 1 of four stand in the tile; 2 and 3 stand eight rows below. */
+__device__ __forceinline__ int tensor_row(int) { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
+__device__ __forceinline__ int tensor_column(int q) { return q * 8 + threadIdx.x % 4 * 2; }
+
+#else
+
+template <bool along> __device__ __forceinline__ void read_matrices(uint32_t (&x)[4], uint32_t at) {
+    if (along)
+        load_matrices(x, at);
+    else
+        load_transposed(x, at);
+}
+
+/* Eight warps of 64 x 32 each. A lane's address: of the unit with its row of the matrix that is `lower` in
+ * the lines and `later` in the terms. */
+template <bool along>
+__device__ __forceinline__ uint32_t lane_place(int line, int term, int lower, int later) {
+    const int row = threadIdx.x % 8;
+    return tensor_place<along>(line + 8 * lower + (along ? row : 0), term + 8 * later + (along ? 0 : row));
+}
+
+template <typename T, bool a_along, bool b_along>
+__device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uint32_t a, uint32_t b) {
+    const int warp = threadIdx.x / 32, m0 = warp / 4 * 64, n0 = warp % 4 * 32;
+    const int odd = threadIdx.x / 8 % 2, high = threadIdx.x / 16 % 2;
+#pragma unroll
+    for (int term = 0; term < TENSOR_DEPTH; term += 16) {
+        uint32_t right[2][4];
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            read_matrices<b_along>(right[j], b + lane_place<b_along>(n0 + 16 * j, term, high, odd));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t left[4];
+            read_matrices<a_along>(left, a + lane_place<a_along>(m0 + 16 * i, term, odd, high));
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                multiply_add<T>(sum[4 * i + j], left, right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
+        }
+    }
+}
+
+__device__ __forceinline__ void publish_copies(void) {}
+
+/* Where sums 0 and 1 of four stand in the tile; 2 and 3 stand eight rows below. */
+__device__ __forceinline__ int tensor_row(int q) {
+    return threadIdx.x / 128 * 64 + q / 4 * 16 + threadIdx.x % 32 / 4;
+}
+__device__ __forceinline__ int tensor_column(int q) {
+    return threadIdx.x / 32 % 4 * 32 + q % 4 * 8 + threadIdx.x % 4 * 2;
+}
+
+#endif
+
+/* ---- the tile ---- */
+
+/* sum += a b over k terms. Lines and terms that are contiguous come in eights. */
+template <typename T, bool a_along, bool b_along>
+__device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const TensorSide<T> &a,
+                                            const TensorSide<T> &b, int64_t k) {
+    extern __shared__ char room[];
+    const uint32_t base = (shared_address(room) + 1023) / 1024 * 1024;
+    TensorCopy<T, a_along> left(a);
+    TensorCopy<T, b_along> right(b);
+    int64_t ahead = k; /* terms that no copy has begun for */
+    int next = 0;      /* where they will stand */
+    const auto after = [](int stage) { return stage + 1 == TENSOR_STAGES ? 0 : stage + 1; };
+    const auto fetch = [&]() {
+        const uint32_t at = base + 2 * TENSOR_SLICE * next;
+        if (ahead > 0) left.slice(at, ahead), right.slice(at + TENSOR_SLICE, ahead);
+        copies_begun();
+        ahead -= TENSOR_DEPTH;
+        next = after(next);
+    };
+#pragma unroll
+    for (int i = 0; i + 1 < TENSOR_STAGES; i++) fetch();
+    while (ahead + (TENSOR_STAGES - 1) * TENSOR_DEPTH > 0) {
+        copies_wait<TENSOR_STAGES - 2>();
+        publish_copies();
+        __syncthreads(); /* the slice is there, and nobody reads the one before it any more */
+        const uint32_t at = base + 2 * TENSOR_SLICE * after(next);
+        fetch();
+        multiply_slice<T, a_along, b_along>(sum, at, at + TENSOR_SLICE);
+    }
+    copies_wait<0>();
+}
+
+/* Two neighbours of a row; `at` is even. */
+template <typename Y> __device__ __forceinline__ void put_pair(Y *y, float a, float b, bool add) {
+    Vec<Y, 2> *to = (Vec<Y, 2> *)y;
+    if (add) {
+        const Vec<Y, 2> old = *to;
+        a += to_real<float>(old.v[0]), b += to_real<float>(old.v[1]);
+    }
+    const Vec<Y, 2> pair = {{from_real<Y>(a), from_real<Y>(b)}};
+    *to = pair;
+}
+
+/* The tile into c [lines,n], n even, at its first element; of its lines and columns there are so many. */
+template <typename Y>
+__device__ __forceinline__ void tensor_put(const float (&sum)[TENSOR_SUMS][4], Y *c, int64_t n, int64_t lines,
+                                           int64_t columns, bool add) {
+#pragma unroll
+    for (int q = 0; q < TENSOR_SUMS; q++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = tensor_row(q) + 8 * half, column = tensor_column(q);
+            if (row < lines && column < columns)
+                put_pair(c + row * n + column, sum[q][2 * half], sum[q][2 * half + 1], add);
+        }
+}
+
+#endif

@@ -1,0 +1,114 @@
+/* The CPU. Its memory is the host's, and an op has run when call_run returns. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/clock.h"
+#include "base/host_memory.h"
+#include "base/mem.h"
+#include "tensor/backend.h"
+
+/* ---- ops ---- */
+
+static const Tensor *first_float(const Call *c) {
+    for (int i = 0; i < CALL_IN; i++)
+        if (c->in[i] && dtype_is_float((DType)c->in[i]->dtype)) return c->in[i];
+    for (int i = 0; i < CALL_OUT; i++)
+        if (c->out[i] && dtype_is_float((DType)c->out[i]->dtype)) return c->out[i];
+    return NULL;
+}
+
+static void convert_rows(Tensor *dst, const Tensor *src) {
+    size_t width = (size_t)tensor_width(src);
+    for (int64_t r = 0, rows = tensor_rows(src); r < rows; r++)
+        dtype_convert((char *)dst->data + (size_t)tensor_row_offset(dst, r) * dtype_size((DType)dst->dtype),
+                      (DType)dst->dtype,
+                      (const char *)src->data +
+                          (size_t)tensor_row_offset(src, r) * dtype_size((DType)src->dtype),
+                      (DType)src->dtype, width);
+}
+
+static Tensor *widen(Tensor *t, Tensor *copy, bool load) {
+    if (!t || !dtype_is_16bit((DType)t->dtype)) return t;
+    *copy = tensor_make(mem_aligned((size_t)tensor_count(t) * sizeof(float)), F32, t->ndim, t->dim);
+    copy->flags = t->flags;
+    if (load) convert_rows(copy, t);
+    return copy;
+}
+
+static void run_f32(const OpDef *op, const Call *c) {
+    Call wide = *c;
+    Tensor in[CALL_IN], out[CALL_OUT];
+    for (int i = 0; i < CALL_IN; i++) wide.in[i] = widen(c->in[i], &in[i], true);
+    for (int i = 0; i < CALL_OUT; i++)
+        wide.out[i] = widen(c->out[i], &out[i], c->out[i] && c->out[i]->flags & TENSOR_ACCUM);
+    wide.stored = c->out[0] ? (DType)c->out[0]->dtype : F32;
+    op->cpu_f32(&wide);
+    for (int i = 0; i < CALL_OUT; i++) {
+        if (wide.out[i] == c->out[i]) continue;
+        convert_rows(c->out[i], wide.out[i]);
+        free(wide.out[i]->data);
+    }
+    for (int i = 0; i < CALL_IN; i++)
+        if (wide.in[i] != c->in[i]) free(wide.in[i]->data);
+}
+
+static void cpu_run(const OpDef *op, const Call *c) {
+    const Tensor *lead = first_float(c);
+    OpProfile *profile = c->device->profile ? &c->device->profile[op->number] : NULL;
+    const int64_t start = profile ? clock_ns() : 0;
+    if (!lead || lead->dtype == F64)
+        op->cpu_f64(c);
+    else
+        run_f32(op, c);
+    if (profile) profile->calls++, profile->ns += clock_ns() - start;
+}
+
+/* ---- memory ---- */
+
+/* Pages are taken as they are touched. */
+static void *cpu_alloc(Device *d, size_t bytes) {
+    (void)d;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static void cpu_free(Device *d, void *p, size_t bytes) {
+    (void)d;
+    munmap(p, bytes);
+}
+
+static void cpu_copy(Device *d, void *to, const void *from, size_t bytes) {
+    (void)d;
+    memcpy(to, from, bytes);
+}
+
+static size_t cpu_available(const Device *d) {
+    (void)d;
+    return host_memory_available("");
+}
+
+/* ---- the device ---- */
+
+typedef struct Cpu {
+    unsigned fp8_gemms;
+} Cpu;
+
+static Err cpu_open(const DeviceSpec *spec, Device *d) {
+    Cpu *cpu = d->state = mem_zero(1, sizeof *cpu);
+    cpu->fp8_gemms = spec->fp8_gemms;
+    return ERR_OK;
+}
+
+static void cpu_close(Device *d) { free(d->state); }
+
+static unsigned cpu_fp8_gemms(const Device *d) { return ((const Cpu *)d->state)->fp8_gemms; }
+
+const DeviceBackend device_cpu_backend = {.open = cpu_open,
+                                          .close = cpu_close,
+                                          .run = cpu_run,
+                                          .fp8_gemms = cpu_fp8_gemms,
+                                          .alloc = cpu_alloc,
+                                          .free = cpu_free,
+                                          .copy = cpu_copy,
+                                          .available = cpu_available};

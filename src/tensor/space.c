@@ -1,0 +1,123 @@
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "tensor/backend.h"
+
+typedef struct Hole {
+    size_t begin, end;
+} Hole;
+
+struct Space {
+    Device *device;
+    const char *name;
+    char *base;
+    size_t capacity, used, peak;
+    size_t committed; /* bytes from the base on that have memory; unplanned only */
+    bool planned;
+    const char *limit; /* why there is no more */
+    Hole *holes;       /* free ranges in ascending order, never adjacent */
+    size_t n_holes, cap_holes;
+};
+
+/* Address space, not memory. On a CPU there are several spaces for each rank that is a thread, thousands in a
+ * large layout: with at most 32 GiB each, about 4,000 fit into the 128 TiB of a process. A dry run only
+ * counts bytes. */
+static size_t unplanned(const Device *d) {
+    if (d->kind == DEVICE_NULL) return (size_t)1 << 60;
+    if (d->backend->memory) return d->backend->memory(d) / SPACE_ALIGN * SPACE_ALIGN;
+    const size_t bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE),
+                 most = (size_t)32 << 30;
+    return (bytes < most ? bytes : most) / SPACE_ALIGN * SPACE_ALIGN;
+}
+
+Space *space_new(Device *d, const char *name, size_t capacity) {
+    Space *s = mem_zero(1, sizeof *s);
+    s->device = d;
+    s->name = name;
+    s->capacity =
+        capacity == SPACE_UNPLANNED ? unplanned(d) : (capacity + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
+    s->planned = capacity != SPACE_UNPLANNED || !d->backend->reserve;
+    s->limit = capacity != SPACE_UNPLANNED ? "the dry run planned for less"
+               : d->backend->memory        ? "the device has no more"
+                                           : "a space without a plan has no more";
+    s->base = s->planned ? device_alloc(d, s->capacity, name) : d->backend->reserve(d, s->capacity);
+    space_reset(s);
+    return s;
+}
+
+void space_free(Space *s) {
+    if (!s) return;
+    if (s->planned)
+        device_release(s->device, s->base, s->capacity);
+    else
+        s->device->backend->unreserve(s->device, s->base, s->capacity, s->committed);
+    free(s->holes);
+    free(s);
+}
+
+static void hole_insert(Space *s, size_t at, Hole h) {
+    if (s->n_holes == s->cap_holes) {
+        s->cap_holes = s->cap_holes ? 2 * s->cap_holes : 16;
+        s->holes = mem_grow(s->holes, s->cap_holes, sizeof *s->holes);
+    }
+    memmove(s->holes + at + 1, s->holes + at, (s->n_holes - at) * sizeof *s->holes);
+    s->holes[at] = h;
+    s->n_holes++;
+}
+
+static void hole_remove(Space *s, size_t at) {
+    memmove(s->holes + at, s->holes + at + 1, (s->n_holes - at - 1) * sizeof *s->holes);
+    s->n_holes--;
+}
+
+void space_reset(Space *s) {
+    s->n_holes = s->used = 0;
+    hole_insert(s, 0, (Hole){0, s->capacity});
+}
+
+static size_t rounded(size_t bytes) { return (bytes + SPACE_ALIGN - 1 + !bytes) / SPACE_ALIGN * SPACE_ALIGN; }
+
+static void commit(Space *s, size_t end) {
+    if (end <= s->committed) return;
+    s->committed += s->device->backend->commit(s->device, s->base, s->committed, end);
+    CHECK(s->committed >= end, "cannot allocate %zu bytes for %s memory, of which %zu are there", end,
+          s->name, s->committed);
+}
+
+void *space_take(Space *s, size_t bytes) {
+    size_t need = rounded(bytes);
+    for (size_t i = 0; i < s->n_holes; i++) { /* first fit */
+        Hole *h = &s->holes[i];
+        if (h->end - h->begin < need) continue;
+        size_t at = h->begin;
+        h->begin += need;
+        if (h->begin == h->end) hole_remove(s, i);
+        s->used += need;
+        if (at + need > s->peak) s->peak = at + need;
+        if (!s->planned) commit(s, at + need);
+        return s->base + at;
+    }
+    CHECK(0, "%s memory is full: %zu bytes asked for, %zu of %zu in use; %s", s->name, bytes, s->used,
+          s->capacity, s->limit);
+    return NULL;
+}
+
+void space_give(Space *s, void *p, size_t bytes) {
+    size_t begin = (size_t)((char *)p - s->base), end = begin + rounded(bytes), i = 0;
+    CHECK(end <= s->capacity, "%s memory: a block is given back that was not taken from it", s->name);
+    while (i < s->n_holes && s->holes[i].begin < begin) i++;
+    s->used -= end - begin;
+    bool joins_left = i > 0 && s->holes[i - 1].end == begin,
+         joins_right = i < s->n_holes && s->holes[i].begin == end;
+    if (joins_left) s->holes[i - 1].end = joins_right ? s->holes[i].end : end;
+    if (joins_left && joins_right) hole_remove(s, i);
+    if (!joins_left && joins_right) s->holes[i].begin = begin;
+    if (!joins_left && !joins_right) hole_insert(s, i, (Hole){begin, end});
+}
+
+void *space_base(const Space *s) { return s->base; }
+size_t space_used(const Space *s) { return s->used; }
+size_t space_peak(const Space *s) { return s->peak; }
