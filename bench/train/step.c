@@ -191,7 +191,7 @@ static Err open_run(Steps *b) {
     ERR_RETURN(device_open(&spec, &b->device));
     device_describe(b->device, b->name, sizeof b->name);
     printf("device: %s\n", b->name);
-    b->plan = trainer_plan_memory(c, b->derived, NULL, b->device);
+    b->plan = memory_plan_new(c, b->derived, NULL, b->device);
     Err e = check_memory(b);
     if (e.code) {
         device_free(b->device);

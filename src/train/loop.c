@@ -457,7 +457,7 @@ static void say_how(const Trainer *r) {
 static Err start(Loop *l) {
     const Config *c = l->config;
     ERR_RETURN(comm_agree(l->comm, open_device(l)));
-    MemoryPlan plan = trainer_plan_memory(c, l->derived, l->comm, l->device);
+    MemoryPlan plan = memory_plan_new(c, l->derived, l->comm, l->device);
     if (l->is_printer) printf("%s", plan.attention.text);
     ERR_RETURN(comm_agree(l->comm, check_memory(l, &plan)));
     ERR_RETURN(open_shared(l));

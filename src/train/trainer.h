@@ -11,32 +11,8 @@
 #include "optim/schedule.h"
 #include "pipeline/executor.h"
 #include "tape/tape.h"
-#include "train/attention_log.h"
+#include "train/memory_plan.h"
 #include "train/microbatches.h"
-
-/* Bytes that a run will take, known before it takes any (a dry run on the null device). */
-typedef struct MemoryPlan {
-    size_t parameters; /* values, main gradients, masters */
-    size_t optimizer, slots, transient, tables;
-    size_t snapshot;        /* of a checkpoint that is written beside the run: in the host's memory */
-    size_t inputs;          /* the batches of a step */
-    size_t scratch;         /* of kernels, besides their operands */
-    size_t offloaded;       /* activations in the host's memory, */
-    size_t offloaded_most;  /* and how many there are where every token goes to the experts of one rank */
-    bool discrete;          /* the device's memory, which holds all but these two, is not the host's */
-    ExecutorMemory unit;    /* one slot, the transient space, and what is offloaded */
-    AttentionLog attention; /* who does it, on a GPU */
-    bool balanced; /* activations are as if all experts had equal shares: more is taken when they have not */
-} MemoryPlan;
-
-/* Of the rank that `comm` is; NULL: one rank. On `target`, whose kernels' plans are made on the way; NULL:
- * the CPU. */
-MemoryPlan trainer_plan_memory(const Config *, const Derived *, Comm *, const Device *target);
-/* Of the device's memory, which may be the host's; of the host's beside it. */
-size_t memory_plan_total(const MemoryPlan *);
-size_t memory_plan_host(const MemoryPlan *);
-/* Whether the host has that for `ranks` such ranks. */
-Err memory_plan_check_host(const MemoryPlan *, int64_t ranks);
 
 typedef struct Trainer {
     const Config *config; /* the caller's, both; they outlive the run */
@@ -82,6 +58,9 @@ int64_t trainer_fp8_linears(const Trainer *, const char **emulation);
 /* Model FLOPs of training on so many samples. */
 double trainer_flops(const Trainer *, int64_t samples);
 void trainer_free(Trainer *);
+/* On the null device: a training step of as many microbatches as any step has, and an evaluation. Returns the
+ * step's schedule, of which only the counts stay valid. */
+RankSchedule trainer_dry_run(Trainer *, PipelineSpec *);
 
 /* Of the global batch; before trainer_reduce what this rank has seen of it. */
 typedef struct StepReport {

@@ -243,7 +243,7 @@ static Err run_rank(void *arg, Comm *comm) {
     else
         ERR_RETURN(device_open(&spec, &device));
     /* With a plan a GPU uses the kernels of training; only for one rank, since each would need a plan. */
-    if (!comm) trainer_plan_memory(&c->config, &c->derived, comm, device);
+    if (!comm) memory_plan_new(&c->config, &c->derived, comm, device);
     /* One rank also computes whole logits, which need more memory than the plan of a step. */
     Trainer *run = trainer_new(&c->config, &c->derived, NULL, comm, device);
     Registry *r = run->model->registry;

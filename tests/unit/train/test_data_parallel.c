@@ -52,7 +52,7 @@ static void train(void *arg, Comm *comm) {
     const Setup *s = t->setup;
     const int rank = comm_rank(comm);
     Outcome *o = &t->outcome[rank];
-    const MemoryPlan plan = trainer_plan_memory(&s->config, &s->derived, comm, NULL);
+    const MemoryPlan plan = memory_plan_new(&s->config, &s->derived, comm, NULL);
     Trainer *r = trainer_new(&s->config, &s->derived, &plan, comm, NULL);
     registry_init(r->model->registry, r->context.seed);
     trainer_publish(r);

@@ -78,7 +78,7 @@ static void the_plan_is_what_the_run_takes(void **state) {
         Setup *s =
             setup_new("%s %s --micro-batch-size 3 --global-batch-size 6 --make-vocab-size-divisible-by %d",
                       k % 2 ? LLAMA : GPT2, WORDS[k / 2], k % 2 ? 1 : 128);
-        MemoryPlan plan = trainer_plan_memory(&s->config, &s->derived, NULL, NULL);
+        MemoryPlan plan = memory_plan_new(&s->config, &s->derived, NULL, NULL);
         Trainer *r = run_start(s, &plan); /* a byte more than planned is a fault */
         for (int i = 0; i < 2; i++) step(s, r, false);
         Batch b = batch_of(s, 0, 3, false);
@@ -107,7 +107,7 @@ static void recompute_takes_less(void **state) {
     size_t before = SIZE_MAX;
     for (int k = 0; k < 4; k++) {
         Setup *s = setup_new("--num-layers 4 --seq-length 64 --micro-batch-size 4 %s", LESS[k]);
-        MemoryPlan plan = trainer_plan_memory(&s->config, &s->derived, NULL, NULL);
+        MemoryPlan plan = memory_plan_new(&s->config, &s->derived, NULL, NULL);
         assert_true(plan.slots < before);
         before = plan.slots;
         setup_free(s);
@@ -122,7 +122,7 @@ static void offloading_takes_less(void **state) {
     for (int n = 0; n < 6; n = n ? n + 1 : 3) {
         Setup *s = setup_new(
             "--num-layers 6 --seq-length 64 --micro-batch-size 4 --cpu-offloading-num-layers %d", n);
-        MemoryPlan plan = trainer_plan_memory(&s->config, &s->derived, NULL, NULL);
+        MemoryPlan plan = memory_plan_new(&s->config, &s->derived, NULL, NULL);
         if (!n) all = plan.slots;
         assert_true(plan.slots < before && (plan.offloaded > 0) == (n > 0));
         assert_int_equal(plan.slots + plan.offloaded, all);
@@ -166,7 +166,7 @@ static void chunks_of_logits_take_less(void **state) {
     for (int k = 0; k < 2; k++) {
         Setup *s =
             setup_new("--num-layers 1 --seq-length 64 --micro-batch-size 4 --vocab-size 4000 %s", WORDS[k]);
-        const MemoryPlan plan = trainer_plan_memory(&s->config, &s->derived, NULL, NULL);
+        const MemoryPlan plan = memory_plan_new(&s->config, &s->derived, NULL, NULL);
         bytes[k] = plan.slots + plan.transient, slots[k] = plan.slots;
         setup_free(s);
     }
