@@ -12,6 +12,7 @@ static HfFamily family_of(const char *architecture) {
         HfFamily family;
     } OTHERS[] = {{"GPT2LMHeadModel", HF_GPT2},
                   {"MixtralForCausalLM", HF_MIXTRAL},
+                  {"Starcoder2ForCausalLM", HF_STARCODER2},
                   {"Qwen2MoeForCausalLM", HF_QWEN_MOE},
                   {"Qwen3MoeForCausalLM", HF_QWEN_MOE},
                   {"Glm4MoeForCausalLM", HF_GLM_MOE}};
@@ -413,9 +414,10 @@ static void every_combination_reads_back_or_is_refused(void **unused) {
 /* Keys that change no function, or are read in company: a size of the window, and the first layer of several,
  * beside a list of layers. */
 static bool is_idle(const json_t *root, const char *key) {
-    static const char *const IDLE[] = {
-        "architectures",  "torch_dtype", "bos_token_id", "eos_token_id", "attention_dropout",
-        "hidden_dropout", "embd_pdrop",  "resid_pdrop",  "attn_pdrop",   "num_nextn_predict_layers"};
+    static const char *const IDLE[] = {"architectures",    "torch_dtype",       "bos_token_id",
+                                       "eos_token_id",     "attention_dropout", "hidden_dropout",
+                                       "residual_dropout", "embedding_dropout", "embd_pdrop",
+                                       "resid_pdrop",      "attn_pdrop",        "num_nextn_predict_layers"};
     for (size_t i = 0; i < sizeof IDLE / sizeof *IDLE; i++)
         if (!strcmp(key, IDLE[i])) return true;
     return !strcmp(key, "max_window_layers") && json_object_get(root, "layer_types");
@@ -471,6 +473,7 @@ static void a_change_of_any_key_is_seen(void **unused) {
         "window-attn-skip-freq = [0,1,1,1]\n",
         WITH_BIAS "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\n",
         ROPE "normalization = LayerNorm\n",
+        BASE LLAMA_POSITIONS "window-size = 7,0\n",
         BASE LLAMA_POSITIONS "apply-layernorm-1p = true\nsquared-relu = true\nkv-channels = 8\n",
     };
     char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);

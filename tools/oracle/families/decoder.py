@@ -45,6 +45,16 @@ def experts(o):
     return {"num_experts_per_tok": o["moe-router-topk"], "output_router_logits": False}
 
 
+def renamed(w, parts):
+    """Weights with parts of their names replaced."""
+    found = {}
+    for name, x in w.items():
+        for old, new in parts.items():
+            name = name.replace(old, new)
+        found[name] = x
+    return found
+
+
 def dense_layers(o):
     return [i for i, experts in enumerate(o["moe-layer-freq"].strip("[]").split(",")) if experts == "0"]
 
