@@ -62,7 +62,7 @@ def attention(o, q, k, v, head_dim, sinks):
         qh, kh, vh = (x[:, i * head_dim : (i + 1) * head_dim] for x, i in ((q, h), (k, g), (v, g)))
         if o.get("position-embedding-type") == "rope":
             qh, kh = (rotate(x, frequencies(o, head_dim)) for x in (qh, kh))
-        score = qh @ kh.T / np.sqrt(head_dim)
+        score = qh @ kh.T * o.get("softmax-scale", head_dim**-0.5)
         p = np.where(seen, np.exp(score - score.real.max(1, keepdims=True)), 0)
         rest = 0 if sinks is None else np.exp(sinks[h] - score.real.max(1, keepdims=True))
         out.append(p / (p.sum(1, keepdims=True) + rest) @ vh)
@@ -153,8 +153,8 @@ def logits(o, tensors, ids):
             y = y + (shared / (1 + np.exp(-(x @ w[mlp + "shared_expert_gate.weight"].T))) if gated else shared)
         return y, router_losses(o, scores)
 
-    balance = 0
-    x = w["model.embed_tokens.weight"][ids]
+    balance, by = 0, o.get("residual-multiplier", 1)
+    x = w["model.embed_tokens.weight"][ids] * o.get("embedding-multiplier", 1)
     if o.get("position-embedding-type", "learned_absolute") == "learned_absolute":
         x = x + w["positions.weight"][: len(ids)]
     for n in range(o["num-layers"]):
@@ -167,15 +167,16 @@ def logits(o, tensors, ids):
                     for y, name in ((q, "q_norm"), (k, "k_norm")))
         sinks = {"vanilla": lambda: None, "off-by-one": lambda: np.zeros(o["num-attention-heads"]),
                  "learnable": lambda: w[at + "sinks"]}[o.get("softmax-type", "vanilla")]()
-        x = x + linear(attention(o, q, k, v, head_dim, sinks), at + "o_proj")
+        x = x + by * linear(attention(o, q, k, v, head_dim, sinks), at + "o_proj")
         h = normed(x, layer + "post_attention_layernorm")
         if has_experts(o, n):
             y, extra = experts(h, mlp)
-            x, balance = x + y, balance + extra
+            x, balance = x + by * y, balance + extra
         else:
-            x = x + feed_forward(h, mlp)
+            x = x + by * feed_forward(h, mlp)
     untied = o.get("untie-embeddings-and-output-weights")
     x = normed(x, "model.norm") @ w["lm_head.weight" if untied else "model.embed_tokens.weight"].T
+    x = x / o.get("logits-scaling", 1)
     if w.keys() != w.read:
         raise ValueError(f"run.conf has no use for {sorted(w.keys() - w.read)}")
     return x, balance

@@ -333,7 +333,7 @@ static const char *const CHOICES[][6] = {
     {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},
     {"", "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
          "untie-embeddings-and-output-weights = true\n"},
-    {"", "qk-layernorm = true\n"},
+    {"", "qk-layernorm = true\n", "embedding-multiplier = 12\n"},
     {"", "window-size = 7,0\n", "window-size = 7,0\nwindow-attn-skip-freq = [0,1,1]\n",
      "window-size = 7,0\nwindow-attn-skip-freq = [1,0,0]\n"},
     {"", EXPERTS, EXPERTS "moe-layer-freq = [0,1,1]\nmoe-router-pre-softmax = true\n",
@@ -474,6 +474,7 @@ static void a_change_of_any_key_is_seen(void **unused) {
         WITH_BIAS "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\n",
         ROPE "normalization = LayerNorm\n",
         BASE LLAMA_POSITIONS "window-size = 7,0\n",
+        ROPE "embedding-multiplier = 12\n",
         BASE LLAMA_POSITIONS "apply-layernorm-1p = true\nsquared-relu = true\nkv-channels = 8\n",
     };
     char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
@@ -529,6 +530,7 @@ static const struct {
     {"stablelm", "'use_parallel_residual': true", "use_parallel_residual is 'true'"},
     {"stablelm", "'head_dim': 8", "head_dim is '8', not hidden_size / num_attention_heads"},
     {"nemotron", "'hidden_act': 'silu'", "activation that this model does not have"},
+    {"granite", "'logits_scaling': 0", "logits_scaling is '0', a number that this model cannot have"},
     {"glm4_moe", "'n_group': 2, 'num_experts_per_tok': 3", "topk_group is"},
     {"glm4_moe", "'norm_topk_prob': false", "norm_topk_prob is 'false'"},
     {"glm4_moe", "'first_k_dense_replace': -1", "first_k_dense_replace is '-1'"},
