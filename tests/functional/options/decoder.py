@@ -35,8 +35,8 @@ class Shape:
         self.biased = "disable-bias-linear" not in o
         if self.activation == "gelu":
             self.activation = "gelu-tanh" if self.biased else "gelu-erf"
-        self.gated = self.activation == "swiglu"
-        self.ffn = o.int("ffn-hidden-size", self.hidden * 8 // 3 // 64 * 64 if self.gated else 4 * self.hidden)
+        self.gated = "glu" in self.activation
+        self.ffn = o.int("ffn-hidden-size", self.hidden * 8 // 3 // 64 * 64 if self.activation == "swiglu" else 4 * self.hidden)
         self.rms = o.text("normalization", "LayerNorm") == "RMSNorm"
         place = o.text("norm-placement", "pre")
         self.norms_input, self.norms_output = place != "post", place != "pre"
@@ -221,11 +221,13 @@ class Pass:
     def activated(self, x):
         if self.m.gated:
             half = x.shape[-1] // 2
-            gate = x[..., :half]
-            return gate * sigmoid(gate) * x[..., half:]
+            return self.curve(x[..., :half]) * x[..., half:]
+        return self.curve(x)
+
+    def curve(self, x):
         return {"gelu-tanh": lambda: x * 0.5 * (tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1.0),
-                "gelu-erf": lambda: x * cdf(x), "quick-gelu": lambda: x * sigmoid(x * 1.702),
-                "squared-relu": lambda: relu(x) * relu(x)}[self.m.activation]()
+                "gelu-erf": lambda: x * cdf(x), "quick-gelu": lambda: x * sigmoid(x * 1.702), "swiglu": lambda: x * sigmoid(x),
+                "squared-relu": lambda: relu(x) * relu(x)}[self.m.activation.replace("geglu", "gelu")]()
 
     def mlp(self, x, name):
         return self.linear(self.activated(self.linear(x, f"{name}.linear_fc1")), f"{name}.linear_fc2")

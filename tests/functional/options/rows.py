@@ -105,6 +105,8 @@ witnessed("num_layers hidden_size num_attention_heads seq_length vocab_size data
           layouts=(ONE, CUT, STAGES, "--ranks 2", "--ranks 2 --context-parallel-size 2 --cp-comm-type a2a"))
 witnessed("ffn_hidden_size", "--ffn-hidden-size 24")
 witnessed("activation", "--swiglu --ffn-hidden-size 24")
+witnessed("activation", "--activation geglu-tanh --ffn-hidden-size 24")
+witnessed("activation", "--activation geglu-erf --disable-bias-linear")
 witnessed("activation", "--squared-relu")
 witnessed("activation", "--activation quick-gelu")
 witnessed("activation", "--activation gelu-erf")
