@@ -133,8 +133,7 @@ Err hf_config_export(const Config *c, const Derived *d, DType dtype, Str *json, 
         return err_user("no Hugging Face model that can be written has attention sinks, as --softmax-type %s "
                         "gives this one; it cannot be exported",
                         SoftmaxType_spellings[c->softmax_type]);
-    const bool has_none = d->activation > MLP_SWIGLU || (d->num_moe_layers && d->sinkhorn);
-    const HfTypeId type = has_none ? HF_TYPES : write_first_fit(c, d, dtype, json);
+    const HfTypeId type = d->num_moe_layers && d->sinkhorn ? HF_TYPES : write_first_fit(c, d, dtype, json);
     if (type != HF_TYPES) return *family = HF_TYPE[type].family, ERR_OK;
     Str names = {0};
     hf_type_names(&names);

@@ -13,6 +13,7 @@ static HfFamily family_of(const char *architecture) {
     } OTHERS[] = {{"GPT2LMHeadModel", HF_GPT2},
                   {"MixtralForCausalLM", HF_MIXTRAL},
                   {"Starcoder2ForCausalLM", HF_STARCODER2},
+                  {"Gemma2ForCausalLM", HF_GEMMA2},
                   {"Qwen2MoeForCausalLM", HF_QWEN_MOE},
                   {"Qwen3MoeForCausalLM", HF_QWEN_MOE},
                   {"Glm4MoeForCausalLM", HF_GLM_MOE}};
@@ -124,7 +125,10 @@ static void write_text(const char *path, const char *text) {
 
 #define LLAMA_POSITIONS "position-embedding-type = rope\n"
 #define EXPERTS         "ffn-hidden-size = 40\nmoe-ffn-hidden-size = 20\nnum-experts = 8\n"
-#define GLM             "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n"
+#define GEMMA2                                                                                               \
+    "activation = geglu-tanh\napply-layernorm-1p = true\nnorm-placement = sandwich\nscale-embedding = "      \
+    "true\n"
+#define GLM "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n"
 
 static void config_json_round_trips(void **unused) {
     (void)unused;
@@ -333,7 +337,7 @@ static const char *const CHOICES[][6] = {
     {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},
     {"", "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
          "untie-embeddings-and-output-weights = true\n"},
-    {"", "qk-layernorm = true\n", "embedding-multiplier = 12\n"},
+    {"", "qk-layernorm = true\n", "embedding-multiplier = 12\n", GEMMA2},
     {"", "window-size = 7,0\n", "window-size = 7,0\nwindow-attn-skip-freq = [0,1,1]\n",
      "window-size = 7,0\nwindow-attn-skip-freq = [1,0,0]\n"},
     {"", EXPERTS, EXPERTS "moe-layer-freq = [0,1,1]\nmoe-router-pre-softmax = true\n",
@@ -475,6 +479,7 @@ static void a_change_of_any_key_is_seen(void **unused) {
         ROPE "normalization = LayerNorm\n",
         BASE LLAMA_POSITIONS "window-size = 7,0\n",
         ROPE "embedding-multiplier = 12\n",
+        ROPE GEMMA2 "swiglu = false\nwindow-size = 7,0\nattn-logit-softcapping = 50\n",
         BASE LLAMA_POSITIONS "apply-layernorm-1p = true\nsquared-relu = true\nkv-channels = 8\n",
     };
     char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
@@ -496,7 +501,7 @@ static const struct {
     {"bloom", "", "model_type is '\"bloom\"', but only gpt2"},
     {"llama", "'num_hidden_layers': 70000", "more layers than"},
     {"llama", "'quantization_config': {}", "quantized"},
-    {"llama", "'hidden_act': 'gelu'", "hidden_act is '\"gelu\"'"},
+    {"llama", "'hidden_act': 'relu2'", "hidden_act is '\"relu2\"'"},
     {"llama", "'rms_norm_eps': 'small'", "rms_norm_eps is '\"small\"', not a number"},
     {"llama", "'attention_bias': true", "mlp_bias differs"},
     {"llama", "'attention_bias': 1", "neither true nor false"},
@@ -531,6 +536,8 @@ static const struct {
     {"stablelm", "'head_dim': 8", "head_dim is '8', not hidden_size / num_attention_heads"},
     {"nemotron", "'hidden_act': 'silu'", "activation that this model does not have"},
     {"granite", "'logits_scaling': 0", "logits_scaling is '0', a number that this model cannot have"},
+    {"gemma2", "'sliding_window': null", "sliding_window is 'null', without which"},
+    {"gemma2", "'final_logit_softcapping': 0", "final_logit_softcapping is '0', a number that"},
     {"glm4_moe", "'n_group': 2, 'num_experts_per_tok': 3", "topk_group is"},
     {"glm4_moe", "'norm_topk_prob': false", "norm_topk_prob is 'false'"},
     {"glm4_moe", "'first_k_dense_replace': -1", "first_k_dense_replace is '-1'"},

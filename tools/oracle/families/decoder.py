@@ -77,7 +77,7 @@ MISSING = object()
 EVERY = {
     "": {}, "theta": {"rope_theta": 50.0}, "linear": {"rope_theta": 50.0, "rope_scaling": {"type": "linear", "factor": 2.0}},
     "tied": {"tie_word_embeddings": True}, "window that is not read": {"sliding_window": 3},
-    "all layers full": {"layer_types": [FULL] * 3},
+    "all layers full": {"layer_types": [FULL] * 3}, "gelu": {"hidden_act": "gelu"},
     "unknown layer type": {"layer_types": [FULL, FULL, "odd"]}, "few layer types": {"layer_types": [FULL, FULL]},
 }
 BY_LAYER = {
