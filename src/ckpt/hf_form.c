@@ -115,13 +115,28 @@ void hf_put_real(HfWriter *w, const char *key, double v) { hf_put_text(w, key, h
 
 /* ---- values ---- */
 
+static void opposite_read(HfReader *r, const HfRow *row) {
+    hf_set_flag(r, row->option, !hf_get_flag(r, row->key, row->fallback != 0));
+}
+
+static void real_read(HfReader *r, const HfRow *row) {
+    const double value = hf_get_real(r, NULL, row->key, row->fallback);
+    const ConfigRange range = config_range(row->option);
+    if (!(value >= range.low && value <= range.high))
+        hf_refuse(r, row->key, "a number that this model cannot have");
+    hf_set_real(r, row->option, value);
+}
+
 void hf_value_read(HfReader *r, const HfRow *row) {
     switch (CONFIG_ROWS[row->option].type) {
     case ARG_I64:
         hf_set_size(r, row->option, hf_get_size(r, row->key, (int64_t)row->fallback));
         return;
     case ARG_F64:
-        hf_set_real(r, row->option, hf_get_real(r, NULL, row->key, row->fallback));
+        real_read(r, row);
+        return;
+    case ARG_OFF: /* has the name of the opposite: disable-bias-linear */
+        opposite_read(r, row);
         return;
     default:
         hf_set_flag(r, row->option, hf_get_flag(r, row->key, row->fallback != 0));
@@ -140,10 +155,6 @@ void hf_value_write(HfWriter *w, const HfRow *row) {
     default:
         hf_put_flag(w, row->key, *(const bool *)value);
     }
-}
-
-static void opposite_read(HfReader *r, const HfRow *row) {
-    hf_set_flag(r, row->option, !hf_get_flag(r, row->key, row->fallback != 0));
 }
 
 static void opposite_write(HfWriter *w, const HfRow *row) {

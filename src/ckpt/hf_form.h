@@ -34,18 +34,19 @@ struct HfForm {
 /* Which layers have a sliding window. */
 typedef enum HfWindows {
     HF_WINDOWS_NONE,
-    HF_WINDOWS_ALL,      /* all, if sliding_window is a number */
-    HF_WINDOWS_SWITCHED, /* all, if use_sliding_window too */
-    HF_WINDOWS_LATE,     /* if use_sliding_window: those of layer_types, else from max_window_layers on */
+    HF_WINDOWS_ALL,       /* all, if sliding_window is a number */
+    HF_WINDOWS_ALTERNATE, /* those of layer_types, else 0, 2, ... */
+    HF_WINDOWS_SWITCHED,  /* all, if use_sliding_window too */
+    HF_WINDOWS_LATE,      /* if use_sliding_window: those of layer_types, else from max_window_layers on */
     HF_WINDOWS_EVEN, /* if use_sliding_window: those of layer_types, else 0, 2, ... below max_window_layers */
 } HfWindows;
 
 extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text, hf_form_fixed,
     hf_form_lacking, hf_form_required, hf_form_stated, hf_form_refused, hf_form_alias;
-/* Heads, sizes, activations and biases. */
+/* Heads, sizes, activations, scores and biases. */
 extern const HfForm hf_form_query_groups, hf_form_head_size, hf_form_head_size_is_usual,
     hf_form_hidden_size_divides, hf_form_fourfold, hf_form_positions, hf_form_activation, hf_form_gate,
-    hf_form_both_biases;
+    hf_form_pre_attention_scalar, hf_form_softcap, hf_form_both_biases;
 extern const HfForm hf_form_rope_number, hf_form_whole_rotation, hf_form_rope_scaling, hf_form_windows;
 extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_router_groups, hf_form_shared_experts,
     hf_form_first_dense, hf_form_sparse_layers;

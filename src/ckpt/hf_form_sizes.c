@@ -1,4 +1,5 @@
-/* Forms of heads, sizes, activations and biases. */
+/* Forms of heads, sizes, activations, scores and biases. */
+#include <math.h>
 #include <string.h>
 
 #include "ckpt/hf_form.h"
@@ -51,24 +52,30 @@ static void positions_read(HfReader *r, const HfRow *row) {
 
 /* ---- activations ---- */
 
-/* Of several names of an activation the first is written. */
+/* Names of activations; of several the first is written. A type of model has gates or has none. */
 static const struct {
     const char *name;
+    bool is_gate;
     MlpActivation activation;
-} ACTIVATIONS[] = {{"gelu_new", MLP_GELU_TANH}, {"gelu_pytorch_tanh", MLP_GELU_TANH},
-                   {"gelu", MLP_GELU_ERF},      {"quick_gelu", MLP_QUICK_GELU},
-                   {"relu2", MLP_SQUARED_RELU}, {"silu", MLP_SWIGLU}};
+} ACTIVATIONS[] = {{"gelu_new", false, MLP_GELU_TANH}, {"gelu_pytorch_tanh", false, MLP_GELU_TANH},
+                   {"gelu", false, MLP_GELU_ERF},      {"quick_gelu", false, MLP_QUICK_GELU},
+                   {"relu2", false, MLP_SQUARED_RELU}, {"silu", true, MLP_SWIGLU},
+                   {"gelu_new", true, MLP_GEGLU_TANH}, {"gelu_pytorch_tanh", true, MLP_GEGLU_TANH},
+                   {"gelu", true, MLP_GEGLU_ERF}};
 enum { N_ACTIVATIONS = sizeof ACTIVATIONS / sizeof *ACTIVATIONS };
 
-static void activation_read(HfReader *r, const HfRow *row) {
+static void read_activation(HfReader *r, const HfRow *row, bool is_gate) {
     const char *word = hf_get_text(r, NULL, row->key, row->word);
     int i = 0;
-    while (i < N_ACTIVATIONS && strcmp(word, ACTIVATIONS[i].name)) i++;
-    if (i == N_ACTIVATIONS || ACTIVATIONS[i].activation == MLP_SWIGLU)
+    while (i < N_ACTIVATIONS && (strcmp(word, ACTIVATIONS[i].name) || ACTIVATIONS[i].is_gate != is_gate)) i++;
+    if (i == N_ACTIVATIONS)
         hf_refuse(r, row->key, "an activation that this model does not have");
     else
         hf_set_text(r, row->option, MlpActivation_spellings[ACTIVATIONS[i].activation]);
 }
+
+static void activation_read(HfReader *r, const HfRow *row) { read_activation(r, row, false); }
+static void gate_read(HfReader *r, const HfRow *row) { read_activation(r, row, true); }
 
 static void activation_write(HfWriter *w, const HfRow *row) {
     int i = 0;
@@ -79,10 +86,28 @@ static void activation_write(HfWriter *w, const HfRow *row) {
     hf_put_text(w, row->key, text);
 }
 
-static void gate_read(HfReader *r, const HfRow *row) {
-    if (strcmp(hf_get_text(r, NULL, row->key, row->word), row->word))
-        hf_refuse(r, row->key, "but this model gates with silu only");
-    hf_set_text(r, row->option, MlpActivation_spellings[MLP_SWIGLU]);
+/* ---- attention scores and logits ---- */
+
+/* Scores are divided by the square root of that whole number. */
+static void pre_attention_scalar_read(HfReader *r, const HfRow *row) {
+    hf_set_real(r, row->option, 1 / sqrt((double)hf_get_size(r, row->key, (int64_t)row->fallback)));
+}
+
+static void pre_attention_scalar_write(HfWriter *w, const HfRow *row) {
+    const double scale = w->config->softmax_scale, most = 1e15; /* a double holds it exactly */
+    hf_put_size(w, row->key, (int64_t)fmin(round(1 / (scale * scale)), most));
+}
+
+/* null is no cap, and a missing key the usual one. */
+static void softcap_read(HfReader *r, const HfRow *row) {
+    if (!json_is_null(json_object_get(r->root, row->key))) hf_value_read(r, row);
+}
+
+static void softcap_write(HfWriter *w, const HfRow *row) {
+    if (f64_is_set(*(const double *)config_value(w->config, row->option)))
+        hf_value_write(w, row);
+    else
+        hf_put_text(w, row->key, "null");
 }
 
 /* ---- biases ---- */
@@ -106,4 +131,6 @@ const HfForm hf_form_query_groups = {query_groups_read, hf_value_write},
              hf_form_positions = {positions_read, hf_value_write},
              hf_form_activation = {activation_read, activation_write},
              hf_form_gate = {gate_read, activation_write},
+             hf_form_pre_attention_scalar = {pre_attention_scalar_read, pre_attention_scalar_write},
+             hf_form_softcap = {softcap_read, softcap_write},
              hf_form_both_biases = {both_biases_read, both_biases_write};

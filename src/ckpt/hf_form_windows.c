@@ -4,10 +4,16 @@
 #include "ckpt/hf_form.h"
 #include "ckpt/quote.h"
 
-/* Whether layer_types decides which layers have a window. */
-static bool reads_layers(const HfRow *row) {
+/* Whether max_window_layers counts. */
+static bool reads_first(const HfRow *row) {
     return row->choice == HF_WINDOWS_LATE || row->choice == HF_WINDOWS_EVEN;
 }
+
+/* Whether use_sliding_window counts. */
+static bool is_switched(const HfRow *row) { return reads_first(row) || row->choice == HF_WINDOWS_SWITCHED; }
+
+/* Whether layer_types decides which layers have a window. */
+static bool reads_layers(const HfRow *row) { return reads_first(row) || row->choice == HF_WINDOWS_ALTERNATE; }
 
 /* Whether layer_types, if there is one, gives layer i a window; otherwise what is the case without it. */
 static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise) {
@@ -26,16 +32,19 @@ static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise
 /* In a file without layer_types. */
 static bool is_windowed(const HfRow *row, int64_t i, int64_t from) {
     if (row->choice == HF_WINDOWS_LATE) return i >= from;
-    return row->choice == HF_WINDOWS_EVEN ? i % 2 == 0 && i < from : row->choice != HF_WINDOWS_NONE;
+    if (row->choice == HF_WINDOWS_EVEN) return i % 2 == 0 && i < from;
+    return row->choice == HF_WINDOWS_ALTERNATE ? i % 2 == 0 : row->choice != HF_WINDOWS_NONE;
 }
 
 /* The size of the window, 0: there is none. Hugging Face counts the token itself. */
 static int64_t get_window(HfReader *r, const HfRow *row) {
     const json_t *size = json_object_get(r->root, row->key);
     if (row->choice == HF_WINDOWS_NONE) return 0;
-    if (row->choice != HF_WINDOWS_ALL && !hf_get_flag(r, "use_sliding_window", false)) return 0;
+    if (is_switched(row) && !hf_get_flag(r, "use_sliding_window", false)) return 0;
     if (json_is_null(size) && row->choice == HF_WINDOWS_EVEN)
         hf_refuse(r, row->key, "but use_sliding_window is true");
+    if (json_is_null(size) && row->choice == HF_WINDOWS_ALTERNATE)
+        hf_refuse(r, row->key, "without which transformers cannot run this type of model");
     return json_is_null(size) ? 0 : hf_get_size(r, row->key, (int64_t)row->fallback);
 }
 
@@ -44,7 +53,7 @@ static int64_t get_window(HfReader *r, const HfRow *row) {
 static void windows_read(HfReader *r, const HfRow *row) {
     const json_t *types = hf_member(r, NULL, "layer_types");
     const int64_t layers = hf_get_layers(r), size = get_window(r, row),
-                  from = reads_layers(row) ? hf_get_count(r, "max_window_layers", 28) : 0;
+                  from = reads_first(row) ? hf_get_count(r, "max_window_layers", 28) : 0;
     int64_t windowed = 0;
     Str pattern = {0};
     if (types && (!json_is_array(types) || json_array_size(types) != (size_t)layers))
@@ -72,18 +81,18 @@ static void windows_write(HfWriter *w, const HfRow *row) {
     int64_t full = 0;
     if (row->choice == HF_WINDOWS_NONE) return;
     while (full < layers && !(d->layer_windowed[full] && d->window_left >= 0)) full++;
-    const bool any = full < layers;
+    const bool any = full < layers, alternates = row->choice == HF_WINDOWS_ALTERNATE;
     if (any)
         hf_put_size(w, row->key, d->window_left + 1);
-    else
+    else if (!alternates)
         hf_put_text(w, row->key, "null");
-    if (row->choice != HF_WINDOWS_ALL) hf_put_flag(w, "use_sliding_window", any);
-    if (!any || !reads_layers(row)) return;
+    if (is_switched(row)) hf_put_flag(w, "use_sliding_window", any);
+    if (!reads_layers(row) || !(any || alternates)) return;
     if (row->choice == HF_WINDOWS_LATE) hf_put_size(w, "max_window_layers", full);
     str_puts(w->out, ",\n  \"layer_types\": [");
     for (int64_t i = 0; i < layers; i++)
         str_printf(w->out, "%s\"%s\"", i ? ", " : "",
-                   d->layer_windowed[i] ? "sliding_attention" : "full_attention");
+                   any && d->layer_windowed[i] ? "sliding_attention" : "full_attention");
     str_puts(w->out, "]");
 }
 

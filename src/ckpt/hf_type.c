@@ -86,6 +86,18 @@ static const HfRow ROWS_glm4_moe[] = {
 #include "ckpt/hf/glm4_moe.def"
 #include "ckpt/hf/all.def"
 };
+static const HfRow ROWS_starcoder2[] = {
+#include "ckpt/hf/starcoder2.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_granite[] = {
+#include "ckpt/hf/granite.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_gemma2[] = {
+#include "ckpt/hf/gemma2.def"
+#include "ckpt/hf/all.def"
+};
 
 const HfType HF_TYPE[HF_TYPES] = {
 #define HF_TYPE(type, architecture, family)                                                                  \

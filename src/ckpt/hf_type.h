@@ -37,7 +37,7 @@ extern const HfType HF_TYPE[HF_TYPES];
 const HfType *hf_type_find(const char *name);
 /* The rows that hold, in the order of the keys in the file; returns how many. */
 int hf_type_rows(const HfType *, const HfRow *out[HF_MOST_ROWS]);
-/* "gpt2, llama, ... and glm4_moe" */
+/* "gpt2, llama, ... and the last one" */
 void hf_type_names(Str *out);
 
 #endif

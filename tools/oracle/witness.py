@@ -25,7 +25,19 @@ def activation(o, up, gate):
         return gate / (1 + np.exp(-gate)) * up
     if o.get("squared-relu"):
         return np.where(up.real > 0, up, 0) ** 2
-    return 0.5 * up * (1 + np.tanh(np.sqrt(2 / np.pi) * (up + 0.044715 * up**3)))
+    return gelu_tanh(up) if gate is None else gelu_tanh(gate) * up
+
+
+def gelu_tanh(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def is_gated(o):
+    return o.get("swiglu") or o.get("activation") == "geglu-tanh"
+
+
+def capped(x, bound):
+    return x if bound is None else bound * np.tanh(x / bound)
 
 
 def frequencies(o, head_dim):
@@ -48,12 +60,12 @@ def rotate(x, freq):
     return np.concatenate([a * np.cos(angle) - b * np.sin(angle), a * np.sin(angle) + b * np.cos(angle), x[:, 2 * n :]], 1)
 
 
-def attention(o, q, k, v, head_dim, sinks):
+def attention(o, q, k, v, head_dim, sinks, windowed):
     """q [s, heads * d], k and v [s, groups * d]; query head h reads group h / (heads / groups). sinks [heads]: logits of one
     key more, whose value is 0; None: there are none."""
     heads, s = o["num-attention-heads"], len(q)
     groups = o["num-query-groups"] if o.get("group-query-attention") else heads
-    back = int(o["window-size"].split(",")[0]) if "window-size" in o else s
+    back = int(o["window-size"].split(",")[0]) if windowed else s
     distance = np.arange(s)[:, None] - np.arange(s)[None, :]
     seen = (distance >= 0) & (distance <= back)
     out = []
@@ -62,7 +74,7 @@ def attention(o, q, k, v, head_dim, sinks):
         qh, kh, vh = (x[:, i * head_dim : (i + 1) * head_dim] for x, i in ((q, h), (k, g), (v, g)))
         if o.get("position-embedding-type") == "rope":
             qh, kh = (rotate(x, frequencies(o, head_dim)) for x in (qh, kh))
-        score = qh @ kh.T / np.sqrt(head_dim)
+        score = capped(qh @ kh.T * o.get("softmax-scale", head_dim**-0.5), o.get("attn-logit-softcapping"))
         p = np.where(seen, np.exp(score - score.real.max(1, keepdims=True)), 0)
         rest = 0 if sinks is None else np.exp(sinks[h] - score.real.max(1, keepdims=True))
         out.append(p / (p.sum(1, keepdims=True) + rest) @ vh)
@@ -120,6 +132,10 @@ class Weights(dict):
         return super().__getitem__(name)
 
 
+def has_window(o, n):
+    return "window-size" in o and o.get("window-attn-skip-freq", [1] * o["num-layers"])[n]
+
+
 def has_experts(o, n):
     return "num-experts" in o and o.get("moe-layer-freq", [1] * o["num-layers"])[n]
 
@@ -138,7 +154,7 @@ def logits(o, tensors, ids):
         return x @ w[name + ".weight"].T + (w[name + ".bias"] if bias else 0)
 
     def feed_forward(x, name):
-        gate = linear(x, name + "gate_proj") if o.get("swiglu") else None
+        gate = linear(x, name + "gate_proj") if is_gated(o) else None
         return linear(activation(o, linear(x, name + "up_proj"), gate), name + "down_proj")
 
     def experts(x, mlp):
@@ -153,8 +169,8 @@ def logits(o, tensors, ids):
             y = y + (shared / (1 + np.exp(-(x @ w[mlp + "shared_expert_gate.weight"].T))) if gated else shared)
         return y, router_losses(o, scores)
 
-    balance = 0
-    x = w["model.embed_tokens.weight"][ids]
+    balance, by, sandwich = 0, o.get("residual-multiplier", 1), o.get("norm-placement") == "sandwich"
+    x = w["model.embed_tokens.weight"][ids] * o.get("embedding-multiplier", np.sqrt(o["hidden-size"]) if o.get("scale-embedding") else 1)
     if o.get("position-embedding-type", "learned_absolute") == "learned_absolute":
         x = x + w["positions.weight"][: len(ids)]
     for n in range(o["num-layers"]):
@@ -167,15 +183,18 @@ def logits(o, tensors, ids):
                     for y, name in ((q, "q_norm"), (k, "k_norm")))
         sinks = {"vanilla": lambda: None, "off-by-one": lambda: np.zeros(o["num-attention-heads"]),
                  "learnable": lambda: w[at + "sinks"]}[o.get("softmax-type", "vanilla")]()
-        x = x + linear(attention(o, q, k, v, head_dim, sinks), at + "o_proj")
-        h = normed(x, layer + "post_attention_layernorm")
+        y = linear(attention(o, q, k, v, head_dim, sinks, has_window(o, n)), at + "o_proj")
+        x = x + by * (normed(y, layer + "post_attention_layernorm") if sandwich else y)
+        h = normed(x, layer + ("pre_feedforward_layernorm" if sandwich else "post_attention_layernorm"))
         if has_experts(o, n):
             y, extra = experts(h, mlp)
-            x, balance = x + y, balance + extra
+            balance += extra
         else:
-            x = x + feed_forward(h, mlp)
+            y = feed_forward(h, mlp)
+        x = x + by * (normed(y, layer + "post_feedforward_layernorm") if sandwich else y)
     untied = o.get("untie-embeddings-and-output-weights")
     x = normed(x, "model.norm") @ w["lm_head.weight" if untied else "model.embed_tokens.weight"].T
+    x = capped(x / o.get("logits-scaling", 1), o.get("final-logit-softcapping"))
     if w.keys() != w.read:
         raise ValueError(f"run.conf has no use for {sorted(w.keys() - w.read)}")
     return x, balance

@@ -12,6 +12,8 @@ static HfFamily family_of(const char *architecture) {
         HfFamily family;
     } OTHERS[] = {{"GPT2LMHeadModel", HF_GPT2},
                   {"MixtralForCausalLM", HF_MIXTRAL},
+                  {"Starcoder2ForCausalLM", HF_STARCODER2},
+                  {"Gemma2ForCausalLM", HF_GEMMA2},
                   {"Qwen2MoeForCausalLM", HF_QWEN_MOE},
                   {"Qwen3MoeForCausalLM", HF_QWEN_MOE},
                   {"Glm4MoeForCausalLM", HF_GLM_MOE}};
@@ -123,7 +125,10 @@ static void write_text(const char *path, const char *text) {
 
 #define LLAMA_POSITIONS "position-embedding-type = rope\n"
 #define EXPERTS         "ffn-hidden-size = 40\nmoe-ffn-hidden-size = 20\nnum-experts = 8\n"
-#define GLM             "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n"
+#define GEMMA2                                                                                               \
+    "activation = geglu-tanh\napply-layernorm-1p = true\nnorm-placement = sandwich\nscale-embedding = "      \
+    "true\n"
+#define GLM "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n"
 
 static void config_json_round_trips(void **unused) {
     (void)unused;
@@ -371,7 +376,7 @@ static const char *const CHOICES[][6] = {
     {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},
     {"", "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
          "untie-embeddings-and-output-weights = true\n"},
-    {"", "qk-layernorm = true\n"},
+    {"", "qk-layernorm = true\n", "embedding-multiplier = 12\n", GEMMA2},
     {"", "window-size = 7,0\n", "window-size = 7,0\nwindow-attn-skip-freq = [0,1,1]\n",
      "window-size = 7,0\nwindow-attn-skip-freq = [1,0,0]\n"},
     {"", EXPERTS, EXPERTS "moe-layer-freq = [0,1,1]\nmoe-router-pre-softmax = true\n",
@@ -452,9 +457,10 @@ static void every_combination_reads_back_or_is_refused(void **unused) {
 /* Keys that change no function, or are read in company: a size of the window, and the first layer of several,
  * beside a list of layers. */
 static bool is_idle(const json_t *root, const char *key) {
-    static const char *const IDLE[] = {
-        "architectures",  "torch_dtype", "bos_token_id", "eos_token_id", "attention_dropout",
-        "hidden_dropout", "embd_pdrop",  "resid_pdrop",  "attn_pdrop",   "num_nextn_predict_layers"};
+    static const char *const IDLE[] = {"architectures",    "torch_dtype",       "bos_token_id",
+                                       "eos_token_id",     "attention_dropout", "hidden_dropout",
+                                       "residual_dropout", "embedding_dropout", "embd_pdrop",
+                                       "resid_pdrop",      "attn_pdrop",        "num_nextn_predict_layers"};
     for (size_t i = 0; i < sizeof IDLE / sizeof *IDLE; i++)
         if (!strcmp(key, IDLE[i])) return true;
     return !strcmp(key, "max_window_layers") && json_object_get(root, "layer_types");
@@ -510,6 +516,9 @@ static void a_change_of_any_key_is_seen(void **unused) {
         "window-attn-skip-freq = [0,1,1,1]\n",
         WITH_BIAS "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\n",
         ROPE "normalization = LayerNorm\n",
+        BASE LLAMA_POSITIONS "window-size = 7,0\n",
+        ROPE "embedding-multiplier = 12\n",
+        ROPE GEMMA2 "swiglu = false\nwindow-size = 7,0\nattn-logit-softcapping = 50\n",
         BASE LLAMA_POSITIONS "apply-layernorm-1p = true\nsquared-relu = true\nkv-channels = 8\n",
     };
     char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
@@ -531,7 +540,7 @@ static const struct {
     {"bloom", "", "model_type is '\"bloom\"', but only gpt2"},
     {"llama", "'num_hidden_layers': 70000", "more layers than"},
     {"llama", "'quantization_config': {}", "quantized"},
-    {"llama", "'hidden_act': 'gelu'", "hidden_act is '\"gelu\"'"},
+    {"llama", "'hidden_act': 'relu2'", "hidden_act is '\"relu2\"'"},
     {"llama", "'rms_norm_eps': 'small'", "rms_norm_eps is '\"small\"', not a number"},
     {"llama", "'attention_bias': true", "mlp_bias differs"},
     {"llama", "'attention_bias': 1", "neither true nor false"},
@@ -565,6 +574,9 @@ static const struct {
     {"stablelm", "'use_parallel_residual': true", "use_parallel_residual is 'true'"},
     {"stablelm", "'head_dim': 8", "head_dim is '8', not hidden_size / num_attention_heads"},
     {"nemotron", "'hidden_act': 'silu'", "activation that this model does not have"},
+    {"granite", "'logits_scaling': 0", "logits_scaling is '0', a number that this model cannot have"},
+    {"gemma2", "'sliding_window': null", "sliding_window is 'null', without which"},
+    {"gemma2", "'final_logit_softcapping': 0", "final_logit_softcapping is '0', a number that"},
     {"glm4_moe", "'n_group': 2, 'num_experts_per_tok': 3", "topk_group is"},
     {"glm4_moe", "'norm_topk_prob': false", "norm_topk_prob is 'false'"},
     {"glm4_moe", "'first_k_dense_replace': -1", "first_k_dense_replace is '-1'"},

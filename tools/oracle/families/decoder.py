@@ -45,6 +45,16 @@ def experts(o):
     return {"num_experts_per_tok": o["moe-router-topk"], "output_router_logits": False}
 
 
+def renamed(w, parts):
+    """Weights with parts of their names replaced."""
+    found = {}
+    for name, x in w.items():
+        for old, new in parts.items():
+            name = name.replace(old, new)
+        found[name] = x
+    return found
+
+
 def dense_layers(o):
     return [i for i, experts in enumerate(o["moe-layer-freq"].strip("[]").split(",")) if experts == "0"]
 
@@ -67,7 +77,7 @@ MISSING = object()
 EVERY = {
     "": {}, "theta": {"rope_theta": 50.0}, "linear": {"rope_theta": 50.0, "rope_scaling": {"type": "linear", "factor": 2.0}},
     "tied": {"tie_word_embeddings": True}, "window that is not read": {"sliding_window": 3},
-    "all layers full": {"layer_types": [FULL] * 3},
+    "all layers full": {"layer_types": [FULL] * 3}, "gelu": {"hidden_act": "gelu"},
     "unknown layer type": {"layer_types": [FULL, FULL, "odd"]}, "few layer types": {"layer_types": [FULL, FULL]},
 }
 BY_LAYER = {

@@ -15,5 +15,5 @@ def config(o):
 BASE = SIZES
 SPELLINGS = EVERY | {
     "rotated": {"partial_rotary_factor": 1.0}, "all biases": {"attention_bias": True, "mlp_bias": True},
-    "head size": {"head_dim": 8}, "eps": {"norm_eps": 1e-2}, "gelu": {"hidden_act": "gelu"},
+    "head size": {"head_dim": 8}, "eps": {"norm_eps": 1e-2},
 }
