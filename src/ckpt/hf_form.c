@@ -115,6 +115,10 @@ void hf_put_real(HfWriter *w, const char *key, double v) { hf_put_text(w, key, h
 
 /* ---- values ---- */
 
+static void opposite_read(HfReader *r, const HfRow *row) {
+    hf_set_flag(r, row->option, !hf_get_flag(r, row->key, row->fallback != 0));
+}
+
 void hf_value_read(HfReader *r, const HfRow *row) {
     switch (CONFIG_ROWS[row->option].type) {
     case ARG_I64:
@@ -122,6 +126,9 @@ void hf_value_read(HfReader *r, const HfRow *row) {
         return;
     case ARG_F64:
         hf_set_real(r, row->option, hf_get_real(r, NULL, row->key, row->fallback));
+        return;
+    case ARG_OFF: /* has the name of the opposite: disable-bias-linear */
+        opposite_read(r, row);
         return;
     default:
         hf_set_flag(r, row->option, hf_get_flag(r, row->key, row->fallback != 0));
@@ -140,10 +147,6 @@ void hf_value_write(HfWriter *w, const HfRow *row) {
     default:
         hf_put_flag(w, row->key, *(const bool *)value);
     }
-}
-
-static void opposite_read(HfReader *r, const HfRow *row) {
-    hf_set_flag(r, row->option, !hf_get_flag(r, row->key, row->fallback != 0));
 }
 
 static void opposite_write(HfWriter *w, const HfRow *row) {

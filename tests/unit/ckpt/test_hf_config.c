@@ -10,11 +10,9 @@ static HfFamily family_of(const char *architecture) {
     static const struct {
         const char *architecture;
         HfFamily family;
-    } OTHERS[] = {{"GPT2LMHeadModel", HF_GPT2},
-                  {"MixtralForCausalLM", HF_MIXTRAL},
-                  {"Qwen2MoeForCausalLM", HF_QWEN_MOE},
-                  {"Qwen3MoeForCausalLM", HF_QWEN_MOE},
-                  {"Glm4MoeForCausalLM", HF_GLM_MOE}};
+    } OTHERS[] = {{"GPT2LMHeadModel", HF_GPT2},         {"MixtralForCausalLM", HF_MIXTRAL},
+                  {"GPTNeoXForCausalLM", HF_GPT_NEOX},  {"Qwen2MoeForCausalLM", HF_QWEN_MOE},
+                  {"Qwen3MoeForCausalLM", HF_QWEN_MOE}, {"Glm4MoeForCausalLM", HF_GLM_MOE}};
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
         if (!strcmp(architecture, OTHERS[i].architecture)) return OTHERS[i].family;
     return HF_LLAMA;
@@ -325,8 +323,8 @@ static void what_says_the_same_in_other_words_is_equal(void **unused) {
 
 static const char *const CHOICES[][6] = {
     {"", LLAMA_POSITIONS, LLAMA_POSITIONS "rotary-percent = 0.5\n",
-     LLAMA_POSITIONS "rotary-seq-len-interpolation-factor = 2\n",
-     LLAMA_POSITIONS "use-rope-scaling = true\n"},
+     LLAMA_POSITIONS "rotary-seq-len-interpolation-factor = 2\n", LLAMA_POSITIONS "use-rope-scaling = true\n",
+     LLAMA_POSITIONS "parallel-residual = two-norms\n"},
     {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n"},
     {"", "swiglu = true\n", "squared-relu = true\n"},
     {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},
@@ -471,6 +469,7 @@ static void a_change_of_any_key_is_seen(void **unused) {
         "window-attn-skip-freq = [0,1,1,1]\n",
         WITH_BIAS "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\n",
         ROPE "normalization = LayerNorm\n",
+        BASE LLAMA_POSITIONS "parallel-residual = two-norms\n",
         BASE LLAMA_POSITIONS "apply-layernorm-1p = true\nsquared-relu = true\nkv-channels = 8\n",
     };
     char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
@@ -529,6 +528,8 @@ static const struct {
     {"glm4_moe", "'n_group': 2, 'num_experts_per_tok': 3", "topk_group is"},
     {"glm4_moe", "'norm_topk_prob': false", "norm_topk_prob is 'false'"},
     {"glm4_moe", "'first_k_dense_replace': -1", "first_k_dense_replace is '-1'"},
+    {"gpt_neox", "'attention_bias': false", "attention_bias is 'false'"},
+    {"gpt_neox", "'head_dim': 8", "head_dim is '8', not hidden_size / num_attention_heads"},
     {"gpt2", "'scale_attn_by_inverse_layer_idx': true", "scale_attn_by_inverse_layer_idx"},
     {"gpt2", "'layer_types': ['odd']", "layer_types has 'odd' for layer 0"},
     {"gpt2", "'hidden_size': 16", "hidden_size is '16', but this type's own name"},
