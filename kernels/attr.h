@@ -16,17 +16,20 @@ typedef enum Activation {
     ACT_GELU_ERF,
     ACT_QUICK_GELU,
     ACT_SQUARED_RELU,
-    ACT_SWIGLU
+    /* Gated: the input is [..., gate | up], the output act(gate) * up has half its width. */
+    ACT_SWIGLU, /* act is SiLU */
+    ACT_GEGLU_TANH,
+    ACT_GEGLU_ERF,
 } Activation;
+static inline bool activation_is_gated(Activation a) { return a >= ACT_SWIGLU; }
 typedef struct ActivationAttr {
-    Activation
-        kind; /* SWIGLU: the input is [..., gate | up], the output silu(gate) * up has half its width */
+    Activation kind;
 } ActivationAttr;
 
 typedef struct LinearAttr {
     bool fixed_order; /* every element is one chain of multiply-adds over its terms in order: the same bits
                          however many other rows and columns there are (BLAS chooses its order by shape) */
-    Activation activation; /* of the output `act`, or what made x of `pre`; not SWIGLU */
+    Activation activation; /* of the output `act`, or what made x of `pre`; not gated */
 } LinearAttr;
 
 typedef struct Fp8ScaleAttr {
@@ -48,7 +51,7 @@ typedef struct Fp8CodesAttr {
 typedef struct Fp8ProductAttr {
     Fp8Blocks a, b;        /* not both FP8_SQUARES */
     bool fast;             /* sums may have fewer bits than fp32 has: Hopper's tensor cores keep about 14 */
-    Activation activation; /* of the output `act`; not SWIGLU */
+    Activation activation; /* of the output `act`; not gated */
 } Fp8ProductAttr;
 
 typedef struct NormAttr {

@@ -1,8 +1,8 @@
 /* Activations of the MLP. All smooth ones but the erf form are x * sigmoid(t(x)):
  *   GELU tanh (Hendrycks and Gimpel 2016): 0.5 x (1 + tanh(z)) = x sigmoid(2z), z = sqrt(2/pi) (x + 0.044715
- * x^3); quick GELU: x sigmoid(1.702 x);  SiLU: x sigmoid(x);  SwiGLU (Shazeer 2020): silu(gate) * up; GELU
- * erf: x Phi(x);  squared ReLU (So et al. 2021): max(x, 0)^2. Written: y; written or added to: dx, which may
- * be dy's memory but with SwiGLU. */
+ * x^3); quick GELU: x sigmoid(1.702 x);  SiLU: x sigmoid(x);  SwiGLU and GeGLU (Shazeer 2020): silu(gate) *
+ * up and gelu(gate) * up; GELU erf: x Phi(x);  squared ReLU (So et al. 2021): max(x, 0)^2. Written: y;
+ * written or added to: dx, which may be dy's memory but with a gate. */
 #include "kernels/cpu/vector_math.h"
 
 #define INLINE                                                                                               \
@@ -145,18 +145,62 @@ static void swiglu_grad_rows(void *arg, int64_t begin, int64_t end) {
     }
 }
 
+INLINE void geglu_row(Activation gelu, const real *gate, real *y, int64_t f) {
+    const real *up = gate + f;
+    for (int64_t i = 0; i < f; i++) y[i] = value(gelu, gate[i]) * up[i];
+}
+
+static void geglu_rows(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const int64_t f = tensor_width(c->out[0]);
+    for (int64_t r = begin; r < end; r++) {
+        const real *gate = reals(c->in[0]) + r * 2 * f;
+        real *y = reals(c->out[0]) + r * f;
+        if (kind_of(c) == ACT_GEGLU_TANH)
+            geglu_row(ACT_GELU_TANH, gate, y, f);
+        else
+            geglu_row(ACT_GELU_ERF, gate, y, f);
+    }
+}
+
+INLINE void geglu_grad_row(Activation gelu, const real *dy, const real *gate, real *dgate, int64_t f,
+                           bool add) {
+    const real *up = gate + f;
+    real *dup = dgate + f;
+    for (int64_t i = 0; i < f; i++) {
+        const real of_gate = dy[i] * up[i] * slope(gelu, gate[i]), of_up = dy[i] * value(gelu, gate[i]);
+        dgate[i] = add ? dgate[i] + of_gate : of_gate;
+        dup[i] = add ? dup[i] + of_up : of_up;
+    }
+}
+
+static void geglu_grad_rows(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const int64_t f = tensor_width(c->in[0]);
+    for (int64_t r = begin; r < end; r++) {
+        const real *dy = reals(c->in[0]) + r * f, *gate = reals(c->in[1]) + r * 2 * f;
+        real *dgate = reals(c->out[0]) + r * 2 * f;
+        if (kind_of(c) == ACT_GEGLU_TANH)
+            geglu_grad_row(ACT_GELU_TANH, dy, gate, dgate, f, accumulates(c->out[0]));
+        else
+            geglu_grad_row(ACT_GELU_ERF, dy, gate, dgate, f, accumulates(c->out[0]));
+    }
+}
+
 void KERNEL(activation)(const Call *c) {
     const Tensor *x = c->in[0];
-    if (kind_of(c) == ACT_SWIGLU)
-        pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)), swiglu_rows, (void *)c);
+    if (activation_is_gated(kind_of(c)))
+        pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)),
+                 kind_of(c) == ACT_SWIGLU ? swiglu_rows : geglu_rows, (void *)c);
     else
         pool_for(c->device->pool, tensor_count(x), GRAIN, elements, (void *)c);
 }
 
 void KERNEL(activation_grad)(const Call *c) {
     const Tensor *x = c->in[1];
-    if (kind_of(c) == ACT_SWIGLU)
-        pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)), swiglu_grad_rows, (void *)c);
+    if (activation_is_gated(kind_of(c)))
+        pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)),
+                 kind_of(c) == ACT_SWIGLU ? swiglu_grad_rows : geglu_grad_rows, (void *)c);
     else
         pool_for(c->device->pool, tensor_count(x), GRAIN, elements_grad, (void *)c);
 }

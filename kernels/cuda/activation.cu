@@ -1,5 +1,5 @@
 /* The ops of kernels/cpu/activation.c, with its formulas. Written: y; written or added to: dx, which may be
- * dy's memory but with SwiGLU. */
+ * dy's memory but with a gate. */
 #include <math.h>
 
 #include "kernels/cuda/pdl.cuh"
@@ -135,10 +135,10 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* ---- SwiGLU: rows of gate | up, each of f elements ---- */
+/* ---- gated by SiLU (KIND is SWIGLU) or by KIND: rows of gate | up, each of f elements ---- */
 
-template <typename T>
-__global__ void __launch_bounds__(THREADS) swiglu(const T *x, T *y, int64_t rows, int64_t f, bool aligned) {
+template <Activation KIND, typename T>
+__global__ void __launch_bounds__(THREADS) gated(const T *x, T *y, int64_t rows, int64_t f, bool aligned) {
     constexpr int N = VEC<T>;
     start_early();
     const int64_t runs = (f + N - 1) / N;
@@ -149,15 +149,18 @@ __global__ void __launch_bounds__(THREADS) swiglu(const T *x, T *y, int64_t rows
 #pragma unroll
         for (int k = 0; k < N; k++) {
             const Real<T> g = gate.get(k);
-            gate.put(k, g * sigmoid<T>(g) * up.get(k));
+            if constexpr (KIND == ACT_SWIGLU)
+                gate.put(k, g * sigmoid<T>(g) * up.get(k));
+            else
+                gate.put(k, value<KIND, T>(g) * up.get(k));
         }
         store_run(y + row * f, first, f, aligned, gate);
     }
 }
 
-template <typename T>
+template <Activation KIND, typename T>
 __global__ void __launch_bounds__(THREADS)
-    swiglu_grad(const T *dy, const T *x, T *dx, int64_t rows, int64_t f, bool add, bool aligned) {
+    gated_grad(const T *dy, const T *x, T *dx, int64_t rows, int64_t f, bool add, bool aligned) {
     constexpr int N = VEC<T>;
     typedef Real<T> R;
     start_early();
@@ -174,8 +177,14 @@ __global__ void __launch_bounds__(THREADS)
             of_up = load_run<T, N>(dup, first, f, aligned);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            const R p = sigmoid<T>(gate.get(k)), silu = gate.get(k) * p;
-            const R a = d.get(k) * up.get(k) * (p + silu * (1 - p)), b = d.get(k) * silu;
+            R a, b;
+            if constexpr (KIND == ACT_SWIGLU) {
+                const R p = sigmoid<T>(gate.get(k)), silu = gate.get(k) * p;
+                a = d.get(k) * up.get(k) * (p + silu * (1 - p)), b = d.get(k) * silu;
+            } else {
+                a = d.get(k) * up.get(k) * slope<KIND, T>(gate.get(k));
+                b = d.get(k) * value<KIND, T>(gate.get(k));
+            }
             of_gate.put(k, add ? of_gate.get(k) + a : a);
             of_up.put(k, add ? of_up.get(k) + b : b);
         }
@@ -198,9 +207,12 @@ template <typename T> static void forward(const Call *c) {
     T *y = data_of<T>(c->out[0]);
     const int64_t n = tensor_count(c->out[0]), f = tensor_width(c->out[0]), rows = tensor_rows(c->out[0]);
     const bool aligned = aligned_16(x) && aligned_16(y);
-    if (kind_of(c) == ACT_SWIGLU)
-        launch_early(c, grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0, swiglu<T>, x, y, rows,
-                     f, aligned && f % VEC<T> == 0);
+    if (activation_is_gated(kind_of(c)))
+        launch_early(c, grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0,
+                     kind_of(c) == ACT_SWIGLU       ? gated<ACT_SWIGLU, T>
+                     : kind_of(c) == ACT_GEGLU_TANH ? gated<ACT_GELU_TANH, T>
+                                                    : gated<ACT_GELU_ERF, T>,
+                     x, y, rows, f, aligned && f % VEC<T> == 0);
     else
         launch_early(c, grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, map<T>, kind_of(c), x, y, n,
                      aligned);
@@ -216,9 +228,12 @@ template <typename T> static void backward(const Call *c) {
     T *dx = data_of<T>(c->out[0]);
     const int64_t n = tensor_count(c->in[0]), f = tensor_width(c->in[0]), rows = tensor_rows(c->in[0]);
     const bool add = accumulates(c->out[0]), aligned = aligned_16(dy) && aligned_16(x) && aligned_16(dx);
-    if (kind_of(c) == ACT_SWIGLU)
-        launch_early(c, grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0, swiglu_grad<T>, dy, x,
-                     dx, rows, f, add, aligned && f % VEC<T> == 0);
+    if (activation_is_gated(kind_of(c)))
+        launch_early(c, grid_for(c, rows * ceil_div(f, VEC<T>), THREADS), THREADS, 0,
+                     kind_of(c) == ACT_SWIGLU       ? gated_grad<ACT_SWIGLU, T>
+                     : kind_of(c) == ACT_GEGLU_TANH ? gated_grad<ACT_GELU_TANH, T>
+                                                    : gated_grad<ACT_GELU_ERF, T>,
+                     dy, x, dx, rows, f, add, aligned && f % VEC<T> == 0);
     else
         launch_early(c, grid_for(c, ceil_div(n, VEC<T>), THREADS), THREADS, 0, map_grad<T>, kind_of(c), dy, x,
                      dx, n, add, aligned);

@@ -72,10 +72,10 @@ static void activation_read(HfReader *r, const HfRow *row) {
 
 static void activation_write(HfWriter *w, const HfRow *row) {
     int i = 0;
-    while (ACTIVATIONS[i].activation != w->config->activation) i++;
+    while (i < N_ACTIVATIONS && ACTIVATIONS[i].activation != w->config->activation) i++;
     char text[40] = "\"";
-    strcat(strcat(text, ACTIVATIONS[i].name), "\"");
-    hf_put_text(w, row->key, text);
+    if (i < N_ACTIVATIONS) strcat(strcat(text, ACTIVATIONS[i].name), "\"");
+    hf_put_text(w, row->key, i < N_ACTIVATIONS ? text : "null");
 }
 
 static void gate_read(HfReader *r, const HfRow *row) {

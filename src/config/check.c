@@ -42,15 +42,20 @@ static int64_t expert_width_unit(const Config *c) {
     return i64_or(c->moe_ffn_hidden_size, i64_or(c->ffn_hidden_size, ffn_default_unit(c)));
 }
 
-static bool even_rotary(const Config *c) {
+/* Rotated channels of a head; -1 if another rule is broken. */
+static int64_t rotary_dim(const Config *c) {
     int64_t head = c->kv_channels;
     if (!i64_is_set(head)) {
-        if (c->hidden_size <= 0 || c->num_attention_heads <= 0) return true;
+        if (c->hidden_size <= 0 || c->num_attention_heads <= 0) return -1;
         head = c->hidden_size / c->num_attention_heads;
     }
-    if (!(head > 0 && head <= 65536 && c->rotary_percent >= 0 && c->rotary_percent <= 1)) return true;
-    int64_t dim = (int64_t)((double)head * c->rotary_percent);
-    return dim > 0 && dim % 2 == 0;
+    if (!(head > 0 && head <= 65536 && c->rotary_percent >= 0 && c->rotary_percent <= 1)) return -1;
+    return (int64_t)((double)head * c->rotary_percent);
+}
+
+static bool even_rotary(const Config *c) {
+    const int64_t dim = rotary_dim(c);
+    return dim < 0 || (dim > 0 && dim % 2 == 0);
 }
 
 static bool valid_window(const Config *c) {
@@ -87,6 +92,24 @@ static bool valid_window_pattern(const Config *c) {
     bool valid = config_layer_pattern(c->window_attn_skip_freq, c->num_layers, windowed);
     free(windowed);
     return valid;
+}
+
+static bool valid_rope_pattern(const Config *c) {
+    if (!c->no_rope_freq || c->num_layers < 1 || c->num_layers > 65536) return true;
+    bool *rotated = mem_zero((size_t)c->num_layers, sizeof *rotated);
+    bool valid = config_rotated_layers(c, rotated);
+    free(rotated);
+    return valid;
+}
+
+static bool valid_rope_factors(const Config *c, const TextList *factors) {
+    for (int64_t i = 0; i < factors->count; i++) {
+        char *end;
+        const double x = strtod(factors->at[i], &end);
+        if (end == factors->at[i] || *end || !(x > 0) || !isfinite(x)) return false;
+    }
+    const int64_t dim = rotary_dim(c);
+    return dim < 0 || factors->count == dim / 2;
 }
 
 /* ---- context parallelism ---- */

@@ -77,6 +77,9 @@ typedef struct Derived {
     MlpActivation activation;              /* never MLP_GELU */
     int64_t window_left;                   /* reach of a windowed layer; -1 = no limit */
     const bool *layer_windowed;            /* [num_layers] */
+    const bool *layer_rotated;             /* [num_layers] */
+    const double *rope_divisor;            /* [rotary_dim / 2], of the rotary frequencies; NULL: none */
+    double rope_amplitude;                 /* of rotated channels */
     const bool *layer_moe;                 /* [num_layers] */
     const ContextComm *layer_context_comm; /* [num_layers] */
     int64_t num_moe_layers, moe_ffn_hidden_size, moe_shared_size; /* the last: 0 without shared experts */
@@ -154,6 +157,8 @@ ConfigRange config_range(int option);
 const void *config_value(const Config *, int option);
 int config_find(const char *name, size_t n); /* row of the option with this first name; -1 if there is none */
 
+/* Whether each layer is rotated, by --no-rope-freq. Returns false if the text is no pattern. */
+bool config_rotated_layers(const Config *, bool *out);
 /* pattern.c: fills out[n] from "N" (every N-th is false, the others true) or an expression such as
  * "([1,1,0]+[1])*2" with exactly n entries. Returns false if the text is neither. */
 bool config_layer_pattern(const char *text, int64_t n, bool *out);

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/fault.h"
 
@@ -55,6 +56,34 @@ static void windows(const Config *c, Arena *arena, Derived *d) {
     d->layer_windowed = windowed;
 }
 
+bool config_rotated_layers(const Config *c, bool *out) {
+    const bool rope = c->position_embedding_type == POSITION_ROPE;
+    for (int64_t i = 0; i < c->num_layers; i++) out[i] = rope;
+    if (!rope || !c->no_rope_freq) return true;
+    if (!config_layer_pattern(c->no_rope_freq, c->num_layers, out)) return false;
+    const bool is_list = strpbrk(c->no_rope_freq, "[(");
+    for (int64_t i = 0; i < c->num_layers; i++) out[i] ^= is_list;
+    return true;
+}
+
+static void rotations(const Config *c, Arena *arena, Derived *d) {
+    bool *rotated = arena_alloc(arena, (size_t)c->num_layers * sizeof *rotated);
+    CHECK(config_rotated_layers(c, rotated), "'%s'", c->no_rope_freq);
+    d->layer_rotated = rotated;
+    d->rope_amplitude = 1;
+    if (!c->rope_short_factor.count) return;
+    const double original = (double)c->rope_scaling_original_max_position_embeddings,
+                 stretch = (double)d->max_position_embeddings / original;
+    const TextList *factors = c->seq_length > c->rope_scaling_original_max_position_embeddings
+                                  ? &c->rope_long_factor
+                                  : &c->rope_short_factor;
+    double *divisor = arena_alloc(arena, (size_t)factors->count * sizeof *divisor);
+    for (int64_t i = 0; i < factors->count; i++) divisor[i] = strtod(factors->at[i], NULL);
+    d->rope_divisor = divisor;
+    d->rope_amplitude =
+        f64_or(c->rope_attention_factor, stretch > 1 ? sqrt(1 + log(stretch) / log(original)) : 1);
+}
+
 static void context(const Config *c, Arena *arena, Derived *d) {
     const TextList *types = &c->cp_comm_type;
     ContextComm *comm = arena_alloc(arena, (size_t)c->num_layers * sizeof *comm);
@@ -96,6 +125,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->output_init_std = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
     d->embedding_init_std = f64_or(c->embedding_init_method_std, c->init_method_std);
     windows(c, arena, d);
+    rotations(c, arena, d);
     context(c, arena, d);
     experts(c, arena, d);
     if (c->recompute_granularity == RECOMPUTE_SELECTIVE) {

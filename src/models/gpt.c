@@ -55,10 +55,16 @@ static LmHeadSpec head_spec(const Config *c, const Derived *d) {
     };
 }
 
-static RopeSpec rope_spec(const Config *c, const Derived *d) {
+static RopeSpec rope_spec(const Config *c, const Derived *d, int64_t layer) {
+    if (!d->layer_rotated[layer]) return (RopeSpec){0};
+    if (f64_is_set(c->rope_local_base_freq) && d->layer_windowed[layer])
+        return (RopeSpec){
+            .dim = d->rotary_dim, .base = c->rope_local_base_freq, .interpolation = 1, .amplitude = 1};
     RopeSpec rope = {.dim = d->rotary_dim,
                      .base = c->rotary_base,
                      .interpolation = f64_or(c->rotary_seq_len_interpolation_factor, 1)};
+    rope.divisor = d->rope_divisor;
+    rope.amplitude = d->rope_amplitude;
     if (c->use_rope_scaling) {
         rope.llama3.factor = c->rope_scaling_factor;
         rope.llama3.low = c->rope_scaling_low_freq_factor;
@@ -104,10 +110,11 @@ static AttentionSpec *attention_spec(const Config *c, const Derived *d, int64_t 
         .qkv_bias = c->add_bias_linear || c->add_qkv_bias,
         .proj_bias = c->add_bias_linear,
         .qk_norm = c->qk_layernorm,
+        .qk_norm_whole = c->qk_layernorm_whole,
         .norm = norm,
         .qk_norm_decays = c->apply_wd_to_qk_layernorm,
         .rotary_interleaved = c->rotary_interleaved,
-        .rope = rope_spec(c, d),
+        .rope = rope_spec(c, d, layer),
         .window_left = d->layer_windowed[layer] ? d->window_left : WINDOW_OFF,
         .window_right = 0, /* causal, whatever the right reach of --window-size */
         .sink = map_softmax(c->softmax_type),

@@ -4,7 +4,8 @@ Activation map_activation(MlpActivation x) {
     static const Activation MAP[] = {
         [MLP_GELU_TANH] = ACT_GELU_TANH,   [MLP_GELU_ERF] = ACT_GELU_ERF,
         [MLP_QUICK_GELU] = ACT_QUICK_GELU, [MLP_SQUARED_RELU] = ACT_SQUARED_RELU,
-        [MLP_SWIGLU] = ACT_SWIGLU,
+        [MLP_SWIGLU] = ACT_SWIGLU,         [MLP_GEGLU_TANH] = ACT_GEGLU_TANH,
+        [MLP_GEGLU_ERF] = ACT_GEGLU_ERF,
     };
     return MAP[x];
 }

@@ -5,10 +5,14 @@
 #include "base/hash.h"
 #include "kernels/ops.h"
 #include "ops/redistribute.h"
+#include "ops/residual.h"
 #include "ops/rope.h"
 
-static Norm head_norm(Registry *r, const AttentionSpec *s, const char *name, const char *which) {
-    Norm n = norm_new(r, arena_printf(r->arena, "%s.%s_layernorm", name, which), s->head_dim, s->norm);
+/* Of `heads` heads, each by itself or all together. */
+static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, const char *which,
+                       int64_t heads) {
+    const int64_t width = s->qk_norm_whole ? heads * s->head_dim : s->head_dim;
+    Norm n = norm_new(r, arena_printf(r->arena, "%s.%s_layernorm", name, which), width, s->norm);
     n.gain->spec.invariant = false; /* each tensor-parallel rank norms its own heads */
     if (n.bias) n.bias->spec.invariant = false;
     if (!s->qk_norm_decays) return n;
@@ -58,8 +62,8 @@ static void attention_init(void *self, Registry *r, const char *name, const void
     *a = (Attention){.spec = s, .dropout_site = hash_name(name), .qkv = linear_new(r, qkv)};
     if (s->rope.dim) a->rope = rope_table(r, s->rope);
     if (s->qk_norm) {
-        a->q_norm = head_norm(r, s, name, "q");
-        a->k_norm = head_norm(r, s, name, "k");
+        a->q_norm = heads_norm(r, s, name, "q", s->heads);
+        a->k_norm = heads_norm(r, s, name, "k", s->groups);
     }
     if (s->sink == SINK_LEARNED) a->softmax_offset = softmax_offset_new(r, s, name);
     a->proj = linear_new(r, proj);
@@ -127,6 +131,16 @@ static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
                    (RopeAttr){.dim = (int32_t)p->rope.dim, .interleaved = p->rotary_interleaved});
 }
 
+/* x [s, b, g, r, d] */
+static Tensor *normed_heads(Tape *t, const AttentionSpec *p, const Norm *n, Tensor *x) {
+    if (!p->qk_norm_whole) return norm_forward(t, n, x);
+    const int64_t s = x->dim[0], b = x->dim[1], width = x->dim[2] * x->dim[3] * x->dim[4];
+    Tensor *whole = op_contiguous(t, x);
+    const Tensor shape = *whole;
+    whole = tape_view(t, whole, 0, 3, (int64_t[]){s, b, width}, (int64_t[]){b * width, width, 1});
+    return tape_view(t, norm_forward(t, n, whole), 0, 5, shape.dim, shape.stride);
+}
+
 /* What attention takes: split, normed, rotated. */
 static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
@@ -138,8 +152,8 @@ static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
     }
     Qkv x = split(t, p, qkv);
     if (p->qk_norm) {
-        x.q = norm_forward(t, &c->attention->q_norm, x.q);
-        x.k = norm_forward(t, &c->attention->k_norm, x.k);
+        x.q = normed_heads(t, p, &c->attention->q_norm, x.q);
+        x.k = normed_heads(t, p, &c->attention->k_norm, x.k);
         tape_grad_off_grid(x.k); /* with fewer groups than tensor-parallel ranks it is a summand, see split */
     }
     if (p->rope.dim) {

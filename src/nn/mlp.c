@@ -1,7 +1,7 @@
 #include "nn/mlp.h"
 
 Mlp mlp_new(Registry *r, const char *name, const MlpSpec *s) {
-    const bool gated = s->activation == ACT_SWIGLU;
+    const bool gated = activation_is_gated(s->activation);
     LinearSpec fc1 = {
         .name = arena_printf(r->arena, "%s.linear_fc1", name),
         .in = s->hidden,
@@ -34,7 +34,7 @@ Tensor *mlp_forward(Tape *t, const Mlp *m, Tensor *x_sbh) {
     return linear_on_activated(t, &m->fc2, linear_activated(t, &m->fc1, x_sbh, m->activation));
 }
 
-int mlp_matrices(Activation activation) { return activation == ACT_SWIGLU ? 3 : 2; }
+int mlp_matrices(Activation activation) { return activation_is_gated(activation) ? 3 : 2; }
 
 static void mlp_branch_init(void *self, Registry *r, const char *name, const void *spec, Tensor *counters) {
     (void)counters;

@@ -10,7 +10,7 @@
 
 static Param *experts_new(Registry *r, const MoeSpec *s, const char *name, const char *which, int64_t out,
                           int64_t in, int tp_split, double std) {
-    const bool gated = tp_split == 0 && s->activation == ACT_SWIGLU;
+    const bool gated = tp_split == 0 && activation_is_gated(s->activation);
     ParamSpec p = {.name = arena_printf(r->arena, "%s.experts.%s.weight", name, which),
                    .ndim = 2,
                    .dim = {s->router.experts * out, in},
@@ -30,7 +30,8 @@ static Param *experts_new(Registry *r, const MoeSpec *s, const char *name, const
 static void moe_init(void *self, Registry *r, const char *name, const void *spec, Tensor *counters) {
     Moe *m = self;
     const MoeSpec *s = spec;
-    const int64_t hidden = s->router.hidden, fc1_out = s->activation == ACT_SWIGLU ? 2 * s->ffn : s->ffn;
+    const int64_t hidden = s->router.hidden,
+                  fc1_out = activation_is_gated(s->activation) ? 2 * s->ffn : s->ffn;
     *m = (Moe){.spec = s};
     router_init(&m->router, r, arena_printf(r->arena, "%s.router", name), &s->router, counters);
     m->fc1 = experts_new(r, s, name, "linear_fc1", fc1_out, hidden, 0, s->fc1_init_std);

@@ -7,6 +7,7 @@
 
 double rope_frequency(const RopeSpec *s, int64_t i) {
     double f = pow(s->base, -2.0 * (double)i / (double)s->dim);
+    if (s->divisor) return f / s->divisor[i];
     if (s->llama3.factor == 0) return f;
     double wavelength = 2 * M_PI / f;
     if (wavelength > s->llama3.original / s->llama3.low) return f / s->llama3.factor;
@@ -33,8 +34,8 @@ static void fill(Device *d, const RopeTable *t, const RopeSpec *s, int64_t first
         const double f = rope_frequency(s, i);
         for (int64_t p = 0; p < n; p++) {
             const double angle = (double)(first + p) / s->interpolation * f;
-            put(c.data, dtype, p * half + i, cos(angle));
-            put(v.data, dtype, p * half + i, sin(angle));
+            put(c.data, dtype, p * half + i, s->amplitude * cos(angle));
+            put(v.data, dtype, p * half + i, s->amplitude * sin(angle));
         }
     }
     device_view_end(&c);

@@ -12,6 +12,8 @@
 typedef struct RopeSpec {
     int64_t dim; /* rotated part of a head, even */
     double base, interpolation;
+    const double *divisor; /* [dim/2], of the frequencies (Ding et al., LongRoPE, 2024); NULL: none */
+    double amplitude;      /* of the rotated channels */
     struct {
         double factor; /* 0: no Llama-3 scaling */
         double low, high, original;

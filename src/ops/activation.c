@@ -25,8 +25,8 @@ Tensor *op_activation(Tape *t, Tensor *x, Activation kind) {
     ActivationAttr attr = {kind};
     int64_t dim[TENSOR_DIMS];
     memcpy(dim, x->dim, sizeof dim);
-    if (kind == ACT_SWIGLU) {
-        CHECK(tensor_width(x) % 2 == 0, "SwiGLU: [gate | up] cannot be %lld wide",
+    if (activation_is_gated(kind)) {
+        CHECK(tensor_width(x) % 2 == 0, "activation: [gate | up] cannot be %lld wide",
               (long long)tensor_width(x));
         dim[x->ndim - 1] /= 2;
     }

@@ -5,13 +5,13 @@
 #include "kernels/attr.h"
 #include "tape/tape.h"
 
-/* Elementwise on contiguous x [...,f] -> same shape; SwiGLU takes [..., gate | up] to [..., f/2]. */
+/* Elementwise on contiguous x [...,f] -> same shape; a gated one takes [..., gate | up] to [..., f/2]. */
 Tensor *op_activation(Tape *, Tensor *x, Activation);
 /* An activation that the kernel of a linear layer has computed on its way, for the one op that reads it: that
  * op records it. */
 typedef struct Activated {
     Tensor *act, *pre; /* act is the activation of pre; pre NULL: it is on the tape already */
-    Activation kind;   /* not SWIGLU, but for pre NULL */
+    Activation kind;   /* not gated, but for pre NULL */
 } Activated;
 
 /* Records that y [..., f] is the activation of x. With `through_reader` the op that reads y gives x its

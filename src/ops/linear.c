@@ -309,7 +309,7 @@ Activated op_linear_activated(Tape *t, Tensor *x, const LinearLayer *l, Activati
     LayerAttr attr = layer_attr(t, x, l);
     CHECK(!attr.reduces, "linear: partial sums have no activation");
     Activated out = {.kind = activation};
-    if (activation == ACT_SWIGLU || tape_context(t)->exact) {
+    if (activation_is_gated(activation) || tape_context(t)->exact) {
         out.act = op_activation(t, linear_record(t, x, l->w_oi, l->bias_o, &attr, NULL), activation);
         return out;
     }

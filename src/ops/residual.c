@@ -1,4 +1,4 @@
-/* y = a + b. Backward: both get dy itself, shared, not copied. */
+/* y = a + b. Backward: both get dy itself, shared, not copied. The gradient of a copy is copied or added. */
 #include "ops/residual.h"
 
 #include "base/fault.h"
@@ -25,5 +25,16 @@ Tensor *residual_sum(Tape *t, Tensor *a, Tensor *b) {
 Tensor *op_add(Tape *t, Tensor *a, Tensor *b) {
     Tensor *y = residual_sum(t, a, b);
     tape_run(t, &OPS[OP_add], (Call){.in = {a, b}, .out = {y}}, 0, residual_backward);
+    return y;
+}
+
+static void copy_backward(Tape *t, const Node *n, Need need) {
+    Tensor *dx = tape_grad_out(t, n->call.in[0], need);
+    if (dx) tape_call(t, n->op, (Call){.in = {tape_grad(t, n->call.out[0])}, .out = {dx}});
+}
+
+Tensor *op_contiguous(Tape *t, Tensor *x) {
+    Tensor *y = tape_tensor(t, (DType)x->dtype, x->ndim, x->dim);
+    tape_run(t, &OPS[OP_copy], (Call){.in = {x}, .out = {y}}, 0, copy_backward);
     return y;
 }

@@ -1,4 +1,4 @@
-/* Sum of two tensors: the residual stream. */
+/* Sum of two tensors, the residual stream, and copies. */
 #ifndef ISOTRON_OPS_RESIDUAL_H
 #define ISOTRON_OPS_RESIDUAL_H
 
@@ -6,6 +6,9 @@
 
 /* a + b, same shape and type, possibly strided -> contiguous. */
 Tensor *op_add(Tape *, Tensor *a, Tensor *b);
+
+/* A contiguous copy of x. */
+Tensor *op_contiguous(Tape *, Tensor *x);
 
 /* For an op whose kernel computes a + b with something else: where to, with its type, and the record. */
 Tensor *residual_sum(Tape *, Tensor *a, Tensor *b);

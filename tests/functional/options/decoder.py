@@ -35,8 +35,8 @@ class Shape:
         self.biased = "disable-bias-linear" not in o
         if self.activation == "gelu":
             self.activation = "gelu-tanh" if self.biased else "gelu-erf"
-        self.gated = self.activation == "swiglu"
-        self.ffn = o.int("ffn-hidden-size", self.hidden * 8 // 3 // 64 * 64 if self.gated else 4 * self.hidden)
+        self.gated = "glu" in self.activation
+        self.ffn = o.int("ffn-hidden-size", self.hidden * 8 // 3 // 64 * 64 if self.activation == "swiglu" else 4 * self.hidden)
         self.rms = o.text("normalization", "LayerNorm") == "RMSNorm"
         place = o.text("norm-placement", "pre")
         self.norms_input, self.norms_output = place != "post", place != "pre"
@@ -46,6 +46,8 @@ class Shape:
         self.has_experts = pattern(o.text("moe-layer-freq", "1"), self.layers, lambda i, n: i % n == 0)
         self.has_experts = [bool(self.experts) and x for x in self.has_experts]
         windowed = pattern(o.text("window-attn-skip-freq", f"[1]*{self.layers}"), self.layers, lambda i, n: (i + 1) % n != 0)
+        skipped = o.text("no-rope-freq", f"[0]*{self.layers}")
+        self.rotated = [not x for x in pattern(skipped, self.layers, lambda i, n: (i + 1) % n == 0)]
         reach = int(o.text("window-size", "-1,0").split(",")[0])
         self.reach = [reach if w and reach >= 0 else None for w in windowed]
 
@@ -90,8 +92,9 @@ def tensors(m):
             norm(f"{layer}.input_layernorm", h)
         linear(f"{attention}.linear_qkv", (m.heads + 2 * m.groups) * m.head, h, std, m.biased or "add-qkv-bias" in o)
         if "qk-layernorm" in o:
-            norm(f"{attention}.q_layernorm", m.head)
-            norm(f"{attention}.k_layernorm", m.head)
+            whole = "qk-layernorm-whole" in o
+            norm(f"{attention}.q_layernorm", m.head * (m.heads if whole else 1))
+            norm(f"{attention}.k_layernorm", m.head * (m.groups if whole else 1))
         if o.text("softmax-type", "vanilla") == "learnable":
             out[f"{attention}.core_attention.softmax_offset"] = (m.heads,), std
         linear(f"{attention}.linear_proj", h, m.heads * m.head, small, m.biased)
@@ -119,15 +122,29 @@ def initial(m, seed):
     return made
 
 
-def frequencies(o, head):
+def frequencies(o, head, windowed):
     dim = int(head * o.float("rotary-percent", 1.0))
+    if windowed and "rope-local-base-freq" in o:
+        return o.float("rope-local-base-freq") ** (-np.arange(0, dim, 2) / dim)
     f = o.float("rotary-base", 10000.0) ** (-np.arange(0, dim, 2) / dim)
+    if "rope-long-factor" in o:
+        original = o.int("rope-scaling-original-max-position-embeddings", 8192)
+        f = f / np.array([float(x) for x in o.list("rope-long-factor" if o.int("seq-length") > original else "rope-short-factor")])
     if "use-rope-scaling" in o:
         original, low, high = (o.float(f"rope-scaling-{name}", x) for name, x in
                                (("original-max-position-embeddings", 8192.0), ("low-freq-factor", 1.0), ("high-freq-factor", 4.0)))
         keep = np.clip((original * f / (2 * np.pi) - low) / (high - low), 0, 1)
         f = keep * f + (1 - keep) * f / o.float("rope-scaling-factor", 8.0)
     return f / o.float("rotary-seq-len-interpolation-factor", 1.0)
+
+
+def amplitude(o):
+    """The factor of LongRoPE on rotated channels."""
+    if "rope-long-factor" not in o:
+        return 1.0
+    original = o.float("rope-scaling-original-max-position-embeddings", 8192.0)
+    stretch = o.float("max-position-embeddings", o.int("seq-length")) / original
+    return o.float("rope-attention-factor", math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0)
 
 
 def softmax(x):
@@ -172,14 +189,15 @@ class Pass:
             return x
         return x * draws.dropout(self.seed, name, rate, draws.elements(self.samples, x.shape[1:]))
 
-    def rotated(self, x):
+    def rotated(self, x, layer):
         """[b, s, heads, d]: pairs are rotated by position * frequency."""
-        f = frequencies(self.o, self.m.head)
+        f = frequencies(self.o, self.m.head, self.m.reach[layer] is not None)
         n = len(f)
         angle = (self.batch.positions[:, :, None] * f)[:, :, None, :]
         pairs = (slice(0, 2 * n, 2), slice(1, 2 * n, 2)) if "rotary-interleaved" in self.o else (slice(0, n), slice(n, 2 * n))
         a, b, rest = x[..., pairs[0]], x[..., pairs[1]], x[..., 2 * n:]
-        turned = [a * np.cos(angle) - b * np.sin(angle), a * np.sin(angle) + b * np.cos(angle)]
+        cos, sin = (amplitude(self.o) * function(angle) for function in (np.cos, np.sin))
+        turned = [a * cos - b * sin, a * sin + b * cos]
         if "rotary-interleaved" in self.o:
             shape = a.shape
             pair = concatenate([y.reshape(*shape, 1) for y in turned])
@@ -200,9 +218,11 @@ class Pass:
         qkv = self.linear(x, f"{name}.linear_qkv").reshape(b, s, m.groups, per + 2, m.head)
         q, k, v = qkv[:, :, :, :per].reshape(b, s, m.heads, m.head), qkv[:, :, :, per], qkv[:, :, :, per + 1]
         if "qk-layernorm" in self.o:
-            q, k = self.norm(q, f"{name}.q_layernorm"), self.norm(k, f"{name}.k_layernorm")
-        if m.position == "rope":
-            q, k = self.rotated(q), self.rotated(k)
+            together = lambda x: x.reshape(b, s, -1) if "qk-layernorm-whole" in self.o else x
+            q = self.norm(together(q), f"{name}.q_layernorm").reshape(b, s, m.heads, m.head)
+            k = self.norm(together(k), f"{name}.k_layernorm").reshape(b, s, m.groups, m.head)
+        if m.position == "rope" and m.rotated[layer]:
+            q, k = self.rotated(q, layer), self.rotated(k, layer)
         group = np.arange(m.heads) // per
         q, k, v = q.transpose(0, 2, 1, 3), k[:, :, group].transpose(0, 2, 1, 3), v[:, :, group].transpose(0, 2, 1, 3)
         score = q @ k.transpose(0, 1, 3, 2) * self.o.float("softmax-scale", 1 / math.sqrt(m.head))
@@ -221,11 +241,13 @@ class Pass:
     def activated(self, x):
         if self.m.gated:
             half = x.shape[-1] // 2
-            gate = x[..., :half]
-            return gate * sigmoid(gate) * x[..., half:]
+            return self.curve(x[..., :half]) * x[..., half:]
+        return self.curve(x)
+
+    def curve(self, x):
         return {"gelu-tanh": lambda: x * 0.5 * (tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1.0),
-                "gelu-erf": lambda: x * cdf(x), "quick-gelu": lambda: x * sigmoid(x * 1.702),
-                "squared-relu": lambda: relu(x) * relu(x)}[self.m.activation]()
+                "gelu-erf": lambda: x * cdf(x), "quick-gelu": lambda: x * sigmoid(x * 1.702), "swiglu": lambda: x * sigmoid(x),
+                "squared-relu": lambda: relu(x) * relu(x)}[self.m.activation.replace("geglu", "gelu")]()
 
     def mlp(self, x, name):
         return self.linear(self.activated(self.linear(x, f"{name}.linear_fc1")), f"{name}.linear_fc2")

@@ -105,6 +105,8 @@ witnessed("num_layers hidden_size num_attention_heads seq_length vocab_size data
           layouts=(ONE, CUT, STAGES, "--ranks 2", "--ranks 2 --context-parallel-size 2 --cp-comm-type a2a"))
 witnessed("ffn_hidden_size", "--ffn-hidden-size 24")
 witnessed("activation", "--swiglu --ffn-hidden-size 24")
+witnessed("activation", "--activation geglu-tanh --ffn-hidden-size 24")
+witnessed("activation", "--activation geglu-erf --disable-bias-linear")
 witnessed("activation", "--squared-relu")
 witnessed("activation", "--activation quick-gelu")
 witnessed("activation", "--activation gelu-erf")
@@ -123,9 +125,19 @@ witnessed("use_rope_scaling rope_scaling_factor rope_scaling_low_freq_factor rop
           " rope_scaling_original_max_position_embeddings",
           "--position-embedding-type rope --rotary-base 4 --kv-channels 8 --use-rope-scaling --rope-scaling-factor 3"
           " --rope-scaling-low-freq-factor 2 --rope-scaling-high-freq-factor 5 --rope-scaling-original-max-position-embeddings 40")
+LONG = "--position-embedding-type rope --kv-channels 6 --rope-short-factor 1 1.5 2 --rope-long-factor 2 3 4.5"
+witnessed("rope_short_factor", LONG + " --rope-scaling-original-max-position-embeddings 16 --max-position-embeddings 64")
+witnessed("rope_long_factor", LONG + " --rope-scaling-original-max-position-embeddings 8 --max-position-embeddings 64")
+witnessed("rope_attention_factor", LONG + " --rope-attention-factor 1.3")
+witnessed("no_rope_freq", "--position-embedding-type rope --no-rope-freq 2")
+witnessed("no_rope_freq", "--position-embedding-type rope --no-rope-freq [1,0] --qk-layernorm")
+witnessed("rope_local_base_freq", "--position-embedding-type rope --rotary-base 1000 --rotary-seq-len-interpolation-factor 3"
+          " --rope-local-base-freq 30 --window-size 5,0 --window-attn-skip-freq 2")
 witnessed("normalization", "--normalization RMSNorm")
 witnessed("norm_epsilon apply_layernorm_1p", "--norm-epsilon 1e-2 --apply-layernorm-1p")
 witnessed("qk_layernorm", "--qk-layernorm")
+witnessed("qk_layernorm_whole", "--qk-layernorm --qk-layernorm-whole --group-query-attention --num-query-groups 2 --normalization RMSNorm",
+          layouts=(ONE, "--ranks 4 --context-parallel-size 4", STAGES))
 witnessed("apply_wd_to_qk_layernorm weight_decay", "--qk-layernorm --apply-wd-to-qk-layernorm --weight-decay 0.1")
 witnessed("window_size", "--window-size 3,0")
 witnessed("window_attn_skip_freq", "--num-layers 3 --window-size 3,0 --window-attn-skip-freq 2", layouts=(ONE, CUT))

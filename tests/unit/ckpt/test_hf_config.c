@@ -173,6 +173,7 @@ static void models_that_hf_lacks_are_refused(void **unused) {
 
 #define ROPE       BASE LLAMA "ffn-hidden-size = 40\n"
 #define SCALED     ROPE "use-rope-scaling = true\n"
+#define LONG       ROPE "rope-short-factor = 1 2 3\nrope-long-factor = 1 2 3\n"
 #define WINDOWS    ROPE "window-size = 7,0\n"
 #define MIXTURE    BASE LLAMA EXPERTS
 #define WITH_BIAS  MIXTURE GLM
@@ -197,6 +198,11 @@ static const struct {
     {"rotary_percent", ROPE "kv-channels = 8\n", "rotary-percent = 0.5"},
     {"rotary_interleaved", ROPE, "rotary-interleaved = true"},
     {"rotary_seq_len_interpolation_factor", ROPE, "rotary-seq-len-interpolation-factor = 2"},
+    {"no_rope_freq", ROPE, "no-rope-freq = 2"},
+    {"rope_local_base_freq", WINDOWS, "rope-local-base-freq = 100"},
+    {"rope_short_factor", LONG, "rope-short-factor = 1 2 4"},
+    {"rope_long_factor", LONG, "rope-long-factor = 1 2 4"},
+    {"rope_attention_factor", LONG, "rope-attention-factor = 2"},
     {"use_rope_scaling", ROPE, "use-rope-scaling = true"},
     {"rope_scaling_factor", SCALED, "rope-scaling-factor = 4"},
     {"rope_scaling_low_freq_factor", SCALED, "rope-scaling-low-freq-factor = 2"},
@@ -210,6 +216,7 @@ static const struct {
     {"add_bias_linear", BASE "add-qkv-bias = true\nactivation = gelu-erf\n", "disable-bias-linear = true"},
     {"add_qkv_bias", ROPE, "add-qkv-bias = true"},
     {"qk_layernorm", ROPE, "qk-layernorm = true"},
+    {"qk_layernorm_whole", ROPE "qk-layernorm = true\n", "qk-layernorm-whole = true"},
     {"window_size", WINDOWS, "window-size = 8,0"},
     {"window_attn_skip_freq", WINDOWS, "window-attn-skip-freq = [0,1,1,1]"},
     {"softmax_type", ROPE, "softmax-type = off-by-one"},

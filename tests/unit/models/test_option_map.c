@@ -28,6 +28,10 @@ static const Choices CASES[] = {
     {"--activation quick-gelu --fp8-format e4m3 --fp8-recipe blockwise --gemm-tuning same-bits",
      ACT_QUICK_GELU, SINK_NONE, ROUTER_TOPK_SOFTMAX, QUANT_E4M3, QUANT_BLOCKWISE, GEMM_TUNING_SAME_BITS,
      NORM_INPUT},
+    {"--activation geglu-tanh", ACT_GEGLU_TANH, SINK_NONE, ROUTER_TOPK_SOFTMAX, QUANT_OFF, QUANT_DELAYED,
+     GEMM_TUNING_SAME_BITS, NORM_INPUT},
+    {"--activation geglu-erf", ACT_GEGLU_ERF, SINK_NONE, ROUTER_TOPK_SOFTMAX, QUANT_OFF, QUANT_DELAYED,
+     GEMM_TUNING_SAME_BITS, NORM_INPUT},
     {"--activation squared-relu", ACT_SQUARED_RELU, SINK_NONE, ROUTER_TOPK_SOFTMAX, QUANT_OFF, QUANT_DELAYED,
      GEMM_TUNING_SAME_BITS, NORM_INPUT},
 };

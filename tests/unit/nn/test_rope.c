@@ -62,7 +62,7 @@ static void llama3_scaling_matches_transformers(void **state) {
 static void tables_hold_cosines_and_sines(void **state) {
     (void)state;
     Device *d = device_cpu(1);
-    const RopeSpec s = {.dim = 6, .base = 1000, .interpolation = 4};
+    const RopeSpec s = {.dim = 6, .base = 1000, .interpolation = 4, .amplitude = 1};
     for (int lane = 0; lane < 2; lane++) {
         RopeTable t = rope_table_new(d, lane ? F32 : F64, &s, 50);
         assert_int_equal(t.cos.dim[0], 50);

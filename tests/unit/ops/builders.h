@@ -77,6 +77,15 @@ static inline Tensor *build_softcap(Tape *t, Tensor **in, const void *attr) {
     return op_softcap(t, op_add(t, in[0], in[0]), ((const SoftcapAttr *)attr)->cap);
 }
 
+/* x [s,b,g,2r,d]: the second half of the heads, as one piece. */
+static inline Tensor *build_contiguous(Tape *t, Tensor **in, const void *attr) {
+    (void)attr;
+    Tensor *x = in[0];
+    const int64_t r = x->dim[3] / 2, d = x->dim[4], half[5] = {x->dim[0], x->dim[1], x->dim[2], r, d};
+    Tensor *a = tape_view(t, x, 0, 5, half, x->stride), *b = tape_view(t, x, r * d, 5, half, x->stride);
+    return op_add(t, op_add(t, op_contiguous(t, b), b), a);
+}
+
 static inline Tensor *build_add(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
     return op_add(t, in[0], in[1]);
