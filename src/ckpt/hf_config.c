@@ -84,17 +84,19 @@ Err hf_config_read_back(const char *path, const Config *c, const Derived *d, Str
 
 /* ---- export ---- */
 
-static void write_type(const HfType *t, const Config *filled, const Derived *d, DType dtype, Str *out) {
+/* Returns the family of the tensors' names. */
+static HfFamily write_type(const HfType *t, const Config *filled, const Derived *d, DType dtype, Str *out) {
     static const char *const TORCH_NAMES[DTYPES] = {
         [F64] = "float64", [F32] = "float32", [BF16] = "bfloat16", [F16] = "float16"};
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
-    HfWriter w = {filled, d, out};
+    HfWriter w = {filled, d, out, t->family};
     str_printf(out, "{\n  \"model_type\": \"%s\",\n  \"architectures\": [\"%s\"],\n  \"torch_dtype\": \"%s\"",
                t->name, t->architecture, TORCH_NAMES[dtype]);
     for (int i = 0; i < n; i++)
         if (rows[i]->form->write) rows[i]->form->write(&w, rows[i]);
     str_puts(out, "\n}\n");
+    return w.family;
 }
 
 /* Whether the model has what the type implies. */
@@ -113,13 +115,13 @@ static bool has_fixed_values(const HfType *t, const Config *filled) {
 }
 
 /* The first type whose config.json is read back as the same model; HF_TYPES if there is none. */
-static HfTypeId write_first_fit(const Config *c, const Derived *d, DType dtype, Str *out) {
+static HfTypeId write_first_fit(const Config *c, const Derived *d, DType dtype, Str *out, HfFamily *family) {
     const Config filled = hf_config_filled(c, d);
     int t = 0;
     for (; t < HF_TYPES; t++) {
         if (!has_fixed_values(&HF_TYPE[t], &filled)) continue;
         Str notes = {0};
-        write_type(&HF_TYPE[t], &filled, d, dtype, out);
+        *family = write_type(&HF_TYPE[t], &filled, d, dtype, out);
         const Err e = read_text_back("config.json", out, c, d, &notes);
         str_free(&notes);
         if (!e.code) break;
@@ -133,8 +135,9 @@ Err hf_config_export(const Config *c, const Derived *d, DType dtype, Str *json, 
         return err_user("no Hugging Face model that can be written has attention sinks, as --softmax-type %s "
                         "gives this one; it cannot be exported",
                         SoftmaxType_spellings[c->softmax_type]);
-    const HfTypeId type = d->num_moe_layers && d->sinkhorn ? HF_TYPES : write_first_fit(c, d, dtype, json);
-    if (type != HF_TYPES) return *family = HF_TYPE[type].family, ERR_OK;
+    const HfTypeId type =
+        d->num_moe_layers && d->sinkhorn ? HF_TYPES : write_first_fit(c, d, dtype, json, family);
+    if (type != HF_TYPES) return ERR_OK;
     Str names = {0};
     hf_type_names(&names);
     const Err e =

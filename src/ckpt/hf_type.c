@@ -91,6 +91,10 @@ static const HfRow ROWS_gpt_neox[] = {
 #include "ckpt/hf/gpt_neox.def"
 #include "ckpt/hf/all.def"
 };
+static const HfRow ROWS_falcon[] = {
+#include "ckpt/hf/falcon.def"
+#include "ckpt/hf/all.def"
+};
 
 const HfType HF_TYPE[HF_TYPES] = {
 #define HF_TYPE(type, architecture, family)                                                                  \

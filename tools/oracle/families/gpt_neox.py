@@ -19,16 +19,7 @@ NAMES = {"gpt_neox.embed_in": "model.embed_tokens", "gpt_neox.final_layer_norm":
 
 
 def llama(w, o):
-    found = {}
-    for name, x in w.items():
-        for theirs, ours in NAMES.items():
-            name = name.replace(theirs, ours)
-        if "attention.query_key_value" in name:
-            for part, y in zip("qkv", decoder.split_qkv(x, o, by_group=True)):
-                found[name.replace("attention.query_key_value", f"self_attn.{part}_proj")] = y
-        else:
-            found[name] = x
-    return found
+    return decoder.with_parts(w, o, NAMES, "attention.query_key_value")
 
 
 BASE = SIZES | {"hidden_size": 32}
