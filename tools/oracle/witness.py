@@ -169,15 +169,20 @@ def logits(o, tensors, ids):
     for n in range(o["num-layers"]):
         layer = f"model.layers.{n}."
         at, mlp = layer + "self_attn.", layer + "mlp."
-        h = normed(x, layer + "input_layernorm")
+        post = o.get("norm-placement") == "post"
+        h = x if post else normed(x, layer + "input_layernorm")
         q, k, v = (linear(h, f"{at}{part}_proj", biased or o.get("add-qkv-bias")) for part in "qkv")
         if o.get("qk-layernorm"):
-            q, k = (normed(y.reshape(-1, head_dim), at + name).reshape(y.shape)
+            q, k = (normed(y if o.get("qk-layernorm-whole") else y.reshape(-1, head_dim), at + name).reshape(y.shape)
                     for y, name in ((q, "q_norm"), (k, "k_norm")))
         sinks = {"vanilla": lambda: None, "off-by-one": lambda: np.zeros(o["num-attention-heads"]),
                  "learnable": lambda: w[at + "sinks"]}[o.get("softmax-type", "vanilla")]()
         attended = linear(attention(o, q, k, v, head_dim, sinks), at + "o_proj")
         parallel = o.get("parallel-residual", "none")
+        if post:
+            h = x + normed(attended, layer + "post_attention_layernorm")
+            x = h + normed(feed_forward(h, mlp), layer + "post_feedforward_layernorm")
+            continue
         if parallel != "one-norm":
             h = normed(x if parallel == "two-norms" else x + attended, layer + "post_attention_layernorm")
         x = x + attended

@@ -10,7 +10,8 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
     const struct {
         const char *architecture;
         HfFamily family;
-    } OTHERS[] = {{"GPT2LMHeadModel", HF_GPT2},
+    } OTHERS[] = {{"Olmo2ForCausalLM", HF_OLMO2},
+                  {"GPT2LMHeadModel", HF_GPT2},
                   {"MixtralForCausalLM", HF_MIXTRAL},
                   {"GPTNeoXForCausalLM", HF_GPT_NEOX},
                   {"FalconForCausalLM", two_norms ? HF_FALCON_TWO_NORMS : HF_FALCON},
@@ -341,7 +342,7 @@ static const char *const CHOICES[][7] = {
     {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},
     {"", "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
          "untie-embeddings-and-output-weights = true\n"},
-    {"", "qk-layernorm = true\n"},
+    {"", "qk-layernorm = true\n", "qk-layernorm = true\nqk-layernorm-whole = true\nnorm-placement = post\n"},
     {"", "window-size = 7,0\n", "window-size = 7,0\nwindow-attn-skip-freq = [0,1,1]\n",
      "window-size = 7,0\nwindow-attn-skip-freq = [1,0,0]\n"},
     {"", EXPERTS, EXPERTS "moe-layer-freq = [0,1,1]\nmoe-router-pre-softmax = true\n",
@@ -481,6 +482,7 @@ static void a_change_of_any_key_is_seen(void **unused) {
         WITH_BIAS "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\n",
         ROPE "normalization = LayerNorm\n",
         BASE LLAMA_POSITIONS "parallel-residual = two-norms\n",
+        ROPE "norm-placement = post\nqk-layernorm = true\nqk-layernorm-whole = true\n",
         BASE LLAMA_POSITIONS
         "parallel-residual = two-norms\ngroup-query-attention = true\nnum-query-groups = 2\n",
         BASE LLAMA_POSITIONS "parallel-residual = one-norm\ngroup-query-attention = true\n",
@@ -550,6 +552,7 @@ static const struct {
     {"falcon", "'new_decoder_architecture': true, 'num_ln_in_parallel_attn': 3", "is '3', neither 1 nor 2"},
     {"falcon", "'num_ln_in_parallel_attn': 2", "but new_decoder_architecture is false"},
     {"falcon", "'multi_query': false, 'num_kv_heads': 1", "each head has a key"},
+    {"olmo2", "'attention_bias': true", "attention_bias is 'true'"},
     {"gpt2", "'scale_attn_by_inverse_layer_idx': true", "scale_attn_by_inverse_layer_idx"},
     {"gpt2", "'layer_types': ['odd']", "layer_types has 'odd' for layer 0"},
     {"gpt2", "'hidden_size': 16", "hidden_size is '16', but this type's own name"},
