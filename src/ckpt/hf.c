@@ -25,23 +25,19 @@ static const Family FAMILIES[HF_FAMILIES] = {
 typedef struct Rule {
     HfFamily family;
     const char *module, *part, *hf;
-    bool transposed;
+    HfLayout layout;
 } Rule;
 
 static const Rule RULES[] = {
-#define ALL    NULL
-#define OUT_IN false
-#define IN_OUT true
+#define ALL NULL
 #define FAMILY(...)
 #define MAP(family, module, part, name, layout) {HF_##family, module, part, name, layout},
 #include "ckpt/hf/names.def"
 #undef ALL
-#undef OUT_IN
-#undef IN_OUT
 };
 enum { N_RULES = sizeof RULES / sizeof *RULES };
 
-static const char LAYER[] = "decoder.layers.", OUTPUT[] = "output_layer.weight", LM_HEAD[] = "lm_head.weight";
+static const char LAYER[] = "decoder.layers.", OUTPUT[] = "output_layer.weight";
 
 static const Rule *find_rule(HfFamily family, const char *module, size_t n, const char *part) {
     for (int i = 0; i < N_RULES; i++) {
@@ -56,7 +52,8 @@ static const Rule *find_rule(HfFamily family, const char *module, size_t n, cons
 
 /* ---- map ---- */
 
-static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t group, bool transposed) {
+static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t group, HfLayout layout) {
+    const bool transposed = layout == IN_OUT && p->spec.ndim == 2;
     int64_t rows = part == HF_ALL_PARTS ? p->spec.dim[0] : param_part_rows(p, part);
     if (group != HF_ALL_GROUPS) rows /= p->spec.groups;
     int64_t columns = p->spec.ndim == 2 ? p->spec.dim[1] : 1;
@@ -69,6 +66,7 @@ static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t
         .part = part,
         .group = group,
         .transposed = transposed,
+        .by_group = layout == BY_GROUP,
     };
 }
 
@@ -76,20 +74,26 @@ static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t
 static void add_by_rule(HfMap *m, const Rule *rule, const char *base, const char *kind, const Param *p,
                         int part) {
     const char *star = strchr(rule->hf, '*');
-    const bool transposed = rule->transposed && p->spec.ndim == 2;
     part = rule->part ? part : HF_ALL_PARTS;
     if (!star)
-        hf_add(m, arena_printf(m->arena, "%s%s%s", base, rule->hf, kind), p, part, HF_ALL_GROUPS, transposed);
+        hf_add(m, arena_printf(m->arena, "%s%s%s", base, rule->hf, kind), p, part, HF_ALL_GROUPS,
+               rule->layout);
     for (int64_t g = 0; star && g < p->spec.groups; g++)
         hf_add(m,
                arena_printf(m->arena, "%s%.*s%lld%s%s", base, (int)(star - rule->hf), rule->hf, (long long)g,
                             star + 1, kind),
-               p, part, g, transposed);
+               p, part, g, rule->layout);
+}
+
+static const char *output_name(HfFamily family) {
+    const Rule *rule = find_rule(family, OUTPUT, sizeof OUTPUT - 1, "");
+    return rule ? rule->hf : "lm_head.weight";
 }
 
 static Err add_param(HfMap *m, const Param *p) {
     const char *name = p->spec.name, *module = name, *base = FAMILIES[m->family].prefix;
-    if (!strcmp(name, OUTPUT)) return hf_add(m, LM_HEAD, p, HF_ALL_PARTS, HF_ALL_GROUPS, false), ERR_OK;
+    if (!strcmp(name, OUTPUT))
+        return hf_add(m, output_name(m->family), p, HF_ALL_PARTS, HF_ALL_GROUPS, OUT_IN), ERR_OK;
     if (!strncmp(name, LAYER, sizeof LAYER - 1)) {
         char *end;
         long layer = strtol(name + sizeof LAYER - 1, &end, 10);
@@ -213,15 +217,18 @@ static void hf_copy(Copying c) {
     const HfTensor *t = c.of;
     const Param *p = t->param;
     c.scratch = t->transposed ? mem_alloc((size_t)t->dim[0] * dtype_size(c.hf_type)) : NULL;
-    int first = t->part == HF_ALL_PARTS ? 0 : t->part,
-        last = t->part == HF_ALL_PARTS ? p->spec.n_parts : t->part + 1;
+    const int first = t->part == HF_ALL_PARTS ? 0 : t->part,
+              last = t->part == HF_ALL_PARTS ? p->spec.n_parts : t->part + 1;
+    const bool one_group = t->group != HF_ALL_GROUPS;
+    const int64_t pieces = one_group || t->by_group ? p->spec.groups : 1, begin = one_group ? t->group : 0,
+                  end = one_group ? begin + 1 : pieces;
     int64_t row = 0;
-    for (int part = first; part < last; part++) {
-        const int64_t n = param_part_rows(p, part) / (t->group == HF_ALL_GROUPS ? 1 : p->spec.groups);
-        const int64_t begin = t->group == HF_ALL_GROUPS ? 0 : t->group * n;
-        for (int64_t i = begin, run; i < begin + n; i += run, row += run)
-            run = copy_run(&c, part, i, begin + n, row);
-    }
+    for (int64_t piece = begin; piece < end; piece++)
+        for (int part = first; part < last; part++) {
+            const int64_t n = param_part_rows(p, part) / pieces, stop = (piece + 1) * n;
+            for (int64_t i = piece * n, run; i < stop; i += run, row += run)
+                run = copy_run(&c, part, i, stop, row);
+        }
     free(c.scratch);
 }
 
@@ -261,10 +268,11 @@ static bool fits(const Tensor *t, const HfTensor *want) {
 
 /* Buffers that older transformers saved beside the parameters, and the copy of a tied embedding. */
 static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
-    if (ends_with(t->name, ".attn.bias") || ends_with(t->name, ".attn.masked_bias") ||
-        ends_with(t->name, ".rotary_emb.inv_freq"))
-        return true;
-    if (strcmp(t->name, LM_HEAD)) return false;
+    static const char *const BUFFERS[] = {".attn.bias", ".attn.masked_bias", ".attention.bias",
+                                          ".attention.masked_bias", ".rotary_emb.inv_freq"};
+    for (size_t i = 0; i < sizeof BUFFERS / sizeof *BUFFERS; i++)
+        if (ends_with(t->name, BUFFERS[i])) return true;
+    if (strcmp(t->name, output_name(m->family))) return false;
     const Tensor *embedding = hf_find(s, m, &m->tensors[0]); /* the registry starts with the embedding */
     return embedding && embedding->dtype == t->tensor.dtype && tensor_same_shape(embedding, &t->tensor) &&
            !memcmp(embedding->data, t->tensor.data, tensor_bytes(embedding));

@@ -15,6 +15,9 @@ typedef enum HfFamily {
     HF_FAMILIES
 } HfFamily;
 
+/* How the rows of a parameter lie in a tensor: names.def. */
+typedef enum HfLayout { OUT_IN, IN_OUT, BY_GROUP } HfLayout;
+
 enum { HF_ALL_PARTS = -1, HF_ALL_GROUPS = -1 };
 
 typedef struct HfTensor {
@@ -25,6 +28,7 @@ typedef struct HfTensor {
     int part;        /* of the parameter; HF_ALL_PARTS: all, one after the other */
     int64_t group;   /* an expert; HF_ALL_GROUPS: all */
     bool transposed; /* [in, out] */
+    bool by_group;   /* rows in the order of the parameter; else part by part */
 } HfTensor;
 
 typedef struct HfMap {

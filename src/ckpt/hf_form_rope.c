@@ -25,12 +25,13 @@ static const json_t *find_rope(HfReader *r, const char **key) {
     return NULL;
 }
 
-/* Its place is the object or the file; the object's goes first. */
+/* Its place is the object, where it can have a name of its own, or the file; the object's goes first. */
 static double get_rope_number(HfReader *r, const HfRow *row, const char **place) {
     const json_t *in = find_rope(r, place);
+    const char *inside = row->word ? row->word : row->key;
     const double outside = hf_get_real(r, NULL, row->key, row->fallback);
-    if (!in || !hf_member(r, in, row->key)) *place = row->key;
-    return in ? hf_get_real(r, in, row->key, outside) : outside;
+    if (!in || !hf_member(r, in, inside)) *place = row->key;
+    return in ? hf_get_real(r, in, inside, outside) : outside;
 }
 
 static void rope_number_read(HfReader *r, const HfRow *row) {

@@ -18,6 +18,7 @@
  *   ALIAS(key, other)                      must be equal to the other key if it is there
  *   SPECIAL(form, option, key, fallback)   read and written by functions of their own
  *   DEMAND(form)                           only checks
+ *   ROPE(option, key, inside, fallback)    has the name `inside` in rope_scaling and rope_parameters
  *   ACTIVATION(form, key, fallback), WINDOWS(choice, size), EXPERTS(key, second key, fallback)
  *   DROP(option)                           the base's row of the option does not hold */
 #define OF(o)                       .name = #o, .option = OPTION_##o
@@ -34,6 +35,7 @@
 #define ALIAS(k, other)             {ALONE(k), .key = k, .word = other, .form = &hf_form_alias},
 #define SPECIAL(f, o, k, otherwise) {OF(o), .key = k, .fallback = otherwise, .form = &hf_form_##f},
 #define DEMAND(f)                   {ALONE(#f), .form = &hf_form_##f},
+#define ROPE(o, k, inside, f)       {OF(o), .key = k, .word = inside, .fallback = f, .form = &hf_form_rope_number},
 #define ACTIVATION(f, k, w)         {OF(activation), .key = k, .word = w, .form = &hf_form_##f},
 #define EXPERTS(k, second, f)                                                                                \
     {OF(num_experts), .key = k, .word = second, .fallback = f, .form = &hf_form_experts},
@@ -96,6 +98,18 @@ static const HfRow ROWS_granite[] = {
 };
 static const HfRow ROWS_gemma2[] = {
 #include "ckpt/hf/gemma2.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_gpt_neox[] = {
+#include "ckpt/hf/gpt_neox.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_falcon[] = {
+#include "ckpt/hf/falcon.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_olmo2[] = {
+#include "ckpt/hf/olmo2.def"
 #include "ckpt/hf/all.def"
 };
 

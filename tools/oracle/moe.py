@@ -15,8 +15,9 @@ def biases(model):
 def on_disk(family, tensors):
     """The tensors under the names and in the shapes in which save_pretrained writes them: an expert at a time."""
     block, gate, up, down = getattr(family, "expert_names", EXPERT_NAMES)
-    result = {}
+    result, names = {}, getattr(family, "file_names", {})
     for name, x in tensors.items():
+        name = names.get(name, name)
         layer, _, which = name.rpartition(".mlp.experts.")
         if not layer:
             result[name.replace(".mlp.", block) if ".mlp." in name else name] = x

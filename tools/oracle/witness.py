@@ -4,6 +4,7 @@ It reads only the case and names of tensors (families/*.py). So its agreement wi
 computed in float64, that the weights on disk are the ones it used, and that the options in run.conf describe the model it built.
 Formulas: the GPT-2 and Llama papers; meaning and defaults of the options: Megatron-LM (megatron/training/arguments.py)."""
 import json
+import math
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -20,11 +21,19 @@ def norm(o, x, gain, bias):
     return y * (gain + 1 if o.get("apply-layernorm-1p") else gain) + (0 if bias is None else bias)
 
 
+def erf(z):
+    """Of real numbers, and of complex ones next to them (`slope`)."""
+    value = np.vectorize(math.erf, otypes=[float])(z.real)
+    return value + 2j / np.sqrt(np.pi) * np.exp(-(z.real**2)) * z.imag if np.iscomplexobj(z) else value
+
+
 def activation(o, up, gate):
     if o.get("swiglu"):
         return gate / (1 + np.exp(-gate)) * up
     if o.get("squared-relu"):
         return np.where(up.real > 0, up, 0) ** 2
+    if o.get("activation") == "gelu-erf":
+        return 0.5 * up * (1 + erf(up / np.sqrt(2)))
     return gelu_tanh(up) if gate is None else gelu_tanh(gate) * up
 
 
@@ -176,22 +185,29 @@ def logits(o, tensors, ids):
     for n in range(o["num-layers"]):
         layer = f"model.layers.{n}."
         at, mlp = layer + "self_attn.", layer + "mlp."
-        h = normed(x, layer + "input_layernorm")
+        post = o.get("norm-placement") == "post"
+        h = x if post else normed(x, layer + "input_layernorm")
         q, k, v = (linear(h, f"{at}{part}_proj", biased or o.get("add-qkv-bias")) for part in "qkv")
         if o.get("qk-layernorm"):
-            q, k = (normed(y.reshape(-1, head_dim), at + name).reshape(y.shape)
+            q, k = (normed(y if o.get("qk-layernorm-whole") else y.reshape(-1, head_dim), at + name).reshape(y.shape)
                     for y, name in ((q, "q_norm"), (k, "k_norm")))
         sinks = {"vanilla": lambda: None, "off-by-one": lambda: np.zeros(o["num-attention-heads"]),
                  "learnable": lambda: w[at + "sinks"]}[o.get("softmax-type", "vanilla")]()
         y = linear(attention(o, q, k, v, head_dim, sinks, has_window(o, n)), at + "o_proj")
-        x = x + by * (normed(y, layer + "post_attention_layernorm") if sandwich else y)
-        h = normed(x, layer + ("pre_feedforward_layernorm" if sandwich else "post_attention_layernorm"))
+        attended = x + by * (normed(y, layer + "post_attention_layernorm") if sandwich or post else y)
+        parallel = o.get("parallel-residual", "none")
+        if post:
+            h = attended
+        elif parallel != "one-norm":
+            h = normed(x if parallel == "two-norms" else attended,
+                       layer + ("pre_feedforward_layernorm" if sandwich else "post_attention_layernorm"))
+        x = attended
         if has_experts(o, n):
             y, extra = experts(h, mlp)
             balance += extra
         else:
             y = feed_forward(h, mlp)
-        x = x + by * (normed(y, layer + "post_feedforward_layernorm") if sandwich else y)
+        x = x + by * (normed(y, layer + "post_feedforward_layernorm") if sandwich or post else y)
     untied = o.get("untie-embeddings-and-output-weights")
     x = normed(x, "model.norm") @ w["lm_head.weight" if untied else "model.embed_tokens.weight"].T
     x = capped(x / o.get("logits-scaling", 1), o.get("final-logit-softcapping"))
@@ -233,7 +249,7 @@ def read_conf(path):
 def check(folder, seed=1):
     """Relative differences between the witness and the oracle at step 1, by name."""
     o = read_conf(folder / "run.conf")
-    renamed = getattr(FAMILIES[CASES[folder.name][0]], "llama", dict)
+    renamed = getattr(FAMILIES[CASES[folder.name][0]], "llama", lambda w, o: w)
     oracle, batches = load_file(folder / "oracle.safetensors"), load_file(folder / "batches.safetensors")
     w = {n: x.astype(np.float64) for n, x in load_file(folder / "init.safetensors").items()}
     tokens = batches["tokens"][0]
@@ -243,7 +259,7 @@ def check(folder, seed=1):
     direction = {n: rng.normal(size=x.shape) * ("grad/" + n in oracle) for n, x in w.items()}  # a buffer has no gradient
     along = sum((oracle["grad/" + n] * d).sum() for n, d in direction.items() if "grad/" + n in oracle)
     size = np.sqrt(sum((oracle["grad/" + n] ** 2).sum() for n in w if "grad/" + n in oracle))
-    w, direction = renamed(w), renamed(direction)
+    w, direction = renamed(w, o), renamed(direction, o)
     result = {"loss against numpy": abs(loss(o, w, tokens, mask)[0] / expected - 1),
               "gradient against numpy": abs(slope(o, w, direction, tokens, mask) - along) / size}
     if "logits" in oracle:

@@ -6,14 +6,17 @@
 #include "ckpt/hf_type.h"
 #include "unit/ckpt/model.h"
 
-static HfFamily family_of(const char *architecture) {
-    static const struct {
+static HfFamily family_of(const char *architecture, bool two_norms) {
+    const struct {
         const char *architecture;
         HfFamily family;
-    } OTHERS[] = {{"GPT2LMHeadModel", HF_GPT2},
+    } OTHERS[] = {{"Olmo2ForCausalLM", HF_OLMO2},
+                  {"GPT2LMHeadModel", HF_GPT2},
                   {"MixtralForCausalLM", HF_MIXTRAL},
                   {"Starcoder2ForCausalLM", HF_STARCODER2},
                   {"Gemma2ForCausalLM", HF_GEMMA2},
+                  {"GPTNeoXForCausalLM", HF_GPT_NEOX},
+                  {"FalconForCausalLM", two_norms ? HF_FALCON_TWO_NORMS : HF_FALCON},
                   {"Qwen2MoeForCausalLM", HF_QWEN_MOE},
                   {"Qwen3MoeForCausalLM", HF_QWEN_MOE},
                   {"Glm4MoeForCausalLM", HF_GLM_MOE}};
@@ -49,7 +52,7 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
     assert_non_null(root);
     assert_string_equal(json_string_value(json_array_get(json_object_get(root, "architectures"), 0)),
                         architecture);
-    assert_int_equal(family, family_of(architecture));
+    assert_int_equal(family, family_of(architecture, a.config.parallel_residual == PARALLEL_TWO_NORMS));
     json_decref(root);
     assert_ok(file_write_atomic(path, json.s, json.len));
     assert_ok(hf_config_import(path, &back));
@@ -367,16 +370,17 @@ static void what_says_the_same_in_other_words_is_equal(void **unused) {
 
 /* ---- combinations of options ---- */
 
-static const char *const CHOICES[][6] = {
+static const char *const CHOICES[][7] = {
     {"", LLAMA_POSITIONS, LLAMA_POSITIONS "rotary-percent = 0.5\n",
-     LLAMA_POSITIONS "rotary-seq-len-interpolation-factor = 2\n",
-     LLAMA_POSITIONS "use-rope-scaling = true\n"},
+     LLAMA_POSITIONS "rotary-seq-len-interpolation-factor = 2\n", LLAMA_POSITIONS "use-rope-scaling = true\n",
+     LLAMA_POSITIONS "parallel-residual = two-norms\n", LLAMA_POSITIONS "parallel-residual = one-norm\n"},
     {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n"},
     {"", "swiglu = true\n", "squared-relu = true\n"},
     {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},
     {"", "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
          "untie-embeddings-and-output-weights = true\n"},
     {"", "qk-layernorm = true\n", "embedding-multiplier = 12\n", GEMMA2},
+    {"", "qk-layernorm = true\n", "qk-layernorm = true\nqk-layernorm-whole = true\nnorm-placement = post\n"},
     {"", "window-size = 7,0\n", "window-size = 7,0\nwindow-attn-skip-freq = [0,1,1]\n",
      "window-size = 7,0\nwindow-attn-skip-freq = [1,0,0]\n"},
     {"", EXPERTS, EXPERTS "moe-layer-freq = [0,1,1]\nmoe-router-pre-softmax = true\n",
@@ -389,7 +393,7 @@ enum { N_CHOICES = sizeof CHOICES / sizeof *CHOICES };
 /* The next combination; false after the last. */
 static bool next(int at[N_CHOICES]) {
     for (int i = 0; i < N_CHOICES; i++) {
-        if (++at[i] < 6 && CHOICES[i][at[i]]) return true;
+        if (++at[i] < 7 && CHOICES[i][at[i]]) return true;
         at[i] = 0;
     }
     return false;
@@ -519,6 +523,11 @@ static void a_change_of_any_key_is_seen(void **unused) {
         BASE LLAMA_POSITIONS "window-size = 7,0\n",
         ROPE "embedding-multiplier = 12\n",
         ROPE GEMMA2 "swiglu = false\nwindow-size = 7,0\nattn-logit-softcapping = 50\n",
+        BASE LLAMA_POSITIONS "parallel-residual = two-norms\n",
+        ROPE "norm-placement = post\nqk-layernorm = true\nqk-layernorm-whole = true\n",
+        BASE LLAMA_POSITIONS
+        "parallel-residual = two-norms\ngroup-query-attention = true\nnum-query-groups = 2\n",
+        BASE LLAMA_POSITIONS "parallel-residual = one-norm\ngroup-query-attention = true\n",
         BASE LLAMA_POSITIONS "apply-layernorm-1p = true\nsquared-relu = true\nkv-channels = 8\n",
     };
     char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
@@ -580,6 +589,15 @@ static const struct {
     {"glm4_moe", "'n_group': 2, 'num_experts_per_tok': 3", "topk_group is"},
     {"glm4_moe", "'norm_topk_prob': false", "norm_topk_prob is 'false'"},
     {"glm4_moe", "'first_k_dense_replace': -1", "first_k_dense_replace is '-1'"},
+    {"gpt_neox", "'attention_bias': false", "attention_bias is 'false'"},
+    {"gpt_neox", "'head_dim': 8", "head_dim is '8', not hidden_size / num_attention_heads"},
+    {"falcon", "'alibi': true", "alibi is 'true', which this model cannot do"},
+    {"falcon", "'n_embed': 16", "n_embed is '16', but this type's own name of that key, hidden_size"},
+    {"falcon", "'new_decoder_architecture': true, 'parallel_attn': false", "is always parallel"},
+    {"falcon", "'new_decoder_architecture': true, 'num_ln_in_parallel_attn': 3", "is '3', neither 1 nor 2"},
+    {"falcon", "'num_ln_in_parallel_attn': 2", "but new_decoder_architecture is false"},
+    {"falcon", "'multi_query': false, 'num_kv_heads': 1", "each head has a key"},
+    {"olmo2", "'attention_bias': true", "attention_bias is 'true'"},
     {"gpt2", "'scale_attn_by_inverse_layer_idx': true", "scale_attn_by_inverse_layer_idx"},
     {"gpt2", "'layer_types': ['odd']", "layer_types has 'odd' for layer 0"},
     {"gpt2", "'hidden_size': 16", "hidden_size is '16', but this type's own name"},

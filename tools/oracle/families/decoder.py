@@ -1,6 +1,8 @@
 """What decoders of Llama's kind have in common."""
 import copy
 
+import numpy as np
+
 LLAMA = {"position-embedding-type": "rope", "normalization": "RMSNorm", "swiglu": True, "disable-bias-linear": True}
 LLAMA3_CONTEXT = 8192  # Megatron-LM fixes it, and the factors 1 and 4
 UNTIED = {"untie-embeddings-and-output-weights": True}
@@ -39,6 +41,27 @@ def biases(o):
 def window(o):
     """Hugging Face counts the token itself, Megatron-LM the tokens before it."""
     return {"sliding_window": int(o["window-size"].split(",")[0]) + 1}
+
+
+def split_qkv(x, o, by_group):
+    """The rows of q, k and v in one matrix or vector: all of each part, or by group of heads [its queries, k, v]."""
+    heads, groups = o["num-attention-heads"], o["num-query-groups"] if o.get("group-query-attention") else o["num-attention-heads"]
+    pieces = groups if by_group else 1
+    cuts = np.cumsum([heads // pieces, groups // pieces]) * (len(x) // (heads + 2 * groups))
+    return [part.reshape(-1, *x.shape[1:]) for part in np.split(x.reshape(pieces, -1, *x.shape[1:]), cuts, axis=1)]
+
+
+def with_parts(w, o, names, fused):
+    """Weights with parts of their names replaced, and the matrix of q, k and v, which lie group by group, as three."""
+    found = {}
+    for name, x in w.items():
+        for theirs, ours in names.items():
+            name = name.replace(theirs, ours)
+        if fused in name:
+            found |= {name.replace(fused, f"self_attn.{part}_proj"): y for part, y in zip("qkv", split_qkv(x, o, by_group=True))}
+        else:
+            found[name] = x
+    return found
 
 
 def experts(o):

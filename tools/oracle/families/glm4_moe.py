@@ -21,7 +21,7 @@ def config(o):
         first_k_dense_replace=len(dense), use_qk_norm=o["qk-layernorm"], attention_bias=o["add-qkv-bias"], num_mtp_layers=0)
 
 
-def llama(w):
+def llama(w, o):
     return {name.replace("shared_experts.", "shared_expert."): x for name, x in w.items()}
 
 

@@ -25,7 +25,7 @@ INSIDE = {"attn.c_proj": "self_attn.o_proj", "mlp.c_fc": "mlp.up_proj", "mlp.c_p
           "ln_1": "input_layernorm", "ln_2": "post_attention_layernorm"}
 
 
-def llama(w):
+def llama(w, o):
     found = {}
     for name, x in w.items():
         module, kind = name.removeprefix("transformer.").rsplit(".", 1)

@@ -21,7 +21,7 @@ def config(o):
 expert_names = (".block_sparse_moe.", "w1", "w3", "w2")
 
 
-def llama(w):
+def llama(w, o):
     found = {}
     for name, x in w.items():
         for theirs, ours in (("block_sparse_moe", "mlp"), (".w1.", ".gate_proj."), (".w3.", ".up_proj."), (".w2.", ".down_proj.")):

@@ -14,7 +14,7 @@ def config(o):
                           embedding_dropout=0.0, **decoder.window(o))
 
 
-def llama(w):
+def llama(w, o):
     return decoder.renamed(w, INSIDE)
 
 
