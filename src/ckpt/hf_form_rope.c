@@ -64,11 +64,14 @@ static void set_original_length(HfReader *r, const json_t *in) {
     hf_set_size(r, OPTION_rope_scaling_original_max_position_embeddings, r->err.code ? 1 : (int64_t)length);
 }
 
+static const char *get_rope_type(HfReader *r, const json_t *in) {
+    return in ? hf_get_text(r, in, "rope_type", hf_get_text(r, in, "type", "default")) : "default";
+}
+
 static void rope_scaling_read(HfReader *r, const HfRow *row) {
     const char *key;
     const json_t *in = find_rope(r, &key);
-    const char *type =
-        in ? hf_get_text(r, in, "rope_type", hf_get_text(r, in, "type", "default")) : "default";
+    const char *type = get_rope_type(r, in);
     if (!strcmp(type, "llama3")) {
         hf_set_flag(r, row->option, true);
         set_scaling_number(r, in, key, "factor", OPTION_rope_scaling_factor);
@@ -103,6 +106,17 @@ static void rope_scaling_write(HfWriter *w, const HfRow *row) {
         hf_put_text(w, row->key, "null");
 }
 
+static void unscaled_rope_read(HfReader *r, const HfRow *row) {
+    const char *key;
+    const json_t *in = find_rope(r, &key);
+    (void)row;
+    if (strcmp(get_rope_type(r, in), "default"))
+        hf_refuse(r, key, "but of this type of model only positions without scaling (default) can be read");
+}
+
+static void unscaled_rope_write(HfWriter *w, const HfRow *row) { hf_put_text(w, row->key, "null"); }
+
 const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
              hf_form_whole_rotation = {whole_rotation_read, hf_value_write},
-             hf_form_rope_scaling = {rope_scaling_read, rope_scaling_write};
+             hf_form_rope_scaling = {rope_scaling_read, rope_scaling_write},
+             hf_form_unscaled_rope = {unscaled_rope_read, unscaled_rope_write};

@@ -112,6 +112,10 @@ static const HfRow ROWS_olmo2[] = {
 #include "ckpt/hf/olmo2.def"
 #include "ckpt/hf/all.def"
 };
+static const HfRow ROWS_phi3[] = {
+#include "ckpt/hf/phi3.def"
+#include "ckpt/hf/all.def"
+};
 
 const HfType HF_TYPE[HF_TYPES] = {
 #define HF_TYPE(type, architecture, family)                                                                  \

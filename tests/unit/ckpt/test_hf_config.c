@@ -10,7 +10,8 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
     const struct {
         const char *architecture;
         HfFamily family;
-    } OTHERS[] = {{"Olmo2ForCausalLM", HF_OLMO2},
+    } OTHERS[] = {{"Phi3ForCausalLM", HF_PHI3},
+                  {"Olmo2ForCausalLM", HF_OLMO2},
                   {"GPT2LMHeadModel", HF_GPT2},
                   {"MixtralForCausalLM", HF_MIXTRAL},
                   {"Starcoder2ForCausalLM", HF_STARCODER2},
@@ -189,7 +190,7 @@ static void models_that_hf_lacks_are_refused(void **unused) {
         BASE "normalization = RMSNorm\n",
         BASE "swiglu = true\n",
         BASE LLAMA "apply-layernorm-1p = true\n",
-        BASE LLAMA "kv-channels = 8\nrotary-percent = 0.5\n",
+        BASE LLAMA "kv-channels = 8\nrotary-percent = 0.5\nadd-qkv-bias = true\n",
         BASE "position-embedding-type = none\n",
         BASE LLAMA "window-size = 7,0\nwindow-attn-skip-freq = 2\n",
         BASE LLAMA EXPERTS "moe-expert-capacity-factor = 1\n",
@@ -461,10 +462,19 @@ static void every_combination_reads_back_or_is_refused(void **unused) {
 /* Keys that change no function, or are read in company: a size of the window, and the first layer of several,
  * beside a list of layers. */
 static bool is_idle(const json_t *root, const char *key) {
-    static const char *const IDLE[] = {"architectures",    "torch_dtype",       "bos_token_id",
-                                       "eos_token_id",     "attention_dropout", "hidden_dropout",
-                                       "residual_dropout", "embedding_dropout", "embd_pdrop",
-                                       "resid_pdrop",      "attn_pdrop",        "num_nextn_predict_layers"};
+    static const char *const IDLE[] = {"pad_token_id",
+                                       "architectures",
+                                       "torch_dtype",
+                                       "bos_token_id",
+                                       "eos_token_id",
+                                       "attention_dropout",
+                                       "hidden_dropout",
+                                       "residual_dropout",
+                                       "embedding_dropout",
+                                       "embd_pdrop",
+                                       "resid_pdrop",
+                                       "attn_pdrop",
+                                       "num_nextn_predict_layers"};
     for (size_t i = 0; i < sizeof IDLE / sizeof *IDLE; i++)
         if (!strcmp(key, IDLE[i])) return true;
     return !strcmp(key, "max_window_layers") && json_object_get(root, "layer_types");
@@ -524,6 +534,7 @@ static void a_change_of_any_key_is_seen(void **unused) {
         ROPE "embedding-multiplier = 12\n",
         ROPE GEMMA2 "swiglu = false\nwindow-size = 7,0\nattn-logit-softcapping = 50\n",
         BASE LLAMA_POSITIONS "parallel-residual = two-norms\n",
+        WINDOWS "kv-channels = 8\nrotary-percent = 0.5\n",
         ROPE "norm-placement = post\nqk-layernorm = true\nqk-layernorm-whole = true\n",
         BASE LLAMA_POSITIONS
         "parallel-residual = two-norms\ngroup-query-attention = true\nnum-query-groups = 2\n",
@@ -598,6 +609,9 @@ static const struct {
     {"falcon", "'num_ln_in_parallel_attn': 2", "but new_decoder_architecture is false"},
     {"falcon", "'multi_query': false, 'num_kv_heads': 1", "each head has a key"},
     {"olmo2", "'attention_bias': true", "attention_bias is 'true'"},
+    {"phi3", "'rope_scaling': {'type': 'longrope', 'short_factor': [1, 1], 'long_factor': [2, 2]}",
+     "only positions without scaling"},
+    {"phi3", "'rope_scaling': {'type': 'linear', 'factor': 2}", "only positions without scaling"},
     {"gpt2", "'scale_attn_by_inverse_layer_idx': true", "scale_attn_by_inverse_layer_idx"},
     {"gpt2", "'layer_types': ['odd']", "layer_types has 'odd' for layer 0"},
     {"gpt2", "'hidden_size': 16", "hidden_size is '16', but this type's own name"},

@@ -51,14 +51,14 @@ def split_qkv(x, o, by_group):
     return [part.reshape(-1, *x.shape[1:]) for part in np.split(x.reshape(pieces, -1, *x.shape[1:]), cuts, axis=1)]
 
 
-def with_parts(w, o, names, fused):
-    """Weights with parts of their names replaced, and the matrix of q, k and v, which lie group by group, as three."""
+def with_parts(w, o, names, fused, by_group=True):
+    """Weights with parts of their names replaced, and the matrix of q, k and v as three."""
     found = {}
     for name, x in w.items():
         for theirs, ours in names.items():
             name = name.replace(theirs, ours)
         if fused in name:
-            found |= {name.replace(fused, f"self_attn.{part}_proj"): y for part, y in zip("qkv", split_qkv(x, o, by_group=True))}
+            found |= {name.replace(fused, f"self_attn.{part}_proj"): y for part, y in zip("qkv", split_qkv(x, o, by_group))}
         else:
             found[name] = x
     return found

@@ -1,0 +1,31 @@
+"""Phi-3: Llama with q, k and v in one matrix, gate and up in another, and, in later ones, a rotated part of each head."""
+import numpy as np
+
+from families import decoder
+from families.decoder import EVERY, LLAMA, MISSING, SIZES, UNTIED, shape
+
+CASES = {
+    "phi3-like": (shape(4, 40, 4, 52, 20, 62, groups=2) | LLAMA | UNTIED | {"rotary-percent": 0.6, "window-size": "6,0"}, {"mask": True}),
+}
+
+
+def config(o):
+    return decoder.config(o, **decoder.window(o))
+
+
+def llama(w, o):
+    found = {}
+    for name, x in decoder.with_parts(w, o, {}, "self_attn.qkv_proj", by_group=False).items():
+        halves = zip(("gate", "up"), np.split(x, 2)) if "gate_up_proj" in name else []
+        found |= {name.replace("gate_up", half): y for half, y in halves} or {name: x}
+    return found
+
+
+BASE = SIZES | {"pad_token_id": None}
+SPELLINGS = EVERY | {
+    "window": {"sliding_window": 3}, "no window": {"sliding_window": None}, "as many groups": {"num_key_value_heads": MISSING},
+    "partly rotated": {"partial_rotary_factor": 0.5}, "eps": {"rms_norm_eps": 1e-2}, "head size": {"head_dim": 6},
+    "partly rotated inside": {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.5}},
+    "!long": {"rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 4.0]}, "original_max_position_embeddings": 4},
+    "gelu": {"hidden_act": "gelu"},
+}
