@@ -9,17 +9,13 @@
 
 static const char CONFIG[] = "config.json", WEIGHTS[] = "model.safetensors";
 
-/* The names and shapes in the file are those of the model, and lead back to the same family. */
-static Err read_weights_back(const char *path, const Registry *r, HfFamily family) {
+/* An import finds every parameter in the file. Its names may be those of another family: a mixture whose
+ * layers are all dense has the names of a dense model. */
+static Err read_weights_back(const char *path, const Registry *r) {
     Safetensors *file;
     ERR_RETURN(safetensors_open(path, &file));
-    HfFamily found;
-    HfMap map = {0};
-    Err e = hf_detect(file, &found);
-    if (!e.code && found != family)
-        e = err_user("'%s' would be read as a model of another family; this model cannot be exported", path);
-    if (!e.code) e = hf_map(r, family, &map);
-    if (!e.code) e = hf_check(file, &map);
+    HfMap map;
+    const Err e = hf_match(file, r, &map);
     hf_map_free(&map);
     safetensors_close(file);
     return e;
@@ -33,7 +29,7 @@ static Err write_and_read_back(const char *config, const char *weights, const Mo
     if (!e.code) e = file_write_atomic(config, json.s, json.len);
     if (!e.code) e = hf_config_read_back(config, m->config, m->derived, notes);
     if (!e.code) e = hf_export(m->registry, family, weights, dtype);
-    if (!e.code) e = read_weights_back(weights, m->registry, family);
+    if (!e.code) e = read_weights_back(weights, m->registry);
     str_free(&json);
     return e;
 }

@@ -47,8 +47,8 @@ extern const HfForm hf_form_query_groups, hf_form_head_size, hf_form_head_size_i
     hf_form_hidden_size_divides, hf_form_fourfold, hf_form_positions, hf_form_activation, hf_form_gate,
     hf_form_both_biases;
 extern const HfForm hf_form_rope_number, hf_form_whole_rotation, hf_form_rope_scaling, hf_form_windows;
-extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_router_groups, hf_form_shared_experts,
-    hf_form_first_dense, hf_form_sparse_layers;
+extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_experts, hf_form_router_groups,
+    hf_form_shared_experts, hf_form_first_dense, hf_form_sparse_layers;
 
 /* ---- reading ---- */
 

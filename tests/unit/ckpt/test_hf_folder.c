@@ -118,11 +118,32 @@ static void a_folder_is_replaced_whole_or_not_at_all(void **unused) {
     scratch_remove(scratch);
 }
 
+/* Its tensors have the names of a dense model, config.json still says which type it is. */
+static void a_mixture_without_experts_is_written(void **unused) {
+    (void)unused;
+    TestModel *m = test_model_new(
+        "num-layers = 2\nhidden-size = 24\nnum-attention-heads = 4\nseq-length = 16\nvocab-size = 50\n"
+        "hidden-dropout = 0\nattention-dropout = 0\nposition-embedding-type = rope\nnormalization = RMSNorm\n"
+        "swiglu = true\ndisable-bias-linear = true\nqk-layernorm = true\nnum-experts = 4\n"
+        "moe-layer-freq = [0,0]\nhf-model-type = qwen3_moe\n",
+        F32);
+    char *scratch = scratch_new_in_memory();
+    Str notes = {0};
+    assert_ok(hf_folder_write(scratch, m->model, F32, &notes));
+    Str config = slurp(scratch, "config.json");
+    assert_non_null(strstr(config.s, "\"model_type\": \"qwen3_moe\""));
+    assert_int_equal(notes.len, 0);
+    str_free(&config);
+    test_model_free(m);
+    scratch_remove(scratch);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_config_of_another_model_is_an_error),
         cmocka_unit_test(weights_of_another_model_are_an_error),
         cmocka_unit_test(a_folder_is_replaced_whole_or_not_at_all),
+        cmocka_unit_test(a_mixture_without_experts_is_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
