@@ -22,7 +22,8 @@ typedef struct HfReader {
 typedef struct HfWriter {
     const Config *config; /* hf_config_filled */
     const Derived *derived;
-    Str *out; /* members of the object, each with a comma in front */
+    const json_t *tokens; /* hf_tokens.h; NULL: none is known */
+    Str *out;             /* members of the object, each with a comma in front */
 } HfWriter;
 
 /* Either can be NULL: nothing to do in that direction. */
@@ -40,7 +41,7 @@ typedef enum HfWindows {
     HF_WINDOWS_EVEN, /* if use_sliding_window: those of layer_types, else 0, 2, ... below max_window_layers */
 } HfWindows;
 
-extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text, hf_form_fixed,
+extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text, hf_form_token, hf_form_fixed,
     hf_form_lacking, hf_form_required, hf_form_stated, hf_form_refused, hf_form_alias;
 /* Heads, sizes, activations and biases. */
 extern const HfForm hf_form_query_groups, hf_form_head_size, hf_form_head_size_is_usual,

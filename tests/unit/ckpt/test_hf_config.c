@@ -42,7 +42,7 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
     HfFamily family;
     char *scratch = scratch_new(), *path = mem_printf("%s/config.json", scratch);
     test_model_parse(&a, conf);
-    assert_ok(hf_config_export(&a.config, &a.derived, F32, &json, &family));
+    assert_ok(hf_config_export(&a.config, &a.derived, F32, NULL, &json, &family));
     json_t *root = json_loadb(json.s, json.len, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(root);
     assert_string_equal(json_string_value(json_array_get(json_object_get(root, "architectures"), 0)),
@@ -88,7 +88,7 @@ static void expect_no_export(const char *conf) {
     Str json = {0};
     HfFamily family;
     test_model_parse(&m, conf);
-    assert_err(hf_config_export(&m.config, &m.derived, F32, &json, &family), "cannot be exported");
+    assert_err(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family), "cannot be exported");
     args_free(&m.args);
     arena_free(m.arena);
     str_free(&json);
@@ -159,14 +159,15 @@ static void a_stored_type_is_written(void **unused) {
          *llama = mem_printf("%shf-model-type = llama\n", biased);
     config_round_trip_of(mistral, "MistralForCausalLM");
     test_model_parse(&m, mistral);
-    assert_ok(hf_config_export(&m.config, &m.derived, F32, &json, &family));
+    assert_ok(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family));
     write_text(path, json.s);
     assert_ok(hf_config_import(path, &back));
     assert_non_null(strstr(back.s, "hf-model-type = mistral\n"));
     args_free(&m.args), arena_free(m.arena);
     test_model_parse(&m, llama);
-    assert_err(hf_config_export(&m.config, &m.derived, F32, &json, &family), "cannot be exported as llama",
-               "add_qkv_bias is 'true' here and 'false' there", "--hf-model-type none");
+    assert_err(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family),
+               "cannot be exported as llama", "add_qkv_bias is 'true' here and 'false' there",
+               "--hf-model-type none");
     args_free(&m.args), arena_free(m.arena);
     str_free(&json), str_free(&back);
     free(path), free(mistral), free(llama);
@@ -406,7 +407,8 @@ static int try_export(const char *path, const char *conf) {
     config_check(&m.config, CHECK_MODEL, &m.args);
     if (!args_end(&m.args).code) {
         config_finish(&m.config, m.arena, 0, &m.derived);
-        type = hf_config_export(&m.config, &m.derived, F32, &json, &family).code ? HF_TYPES : type_in(&json);
+        type = hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family).code ? HF_TYPES
+                                                                                       : type_in(&json);
     }
     if (json.len) {
         write_text(path, json.s);
@@ -447,8 +449,9 @@ static void every_combination_reads_back_or_is_refused(void **unused) {
  * beside a list of layers. */
 static bool is_idle(const json_t *root, const char *key) {
     static const char *const IDLE[] = {
-        "architectures",  "torch_dtype", "bos_token_id", "eos_token_id", "attention_dropout",
-        "hidden_dropout", "embd_pdrop",  "resid_pdrop",  "attn_pdrop",   "num_nextn_predict_layers"};
+        "architectures",           "torch_dtype",    "bos_token_id", "eos_token_id", "pad_token_id",
+        "attention_dropout",       "hidden_dropout", "embd_pdrop",   "resid_pdrop",  "attn_pdrop",
+        "num_nextn_predict_layers"};
     for (size_t i = 0; i < sizeof IDLE / sizeof *IDLE; i++)
         if (!strcmp(key, IDLE[i])) return true;
     return !strcmp(key, "max_window_layers") && json_object_get(root, "layer_types");
@@ -468,7 +471,7 @@ static void alter_each_key(const char *path, const char *conf) {
     Str json = {0}, notes = {0};
     HfFamily family;
     test_model_parse(&m, conf);
-    assert_ok(hf_config_export(&m.config, &m.derived, F32, &json, &family));
+    assert_ok(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family));
     json_t *root = json_loadb(json.s, json.len, 0, NULL), *value;
     const char *key;
     json_object_foreach(root, key, value) {
