@@ -15,8 +15,7 @@ void bench_calls_free(BenchCalls *);
 void bench_calls_run(BenchCalls *);
 /* The median of rounds of calls that are waited for together. There are BENCH_ROUNDS, or as many as fit into
  * so many seconds, but 3 (0: no limit); before, half of that is spent on warming up, at least one call of
- * each set.
- */
+ * each set. */
 enum { BENCH_ROUNDS = 21 };
 typedef struct BenchTime {
     double ns; /* of a call */

@@ -1,6 +1,5 @@
 /* The attributes of the ops: what a kernel needs to know beside its tensors. One struct per op that has
- * attributes; the op list with operands is kernels/ops.def. Every struct is plain data: the tape copies it.
- */
+ * attributes; the op list with operands is kernels/ops.def. Every struct is plain data: the tape copies it. */
 #ifndef ISOTRON_KERNELS_ATTR_H
 #define ISOTRON_KERNELS_ATTR_H
 

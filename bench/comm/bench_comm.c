@@ -1,8 +1,7 @@
 /* Bus bandwidth of collectives beside what the same ranks reach by copying: bench_comm [RANKS], or
  * mpirun -np RANKS bench_comm. Sizes and bandwidths are those of nccl-tests (doc/PERFORMANCE.md there): the
  * size is that of the larger buffer of a rank; bus = size / time * 2 (n - 1) / n of an all-reduce, (n - 1) /
- * n of an all-gather and a reduce-scatter. The roof is a memcpy of that size by every rank at the same time.
- */
+ * n of an all-gather and a reduce-scatter. The roof is a memcpy of that size by every rank at the same time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 /* The router of a mixture of experts: which experts a token goes to and with what probabilities, and its
  * gradient. Megatron-LM core/transformer/moe/moe_utils.py (topk_routing_with_score_function,
- * group_limited_topk, sinkhorn). Written: probs, expert, scores, bias; written or added to: dlogits, count.
- */
+ * group_limited_topk, sinkhorn). Written: probs, expert, scores, bias; written or added to: dlogits, count. */
 #include "kernels/cpu/router.h"
 
 #include <stdlib.h>

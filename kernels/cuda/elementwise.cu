@@ -1,8 +1,7 @@
 /* The ops of kernels/cpu/elementwise.c. */
 #include "kernels/cuda/common.cuh"
 
-/* Operands in units of a row; contiguous ones of the same type and 16-byte alignment as one row of vectors.
- */
+/* Operands in units of a row; contiguous ones of the same type and 16-byte alignment as one row of vectors. */
 enum { THREADS = 256 };
 
 /* ---- copy ---- */

@@ -178,8 +178,7 @@ __device__ __forceinline__ void turn(const uint32_t *row, uint32_t (&column)[4])
 }
 
 /* Where the 8 rows of a line stand in a column of the turned tile: lines change places so that the 16 threads
- * that write at once, each its own column, a multiple of all banks apart, meet 16 different pairs of banks.
- */
+ * that write at once, each its own column, a multiple of all banks apart, meet 16 different pairs of banks. */
 __device__ __forceinline__ int turned_at(int column, int line) {
     return column * LANES + (line ^ column / SIDE);
 }

@@ -172,8 +172,7 @@ template <class Rule> static void launch_update(const Call *c, const Rule &rule,
 }
 
 /* P: of parameters, G: of the gradient, M and V: of the moments; value: parameters of P or of 16 bits, or
- * none. Multiply-adds are written as such: which ones the compiler would make may differ from place to place.
- */
+ * none. Multiply-adds are written as such: which ones the compiler would make may differ from place to place. */
 template <typename P, typename G, typename M, typename V> struct Adamw {
     typedef P R;
     enum { N = VEC<P> };

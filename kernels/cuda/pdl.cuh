@@ -6,8 +6,7 @@
  * - Before it waits it touches no memory that any kernel may write or still read, gains and tables included;
  *   its arguments are safe. So it does not matter that the kernel before still reads what this one writes.
  * - Kernels end in order: none ends before its wait, which is when the one before has ended. So who waits, or
- *   is launched without all this (libraries' kernels, copies, events), has all before it behind it.
- */
+ *   is launched without all this (libraries' kernels, copies, events), has all before it behind it. */
 #ifndef ISOTRON_KERNELS_CUDA_PDL_CUH
 #define ISOTRON_KERNELS_CUDA_PDL_CUH
 

@@ -1,6 +1,5 @@
 /* How much of the host's memory a process may still take: the machine's, and what its control groups leave (a
- * container's limit is one). Linux: proc(5), Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst.
- */
+ * container's limit is one). Linux: proc(5), Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst. */
 #ifndef ISOTRON_BASE_HOST_MEMORY_H
 #define ISOTRON_BASE_HOST_MEMORY_H
 

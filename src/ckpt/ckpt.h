@@ -36,10 +36,10 @@ typedef struct CkptItem {
 
 typedef struct CkptSaveOptions {
     int64_t iteration; /* >= 0 */
-    int64_t
-        keep_newest; /* older checkpoints are deleted, <= 0: all stay unless retain_interval says otherwise */
-    int64_t
-        retain_interval; /* but multiples of this always stay, <= 0: none. Alone it implies keep_newest = 1 */
+    /* older checkpoints are deleted, <= 0: all stay unless retain_interval says otherwise */
+    int64_t keep_newest;
+    /* but multiples of this always stay, <= 0: none. Alone it implies keep_newest = 1 */
+    int64_t retain_interval;
 } CkptSaveOptions;
 
 /* Saves all parts of all parameters, for each item, and `state` (an object, not taken over; rank 0's counts).

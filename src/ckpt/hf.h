@@ -53,13 +53,11 @@ const Tensor *hf_find(const Safetensors *, const HfMap *, const HfTensor *);
 void hf_gather(const HfTensor *, Device *, const void *flat, DType flat_type, void *hf, DType hf_type);
 void hf_scatter(const HfTensor *, const void *hf, DType hf_type, Device *, void *flat, DType flat_type);
 
-/* An error lists every missing, unexpected and mis-shaped tensor of the file. Needs no memory for parameters.
- */
+/* An error lists every missing, unexpected and mis-shaped tensor of the file. Needs no memory for parameters. */
 Err hf_check(const Safetensors *, const HfMap *);
 /* hf_detect, hf_map and hf_check; hf_map_free also after an error. */
 Err hf_match(const Safetensors *, const Registry *, HfMap *out);
-/* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted.
- */
+/* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted. */
 void hf_import(const Safetensors *, const HfMap *, Registry *);
 /* Writes all masters as `dtype` into one .safetensors file, atomically. */
 Err hf_export(const Registry *, HfFamily, const char *path, DType dtype);

@@ -86,12 +86,13 @@ Err hf_config_read_back(const char *path, const Config *c, const Derived *d, Str
 /* ---- export ---- */
 
 /* Returns the family of the tensors' names. */
-static HfFamily write_rows(const HfType *t, const Config *filled, const Derived *d, DType dtype, Str *out) {
+static HfFamily write_rows(const HfType *t, const Config *filled, const Derived *d, DType dtype,
+                           const json_t *tokens, Str *out) {
     static const char *const TORCH_NAMES[DTYPES] = {
         [F64] = "float64", [F32] = "float32", [BF16] = "bfloat16", [F16] = "float16"};
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
-    HfWriter w = {filled, d, out, t->family};
+    HfWriter w = {filled, d, tokens, out, t->family};
     str_printf(out, "{\n  \"model_type\": \"%s\",\n  \"architectures\": [\"%s\"],\n  \"torch_dtype\": \"%s\"",
                t->name, t->architecture, TORCH_NAMES[dtype]);
     for (int i = 0; i < n; i++)
@@ -116,12 +117,12 @@ static bool has_fixed_values(const HfType *t, const Config *filled) {
 }
 
 /* An error, and no text, if it is read back as another model. */
-static Err write_type(const HfType *t, const Config *c, const Derived *d, DType dtype, Str *out,
-                      HfFamily *family) {
+static Err write_type(const HfType *t, const Config *c, const Derived *d, DType dtype, const json_t *tokens,
+                      Str *out, HfFamily *family) {
     const Config filled = hf_config_filled(c, d);
     Str notes = {0};
     str_clear(out);
-    *family = write_rows(t, &filled, d, dtype, out);
+    *family = write_rows(t, &filled, d, dtype, tokens, out);
     const Err e = read_text_back("config.json", out, c, d, &notes);
     str_free(&notes);
     if (e.code) str_clear(out);
@@ -129,13 +130,13 @@ static Err write_type(const HfType *t, const Config *c, const Derived *d, DType 
 }
 
 /* The first type that fits; HF_TYPES if there is none. */
-static HfModelType write_first_fit(const Config *c, const Derived *d, DType dtype, Str *out,
-                                   HfFamily *family) {
+static HfModelType write_first_fit(const Config *c, const Derived *d, DType dtype, const json_t *tokens,
+                                   Str *out, HfFamily *family) {
     const Config filled = hf_config_filled(c, d);
     int t = 0;
     for (; t < HF_TYPES; t++) {
         if (!has_fixed_values(&HF_TYPE[t], &filled)) continue;
-        if (!write_type(&HF_TYPE[t], c, d, dtype, out, family).code) break;
+        if (!write_type(&HF_TYPE[t], c, d, dtype, tokens, out, family).code) break;
     }
     return (HfModelType)t;
 }
@@ -152,16 +153,17 @@ static Err check_exportable(const Config *c, const Derived *d) {
     return ERR_OK;
 }
 
-Err hf_config_export(const Config *c, const Derived *d, DType dtype, Str *json, HfFamily *family) {
+Err hf_config_export(const Config *c, const Derived *d, DType dtype, const json_t *tokens, Str *json,
+                     HfFamily *family) {
     ERR_RETURN(check_exportable(c, d));
     HfModelType type = c->hf_model_type;
     if (type != HF_TYPES) {
-        const Err e = write_type(&HF_TYPE[type], c, d, dtype, json, family);
+        const Err e = write_type(&HF_TYPE[type], c, d, dtype, tokens, json, family);
         if (e.code)
             return err_user("this model cannot be exported as %s: %s; --hf-model-type none takes any type "
                             "that fits",
                             HF_TYPE[type].name, e.msg);
-    } else if ((type = write_first_fit(c, d, dtype, json, family)) == HF_TYPES) {
+    } else if ((type = write_first_fit(c, d, dtype, tokens, json, family)) == HF_TYPES) {
         Str names = {0};
         hf_type_names(&names);
         const Err e =

@@ -3,6 +3,8 @@
 #ifndef ISOTRON_CKPT_HF_CONFIG_H
 #define ISOTRON_CKPT_HF_CONFIG_H
 
+#include <jansson.h>
+
 #include "base/err.h"
 #include "base/str.h"
 #include "ckpt/hf.h"
@@ -13,8 +15,9 @@
 Err hf_config_import(const char *path, Str *conf);
 /* Sets the text of config.json, and says which family the names of the tensors follow. The
  * type is hf_model_type, else the first one that fits. An error if it, or none, has this combination of
- * options. Token ids are null: the tokenizer's files have them. */
-Err hf_config_export(const Config *, const Derived *, DType dtype, Str *json, HfFamily *family);
+ * options. `tokens` are ids of hf_tokens.h; NULL: all are null in the file. */
+Err hf_config_export(const Config *, const Derived *, DType dtype, const json_t *tokens, Str *json,
+                     HfFamily *family);
 /* Compares, option by option, the function that model a computes with that of b, which was read from a
  * config.json; an error names the first option that differs and both values. Dropout, which a type of model
  * may lack, is only noted. */

@@ -2,71 +2,103 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "ckpt/hf_config.h"
 
-static const char CONFIG[] = "config.json", WEIGHTS[] = "model.safetensors";
+static const char CONFIG[] = "config.json", WEIGHTS[] = "model.safetensors",
+                  GENERATION[] = "generation_config.json";
 
-/* The names and shapes in the file are those of the model, and lead back to the same family. */
-static Err read_weights_back(const char *path, const Registry *r, HfFamily family) {
+/* An import finds every parameter in the file. Its names may be those of another family: a mixture whose
+ * layers are all dense has the names of a dense model. */
+static Err read_weights_back(const char *path, const Registry *r) {
     Safetensors *file;
     ERR_RETURN(safetensors_open(path, &file));
-    HfFamily found;
-    HfMap map = {0};
-    Err e = hf_detect(file, &found);
-    if (!e.code && found != family)
-        e = err_user("'%s' would be read as a model of another family; this model cannot be exported", path);
-    if (!e.code) e = hf_map(r, family, &map);
-    if (!e.code) e = hf_check(file, &map);
+    HfMap map;
+    const Err e = hf_match(file, r, &map);
     hf_map_free(&map);
     safetensors_close(file);
     return e;
 }
 
 static Err write_and_read_back(const char *config, const char *weights, const Model *m, DType dtype,
-                               Str *notes) {
+                               const json_t *tokens, Str *notes) {
     Str json = {0};
     HfFamily family;
-    Err e = hf_config_export(m->config, m->derived, dtype, &json, &family);
+    Err e = hf_config_export(m->config, m->derived, dtype, tokens, &json, &family);
     if (!e.code) e = file_write_atomic(config, json.s, json.len);
     if (!e.code) e = hf_config_read_back(config, m->config, m->derived, notes);
     if (!e.code) e = hf_export(m->registry, family, weights, dtype);
-    if (!e.code) e = read_weights_back(weights, m->registry, family);
+    if (!e.code) e = read_weights_back(weights, m->registry);
     str_free(&json);
     return e;
 }
 
-/* After a crash an older configuration must not lie beside the new weights. */
-static Err remove_old(const char *dir) {
+static Err write_model(const char *stage, const Model *m, DType dtype, const json_t *tokens, Str *notes) {
+    char *config = mem_printf("%s/%s", stage, CONFIG), *weights = mem_printf("%s/%s", stage, WEIGHTS);
+    const Err e = write_and_read_back(config, weights, m, dtype, tokens, notes);
+    free(config), free(weights);
+    return e;
+}
+
+static Err write_file(const char *stage, const char *name, const char *text, size_t n) {
+    char *path = mem_printf("%s/%s", stage, name);
+    const Err e = file_write_atomic(path, text, n);
+    free(path);
+    return e;
+}
+
+static Err write_generation(const char *stage, const json_t *tokens) {
+    char *text = tokens ? json_dumps(tokens, JSON_INDENT(2) | JSON_SORT_KEYS) : mem_strdup("{}");
+    char *line = mem_printf("%s\n", text);
+    const Err e = write_file(stage, GENERATION, line, strlen(line));
+    free(text), free(line);
+    return e;
+}
+
+static Err copy_file(const char *stage, const HfFile *f) {
+    Str bytes = {0};
+    Err e = file_read(f->from, &bytes);
+    if (!e.code) e = write_file(stage, f->name, bytes.s ? bytes.s : "", bytes.len);
+    str_free(&bytes);
+    return e;
+}
+
+static Err move(const char *stage, const char *dir, const char *name) {
+    char *from = mem_printf("%s/%s", stage, name), *to = mem_printf("%s/%s", dir, name);
+    const Err e = file_rename(from, to);
+    free(from), free(to);
+    return e;
+}
+
+/* After a crash an older configuration must not lie beside the new weights: it goes first, the new one comes
+ * last. */
+static Err move_all(const char *stage, const char *dir, const HfExtras *x) {
     char *config = mem_printf("%s/%s", dir, CONFIG);
     Err e = file_remove(config);
+    if (!e.code) e = move(stage, dir, WEIGHTS);
+    if (!e.code) e = move(stage, dir, GENERATION);
+    for (int i = 0; i < x->num_files && !e.code; i++) e = move(stage, dir, x->files[i].name);
+    if (!e.code) e = move(stage, dir, CONFIG);
     free(config);
     return e;
 }
 
-static Err move(const char *from, const char *dir, const char *name) {
-    char *to = mem_printf("%s/%s", dir, name);
-    Err e = file_rename(from, to);
-    free(to);
-    return e;
-}
-
-Err hf_folder_write(const char *dir, const Model *m, DType dtype, Str *notes) {
+Err hf_folder_write(const char *dir, const Model *m, DType dtype, const HfExtras *x, Str *notes) {
     const bool existed = file_is_dir(dir);
-    char *stage = mem_printf("%s/.partial-%d", dir, (int)getpid()),
-         *config = mem_printf("%s/%s", stage, CONFIG), *weights = mem_printf("%s/%s", stage, WEIGHTS);
+    char *stage = mem_printf("%s/.partial-%d", dir, (int)getpid());
     Err e = file_mkdirs(stage);
-    if (!e.code) e = write_and_read_back(config, weights, m, dtype, notes);
-    if (!e.code) e = remove_old(dir);
-    if (!e.code) e = move(weights, dir, WEIGHTS);
-    if (!e.code) e = move(config, dir, CONFIG);
+    if (!e.code) e = write_model(stage, m, dtype, x->tokens, notes);
+    if (!e.code) e = write_generation(stage, x->tokens);
+    for (int i = 0; i < x->num_files && !e.code; i++) e = copy_file(stage, &x->files[i]);
+    if (!e.code) e = move_all(stage, dir, x);
     if (file_is_dir(stage)) {
         const Err cleaned = file_remove_tree(stage);
         if (!e.code) e = cleaned;
     }
     if (e.code && !existed) rmdir(dir);
-    free(stage), free(config), free(weights);
+    free(stage);
     return e;
 }

@@ -2,13 +2,30 @@
 #ifndef ISOTRON_CKPT_HF_FOLDER_H
 #define ISOTRON_CKPT_HF_FOLDER_H
 
+#include <jansson.h>
+
 #include "base/err.h"
 #include "base/str.h"
 #include "models/model.h"
 
-/* Writes config.json and model.safetensors, weights as `dtype`. Both are written to a folder inside `dir`,
- * read back and compared with the model (hf_config_read_back), and moved to their places if nothing differs.
- * After an error `dir` is as it was. */
-Err hf_folder_write(const char *dir, const Model *, DType dtype, Str *notes);
+/* A file of the tokenizer, which is copied. */
+typedef struct HfFile {
+    char *from;
+    const char *name; /* in the folder */
+} HfFile;
+
+enum { HF_MOST_FILES = 8 };
+
+/* What the folder has besides the model. */
+typedef struct HfExtras {
+    const json_t *tokens; /* hf_tokens.h; NULL: none is known */
+    HfFile files[HF_MOST_FILES];
+    int num_files;
+} HfExtras;
+
+/* Writes config.json, generation_config.json, model.safetensors (weights as `dtype`) and the tokenizer's
+ * files. All are written to a folder inside `dir`, the model is read back and compared (hf_config_read_back),
+ * and they are moved to their places if nothing differs. After an error before that `dir` is as it was. */
+Err hf_folder_write(const char *dir, const Model *, DType dtype, const HfExtras *, Str *notes);
 
 #endif

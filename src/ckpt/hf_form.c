@@ -164,6 +164,13 @@ static void opposite_write(HfWriter *w, const HfRow *row) {
 static void word_read(HfReader *r, const HfRow *row) { hf_set_text(r, row->option, row->word); }
 static void word_write(HfWriter *w, const HfRow *row) { hf_put_text(w, row->key, row->word); }
 
+static void token_write(HfWriter *w, const HfRow *row) {
+    const json_t *id = json_object_get(w->tokens, row->key);
+    char *text = id ? json_dumps(id, JSON_ENCODE_ANY) : NULL;
+    hf_put_text(w, row->key, text ? text : "null");
+    free(text);
+}
+
 /* ---- keys that must have one value ---- */
 
 static void required_read(HfReader *r, const HfRow *row) {
@@ -188,7 +195,7 @@ static void alias_read(HfReader *r, const HfRow *row) {
 
 const HfForm hf_form_value = {hf_value_read, hf_value_write},
              hf_form_opposite = {opposite_read, opposite_write}, hf_form_copy = {NULL, hf_value_write},
-             hf_form_text = {NULL, word_write}, hf_form_fixed = {word_read, NULL},
-             hf_form_lacking = {word_read, NULL}, hf_form_required = {required_read, NULL},
-             hf_form_stated = {required_read, stated_write}, hf_form_refused = {refused_read, NULL},
-             hf_form_alias = {alias_read, NULL};
+             hf_form_text = {NULL, word_write}, hf_form_token = {NULL, token_write},
+             hf_form_fixed = {word_read, NULL}, hf_form_lacking = {word_read, NULL},
+             hf_form_required = {required_read, NULL}, hf_form_stated = {required_read, stated_write},
+             hf_form_refused = {refused_read, NULL}, hf_form_alias = {alias_read, NULL};

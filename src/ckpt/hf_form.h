@@ -22,8 +22,9 @@ typedef struct HfReader {
 typedef struct HfWriter {
     const Config *config; /* hf_config_filled */
     const Derived *derived;
-    Str *out;        /* members of the object, each with a comma in front */
-    HfFamily family; /* of the tensors' names; the type's, unless a form knows better */
+    const json_t *tokens; /* hf_tokens.h; NULL: none is known */
+    Str *out;             /* members of the object, each with a comma in front */
+    HfFamily family;      /* of the tensors' names; the type's, unless a form knows better */
 } HfWriter;
 
 /* Either can be NULL: nothing to do in that direction. */
@@ -42,7 +43,7 @@ typedef enum HfWindows {
     HF_WINDOWS_EVEN, /* if use_sliding_window: those of layer_types, else 0, 2, ... below max_window_layers */
 } HfWindows;
 
-extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text, hf_form_fixed,
+extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text, hf_form_token, hf_form_fixed,
     hf_form_lacking, hf_form_required, hf_form_stated, hf_form_refused, hf_form_alias;
 /* Heads, sizes, activations, scores and biases. */
 extern const HfForm hf_form_query_groups, hf_form_head_size, hf_form_head_size_is_usual,
@@ -51,8 +52,8 @@ extern const HfForm hf_form_query_groups, hf_form_head_size, hf_form_head_size_i
     hf_form_falcon_layers, hf_form_falcon_heads;
 extern const HfForm hf_form_rope_number, hf_form_whole_rotation, hf_form_rope_scaling, hf_form_unscaled_rope,
     hf_form_windows;
-extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_router_groups, hf_form_shared_experts,
-    hf_form_first_dense, hf_form_sparse_layers;
+extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_experts, hf_form_router_groups,
+    hf_form_shared_experts, hf_form_first_dense, hf_form_sparse_layers;
 
 /* ---- reading ---- */
 

@@ -16,6 +16,14 @@ static void expert_width_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->moe_ffn_hidden_size);
 }
 
+/* transformers divides the sigmoids of a token's experts by their sum. With one expert that makes 1; here the
+ * sigmoid stays. */
+static void several_experts_read(HfReader *r, const HfRow *row) {
+    (void)row;
+    if (hf_get_option(r, OPTION_moe_router_topk) == 1)
+        hf_refuse(r, "num_experts_per_tok", "but this type of model needs two or more here");
+}
+
 static void router_groups_read(HfReader *r, const HfRow *row) {
     const int64_t groups = hf_get_size(r, row->key, (int64_t)row->fallback),
                   best = hf_get_size(r, "topk_group", 1), topk = hf_get_option(r, OPTION_moe_router_topk);
@@ -97,6 +105,7 @@ static void sparse_layers_write(HfWriter *w, const HfRow *row) {
 
 const HfForm hf_form_experts = {experts_read, hf_value_write},
              hf_form_expert_width = {hf_value_read, expert_width_write},
+             hf_form_several_experts = {several_experts_read, NULL},
              hf_form_router_groups = {router_groups_read, router_groups_write},
              hf_form_shared_experts = {shared_experts_read, shared_experts_write},
              hf_form_first_dense = {first_dense_read, first_dense_write},

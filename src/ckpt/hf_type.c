@@ -11,6 +11,7 @@
  *   NOT(option, key, fallback)             ... its opposite
  *   SAME(key, option)                      written with the option, read from another key
  *   SAY(key, text)                         written, not read
+ *   TOKEN(key)                             a token's id, written (hf_tokens.h reads it)
  *   FIX(option, value)                     what the type implies, as in a run.conf
  *   LACK(option, value)                    the same of an option that does not change the model's function
  *   REQUIRE(key, value), STATE(key, value) the key must have this value if it is there; STATE also writes it
@@ -27,6 +28,7 @@
 #define NOT(o, k, f)                {OF(o), .key = k, .fallback = f, .form = &hf_form_opposite},
 #define SAME(k, o)                  {.name = "key " k, .option = OPTION_##o, .key = k, .form = &hf_form_copy},
 #define SAY(k, text)                {ALONE(k), .key = k, .word = text, .form = &hf_form_text},
+#define TOKEN(k)                    {ALONE(k), .key = k, .form = &hf_form_token},
 #define FIX(o, value)               {OF(o), .word = value, .form = &hf_form_fixed},
 #define LACK(o, value)              {OF(o), .word = value, .form = &hf_form_lacking},
 #define REQUIRE(k, value)           {ALONE(k), .key = k, .fallback = value, .form = &hf_form_required},

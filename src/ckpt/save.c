@@ -233,8 +233,7 @@ static Err not_saved(Err e, int64_t iteration) {
     return longer;
 }
 
-/* After an error of the publication itself everything stays: the disk may still have the names of before it.
- */
+/* After an error of the publication itself everything stays: the disk may still have the names of before it. */
 static Err publish(const CkptSaving *s, Err e, const Str *entries) {
     const int64_t iteration = s->options.iteration;
     char *folder = folder_path(s->dir, iteration, ".tmp");

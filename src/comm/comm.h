@@ -29,8 +29,7 @@ typedef enum CommKind {
     COMM_BARRIER,
     COMM_BROADCAST,  /* root `peer` -> all: n elements, in place in `out` */
     COMM_ALL_REDUCE, /* n elements; in == out is allowed */
-    COMM_ALL_GATHER, /* n elements of each member -> size * n, member-major; in == out + rank * n is allowed
-                      */
+    COMM_ALL_GATHER, /* n elements of each member -> size * n, member-major; in == out + rank * n is allowed */
     COMM_REDUCE_SCATTER, /* size * n elements -> the n of this member; out == in + rank * n is allowed */
     COMM_ALL_TO_ALL,     /* in_counts[i] elements to member i, out_counts[i] from it; packed, member-major */
     COMM_SEND,           /* n elements to member `peer` */
@@ -81,8 +80,7 @@ typedef struct CommOptions {
 } CommOptions;
 
 /* Runs fn(arg, comm) as ranks 0..world-1, one thread each (the caller's thread is rank 0), and returns when
- * all have returned. A rank that returns while another waits for it is found by the deadline's rule at once.
- */
+ * all have returned. A rank that returns while another waits for it is found by the deadline's rule at once. */
 typedef void CommMain(void *arg, Comm *);
 void comm_threads(int world, const CommOptions *, CommMain *fn, void *arg);
 

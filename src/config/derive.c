@@ -117,8 +117,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->rotary_dim = rope ? (int64_t)((double)d->kv_channels * c->rotary_percent) : 0;
     d->vocab_size = i64_or(c->vocab_size, vocab_size);
     d->padded_vocab_size = padded_vocab(c, d->vocab_size);
-    /* Megatron-LM turns bias_gelu_fusion off when there are no biases, and its unfused GELU is the erf form.
-     */
+    /* Megatron-LM turns bias_gelu_fusion off when there are no biases, and its unfused GELU is the erf form. */
     bool by_bias = c->activation == MLP_GELU;
     d->activation = !by_bias ? c->activation : c->add_bias_linear ? MLP_GELU_TANH : MLP_GELU_ERF;
     d->init_std = c->init_method_std;

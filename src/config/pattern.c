@@ -1,7 +1,6 @@
 /* Layer patterns of Megatron-LM's --window-attn-skip-freq and --moe-layer-freq: a frequency, or an expression
  * over lists of 0 and 1, sum := product { "+" product }    product := item { "*" count }    item := "[" bits
- * "]" | "(" sum ")" The entries are written as they are read, and there is no room for more than n of them.
- */
+ * "]" | "(" sum ")" The entries are written as they are read, and there is no room for more than n of them. */
 #include "config/config.h"
 
 #include <stdlib.h>

@@ -35,8 +35,8 @@ typedef struct GptConfig {
     /* What Megatron-LM's description (and so the cache's file names) has besides: */
     const char *split;        /* as the user wrote it; NULL if each split has data of its own */
     const SplitRange *ranges; /* [SPLIT_COUNT], NULL with split NULL */
-    const char
-        *tokenizer_json; /* the tokenizer's identifiers, an object of strings and numbers; NULL: null */
+    /* the tokenizer's identifiers, an object of strings and numbers; NULL: null */
+    const char *tokenizer_json;
 } GptConfig;
 
 typedef struct GptDataset {

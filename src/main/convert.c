@@ -7,8 +7,10 @@
 #include "ckpt/ckpt.h"
 #include "ckpt/hf_config.h"
 #include "ckpt/hf_folder.h"
+#include "ckpt/hf_tokens.h"
 #include "main/command.h"
 #include "models/model.h"
+#include "train/checkpoint.h"
 #include "validate/reference.h"
 
 typedef struct Options {
@@ -29,7 +31,9 @@ static const Arg ROWS[] = {
      .type = ARG_TEXT,
      .offset = offsetof(Options, to_hf),
      .fallback = "none",
-     .help = "Folder that gets config.json and model.safetensors; the tokenizer's files are yours to copy."},
+     .help =
+         "Folder that gets config.json, generation_config.json and model.safetensors, and the files of the "
+         "tokenizer: that of the options, else the one the checkpoint was saved with."},
     {.names = "hf-dtype",
      .type = ARG_ENUM,
      .offset = offsetof(Options, dtype),
@@ -100,11 +104,13 @@ static Err convert_check(const Job *j, const Model *m) {
 
 /* ---- from Hugging Face ---- */
 
-static Err save(const Job *j, const Model *m) {
+static const char TOKENS[] = "hf_tokens"; /* of the checkpoint's state: the ids of hf_tokens.h */
+
+static Err save(const Job *j, const Model *m, json_t *tokens) {
     Str text = {0};
     config_json(&j->setup.config, CLASS_ALL, &text);
-    json_t *state = json_pack("{s:o, s:I}", "config", json_loadb(text.s, text.len, 0, NULL), "vocab_size",
-                              (json_int_t)j->setup.derived.vocab_size);
+    json_t *state = json_pack("{s:o, s:I, s:O}", "config", json_loadb(text.s, text.len, 0, NULL),
+                              "vocab_size", (json_int_t)j->setup.derived.vocab_size, TOKENS, tokens);
     CkptItem item = {.suffix = "", .flat = m->registry->masters, .dtype = m->registry->precise};
     Err e = ckpt_save(j->setup.config.save, &(CkptSaveOptions){.iteration = 0}, NULL, m->registry, &item, 1,
                       state);
@@ -123,8 +129,13 @@ static Err import_model(Job *j, const Ckpt *none) {
     if (!e.code) hf_import(file, &map, m->registry);
     hf_map_free(&map);
     if (!e.code) e = convert_check(j, m);
+    json_t *tokens = json_object();
+    Str notes = {0};
+    if (!e.code) e = hf_tokens_read(tokens, j->options.from_hf, j->setup.derived.vocab_size, &notes);
+    if (notes.len) fputs(notes.s, stderr);
     const bool saves = j->setup.config.save && !e.code;
-    if (saves) e = save(j, m);
+    if (saves) e = save(j, m, tokens);
+    json_decref(tokens), str_free(&notes);
     if (saves && !e.code)
         printf(
             "%lld tensors from %s saved to %s; load them with --load %s --use-checkpoint-args --finetune\n",
@@ -168,13 +179,67 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
 
 /* ---- to Hugging Face ---- */
 
-static Err export_model(const Job *j, const Model *m) {
+/* Adds a file if it is there; takes `from` over. */
+static void add_file(HfExtras *x, char *from, const char *name) {
+    if (file_exists(from))
+        x->files[x->num_files++] = (HfFile){from, name};
+    else
+        free(from);
+}
+
+static void add_tokenizer_files(HfExtras *x, const Config *c) {
+    static const char *const OTHERS[] = {"tokenizer_config.json", "special_tokens_map.json",
+                                         "added_tokens.json", "chat_template.jinja"};
+    if (!strcmp(c->tokenizer_type, "GPT2BPETokenizer")) {
+        add_file(x, mem_strdup(c->vocab_file), "vocab.json");
+        add_file(x, mem_strdup(c->merge_file), "merges.txt");
+    } else if (!strcmp(c->tokenizer_type, "HuggingFaceTokenizer")) {
+        const char *model = c->tokenizer_model, *slash = strrchr(model, '/');
+        const bool folder = file_is_dir(model);
+        const int n = folder ? (int)strlen(model) : slash ? (int)(slash - model) : 1;
+        const char *dir = folder || slash ? model : ".";
+        add_file(x, folder ? mem_printf("%s/tokenizer.json", model) : mem_strdup(model), "tokenizer.json");
+        for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
+            add_file(x, mem_printf("%.*s/%s", n, dir, OTHERS[i]), OTHERS[i]);
+    }
+}
+
+static void take_id(json_t *from, const char *key, int32_t id) {
+    if (id >= 0) json_object_set_new(from, key, json_integer(id));
+}
+
+/* The ids that the checkpoint's import has read, else the tokenizer's; the tokenizer's files. A tokenizer
+ * that only the checkpoint names may be on another machine: that is noted. */
+static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, Str *notes) {
+    const Config *c = &j->setup.config;
+    const int64_t vocab_size = j->setup.derived.vocab_size;
+    hf_tokens_take(tokens, json_object_get(state, TOKENS), "the checkpoint", vocab_size, notes);
+    const Err e = setup_tokenizer(c, &j->setup.tokenizer);
+    if (e.code && config_given(c, tokenizer_type)) return e;
+    if (e.code) str_printf(notes, "note: without the tokenizer's files: %s\n", e.msg);
+    const Tokenizer *t = j->setup.tokenizer;
+    if (!t) return ERR_OK;
+    json_t *own = json_object();
+    take_id(own, "bos_token_id", tokenizer_bos(t));
+    take_id(own, "eos_token_id", tokenizer_eod(t));
+    take_id(own, "pad_token_id", tokenizer_pad(t));
+    hf_tokens_take(tokens, own, "the tokenizer", vocab_size, notes);
+    json_decref(own);
+    add_tokenizer_files(x, c);
+    return ERR_OK;
+}
+
+static Err export_model(Job *j, const Model *m, const json_t *state) {
     const char *dir = j->options.to_hf;
     Str notes = {0};
-    Err e = hf_folder_write(dir, m, DTYPE_VALUES[j->options.dtype], &notes);
+    json_t *tokens = json_object();
+    HfExtras x = {.tokens = tokens};
+    Err e = add_tokens(j, state, tokens, &x, &notes);
+    if (!e.code) e = hf_folder_write(dir, m, DTYPE_VALUES[j->options.dtype], &x, &notes);
     if (notes.len) fputs(notes.s, stderr);
     if (!e.code) printf("%s/model.safetensors and %s/config.json written\n", dir, dir);
-    str_free(&notes);
+    for (int i = 0; i < x.num_files; i++) free(x.files[i].from);
+    json_decref(tokens), str_free(&notes);
     return e;
 }
 
@@ -189,7 +254,7 @@ static Err export_checkpoint(Job *j, const Ckpt *c) {
         .suffix = "", .flat = model->registry->masters, .dtype = model->registry->precise, .convert = true};
     Err e = ckpt_load(c, model->registry, &item, 1);
     if (!e.code) e = convert_check(j, model);
-    if (!e.code && j->options.to_hf) e = export_model(j, model);
+    if (!e.code && j->options.to_hf) e = export_model(j, model, m->state);
     free_model(model);
     return e;
 }
@@ -197,12 +262,9 @@ static Err export_checkpoint(Job *j, const Ckpt *c) {
 /* The options of the checkpoint, which those of the command line must not contradict. */
 static Err read_checkpoint_options(Job *j, const Ckpt *c) {
     Config *config = &j->setup.config;
-    char *text = json_dumps(json_object_get(ckpt_manifest(c)->state, "config"), JSON_ENCODE_ANY);
-    if (!text)
+    if (!json_object_get(ckpt_manifest(c)->state, "config"))
         return err_user("the checkpoint in '%s' does not say its options; save it again", config->load);
-    Err e = config_from_json(config, j->setup.arena, text, strlen(text), CLASS_ARCH, &j->args.notes);
-    free(text);
-    if (e.code) return e;
+    ERR_RETURN(checkpoint_args(config, j->setup.arena, &j->args.notes));
     config_check(config, CHECK_MODEL, &j->args);
     return args_end(&j->args);
 }

@@ -39,8 +39,7 @@ static EmbeddingSpec embedding_spec(const Config *c, const Derived *d) {
     };
 }
 
-/* An output layer of its own is initialised like a linear layer, whatever --embedding-init-method-std says.
- */
+/* An output layer of its own is initialised like a linear layer, whatever --embedding-init-method-std says. */
 static LmHeadSpec head_spec(const Config *c, const Derived *d) {
     return (LmHeadSpec){
         .vocab = d->vocab_size,

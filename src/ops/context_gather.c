@@ -47,8 +47,7 @@ static Whole gather(Tape *t, Tensor *k, Tensor *v, const Group *g) {
     return all;
 }
 
-/* Adds up what each rank has computed of the gradient of all keys and values; each gets that of its own rows.
- */
+/* Adds up what each rank has computed of the gradient of all keys and values; each gets that of its own rows. */
 static void scatter(Tape *t, Whole d, const Group *g, Tensor *dk, Tensor *dv) {
     const int64_t nk = tensor_count(d.k) / g->size, n = nk + tensor_count(d.v) / g->size;
     const DType dtype = (DType)d.k->dtype;

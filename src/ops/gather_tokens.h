@@ -1,6 +1,5 @@
 /* The tokens of a microbatch that are cut over tensor- and context-parallel ranks, for what no rank can
- * decide by its own: which of them an expert has no room for, and how they balance. No gradient flows back.
- */
+ * decide by its own: which of them an expert has no room for, and how they balance. No gradient flows back. */
 #ifndef ISOTRON_OPS_GATHER_TOKENS_H
 #define ISOTRON_OPS_GATHER_TOKENS_H
 

@@ -31,8 +31,8 @@ typedef struct QuantSpec {
     int64_t margin, history;
     bool most_recent, wgrad, emulated; /* emulated: whatever the device */
     bool fixed_order; /* sums are in one order whatever the batch, so that products are emulated */
-    bool
-        keep_weights; /* a weight's codes are taken once per step, not in every pass: two bytes per element */
+    /* a weight's codes are taken once per step, not in every pass: two bytes per element */
+    bool keep_weights;
     bool keep_inputs; /* not blockwise: a forward takes the codes of x's transpose for the backward, too */
 } QuantSpec;
 

@@ -9,8 +9,7 @@
  *   P    V    reduce-scatter   all-gather       reduce_scatter_to_sequence_parallel_region
  *   V    I    all-gather       slice            gather_from_tensor_model_parallel_region
  *   I    V    slice            all-gather       scatter_to_sequence_parallel_region
- *   R    V    slice            pad with zeros
- */
+ *   R    V    slice            pad with zeros */
 #ifndef ISOTRON_OPS_REDISTRIBUTE_H
 #define ISOTRON_OPS_REDISTRIBUTE_H
 

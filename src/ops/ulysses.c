@@ -73,8 +73,7 @@ Tensor *exchange_message(Tape *t, DType dtype, int64_t members, int64_t n, SpmdT
 }
 
 /* Between x_rows, a zigzag slice with all heads, and x_heads, all rows with some heads. Partial sums may
- * pass.
- */
+ * pass. */
 static void exchange(Tape *t, const Group *g, Tensor *x_rows, Tensor *x_heads, bool to_heads) {
     const int64_t each = tensor_count(x_heads) / g->size;
     const SpmdType type = spmd_with(x_rows->spmd, AXIS_CP, SPMD_P);

@@ -56,9 +56,9 @@ size_t optim_bytes(const Optimizer *);
 typedef struct OptimStep {
     double lr, decoupled_lr; /* of this step; the latter for embeddings and output layer */
     double weight_decay;
-    double
-        grad_scale; /* main gradient * grad_scale = gradient of the reported loss (averaging, loss scale) */
-    bool exact;     /* the exact lane: masters are rounded to its grid */
+    /* main gradient * grad_scale = gradient of the reported loss (averaging, loss scale) */
+    double grad_scale;
+    bool exact; /* the exact lane: masters are rounded to its grid */
 } OptimStep;
 
 typedef struct OptimResult {

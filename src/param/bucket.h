@@ -36,8 +36,7 @@ int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
 Tensor registry_slice(const Registry *, FlatBuffer, void *flat, int bucket, int64_t at, int64_t n);
 /* The same of a buffer of another type. */
 Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bucket, int64_t at, int64_t n);
-/* The elements of a parameter that this rank updates; padding rows not counted; may be empty (end <= begin).
- */
+/* The elements of a parameter that this rank updates; padding rows not counted; may be empty (end <= begin). */
 FlatRange param_part_held(const Registry *, const Param *);
 /* Whether this rank speaks for them, in norms and checkpoints. */
 bool param_is_primary(const Registry *, const Param *);

@@ -11,8 +11,7 @@
 void collect(const Registry *, FlatBuffer, const void *flat, Comm *, const Registry *whole, double *out);
 /* The rank that collect takes each element from. */
 void collect_ranks(const Registry *, Comm *, const Registry *whole, double *out);
-/* Sets this rank's masters from the whole model's (F64 masters). Values are the caller's to round or gather.
- */
+/* Sets this rank's masters from the whole model's (F64 masters). Values are the caller's to round or gather. */
 void spread(const Registry *whole, Registry *);
 
 #endif

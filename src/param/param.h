@@ -171,8 +171,7 @@ void registry_snap(Registry *, FlatBuffer, int bits);
 int64_t param_logical_count(const Param *);
 /* Rows of this rank's memory before the padding. */
 int64_t param_filled_rows(const Param *);
-/* The axes (a mask, dense or expert) over whose ranks the gradients are summed: those on which it is SPMD_R.
- */
+/* The axes (a mask, dense or expert) over whose ranks the gradients are summed: those on which it is SPMD_R. */
 unsigned param_sum_axes(const Param *);
 /* Whether this rank speaks for the elements it holds, in norms and checkpoints: the first of the ranks that
  * hold the same ones. */

@@ -15,8 +15,7 @@
  *     sync_begin(s, passes)          zeroes the main gradients
  *     forward and backward sweeps    the tape calls sync_use, sync_grad, sync_ready (RunContext.sync)
  *     sync_finish(s)                 main gradients are sums
- *     optim_step                     norm, clip, update of the shard, sync_publish
- */
+ *     optim_step                     norm, clip, update of the shard, sync_publish */
 #ifndef ISOTRON_PARAM_SYNC_H
 #define ISOTRON_PARAM_SYNC_H
 

@@ -50,8 +50,7 @@ static Spmd local(const Operands *o, bool is_linear) {
     return count[SPMD_V] ? SPMD_V : count[SPMD_R] ? SPMD_R : SPMD_I;
 }
 
-/* y = x w^T + bias, w [.., out, in]; what is not a float in the place of the bias says which rows are whose.
- */
+/* y = x w^T + bias, w [.., out, in]; what is not a float in the place of the bias says which rows are whose. */
 static Spmd product(const Operands *o) {
     enum { X, W, BIAS };
     const Tensor *const x = o->call->in[X], *const w = o->call->in[W], *const third = o->call->in[BIAS],

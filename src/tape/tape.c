@@ -274,8 +274,7 @@ Tensor *tape_grad_in_place(Tape *t, Tensor *x, Need need) {
 
 /* ---- running and recording ---- */
 
-/* Partial sums stay as they are until they are summed, and so do main gradients, which sum over microbatches.
- */
+/* Partial sums stay as they are until they are summed, and so do main gradients, which sum over microbatches. */
 static void to_grid(Tape *t, Tensor *y) {
     if (!y || !dtype_is_float((DType)y->dtype) || y->flags & (TENSOR_MAIN_GRAD | OFF_GRID) ||
         spmd_axes(y->spmd, SPMD_P))

@@ -86,8 +86,7 @@ void *tape_alloc(Tape *, size_t bytes);
 
 /* ---- for the builders of ops (src/ops) ---- */
 
-/* A fresh tensor that lives as long as the forward in progress (or, inside a backward, as long as its node).
- */
+/* A fresh tensor that lives as long as the forward in progress (or, inside a backward, as long as its node). */
 Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
 /* A view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views of a
  * tensor together cover it, and the tensor itself feeds no op. */

@@ -12,8 +12,8 @@ typedef struct Call {
     Tensor *in[CALL_IN], *out[CALL_OUT]; /* optional operands are NULL; an out that is NULL is not computed */
     const void *attr;                    /* the op's attribute struct (kernels/attr.h), NULL if it has none */
     Device *device;
-    DType
-        stored; /* call_run's, for kernels on the CPU: the type of out[0] in memory, before it was widened */
+    /* call_run's, for kernels on the CPU: the type of out[0] in memory, before it was widened */
+    DType stored;
 } Call;
 
 typedef void KernelFn(const Call *);

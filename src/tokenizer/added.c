@@ -142,8 +142,7 @@ const char *added_text(const Added *a, int32_t id, size_t *n) {
     return t ? (*n = t->pattern.len, t->pattern.s) : NULL;
 }
 
-/* The longest pattern that the text begins with. Patterns that share `depth` bytes with it are [low, high).
- */
+/* The longest pattern that the text begins with. Patterns that share `depth` bytes with it are [low, high). */
 static const Token *longest(const Set *set, const char *text, size_t n) {
     size_t low = set->first[(unsigned char)*text], high = set->first[(unsigned char)*text + 1];
     const Token *best = NULL;

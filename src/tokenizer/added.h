@@ -16,8 +16,7 @@
 
 typedef struct Added Added;
 
-/* Errors: an id that contradicts the model's vocabulary or that the original would not give, a token twice.
- */
+/* Errors: an id that contradicts the model's vocabulary or that the original would not give, a token twice. */
 Err added_load(const json_t *list, const Normalizer *, const Vocab *model, Added **out);
 void added_free(Added *);
 

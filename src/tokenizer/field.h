@@ -9,8 +9,7 @@
 
 #include "base/err.h"
 
-/* A whole JSON file; release with json_decref. Errors: unreadable, malformed, a key twice, nested too deeply.
- */
+/* A whole JSON file; release with json_decref. Errors: unreadable, malformed, a key twice, nested too deeply. */
 Err json_file(const char *path, json_t **out);
 
 Err field_bool(const json_t *object, const char *where, const char *key, bool fallback, bool *out);

@@ -1,8 +1,7 @@
 /* The "normalizer" of a tokenizer.json: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace and Sequence.
  * Forms are those of Unicode 9, as in the original (ages.h); Lowercase knows utf8proc's letters, the
  * original's a few newer. Source: Unicode Standard Annex 15 (normalization forms) with utf8proc's tables;
- * tokenizers/src/normalizers.
- */
+ * tokenizers/src/normalizers. */
 #ifndef ISOTRON_TOKENIZER_NORMALIZE_H
 #define ISOTRON_TOKENIZER_NORMALIZE_H
 

@@ -112,8 +112,7 @@ static int search(const Regex *r, Matcher *m, const char *text, size_t n, size_t
 Err regex_spans(const Regex *r, Matcher *m, const char *text, size_t n, Spans *out) {
     out->n = 0;
     if (!n) return ERR_OK;
-    /* A run of blanks is backtracked over once per character, so the budget of a match grows with the text.
-     */
+    /* A run of blanks is backtracked over once per character, so the budget of a match grows with the text. */
     pcre2_set_match_limit(m->context, n < 100000000 ? 10000000 + 16 * (uint32_t)n : UINT32_MAX);
     text = known_characters(m, text, n);
     size_t from = 0, covered = 0;

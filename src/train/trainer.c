@@ -215,8 +215,7 @@ void trainer_free(Trainer *r) {
 
 /* ---- steps ---- */
 
-/* Whether this rank speaks for the losses of its microbatches: at the head, the first tensor-parallel rank.
- */
+/* Whether this rank speaks for the losses of its microbatches: at the head, the first tensor-parallel rank. */
 static bool tells_loss(const Trainer *r) {
     const Mesh *m = &r->layout.mesh;
     return m->coordinate[AXIS_TP] == 0 && m->coordinate[AXIS_PP] == m->size[AXIS_PP] - 1;

@@ -80,8 +80,7 @@ typedef struct StepReport {
 /* One step: trainer_begin_step, trainer_microbatches, trainer_reduce, trainer_update. The device may be
  * behind the host until trainer_update, which waits for it; what it computes for the report is there then, or
  * after trainer_read. A data-parallel rank has n microbatches, the same for all its tensor-, context- and
- * pipeline-parallel ranks.
- */
+ * pipeline-parallel ranks. */
 StepReport trainer_begin_step(Trainer *);
 /* Forward and backward of `count` of the step's n microbatches into the main gradients; over a pipeline count
  * is n. */
@@ -96,8 +95,7 @@ void trainer_read(Trainer *, StepReport *);
 /* Reduces if nobody has, clips, updates and advances the schedules. A gradient that is not finite changes no
  * parameter and counts as skipped. */
 void trainer_update(Trainer *, StepReport *);
-/* Forward only: adds sum of loss * mask, as far as this rank knows it, to *loss and sum of mask to *tokens.
- */
+/* Forward only: adds sum of loss * mask, as far as this rank knows it, to *loss and sum of mask to *tokens. */
 void trainer_evaluate(Trainer *, const Batch *, double *loss, double *tokens);
 /* Such sums of one rank into those of all ranks. */
 void trainer_total(const Trainer *, double *loss, double *tokens);

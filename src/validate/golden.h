@@ -21,8 +21,7 @@ typedef struct Golden {
     int64_t samples, seq;
 } Golden;
 
-/* Reads and checks everything but run.conf. An incomplete case is a user error that names the missing part.
- */
+/* Reads and checks everything but run.conf. An incomplete case is a user error that names the missing part. */
 Err golden_open(const char *dir, Golden **);
 void golden_close(Golden *);
 /* Sets the options that run.conf omits: sizes given by the case's tensors (vocab-size, seq-length, batch

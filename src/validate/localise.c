@@ -11,8 +11,7 @@
 
 /* Two correct fp64 runs differ by about 1e-12; a fault causes a far larger error. */
 static const double BOUND = 1e-8;
-/* The error of a tensor is relative to its RMS, or to this fraction of the largest RMS of its kind if larger.
- */
+/* The error of a tensor is relative to its RMS, or to this fraction of the largest RMS of its kind if larger. */
 static const double SHARE = 1e-6;
 
 typedef struct Search {

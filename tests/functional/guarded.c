@@ -23,8 +23,7 @@ typedef struct Block {
     size_t bytes;
 } Block;
 
-/* A copy in the order of the kernels between the device and memory of device_host_alloc, until the next wait.
- */
+/* A copy in the order of the kernels between the device and memory of device_host_alloc, until the next wait. */
 typedef struct Pending {
     char *host, *content; /* what was copied from there, or belongs there */
     size_t bytes;

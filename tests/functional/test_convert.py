@@ -64,7 +64,7 @@ for row in said.splitlines()[2:4]:  # the largest error and its bound, of all lo
     assert 0 < float(error) <= float(bound) < 100 * float(error) < 1e-11, said
 convert("--load", saved, "--check", check)
 convert("--load", saved, "--to-hf", out, "--check", check)
-assert sorted(p.name for p in out.iterdir()) == ["config.json", "model.safetensors"], list(out.iterdir())
+assert sorted(p.name for p in out.iterdir()) == ["config.json", "generation_config.json", "model.safetensors"], list(out.iterdir())
 convert("--from-hf", out, "--save", again, "--check", check)
 assert_same_bytes(saved, again, 0, "exported and imported again")
 
@@ -85,6 +85,54 @@ good = tensors.read(check)
 double = reference("double", good["tokens"], good["logits"], {"weights": "float64"})
 said = convert("--from-hf", model, "--check", double)
 assert "u = 5.96e-08" in said and "pass" in said, said
+
+# ---- token ids and the tokenizer's files ----
+
+TOKENIZER = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "</s>": 2, "<s>": 3}, "merges": []},
+             "added_tokens": [{"id": 2, "content": "</s>", "special": True}, {"id": 3, "content": "<s>", "special": True}]}
+
+
+def with_tokens(name, files, **keys):
+    """A copy of the model with more keys in config.json, and more files."""
+    folder = WORK / name
+    shutil.copytree(model, folder)
+    (folder / "config.json").write_text(json.dumps(json.loads((model / "config.json").read_text()) | keys))
+    for file, content in files.items():
+        (folder / file).write_text(json.dumps(content))
+    return folder
+
+
+def token_ids(folder):
+    """The three ids of config.json. generation_config.json has those that are known."""
+    config, generation = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "generation_config"))
+    ids = [config[f"{kind}_token_id"] for kind in ("bos", "eos", "pad")]
+    assert generation == {f"{kind}_token_id": i for kind, i in zip(("bos", "eos", "pad"), ids) if i is not None}, generation
+    return ids
+
+
+assert token_ids(out) == [None, None, None]
+source = with_tokens("source", {"tokenizer.json": TOKENIZER, "tokenizer_config.json": {"bos_token": "<s>", "eos_token": "</s>"},
+                                "generation_config.json": {"eos_token_id": [4, 6], "temperature": 0.6}}, eos_token_id=5, pad_token_id=-1)
+said = convert("--from-hf", source, "--save", WORK / "tokens")
+assert "pad_token_id is '-1'" in said and "no token of this model" in said, said
+convert("--load", WORK / "tokens", "--to-hf", WORK / "told")
+assert token_ids(WORK / "told") == [3, [4, 6], None], "generation_config.json goes before config.json, and that before the tokenizer"
+for file in ("tokenizer.json", "tokenizer_config.json"):
+    assert (WORK / "told" / file).read_bytes() == (source / file).read_bytes(), file
+convert("--from-hf", WORK / "told", "--save", WORK / "tokens-again")
+convert("--load", WORK / "tokens-again", "--to-hf", WORK / "told-again")
+for file in (WORK / "told").iterdir():
+    assert (WORK / "told-again" / file.name).read_bytes() == file.read_bytes(), file
+shutil.rmtree(source)
+said = convert("--load", WORK / "tokens", "--to-hf", WORK / "gone")
+assert "note: without the tokenizer's files" in said and not (WORK / "gone" / "tokenizer.json").exists(), said
+assert token_ids(WORK / "gone") == [None, [4, 6], None]
+said = convert("--load", WORK / "tokens", "--to-hf", WORK / "none", "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", source, expect=2)
+assert not (WORK / "none").exists(), said
+convert("--load", saved, "--to-hf", WORK / "given", "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", WORK / "told")
+assert token_ids(WORK / "given") == [3, 2, None] and (WORK / "given" / "tokenizer.json").exists()
+said = convert("--from-hf", with_tokens("list", {"generation_config.json": []}), "--save", WORK / "list-saved", expect=2)
+assert "generation_config.json' is no JSON object" in said and not (WORK / "list-saved").exists(), said
 
 # ---- another model ----
 

@@ -40,7 +40,7 @@ bool fuzz_one(const uint8_t *bytes, size_t n) {
         Derived derived;
         HfFamily family;
         if (read_options(conf_path, arena, &config, &derived) &&
-            fuzz_ok(hf_config_export(&config, &derived, F32, &json, &family)))
+            fuzz_ok(hf_config_export(&config, &derived, F32, NULL, &json, &family)))
             check_reads_back(&json, &config, &derived);
         arena_free(arena), free(conf_path);
     }
@@ -59,7 +59,7 @@ void fuzz_seeds(Corpus *c) {
         HfFamily family;
         Str json = {0};
         CHECK(read_options(found.gl_pathv[i], arena, &config, &derived), "%s is refused", found.gl_pathv[i]);
-        if (fuzz_ok(hf_config_export(&config, &derived, F32, &json, &family)))
+        if (fuzz_ok(hf_config_export(&config, &derived, F32, NULL, &json, &family)))
             corpus_add(c, json.s, json.len), seeds++;
         str_free(&json), arena_free(arena);
     }

@@ -1,5 +1,4 @@
-/* Bugs in the judge, which sees every other bug. Each is met with a fault that only the spoilt part can see.
- */
+/* Bugs in the judge, which sees every other bug. Each is met with a fault that only the spoilt part can see. */
 #include <math.h>
 #include <string.h>
 

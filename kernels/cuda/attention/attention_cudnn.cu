@@ -210,8 +210,7 @@ static const char *refuse(const Call *c, AttentionShape *a) {
 
 static int64_t round_up(int64_t n, int64_t to) { return ceil_div(n, to) * to; }
 
-/* Scratch memory for one (sample, group) of the backward: ds, or sums of dq in F32; dk and dv of each head.
- */
+/* Scratch memory for one (sample, group) of the backward: ds, or sums of dq in F32; dk and dv of each head. */
 static int64_t bytes_of_one(const AttentionShape *a) {
     const int64_t ds = 2 * round_up(a->s, 64) * round_up(a->t, 128), sums = 4 * a->s * a->d,
                   gradients = a->heads > 1 ? 2 * a->t * (a->d + a->e) : 0;

@@ -132,8 +132,7 @@ static void to_queries(const Builder *b, Descriptor ds) {
     combine(b, CUDNN_POINTWISE_IDENTITY, sums, NULL, dq);
 }
 
-/* delta, by way of the factor that undoes dropout: without it the graph is accepted, and dq and dk are NaN.
- */
+/* delta, by way of the factor that undoes dropout: without it the graph is accepted, and dq and dk are NaN. */
 static Descriptor row_products(const Builder *b, Descriptor dy, Descriptor y) {
     const AttentionShape *a = b->a;
     const Dims whole = dims_dense(a->batch, a->heads, a->s, a->e);

@@ -12,8 +12,8 @@ typedef cudnnBackendDescriptor_t Descriptor;
 
 enum { GRAPH_OPS = 40, GRAPH_DESCRIPTORS = 200, GRAPH_IDS = 24 };
 typedef struct Graph {
-    Descriptor
-        made[GRAPH_DESCRIPTORS]; /* all, freed together: whether cuDNN keeps what it was given is not said */
+    /* all, freed together: whether cuDNN keeps what it was given is not said */
+    Descriptor made[GRAPH_DESCRIPTORS];
     Descriptor op[GRAPH_OPS];
     Descriptor plan; /* NULL: there is none */
     int64_t bound[GRAPH_IDS],

@@ -50,8 +50,7 @@ template <typename T> static void set(GemmPlan *p, cublasLtMatmulDescAttributes_
 
 static bool is_fp8(const GemmKey *key) { return dtype_is_fp8((DType)key->type); }
 
-/* cuBLASLt's a is our b. Any aligned addresses show it that there are scales; gemm_start gives the true ones.
- */
+/* cuBLASLt's a is our b. Any aligned addresses show it that there are scales; gemm_start gives the true ones. */
 static void describe_fp8(GemmPlan *p) {
     static const cublasLtMatmulMatrixScale_t MODES[] = {CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
                                                         CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,

@@ -1,5 +1,4 @@
-/* A product run again and again, to see how fast each algorithm is and which bits it has: inside of gemm*.cu.
- */
+/* A product run again and again, to see how fast each algorithm is and which bits it has: inside of gemm*.cu. */
 #ifndef ISOTRON_KERNELS_CUDA_GEMM_GEMM_BENCH_CUH
 #define ISOTRON_KERNELS_CUDA_GEMM_GEMM_BENCH_CUH
 

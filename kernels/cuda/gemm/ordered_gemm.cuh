@@ -47,8 +47,7 @@ template <int height> struct Share {
 };
 
 /* The part of c at (i0, j0), HEIGHT x WIDTH, by a block of ORDERED_THREADS, each with ROWS x COLUMNS
- * elements.
- */
+ * elements. */
 template <typename R, int HEIGHT, int WIDTH, int ROWS, int COLUMNS>
 __device__ __forceinline__ void ordered_tile(const Product &g, int64_t i0, int64_t j0) {
     static_assert(HEIGHT / ROWS * (WIDTH / COLUMNS) == ORDERED_THREADS, "every thread has its elements");

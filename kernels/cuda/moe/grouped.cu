@@ -21,8 +21,7 @@ struct RowTile {
         rows; /* expert: Experts.count for the rows behind the last one, -1: there is no such tile */
 };
 
-/* Tile number `tile` of those that experts have, each begun at its first row. All threads of the block call.
- */
+/* Tile number `tile` of those that experts have, each begun at its first row. All threads of the block call. */
 static __device__ RowTile find_tile(const Experts &e, int64_t tile, int height) {
     __shared__ int64_t sums[32];
     __shared__ RowTile found;

@@ -320,8 +320,7 @@ static int64_t sinkhorn_blocks(int64_t tokens) {
     return want < SINKHORN_BLOCKS ? want : SINKHORN_BLOCKS;
 }
 
-/* The new scales of the experts from the sums of all blocks; returns this thread's part of their mean change.
- */
+/* The new scales of the experts from the sums of all blocks; returns this thread's part of their mean change. */
 __device__ __forceinline__ double rescale(const Sinkhorn &s, const double *part, double *d1) {
     double change = 0;
     for (int i = threadIdx.x; i < s.experts; i += blockDim.x) {

@@ -161,8 +161,7 @@ static void misfits_are_listed(void **unused) {
     edit_free(&e);
 }
 
-/* Hugging Face's own gpt2 has no "transformer." and has mask buffers; a tied output layer may be saved too.
- */
+/* Hugging Face's own gpt2 has no "transformer." and has mask buffers; a tied output layer may be saved too. */
 static void known_variants_are_read(void **unused) {
     (void)unused;
     Edited e = edit("golden/gpt2-awkward");

@@ -48,7 +48,7 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
     HfFamily family;
     char *scratch = scratch_new(), *path = mem_printf("%s/config.json", scratch);
     test_model_parse(&a, conf);
-    assert_ok(hf_config_export(&a.config, &a.derived, F32, &json, &family));
+    assert_ok(hf_config_export(&a.config, &a.derived, F32, NULL, &json, &family));
     json_t *root = json_loadb(json.s, json.len, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(root);
     assert_string_equal(json_string_value(json_array_get(json_object_get(root, "architectures"), 0)),
@@ -94,7 +94,7 @@ static void expect_no_export(const char *conf) {
     Str json = {0};
     HfFamily family;
     test_model_parse(&m, conf);
-    assert_err(hf_config_export(&m.config, &m.derived, F32, &json, &family), "cannot be exported");
+    assert_err(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family), "cannot be exported");
     args_free(&m.args);
     arena_free(m.arena);
     str_free(&json);
@@ -168,14 +168,15 @@ static void a_stored_type_is_written(void **unused) {
          *llama = mem_printf("%shf-model-type = llama\n", biased);
     config_round_trip_of(mistral, "MistralForCausalLM");
     test_model_parse(&m, mistral);
-    assert_ok(hf_config_export(&m.config, &m.derived, F32, &json, &family));
+    assert_ok(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family));
     write_text(path, json.s);
     assert_ok(hf_config_import(path, &back));
     assert_non_null(strstr(back.s, "hf-model-type = mistral\n"));
     args_free(&m.args), arena_free(m.arena);
     test_model_parse(&m, llama);
-    assert_err(hf_config_export(&m.config, &m.derived, F32, &json, &family), "cannot be exported as llama",
-               "add_qkv_bias is 'true' here and 'false' there", "--hf-model-type none");
+    assert_err(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family),
+               "cannot be exported as llama", "add_qkv_bias is 'true' here and 'false' there",
+               "--hf-model-type none");
     args_free(&m.args), arena_free(m.arena);
     str_free(&json), str_free(&back);
     free(path), free(mistral), free(llama);
@@ -198,6 +199,7 @@ static void models_that_hf_lacks_are_refused(void **unused) {
         BASE LLAMA EXPERTS GLM,
         BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 30\n",
         BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [1,0,1,1]\n",
+        BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\nmoe-router-topk = 1\n",
         BASE LLAMA EXPERTS "moe-router-topk-scaling-factor = 2\n",
         BASE LLAMA EXPERTS "moe-shared-expert-intermediate-size = 40\n",
         BASE "num-experts = 4\ndisable-bias-linear = true\n",
@@ -422,7 +424,8 @@ static int try_export(const char *path, const char *conf) {
     config_check(&m.config, CHECK_MODEL, &m.args);
     if (!args_end(&m.args).code) {
         config_finish(&m.config, m.arena, 0, &m.derived);
-        type = hf_config_export(&m.config, &m.derived, F32, &json, &family).code ? HF_TYPES : type_in(&json);
+        type = hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family).code ? HF_TYPES
+                                                                                       : type_in(&json);
     }
     if (json.len) {
         write_text(path, json.s);
@@ -494,7 +497,7 @@ static void alter_each_key(const char *path, const char *conf) {
     Str json = {0}, notes = {0};
     HfFamily family;
     test_model_parse(&m, conf);
-    assert_ok(hf_config_export(&m.config, &m.derived, F32, &json, &family));
+    assert_ok(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family));
     json_t *root = json_loadb(json.s, json.len, 0, NULL), *value;
     const char *key;
     json_object_foreach(root, key, value) {
@@ -598,6 +601,7 @@ static const struct {
     {"gemma2", "'sliding_window': null", "sliding_window is 'null', without which"},
     {"gemma2", "'final_logit_softcapping': 0", "final_logit_softcapping is '0', a number that"},
     {"glm4_moe", "'n_group': 2, 'num_experts_per_tok': 3", "topk_group is"},
+    {"glm4_moe", "'num_experts_per_tok': 1", "num_experts_per_tok is '1', but this type"},
     {"glm4_moe", "'norm_topk_prob': false", "norm_topk_prob is 'false'"},
     {"glm4_moe", "'first_k_dense_replace': -1", "first_k_dense_replace is '-1'"},
     {"gpt_neox", "'attention_bias': false", "attention_bias is 'false'"},

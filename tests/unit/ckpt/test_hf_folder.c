@@ -12,10 +12,12 @@
 static const char *planted_from, *planted_to; /* a line of config.json, and what stands there instead */
 static const Registry *planted_weights;       /* those that are written; NULL: the right ones */
 
-Err __real_hf_config_export(const Config *, const Derived *, DType, Str *json, HfFamily *);
-Err __wrap_hf_config_export(const Config *c, const Derived *d, DType dtype, Str *json, HfFamily *family);
-Err __wrap_hf_config_export(const Config *c, const Derived *d, DType dtype, Str *json, HfFamily *family) {
-    const Err e = __real_hf_config_export(c, d, dtype, json, family);
+Err __real_hf_config_export(const Config *, const Derived *, DType, const json_t *, Str *json, HfFamily *);
+Err __wrap_hf_config_export(const Config *c, const Derived *d, DType dtype, const json_t *tokens, Str *json,
+                            HfFamily *family);
+Err __wrap_hf_config_export(const Config *c, const Derived *d, DType dtype, const json_t *tokens, Str *json,
+                            HfFamily *family) {
+    const Err e = __real_hf_config_export(c, d, dtype, tokens, json, family);
     char *at = planted_from && json->s ? strstr(json->s, planted_from) : NULL;
     if (!at) return e;
     Str edited = {0};
@@ -67,7 +69,7 @@ static void a_config_of_another_model_is_an_error(void **unused) {
     Str notes = {0};
     for (size_t i = 0; i < sizeof planted / sizeof *planted; i++) {
         planted_from = planted[i][0], planted_to = planted[i][1];
-        assert_err(hf_folder_write(dir, m->model, F32, &notes), planted[i][2]);
+        assert_err(hf_folder_write(dir, m->model, F32, &(HfExtras){0}, &notes), planted[i][2]);
         assert_int_equal(entries(scratch), 0);
     }
     planted_from = NULL;
@@ -83,7 +85,7 @@ static void weights_of_another_model_are_an_error(void **unused) {
     TestModel *m = qwen3_moe(), *other = test_model_new(conf.s, F32);
     char *scratch = scratch_new_in_memory(), *dir = mem_printf("%s/out", scratch);
     planted_weights = other->model->registry;
-    assert_err(hf_folder_write(dir, m->model, F32, &notes), "does not fit the model");
+    assert_err(hf_folder_write(dir, m->model, F32, &(HfExtras){0}, &notes), "does not fit the model");
     planted_weights = NULL;
     assert_int_equal(entries(scratch), 0);
     test_model_free(m), test_model_free(other);
@@ -97,23 +99,43 @@ static void a_folder_is_replaced_whole_or_not_at_all(void **unused) {
     TestModel *m = qwen3_moe();
     char *scratch = scratch_new_in_memory();
     Str notes = {0};
-    assert_ok(hf_folder_write(scratch, m->model, F32, &notes));
-    assert_int_equal(entries(scratch), 2);
+    assert_ok(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes));
+    assert_int_equal(entries(scratch), 3);
     Str config = slurp(scratch, "config.json"), weights = slurp(scratch, "model.safetensors");
     for (int64_t i = 0; i < m->model->registry->elements; i++) ((float *)m->model->registry->masters)[i] = 1;
     planted_from = "\"sliding_window\": 5", planted_to = "\"sliding_window\": 6";
-    assert_err(hf_folder_write(scratch, m->model, F32, &notes), "another model");
+    assert_err(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes), "another model");
     planted_from = NULL;
-    assert_int_equal(entries(scratch), 2);
+    assert_int_equal(entries(scratch), 3);
     Str config_then = slurp(scratch, "config.json"), weights_then = slurp(scratch, "model.safetensors");
     assert_string_equal(config_then.s, config.s);
     assert_true(weights_then.len == weights.len && !memcmp(weights_then.s, weights.s, weights.len));
-    assert_ok(hf_folder_write(scratch, m->model, F32, &notes));
+    assert_ok(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes));
     str_free(&weights_then);
     weights_then = slurp(scratch, "model.safetensors");
-    assert_int_equal(entries(scratch), 2);
+    assert_int_equal(entries(scratch), 3);
     assert_true(weights_then.len == weights.len && memcmp(weights_then.s, weights.s, weights.len));
     str_free(&config), str_free(&weights), str_free(&config_then), str_free(&weights_then);
+    test_model_free(m);
+    scratch_remove(scratch);
+}
+
+/* Its tensors have the names of a dense model, config.json still says which type it is. */
+static void a_mixture_without_experts_is_written(void **unused) {
+    (void)unused;
+    TestModel *m = test_model_new(
+        "num-layers = 2\nhidden-size = 24\nnum-attention-heads = 4\nseq-length = 16\nvocab-size = 50\n"
+        "hidden-dropout = 0\nattention-dropout = 0\nposition-embedding-type = rope\nnormalization = RMSNorm\n"
+        "swiglu = true\ndisable-bias-linear = true\nqk-layernorm = true\nnum-experts = 4\n"
+        "moe-layer-freq = [0,0]\nhf-model-type = qwen3_moe\n",
+        F32);
+    char *scratch = scratch_new_in_memory();
+    Str notes = {0};
+    assert_ok(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes));
+    Str config = slurp(scratch, "config.json");
+    assert_non_null(strstr(config.s, "\"model_type\": \"qwen3_moe\""));
+    assert_int_equal(notes.len, 0);
+    str_free(&config);
     test_model_free(m);
     scratch_remove(scratch);
 }
@@ -123,6 +145,7 @@ int main(void) {
         cmocka_unit_test(a_config_of_another_model_is_an_error),
         cmocka_unit_test(weights_of_another_model_are_an_error),
         cmocka_unit_test(a_folder_is_replaced_whole_or_not_at_all),
+        cmocka_unit_test(a_mixture_without_experts_is_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,8 +7,7 @@
 #include "ckpt/safetensors.h"
 #include "unit/ckpt/folder.h"
 
-/* Files of the safetensors library (tools/oracle/safetensors_files.py): element i is i - 3, or i if unsigned.
- */
+/* Files of the safetensors library (tools/oracle/safetensors_files.py): element i is i - 3, or i if unsigned. */
 static const char EVERY[] = "tests/data/safetensors/every_dtype.safetensors";
 
 static double element(const Tensor *t, int64_t i) {

@@ -68,8 +68,7 @@ static inline void late_message(void *arg, Comm *c) {
     barrier(c, "end");
 }
 
-/* Rank 0 waits for 1, which waits for 2, which waits for 3, which is away: each link must be in the report.
- */
+/* Rank 0 waits for 1, which waits for 2, which waits for 3, which is away: each link must be in the report. */
 static inline void chain(void *arg, Comm *c) {
     (void)arg;
     const int rank = comm_rank(c);

@@ -225,8 +225,7 @@ static inline void run_messages(void *arg, Comm *comm) {
     free(t);
 }
 
-/* Sums whose bits depend on the order: the left fold over members, in float for 16-bit types, rounded once.
- */
+/* Sums whose bits depend on the order: the left fold over members, in float for 16-bit types, rounded once. */
 static inline void run_order(void *arg, Comm *comm) {
     enum { N = 300 };
     static const DType TYPES[] = {F64, F32, BF16, F16};

@@ -176,8 +176,7 @@ static void a_boolean_may_be_spelled_by_its_opposite(void **state) {
     expect(&c, "--no-fusion is given twice: keep one of them.\n");
 }
 
-/* Runs described by a Python program: argument names and values as it writes them, and switches that are off.
- */
+/* Runs described by a Python program: argument names and values as it writes them, and switches that are off. */
 static void names_and_flags_may_be_pythons(void **state) {
     (void)state;
     Case c;

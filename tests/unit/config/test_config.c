@@ -36,8 +36,7 @@ static const char VALID[] =
     "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "
     "--train-iters 10 --lr 1e-3 --mock-data";
 
-/* Written by hand from Megatron-LM's arguments.py and config dataclasses (core 0.19), not from options.def.
- */
+/* Written by hand from Megatron-LM's arguments.py and config dataclasses (core 0.19), not from options.def. */
 static const struct {
     const char *flag, *value;
 } MEGATRON[] = {

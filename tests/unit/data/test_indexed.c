@@ -1,5 +1,4 @@
-/* .bin/.idx against the files Megatron-LM's IndexedDatasetBuilder writes, and what happens to damaged ones.
- */
+/* .bin/.idx against the files Megatron-LM's IndexedDatasetBuilder writes, and what happens to damaged ones. */
 #include <inttypes.h>
 
 #include "fixture.h"

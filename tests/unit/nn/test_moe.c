@@ -30,8 +30,7 @@ static void describe(const MoeCase *c, const char *what, char *out, size_t n) {
 }
 
 /* No sum has more terms than there are rows for the experts together, or elements in a row; a value has gone
- * through at most 10 ops, each of whose errors the next ones multiply by no more than the size of their sums.
- */
+ * through at most 10 ops, each of whose errors the next ones multiply by no more than the size of their sums. */
 static void near(const MoeCase *c, const char *what, Values got, Values want) {
     const double terms = (double)(c->layout.dp * SEQUENCE * SAMPLES * 2), depth = 10;
     double worst = 0, largest = 0;

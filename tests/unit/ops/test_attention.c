@@ -286,8 +286,7 @@ static void dropout_keeps_the_mean(void **state) {
     double sum = 0;
     const int64_t rows = tensor_count(&r.x[Y]);
     for (int64_t i = 0; i < rows; i++) sum += get(&r.x[Y], i);
-    /* scale 0: every probability is 1/128, so the mean is that of 128 rows Bernoulli draws; 5 standard errors
-     */
+    /* scale 0: every probability is 1/128, so the mean is that of 128 rows Bernoulli draws; 5 standard errors */
     const double error = 5 * sqrt(rate / (1 - rate) / (double)(128 * rows));
     assert_true(fabs(sum / (double)rows - 1) < error);
     run_free(&r);

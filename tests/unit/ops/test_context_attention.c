@@ -309,8 +309,7 @@ static void in_every_type(void **state) {
                              .sinks = sinks});
 }
 
-/* The sum over ranks of what has no grid, the gradient of a parameter, is that of one rank but for rounding.
- */
+/* The sum over ranks of what has no grid, the gradient of a parameter, is that of one rank but for rounding. */
 static void check_same(Case c) {
     Outcome got = run_ranks(&c), want = run_single(c);
     same(&c, "y", got.y, want.y, want.n_y);

@@ -58,8 +58,7 @@ static bool goes(Agree *a, const OpDef *op, const Call *c, const Replay *want, R
     return fused >= 0;
 }
 
-/* Sums that are added to 16 bits, or to a bias of odd rows, are rounded by a kernel of their own (gemm.cu).
- */
+/* Sums that are added to 16 bits, or to a bias of odd rows, are rounded by a kernel of their own (gemm.cu). */
 static bool has_algos(const KernelCase *c, DType dtype, bool add) {
     const bool odd_bias = c->op == OP_linear && c->in[2].dim[0] % 8;
     return !dtype_is_16bit(dtype) || !((c->op == OP_linear_dgrad && add) || odd_bias);

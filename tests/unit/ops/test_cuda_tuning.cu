@@ -38,8 +38,7 @@ static void other_bits_are_for_fastest(void **state) {
     expect(algos, 1, 3);
 }
 
-/* Two choices have finalists each: many fast algorithms with other bits do not crowd out those with the same.
- */
+/* Two choices have finalists each: many fast algorithms with other bits do not crowd out those with the same. */
 static void each_choice_has_finalists(void **state) {
     (void)state;
     const Timing algos[] = {{1.0, 1.0},       {.50, .52, true}, {.51, .52, true}, {.52, .53, true},

@@ -1,6 +1,5 @@
 /* The file that keeps what the measuring of products has found, without cuBLASLt or a GPU: what is given to
- * it comes back, nobody else has it meanwhile, and what cannot be kept or gone again costs measuring again.
- */
+ * it comes back, nobody else has it meanwhile, and what cannot be kept or gone again costs measuring again. */
 #include "unit/ops/gemm_stand_in.cuh"
 
 #include <errno.h>

@@ -36,8 +36,7 @@ static double slope(const OpCase *c, int input, int64_t element, double h, doubl
 }
 
 /* Central differences in double. The truncation error of step h is a third of |D(2h) - D(h)| to leading
- * order; the bound takes the whole difference, and adds the rounding errors of the elements of y that moved.
- */
+ * order; the bound takes the whole difference, and adds the rounding errors of the elements of y that moved. */
 static void gradcheck(void **state) {
     const OpCase *c = *state;
     enum { SAMPLED = 16 };

@@ -114,8 +114,7 @@ static void sums_do_not_depend_on_threads(void **state) {
     free(x);
 }
 
-/* A call of pieces does what a call for each would, with the numbers of its group, and nothing between them.
- */
+/* A call of pieces does what a call for each would, with the numbers of its group, and nothing between them. */
 static void pieces_are_as_calls_of_their_own(void **state) {
     (void)state;
     enum { N = 6 * 1024, PIECES = 4 };

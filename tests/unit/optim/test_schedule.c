@@ -22,8 +22,7 @@ static const Vector VECTORS[] = {
 #undef AT
 };
 
-/* Both sides evaluate the formula in double: at most 8 operations, each off by an ulp of the largest value.
- */
+/* Both sides evaluate the formula in double: at most 8 operations, each off by an ulp of the largest value. */
 static void expect_near(const char *what, long long samples, double ours, double oracle, double largest) {
     if (!(fabs(ours - oracle) <= 8 * DBL_EPSILON * largest))
         fail_msg("%s after %lld samples is %.17g, expected %.17g", what, samples, ours, oracle);
@@ -105,8 +104,7 @@ static void scaler_follows_hysteresis(void **state) {
     Scaler scaler = scaler_new(&s->config);
     assert_true(scaler.dynamic);
     assert_true(scaler.scale == 1024);
-    /* By hand from megatron/core/optimizer/grad_scaler.py: '!' is a step with an infinity, '.' a clean one.
-     */
+    /* By hand from megatron/core/optimizer/grad_scaler.py: '!' is a step with an infinity, '.' a clean one. */
     static const struct {
         char step;
         double scale;

@@ -62,8 +62,7 @@ static double value(const Tensor *t, int64_t i) {
     return x;
 }
 
-/* Five standard errors of each moment: mean s/sqrt(n), variance s^2 sqrt(2/n), fourth moment s^4 sqrt(96/n).
- */
+/* Five standard errors of each moment: mean s/sqrt(n), variance s^2 sqrt(2/n), fourth moment s^4 sqrt(96/n). */
 static void init_is_normal_with_the_given_deviation(void **state) {
     (void)state;
     Registry *r = registry_new(NULL);

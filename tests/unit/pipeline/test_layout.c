@@ -95,8 +95,7 @@ static void layout_strings(void **state) {
     }
 }
 
-/* Stages in order hold every layer exactly once; only the first has the embedding and only the last the loss.
- */
+/* Stages in order hold every layer exactly once; only the first has the embedding and only the last the loss. */
 static void assert_partition(const PipelineLayout *l, int64_t layers) {
     int64_t next = 0;
     for (int i = 0; i < l->ranks * l->chunks; i++) {

@@ -127,8 +127,7 @@ static void passes_start_as_soon_as_they_can(void **state) {
 
 /* ---- buffers ---- */
 
-/* Sends that end only when they are received cost nothing and lock nothing, and slots are full at the peak.
- */
+/* Sends that end only when they are received cost nothing and lock nothing, and slots are full at the peak. */
 static void visit_rendezvous(Arena *arena, PipelineSpec s) {
     for (int forward_only = 0; forward_only < 2; forward_only++) {
         Plan plan;

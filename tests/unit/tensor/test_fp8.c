@@ -1,5 +1,4 @@
-/* FP8 numbers against PyTorch's (tests/data/fp8.txt, made by tools/oracle/fp8.py, which says what is in it).
- */
+/* FP8 numbers against PyTorch's (tests/data/fp8.txt, made by tools/oracle/fp8.py, which says what is in it). */
 #include "unit/cmocka_all.h"
 
 #include <math.h>

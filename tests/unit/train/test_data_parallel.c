@@ -25,8 +25,7 @@ typedef struct Trial {
 
 /* ---- a run ---- */
 
-/* A sum over elements of hashes of name, place in the whole and bits: the same however they are shared out.
- */
+/* A sum over elements of hashes of name, place in the whole and bits: the same however they are shared out. */
 static uint64_t print_of(const Trainer *r, FlatBuffer which, void *flat, uint64_t seed) {
     const Registry *g = r->model->registry;
     uint64_t sum = 0;
@@ -168,8 +167,7 @@ static void one_microbatch_gives_all_stages_the_same_bits(void **state) {
     compare(BY_MICROBATCH, N_BY_MICROBATCH, layout, &whole);
 }
 
-/* In the exact lane sums have no order at all: neither stages nor instances nor the number of ranks matter.
- */
+/* In the exact lane sums have no order at all: neither stages nor instances nor the number of ranks matter. */
 static void exact_sums_are_the_same_on_any_ranks(void **state) {
     (void)state;
     static const char *const WAYS[] = {

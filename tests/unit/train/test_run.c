@@ -1,5 +1,4 @@
-/* One training step at a time: memory as planned, microbatches that change nothing, steps that are skipped.
- */
+/* One training step at a time: memory as planned, microbatches that change nothing, steps that are skipped. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

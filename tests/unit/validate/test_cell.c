@@ -1,5 +1,4 @@
-/* A cell in the exact lane is judged bit by bit, and its report names the element that differs and its rank.
- */
+/* A cell in the exact lane is judged bit by bit, and its report names the element that differs and its rank. */
 #include <math.h>
 #include <string.h>
 
