@@ -20,7 +20,7 @@
 #include "kernels/ops.def"
 
 #define T(...)                                                                                               \
-    { __VA_ARGS__ }
+    { .text = __VA_ARGS__ }
 #define OPTIONAL .optional = true
 #define ADDS     .adds = true
 #define UPDATED  .updated = true
