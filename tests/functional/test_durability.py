@@ -6,6 +6,7 @@ published. A failing call (full disk, I/O error) must end the run with an error 
 The same is tested for datasets and exported models.
 
 DURABILITY=all in the environment: all states and faults (nightly). DURABILITY_SEED: the seed of the samples."""
+import fnmatch
 import os
 import random
 import re
@@ -283,7 +284,7 @@ def whole_files(tree):
 
 
 def together(name, key, *runs):
-    """Crashes and faults. key: suffix of the file without which the others are not read."""
+    """Crashes and faults. key: pattern of the name of the file without which the others are not read."""
     h = history(WORK / name, *runs)
     ends = [i for i, call in enumerate(h.calls) if call[0] == "ended"]
     versions = [whole_files(crash.History(h.calls[:i], h.root).now.tree()) for i in ends]
@@ -292,13 +293,13 @@ def together(name, key, *runs):
     for n, (calls, tree) in enumerate(h.crashes(SEED, SAMPLES), 1):
         done, found = sum(i < calls for i in ends), whole_files(tree)
         allowed = versions[max(done - 1, 0):done + 1] if calls - 1 not in ends else versions[done - 1:done]
-        is_absent = calls - 1 not in ends and not any(path.endswith(key) for path in found)
+        is_absent = calls - 1 not in ends and not any(fnmatch.fnmatch(pathlib.PurePath(path).name, key) for path in found)
         assert is_absent or found in allowed, f"{name}, after call {calls}, {h.calls[calls - 1][0]}: {sorted(found)} are of different runs"
     print(f"{name}: {len(h.calls)} calls, {n} states are sound")
 
     def check(h, status, tree):
         found = whole_files(tree)
-        is_absent = status and not any(path.endswith(key) for path in found)
+        is_absent = status and not any(fnmatch.fnmatch(pathlib.PurePath(path).name, key) for path in found)
         return None if is_absent or found in versions[0 if status else -1:] else f"{sorted(found)} are of different runs"
 
     shutil.rmtree(WORK / name)
@@ -306,10 +307,10 @@ def together(name, key, *runs):
     faults(name, runs[:-1], runs[-1], check)
 
 
-together("dataset", ".idx", *(preprocess(text, WORK / "dataset/corpus") for text in ("corpus.txt", "other.txt")))
+together("dataset", "*.idx", *(preprocess(text, WORK / "dataset/corpus") for text in ("corpus.txt", "other.txt")))
 for text in ("corpus", "other"):
     (WORK / text).mkdir()
     isotron(*preprocess(f"{text}.txt", WORK / text / "part"))
-together("merged", ".idx", *(["merge", "--input", WORK / text, "--output-prefix", WORK / "merged/all"] for text in ("corpus", "other")))
+together("merged", "*.idx", *(["merge", "--input", WORK / text, "--output-prefix", WORK / "merged/all"] for text in ("corpus", "other")))
 together("exported", "config.json", *(["convert", "--use-checkpoint-args", "--load", WORK / "beside", "--to-hf", WORK / "exported",
                                        "--hf-dtype", dtype] for dtype in ("float32", "bfloat16")))
