@@ -105,10 +105,10 @@ SpmdType model_flow(const Model *m, int flow, int64_t b, int64_t dim[3]) {
 
 /* ---- keys and values of generation ---- */
 
-/* NULL: the layer has no attention. */
-static const AttentionSpec *attention_of(const LayerSpec *l) {
+/* The spec of the layer's branch of that kind; NULL: it has none. */
+static const void *branch_spec(const LayerSpec *l, BranchId kind) {
     for (int k = 0; k < l->n; k++)
-        if (l->branch[k].kind == BRANCH_attention) return l->branch[k].spec;
+        if (l->branch[k].kind == kind) return l->branch[k].spec;
     return NULL;
 }
 
@@ -117,7 +117,7 @@ KvCache model_cache_new(const Model *m, DType dtype, int64_t capacity, int64_t b
     KvCache cache = {.k = mem_zero(2 * (size_t)s->n, sizeof *cache.k)};
     cache.v = cache.k + s->n;
     for (int64_t i = 0; i < 2 * s->n; i++) {
-        const AttentionSpec *a = attention_of(&s->layer[i % s->n]);
+        const AttentionSpec *a = branch_spec(&s->layer[i % s->n], BRANCH_attention);
         if (!a) continue;
         cache.k[i] = tensor_make(NULL, dtype, 5, (int64_t[]){capacity, b, a->groups, 1, a->head_dim});
         cache.bytes += tensor_bytes(&cache.k[i]);
@@ -139,18 +139,10 @@ void model_cache_free(const Model *m, KvCache *cache) {
 
 /* ---- router losses ---- */
 
-/* A layer of experts, whichever; NULL: there is none. */
-static const MoeSpec *experts_of(const ModelPlan *p, int stack, int64_t layer) {
-    const LayerSpec *l = &p->stack[stack].layer[layer];
-    for (int k = 0; k < l->n; k++)
-        if (l->branch[k].kind == BRANCH_moe) return l->branch[k].spec;
-    return NULL;
-}
-
 double model_router_loss_coeff(const Model *m, int loss) {
     for (int i = 0; i < m->plan.n_stacks; i++)
         for (int64_t k = 0; k < m->plan.stack[i].n; k++) {
-            const MoeSpec *e = experts_of(&m->plan, i, k);
+            const MoeSpec *e = branch_spec(&m->plan.stack[i].layer[k], BRANCH_moe);
             if (e) return e->router.loss_coeff[loss];
         }
     return 0;
@@ -161,7 +153,7 @@ double model_router_loss(const Model *m, const double *counters, int loss) {
     int64_t layers = 0;
     for (int i = 0; i < m->plan.n_stacks; i++)
         for (int64_t k = 0; k < m->plan.stack[i].n; k++) {
-            const MoeSpec *e = experts_of(&m->plan, i, k);
+            const MoeSpec *e = branch_spec(&m->plan.stack[i].layer[k], BRANCH_moe);
             if (!e) continue;
             sum += router_loss_sum(counters, e->router.experts, loss);
             counters += router_counters(e->router.experts);

@@ -66,7 +66,7 @@ void gemm_describe(GemmPlan *, unsigned fused);
  * of. How many kinds. */
 int gemm_kinds(const GemmKey *, unsigned fused[GEMM_KINDS]);
 /* The algorithms that cuBLASLt has for it, of that kind, the best by its own estimate first; how many. The
- * plan is described for them after that. Every one sums in an order of its own, always the same. */
+ * plan is described for them after that. Each sums in one fixed order. */
 int gemm_algos(const GemmState *, GemmPlan *, unsigned fused, GemmAlgo[GEMM_CANDIDATES]);
 /* Those of all kinds, in order; behind them those that cuBLASLt offers for one kind, or without epilogues,
  * and can go for another; then all of them with the other order of tiles. */

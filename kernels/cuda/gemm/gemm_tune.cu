@@ -3,9 +3,9 @@
  * drawing more power may be the slower one there. So cheap turns only discard what is far behind. The
  * finalists then run alone, on a hot GPU, for as long as the power's governor needs to settle. Each comes
  * with the passes that its epilogues take if they are not fused. Two choices are made and kept: the fastest
- * of those whose results have the bits of what an unmeasured product takes, so that measuring decides about
- * time alone and a run has the same bits with and without it, on every rank and after a restart; and the
- * fastest of all (--gemm-tuning), which is the same for all who share the store. */
+ * of those that are bitwise equal to the algorithm of an unmeasured GEMM, so that tuning changes the time and
+ * no result, on any rank and after a restart; and the fastest of all (--gemm-tuning), which is the same for
+ * all who share the store. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
