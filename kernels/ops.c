@@ -24,6 +24,7 @@
 #define OPTIONAL .optional = true
 #define ADDS     .adds = true
 #define UPDATED  .updated = true
+#define PRECISE  .precise = true
 #define IN(...)                                                                                              \
     { __VA_ARGS__ }
 #define OUT(...)                                                                                             \

@@ -38,6 +38,7 @@ typedef struct OpOperand {
     bool optional;    /* may be NULL */
     bool adds;        /* an output that honours TENSOR_ACCUM */
     bool updated;     /* an output that is read too, and changed in place */
+    bool precise;     /* stored in F32 where activations have 16 bits */
 } OpOperand;
 
 /* A row of the op table (kernels/ops.def). Of a collective only name, number and family count. */

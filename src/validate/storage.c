@@ -18,28 +18,6 @@ void storage_log_free(StorageLog *log) {
 
 /* ---- types ---- */
 
-/* Operands that a lane of 16 bits stores in F32 too (docs/numerics.md#low-precision): statistics of norms and
- * of attention, losses, and what experts are chosen by. */
-static const struct {
-    int op;
-    bool is_input;
-    int index;
-} PRECISE[] = {
-    {OP_norm, false, 1},
-    {OP_norm, false, 2},
-    {OP_add_norm, false, 2},
-    {OP_add_norm, false, 3},
-    {OP_attention, false, 1},
-    {OP_route, true, 0},
-    {OP_route, false, 0},
-    {OP_sinkhorn, true, 0},
-    {OP_router_loss, true, 0},
-    {OP_cross_entropy, false, 0},
-    {OP_cross_entropy, false, 1},
-    {OP_cross_entropy_with_grad, false, 0},
-    {OP_cross_entropy_with_grad, false, 1},
-};
-
 static void check_type(StorageLog *log, const OpDef *op, const Tensor *x, const char *kind, int index) {
     if (!x || !dtype_is_16bit((DType)x->dtype)) return;
     if (!log->narrow++)
@@ -50,12 +28,10 @@ static void check_type(StorageLog *log, const OpDef *op, const Tensor *x, const 
 static void check_types(StorageLog *log, const Config *lane, const OpDef *op, const Call *call) {
     /* Not config_bf16_grads, which may be what is wrong. */
     const bool bf16_grads = lane->grad_reduce_in_bf16 || lane->main_grads_dtype == MAIN_GRADS_BF16;
-    for (size_t i = 0; i < sizeof PRECISE / sizeof *PRECISE; i++) {
-        const int k = PRECISE[i].index;
-        if (PRECISE[i].op != op->number) continue;
-        check_type(log, op, PRECISE[i].is_input ? call->in[k] : call->out[k],
-                   PRECISE[i].is_input ? "input" : "output", k);
-    }
+    for (int k = 0; k < CALL_IN; k++)
+        if (op->in[k].precise) check_type(log, op, call->in[k], "input", k);
+    for (int k = 0; k < CALL_OUT; k++)
+        if (op->out[k].precise) check_type(log, op, call->out[k], "output", k);
     for (int k = 0; k < CALL_OUT && !bf16_grads; k++)
         if (call->out[k] && call->out[k]->flags & TENSOR_MAIN_GRAD)
             check_type(log, op, call->out[k], "main gradient", k);
