@@ -40,7 +40,7 @@ static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x,
     }
     tape_call(t, &OPS[OP_fill], (Call){.out = {state}, .attr = &zero});
     tape_call(t, &OPS[OP_amax], (Call){.in = {x}, .out = {state}});
-    tape_comm(t, &OPS[OP_amax],
+    tape_comm(t, &OPS[OP_amax_all_reduce],
               (CommCall){.kind = COMM_ALL_REDUCE, .reduction = COMM_MAX, .group = tape_group(t, parts)},
               state, state);
     tape_call(t, &OPS[OP_fp8_scale], (Call){.out = {state}, .attr = &attr});
