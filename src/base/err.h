@@ -8,7 +8,7 @@ typedef enum ErrCode { ERR_NONE = 0, ERR_FAILED = 1, ERR_USER = 2, ERR_INFRA = 3
 
 typedef struct Err {
     ErrCode code;
-    char msg[1020]; /* one sentence: what is wrong and what to do; empty when code is ERR_NONE */
+    char msg[1020]; /* error message: what is wrong and what to do; empty when code is ERR_NONE */
 } Err;
 
 #define ERR_OK ((Err){ERR_NONE, ""})

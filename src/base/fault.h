@@ -25,7 +25,7 @@ FaultScope *fault_scope(FaultScope *scope);
 FaultScope *fault_scope_now(void);
 
 /* From here on a page of a mapped file that is gone (the file was cut short, its disk failed) ends the
- * process with a sentence that names the file, and the status of a machine that failed (ERR_INFRA). */
+ * process with a message that names the file, and with exit status ERR_INFRA. */
 void fault_on_lost_pages(void);
 
 #endif

@@ -5,7 +5,7 @@
  * A checkpoint appears complete or not at all: it is written into iter_N.tmp, every file and the folder are
  * synced, the folder is renamed, and only then the tracker changes. Every tensor carries a hash of its bytes,
  * which is checked before any byte reaches live memory. Tensors are stored by parameter and part as boxes of
- * global rows and columns; each rank writes those that it speaks for, and loading intersects boxes, so that a
+ * global rows and columns; each rank writes those for which it is primary, and loading intersects boxes, so that a
  * checkpoint does not know the layout that wrote it.
  *
  * With a Comm all ranks of the world (the registry's mesh) call the same functions in the same order and get
@@ -31,7 +31,7 @@ typedef struct CkptItem {
     const FlatRange *ranges; /* [n_ranges] ascending: what `flat` holds, where data-parallel ranks share out
                                 the elements; NULL: all */
     int n_ranges;
-    bool is_copy; /* of ranges: a rank with the same ones speaks for them */
+    bool is_copy; /* of ranges: another rank with the same ones is primary */
 } CkptItem;
 
 typedef struct CkptSaveOptions {
@@ -48,7 +48,7 @@ typedef struct CkptSaveOptions {
 Err ckpt_save(const char *dir, const CkptSaveOptions *, Comm *, const Registry *, const CkptItem *,
               int n_items, const json_t *state);
 
-/* The same beside the run (--async-save): the start copies what this rank stores to host memory, a thread
+/* The same during the run (--async-save): the start copies what this rank stores to host memory, a thread
  * writes it, and the finish, which waits for the thread, publishes the checkpoint. One at a time in a folder.
  * On an error of the start *out is NULL; the finish ends it in any case. */
 typedef struct CkptSaving CkptSaving;

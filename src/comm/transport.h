@@ -1,4 +1,4 @@
-/* What the transports share and nobody else sees: the endpoint, its channels, works, records and reports.
+/* Shared by the transports only: the endpoint, its channels, works, records and reports.
  *
  * A channel is one sequence of operations: the collectives of a group, or the messages from one member of a
  * group to another. Its members are numbered 0 .. members-1; of a message, the sender is 0, the receiver 1. */

@@ -1,5 +1,5 @@
 /* The one option parser of the program: tables of rows, values from a command line and from `key = value`
- * files, all problems collected as sentences instead of stopping at the first.
+ * files, all problems are collected as messages, not only the first.
  *
  * Command line: `--name value`, `--name=value`; a flag is `--name` or `--name=true|false`; a list takes every
  * word up to the next `--name`. `--config FILE` (anywhere) is read first, so that the line overrides it;
@@ -85,7 +85,7 @@ typedef struct Args {
     bool help;
     int64_t num_problems;
     Str problems; /* one sentence a line, at most ARG_PROBLEMS of them */
-    Str notes;    /* not wrong, but worth saying: one sentence a line */
+    Str notes;    /* not errors, but worth reporting: one message per line */
 } Args;
 
 void args_init(Args *, Arena *, const char *usage, const char *operand_name);

@@ -20,7 +20,7 @@
 typedef struct Prefetch Prefetch;
 
 /* Takes the sampler over (and frees it in the end); the dataset is borrowed. Up to `depth` >= 1 micro-batches
- * are ready beside the one in use. */
+ * are ready in addition to the one in use. */
 Prefetch *prefetch_start(const Dataset *, Sampler *, int64_t micro_batch_size, int64_t sequence_length,
                          int depth);
 /* The next micro-batch, valid until the next call; NULL at the end of the data. Waits for the reader if it is

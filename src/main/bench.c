@@ -16,12 +16,11 @@ static const Arg TRAIN_ROWS[] = {
     ROW(BenchTrain, steps, "steps", ARG_I64, "20", "Steps to measure."),
     ROW(BenchTrain, warmup, "warmup", ARG_I64, "3", "Steps before that: first touch of memory, CUDA graphs."),
     ROW(BenchTrain, seconds, "seconds", ARG_F64, "0",
-        "On a GPU stop measuring after so long, but take 3 steps; 0 = take all."),
+        "On a GPU, stop measuring after this time, but not before 3 steps; 0 = no limit."),
     ROW(BenchTrain, profiled, "profiled", ARG_I64, "5", "Further steps on a GPU in which every op is timed."),
-    ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on",
-        "The matrix products are not measured by themselves, nor are roofs."),
+    ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on", "Do not measure GEMMs by themselves, nor the roofs."),
     ROW(BenchTrain, peak_tflops, "peak-tflops", ARG_F64, "none",
-        "What MFU is a part of; none = known by the name of the device, or there is no MFU."),
+        "Peak TFLOP/s for MFU; none = that of a known device, else no MFU."),
     ROW(BenchTrain, json, "json", ARG_TEXT, "none", "File that gets the results."),
 };
 
@@ -83,7 +82,7 @@ static const Arg OPS_ROWS[] = {
     ROW(OpsOptions, ops.filter, "filter", ARG_TEXT, "none", "Only names that match this regular expression."),
     ROW(OpsOptions, ops.types, "dtype", ARG_TEXTS, "none", "fp64, fp32, bf16, fp16; none = all."),
     ROW(OpsOptions, ops.seconds, "seconds", ARG_F64, "0.07",
-        "Measure each for about so long, but 3 rounds; 0 = 21 rounds of at least 5 ms."),
+        "Time to measure each op, at least 3 rounds; 0 = 21 rounds of at least 5 ms."),
     ROW(OpsOptions, ops.deterministic, "no-deterministic-mode", ARG_OFF, "on",
         "Sums may be taken in any order, as in pretrain."),
     {.names = "gemm-tuning",
@@ -91,8 +90,8 @@ static const Arg OPS_ROWS[] = {
      .offset = offsetof(OpsOptions, tuning),
      .fallback = "same-bits",
      .choices = GemmTuningOption_spellings,
-     .help = "What may be chosen for a GPU's large 16-bit products, as in pretrain; others are cuBLASLt's "
-             "own choice."},
+     .help = "How algorithms of a GPU's large 16-bit GEMMs are chosen, as in pretrain; cuBLASLt chooses the "
+             "others."},
     ROW(OpsOptions, ops.threads, "cpu-threads", ARG_I64, "0", "Threads of the CPU; 0 = one for each core."),
     ROW(OpsOptions, ops.json, "json", ARG_TEXT, "none", "File that gets the results."),
 };
@@ -126,8 +125,8 @@ static const struct {
     const char *name, *what;
     int (*run)(int argc, char **argv);
 } BENCHES[] = {
-    {"train", "where the time of a training step goes, against what the device can do", bench_train_command},
-    {"ops", "each op by itself against the roof that limits it", bench_ops_command},
+    {"train", "the time of a training step by op, compared with the peak of the device", bench_train_command},
+    {"ops", "each op by itself, compared with the roof that limits it", bench_ops_command},
 };
 enum { N_BENCHES = sizeof BENCHES / sizeof *BENCHES };
 

@@ -27,7 +27,7 @@ COMMANDS
 
 /* After a parse: prints help, notes or problems. True: go on; false: leave with *status. */
 bool command_ready(const Args *, Err, int *status);
-/* Prints an error's sentence; the exit status. */
+/* Prints an error message; returns the exit status. */
 int command_fail(Err);
 
 /* Options of a model with its tokenizer. Everything belongs to the arena but the tokenizer. */

@@ -23,7 +23,7 @@ static const Arg ROWS[] = {
      .type = ARG_I64,
      .offset = offsetof(Options, ckpt_step),
      .fallback = "none",
-     .help = "Which of them; none = the newest."},
+     .help = "Step of the checkpoint; none = the newest."},
     {.names = "verify",
      .type = ARG_FLAG,
      .offset = offsetof(Options, verify),
@@ -34,7 +34,7 @@ static const Arg ROWS[] = {
      .offset = offsetof(Options, hash),
      .fallback = "off",
      .help =
-         "Hash what each tensor holds, and all of it: equal for equal content, whatever layout saved it."},
+         "Print hashes of each tensor and of all: equal content has equal hashes, whatever layout saved it."},
     {.names = "dataset",
      .type = ARG_TEXT,
      .offset = offsetof(Options, dataset),

@@ -24,8 +24,9 @@ static const Arg ROWS[] = {
     ROW(junit, "junit", ARG_TEXT, "none", "File that gets the sweep's report as JUnit XML."),
     ROW(html, "html", ARG_TEXT, "none", "File that gets the sweep's report as a page with figures."),
     ROW(jobs, "sweep-jobs", ARG_I64, "0",
-        "Cells that run at a time; 0 = one for each core; on a GPU one, which processes only use in turns."),
-    ROW(deadline, "sweep-deadline", ARG_F64, "60", "Seconds after which a cell is ended and has failed."),
+        "Cells that run at the same time; 0 = one for each core, or one on a GPU."),
+    ROW(deadline, "sweep-deadline", ARG_F64, "60",
+        "Seconds after which a cell is stopped and counts as failed."),
     ROW(dry_run, "sweep-dry-run", ARG_FLAG, "off",
         "Only say which cells would run and which rules forbid the others."),
 };
@@ -119,7 +120,7 @@ static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int 
     if (o->jobs < 0 || o->jobs > 1024) args_problem(args, "--sweep-jobs: from 0 to 1024");
     if (!(o->deadline > 0)) args_problem(args, "--sweep-deadline: more than 0 seconds");
     if (o->sweep && comm_processes() > 1)
-        args_problem(args, "--sweep starts processes of its own: leave mpirun out");
+        args_problem(args, "--sweep starts processes itself: run it without mpirun");
     if (args->help || n_dirs == 0 || o->sweep) return args_end(args);
     ERR_RETURN(golden_open(argv[0], g));
     golden_complete(*g, &s->config);

@@ -32,18 +32,18 @@ static const Arg ROWS[] = {
      .type = ARG_TEXTS,
      .offset = offsetof(Options, json_keys),
      .fallback = "none",
-     .help = "Keys of each JSON object to tokenize, a dataset each; none = text."},
+     .help = "Keys of each JSON object to tokenize; each key gives a dataset. none = text."},
     {.names = "input-format",
      .type = ARG_ENUM,
      .offset = offsetof(Options, input_format),
      .fallback = "jsonl",
      .choices = FORMATS,
-     .help = "jsonl: an object a line; text: a document a file; paragraphs: a document a block of lines."},
+     .help = "jsonl: one object per line; text: one document per file; paragraphs: one per block of lines."},
     {.names = "append-eod",
      .type = ARG_FLAG,
      .offset = offsetof(Options, append_eod),
      .fallback = "off",
-     .help = "Put the end-of-document token behind each document."},
+     .help = "Append the end-of-document token to each document."},
     {.names = "workers",
      .type = ARG_I64,
      .offset = offsetof(Options, workers),
@@ -78,8 +78,7 @@ static void progress(void *ctx, const PreprocessStats *s) {
 static Err run(const Options *o, const Config *c) {
     Tokenizer *tokenizer;
     ERR_RETURN(setup_tokenizer(c, &tokenizer));
-    if (!tokenizer)
-        return err_user("--tokenizer-type is missing; which tokenizer turns the text into tokens?");
+    if (!tokenizer) return err_user("--tokenizer-type is missing; give the tokenizer for the text");
     Err e = ERR_OK;
     if (o->append_eod && tokenizer_eod(tokenizer) < 0)
         e = err_user("--append-eod: this tokenizer has no end-of-document token");

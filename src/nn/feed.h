@@ -1,4 +1,4 @@
-/* What a model's forward reads beside its parameters. */
+/* What a model's forward reads besides its parameters. */
 #ifndef ISOTRON_NN_FEED_H
 #define ISOTRON_NN_FEED_H
 

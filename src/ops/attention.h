@@ -25,7 +25,7 @@ void attention_run(Tape *, const Call *call, bool unfused);
 /* Makes y and lse of attention to all keys, which a ring has put together, those with the sinks. */
 void attention_add_sinks(Tape *, const Call *call);
 
-/* Where gradients of the inputs go; NULL: nobody wants it. */
+/* Where gradients of the inputs go; NULL: not needed. */
 typedef struct AttentionGrads {
     Tensor *q, *k, *v, *sink;
 } AttentionGrads;

@@ -11,7 +11,7 @@ Tensor *op_cross_entropy(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t v
  * gradient on the way, unless nothing is recorded. NULL: it is not known. */
 Tensor *op_cross_entropy_of(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab, Tensor *dloss_bs);
 
-/* What op_linear_cross_entropy takes beside its tensors. */
+/* Attributes of op_linear_cross_entropy. */
 typedef struct LinearLoss {
     int64_t vocab;     /* columns from there on are padding */
     int64_t positions; /* of a chunk, > 0: their logits of all samples are in memory together */

@@ -16,7 +16,7 @@
 enum { OPTIM_BUFFERS = 2 };
 
 /* Pieces of the parameters in a bucket (kernels/attr.h), counted from where this rank's part of it begins;
- * first those of the parameters that this rank speaks for. */
+ * first those of the parameters for which this rank is primary. */
 typedef struct BucketPieces {
     int64_t first, n_primary, n; /* in the table of all */
 } BucketPieces;

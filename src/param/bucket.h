@@ -28,7 +28,7 @@ FlatRange bucket_part(const Registry *, const Bucket *);
 
 /* What this rank keeps in a flat buffer, in ascending order; NULL: all of it, at its place. */
 const FlatRange *registry_ranges(const Registry *, FlatBuffer, int *n);
-/* Whether another instance of ranks, which speaks for them, holds the same shares. */
+/* Whether another instance of ranks holds the same shares and is primary for them. */
 bool registry_is_copy(const Registry *);
 /* Where element `at` of the flat layout, which this rank holds, stands in the buffer. */
 int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
@@ -38,7 +38,7 @@ Tensor registry_slice(const Registry *, FlatBuffer, void *flat, int bucket, int6
 Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bucket, int64_t at, int64_t n);
 /* The elements of a parameter that this rank updates; padding rows not counted; may be empty (end <= begin). */
 FlatRange param_part_held(const Registry *, const Param *);
-/* Whether this rank speaks for them, in norms and checkpoints. */
+/* Whether this rank is the primary of them: it counts them in norms and saves them. */
 bool param_is_primary(const Registry *, const Param *);
 
 #endif

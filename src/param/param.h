@@ -21,7 +21,7 @@ typedef enum ParamFlags {
     PARAM_EMBEDDING = 2, /* word embedding or output layer: takes --decoupled-lr (Megatron-LM's
  is_embedding_or_output_parameter) */
     PARAM_TIED_COPY = 4, /* the last pipeline stage's copy of the word embeddings: the gradients of both are
- summed, the first stage's speaks for both in norms and checkpoints */
+ summed; norms and checkpoints use the first stage's */
     PARAM_TIED = 16,     /* the first stage's word embeddings, if the last stage has a copy */
     PARAM_BUFFER = 8, /* saved with the parameters, but not trained: no gradient, no update, not in norms */
 } ParamFlags;
@@ -173,7 +173,7 @@ int64_t param_logical_count(const Param *);
 int64_t param_filled_rows(const Param *);
 /* The axes (a mask, dense or expert) over whose ranks the gradients are summed: those on which it is SPMD_R. */
 unsigned param_sum_axes(const Param *);
-/* Whether this rank speaks for the elements it holds, in norms and checkpoints: the first of the ranks that
+/* Whether this rank is primary for the elements it holds (norms, checkpoints): the first of the ranks that
  * hold the same ones. */
 bool param_is_owned(const Registry *, const Param *);
 /* The same among the ranks that differ on these axes (a mask): for elements that ranks of the other axes

@@ -1,4 +1,4 @@
-/* What a module keeps between passes and steps beside its parameters: FP8 scales and weights, expert biases,
+/* What a module keeps between passes and steps besides its parameters: FP8 scales and weights, expert biases,
  * counters. A module's constructor registers each once; memory, zeroing and the events of a step are loops
  * over them. */
 #ifndef ISOTRON_PARAM_STATE_H

@@ -1,5 +1,5 @@
 /* A tape of coarse ops. Running an op records it; tape_backward plays the record in reverse, calling for each
- * node the hand-written backward that stands beside its forward and is itself composed of ops.
+ * node the hand-written backward, which is next to its forward and composed of ops.
  *
  * Memory: outputs of a recorded forward live in the slot space until tape_end; gradients and temporaries live
  * in the transient space and are given back as soon as the node that needs them is done. With both spaces on
@@ -41,7 +41,7 @@ typedef struct RunContext {
     const Layout *layout; /* NULL: one rank */
     Comm *comm;           /* NULL if the layout is one rank */
     Sync *sync;           /* told which parameters ops use and which gradients are complete; NULL: nobody */
-    TapeProbe *probe;     /* NULL: nobody looks */
+    TapeProbe *probe;     /* NULL: none */
     void *probe_arg;
     bool exact; /* the exact lane: what an op gives is rounded to a grid, see tape_grid */
 } RunContext;

@@ -18,7 +18,7 @@ typedef struct Call {
 
 typedef void KernelFn(const Call *);
 /* Makes what a kernel needs to be fast the first time (plans, chosen algorithms), and returns the bytes that
- * it takes beside its operands. The operands have no memory. */
+ * it takes besides its operands. The operands have no memory. */
 typedef size_t PrepareFn(const Call *);
 /* Who computes a call, and why: "cuDNN ..." or "own kernels: ...". Valid until the next question. */
 typedef const char *PathFn(const Call *);

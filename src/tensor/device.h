@@ -54,7 +54,7 @@ typedef struct Device {
     int64_t graph_replays; /* launches of graphs so far */
 } Device;
 
-/* The device of a rank. A GPU has a stream of its own, so that ranks may share one. A user error if this
+/* The device of a rank. On a GPU it has a separate stream, so ranks may share a GPU. A user error if this
  * build or machine has no such device. */
 Err device_open(const DeviceSpec *, Device **);
 Device *device_cpu(int threads);

@@ -1,4 +1,4 @@
-/* A tensor is a plain view: somebody else (a Space, a parameter buffer, a batch) owns the bytes, nobody frees
+/* A tensor is a plain view: its bytes belong to a Space, a parameter buffer or a batch, and code never frees
  * a tensor. The last dimension of a float tensor is always contiguous (stride 1). */
 #ifndef ISOTRON_TENSOR_TENSOR_H
 #define ISOTRON_TENSOR_TENSOR_H
@@ -34,7 +34,7 @@ typedef struct Tensor {
 Tensor tensor_make(void *data, DType, int ndim, const int64_t *dim);
 int64_t tensor_count(const Tensor *); /* elements */
 size_t tensor_bytes(const Tensor *);
-/* Bytes from the first element to behind the last, what lies between them included. */
+/* Bytes from the first element to the end of the last, gaps included. */
 size_t tensor_extent(const Tensor *);
 bool tensor_is_contiguous(const Tensor *);
 bool tensor_same_shape(const Tensor *, const Tensor *);

@@ -10,7 +10,7 @@
 typedef Err RankMain(void *arg, Comm *comm);
 
 /* Runs fn on every rank of this process and returns the first error in the order of the ranks. With several
- * processes each is one rank, and all but rank 0 return an error without a sentence. */
+ * processes each is one rank, and all but rank 0 return an error without a message. */
 Err world_run(const Config *, RankMain *fn, void *arg);
 /* With several processes sets --ranks to their number; a user error if the options name another. */
 Err world_size(Config *);

@@ -92,7 +92,7 @@ static inline void trainer_microbatch(Trainer *r, const Batch *b, int64_t n, Ste
 void trainer_reduce(Trainer *, StepReport *);
 /* Waits for the losses; once. All ranks have called trainer_reduce before. */
 void trainer_read(Trainer *, StepReport *);
-/* Reduces if nobody has, clips, updates and advances the schedules. A gradient that is not finite changes no
+/* Reduces unless that is done, clips, updates and advances the schedules. A gradient that is not finite changes no
  * parameter and counts as skipped. */
 void trainer_update(Trainer *, StepReport *);
 /* Forward only: adds sum of loss * mask, as far as this rank knows it, to *loss and sum of mask to *tokens. */
