@@ -44,6 +44,7 @@ void comm_close(Comm *c) {
         free(w);
     }
     comm_recorder_free(&c->recorder);
+    if (c->device->free) c->device->free(c);
 }
 
 CommChannel *comm_channel(Comm *c, const CommKey *key) {
@@ -184,7 +185,6 @@ Comm *comm_null(int world, int rank) {
 }
 
 void comm_free(Comm *c) {
-    if (c->device->free) c->device->free(c);
     if (c->host) c->host->free(c);
     comm_close(c);
     free(c);

@@ -64,7 +64,7 @@ struct CommWork {
     int64_t record;          /* in the recorder */
     int64_t *in_at, *out_at; /* ALL_TO_ALL: where each member's part begins, in elements */
     const struct CommTransport *transport;
-    void *state;            /* the host transport's */
+    void *state;            /* the transport's */
     bool open;              /* started and not waited for */
     void *staging, *staged; /* copies of a GPU's buffers, and where the result belongs; NULL: none */
     CommWork *next;         /* of the spare ones */
@@ -97,7 +97,7 @@ void comm_record_print(const CommRecord *, FILE *);
 typedef struct CommTransport {
     void (*start)(Comm *, CommWork *);
     void (*wait)(Comm *, CommWork *);
-    void (*free)(Comm *);
+    void (*free)(Comm *); /* releases its state; NULL: it has none */
 } CommTransport;
 
 /* The device transport where there is no other: operations work on copies in host memory, which the host
@@ -107,7 +107,8 @@ extern const CommTransport COMM_STAGING;
 struct Comm {
     const CommTransport *host; /* NULL: nothing moves */
     void *host_state;
-    const CommTransport *device; /* for memory of a discrete device */
+    const CommTransport *device; /* for memory of a discrete device; COMM_STAGING until a rank replaces it */
+    void *device_state;
     int rank, world;
     double deadline_s;
     CommSabotage sabotage;

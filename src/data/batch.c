@@ -7,6 +7,11 @@
 #include "base/fault.h"
 #include "base/zigzag.h"
 
+#define FIELD(name, type)                                                                                    \
+    _Static_assert(_Generic((type)0, int64_t : 1, float : 1, default : 0), #name ": int64_t or float");
+#include "data/fields.def"
+#undef FIELD
+
 size_t field_bytes(FieldId field) {
     static const size_t BYTES[FIELDS] = {
 #define FIELD(name, type) sizeof(type),

@@ -1,56 +1,99 @@
 #include "models/option_map.h"
 
+#include "base/fault.h"
+
+/* A row of a map. Without one for each choice of the option, -Wswitch fails the build. */
+#define TO(choice, value)                                                                                    \
+    case choice:                                                                                             \
+        return value
+
 Activation map_activation(MlpActivation x) {
-    static const Activation MAP[] = {
-        [MLP_GELU_TANH] = ACT_GELU_TANH,   [MLP_GELU_ERF] = ACT_GELU_ERF,
-        [MLP_QUICK_GELU] = ACT_QUICK_GELU, [MLP_SQUARED_RELU] = ACT_SQUARED_RELU,
-        [MLP_SWIGLU] = ACT_SWIGLU,         [MLP_GEGLU_TANH] = ACT_GEGLU_TANH,
-        [MLP_GEGLU_ERF] = ACT_GEGLU_ERF,
-    };
-    return MAP[x];
+    switch (x) {
+    case MLP_GELU: /* config_finish resolves it */
+        CHECK(false, "the activation is not resolved");
+        TO(MLP_GELU_TANH, ACT_GELU_TANH);
+        TO(MLP_GELU_ERF, ACT_GELU_ERF);
+        TO(MLP_QUICK_GELU, ACT_QUICK_GELU);
+        TO(MLP_SQUARED_RELU, ACT_SQUARED_RELU);
+        TO(MLP_SWIGLU, ACT_SWIGLU);
+        TO(MLP_GEGLU_TANH, ACT_GEGLU_TANH);
+        TO(MLP_GEGLU_ERF, ACT_GEGLU_ERF);
+    }
+    return 0;
 }
 
 AttentionSink map_softmax(SoftmaxType x) {
-    static const AttentionSink MAP[] = {
-        [SOFTMAX_VANILLA] = SINK_NONE, [SOFTMAX_OFF_BY_ONE] = SINK_ONE, [SOFTMAX_LEARNABLE] = SINK_LEARNED};
-    return MAP[x];
+    switch (x) {
+        TO(SOFTMAX_VANILLA, SINK_NONE);
+        TO(SOFTMAX_OFF_BY_ONE, SINK_ONE);
+        TO(SOFTMAX_LEARNABLE, SINK_LEARNED);
+    }
+    return 0;
 }
 
 BranchNorms map_norms(NormPlacement x) {
-    static const BranchNorms MAP[] = {
-        [PLACE_PRE] = NORM_INPUT, [PLACE_POST] = NORM_OUTPUT, [PLACE_SANDWICH] = NORM_BOTH};
-    return MAP[x];
+    switch (x) {
+        TO(PLACE_PRE, NORM_INPUT);
+        TO(PLACE_POST, NORM_OUTPUT);
+        TO(PLACE_SANDWICH, NORM_BOTH);
+    }
+    return 0;
 }
 
 RouterScore map_score(RouterScoreFunction x) {
-    static const RouterScore MAP[] = {
-        [SCORE_SOFTMAX] = ROUTER_TOPK_SOFTMAX, [SCORE_SIGMOID] = ROUTER_SIGMOID};
-    return MAP[x];
+    switch (x) {
+        TO(SCORE_SOFTMAX, ROUTER_TOPK_SOFTMAX);
+        TO(SCORE_SIGMOID, ROUTER_SIGMOID);
+    }
+    return 0;
 }
 
 QuantFormat map_fp8_format(Fp8Format x) {
-    static const QuantFormat MAP[] = {
-        [FP8_NONE] = QUANT_OFF, [FP8_E4M3] = QUANT_E4M3, [FP8_HYBRID] = QUANT_HYBRID};
-    return MAP[x];
+    switch (x) {
+        TO(FP8_NONE, QUANT_OFF);
+        TO(FP8_E4M3, QUANT_E4M3);
+        TO(FP8_HYBRID, QUANT_HYBRID);
+    }
+    return 0;
 }
 
 QuantRecipe map_fp8_recipe(Fp8Recipe x) {
-    static const QuantRecipe MAP[] = {[FP8_DELAYED] = QUANT_DELAYED,
-                                      [FP8_TENSORWISE] = QUANT_TENSORWISE,
-                                      [FP8_BLOCKWISE] = QUANT_BLOCKWISE};
-    return MAP[x];
+    switch (x) {
+        TO(FP8_DELAYED, QUANT_DELAYED);
+        TO(FP8_TENSORWISE, QUANT_TENSORWISE);
+        TO(FP8_BLOCKWISE, QUANT_BLOCKWISE);
+    case FP8_MXFP8: /* the rules refuse it */
+        CHECK(false, "the FP8 recipe is not supported");
+    }
+    return 0;
 }
 
 GemmTuning map_gemm_tuning(GemmTuningOption x) {
-    static const GemmTuning MAP[] = {[TUNING_SAME_BITS] = GEMM_TUNING_SAME_BITS,
-                                     [TUNING_FASTEST] = GEMM_TUNING_FASTEST,
-                                     [TUNING_OFF] = GEMM_TUNING_OFF};
-    return MAP[x];
+    switch (x) {
+        TO(TUNING_SAME_BITS, GEMM_TUNING_SAME_BITS);
+        TO(TUNING_FASTEST, GEMM_TUNING_FASTEST);
+        TO(TUNING_OFF, GEMM_TUNING_OFF);
+    }
+    return 0;
+}
+
+DType map_storage(Lane x) {
+    switch (x) {
+        TO(LANE_FP32, F32);
+        TO(LANE_FP64, F64);
+        TO(LANE_BF16, BF16);
+        TO(LANE_FP16, F16);
+        TO(LANE_EXACT, F64);
+    }
+    return 0;
 }
 
 DeviceKind map_device(DeviceOption x) {
-    static const DeviceKind MAP[] = {[ON_CPU] = DEVICE_CPU, [ON_CUDA] = DEVICE_CUDA};
-    return MAP[x];
+    switch (x) {
+        TO(ON_CPU, DEVICE_CPU);
+        TO(ON_CUDA, DEVICE_CUDA);
+    }
+    return 0;
 }
 
 DeviceSpec map_device_spec(const Config *c, const Derived *d, int rank) {

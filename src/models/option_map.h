@@ -15,6 +15,7 @@ BranchNorms map_norms(NormPlacement);
 RouterScore map_score(RouterScoreFunction);
 QuantFormat map_fp8_format(Fp8Format);
 QuantRecipe map_fp8_recipe(Fp8Recipe); /* not of FP8_MXFP8, which the rules refuse */
+DType map_storage(Lane);               /* of activations and weights */
 DeviceKind map_device(DeviceOption);
 GemmTuning map_gemm_tuning(GemmTuningOption);
 /* The device of a rank. */

@@ -304,6 +304,7 @@ Err trainer_open_for_inference(const Config *c, const Derived *d, Trainer **out)
     bool loaded;
     Err e = checkpoint_load(r, true, &loaded);
     if (!e.code && !loaded) e = err_user("'%s' holds no checkpoint", c->load);
+    if (!e.code) trainer_refresh_states(r, false);
     if (e.code) trainer_free(r);
     *out = e.code ? NULL : r;
     return e;

@@ -72,6 +72,9 @@ void microbatches_free(Microbatches *m) {
     free(m);
 }
 
+/* Asked each time: a bench switches graphs off to time single ops. */
+static bool uses_graphs(const Microbatches *m) { return m->config->cuda_graph_impl == CUDA_GRAPH_LOCAL; }
+
 /* ---- fields: one block of device memory for each microbatch ---- */
 
 /* On the device real numbers have the type of the loss. */
@@ -149,7 +152,7 @@ void microbatches_begin(Microbatches *m, int64_t n, int64_t tokens) {
     m->list = arena_alloc(m->arena, (size_t)n * sizeof *m->list);
     m->n = n;
     take_fields(m, (size_t)n * block_bytes(m, tokens));
-    if (m->config->cuda_graph_impl != CUDA_GRAPH_LOCAL || m->graphs) return;
+    if (!uses_graphs(m) || m->graphs) return;
     m->graphs = mem_zero(1, sizeof *m->graphs);
     m->graphs->bytes = block_bytes(m, tokens);
     m->graphs->fields = device_alloc(d, m->graphs->bytes, "batches");
@@ -228,7 +231,7 @@ static void replay_all(Microbatches *m, bool counts_loss) {
 }
 
 void microbatches_train(Microbatches *m, bool counts_loss) {
-    if (m->graphs && m->context->device->kind != DEVICE_NULL)
+    if (uses_graphs(m) && m->graphs && m->context->device->kind != DEVICE_NULL)
         replay_all(m, counts_loss);
     else
         execute(m, m->list, m->n, true, counts_loss);
@@ -248,6 +251,8 @@ void microbatches_set_loss(Microbatches *m, double sum) {
 
 const Tensor *microbatches_loss(const Microbatches *m) { return &m->loss; }
 
-size_t microbatches_bytes(const Microbatches *m) { return m->bytes; }
+size_t microbatches_bytes(const Microbatches *m) {
+    return m->bytes + (m->graphs ? m->graphs->bytes : 0) + sizeof(double);
+}
 
 void microbatches_waited(Microbatches *m) { m->sending = false; }

@@ -6,6 +6,7 @@
 
 #include "base/fault.h"
 #include "kernels/ops.h"
+#include "models/option_map.h"
 
 /* Over whole samples, whatever positions this rank holds. */
 static double mask_sum(const Trainer *r, const Batch *b) {
@@ -35,22 +36,6 @@ static void forward_only(Trainer *r, const Batch *b, int64_t first, int64_t n, d
     if (loss_sum) microbatches_set_loss(r->microbatches, *loss_sum);
     microbatches_evaluate(r->microbatches, loss_sum != NULL);
     if (loss_sum) device_read(r->device, loss_sum, loss_on_device(r), sizeof *loss_sum);
-}
-
-/* ---- memory ---- */
-
-DType trainer_storage(const Config *c) {
-    switch (c->lane) {
-    case LANE_FP64:
-    case LANE_EXACT:
-        return F64;
-    case LANE_BF16:
-        return BF16;
-    case LANE_FP16:
-        return F16;
-    default:
-        return F32;
-    }
 }
 
 /* ---- place ---- */
@@ -117,7 +102,7 @@ static StateContext state_context(const Trainer *r, bool training) {
                           .training = training};
 }
 
-static void refresh_states(Trainer *r, bool training) {
+void trainer_refresh_states(Trainer *r, bool training) {
     const StateContext c = state_context(r, training);
     states_refresh(r->model->registry, &c);
 }
@@ -130,7 +115,7 @@ static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *
     r->layout = trainer_layout(c, comm ? comm_rank(comm) : 0, comm ? comm_world(comm) : 1);
     r->context = (RunContext){
         .device = device,
-        .dtype = trainer_storage(c),
+        .dtype = map_storage(c->lane),
         .batch_invariant = c->batch_invariant_mode,
         .exact = c->lane == LANE_EXACT,
         .seed = (uint64_t)c->seed,
@@ -178,7 +163,7 @@ RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
     const int64_t together = at_once(r->config, b.b), passes = most_microbatches(r) * (b.b / together);
     const Batch rows = batch_rows(&b, 0, together);
     double loss = 0;
-    refresh_states(r, true);
+    trainer_refresh_states(r, true);
     if (!r->sync) grads_mark_unwritten(r->model->registry);
     microbatches_begin(r->microbatches, passes, together * b.s);
     for (int64_t i = 0; i < passes; i++) microbatches_add(r->microbatches, i, &rows, (LossWeights){0}, 0);
@@ -225,7 +210,7 @@ StepReport trainer_begin_step(Trainer *r) {
     if (!r->sync) grads_mark_unwritten(r->model->registry);
     if (tells_loss(r)) microbatches_set_loss(r->microbatches, 0);
     states_begin_step(r->model->registry);
-    refresh_states(r, true);
+    trainer_refresh_states(r, true);
     return (StepReport){.loss_scale = r->scaler.scale};
 }
 
@@ -370,7 +355,7 @@ void trainer_update(Trainer *r, StepReport *report) {
 
 void trainer_evaluate(Trainer *r, const Batch *b, double *loss, double *tokens) {
     const int64_t together = at_once(r->config, b->b);
-    refresh_states(r, false);
+    trainer_refresh_states(r, false);
     for (int64_t first = 0; first < b->b; first += together)
         forward_only(r, b, first, together, tells_loss(r) ? loss : NULL);
     *tokens += mask_sum(r, b);

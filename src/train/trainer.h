@@ -44,8 +44,6 @@ typedef struct Trainer {
 /* What the options' rules cannot say about the pipeline: its stages, and whether every global batch fits its
  * schedule. */
 Err trainer_check(const Config *, const Derived *);
-/* The type in which activations and weights are stored. */
-DType trainer_storage(const Config *);
 /* The place of a rank among those of the options. */
 Layout trainer_layout(const Config *, int rank, int world);
 /* Takes the planned memory; NULL: address space that is backed as it is touched. Parameters are zero until
@@ -97,6 +95,9 @@ void trainer_read(Trainer *, StepReport *);
 void trainer_update(Trainer *, StepReport *);
 /* Forward only: adds sum of loss * mask, as far as this rank knows it, to *loss and sum of mask to *tokens. */
 void trainer_evaluate(Trainer *, const Batch *, double *loss, double *tokens);
+/* Updates what states derive from parameters (FP8 weights). Steps and evaluations do it themselves; any other
+ * forward needs it once the parameters have their values. */
+void trainer_refresh_states(Trainer *, bool training);
 /* Such sums of one rank into those of all ranks. */
 void trainer_total(const Trainer *, double *loss, double *tokens);
 /* After masters have changed otherwise than by an update: rounds values, gathers what other ranks hold. */

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/philox.h"
 #include "kernels/ops.h"
+#include "models/option_map.h"
 
 void storage_log_free(StorageLog *log) {
     free(log->calls);
@@ -129,7 +130,7 @@ void storage_step(Storage *s, Trainer *run) {
     memcpy(s->kept, r->masters, bytes);
     for (int i = 0; i < r->n; i++)
         if (!(r->params[i]->spec.flags & PARAM_BUFFER))
-            round_tensor(&r->params[i]->master, trainer_storage(s->lane));
+            round_tensor(&r->params[i]->master, map_storage(s->lane->lane));
 }
 
 void storage_gradients(Storage *s, Trainer *run) {

@@ -44,6 +44,9 @@ kept, log = WORK / "kept", WORK / "kept.jsonl"
 pretrain(data, kept, *options, "--fp8-keep-weights", "--fp8-keep-inputs", "--log-jsonl", log)
 assert_same_bytes(straight, kept, 12, "kept codes")
 assert losses(log) == expected, "kept codes: the losses differ"
+sampled = [isotron("generate", "--use-checkpoint-args", "--load", straight, "--prompt", "sixteen letters!", "--tokens-to-generate", 8,
+                   "--temperature", 0, *options, *keep) for keep in ([], ["--fp8-keep-weights"])]
+assert sampled[0] == sampled[1], sampled
 names = {t["name"] for t in json.loads((straight / "iter_0000012" / "manifest.json").read_text())["tensors"]}
 assert "decoder.layers.1.mlp.linear_fc2.fp8_state" in names, names
 print("delayed scales: resumed = straight")
