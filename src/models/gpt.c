@@ -5,6 +5,7 @@
 
 #include "models/model.h"
 #include "models/option_map.h"
+#include "nn/lm_head.h"
 
 /* ---- forward ----
  * Types over tp: with sequence parallelism the stream is V along the sequence, else I; logits are V along the
@@ -16,8 +17,8 @@ static Flow gpt_stage(Tape *t, const Model *m, const StagePart *part, const Feed
     if (part->embedding) s.x = embedding_forward(t, &m->embedding, feed);    /* [s, b, h]   V or I */
     s = stack_forward(t, decoder, part->first_layer, part->layers, feed, s); /* [s, b, h]   V or I */
     if (!part->head) return (Flow){{stream_sum(t, s)}};
-    Tensor *h = stream_norm(t, &decoder->final, &s);        /* [s, b, h]   V or I */
-    return (Flow){{lm_head_forward(t, &m->head, feed, h)}}; /* loss [b, s] I, or logits V */
+    Tensor *h = stream_norm(t, &decoder->final, &s);       /* [s, b, h]   V or I */
+    return (Flow){{lm_head_forward(t, m->head, feed, h)}}; /* loss [b, s] I, or logits V */
 }
 
 /* ---- plan ---- */
@@ -40,18 +41,19 @@ static EmbeddingSpec embedding_spec(const Config *c, const Derived *d) {
 }
 
 /* An output layer of its own is initialised like a linear layer, whatever --embedding-init-method-std says. */
-static LmHeadSpec head_spec(const Config *c, const Derived *d) {
-    return (LmHeadSpec){
+static HeadSpec head_spec(const Config *c, const Derived *d, Arena *arena) {
+    LmHeadSpec *h = arena_alloc(arena, sizeof *h);
+    *h = (LmHeadSpec){
         .vocab = d->vocab_size,
         .padded_vocab = d->padded_vocab_size,
         .hidden = c->hidden_size,
-        .tied = !c->untie_embeddings_and_output_weights,
         .init_std = d->init_std,
         .chunked = c->cross_entropy_loss_fusion && c->cross_entropy_fusion_impl == CROSS_ENTROPY_LINEAR,
         .chunk = c->cross_entropy_chunk_size,
         .scaling = c->logits_scaling,
         .softcap = f64_or(c->final_logit_softcapping, 0),
     };
+    return (HeadSpec){&lm_head, h, !c->untie_embeddings_and_output_weights};
 }
 
 static RopeSpec rope_spec(const Config *c, const Derived *d, int64_t layer) {
@@ -225,8 +227,8 @@ static void gpt_plan(const Config *c, const Derived *d, Arena *arena, ModelPlan 
         .embedding = embedding_spec(c, d),
         .stack = {decoder},
         .n_stacks = 1,
-        .head = head_spec(c, d),
-        .flow = {{"hidden", 0}},
+        .head = head_spec(c, d, arena),
+        .flow = {{"hidden", 0, c->seq_length}},
         .n_flows = 1,
     };
 }

@@ -23,7 +23,7 @@ ModelPlan model_plan(const Config *c, const Derived *d, Arena *arena) {
 }
 
 double model_flops(const ModelPlan *p, double s, int64_t samples) {
-    double sum = lm_head_flops(&p->head, s);
+    double sum = p->head.ops->flops(p->head.spec, s);
     for (int i = 0; i < p->n_stacks; i++) sum += stack_flops(&p->stack[i], s);
     return (double)samples * sum;
 }
@@ -34,9 +34,14 @@ static void head_init(Model *m) {
     Registry *r = m->registry;
     registry_begin_unit(r);
     stack_add_final_norm(&m->stack[m->plan.n_stacks - 1], r);
+    const HeadSpec *head = &m->plan.head;
     Param *words = m->embedding.words;
-    if (m->plan.head.tied && !words) words = embedding_words(r, &m->plan.embedding, PARAM_TIED_COPY);
-    lm_head_init(&m->head, r, &m->plan.head, words);
+    if (!head->tied)
+        words = NULL;
+    else if (!words)
+        words = embedding_words(r, &m->plan.embedding, PARAM_TIED_COPY);
+    m->head = arena_alloc(r->arena, head->ops->size);
+    head->ops->init(m->head, r, head->spec, words);
 }
 
 static void stage_init(Model *m, const StagePart *part) {
@@ -46,7 +51,7 @@ static void stage_init(Model *m, const StagePart *part) {
 }
 
 Model *model_new(const Config *c, const Derived *d, const ModelPlace *place) {
-    const StagePart everything = {.layers = c->num_layers, .embedding = true, .head = true};
+    StagePart everything = {.embedding = true, .head = true};
     const ModelPlace whole = {layout_single(), &everything, 1};
     if (!place) place = &whole;
     Registry *r = registry_new(&place->layout);
@@ -57,14 +62,14 @@ Model *model_new(const Config *c, const Derived *d, const ModelPlace *place) {
                  .plan = model_plan(c, d, r->arena),
                  .registry = r,
                  .n_stages = place->n_stages};
+    everything.layers = m->plan.stack[0].n;
     m->stages = arena_alloc(r->arena, (size_t)place->n_stages * sizeof *m->stages);
     for (int i = 0; i < m->plan.n_stacks; i++) stack_init(&m->stack[i], r, &m->plan.stack[i]);
     for (int i = 0; i < place->n_stages; i++) {
         m->stages[i] = place->stages[i];
         stage_init(m, &m->stages[i]);
     }
-    if (m->plan.head.tied && m->embedding.words && !m->head.output)
-        m->embedding.words->spec.flags |= PARAM_TIED;
+    if (m->plan.head.tied && m->embedding.words && !m->head) m->embedding.words->spec.flags |= PARAM_TIED;
     return m;
 }
 
@@ -95,7 +100,7 @@ SpmdType model_flow(const Model *m, int flow, int64_t b, int64_t dim[3]) {
     const int *size = l->mesh.size;
     const bool sharded = l->sequence_parallel && size[AXIS_TP] > 1;
     SpmdType type = 0;
-    dim[0] = m->config->seq_length / size[AXIS_CP] / (sharded ? size[AXIS_TP] : 1);
+    dim[0] = m->plan.flow[flow].positions / size[AXIS_CP] / (sharded ? size[AXIS_TP] : 1);
     dim[1] = b;
     dim[2] = m->plan.stack[m->plan.flow[flow].stack].hidden;
     if (sharded) type = spmd_with(type, AXIS_TP, SPMD_V);
@@ -149,15 +154,20 @@ double model_router_loss_coeff(const Model *m, int loss) {
 }
 
 double model_router_loss(const Model *m, const double *counters, int loss) {
+    const Tensor *all = states_counters(m->registry);
     double sum = 0;
     int64_t layers = 0;
     for (int i = 0; i < m->plan.n_stacks; i++)
         for (int64_t k = 0; k < m->plan.stack[i].n; k++) {
-            const MoeSpec *e = branch_spec(&m->plan.stack[i].layer[k], BRANCH_moe);
-            if (!e) continue;
-            sum += router_loss_sum(counters, e->router.experts, loss);
-            counters += router_counters(e->router.experts);
-            layers++;
+            const LayerSpec *l = &m->plan.stack[i].layer[k];
+            for (int j = 0; j < l->n; j++) {
+                if (l->branch[j].kind != BRANCH_moe) continue;
+                const MoeSpec *e = l->branch[j].spec;
+                const Tensor *own = m->stack[i].counters[k * LAYER_BRANCHES + j];
+                const ptrdiff_t at = (double *)own->data - (double *)all->data;
+                sum += router_loss_sum(counters + at, e->router.experts, loss);
+                layers++;
+            }
         }
     return sum / (double)layers;
 }

@@ -6,7 +6,8 @@
 #include "config/config.h"
 #include "models/stack.h"
 #include "nn/attention.h"
-#include "nn/lm_head.h"
+#include "nn/embedding.h"
+#include "nn/head.h"
 #include "nn/moe.h"
 
 enum { MODEL_STACKS = 2, MODEL_FLOWS = 2 };
@@ -14,14 +15,15 @@ enum { MODEL_STACKS = 2, MODEL_FLOWS = 2 };
 /* A tensor that goes from one pipeline stage to the next for a microbatch. */
 typedef struct FlowSpec {
     const char *name;
-    int stack; /* whose stream it is */
+    int stack;         /* whose stream it is */
+    int64_t positions; /* of a whole sequence */
 } FlowSpec;
 
 typedef struct ModelPlan {
     EmbeddingSpec embedding;
     StackSpec stack[MODEL_STACKS];
     int n_stacks;
-    LmHeadSpec head;
+    HeadSpec head;
     FlowSpec flow[MODEL_FLOWS];
     int n_flows;
 } ModelPlan;
@@ -48,7 +50,7 @@ typedef struct Model Model;
 
 typedef struct Family {
     const char *name;
-    /* The only reader of options in nn/ and models/. What the plan points to belongs to the arena. */
+    /* The only reader of options in models/ and nn/, with option_map.h. What the plan points to belongs to the arena. */
     void (*plan)(const Config *, const Derived *, Arena *, ModelPlan *);
     /* The forward of one stage. At the head at[0] is the loss of each token [b, s] in nats if the feed has
      * labels, else logits [s, b, padded vocabulary]. */
@@ -66,7 +68,7 @@ struct Model {
     int n_stages;
     Embedding embedding; /* where a stage has it; so with the head */
     Stack stack[MODEL_STACKS];
-    LmHead head;
+    void *head; /* its module, where a stage has it; else NULL */
 };
 
 /* The plan of these options, which have kept their rules; `derived` is config_finish's. */

@@ -5,9 +5,11 @@
 #include "ops/scale.h"
 #include "ops/softcap.h"
 
-void lm_head_init(LmHead *m, Registry *r, const LmHeadSpec *s, Param *words) {
+static void lm_head_init(void *self, Registry *r, const void *spec, Param *words) {
+    LmHead *m = self;
+    const LmHeadSpec *s = spec;
     *m = (LmHead){.spec = s, .output = words};
-    if (s->tied) return;
+    if (words) return;
     m->output = param_add(r, (ParamSpec){.name = "output_layer.weight",
                                          .ndim = 2,
                                          .dim = {s->vocab, s->hidden},
@@ -17,10 +19,12 @@ void lm_head_init(LmHead *m, Registry *r, const LmHeadSpec *s, Param *words) {
                                          .flags = PARAM_EMBEDDING});
 }
 
-int64_t lm_head_positions(const LmHeadSpec *spec, const Layout *l, int64_t s, int64_t b, DType storage) {
-    if (!spec->chunked) return 0;
-    const int64_t columns = spec->padded_vocab / (l ? l->mesh.size[AXIS_TP] : 1);
-    return linear_loss_positions(s, b, spec->chunk, (size_t)columns * dtype_size(storage));
+static int64_t lm_head_chunk(const void *spec, const Layout *l, int64_t s, int64_t b, DType storage) {
+    const LmHeadSpec *h = spec;
+    if (!h->chunked) return 0;
+    const int64_t columns = h->padded_vocab / (l ? l->mesh.size[AXIS_TP] : 1);
+    const size_t copies = h->softcap ? 2 : 1; /* the backward of a cap needs the logits before it */
+    return linear_loss_positions(s, b, h->chunk, copies * (size_t)columns * dtype_size(storage));
 }
 
 Tensor *lm_head_forward(Tape *t, const LmHead *m, const Feed *feed, Tensor *h_sbh) {
@@ -29,7 +33,7 @@ Tensor *lm_head_forward(Tape *t, const LmHead *m, const Feed *feed, Tensor *h_sb
     Tensor *w = &m->output->value, *labels = feed->labels;
     h_sbh = op_scale(t, h_sbh, 1 / m->spec->scaling); /* far narrower than the logits */
     const int64_t positions =
-        labels ? lm_head_positions(m->spec, run->layout, labels->dim[1], labels->dim[0], run->dtype) : 0;
+        labels ? lm_head_chunk(m->spec, run->layout, labels->dim[1], labels->dim[0], run->dtype) : 0;
     /* A chunk of logits needs the gradient of its losses at once. */
     if (positions && (feed->dloss || !tape_is_recording(t)))
         return op_linear_cross_entropy(
@@ -41,6 +45,9 @@ Tensor *lm_head_forward(Tape *t, const LmHead *m, const Feed *feed, Tensor *h_sb
     return labels ? op_cross_entropy_of(t, logits, labels, m->spec->vocab, feed->dloss) : logits;
 }
 
-double lm_head_flops(const LmHeadSpec *spec, double s) {
-    return 6 * s * (double)spec->hidden * (double)spec->padded_vocab;
+static double lm_head_flops(const void *spec, double s) {
+    const LmHeadSpec *h = spec;
+    return 6 * s * (double)h->hidden * (double)h->padded_vocab;
 }
+
+const HeadOps lm_head = {sizeof(LmHead), lm_head_init, lm_head_chunk, lm_head_flops};

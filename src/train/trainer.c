@@ -136,8 +136,9 @@ static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *
 }
 
 int64_t trainer_loss_chunk(const Trainer *r, int64_t *chunks) {
+    const HeadSpec *head = &r->model->plan.head;
     const int64_t b = at_once(r->config, r->derived->micro_batch_size), s = tokens_of_pass(r) / b,
-                  positions = lm_head_positions(&r->model->plan.head, &r->layout, s, b, r->context.dtype);
+                  positions = head->ops->chunk(head->spec, &r->layout, s, b, r->context.dtype);
     *chunks = positions ? (s + positions - 1) / positions : 0;
     return positions * b;
 }
