@@ -337,8 +337,6 @@ static const char *const BREAKING[][2] = {
      "must each have a positive number"},
     {"--position-embedding-type rope --rope-attention-factor 2", "has no effect without --rope-short-factor"},
     {"--qk-layernorm-whole", "--qk-layernorm-whole needs --qk-layernorm"},
-    {"--qk-layernorm --qk-layernorm-whole --tensor-model-parallel-size 2 --ranks 2",
-     "2 gives each rank some"},
     {"--scale-embedding --embedding-multiplier 2", "both multiply the embeddings"},
     {"--parallel-residual one-norm --norm-placement post", "one-norm needs --norm-placement pre, not post"},
     {"--hidden-dropout 1", "--hidden-dropout 1 must be less"},
