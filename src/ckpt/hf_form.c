@@ -65,6 +65,11 @@ int64_t hf_get_option(HfReader *r, int option) {
     return hf_get_size(r, row->key, (int64_t)row->fallback);
 }
 
+int64_t hf_product(int64_t a, int64_t b) {
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
 int64_t hf_get_layers(HfReader *r) {
     const int64_t n = hf_get_option(r, OPTION_num_layers);
     if ((double)n > config_range(OPTION_num_layers).high)
