@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/fault.h"
-#include "ckpt/quote.h"
 
 /* ---- reading ---- */
 

@@ -60,7 +60,7 @@ static DataParallel data_parallel(const Config *c, int ranks) {
     DataParallel d = {.stage = c->use_megatron_fsdp ? (int)c->data_parallel_sharding_strategy
                                                     : c->use_distributed_optimizer,
                       .instances = (int)c->num_distributed_optimizer_instances,
-                      .num_buckets = i64_is_set(c->ddp_num_buckets) ? (int)c->ddp_num_buckets : 0,
+                      .num_buckets = (int)i64_or(c->ddp_num_buckets, 0),
                       .overlap_grads = c->overlap_grad_reduce,
                       .overlap_values = c->overlap_param_gather,
                       .bf16_grads = config_bf16_grads(c)};

@@ -39,7 +39,7 @@ static void same_experts(const TestModel *a, const TestModel *b) {
 #undef SAME
     assert_true(a->derived.moe_ffn_hidden_size == b->derived.moe_ffn_hidden_size);
     const double x = c->moe_router_topk_scaling_factor, y = d->moe_router_topk_scaling_factor;
-    assert_true((f64_is_set(x) ? x : 1) == (f64_is_set(y) ? y : 1));
+    assert_true(f64_or(x, 1) == f64_or(y, 1));
 }
 
 static void config_round_trip_of(const char *conf, const char *architecture) {
