@@ -1,4 +1,5 @@
-/* Shapes: s sequence, b samples, h hidden, g kv groups, r query heads per group, d head dim, t keys. */
+/* Shapes: s sequence, b samples, h hidden, g kv groups, r query heads per group, d head dim, t keys,
+ * w = g*r*d. */
 #include "nn/attention.h"
 
 #include "base/fault.h"
