@@ -39,6 +39,19 @@ void str_printf(Str *s, const char *fmt, ...) {
     s->len += (size_t)n;
 }
 
+void str_quote(Str *s, const char *bytes, size_t n) {
+    enum { SHOWN = 60 };
+    str_puts(s, "'");
+    for (size_t i = 0; i < n && i < SHOWN; i++) {
+        unsigned char c = (unsigned char)bytes[i];
+        if (c < 32 || c >= 127)
+            str_printf(s, "\\x%02x", c);
+        else
+            str_add(s, bytes + i, 1);
+    }
+    str_puts(s, n > SHOWN ? "...'" : "'");
+}
+
 void str_clear(Str *s) {
     s->len = 0;
     if (s->s) s->s[0] = 0;
@@ -47,6 +60,15 @@ void str_clear(Str *s) {
 void str_free(Str *s) {
     free(s->s);
     *s = (Str){0};
+}
+
+Quoted quote(const char *text) {
+    Str all = {0};
+    Quoted q;
+    str_quote(&all, text, strlen(text));
+    snprintf(q.s, sizeof q.s, "%s", all.s);
+    str_free(&all);
+    return q;
 }
 
 static size_t min3(size_t a, size_t b, size_t c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }

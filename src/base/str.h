@@ -12,8 +12,18 @@ typedef struct Str {
 void str_add(Str *, const void *bytes, size_t n);
 void str_puts(Str *, const char *s);
 void str_printf(Str *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Appends, in quotes, at most 60 bytes of untrusted text, unprintable ones as \xNN: a message stays one short
+ * line. */
+void str_quote(Str *, const char *bytes, size_t n);
 void str_clear(Str *); /* length 0, memory kept */
 void str_free(Str *);
+
+/* What str_quote makes of untrusted text, as an argument: quote(name).s lives until the end of the full
+ * expression. */
+typedef struct Quoted {
+    char s[256];
+} Quoted;
+Quoted quote(const char *text);
 
 /* The candidate nearest to `word` by edit distance, NULL if none is near enough to suggest (a third of its
  * length). */

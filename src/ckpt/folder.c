@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "ckpt/quote.h"
+#include "base/str.h"
 
 static const char PREFIX[] = "iter_", TEMPORARY[] = ".tmp", ASIDE[] = ".old",
                   TRACKER[] = "latest_checkpointed_iteration.txt";

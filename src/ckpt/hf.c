@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/str.h"
-#include "ckpt/quote.h"
 
 /* ---- names ---- */
 

@@ -6,7 +6,6 @@
 
 #include "base/file.h"
 #include "ckpt/hf_form.h"
-#include "ckpt/quote.h"
 
 /* ---- import ---- */
 

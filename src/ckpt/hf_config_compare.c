@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "ckpt/hf_config.h"
-#include "ckpt/quote.h"
 
 static void plain_positions(Config *c, const Config *fresh) {
     const bool rope = c->position_embedding_type == POSITION_ROPE;

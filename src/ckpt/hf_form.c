@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/fault.h"
-#include "ckpt/quote.h"
 
 /* ---- reading ---- */
 
@@ -63,6 +62,11 @@ static const HfRow *row_of(const HfReader *r, int option) {
 int64_t hf_get_option(HfReader *r, int option) {
     const HfRow *row = row_of(r, option);
     return hf_get_size(r, row->key, (int64_t)row->fallback);
+}
+
+int64_t hf_product(int64_t a, int64_t b) {
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
 }
 
 int64_t hf_get_layers(HfReader *r) {

@@ -69,6 +69,8 @@ bool hf_get_flag(HfReader *, const char *key, bool fallback);
 const char *hf_get_text(HfReader *, const json_t *in, const char *key, const char *fallback);
 /* The size that another row of the type reads into that option. */
 int64_t hf_get_option(HfReader *, int option);
+/* a * b, both positive; the largest number if that overflows, which is out of every option's range. */
+int64_t hf_product(int64_t a, int64_t b);
 /* The number of layers, which fits in memory. */
 int64_t hf_get_layers(HfReader *);
 /* Sets an option: appends `name = value`. */

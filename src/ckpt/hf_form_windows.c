@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "ckpt/hf_form.h"
-#include "ckpt/quote.h"
 
 /* Whether max_window_layers counts. */
 static bool reads_first(const HfRow *row) {

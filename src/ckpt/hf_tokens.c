@@ -4,7 +4,6 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "ckpt/quote.h"
 
 static bool is_token(const json_t *v, int64_t vocab_size) {
     return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) < vocab_size;

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/quote.h"
-
 enum { SCHEMA = 1, MOST_SHARDS = 1 << 16 /* of one part */ };
 
 static const char TAIL[] = "\"xxh3_128\": \"", END[] = "\"}\n";

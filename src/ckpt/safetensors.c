@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "ckpt/quote.h"
+#include "base/str.h"
 
 enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100000000 /* of the format */ };
 

@@ -109,7 +109,7 @@ typedef struct Source {
 static void unknown(Args *a, Source src, const char *key, size_t len) {
     Str quoted = {0};
     size_t dashes = strlen(src.dash); /* they stand in front of the key, and belong to what is shown */
-    arg_quote(&quoted, key - dashes, len + dashes);
+    str_quote(&quoted, key - dashes, len + dashes);
     const char *near = nearest(a, key, len);
     if (near)
         args_problem(a, "%s%s is not an option: did you mean %s%s?", src.where, quoted.s, src.dash, near);
@@ -232,7 +232,7 @@ void args_line(Args *a, int argc, char **argv) {
             a->operands.at[a->operands.count++] = argv[i++];
         } else {
             Str quoted = {0};
-            arg_quote(&quoted, argv[i], strlen(argv[i]));
+            str_quote(&quoted, argv[i], strlen(argv[i]));
             args_problem(a, "%s does not belong to any option: options begin with two dashes.", quoted.s);
             str_free(&quoted), i++;
         }
@@ -304,7 +304,7 @@ static void file_line(Args *a, Source src, const char *s, size_t n) {
     TextList words = {0};
     if (!equals || !key_len) {
         Str quoted = {0};
-        arg_quote(&quoted, s, n);
+        str_quote(&quoted, s, n);
         args_problem(a, "%s%s is not a `name = value` line.", shown, quoted.s);
         str_free(&quoted);
     } else if (!find(a, s, key_len, &m)) {

@@ -116,7 +116,5 @@ void arg_print(const Arg *, const void *field, Str *out);
 void arg_metavar(const Arg *, Str *out);
 /* Length of the option's name inside `names`. */
 size_t arg_name_len(const Arg *);
-/* Appends at most 60 bytes of something foreign, unprintable ones as \xNN, so that a sentence stays one line. */
-void arg_quote(Str *out, const char *bytes, size_t n);
 
 #endif

@@ -10,19 +10,6 @@
 #include "base/fault.h"
 #include "config/enums.h"
 
-void arg_quote(Str *out, const char *bytes, size_t n) {
-    enum { SHOWN = 60 };
-    str_puts(out, "'");
-    for (size_t i = 0; i < n && i < SHOWN; i++) {
-        unsigned char c = (unsigned char)bytes[i];
-        if (c < 32 || c >= 127)
-            str_printf(out, "\\x%02x", c);
-        else
-            str_add(out, bytes + i, 1);
-    }
-    str_puts(out, n > SHOWN ? "...'" : "'");
-}
-
 size_t arg_name_len(const Arg *row) { return strcspn(row->names, "|"); }
 
 static bool parse_i64(const char *s, int64_t *out) {
@@ -131,7 +118,7 @@ bool arg_parse(const Arg *row, void *field, Arena *arena, const char *const *wor
     str_puts(expected, ", not ");
     Str all = {0};
     for (int64_t i = 0; i < n && all.len < 100; i++) str_printf(&all, "%s%.100s", i ? " " : "", words[i]);
-    arg_quote(expected, all.s ? all.s : "", all.len);
+    str_quote(expected, all.s ? all.s : "", all.len);
     str_free(&all);
     return false;
 }

@@ -139,8 +139,6 @@ void config_json(const Config *, unsigned classes, Str *out);
 /* Sets the options in `classes` that the user did not give from such a JSON text (of a checkpoint); unknown
  * names are ignored, a given option that differs stays and is noted. Wrong types and values are an error. */
 Err config_from_json(Config *, Arena *, const char *json, size_t n, unsigned classes, Str *notes);
-/* Equal exactly if config_json of the classes is. */
-uint64_t config_hash(const Config *, unsigned classes);
 
 /* docs/options.md. */
 void config_options_md(Str *out);

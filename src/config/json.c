@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/fault.h"
-#include "base/hash.h"
 
 /* A path may hold bytes that are not UTF-8; JSON gets them as the characters of Latin-1. */
 static json_t *text_or_null(const char *s) {
@@ -71,14 +70,6 @@ void config_json(const Config *c, unsigned classes, Str *out) {
     str_puts(out, text);
     free(text);
     json_decref(root);
-}
-
-uint64_t config_hash(const Config *c, unsigned classes) {
-    Str text = {0};
-    config_json(c, classes, &text);
-    uint64_t hash = hash64(text.s, text.len, 0);
-    str_free(&text);
-    return hash;
 }
 
 static bool texts_from_json(const json_t *list, TextList *out, Arena *arena) {

@@ -44,8 +44,8 @@ Err setup_tokenizer(const Config *c, Tokenizer **out) {
         .model = c->tokenizer_model,
         .vocab_file = c->vocab_file,
         .merge_file = c->merge_file,
-        .vocab_size = i64_is_set(c->vocab_size) ? c->vocab_size : 0,
-        .eod_id = i64_is_set(c->null_tokenizer_eod_id) ? c->null_tokenizer_eod_id : -1,
+        .vocab_size = i64_or(c->vocab_size, 0),
+        .eod_id = i64_or(c->null_tokenizer_eod_id, -1),
         .pad_id = -1,
     };
     return tokenizer_open(&t, out);

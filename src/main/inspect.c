@@ -61,7 +61,7 @@ static void list_boxes(const Manifest *m) {
 
 static Err inspect_checkpoint(const Options *o) {
     Ckpt *ckpt;
-    ERR_RETURN(ckpt_open(o->checkpoint, i64_is_set(o->ckpt_step) ? o->ckpt_step : -1, NULL, &ckpt));
+    ERR_RETURN(ckpt_open(o->checkpoint, i64_or(o->ckpt_step, -1), NULL, &ckpt));
     Str digest = {0};
     Err e = o->hash ? ckpt_digest(ckpt, &digest) : ERR_OK;
     if (!o->hash) list_boxes(ckpt_manifest(ckpt));

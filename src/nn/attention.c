@@ -1,4 +1,5 @@
-/* Shapes: s sequence, b samples, h hidden, g kv groups, r query heads per group, d head dim, t keys. */
+/* Shapes: s sequence, b samples, h hidden, g kv groups, r query heads per group, d head dim, t keys,
+ * w = g*r*d. */
 #include "nn/attention.h"
 
 #include "base/fault.h"
@@ -8,13 +9,13 @@
 #include "ops/residual.h"
 #include "ops/rope.h"
 
-/* Of `heads` heads, each by itself or all together. */
+/* The norm of each of `heads` heads, or of all together. */
 static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, const char *which,
                        int64_t heads) {
     const int64_t width = s->qk_norm_whole ? heads * s->head_dim : s->head_dim;
     Norm n = norm_new(r, arena_printf(r->arena, "%s.%s_layernorm", name, which), width, s->norm);
-    n.gain->spec.invariant = false; /* each tensor-parallel rank norms its own heads */
-    if (n.bias) n.bias->spec.invariant = false;
+    n.gain->spec.invariant = s->qk_norm_whole; /* else each tensor-parallel rank norms its own heads */
+    if (n.bias) n.bias->spec.invariant = s->qk_norm_whole;
     if (!s->qk_norm_decays) return n;
     n.gain->spec.flags &= ~(unsigned)PARAM_NO_DECAY;
     if (n.bias) n.bias->spec.flags &= ~(unsigned)PARAM_NO_DECAY;
@@ -99,23 +100,77 @@ static Tensor *heads_of(Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t
                      (int64_t[]){x->stride[0], x->stride[1], all * d, d, 1});
 }
 
-/* qkv [s, b, g*(r+2)*d] of the groups that this rank holds. With more tensor-parallel ranks than groups each
- * holds a piece of a group's rows: the rows of all are gathered, and a rank takes its queries and their
- * group's key and value (Megatron-LM core/transformer/attention.py, num_query_groups < world_size). */
-static Qkv split(Tape *t, const AttentionSpec *p, Tensor *qkv) {
-    const int ranks = tape_axis(t, AXIS_TP);
-    const int64_t d = p->head_dim, per_group = p->heads / p->groups, g = p->groups / ranks, r = per_group;
-    if (g == 0) {
-        const int rank = tape_group(t, 1 << AXIS_TP).rank;
-        qkv = op_redistribute(t, qkv, AXIS_TP, SPMD_R, 2);
-        const int64_t mine = p->heads / ranks, group = rank * mine / per_group * (per_group + 2) * d;
-        const int64_t at_q = group + rank * mine % per_group * d, at_k = group + per_group * d;
-        return (Qkv){op_take_heads(t, qkv, AXIS_TP, at_q, mine, d, SPMD_V),
-                     op_take_heads(t, qkv, AXIS_TP, at_k, 1, d, SPMD_R),
-                     op_take_heads(t, qkv, AXIS_TP, at_k + d, 1, d, SPMD_R)};
-    }
+/* qkv [s, b, g*(r+2)*d] */
+static Qkv split_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
+    const int64_t d = p->head_dim, r = p->heads / p->groups, g = tensor_width(qkv) / ((r + 2) * d);
     return (Qkv){heads_of(t, qkv, g, r + 2, d, 0, r), heads_of(t, qkv, g, r + 2, d, r, 1),
                  heads_of(t, qkv, g, r + 2, d, r + 1, 1)};
+}
+
+/* Contiguous x [s, b, g, r, d] -> [s, b, g*r*d] */
+static Tensor *flat_heads(Tape *t, Tensor *x) {
+    const int64_t s = x->dim[0], b = x->dim[1], w = x->dim[2] * x->dim[3] * x->dim[4];
+    return tape_view(t, x, 0, 3, (int64_t[]){s, b, w}, (int64_t[]){b * w, w, 1});
+}
+
+/* x [s, b, w], the heads of all ranks -> this rank's [s, b, g, r, d] */
+static Tensor *own_heads(Tape *t, Tensor *x, int64_t g, int64_t r, int64_t d) {
+    const int64_t s = x->dim[0], b = x->dim[1], w = g * r * d;
+    return tape_view(t, op_redistribute(t, x, AXIS_TP, SPMD_V, 2), 0, 5, (int64_t[]){s, b, g, r, d},
+                     (int64_t[]){b * w, w, r * d, d, 1});
+}
+
+static Tensor *normed_heads(Tape *t, const AttentionSpec *p, const Norm *n, Tensor *x) {
+    if (!p->qk_norm_whole) return norm_forward(t, n, x);
+    Tensor *all = op_redistribute(t, flat_heads(t, op_contiguous(t, x)), AXIS_TP, SPMD_I, 2);
+    return own_heads(t, norm_forward(t, n, all), x->dim[2], x->dim[3], x->dim[4]);
+}
+
+/* The first of this rank's query heads. */
+static int64_t first_head(const Tape *t, const AttentionSpec *p) {
+    const int tp = tape_axis(t, AXIS_TP);
+    return tp > 1 ? tape_group(t, 1 << AXIS_TP).rank * p->heads / tp : 0;
+}
+
+/* With more tensor-parallel ranks than groups each holds a piece of a group's rows: the rows of all are
+ * gathered, and a rank takes its queries and their group's key and value (Megatron-LM
+ * core/transformer/attention.py, num_query_groups < world_size). */
+static Qkv share_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
+    const int64_t d = p->head_dim, r = p->heads / p->groups, mine = p->heads / tape_axis(t, AXIS_TP);
+    const int64_t first = first_head(t, p), group = first / r * (r + 2) * d;
+    const int64_t at_q = group + first % r * d, at_k = group + r * d;
+    qkv = op_redistribute(t, qkv, AXIS_TP, SPMD_R, 2);
+    return (Qkv){op_take_heads(t, qkv, AXIS_TP, at_q, mine, d, SPMD_V),
+                 op_take_heads(t, qkv, AXIS_TP, at_k, 1, d, SPMD_R),
+                 op_take_heads(t, qkv, AXIS_TP, at_k + d, 1, d, SPMD_R)};
+}
+
+/* The same, but queries and keys are normed over all heads before a rank takes its own. */
+static Qkv share_normed_groups(Tape *t, const Attention *a, Tensor *qkv) {
+    const AttentionSpec *p = a->spec;
+    const int64_t d = p->head_dim, mine = p->heads / tape_axis(t, AXIS_TP);
+    const int64_t at = first_head(t, p) / (p->heads / p->groups) * d;
+    const Qkv all = split_groups(t, p, op_redistribute(t, qkv, AXIS_TP, SPMD_I, 2));
+    Tensor *q = norm_forward(t, &a->q_norm, flat_heads(t, op_contiguous(t, all.q)));
+    Tensor *k = norm_forward(t, &a->k_norm, flat_heads(t, op_contiguous(t, all.k)));
+    Tensor *v = flat_heads(t, op_contiguous(t, all.v));
+    k = op_redistribute(t, k, AXIS_TP, SPMD_R, 2);
+    v = op_redistribute(t, v, AXIS_TP, SPMD_R, 2);
+    return (Qkv){own_heads(t, q, 1, mine, d), op_take_heads(t, k, AXIS_TP, at, 1, d, SPMD_R),
+                 op_take_heads(t, v, AXIS_TP, at, 1, d, SPMD_R)};
+}
+
+/* This rank's queries, keys and values, normed if they are to be. */
+static Qkv split(Tape *t, const Attention *a, Tensor *qkv) {
+    const AttentionSpec *p = a->spec;
+    const bool shares = p->groups < tape_axis(t, AXIS_TP);
+    if (shares && p->qk_norm_whole) return share_normed_groups(t, a, qkv);
+    Qkv x = shares ? share_groups(t, p, qkv) : split_groups(t, p, qkv);
+    if (!p->qk_norm) return x;
+    x.q = normed_heads(t, p, &a->q_norm, x.q);
+    x.k = normed_heads(t, p, &a->k_norm, x.k);
+    tape_grad_off_grid(x.k); /* a summand if the ranks share groups */
+    return x;
 }
 
 /* Whether queries and keys, which lie side by side in qkv, are rotated by one call. Not in the exact lane,
@@ -131,16 +186,6 @@ static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
                    (RopeAttr){.dim = (int32_t)p->rope.dim, .interleaved = p->rotary_interleaved});
 }
 
-/* x [s, b, g, r, d] */
-static Tensor *normed_heads(Tape *t, const AttentionSpec *p, const Norm *n, Tensor *x) {
-    if (!p->qk_norm_whole) return norm_forward(t, n, x);
-    const int64_t s = x->dim[0], b = x->dim[1], width = x->dim[2] * x->dim[3] * x->dim[4];
-    Tensor *whole = op_contiguous(t, x);
-    const Tensor shape = *whole;
-    whole = tape_view(t, whole, 0, 3, (int64_t[]){s, b, width}, (int64_t[]){b * width, width, 1});
-    return tape_view(t, norm_forward(t, n, whole), 0, 5, shape.dim, shape.stride);
-}
-
 /* What attention takes: split, normed, rotated. */
 static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
@@ -150,12 +195,7 @@ static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
         Tensor *qk = rotated(t, c, heads_of(t, qkv, g, r + 2, d, 0, r + 1));
         return (Qkv){heads_of(t, qk, g, r + 1, d, 0, r), heads_of(t, qk, g, r + 1, d, r, 1), v};
     }
-    Qkv x = split(t, p, qkv);
-    if (p->qk_norm) {
-        x.q = normed_heads(t, p, &c->attention->q_norm, x.q);
-        x.k = normed_heads(t, p, &c->attention->k_norm, x.k);
-        tape_grad_off_grid(x.k); /* with fewer groups than tensor-parallel ranks it is a summand, see split */
-    }
+    Qkv x = split(t, c->attention, qkv);
     if (p->rope.dim) {
         x.q = rotated(t, c, x.q);
         x.k = rotated(t, c, x.k);
@@ -179,21 +219,20 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
     const Qkv parts = prepare(t, c, qkv);
     Tensor *q = parts.q, *k = parts.k, *v = parts.v;
-    const int64_t s = q->dim[0], b = q->dim[1], g = q->dim[2], r = q->dim[3], d = p->head_dim;
+    const int64_t s = q->dim[0], heads = q->dim[2] * q->dim[3];
     KvCache *cache = c->feed->cache;
     if (cache) {
         k = append(t, &cache->k[p->layer], cache->length, k);
         v = append(t, &cache->v[p->layer], cache->length, v);
     }
     const MicrobatchContext *microbatch = tape_microbatch(t);
-    const int tp = tape_axis(t, AXIS_TP);
     AttentionAttr attr = {
         .scale = p->scale,
         .softcap = p->softcap,
         .query.first = cache ? cache->length : 0,
         .window_left = p->window_left,
         .window_right = p->window_right,
-        .first_head = tp > 1 ? tape_group(t, 1 << AXIS_TP).rank * p->heads / tp : 0,
+        .first_head = first_head(t, p),
         .heads = p->heads,
         .dropout = {.rate = microbatch->training ? p->dropout : 0,
                     .seed = tape_context(t)->seed,
@@ -201,9 +240,9 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
                     .first_sample = microbatch->first_sample,
                     .seq_total = s * tape_axis(t, AXIS_CP)},
     };
-    Tensor *sink = sinks(t, c->attention, g * r, (DType)q->dtype);
+    Tensor *sink = sinks(t, c->attention, heads, (DType)q->dtype);
     Tensor *y = op_context_attention(t, q, k, v, c->feed->document_start, sink, attr, p->context, p->unfused);
-    return tape_view(t, y, 0, 3, (int64_t[]){s, b, g * r * d}, (int64_t[]){b * g * r * d, g * r * d, 1});
+    return flat_heads(t, y);
 }
 
 static Tensor *attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *x_sbh) {

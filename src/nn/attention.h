@@ -21,7 +21,7 @@ typedef struct AttentionSpec {
     int layer; /* index into the KV cache */
     int64_t hidden, heads, groups, head_dim;
     bool qkv_bias, proj_bias, qk_norm, rotary_interleaved;
-    bool qk_norm_whole; /* over all heads together; on one tensor-parallel rank only */
+    bool qk_norm_whole; /* over all heads together, which tensor-parallel ranks gather for it */
     NormAttr norm;
     bool qk_norm_decays; /* --apply-wd-to-qk-layernorm */
     RopeSpec rope;       /* dim 0: no rotation */

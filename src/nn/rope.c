@@ -79,6 +79,10 @@ static void rope_release(void *self, Device *d) { rope_table_free(d, &((SharedTa
 
 static const StateKind ROPE_TABLE = {.allocate = rope_allocate, .release = rope_release};
 
+/* Specs are compared byte by byte. */
+_Static_assert(sizeof(RopeSpec) == sizeof(int64_t) + sizeof(double *) + 7 * sizeof(double),
+               "RopeSpec has no padding");
+
 const RopeTable *rope_table(Registry *r, RopeSpec spec) {
     SharedTable *t;
     for (int i = 0; (t = state_find(r, &ROPE_TABLE, i)); i++)

@@ -1,25 +1,19 @@
-/* y = x w^T + bias. Backward: dx = dy w; dw = dy^T x and dbias = sum of dy, dbias in the canonical order of
- * kernels/ops.def. Where x is an activation that nobody else reads, the gradient of what it was taken of
- * stands in dx's place. dx is written or added to, dw and dbias are added to the main gradients. */
+/* y = x w^T + bias: the GEMMs of ops/linear_gemm.h, and the communication around them. dbias has the canonical
+ * order of kernels/ops.def. Where x is an activation that nobody else reads, dx is the gradient before that
+ * activation. dx is written or added to, dw and dbias are added to the main gradients. */
 #include "ops/linear.h"
 
 #include "base/fault.h"
-#include "kernels/attr.h"
 #include "kernels/ops.h"
-#include "ops/quantize.h"
+#include "ops/linear_gemm.h"
 #include "ops/redistribute.h"
 
 typedef struct LayerAttr {
-    LinearAttr linear;               /* first: the kernels read it */
+    LinearGemm gemm;                 /* first: the kernels read its LinearAttr */
     bool gathers, reduces, sequence; /* over tensor-parallel ranks */
-    const Quantiser *quantiser;      /* NULL: products take their operands as they are */
-    bool codes;                      /* the device multiplies FP8 numbers */
-    Tensor *x_state, *w_state;       /* that they were quantised by */
-    QuantOperand x_rows;             /* codes of x's transpose that the forward has kept; else none */
-    Tensor *pre;                     /* in[PRE] of the node: dx goes through the activation that x is */
 } LayerAttr;
 
-enum { PRE = 3 }; /* an operand of the node */
+enum { PRE = 3 }; /* an operand of the node: gemm.pre */
 
 static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Spmd tp) {
     Tensor *x = tape_scratch(t, (DType)like->dtype, 3, (int64_t[]){s, like->dim[1], width});
@@ -27,121 +21,9 @@ static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Sp
     return x;
 }
 
-/* dy, whole, as the products take it. */
-typedef struct Gradient {
-    Tensor *dy, *state;
-    QuantCodes codes;
-} Gradient;
-
-/* ---- products of codes ----
- * The transposed codes of x are made again from x in the backward, unless the quantiser keeps inputs:
- * that saves to read x once more, two bytes of an element and some 0.5 % of a step of long rows, for one more
- * byte of it in memory for as long as x is kept. */
-
-enum { OVER_COLUMNS = 1 << QUANT_OVER_COLUMNS, OVER_ROWS = 1 << QUANT_OVER_ROWS };
-
-static bool quantises_weight_product(const LayerAttr *a) { return a->quantiser && a->quantiser->spec.wgrad; }
-
-/* What is gathered in the backward has no codes of the forward's. */
-static bool keeps_input(const Tape *t, const LayerAttr *a) {
-    return quantises_weight_product(a) && a->quantiser->spec.keep_inputs && tape_is_recording(t) &&
-           !(a->gathers && a->sequence);
-}
-
-static void multiply_codes(Tape *t, const Call *call, LayerAttr *a) {
-    const Quantiser *q = a->quantiser;
-    const unsigned kept = keeps_input(t, a) ? OVER_ROWS : 0;
-    QuantCodes x = quantize_codes(t, q, QUANT_X, call->in[0], a->x_state,
-                                  (QuantWanted){OVER_COLUMNS | kept, kept, .first = true}),
-               w = quantize_codes(t, q, QUANT_W, call->in[1], a->w_state,
-                                  (QuantWanted){.sums = OVER_COLUMNS, .first = true});
-    a->x_rows = x.by[QUANT_OVER_ROWS];
-    quantize_multiply(t, &(QuantProduct){.a = x.by[QUANT_OVER_COLUMNS],
-                                         .b = w.by[QUANT_OVER_COLUMNS],
-                                         .bias = call->in[2],
-                                         .c = call->out[0],
-                                         .act = call->out[1],
-                                         .activation = a->linear.activation,
-                                         .fast = true});
-    quantize_drop(t, &w);
-    quantize_drop(t, &x);
-}
-
-static void input_product_of_codes(Tape *t, const Node *n, const Gradient *g, Tensor *dx) {
-    const LayerAttr *a = n->call.attr;
-    QuantCodes w =
-        quantize_codes(t, a->quantiser, QUANT_W, n->call.in[1], a->w_state, (QuantWanted){.sums = OVER_ROWS});
-    quantize_multiply(
-        t, &(QuantProduct){.a = g->codes.by[QUANT_OVER_COLUMNS], .b = w.by[QUANT_OVER_ROWS], .c = dx});
-    quantize_drop(t, &w);
-}
-
-static void weight_product_of_codes(Tape *t, const LayerAttr *a, const Gradient *g, Tensor *x, Tensor *dw) {
-    QuantCodes codes = {.by[QUANT_OVER_ROWS] = a->x_rows, .kept = OVER_ROWS};
-    if (!a->x_rows.codes)
-        codes = quantize_codes(t, a->quantiser, QUANT_X, x, a->x_state, (QuantWanted){.sums = OVER_ROWS});
-    quantize_multiply(
-        t, &(QuantProduct){.a = g->codes.by[QUANT_OVER_ROWS], .b = codes.by[QUANT_OVER_ROWS], .c = dw});
-    quantize_drop(t, &codes);
-}
-
-/* ---- products ---- */
-
-static void multiply(Tape *t, Call call, LayerAttr *a) {
-    const Quantiser *q = a->quantiser;
-    Tensor *x = call.in[0], *w = call.in[1];
-    a->codes =
-        q && !quantize_emulation(tape_context(t)->device, q->spec, tensor_rows(x), w->dim[1], w->dim[0]);
-    a->x_state = quantize_state(t, q, QUANT_X, x, x->spmd, a->codes);
-    a->w_state = quantize_state(t, q, QUANT_W, w, w->spmd, a->codes);
-    if (a->codes) {
-        multiply_codes(t, &call, a);
-        return;
-    }
-    call.in[0] = quantize_run(t, q, QUANT_X, x, a->x_state, QUANT_OVER_COLUMNS);
-    call.in[1] = quantize_run(t, q, QUANT_W, w, a->w_state, QUANT_OVER_COLUMNS);
-    tape_call(t, &OPS[OP_linear], call);
-    tape_drop_unless(t, call.in[1], w);
-    tape_drop_unless(t, call.in[0], x);
-}
-
-static void input_product(Tape *t, const Node *n, const Gradient *g, Tensor *dx) {
-    const LayerAttr *a = n->call.attr;
-    if (a->codes) {
-        input_product_of_codes(t, n, g, dx);
-        return;
-    }
-    Tensor *w = n->call.in[1], *dy = g->dy,
-           *dy_q = quantize_run(t, a->quantiser, QUANT_DY, dy, g->state, QUANT_OVER_COLUMNS),
-           *w_q = quantize_run(t, a->quantiser, QUANT_W, w, a->w_state, QUANT_OVER_ROWS);
-    tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dy_q, w_q, a->pre}, .out = {dx}, .attr = a});
-    tape_drop_unless(t, w_q, w);
-    tape_drop_unless(t, dy_q, dy);
-}
-
-/* dbias is a sum, no product: of dy itself. */
-static void weight_product(Tape *t, const Node *n, const Gradient *g, Tensor *x, Tensor *dw, Tensor *dbias) {
-    const LayerAttr *a = n->call.attr;
-    const Quantiser *q = dw && quantises_weight_product(a) ? a->quantiser : NULL;
-    Tensor *dy = g->dy;
-    if (q && a->codes) {
-        weight_product_of_codes(t, a, g, x, dw);
-        dw = NULL;
-        q = NULL;
-    }
-    if (!dw && !dbias) return;
-    Tensor *dy_q = quantize_run(t, q, QUANT_DY, dy, g->state, QUANT_OVER_ROWS),
-           *x_q = quantize_run(t, q, QUANT_X, x, a->x_state, QUANT_OVER_ROWS);
-    if (q) tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy_q, x_q}, .out = {dw}, .attr = a});
-    if (dbias || !q)
-        tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dy, x}, .out = {q ? NULL : dw, dbias}, .attr = a});
-    tape_drop_unless(t, x_q, x);
-    tape_drop_unless(t, dy_q, dy);
-}
-
 /* ---- over tensor-parallel ranks ---- */
 
-/* x or dy as the products need it: all of the sequence, R. The tensor itself if it is that already. */
+/* x or dy as the GEMMs need it: all of the sequence, R. The tensor itself if it is that already. */
 static Tensor *gather_start(Tape *t, Tensor *x, bool is_sharded, PendingReshard *moving) {
     if (!is_sharded) return x;
     Tensor *whole = scratch(t, x, x->dim[0] * tape_axis(t, AXIS_TP), x->dim[2], SPMD_R);
@@ -162,13 +44,13 @@ typedef struct InputGradient {
     PendingReshard moving;
 } InputGradient;
 
-static InputGradient input_gradient_start(Tape *t, const Node *n, const Gradient *dy, Need need) {
+static InputGradient input_gradient_start(Tape *t, const Node *n, const GemmGradient *dy, Need need) {
     const LayerAttr *a = n->call.attr;
-    Tensor *x = a->pre ? a->pre : n->call.in[0];
+    Tensor *x = a->gemm.pre ? a->gemm.pre : n->call.in[0];
     InputGradient g = {.dx = tape_grad_out(t, x, need)};
     if (!g.dx) return g;
     g.partial = a->gathers ? scratch(t, x, dy->dy->dim[0], x->dim[2], SPMD_P) : g.dx;
-    input_product(t, n, dy, g.partial);
+    linear_gemm_dx(t, &a->gemm, dy, n->call.in[1], g.partial);
     if (!a->gathers) return g;
     g.sum = tape_grad_sum_begin(t, x, g.dx, g.dx->flags & TENSOR_ACCUM);
     g.moving =
@@ -183,19 +65,6 @@ static void input_gradient_finish(Tape *t, InputGradient g) {
     tape_drop(t, g.partial);
 }
 
-/* As many codes as the products under `need` take, in one pass over dy. */
-static Gradient gradient(Tape *t, const Node *n, Tensor *dy, Need need, const Tensor *dw) {
-    const LayerAttr *a = n->call.attr;
-    const bool dx = need & NEED_DX && n->call.in[0]->flags & TENSOR_NEEDS_GRAD;
-    Gradient g = {.dy = dy};
-    g.state = quantize_state(t, a->quantiser, QUANT_DY, dy, n->call.out[0]->spmd, a->codes);
-    const unsigned sums = (dx ? OVER_COLUMNS : 0u) | (dw && quantises_weight_product(a) ? OVER_ROWS : 0u);
-    if (a->codes && sums)
-        g.codes = quantize_codes(t, a->quantiser, QUANT_DY, dy, g.state,
-                                 (QuantWanted){.sums = sums, .first = true});
-    return g;
-}
-
 /* Over ranks x is gathered while dx is computed, and dx is reduced while dw is computed. Else dx is last, so
  * that who reads it next finds some of it in a cache. */
 static void linear_backward(Tape *t, const Node *n, Need need) {
@@ -205,11 +74,12 @@ static void linear_backward(Tape *t, const Node *n, Need need) {
     PendingReshard gather = {0};
     InputGradient dx = {0};
     Tensor *all_dy = gathered(t, dy, a->reduces && a->sequence);
-    Tensor *all_x = gather_start(t, x, dw && a->gathers && a->sequence, &gather);
-    Gradient g = gradient(t, n, all_dy, need, dw);
+    Tensor *all_x = gather_start(t, x, dw && a->gemm.gathers_x, &gather);
+    GemmGradient g = linear_gemm_gradient(t, &a->gemm, all_dy, n->call.out[0]->spmd,
+                                          need & NEED_DX && x->flags & TENSOR_NEEDS_GRAD, dw != NULL);
     if (a->gathers) dx = input_gradient_start(t, n, &g, need);
     if (all_x != x) redistribute_finish(t, gather);
-    if (dw || dbias) weight_product(t, n, &g, all_x, dw, dbias);
+    if (dw || dbias) linear_gemm_dw(t, &a->gemm, &g, all_x, dw, dbias);
     if (!a->gathers) dx = input_gradient_start(t, n, &g, need);
     quantize_drop(t, &g.codes);
     input_gradient_finish(t, dx);
@@ -226,8 +96,8 @@ static void check_type(const Tensor *x, const char *which, Spmd want) {
 
 /* act: NULL, or gets the activation of the result, which is not recorded. */
 static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
-    if (a->gathers && a->sequence) check_type(x, "input", SPMD_V);
-    Tensor *all_x = gathered(t, x, a->gathers && a->sequence);
+    if (a->gemm.gathers_x) check_type(x, "input", SPMD_V);
+    Tensor *all_x = gathered(t, x, a->gemm.gathers_x);
     Tensor as_r = *all_x; /* I becomes R: nothing moves, and the backward reduces */
     if (a->gathers && spmd_on(as_r.spmd, AXIS_TP) == SPMD_I)
         as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
@@ -237,7 +107,7 @@ static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerA
     if (act) *act = tape_tensor(t, (DType)x->dtype, 3, y->dim);
     Call call = {.in = {&as_r, w, bias}, .out = {out, act ? *act : NULL}, .attr = a};
     tape_check(t, &OPS[OP_linear], &call);
-    multiply(t, call, a);
+    linear_gemm_forward(t, &a->gemm, call);
     if (a->reduces) {
         check_type(out, "product", SPMD_P);
         y->spmd = spmd_with(out->spmd, AXIS_TP, a->sequence ? SPMD_V : SPMD_I);
@@ -245,7 +115,7 @@ static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerA
         tape_drop(t, out);
     }
     tape_drop_unless(t, all_x, x);
-    call.in[0] = x, call.in[PRE] = a->pre, call.out[0] = y, call.out[1] = NULL;
+    call.in[0] = x, call.in[PRE] = a->gemm.pre, call.out[0] = y, call.out[1] = NULL;
     tape_record(t, &OPS[OP_linear], call, sizeof *a, linear_backward);
     return y;
 }
@@ -275,12 +145,14 @@ static LayerAttr layer_attr(Tape *t, const Tensor *x, const LinearLayer *l) {
     CHECK(!bias || bias->dim[0] == w->dim[0], "linear: the bias has %lld elements, the output %lld",
           (long long)bias->dim[0], (long long)w->dim[0]);
     const bool is_sharded = spmd_on(w->spmd, AXIS_TP) == SPMD_V;
+    const bool gathers = is_sharded && l->flags & LINEAR_GATHER_IN, sequence = l->flags & LINEAR_SEQUENCE;
     return (LayerAttr){
-        .linear.fixed_order = tape_context(t)->batch_invariant,
-        .gathers = is_sharded && l->flags & LINEAR_GATHER_IN,
+        .gemm = {.linear.fixed_order = tape_context(t)->batch_invariant,
+                 .quantiser = l->quantiser,
+                 .gathers_x = gathers && sequence},
+        .gathers = gathers,
         .reduces = is_sharded && l->flags & LINEAR_REDUCE_OUT,
-        .sequence = l->flags & LINEAR_SEQUENCE,
-        .quantiser = l->quantiser,
+        .sequence = sequence,
     };
 }
 
@@ -300,7 +172,7 @@ Tensor *op_linear_on_activated(Tape *t, Activated x, const LinearLayer *l) {
     LayerAttr attr = layer_attr(t, x.act, l);
     const bool at_once = x.pre && !l->quantiser && !attr.gathers;
     if (x.pre) activation_record(t, x.pre, x.act, x.kind, at_once);
-    if (at_once) attr.pre = x.pre, attr.linear.activation = x.kind;
+    if (at_once) attr.gemm.pre = x.pre, attr.gemm.linear.activation = x.kind;
     return record_with_bias(t, x.act, l, &attr);
 }
 
@@ -313,7 +185,7 @@ Activated op_linear_activated(Tape *t, Tensor *x, const LinearLayer *l, Activati
         out.act = op_activation(t, linear_record(t, x, l->w_oi, l->bias_o, &attr, NULL), activation);
         return out;
     }
-    attr.linear.activation = activation;
+    attr.gemm.linear.activation = activation;
     out.pre = linear_record(t, x, l->w_oi, l->bias_o, &attr, &out.act);
     return out;
 }

@@ -18,21 +18,25 @@ static void norm_backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
-/* With fresh outputs. */
+/* With fresh outputs, which have their types. Types come first: where ranks should have gathered x, its width
+ * is wrong too. */
 static Call norm_call(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, const NormAttr *attr) {
-    CHECK(x->ndim >= 3 && gain->dim[0] == tensor_width(x), "norm: x is %lld wide, the gain %lld",
-          (long long)tensor_width(x), (long long)gain->dim[0]);
-    CHECK(!(attr->rms && bias), "RMSNorm has no bias");
     DType precise = x->dtype == F64 ? F64 : F32;
     int64_t rows = tensor_rows(x);
     Tensor *y = tape_tensor(t, (DType)x->dtype, x->ndim, x->dim), *rstd = tape_tensor(t, precise, 1, &rows);
     Tensor *mean = attr->rms ? NULL : tape_tensor(t, precise, 1, &rows);
-    return (Call){.in = {x, gain, bias}, .out = {y, rstd, mean}, .attr = attr};
+    const Call call = {.in = {x, gain, bias}, .out = {y, rstd, mean}, .attr = attr};
+    tape_check(t, &OPS[OP_norm], &call);
+    CHECK(x->ndim >= 3 && gain->dim[0] == tensor_width(x), "norm: x is %lld wide, the gain %lld",
+          (long long)tensor_width(x), (long long)gain->dim[0]);
+    CHECK(!(attr->rms && bias), "RMSNorm has no bias");
+    return call;
 }
 
 Tensor *op_norm(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, NormAttr attr) {
     const Call call = norm_call(t, x, gain, bias, &attr);
-    tape_run(t, &OPS[OP_norm], call, sizeof attr, norm_backward);
+    tape_call(t, &OPS[OP_norm], call);
+    tape_record(t, &OPS[OP_norm], call, sizeof attr, norm_backward);
     return call.out[0];
 }
 
@@ -43,9 +47,8 @@ Tensor *op_add_norm(Tape *t, Tensor *a, Tensor *b, Tensor *gain, Tensor *bias, N
         return op_norm(t, *sum, gain, bias, attr);
     }
     Tensor *x = *sum = residual_sum(t, a, b);
-    const Call norm = norm_call(t, x, gain, bias, &attr);
     x->flags |= (a->flags | b->flags) & TENSOR_NEEDS_GRAD; /* the rule asks */
-    tape_check(t, &OPS[OP_norm], &norm);
+    const Call norm = norm_call(t, x, gain, bias, &attr);
     tape_call(
         t, &OPS[OP_add_norm],
         (Call){.in = {a, b, gain, bias}, .out = {x, norm.out[0], norm.out[1], norm.out[2]}, .attr = &attr});

@@ -11,7 +11,7 @@ typedef struct Copying {
     FlatBuffer kind;
     void *flat;
     double *whole;
-    bool collects; /* into the whole */
+    bool gathers; /* into the whole */
 } Copying;
 
 static const Param *counterpart(const Registry *whole, const Param *p) {
@@ -28,17 +28,17 @@ static double *place(const Copying *c, const Param *p, const Param *in_whole, in
 }
 
 /* Elements [begin, end) of the flat layout, which stand at `at` in the buffer. */
-static void collect_copy(const Copying *c, const Param *p, const Param *in_whole, FlatRange r) {
+static void copy_range(const Copying *c, const Param *p, const Param *in_whole, FlatRange r) {
     const DType type = registry_dtype(c->registry, c->kind);
     const size_t size = dtype_size(type);
     DeviceView view =
         device_view(c->registry->device, (char *)c->flat + (size_t)r.at * size,
-                    (size_t)(r.end - r.begin) * size, c->collects ? VIEW_READ : VIEW_READ | VIEW_WRITE);
+                    (size_t)(r.end - r.begin) * size, c->gathers ? VIEW_READ : VIEW_READ | VIEW_WRITE);
     for (int64_t e = r.begin; e < r.end; e++) {
         void *here = (char *)view.data + (size_t)(e - r.begin) * size;
         double *there = place(c, p, in_whole, e);
         if (!there) continue;
-        if (c->collects)
+        if (c->gathers)
             dtype_convert(there, F64, here, type, 1);
         else
             dtype_convert(here, type, there, F64, 1);
@@ -57,14 +57,14 @@ static void copy_held(const Copying *c, const Param *p, const Param *in_whole, i
         const int64_t first = ranges[i].begin > begin ? ranges[i].begin : begin,
                       last = ranges[i].end < end ? ranges[i].end : end;
         for (int64_t e = first; e < last; e += together)
-            collect_copy(c, p, in_whole,
-                         (FlatRange){e, last - e < together ? last : e + together,
-                                     ranges[i].at + e - ranges[i].begin});
+            copy_range(c, p, in_whole,
+                       (FlatRange){e, last - e < together ? last : e + together,
+                                   ranges[i].at + e - ranges[i].begin});
     }
 }
 
-void collect(const Registry *r, FlatBuffer kind, const void *flat, Comm *comm, const Registry *whole,
-             double *out) {
+void registry_gather_whole(const Registry *r, FlatBuffer kind, const void *flat, Comm *comm,
+                           const Registry *whole, double *out) {
     memset(out, 0, (size_t)whole->elements * sizeof *out);
     const Copying c = {r, kind, (void *)flat, out, true};
     for (int i = 0; i < r->n; i++) {
@@ -73,10 +73,10 @@ void collect(const Registry *r, FlatBuffer kind, const void *flat, Comm *comm, c
         const FlatRange part = param_part_held(r, p);
         copy_held(&c, p, counterpart(whole, p), part.begin, part.end);
     }
-    if (comm) comm_all_reduce(comm, comm_everyone(comm), "collect", COMM_SUM, F64, out, whole->elements);
+    if (comm) comm_all_reduce(comm, comm_everyone(comm), "gather_whole", COMM_SUM, F64, out, whole->elements);
 }
 
-void collect_ranks(const Registry *r, Comm *comm, const Registry *whole, double *out) {
+void registry_gather_owners(const Registry *r, Comm *comm, const Registry *whole, double *out) {
     memset(out, 0, (size_t)whole->elements * sizeof *out);
     const Copying c = {.registry = r, .whole = out};
     for (int i = 0; comm && i < r->n; i++) {
@@ -88,10 +88,10 @@ void collect_ranks(const Registry *r, Comm *comm, const Registry *whole, double 
             if (there) *there = comm_rank(comm);
         }
     }
-    if (comm) comm_all_reduce(comm, comm_everyone(comm), "collect", COMM_SUM, F64, out, whole->elements);
+    if (comm) comm_all_reduce(comm, comm_everyone(comm), "gather_whole", COMM_SUM, F64, out, whole->elements);
 }
 
-void spread(const Registry *whole, Registry *r) {
+void registry_scatter_whole(const Registry *whole, Registry *r) {
     CHECK(whole->precise == F64, "the whole model is F64");
     DeviceView masters =
         device_view(whole->device, whole->masters, (size_t)whole->elements * sizeof(double), VIEW_READ);

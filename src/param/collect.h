@@ -8,10 +8,11 @@
 /* Puts what the ranks hold in a flat buffer (masters, or main gradients that are sums) together: out
  * [whole->elements] is laid out like `whole`, an allocated registry of one rank (the null device will do)
  * with the same parameters. The same on all ranks; comm NULL: one rank. */
-void collect(const Registry *, FlatBuffer, const void *flat, Comm *, const Registry *whole, double *out);
-/* The rank that collect takes each element from. */
-void collect_ranks(const Registry *, Comm *, const Registry *whole, double *out);
+void registry_gather_whole(const Registry *, FlatBuffer, const void *flat, Comm *, const Registry *whole,
+                           double *out);
+/* The rank that registry_gather_whole takes each element from. */
+void registry_gather_owners(const Registry *, Comm *, const Registry *whole, double *out);
 /* Sets this rank's masters from the whole model's (F64 masters). Values are the caller's to round or gather. */
-void spread(const Registry *whole, Registry *);
+void registry_scatter_whole(const Registry *whole, Registry *);
 
 #endif

@@ -38,7 +38,7 @@ Err pipeline_spec(const Config *c, const PipelineLayout *layout, int64_t microba
                           .ranks = layout->ranks,
                           .chunks = layout->chunks,
                           .microbatches = microbatches,
-                          .group = i64_is_set(group) ? group : layout->ranks,
+                          .group = i64_or(group, layout->ranks),
                           .forward_only = forward_only};
     return kind == SCHEDULE_INTERLEAVED && !forward_only ? check_group(out) : ERR_OK;
 }

@@ -111,7 +111,7 @@ Err trainer_save(Trainer *r) {
     CkptSaveOptions options = {
         .iteration = r->iteration,
         .keep_newest = c->most_recent_k,
-        .retain_interval = i64_is_set(c->save_retain_interval) ? c->save_retain_interval : 0,
+        .retain_interval = i64_or(c->save_retain_interval, 0),
     };
     CHECK(!r->saving, "the checkpoint of step %lld is still being written", (long long)r->saving_iteration);
     json_t *state = state_of(r);
@@ -150,7 +150,7 @@ static Err choose(const Config *c, const char **dir, bool *weights_only) {
 }
 
 static int64_t wanted(const Config *c, const char *dir) {
-    return dir == c->load && i64_is_set(c->ckpt_step) ? c->ckpt_step : -1;
+    return dir == c->load ? i64_or(c->ckpt_step, -1) : -1;
 }
 
 /* A continued run keeps these too, but weights alone do not depend on them (a table of positions does, and

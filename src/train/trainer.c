@@ -45,7 +45,7 @@ static DataParallel data_parallel(const Config *c, int ranks) {
     DataParallel d = {.stage = c->use_megatron_fsdp ? (int)c->data_parallel_sharding_strategy
                                                     : c->use_distributed_optimizer,
                       .instances = (int)c->num_distributed_optimizer_instances,
-                      .num_buckets = i64_is_set(c->ddp_num_buckets) ? (int)c->ddp_num_buckets : 0,
+                      .num_buckets = (int)i64_or(c->ddp_num_buckets, 0),
                       .overlap_grads = c->overlap_grad_reduce,
                       .overlap_values = c->overlap_param_gather,
                       .bf16_grads = config_bf16_grads(c)};
@@ -232,7 +232,7 @@ void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64
                      aux_weight = r->config->calculate_per_token_loss ? scale * positions
                                                                       : scale / (double)(n * parts);
         for (int64_t k = 0; k < parts; k++) {
-            const int64_t dealt = report->passes++ * size[AXIS_DP] + at[AXIS_DP]; /* passes before this */
+            const int64_t dealt = report->microbatches++ * size[AXIS_DP] + at[AXIS_DP]; /* before this one */
             const Batch rows = batch_rows(b, k * together, together);
             microbatches_add(r->microbatches, i * parts + k, &rows, (LossWeights){weight, aux_weight},
                              r->consumed_samples + dealt * together);
@@ -266,7 +266,7 @@ void trainer_total(const Trainer *r, double *loss, double *tokens) {
 /* Of one rank's counters, or of the sums over all. */
 static void report_routers(const Trainer *r, const double *counters, StepReport *report) {
     const Model *m = r->model;
-    const int64_t microbatches = report->passes * r->layout.mesh.size[AXIS_DP];
+    const int64_t microbatches = report->microbatches * r->layout.mesh.size[AXIS_DP];
     for (int i = 0; i < ROUTER_LOSSES; i++) {
         if (model_router_loss_coeff(m, i) == 0) continue;
         report->router_losses |= 1u << i;

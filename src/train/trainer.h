@@ -66,7 +66,7 @@ typedef struct StepReport {
     double tokens;                     /* sum of mask */
     double loss;                       /* loss_sum / tokens */
     int64_t samples;                   /* always of all ranks */
-    int64_t passes;                    /* microbatches of this rank */
+    int64_t microbatches;              /* of this rank; with --batch-invariant-mode each sample is one */
     unsigned router_losses;            /* a bit of each that is on */
     double router_loss[ROUTER_LOSSES]; /* mean over layers and microbatches, without the coefficient */
     bool loss_is_nan, is_reduced, is_read;

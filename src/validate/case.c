@@ -128,7 +128,7 @@ static void gather_all(const Case *c, const Trainer *run, FlatBuffer kind, const
                        double *out) {
     const Registry *whole = c->init->registry;
     double *all = mem_alloc((size_t)whole->elements * sizeof *all);
-    collect(run->model->registry, kind, flat, run->comm, whole, all);
+    registry_gather_whole(run->model->registry, kind, flat, run->comm, whole, all);
     if (out) to_tensors(c, all, out);
     for (int64_t i = 0; out && i < c->total; i++) out[i] *= scale;
     free(all);
@@ -137,7 +137,7 @@ static void gather_all(const Case *c, const Trainer *run, FlatBuffer kind, const
 static void gather_ranks(const Case *c, const Trainer *run, double *out) {
     const Registry *whole = c->init->registry;
     double *all = mem_alloc((size_t)whole->elements * sizeof *all);
-    collect_ranks(run->model->registry, run->comm, whole, all);
+    registry_gather_owners(run->model->registry, run->comm, whole, all);
     if (out) to_tensors(c, all, out);
     free(all);
 }
@@ -247,7 +247,7 @@ static Err run_rank(void *arg, Comm *comm) {
     /* One rank also computes whole logits, which need more memory than the plan of a step. */
     Trainer *run = trainer_new(&c->config, &c->derived, NULL, comm, device);
     Registry *r = run->model->registry;
-    spread(c->of->init->registry, r);
+    registry_scatter_whole(c->of->init->registry, r);
     trainer_publish(run);
     if (heard) to_tensors(c->of, c->of->init->registry->masters, heard->weights);
     gather_ranks(c->of, run, heard ? heard->ranks : NULL);

@@ -1,5 +1,6 @@
-"""The exact lane has one rank's bits where several tensor-parallel ranks share a group's keys, too: the gradients of these are
-summed before a norm and RoPE round them; and where logits are computed in chunks. The sizes divide into no blocks of 64, and the gradient is clipped."""
+"""The exact lane has one rank's bits also where several tensor-parallel ranks share a group's keys: the gradients of these are
+summed before a norm and RoPE round them. The same holds with one norm over all heads, and where logits are computed in chunks. The sizes
+divide into no blocks of 64, and the gradient is clipped."""
 from harness import *
 
 data = corpus()
@@ -27,10 +28,16 @@ def run(name, *options):
     return isotron("inspect", "--checkpoint", save, "--hash"), steps
 
 
-content, steps = run("one rank")
-assert all(clip < 1 for _, _, clip in steps), steps
-for name, layout in LAYOUTS.items():
-    got, its_steps = run(name, *layout)
-    assert its_steps == steps, f"{name}: {its_steps}, not {steps}"
-    assert got == content, f"{name}: other bits than one rank"
-    print(f"{name}: one rank's bits")
+def check(name, layouts, *options):
+    content, steps = run(name, *options)
+    assert all(clip < 1 for _, _, clip in steps), steps
+    for layout, ranks in layouts.items():
+        got, its_steps = run(f"{name}, {layout}", *options, *ranks)
+        assert its_steps == steps, f"{name}, {layout}: {its_steps}, not {steps}"
+        assert got == content, f"{name}, {layout}: other bits than one rank"
+        print(f"{name}, {layout}: one rank's bits")
+
+
+check("a norm of each head", LAYOUTS)
+WHOLE = ("tp2", "tp4", "tp8 sp", "tp4 cp2, ring, recomputed")
+check("a norm of all heads", {name: LAYOUTS[name] for name in WHOLE}, "--qk-layernorm-whole")

@@ -39,7 +39,7 @@ static void same_experts(const TestModel *a, const TestModel *b) {
 #undef SAME
     assert_true(a->derived.moe_ffn_hidden_size == b->derived.moe_ffn_hidden_size);
     const double x = c->moe_router_topk_scaling_factor, y = d->moe_router_topk_scaling_factor;
-    assert_true((f64_is_set(x) ? x : 1) == (f64_is_set(y) ? y : 1));
+    assert_true(f64_or(x, 1) == f64_or(y, 1));
 }
 
 static void config_round_trip_of(const char *conf, const char *architecture) {
@@ -671,6 +671,31 @@ static void config_json_is_not_trusted(void **unused) {
     scratch_remove(scratch);
 }
 
+/* A size that another one follows from can overflow; the options' ranges then refuse both. */
+static void enormous_sizes_are_out_of_range(void **unused) {
+    (void)unused;
+    static const char *const models[][3] = {
+        {"gpt2", "'n_embd': 4000000000000000000", "ffn-hidden-size = 9223372036854775807\n"},
+        {"glm4_moe", "'n_shared_experts': 4000000000000000000",
+         "moe-shared-expert-intermediate-size = 9223372036854775807\n"},
+    };
+    char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
+    Str conf = {0};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char *text = small_model(models[i][0], models[i][1]);
+        assert_ok(import_text(path, text, &conf));
+        assert_non_null(strstr(conf.s, models[i][2]));
+        assert_err(hf_config_read_back(path, NULL, NULL, NULL), "must be from 1 to");
+        free(text);
+    }
+    char *text = small_model("glm4_moe", "'n_group': 4611686018427387905, 'topk_group': 4611686018427387905");
+    assert_err(import_text(path, text, &conf), "topk_group is");
+    free(text);
+    str_free(&conf);
+    free(path);
+    scratch_remove(scratch);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(config_json_round_trips),
@@ -681,6 +706,7 @@ int main(void) {
         cmocka_unit_test(every_combination_reads_back_or_is_refused),
         cmocka_unit_test(a_change_of_any_key_is_seen),
         cmocka_unit_test(config_json_is_not_trusted),
+        cmocka_unit_test(enormous_sizes_are_out_of_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

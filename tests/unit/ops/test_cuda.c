@@ -1,6 +1,6 @@
 /* Every op on a GPU against the CPU, in every type: the rows of kernels/cases.def, as calls and on tapes; the
- * tapes of tapes.def, as whole runs and call by call (agree.h); the calls of calls.def; what is refused; ops
- * in a row (chain.h), copies beside them (beside.h); more elements than 32 bits count.
+ * tapes of tapes.def, as whole runs and call by call (vs_cpu.h); the calls of calls.def; what is refused; ops
+ * in a row (chain.h), async copies (async_copy.h); more elements than 32 bits count.
  *
  * ops_test_cuda [cuda|cpu [--alone] [pattern of test names ...]]: on `cpu` the same with the CPU in the GPU's
  * place, which shows that the cases hold; with --alone in one process, which

@@ -35,7 +35,7 @@ static void accumulate(Trial *t, Comm *comm, Trainer *r, int64_t first, int64_t 
     trainer_microbatches(r, batches, count, n, &report);
     trainer_reduce(r, &report);
     double *grads = mem_alloc((size_t)whole->elements * sizeof *grads);
-    collect(r->model->registry, FLAT_GRADS, r->model->registry->grads, comm, whole, grads);
+    registry_gather_whole(r->model->registry, FLAT_GRADS, r->model->registry->grads, comm, whole, grads);
     for (int64_t e = 0; rank_is_printer(comm) && e < whole->elements; e++) t->grads[e] = grads[e];
     if (rank_is_printer(comm)) t->scale = report.grad_scale;
     for (int64_t i = 0; i < count; i++) batch_free(&batches[i]);

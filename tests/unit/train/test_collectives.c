@@ -149,6 +149,11 @@ static const char *const MODELS[] = {
     "--num-query-groups 2 --position-embedding-type rope --normalization RMSNorm --swiglu --ffn-hidden-size "
     "32 "
     "--disable-bias-linear --untie-embeddings-and-output-weights --recompute-granularity selective",
+#define WHOLE                                                                                                \
+    "--num-attention-heads 8 --group-query-attention --num-query-groups 2 --qk-layernorm "                   \
+    "--qk-layernorm-whole --normalization RMSNorm "
+    WHOLE "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel",
+    WHOLE "--ranks 4 --tensor-model-parallel-size 4",
     "--ranks 4 --context-parallel-size 2 --cp-comm-type a2a --reset-attention-mask",
     "--ranks 8 --tensor-model-parallel-size 2 --context-parallel-size 4 --cp-comm-type a2a+p2p "
     "--num-attention-heads 8 "

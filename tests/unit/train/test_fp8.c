@@ -38,7 +38,8 @@ static Err train(void *arg, Comm *comm) {
     Trainer *r = run_of(t->setup, comm);
     double loss[STEPS], *masters = mem_alloc((size_t)whole->elements * sizeof *masters);
     for (int i = 0; i < STEPS; i++) loss[i] = rank_step(t->setup, r).loss;
-    collect(r->model->registry, FLAT_MASTERS, r->model->registry->masters, comm, whole, masters);
+    registry_gather_whole(r->model->registry, FLAT_MASTERS, r->model->registry->masters, comm, whole,
+                          masters);
     if (rank_is_printer(comm)) {
         memcpy(t->outcome.loss, loss, sizeof loss);
         t->outcome.masters = masters;

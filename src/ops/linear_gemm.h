@@ -1,0 +1,40 @@
+/* The GEMMs of a linear layer on one rank, with operands as they are or in FP8 (ops/quantize.h):
+ *
+ *   forward   y = x w^T + bias
+ *   backward  dx = dy w,  dw = dy^T x,  dbias = sum of dy
+ *
+ * op_linear (ops/linear.c) has the communication around them. y is written; dx, dw and dbias are written or
+ * added to. */
+#ifndef ISOTRON_OPS_LINEAR_GEMM_H
+#define ISOTRON_OPS_LINEAR_GEMM_H
+
+#include "kernels/attr.h"
+#include "ops/quantize.h"
+#include "tape/tape.h"
+
+typedef struct LinearGemm {
+    LinearAttr linear;          /* first: the kernels read it */
+    const Quantiser *quantiser; /* NULL: operands as they are */
+    bool gathers_x;             /* the backward gathers x again: the forward keeps no FP8 values of it */
+    Tensor *pre;                /* dx is the gradient of pre, of which x is the activation; NULL: of x */
+    /* Set by the forward: */
+    bool is_fp8;               /* the device multiplies FP8 values */
+    Tensor *x_state, *w_state; /* the operands were quantised by these */
+    QuantOperand x_rows;       /* FP8 values of x's transpose, kept for the backward; else none */
+} LinearGemm;
+
+/* in x, w, bias; out y, act (NULL: none). */
+void linear_gemm_forward(Tape *, LinearGemm *, Call);
+
+/* dy, and its FP8 values if the GEMMs take them: as many as dx and dw need, in one pass over dy. Give them back
+ * by quantize_drop. `type` is that of the whole gradient. */
+typedef struct GemmGradient {
+    Tensor *dy, *state;
+    QuantCodes codes;
+} GemmGradient;
+GemmGradient linear_gemm_gradient(Tape *, const LinearGemm *, Tensor *dy, SpmdType type, bool dx, bool dw);
+void linear_gemm_dx(Tape *, const LinearGemm *, const GemmGradient *, Tensor *w, Tensor *dx);
+/* Either of dw and dbias can be NULL. */
+void linear_gemm_dw(Tape *, const LinearGemm *, const GemmGradient *, Tensor *x, Tensor *dw, Tensor *dbias);
+
+#endif

@@ -1,0 +1,172 @@
+#include "ops/quantize_state.h"
+
+#include <math.h>
+
+#include "kernels/ops.h"
+
+Fp8Type quantize_type(const Quantiser *q, QuantRole role) {
+    return q->spec.format == QUANT_HYBRID && role == QUANT_DY ? E5M2 : E4M3;
+}
+
+Tensor quantize_row(const Quantiser *q, QuantRole role) {
+    const Tensor *all = &q->state->master;
+    const size_t bytes = dtype_size((DType)all->dtype) * (size_t)all->dim[1];
+    return tensor_make((char *)all->data + bytes * role, (DType)all->dtype, 1, &all->dim[1]);
+}
+
+Fp8ScaleAttr quantize_scale_attr(const Quantiser *q, QuantRole role, int64_t margin) {
+    return (Fp8ScaleAttr){.largest = ldexp((double)fp8_max(quantize_type(q, role)), (int)-margin),
+                          .most_recent = q->spec.most_recent};
+}
+
+Fp8Blocks quantize_blocks(const Quantiser *q, QuantRole role) {
+    if (q->spec.recipe != QUANT_BLOCKWISE) return FP8_WHOLE;
+    return role == QUANT_W ? FP8_SQUARES : FP8_ROWS;
+}
+
+/* ---- the end of a step ---- */
+
+static void fp8_end_step(void *self, const StateContext *c) {
+    const Quantiser *q = self;
+    if (!q->state) return;
+    const Tensor *all = &q->state->master;
+    /* Scales and past amaxes are equal already. */
+    if (c->comm)
+        comm_run(c->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                      .reduction = COMM_MAX,
+                                      .dtype = (DType)all->dtype,
+                                      .group = mesh_group(&c->layout->mesh, MASK_DENSE & ~(1u << AXIS_PP)),
+                                      .site = "fp8_state",
+                                      .in = all->data,
+                                      .out = all->data,
+                                      .n = tensor_count(all),
+                                      .device = c->device});
+    for (QuantRole role = 0; role < QUANT_ROLES; role++) {
+        const Fp8ScaleAttr attr = quantize_scale_attr(q, role, q->spec.margin);
+        Tensor row = quantize_row(q, role);
+        call_run(&OPS[OP_fp8_scale], &(Call){.out = {&row}, .attr = &attr, .device = c->device});
+    }
+}
+
+/* ---- codes that are kept ---- */
+
+enum { KEPT_PARTS = 5 };
+
+/* The parts of the block: codes, inverses, the state. */
+static size_t kept_parts(const Quantiser *q, const Param *w, size_t part[KEPT_PARTS]) {
+    const Fp8Blocks blocks = quantize_blocks(q, QUANT_W);
+    const size_t each = dtype_size((DType)w->master.dtype);
+    const int64_t all = w->rows * w->columns;
+    const int64_t counts[KEPT_PARTS] = {all, all, fp8_blocks_count(blocks, w->rows, w->columns),
+                                        fp8_blocks_count(blocks, w->columns, w->rows), 2};
+    size_t total = 0;
+    for (int i = 0; i < KEPT_PARTS; i++) {
+        part[i] = total;
+        total += ((size_t)counts[i] * (i < 2 ? 1 : each) + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
+    }
+    return total;
+}
+
+/* Values that other ranks hold part of cannot be kept. */
+static size_t fp8_prepare(void *self, const StateContext *c) {
+    const Quantiser *q = self;
+    const Param *w = q->weight;
+    if (!q->spec.keep_weights || quantize_emulation(c->device, q->spec, c->tokens, w->columns, w->rows))
+        return 0;
+    const Fp8Blocks blocks = quantize_blocks(q, QUANT_W);
+    const DType real = (DType)w->master.dtype;
+    QuantKept *k = q->kept;
+    size_t part[KEPT_PARTS];
+    k->bytes = kept_parts(q, w, part);
+    k->block = device_alloc(c->device, k->bytes, "the codes of FP8 weights");
+    k->codes.kept = 1 << QUANT_OVER_COLUMNS | 1 << QUANT_OVER_ROWS;
+    for (int s = 0; s < 2; s++) {
+        const int64_t dim[2] = {s ? w->columns : w->rows, s ? w->rows : w->columns},
+                      n = fp8_blocks_count(blocks, dim[0], dim[1]);
+        k->codes_at[s] = tensor_make(k->block + part[s], F8E4M3, 2, dim);
+        k->inverse_at[s] = tensor_make(k->block + part[2 + (blocks == FP8_WHOLE ? 0 : s)], real, 1, &n);
+        k->codes.by[s] = (QuantOperand){&k->codes_at[s], &k->inverse_at[s], blocks};
+    }
+    k->state = tensor_make(k->block + part[4], real, 1, (int64_t[]){2});
+    return k->bytes;
+}
+
+static void fp8_release(void *self, Device *device) {
+    const Quantiser *q = self;
+    if (!q->kept->block) return;
+    device_release(device, q->kept->block, q->kept->bytes);
+    q->kept->block = NULL;
+}
+
+/* The scale of a tensorwise weight, outside of a tape: see own_state in quantize.c. */
+static void take_own_state(const Quantiser *q, Tensor *w, const StateContext *c) {
+    const FillAttr zero = {0};
+    const Fp8ScaleAttr attr = quantize_scale_attr(q, QUANT_W, 0);
+    Tensor *state = &q->kept->state;
+    call_run(&OPS[OP_fill], &(Call){.out = {state}, .attr = &zero, .device = c->device});
+    call_run(&OPS[OP_amax], &(Call){.in = {w}, .out = {state}, .device = c->device});
+    if (c->comm && spmd_on(w->spmd, AXIS_TP) == SPMD_V)
+        comm_run(c->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                      .reduction = COMM_MAX,
+                                      .dtype = (DType)state->dtype,
+                                      .group = mesh_group(&c->layout->mesh, 1u << AXIS_TP),
+                                      .site = "fp8_weight",
+                                      .in = state->data,
+                                      .out = state->data,
+                                      .n = tensor_count(state),
+                                      .device = c->device});
+    call_run(&OPS[OP_fp8_scale], &(Call){.out = {state}, .attr = &attr, .device = c->device});
+}
+
+static void fp8_refresh(void *self, const StateContext *c) {
+    const Quantiser *q = self;
+    if (!q->kept->block) return;
+    const QuantKept *k = q->kept;
+    const Fp8CodesAttr attr = {quantize_blocks(q, QUANT_W)};
+    const QuantOperand *y = k->codes.by;
+    Tensor value = q->weight->value, row, *state = NULL;
+    if (q->spec.recipe == QUANT_TENSORWISE) {
+        take_own_state(q, &value, c);
+        state = &q->kept->state;
+    } else if (q->spec.recipe == QUANT_DELAYED) {
+        row = quantize_row(q, QUANT_W);
+        state = &row;
+    }
+    Tensor *newest = c->training && q->spec.recipe == QUANT_DELAYED ? state : NULL;
+    Call call = {.in = {&value, state},
+                 .out = {y[0].codes, y[1].codes, y[0].inverse, newest},
+                 .attr = &attr,
+                 .device = c->device};
+    if (attr.blocks != FP8_WHOLE) {
+        call.out[1] = NULL;
+        call_run(&OPS[OP_fp8_codes], &call);
+        call.out[0] = NULL, call.out[1] = y[1].codes, call.out[2] = y[1].inverse;
+    }
+    call_run(&OPS[OP_fp8_codes], &call);
+}
+
+/* ---- states ---- */
+
+static const StateKind FP8_STATE = {
+    .prepare = fp8_prepare, .refresh = fp8_refresh, .end_step = fp8_end_step, .release = fp8_release};
+
+const Quantiser *quantize_new(Registry *r, const char *name, const Param *weight, QuantSpec spec) {
+    if (spec.format == QUANT_OFF) return NULL;
+    Quantiser *q = arena_alloc(r->arena, sizeof *q);
+    *q = (Quantiser){.spec = spec, .weight = weight, .kept = arena_alloc(r->arena, sizeof *q->kept)};
+    *q->kept = (QuantKept){.block = NULL};
+    if (spec.recipe == QUANT_DELAYED)
+        q->state = state_buffer(r, arena_printf(r->arena, "%s" PARAM_FP8_STATE, name), 2,
+                                (int64_t[]){QUANT_ROLES, 1 + spec.history});
+    state_add(r, &FP8_STATE, q);
+    return q;
+}
+
+int64_t quantize_layers(const Registry *r, int64_t tokens, const char **emulation) {
+    int n = 0;
+    *emulation = NULL;
+    for (const Quantiser *q; (q = state_find(r, &FP8_STATE, n)); n++)
+        if (!*emulation)
+            *emulation = quantize_emulation(r->device, q->spec, tokens, q->weight->columns, q->weight->rows);
+    return n;
+}

@@ -1,0 +1,22 @@
+/* What a Quantiser keeps between passes: delayed scales, which follow from the amaxes when a step ends, and the
+ * FP8 values of weights, which are computed whenever parameters change. For quantize.c, which quantises the
+ * operands of a pass. */
+#ifndef ISOTRON_OPS_QUANTIZE_STATE_H
+#define ISOTRON_OPS_QUANTIZE_STATE_H
+
+#include "ops/quantize.h"
+
+typedef struct QuantKept {
+    QuantCodes codes; /* no memory: nothing is kept */
+    Tensor codes_at[2], inverse_at[2], state;
+    char *block;
+    size_t bytes;
+} QuantKept;
+
+Fp8Type quantize_type(const Quantiser *, QuantRole);
+Fp8Blocks quantize_blocks(const Quantiser *, QuantRole);
+/* The delayed state [1 + history] of a role. */
+Tensor quantize_row(const Quantiser *, QuantRole);
+Fp8ScaleAttr quantize_scale_attr(const Quantiser *, QuantRole, int64_t margin);
+
+#endif
