@@ -8,9 +8,7 @@ utf8proc does not.
 
 usage: tools/oracle/unicode_ages.py > src/tokenizer/ages_table.h"""
 import ctypes, sys, unicodedata
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cli import Command
 
 command = Command(__doc__, "tokenizers")

@@ -9,7 +9,6 @@ characters in the planes that have any, FNV-1a (64 bits) of what becomes of the 
 import json, sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cli import Command
 
 command = Command(__doc__, "tokenizers")
