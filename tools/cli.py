@@ -117,6 +117,11 @@ def compact(value, indent="\n"):
     return "{" + ",".join(f"{inner}{json.dumps(key)}: {compact(x, inner)}" for key, x in value.items()) + indent + "}"
 
 
+def markdown(head, rows):
+    """A table."""
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" if row else "|" + "---|" * len(head) for row in [head, None, *rows])
+
+
 def read_json(path):
     try:
         result = json.loads(pathlib.Path(path).read_text())
