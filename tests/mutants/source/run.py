@@ -1,15 +1,13 @@
 #!/usr/bin/env python3
 """Scores the test suite with a random sample of source mutants of src/ and kernels/cpu.
 
-usage: tests/mutants/source/run.py [--seed N] [--count N] [--jobs N] [--time-limit MINUTES] [--patience SECONDS] [--again]
+usage: tests/mutants/source/run.py [--seed N] [--count N] [--jobs N] [--time-limit MINUTES] [--again]
               [--floor PERCENT] [--records FILE] [--json FILE]
 
   --seed N              selects the sample (default: that of the records, or today's date); printed and recorded in the report
   --count N             number of mutants to run, not counting those that do not build or are equivalent (default: 300)
   --jobs N              number of mutants to run at a time, each in a copy of the tree (default: 1)
   --time-limit MINUTES  start no mutant after this time
-  --patience SECONDS    time limit for the tests of a mutant, and again for those under AddressSanitizer (default: 120); a mutant
-                        that exceeds it counts as a survivor, which can only lower the score
   --again               run only the survivors again, against the current tests
   --floor PERCENT       fail if the whole confidence interval of the score, without the mutants that explained.json calls equivalent,
                         is below this value
@@ -18,7 +16,8 @@ usage: tests/mutants/source/run.py [--seed N] [--count N] [--jobs N] [--time-lim
 
 A mutant changes one line (candidates.py). It counts if it compiles with the project's flags and its object code differs from the
 original. Every test of CI's ctest that executes the line then runs, until one fails or takes 10 times as long as usual. After that
-come those of the tests that CI also runs under AddressSanitizer.
+come those of the tests that CI also runs under AddressSanitizer. A mutant whose tests take two minutes in either form counts as a
+survivor, which can only lower the score.
 Exit status 1 if the score is below the floor."""
 import concurrent.futures
 import hashlib
@@ -37,6 +36,7 @@ from cli import Command, Failed, count, natural, positive, result_file, write_js
 from tree import Tree, checked
 
 WORK = ROOT / "build/mutants"
+PATIENCE_S = 120
 
 
 def say(text):
@@ -79,8 +79,8 @@ class Records:
 class Worker:
     """Two copies of the tree: one built like CI's tests, one like CI's AddressSanitizer step."""
 
-    def __init__(self, folder, coverage, patience):
-        self.coverage, self.patience = coverage, patience
+    def __init__(self, folder, coverage):
+        self.coverage = coverage
         self.plain = Tree(folder, "-O3")  # no debug information, so that equal code gives equal files
         self.sanitized = Tree(folder.with_name(f"{folder.name}-asan"), "-O1 -fno-omit-frame-pointer", "-DCMAKE_C_COMPILER=clang",
                               "-DISOTRON_SANITIZE=address,undefined")
@@ -108,7 +108,7 @@ class Worker:
         return self.sound[name]
 
     def first_to_notice(self, tree, order):
-        end = time.monotonic() + self.patience
+        end = time.monotonic() + PATIENCE_S
         for i, name in enumerate(order):
             if time.monotonic() > end:
                 return None, i
@@ -144,7 +144,7 @@ def queue_of(options, records):
 
 
 def work(number, options, coverage, records, queue, lock):
-    worker, known = Worker(WORK / f"tree{number}", coverage, options.patience), score.explained()
+    worker, known = Worker(WORK / f"tree{number}", coverage), score.explained()
     again = {"again": sources()["commit"]} if options.again else {}
     while True:
         with lock:
@@ -185,7 +185,6 @@ command.add_argument("--seed", type=natural)
 command.add_argument("--count", type=count, default=300)
 command.add_argument("--jobs", type=count, default=1)
 command.add_argument("--time-limit", type=positive)
-command.add_argument("--patience", type=positive, default=120)
 command.add_argument("--again", action="store_true")
 command.add_argument("--floor", type=positive, default=0)
 command.add_argument("--records", type=pathlib.Path, default=WORK / "records.jsonl")
