@@ -6,7 +6,7 @@ usage: tools/oracle/compare_tokenizer.py --program build/cpu/tests/tokenize toke
 
 Ends with status 1 and the first differing texts if anything differs. GPT-2's pair of files is given as
 "vocab.json,merges.txt"."""
-import random, struct, subprocess, sys
+import random, struct, subprocess
 
 from cli import Command, Failed, count, program
 

@@ -7,7 +7,7 @@ Deterministic for given versions of Python (its pydoc topics are the training te
 A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones, {"ids", "decoded"}: text (base64) repeated `times`
 times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as little-endian int32; decoded is base64. "regex" has the non-empty
 pieces into which a pattern splits a text, and those of them that match."""
-import base64, json, os, platform, random, sys
+import base64, json, os, platform, random
 from pydoc_data import topics
 
 from cli import Command

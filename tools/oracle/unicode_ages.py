@@ -7,7 +7,7 @@ category now, gets an older stand-in of the same general category, script and UT
 utf8proc does not.
 
 usage: tools/oracle/unicode_ages.py > src/tokenizer/ages_table.h"""
-import ctypes, sys, unicodedata
+import ctypes, unicodedata
 
 from cli import Command
 
