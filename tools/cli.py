@@ -11,6 +11,7 @@ import pathlib
 import shlex
 import shutil
 import sys
+import tempfile
 
 
 class Failed(Exception):
@@ -55,6 +56,18 @@ class Command(argparse.ArgumentParser):
 def words_of(error):
     """An OSError as a sentence without a number."""
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
+def self_test(check, cases):
+    """Of a checker. cases: the files of a tree, {name: text}, and the number of errors that check(tree) must find there."""
+    for files, expected in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            for path, text in ((pathlib.Path(folder, name), text) for name, text in files.items()):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            errors = check(pathlib.Path(folder))
+        assert len(errors) == expected, (files, errors)
+    print(f"{len(cases)} planted trees judged rightly")
 
 
 def number(text, kind, least, what):
@@ -115,6 +128,11 @@ def compact(value, indent="\n"):
     if isinstance(value, list):
         return "[" + ",".join(inner + compact(x, inner) for x in value) + indent + "]"
     return "{" + ",".join(f"{inner}{json.dumps(key)}: {compact(x, inner)}" for key, x in value.items()) + indent + "}"
+
+
+def markdown(head, rows):
+    """A table."""
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" if row else "|" + "---|" * len(head) for row in [head, None, *rows])
 
 
 def read_json(path):

@@ -2,7 +2,7 @@
 """PyTorch's training step of a configuration of bench/train, timed: the peer of `bench/race step`.
 
 usage: bench/train/peer_torch.py --config bench/train/NAME.conf [--steps N] [--seconds S] [--warmup N]
-                                 [--micro-batch-size N] [--no-compile] [--compile-mode MODE]
+                                 [--micro-batch-size N] [--no-compile]
 
 Every layer is compiled. Attention is cuDNN's; where it refuses, flash, and the result says which did it. The parameters are bf16 with
 fp32 masters, as ours. With fp32 moments AdamW is PyTorch's fused one, and gradients of microbatches are summed in fp32. Where the
@@ -28,7 +28,6 @@ command.add_argument("--seconds", type=float, default=0)
 command.add_argument("--warmup", type=count, default=5)
 command.add_argument("--micro-batch-size", type=count)
 command.add_argument("--no-compile", action="store_true")
-command.add_argument("--compile-mode", default="default")
 command.parse_args()
 
 import torch
@@ -277,14 +276,14 @@ def main(a):
     backends, attention = choose_attention(c, device)
     trainer = Trainer(c, a, device)
     for part in [] if a.no_compile else [*trainer.model.layers, trainer.model.head]:
-        part.compile(mode=a.compile_mode)
+        part.compile()
     with sdpa_kernel(backends):
         first, times, together, loss = measure(trainer, a, c, device)
     median, tokens = statistics.median(times), c.batch * c.seq
     print(json.dumps({
         "device": torch.cuda.get_device_name() if CUDA else "CPU", "torch": torch.__version__, "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if CUDA else None, "attention": attention,
-        "compile": "none" if a.no_compile else f"block, {a.compile_mode}",
+        "compile": "none" if a.no_compile else "block, default",
         "optimizer": trainer.optimizer.words,
         "parameters": sum(p.numel() for p in trainer.params), "micro_batch_size": c.micro, "global_batch_size": c.batch,
         "steps": len(times), "tokens": tokens, "step_ms": {"median": median, "min": min(times), "max": max(times)},

@@ -167,10 +167,10 @@ race(*words, "--ours", PROGRAM, status=1)
 first, second = rows_of(out)
 assert [first["name"], second["name"]] == ["attention/short", "attention_grad/short"] and first["shape"] == [64, 4, 12, 1, 64], first
 near(first, gflop=2 * 64 * 64 * 64 * 4 * 12 * 1e-9)
-for form, us in (("same_bits", 1000.0), ("any_order", 500.0)):
+for form, us in (("deterministic", 1000.0), ("any_order", 500.0)):
     cell = first[form]
     assert abs(cell["ratio"]["median"] * cell["ours"]["us"]["median"] - us) < 1e-6 * us and "ratio" not in second[form], first
-assert first["same_bits"]["peer"]["path"] == "flash" and first["any_order"]["peer"]["path"] == "cuDNN"
+assert first["deterministic"]["peer"]["path"] == "flash" and first["any_order"]["peer"]["path"] == "cuDNN"
 # A peer without results has failed, and our rows stay. So has a program that is gone.
 program("peer", "#!/bin/sh\necho '{\"rows\": 5'\n")
 assert "something else than results" in race(*words, "--ours", PROGRAM, status=1).stdout

@@ -9,30 +9,24 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests/mutants/source")]
 import score
-from cli import Command, Failed, read_json
+from cli import Command, Failed, markdown, read_json
 
 DOCUMENT = ROOT / "docs/mutation.md"
 
 
-def table(head, rows):
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [head, ["---"] * len(head), *rows]) + "\n"
-
-
-# ---- planted bugs ----
-
-def of(part):
+def share(part):
     return f"{sum(part)} of {len(part)}" if any(part) else "-"
 
 
 def summary(report):
     records = report["records"]
-    rows = [["planted bugs killed", of([r["killed"] for r in records])],
+    rows = [["planted bugs killed", share([r["killed"] for r in records])],
             ["of those that change a curve, killed by Megatron-LM's rule", f"{report['megatron']} of {report['curves']}"],
-            ["of those in a lane without noise, traced to the right op and rank", of([r["localised"] for r in records if r["traced"]])]]
+            ["of those in a lane without noise, traced to the right op and rank", share([r["localised"] for r in records if r["traced"]])]]
     for lane, eps in report["sensitivity"].items():
         rows.append(["lowest bit of a float64 mantissa whose flip is noticed (one element, one step)", eps] if lane == "bit" else
                     [f"smallest eps of one rank's gradients times 1 + eps that lane {lane} notices", f"{eps:.1e}"])
-    return table(["", ""], rows)
+    return markdown(["", ""], rows)
 
 
 def matrix(records):
@@ -41,29 +35,28 @@ def matrix(records):
         if record["matrix"]:
             families[record["family"]].append(record["matrix"])
     cells = list(next(iter(families.values()), [{}])[0])
-    rows = [[family, len(found), *(of([m[c] for m in found]) for c in cells)] for family, found in families.items()]
-    return table(["family", "bugs", *cells], rows)
+    return markdown(["family", "bugs", *cells],
+                    [[family, len(found), *(share([m[c] for m in found]) for c in cells)] for family, found in families.items()])
 
 
 def bugs(records):
     rows = [[f"`{r['id']}`", r["family"], r["what"], r["issues"], r["by"], r["why"].split(":")[0].split("(")[0].strip()[:40],
              f"{float(r['excess']):.0e}", "yes" if r["megatron"] and r["family"] not in ("comparator", "option") else ""] for r in records]
-    return table(["bug", "family", "what it does", "reported like", "killed in", "first by its bound", "error / bound", "5 % of loss"], rows)
+    head = ["bug", "family", "what it does", "reported like", "killed in", "first by its bound", "error / bound", "5 % of loss"]
+    return markdown(head, rows)
 
 
 def planted(report):
     parts = {"Score": summary(report), "Which cells notice which family": matrix(report["records"]), "The bugs": bugs(report["records"])}
-    return "".join(f"\n## {title}\n\n{part}" for title, part in parts.items())
+    return "".join(f"\n## {title}\n\n{part}\n" for title, part in parts.items())
 
-
-# ---- source mutants ----
 
 def by_folder(mutants):
     folders = collections.defaultdict(list)
     for m in mutants:
         folders[str(pathlib.Path(m["file"]).parent)].append(m)
-    rows = [[folder, len(found), *(sum(m[key] == "killed" for m in found) for key in ("status", "last"))] for folder, found in sorted(folders.items())]
-    return table(["folder", "mutants", "killed", "killed now"], rows)
+    rows = [[folder, len(found), score.killed(found, "status"), score.killed(found, "last")] for folder, found in sorted(folders.items())]
+    return markdown(["folder", "mutants", "killed", "killed now"], rows)
 
 
 def survivors(mutants):
@@ -73,13 +66,13 @@ def survivors(mutants):
         kind, why = explained.get(m["id"], ["open", ""])
         verdict = f"killed by {m['last_by'].split(':')[0]}" if m["last"] == "killed" else f"{kind}: {why}"
         rows.append([f"{m['file']}:{m['line']}", code(m["was"]), code(m["new"]), verdict])
-    return table(["line", "was", "became", "verdict"], rows)
+    return markdown(["line", "was", "became", "verdict"], rows)
 
 
 def source(report):
-    rows = [*score.scores(report).items(), *((f"not counted: {status}", n) for status, n in sorted(report["not_counted"].items()))]
-    return (f"\nSeed {report['seed']}, commit {report['commit']}.\n\n{table(['', ''], rows)}\n{by_folder(report['mutants'])}\n"
-            f"{survivors(report['mutants'])}\n")
+    mutants, left_out = report["mutants"], sorted(report["not_counted"].items())
+    scores = markdown(["", ""], [*score.scores(report).items(), *((f"not counted: {status}", n) for status, n in left_out)])
+    return f"\nSeed {report['seed']}, commit {report['commit']}.\n\n{scores}\n\n{by_folder(mutants)}\n\n{survivors(mutants)}\n\n"
 
 
 def main(a):
@@ -87,8 +80,7 @@ def main(a):
     try:
         name, text = ("source mutants", source(report)) if "sources" in report else ("planted bugs", planted(report))
         begin, end = (f"<!-- tests/mutants/table.py writes {name}{rest} -->\n" for rest in ("", ", up to here"))
-        document = DOCUMENT.read_text()
-        head, rest = document.split(begin)
+        head, rest = DOCUMENT.read_text().split(begin)
         DOCUMENT.write_text(head + begin + text + end + rest.split(end)[1])
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
         raise Failed(f"{a.report} is no report of run.py --json, or a mark is missing in docs/mutation.md ({e})") from None

@@ -1,7 +1,5 @@
 """What the tokenizers library makes of texts that tokenizers get wrong: emoji sequences, combining marks, CJK, right-to-left, NULs, invalid UTF-8, line ends, blanks,
 contractions in odd cases, digits, and tokens spelled out in the text."""
-import random
-
 import tokenizers
 
 ADD_SPECIAL, AS_TEXT, SKIP_SPECIAL = 1, 2, 4

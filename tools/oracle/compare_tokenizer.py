@@ -6,10 +6,8 @@ usage: tools/oracle/compare_tokenizer.py --program build/cpu/tests/tokenize toke
 
 Ends with status 1 and the first differing texts if anything differs. GPT-2's pair of files is given as
 "vocab.json,merges.txt"."""
-import random, struct, subprocess, sys
-from pathlib import Path
+import random, struct, subprocess
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cli import Command, Failed, count, program
 
 command = Command(__doc__, "tokenizers")

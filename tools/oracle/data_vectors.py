@@ -18,9 +18,7 @@ import tempfile
 import types
 import warnings
 from collections import OrderedDict
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cli import Command
 
 command = Command(__doc__, "torch numpy")

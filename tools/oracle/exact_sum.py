@@ -3,11 +3,8 @@
 
 usage: tools/oracle/exact_sum.py > tests/unit/base/exact_sum_vectors.def"""
 import random
-import sys
 from fractions import Fraction
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cli import Command
 
 command = Command(__doc__)

@@ -12,10 +12,8 @@ Lines, numbers in hex (floats by their bits):
 import math
 import random
 import struct
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cli import Command
 
 command = Command(__doc__, "torch")

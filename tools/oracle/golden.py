@@ -12,12 +12,11 @@ import datetime
 import hashlib
 import json
 import math
-import sys
 import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+
 from cli import Command, Failed
 
 command = Command(__doc__, "torch transformers safetensors numpy")
@@ -37,6 +36,7 @@ import sinks
 import witness
 from families import CASES, FAMILIES
 from float64 import Float64, versions
+from witness import trainer
 
 TRAINING = {
     "lr": 1e-2, "min-lr": 1e-3, "lr-decay-style": "cosine", "lr-warmup-iters": 3, "lr-decay-iters": 18,
@@ -75,20 +75,7 @@ def make_batches(o, rng, masked):
     return batches
 
 
-def learning_rate(o, k):
-    """Megatron-LM's schedule (core/optimizer_param_scheduler.py) after k steps; like there, it counts samples."""
-    n, warmup, decay = (i * o["global-batch-size"] for i in (k, o["lr-warmup-iters"], o["lr-decay-iters"]))
-    low, high = o["min-lr"], o["lr"]
-    if warmup > 0 and n <= warmup:
-        return high * n / warmup
-    if n > decay:
-        return low
-    ratio = (n - warmup) / (decay - warmup)
-    scale = {"cosine": 0.5 * (math.cos(math.pi * ratio) + 1), "linear": 1 - ratio}[o["lr-decay-style"]]
-    return low + scale * (high - low)
-
-
-def train(model, o, all_tokens, masks):
+def train(model, o, conf, all_tokens, masks):
     """AdamW as Megatron-LM runs it: p -= lr * (m_hat / (sqrt(v_hat) + eps) + wd * p), wd on tensors of 2 or more dims.
 
     Returns the curve, the gradients and logits of the first step, and the parameters PyTorch's own AdamW makes of
@@ -109,7 +96,7 @@ def train(model, o, all_tokens, masks):
         grads = dict(zip(params, torch.autograd.grad(loss + balance, list(params.values()))))
         norm = math.sqrt(sum((g * g).sum().item() for g in grads.values()))
         clip = min(1.0, o["clip-grad"] / (norm + 1e-6))
-        lr = learning_rate(o, k)
+        lr = trainer.learning_rate(conf, k * o["global-batch-size"], o["lr"], o["min-lr"])
         curve.append({"loss": loss.item(), "grad_norm": norm, "clip": clip, "lr": lr})
         first = first or (grads, logits.detach())
         with torch.no_grad():
@@ -133,6 +120,8 @@ def make(name, out, overrides, arguments):
     rng = np.random.default_rng(o["seed"])
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.conf").write_text("".join(
+        f"{k} = {str(v).lower() if isinstance(v, bool) else v}\n" for k, v in o.items() if v is not False))
     dtype, batches = files.get("init", "float32"), make_batches(o, rng, files.get("mask"))
     with Float64():
         model = transformers.AutoModelForCausalLM.from_config(
@@ -144,14 +133,12 @@ def make(name, out, overrides, arguments):
     save_init(family, model, folder, dtype)
     masks = batches.get("loss_mask", torch.ones(batches["tokens"][..., 1:].shape)).double()
     with Float64():
-        curve, grads, logits, peer, margin = train(model, o, batches["tokens"], masks)
+        curve, grads, logits, peer, margin = train(model, o, witness.read_conf(folder / "run.conf"), batches["tokens"], masks)
     params = {n: p.detach() for n, p in model.named_parameters()}
     oracle = {"grad/" + n: g for n, g in moe.on_disk(FAMILIES[family], grads).items()} | {
         "param/" + n: p for n, p in moe.on_disk(FAMILIES[family], params | moe.biases(model)).items()}
     if logits.nbytes <= 64 << 10:
         oracle["logits"] = logits.contiguous()
-    (folder / "run.conf").write_text("".join(
-        f"{k} = {str(v).lower() if isinstance(v, bool) else v}\n" for k, v in o.items() if v is not False))
     safetensors.torch.save_file(batches, folder / "batches.safetensors", {"format": "pt"})
     safetensors.torch.save_file(oracle, folder / "oracle.safetensors", {"format": "pt"})
     steps = ",\n".join("    " + json.dumps(step) for step in curve)
@@ -173,6 +160,7 @@ def make(name, out, overrides, arguments):
 
 def provenance(family, model, arguments):
     sources = [HERE / f"{f}.py" for f in ("golden", f"families/{family}", "families/decoder", "moe", "sinks", "witness", "float64")]
+    sources += [Path(trainer.__file__), Path(trainer.decoder.__file__)]
     return {"generator": "tools/oracle/golden.py", "arguments": arguments, "model": model,
             "source_sha256": hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest(),
             "versions": versions(), "device": f"cpu, 1 thread, {torch.backends.cpu.get_cpu_capability()}", "dtype": "float64"}

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+
 from cli import Command, program
 
 command = Command(__doc__, "torch transformers safetensors numpy")

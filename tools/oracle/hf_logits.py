@@ -7,10 +7,8 @@ Tokens are drawn at random. --length is the tokens of a sample: 32, or what the 
 sliding window are needed to see the window at all."""
 import hashlib
 import platform
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cli import Command, Failed, count
 
 command = Command(__doc__, "torch transformers safetensors")

@@ -10,10 +10,8 @@ kernels/attr.h). Optimizers (adamw, sgd) have grad [steps, n], and as outputs th
 Rotary cases also have in/inv_freq [dim/2] as transformers computes it from the case's base, dim and scaling."""
 import json
 import math
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cli import Command
 
 command = Command(__doc__, "torch transformers safetensors")

@@ -10,9 +10,7 @@ import math
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cli import Command, program
 
 command = Command(__doc__)

@@ -4,10 +4,8 @@
 usage: tools/oracle/safetensors_files.py"""
 import json
 import struct
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cli import Command
 
 command = Command(__doc__, "torch safetensors")

@@ -7,11 +7,9 @@ Deterministic for given versions of Python (its pydoc topics are the training te
 A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones, {"ids", "decoded"}: text (base64) repeated `times`
 times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as little-endian int32; decoded is base64. "regex" has the non-empty
 pieces into which a pattern splits a text, and those of them that match."""
-import base64, json, os, platform, random, sys
-from pathlib import Path
+import base64, json, os, platform, random
 from pydoc_data import topics
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cli import Command
 
 command = Command(__doc__, "tokenizers")

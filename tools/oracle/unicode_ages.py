@@ -7,10 +7,8 @@ category now, gets an older stand-in of the same general category, script and UT
 utf8proc does not.
 
 usage: tools/oracle/unicode_ages.py > src/tokenizer/ages_table.h"""
-import ctypes, sys, unicodedata
-from pathlib import Path
+import ctypes, unicodedata
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cli import Command
 
 command = Command(__doc__, "tokenizers")

@@ -6,10 +6,9 @@ usage: tools/oracle/unicode_tables.py tests/data/tokenizer/unicode.json
 "matches" has the characters that a regex matches, as pairs (gap since the last one, how many in a row); "word" and "space" those that count
 as a letter next to a single_word token and as a space next to an lstrip token. "forms" has, for each normalizer and each block of 4096
 characters in the planes that have any, FNV-1a (64 bits) of what becomes of the texts of `around`, a line each."""
-import json, sys
+import json
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cli import Command
 
 command = Command(__doc__, "tokenizers")

@@ -95,7 +95,7 @@ def batch_sizes(o):
         number = lambda s: int(float(s[:-1]) * scale[s[-1].upper()]) if s[-1].upper() in scale else int(float(s))
         pairs = [p.split(":") for p in " ".join(o.list("step-batch-size-schedule")).replace(",", " ").split()]
         return [(number(tokens) // o.int("seq-length"), number(size)) for tokens, size in pairs]
-    return [(0, o.int("global-batch-size", o.int("micro-batch-size")))]
+    return [(0, o.int("global-batch-size" if "global-batch-size" in o else "micro-batch-size"))]
 
 
 def batch_size(o, consumed):

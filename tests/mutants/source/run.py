@@ -1,15 +1,13 @@
 #!/usr/bin/env python3
 """Scores the test suite with a random sample of source mutants of src/ and kernels/cpu.
 
-usage: tests/mutants/source/run.py [--seed N] [--count N] [--jobs N] [--time-limit MINUTES] [--patience SECONDS] [--again]
+usage: tests/mutants/source/run.py [--seed N] [--count N] [--jobs N] [--time-limit MINUTES] [--again]
               [--floor PERCENT] [--records FILE] [--json FILE]
 
   --seed N              selects the sample (default: that of the records, or today's date); printed and recorded in the report
   --count N             number of mutants to run, not counting those that do not build or are equivalent (default: 300)
   --jobs N              number of mutants to run at a time, each in a copy of the tree (default: 1)
   --time-limit MINUTES  start no mutant after this time
-  --patience SECONDS    time limit for the tests of a mutant, and again for those under AddressSanitizer (default: 120); a mutant
-                        that exceeds it counts as a survivor, which can only lower the score
   --again               run only the survivors again, against the current tests
   --floor PERCENT       fail if the whole confidence interval of the score, without the mutants that explained.json calls equivalent,
                         is below this value
@@ -18,7 +16,8 @@ usage: tests/mutants/source/run.py [--seed N] [--count N] [--jobs N] [--time-lim
 
 A mutant changes one line (candidates.py). It counts if it compiles with the project's flags and its object code differs from the
 original. Every test of CI's ctest that executes the line then runs, until one fails or takes 10 times as long as usual. After that
-come those of the tests that CI also runs under AddressSanitizer.
+come those of the tests that CI also runs under AddressSanitizer. A mutant whose tests take two minutes in either form counts as a
+survivor, which can only lower the score.
 Exit status 1 if the score is below the floor."""
 import concurrent.futures
 import hashlib
@@ -37,6 +36,7 @@ from cli import Command, Failed, count, natural, positive, result_file, write_js
 from tree import Tree, checked
 
 WORK = ROOT / "build/mutants"
+PATIENCE_S = 120
 
 
 def say(text):
@@ -45,17 +45,16 @@ def say(text):
 
 def sources():
     """Identifies the state of the mutated sources: a sample belongs to one state."""
-    listed = checked(["git", "ls-files", "-s", "src", "kernels/cpu"], cwd=ROOT)
-    changed = checked(["git", "diff", "HEAD", "--", "src", "kernels/cpu"], cwd=ROOT)
-    return {"commit": checked(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT).strip(), "sources": hashlib.sha256((listed + changed).encode()).hexdigest()[:10]}
+    state = [checked(["git", *words, "--", "src", "kernels/cpu"], cwd=ROOT) for words in (["ls-files", "-s"], ["diff", "HEAD"])]
+    return {"commit": checked(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT).strip(),
+            "sources": hashlib.sha256("".join(state).encode()).hexdigest()[:10]}
 
 
 class Records:
     """One line for each mutant, written when it is done."""
 
     def __init__(self, path, seed, again):
-        self.path, self.lock = path, threading.Lock()
-        now = sources()
+        self.path, self.lock, now = path, threading.Lock(), sources()
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps({"seed": int(time.strftime("%Y%m%d")) if seed is None else seed, **now}) + "\n")
@@ -73,18 +72,15 @@ class Records:
             with self.path.open("a") as file:
                 file.write(json.dumps(record) + "\n")
 
-    def done(self):
-        return {r["id"] for r in self.all}
-
     def counted(self):
-        return sum(r["status"] in score.COUNTED and not r.get("again") for r in self.all)
+        return sum(r["status"] in score.COUNTED and "again" not in r for r in self.all)
 
 
 class Worker:
     """Two copies of the tree: one built like CI's tests, one like CI's AddressSanitizer step."""
 
-    def __init__(self, folder, coverage, patience):
-        self.coverage, self.patience = coverage, patience
+    def __init__(self, folder, coverage):
+        self.coverage = coverage
         self.plain = Tree(folder, "-O3")  # no debug information, so that equal code gives equal files
         self.sanitized = Tree(folder.with_name(f"{folder.name}-asan"), "-O1 -fno-omit-frame-pointer", "-DCMAKE_C_COMPILER=clang",
                               "-DISOTRON_SANITIZE=address,undefined")
@@ -112,7 +108,7 @@ class Worker:
         return self.sound[name]
 
     def first_to_notice(self, tree, order):
-        end = time.monotonic() + self.patience
+        end = time.monotonic() + PATIENCE_S
         for i, name in enumerate(order):
             if time.monotonic() > end:
                 return None, i
@@ -121,66 +117,66 @@ class Worker:
         return None, len(order)
 
 
-class Run:
-    def __init__(self, options, records):
-        self.options, self.records, self.lock = options, records, threading.Lock()
-        self.explained = score.explained()
-        self.end = time.monotonic() + 60 * options.time_limit if options.time_limit else float("inf")
-        self.coverage = suite.Coverage(WORK / "coverage", options.jobs, say)
-        for name, why in self.coverage.left_out.items():
-            say(f"excluded: {name} {why}")
-        if options.again:
-            last = {r["id"]: r for r in records.all}
-            self.queue = iter([m for r in last.values() if r["status"] == "survived" and (m := self.found_again(r))])
-        else:
-            self.queue = (m for m in sample(ROOT, records.head["seed"]) if m.id not in records.done())
-
-    def found_again(self, record):
-        """The mutant at the current position of its line."""
-        mutant = Mutant(*(record[key] for key in Mutant._fields))
-        lines = [line.rstrip() for line in without_comments((ROOT / mutant.file).read_text()).splitlines()]
-        places = [i + 1 for i, line in enumerate(lines) if line == mutant.was]
-        if not places:
-            say(f"{mutant.file}:{mutant.line} is no longer '{mutant.was.strip()}': mutant skipped")
-            return None
-        return mutant._replace(line=min(places, key=lambda n: abs(n - mutant.line)))
-
-    def next(self):
-        with self.lock:
-            if time.monotonic() > self.end or (not self.options.again and self.records.counted() >= self.options.count):
-                return None
-            return next(self.queue, None)
-
-    def known(self, mutant):
-        """A mutant listed as equivalent in explained.json is not run."""
-        if self.explained.get(mutant.id, [""])[0] == "equivalent":
-            return {**mutant._asdict(), "status": "survived", "by": None, "tests": 0, "seconds": 0}
+def found_again(record):
+    """The mutant at the current position of its line."""
+    mutant = Mutant(*(record[key] for key in Mutant._fields))
+    lines = [line.rstrip() for line in without_comments((ROOT / mutant.file).read_text()).splitlines()]
+    places = [i for i, line in enumerate(lines, 1) if line == mutant.was]
+    if not places:
+        say(f"{mutant.file}:{mutant.line} is no longer '{mutant.was.strip()}': mutant skipped")
         return None
+    return mutant._replace(line=min(places, key=lambda n: abs(n - mutant.line)))
 
-    def work(self, number):
-        worker = Worker(WORK / f"tree{number}", self.coverage, self.options.patience)
-        while mutant := self.next():
-            record = self.known(mutant) or worker.judge(mutant)
-            self.records.add({**record, **({"again": sources()["commit"]} if self.options.again else {})})
-            if record["status"] in score.COUNTED:
-                say(f"{self.records.counted()}: {mutant.file}:{mutant.line} {record['status']} in {record['seconds']} s, "
-                    f"{record['tests']} tests{', ' + record['by'] if record['by'] else ''}")
 
-    def all(self):
-        with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
-            for done in [pool.submit(self.work, i) for i in range(self.options.jobs)]:
-                done.result()
+def queue_of(options, records):
+    """The mutants to run, one after the other."""
+    end = time.monotonic() + 60 * options.time_limit if options.time_limit else float("inf")
+    if options.again:
+        last = {r["id"]: r for r in records.all}
+        found = filter(None, [found_again(r) for r in last.values() if r["status"] == "survived"])
+    else:
+        done = {r["id"] for r in records.all}
+        found = (m for m in sample(ROOT, records.head["seed"]) if m.id not in done)
+    for mutant in found:
+        if time.monotonic() > end or (not options.again and records.counted() >= options.count):
+            return
+        yield mutant
+
+
+def work(number, options, coverage, records, queue, lock):
+    worker, known = Worker(WORK / f"tree{number}", coverage), score.explained()
+    again = {"again": sources()["commit"]} if options.again else {}
+    while True:
+        with lock:
+            mutant = next(queue, None)
+        if not mutant:
+            return
+        if known.get(mutant.id, [""])[0] == "equivalent":  # not run
+            record = {**mutant._asdict(), "status": "survived", "by": None, "tests": 0, "seconds": 0}
+        else:
+            record = worker.judge(mutant)
+        records.add({**record, **again})
+        if record["status"] in score.COUNTED:
+            told = f", {record['by']}" if record["by"] else f"\n  - {mutant.was.strip()}\n  + {mutant.new.strip()}"
+            begin = f"{records.counted()}: {mutant.file}:{mutant.line} {record['status']}"
+            say(f"{begin} in {record['seconds']} s, {record['tests']} tests{told}")
 
 
 def main(options):
     if not suite.sandbox_works():
         raise Failed("mutants may delete files and kill processes, so they run in namespaces, which this user cannot create: run as root")
     records = Records(options.records, options.seed, options.again)
-    Run(options, records).all()
+    coverage = suite.Coverage(WORK / "coverage", options.jobs, say)
+    for name, why in coverage.left_out.items():
+        say(f"excluded: {name} {why}")
+    queue, lock = queue_of(options, records), threading.Lock()
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda number: work(number, options, coverage, records, queue, lock), range(options.jobs)))
     report = score.report(records.head, records.all)
     if options.json:
         write_json(options.json, report)
-    print(score.text(report))
+    print(f"seed {report['seed']}, commit {report['commit']}; not counted: {dict(report['not_counted'])}")
+    print("\n".join(f"{name}: {value}" for name, value in score.scores(report).items()))
     return int(100 * score.best(report) < options.floor)
 
 
@@ -189,7 +185,6 @@ command.add_argument("--seed", type=natural)
 command.add_argument("--count", type=count, default=300)
 command.add_argument("--jobs", type=count, default=1)
 command.add_argument("--time-limit", type=positive)
-command.add_argument("--patience", type=positive, default=120)
 command.add_argument("--again", action="store_true")
 command.add_argument("--floor", type=positive, default=0)
 command.add_argument("--records", type=pathlib.Path, default=WORK / "records.jsonl")

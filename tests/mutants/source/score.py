@@ -22,17 +22,14 @@ def wilson(k, n, z=1.96):
 
 def report(head, records):
     """The first verdict on each mutant, which the sample measures, and the last one, after --again."""
-    first, last = {}, {}
-    for record in records:
-        first.setdefault(record["id"], record)
-        last[record["id"]] = record
-    mutants = [{**first[i], "last": last[i]["status"], "last_by": last[i]["by"]} for i in first]
+    first, last = {r["id"]: r for r in reversed(records)}, {r["id"]: r for r in records}
+    mutants = [{**first[i], "last": last[i]["status"], "last_by": last[i]["by"]} for i in last]
     return {**head, "mutants": [m for m in mutants if m["status"] in COUNTED],
             "not_counted": collections.Counter(m["status"] for m in mutants if m["status"] not in COUNTED)}
 
 
 def killed(mutants, key):
-    return sum(m[key] == "killed" for m in mutants), len(mutants)
+    return sum(m[key] == "killed" for m in mutants)
 
 
 def real(mutants):
@@ -43,26 +40,17 @@ def real(mutants):
 
 def best(report):
     """The upper end of the interval for the score of the current suite."""
-    return wilson(*killed(real(report["mutants"]), "last"))[1]
-
-
-def words(k, n):
-    low, high = wilson(k, n)
-    return f"{k} of {n}, {100 * k / n if n else 0:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
+    differ = real(report["mutants"])
+    return wilson(killed(differ, "last"), len(differ))[1]
 
 
 def scores(report):
     """Name -> score: of the suite as sampled, without equivalent mutants, and with the tests written since."""
-    differ = real(report["mutants"])
-    return {"killed": words(*killed(report["mutants"], "status")), "killed, without equivalent mutants": words(*killed(differ, "status")),
-            "the same, including tests written for survivors": words(*killed(differ, "last"))}
-
-
-def text(report):
-    known = explained()
-    lines = [f"seed {report['seed']}, commit {report['commit']}; not counted: {dict(report['not_counted'])}"]
-    for m in report["mutants"]:
-        if m["last"] == "survived":
-            kind, why = known.get(m["id"], ["not explained", ""])
-            lines.append(f"survived {m['id']} {m['file']}:{m['line']} ({kind}) {why}\n  - {m['was'].strip()}\n  + {m['new'].strip()}")
-    return "\n".join(lines + [f"{name}: {value}" for name, value in scores(report).items()])
+    every, differ = report["mutants"], real(report["mutants"])
+    found = {}
+    for name, mutants, key in (("killed", every, "status"), ("killed, without equivalent mutants", differ, "status"),
+                               ("the same, including tests written for survivors", differ, "last")):
+        k, n = killed(mutants, key), len(mutants)
+        low, high = wilson(k, n)
+        found[name] = f"{k} of {n}, {100 * k / n if n else 0:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
+    return found

@@ -54,13 +54,9 @@ def split_qkv(x, o, by_group):
 def with_parts(w, o, names, fused, by_group=True):
     """Weights with parts of their names replaced, and the matrix of q, k and v as three."""
     found = {}
-    for name, x in w.items():
-        for theirs, ours in names.items():
-            name = name.replace(theirs, ours)
-        if fused in name:
-            found |= {name.replace(fused, f"self_attn.{part}_proj"): y for part, y in zip("qkv", split_qkv(x, o, by_group))}
-        else:
-            found[name] = x
+    for name, x in renamed(w, names).items():
+        parts = zip("qkv", split_qkv(x, o, by_group)) if fused in name else []
+        found |= {name.replace(fused, f"self_attn.{part}_proj"): y for part, y in parts} or {name: x}
     return found
 
 

@@ -22,7 +22,7 @@ def config(o):
 
 
 def llama(w, o):
-    return {name.replace("shared_experts.", "shared_expert."): x for name, x in w.items()}
+    return decoder.renamed(w, {"shared_experts.": "shared_expert."})
 
 
 BASE = SIZES | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 6}

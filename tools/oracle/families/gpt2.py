@@ -1,7 +1,7 @@
 """GPT-2: learned positions, LayerNorm, and linear layers that are stored transposed."""
 import numpy as np
 
-from families.decoder import shape
+from families.decoder import renamed, shape
 
 CASES = {
     "gpt2-tiny": (shape(2, 16, 2, None, 16, 64) | {"micro-batch-size": 4, "clip-grad": 1.0}, {"init": "float64"}),
@@ -20,24 +20,17 @@ def config(o):
             "tie_word_embeddings": not o.get("untie-embeddings-and-output-weights", False), "bos_token_id": None, "eos_token_id": None}
 
 
-OUTSIDE = {"wte": "model.embed_tokens", "wpe": "positions", "ln_f": "model.norm"}
-INSIDE = {"attn.c_proj": "self_attn.o_proj", "mlp.c_fc": "mlp.up_proj", "mlp.c_proj": "mlp.down_proj",
-          "ln_1": "input_layernorm", "ln_2": "post_attention_layernorm"}
+NAMES = {"transformer.wte": "model.embed_tokens", "transformer.wpe": "positions", "transformer.ln_f": "model.norm",
+         "transformer.h.": "model.layers.", "attn.c_proj": "self_attn.o_proj", "mlp.c_fc": "mlp.up_proj", "mlp.c_proj": "mlp.down_proj",
+         "ln_1": "input_layernorm", "ln_2": "post_attention_layernorm"}
 
 
 def llama(w, o):
     found = {}
-    for name, x in w.items():
-        module, kind = name.removeprefix("transformer.").rsplit(".", 1)
-        if not module.startswith("h."):
-            found[f"{OUTSIDE[module]}.{kind}"] = x
-            continue
-        _, layer, module = module.split(".", 2)
-        if module == "attn.c_attn":
-            for part, y in zip("qkv", np.split(x, 3, axis=-1)):
-                found[f"model.layers.{layer}.self_attn.{part}_proj.{kind}"] = y.T
-        else:
-            found[f"model.layers.{layer}.{INSIDE[module]}.{kind}"] = x.T  # of a vector, itself
+    for name, x in renamed(w, NAMES).items():
+        y = x.T if ".layers." in name else x  # of a vector, itself
+        parts = zip("qkv", np.split(y, 3)) if "attn.c_attn" in name else []
+        found |= {name.replace("attn.c_attn", f"self_attn.{part}_proj"): z for part, z in parts} or {name: y}
     return found
 
 

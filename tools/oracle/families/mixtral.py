@@ -22,12 +22,7 @@ expert_names = (".block_sparse_moe.", "w1", "w3", "w2")
 
 
 def llama(w, o):
-    found = {}
-    for name, x in w.items():
-        for theirs, ours in (("block_sparse_moe", "mlp"), (".w1.", ".gate_proj."), (".w3.", ".up_proj."), (".w2.", ".down_proj.")):
-            name = name.replace(theirs, ours)
-        found[name] = x
-    return found
+    return decoder.renamed(w, {"block_sparse_moe": "mlp", ".w1.": ".gate_proj.", ".w3.": ".up_proj.", ".w2.": ".down_proj."})
 
 
 BASE = SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}
