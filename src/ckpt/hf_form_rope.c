@@ -12,17 +12,50 @@ static bool has_objects(const json_t *in) {
     return false;
 }
 
+static const char SCALING[] = "rope_scaling", PARAMETERS[] = "rope_parameters", FULL[] = "full_attention",
+                  SLIDING[] = "sliding_attention";
+
+/* NULL: there is none. */
+static const json_t *get_object(HfReader *r, const char *key) {
+    const json_t *v = hf_member(r, NULL, key);
+    if (v && !json_is_object(v)) hf_refuse(r, key, "not an object");
+    return v;
+}
+
+/* NULL if it is missing or empty. Its numbers are those of every layer. */
+static const json_t *get_flat(HfReader *r, const char *key) {
+    const json_t *v = get_object(r, key);
+    if (has_objects(v)) hf_refuse(r, key, "but numbers for each kind of layer cannot be read");
+    return json_object_size(v) ? v : NULL;
+}
+
+/* Whether layers with a window have a rotation of their own in this type of model. */
+static bool has_two_rotations(const HfReader *r) {
+    int i = 0;
+    while (i < r->num_rows && r->rows[i]->option != OPTION_rope_local_base_freq) i++;
+    return i < r->num_rows;
+}
+
+/* The object in rope_parameters for that kind of layer. rope_scaling, of older files, is that of full layers. */
+static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char **key) {
+    const json_t *scaling = get_flat(r, SCALING), *kinds = get_object(r, PARAMETERS), *item;
+    const char *name;
+    *key = scaling ? SCALING : PARAMETERS;
+    if (scaling && kinds) hf_refuse(r, SCALING, "but rope_parameters is there too; leave out one of them");
+    if (scaling && hf_member(r, scaling, "type") && !hf_member(r, scaling, "rope_type"))
+        hf_refuse(r, SCALING, "in which transformers reads rope_type of this type of model, not type");
+    json_object_foreach((json_t *)kinds, name, item) {
+        if (!json_is_object(item) && !json_is_null(item))
+            hf_refuse(r, PARAMETERS, "but this type of model needs an object in it for each kind of layer");
+    }
+    return !scaling ? kinds ? hf_member(r, kinds, kind) : NULL : kind == FULL ? scaling : NULL;
+}
+
 /* transformers lets rope_scaling, of older files, go before rope_parameters. An empty one counts as none. */
 static const json_t *find_rope(HfReader *r, const char **key) {
-    static const char *const KEYS[] = {"rope_scaling", "rope_parameters"};
-    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-        const json_t *v = hf_member(r, NULL, KEYS[i]);
-        *key = KEYS[i];
-        if (v && !json_is_object(v)) hf_refuse(r, *key, "not an object");
-        if (has_objects(v)) hf_refuse(r, *key, "but numbers for each kind of layer cannot be read");
-        if (json_object_size(v)) return v;
-    }
-    return NULL;
+    if (has_two_rotations(r)) return find_rope_of_kind(r, FULL, key);
+    const json_t *scaling = get_flat(r, *key = SCALING);
+    return scaling ? scaling : get_flat(r, *key = PARAMETERS);
 }
 
 /* Its place is the object, where it can have a name of its own, or the file; the object's goes first. */
@@ -54,11 +87,13 @@ static void set_scaling_number(HfReader *r, const json_t *in, const char *in_key
     hf_set_real(r, option, hf_get_real(r, in, key, 1));
 }
 
-/* Its default is the model's length; a number outside the object goes before the one inside. */
+/* Its default is the model's length; a number outside the object goes before the one inside, unless layers
+ * have two kinds of rotation. */
 static void set_original_length(HfReader *r, const json_t *in) {
     static const char key[] = "original_max_position_embeddings";
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
-                 length = hf_get_real(r, NULL, key, hf_get_real(r, in, key, positions));
+                 inside = hf_get_real(r, in, key, positions),
+                 length = has_two_rotations(r) ? inside : hf_get_real(r, NULL, key, inside);
     if (!(length >= 1 && length <= config_range(OPTION_max_position_embeddings).high))
         hf_refuse(r, key, "not a number of positions");
     hf_set_size(r, OPTION_rope_scaling_original_max_position_embeddings, r->err.code ? 1 : (int64_t)length);
@@ -66,6 +101,21 @@ static void set_original_length(HfReader *r, const json_t *in) {
 
 static const char *get_rope_type(HfReader *r, const json_t *in) {
     return in ? hf_get_text(r, in, "rope_type", hf_get_text(r, in, "type", "default")) : "default";
+}
+
+/* Layers with a window, which are not scaled. */
+static void local_base_read(HfReader *r, const HfRow *row) {
+    const char *key;
+    const json_t *in = find_rope_of_kind(r, SLIDING, &key);
+    const double outside = hf_get_real(r, NULL, row->key, row->fallback),
+                 base = in ? hf_get_real(r, in, "rope_theta", outside) : outside;
+    if (strcmp(get_rope_type(r, in), "default"))
+        hf_refuse(r, key, "but positions of layers with a window can only be without scaling (default)");
+    if (r->windowed) hf_set_real(r, row->option, base);
+}
+
+static void local_base_write(HfWriter *w, const HfRow *row) {
+    if (f64_is_set(w->config->rope_local_base_freq)) hf_value_write(w, row);
 }
 
 static void rope_scaling_read(HfReader *r, const HfRow *row) {
@@ -117,6 +167,7 @@ static void unscaled_rope_read(HfReader *r, const HfRow *row) {
 static void unscaled_rope_write(HfWriter *w, const HfRow *row) { hf_put_text(w, row->key, "null"); }
 
 const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
+             hf_form_local_base = {local_base_read, local_base_write},
              hf_form_whole_rotation = {whole_rotation_read, hf_value_write},
              hf_form_rope_scaling = {rope_scaling_read, rope_scaling_write},
              hf_form_unscaled_rope = {unscaled_rope_read, unscaled_rope_write};

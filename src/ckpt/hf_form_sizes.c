@@ -98,9 +98,10 @@ static void pre_attention_scalar_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, (int64_t)fmin(round(1 / (scale * scale)), most));
 }
 
-/* null is no cap, and a missing key the usual one. */
+/* null is no cap, and a missing key the usual one; a fallback of 0 is none. */
 static void softcap_read(HfReader *r, const HfRow *row) {
-    if (!json_is_null(json_object_get(r->root, row->key))) hf_value_read(r, row);
+    const json_t *cap = json_object_get(r->root, row->key);
+    if (cap ? !json_is_null(cap) : row->fallback != 0) hf_value_read(r, row);
 }
 
 static void softcap_write(HfWriter *w, const HfRow *row) {

@@ -102,6 +102,10 @@ static const HfRow ROWS_gemma2[] = {
 #include "ckpt/hf/gemma2.def"
 #include "ckpt/hf/all.def"
 };
+static const HfRow ROWS_gemma3_text[] = {
+#include "ckpt/hf/gemma3_text.def"
+#include "ckpt/hf/all.def"
+};
 static const HfRow ROWS_gpt_neox[] = {
 #include "ckpt/hf/gpt_neox.def"
 #include "ckpt/hf/all.def"

@@ -49,11 +49,13 @@ def capped(x, bound):
     return x if bound is None else bound * np.tanh(x / bound)
 
 
-def frequencies(o, head_dim):
+def frequencies(o, head_dim, windowed):
     dim = int(head_dim * o.get("rotary-percent", 1.0))
+    if windowed and "rope-local-base-freq" in o:
+        return o["rope-local-base-freq"] ** (-2 * np.arange(dim // 2) / dim)
     result = []
     for i in range(dim // 2):
-        f = o.get("rotary-base", 10000) ** (-2 * i / dim)
+        f = o.get("rotary-base", 10000) ** (-2 * i / dim) / o.get("rotary-seq-len-interpolation-factor", 1)
         if o.get("use-rope-scaling"):
             turns = LLAMA3_CONTEXT * f / (2 * np.pi)
             keep = min(max((turns - LLAMA3_LOW) / (LLAMA3_HIGH - LLAMA3_LOW), 0), 1)
@@ -82,7 +84,7 @@ def attention(o, q, k, v, head_dim, sinks, windowed):
         g = h * groups // heads
         qh, kh, vh = (x[:, i * head_dim : (i + 1) * head_dim] for x, i in ((q, h), (k, g), (v, g)))
         if o.get("position-embedding-type") == "rope":
-            qh, kh = (rotate(x, frequencies(o, head_dim)) for x in (qh, kh))
+            qh, kh = (rotate(x, frequencies(o, head_dim, windowed)) for x in (qh, kh))
         score = capped(qh @ kh.T * o.get("softmax-scale", head_dim**-0.5), o.get("attn-logit-softcapping"))
         p = np.where(seen, np.exp(score - score.real.max(1, keepdims=True)), 0)
         rest = 0 if sinks is None else np.exp(sinks[h] - score.real.max(1, keepdims=True))

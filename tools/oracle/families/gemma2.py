@@ -15,7 +15,7 @@ CASES = {
 
 def config(o):
     return decoder.config(o, **decoder.window(o), hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=round(o["softmax-scale"]**-2),
-                          attn_logit_softcapping=o["attn-logit-softcapping"], final_logit_softcapping=o["final-logit-softcapping"],
+                          attn_logit_softcapping=o.get("attn-logit-softcapping"), final_logit_softcapping=o.get("final-logit-softcapping"),
                           layer_types=[SLIDING if windowed else FULL for windowed in json.loads(o["window-attn-skip-freq"])])
 
 
