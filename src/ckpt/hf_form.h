@@ -76,9 +76,11 @@ int64_t hf_get_layers(HfReader *);
 /* Sets an option: appends `name = value`. */
 void hf_set_size(HfReader *, int option, int64_t);
 void hf_set_real(HfReader *, int option, double);
-void hf_set_flag(HfReader *, int option, bool);
+void hf_set_flag(HfReader *, int option, bool); /* of the field, also where the option is its opposite */
 void hf_set_text(HfReader *, int option, const char *);
 
+/* What a FIX or LACK row sets its option to. */
+const char *hf_fixed_text(const HfRow *);
 /* What KEY rows do: a number or a flag. */
 void hf_value_read(HfReader *, const HfRow *);
 void hf_value_write(HfWriter *, const HfRow *);

@@ -116,7 +116,7 @@ static void softcap_write(HfWriter *w, const HfRow *row) {
 static void both_biases_read(HfReader *r, const HfRow *row) {
     const bool attention = hf_get_flag(r, row->key, false), mlp = hf_get_flag(r, "mlp_bias", false);
     if (attention != mlp) hf_refuse(r, row->key, "and mlp_bias differs: this model has both or neither");
-    hf_set_flag(r, row->option, !attention); /* disable-bias-linear */
+    hf_set_flag(r, row->option, attention);
 }
 
 static void both_biases_write(HfWriter *w, const HfRow *row) {
