@@ -53,7 +53,7 @@ extern const HfForm hf_form_query_groups, hf_form_head_size, hf_form_head_size_i
     hf_form_pre_attention_scalar, hf_form_softcap, hf_form_both_biases, hf_form_two_norms,
     hf_form_falcon_layers, hf_form_falcon_heads;
 extern const HfForm hf_form_rope_number, hf_form_local_base, hf_form_whole_rotation, hf_form_rope_scaling,
-    hf_form_unscaled_rope, hf_form_windows;
+    hf_form_long_rope, hf_form_windows;
 extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_experts, hf_form_router_groups,
     hf_form_shared_experts, hf_form_first_dense, hf_form_sparse_layers;
 
