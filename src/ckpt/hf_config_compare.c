@@ -100,6 +100,7 @@ static Config plain(const Config *config, const Derived *d, Arena *arena) {
     c.make_vocab_size_divisible_by = fresh.make_vocab_size_divisible_by;
     c.group_query_attention = true;
     c.add_qkv_bias |= c.add_bias_linear;
+    c.add_attn_proj_bias |= c.add_bias_linear;
     c.hf_model_type = fresh.hf_model_type;
     plain_positions(&c, &fresh, arena);
     plain_windows(&c, d, arena);
