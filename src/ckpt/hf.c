@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/str.h"
+#include "ckpt/hf_type.h"
 
 /* ---- names ---- */
 
@@ -153,9 +154,14 @@ Err hf_detect(const Safetensors *s, HfFamily *out) {
         for (int64_t i = 0; i < s->count; i++)
             if (is_witness(s->tensors[i].name, *out)) return ERR_OK;
     }
-    return err_user("'%s' holds neither a GPT-2 (%s) nor a Llama-like (%s) model; its first tensor is %s",
-                    s->path, FAMILIES[HF_GPT2].witness, FAMILIES[HF_LLAMA].witness,
-                    s->count ? quote(s->tensors[0].name).s : "none");
+    Str types = {0};
+    hf_type_names(&types);
+    const Err e = err_user(
+        "the tensors in '%s' have the names of no model that can be read (%s); the first is %s; give "
+        "the weights of one of these models",
+        s->path, types.s, s->count ? quote(s->tensors[0].name).s : "missing");
+    str_free(&types);
+    return e;
 }
 
 const Tensor *hf_find(const Safetensors *s, const HfMap *m, const HfTensor *t) {

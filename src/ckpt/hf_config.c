@@ -109,7 +109,7 @@ static bool has_fixed_values(const HfType *t, const Config *filled) {
         Str value = {0};
         if (rows[i]->form != &hf_form_fixed) continue;
         arg_print(&CONFIG_ROWS[rows[i]->option], config_value(filled, rows[i]->option), &value);
-        has = !strcmp(value.s, rows[i]->word);
+        has = !strcmp(value.s, hf_fixed_text(rows[i]));
         str_free(&value);
     }
     return has;

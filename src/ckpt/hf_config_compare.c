@@ -5,8 +5,17 @@
 #include <string.h>
 
 #include "ckpt/hf_config.h"
+#include "ckpt/hf_form.h"
 
-static void plain_positions(Config *c, const Config *fresh) {
+/* The same numbers, each in the fewest digits. */
+static TextList plain_numbers(Arena *arena, const TextList *list) {
+    TextList plain = {arena_alloc(arena, (size_t)list->count * sizeof *plain.at), list->count};
+    for (int64_t i = 0; i < list->count; i++)
+        plain.at[i] = arena_printf(arena, "%s", hf_real(strtod(list->at[i], NULL), (char[40]){0}));
+    return plain;
+}
+
+static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     const bool rope = c->position_embedding_type == POSITION_ROPE;
     if (!rope || !f64_is_set(c->rotary_seq_len_interpolation_factor))
         c->rotary_seq_len_interpolation_factor = 1;
@@ -19,9 +28,12 @@ static void plain_positions(Config *c, const Config *fresh) {
         c->rope_scaling_factor = fresh->rope_scaling_factor;
         c->rope_scaling_low_freq_factor = fresh->rope_scaling_low_freq_factor;
         c->rope_scaling_high_freq_factor = fresh->rope_scaling_high_freq_factor;
+    }
+    if (!c->use_rope_scaling && !c->rope_short_factor.count)
         c->rope_scaling_original_max_position_embeddings =
             fresh->rope_scaling_original_max_position_embeddings;
-    }
+    c->rope_short_factor = plain_numbers(arena, &c->rope_short_factor);
+    c->rope_long_factor = plain_numbers(arena, &c->rope_long_factor);
     c->seq_length = I64_UNSET; /* of training */
 }
 
@@ -87,8 +99,9 @@ static Config plain(const Config *config, const Derived *d, Arena *arena) {
     c.make_vocab_size_divisible_by = fresh.make_vocab_size_divisible_by;
     c.group_query_attention = true;
     c.add_qkv_bias |= c.add_bias_linear;
+    c.add_attn_proj_bias |= c.add_bias_linear;
     c.hf_model_type = fresh.hf_model_type;
-    plain_positions(&c, &fresh);
+    plain_positions(&c, &fresh, arena);
     plain_windows(&c, d, arena);
     plain_experts(&c, d, &fresh, arena);
     return c;

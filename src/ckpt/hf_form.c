@@ -93,7 +93,17 @@ void hf_set_real(HfReader *r, int option, double v) {
     hf_set_text(r, option, text);
 }
 
-void hf_set_flag(HfReader *r, int option, bool v) { hf_set_text(r, option, v ? "true" : "false"); }
+/* The option whose field is to be v; --disable-bias-linear and its like have the name of the opposite. */
+static const char *flag_text(int option, bool v) {
+    return v != (CONFIG_ROWS[option].type == ARG_OFF) ? "true" : "false";
+}
+
+void hf_set_flag(HfReader *r, int option, bool v) { hf_set_text(r, option, flag_text(option, v)); }
+
+const char *hf_fixed_text(const HfRow *row) {
+    return CONFIG_ROWS[row->option].type == ARG_OFF ? flag_text(row->option, !strcmp(row->word, "true"))
+                                                    : row->word;
+}
 
 /* ---- writing ---- */
 
@@ -139,9 +149,6 @@ void hf_value_read(HfReader *r, const HfRow *row) {
     case ARG_F64:
         real_read(r, row);
         return;
-    case ARG_OFF: /* has the name of the opposite: disable-bias-linear */
-        opposite_read(r, row);
-        return;
     default:
         hf_set_flag(r, row->option, hf_get_flag(r, row->key, row->fallback != 0));
     }
@@ -165,7 +172,7 @@ static void opposite_write(HfWriter *w, const HfRow *row) {
     hf_put_flag(w, row->key, !*(const bool *)config_value(w->config, row->option));
 }
 
-static void word_read(HfReader *r, const HfRow *row) { hf_set_text(r, row->option, row->word); }
+static void fixed_read(HfReader *r, const HfRow *row) { hf_set_text(r, row->option, hf_fixed_text(row)); }
 static void word_write(HfWriter *w, const HfRow *row) { hf_put_text(w, row->key, row->word); }
 
 static void token_write(HfWriter *w, const HfRow *row) {
@@ -200,6 +207,6 @@ static void alias_read(HfReader *r, const HfRow *row) {
 const HfForm hf_form_value = {hf_value_read, hf_value_write},
              hf_form_opposite = {opposite_read, opposite_write}, hf_form_copy = {NULL, hf_value_write},
              hf_form_text = {NULL, word_write}, hf_form_token = {NULL, token_write},
-             hf_form_fixed = {word_read, NULL}, hf_form_lacking = {word_read, NULL},
+             hf_form_fixed = {fixed_read, NULL}, hf_form_lacking = {fixed_read, NULL},
              hf_form_required = {required_read, NULL}, hf_form_stated = {required_read, stated_write},
              hf_form_refused = {refused_read, NULL}, hf_form_alias = {alias_read, NULL};

@@ -15,7 +15,8 @@ typedef struct HfReader {
     const char *path;
     const HfRow *const *rows;
     int num_rows;
-    Str *out; /* `name = value` lines */
+    Str *out;         /* `name = value` lines */
+    int64_t windowed; /* layers with a window; set by the row of windows */
     Err err;
 } HfReader;
 
@@ -38,6 +39,7 @@ typedef enum HfWindows {
     HF_WINDOWS_NONE,
     HF_WINDOWS_ALL,       /* all, if sliding_window is a number */
     HF_WINDOWS_ALTERNATE, /* those of layer_types, else 0, 2, ... */
+    HF_WINDOWS_PERIOD,    /* those of layer_types, else all but every sliding_window_pattern-th */
     HF_WINDOWS_SWITCHED,  /* all, if use_sliding_window too */
     HF_WINDOWS_LATE,      /* if use_sliding_window: those of layer_types, else from max_window_layers on */
     HF_WINDOWS_EVEN, /* if use_sliding_window: those of layer_types, else 0, 2, ... below max_window_layers */
@@ -48,10 +50,10 @@ extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text,
 /* Heads, sizes, activations, scores and biases. */
 extern const HfForm hf_form_query_groups, hf_form_head_size, hf_form_head_size_is_usual,
     hf_form_hidden_size_divides, hf_form_fourfold, hf_form_positions, hf_form_activation, hf_form_gate,
-    hf_form_pre_attention_scalar, hf_form_softcap, hf_form_both_biases, hf_form_two_norms,
-    hf_form_falcon_layers, hf_form_falcon_heads;
-extern const HfForm hf_form_rope_number, hf_form_whole_rotation, hf_form_rope_scaling, hf_form_unscaled_rope,
-    hf_form_windows;
+    hf_form_pre_attention_scalar, hf_form_softcap, hf_form_attention_biases, hf_form_both_biases,
+    hf_form_two_norms, hf_form_falcon_layers, hf_form_falcon_heads;
+extern const HfForm hf_form_rope_number, hf_form_local_base, hf_form_whole_rotation, hf_form_rope_scaling,
+    hf_form_long_rope, hf_form_windows;
 extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_experts, hf_form_router_groups,
     hf_form_shared_experts, hf_form_first_dense, hf_form_sparse_layers;
 
@@ -76,9 +78,11 @@ int64_t hf_get_layers(HfReader *);
 /* Sets an option: appends `name = value`. */
 void hf_set_size(HfReader *, int option, int64_t);
 void hf_set_real(HfReader *, int option, double);
-void hf_set_flag(HfReader *, int option, bool);
+void hf_set_flag(HfReader *, int option, bool); /* of the field, also where the option is its opposite */
 void hf_set_text(HfReader *, int option, const char *);
 
+/* What a FIX or LACK row sets its option to. */
+const char *hf_fixed_text(const HfRow *);
 /* What KEY rows do: a number or a flag. */
 void hf_value_read(HfReader *, const HfRow *);
 void hf_value_write(HfWriter *, const HfRow *);

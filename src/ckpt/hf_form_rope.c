@@ -1,4 +1,6 @@
 /* Forms of rotary positions. */
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/hf_form.h"
@@ -12,17 +14,50 @@ static bool has_objects(const json_t *in) {
     return false;
 }
 
+static const char SCALING[] = "rope_scaling", PARAMETERS[] = "rope_parameters", FULL[] = "full_attention",
+                  SLIDING[] = "sliding_attention";
+
+/* NULL: there is none. */
+static const json_t *get_object(HfReader *r, const char *key) {
+    const json_t *v = hf_member(r, NULL, key);
+    if (v && !json_is_object(v)) hf_refuse(r, key, "not an object");
+    return v;
+}
+
+/* NULL if it is missing or empty. Its numbers are those of every layer. */
+static const json_t *get_flat(HfReader *r, const char *key) {
+    const json_t *v = get_object(r, key);
+    if (has_objects(v)) hf_refuse(r, key, "but numbers for each kind of layer cannot be read");
+    return json_object_size(v) ? v : NULL;
+}
+
+/* Whether layers with a window have a rotation of their own in this type of model. */
+static bool has_two_rotations(const HfReader *r) {
+    int i = 0;
+    while (i < r->num_rows && r->rows[i]->option != OPTION_rope_local_base_freq) i++;
+    return i < r->num_rows;
+}
+
+/* The object in rope_parameters for that kind of layer. rope_scaling, of older files, is that of full layers. */
+static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char **key) {
+    const json_t *scaling = get_flat(r, SCALING), *kinds = get_object(r, PARAMETERS), *item;
+    const char *name;
+    *key = scaling ? SCALING : PARAMETERS;
+    if (scaling && kinds) hf_refuse(r, SCALING, "but rope_parameters is there too; leave out one of them");
+    if (scaling && hf_member(r, scaling, "type") && !hf_member(r, scaling, "rope_type"))
+        hf_refuse(r, SCALING, "in which transformers reads rope_type of this type of model, not type");
+    json_object_foreach((json_t *)kinds, name, item) {
+        if (!json_is_object(item) && !json_is_null(item))
+            hf_refuse(r, PARAMETERS, "but this type of model needs an object in it for each kind of layer");
+    }
+    return !scaling ? kinds ? hf_member(r, kinds, kind) : NULL : kind == FULL ? scaling : NULL;
+}
+
 /* transformers lets rope_scaling, of older files, go before rope_parameters. An empty one counts as none. */
 static const json_t *find_rope(HfReader *r, const char **key) {
-    static const char *const KEYS[] = {"rope_scaling", "rope_parameters"};
-    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-        const json_t *v = hf_member(r, NULL, KEYS[i]);
-        *key = KEYS[i];
-        if (v && !json_is_object(v)) hf_refuse(r, *key, "not an object");
-        if (has_objects(v)) hf_refuse(r, *key, "but numbers for each kind of layer cannot be read");
-        if (json_object_size(v)) return v;
-    }
-    return NULL;
+    if (has_two_rotations(r)) return find_rope_of_kind(r, FULL, key);
+    const json_t *scaling = get_flat(r, *key = SCALING);
+    return scaling ? scaling : get_flat(r, *key = PARAMETERS);
 }
 
 /* Its place is the object, where it can have a name of its own, or the file; the object's goes first. */
@@ -54,18 +89,73 @@ static void set_scaling_number(HfReader *r, const json_t *in, const char *in_key
     hf_set_real(r, option, hf_get_real(r, in, key, 1));
 }
 
-/* Its default is the model's length; a number outside the object goes before the one inside. */
-static void set_original_length(HfReader *r, const json_t *in) {
-    static const char key[] = "original_max_position_embeddings";
+static const char ORIGINAL[] = "original_max_position_embeddings";
+
+/* Its default is the model's length; a number outside the object goes before the one inside, unless layers
+ * have two kinds of rotation. */
+static double get_original_length(HfReader *r, const json_t *in) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
-                 length = hf_get_real(r, NULL, key, hf_get_real(r, in, key, positions));
+                 inside = hf_get_real(r, in, ORIGINAL, positions);
+    return has_two_rotations(r) ? inside : hf_get_real(r, NULL, ORIGINAL, inside);
+}
+
+static void set_original_length(HfReader *r, double length) {
     if (!(length >= 1 && length <= config_range(OPTION_max_position_embeddings).high))
-        hf_refuse(r, key, "not a number of positions");
+        hf_refuse(r, ORIGINAL, "not a number of positions");
     hf_set_size(r, OPTION_rope_scaling_original_max_position_embeddings, r->err.code ? 1 : (int64_t)length);
+}
+
+/* A list of positive numbers. */
+static void set_factors(HfReader *r, const json_t *in, const char *in_key, const char *key, int option) {
+    const json_t *list = hf_member(r, in, key);
+    const size_t n = json_array_size(list);
+    size_t i = 0;
+    Str text = {0};
+    for (double x; i < n && (x = json_number_value(json_array_get(list, i))) > 0; i++)
+        str_printf(&text, "%s%s", i ? " " : "", hf_real(x, (char[40]){0}));
+    if (n == 0 || i < n)
+        hf_refuse(r, in_key, "without the lists of positive numbers short_factor and long_factor");
+    else
+        hf_set_text(r, option, text.s);
+    str_free(&text);
+}
+
+/* attention_factor, or what follows from `factor`. Without both it follows from the lengths, here as there. */
+static void set_attention_factor(HfReader *r, const json_t *in, const char *in_key, double original) {
+    const double stretch = hf_get_real(r, in, "factor", 0),
+                 usual = stretch > 1 ? sqrt(1 + log(stretch) / log(original)) : 1,
+                 factor = hf_get_real(r, in, "attention_factor", usual);
+    const ConfigRange range = config_range(OPTION_rope_attention_factor);
+    if (!hf_member(r, in, "factor") && !hf_member(r, in, "attention_factor")) return;
+    if (!(factor >= range.low && factor <= range.high))
+        hf_refuse(r, in_key, "whose factor of attention this model cannot have");
+    hf_set_real(r, OPTION_rope_attention_factor, factor);
+}
+
+static void set_long_rope(HfReader *r, const json_t *in, const char *in_key, double original) {
+    set_factors(r, in, in_key, "short_factor", OPTION_rope_short_factor);
+    set_factors(r, in, in_key, "long_factor", OPTION_rope_long_factor);
+    set_attention_factor(r, in, in_key, original);
+    set_original_length(r, original);
 }
 
 static const char *get_rope_type(HfReader *r, const json_t *in) {
     return in ? hf_get_text(r, in, "rope_type", hf_get_text(r, in, "type", "default")) : "default";
+}
+
+/* Layers with a window, which are not scaled. */
+static void local_base_read(HfReader *r, const HfRow *row) {
+    const char *key;
+    const json_t *in = find_rope_of_kind(r, SLIDING, &key);
+    const double outside = hf_get_real(r, NULL, row->key, row->fallback),
+                 base = in ? hf_get_real(r, in, "rope_theta", outside) : outside;
+    if (strcmp(get_rope_type(r, in), "default"))
+        hf_refuse(r, key, "but positions of layers with a window can only be without scaling (default)");
+    if (r->windowed) hf_set_real(r, row->option, base);
+}
+
+static void local_base_write(HfWriter *w, const HfRow *row) {
+    if (f64_is_set(w->config->rope_local_base_freq)) hf_value_write(w, row);
 }
 
 static void rope_scaling_read(HfReader *r, const HfRow *row) {
@@ -77,21 +167,49 @@ static void rope_scaling_read(HfReader *r, const HfRow *row) {
         set_scaling_number(r, in, key, "factor", OPTION_rope_scaling_factor);
         set_scaling_number(r, in, key, "low_freq_factor", OPTION_rope_scaling_low_freq_factor);
         set_scaling_number(r, in, key, "high_freq_factor", OPTION_rope_scaling_high_freq_factor);
-        set_original_length(r, in);
+        set_original_length(r, get_original_length(r, in));
     } else if (!strcmp(type, "linear")) {
         set_scaling_number(r, in, key, "factor", OPTION_rotary_seq_len_interpolation_factor);
+    } else if (!strcmp(type, "longrope")) {
+        set_long_rope(r, in, key, get_original_length(r, in));
     } else if (strcmp(type, "default")) {
         hf_refuse(
             r, key,
-            "a scaling of positions that this model does not have (default, linear and llama3 are known)");
+            "a scaling of positions that this model does not have (default, linear, llama3 and longrope "
+            "are known)");
     }
+}
+
+static void put_factors(HfWriter *w, const char *key, const TextList *factors) {
+    str_printf(w->out, ", \"%s\": [", key);
+    for (int64_t i = 0; i < factors->count; i++)
+        str_printf(w->out, "%s%s", i ? ", " : "", hf_real(strtod(factors->at[i], NULL), (char[40]){0}));
+    str_puts(w->out, "]");
+}
+
+/* Phi-3, whose row has a usual length, has it outside the object; the object of older versions has three keys
+ * alone. */
+static void long_rope_write(HfWriter *w, const HfRow *row) {
+    const Config *c = w->config;
+    const bool outside = row->fallback != 0;
+    const int64_t original = c->rope_scaling_original_max_position_embeddings;
+    str_printf(w->out, ",\n  \"%s\": {\"%s\": \"longrope\"", row->key, outside ? "type" : "rope_type");
+    put_factors(w, "short_factor", &c->rope_short_factor);
+    put_factors(w, "long_factor", &c->rope_long_factor);
+    if (f64_is_set(c->rope_attention_factor))
+        str_printf(w->out, ", \"attention_factor\": %s", hf_real(c->rope_attention_factor, (char[40]){0}));
+    if (!outside) str_printf(w->out, ", \"%s\": %lld", ORIGINAL, (long long)original);
+    str_puts(w->out, "}");
+    if (outside) hf_put_size(w, ORIGINAL, original);
 }
 
 /* The spelling that old and new transformers read. */
 static void rope_scaling_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     char low[40], high[40], factor[40];
-    if (c->use_rope_scaling)
+    if (c->rope_short_factor.count)
+        long_rope_write(w, row);
+    else if (c->use_rope_scaling)
         str_printf(w->out,
                    ",\n  \"%s\": {\"rope_type\": \"llama3\", \"factor\": %s, \"low_freq_factor\": %s, "
                    "\"high_freq_factor\": %s, \"original_max_position_embeddings\": %lld}",
@@ -106,17 +224,19 @@ static void rope_scaling_write(HfWriter *w, const HfRow *row) {
         hf_put_text(w, row->key, "null");
 }
 
-static void unscaled_rope_read(HfReader *r, const HfRow *row) {
+/* Phi-3's only scaling. Its original length is not read from inside the object. */
+static void long_rope_read(HfReader *r, const HfRow *row) {
     const char *key;
     const json_t *in = find_rope(r, &key);
-    (void)row;
-    if (strcmp(get_rope_type(r, in), "default"))
-        hf_refuse(r, key, "but of this type of model only positions without scaling (default) can be read");
+    const char *type = get_rope_type(r, in);
+    if (!strcmp(type, "longrope"))
+        set_long_rope(r, in, key, hf_get_real(r, NULL, ORIGINAL, row->fallback));
+    else if (strcmp(type, "default"))
+        hf_refuse(r, key, "a scaling that this type of model does not have (default and longrope are known)");
 }
 
-static void unscaled_rope_write(HfWriter *w, const HfRow *row) { hf_put_text(w, row->key, "null"); }
-
 const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
+             hf_form_local_base = {local_base_read, local_base_write},
              hf_form_whole_rotation = {whole_rotation_read, hf_value_write},
              hf_form_rope_scaling = {rope_scaling_read, rope_scaling_write},
-             hf_form_unscaled_rope = {unscaled_rope_read, unscaled_rope_write};
+             hf_form_long_rope = {long_rope_read, rope_scaling_write};

@@ -98,9 +98,10 @@ static void pre_attention_scalar_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, (int64_t)fmin(round(1 / (scale * scale)), most));
 }
 
-/* null is no cap, and a missing key the usual one. */
+/* null is no cap, and a missing key the usual one; a fallback of 0 is none. */
 static void softcap_read(HfReader *r, const HfRow *row) {
-    if (!json_is_null(json_object_get(r->root, row->key))) hf_value_read(r, row);
+    const json_t *cap = json_object_get(r->root, row->key);
+    if (cap ? !json_is_null(cap) : row->fallback != 0) hf_value_read(r, row);
 }
 
 static void softcap_write(HfWriter *w, const HfRow *row) {
@@ -112,14 +113,31 @@ static void softcap_write(HfWriter *w, const HfRow *row) {
 
 /* ---- biases ---- */
 
+/* All four projections of attention, or none. */
+static void set_attention_biases(HfReader *r, bool biases) {
+    hf_set_flag(r, OPTION_add_qkv_bias, biases);
+    hf_set_flag(r, OPTION_add_attn_proj_bias, biases);
+}
+
+static void attention_biases_read(HfReader *r, const HfRow *row) {
+    set_attention_biases(r, hf_get_flag(r, row->key, false));
+}
+
+static void attention_biases_write(HfWriter *w, const HfRow *row) {
+    const Config *c = w->config;
+    hf_put_flag(w, row->key, c->add_bias_linear || (c->add_qkv_bias && c->add_attn_proj_bias));
+}
+
 static void both_biases_read(HfReader *r, const HfRow *row) {
     const bool attention = hf_get_flag(r, row->key, false), mlp = hf_get_flag(r, "mlp_bias", false);
-    if (attention != mlp) hf_refuse(r, row->key, "and mlp_bias differs: this model has both or neither");
-    hf_set_flag(r, row->option, !attention); /* disable-bias-linear */
+    if (mlp && !attention)
+        hf_refuse(r, "mlp_bias", "but attention_bias is not: this model has no biases in MLPs alone");
+    set_attention_biases(r, attention);
+    hf_set_flag(r, row->option, mlp);
 }
 
 static void both_biases_write(HfWriter *w, const HfRow *row) {
-    hf_put_flag(w, row->key, w->config->add_bias_linear);
+    attention_biases_write(w, row);
     hf_put_flag(w, "mlp_bias", w->config->add_bias_linear);
 }
 
@@ -133,4 +151,5 @@ const HfForm hf_form_query_groups = {query_groups_read, hf_value_write},
              hf_form_gate = {gate_read, activation_write},
              hf_form_pre_attention_scalar = {pre_attention_scalar_read, pre_attention_scalar_write},
              hf_form_softcap = {softcap_read, softcap_write},
+             hf_form_attention_biases = {attention_biases_read, attention_biases_write},
              hf_form_both_biases = {both_biases_read, both_biases_write};

@@ -1,4 +1,5 @@
-/* The form of sliding windows: sliding_window, use_sliding_window, max_window_layers and layer_types. */
+/* The form of sliding windows: sliding_window, use_sliding_window, max_window_layers, sliding_window_pattern
+ * and layer_types. */
 #include <string.h>
 
 #include "ckpt/hf_form.h"
@@ -11,8 +12,13 @@ static bool reads_first(const HfRow *row) {
 /* Whether use_sliding_window counts. */
 static bool is_switched(const HfRow *row) { return reads_first(row) || row->choice == HF_WINDOWS_SWITCHED; }
 
+/* Whether every n-th layer has no window, and the others always have one. */
+static bool is_periodic(const HfRow *row) {
+    return row->choice == HF_WINDOWS_ALTERNATE || row->choice == HF_WINDOWS_PERIOD;
+}
+
 /* Whether layer_types decides which layers have a window. */
-static bool reads_layers(const HfRow *row) { return reads_first(row) || row->choice == HF_WINDOWS_ALTERNATE; }
+static bool reads_layers(const HfRow *row) { return reads_first(row) || is_periodic(row); }
 
 /* Whether layer_types, if there is one, gives layer i a window; otherwise what is the case without it. */
 static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise) {
@@ -28,11 +34,17 @@ static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise
     return false;
 }
 
+/* max_window_layers, or the n of is_periodic. */
+static int64_t get_number(HfReader *r, const HfRow *row) {
+    if (row->choice == HF_WINDOWS_PERIOD) return hf_get_size(r, "sliding_window_pattern", 6);
+    return reads_first(row) ? hf_get_count(r, "max_window_layers", 28) : 2;
+}
+
 /* In a file without layer_types. */
-static bool is_windowed(const HfRow *row, int64_t i, int64_t from) {
-    if (row->choice == HF_WINDOWS_LATE) return i >= from;
-    if (row->choice == HF_WINDOWS_EVEN) return i % 2 == 0 && i < from;
-    return row->choice == HF_WINDOWS_ALTERNATE ? i % 2 == 0 : row->choice != HF_WINDOWS_NONE;
+static bool is_windowed(const HfRow *row, int64_t i, int64_t number) {
+    if (row->choice == HF_WINDOWS_LATE) return i >= number;
+    if (row->choice == HF_WINDOWS_EVEN) return i % 2 == 0 && i < number;
+    return is_periodic(row) ? (i + 1) % number != 0 : row->choice != HF_WINDOWS_NONE;
 }
 
 /* The size of the window, 0: there is none. Hugging Face counts the token itself. */
@@ -42,7 +54,7 @@ static int64_t get_window(HfReader *r, const HfRow *row) {
     if (is_switched(row) && !hf_get_flag(r, "use_sliding_window", false)) return 0;
     if (json_is_null(size) && row->choice == HF_WINDOWS_EVEN)
         hf_refuse(r, row->key, "but use_sliding_window is true");
-    if (json_is_null(size) && row->choice == HF_WINDOWS_ALTERNATE)
+    if (json_is_null(size) && is_periodic(row))
         hf_refuse(r, row->key, "without which transformers cannot run this type of model");
     return json_is_null(size) ? 0 : hf_get_size(r, row->key, (int64_t)row->fallback);
 }
@@ -51,25 +63,23 @@ static int64_t get_window(HfReader *r, const HfRow *row) {
  * meant for something else. */
 static void windows_read(HfReader *r, const HfRow *row) {
     const json_t *types = hf_member(r, NULL, "layer_types");
-    const int64_t layers = hf_get_layers(r), size = get_window(r, row),
-                  from = reads_first(row) ? hf_get_count(r, "max_window_layers", 28) : 0;
-    int64_t windowed = 0;
+    const int64_t layers = hf_get_layers(r), size = get_window(r, row), number = get_number(r, row);
     Str pattern = {0};
     if (types && (!json_is_array(types) || json_array_size(types) != (size_t)layers))
         hf_refuse(r, "layer_types", "not a list with one entry for each layer");
     for (int64_t i = 0; i < layers && !r->err.code; i++) {
-        const bool usual = size && is_windowed(row, i, from), named = is_named(r, types, i, usual);
+        const bool usual = size && is_windowed(row, i, number), named = is_named(r, types, i, usual);
         if (named && !size)
             hf_refuse(r, "layer_types", "but transformers gives this model no window");
         else if (named != usual && !reads_layers(row))
             hf_refuse(r, "layer_types",
                       "but transformers gives every layer of this type of model the window");
-        windowed += named;
+        r->windowed += named;
         str_printf(&pattern, "%s%d", i ? "," : "[", named);
     }
     str_puts(&pattern, "]");
-    if (windowed) str_printf(r->out, "window-size = %lld,0\n", (long long)size - 1);
-    if (windowed && windowed < layers) hf_set_text(r, OPTION_window_attn_skip_freq, pattern.s);
+    if (r->windowed) str_printf(r->out, "window-size = %lld,0\n", (long long)size - 1);
+    if (r->windowed && r->windowed < layers) hf_set_text(r, OPTION_window_attn_skip_freq, pattern.s);
     str_free(&pattern);
 }
 
@@ -80,13 +90,13 @@ static void windows_write(HfWriter *w, const HfRow *row) {
     int64_t full = 0;
     if (row->choice == HF_WINDOWS_NONE) return;
     while (full < layers && !(d->layer_windowed[full] && d->window_left >= 0)) full++;
-    const bool any = full < layers, alternates = row->choice == HF_WINDOWS_ALTERNATE;
+    const bool any = full < layers;
     if (any)
         hf_put_size(w, row->key, d->window_left + 1);
-    else if (!alternates)
+    else if (!is_periodic(row))
         hf_put_text(w, row->key, "null");
     if (is_switched(row)) hf_put_flag(w, "use_sliding_window", any);
-    if (!reads_layers(row) || !(any || alternates)) return;
+    if (!reads_layers(row) || !(any || is_periodic(row))) return;
     if (row->choice == HF_WINDOWS_LATE) hf_put_size(w, "max_window_layers", full);
     str_puts(w->out, ",\n  \"layer_types\": [");
     for (int64_t i = 0; i < layers; i++)

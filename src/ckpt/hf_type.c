@@ -12,7 +12,7 @@
  *   SAME(key, option)                      written with the option, read from another key
  *   SAY(key, text)                         written, not read
  *   TOKEN(key)                             a token's id, written (hf_tokens.h reads it)
- *   FIX(option, value)                     what the type implies, as in a run.conf
+ *   FIX(option, value)                     what the type implies: the value of the option's field
  *   LACK(option, value)                    the same of an option that does not change the model's function
  *   REQUIRE(key, value), STATE(key, value) the key must have this value if it is there; STATE also writes it
  *   REFUSE(key, why)                       must not be there
@@ -100,6 +100,10 @@ static const HfRow ROWS_granite[] = {
 };
 static const HfRow ROWS_gemma2[] = {
 #include "ckpt/hf/gemma2.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_gemma3_text[] = {
+#include "ckpt/hf/gemma3_text.def"
 #include "ckpt/hf/all.def"
 };
 static const HfRow ROWS_gpt_neox[] = {

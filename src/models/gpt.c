@@ -109,7 +109,7 @@ static AttentionSpec *attention_spec(const Config *c, const Derived *d, int64_t 
         .groups = d->num_query_groups,
         .head_dim = d->kv_channels,
         .qkv_bias = c->add_bias_linear || c->add_qkv_bias,
-        .proj_bias = c->add_bias_linear,
+        .proj_bias = c->add_bias_linear || c->add_attn_proj_bias,
         .qk_norm = c->qk_layernorm,
         .qk_norm_whole = c->qk_layernorm_whole,
         .norm = norm,

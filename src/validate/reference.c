@@ -91,11 +91,20 @@ static Err check_fit(const Reference *r, const Model *m) {
     return ERR_OK;
 }
 
+/* The model's options with the samples' length, by which transformers chooses the factors of LongRoPE. */
+static Config of_samples(const Model *m, const Reference *r, Arena *arena, Derived *derived) {
+    Config c = *m->config;
+    c.max_position_embeddings = m->derived->max_position_embeddings;
+    c.seq_length = r->positions;
+    config_finish(&c, arena, m->derived->vocab_size, derived);
+    return c;
+}
+
 /* The same model in fp64, with weights rounded to the reference's type. Counts those that change. */
-static Model *widened(const Model *m, const Reference *r, int64_t *rounded) {
-    const Registry *from = m->registry;
-    Model *wide = model_new(m->config, m->derived, NULL);
-    model_allocate(wide, device_cpu((int)m->config->cpu_threads), F64, r->positions);
+static Model *widened(const Registry *from, const Config *c, const Derived *d, const Reference *r,
+                      int64_t *rounded) {
+    Model *wide = model_new(c, d, NULL);
+    model_allocate(wide, device_cpu((int)c->cpu_threads), F64, r->positions);
     Registry *to = wide->registry;
     CHECK(to->elements == from->elements, "%lld elements, not %lld", (long long)to->elements,
           (long long)from->elements);
@@ -151,7 +160,10 @@ Err reference_judge(const Reference *r, const Model *m, ReferenceReport *report)
     const DType stored = m->registry->precise;
     *report = (ReferenceReport){.roundoff = dtype_roundoff(r->weights == F64 ? stored : F64),
                                 .longest_sum = longest_sum(m->config, m->derived, r->positions)};
-    Model *wide = widened(m, r, &report->rounded);
+    Arena *arena = arena_new();
+    Derived derived;
+    const Config config = of_samples(m, r, arena, &derived);
+    Model *wide = widened(m->registry, &config, &derived, r, &report->rounded);
     compute(wide, r, ours);
     Scale scale = {0};
     scale_add(&scale, r->logits, n);
@@ -167,6 +179,7 @@ Err reference_judge(const Reference *r, const Model *m, ReferenceReport *report)
     Device *device = wide->device;
     model_free(wide);
     device_free(device);
+    arena_free(arena);
     return ERR_OK;
 }
 

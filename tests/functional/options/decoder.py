@@ -97,7 +97,7 @@ def tensors(m):
             norm(f"{attention}.k_layernorm", m.head * (m.groups if whole else 1))
         if o.text("softmax-type", "vanilla") == "learnable":
             out[f"{attention}.core_attention.softmax_offset"] = (m.heads,), std
-        linear(f"{attention}.linear_proj", h, m.heads * m.head, small, m.biased)
+        linear(f"{attention}.linear_proj", h, m.heads * m.head, small, m.biased or "add-attn-proj-bias" in o)
         if m.norms_input and m.parallel != "one-norm":
             norm(f"{layer}.pre_mlp_layernorm", h)
         if m.norms_output:

@@ -15,7 +15,7 @@ CASES = {
 
 def config(o):
     return decoder.config(o, **decoder.window(o), hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=round(o["softmax-scale"]**-2),
-                          attn_logit_softcapping=o["attn-logit-softcapping"], final_logit_softcapping=o["final-logit-softcapping"],
+                          attn_logit_softcapping=o.get("attn-logit-softcapping"), final_logit_softcapping=o.get("final-logit-softcapping"),
                           layer_types=[SLIDING if windowed else FULL for windowed in json.loads(o["window-attn-skip-freq"])])
 
 
@@ -28,7 +28,7 @@ SPELLINGS = EVERY | {
     "!null window, no layer": NO_SIZE | {"layer_types": [FULL] * 3}, "other layers": {"layer_types": [FULL, SLIDING, FULL]},
     "all sliding": {"layer_types": [SLIDING] * 3}, "no caps": {"attn_logit_softcapping": None, "final_logit_softcapping": None},
     "untied": {"tie_word_embeddings": False}, "gelu": {"hidden_activation": "gelu"}, "silu": {"hidden_activation": "silu"},
-    "activation that is not read": {"hidden_act": "silu"}, "eps": {"rms_norm_eps": 1e-2}, "!biases": {"attention_bias": True},
+    "activation that is not read": {"hidden_act": "silu"}, "eps": {"rms_norm_eps": 1e-2}, "biases": {"attention_bias": True},
     "!bidirectional": {"use_bidirectional_attention": True}, "!relu": {"hidden_activation": "relu2"},
     "!heads that do not divide": {"hidden_size": 18}, "!cap of 0": {"final_logit_softcapping": 0.0},
 }

@@ -8,5 +8,5 @@ CASES = {
 BASE = SIZES
 SPELLINGS = EVERY | {
     "as many groups": {"num_key_value_heads": MISSING}, "head size": {"head_dim": 6}, "eps": {"rms_norm_eps": 1e-2},
-    "!biases": {"attention_bias": True}, "gelu": {"hidden_act": "gelu"}, "!partly rotated": {"partial_rotary_factor": 0.5},
+    "biases": {"attention_bias": True}, "gelu": {"hidden_act": "gelu"}, "!partly rotated": {"partial_rotary_factor": 0.5},
 }

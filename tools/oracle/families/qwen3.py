@@ -9,5 +9,5 @@ CASES = {
 BASE = SIZES | {"head_dim": 6}
 SPELLINGS = EVERY | BY_LAYER | {
     "head size by default": {"head_dim": MISSING, "num_hidden_layers": 1},
-    "groups by default": WIDE | {"num_key_value_heads": MISSING}, "!biases": {"attention_bias": True},
+    "groups by default": WIDE | {"num_key_value_heads": MISSING}, "biases": {"attention_bias": True},
 }
