@@ -119,9 +119,22 @@ static Err save(const Job *j, const Model *m, json_t *tokens) {
     return e;
 }
 
+/* The import is step 0: in the folder of a training a later --load would take it for the newest step. */
+static Err check_save_folder(const char *dir) {
+    int64_t *all, n;
+    Err e = ckpt_list(dir, &all, &n);
+    if (n)
+        e = err_user("'%s' already holds checkpoints, the newest of step %lld: give --save another folder, "
+                     "or remove this one first",
+                     dir, (long long)all[n - 1]);
+    free(all);
+    return e;
+}
+
 static Err import_model(Job *j, const Ckpt *none) {
     (void)none;
     Safetensors *file;
+    if (j->setup.config.save) ERR_RETURN(check_save_folder(j->setup.config.save));
     ERR_RETURN(safetensors_open(j->options.from_hf, &file));
     Model *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);
     HfMap map;

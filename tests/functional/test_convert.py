@@ -158,6 +158,20 @@ plant("eps", lambda c: c | {"rms_norm_eps": 1.001e-6})
 plant("bit", edit_weights=last_bit)
 plant("bit-of-double", edit_weights=last_bit, against=double)
 
+# ---- folders that hold something else ----
+
+before = {p: p.read_bytes() for p in saved.rglob("*") if p.is_file()}
+said = convert("--from-hf", model, "--save", saved, expect=2)
+assert f"'{saved}' already holds checkpoints, the newest of step 0" in said, said
+(WORK / "later" / "iter_0000020").mkdir(parents=True)
+said = convert("--from-hf", model, "--save", WORK / "later", expect=2)
+assert "the newest of step 20" in said and [p.name for p in (WORK / "later").iterdir()] == ["iter_0000020"], said
+assert {p: p.read_bytes() for p in saved.rglob("*") if p.is_file()} == before, "a refused import changed the folder"
+(out / "model.safetensors.index.json").write_text("{}")
+said = convert("--load", saved, "--to-hf", out, expect=2)
+assert "holds 'model.safetensors.index.json'" in said, said
+(out / "model.safetensors.index.json").unlink()
+
 # ---- exports that are refused, or fail, leave nothing ----
 
 convert("--from-hf", model, "--save", WORK / "pattern", "--window-attn-skip-freq", "[0,1,1]")
