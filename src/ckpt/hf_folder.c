@@ -32,16 +32,28 @@ static bool is_model_file(const char *name) {
     return false;
 }
 
-/* A file of another model would be read with the files of this one. */
+/* A file of another model would be read with the files of this one; a folder cannot be replaced. */
+static Err check_entry(const char *dir, const char *name, const HfExtras *x) {
+    if (!is_written(name, x)) {
+        if (!is_model_file(name)) return ERR_OK;
+        return err_user("'%s' holds %s, which this export does not replace and which would be read with it: "
+                        "name an empty folder, or remove that file",
+                        dir, quote(name).s);
+    }
+    char *path = mem_printf("%s/%s", dir, name);
+    const bool is_dir = file_is_dir(path);
+    free(path);
+    return is_dir ? err_user("'%s/%s' is a folder, where this export writes a file: name an empty folder, or "
+                             "remove it",
+                             dir, name)
+                  : ERR_OK;
+}
+
 static Err check_folder(const char *dir, const HfExtras *x) {
     DIR *d = opendir(dir);
     if (!d) return file_failed("open the folder", dir);
     Err e = ERR_OK;
-    for (const struct dirent *entry; !e.code && (entry = readdir(d));)
-        if (is_model_file(entry->d_name) && !is_written(entry->d_name, x))
-            e = err_user("'%s' holds %s, which this export does not replace and which would be read with it: "
-                         "name an empty folder, or remove that file",
-                         dir, quote(entry->d_name).s);
+    for (const struct dirent *entry; !e.code && (entry = readdir(d));) e = check_entry(dir, entry->d_name, x);
     closedir(d);
     return e;
 }
