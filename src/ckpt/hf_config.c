@@ -88,13 +88,11 @@ Err hf_config_read_back(const char *path, const Config *c, const Derived *d, Str
 /* Returns the family of the tensors' names. */
 static HfFamily write_rows(const HfType *t, const Config *filled, const Derived *d, DType dtype,
                            const json_t *tokens, Str *out) {
-    static const char *const TORCH_NAMES[DTYPES] = {
-        [F64] = "float64", [F32] = "float32", [BF16] = "bfloat16", [F16] = "float16"};
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
     HfWriter w = {filled, d, tokens, out, t->family};
     str_printf(out, "{\n  \"model_type\": \"%s\",\n  \"architectures\": [\"%s\"],\n  \"torch_dtype\": \"%s\"",
-               t->name, t->architecture, TORCH_NAMES[dtype]);
+               t->name, t->architecture, hf_dtype_name(dtype));
     for (int i = 0; i < n; i++)
         if (rows[i]->form->write) rows[i]->form->write(&w, rows[i]);
     str_puts(out, "\n}\n");

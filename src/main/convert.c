@@ -139,7 +139,7 @@ static Err import_model(Job *j, const Ckpt *none) {
     Model *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);
     HfMap map;
     Err e = hf_match(file, m->registry, &map);
-    if (!e.code) hf_import(file, &map, m->registry);
+    if (!e.code) e = hf_import(file, &map, m->registry);
     hf_map_free(&map);
     if (!e.code) e = convert_check(j, m);
     json_t *tokens = json_object();

@@ -172,6 +172,26 @@ said = convert("--load", saved, "--to-hf", out, expect=2)
 assert "holds 'model.safetensors.index.json'" in said, said
 (out / "model.safetensors.index.json").unlink()
 
+# ---- values that a dtype cannot hold ----
+
+
+def with_value(name, value):
+    """A copy of the finer model with one such weight in the last norm, imported in float32."""
+    folder = WORK / name
+    shutil.copytree(WORK / "finer", folder)
+    weights = tensors.read(folder / "model.safetensors")
+    kind, shape, content = weights["model.norm.weight"]
+    tensors.write(folder / "model.safetensors", weights | {"model.norm.weight": (kind, shape, struct.pack("<f", value) + content[4:])}, {})
+    return folder
+
+
+said = convert("--from-hf", with_value("not-a-number", float("nan")), "--save", WORK / "nan-saved", expect=2)
+assert "1 with NaN or infinity" in said and "'model.norm.weight' (1 of" in said and not (WORK / "nan-saved").exists(), said
+convert("--from-hf", with_value("large", 1e6), "--save", WORK / "large-saved")
+said = convert("--load", WORK / "large-saved", "--to-hf", WORK / "large-out", "--hf-dtype", "float16", expect=2)
+assert "'model.norm.weight' (1 of" in said and "--hf-dtype bfloat16" in said and not (WORK / "large-out").exists(), said
+convert("--load", WORK / "large-saved", "--to-hf", WORK / "large-out", "--hf-dtype", "bfloat16")
+
 # ---- exports that are refused, or fail, leave nothing ----
 
 convert("--from-hf", model, "--save", WORK / "pattern", "--window-attn-skip-freq", "[0,1,1]")
