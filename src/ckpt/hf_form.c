@@ -65,6 +65,16 @@ int64_t hf_get_option(HfReader *r, int option) {
     return hf_get_size(r, row->key, (int64_t)row->fallback);
 }
 
+int64_t hf_get_multiple(HfReader *r, const HfRow *row, int64_t n, int option) {
+    int64_t product;
+    if (!__builtin_mul_overflow(n, hf_get_option(r, option), &product) &&
+        (double)product <= config_range(row->option).high)
+        return product;
+    hf_refuse(r, hf_member(r, NULL, row->key) ? row->key : row_of(r, option)->key,
+              "more than a model can have here");
+    return 1;
+}
+
 int64_t hf_get_layers(HfReader *r) {
     const int64_t n = hf_get_option(r, OPTION_num_layers);
     if ((double)n > config_range(OPTION_num_layers).high)

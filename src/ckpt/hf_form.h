@@ -69,6 +69,9 @@ bool hf_get_flag(HfReader *, const char *key, bool fallback);
 const char *hf_get_text(HfReader *, const json_t *in, const char *key, const char *fallback);
 /* The size that another row of the type reads into that option. */
 int64_t hf_get_option(HfReader *, int option);
+/* n times that size, which must be in the range of the row's option; an error names the row's key if it is
+ * there, else the size's. */
+int64_t hf_get_multiple(HfReader *, const HfRow *, int64_t n, int option);
 /* The number of layers, which fits in memory. */
 int64_t hf_get_layers(HfReader *);
 /* Sets an option: appends `name = value`. */
