@@ -59,6 +59,8 @@ extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_exper
 
 /* "key is 7, not a text": the key's value, then why it is wrong. */
 void hf_refuse(HfReader *, const char *key, const char *why);
+/* The same of a key inside an object of the file (NULL: the file's own). */
+void hf_refuse_inside(HfReader *, const json_t *in, const char *key, const char *why);
 /* A member of `in` (NULL: the file's object); NULL if it is missing or null. */
 const json_t *hf_member(const HfReader *, const json_t *in, const char *key);
 /* At least 1; the fallback can be HF_REQUIRED. After an error 1, which is still a divisor. */

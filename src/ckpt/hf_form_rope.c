@@ -1,4 +1,5 @@
 /* Forms of rotary positions. */
+#include <math.h>
 #include <string.h>
 
 #include "ckpt/hf_form.h"
@@ -59,8 +60,9 @@ static void set_original_length(HfReader *r, const json_t *in) {
     static const char key[] = "original_max_position_embeddings";
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  length = hf_get_real(r, NULL, key, hf_get_real(r, in, key, positions));
-    if (!(length >= 1 && length <= config_range(OPTION_max_position_embeddings).high))
-        hf_refuse(r, key, "not a number of positions");
+    if (!(length >= 1 && length <= config_range(OPTION_max_position_embeddings).high &&
+          length == floor(length)))
+        hf_refuse_inside(r, hf_member(r, NULL, key) ? NULL : in, key, "not a whole number of positions");
     hf_set_size(r, OPTION_rope_scaling_original_max_position_embeddings, r->err.code ? 1 : (int64_t)length);
 }
 

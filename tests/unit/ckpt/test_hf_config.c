@@ -556,6 +556,8 @@ static void a_change_of_any_key_is_seen(void **unused) {
 
 /* ---- files that are not trusted ---- */
 
+#define LLAMA3 "'rope_type': 'llama3', 'factor': 8, 'low_freq_factor': 1, 'high_freq_factor': 4"
+
 /* Beside the sizes of a small model of that type; quotes are single here. */
 static const struct {
     const char *type, *keys, *says;
@@ -572,6 +574,15 @@ static const struct {
     {"llama", "'rope_scaling': {'type': 'yarn'}", "scaling of positions"},
     {"llama", "'rope_scaling': {'type': 'linear'}", "without all numbers that its rope_type needs"},
     {"llama", "'rope_scaling': 3", "rope_scaling is '3', not an object"},
+    {"llama", "'rope_scaling': {'type': 'linear', 'factor': '2'}",
+     "factor in rope_scaling is '\"2\"', not a number"},
+    {"llama", "'rope_scaling': {'rope_type': 5}", "rope_type in rope_scaling is '5', not a text"},
+    {"llama", "'rope_parameters': {'rope_theta': 'x'}",
+     "rope_theta in rope_parameters is '\"x\"', not a number"},
+    {"llama", "'rope_scaling': {" LLAMA3 ", 'original_max_position_embeddings': 8.5}",
+     "original_max_position_embeddings in rope_scaling is '8.5', not a whole number of positions"},
+    {"llama", "'original_max_position_embeddings': 1e30, 'rope_scaling': {" LLAMA3 "}",
+     "original_max_position_embeddings is '1e30', not a whole number of positions"},
     {"llama", "'partial_rotary_factor': 0.5", "rotates whole heads"},
     {"llama", "'is_causal': false", "is_causal is 'false'"},
     {"llama", "'per_layer_config': {}", "per_layer_config is"},
