@@ -51,26 +51,29 @@ Err hf_config_import(const char *path, Str *conf) {
     return e;
 }
 
+Err hf_config_parse(const char *path, const Str *conf, Arena *arena, Config *config) {
+    Args args;
+    args_init(&args, arena, "", NULL);
+    args_use(&args, config_table(config, CONFIG_ALL_GROUPS));
+    args_bytes(&args, path, conf->s, conf->len);
+    config_check(config, CHECK_MODEL, &args);
+    const Err e = args_end(&args);
+    args_free(&args);
+    return e.code ? err_user("'%s' gives a model that cannot be: %s", path, e.msg) : ERR_OK;
+}
+
 /* ---- what an export is read back as ---- */
 
 static Err read_text_back(const char *path, const Str *text, const Config *c, const Derived *d, Str *notes) {
     Str conf = {0};
+    Config config = {0};
+    Derived derived;
+    Arena *arena = arena_new();
     Err e = import_text(path, text, &conf);
-    if (!e.code) {
-        Config config = {0};
-        Derived derived;
-        Args args;
-        Arena *arena = arena_new();
-        args_init(&args, arena, "", NULL);
-        args_use(&args, config_table(&config, CONFIG_ALL_GROUPS));
-        args_bytes(&args, path, conf.s, conf.len);
-        config_check(&config, CHECK_MODEL, &args);
-        e = args_end(&args);
-        if (!e.code) config_finish(&config, arena, 0, &derived);
-        if (!e.code) e = hf_config_compare(c, d, &config, &derived, notes);
-        args_free(&args);
-        arena_free(arena);
-    }
+    if (!e.code) e = hf_config_parse(path, &conf, arena, &config);
+    if (!e.code) config_finish(&config, arena, 0, &derived);
+    if (!e.code) e = hf_config_compare(c, d, &config, &derived, notes);
+    arena_free(arena);
     str_free(&conf);
     return e;
 }
@@ -172,4 +175,12 @@ Err hf_config_export(const Config *c, const Derived *d, DType dtype, const json_
         return e;
     }
     return ERR_OK;
+}
+
+Err hf_config_check_type(const Config *c, const Derived *d) {
+    Str json = {0};
+    HfFamily family;
+    const Err e = c->hf_model_type == HF_TYPES ? ERR_OK : hf_config_export(c, d, F32, NULL, &json, &family);
+    str_free(&json);
+    return e;
 }

@@ -52,6 +52,7 @@ typedef struct Job {
     Setup setup;
     Options options;
     Args args;
+    HfModelType type; /* of the config.json that is imported */
 } Job;
 
 static const char USAGE[] =
@@ -137,8 +138,11 @@ static Err import_model(Job *j, const Ckpt *none) {
     if (j->setup.config.save) ERR_RETURN(check_save_folder(j->setup.config.save));
     ERR_RETURN(safetensors_open(j->options.from_hf, &file));
     Model *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);
-    HfMap map;
-    Err e = hf_match(file, m->registry, &map);
+    HfMap map = {0};
+    Err e = ERR_OK;
+    if (j->setup.config.hf_model_type != j->type)
+        e = hf_config_check_type(&j->setup.config, &j->setup.derived);
+    if (!e.code) e = hf_match(file, m->registry, &map);
     if (!e.code) e = hf_import(file, &map, m->registry);
     hf_map_free(&map);
     if (!e.code) e = convert_check(j, m);
@@ -176,6 +180,9 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
     Str conf = {0};
     Err e = hf_config_import(path, &conf);
     if (!e.code) {
+        Config alone; /* without the command line */
+        const Err of_file = hf_config_parse(path, &conf, j->setup.arena, &alone);
+        j->type = alone.hf_model_type;
         add_tokenizer(j->options.from_hf, &conf);
         args_free(&j->args);
         begin(j);
@@ -185,6 +192,7 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
         if (!j->setup.config.save && !j->options.check)
             args_problem(&j->args, "--from-hf needs --save, the folder for the checkpoint, or --check.");
         e = args_end(&j->args);
+        if (e.code && of_file.code) e = of_file;
     }
     str_free(&conf);
     return e;

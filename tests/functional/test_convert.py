@@ -44,7 +44,7 @@ for number, case in enumerate(table["cases"]):
     tensors.write(folder / "model.safetensors", {n: tensors.weight(n, s) for n, s in shapes}, {"format": "pt"})
     if case["refused"]:
         said = convert("--from-hf", folder, "--save", saved, expect=2)
-        assert ("config.json': " in said or " --moe" in said) and not saved.exists(), f"{name}: {said}"  # not for its weights
+        assert ("config.json': " in said or "config.json' gives" in said) and not saved.exists(), f"{name}: {said}"  # not for its weights
         continue
     check = reference("reference", i64(table["tokens"]), answers[str(number)])
     convert("--from-hf", folder, "--save", saved, "--check", check)
@@ -171,6 +171,20 @@ assert {p: p.read_bytes() for p in saved.rglob("*") if p.is_file()} == before, "
 said = convert("--load", saved, "--to-hf", out, expect=2)
 assert "holds 'model.safetensors.index.json'" in said, said
 (out / "model.safetensors.index.json").unlink()
+
+# ---- a model that cannot be, or not of that type ----
+
+(WORK / "odd").mkdir()
+shutil.copy(model / "model.safetensors", WORK / "odd")
+(WORK / "odd" / "config.json").write_text(json.dumps(json.loads((model / "config.json").read_text()) | {"vocab_size": 1 << 40}))
+said = convert("--from-hf", WORK / "odd", "--save", WORK / "odd-saved", expect=2)
+assert f"'{WORK / 'odd' / 'config.json'}' gives a model that cannot be: " in said and "--vocab-size" in said, said
+said = convert("--from-hf", model, "--save", WORK / "odd-saved", "--norm-epsilon", "-1", expect=2)
+assert "--norm-epsilon" in said and "config.json" not in said, said
+said = convert("--from-hf", model, "--save", WORK / "odd-saved", "--hf-model-type", "gpt2", expect=2)
+assert "cannot be exported as gpt2" in said and not (WORK / "odd-saved").exists(), said
+said = pretrain(corpus(), WORK / "odd-saved", "--train-iters", 3, "--hf-model-type", "gpt2", expect=2)
+assert "cannot be exported as gpt2" in said and not (WORK / "odd-saved").exists(), said
 
 # ---- values that a dtype cannot hold ----
 
