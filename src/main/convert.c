@@ -283,9 +283,11 @@ static Err export_checkpoint(Job *j, const Ckpt *c) {
 /* The options of the checkpoint, which those of the command line must not contradict. */
 static Err read_checkpoint_options(Job *j, const Ckpt *c) {
     Config *config = &j->setup.config;
-    if (!json_object_get(ckpt_manifest(c)->state, "config"))
+    const json_t *state = ckpt_manifest(c)->state;
+    if (!json_object_get(state, "config"))
         return err_user("the checkpoint in '%s' does not say its options; save it again", config->load);
     ERR_RETURN(checkpoint_args(config, j->setup.arena, &j->args.notes));
+    ERR_RETURN(checkpoint_check_model(config, state, config->load, true));
     config_check(config, CHECK_MODEL, &j->args);
     return args_end(&j->args);
 }

@@ -211,6 +211,9 @@ convert("--load", WORK / "large-saved", "--to-hf", WORK / "large-out", "--hf-dty
 convert("--from-hf", model, "--save", WORK / "pattern", "--window-attn-skip-freq", "[0,1,1]")
 said = convert("--load", WORK / "pattern", "--to-hf", WORK / "refused", expect=2)
 assert "cannot be exported as qwen3_moe" in said and "window_attn_skip_freq" in said and not (WORK / "refused").exists(), said
+said = convert("--load", saved, "--to-hf", WORK / "refused", "--norm-epsilon", 0.5, expect=2)
+assert "of another model: norm_epsilon is 0.5 here and 9.99" in said and not (WORK / "refused").exists(), said
+convert("--load", saved, "--check", check, "--norm-epsilon", 0.5, expect=2)
 before = {p: p.read_bytes() for p in out.iterdir()}
 convert("--load", WORK / "pattern", "--to-hf", out, expect=2)
 convert("--load", WORK / "pattern", "--to-hf", out, "--check", check, expect=1)
