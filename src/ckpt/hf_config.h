@@ -24,9 +24,10 @@ Err hf_config_export(const Config *, const Derived *, DType dtype, const json_t 
 /* An error if the model has a type (hf_model_type) and that cannot describe it. */
 Err hf_config_check_type(const Config *, const Derived *);
 /* Compares, option by option, the function that model a computes with that of b, which was read from a
- * config.json; an error names the first option that differs and both values. Dropout, which a type of model
+ * config.json; an error names the first option that differs and both values, *differences is how many do. Dropout, which a type of model
  * may lack, is only noted. */
-Err hf_config_compare(const Config *a, const Derived *, const Config *b, const Derived *, Str *notes);
+Err hf_config_compare(const Config *a, const Derived *, const Config *b, const Derived *, Str *notes,
+                      int *differences);
 /* The same with b read from config.json by hf_config_import. */
 Err hf_config_read_back(const char *path, const Config *, const Derived *, Str *notes);
 

@@ -89,12 +89,12 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
     scratch_remove(scratch);
 }
 
-static void expect_no_export(const char *conf) {
+static void expect_no_export(const char *conf, const char *why) {
     TestModel m = {0};
     Str json = {0};
     HfFamily family;
     test_model_parse(&m, conf);
-    assert_err(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family), "cannot be exported");
+    assert_err(hf_config_export(&m.config, &m.derived, F32, NULL, &json, &family), "cannot be exported", why);
     args_free(&m.args);
     arena_free(m.arena);
     str_free(&json);
@@ -106,7 +106,7 @@ static void config_round_trip(const char *dir) {
     Str conf = slurp(dir, "run.conf"), provenance = slurp(dir, "provenance.json");
     json_t *root = json_loadb(provenance.s, provenance.len, 0, NULL);
     if (strstr(conf.s, "softmax-type"))
-        expect_no_export(conf.s);
+        expect_no_export(conf.s, "--softmax-type");
     else
         config_round_trip_of(conf.s, json_string_value(json_object_get(root, "model")));
     json_decref(root);
@@ -185,29 +185,38 @@ static void a_stored_type_is_written(void **unused) {
 
 static void models_that_hf_lacks_are_refused(void **unused) {
     (void)unused;
-    static const char *const confs[] = {
-        BASE LLAMA "rotary-interleaved = true\n",
-        BASE LLAMA "qk-layernorm = true\nadd-qkv-bias = true\n",
-        BASE "normalization = RMSNorm\n",
-        BASE "swiglu = true\n",
-        BASE LLAMA "apply-layernorm-1p = true\n",
-        BASE LLAMA "kv-channels = 8\nrotary-percent = 0.5\nadd-qkv-bias = true\n",
-        BASE "position-embedding-type = none\n",
-        BASE LLAMA "window-size = 7,0\nwindow-attn-skip-freq = 2\n",
-        BASE LLAMA EXPERTS "moe-expert-capacity-factor = 1\n",
-        BASE LLAMA EXPERTS "moe-layer-freq = 2\n",
-        BASE LLAMA EXPERTS GLM,
-        BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 30\n",
-        BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [1,0,1,1]\n",
-        BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\nmoe-router-topk = 1\n",
-        BASE LLAMA EXPERTS "moe-router-topk-scaling-factor = 2\n",
-        BASE LLAMA EXPERTS "moe-shared-expert-intermediate-size = 40\n",
-        BASE "num-experts = 4\ndisable-bias-linear = true\n",
-        BASE LLAMA "softmax-type = learnable\n",
-        BASE LLAMA "softmax-type = off-by-one\n",
-        BASE "softmax-type = learnable\n",
+    static const char *const confs[][2] = {
+        {BASE LLAMA "rotary-interleaved = true\n",
+         "llama, the nearest type, config.json would be read as another model: rotary_interleaved is 'true'"},
+        {BASE LLAMA "qk-layernorm = true\nadd-qkv-bias = true\n",
+         "qwen2, the nearest type, config.json would be read as another model: qk_layernorm is 'true'"},
+        {BASE "normalization = RMSNorm\n", "normalization is '\"RMSNorm\"'"},
+        {BASE "swiglu = true\n", "activation_function is"},
+        {BASE LLAMA "apply-layernorm-1p = true\n", "apply_layernorm_1p is 'true'"},
+        {BASE LLAMA "kv-channels = 8\nrotary-percent = 0.5\nadd-qkv-bias = true\n", "nearest type"},
+        {BASE "position-embedding-type = none\n", "position_embedding_type is"},
+        {BASE LLAMA "window-size = 7,0\nwindow-attn-skip-freq = 2\n",
+         "mistral, the nearest type, config.json would be read as another model: window_attn_skip_freq"},
+        {BASE LLAMA EXPERTS "moe-expert-capacity-factor = 1\n", "moe_expert_capacity_factor is"},
+        {BASE LLAMA EXPERTS "moe-layer-freq = 2\n", "mixtral"},
+        {BASE LLAMA EXPERTS GLM, "moe_router_score_function is"},
+        {BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 30\n",
+         "moe_shared_expert_intermediate_size is '30'"},
+        {BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [1,0,1,1]\n",
+         "glm4_moe"},
+        {BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\nmoe-router-topk = 1\n",
+         "nearest type"},
+        {BASE LLAMA EXPERTS "moe-router-topk-scaling-factor = 2\n",
+         "mixtral, the nearest type, config.json would be read as another model: "
+         "moe_router_topk_scaling_factor is '2.0' here"},
+        {BASE LLAMA EXPERTS "moe-shared-expert-intermediate-size = 40\n",
+         "moe_shared_expert_intermediate_size is '40'"},
+        {BASE "num-experts = 4\ndisable-bias-linear = true\n", "nearest type"},
+        {BASE LLAMA "softmax-type = learnable\n", "--softmax-type learnable"},
+        {BASE LLAMA "softmax-type = off-by-one\n", "--softmax-type off-by-one"},
+        {BASE "softmax-type = learnable\n", "--softmax-type learnable"},
     };
-    for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) expect_no_export(confs[i]);
+    for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) expect_no_export(confs[i][0], confs[i][1]);
 }
 
 /* ---- what is compared when an export is read back ---- */
@@ -321,7 +330,8 @@ static Err compare(const char *conf, const char *change, Str *notes) {
     TestModel a = {0}, b = {0};
     char *both = mem_printf("%s%s\n", conf, change), *changed = last_lines(both);
     test_model_parse(&a, conf), test_model_parse(&b, changed);
-    const Err e = hf_config_compare(&a.config, &a.derived, &b.config, &b.derived, notes);
+    int differences;
+    const Err e = hf_config_compare(&a.config, &a.derived, &b.config, &b.derived, notes, &differences);
     args_free(&a.args), args_free(&b.args);
     arena_free(a.arena), arena_free(b.arena);
     free(both), free(changed);
