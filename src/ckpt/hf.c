@@ -243,8 +243,8 @@ void hf_scatter(const HfTensor *t, const void *hf, DType hf_type, Device *d, voi
 
 /* ---- import ---- */
 
-static bool fits(const Tensor *t, const HfTensor *want) {
-    if (!dtype_is_float((DType)t->dtype) || t->ndim != want->ndim) return false;
+static bool has_shape(const Tensor *t, const HfTensor *want) {
+    if (t->ndim != want->ndim) return false;
     for (int d = 0; d < t->ndim; d++)
         if (t->dim[d] != want->dim[d]) return false;
     return true;
@@ -263,14 +263,18 @@ static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTe
 }
 
 Err hf_check(const Safetensors *s, const HfMap *m) {
-    HfProblem missing = {0}, shapes = {0}, unexpected = {0};
+    HfProblem missing = {0}, shapes = {0}, dtypes = {0}, unexpected = {0};
     const Tensor **used = mem_zero((size_t)m->count + 1, sizeof *used);
     for (int64_t i = 0; i < m->count; i++) {
         const HfTensor *want = &m->tensors[i];
         used[i] = hf_find(s, m, want);
         if (!used[i]) {
             hf_problem_add(&missing, want->name, "");
-        } else if (!fits(used[i], want)) {
+        } else if (!dtype_is_float((DType)used[i]->dtype)) {
+            char detail[20];
+            snprintf(detail, sizeof detail, " (%s)", dtype_name((DType)used[i]->dtype));
+            hf_problem_add(&dtypes, want->name, detail);
+        } else if (!has_shape(used[i], want)) {
             char has[100], detail[240];
             Tensor shape = tensor_make(NULL, F32, want->ndim, want->dim);
             snprintf(detail, sizeof detail, " (%s, the model has %s)",
@@ -290,9 +294,11 @@ Err hf_check(const Safetensors *s, const HfMap *m) {
     hf_problem_report(&text, &missing, "missing");
     hf_problem_report(&text, &unexpected, "unexpected");
     hf_problem_report(&text, &shapes, "of another shape");
-    Err e = text.len ? err_user("'%s' does not fit the model, check the model's options: tensors %s", s->path,
-                                text.s)
-                     : ERR_OK;
+    hf_problem_report(&text, &dtypes, "of a dtype that is not F64, F32, BF16 or F16");
+    Err e = text.len
+                ? err_user("'%s' does not fit the model that config.json or the options describe: tensors %s",
+                           s->path, text.s)
+                : ERR_OK;
     str_free(&text);
     return e;
 }
