@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/str.h"
+#include "ckpt/hf_problems.h"
 #include "ckpt/hf_type.h"
 
 /* ---- names ---- */
@@ -247,25 +248,8 @@ void hf_scatter(const HfTensor *t, const void *hf, DType hf_type, Device *d, voi
 
 /* ---- import ---- */
 
-/* Names that are wrong in one way, the first few spelled out. */
-typedef struct Wrong {
-    Str names;
-    int64_t count;
-} Wrong;
-
-static void note(Wrong *w, const char *name, const char *detail) {
-    if (++w->count <= 6) str_printf(&w->names, "%s%s%s", w->count > 1 ? ", " : "", quote(name).s, detail);
-}
-
-static void report(Str *out, Wrong *w, const char *what) {
-    if (w->count)
-        str_printf(out, "%s%lld %s: %s%s", out->len ? "; " : "", (long long)w->count, what, w->names.s,
-                   w->count > 6 ? ", ..." : "");
-    str_free(&w->names);
-}
-
-static bool fits(const Tensor *t, const HfTensor *want) {
-    if (!dtype_is_float((DType)t->dtype) || t->ndim != want->ndim) return false;
+static bool has_shape(const Tensor *t, const HfTensor *want) {
+    if (t->ndim != want->ndim) return false;
     for (int d = 0; d < t->ndim; d++)
         if (t->dim[d] != want->dim[d]) return false;
     return true;
@@ -284,35 +268,42 @@ static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTe
 }
 
 Err hf_check(const Safetensors *s, const HfMap *m) {
-    Wrong missing = {0}, shapes = {0}, unexpected = {0};
+    HfProblem missing = {0}, shapes = {0}, dtypes = {0}, unexpected = {0};
     const Tensor **used = mem_zero((size_t)m->count + 1, sizeof *used);
     for (int64_t i = 0; i < m->count; i++) {
         const HfTensor *want = &m->tensors[i];
         used[i] = hf_find(s, m, want);
         if (!used[i]) {
-            note(&missing, want->name, "");
-        } else if (!fits(used[i], want)) {
+            hf_problem_add(&missing, want->name, "");
+        } else if (!dtype_is_float((DType)used[i]->dtype)) {
+            char detail[20];
+            snprintf(detail, sizeof detail, " (%s)", dtype_name((DType)used[i]->dtype));
+            hf_problem_add(&dtypes, want->name, detail);
+        } else if (!has_shape(used[i], want)) {
             char has[100], detail[240];
             Tensor shape = tensor_make(NULL, F32, want->ndim, want->dim);
             snprintf(detail, sizeof detail, " (%s, the model has %s)",
                      tensor_describe(used[i], has, sizeof has),
                      tensor_describe(&shape, (char[60]){0}, 60) + strlen("F32 "));
-            note(&shapes, want->name, detail);
+            hf_problem_add(&shapes, want->name, detail);
         }
     }
     for (int64_t i = 0; i < s->count; i++) {
         bool is_used = false;
         for (int64_t k = 0; k < m->count && !is_used; k++) is_used = used[k] == &s->tensors[i].tensor;
-        if (!is_used && !is_expected_extra(s, m, &s->tensors[i])) note(&unexpected, s->tensors[i].name, "");
+        if (!is_used && !is_expected_extra(s, m, &s->tensors[i]))
+            hf_problem_add(&unexpected, s->tensors[i].name, "");
     }
     free(used);
     Str text = {0};
-    report(&text, &missing, "missing");
-    report(&text, &unexpected, "unexpected");
-    report(&text, &shapes, "of another shape");
-    Err e = text.len ? err_user("'%s' does not fit the model, check the model's options: tensors %s", s->path,
-                                text.s)
-                     : ERR_OK;
+    hf_problem_report(&text, &missing, "missing");
+    hf_problem_report(&text, &unexpected, "unexpected");
+    hf_problem_report(&text, &shapes, "of another shape");
+    hf_problem_report(&text, &dtypes, "of a dtype that is not F64, F32, BF16 or F16");
+    Err e = text.len
+                ? err_user("'%s' does not fit the model that config.json or the options describe: tensors %s",
+                           s->path, text.s)
+                : ERR_OK;
     str_free(&text);
     return e;
 }
@@ -325,15 +316,37 @@ Err hf_match(const Safetensors *s, const Registry *r, HfMap *out) {
     return hf_check(s, out);
 }
 
-void hf_import(const Safetensors *s, const HfMap *m, Registry *r) {
+static Err check_file_values(const Safetensors *s, const HfMap *m, DType precise) {
+    HfValues values = {0};
+    for (int64_t i = 0; i < m->count; i++) {
+        const Tensor *t = hf_find(s, m, &m->tensors[i]);
+        hf_values_check(&values, m->tensors[i].name, t->data, (DType)t->dtype, precise, tensor_count(t));
+    }
+    Str text = {0};
+    hf_problem_report(&text, &values.infinite, "with NaN or infinity (download them again)");
+    hf_problem_report(&text, &values.too_large, "with values too large for float32 (give --fp64)");
+    const Err e = text.len ? err_user("'%s' cannot be imported: tensors %s", s->path, text.s) : ERR_OK;
+    str_free(&text);
+    return e;
+}
+
+Err hf_import(const Safetensors *s, const HfMap *m, Registry *r) {
+    ERR_RETURN(check_file_values(s, m, r->precise));
     for (int64_t i = 0; i < m->count; i++) {
         const Tensor *t = hf_find(s, m, &m->tensors[i]);
         hf_scatter(&m->tensors[i], t->data, (DType)t->dtype, r->device, r->masters, r->precise);
     }
     registry_round_values(r);
+    return ERR_OK;
 }
 
 /* ---- export ---- */
+
+const char *hf_dtype_name(DType t) {
+    static const char *const NAMES[DTYPES] = {
+        [F64] = "float64", [F32] = "float32", [BF16] = "bfloat16", [F16] = "float16"};
+    return NAMES[t];
+}
 
 typedef struct Export {
     const Registry *registry;
@@ -342,13 +355,39 @@ typedef struct Export {
     void *bytes;
 } Export;
 
+static int64_t count_of(const HfTensor *t) { return t->dim[0] * t->dim[1]; }
+
+/* The tensor's values as `dtype`, until the next call. */
+static const void *gather_tensor(Export *x, const HfTensor *t, DType dtype) {
+    free(x->bytes);
+    x->bytes = mem_alloc((size_t)count_of(t) * dtype_size(dtype));
+    hf_gather(t, x->registry->device, x->registry->masters, x->registry->precise, x->bytes, dtype);
+    return x->bytes;
+}
+
 static const void *export_bytes(void *arg, int64_t i) {
     Export *x = arg;
-    const HfTensor *t = &x->map->tensors[i];
-    free(x->bytes);
-    x->bytes = mem_alloc((size_t)(t->dim[0] * t->dim[1]) * dtype_size(x->dtype));
-    hf_gather(t, x->registry->device, x->registry->masters, x->registry->precise, x->bytes, x->dtype);
-    return x->bytes;
+    return gather_tensor(x, &x->map->tensors[i], x->dtype);
+}
+
+static Err check_master_values(Export *x) {
+    const DType precise = x->registry->precise;
+    HfValues values = {0};
+    for (int64_t i = 0; i < x->map->count; i++) {
+        const HfTensor *t = &x->map->tensors[i];
+        hf_values_check(&values, t->name, gather_tensor(x, t, precise), precise, x->dtype, count_of(t));
+    }
+    Str text = {0};
+    char too_large[100];
+    snprintf(too_large, sizeof too_large, "with values too large for it (--hf-dtype %s holds them)",
+             hf_dtype_name(hf_values_fitting_dtype(&values)));
+    hf_problem_report(&text, &values.infinite, "with NaN or infinity (export an earlier step: --ckpt-step)");
+    hf_problem_report(&text, &values.too_large, too_large);
+    const Err e =
+        text.len ? err_user("the model cannot be exported as %s: tensors %s", hf_dtype_name(x->dtype), text.s)
+                 : ERR_OK;
+    str_free(&text);
+    return e;
 }
 
 Err hf_export(const Registry *r, HfFamily family, const char *path, DType dtype) {
@@ -360,7 +399,9 @@ Err hf_export(const Registry *r, HfFamily family, const char *path, DType dtype)
         for (int64_t i = 0; i < map.count; i++)
             headers[i] = (SafeTensor){map.tensors[i].name,
                                       tensor_make(NULL, dtype, map.tensors[i].ndim, map.tensors[i].dim)};
-        e = safetensors_write(path, headers, map.count, &(MetaText){"format", "pt"}, 1, export_bytes, &x);
+        e = check_master_values(&x);
+        if (!e.code)
+            e = safetensors_write(path, headers, map.count, &(MetaText){"format", "pt"}, 1, export_bytes, &x);
         free(headers);
         free(x.bytes);
     }

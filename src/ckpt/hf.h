@@ -57,9 +57,14 @@ void hf_scatter(const HfTensor *, const void *hf, DType hf_type, Device *, void 
 Err hf_check(const Safetensors *, const HfMap *);
 /* hf_detect, hf_map and hf_check; hf_map_free also after an error. */
 Err hf_match(const Safetensors *, const Registry *, HfMap *out);
-/* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted. */
-void hf_import(const Safetensors *, const HfMap *, Registry *);
-/* Writes all masters as `dtype` into one .safetensors file, atomically. */
+/* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted.
+ * Values that are NaN or infinite, there or as the registry's precise type, are an error, and nothing is set.
+ */
+Err hf_import(const Safetensors *, const HfMap *, Registry *);
+/* "float32": a float type as transformers and --hf-dtype spell it. */
+const char *hf_dtype_name(DType);
+/* Writes all masters as `dtype` into one .safetensors file, atomically. Values that are NaN or infinite, here
+ * or as `dtype`, are an error, and nothing is written. */
 Err hf_export(const Registry *, HfFamily, const char *path, DType dtype);
 
 #endif

@@ -2,6 +2,7 @@
 #include "ckpt/hf_config.h"
 
 #include <jansson.h>
+#include <limits.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -50,34 +51,41 @@ Err hf_config_import(const char *path, Str *conf) {
     return e;
 }
 
+Err hf_config_parse(const char *path, const Str *conf, Arena *arena, Config *config) {
+    Args args;
+    args_init(&args, arena, "", NULL);
+    args_use(&args, config_table(config, CONFIG_ALL_GROUPS));
+    args_bytes(&args, path, conf->s, conf->len);
+    config_check(config, CHECK_MODEL, &args);
+    const Err e = args_end(&args);
+    args_free(&args);
+    return e.code ? err_user("'%s' gives a model that cannot be: %s", path, e.msg) : ERR_OK;
+}
+
 /* ---- what an export is read back as ---- */
 
-static Err read_text_back(const char *path, const Str *text, const Config *c, const Derived *d, Str *notes) {
+/* *differences: as hf_config_compare says, INT_MAX if the file is refused. */
+static Err read_text_back(const char *path, const Str *text, const Config *c, const Derived *d, Str *notes,
+                          int *differences) {
     Str conf = {0};
+    Config config = {0};
+    Derived derived;
+    Arena *arena = arena_new();
+    *differences = INT_MAX;
     Err e = import_text(path, text, &conf);
-    if (!e.code) {
-        Config config = {0};
-        Derived derived;
-        Args args;
-        Arena *arena = arena_new();
-        args_init(&args, arena, "", NULL);
-        args_use(&args, config_table(&config, CONFIG_ALL_GROUPS));
-        args_bytes(&args, path, conf.s, conf.len);
-        config_check(&config, CHECK_MODEL, &args);
-        e = args_end(&args);
-        if (!e.code) config_finish(&config, arena, 0, &derived);
-        if (!e.code) e = hf_config_compare(c, d, &config, &derived, notes);
-        args_free(&args);
-        arena_free(arena);
-    }
+    if (!e.code) e = hf_config_parse(path, &conf, arena, &config);
+    if (!e.code) config_finish(&config, arena, 0, &derived);
+    if (!e.code) e = hf_config_compare(c, d, &config, &derived, notes, differences);
+    arena_free(arena);
     str_free(&conf);
     return e;
 }
 
 Err hf_config_read_back(const char *path, const Config *c, const Derived *d, Str *notes) {
     Str text = {0};
+    int differences;
     Err e = file_read(path, &text);
-    if (!e.code) e = read_text_back(path, &text, c, d, notes);
+    if (!e.code) e = read_text_back(path, &text, c, d, notes, &differences);
     str_free(&text);
     return e;
 }
@@ -87,57 +95,64 @@ Err hf_config_read_back(const char *path, const Config *c, const Derived *d, Str
 /* Returns the family of the tensors' names. */
 static HfFamily write_rows(const HfType *t, const Config *filled, const Derived *d, DType dtype,
                            const json_t *tokens, Str *out) {
-    static const char *const TORCH_NAMES[DTYPES] = {
-        [F64] = "float64", [F32] = "float32", [BF16] = "bfloat16", [F16] = "float16"};
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
     HfWriter w = {filled, d, tokens, out, t->family};
     str_printf(out, "{\n  \"model_type\": \"%s\",\n  \"architectures\": [\"%s\"],\n  \"torch_dtype\": \"%s\"",
-               t->name, t->architecture, TORCH_NAMES[dtype]);
+               t->name, t->architecture, hf_dtype_name(dtype));
     for (int i = 0; i < n; i++)
         if (rows[i]->form->write) rows[i]->form->write(&w, rows[i]);
     str_puts(out, "\n}\n");
     return w.family;
 }
 
-/* Whether the model has what the type implies. */
-static bool has_fixed_values(const HfType *t, const Config *filled) {
+/* How many of the values that the type implies the model does not have. */
+static int count_unlike(const HfType *t, const Config *filled) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
-    bool has = true;
-    for (int i = 0; i < n && has; i++) {
+    int unlike = 0;
+    for (int i = 0; i < n; i++) {
         Str value = {0};
         if (rows[i]->form != &hf_form_fixed) continue;
         arg_print(&CONFIG_ROWS[rows[i]->option], config_value(filled, rows[i]->option), &value);
-        has = !strcmp(value.s, hf_fixed_text(rows[i]));
+        unlike += strcmp(value.s, hf_fixed_text(rows[i])) != 0;
         str_free(&value);
     }
-    return has;
+    return unlike;
 }
 
 /* An error, and no text, if it is read back as another model. */
 static Err write_type(const HfType *t, const Config *c, const Derived *d, DType dtype, const json_t *tokens,
-                      Str *out, HfFamily *family) {
+                      Str *out, HfFamily *family, int *differences) {
     const Config filled = hf_config_filled(c, d);
     Str notes = {0};
     str_clear(out);
     *family = write_rows(t, &filled, d, dtype, tokens, out);
-    const Err e = read_text_back("config.json", out, c, d, &notes);
+    const Err e = read_text_back("config.json", out, c, d, &notes, differences);
     str_free(&notes);
     if (e.code) str_clear(out);
     return e;
 }
 
-/* The first type that fits; HF_TYPES if there is none. */
-static HfModelType write_first_fit(const Config *c, const Derived *d, DType dtype, const json_t *tokens,
-                                   Str *out, HfFamily *family) {
+/* The first type that fits. If there is none, the error says what is wrong with the nearest: the one that
+ * implies the fewest other values, and then is read back with the fewest differences. */
+static Err write_first_fit(const Config *c, const Derived *d, DType dtype, const json_t *tokens, Str *out,
+                           HfFamily *family) {
     const Config filled = hf_config_filled(c, d);
-    int t = 0;
-    for (; t < HF_TYPES; t++) {
-        if (!has_fixed_values(&HF_TYPE[t], &filled)) continue;
-        if (!write_type(&HF_TYPE[t], c, d, dtype, tokens, out, family).code) break;
+    int nearest = 0, fewest = INT_MAX, fewest_differences = INT_MAX, differences;
+    for (int t = 0; t < HF_TYPES; t++) {
+        const int unlike = count_unlike(&HF_TYPE[t], &filled);
+        differences = INT_MAX;
+        if (!unlike && !write_type(&HF_TYPE[t], c, d, dtype, tokens, out, family, &differences).code)
+            return ERR_OK;
+        if (unlike < fewest || (unlike == fewest && differences < fewest_differences))
+            nearest = t, fewest = unlike, fewest_differences = differences;
     }
-    return (HfModelType)t;
+    const Err e = write_type(&HF_TYPE[nearest], c, d, dtype, tokens, out, family, &differences);
+    return e.code ? err_user("no type of Hugging Face model that can be written has these options, so the "
+                             "model cannot be exported; as %s, the nearest type, %s",
+                             HF_TYPE[nearest].name, e.msg)
+                  : ERR_OK;
 }
 
 /* What no type can say. */
@@ -155,22 +170,20 @@ static Err check_exportable(const Config *c, const Derived *d) {
 Err hf_config_export(const Config *c, const Derived *d, DType dtype, const json_t *tokens, Str *json,
                      HfFamily *family) {
     ERR_RETURN(check_exportable(c, d));
-    HfModelType type = c->hf_model_type;
-    if (type != HF_TYPES) {
-        const Err e = write_type(&HF_TYPE[type], c, d, dtype, tokens, json, family);
-        if (e.code)
-            return err_user("this model cannot be exported as %s: %s; --hf-model-type none takes any type "
-                            "that fits",
-                            HF_TYPE[type].name, e.msg);
-    } else if ((type = write_first_fit(c, d, dtype, tokens, json, family)) == HF_TYPES) {
-        Str names = {0};
-        hf_type_names(&names);
-        const Err e =
-            err_user("none of Hugging Face's %s models has this combination of position embedding, norm, "
-                     "activation, biases, windows and experts; it cannot be exported",
-                     names.s);
-        str_free(&names);
-        return e;
-    }
-    return ERR_OK;
+    if (c->hf_model_type == HF_TYPES) return write_first_fit(c, d, dtype, tokens, json, family);
+    const HfType *type = &HF_TYPE[c->hf_model_type];
+    int differences;
+    const Err e = write_type(type, c, d, dtype, tokens, json, family, &differences);
+    return e.code ? err_user("this model cannot be exported as %s: %s; --hf-model-type none takes any type "
+                             "that fits",
+                             type->name, e.msg)
+                  : ERR_OK;
+}
+
+Err hf_config_check_type(const Config *c, const Derived *d) {
+    Str json = {0};
+    HfFamily family;
+    const Err e = c->hf_model_type == HF_TYPES ? ERR_OK : hf_config_export(c, d, F32, NULL, &json, &family);
+    str_free(&json);
+    return e;
 }

@@ -132,19 +132,21 @@ static bool is_dropout(const char *field) {
     return !strcmp(field, "hidden_dropout") || !strcmp(field, "attention_dropout");
 }
 
-Err hf_config_compare(const Config *a, const Derived *da, const Config *b, const Derived *db, Str *notes) {
+Err hf_config_compare(const Config *a, const Derived *da, const Config *b, const Derived *db, Str *notes,
+                      int *differences) {
     Arena *arena = arena_new();
     const Config x = plain(a, da, arena), y = plain(b, db, arena);
     json_t *ours = json_of(&x), *theirs = json_of(&y), *value;
     const char *field;
     Err e = ERR_OK;
+    *differences = 0;
     json_object_foreach(ours, field, value) {
         const json_t *other = json_object_get(theirs, field);
-        if (json_equal(value, other) || e.code) continue;
+        if (json_equal(value, other)) continue;
         if (is_dropout(field))
             str_printf(notes, "note: %s is %s here and %s in config.json, which has no place for it\n", field,
                        shown(value).s, shown(other).s);
-        else
+        else if (!(*differences)++)
             e = err_user("config.json would be read as another model: %s is %s here and %s there", field,
                          shown(value).s, shown(other).s);
     }

@@ -1,5 +1,7 @@
 #include "ckpt/hf_folder.h"
 
+#include <dirent.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +12,52 @@
 
 static const char CONFIG[] = "config.json", WEIGHTS[] = "model.safetensors",
                   GENERATION[] = "generation_config.json";
+
+/* ---- what the folder holds before ---- */
+
+static bool is_written(const char *name, const HfExtras *x) {
+    for (int i = 0; i < x->num_files; i++)
+        if (!strcmp(name, x->files[i].name)) return true;
+    return !strcmp(name, CONFIG) || !strcmp(name, WEIGHTS) || !strcmp(name, GENERATION);
+}
+
+/* Whether a program that reads the folder takes weights or a tokenizer from a file of this name. */
+static bool is_model_file(const char *name) {
+    static const char *const PATTERNS[] = {
+        "model*.safetensors*", "pytorch_model*",      "tokenizer*",        "vocab.*",
+        "merges.txt",          "special_tokens_map*", "added_tokens.json", "chat_template*"};
+    for (size_t i = 0; i < sizeof PATTERNS / sizeof *PATTERNS; i++)
+        if (!fnmatch(PATTERNS[i], name, 0)) return true;
+    return false;
+}
+
+/* A file of another model would be read with the files of this one; a folder cannot be replaced. */
+static Err check_entry(const char *dir, const char *name, const HfExtras *x) {
+    if (!is_written(name, x)) {
+        if (!is_model_file(name)) return ERR_OK;
+        return err_user("'%s' holds %s, which this export does not replace and which would be read with it: "
+                        "name an empty folder, or remove that file",
+                        dir, quote(name).s);
+    }
+    char *path = mem_printf("%s/%s", dir, name);
+    const bool is_dir = file_is_dir(path);
+    free(path);
+    return is_dir ? err_user("'%s/%s' is a folder, where this export writes a file: name an empty folder, or "
+                             "remove it",
+                             dir, name)
+                  : ERR_OK;
+}
+
+static Err check_folder(const char *dir, const HfExtras *x) {
+    DIR *d = opendir(dir);
+    if (!d) return file_failed("open the folder", dir);
+    Err e = ERR_OK;
+    for (const struct dirent *entry; !e.code && (entry = readdir(d));) e = check_entry(dir, entry->d_name, x);
+    closedir(d);
+    return e;
+}
+
+/* ---- the files ---- */
 
 /* An import finds every parameter in the file. Its names may be those of another family: a mixture whose
  * layers are all dense has the names of a dense model. */
@@ -89,7 +137,8 @@ static Err move_all(const char *stage, const char *dir, const HfExtras *x) {
 Err hf_folder_write(const char *dir, const Model *m, DType dtype, const HfExtras *x, Str *notes) {
     const bool existed = file_is_dir(dir);
     char *stage = mem_printf("%s/.partial-%d", dir, (int)getpid());
-    Err e = file_mkdirs(stage);
+    Err e = existed ? check_folder(dir, x) : ERR_OK;
+    if (!e.code) e = file_mkdirs(stage);
     if (!e.code) e = write_model(stage, m, dtype, x->tokens, notes);
     if (!e.code) e = write_generation(stage, x->tokens);
     for (int i = 0; i < x->num_files && !e.code; i++) e = copy_file(stage, &x->files[i]);

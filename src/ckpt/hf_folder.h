@@ -25,7 +25,8 @@ typedef struct HfExtras {
 
 /* Writes config.json, generation_config.json, model.safetensors (weights as `dtype`) and the tokenizer's
  * files. All are written to a folder inside `dir`, the model is read back and compared (hf_config_read_back),
- * and they are moved to their places if nothing differs. After an error before that `dir` is as it was. */
+ * and they are moved to their places if nothing differs. A file of another model's weights or tokenizer that would
+ * stay in `dir` is an error. After an error before the files are moved `dir` is as it was. */
 Err hf_folder_write(const char *dir, const Model *, DType dtype, const HfExtras *, Str *notes);
 
 #endif

@@ -8,13 +8,20 @@
 
 /* ---- reading ---- */
 
-void hf_refuse(HfReader *r, const char *key, const char *why) {
+void hf_refuse_inside(HfReader *r, const json_t *in, const char *key, const char *why) {
     if (r->err.code) return;
-    const json_t *value = json_object_get(r->root, key);
+    const json_t *value = json_object_get(in ? in : r->root, key), *item;
+    const char *name, *place = NULL;
+    json_object_foreach((json_t *)r->root, name, item) {
+        if (item == in) place = name;
+    }
     char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-    r->err = err_user("'%s': %s is %s, %s", r->path, key, quote(text ? text : "missing").s, why);
+    r->err = err_user("'%s': %s%s%s is %s, %s", r->path, key, place ? " in " : "", place ? place : "",
+                      quote(text ? text : "missing").s, why);
     free(text);
 }
+
+void hf_refuse(HfReader *r, const char *key, const char *why) { hf_refuse_inside(r, NULL, key, why); }
 
 const json_t *hf_member(const HfReader *r, const json_t *in, const char *key) {
     const json_t *v = json_object_get(in ? in : r->root, key);
@@ -36,7 +43,7 @@ int64_t hf_get_count(HfReader *r, const char *key, int64_t fallback) {
 
 double hf_get_real(HfReader *r, const json_t *in, const char *key, double fallback) {
     const json_t *v = hf_member(r, in, key);
-    if (v && !json_is_number(v)) hf_refuse(r, key, "not a number");
+    if (v && !json_is_number(v)) hf_refuse_inside(r, in, key, "not a number");
     return v ? json_number_value(v) : fallback;
 }
 
@@ -48,7 +55,7 @@ bool hf_get_flag(HfReader *r, const char *key, bool fallback) {
 
 const char *hf_get_text(HfReader *r, const json_t *in, const char *key, const char *fallback) {
     const json_t *v = hf_member(r, in, key);
-    if (v && !json_is_string(v)) hf_refuse(r, key, "not a text");
+    if (v && !json_is_string(v)) hf_refuse_inside(r, in, key, "not a text");
     return v && json_is_string(v) ? json_string_value(v) : fallback;
 }
 
@@ -64,9 +71,14 @@ int64_t hf_get_option(HfReader *r, int option) {
     return hf_get_size(r, row->key, (int64_t)row->fallback);
 }
 
-int64_t hf_product(int64_t a, int64_t b) {
+int64_t hf_get_multiple(HfReader *r, const HfRow *row, int64_t n, int option) {
     int64_t product;
-    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+    if (!__builtin_mul_overflow(n, hf_get_option(r, option), &product) &&
+        (double)product <= config_range(row->option).high)
+        return product;
+    hf_refuse(r, hf_member(r, NULL, row->key) ? row->key : row_of(r, option)->key,
+              "more than a model can have here");
+    return 1;
 }
 
 int64_t hf_get_layers(HfReader *r) {

@@ -61,6 +61,8 @@ extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_exper
 
 /* "key is 7, not a text": the key's value, then why it is wrong. */
 void hf_refuse(HfReader *, const char *key, const char *why);
+/* The same of a key inside an object of the file (NULL: the file's own). */
+void hf_refuse_inside(HfReader *, const json_t *in, const char *key, const char *why);
 /* A member of `in` (NULL: the file's object); NULL if it is missing or null. */
 const json_t *hf_member(const HfReader *, const json_t *in, const char *key);
 /* At least 1; the fallback can be HF_REQUIRED. After an error 1, which is still a divisor. */
@@ -71,8 +73,9 @@ bool hf_get_flag(HfReader *, const char *key, bool fallback);
 const char *hf_get_text(HfReader *, const json_t *in, const char *key, const char *fallback);
 /* The size that another row of the type reads into that option. */
 int64_t hf_get_option(HfReader *, int option);
-/* a * b, both positive; the largest number if that overflows, which is out of every option's range. */
-int64_t hf_product(int64_t a, int64_t b);
+/* n times that size, which must be in the range of the row's option; an error names the row's key if it is
+ * there, else the size's. */
+int64_t hf_get_multiple(HfReader *, const HfRow *, int64_t n, int option);
 /* The number of layers, which fits in memory. */
 int64_t hf_get_layers(HfReader *);
 /* Sets an option: appends `name = value`. */

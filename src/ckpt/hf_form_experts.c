@@ -30,7 +30,7 @@ static void router_groups_read(HfReader *r, const HfRow *row) {
     if (best > groups) hf_refuse(r, "topk_group", "more than n_group");
     if (groups == 1) return;
     /* A group counts the sum of its two best, here of its topk / group-topk best. */
-    if (topk != hf_product(2, best))
+    if (topk % 2 || topk / 2 != best)
         hf_refuse(r, "topk_group", "not half of num_experts_per_tok, which this model needs");
     hf_set_size(r, row->option, groups);
     hf_set_size(r, OPTION_moe_router_group_topk, best);
@@ -44,9 +44,8 @@ static void router_groups_write(HfWriter *w, const HfRow *row) {
 
 /* The number of shared experts, each as wide as the others. */
 static void shared_experts_read(HfReader *r, const HfRow *row) {
-    hf_set_size(r, row->option,
-                hf_product(hf_get_size(r, row->key, (int64_t)row->fallback),
-                           hf_get_option(r, OPTION_moe_ffn_hidden_size)));
+    const int64_t experts = hf_get_size(r, row->key, (int64_t)row->fallback);
+    hf_set_size(r, row->option, hf_get_multiple(r, row, experts, OPTION_moe_ffn_hidden_size));
 }
 
 static void shared_experts_write(HfWriter *w, const HfRow *row) {

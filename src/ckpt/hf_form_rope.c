@@ -99,9 +99,11 @@ static double get_original_length(HfReader *r, const json_t *in) {
     return has_two_rotations(r) ? inside : hf_get_real(r, NULL, ORIGINAL, inside);
 }
 
-static void set_original_length(HfReader *r, double length) {
-    if (!(length >= 1 && length <= config_range(OPTION_max_position_embeddings).high))
-        hf_refuse(r, ORIGINAL, "not a number of positions");
+static void set_original_length(HfReader *r, const json_t *in, double length) {
+    if (!(length >= 1 && length <= config_range(OPTION_max_position_embeddings).high &&
+          length == floor(length)))
+        hf_refuse_inside(r, hf_member(r, NULL, ORIGINAL) ? NULL : in, ORIGINAL,
+                         "not a whole number of positions");
     hf_set_size(r, OPTION_rope_scaling_original_max_position_embeddings, r->err.code ? 1 : (int64_t)length);
 }
 
@@ -136,7 +138,7 @@ static void set_long_rope(HfReader *r, const json_t *in, const char *in_key, dou
     set_factors(r, in, in_key, "short_factor", OPTION_rope_short_factor);
     set_factors(r, in, in_key, "long_factor", OPTION_rope_long_factor);
     set_attention_factor(r, in, in_key, original);
-    set_original_length(r, original);
+    set_original_length(r, in, original);
 }
 
 static const char *get_rope_type(HfReader *r, const json_t *in) {
@@ -167,7 +169,7 @@ static void rope_scaling_read(HfReader *r, const HfRow *row) {
         set_scaling_number(r, in, key, "factor", OPTION_rope_scaling_factor);
         set_scaling_number(r, in, key, "low_freq_factor", OPTION_rope_scaling_low_freq_factor);
         set_scaling_number(r, in, key, "high_freq_factor", OPTION_rope_scaling_high_freq_factor);
-        set_original_length(r, get_original_length(r, in));
+        set_original_length(r, in, get_original_length(r, in));
     } else if (!strcmp(type, "linear")) {
         set_scaling_number(r, in, key, "factor", OPTION_rotary_seq_len_interpolation_factor);
     } else if (!strcmp(type, "longrope")) {

@@ -41,7 +41,9 @@ static void hidden_size_divides_read(HfReader *r, const HfRow *row) {
 }
 
 static void fourfold_read(HfReader *r, const HfRow *row) {
-    hf_set_size(r, row->option, get_or_usual(r, row, hf_product(4, hf_get_option(r, OPTION_hidden_size))));
+    const bool is_given = hf_member(r, NULL, row->key) != NULL;
+    hf_set_size(r, row->option,
+                is_given ? hf_get_size(r, row->key, 1) : hf_get_multiple(r, row, 4, OPTION_hidden_size));
 }
 
 static void positions_read(HfReader *r, const HfRow *row) {

@@ -52,6 +52,7 @@ typedef struct Job {
     Setup setup;
     Options options;
     Args args;
+    HfModelType type; /* of the config.json that is imported */
 } Job;
 
 static const char USAGE[] =
@@ -119,14 +120,30 @@ static Err save(const Job *j, const Model *m, json_t *tokens) {
     return e;
 }
 
+/* The import is step 0: in the folder of a training a later --load would take it for the newest step. */
+static Err check_save_folder(const char *dir) {
+    int64_t *all, n;
+    Err e = ckpt_list(dir, &all, &n);
+    if (n)
+        e = err_user("'%s' already holds checkpoints, the newest of step %lld: give --save another folder, "
+                     "or remove this one first",
+                     dir, (long long)all[n - 1]);
+    free(all);
+    return e;
+}
+
 static Err import_model(Job *j, const Ckpt *none) {
     (void)none;
     Safetensors *file;
+    if (j->setup.config.save) ERR_RETURN(check_save_folder(j->setup.config.save));
     ERR_RETURN(safetensors_open(j->options.from_hf, &file));
     Model *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);
-    HfMap map;
-    Err e = hf_match(file, m->registry, &map);
-    if (!e.code) hf_import(file, &map, m->registry);
+    HfMap map = {0};
+    Err e = ERR_OK;
+    if (j->setup.config.hf_model_type != j->type)
+        e = hf_config_check_type(&j->setup.config, &j->setup.derived);
+    if (!e.code) e = hf_match(file, m->registry, &map);
+    if (!e.code) e = hf_import(file, &map, m->registry);
     hf_map_free(&map);
     if (!e.code) e = convert_check(j, m);
     json_t *tokens = json_object();
@@ -163,6 +180,9 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
     Str conf = {0};
     Err e = hf_config_import(path, &conf);
     if (!e.code) {
+        Config alone; /* without the command line */
+        const Err of_file = hf_config_parse(path, &conf, j->setup.arena, &alone);
+        j->type = alone.hf_model_type;
         add_tokenizer(j->options.from_hf, &conf);
         args_free(&j->args);
         begin(j);
@@ -172,6 +192,7 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
         if (!j->setup.config.save && !j->options.check)
             args_problem(&j->args, "--from-hf needs --save, the folder for the checkpoint, or --check.");
         e = args_end(&j->args);
+        if (e.code && of_file.code) e = of_file;
     }
     str_free(&conf);
     return e;
@@ -262,9 +283,11 @@ static Err export_checkpoint(Job *j, const Ckpt *c) {
 /* The options of the checkpoint, which those of the command line must not contradict. */
 static Err read_checkpoint_options(Job *j, const Ckpt *c) {
     Config *config = &j->setup.config;
-    if (!json_object_get(ckpt_manifest(c)->state, "config"))
+    const json_t *state = ckpt_manifest(c)->state;
+    if (!json_object_get(state, "config"))
         return err_user("the checkpoint in '%s' does not say its options; save it again", config->load);
     ERR_RETURN(checkpoint_args(config, j->setup.arena, &j->args.notes));
+    ERR_RETURN(checkpoint_check_model(config, state, config->load, true));
     config_check(config, CHECK_MODEL, &j->args);
     return args_end(&j->args);
 }

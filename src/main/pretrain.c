@@ -1,5 +1,6 @@
 #include <stdio.h>
 
+#include "ckpt/hf_config.h"
 #include "main/command.h"
 #include "train/loop.h"
 #include "train/checkpoint.h"
@@ -21,6 +22,8 @@ int command_pretrain(int argc, char **argv) {
     int status;
     if (command_ready(&args, e, &status)) {
         e = setup_finish(&s);
+        if (!e.code && config_given(&s.config, hf_model_type))
+            e = hf_config_check_type(&s.config, &s.derived);
         if (!e.code) {
             TokenFacts facts = {.eod = s.tokenizer ? tokenizer_eod(s.tokenizer) : -1,
                                 .pad = s.tokenizer ? tokenizer_pad(s.tokenizer) : -1};

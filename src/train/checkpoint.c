@@ -163,8 +163,7 @@ static bool concerns_weights(const char *key) {
     return true;
 }
 
-/* The options that decide what the model computes must be those of the checkpoint. */
-static Err check_architecture(const Config *c, const json_t *state, const char *dir, bool weights_only) {
+Err checkpoint_check_model(const Config *c, const json_t *state, const char *dir, bool weights_only) {
     json_t *ours = config_state(c, CLASS_ARCH);
     const json_t *theirs = json_object_get(state, "config"), *value;
     const char *key;
@@ -197,7 +196,7 @@ static bool scaled_dynamically(const json_t *state) {
 static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights_only) {
     const Config *c = r->config;
     const json_t *state = ckpt_manifest(ckpt)->state;
-    ERR_RETURN(check_architecture(c, state, dir, weights_only));
+    ERR_RETURN(checkpoint_check_model(c, state, dir, weights_only));
     bool optimizer = !weights_only && c->load_optim && r->optimizer;
     for (int i = 0; optimizer && i < r->optimizer->n_buffers; i++)
         if (!ckpt_has(ckpt, r->optimizer->buffer[i].suffix))

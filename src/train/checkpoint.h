@@ -2,12 +2,17 @@
 #ifndef ISOTRON_TRAIN_CHECKPOINT_H
 #define ISOTRON_TRAIN_CHECKPOINT_H
 
+#include <jansson.h>
+
 #include "base/err.h"
 #include "train/trainer.h"
 
 /* Sets the model options that the user did not give from the checkpoint in --load (or
  * --pretrained-checkpoint), and the tokenizer's if neither a tokenizer nor --vocab-size is given. */
 Err checkpoint_args(Config *, Arena *, Str *notes);
+/* The options that decide what the model computes must be those in the state of the checkpoint in `dir`; with
+ * weights_only lengths and dropout may differ. An error names every one that is not. */
+Err checkpoint_check_model(const Config *, const json_t *state, const char *dir, bool weights_only);
 /* A run whose parameters come from --load. */
 Err trainer_open_for_inference(const Config *, const Derived *, Trainer **);
 /* Saves to --save under the current iteration and applies retention; with --async-save only starts to, and no

@@ -56,7 +56,7 @@ Err case_open(const Golden *g, const Config *c, const Derived *d, Case *out) {
     Registry *r = out->init->registry;
     ERR_RETURN(hf_match(g->init, r, &out->map));
     registry_allocate(r, out->device, F64);
-    hf_import(g->init, &out->map, r);
+    ERR_RETURN(hf_import(g->init, &out->map, r));
     out->first = arena_alloc(out->arena, (size_t)r->elements * sizeof *out->first);
     memcpy(out->first, r->masters, (size_t)r->elements * sizeof *out->first);
     out->at = arena_alloc(out->arena, (size_t)(out->map.count + 1) * sizeof *out->at);

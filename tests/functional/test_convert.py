@@ -44,7 +44,7 @@ for number, case in enumerate(table["cases"]):
     tensors.write(folder / "model.safetensors", {n: tensors.weight(n, s) for n, s in shapes}, {"format": "pt"})
     if case["refused"]:
         said = convert("--from-hf", folder, "--save", saved, expect=2)
-        assert ("config.json': " in said or " --moe" in said) and not saved.exists(), f"{name}: {said}"  # not for its weights
+        assert ("config.json': " in said or "config.json' gives" in said) and not saved.exists(), f"{name}: {said}"  # not for its weights
         continue
     check = reference("reference", i64(table["tokens"]), answers[str(number)])
     convert("--from-hf", folder, "--save", saved, "--check", check)
@@ -158,11 +158,62 @@ plant("eps", lambda c: c | {"rms_norm_eps": 1.001e-6})
 plant("bit", edit_weights=last_bit)
 plant("bit-of-double", edit_weights=last_bit, against=double)
 
+# ---- folders that hold something else ----
+
+before = {p: p.read_bytes() for p in saved.rglob("*") if p.is_file()}
+said = convert("--from-hf", model, "--save", saved, expect=2)
+assert f"'{saved}' already holds checkpoints, the newest of step 0" in said, said
+(WORK / "later" / "iter_0000020").mkdir(parents=True)
+said = convert("--from-hf", model, "--save", WORK / "later", expect=2)
+assert "the newest of step 20" in said and [p.name for p in (WORK / "later").iterdir()] == ["iter_0000020"], said
+assert {p: p.read_bytes() for p in saved.rglob("*") if p.is_file()} == before, "a refused import changed the folder"
+(out / "model.safetensors.index.json").write_text("{}")
+said = convert("--load", saved, "--to-hf", out, expect=2)
+assert "holds 'model.safetensors.index.json'" in said, said
+(out / "model.safetensors.index.json").unlink()
+
+# ---- a model that cannot be, or not of that type ----
+
+(WORK / "odd").mkdir()
+shutil.copy(model / "model.safetensors", WORK / "odd")
+(WORK / "odd" / "config.json").write_text(json.dumps(json.loads((model / "config.json").read_text()) | {"vocab_size": 1 << 40}))
+said = convert("--from-hf", WORK / "odd", "--save", WORK / "odd-saved", expect=2)
+assert f"'{WORK / 'odd' / 'config.json'}' gives a model that cannot be: " in said and "--vocab-size" in said, said
+said = convert("--from-hf", model, "--save", WORK / "odd-saved", "--norm-epsilon", "-1", expect=2)
+assert "--norm-epsilon" in said and "config.json" not in said, said
+said = convert("--from-hf", model, "--save", WORK / "odd-saved", "--hf-model-type", "gpt2", expect=2)
+assert "cannot be exported as gpt2" in said and not (WORK / "odd-saved").exists(), said
+said = pretrain(corpus(), WORK / "odd-saved", "--train-iters", 3, "--hf-model-type", "gpt2", expect=2)
+assert "cannot be exported as gpt2" in said and not (WORK / "odd-saved").exists(), said
+
+# ---- values that a dtype cannot hold ----
+
+
+def with_value(name, value):
+    """A copy of the finer model with one such weight in the last norm, imported in float32."""
+    folder = WORK / name
+    shutil.copytree(WORK / "finer", folder)
+    weights = tensors.read(folder / "model.safetensors")
+    kind, shape, content = weights["model.norm.weight"]
+    tensors.write(folder / "model.safetensors", weights | {"model.norm.weight": (kind, shape, struct.pack("<f", value) + content[4:])}, {})
+    return folder
+
+
+said = convert("--from-hf", with_value("not-a-number", float("nan")), "--save", WORK / "nan-saved", expect=2)
+assert "1 with NaN or infinity" in said and "'model.norm.weight' (1 of" in said and not (WORK / "nan-saved").exists(), said
+convert("--from-hf", with_value("large", 1e6), "--save", WORK / "large-saved")
+said = convert("--load", WORK / "large-saved", "--to-hf", WORK / "large-out", "--hf-dtype", "float16", expect=2)
+assert "'model.norm.weight' (1 of" in said and "--hf-dtype bfloat16" in said and not (WORK / "large-out").exists(), said
+convert("--load", WORK / "large-saved", "--to-hf", WORK / "large-out", "--hf-dtype", "bfloat16")
+
 # ---- exports that are refused, or fail, leave nothing ----
 
 convert("--from-hf", model, "--save", WORK / "pattern", "--window-attn-skip-freq", "[0,1,1]")
 said = convert("--load", WORK / "pattern", "--to-hf", WORK / "refused", expect=2)
 assert "cannot be exported as qwen3_moe" in said and "window_attn_skip_freq" in said and not (WORK / "refused").exists(), said
+said = convert("--load", saved, "--to-hf", WORK / "refused", "--norm-epsilon", 0.5, expect=2)
+assert "of another model: norm_epsilon is 0.5 here and 9.99" in said and not (WORK / "refused").exists(), said
+convert("--load", saved, "--check", check, "--norm-epsilon", 0.5, expect=2)
 before = {p: p.read_bytes() for p in out.iterdir()}
 convert("--load", WORK / "pattern", "--to-hf", out, expect=2)
 convert("--load", WORK / "pattern", "--to-hf", out, "--check", check, expect=1)

@@ -1,5 +1,7 @@
 #include "unit/cmocka_all.h"
 
+#include <math.h>
+
 #include "ckpt/hf.h"
 #include "unit/ckpt/model.h"
 
@@ -13,8 +15,8 @@ static Safetensors *open_init(const char *dir) {
 
 static Err import_file(const Safetensors *s, Registry *r) {
     HfMap map;
-    const Err e = hf_match(s, r, &map);
-    if (!e.code) hf_import(s, &map, r);
+    Err e = hf_match(s, r, &map);
+    if (!e.code) e = hf_import(s, &map, r);
     hf_map_free(&map);
     return e;
 }
@@ -150,7 +152,8 @@ static void misfits_are_listed(void **unused) {
                "1 of another shape: 'model.layers.0.mlp.down_proj.bias' (F32 [4], the model has [30])");
     assert_true(all_zero(e.model->model->registry));
     e.tensors[2].tensor = tensor_make((int64_t[30]){0}, I64, 1, &(int64_t){30});
-    assert_err(import_edited(&e), "(I64 [30], the model has [30])");
+    assert_err(import_edited(&e), "does not fit the model that config.json or the options describe",
+               "1 of a dtype that is not F64, F32, BF16 or F16: 'model.layers.0.mlp.down_proj.bias' (I64)");
     edit_free(&e);
     e = edit("golden/gpt2-tiny");
     for (int64_t i = 0; i < e.count; i++)
@@ -159,6 +162,42 @@ static void misfits_are_listed(void **unused) {
                "the first is 'x.transformer.h.0.attn.c_attn.bias'");
     e.count = 0;
     assert_err(import_edited(&e), "no model that can be read", "the first is missing");
+    edit_free(&e);
+}
+
+static void values_that_cannot_be_used_are_named(void **unused) {
+    (void)unused;
+    Edited e = edit("golden/llama-bias-tied");
+    float nan_and_more[30] = {[3] = NAN, [4] = -INFINITY};
+    double large[30] = {1, -1e300, 3e38, 1e39};
+    e.tensors[2].tensor = tensor_make(nan_and_more, F32, 1, &(int64_t){30});
+    assert_err(
+        import_edited(&e),
+        "1 with NaN or infinity (download them again): 'model.layers.0.mlp.down_proj.bias' (2 of 30 values)");
+    e.tensors[2].tensor = tensor_make(large, F64, 1, &(int64_t){30});
+    assert_err(import_edited(&e), "1 with values too large for float32 (give --fp64)",
+               "'model.layers.0.mlp.down_proj.bias' (2 of 30 values)");
+    assert_true(all_zero(e.model->model->registry));
+    large[1] = large[3] = -3.4e38;
+    assert_ok(import_edited(&e));
+    const Registry *r = e.model->model->registry;
+    const struct {
+        double value;
+        DType dtype;
+        const char *says;
+    } exports[] = {
+        {1e6, F16, "exported as float16: tensors 1 with values too large for it (--hf-dtype bfloat16"},
+        {3.4e38, F16, "float16: tensors 1 with values too large for it (--hf-dtype float32"},
+        {3.4e38, BF16, "bfloat16: tensors 1 with values too large for it (--hf-dtype float32"},
+        {-INFINITY, F32, "1 with NaN or infinity (export an earlier step"}};
+    for (size_t i = 0; i < sizeof exports / sizeof *exports; i++) {
+        char *path = mem_printf("%s/out", e.dir);
+        for (int64_t k = 0; k < r->elements; k++) ((float *)r->masters)[k] = 65504;
+        ((float *)r->params[0]->master.data)[2] = (float)exports[i].value;
+        assert_err(hf_export(r, HF_LLAMA, path, exports[i].dtype), exports[i].says, "1 of ");
+        assert_false(file_exists(path));
+        free(path);
+    }
     edit_free(&e);
 }
 
@@ -227,6 +266,7 @@ int main(void) {
         cmocka_unit_test(llama_rows_go_to_their_groups),
         cmocka_unit_test(gpt2_columns_go_to_their_heads),
         cmocka_unit_test(misfits_are_listed),
+        cmocka_unit_test(values_that_cannot_be_used_are_named),
         cmocka_unit_test(known_variants_are_read),
         cmocka_unit_test(parameters_without_counterpart_are_named),
         cmocka_unit_test(sixteen_bit_files_and_storage_work),

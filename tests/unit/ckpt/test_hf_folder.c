@@ -120,6 +120,60 @@ static void a_folder_is_replaced_whole_or_not_at_all(void **unused) {
     scratch_remove(scratch);
 }
 
+/* Other programs prefer an index to model.safetensors, and read any tokenizer. */
+static void files_of_another_model_are_an_error(void **unused) {
+    (void)unused;
+    static const char *const files[] = {"model.safetensors.index.json",
+                                        "model-00001-of-00002.safetensors",
+                                        "pytorch_model.bin",
+                                        "tokenizer.json",
+                                        "tokenizer.model",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "special_tokens_map.json"};
+    TestModel *m = qwen3_moe();
+    char *scratch = scratch_new_in_memory();
+    Str notes = {0};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *path = mem_printf("%s/%s", scratch, files[i]);
+        assert_ok(file_write_atomic(path, "x", 1));
+        assert_err(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes), files[i], "empty folder");
+        assert_int_equal(entries(scratch), 1);
+        assert_ok(file_remove(path));
+        free(path);
+    }
+    char *path = mem_printf("%s/tokenizer.json", scratch);
+    const HfExtras extras = {.files = {{path, "tokenizer.json"}}, .num_files = 1};
+    assert_ok(file_write_atomic(path, "x", 1));
+    assert_ok(hf_folder_write(scratch, m->model, F32, &extras, &notes));
+    assert_int_equal(entries(scratch), 4);
+    test_model_free(m);
+    free(path);
+    scratch_remove(scratch);
+}
+
+/* config.json goes first when files are moved: it must not go if the others cannot follow. */
+static void a_folder_in_the_place_of_a_file_is_an_error(void **unused) {
+    (void)unused;
+    static const char *const names[] = {"config.json", "model.safetensors", "generation_config.json"};
+    TestModel *m = qwen3_moe();
+    char *scratch = scratch_new_in_memory();
+    Str notes = {0};
+    assert_ok(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *path = mem_printf("%s/%s", scratch, names[i]);
+        assert_ok(file_remove(path));
+        assert_ok(file_mkdirs(path));
+        assert_err(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes), names[i]);
+        assert_int_equal(entries(scratch), 3);
+        assert_ok(file_remove_tree(path));
+        assert_ok(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes));
+        free(path);
+    }
+    test_model_free(m);
+    scratch_remove(scratch);
+}
+
 /* Its tensors have the names of a dense model, config.json still says which type it is. */
 static void a_mixture_without_experts_is_written(void **unused) {
     (void)unused;
@@ -145,6 +199,8 @@ int main(void) {
         cmocka_unit_test(a_config_of_another_model_is_an_error),
         cmocka_unit_test(weights_of_another_model_are_an_error),
         cmocka_unit_test(a_folder_is_replaced_whole_or_not_at_all),
+        cmocka_unit_test(files_of_another_model_are_an_error),
+        cmocka_unit_test(a_folder_in_the_place_of_a_file_is_an_error),
         cmocka_unit_test(a_mixture_without_experts_is_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
