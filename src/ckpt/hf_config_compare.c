@@ -144,7 +144,7 @@ Err hf_config_compare(const Config *a, const Derived *da, const Config *b, const
         const json_t *other = json_object_get(theirs, field);
         if (json_equal(value, other)) continue;
         if (is_dropout(field))
-            str_printf(notes, "note: %s is %s here and %s in config.json, which has no place for it\n", field,
+            str_printf(notes, "note: %s is %s here and %s in config.json, which has no key for it\n", field,
                        shown(value).s, shown(other).s);
         else if (!(*differences)++)
             e = err_user("config.json would be read as another model: %s is %s here and %s there", field,

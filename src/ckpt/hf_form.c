@@ -77,14 +77,14 @@ int64_t hf_get_multiple(HfReader *r, const HfRow *row, int64_t n, int option) {
         (double)product <= config_range(row->option).high)
         return product;
     hf_refuse(r, hf_member(r, NULL, row->key) ? row->key : row_of(r, option)->key,
-              "more than a model can have here");
+              "more than is supported");
     return 1;
 }
 
 int64_t hf_get_layers(HfReader *r) {
     const int64_t n = hf_get_option(r, OPTION_num_layers);
     if ((double)n > config_range(OPTION_num_layers).high)
-        hf_refuse(r, row_of(r, OPTION_num_layers)->key, "more layers than a model can have here");
+        hf_refuse(r, row_of(r, OPTION_num_layers)->key, "more layers than are supported");
     return r->err.code ? 1 : n;
 }
 
@@ -198,7 +198,7 @@ static void token_write(HfWriter *w, const HfRow *row) {
 
 static void required_read(HfReader *r, const HfRow *row) {
     const bool value = row->fallback != 0;
-    if (hf_get_flag(r, row->key, value) != value) hf_refuse(r, row->key, "which this model cannot do");
+    if (hf_get_flag(r, row->key, value) != value) hf_refuse(r, row->key, "which is not supported");
 }
 
 static void stated_write(HfWriter *w, const HfRow *row) { hf_put_flag(w, row->key, row->fallback != 0); }
@@ -211,7 +211,7 @@ static void refused_read(HfReader *r, const HfRow *row) {
 static void alias_read(HfReader *r, const HfRow *row) {
     const json_t *v = hf_member(r, NULL, row->key);
     if (!v || json_equal(v, hf_member(r, NULL, row->word))) return;
-    char *why = mem_printf("but this type's own name of that key, %s, says otherwise", row->word);
+    char *why = mem_printf("but it contradicts %s, this type's name for the same value", row->word);
     hf_refuse(r, row->key, why);
     free(why);
 }

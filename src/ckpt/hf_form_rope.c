@@ -27,7 +27,7 @@ static const json_t *get_object(HfReader *r, const char *key) {
 /* NULL if it is missing or empty. Its numbers are those of every layer. */
 static const json_t *get_flat(HfReader *r, const char *key) {
     const json_t *v = get_object(r, key);
-    if (has_objects(v)) hf_refuse(r, key, "but numbers for each kind of layer cannot be read");
+    if (has_objects(v)) hf_refuse(r, key, "but separate values for each kind of layer are not supported");
     return json_object_size(v) ? v : NULL;
 }
 
@@ -85,7 +85,7 @@ static void whole_rotation_read(HfReader *r, const HfRow *row) {
 
 static void set_scaling_number(HfReader *r, const json_t *in, const char *in_key, const char *key,
                                int option) {
-    if (!hf_member(r, in, key)) hf_refuse(r, in_key, "without all numbers that its rope_type needs");
+    if (!hf_member(r, in, key)) hf_refuse(r, in_key, "which lacks a number that its rope_type needs");
     hf_set_real(r, option, hf_get_real(r, in, key, 1));
 }
 

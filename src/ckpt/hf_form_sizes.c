@@ -71,7 +71,7 @@ static void read_activation(HfReader *r, const HfRow *row, bool is_gate) {
     int i = 0;
     while (i < N_ACTIVATIONS && (strcmp(word, ACTIVATIONS[i].name) || ACTIVATIONS[i].is_gate != is_gate)) i++;
     if (i == N_ACTIVATIONS)
-        hf_refuse(r, row->key, "an activation that this model does not have");
+        hf_refuse(r, row->key, "an activation that is not supported");
     else
         hf_set_text(r, row->option, MlpActivation_spellings[ACTIVATIONS[i].activation]);
 }

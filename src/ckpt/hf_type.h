@@ -1,4 +1,4 @@
-/* The model types of Hugging Face (config/hf_types.def) and the rows that say what stands in their
+/* The model types of Hugging Face (config/hf_types.def) and the rows that describe their
  * config.json: which keys transformers honours for a type, and what a missing key means there. One importer
  * and one exporter (hf_config.c) go through the rows. Source: transformers 5.23,
  * models/<type>/configuration_<type>.py (defaults) and modeling_<type>.py (what is read). */

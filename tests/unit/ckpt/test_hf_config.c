@@ -356,8 +356,8 @@ static void every_option_of_a_model_is_compared(void **unused) {
     assert_ok(compare(ROPE, "hidden-dropout = 0.25\nattention-dropout = 0", &notes));
     assert_string_equal(
         notes.s,
-        "note: hidden_dropout is '0.0' here and '0.25' in config.json, which has no place for it\n"
-        "note: attention_dropout is '0.1' here and '0.0' in config.json, which has no place for it\n");
+        "note: hidden_dropout is '0.0' here and '0.25' in config.json, which has no key for it\n"
+        "note: attention_dropout is '0.1' here and '0.0' in config.json, which has no key for it\n");
     str_free(&notes);
     for (int o = 0; o < OPTIONS; o++) {
         const char *field = config_field_name(o);
@@ -593,7 +593,7 @@ static const struct {
     {"llama", "'head_dim': 0", "head_dim is '0', not a positive whole number"},
     {"llama", "'num_attention_heads': 3", "hidden_size is '8', not a multiple of num_attention_heads"},
     {"llama", "'rope_scaling': {'type': 'yarn'}", "scaling of positions"},
-    {"llama", "'rope_scaling': {'type': 'linear'}", "without all numbers that its rope_type needs"},
+    {"llama", "'rope_scaling': {'type': 'linear'}", "which lacks a number that its rope_type needs"},
     {"llama", "'rope_scaling': 3", "rope_scaling is '3', not an object"},
     {"llama", "'rope_scaling': {'type': 'linear', 'factor': '2'}",
      "factor in rope_scaling is '\"2\"', not a number"},
@@ -611,7 +611,7 @@ static const struct {
      "layer_types has 'odd' for layer 1; only full_attention"},
     {"llama", "'layer_types': ['sliding_attention', 'full_attention']", "gives this model no window"},
     {"mistral", "'layer_types': ['full_attention', 'full_attention']",
-     "another type of model of it, ministral"},
+     "another type of model, ministral"},
     {"mistral", "'sliding_window': -4", "sliding_window is '-4'"},
     {"qwen2", "'layer_types': ['full_attention', 7]", "layer_types has no text for layer 1"},
     {"qwen2", "'layer_types': []", "layer_types is '[]', not a list with one entry for each layer"},
@@ -628,7 +628,7 @@ static const struct {
     {"qwen2_moe", "'use_sliding_window': true, 'sliding_window': null", "but use_sliding_window is true"},
     {"stablelm", "'use_parallel_residual': true", "use_parallel_residual is 'true'"},
     {"stablelm", "'head_dim': 8", "head_dim is '8', not hidden_size / num_attention_heads"},
-    {"nemotron", "'hidden_act': 'silu'", "activation that this model does not have"},
+    {"nemotron", "'hidden_act': 'silu'", "activation that is not supported"},
     {"granite", "'logits_scaling': 0", "logits_scaling is '0', a number that this model cannot have"},
     {"gemma2", "'sliding_window': null", "sliding_window is 'null', without which"},
     {"gemma2", "'final_logit_softcapping': 0", "final_logit_softcapping is '0', a number that"},
@@ -644,16 +644,16 @@ static const struct {
     {"glm4_moe", "'n_group': 2, 'num_experts_per_tok': 3", "topk_group is"},
     {"glm4_moe", "'num_experts_per_tok': 1", "num_experts_per_tok is '1', but this type"},
     {"glm4_moe", "'n_shared_experts': 4611686018427387904",
-     "n_shared_experts is '4611686018427387904', more than a model can have"},
-    {"glm4_moe", "'n_shared_experts': 2305843009213693953", "more than a model can have"},
+     "n_shared_experts is '4611686018427387904', more than is supported"},
+    {"glm4_moe", "'n_shared_experts': 2305843009213693953", "more than is supported"},
     {"glm4_moe", "'n_group': 9223372036854775807, 'topk_group': 4611686018427387905",
      "topk_group is '4611686018427387905', not half of num_experts_per_tok"},
     {"glm4_moe", "'norm_topk_prob': false", "norm_topk_prob is 'false'"},
     {"glm4_moe", "'first_k_dense_replace': -1", "first_k_dense_replace is '-1'"},
     {"gpt_neox", "'attention_bias': false", "attention_bias is 'false'"},
     {"gpt_neox", "'head_dim': 8", "head_dim is '8', not hidden_size / num_attention_heads"},
-    {"falcon", "'alibi': true", "alibi is 'true', which this model cannot do"},
-    {"falcon", "'n_embed': 16", "n_embed is '16', but this type's own name of that key, hidden_size"},
+    {"falcon", "'alibi': true", "alibi is 'true', which is not supported"},
+    {"falcon", "'n_embed': 16", "n_embed is '16', but it contradicts hidden_size"},
     {"falcon", "'new_decoder_architecture': true, 'parallel_attn': false", "is always parallel"},
     {"falcon", "'new_decoder_architecture': true, 'num_ln_in_parallel_attn': 3", "is '3', neither 1 nor 2"},
     {"falcon", "'num_ln_in_parallel_attn': 2", "but new_decoder_architecture is false"},
@@ -670,10 +670,10 @@ static const struct {
     {"phi3", "'rope_scaling': {'type': 'linear', 'factor': 2}", "(default and longrope are known)"},
     {"gpt2", "'scale_attn_by_inverse_layer_idx': true", "scale_attn_by_inverse_layer_idx"},
     {"gpt2", "'n_embd': 4611686018427387904, 'n_head': 1",
-     "n_embd is '4611686018427387904', more than a model can have"},
+     "n_embd is '4611686018427387904', more than is supported"},
     {"falcon", "'hidden_size': 4611686018427387904", "hidden_size is '4611686018427387904', more than"},
     {"gpt2", "'layer_types': ['odd']", "layer_types has 'odd' for layer 0"},
-    {"gpt2", "'hidden_size': 16", "hidden_size is '16', but this type's own name"},
+    {"gpt2", "'hidden_size': 16", "hidden_size is '16', but it contradicts"},
 };
 
 /* The later of two equal keys is dropped: a key of `keys` replaces the usual one. */
