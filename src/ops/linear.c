@@ -12,10 +12,10 @@
 typedef struct LayerAttr {
     LinearAttr linear;               /* first: the kernels read it */
     bool gathers, reduces, sequence; /* over tensor-parallel ranks */
-    const Quantiser *quantiser;      /* NULL: products take their operands as they are */
-    bool codes;                      /* the device multiplies FP8 numbers */
+    const Quantiser *quantiser;      /* NULL: operands are not rounded */
+    bool native;                     /* the device multiplies FP8 values */
     Tensor *x_state, *w_state;       /* that they were quantised by */
-    QuantOperand x_rows;             /* codes of x's transpose that the forward has kept; else none */
+    QuantOperand x_rows;             /* x's transpose in FP8, if the forward kept it */
     Tensor *pre;                     /* in[PRE] of the node: dx goes through the activation that x is */
 } LayerAttr;
 
@@ -27,75 +27,75 @@ static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Sp
     return x;
 }
 
-/* dy, whole, as the products take it. */
+/* All of dy, as the GEMMs take it. */
 typedef struct Gradient {
     Tensor *dy, *state;
-    QuantCodes codes;
+    QuantValues values;
 } Gradient;
 
-/* ---- products of codes ----
- * The transposed codes of x are made again from x in the backward, unless the quantiser keeps inputs:
- * that saves to read x once more, two bytes of an element and some 0.5 % of a step of long rows, for one more
- * byte of it in memory for as long as x is kept. */
+/* ---- native FP8 GEMMs ----
+ * The backward casts x's transpose from x again, unless the quantiser keeps inputs. Keeping saves reading x
+ * once more, two bytes an element and about 0.5 % of a step with long rows. It costs one byte an element for
+ * as long as x is kept. */
 
 enum { OVER_COLUMNS = 1 << QUANT_OVER_COLUMNS, OVER_ROWS = 1 << QUANT_OVER_ROWS };
 
-static bool quantises_weight_product(const LayerAttr *a) { return a->quantiser && a->quantiser->spec.wgrad; }
+static bool quantises_wgrad(const LayerAttr *a) { return a->quantiser && a->quantiser->spec.wgrad; }
 
-/* What is gathered in the backward has no codes of the forward's. */
+/* An x that is gathered again in the backward has no FP8 values from the forward. */
 static bool keeps_input(const Tape *t, const LayerAttr *a) {
-    return quantises_weight_product(a) && a->quantiser->spec.keep_inputs && tape_is_recording(t) &&
+    return quantises_wgrad(a) && a->quantiser->spec.keep_inputs && tape_is_recording(t) &&
            !(a->gathers && a->sequence);
 }
 
-static void multiply_codes(Tape *t, const Call *call, LayerAttr *a) {
+static void multiply_fp8(Tape *t, const Call *call, LayerAttr *a) {
     const Quantiser *q = a->quantiser;
     const unsigned kept = keeps_input(t, a) ? OVER_ROWS : 0;
-    QuantCodes x = quantize_codes(t, q, QUANT_X, call->in[0], a->x_state,
-                                  (QuantWanted){OVER_COLUMNS | kept, kept, .first = true}),
-               w = quantize_codes(t, q, QUANT_W, call->in[1], a->w_state,
-                                  (QuantWanted){.sums = OVER_COLUMNS, .first = true});
+    QuantValues x = quantize_values(t, q, QUANT_X, call->in[0], a->x_state,
+                                    (QuantWanted){OVER_COLUMNS | kept, kept, .first = true}),
+                w = quantize_values(t, q, QUANT_W, call->in[1], a->w_state,
+                                    (QuantWanted){.sums = OVER_COLUMNS, .first = true});
     a->x_rows = x.by[QUANT_OVER_ROWS];
-    quantize_multiply(t, &(QuantProduct){.a = x.by[QUANT_OVER_COLUMNS],
-                                         .b = w.by[QUANT_OVER_COLUMNS],
-                                         .bias = call->in[2],
-                                         .c = call->out[0],
-                                         .act = call->out[1],
-                                         .activation = a->linear.activation,
-                                         .fast = true});
+    quantize_multiply(t, &(QuantGemm){.a = x.by[QUANT_OVER_COLUMNS],
+                                      .b = w.by[QUANT_OVER_COLUMNS],
+                                      .bias = call->in[2],
+                                      .c = call->out[0],
+                                      .act = call->out[1],
+                                      .activation = a->linear.activation,
+                                      .fast = true});
     quantize_drop(t, &w);
     quantize_drop(t, &x);
 }
 
-static void input_product_of_codes(Tape *t, const Node *n, const Gradient *g, Tensor *dx) {
+static void dgrad_fp8(Tape *t, const Node *n, const Gradient *g, Tensor *dx) {
     const LayerAttr *a = n->call.attr;
-    QuantCodes w =
-        quantize_codes(t, a->quantiser, QUANT_W, n->call.in[1], a->w_state, (QuantWanted){.sums = OVER_ROWS});
+    QuantValues w = quantize_values(t, a->quantiser, QUANT_W, n->call.in[1], a->w_state,
+                                    (QuantWanted){.sums = OVER_ROWS});
     quantize_multiply(
-        t, &(QuantProduct){.a = g->codes.by[QUANT_OVER_COLUMNS], .b = w.by[QUANT_OVER_ROWS], .c = dx});
+        t, &(QuantGemm){.a = g->values.by[QUANT_OVER_COLUMNS], .b = w.by[QUANT_OVER_ROWS], .c = dx});
     quantize_drop(t, &w);
 }
 
-static void weight_product_of_codes(Tape *t, const LayerAttr *a, const Gradient *g, Tensor *x, Tensor *dw) {
-    QuantCodes codes = {.by[QUANT_OVER_ROWS] = a->x_rows, .kept = OVER_ROWS};
-    if (!a->x_rows.codes)
-        codes = quantize_codes(t, a->quantiser, QUANT_X, x, a->x_state, (QuantWanted){.sums = OVER_ROWS});
+static void wgrad_fp8(Tape *t, const LayerAttr *a, const Gradient *g, Tensor *x, Tensor *dw) {
+    QuantValues values = {.by[QUANT_OVER_ROWS] = a->x_rows, .kept = OVER_ROWS};
+    if (!a->x_rows.values)
+        values = quantize_values(t, a->quantiser, QUANT_X, x, a->x_state, (QuantWanted){.sums = OVER_ROWS});
     quantize_multiply(
-        t, &(QuantProduct){.a = g->codes.by[QUANT_OVER_ROWS], .b = codes.by[QUANT_OVER_ROWS], .c = dw});
-    quantize_drop(t, &codes);
+        t, &(QuantGemm){.a = g->values.by[QUANT_OVER_ROWS], .b = values.by[QUANT_OVER_ROWS], .c = dw});
+    quantize_drop(t, &values);
 }
 
-/* ---- products ---- */
+/* ---- GEMMs ---- */
 
 static void multiply(Tape *t, Call call, LayerAttr *a) {
     const Quantiser *q = a->quantiser;
     Tensor *x = call.in[0], *w = call.in[1];
-    a->codes =
+    a->native =
         q && !quantize_emulation(tape_context(t)->device, q->spec, tensor_rows(x), w->dim[1], w->dim[0]);
-    a->x_state = quantize_state(t, q, QUANT_X, x, x->spmd, a->codes);
-    a->w_state = quantize_state(t, q, QUANT_W, w, w->spmd, a->codes);
-    if (a->codes) {
-        multiply_codes(t, &call, a);
+    a->x_state = quantize_state(t, q, QUANT_X, x, x->spmd, a->native);
+    a->w_state = quantize_state(t, q, QUANT_W, w, w->spmd, a->native);
+    if (a->native) {
+        multiply_fp8(t, &call, a);
         return;
     }
     call.in[0] = quantize_run(t, q, QUANT_X, x, a->x_state, QUANT_OVER_COLUMNS);
@@ -105,10 +105,10 @@ static void multiply(Tape *t, Call call, LayerAttr *a) {
     tape_drop_unless(t, call.in[0], x);
 }
 
-static void input_product(Tape *t, const Node *n, const Gradient *g, Tensor *dx) {
+static void dgrad_gemm(Tape *t, const Node *n, const Gradient *g, Tensor *dx) {
     const LayerAttr *a = n->call.attr;
-    if (a->codes) {
-        input_product_of_codes(t, n, g, dx);
+    if (a->native) {
+        dgrad_fp8(t, n, g, dx);
         return;
     }
     Tensor *w = n->call.in[1], *dy = g->dy,
@@ -119,13 +119,13 @@ static void input_product(Tape *t, const Node *n, const Gradient *g, Tensor *dx)
     tape_drop_unless(t, dy_q, dy);
 }
 
-/* dbias is a sum, no product: of dy itself. */
-static void weight_product(Tape *t, const Node *n, const Gradient *g, Tensor *x, Tensor *dw, Tensor *dbias) {
+/* dbias is no GEMM: it sums dy itself. */
+static void wgrad_gemm(Tape *t, const Node *n, const Gradient *g, Tensor *x, Tensor *dw, Tensor *dbias) {
     const LayerAttr *a = n->call.attr;
-    const Quantiser *q = dw && quantises_weight_product(a) ? a->quantiser : NULL;
+    const Quantiser *q = dw && quantises_wgrad(a) ? a->quantiser : NULL;
     Tensor *dy = g->dy;
-    if (q && a->codes) {
-        weight_product_of_codes(t, a, g, x, dw);
+    if (q && a->native) {
+        wgrad_fp8(t, a, g, x, dw);
         dw = NULL;
         q = NULL;
     }
@@ -141,7 +141,7 @@ static void weight_product(Tape *t, const Node *n, const Gradient *g, Tensor *x,
 
 /* ---- over tensor-parallel ranks ---- */
 
-/* x or dy as the products need it: all of the sequence, R. The tensor itself if it is that already. */
+/* x or dy as the GEMMs need it: all of the sequence, R. Returns x itself if it is not sharded. */
 static Tensor *gather_start(Tape *t, Tensor *x, bool is_sharded, PendingReshard *moving) {
     if (!is_sharded) return x;
     Tensor *whole = scratch(t, x, x->dim[0] * tape_axis(t, AXIS_TP), x->dim[2], SPMD_R);
@@ -168,7 +168,7 @@ static InputGradient input_gradient_start(Tape *t, const Node *n, const Gradient
     InputGradient g = {.dx = tape_grad_out(t, x, need)};
     if (!g.dx) return g;
     g.partial = a->gathers ? scratch(t, x, dy->dy->dim[0], x->dim[2], SPMD_P) : g.dx;
-    input_product(t, n, dy, g.partial);
+    dgrad_gemm(t, n, dy, g.partial);
     if (!a->gathers) return g;
     g.sum = tape_grad_sum_begin(t, x, g.dx, g.dx->flags & TENSOR_ACCUM);
     g.moving =
@@ -183,16 +183,16 @@ static void input_gradient_finish(Tape *t, InputGradient g) {
     tape_drop(t, g.partial);
 }
 
-/* As many codes as the products under `need` take, in one pass over dy. */
+/* dy, cast in one pass to the FP8 values that the GEMMs under `need` take. */
 static Gradient gradient(Tape *t, const Node *n, Tensor *dy, Need need, const Tensor *dw) {
     const LayerAttr *a = n->call.attr;
     const bool dx = need & NEED_DX && n->call.in[0]->flags & TENSOR_NEEDS_GRAD;
     Gradient g = {.dy = dy};
-    g.state = quantize_state(t, a->quantiser, QUANT_DY, dy, n->call.out[0]->spmd, a->codes);
-    const unsigned sums = (dx ? OVER_COLUMNS : 0u) | (dw && quantises_weight_product(a) ? OVER_ROWS : 0u);
-    if (a->codes && sums)
-        g.codes = quantize_codes(t, a->quantiser, QUANT_DY, dy, g.state,
-                                 (QuantWanted){.sums = sums, .first = true});
+    g.state = quantize_state(t, a->quantiser, QUANT_DY, dy, n->call.out[0]->spmd, a->native);
+    const unsigned sums = (dx ? OVER_COLUMNS : 0u) | (dw && quantises_wgrad(a) ? OVER_ROWS : 0u);
+    if (a->native && sums)
+        g.values = quantize_values(t, a->quantiser, QUANT_DY, dy, g.state,
+                                   (QuantWanted){.sums = sums, .first = true});
     return g;
 }
 
@@ -209,9 +209,9 @@ static void linear_backward(Tape *t, const Node *n, Need need) {
     Gradient g = gradient(t, n, all_dy, need, dw);
     if (a->gathers) dx = input_gradient_start(t, n, &g, need);
     if (all_x != x) redistribute_finish(t, gather);
-    if (dw || dbias) weight_product(t, n, &g, all_x, dw, dbias);
+    if (dw || dbias) wgrad_gemm(t, n, &g, all_x, dw, dbias);
     if (!a->gathers) dx = input_gradient_start(t, n, &g, need);
-    quantize_drop(t, &g.codes);
+    quantize_drop(t, &g.values);
     input_gradient_finish(t, dx);
     tape_drop_unless(t, all_x, x);
     tape_drop_unless(t, all_dy, dy);
@@ -239,7 +239,7 @@ static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerA
     tape_check(t, &OPS[OP_linear], &call);
     multiply(t, call, a);
     if (a->reduces) {
-        check_type(out, "product", SPMD_P);
+        check_type(out, "output", SPMD_P);
         y->spmd = spmd_with(out->spmd, AXIS_TP, a->sequence ? SPMD_V : SPMD_I);
         redistribute_run(t, out, y, AXIS_TP, a->sequence ? MOVE_REDUCE_SCATTER : MOVE_REDUCE, 0);
         tape_drop(t, out);
