@@ -6,7 +6,7 @@
 #include "base/fault.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
-#include "ops/quantize.h"
+#include "ops/fp8.h"
 #include "ops/redistribute.h"
 
 typedef struct LayerAttr {

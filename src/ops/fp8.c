@@ -1,4 +1,4 @@
-#include "ops/quantize.h"
+#include "ops/fp8.h"
 
 #include <math.h>
 

@@ -9,8 +9,8 @@
  *               where a rank's part begins: a cut that is no multiple of 128 makes others
  *
  * The first two give the same scales in any layout, but for the rounding of what is scaled. */
-#ifndef ISOTRON_OPS_QUANTIZE_H
-#define ISOTRON_OPS_QUANTIZE_H
+#ifndef ISOTRON_OPS_FP8_H
+#define ISOTRON_OPS_FP8_H
 
 #include "param/state.h"
 #include "tape/tape.h"

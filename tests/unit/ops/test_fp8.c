@@ -11,7 +11,7 @@
 #include "base/philox.h"
 #include "kernels/ops.h"
 #include "ops/linear.h"
-#include "ops/quantize.h"
+#include "ops/fp8.h"
 
 /* ---- scales ---- */
 
