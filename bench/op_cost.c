@@ -2,25 +2,25 @@
 
 static bool is_grouped(OpNumber op) { return op >= OP_grouped_linear && op <= OP_grouped_linear_wgrad; }
 
-bool work_product(OpNumber op, const Call *c, ProductShape *p) {
+bool work_gemm(OpNumber op, const Call *c, GemmShape *p) {
     if (OPS[op].family != OP_FAMILY_GEMM || !c->out[0]) return false;
     const Tensor *x = c->in[0], *w = c->in[1];
     const int64_t experts = is_grouped(op) ? tensor_count(c->in[2]) - 1 : 1; /* whose weights lie together */
     const int64_t rows = tensor_rows(x), wide = tensor_width(x);
-    *p = (ProductShape){rows, tensor_width(w), wide};
-    if (op == OP_linear || op == OP_grouped_linear || op == OP_fp8_product) p->n = w->dim[0] / experts;
+    *p = (GemmShape){rows, tensor_width(w), wide};
+    if (op == OP_linear || op == OP_grouped_linear || op == OP_fp8_gemm) p->n = w->dim[0] / experts;
     if (op == OP_linear_wgrad || op == OP_grouped_linear_wgrad) p->m = wide, p->k = rows;
     return true;
 }
 
-/* Causal: half of all pairs of query and key, each d multiply-adds per product. */
-static double attention_flops(const Tensor *q, int products) {
-    return (double)tensor_count(q) * (double)q->dim[0] / 2 * 2 * products;
+/* Causal: half of all pairs of query and key, each d multiply-adds per GEMM. */
+static double attention_flops(const Tensor *q, int gemms) {
+    return (double)tensor_count(q) * (double)q->dim[0] / 2 * 2 * gemms;
 }
 
 double work_flops(OpNumber op, const Call *c) {
-    ProductShape p;
-    if (work_product(op, c, &p)) return 2.0 * (double)p.m * (double)p.n * (double)p.k;
+    GemmShape p;
+    if (work_gemm(op, c, &p)) return 2.0 * (double)p.m * (double)p.n * (double)p.k;
     if (op == OP_attention || op == OP_attention_unfused) return attention_flops(c->in[0], 2);
     if (op == OP_attention_unfused_grad) return attention_flops(c->in[0], 4); /* probabilities are kept */
     if (op == OP_attention_grad) return attention_flops(c->in[0], 5);

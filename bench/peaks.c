@@ -51,7 +51,7 @@ double bench_roof_copy(Device *d) {
     return best;
 }
 
-/* ---- products ---- */
+/* ---- GEMMs ---- */
 
 static double blas(DType type) {
     enum { N = 2048 };
@@ -75,7 +75,7 @@ static double blas(DType type) {
     return best;
 }
 
-double bench_roof_product(Device *d, DType type) {
+double bench_roof_gemm(Device *d, DType type) {
     if (!device_is_discrete(d)) return blas(type == F64 ? F64 : F32);
     const int64_t n = dtype_is_16bit(type) ? 8192 : 4096;
     const LinearAttr attr = {.fixed_order = false};

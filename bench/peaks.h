@@ -7,9 +7,9 @@
 
 /* GB/s of a copy between arrays that no cache holds, each byte counted when read and when written. */
 double bench_roof_copy(Device *);
-/* GFLOP/s of a square product in this type, operands and result: on a GPU op_linear at 8192^3 (F32, F64:
+/* GFLOP/s of a square GEMM in this type, operands and result: on a GPU op_linear at 8192^3 (F32, F64:
  * 4096^3), on the CPU BLAS with its own threads, in F64 or else in F32, at 2048^3. */
-double bench_roof_product(Device *, DType);
+double bench_roof_gemm(Device *, DType);
 
 /* Dense matrix TFLOP/s that the vendor states for the type; 0: the device is not in the list. 16-bit types
  * accumulate in F32; F32 is without TF32, F64 with tensor cores. `described`: device_describe. */

@@ -43,15 +43,15 @@ typedef struct QuantizeAttr {
         columns; /* of a block, if blocks have their own scales (powers of two); rows as tensor_rows */
 } QuantizeAttr;
 
-typedef struct Fp8CodesAttr {
+typedef struct Fp8CastAttr {
     Fp8Blocks blocks; /* FP8_WHOLE: scaled by the state */
-} Fp8CodesAttr;
+} Fp8CastAttr;
 
-typedef struct Fp8ProductAttr {
+typedef struct Fp8GemmAttr {
     Fp8Blocks a, b;        /* not both FP8_SQUARES */
     bool fast;             /* sums may have fewer bits than fp32 has: Hopper's tensor cores keep about 14 */
     Activation activation; /* of the output `act`; not gated */
-} Fp8ProductAttr;
+} Fp8GemmAttr;
 
 typedef struct NormAttr {
     bool rms;      /* RMSNorm (no mean, no bias), else LayerNorm */

@@ -1,6 +1,6 @@
-/* Where the scales of an FP8 matrix [rows, columns] are that is an operand of a product over its columns
- * (NVIDIA cuBLAS documentation, 3.1.4.5: what the products of Hopper take). `inverse` holds what the numbers
- * are multiplied by, 1 / scale. */
+/* Where the scales of an FP8 matrix [rows, columns] are that is an operand of a GEMM over its columns
+ * (NVIDIA cuBLAS documentation, 3.1.4.5: what Hopper's GEMMs take). `inverse` holds 1 / scale, by which
+ * FP8 values are multiplied. */
 #ifndef ISOTRON_KERNELS_FP8_BLOCKS_H
 #define ISOTRON_KERNELS_FP8_BLOCKS_H
 

@@ -36,7 +36,7 @@ struct BenchOp {
 
 BenchRoofs bench_roofs(void) {
     Device *d = device_cpu(0);
-    const BenchRoofs r = {bench_roof_product(d, F32), bench_roof_copy(d)};
+    const BenchRoofs r = {bench_roof_gemm(d, F32), bench_roof_copy(d)};
     device_free(d);
     return r;
 }

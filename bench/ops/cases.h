@@ -14,7 +14,7 @@ const char *bench_case_name(int); /* "linear/fc1" */
 
 typedef struct BenchOp BenchOp;
 
-/* Operations per second, in 1e9: bench_roof_product, bench_roof_copy. */
+/* Operations per second, in 1e9: bench_roof_gemm, bench_roof_copy. */
 typedef struct BenchRoofs {
     double gflops, gbytes;
 } BenchRoofs;
@@ -24,7 +24,7 @@ BenchRoofs bench_roofs(void);
 BenchOp *bench_op_open(int);
 void bench_op_run(BenchOp *);
 void bench_op_close(BenchOp *);
-/* Floating-point operations of a run if the op is made of matrix products, else 0. */
+/* Floating-point operations of a run if the op is made of GEMMs, else 0. */
 double bench_op_flops(const BenchOp *);
 /* Bytes that a run must read or write at least. */
 double bench_op_bytes(const BenchOp *);

@@ -25,8 +25,8 @@ typedef struct Session {
     Device *device;
     regex_t filter;
     bool wanted[TYPES];
-    char described[200];         /* the device */
-    double copy, product[TYPES]; /* roofs, GB/s and GFLOP/s; 0: not measured yet */
+    char described[200];      /* the device */
+    double copy, gemm[TYPES]; /* roofs, GB/s and GFLOP/s; 0: not measured yet */
     json_t *provenance, *rows;
     bool complete;
 } Session;
@@ -81,8 +81,8 @@ static void report(Session *s, int number, int t, const Call *c, BenchTime time)
     const OpNumber op = bench_case_op(number);
     const double flops = work_flops(op, c), bytes = work_bytes(op, c), ns = time.ns;
     const bool multiplies = flops > 0;
-    if (multiplies && s->product[t] == 0) s->product[t] = bench_roof_product(s->device, NAMED[t].type);
-    const double rate = (multiplies ? flops : bytes) / ns, roof = multiplies ? s->product[t] : s->copy;
+    if (multiplies && s->gemm[t] == 0) s->gemm[t] = bench_roof_gemm(s->device, NAMED[t].type);
+    const double rate = (multiplies ? flops : bytes) / ns, roof = multiplies ? s->gemm[t] : s->copy;
     printf("%-28s %-5s %12.1f us %9.1f MB %9.1f %-7s %6.1f %%  %s\n", bench_case_name(number), NAMED[t].name,
            ns * 1e-3, bytes * 1e-6, rate, multiplies ? "GFLOP/s" : "GB/s", rate / roof * 100, path_of(op, c));
     fflush(stdout);
@@ -108,7 +108,7 @@ static void measure(Session *s, int number, int t) {
 static Err write_json(const Session *s) {
     json_t *roofs = json_pack("{s:f}", "copy_gbytes", s->copy);
     for (int t = 0; t < TYPES; t++)
-        if (s->product[t] > 0) json_object_set_new(roofs, NAMED[t].name, json_real(s->product[t]));
+        if (s->gemm[t] > 0) json_object_set_new(roofs, NAMED[t].name, json_real(s->gemm[t]));
     json_t *all = json_pack("{s:O, s:s, s:b, s:f, s:o, s:O}", "provenance", s->provenance, "device",
                             s->described, "complete", (int)s->complete, "seconds", s->options->seconds,
                             "roofs", roofs, "rows", s->rows);
@@ -162,7 +162,7 @@ static Err measure_all(Session *s) {
 static void print_roofs(const Session *s) {
     printf("roofs: copy %.1f GB/s", s->copy);
     for (int t = 0; t < TYPES; t++)
-        if (s->product[t] > 0) printf(", %s product %.1f GFLOP/s", NAMED[t].name, s->product[t]);
+        if (s->gemm[t] > 0) printf(", %s GEMM %.1f GFLOP/s", NAMED[t].name, s->gemm[t]);
     printf("\n");
 }
 

@@ -12,7 +12,7 @@ typedef struct BenchOps {
     const char *filter; /* extended regular expression of names; NULL: all */
     TextList types;     /* "fp64" ...; none: all */
     bool deterministic; /* the same bits in every run */
-    GemmTuning tuning;  /* of 16-bit products on a GPU */
+    GemmTuning tuning;  /* of 16-bit GEMMs on a GPU */
     double seconds;     /* to measure a row for, but 3 rounds are taken; 0: 21 rounds */
     const char *json;   /* file that gets the results, row by row; NULL: none */
 } BenchOps;

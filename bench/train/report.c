@@ -20,8 +20,8 @@ typedef struct Summary {
     Range step;      /* without the times of ops where the device is a GPU */
     double profiled; /* a step of those that the rest is about */
     double op[OP_KERNELS], family[OP_FAMILIES], rest;
-    double blas;   /* a replay of the products through BLAS, the median */
-    Range of_blas; /* replay over the step's matrix products, step by step */
+    double blas;   /* a replay of the GEMMs through BLAS, the median */
+    Range of_blas; /* replay over the step's GEMMs, step by step */
     double flops;  /* of a step */
     double peak;   /* FLOP/s; 0: not known */
 } Summary;
@@ -31,7 +31,7 @@ static int by_wall(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double products_ns(const Step *s) {
+static double gemms_ns(const Step *s) {
     double ns = 0;
     for (int op = 0; op < OP_KERNELS; op++)
         if (OPS[op].family == OP_FAMILY_GEMM) ns += (double)s->op_ns[op];
@@ -46,7 +46,7 @@ static void summarise_walls(const Steps *b, Summary *s) {
     for (int64_t i = 0; i < replays; i++) value[i] = (double)b->profiled[i].blas_ns * 1e-9;
     s->blas = bench_range(value, replays).median;
     for (int64_t i = 0; i < replays; i++)
-        value[i] = (double)b->profiled[i].blas_ns / products_ns(&b->profiled[i]);
+        value[i] = (double)b->profiled[i].blas_ns / gemms_ns(&b->profiled[i]);
     s->of_blas = bench_range(value, replays);
     free(value);
 }
@@ -79,20 +79,20 @@ static int64_t tokens_of(const Steps *b) { return b->derived->global_batch_size 
 
 static const char *rest_name(const Steps *b) { return b->gpu ? "idle" : "other"; }
 
-/* Of all calls of a product in the profiled steps; ns in units of FLOP / GFLOP/s. */
-static double gflops(const Steps *b, const Product *p, double ns) {
-    return product_flops(p) * (double)(p->calls * b->n_profiled) / ns;
+/* Of all calls of a GEMM in the profiled steps; ns in units of FLOP / GFLOP/s. */
+static double gflops(const Steps *b, const StepGemm *p, double ns) {
+    return gemm_flops(p) * (double)(p->calls * b->n_profiled) / ns;
 }
 
 static double alone_ns(const Steps *b) {
     double ns = 0;
-    for (int i = 0; i < b->products.count; i++) ns += b->products.at[i].alone_ns;
+    for (int i = 0; i < b->gemms.count; i++) ns += b->gemms.at[i].alone_ns;
     return ns;
 }
 
 static double ours_ns(const Steps *b) {
     double ns = 0;
-    for (int i = 0; i < b->products.count; i++) ns += b->products.at[i].ours_ns;
+    for (int i = 0; i < b->gemms.count; i++) ns += b->gemms.at[i].ours_ns;
     return ns;
 }
 
@@ -108,10 +108,10 @@ static json_t *ops_json(const Steps *b, const Summary *s) {
     return ops;
 }
 
-static json_t *products_json(const Steps *b) {
+static json_t *gemms_json(const Steps *b) {
     json_t *list = json_array();
-    for (int i = 0; i < b->products.count; i++) {
-        const Product *p = &b->products.at[i];
+    for (int i = 0; i < b->gemms.count; i++) {
+        const StepGemm *p = &b->gemms.at[i];
         json_t *entry = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:f}", "op", OPS[p->op].name, "type",
                                   dtype_name(p->in[0].dtype), "m", (json_int_t)p->shape.m, "n",
                                   (json_int_t)p->shape.n, "k", (json_int_t)p->shape.k, "calls",
@@ -125,10 +125,9 @@ static json_t *products_json(const Steps *b) {
 }
 
 static json_t *gemm_json(const Steps *b, const Summary *s) {
-    const double gflop = products_flops(&b->products) * 1e-9;
-    json_t *gemm =
-        json_pack("{s:f, s:f, s:o}", "gflop", gflop, "gflops",
-                  gflop * (double)b->n_profiled / (ours_ns(b) * 1e-9), "products", products_json(b));
+    const double gflop = gemms_flops(&b->gemms) * 1e-9;
+    json_t *gemm = json_pack("{s:f, s:f, s:o}", "gflop", gflop, "gflops",
+                             gflop * (double)b->n_profiled / (ours_ns(b) * 1e-9), "gemms", gemms_json(b));
     if (b->options->alone && b->gpu)
         json_object_update_new(gemm, json_pack("{s:f, s:f}", "alone_gflops",
                                                gflop * (double)b->n_profiled / (alone_ns(b) * 1e-9),
@@ -176,10 +175,10 @@ static void add_gpu(const Steps *b, const Summary *s, json_t *result) {
                                      "graph_replays", b->graph_replays, "attention", b->plan.attention.text,
                                      "profiled_step_ms", s->profiled * 1e3, "timing_ops_adds",
                                      s->profiled / s->step.median - 1));
-    if (b->roof_product > 0)
-        json_object_update_new(result, json_pack("{s:f, s:f, s:f}", "roof_gflops", b->roof_product,
+    if (b->roof_gemm > 0)
+        json_object_update_new(result, json_pack("{s:f, s:f, s:f}", "roof_gflops", b->roof_gemm,
                                                  "copy_gbytes", b->roof_copy, "of_roof",
-                                                 s->flops / s->step.median / (b->roof_product * 1e9)));
+                                                 s->flops / s->step.median / (b->roof_gemm * 1e9)));
 }
 
 static json_t *result_json(const Steps *b, const Summary *s) {
@@ -224,12 +223,12 @@ static void print_ops(const Steps *b, const Summary *s) {
     print_row(b->gpu ? "step while ops are timed" : "step", s->profiled, s);
 }
 
-static void print_products(const Steps *b) {
+static void print_gemms(const Steps *b) {
     const double unit = b->gpu ? 1e-3 : 1;
     printf("\n%-22s %6s %7s %7s %7s %6s %9s %9s %6s\n", b->gpu ? "TFLOP/s" : "GFLOP/s", "type", "m", "n", "k",
            "calls", "in step", b->gpu ? "alone" : "BLAS", "ratio");
-    for (int i = 0; i < b->products.count; i++) {
-        const Product *p = &b->products.at[i];
+    for (int i = 0; i < b->gemms.count; i++) {
+        const StepGemm *p = &b->gemms.at[i];
         printf("%-22s %6s %7lld %7lld %7lld %6lld %9.1f", OPS[p->op].name, dtype_name(p->in[0].dtype),
                (long long)p->shape.m, (long long)p->shape.n, (long long)p->shape.k, (long long)p->calls,
                gflops(b, p, p->ours_ns) * unit);
@@ -237,7 +236,7 @@ static void print_products(const Steps *b) {
             printf(" %9.1f %6.3f", gflops(b, p, p->alone_ns) * unit, p->alone_ns / p->ours_ns);
         printf("\n");
     }
-    const double all = products_flops(&b->products) * (double)b->n_profiled * unit;
+    const double all = gemms_flops(&b->gemms) * (double)b->n_profiled * unit;
     printf("%-60s %9.1f", "all", all / ours_ns(b));
     if (alone_ns(b) > 0) printf(" %9.1f %6.3f", all / alone_ns(b), alone_ns(b) / ours_ns(b));
     printf("\n");
@@ -251,10 +250,10 @@ static void print_gpu(const Steps *b, const Summary *s) {
            (got / planned - 1) * 100);
     printf("CUDA graphs: replayed %.1f times a step\n", b->graph_replays);
     printf("timing ops adds %.1f %% to a step\n", (s->profiled / s->step.median - 1) * 100);
-    if (b->roof_product > 0)
-        printf("roofs: product %.1f TFLOP/s, copy %.0f GB/s; the step's model FLOPs are %.1f %% of the "
+    if (b->roof_gemm > 0)
+        printf("roofs: GEMM %.1f TFLOP/s, copy %.0f GB/s; the step's model FLOPs are %.1f %% of the "
                "former\n",
-               b->roof_product * 1e-3, b->roof_copy, rate / b->roof_product * 1e-7);
+               b->roof_gemm * 1e-3, b->roof_copy, rate / b->roof_gemm * 1e-7);
 }
 
 static void print_cpu(const Steps *b) {
@@ -266,7 +265,7 @@ static void print_cpu(const Steps *b) {
 
 static void print(const Steps *b, const Summary *s) {
     print_ops(b, s);
-    print_products(b);
+    print_gemms(b);
     if (b->gpu)
         print_gpu(b, s);
     else

@@ -105,8 +105,8 @@ static double taken(const Steps *b) {
 /* ---- with the time of every op ---- */
 
 static void count(Recorder *r, const OpDef *op, const Call *c) {
-    const int product = products_find(r->products, op, c);
-    if (product >= 0) r->products->at[product].calls++;
+    const int gemm = gemms_find(r->gemms, op, c);
+    if (gemm >= 0) r->gemms->at[gemm].calls++;
     r->calls++;
 }
 
@@ -118,19 +118,19 @@ static void record(void *arg, const OpDef *op, const Call *c) {
         return;
     }
     CHECK(r->at < r->calls, "a step has more ops than the %lld of the first", (long long)r->calls);
-    r->product[r->at++] = products_find(r->products, op, c);
+    r->gemm[r->at++] = gemms_find(r->gemms, op, c);
     r->device->profile = r->profile[r->at];
 }
 
 static void count_ops(Steps *b, int64_t number) {
     Recorder *r = &b->recorder;
-    *r = (Recorder){.device = b->device, .products = &b->products, .counting = true};
+    *r = (Recorder){.device = b->device, .gemms = &b->gemms, .counting = true};
     executor_trace(b->run->executor, record, r);
     const int64_t ns = timed_step(b, number);
     if (!b->gpu) say("warm-up", 0, ns);
     r->counting = false;
     r->profile = mem_zero((size_t)r->calls + 1, sizeof *r->profile);
-    r->product = mem_zero((size_t)r->calls, sizeof *r->product);
+    r->gemm = mem_zero((size_t)r->calls, sizeof *r->gemm);
 }
 
 static void profiled_step(Steps *b, int64_t number, Step *s) {
@@ -147,8 +147,8 @@ static void profiled_step(Steps *b, int64_t number, Step *s) {
             b->op_calls[op] += r->profile[i][op].calls;
         }
     for (int64_t i = 0; i < r->at; i++)
-        if (r->product[i] >= 0) {
-            Product *p = &b->products.at[r->product[i]];
+        if (r->gemm[i] >= 0) {
+            StepGemm *p = &b->gemms.at[r->gemm[i]];
             p->ours_ns += (double)r->profile[i][p->op].ns;
         }
 }
@@ -162,14 +162,14 @@ static void measure_ops(Steps *b) {
         profiled_step(b, number, &s);
         say("warm-up", number, s.wall_ns);
     }
-    for (int i = 0; i < b->products.count; i++) b->products.at[i].ours_ns = 0;
+    for (int i = 0; i < b->gemms.count; i++) b->gemms.at[i].ours_ns = 0;
     b->peak = taken(b); /* before the replay through BLAS takes memory of its own */
     b->n_profiled = b->gpu ? o->profiled : o->steps;
     b->profiled = mem_zero((size_t)b->n_profiled, sizeof *b->profiled);
     for (int64_t i = 0; i < b->n_profiled; i++) {
         Step *s = &b->profiled[i];
         profiled_step(b, number++, s);
-        if (!b->gpu && o->alone) s->blas_ns = products_through_blas(&b->products, b->threads);
+        if (!b->gpu && o->alone) s->blas_ns = gemms_through_blas(&b->gemms, b->threads);
         say(b->gpu ? "profiled step" : "step", i, s->wall_ns);
     }
     executor_trace(b->run->executor, NULL, NULL);
@@ -217,8 +217,8 @@ static Err measure_alone(Steps *b) {
     const DeviceSpec spec = map_device_spec(&b->config, b->derived, 0);
     ERR_RETURN(device_open(&spec, &b->device));
     b->roof_copy = bench_roof_copy(b->device);
-    b->roof_product = bench_roof_product(b->device, b->type);
-    products_on_device(&b->products, b->device, b->n_profiled);
+    b->roof_gemm = bench_roof_gemm(b->device, b->type);
+    gemms_on_device(&b->gemms, b->device, b->n_profiled);
     device_free(b->device);
     return ERR_OK;
 }
@@ -226,8 +226,8 @@ static Err measure_alone(Steps *b) {
 static void free_steps(Steps *b) {
     trainer_free(b->run);
     free_batches(b);
-    products_free(&b->products);
-    free(b->recorder.profile), free(b->recorder.product);
+    gemms_free(&b->gemms);
+    free(b->recorder.profile), free(b->recorder.gemm);
     free(b->wall), free(b->profiled);
 }
 

@@ -2,25 +2,25 @@
 #ifndef ISOTRON_BENCH_STEP_H
 #define ISOTRON_BENCH_STEP_H
 
-#include "bench/train/products.h"
+#include "bench/train/gemms.h"
 #include "bench/train/train.h"
 #include "train/trainer.h"
 
 typedef struct Step {
     int64_t wall_ns;
-    int64_t blas_ns; /* of a replay of its products; CPU */
+    int64_t blas_ns; /* of a replay of its GEMMs; CPU */
     int64_t op_ns[OP_KERNELS];
 } Step;
 
 /* Times of the ops of one step, in the order of the calls. A call's time goes to the profile that is attached
- * when it runs: each call on a tape ends one, so that products of one op can be told apart. */
+ * when it runs: each call on a tape ends one, so that GEMMs of one op can be told apart. */
 typedef struct Recorder {
     Device *device;
-    Products *products;
+    StepGemms *gemms;
     bool counting; /* what a step consists of, else times */
     int64_t calls, at;
     OpProfile (*profile)[OP_KERNELS]; /* [calls + 1] */
-    int *product;                     /* [calls] of Products; -1: none */
+    int *gemm;                        /* [calls] index in gemms; -1: none */
 } Recorder;
 
 typedef struct Steps {
@@ -46,8 +46,8 @@ typedef struct Steps {
     int64_t n_profiled;
     int64_t op_calls[OP_KERNELS]; /* of a step */
     Recorder recorder;
-    Products products;
-    double roof_product, roof_copy; /* GFLOP/s, GB/s; 0: not measured. A GPU's */
+    StepGemms gemms;
+    double roof_gemm, roof_copy; /* GFLOP/s, GB/s; 0: not measured. A GPU's */
 } Steps;
 
 Err report_steps(Steps *);

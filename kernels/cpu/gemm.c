@@ -1,4 +1,4 @@
-/* Matrix products through CBLAS, or in a fixed order of summation. BLAS itself runs single-threaded: the
+/* GEMMs through CBLAS, or in a fixed order of summation. BLAS itself runs single-threaded: the
  * pool's threads each compute whole panels of the output. Which panels there are depends on the shape alone,
  * because BLAS chooses its order of summation by shape. */
 #include "kernels/cpu/gemm.h"

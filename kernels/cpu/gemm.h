@@ -1,4 +1,4 @@
-/* Matrix products through CBLAS, split over the pool. */
+/* GEMMs through CBLAS, split over the pool. */
 #ifndef ISOTRON_KERNELS_CPU_GEMM_H
 #define ISOTRON_KERNELS_CPU_GEMM_H
 

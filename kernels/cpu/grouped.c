@@ -1,5 +1,5 @@
 /* The linear layers of all experts in one call (Megatron-LM core/transformer/moe/experts.py, grouped GEMM):
- * expert e multiplies its rows [offset[e], offset[e+1]) by its block of the weight. Each product is that of a
+ * expert e multiplies its rows [offset[e], offset[e+1]) by its block of the weight. Each GEMM is that of a
  * linear layer, in the same orders. Written: y; written or added to: dx, dw; an expert without rows adds 0 to
  * dw. */
 #include <string.h>
@@ -9,8 +9,8 @@
 typedef struct Grouped {
     const Call *call;
     const Tensor *offset;
-    Gemm (*product)(const struct Grouped *, int64_t first, int64_t rows, int64_t expert);
-    Device device; /* of one product: without the pool where the experts run side by side */
+    Gemm (*gemm)(const struct Grouped *, int64_t first, int64_t rows, int64_t expert);
+    Device device; /* of one GEMM: without the pool where the experts run side by side */
 } Grouped;
 
 static int64_t out_width(const Grouped *g, const Tensor *w) { return w->dim[0] / (g->offset->dim[0] - 1); }
@@ -64,7 +64,7 @@ static void run_experts(void *arg, int64_t begin, int64_t end) {
     const LinearAttr *a = g->call->attr;
     const int64_t *offset = int64s(g->offset);
     for (int64_t e = begin; e < end; e++) {
-        Gemm one = g->product(g, offset[e], offset[e + 1] - offset[e], e);
+        Gemm one = g->gemm(g, offset[e], offset[e + 1] - offset[e], e);
         one.fixed_order = a->fixed_order;
         one.accumulate = accumulates(g->call->out[0]);
         if (one.m > 0 && one.k > 0)
@@ -74,8 +74,8 @@ static void run_experts(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-static void grouped_run(const Call *c, Gemm (*product)(const Grouped *, int64_t, int64_t, int64_t)) {
-    Grouped g = {c, c->in[2], product, *c->device};
+static void grouped_run(const Call *c, Gemm (*gemm)(const Grouped *, int64_t, int64_t, int64_t)) {
+    Grouped g = {c, c->in[2], gemm, *c->device};
     const int64_t experts = g.offset->dim[0] - 1;
     if (experts < pool_threads(c->device->pool)) {
         run_experts(&g, 0, experts);

@@ -1,7 +1,7 @@
 /* Linear layer, y = x w^T + bias over the last dimension, and its gradients dx = dy w, dw = dy^T x, dbias =
  * sum of dy; where x is the activation of pre, that of pre in dx's place: dy w act'(pre), to the bit what
  * linear_dgrad and activation_grad give one after the other; bias: y = x + bias. Written: y, act; written or
- * added to: dx (without pre), dw, dbias. dw is one product over all tokens. */
+ * added to: dx (without pre), dw, dbias. dw is one GEMM over all tokens. */
 #include "kernels/cpu/gemm.h"
 
 static bool fixed_order(const Call *c) {

@@ -1,4 +1,4 @@
-/* Operands of FP8 products, as numbers and as codes. Transformer Engine
+/* Operands of FP8 GEMMs: FP8 values, and the numbers they stand for. Transformer Engine
  * common/recipe/{delayed_scaling,current_scaling}.cu and common/recipe/recipe_common.cuh. Scales and their
  * products with x are float in both lanes, so that q does not depend on the lane. Updated in place: state,
  * newest; written: y, yt, inverse. */
@@ -99,20 +99,20 @@ void KERNEL(quantize)(const Call *c) {
              c->in[1] ? whole_rows : strips, (void *)c);
 }
 
-/* ---- codes ---- */
+/* ---- FP8 values ---- */
 
-/* A matrix of codes whose element (r, i) is that of x[r * row + i * column]. */
-typedef struct Codes {
+/* A matrix of FP8 values whose element (r, i) is that of x[r * row + i * column]. */
+typedef struct Fp8Cast {
     const real *x;
     int64_t rows, columns, row, column;
     Fp8Type type;
     Fp8Blocks blocks;
     float scale; /* of all, if there are no blocks */
-    uint8_t *codes;
+    uint8_t *values;
     real *inverse;
-} Codes;
+} Fp8Cast;
 
-static float scale_of_block(const Codes *m, int64_t r, int64_t i, int64_t high, int64_t wide) {
+static float scale_of_block(const Fp8Cast *m, int64_t r, int64_t i, int64_t high, int64_t wide) {
     float amax = 0;
     if (m->blocks == FP8_WHOLE) return m->scale;
     for (int64_t a = r; a < r + high; a++)
@@ -121,7 +121,7 @@ static float scale_of_block(const Codes *m, int64_t r, int64_t i, int64_t high, 
     return power_of_two(scale_for(amax, fp8_max(m->type), 1));
 }
 
-static void write_codes(const Codes *m) {
+static void write_values(const Fp8Cast *m) {
     const int64_t most = m->blocks == FP8_SQUARES ? FP8_BLOCK : 1,
                   padded = m->blocks == FP8_SQUARES ? fp8_blocks_count(m->blocks, m->rows, m->columns) : 0;
     for (int64_t k = 0; k < padded; k++) m->inverse[k] = 0;
@@ -133,29 +133,29 @@ static void write_codes(const Codes *m) {
             m->inverse[fp8_block_of(m->blocks, m->rows, m->columns, r, i)] = (real)(1 / scale);
             for (int64_t a = r; a < r + high; a++)
                 for (int64_t b = i; b < i + wide; b++)
-                    m->codes[a * m->columns + b] =
+                    m->values[a * m->columns + b] =
                         fp8_from_float(m->type, (float)m->x[a * m->row + b * m->column] * scale);
         }
 }
 
-void KERNEL(fp8_codes)(const Call *c) {
-    const Fp8CodesAttr *a = c->attr;
+void KERNEL(fp8_cast)(const Call *c) {
+    const Fp8CastAttr *a = c->attr;
     const Tensor *x = c->in[0], *y = c->out[0], *yt = c->out[1];
     const int64_t rows = tensor_rows(x), width = tensor_width(x);
     const float scale = c->in[1] ? (float)reals(c->in[1])[0] : 1;
-    Codes m = {.x = reals(x), .blocks = a->blocks, .scale = scale > 0 ? scale : 1};
-    CHECK(a->blocks == FP8_WHOLE || !y || !yt, "fp8_codes: blocks are of one of y and yt");
+    Fp8Cast m = {.x = reals(x), .blocks = a->blocks, .scale = scale > 0 ? scale : 1};
+    CHECK(a->blocks == FP8_WHOLE || !y || !yt, "fp8_cast: blocks are of one of y and yt");
     m.inverse = reals(c->out[2]);
     if (a->blocks == FP8_WHOLE) *m.inverse = (real)(1 / m.scale);
     if (y) {
         m.rows = rows, m.columns = width, m.row = width, m.column = 1;
-        m.type = y->dtype == F8E4M3 ? E4M3 : E5M2, m.codes = y->data;
-        write_codes(&m);
+        m.type = y->dtype == F8E4M3 ? E4M3 : E5M2, m.values = y->data;
+        write_values(&m);
     }
     if (yt) {
         m.rows = width, m.columns = rows, m.row = 1, m.column = width;
-        m.type = yt->dtype == F8E4M3 ? E4M3 : E5M2, m.codes = yt->data;
-        write_codes(&m);
+        m.type = yt->dtype == F8E4M3 ? E4M3 : E5M2, m.values = yt->data;
+        write_values(&m);
     }
     if (c->out[3]) KERNEL(amax)(&(Call){.in = {c->in[0]}, .out = {c->out[3]}, .device = c->device});
 }

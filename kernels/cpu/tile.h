@@ -1,5 +1,5 @@
-/* Small matrix products inside a kernel. Each element of c is one chain of multiply-adds over k in order, so
- * that it is the same bits whatever the other rows and columns are; vectors run along n. */
+/* Small GEMMs inside a kernel. Each element of c is one chain of multiply-adds over k in order, so
+ * that its bits do not depend on the other rows and columns; vectors run along n. */
 #ifndef ISOTRON_KERNELS_CPU_TILE_H
 #define ISOTRON_KERNELS_CPU_TILE_H
 

@@ -1,6 +1,6 @@
-/* The ops of kernels/cpu/quantize.c, bit by bit: q and the scales are the same, and every product is rounded
- * by itself. A number is rounded to FP8 as a float: to nearest among the floats that src/tensor/fp8.c's codes
- * stand for. Updated in place: state; written: y. */
+/* The ops of kernels/cpu/quantize.c, bitwise equal: q and the scales are the same, and every product of two
+ * numbers is rounded. A float is rounded to the nearest FP8 value of src/tensor/fp8.c. Updated in place:
+ * state; written: y. */
 #include "kernels/cuda/quantize.cuh"
 #include "kernels/cuda/vector_store.cuh"
 

@@ -76,8 +76,7 @@ int64_t hf_get_multiple(HfReader *r, const HfRow *row, int64_t n, int option) {
     if (!__builtin_mul_overflow(n, hf_get_option(r, option), &product) &&
         (double)product <= config_range(row->option).high)
         return product;
-    hf_refuse(r, hf_member(r, NULL, row->key) ? row->key : row_of(r, option)->key,
-              "more than is supported");
+    hf_refuse(r, hf_member(r, NULL, row->key) ? row->key : row_of(r, option)->key, "more than is supported");
     return 1;
 }
 

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdio.h>
 
-
 enum { NAMES_SHOWN = 6 };
 
 void hf_problem_add(HfProblem *p, const char *name, const char *detail) {

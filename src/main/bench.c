@@ -18,7 +18,7 @@ static const Arg TRAIN_ROWS[] = {
     ROW(BenchTrain, seconds, "seconds", ARG_F64, "0",
         "On a GPU, stop measuring after this time, but not before 3 steps; 0 = no limit."),
     ROW(BenchTrain, profiled, "profiled", ARG_I64, "5", "Further steps on a GPU in which every op is timed."),
-    ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on", "Do not measure GEMMs by themselves, nor the roofs."),
+    ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on", "Do not measure GEMMs alone, nor the roofs."),
     ROW(BenchTrain, peak_tflops, "peak-tflops", ARG_F64, "none",
         "Peak TFLOP/s for MFU; none = that of a known device, else no MFU."),
     ROW(BenchTrain, json, "json", ARG_TEXT, "none", "File that gets the results."),

@@ -6,7 +6,7 @@
 #include "models/stack.h"
 #include "nn/attention.h"
 #include "nn/router.h"
-#include "ops/quantize.h"
+#include "ops/fp8.h"
 #include "tensor/device.h"
 
 Activation map_activation(MlpActivation); /* not of MLP_GELU, which Derived.activation never is */

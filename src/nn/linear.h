@@ -4,7 +4,7 @@
 #define ISOTRON_NN_LINEAR_H
 
 #include "ops/activation.h"
-#include "ops/quantize.h"
+#include "ops/fp8.h"
 #include "param/param.h"
 #include "tape/tape.h"
 

@@ -81,7 +81,7 @@ static int64_t room(const Tape *t, int64_t capacity) {
 /* ---- experts ---- */
 
 /* Rows grouped by expert, their probabilities and where the experts' rows begin -> rows. The probabilities
- * are applied before the second product, which is linear. */
+ * are applied before the second GEMM, which is linear. */
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
     Tensor *h = op_grouped_linear(t, rows_r1h, &m->fc1->value, offset);
     h = op_scale_rows(t, op_activation(t, h, m->spec->activation), probs_r11, false);

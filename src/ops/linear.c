@@ -81,7 +81,7 @@ static void linear_backward(Tape *t, const Node *n, Need need) {
     if (all_x != x) redistribute_finish(t, gather);
     if (dw || dbias) linear_gemm_dw(t, &a->gemm, &g, all_x, dw, dbias);
     if (!a->gathers) dx = input_gradient_start(t, n, &g, need);
-    quantize_drop(t, &g.codes);
+    quantize_drop(t, &g.values);
     input_gradient_finish(t, dx);
     tape_drop_unless(t, all_x, x);
     tape_drop_unless(t, all_dy, dy);
@@ -109,7 +109,7 @@ static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerA
     tape_check(t, &OPS[OP_linear], &call);
     linear_gemm_forward(t, &a->gemm, call);
     if (a->reduces) {
-        check_type(out, "product", SPMD_P);
+        check_type(out, "gemm", SPMD_P);
         y->spmd = spmd_with(out->spmd, AXIS_TP, a->sequence ? SPMD_V : SPMD_I);
         redistribute_run(t, out, y, AXIS_TP, a->sequence ? MOVE_REDUCE_SCATTER : MOVE_REDUCE, 0);
         tape_drop(t, out);

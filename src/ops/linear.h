@@ -15,7 +15,7 @@ typedef enum LinearFlags {
     LINEAR_SEQUENCE = 4, /* the other side of GATHER_IN or REDUCE_OUT is cut along the sequence */
 } LinearFlags;
 
-typedef struct Quantiser Quantiser; /* ops/quantize.h */
+typedef struct Quantiser Quantiser; /* ops/fp8.h */
 
 /* A linear layer apart from its input. The flags mean nothing to a weight that is not sharded, or on one
  * tensor-parallel rank. */

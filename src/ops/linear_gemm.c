@@ -16,37 +16,37 @@ static bool keeps_x(const Tape *t, const LinearGemm *a) {
 static void fp8_forward(Tape *t, LinearGemm *a, const Call *call) {
     const Quantiser *q = a->quantiser;
     const unsigned kept = keeps_x(t, a) ? OVER_ROWS : 0;
-    QuantCodes x = quantize_codes(t, q, QUANT_X, call->in[0], a->x_state,
-                                  (QuantWanted){OVER_COLUMNS | kept, kept, .first = true}),
-               w = quantize_codes(t, q, QUANT_W, call->in[1], a->w_state,
-                                  (QuantWanted){.sums = OVER_COLUMNS, .first = true});
+    QuantValues x = quantize_values(t, q, QUANT_X, call->in[0], a->x_state,
+                                    (QuantWanted){OVER_COLUMNS | kept, kept, .first = true}),
+                w = quantize_values(t, q, QUANT_W, call->in[1], a->w_state,
+                                    (QuantWanted){.sums = OVER_COLUMNS, .first = true});
     a->x_rows = x.by[QUANT_OVER_ROWS];
-    quantize_multiply(t, &(QuantProduct){.a = x.by[QUANT_OVER_COLUMNS],
-                                         .b = w.by[QUANT_OVER_COLUMNS],
-                                         .bias = call->in[2],
-                                         .c = call->out[0],
-                                         .act = call->out[1],
-                                         .activation = a->linear.activation,
-                                         .fast = true});
+    quantize_multiply(t, &(QuantGemm){.a = x.by[QUANT_OVER_COLUMNS],
+                                      .b = w.by[QUANT_OVER_COLUMNS],
+                                      .bias = call->in[2],
+                                      .c = call->out[0],
+                                      .act = call->out[1],
+                                      .activation = a->linear.activation,
+                                      .fast = true});
     quantize_drop(t, &w);
     quantize_drop(t, &x);
 }
 
 static void fp8_dx(Tape *t, const LinearGemm *a, const GemmGradient *g, Tensor *w, Tensor *dx) {
-    QuantCodes codes =
-        quantize_codes(t, a->quantiser, QUANT_W, w, a->w_state, (QuantWanted){.sums = OVER_ROWS});
+    QuantValues values =
+        quantize_values(t, a->quantiser, QUANT_W, w, a->w_state, (QuantWanted){.sums = OVER_ROWS});
     quantize_multiply(
-        t, &(QuantProduct){.a = g->codes.by[QUANT_OVER_COLUMNS], .b = codes.by[QUANT_OVER_ROWS], .c = dx});
-    quantize_drop(t, &codes);
+        t, &(QuantGemm){.a = g->values.by[QUANT_OVER_COLUMNS], .b = values.by[QUANT_OVER_ROWS], .c = dx});
+    quantize_drop(t, &values);
 }
 
 static void fp8_dw(Tape *t, const LinearGemm *a, const GemmGradient *g, Tensor *x, Tensor *dw) {
-    QuantCodes codes = {.by[QUANT_OVER_ROWS] = a->x_rows, .kept = OVER_ROWS};
-    if (!a->x_rows.codes)
-        codes = quantize_codes(t, a->quantiser, QUANT_X, x, a->x_state, (QuantWanted){.sums = OVER_ROWS});
+    QuantValues values = {.by[QUANT_OVER_ROWS] = a->x_rows, .kept = OVER_ROWS};
+    if (!a->x_rows.values)
+        values = quantize_values(t, a->quantiser, QUANT_X, x, a->x_state, (QuantWanted){.sums = OVER_ROWS});
     quantize_multiply(
-        t, &(QuantProduct){.a = g->codes.by[QUANT_OVER_ROWS], .b = codes.by[QUANT_OVER_ROWS], .c = dw});
-    quantize_drop(t, &codes);
+        t, &(QuantGemm){.a = g->values.by[QUANT_OVER_ROWS], .b = values.by[QUANT_OVER_ROWS], .c = dw});
+    quantize_drop(t, &values);
 }
 
 void linear_gemm_forward(Tape *t, LinearGemm *a, Call call) {
@@ -72,8 +72,8 @@ GemmGradient linear_gemm_gradient(Tape *t, const LinearGemm *a, Tensor *dy, Spmd
     GemmGradient g = {.dy = dy, .state = quantize_state(t, a->quantiser, QUANT_DY, dy, type, a->is_fp8)};
     const unsigned sums = (dx ? OVER_COLUMNS : 0u) | (dw && quantises_dw(a) ? OVER_ROWS : 0u);
     if (a->is_fp8 && sums)
-        g.codes = quantize_codes(t, a->quantiser, QUANT_DY, dy, g.state,
-                                 (QuantWanted){.sums = sums, .first = true});
+        g.values = quantize_values(t, a->quantiser, QUANT_DY, dy, g.state,
+                                   (QuantWanted){.sums = sums, .first = true});
     return g;
 }
 

@@ -1,4 +1,4 @@
-/* The GEMMs of a linear layer on one rank, with operands as they are or in FP8 (ops/quantize.h):
+/* The GEMMs of a linear layer on one rank, with operands as they are or in FP8 (ops/fp8.h):
  *
  *   forward   y = x w^T + bias
  *   backward  dx = dy w,  dw = dy^T x,  dbias = sum of dy
@@ -9,7 +9,7 @@
 #define ISOTRON_OPS_LINEAR_GEMM_H
 
 #include "kernels/attr.h"
-#include "ops/quantize.h"
+#include "ops/fp8.h"
 #include "tape/tape.h"
 
 typedef struct LinearGemm {
@@ -30,7 +30,7 @@ void linear_gemm_forward(Tape *, LinearGemm *, Call);
  * by quantize_drop. `type` is that of the whole gradient. */
 typedef struct GemmGradient {
     Tensor *dy, *state;
-    QuantCodes codes;
+    QuantValues values;
 } GemmGradient;
 GemmGradient linear_gemm_gradient(Tape *, const LinearGemm *, Tensor *dy, SpmdType type, bool dx, bool dw);
 void linear_gemm_dx(Tape *, const LinearGemm *, const GemmGradient *, Tensor *w, Tensor *dx);

@@ -97,7 +97,7 @@ typedef struct Chunks {
     Tensor dw; /* no memory: not wanted; added to from the second chunk on */
     LossAttr attr;
     SoftcapAttr softcap; /* 0: none */
-    LinearAttr product;
+    LinearAttr gemm;
 } Chunks;
 
 /* Positions [first, first + n) of x, whose dimension `axis` they are. */
@@ -179,17 +179,17 @@ static void capped_chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t firs
 /* x's rows are read for the last time before their gradient takes their place. */
 static void chunk_gradients(Tape *t, Chunks *c, Tensor *dlogits, Tensor *x, int64_t first, int64_t n) {
     if (c->dw.data) {
-        tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dlogits, x}, .out = {&c->dw}, .attr = &c->product});
+        tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dlogits, x}, .out = {&c->dw}, .attr = &c->gemm});
         c->dw.flags |= TENSOR_ACCUM;
     }
     Tensor dx = part_of(&c->dx, 0, first, n);
-    tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dlogits, c->w}, .out = {&dx}, .attr = &c->product});
+    tape_call(t, &OPS[OP_linear_dgrad], (Call){.in = {dlogits, c->w}, .out = {&dx}, .attr = &c->gemm});
 }
 
 static void run_chunk(Tape *t, Chunks *c, int64_t first, int64_t n) {
     Tensor x = part_of(c->x, 0, first, n);
     Tensor *logits = tape_scratch(t, (DType)x.dtype, 3, (int64_t[]){n, x.dim[1], c->w->dim[0]});
-    const Call call = {.in = {&x, c->w}, .out = {logits}, .attr = &c->product};
+    const Call call = {.in = {&x, c->w}, .out = {logits}, .attr = &c->gemm};
     tape_check(t, &OPS[OP_linear], &call);
     tape_call(t, &OPS[OP_linear], call);
     capped_chunk_losses(t, c, logits, first, n);
@@ -231,7 +231,7 @@ Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, Li
                 .loss = tape_tensor(t, precise_type(x), 2, label->dim),
                 .attr = {.vocab = how.vocab},
                 .softcap = {how.softcap},
-                .product = {.fixed_order = tape_context(t)->batch_invariant}};
+                .gemm = {.fixed_order = tape_context(t)->batch_invariant}};
     const Call node = {.in = {x, label, how.dloss, w}, .out = {c.loss}, .attr = &c.attr};
     Tensor *all_x = gathered(t, x, is_cut), as_r = *all_x;
     check_sizes(t, all_x, w->dim[0], label, how.vocab);

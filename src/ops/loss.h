@@ -24,7 +24,7 @@ typedef struct LinearLoss {
  * gradients. If the tape records, the gradients of x and w are computed on the way, w's is in its main
  * gradient when the op returns. x_sbh: a whole tensor that no other op reads, its memory becomes its
  * gradient; w_vh [v,h] a parameter; label_bs I64 [b,s], s that of all tensor-parallel ranks -> loss [b,s].
- * The bits are those of the two ops but for the order in which w's gradient is summed, and for products whose
+ * The bits are those of the two ops but for the order in which w's gradient is summed, and for GEMMs whose
  * order of summation depends on the number of rows. */
 Tensor *op_linear_cross_entropy(Tape *, Tensor *x_sbh, Tensor *w_vh, Tensor *label_bs, LinearLoss);
 

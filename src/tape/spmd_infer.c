@@ -51,7 +51,7 @@ static Spmd local(const Operands *o, bool is_linear) {
 }
 
 /* y = x w^T + bias, w [.., out, in]; what is not a float in the place of the bias says which rows are whose. */
-static Spmd product(const Operands *o) {
+static Spmd gemm(const Operands *o) {
     enum { X, W, BIAS };
     const Tensor *const x = o->call->in[X], *const w = o->call->in[W], *const third = o->call->in[BIAS],
                         *const bias = third && dtype_is_float((DType)third->dtype) ? third : NULL;
@@ -88,8 +88,8 @@ static Spmd infer(const Operands *o) {
     switch (o->op->rule) {
     case SPMD_LINEAR:
         return local(o, true);
-    case SPMD_PRODUCT:
-        return product(o);
+    case SPMD_GEMM:
+        return gemm(o);
     case SPMD_LOOKUP:
         return lookup(o);
     case SPMD_SUM:

@@ -62,7 +62,7 @@ static Fp8Type fp8_of(DType t) { return t == F8E4M3 ? E4M3 : E5M2; }
 static void to_float(float *dst, const void *src, DType from, size_t n) {
     const double *f64 = src;
     const uint16_t *bits = src;
-    const uint8_t *codes = src;
+    const uint8_t *values = src;
     switch (from) {
     case F64:
         for (size_t i = 0; i < n; i++) dst[i] = (float)f64[i];
@@ -75,7 +75,7 @@ static void to_float(float *dst, const void *src, DType from, size_t n) {
         break;
     case F8E4M3:
     case F8E5M2:
-        for (size_t i = 0; i < n; i++) dst[i] = fp8_to_float(fp8_of(from), codes[i]);
+        for (size_t i = 0; i < n; i++) dst[i] = fp8_to_float(fp8_of(from), values[i]);
         break;
     default:
         fault(__FILE__, __LINE__, "float type", "cannot convert from %s", dtype_name(from));
@@ -85,7 +85,7 @@ static void to_float(float *dst, const void *src, DType from, size_t n) {
 static void from_float(void *dst, DType to, const float *src, size_t n) {
     double *f64 = dst;
     uint16_t *bits = dst;
-    uint8_t *codes = dst;
+    uint8_t *values = dst;
     switch (to) {
     case F64:
         for (size_t i = 0; i < n; i++) f64[i] = (double)src[i];
@@ -98,7 +98,7 @@ static void from_float(void *dst, DType to, const float *src, size_t n) {
         break;
     case F8E4M3:
     case F8E5M2:
-        for (size_t i = 0; i < n; i++) codes[i] = fp8_from_float(fp8_of(to), src[i]);
+        for (size_t i = 0; i < n; i++) values[i] = fp8_from_float(fp8_of(to), src[i]);
         break;
     default:
         fault(__FILE__, __LINE__, "float type", "cannot convert to %s", dtype_name(to));

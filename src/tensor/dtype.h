@@ -1,5 +1,5 @@
 /* Element types. Arithmetic is double for F64 and float for everything else; BF16 and F16 are storage only.
- * F8E4M3 and F8E5M2 are codes (fp8.h) of what has been scaled: only ops of src/ops/quantize.c know them, and
+ * F8E4M3 and F8E5M2 hold FP8 values (fp8.h) of scaled numbers. Only ops of src/ops/fp8.c know them, and
  * they count as no float type. */
 #ifndef ISOTRON_TENSOR_DTYPE_H
 #define ISOTRON_TENSOR_DTYPE_H

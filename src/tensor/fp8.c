@@ -2,7 +2,7 @@
 
 #include "tensor/float_bits.h"
 
-/* A code is sign, exponent, mantissa; `fields` is the exponent field of a float less that of the code. */
+/* The bits are sign, exponent, mantissa. `fields`: a float's exponent bias minus that of the FP8 value. */
 static const struct {
     int mantissa;
     uint32_t fields, largest;

@@ -48,7 +48,7 @@ typedef enum SpmdRule {
     SPMD_UNTYPED, /* runs in backwards and updates only, which are the duals of what was checked */
     SPMD_LOCAL,   /* all I -> I; all R -> R; V, or V and R -> V */
     SPMD_LINEAR,  /* as LOCAL, and all P -> P: sums and copies */
-    SPMD_PRODUCT, /* x w^T + bias, see tape/spmd_infer.c: a cut weight makes V of R and P of V */
+    SPMD_GEMM,    /* x w^T + bias, see tape/spmd_infer.c: a cut weight makes V of R and P of V */
     SPMD_LOOKUP,  /* rows of a table: one that is cut gives P */
     SPMD_SUM,     /* as LOCAL, and summed over the tokens of a microbatch: what cuts it makes P of V */
 } SpmdRule;

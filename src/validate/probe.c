@@ -106,7 +106,7 @@ static int64_t same_before(const Log *log, uint64_t name, int64_t sample, bool a
  * corresponds to that of the layer on one rank. */
 static void name_linear(Record *r, const OpDef *op, const Call *call) {
     const Tensor *bias = call->in[op == &OPS[OP_bias] ? 1 : 2];
-    if (op == &OPS[OP_linear]) r->product = r->name;
+    if (op == &OPS[OP_linear]) r->gemm = r->name;
     if (bias) r->name = mix(hash_name("bias"), hash_name(param_of(bias)->spec.name));
 }
 
@@ -122,8 +122,7 @@ static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) 
     r->place = p ? arena_printf(log->arena, "%s", p->spec.name) : from ? from->place : "";
     r->ragged = op == &OPS[OP_permute] || (from && from->ragged && op != &OPS[OP_unpermute]);
     if (r->moved || op == &OPS[OP_copy]) {
-        if (from)
-            r->name = from->name, r->product = from->product, r->map = from->map, r->n_map = from->n_map;
+        if (from) r->name = from->name, r->gemm = from->gemm, r->map = from->map, r->n_map = from->n_map;
         return;
     }
     if (!p && (!from || !from->name)) return;
@@ -195,7 +194,7 @@ static Record *add_backward(Log *log, const Record *of, RecordKind kind, int whi
     Record r = *of;
     r.kind = kind, r.which = which, r.op = op->name, r.again = false;
     if (kind != RECORD_GRADIENT) r.map = NULL, r.n_map = 0;
-    if (kind == RECORD_INPUT && op == &OPS[OP_linear]) r.name = r.product;
+    if (kind == RECORD_INPUT && op == &OPS[OP_linear]) r.name = r.gemm;
     if (kind == RECORD_INPUT && op == &OPS[OP_bias]) r.name = 0;
     return probe_add(log, r);
 }

@@ -24,8 +24,8 @@ typedef enum RecordKind {
 } RecordKind;
 
 typedef struct Record {
-    uint64_t name;    /* 0: unnamed */
-    uint64_t product; /* for a linear layer's output: the name of the GEMM without bias, for gradients */
+    uint64_t name; /* 0: unnamed */
+    uint64_t gemm; /* for a linear layer's output: the name of the GEMM without bias, for gradients */
     RecordKind kind;
     int which, operand;   /* operand: for a RECORD_WEIGHT, the index of the parameter */
     int64_t step, sample; /* sample: the first of the microbatch, or END_OF_STEP */

@@ -1,4 +1,4 @@
-"""The benches measure what they say: families and the rest add up to the step, every product of the step is listed with its
+"""The benches measure what they say: families and the rest add up to the step, every GEMM of the step is listed with its
 FLOPs, ops can be chosen by name and type, and a race runs both sides in turns, counts the smaller time, and survives a side that
 fails. What is measured is never judged here."""
 import json
@@ -34,10 +34,10 @@ assert abs(sum(op["ms"] for op in step["op_ms"].values()) + step["family_ms"]["o
 # 2 layers of 4 linear layers and the head, forward and twice backward, 2 microbatches of 32 tokens; the vocabulary is padded to 128.
 flop = 3 * 2 * 64 * (2 * (32 * 96 + 32 * 32 + 2 * 32 * 128) + 32 * 128)
 assert abs(step["gemm"]["gflop"] * 1e9 - flop) < 1e-5 * flop, (step["gemm"]["gflop"], flop)
-assert sum(p["calls"] for p in step["gemm"]["products"]) == 3 * 2 * (2 * 4 + 1)
+assert sum(p["calls"] for p in step["gemm"]["gemms"]) == 3 * 2 * (2 * 4 + 1)
 assert step["tokens"] == 64 and step["model"]["hidden_size"] == 32 and "swiglu" not in step["model"]
-assert all("blas_gflops" in p for p in step["gemm"]["products"])
-assert not any("blas_gflops" in p for p in train("--no-alone")["gemm"]["products"])
+assert all("blas_gflops" in p for p in step["gemm"]["gemms"])
+assert not any("blas_gflops" in p for p in train("--no-alone")["gemm"]["gemms"])
 out = isotron("bench", "train", "--config", WORK / "bench.conf", "--steps", 0, "--warmup", 0, "--seconds", -1, expect=2)
 assert "--steps" in out and "--warmup" in out and "--seconds" in out, out
 assert "--steps: from 1" in isotron("bench", "train", "--config", WORK / "bench.conf", "--steps", 10**18, expect=2)
@@ -118,7 +118,7 @@ good, broken = rows_of(out)
 times = [turn["result"]["step_ms"]["median"] for turn in good["ours"]]
 assert good["peer_ms"] == spread([40, 40]) and len(times) == 2 and good["ours_ms"] == spread(times), good
 assert good["ratio"] == spread([40 / ms for ms in times]), good
-# The products' FLOPs, and of attention half of two products of 16 x 16 x 32, 3 times, in 2 layers of 4 samples. The peak is 1 TFLOP/s.
+# The GEMMs' FLOPs, and of attention half of two GEMMs of 16 x 16 x 32, 3 times, in 2 layers of 4 samples. The peak is 1 TFLOP/s.
 model_tflop = (flop + 3 * 2 * 16 * 16 * 32 * 2 * 4) * 1e-12
 seconds = good["ours_ms"]["median"] * 1e-3
 near(good, tokens=64, step_tflop=model_tflop, tokens_per_second=64 / seconds, tflops=model_tflop / seconds, peak_tflops=1,
@@ -212,4 +212,4 @@ results.mkdir()
 done = subprocess.run(["tools/gpu_provenance", "--results", results], cwd=ROOT, capture_output=True, text=True)
 assert done.returncode == 1 and "a.json is not JSON" in done.stderr and done.stderr.count("\n") == 1, done
 assert (results / "a.json").read_text() == '{"rows": [' and json.loads((results / "b.json").read_text())["machine"]["cpus"] >= 1
-print("benches: sums, products, choices, turns")
+print("benches: sums, GEMMs, choices, turns")

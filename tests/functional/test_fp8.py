@@ -1,5 +1,5 @@
 """FP8 in every layout is as near to the fp64 truth as on one rank (R of gradients, and the oracle's bound for all else); with
-delayed scales a resumed run is bit for bit the straight one, and so is a run that keeps codes. A rank whose layers all stay in bf16 says
+delayed scales a resumed run is bit for bit the straight one, and so is a run that keeps FP8 values. A rank whose layers all stay in bf16 says
 so. The benchmarks' FP8 is switched off as their configurations say."""
 from harness import *
 
@@ -42,8 +42,8 @@ for k in (1, 7):
     assert losses(log) == {i: expected[i] for i in range(k + 1, 13)}, f"resumed at {k}: the losses differ"
 kept, log = WORK / "kept", WORK / "kept.jsonl"
 pretrain(data, kept, *options, "--fp8-keep-weights", "--fp8-keep-inputs", "--log-jsonl", log)
-assert_same_bytes(straight, kept, 12, "kept codes")
-assert losses(log) == expected, "kept codes: the losses differ"
+assert_same_bytes(straight, kept, 12, "kept FP8 values")
+assert losses(log) == expected, "kept FP8 values: the losses differ"
 sampled = [isotron("generate", "--use-checkpoint-args", "--load", straight, "--prompt", "sixteen letters!", "--tokens-to-generate", 8,
                    "--temperature", 0, *options, *keep) for keep in ([], ["--fp8-keep-weights"])]
 assert sampled[0] == sampled[1], sampled
@@ -70,7 +70,7 @@ print("delayed scales: other runs leave them out, or begin with their own")
 last = ["--lane", "bf16", "--fp8-format", "e4m3", "--fp8-recipe", "tensorwise", "--first-last-layers-bf16", "--num-layers-at-end-in-bf16", 0]
 for layout, none in ([], False), (["--ranks", 2, "--pipeline-model-parallel-size", 2], True):
     said = pretrain(data, WORK / f"last-{none}", *last, *layout, "--train-iters", 3)
-    assert "FP8 products: " in said and ("FP8 products: none in the layers of rank 0\n" in said) == none, said
+    assert "FP8 GEMMs: " in said and ("FP8 GEMMs: none in the layers of rank 0\n" in said) == none, said
 print("layers in bf16: a rank without FP8 says so")
 
 SMALL = ["--num-layers", 1, "--hidden-size", 64, "--ffn-hidden-size", 64, "--vocab-size", 100, "--seq-length", 16, "--max-position-embeddings", 16]

@@ -9,7 +9,7 @@ from harness import *
 
 ON_GPU, OPTIONS[:] = list(OPTIONS), []  # the truth is the CPU's
 STEPS = 200
-# On a GPU large enough for products of FP8 numbers, with blocks of 128 too.
+# On a GPU the sizes are large enough for FP8 GEMMs, with blocks of 128 too.
 HIDDEN, SEQUENCE, SEEDS = (256, 128, (1, 2)) if ON_GPU else (64, 32, (1,))
 BOUND = 1.5 * 2**-4 / 2**-8  # roundoffs of e4m3 and bf16
 MODEL = ["--hidden-size", HIDDEN, "--ffn-hidden-size", 2 * HIDDEN, "--seq-length", SEQUENCE, "--micro-batch-size", 8,
@@ -41,7 +41,7 @@ def errors(*options):
     for seed, truth in truths.items():
         loss, said = curve(seed, "--bf16", *options, *ON_GPU)
         if ON_GPU and "--fp8-format" in options:
-            assert "FP8 products: on the device" in said, said
+            assert "FP8 GEMMs: on the device" in said, said
         e += [x - y for x, y in zip(loss, truth)]
     return e
 

@@ -4,8 +4,8 @@
 usage: tools/oracle/fp8.py
 
 Lines, numbers in hex (floats by their bits):
-    decode TYPE CODE FLOAT
-    encode TYPE FLOAT CODE                 what is too large is the largest
+    decode TYPE FP8 FLOAT
+    encode TYPE FLOAT FP8                  what is too large is the largest
     scale FLOAT FLOAT FLOAT                amax, largest value, scale of a tensor by its own amax
     delayed LENGTH MOST_RECENT LARGEST     then STEPS lines:
     step AMAX SCALE                        the amax of a step and the scale of the next one"""
@@ -45,8 +45,8 @@ for t, dtype in enumerate(TYPES):
         middle = f32((a + b) / 2)
         xs += [b, middle.item(), torch.nextafter(middle, f32(0.0)).item(), torch.nextafter(middle, f32(math.inf)).item()]
     xs = f32([s * x for x in xs for s in (1.0, -1.0)])
-    codes = xs.clamp(-largest, largest).to(dtype).view(torch.uint8)
-    lines += [f"encode {t} {bits(x)} {c:02x}" for x, c in zip(xs.tolist(), codes.tolist())]
+    encoded = xs.clamp(-largest, largest).to(dtype).view(torch.uint8)
+    lines += [f"encode {t} {bits(x)} {c:02x}" for x, c in zip(xs.tolist(), encoded.tolist())]
 
 
 def scale_of(amax, largest, old):

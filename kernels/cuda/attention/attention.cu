@@ -9,7 +9,7 @@
 #include "kernels/cuda/attention/flash.cuh"
 
 /* A tile is SIDE * N rows by as many keys, N x N for each of SIDE x SIDE threads; CHUNK columns of heads are
- * in shared memory for a product over them, COLUMNS for one over keys or rows. */
+ * in shared memory for a GEMM over them, COLUMNS for one over keys or rows. */
 enum { SIDE = 16, THREADS = SIDE * SIDE, CHUNK = 32, COLUMNS = 64, BLOCKS = HEAD_MOST / COLUMNS };
 template <typename R> constexpr int EACH = sizeof(R) == 4 ? 4 : 2;
 template <typename R> constexpr int TILE = SIDE *EACH<R>;

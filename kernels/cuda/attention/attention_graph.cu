@@ -3,9 +3,9 @@
  *   y = softmax(scale * q k^T + mask) v,  lse = log sum exp of the scaled and masked scores
  *   delta = sum(dy * y),  p = exp(scale * q k^T - lse),  dv = p^T dy,  ds = scale * p * (dy v^T - delta)
  *   dq = ds k,  dk = ds^T q;  with several heads dk and dv are made for each in 16 bits, then summed.
- * What becomes of dq is all that says whether two runs give the same bits. As the product itself, it is one
- * over all keys (cuDNN keeps all of ds for it). As a copy of F32 sums, blocks of keys add to these whenever
- * they are done. */
+ * How dq is summed decides whether the backward is deterministic. As the output of one GEMM over all keys it
+ * is, and cuDNN keeps all of ds for that. As a copy of F32 sums it is not: blocks of keys add to these
+ * whenever they are done. */
 #include "kernels/cuda/attention/attention_graph.cuh"
 
 #include <math.h>
@@ -47,7 +47,7 @@ static Descriptor combine(const Builder *b, cudnnPointwiseMode_t mode, Descripto
     graph_pointwise(b->g, mode, REAL, x, y, NULL, out);
     return out;
 }
-static Descriptor product(const Builder *b, Descriptor x, Descriptor y, Descriptor out) {
+static Descriptor graph_gemm(const Builder *b, Descriptor x, Descriptor y, Descriptor out) {
     graph_matmul(b->g, x, y, out);
     return out;
 }
@@ -98,7 +98,7 @@ static Descriptor masked(const Builder *b, Descriptor x) {
 /* ---- forward ---- */
 
 static Descriptor scaled_scores(const Builder *b) {
-    Descriptor s = product(b, b->q, b->k_transposed, score(b));
+    Descriptor s = graph_gemm(b, b->q, b->k_transposed, score(b));
     return combine(b, CUDNN_POINTWISE_MUL, s, b->scale, score(b));
 }
 
@@ -113,7 +113,7 @@ static void forward(const Builder *b) {
     combine(b, CUDNN_POINTWISE_ADD, max, log_sum, graph_tensor(b->g, AT_LSE, REAL, b->row));
     Descriptor p = combine(b, CUDNN_POINTWISE_DIV, e, sum, graph_virtual(b->g, b->half, b->score));
     Descriptor v = half_tensor(b, AT_V, key_dims(b, a->e, a->v));
-    product(b, p, v, half_tensor(b, AT_Y, query_dims(b, a->e, a->y)));
+    graph_gemm(b, p, v, half_tensor(b, AT_Y, query_dims(b, a->e, a->y)));
 }
 
 /* ---- backward ---- */
@@ -124,11 +124,11 @@ static void to_queries(const Builder *b, Descriptor ds) {
     graph_reshape(b->g, b->k_transposed, k);
     Descriptor dq = half_tensor(b, AT_DQ, query_dims(b, a->d, a->dq));
     if (!a->any_order) {
-        product(b, ds, k, dq);
+        graph_gemm(b, ds, k, dq);
         return;
     }
     const Dims whole = dims_dense(a->batch, a->heads, a->s, a->d);
-    Descriptor sums = product(b, ds, k, graph_tensor(b->g, AT_DQ_SUMS, REAL, whole));
+    Descriptor sums = graph_gemm(b, ds, k, graph_tensor(b->g, AT_DQ_SUMS, REAL, whole));
     combine(b, CUDNN_POINTWISE_IDENTITY, sums, NULL, dq);
 }
 
@@ -150,11 +150,11 @@ static void to_keys(const Builder *b, Descriptor x, Descriptor y, AttentionTenso
     graph_reshape(b->g, x, x_transposed);
     Descriptor out = half_tensor(b, id, key_dims(b, columns, strides));
     if (a->heads == 1) {
-        product(b, x_transposed, y, out);
+        graph_gemm(b, x_transposed, y, out);
         return;
     }
     Descriptor each = graph_virtual(b->g, b->half, dims_dense(a->batch, a->heads, a->t, columns));
-    reduced(b, CUDNN_REDUCE_TENSOR_ADD, product(b, x_transposed, y, each), out);
+    reduced(b, CUDNN_REDUCE_TENSOR_ADD, graph_gemm(b, x_transposed, y, each), out);
 }
 
 static void backward(const Builder *b) {
@@ -167,7 +167,7 @@ static void backward(const Builder *b) {
     to_keys(b, p, dy, AT_DV, a->e, a->dv);
 
     Descriptor v_transposed = half_tensor(b, AT_V, dims_transposed(key_dims(b, a->e, a->v)));
-    Descriptor ds = product(b, dy, v_transposed, score(b));
+    Descriptor ds = graph_gemm(b, dy, v_transposed, score(b));
     ds = combine(b, CUDNN_POINTWISE_SUB, ds, delta, score(b));
     ds = combine(b, CUDNN_POINTWISE_MUL, ds, p, score(b));
     ds = combine(b, CUDNN_POINTWISE_MUL, ds, b->scale, score(b));

@@ -1,11 +1,11 @@
-/* attention.cu for 16-bit storage: products of 16-bit numbers on the tensor cores, everything else in float.
+/* attention.cu for 16-bit storage: GEMMs of 16-bit numbers on the tensor cores, everything else in float.
  * Probabilities, and the gradients of scores, are rounded to the storage's type before they are multiplied.
  * Scores are in units of log(2).
  *
  * Each of four warps has 16 (or twice 16) lines of a tile, the other operand's tiles of 64 lines stream
  * through shared memory. The forward and the pass for dq go over tiles of keys; the one for dk and dv over
- * tiles of rows, with the scores transposed, so that in all three what one product gives is a factor of the
- * next as it lies in the registers. Results have at most W columns: wider heads are computed in several
+ * tiles of rows, with the scores transposed, so that in all three the result of one GEMM is an operand of
+ * the next as it lies in the registers. Results have at most W columns: wider heads are computed in several
  * blocks, each with all scores. */
 #include "kernels/cuda/attention/flash.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -81,8 +81,8 @@ __device__ __forceinline__ bool turn(bool present, bool coming, int ahead, const
 
 /* c = (lines from `own` on of plane a) (lines of plane b)^T */
 template <typename T, int M, int LINES>
-__device__ __forceinline__ void product(float (&c)[M][OTHERS / 8][4], uint32_t a, int own, uint32_t b,
-                                        int width) {
+__device__ __forceinline__ void tile_gemm(float (&c)[M][OTHERS / 8][4], uint32_t a, int own, uint32_t b,
+                                          int width) {
     const int lane = threadIdx.x % 32, swap = lane % 8;
     a += (own + lane % 16) * ROW_BYTES;
     b += (lane % 8 + lane / 16 * 8) * ROW_BYTES;
@@ -366,7 +366,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         if (p.drops)
             for (int m = 0; m < M; m++) kept[m] = kept_by_row(p, run_of(p, key0), line + own + 16 * m, key0);
         float score[M][OTHERS / 8][4];
-        product<T, M, ROWS>(score, q_plane, own, k_plane, p.d);
+        tile_gemm<T, M, ROWS>(score, q_plane, own, k_plane, p.d);
 #pragma unroll
         for (int m = 0; m < M; m++) {
             if constexpr (CAPS) cap_scores(p, score[m]);
@@ -456,10 +456,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
         const bool hidden = key0 < span.all_begin || key0 + OTHERS > span.all_end;
         const uint32_t kept = p.drops ? kept_by_row(p, run_of(p, key0), line + own, key0) : 0;
         float prob[1][OTHERS / 8][4], ds[1][OTHERS / 8][4];
-        product<T, 1, ROWS>(prob, q_plane, own, k_plane, p.d);
+        tile_gemm<T, 1, ROWS>(prob, q_plane, own, k_plane, p.d);
         if constexpr (CAPS) cap_scores(p, prob[0]);
         if (hidden) hide_keys(prob[0], range + own, key0);
-        product<T, 1, ROWS>(ds, dy_plane, own, k_plane + k_bytes, p.e);
+        tile_gemm<T, 1, ROWS>(ds, dy_plane, own, k_plane + k_bytes, p.e);
         if (p.drops) {
             drop(ds[0], kept);
             scale_by(ds[0], (float)p.drop.scale);
@@ -522,8 +522,8 @@ __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, 
                                               float (&dk)[1][W / 8][4], float (&dv)[1][W / 8][4]) {
     const int lane = threadIdx.x % 32;
     float prob[1][OTHERS / 8][4], ds[1][OTHERS / 8][4];
-    product<T, 1, OTHERS>(prob, plane[0], own, plane[2], p.d);
-    product<T, 1, OTHERS>(ds, plane[1], own, plane[3], p.e);
+    tile_gemm<T, 1, OTHERS>(prob, plane[0], own, plane[2], p.d);
+    tile_gemm<T, 1, OTHERS>(ds, plane[1], own, plane[3], p.e);
     if (p.drops) {
         drop(ds[0], kept);
         scale_by(ds[0], (float)p.drop.scale);

@@ -1,8 +1,8 @@
-/* Products through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are kept in F64 for F64 operands, else
- * in F32 (never TF32). What a product needs (descriptors, algorithm) is made once for all that share its
- * GemmKey; a call then costs the host one look-up. What comes with a product (GemmEpilogue) is fused with it
- * or a pass of its own; sums of a's columns are fused in F32 or not at all: in 16 bits a sum over all tokens
- * would be rounded. Written: act, c with pre; written or added to: c, dbias. */
+/* GEMMs through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are kept in F64 for F64 operands, else in
+ * F32 (never TF32). Descriptors and the algorithm are made once for all GEMMs that share a GemmKey; a call
+ * then costs the host one look-up. Epilogues (GemmEpilogue) are fused or run as separate passes. Sums of a's
+ * columns are fused in F32 or not at all, because in 16 bits a sum over all tokens would be rounded. Written:
+ * act, c with pre; written or added to: c, dbias. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ static void describe_matrix(cublasLtMatrixLayoutOpaque_t *x, int dtype, int64_t 
 }
 
 template <typename T> static void set(GemmPlan *p, cublasLtMatmulDescAttributes_t name, T value) {
-    LT_CHECK(cublasLtMatmulDescSetAttribute(&p->product, name, &value, sizeof value));
+    LT_CHECK(cublasLtMatmulDescSetAttribute(&p->matmul, name, &value, sizeof value));
 }
 
 static bool is_fp8(const GemmKey *key) { return dtype_is_fp8((DType)key->type); }
@@ -92,7 +92,7 @@ static void describe_epilogue(GemmPlan *p, unsigned fused) {
 void gemm_describe(GemmPlan *p, unsigned fused) {
     const GemmKey *key = &p->key;
     const bool wide = key->type == F64;
-    LT_CHECK(cublasLtMatmulDescInit(&p->product, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+    LT_CHECK(cublasLtMatmulDescInit(&p->matmul, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                     wide ? CUDA_R_64F : CUDA_R_32F));
     set(p, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
     set(p, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
@@ -120,9 +120,9 @@ static bool is_wide(const GemmKey *k) {
            k->m % each == 0 && k->n % each == 0 && k->k % each == 0;
 }
 
-/* Passes of their own give other bits than fused epilogues, which only a measured gain is worth: an
- * unmeasured product fuses its bias alone. Nothing is rounded twice on its way to 16 bits; FP8's kernels read
- * a bias beside F32 as 16 bits. */
+/* Separate passes give other bits than fused epilogues, which only a measured gain is worth: an unmeasured
+ * GEMM fuses its bias alone. Nothing is rounded twice on its way to 16 bits; FP8 kernels with
+ * an F32 output read the bias as 16 bits. */
 int gemm_kinds(const GemmKey *key, unsigned fused[GEMM_KINDS]) {
     const unsigned bias = key->epilogues & GEMM_BIAS;
     const bool narrow = dtype_is_16bit((DType)key->c_type), can = narrow ? is_wide(key) : !is_fp8(key);
@@ -149,7 +149,7 @@ int gemm_algos(const GemmState *s, GemmPlan *p, unsigned fused, GemmAlgo out[GEM
     prefer(&want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)key->align_a);
     prefer(&want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)key->align_c);
     prefer(&want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->align_c);
-    if (cublasLtMatmulAlgoGetHeuristic(s->handle, &p->product, &p->b, &p->a, &p->c, &p->c, &want,
+    if (cublasLtMatmulAlgoGetHeuristic(s->handle, &p->matmul, &p->b, &p->a, &p->c, &p->c, &want,
                                        GEMM_CANDIDATES, found, &n) != CUBLAS_STATUS_SUCCESS)
         return 0;
     for (int i = 0; i < n; i++) {
@@ -170,7 +170,7 @@ bool gemm_can(const GemmState *s, GemmPlan *p, const GemmAlgo *algo) {
     const int n = gemm_kinds(&p->key, kinds);
     if (std::find(kinds, kinds + n, algo->fused) == kinds + n) return false;
     gemm_describe(p, algo->fused);
-    return cublasLtMatmulAlgoCheck(s->handle, &p->product, &p->b, &p->a, &p->c, &p->c, &algo->lt, &result) ==
+    return cublasLtMatmulAlgoCheck(s->handle, &p->matmul, &p->b, &p->a, &p->c, &p->c, &algo->lt, &result) ==
                CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= GEMM_WORKSPACE;
 }
@@ -224,7 +224,7 @@ int gemm_all_algos(const GemmState *s, GemmPlan *p, GemmAlgo out[GEMM_ALGOS]) {
     return swizzle(s, p, out, n);
 }
 
-/* ---- a product ---- */
+/* ---- one cuBLASLt GEMM and its epilogues ---- */
 
 static __global__ void round_sums(const float *sums, Cells bias, Cells c, int64_t count, int64_t n,
                                   bool add) {
@@ -250,7 +250,7 @@ static void go_through_activation(const Call *c, const Gemm *g) {
 }
 
 /* cuBLASLt's alone; c may be what it adds to. */
-static cublasStatus_t start_product(const Call *c, const GemmState *s, GemmPlan *p, const Gemm *g, bool add) {
+static cublasStatus_t start_matmul(const Call *c, const GemmState *s, GemmPlan *p, const Gemm *g, bool add) {
     const double factor[2] = {1, add ? 1.0 : 0.0};
     const float narrow[2] = {1, add ? 1.0f : 0.0f};
     const bool wide = p->key.type == F64;
@@ -259,12 +259,12 @@ static cublasStatus_t start_product(const Call *c, const GemmState *s, GemmPlan 
         set(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g->b_inverse);
         set(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g->a_inverse);
     }
-    return cublasLtMatmul(s->handle, &p->product, wide ? (const void *)&factor[0] : &narrow[0], g->b->data,
+    return cublasLtMatmul(s->handle, &p->matmul, wide ? (const void *)&factor[0] : &narrow[0], g->b->data,
                           &p->b, g->a->data, &p->a, wide ? (const void *)&factor[1] : &narrow[1], out, &p->c,
                           out, &p->c, &p->algo.lt, s->workspace, GEMM_WORKSPACE, stream_of(c));
 }
 
-/* Of 32 bits or more: what a product is then added to. */
+/* Fills c of 32 bits or more, to which the GEMM is then added. */
 static void start_with_bias(const Call *c, const Gemm *g) {
     rows_plus_bias(stream_of(c), (DType)g->c->dtype, accumulates(g->c) ? g->c->data : NULL, g->bias->data,
                    g->c->data, g->m, g->n);
@@ -281,7 +281,7 @@ cublasStatus_t gemm_start(const Call *c, const GemmState *s, GemmPlan *p, const 
         sums = (float *)cuda_scratch(c->device, (size_t)g->m * sizeof(float));
         set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)sums);
     }
-    const cublasStatus_t status = start_product(c, s, p, g, p->key.accumulate || apart & GEMM_BIAS);
+    const cublasStatus_t status = start_matmul(c, s, p, g, p->key.accumulate || apart & GEMM_BIAS);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (sums) launch_round_sums(c, sums, NULL, g->dbias);
     if (apart & GEMM_GELU) activate(c, g);
@@ -305,7 +305,7 @@ static GemmState *state_of(const Device *d) {
     CudaState *state = &cuda_of(d)->state[CUDA_GEMM];
     if (state->at) return (GemmState *)state->at;
     CHECK(cuda_of(d)->gemm_sm_margin < cuda_of(d)->multiprocessors,
-          "--gemm-sm-margin %lld leaves products none of the %d multiprocessors of this GPU: give less",
+          "--gemm-sm-margin %lld leaves GEMMs none of the %d multiprocessors of this GPU: give less",
           (long long)cuda_of(d)->gemm_sm_margin, cuda_of(d)->multiprocessors);
     GemmState *s = (GemmState *)mem_zero(1, sizeof *s);
     s->multiprocessors =
@@ -385,7 +385,7 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
     int n = 0;
     for (int i = 0, end = gemm_kinds(&key, kinds); i < end && !n; i++) n = gemm_algos(s, p, kinds[i], algos);
     const bool apart = !n && g->bias && dtype_is_16bit((DType)g->c->dtype); /* see ends_elsewhere */
-    CHECK(n || apart, "%s: cuBLASLt has no algorithm for a product of %s [%lld,%lld] and [%lld,%lld] in %s",
+    CHECK(n || apart, "%s: cuBLASLt has no algorithm for a GEMM of %s [%lld,%lld] and [%lld,%lld] in %s",
           g->op, dtype_name((DType)g->a->dtype), (long long)g->m, (long long)g->k, (long long)g->k,
           (long long)g->n, dtype_name((DType)g->c->dtype));
     if (n) p->algo = algos[0];
@@ -394,7 +394,7 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
     return p;
 }
 
-/* ---- any product ---- */
+/* ---- any GEMM ---- */
 
 /* cuBLASLt does not end sums of F32 operands in 16 bits, and a sum that it adds to 16 bits it has rounded
  * before (seen on an H200): a pass of its own rounds these, once, and those to which it cannot add the bias
@@ -413,13 +413,13 @@ static void check(const Gemm *g) {
     CHECK(fp8 ||
               (a == b && dtype_is_float((DType)a) &&
                (c == a || (c == F32 && dtype_is_16bit((DType)a)) || (a == F32 && dtype_is_16bit((DType)c)))),
-          "%s: there is no product of %s and %s that ends in %s", g->op, dtype_name((DType)a),
+          "%s: there is no GEMM of %s and %s that ends in %s", g->op, dtype_name((DType)a),
           dtype_name((DType)b), dtype_name((DType)c));
     CHECK(!g->bias || g->bias->dtype == c, "%s: the bias is %s, the output %s", g->op,
           dtype_name((DType)g->bias->dtype), dtype_name((DType)c));
 }
 
-/* The product of the same operands in F32, in `data`. */
+/* The GEMM of the same operands in F32, in `data`. */
 static Gemm in_f32(const Gemm *g, void *data, Tensor *sums) {
     Gemm whole = *g;
     *sums = *g->c;
@@ -436,7 +436,7 @@ static void without_terms(const Call *c, const Gemm *g) {
         CUDA_CHECK(cudaMemsetAsync(g->c->data, 0, tensor_bytes(g->c), stream_of(c)));
 }
 
-/* Returns the epilogues that came with it. */
+/* Returns the epilogues that are done. */
 static unsigned multiply(const Call *c, const Gemm *g) {
     GemmState *s = state_of(c->device);
     GemmPlan *p = plan_of(s, g);
@@ -445,7 +445,7 @@ static unsigned multiply(const Call *c, const Gemm *g) {
     return p->key.epilogues;
 }
 
-static unsigned run_product(const Call *c, const Gemm *g) {
+static unsigned run_gemm(const Call *c, const Gemm *g) {
     if (g->fixed_order) {
         gemm_ordered(c, g);
         return 0;
@@ -464,7 +464,7 @@ static unsigned run_product(const Call *c, const Gemm *g) {
 }
 
 void gemm_run(const Call *c, const Gemm *g) {
-    const unsigned done = g->m && g->n ? run_product(c, g) : 0;
+    const unsigned done = g->m && g->n ? run_gemm(c, g) : 0;
     if (!(done & GEMM_GELU)) activate(c, g);
     if (!(done & GEMM_DGELU)) go_through_activation(c, g);
     if (g->dbias && !(done & GEMM_SUMS)) bias_gradient(c, g->a, g->dbias, g->fixed_order);

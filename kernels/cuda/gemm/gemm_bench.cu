@@ -29,8 +29,8 @@ static __global__ void randomise(Cells x, int64_t n, uint64_t seed) {
     GRID_LOOP(i, n) x.put(i, (float)(random_bits(seed, i) >> 40) * 0x1p-23f - 1.0f);
 }
 
-/* Codes of FP8 numbers, none of them very large and none a NaN. */
-static __global__ void randomise_codes(uint8_t *x, int64_t n, uint64_t seed) {
+/* FP8 values, none of them very large and none a NaN. */
+static __global__ void randomise_fp8(uint8_t *x, int64_t n, uint64_t seed) {
     GRID_LOOP(i, n) {
         const uint64_t z = random_bits(seed, i);
         x[i] = (uint8_t)((z >> 56 & 0x80) | (0x24 + (z >> 40) % 32));
@@ -50,7 +50,7 @@ static unsigned long long *fingerprint_at(const GemmBench *b) {
     return (unsigned long long *)(b->memory + (size_t)b->sets * b->set);
 }
 
-/* The product is of this set from now on. */
+/* The GEMM uses this set from now on. */
 static void take_set(GemmBench *b, int set) {
     char *at = b->memory + (size_t)set * b->set;
     for (int i = 0; i < OPERANDS; at += b->bytes[i++]) b->operand[i].data = at;
@@ -61,7 +61,7 @@ static void fill(const GemmBench *b, int which, uint64_t seed) {
     const Tensor *x = &b->operand[which];
     const int64_t n = (int64_t)(b->bytes[which] / dtype_size((DType)x->dtype));
     if (dtype_is_fp8((DType)x->dtype))
-        randomise_codes<<<1024, 256, 0, b->stream>>>((uint8_t *)x->data, n, seed);
+        randomise_fp8<<<1024, 256, 0, b->stream>>>((uint8_t *)x->data, n, seed);
     else
         randomise<<<1024, 256, 0, b->stream>>>(cells(x), n, seed);
     LAUNCHED();
@@ -79,14 +79,14 @@ static void fill_scales(GemmBench *b) {
     if (!b->scales) return;
     fill_ones<<<256, 256, 0, b->stream>>>(at, b->scales);
     LAUNCHED();
-    b->product.a_inverse = b->product.b_inverse = at;
+    b->gemm.a_inverse = b->gemm.b_inverse = at;
 }
 
 static void copy_operands(GemmBench *b, const Gemm *g) {
     const Tensor *from[OPERANDS] = {g->a, g->b, g->bias, g->pre, g->c, g->act, g->dbias};
-    const Tensor **to[OPERANDS] = {&b->product.a, &b->product.b,   &b->product.bias, &b->product.pre,
-                                   &b->product.c, &b->product.act, &b->product.dbias};
-    b->product = *g;
+    const Tensor **to[OPERANDS] = {&b->gemm.a, &b->gemm.b,   &b->gemm.bias, &b->gemm.pre,
+                                   &b->gemm.c, &b->gemm.act, &b->gemm.dbias};
+    b->gemm = *g;
     if (dtype_is_fp8((DType)g->a->dtype))
         b->scales =
             std::max(fp8_blocks_count(g->a_blocks, g->m, g->k), fp8_blocks_count(g->b_blocks, g->n, g->k));
@@ -129,7 +129,7 @@ void gemm_bench_close(GemmBench *b) {
 /* ---- runs ---- */
 
 static bool start(GemmBench *b) {
-    return gemm_start(&b->call, b->state, &b->plan, &b->product) == CUBLAS_STATUS_SUCCESS;
+    return gemm_start(&b->call, b->state, &b->plan, &b->gemm) == CUBLAS_STATUS_SUCCESS;
 }
 
 static bool start_some(GemmBench *b, int n) {

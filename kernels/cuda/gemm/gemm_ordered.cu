@@ -1,19 +1,19 @@
-/* Products in a fixed order of summation (LinearAttr): the logits of routers, and every linear layer in
- * batch-invariant mode. Narrow ones, a router's few experts or the rows of a few samples, have tiles of their
- * own. Written or added to: c. */
+/* GEMMs in a fixed order of summation (LinearAttr): the logits of routers, and every linear layer in
+ * batch-invariant mode. Narrow ones, a router's few experts or the rows of a few samples, have narrow tiles.
+ * Written or added to: c. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 enum { TALL = 64, NARROW = 16 };
 
 template <typename R, int WIDTH, int COLUMNS>
-static __global__ void __launch_bounds__(ORDERED_THREADS) multiply(Product g, int64_t across) {
+static __global__ void __launch_bounds__(ORDERED_THREADS) multiply(OrderedGemm g, int64_t across) {
     ordered_tile<R, TALL, WIDTH, 4, COLUMNS>(g, blockIdx.x / across * TALL, blockIdx.x % across * WIDTH);
 }
 
 /* c^T = op(b)^T op(a)^T */
-static Product turned(const Product &g) {
-    Product t = g;
+static OrderedGemm turned(const OrderedGemm &g) {
+    OrderedGemm t = g;
     t.a = g.b, t.a_at = g.b_at, t.a_row = g.b_col, t.a_col = g.b_row;
     t.b = g.a, t.b_at = g.a_at, t.b_row = g.a_col, t.b_col = g.a_row;
     t.c_row = g.c_col, t.c_col = g.c_row;
@@ -22,8 +22,8 @@ static Product turned(const Product &g) {
     return t;
 }
 
-static Product product_of(const Gemm *g) {
-    Product p = {};
+static OrderedGemm ordered_gemm_of(const Gemm *g) {
+    OrderedGemm p = {};
     p.a = cells(g->a), p.b = cells(g->b), p.c = cells(g->c), p.bias = cells(g->bias);
     p.a_row = g->transpose_a ? 1 : g->k, p.a_col = g->transpose_a ? g->m : 1;
     p.b_row = g->transpose_b ? 1 : g->n, p.b_col = g->transpose_b ? g->k : 1;
@@ -34,10 +34,10 @@ static Product product_of(const Gemm *g) {
 }
 
 void gemm_ordered(const Call *c, const Gemm *g) {
-    const Product p = product_of(g);
+    const OrderedGemm p = ordered_gemm_of(g);
     const int64_t width = p.n <= NARROW ? NARROW : TALL, across = ceil_div(p.n, width),
                   tiles = ceil_div(p.m, TALL) * across;
-    CHECK(tiles <= INT32_MAX, "%s: a product of [%lld,%lld] in a fixed order is too large", g->op,
+    CHECK(tiles <= INT32_MAX, "%s: a GEMM of [%lld,%lld] in a fixed order is too large", g->op,
           (long long)g->m, (long long)g->n);
     if (width == NARROW)
         REAL_SWITCH(lead_type(c),

@@ -1,4 +1,4 @@
-/* How a product is given to cuBLASLt: inside of gemm*.cu. Its matrices are column-major, so that it is asked
+/* How cuBLASLt is asked for a GEMM: private to gemm*.cu. Its matrices are column-major, so that it is asked
  * for c^T = op(b)^T op(a)^T. */
 #ifndef ISOTRON_KERNELS_CUDA_GEMM_GEMM_PLAN_CUH
 #define ISOTRON_KERNELS_CUDA_GEMM_GEMM_PLAN_CUH
@@ -10,21 +10,21 @@ extern "C" {
 #include "base/str.h"
 }
 
-/* What comes with a product: cuBLASLt does it at the end of its kernel, or it takes a pass of its own. */
+/* An epilogue is fused by cuBLASLt into its kernel, or runs as a separate pass. */
 typedef enum GemmEpilogue {
     GEMM_BIAS = 1,  /* added to c */
-    GEMM_GELU = 2,  /* act: of the sums, where the pass of its own reads c, which is rounded */
+    GEMM_GELU = 2,  /* act: of the unrounded sums; a separate pass reads the rounded c */
     GEMM_SUMS = 4,  /* of a's columns: in F32, from where they are rounded or added to dbias */
-    GEMM_DGELU = 8, /* the derivative at pre times the sums, where the pass of its own takes c */
+    GEMM_DGELU = 8, /* the derivative at pre times the unrounded sums; a separate pass takes c */
 } GemmEpilogue;
 
 /* All that an algorithm may depend on. Compared and hashed as bytes: zeroed first. */
 typedef struct GemmKey {
     int64_t m, n, k;
-    int32_t multiprocessors; /* that the product may count on; 0: all */
+    int32_t multiprocessors; /* that the GEMM may count on; 0: all */
     uint8_t type, c_type;    /* of a; of c and the bias */
     bool transpose_a, transpose_b, accumulate;
-    uint8_t epilogues; /* those that come with it: a mask of GemmEpilogue */
+    uint8_t epilogues; /* a mask of GemmEpilogue */
     uint8_t align_a, align_b, align_c,
         align_bias; /* bytes that the addresses are multiples of, at most GEMM_ALIGN */
     uint8_t b_type;
@@ -45,7 +45,7 @@ typedef struct GemmPlan {
     GemmKey key;
     GemmAlgo algo;
     bool chosen; /* as far as it will ever be */
-    cublasLtMatmulDescOpaque_t product;
+    cublasLtMatmulDescOpaque_t matmul;
     cublasLtMatrixLayoutOpaque_t a, b, c; /* of Gemm's */
 } GemmPlan;
 
@@ -62,7 +62,7 @@ typedef struct GemmState {
 
 /* Descriptors for algorithms with these epilogues fused. */
 void gemm_describe(GemmPlan *, unsigned fused);
-/* Which epilogues may be fused; an unmeasured product goes by the first kind that cuBLASLt has an algorithm
+/* Which epilogues may be fused; an unmeasured GEMM goes by the first kind that cuBLASLt has an algorithm
  * of. How many kinds. */
 int gemm_kinds(const GemmKey *, unsigned fused[GEMM_KINDS]);
 /* The algorithms that cuBLASLt has for it, of that kind, the best by its own estimate first; how many. The
@@ -73,7 +73,7 @@ int gemm_algos(const GemmState *, GemmPlan *, unsigned fused, GemmAlgo[GEMM_CAND
 int gemm_all_algos(const GemmState *, GemmPlan *, GemmAlgo[GEMM_ALGOS]);
 /* Whether this library has this algorithm; the plan is described for it after that. */
 bool gemm_can(const GemmState *, GemmPlan *, const GemmAlgo *);
-/* The product and what comes with it, the algorithm that is planned. */
+/* Starts the GEMM and its epilogues with the planned algorithm. */
 cublasStatus_t gemm_start(const Call *, const GemmState *, GemmPlan *, const Gemm *);
 
 /* gemm_tune.cu: the algorithm becomes the fastest by the device's policy. The operands need no memory. */
@@ -90,7 +90,7 @@ enum { GEMM_CHOICES = GEMM_TUNING_FASTEST + 1 };
 typedef struct GemmRecord {
     GemmKey key;
     GemmChoice choice[GEMM_CHOICES]; /* by GemmTuning */
-    double first_us;                 /* of what an unmeasured product takes */
+    double first_us;                 /* of the algorithm of an unmeasured GEMM */
 } GemmRecord;
 typedef struct GemmStore {
     int lock;   /* -1: there is no file */

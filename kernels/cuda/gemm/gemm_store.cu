@@ -1,6 +1,6 @@
-/* What the measuring of products has found, kept between runs: one text file for each version of cuBLASLt and
- * kind of GPU, a line for each product. A lock is held while it is open, which also lets one rank of a
- * machine measure at a time while the others wait for what it finds. */
+/* The tuning cache of GEMMs: one text file for each version of cuBLASLt and kind of GPU, with a line for each
+ * GEMM. A lock is held while the file is open. So one rank of a machine measures at a time, and the others
+ * wait for its choices. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <ctype.h>
@@ -40,7 +40,7 @@ static char *file_in(const char *dir, const Cuda *c) {
 }
 
 static char *head_of(const Cuda *c) {
-    return mem_printf("isotron products 6: cuBLASLt %zu, %s, %d multiprocessors\n", cublasLtGetVersion(),
+    return mem_printf("isotron gemms 7: cuBLASLt %zu, %s, %d multiprocessors\n", cublasLtGetVersion(),
                       c->name, c->multiprocessors);
 }
 
@@ -139,7 +139,7 @@ static void start_again(GemmStore *s) {
 }
 
 static void warn(GemmState *state, const char *what) {
-    if (!state->warned) fprintf(stderr, "warning: chosen products are not kept: %s\n", what);
+    if (!state->warned) fprintf(stderr, "warning: the choices for GEMMs are not kept: %s\n", what);
     state->warned = true;
 }
 
@@ -170,8 +170,7 @@ GemmStore gemm_store_open(const Cuda *c, GemmState *state) {
     str_clear(&s.text);
     e = file_read(s.path, &s.text);
     if (e.code || !is_sound(&s)) {
-        fprintf(stderr, "warning: '%s' is damaged or of another version: products are measured again\n",
-                s.path);
+        fprintf(stderr, "warning: '%s' is damaged or of another version: GEMMs are measured again\n", s.path);
         start_again(&s);
     }
     return s;

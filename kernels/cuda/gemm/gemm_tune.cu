@@ -1,11 +1,10 @@
-/* The choice of a product's algorithm by measurement. What counts is the time under the load of a training
- * step, in which a GPU's clocks are what its power limit leaves: an algorithm that wins a short run by
- * drawing more power may be the slower one there. So cheap turns only discard what is far behind. The
- * finalists then run alone, on a hot GPU, for as long as the power's governor needs to settle. Each comes
- * with the passes that its epilogues take if they are not fused. Two choices are made and kept: the fastest
- * of those that are bitwise equal to the algorithm of an unmeasured GEMM, so that tuning changes the time and
- * no result, on any rank and after a restart; and the fastest of all (--gemm-tuning), which is the same for
- * all who share the store. */
+/* Chooses a GEMM's algorithm by measurement. The time under the load of a training step counts. The power
+ * limit sets a GPU's clocks there: an algorithm that wins a short run by drawing more power may be the slower
+ * one there. So cheap turns only discard what is far behind. The finalists then run alone, on a hot GPU, for
+ * as long as the power's governor needs to settle. Each comes with the passes that its epilogues take if they
+ * are not fused. Two choices are made and kept: the fastest of those that are bitwise equal to the algorithm
+ * of an unmeasured GEMM, so that tuning changes the time and no result, on any rank and after a restart; and
+ * the fastest of all (--gemm-tuning), which is the same for all who share the store. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
@@ -106,7 +105,7 @@ static void keep_best(Candidate *all, int n, Entry entry) {
     for (int i = 0; i < n; i++) all[i].finalist &= chosen[i];
 }
 
-/* That of a product measured just before has not been lost. */
+/* The GPU may still be hot from the GEMM that was measured before. */
 static void heat(GemmBench *b, const GemmState *s, const Candidate *by) {
     const bool hot = s->hot_ns && (double)(clock_ns() - s->hot_ns) < IDLE_S * 1e9;
     gemm_bench_take(b, &by->algo);
@@ -137,7 +136,7 @@ static void run_finals(GemmBench *b, GemmState *s, Candidate *all, int n) {
 
 /* ---- choice ---- */
 
-/* The first is what an unmeasured product takes. */
+/* The first is the algorithm of an unmeasured GEMM. */
 static int gather(const GemmState *s, GemmPlan *p, Candidate all[GEMM_ALGOS]) {
     GemmAlgo algos[GEMM_ALGOS];
     const int n = gemm_all_algos(s, p, algos);

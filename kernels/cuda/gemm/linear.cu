@@ -15,7 +15,7 @@ enum { LANES = 32, LINES = 8, THREADS = LANES * LINES };
 
 static bool fixed_order(const Call *c) { return ((const LinearAttr *)c->attr)->fixed_order; }
 
-/* ---- products ---- */
+/* ---- GEMMs ---- */
 
 static Gemm forward(const Call *c) {
     const Tensor *x = c->in[0], *w = c->in[1];

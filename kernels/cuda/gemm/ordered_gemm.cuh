@@ -1,5 +1,5 @@
-/* Products in which every element is one chain of multiply-adds over its terms in order, as in
- * kernels/cpu/tile.h: the same bits whatever the shape, and those of the CPU. Types are free. */
+/* GEMMs in which every element is one chain of multiply-adds over its terms in order, as in
+ * kernels/cpu/tile.h: bitwise equal for any shape, and to the CPU. Types are free. */
 #ifndef ISOTRON_KERNELS_CUDA_GEMM_ORDERED_GEMM_CUH
 #define ISOTRON_KERNELS_CUDA_GEMM_ORDERED_GEMM_CUH
 
@@ -7,7 +7,7 @@
 
 /* c [m,n] = a b (+ c, or + bias). Element (i,p) of a stands at a_at + i * a_row + p * a_col, (p,j) of b at
  * b_at + p * b_row + j * b_col. One of the strides of a and of b is 1. */
-struct Product {
+struct OrderedGemm {
     Cells a, b, c, bias; /* no bias: its data is NULL */
     int64_t a_at, a_row, a_col, b_at, b_row, b_col, c_at, c_row, c_col;
     int64_t m, n, k;
@@ -49,7 +49,7 @@ template <int height> struct Share {
 /* The part of c at (i0, j0), HEIGHT x WIDTH, by a block of ORDERED_THREADS, each with ROWS x COLUMNS
  * elements. */
 template <typename R, int HEIGHT, int WIDTH, int ROWS, int COLUMNS>
-__device__ __forceinline__ void ordered_tile(const Product &g, int64_t i0, int64_t j0) {
+__device__ __forceinline__ void ordered_tile(const OrderedGemm &g, int64_t i0, int64_t j0) {
     static_assert(HEIGHT / ROWS * (WIDTH / COLUMNS) == ORDERED_THREADS, "every thread has its elements");
     __shared__ alignas(32) R a[ORDERED_DEPTH][HEIGHT + ORDERED_PAD];
     __shared__ alignas(32) R b[ORDERED_DEPTH][WIDTH + ORDERED_PAD];

@@ -1,6 +1,6 @@
 /* The ops of kernels/cpu/grouped.c: expert e multiplies its rows [offset[e], offset[e+1]) by its block of the
  * weight. The offsets are known on the GPU alone: there are as many tiles as any offsets may need, each finds
- * its expert, and those that are not needed end at once. Products of 16-bit operands, whose rows are whole
+ * its expert, and those that are not needed end at once. GEMMs of 16-bit operands, whose rows are whole
  * units of 16 bytes, go to tensor cores if y and dx are of their type and dw is F32 or of theirs; all others,
  * and batch-invariant mode, are chains of multiply-adds (ordered_gemm.cuh). Written: y, also the rows behind
  * the last expert, as 0; written or added to: dx, dw. */
@@ -108,10 +108,10 @@ static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
 
 enum { ORDERED_TILE = 64 };
 
-/* g is the product of one expert, whose weight has `step` elements. */
+/* g is the GEMM of one expert, whose weight has `step` elements. */
 template <typename R>
 static __global__ void __launch_bounds__(ORDERED_THREADS)
-    ordered_rows(Product g, Experts e, int64_t step, int64_t across) {
+    ordered_rows(OrderedGemm g, Experts e, int64_t step, int64_t across) {
     const RowTile t = find_tile(e, blockIdx.x / across, ORDERED_TILE);
     const bool tail = t.expert == e.count;
     if (t.expert < 0 || (tail && g.add)) return;
@@ -123,7 +123,7 @@ static __global__ void __launch_bounds__(ORDERED_THREADS)
 
 template <typename R>
 static __global__ void __launch_bounds__(ORDERED_THREADS)
-    ordered_experts(Product g, Experts e, int64_t down, int64_t across) {
+    ordered_experts(OrderedGemm g, Experts e, int64_t down, int64_t across) {
     const int64_t expert = blockIdx.x / (down * across), tile = blockIdx.x % (down * across),
                   first = e.offset[expert];
     g.k = e.offset[expert + 1] - first;
@@ -180,8 +180,8 @@ template <typename T, typename Y> static void launch_tensor_experts(const Call *
     LAUNCHED();
 }
 
-static Product product_of(const Call *c, int64_t m, int64_t n, int64_t k) {
-    Product g = {};
+static OrderedGemm grouped_gemm_of(const Call *c, int64_t m, int64_t n, int64_t k) {
+    OrderedGemm g = {};
     g.a = cells(c->in[0]), g.b = cells(c->in[1]), g.c = cells(c->out[0]), g.bias = cells(NULL);
     g.m = m, g.n = n, g.k = k;
     g.c_row = n, g.c_col = 1;
@@ -191,7 +191,7 @@ static Product product_of(const Call *c, int64_t m, int64_t n, int64_t k) {
 
 static void launch_ordered_rows(const Call *c, const Experts &e, bool along) {
     const int64_t n = tensor_width(c->out[0]), k = tensor_width(c->in[0]), across = ceil_div(n, ORDERED_TILE);
-    Product g = product_of(c, 0, n, k);
+    OrderedGemm g = grouped_gemm_of(c, 0, n, k);
     g.a_row = k, g.a_col = 1;
     g.b_row = along ? 1 : n, g.b_col = along ? k : 1;
     REAL_SWITCH(c->in[0]->dtype, ordered_rows<R>
@@ -203,7 +203,7 @@ static void launch_ordered_rows(const Call *c, const Experts &e, bool along) {
 static void launch_ordered_experts(const Call *c, const Experts &e) {
     const int64_t m = tensor_width(c->in[0]), n = tensor_width(c->in[1]), down = ceil_div(m, ORDERED_TILE),
                   across = ceil_div(n, ORDERED_TILE);
-    Product g = product_of(c, m, n, 0);
+    OrderedGemm g = grouped_gemm_of(c, m, n, 0);
     g.a_row = 1, g.a_col = m;
     g.b_row = n, g.b_col = 1;
     REAL_SWITCH(c->in[0]->dtype, ordered_experts<R>

@@ -1,4 +1,4 @@
-/* Products of 16-bit matrices on tensor cores, summed in F32: a tile of TENSOR_TILE x TENSOR_TILE by a block
+/* GEMMs of 16-bit matrices on tensor cores, summed in F32: a tile of TENSOR_TILE x TENSOR_TILE by a block
  * of TENSOR_THREADS. Operands come to shared memory with cp.async, TENSOR_STAGES slices of TENSOR_DEPTH terms
  * in flight, in rows of 128 bytes whose 16-byte units are exchanged by the number of the row (PTX ISA:
  * 128-byte swizzle), so that neither the copies nor the reads of eight rows at a time meet in a bank. The

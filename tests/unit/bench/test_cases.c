@@ -6,13 +6,13 @@
 #include "bench/ops/cases.h"
 #include "bench/ops/operands.h"
 #include "bench/peaks.h"
-#include "bench/train/products.h"
+#include "bench/train/gemms.h"
 #include "bench/op_cost.h"
 #include "kernels/attr.h"
 
 static Call call_of(Tensor *a, Tensor *b, Tensor *out) { return (Call){.in = {a, b}, .out = {out}}; }
 
-static void the_work_of_products(void **state) {
+static void the_work_of_gemms(void **state) {
     (void)state;
     Tensor x = tensor_make(NULL, BF16, 3, (int64_t[]){5, 2, 7}),
            w = tensor_make(NULL, BF16, 2, (int64_t[]){11, 7}),
@@ -20,23 +20,23 @@ static void the_work_of_products(void **state) {
            dw = tensor_make(NULL, F32, 2, (int64_t[]){11, 7});
     dw.flags = TENSOR_ACCUM;
     const Call forward = call_of(&x, &w, &y), dgrad = call_of(&y, &w, &x), wgrad = call_of(&y, &x, &dw);
-    ProductShape p;
-    assert_true(work_product(OP_linear, &forward, &p));
+    GemmShape p;
+    assert_true(work_gemm(OP_linear, &forward, &p));
     assert_true(p.m == 10 && p.n == 11 && p.k == 7);
-    assert_true(work_product(OP_linear_dgrad, &dgrad, &p));
+    assert_true(work_gemm(OP_linear_dgrad, &dgrad, &p));
     assert_true(p.m == 10 && p.n == 7 && p.k == 11);
-    assert_true(work_product(OP_linear_wgrad, &wgrad, &p));
+    assert_true(work_gemm(OP_linear_wgrad, &wgrad, &p));
     assert_true(p.m == 11 && p.n == 7 && p.k == 10);
     assert_true(work_flops(OP_linear, &forward) == 2.0 * 10 * 11 * 7);
     assert_true(work_flops(OP_linear_wgrad, &wgrad) == 2.0 * 10 * 11 * 7);
     assert_true(work_bytes(OP_linear_wgrad, &wgrad) ==
                 2 * (110 + 70) + 2 * 4 * 77); /* dw is read and written */
     const Call bias = {.in = {&y, &x}, .out = {NULL, &dw}};
-    assert_false(work_product(OP_linear_wgrad, &bias, &p));
+    assert_false(work_gemm(OP_linear_wgrad, &bias, &p));
     assert_true(work_flops(OP_add, &forward) == 0);
 }
 
-/* Counted pair by pair, the diagonal as half a pair: two operations for each column and product. */
+/* Counted pair by pair, the diagonal as half a pair: two operations for each column and GEMM. */
 static void the_work_of_attention(void **state) {
     (void)state;
     enum { POSITIONS = 6, HEADS = 2 * 3 * 4, WIDTH = 8 };
@@ -45,11 +45,11 @@ static void the_work_of_attention(void **state) {
     double pairs = 0;
     for (int i = 0; i < POSITIONS; i++)
         for (int j = 0; j <= i; j++) pairs += i == j ? 0.5 : 1;
-    const double product = pairs * HEADS * 2 * WIDTH;
-    assert_true(work_flops(OP_attention, &forward) == 2 * product);
-    assert_true(work_flops(OP_attention_unfused, &forward) == 2 * product);
-    assert_true(work_flops(OP_attention_grad, &backward) == 5 * product);
-    assert_true(work_flops(OP_attention_unfused_grad, &backward) == 4 * product);
+    const double gemm = pairs * HEADS * 2 * WIDTH;
+    assert_true(work_flops(OP_attention, &forward) == 2 * gemm);
+    assert_true(work_flops(OP_attention_unfused, &forward) == 2 * gemm);
+    assert_true(work_flops(OP_attention_grad, &backward) == 5 * gemm);
+    assert_true(work_flops(OP_attention_unfused_grad, &backward) == 4 * gemm);
 }
 
 /* Of the table only the rows of tokens are read, and those of the gradient read and written. */
@@ -65,8 +65,8 @@ static void the_work_of_embeddings(void **state) {
     assert_true(work_bytes(OP_embedding_grad, &backward) == 10 * 8 * 2 + 10 * 8 + 2 * (10 * 8 * 4));
 }
 
-/* Calls that differ in what a product is measured by are different products, others are one. */
-static void products_are_told_apart(void **state) {
+/* Calls are of different GEMMs if their shapes, types or attributes differ, else of one. */
+static void gemms_are_told_apart(void **state) {
     (void)state;
     Tensor x = tensor_make(NULL, BF16, 3, (int64_t[]){5, 2, 8}),
            w = tensor_make(NULL, BF16, 2, (int64_t[]){16, 8}),
@@ -75,19 +75,19 @@ static void products_are_told_apart(void **state) {
     const LinearAttr plain = {.fixed_order = false}, fixed = {.fixed_order = true};
     const Call call = {.in = {&x, &w}, .out = {&y}, .attr = &plain};
     Call other[] = {call, call, call, call};
-    static Products all;
+    static StepGemms all;
     other[0].attr = &fixed, other[1].in[2] = &bias, other[2].in[0] = &half, other[3].out[0] = &added;
     added.flags = TENSOR_ACCUM;
     all.count = 0;
-    assert_int_equal(products_find(&all, &OPS[OP_linear], &call), 0);
-    for (int i = 0; i < 4; i++) assert_int_equal(products_find(&all, &OPS[OP_linear], &other[i]), 1 + i);
-    for (int i = 0; i < 4; i++) assert_int_equal(products_find(&all, &OPS[OP_linear], &other[i]), 1 + i);
-    assert_int_equal(products_find(&all, &OPS[OP_linear], &call), 0);
-    assert_int_equal(products_find(&all, &OPS[OP_add], &call), -1);
-    assert_int_equal(products_find(&all, &OPS[OP_all_reduce], &call), -1);
+    assert_int_equal(gemms_find(&all, &OPS[OP_linear], &call), 0);
+    for (int i = 0; i < 4; i++) assert_int_equal(gemms_find(&all, &OPS[OP_linear], &other[i]), 1 + i);
+    for (int i = 0; i < 4; i++) assert_int_equal(gemms_find(&all, &OPS[OP_linear], &other[i]), 1 + i);
+    assert_int_equal(gemms_find(&all, &OPS[OP_linear], &call), 0);
+    assert_int_equal(gemms_find(&all, &OPS[OP_add], &call), -1);
+    assert_int_equal(gemms_find(&all, &OPS[OP_all_reduce], &call), -1);
     assert_int_equal(all.count, 5);
     all.at[0].calls = 3;
-    assert_true(products_flops(&all) == 3 * 2.0 * 10 * 16 * 8);
+    assert_true(gemms_flops(&all) == 3 * 2.0 * 10 * 16 * 8);
 }
 
 static void of_experts_all_rows_count(void **state) {
@@ -97,8 +97,8 @@ static void of_experts_all_rows_count(void **state) {
            y = tensor_make(NULL, F32, 3, (int64_t[]){24, 1, 5}),
            offset = tensor_make(NULL, I64, 1, (int64_t[]){4});
     const Call c = {.in = {&x, &w, &offset}, .out = {&y}};
-    ProductShape p;
-    assert_true(work_product(OP_grouped_linear, &c, &p));
+    GemmShape p;
+    assert_true(work_gemm(OP_grouped_linear, &c, &p));
     assert_true(p.m == 24 && p.n == 5 && p.k == 4);
 }
 
@@ -148,10 +148,14 @@ static void cases_run(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_work_of_products),          cmocka_unit_test(the_work_of_attention),
-        cmocka_unit_test(the_work_of_embeddings),        cmocka_unit_test(products_are_told_apart),
-        cmocka_unit_test(of_experts_all_rows_count),     cmocka_unit_test(a_range_has_a_middle),
-        cmocka_unit_test(peaks_are_of_the_longest_name), cmocka_unit_test(cases_run),
+        cmocka_unit_test(the_work_of_gemms),
+        cmocka_unit_test(the_work_of_attention),
+        cmocka_unit_test(the_work_of_embeddings),
+        cmocka_unit_test(gemms_are_told_apart),
+        cmocka_unit_test(of_experts_all_rows_count),
+        cmocka_unit_test(a_range_has_a_middle),
+        cmocka_unit_test(peaks_are_of_the_longest_name),
+        cmocka_unit_test(cases_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

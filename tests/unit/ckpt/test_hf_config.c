@@ -355,9 +355,8 @@ static void every_option_of_a_model_is_compared(void **unused) {
     assert_int_equal(notes.len, 0);
     assert_ok(compare(ROPE, "hidden-dropout = 0.25\nattention-dropout = 0", &notes));
     assert_string_equal(
-        notes.s,
-        "note: hidden_dropout is '0.0' here and '0.25' in config.json, which has no key for it\n"
-        "note: attention_dropout is '0.1' here and '0.0' in config.json, which has no key for it\n");
+        notes.s, "note: hidden_dropout is '0.0' here and '0.25' in config.json, which has no key for it\n"
+                 "note: attention_dropout is '0.1' here and '0.0' in config.json, which has no key for it\n");
     str_free(&notes);
     for (int o = 0; o < OPTIONS; o++) {
         const char *field = config_field_name(o);
@@ -610,8 +609,7 @@ static const struct {
     {"llama", "'layer_types': ['full_attention', 'odd']",
      "layer_types has 'odd' for layer 1; only full_attention"},
     {"llama", "'layer_types': ['sliding_attention', 'full_attention']", "gives this model no window"},
-    {"mistral", "'layer_types': ['full_attention', 'full_attention']",
-     "another type of model, ministral"},
+    {"mistral", "'layer_types': ['full_attention', 'full_attention']", "another type of model, ministral"},
     {"mistral", "'sliding_window': -4", "sliding_window is '-4'"},
     {"qwen2", "'layer_types': ['full_attention', 7]", "layer_types has no text for layer 1"},
     {"qwen2", "'layer_types': []", "layer_types is '[]', not a list with one entry for each layer"},

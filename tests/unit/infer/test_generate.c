@@ -25,7 +25,7 @@ static TestModel *inference_model(const char *words) {
     return m;
 }
 
-/* Two evaluations of the same logits differ by the rounding of the longest sum in each layer's four products
+/* Two evaluations of the same logits differ by the rounding of the longest sum in each layer's four GEMMs
  * (docs/numerics.md: an fp64 layout agrees to rounding); a log-probability adds the difference of two of them
  * and a sum over the vocabulary. */
 static double logprob_bound(const TestModel *m, double largest_logit) {

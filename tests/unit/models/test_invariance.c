@@ -10,8 +10,8 @@
     "--num-attention-heads 4 --hidden-size 32 --group-query-attention --num-query-groups 2 --swiglu "        \
     "--normalization RMSNorm "                                                                               \
     "--position-embedding-type rope --disable-bias-linear --untie-embeddings-and-output-weights "
-/* An expert's products are as large as its tokens are many: other tokens change rounding but for a fixed
- * order. */
+/* The size of an expert's GEMMs is its number of tokens: other tokens change rounding unless the order is
+ * fixed. */
 #define EXPERTS                                                                                              \
     "--num-experts 6 --moe-router-topk 2 --moe-ffn-hidden-size 12 --moe-layer-freq [1,0,1] "                 \
     "--moe-shared-expert-intermediate-size 8 --moe-shared-expert-gate --batch-invariant-mode "               \
@@ -105,7 +105,7 @@ static const char *order_of(const char *style, int which) {
 }
 
 /* The same tokens with more behind them: the same bits in a fixed order, else equal to the rounding of the
- * longest sum (the MLP's) in each layer's four products. */
+ * longest sum (the MLP's) in each layer's four GEMMs. */
 static void appended_tokens_change_only_rounding(void **state) {
     (void)state;
     enum { S = 24 };
@@ -241,7 +241,7 @@ static double largest_grad(const Registry *r, const Result *x) {
 }
 
 /* Padding columns enter no softmax and no sum, and padding rows get no gradient: the same bits in a fixed
- * order, else equal to the rounding of the longest sum in the four products of each layer, there and back. */
+ * order, else equal to the rounding of the longest sum in the four GEMMs of each layer, there and back. */
 static void padded_vocabulary_changes_only_rounding(void **state) {
     (void)state;
     for (int k = 0; k < 4 * STYLE_COUNT; k++) {

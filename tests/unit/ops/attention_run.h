@@ -15,8 +15,8 @@ typedef struct Shape {
     int64_t s, t, b, g, r, d, e;
     AttentionAttr attr;
     DType dtype;
-    bool packed;   /* q, k and v of a group side by side, as Megatron-LM's product gives them; s = t, d = e */
-    size_t memory; /* of the GPU; 0: enough */
+    bool packed;    /* q, k and v of a group side by side, as Megatron-LM's GEMM gives them; s = t, d = e */
+    size_t memory;  /* of the GPU; 0: enough */
     bool any_order; /* of the GPU's sums */
 } Shape;
 

@@ -180,7 +180,7 @@ static void mock_matmul(const MockDescriptor *op) {
                      c = mock_tensor(mock_descriptor(op, CUDNN_ATTR_OPERATION_MATMUL_CDESC));
     const int64_t inner = a.dim[3];
     CHECK(a.dim[2] == c.dim[2] && b.dim[2] == inner && b.dim[3] == c.dim[3],
-          "a product of sizes that do not fit");
+          "a GEMM of sizes that do not fit");
     for (int64_t i = 0, n = mock_count(&c), at[4]; i < n; i++) {
         double sum = 0;
         mock_place(&c, i, at);

@@ -1,5 +1,5 @@
-/* A stand-in for cuBLASLt and the bench of products, without a GPU: it knows how fast each algorithm is in a
- * short run and under sustained load. One product, whose choice is kept in a folder of its own. */
+/* A stand-in for cuBLASLt and the bench of GEMMs, without a GPU: it knows how fast each algorithm is in a
+ * short run and under sustained load. One GEMM, whose choice is kept in a folder of its own. */
 #ifndef ISOTRON_TESTS_GEMM_STAND_IN_CUH
 #define ISOTRON_TESTS_GEMM_STAND_IN_CUH
 
@@ -69,7 +69,7 @@ bool gemm_bench_print(GemmBench *, unsigned long long *out) {
     return true;
 }
 
-/* ---- a product ---- */
+/* ---- a GEMM ---- */
 
 typedef struct Run {
     char folder[64];

@@ -1,5 +1,5 @@
-/* The gradient that goes through an activation in the product before it (op_linear_on_activated): the bits of
- * an activation with a node of its own, and only where nothing lies between the two. */
+/* op_linear_on_activated takes the gradient through the activation in its GEMM, bitwise equal to a separate
+ * node, and only where nothing lies between the two. */
 #include "unit/cmocka_all.h"
 
 #include "kernels/ops.h"
@@ -29,7 +29,7 @@ static OpCase taken_apart(const OpCase *c) {
 /* ---- what runs ---- */
 
 typedef struct Seen {
-    int through, apart; /* gradients that a product takes through the activation, and its own kernel */
+    int through, apart; /* gradients that a GEMM takes through the activation, and its own kernel */
 } Seen;
 
 static void count(void *arg, const OpDef *op, const Call *c) {
@@ -64,7 +64,7 @@ static void has_the_bits_of_two_ops(void **state) {
         }
 }
 
-static void one_product_does_it(void **state) {
+static void one_gemm_does_it(void **state) {
     (void)state;
     const OpCase apart = taken_apart(&CASES[0]);
     const Seen one = seen_in(&CASES[0], F32, false), two = seen_in(&apart, F32, false);
@@ -102,7 +102,7 @@ static void in_place_is_apart(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(has_the_bits_of_two_ops),
-        cmocka_unit_test(one_product_does_it),
+        cmocka_unit_test(one_gemm_does_it),
         cmocka_unit_test(exact_lane_keeps_them_apart),
         cmocka_unit_test(in_place_is_apart),
     };

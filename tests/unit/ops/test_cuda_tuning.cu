@@ -1,4 +1,4 @@
-/* The choice among a product's algorithms, without cuBLASLt or a GPU. */
+/* The choice among a GEMM's algorithms, without cuBLASLt or a GPU. */
 #include "unit/ops/gemm_stand_in.cuh"
 
 template <int N> static int choice(const Timing (&algos)[N]) {
@@ -92,7 +92,7 @@ static void hopeless_algorithms_cost_no_load(void **state) {
     expect(algos, 0, 0);
 }
 
-/* As many finalists as there can be, once the GPU is hot: seconds, not minutes, for a model's products. */
+/* As many finalists as there can be, once the GPU is hot: seconds, not minutes, for a model's GEMMs. */
 static void takes_seconds(void **state) {
     (void)state;
     Timing algos[GEMM_ALGOS];

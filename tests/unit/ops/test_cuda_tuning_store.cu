@@ -1,5 +1,5 @@
-/* The file that keeps what the measuring of products has found, without cuBLASLt or a GPU: what is given to
- * it comes back, nobody else has it meanwhile, and what cannot be kept or gone again costs measuring again. */
+/* The tuning cache of GEMMs, without cuBLASLt or a GPU. It returns what it was given, and one process at a
+ * time has it open. GEMMs whose choice is lost or cannot be used are measured again. */
 #include "unit/ops/gemm_stand_in.cuh"
 
 #include <errno.h>
@@ -115,7 +115,7 @@ static void what_is_given_comes_back(void **state) {
     run_end(&r);
 }
 
-static void the_last_of_a_product_counts(void **state) {
+static void the_last_of_a_gemm_counts(void **state) {
     (void)state;
     Run r = run_new();
     GemmRecord x = numbered(), other = numbered();
@@ -149,7 +149,7 @@ static void another_version_is_measured_again(void **state) {
     Run r = run_of_algos();
     expect_choice(&r, GEMM_TUNING_SAME_BITS, 1, true);
     GemmStore s = gemm_store_open(&r.cuda, &r.state);
-    char *version = strstr(s.text.s, " products ") + strlen(" products ");
+    char *version = strstr(s.text.s, " gemms ") + strlen(" gemms ");
     (*version)--;
     assert_int_equal(file_write_atomic(s.path, s.text.s, s.text.len).code, 0);
     gemm_store_close(&s);
@@ -320,7 +320,7 @@ static void folders(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_given_comes_back),
-        cmocka_unit_test(the_last_of_a_product_counts),
+        cmocka_unit_test(the_last_of_a_gemm_counts),
         cmocka_unit_test(nobody_else_has_it_open),
         cmocka_unit_test(another_version_is_measured_again),
         cmocka_unit_test(a_damaged_line_is_measured_again),

@@ -17,7 +17,7 @@ enum { S = 7, H = 12, V = 24, VOCAB = 21, MOST_SAMPLES = 3 };
 typedef struct LossLane {
     DType dtype;
     int64_t b;
-    bool exact, free_order; /* free_order: without batch_invariant, products are in BLAS's order */
+    bool exact, free_order; /* free_order: without batch_invariant, GEMMs are in BLAS's order */
 } LossLane;
 
 typedef struct How {

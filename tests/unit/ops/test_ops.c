@@ -109,7 +109,7 @@ static void threads_change_nothing(void **state) {
 
 /* The canonical order of kernels/ops.def: gradients of parameters do not depend on how samples are grouped
  * into microbatches. (Not so of a parameter that several ops use, where each adds all samples of a microbatch
- * in turn, nor of a weight, whose gradient is one product over all tokens.) */
+ * in turn, nor of a weight, whose gradient is one GEMM over all tokens.) */
 static void samples_one_by_one_are_the_batch(void **state) {
     const OpCase *c = *state;
     Result want = run_case(c, (OpLane){.dtype = F32});

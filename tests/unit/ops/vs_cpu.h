@@ -7,9 +7,9 @@
  * in their own order, each at most m in size (the largest float operand, at least 1), with the arithmetic's
  * unit roundoff u, and the last rounding, to the storage's unit roundoff u', to either side. Attention: a
  * score's error, |scale| d u, is a relative one behind the softmax; its probabilities may be rounded to the
- * storage's type on their way. Products of FP8 numbers: tensor cores add 32 terms and the sum so far at a
+ * storage's type on their way. GEMMs of FP8 numbers: tensor cores add 32 terms and the sum so far at a
  * time, and each of them loses what is below 2^-13 of the largest; the numbers and their scales are at most 1
- * here. A product that is added to a main gradient of 16 bits may be rounded to them before: u' of what is
+ * here. A GEMM that is added to a main gradient of 16 bits may be rounded to them before: u' of what is
  * added, which is at most |result| and what was there. */
 #ifndef ISOTRON_TESTS_OPS_AGREE_H
 #define ISOTRON_TESTS_OPS_AGREE_H
@@ -159,21 +159,20 @@ static inline Tensor before_call(const Replay *r, int j) {
 }
 
 /* Output j; linear_wgrad's other one, dbias, is a sum. */
-static inline bool adds_product(const OpDef *op, const Tensor *t, int j) {
-    const bool product = j == 0 && (op->number == OP_linear_wgrad || op->number == OP_fp8_product);
-    return product && dtype_is_16bit((DType)t->dtype) && t->flags & TENSOR_MAIN_GRAD &&
-           t->flags & TENSOR_ACCUM;
+static inline bool adds_gemm(const OpDef *op, const Tensor *t, int j) {
+    const bool gemm = j == 0 && (op->number == OP_linear_wgrad || op->number == OP_fp8_gemm);
+    return gemm && dtype_is_16bit((DType)t->dtype) && t->flags & TENSOR_MAIN_GRAD && t->flags & TENSOR_ACCUM;
 }
 
 static inline void expect_near(Agree *a, const OpDef *op, const Replay *got, const Replay *want, int j) {
     const Tensor *x = &got->out[j].image, *y = &want->out[j].image, before = before_call(want, j);
-    const bool rounds_product = adds_product(op, want->call.out[j], j);
+    const bool rounds_gemm = adds_gemm(op, want->call.out[j], j);
     const double bound = bound_of(op, want, j), u = dtype_roundoff((DType)y->dtype);
     for (int64_t r = 0, n = tensor_rows(y); r < n; r++)
         for (int64_t i = 0; i < tensor_width(y); i++) {
             const int64_t e = tensor_row_offset(y, r) + i;
             const double v = load_element(x, e), w = load_element(y, e);
-            const double added = rounds_product ? fabs(w) + fabs(load_element(&before, e)) : 0;
+            const double added = rounds_gemm ? fabs(w) + fabs(load_element(&before, e)) : 0;
             if (v != w)
                 judge(a, op, got, j, r * tensor_width(y) + i, fabs(v - w),
                       bound + u * (2 * (isfinite(w) ? fabs(w) : 0) + added));

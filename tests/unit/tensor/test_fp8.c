@@ -25,7 +25,7 @@ static void every_code_has_its_value(void **state) {
         if (sscanf(line, "decode %u %x %x", &type, &code, &bits) != 3) continue;
         const float want = float_of(bits), got = fp8_to_float((Fp8Type)type, (uint8_t)code);
         if (isnan(want) ? !isnan(got) : memcmp(&want, &got, sizeof got))
-            fail_msg("type %u, code %02x is %g, not %g", type, code, (double)want, (double)got);
+            fail_msg("type %u, FP8 value %02x is %g, not %g", type, code, (double)want, (double)got);
         if (!isnan(want) && !isinf(want)) assert_int_equal(fp8_from_float((Fp8Type)type, want), code);
         n++;
     }
@@ -33,9 +33,9 @@ static void every_code_has_its_value(void **state) {
     assert_int_equal(n, 2 * 256);
 }
 
-/* All numbers that a code stands for, the middles between two of them and their neighbours, and what is too
- * large or too small. */
-static void numbers_get_the_nearest_code(void **state) {
+/* All numbers that an FP8 value stands for, the middles between two of them and their neighbours, and what is
+ * too large or too small. */
+static void numbers_get_the_nearest_value(void **state) {
     (void)state;
     FILE *f = fopen(PATH, "r");
     assert_non_null(f);
@@ -45,7 +45,8 @@ static void numbers_get_the_nearest_code(void **state) {
         if (sscanf(line, "encode %u %x %x", &type, &bits, &code) != 3) continue;
         const unsigned got = fp8_from_float((Fp8Type)type, float_of(bits));
         if (got != code)
-            fail_msg("type %u, %a has code %02x, not %02x", type, (double)float_of(bits), code, got);
+            fail_msg("type %u, %a becomes the FP8 value %02x, not %02x", type, (double)float_of(bits), code,
+                     got);
         n++;
     }
     fclose(f);
@@ -66,7 +67,7 @@ static void what_is_no_number_stays_none(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_has_its_value),
-        cmocka_unit_test(numbers_get_the_nearest_code),
+        cmocka_unit_test(numbers_get_the_nearest_value),
         cmocka_unit_test(what_is_no_number_stays_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Products in FP8 on worlds of threads. Storage is F64, so that what ranks sum in another order differs by
+/* FP8 GEMMs on worlds of threads. Storage is F64, so that what ranks sum in another order differs by
  * some 2^-53 and hardly ever crosses the middle between two FP8 numbers: with the same scales all layouts
  * compute the same, with others they differ by FP8 roundings. */
 #include <math.h>
@@ -21,7 +21,7 @@ typedef struct Trial {
     Outcome outcome;
 } Trial;
 
-/* Codes of weights are kept where products are of codes: the CPU has such products, on request. */
+/* FP8 values of weights are kept where GEMMs are native. The CPU has such GEMMs on request. */
 static Trainer *run_of(const Setup *s, Comm *comm) {
     Device *device;
     const DeviceSpec spec = {.threads = 1, .fp8_gemms = s->config.fp8_keep_weights ? FP8_GEMM_WHOLE : 0};
@@ -167,15 +167,15 @@ static void a_rank_may_have_no_fp8_layer(void **state) {
     setup_free(s);
 }
 
-/* Scales follow from what was trained on, with products in fp32 and of codes that are kept. */
+/* Scales follow from training steps alone: with emulated GEMMs, and with native ones of kept FP8 values. */
 static void evaluation_leaves_scales_alone(void **state) {
     (void)state;
-    for (int codes = 0; codes < 2; codes++) {
-        Setup *s = setup_of(RECIPES[0], codes ? "--fp8-keep-weights" : "");
+    for (int native = 0; native < 2; native++) {
+        Setup *s = setup_of(RECIPES[0], native ? "--fp8-keep-weights" : "");
         Trainer *r = run_of(s, NULL);
         const char *emulation;
         assert_int_equal(trainer_fp8_linears(r, &emulation), 8);
-        assert_int_equal(!emulation, codes);
+        assert_int_equal(!emulation, native);
         rank_step(s, r);
         const Registry *g = r->model->registry;
         const size_t n = (size_t)g->elements * sizeof(double);

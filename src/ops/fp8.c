@@ -1,7 +1,7 @@
-#include "ops/quantize.h"
+#include "ops/fp8.h"
 
 #include "kernels/ops.h"
-#include "ops/quantize_state.h"
+#include "ops/fp8_state.h"
 
 /* ---- scales ---- */
 
@@ -27,12 +27,12 @@ static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x,
 /* A block that will run again takes its operands in when it does. */
 static bool counts(const Tape *t, QuantRole role) { return role == QUANT_DY || tape_is_recording(t); }
 
-Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type, bool codes) {
-    if (!q || q->spec.recipe == QUANT_BLOCKWISE || (codes && role == QUANT_W && q->kept->block)) return NULL;
+Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type, bool values) {
+    if (!q || q->spec.recipe == QUANT_BLOCKWISE || (values && role == QUANT_W && q->kept->block)) return NULL;
     if (q->spec.recipe == QUANT_TENSORWISE) return own_state(t, q, role, x, type);
     const Tensor row = quantize_row(q, role);
     Tensor *state = tape_alias(t, &row);
-    if (!codes && counts(t, role)) tape_call(t, &OPS[OP_amax], (Call){.in = {x}, .out = {state}});
+    if (!values && counts(t, role)) tape_call(t, &OPS[OP_amax], (Call){.in = {x}, .out = {state}});
     return state;
 }
 
@@ -48,15 +48,15 @@ Tensor *quantize_run(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, Ten
     return y;
 }
 
-/* ---- codes ---- */
+/* ---- FP8 values ---- */
 
 const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t rows, int64_t in, int64_t out) {
     const bool blocks = spec.recipe == QUANT_BLOCKWISE;
-    const int64_t unit = blocks ? FP8_BLOCK : 16; /* that tensor cores, and products of blocks, are fed in */
+    const int64_t unit = blocks ? FP8_BLOCK : 16; /* that tensor cores, and GEMMs of blocks, are fed in */
     if (spec.emulated) return "--fp8-emulated asks for it";
     if (!(device_fp8_gemms(device) & (blocks ? FP8_GEMM_BLOCKS : FP8_GEMM_WHOLE)))
-        return blocks ? "the device has no products with a scale for every 128 terms"
-                      : "the device has no products of FP8 numbers";
+        return blocks ? "the device has no GEMMs with a scale for every 128 terms"
+                      : "the device has no GEMMs of FP8 numbers";
     if (spec.fixed_order) return "--batch-invariant-mode sums in a fixed order";
     if (rows % unit || in % unit || out % unit)
         return blocks ? "tokens, inputs and outputs of a layer must be multiples of 128"
@@ -71,24 +71,24 @@ static Tensor *take(Tape *t, bool kept, DType type, int ndim, const int64_t *dim
 static void encode(Tape *t, Tensor *x, Tensor *state, Tensor *newest, bool kept, QuantOperand *y,
                    QuantOperand *yt) {
     QuantOperand *first = y ? y : yt;
-    const Fp8CodesAttr attr = {first->blocks};
-    const int64_t n = fp8_blocks_count(attr.blocks, first->codes->dim[0], first->codes->dim[1]);
+    const Fp8CastAttr attr = {first->blocks};
+    const int64_t n = fp8_blocks_count(attr.blocks, first->values->dim[0], first->values->dim[1]);
     Tensor *inverse = take(t, kept, x->dtype == F64 ? F64 : F32, 1, &n);
     if (y) y->inverse = inverse;
     if (yt) yt->inverse = inverse;
-    tape_call(t, &OPS[OP_fp8_codes],
+    tape_call(t, &OPS[OP_fp8_cast],
               (Call){.in = {x, state},
-                     .out = {y ? y->codes : NULL, yt ? yt->codes : NULL, inverse, newest},
+                     .out = {y ? y->values : NULL, yt ? yt->values : NULL, inverse, newest},
                      .attr = &attr});
 }
 
-QuantCodes quantize_codes(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, Tensor *state,
-                          QuantWanted want) {
+QuantValues quantize_values(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, Tensor *state,
+                            QuantWanted want) {
     const int64_t rows = tensor_rows(x), width = tensor_width(x);
     const DType type = quantize_type(q, role) == E4M3 ? F8E4M3 : F8E5M2;
-    if (role == QUANT_W && q->kept->block) return q->kept->codes;
+    if (role == QUANT_W && q->kept->block) return q->kept->values;
     Tensor *newest = want.first && q->spec.recipe == QUANT_DELAYED && counts(t, role) ? state : NULL;
-    QuantCodes c = {.kept = want.kept};
+    QuantValues c = {.kept = want.kept};
     QuantOperand *asked[2] = {NULL, NULL};
     for (int s = 0; s < 2; s++) {
         if (!(want.sums >> s & 1)) continue;
@@ -105,23 +105,23 @@ QuantCodes quantize_codes(Tape *t, const Quantiser *q, QuantRole role, Tensor *x
     return c;
 }
 
-void quantize_drop(Tape *t, QuantCodes *c) {
+void quantize_drop(Tape *t, QuantValues *c) {
     Tensor *inverse = c->by[0].inverse;
     for (int s = 0; s < 2; s++) {
-        if (c->by[s].codes && !(c->kept >> s & 1)) tape_drop(t, c->by[s].codes);
+        if (c->by[s].values && !(c->kept >> s & 1)) tape_drop(t, c->by[s].values);
         if (c->by[s].inverse && !c->kept && (!s || c->by[s].inverse != inverse))
             tape_drop(t, c->by[s].inverse);
     }
-    *c = (QuantCodes){0};
+    *c = (QuantValues){0};
 }
 
-void quantize_multiply(Tape *t, const QuantProduct *p) {
-    const Fp8ProductAttr attr = {.a = p->a.blocks,
-                                 .b = p->b.blocks,
-                                 .fast = p->fast && p->a.blocks == FP8_WHOLE,
-                                 .activation = p->activation};
-    tape_call(t, &OPS[OP_fp8_product],
-              (Call){.in = {p->a.codes, p->b.codes, p->a.inverse, p->b.inverse, p->bias},
+void quantize_multiply(Tape *t, const QuantGemm *p) {
+    const Fp8GemmAttr attr = {.a = p->a.blocks,
+                              .b = p->b.blocks,
+                              .fast = p->fast && p->a.blocks == FP8_WHOLE,
+                              .activation = p->activation};
+    tape_call(t, &OPS[OP_fp8_gemm],
+              (Call){.in = {p->a.values, p->b.values, p->a.inverse, p->b.inverse, p->bias},
                      .out = {p->c, p->act},
                      .attr = &attr});
 }

@@ -1,4 +1,4 @@
-#include "ops/quantize_state.h"
+#include "ops/fp8_state.h"
 
 #include <math.h>
 
@@ -48,11 +48,11 @@ static void fp8_end_step(void *self, const StateContext *c) {
     }
 }
 
-/* ---- codes that are kept ---- */
+/* ---- FP8 values that are kept ---- */
 
 enum { KEPT_PARTS = 5 };
 
-/* The parts of the block: codes, inverses, the state. */
+/* The parts of the block: FP8 values, inverses, the state. */
 static size_t kept_parts(const Quantiser *q, const Param *w, size_t part[KEPT_PARTS]) {
     const Fp8Blocks blocks = quantize_blocks(q, QUANT_W);
     const size_t each = dtype_size((DType)w->master.dtype);
@@ -78,14 +78,14 @@ static size_t fp8_prepare(void *self, const StateContext *c) {
     QuantKept *k = q->kept;
     size_t part[KEPT_PARTS];
     k->bytes = kept_parts(q, w, part);
-    k->block = device_alloc(c->device, k->bytes, "the codes of FP8 weights");
-    k->codes.kept = 1 << QUANT_OVER_COLUMNS | 1 << QUANT_OVER_ROWS;
+    k->block = device_alloc(c->device, k->bytes, "the FP8 values of FP8 weights");
+    k->values.kept = 1 << QUANT_OVER_COLUMNS | 1 << QUANT_OVER_ROWS;
     for (int s = 0; s < 2; s++) {
         const int64_t dim[2] = {s ? w->columns : w->rows, s ? w->rows : w->columns},
                       n = fp8_blocks_count(blocks, dim[0], dim[1]);
-        k->codes_at[s] = tensor_make(k->block + part[s], F8E4M3, 2, dim);
+        k->values_at[s] = tensor_make(k->block + part[s], F8E4M3, 2, dim);
         k->inverse_at[s] = tensor_make(k->block + part[2 + (blocks == FP8_WHOLE ? 0 : s)], real, 1, &n);
-        k->codes.by[s] = (QuantOperand){&k->codes_at[s], &k->inverse_at[s], blocks};
+        k->values.by[s] = (QuantOperand){&k->values_at[s], &k->inverse_at[s], blocks};
     }
     k->state = tensor_make(k->block + part[4], real, 1, (int64_t[]){2});
     return k->bytes;
@@ -122,8 +122,8 @@ static void fp8_refresh(void *self, const StateContext *c) {
     const Quantiser *q = self;
     if (!q->kept->block) return;
     const QuantKept *k = q->kept;
-    const Fp8CodesAttr attr = {quantize_blocks(q, QUANT_W)};
-    const QuantOperand *y = k->codes.by;
+    const Fp8CastAttr attr = {quantize_blocks(q, QUANT_W)};
+    const QuantOperand *y = k->values.by;
     Tensor value = q->weight->value, row, *state = NULL;
     if (q->spec.recipe == QUANT_TENSORWISE) {
         take_own_state(q, &value, c);
@@ -134,15 +134,15 @@ static void fp8_refresh(void *self, const StateContext *c) {
     }
     Tensor *newest = c->training && q->spec.recipe == QUANT_DELAYED ? state : NULL;
     Call call = {.in = {&value, state},
-                 .out = {y[0].codes, y[1].codes, y[0].inverse, newest},
+                 .out = {y[0].values, y[1].values, y[0].inverse, newest},
                  .attr = &attr,
                  .device = c->device};
     if (attr.blocks != FP8_WHOLE) {
         call.out[1] = NULL;
-        call_run(&OPS[OP_fp8_codes], &call);
-        call.out[0] = NULL, call.out[1] = y[1].codes, call.out[2] = y[1].inverse;
+        call_run(&OPS[OP_fp8_cast], &call);
+        call.out[0] = NULL, call.out[1] = y[1].values, call.out[2] = y[1].inverse;
     }
-    call_run(&OPS[OP_fp8_codes], &call);
+    call_run(&OPS[OP_fp8_cast], &call);
 }
 
 /* ---- states ---- */

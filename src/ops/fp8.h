@@ -1,7 +1,6 @@
-/* The operands of a linear layer's three products in FP8. Megatron-LM core/fp8_utils.py with Transformer
+/* The operands of a linear layer's three GEMMs in FP8. Megatron-LM core/fp8_utils.py with Transformer
  * Engine's recipes (pytorch/fp8.py FP8GlobalStateManager, common/recipe). Where the device multiplies FP8
- * numbers, products take their codes, else what they stand for, q / scale in fp32, so that any product will
- * do: the same q.
+ * values, GEMMs take these. Elsewhere GEMMs take q / scale in fp32, with the same q.
  *
  *   delayed     the scale of a tensor follows from its amaxes in past steps, over all ranks of a stage. The
  *               window moves once a step, whatever the microbatches (Transformer Engine: once a forward)
@@ -10,8 +9,8 @@
  *               where a rank's part begins: a cut that is no multiple of 128 makes others
  *
  * The first two give the same scales in any layout, but for the rounding of what is scaled. */
-#ifndef ISOTRON_OPS_QUANTIZE_H
-#define ISOTRON_OPS_QUANTIZE_H
+#ifndef ISOTRON_OPS_FP8_H
+#define ISOTRON_OPS_FP8_H
 
 #include "param/state.h"
 #include "tape/tape.h"
@@ -30,10 +29,9 @@ typedef struct QuantSpec {
     QuantRecipe recipe;
     int64_t margin, history;
     bool most_recent, wgrad, emulated; /* emulated: whatever the device */
-    bool fixed_order; /* sums are in one order whatever the batch, so that products are emulated */
-    /* a weight's codes are taken once per step, not in every pass: two bytes per element */
-    bool keep_weights;
-    bool keep_inputs; /* not blockwise: a forward takes the codes of x's transpose for the backward, too */
+    bool fixed_order;  /* sums are in one order whatever the batch, so that GEMMs are emulated */
+    bool keep_weights; /* weights are cast once per step, not in every pass: two bytes per element */
+    bool keep_inputs;  /* not blockwise: the forward also casts x's transpose, for the backward */
 } QuantSpec;
 
 /* Of one linear layer. */
@@ -45,51 +43,51 @@ typedef struct Quantiser {
 } Quantiser;
 
 /* NULL: `spec` asks for nothing. name: of the layer. Registers its states (param/state.h): when a step ends,
- * delayed scales follow from the amaxes of all ranks of the stage; with keep_weights, where the device
- * multiplies codes and this rank holds the whole weight, its codes are taken whenever parameters change. */
+ * delayed scales follow from the amaxes of all ranks of the stage. keep_weights: if the device multiplies FP8
+ * values and this rank holds the whole weight, the weight is cast whenever parameters change. */
 const Quantiser *quantize_new(Registry *, const char *name, const Param *weight, QuantSpec);
-/* Why the products of a layer of this rank, x [rows, in] and w [out, in], are emulated: the end of a
- * sentence. NULL: the device multiplies codes. */
+/* Why the GEMMs of a layer of this rank, x [rows, in] and w [out, in], are emulated: the end of a
+ * sentence. NULL: the device multiplies FP8 values. */
 const char *quantize_emulation(const Device *, QuantSpec, int64_t rows, int64_t in, int64_t out);
-/* How many layers of the registry have FP8 products, and why those of so many tokens are emulated (NULL: none
+/* How many layers of the registry have FP8 GEMMs, and why those of so many tokens are emulated (NULL: none
  * is). */
 int64_t quantize_layers(const Registry *, int64_t tokens, const char **emulation);
 /* The state [1 + n] that x is quantised by, for the rest of the forward or of the node's backward. `type` is
- * that of the whole operand of which x is this rank's part. NULL without a quantiser, and blockwise. Past
- * amaxes take that of x in, if what runs is a training step; for codes quantize_codes does that. */
-Tensor *quantize_state(Tape *, const Quantiser *, QuantRole, Tensor *x, SpmdType type, bool codes);
-/* What x is in a product that sums over its rows (tokens) or columns; x itself without a quantiser, else
+ * that of the whole operand of which x is this rank's part. NULL without a quantiser, and blockwise. In a
+ * training step past amaxes take in that of x. native: quantize_values will do that. */
+Tensor *quantize_state(Tape *, const Quantiser *, QuantRole, Tensor *x, SpmdType type, bool native);
+/* x as an operand of a GEMM that sums over its rows (tokens) or columns; x itself without a quantiser, else
  * fp32, for tape_drop. */
 typedef enum QuantSum { QUANT_OVER_COLUMNS, QUANT_OVER_ROWS } QuantSum;
 Tensor *quantize_run(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantSum);
 
-/* The codes of x, and of its transpose: an operand sums over its columns. */
+/* The FP8 values of x, and of its transpose: an operand sums over its columns. */
 typedef struct QuantOperand {
-    Tensor *codes, *inverse; /* NULL: not asked for */
+    Tensor *values, *inverse; /* NULL: not asked for */
     Fp8Blocks blocks;
 } QuantOperand;
-typedef struct QuantCodes {
+typedef struct QuantValues {
     QuantOperand by[2]; /* [QuantSum]: over the columns of x itself, over its rows */
     unsigned kept; /* not for quantize_drop to give back: mask of 1 << QuantSum, and the inverses if any */
-} QuantCodes;
-/* Which codes, masks of 1 << QuantSum: both in one pass over x where a tensor has one scale. */
+} QuantValues;
+/* Masks of 1 << QuantSum. Where a tensor has one scale, both are made in one pass over x. */
 typedef struct QuantWanted {
     unsigned sums;
     unsigned kept; /* those of them that live as long as x (tape_tensor), of a tensor with one scale */
-    bool first;    /* this forward or backward has not taken codes of x yet: past amaxes take it in */
+    bool first;    /* x has not been cast yet in this forward or backward: past amaxes take its amax in */
 } QuantWanted;
 /* For quantize_drop. */
-QuantCodes quantize_codes(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantWanted);
-void quantize_drop(Tape *, QuantCodes *);
+QuantValues quantize_values(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantWanted);
+void quantize_drop(Tape *, QuantValues *);
 
 /* c = a b^T + bias [n] (or NULL), and its activation (or NULL); c is written or added to. fast: sums may have
  * fewer bits than fp32, which Transformer Engine grants the forward. */
-typedef struct QuantProduct {
+typedef struct QuantGemm {
     QuantOperand a, b;
     Tensor *bias, *c, *act;
     Activation activation;
     bool fast;
-} QuantProduct;
-void quantize_multiply(Tape *, const QuantProduct *);
+} QuantGemm;
+void quantize_multiply(Tape *, const QuantGemm *);
 
 #endif

@@ -1,14 +1,14 @@
 /* What a Quantiser keeps between passes: delayed scales, which follow from the amaxes when a step ends, and the
  * FP8 values of weights, which are computed whenever parameters change. For quantize.c, which quantises the
  * operands of a pass. */
-#ifndef ISOTRON_OPS_QUANTIZE_STATE_H
-#define ISOTRON_OPS_QUANTIZE_STATE_H
+#ifndef ISOTRON_OPS_FP8_STATE_H
+#define ISOTRON_OPS_FP8_STATE_H
 
-#include "ops/quantize.h"
+#include "ops/fp8.h"
 
 typedef struct QuantKept {
-    QuantCodes codes; /* no memory: nothing is kept */
-    Tensor codes_at[2], inverse_at[2], state;
+    QuantValues values; /* no memory: nothing is kept */
+    Tensor values_at[2], inverse_at[2], state;
     char *block;
     size_t bytes;
 } QuantKept;

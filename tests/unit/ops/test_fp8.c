@@ -1,5 +1,5 @@
 /* Scales against a model of Transformer Engine's recipes (tests/data/fp8.txt), quantised tensors against the
- * definition of rounding in double, and a linear layer in FP8 against products of such tensors in double. */
+ * definition of rounding in double, and a linear layer in FP8 against GEMMs of such tensors in double. */
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
 
@@ -11,7 +11,7 @@
 #include "base/philox.h"
 #include "kernels/ops.h"
 #include "ops/linear.h"
-#include "ops/quantize.h"
+#include "ops/fp8.h"
 
 /* ---- scales ---- */
 
@@ -135,19 +135,19 @@ static double *numbers(int64_t n, uint64_t site, double spread) {
 
 /* ---- a layer ---- */
 
-/* Of any sizes for the emulation, and as codes' products take them. */
+/* The emulation takes any sizes, an FP8 GEMM multiples of its blocks. */
 typedef struct Size {
     int64_t s, b, in, out;
 } Size;
 
-typedef struct Product {
+typedef struct ExpectedGemm {
     const double *a, *b;
     int64_t m, n, k;
     bool a_by_k, b_by_k; /* a[m][k], b[n][k]; else a[k][m], b[k][n] */
-} Product;
+} ExpectedGemm;
 
 /* Of terms in any order: k u sum |a b|. */
-static void expect_product(const char *what, const double *got, Product p) {
+static void expect_gemm(const char *what, const double *got, ExpectedGemm p) {
     for (int64_t i = 0; i < p.m; i++)
         for (int64_t j = 0; j < p.n; j++) {
             double sum = 0, size = 0;
@@ -179,9 +179,9 @@ static Device *fp8_cpu(unsigned gemms) {
     return d;
 }
 
-/* codes: as on a device that multiplies them. */
-static void layer_open(Layer *l, QuantSpec spec, Size size, bool codes) {
-    *l = (Layer){.device = fp8_cpu(codes ? FP8_GEMM_WHOLE | FP8_GEMM_BLOCKS : 0),
+/* native: the device multiplies FP8 values. */
+static void layer_open(Layer *l, QuantSpec spec, Size size, bool native) {
+    *l = (Layer){.device = fp8_cpu(native ? FP8_GEMM_WHOLE | FP8_GEMM_BLOCKS : 0),
                  .registry = registry_new(NULL)};
     l->w = param_add(l->registry, (ParamSpec){.name = "w",
                                               .ndim = 2,
@@ -205,35 +205,35 @@ static void layer_close(Layer *l) {
     device_free(l->device);
 }
 
-/* Where the operands' blocks are: of a product over columns, and over rows. */
+/* The blocks of the operands of a GEMM over columns, and of one over rows. */
 typedef struct Blocks {
     int64_t high, wide;
 } Blocks;
 
-typedef enum Way { EMULATED, CODES, KEPT, INPUTS_KEPT, WAYS } Way;
+typedef enum Way { EMULATED, NATIVE, KEPT, INPUTS_KEPT, WAYS } Way;
 
-static void count_codes(void *arg, const OpDef *op, const Call *c) {
+static void count_casts(void *arg, const OpDef *op, const Call *c) {
     (void)c;
-    *(int *)arg += op == &OPS[OP_fp8_codes];
+    *(int *)arg += op == &OPS[OP_fp8_cast];
 }
 
-/* Of x, w, dy, and in the backward w and x once more. */
-static int passes_for_codes(QuantSpec spec, Way way) {
+/* Casts of x, w and dy, and in the backward of w and x once more. */
+static int casts_of(QuantSpec spec, Way way) {
     const int of_dy = spec.wgrad && spec.recipe == QUANT_BLOCKWISE ? 2 : 1, of_w = way == KEPT ? 0 : 2;
     return way == EMULATED ? 0 : of_w + of_dy + (spec.wgrad && !spec.keep_inputs ? 2 : 1);
 }
 
-/* The same numbers whether products take codes, those of w or x too or once for both passes, or what they
- * stand for. */
+/* GEMMs take FP8 values or the numbers that these stand for; values of w or x are made in each pass or kept.
+ * The results are the same. */
 static void check_layer(QuantSpec spec, Way way) {
-    const bool codes = way != EMULATED;
+    const bool native = way != EMULATED;
     spec.keep_weights = way == KEPT;
     spec.keep_inputs = way == INPUTS_KEPT && spec.wgrad && spec.recipe != QUANT_BLOCKWISE;
-    const Size size = codes ? (Size){128, 2, 384, 128} : (Size){131, 2, 260, 133};
+    const Size size = native ? (Size){128, 2, 384, 128} : (Size){131, 2, 260, 133};
     const int64_t ROWS = size.s * size.b, IN = size.in, OUT = size.out;
     Layer l;
-    layer_open(&l, spec, size, codes);
-    assert_int_equal(!quantize_emulation(l.device, spec, ROWS, IN, OUT), codes);
+    layer_open(&l, spec, size, native);
+    assert_int_equal(!quantize_emulation(l.device, spec, ROWS, IN, OUT), native);
     const StateContext state = {.device = l.device, .tokens = ROWS, .training = true};
     states_prepare(l.registry, &state);
     if (way == KEPT) assert_true(states_bytes(l.registry) >= 2 * (size_t)(IN * OUT));
@@ -252,7 +252,7 @@ static void check_layer(QuantSpec spec, Way way) {
         states_refresh(l.registry, &state);
         tape_begin(l.tape, &RECORDING);
         int passes = 0;
-        tape_trace(l.tape, count_codes, &passes);
+        tape_trace(l.tape, count_casts, &passes);
         Tensor *input = tape_input(l.tape, F64, 3, (int64_t[]){size.s, size.b, IN}, 0);
         memcpy(input->data, x0, tensor_bytes(input));
         Tensor *y = op_linear(l.tape, input, &(LinearLayer){.w_oi = &l.w->value, .quantiser = l.quantiser});
@@ -260,20 +260,20 @@ static void check_layer(QuantSpec spec, Way way) {
         double *out = mem_alloc(tensor_bytes(y));
         memcpy(out, y->data, tensor_bytes(y));
         tape_backward(l.tape, y, &seed, NEED_ALL);
-        assert_int_equal(passes, passes_for_codes(spec, way));
+        assert_int_equal(passes, casts_of(spec, way));
         memcpy(dx, tape_grad(l.tape, input)->data, tensor_bytes(input));
         states_end_step(l.registry, &state);
         if (pass == 1 || spec.recipe != QUANT_DELAYED) {
             quantised(E4M3, w0, OUT, IN, square.high, square.wide, blocks, w);
             quantised(E4M3, x0, ROWS, IN, over_columns.high, over_columns.wide, blocks, x);
             quantised(grad, dy0, ROWS, OUT, over_columns.high, over_columns.wide, blocks, dy);
-            expect_product("y", out, (Product){x, w, ROWS, OUT, IN, true, true});
-            expect_product("dx", dx, (Product){dy, w, ROWS, IN, OUT, true, false});
+            expect_gemm("y", out, (ExpectedGemm){x, w, ROWS, OUT, IN, true, true});
+            expect_gemm("dx", dx, (ExpectedGemm){dy, w, ROWS, IN, OUT, true, false});
             quantised(E4M3, x0, ROWS, IN, over_rows.high, over_rows.wide, blocks, x);
             quantised(grad, dy0, ROWS, OUT, over_rows.high, over_rows.wide, blocks, dy);
-            expect_product(
+            expect_gemm(
                 "dw", l.w->main_grad.data,
-                (Product){spec.wgrad ? dy : dy0, spec.wgrad ? x : x0, OUT, IN, ROWS, false, false});
+                (ExpectedGemm){spec.wgrad ? dy : dy0, spec.wgrad ? x : x0, OUT, IN, ROWS, false, false});
         }
         tape_end(l.tape);
         free(out);
@@ -282,7 +282,7 @@ static void check_layer(QuantSpec spec, Way way) {
     layer_close(&l);
 }
 
-static void products_are_of_quantised_operands(void **unused) {
+static void gemms_are_of_quantised_operands(void **unused) {
     (void)unused;
     for (QuantRecipe recipe = QUANT_DELAYED; recipe <= QUANT_BLOCKWISE; recipe++)
         for (int which = 0; which < 2 * WAYS; which++)
@@ -294,7 +294,7 @@ static void products_are_of_quantised_operands(void **unused) {
                         (Way)(which / 2));
 }
 
-static void what_no_codes_can_do_is_said(void **unused) {
+static void reasons_for_the_emulation_are_given(void **unused) {
     (void)unused;
     Device *none = fp8_cpu(0), *whole_only = fp8_cpu(FP8_GEMM_WHOLE),
            *all = fp8_cpu(FP8_GEMM_WHOLE | FP8_GEMM_BLOCKS);
@@ -315,23 +315,23 @@ static void what_no_codes_can_do_is_said(void **unused) {
     device_free(none), device_free(whole_only), device_free(all);
 }
 
-/* Products read the inverses of squares in rows of a multiple of four: what stands behind the last square is
- * 0, whatever was there. */
+/* GEMMs read the inverses of squares in rows of a multiple of four. The padding behind the last square
+ * becomes 0, whatever was there. */
 static void what_pads_the_inverses_of_squares_is_0(void **unused) {
     (void)unused;
     enum { ROWS = 130, COLUMNS = 300, DOWN = 2, ACROSS = 3, PITCH = 4 };
     static float x[ROWS * COLUMNS];
-    static unsigned char codes[ROWS * COLUMNS];
+    static unsigned char values[ROWS * COLUMNS];
     float inverse[DOWN * PITCH];
     for (int i = 0; i < ROWS * COLUMNS; i++) x[i] = (float)(i % 17 + 1);
     for (int i = 0; i < DOWN * PITCH; i++) inverse[i] = NAN;
     assert_int_equal(fp8_blocks_count(FP8_SQUARES, ROWS, COLUMNS), DOWN * PITCH);
     Device *device = device_cpu(1);
-    const Fp8CodesAttr attr = {FP8_SQUARES};
+    const Fp8CastAttr attr = {FP8_SQUARES};
     Tensor from = tensor_make(x, F32, 2, (int64_t[]){ROWS, COLUMNS}),
-           to = tensor_make(codes, F8E4M3, 2, (int64_t[]){ROWS, COLUMNS}),
+           to = tensor_make(values, F8E4M3, 2, (int64_t[]){ROWS, COLUMNS}),
            inverses = tensor_make(inverse, F32, 1, (int64_t[]){DOWN * PITCH});
-    call_run(&OPS[OP_fp8_codes],
+    call_run(&OPS[OP_fp8_cast],
              &(Call){.in = {&from}, .out = {&to, NULL, &inverses}, .attr = &attr, .device = device});
     for (int i = 0; i < DOWN * PITCH; i++)
         assert_true(i % PITCH < ACROSS ? inverse[i] > 0 && isfinite(inverse[i]) : inverse[i] == 0);
@@ -342,8 +342,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tensors_own_scale),
         cmocka_unit_test(scales_follow_the_window),
-        cmocka_unit_test(products_are_of_quantised_operands),
-        cmocka_unit_test(what_no_codes_can_do_is_said),
+        cmocka_unit_test(gemms_are_of_quantised_operands),
+        cmocka_unit_test(reasons_for_the_emulation_are_given),
         cmocka_unit_test(what_pads_the_inverses_of_squares_is_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

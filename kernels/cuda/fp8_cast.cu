@@ -1,7 +1,7 @@
-/* The codes of FP8 operands and of their transposes, in one pass over x: the numbers of
- * kernels/cuda/quantize.cu, rounded by the conversion that tensor cores' formats have (to nearest, ties to
- * even, what is too large becomes the largest value, a NaN 0x7f: src/tensor/fp8.c, bit by bit). Written: y,
- * yt, inverse; updated in place: newest. */
+/* The FP8 values of operands and of their transposes, in one pass over x: the numbers of
+ * kernels/cuda/quantize.cu, rounded by the hardware's conversion (to nearest, ties to even, overflow becomes
+ * the largest value, a NaN 0x7f: bitwise equal to src/tensor/fp8.c). Written: y, yt, inverse; updated in
+ * place: newest. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/quantize.cuh"
@@ -16,7 +16,7 @@ enum {
     HIGHEST_STACK = 4 /* 2^4 tiles, whose columns are 2 KB in yt */
 };
 
-typedef struct Codes {
+typedef struct Fp8Cast {
     const void *x;
     uint8_t *y, *yt;
     const float *state;
@@ -25,23 +25,23 @@ typedef struct Codes {
     uint32_t across, stack; /* tiles side by side; of 2^stack tiles below each other every one has its turn
                                before the next beside them */
     Fp8Blocks blocks;
-} Codes;
+} Fp8Cast;
 
 template <__nv_fp8_interpretation_t F> constexpr float MOST = F == __NV_E4M3 ? 448.0f : 57344.0f;
 
 /* ---- conversion ---- */
 
-template <__nv_fp8_interpretation_t F> __device__ __forceinline__ uint32_t code_of(float x) {
+template <__nv_fp8_interpretation_t F> __device__ __forceinline__ uint32_t fp8_of(float x) {
     return x == x ? __nv_cvt_float_to_fp8(x, __NV_SATFINITE, F) : 0x7f;
 }
 
 template <__nv_fp8_interpretation_t F>
-__device__ __forceinline__ uint32_t four_codes(float a, float b, float c, float d) {
+__device__ __forceinline__ uint32_t four_fp8(float a, float b, float c, float d) {
 #if __CUDA_ARCH__ >= 890
     return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, F) |
            (uint32_t)__nv_cvt_float2_to_fp8x2(make_float2(c, d), __NV_SATFINITE, F) << 16;
 #else
-    return code_of<F>(a) | code_of<F>(b) << 8 | code_of<F>(c) << 16 | code_of<F>(d) << 24;
+    return fp8_of<F>(a) | fp8_of<F>(b) << 8 | fp8_of<F>(c) << 16 | fp8_of<F>(d) << 24;
 #endif
 }
 
@@ -62,7 +62,7 @@ struct Place {
 };
 
 /* The last tile comes first: the end of x is what caches still have of whoever wrote or read it before. */
-__device__ __forceinline__ Place place_of(const Codes &c) {
+__device__ __forceinline__ Place place_of(const Fp8Cast &c) {
     const uint32_t tile = gridDim.x - 1 - blockIdx.x, stacks = tile >> c.stack, band = stacks / c.across,
                    down = band << c.stack | (tile & ((1u << c.stack) - 1));
     Place p;
@@ -71,7 +71,7 @@ __device__ __forceinline__ Place place_of(const Codes &c) {
     return p;
 }
 
-template <typename T> __device__ __forceinline__ void load(const Codes &c, const Place &p, Held<T> &x) {
+template <typename T> __device__ __forceinline__ void load(const Fp8Cast &c, const Place &p, Held<T> &x) {
     const T *from = (const T *)c.x + p.row_of(0) * c.width + p.column;
     x.inside = p.column < c.width && p.row_of(0) < c.rows;
 #pragma unroll
@@ -97,7 +97,7 @@ struct Scales {
 
 /* Of every row: over the 16 threads that have it. */
 template <typename T>
-__device__ __forceinline__ void scale_rows(const Codes &c, const Place &p, const Held<T> &x, float most,
+__device__ __forceinline__ void scale_rows(const Fp8Cast &c, const Place &p, const Held<T> &x, float most,
                                            Scales &s) {
 #pragma unroll
     for (int r = 0; r < SIDE; r++) {
@@ -115,7 +115,7 @@ __device__ __forceinline__ void scale_rows(const Codes &c, const Place &p, const
 
 /* Of every column: over the two threads of a warp that have it, then the warps. */
 template <typename T>
-__device__ __forceinline__ void scale_columns(const Codes &c, const Place &p, const Held<T> &x, float most,
+__device__ __forceinline__ void scale_columns(const Fp8Cast &c, const Place &p, const Held<T> &x, float most,
                                               Scales &s) {
     __shared__ float room[WARPS][TILE];
 #pragma unroll
@@ -140,7 +140,7 @@ __device__ __forceinline__ void scale_columns(const Codes &c, const Place &p, co
 
 /* Of the tile, and zeros behind the last one of a row of blocks. */
 template <typename T>
-__device__ __forceinline__ void scale_square(const Codes &c, const Place &p, const Held<T> &x, float most,
+__device__ __forceinline__ void scale_square(const Fp8Cast &c, const Place &p, const Held<T> &x, float most,
                                              Scales &s) {
     __shared__ float room[32];
     const float scale = power_of_two_scale(block_max(largest_of(x), room), most);
@@ -157,7 +157,7 @@ __device__ __forceinline__ void scale_square(const Codes &c, const Place &p, con
 }
 
 template <typename T>
-__device__ __forceinline__ void scale_blocks(const Codes &c, const Place &p, const Held<T> &x, float most,
+__device__ __forceinline__ void scale_blocks(const Fp8Cast &c, const Place &p, const Held<T> &x, float most,
                                              Scales &s) {
 #pragma unroll
     for (int k = 0; k < SIDE; k++) s.row[k] = s.column[k] = 1;
@@ -169,7 +169,7 @@ __device__ __forceinline__ void scale_blocks(const Codes &c, const Place &p, con
         scale_columns(c, p, x, most, s);
 }
 
-/* Four rows of four codes become four columns of four. */
+/* Four rows of four FP8 values become four columns of four. */
 __device__ __forceinline__ void turn(const uint32_t *row, uint32_t (&column)[4]) {
     const uint32_t a = __byte_perm(row[0], row[1], 0x5140), b = __byte_perm(row[2], row[3], 0x5140),
                    c = __byte_perm(row[0], row[1], 0x7362), d = __byte_perm(row[2], row[3], 0x7362);
@@ -185,7 +185,7 @@ __device__ __forceinline__ int turned_at(int column, int line) {
 
 /* Writes y, and leaves the columns in `turned`. */
 template <typename T, __nv_fp8_interpretation_t F, bool BLOCKS>
-__device__ __forceinline__ void convert(const Codes &c, const Place &p, const Held<T> &x, const Scales &s,
+__device__ __forceinline__ void convert(const Fp8Cast &c, const Place &p, const Held<T> &x, const Scales &s,
                                         float scale, uint2 *turned) {
     uint32_t half[2][SIDE]; /* four columns of each row */
     uint8_t *to = c.y + p.row_of(0) * c.width + p.column;
@@ -195,8 +195,8 @@ __device__ __forceinline__ void convert(const Codes &c, const Place &p, const He
 #pragma unroll
         for (int k = 0; k < SIDE; k++)
             v[k] = __fmul_rn(x(r, k), BLOCKS ? __fmul_rn(s.row[r], s.column[k]) : scale);
-        half[0][r] = four_codes<F>(v[0], v[1], v[2], v[3]);
-        half[1][r] = four_codes<F>(v[4], v[5], v[6], v[7]);
+        half[0][r] = four_fp8<F>(v[0], v[1], v[2], v[3]);
+        half[1][r] = four_fp8<F>(v[4], v[5], v[6], v[7]);
         if (c.y && x.inside) *(uint2 *)to = make_uint2(half[0][r], half[1][r]);
     }
     if (!c.yt) return;
@@ -211,26 +211,26 @@ __device__ __forceinline__ void convert(const Codes &c, const Place &p, const He
 }
 
 /* Two lines of a column at once; eight threads write what lies together. */
-__device__ __forceinline__ void write_turned(const Codes &c, const Place &p, const uint2 *turned) {
+__device__ __forceinline__ void write_turned(const Fp8Cast &c, const Place &p, const uint2 *turned) {
     enum { PAIRS = LANES / 2, APART = THREADS / PAIRS, COLUMNS = TILE / APART };
     const int line = threadIdx.x % PAIRS * 2, column = threadIdx.x / PAIRS;
     const int64_t first = p.column - SIDE * p.lane + column, row = p.row + SIDE * line;
     uint8_t *to = c.yt + first * c.rows + row;
-    uint4 codes[COLUMNS];
+    uint4 values[COLUMNS];
 #pragma unroll
     for (int k = 0; k < COLUMNS; k++) {
         const int at = turned_at(column + k * APART, line);
-        codes[k] = *(const uint4 *)(turned + at / 2 * 2);
+        values[k] = *(const uint4 *)(turned + at / 2 * 2);
         if (at % 2) /* the two have changed places */
-            codes[k] = make_uint4(codes[k].z, codes[k].w, codes[k].x, codes[k].y);
+            values[k] = make_uint4(values[k].z, values[k].w, values[k].x, values[k].y);
     }
 #pragma unroll
     for (int k = 0; k < COLUMNS; k++, to += APART * c.rows)
-        if (row < c.rows && first + k * APART < c.width) *(uint4 *)to = codes[k];
+        if (row < c.rows && first + k * APART < c.width) *(uint4 *)to = values[k];
 }
 
 template <typename T, __nv_fp8_interpretation_t F, bool BLOCKS>
-static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 : 2) write_codes(Codes c) {
+static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 : 2) write_values(Fp8Cast c) {
     __shared__ alignas(16) uint2 turned[TILE * LANES];
     __shared__ float room[32];
     const Place p = place_of(c);
@@ -258,12 +258,12 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 
 
 /* ---- any sizes, types and addresses ---- */
 
-/* A matrix of codes whose element (r, i) is that of x[r * row + i * column]. */
+/* A matrix of FP8 values whose element (r, i) is that of x[r * row + i * column]. */
 typedef struct Matrix {
     Cells x, state, inverse;
     int64_t rows, columns, row, column;
     Fp8Blocks blocks;
-    uint8_t *codes;
+    uint8_t *values;
 } Matrix;
 
 /* One block to a warp, or 128 columns of a row. */
@@ -289,8 +289,8 @@ template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_
         }
         for (int64_t k = lane; k < high * wide; k += 32) {
             const float v = (float)m.x.get<R>((row + k / wide) * m.row + (column + k % wide) * m.column);
-            m.codes[(row + k / wide) * m.columns + column + k % wide] =
-                (uint8_t)code_of<F>(__fmul_rn(v, scale));
+            m.values[(row + k / wide) * m.columns + column + k % wide] =
+                (uint8_t)fp8_of<F>(__fmul_rn(v, scale));
         }
         const int64_t pads = fp8_blocks_across(m.blocks, m.columns) - across;
         if (m.blocks == FP8_SQUARES && column / TILE == across - 1 && lane < pads)
@@ -324,42 +324,41 @@ static bool in_tiles(const Call *c, Fp8Blocks blocks, DType type) {
 }
 
 /* With those above x that fill up the last stack. */
-static int64_t tiles_of(const Codes &c) {
+static int64_t tiles_of(const Fp8Cast &c) {
     return ceil_div(ceil_div(c.rows, TILE), (int64_t)1 << c.stack) * c.across << c.stack;
 }
 
 template <typename T, __nv_fp8_interpretation_t F>
-static void launch_tiles(const Call *c, const Codes &codes) {
-    const unsigned tiles = (unsigned)tiles_of(codes);
-    if (codes.blocks == FP8_WHOLE)
-        write_codes<T, F, false><<<tiles, THREADS, 0, stream_of(c)>>>(codes);
+static void launch_tiles(const Call *c, const Fp8Cast &cast) {
+    const unsigned tiles = (unsigned)tiles_of(cast);
+    if (cast.blocks == FP8_WHOLE)
+        write_values<T, F, false><<<tiles, THREADS, 0, stream_of(c)>>>(cast);
     else
-        write_codes<T, __NV_E4M3, true><<<tiles, THREADS, 0, stream_of(c)>>>(codes);
+        write_values<T, __NV_E4M3, true><<<tiles, THREADS, 0, stream_of(c)>>>(cast);
     LAUNCHED();
 }
 
 static void tiles(const Call *c, Fp8Blocks blocks, DType type) {
     const Tensor *x = c->in[0];
-    Codes codes = {};
-    codes.x = x->data, codes.y = data_of<uint8_t>(c->out[0]), codes.yt = data_of<uint8_t>(c->out[1]);
-    codes.state = data_of<float>(c->in[1]), codes.inverse = data_of<float>(c->out[2]),
-    codes.newest = data_of<float>(c->out[3]);
-    codes.rows = tensor_rows(x), codes.width = tensor_width(x);
-    codes.across = (uint32_t)ceil_div(codes.width, TILE);
-    while (codes.yt && codes.stack < HIGHEST_STACK && (int64_t)TILE << codes.stack < codes.rows)
-        codes.stack++;
-    codes.blocks = blocks;
-    CHECK(tiles_of(codes) <= INT32_MAX, "fp8_codes: %lld rows of %lld are too many", (long long)codes.rows,
-          (long long)codes.width);
+    Fp8Cast cast = {};
+    cast.x = x->data, cast.y = data_of<uint8_t>(c->out[0]), cast.yt = data_of<uint8_t>(c->out[1]);
+    cast.state = data_of<float>(c->in[1]), cast.inverse = data_of<float>(c->out[2]),
+    cast.newest = data_of<float>(c->out[3]);
+    cast.rows = tensor_rows(x), cast.width = tensor_width(x);
+    cast.across = (uint32_t)ceil_div(cast.width, TILE);
+    while (cast.yt && cast.stack < HIGHEST_STACK && (int64_t)TILE << cast.stack < cast.rows) cast.stack++;
+    cast.blocks = blocks;
+    CHECK(tiles_of(cast) <= INT32_MAX, "fp8_cast: %lld rows of %lld are too many", (long long)cast.rows,
+          (long long)cast.width);
     switch (x->dtype) {
     case F32:
-        FORMAT_SWITCH(type, launch_tiles<float, F>(c, codes));
+        FORMAT_SWITCH(type, launch_tiles<float, F>(c, cast));
         break;
     case BF16:
-        FORMAT_SWITCH(type, launch_tiles<bf16, F>(c, codes));
+        FORMAT_SWITCH(type, launch_tiles<bf16, F>(c, cast));
         break;
     default:
-        FORMAT_SWITCH(type, launch_tiles<fp16, F>(c, codes));
+        FORMAT_SWITCH(type, launch_tiles<fp16, F>(c, cast));
     }
 }
 
@@ -370,7 +369,7 @@ static void matrix(const Call *c, Fp8Blocks blocks, const Tensor *out, bool tran
     m.x = cells(x), m.state = cells(c->in[1]), m.inverse = cells(c->out[2]);
     m.rows = transposed ? width : rows, m.columns = transposed ? rows : width;
     m.row = transposed ? 1 : width, m.column = transposed ? width : 1;
-    m.blocks = blocks, m.codes = data_of<uint8_t>(out);
+    m.blocks = blocks, m.values = data_of<uint8_t>(out);
     if (!out) m.rows = 0;
     const unsigned grid =
         grid_for(c, ceil_div(m.rows, blocks == FP8_SQUARES ? TILE : 1) * ceil_div(m.columns, TILE), WARPS);
@@ -382,15 +381,15 @@ static void matrix(const Call *c, Fp8Blocks blocks, const Tensor *out, bool tran
 extern "C" void cuda_amax(const Call *);
 extern "C" size_t cuda_plans_amax(const Call *);
 
-extern "C" size_t cuda_plans_fp8_codes(const Call *c) { return c->out[3] ? cuda_plans_amax(c) : 0; }
+extern "C" size_t cuda_plans_fp8_cast(const Call *c) { return c->out[3] ? cuda_plans_amax(c) : 0; }
 
-extern "C" void cuda_fp8_codes(const Call *c) {
-    const Fp8Blocks blocks = ((const Fp8CodesAttr *)c->attr)->blocks;
+extern "C" void cuda_fp8_cast(const Call *c) {
+    const Fp8Blocks blocks = ((const Fp8CastAttr *)c->attr)->blocks;
     const Tensor *y = c->out[0], *yt = c->out[1];
     const DType type = y ? (DType)y->dtype : yt ? (DType)yt->dtype : F8E4M3;
-    CHECK(dtype_is_fp8(type) && (!yt || yt->dtype == type), "fp8_codes: y is %s, its transpose %s",
+    CHECK(dtype_is_fp8(type) && (!yt || yt->dtype == type), "fp8_cast: y is %s, its transpose %s",
           dtype_name(type), yt ? dtype_name((DType)yt->dtype) : "not asked for");
-    CHECK(blocks == FP8_WHOLE || !y || !yt, "fp8_codes: blocks are of one of y and yt");
+    CHECK(blocks == FP8_WHOLE || !y || !yt, "fp8_cast: blocks are of one of y and yt");
     if (in_tiles(c, blocks, type)) {
         tiles(c, blocks, type);
         return;

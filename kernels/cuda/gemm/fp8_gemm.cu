@@ -1,21 +1,21 @@
-/* Products of FP8 codes, c = sum_k (a a_inverse) (b b_inverse), through cuBLASLt: on tensor cores, which
+/* GEMMs of FP8 values, c = sum_k (a a_inverse) (b b_inverse), through cuBLASLt: on tensor cores, which
  * multiply exactly and sum in fp32, or in fewer bits if `fast`. Where cuBLASLt has none (a size or address
- * that is no multiple of 16, E5M2 on both sides, a GPU without FP8), a thread computes an element, right and
- * slow: no layer asks for these (src/ops/quantize.c, quantize_emulation). Written or added to: c; written:
+ * that is no multiple of 16, E5M2 on both sides, a GPU without FP8), a thread computes an element. That is
+ * slow, and no layer asks for it (src/ops/fp8.c, quantize_emulation). Written or added to: c; written:
  * act. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/gemm/gemm.cuh"
 
-static Gemm product(const Call *c) {
-    const Fp8ProductAttr *attr = (const Fp8ProductAttr *)c->attr;
+static Gemm fp8_gemm_of(const Call *c) {
+    const Fp8GemmAttr *attr = (const Fp8GemmAttr *)c->attr;
     const Tensor *a = c->in[0], *b = c->in[1];
     Gemm g = {};
-    CHECK(dtype_is_fp8((DType)a->dtype) && dtype_is_fp8((DType)b->dtype), "fp8_product: a is %s, b is %s",
+    CHECK(dtype_is_fp8((DType)a->dtype) && dtype_is_fp8((DType)b->dtype), "fp8_gemm: a is %s, b is %s",
           dtype_name((DType)a->dtype), dtype_name((DType)b->dtype));
-    CHECK(attr->a != FP8_SQUARES || attr->b != FP8_SQUARES, "fp8_product: a and b have %d x %d blocks both",
+    CHECK(attr->a != FP8_SQUARES || attr->b != FP8_SQUARES, "fp8_gemm: a and b have %d x %d blocks both",
           FP8_BLOCK, FP8_BLOCK);
-    g.op = "fp8_product";
+    g.op = "fp8_gemm";
     g.transpose_b = true;
     g.m = tensor_rows(a), g.n = tensor_rows(b), g.k = tensor_width(b);
     g.a = a, g.b = b, g.bias = c->in[4], g.c = c->out[0];
@@ -40,14 +40,14 @@ static bool has_library(const Call *c, const Gemm *g) {
 /* ---- an element to a thread ---- */
 
 typedef struct Side {
-    const uint8_t *codes;
+    const uint8_t *values;
     Cells inverse;
     int64_t rows;
     Fp8Blocks blocks;
     __nv_fp8_interpretation_t format;
 
     template <typename R> __device__ __forceinline__ R get(int64_t row, int64_t i, int64_t k) const {
-        const __half_raw q = __nv_cvt_fp8_to_halfraw(codes[row * k + i], format);
+        const __half_raw q = __nv_cvt_fp8_to_halfraw(values[row * k + i], format);
         return (R)__half2float(__half(q)) * inverse.get<R>(fp8_block_of(blocks, rows, k, row, i));
     }
 } Side;
@@ -61,9 +61,9 @@ static __global__ void multiply(Side a, Side b, Cells bias, Cells c, int64_t n, 
     }
 }
 
-static Side side(const Tensor *codes, const Tensor *inverse, Fp8Blocks blocks) {
-    Side s = {data_of<uint8_t>(codes), cells(inverse), tensor_rows(codes), blocks,
-              codes->dtype == F8E4M3 ? __NV_E4M3 : __NV_E5M2};
+static Side side(const Tensor *values, const Tensor *inverse, Fp8Blocks blocks) {
+    Side s = {data_of<uint8_t>(values), cells(inverse), tensor_rows(values), blocks,
+              values->dtype == F8E4M3 ? __NV_E4M3 : __NV_E5M2};
     return s;
 }
 
@@ -77,16 +77,16 @@ static void by_elements(const Call *c, const Gemm *g) {
 
 /* ---- the op ---- */
 
-extern "C" void cuda_fp8_product(const Call *c) {
-    const Gemm g = product(c);
+extern "C" void cuda_fp8_gemm(const Call *c) {
+    const Gemm g = fp8_gemm_of(c);
     if (has_library(c, &g))
         gemm_run(c, &g);
     else
         by_elements(c, &g);
-    gemm_activate(c, c->out[0], c->out[1], ((const Fp8ProductAttr *)c->attr)->activation);
+    gemm_activate(c, c->out[0], c->out[1], ((const Fp8GemmAttr *)c->attr)->activation);
 }
 
-extern "C" size_t cuda_plans_fp8_product(const Call *c) {
-    const Gemm g = product(c);
+extern "C" size_t cuda_plans_fp8_gemm(const Call *c) {
+    const Gemm g = fp8_gemm_of(c);
     return has_library(c, &g) ? gemm_plan(c, &g) : 0;
 }

@@ -1,4 +1,4 @@
-#include "bench/train/products.h"
+#include "bench/train/gemms.h"
 
 #include <cblas.h>
 #include <stdlib.h>
@@ -26,44 +26,44 @@ static bool same_operand(const CaseOperand *a, const CaseOperand *b) {
     return !memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim);
 }
 
-static bool same_attributes(const Product *a, const Product *b) {
+static bool same_attributes(const StepGemm *a, const StepGemm *b) {
     const LinearAttr *x = &a->attr.linear, *y = &b->attr.linear;
-    const Fp8ProductAttr *p = &a->attr.fp8, *q = &b->attr.fp8;
-    if (a->op != OP_fp8_product) return x->fixed_order == y->fixed_order && x->activation == y->activation;
+    const Fp8GemmAttr *p = &a->attr.fp8, *q = &b->attr.fp8;
+    if (a->op != OP_fp8_gemm) return x->fixed_order == y->fixed_order && x->activation == y->activation;
     return p->a == q->a && p->b == q->b && p->fast == q->fast && p->activation == q->activation;
 }
 
-static bool same(const Product *a, const Product *b) {
+static bool same(const StepGemm *a, const StepGemm *b) {
     bool equal = a->op == b->op && same_attributes(a, b);
     for (int i = 0; i < CALL_IN; i++) equal = equal && same_operand(&a->in[i], &b->in[i]);
     for (int i = 0; i < CALL_OUT; i++) equal = equal && same_operand(&a->out[i], &b->out[i]);
     return equal;
 }
 
-int products_find(Products *all, const OpDef *op, const Call *c) {
-    Product p = {.op = (OpNumber)op->number};
-    if (!work_product(p.op, c, &p.shape)) return -1;
+int gemms_find(StepGemms *all, const OpDef *op, const Call *c) {
+    StepGemm p = {.op = (OpNumber)op->number};
+    if (!work_gemm(p.op, c, &p.shape)) return -1;
     for (int i = 0; i < CALL_IN; i++) describe(c->in[i], &p.in[i]);
     for (int i = 0; i < CALL_OUT; i++) describe(c->out[i], &p.out[i]);
     if (c->in[2] && c->in[2]->dtype == I64) p.in[2].range = tensor_rows(c->in[0]); /* of experts */
-    if (p.op == OP_fp8_product)
-        p.attr.fp8 = *(const Fp8ProductAttr *)c->attr;
+    if (p.op == OP_fp8_gemm)
+        p.attr.fp8 = *(const Fp8GemmAttr *)c->attr;
     else
         p.attr.linear = *(const LinearAttr *)c->attr;
     for (int i = 0; i < all->count; i++)
         if (same(&all->at[i], &p)) return i;
-    CHECK(all->count < PRODUCTS, "more than %d kinds of matrix products", PRODUCTS);
+    CHECK(all->count < STEP_GEMMS, "more than %d kinds of GEMMs", STEP_GEMMS);
     all->at[all->count] = p;
     return all->count++;
 }
 
-double product_flops(const Product *p) {
+double gemm_flops(const StepGemm *p) {
     return 2.0 * (double)p->shape.m * (double)p->shape.n * (double)p->shape.k;
 }
 
-double products_flops(const Products *all) {
+double gemms_flops(const StepGemms *all) {
     double flops = 0;
-    for (int i = 0; i < all->count; i++) flops += product_flops(&all->at[i]) * (double)all->at[i].calls;
+    for (int i = 0; i < all->count; i++) flops += gemm_flops(&all->at[i]) * (double)all->at[i].calls;
     return flops;
 }
 
@@ -77,10 +77,10 @@ static float *operand(int64_t elements) {
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static void take_operands(Products *all) {
+static void take_operands(StepGemms *all) {
     int64_t a = 0, b = 0, c = 0;
     for (int i = 0; i < all->count; i++) {
-        const ProductShape p = all->at[i].shape;
+        const GemmShape p = all->at[i].shape;
         a = larger(a, p.m * p.k);
         b = larger(b, p.k * p.n);
         c = larger(c, p.m * p.n);
@@ -89,15 +89,15 @@ static void take_operands(Products *all) {
 }
 
 /* Experts as if they were one with the rows of all. */
-static void multiply(const Products *all, const Product *p) {
+static void multiply(const StepGemms *all, const StepGemm *p) {
     const bool ta = p->op == OP_linear_wgrad || p->op == OP_grouped_linear_wgrad,
-               tb = p->op == OP_linear || p->op == OP_grouped_linear || p->op == OP_fp8_product;
+               tb = p->op == OP_linear || p->op == OP_grouped_linear || p->op == OP_fp8_gemm;
     const int m = (int)p->shape.m, n = (int)p->shape.n, k = (int)p->shape.k;
     cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, m, n, k, 1,
                 all->a, ta ? m : k, all->b, tb ? k : n, ta ? 1 : 0, all->c, n);
 }
 
-int64_t products_through_blas(Products *all, int threads) {
+int64_t gemms_through_blas(StepGemms *all, int threads) {
     enum {
         SETTLE_US = 100 * 1000
     }; /* BLAS's threads spin this long for more work, on the cores that ours need */
@@ -105,7 +105,7 @@ int64_t products_through_blas(Products *all, int threads) {
     int64_t total = 0;
     openblas_set_num_threads(threads);
     for (int i = 0; i < all->count; i++) {
-        Product *p = &all->at[i];
+        StepGemm *p = &all->at[i];
         multiply(all, p);
         const int64_t start = clock_ns();
         for (int64_t call = 0; call < p->calls; call++) multiply(all, p);
@@ -120,9 +120,9 @@ int64_t products_through_blas(Products *all, int threads) {
 
 /* ---- a GPU ---- */
 
-void products_on_device(Products *all, Device *d, int64_t steps) {
+void gemms_on_device(StepGemms *all, Device *d, int64_t steps) {
     for (int i = 0; i < all->count; i++) {
-        Product *p = &all->at[i];
+        StepGemm *p = &all->at[i];
         KernelCase c = {.op = p->op, .attr = &p->attr};
         memcpy(c.in, p->in, sizeof c.in);
         memcpy(c.out, p->out, sizeof c.out);
@@ -132,4 +132,4 @@ void products_on_device(Products *all, Device *d, int64_t steps) {
     }
 }
 
-void products_free(Products *all) { free(all->a), free(all->b), free(all->c); }
+void gemms_free(StepGemms *all) { free(all->a), free(all->b), free(all->c); }

@@ -1,4 +1,4 @@
-/* Products of FP8 codes, as products of what they stand for. Written or added to: c; written: act. */
+/* GEMMs of FP8 values, computed on the numbers they stand for. Written or added to: c; written: act. */
 #include "base/mem.h"
 #include "kernels/cpu/gemm.h"
 
@@ -7,33 +7,33 @@
 void KERNEL(activation)(const Call *);
 
 typedef struct Decoding {
-    const Tensor *codes, *inverse;
+    const Tensor *values, *inverse;
     Fp8Blocks blocks;
     real *out;
 } Decoding;
 
 static void decode_rows(void *arg, int64_t begin, int64_t end) {
     const Decoding *d = arg;
-    const int64_t rows = tensor_rows(d->codes), width = tensor_width(d->codes);
-    const uint8_t *codes = d->codes->data;
+    const int64_t rows = tensor_rows(d->values), width = tensor_width(d->values);
+    const uint8_t *values = d->values->data;
     const real *inverse = reals(d->inverse);
-    const Fp8Type type = d->codes->dtype == F8E4M3 ? E4M3 : E5M2;
+    const Fp8Type type = d->values->dtype == F8E4M3 ? E4M3 : E5M2;
     for (int64_t r = begin; r < end; r++)
         for (int64_t i = 0; i < width; i++)
-            d->out[r * width + i] = (real)fp8_to_float(type, codes[r * width + i]) *
+            d->out[r * width + i] = (real)fp8_to_float(type, values[r * width + i]) *
                                     inverse[fp8_block_of(d->blocks, rows, width, r, i)];
 }
 
-static real *decode(const Device *device, const Tensor *codes, const Tensor *inverse, Fp8Blocks blocks) {
-    Decoding d = {codes, inverse, blocks, mem_alloc((size_t)tensor_count(codes) * sizeof(real) + 1)};
-    CHECK(dtype_is_fp8((DType)codes->dtype), "fp8_product: the operand is %s",
-          dtype_name((DType)codes->dtype));
-    pool_for(device->pool, tensor_rows(codes), grain_rows(tensor_width(codes)), decode_rows, &d);
+static real *decode(const Device *device, const Tensor *values, const Tensor *inverse, Fp8Blocks blocks) {
+    Decoding d = {values, inverse, blocks, mem_alloc((size_t)tensor_count(values) * sizeof(real) + 1)};
+    CHECK(dtype_is_fp8((DType)values->dtype), "fp8_gemm: the operand is %s",
+          dtype_name((DType)values->dtype));
+    pool_for(device->pool, tensor_rows(values), grain_rows(tensor_width(values)), decode_rows, &d);
     return d.out;
 }
 
-void KERNEL(fp8_product)(const Call *c) {
-    const Fp8ProductAttr *attr = c->attr;
+void KERNEL(fp8_gemm)(const Call *c) {
+    const Fp8GemmAttr *attr = c->attr;
     const int64_t m = tensor_rows(c->in[0]), n = tensor_rows(c->in[1]), k = tensor_width(c->in[1]);
     real *a = decode(c->device, c->in[0], c->in[2], attr->a),
          *b = decode(c->device, c->in[1], c->in[3], attr->b);
