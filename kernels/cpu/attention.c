@@ -1,9 +1,9 @@
 /* Attention that never holds the s x t probabilities: y = softmax(scale * q k^T + mask) v with an online
- * softmax over tiles of keys (Dao et al., "FlashAttention", 2022); the attention_backward computes the
- * probabilities again from lse (natural log) and uses delta = sum(dy * y): dv = p^T dy,  ds = p * (dy v^T -
- * delta),  dq = scale * ds k,  dk = scale * ds^T q. A soft cap bounds the scores by c tanh(x / c) before the
- * mask, and multiplies ds by the slope 1 - tanh(x / c)^2. Dropout scales p by its factors in y and dv, and dy
- * v^T in ds.
+ * softmax over tiles of keys (Dao et al., "FlashAttention", 2022). The backward recomputes the
+ * probabilities from lse (natural log) and uses delta = sum(dy * y):
+ *   dv = p^T dy,  ds = p * (dy v^T - delta),  dq = scale * ds k,  dk = scale * ds^T q.
+ * A soft cap bounds the scores by c tanh(x / c) before the mask, and multiplies ds by the slope
+ * 1 - tanh(x / c)^2. Dropout scales p by its factors in y and dv, and dy v^T in ds.
  *
  * A block of LANES query rows of one kv group (its r heads one after the other) lies in the lanes of a
  * vector and is never mixed: a row's tiles begin at fixed keys, it takes its keys in order, and a key that it
@@ -271,7 +271,7 @@ void KERNEL(attention)(const Call *c) {
     pool_for(c->device->pool, p.b * p.g * p.blocks, grain_rows(LANES * p.t * (p.d + p.dv)), forward, &p);
 }
 
-/* ---- attention_backward ---- */
+/* ---- backward ---- */
 
 typedef struct Gradient {
     Problem p;

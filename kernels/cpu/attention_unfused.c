@@ -12,8 +12,7 @@ typedef struct Operands {
     const Call *call;
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *probs, *first_key, *dy;
-    const real *sink; /* of the first head; NULL: there are none, or only the attention_unfused_backward is
-                         asked for */
+    const real *sink; /* of the first head; NULL: there are none, or only the backward is asked for */
     real *sink_sum;   /* [b,g,r]: each sample's share of dsink; NULL: not wanted */
 } Operands;
 

@@ -2,8 +2,8 @@
  *
  * A channel is one sequence of operations: the collectives of a group, or the messages from one member of a
  * group to another. Its members are numbered 0 .. members-1; of a message, the sender is 0, the receiver 1. */
-#ifndef ISOTRON_COMM_BACKEND_H
-#define ISOTRON_COMM_BACKEND_H
+#ifndef ISOTRON_COMM_TRANSPORT_H
+#define ISOTRON_COMM_TRANSPORT_H
 
 #include <pthread.h>
 

@@ -32,7 +32,7 @@ typedef struct Generated {
     bool stopped; /* by eod or the callback, else by the length */
 } Generated;
 
-/* `context` must be one of inference (training off). Prompts longer than the model's positions, empty ones
+/* Prompts longer than the model's positions, empty ones
  * and ids outside the vocabulary are user errors. out [n] is the caller's array; release each with
  * generated_free. */
 Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,

@@ -1,5 +1,5 @@
 /* What a Quantiser keeps between passes: delayed scales, which follow from the amaxes when a step ends, and the
- * FP8 values of weights, which are computed whenever parameters change. For quantize.c, which quantises the
+ * FP8 values of weights, which are computed whenever parameters change. For fp8.c, which quantises the
  * operands of a pass. */
 #ifndef ISOTRON_OPS_FP8_STATE_H
 #define ISOTRON_OPS_FP8_STATE_H

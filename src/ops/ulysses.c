@@ -86,11 +86,11 @@ static void exchange(Tape *t, const Group *g, Tensor *x_rows, Tensor *x_heads, b
         .kind = COMM_ALL_TO_ALL, .group = *g, .in_counts = count, .out_counts = count, .n = each};
     if (to_heads) {
         exchange_heads(t, x_rows, by_heads, true);
-        tape_comm(t, &OPS[OP_exchange_to_heads], call, by_heads, by_rows);
+        tape_comm(t, &OPS[OP_seq_to_heads], call, by_heads, by_rows);
         exchange_rows(t, x_heads, by_rows, 0, false);
     } else {
         exchange_rows(t, x_heads, by_rows, 0, true);
-        tape_comm(t, &OPS[OP_exchange_to_rows], call, by_rows, by_heads);
+        tape_comm(t, &OPS[OP_heads_to_seq], call, by_rows, by_heads);
         exchange_heads(t, x_rows, by_heads, false);
     }
     tape_drop(t, by_heads);
@@ -119,7 +119,7 @@ Tensor *op_seq_to_heads(Tape *t, Tensor *x, Group g) {
     y->spmd = spmd_with(x->spmd, AXIS_CP, is_shared(x, g.size) ? SPMD_R : SPMD_V);
     if (tape_grad_is_off_grid(x)) tape_grad_off_grid(y); /* it only moves */
     exchange(t, &g, x, y, true);
-    tape_record(t, &OPS[OP_exchange_to_heads], (Call){.in = {x}, .out = {y}, .attr = &g}, sizeof g,
+    tape_record(t, &OPS[OP_seq_to_heads], (Call){.in = {x}, .out = {y}, .attr = &g}, sizeof g,
                 to_heads_backward);
     return y;
 }
@@ -129,7 +129,7 @@ Tensor *op_heads_to_seq(Tape *t, Tensor *x, Group group, int64_t g, int64_t r) {
         tape_tensor(t, (DType)x->dtype, 5, (int64_t[]){x->dim[0] / group.size, x->dim[1], g, r, x->dim[4]});
     y->spmd = x->spmd;
     exchange(t, &group, y, x, false);
-    tape_record(t, &OPS[OP_exchange_to_rows], (Call){.in = {x}, .out = {y}, .attr = &group}, sizeof group,
+    tape_record(t, &OPS[OP_heads_to_seq], (Call){.in = {x}, .out = {y}, .attr = &group}, sizeof group,
                 to_rows_backward);
     return y;
 }

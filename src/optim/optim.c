@@ -31,12 +31,12 @@ static int64_t cut(const Param *p, FlatRange part, int64_t origin, FlatPiece *ou
 }
 
 /* The pieces of those parameters of a bucket that this rank speaks for, or of the others. */
-static int64_t cut_bucket(const Registry *r, const Bucket *b, bool n_primary, FlatPiece *out) {
+static int64_t cut_bucket(const Registry *r, const Bucket *b, bool primary, FlatPiece *out) {
     const int64_t origin = bucket_part(r, b).begin;
     int64_t n = 0;
     for (int i = b->first; b->trained && i < b->first + b->n; i++) {
         const Param *p = r->laid[i];
-        if (param_is_primary(r, p) == n_primary) n += cut(p, param_part_held(r, p), origin, out + n);
+        if (param_is_primary(r, p) == primary) n += cut(p, param_part_held(r, p), origin, out + n);
     }
     return n;
 }

@@ -50,7 +50,7 @@ static Err decode_null(const Tokenizer *t, unsigned flags, const int32_t *ids, s
     return ERR_OK;
 }
 
-static Err ckpt_tensor_bytes(const TokenizerConfig *c, Tokenizer *t) {
+static Err bytes_open(const TokenizerConfig *c, Tokenizer *t) {
     int64_t size = c->vocab_size ? c->vocab_size : BYTE_VOCAB;
     if (size < BYTES || size > INT32_MAX)
         return err_user("ByteLevelTokenizer needs --vocab-size of at least %d, not %lld", BYTES,
@@ -75,8 +75,8 @@ static Err decode_bytes(const Tokenizer *t, unsigned flags, const int32_t *ids, 
 
 static const TokenizerType TOKENIZER_NULL = {"NullTokenizer", open_null,    encode_null, decode_null,
                                              no_token_id,     none_special, free};
-static const TokenizerType TOKENIZER_BYTES = {
-    "ByteLevelTokenizer", ckpt_tensor_bytes, encode_bytes, decode_bytes, no_token_id, none_special, free};
+static const TokenizerType TOKENIZER_BYTES = {"ByteLevelTokenizer", bytes_open,   encode_bytes, decode_bytes,
+                                              no_token_id,          none_special, free};
 
 static Err override_id(const char *flag, int64_t asked, const Tokenizer *t, int32_t *id) {
     if (asked == -1) return ERR_OK;

@@ -108,7 +108,7 @@ static const struct {
     {M_tokens_of_own_rank, "report", NOT_DONE, NULL},
     {M_cp_keys_repeated, "ring_keys", SPOILT, first_half_twice},
     {M_cp_gradients_lost, "ring_gradients", SPOILT, zero},
-    {M_cp_heads_permuted, "exchange_to_heads", SPOILT, permuted},
+    {M_cp_heads_permuted, "seq_to_heads", SPOILT, permuted},
     {M_cp_gathered_permuted, "gather_keys", SPOILT, permuted},
     {M_cp_scatter_averages, "scatter_gradients", SPOILT, averaged},
     {M_pipeline_gradient_halved, "pipeline_gradient", SPOILT, halved},

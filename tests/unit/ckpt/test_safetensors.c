@@ -114,7 +114,7 @@ static void a_failed_write_keeps_the_old_file(void **unused) {
 
 /* ---- damage ---- */
 
-static Err ckpt_tensor_bytes(const char *path, const void *bytes, size_t n) {
+static Err open_file_of(const char *path, const void *bytes, size_t n) {
     Safetensors *s;
     unlink(path); /* truncating an old file would wait for the disk */
     FILE *f = fopen(path, "wb");
@@ -185,7 +185,7 @@ static void headers_are_not_trusted(void **unused) {
         str_add(&s, &n, 8); /* little-endian, like every machine this runs on */
         str_puts(&s, HEADERS[i][0]);
         str_add(&s, "\0\0\0\0\0\0\0\0", 8);
-        assert_err(ckpt_tensor_bytes(path, s.s, s.len), HEADERS[i][1]);
+        assert_err(open_file_of(path, s.s, s.len), HEADERS[i][1]);
         str_free(&s);
     }
     static const struct {
@@ -195,7 +195,7 @@ static void headers_are_not_trusted(void **unused) {
         {100000001, "the format allows 100000000"}, {UINT64_MAX, "the format allows"}, {9, "does not fit"}};
     for (int i = 0; i < 3; i++) {
         uint64_t bytes[2] = {lengths[i].length, 0};
-        assert_err(ckpt_tensor_bytes(path, bytes, sizeof bytes), lengths[i].what);
+        assert_err(open_file_of(path, bytes, sizeof bytes), lengths[i].what);
     }
     free(path);
     scratch_remove(dir);
@@ -207,12 +207,11 @@ static void truncated_and_flipped_files_do_no_harm(void **unused) {
     Str good = {0};
     assert_ok(file_read(EVERY, &good));
     for (size_t n = 0; n < good.len; n++)
-        assert_err(ckpt_tensor_bytes(path, good.s, n), "is not a valid safetensors file");
+        assert_err(open_file_of(path, good.s, n), "is not a valid safetensors file");
     for (size_t i = 0; i < good.len; i++)
         for (int bit = 0; bit < 8; bit++) {
             good.s[i] ^= (char)(1 << bit);
-            ckpt_tensor_bytes(path, good.s,
-                              good.len); /* a sentence, or a file that happens to be valid too */
+            open_file_of(path, good.s, good.len); /* a sentence, or a file that happens to be valid too */
             good.s[i] ^= (char)(1 << bit);
         }
     str_free(&good);

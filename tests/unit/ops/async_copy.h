@@ -1,7 +1,7 @@
 /* Copies beside the kernels, on a device that is given: each sees what was computed before it, and what waits
  * for it sees the copy; also when both are recorded. */
-#ifndef ISOTRON_TESTS_OPS_BESIDE_H
-#define ISOTRON_TESTS_OPS_BESIDE_H
+#ifndef ISOTRON_TESTS_OPS_ASYNC_COPY_H
+#define ISOTRON_TESTS_OPS_ASYNC_COPY_H
 
 #include <string.h>
 

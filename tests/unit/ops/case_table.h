@@ -6,8 +6,8 @@
  *   };
  *
  * and the rows of kernels/cases.def that have a builder. */
-#ifndef ISOTRON_TESTS_OPS_ROWS_H
-#define ISOTRON_TESTS_OPS_ROWS_H
+#ifndef ISOTRON_TESTS_OPS_CASE_TABLE_H
+#define ISOTRON_TESTS_OPS_CASE_TABLE_H
 
 #include "kernels/case_rows.h"
 #include "unit/ops/builders.h"

@@ -1,7 +1,7 @@
 /* Tensors of more than 2^31 elements: ops of numbers that are all the same, so that a sum of squares (exact,
  * of what lies in memory) says whether each was reached once. Needs some 60 GB of the device's memory. */
-#ifndef ISOTRON_TESTS_OPS_BEYOND_H
-#define ISOTRON_TESTS_OPS_BEYOND_H
+#ifndef ISOTRON_TESTS_OPS_OVER_2G_H
+#define ISOTRON_TESTS_OPS_OVER_2G_H
 
 #include "base/exact_sum.h"
 #include "unit/ops/case.h"

@@ -1,6 +1,6 @@
 /* Calls of kernels: operands of rows of kernels/cases.def or calls.def, and arrangements of their numbers. */
-#ifndef ISOTRON_TESTS_OPS_DIRECT_H
-#define ISOTRON_TESTS_OPS_DIRECT_H
+#ifndef ISOTRON_TESTS_OPS_RAW_CALLS_H
+#define ISOTRON_TESTS_OPS_RAW_CALLS_H
 
 #include <float.h>
 

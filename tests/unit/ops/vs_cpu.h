@@ -11,8 +11,8 @@
  * time, and each of them loses what is below 2^-13 of the largest; the numbers and their scales are at most 1
  * here. A GEMM that is added to a main gradient of 16 bits may be rounded to them before: u' of what is
  * added, which is at most |result| and what was there. */
-#ifndef ISOTRON_TESTS_OPS_AGREE_H
-#define ISOTRON_TESTS_OPS_AGREE_H
+#ifndef ISOTRON_TESTS_OPS_VS_CPU_H
+#define ISOTRON_TESTS_OPS_VS_CPU_H
 
 #include "unit/ops/replay.h"
 #ifdef ISOTRON_CUDA
