@@ -31,7 +31,7 @@ typedef struct StepGemms {
 
 /* The index of the call's GEMM, added to the list if it is new; -1: the op is no GEMM. */
 int gemms_find(StepGemms *, const OpDef *, const Call *);
-/* Runs the GEMMs of one step through BLAS on operands of its own: first one call unmeasured, then all.
+/* Runs the GEMMs of one step through BLAS on scratch operands: one call to warm up, then all.
  * Returns ns. */
 int64_t gemms_through_blas(StepGemms *, int threads);
 /* Measures each on the device; alone_ns becomes that of `steps` steps. */

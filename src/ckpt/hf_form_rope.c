@@ -31,7 +31,7 @@ static const json_t *get_flat(HfReader *r, const char *key) {
     return json_object_size(v) ? v : NULL;
 }
 
-/* Whether layers with a window have a rotation of their own in this type of model. */
+/* Whether layers with a window have a separate rotation in this type of model. */
 static bool has_two_rotations(const HfReader *r) {
     int i = 0;
     while (i < r->num_rows && r->rows[i]->option != OPTION_rope_local_base_freq) i++;

@@ -180,7 +180,7 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
     Str conf = {0};
     Err e = hf_config_import(path, &conf);
     if (!e.code) {
-        Config alone; /* without the command line */
+        Config alone = {0}; /* without the command line */
         const Err of_file = hf_config_parse(path, &conf, j->setup.arena, &alone);
         j->type = alone.hf_model_type;
         add_tokenizer(j->options.from_hf, &conf);

@@ -449,7 +449,7 @@ static void say_how(const Trainer *r) {
     if (r->config->fp8_format == FP8_NONE) return;
     const char *why;
     if (!trainer_fp8_linears(r, &why))
-        printf("FP8 GEMMs: none in the layers of rank 0\n"); /* which speaks */
+        printf("FP8 GEMMs: none in the layers of rank 0\n"); /* only rank 0 prints */
     else
         printf("FP8 GEMMs: %s%s\n", why ? "emulated in fp32, for " : "on the device", why ? why : "");
 }

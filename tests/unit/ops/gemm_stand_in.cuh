@@ -1,5 +1,5 @@
 /* A stand-in for cuBLASLt and the bench of GEMMs, without a GPU: it knows how fast each algorithm is in a
- * short run and under sustained load. One GEMM, whose choice is kept in a folder of its own. */
+ * short run and under sustained load. It has one GEMM. The choice is stored in a separate folder. */
 #ifndef ISOTRON_TESTS_GEMM_STAND_IN_CUH
 #define ISOTRON_TESTS_GEMM_STAND_IN_CUH
 
