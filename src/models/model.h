@@ -50,7 +50,8 @@ typedef struct Model Model;
 
 typedef struct Family {
     const char *name;
-    /* The only reader of options in models/ and nn/, with option_map.h. What the plan points to belongs to the arena. */
+    /* The only reader of options in models/ and nn/, with option_map.h. What the plan points to belongs to
+     * the arena. */
     void (*plan)(const Config *, const Derived *, Arena *, ModelPlan *);
     /* The forward of one stage. At the head at[0] is the loss of each token [b, s] in nats if the feed has
      * labels, else logits [s, b, padded vocabulary]. */
