@@ -140,7 +140,7 @@ void config_json(const Config *, unsigned classes, Str *out);
  * names are ignored, a given option that differs stays and is noted. Wrong types and values are an error. */
 Err config_from_json(Config *, Arena *, const char *json, size_t n, unsigned classes, Str *notes);
 
-/* docs/options.md. */
+/* docs/reference/options.md. */
 void config_options_md(Str *out);
 
 /* Rows of options.def, for loops over all options. */

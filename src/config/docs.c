@@ -1,4 +1,4 @@
-/* docs/options.md, generated from options.def. */
+/* docs/reference/options.md, generated from options.def. */
 #include "config/config.h"
 
 #include <math.h>

@@ -8,7 +8,7 @@
 #include "base/fault.h"
 
 /* A tensor smaller than this fraction of the largest in its quantity has no relative error: the gradient of a
- * key bias is zero up to rounding (docs/formats.md). */
+ * key bias is zero up to rounding (docs/reference/formats.md). */
 static const double FLOOR = 1e-9;
 
 static double norm(const double *x, int64_t n) {

@@ -1,4 +1,4 @@
-/* Judges a run against a golden case (format: docs/formats.md). The steps of the case run in the lane and
+/* Judges a run against a golden case (format: docs/reference/formats.md). The steps of the case run in the lane and
  * layout of the options and are compared with the float64 results of an independent implementation.
  *
  * fp64 and fp32. Let u be the lane's unit roundoff and K the longest sum of a step (tokens, vocabulary,

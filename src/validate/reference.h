@@ -1,5 +1,5 @@
 /* Compares our logits with those that transformers computed in float64 for a converted model
- * (tools/oracle/hf_logits.py; file format: docs/formats.md).
+ * (tools/oracle/hf_logits.py; file format: docs/reference/formats.md).
  *
  * Both programs compute in float64, so a correct conversion differs only by rounding. The bound is that of
  * parity.h: 8 max(moved, u sqrt(K)). `moved` is the largest movement of the logits, over three draws, when

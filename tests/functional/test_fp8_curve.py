@@ -1,6 +1,6 @@
 """Two hundred steps in FP8 keep to the fp64 curve as bf16 does. With e(s) = loss(s) - fp64 loss(s) and its root mean square over steps and
 seeds, R = rms(e of FP8) / rms(e of bf16). A curve's error is to first order proportional to what its operands are rounded by, so R is
-predicted to be the ratio of the roundoffs and may be 1.5 times that (docs/numerics.md). Operands of the forward pass count: e4m3 in every
+predicted to be the ratio of the roundoffs and may be 1.5 times that (docs/reference/numerics.md). Operands of the forward pass count: e4m3 in every
 recipe. The coarser gradients of 'hybrid' reach a curve only through the parameters, and the learning rate is small, so that two curves
 differ by their roundings and have not parted. A run whose scales leave nothing of the operands is outside of the bound: it can fail."""
 import math

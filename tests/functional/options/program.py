@@ -13,7 +13,7 @@ import samples
 from trainer import Options
 
 U = {"fp64": 2.0**-53, "exact": 2.0**-20, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-4}
-# If only arithmetic rounds, docs/numerics.md gives 8 u max(kappa, sqrt(K)): K is the length of the longest sum, the square of a norm;
+# If only arithmetic rounds, docs/reference/numerics.md gives 8 u max(kappa, sqrt(K)): K is the length of the longest sum, the square of a norm;
 # kappa is less than sqrt(K) (test_options.py measures it). If storage rounds every activation, a loss is a mean over tokens of numbers
 # with errors of a few u, and the error of a norm is that of its largest parts.
 TERMS = 2**13

@@ -26,7 +26,7 @@ static TestModel *inference_model(const char *words) {
 }
 
 /* Two evaluations of the same logits differ by the rounding of the longest sum in each layer's four GEMMs
- * (docs/numerics.md: an fp64 layout agrees to rounding); a log-probability adds the difference of two of them
+ * (docs/reference/numerics.md: an fp64 layout agrees to rounding); a log-probability adds the difference of two of them
  * and a sum over the vocabulary. */
 static double logprob_bound(const TestModel *m, double largest_logit) {
     const Derived *d = &m->setup->derived;
