@@ -8,35 +8,25 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/version.h"
+
 const char *const PROVENANCE_NAMES[FACTS] = {
     [FACT_COMMIT] = "commit", [FACT_DATE] = "date",           [FACT_CPU] = "cpu",
     [FACT_CORES] = "cores",   [FACT_COMPILER] = "compiler",   [FACT_FLAGS] = "flags",
     [FACT_BLAS] = "blas",     [FACT_BLAS_CORE] = "blas_core",
 };
 
-/* The first line that begins with `key`, without it and without ": "; all of the first line for "". */
+/* What is behind the colon of the first line that begins with `key`. */
 static void read_line(FILE *f, const char *key, char out[160]) {
     char line[512];
     while (f && fgets(line, sizeof line, f)) {
         if (strncmp(line, key, strlen(key))) continue;
-        const char *value = *key ? strchr(line, ':') : line;
-        value = value && *key ? value + 1 : value;
+        const char *value = strchr(line, ':');
         if (!value) continue;
-        value += strspn(value, " \t");
+        value += 1 + strspn(value + 1, " \t");
         snprintf(out, 160, "%.*s", (int)strcspn(value, "\n"), value);
         return;
     }
-}
-
-static void commit(char out[160]) {
-    const char *known = getenv("BENCH_COMMIT"); /* of a program that was copied away from its repository */
-    if (known) {
-        snprintf(out, 160, "%s", known);
-        return;
-    }
-    FILE *f = popen("git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null", "r");
-    read_line(f, "", out);
-    if (f) pclose(f);
 }
 
 static void cpu(char out[160]) {
@@ -50,13 +40,13 @@ Provenance provenance_read(void) {
     cpu_set_t set;
     time_t now = time(NULL);
     for (int i = 0; i < FACTS; i++) strcpy(p.text[i], "unknown");
-    commit(p.text[FACT_COMMIT]);
+    snprintf(p.text[FACT_COMMIT], sizeof p.text[FACT_COMMIT], "%s", isotron_commit());
     strftime(p.text[FACT_DATE], sizeof p.text[FACT_DATE], "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
     cpu(p.text[FACT_CPU]);
     if (!sched_getaffinity(0, sizeof set, &set))
         snprintf(p.text[FACT_CORES], sizeof p.text[FACT_CORES], "%d", CPU_COUNT(&set));
-    snprintf(p.text[FACT_COMPILER], sizeof p.text[FACT_COMPILER], "%s", BENCH_COMPILER);
-    snprintf(p.text[FACT_FLAGS], sizeof p.text[FACT_FLAGS], "%s", BENCH_FLAGS);
+    snprintf(p.text[FACT_COMPILER], sizeof p.text[FACT_COMPILER], "%s", isotron_compiler());
+    snprintf(p.text[FACT_FLAGS], sizeof p.text[FACT_FLAGS], "%s", isotron_flags());
     snprintf(p.text[FACT_BLAS], sizeof p.text[FACT_BLAS], "%s", openblas_get_config());
     snprintf(p.text[FACT_BLAS_CORE], sizeof p.text[FACT_BLAS_CORE], "%s", openblas_get_corename());
     return p;

@@ -7,7 +7,7 @@ extern "C" {
 #endif
 
 typedef enum ProvenanceFact {
-    FACT_COMMIT, /* of the working tree, "-dirty" behind it if it has changes */
+    FACT_COMMIT, /* base/version.h */
     FACT_DATE,
     FACT_CPU,
     FACT_CORES, /* that this process may use */

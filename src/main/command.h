@@ -15,6 +15,7 @@
     COMMAND(inspect, false, "list what a checkpoint or a dataset holds")                                     \
     COMMAND(parity, true, "judge a run against a golden case of an independent implementation")              \
     COMMAND(bench, false, "measure speed: a training step and where its time goes, every op alone")          \
+    COMMAND(version, false, "print the version, the commit, the compiler and the libraries of this build")   \
     COMMAND(docs, false, "print docs/reference/options.md: every option with its default, range and meaning")
 
 /* Each gets the words behind its name. Sentences about usage are printed by the command; the result is the

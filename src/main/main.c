@@ -30,6 +30,7 @@ int main(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is the error of the write */
     if (argc < 2) return usage(stderr), ERR_USER;
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) return usage(stdout), 0;
+    if (!strcmp(argv[1], "--version")) argv[1] += 2; /* the command */
     const char *names[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++) {
         names[i] = TABLE[i].name;

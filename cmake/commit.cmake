@@ -1,0 +1,19 @@
+# cmake -DSOURCE=FOLDER -DOUT=FILE.c -P commit.cmake: writes isotron_commit() (src/base/version.h) of a working tree, if it has changed.
+# ISOTRON_COMMIT in the environment is that of a tree that was copied away from its repository.
+set(commit "$ENV{ISOTRON_COMMIT}")
+set(git git --no-optional-locks -C ${SOURCE})
+# A release that was unpacked inside of another repository has no commit.
+execute_process(COMMAND ${git} rev-parse --show-prefix OUTPUT_VARIABLE prefix OUTPUT_STRIP_TRAILING_WHITESPACE
+  RESULT_VARIABLE status ERROR_QUIET)
+if(NOT commit AND status EQUAL 0 AND prefix STREQUAL "")
+  execute_process(COMMAND ${git} describe --always --dirty --abbrev=12 --exclude * OUTPUT_VARIABLE commit
+    OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+endif()
+if(NOT commit)
+  set(commit unknown)
+endif()
+file(CONFIGURE OUTPUT ${OUT} CONTENT [[
+#include "base/version.h"
+
+const char *isotron_commit(void) { return "@commit@"; }
+]] @ONLY)
