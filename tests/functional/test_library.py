@@ -1,4 +1,4 @@
-"""Another project builds on what is installed, by CMake and by pkg-config. A training loop of its own computes the losses and the
+"""Another project builds on what is installed, by CMake and by pkg-config. A training loop of that project computes the losses and the
 checkpoint of `isotron pretrain`."""
 import os
 import re
