@@ -3,8 +3,16 @@
 #ifndef ISOTRON_BASE_ERR_H
 #define ISOTRON_BASE_ERR_H
 
-/* The code is the exit status of the program. */
-typedef enum ErrCode { ERR_NONE = 0, ERR_FAILED = 1, ERR_USER = 2, ERR_INFRA = 3 } ErrCode;
+/* Every exit status of the program; docs/ci.md has the same table. A fault (fault.h) ends it by SIGABRT, which a
+ * shell reports as 134. */
+typedef enum ErrCode {
+    ERR_NONE = 0,         /* success; a verdict that was asked for is a pass */
+    ERR_FAILED = 1,       /* a check that was asked for did not hold, or training diverged */
+    ERR_USER = 2,         /* options, paths or input files are wrong */
+    ERR_INFRA = 3,        /* the machine failed: disk full, no permission, a lost rank */
+    ERR_INCONCLUSIVE = 4, /* measurements vary too much for a verdict */
+    ERR_SIGNAL = 128      /* plus the number of the signal that stopped the run, after it has saved */
+} ErrCode;
 
 typedef struct Err {
     ErrCode code;
@@ -18,11 +26,9 @@ typedef struct Err {
         if (err_return_.code) return err_return_;                                                            \
     } while (0)
 
-/* The user's input is wrong (exit status 2). */
+/* Each makes an Err of that code. */
 Err err_user(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* The machine failed us: disk full, no permission, short read (exit status 3). */
 Err err_infra(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* A check that was asked for did not hold: parity, verification (exit status 1). */
 Err err_failed(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

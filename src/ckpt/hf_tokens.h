@@ -4,6 +4,7 @@
 #define ISOTRON_CKPT_HF_TOKENS_H
 
 #include <jansson.h>
+#include <stdint.h>
 
 #include "base/err.h"
 #include "base/str.h"

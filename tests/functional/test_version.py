@@ -13,7 +13,7 @@ def git(folder, *words):
 
 
 def commit(source):
-    """What a build of that folder would say."""
+    """The commit that a build of that folder names."""
     subprocess.run(["cmake", f"-DSOURCE={source}", f"-DOUT={WORK}/commit.c", "-P", ROOT / "cmake/commit.cmake"], check=True)
     return re.search('return "(.*)";', (WORK / "commit.c").read_text())[1]
 

@@ -1,0 +1,27 @@
+# cmake --install: the program, libisotron.a, its headers, and packages for CMake (find_package(isotron)) and pkg-config.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+add_dependencies(isotron libisotron) # what is installed is built by one target
+set(headers ${CMAKE_INSTALL_INCLUDEDIR}/isotron)
+set(packages ${CMAKE_INSTALL_LIBDIR}/cmake/isotron)
+target_include_directories(libisotron INTERFACE $<INSTALL_INTERFACE:${headers}>)
+install(TARGETS isotron RUNTIME)
+install(TARGETS libisotron EXPORT isotron ARCHIVE)
+install(DIRECTORY src/ kernels DESTINATION ${headers} FILES_MATCHING PATTERN "*.h" PATTERN "*.def"
+  PATTERN main EXCLUDE PATTERN validate EXCLUDE PATTERN kernels/cpu EXCLUDE PATTERN kernels/cuda EXCLUDE)
+install(EXPORT isotron NAMESPACE isotron:: FILE isotron-targets.cmake DESTINATION ${packages})
+configure_package_config_file(cmake/isotron-config.cmake.in isotron-config.cmake INSTALL_DESTINATION ${packages})
+write_basic_package_version_file(isotron-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/isotron-config.cmake ${PROJECT_BINARY_DIR}/isotron-config-version.cmake DESTINATION ${packages})
+
+set(private "-lm -pthread")
+if(MPI_C_FOUND)
+  list(JOIN MPI_C_LIBRARIES " " mpi)
+  string(APPEND private " ${mpi}")
+endif()
+if(ISOTRON_CUDA)
+  string(APPEND private " -L${CUDAToolkit_LIBRARY_DIR} -lcublasLt -lcudart ${CUDNN} -lstdc++")
+endif()
+file(RELATIVE_PATH up ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+configure_file(cmake/isotron.pc.in isotron.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/isotron.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

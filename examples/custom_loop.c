@@ -1,0 +1,145 @@
+/* A training loop of your own on the installed library: options, model, batches, forward and backward, the sum of the gradients
+ * over the ranks, the optimizer, a checkpoint. Ranks are threads (--ranks) or processes (mpirun), in every layout.
+ *
+ *     custom_loop --config tiny.conf --ranks 2 --save checkpoints
+ *
+ * It takes the options of `isotron pretrain` about model, training and layout, and its losses are bitwise equal to those of that
+ * command. --load resumes from a checkpoint. */
+#include <stdio.h>
+
+#include "comm/agree.h"
+#include "data/prefetch.h"
+#include "data/sampler.h"
+#include "models/option_map.h"
+#include "train/checkpoint.h"
+#include "train/launch.h"
+#include "train/trainer.h"
+
+typedef struct Run {
+    Config config;   /* the options */
+    Derived derived; /* sizes and schedules that follow from them */
+    Data *data;      /* of all ranks of this process */
+} Run;
+
+/* Made-up samples. For your own text fill .paths instead; for any other source make a Batch by yourself. */
+static Err open_data(Run *run) {
+    const Config *c = &run->config;
+    const Derived *d = &run->derived;
+    if (!c->mock_data) return err_user("this example reads no files: give --mock-data");
+    const DataConfig data = {.mock = true,
+                             .samples = {d->train_iters * d->global_batch_size},
+                             .sequence_length = c->seq_length,
+                             .vocab_size = d->vocab_size,
+                             .eod = -1,
+                             .pad = -1,
+                             .seed = (uint32_t)c->seed};
+    return data_open(&data, &run->data);
+}
+
+/* Deals samples to the data-parallel ranks, and reads them ahead. */
+static Err open_stream(const Run *run, const Trainer *t, Prefetch **stream) {
+    const Dataset *dataset = data_split(run->data, SPLIT_TRAIN);
+    const SamplerConfig s = {.kind = SAMPLER_SINGLE,
+                             .total_samples = data_length(dataset),
+                             .consumed_samples = t->consumed_samples,
+                             .micro_batch_size = run->derived.micro_batch_size,
+                             .dp_rank = t->layout.mesh.coordinate[AXIS_DP],
+                             .dp_size = t->layout.mesh.size[AXIS_DP]};
+    Sampler *sampler;
+    ERR_RETURN(sampler_open(&s, &sampler));
+    *stream = prefetch_start(dataset, sampler, s.micro_batch_size, run->config.seq_length, 2);
+    return ERR_OK;
+}
+
+/* The microbatches of this rank: of each sample the positions that its context-parallel rank holds. */
+static Err take_batches(const Trainer *t, Prefetch *stream, int64_t n, Arena *arena, Batch *out) {
+    const Mesh *mesh = &t->layout.mesh;
+    for (int64_t i = 0; i < n; i++) {
+        const Batch *whole;
+        ERR_RETURN(prefetch_next(stream, &whole));
+        if (!whole) return err_user("the data ended early");
+        out[i] = batch_slice(whole, mesh->size[AXIS_CP], mesh->coordinate[AXIS_CP], arena);
+    }
+    return ERR_OK;
+}
+
+static Err step(Trainer *t, Prefetch *stream, StepReport *report) {
+    const Derived *d = t->derived;
+    const int64_t n =
+        config_batch_size(d, t->consumed_samples) / (d->micro_batch_size * d->data_parallel_size);
+    Arena *arena = arena_new();
+    Batch *batches = arena_alloc(arena, (size_t)n * sizeof *batches);
+    Err e = comm_agree(t->comm, take_batches(t, stream, n, arena, batches)); /* all ranks go on, or none */
+    if (!e.code) {
+        *report = trainer_begin_step(t);                /* gradients are zero */
+        trainer_microbatches(t, batches, n, n, report); /* forward and backward */
+        trainer_reduce(t, report);                      /* gradients and losses of all ranks */
+        trainer_update(t, report);                      /* clips, updates, moves the schedules */
+    }
+    arena_free(arena);
+    return e;
+}
+
+static Err train_steps(const Run *run, Trainer *t) {
+    Prefetch *stream = NULL;
+    Err e = comm_agree(t->comm, open_stream(run, t, &stream));
+    while (!e.code && t->iteration < run->derived.train_iters) {
+        StepReport report;
+        e = step(t, stream, &report);
+        if (!e.code && rank_is_printer(t->comm))
+            printf("iteration %lld: loss %.17g, gradient norm %.6g, learning rate %.3e\n",
+                   (long long)t->iteration, report.loss, report.optim.grad_norm, report.lr);
+    }
+    prefetch_stop(stream);
+    if (e.code || !run->config.save) return e;
+    ERR_RETURN(trainer_save(t));
+    return trainer_finish_save(t, true, &(int64_t){0}); /* what --async-save has only started */
+}
+
+/* What each rank does. */
+static Err train_rank(void *arg, Comm *comm) {
+    const Run *run = arg;
+    const DeviceSpec spec = map_device_spec(&run->config, &run->derived, comm ? comm_rank(comm) : 0);
+    Device *device;
+    ERR_RETURN(comm_agree(comm, device_open(&spec, &device)));
+    const MemoryPlan plan = memory_plan_new(&run->config, &run->derived, comm, device);
+    Trainer *t = trainer_new(&run->config, &run->derived, &plan, comm, device);
+    bool loaded;
+    Err e = comm_agree(comm, trainer_load(t, &loaded)); /* --load */
+    if (!e.code && !loaded) {
+        registry_init(t->model->registry, t->context.seed);
+        trainer_publish(t);
+    }
+    if (!e.code) e = train_steps(run, t);
+    trainer_free(t);
+    return e;
+}
+
+/* Options into a Config, what follows from them, and the data. */
+static Err prepare(Run *run, Args *args, int argc, char **argv) {
+    const uint64_t unused = 1 << GROUP_TOKENIZER | 1 << GROUP_LOGGING | 1 << GROUP_EVALUATION;
+    ERR_RETURN(config_parse(&run->config, args, CONFIG_ALL_GROUPS & ~unused, 0, argc, argv));
+    if (args->help) return ERR_OK;
+    ERR_RETURN(world_size(&run->config)); /* under mpirun */
+    config_check(&run->config, CHECK_MODEL | CHECK_TRAIN, args);
+    ERR_RETURN(args_end(args));
+    config_finish(&run->config, args->arena, 0, &run->derived);
+    ERR_RETURN(trainer_check(&run->config, &run->derived));
+    return open_data(run);
+}
+
+int main(int argc, char **argv) {
+    Run run = {0};
+    Args args;
+    Str help = {0};
+    args_init(&args, arena_new(), "custom_loop [--config FILE] [options]", NULL);
+    Err e = prepare(&run, &args, argc - 1, argv + 1);
+    if (args.help) args_help(&args, &help), fputs(help.s, stdout);
+    if (!e.code && !args.help) e = world_run(&run.config, train_rank, &run);
+    if (e.code) fprintf(stderr, "custom_loop: %s\n%s", e.msg, args.num_problems > 1 ? args.problems.s : "");
+    data_close(run.data);
+    arena_free(args.arena);
+    args_free(&args);
+    str_free(&help);
+    return (int)e.code;
+}
