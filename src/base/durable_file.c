@@ -37,7 +37,7 @@ static void release(Sink *s) {
     *s = (Sink){.fd = -1};
 }
 
-/* The file is removed on an error: nobody knows what a disk holds of it after a failed fsync. */
+/* After a failed fsync the content on the disk is unknown, so an error removes the file. */
 static Err finish(Sink *s, Err e) {
     if (s->fd < 0) return e;
     if (!e.code) e = flush(s);

@@ -1,5 +1,5 @@
-/* Buffered writes to a new file. All code that writes a file which must survive a power failure uses this:
- * no other code makes file content durable. */
+/* Buffered writes to a new file that must survive a power failure. No other code makes file content
+ * durable. */
 #ifndef ISOTRON_BASE_DURABLE_FILE_H
 #define ISOTRON_BASE_DURABLE_FILE_H
 
@@ -12,15 +12,15 @@ typedef struct Sink {
     char *path; /* owned until sink_close */
     int fd;
     int64_t size; /* bytes so far */
-    char *buffer; /* the last `held` of them */
+    char *buffer; /* its last `held` bytes, not yet written */
     size_t held;
 } Sink;
 
 /* Creates or truncates the file. Call sink_close, sink_replace or sink_discard after it, even on error. */
 Err sink_open(Sink *, const char *path);
 Err sink_add(Sink *, const void *bytes, size_t n);
-/* Calls fsync and close; removes the file if `so_far` or one of these is an error. Returns the first error.
- * On success the content is durable; the name is durable once the folder is synced (file_rename,
+/* Calls fsync and close. Removes the file if `so_far` or one of these calls is an error. Returns the first
+ * error. On success the content is durable; the name is durable once the folder is synced (file_rename,
  * file_sync_dir). */
 Err sink_close(Sink *, Err so_far);
 /* The same, then renames the file to `path`, atomically and durably. */

@@ -1,4 +1,4 @@
-/* The rounding of an ExactSum, which has one code for host and GPU. */
+/* The rounding of an ExactSum. Host and GPU share this code. */
 #ifndef ISOTRON_BASE_EXACT_ROUND_H
 #define ISOTRON_BASE_EXACT_ROUND_H
 
@@ -7,7 +7,7 @@
 
 enum { EXACT_LIMB_BITS = 32, EXACT_MANTISSA = 53 };
 
-/* Carries on, so that |limb| < 2^32 for all but the last. */
+/* Propagates carries, so that |limb| < 2^32 for all but the last limb. */
 HOST_DEVICE static inline void exact_normalise(ExactSum *s) {
     int64_t carry = 0;
     for (int i = 0; i < EXACT_LIMBS - 1; i++) {
@@ -18,7 +18,8 @@ HOST_DEVICE static inline void exact_normalise(ExactSum *s) {
     s->limb[EXACT_LIMBS - 1] += carry;
 }
 
-/* Of a normal sum: its sign; limbs become those of the magnitude, all in [0, 2^32) but perhaps the last. */
+/* Returns the sign of a normal sum and replaces the limbs by those of the magnitude, all in [0, 2^32) except
+ * perhaps the last. */
 HOST_DEVICE static inline double exact_take_sign(ExactSum *s) {
     int top = EXACT_LIMBS - 1;
     while (top >= 0 && !s->limb[top]) top--;
@@ -32,7 +33,7 @@ HOST_DEVICE static inline double exact_take_sign(ExactSum *s) {
     return sign;
 }
 
-/* The highest bit of a magnitude; -1: it is 0. */
+/* The number of the highest bit of a magnitude; -1: the magnitude is 0. */
 HOST_DEVICE static inline int exact_top_bit(const ExactSum *s) {
     int i = EXACT_LIMBS - 1, bit = 0;
     while (i >= 0 && !s->limb[i]) i--;
@@ -57,9 +58,9 @@ HOST_DEVICE static inline int exact_any_below(const ExactSum *s, int bit) {
     return (s->limb[bit / EXACT_LIMB_BITS] & ((INT64_C(1) << bit % EXACT_LIMB_BITS) - 1)) != 0;
 }
 
-/* The bits of the nearest double to the magnitude. `drop` bits below the mantissa make its exponent drop + 1,
- * whose 1 is the mantissa's leading bit (of a subnormal number there is none); rounded up to a power of two
- * that bit carries. */
+/* The bits of the double nearest to the magnitude. With `drop` bits below the mantissa the exponent is drop +
+ * 1; the 1 comes from the mantissa's leading bit, which a subnormal number lacks. Rounding up to a power of
+ * two carries into the exponent. */
 HOST_DEVICE static inline uint64_t exact_nearest(const ExactSum *s) {
     const uint64_t infinite = UINT64_C(0x7ff) << (EXACT_MANTISSA - 1);
     const int top = exact_top_bit(s), drop = top >= EXACT_MANTISSA ? top - EXACT_MANTISSA + 1 : 0;
@@ -72,7 +73,7 @@ HOST_DEVICE static inline uint64_t exact_nearest(const ExactSum *s) {
     return bits < infinite ? bits : infinite;
 }
 
-/* exact_value, as the bits of a double; the sum is used up. */
+/* The bits of exact_value as a double. Destroys the sum. */
 HOST_DEVICE static inline uint64_t exact_round(ExactSum *s) {
     const uint64_t nan = UINT64_C(0x7ff8) << 48, infinite = UINT64_C(0x7ff) << (EXACT_MANTISSA - 1),
                    minus = UINT64_C(1) << 63;

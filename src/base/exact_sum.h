@@ -8,7 +8,7 @@
 
 enum { EXACT_LIMBS = 68 }; /* 2^-1074 .. 2^1024 and 78 bits for carries */
 
-/* Sums of ranks are added field by field (as int64_t[EXACT_WORDS]) once each is normal. */
+/* Normal sums of several ranks may be added field by field (as int64_t[EXACT_WORDS]). */
 typedef struct ExactSum {
     int64_t limb[EXACT_LIMBS]; /* limb i counts 2^(32 i - 1074) */
     int64_t plus_infinities, minus_infinities, nans;

@@ -43,7 +43,7 @@ void fault(const char *file, int line, const char *cond, const char *fmt, ...) {
     abort();
 }
 
-/* The path of what is mapped at an address. */
+/* The path of the file that is mapped at an address. */
 static void path_at(uintptr_t address, char *path, size_t size) {
     char line[600];
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -57,7 +57,7 @@ static void path_at(uintptr_t address, char *path, size_t size) {
     }
 }
 
-/* Comes inside a load of ours, where the standard library may be called. */
+/* Runs inside one of our loads, where the standard library may be called. */
 static void lost_page(int number, siginfo_t *info, void *context) {
     (void)number, (void)context;
     char path[600];

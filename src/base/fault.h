@@ -1,5 +1,5 @@
-/* Bugs and lost hardware: CHECK prints what broke, where, and on which rank, then takes the whole process
- * down (abort(), so that every thread-rank dies and mpirun ends the other processes). */
+/* Bugs and lost hardware. CHECK prints the failed condition, its place and the rank, then ends the whole
+ * process: abort() ends every rank that is a thread, and mpirun ends the other processes. */
 #ifndef ISOTRON_BASE_FAULT_H
 #define ISOTRON_BASE_FAULT_H
 
@@ -10,8 +10,8 @@
 _Noreturn void fault(const char *file, int line, const char *cond, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* What this thread is doing, for the message of a fault. The one piece of per-thread state in the program: a
- * rank is a thread, and a fault deep in a kernel must be able to name it. */
+/* The current activity of this thread, for the message of a fault. This is the only per-thread state in the
+ * program: a rank is a thread, and a fault deep in a kernel must be able to name it. */
 typedef struct FaultScope {
     char where[120];    /* "rank 3 (tp 1 dp 1)" */
     char op[32];        /* the op that is running, empty between ops */
@@ -24,8 +24,8 @@ FaultScope *fault_scope(FaultScope *scope);
 /* The scope of the calling thread, NULL if none is installed. */
 FaultScope *fault_scope_now(void);
 
-/* From here on a page of a mapped file that is gone (the file was cut short, its disk failed) ends the
- * process with a message that names the file, and with exit status ERR_INFRA. */
+/* From here on, the loss of a page of a mapped file (the file was truncated, its disk failed) ends the
+ * process with exit status ERR_INFRA and a message that names the file. */
 void fault_on_lost_pages(void);
 
 #endif

@@ -90,17 +90,17 @@ Err file_remove(const char *path) {
     return sync_parent(path);
 }
 
-/* ---- whole files ---- */
+/* ---- files as values ---- */
 
-/* Where bytes for a path go. */
+/* The destination of bytes for a path. */
 typedef struct Target {
-    char *file; /* replaced, or new: no symlink; NULL where bytes are written to what is there */
-    int own;    /* what is there is this program's own output, -1 if not */
+    char *file; /* to be replaced or created, not a symlink; NULL: write to the existing file */
+    int own;    /* the descriptor if this is the program's own output, else -1 */
 } Target;
 
-/* The path behind the symlinks at the end of `path`: there may be nothing. */
+/* The path at the end of a chain of symlinks; no file need exist there. */
 static Err follow(const char *path, char **out) {
-    enum { MOST_LINKS = 40 }; /* Linux follows as many */
+    enum { MOST_LINKS = 40 }; /* Linux's own limit */
     char *at = mem_strdup(path), to[PATH_MAX];
     ssize_t n = 0;
     for (int links = 0; links <= MOST_LINKS && (n = readlink(at, to, sizeof to - 1)) >= 0; links++) {
@@ -110,13 +110,13 @@ static Err follow(const char *path, char **out) {
         at = next;
     }
     *out = at;
-    if (n < 0) return ERR_OK; /* no symlink, or nothing */
+    if (n < 0) return ERR_OK; /* no symlink, or no such file */
     free(at);
     errno = ELOOP;
     return file_failed("open", path);
 }
 
-/* stdout or stderr, if that is the file. */
+/* The descriptor of stdout or stderr if it leads to this file, else -1. */
 static int own_output(const struct stat *file) {
     struct stat own;
     for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
@@ -143,7 +143,7 @@ static Err replace(const char *path, const void *bytes, size_t n) {
 }
 
 static Err write_to(const char *path, int own, const void *bytes, size_t n) {
-    fflush(stdout); /* what was printed earlier stands before it */
+    fflush(stdout); /* so that earlier output precedes it */
     int fd = own < 0 ? open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC) : fcntl(own, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) return file_failed("open", path);
     Err e = file_write_all(fd, path, bytes, n);

@@ -1,4 +1,4 @@
-/* Files as whole values: read, map, and replace atomically (write, fsync, rename, fsync of the folder). */
+/* Files as values: read, map, and replace atomically (write, fsync, rename, fsync of the folder). */
 #ifndef ISOTRON_BASE_FILE_H
 #define ISOTRON_BASE_FILE_H
 
@@ -9,34 +9,34 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* After a failed system call: "cannot <verb> '<path>'" with errno's reason; the user's mistake if the path is
- * wrong or forbidden, else the machine's. */
+/* The error of a failed system call: "cannot <verb> '<path>'" with errno's reason. A user error if the path
+ * is wrong or forbidden, else an infra error. */
 Err file_failed(const char *verb, const char *path);
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);
 /* Bytes in the file, -1 if it cannot be read. */
 int64_t file_size(const char *path);
-/* Appends the whole file to `out`. */
+/* Appends the content of the file to `out`. */
 Err file_read(const char *path, Str *out);
-/* The file holds either its old or its new content, whatever happens in between. Symlinks are followed, also
- * to a file that does not exist yet: the file behind them is replaced, in its folder, and they stay. What is
- * no regular file (a device, a FIFO, which waits for its reader) is written to as it is, and so is what
- * stdout or stderr of this program leads to, behind what was printed. A folder is the user's mistake. */
+/* Replaces a file atomically: at any time it has either its old or its new content. Symlinks are followed,
+ * also to a file that does not exist yet: their target is replaced in its folder, and they stay. A path that
+ * is no regular file (a device, a FIFO, which waits for its reader) is written to directly. So is the file
+ * that stdout or stderr of this program leads to, after the output so far. A folder is a user error. */
 Err file_write_atomic(const char *path, const void *bytes, size_t n);
-/* Whether file_write_atomic adds to what is there instead of replacing it. */
+/* Whether file_write_atomic appends to the path instead of replacing it. */
 bool file_is_stream(const char *path);
-/* Before long work: whether file_write_atomic can begin, with a sentence if the folder is missing or may not
- * be written to, or `path` is a folder. Writes nothing. */
+/* Checks before long work whether file_write_atomic can begin: an error if the folder is missing or not
+ * writable, or if `path` is a folder. Writes nothing. */
 Err file_check_target(const char *path);
 /* Writes all bytes to an open descriptor; a full disk is an infra error that names `path`. */
 Err file_write_all(int fd, const char *path, const void *bytes, size_t n);
-/* mkdir -p; the folders that it makes are durable. */
+/* mkdir -p; the new folders are durable. */
 Err file_mkdirs(const char *path);
-/* fsync of the folder itself: names made, changed and removed in it so far survive a power failure. */
+/* fsync of the folder itself: names that were created, changed or removed in it survive a power failure. */
 Err file_sync_dir(const char *dir);
 /* Renames within a folder, durably; a file at `to` is replaced atomically. */
 Err file_rename(const char *from, const char *to);
-/* Removes a file, durably; that there is none is no error. */
+/* Removes a file, durably; a missing file is no error. */
 Err file_remove(const char *path);
 /* rm -r of a folder that this program wrote. */
 Err file_remove_tree(const char *path);

@@ -1,4 +1,4 @@
-/* Marks inline functions that kernels on the GPU call too. */
+/* Marks inline functions that GPU kernels call too. */
 #ifndef ISOTRON_BASE_HOST_DEVICE_H
 #define ISOTRON_BASE_HOST_DEVICE_H
 

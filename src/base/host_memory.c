@@ -13,7 +13,7 @@
 
 /* ---- files ---- */
 
-/* Of a file that cannot be read there are none. */
+/* The lines of a file; none if the file cannot be read. */
 typedef struct Lines {
     Str text;
     char *rest;
@@ -29,7 +29,7 @@ static Lines lines_of(const char *folder, const char *name) {
 
 static char *next_line(Lines *l) { return strsep(&l->rest, "\n"); }
 
-/* Digits alone: no sign, no "max", nothing that does not fit. */
+/* A number of digits only: no sign, no "max", no overflow. */
 static size_t number_at(const char *text, size_t otherwise) {
     char *end;
     text += strspn(text, " \t");
@@ -40,7 +40,7 @@ static size_t number_at(const char *text, size_t otherwise) {
     return errno || !ends || n > SIZE_MAX ? otherwise : (size_t)n;
 }
 
-/* What follows `key` in the first line that begins with it; "": in the first line. */
+/* The number after `key` in the first line that begins with it; "": in the first line. */
 static size_t number_in(const char *folder, const char *name, const char *key, size_t otherwise) {
     Lines lines = lines_of(folder, name);
     const char *line = next_line(&lines);
@@ -54,7 +54,7 @@ static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 /* ---- control groups ---- */
 
-/* A version's names: of the type of its mounts, and of the files of a group. */
+/* The names of a cgroup version: the type of its mounts, and the files of a group. */
 typedef struct Version {
     const char *mount, *controller; /* "": one tree for all controllers */
     const char *limit, *usage, *inactive, *active;
@@ -76,7 +76,8 @@ static size_t left_of(const char *folder, const Version *v) {
     return limit > used ? limit - used : 0;
 }
 
-/* Of a group and all above it, up to `top`, the length of the path of where they are mounted. */
+/* The least memory left under the limits of a group and its ancestors, up to the mount point, whose path has
+ * length `top`. */
 static size_t left_above(char *folder, size_t top, const Version *v) {
     size_t least = left_of(folder, v);
     for (char *slash; (slash = strrchr(folder + top, '/'));) {
@@ -95,7 +96,7 @@ static bool lists(const char *list, const char *word) {
     return false;
 }
 
-/* This process's group in a version's tree: a line "number:controllers:path"; NULL if there is none. */
+/* This process's group in a version's tree, from a line "number:controllers:path"; NULL: none. */
 static char *own_group(const char *root, const Version *v) {
     Lines lines = lines_of(root, "proc/self/cgroup");
     char *found = NULL;
@@ -109,16 +110,16 @@ static char *own_group(const char *root, const Version *v) {
     return found;
 }
 
-/* The group's path below a mount that shows the tree from `shown` on; "" where it shows another part of it,
- * as in a container that has not its own view: what is mounted is the container's group then. */
+/* The path of the group below a mount that shows the tree from `shown` on. "" if the mount shows another part
+ * of the tree, as in a container without its own view: the mount is then the container's group. */
 static const char *below(const char *group, const char *shown) {
     const size_t n = strcmp(shown, "/") ? strlen(shown) : 0;
     if (strncmp(group, shown, n) || (group[n] && group[n] != '/') || strstr(group, "/..")) return "";
     return group + n;
 }
 
-/* A line of /proc/self/mountinfo: number, parent, device, what is shown, where, options, " - ", type, source,
- * options of the file system. */
+/* Reads a line of /proc/self/mountinfo: number, parent, device, root of the mount, mount point, options, " -
+ * ", type, source, options of the file system. */
 static size_t left_at(const char *root, const char *line, const char *group, const Version *v) {
     const char *separator = strstr(line, " - ");
     char *shown = NULL, *at = NULL, *type = NULL, *options = NULL;

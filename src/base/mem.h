@@ -1,4 +1,4 @@
-/* Host memory that cannot fail quietly: running out of it is a fault. Release with free(). */
+/* Host memory. Running out of it is a fault, so no function returns NULL. Release with free(). */
 #ifndef ISOTRON_BASE_MEM_H
 #define ISOTRON_BASE_MEM_H
 
@@ -12,11 +12,11 @@ void *mem_aligned(size_t bytes);                      /* 64-byte aligned, uninit
 char *mem_strdup(const char *s);
 char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* A bump arena: everything allocated for one lifetime (a run, a step, a request) is released together. */
+/* A bump arena: all allocations of one lifetime (a run, a step, a request) are released together. */
 typedef struct Arena Arena;
 Arena *arena_new(void);
 void arena_free(Arena *);
-void arena_reset(Arena *);                /* forget all allocations, keep the memory */
+void arena_reset(Arena *);                /* drops all allocations, keeps the memory */
 void *arena_alloc(Arena *, size_t bytes); /* zeroed, 16-byte aligned, valid until reset or free */
 char *arena_printf(Arena *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

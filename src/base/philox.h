@@ -1,8 +1,8 @@
 /* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
  * (SC11). Every random number of a run is a pure function of (seed, site, index): init, dropout, routing
- * jitter, sampling. `site` names what draws (the hash of a tensor or op name, with the step and microbatch
- * folded in), `index` is the global element index, so no layout, microbatch split or recompute can change a
- * draw. */
+ * jitter, sampling. `site` names the user of the numbers (the hash of a tensor or op name, combined with step
+ * and microbatch). `index` is the global element index. So no layout, microbatch split or recomputation can
+ * change a draw. */
 #ifndef ISOTRON_BASE_PHILOX_H
 #define ISOTRON_BASE_PHILOX_H
 
@@ -17,7 +17,7 @@ typedef struct Philox4 {
 
 HOST_DEVICE static inline uint64_t philox_product(uint32_t a, uint32_t b) {
 #ifdef __CUDA_ARCH__
-    uint64_t ab; /* of the plain product nvcc adds up parts that are 0 */
+    uint64_t ab; /* nvcc compiles the plain product to additions of zero parts */
     asm("mul.wide.u32 %0, %1, %2;" : "=l"(ab) : "r"(a), "r"(b));
     return ab;
 #else

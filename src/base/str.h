@@ -1,4 +1,4 @@
-/* A growable byte string, always NUL-terminated (it may hold NULs of its own: use len). */
+/* A growable byte string, always NUL-terminated. It may also contain NULs: use len. */
 #ifndef ISOTRON_BASE_STR_H
 #define ISOTRON_BASE_STR_H
 
@@ -12,21 +12,19 @@ typedef struct Str {
 void str_add(Str *, const void *bytes, size_t n);
 void str_puts(Str *, const char *s);
 void str_printf(Str *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Appends, in quotes, at most 60 bytes of untrusted text, unprintable ones as \xNN: a message stays one short
- * line. */
+/* Appends, in quotes, at most 60 bytes of untrusted text, with unprintable bytes as \xNN: a message stays one
+ * short line. */
 void str_quote(Str *, const char *bytes, size_t n);
-void str_clear(Str *); /* length 0, memory kept */
+void str_clear(Str *); /* length 0; keeps the memory */
 void str_free(Str *);
 
-/* What str_quote makes of untrusted text, as an argument: quote(name).s lives until the end of the full
- * expression. */
+/* str_quote as an argument of a call: quote(name).s lives until the end of the full expression. */
 typedef struct Quoted {
     char s[256];
 } Quoted;
 Quoted quote(const char *text);
 
-/* The candidate nearest to `word` by edit distance, NULL if none is near enough to suggest (a third of its
- * length). */
+/* The candidate nearest to `word` by edit distance; NULL if none is within a third of its length. */
 const char *str_nearest(const char *word, const char *const *candidates, size_t n);
 
 #endif

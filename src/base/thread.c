@@ -24,8 +24,8 @@ struct Pool {
     Worker *workers; /* threads - 1 of them */
     pthread_mutex_t lock;
     pthread_cond_t wake, done;
-    atomic_uint generation; /* bumped when a new loop is published */
-    atomic_int running;     /* workers still inside the current loop */
+    atomic_uint generation; /* incremented when a loop is published */
+    atomic_int running;     /* workers still in the current loop */
     bool stop;
     PoolFn *fn;
     void *arg;

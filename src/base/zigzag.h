@@ -1,6 +1,6 @@
-/* Which positions of a sequence a rank holds. Context parallelism cuts it into 2n chunks, and rank r of n
- * holds chunks r and 2n-1-r, in this order: under a causal mask all ranks have the same work (Megatron-LM
- * core/utils.py get_batch_on_this_cp_rank). */
+/* The positions of a sequence that a context-parallel rank holds. The sequence is split into 2n chunks; rank
+ * r of n holds chunks r and 2n-1-r, in this order. Under a causal mask all ranks then have equal work
+ * (Megatron-LM core/utils.py get_batch_on_this_cp_rank). */
 #ifndef ISOTRON_BASE_ZIGZAG_H
 #define ISOTRON_BASE_ZIGZAG_H
 
@@ -8,13 +8,13 @@
 
 #include "base/host_device.h"
 
-/* Row i is position at[j / chunk] + j % chunk with j = first + i: of two chunks, in ascending order, from
- * their row `first` on. chunk 0: row i is position first + i. */
+/* Row i is position at[j / chunk] + j % chunk with j = first + i: rows of two chunks in ascending order, from
+ * row `first` on. chunk 0: row i is position first + i. */
 typedef struct SequenceSlice {
     int64_t first, chunk, at[2];
 } SequenceSlice;
 
-/* What rank `rank` of `ranks` holds of `total` positions, a multiple of 2 * ranks; of one rank: all. */
+/* The slice of rank `rank` of `ranks`; `total` is a multiple of 2 * ranks. One rank has all positions. */
 HOST_DEVICE static inline SequenceSlice slice_zigzag(int64_t total, int ranks, int rank) {
     const int64_t chunk = ranks == 1 ? 0 : total / (2 * ranks);
     const SequenceSlice s = {0, chunk, {rank * chunk, (2 * ranks - 1 - rank) * chunk}};
@@ -26,7 +26,7 @@ HOST_DEVICE static inline int64_t slice_position(const SequenceSlice *s, int64_t
     return s->chunk ? s->at[j / s->chunk] + j % s->chunk : j;
 }
 
-/* How many of `n` rows from `row` on are positions without a gap. */
+/* How many of `n` rows from `row` on are consecutive positions. */
 HOST_DEVICE static inline int64_t slice_run(const SequenceSlice *s, int64_t row, int64_t n) {
     const int64_t left = s->chunk ? s->chunk - (s->first + row) % s->chunk : n;
     return left < n ? left : n;
@@ -36,7 +36,7 @@ HOST_DEVICE static inline int64_t slice_clamp(int64_t x, int64_t high) {
     return x < 0 ? 0 : x < high ? x : high;
 }
 
-/* How many of the first `rows` rows lie before a position. */
+/* How many of the first `rows` rows are before a position. */
 HOST_DEVICE static inline int64_t slice_before(const SequenceSlice *s, int64_t rows, int64_t position) {
     int64_t before = position;
     if (s->chunk)

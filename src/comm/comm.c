@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "comm/transport.h"
 
-enum { DEADLINE_S = 600 }; /* Megatron-LM's --distributed-timeout-minutes */
+enum { DEADLINE_S = 600 }; /* default of Megatron-LM's --distributed-timeout-minutes */
 
 static bool is_message(CommKind k) { return k == COMM_SEND || k == COMM_RECV; }
 static bool reduces(CommKind k) { return k == COMM_ALL_REDUCE || k == COMM_REDUCE_SCATTER; }
@@ -83,7 +83,7 @@ static void check_call(const Comm *c, const CommCall *call) {
         CHECK(call->in_counts[i] >= 0 && call->out_counts[i] >= 0, "at '%s': a negative count", call->site);
 }
 
-/* Copies the counts, so that the caller may reuse them, and adds them up to offsets. */
+/* Copies the counts, so that the caller may reuse them, and sums them to offsets. */
 static void take_counts(CommWork *w) {
     const int size = w->call.group.size;
     int64_t *block = mem_alloc((size_t)(4 * size) * sizeof *block);
@@ -123,7 +123,7 @@ static CommWork *take_work(Comm *c, const CommCall *call) {
     return w;
 }
 
-/* A group of one: what this member gives is what it gets. */
+/* A group of one: the input is the output. */
 static void copy_own(const CommCall *call) {
     if (call->kind == COMM_BARRIER || call->kind == COMM_BROADCAST || call->in == call->out) return;
     const int64_t n = call->kind == COMM_ALL_TO_ALL ? call->in_counts[0] : call->n;

@@ -1,21 +1,23 @@
-/* Communication between ranks. One Comm is one rank's endpoint. It has two transports, and a call takes the
- * one for the memory of its buffers:
+/* Communication between ranks. One Comm is one rank's endpoint. It has two transports; the memory of a call's
+ * buffers selects one:
  *
- *   host     the ranks of a world are threads of this process or MPI processes. Without one (comm_null) they
- *            are imaginary: a dry run asks for nothing to arrive
+ *   host     the ranks of a world are threads of this process, or MPI processes. In comm_null they are
+ *            imaginary: nothing arrives, as a dry run needs
  *   device   for memory of a discrete device: staging through host memory and the host transport
  *
- * The order of sums: a host transport, and so staging, adds in the order of the group's members, element by
- * element, whatever the message size or the way the buffer is divided. All members get the same bits, and an
- * all-reduce gives the same bits as a reduce-scatter and an all-gather. 16-bit elements are added in float
- * and rounded once. Another device transport may add in an order of its own, which depends on group, count
- * and dtype alone; in the exact precision mode every order gives the same bits.
+ * Order of sums: a host transport, and so staging, adds in the order of the group's members, element by
+ * element, whatever the message size or the division of the buffer. All members get bitwise equal results,
+ * and an all-reduce is bitwise equal to a reduce-scatter and an all-gather. 16-bit elements are added in
+ * float and rounded once. Another device transport may add in another order, which depends on group, count
+ * and dtype alone. In the exact lane all orders are bitwise equal.
  *
- * Members of a group must start the same operations in the same order; groups with the same members in the
- * same order are one group, different groups are independent, and so are the two directions of each pair that
- * sends and receives. An operation that some member does not start within the deadline, or starts with
- * another kind, count, dtype or site, is a fault: it names the group, the sequence number, the ranks and what
- * each of them did, prints the recorder of this rank, and ends the whole world (exit status 3, ERR_INFRA). */
+ * Members of a group must start the same operations in the same order. Groups with the same members in the
+ * same order are one group. Different groups are independent, and so are the two directions of each pair that
+ * sends and receives.
+ *
+ * An operation is a fault if a member does not start it within the deadline, or starts it with another kind,
+ * count, dtype or site. The fault names the group, the sequence number, the ranks and what each of them did,
+ * prints this rank's recorder, and ends the whole world (exit status 3, ERR_INFRA). */
 #ifndef ISOTRON_COMM_COMM_H
 #define ISOTRON_COMM_COMM_H
 
@@ -44,29 +46,28 @@ typedef struct CommCall {
     CommReduction reduction;
     DType dtype;
     Group group;
-    const char *site; /* what communicates, for reports: an op's name; a string constant */
-    const void *in;   /* contiguous; nothing changes it until the wait */
-    void *out;        /* contiguous; undefined until the wait */
-    int64_t n;        /* elements, see CommKind; 0 is allowed */
+    const char *site;                      /* the op that communicates, for reports; a string constant */
+    const void *in;                        /* contiguous; must not change until the wait */
+    void *out;                             /* contiguous; undefined until the wait */
+    int64_t n;                             /* elements, see CommKind; 0 is allowed */
     const int64_t *in_counts, *out_counts; /* [group.size], ALL_TO_ALL only; read before comm_start returns */
     int peer;                              /* member number: SEND, RECV, BROADCAST */
-    Device *device;                        /* whose memory in and out are; NULL: the host's */
+    Device *device;                        /* the device of in and out; NULL: the host */
 } CommCall;
 
 typedef struct Comm Comm;
 typedef struct CommWork CommWork;
 
-/* Starts an operation and returns at once where the transport can (it may finish the operation in the wait).
- * On a device it comes after all that was called on that device before.
- * Each work is waited for exactly once, by the rank that started it. Works may be waited for in any order. */
+/* Starts an operation and returns at once where the transport can; it may finish the operation in the wait.
+ * On a device it runs after all earlier calls on that device. The rank that started a work must wait for it
+ * exactly once; works may be waited for in any order. */
 CommWork *comm_start(Comm *, const CommCall *);
-/* For host memory: returns when the result is there. For a device: what is called on it from now on comes
- * after the operation; the host reads the result through device_read or device_view, which wait for the
- * device. */
+/* For host memory: returns when the result is there. For a device: later calls on it run after the operation,
+ * and the host reads the result through device_read or device_view, which wait for the device. */
 void comm_wait(Comm *, CommWork *);
-/* Both. A group of one member copies in to out. */
+/* comm_start and comm_wait. A group of one member copies in to out. */
 void comm_run(Comm *, const CommCall *);
-/* x[n] reduced over the group's members, in place. */
+/* Reduces x[n] over the group's members, in place. */
 void comm_all_reduce(Comm *, Group, const char *site, CommReduction, DType, void *x, int64_t n);
 
 int comm_rank(const Comm *);
@@ -80,31 +81,31 @@ typedef struct CommOptions {
 } CommOptions;
 
 /* Runs fn(arg, comm) as ranks 0..world-1, one thread each (the caller's thread is rank 0), and returns when
- * all have returned. A rank that returns while another waits for it is found by the deadline's rule at once. */
+ * all have returned. A rank that returns while another waits for it is a fault at once. */
 typedef void CommMain(void *arg, Comm *);
 void comm_threads(int world, const CommOptions *, CommMain *fn, void *arg);
 
-/* Every operation finishes at once and leaves `out` as it is. */
+/* A Comm whose operations finish at once and leave `out` unchanged. */
 Comm *comm_null(int world, int rank);
 void comm_free(Comm *); /* of comm_null and comm_mpi */
 
-/* What mpirun or srun tells the processes that it starts: how many they are (-1: it does not say), and the
- * number of this one, from 0. 1 and 0 without a launcher. */
+/* The number of processes that mpirun or srun has started (-1: unknown), and the number of this one, from 0.
+ * 1 and 0 without a launcher. */
 int comm_processes(void);
 int comm_process(void);
 /* True if there are several processes and the program was built with MPI. */
 bool comm_mpi_present(void);
-/* The world of all MPI processes. The first call initialises MPI, the end of the process finalises it. */
+/* The world of all MPI processes. The first call initialises MPI; the end of the process finalises it. */
 Comm *comm_mpi(const CommOptions *);
 
 /* ---- flight recorder ---- */
 
-/* The last operations of this rank, at most so many of the COMM_RECORDS that are kept, newest last, one line
- * each: sequence number in its group, kind, site, group, count, dtype, state (started, done), time. */
+/* Prints the last operations of this rank, at most `last` of the COMM_RECORDS that are kept, newest last, one
+ * line each: sequence number in its group, kind, site, group, count, dtype, state (started, done), time. */
 enum { COMM_RECORDS = 1024 };
 void comm_dump(const Comm *, int64_t last, FILE *);
 
-/* Faults for tests of the watchdog: operation number `nth` (0-based, counted over all operations this rank
+/* Faults for tests of the watchdog: operation number `nth` (from 0, over all operations that this rank
  * starts) is silently skipped, or delayed. */
 typedef struct CommSabotage {
     int64_t nth;    /* -1: none */

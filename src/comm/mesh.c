@@ -55,7 +55,7 @@ int mesh_member(const Group *g, int i) {
     return rank;
 }
 
-/* Appends an axis, or lengthens the last one if the new one goes on where it ends. */
+/* Appends an axis, or lengthens the last one if the new one continues it. */
 static void add_axis(Group *g, int size, int stride) {
     if (size == 1) return;
     int last = g->n_axes - 1;

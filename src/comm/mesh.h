@@ -24,20 +24,20 @@ typedef struct Group {
 } Group;
 
 /* world must be tp*cp*dp*pp = etp*ep*edp*pp; dp and edp are derived (0 in `size` is ignored). Anything else
- * is a fault: config's rules have refused it before. */
+ * is a fault, because config's rules refuse it earlier. */
 Mesh mesh_make(int world, int rank, const int size[AXES]);
 /* The ranks that differ from this one only in the axes of the mask, in axis order. */
 Group mesh_group(const Mesh *, unsigned mask);
 /* Global rank of member `i`. */
 int mesh_member(const Group *, int i);
 
-/* The same members in the same order on the fewest axes: two groups have equal member lists exactly if their
- * simplified forms differ at most in `rank`. */
+/* The same members in the same order on the fewest axes: two groups have equal member lists if and only if
+ * their simplified forms differ at most in `rank`. */
 Group group_simplify(const Group *);
-/* A group cut into consecutive blocks of `size` members: this rank's block, and the ranks that have this
- * rank's place in each block (hierarchical context parallelism, hybrid sharding). Every member computes the
- * same blocks. `size` must divide the group and, where the members are not evenly spaced, each axis it cuts;
- * anything else is a fault. */
+/* Splits a group into consecutive blocks of `size` members. group_inner is this rank's block; group_outer has
+ * the ranks with this rank's place in each block (hierarchical context parallelism, hybrid sharding). Every
+ * member computes the same blocks. `size` must divide the group and, where the members are not evenly spaced,
+ * each axis that it splits; anything else is a fault. */
 Group group_inner(const Group *, int size);
 Group group_outer(const Group *, int size);
 

@@ -2,7 +2,7 @@
 
 #include "comm/transport.h"
 
-enum { BLOCK_BYTES = 4096 }; /* a reduced block goes to all members while it is in the cache */
+enum { BLOCK_BYTES = 4096 }; /* a reduced block is copied to all members while it is in the cache */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -43,7 +43,7 @@ static const void *part(const CommWork *w, int64_t at) {
     return (const char *)w->call.in + (size_t)at * dtype_size(w->call.dtype);
 }
 
-/* Reduces in blocks. An all-reduce gives each to all members, a reduce-scatter to the one whose it is. */
+/* Reduces in blocks. An all-reduce copies each block to all members, a reduce-scatter to its owner. */
 static void reduce(const CommWork *const *work, int members, int64_t begin, int64_t end) {
     const CommCall *call = &work[0]->call;
     const void *in[members];

@@ -1,8 +1,8 @@
-/* Ranks as MPI processes. Every operation is made of messages between pairs: each member first announces to
- * each other one what it is about to do, and then sends its data, so that a member that is late, or does
- * something else, is known by name, and no communicator has to be agreed upon. Sums are taken here, in member
- * order: a member collects all parts of its share, adds them and, in an all-reduce, passes the result on.
- * Progress is made inside comm_start and comm_wait, on all operations alike. */
+/* Ranks as MPI processes. Every operation consists of messages between pairs. Each member first announces its
+ * operation to each other member, and then sends its data. So a member that is late, or that does something
+ * else, is known by name, and no communicator has to be set up. Sums are computed here, in member order: a
+ * member collects all parts of its share, adds them and, in an all-reduce, passes the result on. comm_start
+ * and comm_wait make progress on all operations alike. */
 #include "comm/transport.h"
 
 #include "base/fault.h"
@@ -31,25 +31,26 @@ Comm *comm_mpi(const CommOptions *options) {
 
 #define MPI_CHECK(call) mpi_check(call, #call)
 
-#define PATIENCE_NS INT64_C(5000000000) /* of a rank whose report another one is about to make */
+#define PATIENCE_NS INT64_C(5000000000) /* time for another rank to print its report */
 
 enum { PIECE = 1 << 30 }; /* bytes of one message: MPI counts in int */
 
 /* Tags of announcements. */
 typedef enum Say {
     STARTS,   /* an operation */
-    RETURNED, /* this rank starts nothing any more */
-    ASKS,     /* what are you doing? The asker is about to end the world */
-    TELLS,    /* the last operation of this rank */
+    RETURNED, /* this rank starts no more operations */
+    ASKS,     /* asks for the receiver's state, because the sender is about to end the world */
+    TELLS,    /* the sender's state: its last operation */
 } Say;
 
 typedef struct Announcement {
     CommKey key;
     int64_t seq;
     CommFacts facts;
-    int32_t member;                    /* STARTS: who */
+    int32_t member;                    /* STARTS: the sender */
     int32_t tag;                       /* STARTS: of the data to this receiver, in order of phases */
-    int64_t started_ago, finished_ago; /* TELLS: ns; clocks differ between machines. -1: not */
+    int64_t started_ago, finished_ago; /* TELLS: ns before now, because clocks differ between machines; -1:
+                                          not started or finished */
 } Announcement;
 
 typedef struct Early { /* announced before this rank has started it */
@@ -62,11 +63,11 @@ typedef enum Phase { COLLECT, PASS_ON, FINISHED } Phase;
 typedef struct Exchange {
     CommWork *work;
     Phase phase;
-    int heard;             /* members whose announcement has come, this one included */
+    int heard;             /* members whose announcement has arrived, this one included */
     bool *arrived;         /* [members] */
     int *tag_in, *tag_out; /* [members] */
-    Announcement *said;    /* [members], being sent */
-    char *parts;           /* of a reduction: my share from each member */
+    Announcement *said;    /* [members], the announcements to them */
+    char *parts;           /* of a reduction: this rank's share from each member */
     MPI_Request *request;
     int *peer; /* the member of each request */
     int requests, capacity;
@@ -75,13 +76,13 @@ typedef struct Exchange {
 
 typedef struct Mpi {
     MPI_Comm control, data;
-    int tag_end;          /* the largest tag; then they begin again */
-    int *next_tag;        /* [world], of data to each rank */
+    int tag_end;          /* the largest tag; after it tags begin again */
+    int *next_tag;        /* [world], the next tag of data to each rank */
     bool *returned;       /* [world] */
-    CommWitness *witness; /* [world], what this rank has heard */
-    bool ending;          /* it is about to report */
-    bool yields;          /* another rank will */
-    int answers;          /* to its questions */
+    CommWitness *witness; /* [world], the states that this rank has received */
+    bool ending;          /* this rank is about to report */
+    bool yields;          /* another rank will report */
+    int answers;          /* number of answers to this rank's ASKS */
     Announcement incoming;
     MPI_Request listening;
     Exchange *active;
@@ -102,7 +103,7 @@ static void mpi_check(int rc, const char *call) {
 
 /* ---- faults ---- */
 
-/* Small enough not to wait for the receiver. */
+/* Sends a message that is small enough not to wait for the receiver. */
 static void say(const Comm *c, Say what, Announcement a, int to) {
     const Mpi *mpi = c->host_state;
     MPI_CHECK(MPI_Send(&a, sizeof a, MPI_BYTE, to, what, mpi->control));
@@ -134,15 +135,16 @@ static void learn(CommWitness *w, const Announcement *a, int64_t started_ago, in
 
 static bool take_announcements(Comm *);
 
-/* Until so many ranks have answered, or the time is up. */
+/* Listens until this many ranks have answered, or the time is up. */
 static void listen_for(Comm *c, int answers, int64_t ns) {
     const Mpi *mpi = c->host_state;
     for (const int64_t until = clock_ns() + ns; mpi->answers < answers && clock_ns() < until; sched_yield())
         take_announcements(c);
 }
 
-/* Asks all others what they do: who waits in an operation answers, who is stuck does not. Of several ranks
- * that come here the first to ask, or else the lowest, reports, and its report ends the others. */
+/* Ends the world with a report. Asks all other ranks for their state: ranks that wait in an operation answer,
+ * stuck ranks do not. If several ranks come here, the first one to ask (of several, the lowest) reports, and
+ * its report ends the others. */
 static _Noreturn void end_world(Comm *c, const CommWork *w, const bool *arrived, const char *why) {
     const int64_t answers_ns = 1000000000;
     Mpi *mpi = c->host_state;
@@ -172,7 +174,7 @@ static void check_returned(Comm *c, const Exchange *x) {
     }
 }
 
-/* Late are those that announced nothing, or else those whose data are still under way. */
+/* Reports late members: those without an announcement, or else those whose data have not arrived. */
 static _Noreturn void late(Comm *c, Exchange *x) {
     char why[160];
     const bool all = x->heard == x->work->channel->members;
@@ -211,7 +213,7 @@ static void transfer(const Mpi *mpi, Exchange *x, bool send, Span s, int member,
     }
 }
 
-/* Who sends or takes nothing may have no buffer, and NULL has no elements to point at. */
+/* A rank without elements may have no buffer, so nothing is added to a NULL pointer. */
 static Span span(const CommWork *w, const void *base, int64_t at, int64_t elements) {
     char *first = (char *)(uintptr_t)base;
     return (Span){first ? first + (size_t)at * dtype_size(w->call.dtype) : NULL, elements};
@@ -223,7 +225,7 @@ static Span share(const CommWork *w, const void *base, int member) {
     return span(w, base, at, n * (member + 1) / size - at);
 }
 
-/* What goes to a member in the first phase. */
+/* The elements for a member in the first phase. */
 static Span outgoing(const CommWork *w, int to) {
     const CommCall *call = &w->call;
     switch (call->kind) {
@@ -243,7 +245,7 @@ static Span outgoing(const CommWork *w, int to) {
     }
 }
 
-/* Where it goes to. */
+/* The place for a member's elements. */
 static Span expected(const Exchange *x, int from) {
     const CommWork *w = x->work;
     const CommCall *call = &w->call;
@@ -326,7 +328,7 @@ static void reduce(Exchange *x) {
     comm_reduce(call->reduction, call->dtype, in, size, 0, out.elements, out.at);
 }
 
-/* All parts are here, and nobody reads `in` any more (it may be `out`). */
+/* Called when all parts are here. No member reads `in` any more, which may be `out`. */
 static void collected(const Mpi *mpi, Exchange *x) {
     const CommWork *w = x->work;
     const CommKind kind = w->call.kind;
@@ -346,7 +348,7 @@ static void collected(const Mpi *mpi, Exchange *x) {
     }
 }
 
-/* True if the operation went on. */
+/* Advances an operation; true if it made progress. */
 static bool advance(const Mpi *mpi, Exchange *x) {
     int done;
     if (x->phase == FINISHED) return false;
@@ -383,7 +385,7 @@ static void take(Comm *c, Say what, int source) {
     Mpi *mpi = c->host_state;
     const Announcement a = mpi->incoming;
     CommWitness *w = &mpi->witness[source];
-    listen(mpi); /* what follows may end the world, and must still hear */
+    listen(mpi); /* the next call may end the world, and must know the latest messages */
     switch (what) {
     case STARTS:
         learn(w, &a, 0, -1);
@@ -445,7 +447,7 @@ static void mpi_start(Comm *c, CommWork *w) {
     progress(c);
 }
 
-/* Who waits leaves the core to other ranks: at first by yielding, then by sleeping. */
+/* A waiting rank leaves the core to other ranks: first by yielding, then by sleeping. */
 static void rest(int idle) {
     enum { YIELDS = 50, STEP_NS = 20000, LONGEST_NS = 500000 };
     const int64_t ns = (int64_t)STEP_NS * (idle - YIELDS + 1);
@@ -477,7 +479,7 @@ static void mpi_wait(Comm *c, CommWork *w) {
 
 bool comm_mpi_present(void) { return comm_processes() != 1; }
 
-/* The first rank that has not said that it has returned, -1 if there is none. */
+/* The lowest rank that has not announced its return; -1: none. */
 static int still_running(const Comm *c) {
     const Mpi *mpi = c->host_state;
     for (int r = 0; r < c->world; r++)
@@ -485,7 +487,7 @@ static int still_running(const Comm *c) {
     return -1;
 }
 
-/* Of the ranks that have returned, whether this one is to report: all of them notice at the same time. */
+/* Whether this rank reports among those that have returned: all of them notice at the same time. */
 static bool is_first(const Comm *c) {
     const Mpi *mpi = c->host_state;
     int r = 0;
@@ -493,8 +495,8 @@ static bool is_first(const Comm *c) {
     return r == c->rank;
 }
 
-/* Tells all others that this rank starts nothing any more, so that who waits for it knows at once, and waits
- * until they have said so too. */
+/* Tells all other ranks that this rank starts no more operations, so that a rank that waits for it knows at
+ * once. Then waits for the same message from all of them. */
 static void mpi_free(Comm *c) {
     Mpi *mpi = c->host_state;
     CHECK(c->open == 0, "rank %d leaves %d operations that it did not wait for", c->rank, c->open);
@@ -517,13 +519,13 @@ static void mpi_free(Comm *c) {
 
 static void finalize(void) { MPI_Finalize(); }
 
-/* MPI begins once in a process and ends with it; worlds may follow each other. */
+/* MPI is initialised once in a process and ends with it; worlds may follow each other. */
 static void begin_mpi(void) {
     int begun, level;
     MPI_CHECK(MPI_Initialized(&begun));
     if (begun) return;
     MPI_CHECK(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level));
-    CHECK(level >= MPI_THREAD_FUNNELED, "this MPI does not allow threads beside the one that calls it");
+    CHECK(level >= MPI_THREAD_FUNNELED, "this MPI does not allow threads other than the one that calls it");
     MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     CHECK(!atexit(finalize), "no memory for the end of MPI");
 }
@@ -538,7 +540,7 @@ Comm *comm_mpi(const CommOptions *options) {
     MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->control));
     MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->data));
     MPI_CHECK(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag_limit, &found));
-    mpi->tag_end = found ? *tag_limit : 32767; /* the standard's least */
+    mpi->tag_end = found ? *tag_limit : 32767; /* the least that the standard allows */
     mpi->next_tag = mem_zero((size_t)world, sizeof *mpi->next_tag);
     mpi->returned = mem_zero((size_t)world, sizeof *mpi->returned);
     mpi->witness = mem_zero((size_t)world, sizeof *mpi->witness);

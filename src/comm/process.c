@@ -2,14 +2,14 @@
 
 #include "comm/comm.h"
 
-/* The first of these variables that is set, -1 if none is. */
+/* The value of the first of these variables that is set; -1: none. */
 static int told(const char *const *names) {
     for (; *names; names++)
         if (getenv(*names)) return (int)strtol(getenv(*names), NULL, 10);
     return -1;
 }
 
-/* Open MPI, MPICH and others by PMI, whatever speaks PMIx only (srun --mpi=pmix). */
+/* Open MPI; MPICH and others by PMI; launchers with PMIx only (srun --mpi=pmix). */
 static int process(void) {
     return told((const char *const[]){"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", NULL});
 }

@@ -3,9 +3,9 @@
 #include "base/fault.h"
 #include "comm/transport.h"
 
-enum { BLOCK = 512 }; /* elements: sums of a block stay in the first-level cache */
+enum { BLOCK = 512 }; /* elements: the sums of a block fit into the first-level cache */
 
-/* A sum is a left fold. A comparison with a NaN is false, so that the first NaN stays. */
+/* A sum is a left fold. Comparisons with a NaN are false, so the first NaN stays. */
 static void fold_f64(CommReduction r, double *a, const double *x, int64_t n) {
     if (r == COMM_SUM)
         for (int64_t i = 0; i < n; i++) a[i] += x[i];
@@ -33,7 +33,8 @@ static void fold_i64(CommReduction r, int64_t *a, const int64_t *x, int64_t n) {
         for (int64_t i = 0; i < n; i++) a[i] = a[i] <= x[i] ? a[i] : x[i];
 }
 
-/* Integers of all widths are added in 64 bits; the low bits of a sum do not depend on the higher ones. */
+/* Integers of all widths are added in 64 bits, because the low bits of a sum do not depend on the higher
+ * ones. */
 static void widen(int64_t *to, DType t, const char *from, int64_t n) {
     if (t == I64)
         memcpy(to, from, (size_t)n * sizeof *to);

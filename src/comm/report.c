@@ -92,8 +92,8 @@ static void print_ranks(const char *title, const CommKey *key, const bool *arriv
     fputs(n ? "\n" : " none\n", file);
 }
 
-/* Members of an operation of `rank` that is not done whose own last one is another: where ranks wait for each
- * other in a circle, this tells who for whom. */
+/* Prints the members that `rank` waits for and whose own last operation is another one. If ranks wait for
+ * each other in a circle, this shows the circle. */
 static void print_absent(int rank, const CommWitness *witness, FILE *file) {
     const CommRecord *in = &witness[rank].last;
     fputs("    not in it: ranks", file);
@@ -115,7 +115,7 @@ static void print_witness(int rank, const CommWitness *witness, FILE *file) {
     if (w->is_in) print_absent(rank, witness, file);
 }
 
-/* Missing ranks first, and then those of other groups: a missing rank may itself wait for one of them. */
+/* Missing ranks first, then those of other groups, because a missing rank may wait for one of them. */
 static void print_witnesses(const CommKey *key, const bool *arrived, const CommWitness *witness, int world,
                             FILE *file) {
     bool *told = mem_zero((size_t)world, sizeof *told);
@@ -147,7 +147,7 @@ void comm_report(const Comm *c, const char *why, const CommKey *key, int64_t seq
     fprintf(file, "  the last operations of rank %d, newest last:\n", c->rank);
     comm_dump(c, SHOWN, file);
     fclose(file);
-    fflush(stdout); /* what was said before the fault stands before it */
+    fflush(stdout); /* so that earlier output precedes the report */
     fwrite(text, 1, size, stderr);
     free(text);
 }

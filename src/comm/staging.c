@@ -1,6 +1,6 @@
-/* The device transport without a library for the device: an operation works on copies in host memory, which
- * the host transport moves, and its result is written back when it is waited for. The host blocks for both
- * copies. Slow, and the reference for faster transports. */
+/* The device transport without a library for the device. An operation works on copies in host memory, which
+ * the host transport moves; its wait writes the result back. The host blocks for both copies. Slow, but a
+ * reference for faster transports. */
 #include <stdlib.h>
 
 #include "base/mem.h"

@@ -1,7 +1,7 @@
-/* Ranks as threads of one process. Members meet: each leaves its buffers in the operation's Meeting, and once
- * the last has come the elements can be moved by anyone. Small operations are moved by the last member at
- * once, so that a rank blocks at most once an operation; larger ones in pieces by whoever waits. A rank that
- * waits can always finish the operation alone when all have come, so works may be waited for in any order. */
+/* Ranks as threads of one process. Each member leaves its buffers in the operation's Meeting. Once the last
+ * member has come, any thread can move the elements. The last member moves small operations at once, so that
+ * a rank blocks at most once per operation; waiting members move larger ones in pieces. When all have come, a
+ * waiting rank can always finish the operation alone, so works may be waited for in any order. */
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdatomic.h>
@@ -17,16 +17,16 @@
 #include "comm/transport.h"
 
 enum {
-    SMALL = 256 << 10, /* bytes of traffic that are not worth a second thread's wake-up */
-    PIECE = 256 << 10, /* bytes of traffic that a thread takes at a time */
+    SMALL = 256 << 10, /* bytes of traffic below which a second thread does not pay */
+    PIECE = 256 << 10, /* bytes of traffic that a thread moves at a time */
 };
 
-enum { GATHERING, READY, DONE }; /* states of a meeting */
+enum { GATHERING, READY, DONE }; /* states of a Meeting */
 
 typedef struct Meeting {
     int64_t seq;
     int arrived;
-    const CommWork **work;               /* [members]; NULL: has not come */
+    const CommWork **work;               /* [members]; NULL: has not come yet */
     int64_t units, grain;                /* a piece is `grain` units */
     atomic_int_fast64_t taken, finished; /* pieces */
     atomic_uint state;                   /* waiters sleep on it */
@@ -34,7 +34,7 @@ typedef struct Meeting {
     struct Meeting *next;
 } Meeting;
 
-/* The shared side of a channel: its open meetings are those that some member has not come to. */
+/* The shared side of a channel. A meeting is open until all members have come to it. */
 typedef struct Queue {
     pthread_mutex_t lock;
     CommKey key;
@@ -56,7 +56,7 @@ typedef struct World {
 
 /* ---- faults ---- */
 
-/* Reports and ends the process; of several threads that come here, the first does. */
+/* Reports and ends the process. If several threads come here, only the first one does. */
 static _Noreturn void end_world(const Comm *c, const Queue *q, const Meeting *m, const char *why) {
     World *world = c->host_state;
     if (atomic_flag_test_and_set(&world->reported))
@@ -75,8 +75,8 @@ static _Noreturn void end_world(const Comm *c, const Queue *q, const Meeting *m,
     _exit(ERR_INFRA);
 }
 
-/* A member that comes must agree with those that are there: with any of them, but on counts of pairs with
- * all. */
+/* A new member must agree with those that have come: with any one of them, but with all of them on the counts
+ * of pairs. */
 static void check_alike(const Comm *c, const Queue *q, const Meeting *m, const CommWork *w) {
     char why[512];
     const int me = w->channel->member;
@@ -130,7 +130,7 @@ static Meeting *meeting_new(Queue *q, int64_t seq) {
     return m;
 }
 
-/* The open meeting of an operation. Members come in sequence, so those that are complete are the oldest. */
+/* The open meeting of an operation. Members come in sequence, so complete meetings are the oldest. */
 static Meeting *meeting_at(Queue *q, int64_t seq) {
     Meeting **at = &q->open;
     for (int64_t s = q->first; s < seq; s++) at = &(*at)->next;
@@ -161,13 +161,13 @@ static void help(Meeting *m, int members) {
     }
 }
 
-/* All have come. */
+/* Called when all members have come. */
 static void begin(Meeting *m, int members) {
     const int64_t traffic = comm_traffic(m->work, members);
     m->units = comm_units(m->work, members);
     m->grain = traffic > PIECE ? (m->units * PIECE + traffic - 1) / traffic : m->units;
     if (traffic > SMALL) {
-        wake(m, READY, 1); /* one who waits may begin while this rank goes on */
+        wake(m, READY, 1); /* a waiting member may begin while this rank continues */
         return;
     }
     comm_move(m->work, members, 0, m->units);
@@ -222,7 +222,7 @@ static void threads_wait(Comm *c, CommWork *w) {
 
 /* ---- the world ---- */
 
-/* A rank whose function has returned: nobody may wait for it. */
+/* The function of this rank has returned: no other rank may wait for it. */
 static void leave(Comm *c) {
     World *world = c->host_state;
     CHECK(c->open == 0, "rank %d returns and leaves %d operations that it did not wait for", c->rank,

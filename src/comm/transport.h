@@ -1,7 +1,8 @@
 /* Shared by the transports only: the endpoint, its channels, works, records and reports.
  *
  * A channel is one sequence of operations: the collectives of a group, or the messages from one member of a
- * group to another. Its members are numbered 0 .. members-1; of a message, the sender is 0, the receiver 1. */
+ * group to another. Its members are numbered 0 .. members-1; in a channel of messages the sender is 0 and the
+ * receiver 1. */
 #ifndef ISOTRON_COMM_TRANSPORT_H
 #define ISOTRON_COMM_TRANSPORT_H
 
@@ -12,7 +13,7 @@
 /* Compared and hashed as bytes: made of ints only, so there is no padding. */
 typedef struct CommKey {
     Group group;  /* simplified, rank 0: the same on every member */
-    int src, dst; /* members of the group; -1, -1: its collectives */
+    int src, dst; /* members of the group; -1, -1: the channel of its collectives */
 } CommKey;
 
 /* A map from keys. */
@@ -26,8 +27,8 @@ typedef struct CommEntry {
     void *value; /* NULL: the entry is free */
 } CommEntry;
 
-/* Where the value of the key stands or, if the key is new (NULL there), where the caller must put it before
- * the next look-up. */
+/* The value of the key. A new key has the value NULL, which the caller must replace before the next
+ * look-up. */
 void **comm_lookup(CommTable *, const CommKey *);
 
 typedef struct CommChannel {
@@ -41,18 +42,18 @@ typedef struct CommChannel {
 int comm_member(const CommKey *, int i);
 int comm_members(const CommKey *);
 
-/* What a member states to another about an operation; it travels between processes as it is. */
+/* The facts about an operation that a member sends to another, as raw bytes between processes. */
 typedef struct CommFacts {
-    int32_t kind, reduction, dtype; /* reduction: 0 where nothing is reduced; dtype: 0 of a barrier */
+    int32_t kind, reduction, dtype; /* reduction: 0 if the kind has none; dtype: 0 for a barrier */
     int32_t peer;                   /* the root of a broadcast, else 0 */
-    int64_t n;                      /* 0 of a barrier and an all-to-all */
-    int64_t sends, expects;         /* ALL_TO_ALL: elements to and from the other one */
-    char site[48];                  /* cut to fit */
+    int64_t n;                      /* 0 for a barrier and for an all-to-all */
+    int64_t sends, expects;         /* ALL_TO_ALL: elements to and from the other member */
+    char site[48];                  /* truncated */
 } CommFacts;
 
-/* What the work's rank states to a member of the channel. */
+/* The facts that the work's rank sends to a member of the channel. */
 CommFacts comm_facts_to(const CommWork *, int member);
-/* True if two members contradict each other; `why` becomes the sentence that says how. */
+/* True if two members contradict each other; writes the error message to `why`. */
 bool comm_mismatch(const CommFacts *mine, int my_rank, const CommFacts *theirs, int their_rank,
                    char why[512]);
 
@@ -66,8 +67,8 @@ struct CommWork {
     const struct CommTransport *transport;
     void *state;            /* the transport's */
     bool open;              /* started and not waited for */
-    void *staging, *staged; /* copies of a GPU's buffers, and where the result belongs; NULL: none */
-    CommWork *next;         /* of the spare ones */
+    void *staging, *staged; /* copies of a GPU's buffers, and the address of the result; NULL: none */
+    CommWork *next;         /* in the list of spare works */
 };
 
 /* ---- recorder ---- */
@@ -79,7 +80,7 @@ typedef struct CommRecord {
 } CommRecord;
 
 typedef struct CommRecorder {
-    pthread_mutex_t lock; /* a report on another thread reads it */
+    pthread_mutex_t lock; /* a report on another thread may read it */
     int64_t count;        /* operations ever recorded; the ring holds the last COMM_RECORDS */
     CommRecord *ring;
 } CommRecorder;
@@ -88,20 +89,19 @@ void comm_recorder_init(CommRecorder *);
 void comm_recorder_free(CommRecorder *);
 int64_t comm_record_start(CommRecorder *, const CommWork *); /* the number of the record */
 void comm_record_done(CommRecorder *, int64_t number);
-bool comm_record_last(CommRecorder *, CommRecord *out); /* false: there is none */
+bool comm_record_last(CommRecorder *, CommRecord *out); /* false: none */
 void comm_record_print(const CommRecord *, FILE *);
 
 /* ---- endpoint ---- */
 
-/* How operations move elements. start and wait are those of comm.h, for operations of several members. */
+/* How operations move elements. start and wait implement those of comm.h, for groups of several members. */
 typedef struct CommTransport {
     void (*start)(Comm *, CommWork *);
     void (*wait)(Comm *, CommWork *);
     void (*free)(Comm *); /* releases its state; NULL: it has none */
 } CommTransport;
 
-/* The device transport where there is no other: operations work on copies in host memory, which the host
- * transport moves. */
+/* The default device transport: operations work on copies in host memory, which the host transport moves. */
 extern const CommTransport COMM_STAGING;
 
 struct Comm {
@@ -112,26 +112,27 @@ struct Comm {
     int rank, world;
     double deadline_s;
     CommSabotage sabotage;
-    int64_t started; /* operations of this rank */
-    int open;        /* of them not waited for */
+    int64_t started; /* number of operations that this rank has started */
+    int open;        /* number of works that have not been waited for */
     CommTable channels;
     CommWork *spare;
     CommRecorder recorder;
 };
 
 void comm_init(Comm *, const CommTransport *host, void *host_state, int world, int rank, const CommOptions *);
-/* Releases what comm_init and the operations took; works that nobody waited for are a fault. */
+/* Frees the memory of comm_init and of the operations. Works that have not been waited for are a fault. */
 void comm_close(Comm *);
 CommChannel *comm_channel(Comm *, const CommKey *);
 
 /* ---- moving elements ---- */
 
-/* out[0, n) = the reduction of in[i][at, at + n) over the members in their order. `out` may be where one of
- * these parts lies. MAX and MIN of a NaN is a NaN. */
+/* out[0, n) = the reduction of in[i][at, at + n) over the members in their order. `out` may alias one of
+ * these parts. MAX and MIN of a NaN is a NaN. */
 void comm_reduce(CommReduction, DType, const void *const *in, int members, int64_t at, int64_t n, void *out);
 
-/* An operation whose members' buffers all lie in this process, cut into units that can be moved in any order
- * and on any thread: elements of the larger buffer, or the receivers of an all-to-all. work [members]. */
+/* An operation whose members' buffers are all in this process, divided into units that can be moved in any
+ * order and on any thread: elements of the larger buffer, or the receivers of an all-to-all. work
+ * [members]. */
 int64_t comm_units(const CommWork *const *work, int members);
 /* Bytes read and written by all units together. */
 int64_t comm_traffic(const CommWork *const *work, int members);
@@ -139,17 +140,17 @@ void comm_move(const CommWork *const *work, int members, int64_t begin, int64_t 
 
 /* ---- reports ---- */
 
-/* What is known of a rank when the world has to end. */
+/* The known state of a rank when the world has to end. */
 typedef struct CommWitness {
     const char *status; /* "is running" */
-    bool any;           /* it has started an operation; the last one is: */
+    bool any;           /* it has started an operation; `last` is the last one */
     CommRecord last;
-    bool is_in; /* it is not done */
+    bool is_in; /* the last operation is not done */
 } CommWitness;
 
-/* Prints at once, so that the reports of several processes do not mix: what is wrong with an operation, who
- * has started it (`arrived` [members]), what the other ranks did (`witness` [world]), and the recorder of
- * this rank. */
+/* Prints one report at once, so that those of several processes do not mix. It has the error, the ranks that
+ * have started the operation (`arrived` [members]), the state of the others (`witness` [world]), and this
+ * rank's recorder. */
 void comm_report(const Comm *, const char *why, const CommKey *, int64_t seq, const CommFacts *,
                  const bool *arrived, const CommWitness *witness);
 

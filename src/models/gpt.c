@@ -1,15 +1,14 @@
-/* The decoder-only transformer: GPT-2, Llama, Mixtral and their like are settings of one plan. Megatron-LM
- * core/models/gpt/gpt_model.py: embedding -> layers of [norm, attention, residual, norm, mlp, residual] ->
- * final norm -> output layer without bias. */
+/* The decoder-only transformer: GPT-2, Llama, Mixtral and similar models are settings of one plan.
+ * Megatron-LM core/models/gpt/gpt_model.py: embedding -> layers of [norm, attention, residual, norm, mlp,
+ * residual] -> final norm -> output layer without bias. */
 #include <math.h>
 
 #include "models/model.h"
 #include "models/option_map.h"
 #include "nn/lm_head.h"
 
-/* ---- forward ----
- * Types over tp: with sequence parallelism the stream is V along the sequence, else I; logits are V along the
- * vocabulary. Over cp all is V along the sequence, over dp along samples. */
+/* ---- forward ---- Types over tp: with sequence parallelism the stream is V along the sequence, else I;
+ * logits are V along the vocabulary. Over cp all tensors are V along the sequence, over dp along samples. */
 
 static Flow gpt_stage(Tape *t, const Model *m, const StagePart *part, const Feed *feed, Flow in) {
     const Stack *decoder = &m->stack[0];
@@ -40,7 +39,7 @@ static EmbeddingSpec embedding_spec(const Config *c, const Derived *d) {
     };
 }
 
-/* An output layer of its own is initialised like a linear layer, whatever --embedding-init-method-std says. */
+/* An untied output layer is initialised like a linear layer, whatever --embedding-init-method-std is. */
 static HeadSpec head_spec(const Config *c, const Derived *d, Arena *arena) {
     LmHeadSpec *h = arena_alloc(arena, sizeof *h);
     *h = (LmHeadSpec){
@@ -117,7 +116,7 @@ static AttentionSpec *attention_spec(const Config *c, const Derived *d, int64_t 
         .rotary_interleaved = c->rotary_interleaved,
         .rope = rope_spec(c, d, layer),
         .window_left = d->layer_windowed[layer] ? d->window_left : WINDOW_OFF,
-        .window_right = 0, /* causal, whatever the right reach of --window-size */
+        .window_right = 0, /* causal: the right reach of --window-size has no effect */
         .sink = map_softmax(c->softmax_type),
         .softcap = f64_or(c->attn_logit_softcapping, 0),
         .scale = f64_or(c->softmax_scale, 1 / sqrt((double)d->kv_channels)),

@@ -8,7 +8,7 @@
 typedef struct Microbatch {
     MicrobatchContext context;
     Feed feed;
-    Tensor field[FIELDS];  /* [b, s], that the feed points to; the loss mask is of the loss's type */
+    Tensor field[FIELDS];  /* [b, s], the memory of the feed's fields; the loss mask has the loss's type */
     Tensor loss_gradients; /* [b, s] in the loss's type: the gradient of each token's loss */
 } Microbatch;
 

@@ -110,7 +110,7 @@ SpmdType model_flow(const Model *m, int flow, int64_t b, int64_t dim[3]) {
 
 /* ---- keys and values of generation ---- */
 
-/* The spec of the layer's branch of that kind; NULL: it has none. */
+/* The spec of the layer's branch of that kind; NULL: none. */
 static const void *branch_spec(const LayerSpec *l, BranchId kind) {
     for (int k = 0; k < l->n; k++)
         if (l->branch[k].kind == kind) return l->branch[k].spec;

@@ -1,5 +1,5 @@
-/* What all else sees of a model, whatever its family: a plan, which is a pure value made from the options,
- * and this rank's part of it with a forward. */
+/* The interface of all models, whatever their family: a plan, which is a pure value made from the options,
+ * and this rank's part of the model with its forward. */
 #ifndef ISOTRON_MODELS_MODEL_H
 #define ISOTRON_MODELS_MODEL_H
 
@@ -12,11 +12,11 @@
 
 enum { MODEL_STACKS = 2, MODEL_FLOWS = 2 };
 
-/* A tensor that goes from one pipeline stage to the next for a microbatch. */
+/* A tensor of a microbatch that one pipeline stage sends to the next. */
 typedef struct FlowSpec {
     const char *name;
-    int stack;         /* whose stream it is */
-    int64_t positions; /* of a whole sequence */
+    int stack;         /* index of the stack whose stream it is */
+    int64_t positions; /* number of positions of a full sequence */
 } FlowSpec;
 
 typedef struct ModelPlan {
@@ -33,7 +33,7 @@ typedef struct Flow {
     Tensor *at[MODEL_FLOWS];
 } Flow;
 
-/* Layers that are computed together, with the embedding before or the head behind them. */
+/* Layers that are computed together, with the embedding before them or the head after them. */
 typedef struct StagePart {
     int64_t first_layer, layers;
     bool embedding, head;
@@ -50,8 +50,8 @@ typedef struct Model Model;
 
 typedef struct Family {
     const char *name;
-    /* The only reader of options in models/ and nn/, with option_map.h. What the plan points to belongs to
-     * the arena. */
+    /* Only this function and option_map.h read options in models/ and nn/. Memory of the plan belongs to the
+     * arena. */
     void (*plan)(const Config *, const Derived *, Arena *, ModelPlan *);
     /* The forward of one stage. At the head at[0] is the loss of each token [b, s] in nats if the feed has
      * labels, else logits [s, b, padded vocabulary]. */
@@ -60,45 +60,45 @@ typedef struct Family {
 
 struct Model {
     const Family *family;
-    const Config *config; /* the caller's, both; they outlive the model */
+    const Config *config; /* both are the caller's and outlive the model */
     const Derived *derived;
     ModelPlan plan;
     Registry *registry; /* owned */
     Device *device;     /* NULL until model_allocate */
     StagePart *stages;  /* [n_stages] */
     int n_stages;
-    Embedding embedding; /* where a stage has it; so with the head */
+    Embedding embedding; /* where a stage has it; the head likewise */
     Stack stack[MODEL_STACKS];
     void *head; /* its module, where a stage has it; else NULL */
 };
 
-/* The plan of these options, which have kept their rules; `derived` is config_finish's. */
+/* The plan for these options, which must satisfy their rules; `derived` comes from config_finish. */
 const Family *model_family(const Config *);
 ModelPlan model_plan(const Config *, const Derived *, Arena *);
 /* Model FLOPs of the forward and backward of `samples` sequences of s positions. */
 double model_flops(const ModelPlan *, double s, int64_t samples);
 
-/* Registers this rank's parameters (place NULL: one rank has them all); takes no device memory. */
+/* Registers this rank's parameters (place NULL: one rank has all). Allocates no device memory. */
 Model *model_new(const Config *, const Derived *, const ModelPlace *);
-/* Takes parameter buffers and tables; positions: the most of a sequence. Values are zero until registry_init
- * or a load. */
+/* Allocates parameter buffers and tables; positions: the longest sequence. Values are zero until
+ * registry_init or a load. */
 void model_allocate(Model *, Device *, DType storage, int64_t positions);
 void model_free(Model *);
 
-/* One stage of this rank: `in` is what the stage before gave (ignored at the embedding). The feed must live
- * until the tape ends. */
+/* Runs one stage of this rank; `in` is the output of the previous stage (ignored at the embedding). The feed
+ * must live until the tape ends. */
 Flow model_stage(Tape *, const Model *, int stage, const Feed *, Flow in);
-/* A model of one stage: the loss or the logits. */
+/* Runs a model of one stage: returns the loss or the logits. */
 Tensor *model_forward(Tape *, const Model *, const Feed *);
 /* Shape [s, b, h] on this rank, and type, of each flow for a microbatch of b samples. */
 SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);
 
-/* Keys and values for `capacity` positions of b samples, for all layers; {0} where there is no attention. */
+/* Keys and values of all layers for `capacity` positions of b samples; {0} if there is no attention. */
 KvCache model_cache_new(const Model *, DType, int64_t capacity, int64_t b);
 void model_cache_free(const Model *, KvCache *);
 
-/* A router's loss (a RouterLoss): its coefficient, and its mean over the layers with
- * experts, summed over what the step counters (a copy of all that the host sees) have seen. */
+/* A router's loss (a RouterLoss): its coefficient; and its mean over the layers with experts, summed over the
+ * microbatches in the step counters (a copy of all of them in host memory). */
 double model_router_loss_coeff(const Model *, int loss);
 double model_router_loss(const Model *, const double *counters, int loss);
 

@@ -2,7 +2,7 @@
 
 #include "base/fault.h"
 
-/* A row of a map. Without one for each choice of the option, -Wswitch fails the build. */
+/* A row of a map. A choice of the option without a row fails the build (-Wswitch). */
 #define TO(choice, value)                                                                                    \
     case choice:                                                                                             \
         return value

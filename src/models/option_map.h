@@ -1,4 +1,4 @@
-/* What the choices of options are called in the layers below, which know no options. */
+/* Maps choices of options to enums of the layers below, which know no options. */
 #ifndef ISOTRON_MODELS_OPTION_MAP_H
 #define ISOTRON_MODELS_OPTION_MAP_H
 
@@ -9,12 +9,12 @@
 #include "ops/fp8.h"
 #include "tensor/device.h"
 
-Activation map_activation(MlpActivation); /* not of MLP_GELU, which Derived.activation never is */
+Activation map_activation(MlpActivation); /* MLP_GELU is a fault: Derived.activation is never that */
 AttentionSink map_softmax(SoftmaxType);
 BranchNorms map_norms(NormPlacement);
 RouterScore map_score(RouterScoreFunction);
 QuantFormat map_fp8_format(Fp8Format);
-QuantRecipe map_fp8_recipe(Fp8Recipe); /* not of FP8_MXFP8, which the rules refuse */
+QuantRecipe map_fp8_recipe(Fp8Recipe); /* FP8_MXFP8 is a fault: the rules refuse it */
 DType map_storage(Lane);               /* of activations and weights */
 DeviceKind map_device(DeviceOption);
 GemmTuning map_gemm_tuning(GemmTuningOption);

@@ -67,7 +67,7 @@ static Tensor *branch_forward(Tape *t, void *run, Tensor *x_sbh) {
     return BRANCHES[r->branch->spec->kind].ops->forward(t, r->branch->self, r->feed, x_sbh);
 }
 
-/* x [s, b, h], normed if the branch norms its input -> what the branch adds to the stream. */
+/* x [s, b, h], normed if the branch norms its input -> the output of the branch. */
 static Tensor *branch_output(Tape *t, const Branch *b, const Feed *feed, Tensor *x) {
     BranchRun *run = tape_alloc(t, sizeof *run);
     *run = (BranchRun){b, feed};
@@ -77,7 +77,7 @@ static Tensor *branch_output(Tape *t, const Branch *b, const Feed *feed, Tensor 
     return op_dropout(t, h, b->spec->dropout, b->dropout_site);
 }
 
-/* What the branch reads; the stream becomes one tensor. */
+/* The input of the branch; the stream becomes one tensor. */
 static Tensor *branch_input(Tape *t, const Branch *b, Stream *s) {
     if (norms_input(b->spec)) return stream_norm(t, &b->norm, s);
     *s = (Stream){stream_sum(t, *s), NULL};
@@ -120,7 +120,7 @@ static Tensor *layers_block(Tape *t, void *run, Tensor *x_sbh) {
     return stream_sum(t, layers_forward(t, run, (Stream){x_sbh, NULL}));
 }
 
-/* Generation keeps nothing, so it runs every layer as a block. */
+/* Generation has no backward, so it runs every layer as a block. */
 static bool is_block(const StackSpec *s, const Feed *feed, int64_t i) {
     return feed->cache || s->recompute == RECOMPUTES_CHUNKS ||
            (s->recompute == RECOMPUTES_FIRST && i < s->recomputed);

@@ -1,5 +1,5 @@
-/* A stack of layers over one residual stream. A layer is a list of residual branches (nn/branches.def); what
- * all layers share is here alone: norms, dropout, the sum that the next norm computes, recomputation,
+/* A stack of layers over one residual stream. A layer is a list of residual branches (nn/branches.def). All
+ * that layers have in common is here: norms, dropout, the sum that the next norm computes, recomputation,
  * offloading. Megatron-LM core/transformer/transformer_block.py, transformer_layer.py. */
 #ifndef ISOTRON_MODELS_STACK_H
 #define ISOTRON_MODELS_STACK_H
@@ -9,34 +9,35 @@
 
 enum { LAYER_BRANCHES = 3 };
 
-/* Which norms a branch has. */
+/* The norms of a branch. */
 typedef enum BranchNorms {
-    NORM_INPUT,  /* of what it reads from the stream */
-    NORM_OUTPUT, /* of what it adds to the stream */
+    NORM_INPUT,  /* of its input from the stream */
+    NORM_OUTPUT, /* of its output to the stream */
     NORM_BOTH,
-    NORM_SHARED, /* it reads what the layer's first branch reads; only in a parallel layer */
+    NORM_SHARED, /* its input is that of the layer's first branch; only in a parallel layer */
 } BranchNorms;
 
 typedef struct BranchSpec {
     BranchId kind;
     BranchNorms norms;
     NormAttr norm;
-    double multiplier; /* of its output */
+    double multiplier; /* scales its output */
     double dropout;    /* of its output */
-    bool recompute;    /* run it again in the backward */
+    bool recompute;    /* recompute it in the backward */
     const void *spec;  /* the kind's */
 } BranchSpec;
 
 typedef struct LayerSpec {
     BranchSpec branch[LAYER_BRANCHES];
     int n;
-    bool parallel; /* all branches read the layer's input, else each the stream with those before it */
+    bool parallel; /* all branches read the layer's input; else each reads the stream with the branches
+                      before it */
 } LayerSpec;
 
 /* Full recomputation runs layers again in the backward. */
 typedef enum StackRecompute {
     RECOMPUTES_NO_LAYER,
-    RECOMPUTES_CHUNKS, /* all, in chunks of `recomputed` layers, of which the input is kept */
+    RECOMPUTES_CHUNKS, /* all layers, in chunks of `recomputed` layers, whose inputs are kept */
     RECOMPUTES_FIRST,  /* the first `recomputed` layers of each stage, one by one */
 } StackRecompute;
 
@@ -45,11 +46,12 @@ typedef struct StackSpec {
     int64_t hidden;
     LayerSpec *layer; /* [n] */
     int64_t n;
-    NormAttr final; /* the norm of its output */
+    NormAttr final; /* the norm of the stack's output */
     StackRecompute recompute;
     int64_t recomputed;
-    int64_t offloaded; /* layers of a stage, from its first on, whose activations wait in host memory
-                          (tape/offload.h); neither with recomputation nor over a pipeline */
+    /* The first layers of a stage whose activations are offloaded to host memory (tape/offload.h). Not with
+     * recomputation, nor over a pipeline. */
+    int64_t offloaded;
 } StackSpec;
 
 typedef struct Branch {
@@ -61,7 +63,7 @@ typedef struct Branch {
 
 typedef struct Layer {
     Branch branch[LAYER_BRANCHES];
-    int n; /* 0: another rank's */
+    int n; /* 0: on another rank */
     bool parallel;
 } Layer;
 
@@ -70,7 +72,7 @@ typedef struct Stack {
     Layer *layer; /* [spec->n] */
     Tensor **
         counters; /* [spec->n * LAYER_BRANCHES]: step counters of each branch, whoever holds it; NULL: none */
-    Norm final;   /* where the last layer is held */
+    Norm final;   /* on the rank of the last layer */
 } Stack;
 
 /* Registers the step counters of all layers. The spec must outlive the registry. */

@@ -9,12 +9,12 @@
 #include "ops/residual.h"
 #include "ops/rope.h"
 
-/* The norm of each of `heads` heads, or of all together. */
+/* The norm of each of `heads` heads, or of all heads together. */
 static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, const char *which,
                        int64_t heads) {
     const int64_t width = s->qk_norm_whole ? heads * s->head_dim : s->head_dim;
     Norm n = norm_new(r, arena_printf(r->arena, "%s.%s_layernorm", name, which), width, s->norm);
-    n.gain->spec.invariant = s->qk_norm_whole; /* else each tensor-parallel rank norms its own heads */
+    n.gain->spec.invariant = s->qk_norm_whole; /* else each tensor-parallel rank norms its heads */
     if (n.bias) n.bias->spec.invariant = s->qk_norm_whole;
     if (!s->qk_norm_decays) return n;
     n.gain->spec.flags &= ~(unsigned)PARAM_NO_DECAY;
@@ -22,7 +22,7 @@ static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, co
     return n;
 }
 
-/* Beside the heads' rows of linear_qkv: a rank has those of its heads. */
+/* Split like the heads' rows of linear_qkv: a rank has the offsets of its heads. */
 static Param *softmax_offset_new(Registry *r, const AttentionSpec *s, const char *name) {
     return param_add(r, (ParamSpec){
                             .name = arena_printf(r->arena, "%s.core_attention.softmax_offset", name),
@@ -70,7 +70,7 @@ static void attention_init(void *self, Registry *r, const char *name, const void
     a->proj = linear_new(r, proj);
 }
 
-/* Writes the new keys (or values) behind the cached ones and returns all of them. */
+/* Writes the new keys (or values) after the cached ones and returns all of them. */
 static Tensor *append(Tape *t, Tensor *cache, int64_t length, Tensor *x_sbg1d) {
     int64_t s = x_sbg1d->dim[0];
     CHECK(length + s <= cache->dim[0], "the KV cache holds %lld positions, %lld are needed",
@@ -93,7 +93,7 @@ typedef struct Qkv {
     Tensor *q, *k, *v;
 } Qkv;
 
-/* Heads [first, first + n) of each group of x, a row of which is `groups` groups of `all` heads of d. */
+/* Heads [first, first + n) of each group of x; a row of x is `groups` groups of `all` heads of d. */
 static Tensor *heads_of(Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first,
                         int64_t n) {
     return tape_view(t, x, first * d, 5, (int64_t[]){x->dim[0], x->dim[1], groups, n, d},
@@ -132,8 +132,8 @@ static int64_t first_head(const Tape *t, const AttentionSpec *p) {
     return tp > 1 ? tape_group(t, 1 << AXIS_TP).rank * p->heads / tp : 0;
 }
 
-/* With more tensor-parallel ranks than groups each holds a piece of a group's rows: the rows of all are
- * gathered, and a rank takes its queries and their group's key and value (Megatron-LM
+/* With more tensor-parallel ranks than groups, each rank has a piece of a group's rows. The rows of all ranks
+ * are gathered, and a rank takes its queries and their group's key and value (Megatron-LM
  * core/transformer/attention.py, num_query_groups < world_size). */
 static Qkv share_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
     const int64_t d = p->head_dim, r = p->heads / p->groups, mine = p->heads / tape_axis(t, AXIS_TP);
@@ -145,7 +145,7 @@ static Qkv share_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
                  op_take_heads(t, qkv, AXIS_TP, at_k + d, 1, d, SPMD_R)};
 }
 
-/* The same, but queries and keys are normed over all heads before a rank takes its own. */
+/* The same, but queries and keys are normed over all heads before a rank takes its heads. */
 static Qkv share_normed_groups(Tape *t, const Attention *a, Tensor *qkv) {
     const AttentionSpec *p = a->spec;
     const int64_t d = p->head_dim, mine = p->heads / tape_axis(t, AXIS_TP);
@@ -160,7 +160,7 @@ static Qkv share_normed_groups(Tape *t, const Attention *a, Tensor *qkv) {
                  op_take_heads(t, v, AXIS_TP, at, 1, d, SPMD_R)};
 }
 
-/* This rank's queries, keys and values, normed if they are to be. */
+/* This rank's queries, keys and values, with their norms. */
 static Qkv split(Tape *t, const Attention *a, Tensor *qkv) {
     const AttentionSpec *p = a->spec;
     const bool shares = p->groups < tape_axis(t, AXIS_TP);
@@ -169,12 +169,12 @@ static Qkv split(Tape *t, const Attention *a, Tensor *qkv) {
     if (!p->qk_norm) return x;
     x.q = normed_heads(t, p, &a->q_norm, x.q);
     x.k = normed_heads(t, p, &a->k_norm, x.k);
-    tape_grad_off_grid(x.k); /* a summand if the ranks share groups */
+    tape_grad_off_grid(x.k); /* a summand if ranks share groups */
     return x;
 }
 
-/* Whether queries and keys, which lie side by side in qkv, are rotated by one call. Not in the exact lane,
- * which rounds the gradient of the ones and not of the others. */
+/* Whether one call rotates both queries and keys, which are adjacent in qkv. Not in the exact lane, which
+ * rounds the gradient of the queries but not that of the keys. */
 static bool rotates_together(const Tape *t, const AttentionSpec *p) {
     return p->rope.dim && !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP) && !tape_context(t)->exact;
 }
@@ -186,7 +186,7 @@ static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
                    (RopeAttr){.dim = (int32_t)p->rope.dim, .interleaved = p->rotary_interleaved});
 }
 
-/* What attention takes: split, normed, rotated. */
+/* The inputs of attention: split, normed, rotated. */
 static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
     if (rotates_together(t, p)) {
@@ -204,7 +204,7 @@ static Qkv prepare(Tape *t, const Core *c, Tensor *qkv) {
     return x;
 }
 
-/* Of n heads; NULL: the softmax is over the keys alone. */
+/* The sinks of n heads; NULL: none. */
 static Tensor *sinks(Tape *t, const Attention *a, int64_t n, DType dtype) {
     if (a->softmax_offset) return &a->softmax_offset->value;
     if (a->spec->sink == SINK_NONE) return NULL;

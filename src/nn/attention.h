@@ -1,6 +1,6 @@
 /* Self-attention: fused QKV projection, optional norm of queries and keys, RoPE, grouped-query attention with
  * optional sinks, output projection. Megatron-LM core/transformer/attention.py: the rows of linear_qkv are
- * grouped by kv group: [its query heads, k, v]; dot_product_attention.py: softmax_offset. */
+ * grouped by kv group, each [its query heads, k, v]. Sinks: dot_product_attention.py, softmax_offset. */
 #ifndef ISOTRON_NN_ATTENTION_H
 #define ISOTRON_NN_ATTENTION_H
 
@@ -10,18 +10,18 @@
 #include "nn/rope.h"
 #include "ops/context_attention.h"
 
-/* What the softmax has in its denominator besides the keys. */
+/* A term that is added to the denominator of the softmax. */
 typedef enum AttentionSink {
     SINK_NONE,
     SINK_ONE,    /* 1 */
-    SINK_LEARNED /* the exp of a parameter of each query head */
+    SINK_LEARNED /* exp of a parameter of each query head */
 } AttentionSink;
 
 typedef struct AttentionSpec {
     int layer; /* index into the KV cache */
     int64_t hidden, heads, groups, head_dim;
     bool qkv_bias, proj_bias, qk_norm, rotary_interleaved;
-    bool qk_norm_whole; /* over all heads together, which tensor-parallel ranks gather for it */
+    bool qk_norm_whole; /* over all heads together; tensor-parallel ranks gather them for it */
     NormAttr norm;
     bool qk_norm_decays; /* --apply-wd-to-qk-layernorm */
     RopeSpec rope;       /* dim 0: no rotation */
@@ -32,8 +32,8 @@ typedef struct AttentionSpec {
     double dropout, qkv_init_std, proj_init_std, softmax_init_std;
     QuantSpec quant; /* of both projections */
     ContextPlan context;
-    bool unfused;   /* materialise the scores: the oracle of the fused kernel */
-    bool recompute; /* the core (norms, rotation, attention) is run again in the backward */
+    bool unfused;   /* materialise the scores: the reference of the fused kernel */
+    bool recompute; /* recompute the core (norms, rotation, attention) in the backward */
 } AttentionSpec;
 
 typedef struct Attention {
@@ -42,7 +42,7 @@ typedef struct Attention {
     uint64_t dropout_site;
     Linear qkv, proj;
     Norm q_norm, k_norm;
-    Param *softmax_offset; /* one for each query head; NULL unless they are learnable */
+    Param *softmax_offset; /* one per query head; NULL unless learned */
 } Attention;
 
 /* The branch's module is an Attention, its spec an AttentionSpec. */

@@ -8,16 +8,16 @@
 #include "tape/tape.h"
 
 typedef struct BranchOps {
-    size_t size; /* of its module */
-    /* Registers parameters and states under `name`. `self` and `spec` outlive the registry and stay where
-     * they are. counters: F64, as many as `counters` says; NULL if it is NULL. */
+    size_t size; /* of the branch's module */
+    /* Registers parameters and states under `name`. `self` and `spec` must outlive the registry and must not
+     * move. counters: F64, with the number of elements that `counters` returns; NULL if that is NULL. */
     void (*init)(void *self, Registry *, const char *name, const void *spec, Tensor *counters);
     /* x [s, b, h] -> [s, b, h] of the same type. The feed must live until the tape ends. */
     Tensor *(*forward)(Tape *, const void *self, const Feed *, Tensor *x_sbh);
     /* Model FLOPs of the forward and backward of one sample of s positions (Megatron-LM training.py
      * num_floating_point_operations: causal attention counts half). */
     double (*flops)(const void *spec, double s);
-    int64_t (*counters)(const void *spec); /* step counters (param/state.h); NULL: none */
+    int64_t (*counters)(const void *spec); /* number of step counters (param/state.h); NULL: none */
 } BranchOps;
 
 typedef enum BranchId {

@@ -20,14 +20,13 @@ Param *embedding_words(Registry *r, const EmbeddingSpec *s, unsigned flags) {
 void embedding_init(Embedding *e, Registry *r, const EmbeddingSpec *s) {
     *e = (Embedding){.spec = s, .words = embedding_words(r, s, 0)};
     if (!s->positions) return;
-    e->positions =
-        param_add(r, (ParamSpec){.name = "embedding.position_embeddings.weight",
-                                 .ndim = 2,
-                                 .dim = {s->positions, s->hidden},
-                                 .tp_split = SPLIT_NONE,
-                                 .invariant = true,
-                                 .init = {INIT_NORMAL, s->init_std}}); /* Megatron-LM: --decoupled-lr
-                                                                          is not for it */
+    e->positions = param_add(r, (ParamSpec){.name = "embedding.position_embeddings.weight",
+                                            .ndim = 2,
+                                            .dim = {s->positions, s->hidden},
+                                            .tp_split = SPLIT_NONE,
+                                            .invariant = true,
+                                            /* --decoupled-lr does not apply to it, as in Megatron-LM. */
+                                            .init = {INIT_NORMAL, s->init_std}});
 }
 
 static double multiplier(const EmbeddingSpec *s, DType dtype) {

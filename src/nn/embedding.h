@@ -1,5 +1,5 @@
-/* Token embeddings, with learned positions or without. Megatron-LM core/models/common/embeddings/
- * language_model_embedding.py. */
+/* Token embeddings, with or without learned positions. Megatron-LM
+ * core/models/common/embeddings/language_model_embedding.py. */
 #ifndef ISOTRON_NN_EMBEDDING_H
 #define ISOTRON_NN_EMBEDDING_H
 
@@ -9,10 +9,10 @@
 
 typedef struct EmbeddingSpec {
     int64_t vocab, padded_vocab, hidden;
-    int64_t positions; /* learned ones; 0: none */
+    int64_t positions; /* number of learned positions; 0: none */
     double init_std, dropout;
-    double multiplier; /* of the tokens' embeddings */
-    bool rounded;      /* the multiplier, to the type of activations */
+    double multiplier; /* scales the embeddings of tokens */
+    bool rounded;      /* the multiplier is rounded to the type of activations */
 } EmbeddingSpec;
 
 typedef struct Embedding {
@@ -20,11 +20,11 @@ typedef struct Embedding {
     Param *words, *positions; /* positions NULL: none */
 } Embedding;
 
-/* The word table, or a copy of it that another pipeline stage ties to it (flags). */
+/* The word table, or another pipeline stage's tied copy of it (flags). */
 Param *embedding_words(Registry *, const EmbeddingSpec *, unsigned flags);
 /* The spec must outlive the registry. */
 void embedding_init(Embedding *, Registry *, const EmbeddingSpec *);
-/* tokens, and position_ids if positions are learned -> [s, b, h]; over tensor-parallel ranks V along the
+/* tokens and, with learned positions, position_ids -> [s, b, h]. Over tensor-parallel ranks V along the
  * sequence with sequence parallelism, else I. */
 Tensor *embedding_forward(Tape *, const Embedding *, const Feed *);
 

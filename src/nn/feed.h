@@ -1,4 +1,4 @@
-/* What a model's forward reads besides its parameters. */
+/* The inputs of a model's forward. */
 #ifndef ISOTRON_NN_FEED_H
 #define ISOTRON_NN_FEED_H
 
@@ -8,7 +8,7 @@
 /* Keys and values of earlier positions, one pair per layer (generation). */
 typedef struct KvCache {
     Tensor *k, *v; /* [layers] tensors [capacity, b, g, 1, d]; ndim 0: a layer without attention */
-    void *block;   /* all of them */
+    void *block;   /* memory of all of them */
     size_t bytes;
     int64_t length; /* positions filled, the same for all layers and samples */
 } KvCache;
@@ -16,17 +16,17 @@ typedef struct KvCache {
 typedef struct Feed {
     union {
         struct {
-/* [b, s] of the fields of a batch (data/fields.def), I64 for integers; NULL: not given. Without
- * document_start it is 0, without position_ids or labels nothing may read them. */
+/* [b, s] of the fields of a batch (data/fields.def), I64 for integers; NULL: not given. document_start
+ * defaults to 0. Without position_ids or labels, nothing may read them. */
 #define FIELD(name, type) Tensor *name;
 #include "data/fields.def"
 #undef FIELD
         };
         Tensor *field[FIELDS];
     };
-    Tensor *dloss;  /* [b, s]: the gradient that each token's loss will get; NULL: not known */
-    KvCache *cache; /* NULL in training. Otherwise new keys are appended at `length`, which the caller
-                       advances */
+    Tensor *dloss; /* [b, s]: the gradient of each token's loss; NULL: not known */
+    /* NULL in training. Otherwise new keys and values are appended at `length`; the caller advances it. */
+    KvCache *cache;
 } Feed;
 
 #endif

@@ -9,10 +9,10 @@
 #include "tape/tape.h"
 
 typedef struct Linear {
-    Param *weight;  /* [out, in] */
-    Param *bias;    /* [out], NULL: none */
-    unsigned flags; /* of op_linear: a column-parallel layer gathers its input, a row-parallel one reduces its
-                       output */
+    Param *weight; /* [out, in] */
+    Param *bias;   /* [out], NULL: none */
+    /* flags of op_linear: a column-parallel layer gathers its input, a row-parallel one reduces its output */
+    unsigned flags;
     const Quantiser *quantiser; /* NULL: none */
 } Linear;
 
@@ -31,7 +31,7 @@ typedef struct LinearSpec {
 
 Linear linear_new(Registry *, LinearSpec);
 Tensor *linear_forward(Tape *, const Linear *, Tensor *x_sbi);
-/* The activation of it, for linear_on_activated. */
+/* Also computes the activation, for linear_on_activated. */
 Activated linear_activated(Tape *, const Linear *, Tensor *x_sbi, Activation);
 Tensor *linear_on_activated(Tape *, const Linear *, Activated x_sbi);
 

@@ -23,7 +23,7 @@ static int64_t lm_head_chunk(const void *spec, const Layout *l, int64_t s, int64
     const LmHeadSpec *h = spec;
     if (!h->chunked) return 0;
     const int64_t columns = h->padded_vocab / (l ? l->mesh.size[AXIS_TP] : 1);
-    const size_t copies = h->softcap ? 2 : 1; /* the backward of a cap needs the logits before it */
+    const size_t copies = h->softcap ? 2 : 1; /* the backward of a cap also needs the uncapped logits */
     return linear_loss_positions(s, b, h->chunk, copies * (size_t)columns * dtype_size(storage));
 }
 
@@ -31,10 +31,11 @@ Tensor *lm_head_forward(Tape *t, const LmHead *m, const Feed *feed, Tensor *h_sb
     const RunContext *run = tape_context(t);
     const bool sequence = run->layout && run->layout->sequence_parallel;
     Tensor *w = &m->output->value, *labels = feed->labels;
-    h_sbh = op_scale(t, h_sbh, 1 / m->spec->scaling); /* far narrower than the logits */
+    h_sbh = op_scale(t, h_sbh, 1 / m->spec->scaling); /* far narrower than the logits, so scaling it is
+                                                         cheaper */
     const int64_t positions =
         labels ? lm_head_chunk(m->spec, run->layout, labels->dim[1], labels->dim[0], run->dtype) : 0;
-    /* A chunk of logits needs the gradient of its losses at once. */
+    /* Chunks of logits need the gradient of their losses in the forward. */
     if (positions && (feed->dloss || !tape_is_recording(t)))
         return op_linear_cross_entropy(
             t, h_sbh, w, labels,

@@ -12,8 +12,8 @@ typedef struct LmHeadSpec {
     double init_std; /* of an output layer that is not tied */
     bool chunked;    /* logits exist in chunks only (--cross-entropy-fusion-impl linear) */
     int64_t chunk;   /* positions of a chunk; 0: chosen by size */
-    double scaling;  /* the logits are divided by it */
-    double softcap;  /* then bounded by it (ops/softcap.h); 0: not */
+    double scaling;  /* divisor of the logits */
+    double softcap;  /* bound of the divided logits (ops/softcap.h); 0: none */
 } LmHeadSpec;
 
 typedef struct LmHead {
@@ -22,8 +22,8 @@ typedef struct LmHead {
 } LmHead;
 
 extern const HeadOps lm_head; /* the module is an LmHead, the spec an LmHeadSpec */
-/* h [s, b, h], normed -> with labels in the feed the loss of each token [b, s] in nats, else logits
- * [s, b, padded vocabulary], over tensor-parallel ranks V along the vocabulary. */
+/* h [s, b, h], normed -> with labels in the feed the loss of each token [b, s] in nats, else logits [s, b,
+ * padded vocabulary], which are V along the vocabulary over tensor-parallel ranks. */
 Tensor *lm_head_forward(Tape *, const LmHead *, const Feed *, Tensor *h_sbh);
 
 #endif

@@ -1,4 +1,4 @@
-/* The feed-forward half of a layer: fc1, activation, fc2. Megatron-LM core/transformer/mlp.py; with a gated
+/* The feed-forward branch of a layer: fc1, activation, fc2. Megatron-LM core/transformer/mlp.py; with a gated
  * activation the rows of fc1 are [gate; up]. */
 #ifndef ISOTRON_NN_MLP_H
 #define ISOTRON_NN_MLP_H
@@ -22,7 +22,7 @@ typedef struct Mlp {
 
 Mlp mlp_new(Registry *, const char *name, const MlpSpec *);
 Tensor *mlp_forward(Tape *, const Mlp *, Tensor *x_sbh);
-/* Matrices of hidden x ffn: with a gated activation three. */
+/* Number of hidden x ffn matrices: 2, or 3 with a gated activation. */
 int mlp_matrices(Activation);
 
 /* The branch's module is an Mlp, its spec an MlpSpec. */

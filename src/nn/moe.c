@@ -59,8 +59,8 @@ static int64_t moe_counters(const void *spec) {
 
 /* ---- capacity ---- */
 
-/* An expert's share of the copies of all tokens of a microbatch, times the factor; more tokens than there are
- * it cannot get. */
+/* The capacity of an expert: its share of the copies of all tokens of a microbatch, times the factor; at most
+ * the number of tokens. */
 static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
     if (s->capacity_factor == 0) return 0;
     const int64_t tokens = x->dim[0] * x->dim[1] * tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
@@ -68,8 +68,8 @@ static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
     return (int64_t)fmin(ceil(share * s->capacity_factor), (double)tokens);
 }
 
-/* Rows of one expert that can come together: its capacity in every microbatch of which a rank of its group
- * has tokens. Groups are consecutive ranks of a stage, and so are the ranks of a microbatch. */
+/* Rows of one expert that can come together: its capacity times the number of microbatches that the ranks of
+ * its group have. Groups are consecutive ranks of a stage, and so are the ranks of a microbatch. */
 static int64_t room(const Tape *t, int64_t capacity) {
     const int group = tape_axis(t, AXIS_ETP) * tape_axis(t, AXIS_EP),
               each = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP),
@@ -80,16 +80,16 @@ static int64_t room(const Tape *t, int64_t capacity) {
 
 /* ---- experts ---- */
 
-/* Rows grouped by expert, their probabilities and where the experts' rows begin -> rows. The probabilities
- * are applied before the second GEMM, which is linear. */
+/* rows grouped by expert, their probabilities, first row of each expert -> rows. The probabilities are
+ * applied before the second GEMM, which is linear. */
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
     Tensor *h = op_grouped_linear(t, rows_r1h, &m->fc1->value, offset);
     h = op_scale_rows(t, op_activation(t, h, m->spec->activation), probs_r11, false);
     return op_grouped_linear(t, h, &m->fc2->value, offset);
 }
 
-/* The same for rows of which each expert-tensor-parallel rank has others, grouped when all are together: all
- * compute all of them, each with its part of the weights. */
+/* The same where expert-tensor-parallel ranks have different rows. All rows are gathered and grouped; then
+ * each rank computes all of them with its part of the weights. */
 static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *probs, const Dispatch *sort) {
     rows = op_permute(t, op_redistribute(t, rows, AXIS_ETP, SPMD_R, 0), sort);
     probs = op_permute(t, op_redistribute(t, probs, AXIS_ETP, SPMD_R, 0), sort);
@@ -97,7 +97,8 @@ static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *pro
     return op_redistribute(t, y, AXIS_ETP, SPMD_V, 0);
 }
 
-/* Rows come by all-to-all from the ranks that have the tokens, and go back there to be added up. */
+/* An all-to-all brings rows from the ranks that have the tokens; another one returns them, and they are
+ * summed. */
 static Tensor *by_all_to_all(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a) {
     const Dispatch d = op_dispatch(t, r, m->spec->router.experts, (DispatchAttr){0});
     const Arrival to = op_plan_arrival(t, &d, experts, a);
@@ -111,7 +112,7 @@ static Tensor *gather(Tape *t, Tensor *x) {
     return op_redistribute(t, op_to_expert_view(t, x), AXIS_EP, SPMD_R, 0);
 }
 
-/* All expert-parallel ranks get all tokens, and each adds up what its experts give. */
+/* All expert-parallel ranks get all tokens, and each sums the outputs of its experts. */
 static Tensor *by_all_gather(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a) {
     const bool alone = tape_axis(t, AXIS_ETP) == 1;
     const Routing all = {gather(t, r->probs), gather(t, r->expert)};

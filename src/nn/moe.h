@@ -1,6 +1,6 @@
-/* A layer of experts in the place of an MLP: router, dispatch, experts, combine. Megatron-LM
- * core/transformer/moe/moe_layer.py, experts.py, shared_experts.py. Over ranks the routed experts
- * work in the expert view of the mesh (ops/expert_parallel.h), router and shared expert in the dense one. */
+/* A layer of experts, instead of an MLP: router, dispatch, experts, combine. Megatron-LM
+ * core/transformer/moe/moe_layer.py, experts.py, shared_experts.py. Over ranks the routed experts work in the
+ * expert view of the mesh (ops/expert_parallel.h), router and shared expert in the dense view. */
 #ifndef ISOTRON_NN_MOE_H
 #define ISOTRON_NN_MOE_H
 
@@ -10,13 +10,13 @@
 
 typedef struct MoeSpec {
     RouterSpec router;
-    int64_t ffn, shared_ffn; /* shared_ffn 0: no expert for all tokens */
+    int64_t ffn, shared_ffn; /* shared_ffn 0: no shared expert */
     bool shared_gate;
     Activation activation;
     double fc1_init_std, fc2_init_std;
     double capacity_factor; /* 0: dropless */
     bool pad, drop_by_position;
-    bool all_to_all; /* between the ranks of the experts, else all-gather and reduce-scatter */
+    bool all_to_all; /* between the ranks of the experts; else all-gather and reduce-scatter */
 } MoeSpec;
 
 typedef struct Moe {

@@ -11,10 +11,10 @@ typedef struct Norm {
     NormAttr attr;
 } Norm;
 
-/* Gains start so that the norm is plain: 1, or 0 when they are applied as 1 + w. */
+/* Initial gains have no effect: 1, or 0 when they are applied as 1 + w. */
 Norm norm_new(Registry *, const char *name, int64_t width, NormAttr);
 Tensor *norm_forward(Tape *, const Norm *, Tensor *x);
-/* The norm of *x + branch, which becomes *x. */
+/* The norm of *x + branch; *x becomes that sum. */
 Tensor *norm_forward_sum(Tape *, const Norm *, Tensor **x, Tensor *branch);
 
 #endif

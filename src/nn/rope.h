@@ -3,8 +3,8 @@
  *
  *   inv_freq_i = base^(-2i/dim),  dim = head_dim * percent
  *
- * Positions are divided by the interpolation factor. Llama-3 scaling divides the frequencies of wavelengths above
- * original/low by `factor`, keeps those below original/high and blends between. */
+ * Positions are divided by the interpolation factor. Llama-3 scaling divides the frequencies of wavelengths
+ * above original/low by `factor`, keeps those below original/high and blends in between. */
 #ifndef ISOTRON_NN_ROPE_H
 #define ISOTRON_NN_ROPE_H
 
@@ -15,25 +15,25 @@
 typedef struct RopeSpec {
     int64_t dim; /* rotated part of a head, even */
     double base, interpolation;
-    const double *divisor; /* [dim/2], of the frequencies (Ding et al., LongRoPE, 2024); NULL: none */
-    double amplitude;      /* of the rotated channels */
+    const double *divisor; /* [dim/2], divide the frequencies (Ding et al., LongRoPE, 2024); NULL: none */
+    double amplitude;      /* scales the rotated channels */
     struct {
         double factor; /* 0: no Llama-3 scaling */
         double low, high, original;
     } llama3;
 } RopeSpec;
 
-/* inv_freq_i for i in [0, dim/2), interpolation not included. */
+/* inv_freq_i for i in [0, dim/2), without interpolation. */
 double rope_frequency(const RopeSpec *, int64_t i);
 
 typedef struct RopeTable {
     Tensor cos, sin; /* [positions, dim/2], F64 or F32; persistent on the device */
 } RopeTable;
 
-/* positions: rows. */
+/* positions: the number of rows. */
 RopeTable rope_table_new(Device *, DType, const RopeSpec *, int64_t positions);
 void rope_table_free(Device *, RopeTable *);
-/* The registry's table of this spec, which all who ask for it share; it has data after states_allocate. */
+/* The registry's table of this spec; equal specs share one table. It has data after states_allocate. */
 const RopeTable *rope_table(Registry *, RopeSpec);
 
 #endif

@@ -5,8 +5,8 @@
 #include "ops/router.h"
 #include "param/state.h"
 
-/* Three balancing losses, over a microbatch, each sample, and the step so far; and the loss of the logits'
- * size. */
+/* The balancing losses (over a microbatch, each sample, and the step so far) and the loss on the size of the
+ * logits. */
 typedef enum RouterLoss {
     ROUTER_LOSS_AUX,
     ROUTER_LOSS_SEQ_AUX,
@@ -18,10 +18,10 @@ typedef enum RouterLoss {
 typedef struct RouterSpec {
     int64_t hidden, experts, topk;
     RouteAttr route;
-    bool bias;                        /* added to the scores that experts are chosen by */
-    bool sinkhorn;                    /* in training experts are chosen by balanced scores */
+    bool bias;                        /* a bias is added to the scores in the choice of experts */
+    bool sinkhorn;                    /* training chooses experts by balanced scores */
     double jitter;                    /* 0: none */
-    double bias_rate;                 /* how far a step moves the bias */
+    double bias_rate;                 /* change of the bias per step */
     double loss_coeff[ROUTER_LOSSES]; /* 0: that loss is off */
     double init_std;
 } RouterSpec;
@@ -33,16 +33,16 @@ typedef struct Router {
     Tensor *counters; /* F64 [router_counters()] of the registry (state_counters) */
 } Router;
 
-/* `self` must stay where it is: with a bias it is a state of the registry, whose step ends by moving the bias
- * towards equal shares, by the tokens counted in the step. */
+/* `self` must not move: with a bias it is a state of the registry. The end of a step moves the bias towards
+ * equal shares, according to the tokens counted in the step. */
 void router_init(Router *self, Registry *, const char *name, const RouterSpec *, Tensor *counters);
-/* Elements of the counters of a router over so many experts; the last ROUTER_LOSSES are sums of the losses
+/* Number of counters of a router with this many experts. The last ROUTER_LOSSES are sums of the losses
  * without their coefficients. */
 int64_t router_counters(int64_t experts);
-/* The sum of a loss since the step began; `counters` is a copy of a router's that the host sees. */
+/* The sum of a loss since the step began; `counters` is a copy of the router's counters in host memory. */
 double router_loss_sum(const double *counters, int64_t experts, int loss);
-/* x_sbh [s,b,h] -> where its tokens go. While the tape records, counts tokens and adds the losses' values to
- * the counters, and the losses' gradients (times MicrobatchContext.aux_scale) to that of the logits. */
+/* x_sbh [s,b,h] -> the routing of its tokens. While the tape records, it counts tokens, adds the losses to
+ * the counters, and adds the losses' gradients (times MicrobatchContext.aux_scale) to that of the logits. */
 Routing router_forward(Tape *, const Router *, Tensor *x_sbh);
 
 #endif

@@ -1,4 +1,4 @@
-/* The residual stream, with a sum that the next norm computes along the way. */
+/* The residual stream. The last sum is delayed, so that the next norm can compute it too. */
 #ifndef ISOTRON_NN_STREAM_H
 #define ISOTRON_NN_STREAM_H
 
@@ -6,12 +6,12 @@
 
 typedef struct Stream {
     Tensor *x;      /* [s, b, h] */
-    Tensor *branch; /* still to be added to x; NULL: nothing */
+    Tensor *branch; /* still to be added to x; NULL: none */
 } Stream;
 
-/* x + branch. */
+/* Returns x + branch. */
 Tensor *stream_sum(Tape *, Stream);
-/* The norm of x + branch, which becomes x. */
+/* Returns the norm of x + branch; x becomes that sum. */
 Tensor *stream_norm(Tape *, const Norm *, Stream *);
 
 #endif

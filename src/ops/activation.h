@@ -7,15 +7,15 @@
 
 /* Elementwise on contiguous x [...,f] -> same shape; a gated one takes [..., gate | up] to [..., f/2]. */
 Tensor *op_activation(Tape *, Tensor *x, Activation);
-/* An activation that the kernel of a linear layer has computed on its way, for the one op that reads it: that
- * op records it. */
+/* An activation that the kernel of a linear layer has computed together with the GEMM. The one op that reads
+ * it also records it. */
 typedef struct Activated {
     Tensor *act, *pre; /* act is the activation of pre; pre NULL: it is on the tape already */
-    Activation kind;   /* not gated, but for pre NULL */
+    Activation kind;   /* not gated, unless pre is NULL */
 } Activated;
 
-/* Records that y [..., f] is the activation of x. With `through_reader` the op that reads y gives x its
- * gradient, and nothing flows back through this one. */
+/* Records that y [..., f] is the activation of x. With `through_reader` the backward of the op that reads y
+ * computes the gradient of x, and this node has no backward. */
 void activation_record(Tape *, Tensor *x, Tensor *y, Activation, bool through_reader);
 
 #endif

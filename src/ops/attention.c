@@ -1,5 +1,5 @@
-/* y = softmax(scale * q k^T + mask) v; formulas in kernels/cpu/attention.c, and of sinks, which are put
- * behind attention to the keys, in kernels/cpu/attention_sink.c. dq, dk, dv and dsink are written or added
+/* y = softmax(scale * q k^T + mask) v. Formulas are in kernels/cpu/attention.c. Sinks are added after
+ * attention to the keys; formulas in kernels/cpu/attention_sink.c. dq, dk, dv and dsink are written or added
  * to. */
 #include "ops/attention.h"
 

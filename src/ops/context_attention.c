@@ -4,7 +4,8 @@
 #include "ops/attention.h"
 #include "ops/ulysses.h"
 
-/* Between the blocks, whose ranks have q, k and v of a zigzag slice of `group` in the order of positions. */
+/* Attention between the blocks. The ranks have q, k and v of a zigzag slice of `group` in the order of
+ * positions. */
 static Tensor *between(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink,
                        AttentionAttr attr, Group group, bool gather, bool unfused) {
     if (group.size == 1) return op_attention(t, q, k, v, first_key, sink, attr, unfused);
@@ -14,7 +15,7 @@ static Tensor *between(Tape *t, Tensor *q, Tensor *k, Tensor *v, Tensor *first_k
     return context_ring(t, q, k, v, first_key, sink, attr, group);
 }
 
-/* An exchange changes what is cut, and leaves it V. */
+/* An exchange changes which dimension is sharded; the type stays V. */
 static void check_rows(const Tensor *x, int dim, int64_t rows) {
     CHECK(x->dim[dim] == rows, "op 'attention', axis cp: an operand has %lld rows, not %lld",
           (long long)x->dim[dim], (long long)rows);

@@ -1,7 +1,7 @@
 /* All keys and values are gathered, and each rank attends from its own rows (Transformer Engine
- * AttnFuncWithCPAndKVAllGather). In the order of positions they are what one rank has, so y and dq are its
- * bits. The backward gathers again and adds up the gradients rank by rank. Kept for it: this
- * rank's rows. */
+ * AttnFuncWithCPAndKVAllGather). In the order of positions they are the keys of one rank, so y and dq are
+ * bitwise equal to one rank's. The backward gathers again and adds the gradients rank by rank. Only this
+ * rank's rows are kept for it. */
 #include "kernels/ops.h"
 #include "ops/attention.h"
 #include "ops/context_attention.h"
@@ -13,7 +13,7 @@ typedef struct GatherAttr {
     bool unfused;
 } GatherAttr;
 
-/* All rows of what this rank has some of. */
+/* All rows of x, of which this rank has some. */
 static Tensor *whole(Tape *t, const Tensor *x, int ranks, DType dtype, Spmd cp) {
     Tensor *y =
         tape_scratch(t, dtype, 5, (int64_t[]){ranks * x->dim[0], x->dim[1], x->dim[2], x->dim[3], x->dim[4]});
@@ -30,7 +30,7 @@ static void whole_drop(Tape *t, Whole w) {
     tape_drop(t, w.v);
 }
 
-/* Keys and values of the group in one message. */
+/* Gathers keys and values of the group in one message. */
 static Whole gather(Tape *t, Tensor *k, Tensor *v, const Group *g) {
     const int64_t nk = tensor_count(k), n = nk + tensor_count(v);
     const DType dtype = (DType)k->dtype;
@@ -47,7 +47,7 @@ static Whole gather(Tape *t, Tensor *k, Tensor *v, const Group *g) {
     return all;
 }
 
-/* Adds up what each rank has computed of the gradient of all keys and values; each gets that of its own rows. */
+/* Adds the ranks' gradients of all keys and values; each rank gets the sum for its own rows. */
 static void scatter(Tape *t, Whole d, const Group *g, Tensor *dk, Tensor *dv) {
     const int64_t nk = tensor_count(d.k) / g->size, n = nk + tensor_count(d.v) / g->size;
     const DType dtype = (DType)d.k->dtype;

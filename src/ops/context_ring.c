@@ -1,9 +1,9 @@
-/* Keys and values go round the ring while each rank attends to those it holds (Liu et al., "Ring Attention",
- * 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i rank r holds those of rank r - i. A partial
- * result is merged by its log-sum; the order depends on the rank only. The backward sends keys
- * and values round again, and behind them their gradients, to which each rank adds: those of rank j are the
- * sum over j, j+1, ..., j-1. Kept for the backward: q, k, v, y and lse of this rank's rows.
- * Partial results are in the arithmetic's type. */
+/* Keys and values go round the ring while each rank attends to those that it holds (Liu et al., "Ring
+ * Attention", 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i rank r holds those of rank r - i.
+ * Partial results are merged by their log-sums; the order depends on the rank only. The backward sends keys
+ * and values round again, followed by their gradients, to which each rank adds: those of rank j are the sum
+ * over j, j+1, ..., j-1. q, k, v, y and lse of this rank's rows are kept for the backward. Partial results
+ * are in the arithmetic's type. */
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/attention.h"
@@ -55,7 +55,7 @@ static Tensor *own_pair(Tape *t, const Call *c) {
     return p;
 }
 
-/* Never rounded to the grid of the exact lane: it is not yet a result. */
+/* A tensor that the exact lane does not round to its grid, because it is not yet a result. */
 static Tensor *partial(Tape *t, const Tensor *like, DType dtype) {
     Tensor *x = tape_scratch(t, dtype, like->ndim, like->dim);
     x->spmd = spmd_with(like->spmd, AXIS_CP, SPMD_P);
@@ -70,7 +70,7 @@ static AttentionAttr at_step(const Call *c, int step) {
     return attr;
 }
 
-/* Whether any query sees any key: otherwise the keys are only passed on. */
+/* Whether any query sees any key; else the keys are only passed on. */
 static bool sees(const AttentionAttr *a) {
     const int64_t reach = a->query.chunk - 1;
     for (int i = 0; i < 4; i++) {
@@ -98,7 +98,7 @@ static void forward(Tape *t, const Call *c) {
         Tensor k = pair_keys(held, c), v = pair_values(held, c);
         Pass keys;
         if (!last) keys = pass_start(t, &OPS[OP_ring_keys], g, held, next);
-        if (sees(&attr)) { /* in the first step, of its own keys, a rank sees some */
+        if (sees(&attr)) { /* in the first step a rank sees some of its keys */
             Call part = {.in = {c->in[0], &k, &v, c->in[3]}, .out = {y, lse}, .attr = &attr};
             if (step) part.out[0] = part_y, part.out[1] = part_lse;
             tape_call(t, &OPS[OP_attention], part);
@@ -114,7 +114,8 @@ static void forward(Tape *t, const Call *c) {
     for (size_t i = 0; i < sizeof scratch / sizeof *scratch; i++) tape_drop(t, scratch[i]);
 }
 
-/* The gradient of the held keys and values by this rank's queries, into `own`; dq is written or added to. */
+/* Computes the gradient of the held keys and values for this rank's queries into `own`; dq is written or
+ * added to. */
 static void step_gradient(Tape *t, const Call *c, int step, Tensor *dy, const Tensor *held, Tensor *dq,
                           Tensor *own) {
     const AttentionAttr attr = at_step(c, step);

@@ -1,4 +1,4 @@
-/* Permuting and adding up are each other's gradients. dx and dp are written or added to. */
+/* Permuting and summing are each other's gradients. dx and dp are written or added to. */
 #include "ops/dispatch.h"
 
 #include "base/fault.h"
@@ -6,8 +6,8 @@
 #include "ops/gather_tokens.h"
 #include "tape/spmd_infer.h"
 
-/* Copies for the experts from `first` on: the most that an expert-tensor-parallel rank has, for their rows
- * are gathered. In a dry run as many as there are in balance. */
+/* The number of copies for the experts from `first` on: the most that an expert-tensor-parallel rank has,
+ * because their rows are gathered. In a dry run it is the number in balance. */
 static int64_t taken(Tape *t, const Tensor *expert, int64_t first, int64_t experts) {
     const RunContext *run = tape_context(t);
     const int64_t copies = tensor_count(expert);
@@ -31,7 +31,7 @@ Dispatch op_dispatch(Tape *t, const Routing *r, int64_t experts, DispatchAttr at
                          : attr.local && !attr.capacity ? taken(t, r->expert, attr.first, experts)
                                                         : copies;
     CHECK(attr.capacity > 0 || !attr.pad, "dispatch: nothing to pad to without a capacity");
-    if (attr.capacity) { /* a drop is decided by all */
+    if (attr.capacity) { /* dropping depends on all tokens */
         tokens_check_whole(t, "dispatch", r->expert);
         if (r->probs) tokens_check_whole(t, "dispatch", r->probs);
     }
@@ -42,14 +42,14 @@ Dispatch op_dispatch(Tape *t, const Routing *r, int64_t experts, DispatchAttr at
     tape_call(t, &OPS[OP_dispatch],
               (Call){.in = {r->probs, r->expert}, .out = {d.row, d.copy, d.offset}, .attr = &attr});
     d.row->spmd = r->expert->spmd;
-    if (spmd_on(d.tokens, AXIS_EP) == SPMD_R) /* of the same tokens each rank takes others */
+    if (spmd_on(d.tokens, AXIS_EP) == SPMD_R) /* ranks with the same tokens take different rows */
         d.copy->spmd = spmd_with(0, AXIS_EP, SPMD_V);
     return d;
 }
 
 /* ---- rows ---- */
 
-/* What is neither `want` nor, where that is a partial sum, one rank's rows. */
+/* Refuses a tensor that is neither `want` nor, where `want` is a partial sum, one rank's rows. */
 static void check_type(const Tape *t, const char *op, const Tensor *x, SpmdType want, bool spread) {
     for (int a = 0; a < AXES; a++) {
         const Spmd s = spmd_on(x->spmd, a), w = spmd_on(want, a);
@@ -117,7 +117,8 @@ static void scale_backward(Tape *t, const Node *n, Need need) {
 }
 
 Tensor *op_scale_rows(Tape *t, Tensor *x, Tensor *p, bool sigmoid) {
-    tape_check(t, &OPS[OP_scale_rows], &(Call){.in = {x, p}}); /* before the shape, which may show the same */
+    /* before the shape check, because a wrong type may also show as a wrong shape */
+    tape_check(t, &OPS[OP_scale_rows], &(Call){.in = {x, p}});
     CHECK(tensor_rows(x) == tensor_count(p), "scale_rows: %lld rows, %lld factors", (long long)tensor_rows(x),
           (long long)tensor_count(p));
     const ScaleAttr attr = {sigmoid};

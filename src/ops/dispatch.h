@@ -1,20 +1,21 @@
-/* Tokens to experts and back. Megatron-LM core/transformer/moe/moe_utils.py permute, unpermute. */
+/* Moves tokens to experts and back. Megatron-LM core/transformer/moe/moe_utils.py permute, unpermute. */
 #ifndef ISOTRON_OPS_DISPATCH_H
 #define ISOTRON_OPS_DISPATCH_H
 
 #include "ops/router.h"
 
-/* Where each copy of a token goes; meanings in kernels/ops.def. Copies whose row is -1 are dropped. */
+/* The destination of each copy of a token; kernels/ops.def has the definitions. Copies whose row is -1 are
+ * dropped. */
 typedef struct Dispatch {
     Tensor *row;     /* I64 [s,b,k] */
     Tensor *copy;    /* I64 [r] */
     Tensor *offset;  /* I64 [e+1] */
-    SpmdType tokens; /* what x must be, and the dual of what comes back */
+    SpmdType tokens; /* the type that x must have, and the dual of the result's */
 } Dispatch;
 
-/* Without a capacity r is s * b * k, or with `local` the number of copies for the experts of the call. With
- * one it is at most e * capacity, and the routing must be that of all tokens of a microbatch. Over routings
- * that all expert-parallel ranks share (R), each takes the rows of its own experts, and what they give is a
+/* Without a capacity r is s * b * k, or with `local` the number of copies for the experts of the call. With a
+ * capacity it is at most e * capacity, and the routing must be that of all tokens of a microbatch. Where all
+ * expert-parallel ranks share the routing (R), each takes the rows of its experts, and its result is a
  * partial sum. */
 Dispatch op_dispatch(Tape *, const Routing *, int64_t experts, DispatchAttr);
 /* x_sbh [s,b,h] -> the experts' rows [r,1,h], zeros where a row has no token. */
@@ -24,7 +25,7 @@ Tensor *op_permute_probs(Tape *, Tensor *probs_sbk, const Dispatch *);
 /* y_r1h [r,1,h], V over EP where the tokens are R -> [s,b,h]: the sum over a token's rows, in the order of
  * the experts. */
 Tensor *op_unpermute(Tape *, Tensor *y_r1h, const Dispatch *);
-/* x [s,b,h], p [s,b,1] of the arithmetic's type or x's -> x * p or, with `sigmoid`, x * sigmoid(p), of x's
+/* x [s,b,h], p [s,b,1] of the arithmetic's type or of x's -> x * p or, with `sigmoid`, x * sigmoid(p), of x's
  * type. */
 Tensor *op_scale_rows(Tape *, Tensor *x_sbh, Tensor *p_sb1, bool sigmoid);
 

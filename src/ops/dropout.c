@@ -1,5 +1,5 @@
-/* y = x * factors (kernels/cpu/dropout.c), which are never stored: the backward draws them again. dx
- * is written or added to. */
+/* y = x * factors (kernels/cpu/dropout.c). The factors are never stored: the backward draws them again. dx is
+ * written or added to. */
 #include "ops/dropout.h"
 
 #include "kernels/attr.h"

@@ -4,10 +4,11 @@
 
 #include "tape/tape.h"
 
-/* x_sbh [s,b,h], a whole sequence -> same shape; x itself if rate is 0 or the run is not training. Draws
- * depend on the run's seed, `site` (the hash of what drops) and the global element index only. */
+/* x_sbh [s,b,h], full sequences -> same shape; x itself if rate is 0 or the run is not training. Draws depend
+ * only on the run's seed, on `site` (a hash of the name of the layer and the op) and on the global element
+ * index. */
 Tensor *op_dropout(Tape *, Tensor *x_sbh, double rate, uint64_t site);
-/* The same with factors uniform in (1 - rate, 1 + rate). */
+/* As op_dropout, with factors uniform in (1 - rate, 1 + rate). */
 Tensor *op_jitter(Tape *, Tensor *x_sbh, double rate, uint64_t site);
 
 #endif

@@ -1,4 +1,4 @@
-/* The gradient takes the way back: the counts change places. */
+/* The gradient takes the reverse way, with the counts exchanged. */
 #include "ops/expert_parallel.h"
 
 #include "base/fault.h"
@@ -93,14 +93,14 @@ Tensor *op_return_from_experts(Tape *t, Tensor *x, const Arrival *a) {
 
 /* ---- plan ---- */
 
-/* Rows from each source; the most that come to a rank, of all that will gather them. */
+/* Rows from each source; the most rows that a rank receives, over all ranks that will gather them. */
 static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     const Mesh *m = &tape_context(t)->layout->mesh;
     const int etp = m->size[AXIS_ETP], ep = m->size[AXIS_EP], me = m->coordinate[AXIS_EP];
     int64_t *sent = tape_alloc(t, 2 * (size_t)ep * sizeof *sent), *received = sent + ep;
     a->sent = sent, a->received = received;
     if (tape_context(t)->device->kind == DEVICE_NULL) return;
-    /* Where the rows of each expert begin on each rank. */
+    /* The first row of each expert on each rank. */
     DeviceView view = device_view(tape_context(t)->device, all->data, tensor_bytes(all), VIEW_READ);
     const int64_t *begin = view.data, width = all->dim[1],
                   *own = begin + (m->coordinate[AXIS_ETP] + etp * me) * width;
@@ -119,7 +119,7 @@ static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     if (!a->arriving) a->arriving = most;
 }
 
-/* What the experts' rows of all ranks begin at. */
+/* Gathers the offsets of the experts' rows of all ranks. */
 static Tensor *gather_offsets(Tape *t, const Dispatch *d, unsigned axes) {
     const Group g = tape_group(t, axes);
     Tensor *all = tape_scratch(t, I64, 2, (int64_t[]){g.size, d->offset->dim[0]});
@@ -127,7 +127,7 @@ static Tensor *gather_offsets(Tape *t, const Dispatch *d, unsigned axes) {
     return all;
 }
 
-/* Of `rows` rows of each expert-tensor-parallel rank; the offsets are given back. */
+/* `rows` is that of each expert-tensor-parallel rank. Frees the offsets. */
 static Dispatch sort_gathered(Tape *t, Tensor *offset, int64_t rows, ArrivalAttr a, DispatchAttr room) {
     a.etp = tape_axis(t, AXIS_ETP);
     Tensor *expert = tape_tensor(t, I64, 3, (int64_t[]){a.etp * rows, 1, 1});

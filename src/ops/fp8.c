@@ -5,7 +5,7 @@
 
 /* ---- scales ---- */
 
-/* The scale of the whole tensor by its own amax. */
+/* The scale of the full tensor from its current amax. */
 static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type) {
     const FillAttr zero = {0};
     const Fp8ScaleAttr attr = quantize_scale_attr(q, role, 0);
@@ -24,7 +24,7 @@ static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x,
     return state;
 }
 
-/* A block that will run again takes its operands in when it does. */
+/* A block that will run again updates the history when it does. */
 static bool counts(const Tape *t, QuantRole role) { return role == QUANT_DY || tape_is_recording(t); }
 
 Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type, bool values) {
@@ -52,7 +52,8 @@ Tensor *quantize_run(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, Ten
 
 const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t rows, int64_t in, int64_t out) {
     const bool blocks = spec.recipe == QUANT_BLOCKWISE;
-    const int64_t unit = blocks ? FP8_BLOCK : 16; /* that tensor cores, and GEMMs of blocks, are fed in */
+    const int64_t unit = blocks ? FP8_BLOCK : 16; /* unit of the dimensions in tensor cores, and in GEMMs
+                                                     of blocks */
     if (spec.emulated) return "--fp8-emulated asks for it";
     if (!(device_fp8_gemms(device) & (blocks ? FP8_GEMM_BLOCKS : FP8_GEMM_WHOLE)))
         return blocks ? "the device has no GEMMs with a scale for every 128 terms"

@@ -30,7 +30,7 @@ static void fp8_end_step(void *self, const StateContext *c) {
     const Quantiser *q = self;
     if (!q->state) return;
     const Tensor *all = &q->state->master;
-    /* Scales and past amaxes are equal already. */
+    /* Scales and older amaxes are equal on all ranks already. */
     if (c->comm)
         comm_run(c->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
                                       .reduction = COMM_MAX,
@@ -67,7 +67,7 @@ static size_t kept_parts(const Quantiser *q, const Param *w, size_t part[KEPT_PA
     return total;
 }
 
-/* Values that other ranks hold part of cannot be kept. */
+/* Values of which other ranks hold a part cannot be kept. */
 static size_t fp8_prepare(void *self, const StateContext *c) {
     const Quantiser *q = self;
     const Param *w = q->weight;
@@ -98,7 +98,7 @@ static void fp8_release(void *self, Device *device) {
     q->kept->block = NULL;
 }
 
-/* The scale of a tensorwise weight, outside of a tape: see own_state in quantize.c. */
+/* The scale of a tensorwise weight, outside of a tape: see own_state in fp8.c. */
 static void take_own_state(const Quantiser *q, Tensor *w, const StateContext *c) {
     const FillAttr zero = {0};
     const Fp8ScaleAttr attr = quantize_scale_attr(q, QUANT_W, 0);

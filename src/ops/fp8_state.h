@@ -1,5 +1,5 @@
-/* What a Quantiser keeps between passes: delayed scales, which follow from the amaxes when a step ends, and the
- * FP8 values of weights, which are computed whenever parameters change. For fp8.c, which quantises the
+/* The state of a Quantiser between passes: delayed scales, which follow from the amaxes when a step ends, and
+ * the FP8 values of weights, which are computed whenever parameters change. For fp8.c, which quantises the
  * operands of a pass. */
 #ifndef ISOTRON_OPS_FP8_STATE_H
 #define ISOTRON_OPS_FP8_STATE_H
@@ -7,7 +7,7 @@
 #include "ops/fp8.h"
 
 typedef struct QuantKept {
-    QuantValues values; /* no memory: nothing is kept */
+    QuantValues values; /* no memory: none are kept */
     Tensor values_at[2], inverse_at[2], state;
     char *block;
     size_t bytes;

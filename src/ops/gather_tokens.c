@@ -5,7 +5,7 @@
 #include "ops/ulysses.h"
 #include "tape/spmd_infer.h"
 
-/* Ranks that a microbatch is cut over along an axis, as x is. */
+/* The number of ranks that shard a microbatch along an axis, as they shard x. */
 static int cut(const Tape *t, const Tensor *x, Axis a) {
     return spmd_on(x->spmd, a) == SPMD_V ? tape_axis(t, a) : 1;
 }

@@ -1,6 +1,6 @@
-/* y = x w^T + bias: the GEMMs of ops/linear_gemm.h, and the communication around them. dbias has the canonical
- * order of kernels/ops.def. Where x is an activation that nobody else reads, dx is the gradient before that
- * activation. dx is written or added to, dw and dbias are added to the main gradients. */
+/* y = x w^T + bias: the GEMMs of ops/linear_gemm.h and the communication around them. dbias is summed in the
+ * canonical order of kernels/ops.def. If x is an activation that no other op reads, dx is the gradient before
+ * that activation. dx is written or added to, dw and dbias are added to the main gradients. */
 #include "ops/linear.h"
 
 #include "base/fault.h"
@@ -23,7 +23,8 @@ static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Sp
 
 /* ---- over tensor-parallel ranks ---- */
 
-/* x or dy as the GEMMs need it: all of the sequence, R. The tensor itself if it is that already. */
+/* x or dy in the form that the GEMMs need: the full sequence, R. Returns the tensor itself if it has that
+ * form. */
 static Tensor *gather_start(Tape *t, Tensor *x, bool is_sharded, PendingReshard *moving) {
     if (!is_sharded) return x;
     Tensor *whole = scratch(t, x, x->dim[0] * tape_axis(t, AXIS_TP), x->dim[2], SPMD_R);
@@ -38,7 +39,7 @@ static Tensor *gathered(Tape *t, Tensor *x, bool is_sharded) {
     return y;
 }
 
-/* The gradient of x from a partial sum of it, or of pre. */
+/* Builds the gradient of x (or of pre) from a partial sum. */
 typedef struct InputGradient {
     Tensor *dx, *partial, *sum;
     PendingReshard moving;
@@ -65,8 +66,8 @@ static void input_gradient_finish(Tape *t, InputGradient g) {
     tape_drop(t, g.partial);
 }
 
-/* Over ranks x is gathered while dx is computed, and dx is reduced while dw is computed. Else dx is last, so
- * that who reads it next finds some of it in a cache. */
+/* On several ranks x is gathered while dx is computed, and dx is reduced while dw is computed. On one rank dx
+ * is computed last, so that its reader finds part of it in a cache. */
 static void linear_backward(Tape *t, const Node *n, Need need) {
     const LayerAttr *a = n->call.attr;
     Tensor *x = n->call.in[0], *w = n->call.in[1], *bias = n->call.in[2], *dy = tape_grad(t, n->call.out[0]);
@@ -87,18 +88,18 @@ static void linear_backward(Tape *t, const Node *n, Need need) {
     tape_drop_unless(t, all_dy, dy);
 }
 
-/* What a collective inside the op begins with. */
+/* Checks the input type of a collective inside the op. */
 static void check_type(const Tensor *x, const char *which, Spmd want) {
     const Spmd s = spmd_on(x->spmd, AXIS_TP);
     CHECK(s == want, "op 'linear', axis tp: the %s is %c, the collective takes %c", which, "IRVP"[s],
           "IRVP"[want]);
 }
 
-/* act: NULL, or gets the activation of the result, which is not recorded. */
+/* act: NULL, or receives the activation of the result, which is not recorded. */
 static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
     if (a->gemm.gathers_x) check_type(x, "input", SPMD_V);
     Tensor *all_x = gathered(t, x, a->gemm.gathers_x);
-    Tensor as_r = *all_x; /* I becomes R: nothing moves, and the backward reduces */
+    Tensor as_r = *all_x; /* I becomes R: no data moves, and the backward reduces */
     if (a->gathers && spmd_on(as_r.spmd, AXIS_TP) == SPMD_I)
         as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
     const int64_t s = all_x->dim[0] / (a->reduces && a->sequence ? tape_axis(t, AXIS_TP) : 1);
@@ -176,7 +177,7 @@ Tensor *op_linear_on_activated(Tape *t, Activated x, const LinearLayer *l) {
     return record_with_bias(t, x.act, l, &attr);
 }
 
-/* The exact precision mode takes the activation of what is on its grid. */
+/* The exact lane computes the activation from values on its grid. */
 Activated op_linear_activated(Tape *t, Tensor *x, const LinearLayer *l, Activation activation) {
     LayerAttr attr = layer_attr(t, x, l);
     CHECK(!attr.reduces, "linear: partial sums have no activation");

@@ -1,4 +1,4 @@
-/* Linear layer. Megatron-LM core/tensor_parallel/layers.py: how the weight is cut over the tensor-parallel
+/* Linear layer. Megatron-LM core/tensor_parallel/layers.py: sharding the weight over the tensor-parallel
  * ranks makes it column-parallel (by output) or row-parallel (by input). */
 #ifndef ISOTRON_OPS_LINEAR_H
 #define ISOTRON_OPS_LINEAR_H
@@ -8,31 +8,34 @@
 
 typedef enum LinearFlags {
     LINEAR_GATHER_IN =
-        1, /* column-parallel: x is I, or V along the sequence; made R inside. Only the shard is kept, and
-              the backward gathers it again while it computes dx, and reduces dx while it computes dw */
+        /* Column-parallel: x is I, or V along the sequence; the op makes it R. Only the shard is kept. The
+         * backward gathers x again while it computes dx, and reduces dx while it computes dw. */
+    1,
     LINEAR_REDUCE_OUT =
-        2, /* row-parallel: the partial sums become I, or with LINEAR_SEQUENCE V; the bias comes after */
-    LINEAR_SEQUENCE = 4, /* the other side of GATHER_IN or REDUCE_OUT is cut along the sequence */
+        /* Row-parallel: the partial sums become I, or V with LINEAR_SEQUENCE; the bias is added after. */
+    2,
+    LINEAR_SEQUENCE = 4, /* the other side of GATHER_IN or REDUCE_OUT is sharded along the sequence */
 } LinearFlags;
 
 typedef struct Quantiser Quantiser; /* ops/fp8.h */
 
-/* A linear layer apart from its input. The flags mean nothing to a weight that is not sharded, or on one
+/* A linear layer without its input. The flags have no effect on a weight that is not sharded, or on one
  * tensor-parallel rank. */
 typedef struct LinearLayer {
     Tensor *w_oi, *bias_o;      /* [o,i], [o]; bias NULL: none */
     unsigned flags;             /* LinearFlags */
-    const Quantiser *quantiser; /* GEMMs of quantised operands; NULL: of x, w and dy as they are */
+    const Quantiser *quantiser; /* quantises the operands of the GEMMs; NULL: none */
 } LinearLayer;
 
-/* x_sbi [s,b,i] -> [s,b,o] = x w^T + bias, s as the flags say. Computed sample by sample in batch-invariant
- * mode. */
+/* x_sbi [s,b,i] -> [s,b,o] = x w^T + bias; the flags determine s. Computed sample by sample in
+ * batch-invariant mode. */
 Tensor *op_linear(Tape *, Tensor *x_sbi, const LinearLayer *);
-/* The activation of it as well, [s,b,o] or with SwiGLU [s,b,o/2], in one kernel where that saves memory
- * traffic. Not for LINEAR_REDUCE_OUT. The one reader is op_linear_on_activated. */
+/* Also computes the activation, [s,b,o] or with SwiGLU [s,b,o/2], in one kernel where that saves memory
+ * traffic. Not for LINEAR_REDUCE_OUT. Only op_linear_on_activated may read the result. */
 Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, Activation);
-/* op_linear of an activation [s,b,i]. Without a quantiser and a sum over ranks between them, the backward
- * goes straight to the gradient before the activation. The activation's own gradient is never stored. */
+/* op_linear of an activation [s,b,i]. Without a quantiser and without a sum over ranks in between, the
+ * backward computes the gradient before the activation directly. The activation's own gradient is then never
+ * stored. */
 Tensor *op_linear_on_activated(Tape *, Activated x_sbi, const LinearLayer *);
 
 #endif

@@ -1,6 +1,6 @@
-/* The FP8 values of x's transpose are computed again from x in the backward, unless the quantiser keeps inputs.
- * Keeping them takes one more byte of memory for each element for as long as x is kept. It saves one read of
- * x, two bytes of each element and some 0.5 % of a step of long rows. */
+/* The backward computes the FP8 values of x's transpose again from x, unless the quantiser keeps inputs.
+ * Keeping them needs one more byte per element for as long as x is kept. It saves one read of x, two bytes
+ * per element, and some 0.5 % of a step with long rows. */
 #include "ops/linear_gemm.h"
 
 #include "kernels/ops.h"
@@ -89,7 +89,7 @@ void linear_gemm_dx(Tape *t, const LinearGemm *a, const GemmGradient *g, Tensor 
     tape_drop_unless(t, dy_q, dy);
 }
 
-/* dbias is no GEMM: it sums dy itself. */
+/* dbias needs no GEMM: it sums dy itself. */
 void linear_gemm_dw(Tape *t, const LinearGemm *a, const GemmGradient *g, Tensor *x, Tensor *dw,
                     Tensor *dbias) {
     const Quantiser *q = dw && quantises_dw(a) ? a->quantiser : NULL;

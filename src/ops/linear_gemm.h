@@ -1,4 +1,4 @@
-/* The GEMMs of a linear layer on one rank, with operands as they are or in FP8 (ops/fp8.h):
+/* The GEMMs of a linear layer on one rank, with plain operands or in FP8 (ops/fp8.h):
  *
  *   forward   y = x w^T + bias
  *   backward  dx = dy w,  dw = dy^T x,  dbias = sum of dy
@@ -14,20 +14,20 @@
 
 typedef struct LinearGemm {
     LinearAttr linear;          /* first: the kernels read it */
-    const Quantiser *quantiser; /* NULL: operands as they are */
-    bool gathers_x;             /* the backward gathers x again: the forward keeps no FP8 values of it */
-    Tensor *pre;                /* dx is the gradient of pre, of which x is the activation; NULL: of x */
+    const Quantiser *quantiser; /* NULL: plain operands */
+    bool gathers_x;             /* the backward gathers x again, so the forward keeps no FP8 values of it */
+    Tensor *pre;                /* dx is the gradient of pre, whose activation is x; NULL: of x */
     /* Set by the forward: */
     bool is_fp8;               /* the device multiplies FP8 values */
-    Tensor *x_state, *w_state; /* the operands were quantised by these */
+    Tensor *x_state, *w_state; /* states that quantised the operands */
     QuantOperand x_rows;       /* FP8 values of x's transpose, kept for the backward; else none */
 } LinearGemm;
 
 /* in x, w, bias; out y, act (NULL: none). */
 void linear_gemm_forward(Tape *, LinearGemm *, Call);
 
-/* dy, and its FP8 values if the GEMMs take them: as many as dx and dw need, in one pass over dy. Give them back
- * by quantize_drop. `type` is that of the whole gradient. */
+/* dy and, if the GEMMs take them, its FP8 values: those that dx and dw need, in one pass over dy. Free them
+ * with quantize_drop. `type` is that of the full gradient. */
 typedef struct GemmGradient {
     Tensor *dy, *state;
     QuantValues values;

@@ -1,6 +1,6 @@
-/* Cross-entropy per token; formulas in kernels/cpu/loss.c. Over tensor-parallel ranks the logits are cut by
- * vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py) and the loss is invariant. dlogits is
- * written over the logits, the largest tensor of a step unless it is computed in chunks. */
+/* Cross-entropy per token; formulas in kernels/cpu/loss.c. Over tensor-parallel ranks the logits are sharded
+ * by vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py) and the loss is invariant. dlogits
+ * overwrites the logits, the largest tensor of a step unless it is computed in chunks. */
 #include "ops/loss.h"
 
 #include "base/fault.h"
@@ -17,7 +17,7 @@ static void loss_backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
-/* The first operand is its gradient already. */
+/* The first operand already is its gradient. */
 static void backward_done(Tape *t, const Node *n, Need need) {
     const Tensor *dloss = n->call.in[2];
     CHECK(tape_grad(t, n->call.out[0])->data == dloss->data,
@@ -25,8 +25,8 @@ static void backward_done(Tape *t, const Node *n, Need need) {
     tape_grad_in_place(t, n->call.in[0], need);
 }
 
-/* Each rank has some columns: their log-sums and labels' logits are gathered and joined in the same order
- * everywhere. */
+/* Each rank has some columns. Their log-sums and labels' logits are gathered and merged in the same order on
+ * all ranks. */
 static void forward_shards(Tape *t, Call call, Group tp) {
     Tensor *logits = call.in[0], *loss = call.out[0], *lse = call.out[1];
     const int64_t b = loss->dim[0], s = loss->dim[1];
@@ -44,7 +44,7 @@ static void forward_shards(Tape *t, Call call, Group tp) {
     tape_drop(t, all);
 }
 
-/* The exact lane rounds lse before the gradient is computed from it. */
+/* Whether the forward computes the gradient. In the exact lane it cannot, because lse is rounded first. */
 static bool at_once(const Tape *t, const Tensor *dloss) { return dloss && !tape_context(t)->exact; }
 
 Tensor *op_cross_entropy(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
@@ -75,7 +75,7 @@ Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t voca
         tape_record(t, &OPS[OP_cross_entropy], call, sizeof attr, loss_backward);
     } else if (tape_is_recording(t) && at_once(t, dloss)) {
         const Call both = {.in = {logits, label, dloss}, .out = {loss, lse, logits}, .attr = &attr};
-        Call node = both; /* the node that several ranks have */
+        Call node = both; /* the node if there are several ranks */
         tape_check(t, &OPS[OP_cross_entropy_with_grad], &both);
         tape_call(t, &OPS[OP_cross_entropy_with_grad], both);
         node.out[2] = NULL;
@@ -86,21 +86,21 @@ Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t voca
     return loss;
 }
 
-/* ---- behind a linear layer, in chunks ----
- * A chunk is some positions of all samples, so that its rows of x lie together. Its gradients are computed
- * while its logits are there: that of w is added up over the chunks, that of x takes the rows' own memory. */
+/* ---- after a linear layer, in chunks ---- A chunk is some positions of all samples, so that its rows of x
+ * are contiguous. Its gradients are computed while its logits exist: w's is summed over the chunks, x's
+ * overwrites the rows. */
 
 typedef struct Chunks {
     Tensor *x, *w; /* x: R over tensor-parallel ranks */
     Tensor *label, *dloss, *loss;
     Tensor dx; /* x's memory: each rank's summand of the gradient */
-    Tensor dw; /* no memory: not wanted; added to from the second chunk on */
+    Tensor dw; /* no memory: not needed; added to from the second chunk on */
     LossAttr attr;
     SoftcapAttr softcap; /* 0: none */
     LinearAttr gemm;
 } Chunks;
 
-/* Positions [first, first + n) of x, whose dimension `axis` they are. */
+/* Positions [first, first + n) of x, along dimension `axis`. */
 static Tensor part_of(const Tensor *x, int axis, int64_t first, int64_t n) {
     Tensor part = *x;
     part.data = (char *)x->data + (size_t)(first * x->stride[axis]) * dtype_size((DType)x->dtype);
@@ -108,7 +108,7 @@ static Tensor part_of(const Tensor *x, int axis, int64_t first, int64_t n) {
     return part;
 }
 
-/* Memory as the ops take it, contiguous: the tensor's own, or with several samples some to tape_drop. */
+/* A contiguous tensor for the ops: the tensor's own memory or, with several samples, memory to tape_drop. */
 static Tensor *packed(Tape *t, Tensor *x) {
     if (tensor_is_contiguous(x)) return x;
     Tensor *copy = tape_scratch(t, (DType)x->dtype, x->ndim, x->dim);
@@ -122,7 +122,7 @@ static Tensor *packed_copy(Tape *t, Tensor *x) {
     return copy;
 }
 
-/* The losses of logits, which become their gradient unless dloss is NULL. */
+/* Computes the losses of logits, which become their gradient unless dloss is NULL. */
 static void losses(Tape *t, Call call, Tensor *dloss) {
     Tensor *logits = call.in[0], *label = call.in[1], *lse = call.out[1];
     if (tape_axis(t, AXIS_TP) == 1 && at_once(t, dloss)) {
@@ -159,7 +159,7 @@ static void chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t first, int6
     tape_drop_unless(t, own_label, &label);
 }
 
-/* The same of capped logits; the uncapped ones become their gradient. */
+/* The same for capped logits; the uncapped ones become their gradient. */
 static void capped_chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t first, int64_t n) {
     if (c->softcap.cap == 0) {
         chunk_losses(t, c, logits, first, n);
@@ -176,7 +176,7 @@ static void capped_chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t firs
     tape_drop(t, capped);
 }
 
-/* x's rows are read for the last time before their gradient takes their place. */
+/* This is the last use of x's rows before their gradient overwrites them. */
 static void chunk_gradients(Tape *t, Chunks *c, Tensor *dlogits, Tensor *x, int64_t first, int64_t n) {
     if (c->dw.data) {
         tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dlogits, x}, .out = {&c->dw}, .attr = &c->gemm});
@@ -207,7 +207,7 @@ static Tensor *gathered(Tape *t, Tensor *x, bool is_cut) {
     return all;
 }
 
-/* The ranks' summands become the gradient of x, in its memory. */
+/* Sums the ranks' gradients of x, in its memory. */
 static void sum_gradient(Tape *t, Tensor *x, Tensor *summands, bool is_cut) {
     Tensor dx = *x;
     dx.spmd = spmd_dual_type(x->spmd);
@@ -236,7 +236,7 @@ Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, Li
     Tensor *all_x = gathered(t, x, is_cut), as_r = *all_x;
     check_sizes(t, all_x, w->dim[0], label, how.vocab);
     if (ranks > 1) {
-        as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R); /* from I nothing moves, dx is reduced */
+        as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R); /* I becomes R: no data moves, and dx is reduced */
         c.attr.first = tape_group(t, 1 << AXIS_TP).rank * w->dim[0];
     }
     c.x = &as_r, c.dx = as_r, c.dx.spmd = spmd_dual_type(as_r.spmd);

@@ -18,8 +18,8 @@ static void norm_backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
-/* With fresh outputs, which have their types. Types come first: where ranks should have gathered x, its width
- * is wrong too. */
+/* Makes new outputs with their types. The types are checked first: where ranks should have gathered x, its
+ * width is wrong too. */
 static Call norm_call(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, const NormAttr *attr) {
     DType precise = x->dtype == F64 ? F64 : F32;
     int64_t rows = tensor_rows(x);
@@ -40,14 +40,14 @@ Tensor *op_norm(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, NormAttr attr) {
     return call.out[0];
 }
 
-/* The exact lane takes the norm of what is on its grid. */
+/* The exact lane computes the norm from values on its grid. */
 Tensor *op_add_norm(Tape *t, Tensor *a, Tensor *b, Tensor *gain, Tensor *bias, NormAttr attr, Tensor **sum) {
     if (tape_context(t)->exact) {
         *sum = op_add(t, a, b);
         return op_norm(t, *sum, gain, bias, attr);
     }
     Tensor *x = *sum = residual_sum(t, a, b);
-    x->flags |= (a->flags | b->flags) & TENSOR_NEEDS_GRAD; /* the rule asks */
+    x->flags |= (a->flags | b->flags) & TENSOR_NEEDS_GRAD; /* the rule needs it */
     const Call norm = norm_call(t, x, gain, bias, &attr);
     tape_call(
         t, &OPS[OP_add_norm],

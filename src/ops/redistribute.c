@@ -1,5 +1,5 @@
-/* The gradient moves the other way: its types are the duals of the ends, so the table read with (dual of to,
- * dual of from) names its movement. */
+/* The gradient moves in the reverse direction. Its types are the duals of the two ends, so its movement is
+ * the entry (dual of to, dual of from) of the table. */
 #include "ops/redistribute.h"
 
 #include "base/fault.h"
@@ -28,7 +28,7 @@ static const OpNumber OP_OF[] = {
     [MOVE_SLICE] = OP_slice,       [MOVE_PAD] = OP_pad,
 };
 
-/* A tensor as [outer, ranks, inner]: `inner` elements of each rank lie together. */
+/* A tensor as [outer, ranks, inner]: `inner` elements of each rank are contiguous. */
 typedef struct Pieces {
     int64_t outer, inner;
     int ranks;
@@ -43,7 +43,7 @@ static Pieces pieces(const Tensor *whole, int dim, int ranks) {
     return p;
 }
 
-/* The same bytes seen as [ranks, outer, inner]; `member_major` says how they lie. */
+/* The same bytes as [ranks, outer, inner]; `member_major` is their order in memory. */
 static Tensor by_rank(const Tensor *whole, Pieces p, bool member_major) {
     Tensor v = tensor_make(whole->data, (DType)whole->dtype, 3, (int64_t[]){p.ranks, p.outer, p.inner});
     if (!member_major) v.stride[0] = p.inner, v.stride[1] = p.ranks * p.inner;
@@ -164,7 +164,7 @@ typedef struct TakeAttr {
     int64_t first;
 } TakeAttr;
 
-/* The taken columns, seen inside x. */
+/* The selected columns as a view of x. */
 static Tensor taken(const Tensor *x, const Tensor *y, int64_t first) {
     Tensor v = *y;
     v.data = (char *)x->data + (size_t)first * dtype_size((DType)x->dtype);

@@ -15,7 +15,7 @@
 
 #include "tape/tape.h"
 
-/* What moves, and how. */
+/* The data movement. */
 typedef enum ReshardKind {
     MOVE_NOTHING,
     MOVE_REDUCE,
@@ -25,29 +25,29 @@ typedef enum ReshardKind {
     MOVE_PAD
 } ReshardKind;
 
-/* x as `to` along the axis; a V is cut along dimension `dim` into equal parts, in the order of the ranks. x
- * itself if the axis has size 1. A pair that is not in the table is a fault. */
+/* x converted to type `to` along the axis. V shards dimension `dim` into equal parts, in the order of the
+ * ranks. Returns x itself if the axis has size 1. A pair that is not in the table is a fault. */
 Tensor *op_redistribute(Tape *, Tensor *x, Axis, Spmd to, int dim);
 
-/* Columns [first, first + heads*d) of x [s,b,w], R over the axis, as [s,b,1,heads,d]; each rank names its
- * own. Backward: zeros elsewhere. `to` V: no other rank takes them; R: others may, and each has a summand of
- * their gradient. */
+/* Columns [first, first + heads*d) of x [s,b,w], R over the axis, as [s,b,1,heads,d]; each rank has its own
+ * `first`. Backward: zeros elsewhere. `to` V: no other rank takes these columns; R: others may, and each has
+ * a summand of their gradient. */
 Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int64_t d, Spmd to);
 
-/* For builders that communicate inside an op: `in` moved into `out`, whose shape the movement implies
- * (dimension `dim` times or over the ranks) and whose type the builder has set. start returns at once; the
- * result may be read after finish, and `in` written. Both are contiguous. */
+/* For builders that communicate inside an op: moves `in` into `out`. The movement implies the shape of `out`
+ * (dimension `dim` times or divided by the ranks); the builder has set its type. start returns at once. After
+ * finish the result may be read and `in` may be overwritten. Both are contiguous. */
 typedef struct PendingReshard {
     TapeComm comm;
-    Tensor *packed, *out; /* packed: member-major copy of what is cut along an inner dimension; NULL: none */
+    Tensor *packed, *out; /* packed: member-major copy for a shard of an inner dimension; NULL: none */
     ReshardKind move;
     int dim, ranks;
 } PendingReshard;
 PendingReshard redistribute_start(Tape *, Tensor *in, Tensor *out, Axis, ReshardKind, int dim);
 void redistribute_finish(Tape *, PendingReshard);
-/* Both. */
+/* redistribute_start and redistribute_finish. */
 void redistribute_run(Tape *, Tensor *in, Tensor *out, Axis, ReshardKind, int dim);
-/* Adds to the gradient of x what `move` makes of g: a backward function's last step. */
+/* Moves g and adds it to the gradient of x: the last step of a backward function. */
 void redistribute_grad(Tape *, Tensor *x, Tensor *g, Axis, ReshardKind, int dim, Need);
 
 #endif

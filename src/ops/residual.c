@@ -15,7 +15,8 @@ void residual_record(Tape *t, Tensor *a, Tensor *b, Tensor *sum) {
 }
 
 Tensor *residual_sum(Tape *t, Tensor *a, Tensor *b) {
-    tape_check(t, &OPS[OP_add], &(Call){.in = {a, b}}); /* a forgotten collective shows in the shape too */
+    /* a forgotten collective may also show as a wrong shape */
+    tape_check(t, &OPS[OP_add], &(Call){.in = {a, b}});
     CHECK(tensor_same_shape(a, b), "add: the operands differ in shape");
     Tensor *y = tape_tensor(t, (DType)a->dtype, a->ndim, a->dim);
     tape_check(t, &OPS[OP_add], &(Call){.in = {a, b}, .out = {y}});

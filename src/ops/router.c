@@ -1,5 +1,5 @@
-/* The choice of experts is no function that has a gradient; the probabilities of the chosen ones have
- * (kernels/cpu/router.c). dx and dlogits are written or added to, dw is added to the main gradient. */
+/* The choice of experts has no gradient; the probabilities of the chosen ones do (kernels/cpu/router.c). dx
+ * and dlogits are written or added to, dw is added to the main gradient. */
 #include "ops/router.h"
 
 #include "base/fault.h"
@@ -21,7 +21,7 @@ Tensor *op_gate_logits(Tape *t, Tensor *x, Tensor *w) {
     CHECK(x->ndim == 3 && w->ndim == 2 && x->dim[2] == w->dim[1],
           "gate_logits: x is %lld wide, the weight takes %lld", (long long)tensor_width(x),
           (long long)tensor_width(w));
-    /* A token's experts must not depend on the tokens beside it: not on the microbatch, not on the layout. */
+    /* A token's experts must depend neither on the other tokens of the microbatch nor on the layout. */
     const LinearAttr attr = {.fixed_order = true};
     Tensor *y = tape_tensor(t, precise(x), 3, (int64_t[]){x->dim[0], x->dim[1], w->dim[0]});
     tape_run(t, &OPS[OP_linear], (Call){.in = {x, w}, .out = {y}, .attr = &attr}, sizeof attr,
@@ -84,7 +84,7 @@ Tensor *op_router_loss(Tape *t, Tensor *logits, Tensor *count, RouterLossAttr at
     CHECK((attr.kind == ROUTER_Z) == !count, "router_loss: a balance needs counts, the z-loss takes none");
     attr.ranks = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
     Tensor *loss = tape_tensor(t, F64, 1, (int64_t[]){1});
-    tape_grad_off_grid(loss); /* only reported: rounded once, when all summands are added up */
+    tape_grad_off_grid(loss); /* only reported: rounded once, after all summands are added */
     tape_run(t, &OPS[OP_router_loss], (Call){.in = {logits, count}, .out = {loss}, .attr = &attr},
              sizeof attr, loss_backward);
     return loss;

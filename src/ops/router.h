@@ -5,26 +5,27 @@
 #include "kernels/attr.h"
 #include "tape/tape.h"
 
-/* The experts of each token, ascending, and the probabilities that their outputs are multiplied by. */
+/* The experts of each token, ascending, and the probabilities that scale their outputs. */
 typedef struct Routing {
     Tensor *probs;  /* [s,b,k], in the arithmetic's type */
     Tensor *expert; /* I64 [s,b,k] */
 } Routing;
 
 /* Scores of e experts, or of a gate (e = 1): x_sbh [s,b,h], w_eh [e,h] -> [s,b,e] in the arithmetic's type,
- * whatever the storage is (--moe-router-dtype). */
+ * whatever the storage (--moe-router-dtype). */
 Tensor *op_gate_logits(Tape *, Tensor *x_sbh, Tensor *w_eh);
-/* Chooses the k experts with the best scores; of equal ones the smaller number. select_sbe [s,b,e] (NULL: the
- * scores of RouteAttr) are compared instead of the scores, bias_e [e] (NULL: none) is added to what is
- * compared; neither gets a gradient. logits_sbe, select_sbe and bias_e are in the arithmetic's type. */
+/* Chooses the k experts with the best scores; among equal ones the lower number. select_sbe [s,b,e] (NULL:
+ * the scores of RouteAttr) replaces the scores in the comparison. bias_e [e] (NULL: none) is added to the
+ * compared values. Neither gets a gradient. logits_sbe, select_sbe and bias_e are in the arithmetic's
+ * type. */
 Routing op_route(Tape *, Tensor *logits_sbe, Tensor *select_sbe, Tensor *bias_e, int64_t k, RouteAttr);
-/* exp(logits) scaled to equal shares of all tokens and of all experts; no gradient. */
+/* exp(logits) scaled so that all tokens, and all experts, have equal sums; no gradient. */
 Tensor *op_sinkhorn(Tape *, Tensor *logits_sbe);
-/* Tokens of each expert, of this rank's (P where the microbatch is cut): of all samples (count F64 [1,e]) or
- * of each (count F64 [b,e]); added if count says so. */
+/* Counts the tokens of each expert on this rank (P where the microbatch is sharded): over all samples (count
+ * F64 [1,e]) or per sample (count F64 [b,e]). Adds to count if it has TENSOR_ACCUM. */
 void op_expert_count(Tape *, const Routing *, Tensor *count);
-/* A loss of the router, F64 [1], P where the microbatch is cut over ranks; formulas in
- * kernels/cpu/router_loss.c. count F64 [1 or b,e], of all tokens, for ROUTER_BALANCE, else NULL. */
+/* A loss of the router, F64 [1], P where the microbatch is sharded over ranks; formulas in
+ * kernels/cpu/router_loss.c. count F64 [1 or b,e], over all tokens, for ROUTER_BALANCE, else NULL. */
 Tensor *op_router_loss(Tape *, Tensor *logits_sbe, Tensor *count, RouterLossAttr);
 
 #endif

@@ -1,5 +1,5 @@
-/* y = cap * tanh(x / cap). dx takes the place of x: the loss writes its gradient over y, so that the backward
- * has x alone. */
+/* y = cap * tanh(x / cap). dx overwrites x: the loss writes its gradient over y, so the backward has
+ * only x. */
 #include "ops/softcap.h"
 
 #include "kernels/attr.h"

@@ -4,7 +4,7 @@
 
 #include "tape/tape.h"
 
-/* cap * tanh(x / cap) of x, a whole contiguous tensor that no other op reads: its memory becomes its
+/* cap * tanh(x / cap) of x, a contiguous tensor that no other op reads, because its memory becomes its
  * gradient; x itself if cap is 0. */
 Tensor *op_softcap(Tape *, Tensor *x, double cap);
 

@@ -56,7 +56,7 @@ static Tensor heads_of(const Tensor *x, int members, int m) {
 
 static bool is_shared(const Tensor *x, int members) { return x->dim[3] == 1 && x->dim[2] < members; }
 
-/* Heads of a shared group are added up when they come back. */
+/* Gradients of heads that members share are summed on the way back. */
 static void exchange_heads(Tape *t, Tensor *x, Tensor *packed, bool pack) {
     const int n = (int)packed->dim[0];
     for (int m = 0; m < n; m++) {
@@ -72,8 +72,8 @@ Tensor *exchange_message(Tape *t, DType dtype, int64_t members, int64_t n, SpmdT
     return x;
 }
 
-/* Between x_rows, a zigzag slice with all heads, and x_heads, all rows with some heads. Partial sums may
- * pass. */
+/* Moves data between x_rows, a zigzag slice with all heads, and x_heads, all rows with some heads. Partial
+ * sums are allowed. */
 static void exchange(Tape *t, const Group *g, Tensor *x_rows, Tensor *x_heads, bool to_heads) {
     const int64_t each = tensor_count(x_heads) / g->size;
     const SpmdType type = spmd_with(x_rows->spmd, AXIS_CP, SPMD_P);
@@ -117,7 +117,7 @@ Tensor *op_seq_to_heads(Tape *t, Tensor *x, Group g) {
     Tensor *y = tape_tensor(t, (DType)x->dtype, 5,
                             (int64_t[]){x->dim[0] * g.size, x->dim[1], mine.dim[2], mine.dim[3], x->dim[4]});
     y->spmd = spmd_with(x->spmd, AXIS_CP, is_shared(x, g.size) ? SPMD_R : SPMD_V);
-    if (tape_grad_is_off_grid(x)) tape_grad_off_grid(y); /* it only moves */
+    if (tape_grad_is_off_grid(x)) tape_grad_off_grid(y); /* data only moves */
     exchange(t, &g, x, y, true);
     tape_record(t, &OPS[OP_seq_to_heads], (Call){.in = {x}, .out = {y}, .attr = &g}, sizeof g,
                 to_heads_backward);

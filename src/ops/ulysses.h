@@ -1,23 +1,23 @@
-/* The sequence of a group of ranks, cut in zigzag order (base/zigzag.h) or by heads, and what goes between:
- * DeepSpeed-Ulysses (Jacobs et al., 2023), Transformer Engine flash_attn_a2a_communicate. */
+/* Exchanges between two shardings over a group of ranks: by sequence in zigzag order (base/zigzag.h), and by
+ * heads. DeepSpeed-Ulysses (Jacobs et al., 2023), Transformer Engine flash_attn_a2a_communicate. */
 #ifndef ISOTRON_OPS_ULYSSES_H
 #define ISOTRON_OPS_ULYSSES_H
 
 #include "tape/tape.h"
 
-/* A packed message is [members, n]: what each member gives or gets. */
+/* A packed message, [members, n]: the part for or from each member. */
 Tensor *exchange_message(Tape *, DType, int64_t members, int64_t n, SpmdType); /* scratch */
 /* A contiguous tensor of like's shape inside a message: from element `at` of a member's part on. */
 Tensor exchange_part(const Tensor *packed, int member, int64_t at, const Tensor *like);
-/* Copies between x [s,...], its rows in the order of positions, and elements from `at` on of each member's
- * part: that member's zigzag slice of x. */
+/* Copies between x [s,...], with rows in the order of positions, and each member's part from element `at` on,
+ * which is that member's zigzag slice of x. */
 void exchange_rows(Tape *, Tensor *x, Tensor *packed, int64_t at, bool pack);
 
-/* x [s,b,g,r,d], a zigzag slice -> [n*s,b,g/n,r,d]: all rows in the order of positions, of this member's
- * heads. With fewer groups than members: [n*s,b,1,r*g/n,d] of this member's part of a group if r > 1, and the
- * group of several members, R for its gradient, if r = 1. */
+/* x [s,b,g,r,d], a zigzag slice -> [n*s,b,g/n,r,d]: all rows in the order of positions, with this member's
+ * heads. With fewer groups than members: [n*s,b,1,r*g/n,d], this member's part of a group, if r > 1; if r = 1
+ * a group that several members share, R for its gradient. */
 Tensor *op_seq_to_heads(Tape *, Tensor *x, Group);
-/* The reverse, to g groups of r heads. */
+/* The inverse, to g groups of r heads. */
 Tensor *op_heads_to_seq(Tape *, Tensor *x, Group, int64_t g, int64_t r);
 /* I64 [b,s] of zigzag slices -> [b,n*s] in the order of positions, on all members. */
 Tensor *exchange_ids(Tape *, Tensor *id, Group);

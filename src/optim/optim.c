@@ -17,7 +17,7 @@ static DType state_type(StateType t, DType precise) {
     return t == STATE_BF16 ? BF16 : t == STATE_FP16 ? F16 : precise;
 }
 
-/* ---- what the ops touch: of each bucket's part the pieces that are parameters ---- */
+/* ---- pieces: the parameters in each bucket's part ---- */
 
 static int64_t cut(const Param *p, FlatRange part, int64_t origin, FlatPiece *out) {
     int64_t n = 0;
@@ -30,7 +30,7 @@ static int64_t cut(const Param *p, FlatRange part, int64_t origin, FlatPiece *ou
     return n;
 }
 
-/* The pieces of those parameters of a bucket that this rank speaks for, or of the others. */
+/* The pieces of those parameters of a bucket for which this rank is primary, or of the others. */
 static int64_t cut_bucket(const Registry *r, const Bucket *b, bool primary, FlatPiece *out) {
     const int64_t origin = bucket_part(r, b).begin;
     int64_t n = 0;
@@ -69,7 +69,7 @@ static Tensor part_of(const Registry *r, int bucket, FlatBuffer which, DType typ
     return registry_slice_of(r, which, type, flat, bucket, part.begin, part.end - part.begin);
 }
 
-/* ---- life ---- */
+/* ---- construction ---- */
 
 Optimizer *optim_new(const Config *c, Registry *r, Sync *sync) {
     static const char *const ADAM[] = {".exp_avg", ".exp_avg_sq"}, *const SGD[] = {".momentum_buffer"};
@@ -107,22 +107,23 @@ size_t optim_bytes(const Optimizer *o) {
 
 /* ---- sums ---- */
 
-/* Adds to `sum` what the op makes of what this rank speaks for in a bucket. */
+/* Adds the op's result to `sum`, for the parameters of a bucket for which this rank is primary. */
 static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer which, void *flat, Tensor *sum) {
     const Registry *r = o->registry;
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n_primary),
            x = part_of(r, bucket, which, registry_dtype(r, which), flat);
-    /* The exact lane's sum knows no blocks, for a parameter that is cut has others. */
+    /* The exact lane needs no blocks; the shards of a parameter would have other blocks. */
     const SumAttr attr = {o->config->lane == LANE_EXACT ? 1 : SUM_BLOCK};
     if (pieces.dim[0])
         call_run(&OPS[op], &(Call){.in = {&x, &pieces}, .out = {sum}, .attr = &attr, .device = r->device});
 }
 
-/* Over all parameters of the whole model, each element once; `words` of the op's sum, in device memory. */
+/* The sum over all parameters of the full model, each element once; `words` of the op's sum, in device
+ * memory. */
 static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat, void *at, int64_t words) {
     const Registry *r = o->registry;
     Tensor zeros = tensor_make(at, F64, 1, &words), sum = tensor_make(at, I64, 1, &words);
-    call_run(&OPS[OP_fill], /* of either type 0 is the same bits */
+    call_run(&OPS[OP_fill], /* zero bits are 0 in either type */
              &(Call){.out = {&zeros}, .attr = &(FillAttr){0}, .device = r->device});
     sum.flags = TENSOR_ACCUM;
     for (int k = 0; k < r->n_buckets; k++) add_sum(o, k, op, which, flat, &sum);
@@ -134,14 +135,14 @@ static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat,
 
 /* ---- steps ---- */
 
-/* Whether the update itself rounds values from masters: of what no other rank holds, and nothing comes
- * between. */
+/* Whether the update itself rounds values from masters: only if this rank holds all of them, and no step
+ * comes in between. */
 static bool updates_values(const Optimizer *o, const OptimStep *s) {
     return o->config->optimizer == OPTIMIZER_ADAM && !o->sync && !s->exact &&
            o->registry->values != o->registry->masters;
 }
 
-/* Of the step that comes, if it updates. */
+/* The numbers of the coming step, if it updates. */
 static StepNumbers numbers_of(const Optimizer *o, const OptimStep *s) {
     const Config *c = o->config;
     StepNumbers n = {.unbias1 = 1 / (1 - pow(c->adam_beta1, (double)(o->step + 1))),
@@ -187,7 +188,8 @@ static void update(const Optimizer *o, int bucket, const OptimStep *s) {
         out[n++] = part_of(r, bucket, FLAT_STATE, o->buffer[i].dtype, o->buffer[i].flat);
     if (updates_values(o, s)) out[n++] = part_of(r, bucket, FLAT_VALUES, r->storage, r->values);
     for (int i = 0; i < n; i++) {
-        out[i].flags = TENSOR_ACCUM; /* 16-bit ones are read too, and keep what is between the pieces */
+        out[i].flags = TENSOR_ACCUM; /* 16-bit outputs are also read, so that the gaps between pieces keep
+                                        their content */
         call.out[i] = &out[i];
     }
     call.attr = adam ? (const void *)&of_adam : &of_sgd;
@@ -196,10 +198,10 @@ static void update(const Optimizer *o, int bucket, const OptimStep *s) {
 
 typedef struct Work {
     const Optimizer *of;
-    const OptimStep *step; /* of it only what is the same in every step */
+    const OptimStep *step; /* only the fields that are the same in every step */
 } Work;
 
-/* The step as far as the device does it. Where the norm is not finite it writes what is there. */
+/* The step's work on the device. If the norm is not finite it writes the old values. */
 static void work(void *arg) {
     const Work *w = arg;
     const Optimizer *o = w->of;
@@ -218,7 +220,7 @@ static void work(void *arg) {
         registry_round_values(r);
 }
 
-/* From where on the host takes the state. */
+/* The host reads the state from this offset on. */
 static const size_t TOLD = offsetof(OptimState, outcome);
 
 OptimResult optim_step(Optimizer *o, OptimStep s) {

@@ -1,9 +1,10 @@
 /* The optimizer step over the registry's flat buffers: AdamW (Loshchilov & Hutter, 2019; Megatron-LM's fused
  * Adam) and SGD with momentum (PyTorch's). Megatron-LM core/optimizer/optimizer.py: unscale, check for
- * infinities, clip by the global norm, update the masters, round the values from them. Each rank updates the
- * part that it holds (param/bucket.h). Norms are exact sums of the sums over blocks of 64 elements, so that
- * they are the same bits however data-parallel and pipeline ranks share out the parameters. A bucket takes
- * one call of an op, whatever the number of its parameters. */
+ * infinities, clip by the global norm, update the masters, round the values from them.
+ *
+ * Each rank updates the part that it holds (param/bucket.h). Norms are exact sums of the sums over blocks of
+ * 64 elements, so they are bitwise equal however data-parallel and pipeline ranks share out the parameters. A
+ * bucket takes one call of an op, whatever the number of its parameters. */
 #ifndef ISOTRON_OPTIM_OPTIM_H
 #define ISOTRON_OPTIM_OPTIM_H
 
@@ -15,37 +16,37 @@
 
 enum { OPTIM_BUFFERS = 2 };
 
-/* Pieces of the parameters in a bucket (kernels/attr.h), counted from where this rank's part of it begins;
- * first those of the parameters for which this rank is primary. */
+/* The pieces of parameters in a bucket (kernels/attr.h), relative to the beginning of this rank's part.
+ * Pieces of parameters for which this rank is primary come first. */
 typedef struct BucketPieces {
-    int64_t first, n_primary, n; /* in the table of all */
+    int64_t first, n_primary, n; /* range in the table of all pieces */
 } BucketPieces;
 
-/* What a step is told, and tells. */
+/* Inputs and outputs of a step. */
 typedef struct OptimState {
     StepNumbers given, clipped;
     ExactSum squares;
     ClipOutcome outcome;
     int64_t zeros;
-    ExactSum params; /* of squares, after the update */
+    ExactSum params; /* sum of squares, after the update */
 } OptimState;
 
 typedef struct Optimizer {
     const Config *config;
     Registry *registry;
     Sync *sync;                /* the caller's; NULL: one rank */
-    int64_t step;              /* updates done, for the bias corrections */
+    int64_t step;              /* number of updates, for the bias corrections */
     OptimState *state;         /* device memory */
-    OptimState *host;          /* what the host gives and takes of it */
+    OptimState *host;          /* the host's copy of its inputs and outputs */
     DeviceRecording recording; /* of the work of a step, --cuda-graph-impl local */
-    FlatPiece *pieces;         /* device memory: what the ops touch, one call for a bucket */
+    FlatPiece *pieces;         /* device memory: one call of an op per bucket works on them */
     int64_t n_pieces;
     BucketPieces *of_bucket;
     int n_buffers;
     struct {
         const char *suffix; /* in checkpoints: ".exp_avg", ".exp_avg_sq", ".momentum_buffer" */
         DType dtype;        /* the registry's `precise` type, unless --use-precision-aware-optimizer */
-        void *flat;         /* what this rank holds (FLAT_STATE) */
+        void *flat;         /* this rank's part (FLAT_STATE) */
     } buffer[OPTIM_BUFFERS];
 } Optimizer;
 
@@ -69,7 +70,8 @@ typedef struct OptimResult {
     bool found_inf;     /* the gradient is not finite: nothing was changed */
 } OptimResult;
 
-/* All ranks together; all get the same result. On one rank the host waits for the device once, in the end. */
+/* Collective: all ranks call it and get the same result. On one rank the host waits for the device once, at
+ * the end. */
 OptimResult optim_step(Optimizer *, OptimStep);
 
 #endif

@@ -1,6 +1,6 @@
 /* Loss scaling for fp16. Megatron-LM core/optimizer/grad_scaler.py: a constant scale, or a dynamic one that
- * grows after a window of clean steps and shrinks from the second infinity on (hysteresis). Plain data: it is
- * part of a checkpoint. */
+ * grows after a window of clean steps and shrinks from the second infinity on (hysteresis). Plain data, saved
+ * in checkpoints. */
 #ifndef ISOTRON_OPTIM_SCALER_H
 #define ISOTRON_OPTIM_SCALER_H
 
@@ -11,7 +11,7 @@ typedef struct Scaler {
     double scale, min_scale;
     int64_t window, hysteresis;
     int64_t growth_tracker;     /* clean steps since the last change */
-    int64_t hysteresis_tracker; /* infinities still forgiven */
+    int64_t hysteresis_tracker; /* infinities that are still tolerated */
 } Scaler;
 
 /* Scale 1 unless the run is fp16. */

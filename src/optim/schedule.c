@@ -4,7 +4,7 @@
 
 static double cosine(double r) { return 0.5 * (cos(M_PI * r) + 1); }
 
-/* The decay phase of WSD: a stable plateau until decay - wsd, then one of four ways down. */
+/* The decay phase of WSD: a stable plateau until decay - wsd, then one of four decays. */
 static double wsd_coefficient(const Config *c, const Derived *d, int64_t n) {
     int64_t start = d->lr_decay_steps - d->lr_wsd_decay_steps;
     if (n <= start) return 1;

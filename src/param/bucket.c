@@ -12,7 +12,7 @@ static Kind kind_of(const Param *p) {
     return p->spec.flags & PARAM_BUFFER ? UNTRAINED : p->spec.expert ? EXPERTS : DENSE;
 }
 
-/* ---- who ---- */
+/* ---- groups ---- */
 
 static void set_groups(const Registry *r, Bucket *b, Kind kind) {
     static const unsigned AXES_OF[KINDS] = {1 << AXIS_CP | 1 << AXIS_DP, 1 << AXIS_EDP, 0};
@@ -26,7 +26,7 @@ static void set_groups(const Registry *r, Bucket *b, Kind kind) {
     b->trained = kind != UNTRAINED;
 }
 
-/* ---- what ---- */
+/* ---- assignment of parameters to buckets ---- */
 
 static int64_t limit(const Registry *r) {
     const DataParallel *d = &r->layout.data;
@@ -37,7 +37,8 @@ static int64_t limit(const Registry *r) {
     return (total + d->num_buckets - 1) / d->num_buckets;
 }
 
-/* Gives each parameter the number of a bucket in order of their first ones; -> how many. */
+/* Assigns each parameter to a bucket. Buckets are numbered by their last registered parameter, the last one
+ * first; returns their number. */
 static int fill(Registry *r) {
     const DataParallel *d = &r->layout.data;
     const bool by_unit = d->stage == 3 || (d->stage == 2 && !d->bucket_size && !d->num_buckets);
@@ -74,7 +75,7 @@ static void sort(Registry *r, int n) {
     free(first), free(number);
 }
 
-/* ---- where ---- */
+/* ---- offsets ---- */
 
 static void place(Registry *r) {
     int params = 0;
@@ -113,7 +114,7 @@ FlatRange bucket_part(const Registry *r, const Bucket *b) {
     return (FlatRange){begin, begin + b->shard, 0};
 }
 
-/* Masters that are the values stand where these do. */
+/* Masters without their own memory (masters == values) have the ranges of the values. */
 static void keep(Registry *r, FlatBuffer which) {
     const bool alias = which == FLAT_MASTERS && !dtype_is_16bit(r->storage);
     r->ranges[which] = arena_alloc(r->arena, (size_t)r->n_buckets * sizeof(FlatRange));

@@ -1,6 +1,6 @@
-/* Equal pieces of device memory that buckets are gathered into for a while. A new piece is taken only when
- * none is free, so that what is taken depends on the order of the calls alone: a dry run takes as much as the
- * run. */
+/* Equal blocks of device memory that buckets are gathered into temporarily. A block is allocated only when
+ * none is free, so that the number of blocks depends on the order of the calls alone: a dry run allocates as
+ * many as the run. */
 #ifndef ISOTRON_PARAM_BUCKET_POOL_H
 #define ISOTRON_PARAM_BUCKET_POOL_H
 
@@ -16,11 +16,11 @@ typedef struct BucketPool {
     int taken, n_free;
 } BucketPool;
 
-/* Whether bucket_pool_take gives one without taking more memory, or fewer than `enough` exist. */
+/* Whether bucket_pool_take needs no new block, or fewer than `enough` exist. */
 bool bucket_pool_can_take(const BucketPool *, int enough);
 void *bucket_pool_take(BucketPool *);
 void bucket_pool_give(BucketPool *, void *);
-/* All must have been given back. */
+/* All blocks must have been returned. */
 void bucket_pool_free(BucketPool *);
 
 #endif

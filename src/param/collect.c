@@ -5,13 +5,13 @@
 #include "base/fault.h"
 #include "param/bucket.h"
 
-/* Between a flat buffer of this rank and the whole model's, in double. */
+/* A copy between a flat buffer of this rank and the full model's, in double. */
 typedef struct Copying {
     const Registry *registry;
     FlatBuffer kind;
     void *flat;
     double *whole;
-    bool gathers; /* into the whole */
+    bool gathers; /* direction: into the full model */
 } Copying;
 
 static const Param *counterpart(const Registry *whole, const Param *p) {
@@ -20,14 +20,14 @@ static const Param *counterpart(const Registry *whole, const Param *p) {
     return w;
 }
 
-/* Where the whole model has element e of this rank's flat layout; NULL: padding. */
+/* The address in the full model of element e of this rank's flat layout; NULL: padding. */
 static double *place(const Copying *c, const Param *p, const Param *in_whole, int64_t e) {
     const int64_t local = e - p->offset, row = param_global_row(p, local / p->columns);
     if (row < 0) return NULL;
     return c->whole + in_whole->offset + row * in_whole->columns + p->first_column + local % p->columns;
 }
 
-/* Elements [begin, end) of the flat layout, which stand at `at` in the buffer. */
+/* Copies elements [begin, end) of the flat layout, which begin at `at` in the buffer. */
 static void copy_range(const Copying *c, const Param *p, const Param *in_whole, FlatRange r) {
     const DType type = registry_dtype(c->registry, c->kind);
     const size_t size = dtype_size(type);
@@ -46,7 +46,7 @@ static void copy_range(const Copying *c, const Param *p, const Param *in_whole, 
     device_view_end(&view);
 }
 
-/* Those of [begin, end) that the buffer holds. */
+/* Copies those elements of [begin, end) that the buffer holds. */
 static void copy_held(const Copying *c, const Param *p, const Param *in_whole, int64_t begin, int64_t end) {
     int n;
     const FlatRange everything = {0, c->registry->elements, 0},

@@ -5,12 +5,12 @@
 #include "param/bucket.h"
 #include "param/bucket_pool.h"
 
-enum { SLOTS = 2 }; /* in use, and to come */
+enum { SLOTS = 2 }; /* one in use, one for the next */
 
 typedef struct Piece {
-    CommWork *work; /* NULL: it is there, or nobody has asked */
+    CommWork *work; /* NULL: complete, or not started */
     void *slot;     /* stage 3 */
-    int64_t used;   /* when last */
+    int64_t used;   /* time of the last use, in calls of gather_use */
 } Piece;
 
 struct Gather {
@@ -19,7 +19,7 @@ struct Gather {
     Piece *piece; /* [n_buckets] */
     BucketPool slots;
     int64_t now;   /* calls of gather_use */
-    int last, way; /* bucket last used, and whether the numbers rise (backward) or fall */
+    int last, way; /* bucket used last, and whether the numbers rise (backward) or fall */
 };
 
 static Bucket *bucket(const Gather *g, int k) { return &g->registry->buckets[k]; }
@@ -87,7 +87,7 @@ static void drop(Gather *g, int k) {
     show(g, k, NULL);
 }
 
-/* Among those that the present call does not use, the one that has not been used for longest. */
+/* The least recently used slot among those that the present call does not use. */
 static int oldest(const Gather *g) {
     int found = -1;
     for (int k = 0; k < g->registry->n_buckets; k++)
@@ -119,7 +119,7 @@ void gather_use(Gather *g, Param *const *p, int n) {
     if (next >= 0 && next < g->registry->n_buckets) ensure(g, next);
 }
 
-/* ---- all ---- */
+/* ---- all stages ---- */
 
 void gather_publish(Gather *g) {
     Registry *r = g->registry;

@@ -1,7 +1,7 @@
-/* Gathers values that ranks share out, for sync.h: each rank rounds its part from the masters, and all have
- * the whole before an op reads it. Below stage 3 the whole has its place in the registry; at stage 3 a bucket
- * is gathered into a slot when it is used and dropped when the slot is needed: the layer in use and, with
- * overlap_values, the one that comes next. */
+/* Gathers the parameter values that ranks share out, for sync.h. Each rank rounds its part from the masters;
+ * all ranks have all values before an op reads them. Below stage 3 the gathered values have their place in
+ * the registry. At stage 3 a bucket is gathered into a slot when it is used and dropped when the slot is
+ * needed again. Slots hold the layer in use and, with overlap_values, the next one. */
 #ifndef ISOTRON_PARAM_GATHER_H
 #define ISOTRON_PARAM_GATHER_H
 
@@ -13,7 +13,7 @@ typedef struct Gather Gather;
 Gather *gather_new(Registry *, Comm *); /* comm NULL: nothing moves */
 void gather_free(Gather *);
 size_t gather_bytes(const Gather *);
-/* What sync_publish and sync_use say. */
+/* Implement sync_publish and sync_use. */
 void gather_publish(Gather *);
 void gather_use(Gather *, Param *const *, int n);
 

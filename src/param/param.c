@@ -42,7 +42,7 @@ void registry_free(Registry *r) {
     free(r);
 }
 
-/* Where `name` stands in the table, or belongs. */
+/* The entry of `name` in the hash table, or the free entry where it belongs. */
 static int *slot_of(const Registry *r, const char *name) {
     for (uint64_t h = hash_name(name);; h++) {
         int *slot = &r->by_name[h & (uint64_t)(r->slots - 1)];
@@ -58,7 +58,7 @@ Param *registry_find(const Registry *r, const char *name) {
 static void append(Registry *r, Param *p) {
     r->params = mem_grow(r->params, (size_t)r->n + 1, sizeof *r->params);
     r->params[r->n++] = p;
-    int first = r->n - 1; /* of those to enter; all, if the table grows */
+    int first = r->n - 1; /* first parameter to enter; 0 if the table grows */
     if (2 * r->n > r->slots) {
         free(r->by_name);
         r->slots = r->slots ? 2 * r->slots : 64;
@@ -72,7 +72,7 @@ static void divisible(const Param *p, const char *what, int64_t n, int by) {
     CHECK(n % by == 0, "'%s': %lld %s do not divide by %d ranks", p->spec.name, (long long)n, what, by);
 }
 
-/* This rank's share. */
+/* Computes this rank's share. */
 static void cut(const Registry *r, Param *p) {
     const ParamSpec *s = &p->spec;
     const Mesh *m = &r->layout.mesh;
@@ -196,11 +196,11 @@ bool param_is_owned(const Registry *r, const Param *p) {
     return param_is_owned_on(r, p, MASK_DENSE | MASK_EXPERT);
 }
 
-/* Rows from `first` on, as far as they are elements [begin, end) of the flat layout. */
+/* Rows from `first` on, limited to the elements [begin, end) of the flat layout. */
 typedef struct Draw {
     const Param *param;
     int64_t first, begin, end;
-    void *out; /* element `begin` */
+    void *out; /* address of element `begin` */
     DType type;
     uint64_t seed, site;
 } Draw;
@@ -233,7 +233,7 @@ static void draw_rows(void *arg, int64_t begin, int64_t end) {
 }
 
 static void draw(Registry *r, const Param *p, int64_t first, int64_t rows, uint64_t seed) {
-    enum { ELEMENTS_PER_THREAD = 2048 }; /* fewer are not worth one */
+    enum { ELEMENTS_PER_THREAD = 2048 }; /* fewer do not pay for a thread */
     const FlatRange held = r->ranges[FLAT_MASTERS][p->bucket];
     const int64_t from = p->offset + first * p->columns, to = from + rows * p->columns;
     Draw d = {.param = p, .first = first, .type = r->precise, .seed = seed, .site = hash_name(p->spec.name)};
@@ -299,7 +299,7 @@ bool grads_are_unwritten(const Registry *r) {
     return false;
 }
 
-/* Nobody writes gradients of buffers, nor the gaps between parameters: these stay 0. */
+/* No gradient is ever written for buffers, nor for the gaps between parameters: these stay 0. */
 void grads_mark_unwritten(Registry *r) {
     for (int i = 0; i < r->n; i++)
         if (!(r->params[i]->spec.flags & PARAM_BUFFER))
@@ -337,13 +337,13 @@ static bool cuts_parts(const Param *p) {
     return p->spec.tp_split == 0 && p->spec.split_parts && p->shards > 1;
 }
 
-/* Memory is a run of the parameter's rows, unless a split cuts each part. */
+/* First row of the parameter in this rank's memory, unless a split divides each part. */
 static int64_t first_row(const Param *p) {
     const bool rows_cut = p->spec.tp_split == 0 && !cuts_parts(p);
     return p->first_group * group_rows(p) + (rows_cut ? p->rows * p->shard : 0);
 }
 
-/* How many rows of the part come before row `row` of the parameter. */
+/* Number of rows of the part before row `row` of the parameter. */
 static int64_t part_rows_until(const Param *p, int part, int64_t row) {
     const int64_t rows = p->spec.parts[part].rows, into = row % group_rows(p) - rows_before(p, part);
     return row / group_rows(p) * rows + (into < 0 ? 0 : into > rows ? rows : into);
@@ -358,7 +358,7 @@ static int64_t local_groups(const Param *p) {
     return p->rows * (cuts_parts(p) ? p->shards : 1) / group_rows(p);
 }
 
-/* The rows of the part in memory, when they are one run. */
+/* The rows of the part in memory, when they are contiguous. */
 static void part_run(const Param *p, int part, int64_t *begin, int64_t *end) {
     const int64_t first = first_row(p), last = first + p->rows;
     const int64_t limit = p->spec.dim[0];

@@ -17,22 +17,26 @@ typedef struct Init {
 
 typedef enum ParamFlags {
     PARAM_NO_DECAY =
-        1, /* no weight decay: biases and 1-D parameters (Megatron get_standard_config_overrides) */
-    PARAM_EMBEDDING = 2, /* word embedding or output layer: takes --decoupled-lr (Megatron-LM's
- is_embedding_or_output_parameter) */
-    PARAM_TIED_COPY = 4, /* the last pipeline stage's copy of the word embeddings: the gradients of both are
- summed; norms and checkpoints use the first stage's */
-    PARAM_TIED = 16,     /* the first stage's word embeddings, if the last stage has a copy */
-    PARAM_BUFFER = 8, /* saved with the parameters, but not trained: no gradient, no update, not in norms */
+        /* No weight decay: biases and 1-D parameters (Megatron-LM get_standard_config_overrides). */
+    1,
+    /* Word embedding or output layer: takes --decoupled-lr (Megatron-LM is_embedding_or_output_parameter). */
+    PARAM_EMBEDDING = 2,
+    /* The last pipeline stage's copy of the word embeddings. The gradients of both are summed; norms and
+     * checkpoints use the first stage's. */
+    PARAM_TIED_COPY = 4,
+    /* The first stage's word embeddings, if the last stage has a copy. */
+    PARAM_TIED = 16,
+    /* Saved with the parameters, but not trained: no gradient, no update, not in norms. */
+    PARAM_BUFFER = 8,
 } ParamFlags;
 
-/* What the names of FP8's delayed scales end in: buffers of a way to round, not of the model. */
+/* Suffix of the names of FP8's delayed scales: buffers that affect rounding only, not the model. */
 #define PARAM_FP8_STATE ".fp8_state"
 bool param_is_fp8_state(const char *name);
 
-/* A logical block of rows inside a fused parameter: split, resharded and exported on its own. With `groups`
+/* A logical block of rows inside a fused parameter: split, resharded and exported separately. With `groups`
  * groups the rows are group-major: [group 0: part 0, part 1, ...], [group 1: ...], each part `rows` rows per
- * group (Megatron's fused QKV). */
+ * group (Megatron-LM's fused QKV). */
 typedef struct ParamPart {
     const char *name; /* "q", "k", "v", "gate", "up" */
     int64_t rows;     /* per group */
@@ -40,23 +44,26 @@ typedef struct ParamPart {
 
 enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
 
-/* What data-parallel ranks share out between them (ZeRO: Rajbhandari et al., 2020; Megatron-LM's
- * --use-distributed-optimizer is stage 1, its FSDP has all), and in which pieces they do it. */
+/* The data that data-parallel ranks share out (ZeRO: Rajbhandari et al., 2020), and in which pieces.
+ * Megatron-LM's --use-distributed-optimizer is stage 1, its FSDP has all stages. */
 typedef struct DataParallel {
-    int stage;     /* 0: nothing, 1: masters and optimizer state, 2: and main gradients, 3: and values */
-    int instances; /* groups of ranks that each hold all shards (hybrid sharding); 0, 1: one */
-    int64_t bucket_size; /* elements after which a bucket is closed; 0: see num_buckets */
-    int num_buckets;     /* of about equal size; 0: one, or at stages 2 and 3 one for each unit */
-    bool overlap_grads;  /* a bucket is summed as soon as its last gradient is complete, else after all */
-    bool overlap_values; /* values are gathered behind the next forward, else before it */
-    bool bf16_grads;     /* main gradients of BF16 storage are BF16 too: each sum of microbatches, and each
-                            rank's of a sum over ranks (comm.h), is rounded to it */
+    int stage;           /* 0: none, 1: masters and optimizer state, 2: also main gradients, 3: also values */
+    int instances;       /* groups of ranks that each hold all shards (hybrid sharding); 0, 1: one */
+    int64_t bucket_size; /* a bucket ends at this many elements; 0: see num_buckets */
+    int num_buckets;     /* buckets of about equal size; 0: one, or at stages 2 and 3 one per unit */
+    bool overlap_grads;  /* a bucket is summed as soon as its last gradient is complete, else all at the
+                            end */
+    bool overlap_values; /* values are gathered during the next forward, else before it */
+    /* BF16 main gradients with BF16 storage: each sum over microbatches, and each rank's part of a sum over
+     * ranks (comm.h), is rounded to BF16. */
+    bool bf16_grads;
 } DataParallel;
 
-/* How a model is spread over ranks, as far as its parameters and activations must know. */
+/* How a model is spread over ranks: the facts that parameters and activations need. */
 typedef struct Layout {
     Mesh mesh;
-    bool sequence_parallel; /* between the tensor-parallel regions activations are cut along the sequence */
+    bool sequence_parallel; /* activations between the tensor-parallel regions are sharded along the
+                               sequence */
     DataParallel data;
 } Layout;
 Layout layout_single(void); /* one rank */
@@ -67,11 +74,12 @@ typedef struct ParamSpec {
     int64_t dim[2];   /* global logical shape: no padding */
     int64_t padded;   /* rows in memory; 0: dim[0]. Padding rows are zero and get a zero gradient */
     int tp_split;     /* dimension split over the tensor-parallel axis, SPLIT_NONE: replicated */
-    bool split_parts; /* a split of rows cuts each part of each group ([gate; up]), not the whole */
-    bool expert;      /* groups are experts: they are split over EP, tp_split is over ETP */
-    bool invariant; /* not split, and all tensor-parallel ranks compute its whole gradient (SPMD_I): its uses
-                       see the same activations there. Else each computes a summand (SPMD_R) */
-    Init init;      /* drawn at (seed, name, global element index), rounded to float */
+    bool split_parts; /* a split of rows splits each part of each group ([gate; up]), not all rows at once */
+    bool expert;      /* groups are experts: they are split over EP, and tp_split over ETP */
+    /* Not split, and every tensor-parallel rank computes its full gradient (SPMD_I), because its uses see the
+     * same activations there. Else each rank computes a summand (SPMD_R). */
+    bool invariant;
+    Init init; /* drawn at (seed, name, global element index), rounded to float */
     unsigned flags;
     int64_t groups; /* of parts; 0: one part, the whole parameter */
     int n_parts;
@@ -83,34 +91,36 @@ typedef struct Param {
     int64_t offset;                    /* first element in the flat layout; set by registry_allocate */
     int64_t count;                     /* elements in this rank's memory, padding rows included */
     int64_t rows, columns;             /* of this rank's memory; a vector has one column */
-    int64_t first_group, first_column; /* of the whole parameter, in this rank's memory */
-    int shard, shards; /* this rank's place on the axis of tp_split; 0 of 1 if nothing is split */
+    int64_t first_group, first_column; /* in the full parameter, of this rank's memory */
+    int shard, shards; /* index of this rank's shard on the axis of tp_split, and their number; 0 of 1 if
+                          not split */
     int number, unit, bucket;
-    Tensor value;     /* storage dtype; value.grad = &main_grad unless frozen. No data while other ranks hold
-                         some of it (sync.h); so with the other two */
-    Tensor main_grad; /* F64 in the fp64 lane, else F32, or BF16 (DataParallel); flags ACCUM | MAIN_GRAD,
-                         without ACCUM while it is fresh: whatever it holds is of no step, and the next
-                         gradient is written */
-    Tensor master;    /* F64 or F32; the same memory as value unless storage is 16-bit */
+    /* Storage dtype. value.grad = &main_grad unless frozen. No data while other ranks hold some of it
+     * (sync.h); this is also true of main_grad and master. */
+    Tensor value;
+    /* F64 in the fp64 lane, else F32, or BF16 (DataParallel). Flags ACCUM | MAIN_GRAD. Without ACCUM it is
+     * unwritten: its content is undefined, and the next gradient overwrites it. */
+    Tensor main_grad;
+    Tensor master; /* F64 or F32; the same memory as value unless storage is 16-bit */
 } Param;
 
-/* Of its value tensor, which must not be frozen. */
+/* The parameter of a value tensor, which must not be frozen. */
 static inline Param *param_of(const Tensor *value) {
     return (Param *)((char *)value->grad - offsetof(Param, main_grad));
 }
 
-/* Of a main gradient. */
+/* Whether the next gradient overwrites this main gradient. */
 static inline bool grad_is_unwritten(const Tensor *main_grad) { return !(main_grad->flags & TENSOR_ACCUM); }
 
 enum { PARAM_ALIGN = 64 };
 
-/* Elements [begin, end) of the registry's flat layout, in a buffer where they begin at element `at`: what a
- * rank keeps when data-parallel ranks share out a flat buffer. */
+/* Elements [begin, end) of the registry's flat layout, in a buffer where they begin at element `at`.
+ * Describes the part that a rank keeps of a flat buffer that data-parallel ranks share out. */
 typedef struct FlatRange {
     int64_t begin, end, at;
 } FlatRange;
 
-/* The flat buffers. Optimizer state is the optimizer's, laid out like these. */
+/* The flat buffers. The optimizer owns its state, which has the same layout. */
 typedef enum FlatBuffer { FLAT_VALUES, FLAT_GRADS, FLAT_MASTERS, FLAT_STATE, FLAT_BUFFERS } FlatBuffer;
 
 typedef struct Bucket Bucket;
@@ -119,17 +129,17 @@ typedef struct Registry {
     Layout layout;
     Param **params; /* in registration order */
     int n, unit;
-    Param **laid; /* the same in the order of the flat layout */
+    Param **laid; /* the same, in the order of the flat layout */
     Bucket *buckets;
     int n_buckets;
-    FlatRange *ranges[FLAT_BUFFERS]; /* [n_buckets]: what this rank keeps of each bucket */
+    FlatRange *ranges[FLAT_BUFFERS]; /* [n_buckets]: the part of each bucket that this rank keeps */
     int64_t held[FLAT_BUFFERS];      /* elements of each buffer */
-    int *by_name, slots; /* hash table of numbers of params + 1, 0: free; slots is a power of two */
+    int *by_name, slots; /* hash table of (index in params) + 1, 0: free; slots is a power of two */
     int64_t elements;    /* of the flat layout, alignment gaps included */
     DType storage, gradients, precise; /* of values; of main gradients; of masters and optimizer state */
     Device *device;
-    void *values, *grads, *masters; /* flat, what this rank holds of them (bucket.h); masters == values unless
-                                       storage is 16-bit */
+    void *values, *grads, *masters; /* flat, the part that this rank holds (bucket.h); masters == values
+                                       unless storage is 16-bit */
     struct States *states;          /* state.h; NULL: none */
     Arena *arena;
 } Registry;
@@ -141,60 +151,62 @@ void registry_free(Registry *);
  * is a fault. */
 Param *param_add(Registry *, ParamSpec);
 Param *registry_find(const Registry *, const char *name); /* NULL if there is none */
-/* The parameters that come next are used together, apart from those before: a layer. At stage 3 a unit's
- * values are gathered at once. */
+/* Begins a unit: parameters that are used together, such as a layer. At stage 3 the values of a unit are
+ * gathered at once. */
 void registry_begin_unit(Registry *);
-/* Takes the flat buffers (zeroed) on the device. Masters are F64 if storage is, else F32, and so are main
- * gradients, but for DataParallel.bf16_grads. */
+/* Allocates the flat buffers (zeroed) on the device. Masters and main gradients are F64 if storage is, else
+ * F32; with DataParallel.bf16_grads main gradients are BF16. */
 void registry_allocate(Registry *, Device *, DType storage);
 size_t registry_bytes(const Registry *); /* of all flat buffers */
 DType registry_dtype(const Registry *, FlatBuffer);
-/* Draws every parameter; masters first, values rounded from them. */
+/* Draws every parameter: masters first; values are rounded from them. */
 void registry_init(Registry *, uint64_t seed);
-/* Values from masters, after the masters have changed. Nothing to do unless storage is 16-bit. */
+/* Rounds values from masters, after masters have changed. No-op unless storage is 16-bit. */
 void registry_round_values(Registry *);
-/* Only of parameters that are not trained (PARAM_BUFFER). */
+/* The same for buffers only (PARAM_BUFFER). */
 void registry_round_buffers(Registry *);
 void registry_zero_grads(Registry *);
-/* The same for a step that writes each parameter's first gradient: all become fresh, which touches no memory.
- * A sum of zeros may then be -0, where adding to 0 gives +0: no norm, update or comparison sees which. */
+/* As registry_zero_grads, for a step that writes each parameter's first gradient: marks all as unwritten,
+ * without touching memory. A sum of zeros may then be -0, where adding to 0 gives +0. No norm, update or
+ * comparison depends on that. */
 void grads_mark_unwritten(Registry *);
-/* Fills those that are still fresh with zeros: before anybody reads them. */
+/* Fills main gradients that are still unwritten with zeros. Call it before they are read. */
 void grads_zero_unwritten(Registry *);
-/* Whether any is; what a CUDA graph has written is so no longer. */
+/* Whether any is unwritten. grads_mark_written follows a CUDA graph that has written all of them. */
 bool grads_are_unwritten(const Registry *);
 void grads_mark_written(Registry *);
-/* Rounds what this rank holds of a buffer (of masters or gradients) to multiples of 2^-bits: the exact lane's
+/* Rounds this rank's part of a buffer (masters or gradients) to multiples of 2^-bits: the exact lane's
  * grid. */
 void registry_snap(Registry *, FlatBuffer, int bits);
-/* Logical elements of the whole parameter: padding not counted. */
+/* Logical elements of the full parameter, without padding. */
 int64_t param_logical_count(const Param *);
 /* Rows of this rank's memory before the padding. */
 int64_t param_filled_rows(const Param *);
-/* The axes (a mask, dense or expert) over whose ranks the gradients are summed: those on which it is SPMD_R. */
+/* The axes (a mask, dense or expert) over whose ranks the gradient is summed: those where it is SPMD_R. */
 unsigned param_sum_axes(const Param *);
-/* Whether this rank is primary for the elements it holds (norms, checkpoints): the first of the ranks that
- * hold the same ones. */
+/* Whether this rank is primary for the elements that it holds (norms, checkpoints): the first of the ranks
+ * that hold the same ones. */
 bool param_is_owned(const Registry *, const Param *);
 /* The same among the ranks that differ on these axes (a mask): for elements that ranks of the other axes
  * share out. */
 bool param_is_owned_on(const Registry *, const Param *, unsigned axes);
 
-/* ---- parts: what is stored and exported ---- */
+/* ---- parts: the units of checkpoints and of export ---- */
 
 /* A range of rows and columns. A vector has one column. */
 typedef struct Box {
     int64_t offset[2], shape[2];
 } Box;
 
-/* Rows of part `part` over all groups, of the whole parameter. */
+/* Rows of part `part` over all groups, in the full parameter. */
 int64_t param_part_rows(const Param *, int part);
-/* What this rank holds of a part (rows count over all groups): box i of param_boxes; none is empty. */
+/* The boxes of a part that this rank holds (rows count over all groups): box i of param_boxes; none is
+ * empty. */
 int param_boxes(const Param *, int part);
 Box param_box(const Param *, int part, int i);
 /* The row of this rank's memory that holds row `row` of the part; the row must lie in a box. */
 int64_t param_memory_row(const Param *, int part, int64_t row);
-/* The row of the whole parameter that memory row `row` holds; -1: padding. */
+/* The row of the full parameter that memory row `row` holds; -1: padding. */
 int64_t param_global_row(const Param *, int64_t row);
 
 #endif

@@ -9,7 +9,7 @@
 typedef struct State {
     const StateKind *kind;
     void *self;
-    size_t bytes; /* that it has taken */
+    size_t bytes; /* device memory that it has allocated */
 } State;
 
 struct States {

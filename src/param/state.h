@@ -1,46 +1,49 @@
-/* What a module keeps between passes and steps besides its parameters: FP8 scales and weights, expert biases,
- * counters. A module's constructor registers each once; memory, zeroing and the events of a step are loops
- * over them. */
+/* State that a module keeps between passes and steps in addition to its parameters: FP8 scales and weights,
+ * expert biases, counters. A module's constructor registers each once. Memory, zeroing and the events of a
+ * step are loops over them. */
 #ifndef ISOTRON_PARAM_STATE_H
 #define ISOTRON_PARAM_STATE_H
 
 #include "comm/comm.h"
 #include "param/param.h"
 
-/* A buffer of a checkpoint: saved and loaded like a parameter, but not trained. All ranks of a stage hold it
- * whole; values are in `master`. It starts as zeros. */
+/* A buffer that is saved and loaded with checkpoints like a parameter, but not trained. All ranks of a stage
+ * hold all of it; values are in `master`. It starts as zeros. */
 Param *state_buffer(Registry *, const char *name, int ndim, const int64_t *dim);
 
-/* F64 [n] that passes add to. It is zeroed when a step begins. All counters of a model are one block, so that
- * one message sums them over the world: every rank registers the same ones in the same order, also those of
+/* F64 [n] that passes add to; zeroed when a step begins. All counters of a model are one block, so that one
+ * message sums them over all ranks. Every rank registers the same counters in the same order, also those of
  * layers that it does not hold. The result is stable; it has data after states_allocate. */
 Tensor *state_counters(Registry *, int64_t n);
 
-/* Where and when an event happens. */
+/* The context in which an event happens. */
 typedef struct StateContext {
     Device *device;
     const Layout *layout; /* NULL: one rank, as comm */
     Comm *comm;
-    int64_t tokens; /* that a pass of this rank computes at once (prepare) */
+    int64_t tokens; /* number of tokens that a pass of this rank computes at once (prepare) */
     bool training;  /* the values are for a training step, not for an evaluation (refresh) */
 } StateContext;
 
-/* The events that a module's state takes part in; each may be NULL. */
+/* The handlers of a module's state; each may be NULL. */
 typedef struct StateKind {
-    size_t (*allocate)(void *self, const Registry *, int64_t positions); /* takes device memory; its bytes */
-    size_t (*prepare)(void *self, const StateContext *);                 /* the same for the steps of a run */
-    void (*refresh)(void *self, const StateContext *);                   /* parameters have changed */
-    void (*end_step)(void *self, const StateContext *); /* after the last pass of a training step, before the
-                                                           update */
-    void (*release)(void *self, Device *);              /* gives back what these took */
+    /* allocates device memory; returns its bytes */
+    size_t (*allocate)(void *self, const Registry *, int64_t positions);
+    /* the same, for the steps of a run */
+    size_t (*prepare)(void *self, const StateContext *);
+    void (*refresh)(void *self, const StateContext *); /* parameters have changed */
+    /* after the last pass of a training step, before the update */
+    void (*end_step)(void *self, const StateContext *);
+    void (*release)(void *self, Device *); /* frees the memory */
 } StateKind;
 
-/* Both outlive the registry. */
+/* Both arguments outlive the registry. */
 void state_add(Registry *, const StateKind *, void *self);
-/* The i-th state of that kind, in the order of registration; NULL: there are no more. */
+/* The i-th state of that kind in the order of registration; NULL: there are no more. */
 void *state_find(const Registry *, const StateKind *, int i);
 
-/* After registry_allocate: takes the counters and what states keep; positions: the most of a sequence. */
+/* After registry_allocate: allocates the counters and the memory of all states. positions: the longest
+ * sequence. */
 void states_allocate(Registry *, int64_t positions);
 void states_free(Registry *); /* before registry_free */
 /* F64 [all counters]; ndim 0 if there are none. */

@@ -9,13 +9,13 @@
 #include "param/gather.h"
 #include "param/bucket_pool.h"
 
-enum { SLOTS = 2 }; /* being added to, and being summed */
+enum { SLOTS = 2 }; /* one to add to, one to sum */
 
 typedef struct Piece {
     int64_t to_come; /* calls of sync_ready before the bucket's sum can start */
     CommWork *work;
-    void *slot;      /* stages 2 and 3: the whole bucket's gradients, while a sweep adds to them */
-    int64_t started; /* when */
+    void *slot;      /* stages 2 and 3: the gradients of the full bucket, while a sweep adds to them */
+    int64_t started; /* when the sum started, in number of sums */
 } Piece;
 
 struct Sync {
@@ -25,13 +25,13 @@ struct Sync {
     Piece *piece; /* [n_buckets] */
     BucketPool slots;
     int next;        /* the first bucket whose sum has not been started */
-    int64_t started; /* sums */
-    void *message;   /* what is summed over tensor-parallel ranks */
+    int64_t started; /* number of sums */
+    void *message;   /* the gradients that are summed over tensor-parallel ranks */
     int64_t message_elements;
 };
 
 static Bucket *bucket(const Sync *s, int k) { return &s->registry->buckets[k]; }
-/* Whether only a part of its main gradients is kept. */
+/* Whether only a part of the bucket's main gradients is kept. */
 static bool is_shared(const Sync *s, int k) {
     return bucket_is_shared(s->registry, bucket(s, k), FLAT_GRADS);
 }
@@ -121,7 +121,7 @@ static void finish(Sync *s, int k) {
     if (is_shared(s, k)) absorb(s, k);
 }
 
-/* Frees the slot of the sum that was started first; false: none is under way. */
+/* Frees the slot of the sum that was started first; false: no sum is running. */
 static bool finish_oldest(Sync *s) {
     int found = -1;
     for (int k = 0; k < s->registry->n_buckets; k++)
@@ -146,7 +146,8 @@ void sync_grad(Sync *s, Param *p) {
     call_run(&OPS[OP_fill], &(Call){.out = {&all}, .attr = &zero, .device = s->registry->device});
 }
 
-/* In the order of the buckets, whatever order they become ready in: the same on all ranks. */
+/* Starts sums in the order of the buckets, in whatever order they become ready, so that the order is the same
+ * on all ranks. */
 static void start_until(Sync *s, bool all) {
     for (; s->next < s->registry->n_buckets; s->next++) {
         if (is_shared(s, s->next)) continue;
@@ -163,13 +164,13 @@ void sync_ready(Sync *s, Param *p) {
         if (overlap) start_until(s, false);
     } else if (s->piece[k].to_come == 0) {
         s->piece[k].to_come = bucket(s, k)->n;
-        if (!is_open(s, k)) return; /* this sweep's gradients were there, and summed, before it */
+        if (!is_open(s, k)) return; /* this sweep's gradients came before, and are summed */
         start(s, k);
         if (!overlap) finish(s, k);
     }
 }
 
-/* ---- the sums after it ---- */
+/* ---- later sums ---- */
 
 static void over_instances(Sync *s) {
     const int n = s->registry->n_buckets;
@@ -206,7 +207,8 @@ static void over_copies(Sync *s) {
 
 typedef enum Direction { COUNT, PACK, UNPACK } Direction;
 
-/* Between this rank's part of the gradients that are summed over `axes`, in flat order, and the message. */
+/* Copies between this rank's part of the gradients that are summed over `axes`, in flat order, and the
+ * message. */
 static int64_t move(Sync *s, unsigned axes, Direction way) {
     Registry *r = s->registry;
     int64_t at = 0;
@@ -250,7 +252,7 @@ void sync_finish(Sync *s) {
     const int n = s->registry->n_buckets;
     start_until(s, true);
     for (int k = 0; k < n; k++)
-        if (is_open(s, k)) start(s, k); /* a parameter of it had no gradient */
+        if (is_open(s, k)) start(s, k); /* one of its parameters had no gradient */
     for (int k = 0; k < n; k++) finish(s, k);
     over_instances(s);
     over_copies(s);
@@ -265,7 +267,7 @@ void sync_world_sum(Sync *s, DType type, void *x, int64_t n) {
     if (s && s->comm) comm_all_reduce(s->comm, comm_everyone(s->comm), "world_sum", COMM_SUM, type, x, n);
 }
 
-/* ---- life ---- */
+/* ---- construction ---- */
 
 Sync *sync_new(Registry *r, Comm *comm) {
     Sync *s = mem_zero(1, sizeof *s);

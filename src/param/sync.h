@@ -1,14 +1,17 @@
 /* Data parallelism: sums main gradients over the ranks that hold the same parameters, and gathers values that
- * ranks share out (ZeRO, param.h: DataParallel). Works bucket by bucket: Megatron-LM
+ * ranks share out (ZeRO, param.h: DataParallel), bucket by bucket. Source: Megatron-LM
  * core/distributed/param_and_grad_buffer.py, finalize_model_grads.py; distrib_optimizer.py; distributed/fsdp.
  *
- * One rule: a main gradient is summed over param_sum_axes. First over the data-parallel axes (cp and dp, of
- * experts edp), bucket by bucket; then the gradients of both copies of tied embeddings are added; then what
- * is replicated over tp (etp) is summed there, in one message. Each sum adds in the order of the group's
- * members (comm.h), element by element, so that bucket sizes, overlap and stages 0 and 1 give the same bits.
- * Stages 2 and 3 sum every microbatch over the ranks and then add the microbatches, the others the other way
- * round: the same bits if there is one microbatch or if sums are exact (the exact lane), else equal up to
- * rounding. So with `instances`: sums inside an instance, then over instances.
+ * One rule: a main gradient is summed over param_sum_axes, in this order:
+ * - over the data-parallel axes (cp and dp, for experts edp), bucket by bucket;
+ * - both copies of tied embeddings;
+ * - over tp (etp) for parameters that are replicated there, in one message.
+ *
+ * Each sum adds in the order of the group's members (comm.h), element by element. So bucket sizes, overlap,
+ * and stages 0 and 1 are bitwise equal. Stages 2 and 3 sum every microbatch over the ranks and then add the
+ * microbatches; the other stages do the reverse. Both orders are bitwise equal with one microbatch or with
+ * exact sums (the exact lane), else equal up to rounding. The same is true of `instances`: sums inside an
+ * instance, then over instances.
  *
  * All ranks of the world call the same functions in the same order. A step:
  *
@@ -24,37 +27,37 @@
 
 typedef struct Sync Sync;
 
-/* After registry_allocate; both outlive it. `comm` NULL: one rank, or a dry run on the null device of the
- * rank that the registry's mesh names. */
+/* After registry_allocate. Both arguments outlive the Sync. `comm` NULL: one rank, or a dry run on the null
+ * device of the rank that the registry's mesh names. */
 Sync *sync_new(Registry *, Comm *);
 void sync_free(Sync *);
-/* Of the buffers that buckets are gathered into (stages 2 and 3); taken as they are needed, so that after a
- * dry run of a step it is what the step takes. */
+/* Bytes of the buffers that buckets are gathered into (stages 2 and 3). They are allocated when needed, so a
+ * dry run of a step tells what the step will allocate. */
 size_t sync_bytes(const Sync *);
 
-/* Begins a step in which every parameter will be in `passes` backward sweeps that compute its gradient: the
- * microbatches (or the parts that these are cut into). */
+/* Begins a step in which `passes` backward sweeps compute the gradient of every parameter: one per microbatch
+ * (or part of one). */
 void sync_begin(Sync *, int64_t passes);
 /* Returns when the main gradients (this rank's shard of them) are sums. */
 void sync_finish(Sync *);
 
-/* After masters have changed, by an update, registry_init or a load: rounds values from them and gathers what
- * other ranks hold; with overlap_values that is done behind the next uses. */
+/* Call it after masters have changed, by an update, registry_init or a load. Rounds values from masters and
+ * gathers the values of other ranks; with overlap_values that happens during the next uses. */
 void sync_publish(Sync *);
 
 /* ---- called by the tape ---- */
 
-/* Before ops read the values of these parameters: they are there until the next sync_use. */
+/* Call it before ops read the values of these parameters. They are available until the next sync_use. */
 void sync_use(Sync *, Param *const *, int n);
-/* Before an op adds to the main gradient, in a backward sweep or ahead of its own in the forward: it has
- * memory until sync_ready. */
+/* Call it before an op adds to the main gradient, in a backward sweep or early in the forward. The gradient
+ * has memory until sync_ready. */
 void sync_grad(Sync *, Param *);
-/* After the last op of a backward sweep that adds to it. */
+/* Call it after the last op of a backward sweep that adds to it. */
 void sync_ready(Sync *, Param *);
 
 /* ---- sums over the world ---- */
 
-/* x[n] summed over all ranks in place. NULL, or no ranks: nothing to do. */
+/* Sums x[n] over all ranks, in place. No-op if s is NULL or there are no other ranks. */
 void sync_world_sum(Sync *, DType, void *x, int64_t n);
 
 #endif

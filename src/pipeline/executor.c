@@ -8,13 +8,14 @@
 
 typedef struct Slot {
     Tape *tape;
-    Space *space, *transient; /* transient: the executor's, or with zero-bubble this slot's own, for gradients
-                                 wait in it for the weight pass */
+    /* transient: the executor's; with zero-bubble this slot's own, because gradients wait there for the
+     * weight pass. */
+    Space *space, *transient;
     Flow x, y;
-    CommWork *sending[MODEL_FLOWS]; /* y; NULL: nothing on its way */
+    CommWork *sending[MODEL_FLOWS]; /* y; NULL: no send in progress */
 } Slot;
 
-/* The gradients of a stage's input on their way. */
+/* The gradients of a stage's input while they are sent. */
 typedef struct Parcel {
     void *data;
     CommWork *sending[MODEL_FLOWS];
@@ -28,9 +29,9 @@ struct Executor {
     struct {
         int64_t dim[3];
         SpmdType type;
-    } flow[MODEL_FLOWS]; /* what goes from stage to stage */
+    } flow[MODEL_FLOWS]; /* the tensors between stages */
     Space *transient;
-    Offload *offload; /* NULL: nothing is offloaded */
+    Offload *offload; /* NULL: none */
     Slot *slots;
     int64_t n_slots;
     Parcel *parcels;
@@ -94,7 +95,7 @@ void executor_free(Executor *e) {
     free(e);
 }
 
-/* Input gradients on their way at once; none without a pipeline. */
+/* Number of input gradients that are sent at once; 0 without a pipeline. */
 static int64_t parcels_of(const Executor *e, const RankSchedule *s) {
     const Layout *l = e->context->layout;
     return l && l->mesh.size[AXIS_PP] > 1 ? s->gradients : 0;
@@ -148,8 +149,8 @@ void executor_trace(Executor *e, TapeTrace *trace, void *arg) {
 
 /* ---- messages ---- */
 
-/* The ranks of the pipeline. Gradients take the group in reverse order: another group, so that with two ranks
- * and several chunks the two directions do not mix. */
+/* The ranks of the pipeline. Gradients use the group in reverse order, which is another group, so that with
+ * two ranks and several chunks the two directions do not mix. */
 static Group way(const Executor *e, bool back) {
     Group g = mesh_group(&e->context->layout->mesh, 1 << AXIS_PP);
     if (!back) return g;

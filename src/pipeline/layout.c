@@ -28,9 +28,9 @@ static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
     return ERR_OK;
 }
 
-/* Every rank gets the same number of counted layers, but for the first and the last if they have options of
- * their own; of these every chunk gets the same number. What an end of the model takes off its stage it was
- * counted in with. */
+/* Every rank gets the same number of counted layers, except the first and the last if options set theirs.
+ * Every chunk of a rank gets the same number. Embedding and loss may count as layers; they are subtracted at
+ * the end. */
 static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
     bool embedding = c->account_for_embedding_in_pipeline_split, loss = c->account_for_loss_in_pipeline_split;
     bool first = i64_is_set(c->decoder_first_pipeline_num_layers),
@@ -54,7 +54,7 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
             return err_user("the %lld layers of pipeline rank %lld are not a multiple of its %lld virtual "
                             "stages: change --num-virtual-stages-per-pipeline-rank or the layers of the rank",
                             (long long)n, (long long)rank, (long long)chunks);
-        if (rank == 0) *out = stages_new(p, chunks, arena); /* not before it is known to be small */
+        if (rank == 0) *out = stages_new(p, chunks, arena); /* after the number is known to be small */
         for (int64_t chunk = 0; chunk < chunks; chunk++) out->stages[chunk * p + rank].layers = n / chunks;
     }
     out->stages[0].layers -= embedding;
@@ -63,8 +63,8 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
 }
 
 /* ---- the layout string ----
- * sequence := { item [ "*" count ] }    item := "E" | "t" | "L" | "|" | "(" sequence ")"    commas are
- * nothing */
+ *   sequence := { item [ "*" count ] }    item := "E" | "t" | "L" | "|" | "(" sequence ")"
+ * Commas are ignored. */
 
 enum { DEPTH = 16, SYMBOLS = 1 << 18 };
 

@@ -1,5 +1,5 @@
-/* Which layers each stage of the pipeline holds. A pipeline of p ranks with v chunks a rank has v * p virtual
- * stages; stage i is chunk i / p of rank i % p. Megatron-LM core/transformer/transformer_block.py
+/* The layers of each pipeline stage. A pipeline of p ranks with v chunks per rank has v * p virtual stages;
+ * stage i is chunk i / p of rank i % p. Megatron-LM core/transformer/transformer_block.py
  * (get_num_layers_to_build) and pipeline_parallel_layer_layout.py. */
 #ifndef ISOTRON_PIPELINE_LAYOUT_H
 #define ISOTRON_PIPELINE_LAYOUT_H
@@ -11,7 +11,7 @@ typedef struct PipelineLayout {
     StagePart *stages; /* [chunks * ranks], index chunk * ranks + rank */
 } PipelineLayout;
 
-/* The config kept the rules of CHECK_LAYOUT. A split that does not come out even and a mistake in
+/* The config must satisfy the rules of CHECK_LAYOUT. An uneven split and a mistake in
  * --pipeline-model-parallel-layout are user errors. The stages belong to the arena. */
 Err pipeline_layout(const Config *, Arena *, PipelineLayout *out);
 

@@ -4,13 +4,14 @@
 
 #include "pipeline/simulate.h"
 
-/* One line a rank, one column for each `unit` of time: F3 forward of microbatch 3, B3 backward, I3 input
- * gradient, W3 weight gradient, with a letter for the chunk if there are several; - goes on, . idle. */
+/* One line per rank, one column for each `unit` of time: F3 forward of microbatch 3, B3 backward, I3 input
+ * gradient, W3 weight gradient, with a letter for the chunk if there are several; - continues, . idle. */
 void pipeline_draw(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *,
                    const Simulation *, double unit, Str *out);
 
 /* The picture for stages of equal times (a forward and each of the two gradients take 1), each rank's layers
- * and slots, the bubble beside its closed form. What is too large to draw is a user error. */
+ * and slots, and the bubble compared with its closed form. A schedule that is too large to draw is a user
+ * error. */
 Err pipeline_report(const PipelineSpec *, const PipelineLayout *, Str *out);
 
 #endif

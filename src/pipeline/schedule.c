@@ -10,8 +10,8 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- from options ---- */
 
-/* A last group of fewer microbatches than ranks can leave each rank waiting for another (Megatron-LM refuses
- * it too; it also refuses fewer microbatches than a group, with which nothing is wrong). */
+/* A last group of fewer microbatches than ranks can leave each rank waiting for another; Megatron-LM refuses
+ * it too. Megatron-LM also refuses fewer microbatches than a group, which is no problem here. */
 static Err check_group(const PipelineSpec *s) {
     int64_t last = s->microbatches % s->group;
     if (s->microbatches <= s->group || !last || last >= s->ranks) return ERR_OK;
@@ -50,7 +50,7 @@ static StageRef stage_at(const PipelineSpec *s, int64_t stage) {
     return (StageRef){(int)(stage % s->ranks), (int)(stage / s->ranks)};
 }
 
-/* `ahead` stages further on the action's way: up for a forward, down for a backward. */
+/* The stage `ahead` steps further in the action's direction: up for a forward, down for a backward. */
 static StageRef along(const PipelineSpec *s, int rank, const Action *a, int ahead) {
     if (a->kind == ACTION_BACKWARD_WEIGHT) return (StageRef){-1, -1};
     int64_t stage = (int64_t)a->chunk * s->ranks + rank;
@@ -62,7 +62,7 @@ StageRef pipeline_target(const PipelineSpec *s, int rank, const Action *a) { ret
 
 /* ---- one rank's list ---- */
 
-/* How a schedule differs from the others. */
+/* The parameters of a schedule. */
 typedef struct Shape {
     int64_t group, warmup,
         lag;    /* forwards before the first backward; backwards before the first weight pass */
@@ -88,8 +88,8 @@ static Shape shape_of(const PipelineSpec *s, int rank) {
     return (Shape){0};
 }
 
-/* The k-th forward: groups of microbatches, in each all chunks, in each all microbatches of the group. The
- * k-th backward is its mirror image in the chunks. */
+/* The k-th forward. The order is groups of microbatches, in each group all chunks, in each chunk all
+ * microbatches of the group. The k-th backward has the chunks reversed. */
 static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t k) {
     int64_t first = k / (group * s->chunks) * group, size = least(group, s->microbatches - first);
     int64_t in_group = k - first * s->chunks;
@@ -99,7 +99,7 @@ static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t
                     .microbatch = first + in_group % size};
 }
 
-/* Gives each (microbatch, chunk) a slot that is free, and a new one only if none is. */
+/* Assigns each (microbatch, chunk) to a free slot, or to a new one if none is free. */
 static int64_t assign_slots(const PipelineSpec *s, Action *actions, int64_t count, ActionKind last) {
     int64_t total = s->microbatches * s->chunks, slots = 0, n_free = 0;
     int64_t *slot_of = mem_zero((size_t)total, sizeof *slot_of),
@@ -137,8 +137,8 @@ RankSchedule pipeline_schedule(const PipelineSpec *s, int rank, Arena *arena) {
         return out;
     }
     out.slots = assign_slots(s, list, n, shape.split ? ACTION_BACKWARD_WEIGHT : ACTION_BACKWARD);
-    /* One is written while another is sent; and between rank 0 and rank p - 1, which goes on to its next
-     * chunk p - 1 messages before the group ends, the rest of the group queues up. */
+    /* One buffer is written while another is sent. Between rank 0 and rank p - 1, which continues with its
+     * next chunk p - 1 messages before the group ends, the rest of the group queues up. */
     out.gradients = least(total, most(2, least(shape.group, s->microbatches) - s->ranks + 1));
     return out;
 }

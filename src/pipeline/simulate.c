@@ -8,23 +8,24 @@ enum { UP, DOWN, WAYS }; /* activations go up the stages, gradients down */
 typedef struct Message {
     bool sent, received;
     double arrival, receipt;
-    int64_t number; /* among those of its rank and way */
+    int64_t number; /* its number among the messages of its rank and direction */
 } Message;
 
 /* A microbatch in a stage. */
 typedef struct Cell {
-    bool forward, input, weight; /* passes made */
+    bool forward, input, weight; /* completed passes */
     int64_t slot;
-    Message message[WAYS]; /* what its forward and its backward send on */
+    Message message[WAYS]; /* the messages of its forward and its backward */
 } Cell;
 
 typedef struct RankState {
     int64_t at; /* next action */
     double clock;
-    int64_t held, sent[WAYS], received[WAYS]; /* received: of what this rank has sent */
+    int64_t held, sent[WAYS], received[WAYS]; /* received: of this rank's messages */
     int64_t *next_input, *next_weight;        /* [chunks] next microbatch */
     bool *taken;                              /* [slots] */
-    Message **outputs, **gradients;           /* [slots], [gradients] last sent from there, NULL at first */
+    Message **outputs, **gradients;           /* [slots], [gradients]: the last message from there, NULL at
+                                                 first */
 } RankState;
 
 typedef struct Player {
@@ -63,7 +64,7 @@ static Err wrong(const Player *p, int rank, const char *what) {
                       (long long)a->slot, what);
 }
 
-/* Does the action follow from what this rank has done before? */
+/* Checks whether the action may follow this rank's earlier ones. */
 static Err judge(const Player *p, int rank, const Action *a) {
     const PipelineSpec *s = p->spec;
     const RankState *state = &p->states[rank];
@@ -86,14 +87,14 @@ static Err judge(const Player *p, int rank, const Action *a) {
     return ERR_OK;
 }
 
-/* The last message out of the buffer that the action will send from: its slot, or one of the gradients'. */
+/* The last message from the buffer that the action will send from: its slot, or a buffer of gradients. */
 static Message **buffer_of(const Player *p, int rank, const Action *a) {
     const RankState *state = &p->states[rank];
     return way_of(a) == UP ? &state->outputs[a->slot]
                            : &state->gradients[state->sent[DOWN] % p->schedules[rank].gradients];
 }
 
-/* When the action can start; *waits_for is NULL, or says what it has to wait for. */
+/* When the action can start; *waits_for is NULL, or describes what it has to wait for. */
 static Err ready_at(const Player *p, int rank, const Action *a, double *ready, const char **waits_for) {
     RankState *state = &p->states[rank];
     StageRef source = pipeline_source(p->spec, rank, a);
@@ -141,7 +142,7 @@ static void perform(Player *p, int rank, const Action *a, double start) {
     if (p->spec->forward_only || makes_weight(a)) state->taken[a->slot] = false, state->held--;
 }
 
-/* Plays a rank as far as it goes; *moved if that is at all, *waits_for NULL at its end. */
+/* Runs a rank as far as possible; *moved if it made progress, *waits_for NULL at its end. */
 static Err advance(Player *p, int rank, bool *moved, const char **waits_for) {
     const RankSchedule *mine = &p->schedules[rank];
     *waits_for = NULL;
@@ -218,7 +219,7 @@ double pipeline_bubble(const PipelineSpec *s, PassTimes t) {
     if (s->forward_only) return (double)(p - 1) * t.forward;
     double bubble = (double)(p - 1) * (t.forward + t.backward_input);
     if (s->kind != SCHEDULE_ZERO_BUBBLE) return bubble + (double)(p - 1) * t.backward_weight;
-    /* No weight gradient delays another rank, and those put off fill gaps at the end. */
+    /* No weight gradient delays another rank, and the delayed ones fill gaps at the end. */
     bool fits = t.backward_weight <= t.forward && t.backward_weight <= t.backward_input;
     return fits ? bubble - (double)((m < p ? m : p) - 1) * t.backward_weight : NAN;
 }

@@ -1,5 +1,5 @@
-/* Plays the schedules of all ranks on given times: proves that they end and that every pass happens once, in
- * order and in its slot, and says how long they take. */
+/* Simulates the schedules of all ranks with given times. Proves that they end and that every pass happens
+ * once, in order and in its slot; reports how long they take. */
 #ifndef ISOTRON_PIPELINE_SIMULATE_H
 #define ISOTRON_PIPELINE_SIMULATE_H
 
@@ -20,7 +20,7 @@ double pipeline_duration(const PipelineSpec *, const PipelineTimes *, int rank, 
 
 typedef struct RankTrace {
     double busy;        /* time in passes; the rest of the makespan is the bubble */
-    int64_t peak_slots; /* most slots held at once */
+    int64_t peak_slots; /* most slots in use at once */
     double *start;      /* [count] of each action */
 } RankTrace;
 
@@ -29,16 +29,16 @@ typedef struct Simulation {
     RankTrace *ranks;
 } Simulation;
 
-/* `schedules` has one entry a rank. An error (ERR_FAILED) names the rank, the action and what is wrong with
- * it: a deadlock, a pass that is missing, doubled or out of order, a message out of order, a slot that is
- * taken or not its own. Arrays of `out` belong to the arena. */
+/* `schedules` has one entry per rank. An error (ERR_FAILED) names the rank, the action and the problem: a
+ * deadlock, a pass that is missing, doubled or out of order, a message out of order, or a wrong slot. Arrays
+ * of `out` belong to the arena. */
 Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *, Arena *,
                       Simulation *out);
 
 /* The bubble in closed form: makespan - busy time of any rank, for stages of equal times without latency. It
- * is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, (p - 1) (F + I - W) for zero-bubble from
- * p microbatches on. NaN where there is no formula: several chunks and microbatches that leave a group of
- * less than p over, or a weight gradient that takes longer than another pass in zero-bubble. */
+ * is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, and (p - 1) (F + I - W) for zero-bubble
+ * with at least p microbatches. NaN if there is no formula: several chunks with a last group of less than p
+ * microbatches, or zero-bubble with weight gradients that take longer than another pass. */
 double pipeline_bubble(const PipelineSpec *, PassTimes);
 
 #endif

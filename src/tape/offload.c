@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 
-/* The least that is added to the host's memory. */
+/* Smallest block that is added to the host memory. */
 enum { HOST_BLOCK = 32 << 20 };
 
 typedef struct HostBlock {
@@ -15,10 +15,10 @@ typedef struct HostBlock {
 typedef struct Slot {
     Space *space;
     DeviceEvent *copied;
-    bool copying; /* nobody has waited for the last copy */
+    bool copying; /* the last copy has not been waited for */
 } Slot;
 
-/* Bytes from `begin` on of what the host has, its blocks in a row. */
+/* Bytes of host memory from `begin` on, counted over all blocks in a row. */
 typedef struct Kept {
     size_t begin, bytes;
 } Kept;
@@ -27,9 +27,10 @@ struct Offload {
     Device *device;
     int64_t layers;
     Slot slot[OFFLOAD_SLOTS];
-    int slots;         /* no more than layers */
+    int slots;         /* at most `layers` */
     Kept *kept;        /* [layers] */
-    HostBlock *blocks; /* one if it is planned; another when a microbatch's activations outgrow those there */
+    HostBlock *blocks; /* one if planned; else a new one whenever a microbatch's activations outgrow the
+                          others */
     size_t n_blocks, capacity, used, peak;
 };
 
@@ -74,8 +75,8 @@ OffloadMemory offload_peak(const Offload *o) {
 
 size_t offload_bytes(const Offload *o, OffloadMemory m) { return (size_t)o->slots * m.slot; }
 
-/* The null device only counts. Copies to and from the host are in one order, so what the last backward has
- * read can be written. */
+/* The null device only counts. Copies to and from the host have one order, so the memory that the last
+ * backward has read can be written. */
 static Kept host_memory(Offload *o, size_t bytes) {
     const Kept k = {o->used, bytes};
     o->used += bytes;
@@ -86,7 +87,7 @@ static Kept host_memory(Offload *o, size_t bytes) {
     return k;
 }
 
-/* Between a slot and the blocks in which the host has it: a layer may end in another than it began. */
+/* Copies between a slot and the blocks of host memory; a layer may end in another block than it began in. */
 static void copy_kept(Offload *o, const Slot *s, const Kept *k, bool away) {
     size_t begin = 0; /* of the block */
     for (size_t i = 0; i < o->n_blocks; begin += o->blocks[i++].bytes) {
@@ -118,7 +119,7 @@ Space *offload_enter(Offload *o, int64_t layer) {
 void offload_leave(Offload *o, int64_t layer) {
     Slot *s = slot_of(o, layer);
     if (layer + OFFLOAD_SLOTS >= o->layers) return;
-    /* Nothing was given back, so its activations lie together. */
+    /* The layer has freed nothing, so its activations are contiguous. */
     o->kept[layer] = host_memory(o, space_used(s->space));
     copy_kept(o, s, &o->kept[layer], true);
     s->copying = true;

@@ -26,7 +26,7 @@ _Noreturn static void refuse(const Operands *o, const char *why) {
           axis_name(o->axis), types, why);
 }
 
-/* Without a gradient, the same value everywhere is as good as I and as R. */
+/* A replicated tensor that needs no gradient matches both I and R. */
 static bool is_neutral(const Tensor *x, Spmd s) {
     return !(x->flags & TENSOR_NEEDS_GRAD) && (s == SPMD_I || s == SPMD_R);
 }
@@ -50,13 +50,14 @@ static Spmd local(const Operands *o, bool is_linear) {
     return count[SPMD_V] ? SPMD_V : count[SPMD_R] ? SPMD_R : SPMD_I;
 }
 
-/* y = x w^T + bias, w [.., out, in]; what is not a float in the place of the bias says which rows are whose. */
+/* y = x w^T + bias, w [.., out, in]; an operand in the bias's place that is not float assigns rows to
+ * experts. */
 static Spmd gemm(const Operands *o) {
     enum { X, W, BIAS };
     const Tensor *const x = o->call->in[X], *const w = o->call->in[W], *const third = o->call->in[BIAS],
                         *const bias = third && dtype_is_float((DType)third->dtype) ? third : NULL;
     const Spmd sx = spmd_on(x->spmd, o->axis), sw = spmd_on(w->spmd, o->axis);
-    const bool is_cut = w->cut && o->axis != AXIS_EP; /* over EP the experts are shared out, not cut */
+    const bool is_cut = w->cut && o->axis != AXIS_EP; /* over EP experts are distributed, not sharded */
     if (sw != SPMD_V || !is_cut) return local(o, false);
     if (w->cut == 1) {
         if (sx != SPMD_R && !is_neutral(x, sx)) refuse(o, "the weight is cut by output: x must be R");
@@ -78,7 +79,7 @@ static Spmd lookup(const Operands *o) {
     return SPMD_P;
 }
 
-/* Data-parallel ranks have microbatches of their own. */
+/* Each data-parallel rank has its own microbatches. */
 static Spmd sum(const Operands *o) {
     const Spmd s = local(o, false);
     return s == SPMD_V && (o->axis == AXIS_TP || o->axis == AXIS_CP) ? SPMD_P : s;

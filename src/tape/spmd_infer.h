@@ -1,4 +1,4 @@
-/* The type checker: every op that is recorded has operands whose types (tensor/spmd.h) its rule allows. */
+/* The type checker: the types of an op's operands (tensor/spmd.h) must satisfy the op's rule. */
 #ifndef ISOTRON_TAPE_SPMD_INFER_H
 #define ISOTRON_TAPE_SPMD_INFER_H
 
@@ -7,8 +7,8 @@
 
 const char *axis_name(Axis); /* "tp" */
 
-/* Sets the type of the outputs from the operands'. Operands that do not fit are a fault that names the op,
- * the axis, what each operand is and what is missing. Axes of size 1 are not looked at. */
+/* Sets the types of the outputs from those of the operands. Operands that do not fit are a fault, which names
+ * the op, the axis, each operand's type and the missing collective. Axes of size 1 are ignored. */
 void types_infer(const OpDef *, const Call *, const Layout *);
 
 #endif

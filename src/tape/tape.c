@@ -16,8 +16,8 @@ struct Tape {
     const RunContext *context;
     MicrobatchContext microbatch;
     Space *slot, *transient;
-    Space *space;       /* where tape_tensor takes memory: the slot, an offloaded layer's, or the transient
-                           space inside a block */
+    Space *space;       /* where tape_tensor allocates: the slot, an offloaded layer's space, or the
+                           transient space inside a block */
     Offload *offload;   /* NULL: nothing is offloaded */
     Arena *arena;       /* Tensor headers and attributes */
     TensorList dropped; /* tensors of open blocks, in the transient space */
@@ -25,13 +25,13 @@ struct Tape {
     size_t n_nodes, cap_nodes;
     bool recording;
     bool trains, playing; /* begun for a backward; inside of it */
-    int *uses;            /* of each parameter by its number: ops still to be played back, for sync_ready */
+    int *uses;            /* for each parameter number: ops whose backward is still to come, for sync_ready */
     int n_uses;
     TapeTrace *trace;
     void *trace_arg;
 };
 
-/* The gradient's bytes belong to somebody else (the caller's dy, or the tensor itself): never given back. */
+/* The gradient's bytes have another owner (the caller's dy, or the tensor itself): never freed. */
 enum { GRAD_BORROWED = 8, OFF_GRID = 16 };
 
 void tape_grad_off_grid(Tensor *x) { x->flags |= OFF_GRID; }
@@ -210,7 +210,7 @@ static Tensor *view_grad(Tape *t, Tensor *x) {
 
 static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
 
-/* The first gradient of a step is written, the others are added. */
+/* The first gradient of a step is written, later ones are added. */
 static Tensor *main_grad(Tape *t, Tensor *x) {
     if (t->context->sync) sync_grad(t->context->sync, param_of(x));
     if (!grad_is_unwritten(x->grad)) return x->grad;
@@ -274,7 +274,8 @@ Tensor *tape_grad_in_place(Tape *t, Tensor *x, Need need) {
 
 /* ---- running and recording ---- */
 
-/* Partial sums stay as they are until they are summed, and so do main gradients, which sum over microbatches. */
+/* Partial sums stay off the grid until they are summed, and so do main gradients, which are sums over
+ * microbatches. */
 static void to_grid(Tape *t, Tensor *y) {
     if (!y || !dtype_is_float((DType)y->dtype) || y->flags & (TENSOR_MAIN_GRAD | OFF_GRID) ||
         spmd_axes(y->spmd, SPMD_P))
@@ -283,13 +284,13 @@ static void to_grid(Tape *t, Tensor *y) {
              &(Call){.out = {y}, .attr = &(SnapAttr){EXACT_GRID_BITS}, .device = t->context->device});
 }
 
-/* After an op has run. */
+/* Common work after an op has run. */
 static void ran(Tape *t, const OpDef *op, const Call *call) {
     for (int i = 0; t->context->exact && i < CALL_OUT; i++) to_grid(t, call->out[i]);
     if (t->trace) t->trace(t->trace_arg, op, call);
 }
 
-/* Their values may be with other ranks. */
+/* Values of parameters may be on other ranks. */
 static void use_parameters(Tape *t, const Call *call) {
     Param *used[CALL_IN];
     int n = 0;
@@ -360,7 +361,7 @@ static void append(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBa
     if (attr_size) n->call.attr = memcpy(arena_alloc(t->arena, attr_size), call.attr, attr_size);
 }
 
-/* A use is counted when the op runs for the first time, not when a block runs it again. */
+/* An op's use of a parameter is counted when the op runs first, not when a block is recomputed. */
 static void count_uses(Tape *t, const Call *call) {
     for (int i = 0; i < CALL_IN; i++) {
         if (!is_parameter(call->in[i])) continue;
@@ -373,7 +374,7 @@ static void count_uses(Tape *t, const Call *call) {
     }
 }
 
-/* After a node has been played back for the gradients of parameters, or never will be. */
+/* After the parameter gradients of a node have been computed, or when they never will be. */
 static void end_uses(Tape *t, const Call *call) {
     for (int i = 0; i < CALL_IN; i++) {
         if (!is_parameter(call->in[i])) continue;
@@ -433,7 +434,7 @@ static void play_node(Tape *t, size_t i, Need need) {
     const Need shown = n.ahead ? need & NEED_DX : need;
     if (!y)
         n.backward(t, &n, need);
-    else if (y->grad) { /* else nothing depends on it, or a DX sweep has finished it */
+    else if (y->grad) { /* else no gradient depends on it, or a DX sweep has finished it */
         t->recording = false;
         if (shown) probe(t, TAPE_PLAYS, n.op, &n.call, shown);
         n.backward(t, &n, need);
@@ -469,7 +470,7 @@ typedef struct Block {
     void *self;
 } Block;
 
-/* Runs the block with its tensors in the transient space; the caller gives them back. */
+/* Runs the block with its tensors in the transient space; the caller frees them. */
 static Tensor *run_block(Tape *t, const Block *b, Tensor *x, bool recording) {
     Space *space = t->space;
     bool outer = t->recording;
@@ -482,7 +483,7 @@ static Tensor *run_block(Tape *t, const Block *b, Tensor *x, bool recording) {
 }
 
 static void block_backward(Tape *t, const Node *n, Need need) {
-    if (!(need & NEED_DX)) return; /* a recomputed block does both halves in the DX sweep */
+    if (!(need & NEED_DX)) return; /* a recomputed block computes both kinds of gradients in the DX sweep */
     const Block *b = n->call.attr;
     Tensor *x = n->call.in[0];
     Tensor *inner = tape_alias(t, x);

@@ -1,13 +1,13 @@
-/* A tape of coarse ops. Running an op records it; tape_backward plays the record in reverse, calling for each
- * node the hand-written backward, which is next to its forward and composed of ops.
+/* The tape of coarse ops. Running an op records it. tape_backward visits the records in reverse order and
+ * calls each op's hand-written backward, which is next to its forward and itself composed of ops.
  *
- * Memory: outputs of a recorded forward live in the slot space until tape_end; gradients and temporaries live
- * in the transient space and are given back as soon as the node that needs them is done. With both spaces on
- * the null device a run of the same code measures them (space_peak).
+ * Memory: outputs of a recorded forward live in the slot space until tape_end. Gradients and temporaries live
+ * in the transient space and are freed as soon as the nodes that need them are done. A run of the same code
+ * with both spaces on the null device measures them (space_peak).
  *
  * Gradients: a tensor may feed several ops. The first gradient that reaches it is kept or shared (no copy);
- * later ones are added. A gradient that is shared is copied before it is written (tape_grad_out), so sharing
- * is never visible. */
+ * later ones are added. A shared gradient is copied before it is written (tape_grad_out), so sharing is never
+ * visible. */
 #ifndef ISOTRON_TAPE_TAPE_H
 #define ISOTRON_TAPE_TAPE_H
 
@@ -21,42 +21,42 @@
 #include "tape/offload.h"
 #include "tensor/call.h"
 
-/* What a sweep computes: gradients of activations, of parameters, or both (zero-bubble schedules sweep
- * twice). */
+/* The gradients that a sweep computes: of activations, of parameters, or both. Zero-bubble schedules sweep
+ * twice. */
 typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 
 typedef struct Tape Tape;
 
-/* Sees what is recorded and played back, for divergence search: an op when its outputs are ready (inside of
- * blocks too, whenever they run), and a node before and after its backward under `need`. */
+/* An observer of the tape, for divergence search. It sees an op when its outputs are ready (also inside a
+ * block, each time that the block runs), and a node before and after its backward under `need`. */
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
 typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
 
-/* What every op of a run must know; plain data, owned by the caller, constant for the run. */
+/* The facts that every op of a run needs. Plain data, owned by the caller, constant for the run. */
 typedef struct RunContext {
     Device *device;
     DType dtype;          /* storage of activations: F64, F32, BF16 or F16 */
-    bool batch_invariant; /* --batch-invariant-mode: what a sample gives does not depend on the others */
+    bool batch_invariant; /* --batch-invariant-mode: the result of a sample does not depend on the others */
     uint64_t seed;
     const Layout *layout; /* NULL: one rank */
     Comm *comm;           /* NULL if the layout is one rank */
-    Sync *sync;           /* told which parameters ops use and which gradients are complete; NULL: nobody */
+    Sync *sync;           /* notified which parameters ops use and which gradients are complete; NULL: none */
     TapeProbe *probe;     /* NULL: none */
     void *probe_arg;
-    bool exact; /* the exact lane: what an op gives is rounded to a grid, see tape_grid */
+    bool exact; /* the exact lane: outputs of ops are rounded to a grid, see exact_on_grid */
 } RunContext;
 
-/* What the ops of an open tape must know of the microbatch that they compute. */
+/* The facts that the ops of an open tape need about their microbatch. */
 typedef struct MicrobatchContext {
-    bool recording;       /* the tape can be played back; else blocks (tape_block) keep only their output */
+    bool recording;       /* a backward will follow; else blocks (tape_block) keep only their output */
     bool training;        /* dropout is active */
-    int64_t first_sample; /* index in the whole run of the first sample */
+    int64_t first_sample; /* index of the first sample in the whole run */
     double aux_scale;     /* the gradient of the step's loss with respect to an auxiliary loss */
 } MicrobatchContext;
 
-/* The exact lane rounds every value that is not a partial sum to multiples of 2^-20, so that a sum of
- * products is exact (below 2^13 in magnitude) however it is cut, and what is not a sum differs only where
- * rounding noise of 2^-53 crosses the middle between two grid points: any layout gives the same bits. */
+/* The exact lane rounds every value that is not a partial sum to a multiple of 2^-20. A sum of products below
+ * 2^13 in magnitude is then exact however it is sharded. Other values differ only where rounding noise of
+ * 2^-53 crosses the middle between two grid points. So all layouts are bitwise equal. */
 enum { EXACT_GRID_BITS = 20 };
 static inline double exact_on_grid(double x) {
     return ldexp(rint(ldexp(x, EXACT_GRID_BITS)), -EXACT_GRID_BITS);
@@ -66,74 +66,77 @@ typedef struct Node Node;
 typedef void NodeBackward(Tape *, const Node *, Need);
 
 struct Node {
-    const OpDef *op;        /* NULL for a recompute node, and a mark */
-    Call call;              /* operands of the forward, none of a mark; attr is the tape's copy */
-    NodeBackward *backward; /* NULL: nothing flows back through this op */
-    bool ahead;             /* gradients of parameters were there before it was recorded */
+    const OpDef *op;        /* NULL for a recompute node and for a mark */
+    Call call;              /* operands of the forward, none for a mark; attr is the tape's copy */
+    NodeBackward *backward; /* NULL: no gradient flows back through this op */
+    bool ahead;             /* its parameter gradients were computed before it was recorded
+                               (tape_early_grads_begin) */
 };
 
 Tape *tape_new(const RunContext *, Space *slot, Space *transient);
 void tape_free(Tape *);
 const RunContext *tape_context(const Tape *);
-/* Opens the tape for one forward; everything recorded or allocated before is forgotten. The context is
- * copied. */
+/* Opens the tape for one forward; discards everything recorded or allocated before. The context is copied. */
 void tape_begin(Tape *, const MicrobatchContext *);
 const MicrobatchContext *tape_microbatch(const Tape *);
-/* Forgets everything; O(1) in the number of tensors. */
+/* Discards everything; O(1) in the number of tensors. */
 void tape_end(Tape *);
-/* Zeroed host memory that lives until tape_end: what a block (tape_block) must find again in its backward. */
+/* Zeroed host memory that lives until tape_end: for facts that a block (tape_block) needs again in its
+ * backward. */
 void *tape_alloc(Tape *, size_t bytes);
 
 /* ---- for the builders of ops (src/ops) ---- */
 
-/* A fresh tensor that lives as long as the forward in progress (or, inside a backward, as long as its node). */
+/* A new tensor that lives as long as the forward in progress (inside a backward: as long as its node). */
 Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
 /* A view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views of a
  * tensor together cover it, and the tensor itself feeds no op. */
 Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
-/* The same bytes under another header, with a gradient of its own. */
+/* The same bytes under another header, which has its own gradient. */
 Tensor *tape_alias(Tape *, const Tensor *x);
-/* Runs an op and records it; outputs need a gradient if any input does, and get the type that the op's rule
- * gives them (a fault names op and axis if it gives none). attr (NULL or attr_size bytes) is copied. */
+/* Runs an op and records it. Outputs need a gradient if any input does. They get the type that the op's rule
+ * gives them; a rule that gives none is a fault, which names op and axis. attr (NULL or attr_size bytes) is
+ * copied. */
 void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 
 /* Gives the outputs their types, as tape_run does. */
 void tape_check(Tape *, const OpDef *, const Call *);
-/* Records what the builder has run itself, by way of tape_call and tape_comm: an op with communication. The
- * type of its outputs is the builder's to set before. */
+/* Records an op with communication that the builder has run itself, through tape_call and tape_comm. The
+ * builder sets the types of its outputs before. */
 void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
-/* For an op that adds to the main gradients of its parameters before it is recorded: tape_early_grads_begin
- * comes before it adds, tape_early_grads_end in the place of tape_record. */
+/* For an op that adds to the main gradients of its parameters before it is recorded. Call
+ * tape_early_grads_begin before the op adds, and tape_early_grads_end instead of tape_record. */
 void tape_early_grads_begin(Tape *, const OpDef *, const Call *);
 void tape_early_grads_end(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
-/* Whether what runs now is played back: exactly once for each op of a training microbatch, although a block
- * runs again; never in an evaluation. What counts or adds up outside the tape asks. */
+/* Whether a backward will follow the op that runs now. True exactly once for each op of a training
+ * microbatch, even if a block runs the op again; never true in an evaluation. Code that counts or accumulates
+ * outside the tape must ask. */
 bool tape_is_recording(const Tape *);
-/* Whether what runs now is part of a backward: a block that runs again. */
+/* Whether the op that runs now is part of a backward, because a block is recomputed. */
 bool tape_in_backward(const Tape *);
-/* Gives the output y the gradient dy (each element) from the start: an auxiliary loss, which no other op
- * reads. Nothing to do unless the tape records. */
+/* Sets every element of the gradient of y to dy from the start. For an auxiliary loss, which no other op
+ * reads. No-op unless the tape records. */
 void tape_seed(Tape *, Tensor *y, double dy);
-/* Ranks along an axis, and the group of this rank along the axes of a mask. */
+/* The number of ranks along an axis; the group of this rank along the axes of a mask. */
 int tape_axis(const Tape *, Axis);
 Group tape_group(const Tape *, unsigned mask);
-/* Which positions of a sequence of *total the rows of x [s,b,...] are: cut over CP in zigzag order
+/* The positions of the rows of x [s,b,...] in a sequence of *total: sharded over CP in zigzag order
  * (base/zigzag.h), and over TP if x is V there. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
-/* Exact lane: x, if an op writes it after this call, and its gradient stay off the grid. Ranks may hold
- * summands, which they add only later, so no rank may round them before. */
+/* Exact lane: keeps x, if an op writes it after this call, and its gradient off the grid. Ranks may hold
+ * partial sums of x that are added later, and must not round them before. */
 void tape_grad_off_grid(Tensor *x);
 bool tape_grad_is_off_grid(const Tensor *x);
-/* Memory for the length of one builder or backward: given back by tape_drop. */
+/* Memory for the duration of one builder or backward; tape_drop frees it. */
 Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);
 void tape_drop(Tape *, Tensor *);
-/* Nothing to do if x is `kept` itself: what a step that may be needless has made of it. */
+/* Frees x unless it is `kept`: for a step that returns its input when it has no work. */
 static inline void tape_drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
     if (x != kept) tape_drop(t, x);
 }
-/* A collective, under the name of `op` in traces and reports; fills in comm call's buffers, type and, unless
- * it is given, n (the elements of `in`, for COMM_REDUCE_SCATTER of `out`). start and finish let work run
- * between; nothing happens on the null device. */
+/* A collective, under the name of `op` in traces and reports. Fills in the buffers and the type of the
+ * CommCall and, if n is 0, n: the elements of `in`, for COMM_REDUCE_SCATTER of `out`. Other work may run
+ * between start and finish. No-op on the null device. */
 void tape_comm(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 typedef struct TapeComm {
     const OpDef *op;
@@ -145,51 +148,52 @@ void tape_comm_finish(Tape *, TapeComm);
 
 /* ---- for backward functions ---- */
 
-/* Runs an op, records nothing. */
+/* Runs an op without recording it. */
 void tape_call(Tape *, const OpDef *, Call);
 /* The gradient that has arrived at y. */
 Tensor *tape_grad(Tape *, Tensor *y);
-/* Where to write the gradient of x, NULL if nobody wants it under `need`: fresh memory, or, with TENSOR_ACCUM
- * set, memory to add to. Parameters are NEED_DW, all else NEED_DX. Call it once per use of x, and write or
- * add exactly once: all of it, for what was there before (grads_mark_unwritten) may be anything. */
+/* The memory for the gradient of x; NULL if `need` excludes it. It is new memory or, with TENSOR_ACCUM set,
+ * memory to add to. Parameters belong to NEED_DW, all other tensors to NEED_DX. Call it once per use of x,
+ * then write or add every element exactly once: unwritten memory (grads_mark_unwritten) may hold anything. */
 Tensor *tape_grad_out(Tape *, Tensor *x, Need);
-/* For a backward that cannot add to the gradient dx of x, or not in this case (`apart`): the tensor to write,
- * which is dx, or else scratch memory that the end adds to dx. */
+/* For a backward that cannot add to the gradient dx of x, or not in this case (`apart`). Returns the tensor
+ * to write: dx, or scratch memory that tape_grad_sum_end adds to dx. */
 Tensor *tape_grad_sum_begin(Tape *, const Tensor *x, Tensor *dx, bool apart);
 void tape_grad_sum_end(Tape *, Tensor *sum, Tensor *dx);
-/* Gives x the gradient g as it is (y = x + ...): shared if it is the first, else added. */
+/* Passes the gradient g to x unchanged (y = x + ...): shared if it is the first, else added. */
 void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
-/* As tape_grad_out, in x's own memory: for an x that no other node reads again. */
+/* As tape_grad_out, but in x's own memory: for an x that no other node reads again. */
 Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 
 /* ---- for models and the training step ---- */
 
-/* A tensor that comes from outside and wants a gradient: what another pipeline stage sent. After
- * tape_backward its gradient is tape_grad. */
+/* A tensor from outside that needs a gradient: an input from another pipeline stage. After tape_backward,
+ * tape_grad returns its gradient. */
 Tensor *tape_input(Tape *, DType, int ndim, const int64_t *dim, SpmdType);
 
-/* Runs fn(tape, self, x) and keeps only its output and x; a backward runs fn again. The one recompute
- * mechanism. When not recording, fn's intermediates are dropped the same way. */
+/* Runs fn(tape, self, x) and keeps only its output and x; the backward runs fn again. This is the only way to
+ * recompute. When the tape does not record, fn's intermediates are dropped in the same way. */
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
-/* Where the tape keeps the activations of layers that are marked as follows; the caller's, NULL: with all
- * others. */
+/* Memory for the activations of layers between tape_offload_begin and tape_offload_end. The caller owns it;
+ * NULL: the slot space. */
 void tape_offload_to(Tape *, Offload *);
-/* Around each of the Offload's layers, which follow each other. What a layer computes the next may read in
- * its forward; else only what is within may, and it is played back by one sweep for all. */
+/* Enclose each of the Offload's layers, which follow each other. The next layer may read outputs of this one
+ * in its forward; other layers may not. One sweep must compute all gradients of the layer (NEED_ALL). */
 void tape_offload_begin(Tape *, int64_t layer);
 void tape_offload_end(Tape *, int64_t layer);
-/* Gives the output y its gradient dy (same shape), before the tape is played back. */
+/* Sets the gradient of the output y to dy (same shape), before tape_play. */
 void tape_give(Tape *, Tensor *y, Tensor *dy);
-/* Plays the tape back. After a DX sweep a DW sweep takes the gradients that were given. */
+/* Runs the backward of all nodes, in reverse order. A DW sweep after a DX sweep reuses the gradients that
+ * were set. */
 void tape_play(Tape *, Need);
-/* Both, for one output; dy NULL: given already. */
+/* tape_give and tape_play for one output; dy NULL: set already. */
 static inline void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
     if (dy) tape_give(t, y, dy);
     tape_play(t, need);
 }
 
-/* Called after every op that runs, forward and backward: trace points and divergence search. */
+/* Called after every op that runs, forward and backward: for trace points and divergence search. */
 typedef void TapeTrace(void *arg, const OpDef *, const Call *);
 void tape_trace(Tape *, TapeTrace *, void *arg);
 

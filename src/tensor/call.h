@@ -9,26 +9,28 @@
 enum { CALL_IN = 8, CALL_OUT = 4 };
 
 typedef struct Call {
-    Tensor *in[CALL_IN], *out[CALL_OUT]; /* optional operands are NULL; an out that is NULL is not computed */
+    Tensor *in[CALL_IN], *out[CALL_OUT]; /* optional operands are NULL; an output that is NULL is not
+                                            computed */
     const void *attr;                    /* the op's attribute struct (kernels/attr.h), NULL if it has none */
     Device *device;
-    /* call_run's, for kernels on the CPU: the type of out[0] in memory, before it was widened */
+    /* For kernels on the CPU, set by call_run: the type of out[0] in memory, before it was widened. */
     DType stored;
 } Call;
 
 typedef void KernelFn(const Call *);
-/* Makes what a kernel needs to be fast the first time (plans, chosen algorithms), and returns the bytes that
- * it takes besides its operands. The operands have no memory. */
+/* Creates everything a kernel creates at its first run (plans, chosen algorithms). Returns the bytes of
+ * memory that it needs in addition to its operands. The operands have no data. */
 typedef size_t PrepareFn(const Call *);
-/* Who computes a call, and why: "cuDNN ..." or "own kernels: ...". Valid until the next question. */
+/* The implementation that computes a call, and why: "cuDNN ..." or "own kernels: ...". Valid until the next
+ * query. */
 typedef const char *PathFn(const Call *);
 
-/* How the results of a GPU's kernel match those of the CPU's; tests/unit/ops/vs_cpu.h derives the bounds. */
+/* How closely the results of a GPU's kernel match the CPU's; tests/unit/ops/vs_cpu.h derives the bounds. */
 typedef enum OpMatch {
-    MATCH_NEAR,     /* each element within a bound of rounding; integers are equal */
-    MATCH_BITS,     /* every bit */
-    MATCH_NEAR_F64, /* near, for arithmetic in double whatever the operands' type */
-    MATCH_SOFTMAX,  /* near, behind a softmax whose probabilities may be rounded to the storage's type */
+    MATCH_NEAR,     /* each element within a rounding bound; integers are equal */
+    MATCH_BITS,     /* bitwise equal */
+    MATCH_NEAR_F64, /* near, with arithmetic in double whatever the type of the operands */
+    MATCH_SOFTMAX,  /* near, after a softmax whose probabilities may be rounded to the storage's type */
     MATCH_FP8_SUM,  /* near, for sums of FP8 values in a tensor core */
 } OpMatch;
 
@@ -37,31 +39,31 @@ typedef struct OpOperand {
     const char *text; /* name and shape; NULL: the op has no such operand */
     bool optional;    /* may be NULL */
     bool adds;        /* an output that honours TENSOR_ACCUM */
-    bool updated;     /* an output that is read too, and changed in place */
+    bool updated;     /* an output that is also read: changed in place */
     bool precise;     /* stored in F32 where activations have 16 bits */
 } OpOperand;
 
-/* A row of the op table (kernels/ops.def). Of a collective only name, number and family count. */
+/* A row of the op table (kernels/ops.def). A collective has only name, number and family. */
 typedef struct OpDef {
     const char *name;
-    int number; /* its place in OPS */
+    int number; /* its index in OPS */
     int family; /* OpFamily */
     SpmdRule rule;
     OpMatch match;
     OpOperand in[CALL_IN], out[CALL_OUT];
     KernelFn *cpu_f32, *cpu_f64;
     KernelFn *cuda;        /* NULL in a build without CUDA */
-    PrepareFn *cuda_plans; /* NULL: it needs nothing but its operands */
-    PathFn *cuda_path;     /* NULL: it has no kernels but our own */
+    PrepareFn *cuda_plans; /* NULL: it needs no memory except its operands */
+    PathFn *cuda_path;     /* NULL: all its kernels are our own */
 } OpDef;
 
-/* Runs the op on call->device: nothing on the null device; on the CPU the double kernel if the first float
- * operand is F64 or there is none, else the float kernel. BF16 and F16 operands are converted to float before
- * and rounded after: 16-bit storage with fp32 arithmetic. CUDA kernels take all types, and have been started,
- * not finished, when this returns. */
+/* Runs the op on call->device. The null device does nothing. The CPU runs the double kernel if the first
+ * float operand is F64 or there is none, else the float kernel; BF16 and F16 operands are converted to float
+ * before and rounded after. CUDA kernels take all types and are asynchronous: they may still run when this
+ * returns. */
 void call_run(const OpDef *, const Call *);
-/* Who computes the call on call->device, or on the device that this null device plans for (PathFn). NULL: the
- * device has no choice. */
+/* The implementation of the call on call->device, or on the device that this null device plans for (PathFn).
+ * NULL: the device has no choice. */
 const char *call_path(const OpDef *, const Call *);
 
 #endif

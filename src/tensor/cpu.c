@@ -1,4 +1,4 @@
-/* The CPU. Its memory is the host's, and an op has run when call_run returns. */
+/* The CPU. Its memory is the host's, and an op is complete when call_run returns. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -66,7 +66,7 @@ static void cpu_run(const OpDef *op, const Call *c) {
 
 /* ---- memory ---- */
 
-/* Pages are taken as they are touched. */
+/* Pages are allocated as they are touched. */
 static void *cpu_alloc(Device *d, size_t bytes) {
     (void)d;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -14,7 +14,8 @@ void cuda_check(cudaError_t e, const char *call, const char *file, int line) {
     if (e != cudaSuccess) fault(file, line, call, "%s: %s", cudaGetErrorName(e), cudaGetErrorString(e));
 }
 
-/* The device of a thread is a setting of CUDA's, and ranks that share a process may have several. */
+/* CUDA's current device is a setting of each thread, and ranks that share a process may have several
+ * devices. */
 static Cuda *cuda_use(const Device *d) {
     Cuda *c = cuda_of(d);
     CUDA_CHECK(cudaSetDevice(c->ordinal));
@@ -26,7 +27,7 @@ static Cuda *cuda_use(const Device *d) {
 typedef struct CudaTimes {
     struct Timed {
         cudaEvent_t begin, end;
-        OpProfile *to; /* the op's, in the profile that was attached when it ran */
+        OpProfile *to; /* the op's entry in the profile that was attached when it ran */
     } * at;
     int64_t n, capacity; /* used; with events */
 } CudaTimes;
@@ -44,7 +45,7 @@ static struct Timed *cuda_next_timed(Cuda *c) {
     return &t->at[t->n];
 }
 
-/* Names the op to profilers, and times it if there is a profile. */
+/* Names the op for profilers, and times it if there is a profile. */
 static void cuda_run(const OpDef *op, const Call *call) {
     Device *d = call->device;
     Cuda *c = cuda_of(d);
@@ -67,11 +68,11 @@ static const char *cuda_path(const OpDef *op, const Call *c) {
 
 static unsigned cuda_fp8_gemms(const Device *d) {
     const int capability = cuda_of(d)->capability;
-    const unsigned blocks = capability == 90 ? FP8_GEMM_BLOCKS : 0; /* as cuBLASLt has them */
+    const unsigned blocks = capability == 90 ? FP8_GEMM_BLOCKS : 0; /* the condition of cuBLASLt */
     return capability >= 89 ? FP8_GEMM_WHOLE | blocks : 0;
 }
 
-/* After all of them have happened. */
+/* For events that have all happened. */
 static void cuda_add_times(Device *d) {
     CudaTimes *t = cuda_of(d)->times;
     for (int64_t i = 0; i < t->n; i++) {
@@ -100,7 +101,7 @@ static cudaError_t cuda_wait_for_streams(const Cuda *c) {
     return e == cudaSuccess ? cudaStreamSynchronize(c->copies) : e;
 }
 
-/* A failure comes first: what it names may be why the GPU has failed since. */
+/* The DeviceAssert comes first: it may be the reason why the GPU has failed since. */
 static void cuda_wait(Device *d) {
     const Cuda *c = cuda_of(d);
     const DeviceAssert *w = c->failure;
@@ -212,7 +213,7 @@ static void cuda_host_free(Device *d, void *p, size_t bytes) {
 }
 
 struct DeviceEvent {
-    cudaEvent_t at; /* in the stream of copies */
+    cudaEvent_t at; /* its place in the stream of copies */
 };
 
 static DeviceEvent *cuda_event_new(Device *d) {
@@ -228,7 +229,7 @@ static void cuda_event_free(Device *d, DeviceEvent *e) {
     free(e);
 }
 
-/* Only events order the two streams, so that recording one records the other with it. */
+/* Only events order the two streams, so that recording one stream records the other with it. */
 static void cuda_copy_async(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
     const Cuda *c = cuda_use(d);
     CUDA_CHECK(cudaEventRecord(c->fork, c->stream));
@@ -272,7 +273,7 @@ static void cuda_graph_free(Device *d, DeviceGraph *g) {
     free(g);
 }
 
-/* ---- address space: the driver's interface, which the runtime finds ---- */
+/* ---- address space: functions of the driver, which the runtime looks up ---- */
 
 static void *cuda_driver_entry(const char *name) {
     void *f = NULL;
@@ -311,7 +312,7 @@ static size_t cuda_commit(Device *d, char *base, size_t from, size_t to) {
         if (taken == CUDA_ERROR_OUT_OF_MEMORY) break;
         cuda_driver_check(taken, "cuMemCreate");
         DRIVER(cuMemMap, _v10020, p, PAGE, 0, page, 0);
-        DRIVER(cuMemRelease, _v10020, page); /* it lives as long as it is mapped */
+        DRIVER(cuMemRelease, _v10020, page); /* the memory lives as long as it is mapped */
         DRIVER(cuMemSetAccess, _v10020, p, PAGE, &access, 1);
     }
     CUDA_CHECK(cudaMemsetAsync(base + from, 0, at - from, c->stream));

@@ -1,4 +1,4 @@
-/* A GPU, for kernels/cuda: nothing else sees a CUDA header. */
+/* A GPU, for kernels/cuda and the CUDA backend. No other code includes a CUDA header. */
 #ifndef ISOTRON_TENSOR_CUDA_H
 #define ISOTRON_TENSOR_CUDA_H
 
@@ -9,50 +9,51 @@
 
 #define CUDA_CHECK(call) cuda_check(call, #call, __FILE__, __LINE__)
 
-/* What a kernel finds wrong in its operands, and cannot say itself: the first one is a fault at the next
- * device_wait, device_read or device_write. In memory that host and GPU share. */
+/* An error that a kernel detects in its operands. The first one becomes a fault at the next device_wait,
+ * device_read or device_write. In memory that host and GPU share. */
 typedef struct DeviceAssert {
     int raised;
     const char *message; /* with two %lld */
     long long value[2];
 } DeviceAssert;
 
-/* State that a file of kernels keeps with a device (handles, plans): made by it when it is first needed. */
+/* State that a file of kernels attaches to a device (handles, plans). The file creates it when it first needs
+ * it. */
 typedef enum CudaLibrary { CUDA_GEMM, CUDA_ATTENTION, CUDA_LIBRARIES } CudaLibrary;
 typedef struct CudaState {
-    void *at; /* NULL until it is made */
+    void *at; /* NULL until it is created */
     void (*free)(void *at);
 } CudaState;
 
 typedef struct Cuda {
     int ordinal, capability, multiprocessors; /* capability: 90 for sm_90 */
-    int code; /* for which capability the kernels were compiled that it runs; 0: nobody has asked */
+    int code; /* capability that the kernels in use were compiled for; 0: not queried yet */
     char name[64];
     size_t memory;
     GemmTuning gemm_tuning; /* as in DeviceSpec */
     int64_t gemm_sm_margin;
     cudaStream_t stream;
-    cudaStream_t copies; /* of async copies, */
-    cudaEvent_t fork;    /* and where the last of them began in `stream` */
+    cudaStream_t copies; /* stream of async copies */
+    cudaEvent_t fork;    /* where the last async copy began in `stream` */
     DeviceAssert *failure;
-    struct CudaTimes *times; /* of ops that have not been waited for; NULL: no profile yet */
+    struct CudaTimes *times; /* times of ops that have not been waited for; NULL: no profile yet */
     void *scratch;
     size_t scratch_bytes;
-    int graphs;      /* that there are, */
-    void **outgrown; /* [n_outgrown] and former scratch memory, which they may use */
+    int graphs;      /* number of live graphs */
+    void **outgrown; /* [n_outgrown]: former scratch memory, which graphs may still use */
     size_t n_outgrown;
     CudaState state[CUDA_LIBRARIES];
 } Cuda;
 
-/* The GPU of a device, or the GPU that a null device plans for. NULL: it is neither. */
+/* The GPU of a device, or the GPU that a null device plans for. NULL: neither. */
 static inline Cuda *cuda_of(const Device *d) {
     if (d->kind == DEVICE_NULL && d->target) d = d->target;
     return d->kind == DEVICE_CUDA ? (Cuda *)d->state : NULL;
 }
 void cuda_check(cudaError_t, const char *call, const char *file, int line);
-/* Memory for the length of one kernel launch or library call, SPACE_ALIGN-aligned; the next call of any
- * kernel of this device may use it again. Grown if it is too small, which no graph may capture; what it was
- * before is kept as long as there are graphs. */
+/* Memory for the duration of one kernel launch or library call, SPACE_ALIGN-aligned. The next call of any
+ * kernel of this device may reuse it. It grows when it is too small, which a graph cannot capture. Outgrown
+ * memory is freed when no graph is left. */
 void *cuda_scratch(const Device *, size_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
-/* Where tensors live and kernels run. The null device runs everything but the arithmetic: a dry run on it
- * gives the sizes of all memory before any is taken. */
+/* Devices: where tensors live and kernels run. The null device runs everything except the arithmetic: a dry
+ * run on it gives the sizes of all memory before any is allocated. */
 #ifndef ISOTRON_TENSOR_DEVICE_H
 #define ISOTRON_TENSOR_DEVICE_H
 
@@ -16,115 +16,116 @@ typedef enum DeviceKind {
 #include "tensor/devices.def"
 } DeviceKind;
 
-/* How a GPU chooses among the algorithms of a large GEMM: the fastest of those with the same bits, the
+/* How a GPU chooses among the algorithms of a large GEMM: the fastest of those that are bitwise equal, the
  * fastest of all, or what cuBLASLt proposes. */
 typedef enum GemmTuning { GEMM_TUNING_SAME_BITS, GEMM_TUNING_FASTEST, GEMM_TUNING_OFF } GemmTuning;
 
-/* GEMMs of FP8 values, by how many of them share a scale. */
-enum { FP8_GEMM_WHOLE = 1, FP8_GEMM_BLOCKS = 2 }; /* a whole operand; 128 terms of a sum */
+/* Kinds of FP8 GEMMs, by the number of values that share a scale. */
+enum { FP8_GEMM_WHOLE = 1, FP8_GEMM_BLOCKS = 2 }; /* all of an operand; 128 terms of a sum */
 
-/* What a device is opened with. {0}: the CPU, a thread for each core. */
+/* How to open a device. {0}: the CPU, with a thread for each core. */
 typedef struct DeviceSpec {
     DeviceKind kind;
-    int rank;               /* of several devices it opens number `rank` modulo their count */
+    int rank;               /* if there are several devices: opens number `rank` modulo their count */
     int threads;            /* of the host; <= 0: one for each core that this process may use */
     bool any_order;         /* sums may be taken in any order (--no-deterministic-mode) */
     GemmTuning gemm_tuning; /* of the GEMMs that a null device plans for a GPU */
-    int64_t gemm_sm_margin; /* a GPU's multiprocessors that GEMMs leave to other work */
-    unsigned fp8_gemms;     /* of a CPU, for tests: ops use these FP8 GEMMs, as on a GPU that has them */
+    int64_t gemm_sm_margin; /* multiprocessors of a GPU that GEMMs leave to other work */
+    unsigned fp8_gemms;     /* of a CPU, for tests: FP8 GEMMs that ops use, as on a GPU that has them */
 } DeviceSpec;
 
-/* Counts calls and time of each op while attached to a device; indexed by op number. What a GPU has done is
- * in it after device_wait, until which it must stay. */
+/* Counts calls and time of each op while it is attached to a device; indexed by op number. It includes the
+ * work of a GPU only after device_wait, and must stay valid until then. */
 typedef struct OpProfile {
     int64_t calls, ns;
 } OpProfile;
 
-/* Nothing here is assigned from outside but `profile`. */
+/* Only `profile` may be assigned from outside. */
 typedef struct Device {
     DeviceKind kind;
-    const struct DeviceBackend *backend; /* how the kind does it (backend.h) */
+    const struct DeviceBackend *backend; /* functions of the kind (backend.h) */
     void *state;                         /* the backend's own */
     const struct Device *target;         /* null device: the device that it plans for, or NULL */
-    Pool *pool;         /* the host's threads: kernels on the CPU split their loops over them */
-    OpProfile *profile; /* NULL, or one entry per op (owned by whoever measures) */
-    bool any_order;     /* as in DeviceSpec */
-    int n_devices;      /* of its kind that this process sees, itself included; ranks take them round-robin */
-    size_t scratch;     /* null device: the most that a kernel of the target takes besides its operands */
+    Pool *pool;                          /* host threads; kernels on the CPU split their loops over them */
+    OpProfile *profile;                  /* NULL, or one entry per op (the caller owns it) */
+    bool any_order;                      /* as in DeviceSpec */
+    int n_devices;         /* devices of its kind that this process sees, itself included; assigned to ranks
+                           round-robin */
+    size_t scratch;        /* null device: the largest memory that a kernel of the target needs in addition to
+                           its operands */
     int64_t graph_replays; /* launches of graphs so far */
 } Device;
 
-/* The device of a rank. On a GPU it has a separate stream, so ranks may share a GPU. A user error if this
- * build or machine has no such device. */
+/* Opens the device of a rank. Each rank has its own stream on a GPU, so ranks may share a GPU. A missing
+ * device is a user error. */
 Err device_open(const DeviceSpec *, Device **);
 Device *device_cpu(int threads);
 Device *device_null(void);
-/* A null device that finds out, op by op, what they will need on `target` besides their operands. The plans
- * of `target` are made then. `target` outlives it. */
+/* A null device that finds, op by op, how much memory they need on `target` in addition to their operands. It
+ * creates the plans of `target`, which must outlive it. */
 Device *device_null_for(const Device *target);
 void device_free(Device *);
-/* Takes memory for kernels that need some besides their operands, so that none is taken while they run. */
+/* Allocates scratch memory for kernels, so that none is allocated while they run. */
 void device_reserve_scratch(Device *, size_t bytes);
-/* "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)"; of the CPU its threads. */
+/* "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)"; for the CPU its threads. */
 const char *device_describe(const Device *, char *buffer, size_t n);
-/* Bytes of its memory that can still be taken; of the CPU: base/host_memory.h. */
+/* Bytes of memory that are available; for the CPU see base/host_memory.h. */
 size_t device_memory_available(const Device *);
-/* Which GEMMs of FP8 values its ops may use: a sum of FP8_GEMM_WHOLE and FP8_GEMM_BLOCKS. */
+/* The GEMMs of FP8 values that its ops may use: a sum of FP8_GEMM_WHOLE and FP8_GEMM_BLOCKS. */
 unsigned device_fp8_gemms(const Device *);
 
-/* Zeroed memory; running out of it is a fault that states the size and `what`. */
+/* Zeroed memory. Running out of it is a fault that states the size and `what`. */
 void *device_alloc(Device *, size_t bytes, const char *what);
 void device_release(Device *, void *, size_t bytes);
-/* Host memory that the device's copies read and write while kernels run (of a GPU: pinned), not zeroed. The
- * host may touch what no copy is under way to or from. Running out of it is a fault, as above. */
+/* Host memory that the device's copies read and write while kernels run (pinned for a GPU), not zeroed. The
+ * host must not touch memory that a running copy uses. Running out of it is a fault, as above. */
 void *device_host_alloc(Device *, size_t bytes, const char *what);
 void device_host_release(Device *, void *, size_t bytes);
 
-/* Whether the host cannot touch its memory, but through what follows. NULL is the host itself, here and where
- * memory is viewed. */
+/* Whether the host can access the device's memory only through the functions below. Here and for views, NULL
+ * is the host itself. */
 bool device_is_discrete(const Device *);
-/* Kernels run in the order of the calls, and so do these. read and write return when the host's memory may be
- * used again; wait, when all is done. Nothing happens on the null device. */
+/* These run in the order of the calls, like kernels. read and write return when the host memory may be
+ * reused, wait when all work is done. No-op on the null device. */
 void device_read(Device *, void *host, const void *at, size_t bytes);
 void device_write(Device *, void *at, const void *host, size_t bytes);
 void device_wait(Device *);
 
-/* In the order of the kernels. to and from are the device's, or one is memory of device_host_alloc: then the
- * host may write what is copied from, and read what is copied to, after the next wait. */
+/* Copies in the order of the kernels. Either side may be memory of device_host_alloc; the host may then reuse
+ * or read it after the next wait. All other memory is the device's. */
 void device_copy(Device *, void *to, const void *from, size_t bytes);
 
-/* Async copies, in an order of their own, from or to memory of device_host_alloc. A copy begins when all that
- * was called before it is done. What is called after it does not wait for it, until device_wait_event(done):
- * what is called after that begins when the last copy with that event is done. A graph may have such copies,
- * if it also waits for all of them. */
+/* Async copies have their own order; one side is memory of device_host_alloc. A copy begins when all earlier
+ * calls are done. Later calls do not wait for it until device_wait_event(done): calls after that begin when
+ * the last copy with that event is done. A graph may have such copies if it also waits for all of them. */
 typedef struct DeviceEvent DeviceEvent;
-DeviceEvent *device_event_new(Device *); /* NULL where copies are done at once */
+DeviceEvent *device_event_new(Device *); /* NULL where copies are synchronous */
 void device_event_free(Device *, DeviceEvent *);
 void device_copy_async(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
 void device_wait_event(Device *, DeviceEvent *);
 
-/* A graph (CUDA graph) is what is called between begin and end. It does not run then; each launch runs it,
- * with the operands and attributes that it was recorded with. While it is recorded, the host reads and writes
- * no device memory. A device without graphs refuses to begin one. */
+/* A graph (CUDA graph) records the calls between begin and end. They do not run then. Each launch runs them
+ * with the recorded operands and attributes. During recording the host must not read or write device memory.
+ * A device without graphs refuses to begin one. */
 typedef struct DeviceGraph DeviceGraph;
 void device_graph_begin(Device *);
 DeviceGraph *device_graph_end(Device *);
 void device_graph_launch(Device *, DeviceGraph *);
 void device_graph_free(Device *, DeviceGraph *); /* NULL is allowed */
 
-/* Work that runs op by op the first time, which makes whatever is made at the first use. The second time it
- * is recorded as a graph, and from then on the graph is launched. {0}: not yet. */
+/* Work that is replayed. The first time it runs op by op, which creates everything that ops create at their
+ * first run. The second time it is recorded as a graph; from then on the graph is launched. {0}: new. */
 typedef struct DeviceRecording {
     bool warm;
     DeviceGraph *graph;
 } DeviceRecording;
 void device_replay(Device *, DeviceRecording *, void (*work)(void *arg), void *arg);
-/* The next time it is recorded again. */
+/* Drops the graph: the work is recorded again the next time. */
 void device_recording_drop(Device *, DeviceRecording *);
 
-/* Device memory as the host sees it: the memory itself, or a copy if the device is discrete, which
- * device_view_end writes back if the view is to WRITE. A view to WRITE only (VIEW_WRITE) must be written
- * completely. What may be large is viewed in pieces of about VIEW_BYTES. */
+/* Device memory as the host sees it: the memory itself or, for a discrete device, a copy, which
+ * device_view_end writes back if the mode includes VIEW_WRITE. A view with VIEW_WRITE alone must be written
+ * completely. View large memory in pieces of about VIEW_BYTES. */
 enum { VIEW_READ = 1, VIEW_WRITE = 2, VIEW_BYTES = 8 << 20 };
 typedef struct DeviceView {
     void *data;
@@ -136,18 +137,18 @@ typedef struct DeviceView {
 DeviceView device_view(Device *, const void *at, size_t bytes, unsigned mode);
 void device_view_end(DeviceView *);
 
-/* A region of device memory with an allocator whose placement depends only on the sequence of calls: a dry
- * run on the null device and the real run get the same offsets and the same peak. */
+/* A region of device memory. Its allocator's placement depends only on the sequence of calls, so a dry run on
+ * the null device and the real run have equal offsets and an equal peak. */
 typedef struct Space Space;
 enum { SPACE_ALIGN = 256, SPACE_UNPLANNED = 0 };
-/* `capacity` from a dry run's peak. SPACE_UNPLANNED: address space without a plan, backed page by page as it
- * is touched (tests, generation); on a CPU at most 32 GiB. */
+/* `capacity` is the peak of a dry run. SPACE_UNPLANNED: address space that is backed page by page as it is
+ * touched (tests, generation); on a CPU at most 32 GiB. */
 Space *space_new(Device *, const char *name, size_t capacity);
 void space_free(Space *);
 void *space_take(Space *, size_t bytes); /* SPACE_ALIGN-aligned; more than the capacity is a fault */
 void space_give(Space *, void *, size_t bytes);
-void space_reset(Space *);       /* forget all blocks */
-void *space_base(const Space *); /* where its first block begins */
+void space_reset(Space *);       /* frees all blocks */
+void *space_base(const Space *); /* address of its first block */
 size_t space_used(const Space *);
 size_t space_peak(const Space *); /* highest end of any block since space_new */
 

@@ -1,6 +1,6 @@
 /* Element types. Arithmetic is double for F64 and float for everything else; BF16 and F16 are storage only.
- * F8E4M3 and F8E5M2 hold FP8 values (fp8.h) of scaled numbers. Only ops of src/ops/fp8.c know them, and
- * they count as no float type. */
+ * F8E4M3 and F8E5M2 hold FP8 values (fp8.h) of scaled numbers. Only the ops of src/ops/fp8.c use them, and
+ * they do not count as float types. */
 #ifndef ISOTRON_TENSOR_DTYPE_H
 #define ISOTRON_TENSOR_DTYPE_H
 
@@ -11,7 +11,7 @@
 typedef enum DType { F64, F32, BF16, F16, I64, I32, U8, F8E4M3, F8E5M2, DTYPES } DType;
 
 size_t dtype_size(DType);      /* bytes per element */
-const char *dtype_name(DType); /* the spelling of safetensors: "F64", "BF16", ... */
+const char *dtype_name(DType); /* safetensors' spelling: "F64", "BF16", ... */
 bool dtype_parse(const char *name, DType *out);
 bool dtype_is_float(DType);
 bool dtype_is_16bit(DType); /* BF16 or F16 */
@@ -26,8 +26,8 @@ float bf16_to_float(uint16_t);
 uint16_t f16_from_float(float);
 float f16_to_float(uint16_t);
 
-/* Converts n contiguous elements between any two float types or FP8; from F64 to 16 and 8 bits by way of
- * float. */
+/* Converts n contiguous elements between any two float types or FP8; F64 is rounded to float before it is
+ * rounded to 16 or 8 bits. */
 void dtype_convert(void *dst, DType dst_type, const void *src, DType src_type, size_t n);
 
 #endif

@@ -1,4 +1,4 @@
-/* A float's bits as a number, and back. */
+/* The bits of a float as an integer, and back. */
 #ifndef ISOTRON_TENSOR_FLOAT_BITS_H
 #define ISOTRON_TENSOR_FLOAT_BITS_H
 

@@ -2,7 +2,8 @@
 
 #include "tensor/float_bits.h"
 
-/* The bits are sign, exponent, mantissa. `fields`: a float's exponent bias minus that of the FP8 value. */
+/* The bits are sign, exponent, mantissa. `fields`: the exponent bias of a float minus that of the FP8
+ * type. */
 static const struct {
     int mantissa;
     uint32_t fields, largest;

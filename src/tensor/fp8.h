@@ -1,6 +1,6 @@
-/* The two 8-bit floats of "FP8 Formats for Deep Learning" (Micikevicius et al., 2022): E4M3 (bias 7, largest
- * value 448, one NaN pattern for each sign, no infinity) and E5M2 (bias 15, largest value 57344, IEEE's
- * infinities and NaNs). Both have subnormals. */
+/* The two 8-bit floats of "FP8 Formats for Deep Learning" (Micikevicius et al., 2022), both with subnormals:
+ * - E4M3: bias 7, largest value 448, one NaN pattern for each sign, no infinity
+ * - E5M2: bias 15, largest value 57344, IEEE's infinities and NaNs */
 #ifndef ISOTRON_TENSOR_FP8_H
 #define ISOTRON_TENSOR_FP8_H
 
@@ -8,8 +8,8 @@
 
 typedef enum Fp8Type { E4M3, E5M2 } Fp8Type;
 
-/* To nearest, ties to even; what is too large, infinity too, becomes the largest value, as the conversions of
- * GPUs with `satfinite`; NaN becomes 0x7f, whatever its sign. */
+/* Rounds to nearest, ties to even. Values that are too large, and infinity, become the largest value, as in a
+ * GPU's conversions with `satfinite`. NaN becomes 0x7f, whatever its sign. */
 uint8_t fp8_from_float(Fp8Type, float);
 float fp8_to_float(Fp8Type, uint8_t);
 float fp8_max(Fp8Type);

@@ -15,15 +15,15 @@ struct Space {
     const char *name;
     char *base;
     size_t capacity, used, peak;
-    size_t committed; /* bytes from the base on that have memory; unplanned only */
+    size_t committed; /* backed bytes from the base on; unplanned only */
     bool planned;
-    const char *limit; /* why there is no more */
+    const char *limit; /* the reason in the message when it is full */
     Hole *holes;       /* free ranges in ascending order, never adjacent */
     size_t n_holes, cap_holes;
 };
 
-/* Address space, not memory. On a CPU there are several spaces for each rank that is a thread, thousands in a
- * large layout: with at most 32 GiB each, about 4,000 fit into the 128 TiB of a process. A dry run only
+/* Bytes of address space, not of memory. On a CPU each rank that is a thread has several spaces, thousands in
+ * a large layout: with at most 32 GiB each, about 4,000 fit into the 128 TiB of a process. A dry run only
  * counts bytes. */
 static size_t unplanned(const Device *d) {
     if (d->kind == DEVICE_NULL) return (size_t)1 << 60;
@@ -107,7 +107,7 @@ void *space_take(Space *s, size_t bytes) {
 
 void space_give(Space *s, void *p, size_t bytes) {
     size_t begin = (size_t)((char *)p - s->base), end = begin + rounded(bytes), i = 0;
-    CHECK(end <= s->capacity, "%s memory: a block is given back that was not taken from it", s->name);
+    CHECK(end <= s->capacity, "%s memory: a block is freed that was not allocated from it", s->name);
     while (i < s->n_holes && s->holes[i].begin < begin) i++;
     s->used -= end - begin;
     bool joins_left = i > 0 && s->holes[i - 1].end == begin,

@@ -1,14 +1,14 @@
-/* What a tensor is along each axis of the mesh (comm/mesh.h numbers the axes), and hence what its gradient
- * is:
+/* The type of a tensor along each axis of the mesh (comm/mesh.h numbers the axes), and the type of its
+ * gradient:
  *
- *   I  invariant   the same value on all ranks; so is its gradient                          dual: I
+ *   I  invariant   the same value on all ranks, and the same gradient                       dual: I
  *   R  replicated  the same value on all ranks; each holds a summand of its gradient        dual: P
- *   V  varying     each rank holds another piece; so with the gradient                      dual: V
+ *   V  varying     each rank holds a different piece of the value and of the gradient       dual: V
  *   P  partial     each rank holds a summand of the value; the gradient is replicated       dual: R
  *
- * An axis of size 1 is always I. Ops compute the type of their output from their operands' by the rule that
- * stands beside them in kernels/ops.def; what no rule allows is a forgotten or doubled collective. The same
- * four types with other letters: Google's "varying manual axes" of JAX's shard_map. */
+ * An axis of size 1 is always I. The rule of an op in kernels/ops.def gives the type of its output from those
+ * of its operands. Operands that no rule allows indicate a forgotten or doubled collective. The same four
+ * types with other letters are Google's "varying manual axes" of JAX's shard_map. */
 #ifndef ISOTRON_TENSOR_SPMD_H
 #define ISOTRON_TENSOR_SPMD_H
 
@@ -42,15 +42,16 @@ static inline unsigned spmd_axes(SpmdType t, Spmd s) {
     return mask;
 }
 
-/* How an op's output follows from its operands, axis by axis. Operands without a gradient (tables, ids) that
- * are the same everywhere go with anything. */
+/* How the type of an op's output follows from its operands, axis by axis. Operands that are equal on all
+ * ranks and have no gradient (tables, ids) are compatible with every type. */
 typedef enum SpmdRule {
-    SPMD_UNTYPED, /* runs in backwards and updates only, which are the duals of what was checked */
+    SPMD_UNTYPED, /* only in backwards and updates, which are the duals of checked ops */
     SPMD_LOCAL,   /* all I -> I; all R -> R; V, or V and R -> V */
     SPMD_LINEAR,  /* as LOCAL, and all P -> P: sums and copies */
-    SPMD_GEMM,    /* x w^T + bias, see tape/spmd_infer.c: a cut weight makes V of R and P of V */
-    SPMD_LOOKUP,  /* rows of a table: one that is cut gives P */
-    SPMD_SUM,     /* as LOCAL, and summed over the tokens of a microbatch: what cuts it makes P of V */
+    SPMD_GEMM,    /* x w^T + bias, see tape/spmd_infer.c: a sharded weight turns R into V and V into P */
+    SPMD_LOOKUP,  /* rows of a table: a sharded table gives P */
+    SPMD_SUM,     /* as LOCAL, and summed over the tokens of a microbatch: on axes that shard it V becomes
+                     P */
 } SpmdRule;
 
 #endif

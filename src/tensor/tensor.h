@@ -1,5 +1,5 @@
-/* A tensor is a plain view: its bytes belong to a Space, a parameter buffer or a batch, and code never frees
- * a tensor. The last dimension of a float tensor is always contiguous (stride 1). */
+/* A tensor is a plain view. Its bytes belong to a Space, a parameter buffer or a batch; a tensor is never
+ * freed. The last dimension of a float tensor is always contiguous (stride 1). */
 #ifndef ISOTRON_TENSOR_TENSOR_H
 #define ISOTRON_TENSOR_TENSOR_H
 
@@ -16,18 +16,19 @@ typedef enum TensorFlags {
     TENSOR_ACCUM = 1,      /* a kernel that writes this tensor adds to it (gradients) */
     TENSOR_NEEDS_GRAD = 2, /* a parameter, or computed from one */
     TENSOR_MAIN_GRAD =
-        4, /* the persistent gradient of a parameter: always ACCUM, never released by the tape */
+        /* The persistent gradient of a parameter: always ACCUM, never freed by the tape. */
+    4,
 } TensorFlags;
 
 typedef struct Tensor {
-    void *data; /* on the null device an address that must not be touched */
+    void *data; /* on the null device an address that must not be dereferenced */
     int64_t dim[TENSOR_DIMS], stride[TENSOR_DIMS]; /* in elements */
     uint8_t ndim, dtype, flags;
-    int8_t cut;    /* of a parameter that varies over an axis: 1 + the dimension that is cut there; else 0 */
-    SpmdType spmd; /* what it is along each axis of the mesh */
-    int32_t refs;  /* of a gradient: how many tensors share it; managed by the tape */
-    struct Tensor *grad; /* NULL until a gradient has arrived; of a parameter its main gradient */
-    struct Tensor *base; /* of a view: the tensor whose bytes it shows, NULL otherwise */
+    int8_t cut;    /* of a parameter that is V on an axis: 1 + the dimension that is sharded there; else 0 */
+    SpmdType spmd; /* type along each axis of the mesh */
+    int32_t refs;  /* of a gradient: number of tensors that share it; managed by the tape */
+    struct Tensor *grad; /* NULL until a gradient has arrived; for a parameter its main gradient */
+    struct Tensor *base; /* of a view: the tensor whose bytes it shows; else NULL */
 } Tensor;
 
 /* A contiguous tensor over `data`. */
@@ -38,7 +39,7 @@ size_t tensor_bytes(const Tensor *);
 size_t tensor_extent(const Tensor *);
 bool tensor_is_contiguous(const Tensor *);
 bool tensor_same_shape(const Tensor *, const Tensor *);
-/* Rows are the slices along the last dimension: how many, and where row r starts (in elements). */
+/* Rows are the slices along the last dimension: their number, and the offset of row r (in elements). */
 int64_t tensor_rows(const Tensor *);
 int64_t tensor_width(const Tensor *); /* the last dimension */
 int64_t tensor_row_offset(const Tensor *, int64_t row);

@@ -75,7 +75,7 @@ static void *guarded_alloc(Device *d, size_t bytes) {
 static void guarded_free(Device *d, void *p, size_t bytes) {
     Guarded *g = (Guarded *)d;
     Block *b = find(g, p, bytes);
-    CHECK(b && b->at == p && b->bytes == bytes, "%zu bytes are given back that were not taken", bytes);
+    CHECK(b && b->at == p && b->bytes == bytes, "%zu bytes are freed that were not allocated", bytes);
     munmap(b->at, bytes);
     munmap(b->memory, bytes);
     *b = g->blocks[--g->n];
@@ -126,7 +126,7 @@ static void guarded_host_free(Device *d, void *p, size_t bytes) {
     Guarded *g = (Guarded *)d;
     guarded_wait(d);
     Block *b = find_in(g->host, g->n_host, p, bytes);
-    CHECK(b && b->at == p && b->bytes == bytes, "%zu bytes of the host are given back that were not taken",
+    CHECK(b && b->at == p && b->bytes == bytes, "%zu bytes of the host are freed that were not allocated",
           bytes);
     munmap(p, bytes);
     *b = g->host[--g->n_host];
@@ -146,7 +146,7 @@ static size_t guarded_available(const Device *d) { return ((const Guarded *)d)->
 
 static void guarded_close(Device *d) {
     const Guarded *g = (const Guarded *)d;
-    CHECK(g->n == 0 && g->n_host == 0, "%d blocks of memory are not given back", g->n + g->n_host);
+    CHECK(g->n == 0 && g->n_host == 0, "%d blocks of memory are not freed", g->n + g->n_host);
     CHECK(g->late.n == 0, "nobody has waited for %d async copies", g->late.n);
     free(g->blocks), free(g->host), free(g->late.at), free(g->pending);
     g->cpu->close(d);
