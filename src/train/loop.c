@@ -15,6 +15,7 @@
 #include "data/prefetch.h"
 #include "data/sampler.h"
 #include "models/option_map.h"
+#include "train/banner.h"
 #include "train/log.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
@@ -51,6 +52,20 @@ typedef struct Loop {
 
 /* ---- data ---- */
 
+/* Evaluation that the user asked for must have data. */
+static Err check_evaluation(const Session *l) {
+    const Config *c = l->config;
+    const bool valid = data_split(l->data, SPLIT_VALID) != NULL,
+               test = data_split(l->data, SPLIT_TEST) != NULL;
+    const bool during = config_given(c, eval_interval), at_end = config_given(c, eval_iters);
+    if (c->eval_iters <= 0 || valid || (!during && (!at_end || test))) return ERR_OK;
+    return err_user("--%s asks for evaluation, and the data has no validation samples; give --split a second "
+                    "number above 0 (it is %s) or give --valid-data-path, or leave evaluation out with "
+                    "--eval-iters 0",
+                    during ? "eval-interval" : "eval-iters",
+                    l->derived->split ? l->derived->split : "not given");
+}
+
 static Err open_data(Session *l) {
     const Config *c = l->config;
     const TokenFacts *facts = l->facts;
@@ -85,7 +100,8 @@ static Err open_data(Session *l) {
         .cache_dir = c->data_cache_path,
         .tokenizer_json = facts->tokenizer_json,
     };
-    return data_open(&data, &l->data);
+    ERR_RETURN(data_open(&data, &l->data));
+    return check_evaluation(l);
 }
 
 static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **out) {
@@ -395,7 +411,7 @@ static Err open_device(Loop *l) {
     char text[200];
     const DeviceSpec spec = map_device_spec(l->config, l->derived, l->comm ? comm_rank(l->comm) : 0);
     ERR_RETURN(device_open(&spec, &l->device));
-    if (l->is_printer) printf("device: %s\n", device_describe(l->device, text, sizeof text));
+    if (l->is_printer) banner_line("device", "%s", device_describe(l->device, text, sizeof text));
     return ERR_OK;
 }
 
@@ -415,14 +431,15 @@ static void say_how(const Trainer *r) {
 
 static Err start(Loop *l) {
     const Config *c = l->config;
+    if (l->is_printer) banner_print(c, l->derived, count_parameters(l));
     ERR_RETURN(comm_agree(l->comm, open_device(l)));
     MemoryPlan plan = memory_plan_new(c, l->derived, l->comm, l->device);
     if (l->is_printer) printf("%s", plan.attention.text);
     ERR_RETURN(comm_agree(l->comm, check_memory(l, &plan)));
     ERR_RETURN(open_shared(l));
+    if (l->is_printer) banner_print_data(c, l->derived, l->session->data);
     l->run = trainer_new(c, l->derived, &plan, l->comm, l->device);
     l->device = NULL;
-    if (l->is_printer) printf("number of parameters: %lld\n", (long long)count_parameters(l));
     if (l->is_printer) say_how(l->run);
     bool loaded;
     ERR_RETURN(comm_agree(l->comm, trainer_load(l->run, &loaded)));
@@ -456,6 +473,7 @@ static Err train_rank(void *arg, Comm *comm) {
 
 Err train(const Config *c, const Derived *d, const TokenFacts *facts, int *stopped_by) {
     ERR_RETURN(trainer_check(c, d));
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what is redirected to a file is there at once too */
     Session s = {.config = c, .derived = d, .facts = facts, .start_ns = clock_ns(), .save_lock = -1};
     s.signals = stop_signals_new(c);
     Err e = world_run(c, train_rank, &s);
