@@ -36,19 +36,20 @@ void blend_normalize(double *weights, int n) {
     for (int i = 0; i < n; i++) weights[i] /= sum;
 }
 
+/* Megatron-LM takes every run of digits and points in the text for a number; here there is nothing else in it. */
 Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
-    static const char NUMBER[] = ".0123456789";
+    static const char NUMBER[] = ".0123456789", BETWEEN[] = " \t,:";
     double w[SPLIT_COUNT] = {0};
     int n = 0;
-    for (const char *p = text + strcspn(text, NUMBER); *p; p += strcspn(p, NUMBER)) {
+    for (const char *p = text + strspn(text, BETWEEN); *p; p += strspn(p, BETWEEN)) {
         char number[64] = "", *end;
-        size_t length = strspn(p, NUMBER);
+        size_t length = strcspn(p, BETWEEN);
         if (n == SPLIT_COUNT)
             return err_user("the split '%s' has more than three parts; give train, valid and test", text);
-        if (length < sizeof number) memcpy(number, p, length);
+        if (length < sizeof number && strspn(p, NUMBER) >= length) memcpy(number, p, length);
         w[n++] = strtod(number, &end);
         if (end == number || *end)
-            return err_user("'%.*s' in the split '%s' is not a number; write for example 969,30,1",
+            return err_user("'%.*s' in the split '%s' is not a number of digits; write for example 969,30,1",
                             (int)length, p, text);
         p += length;
     }

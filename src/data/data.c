@@ -133,6 +133,23 @@ void data_close(Data *d) {
 
 const Dataset *data_split(const Data *d, DataSplit split) { return d->datasets[split]; }
 int64_t data_length(const Dataset *d) { return blended_length(d); }
+DataFacts data_facts(const Dataset *d) {
+    DataFacts f = {.samples = data_length(d)};
+    int64_t one_epoch = 0;
+    for (int i = 0; i < d->n; i++) {
+        const GptDataset *g = &d->datasets[i];
+        f.tokens += g->plan.tokens;
+        one_epoch += gpt_dataset_length(g);
+        if (g->num_samples < 0) continue;
+        if (d->n == 1) f.samples = g->num_samples;
+        const double epochs =
+            (double)g->num_samples * (double)g->plan.sequence_length / (double)g->plan.tokens;
+        if (epochs > f.epochs) f.epochs = epochs;
+    }
+    if (f.epochs == 0) f.epochs = (double)f.samples / (double)one_epoch;
+    return f;
+}
+
 Err data_get(const Dataset *d, int64_t index, Sample *out) { return blended_get(d, index, out); }
 
 Err data_batch(const Dataset *d, const int64_t *indices, int64_t n, Batch *out) {

@@ -54,6 +54,13 @@ void data_close(Data *); /* NULL is fine */
 const Dataset *data_split(const Data *, DataSplit);
 
 int64_t data_length(const Dataset *); /* samples */
+/* Of one split: the tokens that it has, and how often the samples asked for read them; of a blend, those of its most
+ * repeated dataset. */
+typedef struct DataFacts {
+    int64_t tokens, samples;
+    double epochs;
+} DataFacts;
+DataFacts data_facts(const Dataset *);
 /* Sample `index` of [0, length). Safe from any thread. */
 Err data_get(const Dataset *, int64_t index, Sample *out);
 

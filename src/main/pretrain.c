@@ -19,7 +19,7 @@ int command_pretrain(int argc, char **argv) {
         config_check(&s.config, CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, &args);
         e = args_end(&args);
     }
-    int status;
+    int status, stopped_by = 0;
     if (command_ready(&args, e, &status)) {
         e = setup_finish(&s);
         if (!e.code && config_given(&s.config, hf_model_type))
@@ -27,9 +27,10 @@ int command_pretrain(int argc, char **argv) {
         if (!e.code) {
             TokenFacts facts = {.eod = s.tokenizer ? tokenizer_eod(s.tokenizer) : -1,
                                 .pad = s.tokenizer ? tokenizer_pad(s.tokenizer) : -1};
-            e = train(&s.config, &s.derived, &facts);
+            e = train(&s.config, &s.derived, &facts, &stopped_by);
         }
-        status = e.code ? command_fail(e) : 0;
+        enum { BY_SIGNAL = 128 }; /* as a shell reports it */
+        status = e.code ? command_fail(e) : stopped_by ? BY_SIGNAL + stopped_by : 0;
     }
     args_free(&args);
     setup_free(&s);

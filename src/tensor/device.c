@@ -70,7 +70,8 @@ const char *device_describe(const Device *d, char *buffer, size_t n) {
     if (d->backend->describe)
         d->backend->describe(d, buffer, n);
     else
-        snprintf(buffer, n, "CPU (%d threads)", pool_threads(d->pool));
+        snprintf(buffer, n, "CPU (%d thread%s)", pool_threads(d->pool),
+                 pool_threads(d->pool) == 1 ? "" : "s");
     return buffer;
 }
 

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -16,10 +15,12 @@
 #include "data/prefetch.h"
 #include "data/sampler.h"
 #include "models/option_map.h"
+#include "train/banner.h"
 #include "train/log.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
 #include "train/launch.h"
+#include "train/stop_signals.h"
 
 /* Of this process, for all its ranks. */
 typedef struct Session {
@@ -27,8 +28,10 @@ typedef struct Session {
     const Derived *derived;
     const TokenFacts *facts;
     int64_t start_ns;
-    int signals, save_lock; /* descriptors; -1: none */
-    Data *data;             /* opened by the first rank; read-only afterwards */
+    StopSignals *signals;
+    int save_lock;  /* a descriptor; -1: none */
+    Data *data;     /* opened by the first rank; read-only afterwards */
+    int stopped_by; /* the number of a signal; 0: none */
 } Session;
 
 typedef struct Loop {
@@ -47,60 +50,21 @@ typedef struct Loop {
     const char *exit_reason;
 } Loop;
 
-/* ---- signals ---- */
-
-/* Threads that libraries started before main (BLAS) do not inherit the mask: one that gets the signal blocks
- * it for itself and sends it on, until only the descriptor can take it. */
-static void pass_on(int number, siginfo_t *info, void *context) {
-    (void)info;
-    sigaddset(&((ucontext_t *)context)->uc_sigmask, number);
-    kill(getpid(), number);
-}
-
-static int exit_signal(const Config *c) {
-    static const int NUMBERS[] = {
-        [EXIT_SIGTERM] = SIGTERM, [EXIT_SIGINT] = SIGINT, [EXIT_SIGUSR1] = SIGUSR1, [EXIT_SIGUSR2] = SIGUSR2};
-    return NUMBERS[c->exit_signal];
-}
-
-static sigset_t handled_signals(const Config *c) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    if (c->exit_signal_handler) sigaddset(&set, exit_signal(c));
-    return set;
-}
-
-static void catch_signals(Session *l) {
-    sigset_t set = handled_signals(l->config);
-    struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
-    pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread of ours starts: they inherit it */
-    l->signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-    for (int i = 1; i < NSIG; i++)
-        if (sigismember(&set, i) == 1) sigaction(i, &action, NULL);
-}
-
-/* From here on a signal kills; but of a launcher's signals, which reach its processes one after the other,
- * some may still be on their way, and the launcher kills by itself. */
-static void release_signals(Session *l) {
-    if (l->signals < 0) return;
-    sigset_t set = handled_signals(l->config);
-    for (int i = 1; i < NSIG; i++)
-        if (sigismember(&set, i) == 1) signal(i, comm_mpi_present() ? SIG_IGN : SIG_DFL);
-    close(l->signals);
-    l->signals = -1;
-    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-}
-
-/* The signal that has arrived, 0: none. */
-static int signal_arrived(Session *l) {
-    struct signalfd_siginfo info;
-    if (l->signals < 0 || read(l->signals, &info, sizeof info) != sizeof info) return 0;
-    release_signals(l);
-    return (int)info.ssi_signo;
-}
-
 /* ---- data ---- */
+
+/* Evaluation that the user asked for must have data. */
+static Err check_evaluation(const Session *l) {
+    const Config *c = l->config;
+    const bool valid = data_split(l->data, SPLIT_VALID) != NULL,
+               test = data_split(l->data, SPLIT_TEST) != NULL;
+    const bool during = config_given(c, eval_interval), at_end = config_given(c, eval_iters);
+    if (c->eval_iters <= 0 || valid || (!during && (!at_end || test))) return ERR_OK;
+    return err_user("--%s asks for evaluation, and the data has no validation samples; give --split a second "
+                    "number above 0 (it is %s) or give --valid-data-path, or leave evaluation out with "
+                    "--eval-iters 0",
+                    during ? "eval-interval" : "eval-iters",
+                    l->derived->split ? l->derived->split : "not given");
+}
 
 static Err open_data(Session *l) {
     const Config *c = l->config;
@@ -136,7 +100,8 @@ static Err open_data(Session *l) {
         .cache_dir = c->data_cache_path,
         .tokenizer_json = facts->tokenizer_json,
     };
-    return data_open(&data, &l->data);
+    ERR_RETURN(data_open(&data, &l->data));
+    return check_evaluation(l);
 }
 
 static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **out) {
@@ -183,17 +148,50 @@ static Err next_batch(Loop *l, Prefetch *stream, Batch *batch) {
 /* The rank that speaks may fail to write a log: then all stop. */
 static Err say(Loop *l, Err e) { return comm_agree(l->comm, e); }
 
+/* ---- reasons to stop ---- */
+
+static bool is_multiple(int64_t x, int64_t of) { return i64_is_set(of) && of > 0 && x % of == 0; }
+
+static int64_t minutes(const Loop *l) {
+    return (clock_ns() - l->session->start_ns) / (INT64_C(60) * 1000000000);
+}
+
+/* What one rank sees, the others are told: a signal may reach any of the processes. */
+static const char *reason_to_exit(Loop *l, bool after_step) {
+    enum { INTERRUPT, SIGNAL, DURATION, REASONS };
+    const Config *c = l->config;
+    const char *const names[] = {"SIGINT", ExitSignal_spellings[c->exit_signal], "--exit-duration-in-mins"};
+    const bool watches = l->is_printer || comm_mpi_present();
+    const int number = watches ? stop_signals_seen(l->session->signals) : 0;
+    double seen[REASONS] = {
+        [INTERRUPT] = number == SIGINT,
+        [SIGNAL] = number && number == stop_signals_number(c),
+        [DURATION] = after_step && l->is_printer && i64_is_set(c->exit_duration_in_mins) &&
+                     minutes(l) >= c->exit_duration_in_mins,
+    };
+    trainer_sum(l->run, seen, REASONS);
+    for (int i = 0; i < REASONS; i++) {
+        if (seen[i] == 0) continue;
+        if (l->is_printer && !number) printf("%s: stopping after this step\n", names[i]);
+        if (watches && i != DURATION) l->session->stopped_by = i == SIGNAL ? stop_signals_number(c) : SIGINT;
+        return names[i];
+    }
+    return after_step && is_multiple(l->run->iteration, c->exit_interval) ? "--exit-interval" : NULL;
+}
+
 /* ---- evaluation ---- */
 
+/* A signal ends it, and then the loss is not known: l->exit_reason is set. */
 static Err evaluate(Loop *l, Prefetch *stream, double *loss) {
     double sum = 0, tokens = 0;
     int64_t batches = l->config->eval_iters * microbatches(l, l->derived->global_batch_size);
     timer_start(&l->timers, TIMER_EVALUATE);
-    for (int64_t i = 0; i < batches; i++) {
+    for (int64_t i = 0; i < batches && !l->exit_reason; i++) {
         Batch b;
         arena_reset(l->step);
         ERR_RETURN(comm_agree(l->comm, next_batch(l, stream, &b)));
         trainer_evaluate(l->run, &b, &sum, &tokens);
+        l->exit_reason = reason_to_exit(l, false);
     }
     timer_stop(&l->timers, TIMER_EVALUATE);
     trainer_total(l->run, &sum, &tokens);
@@ -214,8 +212,10 @@ static Err evaluate_valid(Loop *l) {
         r->consumed_valid_samples = 0;
     }
     if (!l->valid) ERR_RETURN(open_stream(l, SPLIT_VALID, r->consumed_valid_samples, &l->valid));
-    ERR_RETURN(evaluate(l, l->valid, &loss));
-    r->consumed_valid_samples += samples;
+    Err e = evaluate(l, l->valid, &loss);
+    if (e.code) return e;
+    r->consumed_valid_samples += samples; /* also if it was stopped: later ones keep their samples */
+    if (l->exit_reason) return ERR_OK;
     snprintf(where, sizeof where, "iteration %lld on validation set", (long long)r->iteration);
     return say(l, l->is_printer ? train_log_eval(l->log, r, where, "validation", loss) : ERR_OK);
 }
@@ -228,7 +228,7 @@ static Err evaluate_test(Loop *l) {
     ERR_RETURN(open_stream(l, SPLIT_TEST, 0, &stream));
     Err e = evaluate(l, stream, &loss);
     prefetch_stop(stream);
-    if (e.code) return e;
+    if (e.code || l->exit_reason) return e;
     snprintf(where, sizeof where, "iteration %lld on test set", (long long)l->run->iteration);
     return say(l, l->is_printer ? train_log_eval(l->log, l->run, where, "test", loss) : ERR_OK);
 }
@@ -315,41 +315,18 @@ static Err one_step(Loop *l) {
     return say(l, l->is_printer ? train_log_step(l->log, r, &report, ns, times) : ERR_OK);
 }
 
-static bool is_multiple(int64_t x, int64_t of) { return i64_is_set(of) && of > 0 && x % of == 0; }
-
-/* What one rank sees, the others are told: a signal may reach any of the processes. */
-static const char *reason_to_exit(Loop *l) {
-    enum { INTERRUPT, SIGNAL, DURATION, REASONS };
-    const Config *c = l->config;
-    const char *const names[] = {"SIGINT", ExitSignal_spellings[c->exit_signal], "--exit-duration-in-mins"};
-    const int number = l->is_printer || comm_mpi_present() ? signal_arrived(l->session) : 0;
-    const int64_t minutes = (clock_ns() - l->session->start_ns) / (INT64_C(60) * 1000000000);
-    double seen[REASONS] = {
-        [INTERRUPT] = number == SIGINT,
-        [SIGNAL] = number == exit_signal(c),
-        [DURATION] =
-            l->is_printer && i64_is_set(c->exit_duration_in_mins) && minutes >= c->exit_duration_in_mins,
-    };
-    trainer_sum(l->run, seen, REASONS);
-    for (int i = 0; i < REASONS; i++) {
-        if (seen[i] == 0) continue;
-        if (l->is_printer) printf("%s: stopping after this step\n", names[i]);
-        return names[i];
-    }
-    return is_multiple(l->run->iteration, c->exit_interval) ? "--exit-interval" : NULL;
-}
-
 static Err train_steps(Loop *l) {
     const Config *c = l->config;
     Trainer *r = l->run;
     if (r->iteration >= l->derived->train_iters) return ERR_OK;
     ERR_RETURN(open_stream(l, SPLIT_TRAIN, r->consumed_samples, &l->train));
+    stop_signals_defer(l->session->signals);
     while (r->iteration < l->derived->train_iters && !l->exit_reason) {
         ERR_RETURN(one_step(l));
         ERR_RETURN(finish_save(l, false));
         if (is_multiple(r->iteration, c->eval_interval)) ERR_RETURN(evaluate_valid(l));
         if (is_multiple(r->iteration, c->save_interval)) ERR_RETURN(save(l));
-        l->exit_reason = reason_to_exit(l);
+        if (!l->exit_reason) l->exit_reason = reason_to_exit(l, true);
     }
     const int64_t replays = r->device->graph_replays;
     if (replays && l->is_printer) printf("CUDA graphs replayed %lld times\n", (long long)replays);
@@ -364,14 +341,12 @@ static Err train_and_save(Loop *l) {
     Err finished = finish_save(l, true);
     if (!saved.code) saved = finished;
     if (e.code || saved.code) return e.code ? e : saved;
-    if (l->exit_reason) {
-        if (!l->is_printer) return ERR_OK;
+    if (!l->exit_reason) ERR_RETURN(evaluate_valid(l));
+    if (!l->exit_reason) ERR_RETURN(evaluate_test(l));
+    if (l->exit_reason && l->is_printer)
         printf("exiting at iteration %lld because of %s%s\n", (long long)l->run->iteration, l->exit_reason,
                l->config->save ? "" : "; nothing is saved without --save");
-        return ERR_OK;
-    }
-    ERR_RETURN(evaluate_valid(l));
-    return evaluate_test(l);
+    return ERR_OK;
 }
 
 /* ---- start and end ---- */
@@ -436,7 +411,7 @@ static Err open_device(Loop *l) {
     char text[200];
     const DeviceSpec spec = map_device_spec(l->config, l->derived, l->comm ? comm_rank(l->comm) : 0);
     ERR_RETURN(device_open(&spec, &l->device));
-    if (l->is_printer) printf("device: %s\n", device_describe(l->device, text, sizeof text));
+    if (l->is_printer) banner_line("device", "%s", device_describe(l->device, text, sizeof text));
     return ERR_OK;
 }
 
@@ -456,14 +431,15 @@ static void say_how(const Trainer *r) {
 
 static Err start(Loop *l) {
     const Config *c = l->config;
+    if (l->is_printer) banner_print(c, l->derived, count_parameters(l));
     ERR_RETURN(comm_agree(l->comm, open_device(l)));
     MemoryPlan plan = memory_plan_new(c, l->derived, l->comm, l->device);
     if (l->is_printer) printf("%s", plan.attention.text);
     ERR_RETURN(comm_agree(l->comm, check_memory(l, &plan)));
     ERR_RETURN(open_shared(l));
+    if (l->is_printer) banner_print_data(c, l->derived, l->session->data);
     l->run = trainer_new(c, l->derived, &plan, l->comm, l->device);
     l->device = NULL;
-    if (l->is_printer) printf("number of parameters: %lld\n", (long long)count_parameters(l));
     if (l->is_printer) say_how(l->run);
     bool loaded;
     ERR_RETURN(comm_agree(l->comm, trainer_load(l->run, &loaded)));
@@ -495,13 +471,14 @@ static Err train_rank(void *arg, Comm *comm) {
     return e;
 }
 
-Err train(const Config *c, const Derived *d, const TokenFacts *facts) {
+Err train(const Config *c, const Derived *d, const TokenFacts *facts, int *stopped_by) {
     ERR_RETURN(trainer_check(c, d));
-    Session s = {
-        .config = c, .derived = d, .facts = facts, .start_ns = clock_ns(), .signals = -1, .save_lock = -1};
-    catch_signals(&s);
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what is redirected to a file is there at once too */
+    Session s = {.config = c, .derived = d, .facts = facts, .start_ns = clock_ns(), .save_lock = -1};
+    s.signals = stop_signals_new(c);
     Err e = world_run(c, train_rank, &s);
-    release_signals(&s);
+    stop_signals_free(s.signals);
+    *stopped_by = s.stopped_by;
     data_close(s.data);
     if (s.save_lock >= 0) close(s.save_lock);
     return e;

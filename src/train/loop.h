@@ -13,8 +13,8 @@ typedef struct TokenFacts {
 } TokenFacts;
 
 /* Trains to the end, or until a signal, --exit-interval or --exit-duration-in-mins; saves before it returns
- * whenever --save is given. SIGINT (Ctrl-C) always saves and stops, SIGTERM with --exit-signal-handler; the
- * second one kills. */
-Err train(const Config *, const Derived *, const TokenFacts *); /* runs all ranks of this process */
+ * whenever --save is given. SIGINT (Ctrl-C) always stops it so, SIGTERM with --exit-signal-handler; the
+ * second one kills. *stopped_by: the number of that signal, 0: none. Runs all ranks of this process. */
+Err train(const Config *, const Derived *, const TokenFacts *, int *stopped_by);
 
 #endif

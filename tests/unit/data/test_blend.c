@@ -36,6 +36,10 @@ static void bad_splits_are_sentences(void **state) {
     assert_mistake(split_parse("0,0,0", r), "gives nothing");
     assert_mistake(split_parse("1,2,3,4", r), "more than three");
     assert_mistake(split_parse("1.2.3,1", r), "'1.2.3' in the split");
+    static const char *const WORDS[] = {"90,x",    "1e2,5",   "nan,1,1", "90,-5,5",
+                                        "0x5,1,1", "inf,1,1", "969;30;1"};
+    for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++)
+        assert_mistake(split_parse(WORDS[i], r), "is not a number of digits");
     char digits[400];
     memset(digits, '9', sizeof digits);
     digits[399] = 0;

@@ -1,0 +1,101 @@
+#include "train/banner.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+enum { NAME_WIDTH = 12 };
+
+void banner_line(const char *name, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    printf("%s:%*s", name, (int)(NAME_WIDTH - 1 - strlen(name)), "");
+    vprintf(fmt, args);
+    putchar('\n');
+    va_end(args);
+}
+
+static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
+
+static void print_model(const Config *c, const Derived *d, int64_t parameters) {
+    char groups[48] = "", experts[64] = "";
+    if (d->num_query_groups < c->num_attention_heads)
+        snprintf(groups, sizeof groups, " (%lld of keys and values)", (long long)d->num_query_groups);
+    if (i64_is_set(c->num_experts))
+        snprintf(experts, sizeof experts, ", %lld experts (%lld a token)", (long long)c->num_experts,
+                 (long long)c->moe_router_topk);
+    banner_line("model", "%s, %lld layer%s of width %lld, %lld head%s%s%s; number of parameters: %lld",
+                c->hf_model_type != HF_TYPES ? HfModelType_spellings[c->hf_model_type]
+                                             : ModelFamily_spellings[c->model],
+                (long long)c->num_layers, plural(c->num_layers), (long long)c->hidden_size,
+                (long long)c->num_attention_heads, plural(c->num_attention_heads), groups, experts,
+                (long long)parameters);
+}
+
+static void print_layout(const Config *c, const Derived *d) {
+    const struct {
+        const char *name;
+        int64_t size;
+    } axes[] = {{"tensor", c->tensor_model_parallel_size},
+                {"pipeline", c->pipeline_model_parallel_size},
+                {"context", c->context_parallel_size},
+                {"data", d->data_parallel_size},
+                {"expert", c->expert_model_parallel_size}};
+    char text[160] = "";
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
+        if (axes[i].size > 1)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %lld", n ? ", " : ": ", axes[i].name,
+                                  (long long)axes[i].size);
+    const int64_t ranks = config_ranks(c);
+    banner_line("layout", "%lld rank%s%s%s%s", (long long)ranks, plural(ranks), text,
+                c->sequence_parallel ? ", sequence-parallel" : "",
+                c->use_distributed_optimizer ? ", distributed optimizer" : "");
+}
+
+void banner_print(const Config *c, const Derived *d, int64_t parameters) {
+    char stamp[32];
+    clock_stamp(stamp);
+    stamp[sizeof "2026-01-31 12:00:00" - 1] = 0;
+    banner_line("isotron", "pretrain, %s", stamp);
+    print_model(c, d, parameters);
+    banner_line("tokenizer", "%s, vocabulary of %lld padded to %lld",
+                c->tokenizer_type ? c->tokenizer_type : "none", (long long)d->vocab_size,
+                (long long)d->padded_vocab_size);
+    banner_line("batch", "%s%lld samples of %lld tokens, in microbatches of %lld; %lld steps",
+                d->num_batch_steps > 1 ? "up to " : "", (long long)d->global_batch_size,
+                (long long)c->seq_length, (long long)d->micro_batch_size, (long long)d->train_iters);
+    print_layout(c, d);
+    banner_line("precision", "%s%s%s", Lane_spellings[c->lane], c->fp8_format != FP8_NONE ? ", FP8 " : "",
+                c->fp8_format != FP8_NONE ? Fp8Format_spellings[c->fp8_format] : "");
+}
+
+static void print_paths(const char *name, const TextList *paths) {
+    if (!paths->count) return;
+    printf("%s:%*s", name, (int)(NAME_WIDTH - 1 - strlen(name)), "");
+    enum { SHOWN = 4 };
+    for (int64_t i = 0; i < paths->count && i < SHOWN; i++) printf("%s%s", i ? " " : "", paths->at[i]);
+    printf(paths->count > SHOWN ? " and %lld more\n" : "\n", (long long)(paths->count - SHOWN));
+}
+
+void banner_print_data(const Config *c, const Derived *d, const Data *data) {
+    static const char *const NAMES[SPLIT_COUNT] = {"training", "validation", "test"};
+    const TextList *own[SPLIT_COUNT] = {&c->train_data_path, &c->valid_data_path, &c->test_data_path};
+    if (c->mock_data) banner_line("data", "generated (--mock-data)");
+    print_paths("data", &c->data_path);
+    for (int i = 0; i < SPLIT_COUNT; i++) {
+        const Dataset *split = data_split(data, (DataSplit)i);
+        print_paths("data", own[i]);
+        if (!split) {
+            if (i == SPLIT_VALID && c->eval_iters > 0)
+                banner_line(NAMES[i], "none, so no evaluation%s%s%s", d->split ? " (--split " : "",
+                            d->split ? d->split : "", d->split ? ")" : "");
+            continue;
+        }
+        const DataFacts f = data_facts(split);
+        banner_line(NAMES[i], "%lld tokens; the run reads %lld samples, %.2f epochs", (long long)f.tokens,
+                    (long long)f.samples, f.epochs);
+    }
+}

@@ -1,0 +1,15 @@
+/* The first lines of a run: model, data, layout and machine, one fact a line. */
+#ifndef ISOTRON_TRAIN_BANNER_H
+#define ISOTRON_TRAIN_BANNER_H
+
+#include "config/config.h"
+#include "data/data.h"
+
+/* Before anything slow: what the options alone say, and the parameters of the whole model. */
+void banner_print(const Config *, const Derived *, int64_t parameters);
+/* Where the samples of each split come from. */
+void banner_print_data(const Config *, const Derived *, const Data *);
+/* A line of it: the name in a column of its own. */
+void banner_line(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

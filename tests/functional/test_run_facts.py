@@ -1,0 +1,48 @@
+"""A run says what it is before it begins: model, data and epochs, layout, and machine, at once even if the output is redirected.
+Evaluation that is asked for without data is refused."""
+import re
+import time
+
+from harness import *
+
+data = corpus()
+SPLIT = [*data[:2], "--split"]
+
+
+def shown(name, said):
+    return re.search(rf"^{name}: +(.*)$", said, re.M)[1]
+
+
+# 2992 tokens in all; validation has what the split gives it, and is read as often as it takes.
+said = isotron(*BASE, *SPLIT, "80,20,0", "--eval-iters", 9, "--train-iters", 60, "--exit-interval", 1, "--ranks", 4,
+               "--tensor-model-parallel-size", 2, "--use-distributed-optimizer")
+assert "2 layers of width 48, 4 heads (2 of keys and values); number of parameters: " in shown("model", said), said
+assert shown("layout", said) == "4 ranks: tensor 2, data 2, distributed optimizer" and shown("precision", said) == "fp32", said
+assert shown("data", said) == str(data[1]) and "ByteLevelTokenizer" in shown("tokenizer", said), said
+tokens = 0
+for name, samples in {"training": 60 * 8, "validation": 9 * 8}.items():
+    own, read, epochs = re.fullmatch(r"(\d+) tokens; the run reads (\d+) samples, ([\d.]+) epochs", shown(name, said)).groups()
+    assert int(read) == samples and abs(float(epochs) - samples * 32 / int(own)) < 0.01, (name, said)
+    tokens += int(own)
+assert tokens == 2992, said
+
+# What is asked for must be possible; a default that is not is only told.
+for words, text in {"80,x,0": "'x' in the split", "1e2,5": "'1e2' in the split", "90,-5,5": "'-5' in the split"}.items():
+    assert text in isotron(*BASE, *SPLIT, words, expect=2), words
+for words in (["--eval-iters", 2], ["--eval-iters", 2, "--eval-interval", 5]):
+    said = isotron(*BASE, *data, *words, expect=2)
+    assert f"{words[-2]} asks for evaluation" in said and "--eval-iters 0" in said, said
+(WORK / "run.conf").write_text(CONF.replace("eval-iters = 0", ""))
+assert shown("validation", isotron(*BASE, *data, "--train-iters", 3)) == "none, so no evaluation (--split 100,0,0)"
+
+# A step of minutes: its first lines are in the file before it ends.
+with open(WORK / "out", "w") as file:
+    words = [*BASE, *data, "--global-batch-size", 80000, "--train-iters", 3]
+    process = subprocess.Popen([PROGRAM, *map(str, words)], stdout=file)
+end = time.monotonic() + 20
+while "training:" not in (said := (WORK / "out").read_text()) and time.monotonic() < end:
+    time.sleep(0.05)
+process.kill()
+process.wait()
+assert "training:" in said and "iteration" not in said, said
+print("the first lines say what the run is")
