@@ -148,6 +148,8 @@ void registry_begin_unit(Registry *);
  * gradients, but for DataParallel.bf16_grads. */
 void registry_allocate(Registry *, Device *, DType storage);
 size_t registry_bytes(const Registry *); /* of all flat buffers */
+/* Of one; masters that are the values have none of their own. */
+size_t registry_flat_bytes(const Registry *, FlatBuffer);
 DType registry_dtype(const Registry *, FlatBuffer);
 /* Draws every parameter; masters first, values rounded from them. */
 void registry_init(Registry *, uint64_t seed);
