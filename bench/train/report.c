@@ -243,10 +243,10 @@ static void print_gemms(const Steps *b) {
 }
 
 static void print_gpu(const Steps *b, const Summary *s) {
-    const double planned = (double)memory_plan_total(&b->plan), mb = 1 << 20, got = b->peak - b->before,
+    const double planned = (double)memory_plan_total(&b->plan), got = b->peak - b->before,
                  rate = s->flops / s->step.median;
     printf("\n%s", b->plan.attention.text);
-    printf("memory: planned %.1f MB, taken %.1f MB (%+.1f %%)\n", planned / mb, got / mb,
+    printf("memory: planned %s, taken %s (%+.1f %%)\n", bytes_text(planned).s, bytes_text(got).s,
            (got / planned - 1) * 100);
     printf("CUDA graphs: replayed %.1f times a step\n", b->graph_replays);
     printf("timing ops adds %.1f %% to a step\n", (s->profiled / s->step.median - 1) * 100);
@@ -257,10 +257,11 @@ static void print_gpu(const Steps *b, const Summary *s) {
 }
 
 static void print_cpu(const Steps *b) {
-    const double planned = (double)memory_plan_total(&b->plan), mb = 1 << 20;
+    const double planned = (double)memory_plan_total(&b->plan);
     printf("\nBLAS core %s, %d threads\n", openblas_get_corename(), b->threads);
-    printf("memory: planned %.1f MB, resident peak %.1f MB (%+.1f %%), %.1f MB of them before the run\n",
-           planned / mb, b->peak / mb, (b->peak / planned - 1) * 100, b->before / mb);
+    printf("memory: planned %s, resident peak %s (%+.1f %%), %s of them before the run\n",
+           bytes_text(planned).s, bytes_text(b->peak).s, (b->peak / planned - 1) * 100,
+           bytes_text(b->before).s);
 }
 
 static void print(const Steps *b, const Summary *s) {

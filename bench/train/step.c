@@ -177,14 +177,6 @@ static void measure_ops(Steps *b) {
 
 /* ---- start and end ---- */
 
-static Err check_memory(const Steps *b) {
-    const double GB = 1e-9, need = (double)memory_plan_total(&b->plan),
-                 have = (double)device_memory_available(b->device);
-    if (need <= have) return memory_plan_check_host(&b->plan, 1);
-    return err_user("the run needs %.1f GB of memory and %.1f GB are available; lower --micro-batch-size",
-                    need * GB, have * GB);
-}
-
 static Err open_run(Steps *b) {
     const Config *c = &b->config;
     const DeviceSpec spec = map_device_spec(c, b->derived, 0);
@@ -192,7 +184,7 @@ static Err open_run(Steps *b) {
     device_describe(b->device, b->name, sizeof b->name);
     printf("device: %s\n", b->name);
     b->plan = memory_plan_new(c, b->derived, NULL, b->device);
-    Err e = check_memory(b);
+    Err e = memory_plan_check(&b->plan, device_memory_available(b->device));
     if (e.code) {
         device_free(b->device);
         return e;

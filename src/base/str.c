@@ -71,6 +71,17 @@ Quoted quote(const char *text) {
     return q;
 }
 
+BytesText bytes_text(double bytes) {
+    static const char *const UNITS[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    enum { LAST = sizeof UNITS / sizeof *UNITS - 1 };
+    const double NEXT = 1023.95; /* "%.1f" shows it as 1024.0 */
+    BytesText text;
+    int unit = 0;
+    for (; unit < LAST && bytes >= NEXT; unit++) bytes /= 1024;
+    snprintf(text.s, sizeof text.s, unit ? "%.1f %s" : "%.0f %s", bytes, UNITS[unit]);
+    return text;
+}
+
 static size_t min3(size_t a, size_t b, size_t c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }
 
 static size_t edit_distance(const char *a, const char *b) {

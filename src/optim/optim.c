@@ -19,24 +19,30 @@ static DType state_type(StateType t, DType precise) {
 
 /* ---- pieces: the parameters in each bucket's part ---- */
 
-static int64_t cut(const Param *p, FlatRange part, int64_t origin, FlatPiece *out) {
-    int64_t n = 0;
-    for (int64_t at = part.begin; at < part.end; at += PIECE_MOST) {
-        const int64_t rest = part.end - at;
-        out[n++] = (FlatPiece){.begin = at - origin,
-                               .count = rest < PIECE_MOST ? rest : PIECE_MOST,
-                               .group = p->spec.flags & (PARAM_NO_DECAY | PARAM_EMBEDDING)};
-    }
-    return n;
+static int64_t count_pieces(FlatRange part) {
+    return part.end > part.begin ? (part.end - part.begin + PIECE_MOST - 1) / PIECE_MOST : 0;
 }
 
-/* The pieces of those parameters of a bucket for which this rank is primary, or of the others. */
+static void cut(const Param *p, FlatRange part, int64_t origin, FlatPiece *out) {
+    for (int64_t at = part.begin; at < part.end; at += PIECE_MOST) {
+        const int64_t rest = part.end - at;
+        *out++ = (FlatPiece){.begin = at - origin,
+                             .count = rest < PIECE_MOST ? rest : PIECE_MOST,
+                             .group = p->spec.flags & (PARAM_NO_DECAY | PARAM_EMBEDDING)};
+    }
+}
+
+/* How many pieces those parameters of a bucket have for which this rank is primary, or the others; written to
+ * `out` unless that is NULL. */
 static int64_t cut_bucket(const Registry *r, const Bucket *b, bool primary, FlatPiece *out) {
     const int64_t origin = bucket_part(r, b).begin;
     int64_t n = 0;
     for (int i = b->first; b->trained && i < b->first + b->n; i++) {
         const Param *p = r->laid[i];
-        if (param_is_primary(r, p) == primary) n += cut(p, param_part_held(r, p), origin, out + n);
+        if (param_is_primary(r, p) != primary) continue;
+        const FlatRange part = param_part_held(r, p);
+        if (out) cut(p, part, origin, out + n);
+        n += count_pieces(part);
     }
     return n;
 }
@@ -45,16 +51,22 @@ static size_t piece_bytes(const Optimizer *o) { return (size_t)o->n_pieces * siz
 
 static void lay_pieces(Optimizer *o) {
     const Registry *r = o->registry;
-    FlatPiece *piece = mem_alloc((size_t)(r->elements / PIECE_MOST + r->n) * sizeof *piece);
     o->of_bucket = mem_zero((size_t)r->n_buckets, sizeof *o->of_bucket);
     for (int k = 0; k < r->n_buckets; k++) {
         BucketPieces *of = &o->of_bucket[k];
         of->first = o->n_pieces;
-        of->n_primary = cut_bucket(r, &r->buckets[k], true, piece + of->first);
-        of->n = of->n_primary + cut_bucket(r, &r->buckets[k], false, piece + of->first + of->n_primary);
+        of->n_primary = cut_bucket(r, &r->buckets[k], true, NULL);
+        of->n = of->n_primary + cut_bucket(r, &r->buckets[k], false, NULL);
         o->n_pieces += of->n;
     }
     o->pieces = device_alloc(r->device, piece_bytes(o), "pieces of the parameters");
+    if (r->device->kind == DEVICE_NULL) return;
+    FlatPiece *piece = mem_alloc(piece_bytes(o));
+    for (int k = 0; k < r->n_buckets; k++) {
+        const BucketPieces *of = &o->of_bucket[k];
+        cut_bucket(r, &r->buckets[k], true, piece + of->first);
+        cut_bucket(r, &r->buckets[k], false, piece + of->first + of->n_primary);
+    }
     device_write(r->device, o->pieces, piece, piece_bytes(o));
     free(piece);
 }

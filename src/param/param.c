@@ -25,16 +25,17 @@ DType registry_dtype(const Registry *r, FlatBuffer which) {
     return which == FLAT_VALUES ? r->storage : which == FLAT_GRADS ? r->gradients : r->precise;
 }
 
-static size_t flat_bytes(const Registry *r, FlatBuffer which) {
+size_t registry_flat_bytes(const Registry *r, FlatBuffer which) {
     return (size_t)r->held[which] * dtype_size(registry_dtype(r, which));
 }
 
 void registry_free(Registry *r) {
     if (!r) return;
     if (r->device) {
-        device_release(r->device, r->values, flat_bytes(r, FLAT_VALUES));
-        device_release(r->device, r->grads, flat_bytes(r, FLAT_GRADS));
-        if (r->masters != r->values) device_release(r->device, r->masters, flat_bytes(r, FLAT_MASTERS));
+        device_release(r->device, r->values, registry_flat_bytes(r, FLAT_VALUES));
+        device_release(r->device, r->grads, registry_flat_bytes(r, FLAT_GRADS));
+        if (r->masters != r->values)
+            device_release(r->device, r->masters, registry_flat_bytes(r, FLAT_MASTERS));
     }
     arena_free(r->arena);
     free(r->params);
@@ -154,10 +155,10 @@ void registry_allocate(Registry *r, Device *device, DType storage) {
     r->precise = storage == F64 ? F64 : F32;
     r->gradients = storage == BF16 && r->layout.data.bf16_grads ? BF16 : r->precise;
     buckets_lay(r);
-    r->values = device_alloc(device, flat_bytes(r, FLAT_VALUES), "parameters");
-    r->grads = device_alloc(device, flat_bytes(r, FLAT_GRADS), "main gradients");
+    r->values = device_alloc(device, registry_flat_bytes(r, FLAT_VALUES), "parameters");
+    r->grads = device_alloc(device, registry_flat_bytes(r, FLAT_GRADS), "main gradients");
     r->masters = dtype_is_16bit(storage)
-                     ? device_alloc(device, flat_bytes(r, FLAT_MASTERS), "master parameters")
+                     ? device_alloc(device, registry_flat_bytes(r, FLAT_MASTERS), "master parameters")
                      : r->values;
     for (int i = 0; i < r->n; i++) {
         Param *p = r->params[i];
@@ -174,7 +175,8 @@ void registry_allocate(Registry *r, Device *device, DType storage) {
 }
 
 size_t registry_bytes(const Registry *r) {
-    return flat_bytes(r, FLAT_VALUES) + flat_bytes(r, FLAT_GRADS) + flat_bytes(r, FLAT_MASTERS);
+    return registry_flat_bytes(r, FLAT_VALUES) + registry_flat_bytes(r, FLAT_GRADS) +
+           registry_flat_bytes(r, FLAT_MASTERS);
 }
 
 int64_t param_logical_count(const Param *p) {

@@ -62,6 +62,18 @@ StageRef pipeline_target(const PipelineSpec *s, int rank, const Action *a) { ret
 
 /* ---- one rank's list ---- */
 
+/* One chunk repeats itself with every microbatch once all warm-ups and delays (less than p microbatches each)
+ * are over; several do so with every group. GPipe repeats nothing. */
+PipelineSpec pipeline_shortened(const PipelineSpec *s) {
+    enum { GROUPS_KEPT = 4, REPEATED = 3 };
+    const bool grouped = s->kind == SCHEDULE_INTERLEAVED;
+    const int64_t few =
+        grouped ? GROUPS_KEPT * s->group + s->microbatches % s->group : (int64_t)2 * s->ranks + REPEATED;
+    PipelineSpec out = *s;
+    if (s->kind != SCHEDULE_GPIPE) out.microbatches = least(s->microbatches, few);
+    return out;
+}
+
 /* The parameters of a schedule. */
 typedef struct Shape {
     int64_t group, warmup,

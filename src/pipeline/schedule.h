@@ -63,6 +63,9 @@ typedef struct StageRef {
  * microbatches, are user errors. */
 Err pipeline_spec(const Config *, const PipelineLayout *, int64_t microbatches, bool forward_only,
                   PipelineSpec *out);
+/* The same schedule with fewer microbatches, but enough to repeat what it repeats: every rank needs as much
+ * memory for them, slots and gradients included. */
+PipelineSpec pipeline_shortened(const PipelineSpec *);
 /* The passes of one rank; they belong to the arena. */
 RankSchedule pipeline_schedule(const PipelineSpec *, int rank, Arena *);
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/str.h"
 #include "tensor/backend.h"
 
 void cuda_check(cudaError_t e, const char *call, const char *file, int line) {
@@ -172,7 +173,7 @@ void *cuda_scratch(const Device *of, size_t bytes) {
     else
         CUDA_CHECK(cudaFree(c->scratch));
     c->scratch = cuda_alloc(d, bytes);
-    CHECK(c->scratch, "the GPU has no %zu bytes left for a kernel's scratch memory", bytes);
+    CHECK(c->scratch, "the GPU has no %s left for a kernel's scratch memory", bytes_text((double)bytes).s);
     c->scratch_bytes = bytes;
     return c->scratch;
 }

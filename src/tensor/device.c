@@ -7,6 +7,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "tensor/backend.h"
 
 /* ---- kinds ---- */
@@ -89,7 +90,7 @@ static size_t at_least_one(size_t bytes) { return bytes ? bytes : 1; }
 
 void *device_alloc(Device *d, size_t bytes, const char *what) {
     void *p = d->backend->alloc(d, at_least_one(bytes));
-    CHECK(p, "cannot allocate %zu bytes for %s", bytes, what);
+    CHECK(p, "cannot allocate %s for %s", bytes_text((double)bytes).s, what);
     return p;
 }
 
@@ -100,7 +101,7 @@ void device_release(Device *d, void *p, size_t bytes) {
 void *device_host_alloc(Device *d, size_t bytes, const char *what) {
     bytes = at_least_one(bytes);
     void *p = (d->backend->host_alloc ? d->backend->host_alloc : device_cpu_backend.alloc)(d, bytes);
-    CHECK(p, "cannot allocate %zu bytes of host memory for %s", bytes, what);
+    CHECK(p, "cannot allocate %s of host memory for %s", bytes_text((double)bytes).s, what);
     return p;
 }
 

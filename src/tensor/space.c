@@ -4,6 +4,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "tensor/backend.h"
 
 typedef struct Hole {
@@ -83,8 +84,8 @@ static size_t rounded(size_t bytes) { return (bytes + SPACE_ALIGN - 1 + !bytes) 
 static void commit(Space *s, size_t end) {
     if (end <= s->committed) return;
     s->committed += s->device->backend->commit(s->device, s->base, s->committed, end);
-    CHECK(s->committed >= end, "cannot allocate %zu bytes for %s memory, of which %zu are there", end,
-          s->name, s->committed);
+    CHECK(s->committed >= end, "cannot allocate %s for %s memory, of which %s are there",
+          bytes_text((double)end).s, s->name, bytes_text((double)s->committed).s);
 }
 
 void *space_take(Space *s, size_t bytes) {

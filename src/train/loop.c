@@ -351,41 +351,16 @@ static Err train_and_save(Loop *l) {
 
 /* ---- start and end ---- */
 
-/* What stays in the host's memory beside the device's; nothing, if nothing does. */
-static void describe_host_memory(const MemoryPlan *p, char *buffer, size_t n) {
-    const double MB = 1.0 / (1 << 20);
-    char most[40] = "";
-    *buffer = 0;
-    if (!p->offloaded && !(p->discrete && p->snapshot)) return;
-    if (p->offloaded_most > p->offloaded)
-        snprintf(most, sizeof most, " (at most %.1f MB)", (double)p->offloaded_most * MB);
-    snprintf(buffer, n, "; host memory of offloaded activations %.1f MB%s, of the checkpoint copy %.1f MB",
-             (double)p->offloaded * MB, most, (double)(p->discrete ? p->snapshot : 0) * MB);
-}
-
-/* Ranks that are threads share this machine's devices, one of which has at most `sharing` of them. */
 static Err check_memory(const Loop *l, const MemoryPlan *p) {
-    const double MB = 1.0 / (1 << 20);
-    const double own = (double)memory_plan_total(p), have = (double)device_memory_available(l->device);
-    const int64_t ranks = comm_mpi_present() ? 1 : config_ranks(l->config);
-    const int64_t sharing = (ranks + l->device->n_devices - 1) / l->device->n_devices;
-    const double need = own * (double)sharing;
-    char host[200];
-    describe_host_memory(p, host, sizeof host);
+    const size_t have = device_memory_available(l->device);
+    const MemoryPlan together = memory_plan_together(p, l->device, l->comm);
+    Str text = {0};
+    memory_plan_describe(p, &text);
     if (l->is_printer)
-        printf(
-            "memory%s: parameters and gradients %.1f MB, optimizer %.1f MB, activations %.1f MB, "
-            "transient %.1f MB, tables %.1f MB, batches %.1f MB, kernels %.1f MB, checkpoint copy %.1f MB; "
-            "peak %.1f MB of %.1f MB available%s%s\n",
-            l->comm ? " of rank 0" : "", (double)p->parameters * MB, (double)p->optimizer * MB,
-            (double)p->slots * MB, (double)p->transient * MB, (double)p->tables * MB, (double)p->inputs * MB,
-            (double)p->scratch * MB, (double)(p->discrete ? 0 : p->snapshot) * MB, own * MB, have * MB,
-            p->balanced ? ", more where experts have more than their share of the tokens" : "", host);
-    if (need <= have) return memory_plan_check_host(p, ranks);
-    return err_user("the run needs %.1f MB of memory and %.1f MB are available; lower --micro-batch-size, or "
-                    "recompute activations with --recompute-granularity full, or offload them with "
-                    "--cpu-offloading-num-layers",
-                    need * MB, have * MB);
+        printf("memory%s: %s; %s are available\n", l->comm ? " of rank 0" : "", text.s,
+               bytes_text((double)have).s);
+    str_free(&text);
+    return memory_plan_check(&together, have);
 }
 
 static int64_t count_parameters(const Loop *l) {

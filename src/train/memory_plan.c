@@ -3,51 +3,135 @@
 #include "base/host_memory.h"
 #include "train/trainer.h"
 
+const char *const MEMORY_TITLES[MEMORY_PART_COUNT] = {
+#define X(name, title) [MEMORY_##name] = title,
+    MEMORY_PARTS(X)
+#undef X
+};
+
+static int64_t held_parameters(const Registry *r) {
+    int64_t n = 0;
+    for (int i = 0; i < r->n; i++) {
+        const Param *p = r->params[i];
+        if (!(p->spec.flags & PARAM_BUFFER)) n += param_filled_rows(p) * p->columns;
+    }
+    return n;
+}
+
+static size_t snapshot_bytes(const Trainer *r) {
+    const Config *c = r->config;
+    const Registry *all = r->model->registry;
+    if (!c->save || !c->async_save) return 0;
+    return (size_t)all->elements * dtype_size(all->precise) + (c->save_optim ? optim_bytes(r->optimizer) : 0);
+}
+
 MemoryPlan memory_plan_new(const Config *c, const Derived *d, Comm *comm, const Device *target) {
     Trainer *r = trainer_new(c, d, NULL, comm, target ? device_null_for(target) : device_null());
-    AttentionLog attention = {""};
+    const Registry *all = r->model->registry;
+    MemoryPlan plan = {.discrete = target ? device_is_discrete(target) : c->device != ON_CPU,
+                       .held = held_parameters(all)};
     PipelineSpec spec;
-    executor_trace(r->executor, attention_log, &attention);
+    executor_trace(r->executor, attention_log, &plan.attention);
     const RankSchedule schedule = trainer_dry_run(r, &spec);
-    MemoryPlan plan = {
-        .parameters = registry_bytes(r->model->registry) + (r->sync ? sync_bytes(r->sync) : 0),
-        .optimizer = optim_bytes(r->optimizer),
-        .tables = states_bytes(r->model->registry),
-        .unit = executor_peak(r->executor),
-        .inputs = microbatches_bytes(r->microbatches),
-        .scratch = r->device->scratch,
-        .attention = attention,
-        .discrete = device_is_discrete(target),
-    };
-    if (c->save && c->async_save)
-        plan.snapshot = (size_t)r->model->registry->elements * dtype_size(r->model->registry->precise) +
-                        (c->save_optim ? plan.optimizer : 0);
-    plan.balanced = r->layout.mesh.size[AXIS_EP] > 1 && !f64_is_set(c->moe_expert_capacity_factor);
-    plan.transient = plan.unit.transient;
-    plan.offloaded = plan.unit.offload.host;
+    const size_t ranks = (size_t)r->layout.mesh.size[AXIS_EP];
+    plan.in_flight = schedule.slots;
+    plan.unit = executor_peak(r->executor);
+    plan.balanced = ranks > 1 && !f64_is_set(c->moe_expert_capacity_factor);
+    size_t *part = plan.part;
+    part[MEMORY_parameters] = registry_flat_bytes(all, FLAT_VALUES);
+    part[MEMORY_gradients] = registry_flat_bytes(all, FLAT_GRADS);
+    part[MEMORY_optimizer] = registry_flat_bytes(all, FLAT_MASTERS) + optim_bytes(r->optimizer);
+    part[MEMORY_transient] = plan.unit.transient;
+    part[MEMORY_slots] =
+        executor_bytes(r->executor, &schedule, spec.kind == SCHEDULE_ZERO_BUBBLE, plan.unit) -
+        plan.unit.transient;
+    part[MEMORY_gathered] = r->sync ? sync_bytes(r->sync) : 0;
+    part[MEMORY_tables] = states_bytes(all);
+    part[MEMORY_inputs] = microbatches_bytes(r->microbatches);
+    part[MEMORY_scratch] = r->device->scratch;
+    part[MEMORY_snapshot] = snapshot_bytes(r);
+    part[MEMORY_offloaded] = plan.unit.offload.host;
     /* In balance a rank has as many rows as it sends: the most that can come are those of all ranks. */
-    plan.offloaded_most = plan.offloaded * (plan.balanced ? (size_t)r->layout.mesh.size[AXIS_EP] : 1);
-    plan.slots =
-        executor_bytes(r->executor, &schedule, spec.kind == SCHEDULE_ZERO_BUBBLE, plan.unit) - plan.transient;
+    plan.offloaded_most = part[MEMORY_offloaded] * (plan.balanced ? ranks : 1);
     trainer_free(r);
     return plan;
 }
 
-size_t memory_plan_total(const MemoryPlan *p) {
-    return p->parameters + p->optimizer + p->slots + p->transient + p->tables + p->inputs + p->scratch +
-           (p->discrete ? 0 : p->offloaded + p->snapshot);
+/* ---- sums ---- */
+
+static bool is_on_host(const MemoryPlan *p, int part) { return p->discrete && part >= MEMORY_snapshot; }
+
+static size_t sum_of(const MemoryPlan *p, bool on_host) {
+    size_t sum = 0;
+    for (int i = 0; i < MEMORY_PART_COUNT; i++)
+        if (is_on_host(p, i) == on_host) sum += p->part[i];
+    return sum;
 }
 
-size_t memory_plan_host(const MemoryPlan *p) { return p->discrete ? p->offloaded + p->snapshot : 0; }
+size_t memory_plan_total(const MemoryPlan *p) { return sum_of(p, false); }
 
-Err memory_plan_check_host(const MemoryPlan *p, int64_t ranks) {
-    const double MB = 1.0 / (1 << 20), need = (double)memory_plan_host(p) * (double)ranks,
-                 have = (double)host_memory_available("");
+size_t memory_plan_host(const MemoryPlan *p) { return sum_of(p, true); }
+
+size_t memory_plan_state(const MemoryPlan *p) {
+    return p->part[MEMORY_parameters] + p->part[MEMORY_gradients] + p->part[MEMORY_optimizer];
+}
+
+/* Ranks that are threads share this machine's devices, one of which has at most `sharing` of them. The sum
+ * over a device's ranks is exact where there is one device, the host itself. */
+MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Comm *comm) {
+    const int64_t ranks = !comm || comm_mpi_present() ? 1 : comm_world(comm),
+                  sharing = (ranks + device->n_devices - 1) / device->n_devices;
+    MemoryPlan p = *own;
+    if (ranks == 1) return p;
+    double sum[MEMORY_PART_COUNT];
+    for (int i = 0; i < MEMORY_PART_COUNT; i++) sum[i] = (double)own->part[i];
+    comm_all_reduce(comm, comm_everyone(comm), "memory plan", COMM_SUM, F64, sum, MEMORY_PART_COUNT);
+    for (int i = 0; i < MEMORY_PART_COUNT; i++)
+        p.part[i] = p.discrete && !is_on_host(&p, i) ? own->part[i] * (size_t)sharing : (size_t)sum[i];
+    return p;
+}
+
+/* ---- text ---- */
+
+void memory_plan_describe(const MemoryPlan *p, Str *out) {
+    for (int i = 0; i < MEMORY_PART_COUNT; i++)
+        if (p->part[i] && !is_on_host(p, i))
+            str_printf(out, "%s %s, ", MEMORY_TITLES[i], bytes_text((double)p->part[i]).s);
+    str_printf(out, "total %s", bytes_text((double)memory_plan_total(p)).s);
+    if (p->balanced) str_puts(out, ", more where experts have more than their share of the tokens");
+    for (int i = 0; i < MEMORY_PART_COUNT; i++)
+        if (p->part[i] && is_on_host(p, i))
+            str_printf(out, "; in the host's memory %s %s", MEMORY_TITLES[i],
+                       bytes_text((double)p->part[i]).s);
+    if (p->offloaded_most > p->part[MEMORY_offloaded])
+        str_printf(out, " (offloaded at most %s)", bytes_text((double)p->offloaded_most).s);
+}
+
+static Err check_host(const MemoryPlan *p) {
+    const size_t need = memory_plan_host(p), have = host_memory_available("");
     if (need <= have) return ERR_OK;
-    return err_user("offloaded activations (%.1f MB) and the copy of a checkpoint (%.1f MB) of every rank "
-                    "need %.1f MB of the "
-                    "host's memory and %.1f MB are available; lower --cpu-offloading-num-layers or "
-                    "--micro-batch-size, or "
-                    "leave out --async-save",
-                    (double)p->offloaded * MB, (double)p->snapshot * MB, need * MB, have * MB);
+    return err_user("offloaded activations (%s) and the copy of a checkpoint (%s) need %s of the host's "
+                    "memory, and %s are available; lower --cpu-offloading-num-layers or --micro-batch-size, "
+                    "or leave out --async-save",
+                    bytes_text((double)p->part[MEMORY_offloaded]).s,
+                    bytes_text((double)p->part[MEMORY_snapshot]).s, bytes_text((double)need).s,
+                    bytes_text((double)have).s);
+}
+
+Err memory_plan_check(const MemoryPlan *p, size_t available) {
+    const size_t need = memory_plan_total(p), state = memory_plan_state(p);
+    if (need <= available) return check_host(p);
+    const BytesText have = bytes_text((double)available);
+    if (state > available)
+        return err_user("parameters, main gradients and optimizer alone need %s of memory, and %s are "
+                        "available; choose a smaller model, or shard it over more devices with "
+                        "--tensor-model-parallel-size, --pipeline-model-parallel-size or --use-megatron-fsdp",
+                        bytes_text((double)state).s, have.s);
+    return err_user(
+        "the run needs %s of memory (%s for parameters, main gradients and optimizer, %s for "
+        "activations), and %s are available; lower --micro-batch-size%s, or recompute activations "
+        "with --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        bytes_text((double)need).s, bytes_text((double)state).s,
+        bytes_text((double)(p->part[MEMORY_slots] + p->part[MEMORY_transient])).s, have.s,
+        p->discrete ? ", offload activations with --cpu-offloading-num-layers" : "");
 }

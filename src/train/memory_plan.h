@@ -6,28 +6,58 @@
 #include "pipeline/executor.h"
 #include "train/attention_log.h"
 
-/* Bytes that a run will take, known before it takes any (a dry run on the null device). */
+/* What memory is for. `slots`: saved activations and messages between stages; `gathered`: parameters and
+ * gradients that ranks gather or sum for a while; `scratch`: of kernels, besides their operands; `snapshot`:
+ * of a checkpoint that is written during training; `offloaded`: activations in the host's memory. The last
+ * two are in the host's memory, which on a CPU is the device's too. */
+#define MEMORY_PARTS(X)                                                                                      \
+    X(parameters, "parameters")                                                                              \
+    X(gradients, "main gradients")                                                                           \
+    X(optimizer, "optimizer")                                                                                \
+    X(slots, "activations")                                                                                  \
+    X(transient, "transient")                                                                                \
+    X(gathered, "communication")                                                                             \
+    X(tables, "tables")                                                                                      \
+    X(inputs, "batches")                                                                                     \
+    X(scratch, "kernels")                                                                                    \
+    X(snapshot, "checkpoint copy")                                                                           \
+    X(offloaded, "offloaded activations")
+
+typedef enum MemoryPart {
+#define X(name, title) MEMORY_##name,
+    MEMORY_PARTS(X)
+#undef X
+        MEMORY_PART_COUNT
+} MemoryPart;
+
+extern const char *const MEMORY_TITLES[MEMORY_PART_COUNT];
+
+/* Bytes that a rank will take (a dry run on the null device). */
 typedef struct MemoryPlan {
-    size_t parameters; /* values, main gradients, masters */
-    size_t optimizer, slots, transient, tables;
-    size_t snapshot;        /* of a checkpoint that is written beside the run: in the host's memory */
-    size_t inputs;          /* the batches of a step */
-    size_t scratch;         /* of kernels, besides their operands */
-    size_t offloaded;       /* activations in the host's memory, */
-    size_t offloaded_most;  /* and how many there are where every token goes to the experts of one rank */
-    bool discrete;          /* the device's memory, which holds all but these two, is not the host's */
-    ExecutorMemory unit;    /* one slot, the transient space, and what is offloaded */
+    size_t part[MEMORY_PART_COUNT]; /* the optimizer's state and the master parameters are its part */
+    size_t offloaded_most; /* offloaded activations where every token goes to the experts of one rank */
+    bool discrete;       /* the device's memory, which holds all but the last two parts, is not the host's */
+    ExecutorMemory unit; /* one slot, the transient space, and what is offloaded */
+    int64_t in_flight;   /* slots */
+    int64_t held;        /* parameters of which the rank computes with a part or the whole */
     AttentionLog attention; /* who does it, on a GPU */
     bool balanced; /* activations are as if all experts had equal shares: more is taken when they have not */
 } MemoryPlan;
 
 /* Of the rank that `comm` is; NULL: one rank. On `target`, whose kernels' plans are made on the way; NULL:
- * the CPU. */
+ * the device of the options, without the needs of its kernels. */
 MemoryPlan memory_plan_new(const Config *, const Derived *, Comm *, const Device *target);
-/* Of the device's memory, which may be the host's; of the host's beside it. */
+/* Of the device's memory, which may be the host's; of the host's if that is another. */
 size_t memory_plan_total(const MemoryPlan *);
 size_t memory_plan_host(const MemoryPlan *);
-/* Whether the host has that for `ranks` such ranks. */
-Err memory_plan_check_host(const MemoryPlan *, int64_t ranks);
+/* What does not depend on the batch: parameters, main gradients, optimizer and checkpoint copy. */
+size_t memory_plan_state(const MemoryPlan *);
+/* "parameters 1.5 GiB, main gradients 3.0 GiB, ...; total 9.0 GiB": parts that are zero are left out. */
+void memory_plan_describe(const MemoryPlan *, Str *out);
+/* What all ranks of this process that share a device take of it, and all together of the host's memory. All
+ * ranks call it. */
+MemoryPlan memory_plan_together(const MemoryPlan *, const Device *, Comm *);
+/* Whether that fits into `available` bytes of the device, and into the host's memory. */
+Err memory_plan_check(const MemoryPlan *together, size_t available);
 
 #endif

@@ -90,7 +90,8 @@ static size_t block_bytes(const Microbatches *m, int64_t tokens) {
 }
 
 /* Where the host can write device memory there is nothing to copy. */
-static void take_fields(Microbatches *m, size_t bytes) {
+void microbatches_reserve(Microbatches *m, int64_t n, int64_t tokens) {
+    const size_t bytes = (size_t)n * block_bytes(m, tokens);
     if (bytes <= m->bytes) return;
     Device *d = m->context->device;
     free_fields(m);
@@ -151,7 +152,7 @@ void microbatches_begin(Microbatches *m, int64_t n, int64_t tokens) {
     arena_reset(m->arena);
     m->list = arena_alloc(m->arena, (size_t)n * sizeof *m->list);
     m->n = n;
-    take_fields(m, (size_t)n * block_bytes(m, tokens));
+    microbatches_reserve(m, n, tokens);
     if (!uses_graphs(m) || m->graphs) return;
     m->graphs = mem_zero(1, sizeof *m->graphs);
     m->graphs->bytes = block_bytes(m, tokens);

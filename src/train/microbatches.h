@@ -14,6 +14,8 @@ Microbatches *microbatches_new(const Config *, const RunContext *, const Model *
                                const PipelineLayout *);
 void microbatches_free(Microbatches *);
 
+/* Takes the device memory of n microbatches of `tokens` each. */
+void microbatches_reserve(Microbatches *, int64_t n, int64_t tokens);
 /* Room for n microbatches of `tokens` each; earlier ones are forgotten. */
 void microbatches_begin(Microbatches *, int64_t n, int64_t tokens);
 /* Weights of the gradient that is trained on. */

@@ -29,10 +29,9 @@ static int64_t tokens_of_pass(const Trainer *r) {
 
 static void *loss_on_device(const Trainer *r) { return microbatches_loss(r->microbatches)->data; }
 
-static void forward_only(Trainer *r, const Batch *b, int64_t first, int64_t n, double *loss_sum) {
-    const Batch rows = batch_rows(b, first, n);
-    microbatches_begin(r->microbatches, 1, n * b->s);
-    microbatches_add(r->microbatches, 0, &rows, (LossWeights){0}, 0);
+static void forward_only(Trainer *r, const Batch *rows, double *loss_sum) {
+    microbatches_begin(r->microbatches, 1, rows->b * rows->s);
+    microbatches_add(r->microbatches, 0, rows, (LossWeights){0}, 0);
     if (loss_sum) microbatches_set_loss(r->microbatches, *loss_sum);
     microbatches_evaluate(r->microbatches, loss_sum != NULL);
     if (loss_sum) device_read(r->device, loss_sum, loss_on_device(r), sizeof *loss_sum);
@@ -160,26 +159,28 @@ static int64_t most_microbatches(const Trainer *r) {
 }
 
 RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
-    Batch b = batch_new(r->derived->micro_batch_size, r->config->seq_length / r->layout.mesh.size[AXIS_CP]);
-    const int64_t together = at_once(r->config, b.b), passes = most_microbatches(r) * (b.b / together);
-    const Batch rows = batch_rows(&b, 0, together);
+    const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, samples);
+    const Batch rows = {.b = together, .s = r->config->seq_length / r->layout.mesh.size[AXIS_CP]};
     double loss = 0;
+    Err e = pipeline_spec(r->config, &r->pipeline, most_microbatches(r) * (samples / together), false, spec);
+    CHECK(!e.code, "%s", e.msg); /* trainer_check has asked */
+    const int64_t passes = pipeline_shortened(spec).microbatches;
     trainer_refresh_states(r, true);
     if (!r->sync) grads_mark_unwritten(r->model->registry);
-    microbatches_begin(r->microbatches, passes, together * b.s);
+    microbatches_reserve(r->microbatches, spec->microbatches, rows.b * rows.s);
+    microbatches_begin(r->microbatches, passes, rows.b * rows.s);
     for (int64_t i = 0; i < passes; i++) microbatches_add(r->microbatches, i, &rows, (LossWeights){0}, 0);
     if (r->sync) sync_begin(r->sync, passes);
     microbatches_train(r->microbatches, true);
     if (r->sync) sync_finish(r->sync);
-    const RankSchedule schedule = microbatches_schedule(r->microbatches, false, spec);
-    forward_only(r, &b, 0, together, &loss);
-    batch_free(&b);
+    const RankSchedule schedule = microbatches_schedule(r->microbatches, false, &(PipelineSpec){0});
+    forward_only(r, &rows, &loss);
     return schedule;
 }
 
 Trainer *trainer_new(const Config *c, const Derived *d, const MemoryPlan *plan, Comm *comm, Device *device) {
     if (!device) device = device_cpu((int)d->cpu_threads);
-    if (plan) device_reserve_scratch(device, plan->scratch);
+    if (plan) device_reserve_scratch(device, plan->part[MEMORY_scratch]);
     ExecutorMemory memory = plan ? plan->unit : (ExecutorMemory){0};
     if (plan && plan->balanced) /* what is offloaded has its share, and takes more where it has more */
         memory = (ExecutorMemory){.offload.host = memory.offload.host};
@@ -357,7 +358,9 @@ void trainer_update(Trainer *r, StepReport *report) {
 void trainer_evaluate(Trainer *r, const Batch *b, double *loss, double *tokens) {
     const int64_t together = at_once(r->config, b->b);
     trainer_refresh_states(r, false);
-    for (int64_t first = 0; first < b->b; first += together)
-        forward_only(r, b, first, together, tells_loss(r) ? loss : NULL);
+    for (int64_t first = 0; first < b->b; first += together) {
+        const Batch rows = batch_rows(b, first, together);
+        forward_only(r, &rows, tells_loss(r) ? loss : NULL);
+    }
     *tokens += mask_sum(r, b);
 }

@@ -56,8 +56,9 @@ int64_t trainer_fp8_linears(const Trainer *, const char **emulation);
 /* Model FLOPs of training on so many samples. */
 double trainer_flops(const Trainer *, int64_t samples);
 void trainer_free(Trainer *);
-/* On the null device: a training step of as many microbatches as any step has, and an evaluation. Returns the
- * step's schedule, of which only the counts stay valid. */
+/* On the null device: as much of the training step with the most microbatches as decides its memory
+ * (pipeline_shortened), and an evaluation. Returns that part's schedule, of which only the counts stay valid,
+ * and the whole step's spec. */
 RankSchedule trainer_dry_run(Trainer *, PipelineSpec *);
 
 /* Of the global batch; before trainer_reduce what this rank has seen of it. */

@@ -27,7 +27,8 @@ refuses(2, "golden case", words=["parity", WORK])
 refuses(2, "7 of 7 layers", words=["inspect", "--schedule", "--num-layers", 7, "--pipeline-model-parallel-size", 2,
                                    "--micro-batch-size", 1, "--global-batch-size", 4])
 refuses(2, "--schedule needs", words=["inspect", "--schedule", "--num-layers", 8])
-refuses(2, "memory", words=[*BASE, *data, "--num-layers", 96, "--hidden-size", 12288, "--seq-length", 2048])
+refuses(2, "optimizer alone need", "TiB", "smaller model", words=[*BASE, *data, "--hidden-size", 1 << 20])
+refuses(2, "GiB for activations", "lower --micro-batch-size", words=[*BASE, *data, "--micro-batch-size", 1 << 20, "--global-batch-size", 1 << 20])
 refuses(2, "--gemm-sm-margin", "--device cuda", words=[*BASE, *data, "--gemm-sm-margin", 4])
 refuses(2, "--vocab-size of at least 256", words=[*BASE, *data, "--vocab-size", 40])
 

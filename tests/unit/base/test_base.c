@@ -132,6 +132,16 @@ static void hash_does_not_depend_on_pieces(void **state) {
     }
 }
 
+static void bytes_have_a_unit_that_suits_them(void **state) {
+    (void)state;
+    assert_string_equal(bytes_text(0).s, "0 B");
+    assert_string_equal(bytes_text(1023).s, "1023 B");
+    assert_string_equal(bytes_text(1024).s, "1.0 KiB");
+    assert_string_equal(bytes_text(1024 * 1024 - 1).s, "1.0 MiB"); /* not 1024.0 KiB */
+    assert_string_equal(bytes_text(1.5 * (1 << 30)).s, "1.5 GiB");
+    assert_string_equal(bytes_text(0x1p60 * 2000).s, "2000.0 EiB");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_matches_random123),
@@ -142,6 +152,7 @@ int main(void) {
         cmocka_unit_test(arena_blocks_do_not_overlap),
         cmocka_unit_test(hash_depends_on_every_byte),
         cmocka_unit_test(hash_does_not_depend_on_pieces),
+        cmocka_unit_test(bytes_have_a_unit_that_suits_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

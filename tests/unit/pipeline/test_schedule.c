@@ -194,6 +194,32 @@ static void forbidden_groups_deadlock(void **state) {
     arena_free(arena);
 }
 
+/* No more slots and messages, and the same rule of groups. */
+static void a_shortened_schedule_takes_as_much_memory(void **state) {
+    (void)state;
+    static const int64_t COUNTS[] = {1, 5, 23, 64, 131, 132};
+    Arena *arena = arena_new();
+    for (int kind = SCHEDULE_GPIPE; kind <= SCHEDULE_ZERO_BUBBLE; kind++)
+        for (int p = 1; p <= PLAN_RANKS; p++)
+            for (int group = p; group <= 2 * p; group++)
+                for (size_t i = 0; i < sizeof COUNTS / sizeof *COUNTS; i++) {
+                    const int v = kind == SCHEDULE_INTERLEAVED ? 3 : 1, m = (int)COUNTS[i];
+                    if (v > 1 && (p == 1 || !plan_group_fits(p, m, group))) continue;
+                    const PipelineSpec whole = {kind, p, v, m, group, false},
+                                       part = pipeline_shortened(&whole);
+                    assert_true(kind == SCHEDULE_GPIPE || m < 5 * 2 * PLAN_RANKS || part.microbatches < m);
+                    assert_true(v == 1 || plan_group_fits(p, (int)part.microbatches, group));
+                    for (int rank = 0; rank < p; rank++) {
+                        arena_reset(arena);
+                        const RankSchedule a = pipeline_schedule(&whole, rank, arena),
+                                           b = pipeline_schedule(&part, rank, arena);
+                        assert_int_equal(a.slots, b.slots);
+                        assert_int_equal(a.gradients, b.gradients);
+                    }
+                }
+    arena_free(arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_lists_are_the_published_ones),
@@ -202,6 +228,7 @@ int main(void) {
         cmocka_unit_test(messages_go_to_the_neighbouring_stage),
         cmocka_unit_test(options_choose_the_schedule),
         cmocka_unit_test(forbidden_groups_deadlock),
+        cmocka_unit_test(a_shortened_schedule_takes_as_much_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

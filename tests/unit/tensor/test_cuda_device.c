@@ -90,11 +90,9 @@ static void an_assert_is_reported_although_the_gpu_has_failed(void **state) {
 static void memory_that_is_not_there_is_named(void **state) {
     (void)state;
     Device *d = new_gpu();
-    EXPECT_FAULT("cannot allocate 1001 bytes for a table", device_alloc(d, 1001, "a table"));
-    EXPECT_FAULT("cannot allocate 1001 bytes of host memory for a table",
-                 device_host_alloc(d, 1001, "a table"));
-    EXPECT_FAULT("the GPU has no 1001 bytes left for a kernel's scratch memory",
-                 device_reserve_scratch(d, 1001));
+    EXPECT_FAULT("cannot allocate 1001 B for a table", device_alloc(d, 1001, "a table"));
+    EXPECT_FAULT("cannot allocate 1001 B of host memory for a table", device_host_alloc(d, 1001, "a table"));
+    EXPECT_FAULT("the GPU has no 1001 B left for a kernel's scratch memory", device_reserve_scratch(d, 1001));
     free_gpu(d);
 }
 
@@ -109,7 +107,7 @@ static void pages_come_as_they_are_reached(void **state) {
     assert_int_equal(gpu.pages, 1);
     space_take(s, 1);
     assert_int_equal(gpu.pages, 2);
-    EXPECT_FAULT("cannot allocate 134217984 bytes for cache memory, of which 100663296 are there",
+    EXPECT_FAULT("cannot allocate 128.0 MiB for cache memory, of which 96.0 MiB are there",
                  space_take(s, (size_t)3 * PAGE));
     assert_int_equal(gpu.pages, 3);
     space_free(s);

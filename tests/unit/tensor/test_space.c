@@ -148,7 +148,7 @@ static void memory_comes_as_it_is_reached(void **state) {
     assert_true(p.pages == 2 && p.calls == 2);
     space_take(s, 2 * PAGE + 1); /* several at once */
     assert_true(p.pages == 5 && p.calls == 3);
-    EXPECT_FAULT("cannot allocate 8192 bytes for cache memory, of which 7168 are there",
+    EXPECT_FAULT("cannot allocate 8.0 KiB for cache memory, of which 7.0 KiB are there",
                  space_take(s, 4 * PAGE - A));
     space_reset(s);
     EXPECT_FAULT("cache memory is full: 16385 bytes asked for, 0 of 16384 in use; the device has no more",

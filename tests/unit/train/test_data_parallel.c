@@ -65,7 +65,7 @@ static void train(void *arg, Comm *comm) {
         o->print += print_of(r, FLAT_STATE, r->optimizer->buffer[i].flat, (uint64_t)i + 2);
     sync_world_sum(r->sync, I64, &o->print, 1);
     t->bytes[rank] = registry_bytes(r->model->registry) + sync_bytes(r->sync) + optim_bytes(r->optimizer);
-    t->as_planned[rank] = t->bytes[rank] == plan.parameters + plan.optimizer;
+    t->as_planned[rank] = t->bytes[rank] == memory_plan_state(&plan) + plan.part[MEMORY_gathered];
     trainer_free(r);
 }
 

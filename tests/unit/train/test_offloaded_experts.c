@@ -56,7 +56,7 @@ static void train(void *arg, Comm *comm) {
     if (!t->skewed) registry_init(r->model->registry, r->context.seed);
     trainer_publish(r);
     rank_step(t->setup, r);
-    t->planned[rank] = plan.offloaded, t->most[rank] = plan.offloaded_most;
+    t->planned[rank] = plan.part[MEMORY_offloaded], t->most[rank] = plan.offloaded_most;
     t->taken[rank] = executor_peak(r->executor).offload.host;
     t->added[rank] = counting.host - begin;
     trainer_free(r);

@@ -85,13 +85,11 @@ static void the_plan_is_what_the_run_takes(void **state) {
         trainer_evaluate(r, &b, &loss, &tokens); /* nor may evaluation need more */
         batch_free(&b);
         const ExecutorMemory peak = executor_peak(r->executor);
-        assert_int_equal(peak.slot + OFFLOAD_SLOTS * peak.offload.slot, plan.slots);
-        assert_int_equal(peak.offload.host, plan.offloaded);
-        assert_int_equal(peak.transient, plan.transient);
-        assert_int_equal(registry_bytes(r->model->registry), plan.parameters);
-        assert_int_equal(optim_bytes(r->optimizer), plan.optimizer);
-        assert_true(memory_plan_total(&plan) == plan.parameters + plan.optimizer + plan.slots +
-                                                    plan.transient + plan.tables + plan.inputs);
+        assert_int_equal(peak.slot + OFFLOAD_SLOTS * peak.offload.slot, plan.part[MEMORY_slots]);
+        assert_int_equal(peak.offload.host, plan.part[MEMORY_offloaded]);
+        assert_int_equal(peak.transient, plan.part[MEMORY_transient]);
+        assert_int_equal(registry_bytes(r->model->registry) + optim_bytes(r->optimizer),
+                         memory_plan_state(&plan));
         trainer_free(r);
         setup_free(s);
     }
@@ -107,8 +105,8 @@ static void recompute_takes_less(void **state) {
     for (int k = 0; k < 4; k++) {
         Setup *s = setup_new("--num-layers 4 --seq-length 64 --micro-batch-size 4 %s", LESS[k]);
         MemoryPlan plan = memory_plan_new(&s->config, &s->derived, NULL, NULL);
-        assert_true(plan.slots < before);
-        before = plan.slots;
+        assert_true(plan.part[MEMORY_slots] < before);
+        before = plan.part[MEMORY_slots];
         setup_free(s);
     }
 }
@@ -122,22 +120,22 @@ static void offloading_takes_less(void **state) {
         Setup *s = setup_new(
             "--num-layers 6 --seq-length 64 --micro-batch-size 4 --cpu-offloading-num-layers %d", n);
         MemoryPlan plan = memory_plan_new(&s->config, &s->derived, NULL, NULL);
-        if (!n) all = plan.slots;
-        assert_true(plan.slots < before && (plan.offloaded > 0) == (n > 0));
-        assert_int_equal(plan.slots + plan.offloaded, all);
+        if (!n) all = plan.part[MEMORY_slots];
+        assert_true(plan.part[MEMORY_slots] < before && (plan.part[MEMORY_offloaded] > 0) == (n > 0));
+        assert_int_equal(plan.part[MEMORY_slots] + plan.part[MEMORY_offloaded], all);
         const size_t total = memory_plan_total(&plan);
         assert_int_equal(memory_plan_host(&plan), 0); /* the CPU's memory is the host's */
         plan.discrete = true;
-        assert_int_equal(memory_plan_host(&plan), plan.offloaded);
-        assert_int_equal(memory_plan_total(&plan), total - plan.offloaded);
-        before = plan.slots;
+        assert_int_equal(memory_plan_host(&plan), plan.part[MEMORY_offloaded]);
+        assert_int_equal(memory_plan_total(&plan), total - plan.part[MEMORY_offloaded]);
+        before = plan.part[MEMORY_slots];
         setup_free(s);
     }
 }
 
 static void a_checkpoints_copy_is_in_the_hosts_memory(void **state) {
     (void)state;
-    MemoryPlan plan = {.parameters = 5, .snapshot = 7, .offloaded = 11};
+    MemoryPlan plan = {.part = {[MEMORY_parameters] = 5, [MEMORY_snapshot] = 7, [MEMORY_offloaded] = 11}};
     assert_int_equal(memory_plan_total(&plan), 23);
     assert_int_equal(memory_plan_host(&plan), 0);
     plan.discrete = true;
@@ -145,14 +143,26 @@ static void a_checkpoints_copy_is_in_the_hosts_memory(void **state) {
     assert_int_equal(memory_plan_host(&plan), 18);
 }
 
-static void too_little_host_memory_is_said(void **state) {
+static void too_little_memory_is_said(void **state) {
     (void)state;
-    const MemoryPlan plan = {.discrete = true, .offloaded = (size_t)1 << 50};
-    const Err e = memory_plan_check_host(&plan, 4);
+    enum { ENOUGH = 1000 };
+    const MemoryPlan on_host = {.discrete = true, .part = {[MEMORY_offloaded] = (size_t)1 << 52}},
+                     model = {.part = {[MEMORY_parameters] = 3 * ENOUGH}},
+                     activations = {.part = {[MEMORY_parameters] = ENOUGH, [MEMORY_slots] = 2048}},
+                     fits = {.part = {[MEMORY_parameters] = ENOUGH}};
+    Err e = memory_plan_check(&on_host, ENOUGH);
     assert_int_equal(e.code, ERR_USER);
-    assert_non_null(strstr(e.msg, "need 4294967296.0 MB of the host's memory"));
+    assert_non_null(strstr(e.msg, "need 4.0 PiB of the host's memory"));
     assert_non_null(strstr(e.msg, "--cpu-offloading-num-layers"));
-    assert_int_equal(memory_plan_check_host(&(MemoryPlan){.offloaded = (size_t)1 << 50}, 4).code, ERR_NONE);
+    e = memory_plan_check(&model, ENOUGH);
+    assert_int_equal(e.code, ERR_USER);
+    assert_non_null(strstr(e.msg, "alone need 2.9 KiB of memory, and 1000 B are available"));
+    assert_null(strstr(e.msg, "--micro-batch-size"));
+    e = memory_plan_check(&activations, ENOUGH);
+    assert_int_equal(e.code, ERR_USER);
+    assert_non_null(strstr(e.msg, "2.0 KiB for activations"));
+    assert_non_null(strstr(e.msg, "--micro-batch-size"));
+    assert_int_equal(memory_plan_check(&fits, ENOUGH).code, ERR_NONE);
 }
 
 /* By the logits but for a chunk of them, and copies of its labels, losses and their gradients. */
@@ -166,7 +176,7 @@ static void chunks_of_logits_take_less(void **state) {
         Setup *s =
             setup_new("--num-layers 1 --seq-length 64 --micro-batch-size 4 --vocab-size 4000 %s", WORDS[k]);
         const MemoryPlan plan = memory_plan_new(&s->config, &s->derived, NULL, NULL);
-        bytes[k] = plan.slots + plan.transient, slots[k] = plan.slots;
+        bytes[k] = plan.part[MEMORY_slots] + plan.part[MEMORY_transient], slots[k] = plan.part[MEMORY_slots];
         setup_free(s);
     }
     const size_t logits = (size_t)TOKENS * COLUMNS * sizeof(float), chunk = logits / TOKENS * CHUNK;
@@ -442,7 +452,7 @@ int main(void) {
         cmocka_unit_test(recompute_takes_less),
         cmocka_unit_test(offloading_takes_less),
         cmocka_unit_test(a_checkpoints_copy_is_in_the_hosts_memory),
-        cmocka_unit_test(too_little_host_memory_is_said),
+        cmocka_unit_test(too_little_memory_is_said),
         cmocka_unit_test(chunks_of_logits_take_less),
         cmocka_unit_test(microbatch_size_changes_nothing),
         cmocka_unit_test(dropout_follows_the_sample),

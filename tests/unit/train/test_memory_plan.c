@@ -1,0 +1,60 @@
+/* The dry run goes through a part of a step. The whole step on worlds of threads takes what it planned. */
+#include <stdlib.h>
+
+#include "unit/train/ranks_step.h"
+
+enum { RANKS = 4, MICROBATCHES = 16 };
+
+typedef struct Trial {
+    const Setup *setup;
+    bool as_planned[RANKS];
+} Trial;
+
+static void train(void *arg, Comm *comm) {
+    Trial *t = arg;
+    const Setup *s = t->setup;
+    const MemoryPlan plan = memory_plan_new(&s->config, &s->derived, comm, NULL);
+    Trainer *r = trainer_new(&s->config, &s->derived, &plan, comm, NULL); /* a byte more is a fault */
+    registry_init(r->model->registry, r->context.seed);
+    trainer_publish(r);
+    rank_step(s, r);
+    const ExecutorMemory peak = executor_peak(r->executor);
+    t->as_planned[comm_rank(comm)] = peak.slot == plan.unit.slot && peak.transient == plan.unit.transient &&
+                                     sync_bytes(r->sync) == plan.part[MEMORY_gathered] &&
+                                     microbatches_bytes(r->microbatches) == plan.part[MEMORY_inputs];
+    trainer_free(r);
+}
+
+/* Of 16 microbatches the dry run goes through 8 (interleaved), 7 (1F1B, zero-bubble) or all (GPipe). */
+static void a_part_of_a_step_plans_the_whole(void **state) {
+    (void)state;
+    static const char *const WAYS[] = {
+        "--pipeline-schedule 1f1b",
+        "--pipeline-schedule zero-bubble",
+        "--pipeline-schedule gpipe",
+        "--num-virtual-stages-per-pipeline-rank 2",
+        "--use-megatron-fsdp --overlap-grad-reduce --overlap-param-gather",
+        "--use-megatron-fsdp --overlap-grad-reduce --num-virtual-stages-per-pipeline-rank 2",
+        "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --ddp-bucket-size 200",
+        "--use-distributed-optimizer --overlap-grad-reduce --ddp-bucket-size 200",
+    };
+    for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
+        Trial t = {0};
+        Setup *s =
+            setup_new("--num-layers 4 --seq-length 8 --bf16 --ranks %d --pipeline-model-parallel-size 2 "
+                      "--micro-batch-size 1 --global-batch-size %d %s",
+                      RANKS, 2 * MICROBATCHES, WAYS[i]);
+        t.setup = s;
+        comm_threads(RANKS, NULL, train, &t);
+        for (int rank = 0; rank < RANKS; rank++)
+            if (!t.as_planned[rank]) fail_msg("%s: rank %d takes another amount", WAYS[i], rank);
+        setup_free(s);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_part_of_a_step_plans_the_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
