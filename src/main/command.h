@@ -14,6 +14,7 @@
     COMMAND(convert, false, "checkpoints from and to Hugging Face's safetensors")                            \
     COMMAND(inspect, false, "list what a checkpoint or a dataset holds")                                     \
     COMMAND(parity, true, "judge a run against a golden case of an independent implementation")              \
+    COMMAND(compare, false, "compare the logs or the checkpoints of two runs")                               \
     COMMAND(bench, false, "measure speed: a training step and where its time goes, every op alone")          \
     COMMAND(version, false, "print the version, the commit, the compiler and the libraries of this build")   \
     COMMAND(docs, false, "print docs/reference/options.md: every option with its default, range and meaning")

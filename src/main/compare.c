@@ -1,0 +1,77 @@
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include "base/file.h"
+#include "main/command.h"
+#include "validate/ckpt_diff.h"
+#include "validate/log_diff.h"
+
+typedef struct Options {
+    double bound;
+    bool common, weights_only;
+} Options;
+
+#define ROW(field, name, kind, otherwise, text)                                                              \
+    { .names = name, .type = kind, .offset = offsetof(Options, field), .fallback = otherwise, .help = text }
+static const Arg ROWS[] = {
+    ROW(bound, "bound", ARG_F64, "none",
+        "Largest relative difference that passes; none = values must be bitwise equal. A number: |a - b| / "
+        "max(|a|, |b|). A "
+        "tensor: max |a - b| over the larger root mean square of the two."),
+    ROW(common, "common", ARG_FLAG, "off",
+        "Compare steps, quantities and tensors that both have; else what only one has is a difference."),
+    ROW(weights_only, "weights-only", ARG_FLAG, "off",
+        "Compare the parameters of checkpoints, and neither optimizer state nor progress."),
+};
+
+static void check(Args *args, const Options *o) {
+    if (args->help) return;
+    if (args->operands.count != 2) {
+        args_problem(args, "name two logs of --log-jsonl, or two folders of checkpoints");
+        return;
+    }
+    for (int i = 0; i < 2; i++)
+        if (!file_exists(args->operands.at[i])) {
+            args_problem(args, "'%s' does not exist", args->operands.at[i]);
+            return;
+        }
+    const bool folders = file_is_dir(args->operands.at[0]);
+    if (folders != file_is_dir(args->operands.at[1]))
+        args_problem(
+            args,
+            "one of '%s' and '%s' is a folder and the other is not: compare two logs or two checkpoints",
+            args->operands.at[0], args->operands.at[1]);
+    if (o->weights_only && !folders) args_problem(args, "--weights-only: logs have no weights; leave it out");
+    if (o->bound < 0 || isinf(o->bound)) args_problem(args, "--bound: at least 0, and finite");
+}
+
+static Err compare(const char *a, const char *b, const Options *o, Diff *d) {
+    const CkptDiffOptions options = {{o->bound, o->common}, o->weights_only};
+    Str text = {0};
+    Err e = file_is_dir(a) ? ckpt_diff(a, b, &options, d, &text) : log_diff(a, b, &options.diff, d, &text);
+    if (text.s) fputs(text.s, stdout);
+    str_free(&text);
+    return e;
+}
+
+int command_compare(int argc, char **argv) {
+    Arena *arena = arena_new();
+    Options o;
+    Args args;
+    args_init(&args, arena, "isotron compare A B [options]    (two logs, or two folders of checkpoints)",
+              "A B");
+    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
+    args_line(&args, argc, argv);
+    check(&args, &o);
+    Err e = args_end(&args);
+    int status;
+    if (command_ready(&args, e, &status)) {
+        Diff d;
+        e = compare(args.operands.at[0], args.operands.at[1], &o, &d);
+        status = e.code ? command_fail(e) : d.is_within ? 0 : ERR_FAILED;
+    }
+    args_free(&args);
+    arena_free(arena);
+    return status;
+}

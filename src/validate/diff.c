@@ -1,0 +1,67 @@
+#include "validate/diff.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+Diff diff_begin(const DiffOptions *o) { return (Diff){.options = *o, .is_equal = true, .is_within = true}; }
+
+bool diff_is_beyond(const Diff *d, double relative, bool equal) {
+    return isnan(d->options.bound) ? !equal : !(relative <= d->options.bound);
+}
+
+void diff_add(Diff *d, const char *fmt, ...) {
+    const bool is_first = d->is_within;
+    va_list args;
+    d->is_equal = d->is_within = false;
+    if (!is_first) return;
+    va_start(args, fmt);
+    vsnprintf(d->first, sizeof d->first, fmt, args);
+    va_end(args);
+}
+
+void diff_note(Diff *d, double relative, const char *fmt, ...) {
+    va_list args;
+    d->is_equal = false;
+    if (*d->where && !(relative > d->largest)) return;
+    d->largest = relative;
+    va_start(args, fmt);
+    vsnprintf(d->where, sizeof d->where, fmt, args);
+    va_end(args);
+}
+
+bool diff_same(double a, double b) {
+    uint64_t x, y;
+    memcpy(&x, &a, sizeof x);
+    memcpy(&y, &b, sizeof y);
+    return x == y || (isnan(a) && isnan(b));
+}
+
+double diff_relative(double a, double b) {
+    if (a == b || (isnan(a) && isnan(b))) return 0;
+    if (!isfinite(a) || !isfinite(b)) return INFINITY;
+    const double larger = fmax(fabs(a), fabs(b)); /* divided first: a - b may overflow */
+    return fabs(a / larger - b / larger);
+}
+
+DiffPair diff_pair(double a, double b) {
+    DiffPair p;
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(p.a, sizeof p.a, "%.*g", digits, a);
+        snprintf(p.b, sizeof p.b, "%.*g", digits, b);
+        if (strcmp(p.a, p.b) != 0) break;
+    }
+    return p;
+}
+
+void diff_verdict(const Diff *d, Str *out) {
+    if (d->is_equal)
+        str_puts(out, "verdict: equal\n");
+    else if (d->is_within)
+        str_printf(out, "verdict: within %g, the largest relative difference is %.3g: %s\n", d->options.bound,
+                   d->largest, d->where);
+    else
+        str_printf(out, "verdict: differ, first at %s\n", d->first);
+}

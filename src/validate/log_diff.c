@@ -1,0 +1,245 @@
+#include "validate/log_diff.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+
+/* ---- reading ---- */
+
+enum { MOST = 64 };
+
+/* The quantities of both logs, in the order in which they appear. */
+typedef struct Names {
+    char *name[MOST];
+    int n;
+} Names;
+
+typedef struct LogStep {
+    int64_t step, line;
+    uint64_t has;       /* bit q: quantity q */
+    double value[MOST]; /* NaN: null in the file */
+} LogStep;
+
+typedef struct Log {
+    const char *path;
+    LogStep *steps; /* [n], ascending */
+    int64_t n;
+} Log;
+
+/* Measured, and thus different in every run. */
+static bool is_time(const char *name) {
+    static const char *const TIMES[] = {"seconds", "tokens_per_second", "tflops"};
+    for (size_t i = 0; i < sizeof TIMES / sizeof *TIMES; i++)
+        if (!strcmp(name, TIMES[i])) return true;
+    return false;
+}
+
+/* -1: there are too many. */
+static int name_number(Names *names, const char *name) {
+    for (int i = 0; i < names->n; i++)
+        if (!strcmp(names->name[i], name)) return i;
+    if (names->n == MOST) return -1;
+    names->name[names->n] = mem_strdup(name);
+    return names->n++;
+}
+
+static bool is_quantity(const char *name, const json_t *value) {
+    return strcmp(name, "iteration") != 0 && !is_time(name) &&
+           (json_is_number(value) || json_is_boolean(value) || json_is_null(value));
+}
+
+static double value_of(const json_t *value) {
+    if (json_is_boolean(value)) return json_is_true(value);
+    return json_is_null(value) ? NAN : json_number_value(value);
+}
+
+static Err add_record(Log *log, Names *names, json_t *record, int64_t line) {
+    const json_t *step = json_object_get(record, "iteration");
+    if (!json_is_integer(step) || json_object_get(record, "kind")) return ERR_OK; /* not of a training step */
+    if (!(log->n & (log->n - 1)))
+        log->steps = mem_grow(log->steps, (size_t)log->n * 2 + 1, sizeof *log->steps);
+    LogStep *s = &log->steps[log->n++];
+    *s = (LogStep){.step = json_integer_value(step), .line = line};
+    const char *name;
+    const json_t *value;
+    json_object_foreach(record, name, value) {
+        if (!is_quantity(name, value)) continue;
+        const int q = name_number(names, name);
+        if (q < 0)
+            return err_user("'%s', line %lld: more than %d quantities", log->path, (long long)line, MOST);
+        s->has |= UINT64_C(1) << q;
+        s->value[q] = value_of(value);
+    }
+    return ERR_OK;
+}
+
+static Err add_line(Log *log, Names *names, const char *text, size_t n, int64_t line) {
+    json_error_t where;
+    json_t *record = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
+    Err e = ERR_OK;
+    if (!json_is_object(record))
+        e = err_user(
+            "'%s', line %lld is not a JSON object (%s); give a file that --log-jsonl wrote, or delete "
+            "a line that a stopped run left incomplete",
+            log->path, (long long)line, record ? "another value" : quote(where.text).s);
+    else
+        e = add_record(log, names, record, line);
+    json_decref(record);
+    return e;
+}
+
+static int by_step_and_line(const void *a, const void *b) {
+    const LogStep *x = a, *y = b;
+    if (x->step != y->step) return x->step < y->step ? -1 : 1;
+    return x->line < y->line ? -1 : x->line > y->line;
+}
+
+static void keep_last(Log *log) {
+    int64_t n = 0;
+    if (log->n) qsort(log->steps, (size_t)log->n, sizeof *log->steps, by_step_and_line);
+    for (int64_t i = 0; i < log->n; i++)
+        if (i + 1 == log->n || log->steps[i + 1].step != log->steps[i].step) log->steps[n++] = log->steps[i];
+    log->n = n;
+}
+
+static Err read_log(const char *path, Names *names, Log *log) {
+    *log = (Log){.path = path};
+    FILE *f = fopen(path, "r");
+    if (!f) return file_failed("open", path);
+    char *text = NULL;
+    size_t capacity = 0;
+    Err e = ERR_OK;
+    errno = 0;
+    for (ssize_t n, line = 1; !e.code && (n = getline(&text, &capacity, f)) > 0; line++)
+        if (strspn(text, " \t\r\n") < (size_t)n) e = add_line(log, names, text, (size_t)n, line);
+    if (!e.code && ferror(f)) e = file_failed("read", path);
+    free(text);
+    fclose(f);
+    keep_last(log);
+    if (!e.code && !log->n)
+        e = err_user("'%s' has no record of a training step; give a file that --log-jsonl wrote", path);
+    return e;
+}
+
+/* ---- comparing ---- */
+
+typedef struct Quantity {
+    int64_t steps, first, beyond, largest_at; /* first, beyond: a step, -1: none */
+    double largest;
+} Quantity;
+
+typedef struct Comparison {
+    Log a, b;
+    Names names;
+    Quantity quantity[MOST];
+    int64_t common, only_a, only_b; /* steps */
+    int64_t values;                 /* that both have */
+} Comparison;
+
+static void compare_value(Comparison *c, Diff *d, int q, int64_t step, double x, double y) {
+    Quantity *r = &c->quantity[q];
+    const double relative = diff_relative(x, y);
+    const bool same = diff_same(x, y);
+    r->steps++;
+    c->values++;
+    if (same) return;
+    if (r->first < 0) r->first = step;
+    if (r->largest_at < 0 || relative > r->largest) r->largest = relative, r->largest_at = step;
+    diff_note(d, relative, "%s of step %lld", c->names.name[q], (long long)step);
+    if (!diff_is_beyond(d, relative, same)) return;
+    if (r->beyond < 0) r->beyond = step;
+    const DiffPair p = diff_pair(x, y);
+    diff_add(d, "step %lld, %s %s against %s", (long long)step, c->names.name[q], p.a, p.b);
+}
+
+static void compare_step(Comparison *c, Diff *d, const LogStep *x, const LogStep *y) {
+    for (int q = 0; q < c->names.n; q++) {
+        const bool in_a = x->has >> q & 1, in_b = y->has >> q & 1;
+        if (in_a && in_b)
+            compare_value(c, d, q, x->step, x->value[q], y->value[q]);
+        else if (in_a != in_b && !d->options.common)
+            diff_add(d, "step %lld, %s is only in %s", (long long)x->step, c->names.name[q],
+                     in_a ? c->a.path : c->b.path);
+    }
+}
+
+static void compare_steps(Comparison *c, Diff *d) {
+    for (int64_t i = 0, k = 0; i < c->a.n || k < c->b.n;) {
+        const LogStep *x = i < c->a.n ? &c->a.steps[i] : NULL, *y = k < c->b.n ? &c->b.steps[k] : NULL;
+        const bool in_a = x && (!y || x->step <= y->step), in_b = y && (!x || y->step <= x->step);
+        if (in_a && in_b)
+            compare_step(c, d, x, y), c->common++;
+        else if (!d->options.common)
+            diff_add(d, "step %lld, which is only in %s", (long long)(in_a ? x : y)->step,
+                     in_a ? c->a.path : c->b.path);
+        c->only_a += in_a && !in_b, c->only_b += in_b && !in_a;
+        i += in_a, k += in_b;
+    }
+}
+
+/* ---- report ---- */
+
+static void print_log(const Log *log, Str *out) {
+    str_printf(out, "%s: %lld steps, %lld to %lld\n", log->path, (long long)log->n,
+               (long long)log->steps[0].step, (long long)log->steps[log->n - 1].step);
+}
+
+static void print_step(int64_t step, Str *out) {
+    char text[32] = "-";
+    if (step >= 0) snprintf(text, sizeof text, "step %lld", (long long)step);
+    str_printf(out, "  %-16s", text);
+}
+
+static void print_rows(const Comparison *c, const Diff *d, Str *out) {
+    str_printf(out, "%-26s %7s  %-16s  %-16s  %s\n", "quantity", "steps", "first difference",
+               isnan(d->options.bound) ? "" : "beyond the bound", "largest relative difference");
+    for (int q = 0; q < c->names.n; q++) {
+        const Quantity *r = &c->quantity[q];
+        str_printf(out, "%-26s %7lld", c->names.name[q], (long long)r->steps);
+        print_step(r->first, out);
+        if (isnan(d->options.bound))
+            str_printf(out, "  %-16s", "");
+        else
+            print_step(r->beyond, out);
+        if (r->largest_at >= 0)
+            str_printf(out, "  %.3g at step %lld\n", r->largest, (long long)r->largest_at);
+        else
+            str_puts(out, r->steps ? "  0\n" : "  not in both\n");
+    }
+}
+
+static void print_missing(int64_t steps, const char *path, Str *out) {
+    if (steps)
+        str_printf(out, "%lld %s only in %s\n", (long long)steps, steps > 1 ? "steps are" : "step is", path);
+}
+
+Err log_diff(const char *a, const char *b, const DiffOptions *o, Diff *d, Str *out) {
+    Comparison c = {.names = {.n = 0}};
+    for (int q = 0; q < MOST; q++) c.quantity[q] = (Quantity){0, -1, -1, -1, 0};
+    *d = diff_begin(o);
+    Err e = read_log(a, &c.names, &c.a);
+    if (!e.code) e = read_log(b, &c.names, &c.b);
+    if (!e.code) {
+        compare_steps(&c, d);
+        print_log(&c.a, out);
+        print_log(&c.b, out);
+        if (!c.common) e = err_user("no step is in both logs: nothing can be compared");
+        if (c.common && !c.values)
+            e = err_user("the logs have no quantity in common: nothing can be compared");
+    }
+    if (!e.code) {
+        print_rows(&c, d, out);
+        print_missing(c.only_a, a, out);
+        print_missing(c.only_b, b, out);
+        diff_verdict(d, out);
+    }
+    for (int q = 0; q < c.names.n; q++) free(c.names.name[q]);
+    free(c.a.steps), free(c.b.steps);
+    return e;
+}

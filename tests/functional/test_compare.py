@@ -1,0 +1,44 @@
+"""compare finds the runs equal that must be: another layout in the exact lane, a resumed run. It names the first difference of a run
+with another seed, and its exit status is the verdict."""
+from harness import *
+
+data = corpus()
+options = ["--lane", "exact", "--train-iters", 4, "--lr-decay-iters", 4, "--save-interval", 2, "--micro-batch-size", 2, "--global-batch-size", 4]
+
+
+def run(name, *more, expect=0):
+    pretrain(data, WORK / name, *options, "--log-jsonl", WORK / f"{name}.jsonl", *more, expect=expect)
+
+
+def compare(a, b, *more, expect=0):
+    out = isotron("compare", WORK / a, WORK / b, *more, expect=expect)
+    return out.splitlines()[-1]
+
+
+run("one")
+run("tp2", "--tensor-model-parallel-size", 2)
+run("other", "--seed", 5)
+assert compare("one", "tp2") == compare("one.jsonl", "tp2.jsonl") == "verdict: equal"
+
+# A run that is resumed replays steps behind those of the run that was stopped: step 3 here had another loss.
+log = WORK / "again.jsonl"
+log.write_text("".join(json.dumps(r | {"lm_loss": r["lm_loss"] + (r["iteration"] == 3)}) + "\n" for r in records(WORK / "one.jsonl")
+                       if r.get("iteration", 1) <= 3))
+assert "step 3, lm_loss" in compare("one.jsonl", "again.jsonl", "--common", expect=1)
+run("again", "--load", WORK / "one", "--ckpt-step", 2)
+assert compare("one.jsonl", "again.jsonl") == compare("tp2", "again") == "verdict: equal"
+
+first = losses(WORK / "tp2.jsonl")[1], losses(WORK / "other.jsonl")[1]
+verdict = compare("tp2.jsonl", "other.jsonl", expect=1)
+assert verdict.startswith("verdict: differ, first at step 1, lm_loss "), verdict
+assert [f"{x:.4g}" for x in first] == [f"{float(x):.4g}" for x in verdict.split("lm_loss ")[1].split(" against ")], (first, verdict)
+assert compare("tp2.jsonl", "other.jsonl", "--bound", 10).startswith("verdict: within 10, ")
+assert "verdict: differ, first at 'decoder.final_layernorm.weight' ('whole') [" in compare("one", "other", "--weights-only", expect=1)
+assert compare("one/iter_0000002", "other/iter_0000004", "--weights-only", "--bound", 100).startswith("verdict: within 100")
+assert "option seed: 1234 and 5" in isotron("compare", WORK / "one", WORK / "other", expect=1)
+
+for words, why in (([WORK / "one", WORK / "tp2.jsonl"], "is a folder and the other is not"), ([WORK / "one"], "name two logs"),
+                   ([WORK / "one", WORK / "none"], "does not exist"), ([log, log, "--weights-only"], "leave it out"),
+                   ([log, log, "--bound", -1], "--bound"), ([WORK, WORK / "one"], "holds no checkpoint"), ([log, WORK / "run.conf"], "line 2 is not")):
+    assert why in isotron("compare", *words, expect=2), words
+print("compare: equal runs are equal, and the first difference is named")

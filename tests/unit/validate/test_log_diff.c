@@ -1,0 +1,144 @@
+/* Logs are compared by step: the last record of a step counts, and the first difference is named. */
+#include <math.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "unit/temp_dir.h"
+#include "validate/log_diff.h"
+
+static const DiffOptions EXACT = {NAN, false}, COMMON = {NAN, true}, LOOSE = {1e-2, false};
+
+static Err diff_texts(const char *a, const char *b, const DiffOptions *o, Diff *d, Str *out) {
+    char dir[64], path[2][80];
+    temp_dir(dir);
+    for (int i = 0; i < 2; i++) {
+        const char *text = i ? b : a;
+        snprintf(path[i], sizeof path[i], "%s/%c", dir, "ab"[i]);
+        assert_int_equal(file_write_atomic(path[i], text, strlen(text)).code, ERR_NONE);
+    }
+    str_clear(out);
+    Err e = log_diff(path[0], path[1], o, d, out);
+    file_remove_tree(dir);
+    return e;
+}
+
+static void expect(const char *a, const char *b, const DiffOptions *o, bool equal, bool within,
+                   const char *text) {
+    Str out = {0};
+    Diff d;
+    Err e = diff_texts(a, b, o, &d, &out);
+    if (e.code || d.is_equal != equal || d.is_within != within || !strstr(out.s, text))
+        fail_msg("%s, equal %d, within %d, no '%s' in\n%s", e.msg, d.is_equal, d.is_within, text,
+                 out.s ? out.s : "");
+    str_free(&out);
+}
+
+static void expect_error(const char *a, const char *b, const DiffOptions *o, const char *text) {
+    Str out = {0};
+    Diff d;
+    Err e = diff_texts(a, b, o, &d, &out);
+    assert_int_equal(e.code, ERR_USER);
+    if (!strstr(e.msg, text)) fail_msg("'%s' does not say '%s'", e.msg, text);
+    str_free(&out);
+}
+
+#define STEP(n, loss, norm, seconds)                                                                         \
+    "{\"iteration\": " #n ", \"lm_loss\": " #loss ", \"grad_norm\": " #norm ", \"seconds\": " #seconds       \
+    ", \"skipped\": false}\n"
+
+static void values_are_compared(void **unused) {
+    (void)unused;
+    const char *a = STEP(1, 5.5, 1.0, 0.1) STEP(2, 5.25, 2.0, 0.1) STEP(3, 5.0, 4.0, 0.1);
+    expect(a, STEP(1, 5.5, 1.0, 9) STEP(2, 5.25, 2.0, 9) STEP(3, 5.0, 4.0, 9), &EXACT, true, true,
+           "verdict: equal\n");
+    const char *b = STEP(1, 5.5, 1.0, 0.1) STEP(2, 5.25, 2.001, 0.1) STEP(3, 5.5, 4.0, 0.1);
+    expect(a, b, &EXACT, false, false, "verdict: differ, first at step 2, grad_norm 2 against 2.001\n");
+    expect(a, b, &LOOSE, false, false, "verdict: differ, first at step 3, lm_loss 5 against 5.5\n");
+    expect(a, b, &LOOSE, false, false,
+           "lm_loss                          3  step 3            step 3            0.0909 at step 3\n");
+    expect(a, b, &LOOSE, false, false,
+           "grad_norm                        3  step 2            -                 0.0005 at step 2\n");
+    expect(a, b, &(DiffOptions){0.1, false}, false, true,
+           "verdict: within 0.1, the largest relative difference is 0.0909: lm_loss of step 3\n");
+    expect(STEP(1, 5.883512345678901, 1, 1), STEP(1, 5.883512345678902, 1, 1), &EXACT, false, false,
+           "lm_loss 5.883512345678901 against 5.883512345678902");
+    expect("{\"iteration\": 1, \"skipped\": false}", "{\"iteration\": 1, \"skipped\": true}", &EXACT, false,
+           false, "skipped 0 against 1");
+}
+
+static void null_is_no_number(void **unused) {
+    (void)unused;
+    expect(STEP(1, null, 1, 1), STEP(1, null, 1, 1), &EXACT, true, true, "verdict: equal");
+    expect(STEP(1, null, 1, 1), STEP(1, 5, 1, 1), &LOOSE, false, false, "lm_loss nan against 5");
+}
+
+static void the_last_record_of_a_step_counts(void **unused) {
+    (void)unused;
+    const char *straight = STEP(1, 5, 1, 1) STEP(2, 4, 1, 1) STEP(3, 3, 1, 1);
+    expect(straight,
+           STEP(1, 5, 1, 1) STEP(2, 4.5, 1, 1) STEP(3, 9, 1, 1) STEP(2, 4, 1, 1) "\n" STEP(3, 3, 1, 1),
+           &EXACT, true, true, "b: 3 steps, 1 to 3\n");
+    expect(straight, straight, &EXACT, true, true, "a: 3 steps, 1 to 3\n");
+    expect(straight, STEP(1, 5, 1, 1) STEP(2, 4, 1, 1) STEP(3, 3, 1, 1) STEP(2, 4.5, 1, 1), &EXACT, false,
+           false, "step 2, lm_loss 4 against 4.5");
+}
+
+static void what_only_one_log_has(void **unused) {
+    (void)unused;
+    const char *longer = STEP(1, 5, 1, 1) STEP(2, 4, 1, 1), *shorter = STEP(2, 4, 1, 1);
+    expect(longer, shorter, &EXACT, false, false, "verdict: differ, first at step 1, which is only in /");
+    expect(longer, shorter, &LOOSE, false, false, "\n1 step is only in /");
+    expect(longer, shorter, &COMMON, true, true, "verdict: equal");
+    const char *norm = "{\"iteration\": 2, \"lm_loss\": 4, \"params_norm\": 7}\n",
+               *none = "{\"iteration\": 2, \"lm_loss\": 4}\n";
+    expect(norm, none, &EXACT, false, false, "step 2, params_norm is only in ");
+    expect(norm, none, &COMMON, true, true,
+           "params_norm                      0  -                                   not in both\n");
+    expect_error("{\"iteration\": 2, \"x\": 4}", "{\"iteration\": 2, \"y\": 4}", &COMMON,
+                 "no quantity in common");
+    expect_error(STEP(1, 5, 1, 1), STEP(2, 5, 1, 1), &COMMON, "no step is in both logs");
+}
+
+static void other_records_are_skipped(void **unused) {
+    (void)unused;
+    const char *more = "{\"kind\": \"run\", \"version\": \"1\"}\n{\"kind\": \"other\", \"iteration\": 1, "
+                       "\"lm_loss\": 7}\n" STEP(1, 5, 1, 1);
+    expect(more, STEP(1, 5, 1, 1), &EXACT, true, true, "verdict: equal");
+}
+
+static void what_is_no_log(void **unused) {
+    (void)unused;
+    const char *good = STEP(1, 5, 1, 1);
+    expect_error(good, STEP(1, 5, 1, 1) "{\"iteration\": 2, \"lm_", &EXACT, "line 2 is not a JSON object");
+    expect_error(good, "[1]\n", &EXACT, "line 1 is not a JSON object");
+    expect_error(good, "", &EXACT, "no record of a training step");
+    expect_error("\xff\xfe\n", good, &EXACT, "line 1 is not a JSON object");
+    Str many = {0};
+    str_puts(&many, "{\"iteration\": 1");
+    for (int i = 0; i < 70; i++) str_printf(&many, ", \"q%d\": 1", i);
+    str_puts(&many, "}");
+    expect_error(many.s, good, &EXACT, "more than 64 quantities");
+    str_free(&many);
+}
+
+static void differences_are_relative(void **unused) {
+    (void)unused;
+    assert_true(diff_relative(3, 4) == 0.25 && diff_relative(-4, 3) == 1.75 && diff_relative(0, -0.0) == 0);
+    assert_true(diff_relative(NAN, NAN) == 0 && isinf(diff_relative(NAN, 1)) &&
+                isinf(diff_relative(INFINITY, 1)));
+    assert_true(diff_relative(1.7e308, -1.7e308) == 2 && diff_relative(INFINITY, INFINITY) == 0);
+    assert_true(diff_same(NAN, -NAN) && !diff_same(0, -0.0) && diff_same(2, 2));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_are_compared),
+        cmocka_unit_test(null_is_no_number),
+        cmocka_unit_test(the_last_record_of_a_step_counts),
+        cmocka_unit_test(what_only_one_log_has),
+        cmocka_unit_test(other_records_are_skipped),
+        cmocka_unit_test(what_is_no_log),
+        cmocka_unit_test(differences_are_relative),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
