@@ -29,7 +29,9 @@ int main(int argc, char **argv) {
     fault_on_lost_pages();
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is the error of the write */
     if (argc < 2) return usage(stderr), ERR_USER;
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) return usage(stdout), 0;
+    const bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
+    if (help && argc == 2) return usage(stdout), 0;
+    if (help) argv[1] = argv[2], argv[2] = "--help"; /* isotron help COMMAND */
     if (!strcmp(argv[1], "--version")) argv[1] += 2; /* the command */
     const char *names[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++) {

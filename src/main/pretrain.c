@@ -29,8 +29,7 @@ int command_pretrain(int argc, char **argv) {
                                 .pad = s.tokenizer ? tokenizer_pad(s.tokenizer) : -1};
             e = train(&s.config, &s.derived, &facts, &stopped_by);
         }
-        enum { BY_SIGNAL = 128 }; /* as a shell reports it */
-        status = e.code ? command_fail(e) : stopped_by ? BY_SIGNAL + stopped_by : 0;
+        status = e.code ? command_fail(e) : stopped_by ? ERR_SIGNAL + stopped_by : 0;
     }
     args_free(&args);
     setup_free(&s);

@@ -37,7 +37,7 @@ for program, layout in ((WORK / "cmake/custom_loop", ["--ranks", 2]),
                         (WORK / "by_hand", ["--ranks", 8, "--tensor-model-parallel-size", 2, "--pipeline-model-parallel-size", 2,
                                             "--context-parallel-size", 2, "--micro-batch-size", 4])):
     own, ours = WORK / f"own-{program.name}", WORK / f"ours-{program.name}"
-    said = sh(program, *conf, *layout, "--save", own)
+    said = sh(program, *conf, *layout, "--save", own, *OPTIONS)
     isotron("pretrain", *conf, *layout, "--save", ours, "--eval-iters", 0, "--log-jsonl", WORK / "log", "--log-interval", 1)
     got = {int(i): float(loss) for i, loss in re.findall(r"iteration (\d+): loss (\S+),", said)}
     assert len(got) == 20 and got == losses(WORK / "log"), (layout, got, losses(WORK / "log"))
@@ -46,7 +46,7 @@ for program, layout in ((WORK / "cmake/custom_loop", ["--ranks", 2]),
 
 # The same loop resumes from a checkpoint of the program.
 shutil.copytree(WORK / "ours-custom_loop", WORK / "resumed")
-said = sh(WORK / "by_hand", *conf, "--train-iters", 22, "--load", WORK / "resumed")
+said = sh(WORK / "by_hand", *conf, "--train-iters", 22, "--load", WORK / "resumed", *OPTIONS)
 assert re.findall(r"iteration (\d+):", said) == ["21", "22"], said
 
 refused = subprocess.run([WORK / "by_hand", *conf, "--tensorboard-dir", "x"], capture_output=True, text=True)

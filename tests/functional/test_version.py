@@ -1,4 +1,5 @@
-"""A build says what it is: version, commit, compiler, libraries. Each build looks up the commit and rewrites it only if it changes."""
+"""A build says what it is: version, commit, compiler, libraries. Each build looks up the commit and rewrites it only if it changes.
+`isotron help` is another spelling of --help."""
 import os
 import re
 
@@ -29,6 +30,7 @@ libraries: OpenBLAS [\d.]+, (?:MPI [\d.]+|no MPI), (?:CUDA [\d.]+, cuDNN.*|no CU
 """, said)[1]
 assert (built_from == "unknown") == (commit(ROOT) == "unknown"), (built_from, commit(ROOT))
 assert "'now'" in isotron("version", "now", expect=2)
+assert isotron("help") == isotron("--help") and isotron("help", "merge") == isotron("merge", "--help")
 
 # A measurement names the commit of the program, wherever it runs.
 bench = [pathlib.Path(PROGRAM).resolve(), "bench", "ops", "--filter", "^norm/rms$", "--seconds", "1e-9", "--json", "ops.json"]
