@@ -17,7 +17,7 @@
 typedef struct PreTokenizer PreTokenizer;
 typedef struct PreTokenizerWork PreTokenizerWork; /* one per thread */
 
-/* NULL or null: a text is one piece. Errors: a kind that is not in the list above, ByteLevel more than once. */
+/* NULL or null: a text is one piece. Errors: a kind that is not in the list above, several ByteLevels. */
 Err pretokenizer_load(const json_t *, PreTokenizer **out);
 void pretokenizer_free(PreTokenizer *);
 PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);
