@@ -1,15 +1,16 @@
-/* Checkpoints: folders iter_{7 digits} with a manifest.json (manifest.h) and shard_{rank}.bin files, beside a
- * tracker file latest_checkpointed_iteration.txt with the number of the newest (names as in Megatron-LM
- * training/checkpointing.py).
+/* Checkpoints: folders iter_{7 digits} with a manifest.json (manifest.h) and shard_{rank}.bin files. A
+ * tracker file next to them, latest_checkpointed_iteration.txt, has the number of the newest (names as in
+ * Megatron-LM training/checkpointing.py).
  *
  * A checkpoint appears complete or not at all: it is written into iter_N.tmp, every file and the folder are
  * synced, the folder is renamed, and only then the tracker changes. Every tensor carries a hash of its bytes,
- * which is checked before any byte reaches live memory. Tensors are stored by parameter and part as boxes of
- * global rows and columns; each rank writes those for which it is primary, and loading intersects boxes, so that a
- * checkpoint does not know the layout that wrote it.
+ * which is checked before any byte reaches live memory.
+ *
+ * Tensors are stored by parameter and part, as boxes of global rows and columns. Each rank writes those for
+ * which it is primary. Loading intersects boxes, so a checkpoint does not depend on the layout that wrote it.
  *
  * With a Comm all ranks of the world (the registry's mesh) call the same functions in the same order and get
- * the same error; without one (NULL) there is one rank. */
+ * the same error. Without one (NULL) there is one rank. */
 #ifndef ISOTRON_CKPT_CKPT_H
 #define ISOTRON_CKPT_CKPT_H
 
@@ -26,31 +27,30 @@
 typedef struct CkptItem {
     const char *suffix; /* "" the parameters; ".exp_avg", ".exp_avg_sq", ...: optimizer state */
     void *flat;
-    DType dtype;             /* a float type */
-    bool convert;            /* loading: another stored dtype is converted instead of refused */
-    const FlatRange *ranges; /* [n_ranges] ascending: what `flat` holds, where data-parallel ranks share out
-                                the elements; NULL: all */
+    DType dtype;  /* a float type */
+    bool convert; /* loading: convert from another stored dtype instead of refusing it */
+    /* [n_ranges] ascending: the elements in `flat` if data-parallel ranks share them out; NULL: all. */
+    const FlatRange *ranges;
     int n_ranges;
-    bool is_copy; /* of ranges: another rank with the same ones is primary */
+    bool is_copy; /* with ranges: another rank with the same ranges is primary */
 } CkptItem;
 
 typedef struct CkptSaveOptions {
     int64_t iteration; /* >= 0 */
-    /* older checkpoints are deleted, <= 0: all stay unless retain_interval says otherwise */
+    /* older checkpoints are deleted unless retain_interval keeps them; <= 0: none is deleted */
     int64_t keep_newest;
-    /* but multiples of this always stay, <= 0: none. Alone it implies keep_newest = 1 */
+    /* multiples of this are never deleted; <= 0: none. Alone it implies keep_newest = 1 */
     int64_t retain_interval;
 } CkptSaveOptions;
 
-/* Saves all parts of all parameters, for each item, and `state` (an object, not taken over; rank 0's counts).
- * Deletes old checkpoints last. On an error nothing that was there before is lost, and nothing incomplete can
- * be taken for a checkpoint. */
+/* Saves all parts of all parameters, for each item, and rank 0's `state` (an object, borrowed). Deletes old
+ * checkpoints last. On an error no earlier checkpoint is lost, and no incomplete one looks complete. */
 Err ckpt_save(const char *dir, const CkptSaveOptions *, Comm *, const Registry *, const CkptItem *,
               int n_items, const json_t *state);
 
-/* The same during the run (--async-save): the start copies what this rank stores to host memory, a thread
- * writes it, and the finish, which waits for the thread, publishes the checkpoint. One at a time in a folder.
- * On an error of the start *out is NULL; the finish ends it in any case. */
+/* Saves during the run (--async-save). The start copies the data that this rank stores to host memory, and a
+ * thread writes it. The finish waits for the thread and publishes the checkpoint. Only one save at a time in
+ * a folder. If the start fails *out is NULL. The finish always frees the CkptSaving. */
 typedef struct CkptSaving CkptSaving;
 Err ckpt_save_start(const char *dir, const CkptSaveOptions *, Comm *, const Registry *, const CkptItem *,
                     int n_items, const json_t *state, CkptSaving **out);
@@ -58,38 +58,38 @@ Err ckpt_save_start(const char *dir, const CkptSaveOptions *, Comm *, const Regi
 bool ckpt_save_is_written(const CkptSaving *);
 Err ckpt_save_finish(CkptSaving *);
 
-/* Makes the folder, finds out before anything is computed whether it can be written, and keeps other runs
- * that ask from saving into it. *lock: a descriptor to close() at the end; -1 on an error. */
+/* Creates the folder, checks before any computation whether it is writable, and locks it against other runs
+ * that save. *lock: a descriptor to close() at the end; -1 on an error. */
 Err ckpt_lock(const char *dir, int *lock);
 
-/* An open checkpoint: its manifest is checked, its files are there and have the right size. */
+/* An open checkpoint: its manifest is valid, and its files exist with the right sizes. */
 typedef struct Ckpt Ckpt;
 
 /* The iteration in the tracker file, or of the newest checkpoint if there is no tracker; -1 if there is no
  * checkpoint. */
 Err ckpt_latest(const char *dir, int64_t *iteration);
-/* The complete-looking checkpoints, ascending. Release with free(). */
+/* The checkpoints that look complete, ascending. Release with free(). */
 Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n);
-/* `iteration` -1: ckpt_latest's. An error of this and of the functions below names the newest other
- * checkpoint that is sound and the option that loads it. On an error *out is NULL. */
+/* `iteration` -1: that of ckpt_latest. An error of this and of the functions below names the newest other
+ * checkpoint that is sound, and the option that loads it. On an error *out is NULL. */
 Err ckpt_open(const char *dir, int64_t iteration, Comm *, Ckpt **out);
 void ckpt_close(Ckpt *);
 /* Owned by the checkpoint: the manifest with the iteration, the state and all tensors. */
 const Manifest *ckpt_manifest(const Ckpt *);
-/* Whether anything of this suffix is stored. */
+/* Whether any tensor with this suffix is stored. */
 bool ckpt_has(const Ckpt *, const char *suffix);
 /* Whether FP8's delayed scales are stored (PARAM_FP8_STATE). */
 bool ckpt_has_fp8_state(const Ckpt *);
-/* Hashes everything that is stored. */
+/* Checks the hashes of all tensors. */
 Err ckpt_verify(const Ckpt *);
-/* Fills what this rank holds of the items, and reads nothing else; the registries of all ranks together must
- * have exactly the parameters that are stored, but for FP8's delayed scales: where only one side has any,
- * those stored are left out, or those of the registry left as they are. Padding rows are left alone. On an
- * error no item of any rank has changed. Values of 16-bit storage are the caller's to round
+/* Fills this rank's part of the items, and reads no other data. The registries of all ranks together must
+ * have exactly the stored parameters. FP8's delayed scales are an exception: if only one side has some,
+ * stored ones are ignored, or those of the registry stay unchanged. Padding rows stay unchanged too. On an
+ * error no item of any rank has changed. The caller rounds values of 16-bit storage
  * (registry_round_values). */
 Err ckpt_load(const Ckpt *, const Registry *, const CkptItem *, int n_items);
 /* Appends a line for each part: the XXH3-128 of its content (row-major, as one box), dtype, shape, name; and
- * last the hash of these lines. Equal for equal content, however layouts have cut it. */
+ * at the end the hash of these lines. Equal for equal content, however it is sharded. */
 Err ckpt_digest(const Ckpt *, Str *out);
 
 #endif

@@ -20,7 +20,7 @@ char *folder_path(const char *dir, int64_t iteration, const char *suffix) {
     return mem_printf("%s/%s%0*lld%s", dir, PREFIX, DIGITS, (long long)iteration, suffix);
 }
 
-/* The iteration of a folder name with this suffix, -1 if it is none. */
+/* The iteration of a folder name with this suffix; -1 for another name. */
 static int64_t iteration_of(const char *name, const char *suffix) {
     char *end, again[64];
     if (strncmp(name, PREFIX, sizeof PREFIX - 1)) return -1;
@@ -79,7 +79,7 @@ Err ckpt_latest(const char *dir, int64_t *iteration) {
     return e;
 }
 
-/* ---- change ---- */
+/* ---- changes ---- */
 
 Err ckpt_lock(const char *dir, int *lock) {
     *lock = -1;
@@ -96,8 +96,8 @@ Err ckpt_lock(const char *dir, int *lock) {
     return ERR_OK;
 }
 
-/* The folder's names are made durable before anything is deleted: after a power failure a folder whose rename
- * was lost would have the name of a checkpoint and half of its files. */
+/* The folder's names are made durable before any file is deleted. Else a folder whose rename was lost in a
+ * power failure could have the name of a checkpoint and half of its files. */
 static Err remove_all(const char *dir, const char *suffix) {
     int64_t *all, n;
     Err e = list(dir, suffix, &all, &n);
@@ -116,8 +116,8 @@ Err folder_clean(const char *dir) {
     return remove_all(dir, ASIDE);
 }
 
-/* Atomic where the file system can exchange two names; else the older folder has another name for the moment
- * between two renames. It stays under that name until folder_clean. */
+/* Atomic where the file system can exchange two names; else the older folder has another name for the time
+ * between two renames. It keeps that name until folder_clean. */
 static Err replace(const char *from, const char *to, const char *aside) {
     if (file_exists(to)) {
         if (!renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE)) return ERR_OK;
@@ -138,7 +138,7 @@ Err folder_publish(const char *dir, int64_t iteration) {
     return e;
 }
 
-/* folder_clean deletes it: what is half deleted must not look like a checkpoint. */
+/* folder_clean deletes it: a half-deleted folder must not look like a checkpoint. */
 static Err discard(const char *dir, int64_t iteration) {
     char *from = folder_path(dir, iteration, ""), *to = folder_path(dir, iteration, TEMPORARY);
     Err e = rename(from, to) ? file_failed("rename", from) : ERR_OK;

@@ -9,13 +9,13 @@
 
 /* "DIR/iter_0000020" + suffix; release with free(). */
 char *folder_path(const char *dir, int64_t iteration, const char *suffix);
-/* Deletes what a replaced checkpoint or an interrupted save or deletion has left. */
+/* Deletes the remains of a replaced checkpoint or of an interrupted save or deletion. */
 Err folder_clean(const char *dir);
-/* Renames the complete, synced folder iter_N.tmp to iter_N, in place of an older one, and then points the
- * tracker at it; both are durable. */
+/* Renames the complete, synced folder iter_N.tmp to iter_N, which it replaces, and then points the tracker at
+ * it. Both are durable. */
 Err folder_publish(const char *dir, int64_t iteration);
-/* Deletes what the options say, never the saved iteration or a later one, and what a replaced checkpoint has
- * left. */
+/* Deletes old checkpoints as the options say, but never the saved iteration or a later one. Also deletes the
+ * remains of a replaced checkpoint. */
 Err folder_retain(const char *dir, const CkptSaveOptions *);
 
 #endif

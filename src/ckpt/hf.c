@@ -71,7 +71,7 @@ static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t
     };
 }
 
-/* `kind` is ".weight" or ".bias", or "" if the rule has the whole name. */
+/* `kind` is ".weight" or ".bias", or "" if the rule has the complete name. */
 static void add_by_rule(HfMap *m, const Rule *rule, const char *base, const char *kind, const Param *p,
                         int part) {
     const char *star = strchr(rule->hf, '*');
@@ -101,7 +101,7 @@ static Err add_param(HfMap *m, const Param *p) {
         module = end + 1;
         base = arena_printf(m->arena, "%s%s.%ld.", base, FAMILIES[m->family].layers, layer);
     }
-    if (param_is_fp8_state(name)) return ERR_OK; /* what no other program has */
+    if (param_is_fp8_state(name)) return ERR_OK; /* no other program has it */
     const char *kind = strrchr(module, '.');     /* ".weight" or ".bias" */
     for (int part = 0; part < p->spec.n_parts; part++) {
         const char *name_of_part = p->spec.parts[part].name;
@@ -173,7 +173,7 @@ const Tensor *hf_find(const Safetensors *s, const HfMap *m, const HfTensor *t) {
 
 /* ---- layout ---- */
 
-/* A tensor on its way, and the flat buffer that it comes from or goes to. */
+/* A copy between a tensor and a flat buffer, in either direction. */
 typedef struct Copying {
     const HfTensor *of;
     Device *device;
@@ -185,7 +185,7 @@ typedef struct Copying {
     char *scratch; /* a row of a transposed tensor */
 } Copying;
 
-/* One row of the parameter into or out of its place in the tensor. */
+/* Copies one row of the parameter into or out of its place in the tensor. */
 static void copy_row(const Copying *w, int64_t row, void *flat) {
     const HfTensor *t = w->of;
     const size_t size = dtype_size(w->hf_type);
@@ -204,7 +204,7 @@ static int64_t place_of(const HfTensor *t, int part, int64_t row) {
     return t->param->offset + param_memory_row(t->param, part, row) * t->dim[!t->transposed];
 }
 
-/* Rows of a part that lie one behind the other, from `row` on and before `end`; `to` is the tensor's row. */
+/* Copies contiguous rows of a part, from `row` on and before `end`; `to` is the tensor's row. */
 static int64_t copy_run(const Copying *c, int part, int64_t row, int64_t end, int64_t to) {
     const int64_t columns = c->of->dim[!c->of->transposed], at = place_of(c->of, part, row);
     const size_t bytes = (size_t)columns * dtype_size(c->flat_type);
@@ -255,14 +255,14 @@ static bool has_shape(const Tensor *t, const HfTensor *want) {
     return true;
 }
 
-/* Buffers that older transformers saved beside the parameters, and the copy of a tied embedding. */
+/* Buffers that older transformers saved with the parameters, and the copy of a tied embedding. */
 static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
     static const char *const BUFFERS[] = {".attn.bias", ".attn.masked_bias", ".attention.bias",
                                           ".attention.masked_bias", ".rotary_emb.inv_freq"};
     for (size_t i = 0; i < sizeof BUFFERS / sizeof *BUFFERS; i++)
         if (ends_with(t->name, BUFFERS[i])) return true;
     if (strcmp(t->name, output_name(m->family))) return false;
-    const Tensor *embedding = hf_find(s, m, &m->tensors[0]); /* the registry starts with the embedding */
+    const Tensor *embedding = hf_find(s, m, &m->tensors[0]); /* the registry begins with the embedding */
     return embedding && embedding->dtype == t->tensor.dtype && tensor_same_shape(embedding, &t->tensor) &&
            !memcmp(embedding->data, t->tensor.data, tensor_bytes(embedding));
 }

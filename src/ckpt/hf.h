@@ -1,5 +1,5 @@
-/* The tensors of a Hugging Face model, as transformers' save_pretrained names and shapes them, in terms of
- * the parameter registry. ckpt/hf/names.def has a row for each name. Sources: transformers
+/* The tensors of a Hugging Face model, with the names and shapes of transformers' save_pretrained, in terms
+ * of the parameter registry. ckpt/hf/names.def has a row for each name. Sources: transformers
  * models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py; Megatron-LM's row order of linear_qkv and
  * linear_fc1 is in param.h. */
 #ifndef ISOTRON_CKPT_HF_H
@@ -15,7 +15,7 @@ typedef enum HfFamily {
     HF_FAMILIES
 } HfFamily;
 
-/* How the rows of a parameter lie in a tensor: names.def. */
+/* The order of a parameter's rows in a tensor: names.def. */
 typedef enum HfLayout { OUT_IN, IN_OUT, BY_GROUP } HfLayout;
 
 enum { HF_ALL_PARTS = -1, HF_ALL_GROUPS = -1 };
@@ -25,30 +25,30 @@ typedef struct HfTensor {
     int ndim;
     int64_t dim[2];
     const Param *param;
-    int part;        /* of the parameter; HF_ALL_PARTS: all, one after the other */
+    int part;        /* of the parameter; HF_ALL_PARTS: all, in order */
     int64_t group;   /* an expert; HF_ALL_GROUPS: all */
     bool transposed; /* [in, out] */
     bool by_group;   /* rows in the order of the parameter; else part by part */
 } HfTensor;
 
 typedef struct HfMap {
-    HfTensor *tensors; /* in the order of the registry; a tied output layer is not there */
+    HfTensor *tensors; /* in the order of the registry; without a tied output layer */
     int64_t count;
     HfFamily family;
     Arena *arena;
 } HfMap;
 
-/* Every parameter has its place in exactly one tensor, or the error names one that the family does not have.
- * The registry must outlive the map; hf_map_free also after an error. */
+/* Maps every parameter to exactly one tensor; the error names a parameter that the family lacks. The registry
+ * must outlive the map. Call hf_map_free also after an error. */
 Err hf_map(const Registry *, HfFamily, HfMap *out);
 void hf_map_free(HfMap *);
-/* The family by the names in a file. */
+/* Finds the family by the names in a file. */
 Err hf_detect(const Safetensors *, HfFamily *out);
 /* The file's tensor, with or without the leading "transformer." or "model."; NULL if there is none. */
 const Tensor *hf_find(const Safetensors *, const HfMap *, const HfTensor *);
 
 /* Copies between a tensor in Hugging Face's layout and a flat buffer laid out like the registry (values, main
- * gradients, masters, optimizer state) in the device's memory (NULL: the host's), converting between float
+ * gradients, masters, optimizer state) in the device's memory (NULL: the host's). Converts between float
  * types. */
 void hf_gather(const HfTensor *, Device *, const void *flat, DType flat_type, void *hf, DType hf_type);
 void hf_scatter(const HfTensor *, const void *hf, DType hf_type, Device *, void *flat, DType flat_type);
@@ -58,13 +58,13 @@ Err hf_check(const Safetensors *, const HfMap *);
 /* hf_detect, hf_map and hf_check; hf_map_free also after an error. */
 Err hf_match(const Safetensors *, const Registry *, HfMap *out);
 /* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted.
- * Values that are NaN or infinite, there or as the registry's precise type, are an error, and nothing is set.
- */
+ * NaN and infinite values, in the file or after conversion to the registry's precise type, are an error; then
+ * nothing is set. */
 Err hf_import(const Safetensors *, const HfMap *, Registry *);
-/* "float32": a float type as transformers and --hf-dtype spell it. */
+/* transformers' name of a float type, also for --hf-dtype: "float32". */
 const char *hf_dtype_name(DType);
-/* Writes all masters as `dtype` into one .safetensors file, atomically. Values that are NaN or infinite, here
- * or as `dtype`, are an error, and nothing is written. */
+/* Writes all masters as `dtype` into one .safetensors file, atomically. NaN and infinite values, before or
+ * after conversion, are an error; then nothing is written. */
 Err hf_export(const Registry *, HfFamily, const char *path, DType dtype);
 
 #endif

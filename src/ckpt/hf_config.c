@@ -1,4 +1,4 @@
-/* config.json both ways: the rows of a type (hf_type.h) are gone through in their order. */
+/* Reads and writes config.json by the rows of a type (hf_type.h), in their order. */
 #include "ckpt/hf_config.h"
 
 #include <jansson.h>
@@ -62,9 +62,9 @@ Err hf_config_parse(const char *path, const Str *conf, Arena *arena, Config *con
     return e.code ? err_user("'%s' gives a model that cannot be: %s", path, e.msg) : ERR_OK;
 }
 
-/* ---- what an export is read back as ---- */
+/* ---- reading an export back ---- */
 
-/* *differences: as hf_config_compare says, INT_MAX if the file is refused. */
+/* *differences: as in hf_config_compare, INT_MAX if the file is refused. */
 static Err read_text_back(const char *path, const Str *text, const Config *c, const Derived *d, Str *notes,
                           int *differences) {
     Str conf = {0};
@@ -106,7 +106,7 @@ static HfFamily write_rows(const HfType *t, const Config *filled, const Derived 
     return w.family;
 }
 
-/* How many of the values that the type implies the model does not have. */
+/* How many of the values that the type implies differ from the model's. */
 static int count_unlike(const HfType *t, const Config *filled) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
@@ -121,7 +121,7 @@ static int count_unlike(const HfType *t, const Config *filled) {
     return unlike;
 }
 
-/* An error, and no text, if it is read back as another model. */
+/* If the text is read back as another model, an error and no text. */
 static Err write_type(const HfType *t, const Config *c, const Derived *d, DType dtype, const json_t *tokens,
                       Str *out, HfFamily *family, int *differences) {
     const Config filled = hf_config_filled(c, d);
@@ -134,8 +134,8 @@ static Err write_type(const HfType *t, const Config *c, const Derived *d, DType 
     return e;
 }
 
-/* The first type that fits. If there is none, the error says what is wrong with the nearest: the one that
- * implies the fewest other values, and then is read back with the fewest differences. */
+/* Writes the first type that fits. If none does, the error describes the nearest: the type that implies the
+ * fewest other values and is then read back with the fewest differences. */
 static Err write_first_fit(const Config *c, const Derived *d, DType dtype, const json_t *tokens, Str *out,
                            HfFamily *family) {
     const Config filled = hf_config_filled(c, d);
@@ -155,7 +155,7 @@ static Err write_first_fit(const Config *c, const Derived *d, DType dtype, const
                   : ERR_OK;
 }
 
-/* What no type can say. */
+/* Refuses options that no type can express. */
 static Err check_exportable(const Config *c, const Derived *d) {
     if (c->softmax_type != SOFTMAX_VANILLA)
         return err_user("no Hugging Face model that can be written has attention sinks, as --softmax-type %s "

@@ -1,4 +1,5 @@
-/* What is left of a configuration when options that say the same in other words, or nothing, are alike. */
+/* A configuration in canonical form: options that mean the same in different words, or nothing, become
+ * equal. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -34,7 +35,7 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
             fresh->rope_scaling_original_max_position_embeddings;
     c->rope_short_factor = plain_numbers(arena, &c->rope_short_factor);
     c->rope_long_factor = plain_numbers(arena, &c->rope_long_factor);
-    c->seq_length = I64_UNSET; /* of training */
+    c->seq_length = I64_UNSET; /* only for training */
 }
 
 /* "[1,0,1]" */
@@ -115,7 +116,7 @@ static json_t *json_of(const Config *c) {
     return root;
 }
 
-/* In as few digits as tell it from others. */
+/* In as few digits as are needed to tell it from others. */
 static Quoted shown(const json_t *value) {
     enum { FLAGS = JSON_COMPACT | JSON_ENCODE_ANY, FEW = 15, ALL = 17 };
     char *text = json_dumps(value, FLAGS | JSON_REAL_PRECISION(FEW));
@@ -127,7 +128,7 @@ static Quoted shown(const json_t *value) {
     return q;
 }
 
-/* Training alone knows it. */
+/* Whether only training uses the field. */
 static bool is_dropout(const char *field) {
     return !strcmp(field, "hidden_dropout") || !strcmp(field, "attention_dropout");
 }

@@ -13,7 +13,7 @@
 static const char CONFIG[] = "config.json", WEIGHTS[] = "model.safetensors",
                   GENERATION[] = "generation_config.json";
 
-/* ---- what the folder holds before ---- */
+/* ---- earlier content of the folder ---- */
 
 static bool is_written(const char *name, const HfExtras *x) {
     for (int i = 0; i < x->num_files; i++)
@@ -31,7 +31,7 @@ static bool is_model_file(const char *name) {
     return false;
 }
 
-/* A file of another model would be read with the files of this one; a folder cannot be replaced. */
+/* Another model's file would be read together with the new files. A folder cannot be replaced. */
 static Err check_entry(const char *dir, const char *name, const HfExtras *x) {
     if (!is_written(name, x)) {
         if (!is_model_file(name)) return ERR_OK;
@@ -59,8 +59,8 @@ static Err check_folder(const char *dir, const HfExtras *x) {
 
 /* ---- the files ---- */
 
-/* An import finds every parameter in the file. Its names may be those of another family: a mixture whose
- * layers are all dense has the names of a dense model. */
+/* Checks that an import finds every parameter in the file. Its names may be those of another family: a
+ * mixture whose layers are all dense has the names of a dense model. */
 static Err read_weights_back(const char *path, const Registry *r) {
     Safetensors *file;
     ERR_RETURN(safetensors_open(path, &file));
@@ -121,8 +121,8 @@ static Err move(const char *stage, const char *dir, const char *name) {
     return e;
 }
 
-/* After a crash an older configuration must not lie beside the new weights: it goes first, the new one comes
- * last. */
+/* After a crash an older configuration must not be found with the new weights: it is removed first, and the
+ * new one comes last. */
 static Err move_all(const char *stage, const char *dir, const HfExtras *x) {
     char *config = mem_printf("%s/%s", dir, CONFIG);
     Err e = file_remove(config);

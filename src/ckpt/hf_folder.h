@@ -8,7 +8,7 @@
 #include "base/str.h"
 #include "models/model.h"
 
-/* A file of the tokenizer, which is copied. */
+/* A file of the tokenizer, to be copied. */
 typedef struct HfFile {
     char *from;
     const char *name; /* in the folder */
@@ -16,17 +16,18 @@ typedef struct HfFile {
 
 enum { HF_MOST_FILES = 8 };
 
-/* What the folder has besides the model. */
+/* The content of the folder in addition to the model. */
 typedef struct HfExtras {
-    const json_t *tokens; /* hf_tokens.h; NULL: none is known */
+    const json_t *tokens; /* hf_tokens.h; NULL: unknown */
     HfFile files[HF_MOST_FILES];
     int num_files;
 } HfExtras;
 
 /* Writes config.json, generation_config.json, model.safetensors (weights as `dtype`) and the tokenizer's
- * files. All are written to a folder inside `dir`, the model is read back and compared (hf_config_read_back),
- * and they are moved to their places if nothing differs. A file of another model's weights or tokenizer that would
- * stay in `dir` is an error. After an error before the files are moved `dir` is as it was. */
+ * files. All are first written to a folder inside `dir`, then the model is read back and compared
+ * (hf_config_read_back). If there is no difference the files are moved to `dir`. A file of another model's
+ * weights or tokenizer that would remain in `dir` is an error. After an error before the files are moved,
+ * `dir` is unchanged. */
 Err hf_folder_write(const char *dir, const Model *, DType dtype, const HfExtras *, Str *notes);
 
 #endif

@@ -104,7 +104,8 @@ void hf_set_real(HfReader *r, int option, double v) {
     hf_set_text(r, option, text);
 }
 
-/* The option whose field is to be v; --disable-bias-linear and its like have the name of the opposite. */
+/* The option that sets the field to v; --disable-bias-linear and similar options are named after the
+ * opposite. */
 static const char *flag_text(int option, bool v) {
     return v != (CONFIG_ROWS[option].type == ARG_OFF) ? "true" : "false";
 }
@@ -193,7 +194,7 @@ static void token_write(HfWriter *w, const HfRow *row) {
     free(text);
 }
 
-/* ---- keys that must have one value ---- */
+/* ---- keys with one allowed value ---- */
 
 static void required_read(HfReader *r, const HfRow *row) {
     const bool value = row->fallback != 0;
@@ -206,7 +207,7 @@ static void refused_read(HfReader *r, const HfRow *row) {
     if (hf_member(r, NULL, row->key)) hf_refuse(r, row->key, row->word);
 }
 
-/* transformers gives the second name of such a key priority over the type's own. */
+/* transformers gives the second name of such a key priority over the type's own name. */
 static void alias_read(HfReader *r, const HfRow *row) {
     const json_t *v = hf_member(r, NULL, row->key);
     if (!v || json_equal(v, hf_member(r, NULL, row->word))) return;

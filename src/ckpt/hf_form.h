@@ -1,4 +1,4 @@
-/* Forms of rows (hf_type.h): how a row's key is read from config.json into options, and written. */
+/* Forms of rows (hf_type.h): how the key of a row is read from config.json into options, and written. */
 #ifndef ISOTRON_CKPT_HF_FORM_H
 #define ISOTRON_CKPT_HF_FORM_H
 
@@ -9,32 +9,32 @@
 #include "ckpt/hf_type.h"
 #include "config/config.h"
 
-/* The first problem stays; later reads return their fallback. */
+/* The first error stays; later reads return their fallback. */
 typedef struct HfReader {
     const json_t *root;
     const char *path;
     const HfRow *const *rows;
     int num_rows;
     Str *out;         /* `name = value` lines */
-    int64_t windowed; /* layers with a window; set by the row of windows */
+    int64_t windowed; /* number of layers with a window; set by the row of windows */
     Err err;
 } HfReader;
 
 typedef struct HfWriter {
     const Config *config; /* hf_config_filled */
     const Derived *derived;
-    const json_t *tokens; /* hf_tokens.h; NULL: none is known */
-    Str *out;             /* members of the object, each with a comma in front */
-    HfFamily family;      /* of the tensors' names; the type's, unless a form knows better */
+    const json_t *tokens; /* hf_tokens.h; NULL: unknown */
+    Str *out;             /* members of the object, each preceded by a comma */
+    HfFamily family;      /* of the tensors' names; the type's, unless a form changes it */
 } HfWriter;
 
-/* Either can be NULL: nothing to do in that direction. */
+/* Either may be NULL: no-op in that direction. */
 struct HfForm {
     void (*read)(HfReader *, const HfRow *);
     void (*write)(HfWriter *, const HfRow *);
 };
 
-/* Which layers have a sliding window. */
+/* The layers that have a sliding window. */
 typedef enum HfWindows {
     HF_WINDOWS_NONE,
     HF_WINDOWS_ALL,       /* all, if sliding_window is a number */
@@ -59,34 +59,35 @@ extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_exper
 
 /* ---- reading ---- */
 
-/* "key is 7, not a text": the key's value, then why it is wrong. */
+/* "key is 7, not a text": reports the key's value, then the reason. */
 void hf_refuse(HfReader *, const char *key, const char *why);
-/* The same of a key inside an object of the file (NULL: the file's own). */
+/* hf_refuse for a key inside an object of the file (NULL: the file's own object). */
 void hf_refuse_inside(HfReader *, const json_t *in, const char *key, const char *why);
-/* A member of `in` (NULL: the file's object); NULL if it is missing or null. */
+/* A member of `in` (NULL: the file's object); NULL if it is absent or null. */
 const json_t *hf_member(const HfReader *, const json_t *in, const char *key);
-/* At least 1; the fallback can be HF_REQUIRED. After an error 1, which is still a divisor. */
+/* At least 1. The fallback may be HF_REQUIRED. Returns 1 after an error, so that it is a valid divisor. */
 int64_t hf_get_size(HfReader *, const char *key, int64_t fallback);
-int64_t hf_get_count(HfReader *, const char *key, int64_t fallback); /* 0 is a count too */
+int64_t hf_get_count(HfReader *, const char *key, int64_t fallback); /* may be 0 */
 double hf_get_real(HfReader *, const json_t *in, const char *key, double fallback);
 bool hf_get_flag(HfReader *, const char *key, bool fallback);
 const char *hf_get_text(HfReader *, const json_t *in, const char *key, const char *fallback);
 /* The size that another row of the type reads into that option. */
 int64_t hf_get_option(HfReader *, int option);
-/* n times that size, which must be in the range of the row's option; an error names the row's key if it is
- * there, else the size's. */
+/* n times that size, which must be in the range of the row's option. An error names the row's key if it is
+ * present, else the size's. */
 int64_t hf_get_multiple(HfReader *, const HfRow *, int64_t n, int option);
-/* The number of layers, which fits in memory. */
+/* The number of layers, limited so that they fit in memory. */
 int64_t hf_get_layers(HfReader *);
 /* Sets an option: appends `name = value`. */
 void hf_set_size(HfReader *, int option, int64_t);
 void hf_set_real(HfReader *, int option, double);
-void hf_set_flag(HfReader *, int option, bool); /* of the field, also where the option is its opposite */
+void hf_set_flag(HfReader *, int option, bool); /* value of the field, also where the option is its
+                                                   opposite */
 void hf_set_text(HfReader *, int option, const char *);
 
-/* What a FIX or LACK row sets its option to. */
+/* The value that a FIX or LACK row sets. */
 const char *hf_fixed_text(const HfRow *);
-/* What KEY rows do: a number or a flag. */
+/* The form of KEY rows: a number or a flag. */
 void hf_value_read(HfReader *, const HfRow *);
 void hf_value_write(HfWriter *, const HfRow *);
 

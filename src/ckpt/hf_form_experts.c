@@ -4,20 +4,19 @@
 #include "base/mem.h"
 #include "ckpt/hf_form.h"
 
-/* Of the two names that transformers has for the number of experts the second, if a file has it, goes before
- * the first. */
+/* transformers has two names for the number of experts; the second takes precedence if a file has it. */
 static void experts_read(HfReader *r, const HfRow *row) {
     const char *key = hf_member(r, NULL, row->word) ? row->word : row->key;
     hf_set_size(r, row->option, hf_get_size(r, key, (int64_t)row->fallback));
 }
 
-/* Experts as wide as the model's MLP. */
+/* Only for experts as wide as the model's MLP. */
 static void expert_width_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->moe_ffn_hidden_size);
 }
 
-/* transformers divides the sigmoids of a token's experts by their sum. With one expert that makes 1; here the
- * sigmoid stays. */
+/* transformers divides the sigmoids of a token's experts by their sum. With one expert the quotient is 1;
+ * here the sigmoid stays. */
 static void several_experts_read(HfReader *r, const HfRow *row) {
     (void)row;
     if (hf_get_option(r, OPTION_moe_router_topk) == 1)
@@ -29,7 +28,8 @@ static void router_groups_read(HfReader *r, const HfRow *row) {
                   best = hf_get_size(r, "topk_group", 1), topk = hf_get_option(r, OPTION_moe_router_topk);
     if (best > groups) hf_refuse(r, "topk_group", "more than n_group");
     if (groups == 1) return;
-    /* A group counts the sum of its two best, here of its topk / group-topk best. */
+    /* In transformers a group's score is the sum of its two best experts, here of its topk / group-topk
+     * best. */
     if (topk % 2 || topk / 2 != best)
         hf_refuse(r, "topk_group", "not half of num_experts_per_tok, which this model needs");
     hf_set_size(r, row->option, groups);
@@ -42,7 +42,7 @@ static void router_groups_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, "topk_group", groups ? w->config->moe_router_group_topk : 1);
 }
 
-/* The number of shared experts, each as wide as the others. */
+/* The number of shared experts, each as wide as a routed expert. */
 static void shared_experts_read(HfReader *r, const HfRow *row) {
     const int64_t experts = hf_get_size(r, row->key, (int64_t)row->fallback);
     hf_set_size(r, row->option, hf_get_multiple(r, row, experts, OPTION_moe_ffn_hidden_size));
@@ -54,7 +54,7 @@ static void shared_experts_write(HfWriter *w, const HfRow *row) {
 
 /* ---- which layers have experts ---- */
 
-/* [0,1,1]: layers that `dense` says are without experts. */
+/* "[0,1,1]": layers that are dense according to `dense` get a 0. */
 static void set_moe_layers(HfReader *r, int64_t first_dense, int64_t step, const json_t *dense) {
     const int64_t layers = hf_get_layers(r);
     bool *is_dense = mem_zero((size_t)layers, sizeof *is_dense);

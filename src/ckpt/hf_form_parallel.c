@@ -1,4 +1,4 @@
-/* Forms of parallel residuals, which are written in other keys by each type of model. */
+/* Forms of parallel residuals; each type of model writes them with other keys. */
 #include "ckpt/hf_form.h"
 
 static void set_parallel(HfReader *r, const HfRow *row, ParallelResidual v) {
@@ -13,10 +13,9 @@ static void two_norms_write(HfWriter *w, const HfRow *row) {
     hf_put_flag(w, row->key, w->config->parallel_residual == PARALLEL_TWO_NORMS);
 }
 
-/* ---- Falcon ----
- * new_decoder_architecture: parallel, with the number of norms in num_ln_in_parallel_attn and any groups of
- * heads. Without it there is one norm, or layers are not parallel (parallel_attn false), and one key and
- * value head or all. */
+/* ---- Falcon ---- new_decoder_architecture true: parallel layers, num_ln_in_parallel_attn norms, any number
+ * of groups. False: one norm, or layers that are not parallel (parallel_attn false), and one key and value
+ * head or one per query head. */
 
 static bool is_new_falcon(HfReader *r) { return hf_get_flag(r, "new_decoder_architecture", false); }
 

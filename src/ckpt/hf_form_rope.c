@@ -17,28 +17,29 @@ static bool has_objects(const json_t *in) {
 static const char SCALING[] = "rope_scaling", PARAMETERS[] = "rope_parameters", FULL[] = "full_attention",
                   SLIDING[] = "sliding_attention";
 
-/* NULL: there is none. */
+/* NULL: none. */
 static const json_t *get_object(HfReader *r, const char *key) {
     const json_t *v = hf_member(r, NULL, key);
     if (v && !json_is_object(v)) hf_refuse(r, key, "not an object");
     return v;
 }
 
-/* NULL if it is missing or empty. Its numbers are those of every layer. */
+/* NULL if it is absent or empty. Its numbers apply to every layer. */
 static const json_t *get_flat(HfReader *r, const char *key) {
     const json_t *v = get_object(r, key);
     if (has_objects(v)) hf_refuse(r, key, "but separate values for each kind of layer are not supported");
     return json_object_size(v) ? v : NULL;
 }
 
-/* Whether layers with a window have a separate rotation in this type of model. */
+/* Whether windowed layers have a separate rotation in this type of model. */
 static bool has_two_rotations(const HfReader *r) {
     int i = 0;
     while (i < r->num_rows && r->rows[i]->option != OPTION_rope_local_base_freq) i++;
     return i < r->num_rows;
 }
 
-/* The object in rope_parameters for that kind of layer. rope_scaling, of older files, is that of full layers. */
+/* The object in rope_parameters for that kind of layer. In older files rope_scaling applies to full
+ * layers. */
 static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char **key) {
     const json_t *scaling = get_flat(r, SCALING), *kinds = get_object(r, PARAMETERS), *item;
     const char *name;
@@ -53,14 +54,16 @@ static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char
     return !scaling ? kinds ? hf_member(r, kinds, kind) : NULL : kind == FULL ? scaling : NULL;
 }
 
-/* transformers lets rope_scaling, of older files, go before rope_parameters. An empty one counts as none. */
+/* In transformers rope_scaling, of older files, takes precedence over rope_parameters. An empty object counts
+ * as absent. */
 static const json_t *find_rope(HfReader *r, const char **key) {
     if (has_two_rotations(r)) return find_rope_of_kind(r, FULL, key);
     const json_t *scaling = get_flat(r, *key = SCALING);
     return scaling ? scaling : get_flat(r, *key = PARAMETERS);
 }
 
-/* Its place is the object, where it can have a name of its own, or the file; the object's goes first. */
+/* The number is in the object, where it may have another name, or in the file; the object takes
+ * precedence. */
 static double get_rope_number(HfReader *r, const HfRow *row, const char **place) {
     const json_t *in = find_rope(r, place);
     const char *inside = row->word ? row->word : row->key;
@@ -91,8 +94,8 @@ static void set_scaling_number(HfReader *r, const json_t *in, const char *in_key
 
 static const char ORIGINAL[] = "original_max_position_embeddings";
 
-/* Its default is the model's length; a number outside the object goes before the one inside, unless layers
- * have two kinds of rotation. */
+/* The default is the model's length. A number outside the object takes precedence over the one inside, unless
+ * layers have two kinds of rotation. */
 static double get_original_length(HfReader *r, const json_t *in) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  inside = hf_get_real(r, in, ORIGINAL, positions);
@@ -122,7 +125,8 @@ static void set_factors(HfReader *r, const json_t *in, const char *in_key, const
     str_free(&text);
 }
 
-/* attention_factor, or what follows from `factor`. Without both it follows from the lengths, here as there. */
+/* attention_factor, or its value as derived from `factor`. Without both it follows from the lengths, in
+ * transformers and here. */
 static void set_attention_factor(HfReader *r, const json_t *in, const char *in_key, double original) {
     const double stretch = hf_get_real(r, in, "factor", 0),
                  usual = stretch > 1 ? sqrt(1 + log(stretch) / log(original)) : 1,
@@ -145,7 +149,7 @@ static const char *get_rope_type(HfReader *r, const json_t *in) {
     return in ? hf_get_text(r, in, "rope_type", hf_get_text(r, in, "type", "default")) : "default";
 }
 
-/* Layers with a window, which are not scaled. */
+/* The base of windowed layers, which are not scaled. */
 static void local_base_read(HfReader *r, const HfRow *row) {
     const char *key;
     const json_t *in = find_rope_of_kind(r, SLIDING, &key);
@@ -189,8 +193,8 @@ static void put_factors(HfWriter *w, const char *key, const TextList *factors) {
     str_puts(w->out, "]");
 }
 
-/* Phi-3, whose row has a usual length, has it outside the object; the object of older versions has three keys
- * alone. */
+/* Phi-3, whose row has a usual length, has the length outside the object. In older versions the object has
+ * only three keys. */
 static void long_rope_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const bool outside = row->fallback != 0;
@@ -205,7 +209,7 @@ static void long_rope_write(HfWriter *w, const HfRow *row) {
     if (outside) hf_put_size(w, ORIGINAL, original);
 }
 
-/* The spelling that old and new transformers read. */
+/* Writes the spelling that old and new transformers read. */
 static void rope_scaling_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     char low[40], high[40], factor[40];
@@ -226,7 +230,7 @@ static void rope_scaling_write(HfWriter *w, const HfRow *row) {
         hf_put_text(w, row->key, "null");
 }
 
-/* Phi-3's only scaling. Its original length is not read from inside the object. */
+/* Phi-3's only scaling. Its original length is read from outside the object only. */
 static void long_rope_read(HfReader *r, const HfRow *row) {
     const char *key;
     const json_t *in = find_rope(r, &key);

@@ -4,7 +4,7 @@
 
 #include "ckpt/hf_form.h"
 
-/* The size of a head where nothing says otherwise. */
+/* The default size of a head. */
 static int64_t usual_head_size(HfReader *r) {
     const int64_t heads = hf_get_option(r, OPTION_num_attention_heads),
                   hidden = hf_get_option(r, OPTION_hidden_size);
@@ -54,7 +54,8 @@ static void positions_read(HfReader *r, const HfRow *row) {
 
 /* ---- activations ---- */
 
-/* Names of activations; of several the first is written. A type of model has gates or has none. */
+/* Names of activations; the first name of an activation is written. All activations of a type are gated, or
+ * none is. */
 static const struct {
     const char *name;
     bool is_gate;
@@ -82,7 +83,7 @@ static void gate_read(HfReader *r, const HfRow *row) { read_activation(r, row, t
 static void activation_write(HfWriter *w, const HfRow *row) {
     int i = 0;
     while (i < N_ACTIVATIONS && ACTIVATIONS[i].activation != w->config->activation) i++;
-    if (i == N_ACTIVATIONS) return; /* without the key it is read back as another model, which refuses it */
+    if (i == N_ACTIVATIONS) return; /* without the key the file is read back as another model, and refused */
     char text[40] = "\"";
     strcat(strcat(text, ACTIVATIONS[i].name), "\"");
     hf_put_text(w, row->key, text);
@@ -90,7 +91,7 @@ static void activation_write(HfWriter *w, const HfRow *row) {
 
 /* ---- attention scores and logits ---- */
 
-/* Scores are divided by the square root of that whole number. */
+/* Scores are divided by the square root of this whole number. */
 static void pre_attention_scalar_read(HfReader *r, const HfRow *row) {
     hf_set_real(r, row->option, 1 / sqrt((double)hf_get_size(r, row->key, (int64_t)row->fallback)));
 }
@@ -100,7 +101,7 @@ static void pre_attention_scalar_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, (int64_t)fmin(round(1 / (scale * scale)), most));
 }
 
-/* null is no cap, and a missing key the usual one; a fallback of 0 is none. */
+/* null means no cap; a missing key means the fallback; a fallback of 0 means no cap. */
 static void softcap_read(HfReader *r, const HfRow *row) {
     const json_t *cap = json_object_get(r->root, row->key);
     if (cap ? !json_is_null(cap) : row->fallback != 0) hf_value_read(r, row);

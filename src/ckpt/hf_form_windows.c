@@ -4,12 +4,12 @@
 
 #include "ckpt/hf_form.h"
 
-/* Whether max_window_layers counts. */
+/* Whether max_window_layers has an effect. */
 static bool reads_first(const HfRow *row) {
     return row->choice == HF_WINDOWS_LATE || row->choice == HF_WINDOWS_EVEN;
 }
 
-/* Whether use_sliding_window counts. */
+/* Whether use_sliding_window has an effect. */
 static bool is_switched(const HfRow *row) { return reads_first(row) || row->choice == HF_WINDOWS_SWITCHED; }
 
 /* Whether every n-th layer has no window, and the others always have one. */
@@ -20,7 +20,7 @@ static bool is_periodic(const HfRow *row) {
 /* Whether layer_types decides which layers have a window. */
 static bool reads_layers(const HfRow *row) { return reads_first(row) || is_periodic(row); }
 
-/* Whether layer_types, if there is one, gives layer i a window; otherwise what is the case without it. */
+/* Whether layer_types, if present, gives layer i a window; otherwise `otherwise`. */
 static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise) {
     const char *word = json_string_value(json_array_get(types, (size_t)i));
     if (!types) return otherwise;
@@ -40,14 +40,14 @@ static int64_t get_number(HfReader *r, const HfRow *row) {
     return reads_first(row) ? hf_get_count(r, "max_window_layers", 28) : 2;
 }
 
-/* In a file without layer_types. */
+/* Whether layer i has a window in a file without layer_types. */
 static bool is_windowed(const HfRow *row, int64_t i, int64_t number) {
     if (row->choice == HF_WINDOWS_LATE) return i >= number;
     if (row->choice == HF_WINDOWS_EVEN) return i % 2 == 0 && i < number;
     return is_periodic(row) ? (i + 1) % number != 0 : row->choice != HF_WINDOWS_NONE;
 }
 
-/* The size of the window, 0: there is none. Hugging Face counts the token itself. */
+/* The size of the window; 0: none. Hugging Face counts the token itself. */
 static int64_t get_window(HfReader *r, const HfRow *row) {
     const json_t *size = json_object_get(r->root, row->key);
     if (row->choice == HF_WINDOWS_NONE) return 0;
@@ -59,8 +59,8 @@ static int64_t get_window(HfReader *r, const HfRow *row) {
     return json_is_null(size) ? 0 : hf_get_size(r, row->key, (int64_t)row->fallback);
 }
 
-/* transformers ignores layer_types in some types of model; a file in which it contradicts what they do was
- * meant for something else. */
+/* transformers ignores layer_types in some types of model. A file in which it contradicts the type is
+ * refused. */
 static void windows_read(HfReader *r, const HfRow *row) {
     const json_t *types = hf_member(r, NULL, "layer_types");
     const int64_t layers = hf_get_layers(r), size = get_window(r, row), number = get_number(r, row);

@@ -21,7 +21,7 @@ void hf_problem_report(Str *out, HfProblem *p, const char *what) {
 
 enum { BLOCK = 256 };
 
-/* What n <= BLOCK values of dtype `from` are after a conversion to `to`. */
+/* Converts n <= BLOCK values of dtype `from` to `to` and back to double. */
 static void convert_there_and_back(double *out, const void *values, DType from, DType to, size_t n) {
     double converted[BLOCK];
     dtype_convert(converted, to, values, from, n);

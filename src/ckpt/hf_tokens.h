@@ -9,10 +9,10 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* Adds those of `from` that `tokens` has not. One that is no token of the vocabulary is left out and noted;
- * `where` names the source of `from` in the note. */
+/* Adds those ids of `from` that `tokens` lacks. An id outside the vocabulary is skipped, with a note; `where`
+ * names the source of `from` in the note. */
 void hf_tokens_take(json_t *tokens, const json_t *from, const char *where, int64_t vocab_size, Str *notes);
-/* The same from the folder's generation_config.json, if there is one, and then from its config.json. */
+/* hf_tokens_take from the folder's generation_config.json, if it exists, and then from its config.json. */
 Err hf_tokens_read(json_t *tokens, const char *dir, int64_t vocab_size, Str *notes);
 
 #endif

@@ -17,7 +17,7 @@
  *   REQUIRE(key, value), STATE(key, value) the key must have this value if it is there; STATE also writes it
  *   REFUSE(key, why)                       must not be there
  *   ALIAS(key, other)                      must be equal to the other key if it is there
- *   SPECIAL(form, option, key, fallback)   read and written by functions of their own
+ *   SPECIAL(form, option, key, fallback)   read and written by separate functions
  *   DEMAND(form)                           only checks
  *   ROPE(option, key, inside, fallback)    has the name `inside` in rope_scaling and rope_parameters
  *   ACTIVATION(form, key, fallback), WINDOWS(choice, size), EXPERTS(key, second key, fallback)

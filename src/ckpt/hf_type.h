@@ -11,15 +11,15 @@
 
 typedef struct HfForm HfForm; /* hf_form.h */
 
-/* A row of <type>.def. It replaces an earlier row of the same name, in the place of that one. */
+/* A row of <type>.def. It replaces an earlier row with the same name, in its place. */
 typedef struct HfRow {
-    const char *name;   /* of the option; "key " and the key where a row has another subject */
+    const char *name;   /* of the option; "key " and the key if the row has no option */
     int option;         /* of options.def; -1: none */
     const char *key;    /* of config.json; NULL: none */
-    double fallback;    /* what a missing key means */
-    const char *word;   /* a fallback that is a text, a second key, a reason, a value: as the form takes it */
+    double fallback;    /* value of a missing key */
+    const char *word;   /* depends on the form: a fallback that is a text, a second key, a reason, a value */
     int choice;         /* HfWindows */
-    const HfForm *form; /* NULL: the type has no row of that name */
+    const HfForm *form; /* NULL: the type has no row with that name */
 } HfRow;
 
 enum { HF_REQUIRED = -1, HF_USUAL = -2, HF_MOST_ROWS = 64 };
@@ -33,9 +33,9 @@ typedef struct HfType {
 
 extern const HfType HF_TYPE[HF_TYPES];
 
-/* NULL if there is none of that name. */
+/* NULL if no type has that name. */
 const HfType *hf_type_find(const char *name);
-/* The rows that hold, in the order of the keys in the file; returns how many. */
+/* The effective rows, in the order of the keys in the file; returns their number. */
 int hf_type_rows(const HfType *, const HfRow *out[HF_MOST_ROWS]);
 /* "gpt2, llama, ... and the last one" */
 void hf_type_names(Str *out);

@@ -5,7 +5,7 @@
 #include "ckpt/reader.h"
 #include "comm/agree.h"
 
-/* Elements that a stored box and what this rank holds have in common. */
+/* The elements that a stored box and this rank's part have in common. */
 typedef struct Overlap {
     const Param *param;
     int part;
@@ -18,10 +18,10 @@ typedef struct Plan {
     const Ckpt *ckpt;
     Overlap *overlaps;
     int64_t n;
-    unsigned char *is_known; /* of each stored tensor: some rank has the parameter */
+    unsigned char *is_known; /* for each stored tensor: some rank has the parameter */
 } Plan;
 
-/* The part, as one box at its beginning. */
+/* The full part, as one box. */
 static CkptTensor wanted(const Param *p, int part, const CkptItem *item) {
     return (CkptTensor){
         .name = p->spec.name,
@@ -105,7 +105,7 @@ static Err match_all(Plan *plan, const Registry *r, const CkptItem *items, int n
     return ERR_OK;
 }
 
-/* Whether some rank has FP8 scales that are stored. */
+/* Whether some rank has any of the stored FP8 scales. */
 static bool knows_fp8_state(const Plan *plan) {
     const Manifest *m = &plan->ckpt->manifest;
     for (int64_t i = 0; i < m->count; i++)
@@ -113,7 +113,7 @@ static bool knows_fp8_state(const Plan *plan) {
     return false;
 }
 
-/* Every rank finds the same: what is stored and none of them has. */
+/* Refuses stored tensors that no rank has. Every rank finds the same ones. */
 static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) {
     const Ckpt *c = plan->ckpt;
     const Manifest *m = &c->manifest;
@@ -130,7 +130,7 @@ static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) 
     return ERR_OK;
 }
 
-/* Overlaps with one stored box follow each other. */
+/* Checks each stored box once; overlaps with one box are consecutive. */
 static Err check_bytes(const Plan *plan) {
     for (int64_t i = 0; i < plan->n; i++)
         if (!i || plan->overlaps[i].stored != plan->overlaps[i - 1].stored)
@@ -138,7 +138,7 @@ static Err check_bytes(const Plan *plan) {
     return ERR_OK;
 }
 
-/* Rows [row, row + n) of the overlap, which lie one behind the other in the item. */
+/* Copies rows [row, row + n) of the overlap, which are contiguous in the item. */
 static void copy_run(const Ckpt *c, const Overlap *o, int64_t row, int64_t n, Device *device) {
     const CkptTensor *t = o->stored;
     const DType dtype = o->item->dtype;

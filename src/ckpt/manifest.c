@@ -35,7 +35,7 @@ void manifest_free(Manifest *m) {
 }
 
 CkptTensor *manifest_add(Manifest *m) {
-    if (!(m->count & (m->count - 1))) /* at every power of two, room for as many again */
+    if (!(m->count & (m->count - 1))) /* the capacity doubles at every power of two */
         m->tensors = mem_grow(m->tensors, (size_t)m->count * 2 + 1, sizeof *m->tensors);
     CkptTensor *t = &m->tensors[m->count++];
     *t = (CkptTensor){0};
@@ -91,7 +91,7 @@ static void print_tensor(const CkptTensor *t, Str *out) {
                out);
 }
 
-/* Each entry ends in a comma, so that shares can be put together as they are. */
+/* Each entry ends in a comma, so that shares can be concatenated. */
 void manifest_print_tensors(const Manifest *m, Str *out) {
     for (int64_t i = 0; i < m->count; i++) {
         str_puts(out, "\n ");
@@ -112,7 +112,7 @@ void manifest_print(const Manifest *m, const char *entries, size_t n, Str *out) 
                    out);
     }
     str_puts(out, "],\n\"tensors\": [");
-    str_add(out, entries, n ? n - 1 : 0); /* the last comma separates nothing */
+    str_add(out, entries, n ? n - 1 : 0); /* without the last comma */
     str_puts(out, "],\n");
     hash_hex(hash128(out->s + begin, out->len - begin), hex);
     str_printf(out, "%s%s%s", TAIL, hex, END);
@@ -167,7 +167,7 @@ static bool get_hash(const json_t *json, Hash128 *out) {
     return true;
 }
 
-/* The stored box lies inside the part, and its bytes inside the file. */
+/* Checks that the stored box is inside the part, and its bytes inside the file. */
 static bool is_consistent(const CkptTensor *t, const Manifest *m) {
     int64_t elements, bytes, end;
     if (t->file < 0 || t->file >= m->num_files) return false;
@@ -211,7 +211,8 @@ static Err parse_file(Manifest *m, const char *path, const json_t *json) {
     return ERR_OK;
 }
 
-/* The n boxes of one part, in order of their offsets: pairwise apart, and together as large as the part. */
+/* Checks the n boxes of one part, in order of their offsets: they are disjoint, and together as large as the
+ * part. */
 static Err check_cover(const char *path, const CkptTensor *t, int64_t n) {
     int64_t stored = 0;
     if (n > MOST_SHARDS)
@@ -224,7 +225,8 @@ static Err check_cover(const char *path, const CkptTensor *t, int64_t n) {
         for (int64_t k = i + 1; k < n && t[k].box.offset[0] < t[i].box.offset[0] + t[i].box.shape[0]; k++)
             if (box_intersect(&t[i].box, &t[k].box, &both))
                 return bad(path, "two shards of tensor %s overlap", ckpt_title(t).s);
-        stored += t[i].box.shape[0] * t[i].box.shape[1]; /* at most global[0] * global[1], as none overlap */
+        /* at most global[0] * global[1], because none overlap */
+        stored += t[i].box.shape[0] * t[i].box.shape[1];
     }
     if (stored != t->global[0] * t->global[1])
         return bad(path, "tensor %s is not there completely", ckpt_title(t).s);

@@ -4,12 +4,12 @@
  *      "files": [{"name": "shard_00000.bin", "bytes": 4096}],
  *      "tensors": [
  *       {"name": "decoder.layers.0.self_attention.linear_qkv.weight", "suffix": ".exp_avg", "part": "q",
- * "global_shape": [36, 36], "offset": [0, 0], "shape": [36, 36], "dtype": "F32", "file": 0, "byte_offset": 0,
- * "bytes": 5184, "xxh3_128": "..."}], "xxh3_128": "..."}
+ *        "global_shape": [36, 36], "offset": [0, 0], "shape": [36, 36], "dtype": "F32", "file": 0,
+ *        "byte_offset": 0, "bytes": 5184, "xxh3_128": "..."}], "xxh3_128": "..."}
  *
- * The last hash is of all bytes of the manifest before its own line. Parts are stored de-interleaved, rows of
- * all groups one after the other, and without padding rows, so that a box of a part means the same in every
- * layout. */
+ * The last hash is that of all bytes of the manifest before its own line. Parts are stored de-interleaved,
+ * with the rows of all groups in sequence and without padding rows. So a box of a part has the same meaning
+ * in every layout. */
 #ifndef ISOTRON_CKPT_MANIFEST_H
 #define ISOTRON_CKPT_MANIFEST_H
 
@@ -21,15 +21,15 @@
 #include "base/str.h"
 #include "param/param.h"
 
-/* False if they share nothing. */
+/* False if the intersection is empty. */
 bool box_intersect(const Box *, const Box *, Box *out);
 
 typedef struct CkptTensor {
     const char *name, *suffix,
         *part;         /* a parameter; "" or what optimizer state of it (".exp_avg"); "whole", "q", ... */
     int ndim;          /* 1 or 2 */
-    int64_t global[2]; /* shape of the whole part; [1] is 1 for a vector */
-    Box box;           /* what is stored, row-major */
+    int64_t global[2]; /* shape of the full part; [1] is 1 for a vector */
+    Box box;           /* the stored box, row-major */
     DType dtype;       /* a float type */
     int file;
     int64_t byte_offset, bytes;
@@ -58,17 +58,17 @@ void manifest_free(Manifest *);
 CkptTensor *manifest_add(Manifest *);
 /* Appends the entries of all tensors: a rank's share of the list. */
 void manifest_print_tensors(const Manifest *, Str *out);
-/* The text of manifest.json, with the entries (n characters) of all ranks, one share after the other. */
+/* Writes the text of manifest.json. `entries` (n characters) are those of all ranks, in sequence. */
 void manifest_print(const Manifest *, const char *entries, size_t n, Str *out);
-/* Reads a text that may hold anything. On success all texts, shapes, offsets and sizes agree with each other,
- * the boxes of each part cover it exactly once, and no size overflows. `path` is for the sentences.
- * manifest_free also after an error. */
+/* Parses untrusted text. On success all texts, shapes, offsets and sizes are consistent, the boxes of each
+ * part cover it exactly once, and no size overflows. `path` appears in error messages. Call manifest_free
+ * also after an error. */
 Err manifest_parse(Manifest *out, const char *path, const char *text, size_t n);
 
-/* By (suffix, name, part, offset). */
+/* Compares by (suffix, name, part, offset). */
 int ckpt_tensor_order(const void *, const void *);
 bool ckpt_same_part(const CkptTensor *, const CkptTensor *);
-/* "'decoder.final_layernorm.weight.exp_avg' (whole)" for sentences. */
+/* "'decoder.final_layernorm.weight.exp_avg' (whole)", for error messages. */
 typedef struct TensorTitle {
     char s[360];
 } TensorTitle;

@@ -47,7 +47,7 @@ static Err map_file(const Ckpt *c, int64_t file) {
     return e;
 }
 
-/* Those of all ranks; each takes its share. */
+/* Checks the files of all ranks; each rank checks its share. */
 static Err look_at_files(const Ckpt *c) {
     const int world = c->comm ? comm_world(c->comm) : 1;
     for (int64_t i = c->comm ? comm_rank(c->comm) : 0; i < c->manifest.num_files; i += world)
@@ -89,7 +89,7 @@ static Err check_all_bytes(const Ckpt *c) {
     return ERR_OK;
 }
 
-/* Adds what the user can do about a damaged checkpoint. */
+/* Adds advice on a damaged checkpoint. */
 static Err advise(Err e, const char *dir, int64_t damaged) {
     int64_t *all, n, found = -1;
     ckpt_list(dir, &all, &n);
@@ -111,7 +111,7 @@ static Err advise(Err e, const char *dir, int64_t damaged) {
     return longer;
 }
 
-/* The advice takes reading whole checkpoints: one rank's task. */
+/* The advice needs reads of complete checkpoints, so only one rank makes it. */
 Err ckpt_agree(const Ckpt *c, Err e) {
     e = comm_agree(c->comm, e);
     if (e.code && (!c->comm || comm_rank(c->comm) == 0)) e = advise(e, c->dir, c->iteration);

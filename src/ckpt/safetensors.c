@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/str.h"
 
-enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100000000 /* of the format */ };
+enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100000000 /* the format's limit */ };
 
 typedef struct SafeFile {
     char *name; /* inside the folder of an index; NULL for a single file */
@@ -48,7 +48,7 @@ static Err read_integers(const json_t *list, int64_t *out, size_t *n, size_t mos
 
 /* Elements of a shape; false if the shape cannot belong to anything in memory. */
 static bool count_elements(const int64_t *dim, size_t ndim, int64_t *out) {
-    int64_t product = 1; /* of the dimensions that are not 0, so that no stride overflows either */
+    int64_t product = 1; /* of the dimensions that are not 0, so that no stride overflows */
     *out = 1;
     for (size_t i = 0; i < ndim; i++) {
         if (__builtin_mul_overflow(product, dim[i] ? dim[i] : 1, &product)) return false;
@@ -107,7 +107,7 @@ static int by_place(const void *a, const void *b) {
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* The tensors must cover the `size` bytes behind the header, without gap or overlap. */
+/* The tensors must cover the `size` bytes after the header, without gap or overlap. */
 static Err place(const char *path, Safetensors *s, Entry *entries, size_t n, const unsigned char *base,
                  int64_t size) {
     qsort(entries, n, sizeof *entries, by_place);
@@ -195,7 +195,7 @@ static bool is_open(const Safetensors *s, const char *name) {
     return false;
 }
 
-/* {"weight_map": {tensor: file}}: opens the files, which together hold exactly these tensors. */
+/* {"weight_map": {tensor: file}}: opens the files, which must have exactly these tensors. */
 static Err open_mapped(Safetensors *s, const char *path, const json_t *map) {
     if (!json_is_object(map)) return err_user("'%s' has no weight_map; download it again", path);
     const char *slash = strrchr(path, '/'), *tensor;
@@ -203,8 +203,8 @@ static Err open_mapped(Safetensors *s, const char *path, const json_t *map) {
     json_object_foreach((json_t *)map, tensor, value) {
         const char *file = json_string_value(value);
         if (!file || !*file || strchr(file, '/'))
-            return err_user("'%s': weight_map gives no file beside it for tensor %s; download it again", path,
-                            quote(tensor).s);
+            return err_user("'%s': weight_map gives no file in its folder for tensor %s; download it again",
+                            path, quote(tensor).s);
         if (is_open(s, file)) continue;
         ERR_RETURN(open_one(
             s, arena_printf(s->arena, "%.*s%s", slash ? (int)(slash - path + 1) : 0, path, file), file));

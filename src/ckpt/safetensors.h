@@ -1,6 +1,6 @@
-/* The safetensors format of Hugging Face: 8 bytes length of the header (little-endian), the header (a JSON
- * object: name -> dtype, shape, data_offsets; "__metadata__" -> texts), the bytes of all tensors without a
- * gap. Source: the format section of github.com/huggingface/safetensors. Nothing in a file is trusted. */
+/* The safetensors format of Hugging Face: 8 bytes length of the header (little-endian); the header (a JSON
+ * object: name -> dtype, shape, data_offsets; "__metadata__" -> texts); the bytes of all tensors without a
+ * gap. Source: the format section of github.com/huggingface/safetensors. Files are untrusted. */
 #ifndef ISOTRON_CKPT_SAFETENSORS_H
 #define ISOTRON_CKPT_SAFETENSORS_H
 
@@ -10,7 +10,7 @@
 
 typedef struct SafeTensor {
     const char *name;
-    Tensor tensor; /* contiguous; of an opened file read-only. A scalar has the shape [1] */
+    Tensor tensor; /* contiguous; read-only in an opened file. A scalar has the shape [1] */
 } SafeTensor;
 
 typedef struct MetaText {
@@ -18,8 +18,8 @@ typedef struct MetaText {
 } MetaText;
 
 typedef struct Safetensors {
-    const char *path;    /* as it was given */
-    SafeTensor *tensors; /* by name */
+    const char *path;    /* as given */
+    SafeTensor *tensors; /* sorted by name */
     int64_t count;
     MetaText *metadata; /* of all files */
     int64_t num_metadata;
@@ -28,9 +28,9 @@ typedef struct Safetensors {
     Arena *arena;
 } Safetensors;
 
-/* Opens a .safetensors file, a .safetensors.index.json with its files beside it, or a folder that holds
- * either under the names model.safetensors and model.safetensors.index.json. The files stay mapped: they must
- * not change until safetensors_close. On an error *out is NULL. */
+/* Opens a .safetensors file, a .safetensors.index.json with its files in the same folder, or a folder that
+ * holds either under the names model.safetensors and model.safetensors.index.json. The files stay mapped:
+ * they must not change until safetensors_close. On an error *out is NULL. */
 Err safetensors_open(const char *path, Safetensors **out);
 void safetensors_close(Safetensors *);
 /* NULL if there is none. */
@@ -38,9 +38,9 @@ const Tensor *safetensors_find(const Safetensors *, const char *name);
 
 /* Returns the bytes of tensors[i], valid until the next call: for tensors too large to hold all at once. */
 typedef const void *SafeBytesFn(void *arg, int64_t i);
-/* Replaces `path` atomically. Tensors are contiguous; with `bytes` their data is not read but asked for, in
- * file order (widest dtype first, then by name, as the safetensors library writes). Equal input gives equal
- * bytes. */
+/* Replaces `path` atomically. Tensors are contiguous. With `bytes` their data is not read; the function is
+ * called instead, in file order (widest dtype first, then by name, as the safetensors library writes). Equal
+ * input gives equal bytes. */
 Err safetensors_write(const char *path, const SafeTensor *tensors, int64_t count, const MetaText *metadata,
                       int64_t num_metadata, SafeBytesFn *bytes, void *arg);
 

@@ -15,7 +15,7 @@ typedef struct Place {
     int64_t index;
 } Place;
 
-/* Widest first, so that everything is aligned; among equals the library's order. */
+/* Widest first, so that everything is aligned; types of equal width in the library's order. */
 static const unsigned char RANK[DTYPES] = {
     [I64] = 0, [F64] = 1, [F32] = 2, [I32] = 3, [BF16] = 4, [F16] = 5, [U8] = 6};
 

@@ -13,7 +13,7 @@
 #include "ckpt/shard_boxes.h"
 #include "comm/agree.h"
 
-/* Where a box comes from. */
+/* The source of a box. */
 typedef struct Source {
     const Param *param;
     int part;
@@ -26,9 +26,9 @@ struct CkptSaving {
     Comm *comm;
     Device *device;  /* of the items */
     Manifest mine;   /* the boxes of this rank's shard, and the state */
-    Source *sources; /* [mine.count], until the start returns */
+    Source *sources; /* [mine.count], valid until the start returns */
     int64_t bytes;   /* of the shard; 0: this rank has none */
-    char *image;     /* the shard as it was at the start; NULL: it is taken from the sources */
+    char *image;     /* copy of the shard, made by the start; NULL: written from the sources */
     pthread_t writer;
     bool in_thread;
     atomic_bool is_written;
@@ -37,10 +37,10 @@ struct CkptSaving {
 
 static int rank_of(const CkptSaving *s) { return s->comm ? comm_rank(s->comm) : 0; }
 
-/* ---- what to write ---- */
+/* ---- selection ---- */
 
-/* Whether this rank speaks for what it holds. Ranges are this rank's alone among data-parallel ranks, who all
- * have the buffers. */
+/* Whether this rank is primary for its part. Among data-parallel ranks each range belongs to one rank only,
+ * but all have the buffers. */
 static bool speaks(const Registry *r, const Param *p, const CkptItem *item) {
     const unsigned data_parallel = 1u << AXIS_CP | 1u << AXIS_DP | 1u << AXIS_EDP;
     if (!item->ranges || p->spec.flags & PARAM_BUFFER) return param_is_owned(r, p);
@@ -87,7 +87,7 @@ static void plan(CkptSaving *s, const Registry *r, const CkptItem *items, int n_
 
 /* ---- writing ---- */
 
-/* Does something with the bytes of a tensor, which come piece by piece. */
+/* Called with the bytes of a tensor, piece by piece. */
 typedef Err PieceFn(void *arg, const void *bytes, size_t n);
 
 static Err each_piece(const CkptSaving *s, int64_t i, PieceFn *fn, void *arg) {
@@ -155,7 +155,7 @@ static void *run_writer(void *arg) {
 
 /* ---- the manifest ---- */
 
-/* The number of each rank, in their order. */
+/* The numbers of all ranks, in their order. */
 static int64_t *numbers_of_all(Comm *comm, int64_t mine) {
     int64_t *all = mem_zero(comm ? (size_t)comm_world(comm) : 1, sizeof *all);
     all[0] = mine;
@@ -170,7 +170,7 @@ static int64_t *numbers_of_all(Comm *comm, int64_t mine) {
     return all;
 }
 
-/* The texts of all ranks, one after the other, on rank 0; nothing elsewhere. */
+/* The texts of all ranks, concatenated, on rank 0; empty elsewhere. */
 static Str texts_of_all(Comm *comm, Str mine) {
     if (!comm) return mine;
     const int world = comm_world(comm);
@@ -193,7 +193,7 @@ static Str texts_of_all(Comm *comm, Str mine) {
     return all;
 }
 
-/* Which ranks have written a file, and the entries of all ranks. */
+/* Collects which ranks have written a file, and the entries of all ranks. */
 static Str collect(CkptSaving *s) {
     Manifest *m = &s->mine;
     const int world = s->comm ? comm_world(s->comm) : 1;
@@ -233,7 +233,7 @@ static Err not_saved(Err e, int64_t iteration) {
     return longer;
 }
 
-/* After an error of the publication itself everything stays: the disk may still have the names of before it. */
+/* If the publication itself fails, all files stay: the disk may still have the earlier names. */
 static Err publish(const CkptSaving *s, Err e, const Str *entries) {
     const int64_t iteration = s->options.iteration;
     char *folder = folder_path(s->dir, iteration, ".tmp");

@@ -9,12 +9,12 @@ bool held_is_stored(const Param *p, const CkptItem *item) {
     return !*item->suffix || !(p->spec.flags & PARAM_BUFFER);
 }
 
-/* In the registry's flat layout. */
+/* The index of the element in the registry's flat layout. */
 static int64_t element_of(const Param *p, int part, int64_t row, int64_t column) {
     return p->offset + param_memory_row(p, part, row) * p->columns + column - p->first_column;
 }
 
-/* The first range that ends behind the element. */
+/* The first range that ends after the element. */
 static int range_of(const CkptItem *item, int64_t element) {
     int low = 0, high = item->n_ranges;
     while (low < high) {
@@ -51,7 +51,7 @@ typedef struct Boxes {
     int64_t n;
 } Boxes;
 
-/* A piece of one row; below an equal piece of the row before, it makes that box one row taller. */
+/* Adds a piece of one row. If it lies below an equal piece of the previous row, that box grows by one row. */
 static void shard_boxes_add(Boxes *list, Box b) {
     Box *last = list->n ? &list->at[list->n - 1] : NULL;
     if (last && last->offset[1] == b.offset[1] && last->shape[1] == b.shape[1] &&

@@ -41,7 +41,7 @@ typedef struct Batch {
         };
         void *field[FIELDS];
     };
-    int64_t *indices; /* [b], which samples they are */
+    int64_t *indices; /* [b], the numbers of the samples */
 } Batch;
 
 Batch batch_new(int64_t b, int64_t s);
@@ -49,8 +49,8 @@ void batch_free(Batch *);
 /* Samples [first, first + n), in the same memory. */
 Batch batch_rows(const Batch *, int64_t first, int64_t n);
 Sample batch_sample(const Batch *, int64_t i);
-/* The columns that context-parallel rank `rank` of `ranks` holds (base/zigzag.h; of one rank: all), in the
- * arena's memory: not to be freed. s is a multiple of 2 * ranks. */
+/* The columns of context-parallel rank `rank` of `ranks` (base/zigzag.h; one rank has all), in the arena's
+ * memory: do not free. s is a multiple of 2 * ranks. */
 Batch batch_slice(const Batch *, int ranks, int rank, Arena *);
 
 #endif

@@ -67,14 +67,13 @@ Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
 }
 
 void split_elements(const SplitRange *s, int64_t n, int64_t *begin, int64_t *end) {
-    *begin = (int64_t)nearbyint(s->low *
-                                (double)n); /* the default rounding mode is half to even, as Python's round */
+    *begin = (int64_t)nearbyint(s->low * (double)n); /* rounds half to even, as Python's round does */
     *end = (int64_t)nearbyint(s->high * (double)n);
     if (*end > n) *end = n;
     if (*begin > *end) *begin = *end;
 }
 
-/* Python's float(text) for the plain decimal numbers that weights are: blanks around it, nothing else after
+/* Python's float(text) for plain decimal numbers: blanks are allowed around the number, nothing else after
  * it. */
 static bool parse_weight(const char *text, double *out) {
     char *end;
@@ -91,8 +90,8 @@ static char *trimmed(const char *s) {
     return mem_printf("%.*s", (int)n, s);
 }
 
-/* Pairs whose first halves are all numbers are weights; none a number is a list of prefixes; a mixture is a
- * mistake. */
+/* If all first entries of pairs are numbers, they are weights. If none is a number, the list has only
+ * prefixes. A mixture is an error. */
 static Err parse_weights(const char *const *entries, int n, double **out) {
     double *w = mem_zero((size_t)n / 2, sizeof *w);
     int numbers = 0;
@@ -141,7 +140,7 @@ int64_t blend_request(int64_t total, double weight, double surplus) {
     return (int64_t)ceil((double)blend_target(total, weight) * (1 + surplus));
 }
 
-/* limits: NULL, or how many samples each dataset has to give. */
+/* limits: NULL, or the number of samples that each dataset has to give. */
 static void draw(const double *weights, const int64_t *limits, int n, int64_t size, int16_t *dataset,
                  int64_t *sample) {
     CHECK(n >= 1 && n <= BLEND_MAX, "%d datasets are blended", n);

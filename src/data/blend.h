@@ -1,6 +1,6 @@
-/* Which documents and which samples: splits of a dataset, blends of several, and how many samples each must
+/* Documents and samples: splits of a dataset, blends of several, and the number of samples that each must
  * give. Source: Megatron-LM core/datasets/blended_megatron_dataset_{config,builder}.py, utils.py and
- * helpers.cpp; all arithmetic is the float64 arithmetic of Python and numpy there, to the last bit. */
+ * helpers.cpp. All arithmetic is bitwise equal to the float64 arithmetic of Python and numpy there. */
 #ifndef ISOTRON_DATA_BLEND_H
 #define ISOTRON_DATA_BLEND_H
 
@@ -27,7 +27,8 @@ void split_elements(const SplitRange *, int64_t n, int64_t *begin, int64_t *end)
 typedef struct Blend {
     int n;
     char **prefixes; /* owned, blanks trimmed */
-    double *weights; /* [n] normalised; NULL if only prefixes were given: the datasets' lengths decide then */
+    double *weights; /* [n] normalised; NULL if only prefixes were given: the lengths of the datasets are
+                        the weights */
 } Blend;
 
 /* An odd number of entries, or one without a number at an even place, is a list of prefixes. */
@@ -46,8 +47,8 @@ enum { BLEND_MAX = 32766 }; /* dataset numbers are int16 */
 /* For s = 0 .. size-1 draws the next sample of the dataset that is furthest behind its weight: the largest
  * weight[d] * max(s, 1) - drawn[d], the first of equals. */
 void blend_indices(const double *weights, int n, int64_t size, int16_t *dataset, int64_t *sample);
-/* Draws exactly sizes[d] samples from each dataset by the same rule; outputs have room for the sum of the
- * sizes. */
+/* Draws exactly sizes[d] samples from each dataset by the same rule; the outputs must have room for all of
+ * them. */
 void blend_indices_exhaustive(const int64_t *sizes, int n, int16_t *dataset, int64_t *sample);
 
 #endif

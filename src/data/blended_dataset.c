@@ -10,7 +10,7 @@
 
 static bool is_blend(const BlendedDataset *d) { return d->dataset.data != NULL; }
 
-/* What the blend will hold, before its indices are built. */
+/* The content of a blend, before its indices are built. */
 typedef struct Mix {
     double *weights; /* [n], normalised; NULL: exhaustive, by sizes */
     int64_t *sizes;  /* [n], lengths of the datasets */
@@ -75,8 +75,8 @@ static Err build(BlendedDataset *d, const Mix *m, double surplus) {
     return ERR_OK;
 }
 
-/* Whether arrays read from disk can be this blend's: the right size, and each dataset's samples drawn in
- * order. */
+/* Whether arrays from disk can belong to this blend: they have the right size, and draw each dataset's
+ * samples in order. */
 static bool valid(const BlendedDataset *d, const Mix *m) {
     if (d->dataset.type != NPY_I16 || d->sample.type != NPY_I64 || d->dataset.columns || d->sample.columns ||
         d->dataset.rows != m->size || d->sample.rows != m->size)
@@ -126,7 +126,7 @@ static Err load_or_build(BlendedDataset *d, const Mix *m, double surplus) {
     return e;
 }
 
-/* The size and the weights of the blend, once its datasets are open. */
+/* Computes the size and the weights of the blend, once its datasets are open. */
 static Err mix(const BlendedDataset *d, const double *weights, int64_t total, Mix *m) {
     m->sizes = mem_zero((size_t)d->n, sizeof *m->sizes);
     int64_t sum = 0;
@@ -142,8 +142,7 @@ static Err mix(const BlendedDataset *d, const double *weights, int64_t total, Mi
     if (total < 0) return ERR_OK;
     m->weights = mem_zero((size_t)d->n, sizeof *m->weights);
     for (int i = 0; i < d->n; i++) m->weights[i] = weights ? weights[i] : (double)m->sizes[i];
-    blend_normalize(m->weights,
-                    d->n); /* upstream normalises the given weights, which are normalised, again */
+    blend_normalize(m->weights, d->n); /* as upstream, which normalises the normalised weights again */
     return ERR_OK;
 }
 

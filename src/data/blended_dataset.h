@@ -1,12 +1,12 @@
-/* One split over one or more sources: which dataset and which of its samples stands at each place
- * (Megatron-LM core/datasets/blended_dataset.py and the builder's sizes).
+/* One split over one or more sources: the dataset and the sample of each index (Megatron-LM
+ * core/datasets/blended_dataset.py and the builder's sizes).
  *
  *   weights given  each dataset is asked for ceil(ceil(total * w) * (1 + surplus)) samples, and the blend has
  *                  the sum of ceil(total * w)
  *   weights NULL   each dataset gives one epoch, the weights are the lengths, and the blend has
  *                  min(total, sum of lengths); every sample of every dataset if total < 0
  *
- * No shuffle happens at this level: the datasets below are shuffled already. */
+ * The blend is not shuffled, because its datasets are. */
 #ifndef ISOTRON_DATA_BLENDED_DATASET_H
 #define ISOTRON_DATA_BLENDED_DATASET_H
 
@@ -19,7 +19,7 @@
 typedef struct BlendedDataset {
     int n;
     GptDataset *datasets; /* [n] */
-    NpyArray dataset;     /* i16[size]; no data if one dataset stands alone */
+    NpyArray dataset;     /* i16[size]; no data for a single dataset */
     NpyArray sample;      /* i64[size] */
 } BlendedDataset;
 

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "data/blended_dataset.h"
 
-/* Datasets point to sources and to the configuration, so those live as long as Data and never move. */
+/* Datasets point to sources and to the configuration, which therefore live as long as Data and never move. */
 struct Data {
     Blend paths[SPLIT_COUNT]; /* [0] alone for --data-path */
     GptSource *sources[SPLIT_COUNT];
@@ -71,7 +71,7 @@ static Err open_split(Data *d, const DataConfig *c, DataSplit split, const Blend
                       const GptSource *sources, const SplitRange *range) {
     if (!range->used || !c->samples[split]) return ERR_OK;
     BlendedDataset *dataset = mem_zero(1, sizeof *dataset);
-    /* Upstream ignores a weight that stands alone if the splits have paths of their own. */
+    /* Upstream ignores a single weight if the splits have separate paths. */
     const double *weights = paths->n == 1 && !c->num_paths ? NULL : paths->weights;
     Err e = blended_open(sources, paths->n, weights, &d->gpt, split, range, c->samples[split], c->surplus,
                          dataset);

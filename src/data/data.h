@@ -1,16 +1,15 @@
-/* What training needs of data: the train, valid and test datasets that the options describe, samples by
- * number, batches.
+/* The data of training: the train, valid and test datasets that the options describe, samples by number,
+ * batches.
  *
  *   Data *data;
  *   ERR_RETURN(data_open(&config, &data));
  *   const Dataset *train = data_split(data, SPLIT_TRAIN);   NULL if the split is empty
  *   ERR_RETURN(data_batch(train, indices, micro_batch_size, &batch));
  *
- * Sample k of a split is a function of (files, seed, k): no rank, world size or microbatch split enters
- * before the sampler (sampler.h) deals the numbers out. Open once per process; everything is read-only
- * afterwards, so ranks that are threads share one Data, and of processes that share a cache folder one opens
- * before the others. Source: Megatron-LM core/datasets/blended_megatron_dataset_builder.py,
- * blended_dataset.py. */
+ * Sample k of a split is a function of (files, seed, k): ranks, world size and microbatches matter only in
+ * the sampler (sampler.h). Open once per process. Everything is read-only afterwards, so ranks that are
+ * threads share one Data. If processes share a cache folder, one must open before the others. Source:
+ * Megatron-LM core/datasets/blended_megatron_dataset_builder.py, blended_dataset.py. */
 #ifndef ISOTRON_DATA_DATA_H
 #define ISOTRON_DATA_DATA_H
 
@@ -27,21 +26,21 @@ typedef struct DataConfig {
     const char *const *paths;
     int num_paths;
     const char *split; /* NULL: "969, 30, 1" */
-    /* --train-data-path, --valid-data-path, --test-data-path: each split has datasets of its own. */
+    /* --train-data-path, --valid-data-path, --test-data-path: each split has its own datasets. */
     const char *const *split_paths[SPLIT_COUNT];
     int num_split_paths[SPLIT_COUNT];
     bool mock;                    /* --mock-data: no paths, split "1,1,1" */
-    int64_t samples[SPLIT_COUNT]; /* to draw in the whole run; < 0: one epoch; 0: the split stays closed */
+    int64_t samples[SPLIT_COUNT]; /* number in the whole run; < 0: one epoch; 0: the split is not opened */
     int64_t sequence_length;
-    int64_t vocab_size; /* mock data needs it; otherwise 0 means that ids are not checked */
+    int64_t vocab_size; /* needed for mock data; otherwise 0 means that ids are not checked */
     int64_t eod, pad;   /* -1: none */
     uint32_t seed;
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
     bool allow_ambiguous_pad; /* off: a pad id equal to eod counts as -1, so that eod tokens are not masked */
     bool keep_last_partial_validation;
     double surplus;             /* --mid-level-dataset-surplus; 0.005 upstream */
-    const char *cache_dir;      /* --data-cache-path; NULL: beside each dataset, and blends are not cached */
-    const char *tokenizer_json; /* enters the cache's file names (gpt_dataset.h); NULL: null */
+    const char *cache_dir;      /* --data-cache-path; NULL: next to each dataset, and blends are not cached */
+    const char *tokenizer_json; /* part of the cache's file names (gpt_dataset.h); NULL: null */
 } DataConfig;
 
 typedef struct Data Data;
@@ -50,7 +49,7 @@ typedef struct BlendedDataset Dataset; /* one split: a GPT dataset or a blend of
 /* All strings are copied. */
 Err data_open(const DataConfig *, Data **out);
 void data_close(Data *); /* NULL is fine */
-/* NULL if the split has width zero, no paths, or no samples were asked for. */
+/* NULL if the split has width zero, no paths, or 0 samples. */
 const Dataset *data_split(const Data *, DataSplit);
 
 int64_t data_length(const Dataset *); /* samples */

@@ -23,7 +23,7 @@ static int decode(const unsigned char *p, uint32_t *code) {
 
 void describe_string(Str *out, const char *text) {
     static const char SHORT[] =
-        "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs: the character, its letter after the backslash */
+        "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs: a character, and its letter after the backslash */
     str_puts(out, "\"");
     for (const unsigned char *p = (const unsigned char *)text; *p;) {
         uint32_t c = 0;
@@ -53,7 +53,7 @@ void describe_double(Str *out, double x) {
     while (strtod(text, NULL) != x && ++digits <= 17);
     int exponent = atoi(strchr(text, 'e') + 1);
     if (exponent < -4 || exponent >= 16) {
-        str_printf(out, "%.*g", digits, x); /* "1e-05": as Python, two digits of exponent at least */
+        str_printf(out, "%.*g", digits, x); /* "1e-05": as in Python, an exponent has at least two digits */
     } else {
         int decimals = digits - 1 - exponent;
         str_printf(out, "%.*f", decimals > 1 ? decimals : 1, x);

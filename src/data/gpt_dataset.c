@@ -16,7 +16,7 @@ static const char *class_name(const GptDataset *d) {
     return d->source->prefix ? "GPTDataset" : "MockGPTDataset";
 }
 
-/* [[0, 0.969], [0.969, 0.999], null]: the first book-end is the integer 0 upstream, not a float. */
+/* [[0, 0.969], [0.969, 0.999], null]: upstream the first boundary is the integer 0, not a float. */
 static void describe_ranges(const SplitRange *ranges, int depth, Str *out) {
     str_puts(out, "[");
     for (int i = 0; i < SPLIT_COUNT; i++) {
@@ -109,7 +109,7 @@ enum { DESCRIPTION, DOCUMENT, SAMPLE, SHUFFLE, CACHE_FILES };
 static const char *const CACHE_NAMES[CACHE_FILES] = {"description.txt", "document_index.npy",
                                                      "sample_index.npy", "shuffle_index.npy"};
 
-/* False if any file is missing, torn, foreign or of another description; then nothing is held. */
+/* False, with no memory held, if any file is missing, truncated or foreign, or has another description. */
 static bool load_cache(GptDataset *d, char *const paths[CACHE_FILES], const Str *description) {
     GptIndex x = {0};
     if (gpt_cache_describes(paths[DESCRIPTION], description) &&
@@ -198,7 +198,7 @@ static void read_text(const GptDataset *d, int64_t k, int64_t pad, int64_t *text
         int64_t sequence = npy_at(&d->index.document, position);
         int64_t end = position < last ? gpt_source_length(d->source, sequence) : last_offset + 1;
         if (offset < 0)
-            offset = 0; /* the single-precision sample count can go past the last, empty sequence */
+            offset = 0; /* the single-precision sample count can exceed the last, empty sequence */
         int64_t count = end > offset ? end - offset : 0;
         CHECK(have + count <= want, "sample %" PRId64 " has %" PRId64 " tokens", k, have + count);
         gpt_source_tokens(d->source, sequence, offset, count, text + have);

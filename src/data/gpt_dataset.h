@@ -5,9 +5,9 @@
  *   tokens          text[0 : s]; the pad id becomes 0
  *   labels          text[1 : s+1]; the pad id becomes 0
  *   loss_mask       1; 0 where the label was the pad id, and with eod_mask_loss where the token is eod
- *   position_ids    0 .. s-1; with reset_position_ids they restart at 0 behind each eod
- *   document_start  the first position that a position may attend to: 0, or with reset_attention_mask the
- *                   one behind the last eod before it (upstream's [s, s] mask in s numbers)
+ *   position_ids    0 .. s-1; with reset_position_ids they restart at 0 after each eod
+ *   document_start  the first position that a position may attend to: 0, or with reset_attention_mask the one
+ *                   after the last eod before it (upstream's [s, s] mask in s numbers)
  *
  * A sample depends on (seed, k) and the data alone. */
 #ifndef ISOTRON_DATA_GPT_DATASET_H
@@ -29,11 +29,11 @@ typedef struct GptConfig {
     int64_t eod, pad;   /* -1: none */
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
     bool keep_last_partial_validation; /* upstream's drop_last_partial_validation_sequence off */
-    /* The index cache. NULL: <prefix>/cache/GPTDataset_indices, and none for mock data. Of the ranks that
-     * share a folder, one builds before the others start. */
+    /* The index cache. NULL: <prefix>/cache/GPTDataset_indices, and no cache for mock data. If ranks share a
+     * folder, one must build before the others start. */
     const char *cache_dir;
-    /* What Megatron-LM's description (and so the cache's file names) has besides: */
-    const char *split;        /* as the user wrote it; NULL if each split has data of its own */
+    /* Other facts in Megatron-LM's description, and so in the cache's file names: */
+    const char *split;        /* as the user wrote it; NULL if each split has its own data */
     const SplitRange *ranges; /* [SPLIT_COUNT], NULL with split NULL */
     /* the tokenizer's identifiers, an object of strings and numbers; NULL: null */
     const char *tokenizer_json;
@@ -43,13 +43,13 @@ typedef struct GptDataset {
     const GptSource *source; /* borrowed */
     const GptConfig *config; /* borrowed */
     DataSplit split;
-    int64_t num_samples; /* asked for; < 0: one epoch */
+    int64_t num_samples; /* number requested; < 0: one epoch */
     GptPlan plan;
     GptIndex index;
 } GptDataset;
 
 /* Builds the indices of `split` over sequences [begin, end) of the source, or maps them from the cache if it
- * holds them whole; a damaged cache is built anew. */
+ * has all of them. A damaged cache is rebuilt. */
 Err gpt_dataset_open(const GptSource *, const GptConfig *, DataSplit split, int64_t begin, int64_t end,
                      int64_t num_samples, GptDataset *out);
 void gpt_dataset_close(GptDataset *);
@@ -57,13 +57,13 @@ int64_t gpt_dataset_length(const GptDataset *); /* samples, >= num_samples */
 /* Sample k of [0, length). A user error if an id is outside the vocabulary. Any thread may call. */
 Err gpt_dataset_get(const GptDataset *, int64_t k, Sample *out);
 
-/* Upstream's unique description: the JSON object whose MD5 names the cache, its members indented by depth + 1
- * levels. */
+/* Upstream's unique description: the JSON object whose MD5 names the cache, with members indented by depth +
+ * 1 levels. */
 Err gpt_dataset_describe(const GptDataset *, int depth, Str *out);
 /* <dir>/<md5 of description>-<class>-<split>-<what> (owned by the caller) */
 char *gpt_cache_path(const char *dir, const char *md5, const char *class_name, DataSplit split,
                      const char *what);
-/* Whether the description file holds exactly this text. */
+/* Whether the content of the description file is exactly this text. */
 bool gpt_cache_describes(const char *path, const Str *description);
 
 #endif

@@ -8,9 +8,9 @@
  *   shuffle_index   u32[samples]       sample k of the run is row shuffle_index[k] (i64 from 2^32-2 samples)
  *
  * E is the smallest number of epochs with E * T >= num_samples * s + 1 for the split's T tokens. If the last
- * epoch gives less than 80 % of an epoch's samples, it is shuffled apart, behind the others, so that no
- * document is over-represented. One numpy RandomState(seed) shuffles the documents first and the samples
- * after. */
+ * epoch gives less than 80 % of an epoch's samples, it is shuffled separately and follows the others, so that
+ * no document is over-represented. One numpy RandomState(seed) shuffles the documents first and then the
+ * samples. */
 #ifndef ISOTRON_DATA_GPT_INDEX_H
 #define ISOTRON_DATA_GPT_INDEX_H
 
@@ -25,14 +25,15 @@ typedef struct GptIndex {
     NpyArray document, sample, shuffle;
 } GptIndex;
 
-/* The shape of an index: everything about it but the order. */
+/* The shape of an index: everything except the order. */
 typedef struct GptPlan {
     const GptSource *source;
     int64_t begin, end; /* sequences of the split */
     int64_t sequence_length;
     int64_t tokens, epochs; /* T and E */
     int64_t samples;
-    int64_t joint_samples; /* shuffled together; less than `samples` if the last epoch is apart */
+    int64_t joint_samples; /* number of samples shuffled together; less than `samples` if the last epoch is
+                              separate */
 } GptPlan;
 
 /* num_samples < 0: one epoch. drop_last false keeps the last, shorter sample (its count is rounded in single
@@ -41,8 +42,9 @@ typedef struct GptPlan {
 Err gpt_plan(const GptSource *, int64_t begin, int64_t end, int64_t num_samples, int64_t sequence_length,
              bool drop_last, GptPlan *out);
 GptIndex gpt_index_build(const GptPlan *, uint32_t seed);
-/* Whether an index read from disk can be the one of this plan: types, shapes, every document E times, every
- * sample where the walk over these documents puts it, every sample once in its part of the shuffle. */
+/* Whether an index from disk can belong to this plan. Checks types and shapes, that every document occurs E
+ * times, that every sample begins where the walk over the documents puts it, and that every sample occurs
+ * once in its part of the shuffle. */
 bool gpt_index_valid(const GptPlan *, const GptIndex *);
 void gpt_index_free(GptIndex *);
 

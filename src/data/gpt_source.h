@@ -1,7 +1,6 @@
-/* Where the tokens of GPT data come from: an IndexedDataset, or Megatron-LM's mock data
- * (MockGPTLowLevelDataset in core/datasets/gpt_dataset.py): 100000 sequences whose lengths are
- * default_rng(0).integers(1, 4096), sequence i of length l being 1, 2, .., l-1 (modulo the vocabulary) and
- * the end-of-document token. */
+/* The source of GPT tokens: an IndexedDataset, or Megatron-LM's mock data (MockGPTLowLevelDataset in
+ * core/datasets/gpt_dataset.py). Mock data has 100000 sequences, whose lengths are default_rng(0).integers(1,
+ * 4096). Sequence i of length l is 1, 2, .., l-1 (modulo the vocabulary) and the end-of-document token. */
 #ifndef ISOTRON_DATA_GPT_SOURCE_H
 #define ISOTRON_DATA_GPT_SOURCE_H
 

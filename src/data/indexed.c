@@ -38,7 +38,7 @@ static int32_t i32_at(const unsigned char *array, int64_t i) {
     return v;
 }
 
-/* Finds the arrays; every size is checked before it is multiplied. */
+/* Locates the arrays; every size is checked before it is multiplied. */
 static Err read_header(IndexedDataset *d) {
     const unsigned char *p = d->idx.bytes;
     uint64_t size = d->idx.size;

@@ -39,11 +39,12 @@ typedef enum IndexedDtype {
 size_t indexed_dtype_size(IndexedDtype); /* bytes of one item, 0 for an unknown code */
 const char *indexed_dtype_name(IndexedDtype);
 bool indexed_dtype_is_float(IndexedDtype);
-/* What preprocessing writes: u16 below 65500 ids, else i32; i32 if the vocabulary size is unknown (<= 0). */
+/* The dtype that preprocessing writes: u16 below 65500 ids, else i32; i32 if the vocabulary size is unknown
+ * (<= 0). */
 IndexedDtype indexed_dtype_for_vocab(int64_t vocab_size);
 
 /* A mapped dataset; read-only, so any number of threads may share it. Opening checks every length, offset and
- * document entry against the sizes of the two files, so that no later read can leave the map. */
+ * document entry against the sizes of the two files, so no later read can leave the map. */
 typedef struct IndexedDataset {
     char *prefix; /* owned */
     FileMap idx, bin;
@@ -62,12 +63,11 @@ int32_t indexed_length(const IndexedDataset *, int64_t sequence); /* tokens */
 int64_t indexed_document(const IndexedDataset *, int64_t document);
 /* Items [begin, begin + count) of a sequence, in the file's dtype and alignment. */
 const void *indexed_items(const IndexedDataset *, int64_t sequence, int64_t begin, int64_t count);
-/* The same as int64 token ids; the dtype must be an integer one. */
+/* indexed_items as int64 token ids; the dtype must be an integer one. */
 void indexed_tokens(const IndexedDataset *, int64_t sequence, int64_t begin, int64_t count, int64_t *out);
 
-/* Writes a dataset. Both files are written under temporary names and get their final ones together in
- * indexed_builder_finalize, the .idx last: a reader never sees half a dataset. The dataset has modes if any
- * add gave one. */
+/* Writes a dataset. Both files have temporary names until indexed_builder_finalize renames them, the .idx
+ * last: a reader never sees half a dataset. The dataset has modes if any sequence has one. */
 typedef struct IndexedBuilder IndexedBuilder;
 
 Err indexed_builder_open(const char *prefix, IndexedDtype, IndexedBuilder **out);
@@ -75,19 +75,19 @@ Err indexed_builder_open(const char *prefix, IndexedDtype, IndexedBuilder **out)
 Err indexed_builder_add(IndexedBuilder *, const void *items, int64_t count);
 /* One sequence of token ids; a user error if an id does not fit the builder's dtype. */
 Err indexed_builder_add_tokens(IndexedBuilder *, const int32_t *tokens, int64_t count);
-/* The mode of the sequence added last; those without one have mode 0. */
+/* Sets the mode of the last sequence; the default is 0. */
 void indexed_builder_set_mode(IndexedBuilder *, int8_t mode);
 void indexed_builder_end_document(IndexedBuilder *);
 /* Appends all sequences, documents and modes of another dataset of the same dtype. */
 Err indexed_builder_add_index(IndexedBuilder *, const char *prefix);
-/* Makes the files durable under their final names. The builder is gone afterwards, whatever comes back. */
+/* Makes the files durable under their final names. Frees the builder, also after an error. */
 Err indexed_builder_finalize(IndexedBuilder *);
-/* Removes what was written. NULL is fine. */
+/* Removes the files. NULL is fine. */
 void indexed_builder_abort(IndexedBuilder *);
 
 /* Merges datasets in the sorted order of their prefixes, as Megatron-LM's tools/merge_datasets.py does. */
 Err data_merge(const char *const *prefixes, int n, const char *output_prefix);
-/* Merges every .bin/.idx pair of a folder; a .bin or .idx without its other half is a user error. */
+/* Merges every .bin/.idx pair of a folder; a .bin without its .idx, or the reverse, is a user error. */
 Err data_merge_folder(const char *folder, const char *output_prefix);
 
 #endif

@@ -1,5 +1,5 @@
-/* Writes .bin as it goes and keeps lengths and document entries in memory, as Megatron-LM's
- * IndexedDatasetBuilder does. */
+/* Writes .bin continuously and keeps lengths and document entries in memory, like Megatron-LM's
+ * IndexedDatasetBuilder. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,7 +82,7 @@ Err indexed_builder_add(IndexedBuilder *b, const void *items, int64_t count) {
     return ERR_OK;
 }
 
-/* The ids that the integer dtypes below 32 bits can hold. */
+/* Whether an integer dtype below 32 bits can hold the id. */
 static bool fits(IndexedDtype dtype, int32_t id) {
     switch (dtype) {
     case INDEXED_U8:
@@ -168,8 +168,8 @@ static Err write_index(const IndexedBuilder *b, Sink *to) {
     return b->has_modes ? write_items(to, b->modes, 1, b->sequences) : ERR_OK;
 }
 
-/* An old .idx goes first and the new one comes last, each step durable before the next, so that an index
- * never lies beside another's .bin. */
+/* Removes an old .idx first and renames the new one last. Each step is durable before the next, so that an
+ * index never belongs to another dataset's .bin. */
 static Err publish(const IndexedBuilder *b) {
     ERR_RETURN(file_remove(b->idx));
     ERR_RETURN(file_rename(b->bin_tmp, b->bin));

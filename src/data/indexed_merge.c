@@ -40,7 +40,7 @@ Err data_merge(const char *const *prefixes, int n, const char *output_prefix) {
     return e;
 }
 
-/* Takes the prefix of a .idx; says what is missing beside a .bin or .idx; passes over any other file. */
+/* Adds the prefix of a .idx; an error if its .bin, or the .idx of a .bin, is missing; skips other files. */
 static Err take_entry(const char *folder, const char *name, char ***prefixes, int *n) {
     const char *dot = strrchr(name, '.');
     bool idx = dot && !strcmp(dot, ".idx"), bin = dot && !strcmp(dot, ".bin");
@@ -48,7 +48,7 @@ static Err take_entry(const char *folder, const char *name, char ***prefixes, in
     char *prefix = mem_printf("%s/%.*s", folder, (int)(dot - name), name);
     char *other = mem_printf("%s%s", prefix, idx ? ".bin" : ".idx");
     Err e = file_size(other) >= 0 ? ERR_OK
-                                  : err_user("'%s%s' has no '%s' beside it; every dataset needs both files",
+                                  : err_user("'%s%s' has no '%s' next to it; every dataset needs both files",
                                              prefix, dot, other);
     if (idx && !e.code) {
         *prefixes = mem_grow(*prefixes, (size_t)*n + 1, sizeof **prefixes);

@@ -1,7 +1,7 @@
-/* MT19937 (Matsumoto and Nishimura, 1998) as numpy.random.RandomState and torch.Generator("cpu") use it: both
+/* MT19937 (Matsumoto and Nishimura, 1998) as in numpy.random.RandomState and torch.Generator("cpu"): both
  * seed it with 32 bits by Knuth's recurrence and draw tempered 32-bit words. Megatron-LM shuffles documents
- * and samples with the first and the cyclic sampler's epochs with the second, so both draws are reproduced
- * bit for bit. */
+ * and samples with the first, and the epochs of the cyclic sampler with the second. Both sequences of draws
+ * are reproduced exactly. */
 #ifndef ISOTRON_DATA_MT19937_H
 #define ISOTRON_DATA_MT19937_H
 

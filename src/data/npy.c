@@ -21,8 +21,8 @@ enum {
     GROWTH_DIGITS = 21
 };
 
-/* numpy leaves room for the first dimension to grow to 21 digits in place, then pads with spaces and ends
- * with '\n'. */
+/* numpy reserves 21 digits for the first dimension, so that it can grow in place, then pads with spaces and
+ * ends with '\n'. */
 static size_t make_header(char out[HEADER_MAX], NpyType type, int64_t rows, int64_t columns) {
     char shape[64], count[32];
     int digits = snprintf(count, sizeof count, "%" PRId64, rows);

@@ -6,9 +6,8 @@ typedef unsigned __int128 u128;
 
 #define U128(high, low) ((u128)(high##ull) << 64 | (low##ull))
 
-/* SeedSequence (numpy/random/bit_generator.pyx): the entropy words are hashed into a pool of four words, the
- * pool is mixed with itself, and generate_state hashes the pool again for as many words as the generator asks
- * for. */
+/* SeedSequence (numpy/random/bit_generator.pyx): hashes the entropy words into a pool of four words, mixes
+ * the pool with itself, and generate_state hashes the pool again to as many words as the generator needs. */
 enum { POOL = 4, WORDS = 8 };
 
 static uint32_t hash_word(uint32_t value, uint32_t *constant, uint32_t multiplier) {
@@ -67,7 +66,7 @@ uint32_t pcg64_u32(Pcg64 *g) {
 int32_t pcg64_integer(Pcg64 *g, int32_t low, int32_t high) {
     CHECK(low < high, "an integer in [%d, %d) was asked for", low, high);
     uint32_t span = (uint32_t)high - (uint32_t)low;
-    if (span == 1) return low; /* numpy draws nothing for the only possible value */
+    if (span == 1) return low; /* numpy draws no number if there is only one possible value */
     uint64_t m = (uint64_t)pcg64_u32(g) * span;
     if ((uint32_t)m < span) {
         uint32_t threshold = -span % span;

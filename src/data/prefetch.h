@@ -1,5 +1,5 @@
 /* Reads ahead: one thread fills a ring of micro-batches while the trainer computes. The order is the
- * sampler's, whatever the timing: one thread fills, one consumer takes, both in turn.
+ * sampler's, whatever the timing, because there is one producer and one consumer.
  *
  *   Prefetch *p = prefetch_start(dataset, sampler, micro_batch_size, sequence_length, 4);
  *   const Batch *batch;
@@ -7,7 +7,7 @@
  *   while (!(e = prefetch_next(p, &batch)).code && batch) step(batch);
  *   prefetch_stop(p);
  *
- * To resume, count the samples that were consumed, not the sampler's: it is ahead. */
+ * To resume, count the consumed samples yourself: the sampler is ahead. */
 #ifndef ISOTRON_DATA_PREFETCH_H
 #define ISOTRON_DATA_PREFETCH_H
 
@@ -19,14 +19,14 @@
 
 typedef struct Prefetch Prefetch;
 
-/* Takes the sampler over (and frees it in the end); the dataset is borrowed. Up to `depth` >= 1 micro-batches
- * are ready in addition to the one in use. */
+/* Takes ownership of the sampler; borrows the dataset. Up to `depth` >= 1 micro-batches are ready in addition
+ * to the one in use. */
 Prefetch *prefetch_start(const Dataset *, Sampler *, int64_t micro_batch_size, int64_t sequence_length,
                          int depth);
 /* The next micro-batch, valid until the next call; NULL at the end of the data. Waits for the reader if it is
- * behind. After an error every call gives that error again. */
+ * late. After an error every call returns that error. */
 Err prefetch_next(Prefetch *, const Batch **out);
-/* Stops the thread at its next batch, whether or not all was consumed; releases everything. NULL is fine. */
+/* Stops the thread at its next batch, even if batches are left, and frees everything. NULL is fine. */
 void prefetch_stop(Prefetch *);
 
 #endif

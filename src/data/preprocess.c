@@ -1,4 +1,4 @@
-/* Rounds of: read a few MiB of records, encode them on all threads, write them in order. */
+/* Repeats three steps: reads a few MiB of records, encodes them on all threads, writes them in order. */
 #include "data/preprocess.h"
 
 #include <inttypes.h>
@@ -28,7 +28,7 @@ typedef struct Record {
     const char *path;
     int64_t line;
     Document *documents; /* [keys] */
-    Err *err;            /* NULL: encoded */
+    Err *err;            /* NULL: success */
 } Record;
 
 typedef struct Run {
@@ -39,7 +39,7 @@ typedef struct Run {
     Str text;
     Record *records; /* [ROUND_RECORDS] */
     int64_t count;
-    atomic_llong next; /* the record that a free thread takes next */
+    atomic_llong next; /* the next record for a free thread */
     Pool *pool;
     IndexedBuilder **builders; /* [keys] */
     PreprocessStats stats;
@@ -107,7 +107,7 @@ static void encode_record(const Run *run, Record *r) {
     *r->err = e;
 }
 
-/* Threads take records one by one, so that one long document does not hold up the rest of its share. */
+/* Threads take records one by one, so that a long document does not delay other records of a fixed share. */
 static void encode_share(void *arg, int64_t begin, int64_t end) {
     (void)begin, (void)end;
     Run *run = arg;

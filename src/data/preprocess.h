@@ -27,9 +27,9 @@ typedef enum PreprocessInput {
     PREPROCESS_TEXT_PARAGRAPHS
 } PreprocessInput;
 
-/* The tokenizer: tokens of `n` bytes of text, in malloc'ed memory that the caller frees. Called from several
- * threads at once. The bytes may hold NULs; from JSON they are valid UTF-8, from plain text they are what the
- * file has. */
+/* The tokenizer: returns the tokens of `n` bytes of text in malloc'ed memory that the caller frees. Several
+ * threads call it at once. The bytes may contain NULs. Text from JSON is valid UTF-8; plain text may be any
+ * bytes. */
 typedef Err PreprocessEncode(void *ctx, const char *text, size_t n, int32_t **tokens, size_t *count);
 
 typedef struct PreprocessStats {
@@ -51,7 +51,7 @@ typedef struct PreprocessConfig {
     int workers;
     PreprocessEncode *encode;
     void *encode_ctx;
-    /* Called every few MiB from the calling thread; NULL: not at all. */
+    /* Called every few MiB from the calling thread; NULL: never. */
     void (*progress)(void *ctx, const PreprocessStats *);
     void *progress_ctx;
 } PreprocessConfig;

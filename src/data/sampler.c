@@ -10,12 +10,12 @@
 struct Sampler {
     SamplerConfig config;
     int64_t consumed, step; /* step = mbs * dp samples */
-    int64_t active;         /* cyclic: the samples that an epoch deals out */
+    int64_t active;         /* cyclic: the number of samples in an epoch */
     int64_t *order;         /* cyclic: the permutation of `epoch` */
     int64_t epoch, order_length;
 };
 
-/* How many consecutive samples a rank is dealt. */
+/* The number of consecutive samples that a rank is dealt. */
 static int64_t deal_of(const SamplerConfig *c) { return c->one_by_one ? 1 : c->micro_batch_size; }
 
 static Err sampler_check(const SamplerConfig *c) {

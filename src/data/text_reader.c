@@ -50,7 +50,7 @@ static bool is_blank(const char *s, size_t n) {
     return true;
 }
 
-/* Each of these appends one record, and false says that the file has none left. */
+/* Each of these appends one record; false at the end of the file. */
 static bool next_line(TextReader *r, Str *out) {
     for (ssize_t n; (n = read_line(r)) >= 0;)
         if (!is_blank(r->buffer, (size_t)n)) {

@@ -1,4 +1,4 @@
-/* Cuts input files into records for preprocessing: lines, files or paragraphs, in order, with their line
+/* Splits input files into records for preprocessing: lines, files or paragraphs, in order, with their line
  * numbers. */
 #ifndef ISOTRON_DATA_TEXT_READER_H
 #define ISOTRON_DATA_TEXT_READER_H
@@ -16,8 +16,8 @@ typedef struct TextReader {
     const char *const *inputs; /* borrowed */
     int num_inputs, next_input;
     FILE *file;
-    const char *path;   /* of the record read last */
-    int64_t line;       /* where that record begins, from 1 */
+    const char *path;   /* of the last record */
+    int64_t line;       /* first line of that record, from 1 */
     int64_t lines_read; /* of the open file */
     int64_t bytes;      /* of all files so far */
     char *buffer;       /* getline's */

@@ -1,5 +1,5 @@
 /* Text generation with a KV cache over a static batch of prompts. Prompts of different lengths are padded on
- * the left; a sample's draws depend on (seed, its number, position) only. */
+ * the left. The draws of a sample depend only on seed, sample number and position. */
 #ifndef ISOTRON_INFER_GENERATE_H
 #define ISOTRON_INFER_GENERATE_H
 
@@ -12,7 +12,7 @@ typedef struct Prompt {
     int64_t n; /* at least 1 */
 } Prompt;
 
-/* Called after each new token of a sample; true ends the sample. tokens: prompt and generated. */
+/* Called after each new token of a sample; true ends the sample. tokens: prompt and generated tokens. */
 typedef bool GenerateStop(void *arg, int64_t sample, const int32_t *tokens, int64_t n);
 
 typedef struct GenerateOptions {
@@ -27,14 +27,14 @@ typedef struct GenerateOptions {
 typedef struct Generated {
     int32_t *tokens; /* prompt, then generated; owned */
     double *
-        logprobs; /* of tokens[1..]: log p(tokens[i+1] | tokens[..i]) of the unmodified distribution; owned */
+        /* log p(tokens[i+1] | tokens[..i]) under the unmodified distribution, for tokens[1..]; owned. */
+        logprobs;
     int64_t n, n_prompt;
     bool stopped; /* by eod or the callback, else by the length */
 } Generated;
 
-/* Prompts longer than the model's positions, empty ones
- * and ids outside the vocabulary are user errors. out [n] is the caller's array; release each with
- * generated_free. */
+/* Prompts that are empty or longer than the model's positions, and ids outside the vocabulary, are user
+ * errors. out [n] is the caller's array; free each element with generated_free. */
 Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
              Generated *out);
 void generated_free(Generated *);

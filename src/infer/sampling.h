@@ -1,6 +1,8 @@
-/* Choosing the next token. Megatron-LM core/inference text_generation_controller.py: divide by the
- * temperature, keep the top k (ties with the k-th stay) or the nucleus (tokens whose predecessors'
- * probabilities sum to at most p; the first always stays), draw from what is left. */
+/* Choosing the next token. Megatron-LM core/inference text_generation_controller.py:
+ * - divide the logits by the temperature;
+ * - keep the top k (ties with the k-th stay), or the nucleus: tokens whose predecessors' probabilities sum to
+ *   at most p (the first always stays);
+ * - draw from the rest. */
 #ifndef ISOTRON_INFER_SAMPLING_H
 #define ISOTRON_INFER_SAMPLING_H
 
@@ -12,9 +14,9 @@ typedef struct Sampling {
     double top_p;       /* 0: off; not together with top_k */
 } Sampling;
 
-/* logits [vocab] are overwritten. `uniform` in (0, 1) decides; ties in greedy go to the lowest id. */
+/* Overwrites logits [vocab]. `uniform` in (0, 1) selects the token; greedy ties go to the lowest id. */
 int64_t sampling_choose(const Sampling *, double *logits, int64_t vocab, double uniform);
-/* log softmax(logits)[id], logits untouched. */
+/* log softmax(logits)[id]; does not change the logits. */
 double sampling_logprob(const double *logits, int64_t vocab, int64_t id);
 
 #endif

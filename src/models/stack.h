@@ -71,8 +71,10 @@ typedef struct Stack {
     const StackSpec *spec;
     Layer *layer; /* [spec->n] */
     Tensor **
-        counters; /* [spec->n * LAYER_BRANCHES]: step counters of each branch, whoever holds it; NULL: none */
-    Norm final;   /* on the rank of the last layer */
+        /* [spec->n * LAYER_BRANCHES]: step counters of each branch, also of those on other ranks; NULL:
+         * none. */
+        counters;
+    Norm final; /* on the rank of the last layer */
 } Stack;
 
 /* Registers the step counters of all layers. The spec must outlive the registry. */

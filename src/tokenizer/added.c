@@ -8,12 +8,12 @@
 #include "tokenizer/unicode.h"
 #include "tokenizer/utf8.h"
 
-enum { LONGEST = 512 }; /* bytes of an added token: bounds what one position of a text can cost */
+enum { LONGEST = 512 }; /* bytes of an added token; limits the cost of one position of a text */
 
 typedef struct Token {
     int32_t id;
     bool single_word, lstrip, rstrip, special;
-    Str pattern; /* what is looked for, and what the token decodes to */
+    Str pattern; /* the text to find, and the text that the token decodes to */
 } Token;
 
 /* Patterns in byte order; those that begin with byte b are [first[b], first[b + 1]). */
@@ -26,7 +26,7 @@ typedef struct Set {
 struct Added {
     Vocab *vocab;
     Set sets[2];         /* by normalized */
-    const Token **by_id; /* vocab_limit of them; NULL is no added token */
+    const Token **by_id; /* [vocab_limit]; NULL: not an added token */
 };
 
 void added_free(Added *a) {
@@ -61,8 +61,8 @@ static Err sort(Set *set) {
     return ERR_OK;
 }
 
-/* The original keeps the id of a token that the model knows, and numbers the others on from the model's last
- * one. */
+/* The original keeps the id of a token that the model has, and numbers other tokens from the model's last id
+ * on. */
 static Err check_id(const Vocab *model, const char *text, size_t n, int64_t id, int64_t *next) {
     int64_t known = vocab_id(model, text, n), expected = known >= 0 ? known : (*next)++;
     if (id == expected) return ERR_OK;
@@ -142,7 +142,8 @@ const char *added_text(const Added *a, int32_t id, size_t *n) {
     return t ? (*n = t->pattern.len, t->pattern.s) : NULL;
 }
 
-/* The longest pattern that the text begins with. Patterns that share `depth` bytes with it are [low, high). */
+/* The longest pattern at the beginning of the text. Patterns that share `depth` bytes with it are [low,
+ * high). */
 static const Token *longest(const Set *set, const char *text, size_t n) {
     size_t low = set->first[(unsigned char)*text], high = set->first[(unsigned char)*text + 1];
     const Token *best = NULL;

@@ -1,6 +1,6 @@
-/* The "added_tokens" of a tokenizer.json: tokens that are cut out of a text before the model sees it,
- * leftmost first and longest first. A token with normalized = false is looked for in the text as it came, one
- * with normalized = true in the normalized text between those, in its own normalized spelling. Source:
+/* The "added_tokens" of a tokenizer.json: tokens that are split off a text before the model sees it, leftmost
+ * first and longest first. A token with normalized = false is searched in the original text. A token with
+ * normalized = true is searched, in its normalized spelling, in the normalized text between those. Source:
  * tokenizers/src/tokenizer/added_vocabulary.rs. */
 #ifndef ISOTRON_TOKENIZER_ADDED_H
 #define ISOTRON_TOKENIZER_ADDED_H
@@ -16,7 +16,8 @@
 
 typedef struct Added Added;
 
-/* Errors: an id that contradicts the model's vocabulary or that the original would not give, a token twice. */
+/* Errors: an id that contradicts the model's vocabulary or that the original would not assign, a duplicate
+ * token. */
 Err added_load(const json_t *list, const Normalizer *, const Vocab *model, Added **out);
 void added_free(Added *);
 
@@ -27,7 +28,7 @@ bool added_is_special(const Added *, int32_t id);
 const char *added_text(const Added *, int32_t id, size_t *n);
 
 /* Calls fn for each added token (its id) and each non-empty stretch of text between (id -1), in order.
- * special_as_text: special tokens are not looked for. */
+ * special_as_text: special tokens are not searched. */
 typedef void AddedFn(void *arg, int32_t id, size_t begin, size_t end);
 void added_split(const Added *, bool normalized, bool special_as_text, const char *text, size_t n,
                  AddedFn *fn, void *arg);

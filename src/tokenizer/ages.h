@@ -1,5 +1,5 @@
 /* Unicode versions: the `tokenizers` library matches regexes with Unicode 16 and normalizes with Unicode 9,
- * whatever the tables of the machine's PCRE2 and utf8proc are. Source: tools/oracle/unicode_ages.py. */
+ * whatever the versions of the machine's PCRE2 and utf8proc. Source: tools/oracle/unicode_ages.py. */
 #ifndef ISOTRON_TOKENIZER_AGES_H
 #define ISOTRON_TOKENIZER_AGES_H
 
@@ -9,7 +9,7 @@
 /* A character of Unicode 14 with the same general category, script and UTF-8 length as a newer one, or as one
  * whose category has changed; else `c`. */
 uint32_t age_stand_in(uint32_t c);
-/* True for characters that normalization leaves alone because Unicode 9 does not know them. */
+/* True for characters that Unicode 9 does not define, which normalization therefore leaves unchanged. */
 bool age_unordered(uint32_t c);
 /* The lower case of an upper-case letter that is newer than utf8proc; else `c`. */
 uint32_t age_lower(uint32_t c);

@@ -9,12 +9,12 @@
 #include "tokenizer/field.h"
 #include "tokenizer/utf8.h"
 
-enum { DIRECT = 512, NONE = -1 }; /* DIRECT covers the 256 characters that stand for bytes */
+enum { DIRECT = 512, NONE = -1 }; /* DIRECT includes the 256 characters that spell bytes */
 
 typedef struct Merge {
     uint64_t pair; /* left id << 32 | right id */
     uint32_t rank;
-    int32_t id; /* what the pair becomes; NONE marks a free slot */
+    int32_t id; /* the merged token; NONE marks a free slot */
 } Merge;
 
 struct Bpe {
@@ -78,7 +78,7 @@ static Err load_vocab(Bpe *b, const json_t *model) {
     return ERR_OK;
 }
 
-/* A merge is "left right" or ["left", "right"]; the second form can hold blanks. */
+/* A merge is "left right" or ["left", "right"]; tokens in the second form may contain blanks. */
 static Err merge_texts(const json_t *merge, size_t rank, const char *text[2], size_t n[2]) {
     if (json_is_string(merge)) {
         text[0] = json_string_value(merge);
@@ -212,12 +212,11 @@ static size_t add_symbol(BpeWork *w, size_t count, int32_t id) {
     return count + 1;
 }
 
-/* One symbol per character; a character that is no token is its bytes (byte_fallback), else unk, else
- * nothing. */
+/* Makes one symbol per character. A character that is no token becomes its bytes (byte_fallback), else unk,
+ * else it is dropped. */
 static size_t split(const Bpe *b, BpeWork *w, const char *s, size_t n) {
     size_t count = 0;
-    bool pending =
-        false; /* an unk that later ones may fuse with; bytes do not flush it, as in the original */
+    bool pending = false; /* an unk that later ones may fuse with; bytes do not end it, as in the original */
     for (size_t i = 0, width; i < n; i += width) {
         uint32_t c;
         width = utf8_next(s + i, &c);
@@ -259,7 +258,7 @@ void bpe_encode(const Bpe *b, BpeWork *w, const char *piece, size_t n, Ids *out)
         int32_t left = (int32_t)(uint32_t)top, right = s[left].next, id = b->by_rank[top >> 32];
         if (s[left].id == NONE || (size_t)right >= count) continue;
         if (merge_slot(b, pair_of(s[left].id, s[right].id))->id != id)
-            continue; /* the pair has changed since */
+            continue; /* the pair has changed since it was queued */
         s[left].id = id;
         s[left].next = s[right].next;
         s[right].id = NONE;

@@ -20,12 +20,13 @@ void ids_add(Ids *, int32_t id);
 typedef struct Bpe Bpe;
 
 /* From the "model" object of a tokenizer.json, with unk_token, fuse_unk, byte_fallback and ignore_merges.
- * Errors: another model than BPE, dropout, subword affixes, a merge of tokens that are not in the vocabulary. */
+ * Errors: a model other than BPE, dropout, subword affixes, a merge of tokens that are not in the
+ * vocabulary. */
 Err bpe_load(const json_t *model, Bpe **out);
 void bpe_free(Bpe *);
 const Vocab *bpe_vocab(const Bpe *);
 
-/* Working memory of bpe_encode; one per thread, zero to start with. */
+/* Working memory of bpe_encode; one per thread, initially zero. */
 typedef struct BpeWork {
     struct Symbol *symbols;
     uint64_t *heap;

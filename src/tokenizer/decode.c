@@ -17,12 +17,12 @@ typedef struct Step {
     StepKind kind;
     Str content;         /* STRIP, REPLACE, METASPACE */
     Regex *pattern;      /* REPLACE */
-    int64_t start, stop; /* STRIP: how many at most on each side */
-    bool drop_first;     /* METASPACE: the blank before the first token was added by the pre-tokenizer */
+    int64_t start, stop; /* STRIP: the most characters to remove on each side */
+    bool drop_first;     /* METASPACE: the pre-tokenizer added the blank before the first token */
 } Step;
 
 struct Decoder {
-    bool joins; /* no decoder at all */
+    bool joins; /* there is no decoder */
     Step steps[MAX_STEPS];
     size_t n;
 };
@@ -113,7 +113,7 @@ Err decoder_load(const json_t *object, Decoder **out) {
     return e;
 }
 
-/* A token of byte spellings is those bytes; any other token is itself. */
+/* A token that spells bytes becomes those bytes; any other token is unchanged. */
 static void byte_level(const char *s, size_t n, Str *out) {
     size_t before = out->len;
     for (size_t i = 0; i < n;) {
@@ -135,7 +135,7 @@ static int hex(char c) {
     return at ? (int)((at - digits) % 16) : -1;
 }
 
-/* Each run of <0xHH> tokens is their text if that is UTF-8, else one U+FFFD per token. */
+/* Each run of <0xHH> tokens becomes its text if that is UTF-8, else one U+FFFD per token. */
 static void byte_fallback(const Texts *in, Texts *out) {
     Str run = {0};
     for (size_t i = 0; i <= in->n; i++) {

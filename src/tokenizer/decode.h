@@ -26,8 +26,8 @@ void texts_free(Texts *);
 Err decoder_load(const json_t *, Decoder **out);
 void decoder_free(Decoder *);
 
-/* Appends the decoded text to `out`; `tokens` is used up. ByteLevel gives bytes as they are (the original
- * replaces what is not UTF-8). Errors: of a Replace. */
+/* Appends the decoded text to `out`; consumes `tokens`. ByteLevel returns bytes unchanged (the original
+ * replaces invalid UTF-8). Errors: from a Replace. */
 Err decoder_run(const Decoder *, Matcher *, Texts *tokens, Str *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* tokenizer.json: added tokens are cut out, the rest is normalized, pre-tokenized and encoded piece by piece.
- * GPT-2's vocab.json and merges.txt are put into the same form first. Source:
+/* tokenizer.json: added tokens are split off; the rest is normalized, pre-tokenized and encoded piece by
+ * piece. GPT-2's vocab.json and merges.txt are converted to this form first. Source:
  * tokenizers/src/tokenizer/mod.rs; Megatron-LM huggingface_tokenizer.py (eod = eos_token). */
 #include <jansson.h>
 #include <stdlib.h>
@@ -69,7 +69,7 @@ static Err hf_load(const json_t *root, Tokenizer *t) {
     return post_load(post, t->vocab_size, &h->post);
 }
 
-/* "eos_token": text or {"content": text}, as tokenizer_config.json has it. */
+/* "eos_token" in tokenizer_config.json: a text or {"content": text}. */
 static int32_t configured_id(const Tokenizer *t, const json_t *config, const char *key) {
     const json_t *v = json_object_get(config, key);
     const char *text = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
@@ -160,7 +160,7 @@ static Err open_gpt2(const TokenizerConfig *c, Tokenizer *t) {
     return e;
 }
 
-/* One text on its way through; added_split calls the two functions below for each stretch. */
+/* The state of encoding one text; added_split calls the two functions below for each stretch. */
 typedef struct Encoding {
     const Hf *h;
     unsigned flags;

@@ -11,7 +11,7 @@ enum {
     MAX_STEPS = 64,
     MAX_GROWTH = 64,
     FREE_GROWTH = 1 << 20
-}; /* NFKD alone can make 18 characters of one */
+}; /* NFKD alone can turn one character into 18 */
 
 typedef enum StepKind { FORM, LOWERCASE, PREPEND, REPLACE } StepKind;
 

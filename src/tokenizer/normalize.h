@@ -1,7 +1,7 @@
 /* The "normalizer" of a tokenizer.json: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace and Sequence.
- * Forms are those of Unicode 9, as in the original (ages.h); Lowercase knows utf8proc's letters, the
- * original's a few newer. Source: Unicode Standard Annex 15 (normalization forms) with utf8proc's tables;
- * tokenizers/src/normalizers. */
+ * Normalization forms are those of Unicode 9, as in the original (ages.h). Lowercase has utf8proc's letters;
+ * the original has a few newer ones. Source: Unicode Standard Annex 15 (normalization forms) with utf8proc's
+ * tables; tokenizers/src/normalizers. */
 #ifndef ISOTRON_TOKENIZER_NORMALIZE_H
 #define ISOTRON_TOKENIZER_NORMALIZE_H
 
@@ -13,12 +13,12 @@
 
 typedef struct Normalizer Normalizer;
 
-/* NULL or null: a normalizer that changes nothing. Errors: a kind that is not in the list above. */
+/* NULL or null: a normalizer without effect. Errors: a kind that is not in the list above. */
 Err normalizer_load(const json_t *, Normalizer **out);
 void normalizer_free(Normalizer *);
 
-/* Replaces `out` by the normalized text; text is valid UTF-8. Errors: a regex that gives up, a text that
- * grows without bound. */
+/* Replaces `out` by the normalized text; text is valid UTF-8. Errors: a regex that exceeds its limits, a text
+ * that grows without bound. */
 Err normalizer_run(const Normalizer *, Matcher *, const char *text, size_t n, Str *out);
 
 /* Appends `text` with every match of the regex replaced. Errors: as above. */

@@ -11,8 +11,8 @@
 
 #include "tokenizer/utf8.h"
 
-/* Oniguruma's \w is wider than PCRE2's, and outside of classes it has six superscripts and fractions of
- * Latin-1 as well; its \s lacks U+180E, which PCRE2's has. */
+/* Oniguruma's \w is wider than PCRE2's, and outside of classes it also has six superscripts and fractions of
+ * Latin-1. Its \s lacks U+180E, which PCRE2's has. */
 #define CLASS_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD       CLASS_WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 #define SPACE      "\\p{White_Space}"
@@ -20,11 +20,11 @@
 enum { MAX_GROUPS = 200 };
 
 typedef struct Rewrite {
-    const char *p; /* the pattern, and where we are in it */
+    const char *p; /* the pattern, and the position in it */
     size_t n, i;
     Str *out;
     bool in_class, class_start;
-    size_t atom; /* where the last atom begins in out: what a quantifier repeats */
+    size_t atom; /* where the last atom begins in out, for a quantifier */
     size_t groups[MAX_GROUPS], depth;
 } Rewrite;
 
@@ -42,7 +42,7 @@ static void begin_atom(Rewrite *r) {
     if (!r->in_class) r->atom = r->out->len;
 }
 
-/* A set of characters: as it is inside a class, a class of its own outside. */
+/* Writes a set of characters: unchanged inside a class, as a separate class outside. */
 static void put_set(Rewrite *r, const char *set, bool negated) {
     str_printf(r->out, r->in_class ? "%s" : negated ? "[^%s]" : "[%s]", set);
 }
@@ -126,7 +126,7 @@ static Err escape(Rewrite *r) {
     else if ((unsigned char)e < 0x80)
         str_add(r->out, r->p + r->i, 2);
     else
-        r->i--; /* a backslash before any other character means that character */
+        r->i--; /* a backslash before any other character quotes it */
     r->i += 2;
     return ERR_OK;
 }
@@ -144,7 +144,8 @@ static Err class_item(Rewrite *r) {
     return ERR_OK;
 }
 
-/* Ignoring case, Oniguruma lets "ss" match U+00DF and "ff" a ligature; PCRE2 folds one character to one. */
+/* When ignoring case, Oniguruma lets "ss" match U+00DF and "ff" a ligature; PCRE2 folds one character to
+ * one. */
 static bool folds_to_one(const char *p, size_t n) {
     static const char *const pairs[] = {"ss", "ff", "fi", "fl", "st"};
     for (size_t i = 0; i + 1 < n; i++)
@@ -153,7 +154,7 @@ static bool folds_to_one(const char *p, size_t n) {
     return false;
 }
 
-/* "(": plain groups, look-around and atomic groups mean the same; options do not quite. */
+/* "(": plain groups, look-around and atomic groups are alike; options differ. */
 static Err group(Rewrite *r) {
     static const char *const same[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
     if (r->depth == MAX_GROUPS) return refuse(r, "groups nested too deeply");

@@ -1,4 +1,4 @@
-/* Oniguruma (Ruby syntax) to PCRE2: the rewriting that regex.h describes. */
+/* Rewrites Oniguruma patterns (Ruby syntax) for PCRE2, as regex.h describes. */
 #ifndef ISOTRON_TOKENIZER_ONIG_H
 #define ISOTRON_TOKENIZER_ONIG_H
 
@@ -7,11 +7,11 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* The length of what an error message shows of a pattern, which need not end in NUL. */
+/* The number of bytes of a pattern to print in an error message. The pattern need not end in NUL. */
 static inline int onig_shown(size_t n) { return n < 200 ? (int)n : 200; }
 
-/* Appends the PCRE2 pattern (for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE). Errors: something without an exact
- * equal. */
+/* Appends the PCRE2 pattern (for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE). Errors: syntax without an exact
+ * equivalent. */
 Err onig_to_pcre2(const char *pattern, size_t n, Str *out);
 
 #endif

@@ -20,7 +20,7 @@ typedef struct Step {
     Regex *pattern; /* SPLIT */
     Behavior behavior;
     bool invert;
-    Str meta; /* METASPACE: the character that stands for a blank */
+    Str meta; /* METASPACE: the character that replaces a blank */
     Prepend prepend;
 } Step;
 
@@ -40,10 +40,10 @@ struct PreTokenizerWork {
 static const char GPT2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* \w of the regex crate, which this one pre-tokenizer uses */
+/* \w of the regex crate, which only this pre-tokenizer uses */
 #define RUST_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\u200C\\u200D"
 
-/* Printable Latin-1 spells itself; the other 68 bytes are U+0100 and up, in order. */
+/* Printable Latin-1 characters spell themselves; the other 68 bytes are U+0100 and up, in order. */
 static bool spells_itself(uint32_t b) {
     return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xFF && b != 0xAD);
 }
@@ -105,7 +105,7 @@ static Err load_byte_level(PreTokenizer *p, const json_t *object) {
     return new_step(p, BYTES, &step);
 }
 
-/* One character, as a string of its own. */
+/* Reads one character, as a string. */
 static Err load_char(const json_t *object, const char *key, const char **out) {
     uint32_t c;
     ERR_RETURN(field_text(object, "pre_tokenizer", key, out, NULL));
@@ -199,7 +199,8 @@ void pretokenizer_work_free(PreTokenizerWork *w) {
     free(w);
 }
 
-/* Joins neighbours in place, as NormalizedString::split folds them; `match` then means "leave it out". */
+/* Merges neighbours in place, as NormalizedString::split does; afterwards `match` means that the piece is
+ * dropped. */
 static void apply_behavior(Spans *s, Behavior behavior, bool invert) {
     size_t kept = 0;
     bool previous = false, from_right = behavior == MERGED_WITH_NEXT;
@@ -246,7 +247,7 @@ static void metaspace(const Step *step, bool first, const char *text, size_t n, 
     }
 }
 
-/* False once r->err is set. */
+/* False if r->err is set. */
 static bool pretokenize_run(Run *r, size_t depth, bool first, const char *text, size_t n) {
     if (!n) return true;
     if (depth == r->p->n) return r->fn(r->arg, text, n), true;

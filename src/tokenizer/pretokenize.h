@@ -1,8 +1,8 @@
 /* The "pre_tokenizer" of a tokenizer.json: Split, ByteLevel, Digits, Metaspace, Punctuation, Whitespace,
  * WhitespaceSplit, CharDelimiterSplit and Sequence. Each is one or two of four steps: prefix a blank, split,
- * spell bytes as characters, write blanks as metaspace. Pieces go through the steps depth first, so no list
- * of all of them is ever made. Source: tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2
- * encoder.py (byte spelling). */
+ * spell bytes as characters, write blanks as metaspace. Pieces go through the steps depth first, without a
+ * list of all pieces. Source: tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py
+ * (byte spelling). */
 #ifndef ISOTRON_TOKENIZER_PRETOKENIZE_H
 #define ISOTRON_TOKENIZER_PRETOKENIZE_H
 
@@ -17,14 +17,14 @@
 typedef struct PreTokenizer PreTokenizer;
 typedef struct PreTokenizerWork PreTokenizerWork; /* one per thread */
 
-/* NULL or null: a text is one piece. Errors: a kind that is not in the list above, ByteLevel more than once. */
+/* NULL or null: a text is one piece. Errors: a kind that is not in the list above, several ByteLevels. */
 Err pretokenizer_load(const json_t *, PreTokenizer **out);
 void pretokenizer_free(PreTokenizer *);
 PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);
 void pretokenizer_work_free(PreTokenizerWork *);
 
-/* Calls fn for each non-empty piece, in order. `first`: the text begins where the user's text does. Errors:
- * of a regex. */
+/* Calls fn for each non-empty piece, in order. `first`: the text is the beginning of the user's text. Errors:
+ * from a regex. */
 typedef void PieceFn(void *arg, const char *piece, size_t n);
 Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, bool first, const char *text,
                      size_t n, PieceFn *fn, void *arg);

@@ -1,4 +1,4 @@
-/* The types by name, the two that need no file, and what all types share. */
+/* The types by name, the two types without files, and the code that all types share. */
 #include "tokenizer/tokenizer.h"
 
 #include <ctype.h>

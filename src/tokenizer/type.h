@@ -1,4 +1,4 @@
-/* What a kind of tokenizer has to provide; tokenizer.c does the rest. */
+/* The interface of a kind of tokenizer; tokenizer.c has the common part. */
 #ifndef ISOTRON_TOKENIZER_TYPE_H
 #define ISOTRON_TOKENIZER_TYPE_H
 
@@ -8,7 +8,7 @@
 
 typedef struct TokenizerType {
     const char *name;
-    /* Fills impl, vocab_size, eod, pad and bos; the ids the user asks for are put over them afterwards. */
+    /* Sets impl, vocab_size, eod, pad and bos. The caller then applies the ids that the user gave. */
     Err (*open)(const TokenizerConfig *, Tokenizer *);
     Err (*encode)(const Tokenizer *, unsigned flags, const char *text, size_t n, Ids *out);
     Err (*decode)(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n,

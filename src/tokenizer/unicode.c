@@ -1,5 +1,5 @@
-/* utf8proc has the tables; its own utf8proc_map sorts combining marks in quadratic time, so the sort is done
- * here. */
+/* Unicode operations with utf8proc's tables. The sort of combining marks is our own, because utf8proc_map
+ * takes quadratic time. */
 #include "tokenizer/unicode.h"
 
 #include <stdlib.h>
@@ -71,7 +71,7 @@ void unicode_normalize(const char *text, size_t n, bool compat, bool compose, St
     int32_t *v;
     size_t count = decompose(text, n, compat, &v);
     for (size_t i = 0, end; i < count;
-         i = end) { /* nothing composes across a character that Unicode 9 does not know */
+         i = end) { /* no composition crosses a character that Unicode 9 does not define */
         for (end = i + 1; end < count && !age_unordered((uint32_t)v[end]); end++) continue;
         utf8proc_ssize_t k = (utf8proc_ssize_t)(end - i);
         if (compose) k = utf8proc_normalize_utf32(v + i, k, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
@@ -86,7 +86,7 @@ void unicode_lower(const char *text, size_t n, Str *out) {
         uint32_t c;
         i += utf8_next(text + i, &c);
         if (c == 0x130)
-            str_puts(out, "i\xCC\x87"); /* the one character whose lower case is two */
+            str_puts(out, "i\xCC\x87"); /* the only character whose lower case has two characters */
         else
             utf8_put(out, (uint32_t)utf8proc_tolower((int32_t)age_lower(c)));
     }

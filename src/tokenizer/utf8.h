@@ -8,7 +8,7 @@
 
 #include "base/str.h"
 
-/* Reads one character of valid UTF-8 at s and returns its bytes. */
+/* Reads one character of valid UTF-8 at s and returns its number of bytes. */
 size_t utf8_next(const char *s, uint32_t *character);
 /* Start of the character that ends just before `at` (valid UTF-8, at > 0). */
 size_t utf8_prev(const char *s, size_t at);

@@ -1,4 +1,4 @@
-/* Open addressing over XXH3 of the text; texts lie one after another in one buffer. */
+/* Open addressing with XXH3 of the text; texts are contiguous in one buffer. */
 #include "tokenizer/vocab.h"
 
 #include <stdlib.h>
@@ -37,7 +37,7 @@ void vocab_free(Vocab *v) {
     free(v->entries), free(v->slots), free(v->by_id), free(v);
 }
 
-/* The slot that holds the text, or the free slot where it belongs. */
+/* The slot of the text, or the free slot where it belongs. */
 static size_t find(const Vocab *v, const char *text, size_t n) {
     size_t slot = hash64(text, n, 0) & v->mask;
     for (; v->slots[slot]; slot = (slot + 1) & v->mask) {

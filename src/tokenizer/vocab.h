@@ -7,13 +7,13 @@
 
 #include "base/err.h"
 
-enum { VOCAB_ID_LIMIT = 1 << 24 }; /* ids lie below; the largest published vocabularies have 2^18 */
+enum { VOCAB_ID_LIMIT = 1 << 24 }; /* exclusive limit of ids; the largest published vocabularies have 2^18 */
 
 typedef struct Vocab Vocab;
 
 Vocab *vocab_new(void);
 void vocab_free(Vocab *);
-/* Errors: an id outside [0, VOCAB_ID_LIMIT), a text or an id that is there already. */
+/* Errors: an id outside [0, VOCAB_ID_LIMIT), a text or an id that exists already. */
 Err vocab_add(Vocab *, const char *text, size_t n, int64_t id);
 /* -1 if there is none. */
 int32_t vocab_id(const Vocab *, const char *text, size_t n);

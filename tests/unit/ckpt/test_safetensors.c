@@ -255,8 +255,8 @@ static void indices_are_not_trusted(void **unused) {
     static const char *const indices[][2] = {
         {"{", "is not JSON"},
         {"{}", "no weight_map"},
-        {"{\"weight_map\":{\"a\":1}}", "no file beside it for tensor 'a'"},
-        {"{\"weight_map\":{\"a\":\"../" ONE "\"}}", "no file beside it for tensor 'a'"},
+        {"{\"weight_map\":{\"a\":1}}", "no file in its folder for tensor 'a'"},
+        {"{\"weight_map\":{\"a\":\"../" ONE "\"}}", "no file in its folder for tensor 'a'"},
         {"{\"weight_map\":{\"a\":\"absent\"}}", "No such file"},
         {"{\"weight_map\":{\"a\":\"" ONE "\",\"b\":\"" ONE "\",\"d\":\"" TWO "\"}}",
          "names tensor 'd', but no file holds it"},
