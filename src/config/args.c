@@ -19,6 +19,11 @@ typedef struct Spelling {
     bool noted; /* marked ~ */
 } Spelling;
 
+/* The spelling that set an option last. */
+typedef struct Choice {
+    Spelling spelling;
+} Choice;
+
 static bool next_spelling(const char **cursor, Spelling *out) {
     const char *s = *cursor;
     if (!*s) return false;
@@ -42,10 +47,10 @@ typedef struct Match {
 static char dashed(char c) { return c == '_' ? '-' : c; }
 
 /* Megatron-LM spells an option num-layers and its argument num_layers. */
-static bool same_name(const Spelling *s, const char *key, size_t len) {
+bool args_same_name(const char *a, size_t a_len, const char *b, size_t b_len) {
     size_t i = 0;
-    while (i < len && i < s->len && dashed(s->name[i]) == dashed(key[i])) i++;
-    return i == len && i == s->len;
+    while (i < a_len && i < b_len && dashed(a[i]) == dashed(b[i])) i++;
+    return i == a_len && i == b_len;
 }
 
 static bool match(const ArgTable *table, const char *key, size_t len, Match *out) {
@@ -59,7 +64,7 @@ static bool match(const ArgTable *table, const char *key, size_t len, Match *out
         const char *cursor = row->names;
         Spelling s;
         while (next_spelling(&cursor, &s))
-            if (same_name(&s, key, len)) {
+            if (args_same_name(s.name, s.len, key, len)) {
                 *out = (Match){table, row, s, group < 0 || table->accepted >> group & 1};
                 return true;
             }
@@ -88,16 +93,35 @@ static const char *nearest(Args *a, const char *key, size_t len) {
     return str_nearest(word, names, n);
 }
 
+/* One line, unless it is there already. */
+static bool add_line(Str *lines, const char *fmt, va_list args) {
+    char line[1002] = "\n"; /* after another line, so that a part of one is no match */
+    vsnprintf(line + 1, sizeof line - 2, fmt, args);
+    for (char *c = line + 1; *c; c++)
+        if (*c == '\n') *c = ' ';
+    const size_t n = strlen(line);
+    line[n] = '\n', line[n + 1] = 0;
+    if (lines->len && (!strncmp(lines->s, line + 1, n) || strstr(lines->s, line))) return false;
+    str_puts(lines, line + 1);
+    return true;
+}
+
 void args_problem(Args *a, const char *fmt, ...) {
-    if (a->num_problems++ >= ARG_PROBLEMS) return;
-    char sentence[1000];
+    if (a->num_problems >= ARG_PROBLEMS) {
+        a->num_problems++;
+        return;
+    }
     va_list args;
     va_start(args, fmt);
-    vsnprintf(sentence, sizeof sentence, fmt, args);
+    a->num_problems += add_line(&a->problems, fmt, args);
     va_end(args);
-    for (char *c = sentence; *c; c++)
-        if (*c == '\n') *c = ' ';
-    str_printf(&a->problems, "%s\n", sentence);
+}
+
+void args_note(Args *a, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    add_line(&a->notes, fmt, args);
+    va_end(args);
 }
 
 /* Where a value comes from: "" and "--" on the command line, "run.conf:12: " and "" in a file. */
@@ -111,9 +135,13 @@ static void unknown(Args *a, Source src, const char *key, size_t len) {
     size_t dashes = strlen(src.dash); /* they stand in front of the key, and belong to what is shown */
     str_quote(&quoted, key - dashes, len + dashes);
     const char *near = nearest(a, key, len);
-    if (near)
+    Match m;
+    if (near) {
         args_problem(a, "%s%s is not an option: did you mean %s%s?", src.where, quoted.s, src.dash, near);
-    else
+        CHECK(find(a, near, strlen(near), &m), "--%s", near);
+        unsigned char *given = &m.table->given[m.row - m.table->rows];
+        if (!*given) *given = ARG_BAD; /* that it is missing is no further problem */
+    } else
         args_problem(a, "%s%s is not an option: see --help for those there are.", src.where, quoted.s);
     str_free(&quoted);
 }
@@ -134,50 +162,112 @@ static void imply(Args *a, const Match *m, void *field, bool on) {
     str_free(&now);
 }
 
-static void assign(Args *a, Source src, const Match *m, const char *const *words, int64_t n) {
-    const Arg *row = m->row;
-    const int name_len = (int)m->spelling.len, first_len = (int)arg_name_len(row);
-    void *field = (char *)m->table->target + row->offset;
-    Str expected = {0};
+/* Ours in place of another program's values: returns what is left of them, nothing if one is refused. */
+static TextList translate(Args *a, const Match *m, const char *const *words, int64_t n) {
+    TextList left = {arena_alloc(a->arena, (size_t)n * sizeof *left.at), 0};
+    const int name = (int)m->spelling.len;
+    bool refused = false;
+    for (int64_t i = 0; i < n; i++) {
+        const Foreign *f = foreign_value(m->table, m->row, words[i]);
+        if (f) foreign_use(a, f, arena_printf(a->arena, "--%.*s %s", name, m->spelling.name, words[i]));
+        refused |= f && f->kind == FOREIGN_REFUSED;
+        if (!f || (f->ours && *f->ours)) left.at[left.count++] = f ? f->ours : words[i];
+    }
+    if (refused) left.count = 0, m->table->given[m->row - m->table->rows] = ARG_BAD;
+    return left;
+}
+
+/* Sets the field; returns false if the value is not one, after a message. */
+static bool set_value(Args *a, Source src, const Match *m, const char *const *words, int64_t n, bool *on) {
     static const Arg as_switch = {.type = ARG_FLAG};
-    bool on = true, is_switch = m->spelling.implied != NULL;
-    if (is_switch) {
-        if (!n || arg_parse(&as_switch, &on, a->arena, words, n, &expected)) imply(a, m, field, on);
+    void *field = (char *)m->table->target + m->row->offset;
+    Str expected = {0};
+    if (m->spelling.implied) {
+        if (!n || arg_parse(&as_switch, on, a->arena, words, n, &expected)) imply(a, m, field, *on);
     } else if (n) {
-        arg_parse(row, field, a->arena, words, n, &expected);
+        const TextList left = translate(a, m, words, n);
+        if (left.count) arg_parse(m->row, field, a->arena, left.at, left.count, &expected);
     } else {
         str_puts(&expected, "a value, but none follows");
     }
-    if (expected.len)
-        args_problem(a, "%s%s%.*s expects %s.", src.where, src.dash, name_len, m->spelling.name, expected.s);
+    const bool good = !expected.len;
+    if (!good)
+        args_problem(a, "%s%s%.*s expects %s.", src.where, src.dash, (int)m->spelling.len, m->spelling.name,
+                     expected.s);
     str_free(&expected);
+    return good;
+}
 
-    unsigned char *given = &m->table->given[row - m->table->rows];
-    if (!on && is_switch && !is_boolean(row)) return; /* it chooses nothing */
-    if (*given == src.number)
-        args_problem(a, "%s%s%.*s is given twice: keep one of them%s%.*s%s.", src.where, src.dash, name_len,
-                     m->spelling.name, is_switch ? " (it is a spelling of " : "", is_switch ? first_len : 0,
-                     row->names, is_switch ? ")" : "");
+/* An option that one source gives again. On the command line the last one holds, and in a file it is a
+ * mistake; switches that contradict each other are one everywhere. */
+static void repeated(Args *a, Source src, const Spelling *old, const Spelling *now, const char *before,
+                     const char *after) {
+    const bool same = args_same_name(old->name, old->len, now->name, now->len),
+               switches = old->implied || now->implied;
+    if (!*src.dash && (same || !switches))
+        args_problem(a, "%s%.*s is given twice: keep one of them.", src.where, (int)now->len, now->name);
+    else if (!same && switches && strcmp(before, after))
+        args_problem(a, "%s%s%.*s and %s%.*s contradict each other: leave out one of them.", src.where,
+                     src.dash, (int)old->len, old->name, src.dash, (int)now->len, now->name);
+}
+
+static void assign(Args *a, Source src, const Match *m, const char *const *words, int64_t n) {
+    const Arg *row = m->row;
+    const int64_t i = row - m->table->rows;
+    const Spelling *s = &m->spelling;
+    const void *field = (const char *)m->table->target + row->offset;
+    unsigned char *given = &m->table->given[i];
+    Choice *chosen = &m->table->chosen[i];
+    Str before = {0}, after = {0};
+    arg_print(row, field, &before);
+    bool on = true;
+    const bool good = set_value(a, src, m, words, n, &on);
+    arg_print(row, field, &after);
+    const bool chooses = on || !s->implied || is_boolean(row);
+    if (!good)
+        *given = ARG_BAD;
+    else if (chooses && *given == src.number)
+        repeated(a, src, &chosen->spelling, s, before.s, after.s);
+    str_free(&before), str_free(&after);
+    if (!chooses || *given == ARG_BAD) return;
     *given = (unsigned char)src.number;
-    if (m->spelling.noted)
-        str_printf(&a->notes, "%s%s%.*s is understood as Megatron-LM's %s%.*s%s%.*s.\n", src.where, src.dash,
-                   name_len, m->spelling.name, src.dash, first_len, row->names, is_switch ? " " : "",
-                   (int)m->spelling.implied_len, is_switch ? m->spelling.implied : "");
+    chosen->spelling = *s;
+    if (s->noted)
+        args_note(a, "%s%s%.*s is understood as Megatron-LM's %s%.*s%s%.*s.", src.where, src.dash,
+                  (int)s->len, s->name, src.dash, (int)arg_name_len(row), row->names, s->implied ? " " : "",
+                  (int)s->implied_len, s->implied ? s->implied : "");
+}
+
+static bool find_foreign(const Args *a, const char *key, size_t len, ForeignOption *out) {
+    for (int t = 0; t < a->num_tables; t++)
+        if (foreign_find(&a->tables[t], key, len, out)) return true;
+    return false;
+}
+
+/* An option of another program, with one of its values or none. */
+static void use_foreign(Args *a, Source src, const ForeignOption *o, const char *value) {
+    const int len = (int)o->len;
+    if (!o->arity && value && (!strcmp(value, "false") || !strcmp(value, "False"))) return;
+    if (o->arity == '=' && !value)
+        args_problem(a, "%s%s%.*s expects a value, but none follows.", src.where, src.dash, len, o->name);
+    else if (value && !foreign_allows(o, value))
+        args_problem(a, "%s%s%.*s %s is not built: give %.*s, or leave it out. %s", src.where, src.dash, len,
+                     o->name, value, (int)o->only_len, o->only, o->row->reason);
+    else
+        foreign_use(a, o->row, arena_printf(a->arena, "--%.*s", len, o->name));
 }
 
 static int next_source(Args *a) {
-    CHECK(a->sources < 255, "more than 255 sources of options");
+    CHECK(a->sources < ARG_BAD - 1, "too many sources of options");
     return ++a->sources;
 }
 
 static bool is_option(const char *word) { return word[0] == '-' && word[1] == '-' && word[2]; }
 
-/* How many of the words after the option are its values. */
-static int count_values(const Match *m, int argc, char **argv) {
-    if (is_boolean(m->row) || m->spelling.implied) return 0;
-    bool list = m->row->type == ARG_TEXTS || m->row->type == ARG_I64S;
+/* How many words after an option are up to the next one, at most `most`. */
+static int count_words(int argc, char **argv, int most) {
     int n = 0;
-    while (n < argc && !is_option(argv[n]) && (list || n < 1)) n++;
+    while (n < most && n < argc && !is_option(argv[n])) n++;
     return n;
 }
 
@@ -186,17 +276,22 @@ static int line_option(Args *a, Source src, int argc, char **argv) {
     const char *key = argv[0] + 2, *equals = strchr(key, '=');
     size_t len = equals ? (size_t)(equals - key) : strlen(key);
     Match m;
+    ForeignOption o;
     if (!find(a, key, len, &m)) {
+        if (find_foreign(a, key, len, &o)) {
+            const int n = count_words(argc - 1, argv + 1, equals || !o.arity ? 0 : o.arity == '=' ? 1 : argc);
+            use_foreign(a, src, &o, equals ? equals + 1 : n ? argv[1] : NULL);
+            return 1 + n;
+        }
         unknown(a, src, key, len);
-        int skipped = 1;
-        while (!equals && skipped < argc && !is_option(argv[skipped])) skipped++;
-        return skipped;
+        return 1 + count_words(argc - 1, argv + 1, equals ? 0 : argc);
     }
     if (!m.accepted) args_problem(a, "--%.*s is not an option of this command: leave it out.", (int)len, key);
     static const char *const set[] = {"true"};
     if (equals) return assign(a, src, &m, (const char *const[]){equals + 1}, 1), 1;
-    int n = count_values(&m, argc - 1, argv + 1);
-    const bool flag = is_boolean(m.row);
+    const bool flag = is_boolean(m.row) || m.spelling.implied,
+               list = m.row->type == ARG_TEXTS || m.row->type == ARG_I64S;
+    const int n = count_words(argc - 1, argv + 1, flag ? 0 : list ? argc : 1);
     assign(a, src, &m, flag ? set : (const char *const *)argv + 1, flag ? 1 : n);
     return 1 + n;
 }
@@ -274,13 +369,13 @@ static bool split_words(Args *a, const char *s, size_t n, TextList *words) {
     return true;
 }
 
-/* The value of one line. A list is split; a single value is the whole rest of the line. */
-static bool line_value(Args *a, const Match *m, const char *s, size_t n, TextList *words) {
-    if (m->row->type == ARG_TEXTS || m->row->type == ARG_I64S) return split_words(a, s, n, words);
+/* The value of one line. A list is split; a single value is the whole rest of the line, and may be empty. */
+static bool line_value(Args *a, bool list, bool empty, const char *s, size_t n, TextList *words) {
+    if (list) return split_words(a, s, n, words);
     words->at = arena_alloc(a->arena, sizeof *words->at);
     bool quoted = n >= 2 && s[0] == '"' && s[n - 1] == '"';
     words->at[0] = arena_printf(a->arena, "%.*s", (int)n - 2 * quoted, s + quoted);
-    words->count = n > 0 || m->row->type == ARG_TEXT;
+    words->count = n > 0 || empty;
     return quoted || !n || s[0] != '"';
 }
 
@@ -300,21 +395,28 @@ static void file_line(Args *a, Source src, const char *s, size_t n) {
     const char *equals = memchr(s, '=', n), *value = equals ? equals + 1 : NULL;
     size_t key_len = equals ? (size_t)(equals - s) : n, value_len = equals ? n - key_len - 1 : 0;
     trim(&s, &key_len);
+    if (value) trim(&value, &value_len);
     Match m;
+    ForeignOption o;
     TextList words = {0};
     if (!equals || !key_len) {
         Str quoted = {0};
         str_quote(&quoted, s, n);
         args_problem(a, "%s%s is not a `name = value` line.", shown, quoted.s);
         str_free(&quoted);
-    } else if (!find(a, s, key_len, &m)) {
-        unknown(a, src, s, key_len);
-    } else {
-        trim(&value, &value_len);
-        if (line_value(a, &m, value, value_len, &words))
+    } else if (find(a, s, key_len, &m)) {
+        const bool list = m.row->type == ARG_TEXTS || m.row->type == ARG_I64S;
+        if (line_value(a, list, m.row->type == ARG_TEXT, value, value_len, &words))
             assign(a, src, &m, words.at, words.count);
         else
             args_problem(a, "%sthe quote in the value of %.*s does not end.", shown, (int)key_len, s);
+    } else if (find_foreign(a, s, key_len, &o)) {
+        if (line_value(a, o.arity == '+', false, value, value_len, &words))
+            use_foreign(a, src, &o, words.count ? words.at[0] : NULL);
+        else
+            args_problem(a, "%sthe quote in the value of %.*s does not end.", shown, (int)key_len, s);
+    } else {
+        unknown(a, src, s, key_len);
     }
 }
 
@@ -347,7 +449,7 @@ void args_init(Args *a, Arena *arena, const char *usage, const char *operand_nam
 }
 
 void args_free(Args *a) {
-    free(a->operands.at);
+    free(a->operands.at), free(a->used);
     str_free(&a->problems), str_free(&a->notes);
     *a = (Args){0};
 }
@@ -356,12 +458,14 @@ void args_use(Args *a, ArgTable table) {
     CHECK(a->num_tables < ARG_TABLES, "more than %d option tables", ARG_TABLES);
     if (!table.given) table.given = arena_alloc(a->arena, (size_t)table.count);
     memset(table.given, 0, (size_t)table.count);
+    table.chosen = arena_alloc(a->arena, (size_t)table.count * sizeof *table.chosen);
     for (int64_t i = 0; i < table.count; i++)
         arg_default(&table.rows[i], (char *)table.target + table.rows[i].offset, a->arena);
     a->tables[a->num_tables++] = table;
 }
 
 Err args_end(Args *a) {
+    foreign_report(a);
     for (int t = 0; t < a->num_tables; t++)
         for (int64_t i = 0; i < a->tables[t].count; i++) {
             const Arg *row = &a->tables[t].rows[i];

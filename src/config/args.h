@@ -6,7 +6,8 @@
  * `--help` and `-h` set `help`. File: one `name = value` a line, names without dashes, flags `name = true`;
  * `#` at the start of a line or after a blank starts a comment; a value may stand in double quotes. In names
  * `_` is as good as `-`, and Python's True and False are true and false. The value
- * `none` unsets a number, an empty value a text. Command-line text is trusted to end (it comes from the
+ * `none` unsets a number, an empty value a text. The last of a repeated option holds on the command line, as
+ * in argparse; in a file a repeated option is a mistake. Command-line text is trusted to end (it comes from the
  * system); a file may hold any bytes. */
 #ifndef ISOTRON_CONFIG_ARGS_H
 #define ISOTRON_CONFIG_ARGS_H
@@ -62,16 +63,37 @@ typedef struct Arg {
     bool required;
 } Arg;
 
+/* What options of another program mean, whose command lines run here. They set nothing. */
+typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
+typedef struct Foreign {
+    ForeignKind kind;
+    /* NULL: `words` are options: "flag value= list+ value=this,that"; one with another value than this or
+     * that is refused. Else `words` are values of our option `option`, and mean `ours` ("": nothing). */
+    const char *option, *ours, *words;
+    const char *reason; /* whole sentences; of what is refused also what to do */
+} Foreign;
+
+struct Choice;
 typedef struct ArgTable {
     const Arg *rows;
     int64_t count;
+    const Foreign *foreign;
+    int64_t num_foreign;
     uint64_t accepted;    /* bit g: the options of the g-th group (from 0) belong to this command; rows before
                              any group always do */
     void *target;         /* the struct that holds the fields */
     unsigned char *given; /* [count], 0 = default; NULL: the parser keeps its own */
+    struct Choice *chosen; /* [count], of the parser: how each option was last given */
 } ArgTable;
 
-enum { ARG_TABLES = 4, ARG_PROBLEMS = 40 };
+/* ARG_BAD in `given`: the option was given, but its value could not be read. */
+enum { ARG_TABLES = 4, ARG_PROBLEMS = 40, ARG_BAD = 255 };
+
+/* A foreign option that was given, until args_end reports it. */
+typedef struct ForeignUse {
+    const Foreign *row;
+    const char *option; /* "--name", or "--name value" */
+} ForeignUse;
 
 /* One parse. Initialise with args_init, release problems and notes with args_free; values belong to the
  * arena. */
@@ -86,6 +108,8 @@ typedef struct Args {
     int64_t num_problems;
     Str problems; /* one sentence a line, at most ARG_PROBLEMS of them */
     Str notes;    /* not errors, but worth reporting: one message per line */
+    ForeignUse *used;
+    int64_t num_used;
 } Args;
 
 void args_init(Args *, Arena *, const char *usage, const char *operand_name);
@@ -97,12 +121,32 @@ void args_line(Args *, int argc, char **argv);
 void args_file(Args *, const char *path);
 /* The same for bytes in memory; `name` stands for the file in the sentences. */
 void args_bytes(Args *, const char *name, const char *bytes, size_t n);
+/* One message; the same one is added once. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* After all sources: required options, then one Err for all problems (its message is a summary, the sentences
  * are in `problems`). Call it before using any value. */
 Err args_end(Args *);
 /* The text of --help: usage, then the accepted options by group. */
 void args_help(const Args *, Str *out);
+
+/* ---- foreign options (foreign.c) ---- */
+
+typedef struct ForeignOption {
+    const Foreign *row;
+    const char *name, *only; /* only: NULL, or the values that are accepted, "this,that" */
+    size_t len, only_len;
+    char arity; /* 0: a flag; '=': one value; '+': any number */
+} ForeignOption;
+bool foreign_find(const ArgTable *, const char *key, size_t len, ForeignOption *out);
+bool foreign_allows(const ForeignOption *, const char *value);
+/* What a value of our option means; NULL: it is no foreign one. */
+const Foreign *foreign_value(const ArgTable *, const Arg *, const char *value);
+/* Remembers a use for foreign_report, which makes one message for the uses of each row. */
+void foreign_use(Args *, const Foreign *, const char *option);
+void foreign_report(Args *);
+/* Whether both spell one name: `_` is as good as `-`. */
+bool args_same_name(const char *a, size_t a_len, const char *b, size_t b_len);
 
 /* The values of one option (argvalue.c): the same spelling for defaults, flags, files, help and documents. */
 /* Parses n words into the field; on failure returns false and appends "a whole number, not 'x'" to

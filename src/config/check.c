@@ -1,4 +1,5 @@
-/* Checks ranges (options.def) and rules (rules.def), and reports all that are broken at once. */
+/* Checks ranges (options.def) and rules (rules.def): reports all that are broken at once, and notes the
+ * options that are given without an effect. */
 #include "config/config.h"
 
 #include <ctype.h>
@@ -13,6 +14,16 @@ static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 
 
 static bool has_experts(const Config *c) { return i64_is_set(c->num_experts); }
 static bool uses_fp8(const Config *c) { return c->fp8_format != FP8_NONE; }
+
+/* Whether the user gave an option of a group. */
+static bool any_given(const Config *c, ConfigGroup wanted) {
+    ConfigGroup group = GROUPS;
+    bool any = false;
+#define OPTGROUP(constant, title)                      group = GROUP_##constant;
+#define OPT(type, field, fallback, class, names, help) any |= group == wanted && config_given(c, field);
+#include "config/options.def"
+    return any;
+}
 
 /* Ranks that hold one copy of the experts. */
 static int64_t expert_ranks(const Config *c) {
@@ -214,7 +225,7 @@ static bool valid_balancing(const Config *c) {
         char *end;
         const double coeff = strtod(coeffs->at[i], &end);
         if (end == coeffs->at[i] || *end || !(coeff >= 0 && coeff <= 1e6)) return false;
-        if (coeff > 0 && seen >= 1u << BALANCE_SINKHORN) return false;
+        if (coeff > 0 && seen == 1u << BALANCE_SINKHORN) return false;
     }
     return coeffs->count == types->count || (coeffs->count == 1 && strtod(coeffs->at[0], NULL) == 0);
 }
@@ -315,38 +326,43 @@ static void fill_in_values(const Config *c, const char *message, Str *out) {
     }
 }
 
-static void note_no_effect(const Config *c, Args *args) {
-    for (int i = OPTION_GROUP_NO_EFFECT + 1; CONFIG_ROWS[i].type != ARG_GROUP; i++)
-        if (c->given[i])
-            str_printf(&args->notes, "%s has no effect here: %s\n", CONFIG_ROWS[i].names,
-                       CONFIG_ROWS[i].help);
+/* Whether a message names an option whose value could not be read: the broken rule is a consequence. */
+static bool follows_from_bad(const Config *c, const char *message) {
+    for (const char *s = message; (s = strstr(s, "--")); s++) {
+        size_t n = 0;
+        while (isalnum((unsigned char)s[2 + n]) || s[2 + n] == '-' || s[2 + n] == '_') n++;
+        const int option = config_find(s + 2, n);
+        if (option >= 0 && c->given[option] == ARG_BAD) return true;
+    }
+    return false;
 }
 
 static void check_rules(const Config *given, const Config *c, unsigned checks, Args *args) {
     const struct {
         unsigned check;
-        bool holds;
+        bool note, holds;
         const char *message;
     } rules[] = {
-#define RULE(check, condition, message) {CHECK_##check, (condition), message},
+#define RULE(check, condition, message) {CHECK_##check, false, (condition), message},
+#define NOTE(check, condition, message) {CHECK_##check, true, (condition), message},
 #include "config/rules.def"
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         if (rules[i].holds || (rules[i].check & checks) != rules[i].check) continue;
+        if (follows_from_bad(given, rules[i].message)) continue;
         Str message = {0};
         fill_in_values(given, rules[i].message, &message);
-        args_problem(args, "%s", message.s);
+        (rules[i].note ? args_note : args_problem)(args, "%s", message.s);
         str_free(&message);
     }
 }
 
 void config_check(const Config *c, unsigned checks, Args *args) {
     if (!checks) return;
-    note_no_effect(c, args);
     Config clamped = *c;
     for (int i = 0; i < OPTIONS; i++) {
         if (!is_number(i)) continue;
-        check_range(c, i, args);
+        if (c->given[i] != ARG_BAD) check_range(c, i, args);
         clamp_to_range(&clamped, i);
     }
     check_rules(c, &clamped, checks, args);

@@ -19,6 +19,14 @@ const Arg CONFIG_ROWS[OPTIONS] = {
 #include "config/options.def"
 };
 
+static const Foreign MEGATRON[] = {
+#define NOTED(reason, options)              {FOREIGN_NOTED, NULL, NULL, options, reason},
+#define REFUSED(reason, options)            {FOREIGN_REFUSED, NULL, NULL, options, reason},
+#define VALUE(option, values, ours, reason) {FOREIGN_NOTED, option, ours, values, reason},
+#define NO_VALUE(option, values, reason)    {FOREIGN_REFUSED, option, NULL, values, reason},
+#include "config/megatron.def"
+};
+
 /* The parser stores a choice as an int. */
 #define OPT(type, field, fallback, class, names, help)
 #define OPTENUM(enumeration, field, fallback, class, names, help)                                            \
@@ -52,8 +60,13 @@ int config_find(const char *name, size_t n) {
 }
 
 ArgTable config_table(Config *c, uint64_t groups) {
-    return (ArgTable){
-        .rows = CONFIG_ROWS, .count = OPTIONS, .accepted = groups, .target = c, .given = c->given};
+    return (ArgTable){.rows = CONFIG_ROWS,
+                      .count = OPTIONS,
+                      .foreign = MEGATRON,
+                      .num_foreign = sizeof MEGATRON / sizeof *MEGATRON,
+                      .accepted = groups,
+                      .target = c,
+                      .given = c->given};
 }
 
 void config_defaults(Config *c, Arena *arena) {
@@ -66,6 +79,8 @@ Err config_parse(Config *c, Args *args, uint64_t groups, unsigned checks, int ar
     args_use(args, config_table(c, groups));
     args_line(args, argc, argv);
     if (args->help) return ERR_OK;
+    if (!c->tokenizer_type && c->vocab_file && c->merge_file) /* as pretrain_gpt.py */
+        c->tokenizer_type = "GPT2BPETokenizer";
     config_check(c, checks, args);
     return args_end(args);
 }

@@ -14,7 +14,8 @@ int64_t config_model_ranks(const Config *c) {
 }
 
 int64_t config_expert_tensor_ranks(const Config *c) {
-    return i64_or(c->expert_tensor_parallel_size, c->tensor_model_parallel_size);
+    const int64_t dense = c->tensor_model_parallel_size;
+    return i64_is_set(c->num_experts) ? i64_or(c->expert_tensor_parallel_size, dense) : dense;
 }
 
 int64_t config_ranks(const Config *c) { return i64_or(c->ranks, config_model_ranks(c)); }
@@ -119,7 +120,8 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->padded_vocab_size = padded_vocab(c, d->vocab_size);
     /* Megatron-LM turns bias_gelu_fusion off when there are no biases, and its unfused GELU is the erf form. */
     bool by_bias = c->activation == MLP_GELU;
-    d->activation = !by_bias ? c->activation : c->add_bias_linear ? MLP_GELU_TANH : MLP_GELU_ERF;
+    const bool fused = c->add_bias_linear && c->bias_gelu_fusion;
+    d->activation = !by_bias ? c->activation : fused ? MLP_GELU_TANH : MLP_GELU_ERF;
     d->init_std = c->init_method_std;
     d->output_init_std = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
     d->embedding_init_std = f64_or(c->embedding_init_method_std, c->init_method_std);

@@ -1,4 +1,4 @@
-/* docs/reference/options.md, generated from options.def. */
+/* docs/reference/options.md, generated from options.def and megatron.def. */
 #include "config/config.h"
 
 #include <math.h>
@@ -54,18 +54,55 @@ static void option(int i, Str *out) {
     str_free(&value);
 }
 
+/* One row for each reason of megatron.def: "`--a`, `--b N`". */
+static void foreign(const ArgTable *t, ForeignKind kind, bool values, Str *out) {
+    for (int64_t i = 0; i < t->num_foreign; i++) {
+        const Foreign *row = &t->foreign[i];
+        if (row->kind != kind || values != (row->option != NULL)) continue;
+        str_puts(out, "| ");
+        for (const char *s = row->words; *s;) {
+            const size_t n = strcspn(s, " "), name = values ? n : strcspn(s, "=+ ");
+            str_printf(out, "`%s%.*s%s%.*s`", values ? "" : "--", (int)name, s, n > name + 1 ? " " : "",
+                       n > name + 1 ? (int)(n - name - 1) : 0, s + name + (n > name));
+            s += n + strspn(s + n, " ");
+            if (*s) str_puts(out, ", ");
+        }
+        if (values && row->ours && *row->ours)
+            str_printf(out, " of `--%s`: `%s`", row->option, row->ours);
+        else if (values)
+            str_printf(out, " of `--%s`", row->option);
+        str_printf(out, " | %s |\n", row->reason);
+    }
+}
+
+static void megatron(Str *out) {
+    Config c;
+    const ArgTable t = config_table(&c, 0);
+    str_puts(out, "\n## Megatron-LM's other options\n\n"
+                  "Command lines of Megatron-LM run as they are. The last of a repeated option holds, as in "
+                  "argparse. Two\n"
+                  "switches that contradict each other are an error.\n\n"
+                  "These are accepted and noted, because they would change no result:\n\n"
+                  "| Options | Reason |\n|---|---|\n");
+    foreign(&t, FOREIGN_NOTED, false, out);
+    foreign(&t, FOREIGN_NOTED, true, out);
+    str_puts(out,
+             "\nThese are not built, and are an error:\n\n| Options | What they would change |\n|---|---|\n");
+    foreign(&t, FOREIGN_REFUSED, false, out);
+    foreign(&t, FOREIGN_REFUSED, true, out);
+}
+
 void config_options_md(Str *out) {
-    str_puts(
-        out,
-        "# Options\n\n"
-        "`isotron docs` prints this file from `src/config/options.def`, and `tools/gen_docs` writes it.\n\n"
-        "Spellings, defaults and meanings are Megatron-LM's. On the command line an option is "
-        "`--name value`.\nIn a file for `--config` it is a line `name = value`, and a flag is "
-        "`name = true`; the command line overrides the file.\n`none` means that the option is not "
-        "given.\n\n"
-        "An option of class ARCH changes the model's function or shapes, and checkpoints store it. "
-        "NUMERIC changes the\nrounding, LAYOUT how the work is split and placed, RUN everything "
-        "else.\n");
+    str_puts(out, "# Options\n\n"
+                  "`isotron docs` prints this file from `src/config/options.def` and `megatron.def`, and "
+                  "`tools/gen_docs` writes it.\n\n"
+                  "Spellings, defaults and meanings are Megatron-LM's. On the command line an option is "
+                  "`--name value`.\nIn a file for `--config` it is a line `name = value`, and a flag is "
+                  "`name = true`; the command line overrides the file.\n`none` means that the option is not "
+                  "given.\n\n"
+                  "An option of class ARCH changes the model's function or shapes, and checkpoints store it. "
+                  "NUMERIC changes the\nrounding, LAYOUT how the work is split and placed, RUN everything "
+                  "else.\n");
     for (int i = 0; i < OPTIONS; i++) {
         if (CONFIG_ROWS[i].type == ARG_GROUP)
             str_printf(out,
@@ -74,4 +111,5 @@ void config_options_md(Str *out) {
         else
             option(i, out);
     }
+    megatron(out);
 }

@@ -1,5 +1,6 @@
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "comm/comm.h"
@@ -31,7 +32,8 @@ bool command_ready(const Args *args, Err e, int *status) {
     }
     if (args->notes.len && speaks) fputs(args->notes.s, stderr);
     if (!e.code) return true;
-    say(e.msg, args->num_problems > 1 ? args->problems.s : "");
+    /* e names the first of several problems; the others follow. */
+    say(e.msg, args->num_problems > 1 ? strchr(args->problems.s, '\n') + 1 : "");
     *status = e.code;
     return false;
 }

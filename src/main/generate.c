@@ -111,10 +111,12 @@ int command_generate(int argc, char **argv) {
     Args args;
     args_init(&args, s->arena, "isotron generate --load DIR --prompt TEXT... [options]", NULL);
     Err e = config_parse(&s->config, &args, groups, 0, argc, argv);
-    if (!e.code && !args.help) e = checkpoint_args(&s->config, s->arena, &args.notes);
-    if (!e.code && !args.help) {
+    const Err loaded = args.help ? ERR_OK : checkpoint_args(&s->config, s->arena, &args.notes);
+    if (!args.help && !loaded.code) {
         config_check(&s->config, CHECK_MODEL | CHECK_GENERATE, &args);
         e = args_end(&args);
+    } else if (!e.code) {
+        e = loaded;
     }
     int status;
     if (command_ready(&args, e, &status)) {

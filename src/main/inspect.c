@@ -1,5 +1,6 @@
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/hash.h"
 #include "ckpt/ckpt.h"
@@ -89,12 +90,22 @@ static Err inspect_dataset(const char *prefix) {
     return ERR_OK;
 }
 
-/* Of one data-parallel replica: --global-batch-size is its share of the batch. */
+/* The last batch size of the run; 0 if the options name none. */
+static int64_t last_batch(const Config *c) {
+    const int64_t n = config_batch_steps(c, NULL, 0);
+    if (n < 1 || (!c->step_batch_size_schedule && !i64_is_set(c->global_batch_size))) return 0;
+    BatchStep *steps = mem_zero((size_t)n, sizeof *steps);
+    const int64_t size = steps[config_batch_steps(c, steps, n) - 1].size;
+    free(steps);
+    return size;
+}
+
+/* Of one data-parallel replica: the batch is its share. */
 static Err inspect_schedule(const Config *c, Arena *arena) {
     PipelineLayout layout;
     PipelineSpec spec;
     ERR_RETURN(pipeline_layout(c, arena, &layout));
-    ERR_RETURN(pipeline_spec(c, &layout, c->global_batch_size / c->micro_batch_size, false, &spec));
+    ERR_RETURN(pipeline_spec(c, &layout, last_batch(c) / c->micro_batch_size, false, &spec));
     Str text = {0};
     Err e = pipeline_report(&spec, &layout, &text);
     if (!e.code) fputs(text.s, stdout);
@@ -107,8 +118,9 @@ static void inspect_check(const Options *o, const Config *c, Args *args) {
         args_problem(args, "name what to inspect: --checkpoint DIR, --dataset PREFIX or --schedule");
     if (!o->schedule) return;
     config_check(c, CHECK_LAYOUT, args);
-    if (c->micro_batch_size < 1 || c->global_batch_size < 1 || c->global_batch_size % c->micro_batch_size)
-        args_problem(args, "--schedule needs --micro-batch-size and --global-batch-size, a multiple of it");
+    if (c->micro_batch_size < 1 || last_batch(c) < 1 || last_batch(c) % c->micro_batch_size)
+        args_problem(args, "--schedule needs --micro-batch-size, and --global-batch-size or "
+                           "--step-batch-size-schedule with batch sizes that are a multiple of it");
 }
 
 int command_inspect(int argc, char **argv) {

@@ -121,7 +121,7 @@ static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int 
     if (!(o->deadline > 0)) args_problem(args, "--sweep-deadline: more than 0 seconds");
     if (o->sweep && comm_processes() > 1)
         args_problem(args, "--sweep starts processes itself: run it without mpirun");
-    if (args->help || n_dirs == 0 || o->sweep) return args_end(args);
+    if (args->help || n_dirs != 1 || o->sweep) return args_end(args);
     ERR_RETURN(golden_open(argv[0], g));
     golden_complete(*g, &s->config);
     ERR_RETURN(world_size(&s->config));

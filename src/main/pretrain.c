@@ -12,12 +12,17 @@ int command_pretrain(int argc, char **argv) {
     Args args;
     args_init(&args, s.arena, "isotron pretrain [--config FILE] [options]", NULL);
     Err e = config_parse(&s.config, &args, groups, 0, argc, argv);
-    if (!e.code && !args.help && s.config.use_checkpoint_args)
-        e = checkpoint_args(&s.config, s.arena, &args.notes);
-    if (!e.code && !args.help) e = world_size(&s.config);
-    if (!e.code && !args.help) {
+    Err loaded =
+        ERR_OK; /* what follows a problem of the line is looked at too, so that all are reported at once */
+    if (!args.help && s.config.use_checkpoint_args) loaded = checkpoint_args(&s.config, s.arena, &args.notes);
+    if (!args.help && !loaded.code && s.config.use_checkpoint_opt_param_scheduler)
+        loaded = checkpoint_schedule(&s.config, s.arena);
+    if (!args.help && !loaded.code) loaded = world_size(&s.config);
+    if (!args.help && !loaded.code) {
         config_check(&s.config, CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, &args);
         e = args_end(&args);
+    } else if (!e.code) {
+        e = loaded;
     }
     int status, stopped_by = 0;
     if (command_ready(&args, e, &status)) {

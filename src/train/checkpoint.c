@@ -267,6 +267,38 @@ static json_t *tokenizer_options(const json_t *config) {
     return some;
 }
 
+/* The options of the schedules in a checkpoint. Without a length the decay is as long as the run was to be. */
+static json_t *schedule_options(Config *c, const json_t *config) {
+    static const char *const NAMES[] = {
+        "lr",
+        "min_lr",
+        "lr_warmup_fraction",
+        "lr_warmup_iters",
+        "lr_warmup_samples",
+        "weight_decay",
+        "lr_decay_style",
+        "lr_decay_iters",
+        "lr_decay_samples",
+        "weight_decay_incr_style",
+        "decoupled_lr",
+        "decoupled_min_lr",
+        "start_weight_decay",
+        "end_weight_decay",
+    };
+    json_t *some = json_object();
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        json_t *value = json_object_get(config, NAMES[i]);
+        if (json_is_null(value) && !strcmp(NAMES[i], "lr_decay_iters"))
+            value = json_object_get(config, "train_iters");
+        if (json_is_null(value) && !strcmp(NAMES[i], "lr_decay_samples"))
+            value = json_object_get(config, "train_samples");
+        if (value) json_object_set(some, NAMES[i], value);
+        for (int k = 0; k < OPTIONS; k++)
+            if (config_field_name(k) && !strcmp(config_field_name(k), NAMES[i])) c->given[k] = 0;
+    }
+    return some;
+}
+
 static Err restore_options(Config *c, Arena *arena, const json_t *from, unsigned classes, Str *notes) {
     char *text = json_dumps(from ? from : json_null(), JSON_ENCODE_ANY);
     Err e = config_from_json(c, arena, text, strlen(text), classes, notes);
@@ -290,6 +322,22 @@ Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
         e = restore_options(c, arena, some, CLASS_ALL, notes);
         json_decref(some);
     }
+    ckpt_close(ckpt);
+    return e;
+}
+
+Err checkpoint_schedule(Config *c, Arena *arena) {
+    const char *dir;
+    bool weights_only = false;
+    ERR_RETURN(choose(c, &dir, &weights_only));
+    if (!dir || weights_only || c->finetune) return ERR_OK; /* a first run */
+    Ckpt *ckpt;
+    ERR_RETURN(ckpt_open(dir, wanted(c, dir), NULL, &ckpt));
+    json_t *some = schedule_options(c, json_object_get(ckpt_manifest(ckpt)->state, "config"));
+    Str none = {0};
+    const Err e = restore_options(c, arena, some, CLASS_ALL, &none);
+    json_decref(some);
+    str_free(&none);
     ckpt_close(ckpt);
     return e;
 }

@@ -10,6 +10,9 @@
 /* Sets the model options that the user did not give from the checkpoint in --load (or
  * --pretrained-checkpoint), and the tokenizer's if neither a tokenizer nor --vocab-size is given. */
 Err checkpoint_args(Config *, Arena *, Str *notes);
+/* Sets the options of the learning rate's and the weight decay's schedules to those of the checkpoint that the
+ * run continues, if there is one. */
+Err checkpoint_schedule(Config *, Arena *);
 /* The options that decide what the model computes must be those in the state of the checkpoint in `dir`; with
  * weights_only lengths and dropout may differ. An error names every one that is not. */
 Err checkpoint_check_model(const Config *, const json_t *state, const char *dir, bool weights_only);

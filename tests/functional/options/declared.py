@@ -8,7 +8,7 @@ from trainer import Options, Trainer
 
 OPTIONS_DEF = pathlib.Path(__file__).resolve().parents[3] / "src/config/options.def"
 
-# (fields, words, reason): the run is bitwise equal to one with `like`. For the group NO_EFFECT the reason is in options.def.
+# (fields, words, reason): the run is bitwise equal to one with `like`.
 UNCHANGED = [
     ("exit_duration_in_mins exit_signal_handler exit_signal", "--exit-duration-in-mins 60 --exit-signal-handler --exit-signal SIGUSR1", "",
      "affects only when a run ends, by time or signal: functional/interrupt"),
@@ -22,11 +22,10 @@ UNCHANGED = [
     ("model", "--model gpt", "", "there is one family"),
     ("hf_model_type", "--hf-model-type gpt2", "", "affects only what convert writes: functional/convert"),
     ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32", "only allows other types of moments"),
+    ("add_position_embedding", "--position-embedding-type rope --no-position-embedding", "--position-embedding-type rope", "rope has none"),
     ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8, "affects only GPU kernels"),
 ]
-REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("use_checkpoint_opt_param_scheduler", "--use-checkpoint-opt_param-scheduler")]
-VALUES = {"transformer-impl": "local", "distributed-backend": "gloo", "ckpt-format": "torch", "empty-unused-memory-level": "1",
-          "manual-gc-interval": "2", "num-dataset-builder-threads": "2", "moe-router-dtype": "fp32"}
+REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4")]
 
 
 def declared():
@@ -40,17 +39,10 @@ def declared():
     return found
 
 
-def without_effect():
-    """Fields and words of the options that are accepted and only noted."""
-    words = [(field, f"--{name}" + ("" if kind in ("flag", "off") else f" {VALUES[name]}"))
-             for field, (group, _, kind, name) in declared().items() if group == "NO_EFFECT"]
-    return " ".join(f for f, _ in words), " ".join(w for _, w in words), "", "noted only"
-
-
 def complaints():
     """Options without a row or a reason, and rows or reasons without an option."""
     judged = [f for row in ROWS for f in row.fields]
-    exempt = " ".join(fields for fields, *_ in [*UNCHANGED, *REFUSED, without_effect()]).split()
+    exempt = " ".join(fields for fields, *_ in [*UNCHANGED, *REFUSED]).split()
     options = {field: class_ for field, (_, class_, _, _) in declared().items()}
     found = [f"{field} has neither a row in options/rows.py nor a reason in options/declared.py why it changes no number"
              for field, class_ in options.items() if class_ != "LAYOUT" and field not in {*judged, *exempt}]
@@ -60,10 +52,9 @@ def complaints():
 
 def check_unchanged(program, quick):
     """Tests all together, grouped by `like`."""
-    rows = [*UNCHANGED, without_effect()]
-    for like in sorted({like for _, _, like, _ in rows}):
+    for like in sorted({like for _, _, like, _ in UNCHANGED}):
         plain = program.words(like)
-        run = program.pretrain(program.words(like + " " + " ".join(words for _, words, of, _ in rows if of == like)))
+        run = program.pretrain(program.words(like + " " + " ".join(words for _, words, of, _ in UNCHANGED if of == like)))
         compare(run, Trainer(plain).run(), plain)
         expect(bits(run) == bits(program.pretrain(plain)), f"an option that is to change nothing changes bits, with {like or 'nothing'}")
     for _, words in REFUSED:

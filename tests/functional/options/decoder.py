@@ -34,7 +34,7 @@ class Shape:
         self.activation = "swiglu" if "swiglu" in o else "squared-relu" if "squared-relu" in o else o.text("activation", "gelu")
         self.biased = "disable-bias-linear" not in o
         if self.activation == "gelu":
-            self.activation = "gelu-tanh" if self.biased else "gelu-erf"
+            self.activation = "gelu-tanh" if self.biased and "no-bias-gelu-fusion" not in o else "gelu-erf"
         self.gated = "glu" in self.activation
         self.ffn = o.int("ffn-hidden-size", self.hidden * 8 // 3 // 64 * 64 if self.activation == "swiglu" else 4 * self.hidden)
         self.rms = o.text("normalization", "LayerNorm") == "RMSNorm"

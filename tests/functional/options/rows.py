@@ -109,7 +109,7 @@ witnessed("activation", "--activation geglu-tanh --ffn-hidden-size 24")
 witnessed("activation", "--activation geglu-erf --disable-bias-linear")
 witnessed("activation", "--squared-relu")
 witnessed("activation", "--activation quick-gelu")
-witnessed("activation", "--activation gelu-erf")
+witnessed("bias_gelu_fusion", "--no-bias-gelu-fusion")
 witnessed("add_bias_linear", "--disable-bias-linear")
 witnessed("add_qkv_bias", "--disable-bias-linear --add-qkv-bias")
 witnessed("add_attn_proj_bias", "--disable-bias-linear --add-attn-proj-bias")
@@ -220,6 +220,15 @@ witnessed("clip_grad", "--clip-grad 0.1 --optimizer sgd")
 witnessed("weight_decay", "--weight-decay 0.3")
 
 # ---- schedules ----
+
+@row("use_checkpoint_opt_param_scheduler")
+def schedules_of_the_checkpoint(program, quick):
+    o, save = program.words("--lr-decay-style cosine --min-lr 1e-3 --weight-decay 0.1"), program.fresh()
+    before = program.pretrain(o, "--save", save, "--save-interval", 1000, "--exit-interval", 2)
+    after = program.pretrain(o, "--lr", 1, "--lr-decay-style", "constant", "--lr-decay-iters", 9, "--weight-decay", 0.5,
+                             "--use-checkpoint-opt_param-scheduler", "--load", save)
+    compare(joined(before, after), Trainer(o).run(), o)
+
 
 LONG = "--train-iters 8 --min-lr 1e-3 --eval-interval 4 "
 witnessed("min_lr", LONG)

@@ -39,6 +39,15 @@ static const Arg ROWS[] = {
 };
 enum { NROWS = sizeof ROWS / sizeof ROWS[0] };
 
+static const Foreign FOREIGN[] = {
+    {FOREIGN_NOTED, NULL, NULL, "trace trace-path= trace-ranks+", "Nothing is traced."},
+    {FOREIGN_NOTED, NULL, NULL, "depth=one,two", "Depth is one."},
+    {FOREIGN_REFUSED, NULL, NULL, "magic magic-size=", "Magic would change the colors. Leave it out."},
+    {FOREIGN_NOTED, "color", "green", "lime moss", "It is a green."},
+    {FOREIGN_NOTED, "names", "", "nobody", "Nobody has a name."},
+    {FOREIGN_REFUSED, "color", NULL, "infrared", "It cannot be seen. Use red."},
+};
+
 typedef struct Case {
     Arena *arena;
     Args args;
@@ -50,7 +59,12 @@ static void begin(Case *c, const char *operand) {
     memset(c, 0, sizeof *c);
     c->arena = arena_new();
     args_init(&c->args, c->arena, "test [options]", operand);
-    args_use(&c->args, (ArgTable){ROWS, NROWS, 0, &c->t, c->given});
+    args_use(&c->args, (ArgTable){.rows = ROWS,
+                                  .count = NROWS,
+                                  .foreign = FOREIGN,
+                                  .num_foreign = sizeof FOREIGN / sizeof *FOREIGN,
+                                  .target = &c->t,
+                                  .given = c->given});
 }
 
 static void end(Case *c) {
@@ -173,7 +187,88 @@ static void a_boolean_may_be_spelled_by_its_opposite(void **state) {
     expect(&c, "");
     begin(&c, NULL);
     LINE(&c, "--fusion", "--no-fusion");
-    expect(&c, "--no-fusion is given twice: keep one of them.\n");
+    expect(&c, "--fusion and --no-fusion contradict each other: leave out one of them.\n");
+}
+
+static void the_last_of_a_line_holds(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    LINE(&c, "--count", "1", "--names", "x", "y", "--loud", "--old-count", "2", "--names", "z",
+         "--loud=false");
+    assert_int_equal(c.t.count, 2);
+    assert_int_equal(c.t.names.count, 1);
+    assert_false(c.t.loud);
+    expect(&c, "");
+}
+
+static void only_switches_that_differ_contradict(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    LINE(&c, "--green", "--color", "green", "--verdant", "--green");
+    assert_int_equal(c.t.color, GREEN);
+    expect(&c, "");
+    begin(&c, NULL);
+    LINE(&c, "--green", "--color", "blue");
+    expect(&c, "--green and --color contradict each other: leave out one of them.\n");
+    begin(&c, NULL);
+    LINE(&c, "--color", "blue", "--green=false");
+    assert_int_equal(c.t.color, BLUE);
+    expect(&c, "");
+}
+
+static void a_file_says_everything_once(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    TEXT(&c, "count = 1\nold_count = 1\ncolor = green\ngreen = true\nloud = true\nloud = true\n");
+    expect(&c, "run.conf:2: old-count is given twice: keep one of them.\n"
+               "run.conf:6: loud is given twice: keep one of them.\n");
+}
+
+/* Also the words that follow one are taken for its values and for nothing else. */
+static void foreign_options_are_noted_or_refused(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    LINE(&c, "--trace", "--trace-path", "-1", "--trace_ranks", "0", "1", "--count", "3", "--depth=two",
+         "--trace");
+    assert_int_equal(c.t.count, 3);
+    assert_int_equal(args_end(&c.args).code, ERR_NONE);
+    assert_string_equal(c.args.notes.s,
+                        "--trace, --trace-path and --trace-ranks have no effect here: Nothing is traced.\n"
+                        "--depth has no effect here: Depth is one.\n");
+    end(&c);
+    begin(&c, NULL);
+    LINE(&c, "--magic", "--depth", "three", "--trace-path", "--magic-size", "3", "--trace=false", "--lout",
+         "3");
+    expect(&c, "--depth three is not built: give one,two, or leave it out. Depth is one.\n"
+               "--trace-path expects a value, but none follows.\n"
+               "'--lout' is not an option: did you mean --loud?\n"
+               "--magic and --magic-size are not built: Magic would change the colors. Leave it out.\n");
+    begin(&c, NULL);
+    TEXT(&c, "trace_ranks = 0 1\nmagic = False\ndepth = one\ncount = 3\n");
+    assert_int_equal(c.t.count, 3);
+    expect(&c, "");
+}
+
+static void foreign_values_are_translated_or_refused(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    LINE(&c, "--color", "moss", "--names", "nobody", "x", "--count", "3");
+    assert_int_equal(c.t.color, GREEN);
+    assert_int_equal(c.t.names.count, 1);
+    assert_string_equal(c.t.names.at[0], "x");
+    assert_int_equal(args_end(&c.args).code, ERR_NONE);
+    assert_string_equal(c.args.notes.s, "--color moss is taken as green: It is a green.\n"
+                                        "--names nobody has no effect here: Nobody has a name.\n");
+    end(&c);
+    begin(&c, NULL);
+    LINE(&c, "--color", "infrared");
+    assert_int_equal(c.given[5], ARG_BAD);
+    expect(&c, "--color infrared is not built: It cannot be seen. Use red.\n");
 }
 
 /* Runs described by a Python program: argument names and values as it writes them, and switches that are off. */
@@ -203,11 +298,9 @@ static void every_mistake_is_a_sentence(void **state) {
                "--color expects one of red, green, blue, not 'pink'.\n"
                "--path expects a value, but none follows.\n"
                "'stray' does not belong to any option: options begin with two dashes.\n"
-               "--loud is given twice: keep one of them.\n"
                "--window expects whole numbers, not '1,x'.\n"
                "--other is not an option of this command: leave it out.\n"
-               "--green expects true or false, not 'maybe'.\n"
-               "--green is given twice: keep one of them (it is a spelling of color).\n");
+               "--green expects true or false, not 'maybe'.\n");
 }
 
 static void every_mistake_in_a_file_has_its_line(void **state) {
@@ -325,6 +418,11 @@ int main(void) {
         cmocka_unit_test(line_overrides_its_config_file),
         cmocka_unit_test(spellings_stand_for_values),
         cmocka_unit_test(a_boolean_may_be_spelled_by_its_opposite),
+        cmocka_unit_test(the_last_of_a_line_holds),
+        cmocka_unit_test(only_switches_that_differ_contradict),
+        cmocka_unit_test(a_file_says_everything_once),
+        cmocka_unit_test(foreign_options_are_noted_or_refused),
+        cmocka_unit_test(foreign_values_are_translated_or_refused),
         cmocka_unit_test(names_and_flags_may_be_pythons),
         cmocka_unit_test(every_mistake_is_a_sentence),
         cmocka_unit_test(every_mistake_in_a_file_has_its_line),

@@ -1,0 +1,179 @@
+/* Command lines of Megatron-LM: its options and values that are no options here, and what is said of them. */
+#include <stdio.h>
+#include <string.h>
+
+#include "unit/cmocka_all.h"
+
+#include "config/config.h"
+
+typedef struct Parsed {
+    Arena *arena;
+    Args args;
+    Config c;
+    Err err;
+} Parsed;
+
+static void parse(Parsed *p, unsigned checks, const char *line) {
+    p->arena = arena_new();
+    args_init(&p->args, p->arena, "test", NULL);
+    char *argv[200], *rest = NULL;
+    int argc = 0;
+    for (char *w = strtok_r(arena_printf(p->arena, "%s", line), " ", &rest); w;
+         w = strtok_r(NULL, " ", &rest))
+        argv[argc++] = w;
+    p->err = config_parse(&p->c, &p->args, CONFIG_ALL_GROUPS, checks, argc, argv);
+}
+
+static void done(Parsed *p) {
+    args_free(&p->args);
+    arena_free(p->arena);
+}
+
+static const char VALID[] =
+    "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "
+    "--train-iters 10 --lr 1e-3 --mock-data";
+
+/* Options and values of Megatron-LM that change nothing, and what is said of them. */
+static const char *const NOTED[][2] = {
+    {"--no-rope-fusion --no-masked-softmax-fusion", "--no-rope-fusion and --no-masked-softmax-fusion have no "
+                                                    "effect here: Fusion does not change the function."},
+    {"--transformer-impl local", "--transformer-impl has no effect here: There is one implementation"},
+    {"--dist-ckpt-format torch_dist", "--dist-ckpt-format has no effect here: Checkpoints have one format"},
+    {"--main-params-dtype fp32", "--main-params-dtype has no effect here"},
+    {"--attention-backend fused", "--attention-backend fused is taken as flash"},
+    {"--attention-backend local", "--attention-backend local is taken as unfused"},
+    {"--cuda-graph-impl transformer_engine", "transformer_engine is taken as none"},
+    {"--recompute-activations --recompute-modules layernorm moe_act mlp",
+     "--recompute-modules layernorm and --recompute-modules moe_act have no effect here"},
+    {"--moe-token-dispatcher-type flex", "--moe-token-dispatcher-type flex is taken as alltoall"},
+    {"--position-embedding-type rope --no-position-embedding", "--no-position-embedding has no effect here"},
+    {"--swiglu --no-bias-gelu-fusion", "--no-bias-gelu-fusion has no effect with --activation swiglu"},
+    {"--rotary-base 500000", "have no effect without --position-embedding-type rope"},
+    {"--moe-ffn-hidden-size 8", "options of experts have no effect without --num-experts"},
+    {"--expert-tensor-parallel-size 2", "--expert-tensor-parallel-size has no effect without --num-experts"},
+    {"--num-experts 8 --disable-bias-linear --moe-router-load-balancing-type none --moe-aux-loss-coeff 1e-4",
+     "--moe-aux-loss-coeff has no effect with --moe-router-load-balancing-type none"},
+    {"--data-parallel-sharding-strategy optim", "no effect without --use-megatron-fsdp"},
+    {"--fp8-recipe tensorwise", "have no effect without --fp8-format"},
+    {"--fp8-margin 0", "have no effect without --fp8-format"},
+    {"--fp8-amax-history-len 16", "have no effect without --fp8-format"},
+    {"--fp8-amax-compute-algo max", "have no effect without --fp8-format"},
+    {"--no-fp8-wgrad", "--no-fp8-wgrad has no effect without --fp8-format"},
+    {"--first-last-layers-bf16", "--first-last-layers-bf16 has no effect without --fp8-format"},
+    {"--num-layers-at-start-in-bf16 1", "have no effect without --first-last-layers-bf16"},
+    {"--bf16 --fp8-format e4m3 --num-layers-at-end-in-bf16 1", "no effect without --first-last-layers-bf16"},
+    {"--recompute-num-layers 1", "--recompute-num-layers has no effect without --recompute-granularity full"},
+    {"--async-save", "--async-save has no effect without --save"},
+    {"--log-progress", "--log-progress has no effect without --save"},
+    {"--save-interval 5", "--save-interval has no effect without --save"},
+};
+
+static void what_has_no_effect_is_noted(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof NOTED / sizeof NOTED[0]; i++) {
+        Parsed p;
+        char line[600];
+        snprintf(line, sizeof line, "%s %s", VALID, NOTED[i][0]);
+        parse(&p, CHECK_MODEL | CHECK_TRAIN, line);
+        const char *notes = p.args.notes.s ? p.args.notes.s : "";
+        if (p.err.code || !strstr(notes, NOTED[i][1]) || strchr(notes, '|'))
+            fail_msg("%s: %s%s", NOTED[i][0], p.err.msg, notes);
+        done(&p);
+    }
+    Parsed p;
+    parse(&p, CHECK_MODEL | CHECK_TRAIN, VALID);
+    assert_null(p.args.notes.s);
+    done(&p);
+}
+
+/* Each option of Megatron-LM stands in one row of one table, and each value too. */
+static void megatrons_table_has_everything_once(void **state) {
+    (void)state;
+    Arena *arena = arena_new();
+    Config c;
+    const ArgTable t = config_table(&c, 0);
+    for (int64_t i = 0; i < t.num_foreign; i++) {
+        const Foreign *row = &t.foreign[i];
+        char *rest = NULL, *words = arena_printf(arena, "%s", row->words);
+        for (char *w = strtok_r(words, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) {
+            ForeignOption o;
+            Args args;
+            char *flag = arena_printf(arena, "--%.*s=x", (int)strcspn(w, "=+"), w);
+            if (row->option) {
+                const int option = config_find(row->option, strlen(row->option));
+                assert_true(option >= 0);
+                assert_ptr_equal(foreign_value(&t, &CONFIG_ROWS[option], w), row);
+                continue;
+            }
+            assert_true(foreign_find(&t, w, strcspn(w, "=+"), &o));
+            assert_ptr_equal(o.row, row);
+            args_init(&args, arena, "test", NULL);
+            args_use(&args, t);
+            args_line(&args, 1, &flag);
+            for (int k = 0; k < OPTIONS; k++)
+                if (c.given[k]) fail_msg("%s is an option of options.def too", flag);
+            args_free(&args);
+        }
+    }
+    arena_free(arena);
+}
+
+static void unknown_options_do_not_hide_the_rules(void **state) {
+    (void)state;
+    Parsed p;
+    parse(&p, CHECK_MODEL | CHECK_TRAIN,
+          "--hiden-size 64 --num-attention-heads x --kv-channels 0 --num-layers 2 --seq-length 16 "
+          "--mock-data --foo 1 "
+          "--micro-batch-size 2 --train-iters 10 --lr 1 --min-lr 2 --mtp-num-layers 1 --q-lora-rank 8 "
+          "--v-head-dim 4");
+    assert_string_equal(p.args.problems.s, "'--hiden-size' is not an option: did you mean --hidden-size?\n"
+                                           "--num-attention-heads expects a whole number, not 'x'.\n"
+                                           "'--foo' is not an option: see --help for those there are.\n"
+                                           "--kv-channels must be from 1 to 65536, not 0.\n"
+                                           "--min-lr 2 is above --lr 1: lower it.\n"
+                                           "--mtp-num-layers is not built: Heads that predict further tokens "
+                                           "(MTP) change the model and its loss. Leave "
+                                           "them out.\n"
+                                           "--q-lora-rank and --v-head-dim are not built: Multi-latent "
+                                           "attention (MLA) is another attention. Choose a "
+                                           "model without it.\n");
+    done(&p);
+}
+
+static void files_of_gpt2_imply_its_tokenizer(void **state) {
+    (void)state;
+    Parsed p;
+    parse(&p, 0, "--vocab-file v.json --merge-file m.txt");
+    assert_string_equal(p.c.tokenizer_type, "GPT2BPETokenizer");
+    done(&p);
+    parse(&p, 0, "--vocab-file v.json --merge-file m.txt --tokenizer-type NullTokenizer");
+    assert_string_equal(p.c.tokenizer_type, "NullTokenizer");
+    done(&p);
+    parse(&p, 0, "--vocab-file v.json");
+    assert_null(p.c.tokenizer_type);
+    done(&p);
+}
+
+static void cuda_graphs_ask_for_no_dropout_only_in_training(void **state) {
+    (void)state;
+    static const char line[] = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 "
+                               "--device cuda --cuda-graph-impl local --load x --prompt y";
+    Parsed p;
+    parse(&p, CHECK_MODEL | CHECK_GENERATE, line);
+    assert_string_equal(p.err.msg, "");
+    done(&p);
+    parse(&p, CHECK_MODEL | CHECK_TRAIN, line);
+    assert_non_null(strstr(p.args.problems.s, "it needs --hidden-dropout 0"));
+    done(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_has_no_effect_is_noted),
+        cmocka_unit_test(megatrons_table_has_everything_once),
+        cmocka_unit_test(unknown_options_do_not_hide_the_rules),
+        cmocka_unit_test(files_of_gpt2_imply_its_tokenizer),
+        cmocka_unit_test(cuda_graphs_ask_for_no_dropout_only_in_training),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
