@@ -79,6 +79,32 @@ Err ckpt_latest(const char *dir, int64_t *iteration) {
     return e;
 }
 
+Err ckpt_locate(const char *path, char **dir, int64_t *iteration) {
+    char *manifest = mem_printf("%s/manifest.json", path);
+    const bool inner = file_exists(manifest);
+    free(manifest);
+    *dir = mem_strdup(path);
+    *iteration = -1;
+    if (!inner) return ERR_OK;
+    size_t n = strlen(*dir);
+    while (n > 1 && (*dir)[n - 1] == '/') (*dir)[--n] = 0;
+    char *slash = strrchr(*dir, '/');
+    *iteration = iteration_of(slash ? slash + 1 : *dir, "");
+    if (*iteration < 0) {
+        free(*dir);
+        *dir = NULL;
+        return err_user(
+            "'%s' is one checkpoint, but its name is not %s and %d digits; rename it, and give the folder "
+            "that it is in",
+            path, PREFIX, DIGITS);
+    }
+    if (slash)
+        slash[slash == *dir] = 0;
+    else
+        strcpy(*dir, ".");
+    return ERR_OK;
+}
+
 /* ---- changes ---- */
 
 Err ckpt_lock(const char *dir, int *lock) {

@@ -1,17 +1,20 @@
 #include "train/checkpoint.h"
 
+#include <dirent.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
 #include "models/option_map.h"
 #include "param/bucket.h"
 #include "comm/agree.h"
 #include "train/launch.h"
+#include "train/resume_notes.h"
 
 /* ---- which buffers ---- */
 
@@ -135,22 +138,96 @@ Err trainer_finish_save(Trainer *r, bool wait, int64_t *iteration) {
 
 /* ---- loading ---- */
 
-/* The folder to load from, NULL if there is none; --pretrained-checkpoint stands in while --load is empty. */
-static Err choose(const Config *c, const char **dir, bool *weights_only) {
-    *dir = NULL;
+typedef struct Source {
+    char *dir;    /* owned; NULL: there is no checkpoint */
+    int64_t step; /* -1: the newest */
+    bool weights_only;
+} Source;
+
+static void source_free(Source *s) {
+    free(s->dir);
+    s->dir = NULL;
+}
+
+/* --load, or while it is empty --pretrained-checkpoint. */
+static Err source_find(const Config *c, Source *s) {
     int64_t latest = -1;
-    if (c->load) ERR_RETURN(ckpt_latest(c->load, &latest));
-    if (latest >= 0)
-        *dir = c->load;
-    else if (c->pretrained_checkpoint)
-        *dir = c->pretrained_checkpoint, *weights_only = true;
-    else if (c->load && c->exit_on_missing_checkpoint)
+    *s = (Source){.step = -1};
+    if (c->load) {
+        ERR_RETURN(ckpt_locate(c->load, &s->dir, &s->step));
+        Err e = s->step < 0 ? ckpt_latest(s->dir, &latest) : ERR_OK;
+        if (s->step >= 0 && i64_is_set(c->ckpt_step) && c->ckpt_step != s->step)
+            e = err_user("--load '%s' and --ckpt-step %lld name two checkpoints: leave one out", c->load,
+                         (long long)c->ckpt_step);
+        if (!e.code && s->step < 0 && latest >= 0) s->step = i64_or(c->ckpt_step, -1);
+        if (!e.code && (s->step >= 0 || latest >= 0)) return ERR_OK;
+        source_free(s);
+        if (e.code) return e;
+    }
+    s->weights_only = true;
+    return c->pretrained_checkpoint ? ckpt_locate(c->pretrained_checkpoint, &s->dir, &s->step) : ERR_OK;
+}
+
+static bool same_folder(const char *a, const char *b) {
+    if (!strcmp(a, b)) return true;
+    char *x = realpath(a, NULL), *y = realpath(b, NULL);
+    const bool same = x && y && !strcmp(x, y);
+    free(x);
+    free(y);
+    return same;
+}
+
+static bool is_empty_folder(const char *path) {
+    DIR *d = opendir(path);
+    int others = 0;
+    for (struct dirent *entry; d && (entry = readdir(d));)
+        others += strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+    if (d) closedir(d);
+    return d && !others;
+}
+
+/* Megatron-LM starts anew wherever there is no checkpoint, so a mistyped path loses a day. */
+static Err check_load(const Config *c) {
+    if (c->exit_on_missing_checkpoint)
         return err_user("'%s' holds no checkpoint, and --exit-on-missing-checkpoint is given", c->load);
+    if ((c->save && same_folder(c->load, c->save)) || is_empty_folder(c->load)) return ERR_OK;
+    return err_user(
+        "--load '%s' holds no checkpoint; check the path. To begin a run there that later resumes "
+        "with the same command, give the same folder to --save; else leave --load out",
+        c->load);
+}
+
+/* A run saves only into a folder whose checkpoints it continues. */
+static Err check_save(const Config *c, const Source *s) {
+    int64_t newest;
+    if (!c->save || c->skip_train || !file_is_dir(c->save)) return ERR_OK;
+    ERR_RETURN(ckpt_latest(c->save, &newest));
+    if (newest < 0) return ERR_OK;
+    if (!s->dir || s->weights_only || c->finetune || !same_folder(s->dir, c->save))
+        return err_user(
+            "--save '%s' holds the checkpoints of a run that is at step %lld, and this run does not "
+            "continue it: give --load '%s' to continue it, or another folder to --save",
+            c->save, (long long)newest, c->save);
+    if (s->step >= 0 && s->step < newest)
+        printf("  note: checkpoints after step %lld in %s are replaced when this run reaches their steps\n",
+               (long long)s->step, c->save);
     return ERR_OK;
 }
 
-static int64_t wanted(const Config *c, const char *dir) {
-    return dir == c->load ? i64_or(c->ckpt_step, -1) : -1;
+Err checkpoint_check_folders(const Config *c) {
+    Source s;
+    ERR_RETURN(source_find(c, &s));
+    Err e = c->load && !s.dir ? check_load(c) : ERR_OK;
+    if (!e.code) e = check_save(c, &s);
+    source_free(&s);
+    return e;
+}
+
+bool checkpoint_saves_where_it_loads(const Config *c) {
+    Source s;
+    const bool same = c->save && !source_find(c, &s).code && s.dir && same_folder(s.dir, c->save);
+    if (c->save) source_free(&s);
+    return same;
 }
 
 /* A continued run keeps these too, but weights alone do not depend on them (a table of positions does, and
@@ -223,37 +300,46 @@ static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights
 }
 
 /* FP8's scales are no part of the model: a run of the other kind leaves them out, or begins with its own. */
-static void tell_fp8_state(const Config *c, const Ckpt *ckpt) {
+static void tell_fp8_state(const Config *c, const Ckpt *ckpt, FILE *to) {
     const bool stored = ckpt_has_fp8_state(ckpt),
                wanted = c->fp8_format != FP8_NONE && c->fp8_recipe == FP8_DELAYED;
     if (stored && !wanted)
-        printf("  the FP8 scales of the checkpoint are left out: this run has no delayed ones\n");
-    if (!stored && wanted) printf("  the checkpoint has no FP8 scales: they begin as in a first step\n");
+        fprintf(to, "  the FP8 scales of the checkpoint are left out: this run has no delayed ones\n");
+    if (!stored && wanted) fprintf(to, "  the checkpoint has no FP8 scales: they begin as in a first step\n");
 }
 
-static Err checkpoint_load(Trainer *r, bool weights_only, bool *loaded) {
-    const char *dir;
+static void tell_loaded(const Trainer *r, const Ckpt *ckpt, const Source *s, bool weights_only, FILE *to) {
+    Str notes = {0};
+    if (!weights_only) resume_notes(r->config, json_object_get(ckpt_manifest(ckpt)->state, "config"), &notes);
+    fprintf(to, "  successfully loaded checkpoint from %s at iteration %lld\n%s", s->dir,
+            (long long)ckpt_manifest(ckpt)->iteration, notes.len ? notes.s : "");
+    tell_fp8_state(r->config, ckpt, to);
+    str_free(&notes);
+}
+
+/* What it tells goes `to`. */
+static Err checkpoint_load(Trainer *r, bool weights_only, FILE *to, bool *loaded) {
+    Source s;
     *loaded = false;
-    ERR_RETURN(comm_agree(r->comm, choose(r->config, &dir, &weights_only)));
-    if (!dir) {
-        if (r->config->load && rank_is_printer(r->comm))
-            printf("  no checkpoint in %s: starting anew\n", r->config->load);
-        return ERR_OK;
+    Err e = comm_agree(r->comm, source_find(r->config, &s));
+    if (e.code || !s.dir) {
+        if (!e.code && r->config->load && rank_is_printer(r->comm))
+            fprintf(to, "  no checkpoint in %s: starting anew\n", r->config->load);
+        source_free(&s);
+        return e;
     }
+    weights_only |= s.weights_only;
     Ckpt *ckpt;
-    ERR_RETURN(ckpt_open(dir, wanted(r->config, dir), r->comm, &ckpt));
-    Err e = load_into(r, ckpt, dir, weights_only);
-    if (!e.code && rank_is_printer(r->comm)) {
-        printf("  successfully loaded checkpoint from %s at iteration %lld\n", dir,
-               (long long)ckpt_manifest(ckpt)->iteration);
-        tell_fp8_state(r->config, ckpt);
-    }
+    e = ckpt_open(s.dir, s.step, r->comm, &ckpt);
+    if (!e.code) e = load_into(r, ckpt, s.dir, weights_only);
+    if (!e.code && rank_is_printer(r->comm)) tell_loaded(r, ckpt, &s, weights_only, to);
     ckpt_close(ckpt);
+    source_free(&s);
     *loaded = !e.code;
     return e;
 }
 
-Err trainer_load(Trainer *r, bool *loaded) { return checkpoint_load(r, r->config->finetune, loaded); }
+Err trainer_load(Trainer *r, bool *loaded) { return checkpoint_load(r, r->config->finetune, stdout, loaded); }
 
 /* The options that name the tokenizer, if the checkpoint has any. */
 static json_t *tokenizer_options(const json_t *config) {
@@ -307,16 +393,18 @@ static Err restore_options(Config *c, Arena *arena, const json_t *from, unsigned
 }
 
 Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
-    const char *dir;
-    bool ignored, tokenizer = !c->tokenizer_type && !i64_is_set(c->vocab_size);
-    ERR_RETURN(choose(c, &dir, &ignored));
-    if (!dir)
+    Source s;
+    const bool tokenizer = !c->tokenizer_type && !i64_is_set(c->vocab_size);
+    ERR_RETURN(source_find(c, &s));
+    if (!s.dir)
         return c->load ? err_user("'%s' holds no checkpoint; check the path", c->load)
                        : err_user("--load is missing; which checkpoint?");
     Ckpt *ckpt;
-    ERR_RETURN(ckpt_open(dir, wanted(c, dir), NULL, &ckpt));
+    Err e = ckpt_open(s.dir, s.step, NULL, &ckpt);
+    source_free(&s);
+    if (e.code) return e;
     const json_t *config = json_object_get(ckpt_manifest(ckpt)->state, "config");
-    Err e = restore_options(c, arena, config, CLASS_ARCH, notes);
+    e = restore_options(c, arena, config, CLASS_ARCH, notes);
     if (!e.code && tokenizer) {
         json_t *some = tokenizer_options(config);
         e = restore_options(c, arena, some, CLASS_ALL, notes);
@@ -349,7 +437,7 @@ Err trainer_open_for_inference(const Config *c, const Derived *d, Trainer **out)
     ERR_RETURN(device_open(&spec, &device));
     Trainer *r = trainer_new(c, d, NULL, NULL, device);
     bool loaded;
-    Err e = checkpoint_load(r, true, &loaded);
+    Err e = checkpoint_load(r, true, stderr, &loaded);
     if (!e.code && !loaded) e = err_user("'%s' holds no checkpoint", c->load);
     if (!e.code) trainer_refresh_states(r, false);
     if (e.code) trainer_free(r);

@@ -16,6 +16,10 @@ Err checkpoint_schedule(Config *, Arena *);
 /* The options that decide what the model computes must be those in the state of the checkpoint in `dir`; with
  * weights_only lengths and dropout may differ. An error names every one that is not. */
 Err checkpoint_check_model(const Config *, const json_t *state, const char *dir, bool weights_only);
+/* Before anything slow: --load must hold a checkpoint, unless the run may begin anew there, and --save none that
+ * this run does not continue. Prints a note about checkpoints that it will replace. */
+Err checkpoint_check_folders(const Config *);
+bool checkpoint_saves_where_it_loads(const Config *);
 /* A run whose parameters come from --load. */
 Err trainer_open_for_inference(const Config *, const Derived *, Trainer **);
 /* Saves to --save under the current iteration and applies retention; with --async-save only starts to, and no

@@ -318,7 +318,13 @@ static Err one_step(Loop *l) {
 static Err train_steps(Loop *l) {
     const Config *c = l->config;
     Trainer *r = l->run;
-    if (r->iteration >= l->derived->train_iters) return ERR_OK;
+    if (r->iteration >= l->derived->train_iters) {
+        if (l->is_printer)
+            printf("already at step %lld of %lld: nothing to train; raise --train-iters or --train-samples "
+                   "to go on\n",
+                   (long long)r->iteration, (long long)l->derived->train_iters);
+        return ERR_OK;
+    }
     ERR_RETURN(open_stream(l, SPLIT_TRAIN, r->consumed_samples, &l->train));
     stop_signals_defer(l->session->signals);
     while (r->iteration < l->derived->train_iters && !l->exit_reason) {
@@ -406,6 +412,7 @@ static void say_how(const Trainer *r) {
 
 static Err start(Loop *l) {
     const Config *c = l->config;
+    ERR_RETURN(comm_agree(l->comm, l->is_printer ? checkpoint_check_folders(c) : ERR_OK));
     if (l->is_printer) banner_print(c, l->derived, count_parameters(l));
     ERR_RETURN(comm_agree(l->comm, open_device(l)));
     MemoryPlan plan = memory_plan_new(c, l->derived, l->comm, l->device);
@@ -422,8 +429,7 @@ static Err start(Loop *l) {
         registry_init(l->run->model->registry, l->run->context.seed);
         trainer_publish(l->run);
     }
-    bool same_folder = c->load && c->save && !strcmp(c->load, c->save);
-    l->saved_iteration = same_folder && loaded ? l->run->iteration : -1;
+    l->saved_iteration = loaded && checkpoint_saves_where_it_loads(c) ? l->run->iteration : -1;
     return say(l, l->is_printer ? train_log_open(l->run, &l->log) : ERR_OK);
 }
 

@@ -104,9 +104,7 @@ int stop_signals_seen(const StopSignals *s) { return atomic_load(&s->seen); }
 /* A launcher's signals reach its processes one after the other: some may still be on their way. */
 void stop_signals_free(StopSignals *s) {
     if (!s) return;
-    const uint64_t one = 1;
-    CHECK(write(s->end, &one, sizeof one) == sizeof one,
-          "the thread that waits for signals cannot be told to end");
+    CHECK(!eventfd_write(s->end, 1), "the thread that waits for signals cannot be told to end");
     pthread_join(s->thread, NULL);
     for (int i = 1; i < NSIG; i++)
         if (sigismember(&s->set, i) == 1) signal(i, comm_mpi_present() ? SIG_IGN : SIG_DFL);

@@ -102,11 +102,11 @@ if has_mpi:
 # circle, any of them may report: it says who is missing in what the others wait for
 chance = random.Random(7)
 OPERATIONS = 400  # of a rank in the first steps; a few dozen a step
-folder = WORK / "operations"
 DRILLS = [([], 0), ([], 0), ([], 0), ([], 30), *([(MPIRUN, 0), (MPIRUN, 30)] if has_mpi else [])]
 for launcher, seconds in DRILLS:
     rank, nth = chance.randrange(RANKS), OPERATIONS + chance.randrange(60)
     name = f"rank {rank} {f'starts operation {nth} {seconds} s late' if seconds else f'leaves out operation {nth}'}"
+    folder = WORK / name
     done = disturbed([*RUN, *SOON, "--save", folder], program=[*launcher, DRILL],
                      env={**os.environ, "DRILL": f"{rank} {nth} {seconds}"})
     named = rf"(ranks that did not:|not in it: ranks)( \d)* {rank}\b" + ("" if seconds else rf"|rank {rank} (starts|has returned)")

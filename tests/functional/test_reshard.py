@@ -36,8 +36,8 @@ for name, layout in RANKS.items():
     load = [*options, *layout, "--load", straight, "--ckpt-step", 6]
     pretrain(data, again, *load, "--train-iters", 6, "--lr-decay-iters", 12)
     assert content(again, 6) == saved, f"{name}: the content has changed"
-    pretrain(data, again, *load, "--async-save", "--log-jsonl", log)
+    pretrain(data, WORK / f"{name}-on", *load, "--async-save", "--log-jsonl", log)
     got = records(log)
     assert [r["iteration"] for r in got] == list(range(7, 13)), f"{name}: {got}"
     rounding.check(got, expected, name)
-    isotron("inspect", "--checkpoint", again, "--verify")
+    isotron("inspect", "--checkpoint", WORK / f"{name}-on", "--verify")

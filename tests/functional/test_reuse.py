@@ -1,4 +1,6 @@
 """A checkpoint used by a run with other options: what may change does not stop the run, and nothing is lost on the way."""
+import re
+
 from harness import *
 
 data = corpus()
@@ -6,8 +8,8 @@ first = WORK / "first"
 pretrain(data, first)
 
 
-def run(*words, data=data):
-    return isotron(*BASE, "--lr-warmup-iters", 0, *data, *words)
+def run(*words, data=data, expect=0):
+    return isotron(*BASE, "--lr-warmup-iters", 0, *data, *words, expect=expect)
 
 
 # Weights do not know how long the samples were, nor the dropout; the step count starts again.
@@ -35,8 +37,41 @@ run("--eval-interval", 1, "--save", WORK / "evaluated", data=halves)
 out = run("--load", WORK / "evaluated", "--train-iters", 13, "--eval-interval", 1000, data=halves)
 assert "validation loss at iteration 13" in out, out
 
-# No checkpoint is no error, but is said.
-assert f"no checkpoint in {WORK / 'none'}" in run("--load", WORK / "none", "--train-iters", 1)
+# Where there is no checkpoint, a run begins only if it will save there or the folder is empty.
+(WORK / "empty").mkdir()
+for words in (["--load", WORK / "empty"], ["--load", WORK / "begun", "--save", WORK / "begun"]):
+    assert f"no checkpoint in {words[1]}: starting anew" in run(*words, "--train-iters", 1), words
+for words in (["--load", WORK / "nothing"], ["--load", WORK / "nothing", "--save", WORK / "other"], ["--load", WORK]):
+    assert "holds no checkpoint; check the path" in run(*words, expect=2), words
+for folder in ("empty", "begun-not"):
+    assert "--exit-on-missing" in run("--load", WORK / folder, "--save", WORK / folder, "--exit-on-missing-checkpoint", expect=2)
+
+# One checkpoint of the folder may be named. The run that it leads to is the same.
+straight, inner = WORK / "straight", WORK / "inner"
+run("--save", straight, "--save-interval", 5)
+assert "at iteration 5\n" in run("--load", f"{straight}/iter_0000005/", "--save", inner), "the inner folder is not loaded"
+assert_same_bytes(straight, inner, 12, "loaded by the name of the checkpoint")
+assert "two checkpoints" in run("--load", straight / "iter_0000005", "--ckpt-step", 10, expect=2)
+isotron("generate", "--load", straight / "iter_0000010", "--prompt", "a", "--tokens-to-generate", 1)
+shutil.copytree(straight / "iter_0000005", WORK / "renamed")
+assert "its name is not iter_" in run("--load", WORK / "renamed", expect=2)
+
+# A run does not save among the checkpoints of another; going back in its own is told.
+before = sorted(inner.rglob("*"))
+for words in ([], ["--load", straight], ["--load", inner, "--finetune"]):
+    assert f"--load '{inner}' to continue it" in run(*words, "--save", inner, expect=2), words
+assert before == sorted(inner.rglob("*"))
+assert "checkpoints after step 5 in" in run("--load", straight, "--save", straight, "--ckpt-step", 5)
+
+# What a continued run does otherwise is told, and nothing else.
+said = run("--load", straight, "--save", straight, "--micro-batch-size", 4, "--log-interval", 3)
+assert "already at step 12 of 12: nothing to train" in said and "note:" not in said, said
+said = run("--load", straight, "--ckpt-step", 5, "--seed", 5, "--global-batch-size", 16, "--lr", 1e-3, "--bf16", "--lr-decay-iters", 10,
+           data=[*data[:-1], "90,10,0"])
+notes = dict(re.findall(r"^  note: --(\S+) is (.*)$", said, re.M))
+assert notes.keys() == {"seed", "split", "global-batch-size", "lr", "lane", "lr-decay-iters"}, said
+assert notes["seed"] == "5 here and 1234 in the checkpoint: the order of the data and the dropout change", said
+assert notes["lr-decay-iters"].startswith("10 here and not given in the checkpoint: "), said
 
 # A number of minutes that has no nanoseconds in 64 bits is long, not short.
 assert "exiting" not in run("--exit-duration-in-mins", 2**31 - 1, "--train-iters", 2)

@@ -45,7 +45,7 @@ assert "not finite" in nan, nan
 # A folder has one writer; the lock is the kernel's (flock), so that a killed run leaves none.
 writer = os.open(saved, os.O_RDONLY)
 fcntl.flock(writer, fcntl.LOCK_EX)
-refuses(2, "another run is saving", words=[*BASE, *data, "--save", saved])
+refuses(2, "another run is saving", words=[*BASE, *data, "--load", saved, "--save", saved])
 os.close(writer)
 refuses(2, "positions", words=["generate", "--load", saved, *TOKENIZER, "--prompt", "x" * 40])
 refuses(2, "--prompt", words=["generate", "--load", saved, *TOKENIZER])
