@@ -415,15 +415,16 @@ Err checkpoint_args(Config *c, Arena *arena, Str *notes) {
 }
 
 Err checkpoint_schedule(Config *c, Arena *arena) {
-    const char *dir;
-    bool weights_only = false;
-    ERR_RETURN(choose(c, &dir, &weights_only));
-    if (!dir || weights_only || c->finetune) return ERR_OK; /* a first run */
-    Ckpt *ckpt;
-    ERR_RETURN(ckpt_open(dir, wanted(c, dir), NULL, &ckpt));
+    Source s;
+    Ckpt *ckpt = NULL;
+    ERR_RETURN(source_find(c, &s));
+    const bool first_run = !s.dir || s.weights_only || c->finetune;
+    Err e = first_run ? ERR_OK : ckpt_open(s.dir, s.step, NULL, &ckpt);
+    source_free(&s);
+    if (!ckpt) return e;
     json_t *some = schedule_options(c, json_object_get(ckpt_manifest(ckpt)->state, "config"));
     Str none = {0};
-    const Err e = restore_options(c, arena, some, CLASS_ALL, &none);
+    e = restore_options(c, arena, some, CLASS_ALL, &none);
     json_decref(some);
     str_free(&none);
     ckpt_close(ckpt);
