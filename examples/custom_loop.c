@@ -1,10 +1,11 @@
-/* A training loop of your own on the installed library: options, model, batches, forward and backward, the sum of the gradients
- * over the ranks, the optimizer, a checkpoint. Ranks are threads (--ranks) or processes (mpirun), in every layout.
+/* A training loop of your own on the installed library: options, model, batches, forward and backward, the
+ * sum of the gradients over the ranks, the optimizer, a checkpoint. Ranks are threads (--ranks) or processes
+ * (mpirun), in every layout.
  *
  *     custom_loop --config tiny.conf --ranks 2 --save checkpoints
  *
- * It takes the options of `isotron pretrain` about model, training and layout, and its losses are bitwise equal to those of that
- * command. --load resumes from a checkpoint. */
+ * It takes the options of `isotron pretrain` about model, training and layout. Its losses are bitwise equal
+ * to those of that command. --load resumes from a checkpoint. */
 #include <stdio.h>
 
 #include "comm/agree.h"
@@ -21,7 +22,7 @@ typedef struct Run {
     Data *data;      /* of all ranks of this process */
 } Run;
 
-/* Made-up samples. For your own text fill .paths instead; for any other source make a Batch by yourself. */
+/* Generated samples. For your own text fill .paths instead; for any other source fill a Batch. */
 static Err open_data(Run *run) {
     const Config *c = &run->config;
     const Derived *d = &run->derived;

@@ -3,8 +3,8 @@
 #ifndef ISOTRON_BASE_ERR_H
 #define ISOTRON_BASE_ERR_H
 
-/* Every exit status of the program; docs/ci.md has the same table. A fault (fault.h) ends it by SIGABRT, which a
- * shell reports as 134. */
+/* Every exit status of the program; docs/ci.md has the same table. A fault (fault.h) ends it by SIGABRT,
+ * which a shell reports as 134. */
 typedef enum ErrCode {
     ERR_NONE = 0,         /* success; a verdict that was asked for is a pass */
     ERR_FAILED = 1,       /* a check that was asked for did not hold, or training diverged */
