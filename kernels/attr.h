@@ -1,5 +1,6 @@
-/* The attributes of the ops: what a kernel needs to know beside its tensors. One struct per op that has
- * attributes; the op list with operands is kernels/ops.def. Every struct is plain data: the tape copies it. */
+/* The attributes of the ops: the inputs of a kernel that are not tensors. One struct per op that has
+ * attributes; kernels/ops.def lists the ops with their operands. Every struct is plain data: the tape copies
+ * it. */
 #ifndef ISOTRON_KERNELS_ATTR_H
 #define ISOTRON_KERNELS_ATTR_H
 
@@ -26,21 +27,23 @@ typedef struct ActivationAttr {
 } ActivationAttr;
 
 typedef struct LinearAttr {
-    bool fixed_order; /* every element is one chain of multiply-adds over its terms in order: the same bits
-                         however many other rows and columns there are (BLAS chooses its order by shape) */
-    Activation activation; /* of the output `act`, or what made x of `pre`; not gated */
+    /* Every element is one chain of multiply-adds over its terms in order, so it does not depend on the
+     * number of other rows and columns. (BLAS chooses its order by shape.) */
+    bool fixed_order;
+    Activation activation; /* of the output `act`, or of x as a function of `pre`; not gated */
 } LinearAttr;
 
 typedef struct Fp8ScaleAttr {
-    double largest;   /* that an amax is scaled to */
-    bool most_recent; /* fp8_scale: the scale follows from this step's amax, else from the largest of all n;
-                         one that is 0 or not finite leaves it as it was */
+    double largest; /* the value that an amax is scaled to */
+    /* fp8_scale: the scale follows from this step's amax, else from the largest of all n. An amax that is 0
+     * or not finite leaves the scale unchanged. */
+    bool most_recent;
 } Fp8ScaleAttr;
 
 typedef struct QuantizeAttr {
     Fp8Type type;
     int64_t rows,
-        columns; /* of a block, if blocks have their own scales (powers of two); rows as tensor_rows */
+        columns; /* of a block, if blocks have their own scales (powers of two); rows as in tensor_rows */
 } QuantizeAttr;
 
 typedef struct Fp8CastAttr {
@@ -49,7 +52,7 @@ typedef struct Fp8CastAttr {
 
 typedef struct Fp8GemmAttr {
     Fp8Blocks a, b;        /* not both FP8_SQUARES */
-    bool fast;             /* sums may have fewer bits than fp32 has: Hopper's tensor cores keep about 14 */
+    bool fast;             /* sums may have fewer bits than fp32: Hopper's tensor cores keep about 14 */
     Activation activation; /* of the output `act`; not gated */
 } Fp8GemmAttr;
 
@@ -65,46 +68,49 @@ typedef struct RopeAttr {
     bool inverse;     /* rotate back: the backward */
 } RopeAttr;
 
-/* Dropout draws by global index (base/philox.h). Element i of site is kept if
- * philox_u32(seed, site, i) >= rate * 2^32, and then scaled by 1 / (1 - rate). Jitter: `rate` is how far a factor may be from 1. */
+/* Dropout draws by global index (base/philox.h). Element i of site is kept if philox_u32(seed, site, i) >=
+ * rate * 2^32, and is then scaled by 1 / (1 - rate). Jitter: `rate` is the largest distance of a factor from
+ * 1. */
 typedef struct DropoutAttr {
     double rate;
     uint64_t seed, site;
-    int64_t first_sample; /* index in the whole run of the microbatch's first sample */
+    int64_t first_sample; /* index of the microbatch's first sample in the whole run */
     int64_t seq_total;    /* whole sequence length */
     SequenceSlice slice;  /* of this tensor's rows */
 } DropoutAttr;
 
 typedef enum RouterScore {
     ROUTER_TOPK_SOFTMAX, /* softmax over the chosen experts only */
-    ROUTER_SOFTMAX,      /* over all experts; those of the chosen do not add up to 1 */
-    ROUTER_SIGMOID,      /* s, with topk > 1 divided by the sum of the chosen + 1e-20 */
+    ROUTER_SOFTMAX,      /* over all experts; those of the chosen experts do not sum to 1 */
+    ROUTER_SIGMOID,      /* s; with topk > 1 divided by the sum over the chosen experts + 1e-20 */
 } RouterScore;
 typedef struct RouteAttr {
     RouterScore score;
-    int64_t groups, group_topk; /* only experts of the group_topk best of `groups` groups can be chosen; a
-                                   group counts the sum of its topk / group_topk best. groups <= 1: all can */
-    double scaling;             /* of the probabilities */
+    /* Only experts of the group_topk best of `groups` groups can be chosen. A group's score is the sum of its
+     * topk / group_topk best experts. groups <= 1: no limit. */
+    int64_t groups, group_topk;
+    double scaling; /* of the probabilities */
 } RouteAttr;
 
 typedef enum RouterLossKind { ROUTER_BALANCE, ROUTER_Z } RouterLossKind;
 typedef struct RouterLossAttr {
     RouterLossKind kind;
-    bool sigmoid; /* BALANCE: probabilities are sigmoids divided by their sum, else a softmax */
-    int ranks;    /* that the microbatch's tokens are cut over: all are `ranks` times those of the tensor */
+    bool sigmoid; /* BALANCE: probabilities are normalised sigmoids; else a softmax */
+    int ranks;    /* that share the microbatch's tokens, which are `ranks` times those of the tensor */
 } RouterLossAttr;
 
 typedef struct DispatchAttr {
-    int64_t capacity; /* rows that an expert takes; 0: all of them (dropless) */
+    int64_t capacity; /* rows per expert; 0: no limit (dropless) */
     bool pad;         /* every expert gets exactly `capacity` rows */
-    bool by_position; /* what does not fit is dropped from the end, else by the smallest probability */
-    bool local;       /* only copies for experts from `first` on are taken; the others go elsewhere */
+    bool by_position; /* copies beyond the capacity are dropped from the end; else those with the smallest
+                         probabilities */
+    bool local;       /* only copies for experts from `first` on are taken; the other copies go elsewhere */
     int64_t first;
 } DispatchAttr;
 
 typedef struct ArrivalAttr {
     int64_t first, experts; /* of this rank */
-    int64_t etp;            /* the ranks are numbered with etp of them to a part of the rows, fastest */
+    int64_t etp;            /* ranks are numbered so that etp consecutive ones share a part of the rows */
 } ArrivalAttr;
 
 typedef struct PermuteAttr {
@@ -121,52 +127,52 @@ typedef struct ExpertBiasAttr {
 
 enum { WINDOW_OFF = -1 };
 typedef struct AttentionAttr {
-    double scale;                      /* of q.k before the softmax */
-    double softcap;                    /* then a score x becomes softcap tanh(x / softcap); 0: it stays */
-    SequenceSlice query, key;          /* positions of the rows of q, and of k and v */
-    int64_t window_left, window_right; /* query at p sees keys in [p - left, p + right]; WINDOW_OFF: no limit
-                                          on that side. Causal is window_right = 0. */
-    int64_t first_head, heads;         /* head 0 of q among all of the model: for dropout */
-    int64_t first_sink;                /* the sink of head 0 of q in the tensor of sinks */
+    double scale;             /* scale of q.k before the softmax */
+    double softcap;           /* then a score x becomes softcap tanh(x / softcap); 0: none */
+    SequenceSlice query, key; /* positions of the rows of q, and of k and v */
+    /* The query at p sees keys in [p - left, p + right]; WINDOW_OFF: no limit on that side. Causal is
+     * window_right = 0. */
+    int64_t window_left, window_right;
+    int64_t first_head, heads; /* number of q's head 0 among all heads of the model: for dropout */
+    int64_t first_sink;        /* index of the sink of q's head 0 in the tensor of sinks */
     DropoutAttr dropout; /* of the probabilities; element index ((sample*heads + head)*S + query)*S + key */
 } AttentionAttr;
 
 typedef struct EmbeddingAttr {
-    int64_t first,
-        total; /* the table is rows [first, first + its rows) of `total`; ids elsewhere give zeros */
+    int64_t first, total; /* the table has rows [first, first + its rows) of `total`; other ids give zeros */
 } EmbeddingAttr;
 
 typedef struct LossAttr {
-    int64_t vocab; /* columns from here on are padding: not part of the softmax, gradient zero */
-    int64_t first; /* column 0 of the tensor in the whole vocabulary */
+    int64_t vocab; /* later columns are padding: not part of the softmax, gradient zero */
+    int64_t first; /* column 0 of the tensor in the full vocabulary */
 } LossAttr;
 
-/* What the ops over flat buffers touch of them: a row of an I64 tensor. */
+/* A piece of a flat buffer that an op works on: a row of an I64 tensor. */
 typedef struct FlatPiece {
-    int64_t begin, count; /* elements; not more than PIECE_MOST */
-    int64_t group;        /* which numbers of a step are the parameter's */
+    int64_t begin, count; /* elements; at most PIECE_MOST */
+    int64_t group;        /* index of the parameter's numbers in StepNumbers */
 } FlatPiece;
 enum { PIECE_WORDS = sizeof(FlatPiece) / sizeof(int64_t), PIECE_MOST = 2048, STEP_GROUPS = 4 };
 typedef struct StepGroup {
     double lr, weight_decay;
 } StepGroup;
 
-/* What differs from step to step, as a row of an F64 tensor: a CUDA graph reads it when it runs. Takes the
- * place of the attributes' numbers. */
+/* The numbers that differ from step to step, as a row of an F64 tensor: a CUDA graph reads it when it runs.
+ * They replace the numbers of the attributes. */
 typedef struct StepNumbers {
     StepGroup group[STEP_GROUPS];
     double unbias1, unbias2; /* AdamW: 1 / (1 - beta^step) */
     double grad_scale;
-    double updates; /* 0: the step changes nothing */
+    double updates; /* 0: the step changes no parameter */
 } StepNumbers;
 enum { STEP_WORDS = sizeof(StepNumbers) / sizeof(double) };
 
 typedef struct ClipAttr {
-    double most; /* that the norm of the scaled gradient may be; 0: anything */
+    double most; /* bound of the norm of the scaled gradient; 0: none */
 } ClipAttr;
 typedef struct ClipOutcome {
-    double norm, clip; /* of the scaled gradient; what it is multiplied by */
-    double updates;    /* 0: the norm is not finite, and nothing is clipped */
+    double norm, clip; /* of the scaled gradient; its coefficient */
+    double updates;    /* 0: the norm is not finite, and there is no clipping */
 } ClipOutcome;
 enum { CLIP_WORDS = sizeof(ClipOutcome) / sizeof(double) };
 
@@ -174,7 +180,7 @@ typedef struct AdamAttr {
     StepGroup group[STEP_GROUPS];
     double beta1, beta2, eps;
     double correction1, correction2; /* 1 - beta^step */
-    double grad_scale; /* multiplies the gradient first: unscaling, averaging and clipping in one factor */
+    double grad_scale; /* multiplies the gradient first: combines unscaling, averaging and clipping */
 } AdamAttr;
 
 typedef struct SgdAttr {
@@ -182,9 +188,9 @@ typedef struct SgdAttr {
     double momentum, grad_scale;
 } SgdAttr;
 
-enum { SUM_BLOCK = 64 }; /* parts of parameters that ranks share out begin at multiples of it */
+enum { SUM_BLOCK = 64 }; /* shards of parameters begin at multiples of it */
 typedef struct SumAttr {
-    int64_t block; /* elements of a piece whose squares are added in double: SUM_BLOCK, or 1 */
+    int64_t block; /* elements of a piece whose squares are summed in double: SUM_BLOCK, or 1 */
 } SumAttr;
 
 typedef struct SnapAttr {

@@ -1,4 +1,4 @@
-/* What the rows of cases.def, and of the tests' own lists of calls, are made of. */
+/* The macros in rows of cases.def, and of the tests' own lists of calls. */
 #ifndef ISOTRON_KERNELS_CASE_ROWS_H
 #define ISOTRON_KERNELS_CASE_ROWS_H
 
@@ -16,19 +16,19 @@
 #define OPERAND(type, what, ...)                                                                             \
     { .dtype = type, .content = CONTENT_##what, __VA_ARGS__ }
 
-/* Of the type of activations. */
+/* Operands with the type of activations. */
 #define X(...)      OPERAND(CASE_STORAGE, SIGNED, SHAPE(__VA_ARGS__))
 #define Y(...)      OPERAND(CASE_STORAGE, SIGNED, .updated = true, SHAPE(__VA_ARGS__))
 #define P(...)      OPERAND(CASE_STORAGE, SIGNED, .parameter = true, SHAPE(__VA_ARGS__))
 #define W(...)      OPERAND(CASE_STORAGE, SIGNED, .parameter = true, .shared = true, SHAPE(__VA_ARGS__))
 #define WIDE(...)   OPERAND(CASE_STORAGE, WIDE, SHAPE(__VA_ARGS__))
 #define GAP(n, ...) OPERAND(CASE_STORAGE, SIGNED, .gap = n, SHAPE(__VA_ARGS__))
-/* Of the type of main gradients. */
+/* Operands with the type of main gradients. */
 #define M(...)        OPERAND(CASE_PRECISE, SIGNED, SHAPE(__VA_ARGS__))
 #define MY(...)       OPERAND(CASE_PRECISE, SIGNED, .updated = true, SHAPE(__VA_ARGS__))
 #define POSITIVE(...) OPERAND(CASE_PRECISE, POSITIVE, SHAPE(__VA_ARGS__))
 #define MYP(...)      OPERAND(CASE_PRECISE, POSITIVE, .updated = true, SHAPE(__VA_ARGS__))
-/* Of a type of their own. */
+/* Operands with a given type. */
 #define TYPED(t, ...)          OPERAND(t, SIGNED, SHAPE(__VA_ARGS__))
 #define TYPED_Y(t, ...)        OPERAND(t, SIGNED, .updated = true, SHAPE(__VA_ARGS__))
 #define TYPED_GAP(t, n, ...)   OPERAND(t, SIGNED, .gap = n, SHAPE(__VA_ARGS__))

@@ -37,7 +37,7 @@ static const KernelCase GPU[] = {
 #undef PICK
 #undef CASE
 
-/* An op without a row has no such type, and the compiler names it. */
+/* An op without a row has no such type, and the compiler error names it. */
 #define CASE(name, op, ...) typedef char op##_has_a_case;
 #include "kernels/cases.def"
 #undef CASE

@@ -7,25 +7,26 @@
 typedef enum CaseContent {
     CONTENT_SIGNED,    /* in [-1, 1]; integers: 0 */
     CONTENT_POSITIVE,  /* in (0, 1] */
-    CONTENT_WIDE,      /* of many magnitudes; tests only */
+    CONTENT_WIDE,      /* many magnitudes; tests only */
     CONTENT_WHOLE,     /* integers in [low, low + range) */
     CONTENT_POSITIONS, /* 0, 1, ... along the last dimension */
-    CONTENT_CHOICES,   /* i % range: experts of copies of tokens, each in turn */
-    CONTENT_ROWS,      /* of such copies among those grouped by expert */
-    CONTENT_COPIES,    /* the inverse: which copy a row holds */
-    CONTENT_OFFSETS,   /* along the last dimension: where equal shares of `range` rows begin, and the end */
+    CONTENT_CHOICES,   /* i % range: the expert of each copy of a token, round-robin */
+    CONTENT_ROWS,      /* the rows of such copies, grouped by expert */
+    CONTENT_COPIES,    /* the inverse: the copy in each row */
+    CONTENT_OFFSETS,   /* along the last dimension: first row of each of equal shares of `range` rows, and
+                          the end */
 } CaseContent;
 
-/* Types that a run chooses: of its activations; of its main gradients, statistics and the router. */
+/* Types that depend on the run: of its activations; of its main gradients, statistics and the router. */
 enum { CASE_STORAGE = DTYPES, CASE_PRECISE };
 
-/* No dimensions: the call lacks this operand. */
+/* An operand without dimensions is absent from the call. */
 typedef struct CaseOperand {
     int dtype; /* a DType, CASE_STORAGE or CASE_PRECISE */
     CaseContent content;
     bool updated;   /* TENSOR_ACCUM */
     bool main_grad; /* TENSOR_MAIN_GRAD */
-    bool parameter; /* of a model: it has a main gradient */
+    bool parameter; /* of a model: has a main gradient */
     bool shared;    /* a parameter whose gradient depends on how samples are grouped */
     int64_t low, range;
     int64_t gap; /* elements between rows */

@@ -1,6 +1,6 @@
-/* Where the scales of an FP8 matrix [rows, columns] are that is an operand of a GEMM over its columns
- * (NVIDIA cuBLAS documentation, 3.1.4.5: what Hopper's GEMMs take). `inverse` holds 1 / scale, by which
- * FP8 values are multiplied. */
+/* The layout of the scales of an FP8 matrix [rows, columns] that is an operand of a GEMM over its columns
+ * (NVIDIA cuBLAS documentation, 3.1.4.5: the layouts of Hopper's GEMMs). `inverse` has 1 / scale, the factor
+ * of FP8 values. */
 #ifndef ISOTRON_KERNELS_FP8_BLOCKS_H
 #define ISOTRON_KERNELS_FP8_BLOCKS_H
 
@@ -16,19 +16,19 @@ typedef enum Fp8Blocks {
 
 enum { FP8_BLOCK = 128 };
 
-/* Blocks side by side, with the padding. */
+/* The number of blocks in a row, including padding. */
 HOST_DEVICE static inline int64_t fp8_blocks_across(Fp8Blocks kind, int64_t columns) {
     const int64_t n = (columns + FP8_BLOCK - 1) / FP8_BLOCK;
     return kind == FP8_WHOLE ? 1 : kind == FP8_ROWS ? n : (n + 3) / 4 * 4;
 }
 
-/* Elements of inverse. */
+/* The number of elements of `inverse`. */
 HOST_DEVICE static inline int64_t fp8_blocks_count(Fp8Blocks kind, int64_t rows, int64_t columns) {
     const int64_t high = kind == FP8_WHOLE ? 1 : kind == FP8_ROWS ? rows : (rows + FP8_BLOCK - 1) / FP8_BLOCK;
     return high * fp8_blocks_across(kind, columns);
 }
 
-/* Which of them belongs to an element. */
+/* The index in `inverse` for an element. */
 HOST_DEVICE static inline int64_t fp8_block_of(Fp8Blocks kind, int64_t rows, int64_t columns, int64_t row,
                                                int64_t column) {
     if (kind == FP8_WHOLE) return 0;

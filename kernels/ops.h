@@ -8,7 +8,7 @@
 typedef enum OpNumber {
 #define OP(name, ...) OP_##name,
 #include "kernels/ops.def"
-    OP_KERNELS, /* so many ops have kernels; the collectives follow */
+    OP_KERNELS, /* number of ops with kernels; the collectives follow */
     OP_LAST_KERNEL = OP_KERNELS - 1,
 #define COLLECTIVE(name, ...) OP_##name,
 #include "kernels/ops.def"
@@ -18,7 +18,7 @@ typedef enum OpNumber {
 typedef enum OpFamily {
 #define FAMILY(constant, name) OP_FAMILY_##constant,
 #include "kernels/ops.def"
-    OP_FAMILIES /* of a collective: in none */
+    OP_FAMILIES /* also the family of collectives: none */
 } OpFamily;
 
 extern const OpDef OPS[OP_COUNT];

@@ -1,6 +1,6 @@
-/* The numbers of a step of the optimizers, and what the norm of the gradient makes of them: one code for CPU
- * and GPU, with the same bits. Megatron-LM core/optimizer/clip_grads.py: the coefficient is most / (norm +
- * 1e-6), if that is less than 1. */
+/* The numbers of a step of the optimizers, and how the norm of the gradient changes them. CPU and GPU share
+ * this code and are bitwise equal. Megatron-LM core/optimizer/clip_grads.py: the coefficient is most / (norm
+ * + 1e-6), if that is less than 1. */
 #ifndef ISOTRON_KERNELS_STEP_NUMBERS_H
 #define ISOTRON_KERNELS_STEP_NUMBERS_H
 
@@ -10,7 +10,7 @@
 #include "base/host_device.h"
 #include "kernels/attr.h"
 
-/* Those of the attributes. */
+/* The numbers from the attributes. */
 static inline StepNumbers adam_numbers(const AdamAttr *a) {
     StepNumbers s;
     memcpy(s.group, a->group, sizeof s.group);
@@ -27,7 +27,7 @@ static inline StepNumbers sgd_numbers(const SgdAttr *a) {
     return s;
 }
 
-/* Rounded by itself, whatever is added to it: nvcc would round both at once. */
+/* A product that is rounded separately: nvcc would fuse it with an addition. */
 HOST_DEVICE static inline double clip_product(double a, double b) {
 #ifdef __CUDA_ARCH__
     return __dmul_rn(a, b);
@@ -36,7 +36,7 @@ HOST_DEVICE static inline double clip_product(double a, double b) {
 #endif
 }
 
-/* `squares`: of the main gradients. step: its grad_scale is that before clipping. */
+/* `squares`: of the main gradients. step->grad_scale: before clipping. */
 HOST_DEVICE static inline ClipOutcome clip_numbers(double squares, double most, StepNumbers *step) {
     const double norm = clip_product(sqrt(squares), fabs(step->grad_scale));
     ClipOutcome o = {norm, 1, isfinite(norm) ? 1.0 : 0.0};

@@ -1,8 +1,12 @@
-/* Activations of the MLP. All smooth ones but the erf form are x * sigmoid(t(x)):
- *   GELU tanh (Hendrycks and Gimpel 2016): 0.5 x (1 + tanh(z)) = x sigmoid(2z), z = sqrt(2/pi) (x + 0.044715
- * x^3); quick GELU: x sigmoid(1.702 x);  SiLU: x sigmoid(x);  SwiGLU and GeGLU (Shazeer 2020): silu(gate) *
- * up and gelu(gate) * up; GELU erf: x Phi(x);  squared ReLU (So et al. 2021): max(x, 0)^2. Written: y;
- * written or added to: dx, which may be dy's memory but with a gate. */
+/* Activations of the MLP. All smooth ones except the erf form are x * sigmoid(t(x)):
+ *
+ *   GELU tanh (Hendrycks and Gimpel 2016): 0.5 x (1 + tanh(z)) = x sigmoid(2z),
+ *     z = sqrt(2/pi) (x + 0.044715 x^3)
+ *   quick GELU: x sigmoid(1.702 x);  SiLU: x sigmoid(x)
+ *   SwiGLU and GeGLU (Shazeer 2020): silu(gate) * up and gelu(gate) * up
+ *   GELU erf: x Phi(x);  squared ReLU (So et al. 2021): max(x, 0)^2
+ *
+ * Written: y; written or added to: dx, which may share dy's memory unless there is a gate. */
 #include "kernels/cpu/vector_math.h"
 
 #define INLINE                                                                                               \
@@ -49,9 +53,9 @@ INLINE real slope(Activation kind, real x) {
     }
 }
 
-typedef enum Placing { WRITTEN, ADDED, IN_PLACE } Placing; /* of dx; in place: dy stands there */
+typedef enum Placing { WRITTEN, ADDED, IN_PLACE } Placing; /* of dx; IN_PLACE: over dy */
 
-/* Left to the optimiser without `omp simd`, which would complain that erf does not vectorise. */
+/* Without `omp simd`, whose warning would be that erf does not vectorise. */
 INLINE void map(Activation kind, const real *restrict x, real *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = value(kind, x[i]);
 }

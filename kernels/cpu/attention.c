@@ -1,15 +1,16 @@
-/* Attention that never holds the s x t probabilities: y = softmax(scale * q k^T + mask) v with an online
- * softmax over tiles of keys (Dao et al., "FlashAttention", 2022). The backward recomputes the
- * probabilities from lse (natural log) and uses delta = sum(dy * y):
+/* Attention without the s x t probabilities in memory: y = softmax(scale * q k^T + mask) v with an online
+ * softmax over tiles of keys (Dao et al., "FlashAttention", 2022). The backward recomputes the probabilities
+ * from lse (natural log) and uses delta = sum(dy * y):
  *   dv = p^T dy,  ds = p * (dy v^T - delta),  dq = scale * ds k,  dk = scale * ds^T q.
- * A soft cap bounds the scores by c tanh(x / c) before the mask, and multiplies ds by the slope
- * 1 - tanh(x / c)^2. Dropout scales p by its factors in y and dv, and dy v^T in ds.
+ * A soft cap bounds the scores by c tanh(x / c) before the mask, and multiplies ds by the slope 1 - tanh(x /
+ * c)^2. Dropout scales p by its factors in y and dv, and dy v^T in ds.
  *
- * A block of LANES query rows of one kv group (its r heads one after the other) lies in the lanes of a
- * vector and is never mixed: a row's tiles begin at fixed keys, it takes its keys in order, and a key that it
- * cannot see adds exactly 0. Hence its result is the same bits whatever other rows and later keys there are.
- * Keys may be any ascending positions (AttentionAttr.key), so those that a row sees are always a range of
- * rows of k. Written: y, lse. Written or added to: dq, dk, dv; dk and dv sum the rows of a group in order. */
+ * A block is LANES query rows of one kv group (its r heads in sequence), one row per lane of a vector. Rows
+ * do not mix: a row's tiles begin at fixed keys, it takes its keys in order, and a key that it cannot see
+ * adds exactly 0. So its result does not depend on other rows and later keys. Keys may be any ascending
+ * positions (AttentionAttr.key), so those that a row sees are always a range of rows of k.
+ *
+ * Written: y, lse. Written or added to: dq, dk, dv; dk and dv sum the rows of a group in order. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +49,7 @@ static real *head(const Tensor *t, int64_t sample, int64_t group) {
 typedef struct Block {
     int64_t sample, group, first_row, n;
     int32_t lo[LANES], hi[LANES]; /* a lane sees keys [lo, hi); unused lanes see none */
-    int64_t begin, end;           /* the keys that any lane sees */
+    int64_t begin, end;           /* the keys that some lane sees */
 } Block;
 
 static Block block(const Problem *p, int64_t sample, int64_t group, int64_t index) {
@@ -159,7 +160,7 @@ static void cap_scores(const Problem *p, Range keys, real *score) {
         score[i] = cap * REAL_MATH(tanh)(score[i] / cap);
 }
 
-/* Of capped scores; 0 of masked ones. */
+/* The slopes of capped scores; 0 for masked ones. */
 static void cap_slopes(const Problem *p, Range keys, const real *score, real *slope) {
     const real cap = (real)p->attr->softcap;
     for (int64_t i = 0; i < (keys.end - keys.first) * LANES; i++) {
@@ -168,7 +169,7 @@ static void cap_slopes(const Problem *p, Range keys, const real *score, real *sl
     }
 }
 
-/* factor[key,lane]; the other lanes are left as they are */
+/* Draws factor[key,lane]; lanes without a row are unchanged. */
 static void draw(const Problem *p, const Block *rows, Range keys, real *factor) {
     const AttentionAttr *a = p->attr;
     const DropoutAttr *d = &a->dropout;
@@ -197,7 +198,7 @@ typedef struct Softmax {
     real max[LANES], sum[LANES];
 } Softmax;
 
-/* score -> exp(score - max); `shrink`: what the results so far are to be multiplied by */
+/* score -> exp(score - max); `shrink`: the factor for the results so far */
 static void softmax_tile(Softmax *m, real *score, int64_t keys, real *shrink) {
     real max[LANES], sum[LANES];
     memcpy(max, m->max, sizeof max);
@@ -258,7 +259,7 @@ static void forward(void *arg, int64_t begin, int64_t end) {
     memset(scratch, 0, (size_t)((p->d + p->dv + 2 * KEYS) * LANES) * sizeof(real));
     for (int64_t i = begin; i < end; i++) {
         const int64_t at = i % p->blocks, pair = i / p->blocks;
-        /* Causal blocks grow with their index: a long one beside a short one shares the work evenly. */
+        /* Causal blocks grow with their index: pairing a long block with a short one balances the work. */
         const int64_t index = at % 2 ? p->blocks - 1 - at / 2 : at / 2;
         const Block rows = block(p, pair / p->g, pair % p->g, index);
         forward_block(p, &rows, scratch);
@@ -293,7 +294,7 @@ static real *carve(real **rest, int64_t n) {
     return x;
 }
 
-/* With memory NULL only counts. */
+/* Places the buffers; with memory NULL only counts their elements. */
 static int64_t buffers_place(const Gradient *g, real *memory, Buffers *u) {
     const Problem *p = &g->p;
     const int64_t sizes[] = {p->d * LANES,        p->dv * LANES,      p->d * LANES,      LANES * g->k_stride,

@@ -1,5 +1,5 @@
-/* Attention over two sets of keys from attention over each (Liu et al., "Ring Attention", 2023): with
- * w = exp(lse - m), m = max(lse, sum_lse), and likewise w',
+/* Attention over two sets of keys, merged from attention over each (Liu et al., "Ring Attention", 2023). With
+ * w = exp(lse - m), m = max(lse, sum_lse), and w' likewise,
  *   sum_y = (w y + w' sum_y) / (w + w'),  sum_lse = m + log(w + w').
  * A row that sees no key of a set has y = 0 and lse = -inf there. Updated in place: sum_y, sum_lse. */
 #include "kernels/cpu/real.h"

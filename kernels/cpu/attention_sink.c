@@ -1,9 +1,9 @@
 /* Attention sinks: the softmax of a row has one more term, exp(sink), whose value is 0 (Megatron-LM
  * --softmax-type; Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2024). With y and
- * lse of attention to the keys alone
+ * lse of attention to the keys alone,
  *   lse' = log(exp(lse) + exp(sink)),  y' = exp(lse - lse') y,
- * and the gradient of attention at (y', lse') is that of attention with the sink. That of the sink itself is
- * dsink = - sum over its head's rows of exp(sink - lse') sum(dy * y').
+ * and the gradient of attention at (y', lse') is that of attention with the sink. The gradient of the sink is
+ *   dsink = - sum over its head's rows of exp(sink - lse') sum(dy * y').
  * A row that sees no key has y = 0 and lse = -inf, and then y' = 0 and lse' = sink. Sinks are finite.
  * Written: y', lse'. Written or added to: dsink. */
 #include "kernels/cpu/real.h"
@@ -21,7 +21,7 @@ static Rows rows_of(const Call *c, const Tensor *y, const Tensor *sink) {
         c, y->dim[0], y->dim[1], y->dim[2] * y->dim[3], tensor_width(y), reals(sink) + a->first_sink};
 }
 
-/* Of row i of a head, in [b,g,r,s]. */
+/* The index in [b,g,r,s] of row i of a head. */
 static int64_t lse_at(const Rows *x, int64_t i, int64_t sample, int64_t head) {
     return (sample * x->heads + head) * x->s + i;
 }

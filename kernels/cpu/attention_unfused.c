@@ -1,7 +1,7 @@
-/* Attention by its definition, one element at a time and with all probabilities in memory: what attention.c
- * is checked against, so nothing is shared with it. probs are those before dropout; with sinks the last one
- * of a row is the sink's, a key that is never dropped and whose value is 0.
- * Written: y, probs. Written or added to: dq, dk, dv, dsink. */
+/* Attention by its definition, one element at a time and with all probabilities in memory. It is the
+ * reference of attention.c, and shares no code with it. probs are those before dropout. With sinks the last
+ * probability of a row is the sink's, a key that is never dropped and whose value is 0. Written: y, probs.
+ * Written or added to: dq, dk, dv, dsink. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -12,8 +12,8 @@ typedef struct Operands {
     const Call *call;
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *probs, *first_key, *dy;
-    const real *sink; /* of the first head; NULL: there are none, or only the backward is asked for */
-    real *sink_sum;   /* [b,g,r]: each sample's share of dsink; NULL: not wanted */
+    const real *sink; /* of the first head; NULL: none, or only the backward is needed */
+    real *sink_sum;   /* [b,g,r]: each sample's share of dsink; NULL: not needed */
 } Operands;
 
 /* A query row: position i of head (group, r) of a sample. */
@@ -63,7 +63,7 @@ static void add_scaled(real *y, real a, const real *x, int64_t n) {
     for (int64_t c = 0; c < n; c++) y[c] += a * x[c];
 }
 
-/* Of query and key, scaled. */
+/* The scaled score of query and key, before the cap. */
 static real raw_score(const Operands *o, Query q, int64_t key) {
     return (real)o->attr->scale *
            dot(query_row(o->q, q), row(o->k, key, q.sample, q.group, 0), tensor_width(o->k));

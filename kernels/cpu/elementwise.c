@@ -7,8 +7,8 @@
 #include "base/mem.h"
 #include "kernels/cpu/real.h"
 
-/* The op in units that are contiguous in every operand: rows, or slices of GRAIN elements if all operands are
- * contiguous. */
+/* The units of work of an op, contiguous in every operand: rows, or slices of GRAIN elements if all operands
+ * are contiguous. */
 typedef struct Units {
     const Call *call;
     bool flat;
@@ -106,7 +106,7 @@ static void fill_units(void *arg, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         real *out = reals(y) + offset(u, y, i);
         const int64_t n = length(u, i);
-        if (value == 0) { /* memset does not fetch the lines that it overwrites */
+        if (value == 0) { /* memset does not read the cache lines that it overwrites */
             memset(out, 0, (size_t)n * sizeof *out);
             continue;
         }

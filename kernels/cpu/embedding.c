@@ -1,6 +1,6 @@
-/* Embedding: y[s,b] = w[id[b,s]], 0 if another rank has the row. Gradient: dw[v] = sum of dy over the tokens
- * with id v, in the canonical order: per sample over its positions, then over samples. Written: y; written or
- * added to: dw. */
+/* Embedding: y[s,b] = w[id[b,s]], or 0 if another rank has the row. Gradient: dw[v] = sum of dy over the
+ * tokens with id v, in the canonical order: per sample over its positions, then over samples. Written: y;
+ * written or added to: dw. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,7 +46,7 @@ typedef struct Sorted {
     Token *tokens;
 } Sorted;
 
-/* Columns in units of COLUMNS. */
+/* Columns per unit of work. */
 enum { COLUMNS = 64 };
 static void scatter_columns(void *arg, int64_t begin, int64_t end) {
     const Sorted *sorted = arg;

@@ -1,4 +1,5 @@
-/* GEMMs of FP8 values, computed on the numbers they stand for. Written or added to: c; written: act. */
+/* GEMMs of FP8 values, computed with the numbers that they represent. Written or added to: c; written:
+ * act. */
 #include "base/mem.h"
 #include "kernels/cpu/gemm.h"
 

@@ -1,6 +1,6 @@
-/* GEMMs through CBLAS, or in a fixed order of summation. BLAS itself runs single-threaded: the
- * pool's threads each compute whole panels of the output. Which panels there are depends on the shape alone,
- * because BLAS chooses its order of summation by shape. */
+/* GEMMs through CBLAS, or in a fixed order of summation. BLAS itself runs single-threaded: the pool's threads
+ * each compute whole panels of the output. The panels depend on the shape alone, because BLAS chooses its
+ * order of summation by shape. */
 #include "kernels/cpu/gemm.h"
 
 #include <cblas.h>
@@ -16,10 +16,10 @@
 #define CBLAS_GEMM cblas_sgemm
 #endif
 
-/* Panels narrower than this lose more than a tenth of the speed to packing the other operand again. */
+/* In narrower panels, packing the other operand again costs more than a tenth of the speed. */
 enum { PANEL_MIN = 384, PANELS_MAX = 64 };
 
-/* A power of two, so that the usual numbers of threads get equal shares. */
+/* The number of panels: a power of two, so that usual numbers of threads get equal shares. */
 static int64_t panels(int64_t n) {
     int64_t p = 1;
     while (p < PANELS_MAX && n / (2 * p) >= PANEL_MIN) p *= 2;
@@ -55,7 +55,7 @@ static void run_panels(void *arg, int64_t begin, int64_t end) {
 
 /* ---- fixed order ---- */
 
-/* Columns [j, j + n) of op(b) as [k, TILE_WIDTH], zeros behind the last. */
+/* Columns [j, j + n) of op(b) as [k, TILE_WIDTH], padded with zeros. */
 static void pack_columns(const Gemm *g, int64_t j, int64_t n, real *packed) {
     memset(packed, 0, (size_t)(g->k * TILE_WIDTH) * sizeof *packed);
     for (int64_t p = 0; p < g->k; p++)
@@ -106,6 +106,6 @@ void KERNEL(gemm)(const Device *device, const Gemm *g) {
                  (void *)g);
         return;
     }
-    openblas_set_num_threads(1); /* process-wide and one store: no reason to remember that it has been done */
+    openblas_set_num_threads(1); /* process-wide and one store, so it is simply repeated */
     pool_for(device->pool, panels(g->m > g->n ? g->m : g->n), 1, run_panels, (void *)g);
 }

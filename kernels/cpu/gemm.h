@@ -4,12 +4,12 @@
 
 #include "kernels/cpu/real.h"
 
-/* c [m,n] = op(a) op(b), row-major, leading dimensions in elements; op transposes if asked. `accumulate`: c
- * += instead. `bias` [n] (NULL: none) is added to each row of a fresh c. The result is the same bits for any
- * number of threads. */
+/* c [m,n] = op(a) op(b), row-major, leading dimensions in elements; op is the identity or transposes.
+ * `accumulate`: c += instead. `bias` [n] (NULL: none) is added to each row, only without `accumulate`. The
+ * result does not depend on the number of threads. */
 typedef struct Gemm {
     bool transpose_a, transpose_b, accumulate;
-    bool fixed_order; /* LinearAttr */
+    bool fixed_order; /* as in LinearAttr */
     int64_t m, n, k, lda, ldb, ldc;
     const real *a, *b, *bias;
     real *c;

@@ -3,8 +3,8 @@
  * Written: loss, lse, dlogits, sums. */
 #include "kernels/cpu/vector_math.h"
 
-/* A reduction over a row is this many interleaved ones, put together at the end: vectors, and one order on
- * any machine. */
+/* A reduction over a row consists of this many interleaved ones, which are merged at the end. So it
+ * vectorises, and has one order on every machine. */
 enum { PARTS = 64 };
 
 static real larger(real a, real b) { return a > b ? a : b; }
@@ -33,7 +33,7 @@ static real sum_exp(const real *x, int64_t n, real max) {
 static int64_t vocab(const Call *c) { return ((const LossAttr *)c->attr)->vocab; }
 static int64_t first_column(const Call *c) { return ((const LossAttr *)c->attr)->first; }
 
-/* Columns of this tensor that are not padding. */
+/* The number of this tensor's columns that are not padding. */
 static int64_t columns(const Call *c, const Tensor *logits) {
     const int64_t n = vocab(c) - first_column(c), width = tensor_width(logits);
     return n < 0 ? 0 : n < width ? n : width;
@@ -99,7 +99,7 @@ void KERNEL(cross_entropy_with_grad)(const Call *c) {
     (&(Call){.in = {in[2], in[0], in[1], out[1]}, .out = {out[2]}, .attr = c->attr, .device = c->device});
 }
 
-/* ---- a vocabulary that is cut over ranks ---- */
+/* ---- a vocabulary that is sharded over ranks ---- */
 
 static void shard_rows(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;

@@ -52,7 +52,7 @@ void KERNEL(norm)(const Call *c) {
     pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)), norm_rows, (void *)c);
 }
 
-/* What is stored in 16 bits is rounded, by way of y's row, which is free until then. */
+/* If x is stored in 16 bits the sum is rounded, through y's row, which is free until then. */
 static void sum_rows(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const int64_t h = tensor_width(c->in[0]);

@@ -33,7 +33,7 @@ static void in_pieces(const Call *c, PoolFn *fn, void *arg) {
 
 /* ---- steps ---- */
 
-/* What the memory of a step has; NULL: the attributes have it. */
+/* The numbers of the step in memory; NULL: they are in the attributes. */
 static const StepNumbers *step_in(const Call *c) {
     const Tensor *t = c->in[2];
     CHECK(!t || (t->dtype == F64 && tensor_count(t) == STEP_WORDS),
@@ -124,8 +124,8 @@ void KERNEL(clip)(const Call *c) {
     memcpy(outcome->data, &o, sizeof o);
 }
 
-/* ---- sums of blocks of fixed size, each in PARTS interleaved sums, so that neither threads nor vectors nor
- * the way a parameter is shared out can change them; adding them up is exact ---- */
+/* ---- sums: each block of fixed size has PARTS interleaved sums, so that the result depends neither on
+ * threads nor on vectors nor on how a parameter is sharded; the sums of blocks are added exactly ---- */
 
 enum { PARTS = 16, TOGETHER = 512 };
 

@@ -1,7 +1,7 @@
-/* Operands of FP8 GEMMs: FP8 values, and the numbers they stand for. Transformer Engine
- * common/recipe/{delayed_scaling,current_scaling}.cu and common/recipe/recipe_common.cuh. Scales and their
- * products with x are float in both lanes, so that q does not depend on the lane. Updated in place: state,
- * newest; written: y, yt, inverse. */
+/* Operands of FP8 GEMMs: FP8 values, and the numbers they represent. Transformer Engine
+ * common/recipe/{delayed_scaling,current_scaling}.cu and common/recipe/recipe_common.cuh. Scales and x *
+ * scale are float in both precisions, so that q is the same. Updated in place: state, newest; written: y, yt,
+ * inverse. */
 #include <float.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ static float largest(const real *x, int64_t rows, int64_t columns, int64_t strid
     real most = 0;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < columns; i++)
-            most = REAL_MATH(fmax)(most, REAL_MATH(fabs)(x[r * stride + i])); /* a NaN is passed over */
+            most = REAL_MATH(fmax)(most, REAL_MATH(fabs)(x[r * stride + i])); /* ignores a NaN */
     return (float)most;
 }
 
@@ -48,7 +48,7 @@ void KERNEL(fp8_own_scale)(const Call *c) {
     state[1] = 0;
 }
 
-/* The powers of two that blocks are scaled by. */
+/* The scale of a block: a power of two. */
 static float power_of_two(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -69,7 +69,7 @@ static void round_block(const Call *c, int64_t at, int64_t rows, int64_t columns
     }
 }
 
-/* Strips of blocks, `rows` rows each. */
+/* Processes strips of blocks, `rows` rows each. */
 static void strips(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const QuantizeAttr *a = c->attr;
@@ -107,7 +107,7 @@ typedef struct Fp8Cast {
     int64_t rows, columns, row, column;
     Fp8Type type;
     Fp8Blocks blocks;
-    float scale; /* of all, if there are no blocks */
+    float scale; /* of all elements, if there are no blocks */
     uint8_t *values;
     real *inverse;
 } Fp8Cast;

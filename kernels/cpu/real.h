@@ -34,7 +34,7 @@ static inline int64_t *int64s(const Tensor *t) {
 
 static inline bool accumulates(const Tensor *t) { return t->flags & TENSOR_ACCUM; }
 
-/* Ranges shorter than this are not worth a second thread. */
+/* Shorter ranges do not pay for a second thread. */
 enum { GRAIN = 16 * 1024 };
 static inline int64_t grain_rows(int64_t width) { return 1 + GRAIN / (width > 0 ? width : 1); }
 

@@ -1,6 +1,6 @@
-/* Rotary position embedding (Su et al. 2021; Megatron-LM rope_utils.py): the first `dim` elements of a head
- * are pairs (a, b) that turn to (a cos - b sin, b cos + a sin) by the angle of their token's position; the
- * rest are copied. Written or added to: y. */
+/* Rotary position embedding (Su et al. 2021; Megatron-LM rope_utils.py). The first `dim` elements of a head
+ * are pairs (a, b), which become (a cos - b sin, b cos + a sin) with the angle of their token's position. The
+ * rest is copied. Written or added to: y. */
 #include "kernels/cpu/real.h"
 
 typedef struct Rope {

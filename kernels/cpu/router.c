@@ -1,6 +1,6 @@
-/* The router of a mixture of experts: which experts a token goes to and with what probabilities, and its
- * gradient. Megatron-LM core/transformer/moe/moe_utils.py (topk_routing_with_score_function,
- * group_limited_topk, sinkhorn). Written: probs, expert, scores, bias; written or added to: dlogits, count. */
+/* The router of a mixture of experts: the experts of each token, their probabilities, and the gradient.
+ * Megatron-LM core/transformer/moe/moe_utils.py (topk_routing_with_score_function, group_limited_topk,
+ * sinkhorn). Written: probs, expert, scores, bias; written or added to: dlogits, count. */
 #include "kernels/cpu/router.h"
 
 #include <stdlib.h>
@@ -28,14 +28,14 @@ static int64_t largest(const real *x, int64_t n) {
     return best;
 }
 
-/* Leaves only the experts of the best groups in `choice`; scratch [experts + groups]. */
+/* Excludes the experts of all but the best groups from `choice`; scratch [experts + groups]. */
 static void limit_groups(const Router *r, real *choice, real *scratch) {
     const RouteAttr *a = r->attr;
     const int64_t size = r->experts / a->groups;
     real *score = scratch + r->experts;
     for (int64_t i = 0; i < r->experts; i++) scratch[i] = choice[i], choice[i] = -INFINITY;
     for (int64_t g = 0; g < a->groups; g++) {
-        real *rest = choice + g * size; /* borrowed */
+        real *rest = choice + g * size; /* part of the scratch memory */
         for (int64_t i = 0; i < size; i++) rest[i] = scratch[g * size + i];
         score[g] = 0;
         for (int64_t i = 0; i < r->topk / a->group_topk; i++) {
@@ -91,7 +91,7 @@ void KERNEL(route)(const Call *c) {
     pool_for(c->device->pool, tensor_rows(r.logits), grain_rows(r.experts * (r.topk + 1)), route_rows, &r);
 }
 
-/* ds from dprobs for the chosen experts, and its sum weighted by s. */
+/* Computes ds from dprobs for the chosen experts, and returns its sum weighted by s. */
 static real score_grad(const Router *r, const real *dprobs, const real *s, real *ds) {
     const int64_t k = r->topk;
     const bool normalised = r->attr->score == ROUTER_SIGMOID && k > 1;
@@ -148,13 +148,13 @@ void KERNEL(expert_count)(const Call *c) {
         out[(groups > 1 ? copy / k % b : 0) * n + int64s(expert)[copy]]++;
 }
 
-/* Towards the mean: experts with fewer tokens than that become more likely to be chosen. */
+/* Moves biases towards balance: experts with fewer tokens than the mean become more likely. */
 void KERNEL(expert_bias)(const Call *c) {
     const ExpertBiasAttr *a = c->attr;
     const double *count = c->in[1]->data;
     const int64_t n = tensor_count(c->in[0]);
     const real *bias = reals(c->in[0]);
-    double sum = 0; /* of whole numbers: exact */
+    double sum = 0; /* of integers, so it is exact */
     for (int64_t i = 0; i < n; i++) sum += count[i];
     const double mean = sum / (double)n;
     for (int64_t i = 0; i < n; i++)
@@ -163,9 +163,9 @@ void KERNEL(expert_bias)(const Call *c) {
 
 /* ---- sinkhorn ---- */
 
-/* d0_t d1_e exp(logits_te), scaled in turn until every token has the share 1/tokens and every expert
- * 1/experts, to a mean change of d1 below the tolerance. All in double: the loop's length must not depend on
- * the precision of the lane. */
+/* d0_t d1_e exp(logits_te): scaled alternately until every token has the share 1/tokens and every expert
+ * 1/experts, and the mean change of d1 is below the tolerance. All in double, because the number of
+ * iterations must not depend on the precision of the lane. */
 void KERNEL(sinkhorn)(const Call *c) {
     const double tolerance = 1e-4, epsilon = 1e-8;
     const Tensor *logits = c->in[0];

@@ -6,7 +6,7 @@
 
 #define ROUTER_EPSILON 1e-20 /* added to the sum that normalises sigmoids */
 
-/* p may be x. */
+/* p may alias x. */
 static inline void router_softmax(const real *x, int64_t n, real *p) {
     real max = x[0], sum = 0;
     for (int64_t i = 1; i < n; i++) max = x[i] > max ? x[i] : max;
@@ -14,7 +14,7 @@ static inline void router_softmax(const real *x, int64_t n, real *p) {
     for (int64_t i = 0; i < n; i++) p[i] /= sum;
 }
 
-/* What experts are compared by: the logits, or functions of them. */
+/* The values that experts are compared by: the logits, or functions of them. */
 static inline void router_scores(RouterScore kind, const real *logits, int64_t n, real *score) {
     if (kind == ROUTER_SOFTMAX)
         router_softmax(logits, n, score);

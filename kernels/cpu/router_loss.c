@@ -1,9 +1,13 @@
-/* Losses that keep a router in balance. With p the probabilities of all experts for a token t, and f_e the
- * share of all choices that fell on expert e: balance (Fedus et al., "Switch Transformers", 2021) = experts *
- * sum_e f_e mean_t p_te; with counts of each sample apart, the mean over the samples. Megatron-LM's
- * moe_utils.py switch_load_balancing_loss_func: its sum_e count_e over tokens * topk is 1. z (Zoph et al.,
- * "ST-MoE", 2022) = mean_t logsumexp(logits_t)^2. Of tokens that are cut over ranks each computes its summand
- * of the loss. One thread: a sum over tokens has one order. Written: loss; written or added to: dlogits. */
+/* Losses that balance a router. p are the probabilities of all experts for a token t, and f_e is the share of
+ * all choices that fell on expert e.
+ *
+ *   balance  experts * sum_e f_e mean_t p_te (Fedus et al., "Switch Transformers", 2021); with counts per
+ *            sample the mean over the samples. Megatron-LM moe_utils.py switch_load_balancing_loss_func: its
+ *            sum_e count_e over tokens * topk is 1
+ *   z        mean_t logsumexp(logits_t)^2 (Zoph et al., "ST-MoE", 2022)
+ *
+ * If tokens are sharded over ranks, each rank computes its summand of the loss. One thread runs all of it,
+ * because a sum over tokens has one order. Written: loss; written or added to: dlogits. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -14,7 +18,7 @@ typedef struct Loss {
     const Tensor *logits, *count;
     int64_t tokens, experts, samples;
     double all_tokens;
-    double *share; /* [1 or samples, experts]: f times what a probability weighs in the loss; NULL for z */
+    double *share; /* [1 or samples, experts]: the coefficient of each probability in the loss; NULL for z */
 } Loss;
 
 static Loss loss_open(const Call *c, const Tensor *count) {
@@ -37,7 +41,7 @@ static const double *share_of(const Loss *l, int64_t token) {
     return l->share + (l->count->dim[0] > 1 ? token % l->samples * l->experts : 0);
 }
 
-/* The probabilities; their sum before they were normalised (1: softmax). */
+/* Computes the probabilities; returns their sum before normalisation (1: softmax). */
 static real probabilities(const Loss *l, const real *logits, real *p) {
     if (!l->attr->sigmoid) return router_softmax(logits, l->experts, p), 1;
     real sum = (real)ROUTER_EPSILON;

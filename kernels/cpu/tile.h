@@ -1,11 +1,11 @@
-/* Small GEMMs inside a kernel. Each element of c is one chain of multiply-adds over k in order, so
- * that its bits do not depend on the other rows and columns; vectors run along n. */
+/* Small GEMMs inside a kernel. Each element of c is one chain of multiply-adds over k in order, so that it
+ * does not depend on the other rows and columns. Vectors run along n. */
 #ifndef ISOTRON_KERNELS_CPU_TILE_H
 #define ISOTRON_KERNELS_CPU_TILE_H
 
 #include "kernels/cpu/real.h"
 
-/* Columns come in multiples of this; with TILE_ROWS rows the sums of c stay in registers. */
+/* Columns are multiples of this; with TILE_ROWS rows the sums of c stay in registers. */
 enum { TILE_WIDTH = 64 / (int)sizeof(real), TILE_ROWS = 8 };
 
 static inline int64_t tile_round_up(int64_t n) { return (n + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH; }

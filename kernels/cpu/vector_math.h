@@ -1,6 +1,6 @@
 /* exp and the logistic function as straight-line code that compilers vectorise; libm's are calls, and
  * libmvec's need -ffast-math. exp: x = n ln2 + r with |r| <= ln2/2, exp(x) = 2^n * (Taylor polynomial of exp
- * at r). Error below 2 ulp, infinities and NaN included; a result that would be subnormal is 0, because
+ * at r). The error is below 2 ulp, also for infinities and NaN. A subnormal result becomes 0, because
  * arithmetic on subnormals is a hundred times slower. */
 #ifndef ISOTRON_KERNELS_CPU_VECTOR_MATH_H
 #define ISOTRON_KERNELS_CPU_VECTOR_MATH_H
@@ -15,7 +15,7 @@ typedef uint64_t RealWord;
 enum { EXP_TERMS = 13, EXP_BIAS = 1023, EXP_SHIFT = 52 };
 #define EXP_LOW   (-708.39) /* results below are 0, */
 #define EXP_HIGH  710.0     /* above infinity */
-#define EXP_MAGIC 0x1.8p52  /* added to x and subtracted again it rounds x to an integer */
+#define EXP_MAGIC 0x1.8p52  /* adding and subtracting it rounds x to an integer */
 #define LN2_HIGH  0x1.62e42feep-1
 #define LN2_LOW   0x1.a39ef35793c76p-33
 #else
@@ -54,7 +54,8 @@ static inline real vector_exp(real exponent) {
     const real r = (x - n * LN2_HIGH) - n * LN2_LOW;
     real p = (real)INVERSE_FACTORIAL[EXP_TERMS];
     for (int i = EXP_TERMS - 1; i >= 0; i--) p = p * r + (real)INVERSE_FACTORIAL[i];
-    const RealBits half = power >> 1; /* two factors: 2^power may be too large when the result is not */
+    const RealBits half = power >> 1; /* two factors, because 2^power may be too large when the result is
+                                         not */
     const real y = p * power_of_two(half) * power_of_two(power - half);
     return exponent < EXP_LOW ? 0 : y;
 }

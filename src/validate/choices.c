@@ -106,8 +106,9 @@ static bool same_choice(const Rows *r, int64_t row, const int64_t *chosen, const
     return true;
 }
 
-/* The change of expert e's logit per unit of push towards the wanted experts: 1 for these, -1 for the others,
- * `beside` for others in the group of a wanted one, whose score helps the group but competes with it. */
+/* The change of expert e's logit per unit of push towards the wanted experts: 1 for these, -1 for the others.
+ * `beside` is for others in the group of a wanted expert: their scores help the group but compete with the
+ * expert. */
 static double push_of(const Rows *r, const double *wanted, int64_t e, double beside) {
     const int64_t groups = ((const RouteAttr *)r->call->attr)->groups,
                   size = r->experts / (groups > 1 ? groups : r->experts);

@@ -1,6 +1,7 @@
-/* Records the tensors that a rank computes in a step, so that runs in different layouts can be compared: the
- * output of every op, its gradient, the gradients that its backward computes for inputs and parameters; the
- * parameters before the step, their summed gradients, and the parameters after the step.
+/* Records the tensors that a rank computes in a step, so that runs in different layouts can be compared:
+ * - the output of every op, its gradient, and the gradients that its backward computes for inputs and
+ *   parameters;
+ * - parameters before the step, their summed gradients, and parameters after the step.
  *
  * A record's name identifies it in the model, independent of rank and time: the op and its parameter, or the
  * op and the name of the value it was computed from. A collective changes only the form of a value, so its
