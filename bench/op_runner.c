@@ -170,12 +170,13 @@ static double round_of(BenchCalls *b, int64_t calls) {
 BenchTime bench_calls_time(BenchCalls *b, double seconds) {
     enum { LEAST = 3 };
     const double budget = seconds > 0 ? seconds * 1e9 : INFINITY;
-    double ns[BENCH_ROUNDS], one = round_of(b, b->sets), spent = one * b->sets; /* every set is touched */
+    double sorted[BENCH_ROUNDS], one = round_of(b, b->sets), spent = one * b->sets; /* every set is touched */
     for (; spent < (seconds > 0 ? budget / 2 : WARM_NS); spent += one) one = round_of(b, 1);
     const double wanted = fmin(ceil(ROUND_NS / one), CALLS_MAX), fit = floor(budget / (one * wanted));
-    const BenchTime t = {.rounds = (int)fmax(LEAST, fmin(fit, BENCH_ROUNDS)), .calls = (int64_t)wanted};
-    for (int i = 0; i < t.rounds; i++) ns[i] = round_of(b, t.calls);
-    return (BenchTime){bench_range(ns, t.rounds).median, t.rounds, t.calls};
+    BenchTime t = {.rounds = (int)fmax(LEAST, fmin(fit, BENCH_ROUNDS)), .calls = (int64_t)wanted};
+    for (int i = 0; i < t.rounds; i++) sorted[i] = t.round_ns[i] = round_of(b, t.calls);
+    t.ns = bench_range(sorted, t.rounds).median;
+    return t;
 }
 
 static int by_value(const void *a, const void *b) {

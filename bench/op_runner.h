@@ -18,9 +18,10 @@ void bench_calls_run(BenchCalls *);
  * each set. */
 enum { BENCH_ROUNDS = 21 };
 typedef struct BenchTime {
-    double ns; /* of a call */
+    double ns; /* of a call, the median of the rounds */
     int rounds;
-    int64_t calls; /* of a round */
+    double round_ns[BENCH_ROUNDS]; /* of a call, round by round */
+    int64_t calls;                 /* of a round */
 } BenchTime;
 BenchTime bench_calls_time(BenchCalls *, double seconds);
 /* One set. */

@@ -77,9 +77,9 @@ static json_t *shape_of(const Call *c) {
     return shape;
 }
 
-static void report(Session *s, int number, int t, const Call *c, BenchTime time) {
+static void report(Session *s, int number, int t, const Call *c, const BenchTime *time) {
     const OpNumber op = bench_case_op(number);
-    const double flops = work_flops(op, c), bytes = work_bytes(op, c), ns = time.ns;
+    const double flops = work_flops(op, c), bytes = work_bytes(op, c), ns = time->ns;
     const bool multiplies = flops > 0;
     if (multiplies && s->gemm[t] == 0) s->gemm[t] = bench_roof_gemm(s->device, NAMED[t].type);
     const double rate = (multiplies ? flops : bytes) / ns, roof = multiplies ? s->gemm[t] : s->copy;
@@ -90,7 +90,11 @@ static void report(Session *s, int number, int t, const Call *c, BenchTime time)
         json_pack("{s:s, s:s, s:s, s:o, s:f, s:f, s:f, s:f, s:i, s:I}", "name", bench_case_name(number), "op",
                   OPS[op].name, "type", NAMED[t].name, "shape", shape_of(c), "us", ns * 1e-3, "megabytes",
                   bytes * 1e-6, multiplies ? "gflops" : "gbytes", rate, "of_roof", rate / roof, "rounds",
-                  time.rounds, "calls", (json_int_t)time.calls);
+                  time->rounds, "calls", (json_int_t)time->calls);
+    json_t *samples = json_array();
+    for (int i = 0; i < time->rounds; i++)
+        json_array_append_new(samples, json_real(time->round_ns[i] * 1e-3));
+    json_object_set_new(row, "samples_us", samples);
     if (*path_of(op, c)) json_object_set_new(row, "path", json_string(path_of(op, c)));
     json_array_append_new(s->rows, row);
 }
@@ -99,19 +103,23 @@ static void measure(Session *s, int number, int t) {
     const DType type = NAMED[t].type;
     BenchCalls *b = bench_case_open(number, s->device, type);
     const BenchTime time = bench_calls_time(b, s->options->seconds);
-    report(s, number, t, bench_calls_shape(b), time);
+    report(s, number, t, bench_calls_shape(b), &time);
     bench_calls_free(b);
 }
 
 /* ---- results ---- */
 
-static Err write_json(const Session *s) {
+static json_t *result_json(const Session *s) {
     json_t *roofs = json_pack("{s:f}", "copy_gbytes", s->copy);
     for (int t = 0; t < TYPES; t++)
         if (s->gemm[t] > 0) json_object_set_new(roofs, NAMED[t].name, json_real(s->gemm[t]));
-    json_t *all = json_pack("{s:O, s:s, s:b, s:f, s:o, s:O}", "provenance", s->provenance, "device",
-                            s->described, "complete", (int)s->complete, "seconds", s->options->seconds,
-                            "roofs", roofs, "rows", s->rows);
+    return json_pack("{s:O, s:s, s:b, s:f, s:o, s:O}", "provenance", s->provenance, "device", s->described,
+                     "complete", (int)s->complete, "seconds", s->options->seconds, "roofs", roofs, "rows",
+                     s->rows);
+}
+
+static Err write_json(const Session *s) {
+    json_t *all = result_json(s);
     char *text = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     json_decref(all);
     Err e = file_write_atomic(s->options->json, text, strlen(text));
@@ -166,7 +174,7 @@ static void print_roofs(const Session *s) {
     printf("\n");
 }
 
-Err bench_ops(const BenchOps *o) {
+Err bench_ops(const BenchOps *o, json_t **result) {
     Session s = {.options = o};
     ERR_RETURN(choose_types(&s));
     ERR_RETURN(choose_cases(&s));
@@ -177,6 +185,7 @@ Err bench_ops(const BenchOps *o) {
         s.provenance = provenance_json(), s.rows = json_array();
         e = measure_all(&s);
         print_roofs(&s);
+        if (result) *result = result_json(&s);
         json_decref(s.rows), json_decref(s.provenance);
         device_free(s.device);
     }

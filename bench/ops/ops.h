@@ -6,6 +6,8 @@
 #include "config/args.h"
 #include "tensor/device.h"
 
+struct json_t; /* jansson.h */
+
 typedef struct BenchOps {
     DeviceKind device;
     int64_t threads;    /* of the CPU; 0: one for each core */
@@ -17,7 +19,7 @@ typedef struct BenchOps {
     const char *json;   /* file that gets the results, row by row; NULL: none */
 } BenchOps;
 
-/* Prints the results. */
-Err bench_ops(const BenchOps *);
+/* Prints the results. *result (may be NULL): what --json gets. */
+Err bench_ops(const BenchOps *, struct json_t **result);
 
 #endif

@@ -75,6 +75,16 @@ static Summary summarise(Steps *b, DType type) {
     return s;
 }
 
+/* Of the measured steps; on the CPU by length. */
+static json_t *samples_json(const Steps *b) {
+    json_t *samples = json_array();
+    const int64_t n = b->gpu ? b->n_plain : b->n_profiled;
+    for (int64_t i = 0; i < n; i++)
+        json_array_append_new(samples,
+                              json_real(1e-6 * (b->gpu ? b->wall[i] : (double)b->profiled[i].wall_ns)));
+    return samples;
+}
+
 static int64_t tokens_of(const Steps *b) { return b->derived->global_batch_size * b->config.seq_length; }
 
 static const char *rest_name(const Steps *b) { return b->gpu ? "idle" : "other"; }
@@ -192,10 +202,10 @@ static json_t *result_json(const Steps *b, const Summary *s) {
         s->step.median * 1e3, "mean", s->profiled * 1e3, "min", s->step.min * 1e3, "max", s->step.max * 1e3,
         "tokens_per_second", (double)tokens / s->step.median, "model_gflops",
         s->flops / s->step.median * 1e-9);
-    json_object_update_new(result,
-                           json_pack("{s:o, s:o, s:o, s:o, s:f, s:f}", "family_ms", families_json(b, s),
-                                     "op_ms", ops_json(b, s), "gemm", gemm_json(b, s), "memory_mb",
-                                     memory_json(b), "init_seconds", b->init_seconds, "loss", b->loss));
+    json_object_update_new(
+        result, json_pack("{s:o, s:o, s:o, s:o, s:o, s:f, s:f}", "samples_ms", samples_json(b), "family_ms",
+                          families_json(b, s), "op_ms", ops_json(b, s), "gemm", gemm_json(b, s), "memory_mb",
+                          memory_json(b), "init_seconds", b->init_seconds, "loss", b->loss));
     if (s->peak > 0)
         json_object_update_new(result, json_pack("{s:f, s:f}", "peak_tflops", s->peak * 1e-12, "mfu",
                                                  s->flops / s->step.median / s->peak));
@@ -282,14 +292,20 @@ static void print(const Steps *b, const Summary *s) {
            s->flops / s->step.median * 1e-12);
 }
 
-Err report_steps(Steps *b) {
+Err report_steps(Steps *b, json_t **out) {
     const Summary s = summarise(b, b->type);
     print(b, &s);
-    if (!b->options->json) return ERR_OK;
+    if (!b->options->json && !out) return ERR_OK;
     json_t *result = result_json(b, &s);
-    char *text = json_dumps(result, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    json_decref(result);
-    Err e = file_write_atomic(b->options->json, text, strlen(text));
-    free(text);
+    Err e = ERR_OK;
+    if (b->options->json) {
+        char *text = json_dumps(result, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+        e = file_write_atomic(b->options->json, text, strlen(text));
+        free(text);
+    }
+    if (!e.code && out)
+        *out = result;
+    else
+        json_decref(result);
     return e;
 }

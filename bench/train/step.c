@@ -223,7 +223,7 @@ static void free_steps(Steps *b) {
     free(b->wall), free(b->profiled);
 }
 
-Err bench_train(const Config *c, const Derived *d, const BenchTrain *o) {
+Err bench_train(const Config *c, const Derived *d, const BenchTrain *o, struct json_t **result) {
     Steps b = {.options = o, .config = *c, .derived = d, .gpu = c->device == ON_CUDA};
     ERR_RETURN(trainer_check(c, d));
     if (o->json) ERR_RETURN(file_check_target(o->json));
@@ -231,7 +231,7 @@ Err bench_train(const Config *c, const Derived *d, const BenchTrain *o) {
     if (b.gpu) measure_plain(&b);
     measure_ops(&b);
     Err e = b.gpu && o->alone ? measure_alone(&b) : ERR_OK;
-    if (!e.code) e = report_steps(&b);
+    if (!e.code) e = report_steps(&b, result);
     free_steps(&b);
     return e;
 }

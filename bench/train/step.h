@@ -50,6 +50,7 @@ typedef struct Steps {
     double roof_gemm, roof_copy; /* GFLOP/s, GB/s; 0: not measured. A GPU's */
 } Steps;
 
-Err report_steps(Steps *);
+/* *result: as of bench_train. */
+Err report_steps(Steps *, struct json_t **result);
 
 #endif

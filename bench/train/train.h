@@ -8,6 +8,8 @@
 
 #include "config/config.h"
 
+struct json_t; /* jansson.h */
+
 typedef struct BenchTrain {
     int64_t steps, warmup; /* at most so many; at least 1 before them */
     double seconds;        /* of a GPU's steps are enough, but 3 are taken; 0: all steps */
@@ -17,7 +19,7 @@ typedef struct BenchTrain {
     const char *json;      /* file that gets the results; NULL: none */
 } BenchTrain;
 
-/* Prints the results. One rank. */
-Err bench_train(const Config *, const Derived *, const BenchTrain *);
+/* Prints the results. One rank. *result (may be NULL): what --json gets, if there is no error. */
+Err bench_train(const Config *, const Derived *, const BenchTrain *, struct json_t **result);
 
 #endif

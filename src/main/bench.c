@@ -1,7 +1,10 @@
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+#include "bench/gate/gate.h"
 #include "bench/ops/ops.h"
 #include "bench/train/train.h"
 #include "main/command.h"
@@ -9,6 +12,117 @@
 
 #define ROW(type_, field, name, kind, otherwise, text)                                                       \
     { .names = name, .type = kind, .offset = offsetof(type_, field), .fallback = otherwise, .help = text }
+
+/* ---- the speed gate ---- */
+
+typedef struct GateWords {
+    const char *baseline, *against, *allow, *junit;
+    int64_t pairs;
+} GateWords;
+
+static const Arg GATE_ROWS[] = {
+    ROW(GateWords, against, "against", ARG_TEXT, "none",
+        "Another isotron program, as an earlier release: both run alternately, and the ratio of their times "
+        "is judged."),
+    ROW(GateWords, baseline, "baseline", ARG_TEXT, "none",
+        "File of an earlier --json on this machine, which the times are compared with."),
+    ROW(GateWords, pairs, "pairs", ARG_I64, "12", "Runs of each program with --against, at least 6."),
+    ROW(GateWords, allow, "allow", ARG_TEXT, "3%", "How much more time than the other is no regression."),
+    ROW(GateWords, junit, "junit", ARG_TEXT, "none", "File that gets the verdicts as JUnit XML."),
+};
+enum { GATE_OPTIONS = sizeof GATE_ROWS / sizeof *GATE_ROWS, MOST_PAIRS = 10000 };
+
+/* The words of the gate, and the options they stand for. */
+typedef struct GateArgs {
+    GateWords words;
+    unsigned char given[GATE_OPTIONS];
+    GateOptions options;
+} GateArgs;
+
+static void use_gate(GateArgs *g, Args *args) {
+    *g = (GateArgs){.given = {0}};
+    args_use(args,
+             (ArgTable){.rows = GATE_ROWS, .count = GATE_OPTIONS, .target = &g->words, .given = g->given});
+}
+
+static void check_gate(GateArgs *g, Args *args) {
+    const GateWords *w = &g->words;
+    g->options = (GateOptions){w->baseline, w->against, w->pairs, 0, w->junit};
+    for (int i = 0; i < GATE_OPTIONS && !w->baseline && !w->against; i++)
+        if (g->given[i]) args_problem(args, "--%s needs --against or --baseline", GATE_ROWS[i].names);
+    if (w->baseline && w->against) args_problem(args, "--against and --baseline: choose one");
+    if (!gate_parse_percentage(w->allow, &g->options.allow))
+        args_problem(args, "--allow expects a percentage, as 3%%, not '%s'", w->allow);
+    const int64_t least = interval_least(GATE_ERROR);
+    if (w->pairs < least || w->pairs > MOST_PAIRS)
+        args_problem(args, "--pairs: from %lld to %d", (long long)least, (int)MOST_PAIRS);
+}
+
+static Err write_file(const char *path, const char *text, size_t n) {
+    Err e = path ? file_write_atomic(path, text, n) : ERR_OK;
+    if (e.code) e.code = ERR_INFRA; /* the verdict stands; it is the report that has no place */
+    return e;
+}
+
+/* Prints and writes the verdict. With a baseline --json has the measurement itself. */
+static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
+    static const ErrCode STATUS[] = {
+        [GATE_PASS] = ERR_NONE, [GATE_REGRESS] = ERR_FAILED, [GATE_INCONCLUSIVE] = ERR_INCONCLUSIVE};
+    Str text = {0}, junit = {0};
+    gate_print(g, &text);
+    fputs(text.s, stdout);
+    gate_junit(g, &junit);
+    Err e = write_file(g->options->junit, junit.s, junit.len);
+    if (!e.code && json && g->options->against) {
+        json_t *all = gate_json(g);
+        char *dump = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+        e = write_file(json, dump, strlen(dump));
+        free(dump);
+        json_decref(all);
+    }
+    str_free(&text), str_free(&junit);
+    *status = STATUS[gate_verdict(g)];
+    return e;
+}
+
+/* A bench and what to call it with. */
+typedef struct Bench {
+    const char *name, *json;
+    int argc;
+    char **argv;
+    const char *more; /* a word for runs of which only the times count; NULL: none */
+    Err (*measure)(void *arg, json_t **result);
+    void *arg;
+} Bench;
+
+static Err run_gate(const Bench *b, const GateOptions *o, Gate *g) {
+    if (o->against) return gate_run_against(o, b->name, b->argc, b->argv, b->more, g);
+    json_t *result = NULL;
+    Str notes = {0};
+    Err e = gate_open_baseline(o, b->name, g);
+    if (!e.code) e = b->measure(b->arg, &result);
+    if (!e.code) e = gate_judge_baseline(g, result, &notes);
+    if (notes.s) fputs(notes.s, stderr);
+    str_free(&notes);
+    return e;
+}
+
+/* The exit status. */
+static int run_bench(const Bench *b, const GateOptions *o) {
+    Err e = ERR_OK;
+    ErrCode status = ERR_NONE;
+    if (!o->against && !o->baseline) {
+        e = b->measure(b->arg, NULL);
+    } else {
+        Gate g = {0};
+        if (o->junit) e = file_check_target(o->junit);
+        if (!e.code && b->json) e = file_check_target(b->json);
+        if (!e.code) e = run_gate(b, o, &g);
+        if (!e.code) e = report_gate(&g, b->json, &status);
+        gate_free(&g);
+    }
+    return e.code ? command_fail(e) : (int)status;
+}
 
 /* ---- isotron bench train ---- */
 
@@ -26,7 +140,8 @@ static const Arg TRAIN_ROWS[] = {
 
 enum { MOST_STEPS = 1000000 }; /* each has a row in memory */
 
-static Err read_train(Setup *s, BenchTrain *o, Args *args, int argc, char **argv) {
+static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int argc, char **argv) {
+    use_gate(gate, args);
     args_use(args,
              (ArgTable){.rows = TRAIN_ROWS, .count = sizeof TRAIN_ROWS / sizeof *TRAIN_ROWS, .target = o});
     args_use(args, config_table(&s->config, CONFIG_ALL_GROUPS));
@@ -40,21 +155,34 @@ static Err read_train(Setup *s, BenchTrain *o, Args *args, int argc, char **argv
     if (o->warmup < 1 + records)
         args_problem(args, "--warmup: at least 1, the first step touches the memory, and 2 with "
                            "--cuda-graph-impl local, which records the second");
+    check_gate(gate, args);
     if (config_ranks(&s->config) > 1) args_problem(args, "bench train measures one rank: leave out --ranks");
     return args_end(args);
+}
+
+typedef struct TrainArg {
+    Setup *setup;
+    const BenchTrain *options;
+} TrainArg;
+
+static Err measure_train(void *arg, json_t **result) {
+    const TrainArg *a = arg;
+    ERR_RETURN(setup_finish(a->setup));
+    return bench_train(&a->setup->config, &a->setup->derived, a->options, result);
 }
 
 static int bench_train_command(int argc, char **argv) {
     Setup s = {.arena = arena_new()};
     BenchTrain o;
+    GateArgs gate;
     Args args;
     args_init(&args, s.arena, "isotron bench train --config FILE [run options]", NULL);
-    Err e = read_train(&s, &o, &args, argc, argv);
+    Err e = read_train(&s, &o, &gate, &args, argc, argv);
     int status;
     if (command_ready(&args, e, &status)) {
-        e = setup_finish(&s);
-        if (!e.code) e = bench_train(&s.config, &s.derived, &o);
-        status = e.code ? command_fail(e) : 0;
+        TrainArg arg = {&s, &o};
+        const Bench b = {"train", o.json, argc, argv, o.alone ? "--no-alone" : NULL, measure_train, &arg};
+        status = run_bench(&b, &gate.options);
     }
     args_free(&args);
     setup_free(&s);
@@ -96,13 +224,18 @@ static const Arg OPS_ROWS[] = {
     ROW(OpsOptions, ops.json, "json", ARG_TEXT, "none", "File that gets the results."),
 };
 
+static Err measure_ops(void *arg, json_t **result) { return bench_ops(arg, result); }
+
 static int bench_ops_command(int argc, char **argv) {
     Arena *arena = arena_new();
     OpsOptions o;
+    GateArgs gate;
     Args args;
     args_init(&args, arena, "isotron bench ops [options]", NULL);
     args_use(&args, (ArgTable){.rows = OPS_ROWS, .count = sizeof OPS_ROWS / sizeof *OPS_ROWS, .target = &o});
+    use_gate(&gate, &args);
     args_line(&args, argc, argv);
+    check_gate(&gate, &args);
     if (o.ops.seconds < 0) args_problem(&args, "--seconds: at least 0");
     if (o.ops.threads < 0 || o.ops.threads > MOST_THREADS)
         args_problem(&args, "--cpu-threads: from 0 to %d", (int)MOST_THREADS);
@@ -111,8 +244,8 @@ static int bench_ops_command(int argc, char **argv) {
     if (command_ready(&args, e, &status)) {
         o.ops.device = map_device((DeviceOption)o.device);
         o.ops.tuning = map_gemm_tuning((GemmTuningOption)o.tuning);
-        e = bench_ops(&o.ops);
-        status = e.code ? command_fail(e) : 0;
+        const Bench b = {"ops", o.ops.json, argc, argv, NULL, measure_ops, &o.ops};
+        status = run_bench(&b, &gate.options);
     }
     args_free(&args);
     arena_free(arena);

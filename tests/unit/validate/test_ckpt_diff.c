@@ -51,7 +51,7 @@ typedef struct Change {
     int optimizer_step;
 } Change;
 
-/* All elements are 2, but for the change. */
+/* All elements are 2, except for the change. */
 static char *saved_with(const Change *change) {
     char *dir = scratch_new_in_memory();
     Setup *s = model_of(&CASES[0]);

@@ -1,0 +1,114 @@
+/* The gate against an earlier result. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "bench/gate/gate.h"
+
+Err gate_open_baseline(const GateOptions *o, const char *bench, Gate *g) {
+    Str text = {0};
+    *g = (Gate){.options = o, .bench = bench};
+    Err e = file_read(o->baseline, &text);
+    if (!e.code) e = result_parse(o->baseline, text.s ? text.s : "", text.len, &g->theirs);
+    str_free(&text);
+    if (!e.code && strcmp(g->theirs.unit, strcmp(bench, "train") ? "us" : "ms") != 0)
+        e = err_user("'%s' is of the other bench, not of bench %s; measure a baseline with bench %s --json",
+                     o->baseline, bench, bench);
+    for (int64_t i = 0; i < g->theirs.n && !e.code; i++)
+        if (!json_array_size(g->theirs.rows[i].samples))
+            e = err_user("'%s' has no samples of %s, because an earlier version wrote it: measure a baseline "
+                         "with this "
+                         "one, or use --against",
+                         o->baseline, g->theirs.rows[i].name);
+    return e;
+}
+
+/* ---- the same machine and work ---- */
+
+/* "device" of the result, "cpu" of its provenance. */
+static const json_t *member(const Result *r, const char *name) {
+    const json_t *of_result = json_object_get(r->json, name);
+    return of_result ? of_result : json_object_get(json_object_get(r->json, "provenance"), name);
+}
+
+static bool is_same(const Gate *g, const char *name) {
+    const json_t *a = member(&g->ours, name), *b = member(&g->theirs, name);
+    return a == b || json_equal(a, b);
+}
+
+static Err check_same(const Gate *g) {
+    static const char *const MUST[] = {
+        "device", "cpu",  "cores", "threads", "model", "micro_batch_size", "global_batch_size",
+        "tokens", "graph"};
+    for (size_t i = 0; i < sizeof MUST / sizeof *MUST; i++) {
+        if (is_same(g, MUST[i])) continue;
+        const json_t *ours = member(&g->ours, MUST[i]), *theirs = member(&g->theirs, MUST[i]);
+        char *a = ours ? json_dumps(ours, JSON_ENCODE_ANY | JSON_COMPACT) : NULL,
+             *b = theirs ? json_dumps(theirs, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+        Err e = err_user(
+            "\"%s\" is %.200s here and %.200s in '%s': times of different machines or work cannot be "
+            "compared; measure a baseline here, or use --against",
+            MUST[i], a ? a : "missing", b ? b : "missing", g->options->baseline);
+        free(a), free(b);
+        return e;
+    }
+    return ERR_OK;
+}
+
+static void note_differences(const Gate *g, Str *notes) {
+    static const char *const MAY[] = {"compiler", "flags", "blas", "blas_core"};
+    for (size_t i = 0; i < sizeof MAY / sizeof *MAY; i++)
+        if (!is_same(g, MAY[i]))
+            str_printf(notes, "note: \"%s\" is %s here and %s in '%s'\n", MAY[i],
+                       result_fact(&g->ours, MAY[i]), result_fact(&g->theirs, MAY[i]), g->options->baseline);
+}
+
+/* ---- intervals ---- */
+
+static int64_t read_samples(const ResultRow *row, double **out) {
+    const int64_t n = (int64_t)json_array_size(row->samples);
+    *out = mem_alloc((size_t)(n + 1) * sizeof **out);
+    for (int64_t i = 0; i < n; i++) (*out)[i] = json_number_value(json_array_get(row->samples, (size_t)i));
+    return n;
+}
+
+/* Both medians are within their intervals with the wanted probability, if each misses with half of the error;
+ * then their ratio is within the quotients of the ends. */
+static void judge_row(const Gate *g, const ResultRow *ours, const ResultRow *theirs, GateRow *row) {
+    double *x, *y;
+    Interval a, b;
+    const int64_t n = read_samples(ours, &x), m = read_samples(theirs, &y);
+    *row = (GateRow){.ours = ours->time,
+                     .theirs = theirs->time,
+                     .samples = n < m ? n : m,
+                     .least = interval_least(g->error / 2)};
+    snprintf(row->name, sizeof row->name, "%s", ours->name);
+    const bool known =
+        interval_of_median(x, n, g->error / 2, &a) & interval_of_median(y, m, g->error / 2, &b);
+    row->ratio =
+        (Interval){known ? a.low / b.high : 0, ours->time / theirs->time, known ? a.high / b.low : INFINITY};
+    row->verdict = gate_judge(row->ratio, g->options->allow);
+    free(x), free(y);
+}
+
+Err gate_judge_baseline(Gate *g, json_t *json, Str *notes) {
+    ERR_RETURN(result_take("this result", json, &g->ours));
+    ERR_RETURN(check_same(g));
+    note_differences(g, notes);
+    g->error = GATE_ERROR / (double)g->ours.n;
+    g->rows = mem_zero((size_t)g->ours.n, sizeof *g->rows);
+    for (int64_t i = 0; i < g->ours.n; i++) {
+        const ResultRow *ours = &g->ours.rows[i], *theirs = result_find(&g->theirs, ours->name);
+        if (!theirs)
+            return err_user("'%s' has no row %s: measure the baseline with the same options",
+                            g->options->baseline, ours->name);
+        judge_row(g, ours, theirs, &g->rows[g->n++]);
+    }
+    if (g->theirs.n > g->n)
+        str_printf(notes, "note: %lld rows of '%s' were not measured here\n", (long long)(g->theirs.n - g->n),
+                   g->options->baseline);
+    return ERR_OK;
+}

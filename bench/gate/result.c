@@ -1,0 +1,71 @@
+#include "bench/gate/result.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+static Err bad(const Result *r, const char *what) {
+    return err_user("'%s' is not a result of bench --json: %s", r->path, what);
+}
+
+static Err add_row(Result *r, const char *name, const char *type, const json_t *time, const json_t *samples) {
+    ResultRow *row = &r->rows[r->n++];
+    *row = (ResultRow){.time = json_number_value(time), .samples = samples};
+    snprintf(row->name, sizeof row->name, "%s%s%s", name, *type ? " " : "", type);
+    if (!json_is_number(time) || !(row->time > 0)) return bad(r, "a time is missing or not positive");
+    for (size_t i = 0; i < json_array_size(samples); i++)
+        if (!(json_number_value(json_array_get(samples, i)) > 0))
+            return bad(r, "a sample is not a positive number");
+    return ERR_OK;
+}
+
+static Err read_ops(Result *r, const json_t *rows) {
+    r->unit = "us";
+    r->rows = mem_zero(json_array_size(rows) + 1, sizeof *r->rows);
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+        const char *name = json_string_value(json_object_get(row, "name")),
+                   *type = json_string_value(json_object_get(row, "type"));
+        if (!name || !type) return bad(r, "a row has no name and type");
+        ERR_RETURN(add_row(r, name, type, json_object_get(row, "us"), json_object_get(row, "samples_us")));
+    }
+    if (!json_is_true(json_object_get(r->json, "complete"))) return bad(r, "its bench was stopped");
+    return r->n ? ERR_OK : bad(r, "it has no rows");
+}
+
+Err result_take(const char *path, json_t *json, Result *r) {
+    *r = (Result){.path = path, .json = json};
+    const json_t *step = json_object_get(json, "step_ms"), *rows = json_object_get(json, "rows");
+    if (json_is_array(rows)) return read_ops(r, rows);
+    if (!json_is_object(step)) return bad(r, "it has neither a step nor rows of ops");
+    r->unit = "ms";
+    r->rows = mem_zero(1, sizeof *r->rows);
+    return add_row(r, "step", "", json_object_get(step, "median"), json_object_get(json, "samples_ms"));
+}
+
+Err result_parse(const char *path, const char *text, size_t n, Result *r) {
+    json_error_t where;
+    json_t *json = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
+    *r = (Result){.path = path};
+    return json ? result_take(path, json, r) : bad(r, quote(where.text).s);
+}
+
+void result_free(Result *r) {
+    json_decref(r->json);
+    free(r->rows);
+    *r = (Result){.json = NULL};
+}
+
+const ResultRow *result_find(const Result *r, const char *name) {
+    for (int64_t i = 0; i < r->n; i++)
+        if (!strcmp(r->rows[i].name, name)) return &r->rows[i];
+    return NULL;
+}
+
+const char *result_fact(const Result *r, const char *name) {
+    const char *text = json_string_value(json_object_get(json_object_get(r->json, "provenance"), name));
+    return text ? text : "unknown";
+}

@@ -1,0 +1,34 @@
+/* The file that `bench train --json` or `bench ops --json` writes, as rows of times. The file may hold anything. */
+#ifndef ISOTRON_BENCH_RESULT_H
+#define ISOTRON_BENCH_RESULT_H
+
+#include <jansson.h>
+
+#include "base/err.h"
+#include "base/str.h"
+
+typedef struct ResultRow {
+    char name[96];         /* "step", or an op with its type */
+    double time;           /* the median, in `unit` */
+    const json_t *samples; /* the times it is of */
+} ResultRow;
+
+typedef struct Result {
+    const char *path; /* where it is from, for messages */
+    const char *unit;
+    json_t *json; /* owned */
+    ResultRow *rows;
+    int64_t n;
+} Result;
+
+/* `path` must outlive the result. result_free also after an error. */
+Err result_parse(const char *path, const char *text, size_t n, Result *out);
+/* The same for a parsed file, which is taken over. */
+Err result_take(const char *path, json_t *, Result *out);
+void result_free(Result *);
+/* NULL: there is no such row. */
+const ResultRow *result_find(const Result *, const char *name);
+/* "commit" and other texts of its provenance; "unknown" if it has none. */
+const char *result_fact(const Result *, const char *name);
+
+#endif

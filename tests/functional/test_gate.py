@@ -1,0 +1,114 @@
+"""bench judges its times against another program or an earlier result: PASS, REGRESS and INCONCLUSIVE are exit status, text, JSON and
+JUnit; times that cannot be compared are refused. The other program is this one, whose times a script multiplies."""
+import xml.dom.minidom
+
+from harness import *
+
+(WORK / "bench.conf").write_text("""
+num-layers = 1
+hidden-size = 16
+num-attention-heads = 2
+seq-length = 8
+vocab-size = 50
+hidden-dropout = 0
+attention-dropout = 0
+micro-batch-size = 1
+global-batch-size = 1
+train-iters = 10
+lr = 0.001
+mock-data = true
+""")
+TRAIN = ["train", "--config", WORK / "bench.conf", "--steps", 7, "--warmup", 1, "--cpu-threads", 1]
+OPS = ["ops", "--filter", "^norm/rms-(narrow|short)$", "--dtype", "fp32", "--seconds", 1e-3, "--cpu-threads", 1]
+ALONE = {"train": ["--no-alone"], "ops": []}
+STATUS = {"PASS": 0, "REGRESS": 1, "INCONCLUSIVE": 4}
+
+
+def measure(words):
+    isotron("bench", *words, *ALONE[words[0]], "--json", WORK / "base.json")
+    return json.loads((WORK / "base.json").read_text())
+
+
+def scaled(result, factor):
+    """The same with other times."""
+    result = json.loads(json.dumps(result))
+    for row, key, samples in [(result["step_ms"], "median", result["samples_ms"])] if "step_ms" in result else \
+            [(row, "us", row["samples_us"]) for row in result["rows"]]:
+        row[key] *= factor
+        samples[:] = [factor * x for x in samples]
+    return result
+
+
+def other(name, words, factors):
+    """A program that writes this one's result, with times multiplied by one factor after the other."""
+    path = WORK / name
+    for i, factor in enumerate(factors):
+        (WORK / f"{name}.{i}").write_text(json.dumps(scaled(measure(words), factor)))
+    path.write_text(f"""#!/bin/sh
+echo "$@" >> {path}.words
+for to; do :; done
+cat {path}.$(( ($(wc -l < {path}.words) - 1) % {len(factors)} )) > "$to"
+""")
+    path.chmod(0o700)
+    return path
+
+
+def gate(words, verdict, *more):
+    out = isotron("bench", *words, *more, expect=STATUS[verdict])
+    assert f"verdict: {verdict}" in out.splitlines(), out
+    return out
+
+
+# The other is far slower, far faster, and now this, now that.
+slower, faster, both = other("slower", TRAIN, [1000]), other("faster", TRAIN, [1e-3]), other("both", TRAIN, [1000, 1e-3])
+gate(TRAIN, "PASS", "--against", slower, "--pairs", 6)
+out = gate(TRAIN, "REGRESS", "--against", faster, "--pairs", 6, f"--json={WORK}/gate.json", "--junit", WORK / "gate.xml")
+assert [f"{faster} first" in line for line in out.splitlines() if line.startswith("pair")] == [False, True] * 3, out
+result = json.loads((WORK / "gate.json").read_text())
+row, = result["rows"]
+assert result["verdict"] == row["verdict"] == "REGRESS" and len(row["pairs"]) == 6 and result["allow"] == 0.03, result
+assert row["ratio"]["low"] == min(row["pairs"]) and row["ratio"]["high"] == max(row["pairs"]), row  # of 6 pairs, at 95 %
+assert result["against_provenance"]["commit"] == result["provenance"]["commit"], result
+case, = xml.dom.minidom.parse(str(WORK / "gate.xml")).getElementsByTagName("testcase")
+assert "REGRESS: ratio " in case.getElementsByTagName("failure")[0].getAttribute("message"), case.toxml()
+words = (WORK / "faster.words").read_text().splitlines()
+assert len(words) == 6 and words[0].startswith(" ".join(map(str, ["bench", *TRAIN, "--no-alone", "--json /"]))), words
+gate(TRAIN, "INCONCLUSIVE", "--against", both, "--pairs", 6, "--junit", WORK / "gate.xml")
+skipped, = xml.dom.minidom.parse(str(WORK / "gate.xml")).getElementsByTagName("skipped")
+assert "INCONCLUSIVE: ratio " in skipped.getAttribute("message"), skipped.toxml()
+
+# More rows need more pairs.
+assert "2 rows with a probability of 95 %: give at least 7" in isotron("bench", *OPS, "--against", other("ops", OPS, [1]), "--pairs", 6, expect=2)
+
+# A baseline: this machine's earlier result, made faster or slower by hand.
+baseline, again = WORK / "base.json", WORK / "again.json"
+for words, factor, verdict in ([*TRAIN, "--no-alone"], 1e-3, "REGRESS"), ([*OPS[:-4], "--seconds", 0, "--cpu-threads", 1], 1e3, "PASS"):
+    isotron("bench", *words, "--json", baseline)
+    result = json.loads(baseline.read_text())
+    baseline.write_text(json.dumps(scaled(result, factor)))
+    out = gate(words, verdict, "--baseline", baseline, "--json", again, "--junit", WORK / "gate.xml")
+    assert out.count(f" {verdict}\n") == len(result.get("rows", [1])) + 1, out
+    assert json.loads(again.read_text()).keys() == result.keys()  # the next baseline
+    suite, = xml.dom.minidom.parse(str(WORK / "gate.xml")).getElementsByTagName("testsuite")
+    assert (suite.getAttribute("failures") == "0") == (verdict == "PASS"), suite.toxml()
+    assert {"commit", "cpu", "compared with"} <= {p.getAttribute("name") for p in suite.getElementsByTagName("property")}
+gate(OPS, "INCONCLUSIVE", "--baseline", baseline)  # 3 rounds are too few
+
+# Times that cannot be compared are refused.
+result = measure(TRAIN)
+for change, why in (({"device": "a GPU"}, '"device"'), ({"provenance": result["provenance"] | {"cpu": "a faster one"}}, '"cpu"'), ({"tokens": 5}, '"tokens"'),
+                    ({"samples_ms": []}, "no samples"), ({"step_ms": {"median": -1}}, "not positive")):
+    baseline.write_text(json.dumps(result | change))
+    assert why in isotron("bench", *TRAIN, "--no-alone", "--baseline", baseline, expect=2), change
+wide = [x * (1e-3 if i % 2 else 1e3) for i, x in enumerate(result["samples_ms"])]
+baseline.write_text(json.dumps(result | {"samples_ms": wide, "provenance": result["provenance"] | {"flags": "-O0"}}))
+assert 'note: "flags" is ' in gate(TRAIN, "INCONCLUSIVE", "--no-alone", "--baseline", baseline)
+assert "other bench" in isotron("bench", *OPS, "--baseline", baseline, expect=2)
+for more, why in ((["--against", "/bin/false"], "ended with status 1"), (["--against", WORK / "none"], "cannot run"), (["--pairs", 7], "needs --against"),
+                  (["--against", "x", "--baseline", "y"], "choose one"), (["--against", "x", "--allow", 3], "a percentage"), (["--against", "x", "--pairs", 5], "from 6"),
+                  (["--baseline", WORK / "none"], "cannot open"), (["--against", slower, "--junit", WORK / "none" / "x"], "none")):
+    assert why in isotron("bench", *TRAIN, *more, expect=2), more
+with (WORK / "bench.conf").open("a") as f:
+    f.write(f"against = {slower}\n")
+assert "not in a file" in isotron("bench", *TRAIN, expect=2)
+print("gate: verdicts follow the times, and what cannot be compared is refused")
