@@ -6,14 +6,28 @@
 #include "train/checkpoint.h"
 #include "train/launch.h"
 
+typedef struct Options {
+    bool check_options;
+} Options;
+
+static const Arg ROWS[] = {
+    {.names = "check-options",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, check_options),
+     .fallback = "off",
+     .help = "Only read the options: print what is wrong with them and what has no effect, and end."},
+};
+
 int command_pretrain(int argc, char **argv) {
     const uint64_t groups = CONFIG_ALL_GROUPS & ~(UINT64_C(1) << GROUP_GENERATE);
     Setup s = {.arena = arena_new()};
+    Options o;
     Args args;
     args_init(&args, s.arena, "isotron pretrain [--config FILE] [options]", NULL);
+    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
     Err e = config_parse(&s.config, &args, groups, 0, argc, argv);
-    Err loaded =
-        ERR_OK; /* what follows a problem of the line is looked at too, so that all are reported at once */
+    /* What follows is looked at although the line has a problem: all problems are reported at once. */
+    Err loaded = ERR_OK;
     if (!args.help && s.config.use_checkpoint_args) loaded = checkpoint_args(&s.config, s.arena, &args.notes);
     if (!args.help && !loaded.code && s.config.use_checkpoint_opt_param_scheduler)
         loaded = checkpoint_schedule(&s.config, s.arena);
@@ -25,7 +39,10 @@ int command_pretrain(int argc, char **argv) {
         e = loaded;
     }
     int status, stopped_by = 0;
-    if (command_ready(&args, e, &status)) {
+    const bool ready = command_ready(&args, e, &status);
+    if (ready && o.check_options) {
+        status = 0;
+    } else if (ready) {
         e = setup_finish(&s);
         if (!e.code && config_given(&s.config, hf_model_type))
             e = hf_config_check_type(&s.config, &s.derived);
