@@ -91,10 +91,13 @@ static size_t at_least_one(size_t bytes) { return bytes ? bytes : 1; }
 void *device_alloc(Device *d, size_t bytes, const char *what) {
     void *p = d->backend->alloc(d, at_least_one(bytes));
     CHECK(p, "cannot allocate %s for %s", bytes_text((double)bytes).s, what);
+    d->allocated += bytes;
+    if (d->allocated > d->most_allocated) d->most_allocated = d->allocated;
     return p;
 }
 
 void device_release(Device *d, void *p, size_t bytes) {
+    if (p) d->allocated -= bytes;
     if (p && d->backend->free) d->backend->free(d, p, at_least_one(bytes));
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/version.h"
 
 enum { NAME_WIDTH = 12 };
 
@@ -59,7 +60,7 @@ void banner_print(const Config *c, const Derived *d, int64_t parameters) {
     char stamp[32];
     clock_stamp(stamp);
     stamp[sizeof "2026-01-31 12:00:00" - 1] = 0;
-    banner_line("isotron", "pretrain, %s", stamp);
+    banner_line("isotron", "%s, commit %s, %s", isotron_version(), isotron_commit(), stamp);
     print_model(c, d, parameters);
     banner_line("tokenizer", "%s, vocabulary of %lld padded to %lld",
                 c->tokenizer_type ? c->tokenizer_type : "none", (long long)d->vocab_size,

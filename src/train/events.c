@@ -49,7 +49,8 @@ static void put_bytes(Str *s, unsigned field, const void *bytes, size_t n) {
 }
 
 /* Event: 1 wall_time double, 2 step int64, 3 file_version string, 5 summary. Summary: 1 repeated value.
- * Value: 1 tag, 2 simple_value float. */
+ * Value: 1 tag, 2 simple_value float, 8 tensor, 9 metadata (1 plugin_data: 1 plugin_name). Tensor: 1 type, 2 shape
+ * (2 dim: 1 size), 8 repeated string_val. */
 enum {
     EVENT_WALL_TIME = 1,
     EVENT_STEP = 2,
@@ -57,7 +58,17 @@ enum {
     EVENT_SUMMARY = 5,
     SUMMARY_VALUE = 1,
     VALUE_TAG = 1,
-    VALUE_FLOAT = 2
+    VALUE_FLOAT = 2,
+    VALUE_TENSOR = 8,
+    VALUE_METADATA = 9,
+    METADATA_PLUGIN = 1,
+    PLUGIN_NAME = 1,
+    TENSOR_TYPE = 1,
+    TENSOR_SHAPE = 2,
+    TENSOR_STRING = 8,
+    SHAPE_DIM = 2,
+    DIM_SIZE = 1,
+    DT_STRING = 7
 };
 
 static void begin_event(Str *event) {
@@ -106,20 +117,47 @@ Err events_open(const char *dir, Events **out) {
     return err;
 }
 
-Err events_scalar(Events *e, const char *tag, int64_t step, double value) {
-    float x = (float)value;
-    Str scalar = {0}, summary = {0}, event = {0};
-    put_bytes(&scalar, VALUE_TAG, tag, strlen(tag));
-    put_key(&scalar, VALUE_FLOAT, FIXED32);
-    str_add(&scalar, &x, sizeof x);
-    put_bytes(&summary, SUMMARY_VALUE, scalar.s, scalar.len);
+/* A summary of one value. */
+static Err write_value(Events *e, int64_t step, Str *value) {
+    Str summary = {0}, event = {0};
+    put_bytes(&summary, SUMMARY_VALUE, value->s, value->len);
     begin_event(&event);
     put_key(&event, EVENT_STEP, VARINT);
     put_varint(&event, (uint64_t)step);
     put_bytes(&event, EVENT_SUMMARY, summary.s, summary.len);
-    str_free(&scalar);
+    str_free(value);
     str_free(&summary);
     return write_record(e, &event);
+}
+
+Err events_scalar(Events *e, const char *tag, int64_t step, double value) {
+    float x = (float)value;
+    Str scalar = {0};
+    put_bytes(&scalar, VALUE_TAG, tag, strlen(tag));
+    put_key(&scalar, VALUE_FLOAT, FIXED32);
+    str_add(&scalar, &x, sizeof x);
+    return write_value(e, step, &scalar);
+}
+
+/* As torch.utils.tensorboard's add_text: a tensor of one string, for the plugin "text". */
+Err events_text(Events *e, const char *tag, int64_t step, const char *text) {
+    Str name = {0}, value = {0}, plugin = {0}, metadata = {0}, dim = {0}, shape = {0}, tensor = {0};
+    str_printf(&name, "%s/text_summary", tag);
+    put_bytes(&value, VALUE_TAG, name.s, name.len);
+    put_bytes(&plugin, PLUGIN_NAME, "text", strlen("text"));
+    put_bytes(&metadata, METADATA_PLUGIN, plugin.s, plugin.len);
+    put_bytes(&value, VALUE_METADATA, metadata.s, metadata.len);
+    put_key(&dim, DIM_SIZE, VARINT);
+    put_varint(&dim, 1);
+    put_bytes(&shape, SHAPE_DIM, dim.s, dim.len);
+    put_key(&tensor, TENSOR_TYPE, VARINT);
+    put_varint(&tensor, DT_STRING);
+    put_bytes(&tensor, TENSOR_SHAPE, shape.s, shape.len);
+    put_bytes(&tensor, TENSOR_STRING, text, strlen(text));
+    put_bytes(&value, VALUE_TENSOR, tensor.s, tensor.len);
+    Str *const parts[] = {&name, &plugin, &metadata, &dim, &shape, &tensor};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) str_free(parts[i]);
+    return write_value(e, step, &value);
 }
 
 void events_close(Events *e) {

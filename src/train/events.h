@@ -1,5 +1,5 @@
 /* TensorBoard event files: TFRecord framing (length, masked CRC-32C, payload, masked CRC-32C) around Event
- * protocol buffers with scalar summaries. Source: tensorflow/core/lib/io/record_writer.cc and
+ * protocol buffers with scalar and text summaries. Source: tensorflow/core/lib/io/record_writer.cc and
  * tensorflow/core/util/event.proto. */
 #ifndef ISOTRON_TRAIN_EVENTS_H
 #define ISOTRON_TRAIN_EVENTS_H
@@ -14,6 +14,8 @@ typedef struct Events Events;
 Err events_open(const char *dir, Events **);
 /* One scalar at a step; flushed to the file before it returns. */
 Err events_scalar(Events *, const char *tag, int64_t step, double value);
+/* A text in Markdown at a step, as the tag <tag>/text_summary. */
+Err events_text(Events *, const char *tag, int64_t step, const char *text);
 void events_close(Events *);
 
 #endif

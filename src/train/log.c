@@ -10,7 +10,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "data/describe.h"
 #include "train/events.h"
+#include "train/run_header.h"
 
 /* Megatron-LM's names (core/transformer/moe/moe_logging.py). */
 static const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES] = {
@@ -27,21 +29,49 @@ struct TrainLog {
     double loss, router_loss[ROUTER_LOSSES];
     int64_t losses, steps, skipped, nan, ns, samples;
 
-    bool printed; /* the first step of the process has been printed */
+    bool printed;        /* the first step of the process has been printed */
+    bool live;           /* standard error is a terminal, which gets a status line between the others */
+    bool status_shown;   /* it stands there now */
+    int64_t status_time; /* when it was written, clock_ns */
     Str text;
 };
 
-Err train_log_open(const Trainer *r, TrainLog **out) {
+/* A run that was killed while it wrote has left a line without an end. */
+static Err end_torn_line(int fd, const char *path) {
+    char last = '\n';
+    const off_t size = lseek(fd, 0, SEEK_END);
+    if (size > 0 && pread(fd, &last, 1, size - 1) != 1) return file_failed("read", path);
+    return last == '\n' ? ERR_OK : file_write_all(fd, path, "\n", 1);
+}
+
+static Err open_jsonl(TrainLog *log, const char *path, const json_t *header) {
+    log->jsonl = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (log->jsonl < 0)
+        return err_user("cannot open '%s' for --log-jsonl; check that its folder exists", path);
+    if (!file_is_stream(path)) ERR_RETURN(end_torn_line(log->jsonl, path));
+    char *text = json_dumps(header, JSON_REAL_PRECISION(15));
+    str_clear(&log->text);
+    str_printf(&log->text, "%s\n", text);
+    free(text);
+    return file_write_all(log->jsonl, path, log->text.s, log->text.len);
+}
+
+static Err open_events(TrainLog *log, const Trainer *r, const json_t *header) {
+    ERR_RETURN(events_open(r->config->tensorboard_dir, &log->events));
+    str_clear(&log->text);
+    run_header_options(header, &log->text);
+    return events_text(log->events, "options", r->iteration, log->text.s);
+}
+
+Err train_log_open(const Trainer *r, const Data *data, int64_t parameters, TrainLog **out) {
     const Config *c = r->config;
     TrainLog *log = mem_zero(1, sizeof *log);
+    json_t *header = run_header(r, data, parameters);
     log->jsonl = -1;
-    Err e = ERR_OK;
-    if (c->tensorboard_dir) e = events_open(c->tensorboard_dir, &log->events);
-    if (!e.code && c->log_jsonl) {
-        log->jsonl = open(c->log_jsonl, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-        if (log->jsonl < 0)
-            e = err_user("cannot open '%s' for --log-jsonl; check that its folder exists", c->log_jsonl);
-    }
+    log->live = isatty(STDERR_FILENO);
+    Err e = c->tensorboard_dir ? open_events(log, r, header) : ERR_OK;
+    if (!e.code && c->log_jsonl) e = open_jsonl(log, c->log_jsonl, header);
+    json_decref(header);
     if (e.code) train_log_close(log);
     *out = e.code ? NULL : log;
     return e;
@@ -49,6 +79,7 @@ Err train_log_open(const Trainer *r, TrainLog **out) {
 
 void train_log_close(TrainLog *log) {
     if (!log) return;
+    train_log_hide_status(log);
     events_close(log->events);
     if (log->jsonl >= 0) close(log->jsonl);
     str_free(&log->text);
@@ -69,15 +100,31 @@ static Rates rates(const Trainer *r, int64_t samples, int64_t ns) {
     };
 }
 
-static void print_line(TrainLog *log, const Trainer *r, const StepReport *s) {
+static int64_t seconds_left(const TrainLog *log, const Trainer *r) {
+    return (r->derived->train_iters - r->iteration) * log->ns / log->steps / 1000000000;
+}
+
+/* "1:02:03" */
+static const char *clock_text(int64_t seconds, char out[32]) {
+    snprintf(out, 32, "%lld:%02lld:%02lld", (long long)(seconds / 3600), (long long)(seconds / 60 % 60),
+             (long long)(seconds % 60));
+    return out;
+}
+
+/* ---- lines ---- */
+
+static void print_megatron_line(const TrainLog *log, const Trainer *r, const StepReport *s) {
     const Config *c = r->config;
     Rates rate = rates(r, log->samples, log->ns);
-    char stamp[32];
-    clock_stamp(stamp);
-    printf(" [%s] iteration %8lld/%8lld | consumed samples: %12lld |", stamp, (long long)r->iteration,
+    char text[32];
+    clock_stamp(text);
+    printf(" [%s] iteration %8lld/%8lld | consumed samples: %12lld |", text, (long long)r->iteration,
            (long long)r->derived->train_iters, (long long)r->consumed_samples);
     printf(" elapsed time per iteration (ms): %.1f |", 1e3 * rate.seconds / (double)log->steps);
-    if (c->log_throughput) printf(" throughput per GPU (TFLOP/s/GPU): %.1f |", rate.tflops);
+    if (c->log_throughput && c->device == ON_CPU)
+        printf(" throughput per rank (TFLOP/s): %.3g |", rate.tflops);
+    if (c->log_throughput && c->device != ON_CPU)
+        printf(" throughput per GPU (TFLOP/s/GPU): %.1f |", rate.tflops);
     printf(" learning rate: %.6E | global batch size: %5lld |", s->lr, (long long)s->samples);
     if (log->losses) printf(" lm loss: %.6E |", log->loss / (double)log->losses);
     for (int i = 0; i < ROUTER_LOSSES; i++)
@@ -89,17 +136,65 @@ static void print_line(TrainLog *log, const Trainer *r, const StepReport *s) {
     if (c->log_params_norm) printf(" params norm: %.3f |", s->optim.params_norm);
     printf(" number of skipped iterations: %3lld | number of nan iterations: %3lld |",
            (long long)log->skipped, (long long)log->nan);
-    int64_t left = (r->derived->train_iters - r->iteration) * log->ns / log->steps / 1000000000;
-    printf(" tokens per second: %.0f | time left: %lld:%02lld:%02lld |\n", rate.tokens_per_second,
-           (long long)(left / 3600), (long long)(left / 60 % 60), (long long)(left % 60));
+    printf(" tokens per second: %.0f | time left: %s |\n", rate.tokens_per_second,
+           clock_text(seconds_left(log, r), text));
 }
+
+/* Of the steps since the last line; the loss is that of none if each was skipped. */
+static void short_line(const TrainLog *log, const Trainer *r, Str *out) {
+    char left[32];
+    const Rates rate = rates(r, log->samples, log->ns);
+    str_clear(out);
+    str_printf(out, "step %lld/%lld", (long long)r->iteration, (long long)r->derived->train_iters);
+    if (log->losses) str_printf(out, " | loss %.4f", log->loss / (double)log->losses);
+    str_printf(out, " | %.0f tokens/s | %s left", rate.tokens_per_second,
+               clock_text(seconds_left(log, r), left));
+}
+
+static void print_line(TrainLog *log, const Trainer *r, const StepReport *s) {
+    train_log_hide_status(log);
+    if (r->config->log_format == LOG_MEGATRON) {
+        print_megatron_line(log, r, s);
+        return;
+    }
+    short_line(log, r, &log->text);
+    if (!s->optim.found_inf) str_printf(&log->text, " | grad norm %.3f", s->optim.grad_norm);
+    str_printf(&log->text, " | lr %.3g", s->lr);
+    if (log->skipped || log->nan)
+        str_printf(&log->text, " | %lld skipped, %lld nan", (long long)log->skipped, (long long)log->nan);
+    printf("%s\n", log->text.s);
+}
+
+static void show_status(TrainLog *log, const Trainer *r) {
+    enum { INTERVAL_NS = 100000000 };
+    const int64_t now = clock_ns();
+    if (!log->live || (log->status_shown && now - log->status_time < INTERVAL_NS)) return;
+    short_line(log, r, &log->text);
+    fprintf(stderr, "\r\033[K%s", log->text.s);
+    log->status_shown = true;
+    log->status_time = now;
+}
+
+void train_log_hide_status(TrainLog *log) {
+    if (!log || !log->status_shown) return;
+    fputs("\r\033[K", stderr);
+    log->status_shown = false;
+}
+
+/* ---- records ---- */
 
 /* JSON has no NaN or infinity: such a value is null. */
 static void put_field(Str *text, const char *name, double value) {
+    str_printf(text, "\"%s\": ", name);
     if (isfinite(value))
-        str_printf(text, "\"%s\": %.17g, ", name, value);
+        describe_double(text, value);
     else
-        str_printf(text, "\"%s\": null, ", name);
+        str_puts(text, "null");
+    str_puts(text, ", ");
+}
+
+static Err write_record(TrainLog *log, const Trainer *r) {
+    return file_write_all(log->jsonl, r->config->log_jsonl, log->text.s, log->text.len);
 }
 
 static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int64_t ns) {
@@ -128,7 +223,18 @@ static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int
         if (s->router_losses & 1u << i) put_field(&log->text, ROUTER_LOSS_NAMES[i], s->router_loss[i]);
     str_printf(&log->text, "\"batch_size\": %lld, \"skipped\": %s}\n", (long long)s->samples,
                s->optim.found_inf ? "true" : "false");
-    return file_write_all(log->jsonl, r->config->log_jsonl, log->text.s, log->text.len);
+    return write_record(log, r);
+}
+
+static Err write_evaluation(TrainLog *log, const Trainer *r, const char *name, double loss, double ppl) {
+    str_clear(&log->text);
+    str_printf(&log->text, "{\"kind\": \"%s\", \"iteration\": %lld, \"consumed_samples\": %lld, ", name,
+               (long long)r->iteration, (long long)r->consumed_samples);
+    put_field(&log->text, "loss", loss);
+    put_field(&log->text, "perplexity", ppl);
+    log->text.len -= 2; /* the last comma */
+    str_puts(&log->text, "}\n");
+    return write_record(log, r);
 }
 
 /* A scalar against the iteration and, as Megatron-LM does, against the samples. */
@@ -153,7 +259,11 @@ static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s, i
     if (c->log_num_zeros_in_grad) ERR_RETURN(scalar_twice(log, r, "num-zeros", s->optim.num_zeros));
     if (c->log_params_norm) ERR_RETURN(scalar_twice(log, r, "params-norm", s->optim.params_norm));
     ERR_RETURN(scalar_twice(log, r, "iteration-time", rate.seconds));
-    return c->log_throughput ? events_scalar(log->events, "throughput", r->iteration, rate.tflops) : ERR_OK;
+    if (c->log_throughput) ERR_RETURN(events_scalar(log->events, "throughput", r->iteration, rate.tflops));
+    if (!c->log_memory_to_tensorboard) return ERR_OK;
+    ERR_RETURN(events_scalar(log->events, "mem-allocated-bytes", r->iteration, (double)r->device->allocated));
+    return events_scalar(log->events, "mem-max-allocated-bytes", r->iteration,
+                         (double)r->device->most_allocated);
 }
 
 static void forget(TrainLog *log) {
@@ -179,7 +289,10 @@ Err train_log_step(TrainLog *log, const Trainer *r, const StepReport *s, int64_t
     if (log->events && r->iteration % c->tensorboard_log_interval == 0)
         ERR_RETURN(write_scalars(log, r, s, ns));
     bool due = r->iteration % c->log_interval == 0;
-    if (!due && log->printed) return ERR_OK;
+    if (!due && log->printed) {
+        show_status(log, r);
+        return ERR_OK;
+    }
     log->printed = true;
     print_line(log, r, s);
     if (train_log_wants_times(r)) {
@@ -193,17 +306,25 @@ Err train_log_step(TrainLog *log, const Trainer *r, const StepReport *s, int64_t
     return ERR_OK;
 }
 
-Err train_log_eval(TrainLog *log, const Trainer *r, const char *where, const char *name, double loss) {
-    double ppl = exp(fmin(20, loss));
-    char line[256];
-    int n = snprintf(line, sizeof line, " validation loss at %s | lm loss value: %.6E | lm loss PPL: %.6E | ",
-                     where, loss, ppl);
-    char rule[256];
-    int width = n < (int)sizeof rule ? n : (int)sizeof rule - 1;
+static void print_megatron_evaluation(const char *where, double loss, double ppl) {
+    char line[256], rule[256];
+    const int n =
+        snprintf(line, sizeof line, " validation loss at %s | lm loss value: %.6E | lm loss PPL: %.6E | ",
+                 where, loss, ppl);
+    const int width = n < (int)sizeof rule ? n : (int)sizeof rule - 1;
     for (int i = 0; i < width; i++) rule[i] = '-';
     rule[width] = 0;
     printf("%s\n%s\n%s\n", rule, line, rule);
-    fflush(stdout);
+}
+
+Err train_log_eval(TrainLog *log, const Trainer *r, const char *where, const char *name, double loss) {
+    double ppl = exp(fmin(20, loss));
+    train_log_hide_status(log);
+    if (r->config->log_format == LOG_MEGATRON)
+        print_megatron_evaluation(where, loss, ppl);
+    else
+        printf("%s loss at %s %.4f | perplexity %.4g\n", name, where, loss, ppl);
+    if (log->jsonl >= 0) ERR_RETURN(write_evaluation(log, r, name, loss, ppl));
     if (!log->events) return ERR_OK;
     char tag[64];
     snprintf(tag, sizeof tag, "lm loss %s", name);

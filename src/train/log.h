@@ -1,5 +1,6 @@
-/* What a run tells while it runs: Megatron-LM's log line (training.py training_log) on standard output, one
- * JSON object per step in --log-jsonl, TensorBoard scalars, progress.txt. */
+/* What a run tells while it runs: Megatron-LM's log line (training.py training_log) on standard output or a short
+ * one, JSON records in --log-jsonl, TensorBoard scalars, progress.txt. If standard error is a terminal, a status
+ * line stands there between the lines. */
 #ifndef ISOTRON_TRAIN_LOG_H
 #define ISOTRON_TRAIN_LOG_H
 
@@ -9,7 +10,8 @@
 
 typedef struct TrainLog TrainLog;
 
-Err train_log_open(const Trainer *, TrainLog **);
+/* Begins --log-jsonl and the TensorBoard file with what the run is; data NULL: none. */
+Err train_log_open(const Trainer *, const Data *, int64_t parameters, TrainLog **);
 void train_log_close(TrainLog *);
 /* Whether the times of all ranks are wanted after this step. */
 bool train_log_wants_times(const Trainer *);
@@ -19,6 +21,8 @@ Err train_log_step(TrainLog *, const Trainer *, const StepReport *, int64_t ns, 
 /* `where` as Megatron-LM says it: "iteration 100 on validation set". `name` ("validation", "test") enters the
  * TensorBoard tags. */
 Err train_log_eval(TrainLog *, const Trainer *, const char *where, const char *name, double loss);
+/* Before other lines go to a terminal: takes the status line away. NULL is allowed. */
+void train_log_hide_status(TrainLog *);
 /* Appends a line to progress.txt in --save, if --log-progress asks for it. */
 Err train_log_progress(const Trainer *, const char *event);
 

@@ -172,6 +172,7 @@ static const char *reason_to_exit(Loop *l, bool after_step) {
     trainer_sum(l->run, seen, REASONS);
     for (int i = 0; i < REASONS; i++) {
         if (seen[i] == 0) continue;
+        train_log_hide_status(l->log);
         if (l->is_printer && !number) printf("%s: stopping after this step\n", names[i]);
         if (watches && i != DURATION) l->session->stopped_by = i == SIGNAL ? stop_signals_number(c) : SIGINT;
         return names[i];
@@ -237,6 +238,7 @@ static Err evaluate_test(Loop *l) {
 
 static Err tell_saved(Loop *l, int64_t iteration, const char *event) {
     if (!l->is_printer) return say(l, ERR_OK);
+    train_log_hide_status(l->log);
     printf("  successfully saved checkpoint at iteration %7lld to %s\n", (long long)iteration,
            l->config->save);
     fflush(stdout);
@@ -263,6 +265,7 @@ static Err save(Loop *l) {
     if (e.code) return e;
     l->saved_iteration = r->iteration;
     if (!r->saving) return tell_saved(l, r->iteration, "Saved checkpoint");
+    train_log_hide_status(l->log);
     if (l->is_printer)
         printf("  scheduled an async checkpoint save at iteration %7lld to %s\n", (long long)r->iteration,
                l->config->save);
@@ -334,6 +337,7 @@ static Err train_steps(Loop *l) {
         if (is_multiple(r->iteration, c->save_interval)) ERR_RETURN(save(l));
         if (!l->exit_reason) l->exit_reason = reason_to_exit(l, true);
     }
+    train_log_hide_status(l->log);
     const int64_t replays = r->device->graph_replays;
     if (replays && l->is_printer) printf("CUDA graphs replayed %lld times\n", (long long)replays);
     return ERR_OK;
@@ -413,7 +417,8 @@ static void say_how(const Trainer *r) {
 static Err start(Loop *l) {
     const Config *c = l->config;
     ERR_RETURN(comm_agree(l->comm, l->is_printer ? checkpoint_check_folders(c) : ERR_OK));
-    if (l->is_printer) banner_print(c, l->derived, count_parameters(l));
+    const int64_t parameters = l->is_printer ? count_parameters(l) : 0;
+    if (l->is_printer) banner_print(c, l->derived, parameters);
     ERR_RETURN(comm_agree(l->comm, open_device(l)));
     MemoryPlan plan = memory_plan_new(c, l->derived, l->comm, l->device);
     if (l->is_printer) printf("%s", plan.attention.text);
@@ -430,7 +435,7 @@ static Err start(Loop *l) {
         trainer_publish(l->run);
     }
     l->saved_iteration = loaded && checkpoint_saves_where_it_loads(c) ? l->run->iteration : -1;
-    return say(l, l->is_printer ? train_log_open(l->run, &l->log) : ERR_OK);
+    return say(l, l->is_printer ? train_log_open(l->run, l->session->data, parameters, &l->log) : ERR_OK);
 }
 
 static Err train_rank(void *arg, Comm *comm) {

@@ -1,5 +1,8 @@
 """A run says what it is before it begins: model, data and epochs, layout, and machine, at once even if the output is redirected.
 Evaluation that is asked for without data is refused."""
+import contextlib
+import os
+import pty
 import re
 import time
 
@@ -45,4 +48,34 @@ while "training:" not in (said := (WORK / "out").read_text()) and time.monotonic
 process.kill()
 process.wait()
 assert "training:" in said and "iteration" not in said, said
+# The log begins with the run; a resumed run continues the file, also behind a line that a killed one left incomplete.
+log, save = WORK / "log.jsonl", WORK / "save"
+words = [*SPLIT, "80,20,0", "--eval-iters", 2, "--eval-interval", 4, "--train-iters", 8, "--lr-warmup-iters", 0, "--log-jsonl", log]
+pretrain(words, save, "--exit-interval", 6)
+with open(log, "a") as file:
+    file.write('{"itera')
+pretrain(words, save, "--load", save, "--seed", 1234)
+lines = log.read_text().splitlines()
+assert lines.pop(8) == '{"itera', lines
+rows = [json.loads(line) for line in lines]
+steps = lambda kind: [r["iteration"] for r in rows if r.get("kind") == kind]
+assert steps(None) == [*range(1, 9)] and steps("run") == [0, 6] and steps("validation") == [4, 8, 8], rows
+head, again = (r for r in rows if r.get("kind") == "run")
+assert head["options"]["eval_interval"] == 4 and "seed" not in head["options"] and again["options"]["seed"] == 1234, head
+assert head["parameters"] == 76400 and head["layout"]["ranks"] == 1 and head["data"]["validation"]["samples"] == 6 * 8 * 1, head
+assert all(abs(math.log(r["perplexity"]) - r["loss"]) < 1e-9 for r in rows if r.get("kind") == "validation")
+
+# A terminal shows the step between two lines, and what is redirected never has it.
+main, terminal = pty.openpty()
+words = [*BASE, *data, "--train-iters", 12, "--log-interval", 6, "--global-batch-size", 128]
+done = subprocess.run([PROGRAM, *map(str, words)], stdout=subprocess.PIPE, stderr=terminal, text=True)
+os.close(terminal)
+status = b""
+with contextlib.suppress(OSError):  # the end of a terminal
+    while more := os.read(main, 4096):
+        status += more
+shown_steps = [int(k) for k in re.findall(rb"\r\033\[Kstep (\d+)/12 \| loss [\d.]+ \| \d+ tokens/s \| 0:00:\d\d left", status)]
+assert shown_steps and 1 < shown_steps[0] and shown_steps == sorted(shown_steps) and {6, 12}.isdisjoint(shown_steps), status
+assert status.endswith(b"\r\033[K") and done.returncode == 0 and "\033" not in done.stdout and "step " not in done.stdout, done.stdout
+assert "\033" not in isotron(*words)
 print("the first lines say what the run is")

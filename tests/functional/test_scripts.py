@@ -1,5 +1,6 @@
 """Each script of the repository says how it is called and refuses a wrong word, from any folder; and what they draw is right."""
 import os
+import re
 
 from harness import *
 
@@ -35,4 +36,23 @@ for words, why in ((["--key", "loss"], '"loss"'), (["--oracle", log], "log.jsonl
     assert why in script("tools/plot_loss", picture, log, *words, status=1)
 log.write_text('{"iteration": 1, "lm_loss": 2}\n{"itera')
 assert "line 2 of" in script("tools/plot_loss", picture, log, status=1) and picture.read_text() == drawn
+
+
+def drawn_lines(number, *words):
+    """The heights of each stroke of a curve of the figure, behind the stroke of its key, from 0 to 1 of the curve."""
+    script("tools/plot_loss", picture, log, *words)
+    path = re.search(r"d='([^']*)'", picture.read_text().split(f"gnuplot_plot_{number}")[1].split("<path")[1])[1]
+    strokes = [[float(p.split(",")[1]) for p in re.split("L", s)] for s in path.split("M")[2:]]
+    low, high = max(map(max, strokes)), min(map(min, strokes))
+    return [[round((low - y) / (low - high), 2) for y in s] for s in strokes]
+
+
+# The run was killed in step 5 and resumed from step 2: two strokes, and the validation losses.
+row = lambda step, loss: json.dumps({"iteration": step, "lm_loss": loss})
+valid = lambda step, loss: json.dumps({"kind": "validation", "iteration": step, "loss": loss})
+log.write_text("\n".join(['{"kind": "run", "iteration": 0}', row(1, 5), row(2, 4), row(3, 3), valid(3, 8), row(4, 2), '{"itera',
+                          '{"kind": "run", "iteration": 2}', row(3, 2), row(4, 1), valid(4, 7), ""]))
+assert drawn_lines(1) == [[1, 0.75, 0.5, 0.25], [0.25, 0]], drawn_lines(1)
+assert drawn_lines(1, "--smooth", 2) == [[1, 0.86, 0.57, 0.29], [0.14, 0]], drawn_lines(1, "--smooth", 2)
+assert drawn_lines(2) == [[1, 0]]
 print(f"scripts: {len(names)} say how they are called")

@@ -159,7 +159,7 @@ class Suite:
         status, text = self.run(mutant, "pretrain", *TRAIN, *MODEL[cell["case"]], "--lane", cell["lane"], "--log-jsonl", log, *options)
         if status != 0:
             raise Fault(first_words(text))
-        return [json.loads(line)["lm_loss"] for line in log.read_text().splitlines()]
+        return [r["lm_loss"] for r in map(json.loads, log.read_text().splitlines()) if "kind" not in r]
 
     @staticmethod
     def compared(losses, golden, bound):

@@ -34,6 +34,8 @@ WRITTEN = {
 def read(folder):
     events = EventAccumulator(folder, size_guidance={"scalars": 0})
     events.Reload()
+    text = events.Tensors("options/text_summary")
+    assert [(e.step, e.tensor_proto.string_val[0]) for e in text] == [(7, b"| seed | `5` |")], text
     return {tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 

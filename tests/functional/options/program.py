@@ -77,9 +77,12 @@ class Program:
         log = pathlib.Path(log)
         log.unlink(missing_ok=True)
         text = self.call("pretrain", *words, *more, "--log-jsonl", log, status=status)
-        records = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        records = [r for r in rows if "kind" not in r]
         found = re.findall(r"loss at iteration (\d+) on (\w+) set \| lm loss value: (\S+)", text)
-        return Run(records, [(int(i), kind, float(x)) for i, kind, x in found], text)
+        logged = [(str(r["iteration"]), r["kind"], f"{r['loss']:.6E}") for r in rows if r.get("kind") in ("validation", "test")]
+        expect(logged == found or "validation loss at" in text and not found, f"evaluations {logged} in the log and not {found}")
+        return Run(records, [(int(i), kind, float(x)) for i, kind, x in logged], text)
 
     def fresh(self):
         """A new folder for checkpoints."""

@@ -567,7 +567,8 @@ def lines(program, quick):
         expect(found and math.isclose(float(found[1]), math.exp(loss), rel_tol=2e-6), f"{kind} at step {i}: another perplexity")
 
 
-shown("log_throughput", "--log-throughput", r"throughput per GPU \(TFLOP/s/GPU\)", 4)
+shown("log_throughput", "--log-throughput", r"throughput per rank \(TFLOP/s\)", 4)
+shown("log_format", "--log-format short", r"(?m)^step \d/4 \| loss \d+\.\d{4} \| \d+ tokens/s \| 0:00:00 left \|", 4)
 shown("timing_log_level", "--timing-log-level 1", r"\(min, max\) time across ranks", 4)
 shown("timing_log_level timing_log_option", "--timing-log-level 2 --timing-log-option max", r"max time across ranks", 4)
 
@@ -607,6 +608,19 @@ def read_scalar(event, found):
         begin = at + 4 + tag.end()
         size = tag[1][0]
         found.setdefault(event[begin:begin + size].decode(), {})[step] = struct.unpack("<f", event[begin + size + 1:begin + size + 5])[0]
+
+
+@row("log_memory_to_tensorboard")
+def memory_tags(program, quick):
+    """A run takes its memory before the first step. Parameters, main gradients and two moments alone are 16 bytes for each parameter."""
+    folders = [program.fresh(), program.fresh()]
+    for folder, words in zip(folders, ("", " --log-memory-to-tensorboard")):
+        program.pretrain(program.words("--lane fp32" + words), "--tensorboard-dir", folder)
+    without, found = map(scalars, folders)
+    tags = {"mem-allocated-bytes", "mem-max-allocated-bytes"}
+    expect(found.keys() - without.keys() == tags, f"more tags: {found.keys() - without.keys()}")
+    now, most = (set(found[tag].values()) for tag in sorted(tags))
+    expect(len(now) == 1 and 1e4 < min(now) <= min(most) < 1e8, f"bytes {now}, at most {most}")
 
 
 @row("tensorboard_dir tensorboard_log_interval log_validation_ppl_to_tensorboard")

@@ -18,12 +18,15 @@ static const Scalar WRITTEN[] = {
 };
 enum { N = sizeof WRITTEN / sizeof *WRITTEN };
 
+static const char TEXT[] = "| seed | `5` |";
+
 static void write_all(const char *dir) {
     Events *e;
     assert_int_equal(events_open(dir, &e).code, ERR_NONE);
     for (int i = 0; i < N; i++)
         assert_int_equal(events_scalar(e, WRITTEN[i].tag, WRITTEN[i].step, (double)WRITTEN[i].value).code,
                          ERR_NONE);
+    assert_int_equal(events_text(e, "options", 7, TEXT).code, ERR_NONE);
     events_close(e);
 }
 
@@ -52,7 +55,9 @@ static void event_file_reads_back(void **state) {
     globfree(&named);
     EventFile f = reader_read(nested);
     assert_string_equal(f.version, "brain.Event:2");
-    assert_int_equal(f.n, N);
+    assert_int_equal(f.n, N + 1);
+    assert_string_equal(f.scalars[N].tag, "options/text_summary");
+    assert_int_equal(f.scalars[N].step, 7);
     for (int i = 0; i < N; i++) {
         assert_string_equal(f.scalars[i].tag, WRITTEN[i].tag);
         assert_int_equal(f.scalars[i].step, WRITTEN[i].step);
