@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/folder.h"
 #include "ckpt/reader.h"
 
 /* ---- one tensor ---- */
@@ -249,27 +248,12 @@ static void compare_state(Comparison *c) {
 
 /* ---- folders ---- */
 
-/* The parent and the number of a folder "DIR/iter_N" that holds a manifest; else the path itself and -1. */
-static int64_t split_path(char *path) {
-    char *manifest = mem_printf("%s/manifest.json", path), *name = strrchr(path, '/'), *again = NULL;
-    long long n = -1;
-    if (file_exists(manifest) && sscanf(name, "/iter_%lld", &n) == 1) {
-        *name = 0;
-        again = folder_path(path, n, "");
-        *name = '/';
-        if (strcmp(again, path) != 0) n = -1;
-    }
-    if (n >= 0) *name = 0;
-    free(manifest), free(again);
-    return n;
-}
-
 static Err open_path(const char *path, Ckpt **out) {
-    char *whole = realpath(path, NULL);
-    if (!whole) return file_failed("open", path);
-    const int64_t step = split_path(whole);
-    Err e = ckpt_open(whole, step, NULL, out);
-    free(whole);
+    char *dir;
+    int64_t step;
+    ERR_RETURN(ckpt_locate(path, &dir, &step));
+    Err e = ckpt_open(dir, step, NULL, out);
+    free(dir);
     return e;
 }
 
