@@ -94,6 +94,7 @@ static void megatron(Str *out) {
 
 void config_options_md(Str *out) {
     str_puts(out, "# Options\n\n"
+                  "Look up here every option, its default, its range and its meaning.\n"
                   "`isotron docs` prints this file from `src/config/options.def` and `megatron.def`, and "
                   "`tools/gen_docs` writes it.\n\n"
                   "Spellings, defaults and meanings are Megatron-LM's. On the command line an option is "
