@@ -1,5 +1,5 @@
-/* The ops of kernels/cpu/activation.c, with its formulas. Written: y; written or added to: dx, which may be
- * dy's memory but with a gate. */
+/* The ops of kernels/cpu/activation.c, with its formulas. Written: y; written or added to: dx, which may
+ * share dy's memory unless there is a gate. */
 #include <math.h>
 
 #include "kernels/cuda/pdl.cuh"
@@ -7,9 +7,9 @@
 
 enum { THREADS = 256 };
 
-/* 16-bit storage: of exp and of the division the errors are below 2^-17 for all x whose result is not 0, a
- * 64th of what rounding to fp16 costs; the exact ones would take longer than the memory. Subnormal numbers
- * count as 0. */
+/* For 16-bit storage the errors of exp and of the division are below 2^-17 wherever the result is not 0. That
+ * is a 64th of the rounding to fp16; the exact functions would take longer than the memory access. Subnormal
+ * numbers count as 0. */
 __device__ __forceinline__ float rough_exp(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
@@ -21,7 +21,7 @@ __device__ __forceinline__ float rough_reciprocal(float x) {
     return y;
 }
 
-/* T is the storage here and below: it decides how much accuracy is worth. */
+/* T is the storage type here and below, because it determines the accuracy needed. */
 template <typename T> __device__ __forceinline__ Real<T> exponential(Real<T> x) {
     if constexpr (sizeof(T) == 2)
         return rough_exp(x);
@@ -69,7 +69,7 @@ template <Activation KIND, typename T> __device__ __forceinline__ Real<T> slope(
     return x > 0 ? 2 * x : 0;
 }
 
-/* ---- of one operand ---- */
+/* ---- one operand ---- */
 
 template <Activation KIND, typename T> __device__ __forceinline__ void values(Run<T, VEC<T>> *x) {
 #pragma unroll

@@ -1,9 +1,10 @@
-/* What all kernels here share: types, loads and stores, views of tensors, sums in a fixed order, launches.
+/* Code that all CUDA kernels share: types, loads and stores, views of tensors, sums in a fixed order,
+ * launches.
  *
  * Storage is double, float, bf16 or fp16, arithmetic double or float (Real<T>). A kernel that is bound by
  * memory is a template over the storage type (STORAGE_SWITCH) with 16-byte accesses where alignment allows
- * (Vec); any other one is a template over the arithmetic alone (REAL_SWITCH) and loads through Cells, which
- * look at the type at run time. Nothing here adds floats atomically: two runs give the same bits. */
+ * (Vec). Other kernels are templates over the arithmetic alone (REAL_SWITCH) and load through Cells, which
+ * check the type at run time. No kernel adds floats atomically, so runs are deterministic. */
 #ifndef ISOTRON_KERNELS_CUDA_COMMON_CUH
 #define ISOTRON_KERNELS_CUDA_COMMON_CUH
 
@@ -85,7 +86,7 @@ template <typename T, typename R> __device__ __forceinline__ T from_real(R x) {
     return FromReal<T, R>::of(x);
 }
 
-/* Elements of any type, converted as they are touched. */
+/* Elements of any type, converted at each access. */
 struct Cells {
     void *data;
     int dtype; /* F64, F32, BF16, F16 */
@@ -139,7 +140,7 @@ static inline const int64_t *ids_of(const Tensor *t) {
     CHECK(!t || t->dtype == I64, "the operand is %s, not I64", dtype_name((DType)t->dtype));
     return data_of<int64_t>(t);
 }
-/* The type that decides the arithmetic, as call_run has it on the CPU. */
+/* The type that determines the arithmetic, as in call_run on the CPU. */
 static inline DType lead_type(const Call *c) {
     for (int i = 0; i < CALL_IN; i++)
         if (c->in[i] && dtype_is_float((DType)c->in[i]->dtype)) return (DType)c->in[i]->dtype;
@@ -148,9 +149,9 @@ static inline DType lead_type(const Call *c) {
     return F64;
 }
 
-/* Where the rows of a strided tensor begin. */
+/* The first elements of the rows of a strided tensor. */
 struct Rows {
-    int64_t dim[TENSOR_DIMS - 1], stride[TENSOR_DIMS - 1]; /* right-aligned, dims that are not there are 1 */
+    int64_t dim[TENSOR_DIMS - 1], stride[TENSOR_DIMS - 1]; /* right-aligned; missing dims are 1 */
     bool dense;                                            /* row r begins at r * width */
     int64_t width;
 
@@ -175,7 +176,7 @@ static inline Rows rows_of(const Tensor *t) {
     r.width = tensor_width(t);
     return r;
 }
-/* Whether every row of t begins at a multiple of 16 bytes and has a whole number of them. */
+/* Whether every row of t begins at a multiple of 16 bytes and is a multiple of 16 bytes long. */
 static inline bool rows_are_aligned(const Tensor *t) {
     const int64_t n = 16 / (int64_t)dtype_size((DType)t->dtype);
     bool yes = aligned_16(t->data) && tensor_width(t) % n == 0;
@@ -186,12 +187,12 @@ static inline bool rows_are_aligned(const Tensor *t) {
 /* ---- launches ---- */
 
 static inline cudaStream_t stream_of(const Call *c) { return cuda_of(c->device)->stream; }
-/* After every launch by <<<>>>. */
+/* Call it after every launch by <<<>>>. */
 #define LAUNCHED() CUDA_CHECK(cudaGetLastError())
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-/* Blocks of a loop with a grid's stride over n items, `each` to a block; never 0. */
+/* Number of blocks for a grid-stride loop over n items, `each` per block; never 0. */
 static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
     const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * 32, want = ceil_div(n, each);
     return (unsigned)(want < 1 ? 1 : want < most ? want : most);
@@ -200,15 +201,15 @@ static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                                \
          i += (int64_t)gridDim.x * blockDim.x)
 
-/* The first failure of a device is a fault when the host next waits for it; see tensor/cuda.h. `message`
- * has two %lld and lives in the host's memory: pass it to the kernel as an argument. */
+/* Records an error; the first one of a device is a fault when the host next waits for it, see tensor/cuda.h.
+ * `message` has two %lld and is in host memory: pass it to the kernel as an argument. */
 __device__ __forceinline__ void raise_assert(DeviceAssert *c, const char *message, int64_t a, int64_t b) {
     if (atomicExch(&c->raised, 1)) return;
     c->message = message;
     c->value[0] = a, c->value[1] = b;
 }
 
-/* ---- reductions: one order, whatever happens ---- */
+/* ---- reductions, in a fixed order ---- */
 
 template <typename R> __device__ __forceinline__ R warp_sum(R x) {
     for (int k = 16; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
@@ -221,8 +222,8 @@ template <typename R> __device__ __forceinline__ R warp_max(R x) {
     for (int k = 16; k > 0; k /= 2) x = larger(x, __shfl_xor_sync(0xffffffffu, x, k));
     return x;
 }
-/* Over a block of a multiple of 32 threads, all of which call; all get the result. `room` is shared memory
- * for 32. */
+/* The sum over a block of a multiple of 32 threads. All threads must call and all get the result. `room`:
+ * shared memory for 32 elements. */
 template <typename R> __device__ __forceinline__ R block_sum(R x, R *room) {
     x = warp_sum(x);
     __syncthreads();

@@ -2,12 +2,12 @@
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/vectors.cuh"
 
-/* A run is two blocks of Philox, which begin at multiples of 4 of the global index: in a row whose first
- * element is none, the first run begins before the row. A warp takes up to STRIPE runs of a row, so that
- * where they are in the whole sequence is found out once for all. */
+/* A run is two blocks of Philox, which begin at multiples of 4 of the global index. If a row's first element
+ * is not such a multiple, its first run begins before the row. A warp processes up to STRIPE runs of a row,
+ * and computes their place in the whole sequence once. */
 enum { THREADS = 256, WARP = 32, WORDS = 4, BLOCKS = 2, MANY = WORDS * BLOCKS, STRIPE = 4 * WARP };
 
-/* Which tokens the rows are. */
+/* The tokens of the rows. */
 struct Tokens {
     int64_t samples, first_sample, seq_total;
     SequenceSlice slice;
@@ -26,7 +26,7 @@ template <typename R> struct Jitter {
     }
 };
 
-/* `runs` of a row. */
+/* `runs` per row. */
 template <typename T, typename Noise>
 __global__ void __launch_bounds__(THREADS)
     multiply(const T *x, T *y, int64_t rows, int64_t h, int64_t runs, const __grid_constant__ Tokens tokens,

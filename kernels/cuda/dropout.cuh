@@ -1,4 +1,4 @@
-/* The factors of dropout, as kernels/cpu/dropout.h draws them: element i of a site has the word
+/* The factors of dropout, drawn as in kernels/cpu/dropout.h: element i of a site has the word
  * philox_u32(seed, site, i). */
 #ifndef ISOTRON_KERNELS_CUDA_DROPOUT_CUH
 #define ISOTRON_KERNELS_CUDA_DROPOUT_CUH
@@ -11,7 +11,7 @@
 template <typename R> struct Drop {
     uint64_t seed, site;
     uint32_t highest_dropped;
-    R scale; /* of what is kept */
+    R scale; /* of kept elements */
 
     __device__ __forceinline__ bool keeps(uint32_t word) const { return word > highest_dropped; }
     __device__ __forceinline__ R factor(uint32_t word) const { return keeps(word) ? scale : 0; }

@@ -1,7 +1,8 @@
 /* The ops of kernels/cpu/elementwise.c. */
 #include "kernels/cuda/common.cuh"
 
-/* Operands in units of a row; contiguous ones of the same type and 16-byte alignment as one row of vectors. */
+/* Operands are processed by rows. Contiguous ones with equal types and 16-byte alignment count as one row of
+ * vectors. */
 enum { THREADS = 256 };
 
 /* ---- copy ---- */

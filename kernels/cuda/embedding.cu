@@ -1,13 +1,13 @@
 /* The ops of kernels/cpu/embedding.c. The gradient sums each row of the table over its tokens in their order
- * [b,s]: the tokens are sorted by row, and the sorted list is cut into chunks of equal length. A block adds
- * up the runs of equal rows that end in its chunk; what it has of a run that goes on in the next chunk it
- * leaves in scratch memory, for the block in whose chunk the run ends. So the work follows the number of
- * tokens, and a row that most tokens share is summed by many. */
+ * [b,s]. Tokens are sorted by row, and the sorted list is divided into chunks of equal length. A block sums
+ * the runs of equal rows that end in its chunk. Its part of a run that continues in the next chunk goes to
+ * scratch memory, for the block where the run ends. So the work is proportional to the number of tokens, and
+ * many blocks share a row that most tokens use. */
 #include <cub/device/device_merge_sort.cuh>
 
 #include "kernels/cuda/pdl.cuh"
 
-/* The ids of a call, and which of them this table has. */
+/* The ids of a call, and the range of ids in this table. */
 struct Ids {
     const int64_t *id; /* [b,s] */
     int64_t b, s;
@@ -23,7 +23,7 @@ struct Ids {
     __device__ __forceinline__ void check(int64_t token) const {
         if (id[token] < 0 || id[token] >= total) raise_assert(failure, message, id[token], token);
     }
-    /* Where a token stands in [s,b,h]. */
+    /* The index of a token in [s,b,h]. */
     __device__ __forceinline__ int64_t place(int64_t token) const { return token % s * b + token / s; }
 };
 
@@ -40,7 +40,7 @@ static Ids ids_in(const Call *c, const Tensor *id, const Tensor *table) {
     return o;
 }
 
-/* ---- forward: rows are copied as what they are made of, units of `U` ---- */
+/* ---- forward: rows are copied in units of `U` ---- */
 
 enum { THREADS = 256 };
 
@@ -85,8 +85,8 @@ extern "C" void cuda_embedding(const Call *c) {
 
 /* ---- backward ---- */
 
-/* Keys are row << 32 | token: all differ, so that any sort gives one order. Tokens of other ranks' rows come
- * last. */
+/* Keys are row << 32 | token. All differ, so every sort gives the same order. Tokens of other ranks' rows
+ * come last. */
 enum : int64_t { NO_ROW = UINT32_MAX };
 
 static __global__ void write_keys(Ids o, uint64_t *key, int64_t tokens) {
@@ -108,13 +108,13 @@ struct Scatter {
     int tokens, chunk;
     int64_t width;
     Cells dw;
-    bool add, wide; /* wide: dw is of the arithmetic's type and takes vectors */
+    bool add, wide; /* wide: dw has the arithmetic's type and allows vectors */
 
     __device__ __forceinline__ int64_t row(int i) const { return (int64_t)(key[i] >> 32); }
     __device__ __forceinline__ bool goes_on(int end) const {
         return end < tokens && row(end) == row(end - 1);
     }
-    /* The end of the run of equal rows that `begin` is in, as far as `end`. */
+    /* The end of the run of equal rows around `begin`, at most `end`. */
     __device__ __forceinline__ int run_end(int begin, int end) const {
         const int64_t r = row(begin);
         int i = begin + 1;
@@ -123,12 +123,12 @@ struct Scatter {
     }
 };
 
-/* A thread's N columns, from `column` on, of the sum of one run. */
+/* The sum of one run in a thread's N columns, from `column` on. */
 template <typename T, int N> struct RunSum {
     typedef Real<T> R;
     Vec<R, N> sum, old;
 
-    /* What it will be added to is on its way meanwhile. */
+    /* The element that it will be added to is loaded meanwhile. */
     __device__ __forceinline__ RunSum(const Scatter &o, int64_t row, int64_t column, bool to_dw) {
 #pragma unroll
         for (int e = 0; e < N; e++) sum.v[e] = old.v[e] = 0;
@@ -162,8 +162,8 @@ template <typename T, int N> struct RunSum {
     }
 };
 
-/* Block (x, y): chunk x, columns of tile y. Everything but a run that comes from the chunk before and ends
- * here. */
+/* Block (x, y): chunk x, columns of tile y. Sums every run except one that began in the previous chunk and
+ * ends here. */
 enum { COLUMN_THREADS = 128 };
 template <typename T, int N>
 static __global__ void __launch_bounds__(COLUMN_THREADS) sum_runs(Scatter o, const T *dy, Real<T> *rest) {
@@ -190,7 +190,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS) sum_runs(Scatter o, con
     }
 }
 
-/* The runs that end in another chunk than they begin in. */
+/* Sums the runs that begin in one chunk and end in another. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(COLUMN_THREADS)
     sum_chunks(Scatter o, const T *dy, const Real<T> *rest) {
@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     const int64_t row = o.row(begin);
     const int run = o.run_end(begin, end);
     if (row == NO_ROW || (run == end && o.goes_on(end))) return;
-    int from = 0; /* becomes where the run begins */
+    int from = 0; /* becomes the beginning of the run */
     for (int to = begin; from < to;) {
         const int middle = from + (to - from) / 2;
         if (o.row(middle) < row)
@@ -220,7 +220,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     sum.write(o, row, column);
 }
 
-/* The parts of the scratch memory. Chunks are short, for many blocks, as long as there are not too many of
+/* The parts of the scratch memory. Chunks are short, for many blocks, unless there would be too many of
  * them. */
 struct ScatterPlan {
     int tokens, chunk, chunks;

@@ -1,7 +1,7 @@
-/* The FP8 values of operands and of their transposes, in one pass over x: the numbers of
- * kernels/cuda/quantize.cu, rounded by the hardware's conversion (to nearest, ties to even, overflow becomes
- * the largest value, a NaN 0x7f: bitwise equal to src/tensor/fp8.c). Written: y, yt, inverse; updated in
- * place: newest. */
+/* The FP8 values of operands and of their transposes, in one pass over x. The numbers are those of
+ * kernels/cuda/quantize.cu, rounded by the hardware's conversion, which is bitwise equal to src/tensor/fp8.c:
+ * to nearest, ties to even, overflow becomes the largest value, NaN becomes 0x7f. Written: y, yt, inverse;
+ * updated in place: newest. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/quantize.cuh"
@@ -22,8 +22,9 @@ typedef struct Fp8Cast {
     const float *state;
     float *inverse, *newest;
     int64_t rows, width;
-    uint32_t across, stack; /* tiles side by side; of 2^stack tiles below each other every one has its turn
-                               before the next beside them */
+    /* Number of tiles in a row, and in a stack. Stacks have 2^stack tiles, one below the other; all tiles of
+     * a stack are processed before the stack to its right. */
+    uint32_t across, stack;
     Fp8Blocks blocks;
 } Fp8Cast;
 
@@ -49,19 +50,19 @@ __device__ __forceinline__ uint32_t four_fp8(float a, float b, float c, float d)
 
 template <typename T> struct Held {
     Run<T, SIDE> row[SIDE];
-    bool inside; /* sizes are multiples of 16: all of it, or nothing */
+    bool inside; /* sizes are multiples of 16, so it is all inside or all outside */
 
     __device__ __forceinline__ float operator()(int r, int k) const { return row[r].get(k); }
 };
 
-/* Where a thread is: the first row of its tile, its own first column. */
+/* A thread's position: the first row of its tile, and its first column. */
 struct Place {
     int64_t row, column;
     int lane, line;
     __device__ __forceinline__ int64_t row_of(int r) const { return row + SIDE * line + r; }
 };
 
-/* The last tile comes first: the end of x is what caches still have of whoever wrote or read it before. */
+/* The last tile comes first, because the end of x is what caches still contain of the previous kernel. */
 __device__ __forceinline__ Place place_of(const Fp8Cast &c) {
     const uint32_t tile = gridDim.x - 1 - blockIdx.x, stacks = tile >> c.stack, band = stacks / c.across,
                    down = band << c.stack | (tile & ((1u << c.stack) - 1));
@@ -90,12 +91,12 @@ template <typename T> __device__ __forceinline__ float largest_of(const Held<T> 
     return most.get();
 }
 
-/* What elements are scaled by: one of the two is 1. */
+/* Factors of elements; one of the two is 1. */
 struct Scales {
     float row[SIDE], column[SIDE];
 };
 
-/* Of every row: over the 16 threads that have it. */
+/* Scales of each row, over the 16 threads that share it. */
 template <typename T>
 __device__ __forceinline__ void scale_rows(const Fp8Cast &c, const Place &p, const Held<T> &x, float most,
                                            Scales &s) {
@@ -113,7 +114,7 @@ __device__ __forceinline__ void scale_rows(const Fp8Cast &c, const Place &p, con
     }
 }
 
-/* Of every column: over the two threads of a warp that have it, then the warps. */
+/* Scales of each column, over the two threads of a warp that share it, then over the warps. */
 template <typename T>
 __device__ __forceinline__ void scale_columns(const Fp8Cast &c, const Place &p, const Held<T> &x, float most,
                                               Scales &s) {
@@ -138,7 +139,7 @@ __device__ __forceinline__ void scale_columns(const Fp8Cast &c, const Place &p, 
     }
 }
 
-/* Of the tile, and zeros behind the last one of a row of blocks. */
+/* The scale of the tile, and zeros after the last one of a row of blocks. */
 template <typename T>
 __device__ __forceinline__ void scale_square(const Fp8Cast &c, const Place &p, const Held<T> &x, float most,
                                              Scales &s) {
@@ -169,7 +170,7 @@ __device__ __forceinline__ void scale_blocks(const Fp8Cast &c, const Place &p, c
         scale_columns(c, p, x, most, s);
 }
 
-/* Four rows of four FP8 values become four columns of four. */
+/* Transposes four rows of four FP8 values. */
 __device__ __forceinline__ void turn(const uint32_t *row, uint32_t (&column)[4]) {
     const uint32_t a = __byte_perm(row[0], row[1], 0x5140), b = __byte_perm(row[2], row[3], 0x5140),
                    c = __byte_perm(row[0], row[1], 0x7362), d = __byte_perm(row[2], row[3], 0x7362);
@@ -177,13 +178,14 @@ __device__ __forceinline__ void turn(const uint32_t *row, uint32_t (&column)[4])
     column[2] = __byte_perm(c, d, 0x5410), column[3] = __byte_perm(c, d, 0x7632);
 }
 
-/* Where the 8 rows of a line stand in a column of the turned tile: lines change places so that the 16 threads
- * that write at once, each its own column, a multiple of all banks apart, meet 16 different pairs of banks. */
+/* The place of the 8 rows of a line in a column of the transposed tile. Lines are swapped so that the 16
+ * threads that write at once use 16 different pairs of banks; each writes its own column, which is a multiple
+ * of all banks away from the others. */
 __device__ __forceinline__ int turned_at(int column, int line) {
     return column * LANES + (line ^ column / SIDE);
 }
 
-/* Writes y, and leaves the columns in `turned`. */
+/* Writes y, and leaves the transposed columns in `turned`. */
 template <typename T, __nv_fp8_interpretation_t F, bool BLOCKS>
 __device__ __forceinline__ void convert(const Fp8Cast &c, const Place &p, const Held<T> &x, const Scales &s,
                                         float scale, uint2 *turned) {
@@ -210,7 +212,7 @@ __device__ __forceinline__ void convert(const Fp8Cast &c, const Place &p, const 
     }
 }
 
-/* Two lines of a column at once; eight threads write what lies together. */
+/* Writes two lines of a column at once; eight threads write contiguous bytes. */
 __device__ __forceinline__ void write_turned(const Fp8Cast &c, const Place &p, const uint2 *turned) {
     enum { PAIRS = LANES / 2, APART = THREADS / PAIRS, COLUMNS = TILE / APART };
     const int line = threadIdx.x % PAIRS * 2, column = threadIdx.x / PAIRS;
@@ -221,7 +223,7 @@ __device__ __forceinline__ void write_turned(const Fp8Cast &c, const Place &p, c
     for (int k = 0; k < COLUMNS; k++) {
         const int at = turned_at(column + k * APART, line);
         values[k] = *(const uint4 *)(turned + at / 2 * 2);
-        if (at % 2) /* the two have changed places */
+        if (at % 2) /* the two were swapped */
             values[k] = make_uint4(values[k].z, values[k].w, values[k].x, values[k].y);
     }
 #pragma unroll
@@ -252,7 +254,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 
     }
     if (!c.newest) return;
     const float most = block_max(largest_of(x), room);
-    /* Floats that are not negative have the order of their bits, and a maximum has no order. */
+    /* Non-negative floats are ordered like their bits, and a maximum does not depend on the order. */
     if (threadIdx.x == 0) atomicMax((int *)(c.newest + 1), __float_as_int(most));
 }
 
@@ -266,7 +268,7 @@ typedef struct Matrix {
     uint8_t *values;
 } Matrix;
 
-/* One block to a warp, or 128 columns of a row. */
+/* One block per warp, or 128 columns of a row. */
 template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_blocks(Matrix m) {
     const int lane = threadIdx.x % 32;
     const int64_t each = m.blocks == FP8_SQUARES ? TILE : 1, across = (m.columns + TILE - 1) / TILE,
@@ -311,7 +313,7 @@ template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_
         }                                                                                                    \
     } while (0)
 
-/* What the tiles' kernel takes; the rest is right and slow. */
+/* Whether the fast kernel for tiles can take the call; the other kernel is correct but slow. */
 static bool in_tiles(const Call *c, Fp8Blocks blocks, DType type) {
     const Tensor *x = c->in[0];
     bool floats = x->dtype != F64 && c->out[2]->dtype == F32;
@@ -323,7 +325,7 @@ static bool in_tiles(const Call *c, Fp8Blocks blocks, DType type) {
            (blocks == FP8_WHOLE || (type == F8E4M3 && (c->out[0] || c->out[1])));
 }
 
-/* With those above x that fill up the last stack. */
+/* Number of tiles, including those above x that complete the last stack. */
 static int64_t tiles_of(const Fp8Cast &c) {
     return ceil_div(ceil_div(c.rows, TILE), (int64_t)1 << c.stack) * c.across << c.stack;
 }

@@ -1,13 +1,13 @@
-/* The ops of kernels/cpu/loss.c; formulas there. cross_entropy reads each row of the logits once: every
- * thread has the largest logit that it has seen and the sum of exp(logit - largest), scaled down whenever a
- * larger one turns up; these are joined in a fixed order. cross_entropy_grad reads and writes each logit
- * once, in place if the tensors are the same; so does cross_entropy_with_grad, which keeps a row in shared
- * memory between the two.
+/* The ops of kernels/cpu/loss.c; formulas there. cross_entropy reads each row of the logits once. Every
+ * thread keeps the largest logit so far and the sum of exp(logit - largest), which is rescaled when a larger
+ * logit appears; threads are merged in a fixed order. cross_entropy_grad reads and writes each logit once, in
+ * place if the tensors are the same. So does cross_entropy_with_grad, which keeps a row in shared memory
+ * between the two.
  *
- * In 16-bit storage exp is the hardware's 2^x (and 0 where the result is no normal number), to whose exponent
- * one multiply-add turns a logit, log |dloss| included. With m the largest of |logit|, |lse| and |log
- * |dloss|| the relative error is at most (2 + 4 m) 2^-23, far below what rounding to 16 bits changes in a
- * logit of that size and in a gradient; the full expf would take longer than the memory. */
+ * In 16-bit storage exp is the hardware's 2^x (0 for subnormal results). One multiply-add turns a logit into
+ * its exponent, including log |dloss|. With m the largest of |logit|, |lse| and |log |dloss||, the relative
+ * error is at most (2 + 4 m) 2^-23. That is far below the effect of rounding a logit of that size and a
+ * gradient to 16 bits. The full expf would take longer than the memory access. */
 #include <cuda_pipeline.h>
 #include <float.h>
 
@@ -18,7 +18,8 @@ enum { UNROLL = 4 /* loads of a thread in flight */ };
 
 constexpr float LOG2_E = 1.44269504f;
 
-/* exp(x - by) is power(x, shift(by)) and growth(shift(x) - shift(by)), which is exactly 1 for equal ones. */
+/* exp(x - by) is power(x, shift(by)) and growth(shift(x) - shift(by)), which is exactly 1 for equal
+ * arguments. */
 template <typename T> __device__ __forceinline__ Real<T> shift(Real<T> by) {
     return sizeof(T) > 2 ? by : by * (Real<T>)LOG2_E;
 }
@@ -34,7 +35,7 @@ template <typename T> __device__ __forceinline__ Real<T> growth(Real<T> differen
 template <typename T> __device__ __forceinline__ Real<T> power(Real<T> x, Real<T> shift) {
     return growth<T>(sizeof(T) > 2 ? x - shift : fma(x, (Real<T>)LOG2_E, -shift));
 }
-/* N elements of a row: a vector, or 1. */
+/* N elements of a row: a vector, or 1 element. */
 template <typename T> struct Single {
     T x;
     __device__ __forceinline__ Real<T> get(int) const { return to_real<Real<T>>(x); }
@@ -43,14 +44,14 @@ template <typename T> struct Single {
 };
 template <typename T, int N> using Piece = typename std::conditional<N == 1, Single<T>, Run<T, N>>::type;
 
-/* Its shift is a number, too. */
+/* Its shift is finite, too. */
 template <typename R> constexpr R LOWEST = sizeof(R) == 8 ? (R)(-DBL_MAX / 2) : (R)(-FLT_MAX / 2);
 
-/* The logits [s,b,v] of a call and who is the label of which row. */
+/* The logits [s,b,v] of a call, and the labels of the rows. */
 struct Losses {
     int64_t rows, width, s, b;
-    int64_t columns;      /* that are not padding */
-    int64_t first, vocab; /* column 0 and the end of the whole vocabulary */
+    int64_t columns;      /* number that are not padding */
+    int64_t first, vocab; /* column 0 and the end, in the full vocabulary */
     const int64_t *label;
     DeviceAssert *failure;
     const char *message;
@@ -88,13 +89,13 @@ static Losses losses_of(const Call *c, const Tensor *logits, const Tensor *label
 
 /* ---- forward ---- */
 
-/* sum of exp(x - top) over what was added, in one pass. No NaN gets into top, but into the sum. */
+/* sum of exp(x - top) over the elements added, in one pass. A NaN gets into the sum, but not into top. */
 template <typename T> struct LogSum {
     typedef Real<T> R;
     R top, sum;
 
     __device__ __forceinline__ LogSum() : top(LOWEST<R>), sum(0) {}
-    /* Vectors i, i + step, ..., UNROLL of them, as far as there are any. */
+    /* Adds vectors i, i + step, ..., at most UNROLL of them. */
     template <int N, typename Row>
     __device__ __forceinline__ void add(const Row &x, int i, int step, int vectors) {
         Piece<T, N> v[UNROLL];
@@ -117,7 +118,7 @@ template <typename T> struct LogSum {
             sum += part;
         }
     }
-    /* What of a row lies from vector `first` on. */
+    /* Adds the part of a row from vector `first` on. */
     template <int N> __device__ __forceinline__ void rest(const T *x, int first, int64_t columns) {
         const int vectors = (int)(columns / N), threads = (int)blockDim.x;
         for (int64_t i = first + threadIdx.x; i < vectors; i += UNROLL * threads)
@@ -126,8 +127,8 @@ template <typename T> struct LogSum {
             if (threadIdx.x < columns % N)
                 add<1>((const Piece<T, 1> *)x, vectors * N + (int)threadIdx.x, threads, (int)columns);
     }
-    /* Of the whole block, in all its threads; `room` is shared memory for 64, which nobody has read since the
-     * barrier before. */
+    /* Merges the sums of the block's threads, in all threads. `room` is shared memory for 64 elements, which
+     * must not have been read since the last barrier. */
     __device__ __forceinline__ void join(R *room) {
         const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
         const R high = warp_max(top), part = warp_sum(sum * growth<T>(shift<T>(top) - shift<T>(high)));
@@ -141,10 +142,10 @@ template <typename T> struct LogSum {
     }
 };
 
-/* Threads of a row. */
+/* Threads per row. */
 enum { ROW_THREADS = 512, BOTH_THREADS = 1024 };
 
-/* A block has a row. Either loss and lse [b,s] are written or shard [2,b,s]. */
+/* One block per row. Writes either loss and lse [b,s], or shard [2,b,s]. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(ROW_THREADS, 2)
     log_sums(Losses o, const T *logits, Cells loss, Cells lse, Cells shard) {
@@ -169,7 +170,7 @@ static __global__ void __launch_bounds__(ROW_THREADS, 2)
     }
 }
 
-/* Threads for rows of vectors of n. */
+/* The number of threads for rows in vectors of n elements. */
 static int row_threads(const Losses &o, int n, int most) {
     const int64_t threads = ceil_div(ceil_div(o.columns, n * UNROLL), 32) * 32;
     return threads < 32 ? 32 : threads < most ? (int)threads : most;
@@ -196,8 +197,8 @@ extern "C" void cuda_cross_entropy_shard(const Call *c) { forward(c, NULL, NULL,
 
 /* ---- backward ---- */
 
-/* What a row's gradient needs: (exp(x - lse) - [column is the label]) * by. In 16-bit storage |by| is part of
- * the exponent. */
+/* The inputs of a row's gradient, (exp(x - lse) - [column is the label]) * by. In 16-bit storage |by| is part
+ * of the exponent. */
 template <typename T, int N> struct RowGrad {
     typedef Real<T> R;
     typedef Piece<T, N> V;
@@ -207,7 +208,7 @@ template <typename T, int N> struct RowGrad {
     __device__ __forceinline__ RowGrad(R by, R lse, int64_t target, int64_t columns)
         : by(by), past(shift<T>(lse) - (sizeof(T) > 2 ? (R)0 : log2(fabs(by)))), target((int)target),
           columns((int)columns) {}
-    /* Vector i of the row becomes its gradient. */
+    /* Replaces vector i of the row by its gradient. */
     __device__ __forceinline__ void apply(V *v, int i) const {
         R p[N];
 #pragma unroll
@@ -216,7 +217,7 @@ template <typename T, int N> struct RowGrad {
         if (sizeof(T) == 2 && by < 0)
 #pragma unroll
             for (int e = 0; e < N; e++) p[e] = -p[e];
-        if (i == target / N || i >= columns / N) { /* the label or padding may be in it */
+        if (i == target / N || i >= columns / N) { /* may contain the label or padding */
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 const int column = i * N + e;
@@ -225,7 +226,7 @@ template <typename T, int N> struct RowGrad {
         }
         v->fill(p);
     }
-    /* Vectors begin, begin + step, ..., UNROLL of them, as far as there are any. */
+    /* Processes vectors begin, begin + step, ..., at most UNROLL of them. */
     template <typename Row>
     __device__ __forceinline__ void stretch(const Row &x, V *dx, int begin, int step, int vectors) const {
         V v[UNROLL];
@@ -241,7 +242,7 @@ template <typename T, int N> struct RowGrad {
     }
 };
 
-/* A block has UNROLL vectors of each thread of one row: `tiles` blocks make a row. */
+/* A block processes UNROLL vectors per thread of one row; `tiles` blocks process a row. */
 enum { GRAD_THREADS = 256 };
 template <typename T, int N>
 static __global__ void __launch_bounds__(GRAD_THREADS)
@@ -283,16 +284,16 @@ extern "C" void cuda_cross_entropy_grad(const Call *c) {
 
 /* ---- both at once ---- */
 
-/* A block takes rows in turn. The first `held` vectors of a row are in shared memory, each put there and read
- * by one thread alone; when its gradient is written, the one of the block's next row takes its place. What
- * has no room there is read twice, the second time from the cache. */
+/* A block processes several rows in turn. The first `held` vectors of a row are in shared memory; each is
+ * copied and read by one thread only. When its gradient is written, the vector of the block's next row
+ * replaces it. The rest of a row is read twice, the second time from the cache. */
 template <typename T, int N> struct RowHeld {
     typedef Piece<T, N> V;
     BucketPool<V> slots;
     int held, threads;
 
     __device__ __forceinline__ int stretch() const { return UNROLL * threads; }
-    /* Begins to copy a stretch of a row, as one group; of no row if x is NULL. */
+    /* Begins to copy a stretch of a row, as one group; an empty group if x is NULL. */
     __device__ __forceinline__ void fetch(const T *x, int begin) const {
         if constexpr (N > 1) {
 #pragma unroll
@@ -303,7 +304,7 @@ template <typename T, int N> struct RowHeld {
             __pipeline_commit();
         }
     }
-    /* Adds a stretch of a row of so many vectors that are no padding, once it has come. */
+    /* Adds a stretch of a row after its copy has arrived; the row has `vectors` vectors without padding. */
     __device__ __forceinline__ void add(LogSum<T> *all, int begin, int vectors) const {
         if constexpr (N > 1) {
             const int known = vectors < held ? vectors : held;
@@ -313,7 +314,7 @@ template <typename T, int N> struct RowHeld {
     __device__ __forceinline__ int last_stretch() const {
         return held ? (held - 1) / stretch() * stretch() : 0;
     }
-    /* All stretches of the block's first row but the last. */
+    /* Sums the block's first row, except its last stretch. */
     __device__ __forceinline__ LogSum<T> first_sum(const T *x, int vectors) const {
         LogSum<T> all;
         for (int begin = 0; begin < held; begin += stretch()) fetch(x, begin);
@@ -321,7 +322,7 @@ template <typename T, int N> struct RowHeld {
         for (int begin = 0; begin < last_stretch(); begin += stretch()) add(&all, begin, vectors);
         return all;
     }
-    /* What a sum over all stretches but the last lacks. */
+    /* Adds the last stretch to a sum over the others. */
     __device__ __forceinline__ void complete(LogSum<T> *all, const T *x, int64_t columns,
                                              Real<T> *room) const {
         const int vectors = (int)(columns / N);
@@ -330,8 +331,8 @@ template <typename T, int N> struct RowHeld {
         add(all, last_stretch(), vectors);
         all->join(room);
     }
-    /* The row's gradient. Meanwhile the row at `next`, NULL if there is none, comes into its place, and is
-     * summed a stretch behind, all but the last, so that memory has work while the block computes. */
+    /* Computes the row's gradient. Meanwhile the row at `next` (NULL: none) is copied into its place and
+     * summed one stretch later, except its last stretch, so that memory is busy while the block computes. */
     __device__ __forceinline__ LogSum<T> gradient(const RowGrad<T, N> &grad, const T *x, T *dx, int64_t width,
                                                   const T *next) const {
         const int vectors = (int)(width / N), of_next = next ? grad.columns / N : 0;
@@ -374,7 +375,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
         }
         T *dx = dlogits + row * o.width;
         row += gridDim.x;
-        if (row < o.rows) { /* loaded before they are needed */
+        if (row < o.rows) { /* loaded early */
             token = o.token(row);
             target = o.target(token);
             by = dloss.get<R>(token);
@@ -383,10 +384,10 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     }
 }
 
-/* Two blocks of 512 threads, one of which computes while the other one waits, or one of 1024 for rows of
+/* Two blocks of 512 threads, so that one computes while the other waits; or one block of 1024 for rows of
  * which a multiprocessor cannot hold two. */
 template <typename T, int N> static void run_both(const Call *c, const Losses &o) {
-    enum { BESIDE = 2048 }; /* bytes of a block beside its row: sums, CUDA's own */
+    enum { BESIDE = 2048 }; /* bytes of a block in addition to its row: sums, CUDA's own */
     const Cuda *gpu = cuda_of(c->device);
     const int64_t vectors = o.width / N;
     int most, of_all;
@@ -398,7 +399,7 @@ template <typename T, int N> static void run_both(const Call *c, const Losses &o
     const int held = N == 1 ? 0 : (int)(vectors < room ? vectors : room), bytes = 16 * held;
     const int64_t by_memory = of_all / (bytes + BESIDE), by_threads = BOTH_THREADS / threads;
     const int64_t resident = (by_memory < by_threads ? by_memory : by_threads) * gpu->multiprocessors;
-    /* A kernel's settings belong to all threads of the process: they are the same for every call. */
+    /* A kernel's attributes are shared by all threads of the process; they are the same for every call. */
     CUDA_CHECK(cudaFuncSetAttribute(loss_and_grad<T, N>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     most - BESIDE));
     CUDA_CHECK(cudaFuncSetAttribute(loss_and_grad<T, N>, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -418,7 +419,7 @@ extern "C" void cuda_cross_entropy_with_grad(const Call *c) {
                    else run_both<T, 1>(c, o));
 }
 
-/* ---- a vocabulary that is cut over ranks; sums ---- */
+/* ---- a vocabulary that is sharded over ranks; sums ---- */
 
 enum { THREADS = 256 };
 template <typename R>
@@ -448,7 +449,7 @@ extern "C" void cuda_cross_entropy_join(const Call *c) {
                            shards->dim[0], tokens, cells(loss), cells(c->out[1])));
 }
 
-/* One block, and the samples in order: what a sample's sum is does not depend on the others beside it. */
+/* One block adds the samples in order, and the sum of a sample does not depend on the other samples. */
 enum { SUM_THREADS = 1024 };
 static __global__ void __launch_bounds__(SUM_THREADS)
     weighted_sum(Cells x, Cells weight, int64_t samples, int64_t positions, double *total, bool add) {

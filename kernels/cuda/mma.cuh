@@ -1,9 +1,8 @@
-/* The instructions of tensor cores (sm_80 and later) for 16-bit storage: PTX ISA, "mma", "ldmatrix",
- * "cp.async".
+/* Tensor core instructions (sm_80 and later) for 16-bit storage: PTX ISA, "mma", "ldmatrix", "cp.async".
  *
- * A 16 x 8 matrix of floats lies in a warp so that lane 4 * i + j has columns 2 * j and 2 * j + 1 of rows i
- * and i + 8 (c[0], c[1] and c[2], c[3]); a 16 x 16 factor so that it has, of rows i and i + 8, columns 2 * j
- * and 2 * j + 1 and those 8 further: two matrices of results side by side are one factor. */
+ * In a 16 x 8 matrix of floats, lane 4 * i + j of a warp has columns 2 * j and 2 * j + 1 of rows i and i + 8
+ * (c[0], c[1] and c[2], c[3]). In a 16 x 16 factor it has, of rows i and i + 8, columns 2 * j and 2 * j + 1,
+ * and the same plus 8. So two adjacent matrices of results form one factor. */
 #ifndef ISOTRON_KERNELS_CUDA_MMA_CUH
 #define ISOTRON_KERNELS_CUDA_MMA_CUH
 
@@ -13,8 +12,8 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* N = 8 or 16 bytes to shared memory, or zeros if they are not there; complete after copies_arrived of the
- * same thread, seen by others after a barrier. */
+/* Copies N = 8 or 16 bytes to shared memory, or zeros unless `there`. Complete after copies_arrived of the
+ * same thread, visible to other threads after a barrier. */
 template <int N> __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool there) {
     const int bytes = there ? N : 0;
     if (N == 16)
@@ -32,8 +31,9 @@ __device__ __forceinline__ void put_shared(uint32_t to, const uint32_t (&x)[4]) 
                  : "memory");
 }
 
-/* Four 8 x 8 matrices, whose rows of 16 bytes are at the addresses of lanes 0-7, 8-15, 16-23, 24-31: lane
- * 4 * i + j gets columns 2 * j, 2 * j + 1 of row i of each; transposed: rows 2 * j, 2 * j + 1 of column i. */
+/* Loads four 8 x 8 matrices, whose rows of 16 bytes are at the addresses of lanes 0-7, 8-15, 16-23, 24-31.
+ * Lane 4 * i + j gets columns 2 * j, 2 * j + 1 of row i of each; transposed: rows 2 * j, 2 * j + 1 of column
+ * i. */
 __device__ __forceinline__ void load_matrices(uint32_t (&x)[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -47,12 +47,12 @@ __device__ __forceinline__ void load_transposed(uint32_t (&x)[4], uint32_t at) {
                  : "memory");
 }
 
-/* A storage type in an instruction's name. */
+/* The name of a storage type in instructions. */
 template <typename T> struct PtxName;
 template <> struct PtxName<bf16> { static constexpr char name[] = "bf16"; };
 template <> struct PtxName<fp16> { static constexpr char name[] = "f16"; };
 
-/* c [16,8] += a [16,16] b [16,8]; lane 4 * i + j has rows 2 * j, 2 * j + 1 (b0) and those 8 further (b1) of
+/* c [16,8] += a [16,16] b [16,8]. Lane 4 * i + j has rows 2 * j, 2 * j + 1 (b0) and the same plus 8 (b1) of
  * column i of b. */
 template <typename T>
 __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
@@ -74,7 +74,7 @@ template <> __device__ __forceinline__ uint32_t pack<fp16>(float a, float b) {
     return *(const uint32_t *)&x;
 }
 
-/* 2^x within 2 ulp; 0 where that is subnormal. */
+/* 2^x within 2 ulp; 0 for subnormal results. */
 __device__ __forceinline__ float exp_2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

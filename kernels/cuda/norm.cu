@@ -1,17 +1,17 @@
 /* norm and add_norm of kernels/cpu/norm.c; formulas there.
  *
- * Rows of whole vectors of 16 bytes are read from memory once and kept in registers (add_norm the sum,
- * rounded, so that it gives the bits of add and norm: one kernel computes both). All other rows (of odd
- * widths, at odd places, wider, of mixed types) go element by element.
+ * Rows that consist of 16-byte vectors are read from memory once and kept in registers. (add_norm keeps the
+ * rounded sum, so that it is bitwise equal to add and norm: one kernel computes both.) All other rows (odd
+ * widths, misaligned, wider, of mixed types) are processed element by element.
  *
- * Instructions are as scarce as bytes: a row of 2048 elements of 16 bits may take a multiprocessor of an H200
- * about 2000 of a warp's if it is to take no longer than its memory. So few threads have many vectors each,
- * and what a row needs once is kept short. */
+ * Instructions are as scarce as bytes: for a row of 2048 16-bit elements a multiprocessor of an H200 may
+ * issue about 2000 warp instructions if it is not to take longer than its memory. So few threads have many
+ * vectors each, and work per row is minimal. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/vectors.cuh"
 
-/* x, or x + branch, which is contiguous as the sum is; both NULL: x. */
+/* x, or x + branch, which is contiguous like the sum; both NULL: x. */
 struct NormOperands {
     const Tensor *x, *branch, *gain, *bias, *sum, *y, *rstd, *mean;
 };
@@ -30,7 +30,7 @@ template <typename T, int K> struct Held {
     typedef Run<T, N> V;
     V x[K];
 
-    /* What a row has no vectors for is 0. CONSTANT: the kernel writes none of the row. */
+    /* Missing vectors of a row are 0. CONSTANT: the kernel does not write the row. */
     template <bool CONSTANT = false>
     __device__ __forceinline__ void load(const T *row, const Team<R, false> &team, int vectors) {
 #pragma unroll
@@ -40,7 +40,7 @@ template <typename T, int K> struct Held {
             if (i < vectors) x[k] = CONSTANT ? constant_vector((const V *)row + i) : ((const V *)row)[i];
         }
     }
-    /* Each sum rounded, as an op of its own would have stored it. */
+    /* Rounds each sum, as a separate op would store it. */
     __device__ __forceinline__ void add(const Held &other) {
 #pragma unroll
         for (int k = 0; k < K; k++) {
@@ -59,7 +59,7 @@ template <typename T, int K> struct Held {
     }
 };
 
-/* Their numbers; 0 for what a row does not have. */
+/* The elements as numbers; 0 for missing ones. */
 template <typename T, int K> struct Numbers {
     typedef Real<T> R;
     enum { N = VEC<T> };
@@ -90,7 +90,7 @@ template <typename T, int K> struct Numbers {
             for (int e = 0; e < N; e++) v[k * N + e] -= less;
         }
     }
-    /* The normalised row, of numbers less their mean. */
+    /* The normalised row, from numbers minus their mean. */
     template <bool PLUS>
     __device__ __forceinline__ void write(const NormVectors<T> &p, const Held<T, K> &gain, R rstd, T *y,
                                           const Team<R, false> &team, int vectors) const {
@@ -112,8 +112,7 @@ template <typename T, int K> struct Numbers {
     }
 };
 
-/* Vectors of a thread: all of them, and those of a branch, are on their way from memory at once, and fit into
- * 64 registers. */
+/* Vectors per thread: all of them, and those of a branch, are in flight at once and fit into 64 registers. */
 enum { ROW_HELD = 4 };
 
 template <typename T, bool ADDS, bool PLUS>
@@ -122,9 +121,9 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     __shared__ R room[Team<R, false>::ROOM];
     Team<R, false> team(room);
     const int vectors = (int)o.width / VEC<T>;
-    /* One row of each team: there are enough teams for those of a tensor with Starts. */
+    /* One row per team: there are enough teams for the rows of a tensor with Starts. */
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + team.index;
-    const bool live = row < o.rows; /* the last teams have none, but go along */
+    const bool live = row < o.rows; /* the last teams have no row, but take part in barriers */
     start_pdl();
     Held<T, ROW_HELD> held;
     held.load(p.x + p.x_rows(live ? row : 0), team, vectors);
@@ -142,7 +141,7 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     }
     const R rstd = 1 / sqrt(team.sum(x.squares()) * o.per_width + o.eps);
     if (!live) return;
-    /* All at once: the kernel's end would be a trip to memory for each vector. */
+    /* All at once: otherwise each vector would be another access to memory at the end of the kernel. */
     Held<T, ROW_HELD> gain;
     gain.template load<true>(p.gain, team, vectors);
     x.template write<PLUS>(p, gain, rstd, p.y + row * o.width, team, vectors);
@@ -170,7 +169,7 @@ template <typename R> static __global__ void norm_cells(Norm<R> o, NormCells p, 
         const int64_t given = x_rows(live ? row : 0), dense = (live ? row : 0) * o.width,
                       from = adds ? dense : given;
         R sum = 0, squares = 0;
-        /* A thread reads no sums but its own. */
+        /* A thread reads only its own sums. */
         for (int64_t i = team.lane; live && adds && i < o.width; i += team.size)
             p.sum.put(dense + i, p.x.get<R>(given + i) + p.branch.get<R>(dense + i));
         if (!o.rms)
@@ -181,7 +180,7 @@ template <typename R> static __global__ void norm_cells(Norm<R> o, NormCells p, 
             squares += d * d;
         }
         const R rstd = 1 / sqrt(team.sum(squares) * o.per_width + o.eps);
-        if (!live) continue; /* in the last round only */
+        if (!live) continue; /* only in the last round */
         for (int64_t i = team.lane; i < o.width; i += team.size) {
             const R v = (x.get<R>(from + i) - mean) * rstd * (o.plus + p.gain.get<R>(i));
             p.y.put(dense + i, p.bias.data ? v + p.bias.get<R>(i) : v);
@@ -193,7 +192,7 @@ template <typename R> static __global__ void norm_cells(Norm<R> o, NormCells p, 
     }
 }
 
-/* Whether it took the call. */
+/* Whether it processed the call. */
 template <typename T> static bool norm_by_vectors(const Call *c, const NormOperands &n) {
     const Tensor *x = n.x;
     NormVectors<T> p = {

@@ -1,11 +1,11 @@
-/* What norm.cu and norm_grad.cu share: the numbers that their kernels need, which operands go by vectors, and
- * how many blocks of teams take the rows. */
+/* Code shared by norm.cu and norm_grad.cu: the parameters of their kernels, the conditions for vector access,
+ * and the number of blocks. */
 #ifndef ISOTRON_KERNELS_CUDA_NORM_CUH
 #define ISOTRON_KERNELS_CUDA_NORM_CUH
 
 #include "kernels/cuda/row_team.cuh"
 
-/* What all kernels of norms need to know. */
+/* The parameters of all norm kernels. */
 template <typename R> struct Norm {
     int64_t rows, width;
     bool rms;
@@ -23,17 +23,17 @@ template <typename T> static inline bool is_type(const Tensor *t) {
     const DType want = sizeof(T) == 8 ? F64 : sizeof(T) == 4 ? F32 : t && t->dtype == F16 ? F16 : BF16;
     return !t || t->dtype == want;
 }
-/* Whether t is NULL or of x's type and can be read as vectors beside it. */
+/* Whether t is NULL, or has x's type and allows vector access where x does. */
 static inline bool matches(const Tensor *t, const Tensor *x) {
     return !t || (t->dtype == x->dtype && aligned_16(t->data));
 }
 
-/* Blocks of teams, a row to each. */
+/* Number of blocks of teams, with one row per team. */
 static inline unsigned team_grid(int64_t rows, TeamShape shape) {
     const int64_t blocks = ceil_div(rows, shape.count);
     return (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX);
 }
-/* Threads of a row that goes element by element. */
+/* The team of a row that is processed element by element. */
 static inline TeamShape cells_team(int64_t width) {
     return team_for(width < 1024 ? 32 : TEAM_BLOCK, TEAM_BLOCK, false);
 }

@@ -1,40 +1,40 @@
 /* norm_grad of kernels/cpu/norm.c; formulas there.
  *
- * Rows of whole vectors of 16 bytes are read from memory once: the next rows are on their way into shared
- * memory while a row is computed, and dgain and dbias are summed over a block's rows in registers. The sums
- * of blocks are added in the order of the blocks, whose number depends on sizes and the GPU alone, by a
- * second kernel that waits for the first one on the GPU. All other rows (of odd widths, at odd places, wider,
- * of mixed types) go element by element.
+ * Rows that consist of 16-byte vectors are read from memory once. The next rows are copied to shared memory
+ * while a row is computed, and dgain and dbias are summed over a block's rows in registers. A second kernel,
+ * which waits for the first one on the GPU, adds the blocks' sums in order. The number of blocks depends only
+ * on sizes and the GPU. All other rows (odd widths, misaligned, wider, of mixed types) are processed element
+ * by element.
  *
- * A multiprocessor needs about 40 KB on their way to be served at the rate of its memory, all the time; what
- * is beyond that only makes longer the time in which, at the end, the last rows are computed and nothing
- * moves. So threads have few vectors each, and a block few rows at once. */
+ * A multiprocessor needs about 40 KB in flight all the time to use its full memory bandwidth. More only
+ * lengthens the end, when the last rows are computed and memory is idle. So threads have few vectors each,
+ * and a block few rows at once. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/slots.cuh"
 
 /* ---- by vectors ---- */
 
-/* Threads of a block, which is all that a multiprocessor has; stages of rows: those in work and those on
- * their way; bytes of all stages, but there are two where memory allows. */
+/* Threads of a block, the only one on a multiprocessor; stages of rows, in work and in flight; bytes of all
+ * stages, unless there are only two. */
 enum { RESIDENT = 512, MOST_STAGES = 3, STAGED = 144 * 1024 };
 
 template <typename T> struct GradVectors {
     const T *dy, *x, *gain;
     T *dx;
     const Real<T> *rstd, *mean;
-    Real<T> *partial; /* [2, blocks, width]: of dgain, of dbias; NULL: neither is wanted */
+    Real<T> *partial; /* [2, blocks, width]: of dgain, of dbias; NULL: neither is needed */
     Starts x_rows, dx_rows;
     bool add;   /* to dx */
     int stages; /* 1 to MOST_STAGES */
 };
 
 /* One thread's share: K vectors of the rows in work, in shared memory, and the sums of its columns. PLUS:
- * gains count from 1. */
+ * gains are stored minus 1. */
 template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
     typedef Real<T> R;
     enum { N = VEC<T>, P = VEC<R>, PARTS = N / P }; /* a vector's sums are PARTS vectors of P */
-    enum { KEEPS = K == 2 };                        /* a row's numbers, from its sums to its result */
+    enum { KEEPS = K == 2 };                        /* keep a row's numbers between its sums and its result */
     enum Operand { DY, X, OLD, OPERANDS };
     typedef Run<T, N> V;
     /* dy and x - mean of a vector. */
@@ -44,7 +44,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
     const Norm<R> &o;
     const GradVectors<T> &p;
     Team<R, true> team;
-    int width, threads, thread; /* of the block, and which one this is */
+    int width, threads, thread; /* number of threads of the block, and this thread's */
     BucketPool<V> slots;
     V gain[K];
     Pair kept[K];
@@ -63,19 +63,19 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         for (int i = 0; i < K * N; i++) gain_sum[i] = bias_sum[i] = 0;
     }
     __device__ __forceinline__ int column(int k) const { return (team.lane + k * team.size) * N; }
-    /* A vector that the row does not have counts as 0. */
+    /* A missing vector of the row counts as 0. */
     __device__ __forceinline__ bool has(int k) const { return column(k) < width; }
     __device__ __forceinline__ R gain_of(int k, int e) const {
         return PLUS ? 1 + gain[k].get(e) : gain[k].get(e);
     }
-    /* A warp's slots lie together, so that a thread's own are at constant distances. */
+    /* A warp's slots are contiguous, so that a thread's slots are at constant distances. */
     __device__ __forceinline__ BucketPool<V> slots_of(int stage) const {
         BucketPool<V> own = slots;
         own.first += (uint32_t)sizeof(V) * (uint32_t)(stage * (OPERANDS * K) * threads);
         return own;
     }
     static __device__ __forceinline__ int slot(Operand what, int k) { return (what * K + k) * 32; }
-    /* For vectors that no row has, once: nothing is fetched for them. */
+    /* Clears, once, vectors that no row has: nothing is copied to them. */
     __device__ __forceinline__ void clear(int stage) const {
         const BucketPool<V> own = slots_of(stage);
 #pragma unroll
@@ -100,7 +100,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         }
         __pipeline_commit();
     }
-    /* For the oldest of the stages that are on their way. */
+    /* Waits for the oldest stage in flight. */
     __device__ __forceinline__ void wait() const {
         static_assert(MOST_STAGES == 3, "a number of stages has no wait");
         if (p.stages == 3)
@@ -117,7 +117,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         for (int e = 0; e < N; e++) v.dy[e] = dy.get(e), v.x[e] = RMS ? x.get(e) : x.get(e) - mean;
         return v;
     }
-    /* Adds this row, if it is LIVE, to the sums of columns, and finds mean(dy g) and rstd mean(dy g xhat). */
+    /* Adds this row, if LIVE, to the sums of columns, and computes mean(dy g) and rstd mean(dy g xhat). */
     __device__ __forceinline__ void means(int stage, bool live, R mean, R rstd, R *sum, R *along) {
         const BucketPool<V> own = slots_of(stage);
         R s = 0, a = 0;
@@ -161,9 +161,9 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
             if (has(k)) *(V *)(out + k * team.size * N) = dx;
         }
     }
-    /* The block's sums of columns, all rows done, to row `block` of `out`. */
+    /* Writes the block's sums of columns, after all rows, to row `block` of `out`. */
     __device__ __forceinline__ void sum_block(const R *mine, V *shared, R *out) const {
-        /* The slots hold two operands of storage; this is no more. */
+        /* The slots have room for two operands of storage, which is enough. */
         static_assert(N * sizeof(R) <= 2 * sizeof(V),
                       "the sums of a block's columns do not fit into its slots");
         typedef Vec<R, P> Sums;
@@ -200,7 +200,7 @@ static __global__ void __launch_bounds__(RESIDENT) grad_vectors(Norm<Real<T>> o,
     typename Thread::V *slots = (typename Thread::V *)shared;
     wait_for_kernel_before();
     Thread t(o, p, room, slots);
-    /* Of a tensor with Starts: 31 bits, and one more for rows beyond its end. */
+    /* A tensor with Starts has 31-bit rows; one more bit is for rows after its end. */
     const uint32_t step = gridDim.x * blockDim.y, rows = (uint32_t)o.rows;
     uint32_t first = blockIdx.x * blockDim.y, row = first + threadIdx.y;
     int stage = 0;
@@ -235,18 +235,18 @@ template <typename T, int K> static GradKernel<T> grad_kernel(const Norm<Real<T>
     return o.plus != 0 ? grad_vectors<T, K, false, true> : grad_vectors<T, K, false, false>;
 }
 
-/* How norm_grad goes over rows of vectors; the same whichever outputs are wanted, so that two calls for some
- * of them each give what one call for all does. */
+/* How norm_grad iterates over rows of vectors. It does not depend on the outputs requested, so that two calls
+ * for some outputs each are bitwise equal to one call for all. */
 struct GradPlan {
     TeamShape shape;
-    int held; /* vectors of a thread; 0: it cannot */
+    int held; /* vectors per thread; 0: not possible */
     int blocks, stages;
-    int stage, most; /* bytes that a block has of a stage, and that it may have in all */
+    int stage, most; /* bytes of a stage, and the limit of all stages of a block */
 };
 
-/* Vectors of a thread, and so many threads for a row that as much of a block as can be has some of a row: its
- * slots are what is on its way. Of equals, the fewest where a row takes several warps, which shortens what is
- * computed after the last byte has come; else the most, since a warp then adds up more rows at once. */
+/* Chooses vectors per thread and threads per row so that as many threads of a block as possible have a part
+ * of a row, because the slots are the bytes in flight. Ties: if a row takes several warps, the fewest
+ * vectors, which shortens the end; else the most, since a warp then adds more rows at once. */
 static void choose_team(int64_t vectors, GradPlan *p) {
     int64_t best = 0;
     for (int held = 4; held >= 2; held--) {
@@ -260,7 +260,7 @@ static void choose_team(int64_t vectors, GradPlan *p) {
 }
 
 static GradPlan grad_plan(const Call *c) {
-    enum { OPERANDS = 3, BESIDE = 2048 }; /* bytes of a block beside its stages: sums, CUDA's own */
+    enum { OPERANDS = 3, BESIDE = 2048 }; /* bytes of a block in addition to its stages: sums, CUDA's own */
     const Tensor *x = c->in[1];
     const Cuda *gpu = cuda_of(c->device);
     GradPlan p = {};
@@ -303,7 +303,7 @@ template <typename R> static __global__ void dx_cells(Norm<R> o, GradCells p) {
         team.sums(sum, along);
         sum = o.rms ? (R)0 : sum * o.per_width;
         along *= o.per_width;
-        if (row >= o.rows) continue; /* in the last round only */
+        if (row >= o.rows) continue; /* only in the last round */
         for (int64_t i = team.lane; i < o.width; i += team.size) {
             const R g = p.dy.get<R>(dy + i) * (o.plus + p.gain.get<R>(i));
             p.dx.put_or_add(dx + i, rstd * (g - sum - (p.x.get<R>(x + i) - mean) * rstd * along), p.add);
@@ -331,8 +331,8 @@ static int64_t cells_chunks(int64_t rows) { return rows < CELLS_CHUNKS ? rows : 
 
 /* ---- sums of columns ---- */
 
-/* Adds up the blocks' sums of columns: dgain for y = 0, dbias for 1. A thread has every SUM_PARTS-th block's,
- * SUM_LOADS of them on their way at once. */
+/* Adds the blocks' sums of columns: dgain for y = 0, dbias for 1. A thread adds every SUM_PARTS-th block's,
+ * with SUM_LOADS loads in flight. */
 enum { SUM_COLUMNS = 32, SUM_PARTS = 16, SUM_LOADS = 10 };
 template <typename R>
 static __global__ void __launch_bounds__(SUM_COLUMNS *SUM_PARTS)
@@ -366,12 +366,12 @@ static __global__ void __launch_bounds__(SUM_COLUMNS *SUM_PARTS)
     out.put(column, add ? old + sum : sum);
 }
 
-/* Behind the kernel that writes `partial`. */
+/* Runs after the kernel that writes `partial`. */
 template <typename R>
 static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_t width) {
     const Tensor *dgain = c->out[1], *dbias = c->out[2];
     const dim3 grid((unsigned)ceil_div(width, SUM_COLUMNS), dbias ? 2 : 1), block(SUM_COLUMNS, SUM_PARTS);
-    /* Else a multiprocessor gives memory back to its cache before it takes a block. */
+    /* Otherwise a multiprocessor returns memory to its cache before it takes a block. */
     CUDA_CHECK(cudaFuncSetAttribute(sum_columns<R>, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
     launch_pdl(c, grid, block, 0, sum_columns<R>, partial, blocks, width, cells(dgain), cells(dbias),
@@ -380,7 +380,7 @@ static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_
 
 /* ---- norm_grad ---- */
 
-/* Bytes for the sums of columns, whichever way the rows go; 0 if they are not wanted. */
+/* Bytes for the sums of columns, the same for both kernels; 0 if they are not needed. */
 static size_t partial_bytes(const Call *c) {
     const Tensor *x = c->in[1];
     const int64_t rows = tensor_rows(x), chunks = cells_chunks(rows);
@@ -389,7 +389,7 @@ static size_t partial_bytes(const Call *c) {
     return 2 * (size_t)(p.blocks > chunks ? p.blocks : chunks) * (size_t)tensor_width(x) * sizeof(double);
 }
 
-/* Whether it took the call. */
+/* Whether it processed the call. */
 template <typename T> static bool grad_by_vectors(const Call *c, void *partial) {
     const Tensor *dy = c->in[0], *x = c->in[1], *gain = c->in[2], *rstd = c->in[3], *mean = c->in[4],
                  *dx = c->out[0];
@@ -406,7 +406,7 @@ template <typename T> static bool grad_by_vectors(const Call *c, void *partial) 
     const auto kernel = plan.held == 2   ? grad_kernel<T, 2>(o)
                         : plan.held == 3 ? grad_kernel<T, 3>(o)
                                          : grad_kernel<T, 4>(o);
-    /* A kernel's settings belong to all threads of the process: they are the same for every call. */
+    /* A kernel's attributes are shared by all threads of the process; they are the same for every call. */
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.most));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));

@@ -1,5 +1,5 @@
-/* The ops of kernels/cpu/optimizer.c, each one launch for all pieces: a thread block takes one, or a warp.
- * The steps update their operands in place; the sums are written or added to. */
+/* The ops of kernels/cpu/optimizer.c. Each is one launch for all pieces; a thread block, or a warp, processes
+ * a piece. The steps update their operands in place; the sums are written or added to. */
 #include <stddef.h>
 
 #include "kernels/cuda/pdl.cuh"
@@ -25,7 +25,7 @@ struct Pieces {
         if (row) return row[i];
         return {begin, n - begin < PIECE_MOST ? n - begin : PIECE_MOST, 0};
     }
-    /* What of a piece that was loaded may be touched. */
+    /* The part of a loaded piece that may be accessed. */
     __device__ __forceinline__ FlatPiece checked(FlatPiece p) const {
         if (p.begin < 0 || p.count < 0 || p.count > PIECE_MOST || p.begin + p.count > n || p.group < 0 ||
             p.group >= STEP_GROUPS) {
@@ -59,9 +59,9 @@ static void step_types(const char *op, const Call *c, const Tensor *state, bool 
           dtype_name((DType)param));
 }
 
-/* A step's numbers: in memory, where a CUDA graph finds those of its time, or in the launch. */
+/* The source of a step's numbers: memory, where a CUDA graph finds the current ones, or the launch. */
 struct StepSource {
-    const StepNumbers *memory; /* NULL: `own` */
+    const StepNumbers *memory; /* NULL: use `own` */
     StepNumbers own;
 };
 
@@ -73,11 +73,11 @@ static StepSource step_source(const Call *c, const StepNumbers &own) {
     return {t ? (const StepNumbers *)t->data : NULL, own};
 }
 
-/* Those of a piece. */
+/* The numbers for a piece. */
 template <typename R> struct Step { R lr, decay, scale, unbias1, unbias2; };
 
-/* Elements [i, i + N) of x, of which those before `end` are there. INSIDE: all, at a multiple of 16 bytes (of
- * the run's, if that is less). */
+/* Elements [i, i + N) of x that are before `end`. INSIDE: all are, at a multiple of 16 bytes (or of the run's
+ * size, if that is less). */
 template <bool INSIDE, typename T, int N>
 __device__ __forceinline__ void get_run(const T *x, int64_t i, int64_t end, bool aligned, Run<T, N> *run) {
     *run = INSIDE ? load_run<T, N>(x + i, 0, N, true) : load_run<T, N>(x, i, end, aligned);
@@ -90,8 +90,8 @@ __device__ __forceinline__ void put_run(T *x, int64_t i, int64_t end, bool align
         store_run<T, N>(x, i, end, aligned, run);
 }
 
-/* Which pieces a block takes: of each group of `apart` blocks, which has apart * each pieces, block b has b,
- * b + apart, ... So what is touched at a time lies together, and there are blocks enough that none is left
+/* The pieces of a block. In each group of `apart` blocks, which has apart * each pieces, block b has b, b +
+ * apart, ... So pieces accessed at the same time are contiguous, and there are enough blocks that none runs
  * alone at the end. */
 struct Turns {
     unsigned apart, each;
@@ -104,7 +104,7 @@ struct Turns {
         return all < pieces ? all : pieces;
     }
 };
-/* TOGETHER, LEAST_BLOCKS: of a multiprocessor, if there are pieces for so many. */
+/* TOGETHER, LEAST_BLOCKS: per multiprocessor, if there are enough pieces. */
 enum { TOGETHER = 8, MOST_EACH = 16, LEAST_BLOCKS = 64 };
 
 static Turns turns_of(const Call *c, int64_t pieces) {
@@ -115,9 +115,9 @@ static unsigned turns_grid(const Turns &t, int64_t pieces) {
     return (unsigned)(ceil_div(pieces, t.apart * t.each) * t.apart);
 }
 
-/* Rule: what is done with N elements from i on, of which there are some before `end`, all and aligned ones if
- * it is of a WHOLE piece. It loads what it needs of them (into Rule::Loaded), then updates them. */
-enum { UPDATES_AT_ONCE = 4 }; /* thread blocks of a multiprocessor: enough loads are under way */
+/* A Rule processes N elements from i on, of which at least one is before `end`; for a WHOLE piece all are,
+ * and aligned. It loads them (into Rule::Loaded), then updates them. */
+enum { UPDATES_AT_ONCE = 4 }; /* thread blocks of a multiprocessor, for enough loads in flight */
 template <bool WHOLE, class Rule>
 __device__ __forceinline__ void update_piece(const Rule &rule, const Step<typename Rule::R> &s, int64_t i,
                                              int64_t end, bool aligned) {
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(typename Rule::R) == 4 ? UPDAT
         const Step<R> s = of_group[piece.group];
         const bool aligned = all_aligned && piece.begin % N == 0;
         const int64_t i = piece.begin + (int)threadIdx.x * N, end = piece.begin + piece.count;
-        if (at + turns.apart < stop) next = pieces.load(at + turns.apart); /* on its way meanwhile */
+        if (at + turns.apart < stop) next = pieces.load(at + turns.apart); /* loads in the background */
         if (aligned && piece.count == PIECE_MOST)
             update_piece<true>(rule, s, i, end, true);
         else
@@ -171,8 +171,8 @@ template <class Rule> static void launch_update(const Call *c, const Rule &rule,
                pieces, turns, aligned);
 }
 
-/* P: of parameters, G: of the gradient, M and V: of the moments; value: parameters of P or of 16 bits, or
- * none. Multiply-adds are written as such: which ones the compiler would make may differ from place to place. */
+/* Types: P of parameters, G of the gradient, M and V of the moments; value: parameters as P or 16 bits, or
+ * absent. Multiply-adds are explicit, because the compiler might fuse differently in different places. */
 template <typename P, typename G, typename M, typename V> struct Adamw {
     typedef P R;
     enum { N = VEC<P> };
@@ -329,9 +329,9 @@ extern "C" void cuda_sgd(const Call *c) {
         REAL_SWITCH(c->in[0]->dtype, step_sgd<R, R>(c));
 }
 
-/* ---- the norm's part in it ---- */
+/* ---- the norm's part of a step ---- */
 
-/* One thread: limb by limb, as the host does it. */
+/* One thread, limb by limb, like the host. */
 static __global__ void clip(const int64_t *sum, const StepNumbers *from, double most, StepNumbers *step,
                             ClipOutcome *outcome) {
     __shared__ ExactSum squares;
@@ -355,13 +355,13 @@ extern "C" void cuda_clip(const Call *c) {
                (ClipOutcome *)outcome->data);
 }
 
-/* ---- exact sums (base/exact_sum.h) of numbers that are not negative: each thread adds into WINDOW limbs of
- * its own from limb `base` on, which it moves when a number does not fit; then the block adds them up. A limb
- * has room for 2^31 numbers. Adding integers, nothing depends on the order ---- */
+/* ---- exact sums (base/exact_sum.h) of non-negative numbers: each thread adds to its own WINDOW limbs from
+ * limb `base` on, and moves the window when a number does not fit; then the block adds the windows. A limb
+ * can take 2^31 numbers. Adding integers does not depend on the order ---- */
 
 typedef unsigned long long Word; /* of atomicAdd */
 
-/* CHUNKS: limbs that a number touches. */
+/* CHUNKS: number of limbs that a number overlaps. */
 enum { WINDOW = 5, LIMB_BITS = 32, CHUNKS = 3, COLLECTORS = THREADS / EXACT_LIMBS };
 static_assert(sizeof(ExactSum) == EXACT_WORDS * sizeof(Word) && (int)EXACT_WORDS <= (int)THREADS,
               "a thread for each word");
@@ -409,11 +409,11 @@ __device__ __forceinline__ void add_exactly(Sums *s, double x) {
     s->window[k + 2][t] += (int64_t)high;
 }
 
-/* What limb i hands on to the next, as normalise() of exact_sum.c has it. */
+/* The carry of limb i to the next, as in normalise() of exact_sum.c. */
 __device__ __forceinline__ int64_t carry_of(const Word *word, int i) {
     return i >= 0 && i < EXACT_LIMBS - 1 ? (int64_t)word[i] / ((int64_t)1 << LIMB_BITS) : 0;
 }
-/* Carries all at once, until there are none. */
+/* Propagates all carries at once, until there are none. */
 __device__ __forceinline__ void normalise(Word *word) {
     const int i = threadIdx.x;
     for (;;) {
@@ -424,7 +424,7 @@ __device__ __forceinline__ void normalise(Word *word) {
     }
 }
 
-/* Adds to the output, or, if nobody else does, writes it. */
+/* Adds to the output or, if `alone`, writes it. */
 __device__ __forceinline__ void end_sums(Sums *s, Word *out, bool alone) {
     __syncthreads();
     const int limb = threadIdx.x % EXACT_LIMBS, first = threadIdx.x / EXACT_LIMBS;
@@ -460,9 +460,9 @@ __global__ void normal_sum(Word *out) {
 
 /* ---- sum of squares ---- */
 
-/* A warp takes a piece: if it is whole, as many blocks of SUM_BLOCK elements as a warp has lanes. LANES lanes
- * share a block, in each turn the warp takes GROUPS of them, and in the end each lane has the sum of one. The
- * order inside a block depends on the type alone. */
+/* A warp processes a piece; a WHOLE piece has as many blocks of SUM_BLOCK elements as a warp has lanes. LANES
+ * lanes share a block. In each turn the warp processes GROUPS blocks; at the end each lane has the sum of one
+ * block. The order inside a block depends on the type alone. */
 enum { LANES = 8, GROUPS = WARP / LANES, TURNS = WARP / GROUPS, SHARE = SUM_BLOCK / LANES };
 static_assert(TURNS == LANES && (int)PIECE_MOST == WARP * (int)SUM_BLOCK, "one block for each lane");
 
@@ -484,8 +484,8 @@ __device__ __forceinline__ double share_of_a_block(const T *x, int turn, int n, 
     return sum;
 }
 
-/* Each step of the second loop halves the turns that a lane is busy with, and doubles the lanes whose shares
- * it has added up. */
+/* Each step of the second loop halves the number of turns that a lane processes, and doubles the number of
+ * lanes whose shares it has added. */
 template <typename T> __device__ __forceinline__ double sum_of_a_block(const T *x) {
     double part[TURNS];
 #pragma unroll
@@ -533,7 +533,7 @@ __global__ void __launch_bounds__(THREADS, 3)
     end_sums(&s, out, alone);
 }
 
-/* A thread block takes a piece, a thread a block of it. */
+/* One piece per thread block, one of its blocks per thread. */
 __global__ void __launch_bounds__(THREADS)
     squares_of_blocks(Cells x, Pieces pieces, int64_t block, Word *out, bool add, bool alone) {
     __shared__ Sums s;
@@ -566,7 +566,7 @@ extern "C" void cuda_sum_squares(const Call *c) {
     const Pieces pieces = pieces_of(c);
     CHECK(block > 0 && PIECE_MOST % block == 0, "sum_squares: blocks of %lld elements", (long long)block);
     const bool by_warp = block == SUM_BLOCK, add = accumulates(c->out[0]), aligned = aligned_16(x->data);
-    /* Not many thread blocks: the end of one takes as long as a piece. */
+    /* Few thread blocks, because the end of one takes as long as a piece. */
     const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * 16;
     const int64_t want = by_warp ? ceil_div(pieces.count, THREADS / WARP) : pieces.count;
     const unsigned grid = (unsigned)(want < most ? want : most);

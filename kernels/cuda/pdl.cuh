@@ -1,36 +1,37 @@
-/* Kernels whose blocks may take their places while the kernel before them still runs ("programmatic dependent
- * launch" of sm_90; elsewhere they start when that has ended), so that a kernel's launch takes no time of its
- * own.
+/* Programmatic dependent launch (sm_90): the blocks of such a kernel become resident while the previous
+ * kernel still runs, which hides the launch time. On other GPUs they start when the previous kernel has
+ * ended.
  *
- * Such a kernel first of all waits, in all threads, then allows the next one:
- * - Before it waits it touches no memory that any kernel may write or still read, gains and tables included;
- *   its arguments are safe. So it does not matter that the kernel before still reads what this one writes.
- * - Kernels end in order: none ends before its wait, which is when the one before has ended. So who waits, or
- *   is launched without all this (libraries' kernels, copies, events), has all before it behind it. */
+ * All threads of such a kernel first wait, then allow the next kernel:
+ * - Before the wait it reads and writes no memory that another kernel may write or still read, including
+ *   gains and tables. Its arguments are safe. So the previous kernel may still read what this one will write.
+ * - Kernels end in order: no kernel ends before its wait, which ends after the previous kernel. So a kernel
+ *   that waits, and any later work of another kind (libraries' kernels, copies, events), runs after all
+ *   earlier work. */
 #ifndef ISOTRON_KERNELS_CUDA_PDL_CUH
 #define ISOTRON_KERNELS_CUDA_PDL_CUH
 
 #include "kernels/cuda/common.cuh"
 
-/* The kernel before has ended and all it has written is visible. */
+/* Returns when the previous kernel has ended and its writes are visible. */
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" : : : "memory");
 #endif
 }
-/* When all blocks have called this, or ended, blocks of the next kernel may come. */
+/* Blocks of the next kernel may start when all blocks have called this or ended. */
 __device__ __forceinline__ void allow_next_kernel() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
 }
-/* Both, at the start of a kernel. */
+/* Waits, then allows the next kernel: at the start of a kernel. */
 __device__ __forceinline__ void start_pdl() {
     wait_for_kernel_before();
     allow_next_kernel();
 }
 
-/* Whether the GPU runs code that waits: of a build for older ones it runs theirs, which does not. */
+/* Whether the GPU runs code with waits. A build for older GPUs has code without them. */
 static inline bool waits_for_kernels(Cuda *gpu, const void *kernel) {
     if (!gpu->code) {
         cudaFuncAttributes a;
@@ -40,7 +41,7 @@ static inline bool waits_for_kernels(Cuda *gpu, const void *kernel) {
     return gpu->code >= 90;
 }
 
-/* Launches such a kernel, with so many bytes of shared memory. */
+/* Launches such a kernel with `shared` bytes of shared memory. */
 template <typename... P, typename... A>
 static inline void launch_pdl(const Call *c, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
                               A... args) {

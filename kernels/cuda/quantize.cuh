@@ -1,4 +1,4 @@
-/* The scales of FP8 operands, bit by bit those of kernels/cpu/quantize.c. */
+/* The scales of FP8 operands, bitwise equal to those of kernels/cpu/quantize.c. */
 #ifndef ISOTRON_KERNELS_CUDA_QUANTIZE_CUH
 #define ISOTRON_KERNELS_CUDA_QUANTIZE_CUH
 
@@ -12,17 +12,17 @@ __device__ __forceinline__ float scale_for(float amax, float most, float otherwi
     return isinf(scale) ? FLT_MAX : scale;
 }
 
-/* The powers of two that blocks are scaled by. */
+/* The scale of a block: a power of two. */
 __device__ __forceinline__ float power_of_two_scale(float amax, float most) {
     return __uint_as_float(__float_as_uint(scale_for(amax, most, 1)) & 0xff800000u);
 }
 
-/* The largest |x| as a float: rounding keeps the order, so that it may come first. A NaN is passed over. */
+/* The largest |x| as a float; x may be rounded first, because rounding keeps the order. Ignores a NaN. */
 template <typename T> __device__ __forceinline__ float larger_size(float most, T x) {
     return fmaxf(most, fabsf((float)to_real<Real<T>>(x)));
 }
 
-/* The same of many elements at once: two of 16 bits are one comparison. */
+/* The largest size of many elements: two 16-bit elements are one comparison. */
 template <typename T> struct Largest {
     static constexpr bool IN_PAIRS = sizeof(T) == 2;
     typedef typename std::conditional<std::is_same<T, fp16>::value, __half2, __nv_bfloat162>::type Pair;
@@ -53,7 +53,7 @@ template <typename T> struct Largest {
     }
 };
 
-/* Of a whole tensor. */
+/* The scale of a full tensor. */
 __device__ __forceinline__ float scale_of(const Cells &state) {
     const float scale = state.get<float>(0);
     return scale > 0 ? scale : 1;

@@ -1,12 +1,13 @@
 /* The op of kernels/cpu/rope.c. Written or added to: y.
- * A thread has a run of pairs of some neighbouring heads of a token, which are all on their way from memory
- * before the first is rotated, and loads their cosines and sines once; what is not rotated are more runs. A
- * block is [tokens][shares of the heads][runs], and small: a multiprocessor has several, one of which
- * computes while others wait for memory, and the last ones of all are soon done. */
+ *
+ * A thread processes a run of pairs in some neighbouring heads of a token. All loads are in flight before the
+ * first rotation, and cosines and sines are loaded once. Elements without rotation are additional runs. A
+ * block is [tokens][shares of the heads][runs], and small: a multiprocessor has several, so that one computes
+ * while others wait for memory, and the last blocks end soon. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/vectors.cuh"
 
-/* HEADS: of a share. RESIDENT: blocks of a multiprocessor. CUDA's limits of a block's third dimension, of a
+/* HEADS: per share. RESIDENT: blocks per multiprocessor. CUDA's limits of a block's third dimension, and of a
  * grid's second and third. */
 enum { THREADS = 160, RESIDENT = 4, HEADS = 4, MOST_DEEP = 64, MOST_BLOCKS = 65535 };
 
@@ -17,17 +18,17 @@ template <typename T> struct Rope {
     T *y;
     const Real<T> *cos, *sin;
     const int64_t *position;
-    int64_t table;                     /* its positions */
+    int64_t table;                     /* number of positions */
     int64_t x_stride[4], y_stride[4];  /* of positions, samples, groups, heads */
     uint32_t tokens, samples, length;  /* length: tokens of a sample */
     uint32_t heads, per_group, shares; /* of a token; share i has heads from i * HEADS on */
-    int half, rest;                    /* of a head: pairs, elements behind them */
+    int half, rest;                    /* of a head: pairs, elements after them */
     int pair_runs, rest_runs;
     Real<T> sign;
     bool interleaved, add;
 };
 
-/* Elements [first, first + N) of a row of n, all of which are there if the rows are ALIGNED. */
+/* Elements [first, first + N) of a row of n. ALIGNED: all of them exist. */
 template <bool ALIGNED, int N, typename T>
 __device__ __forceinline__ Run<T, N> get_run(const T *row, int first, int n) {
     if constexpr (ALIGNED)
@@ -43,8 +44,8 @@ __device__ __forceinline__ void put_run(T *row, int first, int n, const Run<T, N
         store_run<T, N>(row, first, n, false, run);
 }
 
-/* Of a head's run of pairs: their first elements and their second, or the first N of 2N elements and the
- * others; and where in the head they are. */
+/* A run of pairs of a head: the first and the second elements of the pairs, or the first N of 2N elements and
+ * the others; and their offset in the head. */
 template <typename T> struct Turned { Run<T, VEC<T>> low, high; };
 struct Places {
     int low, low_end, high, high_end;
@@ -63,14 +64,14 @@ __device__ __forceinline__ Turned<T> load_pairs(const T *head, const Places &at)
             get_run<ALIGNED, VEC<T>>(head, at.high, at.high_end)};
 }
 
-/* fma: whichever way the compiler would contract, all runs are rounded alike. */
+/* Explicit fma, so that all runs are rounded alike whatever the compiler would contract. */
 template <typename R> __device__ __forceinline__ void turn(R *first, R *second, R cos, R sin) {
     const R a = *first, b = *second;
     *first = fma(a, cos, -(b * sin));
     *second = fma(b, cos, a * sin);
 }
 
-/* y: the head that it is added to. */
+/* y: the head to add to. */
 template <bool ALIGNED, typename T>
 __device__ __forceinline__ void turn_all(const Rope<T> &o, Turned<T> *p, const T *y, const Places &at,
                                          const Run<Real<T>, VEC<T>> &cos, const Run<Real<T>, VEC<T>> &sin) {
@@ -94,10 +95,10 @@ __device__ __forceinline__ void turn_all(const Rope<T> &o, Turned<T> *p, const T
     p->high.fill(v + N);
 }
 
-/* Where a head of x or y begins in its token, and where the next one does: one division for all heads of a
- * share, since a division takes longer than what is done with a vector. */
+/* The offset of a head of x or y in its token, and of the following heads. One division for all heads of a
+ * share, since a division takes longer than the work on a vector. */
 struct Head {
-    int64_t at, next_head, next_group; /* how far on a head is that follows in its group, or begins one */
+    int64_t at, next_head, next_group; /* distance to the next head in its group, or in the next group */
     uint32_t in_group, per_group;
 
     template <typename T>
@@ -113,14 +114,14 @@ struct Head {
     }
 };
 
-/* One token of x and y, at which place in the table; nothing is done to one that has none. */
+/* One token of x and y, and its position in the table. A missing token is skipped. */
 template <typename T> struct Token {
     const T *x;
     T *y;
     int64_t position;
 };
 
-/* U heads from `first` on, as far as there are any. */
+/* Processes at most U heads from `first` on. */
 template <bool ALIGNED, int U, typename T>
 __device__ __forceinline__ void rotate_heads(const Rope<T> &o, const Token<T> &t, uint32_t first, int run) {
     constexpr int N = Rope<T>::N;

@@ -1,5 +1,5 @@
-/* Rows that several threads work on together: teams of threads and their sums, and where the rows of a
- * strided tensor begin, for kernels that touch each row once. */
+/* Teams: groups of threads that process a row together, their sums, and the first elements of rows of a
+ * strided tensor. For kernels that touch each row once. */
 #ifndef ISOTRON_KERNELS_CUDA_ROW_TEAM_CUH
 #define ISOTRON_KERNELS_CUDA_ROW_TEAM_CUH
 
@@ -7,16 +7,16 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* A team is 1, 2, 4, ... or 32 threads of a warp or some whole warps; a block is `count` of them: its threads
- * are numbered (size, count). */
+/* A team is 1, 2, 4, ... or 32 threads of a warp, or several whole warps. A block has `count` teams; its
+ * threads are numbered (size, count). */
 struct TeamShape {
-    int size, count; /* threads of a team, teams of a block */
+    int size, count; /* threads per team, teams per block */
 };
 enum { TEAM_LARGEST = 1024, TEAM_BLOCK = 256 /* threads of a block of small teams */ };
 
-/* For rows of so many parts, one or less to a thread; at most TEAM_LARGEST. A block has at most `block`
- * threads, a multiple of 32 up to 512, or one team that is larger. Teams of several warps share a block if
- * they have MANY: else their barrier is the block's. */
+/* The team for rows of `parts` parts, at most one per thread; at most TEAM_LARGEST. A block has at most
+ * `block` threads (a multiple of 32 up to 512), or one larger team. Teams of several warps share a block only
+ * with MANY, because without it their barrier is the block's. */
 static inline TeamShape team_for(int64_t parts, int block, bool many) {
     TeamShape t = {1, 1};
     if (parts > 32)
@@ -29,9 +29,9 @@ static inline TeamShape team_for(int64_t parts, int block, bool many) {
 static inline int team_threads(TeamShape s) { return s.size * s.count; }
 static inline dim3 team_block(TeamShape s) { return dim3((unsigned)s.size, (unsigned)s.count); }
 
-/* A thread's view of its team. All threads of a block call the sums, equally often; all of a team get the
- * result, and wait for nobody else. Two parts of `room` serve in turn: who writes to one again has passed a
- * barrier that the team reached after reading it. */
+/* A thread's view of its team. All threads of a block must call the sums equally often; all threads of a team
+ * get the result, without waiting for other teams. Two halves of `room` alternate: before a thread writes to
+ * a half again, its team has passed a barrier after reading it. */
 template <typename R, bool MANY> struct Team {
     enum { ROOM = 128 }; /* elements of shared memory */
     int size, lane, index;
@@ -49,7 +49,7 @@ template <typename R, bool MANY> struct Team {
         across_warps<false>(x, nothing);
         return x;
     }
-    /* Each of a and b becomes its sum. */
+    /* Replaces a and b by their sums. */
     __device__ __forceinline__ void sums(R &a, R &b) {
         if (size > 32) {
             across_warps<true>(a, b);
@@ -61,7 +61,7 @@ template <typename R, bool MANY> struct Team {
 
   private:
     R *room;
-    int warps, half; /* half of the power of two that is not less than them */
+    int warps, half; /* half of the smallest power of two that is not less than `warps` */
     int turn = 0;
 
     __device__ __forceinline__ R within_warp(R x) const {
@@ -69,7 +69,7 @@ template <typename R, bool MANY> struct Team {
         for (int k = size / 2; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
         return x;
     }
-    /* A block with barriers of teams takes all 16 that it may have, and leaves few for other blocks. */
+    /* A block with team barriers uses all 16 barriers that it may have, which leaves few for other blocks. */
     __device__ __forceinline__ void wait() const {
         if constexpr (MANY)
             asm volatile("bar.sync %0, %1;" : : "r"(index + 1), "r"(size) : "memory");
@@ -96,8 +96,8 @@ template <typename R, bool MANY> struct Team {
     }
 };
 
-/* 16 bytes that this kernel does not write. An asm, so that the compiler neither moves the load to before
- * wait_for_kernel_before() nor keeps it back for want of registers. */
+/* Loads 16 bytes that this kernel does not write. In asm, so that the compiler neither moves the load before
+ * wait_for_kernel_before() nor delays it to save registers. */
 template <typename V> __device__ __forceinline__ V constant_vector(const V *p) {
     static_assert(sizeof(V) == sizeof(uint4), "a vector has 16 bytes");
     uint4 bits;
@@ -109,12 +109,12 @@ template <typename V> __device__ __forceinline__ V constant_vector(const V *p) {
     return v;
 }
 
-/* Where rows begin, as Rows, but quick to compute: dimensions that follow one another in memory count as one,
- * of which there may be three, and row numbers have 31 bits. */
+/* The first elements of rows, as in Rows, but fast to compute. Dimensions that are contiguous in memory count
+ * as one; at most three are allowed, and row numbers have 31 bits. */
 struct Starts {
     uint32_t inner, middle; /* sizes of the inner dimensions */
     int64_t stride[3];
-    bool even; /* all rows are stride[2] from the one before: no division, which takes longer than a vector */
+    bool even; /* consecutive rows are stride[2] apart: no division, which would take longer than a vector */
 
     __host__ __device__ __forceinline__ int64_t operator()(int64_t row) const {
         if (even) return row * stride[2];
@@ -122,7 +122,7 @@ struct Starts {
         return outer / middle * stride[0] + outer % middle * stride[1] + r % inner * stride[2];
     }
 };
-/* Whether t's rows are like that. */
+/* Whether t's rows allow Starts. */
 static inline bool starts_of(const Tensor *t, Starts *out) {
     int64_t size[3] = {1, 1, 1}, stride[3] = {0, 0, 0};
     int n = 0;

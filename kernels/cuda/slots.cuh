@@ -1,6 +1,5 @@
-/* Vectors of 16 bytes in shared memory, on their way there from global memory while the threads that will
- * read them compute: each thread waits (cuda_pipeline.h) for what it has fetched itself, and reads nothing
- * else. */
+/* Vectors of 16 bytes that are copied from global to shared memory while the threads that will read them
+ * compute. Each thread waits (cuda_pipeline.h) for its own copies and reads only those. */
 #ifndef ISOTRON_KERNELS_CUDA_SLOTS_CUH
 #define ISOTRON_KERNELS_CUDA_SLOTS_CUH
 
@@ -8,8 +7,8 @@
 
 #include "kernels/cuda/vectors.cuh"
 
-/* By their address in shared memory: from a pointer the compiler computes it again for each access, with an
- * instruction that takes longer than the access. Made by all threads of a warp. */
+/* Slots by their address in shared memory: from a pointer the compiler recomputes it for each access, with an
+ * instruction that takes longer than the access. All threads of a warp must construct it. */
 template <typename V> struct BucketPool {
     uint32_t first;
 
@@ -30,7 +29,7 @@ template <typename V> struct BucketPool {
                      : "r"(first + 16 * i), "r"(v.word(0)), "r"(v.word(1)), "r"(v.word(2)), "r"(v.word(3))
                      : "memory");
     }
-    /* Part of the group that the next __pipeline_commit ends. */
+    /* Belongs to the group that the next __pipeline_commit ends. */
     __device__ __forceinline__ void fetch(int i, const void *x) const {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                      :

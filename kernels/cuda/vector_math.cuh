@@ -1,6 +1,6 @@
-/* exp and the logistic function with the bits of kernels/cpu/vector_math.h (the method is described there): a
- * router compares scores, and those that are equal or neighbours there must be so here, or tokens would go to
- * other experts. The intrinsics are what the compiler does not fuse. */
+/* exp and the logistic function, bitwise equal to kernels/cpu/vector_math.h, which describes the method. A
+ * router compares scores, so a difference in the last bit could send tokens to other experts. Intrinsics
+ * prevent the compiler from fusing operations. */
 #ifndef ISOTRON_KERNELS_CUDA_VECTOR_MATH_CUH
 #define ISOTRON_KERNELS_CUDA_VECTOR_MATH_CUH
 

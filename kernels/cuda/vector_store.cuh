@@ -1,6 +1,5 @@
-/* Stores of whole vectors. Where a kernel has several of them, or another path that stores the same elements
- * one by one, the compiler may take them apart into stores of elements; what is behind an asm it leaves
- * whole. */
+/* Stores of whole vectors. If a kernel has several of them, or another path that stores the same elements one
+ * by one, the compiler may split them into stores of elements. It does not split an asm. */
 #ifndef ISOTRON_KERNELS_CUDA_VECTOR_STORE_CUH
 #define ISOTRON_KERNELS_CUDA_VECTOR_STORE_CUH
 
@@ -14,7 +13,7 @@ __device__ __forceinline__ void store_16(void *at, uint4 x) {
                  : "memory");
 }
 
-/* A whole number of 16 bytes, at a multiple of them. */
+/* Stores a multiple of 16 bytes at an aligned address. */
 template <typename V> __device__ __forceinline__ void store_whole(V *at, const V &x) {
     static_assert(sizeof(V) % 16 == 0, "not a whole number of stores");
 #pragma unroll

@@ -1,6 +1,6 @@
-/* Runs of neighbouring elements, for kernels whose every thread takes one: in accesses of 16 bytes where the
- * run lies inside its row and is aligned, else element by element. What is computed from a run is the same
- * code in both cases, so that a result's bits depend neither on alignment nor on where a row ends. */
+/* Runs of neighbouring elements, one per thread: loaded in 16-byte accesses if the run is aligned and inside
+ * its row, else element by element. The computation is the same code in both cases, so results depend neither
+ * on alignment nor on the end of a row. */
 #ifndef ISOTRON_KERNELS_CUDA_VECTORS_CUH
 #define ISOTRON_KERNELS_CUDA_VECTORS_CUH
 
@@ -9,8 +9,8 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* N elements as the words that hold them: taken apart only when they are used, so that loads of several runs
- * can be under way at once. */
+/* N elements as the words that contain them. They are unpacked only when they are used, so that loads of
+ * several runs can be in flight at once. */
 template <typename T, int N> struct Run {
     static constexpr int WORDS = N * (int)sizeof(T) / 4, V = WORDS < 4 ? WORDS : 4;
     static_assert(WORDS > 0 && WORDS % V == 0, "not a whole number of accesses");
@@ -57,7 +57,7 @@ template <typename T, int N> struct Run {
 #pragma unroll
         for (int i = 0; i < WORDS; i++) word(i) = 0;
     }
-    /* All elements: two of 16 bits are one instruction. */
+    /* Sets all elements; two 16-bit elements are one instruction. */
     __device__ __forceinline__ void fill(const Real<T> *x) {
         if constexpr (sizeof(T) == 2) {
 #pragma unroll
@@ -74,7 +74,7 @@ template <typename T, int N> struct Run {
             for (int k = 0; k < N; k++) put(k, x[k]);
         }
     }
-    /* Of those that are no NaN; NaN if all are. */
+    /* The largest element that is not NaN; NaN if all are. */
     __device__ __forceinline__ Real<T> largest() const {
         if constexpr (sizeof(T) == 2) {
             Run<T, 2> best;
@@ -100,8 +100,8 @@ template <typename T, int N> struct Run {
     typedef typename std::conditional<is_half, __half2, __nv_bfloat162>::type Pair;
 };
 
-/* Elements [first, first + N) of a row of n; those outside [0, n) count as 0 and are not touched. `aligned`:
- * every run inside the row begins at a multiple of 16 bytes (of the run's, if that is less). */
+/* Elements [first, first + N) of a row of n; those outside [0, n) read as 0 and are not accessed. `aligned`:
+ * every run inside the row begins at a multiple of 16 bytes (or of the run's size, if that is less). */
 template <typename T, int N>
 __device__ __forceinline__ Run<T, N> load_run(const T *row, int64_t first, int64_t n, bool aligned) {
     typedef Run<T, N> Many;

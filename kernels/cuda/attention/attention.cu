@@ -1,15 +1,15 @@
-/* The ops of kernels/cpu/attention.c, with the same formulas, where cuDNN does not do them: here F64 and F32
- * with multiply-adds, in attention_mma.cu 16-bit storage.
+/* The ops of kernels/cpu/attention.c, with the same formulas, for calls that cuDNN does not support: F64 and
+ * F32 with multiply-adds here, 16-bit storage in attention_mma.cu.
  *
  * The backward has no sums across blocks: one pass over tiles of rows for dq, one over tiles of keys for dk
- * and dv, each computing the probabilities again from lse; a block of the second takes the rows of its
- * group's heads in order. Before them sum(dy * y) and the keys that each row sees go to scratch memory.
- * Written: y, lse. Written or added to: dq, dk, dv. */
+ * and dv. Each recomputes the probabilities from lse. A block of the second pass processes the rows of its
+ * group's heads in order. Before both passes, sum(dy * y) and the keys that each row sees are written to
+ * scratch memory. Written: y, lse. Written or added to: dq, dk, dv. */
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/flash.cuh"
 
-/* A tile is SIDE * N rows by as many keys, N x N for each of SIDE x SIDE threads; CHUNK columns of heads are
- * in shared memory for a GEMM over them, COLUMNS for one over keys or rows. */
+/* A tile is SIDE * N rows by as many keys, N x N for each of SIDE x SIDE threads. CHUNK columns of heads are
+ * in shared memory for a GEMM over them, COLUMNS for a GEMM over keys or rows. */
 enum { SIDE = 16, THREADS = SIDE * SIDE, CHUNK = 32, COLUMNS = 64, BLOCKS = HEAD_MOST / COLUMNS };
 template <typename R> constexpr int EACH = sizeof(R) == 4 ? 4 : 2;
 template <typename R> constexpr int TILE = SIDE *EACH<R>;
@@ -36,7 +36,7 @@ __device__ static inline Place place() {
     Place x = {(int)threadIdx.x / SIDE, (int)threadIdx.x % SIDE};
     return x;
 }
-/* Over the threads that share rows. */
+/* The sum over the threads that share rows. */
 template <typename R> __device__ static inline R row_sum(R x) {
     for (int k = SIDE / 2; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
     return x;
@@ -72,7 +72,7 @@ __device__ static void dot(Shared<R> &m, const Lines &a, const Lines &b, int wid
     }
 }
 
-/* m.weight = x; what was there has been used */
+/* m.weight = x; its old content must not be needed any more */
 template <typename R> __device__ static void put_weight(Shared<R> &m, const Scores<R> &x) {
     const Place at = place();
 #pragma unroll
@@ -107,7 +107,7 @@ __device__ static void add_lines(Shared<R> &m, const Lines &x, int width, Sums<R
     __syncthreads();
 }
 
-/* Line i of a tile becomes (or gets added) factor[i] times the sums. */
+/* Line i of a tile becomes factor[i] times the sums, or that is added to it. */
 template <typename R>
 __device__ static void store(const Lines &to, bool add, const Sums<R> &sums, int width,
                              const R (&factor)[EACH<R>]) {
@@ -139,7 +139,7 @@ __device__ static void find_lines(const Flash &p, int64_t sample, int64_t group,
         m.line[threadIdx.x] = row < p.rows ? drop_line(p, sample, group, row) : 0;
 }
 
-/* m.weight = the factors of dropout, of which a thread reads its own */
+/* m.weight = the factors of dropout; a thread reads only its own */
 template <typename R> __device__ static void draw(const Flash &p, Shared<R> &m, int key0) {
     const Place at = place();
 #pragma unroll 1
@@ -158,7 +158,7 @@ template <typename R> __device__ static R capped(const Flash &p, R x) {
     return (R)p.cap * tanh((R)p.scale * x / (R)p.cap);
 }
 
-/* score -> exp(score - largest so far); `shrink`: what the results so far are to be multiplied by */
+/* score -> exp(score - largest so far); `shrink`: the factor for the results so far */
 template <typename R>
 __device__ static void softmax(const Flash &p, const Shared<R> &m, int key0, Scores<R> &score,
                                R (&top)[EACH<R>], R (&sum)[EACH<R>], R (&shrink)[EACH<R>]) {
@@ -194,7 +194,7 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) forward(
     constexpr int N = EACH<R>;
     __shared__ Shared<R> m;
     const Place at = place();
-    /* Causal tiles grow with their number: the longest first. */
+    /* Causal tiles grow with their number: the longest come first. */
     const int pair = (int)blockIdx.x / tiles, row0 = (tiles - 1 - (int)blockIdx.x % tiles) * TILE<R>;
     const int64_t sample = pair / p.g, group = pair % p.g;
     find_lines(p, sample, group, row0, m);
@@ -229,7 +229,7 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) forward(
 
 /* ---- backward ---- */
 
-/* One block for a tile of rows of a sample. */
+/* One block per tile of rows of a sample. */
 static __global__ void range_of_rows(const Flash p) {
     __shared__ Range range[64];
     __shared__ Span span;
@@ -241,7 +241,7 @@ static __global__ void range_of_rows(const Flash p) {
     if (threadIdx.x == 0) p.span[blockIdx.x] = span;
 }
 
-/* A warp for each row; `unit` logarithms of the kernel are one natural. */
+/* One warp per row; `unit` converts natural logarithms to the kernel's. */
 template <typename R> static __global__ void sums_of_rows(const Flash p, int64_t n, R unit) {
     const int lane = threadIdx.x % 32;
     const int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32);
@@ -259,8 +259,8 @@ template <typename R> static __global__ void sums_of_rows(const Flash p, int64_t
     }
 }
 
-/* score -> probability; ds: dy . v -> gradient of the score without its scale. With dropout prob is what y
- * was summed with. */
+/* score -> probability; ds: dy . v -> gradient of the score without its scale. With dropout prob is the
+ * factor in the sum of y. */
 template <typename R>
 __device__ static void gradient_of_scores(const Flash &p, const Shared<R> &m, const RowSums<R> *sums,
                                           int rows, int key0, Scores<R> &prob, Scores<R> &ds) {
@@ -364,7 +364,7 @@ extern "C" void cuda_attention(const Call *c) {
     LAUNCHED();
 }
 
-/* Parts of the scratch memory, from NULL to count their bytes. */
+/* Places the parts of the scratch memory; with NULL only counts their bytes. */
 static size_t place_scratch(Flash *p, DType dtype, char *memory) {
     const size_t rows = (size_t)p->rows, real = dtype == F64 ? sizeof(double) : sizeof(float);
     const size_t sizes[] = {(size_t)p->b * p->g * rows * 2 * real, (size_t)p->b * rows * sizeof(Range),

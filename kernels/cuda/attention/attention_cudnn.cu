@@ -1,12 +1,12 @@
-/* Attention by cuDNN's fused kernels: which calls they take, their plans, and running them.
+/* Attention by cuDNN's fused kernels: the calls that they support, their plans, and running them.
  *
- * A kv group of a sample with its query heads is a batch of cuDNN's: so the heads of Megatron-LM's [s, b,
- * groups, (q.., k, v), d] have even strides, and q, k, v and their gradients are used where they lie.
+ * A kv group of a sample with its query heads is one batch element for cuDNN. So the heads of Megatron-LM's
+ * [s, b, groups, (q.., k, v), d] have even strides, and q, k, v and their gradients are used in place.
  *
- * Plans are made by the dry run (cuda_plans_attention), which takes a second; a shape that it has not seen is
- * left to our own kernels: a sequence that grows as it is generated has another shape at each step. What
- * cuDNN does not do, or is known or suspected to do wrong, is left to them as well. attention_path says what
- * happens to a call and why. */
+ * The dry run makes the plans (cuda_plans_attention), which takes a second per shape. A shape without a plan
+ * uses our own kernels: for example each step of generation has a new shape. Calls that cuDNN does not
+ * support, or is known or suspected to compute wrongly, use them as well. attention_path names the
+ * implementation of a call and the reason. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +19,9 @@ extern "C" {
 #include "kernels/cuda/attention/attention_path.h"
 }
 
-/* ---- what there is for a device ---- */
+/* ---- the state of a device ---- */
 
-/* What one run of a plan does. */
+/* One plan and its data. */
 typedef struct Entry {
     AttentionShape shape;
     AttentionNumbers numbers;
@@ -67,7 +67,7 @@ static Entry *find(const State *s, const AttentionShape *shape) {
     return e;
 }
 
-/* With a plan, if cuDNN has one. */
+/* Makes the entry, with a plan if cuDNN has one. */
 static Entry *prepare(const Device *d, const AttentionShape *shape) {
     State *s = state_of(d);
     Entry *e = find(s, shape);
@@ -86,7 +86,7 @@ static Entry *prepare(const Device *d, const AttentionShape *shape) {
     return e;
 }
 
-/* ---- what a call asks for ---- */
+/* ---- the request of a call ---- */
 
 typedef struct Operands {
     const Tensor *q, *k, *v, *y, *lse, *first_key;
@@ -102,20 +102,20 @@ static Operands operands(const Call *c) {
     return is_backward(c) ? backward : forward;
 }
 
-/* Why a tensor cannot be one of cuDNN's, with a head's columns side by side and (sample, group) pairs evenly
- * apart; NULL if it can, as `to`. */
+/* The reason why cuDNN cannot use a tensor, which needs contiguous columns of a head and evenly spaced
+ * (sample, group) pairs; NULL if it can, with its strides in `to`. */
 static const char *refuse_tensor(const Tensor *x, int dtype, HeadStrides *to) {
     if (x->dtype != dtype) return "operands of different types";
     if (x->dim[4] % 8 || x->dim[4] > 256) return "head sizes that are not multiples of 8 up to 256";
     const bool pairs = x->dim[1] > 1 && x->dim[2] > 1;
     if (pairs && x->stride[1] != x->dim[2] * x->stride[2])
         return "(sample, group) pairs that are not evenly apart";
-    /* Along a dimension of one element any stride will do. */
+    /* Any stride will do for a dimension of one element. */
     const int64_t any = x->dim[4];
     to->batch = x->dim[2] > 1 ? x->stride[2] : x->dim[1] > 1 ? x->stride[1] : any;
     to->head = x->dim[3] > 1 ? x->stride[3] : any;
     to->row = x->dim[0] > 1 ? x->stride[0] : any;
-    /* A stride of 4 elements gives wrong results or a fault, not a refusal. */
+    /* With a stride of 4 elements cuDNN gives wrong results or faults instead of refusing. */
     if (to->batch % 8 || to->head % 8 || to->row % 8 || !aligned_16(x->data))
         return "rows that do not begin at multiples of 16 bytes";
     return NULL;
@@ -127,7 +127,7 @@ static const char *refuse_tensors(const Operands *o, AttentionShape *a) {
     const char *why = NULL;
     for (int i = 0; i < (a->backward ? 8 : 4) && !why; i++) {
         if (!x[i])
-            why = "a gradient that nobody wants";
+            why = "a gradient that is not needed";
         else if (i >= 5 && accumulates(x[i]))
             why = "gradients that are added to what is there";
         else
@@ -147,7 +147,7 @@ static const char *refuse_mask(const AttentionAttr *at, AttentionShape *a) {
     const int64_t first = a->s - 1 + shift - at->window_left; /* the last query's first key */
     const bool ends = at->window_right != WINDOW_OFF && last < a->t - 1,
                begins = at->window_left != WINDOW_OFF && first > 0;
-    /* Its softmax would be NaN; ours gives 0. */
+    /* cuDNN's softmax would be NaN; ours gives 0. */
     if ((ends && last < 0) || (begins && first >= a->t)) return "a query that sees no key";
     if (!ends && !begins) return NULL;
     if (!ends) return "a window without a causal mask";
@@ -161,7 +161,7 @@ static const char *refuse_mask(const AttentionAttr *at, AttentionShape *a) {
     return NULL;
 }
 
-/* What is known to be wrong in a version, or has not been compared with anything. */
+/* Known errors of a version, and cases that have not been compared with a reference. */
 static const char *refuse_version(const Cuda *cuda, const AttentionShape *a) {
     const size_t version = cudnnGetVersion();
     if (cuda->capability != 90) return "cuDNN's graphs have been judged on sm_90 alone";
@@ -173,14 +173,14 @@ static const char *refuse_version(const Cuda *cuda, const AttentionShape *a) {
     return NULL;
 }
 
-/* The deterministic backward computes what the window hides (the other does not). From our own kernels'
- * speed, two thirds of its own without a window: they are faster if a query sees less than a quarter of the
- * keys. */
+/* The deterministic backward also computes the scores outside of the window (the other one does not). It
+ * reaches two thirds of our own kernels' speed without a window, so ours are faster if a query sees less than
+ * a quarter of the keys. */
 static bool is_narrow(const AttentionShape *a) {
     return a->backward && !a->any_order && a->window && 4 * a->window <= a->t;
 }
 
-/* Why cuDNN does not do a call, or NULL and its shape. */
+/* The reason why cuDNN does not support a call; or NULL, and its shape. */
 static const char *refuse(const Call *c, AttentionShape *a) {
     const Operands o = operands(c);
     const AttentionAttr *at = (const AttentionAttr *)c->attr;
@@ -206,23 +206,24 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     return why;
 }
 
-/* ---- how much at a time ---- */
+/* ---- division into parts ---- */
 
 static int64_t round_up(int64_t n, int64_t to) { return ceil_div(n, to) * to; }
 
-/* Scratch memory for one (sample, group) of the backward: ds, or sums of dq in F32; dk and dv of each head. */
+/* Scratch memory of the backward for one (sample, group): ds, or sums of dq in F32; dk and dv of each
+ * head. */
 static int64_t bytes_of_one(const AttentionShape *a) {
     const int64_t ds = 2 * round_up(a->s, 64) * round_up(a->t, 128), sums = 4 * a->s * a->d,
                   gradients = a->heads > 1 ? 2 * a->t * (a->d + a->e) : 0;
     return a->heads * ((a->any_order ? sums : ds) + gradients);
 }
 
-/* Policy: the deterministic backward, unless the device may take sums in any order. Its scratch memory is
- * quadratic in the sequence, so it takes as many (sample, group) pairs at a time as need no more than a 64th
- * of the GPU's memory (2 GiB of an H200's): a part of that size still fills the GPU many times over. One pair
- * alone may take an eighth (of an H200's: 4 heads at 46k); what needs more is our own kernels', whose memory
- * is linear. It depends on sizes only, so that every run goes the same way. The other's, linear in the
- * sequence, has the same bounds. */
+/* Policy: the deterministic backward, unless the device allows sums in any order. Its scratch memory is
+ * quadratic in the sequence. So it processes only as many (sample, group) pairs at a time as need a 64th of
+ * the GPU's memory (2 GiB on an H200). A part of that size still fills the GPU many times over. A single pair
+ * may use an eighth (on an H200: 4 heads at 46k). Larger ones use our own kernels, whose memory is linear.
+ * The decision depends on sizes only, so every run makes the same. The other backward, linear in the
+ * sequence, has the same limits. */
 static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     const int64_t one = bytes_of_one(a), memory = (int64_t)cuda->memory;
     if (!a->backward) return a->batch;
@@ -233,7 +234,7 @@ static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     return ceil_div(a->batch, ceil_div(a->batch, most));
 }
 
-/* The parts of a call: all of `pairs` but the last. */
+/* The parts of a call: `pairs` in each but the last. */
 typedef struct Work {
     int64_t pairs, parts;
     Entry *part, *last;
@@ -244,7 +245,7 @@ static Entry *entry_of(const Device *d, AttentionShape shape, int64_t batch, boo
     return make ? prepare(d, &shape) : find(state_of(d), &shape);
 }
 
-/* Why cuDNN does not do a call, or NULL and how it does. */
+/* The reason why cuDNN does not compute a call; or NULL, and how it does. */
 static const char *arrange(const Call *c, bool make, Work *w) {
     AttentionShape shape;
     const char *why = refuse(c, &shape);
@@ -261,7 +262,7 @@ static const char *arrange(const Call *c, bool make, Work *w) {
 
 /* ---- running ---- */
 
-/* cuDNN's workspace, delta, the sums of dq: from version 9.6 on it clears what it adds to itself. */
+/* cuDNN's workspace, delta, the sums of dq, which cuDNN clears itself from version 9.6 on. */
 typedef struct Scratch {
     size_t delta, dq_sums, bytes;
 } Scratch;

@@ -1,11 +1,12 @@
-/* Attention as the operations that cuDNN's fused kernels are recognised by: names and order as in NVIDIA's
- * cudnn-frontend (node/scaled_dot_product_flash_attention.h), from which a near miss is accepted and wrong.
+/* Attention as the operations by which cuDNN recognises its fused kernels. Names and order are those of
+ * NVIDIA's cudnn-frontend (node/scaled_dot_product_flash_attention.h); cuDNN accepts small deviations and
+ * then computes wrong results.
  *   y = softmax(scale * q k^T + mask) v,  lse = log sum exp of the scaled and masked scores
  *   delta = sum(dy * y),  p = exp(scale * q k^T - lse),  dv = p^T dy,  ds = scale * p * (dy v^T - delta)
- *   dq = ds k,  dk = ds^T q;  with several heads dk and dv are made for each in 16 bits, then summed.
- * How dq is summed decides whether the backward is deterministic. As the output of one GEMM over all keys it
- * is, and cuDNN keeps all of ds for that. As a copy of F32 sums it is not: blocks of keys add to these
- * whenever they are done. */
+ *   dq = ds k,  dk = ds^T q;  with several heads, dk and dv of each head in 16 bits, then their sum
+ * The way in which dq is summed determines whether the backward is deterministic. As the output of one GEMM
+ * over all keys it is; cuDNN then stores all of ds. As a copy of F32 sums it is not: blocks of keys add to
+ * these in the order in which they finish. */
 #include "kernels/cuda/attention/attention_graph.cuh"
 
 #include <math.h>
@@ -40,7 +41,7 @@ static Descriptor number(const Builder *b, AttentionTensor id) { return graph_sc
 static Descriptor score(const Builder *b) { return graph_virtual(b->g, REAL, b->score); }
 static Descriptor row(const Builder *b) { return graph_virtual(b->g, REAL, b->row); }
 
-/* ---- arithmetic; what comes out is given, or a new score ---- */
+/* ---- arithmetic; the result is given, or a new score ---- */
 
 static Descriptor combine(const Builder *b, cudnnPointwiseMode_t mode, Descriptor x, Descriptor y,
                           Descriptor out) {
@@ -64,7 +65,7 @@ static Descriptor index_of(const Builder *b, int64_t axis, Descriptor x) {
     return i;
 }
 
-/* index + or - a number, in the number's type */
+/* index plus or minus a number, in the number's type */
 static Descriptor shifted(const Builder *b, cudnnPointwiseMode_t mode, Descriptor index, AttentionTensor by,
                           cudnnDataType_t type) {
     Descriptor n = graph_scalar(b->g, by, type), y = graph_virtual(b->g, type, b->score);
@@ -132,7 +133,8 @@ static void to_queries(const Builder *b, Descriptor ds) {
     combine(b, CUDNN_POINTWISE_IDENTITY, sums, NULL, dq);
 }
 
-/* delta, by way of the factor that undoes dropout: without it the graph is accepted, and dq and dk are NaN. */
+/* delta, multiplied by the factor that undoes dropout: without it cuDNN accepts the graph, but dq and dk are
+ * NaN. */
 static Descriptor row_products(const Builder *b, Descriptor dy, Descriptor y) {
     const AttentionShape *a = b->a;
     const Dims whole = dims_dense(a->batch, a->heads, a->s, a->e);

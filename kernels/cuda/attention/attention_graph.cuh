@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/attention/cudnn_graph.cuh"
 
-/* A tensor [batch, heads, rows, columns]: strides in elements, that of the columns is 1. */
+/* A tensor [batch, heads, rows, columns]: strides in elements; the stride of columns is 1. */
 typedef struct HeadStrides {
     int64_t batch, head, row;
 } HeadStrides;
@@ -15,40 +15,41 @@ typedef enum AttentionMask {
     MASK_BOTTOM_RIGHT /* the last query sees all keys */
 } AttentionMask;
 
-/* All that a plan is made for. One key head for the `heads` query heads of a batch. Without holes: compared
- * byte by byte. */
+/* All facts that a plan depends on. Each batch element has `heads` query heads and one key head. No padding,
+ * because it is compared byte by byte. */
 typedef struct AttentionShape {
-    int64_t backward, type;           /* type: cudnnDataType_t, of 16 bits */
+    int64_t backward, type;           /* type: a 16-bit cudnnDataType_t */
     int64_t batch, heads, s, t, d, e; /* s queries, t keys, d columns of q and k, e of v and y */
-    int64_t mask, window; /* window: keys that a query sees, itself included; 0: all up to the mask */
+    int64_t mask, window; /* window: number of keys that a query sees, itself included; 0: all up to the
+                             mask */
     int64_t any_order;    /* backward: dq may be summed in any order, in AT_DQ_SUMS */
     double scale;         /* of q.k */
     HeadStrides q, k, v, y;
     HeadStrides dy, dq, dk, dv; /* backward only */
 } AttentionShape;
 
-/* What graph_run needs addresses for. */
+/* The tensors and numbers whose addresses graph_run needs. */
 typedef enum AttentionTensor {
     AT_Q,
     AT_K,
     AT_V,
     AT_Y,
     AT_LSE, /* F32 [batch, heads, s]; natural log */
-    AT_DY,  /* from here on the backward's */
+    AT_DY,  /* the following ones: backward only */
     AT_DQ,
     AT_DK,
     AT_DV,
     AT_DELTA,   /* F32 [batch, heads, s]: scratch */
-    AT_DQ_SUMS, /* F32 [batch, heads, s, d]: scratch; any_order alone */
-    AT_SCALE,   /* from here on numbers of the host */
+    AT_DQ_SUMS, /* F32 [batch, heads, s, d]: scratch; only with any_order */
+    AT_SCALE,   /* the following ones: numbers in host memory */
     AT_ONE,
-    AT_HIDDEN,        /* -inf: the score of a key behind the mask */
-    AT_HIDDEN_BEFORE, /* -inf: of one before the window */
+    AT_HIDDEN,        /* -inf: the score of a key after the mask */
+    AT_HIDDEN_BEFORE, /* -inf: that of a key before the window */
     AT_WINDOW,
     AT_KEYS,   /* INT32: t */
     AT_QUERIES /* INT32: s */
 } AttentionTensor;
-/* The numbers, as the graph reads them, aligned as it is told that tensors are. */
+/* The numbers as the graph reads them, with the alignment that tensors are declared to have. */
 typedef struct AttentionNumbers {
     alignas(16) float scale;
     alignas(16) float one;

@@ -4,8 +4,8 @@
 
 enum { THREADS = 256 };
 
-/* What becomes of two log-sums: their weights in the merged result, which add up to 1, and the log of their
- * sum. A first that saw nothing has no weight. */
+/* The merge of two log-sums: their weights in the result, which sum to 1, and the log of their sum. If the
+ * first is that of a row without keys, its weight is 0. */
 template <typename R> struct Merged {
     R from, into, lse;
 
@@ -34,7 +34,7 @@ static __global__ void merge(const R *y, R *sum_y, Cells lse, Cells sum_lse, int
     }
 }
 
-/* After all lines have been merged. */
+/* Runs after all lines have been merged. */
 template <typename R> static __global__ void merge_lse(Cells lse, Cells sum_lse, int64_t n) {
     GRID_LOOP(i, n) sum_lse.put(i, Merged<R>(lse.get<R>(i), sum_lse.get<R>(i)).lse);
 }

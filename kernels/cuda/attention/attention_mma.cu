@@ -1,12 +1,12 @@
-/* attention.cu for 16-bit storage: GEMMs of 16-bit numbers on the tensor cores, everything else in float.
+/* attention.cu for 16-bit storage: GEMMs of 16-bit numbers on tensor cores, everything else in float.
  * Probabilities, and the gradients of scores, are rounded to the storage's type before they are multiplied.
  * Scores are in units of log(2).
  *
- * Each of four warps has 16 (or twice 16) lines of a tile, the other operand's tiles of 64 lines stream
- * through shared memory. The forward and the pass for dq go over tiles of keys; the one for dk and dv over
- * tiles of rows, with the scores transposed, so that in all three the result of one GEMM is an operand of
- * the next as it lies in the registers. Results have at most W columns: wider heads are computed in several
- * blocks, each with all scores. */
+ * Each of four warps has 16 (or twice 16) lines of a tile; tiles of 64 lines of the other operand stream
+ * through shared memory. The forward and the pass for dq iterate over tiles of keys. The pass for dk and dv
+ * iterates over tiles of rows, with the scores transposed. So in all three passes the result of one GEMM is
+ * in the right registers to be an operand of the next. Results have at most W columns: wider heads are
+ * computed in several blocks, each with all scores. */
 #include "kernels/cuda/attention/flash.cuh"
 #include "kernels/cuda/mma.cuh"
 
@@ -15,8 +15,8 @@ template <int M> constexpr int OWN = 16 * M *WARPS; /* lines of a block */
 
 /* ---- planes: lines of 16-bit numbers in shared memory ---- */
 
-/* 64 columns of all LINES lines, then the next 64. The 16-byte pieces of a line are permuted, so that the
- * same piece of eight lines is in all banks. */
+/* 64 columns of all LINES lines, then the next 64. The 16-byte pieces of a line are permuted, so that equal
+ * pieces of eight lines are in different banks. */
 template <int LINES> __device__ __forceinline__ uint32_t piece(uint32_t plane, int line, int column) {
     return plane + (column / 64 * LINES + line) * ROW_BYTES + ((column / 8 ^ line) & 7) * 16;
 }
@@ -24,8 +24,8 @@ __host__ __device__ static inline int plane_bytes(int lines, int width) {
     return lines * ((width + 63) / 64) * ROW_BYTES;
 }
 
-/* Columns [first, first + width) of lines, zeros around them; a thread moves 8 of every 64. Any alignment,
- * any strides. */
+/* Copies columns [first, first + width) of lines, with zeros around them; a thread moves 8 of every 64. Any
+ * alignment, any strides. */
 template <typename T, int LINES>
 __device__ __noinline__ static void load_slowly(uint32_t plane, const Lines x, int first, int width) {
     const T *data = (const T *)x.cells.data + first;
@@ -43,7 +43,7 @@ __device__ __noinline__ static void load_slowly(uint32_t plane, const Lines x, i
             put_shared(piece<LINES>(plane, line, c), v);
         }
 }
-/* Lines of one head, aligned. */
+/* Copies aligned lines of one head. */
 template <typename T, int LINES>
 __device__ __forceinline__ void load_plane(uint32_t plane, const Lines &x, bool vector, int first,
                                            int width) {
@@ -64,13 +64,13 @@ __device__ __forceinline__ void load_plane(uint32_t plane, const Lines &x, bool 
         }
 }
 
-/* The copies of all threads, who are done with what they copied before. */
+/* Waits for the copies of all threads, after they have used their previous copies. */
 __device__ __forceinline__ void all_arrived() {
     copies_arrived();
     __syncthreads();
 }
-/* Before each tile: loads the one that is `ahead` (1 or 0) tiles further on, if it is there, and says whether
- * this one is: the loop begins `ahead` tiles before the first. */
+/* Call it before each tile. Loads the tile that is `ahead` (1 or 0) tiles further, if it exists, and returns
+ * whether the current one does: the loop begins `ahead` tiles before the first. */
 template <typename Load>
 __device__ __forceinline__ bool turn(bool present, bool coming, int ahead, const Load &load) {
     if (present) all_arrived();
@@ -111,7 +111,7 @@ __device__ __forceinline__ void tile_gemm(float (&c)[M][OTHERS / 8][4], uint32_t
         }
 }
 
-/* c += w (columns of plane b from its first on) */
+/* c += w (columns of plane b from its first one on) */
 template <typename T, int M, int W>
 __device__ __forceinline__ void add_lines(float (&c)[M][W / 8][4], const float (&w)[M][OTHERS / 8][4],
                                           uint32_t b) {
@@ -137,8 +137,8 @@ __device__ __forceinline__ void add_lines(float (&c)[M][W / 8][4], const float (
     }
 }
 
-/* Lines of `to` become (or get added) factor times the results of this warp, whose `room` of shared memory
- * they go through; columns from `first` on. factor[i]: of row lane / 4 + 8 * i. */
+/* Lines of `to` become (or are increased by) factor times the results of this warp, which pass through its
+ * `room` of shared memory; columns from `first` on. factor[i] is for row lane / 4 + 8 * i. */
 template <int W>
 __device__ static void store(const Lines &to, bool add, int first, int width, int own,
                              const float (&c)[W / 8][4], const float (&factor)[2], float *room) {
@@ -159,14 +159,14 @@ __device__ static void store(const Lines &to, bool add, int first, int width, in
             to.cells.put_or_add(row + column, room[l * PITCH + column], add);
     }
 }
-template <int W> constexpr int ROOM = 16 * (W + 8); /* floats of a warp */
+template <int W> constexpr int ROOM = 16 * (W + 8); /* floats per warp */
 
 /* ---- dropout: bit 4 * n + i is whether element [n][i] of a warp's 16 x 64 scores is kept ---- */
 
 /* Positions of a tile's keys. */
 struct Run {
     int64_t first;
-    bool whole, blocks; /* one after the other; those of four keys are one block of random bits */
+    bool whole, blocks; /* contiguous; those of four keys are one block of random bits */
 };
 __device__ static Run run_of(const Flash &p, int key0) {
     const int n = p.t - key0 < OTHERS ? p.t - key0 : OTHERS;
@@ -187,7 +187,7 @@ __device__ static uint32_t is_kept_at(const Flash &p, const Run &run, uint64_t l
     return p.drop.keeps(philox_u32(p.drop.seed, p.drop.site, line + (uint64_t)(run.first + key)));
 }
 
-/* Scores [row,key]: line [16]. A pair of lanes shares blocks: each draws every other one. */
+/* Scores [row,key]: line [16]. A pair of lanes shares blocks: each draws every second one. */
 __device__ __noinline__ static uint32_t kept_by_row(const Flash &p, const Run &run, const uint64_t *line,
                                                     int key0) {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -245,10 +245,10 @@ __device__ __forceinline__ void drop(float (&x)[OTHERS / 8][4], uint32_t kept) {
         for (int i = 0; i < 4; i++) x[n][i] = kept >> (4 * n + i) & 1 ? x[n][i] : 0;
 }
 
-/* ---- a block of rows: of the forward, of the pass for dq ---- */
+/* ---- a block of rows: in the forward, in the pass for dq ---- */
 
 /* Rows from row0 on of a kv group of a sample; columns of the result from `first` on. Causal tiles grow: the
- * longest first. */
+ * longest come first. */
 struct RowBlock {
     int first, pair, row0;
     int64_t sample, group;
@@ -259,7 +259,8 @@ __device__ __forceinline__ RowBlock row_block(const Flash &p, int tiles, int win
     return {(int)blockIdx.x % windows * W, pair, (tiles - 1 - rest % tiles) * ROWS, pair / p.g, pair % p.g};
 }
 
-/* What its rows see, and where their draws begin: range [ROWS], line [ROWS] if anything is dropped. */
+/* The keys that its rows see, and the beginning of their draws: range [ROWS], line [ROWS] if there is
+ * dropout. */
 template <int ROWS>
 __device__ __forceinline__ void describe_rows(const Flash &p, const RowBlock &x, Range *range, Span *span,
                                               uint64_t *line) {
@@ -268,7 +269,7 @@ __device__ __forceinline__ void describe_rows(const Flash &p, const RowBlock &x,
     find_ranges(p, x.sample, x.row0, ROWS, range, span);
 }
 
-/* A tile's keys, all their columns, and `width` columns of its values from the `first` on. */
+/* A tile's keys, with all columns, and `width` columns of its values from `first` on. */
 template <typename T>
 __device__ __forceinline__ void load_keys(const Flash &p, const RowBlock &x, int key0, uint32_t keys,
                                           uint32_t values, int first, int width) {
@@ -300,7 +301,7 @@ __device__ __forceinline__ void hide_keys(float (&score)[OTHERS / 8][4], const R
     }
 }
 
-/* q.k -> the capped score; the unit is that of capped scores. */
+/* q.k -> the capped score, in units of capped scores. */
 __device__ __forceinline__ void cap_scores(const Flash &p, float (&score)[OTHERS / 8][4]) {
     const float cap = (float)p.cap, in = (float)(p.scale / p.cap);
 #pragma unroll
@@ -309,8 +310,8 @@ __device__ __forceinline__ void cap_scores(const Flash &p, float (&score)[OTHERS
         for (int i = 0; i < 4; i++) score[n][i] = cap * tanhf(score[n][i] * in);
 }
 
-/* score -> 2^(score * unit - largest so far), and what the results so far are to be multiplied by. `top` is
- * the largest times the unit, rounded: the same for all scores of a row, it cancels in their quotient. */
+/* score -> 2^(score * unit - largest so far), and the factor for the results so far. `top` is the largest
+ * times the unit, rounded. It is the same for all scores of a row, so it cancels in their quotient. */
 __device__ __forceinline__ void softmax(float (&score)[OTHERS / 8][4], float unit, float (&top)[2],
                                         float (&sum)[2], float (&shrink)[2]) {
 #pragma unroll
@@ -380,7 +381,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         }
         add_lines<T, M, W>(y, score, k_plane + k_bytes);
     }
-    all_arrived(); /* if its rows see nothing, they were not waited for yet */
+    all_arrived(); /* if its rows see no key, they were not waited for yet */
     float *room = (float *)memory + threadIdx.x / 32 * ROOM<W>;
     const Lines to = query_lines(p, p.y, x.sample, x.group, x.row0, ROWS);
 #pragma unroll
@@ -476,13 +477,13 @@ static __global__ void __launch_bounds__(THREADS, 2)
              (float *)memory + threadIdx.x / 32 * ROOM<W>);
 }
 
-/* The tiles of rows that see any of a tile's keys, in order; all threads of a warp. */
+/* The tiles of rows that see any of a tile's keys, in order; all threads of a warp must call. */
 struct Seen {
     const Span *span;
-    int tiles, key0, next; /* where to look next */
-    uint32_t mask;         /* of the 32 tiles before it, those still to come */
+    int tiles, key0, next; /* the next tile to examine */
+    uint32_t mask;         /* of the 32 tiles before it, those still to be returned */
 
-    __device__ __forceinline__ int take() { /* `tiles`: no more */
+    __device__ __forceinline__ int take() { /* `tiles`: none left */
         while (!mask) {
             if (next >= tiles) return tiles;
             const int at = next + (int)threadIdx.x % 32;
@@ -496,7 +497,7 @@ struct Seen {
     }
 };
 
-/* What a tile of rows brings beside its planes. */
+/* Data of a tile of rows in addition to its planes. */
 struct RowTile {
     Range range[OTHERS];
     RowSums<float> sums[OTHERS];
@@ -538,7 +539,7 @@ __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, 
 #pragma unroll
             for (int i = j; i < 4; i += 2) gradient_of_score<CAPS>(p, of, prob[0][n][i], ds[0][n][i]);
         }
-    if (p.drops) drop(prob[0], kept); /* dv gets its factor at the end */
+    if (p.drops) drop(prob[0], kept); /* the factor of dv is applied at the end */
     if (first < p.e) add_lines<T, 1, W>(dv, prob, plane[3] + first / 64 * OTHERS * ROW_BYTES);
     if (first < p.d) add_lines<T, 1, W>(dk, ds, plane[2] + first / 64 * OTHERS * ROW_BYTES);
 }
@@ -600,12 +601,13 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- launches ---- */
 
-/* Shared memory for two stages if two blocks of a multiprocessor have it, else for one. */
+/* Shared memory for two stages if two blocks of a multiprocessor can have it, else for one. */
 struct Memory {
     int stages, bytes;
 };
 static Memory memory_of(const Call *c, const void *kernel, int fixed, int stage) {
-    const int device = cuda_of(c->device)->ordinal, used = 4096; /* by the kernel itself, and reserved */
+    /* used: by the kernel itself, and reserved */
+    const int device = cuda_of(c->device)->ordinal, used = 4096;
     int block, all;
     CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     CUDA_CHECK(cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
@@ -614,11 +616,11 @@ static Memory memory_of(const Call *c, const void *kernel, int fixed, int stage)
     const Memory m = fits ? two : one;
     CHECK(m.bytes + used <= block,
           "attention: heads of this size take %d bytes of shared memory, this GPU has %d", m.bytes, block);
-    /* Always the same: ranks that are threads share the setting. */
+    /* Always the same value: ranks that are threads share the attribute. */
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, block - used));
     return m;
 }
-/* The results leave through what the planes took. */
+/* The results reuse the memory of the planes. */
 template <int W> static int at_least_room(int bytes, int stage) {
     const int room = WARPS * ROOM<W> * (int)sizeof(float) - stage;
     return bytes > room ? bytes : room;
@@ -669,7 +671,8 @@ template <typename T, bool CAPS> static void backward_of(const Call *c, const Fl
         run_backward<T, 128, CAPS>(c, p);
 }
 
-/* The scale in units of log(2), above 0 so that -inf stays it; capped scores have it in them. */
+/* The scale in units of log(2), above 0 so that -inf stays -inf; with a cap it is part of the capped
+ * scores. */
 static Flash in_units(const Flash &p) {
     CHECK(p.scale >= 0, "attention: a scale of %g, below 0, in 16-bit storage", p.scale);
     Flash x = p;

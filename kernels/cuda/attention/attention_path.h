@@ -1,14 +1,14 @@
-/* Who does the attention of a CUDA device, and why: for logs, benches and tests. */
+/* The implementation that computes attention on a CUDA device, and why: for logs, benches and tests. */
 #ifndef ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_PATH_H
 #define ISOTRON_KERNELS_CUDA_ATTENTION_ATTENTION_PATH_H
 
 #include "tensor/call.h"
 
-/* Who does a call of attention or attention_grad: "cuDNN 9.19.0, ..." or "own kernels: why". Valid until the
- * next question about the device. */
+/* The implementation of a call of attention or attention_grad: "cuDNN 9.19.0, ..." or "own kernels: why".
+ * Valid until the next query about the device. */
 const char *attention_path(const Call *);
 
-/* Calls of both ops so far. */
+/* The number of calls of both ops so far. */
 typedef struct AttentionCounts {
     int64_t cudnn, own;
 } AttentionCounts;

@@ -1,13 +1,13 @@
 /* The ops of kernels/cpu/attention_sink.c; formulas there. attention_sink reads and writes y once, in place
- * if the tensors are the same. attention_sink_grad reads dy and y once: each block adds up some heads' rows
- * at every n-th position of a sample, n being the number of blocks, and the blocks' sums are added in order,
- * sample by sample. Written: y, lse. Written or added to: dsink. */
+ * if the tensors are the same. attention_sink_grad reads dy and y once. Each of n blocks sums some heads'
+ * rows at every n-th position of a sample; then the blocks' sums are added in order, sample by sample.
+ * Written: y, lse. Written or added to: dsink. */
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32, UNROLL = 4 /* rows of a thread in flight */ };
 
-/* Heads and positions of y [s,b,g,r,width], a row of which is `vectors` of N elements; 2^share threads, a
- * team, share a row. */
+/* Heads and positions of y [s,b,g,r,width]; a row has `vectors` of N elements, and a team of 2^share
+ * threads. */
 struct Shape {
     unsigned lines, s, b, heads, r; /* lines: s b heads */
     int vectors, share;
@@ -31,7 +31,7 @@ static Shape shape_of(const Call *c, const Tensor *y, int n) {
     return x;
 }
 
-/* The log-sum of a row with its sink, and what its y is multiplied by. */
+/* The log-sum of a row with its sink, and the factor of its y. */
 template <typename R> struct Sunk {
     R lse, weight;
 
@@ -72,13 +72,13 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Where rows of the gradient begin, in elements: position, sample, group, head of the group. */
+/* Strides of rows of the gradient, in elements: position, sample, group, head of the group. */
 struct Strides {
     int64_t of[4];
 };
 
-/* part[sample, x, head]: of the block's positions blockIdx.x, blockIdx.x + gridDim.x, ... in turns of as many
- * as it has teams for. Teams of a block are neighbouring heads first. */
+/* Computes part[sample, x, head], over the block's positions blockIdx.x, blockIdx.x + gridDim.x, ..., as many
+ * at a time as it has teams. Consecutive teams of a block have consecutive heads. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     sum_positions(Shape x, const T *dy, Strides strides, const T *y, const Real<T> *lse, Cells sink,
@@ -126,7 +126,7 @@ static __global__ void __launch_bounds__(THREADS)
     part[((int64_t)sample * gridDim.x + blockIdx.x) * x.heads + mine] = all;
 }
 
-/* A warp for each sink; those of other ranks' heads get 0. */
+/* One warp per sink; sinks of other ranks' heads get 0. */
 template <typename R>
 static __global__ void sum_parts(Shape x, const R *part, unsigned chunks, Cells dsink, int64_t n, bool add) {
     const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, head = i - x.first_sink;
@@ -169,8 +169,9 @@ extern "C" void cuda_attention_sink(const Call *c) {
     if (tensor_count(y)) STORAGE_SWITCH(y->dtype, add_to<T>(c));
 }
 
-/* Blocks that share the positions of a sample: as many as keep the GPU busy for one sample, each with some to
- * do. Whatever the number of samples, so that their order in microbatches does not matter. */
+/* The number of blocks that share the positions of a sample: enough to keep the GPU busy with one sample,
+ * each with some work. It does not depend on the number of samples, so their division into microbatches does
+ * not matter. */
 static unsigned chunks_of(const Call *c, const Shape *x, unsigned tile) {
     const int64_t most = ceil_div((int64_t)cuda_of(c->device)->multiprocessors * 4, ceil_div(x->heads, tile)),
                   want = ceil_div(x->s, (int64_t)UNROLL * ((THREADS >> x->share) / tile));
@@ -185,7 +186,7 @@ static unsigned tile_of(const Shape *x) {
 /* Whether rows are read in vectors. */
 static bool reads_vectors(const Call *c) { return rows_are_aligned(c->in[0]) && rows_are_aligned(c->in[1]); }
 
-/* The blocks' sums, whichever way rows are read. */
+/* Bytes of the blocks' sums, with and without vectors. */
 extern "C" size_t cuda_plans_attention_sink_grad(const Call *c) {
     const Tensor *y = c->in[1];
     if (!tensor_count(y)) return 0;

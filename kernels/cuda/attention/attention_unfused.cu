@@ -1,6 +1,6 @@
 /* The ops of kernels/cpu/attention_unfused.c: attention by its definition, with all probabilities in memory.
- * It is what attention.cu is checked against, so nothing is shared with it, and it is not made to be fast.
- * Written: y, probs. Written or added to: dq, dk, dv, dsink. */
+ * It is the reference of attention.cu, shares no code with it, and is not optimised. Written: y, probs.
+ * Written or added to: dq, dk, dv, dsink. */
 #include "kernels/cuda/common.cuh"
 
 #include "base/philox.h"
@@ -22,7 +22,7 @@ struct Problem {
     AttentionAttr attr;
     View q, k, v, y, dy;
     Cells probs, ds; /* [b,g,r,s,columns]; ds: the gradient of the scores */
-    Cells sink;      /* no data: there are none, or only the backward is asked for */
+    Cells sink;      /* without data: none, or only the backward is needed */
     const int64_t *first_key;
     int64_t rows, columns; /* b g r s; the keys, and with sinks one more */
 };
@@ -65,7 +65,7 @@ template <typename R> __device__ static R dot(const View &a, int64_t a_at, const
     return sum;
 }
 
-/* Of query and key, scaled. */
+/* The scaled score of query and key, before the cap. */
 template <typename R> __device__ static R raw_score(const Problem &p, const Query &q, int64_t key) {
     return (R)p.attr.scale * dot<R>(p.q, q.in(p.q), p.k, q.key(p.k, key));
 }
@@ -81,7 +81,7 @@ template <typename R> __device__ static R score_slope(const Problem &p, const Qu
     return 1 - t * t;
 }
 
-/* Runs the statement for each query, a warp for one. */
+/* Runs the statement for each query, one per warp. */
 #define QUERY_LOOP(n)                                                                                        \
     for (int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; n < p.rows;                             \
          n += (int64_t)gridDim.x * WARPS)
@@ -142,7 +142,7 @@ template <typename R> static __global__ void gradient_of_scores(const Problem p)
     }
 }
 
-/* A warp for each sink; those of other ranks' heads get 0. */
+/* One warp per sink; sinks of other ranks' heads get 0. */
 template <typename R>
 static __global__ void gradient_of_sinks(const Problem p, Cells dsink, int64_t count, bool add) {
     const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, head = i - p.attr.first_sink,
@@ -168,7 +168,7 @@ template <typename R> static __global__ void gradient_of_queries(const Problem p
     }
 }
 
-/* dk from q and ds, or dv from dy and the probabilities that were kept. */
+/* dk from q and ds, or dv from dy and the stored probabilities. */
 template <typename R> static __global__ void gradient_of_keys(const Problem p, View out, bool values) {
     const int64_t t = p.k.dim[0], width = out.dim[4], b = p.q.dim[1], g = p.q.dim[2],
                   queries = p.q.dim[3] * p.q.dim[0];

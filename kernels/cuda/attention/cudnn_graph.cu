@@ -6,7 +6,7 @@
 
 enum { BYTE_ALIGNMENT = 16, FIRST_VIRTUAL = 1000 };
 
-/* ---- the interface: every call of it, until one fails ---- */
+/* ---- the interface: all calls stop after the first error ---- */
 
 static bool fine(const Graph *g) { return !g->why[0]; }
 
@@ -43,12 +43,12 @@ static void set_flag(Graph *g, Descriptor d, cudnnBackendAttributeName_t name) {
     const bool yes = true;
     set(g, d, name, CUDNN_TYPE_BOOLEAN, 1, &yes);
 }
-/* Absent operands stay unset. */
+/* Missing operands stay unset. */
 static void set_descriptor(Graph *g, Descriptor d, cudnnBackendAttributeName_t name, Descriptor value) {
     if (value) set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-/* One value; n: how many there are. */
+/* Gets one value; n: the number of values. */
 static void get(Graph *g, Descriptor d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                 int64_t *n, void *value) {
     if (fine(g)) accept(g, cudnnBackendGetAttribute(d, name, type, 1, n, value), "question");
@@ -94,7 +94,7 @@ Descriptor graph_tensor(Graph *g, int64_t id, cudnnDataType_t type, Dims x) {
     return d;
 }
 
-/* Of four dimensions like everything it is combined with. */
+/* It has four dimensions like the tensors that it is combined with. */
 Descriptor graph_scalar(Graph *g, int64_t id, cudnnDataType_t type) {
     Descriptor d = tensor(g, id, type, dims_dense(1, 1, 1, 1));
     set_flag(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
@@ -180,7 +180,7 @@ void graph_reshape(Graph *g, Descriptor x, Descriptor y) {
 
 /* ---- the plan ---- */
 
-/* The configuration that the heuristics put first. */
+/* The configuration that the heuristics rank first. */
 static Descriptor best_config(Graph *g, cudnnHandle_t handle) {
     const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     int64_t n = 0;

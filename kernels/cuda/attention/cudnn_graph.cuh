@@ -1,6 +1,5 @@
 /* cuDNN's graph interface for one graph at a time: tensors of four dimensions, operations on them, and the
- * plan that runs them. Whatever cuDNN refuses on the way stops the graph, which then has no plan but a reason
- * (`why`). */
+ * plan that runs them. If cuDNN refuses a step, the graph has no plan, and `why` is the reason. */
 #ifndef ISOTRON_KERNELS_CUDA_ATTENTION_CUDNN_GRAPH_CUH
 #define ISOTRON_KERNELS_CUDA_ATTENTION_CUDNN_GRAPH_CUH
 
@@ -12,15 +11,15 @@ typedef cudnnBackendDescriptor_t Descriptor;
 
 enum { GRAPH_OPS = 40, GRAPH_DESCRIPTORS = 200, GRAPH_IDS = 24 };
 typedef struct Graph {
-    /* all, freed together: whether cuDNN keeps what it was given is not said */
+    /* all descriptors, freed together: cuDNN does not document whether it keeps references */
     Descriptor made[GRAPH_DESCRIPTORS];
     Descriptor op[GRAPH_OPS];
-    Descriptor plan; /* NULL: there is none */
+    Descriptor plan; /* NULL: none */
     int64_t bound[GRAPH_IDS],
-        next; /* ids of the tensors that need memory, and of the next one that needs none */
+        next; /* ids of the tensors that need memory, and the next id of a virtual tensor */
     int n_made, n_ops, n_bound;
     size_t workspace; /* of the plan, in bytes */
-    char why[160];    /* "" as long as all is well */
+    char why[160];    /* "" if there is no error */
 } Graph;
 
 /* Sizes and strides in elements; the tensors of attention are [batch, heads, rows, columns]. */
@@ -30,14 +29,14 @@ typedef struct Dims {
 Dims dims_dense(int64_t, int64_t, int64_t, int64_t);
 Dims dims_transposed(Dims); /* of the last two */
 
-/* A tensor in memory, whose address graph_run gets as number `id` < GRAPH_IDS, a multiple of 16 bytes. */
+/* A tensor in memory. graph_run gets its address, a multiple of 16 bytes, as number `id` < GRAPH_IDS. */
 Descriptor graph_tensor(Graph *, int64_t id, cudnnDataType_t, Dims);
-/* A number in the host's memory, read when the graph runs. */
+/* A number in host memory, read when the graph runs. */
 Descriptor graph_scalar(Graph *, int64_t id, cudnnDataType_t);
-/* What exists inside of the graph only. */
+/* A tensor that exists only inside the graph. */
 Descriptor graph_virtual(Graph *, cudnnDataType_t, Dims);
 
-/* Arguments that an operation does not have are NULL. `precision` is the type of its arithmetic. */
+/* Arguments that an operation lacks are NULL. `precision` is the type of its arithmetic. */
 void graph_pointwise(Graph *, cudnnPointwiseMode_t, cudnnDataType_t precision, Descriptor x, Descriptor b,
                      Descriptor t, Descriptor y);
 void graph_index(Graph *, int64_t axis, Descriptor like, Descriptor y); /* y: the index along an axis */
@@ -45,8 +44,8 @@ void graph_matmul(Graph *, Descriptor a, Descriptor b, Descriptor c);
 void graph_reduce(Graph *, cudnnReduceTensorOp_t, Descriptor x, Descriptor y);
 void graph_reshape(Graph *, Descriptor x, Descriptor y);
 
-/* The plan that cuDNN's heuristics put first, and no other: the fused kernels stand there, and only they have
- * been judged. Takes 0.3 to 0.9 s, less if the driver knows the kernel. */
+/* Makes only the plan that cuDNN's heuristics rank first: it has the fused kernels, and only they have been
+ * tested. Takes 0.3 to 0.9 s, less if the driver knows the kernel. */
 void graph_plan(Graph *, cudnnHandle_t);
 /* address[id] of each tensor and scalar. */
 void graph_run(const Graph *, cudnnHandle_t, void *const *address, void *workspace);

@@ -1,9 +1,9 @@
-/* Attention by our own kernels: its problem as a kernel sees it, which keys a query sees, what dropout keeps.
+/* Attention by our own kernels: the problem as a kernel sees it, the keys of each query, and dropout.
  *
- * The r * s queries of a kv group, one head after the other, are numbered as rows; a tile of rows and a tile
- * of keys meet in shared memory. Tiles of keys begin at multiples of their size, a row takes them in order,
- * and a key that it cannot see adds exactly 0: its result is the same bits whatever other rows and later keys
- * there are. */
+ * The r * s queries of a kv group, one head after the other, are numbered as rows. A block processes a tile
+ * of rows and a tile of keys in shared memory. Tiles of keys begin at multiples of their size, a row
+ * processes them in order, and a key that it cannot see adds exactly 0. So a row's result does not depend on
+ * other rows and later keys. */
 #ifndef ISOTRON_KERNELS_CUDA_ATTENTION_FLASH_CUH
 #define ISOTRON_KERNELS_CUDA_ATTENTION_FLASH_CUH
 
@@ -17,7 +17,7 @@ enum { HEAD_MOST = 256 };
 struct Heads {
     Cells cells;
     int64_t row, sample, group, head;
-    bool vector; /* rows begin at multiples of 16 bytes and are as long */
+    bool vector; /* rows begin at multiples of 16 bytes and are multiples of 16 bytes long */
     bool add;
 };
 
@@ -26,25 +26,25 @@ struct Range {
     int lo, hi;
 };
 
-/* Of a tile's rows: the keys that any of them sees, and those that all see. */
+/* For the rows of a tile: the keys that any row sees, and those that all rows see. */
 struct Span {
     int begin, end, all_begin, all_end;
 };
 
-/* What the backward needs of a row: lse (0 if it sees no key) in the logarithm of the kernel, sum(dy * y). */
+/* Values of a row for the backward: lse (0 if it sees no key) in the kernel's logarithm, sum(dy * y). */
 template <typename R> struct RowSums { R base, delta; };
 
 struct Flash {
     Heads q, k, v, dy, y, dq, dk, dv;
     Cells lse;                            /* [b,g,r,s] */
     int b, g, r, s, t, d, e, rows, tiles; /* tiles of the backward's rows */
-    double scale, cap;                    /* cap 0: the scores are not bounded */
+    double scale, cap;                    /* cap 0: none */
     float unit;                           /* attention_mma.cu */
     SequenceSlice query, key;
     int64_t left, right;
     const int64_t *first_key;
     bool drops;
-    Drop<double> drop; /* its scale is 1 if nothing is dropped */
+    Drop<double> drop; /* its scale is 1 without dropout */
     int64_t first_sample, heads, first_head, seq_total;
     /* backward */
     Range *range; /* [b,rows] */
@@ -52,7 +52,7 @@ struct Flash {
     void *sums;   /* RowSums [b,g,rows] */
 };
 
-/* ---- which keys ---- */
+/* ---- visible keys ---- */
 
 __device__ static inline Range visible_keys(const Flash &p, int64_t sample, int i) {
     const int64_t at = slice_position(&p.query, i), first = p.first_key ? p.first_key[sample * p.s + i] : 0;
@@ -64,8 +64,8 @@ __device__ static inline Range visible_keys(const Flash &p, int64_t sample, int 
     return x;
 }
 
-/* Of `tile` rows from row0 on, into shared memory; all threads of a block of at least as many. Rows behind
- * the last see nothing and do not count in the span. */
+/* Writes the ranges of `tile` rows from row0 on to shared memory. All threads of a block of at least as many
+ * must call. Rows after the last see no key and do not count in the span. */
 __device__ static inline void find_ranges(const Flash &p, int64_t sample, int row0, int tile, Range *range,
                                           Span *span) {
     if (threadIdx.x == 0) span->begin = p.t, span->end = 0, span->all_begin = 0, span->all_end = p.t;
@@ -88,7 +88,7 @@ __device__ static inline void find_ranges(const Flash &p, int64_t sample, int ro
 struct Lines {
     Cells cells;
     int64_t base, row_stride, head_stride;
-    int first_row, first_head, length, n; /* of a head; rows from the n-th on are not there */
+    int first_row, first_head, length, n; /* of a head; rows from the n-th on do not exist */
 
     __device__ __forceinline__ int64_t offset(int i) const {
         int row = first_row + i, head = first_head;
@@ -109,7 +109,7 @@ __device__ static inline Lines key_lines(const Flash &p, const Heads &x, int64_t
 
 /* ---- dropout ---- */
 
-/* Index of the probability of a row and the key at position 0. */
+/* The index of the probability of a row and the key at position 0. */
 __device__ static inline uint64_t drop_line(const Flash &p, int64_t sample, int64_t group, int row) {
     const int64_t head = p.first_head + group * p.r + row / p.s;
     const int64_t line = ((p.first_sample + sample) * p.heads + head) * p.seq_total;
@@ -157,7 +157,7 @@ static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, co
     return p;
 }
 
-/* A block for each tile of every kv group of every sample. */
+/* Number of blocks: one per tile of every kv group of every sample. */
 static inline unsigned blocks_of(const Flash &p, int64_t tiles) {
     const int64_t n = (int64_t)p.b * p.g * tiles;
     CHECK(n <= INT32_MAX, "attention: %d kv groups of %d samples with %lld tiles each", p.g, p.b,

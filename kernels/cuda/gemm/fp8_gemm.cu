@@ -1,8 +1,8 @@
 /* GEMMs of FP8 values, c = sum_k (a a_inverse) (b b_inverse), through cuBLASLt: on tensor cores, which
- * multiply exactly and sum in fp32, or in fewer bits if `fast`. Where cuBLASLt has none (a size or address
- * that is no multiple of 16, E5M2 on both sides, a GPU without FP8), a thread computes an element. That is
- * slow, and no layer asks for it (src/ops/fp8.c, quantize_emulation). Written or added to: c; written:
- * act. */
+ * multiply exactly and sum in fp32, or in fewer bits if `fast`. If cuBLASLt has no algorithm (a size or
+ * address that is no multiple of 16, E5M2 on both sides, a GPU without FP8), each thread computes one
+ * element. That is slow, and no layer uses it (src/ops/fp8.c, quantize_emulation). Written or added to: c;
+ * written: act. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/gemm/gemm.cuh"
@@ -37,7 +37,7 @@ static bool has_library(const Call *c, const Gemm *g) {
            (!blocks || (aligned(c->in[2]) && aligned(c->in[3])));
 }
 
-/* ---- an element to a thread ---- */
+/* ---- one element per thread ---- */
 
 typedef struct Side {
     const uint8_t *values;

@@ -1,5 +1,5 @@
 /* GEMMs through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are kept in F64 for F64 operands, else in
- * F32 (never TF32). Descriptors and the algorithm are made once for all GEMMs that share a GemmKey; a call
+ * F32 (never TF32). Descriptors and the algorithm are created once for all GEMMs that share a GemmKey; a call
  * then costs the host one look-up. Epilogues (GemmEpilogue) are fused or run as separate passes. Sums of a's
  * columns are fused in F32 or not at all, because in 16 bits a sum over all tokens would be rounded. Written:
  * act, c with pre; written or added to: c, dbias. */
@@ -39,7 +39,7 @@ static cudaDataType_t cuda_type(int dtype) {
     }
 }
 
-/* A row-major [rows, columns]. */
+/* A row-major matrix [rows, columns]. */
 static void describe_matrix(cublasLtMatrixLayoutOpaque_t *x, int dtype, int64_t rows, int64_t columns) {
     LT_CHECK(cublasLtMatrixLayoutInit(x, cuda_type(dtype), (uint64_t)columns, (uint64_t)rows, columns));
 }
@@ -50,7 +50,8 @@ template <typename T> static void set(GemmPlan *p, cublasLtMatmulDescAttributes_
 
 static bool is_fp8(const GemmKey *key) { return dtype_is_fp8((DType)key->type); }
 
-/* cuBLASLt's a is our b. Any aligned addresses show it that there are scales; gemm_start gives the true ones. */
+/* cuBLASLt's a is our b. Any aligned addresses tell it that there are scales; gemm_start sets the real
+ * ones. */
 static void describe_fp8(GemmPlan *p) {
     static const cublasLtMatmulMatrixScale_t MODES[] = {CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
                                                         CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
@@ -73,7 +74,7 @@ static cublasLtEpilogue_t epilogue_of(unsigned fused) {
     return fused & GEMM_BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/* Addresses are given to show their alignment; gemm_start gives the true ones. */
+/* The addresses only tell the alignment; gemm_start sets the real ones. */
 static void describe_epilogue(GemmPlan *p, unsigned fused) {
     const GemmKey *key = &p->key;
     set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(fused));
@@ -112,17 +113,17 @@ static void prefer(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttribu
     LT_CHECK(cublasLtMatmulPreferenceSetAttribute(p, name, &value, sizeof value));
 }
 
-/* Whether every row begins at a multiple of 16 bytes. Its kernels for others round before they add a bias
- * (seen on an H200). */
+/* Whether every row begins at a multiple of 16 bytes. For other rows cuBLASLt's kernels round before they add
+ * a bias (seen on an H200). */
 static bool is_wide(const GemmKey *k) {
     const int64_t each = GEMM_ALIGN / (int64_t)dtype_size((DType)k->type);
     return k->align_a == GEMM_ALIGN && k->align_b == GEMM_ALIGN && k->align_c == GEMM_ALIGN &&
            k->m % each == 0 && k->n % each == 0 && k->k % each == 0;
 }
 
-/* Separate passes give other bits than fused epilogues, which only a measured gain is worth: an unmeasured
- * GEMM fuses its bias alone. Nothing is rounded twice on its way to 16 bits; FP8 kernels with
- * an F32 output read the bias as 16 bits. */
+/* Separate passes are not bitwise equal to fused epilogues, so only a measured gain justifies fusing: an
+ * unmeasured GEMM fuses only its bias. No value is rounded twice on its way to 16 bits. FP8 kernels with an
+ * F32 output read the bias as 16 bits. */
 int gemm_kinds(const GemmKey *key, unsigned fused[GEMM_KINDS]) {
     const unsigned bias = key->epilogues & GEMM_BIAS;
     const bool narrow = dtype_is_16bit((DType)key->c_type), can = narrow ? is_wide(key) : !is_fp8(key);
@@ -141,8 +142,7 @@ int gemm_algos(const GemmState *s, GemmPlan *p, unsigned fused, GemmAlgo out[GEM
     gemm_describe(p, fused);
     LT_CHECK(cublasLtMatmulPreferenceInit(&want));
     prefer(&want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)GEMM_WORKSPACE);
-    /* Parts of a sum meet in the workspace and in F32 (F64): those that meet in c would be rounded to its
-     * type. */
+    /* Partial sums are added in the workspace, in F32 (F64): in c they would be rounded to its type. */
     prefer(&want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     prefer(&want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)key->align_b);
@@ -175,7 +175,7 @@ bool gemm_can(const GemmState *s, GemmPlan *p, const GemmAlgo *algo) {
            result.workspaceSize <= GEMM_WORKSPACE;
 }
 
-/* Adds it if it is new and can be done; how many there are then. */
+/* Adds an algorithm if it is new and supported; returns their number. */
 static int add_algo(const GemmState *s, GemmPlan *p, const GemmAlgo *algo, GemmAlgo out[GEMM_ALGOS], int n) {
     const auto same = [&](const GemmAlgo &w) {
         return w.fused == algo->fused && !memcmp(&w.lt, &algo->lt, sizeof algo->lt);
@@ -184,7 +184,7 @@ static int add_algo(const GemmState *s, GemmPlan *p, const GemmAlgo *algo, GemmA
     return n;
 }
 
-/* What may be fastest with these epilogues although the estimate offers it for others alone. */
+/* Adds algorithms that the estimate offers for other epilogues only, but that may be fastest with these. */
 static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmAlgo *from, int end,
                   GemmAlgo out[GEMM_ALGOS], int n) {
     for (int i = 0; i < end; i++) {
@@ -195,8 +195,8 @@ static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmAlg
     return n;
 }
 
-/* The same algorithms with the other order of tiles, which the estimate hardly offers: the bits stay, and
- * what of the operands is in the L2 cache together does not. */
+/* Adds the same algorithms with the other order of tiles, which the estimate rarely offers. Results are
+ * bitwise equal, but other parts of the operands share the L2 cache. */
 static int swizzle(const GemmState *s, GemmPlan *p, GemmAlgo out[GEMM_ALGOS], int n) {
     for (int i = 0, end = n; i < end; i++) {
         GemmAlgo algo = out[i];
@@ -249,7 +249,7 @@ static void go_through_activation(const Call *c, const Gemm *g) {
     gemm_through_activation(c, (Tensor *)g->c, (Tensor *)g->pre, g->activation);
 }
 
-/* cuBLASLt's alone; c may be what it adds to. */
+/* cuBLASLt's part alone; c may be the summand too. */
 static cublasStatus_t start_matmul(const Call *c, const GemmState *s, GemmPlan *p, const Gemm *g, bool add) {
     const double factor[2] = {1, add ? 1.0 : 0.0};
     const float narrow[2] = {1, add ? 1.0f : 0.0f};
@@ -264,7 +264,7 @@ static cublasStatus_t start_matmul(const Call *c, const GemmState *s, GemmPlan *
                           out, &p->c, &p->algo.lt, s->workspace, GEMM_WORKSPACE, stream_of(c));
 }
 
-/* Fills c of 32 bits or more, to which the GEMM is then added. */
+/* Fills c, of 32 bits or more, with the bias; the GEMM is then added. */
 static void start_with_bias(const Call *c, const Gemm *g) {
     rows_plus_bias(stream_of(c), (DType)g->c->dtype, accumulates(g->c) ? g->c->data : NULL, g->bias->data,
                    g->c->data, g->m, g->n);
@@ -325,13 +325,13 @@ static uint8_t alignment(const void *p) {
     return (uint8_t)(at & -at);
 }
 
-/* Of 16-bit sums only: nobody says how exact its GELU is. */
+/* Only for 16-bit sums, because the accuracy of cuBLASLt's GELU is not documented. */
 static bool has_gelu(const Gemm *g, const Tensor *beside) {
     return beside && g->activation == ACT_GELU_TANH && dtype_is_16bit((DType)g->a->dtype) &&
            g->c->dtype == g->a->dtype && beside->dtype == g->c->dtype && aligned_16(beside->data);
 }
 
-/* Those that cuBLASLt may be able to do. */
+/* The epilogues that cuBLASLt may be able to fuse. */
 static unsigned epilogues_of(const Gemm *g) {
     unsigned e = g->bias ? GEMM_BIAS : 0;
     if (has_gelu(g, g->act)) e |= GEMM_GELU;
@@ -356,7 +356,7 @@ static GemmKey key_of(const GemmState *s, const Gemm *g) {
     return key;
 }
 
-/* Where it stands, or would. */
+/* The entry of the key in the hash table, or the free entry for it. */
 static GemmPlan **place(const GemmState *s, const GemmKey *key) {
     size_t i = (size_t)hash64(key, sizeof *key, 0) & (s->room - 1);
     while (s->plans[i] && memcmp(&s->plans[i]->key, key, sizeof *key)) i = (i + 1) & (s->room - 1);
@@ -373,7 +373,7 @@ static void grow(GemmState *s) {
     free(old);
 }
 
-/* As it is, or as cuBLASLt would do it. */
+/* The plan of the GEMM as given, or as cuBLASLt would compute it. */
 static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
     const GemmKey key = key_of(s, g);
     GemmPlan **found = place(s, &key);
@@ -396,10 +396,10 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
 
 /* ---- any GEMM ---- */
 
-/* cuBLASLt does not end sums of F32 operands in 16 bits, and a sum that it adds to 16 bits it has rounded
- * before (seen on an H200): a pass of its own rounds these, once, and those to which it cannot add the bias
- * itself. A main gradient is added to directly: whoever keeps it in 16 bits wants less to be moved, and each
- * microbatch's part may be rounded before it is added. */
+/* cuBLASLt cannot write sums of F32 operands as 16 bits, and it rounds a sum before it adds it to 16 bits
+ * (seen on an H200). A separate pass rounds these sums once, and also sums to which cuBLASLt cannot add the
+ * bias. An exception are main gradients, to which it adds directly: 16-bit main gradients are chosen to save
+ * memory traffic, and each microbatch's part may be rounded before it is added. */
 static bool ends_elsewhere(GemmState *s, const Gemm *g) {
     const bool adds = accumulates(g->c) && !(g->c->flags & TENSOR_MAIN_GRAD);
     if (!dtype_is_16bit((DType)g->c->dtype)) return false;
@@ -419,7 +419,7 @@ static void check(const Gemm *g) {
           dtype_name((DType)g->bias->dtype), dtype_name((DType)c));
 }
 
-/* The GEMM of the same operands in F32, in `data`. */
+/* The GEMM of the same operands with an F32 result, in `data`. */
 static Gemm in_f32(const Gemm *g, void *data, Tensor *sums) {
     Gemm whole = *g;
     *sums = *g->c;
@@ -428,7 +428,7 @@ static Gemm in_f32(const Gemm *g, void *data, Tensor *sums) {
     return whole;
 }
 
-/* c where there are no terms. */
+/* The value of c for a sum without terms. */
 static void without_terms(const Call *c, const Gemm *g) {
     if (g->bias)
         start_with_bias(c, g);
@@ -436,7 +436,7 @@ static void without_terms(const Call *c, const Gemm *g) {
         CUDA_CHECK(cudaMemsetAsync(g->c->data, 0, tensor_bytes(g->c), stream_of(c)));
 }
 
-/* Returns the epilogues that are done. */
+/* Returns the epilogues that were fused. */
 static unsigned multiply(const Call *c, const Gemm *g) {
     GemmState *s = state_of(c->device);
     GemmPlan *p = plan_of(s, g);
@@ -470,7 +470,7 @@ void gemm_run(const Call *c, const Gemm *g) {
     if (g->dbias && !(done & GEMM_SUMS)) bias_gradient(c, g->a, g->dbias, g->fixed_order);
 }
 
-/* With its plan, or that of its sums if it ends elsewhere. */
+/* The GEMM's plan, or the plan of its sums if ends_elsewhere. */
 static GemmPlan *choose(const Device *d, GemmState *s, const Gemm *g) {
     const double large = 1e9; /* operations; below that the launch is half of the time */
     GemmPlan *p = plan_of(s, g);
@@ -501,7 +501,7 @@ size_t gemm_plan(const Call *c, const Gemm *g) {
     GemmState *s = state_of(c->device);
     if (ends_elsewhere(s, g)) {
         Tensor sums;
-        const Gemm whole = in_f32(g, NULL, &sums); /* scratch memory is as well aligned as the key asks for */
+        const Gemm whole = in_f32(g, NULL, &sums); /* scratch memory is aligned as the key requires */
         choose(c->device, s, &whole);
         return std::max(bytes, tensor_bytes(&sums));
     }

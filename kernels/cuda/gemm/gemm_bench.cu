@@ -1,4 +1,5 @@
-/* gemm_bench.cuh. Operands are random bits, since the speed depends on them, and do not fit the L2 cache. */
+/* gemm_bench.cuh. Operands are random bits, because the speed depends on them, and do not fit the L2
+ * cache. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 enum { SETS_MAX = 64 };
 static const size_t ROTATION = 128 << 20; /* bytes of operands: more than twice the L2 cache */
 
-/* Results last: they are written in one piece of memory. */
+/* Results come last: they are written in one piece of memory. */
 enum { A, B, BIAS, PRE, C, ACT, DBIAS, OPERANDS };
 static_assert((int)OPERANDS == (int)GEMM_OPERANDS, "every operand of a Gemm has a tensor");
 
@@ -29,7 +30,7 @@ static __global__ void randomise(Cells x, int64_t n, uint64_t seed) {
     GRID_LOOP(i, n) x.put(i, (float)(random_bits(seed, i) >> 40) * 0x1p-23f - 1.0f);
 }
 
-/* FP8 values, none of them very large and none a NaN. */
+/* FP8 values, without NaN or very large ones. */
 static __global__ void randomise_fp8(uint8_t *x, int64_t n, uint64_t seed) {
     GRID_LOOP(i, n) {
         const uint64_t z = random_bits(seed, i);
@@ -39,7 +40,7 @@ static __global__ void randomise_fp8(uint8_t *x, int64_t n, uint64_t seed) {
 
 static __global__ void fill_ones(float *x, int64_t n) { GRID_LOOP(i, n) x[i] = 1; }
 
-/* A sum of whole numbers, the same in any order. */
+/* A sum of integers, equal in any order. */
 static __global__ void fingerprint(const uint16_t *x, int64_t n, unsigned long long *sum) {
     unsigned long long own = 0;
     GRID_LOOP(i, n) own += mix((uint64_t)i << 16 | x[i]);
@@ -50,13 +51,13 @@ static unsigned long long *fingerprint_at(const GemmBench *b) {
     return (unsigned long long *)(b->memory + (size_t)b->sets * b->set);
 }
 
-/* The GEMM uses this set from now on. */
+/* Makes the GEMM use this set. */
 static void take_set(GemmBench *b, int set) {
     char *at = b->memory + (size_t)set * b->set;
     for (int i = 0; i < OPERANDS; at += b->bytes[i++]) b->operand[i].data = at;
 }
 
-/* The padding too, which is in the fingerprint. */
+/* Includes the padding, which is part of the fingerprint. */
 static void fill(const GemmBench *b, int which, uint64_t seed) {
     const Tensor *x = &b->operand[which];
     const int64_t n = (int64_t)(b->bytes[which] / dtype_size((DType)x->dtype));
@@ -108,7 +109,7 @@ bool gemm_bench_open(GemmBench *b, const Device *d, const GemmState *s, const Ge
     b->sets = (int)std::min<size_t>(ROTATION / b->set + 1, SETS_MAX);
     const size_t behind = SPACE_ALIGN + (size_t)b->scales * sizeof(float);
     while (cudaMalloc(&b->memory, (size_t)b->sets * b->set + behind) != cudaSuccess) {
-        cudaGetLastError(); /* it has been looked at */
+        cudaGetLastError(); /* clears the error, which has been handled */
         if (b->sets == 1) return false;
         b->sets /= 2;
     }

@@ -1,5 +1,5 @@
 /* GEMMs in a fixed order of summation (LinearAttr): the logits of routers, and every linear layer in
- * batch-invariant mode. Narrow ones, a router's few experts or the rows of a few samples, have narrow tiles.
+ * batch-invariant mode. Narrow GEMMs (a router's few experts, the rows of a few samples) have narrow tiles.
  * Written or added to: c. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
 #include "kernels/cuda/gemm/gemm_plan.cuh"

@@ -1,6 +1,6 @@
 /* The tuning cache of GEMMs: one text file for each version of cuBLASLt and kind of GPU, with a line for each
- * GEMM. A lock is held while the file is open. So one rank of a machine measures at a time, and the others
- * wait for its choices. */
+ * GEMM. A lock is held while the file is open. So only one rank of a machine measures at a time, and the
+ * others wait for its choices. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <ctype.h>
@@ -48,7 +48,7 @@ static char *head_of(const Cuda *c) {
 
 enum { ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
 
-/* A line ends in a hash of what stands before it. */
+/* A line ends in a hash of its preceding text. */
 static void print(Str *out, const GemmRecord *r) {
     const GemmKey *k = &r->key;
     Str line = {NULL, 0, 0};
@@ -66,7 +66,7 @@ static void print(Str *out, const GemmRecord *r) {
     str_free(&line);
 }
 
-/* The next number of a line, which must be there. */
+/* The next number of a line; false if there is none. */
 static bool number(const char **at, int base, uint64_t *out) {
     char *end;
     errno = 0;
@@ -111,7 +111,7 @@ static bool parse(const char *line, GemmRecord *r) {
     return microseconds(&line, &r->first_us);
 }
 
-/* The line that begins at `at`, and where the next one does; NULL: this is none. */
+/* Parses the line at `at` and returns the beginning of the next; NULL: not a valid line. */
 static const char *read_line(const char *at, GemmRecord *r) {
     const char *end = strchr(at, '\n');
     const size_t hash = 17; /* " " and 16 digits */
@@ -165,7 +165,7 @@ GemmStore gemm_store_open(const Cuda *c, GemmState *state) {
     Err e = file_mkdirs(dir);
     if (!e.code) e = lock(&s, dir);
     free(dir);
-    if (e.code) warn(state, e.msg); /* what was kept there before can still be taken */
+    if (e.code) warn(state, e.msg); /* the old content can still be read */
     if (!file_exists(s.path)) return s;
     str_clear(&s.text);
     e = file_read(s.path, &s.text);

@@ -1,10 +1,12 @@
-/* Chooses a GEMM's algorithm by measurement. The time under the load of a training step counts. The power
- * limit sets a GPU's clocks there: an algorithm that wins a short run by drawing more power may be the slower
- * one there. So cheap turns only discard what is far behind. The finalists then run alone, on a hot GPU, for
- * as long as the power's governor needs to settle. Each comes with the passes that its epilogues take if they
- * are not fused. Two choices are made and kept: the fastest of those that are bitwise equal to the algorithm
- * of an unmeasured GEMM, so that tuning changes the time and no result, on any rank and after a restart; and
- * the fastest of all (--gemm-tuning), which is the same for all who share the store. */
+/* Chooses a GEMM's algorithm by measurement. The criterion is the time under the load of a training step.
+ * There the power limit sets a GPU's clocks, so an algorithm that wins a short run by drawing more power may
+ * be slower. Cheap interleaved runs therefore only discard candidates that are far behind. The finalists then
+ * run alone, on a hot GPU, for as long as the power governor needs to settle. Each is measured with the
+ * separate passes of its epilogues.
+ *
+ * Two choices are made and stored. One is the fastest of those that are bitwise equal to the algorithm of an
+ * unmeasured GEMM, so that tuning changes the time but no result, on any rank and after a restart. The other
+ * is the fastest of all (--gemm-tuning), which is the same for all runs that share the store. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
@@ -15,18 +17,18 @@ extern "C" {
 #include "base/clock.h"
 }
 
-/* Turns: all for a moment each. */
+/* Turns: interleaved short runs of all candidates. */
 enum { TURNS = 3, TURN_RUNS_MIN = 3, TURN_RUNS_MAX = 50 };
 static const double WARM_MS = 30, TURN_MS = 0.5;
-static const double HOPELESS = 1.2; /* of the first candidate's time, in the first turn */
+static const double HOPELESS = 1.2; /* fraction of the first candidate's time, in the first turn */
 
-/* Blocks under load, in rounds of opposite order, so that most of a drift cancels out. Who is fast in turns
- * says little about who is there, so that the first round has all that are not far behind. The next ones have
- * the best so far: the fewer are left, the closer they are, and the longer each is measured. */
+/* Blocks under load, in rounds of opposite order, so that most of a drift cancels out. The short turns
+ * predict little about speed under load, so the first round has all candidates that are not far behind. Later
+ * rounds have the best so far: fewer and closer candidates, each measured for longer. */
 enum { ROUNDS = 4 };
 typedef struct Entry {
-    int most;    /* with the same bits, and with any */
-    double near; /* of the fastest one's time until then */
+    int most;    /* bitwise equal ones, and all */
+    double near; /* fraction of the fastest one's time until then */
 } Entry;
 static const Entry ENTRY[ROUNDS] = {{12, 1.15}, {6, 1.04}, {4, 1.02}, {3, 1.01}};
 static const double HEAT_MS = 400;  /* until clocks and temperature of an idle GPU settle */
@@ -34,17 +36,17 @@ static const double REHEAT_MS = 80; /* if it was hot IDLE_S ago */
 static const double IDLE_S = 1;
 static const double SETTLE_MS = 30, BLOCK_MS = 50; /* unmeasured, then measured */
 
-static const double WORTHWHILE = 0.995; /* of the first candidate's time: less is noise */
+static const double WORTHWHILE = 0.995; /* fraction of the first candidate's time: smaller gains are noise */
 
 typedef struct Candidate {
     GemmAlgo algo;
     bool runs, same_bits, finalist;
-    double turn[TURNS], ms; /* of a run: in turns, in the blocks so far */
+    double turn[TURNS], ms; /* milliseconds of a run: each turn; the mean of its blocks */
 } Candidate;
 
 /* ---- turns ---- */
 
-/* One that gives other bits the second time does not count as running. */
+/* An algorithm whose second result is not bitwise equal to its first counts as not running. */
 static void try_all(GemmBench *b, Candidate *all, int n) {
     unsigned long long first = 0, one, two;
     for (int i = 0; i < n; i++) {
@@ -55,7 +57,7 @@ static void try_all(GemmBench *b, Candidate *all, int n) {
     }
 }
 
-/* That take this long if each takes `once`. */
+/* The number of runs that take `ms` if each takes `once`. */
 static int runs_in(double ms, double once) { return (int)ceil(ms / fmax(once, 1e-4)); }
 
 static void turn(GemmBench *b, Candidate *x, int number) {
@@ -86,7 +88,7 @@ static void take_turns(GemmBench *b, Candidate *all, int n) {
 
 static bool is_faster(const Candidate *a, const Candidate *b) { return a->ms < b->ms; }
 
-/* Into `chosen`, which is of `all`. */
+/* Marks the entries in `chosen`, which is parallel to `all`. */
 static void choose(Candidate *all, int n, Entry entry, bool any_bits, bool *chosen) {
     Candidate *by_speed[GEMM_ALGOS];
     int count = 0;
@@ -97,7 +99,7 @@ static void choose(Candidate *all, int n, Entry entry, bool any_bits, bool *chos
         chosen[by_speed[i] - all] |= by_speed[i]->ms < entry.near * by_speed[0]->ms;
 }
 
-/* Of the finalists so far, those that stay; the first candidate always does. */
+/* Keeps the best of the finalists; the first candidate always stays. */
 static void keep_best(Candidate *all, int n, Entry entry) {
     bool chosen[GEMM_ALGOS] = {true};
     choose(all, n, entry, false, chosen);
@@ -105,14 +107,14 @@ static void keep_best(Candidate *all, int n, Entry entry) {
     for (int i = 0; i < n; i++) all[i].finalist &= chosen[i];
 }
 
-/* The GPU may still be hot from the GEMM that was measured before. */
+/* The GPU may still be hot from the previous GEMM. */
 static void heat(GemmBench *b, const GemmState *s, const Candidate *by) {
     const bool hot = s->hot_ns && (double)(clock_ns() - s->hot_ns) < IDLE_S * 1e9;
     gemm_bench_take(b, &by->algo);
     gemm_bench_run(b, 0, runs_in(hot ? REHEAT_MS : HEAT_MS, by->ms));
 }
 
-/* The mean of its blocks, of which this is number `round`. */
+/* Measures block number `round` of a candidate and updates the mean of its blocks. */
 static void block(GemmBench *b, Candidate *x, int round) {
     const double once = x->turn[TURNS / 2];
     gemm_bench_take(b, &x->algo);
@@ -136,7 +138,7 @@ static void run_finals(GemmBench *b, GemmState *s, Candidate *all, int n) {
 
 /* ---- choice ---- */
 
-/* The first is the algorithm of an unmeasured GEMM. */
+/* The first candidate is the algorithm of an unmeasured GEMM. */
 static int gather(const GemmState *s, GemmPlan *p, Candidate all[GEMM_ALGOS]) {
     GemmAlgo algos[GEMM_ALGOS];
     const int n = gemm_all_algos(s, p, algos);
@@ -171,7 +173,7 @@ static bool tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g, Gemm
     return true;
 }
 
-/* So that a rank that has the memory to measure takes no other algorithm. */
+/* Makes a rank without memory to measure choose the same algorithm as one that can measure. */
 static const GemmRecord *unmeasured(const GemmPlan *p, GemmRecord *r) {
     memset(r, 0, sizeof *r);
     r->key = p->key;

@@ -1,6 +1,6 @@
-/* The ops of kernels/cpu/linear.c: y = x w^T + bias over the last dimension, and its gradients dx = dy w, or
- * that of pre, dw = dy^T x, dbias = sum of dy; bias: y = x + bias. Written: y, act; written or added to: dx
- * (without pre), dw, dbias. dbias is summed in two stages: chunks of rows, then the chunks in order; in a
+/* The ops of kernels/cpu/linear.c: y = x w^T + bias over the last dimension, and its gradients dx = dy w (or
+ * that of pre), dw = dy^T x, dbias = sum of dy; bias: y = x + bias. Written: y, act; written or added to: dx
+ * (without pre), dw, dbias. dbias is summed in two stages: chunks of rows, then the chunks in order. With a
  * fixed order it is summed as on the CPU. */
 #include "kernels/cuda/gemm/gemm.cuh"
 extern "C" {
@@ -82,8 +82,8 @@ extern "C" size_t cuda_plans_linear_dgrad(const Call *c) { return plan(c, dgrad(
 
 /* ---- dbias ---- */
 
-/* Columns' sums over rows [each * blockIdx.y, + each): into `out` if that is all, else into row blockIdx.y of
- * `partial`. */
+/* Sums columns over rows [each * blockIdx.y, + each): into `out` if that is all rows, else into row
+ * blockIdx.y of `partial`. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     sum_rows(const T *dy, int64_t rows, int64_t n, int64_t each, Real<T> *partial, Cells out, bool add) {
@@ -125,7 +125,7 @@ static __global__ void sum_partial(const R *partial, int64_t chunks, int64_t n, 
     }
 }
 
-/* For each sample, sum over its positions in order, then add that to the others. */
+/* For each sample, sums over its positions in order, then adds that to the other samples. */
 template <typename R>
 static __global__ void sum_samples(Cells dy, int64_t s, int64_t b, int64_t n, Cells out, bool add) {
     GRID_LOOP(i, n) {
@@ -139,7 +139,8 @@ static __global__ void sum_samples(Cells dy, int64_t s, int64_t b, int64_t n, Ce
     }
 }
 
-/* Enough blocks for a GPU where there are rows for them, and few enough to be summed at once. */
+/* The number of chunks: enough blocks for a GPU if there are rows for them, and few enough to be summed at
+ * once. */
 static int64_t chunks_of(int64_t rows, int64_t n, int vector) {
     const int64_t wide = ceil_div(n, LANES * vector);
     return std::max<int64_t>(1, std::min({ceil_div(1024, wide), ceil_div(rows, 8 * LINES), (int64_t)128}));
@@ -207,7 +208,7 @@ extern "C" int linear_take_algo(const OpDef *op, const Call *c, int n) {
 
 /* ---- bias ---- */
 
-/* A thread keeps its columns and goes down the rows. */
+/* Each thread processes fixed columns, row by row. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     add_bias(const T *x, const T *bias, T *y, int64_t rows, int64_t n) {

@@ -5,19 +5,19 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* c [m,n] = a b (+ c, or + bias). Element (i,p) of a stands at a_at + i * a_row + p * a_col, (p,j) of b at
- * b_at + p * b_row + j * b_col. One of the strides of a and of b is 1. */
+/* c [m,n] = a b (+ c, or + bias). Element (i,p) of a is at a_at + i * a_row + p * a_col, (p,j) of b at b_at +
+ * p * b_row + j * b_col. One of the strides of a and of b is 1. */
 struct OrderedGemm {
-    Cells a, b, c, bias; /* no bias: its data is NULL */
+    Cells a, b, c, bias; /* without bias its data is NULL */
     int64_t a_at, a_row, a_col, b_at, b_row, b_col, c_at, c_row, c_col;
     int64_t m, n, k;
-    bool add, bias_of_rows; /* an element of the bias belongs to a row of c, else to a column */
+    bool add, bias_of_rows; /* bias_of_rows: the bias has an element per row of c, else per column */
 };
 
 enum { ORDERED_THREADS = 256, ORDERED_DEPTH = 16, ORDERED_PAD = 4 };
 
-/* `height` lines of an operand times ORDERED_DEPTH terms: what this thread loads of them, zeros outside.
- * Neighbouring threads touch neighbouring elements: along the terms if those are contiguous, else along the
+/* A thread's share of `height` lines of an operand times ORDERED_DEPTH terms, with zeros outside.
+ * Neighbouring threads load neighbouring elements: along the terms if those are contiguous, else along the
  * lines. */
 template <int height> struct Share {
     static constexpr int COUNT = height * ORDERED_DEPTH / ORDERED_THREADS;
@@ -46,8 +46,8 @@ template <int height> struct Share {
     }
 };
 
-/* The part of c at (i0, j0), HEIGHT x WIDTH, by a block of ORDERED_THREADS, each with ROWS x COLUMNS
- * elements. */
+/* Computes the part of c at (i0, j0), HEIGHT x WIDTH, with a block of ORDERED_THREADS, each with ROWS x
+ * COLUMNS elements. */
 template <typename R, int HEIGHT, int WIDTH, int ROWS, int COLUMNS>
 __device__ __forceinline__ void ordered_tile(const OrderedGemm &g, int64_t i0, int64_t j0) {
     static_assert(HEIGHT / ROWS * (WIDTH / COLUMNS) == ORDERED_THREADS, "every thread has its elements");

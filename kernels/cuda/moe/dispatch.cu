@@ -1,7 +1,7 @@
-/* The ops of kernels/cpu/dispatch.c. The plan is a counting sort of the copies by expert: warps count those
- * of their chunks, prefix sums over the chunks and the experts say where each begins, and the warps put them
- * there in order. Written: row, copy, offset, expert, and the y of a scaling; written or added to: y, x, dx,
- * dp. */
+/* The ops of kernels/cpu/dispatch.c. The plan is a counting sort of the copies by expert. Warps count the
+ * copies in their chunks, prefix sums over chunks and experts give the first place of each, and the warps
+ * write the copies there in order. Written: row, copy, offset, expert, and the y of a scaling; written or
+ * added to: y, x, dx, dp. */
 #include "kernels/cuda/moe/router.cuh"
 #include "kernels/cuda/vector_store.cuh"
 
@@ -16,10 +16,10 @@ typedef struct Plan {
     const int64_t *expert;
     int64_t copies, rows;
     int64_t *row, *copy, *offset;
-    int experts, chunks, each; /* copies of a chunk, a multiple of 32 * AHEAD */
-    bool ranked;               /* what does not fit is dropped by probability */
-    int64_t *total, *first;    /* [experts] copies of each, and where they begin in the list */
-    int *start; /* [experts, chunks] copies of an expert in a chunk, then in the chunks before it */
+    int experts, chunks, each; /* each: copies of a chunk, a multiple of 32 * AHEAD */
+    bool ranked;               /* copies beyond the capacity are dropped by probability */
+    int64_t *total, *first;    /* [experts]: number of copies, and the first one's place in the list */
+    int *start; /* [experts, chunks]: copies of an expert in a chunk, then in the chunks before it */
     int *list;  /* [copies], if ranked: by expert, in order */
 } Plan;
 
@@ -50,7 +50,7 @@ static void take_scratch(const Call *c, Plan *p) {
     p->list = p->start + (int64_t)p->experts * p->chunks;
 }
 
-/* The places of the experts of AHEAD copies of each lane, from `at` on; -1: it goes to none of them. */
+/* The places of the experts of AHEAD copies per lane, from `at` on; -1: not among them. */
 __device__ __forceinline__ void load_places(const Plan &p, int64_t at, int64_t end, int *place) {
     int64_t expert[AHEAD];
 #pragma unroll
@@ -95,7 +95,7 @@ static __global__ void count_copies(Plan p, DeviceAssert *failure, const char *m
     for (int e = lane; e < p.experts; e += 32) p.start[(int64_t)e * p.chunks + chunk] = mine[e];
 }
 
-/* The sum of x over the threads before, and of all; room for 32. */
+/* The sum of x over the preceding threads, and over all; room for 32 elements. */
 __device__ __forceinline__ int64_t block_prefix(int64_t x, int64_t *room, int64_t *all) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t sum = x;
@@ -114,7 +114,7 @@ __device__ __forceinline__ int64_t block_prefix(int64_t x, int64_t *room, int64_
     return sum - x;
 }
 
-/* An expert to a block. */
+/* One expert per block. */
 static __global__ void scan_chunks(Plan p) {
     __shared__ int64_t room[32];
     int *start = p.start + (int64_t)blockIdx.x * p.chunks;
@@ -154,7 +154,7 @@ static __global__ void scan_experts(Plan p, DeviceAssert *failure, const char *m
 
 __device__ __forceinline__ void put_copy(const Plan &p, int64_t copy, int64_t row) {
     p.row[copy] = row;
-    if (row < p.rows) p.copy[row] = copy; /* else there was a failure */
+    if (row < p.rows) p.copy[row] = copy; /* else there was an error */
 }
 
 static __global__ void place_copies(Plan p) {
@@ -198,15 +198,15 @@ template <> struct OrderOf<double> {
     typedef uint64_t Bits;
     __device__ static __forceinline__ Bits bits(double x) { return (Bits)__double_as_longlong(x); }
 };
-/* A number whose order is that of x. */
+/* An integer with the order of x. */
 template <typename R> __device__ __forceinline__ typename OrderOf<R>::Bits order_of(R x) {
     typedef typename OrderOf<R>::Bits Bits;
     const Bits top = (Bits)1 << (8 * sizeof(Bits) - 1), bits = OrderOf<R>::bits(x == 0 ? 0 : x); /* -0 is 0 */
     return bits & top ? ~bits : bits | top;
 }
 
-/* The order of the copy that is last among the `*keep` best of n, found digit by digit; *keep becomes the
- * number of those of that order that are kept. All threads, at least 256, get both. */
+/* The order of the last copy among the `*keep` best of n, found digit by digit. *keep becomes the number of
+ * copies of that order that are kept. All threads, at least 256, get both. */
 template <typename R>
 __device__ typename OrderOf<R>::Bits last_kept(const Cells &prob, const int *list, int n, int *keep) {
     typedef typename OrderOf<R>::Bits Bits;
@@ -234,7 +234,7 @@ __device__ typename OrderOf<R>::Bits last_kept(const Cells &prob, const int *lis
     return found;
 }
 
-/* An expert to a block: the best copies of its list, of equals the earlier ones, in their order. */
+/* One expert per block: the best copies of its list, in their order; among equals the earlier ones. */
 template <typename R> static __global__ void keep_best(Plan p, Cells prob) {
     __shared__ int more[32], equal[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -312,9 +312,9 @@ typedef struct Arriving {
     int64_t *expert;
 } Arriving;
 
-/* The expert of row i of those that a rank sends to experts a.first ... */
+/* The expert of row i of the rows that a rank sends to experts a.first ... */
 __device__ __forceinline__ int64_t expert_of(const ArrivalAttr &a, const int64_t *own, int64_t i) {
-    int64_t low = 0, high = a.experts; /* its rows begin at or before i, those of high behind it */
+    int64_t low = 0, high = a.experts; /* the rows of low begin at or before i, those of high after it */
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
         if (own[middle] - own[0] <= i)
@@ -325,7 +325,8 @@ __device__ __forceinline__ int64_t expert_of(const ArrivalAttr &a, const int64_t
     return a.first + low;
 }
 
-/* Blocks x: a rank's rows, behind those of the ranks before it in the part; the last one of the part pads. */
+/* Blocks x: the rows of one rank, after those of the preceding ranks in the part; the last block of the part
+ * pads. */
 static __global__ void arrival(Arriving r, DeviceAssert *failure, const char *message) {
     __shared__ int64_t room[32];
     const int64_t rank = blockIdx.x, part = rank % r.attr.etp, thread = blockIdx.y * blockDim.x + threadIdx.x,
@@ -364,8 +365,8 @@ extern "C" void cuda_arrival(const Call *c) {
 
 /* ---- rows ---- */
 
-/* Rows of whole vectors at 16 bytes go a part of DEPTH vectors of each lane to a warp, others element by
- * element: which one it is changes no bit. */
+/* Rows of whole aligned 16-byte vectors: a warp processes a part with DEPTH vectors per lane. Other rows are
+ * processed element by element. Both are bitwise equal. */
 
 static bool whole_vectors(const Tensor *a, const Tensor *b) {
     return rows_are_aligned(a) && rows_are_aligned(b);
@@ -423,7 +424,7 @@ static __global__ void permute_elements(const T *x, T *y, const int64_t *copy, i
     }
 }
 
-/* Both ops take rows from in[0] to out[0], and find by in[1] which. */
+/* Both ops copy rows from in[0] to out[0], selected by in[1]. */
 template <typename T>
 using RowMover = void (*)(const T *from, T *to, const int64_t *index, int64_t n, int64_t width,
                           int64_t copies, bool add);
@@ -451,7 +452,7 @@ extern "C" void cuda_permute(const Call *c) {
                        move_rows<T>(c, DEPTH, permute_vectors<T, DEPTH>, permute_elements<T>));
 }
 
-/* Rows of four copies are on their way at a time: with the registers that three blocks leave, all loads come
+/* Rows of four copies are in flight at a time: the registers that three blocks leave allow all loads to come
  * first. */
 template <typename T, int DEPTH>
 static __global__ void __launch_bounds__(32 * WARPS, 3)
@@ -519,8 +520,8 @@ extern "C" void cuda_unpermute(const Call *c) {
 
 /* ---- scale ---- */
 
-/* Of `left` elements that are there; `whole`: all are, at 16 bytes. That is decided for the whole tensor, so
- * that the loads of a thread follow each other without a branch. */
+/* Processes the `left` remaining elements; `whole`: all exist and are aligned to 16 bytes. That is decided
+ * for the whole tensor, so that a thread's loads follow each other without a branch. */
 template <typename T>
 __device__ __forceinline__ Vec<T, VEC<T>> load_part(const T *p, int64_t left, bool whole) {
     if (whole) return *(const Vec<T, VEC<T>> *)p;
@@ -586,7 +587,7 @@ extern "C" void cuda_scale_rows(const Call *c) {
     if (tensor_count(c->out[0])) STORAGE_SWITCH(c->out[0]->dtype, scale<T>(c));
 }
 
-/* A row to a warp: dp is a sum over all of it, in an order that does not depend on where it lies. */
+/* One row per warp: dp is a sum over the row, in an order that does not depend on its place. */
 template <typename T>
 static __global__ void scale_rows_grad(const T *dy, const T *x, Cells p, T *dx, Cells dp, int64_t rows,
                                        int64_t width, bool sigmoid, bool add, bool add_dp, bool whole) {

@@ -1,9 +1,11 @@
 /* The ops of kernels/cpu/grouped.c: expert e multiplies its rows [offset[e], offset[e+1]) by its block of the
- * weight. The offsets are known on the GPU alone: there are as many tiles as any offsets may need, each finds
- * its expert, and those that are not needed end at once. GEMMs of 16-bit operands, whose rows are whole
- * units of 16 bytes, go to tensor cores if y and dx are of their type and dw is F32 or of theirs; all others,
- * and batch-invariant mode, are chains of multiply-adds (ordered_gemm.cuh). Written: y, also the rows behind
- * the last expert, as 0; written or added to: dx, dw. */
+ * weight. Only the GPU knows the offsets. There are as many tiles as any offsets may need; each finds its
+ * expert, and unneeded tiles end at once.
+ *
+ * Tensor cores compute GEMMs of 16-bit operands if rows are multiples of 16 bytes, y and dx have the
+ * operands' type, and dw has it or is F32. All others, and batch-invariant mode, are chains of multiply-adds
+ * (ordered_gemm.cuh). Written: y, including zeros for the rows after the last expert; written or added to:
+ * dx, dw. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
 #include "kernels/cuda/moe/tensor_tile.cuh"
 
@@ -14,19 +16,20 @@ struct Experts {
     int64_t count, rows;
 };
 
-/* ---- which tile ---- */
+/* ---- tiles ---- */
 
 struct RowTile {
     int64_t expert, first,
-        rows; /* expert: Experts.count for the rows behind the last one, -1: there is no such tile */
+        rows; /* expert: Experts.count for the rows after the last expert, -1: there is no such tile */
 };
 
-/* Tile number `tile` of those that experts have, each begun at its first row. All threads of the block call. */
+/* Finds tile number `tile`; every expert's tiles begin at its first row. All threads of the block must
+ * call. */
 static __device__ RowTile find_tile(const Experts &e, int64_t tile, int height) {
     __shared__ int64_t sums[32];
     __shared__ RowTile found;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    int64_t base = 0; /* tiles of the experts before this round's */
+    int64_t base = 0; /* number of tiles of the experts before this round's */
     if (threadIdx.x == 0) found.expert = -1;
     for (int64_t at = 0; at <= e.count; at += blockDim.x) {
         const int64_t i = at + threadIdx.x;
@@ -56,8 +59,8 @@ static __device__ RowTile find_tile(const Experts &e, int64_t tile, int height) 
     return found;
 }
 
-/* Blocks that run side by side read the same few rows and columns, which stay in the L2 cache: tiles go down
- * a band before they go across. */
+/* Tiles go down a band before they go across, so that concurrent blocks read the same few rows and columns,
+ * which stay in the L2 cache. */
 static __device__ __forceinline__ void in_bands(int64_t i, int64_t down, int64_t across, int64_t *row,
                                                 int64_t *column) {
     enum { BAND = 16 };
@@ -142,7 +145,7 @@ static Experts experts_of(const Call *c) {
     return e;
 }
 
-/* Of two 16-bit operands into `to`, all of whole units. */
+/* Whether tensor cores can multiply two 16-bit operands to a result of type `to`. */
 static bool on_tensor_cores(const Call *c, int to) {
     const Tensor *a = c->in[0], *b = c->in[1], *out = c->out[0];
     const auto in_units = [](const Tensor *x) { return aligned_16(x->data) && tensor_width(x) % 8 == 0; };
@@ -155,7 +158,7 @@ static unsigned blocks(int64_t tiles) {
     return (unsigned)tiles;
 }
 
-/* Of any offsets: each expert, and the rows behind the last one, may begin one that is not full. */
+/* An upper bound for any offsets: each expert, and the rows after the last one, may begin a partial tile. */
 static int64_t row_tiles(const Experts &e, int64_t height) { return e.rows / height + e.count + 1; }
 
 template <typename T, bool along> static void launch_tensor_rows(const Call *c, const Experts &e) {
@@ -211,7 +214,7 @@ static void launch_ordered_experts(const Call *c, const Experts &e) {
     LAUNCHED();
 }
 
-/* along: the weight is [n,k] of each expert, else [k,n]. */
+/* along: each expert's weight is [n,k], else [k,n]. */
 static void run_rows(const Call *c, bool along) {
     const Experts e = experts_of(c);
     const int64_t n = tensor_width(c->out[0]), k = tensor_width(c->in[0]);

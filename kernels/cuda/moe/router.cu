@@ -1,6 +1,6 @@
-/* The ops of kernels/cpu/router.c, a token to a warp. Experts and probabilities have the bits of the CPU's: a
- * choice that hung on a last bit would be another curve. Written: probs, expert, scores, bias; written or
- * added to: dlogits, count. */
+/* The ops of kernels/cpu/router.c, one token per warp. Experts and probabilities are bitwise equal to the
+ * CPU's, because a choice that depends on a last bit would change the loss curve. Written: probs, expert,
+ * scores, bias; written or added to: dlogits, count. */
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/moe/router.cuh"
@@ -28,8 +28,8 @@ template <typename R> __device__ __forceinline__ void scores(const Router &r, in
 
 /* ---- choice ---- */
 
-/* The first of the largest of n values. A NaN compares as it does in a loop from the first on: there it
- * stays, elsewhere it is passed over. */
+/* The first of the largest of n values. A NaN compares as in a sequential loop: as the first value it stays,
+ * elsewhere it is ignored. */
 template <typename R> __device__ __forceinline__ int first_largest(const R *x, int n) {
     R best = (R)-INFINITY;
     int at = INT_MAX;
@@ -46,13 +46,13 @@ template <typename R> __device__ __forceinline__ int first_largest(const R *x, i
     return at;
 }
 
-/* No more to be chosen. */
+/* Excludes an expert from the choice. */
 template <typename R> __device__ __forceinline__ void strike(R *x, int i) {
     if (threadIdx.x % 32 == 0) x[i] = (R)-INFINITY;
     __syncwarp();
 }
 
-/* Leaves only the experts of the best groups in `choice`; rest [experts], group [groups]. */
+/* Excludes the experts of all but the best groups from `choice`; rest [experts], group [groups]. */
 template <typename R> __device__ void limit_groups(const Router &r, R *choice, R *rest, R *group) {
     const int size = (int)(r.experts / r.attr.groups), each = (int)(r.topk / r.attr.group_topk),
               lane = threadIdx.x % 32;
@@ -146,7 +146,8 @@ extern "C" void cuda_route(const Call *c) {
     LAUNCHED();
 }
 
-/* d s of the chosen experts from d probs, and its sum weighted by s. Every lane computes all sums. */
+/* Computes d s of the chosen experts from d probs; returns its sum weighted by s. Every lane computes all
+ * sums. */
 template <typename R>
 __device__ __forceinline__ R score_grad(const Router &r, const Cells &dprobs, int64_t at, const R *s, R *ds) {
     const int k = r.topk;
@@ -205,7 +206,7 @@ extern "C" void cuda_route_grad(const Call *c) {
 
 /* ---- counts ---- */
 
-/* Choices of each sample, or of all: whole numbers first, for blocks of positions, then their sums. */
+/* Counts the choices of each sample, or of all: first integers for blocks of positions, then their sums. */
 typedef struct Count {
     const int64_t *expert;
     int64_t positions, stride, groups; /* position p of group g is row p * stride + g */
@@ -284,7 +285,7 @@ extern "C" void cuda_expert_count(const Call *c) {
 template <typename R>
 static __global__ void expert_bias(Cells bias, const double *count, Cells out, int64_t n, double rate) {
     __shared__ double room[32];
-    double sum = 0; /* of whole numbers: exact */
+    double sum = 0; /* of integers, so it is exact */
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += count[i];
     const double mean = block_sum(sum, room) / (double)n;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
@@ -304,13 +305,14 @@ extern "C" void cuda_expert_bias(const Call *c) {
 
 /* ---- sinkhorn ---- */
 
-/* How long the loop is depends on the numbers: blocks that wait for each other run all of it. */
+/* The number of iterations depends on the numbers, so cooperative blocks run the complete loop. */
 typedef struct Sinkhorn {
     Cells logits, scores;
     int64_t tokens;
     int experts;
-    double *d0, *part; /* [tokens]; [2, blocks, experts] sums of blocks, by turns: one is read while the next
-                          is written */
+    /* d0: [tokens]. part: [2, blocks, experts], sums of blocks; the two halves alternate: one is read while
+     * the next is written. */
+    double *d0, *part;
 } Sinkhorn;
 
 enum { SINKHORN_BLOCKS = 128 };
@@ -320,7 +322,8 @@ static int64_t sinkhorn_blocks(int64_t tokens) {
     return want < SINKHORN_BLOCKS ? want : SINKHORN_BLOCKS;
 }
 
-/* The new scales of the experts from the sums of all blocks; returns this thread's part of their mean change. */
+/* Computes the new scales of the experts from the sums of all blocks; returns this thread's part of their
+ * mean change. */
 __device__ __forceinline__ double rescale(const Sinkhorn &s, const double *part, double *d1) {
     double change = 0;
     for (int i = threadIdx.x; i < s.experts; i += blockDim.x) {

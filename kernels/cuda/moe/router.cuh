@@ -1,6 +1,6 @@
-/* What the kernels of a mixture of experts share: work for warps, and the scores of a router. Those have a
- * token to a warp, its experts in shared memory, and all lanes call. Sums over experts have the order of
- * kernels/cpu/router.h: each lane computes them whole. */
+/* Code that the kernels of a mixture of experts share: work for warps, and the scores of a router. For scores
+ * a warp has one token, its experts are in shared memory, and all lanes call. Sums over experts have the
+ * order of kernels/cpu/router.h: each lane computes them completely. */
 #ifndef ISOTRON_KERNELS_CUDA_MOE_ROUTER_CUH
 #define ISOTRON_KERNELS_CUDA_MOE_ROUTER_CUH
 
@@ -14,7 +14,8 @@ enum { WARPS = 8, SHARED = 40 << 10 };
     for (int64_t i = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < (n);                    \
          i += (int64_t)gridDim.x * (blockDim.x / 32))
 
-/* Warps of a block that has `whole` bytes of shared memory, and each of them `bytes` for its experts. */
+/* The number of warps in a block with `whole` bytes of shared memory, plus `bytes` for the experts of each
+ * warp. */
 static inline int warps_that_fit(int64_t experts, size_t whole, size_t bytes) {
     CHECK(whole + bytes <= SHARED, "%lld experts take %zu bytes of shared memory, there are %d",
           (long long)experts, whole + bytes, SHARED);
@@ -23,12 +24,12 @@ static inline int warps_that_fit(int64_t experts, size_t whole, size_t bytes) {
 }
 static inline size_t router_bytes(size_t n) { return (n + 15) / 16 * 16; }
 
-/* Those of the calling warp. */
+/* The calling warp's part of the shared memory. */
 template <typename R> __device__ __forceinline__ R *router_room(size_t bytes) {
     extern __shared__ __align__(16) unsigned char router_shared[];
     return (R *)(router_shared + threadIdx.x / 32 * bytes);
 }
-/* x becomes exp(x - max); returns the sum of that. */
+/* Replaces x by exp(x - max); returns the sum. */
 template <typename R> __device__ __forceinline__ R router_exp_sum(R *x, int n, R *max) {
     const int lane = threadIdx.x % 32;
     R most = (R)-INFINITY, sum = 0;
@@ -56,7 +57,7 @@ __device__ __forceinline__ void router_load(const Cells &logits, int64_t at, int
     __syncwarp();
 }
 
-/* Of all experts, without dividing them by their sum. */
+/* The sigmoids of all experts, without normalisation. */
 template <typename R> __device__ __forceinline__ void router_sigmoid(R *x, int n) {
     for (int i = threadIdx.x % 32; i < n; i += 32) x[i] = vector_sigmoid(x[i]);
     __syncwarp();

@@ -1,5 +1,5 @@
-/* The ops of kernels/cpu/router_loss.c, a token to a warp: the loss is a sum over blocks of tokens of their
- * sums, in double. Written: loss; written or added to: dlogits. */
+/* The ops of kernels/cpu/router_loss.c, one token per warp. The loss is the sum, in double, of the sums over
+ * blocks of tokens. Written: loss; written or added to: dlogits. */
 #include "kernels/cuda/moe/router.cuh"
 
 enum { THREADS = 256, PARTS = 1024 };
@@ -7,7 +7,7 @@ enum { THREADS = 256, PARTS = 1024 };
 typedef struct Loss {
     Cells logits;
     const double *count,
-        *share; /* [groups, experts]: f, and what a probability weighs in the loss; NULL for z */
+        *share; /* [groups, experts]: f times the coefficient of a probability in the loss; NULL for z */
     int64_t tokens, groups, samples;
     double all_tokens;
     int experts;
@@ -33,11 +33,11 @@ static size_t share_bytes(const Tensor *count) {
     return count ? router_bytes((size_t)tensor_count(count) * sizeof(double)) : 0;
 }
 
-/* A group to a block. */
+/* One group per block. */
 static __global__ void shares(Loss l, double *share) {
     __shared__ double room[32];
     const int64_t from = (int64_t)blockIdx.x * l.experts;
-    double sum = 0; /* of whole numbers: exact */
+    double sum = 0; /* of integers, so it is exact */
     for (int e = threadIdx.x; e < l.experts; e += blockDim.x) sum += l.count[from + e];
     sum = block_sum(sum, room);
     for (int e = threadIdx.x; e < l.experts; e += blockDim.x)
@@ -55,7 +55,7 @@ __device__ __forceinline__ const double *share_of(const Loss &l, int64_t token) 
     return l.share + (l.groups > 1 ? token % l.samples * l.experts : 0);
 }
 
-/* The probabilities in p; returns their sum before they were normalised (1: softmax). */
+/* Computes the probabilities in p; returns their sum before normalisation (1: softmax). */
 template <typename R> __device__ __forceinline__ R probabilities(const Loss &l, int64_t token, R *p) {
     router_load(l.logits, token * l.experts, l.experts, p);
     if (!l.sigmoid) {
@@ -72,7 +72,7 @@ template <typename R> __device__ __forceinline__ R probabilities(const Loss &l, 
     return sum;
 }
 
-/* p becomes exp(logits - max), and *sum the sum of that. */
+/* Replaces p by exp(logits - max); *sum becomes the sum. */
 template <typename R> __device__ __forceinline__ R logsumexp(const Loss &l, int64_t token, R *p, R *sum) {
     R max;
     router_load(l.logits, token * l.experts, l.experts, p);
@@ -132,13 +132,14 @@ extern "C" void cuda_router_loss(const Call *c) {
 
 /* ---- gradient ---- */
 
-/* What a probability's part of the gradient is: share less their mean, times the slope. */
+/* A probability's part of the gradient: share minus mean share, times the slope. */
 template <typename R>
 __device__ __forceinline__ void balance_grad(const Loss &l, int64_t t, double dloss, R *p,
                                              const Cells &dlogits, bool add) {
     const double *share = share_of(l, t);
     const R sum = probabilities(l, t, p);
-    double mean = 0; /* of all of them by every lane: its rounding shows where the shares are nearly equal */
+    double mean = 0; /* over all experts, computed by every lane: its rounding matters when the shares are
+                        nearly equal */
 #pragma unroll 4
     for (int e = 0; e < l.experts; e++) mean += share[e] * (double)p[e];
     for (int e = threadIdx.x % 32; e < l.experts; e += 32) {

@@ -1,8 +1,8 @@
-/* GEMMs of 16-bit matrices on tensor cores, summed in F32: a tile of TENSOR_TILE x TENSOR_TILE by a block
- * of TENSOR_THREADS. Operands come to shared memory with cp.async, TENSOR_STAGES slices of TENSOR_DEPTH terms
- * in flight, in rows of 128 bytes whose 16-byte units are exchanged by the number of the row (PTX ISA:
- * 128-byte swizzle), so that neither the copies nor the reads of eight rows at a time meet in a bank. The
- * slices are multiplied by warpgroups (wgmma) on sm_90a, by warps (mma) elsewhere. */
+/* GEMMs of 16-bit matrices on tensor cores, summed in F32: a tile of TENSOR_TILE x TENSOR_TILE per block of
+ * TENSOR_THREADS. Operands are copied to shared memory with cp.async, TENSOR_STAGES slices of TENSOR_DEPTH
+ * terms in flight. Rows have 128 bytes; their 16-byte units are permuted by the row number (PTX ISA: 128-byte
+ * swizzle), so that neither the copies nor the reads of eight rows at a time have bank conflicts. wgmma
+ * (warpgroups) multiplies slices on sm_90a, mma (warps) elsewhere. */
 #ifndef ISOTRON_KERNELS_CUDA_MOE_TENSOR_TILE_CUH
 #define ISOTRON_KERNELS_CUDA_MOE_TENSOR_TILE_CUH
 
@@ -15,24 +15,23 @@ enum {
     TENSOR_DEPTH = 64,
     TENSOR_STAGES = 3,
     TENSOR_THREADS = 256,
-    TENSOR_SLICE = TENSOR_TILE * TENSOR_DEPTH * 2, /* bytes */
-    TENSOR_ROOM =
-        2 * TENSOR_STAGES * TENSOR_SLICE + 1024, /* of dynamic shared memory, of which two blocks fit */
-    TENSOR_SUMS = TENSOR_TILE * TENSOR_TILE / TENSOR_THREADS / 4, /* of a thread, in fours */
+    TENSOR_SLICE = TENSOR_TILE * TENSOR_DEPTH * 2,         /* bytes */
+    TENSOR_ROOM = 2 * TENSOR_STAGES * TENSOR_SLICE + 1024, /* of dynamic shared memory; two blocks fit */
+    TENSOR_SUMS = TENSOR_TILE * TENSOR_TILE / TENSOR_THREADS / 4, /* per thread, in groups of four */
 };
 
-/* One operand from the tile's first line (row of c, or column) on. */
+/* One operand, from the tile's first line (row or column of c) on. */
 template <typename T> struct TensorSide {
     const T *at;
-    int64_t pitch; /* elements from a line to the next if `along` (terms are contiguous), else from a term to
-                      the next */
-    int64_t lines; /* that there are */
+    /* Elements from a line to the next if `along` (terms are contiguous), else from a term to the next. */
+    int64_t pitch;
+    int64_t lines; /* number of lines */
 };
 
 /* ---- shared memory ---- */
 
-/* The byte of a slice where the 16-byte unit with this element stands: its first one. Not along the terms, 64
- * lines stand side by side and the next 64 behind all terms. */
+/* The byte offset in a slice of the 16-byte unit that begins with this element. Not `along`: 64 lines are
+ * adjacent, and the next 64 lines come after all terms. */
 template <bool along> __host__ __device__ __forceinline__ uint32_t tensor_place(int line, int term) {
     return along ? line * 128 + ((term / 8 ^ line % 8) * 16)
                  : line / 64 * (TENSOR_DEPTH * 128) + term * 128 + ((line / 8 % 8 ^ term % 8) * 16);
@@ -43,7 +42,7 @@ template <int pending> __device__ __forceinline__ void copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* What a thread copies of one operand: units of 4 lines or terms that lie `STEP` apart. */
+/* A thread's part of the copy of one operand: units of 4 lines or terms that are `STEP` apart. */
 template <typename T, bool along> struct TensorCopy {
     static constexpr int UNITS = TENSOR_DEPTH / 8, ACROSS = along ? UNITS : TENSOR_TILE / 8;
     static constexpr int STEP = TENSOR_THREADS / ACROSS, COUNT = TENSOR_SLICE / 16 / TENSOR_THREADS;
@@ -60,7 +59,7 @@ template <typename T, bool along> struct TensorCopy {
         pitch = x.pitch;
         to = along ? tensor_place<true>(down, unit) : tensor_place<false>(unit, down);
     }
-    /* The next slice, of which `terms` are left; zeros behind the last and beside the last line. */
+    /* Copies the next slice, of which `terms` are left, with zeros after the last term and the last line. */
     __device__ __forceinline__ void slice(uint32_t tile, int64_t terms) {
 #pragma unroll
         for (int q = 0; q < COUNT; q++) {
@@ -106,7 +105,7 @@ __device__ __forceinline__ void multiply_16(float (&sum)[TENSOR_SUMS][4], uint64
 template <typename T, bool a_along, bool b_along>
 __device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uint32_t a, uint32_t b) {
     a += threadIdx.x / 128 * tensor_place<a_along>(64, 0);
-    /* The sums are named so that nothing that touches them moves into the multiplication. */
+    /* Naming the sums here prevents the compiler from moving accesses to them into the multiplication. */
     asm volatile("wgmma.fence.sync.aligned;" : SUMS_4(0), SUMS_4(4), SUMS_4(8), SUMS_4(12)::"memory");
 #pragma unroll
     for (int term = 0; term < TENSOR_DEPTH; term += 16)
@@ -119,7 +118,7 @@ __device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uin
 /* Copies by this thread become visible to wgmma after the next barrier. */
 __device__ __forceinline__ void publish_copies(void) { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-/* Where sums 0 and 1 of four stand in the tile; 2 and 3 stand eight rows below. */
+/* The place in the tile of sums 0 and 1 of four; 2 and 3 are eight rows below. */
 __device__ __forceinline__ int tensor_row(int) { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
 __device__ __forceinline__ int tensor_column(int q) { return q * 8 + threadIdx.x % 4 * 2; }
 
@@ -132,8 +131,8 @@ template <bool along> __device__ __forceinline__ void read_matrices(uint32_t (&x
         load_transposed(x, at);
 }
 
-/* Eight warps of 64 x 32 each. A lane's address: of the unit with its row of the matrix that is `lower` in
- * the lines and `later` in the terms. */
+/* Eight warps of 64 x 32 each. A lane's address is that of the unit with its row, in the matrix that is
+ * `lower` in the lines and `later` in the terms. */
 template <bool along>
 __device__ __forceinline__ uint32_t lane_place(int line, int term, int lower, int later) {
     const int row = threadIdx.x % 8;
@@ -163,7 +162,7 @@ __device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uin
 
 __device__ __forceinline__ void publish_copies(void) {}
 
-/* Where sums 0 and 1 of four stand in the tile; 2 and 3 stand eight rows below. */
+/* The place in the tile of sums 0 and 1 of four; 2 and 3 are eight rows below. */
 __device__ __forceinline__ int tensor_row(int q) {
     return threadIdx.x / 128 * 64 + q / 4 * 16 + threadIdx.x % 32 / 4;
 }
@@ -175,7 +174,7 @@ __device__ __forceinline__ int tensor_column(int q) {
 
 /* ---- the tile ---- */
 
-/* sum += a b over k terms. Lines and terms that are contiguous come in eights. */
+/* sum += a b over k terms. Contiguous lines or terms come in multiples of eight. */
 template <typename T, bool a_along, bool b_along>
 __device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const TensorSide<T> &a,
                                             const TensorSide<T> &b, int64_t k) {
@@ -183,8 +182,8 @@ __device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const 
     const uint32_t base = (shared_address(room) + 1023) / 1024 * 1024;
     TensorCopy<T, a_along> left(a);
     TensorCopy<T, b_along> right(b);
-    int64_t ahead = k; /* terms that no copy has begun for */
-    int next = 0;      /* where they will stand */
+    int64_t ahead = k; /* terms whose copy has not begun */
+    int next = 0;      /* stage of the next copy */
     const auto after = [](int stage) { return stage + 1 == TENSOR_STAGES ? 0 : stage + 1; };
     const auto fetch = [&]() {
         const uint32_t at = base + 2 * TENSOR_SLICE * next;
@@ -198,7 +197,7 @@ __device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const 
     while (ahead + (TENSOR_STAGES - 1) * TENSOR_DEPTH > 0) {
         copies_wait<TENSOR_STAGES - 2>();
         publish_copies();
-        __syncthreads(); /* the slice is there, and nobody reads the one before it any more */
+        __syncthreads(); /* the slice has arrived, and the previous one is no longer read */
         const uint32_t at = base + 2 * TENSOR_SLICE * after(next);
         fetch();
         multiply_slice<T, a_along, b_along>(sum, at, at + TENSOR_SLICE);
@@ -206,7 +205,7 @@ __device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const 
     copies_wait<0>();
 }
 
-/* Two neighbours of a row; `at` is even. */
+/* Stores two neighbours of a row; `at` is even. */
 template <typename Y> __device__ __forceinline__ void put_pair(Y *y, float a, float b, bool add) {
     Vec<Y, 2> *to = (Vec<Y, 2> *)y;
     if (add) {
@@ -217,7 +216,7 @@ template <typename Y> __device__ __forceinline__ void put_pair(Y *y, float a, fl
     *to = pair;
 }
 
-/* The tile into c [lines,n], n even, at its first element; of its lines and columns there are so many. */
+/* Stores the tile at the first element of c [lines,n], n even, limited to its lines and columns. */
 template <typename Y>
 __device__ __forceinline__ void tensor_put(const float (&sum)[TENSOR_SUMS][4], Y *c, int64_t n, int64_t lines,
                                            int64_t columns, bool add) {
