@@ -7,11 +7,15 @@
 #include "train/launch.h"
 
 int command_pretrain(int argc, char **argv) {
-    const uint64_t groups = CONFIG_ALL_GROUPS & ~(UINT64_C(1) << GROUP_GENERATE);
     Setup s = {.arena = arena_new()};
     Args args;
-    args_init(&args, s.arena, "isotron pretrain [--config FILE] [options]", NULL);
-    Err e = config_parse(&s.config, &args, groups, 0, argc, argv);
+    args_init(
+        &args, s.arena,
+        "isotron pretrain [--config FILE] [options]\n\n"
+        "Trains a model, from scratch or from a checkpoint (--load).\n\n"
+        "example: isotron pretrain --config run.conf --data-path corpus_text_document --save checkpoints",
+        NULL);
+    Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
     Err loaded =
         ERR_OK; /* what follows a problem of the line is looked at too, so that all are reported at once */
     if (!args.help && s.config.use_checkpoint_args) loaded = checkpoint_args(&s.config, s.arena, &args.notes);
