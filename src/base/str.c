@@ -82,6 +82,15 @@ BytesText bytes_text(double bytes) {
     return text;
 }
 
+Quoted quote_json(const char *text) {
+    Quoted q = quote(text);
+    const size_t n = strlen(q.s);
+    if (*text != '"') return q;
+    memmove(q.s, q.s + 1, n - 2);
+    q.s[n - 2] = 0;
+    return q;
+}
+
 static size_t min3(size_t a, size_t b, size_t c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }
 
 static size_t edit_distance(const char *a, const char *b) {

@@ -23,6 +23,8 @@ typedef struct Quoted {
     char s[256];
 } Quoted;
 Quoted quote(const char *text);
+/* The same for a JSON value: a string has its own quotes. */
+Quoted quote_json(const char *text);
 
 /* An amount of memory in the unit that suits it, "512 B", "1.5 GiB" or "12.0 TiB"; lives as long as a Quoted. */
 typedef struct BytesText {

@@ -54,7 +54,7 @@ Err hf_config_import(const char *path, Str *conf) {
 Err hf_config_parse(const char *path, const Str *conf, Arena *arena, Config *config) {
     Args args;
     args_init(&args, arena, "", NULL);
-    args_use(&args, config_table(config, CONFIG_ALL_GROUPS));
+    args_use(&args, config_table(config, USE_ALL));
     args_bytes(&args, path, conf->s, conf->len);
     config_check(config, CHECK_MODEL, &args);
     const Err e = args_end(&args);

@@ -122,7 +122,7 @@ static Quoted shown(const json_t *value) {
     char *text = json_dumps(value, FLAGS | JSON_REAL_PRECISION(FEW));
     json_t *same = json_loads(text, JSON_DECODE_ANY, NULL);
     if (!json_equal(same, value)) free(text), text = json_dumps(value, FLAGS | JSON_REAL_PRECISION(ALL));
-    const Quoted q = quote(text);
+    const Quoted q = quote_json(text);
     json_decref(same);
     free(text);
     return q;

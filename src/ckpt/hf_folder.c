@@ -21,24 +21,38 @@ static bool is_written(const char *name, const HfExtras *x) {
     return !strcmp(name, CONFIG) || !strcmp(name, WEIGHTS) || !strcmp(name, GENERATION);
 }
 
-/* Whether a program that reads the folder takes weights or a tokenizer from a file of this name. */
-static bool is_model_file(const char *name) {
-    static const char *const PATTERNS[] = {
-        "model*.safetensors*", "pytorch_model*",      "tokenizer*",        "vocab.*",
-        "merges.txt",          "special_tokens_map*", "added_tokens.json", "chat_template*"};
-    for (size_t i = 0; i < sizeof PATTERNS / sizeof *PATTERNS; i++)
-        if (!fnmatch(PATTERNS[i], name, 0)) return true;
+static bool is_like(const char *name, const char *const *patterns) {
+    for (; *patterns; patterns++)
+        if (!fnmatch(*patterns, name, 0)) return true;
     return false;
 }
 
-/* Another model's file would be read together with the new files. A folder cannot be replaced. */
+/* What a program that reads the folder takes weights from. */
+static bool is_weights(const char *name) {
+    static const char *const PATTERNS[] = {"model*.safetensors*", "pytorch_model*", NULL};
+    return is_like(name, PATTERNS);
+}
+
+static bool is_tokenizer(const char *name) {
+    static const char *const PATTERNS[] = {
+        "tokenizer*",        "vocab.*",        "merges.txt", "special_tokens_map*",
+        "added_tokens.json", "chat_template*", NULL};
+    return is_like(name, PATTERNS);
+}
+
+/* A remaining tokenizer file would be read with the new files. A folder cannot be replaced. */
 static Err check_entry(const char *dir, const char *name, const HfExtras *x) {
-    if (!is_written(name, x)) {
-        if (!is_model_file(name)) return ERR_OK;
+    if (!strcmp(name, ".") || !strcmp(name, "..")) return ERR_OK;
+    if (!x->overwrite)
+        return err_user(
+            "'%s' is not empty, it holds %s: name another folder, or add --overwrite to replace the "
+            "model in it",
+            dir, quote(name).s);
+    if (is_tokenizer(name) && !is_written(name, x))
         return err_user("'%s' holds %s, which this export does not replace and which would be read with it: "
                         "name an empty folder, or remove that file",
                         dir, quote(name).s);
-    }
+    if (!is_written(name, x) && !is_weights(name)) return ERR_OK;
     char *path = mem_printf("%s/%s", dir, name);
     const bool is_dir = file_is_dir(path);
     free(path);
@@ -121,11 +135,27 @@ static Err move(const char *stage, const char *dir, const char *name) {
     return e;
 }
 
+/* Weights under other names, such as shards and their index. */
+static Err remove_weights(const char *dir, const HfExtras *x) {
+    DIR *d = opendir(dir);
+    if (!d) return file_failed("open the folder", dir);
+    Err e = ERR_OK;
+    for (const struct dirent *entry; !e.code && (entry = readdir(d));) {
+        if (!is_weights(entry->d_name) || is_written(entry->d_name, x)) continue;
+        char *path = mem_printf("%s/%s", dir, entry->d_name);
+        e = file_remove(path);
+        free(path);
+    }
+    closedir(d);
+    return e;
+}
+
 /* After a crash an older configuration must not be found with the new weights: it is removed first, and the
  * new one comes last. */
 static Err move_all(const char *stage, const char *dir, const HfExtras *x) {
     char *config = mem_printf("%s/%s", dir, CONFIG);
     Err e = file_remove(config);
+    if (!e.code) e = remove_weights(dir, x);
     if (!e.code) e = move(stage, dir, WEIGHTS);
     if (!e.code) e = move(stage, dir, GENERATION);
     for (int i = 0; i < x->num_files && !e.code; i++) e = move(stage, dir, x->files[i].name);

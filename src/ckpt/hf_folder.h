@@ -21,13 +21,14 @@ typedef struct HfExtras {
     const json_t *tokens; /* hf_tokens.h; NULL: unknown */
     HfFile files[HF_MOST_FILES];
     int num_files;
+    bool overwrite; /* what the folder holds */
 } HfExtras;
 
 /* Writes config.json, generation_config.json, model.safetensors (weights as `dtype`) and the tokenizer's
  * files. All are first written to a folder inside `dir`, then the model is read back and compared
- * (hf_config_read_back). If there is no difference the files are moved to `dir`. A file of another model's
- * weights or tokenizer that would remain in `dir` is an error. After an error before the files are moved,
- * `dir` is unchanged. */
+ * (hf_config_read_back). If there is no difference the files are moved to `dir`. A folder that is not empty is
+ * an error unless `overwrite` is set. Then other weights in it are removed, and a file of another tokenizer that
+ * would remain is an error. After an error before the files are moved, `dir` is unchanged. */
 Err hf_folder_write(const char *dir, const Model *, DType dtype, const HfExtras *, Str *notes);
 
 #endif

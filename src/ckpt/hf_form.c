@@ -17,7 +17,7 @@ void hf_refuse_inside(HfReader *r, const json_t *in, const char *key, const char
     }
     char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     r->err = err_user("'%s': %s%s%s is %s, %s", r->path, key, place ? " in " : "", place ? place : "",
-                      quote(text ? text : "missing").s, why);
+                      quote_json(text ? text : "missing").s, why);
     free(text);
 }
 

@@ -26,7 +26,7 @@ void hf_tokens_take(json_t *tokens, const json_t *from, const char *where, int64
         } else {
             char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
             str_printf(notes, "note: %s is %s in %s, which is no token of this model; it is left out\n",
-                       KEYS[i], quote(text).s, where);
+                       KEYS[i], quote_json(text).s, where);
             free(text);
         }
     }

@@ -1,7 +1,8 @@
 /* The text of --help. */
-#include "config/args.h"
-
 #include <string.h>
+#include <strings.h>
+
+#include "config/args.h"
 
 static void option(const Arg *row, Str *out) {
     int name_len = (int)arg_name_len(row);
@@ -28,22 +29,51 @@ static void option(const Arg *row, Str *out) {
     str_puts(out, "\n");
 }
 
-void args_help(const Args *a, Str *out) {
-    str_printf(
-        out,
-        "usage: %s\n\n  --config FILE\n        Read options from a file of `name = value` lines first.\n",
-        a->usage);
-    for (int t = 0; t < a->num_tables; t++) {
-        const ArgTable *table = &a->tables[t];
-        int group = -1;
-        for (int64_t i = 0; i < table->count; i++) {
-            const Arg *row = &table->rows[i];
-            group += row->type == ARG_GROUP;
-            if (group >= 0 && !(table->accepted >> group & 1)) continue;
-            if (row->type == ARG_GROUP)
-                str_printf(out, "\n%s\n", row->names);
-            else
-                option(row, out);
-        }
+/* Capitals do not matter, and _ in the word stands for - too. */
+static bool has_word(const char *text, const char *word) {
+    const size_t n = strlen(word);
+    for (; *text; text++) {
+        size_t i = 0;
+        while (i < n && (!strncasecmp(text + i, word + i, 1) || (text[i] == '-' && word[i] == '_'))) i++;
+        if (i == n) return true;
     }
+    return n == 0;
+}
+
+static const char *without_dashes(const char *word) { return word + strspn(word, "-"); }
+
+/* The options of a table; returns how many. */
+static int64_t table_help(const ArgTable *table, const char *word, Str *out) {
+    const Arg *title = NULL;
+    bool titled = false;
+    int64_t shown = 0;
+    for (int64_t i = 0; i < table->count; i++) {
+        const Arg *row = &table->rows[i];
+        if (row->type == ARG_GROUP) {
+            title = row, titled = false;
+            continue;
+        }
+        if (table->accepts && !table->accepts(table->use, i)) continue;
+        if (word && !has_word(row->names, word) && !has_word(row->help, word)) continue;
+        if (title && !titled) str_printf(out, "\n%s\n", title->names);
+        titled = true, shown++;
+        option(row, out);
+    }
+    return shown;
+}
+
+void args_help(const Args *a, Str *out) {
+    static const Arg config = {.names = "config",
+                               .type = ARG_TEXT,
+                               .fallback = "none",
+                               .help = "Read options from a file of `name = value` lines first. Those that "
+                                       "only other commands read are skipped."};
+    const char *word = a->help_word ? without_dashes(a->help_word) : NULL;
+    int64_t shown = 0;
+    if (!word) {
+        str_printf(out, "usage: %s\n\n", a->usage);
+        option(&config, out);
+    }
+    for (int t = 0; t < a->num_tables; t++) shown += table_help(&a->tables[t], word, out);
+    if (word && !shown) str_printf(out, "No option has '%s' in its name or its help.\n", word);
 }

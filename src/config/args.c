@@ -54,18 +54,14 @@ bool args_same_name(const char *a, size_t a_len, const char *b, size_t b_len) {
 }
 
 static bool match(const ArgTable *table, const char *key, size_t len, Match *out) {
-    int group = -1;
     for (int64_t i = 0; i < table->count; i++) {
         const Arg *row = &table->rows[i];
-        if (row->type == ARG_GROUP) {
-            group++;
-            continue;
-        }
+        if (row->type == ARG_GROUP) continue;
         const char *cursor = row->names;
         Spelling s;
         while (next_spelling(&cursor, &s))
             if (args_same_name(s.name, s.len, key, len)) {
-                *out = (Match){table, row, s, group < 0 || table->accepted >> group & 1};
+                *out = (Match){table, row, s, !table->accepts || table->accepts(table->use, i)};
                 return true;
             }
     }
@@ -238,10 +234,10 @@ static void assign(Args *a, Source src, const Match *m, const char *const *words
                   (int)s->implied_len, s->implied ? s->implied : "");
 }
 
-static bool find_foreign(const Args *a, const char *key, size_t len, ForeignOption *out) {
+static const ArgTable *find_foreign(const Args *a, const char *key, size_t len, ForeignOption *out) {
     for (int t = 0; t < a->num_tables; t++)
-        if (foreign_find(&a->tables[t], key, len, out)) return true;
-    return false;
+        if (foreign_find(&a->tables[t], key, len, out)) return &a->tables[t];
+    return NULL;
 }
 
 /* An option of another program, with one of its values or none. */
@@ -271,6 +267,10 @@ static int count_words(int argc, char **argv, int most) {
     return n;
 }
 
+static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) {
+    args_problem(a, "--%.*s has no use in %s: leave it out.", (int)len, key, table->command);
+}
+
 /* One option and its values; returns how many words it took. */
 static int line_option(Args *a, Source src, int argc, char **argv) {
     const char *key = argv[0] + 2, *equals = strchr(key, '=');
@@ -278,20 +278,24 @@ static int line_option(Args *a, Source src, int argc, char **argv) {
     Match m;
     ForeignOption o;
     if (!find(a, key, len, &m)) {
-        if (find_foreign(a, key, len, &o)) {
+        const ArgTable *table = find_foreign(a, key, len, &o);
+        if (table) {
             const int n = count_words(argc - 1, argv + 1, equals || !o.arity ? 0 : o.arity == '=' ? 1 : argc);
-            use_foreign(a, src, &o, equals ? equals + 1 : n ? argv[1] : NULL);
+            if (table->refuses_foreign)
+                no_use(a, key, len, table);
+            else
+                use_foreign(a, src, &o, equals ? equals + 1 : n ? argv[1] : NULL);
             return 1 + n;
         }
         unknown(a, src, key, len);
         return 1 + count_words(argc - 1, argv + 1, equals ? 0 : argc);
     }
-    if (!m.accepted) args_problem(a, "--%.*s is not an option of this command: leave it out.", (int)len, key);
     static const char *const set[] = {"true"};
-    if (equals) return assign(a, src, &m, (const char *const[]){equals + 1}, 1), 1;
     const bool flag = is_boolean(m.row) || m.spelling.implied,
                list = m.row->type == ARG_TEXTS || m.row->type == ARG_I64S;
-    const int n = count_words(argc - 1, argv + 1, flag ? 0 : list ? argc : 1);
+    const int n = count_words(argc - 1, argv + 1, flag || equals ? 0 : list ? argc : 1);
+    if (!m.accepted) return no_use(a, key, len, m.table), 1 + n;
+    if (equals) return assign(a, src, &m, (const char *const[]){equals + 1}, 1), 1;
     assign(a, src, &m, flag ? set : (const char *const *)argv + 1, flag ? 1 : n);
     return 1 + n;
 }
@@ -304,6 +308,14 @@ static int config_words(int argc, char **argv, const char **path) {
     return *path ? 2 : 1;
 }
 
+/* `--help` and the word behind it: the length in words. */
+static int help_words(Args *a, int argc, char **argv) {
+    a->help = true;
+    if (argc < 2 || argv[1][0] == '-') return 1;
+    a->help_word = argv[1];
+    return 2;
+}
+
 void args_line(Args *a, int argc, char **argv) {
     const char *path;
     for (int i = 0; i < argc; i++)
@@ -314,10 +326,11 @@ void args_line(Args *a, int argc, char **argv) {
                 args_problem(a, "--config expects the path of a file with `name = value` lines.");
         }
     Source src = {"", "--", next_source(a)};
+    a->line = src.number;
     for (int i = 0; i < argc;) {
         int n = config_words(argc - i, argv + i, &path);
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
-            a->help = true, i++;
+            i += help_words(a, argc - i, argv + i);
         else if (n)
             i += n;
         else if (is_option(argv[i]))
@@ -398,6 +411,7 @@ static void file_line(Args *a, Source src, const char *s, size_t n) {
     if (value) trim(&value, &value_len);
     Match m;
     ForeignOption o;
+    const ArgTable *table;
     TextList words = {0};
     if (!equals || !key_len) {
         Str quoted = {0};
@@ -406,11 +420,13 @@ static void file_line(Args *a, Source src, const char *s, size_t n) {
         str_free(&quoted);
     } else if (find(a, s, key_len, &m)) {
         const bool list = m.row->type == ARG_TEXTS || m.row->type == ARG_I64S;
+        if (!m.accepted) return;
         if (line_value(a, list, m.row->type == ARG_TEXT, value, value_len, &words))
             assign(a, src, &m, words.at, words.count);
         else
             args_problem(a, "%sthe quote in the value of %.*s does not end.", shown, (int)key_len, s);
-    } else if (find_foreign(a, s, key_len, &o)) {
+    } else if ((table = find_foreign(a, s, key_len, &o))) {
+        if (table->refuses_foreign) return;
         if (line_value(a, o.arity == '+', false, value, value_len, &words))
             use_foreign(a, src, &o, words.count ? words.at[0] : NULL);
         else
@@ -462,6 +478,23 @@ void args_use(Args *a, ArgTable table) {
     for (int64_t i = 0; i < table.count; i++)
         arg_default(&table.rows[i], (char *)table.target + table.rows[i].offset, a->arena);
     a->tables[a->num_tables++] = table;
+}
+
+static void refuse(Args *a, const ArgTable *t, const Arg *row, const char *why) {
+    if (row->type != ARG_GROUP && a->line && t->given[row - t->rows] == a->line)
+        args_problem(a, "--%.*s has no use %s: leave it out.", (int)arg_name_len(row), row->names, why);
+}
+
+void args_refuse(Args *a, const char *name, const char *why) {
+    Match m;
+    CHECK(find(a, name, strlen(name), &m), "there is no option '%s'", name);
+    refuse(a, m.table, m.row, why);
+}
+
+void args_refuse_all(Args *a, const void *target, const char *why) {
+    for (int t = 0; t < a->num_tables; t++)
+        for (int64_t i = 0; a->tables[t].target == target && i < a->tables[t].count; i++)
+            refuse(a, &a->tables[t], &a->tables[t].rows[i], why);
 }
 
 Err args_end(Args *a) {

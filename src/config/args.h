@@ -3,12 +3,15 @@
  *
  * Command line: `--name value`, `--name=value`; a flag is `--name` or `--name=true|false`; a list takes every
  * word up to the next `--name`. `--config FILE` (anywhere) is read first, so that the line overrides it;
- * `--help` and `-h` set `help`. File: one `name = value` a line, names without dashes, flags `name = true`;
- * `#` at the start of a line or after a blank starts a comment; a value may stand in double quotes. In names
- * `_` is as good as `-`, and Python's True and False are true and false. The value
- * `none` unsets a number, an empty value a text. The last of a repeated option holds on the command line, as
- * in argparse; in a file a repeated option is a mistake. Command-line text is trusted to end (it comes from the
- * system); a file may hold any bytes. */
+ * `--help` and `-h` set `help`, and a word behind them `help_word`. File: one `name = value` a line, names
+ * without dashes, flags `name = true`; `#` at the start of a line or after a blank starts a comment; a value
+ * may stand in double quotes. In names `_` is as good as `-`, and Python's True and False are true and false.
+ * The value `none` unsets a number, an empty value a text. The last of a repeated option holds on the command
+ * line, as in argparse; in a file a repeated option is a mistake. Command-line text is trusted to end (it comes
+ * from the system); a file may hold any bytes.
+ *
+ * An option that the command does not read is an error on the command line. In a file it is skipped, so that
+ * commands can share a file. */
 #ifndef ISOTRON_CONFIG_ARGS_H
 #define ISOTRON_CONFIG_ARGS_H
 
@@ -79,10 +82,12 @@ typedef struct ArgTable {
     int64_t count;
     const Foreign *foreign;
     int64_t num_foreign;
-    uint64_t accepted;    /* bit g: the options of the g-th group (from 0) belong to this command; rows before
-                             any group always do */
-    void *target;         /* the struct that holds the fields */
-    unsigned char *given; /* [count], 0 = default; NULL: the parser keeps its own */
+    bool refuses_foreign; /* the command has no use for them, as for options that it does not accept */
+    bool (*accepts)(int use, int64_t row); /* whether the command reads this option; NULL: all of them */
+    int use;
+    const char *command;   /* that `use` stands for, in messages */
+    void *target;          /* the struct that holds the fields */
+    unsigned char *given;  /* [count], 0 = default; NULL: the parser keeps its own */
     struct Choice *chosen; /* [count], of the parser: how each option was last given */
 } ArgTable;
 
@@ -103,8 +108,10 @@ typedef struct Args {
     Arena *arena;
     ArgTable tables[ARG_TABLES];
     int num_tables, sources;
+    int line; /* the source that was the last command line; 0: none yet */
     TextList operands;
     bool help;
+    const char *help_word; /* only options with this word; NULL: all */
     int64_t num_problems;
     Str problems; /* one sentence a line, at most ARG_PROBLEMS of them */
     Str notes;    /* not errors, but worth reporting: one message per line */
@@ -124,10 +131,15 @@ void args_bytes(Args *, const char *name, const char *bytes, size_t n);
 /* One message; the same one is added once. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* A problem "--name has no use <why>: leave it out" if the last command line gives this option. */
+void args_refuse(Args *, const char *name, const char *why);
+/* The same for every option of the table with this target. */
+void args_refuse_all(Args *, const void *target, const char *why);
 /* After all sources: required options, then one Err for all problems (its message is a summary, the sentences
  * are in `problems`). Call it before using any value. */
 Err args_end(Args *);
-/* The text of --help: usage, then the accepted options by group. */
+/* The text of --help: usage, then the accepted options by group; with help_word only those whose name or
+ * help contains it. */
 void args_help(const Args *, Str *out);
 
 /* ---- foreign options (foreign.c) ---- */

@@ -59,6 +59,17 @@ static void parse_texts(TextList *list, Arena *arena, const char *const *words, 
     for (int64_t i = 0; i < n; i++) list->at[i] = arena_printf(arena, "%s", words[i]);
 }
 
+/* A number that its type cannot hold. */
+static bool is_too_large(const Arg *row, const char *word) {
+    char *end;
+    errno = 0;
+    if (row->type == ARG_F64)
+        strtod(word, &end);
+    else
+        strtoll(word, &end, 10);
+    return errno == ERANGE && end != word && !*end;
+}
+
 static void expectation(const Arg *row, Str *out) {
     switch (row->type) {
     case ARG_FLAG:
@@ -114,7 +125,12 @@ static bool parse(const Arg *row, void *field, Arena *arena, const char *const *
 bool arg_parse(const Arg *row, void *field, Arena *arena, const char *const *words, int64_t n,
                Str *expected) {
     if (parse(row, field, arena, words, n)) return true;
-    expectation(row, expected);
+    const bool number = row->type == ARG_I64 || row->type == ARG_F64;
+    if (number && n == 1 && is_too_large(row, words[0]))
+        str_printf(expected, "a number of size at most %s",
+                   row->type == ARG_I64 ? "9223372036854775807" : "1.8e308");
+    else
+        expectation(row, expected);
     str_puts(expected, ", not ");
     Str all = {0};
     for (int64_t i = 0; i < n && all.len < 100; i++) str_printf(&all, "%s%.100s", i ? " " : "", words[i]);

@@ -366,4 +366,5 @@ void config_check(const Config *c, unsigned checks, Args *args) {
         clamp_to_range(&clamped, i);
     }
     check_rules(c, &clamped, checks, args);
+    config_check_unused(c, checks, args);
 }

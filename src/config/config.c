@@ -59,12 +59,16 @@ int config_find(const char *name, size_t n) {
     return -1;
 }
 
-ArgTable config_table(Config *c, uint64_t groups) {
+ArgTable config_table(Config *c, ConfigUse use) {
     return (ArgTable){.rows = CONFIG_ROWS,
                       .count = OPTIONS,
                       .foreign = MEGATRON,
                       .num_foreign = sizeof MEGATRON / sizeof *MEGATRON,
-                      .accepted = groups,
+                      .refuses_foreign = use != USE_PRETRAIN && use != USE_BENCH_TRAIN && use != USE_PARITY &&
+                                         use != USE_ALL,
+                      .accepts = config_uses,
+                      .use = (int)use,
+                      .command = config_use_name(use),
                       .target = c,
                       .given = c->given};
 }
@@ -74,9 +78,9 @@ void config_defaults(Config *c, Arena *arena) {
     for (int i = 0; i < OPTIONS; i++) arg_default(&CONFIG_ROWS[i], (char *)c + CONFIG_ROWS[i].offset, arena);
 }
 
-Err config_parse(Config *c, Args *args, uint64_t groups, unsigned checks, int argc, char **argv) {
+Err config_parse(Config *c, Args *args, ConfigUse use, unsigned checks, int argc, char **argv) {
     memset(c, 0, sizeof *c);
-    args_use(args, config_table(c, groups));
+    args_use(args, config_table(c, use));
     args_line(args, argc, argv);
     if (args->help) return ERR_OK;
     if (!c->tokenizer_type && c->vocab_file && c->merge_file) /* as pretrain_gpt.py */

@@ -3,7 +3,7 @@
  *
  *     Args args;
  *     args_init(&args, arena, "isotron pretrain [options]", NULL);
- *     Err e = config_parse(&config, &args, CONFIG_ALL_GROUPS, CHECK_MODEL | CHECK_TRAIN, argc, argv);
+ *     Err e = config_parse(&config, &args, USE_PRETRAIN, CHECK_MODEL | CHECK_TRAIN, argc, argv);
  *     if (args.help) ...               args_help has the text
  *     else if (e.code) ...             args.problems has a line for every broken rule
  *     else config_finish(&config, arena, vocab_size, &derived);
@@ -29,14 +29,27 @@ enum {
     OPTIONS
 };
 
-/* The groups of options.def; a command accepts a set of them: 1 << GROUP_MODEL | 1 << GROUP_DATA. */
+/* The groups of options.def. */
 typedef enum ConfigGroup {
 #define OPTGROUP(constant, title) GROUP_##constant,
 #define OPT(type, field, fallback, class, names, help)
 #include "config/options.def"
     GROUPS
 } ConfigGroup;
-#define CONFIG_ALL_GROUPS ((UINT64_C(1) << GROUPS) - 1)
+
+/* Who reads which options: the rows of uses.def. USE_ALL is every option. */
+typedef enum ConfigUse {
+#define USE(constant, command) USE_##constant,
+#define GROUP(constant)
+#define CLASS(constant)
+#define WITH(field)
+#define WITHOUT(field)
+#include "config/uses.def"
+    USE_ALL
+} ConfigUse;
+bool config_uses(int use, int64_t option);
+/* In messages: "bench train". */
+const char *config_use_name(ConfigUse);
 
 typedef enum ConfigClass {
     CLASS_ARCH = 1,
@@ -109,17 +122,22 @@ typedef enum ConfigCheck {
     CHECK_DATA = 4,
     CHECK_LAYOUT = 8, /* how layers are split over ranks: all that a pipeline's schedule depends on */
     CHECK_MODEL = 16 | CHECK_LAYOUT,
+    CHECK_STRICT = 32, /* no option of the command line without effect, not even one of Megatron-LM */
+    CHECK_ANY = 0,
 } ConfigCheck;
 
 void config_defaults(Config *, Arena *);
 /* The option table over a Config, for commands that add options of their own. */
-ArgTable config_table(Config *, uint64_t groups);
+ArgTable config_table(Config *, ConfigUse);
 /* Defaults, then `--config` files and the words of the command line, then the ranges and the rules of
  * `checks`. The caller initialises `args` and may already have added tables. Afterwards `args` holds every
  * problem, and the notes about spellings. */
-Err config_parse(Config *, Args *args, uint64_t groups, unsigned checks, int argc, char **argv);
-/* Appends a message for each number out of its range and each broken rule; none if `checks` is 0. */
+Err config_parse(Config *, Args *args, ConfigUse, unsigned checks, int argc, char **argv);
+/* Appends a message for each number out of its range, each broken rule, and each option without effect
+ * (unused.def); none if `checks` is 0. */
 void config_check(const Config *, unsigned checks, Args *args);
+/* The last of these. */
+void config_check_unused(const Config *, unsigned checks, Args *args);
 
 /* Computes Derived from a Config that kept the rules of CHECK_MODEL (and CHECK_TRAIN if it is used to train).
  * `vocab_size` is the tokenizer's, 0 if there is none; the option vocab-size goes first. Arrays belong to the

@@ -84,6 +84,10 @@ Err indexed_builder_add_index(IndexedBuilder *, const char *prefix);
 Err indexed_builder_finalize(IndexedBuilder *);
 /* Removes the files. NULL is fine. */
 void indexed_builder_abort(IndexedBuilder *);
+/* The same for the files alone, from another thread just before the process ends. NULL is fine. */
+void indexed_builder_unlink(const IndexedBuilder *);
+/* A dataset that exists is a user error, unless it is to be overwritten. */
+Err indexed_check_target(const char *prefix, bool overwrite);
 
 /* Merges datasets in the sorted order of their prefixes, as Megatron-LM's tools/merge_datasets.py does. */
 Err data_merge(const char *const *prefixes, int n, const char *output_prefix);

@@ -190,10 +190,25 @@ Err indexed_builder_finalize(IndexedBuilder *b) {
     return e;
 }
 
+void indexed_builder_unlink(const IndexedBuilder *b) {
+    if (!b) return;
+    unlink(b->bin_tmp);
+    unlink(b->idx_tmp);
+}
+
 void indexed_builder_abort(IndexedBuilder *b) {
     if (!b) return;
     sink_discard(&b->out);
-    unlink(b->bin_tmp);
-    unlink(b->idx_tmp);
+    indexed_builder_unlink(b);
     release(b);
+}
+
+Err indexed_check_target(const char *prefix, bool overwrite) {
+    char *bin = mem_printf("%s.bin", prefix), *idx = mem_printf("%s.idx", prefix);
+    const char *there = file_exists(bin) ? bin : file_exists(idx) ? idx : NULL;
+    Err e = ERR_OK;
+    if (there && !overwrite)
+        e = err_user("'%s' exists: give another --output-prefix, or add --overwrite to replace it", there);
+    free(bin), free(idx);
+    return e;
 }

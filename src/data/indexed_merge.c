@@ -3,25 +3,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "data/indexed.h"
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static void remove_unfinished(void *builder) { indexed_builder_unlink(*(IndexedBuilder **)builder); }
 
 static Err merge_sorted(char **prefixes, int n, const char *output_prefix) {
     IndexedDataset first;
     ERR_RETURN(indexed_open(prefixes[0], &first));
     IndexedDtype dtype = first.dtype;
     indexed_close(&first);
-    IndexedBuilder *b;
-    ERR_RETURN(indexed_builder_open(output_prefix, dtype, &b));
-    for (int i = 0; i < n; i++) {
-        Err e = indexed_builder_add_index(b, prefixes[i]);
-        if (!e.code) continue;
+    IndexedBuilder *b = NULL;
+    Interrupt *interrupt = interrupt_watch(remove_unfinished, &b);
+    Err e = indexed_builder_open(output_prefix, dtype, &b);
+    interrupt_release(interrupt);
+    for (int i = 0; i < n && !e.code; i++) e = indexed_builder_add_index(b, prefixes[i]);
+    interrupt_hold(interrupt);
+    if (!e.code)
+        e = indexed_builder_finalize(b);
+    else
         indexed_builder_abort(b);
-        return e;
-    }
-    return indexed_builder_finalize(b);
+    b = NULL;
+    interrupt_end(interrupt);
+    return e;
 }
 
 Err data_merge(const char *const *prefixes, int n, const char *output_prefix) {

@@ -6,8 +6,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "data/indexed.h"
@@ -141,8 +143,9 @@ static Err write_record(Run *run, const Record *r) {
             tokens += d->lengths[i];
         }
         indexed_builder_end_document(run->builders[k]);
-        run->stats.documents++, run->stats.sequences += d->sequences, run->stats.tokens += (int64_t)d->count;
+        run->stats.sequences += d->sequences, run->stats.tokens += (int64_t)d->count;
     }
+    run->stats.documents++;
     return ERR_OK;
 }
 
@@ -174,11 +177,23 @@ static Err open_builders(Run *run) {
     IndexedDtype dtype = indexed_dtype_for_vocab(run->config->vocab_size);
     for (int k = 0; k < run->num_keys; k++) {
         char *prefix = mem_printf("%s_%s_document", run->config->output_prefix, run->keys[k]);
-        Err e = indexed_builder_open(prefix, dtype, &run->builders[k]);
+        Err e = indexed_check_target(prefix, run->config->overwrite);
+        if (!e.code) e = indexed_builder_open(prefix, dtype, &run->builders[k]);
         free(prefix);
         ERR_RETURN(e);
     }
     return ERR_OK;
+}
+
+static void remove_unfinished(void *arg) {
+    const Run *run = arg;
+    for (int k = 0; k < run->num_keys; k++) indexed_builder_unlink(run->builders[k]);
+}
+
+static Err check_text(const Run *run) {
+    if (run->stats.tokens) return ERR_OK;
+    return err_user("the input has %" PRId64 " documents and no text in them: nothing is written",
+                    run->stats.documents);
 }
 
 static Err finalize(Run *run) {
@@ -192,6 +207,8 @@ static Err finalize(Run *run) {
 
 static Err check_config(const PreprocessConfig *c) {
     if (c->num_inputs < 1) return err_user("there is nothing to preprocess; give --input");
+    for (int i = 0; i < c->num_inputs; i++)
+        if (access(c->inputs[i], R_OK)) return file_failed("open", c->inputs[i]);
     if (c->workers < 1 || c->workers > MAX_WORKERS)
         return err_user("--workers is %d; it must be 1..%d", c->workers, MAX_WORKERS);
     if (c->append_eod && c->eod < 0)
@@ -215,11 +232,16 @@ Err preprocess_run(const PreprocessConfig *c, PreprocessStats *stats) {
     run.reader = text_reader(c->kind, c->inputs, c->num_inputs);
     run.records = mem_zero(ROUND_RECORDS, sizeof *run.records);
     run.builders = mem_zero((size_t)run.num_keys, sizeof(IndexedBuilder *));
+    Interrupt *interrupt = interrupt_watch(remove_unfinished, &run);
     run.pool = pool_new(c->workers);
     Err e = open_builders(&run);
+    interrupt_release(interrupt);
     if (!e.code) e = run_rounds(&run);
+    if (!e.code) e = check_text(&run);
+    interrupt_hold(interrupt);
     if (!e.code) e = finalize(&run);
-    for (int k = 0; k < run.num_keys; k++) indexed_builder_abort(run.builders[k]);
+    for (int k = 0; k < run.num_keys; k++) indexed_builder_abort(run.builders[k]), run.builders[k] = NULL;
+    interrupt_end(interrupt);
     pool_free(run.pool);
     free(run.builders), free(run.records);
     str_free(&run.text);

@@ -11,7 +11,8 @@
  * Sequences without tokens are dropped; with append_eod the end-of-document token joins the last sequence. A
  * document without tokens has an entry in the document index and no sequence. Ids are written as u16 below a
  * vocabulary of 65500, else as i32. Documents keep the order of the input whatever the number of workers, and
- * the files appear under their final names only when all of them are complete. */
+ * the files appear under their final names only when all of them are complete. An input without any text is a
+ * user error. After an error or a signal that ends the process no unfinished file is left. */
 #ifndef ISOTRON_DATA_PREPROCESS_H
 #define ISOTRON_DATA_PREPROCESS_H
 
@@ -33,9 +34,10 @@ typedef enum PreprocessInput {
 typedef Err PreprocessEncode(void *ctx, const char *text, size_t n, int32_t **tokens, size_t *count);
 
 typedef struct PreprocessStats {
-    int64_t documents, sequences, tokens; /* all keys together */
-    int64_t bytes;                        /* of the input, read so far */
-    int64_t total_bytes;                  /* of the input; a pipe counts as 0 */
+    int64_t documents;         /* of each key */
+    int64_t sequences, tokens; /* all keys together */
+    int64_t bytes;             /* of the input, read so far */
+    int64_t total_bytes;       /* of the input; a pipe counts as 0 */
 } PreprocessStats;
 
 typedef struct PreprocessConfig {
@@ -45,6 +47,7 @@ typedef struct PreprocessConfig {
     const char *const *keys; /* JSON Lines only; NULL: "text" */
     int num_keys;
     const char *output_prefix;
+    bool overwrite;     /* datasets that exist; else they are a user error */
     int64_t vocab_size; /* <= 0: unknown */
     bool append_eod;
     int32_t eod;

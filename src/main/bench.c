@@ -144,7 +144,7 @@ static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int a
     use_gate(gate, args);
     args_use(args,
              (ArgTable){.rows = TRAIN_ROWS, .count = sizeof TRAIN_ROWS / sizeof *TRAIN_ROWS, .target = o});
-    args_use(args, config_table(&s->config, CONFIG_ALL_GROUPS));
+    args_use(args, config_table(&s->config, USE_BENCH_TRAIN));
     args_line(args, argc, argv);
     config_check(&s->config, CHECK_MODEL | CHECK_TRAIN, args);
     const bool records = s->config.cuda_graph_impl == CUDA_GRAPH_LOCAL;

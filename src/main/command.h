@@ -44,5 +44,7 @@ Err setup_finish(Setup *);
 void setup_free(Setup *);
 /* The tokenizer that the options describe; *out is NULL if they name none. */
 Err setup_tokenizer(const Config *, Tokenizer **out);
+/* The paths of the tokenizer's files, so that a checkpoint can store them. */
+void setup_absolute_paths(Config *, Arena *);
 
 #endif

@@ -38,6 +38,19 @@ bool command_ready(const Args *args, Err e, int *status) {
     return false;
 }
 
+/* A relative path is relative to the folder of this process, and a checkpoint is read from others. */
+static void absolute(const char **path, Arena *arena) {
+    char *full = *path ? realpath(*path, NULL) : NULL;
+    if (full) *path = arena_printf(arena, "%s", full);
+    free(full);
+}
+
+void setup_absolute_paths(Config *c, Arena *arena) {
+    absolute(&c->tokenizer_model, arena);
+    absolute(&c->vocab_file, arena);
+    absolute(&c->merge_file, arena);
+}
+
 Err setup_tokenizer(const Config *c, Tokenizer **out) {
     *out = NULL;
     if (!c->tokenizer_type) return ERR_OK;
@@ -50,11 +63,17 @@ Err setup_tokenizer(const Config *c, Tokenizer **out) {
         .eod_id = i64_or(c->null_tokenizer_eod_id, -1),
         .pad_id = -1,
     };
-    return tokenizer_open(&t, out);
+    const Err e = tokenizer_open(&t, out);
+    const bool stored =
+        !config_given(c, tokenizer_type) && !config_given(c, tokenizer_model) && !config_given(c, vocab_file);
+    if (!e.code || !stored) return e;
+    return err_user("the tokenizer that the checkpoint names: %.600s; give --tokenizer-type with its files",
+                    e.msg);
 }
 
 Err setup_finish(Setup *s) {
     ERR_RETURN(setup_tokenizer(&s->config, &s->tokenizer));
+    setup_absolute_paths(&s->config, s->arena);
     config_finish(&s->config, s->arena, s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0, &s->derived);
     if (!s->derived.vocab_size)
         return err_user("the size of the vocabulary is not known; give --tokenizer-type (with its files) or "

@@ -16,6 +16,7 @@
 typedef struct Options {
     const char *from_hf, *to_hf, *check;
     int dtype;
+    bool overwrite;
 } Options;
 
 static const char *const DTYPE_NAMES[] = {"float32", "float64", "bfloat16", "float16", NULL};
@@ -46,6 +47,11 @@ static const Arg ROWS[] = {
      .fallback = "none",
      .help = "File of logits that tools/oracle/hf_logits.py has computed with transformers: compares the "
              "model's logits with them, before it is saved or exported; exit status 1 if they differ."},
+    {.names = "overwrite",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, overwrite),
+     .fallback = "off",
+     .help = "Replace the model in the folder of to-hf, or the import in the folder of save."},
 };
 
 typedef struct Job {
@@ -56,15 +62,14 @@ typedef struct Job {
 } Job;
 
 static const char USAGE[] =
-    "isotron convert --from-hf DIR --save DIR | --load DIR --to-hf DIR [--check FILE]";
+    "isotron convert --from-hf DIR --save DIR | --load DIR --to-hf DIR [--check FILE]\n\n"
+    "Imports a model of Hugging Face as a checkpoint, or exports a checkpoint.\n\n"
+    "example: isotron convert --from-hf Llama-3.2-1B --save imported";
 
 static void begin(Job *j) {
-    const uint64_t groups = UINT64_C(1) << GROUP_MODEL | UINT64_C(1) << GROUP_MOE |
-                            UINT64_C(1) << GROUP_TOKENIZER | UINT64_C(1) << GROUP_CHECKPOINT |
-                            UINT64_C(1) << GROUP_PRECISION | UINT64_C(1) << GROUP_MACHINE;
     args_init(&j->args, j->setup.arena, USAGE, NULL);
     args_use(&j->args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &j->options});
-    args_use(&j->args, config_table(&j->setup.config, groups));
+    args_use(&j->args, config_table(&j->setup.config, USE_CONVERT));
 }
 
 /* An allocated model of the options; its device is model->device. */
@@ -120,14 +125,20 @@ static Err save(const Job *j, const Model *m, json_t *tokens) {
     return e;
 }
 
-/* The import is step 0: in the folder of a training a later --load would take it for the newest step. */
-static Err check_save_folder(const char *dir) {
+/* The import is step 0: in the folder of a training a later --load would take it for the newest step. Only another
+ * import can be overwritten. */
+static Err check_save_folder(const char *dir, bool overwrite) {
     int64_t *all, n;
     Err e = ckpt_list(dir, &all, &n);
-    if (n)
-        e = err_user("'%s' already holds checkpoints, the newest of step %lld: give --save another folder, "
-                     "or remove this one first",
+    if (n && all[n - 1] > 0)
+        e = err_user("'%s' already holds checkpoints of a run, the newest of step %lld: give --save another "
+                     "folder",
                      dir, (long long)all[n - 1]);
+    else if (n && !overwrite)
+        e = err_user(
+            "'%s' already holds checkpoints, the newest of step 0: give --save another folder, or add "
+            "--overwrite to replace it",
+            dir);
     free(all);
     return e;
 }
@@ -135,7 +146,7 @@ static Err check_save_folder(const char *dir) {
 static Err import_model(Job *j, const Ckpt *none) {
     (void)none;
     Safetensors *file;
-    if (j->setup.config.save) ERR_RETURN(check_save_folder(j->setup.config.save));
+    if (j->setup.config.save) ERR_RETURN(check_save_folder(j->setup.config.save, j->options.overwrite));
     ERR_RETURN(safetensors_open(j->options.from_hf, &file));
     Model *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);
     HfMap map = {0};
@@ -162,37 +173,65 @@ static Err import_model(Job *j, const Ckpt *none) {
     return e;
 }
 
-/* The tokenizer's files, if the folder has any that we read. */
-static void add_tokenizer(const char *dir, Str *conf) {
-    char *json = mem_printf("%s/tokenizer.json", dir), *vocab = mem_printf("%s/vocab.json", dir);
-    char *merges = mem_printf("%s/merges.txt", dir);
+/* The options of the tokenizer in the folder, if it has one that we read. A path can hold any byte, so they are
+ * words and no text to parse. */
+static void add_tokenizer(Args *args, Arena *arena, const char *dir) {
+    char *json = arena_printf(arena, "%s/tokenizer.json", dir);
+    char *vocab = arena_printf(arena, "%s/vocab.json", dir);
+    char *merges = arena_printf(arena, "%s/merges.txt", dir);
+    char type[] = "--tokenizer-type=HuggingFaceTokenizer", bpe[] = "--tokenizer-type=GPT2BPETokenizer";
     if (file_exists(json))
-        str_printf(conf, "tokenizer-type = HuggingFaceTokenizer\ntokenizer-model = \"%s\"\n", json);
+        args_line(args, 2, (char *[]){type, arena_printf(arena, "--tokenizer-model=%s", json)});
     else if (file_exists(vocab) && file_exists(merges))
-        str_printf(conf, "tokenizer-type = GPT2BPETokenizer\nvocab-file = \"%s\"\nmerge-file = \"%s\"\n",
-                   vocab, merges);
-    free(json), free(vocab), free(merges);
+        args_line(args, 3,
+                  (char *[]){bpe, arena_printf(arena, "--vocab-file=%s", vocab),
+                             arena_printf(arena, "--merge-file=%s", merges)});
+}
+
+/* A tokenizer that we cannot read is no reason to leave the weights: the checkpoint is stored without it. */
+static Err check_tokenizer(Job *j) {
+    Config *c = &j->setup.config;
+    const Err e = setup_tokenizer(c, &j->setup.tokenizer);
+    if (!e.code) return setup_absolute_paths(c, j->setup.arena), ERR_OK;
+    if (c->given[OPTION_tokenizer_type] == j->args.line || c->given[OPTION_tokenizer_model] == j->args.line)
+        return e;
+    fprintf(stderr, "note: the checkpoint stores no tokenizer: %s\n", e.msg);
+    c->tokenizer_type = c->tokenizer_model = c->vocab_file = c->merge_file = NULL;
+    return ERR_OK;
+}
+
+static void refuse_for_import(Args *args) {
+    static const char *const NAMES[] = {"load", "ckpt-step", "use-checkpoint-args", "hf-dtype"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) args_refuse(args, NAMES[i], "with --from-hf");
 }
 
 /* The options of config.json, and over them those of the command line. */
 static Err read_hf_options(Job *j, int argc, char **argv) {
-    char *path = arena_printf(j->setup.arena, "%s/config.json", j->options.from_hf);
+    const char *dir = j->options.from_hf; /* the words are read again */
+    char *path = arena_printf(j->setup.arena, "%s/config.json", dir);
     Str conf = {0};
     Err e = hf_config_import(path, &conf);
     if (!e.code) {
+        const Config *c = &j->setup.config;
         Config alone = {0}; /* without the command line */
         const Err of_file = hf_config_parse(path, &conf, j->setup.arena, &alone);
         j->type = alone.hf_model_type;
-        add_tokenizer(j->options.from_hf, &conf);
         args_free(&j->args);
         begin(j);
         args_bytes(&j->args, path, conf.s, conf.len);
+        add_tokenizer(&j->args, j->setup.arena, dir);
         args_line(&j->args, argc, argv);
-        config_check(&j->setup.config, CHECK_MODEL, &j->args);
-        if (!j->setup.config.save && !j->options.check)
+        refuse_for_import(&j->args);
+        if (!j->options.check) args_refuse(&j->args, "attention-backend", "without --check");
+        if (c->lane != LANE_FP32 && c->lane != LANE_FP64)
+            args_problem(&j->args, "--lane %s: a checkpoint stores weights as fp32, or fp64 with --fp64",
+                         Lane_spellings[c->lane]);
+        config_check(c, CHECK_MODEL | CHECK_STRICT, &j->args);
+        if (!c->save && !j->options.check)
             args_problem(&j->args, "--from-hf needs --save, the folder for the checkpoint, or --check.");
         e = args_end(&j->args);
         if (e.code && of_file.code) e = of_file;
+        if (!e.code) e = check_tokenizer(j);
     }
     str_free(&conf);
     return e;
@@ -254,7 +293,7 @@ static Err export_model(Job *j, const Model *m, const json_t *state) {
     const char *dir = j->options.to_hf;
     Str notes = {0};
     json_t *tokens = json_object();
-    HfExtras x = {.tokens = tokens};
+    HfExtras x = {.tokens = tokens, .overwrite = j->options.overwrite};
     Err e = add_tokens(j, state, tokens, &x, &notes);
     if (!e.code) e = hf_folder_write(dir, m, DTYPE_VALUES[j->options.dtype], &x, &notes);
     if (notes.len) fputs(notes.s, stderr);
@@ -288,8 +327,18 @@ static Err read_checkpoint_options(Job *j, const Ckpt *c) {
         return err_user("the checkpoint in '%s' does not say its options; save it again", config->load);
     ERR_RETURN(checkpoint_args(config, j->setup.arena, &j->args.notes));
     ERR_RETURN(checkpoint_check_model(config, state, config->load, true));
-    config_check(config, CHECK_MODEL, &j->args);
+    config_check(config, CHECK_MODEL | CHECK_STRICT, &j->args);
     return args_end(&j->args);
+}
+
+static void refuse_for_export(Args *args, const Options *o) {
+    static const char *const NAMES[] = {"save", "lane"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+        args_refuse(args, NAMES[i], "without --from-hf");
+    if (!o->check) args_refuse(args, "attention-backend", "without --check");
+    if (o->to_hf) return;
+    args_refuse(args, "hf-dtype", "without --to-hf");
+    args_refuse(args, "overwrite", "without --to-hf or --save");
 }
 
 static int finish(Job *j, Err e, Err (*run)(Job *, const Ckpt *), const Ckpt *c) {
@@ -309,6 +358,7 @@ int command_convert(int argc, char **argv) {
         args_problem(&j.args, "Give one of --from-hf and --to-hf; or --load and --check.");
     else if (o->to_hf && !c->load)
         args_problem(&j.args, "--to-hf needs --load, the folder of the checkpoint.");
+    if (!o->from_hf) refuse_for_export(&j.args, o);
     Err e = args_end(&j.args);
     int status = 0;
     if (!e.code && !j.args.help && o->from_hf) {

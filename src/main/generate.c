@@ -104,16 +104,18 @@ static Err generate_run(Job *j) {
 }
 
 int command_generate(int argc, char **argv) {
-    const uint64_t groups = CONFIG_ALL_GROUPS & ~(UINT64_C(1) << GROUP_TRAINING | UINT64_C(1) << GROUP_DATA |
-                                                  UINT64_C(1) << GROUP_OPTIMIZER);
     Job j = {.setup = {.arena = arena_new()}};
     Setup *s = &j.setup;
     Args args;
-    args_init(&args, s->arena, "isotron generate --load DIR --prompt TEXT... [options]", NULL);
-    Err e = config_parse(&s->config, &args, groups, 0, argc, argv);
+    args_init(&args, s->arena,
+              "isotron generate --load DIR --prompt TEXT... [options]\n\n"
+              "Continues prompts with the model of a checkpoint, whatever layout saved it.\n\n"
+              "example: isotron generate --load checkpoints --prompt \"Once upon a time\" --temperature 0.8",
+              NULL);
+    Err e = config_parse(&s->config, &args, USE_GENERATE, 0, argc, argv);
     const Err loaded = args.help ? ERR_OK : checkpoint_args(&s->config, s->arena, &args.notes);
     if (!args.help && !loaded.code) {
-        config_check(&s->config, CHECK_MODEL | CHECK_GENERATE, &args);
+        config_check(&s->config, CHECK_MODEL | CHECK_GENERATE | CHECK_STRICT, &args);
         e = args_end(&args);
     } else if (!e.code) {
         e = loaded;

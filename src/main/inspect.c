@@ -1,6 +1,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/hash.h"
 #include "ckpt/ckpt.h"
@@ -19,7 +20,7 @@ static const Arg ROWS[] = {
      .type = ARG_TEXT,
      .offset = offsetof(Options, checkpoint),
      .fallback = "none",
-     .help = "Folder of checkpoints: lists the tensors of one."},
+     .help = "Folder of checkpoints: the options, size and tensors of one."},
     {.names = "ckpt-step",
      .type = ARG_I64,
      .offset = offsetof(Options, ckpt_step),
@@ -48,8 +49,46 @@ static const Arg ROWS[] = {
      .help = "The pipeline schedule of these options: picture, layers, slots and bubble."},
 };
 
+/* ---- a checkpoint ---- */
+
+/* The options of the model that differ from their defaults, as lines for --config. */
+static Err print_model(const Manifest *m, Arena *arena) {
+    const json_t *stored = json_object_get(m->state, "config");
+    if (!stored) return puts("the checkpoint does not say the options of its model"), ERR_OK;
+    Config c, defaults;
+    Str notes = {0};
+    config_defaults(&c, arena);
+    config_defaults(&defaults, arena);
+    char *text = json_dumps(stored, JSON_ENCODE_ANY);
+    const Err e = config_from_json(&c, arena, text, strlen(text), CLASS_ARCH, &notes);
+    for (int i = 0; !e.code && i < OPTIONS; i++) {
+        const Arg *row = &CONFIG_ROWS[i];
+        Str ours = {0}, usual = {0};
+        arg_print(row, config_value(&c, i), &ours);
+        arg_print(row, config_value(&defaults, i), &usual);
+        if (row->type != ARG_GROUP && config_option_class(i) == CLASS_ARCH && strcmp(ours.s, usual.s))
+            printf("  %.*s = %s\n", (int)arg_name_len(row), row->names, ours.s);
+        str_free(&ours), str_free(&usual);
+    }
+    free(text);
+    str_free(&notes);
+    return e;
+}
+
+static void print_size(const Manifest *m) {
+    int64_t parameters = 0, bytes = 0, all = 0;
+    for (int64_t i = 0; i < m->count; i++) {
+        const CkptTensor *t = &m->tensors[i];
+        all += t->bytes;
+        if (*t->suffix) continue;
+        bytes += t->bytes;
+        parameters += t->box.shape[0] * t->box.shape[1];
+    }
+    printf("%lld parameters of %.3f MB, %.3f MB with the state of the optimizer\n", (long long)parameters,
+           1e-6 * (double)bytes, 1e-6 * (double)all);
+}
+
 static void list_boxes(const Manifest *m) {
-    printf("iteration %lld, %lld tensors\n", (long long)m->iteration, (long long)m->count);
     for (int64_t i = 0; i < m->count; i++) {
         const CkptTensor *t = &m->tensors[i];
         char hash[33];
@@ -60,12 +99,19 @@ static void list_boxes(const Manifest *m) {
     }
 }
 
-static Err inspect_checkpoint(const Options *o) {
+static Err print_checkpoint(const Manifest *m, Arena *arena) {
+    printf("iteration %lld, %lld tensors\n", (long long)m->iteration, (long long)m->count);
+    print_size(m);
+    ERR_RETURN(print_model(m, arena));
+    list_boxes(m);
+    return ERR_OK;
+}
+
+static Err inspect_checkpoint(const Options *o, Arena *arena) {
     Ckpt *ckpt;
     ERR_RETURN(ckpt_open(o->checkpoint, i64_or(o->ckpt_step, -1), NULL, &ckpt));
     Str digest = {0};
-    Err e = o->hash ? ckpt_digest(ckpt, &digest) : ERR_OK;
-    if (!o->hash) list_boxes(ckpt_manifest(ckpt));
+    Err e = o->hash ? ckpt_digest(ckpt, &digest) : print_checkpoint(ckpt_manifest(ckpt), arena);
     if (digest.s && !e.code) fputs(digest.s, stdout);
     str_free(&digest);
     if (!e.code && o->verify) e = ckpt_verify(ckpt);
@@ -73,6 +119,8 @@ static Err inspect_checkpoint(const Options *o) {
     ckpt_close(ckpt);
     return e;
 }
+
+/* ---- a dataset, a schedule ---- */
 
 static Err inspect_dataset(const char *prefix) {
     IndexedDataset d;
@@ -114,32 +162,38 @@ static Err inspect_schedule(const Config *c, Arena *arena) {
 }
 
 static void inspect_check(const Options *o, const Config *c, Args *args) {
+    static const char *const OF_CHECKPOINT[] = {"ckpt-step", "verify", "hash"};
     if (!o->checkpoint && !o->dataset && !o->schedule)
         args_problem(args, "name what to inspect: --checkpoint DIR, --dataset PREFIX or --schedule");
-    if (!o->schedule) return;
-    config_check(c, CHECK_LAYOUT, args);
+    for (size_t i = 0; i < sizeof OF_CHECKPOINT / sizeof *OF_CHECKPOINT && !o->checkpoint; i++)
+        args_refuse(args, OF_CHECKPOINT[i], "without --checkpoint");
+    if (!o->schedule) {
+        args_refuse_all(args, c, "without --schedule");
+        return;
+    }
+    config_check(c, CHECK_LAYOUT | CHECK_STRICT, args);
     if (c->micro_batch_size < 1 || last_batch(c) < 1 || last_batch(c) % c->micro_batch_size)
         args_problem(args, "--schedule needs --micro-batch-size, and --global-batch-size or "
                            "--step-batch-size-schedule with batch sizes that are a multiple of it");
 }
 
 int command_inspect(int argc, char **argv) {
-    const uint64_t groups = UINT64_C(1) << GROUP_MODEL | UINT64_C(1) << GROUP_MOE |
-                            UINT64_C(1) << GROUP_TRAINING | UINT64_C(1) << GROUP_PARALLEL;
     Arena *arena = arena_new();
     Options o;
     Config config;
     Args args;
     args_init(&args, arena,
               "isotron inspect [--checkpoint DIR [--verify] [--hash]] [--dataset PREFIX] [--schedule "
-              "--num-layers N ...]",
+              "--num-layers N ...]\n\n"
+              "Prints what a checkpoint or a dataset holds, or how a pipeline schedule runs.\n\n"
+              "example: isotron inspect --checkpoint checkpoints --verify",
               NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
-    Err e = config_parse(&config, &args, groups, 0, argc, argv);
+    Err e = config_parse(&config, &args, USE_SCHEDULE, 0, argc, argv);
     if (!e.code && !args.help) inspect_check(&o, &config, &args), e = args_end(&args);
     int status;
     if (command_ready(&args, e, &status)) {
-        if (o.checkpoint) e = inspect_checkpoint(&o);
+        if (o.checkpoint) e = inspect_checkpoint(&o, arena);
         if (!e.code && o.dataset) e = inspect_dataset(o.dataset);
         if (!e.code && o.schedule) e = inspect_schedule(&config, arena);
         status = e.code ? command_fail(e) : 0;

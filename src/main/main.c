@@ -7,11 +7,13 @@
 #include "comm/comm.h"
 #include "main/command.h"
 
-static const struct {
+typedef struct Command {
     const char *name, *what;
     bool on_ranks;
     int (*run)(int argc, char **argv);
-} TABLE[] = {
+} Command;
+
+static const Command TABLE[] = {
 #define COMMAND(name, on_ranks, what) {#name, what, on_ranks, command_##name},
     COMMANDS
 #undef COMMAND
@@ -19,8 +21,35 @@ static const struct {
 enum { N_COMMANDS = sizeof TABLE / sizeof *TABLE };
 
 static void usage(FILE *to) {
-    fprintf(to, "usage: isotron COMMAND [options]      (isotron COMMAND --help lists its options)\n\n");
+    fputs("usage: isotron COMMAND [options]\n\n", to);
     for (int i = 0; i < N_COMMANDS; i++) fprintf(to, "  %-11s %s\n", TABLE[i].name, TABLE[i].what);
+    fputs("\nisotron COMMAND --help        what it does, an example, and its options\n"
+          "isotron COMMAND --help WORD   only the options with WORD in their name or help\n",
+          to);
+}
+
+/* The row of a command; NULL after a message if there is none. */
+static const Command *find_command(const char *word) {
+    const char *names[N_COMMANDS];
+    for (int i = 0; i < N_COMMANDS; i++) {
+        names[i] = TABLE[i].name;
+        if (!strcmp(word, names[i])) return &TABLE[i];
+    }
+    const char *near = str_nearest(word, names, N_COMMANDS);
+    fprintf(stderr, "isotron: there is no command '%s'%s%s%s; 'isotron --help' lists them\n", word,
+            near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
+    return NULL;
+}
+
+/* `isotron help [COMMAND [WORD]]` is `isotron COMMAND --help [WORD]`. */
+static int help(int argc, char **argv) {
+    if (argc < 1) return usage(stdout), 0;
+    const Command *c = find_command(argv[0]);
+    if (!c) return ERR_USER;
+    char option[] = "--help", *words[] = {option, argc > 1 ? argv[1] : NULL};
+    if (argc > 2)
+        return command_fail(err_user("help takes a command and one word, not also %s", quote(argv[2]).s));
+    return c->run(argc, words);
 }
 
 int main(int argc, char **argv) {
@@ -29,20 +58,12 @@ int main(int argc, char **argv) {
     fault_on_lost_pages();
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is the error of the write */
     if (argc < 2) return usage(stderr), ERR_USER;
-    const bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
-    if (help && argc == 2) return usage(stdout), 0;
-    if (help) argv[1] = argv[2], argv[2] = "--help"; /* isotron help COMMAND */
-    if (!strcmp(argv[1], "--version")) argv[1] += 2; /* the command */
-    const char *names[N_COMMANDS];
-    for (int i = 0; i < N_COMMANDS; i++) {
-        names[i] = TABLE[i].name;
-        if (strcmp(argv[1], names[i])) continue;
-        if (!TABLE[i].on_ranks && comm_processes() > 1)
-            return command_fail(err_user("%s runs as one process: start it without mpirun", names[i]));
-        return TABLE[i].run(argc - 2, argv + 2);
-    }
-    const char *near = str_nearest(argv[1], names, N_COMMANDS);
-    fprintf(stderr, "isotron: there is no command '%s'%s%s%s; 'isotron --help' lists them\n", argv[1],
-            near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
-    return ERR_USER;
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
+        return help(argc - 2, argv + 2);
+    const bool version = !strcmp(argv[1], "--version");
+    const Command *c = find_command(version ? "version" : argv[1]);
+    if (!c) return ERR_USER;
+    if (!c->on_ranks && comm_processes() > 1)
+        return command_fail(err_user("%s runs as one process: start it without mpirun", c->name));
+    return c->run(argc - 2, argv + 2);
 }

@@ -6,6 +6,7 @@
 
 typedef struct Options {
     const char *input, *output_prefix;
+    bool overwrite;
 } Options;
 
 static const Arg ROWS[] = {
@@ -21,19 +22,29 @@ static const Arg ROWS[] = {
      .fallback = "none",
      .required = true,
      .help = "The result is PREFIX.bin and PREFIX.idx."},
+    {.names = "overwrite",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, overwrite),
+     .fallback = "off",
+     .help = "Replace PREFIX.bin and PREFIX.idx if they exist."},
 };
 
 int command_merge(int argc, char **argv) {
     Arena *arena = arena_new();
     Options o;
     Args args;
-    args_init(&args, arena, "isotron merge --input FOLDER --output-prefix PREFIX", NULL);
+    args_init(&args, arena,
+              "isotron merge --input FOLDER --output-prefix PREFIX [--overwrite]\n\n"
+              "Joins all .bin/.idx datasets of a folder into one, in the order of their names.\n\n"
+              "example: isotron merge --input shards --output-prefix corpus",
+              NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
     args_line(&args, argc, argv);
     Err e = args_end(&args);
     int status;
     if (command_ready(&args, e, &status)) {
-        e = data_merge_folder(o.input, o.output_prefix);
+        e = indexed_check_target(o.output_prefix, o.overwrite);
+        if (!e.code) e = data_merge_folder(o.input, o.output_prefix);
         status = e.code ? command_fail(e) : 0;
     }
     args_free(&args);

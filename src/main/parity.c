@@ -105,11 +105,17 @@ static Err run(Setup *s, const Golden *g, const Options *o, bool *pass) {
     return e;
 }
 
+static void refuse_without_sweep(Args *args, const Options *o) {
+    static const char *const NAMES[] = {"junit", "html", "sweep-jobs", "sweep-deadline", "sweep-dry-run"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES && !o->sweep; i++)
+        args_refuse(args, NAMES[i], "without --sweep");
+}
+
 /* Folders are the first words; run.conf of a single one takes that place, so that the rest of the line
  * overrides it. A sweep reads its cases itself. */
 static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int n_dirs, int argc,
                         char **argv) {
-    args_use(args, config_table(&s->config, CONFIG_ALL_GROUPS));
+    args_use(args, config_table(&s->config, USE_PARITY));
     if (n_dirs == 1) args_file(args, arena_printf(s->arena, "%s/run.conf", argv[0]));
     if (n_dirs == 0)
         args_problem(
@@ -121,11 +127,12 @@ static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int 
     if (!(o->deadline > 0)) args_problem(args, "--sweep-deadline: more than 0 seconds");
     if (o->sweep && comm_processes() > 1)
         args_problem(args, "--sweep starts processes itself: run it without mpirun");
+    refuse_without_sweep(args, o);
     if (args->help || n_dirs != 1 || o->sweep) return args_end(args);
     ERR_RETURN(golden_open(argv[0], g));
     golden_complete(*g, &s->config);
     ERR_RETURN(world_size(&s->config));
-    config_check(&s->config, CHECK_MODEL | CHECK_TRAIN, args);
+    config_check(&s->config, CHECK_MODEL | CHECK_TRAIN | CHECK_STRICT, args);
     return args_end(args);
 }
 
@@ -135,7 +142,11 @@ int command_parity(int argc, char **argv) {
     Golden *g = NULL;
     Args args;
     const ArgTable own = {.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o};
-    args_init(&args, s.arena, "isotron parity DIR [DIR ... --sweep LIST] [layout and precision options]",
+    args_init(&args, s.arena,
+              "isotron parity DIR [DIR ... --sweep LIST] [layout and precision options]\n\n"
+              "Runs a golden case and compares every result with that of an independent implementation.\n"
+              "With --sweep, runs a list of precisions and layouts. Exit status 1: a comparison failed.\n\n"
+              "example: isotron parity golden/llama-gqa --fp64 --tensor-model-parallel-size 2",
               NULL);
     args_use(&args, own);
     int n_dirs = 0;

@@ -1,5 +1,6 @@
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "data/preprocess.h"
@@ -8,7 +9,7 @@
 typedef struct Options {
     TextList input, json_keys;
     const char *output_prefix;
-    bool append_eod;
+    bool append_eod, overwrite;
     int64_t workers, log_interval;
     int input_format; /* PreprocessInput */
 } Options;
@@ -44,6 +45,11 @@ static const Arg ROWS[] = {
      .offset = offsetof(Options, append_eod),
      .fallback = "off",
      .help = "Append the end-of-document token to each document."},
+    {.names = "overwrite",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, overwrite),
+     .fallback = "off",
+     .help = "Replace datasets of these names if they exist."},
     {.names = "workers",
      .type = ARG_I64,
      .offset = offsetof(Options, workers),
@@ -78,7 +84,6 @@ static void progress(void *ctx, const PreprocessStats *s) {
 static Err run(const Options *o, const Config *c) {
     Tokenizer *tokenizer;
     ERR_RETURN(setup_tokenizer(c, &tokenizer));
-    if (!tokenizer) return err_user("--tokenizer-type is missing; give the tokenizer for the text");
     Err e = ERR_OK;
     if (o->append_eod && tokenizer_eod(tokenizer) < 0)
         e = err_user("--append-eod: this tokenizer has no end-of-document token");
@@ -91,6 +96,7 @@ static Err run(const Options *o, const Config *c) {
                                                .keys = o->json_keys.count ? o->json_keys.at : NULL,
                                                .num_keys = (int)o->json_keys.count,
                                                .output_prefix = o->output_prefix,
+                                               .overwrite = o->overwrite,
                                                .vocab_size = tokenizer_vocab_size(tokenizer),
                                                .append_eod = o->append_eod,
                                                .eod = tokenizer_eod(tokenizer),
@@ -101,24 +107,40 @@ static Err run(const Options *o, const Config *c) {
                                                .progress_ctx = &p},
                            &stats);
     if (!e.code)
-        printf("%lld documents, %lld sequences, %lld tokens in %.1f s\n", (long long)stats.documents,
-               (long long)stats.sequences, (long long)stats.tokens, 1e-9 * (double)(clock_ns() - p.start));
+        printf("%lld documents%s, %lld sequences, %lld tokens in %.1f s\n", (long long)stats.documents,
+               o->json_keys.count > 1 ? " of each key" : "", (long long)stats.sequences,
+               (long long)stats.tokens, 1e-9 * (double)(clock_ns() - p.start));
     tokenizer_free(tokenizer);
     return e;
+}
+
+static Err read_options(Options *o, Config *c, Args *args, int argc, char **argv) {
+    args_use(args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = o});
+    args_use(args, config_table(c, USE_PREPROCESS));
+    args_line(args, argc, argv);
+    config_check(c, CHECK_STRICT, args);
+    if (o->workers < 1 || o->workers > 1024) args_problem(args, "--workers must be from 1 to 1024.");
+    if (o->log_interval < 1) args_problem(args, "--log-interval must be at least 1.");
+    const char *type = c->tokenizer_type;
+    if (!type)
+        args_problem(args, "--tokenizer-type is missing; give the tokenizer for the text.");
+    else if (strcmp(type, "NullTokenizer") && strcmp(type, "ByteLevelTokenizer"))
+        args_refuse(args, "vocab-size", "with this tokenizer, which has its own");
+    return args_end(args);
 }
 
 int command_preprocess(int argc, char **argv) {
     Arena *arena = arena_new();
     Options o;
-    Config c;
+    Config c = {0};
     Args args;
     args_init(&args, arena,
-              "isotron preprocess --input FILE... --output-prefix PREFIX --tokenizer-type TYPE [options]",
+              "isotron preprocess --input FILE... --output-prefix PREFIX --tokenizer-type TYPE [options]\n\n"
+              "Tokenizes text into the .bin and .idx files that training reads.\n\n"
+              "example: isotron preprocess --input corpus.jsonl --output-prefix corpus --append-eod \\\n"
+              "             --tokenizer-type HuggingFaceTokenizer --tokenizer-model tokenizer.json",
               NULL);
-    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
-    Err e = config_parse(&c, &args, UINT64_C(1) << GROUP_TOKENIZER, 0, argc, argv);
-    if (!e.code && (o.workers < 1 || o.workers > 1024 || o.log_interval < 1))
-        e = err_user("--workers must be from 1 to 1024, and --log-interval at least 1");
+    Err e = read_options(&o, &c, &args, argc, argv);
     int status;
     if (command_ready(&args, e, &status)) {
         e = run(&o, &c);

@@ -19,13 +19,17 @@ static const Arg ROWS[] = {
 };
 
 int command_pretrain(int argc, char **argv) {
-    const uint64_t groups = CONFIG_ALL_GROUPS & ~(UINT64_C(1) << GROUP_GENERATE);
     Setup s = {.arena = arena_new()};
     Options o;
     Args args;
-    args_init(&args, s.arena, "isotron pretrain [--config FILE] [options]", NULL);
+    args_init(
+        &args, s.arena,
+        "isotron pretrain [--config FILE] [options]\n\n"
+        "Trains a model, from scratch or from a checkpoint (--load).\n\n"
+        "example: isotron pretrain --config run.conf --data-path corpus_text_document --save checkpoints",
+        NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
-    Err e = config_parse(&s.config, &args, groups, 0, argc, argv);
+    Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
     /* What follows is looked at although the line has a problem: all problems are reported at once. */
     Err loaded = ERR_OK;
     if (!args.help && s.config.use_checkpoint_args) loaded = checkpoint_args(&s.config, s.arena, &args.notes);

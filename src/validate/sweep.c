@@ -15,7 +15,7 @@
 static void begin_args(Args *args, Arena *arena, Config *c, const SweepOptions *o, const SweepCase *of) {
     args_init(args, arena, "a sweep", NULL);
     args_use(args, o->own);
-    args_use(args, config_table(c, CONFIG_ALL_GROUPS));
+    args_use(args, config_table(c, USE_PARITY));
     args_file(args, arena_printf(arena, "%s/run.conf", of->dir));
     args_line(args, o->n_words, o->words);
 }
@@ -43,7 +43,7 @@ static Err read_options(const SweepOptions *o, Sweep *s, Cell *cell, int n, char
     args_line(&args, n, words);
     golden_complete(cell->of->golden, &cell->config);
     if (args.num_problems) {
-        Err e = err_user("%s, line %lld: %.800s", o->list, (long long)cell->line, args.problems.s);
+        Err e = err_user("%s:%lld: %.800s", o->list, (long long)cell->line, args.problems.s);
         args_free(&args);
         return e;
     }
@@ -73,7 +73,9 @@ static Cell *new_cell(Sweep *s) {
 
 static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line, int n, char **words) {
     const int lane = enum_find(Lane_spellings, words[0]);
-    if (lane < 0) return err_user("%s, line %lld: '%s' is not a lane", o->list, (long long)line, words[0]);
+    if (lane < 0)
+        return err_user("%s:%lld: %s is not a precision: use fp64, fp32, bf16, fp16 or exact", o->list,
+                        (long long)line, quote(words[0]).s);
     Cell *cell = new_cell(s);
     *cell = (Cell){.of = of, .line = line, .lane = (Lane)lane};
     Str text = {0};
@@ -91,6 +93,27 @@ static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line
     return ERR_OK;
 }
 
+/* Whether the name is a case next to one that is given. */
+static bool is_beside(const Sweep *s, const char *name) {
+    bool found = false;
+    for (int64_t i = 0; i < s->n_cases && !found && !strchr(name, '/'); i++) {
+        char *conf = mem_printf("%s/../%s/run.conf", s->cases[i].dir, name);
+        found = file_exists(conf);
+        free(conf);
+    }
+    return found;
+}
+
+static Err unknown_case(const SweepOptions *o, const Sweep *s, const char *name, int64_t line) {
+    Str known = {0};
+    for (int64_t i = 0; i < s->n_cases; i++)
+        str_printf(&known, "%s%s", i ? ", " : "", s->cases[i].golden->name);
+    Err e = err_user("%s:%lld: %s is neither a precision nor a golden case: given are %.600s", o->list,
+                     (long long)line, quote(name).s, known.s);
+    str_free(&known);
+    return e;
+}
+
 enum { WORDS = 64 };
 
 static Err read_line(const SweepOptions *o, Sweep *s, const char *text, int64_t line) {
@@ -98,7 +121,7 @@ static Err read_line(const SweepOptions *o, Sweep *s, const char *text, int64_t 
     int n = 0;
     char *rest = arena_printf(s->arena, "%s", text); /* options keep pointers into it */
     for (char *word; (word = strtok_r(rest, " \t\r", &rest)) && *word != '#';) {
-        if (n == WORDS) return err_user("%s, line %lld has too many words", o->list, (long long)line);
+        if (n == WORDS) return err_user("%s:%lld: more than %d words", o->list, (long long)line, WORDS);
         words[n++] = word;
     }
     if (!n) return ERR_OK;
@@ -106,9 +129,12 @@ static Err read_line(const SweepOptions *o, Sweep *s, const char *text, int64_t 
         for (int64_t i = 0; i < s->n_cases; i++) ERR_RETURN(add_cell(o, s, &s->cases[i], line, n, words));
         return ERR_OK;
     }
-    if (n == 1) return err_user("%s, line %lld: a cell needs a lane and options", o->list, (long long)line);
     SweepCase *of = find_case(s, words[0], strlen(words[0]));
-    return of ? add_cell(o, s, of, line, n - 1, words + 1) : ERR_OK; /* the case was not requested */
+    if (!of && !is_beside(s, words[0])) return unknown_case(o, s, words[0], line);
+    if (n == 1) return err_user("%s:%lld: a cell needs a lane and options", o->list, (long long)line);
+    if (of) return add_cell(o, s, of, line, n - 1, words + 1);
+    s->left_out++;
+    return ERR_OK;
 }
 
 static Err read_list(const SweepOptions *o, Sweep *s) {

@@ -1,6 +1,7 @@
 /* Runs golden cases in the lanes and layouts of a list and judges each cell (cell.h). A list is a text file
  * with one cell per line, `[case] lane options...`. The case is the last component of its folder; a cell
- * without one applies to all cases. # starts a comment. The one-rank reference runs are run once per case and
+ * without one applies to all cases. Lines about cases that are not given are left out; one about a case that is
+ * no folder next to those is a user error. # starts a comment. The one-rank reference runs are run once per case and
  * lane. Runs are in separate processes (jobs.h).
  *
  * A cell whose options break a rule is skipped, with the rule's error message; this is not a pass. An unknown
@@ -42,6 +43,7 @@ typedef struct Sweep {
     Cell *cells;
     CellResult *results; /* [n_cells], shared with the jobs; NULL: not run yet */
     int64_t n_cells, n_jobs;
+    int64_t left_out; /* lines of the list about cases that are not given */
     Job *jobs;
     double seconds;
     Arena *arena;
@@ -72,6 +74,8 @@ typedef struct SweepCounts {
 } SweepCounts;
 SweepCounts sweep_counts(const Sweep *);
 
+/* How many cells pass, fail and are skipped, in one line without its end. */
+void sweep_summary(const Sweep *, Str *out);
 /* Reports: a table, JSON, JUnit XML, a self-contained HTML page. */
 void sweep_print(const Sweep *, Str *out);
 void sweep_json(const Sweep *, Str *out);

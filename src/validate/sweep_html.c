@@ -135,15 +135,14 @@ static void losses(const Sweep *s, const SweepCase *of, Str *out) {
 }
 
 void sweep_html(const Sweep *s, Str *out) {
-    const SweepCounts n = sweep_counts(s);
     str_printf(out,
                "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Parity "
                "sweep</title><style>%s"
                "</style></head><body>\n<h1>Parity sweep</h1>\n",
                STYLE);
-    str_printf(
-        out, "<p>%lld cells pass, %lld fail, %lld are skipped (not a pass); %lld layouts in %.1f s.</p>\n",
-        (long long)n.passed, (long long)n.failed, (long long)n.skipped, (long long)n.layouts, s->seconds);
+    str_puts(out, "<p>");
+    sweep_summary(s, out);
+    str_puts(out, ".</p>\n");
     grid(s, out);
     heat_map(s, out);
     str_puts(out, "<h2>Loss</h2>\n");

@@ -41,14 +41,23 @@ static void print_cell(const Cell *c, Str *out) {
     if (v == VERDICT_FAIL && c->result) print_finding(&c->result->finding, out);
 }
 
-void sweep_print(const Sweep *s, Str *out) {
+void sweep_summary(const Sweep *s, Str *out) {
     const SweepCounts n = sweep_counts(s);
+    str_printf(out, "%lld %s, %lld %s, %lld %s skipped (not a pass)", (long long)n.passed,
+               n.passed == 1 ? "cell passes" : "cells pass", (long long)n.failed,
+               n.failed == 1 ? "fails" : "fail", (long long)n.skipped, n.skipped == 1 ? "is" : "are");
+    if (s->left_out)
+        str_printf(out, ", %lld %s of cases that are not given", (long long)s->left_out,
+                   s->left_out == 1 ? "line is" : "lines are");
+    str_printf(out, "; %lld layout%s in %.1f s", (long long)n.layouts, n.layouts == 1 ? "" : "s", s->seconds);
+}
+
+void sweep_print(const Sweep *s, Str *out) {
     str_printf(out, "%-24s %-5s %-4s %8s  %-48s %s\n", "case", "lane", "", "", "layout",
                "worst error of bound");
     for (int64_t i = 0; i < s->n_cells; i++) print_cell(&s->cells[i], out);
-    str_printf(out, "%lld cells pass, %lld fail, %lld are skipped (not a pass); %lld layouts in %.1f s\n",
-               (long long)n.passed, (long long)n.failed, (long long)n.skipped, (long long)n.layouts,
-               s->seconds);
+    sweep_summary(s, out);
+    str_puts(out, "\n");
 }
 
 /* ---- JSON ---- */

@@ -167,10 +167,26 @@ assert f"'{saved}' already holds checkpoints, the newest of step 0" in said, sai
 said = convert("--from-hf", model, "--save", WORK / "later", expect=2)
 assert "the newest of step 20" in said and [p.name for p in (WORK / "later").iterdir()] == ["iter_0000020"], said
 assert {p: p.read_bytes() for p in saved.rglob("*") if p.is_file()} == before, "a refused import changed the folder"
-(out / "model.safetensors.index.json").write_text("{}")
+convert("--from-hf", model, "--save", saved, "--overwrite")
+assert "of a run, the newest of step 20" in convert("--from-hf", model, "--save", WORK / "later", "--overwrite", expect=2)
+
+
+def held(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+was = held(out)
+for name in ("model-00001-of-00002.safetensors", "model.safetensors.index.json", "notes.txt"):
+    (out / name).write_text("{}")
+strewn = held(out)
 said = convert("--load", saved, "--to-hf", out, expect=2)
-assert "holds 'model.safetensors.index.json'" in said, said
-(out / "model.safetensors.index.json").unlink()
+assert f"'{out}' is not empty, it holds" in said and "--overwrite" in said and held(out) == strewn, said
+(out / "tokenizer.model").write_text("")  # this model has no tokenizer that would replace it
+assert "holds 'tokenizer.model'" in convert("--load", saved, "--to-hf", out, "--overwrite", expect=2)
+(out / "tokenizer.model").unlink()
+assert held(out) == strewn, "a refused export changed the folder"
+convert("--load", saved, "--to-hf", out, "--overwrite")
+assert held(out) == was | {"notes.txt": b"{}"}, "shards of the older model are left"
 
 # ---- a model that cannot be, or not of that type ----
 

@@ -42,8 +42,13 @@ def check_checkpoint():
     wanted = {(name + kind, part): shape for (name, part), shape in shapes.items() for kind in ("", ".exp_avg", ".exp_avg_sq")}
     save = WORK / "saved"
     isotron("pretrain", *MODEL, "--save", save)
-    head, *lines = isotron("inspect", "--checkpoint", save).splitlines()
+    head, size, *lines = isotron("inspect", "--checkpoint", save).splitlines()
     assert head == f"iteration 1, {len(wanted)} tensors", head
+    count = sum(rows * columns for rows, columns in wanted.values()) // 3  # moments have the shape of their parameter
+    assert size == f"{count} parameters of {4e-6 * count:.3f} MB, {12e-6 * count:.3f} MB with the state of the optimizer", size
+    options = [line for line in lines if line.startswith("  ")]
+    lines = lines[len(options):]
+    assert {line.strip() for line in options} == {f"{MODEL[i][2:]} = {MODEL[i + 1]}" for i in (0, 2, 4, 6, 8, 10)} | {"vocab-size = 10"}, options
     found = {}
     for line in lines:
         _, dtype, first, rest = line.split(None, 3)

@@ -23,7 +23,7 @@ out = sweep(RIGHT + ["fp64 --tensor-model-parallel-size 3"], "--junit", WORK / "
 assert [c["verdict"] for c in cells()] == ["pass"] * 3 + ["skipped"], out
 assert "not a multiple of --tensor-model-parallel-size 3" in cells()[3]["reason"]
 assert [c["layout"] for c in cells()[:3]] == ["tp2", "dp2", "pp2"]
-assert "3 cells pass, 0 fail, 1 are skipped" in out
+assert "3 cells pass, 0 fail, 1 is skipped (not a pass), 1 line is of cases that are not given" in out
 for lane in ("fp64", "exact", "fp32", "bf16"):
     sweep([f"{lane} --ranks 2 --lr-warmup-iters 2"], expect=1)
     assert cells()[0]["verdict"] == "fail"
@@ -58,8 +58,13 @@ sweep(["fp64 --ranks 2"], "--sweep-deadline", 1e-6, expect=1)
 assert "timed out after 0 s" in cells()[0]["reason"], cells()
 
 # ---- what is not understood is no skipped cell
-for line, sentence in (("fp64 --tensor-model-paralel-size 2", "line 1"), ("fp65 --ranks 2", "no cell"), ("gpt2-layouts fp65", "is not a lane")):
-    assert sentence in sweep([line], expect=2), line
+GOOD = "gpt2-layouts fp64 --ranks 2"
+for line, sentence in (("fp64 --tensor-model-paralel-size 2", "list:2: '--tensor-model-paralel-size'"), ("gpt2-layouts fp65", "is not a precision"),
+                       ("fp65 --ranks 2", "list:2: 'fp65' is neither a precision nor a golden case"), ("fp64 --lr-warmup 2", "list:2:"),
+                       ("gpt2-layout fp64 --ranks 2", "list:2: 'gpt2-layout' is neither a precision nor a golden case: given are gpt2-layouts"),
+                       ("../golden/llama-layouts fp64", "neither"), ("gpt2-layouts", "needs a lane"), ("fp64 --save x", "--save has no use in parity")):
+    said = sweep([GOOD, line], expect=2)
+    assert sentence in said, (line, said)
 isotron("parity", CASE, ROOT / "golden" / "llama-layouts", expect=2)
 assert "--sweep-jobs: from 0" in sweep(RIGHT, "--sweep-jobs", -1, expect=2)
 assert "--sweep-deadline: more" in sweep(RIGHT, "--sweep-deadline", 0, expect=2)

@@ -26,8 +26,8 @@ static bool read_conf(const uint8_t *bytes, size_t n) {
     args_init(&args, arena, "fuzz", NULL);
     Config config;
     char option[] = "--config", *words[] = {option, path};
-    bool ok = fuzz_ok(
-        config_parse(&config, &args, CONFIG_ALL_GROUPS, CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, 2, words));
+    bool ok =
+        fuzz_ok(config_parse(&config, &args, USE_ALL, CHECK_MODEL | CHECK_TRAIN | CHECK_DATA, 2, words));
     CHECK(ok || args.help || args.problems.len, "an error without a sentence");
     if (ok) {
         Derived derived;

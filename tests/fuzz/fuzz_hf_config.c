@@ -14,7 +14,7 @@ static bool read_options(const char *conf, Arena *arena, Config *config, Derived
     Args args;
     args_init(&args, arena, "fuzz", NULL);
     char option[] = "--config", *words[] = {option, (char *)conf};
-    bool ok = fuzz_ok(config_parse(config, &args, CONFIG_ALL_GROUPS, CHECK_MODEL, 2, words));
+    bool ok = fuzz_ok(config_parse(config, &args, USE_ALL, CHECK_MODEL, 2, words));
     CHECK(ok || args.problems.len, "an error without a sentence");
     if (ok) config_finish(config, arena, 0, derived);
     args_free(&args);

@@ -57,7 +57,7 @@ __attribute__((format(printf, 1, 2))) static inline Setup *setup_new(const char 
     }
     Args args;
     args_init(&args, arena, "isotron pretrain [options]", NULL);
-    Err e = config_parse(&s->config, &args, CONFIG_ALL_GROUPS, CHECK_MODEL | CHECK_TRAIN, argc, argv);
+    Err e = config_parse(&s->config, &args, USE_ALL, CHECK_MODEL | CHECK_TRAIN, argc, argv);
     if (e.code) print_error("%s\n%s", e.msg, args.problems.s ? args.problems.s : "");
     assert_int_equal(e.code, ERR_NONE);
     args_free(&args);

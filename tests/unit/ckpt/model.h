@@ -20,7 +20,7 @@ typedef struct TestModel {
 static inline void test_model_parse(TestModel *m, const char *conf) {
     m->arena = arena_new();
     args_init(&m->args, m->arena, "test", NULL);
-    args_use(&m->args, config_table(&m->config, CONFIG_ALL_GROUPS));
+    args_use(&m->args, config_table(&m->config, USE_ALL));
     args_bytes(&m->args, "run.conf", conf, strlen(conf));
     config_check(&m->config, CHECK_MODEL, &m->args);
     Err e = args_end(&m->args);

@@ -191,7 +191,7 @@ static void models_that_hf_lacks_are_refused(void **unused) {
          "llama, the nearest type, config.json would be read as another model: rotary_interleaved is 'true'"},
         {BASE LLAMA "qk-layernorm = true\nadd-qkv-bias = true\n",
          "qwen2, the nearest type, config.json would be read as another model: qk_layernorm is 'true'"},
-        {BASE "normalization = RMSNorm\n", "normalization is '\"RMSNorm\"'"},
+        {BASE "normalization = RMSNorm\n", "normalization is \"RMSNorm\""},
         {BASE "swiglu = true\n", "activation_function is"},
         {BASE LLAMA "apply-layernorm-1p = true\n", "apply_layernorm_1p is 'true'"},
         {BASE LLAMA "kv-channels = 8\nrotary-percent = 0.5\nadd-qkv-bias = true\n", "nearest type"},
@@ -434,7 +434,7 @@ static int try_export(const char *path, const char *conf) {
     HfFamily family;
     int type = -1;
     args_init(&m.args, m.arena, "test", NULL);
-    args_use(&m.args, config_table(&m.config, CONFIG_ALL_GROUPS));
+    args_use(&m.args, config_table(&m.config, USE_ALL));
     args_bytes(&m.args, "run.conf", conf, strlen(conf));
     config_check(&m.config, CHECK_MODEL, &m.args);
     if (!args_end(&m.args).code) {
@@ -582,11 +582,11 @@ static void a_change_of_any_key_is_seen(void **unused) {
 static const struct {
     const char *type, *keys, *says;
 } REFUSED[] = {
-    {"bloom", "", "model_type is '\"bloom\"', but only gpt2"},
+    {"bloom", "", "model_type is \"bloom\", but only gpt2"},
     {"llama", "'num_hidden_layers': 70000", "more layers than"},
     {"llama", "'quantization_config': {}", "quantized"},
-    {"llama", "'hidden_act': 'relu2'", "hidden_act is '\"relu2\"'"},
-    {"llama", "'rms_norm_eps': 'small'", "rms_norm_eps is '\"small\"', not a number"},
+    {"llama", "'hidden_act': 'relu2'", "hidden_act is \"relu2\""},
+    {"llama", "'rms_norm_eps': 'small'", "rms_norm_eps is \"small\", not a number"},
     {"llama", "'mlp_bias': true", "no biases in MLPs alone"},
     {"llama", "'attention_bias': 1", "neither true nor false"},
     {"llama", "'head_dim': 0", "head_dim is '0', not a positive whole number"},
@@ -595,10 +595,10 @@ static const struct {
     {"llama", "'rope_scaling': {'type': 'linear'}", "which lacks a number that its rope_type needs"},
     {"llama", "'rope_scaling': 3", "rope_scaling is '3', not an object"},
     {"llama", "'rope_scaling': {'type': 'linear', 'factor': '2'}",
-     "factor in rope_scaling is '\"2\"', not a number"},
+     "factor in rope_scaling is \"2\", not a number"},
     {"llama", "'rope_scaling': {'rope_type': 5}", "rope_type in rope_scaling is '5', not a text"},
     {"llama", "'rope_parameters': {'rope_theta': 'x'}",
-     "rope_theta in rope_parameters is '\"x\"', not a number"},
+     "rope_theta in rope_parameters is \"x\", not a number"},
     {"llama", "'rope_scaling': {" LLAMA3 ", 'original_max_position_embeddings': 8.5}",
      "original_max_position_embeddings in rope_scaling is '8.5', not a whole number of positions"},
     {"llama", "'original_max_position_embeddings': 1e30, 'rope_scaling': {" LLAMA3 "}",

@@ -43,6 +43,8 @@ static int entries(const char *dir) {
     return n;
 }
 
+static const HfExtras overwrite = {.overwrite = true};
+
 static TestModel *qwen3_moe(void) {
     Str conf = slurp("golden/qwen3-moe-windows", "run.conf");
     TestModel *m = test_model_new(conf.s, F32);
@@ -60,8 +62,8 @@ static void a_config_of_another_model_is_an_error(void **unused) {
          "moe_router_pre_softmax is 'false' here and 'true' there"},
         {"\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 1e-05",
          "norm_epsilon is '1e-6' here and '1e-5' there"},
-        {"\"mlp_only_layers\": [1]", "\"mlp_only_layers\": [0]", "moe_layer_freq is '\"[1,0,1]\"' here"},
-        {"\"model_type\": \"qwen3_moe\"", "\"model_type\": \"gpt3\"", "model_type is '\"gpt3\"'"},
+        {"\"mlp_only_layers\": [1]", "\"mlp_only_layers\": [0]", "moe_layer_freq is \"[1,0,1]\" here"},
+        {"\"model_type\": \"qwen3_moe\"", "\"model_type\": \"gpt3\"", "model_type is \"gpt3\""},
         {"\"num_attention_heads\": 6", "\"num_attention_heads\": 5", "num-query-groups"},
     };
     TestModel *m = qwen3_moe();
@@ -104,13 +106,14 @@ static void a_folder_is_replaced_whole_or_not_at_all(void **unused) {
     Str config = slurp(scratch, "config.json"), weights = slurp(scratch, "model.safetensors");
     for (int64_t i = 0; i < m->model->registry->elements; i++) ((float *)m->model->registry->masters)[i] = 1;
     planted_from = "\"sliding_window\": 5", planted_to = "\"sliding_window\": 6";
-    assert_err(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes), "another model");
+    assert_err(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes), "is not empty");
+    assert_err(hf_folder_write(scratch, m->model, F32, &overwrite, &notes), "another model");
     planted_from = NULL;
     assert_int_equal(entries(scratch), 3);
     Str config_then = slurp(scratch, "config.json"), weights_then = slurp(scratch, "model.safetensors");
     assert_string_equal(config_then.s, config.s);
     assert_true(weights_then.len == weights.len && !memcmp(weights_then.s, weights.s, weights.len));
-    assert_ok(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes));
+    assert_ok(hf_folder_write(scratch, m->model, F32, &overwrite, &notes));
     str_free(&weights_then);
     weights_then = slurp(scratch, "model.safetensors");
     assert_int_equal(entries(scratch), 3);
@@ -120,30 +123,37 @@ static void a_folder_is_replaced_whole_or_not_at_all(void **unused) {
     scratch_remove(scratch);
 }
 
-/* Other programs prefer an index to model.safetensors, and read any tokenizer. */
-static void files_of_another_model_are_an_error(void **unused) {
+/* Other programs prefer an index to model.safetensors: other weights go, but a tokenizer may be worth keeping. */
+static void files_of_another_model_do_not_stay(void **unused) {
     (void)unused;
-    static const char *const files[] = {"model.safetensors.index.json",
-                                        "model-00001-of-00002.safetensors",
-                                        "pytorch_model.bin",
-                                        "tokenizer.json",
-                                        "tokenizer.model",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "special_tokens_map.json"};
+    static const char *const weights[] = {"model.safetensors.index.json", "model-00001-of-00002.safetensors",
+                                          "pytorch_model.bin"},
+                             *const tokenizers[] = {"tokenizer.json", "tokenizer.model", "vocab.json",
+                                                    "merges.txt", "special_tokens_map.json"};
     TestModel *m = qwen3_moe();
     char *scratch = scratch_new_in_memory();
     Str notes = {0};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        char *path = mem_printf("%s/%s", scratch, files[i]);
+    for (size_t i = 0; i < sizeof tokenizers / sizeof *tokenizers; i++) {
+        char *path = mem_printf("%s/%s", scratch, tokenizers[i]);
         assert_ok(file_write_atomic(path, "x", 1));
-        assert_err(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes), files[i], "empty folder");
+        assert_err(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes), tokenizers[i],
+                   "--overwrite");
+        assert_err(hf_folder_write(scratch, m->model, F32, &overwrite, &notes), tokenizers[i],
+                   "empty folder");
         assert_int_equal(entries(scratch), 1);
         assert_ok(file_remove(path));
         free(path);
     }
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
+        char *path = mem_printf("%s/%s", scratch, weights[i]);
+        assert_ok(file_write_atomic(path, "x", 1));
+        assert_ok(hf_folder_write(scratch, m->model, F32, &overwrite, &notes));
+        assert_false(file_exists(path));
+        assert_int_equal(entries(scratch), 3);
+        free(path);
+    }
     char *path = mem_printf("%s/tokenizer.json", scratch);
-    const HfExtras extras = {.files = {{path, "tokenizer.json"}}, .num_files = 1};
+    const HfExtras extras = {.files = {{path, "tokenizer.json"}}, .num_files = 1, .overwrite = true};
     assert_ok(file_write_atomic(path, "x", 1));
     assert_ok(hf_folder_write(scratch, m->model, F32, &extras, &notes));
     assert_int_equal(entries(scratch), 4);
@@ -164,10 +174,10 @@ static void a_folder_in_the_place_of_a_file_is_an_error(void **unused) {
         char *path = mem_printf("%s/%s", scratch, names[i]);
         assert_ok(file_remove(path));
         assert_ok(file_mkdirs(path));
-        assert_err(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes), names[i]);
+        assert_err(hf_folder_write(scratch, m->model, F32, &overwrite, &notes), names[i]);
         assert_int_equal(entries(scratch), 3);
         assert_ok(file_remove_tree(path));
-        assert_ok(hf_folder_write(scratch, m->model, F32, &(HfExtras){0}, &notes));
+        assert_ok(hf_folder_write(scratch, m->model, F32, &overwrite, &notes));
         free(path);
     }
     test_model_free(m);
@@ -199,7 +209,7 @@ int main(void) {
         cmocka_unit_test(a_config_of_another_model_is_an_error),
         cmocka_unit_test(weights_of_another_model_are_an_error),
         cmocka_unit_test(a_folder_is_replaced_whole_or_not_at_all),
-        cmocka_unit_test(files_of_another_model_are_an_error),
+        cmocka_unit_test(files_of_another_model_do_not_stay),
         cmocka_unit_test(a_folder_in_the_place_of_a_file_is_an_error),
         cmocka_unit_test(a_mixture_without_experts_is_written),
     };

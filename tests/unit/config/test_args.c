@@ -55,6 +55,8 @@ typedef struct Case {
     unsigned char given[NROWS];
 } Case;
 
+static bool accepts(int without, int64_t row) { return row != without; }
+
 static void begin(Case *c, const char *operand) {
     memset(c, 0, sizeof *c);
     c->arena = arena_new();
@@ -63,6 +65,9 @@ static void begin(Case *c, const char *operand) {
                                   .count = NROWS,
                                   .foreign = FOREIGN,
                                   .num_foreign = sizeof FOREIGN / sizeof *FOREIGN,
+                                  .accepts = accepts,
+                                  .use = NROWS - 1,
+                                  .command = "test",
                                   .target = &c->t,
                                   .given = c->given});
 }
@@ -299,7 +304,7 @@ static void every_mistake_is_a_sentence(void **state) {
                "--path expects a value, but none follows.\n"
                "'stray' does not belong to any option: options begin with two dashes.\n"
                "--window expects whole numbers, not '1,x'.\n"
-               "--other is not an option of this command: leave it out.\n"
+               "--other has no use in test: leave it out.\n"
                "--green expects true or false, not 'maybe'.\n");
 }
 
@@ -310,14 +315,15 @@ static void every_mistake_in_a_file_has_its_line(void **state) {
     TEXT(&c, "coumt = 3\ncount\nrate =\nloud = yes\nother = 4\npath = \"open\nnames = \"open\ncount = "
              "99999999999999999999\n= 3\n"
              "nul = \0\n\xff\xfe = \x01");
-    assert_int_equal(c.t.other, 4); /* a file describes a whole run, also what this command does not use */
+    assert_int_equal(c.t.other, 3); /* skipped: commands share files */
     expect(&c, "run.conf:1: 'coumt' is not an option: did you mean count?\n"
                "run.conf:2: 'count' is not a `name = value` line.\n"
                "run.conf:3: rate expects a value, but none follows.\n"
                "run.conf:4: loud expects true or false, not 'yes'.\n"
                "run.conf:6: the quote in the value of path does not end.\n"
                "run.conf:7: the quote in the value of names does not end.\n"
-               "run.conf:8: count expects a whole number, not '99999999999999999999'.\n"
+               "run.conf:8: count expects a number of size at most 9223372036854775807, not "
+               "'99999999999999999999'.\n"
                "run.conf:9: '= 3' is not a `name = value` line.\n"
                "run.conf:10: the line holds a NUL byte: this is not a text file.\n"
                "run.conf:11: '\\xff\\xfe' is not an option: see --help for those there are.\n");
@@ -375,6 +381,40 @@ static void help_lists_what_the_command_accepts(void **state) {
     expect(&c, "");
 }
 
+static void help_finds_a_word(void **state) {
+    (void)state;
+    static const char *const words[][3] = {{"FUSION", "--no-fusion", "--loud"},
+                                           {"--old_count", "--count", "--rate"},
+                                           {"color.", "--color", "--count"},
+                                           {"other", "No option has 'other'", "--other"}};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        Case c;
+        begin(&c, NULL);
+        LINE(&c, "--help", (char *)words[i][0] + (words[i][0][0] == '-' ? 2 : 0), "--loud");
+        Str help = {0};
+        args_help(&c.args, &help);
+        assert_non_null(strstr(help.s, words[i][1]));
+        assert_null(strstr(help.s, words[i][2]));
+        assert_null(strstr(help.s, "usage"));
+        str_free(&help);
+        end(&c);
+    }
+}
+
+static void an_option_can_be_refused_later(void **state) {
+    (void)state;
+    Case c;
+    begin(&c, NULL);
+    TEXT(&c, "rate = 1\ncount = 2\n");
+    LINE(&c, "--count", "3", "--loud");
+    args_refuse(&c.args, "rate", "here"); /* only the line is judged */
+    args_refuse(&c.args, "count", "here");
+    args_refuse_all(&c.args, &c.t, "there");
+    expect(&c, "--count has no use here: leave it out.\n"
+               "--loud has no use there: leave it out.\n"
+               "--count has no use there: leave it out.\n");
+}
+
 /* Long lines, many lines and any bytes: at most ARG_PROBLEMS sentences, each one line, never a crash or a
  * stall. */
 static void any_bytes_are_survived(void **state) {
@@ -430,6 +470,8 @@ int main(void) {
         cmocka_unit_test(a_missing_file_is_a_sentence),
         cmocka_unit_test(required_options_are_demanded),
         cmocka_unit_test(help_lists_what_the_command_accepts),
+        cmocka_unit_test(help_finds_a_word),
+        cmocka_unit_test(an_option_can_be_refused_later),
         cmocka_unit_test(any_bytes_are_survived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,7 +23,7 @@ static void parse(Parsed *p, unsigned checks, const char *line) {
     for (char *w = strtok_r(arena_printf(p->arena, "%s", line), " ", &rest); w;
          w = strtok_r(NULL, " ", &rest))
         argv[argc++] = w;
-    p->err = config_parse(&p->c, &p->args, CONFIG_ALL_GROUPS, checks, argc, argv);
+    p->err = config_parse(&p->c, &p->args, USE_ALL, checks, argc, argv);
 }
 
 static void done(Parsed *p) {

@@ -21,7 +21,7 @@ static void start(Run *r, const char *more) {
     char *text = arena_printf(
         r->arena, "num-layers = 12\nhidden-size = 768\nnum-attention-heads = 12\nseq-length = 10\n%s", more);
     memset(&r->c, 0, sizeof r->c);
-    args_use(&r->args, config_table(&r->c, CONFIG_ALL_GROUPS));
+    args_use(&r->args, config_table(&r->c, USE_ALL));
     args_bytes(&r->args, "run.conf", text, strlen(text));
     config_check(&r->c, CHECK_MODEL, &r->args);
     assert_string_equal(args_end(&r->args).msg, "");

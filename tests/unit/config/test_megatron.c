@@ -21,7 +21,7 @@ static void parse(Parsed *p, unsigned checks, const char *line) {
     for (char *w = strtok_r(arena_printf(p->arena, "%s", line), " ", &rest); w;
          w = strtok_r(NULL, " ", &rest))
         argv[argc++] = w;
-    p->err = config_parse(&p->c, &p->args, CONFIG_ALL_GROUPS, checks, argc, argv);
+    p->err = config_parse(&p->c, &p->args, USE_ALL, checks, argc, argv);
 }
 
 static void done(Parsed *p) {
@@ -48,19 +48,19 @@ static const char *const NOTED[][2] = {
     {"--moe-token-dispatcher-type flex", "--moe-token-dispatcher-type flex is taken as alltoall"},
     {"--position-embedding-type rope --no-position-embedding", "--no-position-embedding has no effect here"},
     {"--swiglu --no-bias-gelu-fusion", "--no-bias-gelu-fusion has no effect with --activation swiglu"},
-    {"--rotary-base 500000", "have no effect without --position-embedding-type rope"},
+    {"--rotary-base 500000", "has no effect without --position-embedding-type rope"},
     {"--moe-ffn-hidden-size 8", "options of experts have no effect without --num-experts"},
     {"--expert-tensor-parallel-size 2", "--expert-tensor-parallel-size has no effect without --num-experts"},
     {"--num-experts 8 --disable-bias-linear --moe-router-load-balancing-type none --moe-aux-loss-coeff 1e-4",
      "--moe-aux-loss-coeff has no effect with --moe-router-load-balancing-type none"},
     {"--data-parallel-sharding-strategy optim", "no effect without --use-megatron-fsdp"},
-    {"--fp8-recipe tensorwise", "have no effect without --fp8-format"},
-    {"--fp8-margin 0", "have no effect without --fp8-format"},
-    {"--fp8-amax-history-len 16", "have no effect without --fp8-format"},
-    {"--fp8-amax-compute-algo max", "have no effect without --fp8-format"},
+    {"--fp8-recipe tensorwise", "has no effect without --fp8-format"},
+    {"--fp8-margin 0", "has no effect without --fp8-format"},
+    {"--fp8-amax-history-len 16", "has no effect without --fp8-format"},
+    {"--fp8-amax-compute-algo max", "has no effect without --fp8-format"},
     {"--no-fp8-wgrad", "--no-fp8-wgrad has no effect without --fp8-format"},
     {"--first-last-layers-bf16", "--first-last-layers-bf16 has no effect without --fp8-format"},
-    {"--num-layers-at-start-in-bf16 1", "have no effect without --first-last-layers-bf16"},
+    {"--num-layers-at-start-in-bf16 1", "has no effect without --first-last-layers-bf16"},
     {"--bf16 --fp8-format e4m3 --num-layers-at-end-in-bf16 1", "no effect without --first-last-layers-bf16"},
     {"--recompute-num-layers 1", "--recompute-num-layers has no effect without --recompute-granularity full"},
     {"--async-save", "--async-save has no effect without --save"},
@@ -91,7 +91,7 @@ static void megatrons_table_has_everything_once(void **state) {
     (void)state;
     Arena *arena = arena_new();
     Config c;
-    const ArgTable t = config_table(&c, 0);
+    const ArgTable t = config_table(&c, USE_ALL);
     for (int64_t i = 0; i < t.num_foreign; i++) {
         const Foreign *row = &t.foreign[i];
         char *rest = NULL, *words = arena_printf(arena, "%s", row->words);

@@ -60,7 +60,7 @@ static void json_lines_become_documents(void **state) {
     assert_ok(preprocess_run(&c, &stats));
     assert_dump("out_text_document", "one$|\ntwo|three$|\n\n");
     assert_dump("out_title_document", "T1$|\n\nlast$|\n");
-    assert_int_equal(stats.documents, 6);
+    assert_int_equal(stats.documents, 3);
     assert_int_equal(stats.sequences, 5);
     assert_int_equal(stats.tokens, 4 + 9 + 3 + 5);
     assert_int_equal(stats.bytes, file_size("in.jsonl"));
@@ -111,6 +111,10 @@ static void bad_input_is_a_sentence_and_leaves_nothing(void **state) {
     assert_mistake(preprocess_run(&c, &stats), "is a folder");
     c.inputs = (const char *const[]){"absent"};
     assert_mistake(preprocess_run(&c, &stats), "cannot open 'absent'");
+    write_text("empty.jsonl", "\n{\"text\": \"\"}\n");
+    c.inputs = (const char *const[]){"empty.jsonl"};
+    assert_mistake(preprocess_run(&c, &stats), "the input has 1 documents and no text");
+    assert_int_equal(count_files(".", "bad_"), 0);
     c.num_inputs = 0;
     assert_mistake(preprocess_run(&c, &stats), "nothing to preprocess");
 }
@@ -127,6 +131,8 @@ static void plain_text_is_cut_into_files_or_paragraphs(void **state) {
     assert_ok(preprocess_run(&c, &stats));
     assert_dump("plain_text_document", "\n first\nline\n\n\n \t\nsecond\n$|\n\nthird\r\n\r\nfourth$|\n");
     c.kind = PREPROCESS_TEXT_PARAGRAPHS;
+    assert_mistake(preprocess_run(&c, &stats), "'plain_text_document.bin' exists");
+    c.overwrite = true;
     assert_ok(preprocess_run(&c, &stats));
     assert_dump("plain_text_document", " first\nline$|\nsecond$|\nthird\r$|\nfourth$|\n");
     assert_int_equal(stats.bytes, stats.total_bytes);

@@ -14,7 +14,7 @@ static Err layout_of(Arena *arena, PipelineLayout *out, const char *line) {
     for (char *w = strtok_r(arena_printf(arena, "%s", line), " ", &rest); w; w = strtok_r(NULL, " ", &rest))
         argv[argc++] = w;
     args_init(&args, arena, "test", NULL);
-    Err e = config_parse(&c, &args, CONFIG_ALL_GROUPS, CHECK_LAYOUT, argc, argv);
+    Err e = config_parse(&c, &args, USE_ALL, CHECK_LAYOUT, argc, argv);
     if (e.code) fail_msg("%s: %s", line, e.msg);
     args_free(&args);
     return pipeline_layout(&c, arena, out);

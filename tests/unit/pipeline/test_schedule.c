@@ -139,7 +139,7 @@ static Err spec_of(const char *line, int chunks, int64_t microbatches, bool forw
     int argc = 0;
     for (char *w = strtok_r(text, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) argv[argc++] = w;
     args_init(&args, arena, "test", NULL);
-    assert_int_equal(config_parse(&c, &args, CONFIG_ALL_GROUPS, CHECK_LAYOUT, argc, argv).code, ERR_NONE);
+    assert_int_equal(config_parse(&c, &args, USE_ALL, CHECK_LAYOUT, argc, argv).code, ERR_NONE);
     PipelineLayout layout = {.ranks = (int)c.pipeline_model_parallel_size, .chunks = chunks};
     Err e = pipeline_spec(&c, &layout, microbatches, forward_only, out);
     args_free(&args);

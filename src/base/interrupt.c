@@ -1,0 +1,83 @@
+#include "base/interrupt.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+
+struct Interrupt {
+    void (*undo)(void *arg);
+    void *arg;
+    pthread_t thread;
+    pthread_mutex_t held;
+};
+
+static const int SIGNALS[] = {SIGINT, SIGTERM, SIGHUP};
+enum { N_SIGNALS = sizeof SIGNALS / sizeof *SIGNALS };
+
+static sigset_t signals(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    for (int i = 0; i < N_SIGNALS; i++) sigaddset(&set, SIGNALS[i]);
+    return set;
+}
+
+/* Threads that libraries started before main do not inherit the mask: one that gets the signal blocks it for
+ * itself and sends it on. */
+static void pass_on(int number, siginfo_t *info, void *context) {
+    (void)info;
+    sigaddset(&((ucontext_t *)context)->uc_sigmask, number);
+    kill(getpid(), number);
+}
+
+static void restore(void) {
+    const sigset_t set = signals();
+    for (int i = 0; i < N_SIGNALS; i++) signal(SIGNALS[i], SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+}
+
+static void *watch(void *arg) {
+    Interrupt *w = arg;
+    const sigset_t set = signals();
+    int number, state;
+    if (sigwait(&set, &number)) return NULL;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    pthread_mutex_lock(&w->held);
+    w->undo(w->arg);
+    fputs("isotron: interrupted: the unfinished files are removed\n", stderr);
+    restore();
+    kill(getpid(), number);
+    return NULL;
+}
+
+Interrupt *interrupt_watch(void (*undo)(void *arg), void *arg) {
+    Interrupt *w = mem_zero(1, sizeof *w);
+    const sigset_t set = signals();
+    *w = (Interrupt){.undo = undo, .arg = arg};
+    pthread_mutex_init(&w->held, NULL);
+    pthread_mutex_lock(&w->held);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    const struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
+    for (int i = 0; i < N_SIGNALS; i++) sigaction(SIGNALS[i], &action, NULL);
+    CHECK(!pthread_create(&w->thread, NULL, watch, w), "no thread that waits for signals");
+    return w;
+}
+
+void interrupt_hold(Interrupt *w) { pthread_mutex_lock(&w->held); }
+
+void interrupt_release(Interrupt *w) { pthread_mutex_unlock(&w->held); }
+
+void interrupt_end(Interrupt *w) {
+    pthread_cancel(
+        w->thread); /* while it waits for a signal; else it undoes what is left and ends the process */
+    pthread_mutex_unlock(&w->held);
+    pthread_join(w->thread, NULL);
+    pthread_mutex_destroy(&w->held);
+    restore();
+    free(w);
+}

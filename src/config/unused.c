@@ -1,0 +1,39 @@
+/* Given options that have no effect without others (unused.def). */
+#include <string.h>
+
+#include "config/config.h"
+
+typedef enum Whose { MEGATRON, OURS } Whose;
+
+/* A boolean that is given as its default asks for nothing. */
+static bool asks(const Config *c, int option) {
+    const Arg *row = &CONFIG_ROWS[option];
+    const bool value = *(const bool *)config_value(c, option);
+    return row->type == ARG_FLAG ? value : row->type == ARG_OFF ? !value : true;
+}
+
+static void unused(const Config *c, int option, Whose whose, const char *without, bool strict, Args *args) {
+    const Arg *row = &CONFIG_ROWS[option];
+    const int name = (int)arg_name_len(row);
+    if (!c->given[option] || !asks(c, option)) return;
+    if (c->given[option] == args->line && (strict || whose == OURS))
+        args_problem(args, "--%.*s has no effect without %s: leave it out.", name, row->names, without);
+    else if (!strict)
+        args_note(args, "--%.*s has no effect without %s.", name, row->names, without);
+}
+
+void config_check_unused(const Config *c, unsigned checks, Args *args) {
+    const struct {
+        unsigned check;
+        Whose whose;
+        int option;
+        bool used;
+        const char *without;
+    } rows[] = {
+#define UNUSED(check, whose, field, used, without) {CHECK_##check, whose, OPTION_##field, (used), without},
+#include "config/unused.def"
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!rows[i].used && (rows[i].check & checks) == rows[i].check)
+            unused(c, rows[i].option, rows[i].whose, rows[i].without, checks & CHECK_STRICT, args);
+}
