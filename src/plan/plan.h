@@ -25,12 +25,11 @@ typedef struct RunPlan {
                       is too much work to find out */
 } RunPlan;
 
-/* The options have kept the rules of training. `target` NULL: as for memory_plan_new. What is planned belongs
- * to the arena. What the rules cannot see of the pipeline is a user error. */
+/* The options have kept the rules of training. `target` NULL: as for memory_plan_new. The plan belongs to the
+ * arena. A mistake in the pipeline that no rule sees is a user error. */
 Err plan_make(const Config *, const Derived *, const Device *target, Arena *, RunPlan *out);
-/* Of one rank. */
 MemoryPlan plan_rank(const Config *, const Derived *, const Device *target, int rank);
-/* Of the largest rank. */
+/* Bytes of the largest rank. */
 size_t plan_bytes(const RunPlan *);
 
 #endif

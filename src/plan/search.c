@@ -149,7 +149,7 @@ static int compare(const void *x, const void *y) {
     return a->pipeline < b->pipeline ? -1 : a->pipeline > b->pipeline;
 }
 
-/* Powers of two, but for pipeline sizes: all up to the layers with the embedding and the head. */
+/* All sizes are powers of two, except pipeline sizes: at most the layers with embedding and head. */
 static Candidate *candidates(const Config *c, int64_t node, int64_t *n) {
     const int64_t context = c->context_parallel_size;
     Candidate *list = NULL;

@@ -131,8 +131,8 @@ Err memory_plan_check(const MemoryPlan *p, size_t available) {
     const BytesText have = bytes_text((double)available);
     if (state > available)
         return err_user("parameters, main gradients and optimizer alone need %s of memory, and %s are "
-                        "available; choose a smaller model, or shard it over more devices: isotron plan "
-                        "--search --device-memory-gib N with these options finds layouts that fit",
+                        "available. Choose a smaller model, or shard it over more devices: 'isotron plan "
+                        "--search --device-memory-gib N' finds layouts that fit.",
                         bytes_text((double)state).s, have.s);
     return err_user(
         "the run needs %s of memory (%s for parameters, main gradients and optimizer, %s for "

@@ -27,7 +27,7 @@ if "cuda" in OPTIONS:
 
 
 def mebibytes(what, said):
-    """What follows these words; None: nothing does."""
+    """The amount after these words; None: there is none."""
     found = re.search(rf"{what} ([\d.]+) ([KMG])iB", said)
     return found and float(found[1]) * {"K": 2**-10, "M": 1, "G": 2**10}[found[2]]
 

@@ -11,7 +11,7 @@ EXPERTS = ["--disable-bias-linear", "--num-experts", 4, "--moe-router-topk", 2]
 
 
 def plan(*options):
-    """What it writes as JSON, and prints."""
+    """The plan as JSON, and as printed."""
     printed = isotron("plan", *options, "--json", WORK / "plan.json")
     return json.loads((WORK / "plan.json").read_text()) | {"printed": printed}
 
@@ -24,7 +24,7 @@ def text(n):
     return f"{n:.1f} {' KMG'[exponent]}iB" if exponent else f"{n} B"
 
 
-# What rank 0 takes is the line that pretrain prints.
+# pretrain prints the memory of rank 0.
 for layout in ([], ["--bf16", "--ranks", 4, "--use-distributed-optimizer"],
                ["--ranks", 4, *FSDP, "optim_grads_params", "--overlap-grad-reduce", "--overlap-param-gather"],
                ["--ranks", 4, *PIPELINE, "--num-virtual-stages-per-pipeline-rank", 2, "--recompute-granularity", "selective"],
@@ -58,7 +58,7 @@ assert "--ranks 3 is not a multiple" in isotron("plan", *CONFIG, "--ranks", 3, "
 assert "3 of 3 pipeline ranks" in isotron("plan", *CONFIG, "--pipeline-model-parallel-size", 3, expect=2)
 assert "--search needs --device-memory-gib" in isotron("plan", *CONFIG, "--search", expect=2)
 
-# What --search finds fits when it is planned, and nothing smaller does.
+# Layouts of --search fit when they are planned, and no smaller one does.
 MODEL = [*CONFIG, "--num-layers", 4, "--global-batch-size", 16]
 for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):
     memory = share * plan(*model)["plan"]["memory"][0]["total"] / 2**30

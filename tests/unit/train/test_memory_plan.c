@@ -26,7 +26,7 @@ static void train(void *arg, Comm *comm) {
     trainer_free(r);
 }
 
-/* Of 16 microbatches the dry run goes through 8 (interleaved), 7 (1F1B, zero-bubble) or all (GPipe). */
+/* The dry run goes through 8 of 16 microbatches (interleaved), 7 (1F1B, zero-bubble) or all (GPipe). */
 static void a_part_of_a_step_plans_the_whole(void **state) {
     (void)state;
     static const char *const WAYS[] = {
