@@ -8,6 +8,7 @@
 /* COMMAND(name, whether it runs on several processes, "what it does") */
 #define COMMANDS                                                                                             \
     COMMAND(pretrain, true, "train a model, from scratch or from a checkpoint")                              \
+    COMMAND(plan, false, "parameters, memory and schedule of a run of any size, without running it")         \
     COMMAND(preprocess, false, "text to tokens: JSON Lines or plain text into .bin and .idx")                \
     COMMAND(merge, false, "several .bin/.idx datasets into one")                                             \
     COMMAND(generate, false, "continue prompts with a trained model")                                        \

@@ -73,6 +73,20 @@ Model *model_new(const Config *c, const Derived *d, const ModelPlace *place) {
     return m;
 }
 
+ModelCount model_count(const Config *c, const Derived *d) {
+    Model *whole = model_new(c, d, NULL);
+    ModelCount n = {0};
+    for (int i = 0; i < whole->registry->n; i++) {
+        const Param *p = whole->registry->params[i];
+        const int64_t own = p->spec.flags & PARAM_BUFFER ? 0 : param_logical_count(p);
+        n.all += own;
+        n.experts += p->spec.expert ? own : 0;
+        n.active += p->spec.expert ? own / c->num_experts * c->moe_router_topk : own;
+    }
+    model_free(whole);
+    return n;
+}
+
 void model_allocate(Model *m, Device *device, DType storage, int64_t positions) {
     registry_allocate(m->registry, device, storage);
     states_allocate(m->registry, positions);

@@ -78,6 +78,12 @@ ModelPlan model_plan(const Config *, const Derived *, Arena *);
 /* Model FLOPs of the forward and backward of `samples` sequences of s positions. */
 double model_flops(const ModelPlan *, double s, int64_t samples);
 
+/* Trained parameters of the whole model without padding: all, those of experts, and those that a token uses. */
+typedef struct ModelCount {
+    int64_t all, experts, active;
+} ModelCount;
+ModelCount model_count(const Config *, const Derived *);
+
 /* Registers this rank's parameters (place NULL: one rank has all). Allocates no device memory. */
 Model *model_new(const Config *, const Derived *, const ModelPlace *);
 /* Allocates parameter buffers and tables; positions: the longest sequence. Values are zero until

@@ -373,14 +373,6 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     return memory_plan_check(&together, have);
 }
 
-static int64_t count_parameters(const Loop *l) {
-    Model *whole = model_new(l->config, l->derived, NULL);
-    int64_t n = 0;
-    for (int i = 0; i < whole->registry->n; i++) n += param_logical_count(whole->registry->params[i]);
-    model_free(whole);
-    return n;
-}
-
 /* The first rank opens the data, and with it builds the index cache, before the others look. */
 static Err open_shared(Loop *l) {
     Session *s = l->session;
@@ -417,7 +409,7 @@ static void say_how(const Trainer *r) {
 static Err start(Loop *l) {
     const Config *c = l->config;
     ERR_RETURN(comm_agree(l->comm, l->is_printer ? checkpoint_check_folders(c) : ERR_OK));
-    const int64_t parameters = l->is_printer ? count_parameters(l) : 0;
+    const int64_t parameters = l->is_printer ? model_count(c, l->derived).all : 0;
     if (l->is_printer) banner_print(c, l->derived, parameters);
     ERR_RETURN(comm_agree(l->comm, open_device(l)));
     MemoryPlan plan = memory_plan_new(c, l->derived, l->comm, l->device);

@@ -93,18 +93,25 @@ MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Com
 
 /* ---- text ---- */
 
+static void describe_part(const MemoryPlan *p, int part, Str *out) {
+    str_printf(out, "%s %s", MEMORY_TITLES[part], bytes_text((double)p->part[part]).s);
+    if (part == MEMORY_offloaded && p->offloaded_most > p->part[part])
+        str_printf(out, " (at most %s)", bytes_text((double)p->offloaded_most).s);
+}
+
 void memory_plan_describe(const MemoryPlan *p, Str *out) {
-    for (int i = 0; i < MEMORY_PART_COUNT; i++)
-        if (p->part[i] && !is_on_host(p, i))
-            str_printf(out, "%s %s, ", MEMORY_TITLES[i], bytes_text((double)p->part[i]).s);
+    for (int i = 0; i < MEMORY_PART_COUNT; i++) {
+        if (!p->part[i] || is_on_host(p, i)) continue;
+        describe_part(p, i, out);
+        str_puts(out, ", ");
+    }
     str_printf(out, "total %s", bytes_text((double)memory_plan_total(p)).s);
     if (p->balanced) str_puts(out, ", more where experts have more than their share of the tokens");
-    for (int i = 0; i < MEMORY_PART_COUNT; i++)
-        if (p->part[i] && is_on_host(p, i))
-            str_printf(out, "; in the host's memory %s %s", MEMORY_TITLES[i],
-                       bytes_text((double)p->part[i]).s);
-    if (p->offloaded_most > p->part[MEMORY_offloaded])
-        str_printf(out, " (offloaded at most %s)", bytes_text((double)p->offloaded_most).s);
+    for (int i = 0; i < MEMORY_PART_COUNT; i++) {
+        if (!p->part[i] || !is_on_host(p, i)) continue;
+        str_puts(out, "; in the host's memory ");
+        describe_part(p, i, out);
+    }
 }
 
 static Err check_host(const MemoryPlan *p) {
@@ -124,8 +131,8 @@ Err memory_plan_check(const MemoryPlan *p, size_t available) {
     const BytesText have = bytes_text((double)available);
     if (state > available)
         return err_user("parameters, main gradients and optimizer alone need %s of memory, and %s are "
-                        "available; choose a smaller model, or shard it over more devices with "
-                        "--tensor-model-parallel-size, --pipeline-model-parallel-size or --use-megatron-fsdp",
+                        "available. Choose a smaller model, or shard it over more devices: 'isotron plan "
+                        "--search --device-memory-gib N' finds layouts that fit.",
                         bytes_text((double)state).s, have.s);
     return err_user(
         "the run needs %s of memory (%s for parameters, main gradients and optimizer, %s for "

@@ -6,10 +6,10 @@
 #include "pipeline/executor.h"
 #include "train/attention_log.h"
 
-/* What memory is for. `slots`: saved activations and messages between stages; `gathered`: parameters and
- * gradients that ranks gather or sum for a while; `scratch`: of kernels, besides their operands; `snapshot`:
- * of a checkpoint that is written during training; `offloaded`: activations in the host's memory. The last
- * two are in the host's memory, which on a CPU is the device's too. */
+/* The uses of memory. `slots` are saved activations and messages between stages. `gathered` has parameters
+ * and gradients that ranks gather or sum for a while. `scratch` is memory of kernels besides their operands.
+ * `snapshot` is the copy of a checkpoint that is written during training. The last two parts are in the
+ * host's memory, which is the device's memory on a CPU. */
 #define MEMORY_PARTS(X)                                                                                      \
     X(parameters, "parameters")                                                                              \
     X(gradients, "main gradients")                                                                           \
@@ -44,17 +44,17 @@ typedef struct MemoryPlan {
     bool balanced; /* activations are as if all experts had equal shares: more is taken when they have not */
 } MemoryPlan;
 
-/* Of the rank that `comm` is; NULL: one rank. On `target`, whose kernels' plans are made on the way; NULL:
- * the device of the options, without the needs of its kernels. */
+/* The plan of the rank that `comm` is; NULL: one rank. `target` is its device, whose kernels' plans are made
+ * on the way; NULL: the device of the options, without the needs of its kernels. */
 MemoryPlan memory_plan_new(const Config *, const Derived *, Comm *, const Device *target);
-/* Of the device's memory, which may be the host's; of the host's if that is another. */
+/* Bytes of the device's memory, which may be the host's; bytes of the host's if the device has its own. */
 size_t memory_plan_total(const MemoryPlan *);
 size_t memory_plan_host(const MemoryPlan *);
-/* What does not depend on the batch: parameters, main gradients, optimizer and checkpoint copy. */
+/* Parameters, main gradients and optimizer: bytes that do not depend on the batch. */
 size_t memory_plan_state(const MemoryPlan *);
 /* "parameters 1.5 GiB, main gradients 3.0 GiB, ...; total 9.0 GiB": parts that are zero are left out. */
 void memory_plan_describe(const MemoryPlan *, Str *out);
-/* What all ranks of this process that share a device take of it, and all together of the host's memory. All
+/* The sum over the ranks of this process that share a device, and for the host's memory over all of them. All
  * ranks call it. */
 MemoryPlan memory_plan_together(const MemoryPlan *, const Device *, Comm *);
 /* Whether that fits into `available` bytes of the device, and into the host's memory. */

@@ -26,15 +26,20 @@ if "cuda" in OPTIONS:
     RUNS |= {"recorded": STILL, "recorded bf16": [*STILL, "--bf16"]}
 
 
+def mebibytes(what, said):
+    """The amount after these words; None: there is none."""
+    found = re.search(rf"{what} ([\d.]+) ([KMG])iB", said)
+    return found and float(found[1]) * {"K": 2**-10, "M": 1, "G": 2**10}[found[2]]
+
+
 def run(name, *options):
-    """-> the folder of checkpoints, the losses, MB of activations on the device and on the host, and what the plan says of memory"""
+    """-> the folder of checkpoints, the losses, MiB of activations on the device and on the host, and what the plan says of memory"""
     save, log = WORK / name, WORK / f"{name}.jsonl"
     out = pretrain(data, save, *options, "--log-jsonl", log)
     validation = re.findall(r"validation loss.*", out)
     assert validation, out
-    host = re.search(r"host memory of offloaded activations ([\d.]+) MB", out)
     said = re.search(r"^ *memory.*", out, re.M)[0]
-    return save, (losses(log), validation), float(re.search(r"activations ([\d.]+) MB", out)[1]), float(host[1]) if host else None, said
+    return save, (losses(log), validation), mebibytes("(?<!offloaded )activations", said), mebibytes("offloaded activations", said), said
 
 
 for name, options in RUNS.items():
@@ -46,12 +51,12 @@ for name, options in RUNS.items():
         assert_same_bytes(save, other, 12, f"{name}, {n} layers offloaded")
         # What is on the host is not on the device (each number is rounded to 0.1); layers with and without experts differ in size.
         if host is not None and name != "experts":
-            assert abs(plain - device - host) <= 0.15 + 1e-6, f"{name}, {n} layers offloaded: {plain} MB before, {device} and {host} MB"
+            assert abs(plain - device - host) <= 0.15 + 1e-6, f"{name}, {n} layers offloaded: {plain} MiB before, {device} and {host} MiB"
         # Dropless experts over ranks are planned for balance: one of two ranks may have twice as much.
         assert ("(at most" in said) == (name == "dropless over ranks" and host is not None), f"{name}, {n} layers offloaded: {said}"
         if "(at most" in said:
-            assert abs(float(re.search(r"at most ([\d.]+) MB", said)[1]) - 2 * host) <= 0.15 + 1e-6, said
-        assert (host or 0) > 0 if n > 2 else host is None, f"{name}, {n} layers offloaded: {host} MB on the host"
+            assert abs(mebibytes("at most", said) - 2 * host) <= 0.15 + 1e-6, said
+        assert (host or 0) > 0 if n > 2 else host is None, f"{name}, {n} layers offloaded: {host} MiB on the host"
     print(f"{name}: the same bits with offloaded activations")
 
 # Large enough for what CUDA rounds up to be small beside it: 5 of 8 layers of 0.6 GB leave the GPU.

@@ -1,4 +1,5 @@
-/* The dry run goes through a part of a step. The whole step on worlds of threads takes what it planned. */
+/* The dry run goes through a part of a step. The whole step on worlds of threads takes what it planned. Ranks
+ * that are threads share memory. */
 #include <stdlib.h>
 
 #include "unit/train/ranks_step.h"
@@ -25,7 +26,7 @@ static void train(void *arg, Comm *comm) {
     trainer_free(r);
 }
 
-/* Of 16 microbatches the dry run goes through 8 (interleaved), 7 (1F1B, zero-bubble) or all (GPipe). */
+/* The dry run goes through 8 of 16 microbatches (interleaved), 7 (1F1B, zero-bubble) or all (GPipe). */
 static void a_part_of_a_step_plans_the_whole(void **state) {
     (void)state;
     static const char *const WAYS[] = {
@@ -52,9 +53,32 @@ static void a_part_of_a_step_plans_the_whole(void **state) {
     }
 }
 
+/* Rank i takes i + 1 bytes for parameters and 10 i for offloaded activations. */
+static void share(void *arg, Comm *comm) {
+    const Device *device = arg;
+    MemoryPlan own = {.part = {[MEMORY_parameters] = (size_t)comm_rank(comm) + 1,
+                               [MEMORY_offloaded] = 10 * (size_t)comm_rank(comm)}};
+    MemoryPlan all = memory_plan_together(&own, device, comm);
+    assert_int_equal(all.part[MEMORY_parameters], 1 + 2 + 3 + 4);
+    assert_int_equal(memory_plan_total(&all), 10 + 60);
+    own.discrete = true; /* two of the four ranks on each of two devices */
+    all = memory_plan_together(&own, device, comm);
+    assert_int_equal(memory_plan_total(&all), 2 * own.part[MEMORY_parameters]);
+    assert_int_equal(memory_plan_host(&all), 60);
+}
+
+static void threads_add_up_what_they_share(void **state) {
+    (void)state;
+    Device two = {.kind = DEVICE_NULL, .n_devices = 2};
+    comm_threads(RANKS, NULL, share, &two);
+    const MemoryPlan own = {.part = {[MEMORY_slots] = 7}}, alone = memory_plan_together(&own, &two, NULL);
+    assert_int_equal(memory_plan_total(&alone), 7);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_part_of_a_step_plans_the_whole),
+        cmocka_unit_test(threads_add_up_what_they_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

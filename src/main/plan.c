@@ -1,0 +1,106 @@
+#include <stddef.h>
+#include <stdio.h>
+
+#include "main/command.h"
+#include "models/option_map.h"
+#include "plan/report.h"
+#include "train/checkpoint.h"
+
+typedef struct Options {
+    double device_memory;
+    int64_t node;
+    bool search;
+    const char *json;
+} Options;
+
+static const Arg ROWS[] = {
+    {.names = "device-memory-gib",
+     .type = ARG_F64,
+     .offset = offsetof(Options, device_memory),
+     .fallback = "none",
+     .help =
+         "Memory of a rank's device in GiB (an H200 has 140): says whether the run fits. none = what the GPU "
+         "of --device cuda has, if there is one."},
+    {.names = "search",
+     .type = ARG_FLAG,
+     .offset = offsetof(Options, search),
+     .fallback = "off",
+     .help =
+         "Also list the layouts of the fewest ranks that fit: tensor, pipeline, expert and data parallelism, "
+         "ZeRO, recomputation. Other options stay as they are."},
+    {.names = "gpus-per-node",
+     .type = ARG_I64,
+     .offset = offsetof(Options, node),
+     .fallback = "8",
+     .help = "The most tensor-parallel ranks that --search uses."},
+    {.names = "json",
+     .type = ARG_TEXT,
+     .offset = offsetof(Options, json),
+     .fallback = "none",
+     .help = "Also write the plan to this file as JSON."},
+};
+
+static void check(const Options *o, const Config *c, Args *args) {
+    enum { GIB_MOST = 1 << 20, NODE_MOST = 1 << 16 };
+    config_check(c, CHECK_MODEL | CHECK_TRAIN, args);
+    if (f64_is_set(o->device_memory) && !(o->device_memory > 0 && o->device_memory <= GIB_MOST))
+        args_problem(args, "--device-memory-gib must be above 0 and at most %d.", GIB_MOST);
+    if (o->node < 1 || o->node > NODE_MOST)
+        args_problem(args, "--gpus-per-node must be from 1 to %d.", NODE_MOST);
+}
+
+/* The GPU, if the options and this machine have one; its kernels' needs are planned then. */
+static Device *open_gpu(const Setup *s) {
+    Device *device = NULL;
+    const DeviceSpec spec = map_device_spec(&s->config, &s->derived, 0);
+    if (s->config.device == ON_CPU) return NULL;
+    if (device_open(&spec, &device).code)
+        puts("there is no GPU here: what its kernels need besides their operands is not planned");
+    return device;
+}
+
+static Err plan(const Setup *s, const Options *o) {
+    const Config *c = &s->config;
+    RunPlan run;
+    Search found;
+    Device *gpu = open_gpu(s);
+    const size_t available = f64_is_set(o->device_memory) ? (size_t)(o->device_memory * 0x1p30)
+                             : gpu                        ? device_memory_available(gpu)
+                                                          : 0;
+    Err e = o->search && !available ? err_user("--search needs --device-memory-gib") : ERR_OK;
+    if (!e.code) e = plan_make(c, &s->derived, gpu, s->arena, &run);
+    if (!e.code && o->search) found = plan_search(c, &s->derived, gpu, available, o->node);
+    if (!e.code) {
+        Str text = {0};
+        plan_print(&run, available, &text);
+        if (o->search) search_print(&found, available, &text);
+        fputs(text.s, stdout);
+        str_free(&text);
+        if (o->json) e = plan_write_json(&run, o->search ? &found : NULL, available, o->json);
+    }
+    device_free(gpu);
+    return e;
+}
+
+int command_plan(int argc, char **argv) {
+    const uint64_t groups = CONFIG_ALL_GROUPS & ~(UINT64_C(1) << GROUP_GENERATE);
+    Setup s = {.arena = arena_new()};
+    Options o;
+    Args args;
+    args_init(&args, s.arena, "isotron plan [--config FILE] [options of pretrain]", NULL);
+    args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
+    Err e = config_parse(&s.config, &args, groups, 0, argc, argv);
+    if (!e.code && !args.help && s.config.use_checkpoint_args)
+        e = checkpoint_args(&s.config, s.arena, &args.notes);
+    s.config.skip_train = true; /* a plan needs no --lr and no --train-iters */
+    if (!e.code && !args.help) check(&o, &s.config, &args), e = args_end(&args);
+    int status;
+    if (command_ready(&args, e, &status)) {
+        e = setup_finish(&s);
+        if (!e.code) e = plan(&s, &o);
+        status = e.code ? command_fail(e) : 0;
+    }
+    args_free(&args);
+    setup_free(&s);
+    return status;
+}

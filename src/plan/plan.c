@@ -1,0 +1,65 @@
+#include "plan/plan.h"
+
+#include <math.h>
+
+#include "pipeline/simulate.h"
+#include "train/trainer.h"
+
+/* ---- bubble ---- */
+
+static const PassTimes EQUAL = {1, 1, 1};
+
+/* By the simulator, where there is no closed form. */
+static double simulated_share(const PipelineSpec *s, Arena *arena) {
+    enum { MOST = 1 << 20 };
+    const int64_t stages = (int64_t)s->ranks * s->chunks;
+    if (stages * s->microbatches > MOST) return NAN;
+    PassTimes *each = arena_alloc(arena, (size_t)stages * sizeof *each);
+    RankSchedule *schedules = arena_alloc(arena, (size_t)s->ranks * sizeof *schedules);
+    for (int64_t i = 0; i < stages; i++) each[i] = EQUAL;
+    for (int rank = 0; rank < s->ranks; rank++) schedules[rank] = pipeline_schedule(s, rank, arena);
+    const PipelineTimes times = {.stages = each};
+    Simulation played;
+    if (pipeline_simulate(s, schedules, &times, arena, &played).code) return NAN;
+    return 1 - played.ranks[0].busy / played.makespan;
+}
+
+static double bubble_share(const PipelineSpec *s, Arena *arena) {
+    const double passes = EQUAL.forward + EQUAL.backward_input + EQUAL.backward_weight,
+                 busy = passes * (double)(s->microbatches * s->chunks), idle = pipeline_bubble(s, EQUAL);
+    return isnan(idle) ? simulated_share(s, arena) : idle / (busy + idle);
+}
+
+/* ---- memory ---- */
+
+MemoryPlan plan_rank(const Config *c, const Derived *d, const Device *target, int rank) {
+    const int world = (int)config_ranks(c);
+    Comm *comm = world > 1 ? comm_null(world, rank) : NULL;
+    const MemoryPlan plan = memory_plan_new(c, d, comm, target);
+    if (comm) comm_free(comm);
+    return plan;
+}
+
+size_t plan_bytes(const RunPlan *p) { return memory_plan_total(&p->stages[p->largest].memory); }
+
+Err plan_make(const Config *c, const Derived *d, const Device *target, Arena *arena, RunPlan *out) {
+    ERR_RETURN(trainer_check(c, d));
+    const int world = (int)config_ranks(c);
+    *out = (RunPlan){.config = c, .derived = d, .layout = trainer_layout(c, 0, world)};
+    ERR_RETURN(pipeline_layout(c, arena, &out->pipeline));
+    const int stages = out->pipeline.ranks;
+    const int64_t samples = d->global_batch_size / d->data_parallel_size,
+                  together = c->batch_invariant_mode ? 1 : d->micro_batch_size;
+    ERR_RETURN(pipeline_spec(c, &out->pipeline, samples / together, false, &out->spec));
+    out->bubble = bubble_share(&out->spec, arena);
+    out->parameters = model_count(c, d);
+    const ModelPlan model = model_plan(c, d, arena);
+    out->flops = model_flops(&model, (double)c->seq_length, 1);
+    out->stages = arena_alloc(arena, (size_t)stages * sizeof *out->stages);
+    for (int i = 0; i < stages; i++) {
+        out->stages[i].rank = i * (world / stages); /* the pipeline's axis is the slowest (comm/mesh.h) */
+        out->stages[i].memory = plan_rank(c, d, target, out->stages[i].rank);
+        if (memory_plan_total(&out->stages[i].memory) > plan_bytes(out)) out->largest = i;
+    }
+    return ERR_OK;
+}

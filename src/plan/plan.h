@@ -1,0 +1,35 @@
+/* A plan of a run of any size, without running it: parameters, FLOPs, memory of each rank, and the pipeline
+ * schedule's bubble. All ranks of a pipeline stage hold as much, so one of each stage is planned, by the dry
+ * run with which training begins. */
+#ifndef ISOTRON_PLAN_PLAN_H
+#define ISOTRON_PLAN_PLAN_H
+
+#include "train/memory_plan.h"
+
+typedef struct StagePlan {
+    int rank; /* the first of the stage */
+    MemoryPlan memory;
+} StagePlan;
+
+typedef struct RunPlan {
+    const Config *config; /* the caller's, both */
+    const Derived *derived;
+    Layout layout; /* of rank 0 */
+    PipelineLayout pipeline;
+    PipelineSpec spec;     /* of the last global batch size */
+    StagePlan *stages;     /* [pipeline.ranks] */
+    int largest;           /* the stage that takes most memory */
+    ModelCount parameters; /* of the whole model */
+    double flops;          /* of the forward and backward of a sample */
+    double bubble; /* the part of a step that a pipeline rank waits, if all passes take equal times; NaN if it
+                      is too much work to find out */
+} RunPlan;
+
+/* The options have kept the rules of training. `target` NULL: as for memory_plan_new. The plan belongs to the
+ * arena. A mistake in the pipeline that no rule sees is a user error. */
+Err plan_make(const Config *, const Derived *, const Device *target, Arena *, RunPlan *out);
+MemoryPlan plan_rank(const Config *, const Derived *, const Device *target, int rank);
+/* Bytes of the largest rank. */
+size_t plan_bytes(const RunPlan *);
+
+#endif

@@ -1,0 +1,193 @@
+#include "plan/report.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- numbers ---- */
+
+typedef struct CountText {
+    char s[48];
+} CountText;
+
+/* "462.30 billion". */
+static CountText count_text(double n) {
+    static const struct {
+        double unit;
+        const char *name;
+    } UNITS[] = {{1e12, "trillion"}, {1e9, "billion"}, {1e6, "million"}};
+    CountText text;
+    snprintf(text.s, sizeof text.s, "%.0f", n);
+    for (size_t i = sizeof UNITS / sizeof *UNITS; i--;)
+        if (n >= UNITS[i].unit) snprintf(text.s, sizeof text.s, "%.2f %s", n / UNITS[i].unit, UNITS[i].name);
+    return text;
+}
+
+static CountText percent_text(double share) {
+    CountText text = {"unknown"};
+    if (!isnan(share)) snprintf(text.s, sizeof text.s, "%.1f %%", 100 * share);
+    return text;
+}
+
+static int64_t most_held(const RunPlan *p) {
+    int64_t most = 0;
+    for (int i = 0; i < p->pipeline.ranks; i++)
+        if (p->stages[i].memory.held > most) most = p->stages[i].memory.held;
+    return most;
+}
+
+static int64_t layers_of(const RunPlan *p, int stage) {
+    int64_t n = 0;
+    for (int chunk = 0; chunk < p->pipeline.chunks; chunk++)
+        n += p->pipeline.stages[chunk * p->pipeline.ranks + stage].layers;
+    return n;
+}
+
+/* ---- text ---- */
+
+static void print_model(const RunPlan *p, Str *out) {
+    const Config *c = p->config;
+    const double tokens = (double)p->derived->global_batch_size * (double)c->seq_length;
+    str_printf(out, "model: %s, %lld layers, hidden size %lld, vocabulary %lld\n", model_family(c)->name,
+               (long long)c->num_layers, (long long)c->hidden_size, (long long)p->derived->padded_vocab_size);
+    str_printf(out, "parameters: %s (%lld)", count_text((double)p->parameters.all).s,
+               (long long)p->parameters.all);
+    if (p->parameters.experts)
+        str_printf(out, ", %s active per token", count_text((double)p->parameters.active).s);
+    str_printf(out, ", at most %s on a rank\n", count_text((double)most_held(p)).s);
+    str_printf(out, "model FLOPs: %.4g per token, %.4g per step\n", p->flops / (double)c->seq_length,
+               p->flops / (double)c->seq_length * tokens);
+}
+
+static void print_layout(const RunPlan *p, Str *out) {
+    const int *size = p->layout.mesh.size;
+    str_printf(out, "layout: %d ranks, tensor %d, context %d, pipeline %d, data %d", p->layout.mesh.world,
+               size[AXIS_TP], size[AXIS_CP], size[AXIS_PP], size[AXIS_DP]);
+    if (p->parameters.experts)
+        str_printf(out, ", expert %d, expert tensor %d, expert data %d", size[AXIS_EP], size[AXIS_ETP],
+                   size[AXIS_EDP]);
+    str_printf(out, ", ZeRO stage %d%s\n", p->layout.data.stage,
+               p->layout.sequence_parallel ? ", sequence parallel" : "");
+    str_printf(out, "batch: micro %lld, global %lld, %lld microbatch%s a rank and step\n",
+               (long long)p->derived->micro_batch_size, (long long)p->derived->global_batch_size,
+               (long long)p->spec.microbatches, p->spec.microbatches == 1 ? "" : "es");
+    if (p->pipeline.ranks == 1) return;
+    str_printf(out, "pipeline: %s, %d stage%s a rank, bubble %s of a step\n",
+               PipelineSchedule_spellings[p->spec.kind], p->pipeline.chunks,
+               p->pipeline.chunks == 1 ? "" : "s", percent_text(p->bubble).s);
+}
+
+/* A column for each part that any rank has, all in the unit of the largest number. */
+static void print_memory(const RunPlan *p, Str *out) {
+    const BytesText most = bytes_text((double)plan_bytes(p));
+    const char *unit = strchr(most.s, ' ') + 1;
+    double scale = 1;
+    while (strcmp(strchr(bytes_text(scale).s, ' ') + 1, unit)) scale *= 1024;
+    bool shown[MEMORY_PART_COUNT] = {false};
+    for (int i = 0; i < p->pipeline.ranks; i++)
+        for (int part = 0; part < MEMORY_PART_COUNT; part++)
+            shown[part] |= p->stages[i].memory.part[part] > 0;
+    str_printf(out, "memory in %s of the first rank of each pipeline stage:\n%6s%8s%11s", unit, "rank",
+               "layers", "in flight");
+    for (int part = 0; part < MEMORY_PART_COUNT; part++)
+        if (shown[part]) str_printf(out, "  %10s", MEMORY_TITLES[part]);
+    str_printf(out, "  %10s\n", "total");
+    for (int i = 0; i < p->pipeline.ranks; i++) {
+        const MemoryPlan *m = &p->stages[i].memory;
+        str_printf(out, "%6d%8lld%11lld", p->stages[i].rank, (long long)layers_of(p, i),
+                   (long long)m->in_flight);
+        for (int part = 0; part < MEMORY_PART_COUNT; part++)
+            if (shown[part])
+                str_printf(out, "  %*.2f", (int)fmax(10, (double)strlen(MEMORY_TITLES[part])),
+                           (double)m->part[part] / scale);
+        str_printf(out, "  %10.2f\n", (double)memory_plan_total(m) / scale);
+    }
+    const StagePlan *largest = &p->stages[p->largest];
+    str_printf(out, "memory of rank %d: ", largest->rank);
+    memory_plan_describe(&largest->memory, out);
+    str_puts(out, "\n");
+}
+
+void plan_print(const RunPlan *p, size_t available, Str *out) {
+    print_model(p, out);
+    print_layout(p, out);
+    print_memory(p, out);
+    if (!available) return;
+    const double need = (double)plan_bytes(p), have = (double)available;
+    if (need <= have)
+        str_printf(out, "fits: %s of %s are left\n", bytes_text(have - need).s, bytes_text(have).s);
+    else
+        str_printf(out, "does not fit: %s more than %s are needed\n", bytes_text(need - have).s,
+                   bytes_text(have).s);
+}
+
+void search_print(const Search *s, size_t available, Str *out) {
+    if (!s->n) {
+        str_printf(out,
+                   "no layout fits into %s a rank: lower --micro-batch-size, or choose a smaller model\n",
+                   bytes_text((double)available).s);
+        return;
+    }
+    str_printf(out, "the layouts of the fewest ranks that fit into %s a rank:\n",
+               bytes_text((double)available).s);
+    str_printf(out, "%7s%8s%10s%8s%6s%6s%12s%12s%10s\n", "ranks", "tensor", "pipeline", "expert", "data",
+               "ZeRO", "recompute", "memory", "bubble");
+    for (int i = 0; i < s->n; i++) {
+        const FoundLayout *f = &s->found[i];
+        str_printf(out, "%7lld%8lld%10lld%8lld%6lld%6d%12s%12s%10s\n", (long long)f->ranks,
+                   (long long)f->tensor, (long long)f->pipeline, (long long)f->expert, (long long)f->data,
+                   f->zero, RecomputeGranularity_spellings[f->recompute], bytes_text((double)f->bytes).s,
+                   percent_text(f->bubble).s);
+    }
+    str_printf(out, "options of the first: %s\n", s->found[0].words);
+}
+
+/* ---- JSON ---- */
+
+static json_t *share_json(double share) { return isnan(share) ? json_null() : json_real(share); }
+
+static json_t *memory_json(const RunPlan *p, int stage) {
+    const StagePlan *s = &p->stages[stage];
+    json_t *parts = json_object();
+    for (int part = 0; part < MEMORY_PART_COUNT; part++)
+        json_object_set_new(parts, MEMORY_TITLES[part], json_integer((json_int_t)s->memory.part[part]));
+    return json_pack("{s:i, s:I, s:I, s:o, s:I}", "rank", s->rank, "layers", (json_int_t)layers_of(p, stage),
+                     "in_flight", (json_int_t)s->memory.in_flight, "bytes", parts, "total",
+                     (json_int_t)memory_plan_total(&s->memory));
+}
+
+static json_t *plan_json(const RunPlan *p) {
+    const int *size = p->layout.mesh.size;
+    json_t *ranks = json_array();
+    for (int i = 0; i < p->pipeline.ranks; i++) json_array_append_new(ranks, memory_json(p, i));
+    return json_pack(
+        "{s:I, s:I, s:I, s:f, s:{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}, s:{s:I, s:I, s:I}, s:o, s:i, s:o}",
+        "parameters", (json_int_t)p->parameters.all, "active_parameters", (json_int_t)p->parameters.active,
+        "rank_parameters", (json_int_t)most_held(p), "flops_per_sample", p->flops, "layout", "ranks",
+        p->layout.mesh.world, "tensor", size[AXIS_TP], "context", size[AXIS_CP], "pipeline", size[AXIS_PP],
+        "data", size[AXIS_DP], "expert", size[AXIS_EP], "expert_tensor", size[AXIS_ETP], "zero",
+        p->layout.data.stage, "batch", "micro", (json_int_t)p->derived->micro_batch_size, "global",
+        (json_int_t)p->derived->global_batch_size, "microbatches", (json_int_t)p->spec.microbatches, "bubble",
+        share_json(p->bubble), "largest", p->stages[p->largest].rank, "memory", ranks);
+}
+
+static json_t *search_json(const Search *s) {
+    json_t *list = json_array();
+    for (int i = 0; i < s->n; i++) {
+        const FoundLayout *f = &s->found[i];
+        json_array_append_new(list, json_pack("{s:I, s:s, s:I, s:o}", "ranks", (json_int_t)f->ranks,
+                                              "options", f->words, "bytes", (json_int_t)f->bytes, "bubble",
+                                              share_json(f->bubble)));
+    }
+    return list;
+}
+
+Err plan_write_json(const RunPlan *p, const Search *s, size_t available, const char *path) {
+    json_t *all = json_pack("{s:o}", "plan", plan_json(p));
+    if (s) json_object_set_new(all, "search", search_json(s));
+    if (available) json_object_set_new(all, "device_bytes", json_integer((json_int_t)available));
+    const int failed = json_dump_file(all, path, JSON_INDENT(1));
+    json_decref(all);
+    return failed ? err_user("cannot write '%s' for --json; check that its folder exists", path) : ERR_OK;
+}

@@ -1,0 +1,13 @@
+/* Plans and searches as text and as JSON. */
+#ifndef ISOTRON_PLAN_REPORT_H
+#define ISOTRON_PLAN_REPORT_H
+
+#include "plan/search.h"
+
+/* `available`: bytes of a device that the plan is compared with; 0: none. */
+void plan_print(const RunPlan *, size_t available, Str *out);
+void search_print(const Search *, size_t available, Str *out);
+/* `search` NULL: there was none. A file that cannot be written is a user error. */
+Err plan_write_json(const RunPlan *, const Search *, size_t available, const char *path);
+
+#endif

@@ -1,0 +1,81 @@
+"""`isotron plan` says what pretrain says of its memory, plans runs of any size, and finds the smallest layouts that fit."""
+import itertools
+
+from harness import *
+
+data = corpus()
+CONFIG = ["--config", WORK / "run.conf"]
+FSDP = ["--use-megatron-fsdp", "--data-parallel-sharding-strategy"]
+PIPELINE = ["--num-layers", 4, "--pipeline-model-parallel-size", 2]
+EXPERTS = ["--disable-bias-linear", "--num-experts", 4, "--moe-router-topk", 2]
+
+
+def plan(*options):
+    """The plan as JSON, and as printed."""
+    printed = isotron("plan", *options, "--json", WORK / "plan.json")
+    return json.loads((WORK / "plan.json").read_text()) | {"printed": printed}
+
+
+def text(n):
+    """An amount of memory as the program prints it."""
+    exponent = 0
+    while n >= 1023.95:
+        n, exponent = n / 1024, exponent + 1
+    return f"{n:.1f} {' KMG'[exponent]}iB" if exponent else f"{n} B"
+
+
+# pretrain prints the memory of rank 0.
+for layout in ([], ["--bf16", "--ranks", 4, "--use-distributed-optimizer"],
+               ["--ranks", 4, *FSDP, "optim_grads_params", "--overlap-grad-reduce", "--overlap-param-gather"],
+               ["--ranks", 4, *PIPELINE, "--num-virtual-stages-per-pipeline-rank", 2, "--recompute-granularity", "selective"],
+               ["--bf16", *PIPELINE, "--pipeline-schedule", "zero-bubble"],
+               ["--ranks", 4, "--tensor-model-parallel-size", 2, "--sequence-parallel", "--expert-model-parallel-size", 2, *EXPERTS],
+               ["--context-parallel-size", 2, "--cpu-offloading-num-layers", 1]):
+    ran = isotron(*BASE, *data, *layout, "--train-iters", 1, "--lr-warmup-iters", 0)
+    said = plan(*CONFIG, *layout)
+    rank = said["plan"]["memory"][0]
+    parts = {**rank["bytes"], "total": rank["total"]}
+    planned = ": " + ", ".join(f"{name} {text(n)}" for name, n in parts.items() if n)
+    assert planned in ran, f"{layout}:\n{planned}\n{ran}"
+    assert (planned in said["printed"]) == (said["plan"]["largest"] == 0), said["printed"]
+
+# 6,144 ranks of a model of 458 billion parameters.
+L, H, S, V, P = 112, 18432, 4096, 51200, 16
+whole = plan("--num-layers", L, "--hidden-size", H, "--num-attention-heads", 128, "--seq-length", S, "--vocab-size", V, "--bf16",
+             "--micro-batch-size", 1, "--global-batch-size", 1536, "--ranks", 6144, "--tensor-model-parallel-size", 8,
+             "--sequence-parallel", "--pipeline-model-parallel-size", P, "--use-distributed-optimizer")["plan"]
+assert whole["parameters"] == V * H + S * H + L * (12 * H * H + 13 * H) + 2 * H
+assert (whole["layout"]["data"], whole["batch"]["microbatches"]) == (48, 32)
+assert math.isclose(whole["bubble"], (P - 1) / (P - 1 + 32))
+assert [m["rank"] for m in whole["memory"]] == list(range(0, 6144, 6144 // P))
+assert [m["in_flight"] for m in whole["memory"]] == list(range(P, 0, -1))
+middle = whole["memory"][1]["bytes"]  # values of 2 bytes, gradients of 4, norms and some biases on all tensor-parallel ranks
+assert 1 <= middle["parameters"] / (2 * L / P * 12 * H * H / 8) < 1.001 and middle["main gradients"] == 2 * middle["parameters"]
+assert 1 <= middle["optimizer"] / (6 * middle["parameters"] / 48) < 1.01  # a master and two moments, shared by 48
+
+# Mistakes: a rule of the options, and one of the pipeline alone.
+assert "--ranks 3 is not a multiple" in isotron("plan", *CONFIG, "--ranks", 3, "--tensor-model-parallel-size", 2, expect=2)
+assert "3 of 3 pipeline ranks" in isotron("plan", *CONFIG, "--pipeline-model-parallel-size", 3, expect=2)
+assert "--search needs --device-memory-gib" in isotron("plan", *CONFIG, "--search", expect=2)
+
+# Layouts of --search fit when they are planned, and no smaller one does.
+MODEL = [*CONFIG, "--num-layers", 4, "--global-batch-size", 16]
+for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):
+    memory = share * plan(*model)["plan"]["memory"][0]["total"] / 2**30
+    said = plan(*model, "--search", "--device-memory-gib", memory)
+    found = said["search"]
+    assert len(found) == 8 and "does not fit" in said["printed"] and found[0]["options"] in said["printed"]
+    for layout in found:
+        again = plan(*model, *layout["options"].split())["plan"]
+        assert max(m["total"] for m in again["memory"]) == layout["bytes"] <= memory * 2**30, layout
+    smallest = found[0]["ranks"]
+    assert 2 <= smallest <= 16, smallest
+    zero = ([], ["--use-distributed-optimizer"], [*FSDP, "optim_grads"], [*FSDP, "optim_grads_params"])
+    full = ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1]
+    ranks = smallest // 2
+    for tensor, pipeline, shard in itertools.product((1, 2, 4), (1, 2, 4), zero):
+        if tensor * pipeline > ranks:
+            continue
+        least = plan(*model, "--ranks", ranks, "--tensor-model-parallel-size", tensor, "--sequence-parallel",
+                     "--pipeline-model-parallel-size", pipeline, *shard, *full)["plan"]
+        assert max(m["total"] for m in least["memory"]) > memory * 2**30, (ranks, tensor, pipeline, shard)
