@@ -83,13 +83,16 @@ static Err plan(const Setup *s, const Options *o) {
 }
 
 int command_plan(int argc, char **argv) {
-    const uint64_t groups = CONFIG_ALL_GROUPS & ~(UINT64_C(1) << GROUP_GENERATE);
     Setup s = {.arena = arena_new()};
     Options o;
     Args args;
-    args_init(&args, s.arena, "isotron plan [--config FILE] [options of pretrain]", NULL);
+    args_init(&args, s.arena,
+              "isotron plan [--config FILE] [options of pretrain]\n\n"
+              "Prints the parameters, memory and pipeline schedule of a run without starting it.\n\n"
+              "example: isotron plan --config run.conf --ranks 64 --device-memory-gib 140 --search",
+              NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
-    Err e = config_parse(&s.config, &args, groups, 0, argc, argv);
+    Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
     if (!e.code && !args.help && s.config.use_checkpoint_args)
         e = checkpoint_args(&s.config, s.arena, &args.notes);
     s.config.skip_train = true; /* a plan needs no --lr and no --train-iters */
