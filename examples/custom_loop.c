@@ -118,8 +118,7 @@ static Err train_rank(void *arg, Comm *comm) {
 
 /* Options into a Config, what follows from them, and the data. */
 static Err prepare(Run *run, Args *args, int argc, char **argv) {
-    const uint64_t unused = 1 << GROUP_TOKENIZER | 1 << GROUP_LOGGING | 1 << GROUP_EVALUATION;
-    ERR_RETURN(config_parse(&run->config, args, CONFIG_ALL_GROUPS & ~unused, 0, argc, argv));
+    ERR_RETURN(config_parse(&run->config, args, USE_TRAINING_LOOP, 0, argc, argv));
     if (args->help) return ERR_OK;
     ERR_RETURN(world_size(&run->config)); /* under mpirun */
     config_check(&run->config, CHECK_MODEL | CHECK_TRAIN, args);

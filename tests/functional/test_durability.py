@@ -28,7 +28,7 @@ SMALL = """--num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 
 
 
 def preprocess(text, prefix):
-    return ["preprocess", "--input", WORK / text, "--input-format", "paragraphs", "--output-prefix", prefix, "--append-eod", *TOKENIZER]
+    return ["preprocess", "--input", WORK / text, "--input-format", "paragraphs", "--output-prefix", prefix, "--append-eod", "--overwrite", *TOKENIZER]
 
 
 isotron(*preprocess("corpus.txt", WORK / "corpus"))
@@ -311,6 +311,6 @@ together("dataset", "*.idx", *(preprocess(text, WORK / "dataset/corpus") for tex
 for text in ("corpus", "other"):
     (WORK / text).mkdir()
     isotron(*preprocess(f"{text}.txt", WORK / text / "part"))
-together("merged", "*.idx", *(["merge", "--input", WORK / text, "--output-prefix", WORK / "merged/all"] for text in ("corpus", "other")))
+together("merged", "*.idx", *(["merge", "--input", WORK / text, "--output-prefix", WORK / "merged/all", "--overwrite"] for text in ("corpus", "other")))
 together("exported", "config.json", *(["convert", "--use-checkpoint-args", "--load", WORK / "beside", "--to-hf", WORK / "exported",
-                                       "--hf-dtype", dtype] for dtype in ("float32", "bfloat16")))
+                                       "--hf-dtype", dtype, "--overwrite"] for dtype in ("float32", "bfloat16")))

@@ -24,7 +24,7 @@ def run(name, *options):
     """-> the checkpoint's content and the steps' losses and norms"""
     save, log = WORK / name, WORK / f"{name}.jsonl"
     pretrain(data, save, *MODEL, *options, "--log-jsonl", log)
-    steps = [(r["lm_loss"], r["grad_norm"], r["clip"]) for r in map(json.loads, open(log))]
+    steps = [(r["lm_loss"], r["grad_norm"], r["clip"]) for r in records(log)]
     return isotron("inspect", "--checkpoint", save, "--hash"), steps
 
 
