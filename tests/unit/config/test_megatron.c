@@ -126,17 +126,18 @@ static void unknown_options_do_not_hide_the_rules(void **state) {
           "--mock-data --foo 1 "
           "--micro-batch-size 2 --train-iters 10 --lr 1 --min-lr 2 --mtp-num-layers 1 --q-lora-rank 8 "
           "--v-head-dim 4");
-    assert_string_equal(p.args.problems.s, "'--hiden-size' is not an option: did you mean --hidden-size?\n"
-                                           "--num-attention-heads expects a whole number, not 'x'.\n"
-                                           "'--foo' is not an option: see --help for those there are.\n"
-                                           "--kv-channels must be from 1 to 65536, not 0.\n"
-                                           "--min-lr 2 is above --lr 1: lower it.\n"
-                                           "--mtp-num-layers is not built: Heads that predict further tokens "
-                                           "(MTP) change the model and its loss. Leave "
-                                           "them out.\n"
-                                           "--q-lora-rank and --v-head-dim are not built: Multi-latent "
-                                           "attention (MLA) is another attention. Choose a "
-                                           "model without it.\n");
+    assert_string_equal(
+        p.args.problems.s,
+        "'--hiden-size' is not an option: did you mean --hidden-size?\n"
+        "--num-attention-heads expects a whole number, not 'x'.\n"
+        "'--foo' is not an option: see --help for those there are.\n"
+        "--kv-channels must be from 1 to 65536, not 0.\n"
+        "--min-lr 2 is above --lr 1: lower it.\n"
+        "--mtp-num-layers is not built: Heads that predict further tokens (MTP) change the model and its "
+        "loss. "
+        "Leave them out.\n"
+        "--q-lora-rank and --v-head-dim are not built: Multi-latent attention (MLA) is another attention. "
+        "Choose another model.\n");
     done(&p);
 }
 
