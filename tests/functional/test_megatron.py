@@ -16,7 +16,7 @@ def says(line, *parts, expect=0):
 
 
 assert says("") == "", "a plain line gets a note"
-# Mixtral's and Llama's examples, but for their tokenizers.
+# Options of the examples for Mixtral and Llama.
 says("--position-embedding-type rope --no-position-embedding --use-mcore-models --swiglu --no-masked-softmax-fusion --bf16 --bf16"
      " --attention-backend fused --num-experts 8 --moe-router-topk 2 --moe-grouped-gemm --moe-token-dispatcher-type flex --disable-bias-linear"
      " --expert-model-parallel-size 8 --ranks 8 --global-batch-size 8 --use-distributed-optimizer --profile --profile-step-start 4 --profile-ranks 0 1 --manual-gc"
@@ -32,6 +32,8 @@ for what in ("mtp-num-layers", "main-params-dtype"):
 everything = says("--foo --lr x --min-lr 1 --hidden-dropout 2 --muon-momentum 1", "4 problems", "'--foo' is not an option",
                   "--lr expects a number", "--hidden-dropout must be from 0 to 1, not 2", "--muon-momentum is not built", expect=2)
 assert everything.count("--foo") == 1, everything
+
+assert "Not built: Heads that predict" in isotron("pretrain", "--help", "mtp-num")
 
 # GPT-2's tokenizer is the default of its files, as in pretrain_gpt.py; the last of a repeated option holds.
 (WORK / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "<|endoftext|>": 2}))
