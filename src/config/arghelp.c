@@ -1,4 +1,5 @@
 /* The text of --help. */
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -62,6 +63,23 @@ static int64_t table_help(const ArgTable *table, const char *word, Str *out) {
     return shown;
 }
 
+/* Megatron-LM's options with the word in their names; returns how many. */
+static int64_t foreign_help(const ArgTable *table, const char *word, Str *out) {
+    int64_t shown = 0;
+    for (int64_t i = 0; i < table->num_foreign; i++) {
+        const Foreign *row = &table->foreign[i];
+        for (const char *s = row->option ? "" : row->words; *s; s += strcspn(s, " "), s += strspn(s, " ")) {
+            char name[100];
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(s, " =+"), s);
+            if (!has_word(name, word)) continue;
+            if (!shown++) str_puts(out, "\nMegatron-LM's options that are no options here\n");
+            str_printf(out, "  --%s\n        %s: %s\n", name,
+                       row->kind == FOREIGN_REFUSED ? "Not built" : "No effect", row->reason);
+        }
+    }
+    return shown;
+}
+
 void args_help(const Args *a, Str *out) {
     static const Arg config = {.names = "config",
                                .type = ARG_TEXT,
@@ -75,5 +93,6 @@ void args_help(const Args *a, Str *out) {
         option(&config, out);
     }
     for (int t = 0; t < a->num_tables; t++) shown += table_help(&a->tables[t], word, out);
+    for (int t = 0; word && t < a->num_tables; t++) shown += foreign_help(&a->tables[t], word, out);
     if (word && !shown) str_printf(out, "No option has '%s' in its name or its help.\n", word);
 }

@@ -66,7 +66,7 @@ typedef struct Arg {
     bool required;
 } Arg;
 
-/* What options of another program mean, whose command lines run here. They set nothing. */
+/* Options of another program whose command lines run here. They set nothing. */
 typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
 typedef struct Foreign {
     ForeignKind kind;
@@ -152,7 +152,7 @@ typedef struct ForeignOption {
 } ForeignOption;
 bool foreign_find(const ArgTable *, const char *key, size_t len, ForeignOption *out);
 bool foreign_allows(const ForeignOption *, const char *value);
-/* What a value of our option means; NULL: it is no foreign one. */
+/* The row of a value of our option; NULL: it is no foreign one. */
 const Foreign *foreign_value(const ArgTable *, const Arg *, const char *value);
 /* Remembers a use for foreign_report, which makes one message for the uses of each row. */
 void foreign_use(Args *, const Foreign *, const char *option);

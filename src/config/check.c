@@ -274,14 +274,15 @@ static bool is_number(int option) {
     return CONFIG_ROWS[option].type == ARG_I64 || CONFIG_ROWS[option].type == ARG_F64;
 }
 
-static void check_range(const Config *c, int option, Args *args) {
+/* Returns false after a message. */
+static bool check_range(const Config *c, int option, Args *args) {
     const Arg *row = &CONFIG_ROWS[option];
     const ConfigRange r = config_range(option);
     const void *value = config_value(c, option);
     const bool whole = row->type == ARG_I64;
-    if (whole ? !i64_is_set(*(const int64_t *)value) : !f64_is_set(*(const double *)value)) return;
+    if (whole ? !i64_is_set(*(const int64_t *)value) : !f64_is_set(*(const double *)value)) return true;
     const double v = whole ? (double)*(const int64_t *)value : *(const double *)value;
-    if (v >= r.low && v <= r.high) return;
+    if (v >= r.low && v <= r.high) return true;
     Str shown = {0};
     arg_print(row, value, &shown);
     const int name = (int)arg_name_len(row);
@@ -291,6 +292,7 @@ static void check_range(const Config *c, int option, Args *args) {
         args_problem(args, "--%.*s must be from %.16g to %.16g, not %s.", name, row->names, r.low, r.high,
                      shown.s);
     str_free(&shown);
+    return false;
 }
 
 /* Clamps a number to its range, so that no condition overflows; check_range has reported it. */
@@ -326,7 +328,8 @@ static void fill_in_values(const Config *c, const char *message, Str *out) {
     }
 }
 
-/* Whether a message names an option whose value could not be read: the broken rule is a consequence. */
+/* Whether a message names an option whose value could not be read or is out of its range: the broken rule is a
+ * consequence. */
 static bool follows_from_bad(const Config *c, const char *message) {
     for (const char *s = message; (s = strstr(s, "--")); s++) {
         size_t n = 0;
@@ -349,7 +352,7 @@ static void check_rules(const Config *given, const Config *c, unsigned checks, A
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         if (rules[i].holds || (rules[i].check & checks) != rules[i].check) continue;
-        if (follows_from_bad(given, rules[i].message)) continue;
+        if (follows_from_bad(c, rules[i].message)) continue;
         Str message = {0};
         fill_in_values(given, rules[i].message, &message);
         (rules[i].note ? args_note : args_problem)(args, "%s", message.s);
@@ -362,7 +365,7 @@ void config_check(const Config *c, unsigned checks, Args *args) {
     Config clamped = *c;
     for (int i = 0; i < OPTIONS; i++) {
         if (!is_number(i)) continue;
-        if (c->given[i] != ARG_BAD) check_range(c, i, args);
+        if (c->given[i] != ARG_BAD && !check_range(c, i, args)) clamped.given[i] = ARG_BAD;
         clamp_to_range(&clamped, i);
     }
     check_rules(c, &clamped, checks, args);

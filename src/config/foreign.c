@@ -55,22 +55,25 @@ void foreign_use(Args *a, const Foreign *row, const char *option) {
     a->used[a->num_used++] = (ForeignUse){row, arena_printf(a->arena, "%s", option)};
 }
 
-/* "--a, --b and --c": all that are used of the row of the first, which are then done with. */
+/* "--a, --b and --c", or "--a, ... and 12 more": all used options of the first one's row, which are then done. */
 static void list_used(Args *a, int64_t first, Str *out) {
     const Foreign *row = a->used[first].row;
+    enum { SHOWN = 8 };
     int64_t left = 0, n = 0;
     for (int64_t i = first; i < a->num_used; i++) left += a->used[i].row == row;
     for (int64_t i = first; i < a->num_used; i++) {
         if (a->used[i].row != row) continue;
         left--;
-        str_printf(out, "%s%s", n++ == 0 ? "" : left ? ", " : " and ", a->used[i].option);
+        if (n < SHOWN) str_printf(out, "%s%s", n == 0 ? "" : left ? ", " : " and ", a->used[i].option);
+        n++;
         a->used[i].row = NULL;
     }
+    if (n > SHOWN) str_printf(out, " and %lld more", (long long)(n - SHOWN));
     const bool one = n == 1;
     if (row->kind == FOREIGN_REFUSED)
         str_puts(out, one ? " is not built" : " are not built");
     else if (row->option && *row->ours)
-        str_printf(out, " is taken as %s", row->ours);
+        str_printf(out, one ? " is taken as %s" : " are taken as %s", row->ours);
     else
         str_puts(out, one ? " has no effect here" : " have no effect here");
     str_printf(out, ": %s", row->reason);

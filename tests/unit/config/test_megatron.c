@@ -86,7 +86,30 @@ static void what_has_no_effect_is_noted(void **state) {
     done(&p);
 }
 
-/* Each option of Megatron-LM stands in one row of one table, and each value too. */
+/* A message has a limited length: it names some of many options, and always the reason. */
+static void many_options_of_one_reason_are_counted(void **state) {
+    (void)state;
+    Parsed p;
+    parse(&p, 0,
+          "--mup-width-mult 1 --use-mup --mup-base-hidden-size 1 --mup-embedding-mult 1 --mup-output-mult 1 "
+          "--mup-base-head-dim 1 --mup-attn-scale-power 1");
+    assert_string_equal(
+        p.args.problems.s,
+        "--mup-width-mult, --use-mup, --mup-base-hidden-size, --mup-embedding-mult, "
+        "--mup-output-mult, --mup-base-head-dim and --mup-attn-scale-power are not built: muP scales "
+        "initial weights, outputs and learning rates with the width. Leave this out.\n");
+    done(&p);
+    parse(&p, 0,
+          "--inprocess-restart --inprocess-max-iterations 1 --inprocess-soft-timeout 1 "
+          "--inprocess-hard-timeout 1 "
+          "--inprocess-heartbeat-timeout 1 --inprocess-barrier-timeout 1 --inprocess-granularity rank "
+          "--inprocess-last-call-wait 1 --inprocess-empty-cuda-cache --enable-ft-package");
+    assert_non_null(
+        strstr(p.args.notes.s, "--inprocess-last-call-wait and 2 more have no effect here: A run that"));
+    done(&p);
+}
+
+/* One row of one table has an option of Megatron-LM, or a value. */
 static void megatrons_table_has_everything_once(void **state) {
     (void)state;
     Arena *arena = arena_new();
@@ -126,17 +149,18 @@ static void unknown_options_do_not_hide_the_rules(void **state) {
           "--mock-data --foo 1 "
           "--micro-batch-size 2 --train-iters 10 --lr 1 --min-lr 2 --mtp-num-layers 1 --q-lora-rank 8 "
           "--v-head-dim 4");
-    assert_string_equal(p.args.problems.s, "'--hiden-size' is not an option: did you mean --hidden-size?\n"
-                                           "--num-attention-heads expects a whole number, not 'x'.\n"
-                                           "'--foo' is not an option: see --help for those there are.\n"
-                                           "--kv-channels must be from 1 to 65536, not 0.\n"
-                                           "--min-lr 2 is above --lr 1: lower it.\n"
-                                           "--mtp-num-layers is not built: Heads that predict further tokens "
-                                           "(MTP) change the model and its loss. Leave "
-                                           "them out.\n"
-                                           "--q-lora-rank and --v-head-dim are not built: Multi-latent "
-                                           "attention (MLA) is another attention. Choose a "
-                                           "model without it.\n");
+    assert_string_equal(
+        p.args.problems.s,
+        "'--hiden-size' is not an option: did you mean --hidden-size?\n"
+        "--num-attention-heads expects a whole number, not 'x'.\n"
+        "'--foo' is not an option: see --help for those there are.\n"
+        "--kv-channels must be from 1 to 65536, not 0.\n"
+        "--min-lr 2 is above --lr 1: lower it.\n"
+        "--mtp-num-layers is not built: Heads that predict further tokens (MTP) change the model and its "
+        "loss. "
+        "Leave them out.\n"
+        "--q-lora-rank and --v-head-dim are not built: Multi-latent attention (MLA) is another attention. "
+        "Choose another model.\n");
     done(&p);
 }
 
@@ -170,6 +194,7 @@ static void cuda_graphs_ask_for_no_dropout_only_in_training(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_has_no_effect_is_noted),
+        cmocka_unit_test(many_options_of_one_reason_are_counted),
         cmocka_unit_test(megatrons_table_has_everything_once),
         cmocka_unit_test(unknown_options_do_not_hide_the_rules),
         cmocka_unit_test(files_of_gpt2_imply_its_tokenizer),

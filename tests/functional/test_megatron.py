@@ -1,0 +1,46 @@
+"""Command lines of Megatron-LM: they run as they are, or end with an error message that names what is not built and what to do."""
+import json
+
+from harness import *
+
+LAUNCHER = """--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 --micro-batch-size 4
+  --micro-batch-size 1 --global-batch-size 2 --train-iters 4 --lr 1e-3 --lr 1e-2 --eval-iters 0 --mock-data --log-interval 1""".split()
+NULL = ["--tokenizer-type", "NullTokenizer", "--vocab-size", 100]
+
+
+def says(line, *parts, expect=0):
+    out = isotron("pretrain", *LAUNCHER, *NULL, *line.split(), "--check-options", expect=expect)
+    for part in parts:
+        assert part in out, f"{line}: '{part}' is missing in:\n{out}"
+    return out
+
+
+assert says("") == "", "a plain line gets a note"
+# Options of the examples for Mixtral and Llama.
+says("--position-embedding-type rope --no-position-embedding --use-mcore-models --swiglu --no-masked-softmax-fusion --bf16 --bf16"
+     " --attention-backend fused --num-experts 8 --moe-router-topk 2 --moe-grouped-gemm --moe-token-dispatcher-type flex --disable-bias-linear"
+     " --expert-model-parallel-size 8 --ranks 8 --global-batch-size 8 --use-distributed-optimizer --profile --profile-step-start 4 --profile-ranks 0 1 --manual-gc"
+     " --wandb-project x --cuda-graph-impl transformer_engine --recompute-activations --recompute-modules layernorm moe_act",
+     "--profile, --profile-step-start and --profile-ranks have no effect here: ", "--attention-backend fused is taken as flash")
+says("--multi-latent-attention --q-lora-rank 8 --v-head-dim 4", "--multi-latent-attention, --q-lora-rank and --v-head-dim are not built",
+     "Choose another model.", expect=2)
+says("--fp8-param-gather", "isotron: --fp8-param-gather is not built: ", expect=2)
+says("--tokenizer-type TikTokenizer --tiktoken-pattern v2", "--tokenizer-type TikTokenizer is not built", "HuggingFaceTokenizer", expect=2)
+says("--swiglu --squared-relu", "--swiglu and --squared-relu contradict each other", expect=2)
+for what in ("mtp-num-layers", "main-params-dtype"):
+    assert "did you mean" not in says(f"--{what} 1", f"--{what}", "is not built", expect=2)
+everything = says("--foo --lr x --min-lr 1 --hidden-dropout 2 --muon-momentum 1", "4 problems", "'--foo' is not an option",
+                  "--lr expects a number", "--hidden-dropout must be from 0 to 1, not 2", "--muon-momentum is not built", expect=2)
+assert everything.count("--foo") == 1, everything
+
+assert "Not built: Heads that predict" in isotron("pretrain", "--help", "mtp-num")
+
+# GPT-2's tokenizer is the default of its files, as in pretrain_gpt.py; the last of a repeated option holds.
+(WORK / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "<|endoftext|>": 2}))
+(WORK / "merges.txt").write_text("#version: 0.2\n")
+out = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--merge-file", WORK / "merges.txt")
+assert "learning rate: 1.0" in out and "E-02" in out, out
+
+# The schedule of batch sizes says what one is.
+assert "microbatches 9" in isotron("inspect", "--schedule", "--step-batch-size-schedule", "0:384 200B:768 400B:1152", "--num-layers", 4, "--seq-length", 8,
+                                   "--micro-batch-size", 128, "--pipeline-model-parallel-size", 2)
