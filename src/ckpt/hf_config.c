@@ -36,9 +36,14 @@ static Err import_text(const char *path, const Str *text, Str *conf) {
     json_error_t where;
     json_t *root = json_loadb(text->s, text->len, JSON_REJECT_DUPLICATES, &where);
     HfReader r = {.root = root, .path = path, .out = conf};
-    const Err e = root ? import_root(&r)
-                       : err_user("'%s' is not JSON (line %d: %s); download it again", path, where.line,
-                                  quote(where.text).s);
+    Err e = ERR_OK;
+    if (root)
+        e = import_root(&r);
+    else if (json_error_code(&where) == json_error_stack_overflow)
+        e = err_user("'%s' is nested too deeply to be the configuration of a model; download it again", path);
+    else
+        e = err_user("'%s' is not JSON (line %d: %s); download it again", path, where.line,
+                     quote(where.text).s);
     json_decref(root);
     return e;
 }

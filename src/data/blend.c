@@ -113,11 +113,22 @@ static Err parse_weights(const char *const *entries, int n, double **out) {
     return e;
 }
 
+/* An odd list whose words are numbers wherever a weight could be. */
+static Err check_last_weight(const char *const *entries, int n) {
+    double unused;
+    for (int i = 0; i < n; i += 2)
+        if (n < 3 || !parse_weight(entries[i], &unused)) return ERR_OK;
+    return err_user(
+        "the data path ends with the weight %s and no prefix for it; give pairs of a weight and a prefix",
+        entries[n - 1]);
+}
+
 Err blend_parse(const char *const *entries, int n, Blend *out) {
     *out = (Blend){0};
     if (n < 1) return err_user("the data path is empty; give at least one dataset prefix");
     double *weights = NULL;
     if (n % 2 == 0) ERR_RETURN(parse_weights(entries, n, &weights));
+    if (n % 2 == 1) ERR_RETURN(check_last_weight(entries, n));
     *out = (Blend){.n = weights ? n / 2 : n, .weights = weights};
     out->prefixes = mem_zero((size_t)out->n, sizeof *out->prefixes);
     for (int i = 0; i < out->n; i++) out->prefixes[i] = trimmed(weights ? entries[2 * i + 1] : entries[i]);

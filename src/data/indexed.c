@@ -107,9 +107,17 @@ static Err check_arrays(const IndexedDataset *d) {
     return ERR_OK;
 }
 
+/* The name of a file in place of what two files share. */
+static Err without_suffix(const char *prefix) {
+    const size_t n = strlen(prefix);
+    if (n < 4 || (strcmp(prefix + n - 4, ".bin") && strcmp(prefix + n - 4, ".idx"))) return ERR_OK;
+    return err_user("'%s' names one file of a dataset: leave %s out", prefix, prefix + n - 4);
+}
+
 static Err map_pair(IndexedDataset *d) {
     char *idx = mem_printf("%s.idx", d->prefix), *bin = mem_printf("%s.bin", d->prefix);
-    Err e = file_map(idx, &d->idx);
+    Err e = file_exists(idx) ? ERR_OK : without_suffix(d->prefix);
+    if (!e.code) e = file_map(idx, &d->idx);
     if (!e.code) e = file_map(bin, &d->bin);
     free(idx), free(bin);
     return e;

@@ -2,6 +2,7 @@
 #ifndef ISOTRON_MAIN_COMMAND_H
 #define ISOTRON_MAIN_COMMAND_H
 
+#include "ckpt/ckpt.h"
 #include "config/config.h"
 #include "tokenizer/tokenizer.h"
 
@@ -45,6 +46,8 @@ Err setup_finish(Setup *);
 void setup_free(Setup *);
 /* The tokenizer that the options describe; *out is NULL if they name none. */
 Err setup_tokenizer(const Config *, Tokenizer **out);
+/* Opens the checkpoint of --ckpt-step in `path`, the newest without one; `path` may also be its own folder. */
+Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out);
 /* The paths of the tokenizer's files, so that a checkpoint can store them. */
 void setup_absolute_paths(Config *, Arena *);
 

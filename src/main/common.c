@@ -85,6 +85,20 @@ Err setup_finish(Setup *s) {
     return ERR_OK;
 }
 
+Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out) {
+    char *dir;
+    int64_t step;
+    *out = NULL;
+    ERR_RETURN(ckpt_locate(path, &dir, &step));
+    Err e = ERR_OK;
+    if (step >= 0 && i64_is_set(ckpt_step) && step != ckpt_step)
+        e = err_user("'%s' and --ckpt-step %lld name two checkpoints: leave one out", path,
+                     (long long)ckpt_step);
+    if (!e.code) e = ckpt_open(dir, step >= 0 ? step : i64_or(ckpt_step, -1), NULL, out);
+    free(dir);
+    return e;
+}
+
 void setup_free(Setup *s) {
     tokenizer_free(s->tokenizer);
     arena_free(s->arena);

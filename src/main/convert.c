@@ -365,7 +365,7 @@ int command_convert(int argc, char **argv) {
         status = finish(&j, read_hf_options(&j, argc, argv), import_model, NULL);
     } else if (!e.code && !j.args.help) {
         Ckpt *ckpt;
-        e = ckpt_open(c->load, i64_or(c->ckpt_step, -1), NULL, &ckpt);
+        e = setup_checkpoint(c->load, c->ckpt_step, &ckpt);
         status =
             e.code ? command_fail(e) : finish(&j, read_checkpoint_options(&j, ckpt), export_checkpoint, ckpt);
         ckpt_close(ckpt);

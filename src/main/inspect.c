@@ -109,7 +109,7 @@ static Err print_checkpoint(const Manifest *m, Arena *arena) {
 
 static Err inspect_checkpoint(const Options *o, Arena *arena) {
     Ckpt *ckpt;
-    ERR_RETURN(ckpt_open(o->checkpoint, i64_or(o->ckpt_step, -1), NULL, &ckpt));
+    ERR_RETURN(setup_checkpoint(o->checkpoint, o->ckpt_step, &ckpt));
     Str digest = {0};
     Err e = o->hash ? ckpt_digest(ckpt, &digest) : print_checkpoint(ckpt_manifest(ckpt), arena);
     if (digest.s && !e.code) fputs(digest.s, stdout);

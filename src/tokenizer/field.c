@@ -10,7 +10,10 @@ Err json_file(const char *path, json_t **out) {
     if (!e.code) {
         json_error_t why;
         *out = json_loadb(text.s, text.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
-        if (!*out) e = err_user("'%s' is not valid JSON: line %d: %s", path, why.line, why.text);
+        if (!*out && json_error_code(&why) == json_error_stack_overflow)
+            e = err_user("'%s' is nested too deeply to be a tokenizer's file; download it again", path);
+        else if (!*out)
+            e = err_user("'%s' is not valid JSON: line %d: %s", path, why.line, why.text);
     }
     str_free(&text);
     return e;

@@ -1,0 +1,329 @@
+"""A wrong command line ends with a message that says what is wrong, and changes no file. A row is the command, what the message
+must contain (parts are separated by |), and the exit status if it is not 2. Also the help that a message points to."""
+import os
+import signal
+import time
+
+from harness import *
+
+ROWS = """
+pretrian => there is no command 'pretrian', did you mean 'pretrain'
+--hlep => there is no command '--hlep'
+help pretrian => did you mean 'pretrain'
+help merge input more => not also 'more'
+pretrain --hiden-size 64 => '--hiden-size' is not an option: did you mean --hidden-size?
+pretrain --num-layers => --num-layers expects a value, but none follows
+pretrain --num-layers two => --num-layers expects a whole number, not 'two'
+pretrain --num-layers 2.5 => expects a whole number, not '2.5'
+pretrain --num-layers 0 => --num-layers must be from 1 to 65536, not 0
+pretrain --num-layers -3 => not -3
+pretrain --num-layers 99999999999999999999 => a number of size at most 9223372036854775807
+pretrain --lr 1e999 => a number of size at most 1.8e308, not '1e999'
+pretrain --lr fast => --lr expects a number, not 'fast'
+pretrain --lr nan => --lr expects a number, not 'nan'
+pretrain --activation relu => --activation expects one of gelu|not 'relu'
+pretrain --window-size 1,x => --window-size expects whole numbers, not '1,x'
+pretrain --bf16=maybe => --bf16 expects true or false, not 'maybe'
+pretrain stray --num-layers 2 => 'stray' does not belong to any option
+pretrain --config => --config expects the path of a file
+pretrain --config {work}/absent => cannot open|absent
+pretrain --config {work} => Is a directory
+pretrain --config {data}.bin => .bin:1: the line holds a NUL byte
+pretrain --prompt hi => --prompt has no use in pretrain: leave it out
+pretrain --top-k 3 => --top-k has no use in pretrain
+pretrain --input x => '--input' is not an option
+pretrain {run} --add-attn-proj-bias => --add-attn-proj-bias has no effect without --disable-bias-linear: leave it out
+pretrain {run} --rope-scaling-low-freq-factor 2 => has no effect without --use-rope-scaling: leave it out
+pretrain {run} --window-attn-skip-freq 2 => has no effect without --window-size
+pretrain {run} --rope-attention-factor 2 => has no effect without --rope-short-factor
+pretrain {run} --qk-layernorm-whole => needs --qk-layernorm
+pretrain {run} --cross-entropy-chunk-size 5 => --cross-entropy-loss-fusion
+pretrain {run} --gemm-sm-margin 4 => needs --device cuda
+pretrain {run} --cuda-graph-impl local => needs --device cuda
+pretrain {run} --fp8-keep-inputs => Add --fp8-format
+pretrain {run} --hidden-size 50 => not a multiple of --num-attention-heads 4
+pretrain {run} --num-attention-heads 5 => not a multiple of --num-query-groups 2
+pretrain {run} --tensor-model-parallel-size 3 => not a multiple of --tensor-model-parallel-size 3
+pretrain {run} --ranks 3 --tensor-model-parallel-size 2 => --ranks 3 is not a multiple
+pretrain {run} --micro-batch-size 3 => must be a multiple of --micro-batch-size 3
+pretrain {run} --lr-warmup-iters 12 => The warm-up must be shorter than the decay
+pretrain {run} --train-samples 5 => --train-iters 12 and --train-samples 5 exclude each other
+pretrain {run} --hidden-dropout 1 => must be less than 1
+pretrain {run} --seq-length 64 --max-position-embeddings 32 => --seq-length 64 is longer than
+pretrain {run} --vocab-size 40 => ByteLevelTokenizer needs --vocab-size of at least 256
+pretrain {run} --save {work}/run.conf --save-interval 2 => is not a folder
+pretrain {run} --save {saved} --save-interval 0 => --save-interval must be at least 1
+pretrain {run} --load {work}/absent --exit-on-missing-checkpoint => holds no checkpoint
+pretrain {run} --load {saved} --ckpt-step 7 => iter_0000007|--ckpt-step 1
+pretrain {run} --load {saved} --num-layers 3 => num_layers is 3 here and 2 there
+pretrain {run} --load {data}.bin => Not a directory
+pretrain {conf} --data-path {data}.bin => names one file of a dataset: leave .bin out
+pretrain {conf} --data-path {data}.idx => names one file of a dataset: leave .idx out
+pretrain {conf} --data-path 0.7 {data} 0.3 => ends with the weight 0.3 and no prefix
+pretrain {conf} --data-path 0.7 {data} x {data} => mixes prefixes with and without a weight
+pretrain {conf} --data-path -1 {data} 2 {data} => the weight -1|must be a positive number
+pretrain {conf} --data-path {work}/absent => cannot open|absent.idx
+pretrain {conf} => Training needs data
+pretrain {conf} --mock-data --data-path {data} => --mock-data excludes the data paths
+pretrain {run} --split 90,x,1 => 'x' in the split '90,x,1'
+pretrain {run} --split 1,1,1,1 => more than three parts
+pretrain {run} --tokenizer-type Tokenizer => 'Tokenizer' is not known
+pretrain {run} --tokenizer-type HuggingFaceTokenizer => needs --tokenizer-model
+pretrain {run} --tokenizer-type HuggingFaceTokenizer --tokenizer-model {work}/absent => cannot open|absent
+pretrain {run} --tokenizer-type HuggingFaceTokenizer --tokenizer-model {work}/deep => tokenizer.json' is nested too deeply
+pretrain {run} --tokenizer-type NullTokenizer => NullTokenizer needs --vocab-size
+pretrain {run} --log-jsonl {work}/absent/log => --log-jsonl
+pretrain {run} --device gpu => --device expects one of cpu, cuda
+pretrain {run} --cpu-threads 5000 => --cpu-threads must be from 0 to 4096
+pretrain {run} --seed -1 => --seed must be from 0
+pretrain {run} --recompute-granularity half => --recompute-granularity expects one of
+pretrain {run} --pipeline-model-parallel-size 3 => 2 of 2 layers
+pretrain {run} --context-parallel-size 3 => not a multiple of twice --context-parallel-size 3
+pretrain {run} --num-experts 3 => needs --disable-bias-linear
+pretrain {run} --fp16 --loss-scale 0 => --loss-scale must be from
+pretrain {run} --min-lr 1 => --min-lr 1 is above --lr
+pretrain {run} --clip-grad -1 => --clip-grad must be from 0
+pretrain {run} --adam-beta1 1 => --adam-beta1 1 must be at least 0 and less than 1
+pretrain {run} --exp-avg-dtype bf16 => need --use-precision-aware-optimizer
+generate => --load is missing
+generate --load {saved} => Generation needs --prompt
+generate --load {work}/absent --prompt hi => holds no checkpoint
+generate --load {data}.bin --prompt hi => Not a directory
+generate --load {saved} --prompt hi --prompts-file {text} => exclude each other
+generate --load {saved} --prompts-file {work}/absent => cannot open|absent
+generate --load {saved} --prompts-file {empty} => there is nothing to continue
+generate {ask} --lr 1 => --lr has no use in generate: leave it out
+generate {ask} --save {work}/x => --save has no use in generate
+generate {ask} --recompute-granularity full => --recompute-granularity has no use in generate
+generate {ask} --overlap-grad-reduce => --overlap-grad-reduce has no use in generate
+generate {ask} --ranks 2 => --ranks has no use in generate
+generate {ask} --tensor-model-parallel-size 2 => --tensor-model-parallel-size has no use in generate
+generate {ask} --data-path {data} => --data-path has no use in generate
+generate {ask} --moe-aux-loss-coeff 1 => --moe-aux-loss-coeff has no use in generate
+generate {ask} --hidden-dropout 0.3 => --hidden-dropout has no use in generate
+generate {ask} --log-interval 3 => --log-interval has no use in generate
+generate {ask} --eval-iters 3 => --eval-iters has no use in generate
+generate {ask} --loss-scale 3 => --loss-scale has no use in generate
+generate {ask} --wandb-project x => --wandb-project has no use in generate
+generate {ask} --top-k 3 --top-p 0.5 => exclude each other
+generate {ask} --top-p 2 => --top-p must be from 0 to 1
+generate {ask} --temperature -1 => --temperature must be from 0
+generate {ask} --temperature 0 --top-k 3 => --top-k has no effect without a --temperature above 0: leave it out
+generate {ask} --temperature 0 --random-seed 3 => --random-seed has no effect without a draw
+generate {ask} --tokens-to-generate 1e3 => expects a whole number, not '1e3'
+generate {ask} --num-layers 3 => num_layers is 3 here and 2 there
+generate {ask} --ckpt-step 99 => --ckpt-step 1
+generate {ask} --tokenizer-model {text} => --tokenizer-model has no effect without --tokenizer-type HuggingFaceTokenizer
+generate {ask} --device tpu => --device expects one of cpu, cuda
+parity => name the golden case first
+parity {work} => is not a golden case
+parity {case} {root}/golden/llama-gqa => several golden cases need --sweep
+parity {case} --junit {work}/r.xml => --junit has no use without --sweep: leave it out
+parity {case} --html {work}/r.html => --html has no use without --sweep
+parity {case} --sweep-jobs 2 => --sweep-jobs has no use without --sweep
+parity {case} --sweep-deadline 3 => --sweep-deadline has no use without --sweep
+parity {case} --sweep-dry-run => --sweep-dry-run has no use without --sweep
+parity {case} --load {saved} => --load has no use in parity
+parity {case} --save {work}/x => --save has no use in parity
+parity {case} --data-path x --prompt hi => --data-path has no use in parity|--prompt has no use in parity
+parity {case} --exit-interval 2 => --exit-interval has no use in parity
+parity {case} --tokenizer-type ByteLevelTokenizer => --tokenizer-type has no use in parity
+parity {case} --init-method-std 0.1 => --init-method-std has no use in parity
+parity {case} --rotary-base 5 => has no effect without --position-embedding-type rope: leave it out
+parity {case} --sgd-momentum 0.5 => has no effect without --optimizer sgd: leave it out
+parity {case} --json {work}/absent/r.json => cannot create a file in
+parity {case} --sweep {work}/absent => cannot open|absent
+parity {case} --sweep {empty} => has no cell for the given cases
+parity {case} --sweep {work}/typo.list => typo.list:3: 'gpt2-tyni' is neither a precision nor a golden case: given are gpt2-tiny
+parity {case} --sweep {work}/precision.list => precision.list:1: 'fp65' is not a precision: use fp64
+parity {case} --sweep {work}/option.list => option.list:1: '--rank' is not an option: did you mean --ranks?
+parity {case} --sweep {work}/unread.list => unread.list:1: --save has no use in parity
+parity {case} --sweep {work}/good.list --junit {work}/absent/r.xml => cannot create a file in
+parity {case} --sweep {work}/good.list --load {saved} => --load has no use in parity
+parity {case} --sweep {work}/good.list --sweep-jobs many => expects a whole number, not 'many'
+parity {case} {case} --sweep {work}/good.list => two cases have the name
+convert => Give one of --from-hf and --to-hf
+convert --from-hf {hf} => --from-hf needs --save
+convert --to-hf {work}/x => --to-hf needs --load
+convert --from-hf {hf} --save {saved} => already holds checkpoints of a run, the newest of step 1
+convert --from-hf {hf} --save {saved} --overwrite => already holds checkpoints of a run, the newest of step 1
+convert --from-hf {hf} --save {work}/imported => the newest of step 0|--overwrite
+convert {import} --load {saved} => --load has no use with --from-hf
+convert {import} --fp8-format hybrid => --fp8-format has no use in convert
+convert {import} --device cuda => --device has no use in convert
+convert {import} --save-interval 3 => --save-interval has no use in convert
+convert {import} --hf-dtype float16 => --hf-dtype has no use with --from-hf
+convert {import} --bf16 => --lane bf16: a checkpoint stores weights as fp32
+convert {import} --attention-backend unfused => --attention-backend has no use without --check
+convert {import} --tokenizer-type HuggingFaceTokenizer --tokenizer-model {text} => is not valid JSON
+convert --from-hf {work}/absent --save {work}/x => cannot open|absent/config.json
+convert --from-hf {work}/deep --save {work}/x => config.json' is nested too deeply
+convert --from-hf {work}/bert --save {work}/x => model_type is "bert", but only gpt2
+convert --load {saved} --to-hf {hf} => is not empty|--overwrite
+convert --load {saved} --to-hf {text} => Not a directory
+convert {export} --save {work}/y => --save has no use without --from-hf
+convert {export} --fp64 => --lane has no use without --from-hf
+convert {export} --hf-dtype int8 => --hf-dtype expects one of float32
+convert {export} --seed 3 => --seed has no use in convert
+convert {export} --norm-epsilon 0.3 => of another model: norm_epsilon
+convert --load {work}/absent --to-hf {work}/x => holds no checkpoint
+convert --load {saved} --check {text} --hf-dtype float16 => --hf-dtype has no use without --to-hf
+preprocess => --input is required|--output-prefix is required|--tokenizer-type is missing
+preprocess --input {lines} --output-prefix {work}/corpus {bytes} => corpus_text_document.bin' exists|--overwrite
+preprocess --input {text} --output-prefix {work}/p {bytes} => line 1 of|not valid JSON
+preprocess --input {empty} --output-prefix {work}/p {bytes} => no text in them: nothing is written
+preprocess --input {lines} {work}/absent --output-prefix {work}/p {bytes} => cannot open|absent
+preprocess --input {work} --output-prefix {work}/p {bytes} => is a folder
+preprocess --input {lines} --output-prefix {work}/absent/p {bytes} => cannot create
+preprocess {tokens} {bytes} --workers 0 => --workers must be from 1 to 1024
+preprocess {tokens} {bytes} --log-interval 0 => --log-interval must be at least 1
+preprocess {tokens} {bytes} --json-keys title => there is no key 'title'
+preprocess {tokens} {bytes} --json-keys text text => the key 'text' is given twice
+preprocess {tokens} {bytes} --input-format text --json-keys text => --json-keys is for JSON Lines
+preprocess {tokens} {bytes} --input-format csv => --input-format expects one of jsonl
+preprocess {tokens} {bytes} --tokenizer-model {text} => --tokenizer-model has no effect without
+preprocess {tokens} {bytes} --vocab-file {text} => --vocab-file has no effect without
+preprocess {tokens} {bytes} --null-tokenizer-eod-id 3 => --null-tokenizer-eod-id has no effect without
+preprocess {tokens} {bytes} --num-layers 3 => --num-layers has no use in preprocess
+preprocess {tokens} {qwen} --vocab-size 99 => --vocab-size has no use with this tokenizer
+preprocess {tokens} --tokenizer-type GPT2BPETokenizer --vocab-file {text} => needs --vocab-file vocab.json and --merge-file
+preprocess {tokens} --tokenizer-type Gpt2BPETokenizer => did you mean GPT2BPETokenizer
+preprocess {tokens} --tokenizer-type NullTokenizer => NullTokenizer needs --vocab-size
+preprocess {tokens} --tokenizer-type NullTokenizer --vocab-size 0 => --vocab-size must be from 1
+preprocess {tokens} --tokenizer-type NullTokenizer --vocab-size 10 => 'one' is not an id below 10
+merge => --input is required|--output-prefix is required
+merge --input {work}/absent --output-prefix {work}/m => cannot open the folder
+merge --input {work}/bert --output-prefix {work}/m => holds no .bin and .idx pair
+merge --input {work}/pairs --output-prefix {data} => exists: give another --output-prefix, or add --overwrite
+merge --input {work}/pairs --output-prefix {work}/pairs/a --overwrite => is both an input and the output
+merge --input {work}/pairs --output-prefix {work}/absent/m => cannot create
+merge --input {work}/half --output-prefix {work}/m => every dataset needs both files
+merge --input {work}/pairs --output-prefix {work}/m --workers 3 => '--workers' is not an option
+inspect => name what to inspect
+inspect --num-layers 2 => --num-layers has no use without --schedule
+inspect --dataset {data}.bin => leave .bin out
+inspect --dataset {data} --verify --hash => --verify has no use without --checkpoint|--hash has no use without --checkpoint
+inspect --checkpoint {work}/absent => holds no checkpoint
+inspect --checkpoint {saved} --ckpt-step 4 => --ckpt-step 1
+inspect --checkpoint {saved}/iter_0000001 --ckpt-step 4 => name two checkpoints
+inspect --checkpoint {saved} --num-layers 3 => --num-layers has no use without --schedule
+inspect --schedule => The model needs --num-layers|--schedule needs --micro-batch-size
+inspect {schedule} --hidden-size 3 => --hidden-size has no use in inspect --schedule
+inspect {schedule} --tensor-model-parallel-size 2 => --tensor-model-parallel-size has no use in inspect --schedule
+inspect {schedule} --pipeline-model-parallel-size 3 => 4 of 4 layers
+bench => usage: isotron bench WHAT
+bench speed => usage: isotron bench WHAT
+bench train {bench} --steps 0 => --steps: from 1
+bench train {bench} --ranks 2 => leave out --ranks
+bench train {bench} --data-path {data} => --data-path has no use in bench train
+bench train {bench} --load {saved} => --load has no use in bench train
+bench ops --device gpu => --device expects one of cpu, cuda
+bench ops --seconds -1 => --seconds: at least 0
+bench ops --filter ( => --filter (
+docs now => 'now' does not belong to any option
+docs --num-layers 2 => '--num-layers' is not an option
+version --now => '--now' is not an option
+"""
+
+
+def prepare():
+    """Everything that the rows name."""
+    data = corpus()
+    for folder in ("deep", "bert", "pairs", "half"):
+        (WORK / folder).mkdir()
+    for name, content in {"empty": "", "lines": '{"text": "one two"}\n', "deep/config.json": "[" * 100000, "deep/tokenizer.json": "[" * 100000,
+                          "bert/config.json": '{"model_type": "bert"}', "good.list": "fp64\n", "typo.list": "# typo\ngpt2-tiny fp64\ngpt2-tyni fp64\n",
+                          "precision.list": "gpt2-tiny fp65\n", "option.list": "fp64 --rank 2\n", "unread.list": "fp64 --save x\n"}.items():
+        (WORK / name).write_text(content)
+    for name in "ab":
+        for kind in ("bin", "idx"):
+            shutil.copy(WORK / f"corpus_text_document.{kind}", WORK / "pairs" / f"{name}.{kind}")
+    shutil.copy(WORK / "pairs/a.bin", WORK / "half/a.bin")
+    shutil.copytree(ROOT / "tests/data/hf/qwen3-moe-windows", WORK / "hf")
+    isotron(*BASE, *data, "--exit-interval", 1, "--save", WORK / "saved")
+    isotron("convert", "--from-hf", WORK / "hf", "--save", WORK / "imported")
+    conf = f"--config {WORK}/run.conf"
+    return {"work": WORK, "root": ROOT, "data": WORK / "corpus_text_document", "conf": conf, "saved": WORK / "saved", "hf": WORK / "hf",
+            "run": f"{conf} --data-path {WORK}/corpus_text_document --split 100,0,0", "text": WORK / "corpus.txt", "empty": WORK / "empty",
+            "ask": f"--load {WORK}/saved --prompt hi", "case": ROOT / "golden/gpt2-tiny", "import": f"--from-hf {WORK}/hf --save {WORK}/x",
+            "export": f"--load {WORK}/saved --to-hf {WORK}/x", "lines": WORK / "lines", "bytes": "--tokenizer-type ByteLevelTokenizer",
+            "tokens": f"--input {WORK}/lines --output-prefix {WORK}/p",
+            "qwen": f"--tokenizer-type HuggingFaceTokenizer --tokenizer-model {ROOT}/tests/data/tokenizer/qwen2.json",
+            "schedule": "--schedule --num-layers 4 --micro-batch-size 1 --global-batch-size 4",
+            "bench": f"--config {ROOT}/golden/gpt2-tiny/run.conf --warmup 1 --no-alone"}
+
+
+def files():
+    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in WORK.rglob("*")}
+
+
+def check_rows(names):
+    before, count = files(), 0
+    for row in ROWS.strip().splitlines():
+        command, parts = row.split(" => ")
+        said = isotron(*command.format(**names).split(), expect=2)
+        for part in parts.split("|"):
+            assert part in said, f"'{part}' is missing in the message of: {command}\n{said}"
+        after = files()
+        changed = [str(path) for path in before.keys() | after.keys() if before.get(path) != after.get(path)]
+        assert not changed, f"{command} changed {changed}"
+        count += 1
+    assert count >= 100
+    print(f"{count} wrong command lines are refused")
+
+
+def check_shared_file():
+    """The options of other commands in a file are skipped; those of Megatron-LM that have no effect are noted by pretrain."""
+    (WORK / "shared.conf").write_text(CONF + "temperature = 0\ntokens-to-generate = 2\nrotary-base = 5\nwandb-project = x\n")
+    isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi", "--rotary-base", 5, expect=2)
+    (WORK / "shared.conf").write_text("temperature = 0\ntokens-to-generate = 2\nlr = 3\nsave-interval = 2\nwandb-project = x\n")
+    said = isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi")
+    assert "hi" in said and "wandb" not in said, said
+    isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi", "--lr", 3, expect=2)
+
+
+def check_help():
+    for command in "pretrain preprocess merge generate convert inspect parity docs".split():
+        said = isotron("help", command)
+        assert said == isotron(command, "--help") and f"\n\nexample: isotron {command}" in said, said
+    assert "--lr " not in isotron("generate", "--help") and "--prompt " in isotron("generate", "--help", "PROMPT")
+    found = isotron("help", "pretrain", "warm-up")
+    assert "--lr-warmup-fraction" in found and "--hidden-size" not in found and "usage" not in found, found
+    assert "No option has 'xyzzy'" in isotron("merge", "--help", "xyzzy")
+
+
+def check_overwrite():
+    words = "--input {0}/lines --output-prefix {0}/again --tokenizer-type ByteLevelTokenizer".format(WORK).split()
+    assert "1 documents, 1 sequences, 7 tokens" in isotron("preprocess", *words)
+    isotron("preprocess", *words, expect=2)
+    isotron("preprocess", *words, "--append-eod", "--overwrite")
+    assert "8 tokens" in isotron("inspect", "--dataset", WORK / "again_text_document")
+    isotron("merge", "--input", WORK / "pairs", "--output-prefix", WORK / "again_text_document", "--overwrite")
+    assert "8 tokens" not in isotron("inspect", "--dataset", WORK / "again_text_document")
+
+
+def check_interrupt():
+    """A signal ends preprocess at once, also while it waits for input, and it leaves no file."""
+    pipe, prefix = WORK / "pipe", WORK / "stopped"
+    os.mkfifo(pipe)
+    words = ["preprocess", "--input", pipe, "--output-prefix", prefix, *TOKENIZER]
+    run = subprocess.Popen([PROGRAM, *map(str, words)], stderr=subprocess.PIPE, text=True)
+    with open(pipe, "w") as writer:
+        writer.write('{"text": "one"}\n')
+        writer.flush()
+        until = time.time() + 20
+        while not list(WORK.glob("stopped*.tmp.*")) and time.time() < until:
+            time.sleep(0.01)
+        assert list(WORK.glob("stopped*.tmp.*")), "no unfinished file appears"
+        run.send_signal(signal.SIGINT)
+        said = run.communicate(timeout=20)[1]
+    assert run.returncode == -signal.SIGINT and "the unfinished files are removed" in said, (run.returncode, said)
+    assert not list(WORK.glob("stopped*")), list(WORK.glob("stopped*"))
+
+
+names = prepare()
+check_rows(names)
+check_shared_file()
+check_help()
+check_overwrite()
+check_interrupt()
