@@ -93,10 +93,15 @@ int command_plan(int argc, char **argv) {
               NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
     Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
-    if (!e.code && !args.help && s.config.use_checkpoint_args)
-        e = checkpoint_args(&s.config, s.arena, &args.notes);
+    Err loaded = ERR_OK;
+    if (!args.help && s.config.use_checkpoint_args) loaded = checkpoint_args(&s.config, s.arena, &args.notes);
     s.config.skip_train = true; /* a plan needs no --lr and no --train-iters */
-    if (!e.code && !args.help) check(&o, &s.config, &args), e = args_end(&args);
+    if (!args.help && !loaded.code) {
+        check(&o, &s.config, &args);
+        e = args_end(&args);
+    } else if (!e.code) {
+        e = loaded;
+    }
     int status;
     if (command_ready(&args, e, &status)) {
         e = setup_finish(&s);

@@ -5,7 +5,7 @@
 
 #include "train/trainer.h"
 
-enum { RANKS_MOST = 1 << 16, ZERO_MOST = 3 };
+enum { RANKS_MOST = 1 << 16, PIPELINE_MOST = 128, ZERO_MOST = 3 };
 
 typedef struct Candidate {
     int64_t ranks, tensor, pipeline, data;
@@ -29,6 +29,15 @@ static void set_zero(Config *c, int zero) {
     c->use_megatron_fsdp = true;
     c->data_parallel_sharding_strategy = zero == 2 ? SHARD_OPTIM_GRADS : SHARD_OPTIM_GRADS_PARAMS;
     c->given[OPTION_data_parallel_sharding_strategy] = 1;
+}
+
+static const RecomputeGranularity LEVELS[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
+enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };
+
+static int level_of(RecomputeGranularity g) {
+    int level = 0;
+    while (LEVELS[level] != g) level++;
+    return level;
 }
 
 static void set_recompute(Config *c, RecomputeGranularity level) {
@@ -116,18 +125,14 @@ static bool fits(Seeker *s, FoundLayout *f) {
     return true;
 }
 
-/* With as little as possible of ZeRO, then of recomputation, then of expert parallelism. */
+/* With as little as possible of recomputation, then of ZeRO, then of expert parallelism. */
 static bool find(Seeker *s, const Candidate *a, FoundLayout *out) {
-    static const RecomputeGranularity LEVELS[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
-    enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };
     const Config *c = s->config;
     const int given = trainer_layout(c, 0, (int)config_ranks(c)).data.stage,
               zero_most = a->data * c->context_parallel_size > 1 ? ZERO_MOST : given;
     const int64_t experts = i64_or(c->num_experts, 1);
-    int first = 0;
-    while (LEVELS[first] != c->recompute_granularity) first++;
-    for (int zero = given; zero <= zero_most; zero++)
-        for (int level = first; level < N_LEVELS; level++)
+    for (int level = level_of(c->recompute_granularity); level < N_LEVELS; level++)
+        for (int zero = given; zero <= zero_most; zero++)
             for (int64_t expert = 1; expert <= experts && expert <= a->ranks; expert *= 2) {
                 *out = (FoundLayout){.ranks = a->ranks,
                                      .tensor = a->tensor,
@@ -155,13 +160,29 @@ static Candidate *candidates(const Config *c, int64_t node, int64_t *n) {
     Candidate *list = NULL;
     *n = 0;
     for (int64_t tensor = 1; tensor <= node; tensor *= 2)
-        for (int64_t pipeline = 1; pipeline <= c->num_layers + 2; pipeline++)
+        for (int64_t pipeline = 1; pipeline <= c->num_layers + 2 && pipeline <= PIPELINE_MOST; pipeline++)
             for (int64_t data = 1; tensor * pipeline * context * data <= RANKS_MOST; data *= 2) {
                 list = mem_grow(list, (size_t)*n + 1, sizeof *list);
                 list[(*n)++] = (Candidate){tensor * pipeline * context * data, tensor, pipeline, data};
             }
     if (*n) qsort(list, (size_t)*n, sizeof *list, compare);
     return list;
+}
+
+/* Whether a is listed before b. */
+static bool is_better(const FoundLayout *a, const FoundLayout *b) {
+    if (a->ranks != b->ranks) return a->ranks < b->ranks;
+    if (a->recompute != b->recompute) return level_of(a->recompute) < level_of(b->recompute);
+    return a->zero != b->zero ? a->zero < b->zero : a->bubble < b->bubble;
+}
+
+/* Drops the last of too many. */
+static void insert(Search *s, const FoundLayout *f) {
+    int at = s->n;
+    for (; at && is_better(f, &s->found[at - 1]); at--)
+        if (at < SEARCH_MOST) s->found[at] = s->found[at - 1];
+    if (at < SEARCH_MOST) s->found[at] = *f;
+    if (s->n < SEARCH_MOST) s->n++;
 }
 
 Search plan_search(const Config *c, const Derived *d, const Device *target, size_t available, int64_t node) {
@@ -176,8 +197,11 @@ Search plan_search(const Config *c, const Derived *d, const Device *target, size
     Search out = {.n = 0};
     int64_t n;
     Candidate *list = candidates(c, node, &n);
-    for (int64_t i = 0; i < n && out.n < SEARCH_MOST; i++)
-        if (find(&s, &list[i], &out.found[out.n])) out.n++;
+    for (int64_t i = 0; i < n; i++) {
+        FoundLayout found;
+        if (out.n == SEARCH_MOST && list[i].ranks > out.found[SEARCH_MOST - 1].ranks) break;
+        if (find(&s, &list[i], &found)) insert(&out, &found);
+    }
     free(list);
     arena_free(arena);
     arena_free(s.arena);

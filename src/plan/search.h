@@ -17,8 +17,8 @@ typedef struct FoundLayout {
 } FoundLayout;
 
 typedef struct Search {
-    FoundLayout found[SEARCH_MOST]; /* ascending in ranks; of the same ranks, tensor and pipeline sizes the
-                                       one with the least sharding of data and recomputation */
+    FoundLayout found[SEARCH_MOST]; /* by ranks, recomputation, ZeRO and bubble, all ascending; one for each
+                                       choice of ranks, tensor and pipeline sizes */
     int n;
 } Search;
 
