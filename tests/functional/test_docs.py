@@ -118,7 +118,7 @@ def check_links(text):
         assert not anchor or anchor in titles, f"{PAGE}: {path.name} has no heading #{anchor}"
 
 
-PAGE = (ROOT / sys.argv[2]).resolve()
+PAGE = (ROOT / OPTIONS.pop()).resolve()
 text = PAGE.read_text()
 check_links(text)
 wanted, not_run = [], []
