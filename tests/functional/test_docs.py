@@ -118,9 +118,12 @@ def check_links(text):
         assert not anchor or anchor in titles, f"{PAGE}: {path.name} has no heading #{anchor}"
 
 
-PAGE = (ROOT / sys.argv[2]).resolve()
+PAGE = (ROOT / OPTIONS.pop()).resolve()
 text = PAGE.read_text()
 check_links(text)
+if PAGE == ROOT / "docs/README.md":
+    missing = [path for path in sorted(PAGE.parent.rglob("*.md")) if path != PAGE and f"({path.relative_to(PAGE.parent)})" not in text]
+    assert not missing, f"{PAGE} does not list {missing}"
 wanted, not_run = [], []
 for language, body, comment in blocks(text):
     if not is_of_commands(language, body):
