@@ -367,8 +367,8 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     Str text = {0};
     memory_plan_describe(p, &text);
     if (l->is_printer)
-        printf("memory%s: %s; %s are available\n", l->comm ? " of rank 0" : "", text.s,
-               bytes_text((double)have).s);
+        banner_line("memory", "%s%s; %s are available", l->comm ? "rank 0: " : "", text.s,
+                    bytes_text((double)have).s);
     str_free(&text);
     return memory_plan_check(&together, have);
 }
