@@ -44,7 +44,7 @@ static Err check_prompts(const Derived *c, const Prompt *prompts, int64_t n, con
     return ERR_OK;
 }
 
-/* What grows with the prompts and the new tokens; the logits of the prompts are all there at once. */
+/* The memory that grows with the prompts and the new tokens. The logits of all prompt tokens exist at once. */
 static Err check_memory(const Session *s) {
     const double cache = model_cache_bytes(s->model, s->context->dtype, s->capacity, s->n),
                  logits = (double)s->n * (double)s->longest * (double)s->model->derived->padded_vocab_size *

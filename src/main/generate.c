@@ -72,7 +72,7 @@ static Err find_stop(const Job *j, int64_t sample, const int32_t *tokens, int64_
     return ERR_OK;
 }
 
-/* True as soon as one of --stop stands in the text that was generated. */
+/* True as soon as the generated text contains one of --stop. */
 static bool stop(void *arg, int64_t sample, const int32_t *tokens, int64_t n) {
     const Job *j = arg;
     char *text;
