@@ -44,6 +44,20 @@ static Err check_prompts(const Derived *c, const Prompt *prompts, int64_t n, con
     return ERR_OK;
 }
 
+/* The memory that grows with the prompts and the new tokens. The logits of all prompt tokens exist at once. */
+static Err check_memory(const Session *s) {
+    const double cache = model_cache_bytes(s->model, s->context->dtype, s->capacity, s->n),
+                 logits = (double)s->n * (double)s->longest * (double)s->model->derived->padded_vocab_size *
+                          (double)dtype_size(s->context->dtype),
+                 have = (double)device_memory_available(s->context->device);
+    if (cache + logits <= have) return ERR_OK;
+    return err_user("the KV cache of %lld sequences of %lld tokens takes %s and the logits of the prompts "
+                    "take %s, but %s "
+                    "are available; lower --tokens-to-generate, or give fewer or shorter prompts at a time",
+                    (long long)s->n, (long long)s->capacity, bytes_text(cache).s, bytes_text(logits).s,
+                    bytes_text(have).s);
+}
+
 static void open_session(Session *s) {
     Device *d = s->context->device;
     s->cache = model_cache_new(s->model, s->context->dtype, s->capacity, s->n);
@@ -157,6 +171,7 @@ Err generate(const Model *m, const RunContext *context, const Prompt *prompts, i
     Session s = {.model = m, .context = context, .options = o, .n = n, .out = out};
     ERR_RETURN(check_prompts(m->derived, prompts, n, o, &s.longest));
     s.capacity = s.longest + o->max_new_tokens;
+    ERR_RETURN(check_memory(&s));
     for (int64_t b = 0; b < n; b++) {
         int64_t room = prompts[b].n + o->max_new_tokens;
         out[b] = (Generated){.n = prompts[b].n, .n_prompt = prompts[b].n};

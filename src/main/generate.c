@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "infer/generate.h"
 #include "main/command.h"
@@ -25,10 +26,22 @@ static Err add_prompt(Job *j, const char *text, size_t length) {
     return ERR_OK;
 }
 
+/* All of standard input, without a newline at its end. */
+static Err read_stdin(Job *j) {
+    Str text = {0};
+    Err e = file_read("/dev/stdin", &text);
+    if (!e.code)
+        e = add_prompt(j, text.s, text.len && text.s[text.len - 1] == '\n' ? text.len - 1 : text.len);
+    str_free(&text);
+    return e;
+}
+
 static Err read_prompts(Job *j) {
     const Config *c = &j->setup.config;
-    for (int64_t i = 0; i < c->prompt.count; i++)
-        ERR_RETURN(add_prompt(j, c->prompt.at[i], strlen(c->prompt.at[i])));
+    for (int64_t i = 0; i < c->prompt.count; i++) {
+        const char *prompt = c->prompt.at[i];
+        ERR_RETURN(strcmp(prompt, "-") ? add_prompt(j, prompt, strlen(prompt)) : read_stdin(j));
+    }
     if (!c->prompts_file) return ERR_OK;
     Str text = {0};
     Err e = file_read(c->prompts_file, &text);
@@ -44,40 +57,68 @@ static Err read_prompts(Job *j) {
 
 /* ---- stop texts ---- */
 
-/* True as soon as one of --stop stands in the text that was generated. */
+/* The tokens that were generated as text (*text is the caller's to free), and how many of its bytes stand before
+ * the first of --stop; -1: none is there. */
+static Err find_stop(const Job *j, int64_t sample, const int32_t *tokens, int64_t n, char **text,
+                     size_t *bytes, int64_t *before) {
+    const TextList *stop = &j->setup.config.stop;
+    const int64_t skip = j->prompts[sample].n;
+    *before = -1;
+    ERR_RETURN(tokenizer_decode(j->setup.tokenizer, tokens + skip, (size_t)(n - skip), text, bytes));
+    for (int64_t i = 0; i < stop->count; i++) {
+        const char *at = memmem(*text, *bytes, stop->at[i], strlen(stop->at[i]));
+        if (at && (*before < 0 || at - *text < *before)) *before = at - *text;
+    }
+    return ERR_OK;
+}
+
+/* True as soon as the generated text contains one of --stop. */
 static bool stop(void *arg, int64_t sample, const int32_t *tokens, int64_t n) {
     const Job *j = arg;
-    const Config *c = &j->setup.config;
-    int64_t skip = j->prompts[sample].n;
     char *text;
     size_t bytes;
-    if (!c->stop.count ||
-        tokenizer_decode(j->setup.tokenizer, tokens + skip, (size_t)(n - skip), &text, &bytes).code)
+    int64_t before;
+    if (!j->setup.config.stop.count || find_stop(j, sample, tokens, n, &text, &bytes, &before).code)
         return false;
-    bool found = false;
-    for (int64_t i = 0; i < c->stop.count; i++) found |= strstr(text, c->stop.at[i]) != NULL;
     free(text);
-    return found;
+    return before >= 0;
 }
 
 /* ---- output ---- */
 
+/* The last token may go beyond the text that stopped it. */
+static Err print_text(const Job *j, int64_t i) {
+    const Generated *g = &j->out[i];
+    char *text, *generated;
+    size_t bytes, own;
+    int64_t before;
+    ERR_RETURN(find_stop(j, i, g->tokens, g->n, &generated, &own, &before));
+    free(generated);
+    ERR_RETURN(tokenizer_decode(j->setup.tokenizer, g->tokens, (size_t)g->n, &text, &bytes));
+    fwrite(text, 1, before < 0 ? bytes : bytes - (own - (size_t)before), stdout);
+    putchar('\n');
+    free(text);
+    return ERR_OK;
+}
+
 static Err print(const Job *j) {
     for (int64_t i = 0; i < j->n; i++) {
         const Generated *g = &j->out[i];
-        char *text;
-        size_t bytes;
-        ERR_RETURN(tokenizer_decode(j->setup.tokenizer, g->tokens, (size_t)g->n, &text, &bytes));
         if (j->n > 1) printf("%s--- %lld\n", i ? "\n" : "", (long long)i + 1);
-        fwrite(text, 1, bytes, stdout);
-        putchar('\n');
-        free(text);
+        ERR_RETURN(print_text(j, i));
         if (!j->setup.config.logprobs) continue;
         for (int64_t k = 1; k < g->n; k++)
             printf("%s %lld\t%d\t%.9g\n", k < g->n_prompt ? "prompt" : "new", (long long)k, g->tokens[k],
                    g->logprobs[k - 1]);
     }
     return ERR_OK;
+}
+
+static void tell_speed(const Job *j, int64_t ns) {
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < j->n; i++) tokens += j->out[i].n - j->out[i].n_prompt;
+    fprintf(stderr, "  generated %lld tokens in %.2f s: %.1f tokens/s\n", (long long)tokens,
+            1e-9 * (double)ns, 1e9 * (double)tokens / (double)ns);
 }
 
 static Err generate_run(Job *j) {
@@ -97,8 +138,11 @@ static Err generate_run(Job *j) {
         .stop_arg = j,
     };
     j->out = mem_zero((size_t)j->n, sizeof *j->out);
+    const int64_t start = clock_ns();
     Err e = generate(r->model, &r->context, j->prompts, j->n, &options, j->out);
+    const int64_t ns = clock_ns() - start;
     if (!e.code) e = print(j);
+    if (!e.code) tell_speed(j, ns);
     trainer_free(r);
     return e;
 }

@@ -131,15 +131,29 @@ static const void *branch_spec(const LayerSpec *l, BranchId kind) {
     return NULL;
 }
 
+/* Keys or values of a layer, without memory; ndim 0: it has no attention. */
+static Tensor cache_tensor(const StackSpec *s, int64_t layer, DType dtype, int64_t capacity, int64_t b) {
+    const AttentionSpec *a = branch_spec(&s->layer[layer], BRANCH_attention);
+    return a ? tensor_make(NULL, dtype, 5, (int64_t[]){capacity, b, a->groups, 1, a->head_dim}) : (Tensor){0};
+}
+
+double model_cache_bytes(const Model *m, DType dtype, int64_t capacity, int64_t b) {
+    const StackSpec *s = &m->plan.stack[m->plan.n_stacks - 1];
+    double bytes = 0;
+    for (int64_t i = 0; i < s->n; i++) {
+        const Tensor position = cache_tensor(s, i, dtype, 1, 1);
+        if (position.ndim) bytes += 2 * (double)tensor_bytes(&position) * (double)capacity * (double)b;
+    }
+    return bytes;
+}
+
 KvCache model_cache_new(const Model *m, DType dtype, int64_t capacity, int64_t b) {
     const StackSpec *s = &m->plan.stack[m->plan.n_stacks - 1];
     KvCache cache = {.k = mem_zero(2 * (size_t)s->n, sizeof *cache.k)};
     cache.v = cache.k + s->n;
     for (int64_t i = 0; i < 2 * s->n; i++) {
-        const AttentionSpec *a = branch_spec(&s->layer[i % s->n], BRANCH_attention);
-        if (!a) continue;
-        cache.k[i] = tensor_make(NULL, dtype, 5, (int64_t[]){capacity, b, a->groups, 1, a->head_dim});
-        cache.bytes += tensor_bytes(&cache.k[i]);
+        cache.k[i] = cache_tensor(s, i % s->n, dtype, capacity, b);
+        if (cache.k[i].ndim) cache.bytes += tensor_bytes(&cache.k[i]);
     }
     char *at = cache.block = device_alloc(m->device, cache.bytes, "KV cache");
     for (int64_t i = 0; i < 2 * s->n; i++) {

@@ -101,6 +101,7 @@ SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);
 
 /* Keys and values of all layers for `capacity` positions of b samples; {0} if there is no attention. */
 KvCache model_cache_new(const Model *, DType, int64_t capacity, int64_t b);
+double model_cache_bytes(const Model *, DType, int64_t capacity, int64_t b);
 void model_cache_free(const Model *, KvCache *);
 
 /* A router's loss (a RouterLoss): its coefficient; and its mean over the layers with experts, summed over the

@@ -9,7 +9,7 @@
 void banner_print(const Config *, const Derived *, int64_t parameters);
 /* Where the samples of each split come from. */
 void banner_print_data(const Config *, const Derived *, const Data *);
-/* A line of it: the name in a column of its own. */
+/* One line; names and texts are columns. */
 void banner_line(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

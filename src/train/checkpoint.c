@@ -230,8 +230,8 @@ bool checkpoint_saves_where_it_loads(const Config *c) {
     return same;
 }
 
-/* A continued run keeps these too, but weights alone do not depend on them (a table of positions does, and
- * its shape says so). */
+/* A continued run keeps these too, but weights alone do not depend on them. A table of positions does; loading
+ * compares its shape. */
 static bool concerns_weights(const char *key) {
     static const char *const APART[] = {"seq_length",        "max_position_embeddings",      "hidden_dropout",
                                         "attention_dropout", "make_vocab_size_divisible_by", "hf_model_type"};
@@ -317,7 +317,7 @@ static void tell_loaded(const Trainer *r, const Ckpt *ckpt, const Source *s, boo
     str_free(&notes);
 }
 
-/* What it tells goes `to`. */
+/* Prints to `to`. */
 static Err checkpoint_load(Trainer *r, bool weights_only, FILE *to, bool *loaded) {
     Source s;
     *loaded = false;

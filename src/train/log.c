@@ -31,7 +31,7 @@ struct TrainLog {
 
     bool printed;        /* the first step of the process has been printed */
     bool live;           /* standard error is a terminal, which gets a status line between the others */
-    bool status_shown;   /* it stands there now */
+    bool status_shown;   /* it is visible now */
     int64_t status_time; /* when it was written, clock_ns */
     Str text;
 };
@@ -86,7 +86,7 @@ void train_log_close(TrainLog *log) {
     free(log);
 }
 
-/* What one step or one interval measured, ready to print; FLOPs of a rank. */
+/* Measured values of a step or an interval, ready to print; FLOPs are those of a rank. */
 typedef struct Rates {
     double seconds, tokens_per_second, tflops;
 } Rates;
@@ -140,7 +140,7 @@ static void print_megatron_line(const TrainLog *log, const Trainer *r, const Ste
            clock_text(seconds_left(log, r), text));
 }
 
-/* Of the steps since the last line; the loss is that of none if each was skipped. */
+/* Means over the steps since the last line; no loss if each was skipped. */
 static void short_line(const TrainLog *log, const Trainer *r, Str *out) {
     char left[32];
     const Rates rate = rates(r, log->samples, log->ns);

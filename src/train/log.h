@@ -1,6 +1,6 @@
-/* What a run tells while it runs: Megatron-LM's log line (training.py training_log) on standard output or a short
- * one, JSON records in --log-jsonl, TensorBoard scalars, progress.txt. If standard error is a terminal, a status
- * line stands there between the lines. */
+/* The output of a run: log lines on standard output, Megatron-LM's (training.py training_log) or short ones; JSON
+ * records in --log-jsonl; TensorBoard scalars; progress.txt. If standard error is a terminal, a status line shows
+ * the step between log lines. */
 #ifndef ISOTRON_TRAIN_LOG_H
 #define ISOTRON_TRAIN_LOG_H
 

@@ -22,7 +22,7 @@
 #include "train/launch.h"
 #include "train/stop_signals.h"
 
-/* Of this process, for all its ranks. */
+/* One for a process, shared by all its ranks. */
 typedef struct Session {
     const Config *config;
     const Derived *derived;
@@ -43,7 +43,7 @@ typedef struct Loop {
     Device *device;  /* until the run has it */
     Trainer *run;
     Prefetch *train, *valid; /* NULL until first used */
-    TrainLog *log;           /* NULL on ranks that do not speak */
+    TrainLog *log;           /* NULL unless is_printer */
     Timers timers;
     Arena *step; /* the batches of a step */
     int64_t saved_iteration;
@@ -127,12 +127,12 @@ static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **ou
     return ERR_OK;
 }
 
-/* Of this data-parallel rank, in a global batch of so many samples. */
+/* How many a data-parallel rank has of a global batch of so many samples. */
 static int64_t microbatches(const Loop *l, int64_t samples) {
     return samples / (l->derived->micro_batch_size * l->derived->data_parallel_size);
 }
 
-/* What this rank holds of it, in the memory of the step. */
+/* This rank's part of it, in the memory of the step. */
 static Err next_batch(Loop *l, Prefetch *stream, Batch *batch) {
     const Mesh *mesh = &l->run->layout.mesh;
     const Batch *whole;
@@ -145,7 +145,7 @@ static Err next_batch(Loop *l, Prefetch *stream, Batch *batch) {
     return e;
 }
 
-/* The rank that speaks may fail to write a log: then all stop. */
+/* The rank that prints may fail to write a log: then all stop. */
 static Err say(Loop *l, Err e) { return comm_agree(l->comm, e); }
 
 /* ---- reasons to stop ---- */
@@ -156,7 +156,7 @@ static int64_t minutes(const Loop *l) {
     return (clock_ns() - l->session->start_ns) / (INT64_C(60) * 1000000000);
 }
 
-/* What one rank sees, the others are told: a signal may reach any of the processes. */
+/* The ranks share what they have seen, because a signal may reach any of the processes. */
 static const char *reason_to_exit(Loop *l, bool after_step) {
     enum { INTERRUPT, SIGNAL, DURATION, REASONS };
     const Config *c = l->config;
@@ -367,8 +367,8 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     Str text = {0};
     memory_plan_describe(p, &text);
     if (l->is_printer)
-        printf("memory%s: %s; %s are available\n", l->comm ? " of rank 0" : "", text.s,
-               bytes_text((double)have).s);
+        banner_line("memory", "%s%s; %s are available", l->comm ? "rank 0: " : "", text.s,
+                    bytes_text((double)have).s);
     str_free(&text);
     return memory_plan_check(&together, have);
 }

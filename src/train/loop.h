@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "config/config.h"
 
-/* What the tokenizer says about the data; -1: there is no such token. */
+/* Facts of the tokenizer that the data needs; -1: there is no such token. */
 typedef struct TokenFacts {
     int64_t eod, pad;
     const char *tokenizer_json; /* identifies the tokenizer in the names of the index cache; NULL: none */

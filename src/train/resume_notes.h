@@ -1,4 +1,4 @@
-/* What a continued run does otherwise than the run that saved the checkpoint. */
+/* Differences between a continued run and the run that saved the checkpoint. */
 #ifndef ISOTRON_TRAIN_RESUME_NOTES_H
 #define ISOTRON_TRAIN_RESUME_NOTES_H
 

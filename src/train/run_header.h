@@ -1,4 +1,4 @@
-/* What a run is, as the first record of its log. */
+/* The first record of a log: the facts of the run. */
 #ifndef ISOTRON_TRAIN_RUN_HEADER_H
 #define ISOTRON_TRAIN_RUN_HEADER_H
 

@@ -58,8 +58,8 @@ print("a second signal ends the process")
 
 # An evaluation of minutes stops, and what was trained is saved.
 folder = WORK / "evaluation"
-split = [*data[:-1], "80,20,0", "--eval-iters", 100000, "--eval-interval", 2]
-process = start(*BASE[1:], *split, "--save", folder, *LONG)
+split = [*data[:-1], "80,20,0", "--eval-iters", 20000, "--eval-interval", 2, "--train-iters", 4]
+process = start(*BASE[1:], *split, "--save", folder)
 wait_for(process, "iteration        2/")
 time.sleep(0.2)
 process.send_signal(signal.SIGINT)

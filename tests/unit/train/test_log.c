@@ -159,6 +159,25 @@ static void skipped_and_nan_steps_are_counted_not_averaged(void **state) {
     setup_free(s);
 }
 
+static void throughput_is_that_of_a_gpu(void **state) {
+    (void)state;
+    Setup *s = setup_new("--log-interval 1 --global-batch-size 4 --log-throughput");
+    Trainer run = run_of(s);
+    TrainLog *log;
+    Times times = {0};
+    Capture c;
+    Str out = {0};
+    s->config.device = ON_CUDA;
+    assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
+    capture_begin(&c);
+    step(log, &run, report(10), &times);
+    capture_end(&c, &out);
+    train_log_close(log);
+    expect_match(" throughput per GPU \\(TFLOP/s/GPU\\): 0\\.0 \\|", out.s);
+    str_free(&out);
+    setup_free(s);
+}
+
 /* Megatron-LM core/timers.py: (name + ' ').ljust(48, '.'), two decimals; level 2 is left out, and so are
  * ranks that have not run a timer */
 static void timers_are_padded_and_averaged(void **state) {
@@ -396,6 +415,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(log_line_is_megatrons),
         cmocka_unit_test(skipped_and_nan_steps_are_counted_not_averaged),
+        cmocka_unit_test(throughput_is_that_of_a_gpu),
         cmocka_unit_test(timers_are_padded_and_averaged),
         cmocka_unit_test(every_rank_gets_the_times_of_all),
         cmocka_unit_test(timers_follow_the_line_when_asked_for),

@@ -1,0 +1,35 @@
+"""generate prints text and nothing else to standard output, ends it before a stop, reads standard input, and refuses what does not fit."""
+import re
+
+from harness import *
+
+data = corpus()
+saved = WORK / "saved"
+pretrain(data, saved, "--max-position-embeddings", 2**30, "--position-embedding-type", "none")
+
+
+def generate(*words, stdin="", status=0):
+    """-> standard output, standard error"""
+    words = [PROGRAM, "generate", "--load", saved, "--temperature", 0, *words, *OPTIONS]
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, errors="replace", input=stdin)
+    assert done.returncode == status, (words, done)
+    return done.stdout, done.stderr
+
+
+LENGTH = ["--tokens-to-generate", 24]
+whole, told = generate("--prompt", "The ", *LENGTH)
+assert whole.startswith("The ") and whole.count("\n") == whole[4:-1].count("\n") + 1, whole
+assert "successfully loaded" in told and re.search(r"generated 24 tokens in \d+\.\d\d s: [\d.]+ tokens/s", told), told
+assert generate("--prompt", "-", *LENGTH, stdin="The \n")[0] == whole
+
+# The text ends before the first of the stops, although tokens go on behind it: one token of this tokenizer is one byte, so a stop of
+# two bytes ends in the middle.
+new = whole[4:-1]
+stops = [new[5:7], new[12:14]]
+at = min(new.index(s) for s in stops)
+assert generate("--prompt", "The ", *LENGTH, "--stop", *stops)[0] == "The " + new[:at] + "\n", (new, stops)
+assert generate("--prompt", "The ", *LENGTH, "--stop", "no such text")[0] == whole
+
+out, told = generate("--prompt", "a", "--tokens-to-generate", 10**9, status=2)
+assert not out and re.search(r"the KV cache of 1 sequences of 1000000001 tokens takes \d+\.\d GiB", told) and "available" in told, told
+print("generate prints text")
