@@ -86,7 +86,7 @@ static void what_has_no_effect_is_noted(void **state) {
     done(&p);
 }
 
-/* Each option of Megatron-LM stands in one row of one table, and each value too. */
+/* Each option of Megatron-LM is one row of one table, and each value too. */
 static void megatrons_table_has_everything_once(void **state) {
     (void)state;
     Arena *arena = arena_new();
