@@ -7,9 +7,9 @@ typedef enum Whose { MEGATRON, OURS } Whose;
 
 /* A boolean that is given as its default asks for nothing. */
 static bool asks(const Config *c, int option) {
-    const Arg *row = &CONFIG_ROWS[option];
-    const bool value = *(const bool *)config_value(c, option);
-    return row->type == ARG_FLAG ? value : row->type == ARG_OFF ? !value : true;
+    const ArgType type = CONFIG_ROWS[option].type;
+    const void *value = config_value(c, option);
+    return (type != ARG_FLAG && type != ARG_OFF) || *(const bool *)value == (type == ARG_FLAG);
 }
 
 static void unused(const Config *c, int option, Whose whose, const char *without, bool strict, Args *args) {

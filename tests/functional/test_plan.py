@@ -35,7 +35,7 @@ for layout in ([], ["--bf16", "--ranks", 4, "--use-distributed-optimizer"],
     said = plan(*CONFIG, *layout)
     rank = said["plan"]["memory"][0]
     parts = {**rank["bytes"], "total": rank["total"]}
-    planned = ": " + ", ".join(f"{name} {text(n)}" for name, n in parts.items() if n)
+    planned = ", ".join(f"{name} {text(n)}" for name, n in parts.items() if n)
     assert planned in ran, f"{layout}:\n{planned}\n{ran}"
     assert (planned in said["printed"]) == (said["plan"]["largest"] == 0), said["printed"]
 
