@@ -92,17 +92,21 @@ static void megatron(Str *out) {
 }
 
 void config_options_md(Str *out) {
-    str_puts(out, "# Options\n\n"
-                  "Look up here every option, its default, its range and its meaning.\n"
-                  "`isotron docs` prints this file from `src/config/options.def` and `megatron.def`, and "
-                  "`tools/gen_docs` writes it.\n\n"
-                  "Spellings, defaults and meanings are Megatron-LM's. On the command line an option is "
-                  "`--name value`.\nIn a file for `--config` it is a line `name = value`, and a flag is "
-                  "`name = true`; the command line overrides the file.\n`none` means that the option is not "
-                  "given.\n\n"
-                  "An option of class ARCH changes the model's function or shapes, and checkpoints store it. "
-                  "NUMERIC changes the\nrounding, LAYOUT how the work is split and placed, RUN everything "
-                  "else.\n");
+    str_puts(out,
+             "# Options\n\n"
+             "Look up here every option, its default, its range and its meaning.\n"
+             "`isotron docs` prints this file from `src/config/options.def` and `megatron.def`, and "
+             "`tools/gen_docs` writes it.\n\n"
+             "Spellings, defaults and meanings are Megatron-LM's. On the command line an option is "
+             "`--name value`.\nIn a file for `--config` it is a line `name = value`, and a flag is "
+             "`name = true`; the command line overrides the file.\n`none` means that the option is not "
+             "given.\n\n"
+             "Each command reads some of these options; `isotron COMMAND --help` lists them. Every other one "
+             "is an error on\nits command line. In a file it is skipped, so that commands can share a "
+             "file.\n\n"
+             "An option of class ARCH changes the model's function or shapes, and checkpoints store it. "
+             "NUMERIC changes the\nrounding, LAYOUT how the work is split and placed, RUN everything "
+             "else.\n");
     for (int i = 0; i < OPTIONS; i++) {
         if (CONFIG_ROWS[i].type == ARG_GROUP)
             str_printf(out,

@@ -15,10 +15,10 @@ static bool asks(const Config *c, int option) {
 static void unused(const Config *c, int option, Whose whose, const char *without, bool strict, Args *args) {
     const Arg *row = &CONFIG_ROWS[option];
     const int name = (int)arg_name_len(row);
-    if (!c->given[option] || !asks(c, option)) return;
-    if (c->given[option] == args->line && (strict || whose == OURS))
+    if (!args->line || c->given[option] != args->line || !asks(c, option)) return;
+    if (strict || whose == OURS)
         args_problem(args, "--%.*s has no effect without %s: leave it out.", name, row->names, without);
-    else if (!strict)
+    else
         args_note(args, "--%.*s has no effect without %s.", name, row->names, without);
 }
 

@@ -307,7 +307,7 @@ def together(name, key, *runs):
     faults(name, runs[:-1], runs[-1], check)
 
 
-together("dataset", "*.idx", *(preprocess(text, WORK / "dataset/corpus") for text in ("corpus.txt", "other.txt")))
+together("dataset", "*.idx", *([*preprocess(text, WORK / "dataset/corpus"), "--overwrite"] for text in ("corpus.txt", "other.txt")))
 for text in ("corpus", "other"):
     (WORK / text).mkdir()
     isotron(*preprocess(f"{text}.txt", WORK / text / "part"))
