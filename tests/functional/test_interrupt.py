@@ -13,7 +13,9 @@ pretrain(data, straight, *LONG)
 
 
 def start(*words):
-    return subprocess.Popen([PROGRAM, "pretrain", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([PROGRAM, "pretrain", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    atexit.register(process.kill)
+    return process
 
 
 def wait_for(process, text):
@@ -53,7 +55,7 @@ time.sleep(0.2)  # the second step has begun
 process.send_signal(signal.SIGINT)
 assert "SIGINT: stopping after this step" in process.stderr.readline() and process.poll() is None
 process.send_signal(signal.SIGINT)
-assert process.wait(timeout=10) == -signal.SIGINT and "at once" in process.stderr.read() and not list(folder.glob("iter_*"))
+assert process.wait(timeout=60) == -signal.SIGINT and "at once" in process.stderr.read() and not list(folder.glob("iter_*"))
 print("a second signal ends the process")
 
 # An evaluation of minutes stops, and what was trained is saved.
@@ -63,6 +65,6 @@ process = start(*BASE[1:], *split, "--save", folder)
 wait_for(process, "iteration        2/")
 time.sleep(0.2)
 process.send_signal(signal.SIGINT)
-out, err = process.communicate(timeout=10)
+out, err = process.communicate(timeout=60)
 assert process.returncode == 130 and "validation loss" not in out and [p.name for p in folder.glob("iter_*")] == ["iter_0000002"], (out, err)
 print("an evaluation stops")

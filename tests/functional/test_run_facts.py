@@ -42,6 +42,7 @@ assert shown("validation", isotron(*BASE, *data, "--train-iters", 3)) == "none, 
 with open(WORK / "out", "w") as file:
     words = [*BASE, *data, "--global-batch-size", 80000, "--train-iters", 3]
     process = subprocess.Popen([PROGRAM, *map(str, words)], stdout=file)
+    atexit.register(process.kill)
 end = time.monotonic() + 20
 while "training:" not in (said := (WORK / "out").read_text()) and time.monotonic() < end:
     time.sleep(0.05)
