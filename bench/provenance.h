@@ -2,6 +2,8 @@
 #ifndef ISOTRON_BENCH_PROVENANCE_H
 #define ISOTRON_BENCH_PROVENANCE_H
 
+#include "base/machine.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -19,7 +21,7 @@ typedef enum ProvenanceFact {
 } ProvenanceFact;
 
 typedef struct Provenance {
-    char text[FACTS][160];
+    char text[FACTS][MACHINE_TEXT];
 } Provenance;
 
 extern const char *const PROVENANCE_NAMES[FACTS];

@@ -40,18 +40,6 @@ static void judge_exact(const Case *c, const Trace *x, const Shared *shared, Cel
     r->oracle.rows = *shared->exact;
 }
 
-static void judge_layers(const Case *c, const Trace *x, const Trace *y, CellResult *r) {
-    for (int64_t i = 0; i < c->map.count; i++) {
-        const int layer = compare_layer(c->map.tensors[i].name);
-        const int64_t at = c->at[i], n = case_count(&c->map.tensors[i]);
-        double *worst = &r->layer_error[layer >= 0 && layer < CELL_LAYERS ? layer : CELL_LAYERS], squares = 0;
-        for (int64_t k = 0; k < n; k++) squares += y->gradients[at + k] * y->gradients[at + k];
-        const double d = norm_of_difference(x->gradients + at, y->gradients + at, n),
-                     e = squares > 0 ? d / sqrt(squares) : 0;
-        if (e > *worst) *worst = e;
-    }
-}
-
 /* Judges a lane by parity's bounds. */
 static Err judge_by_noise(const Case *c, Lane lane, const Trace *x, const Trace *reference,
                           const Shared *shared, ParityReport *report) {
@@ -78,7 +66,6 @@ Err cell_judge(const Case *c, const Config *config, const Derived *derived, cons
         ERR_RETURN(judge_by_noise(c, lane, ours, one, shared, &same));
         r->one_rank = same.rows;
     }
-    judge_layers(c, ours, one, r);
     r->pass = is_finite(c, ours) && report_passes(&r->oracle.rows) && report_passes(&r->one_rank);
     return ERR_OK;
 }
@@ -92,6 +79,21 @@ const Row *cell_worst(const CellResult *r) {
             if (!worst || !(row_excess(row) <= row_excess(worst))) worst = row;
         }
     return worst;
+}
+
+double cell_layer(const CellResult *r, int layer) {
+    const Report *const reports[] = {&r->oracle.rows, &r->one_rank};
+    double largest = 0;
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < reports[k]->n; i++) largest = fmax(largest, reports[k]->row[i].layer[layer]);
+    return largest;
+}
+
+double cell_power(const CellResult *r) {
+    const Report *rows = &r->oracle.rows;
+    for (int i = 0; i < rows->n; i++)
+        if (!strcmp(rows->row[i].quantity, PRECISION_POWER)) return rows->row[i].error.relative;
+    return NAN;
 }
 
 /* ---- names ---- */

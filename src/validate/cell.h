@@ -13,7 +13,7 @@
 #include "validate/localise.h"
 #include "validate/parity.h"
 
-enum { LANES = LANE_EXACT + 1, CELL_LAYERS = 32 };
+enum { LANES = LANE_EXACT + 1 };
 
 /* One-rank runs that the cells of a case share. */
 typedef struct Shared {
@@ -26,11 +26,9 @@ typedef struct Shared {
 typedef struct CellResult {
     bool pass;
     ParityReport oracle;
-    Report one_rank;                     /* errors relative to the one-rank run */
-    double ratio;                        /* R of gradients (precision.h); NaN: not in this lane */
-    double layer_error[CELL_LAYERS + 1]; /* largest relative error of the layer's gradients against one rank;
-                                            the last is for tensors outside of layers */
-    Finding finding;                     /* for a cell that fails in fp64 or exact */
+    Report one_rank; /* errors relative to the one-rank run */
+    double ratio;    /* R of gradients (precision.h); NaN: not in this lane */
+    Finding finding; /* for a cell that fails in fp64 or exact */
 } CellResult;
 
 /* Judges `ours`, the run of the cell. The result may be in shared memory. */
@@ -38,6 +36,11 @@ Err cell_judge(const Case *, const Config *, const Derived *, const Trace *ours,
                CellResult *);
 /* The row with the largest ratio of error to bound; NULL: no rows. */
 const Row *cell_worst(const CellResult *);
+/* The largest ratio of error to bound in a layer: an index of Row.layer. */
+double cell_layer(const CellResult *, int layer);
+/* The smallest relative error of a layer's gradients that the verdict would have refused (precision.h); NaN where
+ * that is not measured. */
+double cell_power(const CellResult *);
 
 /* The non-default options about ranks and schedules, as in "tp2 sp pp2 zero1"; else "one rank". */
 void cell_layout(const Config *, const Derived *, Str *out);

@@ -208,42 +208,17 @@ static Err compare_tensors(Comparison *c) {
 
 /* ---- options and progress ---- */
 
-typedef void JsonDifference(Comparison *, const char *key, const char *a, const char *b);
-
-static void each_key(Comparison *c, const json_t *x, const json_t *y, const json_t *keys, bool missing,
-                     JsonDifference *found) {
-    const char *key;
-    const json_t *unused;
-    json_object_foreach((json_t *)keys, key, unused) {
-        const json_t *a = json_object_get(x, key), *b = json_object_get(y, key);
-        if (missing ? a != NULL : a && b && json_equal(a, b)) continue;
-        char *of_a = a ? json_dumps(a, JSON_ENCODE_ANY) : NULL,
-             *of_b = b ? json_dumps(b, JSON_ENCODE_ANY) : NULL;
-        found(c, key, of_a ? of_a : "-", of_b ? of_b : "-");
-        free(of_a), free(of_b);
-    }
-}
-
-/* Members of two objects that differ, first those of x. */
-static void compare_objects(Comparison *c, const json_t *x, const json_t *y, JsonDifference *found) {
-    each_key(c, x, y, x, false, found);
-    each_key(c, x, y, y, true, found);
-}
-
-static void option_differs(Comparison *c, const char *key, const char *a, const char *b) {
-    str_printf(c->out, "option %s: %s and %s\n", key, a, b);
-}
-
-static void progress_differs(Comparison *c, const char *key, const char *a, const char *b) {
+static void progress_differs(void *arg, const char *key, const char *a, const char *b) {
+    Comparison *c = arg;
     str_printf(c->out, "progress %s: %s and %s\n", key, a, b);
     diff_add(c->diff, "%s of the run's progress, %s against %s", key, a, b);
 }
 
 static void compare_state(Comparison *c) {
     const json_t *a = ckpt_manifest(c->a)->state, *b = ckpt_manifest(c->b)->state;
-    compare_objects(c, json_object_get(a, "config"), json_object_get(b, "config"), option_differs);
+    diff_run_options(json_object_get(a, "config"), json_object_get(b, "config"), c->out);
     if (!c->options->weights_only)
-        compare_objects(c, json_object_get(a, "progress"), json_object_get(b, "progress"), progress_differs);
+        diff_objects(json_object_get(a, "progress"), json_object_get(b, "progress"), progress_differs, c);
 }
 
 /* ---- folders ---- */

@@ -40,14 +40,20 @@ TensorError tensor_error(const double *x, const double *y, int64_t n, int64_t wi
     return e;
 }
 
+/* Infinite for a NaN, which no comparison would detect. An infinite bound of elements is none. */
 static double excess(TensorError e, double bound, double elementwise_bound) {
-    return fmax(e.relative / bound, e.elementwise / elementwise_bound);
+    const double relative = e.relative / bound,
+                 element = isinf(elementwise_bound) ? 0 : e.elementwise / elementwise_bound;
+    return isnan(relative) || isnan(element) ? INFINITY : fmax(relative, element);
 }
 
 void row_add(Row *r, const char *tensor, TensorError e, double bound, double elementwise_bound,
              int64_t rank) {
     double x = excess(e, bound, elementwise_bound);
     bool first = !r->tensors++;
+    const int layer = compare_layer(tensor);
+    float *of_layer = &r->layer[layer >= 0 && layer < ROW_LAYERS ? layer : ROW_LAYERS];
+    *of_layer = fmaxf(*of_layer, (float)x);
     if (first) r->pass = true;
     if (!(x <= 1)) r->pass = false;
     if (!first && x <= excess(r->error, r->bound, r->elementwise_bound)) return;
@@ -59,6 +65,25 @@ void row_add(Row *r, const char *tensor, TensorError e, double bound, double ele
 }
 
 double row_excess(const Row *r) { return excess(r->error, r->bound, r->elementwise_bound); }
+
+RowPair row_pair(const Row *r) {
+    const TensorError e = r->error;
+    return e.elementwise / r->elementwise_bound > e.relative / r->bound
+               ? (RowPair){e.elementwise, r->elementwise_bound, true}
+               : (RowPair){e.relative, r->bound, false};
+}
+
+void row_describe(const Row *r, Str *out) {
+    const RowPair p = row_pair(r);
+    str_printf(out, "%s of %s", r->quantity, r->worst);
+    if (p.bound == BOUND_EQUAL)
+        str_puts(out, p.error == 0 ? " is equal" : " differs, and must be equal");
+    else if (!isfinite(p.error))
+        str_puts(out, " is not finite");
+    else
+        str_printf(out, ": %.3g%s, %.3g times its bound of %.3g", p.error,
+                   p.is_element ? " in an element" : "", p.error / p.bound, p.bound);
+}
 
 Row *report_row(Report *r, const char *quantity) {
     CHECK(r->n < REPORT_ROWS, "a report has more than %d rows", REPORT_ROWS);
@@ -95,6 +120,15 @@ void report_print(const Report *r, Str *out) {
             str_printf(out, "[%lld] rank %lld", (long long)w->error.worst, (long long)w->rank);
         str_puts(out, "\n");
     }
+}
+
+void report_failures(const Report *r, const char *prefix, Str *out) {
+    for (int i = 0; i < r->n; i++)
+        if (!r->row[i].pass) {
+            str_puts(out, prefix);
+            row_describe(&r->row[i], out);
+            str_puts(out, "\n");
+        }
 }
 
 void report_json(const Report *r, Str *out) {

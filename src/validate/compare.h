@@ -29,6 +29,9 @@ TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64
 
 enum { NO_RANK = -1 };
 
+/* Layers that a row keeps apart; the last entry is for later layers and for tensors outside of layers. */
+enum { ROW_LAYERS = 32 };
+
 typedef struct Row {
     char quantity[32];
     TensorError error; /* of the worst tensor: the one with the largest ratio of error to bound */
@@ -36,12 +39,21 @@ typedef struct Row {
     char worst[160]; /* name of the worst tensor */
     int64_t rank;    /* that updates the worst element; NO_RANK: all ranks have the same number */
     int64_t tensors;
+    float layer[ROW_LAYERS + 1]; /* error over bound of the layer's worst tensor */
     bool pass;
 } Row;
 
 /* Adds a tensor, which passes if both errors are within their bounds. */
 void row_add(Row *, const char *tensor, TensorError, double bound, double elementwise_bound, int64_t rank);
-double row_excess(const Row *); /* error over bound; > 1 or NaN fails */
+double row_excess(const Row *); /* error over bound; > 1 fails, infinite for a NaN */
+/* The pair that row_excess is of. */
+typedef struct RowPair {
+    double error, bound;
+    bool is_element; /* of the worst element; else of the whole tensor */
+} RowPair;
+RowPair row_pair(const Row *);
+/* "gradient of x: 3e-05, 12 times its bound of 2.5e-06", or in the words of what must be equal. */
+void row_describe(const Row *, Str *out);
 
 enum { REPORT_ROWS = 32 };
 typedef struct Report {
@@ -53,6 +65,8 @@ typedef struct Report {
 Row *report_row(Report *, const char *quantity);
 bool report_passes(const Report *); /* true if there are no rows */
 void report_print(const Report *, Str *out);
+/* row_describe of each row that fails, with a prefix, one a line. */
+void report_failures(const Report *, const char *prefix, Str *out);
 void report_json(const Report *, Str *out); /* as a list */
 
 /* The layer number in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3..."; -1: none. */

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 Diff diff_begin(const DiffOptions *o) { return (Diff){.options = *o, .is_equal = true, .is_within = true}; }
@@ -55,6 +56,30 @@ DiffPair diff_pair(double a, double b) {
     }
     return p;
 }
+
+static void each_key(const json_t *a, const json_t *b, bool only_in_b, DiffMember *found, void *arg) {
+    const char *key;
+    const json_t *unused;
+    json_object_foreach((json_t *)(only_in_b ? b : a), key, unused) {
+        const json_t *x = json_object_get(a, key), *y = json_object_get(b, key);
+        if (only_in_b ? x != NULL : y && json_equal(x, y)) continue;
+        char *of_a = x ? json_dumps(x, JSON_ENCODE_ANY) : NULL,
+             *of_b = y ? json_dumps(y, JSON_ENCODE_ANY) : NULL;
+        found(arg, key, of_a ? of_a : "-", of_b ? of_b : "-");
+        free(of_a), free(of_b);
+    }
+}
+
+void diff_objects(const json_t *a, const json_t *b, DiffMember *found, void *arg) {
+    each_key(a, b, false, found, arg);
+    each_key(a, b, true, found, arg);
+}
+
+static void option_differs(void *out, const char *key, const char *a, const char *b) {
+    str_printf(out, "option %s: %s and %s\n", key, a, b);
+}
+
+void diff_run_options(const json_t *a, const json_t *b, Str *out) { diff_objects(a, b, option_differs, out); }
 
 void diff_verdict(const Diff *d, Str *out) {
     if (d->is_equal)

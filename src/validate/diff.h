@@ -3,6 +3,7 @@
 #ifndef ISOTRON_VALIDATE_DIFF_H
 #define ISOTRON_VALIDATE_DIFF_H
 
+#include <jansson.h>
 #include <stdbool.h>
 
 #include "base/str.h"
@@ -37,6 +38,13 @@ typedef struct DiffPair {
     char a[32], b[32];
 } DiffPair;
 DiffPair diff_pair(double a, double b);
+
+/* Calls `found` for each member in which two objects differ, first those of a, with the texts of both values, "-" for
+ * a missing one. Either may be NULL. */
+typedef void DiffMember(void *arg, const char *key, const char *a, const char *b);
+void diff_objects(const json_t *a, const json_t *b, DiffMember *found, void *arg);
+/* Appends a line for each option that differs; options are no difference of the verdict. */
+void diff_run_options(const json_t *a, const json_t *b, Str *out);
 
 /* One line: "verdict: equal", "verdict: within 1e-06, ..." or "verdict: differ, first at ...". */
 void diff_verdict(const Diff *, Str *out);

@@ -28,7 +28,8 @@ typedef struct LogStep {
 
 typedef struct Log {
     const char *path;
-    LogStep *steps; /* [n], ascending */
+    json_t *options; /* of the last run in the log; NULL: it has no header */
+    LogStep *steps;  /* [n], ascending */
     int64_t n;
 } Log;
 
@@ -49,6 +50,15 @@ static int name_number(Names *names, const char *name) {
     return names->n++;
 }
 
+/* The prefix of an evaluation's quantities, "" for a training step; NULL: another kind of record. */
+static const char *prefix_of(const json_t *record) {
+    const json_t *kind = json_object_get(record, "kind");
+    const char *text = json_string_value(kind);
+    if (!kind) return "";
+    if (!text) return NULL;
+    return !strcmp(text, "validation") ? "validation " : !strcmp(text, "test") ? "test " : NULL;
+}
+
 static bool is_quantity(const char *name, const json_t *value) {
     return strcmp(name, "iteration") != 0 && !is_time(name) &&
            (json_is_number(value) || json_is_boolean(value) || json_is_null(value));
@@ -59,9 +69,18 @@ static double value_of(const json_t *value) {
     return json_is_null(value) ? NAN : json_number_value(value);
 }
 
+static void keep_options(Log *log, const json_t *record) {
+    json_t *options = json_object_get(record, "options");
+    if (!json_is_object(options)) return;
+    json_decref(log->options);
+    log->options = json_incref(options);
+}
+
 static Err add_record(Log *log, Names *names, json_t *record, int64_t line) {
     const json_t *step = json_object_get(record, "iteration");
-    if (!json_is_integer(step) || json_object_get(record, "kind")) return ERR_OK; /* not of a training step */
+    const char *prefix = prefix_of(record);
+    keep_options(log, record);
+    if (!json_is_integer(step) || !prefix) return ERR_OK;
     if (!(log->n & (log->n - 1)))
         log->steps = mem_grow(log->steps, (size_t)log->n * 2 + 1, sizeof *log->steps);
     LogStep *s = &log->steps[log->n++];
@@ -70,7 +89,9 @@ static Err add_record(Log *log, Names *names, json_t *record, int64_t line) {
     const json_t *value;
     json_object_foreach(record, name, value) {
         if (!is_quantity(name, value)) continue;
-        const int q = name_number(names, name);
+        char whole[80];
+        snprintf(whole, sizeof whole, "%s%s", prefix, name);
+        const int q = name_number(names, whole);
         if (q < 0)
             return err_user("'%s', line %lld: more than %d quantities", log->path, (long long)line, MOST);
         s->has |= UINT64_C(1) << q;
@@ -100,11 +121,21 @@ static int by_step_and_line(const void *a, const void *b) {
     return x->line < y->line ? -1 : x->line > y->line;
 }
 
+/* A step has a record, and may have one of each evaluation. The last value of a quantity counts. */
 static void keep_last(Log *log) {
     int64_t n = 0;
     if (log->n) qsort(log->steps, (size_t)log->n, sizeof *log->steps, by_step_and_line);
-    for (int64_t i = 0; i < log->n; i++)
-        if (i + 1 == log->n || log->steps[i + 1].step != log->steps[i].step) log->steps[n++] = log->steps[i];
+    for (int64_t i = 0; i < log->n; i++) {
+        const LogStep *s = &log->steps[i];
+        if (!n || log->steps[n - 1].step != s->step) {
+            log->steps[n++] = *s;
+            continue;
+        }
+        LogStep *to = &log->steps[n - 1];
+        for (int q = 0; q < MOST; q++)
+            if (s->has >> q & 1) to->value[q] = s->value[q];
+        to->has |= s->has;
+    }
     log->n = n;
 }
 
@@ -234,6 +265,7 @@ Err log_diff(const char *a, const char *b, const DiffOptions *o, Diff *d, Str *o
             e = err_user("the logs have no quantity in common: nothing can be compared");
     }
     if (!e.code) {
+        diff_run_options(c.a.options, c.b.options, out);
         print_rows(&c, d, out);
         print_missing(c.only_a, a, out);
         print_missing(c.only_b, b, out);
@@ -241,5 +273,6 @@ Err log_diff(const char *a, const char *b, const DiffOptions *o, Diff *d, Str *o
     }
     for (int q = 0; q < c.names.n; q++) free(c.names.name[q]);
     free(c.a.steps), free(c.b.steps);
+    json_decref(c.a.options), json_decref(c.b.options);
     return e;
 }

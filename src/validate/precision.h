@@ -24,6 +24,9 @@
 
 enum { PRECISION_DRAWS = 64 };
 
+/* The row with the power for gradients. */
+#define PRECISION_POWER "power: gradient"
+
 typedef struct Precision {
     int draws;     /* used; 0: not judged this way */
     double dither; /* d */

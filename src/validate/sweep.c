@@ -154,7 +154,7 @@ static Err read_list(const SweepOptions *o, Sweep *s) {
 }
 
 Err sweep_open(const SweepOptions *o, Sweep *s) {
-    *s = (Sweep){.arena = arena_new(), .n_cases = o->n_dirs};
+    *s = (Sweep){.options = o, .arena = arena_new(), .n_cases = o->n_dirs};
     s->cases = mem_zero((size_t)o->n_dirs, sizeof *s->cases);
     for (int64_t i = 0; i < o->n_dirs; i++) {
         s->cases[i].dir = o->dirs[i];
@@ -364,7 +364,6 @@ static void put_failure(const Job *job, Str *out) {
 }
 
 void cell_reason(const Cell *c, Str *out) {
-    const Row *w;
     switch (cell_verdict(c)) {
     case VERDICT_PASS:
         return;
@@ -388,8 +387,7 @@ void cell_reason(const Cell *c, Str *out) {
         put_failure(c->job, out);
         return;
     default:
-        w = cell_worst(c->result);
-        str_printf(out, "%s of %s: %.3g", w->quantity, w->worst, w->error.relative);
+        row_describe(cell_worst(c->result), out);
     }
 }
 

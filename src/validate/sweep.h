@@ -37,7 +37,10 @@ typedef struct Cell {
     Job *job;
 } Cell;
 
+typedef struct SweepOptions SweepOptions;
+
 typedef struct Sweep {
+    const SweepOptions *options;
     SweepCase *cases;
     int64_t n_cases;
     Cell *cells;
@@ -49,7 +52,7 @@ typedef struct Sweep {
     Arena *arena;
 } Sweep;
 
-typedef struct SweepOptions {
+struct SweepOptions {
     const char *const *dirs; /* folders of cases */
     int64_t n_dirs;
     const char *list; /* path */
@@ -58,9 +61,9 @@ typedef struct SweepOptions {
     ArgTable own;      /* the caller's options that may appear among the words */
     int at_once;       /* 0: one per core; one on a GPU */
     double deadline_s; /* per cell */
-} SweepOptions;
+};
 
-/* Reads cases and list. Call sweep_free afterwards, even on error. */
+/* Reads cases and list. The options must outlive the sweep. Call sweep_free afterwards, even on error. */
 Err sweep_open(const SweepOptions *, Sweep *);
 /* Runs all cells that are not skipped. */
 void sweep_run(const SweepOptions *, Sweep *);
@@ -81,7 +84,20 @@ void sweep_print(const Sweep *, Str *out);
 void sweep_json(const Sweep *, Str *out);
 void sweep_junit(const Sweep *, Str *out);
 void sweep_html(const Sweep *, Str *out);
-/* Escapes text for XML content or attributes. */
-void sweep_xml_text(Str *out, const char *);
+
+/* Where and how the sweep ran: version, commit, date, machine, options. */
+enum { SWEEP_FACTS = 9 };
+typedef struct SweepFact {
+    const char *name;
+    char value[400];
+} SweepFact;
+void sweep_facts(const Sweep *, SweepFact out[SWEEP_FACTS]);
+
+/* The worst row of a cell that ran; NULL: it did not. */
+const Row *sweep_worst(const Cell *);
+/* A ratio of error to bound in a cell: "0.67", or in the exact lane "equal" or "differs". */
+void sweep_fraction(const Cell *, double ratio, Str *out);
+/* "localised: ..." of a failed cell, a line; nothing if the fault was not found. */
+void sweep_finding(const Finding *, Str *out);
 
 #endif

@@ -3,22 +3,49 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/junit.h"
+#include "base/machine.h"
+#include "base/version.h"
 #include "validate/sweep.h"
 
 static const char *const VERDICTS[] = {
     [VERDICT_PASS] = "pass", [VERDICT_FAIL] = "FAIL", [VERDICT_SKIPPED] = "skip"};
 
-static const Row *worst_of(const Cell *c) {
+const Row *sweep_worst(const Cell *c) {
     return c->job && c->job->end == JOB_DONE ? cell_worst(c->result) : NULL;
 }
 
 static double seconds_of(const Cell *c) { return c->job ? c->job->seconds : 0; }
 
+/* ---- provenance ---- */
+
+static void put_words(const SweepOptions *o, char out[400]) {
+    Str text = {0};
+    for (int i = 0; i < o->n_words; i++) str_printf(&text, "%s%s", i ? " " : "", o->words[i]);
+    snprintf(out, 400, "%s", text.s ? text.s : "");
+    str_free(&text);
+}
+
+void sweep_facts(const Sweep *s, SweepFact out[SWEEP_FACTS]) {
+    static const char *const NAMES[SWEEP_FACTS] = {"version", "commit", "date", "host",   "cpu",
+                                                   "cores",   "build",  "list", "command"};
+    char text[MACHINE_TEXT];
+    for (int i = 0; i < SWEEP_FACTS; i++) out[i].name = NAMES[i];
+    snprintf(out[0].value, sizeof out->value, "%s", isotron_version());
+    snprintf(out[1].value, sizeof out->value, "%s", isotron_commit());
+    void (*const read[])(char *) = {machine_now, machine_host, machine_cpu, machine_cores};
+    for (int i = 0; i < 4; i++) read[i](text), snprintf(out[2 + i].value, sizeof out->value, "%s", text);
+    snprintf(out[6].value, sizeof out->value, "%s %s, %s", isotron_compiler(), isotron_flags(),
+             isotron_devices());
+    snprintf(out[7].value, sizeof out->value, "%s", s->options->list);
+    put_words(s->options, out[8].value);
+}
+
 /* ---- table ---- */
 
-static void print_finding(const Finding *f, Str *out) {
+void sweep_finding(const Finding *f, Str *out) {
     if (!f->found) return;
-    str_printf(out, "    localised: step %lld, ", (long long)f->step + 1);
+    str_printf(out, "localised: step %lld, ", (long long)f->step + 1);
     if (f->sample >= 0) str_printf(out, "sample %lld, ", (long long)f->sample);
     str_printf(out, "%s of %s", f->phase, f->op);
     if (*f->inside && strcmp(f->inside, f->op)) str_printf(out, " (inside: %s)", f->inside);
@@ -26,19 +53,43 @@ static void print_finding(const Finding *f, Str *out) {
                f->confirmed ? " (confirmed: the step is correct with the tensor of one rank)" : "");
 }
 
+void sweep_fraction(const Cell *c, double ratio, Str *out) {
+    if (c->lane == LANE_EXACT && (ratio == 0 || ratio > 1e9))
+        str_puts(out, ratio == 0 ? "equal" : "differs");
+    else if (ratio == 0)
+        str_puts(out, "0");
+    else
+        str_printf(out, ratio < 0.001 || ratio >= 1000 ? "%.0e" : "%.2g", ratio);
+}
+
+/* "0.67 of the bound (gradient, R: 1 of 1.5), power 2.1 %". */
+static void put_worst(const Cell *c, const Row *w, Str *out) {
+    const double power = cell_power(c->result);
+    const RowPair p = row_pair(w);
+    str_puts(out, " ");
+    sweep_fraction(c, row_excess(w), out);
+    if (p.bound == BOUND_EQUAL)
+        str_printf(out, " (%s)", w->quantity);
+    else
+        str_printf(out, " of the bound (%s%s: %.3g of %.3g)", w->quantity,
+                   p.is_element ? " of an element" : "", p.error, p.bound);
+    if (isfinite(power)) str_printf(out, ", power %.2g %%", 100 * power);
+}
+
 static void print_cell(const Cell *c, Str *out) {
     const Verdict v = cell_verdict(c);
-    const Row *w = worst_of(c);
-    str_printf(out, "%-24s %-5s %-4s %5.0f ms  %-48s", c->of->golden->name, Lane_spellings[c->lane],
+    const Row *w = sweep_worst(c);
+    str_printf(out, "%-24s %-9s %-4s %5.0f ms  %-48s", c->of->golden->name, Lane_spellings[c->lane],
                VERDICTS[v], 1e3 * seconds_of(c), c->layout);
-    if (w) str_printf(out, " %.2e of %.2e", w->error.relative, w->bound);
-    if (w && isfinite(c->result->ratio)) str_printf(out, ", R %.2f", c->result->ratio);
+    if (w && v == VERDICT_PASS) put_worst(c, w, out);
     if (v != VERDICT_PASS) {
         str_puts(out, "  ");
         cell_reason(c, out);
     }
     str_puts(out, "\n");
-    if (v == VERDICT_FAIL && c->result) print_finding(&c->result->finding, out);
+    if (v != VERDICT_FAIL || !c->result || !c->result->finding.found) return;
+    str_puts(out, "    ");
+    sweep_finding(&c->result->finding, out);
 }
 
 void sweep_summary(const Sweep *s, Str *out) {
@@ -53,9 +104,20 @@ void sweep_summary(const Sweep *s, Str *out) {
 }
 
 void sweep_print(const Sweep *s, Str *out) {
-    str_printf(out, "%-24s %-5s %-4s %8s  %-48s %s\n", "case", "lane", "", "", "layout",
-               "worst error of bound");
-    for (int64_t i = 0; i < s->n_cells; i++) print_cell(&s->cells[i], out);
+    bool power = false;
+    str_printf(out, "%-24s %-9s %-4s %8s  %-48s %s\n", "case", "precision", "", "", "layout",
+               "largest error");
+    for (int64_t i = 0; i < s->n_cells; i++) {
+        print_cell(&s->cells[i], out);
+        power |= sweep_worst(&s->cells[i]) && isfinite(cell_power(s->cells[i].result));
+    }
+    str_puts(out,
+             "of the bound: the largest error of any quantity, divided by its bound; at most 1 passes\n");
+    if (power)
+        str_puts(
+            out,
+            "R: the error divided by the error that rounding is expected to cause, about 1 in a correct run\n"
+            "power: the smallest relative error of a layer's gradients that would have failed\n");
     sweep_summary(s, out);
     str_puts(out, "\n");
 }
@@ -66,6 +128,17 @@ static void json_member(Str *out, const char *key, const char *value) {
     str_printf(out, "\"%s\": ", key);
     compare_json_text(out, value);
     str_puts(out, ", ");
+}
+
+static void json_provenance(const Sweep *s, Str *out) {
+    SweepFact fact[SWEEP_FACTS];
+    sweep_facts(s, fact);
+    str_puts(out, "\"provenance\": {");
+    for (int i = 0; i < SWEEP_FACTS; i++) {
+        str_printf(out, "%s\"%s\": ", i ? ", " : "", fact[i].name);
+        compare_json_text(out, fact[i].value);
+    }
+    str_puts(out, "}");
 }
 
 static void json_finding(const Finding *f, Str *out) {
@@ -115,8 +188,10 @@ void sweep_json(const Sweep *s, Str *out) {
     str_printf(
         out,
         "{\n  \"schema\": 1,\n  \"passed\": %lld, \"failed\": %lld, \"skipped\": %lld, \"layouts\": %lld, "
-        "\"seconds\": %.3f,\n  \"cells\": [\n",
+        "\"seconds\": %.3f,\n  ",
         (long long)n.passed, (long long)n.failed, (long long)n.skipped, (long long)n.layouts, s->seconds);
+    json_provenance(s, out);
+    str_puts(out, ",\n  \"cells\": [\n");
     for (int64_t i = 0; i < s->n_cells; i++) {
         json_cell(&s->cells[i], out);
         str_puts(out, i + 1 < s->n_cells ? ",\n" : "\n");
@@ -126,71 +201,52 @@ void sweep_json(const Sweep *s, Str *out) {
 
 /* ---- JUnit XML ---- */
 
-void sweep_xml_text(Str *out, const char *s) {
-    for (; *s; s++) switch (*s) {
-        case '<':
-            str_puts(out, "&lt;");
-            break;
-        case '>':
-            str_puts(out, "&gt;");
-            break;
-        case '&':
-            str_puts(out, "&amp;");
-            break;
-        case '"':
-            str_puts(out, "&quot;");
-            break;
-        case '\n':
-            str_puts(out, "\n");
-            break;
-        default:
-            if ((unsigned char)*s >= 32) str_add(out, s, 1);
-        }
+static void junit_properties(const Cell *c, const Row *w, Str *out) {
+    static const char IN[] = "        ";
+    str_puts(out, "      <properties>\n");
+    junit_property(out, IN, "layout", c->layout);
+    junit_property(out, IN, "lane", Lane_spellings[c->lane]);
+    junit_property(out, IN, "options", c->words);
+    if (w) {
+        const RowPair p = row_pair(w);
+        junit_property(out, IN, "quantity", w->quantity);
+        junit_number(out, IN, "bound", p.bound == BOUND_EQUAL ? 0 : p.bound);
+        junit_number(out, IN, "observed", p.error);
+        junit_number(out, IN, "fraction of bound", row_excess(w));
+        junit_number(out, IN, "R", c->result->ratio);
+        junit_number(out, IN, "power", cell_power(c->result));
+    }
+    str_puts(out, "      </properties>\n");
 }
 
-static void property(Str *out, const char *name, const char *value) {
-    str_printf(out, "        <property name=\"%s\" value=\"", name);
-    sweep_xml_text(out, value);
-    str_puts(out, "\"/>\n");
-}
-
-static void number_property(Str *out, const char *name, double x) {
-    char text[32];
-    snprintf(text, sizeof text, "%.6g", x);
-    property(out, name, text);
+static void junit_failure(const Cell *c, Str *out) {
+    Str more = {0};
+    if (c->result) {
+        report_failures(&c->result->oracle.rows, "", &more);
+        report_failures(&c->result->one_rank, "against one rank: ", &more);
+        sweep_finding(&c->result->finding, &more);
+    }
+    xml_text(out, more.s ? more.s : "");
+    xml_text(out, c->job->output);
+    str_free(&more);
 }
 
 static void junit_cell(const Cell *c, Str *out) {
     const Verdict v = cell_verdict(c);
-    const Row *w = worst_of(c);
     Str reason = {0};
     cell_reason(c, &reason);
     str_printf(out, "    <testcase classname=\"parity.%s.%s\" name=\"", c->of->golden->name,
                Lane_spellings[c->lane]);
-    sweep_xml_text(out, c->layout);
-    str_printf(out, "\" time=\"%.3f\">\n      <properties>\n", seconds_of(c));
-    property(out, "layout", c->layout);
-    property(out, "lane", Lane_spellings[c->lane]);
-    property(out, "options", c->words);
-    if (w) {
-        property(out, "quantity", w->quantity);
-        number_property(out, "bound", w->bound);
-        number_property(out, "observed", w->error.relative);
-        number_property(out, "R", c->result->ratio);
-    }
-    str_puts(out, "      </properties>\n");
+    xml_text(out, c->layout);
+    str_printf(out, "\" time=\"%.3f\">\n", seconds_of(c));
+    junit_properties(c, sweep_worst(c), out);
     if (v != VERDICT_PASS) {
-        str_printf(out, "      <%s message=\"", v == VERDICT_FAIL ? "failure" : "skipped");
-        sweep_xml_text(out, reason.s ? reason.s : "");
+        const char *kind = v == VERDICT_FAIL ? "failure" : "skipped";
+        str_printf(out, "      <%s message=\"", kind);
+        xml_text(out, reason.s ? reason.s : "");
         str_puts(out, "\">");
-        if (v == VERDICT_FAIL) {
-            Str more = {0};
-            print_finding(&c->result->finding, &more);
-            sweep_xml_text(out, more.s ? more.s : "");
-            sweep_xml_text(out, c->job->output);
-            str_free(&more);
-        }
-        str_printf(out, "</%s>\n", v == VERDICT_FAIL ? "failure" : "skipped");
+        if (v == VERDICT_FAIL) junit_failure(c, out);
+        str_printf(out, "</%s>\n", kind);
     }
     str_puts(out, "    </testcase>\n");
     str_free(&reason);
@@ -198,11 +254,14 @@ static void junit_cell(const Cell *c, Str *out) {
 
 void sweep_junit(const Sweep *s, Str *out) {
     const SweepCounts n = sweep_counts(s);
+    SweepFact fact[SWEEP_FACTS];
+    sweep_facts(s, fact);
     str_printf(out,
                "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"parity sweep\" "
-               "tests=\"%lld\" "
-               "failures=\"%lld\" skipped=\"%lld\" time=\"%.3f\">\n",
+               "tests=\"%lld\" failures=\"%lld\" skipped=\"%lld\" time=\"%.3f\">\n    <properties>\n",
                (long long)s->n_cells, (long long)n.failed, (long long)n.skipped, s->seconds);
+    for (int i = 0; i < SWEEP_FACTS; i++) junit_property(out, "      ", fact[i].name, fact[i].value);
+    str_puts(out, "    </properties>\n");
     for (int64_t i = 0; i < s->n_cells; i++) junit_cell(&s->cells[i], out);
     str_puts(out, "  </testsuite>\n</testsuites>\n");
 }

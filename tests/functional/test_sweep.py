@@ -1,5 +1,6 @@
 """A sweep judges every cell, fails what is wrong, skips what a rule forbids, names what it cannot understand, and writes reports."""
 import html.parser
+import re
 import xml.dom.minidom
 
 from harness import *
@@ -7,9 +8,9 @@ from harness import *
 CASE = ROOT / "golden" / "gpt2-layouts"
 
 
-def sweep(cells, *options, expect=0):
+def sweep(cells, *options, cases=(CASE,), expect=0):
     (WORK / "list").write_text("\n".join(cells) + "\n")
-    return isotron("parity", CASE, "--sweep", WORK / "list", "--json", WORK / "r.json", *options, expect=expect)
+    return isotron("parity", *cases, "--sweep", WORK / "list", "--json", WORK / "r.json", *options, expect=expect)
 
 
 def cells():
@@ -24,8 +25,11 @@ assert [c["verdict"] for c in cells()] == ["pass"] * 3 + ["skipped"], out
 assert "not a multiple of --tensor-model-parallel-size 3" in cells()[3]["reason"]
 assert [c["layout"] for c in cells()[:3]] == ["tp2", "dp2", "pp2"]
 assert "3 cells pass, 0 fail, 1 is skipped (not a pass), 1 line is of cases that are not given" in out
-for lane in ("fp64", "exact", "fp32", "bf16"):
-    sweep([f"{lane} --ranks 2 --lr-warmup-iters 2"], expect=1)
+number, = re.findall(r"gpt2-layouts +bf16 .* (0\.\d+) of the bound \(.*\), power [\d.]+ %", out)
+assert "R: the error divided by" in out and "power: the smallest" in out, out
+for lane in ("exact", "fp32", "bf16", "fp64"):
+    sweep([f"gpt2-layouts {lane} --ranks 2 --lr-warmup-iters 2"], "--junit", WORK / "fail.xml", "--html", WORK / "fail.html",
+          cases=(CASE, ROOT / "golden" / "llama-layouts"), expect=1)
     assert cells()[0]["verdict"] == "fail"
 sweep(["fp64 --tensor-model-parallel-size 3"], expect=1)  # nothing has passed
 
@@ -33,7 +37,12 @@ sweep(["fp64 --tensor-model-parallel-size 3"], expect=1)  # nothing has passed
 suite = xml.dom.minidom.parse(str(WORK / "r.xml"))
 assert len(suite.getElementsByTagName("testcase")) == 4 and len(suite.getElementsByTagName("skipped")) == 1
 names = {p.getAttribute("name") for p in suite.getElementsByTagName("property")}
-assert {"layout", "lane", "bound", "observed", "R"} <= names, names
+assert {"layout", "lane", "bound", "observed", "R", "power", "commit", "host", "date", "list"} <= names, names
+for cell in suite.getElementsByTagName("testcase"):
+    of = {p.getAttribute("name"): p.getAttribute("value") for p in cell.getElementsByTagName("property")}
+    assert ("R" in of) == (of["lane"] == "bf16" and "bound" in of), of  # there is no R="nan"
+    if "bound" in of:
+        assert abs(float(of["fraction of bound"]) - float(of["observed"]) / float(of["bound"])) < 1e-4, of
 for p in suite.getElementsByTagName("property"):
     assert p.getAttribute("name") not in ("bound", "observed") or float(p.getAttribute("value")) >= 0, p.toxml()
 page = (WORK / "r.html").read_text()
@@ -52,6 +61,16 @@ class Tags(html.parser.HTMLParser):
 Tags().feed(page)
 assert not opened, f"tags that are not closed: {opened}"
 assert page.count("<polyline") == 4 and "<script" not in page and "src=" not in page
+assert all(f"<th>{fact}</th>" in page for fact in ("commit", "host", "cpu", "date", "command")) and ">step</text>" in page, page
+assert "How to read this" in page and "<h2>Failures" not in page and "<summary>Skipped" in page and f">{number}</td>" in page, page
+
+# ---- failures come first, with their numbers; a case without cells that ran has no figure
+failure, = xml.dom.minidom.parse(str(WORK / "fail.xml")).getElementsByTagName("failure")
+assert re.fullmatch(r"learning rate of step 2: 0\.5, \S+ times its bound of \S+", failure.getAttribute("message")), failure.toxml()
+assert "loss of step 4: " in failure.firstChild.data and "against one rank: loss of step 4: " in failure.firstChild.data, failure.toxml()
+page = (WORK / "fail.html").read_text()
+assert page.index("<h2>Failures") < page.index("learning rate of step 2: 0.5") < page.index("<summary>Layouts"), page
+assert page.count("<svg") == 1 and "llama-layouts" not in page.partition("</table>")[2], page
 
 # ---- a cell that hangs is one failed cell
 sweep(["fp64 --ranks 2"], "--sweep-deadline", 1e-6, expect=1)

@@ -1,4 +1,5 @@
-/* A cell in the exact lane is judged bit by bit, and its report names the element that differs and its rank. */
+/* A cell in the exact lane is judged bit by bit, and its report names the element that differs and its rank. Errors
+ * of layers and the description of a row are those of the worst tensor. */
 #include <math.h>
 #include <string.h>
 
@@ -107,12 +108,61 @@ static void a_number_that_is_not_finite_fails(void **state) {
     }
 }
 
+/* Tensors of a layer, by name, in the row of either reference; the last entry is the rest. */
+static void layers_have_their_own_errors(void **state) {
+    (void)state;
+    CellResult r = {0};
+    Row *a = report_row(&r.oracle.rows, "gradient"), *b = report_row(&r.one_rank, "gradient");
+    row_add(a, "model.layers.1.mlp.x", (TensorError){.relative = 3}, 4, INFINITY, 0);
+    row_add(a, "transformer.h.1.attn.y", (TensorError){.relative = 1, .elementwise = 4}, 4, 8, 0);
+    row_add(a, "lm_head.weight", (TensorError){.relative = 1}, 4, INFINITY, 0);
+    row_add(b, "model.layers.0.mlp.x", (TensorError){.relative = 12}, 8, INFINITY, 0);
+    row_add(b, "model.layers.40.mlp.x", (TensorError){.relative = 5}, 8, INFINITY, 0);
+    row_add(b, "model.layers.2.mlp.x", (TensorError){.relative = NAN}, 8, INFINITY, 0);
+    assert_true(cell_layer(&r, 0) == 1.5 && cell_layer(&r, 1) == 0.75 && isinf(cell_layer(&r, 2)));
+    assert_false(b->pass);
+    assert_true(cell_layer(&r, 3) == 0 && cell_layer(&r, ROW_LAYERS) == 0.625);
+}
+
+static void expect_text(TensorError e, double bound, double element, const char *text) {
+    Row row = {
+        .quantity = "gradient", .worst = "x", .error = e, .bound = bound, .elementwise_bound = element};
+    Str out = {0};
+    row_describe(&row, &out);
+    assert_string_equal(out.s, text);
+    str_free(&out);
+}
+
+static void rows_are_described_by_their_worst_error(void **state) {
+    (void)state;
+    expect_text((TensorError){0.5, 3, 0}, 0.25, 4, "gradient of x: 0.5, 2 times its bound of 0.25");
+    expect_text((TensorError){0.5, 12, 0}, 0.25, 4,
+                "gradient of x: 12 in an element, 3 times its bound of 4");
+    expect_text((TensorError){INFINITY, 0, 0}, 0.25, INFINITY, "gradient of x is not finite");
+    expect_text((TensorError){INFINITY, INFINITY, 0}, 0.25, 4, "gradient of x is not finite");
+    expect_text((TensorError){1e-9, 0, 0}, BOUND_EQUAL, INFINITY, "gradient of x differs, and must be equal");
+}
+
+static void power_is_that_of_gradients(void **state) {
+    (void)state;
+    CellResult r = {0};
+    assert_true(isnan(cell_power(&r)));
+    row_add(report_row(&r.oracle.rows, "power: loss"), "all steps", (TensorError){.relative = 5}, 8, INFINITY,
+            0);
+    row_add(report_row(&r.oracle.rows, "power: gradient"), "layer 0", (TensorError){.relative = 3}, 8,
+            INFINITY, 0);
+    assert_true(cell_power(&r) == 3);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_runs_pass),
         cmocka_unit_test(one_bit_fails),
         cmocka_unit_test(losses_count),
         cmocka_unit_test(a_number_that_is_not_finite_fails),
+        cmocka_unit_test(layers_have_their_own_errors),
+        cmocka_unit_test(rows_are_described_by_their_worst_error),
+        cmocka_unit_test(power_is_that_of_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,6 +99,25 @@ static void what_only_one_log_has(void **unused) {
     expect_error(STEP(1, 5, 1, 1), STEP(2, 5, 1, 1), &COMMON, "no step is in both logs");
 }
 
+static void evaluations_and_options(void **unused) {
+    (void)unused;
+#define EVALUATION(kind, n, loss) "{\"kind\": \"" kind "\", \"iteration\": " #n ", \"loss\": " #loss "}\n"
+#define RUN(seed)                                                                                            \
+    "{\"kind\": \"run\", \"iteration\": 1, \"parameters\": " #seed ", \"options\": {\"seed\": " #seed        \
+    ", \"lr\": 0.1}}\n"
+    const char *a = STEP(1, 5, 1, 1) EVALUATION("validation", 1, 4) EVALUATION("test", 1, 3);
+    expect(a,
+           STEP(1, 5, 1, 1) EVALUATION("validation", 1, 9) EVALUATION("validation", 1, 4)
+               EVALUATION("test", 1, 3),
+           &EXACT, true, true, "validation loss                  1  -");
+    expect(a, STEP(1, 5, 1, 1) EVALUATION("validation", 1, 4.5) EVALUATION("test", 1, 3), &EXACT, false,
+           false, "step 1, validation loss 4 against 4.5");
+    expect(a, STEP(1, 5, 1, 1) EVALUATION("validation", 1, 4), &EXACT, false, false,
+           "step 1, test loss is only in ");
+    expect(RUN(1) STEP(1, 5, 1, 1), RUN(7) RUN(2) STEP(1, 5, 1, 1), &EXACT, true, true,
+           "option seed: 1 and 2\nquantity");
+}
+
 static void other_records_are_skipped(void **unused) {
     (void)unused;
     const char *more = "{\"kind\": \"run\", \"version\": \"1\"}\n{\"kind\": \"other\", \"iteration\": 1, "
@@ -137,6 +156,7 @@ int main(void) {
         cmocka_unit_test(the_last_record_of_a_step_counts),
         cmocka_unit_test(what_only_one_log_has),
         cmocka_unit_test(other_records_are_skipped),
+        cmocka_unit_test(evaluations_and_options),
         cmocka_unit_test(what_is_no_log),
         cmocka_unit_test(differences_are_relative),
     };

@@ -1,0 +1,13 @@
+/* Facts about this machine, for reports. */
+#ifndef ISOTRON_BASE_MACHINE_H
+#define ISOTRON_BASE_MACHINE_H
+
+enum { MACHINE_TEXT = 160 };
+
+/* Each writes "unknown" if the system does not say. */
+void machine_host(char out[MACHINE_TEXT]);
+void machine_cpu(char out[MACHINE_TEXT]);   /* "AMD EPYC 7763 64-Core Processor" */
+void machine_cores(char out[MACHINE_TEXT]); /* how many this process may use */
+void machine_now(char out[MACHINE_TEXT]);   /* the time in UTC, ISO 8601 */
+
+#endif
