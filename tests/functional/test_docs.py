@@ -94,8 +94,8 @@ assert agrees(["3 of 7.5 s"], ["12 of 0.1 s"], True) and not agrees(["3 of 7.5 s
 
 def check_options(body):
     """The options that commands of isotron name, in a block that is not run."""
-    for line in "\n".join(body).replace("\\\n", " ").splitlines():
-        words = shlex.split(line.removeprefix("$ "), comments=True)
+    for line in "\n".join(command for command, _ in commands(body)).replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
         start = next((i for i, word in enumerate(words) if pathlib.PurePath(word).name == "isotron"), None)
         if start is None or (start and words[0] != "mpirun"):
             continue
