@@ -5,7 +5,8 @@ static bool is_grouped(OpNumber op) { return op >= OP_grouped_linear && op <= OP
 bool work_gemm(OpNumber op, const Call *c, GemmShape *p) {
     if (OPS[op].family != OP_FAMILY_GEMM || !c->out[0]) return false;
     const Tensor *x = c->in[0], *w = c->in[1];
-    const int64_t experts = is_grouped(op) ? tensor_count(c->in[2]) - 1 : 1; /* whose weights lie together */
+    /* whose weights are contiguous */
+    const int64_t experts = is_grouped(op) ? tensor_count(c->in[2]) - 1 : 1;
     const int64_t rows = tensor_rows(x), wide = tensor_width(x);
     *p = (GemmShape){rows, tensor_width(w), wide};
     if (op == OP_linear || op == OP_grouped_linear || op == OP_fp8_gemm) p->n = w->dim[0] / experts;
@@ -13,7 +14,7 @@ bool work_gemm(OpNumber op, const Call *c, GemmShape *p) {
     return true;
 }
 
-/* Causal: half of all pairs of query and key, each d multiply-adds per GEMM. */
+/* Causal: half of all pairs of query and key, with d multiply-adds per GEMM. */
 static double attention_flops(const Tensor *q, int gemms) {
     return (double)tensor_count(q) * (double)q->dim[0] / 2 * 2 * gemms;
 }
@@ -22,7 +23,7 @@ double work_flops(OpNumber op, const Call *c) {
     GemmShape p;
     if (work_gemm(op, c, &p)) return 2.0 * (double)p.m * (double)p.n * (double)p.k;
     if (op == OP_attention || op == OP_attention_unfused) return attention_flops(c->in[0], 2);
-    if (op == OP_attention_unfused_grad) return attention_flops(c->in[0], 4); /* probabilities are kept */
+    if (op == OP_attention_unfused_grad) return attention_flops(c->in[0], 4); /* probabilities are stored */
     if (op == OP_attention_grad) return attention_flops(c->in[0], 5);
     return 0;
 }
@@ -30,7 +31,7 @@ double work_flops(OpNumber op, const Call *c) {
 static double bytes_of(const Tensor *t) { return t ? (double)tensor_bytes(t) : 0; }
 
 double work_bytes(OpNumber op, const Call *c) {
-    /* Of an embedding's table only the rows in use are touched. */
+    /* Only the used rows of an embedding's table are touched. */
     if (op == OP_embedding) return bytes_of(c->in[0]) + 2 * bytes_of(c->out[0]);
     if (op == OP_embedding_grad)
         return bytes_of(c->in[0]) + bytes_of(c->in[1]) +

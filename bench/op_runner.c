@@ -9,7 +9,7 @@
 #include "base/philox.h"
 
 enum { SETS_MAX = 64, CALLS_MAX = 1000 };
-static const size_t ROTATION = 256 << 20; /* bytes of all sets: beyond twice any L2 cache */
+static const size_t ROTATION = 256 << 20; /* bytes of all sets: more than twice any L2 cache */
 static const double WARM_NS = 50e6, ROUND_NS = 5e6;
 
 typedef struct Set {
@@ -21,14 +21,14 @@ struct BenchCalls {
     Device *device;
     const OpDef *op;
     int sets, next;
-    char *block; /* of all operands, the first set's first */
+    char *block; /* of all operands; the first set comes first */
     size_t bytes;
     Set set[SETS_MAX];
 };
 
 /* ---- contents ---- */
 
-/* So many random numbers, repeated; odd, so that rows of a matrix differ. */
+/* Number of random numbers, which are repeated; odd, so that rows of a matrix differ. */
 enum { PATTERN = (1 << 17) - 1 };
 
 static void draw(float *x, int64_t n, bool positive, uint64_t seed) {
@@ -79,12 +79,12 @@ static void make_headers(Set *s, const KernelCase *c, DType storage) {
     for (int i = 0; i < CALL_OUT; i++) s->call.out[i] = header(&c->out[i], storage, &s->out[i]);
 }
 
-/* As of what a Space gives. */
+/* Aligned like memory of a Space. */
 static size_t aligned(const Tensor *t) {
     return (tensor_bytes(t) + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
 }
 
-/* Places the operands from `at` on; their end. */
+/* Places the operands from `at` on; returns their end. */
 static char *place(Set *s, char *at) {
     for (int i = 0; i < CALL_IN + CALL_OUT; i++) {
         Tensor *t = i < CALL_IN ? s->call.in[i] : s->call.out[i - CALL_IN];
@@ -108,7 +108,7 @@ static void fill(Device *d, const CaseOperand *o, const Tensor *t, uint64_t seed
         fill_numbers(d, t, o->content == CONTENT_POSITIVE, seed);
 }
 
-/* The first set gets numbers, the others copies of it: what counts is where they lie. */
+/* The first set gets numbers, the others copies of it: only their addresses matter. */
 static void take(BenchCalls *b, size_t bytes, const KernelCase *c) {
     b->bytes = bytes * (size_t)b->sets;
     b->block = device_alloc(b->device, b->bytes, "a benchmark's operands");

@@ -87,11 +87,11 @@ double bench_roof_gemm(Device *d, DType type) {
     return 2.0 * (double)(n * n * n) / ns;
 }
 
-/* ---- what is stated ---- */
+/* ---- stated peaks ---- */
 
 double bench_peak(const char *described, DType type) {
     static const struct {
-        const char *begins; /* a longer one before the shorter one that begins it */
+        const char *begins; /* a longer name comes before its prefixes */
         double half, single, full;
     } STATED[] = {
         {"NVIDIA H200 NVL", 835, 60, 60},      {"NVIDIA H200", 989, 67, 67},

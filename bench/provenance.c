@@ -16,7 +16,7 @@ const char *const PROVENANCE_NAMES[FACTS] = {
     [FACT_BLAS] = "blas",     [FACT_BLAS_CORE] = "blas_core",
 };
 
-/* What is behind the colon of the first line that begins with `key`. */
+/* The text after the colon of the first line that begins with `key`. */
 static void read_line(FILE *f, const char *key, char out[160]) {
     char line[512];
     while (f && fgets(line, sizeof line, f)) {

@@ -1,4 +1,4 @@
-/* Where and how a number was measured: without it a result file says nothing. */
+/* Where and how a number was measured. A result file is meaningless without it. */
 #ifndef ISOTRON_BENCH_PROVENANCE_H
 #define ISOTRON_BENCH_PROVENANCE_H
 
@@ -14,7 +14,7 @@ typedef enum ProvenanceFact {
     FACT_COMPILER,
     FACT_FLAGS,
     FACT_BLAS,      /* name, version and build options */
-    FACT_BLAS_CORE, /* the processor that BLAS took this one for */
+    FACT_BLAS_CORE, /* the processor that BLAS detected */
     FACTS
 } ProvenanceFact;
 
@@ -25,7 +25,7 @@ typedef struct Provenance {
 extern const char *const PROVENANCE_NAMES[FACTS];
 
 Provenance provenance_read(void);
-/* As a JSON object (json_t). */
+/* The facts as a JSON object (json_t). */
 struct json_t *provenance_json(void);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
-/* Bus bandwidth of collectives beside what the same ranks reach by copying: bench_comm [RANKS], or
- * mpirun -np RANKS bench_comm. Sizes and bandwidths are those of nccl-tests (doc/PERFORMANCE.md there): the
- * size is that of the larger buffer of a rank; bus = size / time * 2 (n - 1) / n of an all-reduce, (n - 1) /
- * n of an all-gather and a reduce-scatter. The roof is a memcpy of that size by every rank at the same time. */
+/* Bus bandwidth of collectives compared with copies by the same ranks: bench_comm [RANKS], or mpirun -np
+ * RANKS bench_comm. Sizes and bandwidths are those of nccl-tests (doc/PERFORMANCE.md there). The size is that
+ * of the larger buffer of a rank; bus = size / time * 2 (n - 1) / n for an all-reduce, (n - 1) / n for an
+ * all-gather and a reduce-scatter. The roof is a memcpy of that size by every rank at the same time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,7 @@ static void once(const Bench *b, CommKind kind, int64_t bytes) {
 static void copy(const Bench *b, CommKind kind, int64_t bytes) {
     (void)kind;
     memcpy(b->out, b->in, (size_t)bytes);
-    __asm__ volatile("" ::: "memory"); /* no copy may be left out */
+    __asm__ volatile("" ::: "memory"); /* no copy may be optimised away */
 }
 
 typedef void Step(const Bench *, CommKind, int64_t bytes);

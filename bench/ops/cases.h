@@ -1,5 +1,5 @@
-/* The rows of kernels/cases.def, for whatever measures them: the command, and a harness that is C++ and sees
- * nothing else of the program. */
+/* The rows of kernels/cases.def, for the command that measures them and for a C++ harness that includes no
+ * other header of the program. */
 #ifndef ISOTRON_BENCH_CASES_H
 #define ISOTRON_BENCH_CASES_H
 
@@ -20,11 +20,11 @@ typedef struct BenchRoofs {
 } BenchRoofs;
 BenchRoofs bench_roofs(void);
 
-/* Takes the operands. */
+/* Allocates the operands. */
 BenchOp *bench_op_open(int);
 void bench_op_run(BenchOp *);
 void bench_op_close(BenchOp *);
-/* Floating-point operations of a run if the op is made of GEMMs, else 0. */
+/* Floating-point operations of a run if the op consists of GEMMs, else 0. */
 double bench_op_flops(const BenchOp *);
 /* Bytes that a run must read or write at least. */
 double bench_op_bytes(const BenchOp *);

@@ -6,9 +6,9 @@
 #include "kernels/ops.h"
 
 OpNumber bench_case_op(int);
-/* Whether an operand has the type that activations or main gradients are kept in. */
+/* Whether an operand has the type of activations or main gradients. */
 bool bench_case_has_type(int);
-/* Takes the operands: of a type that activations are kept in, of a size for this kind of device. */
+/* Allocates the operands, with the given type of activations and a size for this kind of device. */
 BenchCalls *bench_case_open(int, Device *, DType);
 
 #endif

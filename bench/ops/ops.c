@@ -13,7 +13,7 @@
 #include "bench/peaks.h"
 #include "bench/op_cost.h"
 
-/* In the order in which they are measured: first what training uses, last what takes long. */
+/* In the order of measurement: types of training first, slow ones last. */
 enum { TYPES = 4 };
 static const struct {
     const char *name;
@@ -64,7 +64,7 @@ static Err choose_cases(Session *s) {
 
 /* ---- measuring ---- */
 
-/* Who does the attention; "" for other ops and on the CPU. */
+/* The implementation of attention; "" for other ops and on the CPU. */
 static const char *path_of(OpNumber op, const Call *c) {
     const char *path = op == OP_attention || op == OP_attention_grad ? call_path(&OPS[op], c) : NULL;
     return path ? path : "";
@@ -127,7 +127,7 @@ static Err write_json(const Session *s) {
     return e;
 }
 
-/* What is known outlives a run that is stopped; a stream gets the results once. */
+/* Writes the results so far, so that they survive an interrupted run; a stream gets them only once. */
 static Err keep(const Session *s) {
     const char *json = s->options->json;
     return !json || (!s->complete && file_is_stream(json)) ? ERR_OK : write_json(s);
@@ -143,7 +143,8 @@ static Err open_device(Session *s, GemmTuning tuning) {
     return device_open(&spec, &s->device);
 }
 
-/* Whether an earlier type has measured the case: what has no type of its own is measured in one. */
+/* Whether the case has been measured with an earlier type: cases with fixed types are measured
+ * with one. */
 static bool is_done(const Session *s, int number, int t) {
     bool earlier = false;
     for (int k = 0; k < t; k++) earlier |= s->wanted[k];
@@ -154,7 +155,7 @@ static Err measure_all(Session *s) {
     s->copy = bench_roof_copy(s->device);
     for (int t = 0; t < TYPES; t++) {
         if (!s->wanted[t]) continue;
-        /* Only algorithms of 16-bit GEMMs are measured. Those of wider ones take minutes, and cuBLASLt's own
+        /* Only algorithms of 16-bit GEMMs are measured. Wider ones would take minutes, and cuBLASLt's own
          * choices are good. */
         ERR_RETURN(open_device(s, dtype_is_16bit(NAMED[t].type) ? s->options->tuning : GEMM_TUNING_OFF));
         for (int i = 0; i < bench_case_count(); i++) {

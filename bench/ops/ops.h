@@ -1,4 +1,4 @@
-/* Each row of kernels/cases.def by itself, in every type, against the roof that limits it. */
+/* Each row of kernels/cases.def alone, in every type, compared with the roof that limits it. */
 #ifndef ISOTRON_BENCH_OPS_H
 #define ISOTRON_BENCH_OPS_H
 
@@ -13,13 +13,13 @@ typedef struct BenchOps {
     int64_t threads;    /* of the CPU; 0: one for each core */
     const char *filter; /* extended regular expression of names; NULL: all */
     TextList types;     /* "fp64" ...; none: all */
-    bool deterministic; /* the same bits in every run */
+    bool deterministic; /* deterministic ops only */
     GemmTuning tuning;  /* of 16-bit GEMMs on a GPU */
-    double seconds;     /* to measure a row for, but 3 rounds are taken; 0: 21 rounds */
-    const char *json;   /* file that gets the results, row by row; NULL: none */
+    double seconds;     /* per row, but at least 3 rounds; 0: 21 rounds */
+    const char *json;   /* file for the results, written row by row; NULL: none */
 } BenchOps;
 
-/* Prints the results. *result (may be NULL): what --json gets. */
+/* Prints the results. *result (may be NULL): the content for --json. */
 Err bench_ops(const BenchOps *, struct json_t **result);
 
 #endif

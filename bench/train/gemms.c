@@ -88,7 +88,7 @@ static void take_operands(StepGemms *all) {
     all->a = operand(a), all->b = operand(b), all->c = operand(c);
 }
 
-/* Experts as if they were one with the rows of all. */
+/* Multiplies all experts as one expert with the rows of all. */
 static void multiply(const StepGemms *all, const StepGemm *p) {
     const bool ta = p->op == OP_linear_wgrad || p->op == OP_grouped_linear_wgrad,
                tb = p->op == OP_linear || p->op == OP_grouped_linear || p->op == OP_fp8_gemm;

@@ -1,7 +1,7 @@
-"""AdamW for bf16 parameters with fp32 masters and bf16 moments, which torch's fused AdamW, that mixes no types, does not do: the
-same update (Loshchilov & Hutter; the clip factor folded in), compiled for each shape into one pass over memory. Gradients of
-microbatches are summed in fp32 behind each parameter's backward, or in bf16 by autograd itself. `peer_adamw.py` by itself checks
-the update against torch.optim.AdamW, compiled and not; exit status 77: there is no torch."""
+"""AdamW for bf16 parameters with fp32 masters and bf16 moments, because torch's fused AdamW cannot mix types. The update is the same
+(Loshchilov & Hutter; the clip factor folded in), compiled for each shape into one pass over memory. Gradients of microbatches are
+summed in fp32 after each parameter's backward, or in bf16 by autograd itself. `peer_adamw.py` alone compares the update with
+torch.optim.AdamW, compiled and not; exit status 77: there is no torch."""
 import sys
 
 try:
@@ -39,7 +39,7 @@ class AdamW:
             p.register_post_accumulate_grad_hook(self.collect)
 
     def collect(self, p):
-        """A microbatch's gradient goes into the sum at once, so that no more than a layer's are held beside it."""
+        """Adds a microbatch's gradient to the sum at once, so that only one layer's gradients exist in addition to it."""
         (self.sum[p].copy_ if self.begins else self.sum[p].add_)(p.grad)
         p.grad = None
 

@@ -43,7 +43,7 @@ CUDA = torch.cuda.is_available()
 # ---- configuration ----
 
 def read_conf(path):
-    """Of `key = value` lines; what the model needs, and nothing that would change it silently."""
+    """Reads `key = value` lines. Refuses keys that would change the model silently."""
     known = {}
     for line in pathlib.Path(path).read_text().splitlines():
         line = line.split("#")[0].strip()

@@ -1,4 +1,4 @@
-/* What is said about the measured steps. */
+/* The report on the measured steps. */
 #include <cblas.h>
 #include <jansson.h>
 #include <math.h>
@@ -14,16 +14,16 @@
 
 /* ---- sums ---- */
 
-/* Means over the middle half of the profiled steps: neighbours on the machine disturb single steps, and means
- * of a set of steps still add up. Seconds. */
+/* Means over the middle half of the profiled steps, in seconds: other load disturbs single steps, and means
+ * over one set of steps still add up. */
 typedef struct Summary {
-    Range step;      /* without the times of ops where the device is a GPU */
-    double profiled; /* a step of those that the rest is about */
+    Range step;      /* on a GPU without the times of ops */
+    double profiled; /* mean of the steps behind the following fields */
     double op[OP_KERNELS], family[OP_FAMILIES], rest;
-    double blas;   /* a replay of the GEMMs through BLAS, the median */
-    Range of_blas; /* replay over the step's GEMMs, step by step */
+    double blas;   /* median of the replays of the GEMMs through BLAS */
+    Range of_blas; /* replay divided by the step's GEMMs, step by step */
     double flops;  /* of a step */
-    double peak;   /* FLOP/s; 0: not known */
+    double peak;   /* FLOP/s; 0: unknown */
 } Summary;
 
 static int by_wall(const void *a, const void *b) {
@@ -75,7 +75,7 @@ static Summary summarise(Steps *b, DType type) {
     return s;
 }
 
-/* Of the measured steps; on the CPU by length. */
+/* The measured steps; on the CPU sorted by length. */
 static json_t *samples_json(const Steps *b) {
     json_t *samples = json_array();
     const int64_t n = b->gpu ? b->n_plain : b->n_profiled;
@@ -89,7 +89,7 @@ static int64_t tokens_of(const Steps *b) { return b->derived->global_batch_size 
 
 static const char *rest_name(const Steps *b) { return b->gpu ? "idle" : "other"; }
 
-/* Of all calls of a GEMM in the profiled steps; ns in units of FLOP / GFLOP/s. */
+/* GFLOP/s of all calls of a GEMM in the profiled steps; ns in units of FLOP / GFLOP/s. */
 static double gflops(const Steps *b, const StepGemm *p, double ns) {
     return gemm_flops(p) * (double)(p->calls * b->n_profiled) / ns;
 }
@@ -166,7 +166,7 @@ static json_t *families_json(const Steps *b, const Summary *s) {
     return families;
 }
 
-/* The options that were given and that say what is computed. */
+/* The given options that affect the computation. */
 static json_t *model_json(const Steps *b) {
     Str text = {0};
     config_json(&b->config, CLASS_ARCH | CLASS_NUMERIC, &text);
@@ -178,7 +178,7 @@ static json_t *model_json(const Steps *b) {
     return model;
 }
 
-/* What only a GPU's steps have. */
+/* Adds facts of steps on a GPU. */
 static void add_gpu(const Steps *b, const Summary *s, json_t *result) {
     json_object_update_new(result,
                            json_pack("{s:f, s:f, s:s, s:f, s:f}", "back_to_back_ms", b->back_to_back * 1e-6,

@@ -14,7 +14,7 @@
 
 /* ---- batches ---- */
 
-/* Uniform tokens: no row of the embedding is hot. */
+/* Uniform tokens, so that no row of the embedding is accessed more often. */
 static void draw_tokens(Steps *b, uint64_t step) {
     const uint64_t vocab = (uint64_t)b->derived->vocab_size;
     for (int64_t k = 0; k < b->microbatches; k++) {
@@ -53,7 +53,7 @@ static void one_step(Steps *b) {
     b->loss = report.loss;
 }
 
-/* Drawing is no part of it: training has a thread for that. */
+/* Drawing is not timed: training has a thread for that. */
 static int64_t timed_step(Steps *b, int64_t number) {
     draw_tokens(b, (uint64_t)number);
     device_wait(b->device);
@@ -74,7 +74,7 @@ static bool enough(const BenchTrain *o, int64_t steps, int64_t since) {
            (o->seconds > 0 && steps >= LEAST && (double)(clock_ns() - since) > o->seconds * 1e9);
 }
 
-/* As training runs: steps that are waited for, then as many without. */
+/* As in training: first steps with a wait each, then as many without. */
 static void measure_plain(Steps *b) {
     const BenchTrain *o = b->options;
     b->wall = mem_alloc((size_t)o->steps * sizeof *b->wall);
@@ -94,7 +94,7 @@ static void measure_plain(Steps *b) {
 
 /* ---- memory ---- */
 
-/* Bytes that are taken: of the process, or of the GPU. */
+/* Bytes in use: by the process, or on the GPU. */
 static double taken(const Steps *b) {
     if (b->gpu) return -(double)device_memory_available(b->device);
     struct rusage usage;
@@ -156,14 +156,14 @@ static void profiled_step(Steps *b, int64_t number, Step *s) {
 static void measure_ops(Steps *b) {
     const BenchTrain *o = b->options;
     int64_t number = b->gpu ? o->warmup + b->n_plain : 0;
-    b->config.cuda_graph_impl = CUDA_GRAPH_NONE; /* a graph tells nothing of its ops */
+    b->config.cuda_graph_impl = CUDA_GRAPH_NONE; /* ops of a graph cannot be timed */
     count_ops(b, number++);
     for (Step s; !b->gpu && number < o->warmup; number++) {
         profiled_step(b, number, &s);
         say("warm-up", number, s.wall_ns);
     }
     for (int i = 0; i < b->gemms.count; i++) b->gemms.at[i].ours_ns = 0;
-    b->peak = taken(b); /* before the replay through BLAS takes memory of its own */
+    b->peak = taken(b); /* before the replay through BLAS allocates its memory */
     b->n_profiled = b->gpu ? o->profiled : o->steps;
     b->profiled = mem_zero((size_t)b->n_profiled, sizeof *b->profiled);
     for (int64_t i = 0; i < b->n_profiled; i++) {
@@ -202,7 +202,7 @@ static Err open_run(Steps *b) {
     return ERR_OK;
 }
 
-/* On a GPU of its own, whose memory the run has left. */
+/* Measures on a separate GPU device, after the run has freed its memory. */
 static Err measure_alone(Steps *b) {
     trainer_free(b->run);
     b->run = NULL;
