@@ -17,7 +17,7 @@ typedef struct Setup {
     Derived derived;
 } Setup;
 
-/* What every training run must state, in case `words` does not. */
+/* Options that every training run must have, for calls whose `words` lack them. */
 static const char *const SETUP_REQUIRED[][2] = {
     {"--num-layers", "2"},   {"--hidden-size", "16"}, {"--num-attention-heads", "2"},
     {"--seq-length", "8"},   {"--lr", "0.001"},       {"--micro-batch-size", "1"},

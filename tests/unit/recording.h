@@ -1,4 +1,4 @@
-/* The microbatch of a test that plays its tape back. */
+/* The microbatch of a test that runs a backward. */
 #ifndef ISOTRON_TESTS_RECORDING_H
 #define ISOTRON_TESTS_RECORDING_H
 

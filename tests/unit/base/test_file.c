@@ -39,7 +39,7 @@ static void assert_holds(const char *path, const char *text) {
     str_free(&s);
 }
 
-/* What is at the path itself: S_IFLNK ... */
+/* The type of the path itself, without following links: S_IFLNK ... */
 static mode_t kind_of(const char *path) {
     struct stat st;
     assert_int_equal(lstat(path, &st), 0);
@@ -70,7 +70,7 @@ static void writing_replaces_and_a_missing_folder_is_a_sentence(void **state) {
     assert_int_equal(link("a/b/x", "old"), 0);
     assert_written("a/b/x", "three");
     assert_holds("a/b/x", "three");
-    assert_holds("old", "one"); /* a new file took the name: nobody sees half of it */
+    assert_holds("old", "one"); /* a new file took the name: no reader sees half of it */
     FileMap map;
     assert_int_equal(file_map("a/b/x", &map).code, ERR_NONE);
     assert_memory_equal(map.bytes, "three", 5);

@@ -1,4 +1,4 @@
-/* What is read, of made-up folders of /proc and /sys/fs/cgroup. */
+/* The available memory, from made-up folders of /proc and /sys/fs/cgroup. */
 #include "unit/cmocka_all.h"
 
 #include <stdint.h>
@@ -99,7 +99,7 @@ static void groups_of_the_first_version(void **state) {
            {V1 "/a/memory.stat", "inactive_file 1\ntotal_inactive_file 200000\ntotal_active_file 300000\n"});
 }
 
-/* Of what a group has taken, all but what it caches of files. */
+/* All memory of a group except its file cache counts as used. */
 static void what_a_group_has_taken_is_gone(void **state) {
     (void)state;
 #define TAKEN(current, stat)                                                                                 \

@@ -52,7 +52,7 @@ static void the_work_of_attention(void **state) {
     assert_true(work_flops(OP_attention_unfused_grad, &backward) == 4 * gemm);
 }
 
-/* Of the table only the rows of tokens are read, and those of the gradient read and written. */
+/* Only the rows of tokens are read from the table; in the gradient they are read and written. */
 static void the_work_of_embeddings(void **state) {
     (void)state;
     Tensor id = tensor_make(NULL, I64, 2, (int64_t[]){2, 5}),

@@ -1,4 +1,4 @@
-/* What the tests of this folder share: a scratch folder, and small registries over the CPU device. */
+/* Shared by the tests of this folder: a scratch folder, and small registries on the CPU device. */
 #ifndef ISOTRON_TESTS_UNIT_CKPT_FOLDER_H
 #define ISOTRON_TESTS_UNIT_CKPT_FOLDER_H
 

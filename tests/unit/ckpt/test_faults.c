@@ -1,4 +1,4 @@
-/* Worlds whose checkpoints meet a full disk, damage and SIGKILL; and saving beside the run. */
+/* Worlds whose checkpoints meet a full disk, damage and SIGKILL; and saving during the run. */
 #include "unit/ckpt/world.h"
 
 #include <signal.h>
@@ -118,7 +118,7 @@ static void a_kill_leaves_a_sound_checkpoint(void **unused) {
     scratch_remove(dir);
 }
 
-/* ---- beside the run ---- */
+/* ---- saving during the run ---- */
 
 typedef struct Large {
     Device *device;

@@ -319,7 +319,7 @@ static bool is_not_compared(const char *field) {
     return false;
 }
 
-/* Of several lines for an option the last one. */
+/* The lines of a configuration; if an option has several, only the last one. */
 static char *last_lines(const char *conf) {
     Str out = {0};
     for (const char *line = conf, *end; *line; line = end) {
@@ -477,8 +477,8 @@ static void every_combination_reads_back_or_is_refused(void **unused) {
 
 /* ---- every key counts ---- */
 
-/* Keys that change no function, or are read in company: a size of the window, and the first layer of several,
- * beside a list of layers. */
+/* Keys that change no function, or are read only together with others: a size of the window, or the first
+ * layer of several if there is a list of layers. */
 static bool is_idle(const json_t *root, const char *key) {
     static const char *const IDLE[] = {"pad_token_id",
                                        "architectures",
@@ -578,7 +578,7 @@ static void a_change_of_any_key_is_seen(void **unused) {
 
 #define LLAMA3 "'rope_type': 'llama3', 'factor': 8, 'low_freq_factor': 1, 'high_freq_factor': 4"
 
-/* Beside the sizes of a small model of that type; quotes are single here. */
+/* Keys in addition to the sizes of a small model of that type; quotes are single here. */
 static const struct {
     const char *type, *keys, *says;
 } REFUSED[] = {

@@ -1,6 +1,5 @@
-/* An export whose files would be read as another model is an error, and leaves nothing behind. The linker
- * puts
- * __wrap_hf_config_export and __wrap_hf_export in the place of the two writers (tests/CMakeLists.txt). */
+/* An export whose files would be read as another model is an error, and leaves no file. The linker replaces
+ * the two writers by __wrap_hf_config_export and __wrap_hf_export (tests/CMakeLists.txt). */
 #include "unit/cmocka_all.h"
 
 #include <dirent.h>
@@ -9,7 +8,7 @@
 #include "ckpt/hf_folder.h"
 #include "unit/ckpt/model.h"
 
-static const char *planted_from, *planted_to; /* a line of config.json, and what stands there instead */
+static const char *planted_from, *planted_to; /* a line of config.json, and its replacement */
 static const Registry *planted_weights;       /* those that are written; NULL: the right ones */
 
 Err __real_hf_config_export(const Config *, const Derived *, DType, const json_t *, Str *json, HfFamily *);
@@ -162,7 +161,7 @@ static void files_of_another_model_do_not_stay(void **unused) {
     scratch_remove(scratch);
 }
 
-/* config.json goes first when files are moved: it must not go if the others cannot follow. */
+/* config.json is moved first: it must stay if the other files cannot follow. */
 static void a_folder_in_the_place_of_a_file_is_an_error(void **unused) {
     (void)unused;
     static const char *const names[] = {"config.json", "model.safetensors", "generation_config.json"};

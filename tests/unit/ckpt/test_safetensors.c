@@ -211,7 +211,7 @@ static void truncated_and_flipped_files_do_no_harm(void **unused) {
     for (size_t i = 0; i < good.len; i++)
         for (int bit = 0; bit < 8; bit++) {
             good.s[i] ^= (char)(1 << bit);
-            open_file_of(path, good.s, good.len); /* a sentence, or a file that happens to be valid too */
+            open_file_of(path, good.s, good.len); /* an error, or a file that happens to be valid too */
             good.s[i] ^= (char)(1 << bit);
         }
     str_free(&good);

@@ -1,6 +1,6 @@
-/* Worlds of ranks that save and load, for the tests of this folder. Every element has a value of its own, a
- * function of its parameter, its place in it and the checkpoint's step, so that what a layout holds after
- * loading, and what all content hashes to, is known without a checkpoint. */
+/* Worlds of ranks that save and load, for the tests of this folder. The value of an element is a function of
+ * its parameter, its place in it and the checkpoint's step. So the content that a layout must hold after
+ * loading, and its hash, are known without a checkpoint. */
 #ifndef ISOTRON_TESTS_UNIT_CKPT_WORLD_H
 #define ISOTRON_TESTS_UNIT_CKPT_WORLD_H
 
@@ -88,7 +88,8 @@ static inline int ascending(const void *a, const void *b) {
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* Each parameter is cut into equal pieces, but for the remainder: in the middle of rows. */
+/* Each parameter is split into equal pieces, except for the remainder, so pieces end in the middle of
+ * rows. */
 static inline Buffer buffer_new(const Registry *r, bool shares) {
     Buffer b = {.elements = r->elements};
     const Mesh *m = &r->layout.mesh;

@@ -1,5 +1,5 @@
-/* Worlds that must end: what each rank does, and the words that the report must have. The thread and the MPI
- * tests run the same, each world in processes of its own. */
+/* Worlds that must end: the actions of each rank, and words that the report must contain. The thread and the
+ * MPI tests share them; each world runs in separate processes. */
 #ifndef ISOTRON_TESTS_COMM_FAULTS_H
 #define ISOTRON_TESTS_COMM_FAULTS_H
 

@@ -1,4 +1,4 @@
-/* Worlds of threads that must end, each in a process of its own. */
+/* Worlds of threads that must end, each in a separate process. */
 #include "unit/cmocka_all.h"
 
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-/* What two ranks are told whose calls of a collective contradict each other. */
+/* The message for two ranks whose calls of a collective contradict each other. */
 #include <string.h>
 
 #include "unit/cmocka_all.h"

@@ -82,7 +82,8 @@ static void no_nan_is_lost(void **state) {
         comm_threads(world, NULL, a_nan_of_any_member_is_the_result, NULL);
 }
 
-/* Neighbours on a ring wait for each other in opposite orders: whoever waits must do what all need. */
+/* Neighbours on a ring wait for each other in opposite orders, so a waiting rank must make progress on all
+ * operations. */
 static void waits_crosswise(void *arg, Comm *c) {
     (void)arg;
     enum { ROUNDS = 50, N = 40000 }; /* enough for an operation to be cut into pieces */

@@ -1,5 +1,5 @@
-/* What every rank of a world does to test its backend; the thread and the MPI tests run the same. Expected
- * values come from formulas over member and element numbers, never from a buffer that was communicated. */
+/* The test that every rank of a world runs; thread and MPI tests share it. Expected values come from formulas
+ * over member and element numbers, never from a buffer that was communicated. */
 #ifndef ISOTRON_TESTS_COMM_WORLD_H
 #define ISOTRON_TESTS_COMM_WORLD_H
 

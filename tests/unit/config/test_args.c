@@ -1,4 +1,4 @@
-/* The option parser on a table of its own: values, spellings, sources, and what it says about mistakes. */
+/* The option parser with a test table: values, spellings, sources, error messages. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

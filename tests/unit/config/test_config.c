@@ -213,7 +213,8 @@ static void defaults_are_megatrons(void **state) {
         if (strcmp(value.s, MEGATRON[i].value)) fail_msg("--%s is %s", MEGATRON[i].flag, value.s);
         str_free(&value);
     }
-    assert_true(c.deterministic_mode); /* Megatron-LM's is off; here same bits are promised */
+    assert_true(c.deterministic_mode); /* Megatron-LM's default is off; here runs are deterministic by
+                                          default */
     assert_int_equal(c.lane, LANE_FP32);
     assert_int_equal(c.activation, MLP_GELU);
     assert_true(c.add_bias_linear && c.load_optim && c.save_rng && c.check_for_nan_in_loss_and_grad &&
@@ -295,7 +296,7 @@ static void all_broken_rules_are_reported_at_once(void **state) {
     done(&p);
 }
 
-/* One command line for each way to break a rule, and a word of the sentence that must follow. */
+/* One command line for each broken rule, and a word of the expected message. */
 #define EXPERTS "--num-experts 8 --disable-bias-linear"
 #define CONTEXT "--context-parallel-size 4"
 static const char *const BREAKING[][2] = {

@@ -22,7 +22,7 @@
         Err ok_ = (expr);                                                                                    \
         if (ok_.code) fail_msg("%s: %s", #expr, ok_.msg);                                                    \
     } while (0)
-/* The error is the user's, and its sentence holds `part`. */
+/* The error is a user error, and its message contains `part`. */
 #define assert_mistake(expr, part)                                                                           \
     do {                                                                                                     \
         Err bad_ = (expr);                                                                                   \

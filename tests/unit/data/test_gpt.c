@@ -271,7 +271,7 @@ static void a_damaged_cache_is_rebuilt(void **state) {
     }
 }
 
-/* What is rebuilt is written again, as another file. */
+/* A rebuilt cache is a new file. */
 static void a_sound_cache_is_read(void **state) {
     (void)state;
     static const char *const PARTS[] = {"document_index.npy", "dataset_index.npy"};

@@ -162,7 +162,7 @@ static void damage_is_named(void **state) {
     str_free(&good);
 }
 
-/* Whatever the bytes, opening gives a dataset whose every token can be read, or a sentence. */
+/* Whatever the bytes are, opening returns an error, or a dataset whose every token can be read. */
 static void mutations_never_leave_the_map(void **state) {
     (void)state;
     Str good = {0};

@@ -26,8 +26,8 @@ static TestModel *inference_model(const char *words) {
 }
 
 /* Two evaluations of the same logits differ by the rounding of the longest sum in each layer's four GEMMs
- * (docs/reference/numerics.md: an fp64 layout agrees to rounding); a log-probability adds the difference of two of them
- * and a sum over the vocabulary. */
+ * (docs/reference/numerics.md: an fp64 layout agrees to rounding). A log-probability adds the difference of
+ * two of them and a sum over the vocabulary. */
 static double logprob_bound(const TestModel *m, double largest_logit) {
     const Derived *d = &m->setup->derived;
     double sums = 4 * (double)(m->setup->config.num_layers * d->ffn_hidden_size) + 2 * (double)d->vocab_size;

@@ -42,8 +42,8 @@ static void flops_grow_with_the_batch_and_the_padded_vocabulary(void **state) {
     setup_free(s);
 }
 
-/* A layer with experts in the place of a dense one: its MLP is as wide as the experts of a token and the
- * shared one are together. */
+/* A layer with experts, instead of a dense one: its MLP is as wide as the experts of a token and the shared
+ * one together. */
 static void flops_count_the_experts_of_a_token(void **state) {
     (void)state;
     const char *dense =

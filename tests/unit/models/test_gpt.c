@@ -49,7 +49,7 @@ static void expect_names(const char *words, const char *const *names, int n) {
     setup_free(s);
 }
 
-/* Megatron-LM's state-dict names with norms of their own (the local layer spec). */
+/* Megatron-LM's state-dict names, with separate norms (the local layer spec). */
 static void names_are_megatrons(void **state) {
     (void)state;
     static const char *const GPT2_NAMES[] = {

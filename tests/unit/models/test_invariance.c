@@ -1,4 +1,5 @@
-/* What must not change a bit of the model's results: the future, recomputation, splitting the backward. */
+/* Changes that must leave the model's results bitwise equal: later tokens, recomputation, splitting the
+ * backward. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -104,7 +105,7 @@ static const char *order_of(const char *style, int which) {
     return strstr(style, "--batch-invariant-mode") || which ? "" : "--batch-invariant-mode";
 }
 
-/* The same tokens with more behind them: the same bits in a fixed order, else equal to the rounding of the
+/* The same tokens followed by others: bitwise equal with a fixed order, else equal up to the rounding of the
  * longest sum (the MLP's) in each layer's four GEMMs. */
 static void appended_tokens_change_only_rounding(void **state) {
     (void)state;
@@ -240,8 +241,9 @@ static double largest_grad(const Registry *r, const Result *x) {
     return largest;
 }
 
-/* Padding columns enter no softmax and no sum, and padding rows get no gradient: the same bits in a fixed
- * order, else equal to the rounding of the longest sum in the four GEMMs of each layer, there and back. */
+/* Padding columns are part of no softmax and no sum, and padding rows get no gradient. Results are bitwise
+ * equal with a fixed order. Else they are equal up to the rounding of the longest sum in the four GEMMs of
+ * each layer, forward and backward. */
 static void padded_vocabulary_changes_only_rounding(void **state) {
     (void)state;
     for (int k = 0; k < 4 * STYLE_COUNT; k++) {

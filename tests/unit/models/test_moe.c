@@ -146,7 +146,7 @@ static const Router *router_of(const TestModel *m, int64_t layer) {
     return &((const Moe *)m->model->stack[0].layer[layer].branch[1].self)->router;
 }
 
-/* Up below the mean, down above it, and no gradient, update or norm of its own. */
+/* Biases rise below the mean and fall above it, and have no gradient, update or norm. */
 static void biases_move_towards_balance(void **state) {
     (void)state;
     TestModel *m = test_model_new(

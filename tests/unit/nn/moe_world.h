@@ -37,7 +37,7 @@ typedef struct MoeCase {
     DType dtype;
 } MoeCase;
 
-/* Results of all ranks together. Of parameters: the gradient, whole. */
+/* Results of all ranks together; for parameters the full gradient. */
 typedef struct MoeOutcome {
     Values y, dx, grad[MOE_PARAMS], counters;
     int64_t first_held[64]; /* rows that the experts of each rank had to compute */
@@ -71,7 +71,7 @@ typedef struct MoeRank {
     Tape *tape;
 } MoeRank;
 
-/* Where row `row` stands in the sequence: zigzag chunks over CP, of these the tp-th part. */
+/* The position in the sequence of row `row`: zigzag chunks over CP, and the tp-th part of these. */
 static inline int64_t moe_position(const MoeRank *r, int64_t row) {
     if (!r->layout) return row;
     const int *at = r->layout->mesh.coordinate, cp = r->c->layout.cp;

@@ -29,8 +29,9 @@ static void describe(const MoeCase *c, const char *what, char *out, size_t n) {
              c->recomputed ? " recomputed" : "", dtype_name(c->dtype), what);
 }
 
-/* No sum has more terms than there are rows for the experts together, or elements in a row; a value has gone
- * through at most 10 ops, each of whose errors the next ones multiply by no more than the size of their sums. */
+/* No sum has more terms than there are rows for the experts together, or elements in a row. A value has
+ * passed through at most 10 ops. An op multiplies the errors of its inputs by at most the size of their
+ * sums. */
 static void near(const MoeCase *c, const char *what, Values got, Values want) {
     const double terms = (double)(c->layout.dp * SEQUENCE * SAMPLES * 2), depth = 10;
     double worst = 0, largest = 0;
@@ -270,7 +271,7 @@ static void without_gather(MoeRank *r, Tensor *x, int step) {
     op_add(t, x, y);
 }
 
-/* What is decided, or compared, over the microbatch. */
+/* Decisions and comparisons that need the whole microbatch. */
 static void without_tokens(MoeRank *r, Tensor *x, int step) {
     Tape *t = r->tape;
     Tensor *logits = op_gate_logits(t, x, &r->moe.router.weight->value);

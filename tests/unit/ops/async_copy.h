@@ -1,5 +1,5 @@
-/* Copies beside the kernels, on a device that is given: each sees what was computed before it, and what waits
- * for it sees the copy; also when both are recorded. */
+/* Async copies during kernels, on a given device. Each copy sees the results of earlier kernels, and work
+ * that waits for the copy sees its result, also when both are recorded in a graph. */
 #ifndef ISOTRON_TESTS_OPS_ASYNC_COPY_H
 #define ISOTRON_TESTS_OPS_ASYNC_COPY_H
 
@@ -26,9 +26,9 @@ static inline void beside_fill(const Beside *b, double value) {
     call_run(&OPS[OP_fill], &(Call){.out = {&y}, .attr = &fill, .device = b->device});
 }
 
-/* Values 1 .. ROUNDS go to the host, each overwritten as soon as it has left; they come back in reverse
- * order, and the square of each goes to its row of `out`, by a kernel that may begin while the one before
- * runs. */
+/* Values 1 .. ROUNDS are copied to the host; each is overwritten as soon as its copy is done. They are copied
+ * back in reverse order. A kernel that may begin while the previous one runs writes the square of each to its
+ * row of `out`. */
 static inline void beside_run(const Beside *b) {
     const size_t bytes = tensor_bytes(&b->work);
     const ActivationAttr square = {ACT_SQUARED_RELU};

@@ -1,4 +1,4 @@
-/* What the rows of tapes.def and kernels/cases.def build. */
+/* The builders of rows of tapes.def and kernels/cases.def. */
 #ifndef ISOTRON_TESTS_OPS_BUILDERS_H
 #define ISOTRON_TESTS_OPS_BUILDERS_H
 

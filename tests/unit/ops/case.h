@@ -1,6 +1,6 @@
-/* A tape that is a test case (tapes.def, kernels/cases.def) and how to run it: inputs drawn from a grid that
- * every float type holds exactly, so that lanes differ by arithmetic only; forward; backward from a fixed dy;
- * results as doubles. */
+/* A tape that is a test case (tapes.def, kernels/cases.def) and how to run it. Inputs are drawn from a grid
+ * that every float type represents exactly, so that lanes differ by arithmetic only. Then forward, backward
+ * from a fixed dy, and results as doubles. */
 #ifndef ISOTRON_TESTS_OPS_CASE_H
 #define ISOTRON_TESTS_OPS_CASE_H
 
@@ -42,10 +42,10 @@ typedef struct OpCase {
 /* How to run a case. */
 typedef struct OpLane {
     DType dtype;
-    Device *device;        /* NULL: a CPU of its own, with: */
+    Device *device;        /* NULL: a separate CPU, with: */
     int threads;           /* 0: 1; -1: every core */
     bool split;            /* backward as a DX sweep, then a DW sweep */
-    bool sample_by_sample; /* each sample on a tape of its own */
+    bool sample_by_sample; /* each sample on a separate tape */
     bool coarse;           /* inputs that 16-bit types hold exactly */
     bool forward_only;
     int moved_input; /* this element of this input is moved by `move` */

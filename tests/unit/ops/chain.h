@@ -1,6 +1,6 @@
-/* Ops one behind the other on a device that is given, as in a training step: nothing between them that waits
- * or takes the time, so that a kernel may begin while the one before runs (kernels/cuda/pdl.cuh). Called
- * so, and recorded, they leave the bits that they leave when the host waits behind each. */
+/* Consecutive ops on a given device, as in a training step. No wait or timing separates them, so a kernel may
+ * begin while the previous one runs (kernels/cuda/pdl.cuh). Their results, called and recorded, are bitwise
+ * equal to those with a wait after each op. */
 #ifndef ISOTRON_TESTS_OPS_CHAIN_H
 #define ISOTRON_TESTS_OPS_CHAIN_H
 
@@ -16,8 +16,8 @@ enum { CHAIN_WIDTH = 4096, CHAIN_PERIOD = 65521, CHAIN_ROUNDS = 3 };
 /* A to D: [rows, 1, width]; SEEN, eight of them: as END of those, each written once. */
 enum { NOTHING, A, B, C, D, SEEN, RSTD = SEEN + 8, DGAIN, TABLE, PLACES };
 enum { PARAMS = PLACES + 1, MOMENTS, SQUARES, VALUES, LISTED };
-/* Of which rows: the last 1/8, the last 1/64, the last one, without its dimension. What is added to. The gain
- * is what an update writes last. */
+/* Selection of rows: the last 1/8, the last 1/64, the last one (without its dimension). ADD: the operand is
+ * added to. GAIN: the gain, which an update writes last. */
 enum { EIGHTH = 32, END = 64, LAST = 128, ADD = 256, TENSOR = 31, GAIN = VALUES | LAST };
 
 typedef struct ChainStep {
@@ -25,8 +25,8 @@ typedef struct ChainStep {
     int in[4], out[CALL_OUT];
 } ChainStep;
 
-/* Whoever has an END works on what the kernel before touches last, and is so small that all of it can begin
- * before that: it reads it, or writes what is read there. */
+/* Each op with an END uses memory that the previous kernel touches last. It is so small that all of it can
+ * begin before that: it reads that memory, or writes memory that is read there. */
 static const ChainStep CHAIN[] = {
     {OP_activation, {A}, {B}},
     {OP_activation, {B | END}, {SEEN}},

@@ -1,4 +1,4 @@
-/* Two runs of an op case against each other: within a bound, or to the bit. */
+/* Compares two runs of an op case: within a bound, or bitwise. */
 #ifndef ISOTRON_TESTS_OPS_COMPARE_H
 #define ISOTRON_TESTS_OPS_COMPARE_H
 

@@ -1,6 +1,6 @@
-/* Runs tests in a process of their own, which is started again behind a test that ended it or broke its GPU
- * (an illegal address ends all work of a process there), so that every test is judged by itself. Every test
- * is run once; one that is never begun has failed. */
+/* Runs tests in a separate process. If a test ends the process or breaks its GPU (an illegal address ends all
+ * work of a process there), a new process runs the remaining tests. So every test is judged alone. Every test
+ * is run once; a test that never begins has failed. */
 #ifndef ISOTRON_TESTS_OPS_ISOLATE_H
 #define ISOTRON_TESTS_OPS_ISOLATE_H
 
@@ -16,7 +16,7 @@
 
 enum { ISOLATE_TESTS = 4096, ISOLATE_SKIPPED = 77, ISOLATE_AGAIN };
 
-/* A test that is not for this machine leaves itself out; what is zero has never been begun. */
+/* A test that does not apply to this machine leaves itself out. Zero: never begun. */
 typedef enum TestEnd { TEST_NOT_BEGUN, TEST_STARTED, TEST_PASSED, TEST_LEFT_OUT, TEST_ENDS } TestEnd;
 
 /* In memory that the processes share. */

@@ -1,4 +1,4 @@
-/* What the mixture-of-experts rows of tapes.def build. */
+/* The builders of the mixture-of-experts rows of tapes.def. */
 #ifndef ISOTRON_TESTS_OPS_MOE_BUILDERS_H
 #define ISOTRON_TESTS_OPS_MOE_BUILDERS_H
 

@@ -89,7 +89,7 @@ static inline void a_piece_is_too_long(Call *c) {
     pieces_have_gaps(c);
     ((FlatPiece *)c->in[1]->data)[1].count = tensor_count(c->in[0]);
 }
-/* Of a step whose numbers are in memory. */
+/* Makes the call take the step's numbers from memory. */
 static inline void step_of_memory(Call *c) {
     pieces_have_gaps(c);
     *(StepNumbers *)c->in[2]->data =

@@ -1,7 +1,8 @@
 /* Runs one call again in a device's memory, with guard bytes before and after every operand and in the gaps
- * of strided ones. What must hold: guards and inputs keep their bytes, outputs are written completely and, on
- * the device of the first run, are the same bits as there although they are aligned differently, and an
- * output that kernels/ops.def calls ADDS adds when it is asked to. */
+ * of strided ones. Requirements:
+ * - guards and inputs keep their bytes, and outputs are written completely;
+ * - on the device of the first run outputs are bitwise equal to that run, although their alignment differs;
+ * - an output with ADDS in kernels/ops.def is added to if TENSOR_ACCUM is set. */
 #ifndef ISOTRON_TESTS_OPS_REPLAY_H
 #define ISOTRON_TESTS_OPS_REPLAY_H
 
@@ -29,7 +30,7 @@ static inline size_t element_byte(const Tensor *t, int64_t row, int64_t column) 
     return (size_t)(tensor_row_offset(t, row) + column) * dtype_size((DType)t->dtype);
 }
 
-/* The elements begin at a multiple of 16 bytes, or of nothing but their own size. */
+/* The elements begin at a multiple of 16 bytes, or only of their size. */
 static inline Guarded guarded_like(const Tensor *t, Device *device, bool is_output, bool aligned) {
     Guarded g = {.t = *t, .image = *t, .device = device};
     const size_t size = dtype_size((DType)t->dtype), begin = GUARD_BYTES + (aligned ? 0 : size);

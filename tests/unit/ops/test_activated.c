@@ -6,7 +6,7 @@
 #include "unit/ops/compare.h"
 #include "unit/ops/case_table.h"
 
-/* The activation as a node of its own. */
+/* The activation as a separate node. */
 static Tensor *build_apart(Tape *t, Tensor **in, const void *attr) {
     const Activated h = op_linear_activated(t, in[0], &(LinearLayer){.w_oi = in[1], .bias_o = in[2]},
                                             ((const ActivationAttr *)attr)->kind);

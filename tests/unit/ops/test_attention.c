@@ -1,5 +1,5 @@
-/* The fused attention against its definition, and what must hold to the bit: rows do not see later rows or
- * keys, a cached step is the row of the whole, threads change nothing. */
+/* The fused attention compared with its definition. Bitwise properties: rows do not depend on later rows or
+ * keys, a cached step is equal to a row of the full computation, threads change no result. */
 #include "unit/cmocka_all.h"
 
 #include <math.h>
@@ -220,7 +220,7 @@ static void same_rows(const Run *a, int64_t a_row, const Run *b, int64_t b_row, 
 static void later_positions_change_nothing(void **state) {
     (void)state;
     const int64_t lengths[] = {1, 5, 31, 32, 33, 63, 64, 65, 100, 129};
-    /* a window of one tile at most, and one that tiles of its own would cut elsewhere */
+    /* a window of one tile at most, and one that tiles relative to it would split elsewhere */
     const int64_t windows[] = {WINDOW_OFF, 20, 70};
     for (int w = 0; w < 3; w++)
         for (DType dtype = F64; dtype <= F32; dtype++) {

@@ -1,5 +1,5 @@
-/* Attention over context-parallel ranks (threads) against attention of one rank: every way of communicating,
- * every mask. Rank r of n holds chunks r and 2n-1-r of 2n; the test says so by itself. */
+/* Attention over context-parallel ranks (threads) compared with attention on one rank: every way of
+ * communicating, every mask. Rank r of n holds chunks r and 2n-1-r of 2n; the test computes that itself. */
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
 
@@ -24,7 +24,7 @@ typedef struct Case {
     DType dtype;
 } Case;
 
-/* What one run gives, whole, as doubles; each rank writes what it holds. */
+/* The full results of one run, as doubles; each rank writes its part. */
 typedef struct Outcome {
     int64_t n_y, n_qkv, n_sink;
     double *y, *dqkv; /* [s,b,g*r*d], [s,b,g*(r+2)*d] */
@@ -242,7 +242,7 @@ static const struct {
 };
 enum { N_WAYS = sizeof WAYS / sizeof *WAYS };
 
-/* Of the case's masks, for all ways; 8 heads in g groups. */
+/* For the case's masks and all ways; 8 heads in g groups. */
 static void check_ways(Case c, void (*with)(Case)) {
     for (int i = 0; i < N_WAYS; i++) {
         c.cp = WAYS[i].cp, c.plan = WAYS[i].plan, c.tp = 1, c.r = 8 / c.g;
@@ -309,7 +309,8 @@ static void in_every_type(void **state) {
                              .sinks = sinks});
 }
 
-/* The sum over ranks of what has no grid, the gradient of a parameter, is that of one rank but for rounding. */
+/* The gradient of a parameter is a sum over ranks without a grid, so it equals that of one rank up to
+ * rounding. */
 static void check_same(Case c) {
     Outcome got = run_ranks(&c), want = run_single(c);
     same(&c, "y", got.y, want.y, want.n_y);

@@ -1,10 +1,12 @@
-/* Every op on a GPU against the CPU, in every type: the rows of kernels/cases.def, as calls and on tapes; the
- * tapes of tapes.def, as whole runs and call by call (vs_cpu.h); the calls of calls.def; what is refused; ops
- * in a row (chain.h), async copies (async_copy.h); more elements than 32 bits count.
+/* Every op on a GPU compared with the CPU, in every type:
+ * - the rows of kernels/cases.def, as calls and on tapes;
+ * - the tapes of tapes.def, as complete runs and call by call (vs_cpu.h); the calls of calls.def;
+ * - refused calls, consecutive ops (chain.h), async copies (async_copy.h);
+ * - more elements than 32 bits can count.
  *
- * ops_test_cuda [cuda|cpu [--alone] [pattern of test names ...]]: on `cpu` the same with the CPU in the GPU's
- * place, which shows that the cases hold; with --alone in one process, which
- * ends with what breaks it (for tools that watch a process). Without a GPU: exit status 77. */
+ * ops_test_cuda [cuda|cpu [--alone] [pattern of test names ...]]. `cpu` uses the CPU instead of the GPU,
+ * which shows that the cases are right. --alone uses one process, which ends with the first fatal error (for
+ * tools that watch a process). Without a GPU: exit status 77. */
 #include "unit/cmocka_all.h"
 
 #include <fnmatch.h>
@@ -89,7 +91,7 @@ typedef struct Test {
     int number;
 } Test;
 
-/* What all processes share, and each has for itself. */
+/* Shared by all processes, and private to each. */
 static struct {
     Isolated *ends;
     OpProfile *profile; /* calls on the device, by op */
@@ -97,7 +99,7 @@ static struct {
     struct CMUnitTest tests[ISOLATE_TESTS];
     Test data[ISOLATE_TESTS];
     int n, first;
-    bool cpu;              /* in the place of the GPU */
+    bool cpu;              /* instead of the GPU */
     DirectCall *row_calls; /* of kernels/cases.def */
     OpCase *row_tapes;
     char **patterns; /* of names of tests */
@@ -106,7 +108,7 @@ static struct {
 
 /* ---- tests ---- */
 
-/* Both runs have roundings of their own: sqrt(2) of what one may be off. */
+/* Both runs have independent roundings: sqrt(2) of one run's bound. */
 static void a_whole_run_is_near_the_cpu(const Test *t) {
     const OpLane cpu = {.dtype = t->dtype, .threads = -1, .coarse = dtype_is_16bit(t->dtype)};
     OpLane other = cpu;
@@ -133,7 +135,7 @@ static void a_call_agrees(const Test *t) {
     arena_free(arena);
 }
 
-/* So that what sums and norms in one op, or in two because something stands between, has the same bits. */
+/* A sum and its norm are bitwise equal in one op and in two ops with another op in between. */
 static void add_norm_is_add_and_norm(const Test *t) {
     Arena *arena = arena_new();
     const Call c = direct_call(arena, t->call, t->dtype);
@@ -166,7 +168,7 @@ static void run_replay(void *arg) {
     replay_run(r->replay, r->op);
 }
 
-/* The device says so at the next wait, and has touched nothing that is not its own. */
+/* The device reports the error at the next wait, and has not touched other memory. */
 static void a_wrong_operand_is_named(const Test *t) {
     Arena *arena = arena_new();
     Device *device; /* stays: after a failure it does not close */

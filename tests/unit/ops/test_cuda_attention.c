@@ -1,5 +1,5 @@
-/* Attention on a GPU: cuDNN's kernels and our own agree to the rounding of 16 bits, also when their work was
- * recorded, and cuDNN's deterministic form gives the same bits again. Skipped where there is no GPU. */
+/* Attention on a GPU: cuDNN's kernels and our own agree to the rounding of 16 bits, also in a recorded graph,
+ * and cuDNN's deterministic form is bitwise repeatable. Skipped where there is no GPU. */
 #include "unit/cmocka_all.h"
 
 #include <stdio.h>
@@ -82,7 +82,7 @@ static bool goes(Run *r, Device *d, Way way) {
     return true;
 }
 
-/* The results, in host memory that held NaN before; without memory if they cannot be had. */
+/* The results, in host memory that held NaN before; without memory if they are not available. */
 static Run results(Shape p, Device *d, Way way) {
     Run host = run_new(p, p.dtype), r = on_device(&host, d);
     if (way != OWN) make_plans(&r, d);
@@ -120,10 +120,10 @@ static double rms(const Tensor *x) {
 }
 
 /* |difference| / |lse| of two computations. Partial sums of n random terms are as large as the root of their
- * number, so that rounding them adds up to n / sqrt(2) of a term's: for a score of d products sqrt(d / 2) of
- * a score's size, which tensor cores may cut off at twice the roundoff (its scaling rounds once more); for
- * the sum of exponentials, whose terms all have one sign, sqrt(t / 3) of the sum. The hardware's exp is 2 ulp
- * off, lse is rounded itself. */
+ * number, so rounding them adds up to n / sqrt(2) of a term's rounding. For a score of d products that is
+ * sqrt(d / 2) of a score's size; tensor cores may truncate at twice the roundoff, and scaling rounds once
+ * more. For the sum of exponentials, whose terms all have one sign, it is sqrt(t / 3) of the sum. The
+ * hardware's exp has an error of 2 ulp, and lse is rounded itself. */
 static double lse_bound(const Run *r) {
     const Shape *p = &r->shape;
     const double u = dtype_roundoff(F32), size = rms(&r->lse),

@@ -1,5 +1,5 @@
-/* Attention by cuDNN without cuDNN or a GPU: what its graphs say, computed by a stand-in, is what the CPU
- * kernel says, for every mask and layout that is given to it; what is not given to it says why. */
+/* Attention by cuDNN without cuDNN or a GPU. A stand-in computes its graphs, and the result is the CPU
+ * kernel's, for every supported mask and layout. Other calls report why they are not supported. */
 #include "unit/cmocka_all.h"
 
 #include "kernels/cuda/attention/attention_path.h"
@@ -233,7 +233,7 @@ static void refused_operands(void **state) {
     refused("too large", poor, Q, AS_IT_IS, 0);
 }
 
-/* By our own kernels too: the dry run says so. */
+/* Our own kernels refuse it too, in the dry run. */
 static void refused_by_all(void **state) {
     (void)state;
     Run r = run_new(of_size(8, 2, 2, 264, 16), BF16);

@@ -1,6 +1,6 @@
-/* Every algorithm that cuBLASLt has for the GEMMs of a linear layer, fused with its bias, its activation,
- * that one's derivative or its bias gradient and not: any of them may be measured to be the fastest, so each
- * agrees with the CPU and gives the same bits again; so do those that leave multiprocessors to others
+/* Every algorithm that cuBLASLt has for the GEMMs of a linear layer, with and without fused bias, activation,
+ * activation's derivative and bias gradient. Any of them may be measured to be the fastest, so each must
+ * agree with the CPU and be bitwise repeatable. So must algorithms that leave multiprocessors to other work
  * (--gemm-sm-margin). Skipped where there is no GPU. */
 #include "unit/cmocka_all.h"
 
@@ -58,7 +58,7 @@ static bool goes(Agree *a, const OpDef *op, const Call *c, const Replay *want, R
     return fused >= 0;
 }
 
-/* Sums that are added to 16 bits, or to a bias of odd rows, are rounded by a kernel of their own (gemm.cu). */
+/* Sums that are added to 16 bits, or to a bias of odd rows, are rounded by a separate kernel (gemm.cu). */
 static bool has_algos(const KernelCase *c, DType dtype, bool add) {
     const bool odd_bias = c->op == OP_linear && c->in[2].dim[0] % 8;
     return !dtype_is_16bit(dtype) || !((c->op == OP_linear_dgrad && add) || odd_bias);
@@ -88,7 +88,7 @@ static void every_algorithm_agrees(Agree *a, const DirectCall *d, DType dtype, b
     arena_free(arena);
 }
 
-/* With fewer multiprocessors than there are, cuBLASLt has algorithms of its own. */
+/* With fewer multiprocessors cuBLASLt has other algorithms. */
 static void algorithms_with_a_margin_agree(void **state) {
     Agree *a = *state;
     Device *all = a->other;

@@ -46,7 +46,7 @@ static void each_choice_has_finalists(void **state) {
     expect(algos, 6, 5);
 }
 
-/* All that are not far behind in turns go under load. */
+/* All algorithms that are not far behind in the short turns are measured under load. */
 static void last_in_turns_wins_under_load(void **state) {
     (void)state;
     Timing algos[12];
@@ -63,7 +63,7 @@ static void noise_changes_nothing(void **state) {
     expect(far_more, 1, 1);
 }
 
-/* What counts is the mean of all blocks, of those that are left in the end. */
+/* The criterion is the mean over all blocks of the algorithms that are left at the end. */
 static void one_block_decides_nothing(void **state) {
     (void)state;
     const Timing lucky_first[] = {{.92, .95}, {.91, .88, false, {.96, .96, .96}}, {.93, .90}};

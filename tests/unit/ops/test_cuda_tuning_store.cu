@@ -212,7 +212,8 @@ static void unmeasured_is_kept_for_fastest_alone(void **state) {
 
 /* ---- folders that keep nothing ---- */
 
-/* Choices with the same bits go on, and measure each time unless `found`; others are a fault. */
+/* Choices that are bitwise equal continue, and are measured each time unless `found`; other choices are a
+ * fault. */
 static void expect_fault(Run *r, bool warns, bool found) {
     jmp_buf jump;
     FaultScope scope = {"a test", "", &jump, ""};

@@ -146,7 +146,7 @@ typedef struct ExpectedGemm {
     bool a_by_k, b_by_k; /* a[m][k], b[n][k]; else a[k][m], b[k][n] */
 } ExpectedGemm;
 
-/* Of terms in any order: k u sum |a b|. */
+/* The bound of a sum of terms in any order is k u sum |a b|. */
 static void expect_gemm(const char *what, const double *got, ExpectedGemm p) {
     for (int64_t i = 0; i < p.m; i++)
         for (int64_t j = 0; j < p.n; j++) {

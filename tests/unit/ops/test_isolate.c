@@ -1,5 +1,5 @@
-/* Tests in processes of their own (isolate.h): what is said of one that passes, fails, ends its process or is
- * never begun, and which of them the whole fails for. */
+/* Tests in separate processes (isolate.h): the report on a test that passes, fails, ends its process or never
+ * begins, and the exit status. */
 #include "unit/ops/isolate.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@ enum { TESTS = 4 };
 
 static const struct CMUnitTest NAMED[TESTS] = {{.name = "a"}, {.name = "b"}, {.name = "c"}, {.name = "d"}};
 
-/* What becomes of each test: an end, or that of the whole process, in or before it. */
+/* The outcome of each test: an end, or the end of the whole process, in the test or before it. */
 enum { ENDS_PROCESS = TEST_ENDS, STOPS_EARLY };
 
 static struct {

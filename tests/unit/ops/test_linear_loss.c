@@ -45,7 +45,7 @@ static void read_all(const Tensor *t, double *out) {
     for (int64_t i = 0; i < tensor_count(t); i++) out[i] = load_element(t, i);
 }
 
-/* What is in w's main gradient before. */
+/* The initial content of w's main gradient. */
 static double dw_before(const How *h, int64_t i) {
     return h->fresh ? 0 : grid_value("dw", 0, i, GRID_COARSE);
 }
@@ -172,7 +172,7 @@ static void chunks_have_the_bits_of_the_two_ops(void **state) {
         }
 }
 
-/* Nothing is recorded: neither x nor the main gradient is touched. */
+/* The tape does not record: neither x nor the main gradient is touched. */
 static void an_evaluation_only_has_losses(void **state) {
     (void)state;
     for (int i = 0; i < LANE_COUNT; i++) {
@@ -200,7 +200,7 @@ static void another_gradient_than_was_announced_is_a_fault(void **state) {
     work_close(&k);
 }
 
-/* All memory of a chunk is given back when the next one begins. */
+/* All memory of a chunk is freed when the next one begins. */
 static void chunks_keep_no_memory(void **state) {
     (void)state;
     for (int i = 0; i < LANE_COUNT; i++) {

@@ -22,12 +22,12 @@ static double value(int what, int rank, int64_t row, int64_t column) {
     return (double)((what + 1) * (1 + (7 * row + 5 * column + 11 * rank) % 13));
 }
 
-/* Equal on all ranks if the type says so. */
+/* The element of a rank; equal on all ranks for types I and R. */
 static double on_rank(int what, Spmd type, int rank, int64_t row, int64_t column) {
     return value(what, type == SPMD_V || type == SPMD_P ? rank : 0, row, column);
 }
 
-/* Of a rank's part. */
+/* The shape of a rank's part. */
 static void dims_of(Spmd type, int dim, int64_t d[2]) {
     d[0] = ROWS, d[1] = COLUMNS;
     if (type == SPMD_V) d[dim] /= RANKS;
@@ -44,7 +44,7 @@ static double whole(int what, Spmd type, int dim, int64_t row, int64_t column) {
     return sum;
 }
 
-/* What a rank must have if the tensor `what` of type `from` became `to`. */
+/* The element that a rank must have after the tensor `what` of type `from` became `to`. */
 static double moved(int what, Spmd from, Spmd to, int dim, int rank, int64_t row, int64_t column) {
     int64_t d[2], at[] = {row, column};
     dims_of(to, dim, d);

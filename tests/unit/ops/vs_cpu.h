@@ -1,16 +1,19 @@
-/* One call on two devices, the CPU and another: aligned as a model's operands are and aligned to nothing,
- * added to what is there, in place, without the outputs that may be left out. What must hold beside what
- * replay.h says: a second run gives the same bits, and the outputs are those of the CPU,
+/* One call on two devices, the CPU and another: aligned like a model's operands and unaligned, added to
+ * existing values, in place, without optional outputs. Requirements in addition to those of replay.h: a
+ * second run is bitwise equal, and the outputs match those of the CPU,
  *
- *   to the bit         what only moves, what is rounded once, what FP8's scales decide, whole numbers
- *   within a bound     4 sqrt(2 K) u (1 + largest result) m + 2 u' |result|: K terms that both devices round
- * in their own order, each at most m in size (the largest float operand, at least 1), with the arithmetic's
- * unit roundoff u, and the last rounding, to the storage's unit roundoff u', to either side. Attention: a
- * score's error, |scale| d u, is a relative one behind the softmax; its probabilities may be rounded to the
- * storage's type on their way. GEMMs of FP8 numbers: tensor cores add 32 terms and the sum so far at a
- * time, and each of them loses what is below 2^-13 of the largest; the numbers and their scales are at most 1
- * here. A GEMM that is added to a main gradient of 16 bits may be rounded to them before: u' of what is
- * added, which is at most |result| and what was there. */
+ *   bitwise            for copies, for values that are rounded once, for FP8's scales, for integers
+ *   within a bound     4 sqrt(2 K) u (1 + largest result) m + 2 u' |result|
+ *
+ * K terms, each at most m in size (the largest float operand, at least 1), are rounded in a different order
+ * on each device, with the arithmetic's unit roundoff u. The last rounding, to the storage's unit roundoff
+ * u', may go to either side.
+ *
+ * Attention: a score's error, |scale| d u, is a relative error after the softmax; its probabilities may be
+ * rounded to the storage's type in between. GEMMs of FP8 numbers: tensor cores add 32 terms and the sum so
+ * far at a time, and drop the bits of each below 2^-13 of the largest; the numbers and their scales are at
+ * most 1 here. A GEMM that is added to a 16-bit main gradient may be rounded before: u' of the summand, which
+ * is at most |result| plus the old value. */
 #ifndef ISOTRON_TESTS_OPS_VS_CPU_H
 #define ISOTRON_TESTS_OPS_VS_CPU_H
 
@@ -42,7 +45,7 @@ static inline double grown(double k, const Tensor *t) {
 
 static inline bool is_float(const Tensor *t) { return t && dtype_is_float((DType)t->dtype); }
 
-/* What decides the arithmetic, as in call_run. */
+/* The type that determines the arithmetic, as in call_run. */
 static inline DType lead_of(const Call *c) {
     for (int i = 0; i < CALL_IN; i++)
         if (is_float(c->in[i])) return (DType)c->in[i]->dtype;
@@ -121,7 +124,7 @@ static inline void expect_same(const OpDef *op, const Replay *got, const Replay 
              (long long)differ, what, (long long)first, number_at(a, where), number_at(b, where));
 }
 
-/* Of sums that are exact but for the rounding of what they are sums of. */
+/* For exact sums of rounded values. */
 static inline double exact_difference(const Tensor *got, const Tensor *want) {
     ExactSum sum = {0}, minus;
     memcpy(&minus, want->data, sizeof minus);

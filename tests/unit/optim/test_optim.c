@@ -203,8 +203,8 @@ static void expect_equal_states(const Fixture *a, const Fixture *b) {
     }
 }
 
-/* The optimizer computes in float from what it reads: gradients that both types hold give the same bits, of
- * norm, clip coefficient, zeros, parameters and moments. */
+/* The optimizer computes in float from its inputs: gradients that both types represent exactly give bitwise
+ * equal norm, clip coefficient, zeros, parameters and moments. */
 static void bf16_gradients_that_are_exact_change_no_bit(void **state) {
     (void)state;
     static const char *const WORDS[][2] = {

@@ -163,7 +163,7 @@ static void gradients_are_zeroed_and_linked(void **state) {
     model_free(&m);
 }
 
-/* Beside BF16 storage; in any other lane they have the arithmetic's type. */
+/* With BF16 storage they may be BF16; in any other lane they have the arithmetic's type. */
 static void gradients_may_be_bf16(void **state) {
     (void)state;
     for (DType storage = F64; storage <= F16; storage++) {

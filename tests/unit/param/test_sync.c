@@ -1,5 +1,5 @@
-/* Sums and gathers of data-parallel ranks against formulas. A gradient is a function of (rank, parameter,
- * element, pass), so that each rank can say what the sum over any ranks in any order must be, to the bit. */
+/* Sums and gathers of data-parallel ranks compared with formulas. A gradient is a function of (rank,
+ * parameter, element, pass), so each rank can compute the exact sum over any ranks in any order. */
 #include "unit/cmocka_all.h"
 
 #include <math.h>

@@ -180,7 +180,7 @@ static void options_choose_the_schedule(void **state) {
         ERR_NONE);
 }
 
-/* What the rule on groups is for. */
+/* The reason for the rule on groups. */
 static void forbidden_groups_deadlock(void **state) {
     (void)state;
     Arena *arena = arena_new();

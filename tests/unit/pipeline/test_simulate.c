@@ -78,8 +78,8 @@ static double start_of(const Plan *p, int rank, ActionKind kind, int chunk, int6
     return 0;
 }
 
-/* On stages of any times every pass starts exactly when the last of what it needs is there: the pass before
- * it on its rank, and the same pass of the stage before it, a latency later. */
+/* For any times of the stages, every pass starts exactly when its last dependency is ready. Dependencies are
+ * the previous pass of its rank, and the same pass of the previous stage plus the latency. */
 static void passes_start_as_soon_as_they_can(void **state) {
     (void)state;
     static const PipelineSpec specs[] = {
@@ -250,7 +250,7 @@ static void every_broken_action_is_caught(void **state) {
     arena_free(arena);
 }
 
-/* ---- the sentences ---- */
+/* ---- error messages ---- */
 
 static void assert_sentence(bool forward_only, int rank, int64_t at, Action broken, const char *sentence) {
     Arena *arena = arena_new();

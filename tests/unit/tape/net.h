@@ -63,7 +63,7 @@ static inline void close_net(Net *n) {
     device_free(n->run.device);
 }
 
-/* What layer i adds to x. */
+/* The output of layer i's branch. */
 static inline Tensor *branch_of_net(Net *n, int64_t i, Tensor *x) {
     Tensor *h = op_norm(n->tape, x, &n->value[GAIN], NULL, (NormAttr){.rms = true, .eps = 1e-5});
     h = op_activation(

@@ -1,5 +1,5 @@
-/* Layers whose activations wait in host memory (tape/offload.h): the same bits, in the memory that a dry run
- * measures, whether async copies are done at once or as late as they may be. */
+/* Layers whose activations wait in host memory (tape/offload.h): results are bitwise equal, and memory is as
+ * a dry run measures, whether async copies are done at once or as late as possible. */
 #include "unit/cmocka_all.h"
 
 #include <stdlib.h>
@@ -124,7 +124,7 @@ static size_t slot_of(DType dtype, int64_t layers) {
     return bytes;
 }
 
-/* What `layers` layers take: the first has no sum. */
+/* The memory of `layers` layers: the first has no sum. */
 typedef struct Expected {
     size_t slot;
     OffloadMemory offload;

@@ -1,5 +1,5 @@
-/* What the tape tells data parallelism: a weight that several ops and recomputed blocks use is complete after
- * the last of them, once in a sweep, and its value is there whenever one of them reads it. */
+/* The tape's notifications to data parallelism: a weight that several ops and recomputed blocks use is
+ * complete after the last of them, once per sweep. Its value is available whenever one of them reads it. */
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
 

@@ -20,7 +20,7 @@ typedef enum Recompute { PLAIN, EACH_LAYER, ALL_LAYERS, NESTED, RECOMPUTES } Rec
 typedef struct Part {
     Net *net;
     int first, count;
-    bool blocks; /* its layers are blocks of their own */
+    bool blocks; /* each layer is a block */
 } Part;
 
 static Tensor *layers(Tape *t, void *self, Tensor *x);

@@ -26,7 +26,7 @@ static struct {
 static void *take(size_t bytes) {
     if (bytes > gpu.room) return NULL;
     gpu.live++;
-    return calloc(1, sizeof(unsigned)); /* a Seen, or what nobody touches */
+    return calloc(1, sizeof(unsigned)); /* a Seen, or memory that is not accessed */
 }
 
 static cudaError_t give(void *p) {
@@ -72,7 +72,7 @@ cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags) {
 }
 cudaError_t cudaFreeHost(void *p) { return give(p); }
 
-/* Of a stream: the copies that what comes next comes after; of an event: those that its stream had then. */
+/* For a stream: the copies that the next work comes after; for an event: those of its stream at that time. */
 typedef struct Seen {
     unsigned copies;
 } Seen;

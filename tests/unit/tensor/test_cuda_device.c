@@ -1,4 +1,4 @@
-/* What the host does for a GPU (src/tensor/cuda.c), without one. */
+/* The host's part of a GPU device (src/tensor/cuda.c), without a GPU. */
 #include "unit/cmocka_all.h"
 
 #include <string.h>

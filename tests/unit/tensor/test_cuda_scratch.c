@@ -24,7 +24,7 @@ static Device *gpu(void) {
 
 /* ---- graphs ---- */
 
-/* Copies `from` to `to` by way of scratch memory. */
+/* Copies `from` to `to` through scratch memory. */
 typedef struct Work {
     Device *device;
     char *from, *to;

@@ -95,7 +95,7 @@ static size_t memory(const Device *d) {
 static void *reserve(Device *d, size_t bytes) {
     (void)d;
     assert_int_equal(bytes, 16 * PAGE);
-    return (void *)(uintptr_t)PAGE; /* nobody touches it */
+    return (void *)(uintptr_t)PAGE; /* never accessed */
 }
 
 static size_t commit(Device *d, char *base, size_t from, size_t to) {

@@ -150,7 +150,8 @@ static void regexes_match_as_oniguruma_does(void **state) {
 
 static int load(void **state) { return json_fixture_load(state, DATA "/cases.json"); }
 
-/* In memory of their own length: what is read behind it is AddressSanitizer's. Some are no regexes. */
+/* In memory of exactly their length, so that AddressSanitizer detects reads after the end. Some are not valid
+ * regexes. */
 static void beginnings_of_regexes_end_where_they_end(void **state) {
     const json_t *all = json_object_get(*state, "regex");
     for (size_t i = 0; i < json_array_size(all); i++) {

@@ -72,7 +72,7 @@ static void words_and_spaces_are_the_same(void **state) {
     check_class(*state, "space", unicode_is_space);
 }
 
-/* What `around` of the oracle gives for a block. */
+/* The result of the oracle's `around` for a block. */
 static Str block_text(uint32_t first) {
     Str text = {0};
     for (uint32_t c = first; c < first + BLOCK; c++) {

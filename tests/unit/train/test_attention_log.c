@@ -1,4 +1,5 @@
-/* What a dry run says of attention: a line for each kind of layer and direction, once; nothing on the CPU. */
+/* The report of a dry run on attention: a line for each kind of layer and direction, once; none on the
+ * CPU. */
 #include "unit/cmocka_all.h"
 
 #include <string.h>

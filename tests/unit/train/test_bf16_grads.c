@@ -1,6 +1,6 @@
-/* A step's main gradients in bf16, of one rank and of ranks that share them out in every way, against what
- * its microbatches' gradients, each alone and in fp32, add up to. With --batch-invariant-mode the layouts
- * compute the same bits of a microbatch's gradient, so that they differ in roundings of sums alone. */
+/* A step's main gradients in bf16, of one rank and of ranks that share them out in every way, compared with
+ * the sum of its microbatches' separate fp32 gradients. With --batch-invariant-mode the gradient of a
+ * microbatch is bitwise equal in all layouts, so they differ only in roundings of sums. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -58,7 +58,7 @@ static Err whole_step(void *arg, Comm *comm) {
     return ERR_OK;
 }
 
-/* What the microbatches' gradients add up to, and what their sizes do. */
+/* The sum of the microbatches' gradients, and the sum of their sizes. */
 typedef struct Truth {
     Setup *setup;
     Model *whole;
@@ -92,8 +92,8 @@ static void truth_free(Truth *t) {
     free(t->sum), free(t->sizes);
 }
 
-/* A microbatch's gradient is rounded, to float and then to bf16, when it is written or added, when each of
- * the others is added to it, and when ranks are added up: at most MICROBATCHES + 1 times. */
+/* A microbatch's gradient is rounded, to float and then to bf16, when it is written or added, when another
+ * one is added to it, and when ranks are summed: at most MICROBATCHES + 1 times. */
 static void expect_sums(const Truth *truth, const Trial *t, const char *layout) {
     const double each = (1 + dtype_roundoff(BF16)) * (1 + dtype_roundoff(F32)),
                  most = pow(each, MICROBATCHES + 1) - 1;

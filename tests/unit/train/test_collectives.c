@@ -1,7 +1,7 @@
-/* A model from which any one collective is left out is a fault that names an op and an axis. The functions by
- * which models communicate are replaced (ld --wrap, tests/CMakeLists.txt), and one call of one of them gives
- * back what it was given. Types need no values: one rank of each layout runs a forward on the null device,
- * where nothing moves. */
+/* A model without any one of its collectives is a fault that names an op and an axis. The functions by which
+ * models communicate are replaced (ld --wrap, tests/CMakeLists.txt); one call of one of them returns its
+ * input unchanged. Types need no values: one rank of each layout runs a forward on the null device, where no
+ * data moves. */
 #include "unit/config_helper.h"
 #include "unit/recording.h"
 

@@ -150,7 +150,7 @@ static void buckets_overlap_and_stages_change_no_bit(void **state) {
         const Outcome whole = compare(BY_STEP, N_BY_STEP, LAYOUTS[i], NULL),
                       by_microbatch = compare(BY_MICROBATCH, N_BY_MICROBATCH, LAYOUTS[i], NULL);
         assert_true(whole.clip[0] < 1);
-        /* Of the first gradient every element is a sum of 8 samples' in another order. */
+        /* Every element of the first gradient is a sum over 8 samples, in another order. */
         const double u = strstr(LAYOUTS[i], "fp64")             ? 0x1p-53
                          : strstr(LAYOUTS[i], "reduce-in-bf16") ? 0x1p-8
                                                                 : 0x1p-24;

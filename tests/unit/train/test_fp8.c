@@ -1,6 +1,6 @@
-/* FP8 GEMMs on worlds of threads. Storage is F64, so that what ranks sum in another order differs by
- * some 2^-53 and hardly ever crosses the middle between two FP8 numbers: with the same scales all layouts
- * compute the same, with others they differ by FP8 roundings. */
+/* FP8 GEMMs on worlds of threads. Storage is F64, so different orders of summation differ by about 2^-53,
+ * which hardly ever crosses the middle between two FP8 numbers. So with equal scales all layouts agree, and
+ * with others they differ by FP8 roundings. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -158,7 +158,7 @@ static Err count_linears(void *arg, Comm *comm) {
     return ERR_OK;
 }
 
-/* The first of two layers stays in bf16, and each has a rank of its own. */
+/* The first of two layers stays in bf16; each layer is on a different rank. */
 static void a_rank_may_have_no_fp8_layer(void **state) {
     (void)state;
     Setup *s = setup_of(RECIPES[2], "--ranks 2 --pipeline-model-parallel-size 2");

@@ -18,7 +18,7 @@ typedef struct Trial {
     size_t planned[4], most[4], taken[4], added[4]; /* added: to the host's memory, in the step */
 } Trial;
 
-/* ---- a CPU that counts what is taken of the host's memory beside its own ---- */
+/* ---- a CPU that counts allocations of host memory separately ---- */
 
 typedef struct Counting {
     DeviceBackend backend;
@@ -45,7 +45,7 @@ static Device *counting_device(Counting *c) {
 
 /* ---- runs ---- */
 
-/* Parameters that nobody has set are zero: all experts look alike, and each token takes the first two. */
+/* Parameters that were not set are zero: all experts are equal, and each token takes the first two. */
 static void train(void *arg, Comm *comm) {
     Trial *t = arg;
     const int rank = comm_rank(comm);

@@ -111,8 +111,8 @@ static void recompute_takes_less(void **state) {
     }
 }
 
-/* What is on the host is not on the device. From 3 layers on: the first of them has one sum less than the
- * others. */
+/* Memory on the host is not on the device. From 3 layers on, because the first of them has one sum less than
+ * the others. */
 static void offloading_takes_less(void **state) {
     (void)state;
     size_t before = SIZE_MAX, all = 0;
@@ -165,7 +165,7 @@ static void too_little_memory_is_said(void **state) {
     assert_int_equal(memory_plan_check(&fits, ENOUGH).code, ERR_NONE);
 }
 
-/* By the logits but for a chunk of them, and copies of its labels, losses and their gradients. */
+/* The difference is the logits except for one chunk, and copies of its labels, losses and their gradients. */
 static void chunks_of_logits_take_less(void **state) {
     (void)state;
     static const char *const WORDS[] = {
@@ -243,10 +243,10 @@ static void microbatch_size_changes_nothing(void **state) {
     }
 }
 
-/* Dropout draws by the sample's number in the whole run: whatever batch it comes in, it loses the same
- * elements. Grouped otherwise, matrices have other sizes and sums another order, which in double costs a few
- * thousand ulps at the very most (one for each term of the sums that a loss passes through); other elements
- * cost more than a thousandth. */
+/* Dropout depends on the sample's number in the whole run: a sample loses the same elements in any batch.
+ * With another grouping matrices have other sizes and sums another order. In double that costs at most a few
+ * thousand ulps, one for each term of the sums that a loss passes through. Other elements would cost more
+ * than a thousandth. */
 static void dropout_follows_the_sample(void **state) {
     (void)state;
     double loss[3][2];
@@ -286,7 +286,7 @@ static void threads_change_nothing(void **state) {
 
 /* ---- the first gradient of a step is written ---- */
 
-/* What a step must not read: of the step before, as if it were anything. */
+/* Overwrites main gradients of the previous step with arbitrary values, because a step must not read them. */
 static void spoil_gradients(const Registry *g) {
     for (int i = 0; i < g->n; i++) {
         const Tensor *x = &g->params[i]->main_grad;
@@ -387,8 +387,8 @@ static void loss_scale_leaves_the_gradient_alone(void **state) {
         trainer_free(r);
         setup_free(s);
     }
-    /* a power of two shifts exponents only, but for subnormal halves: elements below 2^-14 round in steps of
-     * 2^-24 */
+    /* a power of two shifts exponents only, except for subnormal halves: elements below 2^-14 round in steps
+     * of 2^-24 */
     assert_true(fabs(norm[0] / norm[1] - 1) < 0x1p-10);
 }
 

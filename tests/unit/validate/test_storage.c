@@ -1,4 +1,4 @@
-/* What a run in low precision stores too narrow is counted, and the first of it named. */
+/* Values that a run in low precision stores too narrowly are counted, and the first one is named. */
 #include <string.h>
 
 #include "unit/cmocka_all.h"
