@@ -53,8 +53,8 @@ void data_close(Data *); /* NULL is fine */
 const Dataset *data_split(const Data *, DataSplit);
 
 int64_t data_length(const Dataset *); /* samples */
-/* Of one split: the tokens that it has, and how often the samples asked for read them; of a blend, those of its most
- * repeated dataset. */
+/* The tokens of one split, and how often the requested samples read them; for a blend those of its most repeated
+ * dataset. */
 typedef struct DataFacts {
     int64_t tokens, samples;
     double epochs;

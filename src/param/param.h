@@ -158,7 +158,7 @@ void registry_begin_unit(Registry *);
  * F32; with DataParallel.bf16_grads main gradients are BF16. */
 void registry_allocate(Registry *, Device *, DType storage);
 size_t registry_bytes(const Registry *); /* of all flat buffers */
-/* Of one; masters that are the values have none of their own. */
+/* Bytes of one buffer; 0 for masters that share the memory of the values. */
 size_t registry_flat_bytes(const Registry *, FlatBuffer);
 DType registry_dtype(const Registry *, FlatBuffer);
 /* Draws every parameter: masters first; values are rounded from them. */

@@ -248,8 +248,8 @@ void parity_print(const ParityReport *r, const char *case_name, const Config *c,
             out,
             "other rows: x is this run, y fp64 and z fp64 with the lane's storage, for %d draws of weights "
             "times "
-            "1 + %.3g xi; R = median |x - y| / median |z - y|, element = max of min |x - y| / rms of its row "
-            "in z - y, scale = component of x - z along y; power = the smallest relative error of scale that "
+            "1 + %.3g xi. R = median |x - y| / median |z - y|, element = max of min |x - y| / rms of its row "
+            "in z - y, scale = component of x - z along y. power = the smallest relative error of scale that "
             "fails, and its limit\n",
             r->precision.draws, r->precision.dither);
     str_printf(out, "verdict: %s\n", r->pass ? "pass" : "FAIL");

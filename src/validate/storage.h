@@ -5,7 +5,7 @@
  * A one-rank run in the lane records where the lane stores in 16 bits, as the type of every output of every
  * op in order; the fp64 run has the same ops. The log counts values that should always be F32. Weights
  * are rounded for forward and backward, masters are not. The optimizer's moments are rounded after each
- * update if the options say so. FP8 operands are quantised in fp64 by the lane's own ops. For the exact lane,
+ * update if the options require it. FP8 operands are quantised in fp64 by the lane's own ops. For the exact lane,
  * which rounds to a grid, the prediction adds uniform noise of the same size instead, so that it shares no
  * rounding with the run under test. */
 #ifndef ISOTRON_VALIDATE_STORAGE_H
