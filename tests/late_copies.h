@@ -1,5 +1,5 @@
-/* Async copies of a device that does them as late as it may: when somebody waits for them. Of
- * one file of a program, whose devices have no other events. */
+/* Async copies of a device that delays them as long as possible: until a wait for them. For one file of a
+ * program, whose devices have no other events. */
 #ifndef ISOTRON_TESTS_LATE_COPIES_H
 #define ISOTRON_TESTS_LATE_COPIES_H
 

@@ -191,8 +191,8 @@ class History:
                     yield durable.overlaid(pending, effect, content).tree()
 
     def crashes(self, seed, samples, first=0, every=False):
-        """-> (number of calls before the crash, at least `first`; tree). Each tree occurs once per completed save or run. Of trees
-        that differ only in files with temporary names, which no reader opens, a random one is taken, unless `every`."""
+        """-> (number of calls before the crash, at least `first`; tree). Each tree occurs once per completed save or run. If trees
+        differ only in files with temporary names, which no reader opens, a random one is taken, unless `every`."""
         rng, seen, saved, durable, pending = random.Random(seed), set(), 0, Disk(self.folders), []
         effects = iter(self.effects + [None])
         effect = next(effects)

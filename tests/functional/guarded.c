@@ -1,12 +1,14 @@
-/* The program on a device whose memory the host cannot touch, as a GPU's, with the CPU's kernels: addresses
- * of its memory are pages that nobody may read or write; kernels, and the device's own copies, are given the
- * memory behind them. So host code that reads or writes what it should view is a fault, and so is an op that
- * is given memory of the host or more than it was taken for. Async copies are done as late as
- * they may be, so that what does not wait for them finds what was there before; of copies in the order of the
- * kernels, what comes from such memory must stay until the next wait, and what goes there comes with it.
- * Linked with --wrap of device_open; the program has no way in.
+/* The program with the CPU's kernels on a device whose memory the host cannot touch, like a GPU's. Addresses
+ * of its memory are inaccessible pages; kernels, and the device's own copies, get the memory behind them. So
+ * host code that reads or writes memory without a view is a fault, and so is an op that gets host memory, or
+ * more than its operands need.
  *
- * GUARDED_SKIPS=op: rank 1 of a layout leaves out that op, for a search of what went wrong to find. */
+ * Async copies are done as late as possible, so that code which does not wait for them finds the old content.
+ * A copy in the order of the kernels from async-copy memory reads it at the next wait, and a copy to such
+ * memory arrives there. Linked with --wrap of device_open; the program itself has no hook.
+ *
+ * GUARDED_SKIPS=op: rank 1 of a layout skips that op, so that the search for the first wrong op has one to
+ * find. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +52,7 @@ static Block *find(const Guarded *g, const void *p, size_t bytes) {
     return find_in(g->blocks, g->n, p, bytes);
 }
 
-/* What is behind an address; the host's memory is itself. */
+/* The memory behind an address; host memory is itself. */
 static void *behind(const Guarded *g, const void *p, size_t bytes) {
     const Block *b = find(g, p, bytes);
     return b ? b->memory + ((const char *)p - b->at) : (void *)p;

@@ -72,7 +72,7 @@ def shards(folder, iteration):
 
 
 def assert_same_bytes(a, b, iteration, claim):
-    """Parameters and optimizer state of two checkpoints, bit for bit."""
+    """Parameters and optimizer state of two checkpoints are bitwise equal."""
     pairs = list(zip(shards(a, iteration), shards(b, iteration), strict=True))
     assert pairs, f"no checkpoint of iteration {iteration} in {a}"
     for x, y in pairs:
@@ -89,7 +89,7 @@ def losses(path):
 
 
 class Rounding:
-    """What two fp64 runs whose sums have different orders may differ by. The same run in fp32 shows how much a run amplifies
+    """The bound of the difference of two fp64 runs whose sums have different orders. The same run in fp32 shows how much a run amplifies
     roundings: it differs from fp64 by that many times 2^-24. The bound is 8 times as many 2^-53, relative to each field's value.
     Two devices round each term of a sum differently, so that they differ by sqrt(terms) at least."""
 

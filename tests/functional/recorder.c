@@ -4,7 +4,7 @@
  * it replays with what is on the disk. It does not wait for the disk: fsync is recorded and not done.
  *
  * The record has a line for each call, after that of a write its bytes. "saved N": a save of step N has
- * returned. "failed" stands before a call that was made to fail.
+ * returned. "failed" precedes a call that was made to fail.
  *
  *   RECORDER_TRACE  file that the record is appended to
  *   RECORDER_FAIL   number, from 1, of the call that fails: with ENOSPC if it takes up space, else with EIO

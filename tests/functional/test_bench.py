@@ -1,6 +1,6 @@
 """The benches measure what they say: families and the rest add up to the step, every GEMM of the step is listed with its
-FLOPs, ops can be chosen by name and type, and a race runs both sides in turns, counts the smaller time, and survives a side that
-fails. What is measured is never judged here."""
+FLOPs, and ops can be chosen by name and type. A race interleaves both sides, counts the smaller time, and survives a side that
+fails. Measured times are not judged here."""
 import json
 import statistics
 import subprocess
@@ -55,7 +55,7 @@ assert [r["rounds"] for r in json.loads((WORK / "ops.json").read_text())["rows"]
 isotron("bench", "ops", "--dtype", "fp8", expect=2)
 assert "--seconds" in isotron("bench", "ops", "--seconds", -1, expect=2)
 assert "--cpu-threads" in isotron("bench", "ops", "--cpu-threads", 5000, expect=2)
-# What was measured before a run is stopped stands in its file.
+# The file of a stopped run has the results so far.
 (WORK / "ops.json").unlink()
 stopped = subprocess.Popen([PROGRAM, "bench", "ops", "--json", str(WORK / "ops.json")], stdout=subprocess.PIPE, text=True)
 while "fc1" not in stopped.stdout.readline():
@@ -139,7 +139,7 @@ assert "no result of a race" in race("step", confs[1], *common, "--add", status=
 done = race("step", "gpt3-1.3b", "llama3-8b", "--ours", PROGRAM, "--limit", -1, status=1)
 assert "gpt3-1.3b" in done.stdout and "llama3-8b" in done.stdout, done
 
-# What a race makes of a GPU's turns: 20 ms back to back in the first turn, 10 ms in the second. A step has 2 GFLOP, which it does at
+# The results of a race on a GPU: 20 ms back to back in the first turn, 10 ms in the second. A step has 2 GFLOP, which it does at
 # 80 GFLOP/s when it takes 25 ms; the roof is 400 GFLOP/s, the peak 0.5 TFLOP/s. A symlink to the results stays.
 ours = program("ours", """#!/usr/bin/env python3
 import json, pathlib, sys
@@ -192,7 +192,7 @@ assert "ratio 3.00 (3.00 to 3.00)" in race(*words).stdout
 result = json.loads((WORK / "program.json").read_text())
 assert result["ratio"] == spread([3, 3]) and result["provenance"] == {"commit": "c"} and len(result["pairs"]) == 2, result
 
-# What a race cannot do is one sentence before the first turn.
+# An impossible race is an error message before the first turn.
 for kind, option, value, status, why in (
         ("step", "--ours", WORK / "missing", 2, "no program"), ("step", "--python", WORK / "missing", 2, "no program"), ("step", "gpt3", "", 2, "no configuration 'gpt3'"),
         ("step", "--out", WORK, 2, "cannot be written"), ("attention", "--out", WORK / "missing/x.json", 2, "cannot be written"),

@@ -1,4 +1,4 @@
-"""tools/bench_table on a tree of its own with made-up results: tables and plots follow the results, --check notices each change,
+"""tools/bench_table on a separate tree with made-up results: tables and plots follow the results, --check notices each change,
 results are kept compact, and damaged results change nothing."""
 import os
 import re
@@ -77,7 +77,7 @@ write("gpu-race.json", RESULTS["gpu-race.json"])
 stale = run("--check")
 assert stale.returncode == 1 and "docs/race.svg" in stale.stdout and "README.md" in stale.stdout, stale
 
-# Damaged results, and a machine without gnuplot, end with one sentence, and nothing is written.
+# Damaged results, and a machine without gnuplot, end with an error message, and nothing is written.
 before = [path.read_text() for path in DOCUMENTS]
 for what, why in ((json.dumps(against)[:-9], "is not JSON"), ("[]", "a JSON object"), ({}, "'rows'"), ({"rows": 5}, "gpu-fp8"),
                   ({"rows": [row | {"ratio": "x"}]}, "gpu-fp8"), ({"rows": [row | {"ours_ms": {"median": "fast"}}]}, "gpu-fp8"), (against, "no gnuplot")):

@@ -1,4 +1,4 @@
-"""What is read from a config.json is what transformers reads from it: every case of tests/data/hf has transformers' logits, or is
+"""The import of a config.json agrees with transformers: every case of tests/data/hf has transformers' logits, or is
 refused; each that is read can be exported and read again. An export that would be another model, or fails, leaves nothing behind.
 --check fails on another model and refuses files that are no references."""
 import struct

@@ -1,4 +1,4 @@
-"""On a GPU a run is reproducible: twice the same bits in every lane, with experts, dropout and ranks that share the GPU, on each path of
+"""On a GPU a run is bitwise reproducible in every lane, with experts, dropout and ranks that share the GPU, on each path of
 attention; recomputation changes none of them. It is the CPU's function: fp64 losses agree to rounding, with the same dropout."""
 import re
 
@@ -37,7 +37,7 @@ for name, options in RUNS.items():
         assert_same_bytes(once, other, 12, f"{name}, {variant}")
     print(f"{name}: the same bits again, and recomputed")
 
-# What a GPU has recorded once has the bits of the same work op by op: a step's first microbatch, the others and the update, of each of
+# A recorded graph is bitwise equal to the same work op by op: a step's first microbatch, the others and the update, of each of
 # which the first is not recorded. Steps of one microbatch, of several, with clipping that differs from step to step, and skipped ones.
 STILL = ["--hidden-dropout", 0, "--attention-dropout", 0, "--micro-batch-size", 1]
 RECORDED = {

@@ -106,7 +106,7 @@ class Saves:
                     self.digests.append(remembered(crash.History(h.calls[:i + 1], h.root).now.tree(), newest))
 
     def verdict(self, calls, tree):
-        """What is wrong with a tree that remains after a crash following this number of calls, or None."""
+        """The error of a tree that remains after a crash following this number of calls, or None."""
         whole, begun = (sum(i < calls for i in some) for some in (self.announced, self.published))
         allowed = self.digests[max(whole - 1, 0):begun] + ([] if whole else [NOTHING])
         found = remembered(tree, newest)

@@ -1,5 +1,5 @@
-"""A mixture of experts does not know its layout: with dropout, jitter, drops, biases and all losses but the global one, ranks
-leave the bits of one rank in the exact lane, and log its losses; up to 64 virtual ranks (TP4 PP4 CP2 EP2 DP2). The global
+"""A mixture of experts does not depend on its layout. With dropout, jitter, drops, biases and all losses except the global one,
+ranks are bitwise equal to one rank in the exact lane, and log its losses. There are up to 64 virtual ranks (TP4 PP4 CP2 EP2 DP2). The global
 loss counts over data-parallel ranks: they are as one rank with the microbatches of all. Other layouts do not change it."""
 from harness import *
 
@@ -35,7 +35,7 @@ def run(name, *options):
 
 
 def same(got, want, fields, claim):
-    """Of exact runs: the checkpoints, and the losses that were logged."""
+    """Compares the checkpoints and the logged losses of exact runs."""
     assert got[0] == want[0], f"{claim}: other bits than one rank"
     logged = [[[r[field] for field in fields] for r in log] for _, log in (got, want)]
     assert logged[0] == logged[1] and len(logged[0]) == 4, f"{claim}: {logged[0]}, not {logged[1]}"

@@ -1,5 +1,5 @@
-"""What breaks a run ends it in seconds with a sentence that says what and who, loses nothing that was saved, and the run then
-goes on to the same losses and the same content, bit for bit, as one that nothing has disturbed."""
+"""A fault ends a run in seconds, with an error message that names it and the rank, and loses no saved checkpoint. The resumed run
+is bitwise equal to an undisturbed one, in losses and content."""
 import os
 import random
 import re
@@ -148,7 +148,7 @@ for name, options in {"no longer files": [], "no longer files beside the run": [
     isotron(*RUN, "--save", WORK / name, "--exit-interval", EVERY)
     full(name, "File too large", "--load", WORK / name, *options, preexec_fn=limit_files)
 
-# ---- a checkpoint is damaged: the sentence names the file, and the step of another that is sound
+# ---- a checkpoint is damaged: the error message names the file, and the step of another that is sound
 def damaged(step):
     folder = WORK / "damaged"
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""FP8 in every layout is as near to the fp64 truth as on one rank (R of gradients, and the oracle's bound for all else); with
-delayed scales a resumed run is bit for bit the straight one, and so is a run that keeps FP8 values. A rank whose layers all stay in bf16 says
-so. The benchmarks' FP8 is switched off as their configurations say."""
+"""FP8 in every layout is as near to the fp64 truth as on one rank (R of gradients, and the oracle's bound for all else). With
+delayed scales a resumed run is bitwise equal to an uninterrupted one, and so is a run that keeps FP8 values. A rank whose layers
+all stay in bf16 reports that. The benchmarks' FP8 is switched off as their configurations say."""
 from harness import *
 
 CELLS = """

@@ -36,7 +36,7 @@ def curve(seed, *options):
 
 
 def errors(*options):
-    """Of all seeds, one behind the other."""
+    """The errors of all seeds, concatenated."""
     e = []
     for seed, truth in truths.items():
         loss, said = curve(seed, "--bf16", *options, *ON_GPU)

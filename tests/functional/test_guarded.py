@@ -14,7 +14,7 @@ def run(program, *words, expect=0, **environment):
 
 
 def reported(out):
-    """What lines of iterations and evaluations say but for times."""
+    """The lines of iterations and evaluations without times."""
     lines = [line.split("|") for line in out.splitlines() if "params norm" in line or "validation loss" in line]
     return [[field for field in line if "norm" in field or "zeros" in field or "loss" in field] for line in lines]
 

@@ -1,5 +1,5 @@
 """Options that say how the work is cut change no bit: recomputation of activations, the number of threads and, with
---batch-invariant-mode, the microbatch size, on one rank and over data-parallel ranks. What changes the function does change the bits."""
+--batch-invariant-mode, the microbatch size, on one rank and over data-parallel ranks. Options that change the function do change results."""
 from harness import *
 
 data = corpus()
@@ -33,8 +33,8 @@ for lane in ("fp64", "fp32", "bf16"):
         invariant = [*base, "--batch-invariant-mode", "--calculate-per-token-loss"]
         same(f"{lane}-micro-{micro}", invariant, ["--micro-batch-size", micro])
 
-# Data-parallel ranks get the same samples in the same order, whatever the microbatch size: also while the batch grows, across the end of an
-# epoch, in evaluations, and in a run that was resumed with another microbatch size.
+# Data-parallel ranks get the same samples in the same order for any microbatch size. That includes a growing batch, the end of an
+# epoch, evaluations, and a run that was resumed with another microbatch size.
 INVARIANT = ["--batch-invariant-mode", "--calculate-per-token-loss", "--split", "60,40,0", "--eval-interval", 4]
 (WORK / "growing.conf").write_text(CONF.replace("lr-warmup-iters = 2\n", "").replace("train-iters = 12", "train-samples = 96").replace(
     "global-batch-size = 8", "global-batch-size = 16\nrampup-batch-size = 8 8 48"))

@@ -1,5 +1,5 @@
 """The dynamic loss scale of fp16 over data-parallel ranks. With --calculate-per-token-loss its path, and with it the loss curve, is
-that of one rank. Without, a rank divides by its own microbatches before the backward, as Megatron-LM does, so that dp ranks with the
+that of one rank. Without, a rank divides by its own microbatches before the backward, as Megatron-LM does. So dp ranks with the
 scale S compute the scaled gradients of one rank with the scale dp * S, and their path is that rank's path over dp."""
 from harness import *
 

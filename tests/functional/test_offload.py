@@ -49,7 +49,7 @@ for name, options in RUNS.items():
         other, got, device, host, said = run(f"{name}, {n} layers", *options, "--cpu-offloading-num-layers", n)
         assert got == want, f"{name}, {n} layers offloaded: {got}, not {want}"
         assert_same_bytes(save, other, 12, f"{name}, {n} layers offloaded")
-        # What is on the host is not on the device (each number is rounded to 0.1); layers with and without experts differ in size.
+        # Memory on the host is not on the device (each number is rounded to 0.1); layers with and without experts differ in size.
         if host is not None and name != "experts":
             assert abs(plain - device - host) <= 0.15 + 1e-6, f"{name}, {n} layers offloaded: {plain} MiB before, {device} and {host} MiB"
         # Dropless experts over ranks are planned for balance: one of two ranks may have twice as much.
@@ -59,7 +59,7 @@ for name, options in RUNS.items():
         assert (host or 0) > 0 if n > 2 else host is None, f"{name}, {n} layers offloaded: {host} MiB on the host"
     print(f"{name}: the same bits with offloaded activations")
 
-# Large enough for what CUDA rounds up to be small beside it: 5 of 8 layers of 0.6 GB leave the GPU.
+# Large compared with CUDA's rounding: 5 of 8 layers of 0.6 GB leave the GPU.
 if "cuda" in OPTIONS:
     isotron("bench", "train", "--steps", 3, "--warmup", 1, "--profiled", 1, "--no-alone", "--json", WORK / "step.json", "--bf16", "--mock-data",
             "--num-layers", 8, "--hidden-size", 1024, "--num-attention-heads", 16, "--seq-length", 1024, "--vocab-size", 32000, "--micro-batch-size", 16,

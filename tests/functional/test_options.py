@@ -1,5 +1,5 @@
-"""Options reach the code: each option that changes numbers has a row (options/rows.py) in which an independent trainer, a formula or a
-relation between runs says what `pretrain` must log, on one rank, on layouts and across a resume. An option without a row fails, unless
+"""Options reach the code: each option that changes numbers has a row (options/rows.py). An independent trainer, a formula or a
+relation between runs in the row defines what `pretrain` must log, on one rank, on layouts and across a resume. An option without a row fails, unless
 it is listed as one that changes no number; then it changes no bit.
 
 usage: test_options.py PROGRAM [--only FIELD...] [--ignore]
@@ -30,7 +30,7 @@ from trainer import Trainer
 
 
 def check_bound(program, quick):
-    """What a rounding of each weight does to the witness's own numbers is less than the sqrt(K) of the bound."""
+    """A rounding of each weight changes the witness's own numbers by less than the sqrt(K) of the bound."""
     for words in ("", EXPERTS + "--moe-aux-loss-coeff 0.3", "--train-iters 12"):
         o, rng = program.words(words), numpy.random.default_rng(1)
         plain, noisy = Trainer(o), Trainer(o)
@@ -42,7 +42,7 @@ def check_bound(program, quick):
 
 
 def meet(row, command, quick):
-    """What the row says is wrong, None if nothing is."""
+    """The error that the row reports, None if there is none."""
     try:
         row.check(Program(command, BASE), quick)
     except Wrong as e:
@@ -62,7 +62,7 @@ def judge(binary, rows):
 
 
 def judge_rows(binary, rows, only):
-    """Those that do not notice that an option is ignored."""
+    """The rows that do not notice that an option is ignored."""
     complaints = []
     for row in rows:
         for field in [f for f in row.fields if not only or f in only]:

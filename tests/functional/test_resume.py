@@ -1,4 +1,4 @@
-"""A run that is resumed at any step is bit for bit the run that was never stopped: parameters, optimizer state and losses,
+"""A run that is resumed at any step is bitwise equal to an uninterrupted one, in parameters, optimizer state and losses. Cases:
 with dropout, in the middle of an epoch, in every lane, and after a loss-scale change."""
 from harness import *
 

@@ -63,7 +63,7 @@ for words in ([], ["--load", straight], ["--load", inner, "--finetune"]):
 assert before == sorted(inner.rglob("*"))
 assert "checkpoints after step 5 in" in run("--load", straight, "--save", straight, "--ckpt-step", 5)
 
-# What a continued run does otherwise is told, and nothing else.
+# A continued run reports every difference, and only those.
 said = run("--load", straight, "--save", straight, "--micro-batch-size", 4, "--log-interval", 3)
 assert "already at step 12 of 12: nothing to train" in said and "note:" not in said, said
 said = run("--load", straight, "--ckpt-step", 5, "--seed", 5, "--global-batch-size", 16, "--lr", 1e-3, "--bf16", "--lr-decay-iters", 10,

@@ -29,7 +29,7 @@ for name, samples in {"training": 60 * 8, "validation": 9 * 8}.items():
     tokens += int(own)
 assert tokens == 2992, said
 
-# What is asked for must be possible; a default that is not is only told.
+# A request that cannot be fulfilled is an error; a default that cannot is only reported.
 for words, text in {"80,x,0": "'x' in the split", "1e2,5": "'1e2' in the split", "90,-5,5": "'-5' in the split"}.items():
     assert text in isotron(*BASE, *SPLIT, words, expect=2), words
 for words in (["--eval-iters", 2], ["--eval-iters", 2, "--eval-interval", 5]):

@@ -1,4 +1,4 @@
-"""Each script of the repository says how it is called and refuses a wrong word, from any folder; and what they draw is right."""
+"""Each script of the repository has a help text and refuses invalid arguments, from any folder; and their plots are right."""
 import os
 import re
 

@@ -1,4 +1,4 @@
-"""Bad input of every kind ends with a sentence that names it and a non-zero status; nothing is overwritten."""
+"""Bad input of every kind ends with an error message that names it and a non-zero status; nothing is overwritten."""
 import fcntl
 import os
 

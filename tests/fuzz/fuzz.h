@@ -1,7 +1,7 @@
-/* What a fuzz target is: a function that gives one input to a reader of files that users bring, and its
- * seeds. The reader must end in success or in an error with a sentence. fuzz_<what>.c is linked twice: with
- * libFuzzer (clang, ISOTRON_FUZZ) and with replay.c, which mutates the seeds by a fixed sequence of random
- * numbers, so that CTest runs the same inputs anywhere. */
+/* A fuzz target: a function that gives one input to a reader of users' files, and its seeds. The reader must
+ * succeed or return an error message. fuzz_<what>.c is linked twice: with libFuzzer (clang, ISOTRON_FUZZ),
+ * and with replay.c, which mutates the seeds by a fixed sequence of random numbers, so that CTest runs the
+ * same inputs anywhere. */
 #ifndef ISOTRON_TESTS_FUZZ_H
 #define ISOTRON_TESTS_FUZZ_H
 
@@ -29,7 +29,7 @@ void corpus_add_glob(Corpus *, const char *pattern); /* at least one file must m
 char *fuzz_path(const char *name);
 /* Writes such a file and returns its path. */
 char *fuzz_file(const char *name, const void *bytes, size_t n);
-/* Aborts on an error without a sentence; true if there is no error. */
+/* Aborts on an error without a message; true if there is no error. */
 bool fuzz_ok(Err);
 
 #endif

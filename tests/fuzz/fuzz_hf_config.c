@@ -1,5 +1,5 @@
-/* config.json of a Hugging Face model: what is accepted becomes options, which keep the rules or break them
- * in sentences, and a config.json again, which reads back as the same model. */
+/* config.json of a Hugging Face model. An accepted file becomes options, which satisfy the rules or break
+ * them with error messages, and a config.json again, which reads back as the same model. */
 #include "fuzz/fuzz.h"
 
 #include <glob.h>

@@ -1,8 +1,9 @@
 /* Runs one fuzz target on its seeds and on a fixed sequence of mutations of them, without libFuzzer:
  *   fuzz_replay_<what> COUNT [SEED [FIRST]]   runs mutations FIRST .. FIRST + COUNT - 1
  *   fuzz_replay_<what> --corpus FOLDER        writes the seeds, as a corpus for libFuzzer
- * The inputs run in a child process with limited memory and time; a crash, a sanitizer report or a hang is
- * reported with the number and a copy of its input, and the sequence goes on behind it. */
+ *
+ * The inputs run in a child process with limited memory and time. A crash, a sanitizer report or a hang is
+ * reported with the number and a copy of its input, and the sequence continues after it. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Bugs in what a checkpoint gives back. */
+/* Bugs in the content that a checkpoint restores. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -26,7 +26,7 @@ static int64_t received(const CommCall *c) {
     }
 }
 
-/* What is done to the n elements in c->out. */
+/* Corrupts the n elements in c->out. */
 typedef void Spoil(const CommCall *c, int64_t n);
 
 static void scale(const CommCall *c, int64_t n, double factor) {

@@ -56,7 +56,7 @@ static void sinks_of_first_heads(const OpDef *op, const Call *c) {
     with(op, c, &a);
 }
 
-/* What the merge should have made of the log-sums is not kept, so that the backward weighs by old ones. */
+/* Discards the merged log-sums, so that the backward weighs by old ones. */
 static void merge_keeps_lse(const OpDef *op, const Call *c) {
     Tensor *lse = c->out[1];
     double kept[4096];

@@ -28,7 +28,7 @@ HOOK(unsigned, param_sum_axes, const Param *p) {
     return axes;
 }
 
-/* Who speaks for a parameter in norms. */
+/* Which rank counts a parameter in norms. */
 HOOK(bool, param_is_primary, const Registry *r, const Param *p) {
     const bool speaks = __real_param_is_primary(r, p);
     if (!mutant_place()->lays_norms) return speaks;

@@ -11,7 +11,7 @@
 
 /* ---- sums over tensor-parallel ranks ---- */
 
-/* What this rank has, where all should have been added. */
+/* Keeps this rank's part, where all parts should have been summed. */
 static void keep_own(Tape *t, Tensor *in, Tensor *out) {
     tape_call(t, &OPS[OP_copy], (Call){.in = {in}, .out = {out}});
 }
@@ -88,7 +88,7 @@ typedef struct Again {
     int runs;
 } Again;
 
-/* The second time the block finds the first rows of its input in the place of the last ones. */
+/* In the second run of the block the first rows of its input replace the last ones. */
 static Tensor *run_again(Tape *t, void *self, Tensor *x) {
     Again *a = self;
     Place *place = mutant_place();

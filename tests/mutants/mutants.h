@@ -1,10 +1,10 @@
-/* Planted bugs: the program with one of its functions replaced (ld --wrap), so that the suite which is to
- * find them can be judged itself. The sources know nothing of it. `isotron_mutants --mutant ID COMMAND ...`
- * runs a command with the bug, in the environment variable ISOTRON_MUTANT; --mutant list prints them all.
+/* Planted bugs: the program with one of its functions replaced (ld --wrap), to judge the test suite that must
+ * find them. The program's sources contain no hook. `isotron_mutants --mutant ID COMMAND ...` runs a command
+ * with the bug, in the environment variable ISOTRON_MUTANT; --mutant list prints all bugs.
  *
- * A bug is in ranks of a layout only: what runs on one rank, the reference, is sound. Those of the family
- * "comparator" are in the judge, those of "option" are judged by a witness of their own, and both are
- * everywhere. Calls inside one object file are not replaced. */
+ * A bug is only in ranks of a layout: runs on one rank, the reference, are correct. Bugs of the family
+ * "comparator" are in the judge, and those of "option" are judged by a separate witness; both are in every
+ * run. Calls inside one object file are not replaced. */
 #ifndef ISOTRON_TESTS_MUTANTS_H
 #define ISOTRON_TESTS_MUTANTS_H
 
@@ -35,7 +35,7 @@ typedef struct Mutant {
 } Mutant;
 extern const Mutant MUTANT_TABLE[MUTANTS];
 
-/* What the calling thread is doing. */
+/* The current activity of the calling thread. */
 typedef struct Place {
     Mesh mesh;              /* world 0: no rank of a layout */
     int64_t step;           /* from 1 */

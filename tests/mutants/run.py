@@ -41,11 +41,11 @@ TRAIN = f"""--num-layers 2 --hidden-size 32 --num-attention-heads 4 --group-quer
   --log-interval 1 --eval-iters 0 --save-interval 1000 --mock-data --tokenizer-type NullTokenizer --vocab-size 60
   --train-iters {STEPS}""".split()
 MODEL = {"-": [], "moe": "--num-experts 4 --moe-expert-capacity-factor 0.75 --moe-aux-loss-coeff 0.01 --disable-bias-linear".split()}
-# Runs that are equal but for rounding: parity measures that 20 steps of models of this size amplify it by less than 1e3.
+# Runs that are equal up to rounding: parity measures that 20 steps of models of this size amplify it by less than 1e3.
 TRAIN_BOUND = 1e4 * 2.0**-53
 MATRIX = ["gpt2/tp2dp2", "gpt2/tp2sp", "llama/cp2", "gpt2/pp2", "gpt2/zero1", "moe/ep2", "gpt2/zero1-exact", "gpt2/zero1-bf16",
           "train/tp2", "resume/tp2"]
-# What the report must say of bugs that scale gradients by a known factor.
+# The report on bugs that scale gradients by a known factor.
 REPORTED = {"gradient_over_cp": {"signature": "scaled by 0.5", "slice": "[0:61, 0:32]"}, "gradient_over_tp": {"signature": "scaled by 0.5"},
             "dp_averaged": {"signature": "scaled by 0.5"}, "gradient_times_dp": {"signature": "scaled by 2", "slice": "[0:61, 0:32]"},
             "experts_times_ep": {"signature": "scaled by 2"}, "gradient_over_microbatches": {"signature": "scaled by 0.125"}}
@@ -58,7 +58,7 @@ class Fault(Exception):
 
 @dataclasses.dataclass
 class Outcome:
-    """What one cell saw. rows: the quantities out of bound; excess: the largest error over its bound; megatron: what its rule says."""
+    """The outcome of one cell. rows: the quantities out of bound; excess: the largest error over its bound; megatron: what its rule says."""
     killed: bool
     why: str = ""
     excess: float = 0.0
@@ -101,7 +101,7 @@ def excess(row):
 
 
 def first_words(text):
-    """The sentence of a fault."""
+    """The message of a fault."""
     lines = [line for line in text.splitlines() if line.strip()]
     fault = [line for line in lines if re.search(r"CHECK|fault|^isotron", line)]
     return (fault or lines or ["no output"])[0].strip()[:160]
@@ -133,7 +133,7 @@ class Suite:
         return done.returncode, done.stdout + done.stderr
 
     def parity(self, cell, mutant, folder):
-        """A cell of a sweep: judged against the oracle and against one rank, in a process of its own."""
+        """A cell of a sweep: judged against the oracle and against one rank, in a separate process."""
         report, curve, cells, case = folder / "report.json", folder / "curve", folder / "cells", ROOT / "golden" / cell["case"]
         cells.write_text(" ".join([cell["lane"], *cell["options"]]) + "\n")
         _, text = self.run(mutant, "parity", case, "--sweep", cells, "--sweep-jobs", 1, "--sweep-deadline", DEADLINE_S, "--json", report,

@@ -9,8 +9,8 @@
 
 static int size(Axis axis) { return mutant_place()->mesh.size[axis]; }
 
-/* What a judge of curves alone would see: the layout's losses, a line each, in the file that $ISOTRON_CURVE
- * names. */
+/* The facts that a judge of curves alone would have: the layout's losses, a line each, in the file that
+ * $ISOTRON_CURVE names. */
 static void tell(const StepReport *s) {
     const char *path = getenv("ISOTRON_CURVE");
     FILE *f = path && mutant_place()->mesh.world && mutant_place()->mesh.rank == 0 ? fopen(path, "a") : NULL;
