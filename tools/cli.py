@@ -1,7 +1,7 @@
-"""What all scripts share: the command line, errors, and the form of a file of results.
+"""Code that all scripts share: the command line, errors, and the form of a file of results.
 
---help prints the script's docstring. A wrong word ends with one sentence and exit status 2, a failure with one sentence and exit
-status 1."""
+--help prints the script's docstring. An invalid argument ends with an error message and exit status 2, a failure with an error
+message and exit status 1."""
 import argparse
 import importlib.util
 import json
@@ -20,7 +20,7 @@ class Failed(Exception):
 
 class Command(argparse.ArgumentParser):
     """description: the script's docstring. packages: modules outside the standard library that the script needs. A script parses
-    before it imports them, so that --help and a wrong word need none."""
+    before it imports them, so that --help and invalid arguments need none."""
 
     def __init__(self, description, packages=""):
         super().__init__(description=description, allow_abbrev=False)
@@ -54,12 +54,12 @@ class Command(argparse.ArgumentParser):
 
 
 def words_of(error):
-    """An OSError as a sentence without a number."""
+    """The message of an OSError, without its number."""
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def self_test(check, cases):
-    """Of a checker. cases: the files of a tree, {name: text}, and the number of errors that check(tree) must find there."""
+    """Tests a checker. cases: the files of a tree, {name: text}, and the number of errors that check(tree) must find there."""
     for files, expected in cases:
         with tempfile.TemporaryDirectory() as folder:
             for path, text in ((pathlib.Path(folder, name), text) for name, text in files.items()):

@@ -27,7 +27,7 @@ static __global__ void waits_apart(const int *, int *y) {
     }
 }
 
-/* initcheck: nobody has written x. */
+/* initcheck: x has not been written. */
 static __global__ void reads_nothing(const int *x, int *y) { y[threadIdx.x] = x[threadIdx.x]; }
 
 static const struct {

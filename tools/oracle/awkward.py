@@ -1,4 +1,4 @@
-"""What the tokenizers library makes of texts that tokenizers get wrong: emoji sequences, combining marks, CJK, right-to-left, NULs, invalid UTF-8, line ends, blanks,
+"""The tokenizers library's results for texts that tokenizers get wrong: emoji sequences, combining marks, CJK, right-to-left, NULs, invalid UTF-8, line ends, blanks,
 contractions in odd cases, digits, and tokens spelled out in the text."""
 import tokenizers
 
@@ -57,7 +57,7 @@ def fnv(data):
 
 
 def matches(pattern, characters):
-    """Those of the characters that the library's regex matches."""
+    """The characters that the library's regex matches."""
     split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "removed", invert=True)
     return [ord(x) for i in range(0, len(characters), 4096)
             for piece, _ in split.pre_tokenize_str("".join(map(chr, characters[i:i + 4096]))) for x in piece]

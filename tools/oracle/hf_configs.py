@@ -58,7 +58,7 @@ def collapse(found):
 
 
 def shapes(config):
-    """Of the tensors that transformers would save."""
+    """The shapes of the tensors that transformers would save."""
     with tempfile.TemporaryDirectory() as folder:
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**copy.deepcopy(config)))
         model.save_pretrained(folder)

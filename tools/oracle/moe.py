@@ -1,4 +1,4 @@
-"""What golden.py needs for mixtures of experts: Hugging Face's file layout, and what Megatron-LM has and transformers does not
+"""Support of golden.py for mixtures of experts: Hugging Face's file layout, and features of Megatron-LM that transformers lacks
 (losses of the router: megatron/core/transformer/moe/moe_utils.py; biases that balance: finalize_model_grads.py)."""
 
 import torch
@@ -40,7 +40,7 @@ class Routers:
             m.register_forward_hook(lambda m, args, out: self.seen.append((m, out[0], out[2])))
 
     def losses(self, b, s):
-        """Of the pass that was just made, [b, s] tokens; also looks at its choices."""
+        """The losses of the last pass, with [b, s] tokens; also checks its choices."""
         o, total = self.o, 0.0
         for m, logits, chosen in self.seen:
             self.look(m, logits.detach())

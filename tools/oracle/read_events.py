@@ -23,7 +23,7 @@ except ImportError as missing:
     print(f"skipped: {missing}; pip install tensorboard", file=sys.stderr)
     sys.exit(77)
 
-# What WRITTEN in tests/unit/train/test_events.c holds, as float32 prints.
+# The content of WRITTEN in tests/unit/train/test_events.c, as float32 prints it.
 WRITTEN = {
     "lm loss": [[1, 10.5], [127, 0.10000000149011612], [128, -3.0000000095132306e-30]],
     "lm loss vs samples": [[300000000000, 1.0]],

@@ -1,4 +1,4 @@
-"""What golden.py needs for attention sinks: the attention of transformers' gpt-oss in models of other families."""
+"""Support of golden.py for attention sinks: the attention of transformers' gpt-oss in models of other families."""
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface

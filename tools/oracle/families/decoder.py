@@ -1,4 +1,4 @@
-"""What decoders of Llama's kind have in common."""
+"""Common parts of decoders similar to Llama."""
 import copy
 
 import numpy as np

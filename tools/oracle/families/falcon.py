@@ -4,7 +4,7 @@ from families.decoder import EVERY, MISSING, SIZES, UNTIED, shape
 
 PARALLEL = {"position-embedding-type": "rope", "activation": "gelu-erf"}
 CASES = {
-    # as in Falcon 40B, but with biases and an output layer of its own
+    # as in Falcon 40B, but with biases and an untied output layer
     "falcon-like": (shape(4, 48, 6, 44, 20, 59, groups=2) | UNTIED | PARALLEL | {"parallel-residual": "two-norms"}, {"mask": True}),
     # as Falcon 7B
     "falcon-one-norm": (shape(2, 40, 4, None, 16, 53, groups=1) | PARALLEL | {

@@ -1,4 +1,4 @@
-"""GPT-NeoX: attention and MLP read the same sum, each with a norm of its own; q, k and v of a head lie in one matrix, head by head."""
+"""GPT-NeoX: attention and MLP read the same sum, each with its own norm; q, k and v of a head are in one matrix, head by head."""
 from families import decoder
 from families.decoder import EVERY, MISSING, SIZES, UNTIED, shape
 

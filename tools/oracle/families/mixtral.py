@@ -1,4 +1,4 @@
-"""Mixtral: every layer is a mixture of experts; files have names of their own for them."""
+"""Mixtral: every layer is a mixture of experts; with separate names in files."""
 from families import decoder
 from families.decoder import EVERY, LLAMA, MISSING, NO_SIZE, SIZES, UNTIED, shape
 
