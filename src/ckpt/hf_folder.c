@@ -27,7 +27,7 @@ static bool is_like(const char *name, const char *const *patterns) {
     return false;
 }
 
-/* What a program that reads the folder takes weights from. */
+/* Whether a program that reads the folder takes weights from a file of this name. */
 static bool is_weights(const char *name) {
     static const char *const PATTERNS[] = {"model*.safetensors*", "pytorch_model*", NULL};
     return is_like(name, PATTERNS);
