@@ -44,7 +44,7 @@ static Err read_prompts(Job *j) {
 
 /* ---- stop texts ---- */
 
-/* True as soon as one of --stop stands in the text that was generated. */
+/* True when one of the --stop texts occurs in the generated text. */
 static bool stop(void *arg, int64_t sample, const int32_t *tokens, int64_t n) {
     const Job *j = arg;
     const Config *c = &j->setup.config;

@@ -31,12 +31,12 @@ struct TrainLog {
 
     bool printed;        /* the first step of the process has been printed */
     bool live;           /* standard error is a terminal, which gets a status line between the others */
-    bool status_shown;   /* it stands there now */
+    bool status_shown;   /* it is visible now */
     int64_t status_time; /* when it was written, clock_ns */
     Str text;
 };
 
-/* A run that was killed while it wrote has left a line without an end. */
+/* A run that was killed while it wrote has left a line without a newline. */
 static Err end_torn_line(int fd, const char *path) {
     char last = '\n';
     const off_t size = lseek(fd, 0, SEEK_END);
@@ -86,7 +86,7 @@ void train_log_close(TrainLog *log) {
     free(log);
 }
 
-/* What one step or one interval measured, ready to print; FLOPs of a rank. */
+/* Measurements of one step or one interval, ready to print; FLOPs of a rank. */
 typedef struct Rates {
     double seconds, tokens_per_second, tflops;
 } Rates;
@@ -140,7 +140,7 @@ static void print_megatron_line(const TrainLog *log, const Trainer *r, const Ste
            clock_text(seconds_left(log, r), text));
 }
 
-/* Of the steps since the last line; the loss is that of none if each was skipped. */
+/* Covers the steps since the last line; without a loss if all were skipped. */
 static void short_line(const TrainLog *log, const Trainer *r, Str *out) {
     char left[32];
     const Rates rate = rates(r, log->samples, log->ns);
@@ -237,7 +237,7 @@ static Err write_evaluation(TrainLog *log, const Trainer *r, const char *name, d
     return write_record(log, r);
 }
 
-/* A scalar against the iteration and, as Megatron-LM does, against the samples. */
+/* Writes a scalar against the iteration and, as Megatron-LM does, against the samples. */
 static Err scalar_twice(TrainLog *log, const Trainer *r, const char *tag, double value) {
     ERR_RETURN(events_scalar(log->events, tag, r->iteration, value));
     str_clear(&log->text);
