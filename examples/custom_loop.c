@@ -97,7 +97,7 @@ static Err train_steps(const Run *run, Trainer *t) {
     return trainer_finish_save(t, true, &(int64_t){0}); /* what --async-save has only started */
 }
 
-/* What each rank does. */
+/* The main function of each rank. */
 static Err train_rank(void *arg, Comm *comm) {
     const Run *run = arg;
     const DeviceSpec spec = map_device_spec(&run->config, &run->derived, comm ? comm_rank(comm) : 0);

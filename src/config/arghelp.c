@@ -30,7 +30,7 @@ static void option(const Arg *row, Str *out) {
     str_puts(out, "\n");
 }
 
-/* Capitals do not matter, and _ in the word stands for - too. */
+/* Ignores case; _ in the word is equivalent to -. */
 static bool has_word(const char *text, const char *word) {
     const size_t n = strlen(word);
     for (; *text; text++) {
@@ -43,7 +43,7 @@ static bool has_word(const char *text, const char *word) {
 
 static const char *without_dashes(const char *word) { return word + strspn(word, "-"); }
 
-/* The options of a table; returns how many. */
+/* Prints the options of a table; returns their number. */
 static int64_t table_help(const ArgTable *table, const char *word, Str *out) {
     const Arg *title = NULL;
     bool titled = false;
@@ -84,8 +84,8 @@ void args_help(const Args *a, Str *out) {
     static const Arg config = {.names = "config",
                                .type = ARG_TEXT,
                                .fallback = "none",
-                               .help = "Read options from a file of `name = value` lines first. Those that "
-                                       "only other commands read are skipped."};
+                               .help = "Read options from a file of `name = value` lines first. Options "
+                                       "that only other commands read are skipped."};
     const char *word = a->help_word ? without_dashes(a->help_word) : NULL;
     int64_t shown = 0;
     if (!word) {

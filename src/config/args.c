@@ -1,5 +1,5 @@
-/* The option parser: which option a word or line names, where its values end, and the sentences when
- * something is wrong. Files are untrusted bytes: they are read by length, never as C strings. */
+/* The option parser: finds the option that a word or line names, and the end of its values, and reports
+ * errors. Files are untrusted bytes: they are read by length, never as C strings. */
 #include "config/args.h"
 
 #include <stdarg.h>
@@ -14,7 +14,7 @@ enum { NAME_MAX_BYTES = 100, LINE_MAX_BYTES = 1 << 20 };
 
 /* One spelling inside Arg.names. */
 typedef struct Spelling {
-    const char *name, *implied; /* implied: NULL, or the value that the spelling stands for */
+    const char *name, *implied; /* implied: NULL, or the value that the spelling means */
     size_t len, implied_len;
     bool noted; /* marked ~ */
 } Spelling;
@@ -41,7 +41,7 @@ typedef struct Match {
     const ArgTable *table;
     const Arg *row;
     Spelling spelling;
-    bool accepted; /* belongs to this command */
+    bool accepted; /* the command reads this option */
 } Match;
 
 static char dashed(char c) { return c == '_' ? '-' : c; }
@@ -89,9 +89,9 @@ static const char *nearest(Args *a, const char *key, size_t len) {
     return str_nearest(word, names, n);
 }
 
-/* One line, unless it is there already. */
+/* Adds one line, unless it exists. */
 static bool add_line(Str *lines, const char *fmt, va_list args) {
-    char line[1002] = "\n"; /* after another line, so that a part of one is no match */
+    char line[1002] = "\n"; /* preceded by a newline, so that a part of a line does not match */
     vsnprintf(line + 1, sizeof line - 2, fmt, args);
     for (char *c = line + 1; *c; c++)
         if (*c == '\n') *c = ' ';
@@ -120,15 +120,16 @@ void args_note(Args *a, const char *fmt, ...) {
     va_end(args);
 }
 
-/* Where a value comes from: "" and "--" on the command line, "run.conf:12: " and "" in a file. */
+/* The source of a value, as a prefix of messages: "" and "--" on the command line, "run.conf:12: " and "" in
+ * a file. */
 typedef struct Source {
     const char *where, *dash;
-    int number; /* options are repeated only within one source */
+    int number; /* repetitions are detected within one source only */
 } Source;
 
 static void unknown(Args *a, Source src, const char *key, size_t len) {
     Str quoted = {0};
-    size_t dashes = strlen(src.dash); /* they stand in front of the key, and belong to what is shown */
+    size_t dashes = strlen(src.dash); /* they precede the key, and are part of the message */
     str_quote(&quoted, key - dashes, len + dashes);
     const char *near = nearest(a, key, len);
     Match m;
@@ -136,7 +137,7 @@ static void unknown(Args *a, Source src, const char *key, size_t len) {
         args_problem(a, "%s%s is not an option: did you mean %s%s?", src.where, quoted.s, src.dash, near);
         CHECK(find(a, near, strlen(near), &m), "--%s", near);
         unsigned char *given = &m.table->given[m.row - m.table->rows];
-        if (!*given) *given = ARG_BAD; /* that it is missing is no further problem */
+        if (!*given) *given = ARG_BAD; /* so that it is not also reported as missing */
     } else
         args_problem(a, "%s%s is not an option: see --help for those there are.", src.where, quoted.s);
     str_free(&quoted);
@@ -144,8 +145,8 @@ static void unknown(Args *a, Source src, const char *key, size_t len) {
 
 static bool is_boolean(const Arg *row) { return row->type == ARG_FLAG || row->type == ARG_OFF; }
 
-/* `--bf16` stands for lane = bf16; `--bf16=false` only takes that choice back. A boolean has no third value:
- * `=false` is the other one. */
+/* `--bf16` means lane = bf16; `--bf16=false` only undoes that choice. A boolean has no third value, so its
+ * `=false` means the other value. */
 static void imply(Args *a, const Match *m, void *field, bool on) {
     const char *value = arena_printf(a->arena, "%.*s", (int)m->spelling.implied_len, m->spelling.implied);
     if (is_boolean(m->row) && !on) value = strcmp(value, "true") ? "true" : "false", on = true;
@@ -158,7 +159,7 @@ static void imply(Args *a, const Match *m, void *field, bool on) {
     str_free(&now);
 }
 
-/* Ours in place of another program's values: returns what is left of them, nothing if one is refused. */
+/* Translates another program's values to ours: returns the remaining values, none if one is refused. */
 static TextList translate(Args *a, const Match *m, const char *const *words, int64_t n) {
     TextList left = {arena_alloc(a->arena, (size_t)n * sizeof *left.at), 0};
     const int name = (int)m->spelling.len;
@@ -173,7 +174,7 @@ static TextList translate(Args *a, const Match *m, const char *const *words, int
     return left;
 }
 
-/* Sets the field; returns false if the value is not one, after a message. */
+/* Sets the field; returns false, after a message, if the value is invalid. */
 static bool set_value(Args *a, Source src, const Match *m, const char *const *words, int64_t n, bool *on) {
     static const Arg as_switch = {.type = ARG_FLAG};
     void *field = (char *)m->table->target + m->row->offset;
@@ -194,8 +195,8 @@ static bool set_value(Args *a, Source src, const Match *m, const char *const *wo
     return good;
 }
 
-/* An option that one source gives again. On the command line the last one holds, and in a file it is a
- * mistake; switches that contradict each other are one everywhere. */
+/* An option is repeated in one source. On the command line the last one applies, and in a file it is an
+ * error. Flags that contradict each other are an error in both. */
 static void repeated(Args *a, Source src, const Spelling *old, const Spelling *now, const char *before,
                      const char *after) {
     const bool same = args_same_name(old->name, old->len, now->name, now->len),
@@ -240,7 +241,7 @@ static const ArgTable *find_foreign(const Args *a, const char *key, size_t len, 
     return NULL;
 }
 
-/* An option of another program, with one of its values or none. */
+/* An option of another program, with one of its values or without. */
 static void use_foreign(Args *a, Source src, const ForeignOption *o, const char *value) {
     const int len = (int)o->len;
     if (!o->arity && value && (!strcmp(value, "false") || !strcmp(value, "False"))) return;
@@ -260,7 +261,7 @@ static int next_source(Args *a) {
 
 static bool is_option(const char *word) { return word[0] == '-' && word[1] == '-' && word[2]; }
 
-/* How many words after an option are up to the next one, at most `most`. */
+/* The number of words after an option and before the next one, at most `most`. */
 static int count_words(int argc, char **argv, int most) {
     int n = 0;
     while (n < most && n < argc && !is_option(argv[n])) n++;
@@ -271,7 +272,7 @@ static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) 
     args_problem(a, "--%.*s has no use in %s: leave it out.", (int)len, key, table->command);
 }
 
-/* One option and its values; returns how many words it took. */
+/* Parses one option and its values; returns the number of words consumed. */
 static int line_option(Args *a, Source src, int argc, char **argv) {
     const char *key = argv[0] + 2, *equals = strchr(key, '=');
     size_t len = equals ? (size_t)(equals - key) : strlen(key);
@@ -300,7 +301,7 @@ static int line_option(Args *a, Source src, int argc, char **argv) {
     return 1 + n;
 }
 
-/* `--config FILE` and `--config=FILE`: the length in words, 0 if argv[0] is something else. */
+/* `--config FILE` and `--config=FILE`: the number of words, 0 if argv[0] is another option. */
 static int config_words(int argc, char **argv, const char **path) {
     if (!strncmp(argv[0], "--config=", 9)) return *path = argv[0] + 9, 1;
     if (strcmp(argv[0], "--config")) return 0;
@@ -308,7 +309,7 @@ static int config_words(int argc, char **argv, const char **path) {
     return *path ? 2 : 1;
 }
 
-/* `--help` and the word behind it: the length in words. */
+/* `--help` and the following word: the number of words. */
 static int help_words(Args *a, int argc, char **argv) {
     a->help = true;
     if (argc < 2 || argv[1][0] == '-') return 1;
@@ -349,7 +350,7 @@ void args_line(Args *a, int argc, char **argv) {
 
 static bool blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-/* The part of the line before its comment; quotes protect a #. */
+/* The length of the line without its comment; quotes protect a #. */
 static size_t without_comment(const char *s, size_t n) {
     bool quoted = false;
     for (size_t i = 0; i < n; i++) {
@@ -364,7 +365,7 @@ static void trim(const char **s, size_t *n) {
     while (*n && blank((*s)[*n - 1])) --*n;
 }
 
-/* Splits a value at blanks outside of double quotes; returns false on a quote that does not end. */
+/* Splits a value at blanks outside of double quotes; returns false if a quote does not end. */
 static bool split_words(Args *a, const char *s, size_t n, TextList *words) {
     words->at = arena_alloc(a->arena, (n / 2 + 1) * sizeof *words->at);
     for (size_t i = 0; i < n;) {
@@ -382,7 +383,7 @@ static bool split_words(Args *a, const char *s, size_t n, TextList *words) {
     return true;
 }
 
-/* The value of one line. A list is split; a single value is the whole rest of the line, and may be empty. */
+/* The value of one line. A list is split; a single value is the rest of the line, and may be empty. */
 static bool line_value(Args *a, bool list, bool empty, const char *s, size_t n, TextList *words) {
     if (list) return split_words(a, s, n, words);
     words->at = arena_alloc(a->arena, sizeof *words->at);

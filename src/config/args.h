@@ -1,14 +1,17 @@
-/* The one option parser of the program: tables of rows, values from a command line and from `key = value`
- * files, all problems are collected as messages, not only the first.
+/* The one option parser of the program: tables of rows, with values from a command line and from `key =
+ * value` files. It collects messages on all problems, not only the first.
  *
  * Command line: `--name value`, `--name=value`; a flag is `--name` or `--name=true|false`; a list takes every
- * word up to the next `--name`. `--config FILE` (anywhere) is read first, so that the line overrides it;
- * `--help` and `-h` set `help`, and a word behind them `help_word`. File: one `name = value` a line, names
- * without dashes, flags `name = true`; `#` at the start of a line or after a blank starts a comment; a value
- * may stand in double quotes. In names `_` is as good as `-`, and Python's True and False are true and false.
- * The value `none` unsets a number, an empty value a text. The last of a repeated option holds on the command
- * line, as in argparse; in a file a repeated option is a mistake. Command-line text is trusted to end (it comes
- * from the system); a file may hold any bytes.
+ * word up to the next `--name`. `--config FILE` (anywhere) is read first, so that the line overrides it.
+ * `--help` and `-h` set `help`, and a following word `help_word`. The last of a repeated option applies, as
+ * in argparse.
+ *
+ * File: one `name = value` a line, names without dashes, flags `name = true`. `#` at the start of a line or
+ * after a blank starts a comment. A value may be in double quotes. A repeated option is an error.
+ *
+ * In names `_` is equivalent to `-`; Python's True and False are true and false. The value `none` unsets a
+ * number, an empty value a text. Command-line text is NUL-terminated by the system; a file may contain any
+ * bytes.
  *
  * An option that the command does not read is an error on the command line. In a file it is skipped, so that
  * commands can share a file. */
@@ -34,7 +37,7 @@ typedef struct I64List {
     int64_t count;
 } I64List;
 
-/* "None": an I64 that is not given; an F64 that is not given is NaN, a TEXT is NULL, a list is empty. */
+/* A missing I64 has this value; a missing F64 is NaN, a TEXT is NULL, a list is empty. */
 #define I64_UNSET INT64_MIN
 static inline bool i64_is_set(int64_t v) { return v != I64_UNSET; }
 static inline bool f64_is_set(double v) { return !isnan(v); }
@@ -54,9 +57,9 @@ typedef enum ArgType {
 } ArgType;
 
 typedef struct Arg {
-    /* "name|other|other=value|~other": the first is the name of the option, the rest are also understood.
-     * `other=value` is a flag that stands for this value; a spelling marked ~ is not Megatron-LM's, and its
-     * use is noted. No dashes in front. */
+    /* "name|other|other=value|~other": the first is the name of the option, the others are synonyms.
+     * `other=value` is a flag that means this value. A spelling marked ~ is not Megatron-LM's, and its use is
+     * noted. No leading dashes. */
     const char *names;
     ArgType type;
     size_t offset;        /* of the field in the target */
@@ -66,14 +69,14 @@ typedef struct Arg {
     bool required;
 } Arg;
 
-/* Options of another program whose command lines run here. They set nothing. */
+/* Options of another program whose command lines also run here. They set no value. */
 typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
 typedef struct Foreign {
     ForeignKind kind;
-    /* NULL: `words` are options: "flag value= list+ value=this,that"; one with another value than this or
-     * that is refused. Else `words` are values of our option `option`, and mean `ours` ("": nothing). */
+    /* NULL: `words` are options: "flag value= list+ value=this,that"; another value than this or that is
+     * refused. Else `words` are values of our option `option`, and are translated to `ours` ("": nothing). */
     const char *option, *ours, *words;
-    const char *reason; /* whole sentences; of what is refused also what to do */
+    const char *reason; /* complete sentences; for a refused option including the remedy */
 } Foreign;
 
 struct Choice;
@@ -82,19 +85,20 @@ typedef struct ArgTable {
     int64_t count;
     const Foreign *foreign;
     int64_t num_foreign;
-    bool refuses_foreign; /* the command has no use for them, as for options that it does not accept */
+    bool refuses_foreign; /* the command does not use them; treats them like options that it does not
+                             accept */
     bool (*accepts)(int use, int64_t row); /* whether the command reads this option; NULL: all of them */
     int use;
-    const char *command;   /* that `use` stands for, in messages */
+    const char *command;   /* name of `use` in messages */
     void *target;          /* the struct that holds the fields */
-    unsigned char *given;  /* [count], 0 = default; NULL: the parser keeps its own */
-    struct Choice *chosen; /* [count], of the parser: how each option was last given */
+    unsigned char *given;  /* [count], 0 = default; NULL: the parser allocates it */
+    struct Choice *chosen; /* [count], the parser's: how each option was last given */
 } ArgTable;
 
 /* ARG_BAD in `given`: the option was given, but its value could not be read. */
 enum { ARG_TABLES = 4, ARG_PROBLEMS = 40, ARG_BAD = 255 };
 
-/* A foreign option that was given, until args_end reports it. */
+/* A foreign option on the command line, until args_end reports it. */
 typedef struct ForeignUse {
     const Foreign *row;
     const char *option; /* "--name", or "--name value" */
@@ -104,17 +108,17 @@ typedef struct ForeignUse {
  * arena. */
 typedef struct Args {
     const char *usage;        /* "isotron parity DIR [options]" */
-    const char *operand_name; /* what words without dashes are ("DIR"); NULL: there are none */
+    const char *operand_name; /* name of words without dashes ("DIR"); NULL: not allowed */
     Arena *arena;
     ArgTable tables[ARG_TABLES];
     int num_tables, sources;
     int line; /* the source that was the last command line; 0: none yet */
     TextList operands;
     bool help;
-    const char *help_word; /* only options with this word; NULL: all */
+    const char *help_word; /* only show options that contain this word; NULL: all */
     int64_t num_problems;
-    Str problems; /* one sentence a line, at most ARG_PROBLEMS of them */
-    Str notes;    /* not errors, but worth reporting: one message per line */
+    Str problems; /* one message per line, at most ARG_PROBLEMS */
+    Str notes;    /* no errors, but worth reporting: one message per line */
     ForeignUse *used;
     int64_t num_used;
 } Args;
@@ -123,52 +127,52 @@ void args_init(Args *, Arena *, const char *usage, const char *operand_name);
 void args_free(Args *);
 /* Adds a table and sets its target to the defaults. */
 void args_use(Args *, ArgTable);
-/* Reads `argc` words (without the program's and the command's name). */
+/* Reads `argc` words, without the names of program and command. */
 void args_line(Args *, int argc, char **argv);
 void args_file(Args *, const char *path);
-/* The same for bytes in memory; `name` stands for the file in the sentences. */
+/* As args_file, for bytes in memory; `name` replaces the path in messages. */
 void args_bytes(Args *, const char *name, const char *bytes, size_t n);
-/* One message; the same one is added once. */
+/* Adds a message, unless it was added before. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* A problem "--name has no use <why>: leave it out" if the last command line gives this option. */
 void args_refuse(Args *, const char *name, const char *why);
-/* The same for every option of the table with this target. */
+/* args_refuse for every option of the table with this target. */
 void args_refuse_all(Args *, const void *target, const char *why);
-/* After all sources: required options, then one Err for all problems (its message is a summary, the sentences
- * are in `problems`). Call it before using any value. */
+/* Call it after all sources. Reports missing required options, then returns one Err for all problems (its
+ * message is a summary, the messages are in `problems`). Call it before using any value. */
 Err args_end(Args *);
-/* The text of --help: usage, then the accepted options by group; with help_word only those whose name or
- * help contains it. */
+/* The text of --help: usage, then the accepted options by group; with help_word only options that contain it
+ * in name or help. */
 void args_help(const Args *, Str *out);
 
 /* ---- foreign options (foreign.c) ---- */
 
 typedef struct ForeignOption {
     const Foreign *row;
-    const char *name, *only; /* only: NULL, or the values that are accepted, "this,that" */
+    const char *name, *only; /* only: NULL, or the accepted values, "this,that" */
     size_t len, only_len;
     char arity; /* 0: a flag; '=': one value; '+': any number */
 } ForeignOption;
 bool foreign_find(const ArgTable *, const char *key, size_t len, ForeignOption *out);
 bool foreign_allows(const ForeignOption *, const char *value);
-/* The row of a value of our option; NULL: it is no foreign one. */
+/* The row for a value of our option; NULL: not a foreign value. */
 const Foreign *foreign_value(const ArgTable *, const Arg *, const char *value);
-/* Remembers a use for foreign_report, which makes one message for the uses of each row. */
+/* Records a use for foreign_report, which prints one message per row. */
 void foreign_use(Args *, const Foreign *, const char *option);
 void foreign_report(Args *);
-/* Whether both spell one name: `_` is as good as `-`. */
+/* Whether both spell one name: `_` is equivalent to `-`. */
 bool args_same_name(const char *a, size_t a_len, const char *b, size_t b_len);
 
 /* The values of one option (argvalue.c): the same spelling for defaults, flags, files, help and documents. */
-/* Parses n words into the field; on failure returns false and appends "a whole number, not 'x'" to
+/* Parses n words into the field. On failure returns false and appends "a whole number, not 'x'" to
  * `expected`. */
 bool arg_parse(const Arg *, void *field, Arena *, const char *const *words, int64_t n, Str *expected);
 /* Sets the field to the default. */
 void arg_default(const Arg *, void *field, Arena *);
 /* Appends the value: "1e-05", "RMSNorm", "none". */
 void arg_print(const Arg *, const void *field, Str *out);
-/* What a value looks like: "N", "NUMBER", "TEXT ...", "{a|b}"; empty for flags. */
+/* The form of a value: "N", "NUMBER", "TEXT ...", "{a|b}"; empty for flags. */
 void arg_metavar(const Arg *, Str *out);
 /* Length of the option's name inside `names`. */
 size_t arg_name_len(const Arg *);

@@ -1,4 +1,4 @@
-/* Values of options: parsing and printing, one place for every type. */
+/* Values of options: parsing and printing, in one place for every type. */
 #include "config/args.h"
 
 #include <ctype.h>
@@ -59,7 +59,7 @@ static void parse_texts(TextList *list, Arena *arena, const char *const *words, 
     for (int64_t i = 0; i < n; i++) list->at[i] = arena_printf(arena, "%s", words[i]);
 }
 
-/* A number that its type cannot hold. */
+/* Whether the word is a number that its type cannot hold. */
 static bool is_too_large(const Arg *row, const char *word) {
     char *end;
     errno = 0;

@@ -1,7 +1,8 @@
-/* The global batch size as a function of consumed samples: constant, step schedule
- * (megatron/core/num_microbatches_calculator.py, StepBatchsizeNumMicroBatchesCalculator), or linear ramp-up
- * (the RampupBatchsizeNumMicroBatchesCalculator that preceded it): size = start + int(consumed /
- * (ramp_samples / ((global - start) / increment))) * increment  while consumed <= ramp_samples */
+/* The global batch size as a function of consumed samples: constant, a step schedule
+ * (megatron/core/num_microbatches_calculator.py, StepBatchsizeNumMicroBatchesCalculator), or a linear ramp-up
+ * (the earlier RampupBatchsizeNumMicroBatchesCalculator):
+ *   size = start + int(consumed / (ramp_samples / ((global - start) / increment))) * increment
+ *   while consumed <= ramp_samples */
 #include "config/config.h"
 
 #include <ctype.h>
@@ -10,7 +11,7 @@
 #include <string.h>
 
 enum { RAMP_STEPS_MAX = 1000000, SIZE_MAX_SAMPLES = 1 << 24 };
-static const double COUNT_MAX = 9007199254740992.0; /* 2^53: beyond it a double is no longer a count */
+static const double COUNT_MAX = 9007199254740992.0; /* 2^53: beyond it a double cannot count */
 
 /* "2.4B" -> 2.4e9 */
 static bool scaled(const char **s, int64_t *out) {
@@ -61,9 +62,9 @@ static int64_t ramp_up(const Config *c, BatchStep *out, int64_t capacity) {
         while (from > 0 && (int64_t)((double)(from - 1) / per_level) >= k) from--;
         while ((int64_t)((double)from / per_level) < k) from++;
         if (from > samples)
-            from = samples + 1; /* past the ramp the size is global, whatever the quotient rounds to */
+            from = samples + 1; /* after the ramp the size is global, whatever the quotient rounds to */
         if (n && n <= capacity && out[n - 1].from_samples == from)
-            n--; /* fewer samples than levels: the larger size wins */
+            n--; /* with fewer samples than levels the larger size wins */
         if (n < capacity) out[n] = (BatchStep){from, start + k * increment};
         n++;
     }

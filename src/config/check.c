@@ -1,5 +1,5 @@
-/* Checks ranges (options.def) and rules (rules.def): reports all that are broken at once, and notes the
- * options that are given without an effect. */
+/* Checks ranges (options.def) and rules (rules.def). Reports all violations at once, and notes given options
+ * without effect. */
 #include "config/config.h"
 
 #include <ctype.h>
@@ -9,7 +9,7 @@
 
 #include "base/fault.h"
 
-/* Whether d divides n. Also true if one of them is missing or out of range, which has its own message. */
+/* Whether d divides n. Also true if one of them is missing or out of range, which has a separate message. */
 static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 0; }
 
 static bool has_experts(const Config *c) { return i64_is_set(c->num_experts); }
@@ -35,7 +35,7 @@ static bool shards_data(const Config *c) {
                                 : c->use_distributed_optimizer;
 }
 
-/* Each instance has as many of the ranks that hold a parameter, dense or of an expert. */
+/* Whether instances divide the ranks that hold a parameter, dense or of an expert. */
 static bool divides_replicas(const Config *c) {
     const int64_t n = c->num_distributed_optimizer_instances, ranks = config_ranks(c);
     const int64_t dense =
@@ -44,7 +44,7 @@ static bool divides_replicas(const Config *c) {
            (divides(n, ranks / dense) && divides(n, ranks / expert_ranks(c)));
 }
 
-/* What the default width inside the MLP is a multiple of, at least. */
+/* A divisor of the default MLP width. */
 static int64_t ffn_default_unit(const Config *c) {
     return c->activation == MLP_SWIGLU ? 64 : c->hidden_size > 0 ? c->hidden_size * 4 : 0;
 }
@@ -71,14 +71,14 @@ static bool even_rotary(const Config *c) {
 
 static bool valid_window(const Config *c) {
     const I64List *w = &c->window_size;
-    const int64_t most = 1 << 30; /* as max_position_embeddings */
+    const int64_t most = 1 << 30; /* the limit of max_position_embeddings */
     return w->count == 0 ||
            (w->count == 2 && w->at[0] >= -1 && w->at[0] <= most && (w->at[1] == 0 || w->at[1] == -1));
 }
 
-/* Generous counts of parameters and of a microbatch's activations: what is below the limit overflows no
- * 64-bit product of sizes and bytes. Sums of sizes that keep their ranges are exact, their products may be
- * too large. */
+/* Whether generous counts of parameters and of a microbatch's activations are below a limit. Below it no
+ * 64-bit product of sizes and bytes overflows. Sums of sizes within their ranges are exact, but their
+ * products may be too large. */
 static bool countable(const Config *c) {
     const double limit = 0x1p56;
     const int64_t h = i64_or(c->hidden_size, 1), heads = i64_or(c->num_attention_heads, 1),
@@ -146,7 +146,7 @@ static bool valid_hierarchy(const Config *c) {
            sizes->at[1] == cp / sizes->at[0];
 }
 
-/* Whether each of `ranks` can get as many heads of a tensor-parallel rank, all of them in the same groups. */
+/* Whether the heads of a tensor-parallel rank can be distributed evenly over `ranks`, with equal groups. */
 static bool deals_heads(const Config *c, int64_t ranks) {
     const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size,
                   all_groups = c->group_query_attention ? c->num_query_groups : heads;
@@ -155,8 +155,8 @@ static bool deals_heads(const Config *c, int64_t ranks) {
     return groups % ranks == 0 || (ranks % groups == 0 && per_group % (ranks / groups) == 0);
 }
 
-/* With fewer groups than tensor-parallel ranks, whether a rank can hold as many rows of Q, K and V as any
- * other. */
+/* With fewer groups than tensor-parallel ranks: whether all ranks can hold equally many rows of Q, K and
+ * V. */
 static bool cuts_groups(const Config *c) {
     const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size;
     if (!c->group_query_attention || c->num_query_groups >= tp || heads < 1 || tp < 1) return true;
@@ -170,7 +170,7 @@ static bool deals_heads_to_context(const Config *c) {
            (!communicates_by(c, CONTEXT_A2A_P2P) || sizes->count != 2 || deals_heads(c, sizes->at[0]));
 }
 
-/* Whether some layer sees a part of the keys at a time. */
+/* Whether some layer processes the keys in parts. */
 static bool rings(const Config *c) {
     const I64List *sizes = &c->hierarchical_context_parallel_sizes;
     return communicates_by(c, CONTEXT_P2P) ||
@@ -309,7 +309,7 @@ static void clamp_to_range(Config *c, int option) {
         *whole = (int64_t)r.high;
 }
 
-/* The message with the options' values in place of %name. */
+/* The message with the options' values inserted for %name. */
 static void fill_in_values(const Config *c, const char *message, Str *out) {
     while (*message) {
         size_t plain = strcspn(message, "%");
@@ -328,8 +328,8 @@ static void fill_in_values(const Config *c, const char *message, Str *out) {
     }
 }
 
-/* Whether a message names an option whose value could not be read or is out of its range: the broken rule is a
- * consequence. */
+/* Whether a message names an option whose value could not be read or is out of its range, so that the broken
+ * rule is only a consequence. */
 static bool follows_from_bad(const Config *c, const char *message) {
     for (const char *s = message; (s = strstr(s, "--")); s++) {
         size_t n = 0;

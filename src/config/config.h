@@ -1,5 +1,5 @@
-/* The configuration of a run: every option as a field (generated from options.def), the values that follow
- * from them, and the rules they must keep. Options have Megatron-LM's spellings, defaults and meaning.
+/* The configuration of a run: every option as a field (generated from options.def), the values derived from
+ * them, and the rules that they must satisfy. Options have Megatron-LM's spellings, defaults and meaning.
  *
  *     Args args;
  *     args_init(&args, arena, "isotron pretrain [options]", NULL);
@@ -21,7 +21,7 @@
 #include "config/args.h"
 #include "config/enums.h"
 
-/* OPTION_<field> numbers the rows of options.def (group rows included). */
+/* OPTION_<field> is the index of a row of options.def (group rows included). */
 enum {
 #define OPTGROUP(constant, title)                      OPTION_GROUP_##constant,
 #define OPT(type, field, fallback, class, names, help) OPTION_##field,
@@ -37,7 +37,7 @@ typedef enum ConfigGroup {
     GROUPS
 } ConfigGroup;
 
-/* Who reads which options: the rows of uses.def. USE_ALL is every option. */
+/* The users of options: the rows of uses.def. USE_ALL is every option. */
 typedef enum ConfigUse {
 #define USE(constant, command) USE_##constant,
 #define GROUP(constant)
@@ -48,7 +48,7 @@ typedef enum ConfigUse {
     USE_ALL
 } ConfigUse;
 bool config_uses(int use, int64_t option);
-/* In messages: "bench train". */
+/* Name in messages: "bench train". */
 const char *config_use_name(ConfigUse);
 
 typedef enum ConfigClass {
@@ -76,23 +76,23 @@ typedef struct Config {
 
 #define config_given(config, field) ((config)->given[OPTION_##field] != 0)
 
-/* A global batch size that holds from a number of consumed samples on. */
+/* A global batch size that applies from a number of consumed samples on. */
 typedef struct BatchStep {
     int64_t from_samples, size;
 } BatchStep;
 
-/* What follows from the options. Sizes are those of the whole model; schedule lengths are samples, as in
+/* Values derived from the options. Sizes are those of the full model; schedule lengths are in samples, as in
  * Megatron-LM. */
 typedef struct Derived {
     int64_t ffn_hidden_size, kv_channels, num_query_groups, max_position_embeddings;
     int64_t rotary_dim;                    /* rotated part of a head; 0 without rope */
-    int64_t vocab_size, padded_vocab_size; /* 0 if neither the options nor the tokenizer say */
+    int64_t vocab_size, padded_vocab_size; /* 0 if neither the options nor the tokenizer set it */
     MlpActivation activation;              /* never MLP_GELU */
     int64_t window_left;                   /* reach of a windowed layer; -1 = no limit */
     const bool *layer_windowed;            /* [num_layers] */
     const bool *layer_rotated;             /* [num_layers] */
-    const double *rope_divisor;            /* [rotary_dim / 2], of the rotary frequencies; NULL: none */
-    double rope_amplitude;                 /* of rotated channels */
+    const double *rope_divisor;            /* [rotary_dim / 2], divides the rotary frequencies; NULL: none */
+    double rope_amplitude;                 /* scales rotated channels */
     const bool *layer_moe;                 /* [num_layers] */
     const ContextComm *layer_context_comm; /* [num_layers] */
     int64_t num_moe_layers, moe_ffn_hidden_size, moe_shared_size; /* the last: 0 without shared experts */
@@ -102,7 +102,7 @@ typedef struct Derived {
     unsigned recompute_modules; /* bit of each RecomputeModule; 0 unless selective */
 
     int64_t data_parallel_size;
-    int64_t cpu_threads;                         /* of a rank; 0: as many as there are cores */
+    int64_t cpu_threads;                         /* of a rank; 0: one for each core */
     int64_t micro_batch_size, global_batch_size; /* global: the last one of the schedule */
     const BatchStep *batch_steps;                /* [num_batch_steps], ascending, the first from 0 */
     int64_t num_batch_steps;
@@ -115,47 +115,47 @@ typedef struct Derived {
     uint64_t random_seed;                  /* of sampling */
 } Derived;
 
-/* Which rules apply (rules.def): those whose bits are all asked for. */
+/* The rules to check (rules.def): those whose bits are all set. */
 typedef enum ConfigCheck {
     CHECK_TRAIN = 1,
     CHECK_GENERATE = 2,
     CHECK_DATA = 4,
-    CHECK_LAYOUT = 8, /* how layers are split over ranks: all that a pipeline's schedule depends on */
+    CHECK_LAYOUT = 8, /* how layers are split over ranks: all options that a pipeline's schedule depends on */
     CHECK_MODEL = 16 | CHECK_LAYOUT,
-    CHECK_STRICT = 32, /* no option of the command line without effect, not even one of Megatron-LM */
+    CHECK_STRICT = 32, /* refuses options of the command line without effect, also those of Megatron-LM */
     CHECK_ANY = 0,
 } ConfigCheck;
 
 void config_defaults(Config *, Arena *);
-/* The option table over a Config, for commands that add options of their own. */
+/* The option table over a Config, for commands with additional options. */
 ArgTable config_table(Config *, ConfigUse);
-/* Defaults, then `--config` files and the words of the command line, then the ranges and the rules of
- * `checks`. The caller initialises `args` and may already have added tables. Afterwards `args` holds every
+/* Reads defaults, then `--config` files and the words of the command line, then checks the ranges and the
+ * rules of `checks`. The caller initialises `args` and may have added tables. Afterwards `args` has every
  * problem, and the notes about spellings. */
 Err config_parse(Config *, Args *args, ConfigUse, unsigned checks, int argc, char **argv);
 /* Appends a message for each number out of its range, each broken rule, and each option without effect
  * (unused.def); none if `checks` is 0. */
 void config_check(const Config *, unsigned checks, Args *args);
-/* The last of these. */
+/* Only the messages for options without effect. */
 void config_check_unused(const Config *, unsigned checks, Args *args);
 
-/* Computes Derived from a Config that kept the rules of CHECK_MODEL (and CHECK_TRAIN if it is used to train).
- * `vocab_size` is the tokenizer's, 0 if there is none; the option vocab-size goes first. Arrays belong to the
- * arena. */
+/* Computes Derived from a Config that satisfies the rules of CHECK_MODEL (and CHECK_TRAIN for training).
+ * `vocab_size` is the tokenizer's, 0 if there is none; the option vocab-size takes precedence. Arrays belong
+ * to the arena. */
 void config_finish(const Config *, Arena *, int64_t vocab_size, Derived *);
 int64_t config_ranks(const Config *);               /* of the whole run */
-bool config_bf16_grads(const Config *);             /* main gradients are bf16, of the bf16 lane */
+bool config_bf16_grads(const Config *);             /* main gradients are bf16, in the bf16 lane */
 int64_t config_model_ranks(const Config *);         /* that hold one copy of the dense parameters */
 int64_t config_expert_tensor_ranks(const Config *); /* that share one expert's weights */
-/* The same run on one rank: all of the layout that is about ranks back to its defaults. */
+/* The same run on one rank: resets all layout options about ranks to their defaults. */
 void config_on_one_rank(Config *, Arena *, Derived *);
 /* The global batch size after `consumed` samples. */
 int64_t config_batch_size(const Derived *, int64_t consumed);
 
 /* {"field": value} of the options in `classes`, in the order of options.def; none is null. */
 void config_json(const Config *, unsigned classes, Str *out);
-/* Sets the options in `classes` that the user did not give from such a JSON text (of a checkpoint); unknown
- * names are ignored, a given option that differs stays and is noted. Wrong types and values are an error. */
+/* Sets the options in `classes` that the user did not give from such a JSON text (of a checkpoint). Unknown
+ * names are ignored; a given option that differs stays and is noted. Wrong types and values are an error. */
 Err config_from_json(Config *, Arena *, const char *json, size_t n, unsigned classes, Str *notes);
 
 /* docs/reference/options.md. */
@@ -165,7 +165,7 @@ void config_options_md(Str *out);
 extern const Arg CONFIG_ROWS[OPTIONS];
 const char *config_field_name(int option); /* "num_layers"; NULL for a group row */
 ConfigClass config_option_class(int option);
-/* Of a number: a value that is given lies in [low, high]; either can be infinite. */
+/* The range [low, high] of a number that is given; either end may be infinite. */
 typedef struct ConfigRange {
     double low, high;
 } ConfigRange;
@@ -173,15 +173,15 @@ ConfigRange config_range(int option);
 const void *config_value(const Config *, int option);
 int config_find(const char *name, size_t n); /* row of the option with this first name; -1 if there is none */
 
-/* Whether each layer is rotated, by --no-rope-freq. Returns false if the text is no pattern. */
+/* Whether each layer is rotated, by --no-rope-freq. Returns false if the text is not a pattern. */
 bool config_rotated_layers(const Config *, bool *out);
-/* pattern.c: fills out[n] from "N" (every N-th is false, the others true) or an expression such as
+/* pattern.c: fills out[n] from "N" (every N-th is false, the others true) or from an expression such as
  * "([1,1,0]+[1])*2" with exactly n entries. Returns false if the text is neither. */
 bool config_layer_pattern(const char *text, int64_t n, bool *out);
-/* The same, but with "N" layers 0, N, 2N, ... are true (--moe-layer-freq). */
+/* As config_layer_pattern, but with "N" layers 0, N, 2N, ... are true (--moe-layer-freq). */
 bool config_moe_pattern(const char *text, int64_t n, bool *out);
-/* batch.c: the batch sizes of a run in at most `capacity` steps; returns how many were written, with capacity
- * 0 how many there can be, and -1 if step-batch-size-schedule or rampup-batch-size is not valid. */
+/* batch.c: writes the batch sizes of a run, at most `capacity` steps. Returns how many were written, with
+ * capacity 0 how many there can be, and -1 if step-batch-size-schedule or rampup-batch-size is invalid. */
 int64_t config_batch_steps(const Config *, BatchStep *out, int64_t capacity);
 
 #endif

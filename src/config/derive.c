@@ -1,6 +1,5 @@
-/* Everything that follows from the options, in one place (megatron/training/arguments.py validate_args,
- * training.py get_optimizer_param_scheduler). The rules have bounded every option, so no product here
- * overflows. */
+/* All derived values, in one place (megatron/training/arguments.py validate_args, training.py
+ * get_optimizer_param_scheduler). The rules have bounded every option, so no product here overflows. */
 #include "config/config.h"
 
 #include <math.h>
@@ -118,7 +117,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->rotary_dim = rope ? (int64_t)((double)d->kv_channels * c->rotary_percent) : 0;
     d->vocab_size = i64_or(c->vocab_size, vocab_size);
     d->padded_vocab_size = padded_vocab(c, d->vocab_size);
-    /* Megatron-LM turns bias_gelu_fusion off when there are no biases, and its unfused GELU is the erf form. */
+    /* Megatron-LM turns bias_gelu_fusion off without biases, and its unfused GELU is the erf form. */
     bool by_bias = c->activation == MLP_GELU;
     const bool fused = c->add_bias_linear && c->bias_gelu_fusion;
     d->activation = !by_bias ? c->activation : fused ? MLP_GELU_TANH : MLP_GELU_ERF;
@@ -138,7 +137,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     }
 }
 
-/* How many whole batches there are within `samples`. */
+/* The number of whole batches in `samples`. */
 static int64_t whole_batches(const Derived *d, int64_t samples) {
     int64_t consumed = 0, batches = 0;
     for (int64_t i = 0; i < d->num_batch_steps; i++) {
@@ -146,7 +145,7 @@ static int64_t whole_batches(const Derived *d, int64_t samples) {
         if (consumed > samples) return batches;
         if (i + 1 < d->num_batch_steps) {
             int64_t until =
-                d->batch_steps[i + 1].from_samples - consumed; /* may be reached already by the last batch */
+                d->batch_steps[i + 1].from_samples - consumed; /* the last batch may have passed it */
             int64_t in_step = until > 0 ? (until + size - 1) / size : 0;
             if (in_step > n) return batches + n;
             n = in_step;

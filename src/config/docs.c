@@ -8,7 +8,7 @@ static const char *class_name(ConfigClass c) {
     return c == CLASS_ARCH ? "ARCH" : c == CLASS_NUMERIC ? "NUMERIC" : c == CLASS_LAYOUT ? "LAYOUT" : "RUN";
 }
 
-/* A | would end the cell. */
+/* Escapes |, which would end the cell. */
 static void cell(const char *s, size_t n, Str *out) {
     for (size_t i = 0; i < n; i++) {
         if (s[i] == '|') str_puts(out, "\\");
@@ -30,7 +30,7 @@ static void aliases(const Arg *row, Str *out) {
 }
 
 static void range(ConfigRange r, Str *out) {
-    if (r.low == r.high || isinf(r.low)) return; /* no number, or any */
+    if (r.low == r.high || isinf(r.low)) return; /* not a number, or any number */
     if (isinf(r.high))
         str_printf(out, "at least %.16g", r.low);
     else

@@ -1,5 +1,5 @@
-/* The enumerated options of the program (enums.def): for each type its constants and a NULL-terminated list
- * of spellings, Lane_spellings[LANE_BF16] == "bf16". */
+/* The enumerated options (enums.def): for each type its constants and a NULL-terminated list of spellings,
+ * Lane_spellings[LANE_BF16] == "bf16". */
 #ifndef ISOTRON_CONFIG_ENUMS_H
 #define ISOTRON_CONFIG_ENUMS_H
 
@@ -14,7 +14,7 @@
 #undef CHOICE
 #undef END
 
-/* Number of the constant with this spelling, -1 if there is none. */
+/* The constant with this spelling; -1: none. */
 int enum_find(const char *const *spellings, const char *word);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "config/args.h"
 
-/* The next of the words of a row; NULL at the end. */
+/* The next word of a row; NULL at the end. */
 static const char *next_word(const char **cursor, size_t *len) {
     const char *word = *cursor + strspn(*cursor, " ");
     *len = strcspn(word, " ");
@@ -55,7 +55,7 @@ void foreign_use(Args *a, const Foreign *row, const char *option) {
     a->used[a->num_used++] = (ForeignUse){row, arena_printf(a->arena, "%s", option)};
 }
 
-/* "--a, --b and --c", or "--a, ... and 12 more": all used options of the first one's row, which are then done. */
+/* Lists "--a, --b and --c", all uses of the row of the first one, and marks them as reported. */
 static void list_used(Args *a, int64_t first, Str *out) {
     const Foreign *row = a->used[first].row;
     enum { SHOWN = 8 };

@@ -1,5 +1,5 @@
-/* The configuration as JSON: the dump of a run, and the model options inside a checkpoint (untrusted when
- * read back). */
+/* The configuration as JSON: the dump of a run, and the model options inside a checkpoint, which are
+ * untrusted when read back. */
 #include "config/config.h"
 
 #include <jansson.h>
@@ -8,7 +8,7 @@
 
 #include "base/fault.h"
 
-/* A path may hold bytes that are not UTF-8; JSON gets them as the characters of Latin-1. */
+/* A path may contain bytes that are not UTF-8; in JSON they become the characters of Latin-1. */
 static json_t *text_or_null(const char *s) {
     json_t *text = s ? json_string(s) : json_null();
     if (text) return text;

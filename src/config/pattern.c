@@ -1,6 +1,9 @@
 /* Layer patterns of Megatron-LM's --window-attn-skip-freq and --moe-layer-freq: a frequency, or an expression
- * over lists of 0 and 1, sum := product { "+" product }    product := item { "*" count }    item := "[" bits
- * "]" | "(" sum ")" The entries are written as they are read, and there is no room for more than n of them. */
+ * over lists of 0 and 1:
+ *
+ *   sum := product { "+" product }    product := item { "*" count }    item := "[" bits "]" | "(" sum ")"
+ *
+ * Entries are written as they are read, and never more than n of them. */
 #include "config/config.h"
 
 #include <stdlib.h>
@@ -11,7 +14,7 @@ enum { DEPTH = 16 };
 typedef struct Pattern {
     const char *at;
     bool *out;
-    int64_t length, n; /* entries so far, and how many there must be */
+    int64_t length, n; /* entries so far, and the required number */
 } Pattern;
 
 static bool sum(Pattern *p, int depth);
@@ -62,7 +65,7 @@ static bool sum(Pattern *p, int depth) {
     return true;
 }
 
-/* The whole text as a number; 0 if it is none. */
+/* The text as a number; 0 if it is not a number. */
 static long frequency(const char *text) {
     char *end;
     const long n = strtol(text, &end, 10);

@@ -5,7 +5,7 @@
 
 typedef enum Whose { MEGATRON, OURS } Whose;
 
-/* A boolean that is given as its default asks for nothing. */
+/* A boolean given as its default has no effect. */
 static bool asks(const Config *c, int option) {
     const ArgType type = CONFIG_ROWS[option].type;
     const void *value = config_value(c, option);

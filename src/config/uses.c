@@ -1,4 +1,4 @@
-/* Which options a command reads (uses.def). */
+/* The options that each command reads (uses.def). */
 #include "config/config.h"
 
 typedef enum RuleKind { BEGIN, TAKE_GROUP, TAKE_CLASS, TAKE, LEAVE } RuleKind;

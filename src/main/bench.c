@@ -32,7 +32,7 @@ static const Arg GATE_ROWS[] = {
 };
 enum { GATE_OPTIONS = sizeof GATE_ROWS / sizeof *GATE_ROWS, MOST_PAIRS = 10000 };
 
-/* The words of the gate, and the options they stand for. */
+/* The arguments of the gate, and their options. */
 typedef struct GateArgs {
     GateWords words;
     unsigned char given[GATE_OPTIONS];
@@ -60,7 +60,7 @@ static void check_gate(GateArgs *g, Args *args) {
 
 static Err write_file(const char *path, const char *text, size_t n) {
     Err e = path ? file_write_atomic(path, text, n) : ERR_OK;
-    if (e.code) e.code = ERR_INFRA; /* the verdict stands; it is the report that has no place */
+    if (e.code) e.code = ERR_INFRA; /* the verdict is valid; only its report cannot be written */
     return e;
 }
 
@@ -85,12 +85,12 @@ static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
     return e;
 }
 
-/* A bench and what to call it with. */
+/* A bench and its arguments. */
 typedef struct Bench {
     const char *name, *json;
     int argc;
     char **argv;
-    const char *more; /* a word for runs of which only the times count; NULL: none */
+    const char *more; /* an argument for runs of which only the times count; NULL: none */
     Err (*measure)(void *arg, json_t **result);
     void *arg;
 } Bench;
@@ -107,7 +107,7 @@ static Err run_gate(const Bench *b, const GateOptions *o, Gate *g) {
     return e;
 }
 
-/* The exit status. */
+/* Returns the exit status. */
 static int run_bench(const Bench *b, const GateOptions *o) {
     Err e = ERR_OK;
     ErrCode status = ERR_NONE;
@@ -252,7 +252,7 @@ static int bench_ops_command(int argc, char **argv) {
     return status;
 }
 
-/* ---- which ---- */
+/* ---- selection ---- */
 
 static const struct {
     const char *name, *what;

@@ -21,34 +21,34 @@
     COMMAND(version, false, "print the version, the commit, the compiler and the libraries of this build")   \
     COMMAND(docs, false, "print docs/reference/options.md: every option with its default, range and meaning")
 
-/* Each gets the words behind its name. Sentences about usage are printed by the command; the result is the
- * exit status. */
+/* Each command gets the words after its name, prints usage errors, and returns the exit status. */
 #define COMMAND(name, on_ranks, what) int command_##name(int argc, char **argv);
 COMMANDS
 #undef COMMAND
 
-/* ---- what several commands share (common.c) ---- */
+/* ---- shared by several commands (common.c) ---- */
 
-/* After a parse: prints help, notes or problems. True: go on; false: leave with *status. */
+/* Call it after a parse: prints help, notes or problems. True: continue; false: return *status. */
 bool command_ready(const Args *, Err, int *status);
 /* Prints an error message; returns the exit status. */
 int command_fail(Err);
 
-/* Options of a model with its tokenizer. Everything belongs to the arena but the tokenizer. */
+/* Options of a model and its tokenizer. All memory except the tokenizer belongs to the arena. */
 typedef struct Setup {
     Arena *arena;
     Config config;
     Derived derived;
     Tokenizer *tokenizer; /* NULL if the options name none */
 } Setup;
-/* Opens the tokenizer and derives the rest. A missing vocabulary is a user error. */
+/* Opens the tokenizer and computes `derived`. A missing vocabulary is a user error. */
 Err setup_finish(Setup *);
 void setup_free(Setup *);
 /* The tokenizer that the options describe; *out is NULL if they name none. */
 Err setup_tokenizer(const Config *, Tokenizer **out);
-/* Opens the checkpoint of --ckpt-step in `path`, the newest without one; `path` may also be its own folder. */
+/* Opens the checkpoint of --ckpt-step in `path`, or the newest; `path` may also be a checkpoint's own
+ * folder. */
 Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out);
-/* The paths of the tokenizer's files, so that a checkpoint can store them. */
+/* Makes the paths of the tokenizer's files absolute, so that a checkpoint can store them. */
 void setup_absolute_paths(Config *, Arena *);
 
 #endif

@@ -6,9 +6,8 @@
 #include "comm/comm.h"
 #include "main/command.h"
 
-/* Of several processes the first says what is wrong, and when it has ended the launcher ends the others,
- * which leave it the time. One that is still there then is alone with its error; without a sentence it has
- * none. */
+/* Only process 0 prints. When it ends, the launcher kills the other processes, which wait for that; one that
+ * survives prints its own error, if it has a message. */
 static void say(const char *sentence, const char *more) {
     enum { PATIENCE_S = 3 };
     if (comm_process() > 0) sleep(PATIENCE_S);
@@ -32,13 +31,14 @@ bool command_ready(const Args *args, Err e, int *status) {
     }
     if (args->notes.len && speaks) fputs(args->notes.s, stderr);
     if (!e.code) return true;
-    /* e names the first of several problems; the others follow. */
+    /* e is the first of several problems; print the others too */
     say(e.msg, args->num_problems > 1 ? strchr(args->problems.s, '\n') + 1 : "");
     *status = e.code;
     return false;
 }
 
-/* A relative path is relative to the folder of this process, and a checkpoint is read from others. */
+/* A relative path is relative to the folder of this process, and a checkpoint may be read from another
+ * one. */
 static void absolute(const char **path, Arena *arena) {
     char *full = *path ? realpath(*path, NULL) : NULL;
     if (full) *path = arena_printf(arena, "%s", full);

@@ -58,7 +58,7 @@ typedef struct Job {
     Setup setup;
     Options options;
     Args args;
-    HfModelType type; /* of the config.json that is imported */
+    HfModelType type; /* of the imported config.json */
 } Job;
 
 static const char USAGE[] =
@@ -72,7 +72,7 @@ static void begin(Job *j) {
     args_use(&j->args, config_table(&j->setup.config, USE_CONVERT));
 }
 
-/* An allocated model of the options; its device is model->device. */
+/* A model for the options, with memory; its device is model->device. */
 static Model *new_model(Setup *s, int64_t vocab_size, DType storage) {
     config_finish(&s->config, s->arena, vocab_size, &s->derived);
     Model *m = model_new(&s->config, &s->derived, NULL);
@@ -86,7 +86,7 @@ static void free_model(Model *m) {
     device_free(device);
 }
 
-/* ---- against transformers ---- */
+/* ---- comparison with transformers ---- */
 
 /* --check. A difference is an error. */
 static Err convert_check(const Job *j, const Model *m) {
@@ -125,8 +125,8 @@ static Err save(const Job *j, const Model *m, json_t *tokens) {
     return e;
 }
 
-/* The import is step 0: in the folder of a training a later --load would take it for the newest step. Only another
- * import can be overwritten. */
+/* The import is step 0. In the folder of a training run, a later --load would take it for the newest step, so
+ * only another import may be overwritten. */
 static Err check_save_folder(const char *dir, bool overwrite) {
     int64_t *all, n;
     Err e = ckpt_list(dir, &all, &n);
@@ -173,8 +173,8 @@ static Err import_model(Job *j, const Ckpt *none) {
     return e;
 }
 
-/* The options of the tokenizer in the folder, if it has one that we read. A path can hold any byte, so they are
- * words and no text to parse. */
+/* The options of the tokenizer in the folder, if it is of a supported type. A path can contain any byte, so
+ * they are words, not text to parse. */
 static void add_tokenizer(Args *args, Arena *arena, const char *dir) {
     char *json = arena_printf(arena, "%s/tokenizer.json", dir);
     char *vocab = arena_printf(arena, "%s/vocab.json", dir);
@@ -188,7 +188,7 @@ static void add_tokenizer(Args *args, Arena *arena, const char *dir) {
                              arena_printf(arena, "--merge-file=%s", merges)});
 }
 
-/* A tokenizer that we cannot read is no reason to leave the weights: the checkpoint is stored without it. */
+/* An unsupported tokenizer is no reason to refuse the weights: the checkpoint is stored without it. */
 static Err check_tokenizer(Job *j) {
     Config *c = &j->setup.config;
     const Err e = setup_tokenizer(c, &j->setup.tokenizer);
@@ -205,7 +205,7 @@ static void refuse_for_import(Args *args) {
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) args_refuse(args, NAMES[i], "with --from-hf");
 }
 
-/* The options of config.json, and over them those of the command line. */
+/* The options of config.json, overridden by those of the command line. */
 static Err read_hf_options(Job *j, int argc, char **argv) {
     const char *dir = j->options.from_hf; /* the words are read again */
     char *path = arena_printf(j->setup.arena, "%s/config.json", dir);
@@ -239,7 +239,7 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
 
 /* ---- to Hugging Face ---- */
 
-/* Adds a file if it is there; takes `from` over. */
+/* Adds a file if it exists; takes ownership of `from`. */
 static void add_file(HfExtras *x, char *from, const char *name) {
     if (file_exists(from))
         x->files[x->num_files++] = (HfFile){from, name};
@@ -268,8 +268,8 @@ static void take_id(json_t *from, const char *key, int32_t id) {
     if (id >= 0) json_object_set_new(from, key, json_integer(id));
 }
 
-/* The ids that the checkpoint's import has read, else the tokenizer's; the tokenizer's files. A tokenizer
- * that only the checkpoint names may be on another machine: that is noted. */
+/* The ids from the checkpoint's import, else the tokenizer's; and the tokenizer's files. A tokenizer that
+ * only the checkpoint names may be on another machine: a note. */
 static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, Str *notes) {
     const Config *c = &j->setup.config;
     const int64_t vocab_size = j->setup.derived.vocab_size;
@@ -319,7 +319,7 @@ static Err export_checkpoint(Job *j, const Ckpt *c) {
     return e;
 }
 
-/* The options of the checkpoint, which those of the command line must not contradict. */
+/* The options of the checkpoint; those of the command line must not contradict them. */
 static Err read_checkpoint_options(Job *j, const Ckpt *c) {
     Config *config = &j->setup.config;
     const json_t *state = ckpt_manifest(c)->state;

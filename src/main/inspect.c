@@ -138,7 +138,7 @@ static Err inspect_dataset(const char *prefix) {
     return ERR_OK;
 }
 
-/* The last batch size of the run; 0 if the options name none. */
+/* The last batch size of the run; 0 if the options do not set one. */
 static int64_t last_batch(const Config *c) {
     const int64_t n = config_batch_steps(c, NULL, 0);
     if (n < 1 || (!c->step_batch_size_schedule && !i64_is_set(c->global_batch_size))) return 0;
@@ -148,7 +148,7 @@ static int64_t last_batch(const Config *c) {
     return size;
 }
 
-/* Of one data-parallel replica: the batch is its share. */
+/* Shows one data-parallel replica: the batch is its share. */
 static Err inspect_schedule(const Config *c, Arena *arena) {
     PipelineLayout layout;
     PipelineSpec spec;

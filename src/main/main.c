@@ -28,7 +28,7 @@ static void usage(FILE *to) {
           to);
 }
 
-/* The row of a command; NULL after a message if there is none. */
+/* The row of a command; NULL after an error message. */
 static const Command *find_command(const char *word) {
     const char *names[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++) {
@@ -56,7 +56,7 @@ int main(int argc, char **argv) {
     FaultScope scope = {.where = "rank 0"};
     fault_scope(&scope);
     fault_on_lost_pages();
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is the error of the write */
+    signal(SIGXFSZ, SIG_IGN); /* a file that reaches the size limit causes a write error instead */
     if (argc < 2) return usage(stderr), ERR_USER;
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
         return help(argc - 2, argv + 2);

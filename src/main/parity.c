@@ -40,13 +40,13 @@ static Err write_report(const char *path, WriteSweep *report, const Sweep *s) {
     Str text = {0};
     report(s, &text);
     Err e = file_write_atomic(path, text.s, text.len);
-    if (e.code) e.code = ERR_INFRA; /* the cells have been judged; it is the report that has no place */
+    if (e.code) e.code = ERR_INFRA; /* the cells have been judged; only the report cannot be written */
     str_free(&text);
     return e;
 }
 
-/* Before the work, unless there are MPI processes: only the one that writes knows its place, and the others
- * would wait for it. */
+/* Checks the paths before the work. Not with several MPI processes: only the one that writes has the paths,
+ * and the others would wait for it. */
 static Err check_places(const Options *o) {
     const char *const paths[] = {o->json, o->junit, o->html};
     for (size_t i = 0; i < sizeof paths / sizeof *paths && comm_processes() == 1; i++)
@@ -66,7 +66,7 @@ static Err report_sweep(const Options *o, const Sweep *s, bool *pass) {
     return write_report(o->html, sweep_html, s);
 }
 
-/* Words up to the first option are folders; those behind that are not of ROWS are options of all cells. */
+/* Words up to the first option are folders; later words that are not in ROWS are options of all cells. */
 static Err sweep(const Options *given, ArgTable own, int n_dirs, int argc, char **argv, bool *pass) {
     const Options kept = *given, *o = &kept; /* the words are read again for every cell */
     SweepOptions options = {.own = own,
@@ -98,7 +98,7 @@ static Err run(Setup *s, const Golden *g, const Options *o, bool *pass) {
     fputs(text.s, stdout);
     parity_json(&report, g->name, &s->config, &json);
     Err e = o->json ? file_write_atomic(o->json, json.s, json.len) : ERR_OK;
-    if (e.code) e.code = ERR_INFRA; /* the case has been judged; it is the report that has no place */
+    if (e.code) e.code = ERR_INFRA; /* the case has been judged; only the report cannot be written */
     str_free(&text);
     str_free(&json);
     *pass = report.pass;
@@ -111,8 +111,8 @@ static void refuse_without_sweep(Args *args, const Options *o) {
         args_refuse(args, NAMES[i], "without --sweep");
 }
 
-/* Folders are the first words; run.conf of a single one takes that place, so that the rest of the line
- * overrides it. A sweep reads its cases itself. */
+/* The first words are folders. The run.conf of a single folder is inserted there, so that the rest of the
+ * line overrides it. A sweep reads its cases itself. */
 static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int n_dirs, int argc,
                         char **argv) {
     args_use(args, config_table(&s->config, USE_PARITY));

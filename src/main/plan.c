@@ -49,7 +49,7 @@ static void check(const Options *o, const Config *c, Args *args) {
         args_problem(args, "--gpus-per-node must be from 1 to %d.", NODE_MOST);
 }
 
-/* The GPU, if the options and this machine have one; its kernels' needs are planned then. */
+/* The GPU, if the options name one and this machine has one; then its kernels' needs are planned. */
 static Device *open_gpu(const Setup *s) {
     Device *device = NULL;
     const DeviceSpec spec = map_device_spec(&s->config, &s->derived, 0);
@@ -95,7 +95,7 @@ int command_plan(int argc, char **argv) {
     Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
     Err loaded = ERR_OK;
     if (!args.help && s.config.use_checkpoint_args) loaded = checkpoint_args(&s.config, s.arena, &args.notes);
-    s.config.skip_train = true; /* a plan needs no --lr and no --train-iters */
+    s.config.skip_train = true; /* a plan needs neither --lr nor --train-iters */
     if (!args.help && !loaded.code) {
         check(&o, &s.config, &args);
         e = args_end(&args);

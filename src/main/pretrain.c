@@ -30,7 +30,7 @@ int command_pretrain(int argc, char **argv) {
         NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
     Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
-    /* A problem of the line does not end this: all problems are reported at once. */
+    /* The next checks run even if the line has a problem, so that all problems are reported at once. */
     Err loaded = ERR_OK;
     if (!args.help && s.config.use_checkpoint_args) loaded = checkpoint_args(&s.config, s.arena, &args.notes);
     if (!args.help && !loaded.code && s.config.use_checkpoint_opt_param_scheduler)

@@ -1,16 +1,16 @@
-/* Who does the attention on a GPU, and why, as a dry run finds out. */
+/* The implementations of attention on a GPU, and the reasons, from a dry run. */
 #ifndef ISOTRON_TRAIN_ATTENTION_LOG_H
 #define ISOTRON_TRAIN_ATTENTION_LOG_H
 
 #include "tape/tape.h"
 
-/* A line for each direction of each kind of layer, in the order of their first calls; "" if there is none.
- * Where there are more than fit, the last line says so. */
+/* A line for each direction of each kind of layer, in the order of their first calls; "" if there is none. If
+ * not all fit, the last line reports that. */
 typedef struct AttentionLog {
     char text[4000];
 } AttentionLog;
 
-/* A TapeTrace, of a null device that plans for a GPU; other devices add nothing. `log` is an AttentionLog. */
+/* A TapeTrace for a null device that plans for a GPU; other devices add nothing. `log` is an AttentionLog. */
 void attention_log(void *log, const OpDef *, const Call *);
 
 #endif

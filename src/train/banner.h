@@ -5,9 +5,10 @@
 #include "config/config.h"
 #include "data/data.h"
 
-/* Before anything slow: what the options alone say, and the parameters of the whole model. */
+/* Call it before slow work: prints the facts in the options, and the number of parameters of the full
+ * model. */
 void banner_print(const Config *, const Derived *, int64_t parameters);
-/* Where the samples of each split come from. */
+/* Prints the source of each split's samples. */
 void banner_print_data(const Config *, const Derived *, const Data *);
 /* One line; names and texts are columns. */
 void banner_line(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

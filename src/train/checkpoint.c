@@ -16,12 +16,12 @@
 #include "train/launch.h"
 #include "train/resume_notes.h"
 
-/* ---- which buffers ---- */
+/* ---- buffers ---- */
 
 enum { ITEMS = 1 + OPTIM_BUFFERS };
 
-/* Parameters first; `dtype` conversion is for them alone: optimizer state of another lane would not continue
- * the run. */
+/* Parameters first; only they may be converted from another dtype, because optimizer state of another lane
+ * would not continue the run. */
 static int items(const Trainer *r, bool optimizer, CkptItem out[ITEMS]) {
     const Registry *g = r->model->registry;
     int n = 0;
@@ -43,7 +43,7 @@ static int items(const Trainer *r, bool optimizer, CkptItem out[ITEMS]) {
 
 typedef struct Number {
     const char *key;
-    int64_t *integer; /* one of the two */
+    int64_t *integer; /* one of the two is set */
     double *real;
 } Number;
 
@@ -149,7 +149,7 @@ static void source_free(Source *s) {
     s->dir = NULL;
 }
 
-/* --load, or while it is empty --pretrained-checkpoint. */
+/* Finds --load or, while that is empty, --pretrained-checkpoint. */
 static Err source_find(const Config *c, Source *s) {
     int64_t latest = -1;
     *s = (Source){.step = -1};
@@ -186,7 +186,7 @@ static bool is_empty_folder(const char *path) {
     return d && !others;
 }
 
-/* Megatron-LM starts anew wherever there is no checkpoint, so a mistyped path loses a day. */
+/* Megatron-LM starts from scratch if there is no checkpoint, so a mistyped path costs a day. */
 static Err check_load(const Config *c) {
     if (c->exit_on_missing_checkpoint)
         return err_user("'%s' holds no checkpoint, and --exit-on-missing-checkpoint is given", c->load);
@@ -299,7 +299,7 @@ static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights
     return ERR_OK;
 }
 
-/* FP8's scales are no part of the model: a run of the other kind leaves them out, or begins with its own. */
+/* FP8's scales are not part of the model: a run of the other kind ignores them, or starts with new ones. */
 static void tell_fp8_state(const Config *c, const Ckpt *ckpt, FILE *to) {
     const bool stored = ckpt_has_fp8_state(ckpt),
                wanted = c->fp8_format != FP8_NONE && c->fp8_recipe == FP8_DELAYED;
@@ -353,7 +353,7 @@ static json_t *tokenizer_options(const json_t *config) {
     return some;
 }
 
-/* The options of the schedules in a checkpoint. Without a length the decay is as long as the run was to be. */
+/* The options of the schedules in a checkpoint. Without a length the decay is as long as the planned run. */
 static json_t *schedule_options(Config *c, const json_t *config) {
     static const char *const NAMES[] = {
         "lr",

@@ -15,7 +15,7 @@ struct Events {
     int fd;
 };
 
-/* CRC-32C (Castagnoli), bit by bit: an event is some fifty bytes. */
+/* CRC-32C (Castagnoli), bit by bit: an event has about fifty bytes. */
 static uint32_t crc32c(const void *bytes, size_t n) {
     const unsigned char *p = bytes;
     uint32_t crc = ~0u;
@@ -117,7 +117,7 @@ Err events_open(const char *dir, Events **out) {
     return err;
 }
 
-/* A summary of one value. */
+/* Writes a summary of one value. */
 static Err write_value(Events *e, int64_t step, Str *value) {
     Str summary = {0}, event = {0};
     put_bytes(&summary, SUMMARY_VALUE, value->s, value->len);
@@ -139,7 +139,7 @@ Err events_scalar(Events *e, const char *tag, int64_t step, double value) {
     return write_value(e, step, &scalar);
 }
 
-/* As torch.utils.tensorboard's add_text: a tensor of one string, for the plugin "text". */
+/* Like torch.utils.tensorboard's add_text: a tensor of one string, for the plugin "text". */
 Err events_text(Events *e, const char *tag, int64_t step, const char *text) {
     Str name = {0}, value = {0}, plugin = {0}, metadata = {0}, dim = {0}, shape = {0}, tensor = {0};
     str_printf(&name, "%s/text_summary", tag);

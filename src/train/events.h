@@ -12,9 +12,9 @@ typedef struct Events Events;
 
 /* Creates `dir` if needed and a new events.out.tfevents.* file in it. */
 Err events_open(const char *dir, Events **);
-/* One scalar at a step; flushed to the file before it returns. */
+/* Writes a scalar at a step, and flushes the file. */
 Err events_scalar(Events *, const char *tag, int64_t step, double value);
-/* A text in Markdown at a step, as the tag <tag>/text_summary. */
+/* Writes a text in Markdown at a step, with the tag <tag>/text_summary. */
 Err events_text(Events *, const char *tag, int64_t step, const char *text);
 void events_close(Events *);
 

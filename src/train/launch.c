@@ -54,8 +54,8 @@ Err world_size(Config *c) {
                         "mpirun, or --ranks without a launcher");
     if (!comm_mpi_present())
         return err_user(
-            "%d processes were launched, but this isotron was built without MPI, so each would be a run of "
-            "its own: install Open MPI (ci/install-deps) and build again, or use --ranks",
+            "%d processes were launched, but this isotron was built without MPI, so each would be a "
+            "separate run: install Open MPI (ci/install-deps) and build again, or use --ranks",
             processes);
     if (config_given(c, ranks) && c->ranks != processes)
         return err_user("--ranks %lld, but mpirun started %d processes: leave it out", (long long)c->ranks,

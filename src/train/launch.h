@@ -6,13 +6,13 @@
 #include "comm/comm.h"
 #include "config/config.h"
 
-/* What a rank does; comm is NULL if it is the only one. */
+/* The main function of a rank; comm is NULL if it is the only one. */
 typedef Err RankMain(void *arg, Comm *comm);
 
-/* Runs fn on every rank of this process and returns the first error in the order of the ranks. With several
- * processes each is one rank, and all but rank 0 return an error without a message. */
+/* Runs fn on every rank of this process and returns the first error in the order of the ranks. If there are
+ * several processes, each is one rank, and all except rank 0 return an error without a message. */
 Err world_run(const Config *, RankMain *fn, void *arg);
-/* With several processes sets --ranks to their number; a user error if the options name another. */
+/* With several processes, sets --ranks to their number. A user error if the options give another number. */
 Err world_size(Config *);
 
 /* True on the rank that prints: 0. */

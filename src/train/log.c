@@ -36,7 +36,7 @@ struct TrainLog {
     Str text;
 };
 
-/* A run that was killed while it wrote has left a line without an end. */
+/* A run that was killed while it wrote has left a line without a newline. */
 static Err end_torn_line(int fd, const char *path) {
     char last = '\n';
     const off_t size = lseek(fd, 0, SEEK_END);
@@ -237,7 +237,7 @@ static Err write_evaluation(TrainLog *log, const Trainer *r, const char *name, d
     return write_record(log, r);
 }
 
-/* A scalar against the iteration and, as Megatron-LM does, against the samples. */
+/* Writes a scalar against the iteration and, as Megatron-LM does, against the samples. */
 static Err scalar_twice(TrainLog *log, const Trainer *r, const char *tag, double value) {
     ERR_RETURN(events_scalar(log->events, tag, r->iteration, value));
     str_clear(&log->text);

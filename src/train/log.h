@@ -10,20 +10,20 @@
 
 typedef struct TrainLog TrainLog;
 
-/* Begins --log-jsonl and the TensorBoard file with what the run is; data NULL: none. */
+/* Opens --log-jsonl and the TensorBoard file and writes the description of the run; data NULL: none. */
 Err train_log_open(const Trainer *, const Data *, int64_t parameters, TrainLog **);
 void train_log_close(TrainLog *);
-/* Whether the times of all ranks are wanted after this step. */
+/* Whether the times of all ranks are needed after this step. */
 bool train_log_wants_times(const Trainer *);
-/* After every step; `ns` is what the step took. Prints on the first step of the process and every
- * --log-interval steps, and then the times of all ranks, if they are wanted. */
+/* Call it after every step; `ns` is the step's duration. Prints at the first step of the process and every
+ * --log-interval steps, including the times of all ranks if they are needed. */
 Err train_log_step(TrainLog *, const Trainer *, const StepReport *, int64_t ns, const Times *);
-/* `where` as Megatron-LM says it: "iteration 100 on validation set". `name` ("validation", "test") enters the
- * TensorBoard tags. */
+/* `where` in Megatron-LM's words: "iteration 100 on validation set". `name` ("validation", "test") is part of
+ * the TensorBoard tags. */
 Err train_log_eval(TrainLog *, const Trainer *, const char *where, const char *name, double loss);
-/* Before other lines go to a terminal: takes the status line away. NULL is allowed. */
+/* Call it before other lines are printed to a terminal: clears the status line. NULL is allowed. */
 void train_log_hide_status(TrainLog *);
-/* Appends a line to progress.txt in --save, if --log-progress asks for it. */
+/* Appends a line to progress.txt in --save, with --log-progress. */
 Err train_log_progress(const Trainer *, const char *event);
 
 #endif

@@ -52,7 +52,7 @@ typedef struct Loop {
 
 /* ---- data ---- */
 
-/* Evaluation that the user asked for must have data. */
+/* An evaluation that the user requested must have data. */
 static Err check_evaluation(const Session *l) {
     const Config *c = l->config;
     const bool valid = data_split(l->data, SPLIT_VALID) != NULL,
@@ -182,7 +182,7 @@ static const char *reason_to_exit(Loop *l, bool after_step) {
 
 /* ---- evaluation ---- */
 
-/* A signal ends it, and then the loss is not known: l->exit_reason is set. */
+/* A signal stops it; then the loss is unknown and l->exit_reason is set. */
 static Err evaluate(Loop *l, Prefetch *stream, double *loss) {
     double sum = 0, tokens = 0;
     int64_t batches = l->config->eval_iters * microbatches(l, l->derived->global_batch_size);
@@ -215,7 +215,8 @@ static Err evaluate_valid(Loop *l) {
     if (!l->valid) ERR_RETURN(open_stream(l, SPLIT_VALID, r->consumed_valid_samples, &l->valid));
     Err e = evaluate(l, l->valid, &loss);
     if (e.code) return e;
-    r->consumed_valid_samples += samples; /* also if it was stopped: later ones keep their samples */
+    r->consumed_valid_samples += samples; /* also if it was stopped, so that later evaluations keep their
+                                             samples */
     if (l->exit_reason) return ERR_OK;
     snprintf(where, sizeof where, "iteration %lld on validation set", (long long)r->iteration);
     return say(l, l->is_printer ? train_log_eval(l->log, r, where, "validation", loss) : ERR_OK);
@@ -245,7 +246,7 @@ static Err tell_saved(Loop *l, int64_t iteration, const char *event) {
     return say(l, train_log_progress(l->run, event));
 }
 
-/* Ends a save that is under way if its files are written, or waits for them. */
+/* Finishes a save in progress when its files are written, or waits for them. */
 static Err finish_save(Loop *l, bool wait) {
     int64_t iteration;
     if (!l->run->saving) return ERR_OK;
@@ -274,8 +275,8 @@ static Err save(Loop *l) {
 
 /* ---- steps ---- */
 
-/* Without dynamic loss scaling a gradient that is not finite is a fault of the run, not of the scale. The
- * parameters are still those of the last good step: they are saved. */
+/* Without dynamic loss scaling a gradient that is not finite is an error of the run, not of the scale. The
+ * parameters are still those of the last good step, and are saved. */
 static Err check_finite(Loop *l, const StepReport *s) {
     const Trainer *r = l->run;
     bool bad = s->loss_is_nan || s->optim.found_inf;
@@ -288,7 +289,7 @@ static Err check_finite(Loop *l, const StepReport *s) {
         (long long)(r->consumed_samples - s->samples), (long long)(r->consumed_samples - 1));
 }
 
-/* Copies, for all are in flight at once over a pipeline; they live until the next step. */
+/* Copies, because all are in flight at once over a pipeline; they live until the next step. */
 static Err take_batches(Loop *l, int64_t n, Batch **out) {
     arena_reset(l->step);
     *out = arena_alloc(l->step, (size_t)n * sizeof **out);
@@ -306,8 +307,7 @@ static Err one_step(Loop *l) {
     timer_start(&l->timers, TIMER_FORWARD_BACKWARD);
     trainer_microbatches(r, batches, n, n, &report);
     trainer_reduce(r, &report);
-    if (l->config->timing_log_level > 0)
-        device_wait(r->device); /* what a GPU does is timed when it is done */
+    if (l->config->timing_log_level > 0) device_wait(r->device); /* GPU work is timed until it is done */
     timer_stop(&l->timers, TIMER_FORWARD_BACKWARD);
     timer_start(&l->timers, TIMER_OPTIMIZER);
     trainer_update(r, &report);
@@ -373,7 +373,7 @@ static Err check_memory(const Loop *l, const MemoryPlan *p) {
     return memory_plan_check(&together, have);
 }
 
-/* The first rank opens the data, and with it builds the index cache, before the others look. */
+/* The first rank opens the data, and so builds the index cache, before the others open it. */
 static Err open_shared(Loop *l) {
     Session *s = l->session;
     Err e = ERR_OK;
@@ -392,7 +392,7 @@ static Err open_device(Loop *l) {
     return ERR_OK;
 }
 
-/* How the run computes what options leave open. */
+/* Reports the choices that the options leave open. */
 static void say_how(const Trainer *r) {
     int64_t chunks, tokens = trainer_loss_chunk(r, &chunks);
     if (tokens)
@@ -451,7 +451,7 @@ static Err train_rank(void *arg, Comm *comm) {
 
 Err train(const Config *c, const Derived *d, const TokenFacts *facts, int *stopped_by) {
     ERR_RETURN(trainer_check(c, d));
-    setvbuf(stdout, NULL, _IOLBF, 0); /* what is redirected to a file is there at once too */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* so that redirected output is also immediate */
     Session s = {.config = c, .derived = d, .facts = facts, .start_ns = clock_ns(), .save_lock = -1};
     s.signals = stop_signals_new(c);
     Err e = world_run(c, train_rank, &s);

@@ -13,8 +13,9 @@ typedef struct TokenFacts {
 } TokenFacts;
 
 /* Trains to the end, or until a signal, --exit-interval or --exit-duration-in-mins; saves before it returns
- * whenever --save is given. SIGINT (Ctrl-C) always stops it so, SIGTERM with --exit-signal-handler; the
- * second one kills. *stopped_by: the number of that signal, 0: none. Runs all ranks of this process. */
+ * if --save is given. SIGINT (Ctrl-C) always stops it in this way, SIGTERM only with --exit-signal-handler; a
+ * second signal kills the process. *stopped_by: the number of the signal, 0: none. Runs all ranks of this
+ * process. */
 Err train(const Config *, const Derived *, const TokenFacts *, int *stopped_by);
 
 #endif

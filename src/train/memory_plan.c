@@ -51,7 +51,8 @@ MemoryPlan memory_plan_new(const Config *c, const Derived *d, Comm *comm, const 
     part[MEMORY_scratch] = r->device->scratch;
     part[MEMORY_snapshot] = snapshot_bytes(r);
     part[MEMORY_offloaded] = plan.unit.offload.host;
-    /* In balance a rank has as many rows as it sends: the most that can come are those of all ranks. */
+    /* In balance a rank receives as many rows as it sends; the most that it can receive are the rows of all
+     * ranks. */
     plan.offloaded_most = part[MEMORY_offloaded] * (plan.balanced ? ranks : 1);
     trainer_free(r);
     return plan;
@@ -76,8 +77,8 @@ size_t memory_plan_state(const MemoryPlan *p) {
     return p->part[MEMORY_parameters] + p->part[MEMORY_gradients] + p->part[MEMORY_optimizer];
 }
 
-/* Ranks that are threads share this machine's devices, one of which has at most `sharing` of them. The sum
- * over a device's ranks is exact where there is one device, the host itself. */
+/* Ranks that are threads share this machine's devices, at most `sharing` ranks per device. The sum over a
+ * device's ranks is exact if there is one device or the device is the host. */
 MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Comm *comm) {
     const int64_t ranks = !comm || comm_mpi_present() ? 1 : comm_world(comm),
                   sharing = (ranks + device->n_devices - 1) / device->n_devices;

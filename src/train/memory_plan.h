@@ -1,4 +1,4 @@
-/* How much memory a rank will take, known before it takes any. */
+/* The memory that a rank will need, known before any is allocated. */
 #ifndef ISOTRON_TRAIN_MEMORY_PLAN_H
 #define ISOTRON_TRAIN_MEMORY_PLAN_H
 
@@ -7,9 +7,9 @@
 #include "train/attention_log.h"
 
 /* The uses of memory. `slots` are saved activations and messages between stages. `gathered` has parameters
- * and gradients that ranks gather or sum for a while. `scratch` is memory of kernels besides their operands.
- * `snapshot` is the copy of a checkpoint that is written during training. The last two parts are in the
- * host's memory, which is the device's memory on a CPU. */
+ * and gradients that ranks gather or sum temporarily. `scratch` is memory of kernels in addition to their
+ * operands. `snapshot` is the copy of a checkpoint that is written during training. The last two parts are in
+ * host memory, which on a CPU is the device's memory. */
 #define MEMORY_PARTS(X)                                                                                      \
     X(parameters, "parameters")                                                                              \
     X(gradients, "main gradients")                                                                           \
@@ -32,32 +32,34 @@ typedef enum MemoryPart {
 
 extern const char *const MEMORY_TITLES[MEMORY_PART_COUNT];
 
-/* Bytes that a rank will take (a dry run on the null device). */
+/* Bytes that a rank will need (from a dry run on the null device). */
 typedef struct MemoryPlan {
-    size_t part[MEMORY_PART_COUNT]; /* the optimizer's state and the master parameters are its part */
-    size_t offloaded_most; /* offloaded activations where every token goes to the experts of one rank */
+    size_t part[MEMORY_PART_COUNT]; /* the optimizer part has the optimizer's state and the master
+                                       parameters */
+    size_t offloaded_most;          /* offloaded activations if every token goes to the experts of one rank */
     bool discrete;       /* the device's memory, which holds all but the last two parts, is not the host's */
-    ExecutorMemory unit; /* one slot, the transient space, and what is offloaded */
-    int64_t in_flight;   /* slots */
-    int64_t held;        /* parameters of which the rank computes with a part or the whole */
-    AttentionLog attention; /* who does it, on a GPU */
-    bool balanced; /* activations are as if all experts had equal shares: more is taken when they have not */
+    ExecutorMemory unit; /* one slot, the transient space, and offloaded activations */
+    int64_t in_flight;   /* number of slots */
+    int64_t held;        /* parameters of which the rank computes with a part or all */
+    AttentionLog attention; /* implementations of attention, on a GPU */
+    /* Activations assume equal shares of all experts; unequal shares need more. */
+    bool balanced;
 } MemoryPlan;
 
-/* The plan of the rank that `comm` is; NULL: one rank. `target` is its device, whose kernels' plans are made
- * on the way; NULL: the device of the options, without the needs of its kernels. */
+/* The plan of the rank of `comm`; NULL: one rank. `target` is its device, whose kernels' plans are made too.
+ * NULL: the device of the options, without the needs of its kernels. */
 MemoryPlan memory_plan_new(const Config *, const Derived *, Comm *, const Device *target);
-/* Bytes of the device's memory, which may be the host's; bytes of the host's if the device has its own. */
+/* Bytes of device memory, which may be the host's; bytes of host memory if the device has its own. */
 size_t memory_plan_total(const MemoryPlan *);
 size_t memory_plan_host(const MemoryPlan *);
 /* Parameters, main gradients and optimizer: bytes that do not depend on the batch. */
 size_t memory_plan_state(const MemoryPlan *);
 /* "parameters 1.5 GiB, main gradients 3.0 GiB, ...; total 9.0 GiB": parts that are zero are left out. */
 void memory_plan_describe(const MemoryPlan *, Str *out);
-/* The sum over the ranks of this process that share a device, and for the host's memory over all of them. All
- * ranks call it. */
+/* The sum over the ranks of this process that share a device; for host memory over all of them. All ranks
+ * call it. */
 MemoryPlan memory_plan_together(const MemoryPlan *, const Device *, Comm *);
-/* Whether that fits into `available` bytes of the device, and into the host's memory. */
+/* Checks that it fits into `available` bytes of the device, and into host memory. */
 Err memory_plan_check(const MemoryPlan *together, size_t available);
 
 #endif

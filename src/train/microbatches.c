@@ -12,8 +12,8 @@ typedef struct Recording {
     double aux_scale; /* a constant of the graph */
 } Recording;
 
-/* What --cuda-graph-impl local keeps: graphs of a microbatch whose fields have a place of their own. There
- * are two: a step's first microbatch writes the gradients to which the others add. */
+/* State of --cuda-graph-impl local: graphs of a microbatch whose fields have a fixed place. There are two,
+ * because a step's first microbatch writes the gradients and the others add to them. */
 typedef struct Graphs {
     char *fields;
     size_t bytes;
@@ -29,9 +29,9 @@ struct Microbatches {
     Arena *arena; /* of the microbatches and their schedule */
     Microbatch *list;
     int64_t n;
-    char *fields, *host; /* device memory, and where the host writes what is copied there */
+    char *fields, *host; /* device memory; the host memory that it is copied from */
     size_t bytes;        /* of each */
-    bool sending;        /* copies to the device may be under way */
+    bool sending;        /* copies to the device may be in progress */
     Tensor loss;         /* F64 [1] */
     Graphs *graphs;      /* NULL: not used yet */
 };
@@ -72,7 +72,7 @@ void microbatches_free(Microbatches *m) {
     free(m);
 }
 
-/* Asked each time: a bench switches graphs off to time single ops. */
+/* Checked each time, because a bench switches graphs off to time single ops. */
 static bool uses_graphs(const Microbatches *m) { return m->config->cuda_graph_impl == CUDA_GRAPH_LOCAL; }
 
 /* ---- fields: one block of device memory for each microbatch ---- */
@@ -89,7 +89,7 @@ static size_t block_bytes(const Microbatches *m, int64_t tokens) {
     return (size_t)tokens * element;
 }
 
-/* Where the host can write device memory there is nothing to copy. */
+/* No copy is needed where the host can write device memory. */
 void microbatches_reserve(Microbatches *m, int64_t n, int64_t tokens) {
     const size_t bytes = (size_t)n * block_bytes(m, tokens);
     if (bytes <= m->bytes) return;
@@ -111,7 +111,7 @@ static void point_fields(Microbatch *mb, char *block) {
     mb->feed.dloss = &mb->loss_gradients;
 }
 
-/* x * scale, in the exact lane on its grid. */
+/* x * scale, on the grid in the exact lane. */
 static void write_scaled(const Microbatches *m, const float *x, int64_t n, double scale, void *out) {
     for (int64_t i = 0; i < n; i++) {
         double y = (double)x[i] * scale;
@@ -159,7 +159,7 @@ void microbatches_begin(Microbatches *m, int64_t n, int64_t tokens) {
     m->graphs->fields = device_alloc(d, m->graphs->bytes, "batches");
 }
 
-/* The copy may still be under way when this returns. */
+/* The copy may still be in progress when this returns. */
 void microbatches_add(Microbatches *m, int64_t number, const Batch *b, LossWeights weights,
                       int64_t first_sample) {
     Microbatch *mb = &m->list[number];
@@ -184,7 +184,7 @@ void microbatches_add(Microbatches *m, int64_t number, const Batch *b, LossWeigh
 
 static RankSchedule schedule_of(Microbatches *m, int64_t n, bool forward_only, PipelineSpec *spec) {
     Err e = pipeline_spec(m->config, m->pipeline, n, forward_only, spec);
-    CHECK(!e.code, "%s", e.msg); /* trainer_check has asked */
+    CHECK(!e.code, "%s", e.msg); /* checked by trainer_check */
     const Layout *l = m->context->layout;
     return pipeline_schedule(spec, l ? l->mesh.coordinate[AXIS_PP] : 0, m->arena);
 }
@@ -222,7 +222,7 @@ static void replay(Microbatches *m, Recording *r, const Microbatch *mb, bool cou
     device_replay(d, &r->work, execute_one, &one);
 }
 
-/* The first microbatch settles all gradients, so these are all fresh or none is. */
+/* The first microbatch makes all gradients written, so either all or none are unwritten. */
 static void replay_all(Microbatches *m, bool counts_loss) {
     for (int64_t i = 0; i < m->n; i++) {
         const bool first = grads_are_unwritten(m->registry);

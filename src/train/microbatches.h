@@ -9,24 +9,24 @@
 
 typedef struct Microbatches Microbatches;
 
-/* All outlive it. */
+/* All arguments must outlive it. */
 Microbatches *microbatches_new(const Config *, const RunContext *, const Model *, Executor *,
                                const PipelineLayout *);
 void microbatches_free(Microbatches *);
 
-/* Takes the device memory of n microbatches of `tokens` each. */
+/* Allocates device memory for n microbatches of `tokens` tokens each. */
 void microbatches_reserve(Microbatches *, int64_t n, int64_t tokens);
-/* Room for n microbatches of `tokens` each; earlier ones are forgotten. */
+/* Makes room for n microbatches of `tokens` tokens each; discards earlier ones. */
 void microbatches_begin(Microbatches *, int64_t n, int64_t tokens);
-/* Weights of the gradient that is trained on. */
+/* Weights of losses in the gradient. */
 typedef struct LossWeights {
     double loss; /* of a token's loss */
     double aux;  /* of a router's loss, which is a mean over tokens */
 } LossWeights;
-/* Microbatch `number` is this batch. first_sample: the index of its first sample in the whole run. */
+/* Sets microbatch `number` to this batch. first_sample: the index of its first sample in the whole run. */
 void microbatches_add(Microbatches *, int64_t number, const Batch *, LossWeights, int64_t first_sample);
-/* Runs all: forward and backward into the main gradients, or forward alone. With `counts_loss` adds the sum
- * of loss * mask to the loss. */
+/* Runs all microbatches: forward and backward into the main gradients, or forward only. With `counts_loss`
+ * adds the sum of loss * mask to the loss. */
 void microbatches_train(Microbatches *, bool counts_loss);
 void microbatches_evaluate(Microbatches *, bool counts_loss);
 /* The schedule of the last n microbatches on this rank, until the next microbatches_begin. */
@@ -36,7 +36,7 @@ RankSchedule microbatches_schedule(Microbatches *, bool forward_only, PipelineSp
 void microbatches_set_loss(Microbatches *, double sum);
 const Tensor *microbatches_loss(const Microbatches *);
 size_t microbatches_bytes(const Microbatches *); /* of device memory */
-/* The host has waited for the device: the next microbatches_begin need not. */
+/* Tells that the host has waited for the device, so that the next microbatches_begin need not. */
 void microbatches_waited(Microbatches *);
 
 #endif

@@ -68,7 +68,7 @@ static const char *consequence(int option) {
     return config_option_class(option) == CLASS_NUMERIC ? ROUNDING : NULL;
 }
 
-/* A long value, such as the paths of a blend, is left out. */
+/* A long value, such as the paths of a blend, is omitted. */
 static void put_value(const json_t *value, Str *out) {
     enum { LONGEST = 60 };
     char *text = json_is_null(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));

@@ -7,8 +7,8 @@
 #include "base/str.h"
 #include "config/config.h"
 
-/* Appends a line for each option with another value than in `saved`, the options of the checkpoint, that changes
- * data, updates or rounding. Options of the model are not among them: those that differ are refused. */
+/* Appends a line for each option whose value differs from `saved`, the options of the checkpoint, and that
+ * changes data, updates or rounding. Options of the model are not among them: different ones are refused. */
 void resume_notes(const Config *, const json_t *saved, Str *out);
 
 #endif

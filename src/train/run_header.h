@@ -7,7 +7,7 @@
 #include "base/str.h"
 #include "train/trainer.h"
 
-/* {"kind": "run", ...}: time, version, options that were given, layout, device, parameters and data
+/* {"kind": "run", ...}: time, version, given options, layout, device, parameters and data
  * (docs/reference/formats.md). data NULL: no data. */
 json_t *run_header(const Trainer *, const Data *, int64_t parameters);
 /* Appends the options of a header as a table in Markdown. */

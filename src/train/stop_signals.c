@@ -18,14 +18,14 @@
 struct StopSignals {
     pthread_t thread;
     sigset_t set;
-    int arrivals, end; /* descriptors: of the signals, and of the end of the thread */
+    int arrivals, end; /* descriptors: of the signals, and for the end of the thread */
     bool saves;
     atomic_bool deferred;
     atomic_int seen;
 };
 
-/* Threads that libraries started before main (BLAS) do not inherit the mask: one that gets the signal blocks
- * it for itself and sends it on, until only the descriptor can take it. */
+/* Threads that libraries start before main (BLAS) do not inherit the mask. Such a thread blocks the signal
+ * for itself and sends it again, until only the descriptor can receive it. */
 static void pass_on(int number, siginfo_t *info, void *context) {
     (void)info;
     sigaddset(&((ucontext_t *)context)->uc_sigmask, number);
@@ -38,7 +38,8 @@ int stop_signals_number(const Config *c) {
     return NUMBERS[c->exit_signal];
 }
 
-/* On standard error, in place of a status line that may stand there; of several processes the first does. */
+/* Prints to standard error, over a status line if there is one; only the first of several processes
+ * prints. */
 static void say(int number, const char *what) {
     if (comm_process() > 0) return;
     fprintf(stderr, "%sSIG%s: %s\n", isatty(STDERR_FILENO) ? "\r\033[K" : "", sigabbrev_np(number), what);
@@ -101,7 +102,7 @@ void stop_signals_defer(StopSignals *s) { atomic_store(&s->deferred, true); }
 
 int stop_signals_seen(const StopSignals *s) { return atomic_load(&s->seen); }
 
-/* A launcher's signals reach its processes one after the other: some may still be on their way. */
+/* A launcher's signals reach its processes one after the other: some may still be in flight. */
 void stop_signals_free(StopSignals *s) {
     if (!s) return;
     CHECK(!eventfd_write(s->end, 1), "the thread that waits for signals cannot be told to end");

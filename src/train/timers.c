@@ -56,7 +56,7 @@ void timers_report(const Times *of, int ranks, TimingLogOption option, int64_t l
     const double per_ms = 1e6 * (double)steps;
     str_puts(out, TITLES[option]);
     for (int i = 0; i < TIMERS; i++) {
-        int64_t least = INT64_MAX, most = 0; /* of those that have run it */
+        int64_t least = INT64_MAX, most = 0; /* among the ranks that have run it */
         for (int r = 0; r < ranks; r++) {
             if (of[r].ns[i] && of[r].ns[i] < least) least = of[r].ns[i];
             if (of[r].ns[i] > most) most = of[r].ns[i];

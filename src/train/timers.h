@@ -1,4 +1,4 @@
-/* Timers of a step, printed as Megatron-LM core/timers.py prints them. */
+/* Timers of a step, printed in the format of Megatron-LM core/timers.py. */
 #ifndef ISOTRON_TRAIN_TIMERS_H
 #define ISOTRON_TRAIN_TIMERS_H
 
@@ -28,9 +28,9 @@ typedef struct Timers {
 
 void timer_start(Timers *, Timer);
 void timer_stop(Timers *, Timer);
-/* What all ranks have spent since the last call, [ranks] in the arena. Each calls it; NULL: one rank. */
+/* The times of all ranks since the last call, [ranks] in the arena. All ranks call it; NULL: one rank. */
 const Times *timers_gather(Timers *, Comm *, Arena *);
-/* Appends the timers of at most `level` that have run on some of the ranks, each divided by `steps`. */
+/* Appends the timers of level <= `level` that have run on some rank, each divided by `steps`. */
 void timers_report(const Times *, int ranks, TimingLogOption, int64_t level, int64_t steps, Str *out);
 
 #endif

@@ -8,7 +8,7 @@
 #include "kernels/ops.h"
 #include "models/option_map.h"
 
-/* Over whole samples, whatever positions this rank holds. */
+/* Over complete samples, whatever positions this rank holds. */
 static double mask_sum(const Trainer *r, const Batch *b) {
     double sum = 0;
     for (int64_t i = 0; i < b->b * b->s; i++) sum += (double)b->loss_mask[i];
@@ -18,8 +18,9 @@ static double mask_sum(const Trainer *r, const Batch *b) {
     return sum;
 }
 
-/* How many of a microbatch's samples go through the model at once. --batch-invariant-mode: each by itself, so
- * that no gradient knows how samples were grouped (a tied embedding is the sum of two ops' sums). */
+/* The number of a microbatch's samples that go through the model at once. With --batch-invariant-mode each
+ * goes alone, so that no gradient depends on how samples are grouped (a tied embedding is the sum of two ops'
+ * sums). */
 static int64_t at_once(const Config *c, int64_t samples) { return c->batch_invariant_mode ? 1 : samples; }
 
 static int64_t tokens_of_pass(const Trainer *r) {
@@ -37,7 +38,7 @@ static void forward_only(Trainer *r, const Batch *rows, double *loss_sum) {
     if (loss_sum) device_read(r->device, loss_sum, loss_on_device(r), sizeof *loss_sum);
 }
 
-/* ---- place ---- */
+/* ---- layout ---- */
 
 /* Bucket sizes: Megatron-LM core/distributed/distributed_data_parallel.py. */
 static DataParallel data_parallel(const Config *c, int ranks) {
@@ -69,7 +70,7 @@ Layout trainer_layout(const Config *c, int rank, int world) {
 
 static Model *place_model(Trainer *r) {
     Err e = pipeline_layout(r->config, r->arena, &r->pipeline);
-    CHECK(!e.code, "%s", e.msg); /* trainer_check has asked */
+    CHECK(!e.code, "%s", e.msg); /* checked by trainer_check */
     const int chunks = r->pipeline.chunks, rank = r->layout.mesh.coordinate[AXIS_PP];
     StagePart *stages = arena_alloc(r->arena, (size_t)chunks * sizeof *stages);
     for (int i = 0; i < chunks; i++) stages[i] = r->pipeline.stages[i * r->pipeline.ranks + rank];
@@ -106,7 +107,7 @@ void trainer_refresh_states(Trainer *r, bool training) {
     states_refresh(r->model->registry, &c);
 }
 
-/* Everything but the random numbers; on the null device nothing is taken. */
+/* Builds the trainer except for random initial values; allocates nothing on the null device. */
 static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *device,
                          ExecutorMemory memory) {
     Trainer *r = mem_zero(1, sizeof *r);
@@ -163,7 +164,7 @@ RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
     const Batch rows = {.b = together, .s = r->config->seq_length / r->layout.mesh.size[AXIS_CP]};
     double loss = 0;
     Err e = pipeline_spec(r->config, &r->pipeline, most_microbatches(r) * (samples / together), false, spec);
-    CHECK(!e.code, "%s", e.msg); /* trainer_check has asked */
+    CHECK(!e.code, "%s", e.msg); /* checked by trainer_check */
     const int64_t passes = pipeline_shortened(spec).microbatches;
     trainer_refresh_states(r, true);
     if (!r->sync) grads_mark_unwritten(r->model->registry);
@@ -182,7 +183,8 @@ Trainer *trainer_new(const Config *c, const Derived *d, const MemoryPlan *plan, 
     if (!device) device = device_cpu((int)d->cpu_threads);
     if (plan) device_reserve_scratch(device, plan->part[MEMORY_scratch]);
     ExecutorMemory memory = plan ? plan->unit : (ExecutorMemory){0};
-    if (plan && plan->balanced) /* what is offloaded has its share, and takes more where it has more */
+    if (plan && plan->balanced) /* offloaded activations are planned for equal shares, and need more
+                                   otherwise */
         memory = (ExecutorMemory){.offload.host = memory.offload.host};
     return assemble(c, d, comm, device, memory);
 }
@@ -202,7 +204,8 @@ void trainer_free(Trainer *r) {
 
 /* ---- steps ---- */
 
-/* Whether this rank speaks for the losses of its microbatches: at the head, the first tensor-parallel rank. */
+/* Whether this rank is primary for the losses of its microbatches: at the head, the first tensor-parallel
+ * rank. */
 static bool tells_loss(const Trainer *r) {
     const Mesh *m = &r->layout.mesh;
     return m->coordinate[AXIS_TP] == 0 && m->coordinate[AXIS_PP] == m->size[AXIS_PP] - 1;
@@ -233,7 +236,8 @@ void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64
                      aux_weight = r->config->calculate_per_token_loss ? scale * positions
                                                                       : scale / (double)(n * parts);
         for (int64_t k = 0; k < parts; k++) {
-            const int64_t dealt = report->microbatches++ * size[AXIS_DP] + at[AXIS_DP]; /* before this one */
+            /* before this microbatch */
+            const int64_t dealt = report->microbatches++ * size[AXIS_DP] + at[AXIS_DP];
             const Batch rows = batch_rows(b, k * together, together);
             microbatches_add(r->microbatches, i * parts + k, &rows, (LossWeights){weight, aux_weight},
                              r->consumed_samples + dealt * together);
@@ -264,7 +268,7 @@ void trainer_total(const Trainer *r, double *loss, double *tokens) {
     *loss = sums[0], *tokens = sums[1];
 }
 
-/* Of one rank's counters, or of the sums over all. */
+/* From one rank's counters, or from the sums over all ranks. */
 static void report_routers(const Trainer *r, const double *counters, StepReport *report) {
     const Model *m = r->model;
     const int64_t microbatches = report->microbatches * r->layout.mesh.size[AXIS_DP];
@@ -276,8 +280,8 @@ static void report_routers(const Trainer *r, const double *counters, StepReport 
     }
 }
 
-/* Every rank has counted its own tokens for the layers it holds, and computed their summands of the losses of
- * its data-parallel rank's microbatches. */
+/* Every rank has counted its own tokens for the layers that it holds, and has computed its summands of the
+ * losses of its data-parallel rank's microbatches. */
 static void reduce_counters(Trainer *r, StepReport *report) {
     const Tensor *counters = states_counters(r->model->registry);
     if (!counters->ndim) return;
@@ -293,7 +297,7 @@ static void report_loss(StepReport *report) {
     report->is_read = true;
 }
 
-/* Of several ranks: the host sums. */
+/* With several ranks the host sums. */
 static void reduce_report(Trainer *r, StepReport *report) {
     if (tells_loss(r)) device_read(r->device, &report->loss_sum, loss_on_device(r), sizeof(double));
     trainer_total(r, &report->loss_sum, &report->tokens);

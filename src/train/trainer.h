@@ -15,12 +15,12 @@
 #include "train/microbatches.h"
 
 typedef struct Trainer {
-    const Config *config; /* the caller's, both; they outlive the run */
+    const Config *config; /* both are the caller's and outlive the run */
     const Derived *derived;
     Comm *comm; /* the caller's; NULL: one rank */
     Layout layout;
     RunContext context;
-    Device *device; /* the run's own */
+    Device *device; /* owned */
     Model *model;
     Sync *sync; /* NULL: one rank */
     Optimizer *optimizer;
@@ -30,80 +30,80 @@ typedef struct Trainer {
     Microbatches *microbatches;
     Arena *arena;    /* of the pipeline's stages */
     double *results; /* host memory: the loss, and the step counters (param/state.h) */
-    /* Progress; all of it is in a checkpoint. */
+    /* Progress, all of which is saved in checkpoints. */
     int64_t iteration;        /* updates done or skipped */
     int64_t consumed_samples; /* of the training set */
     int64_t consumed_valid_samples;
-    int64_t schedule_samples;   /* what the schedules count: skipped steps do not advance them */
-    int64_t skipped_iterations; /* in the whole run: the gradient was not finite */
-    /* --async-save: the checkpoint that is being written, and its step; NULL: none is. */
+    int64_t schedule_samples;   /* samples as the schedules count them: skipped steps do not count */
+    int64_t skipped_iterations; /* in the whole run: steps whose gradient was not finite */
+    /* --async-save: the checkpoint that is being written, and its step; NULL: none. */
     struct CkptSaving *saving;
     int64_t saving_iteration;
 } Trainer;
 
-/* What the options' rules cannot say about the pipeline: its stages, and whether every global batch fits its
- * schedule. */
+/* Checks of the pipeline that the options' rules cannot express: its stages, and whether every global batch
+ * fits its schedule. */
 Err trainer_check(const Config *, const Derived *);
-/* The place of a rank among those of the options. */
+/* The place of a rank in the layout of the options. */
 Layout trainer_layout(const Config *, int rank, int world);
-/* Takes the planned memory; NULL: address space that is backed as it is touched. Parameters are zero until
- * registry_init or a load. The device becomes the run's; NULL: the CPU. */
+/* Allocates the planned memory; plan NULL: address space that is backed as it is touched. Parameters are zero
+ * until registry_init or a load. The run takes ownership of the device; NULL: the CPU. */
 Trainer *trainer_new(const Config *, const Derived *, const MemoryPlan *, Comm *, Device *);
-/* Tokens of the chunks in which a pass computes its losses, and how many chunks there are; 0: no chunks. */
+/* Tokens in a chunk in which a pass computes its losses, and the number of chunks; 0: no chunks. */
 int64_t trainer_loss_chunk(const Trainer *, int64_t *chunks);
-/* quantize_layers of a pass. */
+/* quantize_layers for a pass. */
 int64_t trainer_fp8_linears(const Trainer *, const char **emulation);
-/* Model FLOPs of training on so many samples. */
+/* Model FLOPs of training on `samples` samples. */
 double trainer_flops(const Trainer *, int64_t samples);
 void trainer_free(Trainer *);
-/* On the null device: as much of the training step with the most microbatches as decides its memory
- * (pipeline_shortened), and an evaluation. Returns that part's schedule, of which only the counts stay valid,
- * and the whole step's spec. */
+/* On the null device: runs the part of the training step with the most microbatches that determines its
+ * memory (pipeline_shortened), and an evaluation. Returns that part's schedule, of which only the counts stay
+ * valid, and the spec of the full step. */
 RankSchedule trainer_dry_run(Trainer *, PipelineSpec *);
 
-/* Of the global batch; before trainer_reduce what this rank has seen of it. */
+/* The report on a step of the global batch; before trainer_reduce it has only this rank's part. */
 typedef struct StepReport {
     double loss_sum;                   /* of loss * mask, nats */
     double tokens;                     /* sum of mask */
     double loss;                       /* loss_sum / tokens */
-    int64_t samples;                   /* always of all ranks */
+    int64_t samples;                   /* of all ranks */
     int64_t microbatches;              /* of this rank; with --batch-invariant-mode each sample is one */
-    unsigned router_losses;            /* a bit of each that is on */
+    unsigned router_losses;            /* a bit for each loss that is on */
     double router_loss[ROUTER_LOSSES]; /* mean over layers and microbatches, without the coefficient */
     bool loss_is_nan, is_reduced, is_read;
-    double grad_scale; /* main gradient * grad_scale = gradient of the loss that is trained on */
+    double grad_scale; /* main gradient * grad_scale = gradient of the training loss */
     double lr, weight_decay, loss_scale;
     OptimResult optim;
 } StepReport;
 
 /* One step: trainer_begin_step, trainer_microbatches, trainer_reduce, trainer_update. The device may be
- * behind the host until trainer_update, which waits for it; what it computes for the report is there then, or
- * after trainer_read. A data-parallel rank has n microbatches, the same for all its tensor-, context- and
- * pipeline-parallel ranks. */
+ * behind the host until trainer_update, which waits for it. The report's numbers from the device are valid
+ * after that, or after trainer_read. A data-parallel rank has n microbatches, the same for all its tensor-,
+ * context- and pipeline-parallel ranks. */
 StepReport trainer_begin_step(Trainer *);
-/* Forward and backward of `count` of the step's n microbatches into the main gradients; over a pipeline count
- * is n. */
+/* Forward and backward of `count` of the step's n microbatches into the main gradients. With a pipeline count
+ * must be n. */
 void trainer_microbatches(Trainer *, const Batch *, int64_t count, int64_t n, StepReport *);
 static inline void trainer_microbatch(Trainer *r, const Batch *b, int64_t n, StepReport *report) {
     trainer_microbatches(r, b, 1, n, report);
 }
-/* Sums gradients over the ranks, and the report, which takes its numbers; once. */
+/* Sums the gradients and the report over the ranks. Call it once per step. */
 void trainer_reduce(Trainer *, StepReport *);
-/* Waits for the losses; once. All ranks have called trainer_reduce before. */
+/* Waits for the losses. Call it once per step, after all ranks have called trainer_reduce. */
 void trainer_read(Trainer *, StepReport *);
-/* Reduces unless that is done, clips, updates and advances the schedules. A gradient that is not finite changes no
- * parameter and counts as skipped. */
+/* Reduces if that is not done, clips, updates and advances the schedules. A gradient that is not finite
+ * changes no parameter and counts as skipped. */
 void trainer_update(Trainer *, StepReport *);
-/* Forward only: adds sum of loss * mask, as far as this rank knows it, to *loss and sum of mask to *tokens. */
+/* Forward only: adds this rank's sum of loss * mask to *loss and its sum of mask to *tokens. */
 void trainer_evaluate(Trainer *, const Batch *, double *loss, double *tokens);
-/* Updates what states derive from parameters (FP8 weights). Steps and evaluations do it themselves; any other
- * forward needs it once the parameters have their values. */
+/* Updates state that is derived from parameters (FP8 weights). Steps and evaluations do it themselves; any
+ * other forward needs it after the parameters have their values. */
 void trainer_refresh_states(Trainer *, bool training);
-/* Such sums of one rank into those of all ranks. */
+/* Sums the results of trainer_evaluate over all ranks. */
 void trainer_total(const Trainer *, double *loss, double *tokens);
-/* After masters have changed otherwise than by an update: rounds values, gathers what other ranks hold. */
+/* Call it after masters have changed other than by an update: rounds values, gathers those of other ranks. */
 void trainer_publish(Trainer *);
-/* Sums x[n] over all ranks in place; each passes what it alone knows. */
+/* Sums x[n] over all ranks in place; each rank passes its own part. */
 void trainer_sum(const Trainer *, double *x, int64_t n);
 
 #endif

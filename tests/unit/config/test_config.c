@@ -338,7 +338,7 @@ static const char *const BREAKING[][2] = {
     {"--exp-avg-dtype bf16", "need --use-precision-aware-optimizer"},
     {"--use-precision-aware-optimizer --exp-avg-sq-dtype fp16", "Adam would divide by 0"},
     {"--use-precision-aware-optimizer --optimizer sgd", "needs --optimizer adam, not sgd"},
-    {"--use-precision-aware-optimizer --fp64", "not for --lane fp64"},
+    {"--use-precision-aware-optimizer --fp64", "does not go with --lane fp64"},
     {"--lane exact --ranks 2", "add --calculate-per-token-loss"},
     {"--fp16 --use-precision-aware-optimizer --main-grads-dtype bf16", "is for --bf16: --lane fp16"},
     {"--bf16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32", "contradicts"},

@@ -109,7 +109,7 @@ static void many_options_of_one_reason_are_counted(void **state) {
     done(&p);
 }
 
-/* One row of one table has an option of Megatron-LM, or a value. */
+/* Each option of Megatron-LM is one row of one table, and each value too. */
 static void megatrons_table_has_everything_once(void **state) {
     (void)state;
     Arena *arena = arena_new();
