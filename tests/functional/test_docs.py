@@ -49,7 +49,8 @@ def blocks(text):
 
 
 def is_of_commands(language, body):
-    return language in ("console", "sh", "bash", "shell") or (not language and any(COMMANDS.match(line) for line in body))
+    prompt = any(line.startswith("$ ") for line in body)
+    return prompt or language in ("console", "sh", "bash", "shell") or (not language and any(COMMANDS.match(line) for line in body))
 
 
 def commands(body):
