@@ -17,7 +17,6 @@ import threading
 
 from harness import *
 
-OPTIONS.clear()  # the second argument is the page
 COMMANDS = re.compile(r"\$ |(isotron|cmake|ctest|git|pip|python3?|mpirun|export|(build|tools|ci|bench)/\S+)\s")
 HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)")
 FLOAT, NUMBER = r"[-+]?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)", r"[-+]?\d[\d.:,]*(?:[eE][-+]?\d+)?"
@@ -49,7 +48,8 @@ def blocks(text):
 
 
 def is_of_commands(language, body):
-    return language in ("console", "sh", "bash", "shell") or (not language and any(COMMANDS.match(line) for line in body))
+    prompt = any(line.startswith("$ ") for line in body)
+    return prompt or language in ("console", "sh", "bash", "shell") or (not language and any(COMMANDS.match(line) for line in body))
 
 
 def commands(body):
@@ -119,7 +119,7 @@ def check_links(text):
         assert not anchor or anchor in titles, f"{PAGE}: {path.name} has no heading #{anchor}"
 
 
-PAGE = (ROOT / OPTIONS.pop()).resolve()
+PAGE = (ROOT / OPTIONS.pop()).resolve()  # not an option of the program
 text = PAGE.read_text()
 check_links(text)
 if PAGE == ROOT / "docs/README.md":
