@@ -17,7 +17,6 @@ import threading
 
 from harness import *
 
-OPTIONS.clear()  # the second argument is the page
 COMMANDS = re.compile(r"\$ |(isotron|cmake|ctest|git|pip|python3?|mpirun|export|(build|tools|ci|bench)/\S+)\s")
 HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)")
 FLOAT, NUMBER = r"[-+]?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)", r"[-+]?\d[\d.:,]*(?:[eE][-+]?\d+)?"
