@@ -113,11 +113,11 @@ static Err parse_weights(const char *const *entries, int n, double **out) {
     return e;
 }
 
-/* An odd list whose words are numbers wherever a weight could be. */
+/* An odd list with numbers exactly where weights could be. */
 static Err check_last_weight(const char *const *entries, int n) {
     double unused;
-    for (int i = 0; i < n; i += 2)
-        if (n < 3 || !parse_weight(entries[i], &unused)) return ERR_OK;
+    for (int i = 0; i < n; i++)
+        if (n < 3 || parse_weight(entries[i], &unused) != (i % 2 == 0)) return ERR_OK;
     return err_user(
         "the data path ends with the weight %s and no prefix for it; give pairs of a weight and a prefix",
         entries[n - 1]);

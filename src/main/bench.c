@@ -176,7 +176,11 @@ static int bench_train_command(int argc, char **argv) {
     BenchTrain o;
     GateArgs gate;
     Args args;
-    args_init(&args, s.arena, "isotron bench train --config FILE [run options]", NULL);
+    args_init(&args, s.arena,
+              "isotron bench train --config FILE [run options]\n\n"
+              "Measures a training step on one rank and where its time goes.\n\n"
+              "example: isotron bench train --config bench/train/gpt2-124m.conf --no-alone",
+              NULL);
     Err e = read_train(&s, &o, &gate, &args, argc, argv);
     int status;
     if (command_ready(&args, e, &status)) {
@@ -231,7 +235,11 @@ static int bench_ops_command(int argc, char **argv) {
     OpsOptions o;
     GateArgs gate;
     Args args;
-    args_init(&args, arena, "isotron bench ops [options]", NULL);
+    args_init(
+        &args, arena,
+        "isotron bench ops [options]\n\nMeasures each op alone, compared with the roof that limits it.\n\n"
+        "example: isotron bench ops --filter attention --dtype fp32",
+        NULL);
     args_use(&args, (ArgTable){.rows = OPS_ROWS, .count = sizeof OPS_ROWS / sizeof *OPS_ROWS, .target = &o});
     use_gate(&gate, &args);
     args_line(&args, argc, argv);
@@ -272,6 +280,8 @@ int command_bench(int argc, char **argv) {
     for (int i = 0; argc > 0 && i < N_BENCHES; i++)
         if (!strcmp(argv[0], BENCHES[i].name)) return BENCHES[i].run(argc - 1, argv + 1);
     const bool help = argc > 0 && (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h"));
+    for (int i = 0; help && argc == 2 && i < N_BENCHES; i++)
+        if (!strcmp(argv[1], BENCHES[i].name)) return BENCHES[i].run(1, argv); /* isotron help bench train */
     usage(help ? stdout : stderr);
     return help ? 0 : ERR_USER;
 }

@@ -59,8 +59,12 @@ int command_compare(int argc, char **argv) {
     Arena *arena = arena_new();
     Options o;
     Args args;
-    args_init(&args, arena, "isotron compare A B [options]    (two logs, or two folders of checkpoints)",
-              "A B");
+    args_init(
+        &args, arena,
+        "isotron compare A B [options]    (two logs, or two folders of checkpoints)\n\n"
+        "Compares two runs value by value, and names the first difference. Exit status 1: there is one.\n\n"
+        "example: isotron compare yesterday.jsonl today.jsonl --bound 1e-6",
+        "A B");
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
     args_line(&args, argc, argv);
     check(&args, &o);

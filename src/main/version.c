@@ -6,7 +6,11 @@
 int command_version(int argc, char **argv) {
     Arena *arena = arena_new();
     Args args;
-    args_init(&args, arena, "isotron version", NULL);
+    args_init(
+        &args, arena,
+        "isotron version\n\nPrints what this build is: version, commit, compiler, devices and libraries.\n\n"
+        "example: isotron version",
+        NULL);
     args_line(&args, argc, argv);
     Err e = args_end(&args);
     int status;

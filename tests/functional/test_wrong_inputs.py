@@ -283,13 +283,32 @@ def check_shared_file():
 
 
 def check_help():
-    for command in "pretrain preprocess merge generate convert inspect parity docs".split():
+    for command in "pretrain preprocess merge generate convert inspect parity compare version docs plan".split():
         said = isotron("help", command)
         assert said == isotron(command, "--help") and f"\n\nexample: isotron {command}" in said, said
     assert "--lr " not in isotron("generate", "--help") and "--prompt " in isotron("generate", "--help", "PROMPT")
     found = isotron("help", "pretrain", "warm-up")
     assert "--lr-warmup-fraction" in found and "--hidden-size" not in found and "usage" not in found, found
+    assert isotron("help", "bench", "train") == isotron("bench", "train", "--help")
     assert "No option has 'xyzzy'" in isotron("merge", "--help", "xyzzy")
+
+
+def check_tokenizer_of_checkpoint():
+    """A checkpoint stores where its tokenizer is for processes in other folders. One that has moved is named with its origin. A path
+    may hold any character, and an import whose tokenizer cannot be read says that it stores none."""
+    folder = WORK / "odd \n \"name\""
+    shutil.copytree(WORK / "hf", folder)
+    made = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}, "added_tokens": []}
+    (folder / "tokenizer.json").write_text(json.dumps(made))
+    words = [str(pathlib.Path(PROGRAM).resolve()), "convert", "--from-hf", ".", "--save", WORK / "relative"]
+    done = subprocess.run(list(map(str, words)), cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0 and "note" not in done.stderr, done.stderr
+    isotron("generate", "--load", WORK / "relative", "--prompt", "a", "--tokens-to-generate", 0)
+    (folder / "tokenizer.json").write_text("{}")
+    said = isotron("generate", "--load", WORK / "relative", "--prompt", "a", expect=2)
+    assert "the tokenizer that the checkpoint names: " in said and "give --tokenizer-type with its files" in said, said
+    assert "note: the checkpoint stores no tokenizer: " in isotron("convert", "--from-hf", folder, "--save", WORK / "without")
+    assert "--tokenizer-type is missing" in isotron("generate", "--load", WORK / "without", "--prompt", "a", expect=2)
 
 
 def check_overwrite():
@@ -325,5 +344,6 @@ names = prepare()
 check_rows(names)
 check_shared_file()
 check_help()
+check_tokenizer_of_checkpoint()
 check_overwrite()
 check_interrupt()

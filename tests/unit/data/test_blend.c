@@ -68,6 +68,7 @@ static void blend_lists_are_read_as_megatron_reads_them(void **state) {
     blend_free(&b);
     assert_mistake(blend_parse((const char *const[]){"0.7", "a", "0.3"}, 3, &b), "ends with the weight 0.3");
     assert_mistake(blend_parse((const char *const[]){"a", "b", "1", "c"}, 4, &b), "mixes");
+    assert_mistake(blend_parse((const char *const[]){"0.7", "a", "0.3"}, 3, &b), "ends with the weight 0.3");
     assert_mistake(blend_parse((const char *const[]){"0", "b", "1", "c"}, 4, &b), "positive");
     assert_mistake(blend_parse((const char *const[]){"-1", "b"}, 2, &b), "positive");
     assert_mistake(blend_parse((const char *const[]){"nan", "b"}, 2, &b), "positive");
