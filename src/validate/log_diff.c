@@ -28,9 +28,9 @@ typedef struct LogStep {
 
 typedef struct Log {
     const char *path;
-    json_t *options; /* of the last run in the log; NULL: it has no header */
-    LogStep *steps;  /* [n], ascending */
-    int64_t n;
+    json_t *options;       /* of the last run in the log; NULL: it has no header */
+    LogStep *steps;        /* [n], ascending */
+    int64_t n, incomplete; /* incomplete: lines that are no JSON */
 } Log;
 
 /* Measured, and thus different in every run. */
@@ -100,15 +100,15 @@ static Err add_record(Log *log, Names *names, json_t *record, int64_t line) {
     return ERR_OK;
 }
 
+/* A killed run leaves an incomplete line, and the resumed one goes on behind it. */
 static Err add_line(Log *log, Names *names, const char *text, size_t n, int64_t line) {
-    json_error_t where;
-    json_t *record = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
+    json_t *record = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
     Err e = ERR_OK;
-    if (!json_is_object(record))
-        e = err_user(
-            "'%s', line %lld is not a JSON object (%s); give a file that --log-jsonl wrote, or delete "
-            "a line that a stopped run left incomplete",
-            log->path, (long long)line, record ? "another value" : quote(where.text).s);
+    if (!record)
+        log->incomplete++;
+    else if (!json_is_object(record))
+        e = err_user("'%s', line %lld is not a JSON object; give a file that --log-jsonl wrote", log->path,
+                     (long long)line);
     else
         e = add_record(log, names, record, line);
     json_decref(record);
@@ -219,6 +219,9 @@ static void compare_steps(Comparison *c, Diff *d) {
 static void print_log(const Log *log, Str *out) {
     str_printf(out, "%s: %lld steps, %lld to %lld\n", log->path, (long long)log->n,
                (long long)log->steps[0].step, (long long)log->steps[log->n - 1].step);
+    if (log->incomplete)
+        str_printf(out, "%s: %lld incomplete %s left out\n", log->path, (long long)log->incomplete,
+                   log->incomplete > 1 ? "lines are" : "line is");
 }
 
 static void print_step(int64_t step, Str *out) {

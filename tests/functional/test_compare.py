@@ -39,6 +39,6 @@ assert "option seed: 1234 and 5" in isotron("compare", WORK / "one", WORK / "oth
 
 for words, why in (([WORK / "one", WORK / "tp2.jsonl"], "is a folder and the other is not"), ([WORK / "one"], "name two logs"),
                    ([WORK / "one", WORK / "none"], "does not exist"), ([log, log, "--weights-only"], "leave it out"),
-                   ([log, log, "--bound", -1], "--bound"), ([WORK, WORK / "one"], "holds no checkpoint"), ([log, WORK / "run.conf"], "line 2 is not")):
+                   ([log, log, "--bound", -1], "--bound"), ([WORK, WORK / "one"], "holds no checkpoint"), ([log, WORK / "run.conf"], "no record of a training step")):
     assert why in isotron("compare", *words, expect=2), words
 print("compare: equal runs are equal, and the first difference is named")
