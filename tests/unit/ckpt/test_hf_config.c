@@ -303,9 +303,10 @@ static const struct {
 };
 enum { N_DIFFERENCES = sizeof DIFFERENCES / sizeof *DIFFERENCES };
 
-/* The family, which a type of Hugging Face implies; options of training and memory; one that num_query_groups
- * stands for. */
+/* The family, which a type of Hugging Face implies; options of training and memory; two that are part of
+ * num_query_groups and activation. */
 static const char *const NOT_COMPARED[] = {"model",
+                                           "bias_gelu_fusion",
                                            "hf_model_type",
                                            "seq_length",
                                            "make_vocab_size_divisible_by",
