@@ -79,9 +79,10 @@ static void megatron(Str *out) {
     Config c;
     const ArgTable t = config_table(&c, 0);
     str_puts(out, "\n## Megatron-LM's other options\n\n"
-                  "Command lines of Megatron-LM run as they are. The last of a repeated option holds, as in "
-                  "argparse. Two\n"
-                  "switches that contradict each other are an error.\n\n"
+                  "Megatron-LM has more options than those above. Each is noted or refused, as listed here. "
+                  "The last of "
+                  "a repeated\n"
+                  "option holds, as in argparse. Two switches that contradict each other are an error.\n\n"
                   "These are accepted and noted, because they would change no result:\n\n"
                   "| Options | Reason |\n|---|---|\n");
     foreign(&t, FOREIGN_NOTED, false, out);
@@ -97,7 +98,8 @@ void config_options_md(Str *out) {
              "Look up here every option, its default, its range and its meaning.\n"
              "`isotron docs` prints this file from `src/config/options.def` and `megatron.def`, and "
              "`tools/gen_docs` writes it.\n\n"
-             "Spellings, defaults and meanings are Megatron-LM's. On the command line an option is "
+             "Where Megatron-LM has an option, its name, default and meaning are the same, except that "
+             "Isotron is deterministic by default.\nOn the command line an option is "
              "`--name value`.\nIn a file for `--config` it is a line `name = value`, and a flag is "
              "`name = true`; the command line overrides the file.\n`none` means that the option is not "
              "given.\n\n"
