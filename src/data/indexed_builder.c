@@ -209,6 +209,7 @@ Err indexed_check_target(const char *prefix, bool overwrite) {
     Err e = ERR_OK;
     if (there && !overwrite)
         e = err_user("'%s' exists: give another --output-prefix, or add --overwrite to replace it", there);
+    if (!e.code) e = file_check_target(bin);
     free(bin), free(idx);
     return e;
 }

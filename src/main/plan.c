@@ -25,9 +25,9 @@ static const Arg ROWS[] = {
      .type = ARG_FLAG,
      .offset = offsetof(Options, search),
      .fallback = "off",
-     .help =
-         "Also list the layouts of the fewest ranks that fit: tensor, pipeline, expert and data parallelism, "
-         "ZeRO, recomputation. Other options stay as they are."},
+     .help = "Also list the layouts of the fewest ranks that fit, or of --ranks if it is given: tensor, "
+             "pipeline, "
+             "expert and data parallelism, ZeRO, recomputation. Other options stay as they are."},
     {.names = "gpus-per-node",
      .type = ARG_I64,
      .offset = offsetof(Options, node),
@@ -73,7 +73,7 @@ static Err plan(const Setup *s, const Options *o) {
     if (!e.code) {
         Str text = {0};
         plan_print(&run, available, &text);
-        if (o->search) search_print(&found, available, &text);
+        if (o->search) search_print(&found, c->ranks, available, &text);
         fputs(text.s, stdout);
         str_free(&text);
         if (o->json) e = plan_write_json(&run, o->search ? &found : NULL, available, o->json);

@@ -62,8 +62,9 @@ static void print_model(const RunPlan *p, Str *out) {
 
 static void print_layout(const RunPlan *p, Str *out) {
     const int *size = p->layout.mesh.size;
-    str_printf(out, "layout: %d ranks, tensor %d, context %d, pipeline %d, data %d", p->layout.mesh.world,
-               size[AXIS_TP], size[AXIS_CP], size[AXIS_PP], size[AXIS_DP]);
+    str_printf(out, "layout: %d rank%s, tensor %d, context %d, pipeline %d, data %d", p->layout.mesh.world,
+               p->layout.mesh.world == 1 ? "" : "s", size[AXIS_TP], size[AXIS_CP], size[AXIS_PP],
+               size[AXIS_DP]);
     if (p->parameters.experts)
         str_printf(out, ", expert %d, expert tensor %d, expert data %d", size[AXIS_EP], size[AXIS_ETP],
                    size[AXIS_EDP]);
@@ -122,15 +123,22 @@ void plan_print(const RunPlan *p, size_t available, Str *out) {
                    bytes_text(have).s);
 }
 
-void search_print(const Search *s, size_t available, Str *out) {
-    if (!s->n) {
+void search_print(const Search *s, int64_t ranks, size_t available, Str *out) {
+    const BytesText memory = bytes_text((double)available);
+    const bool exactly = i64_is_set(ranks);
+    if (!s->n && exactly)
+        str_printf(out, "no layout of %lld rank%s fits into %s a rank: leave --ranks out to search more\n",
+                   (long long)ranks, ranks == 1 ? "" : "s", memory.s);
+    else if (!s->n)
         str_printf(out,
                    "no layout fits into %s a rank: lower --micro-batch-size, or choose a smaller model\n",
-                   bytes_text((double)available).s);
-        return;
-    }
-    str_printf(out, "the layouts of the fewest ranks that fit into %s a rank:\n",
-               bytes_text((double)available).s);
+                   memory.s);
+    if (!s->n) return;
+    if (exactly)
+        str_printf(out, "layouts of %lld rank%s that fit into %s a rank:\n", (long long)ranks,
+                   ranks == 1 ? "" : "s", memory.s);
+    else
+        str_printf(out, "the layouts of the fewest ranks that fit into %s a rank:\n", memory.s);
     str_printf(out, "%7s%8s%10s%8s%6s%6s%12s%12s%10s\n", "ranks", "tensor", "pipeline", "expert", "data",
                "ZeRO", "recompute", "memory", "bubble");
     for (int i = 0; i < s->n; i++) {

@@ -154,14 +154,22 @@ static int compare(const void *x, const void *y) {
     return a->pipeline < b->pipeline ? -1 : a->pipeline > b->pipeline;
 }
 
-/* All sizes are powers of two, except pipeline sizes: at most the layers with embedding and head. */
+/* With --ranks the only size of layouts of exactly these ranks; above it, none. */
+static int64_t first_data(const Config *c, int64_t model_ranks) {
+    if (!i64_is_set(c->ranks)) return 1;
+    return c->ranks % model_ranks ? c->ranks + 1 : c->ranks / model_ranks;
+}
+
+/* Sizes are powers of two, except pipeline sizes, which are at most the layers with embedding and head, and the
+ * data-parallel size that --ranks leaves. */
 static Candidate *candidates(const Config *c, int64_t node, int64_t *n) {
     const int64_t context = c->context_parallel_size;
     Candidate *list = NULL;
     *n = 0;
     for (int64_t tensor = 1; tensor <= node; tensor *= 2)
         for (int64_t pipeline = 1; pipeline <= c->num_layers + 2 && pipeline <= PIPELINE_MOST; pipeline++)
-            for (int64_t data = 1; tensor * pipeline * context * data <= RANKS_MOST; data *= 2) {
+            for (int64_t data = first_data(c, tensor * pipeline * context);
+                 tensor * pipeline * context * data <= i64_or(c->ranks, RANKS_MOST); data *= 2) {
                 list = mem_grow(list, (size_t)*n + 1, sizeof *list);
                 list[(*n)++] = (Candidate){tensor * pipeline * context * data, tensor, pipeline, data};
             }

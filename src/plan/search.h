@@ -1,4 +1,4 @@
-/* The layouts of the fewest ranks in which a rank fits into a device's memory: tensor parallelism inside a
+/* The layouts of the fewest ranks, or of exactly --ranks, in which a rank fits into a device's memory: tensor parallelism inside a
  * node, pipeline and expert parallelism, ZeRO and recomputation. All other options stay as they are. */
 #ifndef ISOTRON_PLAN_SEARCH_H
 #define ISOTRON_PLAN_SEARCH_H

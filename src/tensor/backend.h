@@ -45,6 +45,9 @@ typedef struct DeviceBackend {
     void (*unreserve)(Device *, char *base, size_t bytes, size_t committed);
 } DeviceBackend;
 
+/* Counts bytes as allocated. */
+void device_count(Device *, size_t bytes);
+
 #define DEVICE(constant, name) extern const DeviceBackend device_##name##_backend;
 #include "tensor/devices.def"
 

@@ -88,11 +88,15 @@ bool device_is_discrete(const Device *d) { return d && d->backend->discrete; }
 
 static size_t at_least_one(size_t bytes) { return bytes ? bytes : 1; }
 
+void device_count(Device *d, size_t bytes) {
+    d->allocated += bytes;
+    if (d->allocated > d->most_allocated) d->most_allocated = d->allocated;
+}
+
 void *device_alloc(Device *d, size_t bytes, const char *what) {
     void *p = d->backend->alloc(d, at_least_one(bytes));
     CHECK(p, "cannot allocate %s for %s", bytes_text((double)bytes).s, what);
-    d->allocated += bytes;
-    if (d->allocated > d->most_allocated) d->most_allocated = d->allocated;
+    device_count(d, bytes);
     return p;
 }
 

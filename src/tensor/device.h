@@ -54,7 +54,8 @@ typedef struct Device {
     size_t scratch;        /* null device: the largest memory that a kernel of the target needs in addition to
                            its operands */
     int64_t graph_replays; /* launches of graphs so far */
-    size_t allocated, most_allocated; /* bytes of device_alloc: now, and the most so far */
+    size_t allocated,
+        most_allocated; /* bytes, without addresses that nothing backs: now, and the most so far */
 } Device;
 
 /* Opens the device of a rank. Each rank has its own stream on a GPU, so ranks may share a GPU. A missing

@@ -16,7 +16,7 @@ struct Space {
     const char *name;
     char *base;
     size_t capacity, used, peak;
-    size_t committed; /* backed bytes from the base on; unplanned only */
+    size_t committed; /* backed bytes from the base on, counted as allocated; unplanned only */
     bool planned;
     const char *limit; /* the reason in the message when it is full */
     Hole *holes;       /* free ranges in ascending order, never adjacent */
@@ -34,17 +34,32 @@ static size_t unplanned(const Device *d) {
     return (bytes < most ? bytes : most) / SPACE_ALIGN * SPACE_ALIGN;
 }
 
+static void *reserve(Device *d, size_t bytes, const char *name) {
+    void *p = (d->backend->reserve ? d->backend->reserve : d->backend->alloc)(d, bytes);
+    CHECK(p, "cannot reserve %s of addresses for %s memory", bytes_text((double)bytes).s, name);
+    return p;
+}
+
+static void unreserve(Space *s) {
+    const DeviceBackend *backend = s->device->backend;
+    s->device->allocated -= s->committed;
+    if (backend->unreserve)
+        backend->unreserve(s->device, s->base, s->capacity, s->committed);
+    else if (backend->free)
+        backend->free(s->device, s->base, s->capacity);
+}
+
 Space *space_new(Device *d, const char *name, size_t capacity) {
     Space *s = mem_zero(1, sizeof *s);
     s->device = d;
     s->name = name;
     s->capacity =
         capacity == SPACE_UNPLANNED ? unplanned(d) : (capacity + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
-    s->planned = capacity != SPACE_UNPLANNED || !d->backend->reserve;
+    s->planned = capacity != SPACE_UNPLANNED;
     s->limit = capacity != SPACE_UNPLANNED ? "the dry run planned for less"
                : d->backend->memory        ? "the device has no more"
                                            : "a space without a plan has no more";
-    s->base = s->planned ? device_alloc(d, s->capacity, name) : d->backend->reserve(d, s->capacity);
+    s->base = s->planned ? device_alloc(d, s->capacity, name) : reserve(d, s->capacity, name);
     space_reset(s);
     return s;
 }
@@ -54,7 +69,7 @@ void space_free(Space *s) {
     if (s->planned)
         device_release(s->device, s->base, s->capacity);
     else
-        s->device->backend->unreserve(s->device, s->base, s->capacity, s->committed);
+        unreserve(s);
     free(s->holes);
     free(s);
 }
@@ -83,7 +98,10 @@ static size_t rounded(size_t bytes) { return (bytes + SPACE_ALIGN - 1 + !bytes) 
 
 static void commit(Space *s, size_t end) {
     if (end <= s->committed) return;
-    s->committed += s->device->backend->commit(s->device, s->base, s->committed, end);
+    Device *d = s->device;
+    const size_t from = s->committed;
+    s->committed += d->backend->commit ? d->backend->commit(d, s->base, from, end) : end - from;
+    device_count(d, s->committed - from);
     CHECK(s->committed >= end, "cannot allocate %s for %s memory, of which %s are there",
           bytes_text((double)end).s, s->name, bytes_text((double)s->committed).s);
 }

@@ -233,8 +233,8 @@ bool checkpoint_saves_where_it_loads(const Config *c) {
 /* A continued run keeps these too, but weights alone do not depend on them. A table of positions does; loading
  * compares its shape. */
 static bool concerns_weights(const char *key) {
-    static const char *const APART[] = {"seq_length",        "max_position_embeddings",      "hidden_dropout",
-                                        "attention_dropout", "make_vocab_size_divisible_by", "hf_model_type"};
+    static const char *const APART[] = {"seq_length", "max_position_embeddings",
+                                        "make_vocab_size_divisible_by", "hf_model_type"};
     for (size_t i = 0; i < sizeof APART / sizeof *APART; i++)
         if (!strcmp(key, APART[i])) return false;
     return true;
@@ -242,23 +242,22 @@ static bool concerns_weights(const char *key) {
 
 Err checkpoint_check_model(const Config *c, const json_t *state, const char *dir, bool weights_only) {
     json_t *ours = config_state(c, CLASS_ARCH);
-    const json_t *theirs = json_object_get(state, "config"), *value;
-    const char *key;
+    const json_t *theirs = json_object_get(state, "config");
     Str differences = {0};
-    json_object_foreach(ours, key, value) {
-        const json_t *other = json_object_get(theirs, key);
-        if (!strcmp(key, "vocab_size") || !other || json_equal(value, other)) continue;
-        if (weights_only && !concerns_weights(key)) continue;
-        char *a = json_dumps(value, JSON_ENCODE_ANY), *b = json_dumps(other, JSON_ENCODE_ANY);
-        str_printf(&differences, "%s%s is %s here and %s there", differences.len ? ", " : "", key, a, b);
-        free(a);
-        free(b);
+    for (int i = 0; i < OPTIONS; i++) {
+        const char *key = config_field_name(i);
+        const json_t *here = key ? json_object_get(ours, key) : NULL,
+                     *there = key ? json_object_get(theirs, key) : NULL;
+        if (!here || !there || i == OPTION_vocab_size || json_equal(here, there)) continue;
+        if (resume_may_change(i) || (weights_only && !concerns_weights(key))) continue;
+        if (differences.len) str_puts(&differences, "; ");
+        resume_difference(i, here, there, &differences);
     }
     Err e = ERR_OK;
     if (differences.len)
         e = err_user(
             "the checkpoint in '%s' is of another model: %s; give its values, or --use-checkpoint-args%s",
-            dir, differences.s, weights_only ? "" : "; lengths and dropout may change with --finetune");
+            dir, differences.s, weights_only ? "" : "; lengths may change with --finetune");
     str_free(&differences);
     json_decref(ours);
     return e;

@@ -399,6 +399,8 @@ static void say_how(const Trainer *r) {
         printf("logits: %lld chunk%s of at most %lld tokens\n", (long long)chunks, chunks == 1 ? "" : "s",
                (long long)tokens);
     if (r->config->fp8_format == FP8_NONE) return;
+    if (r->derived->num_moe_layers)
+        printf("FP8 GEMMs: not in routed experts, which stay in %s\n", Lane_spellings[r->config->lane]);
     const char *why;
     if (!trainer_fp8_linears(r, &why))
         printf("FP8 GEMMs: none in the layers of rank 0\n"); /* only rank 0 prints */

@@ -1,5 +1,6 @@
 #include "train/resume_notes.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,9 +8,9 @@ static const char DATA[] = "the samples or their order change", BATCH[] = "the s
                   RATE[] = "the learning rates of the coming steps change",
                   DECAY[] = "the weight decay of the coming steps changes", UPDATE[] = "the updates change",
                   TOKENS[] = "the ids in the data must be this tokenizer's",
-                  LENGTH[] =
-                      "the last step changes, and with it the learning rate unless --lr-decay-iters or "
-                      "--lr-decay-samples is given",
+                  LENGTH[] = "the last step changes, and with it the learning rate",
+                  LENGTH_ONLY[] = "the last step changes",
+                  DROPOUT[] = "the dropout of the coming steps changes",
                   ROUNDING[] = "values are rounded otherwise";
 
 static const struct {
@@ -60,6 +61,8 @@ static const struct {
     {OPTION_adam_eps, UPDATE},
     {OPTION_sgd_momentum, UPDATE},
     {OPTION_clip_grad, UPDATE},
+    {OPTION_hidden_dropout, DROPOUT},
+    {OPTION_attention_dropout, DROPOUT},
 };
 
 static const char *consequence(int option) {
@@ -68,28 +71,54 @@ static const char *consequence(int option) {
     return config_option_class(option) == CLASS_NUMERIC ? ROUNDING : NULL;
 }
 
-/* A long value, such as the paths of a blend, is omitted. */
+bool resume_may_change(int option) { return consequence(option); }
+
+/* A real has as few digits as read back to it. A long value, such as the paths of a blend, is omitted. */
 static void put_value(const json_t *value, Str *out) {
-    enum { LONGEST = 60 };
-    char *text = json_is_null(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
-    str_puts(out, !text ? "not given" : strlen(text) > LONGEST ? "another value" : text);
-    free(text);
+    enum { LONGEST = 60, DIGITS_MOST = 17 };
+    char text[32];
+    if (json_is_real(value)) {
+        const double x = json_real_value(value);
+        for (int digits = 1; digits <= DIGITS_MOST; digits++) {
+            snprintf(text, sizeof text, "%.*g", digits, x);
+            if (strtod(text, NULL) == x) break;
+        }
+        str_puts(out, text);
+        return;
+    }
+    char *other = json_is_null(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY);
+    str_puts(out, !other ? "none" : strlen(other) > LONGEST ? "another value" : other);
+    free(other);
+}
+
+/* --no-... and --disable-... are true where their fields are false. */
+static void put_option(int option, const json_t *value, Str *out) {
+    if (CONFIG_ROWS[option].type == ARG_OFF && json_is_boolean(value))
+        value = json_boolean(!json_is_true(value));
+    put_value(value, out);
+}
+
+void resume_difference(int option, const json_t *here, const json_t *there, Str *out) {
+    const char *name = CONFIG_ROWS[option].names;
+    str_printf(out, "--%.*s is ", (int)strcspn(name, "|"), name);
+    put_option(option, here, out);
+    str_puts(out, ", and the checkpoint has ");
+    put_option(option, there, out);
 }
 
 void resume_notes(const Config *c, const json_t *saved, Str *out) {
     Str text = {0};
-    config_json(c, CLASS_RUN | CLASS_NUMERIC, &text);
+    config_json(c, CLASS_RUN | CLASS_NUMERIC | CLASS_ARCH, &text);
+    const bool own_decay = i64_is_set(c->lr_decay_iters) || i64_is_set(c->lr_decay_samples);
     json_t *ours = json_loadb(text.s, text.len, 0, NULL);
     for (int i = 0; i < OPTIONS; i++) {
-        const char *key = config_field_name(i), *name = CONFIG_ROWS[i].names;
+        const char *key = config_field_name(i), *then = consequence(i);
         const json_t *here = key ? json_object_get(ours, key) : NULL,
                      *there = key ? json_object_get(saved, key) : NULL;
-        if (!here || !there || json_equal(here, there) || !consequence(i)) continue;
-        str_printf(out, "  note: --%.*s is ", (int)strcspn(name, "|"), name);
-        put_value(here, out);
-        str_puts(out, " here and ");
-        put_value(there, out);
-        str_printf(out, " in the checkpoint: %s\n", consequence(i));
+        if (!here || !there || json_equal(here, there) || !then) continue;
+        str_puts(out, "  note: ");
+        resume_difference(i, here, there, out);
+        str_printf(out, ": %s\n", then == LENGTH && own_decay ? LENGTH_ONLY : then);
     }
     json_decref(ours);
     str_free(&text);

@@ -8,7 +8,12 @@
 #include "config/config.h"
 
 /* Appends a line for each option whose value differs from `saved`, the options of the checkpoint, and that
- * changes data, updates or rounding. Options of the model are not among them: different ones are refused. */
+ * changes data, updates or rounding. Other options of the model than dropout are not among them: different
+ * ones are refused. */
 void resume_notes(const Config *, const json_t *saved, Str *out);
+/* Whether a difference of the option is a note. */
+bool resume_may_change(int option);
+/* Appends "--hidden-size is 128, and the checkpoint has 64". */
+void resume_difference(int option, const json_t *here, const json_t *there, Str *out);
 
 #endif

@@ -91,8 +91,17 @@ typedef struct Comparison {
     Diff *diff;
     Ckpt *a, *b;
     Tally tally;
+    int64_t lines; /* of tensors that differ */
     Str *out;
 } Comparison;
+
+enum { LINES_MOST = 20 };
+
+/* Whether the next tensor that differs has a line; the others are counted. */
+static bool takes_line(Comparison *c) {
+    c->tally.differ++;
+    return c->lines++ < LINES_MOST;
+}
 
 static void end_tally(Comparison *c) {
     const Tally *g = &c->tally;
@@ -125,16 +134,16 @@ static void report_tensor(Comparison *c, const CkptTensor *x, const CkptTensor *
     const double relative = relative_of(d);
     const TensorTitle title = ckpt_title(x);
     const DiffPair p = diff_pair(d->first_a, d->first_b);
-    Str first = {0};
+    Str first = {0}, line = {0};
     put_index(x, d->first, &first);
-    c->tally.differ++;
-    str_printf(c->out, "  %s", title.s);
+    str_printf(&line, "  %s", title.s);
     if (d->differ)
-        str_printf(c->out, ": %lld of %lld elements, max |a - b| %.3g, relative %.3g, first %s %s against %s",
+        str_printf(&line, ": %lld of %lld elements, max |a - b| %.3g, relative %.3g, first %s %s against %s",
                    (long long)d->differ, (long long)d->elements, d->largest, relative, first.s, p.a, p.b);
     if (x->dtype != y->dtype)
-        str_printf(c->out, ", stored as %s and as %s", dtype_name(x->dtype), dtype_name(y->dtype));
-    str_puts(c->out, "\n");
+        str_printf(&line, ", stored as %s and as %s", dtype_name(x->dtype), dtype_name(y->dtype));
+    if (takes_line(c)) str_printf(c->out, "%s\n", line.s);
+    str_free(&line);
     diff_note(c->diff, relative, "%s", title.s);
     if (diff_is_beyond(c->diff, relative, false)) {
         if (d->differ)
@@ -148,8 +157,7 @@ static void report_tensor(Comparison *c, const CkptTensor *x, const CkptTensor *
 
 static void report_missing(Comparison *c, const CkptTensor *t, const Ckpt *in) {
     if (c->options->diff.common) return;
-    c->tally.differ++;
-    str_printf(c->out, "  %s is only in %s\n", ckpt_title(t).s, in->folder);
+    if (takes_line(c)) str_printf(c->out, "  %s is only in %s\n", ckpt_title(t).s, in->folder);
     diff_add(c->diff, "%s, which is only in %s", ckpt_title(t).s, in->folder);
 }
 
@@ -157,10 +165,10 @@ static Err compare_tensor(Comparison *c, const Part *a, const Part *b) {
     const CkptTensor *x = a->boxes, *y = b->boxes;
     TensorDiff d = {0};
     if (x->ndim != y->ndim || x->global[0] != y->global[0] || x->global[1] != y->global[1]) {
-        c->tally.differ++;
-        str_printf(c->out, "  %s: shapes [%lld, %lld] and [%lld, %lld]\n", ckpt_title(x).s,
-                   (long long)x->global[0], (long long)x->global[1], (long long)y->global[0],
-                   (long long)y->global[1]);
+        if (takes_line(c))
+            str_printf(c->out, "  %s: shapes [%lld, %lld] and [%lld, %lld]\n", ckpt_title(x).s,
+                       (long long)x->global[0], (long long)x->global[1], (long long)y->global[0],
+                       (long long)y->global[1]);
         diff_add(c->diff, "%s, whose shapes are [%lld, %lld] and [%lld, %lld]", ckpt_title(x).s,
                  (long long)x->global[0], (long long)x->global[1], (long long)y->global[0],
                  (long long)y->global[1]);
@@ -203,6 +211,8 @@ static Err compare_tensors(Comparison *c) {
         if (in_b) k += b.n;
     }
     end_tally(c);
+    if (c->lines > LINES_MOST)
+        str_printf(c->out, "... and %lld more tensors that differ\n", (long long)(c->lines - LINES_MOST));
     return both ? ERR_OK : err_user("no tensor is in both checkpoints: nothing can be compared");
 }
 

@@ -1,5 +1,7 @@
 """compare finds the runs equal that must be: another layout in the exact lane, a resumed run. It names the first difference of a run
 with another seed, and its exit status is the verdict."""
+import re
+
 from harness import *
 
 data = corpus()
@@ -35,7 +37,10 @@ assert [f"{x:.4g}" for x in first] == [f"{float(x):.4g}" for x in verdict.split(
 assert compare("tp2.jsonl", "other.jsonl", "--bound", 10).startswith("verdict: within 10, ")
 assert "verdict: differ, first at 'decoder.final_layernorm.weight' ('whole') [" in compare("one", "other", "--weights-only", expect=1)
 assert compare("one/iter_0000002", "other/iter_0000004", "--weights-only", "--bound", 100).startswith("verdict: within 100")
-assert "option seed: 1234 and 5" in isotron("compare", WORK / "one", WORK / "other", expect=1)
+said = isotron("compare", WORK / "one", WORK / "other", expect=1)
+differ = sum(map(int, re.findall(r": (\d+) of \d+ tensors differ", said)))
+assert "option seed: 1234 and 5" in said and differ > 20, said
+assert said.count("\n  '") == 20 and f"... and {differ - 20} more tensors that differ\n" in said, said
 
 for words, why in (([WORK / "one", WORK / "tp2.jsonl"], "is a folder and the other is not"), ([WORK / "one"], "name two logs"),
                    ([WORK / "one", WORK / "none"], "does not exist"), ([log, log, "--weights-only"], "leave it out"),

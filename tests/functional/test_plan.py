@@ -79,3 +79,9 @@ for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):
         least = plan(*model, "--ranks", ranks, "--tensor-model-parallel-size", tensor, "--sequence-parallel",
                      "--pipeline-model-parallel-size", pipeline, *shard, *full)["plan"]
         assert max(m["total"] for m in least["memory"]) > memory * 2**30, (ranks, tensor, pipeline, shard)
+    exact = plan(*model, "--global-batch-size", 4 * smallest, "--ranks", 2 * smallest, "--search", "--device-memory-gib", memory)
+    assert {f["ranks"] for f in exact["search"]} == {2 * smallest} and f"layouts of {2 * smallest} ranks" in exact["printed"], exact["search"]
+
+# Data-parallel ranks need not be a power of two.
+three = plan(*MODEL, "--global-batch-size", 12, "--ranks", 3, "--search", "--device-memory-gib", 1)["search"]
+assert three and all(f["ranks"] == 3 for f in three), three

@@ -67,11 +67,15 @@ assert "checkpoints after step 5 in" in run("--load", straight, "--save", straig
 said = run("--load", straight, "--save", straight, "--micro-batch-size", 4, "--log-interval", 3)
 assert "already at step 12 of 12: nothing to train" in said and "note:" not in said, said
 said = run("--load", straight, "--ckpt-step", 5, "--seed", 5, "--global-batch-size", 16, "--lr", 1e-3, "--bf16", "--lr-decay-iters", 10,
-           data=[*data[:-1], "90,10,0"])
+           "--hidden-dropout", 0.3, "--train-iters", 11, data=[*data[:-1], "90,10,0"])
 notes = dict(re.findall(r"^  note: --(\S+) is (.*)$", said, re.M))
-assert notes.keys() == {"seed", "split", "global-batch-size", "lr", "lane", "lr-decay-iters"}, said
-assert notes["seed"] == "5 here and 1234 in the checkpoint: the order of the data and the dropout change", said
-assert notes["lr-decay-iters"].startswith("10 here and not given in the checkpoint: "), said
+assert notes.keys() == {"seed", "split", "global-batch-size", "lr", "lane", "lr-decay-iters", "hidden-dropout", "train-iters"}, said
+assert notes["seed"] == "5, and the checkpoint has 1234: the order of the data and the dropout change", said
+assert notes["lr-decay-iters"].startswith("10, and the checkpoint has none: "), said
+assert notes["hidden-dropout"] == "0.3, and the checkpoint has 0.1: the dropout of the coming steps changes", said
+assert notes["train-iters"] == "11, and the checkpoint has 12: the last step changes", said
+said = run("--load", straight, "--no-bias-gelu-fusion", expect=2)
+assert "--no-bias-gelu-fusion is true, and the checkpoint has false; give" in said, said
 
 # A number of minutes that has no nanoseconds in 64 bits is long, not short.
 assert "exiting" not in run("--exit-duration-in-mins", 2**31 - 1, "--train-iters", 2)

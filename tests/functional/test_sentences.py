@@ -19,10 +19,10 @@ refuses(2, "hiden-size", "hidden-size", words=["pretrain", "--hiden-size", 64])
 refuses(2, "--num-attention-heads", "--seq-length", "--lr", words=["pretrain", "--hidden-size", 64, "--num-layers", 2])
 refuses(2, "nothing.idx", words=[*BASE, "--data-path", WORK / "nothing"])
 refuses(2, "pretrian", "pretrain", words=["pretrian"])
-refuses(2, "num_layers is 3 here and 2 there", words=[*BASE, *data, "--num-layers", 3, "--load", saved])
+refuses(2, "--num-layers is 3, and the checkpoint has 2", words=[*BASE, *data, "--num-layers", 3, "--load", saved])
 refuses(2, "holds no checkpoint", words=[*BASE, *data, "--load", WORK / "none", "--exit-on-missing-checkpoint"])
 refuses(2, "is not a folder", words=[*BASE, *data, "--save", WORK / "run.conf"])  # before the first step, not after the last
-refuses(2, "hidden_dropout is 0.0 here", "--finetune", words=[*BASE, *data, "--hidden-dropout", 0, "--load", saved])
+refuses(2, "--seq-length is 16", "--finetune", words=[*BASE, *data, "--seq-length", 16, "--load", saved])
 refuses(2, "golden case", words=["parity", WORK])
 refuses(2, "7 of 7 layers", words=["inspect", "--schedule", "--num-layers", 7, "--pipeline-model-parallel-size", 2,
                                    "--micro-batch-size", 1, "--global-batch-size", 4])

@@ -157,6 +157,22 @@ static void memory_comes_as_it_is_reached(void **state) {
     assert_int_equal(p.pages, 0);
 }
 
+/* An unplanned space reserves gigabytes of addresses, and counts only what its blocks reached. */
+static void addresses_are_not_counted(void **state) {
+    (void)state;
+    Device *d = device_cpu(1);
+    Space *planned = space_new(d, "planned", 4 * A), *s = space_new(d, "test", SPACE_UNPLANNED);
+    assert_int_equal(d->allocated, 4 * A);
+    char *a = space_take(s, 3 * A);
+    space_give(s, a, 3 * A);
+    space_take(s, 2 * A);
+    assert_int_equal(d->allocated, 7 * A);
+    space_free(s);
+    assert_int_equal(d->allocated, 4 * A);
+    assert_int_equal(d->most_allocated, 7 * A);
+    space_free(planned), device_free(d);
+}
+
 static void rows_of_strided_views(void **state) {
     (void)state;
     Tensor t = tensor_make(NULL, F32, 4, (int64_t[]){3, 2, 5, 7});
@@ -184,6 +200,7 @@ int main(void) {
         cmocka_unit_test(a_full_space_is_a_fault_that_names_it),
         cmocka_unit_test(thousands_of_spaces_fit),
         cmocka_unit_test(memory_comes_as_it_is_reached),
+        cmocka_unit_test(addresses_are_not_counted),
         cmocka_unit_test(rows_of_strided_views),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
