@@ -250,14 +250,9 @@ static bool divisible_batches(const Config *c) {
     return divisible;
 }
 
-static bool warmup_before_decay_ends(const Config *c) {
-    bool by_samples = i64_is_set(c->train_samples);
-    int64_t train = by_samples ? c->train_samples : c->train_iters;
-    int64_t decay = by_samples ? c->lr_decay_samples : c->lr_decay_iters;
-    int64_t warmup = by_samples ? c->lr_warmup_samples : c->lr_warmup_iters;
+static bool warmup_is_shorter(const Config *c, int64_t warmup, int64_t decay, int64_t train) {
     decay = i64_or(decay, train);
-    if (f64_is_set(c->lr_warmup_fraction)) return c->lr_warmup_fraction < 1;
-    return decay <= 0 || warmup < decay;
+    return f64_is_set(c->lr_warmup_fraction) || decay <= 0 || warmup < decay;
 }
 
 static bool uneven_pipeline(const Config *c) {
@@ -326,6 +321,8 @@ static int64_t derived_value(const Config *c, const char *name, size_t len) {
         int64_t value;
     } values[] = {{":data-parallel-size", config_data_ranks(c)},
                   {":ranks", config_ranks(c)},
+                  {":decay-iters", i64_or(c->lr_decay_iters, c->train_iters)},
+                  {":decay-samples", i64_or(c->lr_decay_samples, c->train_samples)},
                   {":fitting-ranks", fitting_ranks(c)},
                   {":expert-tensor-ranks", config_expert_tensor_ranks(c)},
                   {":expert-ranks", expert_ranks(c)}};

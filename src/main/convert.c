@@ -63,7 +63,7 @@ typedef struct Job {
 
 static const char USAGE[] =
     "isotron convert --from-hf DIR --save DIR | --load DIR --to-hf DIR [--check FILE]\n\n"
-    "Imports a model of Hugging Face as a checkpoint, or exports a checkpoint.\n\n"
+    "Converts a Hugging Face model to a checkpoint, or a checkpoint to a Hugging Face model.\n\n"
     "example: isotron convert --from-hf Llama-3.2-1B --save imported";
 
 static void begin(Job *j) {

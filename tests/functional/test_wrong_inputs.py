@@ -46,7 +46,7 @@ pretrain {run} --num-attention-heads 5 => not a multiple of --num-query-groups 2
 pretrain {run} --tensor-model-parallel-size 3 => not a multiple of --tensor-model-parallel-size 3
 pretrain {run} --ranks 3 --tensor-model-parallel-size 2 => --ranks 3 is not a multiple
 pretrain {run} --micro-batch-size 3 => must be a multiple of --micro-batch-size 3 times the data-parallel size 1
-pretrain {run} --lr-warmup-iters 12 => The warm-up must be shorter than the decay
+pretrain {run} --lr-warmup-iters 12 => --lr-warmup-iters 12 is not below the 12 iterations of the decay
 pretrain {run} --train-samples 5 => --train-iters 12 and --train-samples 5 exclude each other
 pretrain {run} --hidden-dropout 1 => must be less than 1
 pretrain {run} --seq-length 64 --max-position-embeddings 32 => --seq-length 64 is longer than
@@ -290,6 +290,7 @@ def check_help():
     found = isotron("help", "pretrain", "warm-up")
     assert "--lr-warmup-fraction" in found and "--hidden-size" not in found and "usage" not in found, found
     assert isotron("help", "bench", "train") == isotron("bench", "train", "--help")
+    assert isotron("pretrain", "--help", "--warm_up") == found == isotron("pretrain", "--help", "WARM UP")
     assert "No option has 'xyzzy'" in isotron("merge", "--help", "xyzzy")
 
 
