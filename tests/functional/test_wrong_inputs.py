@@ -319,7 +319,7 @@ def check_tokenizer_of_checkpoint():
 
 def check_overwrite():
     words = "--input {0}/lines --output-prefix {0}/again --tokenizer-type ByteLevelTokenizer".format(WORK).split()
-    assert "1 documents, 1 sequences, 7 tokens" in isotron("preprocess", *words)
+    assert "1 document, 1 sequence, 7 tokens" in isotron("preprocess", *words)
     isotron("preprocess", *words, expect=2)
     isotron("preprocess", *words, "--append-eod", "--overwrite")
     assert "8 tokens" in isotron("inspect", "--dataset", WORK / "again_text_document")
