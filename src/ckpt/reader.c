@@ -19,10 +19,26 @@ const Manifest *ckpt_manifest(const Ckpt *c) { return &c->manifest; }
 
 /* ---- open ---- */
 
+/* Whether the folder of an iteration has a file or folder that only Megatron-LM writes. */
+static bool is_megatron(const char *folder) {
+    static const char *const NAMES[] = {"mp_rank_00", "mp_rank_00_000", "metadata.json", ".metadata"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES && !found; i++) {
+        char *path = mem_printf("%s/%s", folder, NAMES[i]);
+        found = file_exists(path);
+        free(path);
+    }
+    return found;
+}
+
 static Err open_manifest(Ckpt *c) {
     char *path = mem_printf("%s/manifest.json", c->folder);
     Str text = {0};
-    Err e = file_read(path, &text);
+    Err e = !file_exists(path) && is_megatron(c->folder)
+                ? err_user("'%s' is a checkpoint of Megatron-LM, which cannot be read: convert it to Hugging "
+                           "Face's format, and that with isotron convert --from-hf",
+                           c->folder)
+                : file_read(path, &text);
     if (!e.code) e = manifest_parse(&c->manifest, path, text.s, text.len);
     if (!e.code && c->manifest.iteration != c->iteration)
         e = err_user("'%s' says it is of step %lld; its folder was renamed", path,

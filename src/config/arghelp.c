@@ -1,7 +1,7 @@
 /* The text of --help. */
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "config/args.h"
 
@@ -30,18 +30,26 @@ static void option(const Arg *row, Str *out) {
     str_puts(out, "\n");
 }
 
-/* Ignores case; _ in the word is equivalent to -. */
+static char plain(char c) { return c == '_' || c == ' ' ? '-' : (char)tolower((unsigned char)c); }
+
+/* Ignores case; _, - and a blank are equivalent. */
 static bool has_word(const char *text, const char *word) {
     const size_t n = strlen(word);
     for (; *text; text++) {
         size_t i = 0;
-        while (i < n && (!strncasecmp(text + i, word + i, 1) || (text[i] == '-' && word[i] == '_'))) i++;
+        while (i < n && plain(text[i]) == plain(word[i])) i++;
         if (i == n) return true;
     }
     return n == 0;
 }
 
 static const char *without_dashes(const char *word) { return word + strspn(word, "-"); }
+
+static bool row_has_word(const Arg *row, const char *word) {
+    bool found = has_word(row->names, word) || has_word(row->help, word);
+    for (int i = 0; row->type == ARG_ENUM && row->choices[i]; i++) found |= has_word(row->choices[i], word);
+    return found;
+}
 
 /* Prints the options of a table; returns their number. */
 static int64_t table_help(const ArgTable *table, const char *word, Str *out) {
@@ -55,7 +63,7 @@ static int64_t table_help(const ArgTable *table, const char *word, Str *out) {
             continue;
         }
         if (table->accepts && !table->accepts(table->use, i)) continue;
-        if (word && !has_word(row->names, word) && !has_word(row->help, word)) continue;
+        if (word && !row_has_word(row, word)) continue;
         if (title && !titled) str_printf(out, "\n%s\n", title->names);
         titled = true, shown++;
         option(row, out);
@@ -63,18 +71,24 @@ static int64_t table_help(const ArgTable *table, const char *word, Str *out) {
     return shown;
 }
 
-/* Megatron-LM's options with the word in their names; returns how many. */
+static const char *effect(const Foreign *row) {
+    return row->kind == FOREIGN_REFUSED ? "Not supported"
+           : row->option && *row->ours  ? row->ours
+                                        : "No effect";
+}
+
+/* Megatron-LM's options and values with the word in their names; returns how many. */
 static int64_t foreign_help(const ArgTable *table, const char *word, Str *out) {
     int64_t shown = 0;
     for (int64_t i = 0; i < table->num_foreign; i++) {
         const Foreign *row = &table->foreign[i];
-        for (const char *s = row->option ? "" : row->words; *s; s += strcspn(s, " "), s += strspn(s, " ")) {
-            char name[100];
-            snprintf(name, sizeof name, "%.*s", (int)strcspn(s, " =+"), s);
+        for (const char *s = row->words; *s; s += strcspn(s, " "), s += strspn(s, " ")) {
+            char name[200];
+            snprintf(name, sizeof name, "%s%s%.*s", row->option ? row->option : "", row->option ? " " : "",
+                     (int)strcspn(s, " =+"), s);
             if (!has_word(name, word)) continue;
-            if (!shown++) str_puts(out, "\nMegatron-LM's options that are no options here\n");
-            str_printf(out, "  --%s\n        %s: %s\n", name,
-                       row->kind == FOREIGN_REFUSED ? "Not built" : "No effect", row->reason);
+            if (!shown++) str_puts(out, "\nMegatron-LM's options and values that Isotron does not have\n");
+            str_printf(out, "  --%s\n        %s: %s\n", name, effect(row), row->reason);
         }
     }
     return shown;
@@ -94,5 +108,5 @@ void args_help(const Args *a, Str *out) {
     }
     for (int t = 0; t < a->num_tables; t++) shown += table_help(&a->tables[t], word, out);
     for (int t = 0; word && t < a->num_tables; t++) shown += foreign_help(&a->tables[t], word, out);
-    if (word && !shown) str_printf(out, "No option has '%s' in its name or its help.\n", word);
+    if (word && !shown) str_printf(out, "No option has '%s' in its name, values or help.\n", word);
 }

@@ -74,9 +74,35 @@ static bool find(const Args *a, const char *key, size_t len, Match *out) {
     return false;
 }
 
+/* The option that has this name in another program, if the command has it. */
+static const char *renamed(const Args *a, const char *key, size_t len) {
+    static const struct {
+        const char *theirs, *ours;
+    } names[] = {{"nproc-per-node", "ranks"},
+                 {"world-size", "ranks"},
+                 {"gpus", "ranks"},
+                 {"num-gpus", "ranks"},
+                 {"tp", "tensor-model-parallel-size"},
+                 {"pp", "pipeline-model-parallel-size"},
+                 {"cp", "context-parallel-size"},
+                 {"ep", "expert-model-parallel-size"},
+                 {"learning-rate", "lr"},
+                 {"epochs", "train-iters"},
+                 {"batchsize", "micro-batch-size"},
+                 {"heads", "num-attention-heads"},
+                 {"resume", "load"},
+                 {"max-new-tokens", "tokens-to-generate"}};
+    Match m;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (args_same_name(names[i].theirs, strlen(names[i].theirs), key, len))
+            return find(a, names[i].ours, strlen(names[i].ours), &m) ? names[i].ours : NULL;
+    return NULL;
+}
+
 static const char *nearest(Args *a, const char *key, size_t len) {
     if (len > NAME_MAX_BYTES) return NULL;
-    const char *word = arena_printf(a->arena, "%.*s", (int)len, key);
+    const char *other = renamed(a, key, len), *word = arena_printf(a->arena, "%.*s", (int)len, key);
+    if (other) return other;
     const char *names[1024];
     size_t n = 0;
     for (int t = 0; t < a->num_tables; t++)
@@ -309,10 +335,10 @@ static int config_words(int argc, char **argv, const char **path) {
     return *path ? 2 : 1;
 }
 
-/* `--help` and the following word: the number of words. */
+/* `--help` and the following word, with dashes only if it is the last one: the number of words. */
 static int help_words(Args *a, int argc, char **argv) {
     a->help = true;
-    if (argc < 2 || argv[1][0] == '-') return 1;
+    if (argc < 2 || (argv[1][0] == '-' && argc > 2)) return 1;
     a->help_word = argv[1];
     return 2;
 }

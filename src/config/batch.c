@@ -74,7 +74,9 @@ static int64_t ramp_up(const Config *c, BatchStep *out, int64_t capacity) {
 int64_t config_batch_steps(const Config *c, BatchStep *out, int64_t capacity) {
     if (c->step_batch_size_schedule) return step_schedule(c, out, capacity);
     if (c->rampup_batch_size.count) return ramp_up(c, out, capacity);
-    if (capacity) out[0] = (BatchStep){0, i64_or(c->global_batch_size, i64_or(c->micro_batch_size, 1))};
+    const int64_t micro = i64_or(c->micro_batch_size, 1), ranks = config_data_ranks(c),
+                  smallest = micro > SIZE_MAX_SAMPLES / ranks ? SIZE_MAX_SAMPLES : micro * ranks;
+    if (capacity) out[0] = (BatchStep){0, i64_or(c->global_batch_size, smallest)};
     return 1;
 }
 

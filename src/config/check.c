@@ -244,21 +244,15 @@ static bool divisible_batches(const Config *c) {
     BatchStep *steps = mem_zero((size_t)n, sizeof *steps);
     n = config_batch_steps(c, steps, n);
     bool divisible = true;
-    const int64_t each = config_model_ranks(c),
-                  dp = each > 0 && config_ranks(c) % each == 0 ? config_ranks(c) / each : 1;
-    for (int64_t i = 0; i < n; i++) divisible &= divides(c->micro_batch_size * dp, steps[i].size);
+    for (int64_t i = 0; i < n; i++)
+        divisible &= divides(c->micro_batch_size * config_data_ranks(c), steps[i].size);
     free(steps);
     return divisible;
 }
 
-static bool warmup_before_decay_ends(const Config *c) {
-    bool by_samples = i64_is_set(c->train_samples);
-    int64_t train = by_samples ? c->train_samples : c->train_iters;
-    int64_t decay = by_samples ? c->lr_decay_samples : c->lr_decay_iters;
-    int64_t warmup = by_samples ? c->lr_warmup_samples : c->lr_warmup_iters;
+static bool warmup_is_shorter(const Config *c, int64_t warmup, int64_t decay, int64_t train) {
     decay = i64_or(decay, train);
-    if (f64_is_set(c->lr_warmup_fraction)) return c->lr_warmup_fraction < 1;
-    return decay <= 0 || warmup < decay;
+    return f64_is_set(c->lr_warmup_fraction) || decay <= 0 || warmup < decay;
 }
 
 static bool uneven_pipeline(const Config *c) {
@@ -309,19 +303,55 @@ static void clamp_to_range(Config *c, int option) {
         *whole = (int64_t)r.high;
 }
 
-/* The message with the options' values inserted for %name. */
-static void fill_in_values(const Config *c, const char *message, Str *out) {
+/* The smallest number of ranks that holds whole copies of the dense parameters and of the experts. */
+static int64_t fitting_ranks(const Config *c) {
+    const int64_t dense = config_model_ranks(c), experts = expert_ranks(c);
+    int64_t a = dense, b = experts;
+    while (b) {
+        const int64_t rest = a % b;
+        a = b, b = rest;
+    }
+    return a ? dense / a * experts : 0;
+}
+
+/* A value in a message that follows from several options: its name must start with ':'. */
+static int64_t derived_value(const Config *c, const char *name, size_t len) {
+    const struct {
+        const char *name;
+        int64_t value;
+    } values[] = {{":data-parallel-size", config_data_ranks(c)},
+                  {":ranks", config_ranks(c)},
+                  {":decay-iters", i64_or(c->lr_decay_iters, c->train_iters)},
+                  {":decay-samples", i64_or(c->lr_decay_samples, c->train_samples)},
+                  {":fitting-ranks", fitting_ranks(c)},
+                  {":expert-tensor-ranks", config_expert_tensor_ranks(c)},
+                  {":expert-ranks", expert_ranks(c)}};
+    const size_t n = sizeof values / sizeof *values;
+    size_t i = 0;
+    while (i < n && (strlen(values[i].name) != len || strncmp(values[i].name, name, len))) i++;
+    CHECK(i < n, "a rule names no value: %s", name);
+    return values[i].value;
+}
+
+/* The message with the options' values inserted for %name, and derived values for %:name. */
+static void fill_in_values(const Config *given, const Config *c, const char *message, Str *out) {
     while (*message) {
         size_t plain = strcspn(message, "%");
         str_add(out, message, plain);
         message += plain;
         if (!*message) return;
-        size_t name = 1;
+        const bool derived = message[1] == ':';
+        size_t name = 1 + derived;
         while (isalnum((unsigned char)message[name]) || message[name] == '-' || message[name] == '_') name++;
+        if (derived) {
+            str_printf(out, "%lld", (long long)derived_value(c, message + 1, name - 1));
+            message += name;
+            continue;
+        }
         int option = config_find(message + 1, name - 1);
         CHECK(option >= 0, "a rule names no option: %s", message);
         Str value = {0};
-        arg_print(&CONFIG_ROWS[option], config_value(c, option), &value);
+        arg_print(&CONFIG_ROWS[option], config_value(given, option), &value);
         str_add(out, value.s, value.len < 200 ? value.len : 200);
         str_free(&value);
         message += name;
@@ -354,7 +384,7 @@ static void check_rules(const Config *given, const Config *c, unsigned checks, A
         if (rules[i].holds || (rules[i].check & checks) != rules[i].check) continue;
         if (follows_from_bad(c, rules[i].message)) continue;
         Str message = {0};
-        fill_in_values(given, rules[i].message, &message);
+        fill_in_values(given, c, rules[i].message, &message);
         (rules[i].note ? args_note : args_problem)(args, "%s", message.s);
         str_free(&message);
     }

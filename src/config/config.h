@@ -146,6 +146,7 @@ void config_finish(const Config *, Arena *, int64_t vocab_size, Derived *);
 int64_t config_ranks(const Config *);               /* of the whole run */
 bool config_bf16_grads(const Config *);             /* main gradients are bf16, in the bf16 lane */
 int64_t config_model_ranks(const Config *);         /* that hold one copy of the dense parameters */
+int64_t config_data_ranks(const Config *);          /* that hold other samples; 1 if the sizes do not fit */
 int64_t config_expert_tensor_ranks(const Config *); /* that share one expert's weights */
 /* The same run on one rank: resets all layout options about ranks to their defaults. */
 void config_on_one_rank(Config *, Arena *, Derived *);

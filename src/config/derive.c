@@ -19,6 +19,11 @@ int64_t config_expert_tensor_ranks(const Config *c) {
 
 int64_t config_ranks(const Config *c) { return i64_or(c->ranks, config_model_ranks(c)); }
 
+int64_t config_data_ranks(const Config *c) {
+    const int64_t each = config_model_ranks(c);
+    return each > 0 && config_ranks(c) % each == 0 ? config_ranks(c) / each : 1;
+}
+
 bool config_bf16_grads(const Config *c) {
     return c->grad_reduce_in_bf16 || c->main_grads_dtype == MAIN_GRADS_BF16;
 }
@@ -190,7 +195,7 @@ void config_finish(const Config *c, Arena *arena, int64_t vocab_size, Derived *d
     d->end_weight_decay = constant ? c->weight_decay : c->end_weight_decay;
     bool per_split = c->train_data_path.count || c->valid_data_path.count || c->test_data_path.count;
     d->split = per_split ? NULL : c->split ? c->split : c->mock_data ? "1,1,1" : "969, 30, 1";
-    d->data_parallel_size = config_ranks(c) / config_model_ranks(c);
+    d->data_parallel_size = config_data_ranks(c);
     d->cpu_threads = c->cpu_threads || config_ranks(c) == 1 ? c->cpu_threads : 1;
     d->random_seed = (uint64_t)i64_or(c->random_seed, c->seed);
 }

@@ -114,9 +114,19 @@ static Err without_suffix(const char *prefix) {
     return err_user("'%s' names one file of a dataset: leave %s out", prefix, prefix + n - 4);
 }
 
+/* isotron preprocess adds the key to the prefix. */
+static Err with_key(const char *prefix) {
+    char *idx = mem_printf("%s_text_document.idx", prefix);
+    const bool there = file_exists(idx);
+    free(idx);
+    return there ? err_user("there is no '%s.idx': did you mean '%s_text_document'?", prefix, prefix)
+                 : ERR_OK;
+}
+
 static Err map_pair(IndexedDataset *d) {
     char *idx = mem_printf("%s.idx", d->prefix), *bin = mem_printf("%s.bin", d->prefix);
     Err e = file_exists(idx) ? ERR_OK : without_suffix(d->prefix);
+    if (!e.code && !file_exists(idx)) e = with_key(d->prefix);
     if (!e.code) e = file_map(idx, &d->idx);
     if (!e.code) e = file_map(bin, &d->bin);
     free(idx), free(bin);

@@ -89,7 +89,10 @@ static Err encode_json(const Run *run, const char *text, size_t n, Document *doc
     json_error_t error;
     /* Numbers are not used: as reals, large integers are no error. */
     json_t *object = json_loadb(text, n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
-    if (!object) return err_user("not valid JSON: %s at column %d", error.text, error.column);
+    if (!object)
+        return err_user("not valid JSON: %s at column %d; for plain text give --input-format text or "
+                        "paragraphs",
+                        error.text, error.column);
     Err e = json_is_object(object) ? ERR_OK : err_user("not a JSON object");
     for (int k = 0; k < run->num_keys && !e.code; k++)
         e = encode_value(run->config, run->keys[k], json_object_get(object, run->keys[k]), &documents[k]);

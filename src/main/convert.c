@@ -63,7 +63,7 @@ typedef struct Job {
 
 static const char USAGE[] =
     "isotron convert --from-hf DIR --save DIR | --load DIR --to-hf DIR [--check FILE]\n\n"
-    "Imports a model of Hugging Face as a checkpoint, or exports a checkpoint.\n\n"
+    "Converts a Hugging Face model to a checkpoint, or a checkpoint to a Hugging Face model.\n\n"
     "example: isotron convert --from-hf Llama-3.2-1B --save imported";
 
 static void begin(Job *j) {
@@ -205,12 +205,22 @@ static void refuse_for_import(Args *args) {
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) args_refuse(args, NAMES[i], "with --from-hf");
 }
 
+static Err check_hf_folder(const char *dir, Arena *arena) {
+    if (!file_is_dir(dir))
+        return err_user(
+            "'%s' is not a folder; nothing is downloaded, so give the folder of a downloaded model", dir);
+    if (file_exists(arena_printf(arena, "%s/oracle.safetensors", dir)))
+        return err_user("'%s' is a golden case, not a model of Hugging Face: give it to isotron parity", dir);
+    return ERR_OK;
+}
+
 /* The options of config.json, overridden by those of the command line. */
 static Err read_hf_options(Job *j, int argc, char **argv) {
     const char *dir = j->options.from_hf; /* the words are read again */
     char *path = arena_printf(j->setup.arena, "%s/config.json", dir);
     Str conf = {0};
-    Err e = hf_config_import(path, &conf);
+    Err e = check_hf_folder(dir, j->setup.arena);
+    if (!e.code) e = hf_config_import(path, &conf);
     if (!e.code) {
         const Config *c = &j->setup.config;
         Config alone = {0}; /* without the command line */

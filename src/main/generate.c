@@ -124,7 +124,10 @@ static void tell_speed(const Job *j, int64_t ns) {
 static Err generate_run(Job *j) {
     Setup *s = &j->setup;
     ERR_RETURN(setup_finish(s));
-    if (!s->tokenizer) return err_user("--tokenizer-type is missing; prompts are text");
+    if (!s->tokenizer)
+        return err_user(
+            "the checkpoint names no tokenizer for the prompts: give --tokenizer-type GPT2BPETokenizer, "
+            "HuggingFaceTokenizer, ByteLevelTokenizer or NullTokenizer, with its files");
     ERR_RETURN(read_prompts(j));
     if (!j->n) return err_user("there is nothing to continue; give --prompt TEXT or --prompts-file FILE");
     Trainer *r;

@@ -131,9 +131,9 @@ static Err inspect_dataset(const char *prefix) {
         tokens += n;
         if (n > longest) longest = n;
     }
-    printf("%s: %lld documents, %lld sequences, %lld tokens of type %s, longest sequence %lld\n", prefix,
-           (long long)d.documents, (long long)d.sequences, (long long)tokens, indexed_dtype_name(d.dtype),
-           (long long)longest);
+    printf("%s: %lld document%s, %lld sequence%s, %lld tokens of type %s, longest sequence %lld\n", prefix,
+           (long long)d.documents, d.documents == 1 ? "" : "s", (long long)d.sequences,
+           d.sequences == 1 ? "" : "s", (long long)tokens, indexed_dtype_name(d.dtype), (long long)longest);
     indexed_close(&d);
     return ERR_OK;
 }

@@ -107,9 +107,10 @@ static Err run(const Options *o, const Config *c) {
                                                .progress_ctx = &p},
                            &stats);
     if (!e.code)
-        printf("%lld documents%s, %lld sequences, %lld tokens in %.1f s\n", (long long)stats.documents,
-               o->json_keys.count > 1 ? " of each key" : "", (long long)stats.sequences,
-               (long long)stats.tokens, 1e-9 * (double)(clock_ns() - p.start));
+        printf("%lld document%s%s, %lld sequence%s, %lld tokens in %.1f s\n", (long long)stats.documents,
+               stats.documents == 1 ? "" : "s", o->json_keys.count > 1 ? " of each key" : "",
+               (long long)stats.sequences, stats.sequences == 1 ? "" : "s", (long long)stats.tokens,
+               1e-9 * (double)(clock_ns() - p.start));
     tokenizer_free(tokenizer);
     return e;
 }

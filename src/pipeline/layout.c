@@ -40,11 +40,17 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
                    (last ? c->decoder_last_pipeline_num_layers : 0);
     int64_t sharers = p - first - last;
     if (sharers ? rest < sharers || rest % sharers : rest)
-        return err_user("%lld of %lld layers (with the embedding and the loss if they count) are left to be "
-                        "shared evenly by %lld of %lld pipeline ranks: change --num-layers, "
-                        "--pipeline-model-parallel-size, --decoder-first-pipeline-num-layers or "
-                        "--decoder-last-pipeline-num-layers, or give --pipeline-model-parallel-layout",
-                        (long long)rest, (long long)layers, (long long)sharers, (long long)p);
+        return first || last
+                   ? err_user("the first and the last pipeline rank leave %lld of %lld layers for %lld other "
+                              "ranks, which cannot share them evenly: change --num-layers, "
+                              "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers",
+                              (long long)rest, (long long)layers, (long long)sharers)
+                   : err_user("%lld layers%s cannot be divided evenly among %lld pipeline ranks: change "
+                              "--num-layers or --pipeline-model-parallel-size, or give "
+                              "--pipeline-model-parallel-layout",
+                              (long long)rest,
+                              embedding || loss ? " (with the embedding or the loss, which count here)" : "",
+                              (long long)p);
     ERR_RETURN(count_chunks(c, layers, &chunks));
     for (int64_t rank = 0; rank < p; rank++) {
         int64_t n = rank == 0 && first      ? c->decoder_first_pipeline_num_layers

@@ -105,6 +105,17 @@ static Err open_hf(const TokenizerConfig *c, Tokenizer *t) {
     if (!c->model)
         return err_user(
             "HuggingFaceTokenizer needs --tokenizer-model, a tokenizer.json or the folder that holds it");
+    const size_t n = strlen(c->model);
+    if (n > 6 && !strcmp(c->model + n - 6, ".model") && !file_is_dir(c->model))
+        return err_user(
+            "'%s' is a SentencePiece model, which is not supported: convert it to a tokenizer.json "
+            "with Hugging Face's transformers",
+            c->model);
+    if (!file_exists(c->model))
+        return err_user(
+            "cannot open '%s'; nothing is downloaded, so give a tokenizer.json or the folder that "
+            "holds it",
+            c->model);
     const char *slash = strrchr(c->model, '/');
     bool folder = file_is_dir(c->model);
     char *dir = folder  ? mem_strdup(c->model)

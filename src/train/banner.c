@@ -52,7 +52,7 @@ static void print_layout(const Config *c, const Derived *d) {
                                   (long long)axes[i].size);
     const int64_t ranks = config_ranks(c);
     banner_line("layout", "%lld rank%s%s%s%s", (long long)ranks, plural(ranks), text,
-                c->sequence_parallel ? ", sequence-parallel" : "",
+                c->sequence_parallel && c->tensor_model_parallel_size > 1 ? ", sequence-parallel" : "",
                 c->use_distributed_optimizer ? ", distributed optimizer" : "");
 }
 

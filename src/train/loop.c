@@ -405,7 +405,7 @@ static void say_how(const Trainer *r) {
     if (!trainer_fp8_linears(r, &why))
         printf("FP8 GEMMs: none in the layers of rank 0\n"); /* only rank 0 prints */
     else
-        printf("FP8 GEMMs: %s%s\n", why ? "emulated in fp32, for " : "on the device", why ? why : "");
+        printf("FP8 GEMMs: %s%s\n", why ? "emulated in fp32, because " : "on the device", why ? why : "");
 }
 
 static Err start(Loop *l) {

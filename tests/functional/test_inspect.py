@@ -24,8 +24,8 @@ def check_datasets():
     for code, letter, name in (8, "H", "uint16"), (4, "i", "int32"):
         for lengths, documents in ([3, 7, 2, 7], [0, 2, 4]), ([9, 1], [0, 1, 2]), ([2, 5], [0, 2]):
             prefix = dataset(code, letter, lengths, documents)
-            wanted = (f"{prefix}: {len(documents) - 1} documents, {len(lengths)} sequences, {sum(lengths)} tokens of type {name}, "
-                      f"longest sequence {max(lengths)}\n")
+            wanted = (f"{prefix}: {len(documents) - 1} document{'s' * (len(documents) != 2)}, {len(lengths)} sequences, "
+                      f"{sum(lengths)} tokens of type {name}, longest sequence {max(lengths)}\n")
             found = isotron("inspect", "--dataset", prefix)
             assert found == wanted, f"{found}not {wanted}"
 

@@ -33,7 +33,14 @@ everything = says("--foo --lr x --min-lr 1 --hidden-dropout 2 --muon-momentum 1"
                   "--lr expects a number", "--hidden-dropout must be from 0 to 1, not 2", "--muon-momentum is not built", expect=2)
 assert everything.count("--foo") == 1, everything
 
-assert "Not built: Heads that predict" in isotron("pretrain", "--help", "mtp-num")
+assert "Not supported: Heads that predict" in isotron("pretrain", "--help", "mtp-num")
+assert "--tokenizer-type TikTokenizer" in isotron("pretrain", "--help", "tiktokenizer")
+without = says("--sequence-parallel --no-load-rng --no-mmap-bin-files", "--sequence-parallel has no effect", "--no-load-rng has no effect",
+               "--no-mmap-bin-files has no effect")
+assert "--no-save-rng" not in without, without
+for theirs, ours in {"nproc_per_node": "ranks", "tp": "tensor-model-parallel-size", "learning-rate": "lr", "resume": "load"}.items():
+    says(f"--{theirs} 8", f"did you mean --{ours}?", expect=2)
+assert "Use --micro-batch-size." in says("--batch-size 3", "is not built: Megatron-LM has removed it.", expect=2)
 
 # GPT-2's tokenizer is the default of its files, as in pretrain_gpt.py; the last of a repeated option holds.
 (WORK / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "<|endoftext|>": 2}))

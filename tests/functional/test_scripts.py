@@ -32,7 +32,7 @@ curve.write_text('{"steps": [{"loss": 2.5}, {"loss": 2.0}]}')
 script("tools/plot_loss", picture, log, "--oracle", curve, "--entropy", 1.5, "--title", 'caf\u00e9 "x"')
 drawn = picture.read_text()
 assert "caf\u00e9 \"x\"" in drawn.replace("&quot;", '"') and "1.5000" in drawn
-for words, why in ((["--key", "loss"], '"loss"'), (["--oracle", log], "log.jsonl"), ([WORK / "missing"], "missing")):
+for words, why in ((["--key", "loss"], 'the key "loss"; the keys are '), (["--key", "loss"], "lm_loss"), (["--oracle", log], "log.jsonl"), ([WORK / "missing"], "missing")):
     assert why in script("tools/plot_loss", picture, log, *words, status=1)
 log.write_text('{"iteration": 1, "lm_loss": 2}\n{"itera')
 assert "line 2 of" in script("tools/plot_loss", picture, log, status=1) and picture.read_text() == drawn

@@ -24,7 +24,7 @@ refuses(2, "holds no checkpoint", words=[*BASE, *data, "--load", WORK / "none", 
 refuses(2, "is not a folder", words=[*BASE, *data, "--save", WORK / "run.conf"])  # before the first step, not after the last
 refuses(2, "--seq-length is 16", "--finetune", words=[*BASE, *data, "--seq-length", 16, "--load", saved])
 refuses(2, "golden case", words=["parity", WORK])
-refuses(2, "7 of 7 layers", words=["inspect", "--schedule", "--num-layers", 7, "--pipeline-model-parallel-size", 2,
+refuses(2, "7 layers cannot be divided evenly", words=["inspect", "--schedule", "--num-layers", 7, "--pipeline-model-parallel-size", 2,
                                    "--micro-batch-size", 1, "--global-batch-size", 4])
 refuses(2, "--schedule needs", words=["inspect", "--schedule", "--num-layers", 8])
 refuses(2, "optimizer alone need", "TiB", "smaller model", words=[*BASE, *data, "--hidden-size", 1 << 20])

@@ -45,8 +45,8 @@ pretrain {run} --hidden-size 50 => not a multiple of --num-attention-heads 4
 pretrain {run} --num-attention-heads 5 => not a multiple of --num-query-groups 2
 pretrain {run} --tensor-model-parallel-size 3 => not a multiple of --tensor-model-parallel-size 3
 pretrain {run} --ranks 3 --tensor-model-parallel-size 2 => --ranks 3 is not a multiple
-pretrain {run} --micro-batch-size 3 => must be a multiple of --micro-batch-size 3
-pretrain {run} --lr-warmup-iters 12 => The warm-up must be shorter than the decay
+pretrain {run} --micro-batch-size 3 => must be a multiple of --micro-batch-size 3 times the data-parallel size 1
+pretrain {run} --lr-warmup-iters 12 => --lr-warmup-iters 12 is not below the 12 iterations of the decay
 pretrain {run} --train-samples 5 => --train-iters 12 and --train-samples 5 exclude each other
 pretrain {run} --hidden-dropout 1 => must be less than 1
 pretrain {run} --seq-length 64 --max-position-embeddings 32 => --seq-length 64 is longer than
@@ -56,6 +56,8 @@ pretrain {run} --save {saved} --save-interval 0 => --save-interval must be at le
 pretrain {run} --load {work}/absent --exit-on-missing-checkpoint => holds no checkpoint
 pretrain {run} --load {saved} --ckpt-step 7 => iter_0000007|--ckpt-step 1
 pretrain {run} --load {saved} --num-layers 3 => --num-layers is 3, and the checkpoint has 2
+pretrain {run} --load {work}/megatron => iter_0000003' is a checkpoint of Megatron-LM|isotron convert --from-hf
+generate --load {work}/megatron --prompt hi => is a checkpoint of Megatron-LM
 pretrain {run} --load {data}.bin => Not a directory
 pretrain {conf} --data-path {data}.bin => names one file of a dataset: leave .bin out
 pretrain {conf} --data-path {data}.idx => names one file of a dataset: leave .idx out
@@ -63,13 +65,15 @@ pretrain {conf} --data-path 0.7 {data} 0.3 => ends with the weight 0.3 and no pr
 pretrain {conf} --data-path 0.7 {data} x {data} => mixes prefixes with and without a weight
 pretrain {conf} --data-path -1 {data} 2 {data} => the weight -1|must be a positive number
 pretrain {conf} --data-path {work}/absent => cannot open|absent.idx
+pretrain {conf} --data-path {work}/corpus => did you mean|corpus_text_document
 pretrain {conf} => Training needs data
 pretrain {conf} --mock-data --data-path {data} => --mock-data excludes the data paths
 pretrain {run} --split 90,x,1 => 'x' in the split '90,x,1'
 pretrain {run} --split 1,1,1,1 => more than three parts
 pretrain {run} --tokenizer-type Tokenizer => 'Tokenizer' is not known
 pretrain {run} --tokenizer-type HuggingFaceTokenizer => needs --tokenizer-model
-pretrain {run} --tokenizer-type HuggingFaceTokenizer --tokenizer-model {work}/absent => cannot open|absent
+pretrain {run} --tokenizer-type HuggingFaceTokenizer --tokenizer-model gpt2 => cannot open 'gpt2'; nothing is downloaded
+pretrain {run} --tokenizer-type HuggingFaceTokenizer --tokenizer-model t.model => is a SentencePiece model
 pretrain {run} --tokenizer-type HuggingFaceTokenizer --tokenizer-model {work}/deep => tokenizer.json' is nested too deeply
 pretrain {run} --tokenizer-type NullTokenizer => NullTokenizer needs --vocab-size
 pretrain {run} --log-jsonl {work}/absent/log => --log-jsonl
@@ -77,7 +81,7 @@ pretrain {run} --device gpu => --device expects one of cpu, cuda
 pretrain {run} --cpu-threads 5000 => --cpu-threads must be from 0 to 4096
 pretrain {run} --seed -1 => --seed must be from 0
 pretrain {run} --recompute-granularity half => --recompute-granularity expects one of
-pretrain {run} --pipeline-model-parallel-size 3 => 2 of 2 layers
+pretrain {run} --pipeline-model-parallel-size 3 => 2 layers cannot be divided evenly among 3 pipeline ranks
 pretrain {run} --context-parallel-size 3 => not a multiple of twice --context-parallel-size 3
 pretrain {run} --num-experts 3 => needs --disable-bias-linear
 pretrain {run} --fp16 --loss-scale 0 => --loss-scale must be from
@@ -156,7 +160,8 @@ convert {import} --hf-dtype float16 => --hf-dtype has no use with --from-hf
 convert {import} --bf16 => --lane bf16: a checkpoint stores weights as fp32
 convert {import} --attention-backend unfused => --attention-backend has no use without --check
 convert {import} --tokenizer-type HuggingFaceTokenizer --tokenizer-model {text} => is not valid JSON
-convert --from-hf {work}/absent --save {work}/x => cannot open|absent/config.json
+convert --from-hf org/name --save {work}/x => 'org/name' is not a folder; nothing is downloaded
+convert --from-hf {case} --save {work}/x => is a golden case|isotron parity
 convert --from-hf {work}/deep --save {work}/x => config.json' is nested too deeply
 convert --from-hf {work}/bert --save {work}/x => model_type is "bert", but only gpt2
 convert --load {saved} --to-hf {hf} => is not empty|--overwrite
@@ -170,7 +175,7 @@ convert --load {work}/absent --to-hf {work}/x => holds no checkpoint
 convert --load {saved} --check {text} --hf-dtype float16 => --hf-dtype has no use without --to-hf
 preprocess => --input is required|--output-prefix is required|--tokenizer-type is missing
 preprocess --input {lines} --output-prefix {work}/corpus {bytes} => corpus_text_document.bin' exists|--overwrite
-preprocess --input {text} --output-prefix {work}/p {bytes} => line 1 of|not valid JSON
+preprocess --input {text} --output-prefix {work}/p {bytes} => line 1 of|not valid JSON|for plain text give --input-format text or paragraphs
 preprocess --input {empty} --output-prefix {work}/p {bytes} => no text in them: nothing is written
 preprocess --input {lines} {work}/absent --output-prefix {work}/p {bytes} => cannot open|absent
 preprocess --input {work} --output-prefix {work}/p {bytes} => is a folder
@@ -210,7 +215,7 @@ inspect --checkpoint {saved} --num-layers 3 => --num-layers has no use without -
 inspect --schedule => The model needs --num-layers|--schedule needs --micro-batch-size
 inspect {schedule} --hidden-size 3 => --hidden-size has no use in inspect --schedule
 inspect {schedule} --tensor-model-parallel-size 2 => --tensor-model-parallel-size has no use in inspect --schedule
-inspect {schedule} --pipeline-model-parallel-size 3 => 4 of 4 layers
+inspect {schedule} --pipeline-model-parallel-size 3 => 4 layers cannot be divided evenly among 3 pipeline ranks
 bench => usage: isotron bench WHAT
 bench speed => usage: isotron bench WHAT
 bench train {bench} --steps 0 => --steps: from 1
@@ -229,9 +234,9 @@ version --now => '--now' is not an option
 def prepare():
     """Everything that the rows name."""
     data = corpus()
-    for folder in ("deep", "bert", "pairs", "half"):
-        (WORK / folder).mkdir()
-    for name, content in {"empty": "", "lines": '{"text": "one two"}\n', "deep/config.json": "[" * 100000, "deep/tokenizer.json": "[" * 100000,
+    for folder in ("deep", "bert", "pairs", "half", "megatron/iter_0000003/mp_rank_00"):
+        (WORK / folder).mkdir(parents=True)
+    for name, content in {"empty": "", "lines": '{"text": "one two"}\n', "megatron/latest_checkpointed_iteration.txt": "3", "deep/config.json": "[" * 100000, "deep/tokenizer.json": "[" * 100000,
                           "bert/config.json": '{"model_type": "bert"}', "good.list": "fp64\n", "typo.list": "# typo\ngpt2-tiny fp64\ngpt2-tyni fp64\n",
                           "precision.list": "gpt2-tiny fp65\n", "option.list": "fp64 --rank 2\n", "unread.list": "fp64 --save x\n"}.items():
         (WORK / name).write_text(content)
@@ -290,6 +295,7 @@ def check_help():
     found = isotron("help", "pretrain", "warm-up")
     assert "--lr-warmup-fraction" in found and "--hidden-size" not in found and "usage" not in found, found
     assert isotron("help", "bench", "train") == isotron("bench", "train", "--help")
+    assert isotron("pretrain", "--help", "--warm_up") == found == isotron("pretrain", "--help", "WARM UP")
     assert "No option has 'xyzzy'" in isotron("merge", "--help", "xyzzy")
 
 
@@ -308,12 +314,12 @@ def check_tokenizer_of_checkpoint():
     said = isotron("generate", "--load", WORK / "relative", "--prompt", "a", expect=2)
     assert "the tokenizer that the checkpoint names: " in said and "give --tokenizer-type with its files" in said, said
     assert "note: the checkpoint stores no tokenizer: " in isotron("convert", "--from-hf", folder, "--save", WORK / "without")
-    assert "--tokenizer-type is missing" in isotron("generate", "--load", WORK / "without", "--prompt", "a", expect=2)
+    assert "give --tokenizer-type GPT2BPETokenizer" in isotron("generate", "--load", WORK / "without", "--prompt", "a", expect=2)
 
 
 def check_overwrite():
     words = "--input {0}/lines --output-prefix {0}/again --tokenizer-type ByteLevelTokenizer".format(WORK).split()
-    assert "1 documents, 1 sequences, 7 tokens" in isotron("preprocess", *words)
+    assert "1 document, 1 sequence, 7 tokens" in isotron("preprocess", *words)
     isotron("preprocess", *words, expect=2)
     isotron("preprocess", *words, "--append-eod", "--overwrite")
     assert "8 tokens" in isotron("inspect", "--dataset", WORK / "again_text_document")

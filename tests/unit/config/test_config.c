@@ -284,9 +284,8 @@ static void all_broken_rules_are_reported_at_once(void **state) {
         "--seq-length 16 is longer than --max-position-embeddings 8: raise the latter.\n"
         "--ranks 3 is not a multiple of --tensor-model-parallel-size 2 times "
         "--pipeline-model-parallel-size 1 times --context-parallel-size 1: change one of them.\n"
-        "Each global batch size must be a multiple of --micro-batch-size 2 times the "
-        "data-parallel ranks (--ranks 3 over the tensor, pipeline and context parallel sizes). The sizes "
-        "come from --global-batch-size 5, --step-batch-size-schedule none and --rampup-batch-size none.\n"
+        "--global-batch-size 5 must be a multiple of --micro-batch-size 2 times the data-parallel size 1: "
+        "change one of them.\n"
         "--min-lr 1 is above --lr 0.001: lower it.\n"
         "--mock-data excludes the data paths: leave one out.\n"
         "--save needs --save-interval.\n");
@@ -399,6 +398,11 @@ static const char *const BREAKING[][2] = {
     {EXPERTS " --expert-model-parallel-size 3 --ranks 3", "--num-experts 8 is not a multiple of"},
     {EXPERTS " --expert-tensor-parallel-size 3 --ranks 3 --moe-ffn-hidden-size 8",
      "The width inside an expert"},
+    {EXPERTS
+     " --expert-model-parallel-size 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 "
+     "--sequence-parallel",
+     "4 ranks cannot hold the experts: their tensor-parallel size 2 times --expert-model-parallel-size 8 "
+     "times --pipeline-model-parallel-size 2 is 32. Give --ranks 32 or"},
     {EXPERTS " --expert-tensor-parallel-size 2 --ranks 2 --ffn-hidden-size 7", "The width inside an expert"},
     {EXPERTS " --tensor-model-parallel-size 2 --ranks 2 --sequence-parallel "
              "--moe-shared-expert-intermediate-size 7",
@@ -440,7 +444,9 @@ static const char *const BREAKING[][2] = {
      "it needs --pipeline-schedule 1f1b, not zero-bubble."},
     {"--train-samples 100", "exclude each other"},
     {"--global-batch-size 16 --rampup-batch-size 2 3 100", "increment"},
-    {"--global-batch-size 8 --rampup-batch-size 3 5 100", "multiple of --micro-batch-size"},
+    {"--global-batch-size 8 --rampup-batch-size 3 5 100",
+     "Each size from --rampup-batch-size 3 5 100 to --global-batch-size 8 must be a multiple of"},
+    {"--step-batch-size-schedule 0:3", "Each size in --step-batch-size-schedule 0:3 must be a multiple of"},
     {"--global-batch-size 16 --rampup-batch-size 2 2 100", "--train-samples instead"},
     {"--step-batch-size-schedule 50:16", "start at 0"},
     {"--step-batch-size-schedule 0:16,x", "start at 0"},
@@ -450,7 +456,8 @@ static const char *const BREAKING[][2] = {
     {"--decoupled-min-lr 1", "needs --decoupled-lr"},
     {"--lr-decay-samples 5", "counts steps"},
     {"--lr-warmup-fraction 0.1 --lr-warmup-iters 1", "leave one out"},
-    {"--lr-warmup-iters 10", "shorter than the decay"},
+    {"--lr-warmup-iters 10", "--lr-warmup-iters 10 is not below the 10 iterations"},
+    {"--lr-warmup-fraction 1", "--lr-warmup-fraction 1 must be less than 1"},
     {"--lr-decay-style WSD", "needs --lr-wsd-decay-iters"},
     {"--start-weight-decay 0.1", "linear or cosine"},
     {"--weight-decay-incr-style linear", "needs --start-weight-decay"},

@@ -220,6 +220,15 @@ static void batch_size_ramps_up(void **state) {
     end(&r);
 }
 
+static void every_data_parallel_rank_has_a_microbatch_by_default(void **state) {
+    (void)state;
+    Run r;
+    start(&r, "micro-batch-size = 3\nranks = 8\ntensor-model-parallel-size = 2\ntrain-iters = 10\n");
+    assert_int_equal(r.d.global_batch_size, 12);
+    assert_int_equal(r.d.train_samples, 120);
+    end(&r);
+}
+
 static void batch_size_follows_the_schedule(void **state) {
     (void)state;
     static const int64_t iters[][2] = {{1000, 103}, {107, 6}, {100, 6}};
@@ -270,6 +279,7 @@ int main(void) {
         cmocka_unit_test(experts_follow_the_pattern),
         cmocka_unit_test(each_balancing_type_has_its_coefficient),
         cmocka_unit_test(batch_size_ramps_up),
+        cmocka_unit_test(every_data_parallel_rank_has_a_microbatch_by_default),
         cmocka_unit_test(batch_size_follows_the_schedule),
         cmocka_unit_test(schedules_count_samples),
     };

@@ -144,17 +144,17 @@ static void every_layer_is_held_once(void **state) {
 static void bad_splits_are_sentences(void **state) {
     (void)state;
     static const char *const cases[][2] = {
-        {"--num-layers 7 --pipeline-model-parallel-size 2", "7 of 7 layers"},
-        {"--num-layers 2 --pipeline-model-parallel-size 4", "shared evenly by 4 of 4 pipeline ranks"},
+        {"--num-layers 7 --pipeline-model-parallel-size 2", "7 layers cannot be divided evenly among 2"},
+        {"--num-layers 2 --pipeline-model-parallel-size 4",
+         "2 layers cannot be divided evenly among 4 pipeline ranks"},
         {"--num-layers 4 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 5",
-         "-1 of 4 layers"},
+         "leave -1 of 4 layers for 1 other"},
         {"--num-layers 4 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1 "
          "--decoder-last-pipeline-num-layers 2",
-         "1 of 4 layers (with the embedding and the loss if they count) are left to be shared evenly by 0 of "
-         "2"},
+         "leave 1 of 4 layers for 0 other ranks"},
         {"--num-layers 8 --pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 4 "
          "--decoder-last-pipeline-num-layers 4",
-         "0 of 8 layers"},
+         "leave 0 of 8 layers"},
         {"--num-layers 6 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
          "not a multiple of --pipeline-model-parallel-size 2 times --num-layers-per-virtual-pipeline-stage "
          "2"},
