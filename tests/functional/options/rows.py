@@ -439,10 +439,10 @@ def other_lane(program, quick):
 
 @row("hidden_dropout finetune")
 def other_dropout(program, quick):
-    """Dropout can change if only weights are loaded, but not in a continued run."""
+    """Dropout can change in a continued run, and if only weights are loaded."""
     save, state = saved(program)
     o = "--ckpt-step 2 --hidden-dropout 0.2"
-    program.pretrain(program.words(o), "--load", save, status=2)
+    continued(program, o, state, "--load", save)
     continued(program, o + " --finetune", weights_of(state, Trainer(program.words())), "--load", save)
 
 
