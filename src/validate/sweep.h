@@ -4,8 +4,9 @@
  * no folder next to those is a user error. # starts a comment. The one-rank reference runs are run once per case and
  * lane. Runs are in separate processes (jobs.h).
  *
- * A cell whose options break a rule is skipped, with the rule's error message; this is not a pass. An unknown
- * option is a user error. */
+ * A cell whose layout breaks a rule is skipped, with the rule's error message; this is not a pass. Any other
+ * mistake in its options is a user error: an unknown option, a number out of its range, a second precision, an
+ * option of the command, another model or other data than the case's. */
 #ifndef ISOTRON_VALIDATE_SWEEP_H
 #define ISOTRON_VALIDATE_SWEEP_H
 
@@ -65,6 +66,8 @@ struct SweepOptions {
 
 /* Reads cases and list. The options must outlive the sweep. Call sweep_free afterwards, even on error. */
 Err sweep_open(const SweepOptions *, Sweep *);
+/* A user error if the cells need a device that this program or machine has not. */
+Err sweep_check_device(const Sweep *);
 /* Runs all cells that are not skipped. */
 void sweep_run(const SweepOptions *, Sweep *);
 void sweep_free(Sweep *);
