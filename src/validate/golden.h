@@ -8,7 +8,7 @@
 #include "data/data.h"
 
 typedef struct GoldenStep {
-    double loss, grad_norm, clip, lr; /* NaN: not in the case */
+    double loss, grad_norm, clip, lr;
 } GoldenStep;
 
 typedef struct Golden {

@@ -56,7 +56,6 @@ static void judge_curve(const Judge *j, const char *quantity, size_t member) {
                      *exact = AT(j->exact->steps), *noisy[PARITY_DRAWS];
         for (int k = 0; k < j->report->draws; k++) noisy[k] = AT(j->noisy[k]->steps);
 #undef AT
-        if (isnan(*oracle)) continue;
         char name[32];
         snprintf(name, sizeof name, "step %lld", (long long)i + 1);
         Scale scale = {0};
