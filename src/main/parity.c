@@ -129,6 +129,7 @@ static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int 
     if (o->sweep && comm_processes() > 1)
         args_problem(args, "--sweep starts processes itself: run it without mpirun");
     refuse_without_sweep(args, o);
+    golden_refuse(args);
     if (o->sweep) args_refuse(args, "lane", "with --sweep, because each cell names its precision");
     if (args->help || n_dirs != 1 || o->sweep) return args_end(args);
     ERR_RETURN(golden_open(argv[0], g));

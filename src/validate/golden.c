@@ -136,6 +136,12 @@ void golden_complete(const Golden *g, Config *c) {
     if (!config_given(c, attention_dropout)) c->attention_dropout = 0;
 }
 
+void golden_refuse(Args *args) {
+    static const char *const NAMES[] = {"train-iters", "train-samples"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+        args_refuse(args, NAMES[i], "here, because the golden case sets the number of steps");
+}
+
 void golden_batch(const Golden *g, int64_t step, Batch *b) {
     int64_t s = g->seq;
     for (int64_t i = 0; i < b->b; i++) {

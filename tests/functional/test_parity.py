@@ -138,6 +138,9 @@ bad(conf("llama-gqa", lambda s: s.replace("num-layers = 2", "num-layers = 65536"
 bad(conf("llama-gqa", lambda s: s + "num-experts = 8\n"), "mlp.router.weight", "no counterpart")
 isotron("parity", GOLDEN / "gpt2-tiny", "--json", WORK / "no" / "report.json", expect=2)
 
+for length in ("train-iters", "train-samples"):
+    assert f"--{length} has no use here" in isotron("parity", GOLDEN / "gpt2-tiny", f"--{length}", 3, expect=2)
+
 # ---- omitted options of run.conf are taken from the case; keys may be spelled like Megatron-LM's arguments
 SIZES = ("vocab-size", "seq-length", "max-position", "micro-batch", "global-batch", "train-iters", "hidden-dropout",
          "attention-dropout", "calculate-per-token", "seed")

@@ -84,7 +84,7 @@ for line, sentence in (("fp64 --tensor-model-paralel-size 2", "list:2: '--tensor
                        ("../golden/llama-layouts fp64", "neither"), ("gpt2-layouts", "needs a lane"), ("fp64 --save x", "--save has no use in parity"),
                        ("fp64 --bf16", "list:2: --lane has no use in a cell"), ("fp64 --lane bf16", "list:2: --lane has no use in a cell"),
                        ("fp64 --junit x", "list:2: --junit has no use in a cell"), ("fp64 --sweep x", "list:2: --sweep has no use in a cell"),
-                       ("fp64 --help", "list:2: --help has no use"), ("fp64 --tensor-model-parallel-size 0", "list:2: --tensor-model-parallel-size must be"),
+                       ("fp64 --help", "list:2: --help has no use"), ("fp64 --train-iters 3", "list:2: --train-iters has no use"), ("fp64 --tensor-model-parallel-size 0", "list:2: --tensor-model-parallel-size must be"),
                        ("fp64 --lr -1", "list:2: --lr must be"), ("fp64 --ranks 99999999", "list:2: --ranks must be"),
                        *((f"fp64 {other}", "list:2: ") for other in
                          ("--seq-length 8", "--num-experts 4", "--hidden-size 48", "--hidden-size 50", "--num-layers 1", "--vocab-size 64",
