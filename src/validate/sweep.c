@@ -114,6 +114,26 @@ static Cell *new_cell(Sweep *s) {
     return c;
 }
 
+static bool is_like(const Cell *a, const Cell *b) { return a->of == b->of && a->lane == b->lane; }
+
+/* An earlier cell with the same words; NULL: none. */
+static const Cell *find_same(const Sweep *s, const Cell *cell) {
+    for (const Cell *c = s->cells; c < cell; c++)
+        if (is_like(c, cell) && !strcmp(c->words, cell->words)) return c;
+    return NULL;
+}
+
+/* Cells of one layout may differ in other options. */
+static void name_cells(Sweep *s) {
+    for (int64_t i = 0; i < s->n_cells; i++) {
+        Cell *c = &s->cells[i];
+        c->name = c->layout;
+        for (int64_t k = 0; k < s->n_cells; k++)
+            if (k != i && is_like(&s->cells[k], c) && !strcmp(s->cells[k].layout, c->layout))
+                c->name = arena_printf(s->arena, "%s [%s]", c->layout, c->words);
+    }
+}
+
 static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line, int n, char **words) {
     const int lane = enum_find(Lane_spellings, words[0]);
     if (lane < 0)
@@ -124,7 +144,14 @@ static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line
     Str text = {0};
     for (int i = 1; i < n; i++) str_printf(&text, "%s%s", i > 1 ? " " : "", words[i]);
     cell->words = arena_printf(s->arena, "%s", text.len ? text.s : "");
-    ERR_RETURN(read_options(o, s, cell, n - 1, words + 1));
+    const Cell *other = find_same(s, cell);
+    Err e = other ? err_user("%s:%lld: line %lld has the same cell of %s", o->list, (long long)line,
+                             (long long)other->line, of->golden->name)
+                  : read_options(o, s, cell, n - 1, words + 1);
+    if (e.code) {
+        str_free(&text);
+        return e;
+    }
     str_clear(&text);
     if (cell->skipped)
         str_puts(&text, cell->words);
@@ -204,7 +231,9 @@ Err sweep_open(const SweepOptions *o, Sweep *s) {
         if (find_case(s, s->cases[i].golden->name, strlen(s->cases[i].golden->name)) != &s->cases[i])
             return err_user("two cases have the name '%s'", s->cases[i].golden->name);
     }
-    return read_list(o, s);
+    ERR_RETURN(read_list(o, s));
+    name_cells(s);
+    return ERR_OK;
 }
 
 /* ---- running ---- */
