@@ -390,6 +390,11 @@ static void check_rules(const Config *given, const Config *c, unsigned checks, A
     }
 }
 
+void config_check_ranges(const Config *c, Args *args) {
+    for (int i = 0; i < OPTIONS; i++)
+        if (is_number(i) && c->given[i] != ARG_BAD) check_range(c, i, args);
+}
+
 void config_check(const Config *c, unsigned checks, Args *args) {
     if (!checks) return;
     Config clamped = *c;

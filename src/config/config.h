@@ -136,6 +136,8 @@ Err config_parse(Config *, Args *args, ConfigUse, unsigned checks, int argc, cha
 /* Appends a message for each number out of its range, each broken rule, and each option without effect
  * (unused.def); none if `checks` is 0. */
 void config_check(const Config *, unsigned checks, Args *args);
+/* Only the messages for numbers out of their range. */
+void config_check_ranges(const Config *, Args *args);
 /* Only the messages for options without effect. */
 void config_check_unused(const Config *, unsigned checks, Args *args);
 

@@ -79,6 +79,7 @@ static Err sweep(const Options *given, ArgTable own, int n_dirs, int argc, char 
                             .deadline_s = o->deadline};
     Sweep s;
     Err e = sweep_open(&options, &s);
+    if (!e.code && !o->dry_run) e = sweep_check_device(&s);
     if (!e.code && !o->dry_run) sweep_run(&options, &s);
     if (!e.code) e = report_sweep(o, &s, pass);
     sweep_free(&s);
@@ -128,6 +129,8 @@ static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int 
     if (o->sweep && comm_processes() > 1)
         args_problem(args, "--sweep starts processes itself: run it without mpirun");
     refuse_without_sweep(args, o);
+    golden_refuse(args);
+    if (o->sweep) args_refuse(args, "lane", "with --sweep, because each cell names its precision");
     if (args->help || n_dirs != 1 || o->sweep) return args_end(args);
     ERR_RETURN(golden_open(argv[0], g));
     golden_complete(*g, &s->config);

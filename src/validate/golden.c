@@ -1,7 +1,6 @@
 #include "validate/golden.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,9 +31,16 @@ static Err open_tensors(const char *dir, const char *file, Safetensors **out) {
 
 /* ---- curve.json ---- */
 
-static double number(const json_t *step, const char *key) {
-    const json_t *v = json_object_get(step, key);
-    return json_is_number(v) ? json_number_value(v) : NAN;
+static Err read_step(const json_t *step, const char *path, int64_t number, GoldenStep *out) {
+    static const char *const KEYS[] = {"loss", "grad_norm", "clip", "lr"};
+    double *const to[] = {&out->loss, &out->grad_norm, &out->clip, &out->lr};
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
+        const json_t *v = json_object_get(step, KEYS[i]);
+        if (!json_is_number(v))
+            return err_user("'%s': step %lld has no number \"%s\"", path, (long long)number, KEYS[i]);
+        *to[i] = json_number_value(v);
+    }
+    return ERR_OK;
 }
 
 static Err read_curve(Golden *g, const char *path) {
@@ -47,13 +53,8 @@ static Err read_curve(Golden *g, const char *path) {
         e = err_user("'%s' has no list \"steps\" with at least one step", path);
     g->n_steps = e.code ? 0 : (int64_t)json_array_size(steps);
     g->steps = mem_zero((size_t)g->n_steps, sizeof *g->steps);
-    for (int64_t i = 0; i < g->n_steps && !e.code; i++) {
-        const json_t *s = json_array_get(steps, (size_t)i);
-        g->steps[i] =
-            (GoldenStep){number(s, "loss"), number(s, "grad_norm"), number(s, "clip"), number(s, "lr")};
-        if (isnan(g->steps[i].loss))
-            e = err_user("'%s': step %lld has no number \"loss\"", path, (long long)i + 1);
-    }
+    for (int64_t i = 0; i < g->n_steps && !e.code; i++)
+        e = read_step(json_array_get(steps, (size_t)i), path, i + 1, &g->steps[i]);
     json_decref(root);
     return e;
 }
@@ -133,6 +134,12 @@ void golden_complete(const Golden *g, Config *c) {
     if (!config_given(c, calculate_per_token_loss)) c->calculate_per_token_loss = true;
     if (!config_given(c, hidden_dropout)) c->hidden_dropout = 0;
     if (!config_given(c, attention_dropout)) c->attention_dropout = 0;
+}
+
+void golden_refuse(Args *args) {
+    static const char *const NAMES[] = {"train-iters", "train-samples"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+        args_refuse(args, NAMES[i], "here, because the golden case sets the number of steps");
 }
 
 void golden_batch(const Golden *g, int64_t step, Batch *b) {

@@ -8,7 +8,7 @@
 #include "data/data.h"
 
 typedef struct GoldenStep {
-    double loss, grad_norm, clip, lr; /* NaN: not in the case */
+    double loss, grad_norm, clip, lr;
 } GoldenStep;
 
 typedef struct Golden {
@@ -28,6 +28,8 @@ void golden_close(Golden *);
  * sizes, train-iters), and the oracle's conventions, which differ from Megatron-LM's defaults: loss per
  * token, no dropout. */
 void golden_complete(const Golden *, Config *);
+/* Problems for options of the last command line about the length of the run, which is the case's. */
+void golden_refuse(Args *);
 /* Loads the samples of a step given by batch->indices. */
 void golden_batch(const Golden *, int64_t step, Batch *);
 

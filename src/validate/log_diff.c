@@ -173,6 +173,16 @@ typedef struct Comparison {
     int64_t values;                 /* that both have */
 } Comparison;
 
+/* A loss that is no number in both logs is no agreement, unless the step was skipped. */
+static bool is_lost(const Comparison *c, int q, const LogStep *x, const LogStep *y) {
+    const size_t n = strlen(c->names.name[q]);
+    if (n < 4 || strcmp(c->names.name[q] + n - 4, "loss") || isfinite(x->value[q]) || isfinite(y->value[q]))
+        return false;
+    for (int i = 0; i < c->names.n; i++)
+        if (!strcmp(c->names.name[i], "skipped")) return !(x->value[i] > 0 && y->value[i] > 0);
+    return true;
+}
+
 static void compare_value(Comparison *c, Diff *d, int q, int64_t step, double x, double y) {
     Quantity *r = &c->quantity[q];
     const double relative = diff_relative(x, y);
@@ -189,10 +199,22 @@ static void compare_value(Comparison *c, Diff *d, int q, int64_t step, double x,
     diff_add(d, "step %lld, %s %s against %s", (long long)step, c->names.name[q], p.a, p.b);
 }
 
+static void lose_value(Comparison *c, Diff *d, int q, int64_t step) {
+    Quantity *r = &c->quantity[q];
+    r->steps++;
+    c->values++;
+    if (r->first < 0) r->first = step;
+    if (r->beyond < 0) r->beyond = step;
+    if (r->largest_at < 0 || !isinf(r->largest)) r->largest = INFINITY, r->largest_at = step;
+    diff_add(d, "step %lld, %s is not a number in both logs", (long long)step, c->names.name[q]);
+}
+
 static void compare_step(Comparison *c, Diff *d, const LogStep *x, const LogStep *y) {
     for (int q = 0; q < c->names.n; q++) {
         const bool in_a = x->has >> q & 1, in_b = y->has >> q & 1;
-        if (in_a && in_b)
+        if (in_a && in_b && is_lost(c, q, x, y))
+            lose_value(c, d, q, x->step);
+        else if (in_a && in_b)
             compare_value(c, d, q, x->step, x->value[q], y->value[q]);
         else if (in_a != in_b && !d->options.common)
             diff_add(d, "step %lld, %s is only in %s", (long long)x->step, c->names.name[q],

@@ -1,6 +1,7 @@
 /* Comparison of two logs that pretrain's --log-jsonl wrote. Records are aligned by step. Where a log has several
  * records of a step, because the run was resumed from an earlier one, the last counts. Evaluations are compared too,
- * measured times are not. Options in the headers that differ are listed. */
+ * measured times are not. A loss that is no number in both is a difference, unless both skipped the step. Options in
+ * the headers that differ are listed. */
 #ifndef ISOTRON_VALIDATE_LOG_DIFF_H
 #define ISOTRON_VALIDATE_LOG_DIFF_H
 

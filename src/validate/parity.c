@@ -56,7 +56,6 @@ static void judge_curve(const Judge *j, const char *quantity, size_t member) {
                      *exact = AT(j->exact->steps), *noisy[PARITY_DRAWS];
         for (int k = 0; k < j->report->draws; k++) noisy[k] = AT(j->noisy[k]->steps);
 #undef AT
-        if (isnan(*oracle)) continue;
         char name[32];
         snprintf(name, sizeof name, "step %lld", (long long)i + 1);
         Scale scale = {0};
@@ -135,8 +134,8 @@ static Err judge_logits(const Judge *j) {
     TensorError moved = {0};
     for (int k = 0; k < j->report->draws; k++)
         widen(&moved, tensor_error(j->noisy[k]->logits, j->exact->logits, n, vocab, &scale));
-    judge(j, new_row(j, "logits"), "logits of step 1",
-          tensor_error(j->ours->logits, oracle, n, vocab, &scale), moved, 0);
+    judge(j, new_row(j, "logits"), "step 1", tensor_error(j->ours->logits, oracle, n, vocab, &scale), moved,
+          0);
     return ERR_OK;
 }
 

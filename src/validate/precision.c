@@ -496,8 +496,8 @@ static void judge_logits(Judge *p) {
     for (int s = 0; s < t.draws; s++)
         t.x[s] = p->draw[s].x->logits, t.y[s] = p->draw[s].y->logits, t.z[s] = p->draw[s].z->logits;
     const Judgement j = judge(&t);
-    precision_add(new_row(p, "%s, R", "logits"), "logits of step 1", j.error, j.element, j.worst, 0);
-    precision_add(new_row(p, "%s, scale", "logits"), "logits of step 1", j.scale, NOTHING, j.worst, 0);
+    precision_add(new_row(p, "%s, R", "logits"), "step 1", j.error, j.element, j.worst, 0);
+    precision_add(new_row(p, "%s, scale", "logits"), "step 1", j.scale, NOTHING, j.worst, 0);
 }
 
 static void judge_router_logits(Judge *p) {

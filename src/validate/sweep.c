@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "models/option_map.h"
 
 /* ---- reading ---- */
 
@@ -20,39 +21,81 @@ static void begin_args(Args *args, Arena *arena, Config *c, const SweepOptions *
     args_line(args, o->n_words, o->words);
 }
 
-/* Opens the case on one rank, in the lane of its options. */
+/* The options of all cells must satisfy the rules on the case's own rank, in its lane or else in another: an
+ * option may be for one lane only. */
+static Err check_case(const SweepOptions *o, Sweep *s, SweepCase *of, Config *c) {
+    Err first = ERR_OK;
+    for (int lane = -1; lane < LANES; lane++) {
+        Args args;
+        begin_args(&args, s->arena, c, o, of);
+        golden_complete(of->golden, c);
+        if (lane >= 0) c->lane = (Lane)lane;
+        config_check(c, CHECK_MODEL | CHECK_TRAIN, &args);
+        const Err e = args_end(&args);
+        args_free(&args);
+        if (!e.code) return e;
+        if (!first.code) first = e;
+    }
+    return first;
+}
+
 static Err open_case(const SweepOptions *o, Sweep *s, SweepCase *of) {
     ERR_RETURN(golden_open(of->dir, &of->golden));
     Config c;
     Derived d;
-    Args args;
-    begin_args(&args, s->arena, &c, o, of);
-    golden_complete(of->golden, &c);
-    config_check(&c, CHECK_MODEL | CHECK_TRAIN, &args);
-    Err e = args_end(&args);
-    args_free(&args);
-    ERR_RETURN(e);
+    ERR_RETURN(check_case(o, s, of, &c));
     config_finish(&c, s->arena, 0, &d);
     return case_open(of->golden, &c, &d, &of->run);
 }
 
-/* An unknown option is an error; a broken rule skips the cell. */
+/* "list:12: " and the first line of the message. */
+static Err at_line(const SweepOptions *o, int64_t line, const char *message) {
+    return err_user("%s:%lld: %.*s", o->list, (long long)line, (int)strcspn(message, "\n"), message);
+}
+
+/* Whether the options break a rule on one rank too, so that the layout is not the reason. */
+static bool is_wrong_on_one_rank(Sweep *s, const Cell *cell, Args *args) {
+    Config c = cell->config;
+    Derived unused = {0};
+    config_on_one_rank(&c, s->arena, &unused);
+    args_init(args, s->arena, "a cell", NULL);
+    config_check(&c, CHECK_MODEL | CHECK_TRAIN, args);
+    return args->num_problems > 0;
+}
+
+/* Options that no cell can have. */
+static void check_words(const SweepOptions *o, const Config *c, Args *args) {
+    args_refuse_all(args, o->own.target, "in a cell, because it is an option of the command");
+    args_refuse(args, "lane", "in a cell, because its first word is the precision");
+    golden_refuse(args);
+    if (args->help) args_problem(args, "--help has no use in a cell: leave it out.");
+    config_check_ranges(c, args);
+}
+
+/* A layout that breaks a rule skips the cell. Other mistakes are errors, as in a single run. */
 static Err read_options(const SweepOptions *o, Sweep *s, Cell *cell, int n, char **words) {
     Args args;
     begin_args(&args, s->arena, &cell->config, o, cell->of);
     args_line(&args, n, words);
     golden_complete(cell->of->golden, &cell->config);
-    if (args.num_problems) {
-        Err e = err_user("%s:%lld: %.800s", o->list, (long long)cell->line, args.problems.s);
-        args_free(&args);
-        return e;
+    cell->config.lane = cell->lane;
+    check_words(o, &cell->config, &args);
+    Err e = args.num_problems ? at_line(o, cell->line, args.problems.s) : ERR_OK;
+    if (!e.code) config_check(&cell->config, CHECK_MODEL | CHECK_TRAIN, &args);
+    if (!e.code && args.num_problems) {
+        cell->skipped = arena_printf(s->arena, "%s", args.problems.s);
+        Args alone;
+        if (is_wrong_on_one_rank(s, cell, &alone)) e = at_line(o, cell->line, alone.problems.s);
+        args_free(&alone);
     }
-    config_check(&cell->config, CHECK_MODEL | CHECK_TRAIN, &args);
-    if (args.num_problems) cell->skipped = arena_printf(s->arena, "%s", args.problems.s);
     args_free(&args);
-    if (cell->skipped) return ERR_OK;
+    if (e.code || cell->skipped) return e;
     config_finish(&cell->config, s->arena, 0, &cell->derived);
-    Err e = trainer_check(&cell->config, &cell->derived);
+    Case unused;
+    e = case_open(cell->of->golden, &cell->config, &cell->derived, &unused);
+    case_close(&unused);
+    if (e.code) return at_line(o, cell->line, e.msg);
+    e = trainer_check(&cell->config, &cell->derived);
     if (e.code) cell->skipped = arena_printf(s->arena, "%s", e.msg);
     return ERR_OK;
 }
@@ -71,6 +114,26 @@ static Cell *new_cell(Sweep *s) {
     return c;
 }
 
+static bool is_like(const Cell *a, const Cell *b) { return a->of == b->of && a->lane == b->lane; }
+
+/* An earlier cell with the same words; NULL: none. */
+static const Cell *find_same(const Sweep *s, const Cell *cell) {
+    for (const Cell *c = s->cells; c < cell; c++)
+        if (is_like(c, cell) && !strcmp(c->words, cell->words)) return c;
+    return NULL;
+}
+
+/* Cells of one layout may differ in other options. */
+static void name_cells(Sweep *s) {
+    for (int64_t i = 0; i < s->n_cells; i++) {
+        Cell *c = &s->cells[i];
+        c->name = c->layout;
+        for (int64_t k = 0; k < s->n_cells; k++)
+            if (k != i && is_like(&s->cells[k], c) && !strcmp(s->cells[k].layout, c->layout))
+                c->name = arena_printf(s->arena, "%s [%s]", c->layout, c->words);
+    }
+}
+
 static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line, int n, char **words) {
     const int lane = enum_find(Lane_spellings, words[0]);
     if (lane < 0)
@@ -81,9 +144,15 @@ static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line
     Str text = {0};
     for (int i = 1; i < n; i++) str_printf(&text, "%s%s", i > 1 ? " " : "", words[i]);
     cell->words = arena_printf(s->arena, "%s", text.len ? text.s : "");
-    ERR_RETURN(read_options(o, s, cell, n - 1, words + 1));
+    const Cell *other = find_same(s, cell);
+    Err e = other ? err_user("%s:%lld: line %lld has the same cell of %s", o->list, (long long)line,
+                             (long long)other->line, of->golden->name)
+                  : read_options(o, s, cell, n - 1, words + 1);
+    if (e.code) {
+        str_free(&text);
+        return e;
+    }
     str_clear(&text);
-    cell->config.lane = cell->lane;
     if (cell->skipped)
         str_puts(&text, cell->words);
     else
@@ -162,10 +231,33 @@ Err sweep_open(const SweepOptions *o, Sweep *s) {
         if (find_case(s, s->cases[i].golden->name, strlen(s->cases[i].golden->name)) != &s->cases[i])
             return err_user("two cases have the name '%s'", s->cases[i].golden->name);
     }
-    return read_list(o, s);
+    ERR_RETURN(read_list(o, s));
+    name_cells(s);
+    return ERR_OK;
 }
 
 /* ---- running ---- */
+
+static void must(Err);
+
+static void open_device(void *arg) {
+    const Cell *c = arg;
+    const DeviceSpec spec = map_device_spec(&c->config, &c->derived, 0);
+    Device *device;
+    must(device_open(&spec, &device));
+    device_free(device);
+}
+
+Err sweep_check_device(const Sweep *s) {
+    for (int64_t i = 0; i < s->n_cells; i++) {
+        if (s->cells[i].skipped || s->cells[i].config.device != ON_CUDA) continue;
+        Job job = {.run = open_device, .arg = &s->cells[i]}; /* a process that used a GPU cannot fork */
+        jobs_run(&job, 1, 1, s->options->deadline_s);
+        if (job.end == JOB_DONE) return ERR_OK;
+        return err_user("%.*s", (int)strcspn(job.output, "\n"), job.output);
+    }
+    return ERR_OK;
+}
 
 typedef struct AloneArg {
     const Case *of;

@@ -1,11 +1,12 @@
 /* Runs golden cases in the lanes and layouts of a list and judges each cell (cell.h). A list is a text file
  * with one cell per line, `[case] lane options...`. The case is the last component of its folder; a cell
  * without one applies to all cases. Lines about cases that are not given are left out; one about a case that is
- * no folder next to those is a user error. # starts a comment. The one-rank reference runs are run once per case and
+ * no folder next to those is a user error, and so is a cell that another line has. # starts a comment. The one-rank reference runs are run once per case and
  * lane. Runs are in separate processes (jobs.h).
  *
- * A cell whose options break a rule is skipped, with the rule's error message; this is not a pass. An unknown
- * option is a user error. */
+ * A cell whose layout breaks a rule is skipped, with the rule's error message; this is not a pass. Any other
+ * mistake in its options is a user error: an unknown option, a number out of its range, a second precision, an
+ * option of the command, another model or other data than the case's. */
 #ifndef ISOTRON_VALIDATE_SWEEP_H
 #define ISOTRON_VALIDATE_SWEEP_H
 
@@ -28,6 +29,7 @@ typedef struct Cell {
     int64_t line;
     const char *words;  /* from the list, without the case */
     const char *layout; /* from cell_layout; for a skipped cell its words */
+    const char *name;   /* the layout, with the words where other cells of the lane have it too */
     Lane lane;
     Config config;
     Derived derived;
@@ -65,6 +67,8 @@ struct SweepOptions {
 
 /* Reads cases and list. The options must outlive the sweep. Call sweep_free afterwards, even on error. */
 Err sweep_open(const SweepOptions *, Sweep *);
+/* A user error if the cells need a device that this program or machine has not. */
+Err sweep_check_device(const Sweep *);
 /* Runs all cells that are not skipped. */
 void sweep_run(const SweepOptions *, Sweep *);
 void sweep_free(Sweep *);
@@ -89,10 +93,12 @@ void sweep_html(const Sweep *, Str *out);
 enum { SWEEP_FACTS = 9 };
 typedef struct SweepFact {
     const char *name;
-    char value[400];
+    char value[1000];
 } SweepFact;
 void sweep_facts(const Sweep *, SweepFact out[SWEEP_FACTS]);
 
+/* The command that runs the cell alone. */
+void sweep_command(const Sweep *, const Cell *, Str *out);
 /* The worst row of a cell that ran; NULL: it did not. */
 const Row *sweep_worst(const Cell *);
 /* A ratio of error to bound in a cell: "0.67", or in the exact lane "equal" or "differs". */

@@ -88,8 +88,8 @@ static void legend(Str *out) {
 
 /* ---- failures ---- */
 
-static void failure(const Cell *c, Str *out) {
-    Str reason = {0};
+static void failure(const Sweep *s, const Cell *c, Str *out) {
+    Str reason = {0}, command = {0};
     cell_reason(c, &reason);
     if (c->result) {
         str_puts(&reason, "\n");
@@ -100,17 +100,18 @@ static void failure(const Cell *c, Str *out) {
     str_puts(out, "<td class=\"fail\" style=\"white-space:pre-wrap\">");
     xml_text(out, reason.s ? reason.s : "");
     str_puts(out, "</td>");
-    put_code(c->words, out);
+    sweep_command(s, c, &command);
+    put_code(command.s, out);
     str_puts(out, "</tr>\n");
-    str_free(&reason);
+    str_free(&reason), str_free(&command);
 }
 
 static void failures(const Sweep *s, Str *out) {
     if (!sweep_counts(s).failed) return;
     str_puts(out, "<h2>Failures</h2><table><tr><th>case</th><th>precision</th><th>layout</th><th>why</th>"
-                  "<th>options of the cell</th></tr>\n");
+                  "<th>to run it alone</th></tr>\n");
     for (int64_t i = 0; i < s->n_cells; i++)
-        if (cell_verdict(&s->cells[i]) == VERDICT_FAIL) failure(&s->cells[i], out);
+        if (cell_verdict(&s->cells[i]) == VERDICT_FAIL) failure(s, &s->cells[i], out);
     str_puts(out, "</table>\n");
 }
 
@@ -152,23 +153,36 @@ static void describe(const Cell *c, const Row *w, Str *out) {
     if (isfinite(cell_power(c->result))) str_printf(out, "; power %.2g %%", 100 * cell_power(c->result));
 }
 
+/* The largest error as a fraction of its bound; infinite where there is none, or where the cell fails for another
+ * reason. */
+static double badness(const Cell *c) {
+    const Row *w = sweep_worst(c);
+    const double ratio = w ? row_excess(w) : INFINITY;
+    return isnan(ratio) || (ratio <= 1 && cell_verdict(c) == VERDICT_FAIL) ? INFINITY : ratio;
+}
+
+/* Cells of one layout and lane may differ in other options: the worst one is shown. */
+static const Cell *worst_like(const Sweep *s, const Cell *like, Lane lane) {
+    const Cell *worst = NULL;
+    for (const Cell *c = s->cells; c < s->cells + s->n_cells; c++)
+        if (c->lane == lane && c->of == like->of && is_in_grid(c) && !strcmp(c->layout, like->layout) &&
+            (!worst || badness(c) > badness(worst)))
+            worst = c;
+    return worst;
+}
+
 static void grid_cell(const Sweep *s, const Cell *like, Lane lane, Str *out) {
-    for (int64_t i = 0; i < s->n_cells; i++) {
-        const Cell *c = &s->cells[i];
-        if (c->lane != lane || c->of != like->of || !is_in_grid(c) || strcmp(c->layout, like->layout) != 0)
-            continue;
-        const Row *w = sweep_worst(c);
-        Str title = {0};
-        if (w) {
-            describe(c, w, &title);
-            put_ratio(c, row_excess(w), title.s, out);
-        } else
-            str_puts(out, "<td class=\"fail\">no result");
-        str_puts(out, "</td>");
-        str_free(&title);
-        return;
-    }
-    str_puts(out, "<td></td>");
+    const Cell *c = worst_like(s, like, lane);
+    const Row *w = c ? sweep_worst(c) : NULL;
+    Str title = {0};
+    if (w) {
+        if (c->name != c->layout) str_printf(&title, "%s: ", c->name);
+        describe(c, w, &title);
+        put_ratio(c, badness(c), title.s, out);
+    } else
+        str_puts(out, c ? "<td class=\"fail\">no result" : "<td>");
+    str_puts(out, "</td>");
+    str_free(&title);
 }
 
 static void grid_of(const Sweep *s, const SweepCase *of, Str *out) {
@@ -198,7 +212,7 @@ static void grid(const Sweep *s, Str *out) {
 
 static void layers_of(const Cell *c, Str *out) {
     str_printf(out, "<tr><td>%s</td>", Lane_spellings[c->lane]);
-    put_code(c->layout, out);
+    put_code(c->name, out);
     for (int k = 0; k <= ROW_LAYERS; k++)
         if (k < c->config.num_layers || k == ROW_LAYERS) {
             put_ratio(c, cell_layer(c->result, k), "", out);

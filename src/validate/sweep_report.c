@@ -19,11 +19,59 @@ static double seconds_of(const Cell *c) { return c->job ? c->job->seconds : 0; }
 
 /* ---- provenance ---- */
 
-static void put_words(const SweepOptions *o, char out[400]) {
+/* A blank and n bytes, quoted for a shell if they need it. */
+static void put_word(const char *word, size_t n, Str *out) {
+    static const char PLAIN[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./,:@%";
+    str_puts(out, " ");
+    if (n && strspn(word, PLAIN) >= n) {
+        str_add(out, word, n);
+        return;
+    }
+    str_puts(out, "'");
+    for (size_t i = 0; i < n; i++)
+        if (word[i] == '\'')
+            str_puts(out, "'\\''");
+        else
+            str_add(out, word + i, 1);
+    str_puts(out, "'");
+}
+
+static void put_sweep(const SweepOptions *o, char *out, size_t n) {
     Str text = {0};
-    for (int i = 0; i < o->n_words; i++) str_printf(&text, "%s%s", i ? " " : "", o->words[i]);
-    snprintf(out, 400, "%s", text.s ? text.s : "");
+    str_puts(&text, "isotron parity");
+    for (int64_t i = 0; i < o->n_dirs; i++) put_word(o->dirs[i], strlen(o->dirs[i]), &text);
+    for (int i = 0; i < o->n_words; i++) put_word(o->words[i], strlen(o->words[i]), &text);
+    snprintf(out, n, "%s", text.s);
     str_free(&text);
+}
+
+/* The number of words of an option of the sweep itself; 0: the word is another option. */
+static int count_own(const SweepOptions *o, int at) {
+    const char *word = o->words[at];
+    const size_t n = strcspn(word, "=");
+    for (int64_t i = 0; n > 2 && i < o->own.count; i++) {
+        const Arg *row = &o->own.rows[i];
+        if (!args_same_name(row->names, arg_name_len(row), word + 2, n - 2)) continue;
+        return row->type == ARG_FLAG || word[n] ? 1 : 2;
+    }
+    return 0;
+}
+
+void sweep_command(const Sweep *s, const Cell *c, Str *out) {
+    const SweepOptions *o = s->options;
+    str_puts(out, "isotron parity");
+    put_word(c->of->dir, strlen(c->of->dir), out);
+    str_printf(out, " --lane %s", Lane_spellings[c->lane]);
+    for (int i = 0; i < o->n_words;) {
+        const int own = count_own(o, i);
+        if (!own) put_word(o->words[i], strlen(o->words[i]), out);
+        i += own ? own : 1;
+    }
+    for (const char *word = c->words; *word;) {
+        const size_t n = strcspn(word, " ");
+        put_word(word, n, out);
+        word += n + (word[n] == ' ');
+    }
 }
 
 void sweep_facts(const Sweep *s, SweepFact out[SWEEP_FACTS]) {
@@ -38,7 +86,7 @@ void sweep_facts(const Sweep *s, SweepFact out[SWEEP_FACTS]) {
     snprintf(out[6].value, sizeof out->value, "%s %s, %s", isotron_compiler(), isotron_flags(),
              isotron_devices());
     snprintf(out[7].value, sizeof out->value, "%s", s->options->list);
-    put_words(s->options, out[8].value);
+    put_sweep(s->options, out[8].value, sizeof out->value);
 }
 
 /* ---- table ---- */
@@ -80,7 +128,7 @@ static void print_cell(const Cell *c, Str *out) {
     const Verdict v = cell_verdict(c);
     const Row *w = sweep_worst(c);
     str_printf(out, "%-24s %-9s %-4s %5.0f ms  %-48s", c->of->golden->name, Lane_spellings[c->lane],
-               VERDICTS[v], 1e3 * seconds_of(c), c->layout);
+               VERDICTS[v], 1e3 * seconds_of(c), c->name);
     if (w && v == VERDICT_PASS) put_worst(c, w, out);
     if (v != VERDICT_PASS) {
         str_puts(out, "  ");
@@ -154,15 +202,17 @@ static void json_finding(const Finding *f, Str *out) {
     str_printf(out, "\"confirmed\": %s}, ", f->confirmed ? "true" : "false");
 }
 
-static void json_cell(const Cell *c, Str *out) {
+static void json_cell(const Sweep *s, const Cell *c, Str *out) {
     const Verdict v = cell_verdict(c);
-    Str reason = {0};
+    Str reason = {0}, command = {0};
     cell_reason(c, &reason);
+    sweep_command(s, c, &command);
     str_puts(out, "    {");
     json_member(out, "case", c->of->golden->name);
     json_member(out, "lane", Lane_spellings[c->lane]);
     json_member(out, "layout", c->layout);
     json_member(out, "options", c->words);
+    json_member(out, "command", command.s);
     json_member(out, "reason", reason.s ? reason.s : "");
     if (c->job && c->job->end == JOB_DONE) {
         const CellResult *r = c->result;
@@ -180,7 +230,7 @@ static void json_cell(const Cell *c, Str *out) {
                v == VERDICT_PASS   ? "pass"
                : v == VERDICT_FAIL ? "fail"
                                    : "skipped");
-    str_free(&reason);
+    str_free(&reason), str_free(&command);
 }
 
 void sweep_json(const Sweep *s, Str *out) {
@@ -193,7 +243,7 @@ void sweep_json(const Sweep *s, Str *out) {
     json_provenance(s, out);
     str_puts(out, ",\n  \"cells\": [\n");
     for (int64_t i = 0; i < s->n_cells; i++) {
-        json_cell(&s->cells[i], out);
+        json_cell(s, &s->cells[i], out);
         str_puts(out, i + 1 < s->n_cells ? ",\n" : "\n");
     }
     str_puts(out, "  ]\n}\n");
@@ -201,12 +251,16 @@ void sweep_json(const Sweep *s, Str *out) {
 
 /* ---- JUnit XML ---- */
 
-static void junit_properties(const Cell *c, const Row *w, Str *out) {
+static void junit_properties(const Sweep *s, const Cell *c, const Row *w, Str *out) {
     static const char IN[] = "        ";
+    Str command = {0};
+    sweep_command(s, c, &command);
     str_puts(out, "      <properties>\n");
     junit_property(out, IN, "layout", c->layout);
     junit_property(out, IN, "lane", Lane_spellings[c->lane]);
     junit_property(out, IN, "options", c->words);
+    junit_property(out, IN, "command", command.s);
+    str_free(&command);
     if (w) {
         const RowPair p = row_pair(w);
         junit_property(out, IN, "quantity", w->quantity);
@@ -231,15 +285,15 @@ static void junit_failure(const Cell *c, Str *out) {
     str_free(&more);
 }
 
-static void junit_cell(const Cell *c, Str *out) {
+static void junit_cell(const Sweep *s, const Cell *c, Str *out) {
     const Verdict v = cell_verdict(c);
     Str reason = {0};
     cell_reason(c, &reason);
     str_printf(out, "    <testcase classname=\"parity.%s.%s\" name=\"", c->of->golden->name,
                Lane_spellings[c->lane]);
-    xml_text(out, c->layout);
+    xml_text(out, c->name);
     str_printf(out, "\" time=\"%.3f\">\n", seconds_of(c));
-    junit_properties(c, sweep_worst(c), out);
+    junit_properties(s, c, sweep_worst(c), out);
     if (v != VERDICT_PASS) {
         const char *kind = v == VERDICT_FAIL ? "failure" : "skipped";
         str_printf(out, "      <%s message=\"", kind);
@@ -262,6 +316,6 @@ void sweep_junit(const Sweep *s, Str *out) {
                (long long)s->n_cells, (long long)n.failed, (long long)n.skipped, s->seconds);
     for (int i = 0; i < SWEEP_FACTS; i++) junit_property(out, "      ", fact[i].name, fact[i].value);
     str_puts(out, "    </properties>\n");
-    for (int64_t i = 0; i < s->n_cells; i++) junit_cell(&s->cells[i], out);
+    for (int64_t i = 0; i < s->n_cells; i++) junit_cell(s, &s->cells[i], out);
     str_puts(out, "  </testsuite>\n</testsuites>\n");
 }

@@ -131,11 +131,15 @@ bad(changed("llama-gqa", lambda t: t["tokens"].__setitem__(2, b"\x3d" + t["token
     "token 61 is outside the vocabulary of 61")
 bad(conf("llama-gqa", lambda s: s.replace("attention-dropout = 0", "attention-dropout = 0.1")), "--attention-dropout 0.1")
 assert "--hidden-dropout 0.1" in isotron("parity", GOLDEN / "gpt2-tiny", "--hidden-dropout", 0.1, expect=2)
-bad(edited("llama-gqa", "curve.json", lambda s: s.replace('"loss"', '"lost"', 1)), 'step 1 has no number "loss"')
+for key in ("loss", "grad_norm", "clip", "lr"):
+    bad(edited("llama-gqa", "curve.json", lambda s: s.replace(f'"{key}"', '"lost"', 1)), f'step 1 has no number "{key}"')
 bad(conf("llama-gqa", lambda s: s.replace("ffn-hidden-size = 40", "ffn-hidden-size = 16777216")), "of another shape")
 bad(conf("llama-gqa", lambda s: s.replace("num-layers = 2", "num-layers = 65536")), "too few for --num-layers 65536")
 bad(conf("llama-gqa", lambda s: s + "num-experts = 8\n"), "mlp.router.weight", "no counterpart")
 isotron("parity", GOLDEN / "gpt2-tiny", "--json", WORK / "no" / "report.json", expect=2)
+
+for length in ("train-iters", "train-samples"):
+    assert f"--{length} has no use here" in isotron("parity", GOLDEN / "gpt2-tiny", f"--{length}", 3, expect=2)
 
 # ---- omitted options of run.conf are taken from the case; keys may be spelled like Megatron-LM's arguments
 SIZES = ("vocab-size", "seq-length", "max-position", "micro-batch", "global-batch", "train-iters", "hidden-dropout",

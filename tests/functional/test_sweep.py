@@ -72,6 +72,26 @@ page = (WORK / "fail.html").read_text()
 assert page.index("<h2>Failures") < page.index("learning rate of step 2: 0.5") < page.index("<summary>Layouts"), page
 assert page.count("<svg") == 1 and "llama-layouts" not in page.partition("</table>")[2], page
 
+# ---- cells of one layout that differ in other options: each has a name, and the worst is in the grid
+sweep(["fp64 --ranks 2", "fp64 --ranks 2 --lr 0.02", "fp64 --ranks 2 --weight-decay 0.1"], "--clip-grad", 1, "--html", WORK / "r.html",
+      "--junit", WORK / "r.xml", expect=1)
+assert [c["verdict"] for c in cells()] == ["pass", "fail", "pass"] and {c["layout"] for c in cells()} == {"dp2"}, cells()
+names = [c.getAttribute("name") for c in xml.dom.minidom.parse(str(WORK / "r.xml")).getElementsByTagName("testcase")]
+assert names == ["dp2 [--ranks 2]", "dp2 [--ranks 2 --lr 0.02]", "dp2 [--ranks 2 --weight-decay 0.1]"], names
+page = (WORK / "r.html").read_text()
+grid = page.partition("<summary>Layouts")[2].partition("</table>")[0]
+assert grid.count("<code>dp2</code>") == 1 and "dp2 [--ranks 2 --lr 0.02]: learning rate" in grid, grid
+
+# ---- the command of a failed cell reproduces it: the options of all cells are in it, those of the report are not
+command = cells()[1]["command"]
+assert command == f"isotron parity {CASE} --lane fp64 --clip-grad 1{''.join(f' {o}' for o in OPTIONS)} --ranks 2 --lr 0.02", command
+assert command in page.partition("<h2>Failures")[2].partition("</table>")[0]
+assert f"isotron parity {CASE} --sweep" in page
+assert "learning rate" in isotron(*command.split()[1:], expect=1)
+layout = "fp64 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|tL --ranks 2"
+sweep([layout], "--sweep-dry-run")
+assert cells()[0]["command"].endswith("--pipeline-model-parallel-layout 'Ettt|tL' --ranks 2"), cells()[0]["command"]
+
 # ---- a cell that hangs is one failed cell
 sweep(["fp64 --ranks 2"], "--sweep-deadline", 1e-6, expect=1)
 assert "timed out after 0 s" in cells()[0]["reason"], cells()
@@ -81,11 +101,22 @@ GOOD = "gpt2-layouts fp64 --ranks 2"
 for line, sentence in (("fp64 --tensor-model-paralel-size 2", "list:2: '--tensor-model-paralel-size'"), ("gpt2-layouts fp65", "is not a precision"),
                        ("fp65 --ranks 2", "list:2: 'fp65' is neither a precision nor a golden case"), ("fp64 --lr-warmup 2", "list:2:"),
                        ("gpt2-layout fp64 --ranks 2", "list:2: 'gpt2-layout' is neither a precision nor a golden case: given are gpt2-layouts"),
-                       ("../golden/llama-layouts fp64", "neither"), ("gpt2-layouts", "needs a lane"), ("fp64 --save x", "--save has no use in parity")):
+                       ("../golden/llama-layouts fp64", "neither"), ("gpt2-layouts", "needs a lane"), ("fp64 --save x", "--save has no use in parity"),
+                       ("fp64 --bf16", "list:2: --lane has no use in a cell"), ("fp64 --lane bf16", "list:2: --lane has no use in a cell"),
+                       ("fp64 --junit x", "list:2: --junit has no use in a cell"), ("fp64 --sweep x", "list:2: --sweep has no use in a cell"),
+                       ("fp64 --help", "list:2: --help has no use"), ("fp64  --ranks 2", "list:2: line 1 has the same cell"), ("fp64 --train-iters 3", "list:2: --train-iters has no use"), ("fp64 --tensor-model-parallel-size 0", "list:2: --tensor-model-parallel-size must be"),
+                       ("fp64 --lr -1", "list:2: --lr must be"), ("fp64 --ranks 99999999", "list:2: --ranks must be"),
+                       *((f"fp64 {other}", "list:2: ") for other in
+                         ("--seq-length 8", "--num-experts 4", "--hidden-size 48", "--hidden-size 50", "--num-layers 1", "--vocab-size 64",
+                          "--global-batch-size 16", "--hidden-dropout 0.1"))):
     said = sweep([GOOD, line], expect=2)
     assert sentence in said, (line, said)
 isotron("parity", CASE, ROOT / "golden" / "llama-layouts", expect=2)
 assert "--sweep-jobs: from 0" in sweep(RIGHT, "--sweep-jobs", -1, expect=2)
+assert "--lane has no use with --sweep" in sweep(RIGHT, "--bf16", expect=2)
+alone = subprocess.run([PROGRAM, "parity", CASE, "--device", "cuda"], capture_output=True, text=True)
+if "--device cuda: this" in alone.stderr:  # no GPU
+    assert "--device cuda: this" in sweep([GOOD + " --device cuda"], expect=2)
 assert "--sweep-deadline: more" in sweep(RIGHT, "--sweep-deadline", 0, expect=2)
 
 # ---- a dry run runs nothing

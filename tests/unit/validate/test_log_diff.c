@@ -68,7 +68,12 @@ static void values_are_compared(void **unused) {
 
 static void null_is_no_number(void **unused) {
     (void)unused;
-    expect(STEP(1, null, 1, 1), STEP(1, null, 1, 1), &EXACT, true, true, "verdict: equal");
+    expect(STEP(1, 5, null, 1), STEP(1, 5, null, 1), &EXACT, true, true, "verdict: equal");
+    static const char LOST[] = "first at step 1, lm_loss is not a number in both logs";
+    expect(STEP(1, null, 1, 1), STEP(1, null, 1, 1), &EXACT, false, false, LOST);
+    expect(STEP(1, null, 1, 1), STEP(1, null, 1, 1), &LOOSE, false, false, LOST);
+#define SKIPPED "{\"iteration\": 1, \"lm_loss\": null, \"skipped\": true}\n" /* by the loss scale */
+    expect(SKIPPED, SKIPPED, &EXACT, true, true, "verdict: equal");
     expect(STEP(1, null, 1, 1), STEP(1, 5, 1, 1), &LOOSE, false, false, "lm_loss nan against 5");
 }
 
