@@ -57,7 +57,7 @@ def all_of(name, micro, *options):
     conf, ranks = "growing.conf" if "growing" in name else "run.conf", 4 if "pipeline" in name else 2
     output = isotron("pretrain", "--config", WORK / conf, *data[:2], *INVARIANT, "--ranks", ranks, "--save", save, *options,
                      "--micro-batch-size", micro, "--log-jsonl", log)
-    steps = {r["iteration"]: (r["lm_loss"], r["grad_norm"], r["batch_size"]) for r in map(json.loads, open(log))}
+    steps = {r["iteration"]: (r["lm_loss"], r["grad_norm"], r["batch_size"]) for r in records(log)}
     return (isotron("inspect", "--checkpoint", save, "--hash"), steps, [line for line in output.splitlines() if "validation loss" in line])
 
 

@@ -15,7 +15,7 @@ def run(ranks, scale, *options):
     runs += 1
     log = WORK / f"{runs}.jsonl"
     isotron(*BASE, *data, *OPTIONS, "--ranks", ranks, "--initial-loss-scale", scale, *options, "--log-jsonl", log)
-    return [json.loads(line) for line in open(log)]
+    return records(log)
 
 
 def same(got, want, dp, claim):

@@ -32,5 +32,6 @@ static void forget(Config *c) {
  * complete. Between the two a checkpoint's options are read. */
 HOOK(void, config_check, const Config *c, unsigned checks, Args *args) {
     __real_config_check(c, checks, args);
-    if (ignored && (checks || !strcmp(ignored, "use_checkpoint_args"))) forget((Config *)c);
+    const bool reads_checkpoint = ignored && !strncmp(ignored, "use_checkpoint_", strlen("use_checkpoint_"));
+    if (ignored && (checks || reads_checkpoint)) forget((Config *)c);
 }

@@ -228,7 +228,7 @@ static void refused_operands(void **state) {
     refused("16 bytes", of_size(8, 2, 1, 16, 16), K, STRIDE, 20);
     refused("16 bytes", SMALL, V, OFFSET, 8);
     refused("added to", SMALL, DK, FLAGS, TENSOR_ACCUM);
-    refused("nobody wants", SMALL, DV, ABSENT, 0);
+    refused("is not needed", SMALL, DV, ABSENT, 0);
     poor.memory = 100000;
     refused("too large", poor, Q, AS_IT_IS, 0);
 }
