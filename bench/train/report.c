@@ -68,7 +68,7 @@ static void summarise_ops(Steps *b, Summary *s) {
 
 static Summary summarise(Steps *b, DType type) {
     const double given = b->options->peak_tflops;
-    Summary s = {.flops = trainer_flops(b->run, b->derived->global_batch_size)};
+    Summary s = {.flops = b->flops};
     s.peak = 1e12 * (f64_or(given, b->gpu ? bench_peak(b->name, type) : 0));
     summarise_walls(b, &s);
     summarise_ops(b, &s);

@@ -192,6 +192,7 @@ static Err open_run(Steps *b) {
     b->before = taken(b);
     b->run = trainer_new(c, b->derived, &b->plan, NULL, b->device);
     b->type = b->run->context.dtype;
+    b->flops = trainer_flops(b->run, b->derived->global_batch_size);
     const int64_t start = clock_ns();
     registry_init(b->run->model->registry, b->run->context.seed);
     trainer_publish(b->run);

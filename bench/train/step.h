@@ -38,6 +38,7 @@ typedef struct Steps {
     int64_t microbatches;
     MemoryPlan plan;
     double before, peak; /* bytes of memory in use: before the run, and after its steps */
+    double flops;        /* of a step */
     double init_seconds, loss;
     double *wall; /* [n_plain] ns, without the times of ops; GPU only */
     int64_t n_plain;

@@ -22,7 +22,7 @@ assert sh(PREFIX / "bin/isotron", "--version") == isotron("--version")
 
 sh("cmake", "-S", EXAMPLES, "-B", WORK / "cmake", f"-DCMAKE_PREFIX_PATH={PREFIX}")
 sh("cmake", "--build", WORK / "cmake")
-packages = {"PKG_CONFIG_PATH": str(next(PREFIX.rglob("isotron.pc")).parent)}
+packages = {"PKG_CONFIG_PATH": f"{next(PREFIX.rglob('isotron.pc')).parent}:{os.environ.get('PKG_CONFIG_PATH', '')}"}
 assert f"isotron {sh('pkg-config', '--modversion', 'isotron', **packages)}" in isotron("--version")
 flags = sh("pkg-config", "--cflags", "--libs", "isotron", **packages).split()
 sh("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", EXAMPLES / "custom_loop.c", "-o", WORK / "by_hand", *flags)

@@ -61,7 +61,7 @@ for name, options in RUNS.items():
 
 # Large compared with CUDA's rounding: 5 of 8 layers of 0.6 GB leave the GPU.
 if "cuda" in OPTIONS:
-    isotron("bench", "train", "--steps", 3, "--warmup", 1, "--profiled", 1, "--no-alone", "--json", WORK / "step.json", "--bf16",
+    isotron("bench", "train", "--steps", 3, "--warmup", 1, "--profiled", 1, "--json", WORK / "step.json", "--bf16",
             "--num-layers", 8, "--hidden-size", 1024, "--num-attention-heads", 16, "--seq-length", 1024, "--vocab-size", 32000, "--micro-batch-size", 16,
             "--train-iters", 10, "--lr", 1e-4, "--cpu-offloading-num-layers", 7, *OPTIONS)
     taken = json.loads((WORK / "step.json").read_text())["memory_mb"]
