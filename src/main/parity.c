@@ -1,5 +1,9 @@
+#include <libgen.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
 #include "base/file.h"
 #include "comm/comm.h"
@@ -54,6 +58,46 @@ static Err check_places(const Options *o) {
     return ERR_OK;
 }
 
+static bool is_same_place(const char *a, const char *b) {
+    struct stat x, y;
+    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Neither file may exist yet: then folder and name are compared. */
+static bool is_same_file(const char *a, const char *b) {
+    if (file_is_stream(a) || file_is_stream(b)) return false;
+    if (file_exists(a) || file_exists(b)) return is_same_place(a, b);
+    char *of_a[] = {mem_strdup(a), mem_strdup(a)}, *of_b[] = {mem_strdup(b), mem_strdup(b)};
+    const bool same =
+        !strcmp(basename(of_a[0]), basename(of_b[0])) && is_same_place(dirname(of_a[1]), dirname(of_b[1]));
+    for (int i = 0; i < 2; i++) free(of_a[i]), free(of_b[i]);
+    return same;
+}
+
+static void refuse_same_files(Args *args, const Options *o) {
+    static const char *const NAMES[] = {"sweep", "json", "junit", "html"};
+    const char *const paths[] = {o->sweep, o->json, o->junit, o->html};
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < i; k++)
+            if (paths[i] && paths[k] && is_same_file(paths[i], paths[k]))
+                args_problem(args, "--%s and --%s name the same file: give another path to one of them.",
+                             NAMES[k], NAMES[i]);
+}
+
+/* So that a sweep that is killed leaves no report of an earlier one. A link stays, as when it is written to. */
+static Err remove_report(const char *path) {
+    char *target = path && !file_is_stream(path) ? realpath(path, NULL) : NULL;
+    const Err e = target ? file_remove(target) : ERR_OK;
+    free(target);
+    return e;
+}
+
+static Err remove_reports(const Options *o) {
+    ERR_RETURN(remove_report(o->json));
+    ERR_RETURN(remove_report(o->junit));
+    return remove_report(o->html);
+}
+
 static Err report_sweep(const Options *o, const Sweep *s, bool *pass) {
     Str text = {0};
     sweep_print(s, &text);
@@ -80,6 +124,7 @@ static Err sweep(const Options *given, ArgTable own, int n_dirs, int argc, char 
     Sweep s;
     Err e = sweep_open(&options, &s);
     if (!e.code && !o->dry_run) e = sweep_check_device(&s);
+    if (!e.code) e = remove_reports(o);
     if (!e.code && !o->dry_run) sweep_run(&options, &s);
     if (!e.code) e = report_sweep(o, &s, pass);
     sweep_free(&s);
@@ -129,6 +174,7 @@ static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int 
     if (o->sweep && comm_processes() > 1)
         args_problem(args, "--sweep starts processes itself: run it without mpirun");
     refuse_without_sweep(args, o);
+    refuse_same_files(args, o);
     golden_refuse(args);
     if (o->sweep) args_refuse(args, "lane", "with --sweep, because each cell names its precision");
     if (args->help || n_dirs != 1 || o->sweep) return args_end(args);

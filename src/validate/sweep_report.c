@@ -140,6 +140,17 @@ static void print_cell(const Cell *c, Str *out) {
     sweep_finding(&c->result->finding, out);
 }
 
+static int64_t cases_without_cells(const Sweep *s) {
+    int64_t n = s->n_cases;
+    for (int64_t k = 0; k < s->n_cases; k++)
+        for (int64_t i = 0; i < s->n_cells; i++)
+            if (s->cells[i].of == &s->cases[k]) {
+                n--;
+                break;
+            }
+    return n;
+}
+
 void sweep_summary(const Sweep *s, Str *out) {
     const SweepCounts n = sweep_counts(s);
     str_printf(out, "%lld %s, %lld %s, %lld %s skipped (not a pass)", (long long)n.passed,
@@ -148,6 +159,9 @@ void sweep_summary(const Sweep *s, Str *out) {
     if (s->left_out)
         str_printf(out, ", %lld %s of cases that are not given", (long long)s->left_out,
                    s->left_out == 1 ? "line is" : "lines are");
+    const int64_t idle = cases_without_cells(s);
+    if (idle)
+        str_printf(out, ", %lld given %s no cell", (long long)idle, idle == 1 ? "case has" : "cases have");
     str_printf(out, "; %lld layout%s in %.1f s", (long long)n.layouts, n.layouts == 1 ? "" : "s", s->seconds);
 }
 

@@ -28,8 +28,9 @@ assert "3 cells pass, 0 fail, 1 is skipped (not a pass), 1 line is of cases that
 number, = re.findall(r"gpt2-layouts +bf16 .* (0\.\d+) of the bound \(.*\), power [\d.]+ %", out)
 assert "R: the error divided by" in out and "power: the smallest" in out, out
 for lane in ("exact", "fp32", "bf16", "fp64"):
-    sweep([f"gpt2-layouts {lane} --ranks 2 --lr-warmup-iters 2"], "--junit", WORK / "fail.xml", "--html", WORK / "fail.html",
-          cases=(CASE, ROOT / "golden" / "llama-layouts"), expect=1)
+    out = sweep([f"gpt2-layouts {lane} --ranks 2 --lr-warmup-iters 2"], "--junit", WORK / "fail.xml", "--html", WORK / "fail.html",
+                cases=(CASE, ROOT / "golden" / "llama-layouts"), expect=1)
+    assert "1 given case has no cell;" in out, out
     assert cells()[0]["verdict"] == "fail"
 sweep(["fp64 --tensor-model-parallel-size 3"], expect=1)  # nothing has passed
 
@@ -118,6 +119,18 @@ alone = subprocess.run([PROGRAM, "parity", CASE, "--device", "cuda"], capture_ou
 if "--device cuda: this" in alone.stderr:  # no GPU
     assert "--device cuda: this" in sweep([GOOD + " --device cuda"], expect=2)
 assert "--sweep-deadline: more" in sweep(RIGHT, "--sweep-deadline", 0, expect=2)
+
+# ---- no report overwrites the list or another report, and none of an earlier sweep is left when the cells begin
+for one, two in (("--junit", "r.json"), ("--html", "list"), ("--junit", "../" + WORK.name + "/list")):
+    assert "name the same file" in sweep([GOOD], one, WORK / two, expect=2)
+assert (WORK / "list").read_text() == GOOD + "\n"
+assert "name the same file" in sweep([GOOD], "--junit", WORK / "x", "--html", WORK / ".." / WORK.name / "x", expect=2)
+(WORK / "r.xml").write_text("old")
+(WORK / "link").symlink_to(WORK / "r.xml")
+sweep([GOOD, "fp65"], "--junit", WORK / "link", expect=2)
+assert (WORK / "r.xml").read_text() == "old"  # a list with an error loses nothing
+sweep([GOOD], "--json", "/dev/full", "--junit", WORK / "link", expect=3)  # the first report cannot be written
+assert not (WORK / "r.xml").exists() and (WORK / "link").is_symlink()
 
 # ---- a dry run runs nothing
 sweep(RIGHT, "--sweep-dry-run")
