@@ -3,7 +3,7 @@
  *
  *   host     the ranks of a world are threads of this process, or MPI processes. In comm_null they are
  *            imaginary: nothing arrives, as a dry run needs
- *   device   for memory of a discrete device: staging through host memory and the host transport
+ *   device   for memory of a discrete device: NCCL, or staging through host memory and the host transport
  *
  * Order of sums: a host transport, and so staging, adds in the order of the group's members, element by
  * element, whatever the message size or the division of the buffer. All members get bitwise equal results,
@@ -73,6 +73,14 @@ void comm_all_reduce(Comm *, Group, const char *site, CommReduction, DType, void
 int comm_rank(const Comm *);
 int comm_world(const Comm *);
 Group comm_everyone(const Comm *); /* all ranks in their order */
+
+/* Selects the transport for memory of `device`: NCCL if no two ranks share a GPU and NCCL can be loaded, staging
+ * otherwise. All ranks must call it and get the same result. `library` is a file name; NULL: the library that
+ * the loader finds. It is a user error if a named library cannot be used or if versions differ between ranks.
+ * `text` describes the transport and the reason. Call comm_close_device before the device is freed. A NULL
+ * Comm is one rank. */
+Err comm_open_device(Comm *, Device *, const char *library, char text[200]);
+void comm_close_device(Comm *);
 
 /* ---- worlds ---- */
 
