@@ -13,7 +13,9 @@
  *
  * Members of a group must start the same operations in the same order. Groups with the same members in the
  * same order are one group. Different groups are independent, and so are the two directions of each pair that
- * sends and receives.
+ * sends and receives. NCCL adds two conditions. The first operation of a group and its first message block until
+ * all members have started them, so all ranks must open their groups in the same order. Messages go only between
+ * neighbours in the group, where the last member is a neighbour of the first.
  *
  * An operation is a fault if a member does not start it within the deadline, or starts it with another kind,
  * count, dtype or site. The fault names the group, the sequence number, the ranks and what each of them did,

@@ -62,7 +62,7 @@ static void check(const State *s, NcclComm comm, int result, const char *call) {
 
 /* ---- watchdog ---- */
 
-/* Removes finished operations from the list. Those that comm_wait has returned become spare. */
+/* Removes finished operations from the list. After comm_wait they become spare. */
 static void sweep(State *s, Link *l) {
     for (Flight *f; (f = l->first) && device_event_happened(s->device, f->done);) {
         comm_record_done(&s->comm->recorder, f->record);
