@@ -107,7 +107,7 @@ static void works_of_many_groups_interleave(void **state) {
 
 /* ---- faults ---- */
 
-static void drop(void *arg, Comm *c) {
+static void one_is_dropped(void *arg, Comm *c) {
     (void)arg;
     if (comm_rank(c) == 2) comm_sabotage(c, (CommSabotage){.nth = 4});
     small_run(c, small_call(c, COMM_ALL_GATHER, "before"));
@@ -115,7 +115,7 @@ static void drop(void *arg, Comm *c) {
     sleep(20);
 }
 
-static void differ(void *arg, Comm *c) {
+static void counts_differ(void *arg, Comm *c) {
     (void)arg;
     CommCall call = small_call(c, COMM_ALL_REDUCE, "counts");
     if (comm_rank(c) == 1) call.n++;
@@ -130,11 +130,11 @@ static void faults_are_reported(void **state) {
         double deadline_s;
         const char *says[SAYS];
     } CASES[] = {
-        {drop,
+        {one_is_dropped,
          1,
          {"has waited 1 s for an operation of NCCL", "all_reduce sum of 3 F32 at 'dropped'",
           "ranks that did not: 2\n", "ranks that started it: 0 1 3\n"}},
-        {differ, 1000, {"NCCL reports on rank ", "all_reduce sum of", "at 'counts'"}},
+        {counts_differ, 1000, {"NCCL reports on rank ", "all_reduce sum of", "at 'counts'"}},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         static Ending e;
