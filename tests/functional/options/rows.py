@@ -205,7 +205,7 @@ witnessed("micro_batch_size", "--micro-batch-size 1 --eod-mask-loss")
 witnessed("calculate_per_token_loss", "--calculate-per-token-loss --eod-mask-loss")
 witnessed("train_samples", SAMPLES, "train-iters")
 witnessed("rampup_batch_size", "--global-batch-size 12 --rampup-batch-size 4 4 20 --train-samples 60", "train-iters")
-witnessed("step_batch_size_schedule", "--step-batch-size-schedule 0:4,128:8,0.4K:12 --train-samples 60", "train-iters global-batch-size")
+witnessed("step_batch_size_schedule", "--step-batch-size-schedule 0:4,128:8,0.4K:12 --train-samples 50", "train-iters global-batch-size")
 for more in (" --reset-attention-mask --reset-position-ids", " --calculate-per-token-loss"):
     witnessed("moe_router_load_balancing_type eod_mask_loss", EXPERTS + "--batch-invariant-mode --eod-mask-loss --micro-batch-size 4"
               " --moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 0.3" + more, layouts=(ONE, CUT))
