@@ -610,6 +610,21 @@ def read_scalar(event, found):
         found.setdefault(event[begin:begin + size].decode(), {})[step] = struct.unpack("<f", event[begin + size + 1:begin + size + 5])[0]
 
 
+@row("log_timers_to_tensorboard log_loss_scale_to_tensorboard log_world_size_to_tensorboard")
+def more_tags(program, quick):
+    folders = [program.fresh(), program.fresh()]
+    words = " --log-timers-to-tensorboard --log-world-size-to-tensorboard --no-log-loss-scale-to-tensorboard --timing-log-level 2 --ranks 2"
+    for folder, more in zip(folders, ("", words)):
+        program.pretrain(program.words(more), "--tensorboard-dir", folder)
+    without, found = map(scalars, folders)
+    both = lambda tag: {tag, f"{tag} vs samples"}
+    times = {f"{name}-time" for name in ("iteration", "batch-generator", "forward-backward", "optimizer")}
+    expect(found.keys() - without.keys() == times | both("world-size"), f"more tags: {found.keys() - without.keys()}")
+    expect(without.keys() - found.keys() == both("loss-scale"), f"fewer tags: {without.keys() - found.keys()}")
+    expect(set(found["world-size"].values()) == {2}, f"world-size {found['world-size']}")
+    expect(all(0 < found[tag][4] < 60 for tag in times), "a time is not in seconds")
+
+
 @row("log_memory_to_tensorboard")
 def memory_tags(program, quick):
     """A run takes its memory before the first step. Parameters, main gradients and two moments alone are 16 bytes for each parameter."""
