@@ -426,7 +426,7 @@ static Err start(Loop *l) {
     const Config *c = l->config;
     ERR_RETURN(comm_agree(l->comm, l->is_printer ? checkpoint_check_folders(c) : ERR_OK));
     const int64_t parameters = l->is_printer ? model_count(c, l->derived).all : 0;
-    if (l->is_printer) banner_print(c, l->derived, parameters);
+    if (l->is_printer) banner_print(c, l->derived, l->session->facts->vocab_size, parameters);
     ERR_RETURN(comm_agree(l->comm, open_device(l)));
     MemoryPlan plan = memory_plan_new(c, l->derived, l->comm, l->device);
     if (l->is_printer) printf("%s", plan.attention.text);
