@@ -434,6 +434,7 @@ static Err start(Loop *l) {
     ERR_RETURN(open_shared(l));
     if (l->is_printer) banner_print_data(c, l->derived, l->session->data);
     l->run = trainer_new(c, l->derived, &plan, l->comm, l->device);
+    l->run->data_fingerprint = data_fingerprint(l->session->data);
     l->device = NULL;
     if (l->is_printer) say_how(l->run);
     bool loaded;
