@@ -56,15 +56,25 @@ static void print_layout(const Config *c, const Derived *d) {
                 c->use_distributed_optimizer ? ", distributed optimizer" : "");
 }
 
-void banner_print(const Config *c, const Derived *d, int64_t parameters) {
+/* Megatron-LM ignores --vocab-size with a tokenizer that has a vocabulary of its own. */
+static void print_tokenizer(const Config *c, const Derived *d, int64_t own_size) {
+    banner_line("tokenizer", "%s, vocabulary of %lld padded to %lld",
+                c->tokenizer_type ? c->tokenizer_type : "none", (long long)d->vocab_size,
+                (long long)d->padded_vocab_size);
+    if (own_size && own_size != d->vocab_size && config_given(c, vocab_size))
+        printf(
+            "  note: the model has --vocab-size %lld ids, and the tokenizer has %lld; Megatron-LM takes the "
+            "tokenizer's: leave --vocab-size out for that\n",
+            (long long)d->vocab_size, (long long)own_size);
+}
+
+void banner_print(const Config *c, const Derived *d, int64_t tokenizer_size, int64_t parameters) {
     char stamp[32];
     clock_stamp(stamp);
     stamp[sizeof "2026-01-31 12:00:00" - 1] = 0;
     banner_line("isotron", "%s, commit %s, %s", isotron_version(), isotron_commit(), stamp);
     print_model(c, d, parameters);
-    banner_line("tokenizer", "%s, vocabulary of %lld padded to %lld",
-                c->tokenizer_type ? c->tokenizer_type : "none", (long long)d->vocab_size,
-                (long long)d->padded_vocab_size);
+    print_tokenizer(c, d, tokenizer_size);
     banner_line("batch", "%s%lld samples of %lld tokens, in microbatches of %lld; %lld steps",
                 d->num_batch_steps > 1 ? "up to " : "", (long long)d->global_batch_size,
                 (long long)c->seq_length, (long long)d->micro_batch_size, (long long)d->train_iters);

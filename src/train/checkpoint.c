@@ -82,6 +82,7 @@ static json_t *state_of(const Trainer *r) {
     json_object_set_new(state, "progress", progress);
     json_object_set_new(state, "config", config_state(r->config, CLASS_ALL));
     json_object_set_new(state, "vocab_size", json_integer(r->derived->vocab_size));
+    if (r->data_fingerprint) json_object_set_new(state, "data", json_string(r->data_fingerprint));
     return state;
 }
 
@@ -309,7 +310,7 @@ static void tell_fp8_state(const Config *c, const Ckpt *ckpt, FILE *to) {
 
 static void tell_loaded(const Trainer *r, const Ckpt *ckpt, const Source *s, bool weights_only, FILE *to) {
     Str notes = {0};
-    if (!weights_only) resume_notes(r->config, json_object_get(ckpt_manifest(ckpt)->state, "config"), &notes);
+    if (!weights_only) resume_notes(r->config, r->data_fingerprint, ckpt_manifest(ckpt)->state, &notes);
     fprintf(to, "  successfully loaded checkpoint from %s at iteration %lld\n%s", s->dir,
             (long long)ckpt_manifest(ckpt)->iteration, notes.len ? notes.s : "");
     tell_fp8_state(r->config, ckpt, to);
