@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "bench/ops/cases.h"
 #include "bench/ops/operands.h"
-#include "bench/provenance.h"
+#include "train/provenance.h"
 #include "bench/peaks.h"
 #include "bench/op_cost.h"
 #include "models/option_map.h"

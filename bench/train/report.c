@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "bench/provenance.h"
+#include "train/provenance.h"
 #include "bench/peaks.h"
 #include "bench/train/step.h"
 
@@ -289,7 +289,8 @@ static void print_gpu(const Steps *b, const Summary *s) {
 
 static void print_cpu(const Steps *b) {
     const double planned = (double)memory_plan_total(&b->plan);
-    printf("\nBLAS core %s, %d threads\n", openblas_get_corename(), b->threads);
+    printf("\nBLAS core %s, %d %s\n", openblas_get_corename(), b->threads,
+           b->threads == 1 ? "thread" : "threads");
     printf("memory: planned %s, resident peak %s (%+.1f %%), %s of them before the run\n",
            bytes_text(planned).s, bytes_text(b->peak).s, (b->peak / planned - 1) * 100,
            bytes_text(b->before).s);

@@ -140,9 +140,9 @@ static Err run(Setup *s, const Golden *g, const Options *o, bool *pass) {
     *pass = true;
     if (!report.is_heard) return ERR_OK;
     Str text = {0}, json = {0};
-    parity_print(&report, g->name, &s->config, &text);
+    parity_print(&report, g->name, &s->config, s->derived.cpu_threads, &text);
     fputs(text.s, stdout);
-    parity_json(&report, g->name, &s->config, &json);
+    parity_json(&report, g->name, &s->config, s->derived.cpu_threads, &json);
     Err e = o->json ? file_write_atomic(o->json, json.s, json.len) : ERR_OK;
     if (e.code) e.code = ERR_INFRA; /* the case has been judged; only the report cannot be written */
     str_free(&text);

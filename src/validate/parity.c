@@ -1,5 +1,6 @@
 #include "validate/parity.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 
 #include "base/mem.h"
 #include "comm/comm.h"
+#include "train/provenance.h"
 
 /* ---- judging ---- */
 
@@ -233,7 +235,10 @@ Err parity_run(const Config *c, const Derived *d, const Golden *g, ParityReport 
 
 static const char *lane_name(const Config *c) { return Lane_spellings[c->lane]; }
 
-void parity_print(const ParityReport *r, const char *case_name, const Config *c, Str *out) {
+void parity_print(const ParityReport *r, const char *case_name, const Config *c, int64_t threads, Str *out) {
+    const Provenance p = provenance_read();
+    char number[24];
+    snprintf(number, sizeof number, "%lld", (long long)provenance_threads(&p, threads));
     str_printf(out, "parity of %s, lane %s, micro-batch-size %lld\n", case_name, lane_name(c),
                (long long)c->micro_batch_size);
     report_print(&r->rows, out);
@@ -251,11 +256,17 @@ void parity_print(const ParityReport *r, const char *case_name, const Config *c,
             "in z - y, scale = component of x - z along y. power = the smallest relative error of scale that "
             "fails, and its limit\n",
             r->precision.draws, r->precision.dither);
+    provenance_print(&p, number, out);
     str_printf(out, "verdict: %s\n", r->pass ? "pass" : "FAIL");
 }
 
-void parity_json(const ParityReport *r, const char *case_name, const Config *c, Str *out) {
-    str_printf(out, "{\n  \"schema\": 2,\n  \"case\": ");
+void parity_json(const ParityReport *r, const char *case_name, const Config *c, int64_t threads, Str *out) {
+    const Provenance p = provenance_read();
+    json_t *facts = provenance_json();
+    char *text = json_dumps(facts, 0);
+    str_printf(out, "{\n  \"schema\": 2,\n  \"provenance\": %s,\n  \"threads\": %lld,\n  \"case\": ", text,
+               (long long)provenance_threads(&p, threads));
+    free(text), json_decref(facts);
     compare_json_text(out, case_name);
     str_printf(out, ",\n  \"lane\": \"%s\",\n  \"micro_batch_size\": %lld,\n", lane_name(c),
                (long long)c->micro_batch_size);

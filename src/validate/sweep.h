@@ -11,6 +11,7 @@
 #define ISOTRON_VALIDATE_SWEEP_H
 
 #include "config/args.h"
+#include "train/provenance.h"
 #include "validate/cell.h"
 #include "validate/jobs.h"
 
@@ -89,12 +90,14 @@ void sweep_json(const Sweep *, Str *out);
 void sweep_junit(const Sweep *, Str *out);
 void sweep_html(const Sweep *, Str *out);
 
-/* Where and how the sweep ran: version, commit, date, machine, options. */
-enum { SWEEP_FACTS = 9 };
+/* Where and how the sweep ran: provenance, threads of a rank, list, command. */
+enum { SWEEP_FACTS = FACTS + 3 };
 typedef struct SweepFact {
     const char *name;
     char value[1000];
 } SweepFact;
+/* "1" or "1 to 8": over the cells that are not skipped. */
+void sweep_threads(const Sweep *, const Provenance *, char *out, size_t n);
 void sweep_facts(const Sweep *, SweepFact out[SWEEP_FACTS]);
 
 /* The command that runs the cell alone. */

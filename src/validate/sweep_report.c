@@ -4,8 +4,6 @@
 #include <string.h>
 
 #include "base/junit.h"
-#include "base/machine.h"
-#include "base/version.h"
 #include "validate/sweep.h"
 
 static const char *const VERDICTS[] = {
@@ -74,19 +72,31 @@ void sweep_command(const Sweep *s, const Cell *c, Str *out) {
     }
 }
 
+void sweep_threads(const Sweep *s, const Provenance *p, char *out, size_t n) {
+    int64_t least = INT64_MAX, most = 0;
+    for (int64_t i = 0; i < s->n_cells; i++) {
+        if (s->cells[i].skipped) continue;
+        const int64_t threads = provenance_threads(p, s->cells[i].derived.cpu_threads);
+        least = threads < least ? threads : least, most = threads > most ? threads : most;
+    }
+    snprintf(out, n,
+             least < most ? "%lld to %lld"
+             : most       ? "%lld"
+                          : "none",
+             (long long)least, (long long)most);
+}
+
 void sweep_facts(const Sweep *s, SweepFact out[SWEEP_FACTS]) {
-    static const char *const NAMES[SWEEP_FACTS] = {"version", "commit", "date", "host",   "cpu",
-                                                   "cores",   "build",  "list", "command"};
-    char text[MACHINE_TEXT];
-    for (int i = 0; i < SWEEP_FACTS; i++) out[i].name = NAMES[i];
-    snprintf(out[0].value, sizeof out->value, "%s", isotron_version());
-    snprintf(out[1].value, sizeof out->value, "%s", isotron_commit());
-    void (*const read[])(char *) = {machine_now, machine_host, machine_cpu, machine_cores};
-    for (int i = 0; i < 4; i++) read[i](text), snprintf(out[2 + i].value, sizeof out->value, "%s", text);
-    snprintf(out[6].value, sizeof out->value, "%s %s, %s", isotron_compiler(), isotron_flags(),
-             isotron_devices());
-    snprintf(out[7].value, sizeof out->value, "%s", s->options->list);
-    put_sweep(s->options, out[8].value, sizeof out->value);
+    const Provenance p = provenance_read();
+    for (int i = 0; i < FACTS; i++) {
+        out[i].name = PROVENANCE_NAMES[i];
+        snprintf(out[i].value, sizeof out->value, "%s", p.text[i]);
+    }
+    SweepFact *more = out + FACTS;
+    more[0].name = "threads", more[1].name = "list", more[2].name = "command";
+    sweep_threads(s, &p, more[0].value, sizeof more->value);
+    snprintf(more[1].value, sizeof more->value, "%s", s->options->list);
+    put_sweep(s->options, more[2].value, sizeof more->value);
 }
 
 /* ---- table ---- */
@@ -180,6 +190,10 @@ void sweep_print(const Sweep *s, Str *out) {
             out,
             "R: the error divided by the error that rounding is expected to cause, about 1 in a correct run\n"
             "power: the smallest relative error of a layer's gradients that would have failed\n");
+    const Provenance p = provenance_read();
+    char threads[48];
+    sweep_threads(s, &p, threads, sizeof threads);
+    provenance_print(&p, threads, out);
     sweep_summary(s, out);
     str_puts(out, "\n");
 }

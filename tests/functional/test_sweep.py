@@ -47,6 +47,17 @@ for cell in suite.getElementsByTagName("testcase"):
 for p in suite.getElementsByTagName("property"):
     assert p.getAttribute("name") not in ("bound", "observed") or float(p.getAttribute("value")) >= 0, p.toxml()
 page = (WORK / "r.html").read_text()
+# where it ran: every report has what a bench has, and the threads of a rank
+isotron("bench", "ops", "--filter", "^norm/rms-short$", "--dtype", "fp32", "--seconds", 1e-3, "--cpu-threads", 1, "--json", WORK / "ops.json")
+bench = json.loads((WORK / "ops.json").read_text())["provenance"]
+facts = {p.getAttribute("name"): p.getAttribute("value") for p in suite.getElementsByTagName("properties")[0].getElementsByTagName("property")}
+assert {k: v for k, v in bench.items() if k != "date"} == {k: facts[k] for k in bench if k != "date"} and facts["threads"] == "1", (bench, facts)
+assert all(f"<th>{name}</th><td><code>" in page for name in facts) and json.loads((WORK / "r.json").read_text())["provenance"].keys() == facts.keys(), page
+where = f"BLAS core {bench['blas_core']}, threads per rank: "
+out = isotron("parity", CASE, "--fp64", "--cpu-threads", 2, "--json", WORK / "one.json")
+one = json.loads((WORK / "one.json").read_text())
+assert one["provenance"].keys() == bench.keys() and one["provenance"]["blas_core"] == bench["blas_core"] and one["threads"] == 2, one
+assert where + "2\n" in out and where + "1 to 3\n" in sweep(["fp64 --ranks 2", "fp64 --cpu-threads 3"]), out
 opened = []
 
 
