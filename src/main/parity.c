@@ -104,7 +104,7 @@ static Err report_sweep(const Options *o, const Sweep *s, bool *pass) {
     fputs(text.s, stdout);
     str_free(&text);
     const SweepCounts n = sweep_counts(s);
-    *pass = o->dry_run || (n.failed == 0 && n.passed > 0);
+    *pass = o->dry_run || (n.of[VERDICT_FAIL] == 0 && n.of[VERDICT_PASS] > 0);
     ERR_RETURN(write_report(o->json, sweep_json, s));
     ERR_RETURN(write_report(o->junit, sweep_junit, s));
     return write_report(o->html, sweep_html, s);
