@@ -278,7 +278,8 @@ static const struct {
 enum { N_BENCHES = sizeof BENCHES / sizeof *BENCHES };
 
 static void usage(FILE *to) {
-    fprintf(to, "usage: isotron bench WHAT [options]      (isotron bench WHAT --help lists its options)\n\n");
+    fprintf(to, "usage: isotron bench WHAT [options]      (isotron bench WHAT --help lists its options)\n\n"
+                "example: isotron bench train --config bench/train/gpt2-124m.conf --no-alone\n\n");
     for (int i = 0; i < N_BENCHES; i++) fprintf(to, "  %-6s %s\n", BENCHES[i].name, BENCHES[i].what);
 }
 

@@ -85,6 +85,8 @@ assert "INCONCLUSIVE: ratio " in skipped.getAttribute("message"), skipped.toxml(
 # More rows need more pairs.
 assert "2 rows with a probability of 95 %: give at least 7" in isotron("bench", *OPS, "--against", other("ops", OPS, [1]), "--pairs", 6, expect=2)
 
+assert "example: isotron bench train" in isotron("bench", "--help")
+
 # A baseline: this machine's earlier result, made faster or slower by hand.
 baseline, again = WORK / "base.json", WORK / "again.json"
 for words, factor, verdict in ([*TRAIN, "--no-alone"], 1e-3, "REGRESS"), ([*OPS[:-4], "--seconds", 0, "--cpu-threads", 1], 1e3, "PASS"):
