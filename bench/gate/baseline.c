@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "bench/gate/gate.h"
@@ -71,7 +72,7 @@ Err gate_judge_baseline(Gate *g, json_t *json, Str *notes) {
         judge_row(g, ours, theirs, &g->rows[g->n++]);
     }
     if (g->theirs.n > g->n)
-        str_printf(notes, "note: %lld rows of '%s' were not measured here\n", (long long)(g->theirs.n - g->n),
+        str_printf(notes, "note: not measured here: %s of '%s'\n", amount(g->theirs.n - g->n, "row").s,
                    g->options->baseline);
     return ERR_OK;
 }

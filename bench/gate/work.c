@@ -52,8 +52,8 @@ static const struct {
     {"gemm_tuning", false},
 };
 
-/* Another program had the same words, so it may leave out a fact that only later versions state. Nobody knows
- * the words behind a file. */
+/* Another program had the same words, so it may leave out a fact that only later versions state. The
+ * words behind a file are not known. */
 static bool may_miss(const Gate *g, bool always, const json_t *ours, const json_t *theirs) {
     return g->options->against && !always && (!ours || !theirs);
 }

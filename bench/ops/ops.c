@@ -78,7 +78,7 @@ static json_t *shape_of(const Call *c) {
     return shape;
 }
 
-/* What identifies the work of a row. */
+/* The members that identify the work of a row. */
 static json_t *row_facts(const Session *s, int number, int t) {
     Str operands = {0};
     bench_case_operands(number, s->device, NAMED[t].type, &operands);

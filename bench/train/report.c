@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "train/provenance.h"
@@ -183,7 +184,7 @@ static json_t *model_json(const Steps *b) {
     return model;
 }
 
-/* All options that the bench reads. Threads are a fact of their own. */
+/* All options that the bench reads. The number of threads is a separate fact. */
 static json_t *options_json(const Steps *b) {
     json_t *options = options_of(b, CLASS_ALL);
     for (int i = 0; i < OPTIONS; i++)
@@ -289,8 +290,7 @@ static void print_gpu(const Steps *b, const Summary *s) {
 
 static void print_cpu(const Steps *b) {
     const double planned = (double)memory_plan_total(&b->plan);
-    printf("\nBLAS core %s, %d %s\n", openblas_get_corename(), b->threads,
-           b->threads == 1 ? "thread" : "threads");
+    printf("\nBLAS core %s, %s\n", openblas_get_corename(), amount(b->threads, "thread").s);
     printf("memory: planned %s, resident peak %s (%+.1f %%), %s of them before the run\n",
            bytes_text(planned).s, bytes_text(b->peak).s, (b->peak / planned - 1) * 100,
            bytes_text(b->before).s);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/mem.h"
 #include "comm/comm.h"
 #include "train/provenance.h"
@@ -245,17 +246,17 @@ void parity_print(const ParityReport *r, const char *case_name, const Config *c,
     str_printf(
         out,
         "%sbound = 8 u max(kappa, sqrt(K)), u = %.3g, K = %.0f; kappa of a tensor: its largest movement, "
-        "divided by u, in %d fp64 runs with normal noise: u on the weights, u sqrt(K) on the gradients\n",
-        r->precision.draws ? "fp64 rows: " : "", r->roundoff, r->longest_sum, r->draws);
+        "divided by u, in %s with normal noise: u on the weights, u sqrt(K) on the gradients\n",
+        r->precision.draws ? "fp64 rows: " : "", r->roundoff, r->longest_sum, amount(r->draws, "fp64 run").s);
     if (r->precision.draws)
         str_printf(
             out,
-            "other rows: x is this run, y fp64 and z fp64 with the lane's storage, for %d draws of weights "
+            "other rows: x is this run, y fp64 and z fp64 with the lane's storage, for %s of weights "
             "times "
             "1 + %.3g xi. R = median |x - y| / median |z - y|, element = max of min |x - y| / rms of its row "
             "in z - y, scale = component of x - z along y. power = the smallest relative error of scale that "
             "fails, and its limit\n",
-            r->precision.draws, r->precision.dither);
+            amount(r->precision.draws, "draw").s, r->precision.dither);
     provenance_print(&p, number, out);
     str_printf(out, "verdict: %s\n", r->pass ? "pass" : "FAIL");
 }

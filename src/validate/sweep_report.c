@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/junit.h"
 #include "base/mem.h"
 #include "validate/sweep.h"
@@ -212,7 +213,7 @@ void sweep_summary(const Sweep *s, Str *out) {
     const int64_t idle = cases_without_cells(s);
     if (idle)
         str_printf(out, ", %lld given %s no cell", (long long)idle, idle == 1 ? "case has" : "cases have");
-    str_printf(out, "; %lld layout%s in %.1f s", (long long)n.layouts, n.layouts == 1 ? "" : "s", s->seconds);
+    str_printf(out, "; %s in %.1f s", amount(n.layouts, "layout").s, s->seconds);
 }
 
 void sweep_print(const Sweep *s, Str *out) {

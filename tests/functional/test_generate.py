@@ -31,7 +31,7 @@ assert generate("--prompt", "The ", *LENGTH, "--stop", *stops)[0] == "The " + ne
 assert generate("--prompt", "The ", *LENGTH, "--stop", "no such text")[0] == whole
 
 out, told = generate("--prompt", "a", "--tokens-to-generate", 10**9, status=2)
-assert not out and re.search(r"the KV cache of 1 sequences of 1000000001 tokens takes \d+\.\d GiB", told) and "available" in told, told
+assert not out and re.search(r"the KV cache of 1 sequence of 1000000001 tokens takes \d+\.\d GiB", told) and "available" in told, told
 
 # A tokenizer that is not the model's is named, with both sizes.
 for more in ["--tokenizer-type", "NullTokenizer", "--vocab-size", 1000], ["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", ROOT / "tests/data/tokenizer/gpt2/vocab.json",

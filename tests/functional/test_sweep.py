@@ -149,7 +149,7 @@ assert (WORK / "r.xml").read_text() == "old"  # a list with an error loses nothi
 sweep([GOOD], "--json", "/dev/full", "--junit", WORK / "link", expect=3)  # the first report cannot be written
 assert not (WORK / "r.xml").exists() and (WORK / "link").is_symlink()
 
-# ---- a dry run runs nothing, and says so; an option of the sweep reaches every cell
+# ---- a dry run runs nothing, and its cells are planned; an option of the sweep reaches every cell
 out = sweep(RIGHT + ["fp64 --tensor-model-parallel-size 3"], "--sweep-dry-run", "--device", "cuda", "--junit", WORK / "r.xml", "--html", WORK / "r.html")
 assert [(c["seconds"], c["verdict"], c["device"]) for c in cells()] == [(0, "planned", "cuda")] * 3 + [(0, "skipped", "cuda")], cells()
 assert all("--device cuda" in c["command"] for c in cells()), cells()
