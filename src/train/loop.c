@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/amount.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
@@ -409,9 +410,7 @@ static Err open_device(Loop *l) {
 /* Reports the choices that the options leave open. */
 static void say_how(const Trainer *r) {
     int64_t chunks, tokens = trainer_loss_chunk(r, &chunks);
-    if (tokens)
-        printf("logits: %lld chunk%s of at most %lld tokens\n", (long long)chunks, chunks == 1 ? "" : "s",
-               (long long)tokens);
+    if (tokens) printf("logits: %s of at most %s\n", amount(chunks, "chunk").s, amount(tokens, "token").s);
     if (r->config->fp8_format == FP8_NONE) return;
     if (r->derived->num_moe_layers)
         printf("FP8 GEMMs: not in routed experts, which stay in %s\n", Lane_spellings[r->config->lane]);

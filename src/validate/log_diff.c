@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/file.h"
 #include "base/mem.h"
 
@@ -240,7 +241,7 @@ static void compare_steps(Comparison *c, Diff *d) {
 /* ---- report ---- */
 
 static void print_log(const Log *log, Str *out) {
-    str_printf(out, "%s: %lld steps, %lld to %lld\n", log->path, (long long)log->n,
+    str_printf(out, "%s: %s, %lld to %lld\n", log->path, amount(log->n, "step").s,
                (long long)log->steps[0].step, (long long)log->steps[log->n - 1].step);
     if (log->incomplete)
         str_printf(out, "%s: %lld incomplete %s left out\n", log->path, (long long)log->incomplete,
