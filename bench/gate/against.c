@@ -138,15 +138,13 @@ static Err run_arm(const Arm *a, Result *out) {
 
 /* ---- pairs ---- */
 
-/* Both did the same work. */
+/* Both did the same work, and each pair has the same rows. */
 static Err check_rows(const Gate *g, const Result *ours, const Result *theirs) {
-    for (int64_t i = 0; i < ours->n; i++)
-        if (!result_find(theirs, ours->rows[i].name))
-            return err_user("'%s' has no row %s; choose what both have with --filter", theirs->path,
-                            ours->rows[i].name);
-    const json_t *a = json_object_get(ours->json, "tokens"), *b = json_object_get(theirs->json, "tokens");
-    if (a != b && !json_equal(a, b))
-        return err_user("'%s' has steps of another number of tokens", theirs->path);
+    ERR_RETURN(gate_check_work(g, false));
+    for (int64_t i = 0; i < theirs->n; i++)
+        if (!result_find(ours, theirs->rows[i].name))
+            return err_user("this program has no row %s, which '%s' has; choose what both have with --filter",
+                            theirs->rows[i].name, theirs->path);
     if (g->n && ours->n != g->n) return err_user("the rows of '%s' change from run to run", ours->path);
     return ERR_OK;
 }

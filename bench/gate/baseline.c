@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "bench/gate/gate.h"
@@ -26,44 +27,11 @@ Err gate_open_baseline(const GateOptions *o, const char *bench, Gate *g) {
     return e;
 }
 
-/* ---- the same machine and work ---- */
-
-/* "device" of the result, "cpu" of its provenance. */
-static const json_t *member(const Result *r, const char *name) {
-    const json_t *of_result = json_object_get(r->json, name);
-    return of_result ? of_result : json_object_get(json_object_get(r->json, "provenance"), name);
-}
-
-static bool is_same(const Gate *g, const char *name) {
-    const json_t *a = member(&g->ours, name), *b = member(&g->theirs, name);
-    return a == b || json_equal(a, b);
-}
-
-static Err check_same(const Gate *g) {
-    static const char *const MUST[] = {
-        "device", "cpu",  "cores", "threads", "model", "micro_batch_size", "global_batch_size",
-        "tokens", "graph"};
-    for (size_t i = 0; i < sizeof MUST / sizeof *MUST; i++) {
-        if (is_same(g, MUST[i])) continue;
-        const json_t *ours = member(&g->ours, MUST[i]), *theirs = member(&g->theirs, MUST[i]);
-        char *a = ours ? json_dumps(ours, JSON_ENCODE_ANY | JSON_COMPACT) : NULL,
-             *b = theirs ? json_dumps(theirs, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-        Err e = err_user(
-            "\"%s\" is %.200s here and %.200s in '%s': times of different machines or work cannot be "
-            "compared; measure a baseline here, or use --against",
-            MUST[i], a ? a : "missing", b ? b : "missing", g->options->baseline);
-        free(a), free(b);
-        return e;
-    }
-    return ERR_OK;
-}
-
-static void note_differences(const Gate *g, Str *notes) {
-    static const char *const MAY[] = {"compiler", "flags", "blas", "blas_core"};
-    for (size_t i = 0; i < sizeof MAY / sizeof *MAY; i++)
-        if (!is_same(g, MAY[i]))
-            str_printf(notes, "note: \"%s\" is %s here and %s in '%s'\n", MAY[i],
-                       result_fact(&g->ours, MAY[i]), result_fact(&g->theirs, MAY[i]), g->options->baseline);
+Err gate_check_facts(Gate *g, const json_t *facts) {
+    g->ours = (Result){.path = "this program", .json = (json_t *)facts};
+    const Err e = gate_check_work(g, true);
+    g->ours = (Result){.json = NULL};
+    return e;
 }
 
 /* ---- intervals ---- */
@@ -96,19 +64,15 @@ static void judge_row(const Gate *g, const ResultRow *ours, const ResultRow *the
 
 Err gate_judge_baseline(Gate *g, json_t *json, Str *notes) {
     ERR_RETURN(result_take("this result", json, &g->ours));
-    ERR_RETURN(check_same(g));
-    note_differences(g, notes);
+    ERR_RETURN(gate_check_work(g, false));
     g->error = GATE_ERROR / (double)g->ours.n;
     g->rows = mem_zero((size_t)g->ours.n, sizeof *g->rows);
     for (int64_t i = 0; i < g->ours.n; i++) {
         const ResultRow *ours = &g->ours.rows[i], *theirs = result_find(&g->theirs, ours->name);
-        if (!theirs)
-            return err_user("'%s' has no row %s: measure the baseline with the same options",
-                            g->options->baseline, ours->name);
         judge_row(g, ours, theirs, &g->rows[g->n++]);
     }
     if (g->theirs.n > g->n)
-        str_printf(notes, "note: %lld rows of '%s' were not measured here\n", (long long)(g->theirs.n - g->n),
+        str_printf(notes, "note: not measured here: %s of '%s'\n", amount(g->theirs.n - g->n, "row").s,
                    g->options->baseline);
     return ERR_OK;
 }

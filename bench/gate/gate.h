@@ -12,8 +12,9 @@
  *
  * --against PROGRAM runs both programs alternately, in the order A B B A, as processes. A sample is the ratio
  * of the medians of a pair of neighbours. So what changes slowly on the machine affects both alike. --baseline
- * FILE compares the samples of an earlier result, whose machine, device and work must be the same. It cannot
- * know how the machine has changed since. */
+ * FILE compares the samples of an earlier result. It cannot know how the machine has changed since.
+ *
+ * There is no verdict unless both results state the same machine, device and work (work.c). */
 #ifndef ISOTRON_BENCH_GATE_H
 #define ISOTRON_BENCH_GATE_H
 
@@ -59,11 +60,20 @@ void gate_free(Gate *);
 
 /* Reads and checks the file before anything is measured. */
 Err gate_open_baseline(const GateOptions *, const char *bench, Gate *);
+/* Whether the machine and the work of an open baseline are those of a bench that is about to measure, as far as its
+ * facts say it: a part of its result. */
+Err gate_check_facts(Gate *, const json_t *facts);
 /* Judges a result (taken over), or says what differs from the baseline's machine or work. Appends notes. */
 Err gate_judge_baseline(Gate *, json_t *result, Str *notes);
 /* Runs `bench <bench> words...` of this program and of the other alternately. Options of the gate among the words
  * are left out, and `more` (NULL: none) is added. Prints each pair. */
 Err gate_run_against(const GateOptions *, const char *bench, int argc, char **argv, const char *more, Gate *);
+
+/* Whether both results are of the same machine and work; the error names the first difference. `early`: ours is
+ * not complete yet. */
+Err gate_check_work(const Gate *, bool early);
+/* Notes on what may differ: compilers, and facts that the other does not state. */
+void gate_note_differences(const Gate *, Str *notes);
 
 void gate_print(const Gate *, Str *out);
 void gate_junit(const Gate *, Str *out);

@@ -11,10 +11,17 @@ static Err bad(const Result *r, const char *what) {
     return err_user("'%s' is not a result of bench --json: %s", r->path, what);
 }
 
-static Err add_row(Result *r, const char *name, const char *type, const json_t *time, const json_t *samples) {
+bool result_name(const json_t *row, char name[RESULT_NAME]) {
+    const char *op = json_string_value(json_object_get(row, "name")),
+               *type = json_string_value(json_object_get(row, "type"));
+    if (op && type) snprintf(name, RESULT_NAME, "%s %s", op, type);
+    return op && type;
+}
+
+/* Checks the row whose name is set. */
+static Err add_row(Result *r, const json_t *json, const json_t *time, const json_t *samples) {
     ResultRow *row = &r->rows[r->n++];
-    *row = (ResultRow){.time = json_number_value(time), .samples = samples};
-    snprintf(row->name, sizeof row->name, "%s%s%s", name, *type ? " " : "", type);
+    row->time = json_number_value(time), row->samples = samples, row->json = json;
     if (!json_is_number(time) || !(row->time > 0)) return bad(r, "a time is missing or not positive");
     for (size_t i = 0; i < json_array_size(samples); i++)
         if (!(json_number_value(json_array_get(samples, i)) > 0))
@@ -27,10 +34,8 @@ static Err read_ops(Result *r, const json_t *rows) {
     r->rows = mem_zero(json_array_size(rows) + 1, sizeof *r->rows);
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
-        const char *name = json_string_value(json_object_get(row, "name")),
-                   *type = json_string_value(json_object_get(row, "type"));
-        if (!name || !type) return bad(r, "a row has no name and type");
-        ERR_RETURN(add_row(r, name, type, json_object_get(row, "us"), json_object_get(row, "samples_us")));
+        if (!result_name(row, r->rows[i].name)) return bad(r, "a row has no name and type");
+        ERR_RETURN(add_row(r, row, json_object_get(row, "us"), json_object_get(row, "samples_us")));
     }
     if (!json_is_true(json_object_get(r->json, "complete"))) return bad(r, "its bench was stopped");
     return r->n ? ERR_OK : bad(r, "it has no rows");
@@ -43,7 +48,8 @@ Err result_take(const char *path, json_t *json, Result *r) {
     if (!json_is_object(step)) return bad(r, "it has neither a step nor rows of ops");
     r->unit = "ms";
     r->rows = mem_zero(1, sizeof *r->rows);
-    return add_row(r, "step", "", json_object_get(step, "median"), json_object_get(json, "samples_ms"));
+    strcpy(r->rows->name, "step");
+    return add_row(r, NULL, json_object_get(step, "median"), json_object_get(json, "samples_ms"));
 }
 
 Err result_parse(const char *path, const char *text, size_t n, Result *r) {

@@ -3,14 +3,18 @@
 #define ISOTRON_BENCH_RESULT_H
 
 #include <jansson.h>
+#include <stdbool.h>
 
 #include "base/err.h"
 #include "base/str.h"
 
+enum { RESULT_NAME = 96 };
+
 typedef struct ResultRow {
-    char name[96];         /* "step", or an op with its type */
-    double time;           /* the median, in `unit` */
-    const json_t *samples; /* the times it is of */
+    char name[RESULT_NAME]; /* "step", or an op with its type */
+    double time;            /* the median, in `unit` */
+    const json_t *samples;  /* the times it is of */
+    const json_t *json;     /* of a row of ops; NULL: a step */
 } ResultRow;
 
 typedef struct Result {
@@ -26,6 +30,8 @@ Err result_parse(const char *path, const char *text, size_t n, Result *out);
 /* The same for a parsed file, which is taken over. */
 Err result_take(const char *path, json_t *, Result *out);
 void result_free(Result *);
+/* "linear/fc1 bf16", the name of a row of ops; false: it has none. */
+bool result_name(const json_t *row, char name[RESULT_NAME]);
 /* NULL: there is no such row. */
 const ResultRow *result_find(const Result *, const char *name);
 /* "commit" and other texts of its provenance; "unknown" if it has none. */

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "bench/ops/cases.h"
-#include "bench/provenance.h"
+#include "train/provenance.h"
 
 static void run(benchmark::State &state, int number) {
     BenchOp *op = bench_op_open(number);

@@ -22,9 +22,25 @@ bool bench_case_has_type(int i) {
     return false;
 }
 
-BenchCalls *bench_case_open(int i, Device *d, DType type) {
-    return bench_calls_new(d, kernel_case(device_is_discrete(d) ? CASE_GPU : CASE_CPU, i), type);
+static const KernelCase *case_on(const Device *d, int i) {
+    return kernel_case(device_is_discrete(d) ? CASE_GPU : CASE_CPU, i);
 }
+
+static void put_operand(const CaseOperand *o, DType type, Str *out) {
+    if (!o->ndim) return;
+    str_printf(out, "%s%s[", out->len ? " " : "", dtype_name(case_dtype(o, type)));
+    for (int i = 0; i < o->ndim; i++) str_printf(out, "%s%lld", i ? "," : "", (long long)o->dim[i]);
+    str_puts(out, "]");
+}
+
+void bench_case_operands(int i, const Device *d, DType type, Str *out) {
+    const KernelCase *c = case_on(d, i);
+    for (int k = 0; k < CALL_IN; k++) put_operand(&c->in[k], type, out);
+    str_puts(out, " ->");
+    for (int k = 0; k < CALL_OUT; k++) put_operand(&c->out[k], type, out);
+}
+
+BenchCalls *bench_case_open(int i, Device *d, DType type) { return bench_calls_new(d, case_on(d, i), type); }
 
 /* ---- for the harness ---- */
 

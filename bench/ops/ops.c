@@ -9,9 +9,10 @@
 #include "base/file.h"
 #include "bench/ops/cases.h"
 #include "bench/ops/operands.h"
-#include "bench/provenance.h"
+#include "train/provenance.h"
 #include "bench/peaks.h"
 #include "bench/op_cost.h"
+#include "models/option_map.h"
 
 /* In the order of measurement: types of training first, slow ones last. */
 enum { TYPES = 4 };
@@ -77,6 +78,16 @@ static json_t *shape_of(const Call *c) {
     return shape;
 }
 
+/* The members that identify the work of a row. */
+static json_t *row_facts(const Session *s, int number, int t) {
+    Str operands = {0};
+    bench_case_operands(number, s->device, NAMED[t].type, &operands);
+    json_t *row = json_pack("{s:s, s:s, s:s, s:s}", "name", bench_case_name(number), "op",
+                            OPS[bench_case_op(number)].name, "type", NAMED[t].name, "operands", operands.s);
+    str_free(&operands);
+    return row;
+}
+
 static void report(Session *s, int number, int t, const Call *c, const BenchTime *time) {
     const OpNumber op = bench_case_op(number);
     const double flops = work_flops(op, c), bytes = work_bytes(op, c), ns = time->ns;
@@ -86,11 +97,11 @@ static void report(Session *s, int number, int t, const Call *c, const BenchTime
     printf("%-28s %-5s %12.1f us %9.1f MB %9.1f %-7s %6.1f %%  %s\n", bench_case_name(number), NAMED[t].name,
            ns * 1e-3, bytes * 1e-6, rate, multiplies ? "GFLOP/s" : "GB/s", rate / roof * 100, path_of(op, c));
     fflush(stdout);
-    json_t *row =
-        json_pack("{s:s, s:s, s:s, s:o, s:f, s:f, s:f, s:f, s:i, s:I}", "name", bench_case_name(number), "op",
-                  OPS[op].name, "type", NAMED[t].name, "shape", shape_of(c), "us", ns * 1e-3, "megabytes",
-                  bytes * 1e-6, multiplies ? "gflops" : "gbytes", rate, "of_roof", rate / roof, "rounds",
-                  time->rounds, "calls", (json_int_t)time->calls);
+    json_t *row = row_facts(s, number, t);
+    json_object_update_new(row, json_pack("{s:o, s:f, s:f, s:f, s:f, s:i, s:I}", "shape", shape_of(c), "us",
+                                          ns * 1e-3, "megabytes", bytes * 1e-6,
+                                          multiplies ? "gflops" : "gbytes", rate, "of_roof", rate / roof,
+                                          "rounds", time->rounds, "calls", (json_int_t)time->calls));
     json_t *samples = json_array();
     for (int i = 0; i < time->rounds; i++)
         json_array_append_new(samples, json_real(time->round_ns[i] * 1e-3));
@@ -109,13 +120,26 @@ static void measure(Session *s, int number, int t) {
 
 /* ---- results ---- */
 
+static const char *tuning_name(GemmTuning tuning) {
+    int i = 0;
+    while (map_gemm_tuning((GemmTuningOption)i) != tuning) i++;
+    return GemmTuningOption_spellings[i];
+}
+
+static json_t *facts_json(const Session *s, json_t *rows) {
+    return json_pack("{s:O, s:s, s:i, s:b, s:s, s:O}", "provenance", s->provenance, "device", s->described,
+                     "threads", s->device->pool ? pool_threads(s->device->pool) : 0, "deterministic",
+                     s->options->deterministic, "gemm_tuning", tuning_name(s->options->tuning), "rows", rows);
+}
+
 static json_t *result_json(const Session *s) {
     json_t *roofs = json_pack("{s:f}", "copy_gbytes", s->copy);
     for (int t = 0; t < TYPES; t++)
         if (s->gemm[t] > 0) json_object_set_new(roofs, NAMED[t].name, json_real(s->gemm[t]));
-    return json_pack("{s:O, s:s, s:b, s:f, s:o, s:O}", "provenance", s->provenance, "device", s->described,
-                     "complete", (int)s->complete, "seconds", s->options->seconds, "roofs", roofs, "rows",
-                     s->rows);
+    json_t *result = facts_json(s, s->rows);
+    json_object_update_new(result, json_pack("{s:b, s:f, s:o}", "complete", (int)s->complete, "seconds",
+                                             s->options->seconds, "roofs", roofs));
+    return result;
 }
 
 static Err write_json(const Session *s) {
@@ -151,6 +175,22 @@ static bool is_done(const Session *s, int number, int t) {
     return earlier && !bench_case_has_type(number);
 }
 
+/* Whether the case is measured with the type. */
+static bool is_due(const Session *s, int number, int t) {
+    return s->wanted[t] && is_chosen(s, number) && !is_done(s, number, t);
+}
+
+static Err ask(const Session *s, const BenchGuard *guard) {
+    json_t *rows = json_array();
+    for (int t = 0; t < TYPES; t++)
+        for (int i = 0; i < bench_case_count(); i++)
+            if (is_due(s, i, t)) json_array_append_new(rows, row_facts(s, i, t));
+    json_t *facts = facts_json(s, rows);
+    const Err e = guard->check(guard->arg, facts);
+    json_decref(facts), json_decref(rows);
+    return e;
+}
+
 static Err measure_all(Session *s) {
     s->copy = bench_roof_copy(s->device);
     for (int t = 0; t < TYPES; t++) {
@@ -159,7 +199,7 @@ static Err measure_all(Session *s) {
          * choices are good. */
         ERR_RETURN(open_device(s, dtype_is_16bit(NAMED[t].type) ? s->options->tuning : GEMM_TUNING_OFF));
         for (int i = 0; i < bench_case_count(); i++) {
-            if (!is_chosen(s, i) || is_done(s, i, t)) continue;
+            if (!is_due(s, i, t)) continue;
             measure(s, i, t);
             ERR_RETURN(keep(s));
         }
@@ -175,7 +215,7 @@ static void print_roofs(const Session *s) {
     printf("\n");
 }
 
-Err bench_ops(const BenchOps *o, json_t **result) {
+Err bench_ops(const BenchOps *o, const BenchGuard *guard, json_t **result) {
     Session s = {.options = o};
     ERR_RETURN(choose_types(&s));
     ERR_RETURN(choose_cases(&s));
@@ -184,9 +224,10 @@ Err bench_ops(const BenchOps *o, json_t **result) {
     if (!e.code) {
         printf("device: %s\n", device_describe(s.device, s.described, sizeof s.described));
         s.provenance = provenance_json(), s.rows = json_array();
-        e = measure_all(&s);
-        print_roofs(&s);
-        if (result) *result = result_json(&s);
+        if (guard) e = ask(&s, guard);
+        if (!e.code) e = measure_all(&s);
+        if (!e.code) print_roofs(&s);
+        if (!e.code && result) *result = result_json(&s);
         json_decref(s.rows), json_decref(s.provenance);
         device_free(s.device);
     }

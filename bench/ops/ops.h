@@ -3,6 +3,7 @@
 #define ISOTRON_BENCH_OPS_H
 
 #include "base/err.h"
+#include "bench/guard.h"
 #include "config/args.h"
 #include "tensor/device.h"
 
@@ -19,7 +20,7 @@ typedef struct BenchOps {
     const char *json;   /* file for the results, written row by row; NULL: none */
 } BenchOps;
 
-/* Prints the results. *result (may be NULL): the content for --json. */
-Err bench_ops(const BenchOps *, struct json_t **result);
+/* Prints the results. The guard may be NULL. *result (may be NULL): the content for --json. */
+Err bench_ops(const BenchOps *, const BenchGuard *, struct json_t **result);
 
 #endif

@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "bench/provenance.h"
+#include "train/provenance.h"
 #include "bench/peaks.h"
 #include "bench/train/step.h"
 
@@ -166,16 +167,39 @@ static json_t *families_json(const Steps *b, const Summary *s) {
     return families;
 }
 
+static json_t *options_of(const Steps *b, unsigned classes) {
+    Str text = {0};
+    config_json(&b->config, classes, &text);
+    json_t *options = json_loads(text.s, 0, NULL);
+    str_free(&text);
+    return options;
+}
+
 /* The given options that affect the computation. */
 static json_t *model_json(const Steps *b) {
-    Str text = {0};
-    config_json(&b->config, CLASS_ARCH | CLASS_NUMERIC, &text);
-    json_t *model = json_loads(text.s, 0, NULL);
+    json_t *model = options_of(b, CLASS_ARCH | CLASS_NUMERIC);
 #define OPT(type, field, fallback, class, names, help)                                                       \
     if (!config_given(&b->config, field)) json_object_del(model, #field);
 #include "config/options.def"
-    str_free(&text);
     return model;
+}
+
+/* All options that the bench reads. The number of threads is a separate fact. */
+static json_t *options_json(const Steps *b) {
+    json_t *options = options_of(b, CLASS_ALL);
+    for (int i = 0; i < OPTIONS; i++)
+        if (!config_uses(USE_BENCH_TRAIN, i)) json_object_del(options, config_field_name(i));
+    json_object_del(options, "cpu_threads");
+    return options;
+}
+
+json_t *report_facts(const Steps *b) {
+    return json_pack("{s:o, s:s, s:i, s:s, s:o, s:o, s:I, s:I, s:I, s:I}", "provenance", provenance_json(),
+                     "device", b->name, "threads", b->threads, "type", dtype_name(b->type), "model",
+                     model_json(b), "options", options_json(b), "micro_batch_size",
+                     (json_int_t)b->derived->micro_batch_size, "global_batch_size",
+                     (json_int_t)b->derived->global_batch_size, "tokens", (json_int_t)tokens_of(b),
+                     "step_flops", (json_int_t)b->flops);
 }
 
 /* Adds facts of steps on a GPU. */
@@ -193,15 +217,13 @@ static void add_gpu(const Steps *b, const Summary *s, json_t *result) {
 
 static json_t *result_json(const Steps *b, const Summary *s) {
     const int64_t tokens = tokens_of(b);
-    json_t *result = json_pack(
-        "{s:o, s:s, s:i, s:o, s:I, s:I, s:I, s:b, s:I, s:{s:f, s:f, s:f, s:f}, s:f, s:f}", "provenance",
-        provenance_json(), "device", b->name, "threads", b->threads, "model", model_json(b),
-        "micro_batch_size", (json_int_t)b->derived->micro_batch_size, "global_batch_size",
-        (json_int_t)b->derived->global_batch_size, "tokens", (json_int_t)tokens, "graph",
-        b->graph_replays > 0, "steps", (json_int_t)(b->gpu ? b->n_plain : b->n_profiled), "step_ms", "median",
-        s->step.median * 1e3, "mean", s->profiled * 1e3, "min", s->step.min * 1e3, "max", s->step.max * 1e3,
-        "tokens_per_second", (double)tokens / s->step.median, "model_gflops",
-        s->flops / s->step.median * 1e-9);
+    json_t *result = report_facts(b);
+    json_object_update_new(
+        result, json_pack("{s:b, s:I, s:{s:f, s:f, s:f, s:f}, s:f, s:f}", "graph", b->graph_replays > 0,
+                          "steps", (json_int_t)(b->gpu ? b->n_plain : b->n_profiled), "step_ms", "median",
+                          s->step.median * 1e3, "mean", s->profiled * 1e3, "min", s->step.min * 1e3, "max",
+                          s->step.max * 1e3, "tokens_per_second", (double)tokens / s->step.median,
+                          "model_gflops", s->flops / s->step.median * 1e-9));
     json_object_update_new(
         result, json_pack("{s:o, s:o, s:o, s:o, s:o, s:f, s:f}", "samples_ms", samples_json(b), "family_ms",
                           families_json(b, s), "op_ms", ops_json(b, s), "gemm", gemm_json(b, s), "memory_mb",
@@ -268,7 +290,7 @@ static void print_gpu(const Steps *b, const Summary *s) {
 
 static void print_cpu(const Steps *b) {
     const double planned = (double)memory_plan_total(&b->plan);
-    printf("\nBLAS core %s, %d threads\n", openblas_get_corename(), b->threads);
+    printf("\nBLAS core %s, %s\n", openblas_get_corename(), amount(b->threads, "thread").s);
     printf("memory: planned %s, resident peak %s (%+.1f %%), %s of them before the run\n",
            bytes_text(planned).s, bytes_text(b->peak).s, (b->peak / planned - 1) * 100,
            bytes_text(b->before).s);

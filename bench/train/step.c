@@ -1,5 +1,6 @@
 #include "bench/train/step.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,14 +225,27 @@ static void free_steps(Steps *b) {
     free(b->wall), free(b->profiled);
 }
 
-Err bench_train(const Config *c, const Derived *d, const BenchTrain *o, struct json_t **result) {
+static Err ask(const BenchGuard *guard, const Steps *b) {
+    json_t *facts = report_facts(b);
+    const Err e = guard->check(guard->arg, facts);
+    json_decref(facts);
+    return e;
+}
+
+static Err measure(Steps *b) {
+    if (b->gpu) measure_plain(b);
+    measure_ops(b);
+    return b->gpu && b->options->alone ? measure_alone(b) : ERR_OK;
+}
+
+Err bench_train(const Config *c, const Derived *d, const BenchTrain *o, const BenchGuard *guard,
+                struct json_t **result) {
     Steps b = {.options = o, .config = *c, .derived = d, .gpu = c->device == ON_CUDA};
     ERR_RETURN(trainer_check(c, d));
     if (o->json) ERR_RETURN(file_check_target(o->json));
     ERR_RETURN(open_run(&b));
-    if (b.gpu) measure_plain(&b);
-    measure_ops(&b);
-    Err e = b.gpu && o->alone ? measure_alone(&b) : ERR_OK;
+    Err e = guard ? ask(guard, &b) : ERR_OK;
+    if (!e.code) e = measure(&b);
     if (!e.code) e = report_steps(&b, result);
     free_steps(&b);
     return e;

@@ -52,6 +52,8 @@ typedef struct Steps {
     double roof_gemm, roof_copy; /* GFLOP/s, GB/s; 0: not measured. GPU only */
 } Steps;
 
+/* The facts of the coming result: machine, device, work. */
+struct json_t *report_facts(const Steps *);
 /* *result: as in bench_train. */
 Err report_steps(Steps *, struct json_t **result);
 

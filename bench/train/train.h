@@ -6,6 +6,7 @@
 #ifndef ISOTRON_BENCH_TRAIN_H
 #define ISOTRON_BENCH_TRAIN_H
 
+#include "bench/guard.h"
 #include "config/config.h"
 
 struct json_t; /* jansson.h */
@@ -19,7 +20,8 @@ typedef struct BenchTrain {
     const char *json;      /* file for the results; NULL: none */
 } BenchTrain;
 
-/* Prints the results. One rank only. *result (may be NULL): the content for --json, if there is no error. */
-Err bench_train(const Config *, const Derived *, const BenchTrain *, struct json_t **result);
+/* Prints the results. One rank only. The guard may be NULL. *result (may be NULL): the content for --json, if there is no error. */
+Err bench_train(const Config *, const Derived *, const BenchTrain *, const BenchGuard *,
+                struct json_t **result);
 
 #endif

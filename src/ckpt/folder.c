@@ -53,21 +53,38 @@ static Err list(const char *dir, const char *suffix, int64_t **out, int64_t *n) 
 
 Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n) { return list(dir, "", iterations, n); }
 
+Err folder_of_megatron(const char *folder) {
+    return err_user("'%s' is a checkpoint of Megatron-LM, which cannot be read: convert it to Hugging Face's "
+                    "format, and that with isotron convert --from-hf",
+                    folder);
+}
+
+/* The content of a tracker file. Megatron-LM names a converted model "release", which has no iteration. */
+static Err parse_tracker(const char *dir, const char *path, const Str *text, int64_t *iteration) {
+    char *end;
+    const size_t word = strcspn(text->s, " \r\n");
+    if (word == strlen("release") && !strncmp(text->s, "release", word)) {
+        char *folder = mem_printf("%s/release", dir);
+        const Err e = folder_of_megatron(folder);
+        free(folder);
+        return e;
+    }
+    errno = 0;
+    *iteration = strtoll(text->s, &end, 10);
+    if (!errno && end != text->s && *iteration >= 0 && end + strspn(end, " \r\n") == text->s + text->len)
+        return ERR_OK;
+    return err_user("'%s' holds %s, not the number of a checkpoint; write one into it or give --ckpt-step",
+                    path, quote(text->s).s);
+}
+
 Err ckpt_latest(const char *dir, int64_t *iteration) {
     *iteration = -1;
     char *path = mem_printf("%s/%s", dir, TRACKER);
     Err e = ERR_OK;
     if (file_exists(path)) {
         Str text = {0};
-        char *end;
         e = file_read(path, &text);
-        errno = 0;
-        if (!e.code) *iteration = strtoll(text.s, &end, 10);
-        if (!e.code &&
-            (errno || end == text.s || *iteration < 0 || end + strspn(end, " \r\n") != text.s + text.len))
-            e = err_user(
-                "'%s' holds %s, not the number of a checkpoint; write one into it or give --ckpt-step", path,
-                quote(text.s).s);
+        if (!e.code) e = parse_tracker(dir, path, &text, iteration);
         str_free(&text);
     } else {
         int64_t *all, n;

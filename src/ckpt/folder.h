@@ -9,6 +9,8 @@
 
 /* "DIR/iter_0000020" + suffix; release with free(). */
 char *folder_path(const char *dir, int64_t iteration, const char *suffix);
+/* The error for a folder that Megatron-LM wrote. */
+Err folder_of_megatron(const char *folder);
 /* Deletes the remains of a replaced checkpoint or of an interrupted save or deletion. */
 Err folder_clean(const char *dir);
 /* Renames the complete, synced folder iter_N.tmp to iter_N, which it replaces, and then points the tracker at

@@ -34,11 +34,8 @@ static bool is_megatron(const char *folder) {
 static Err open_manifest(Ckpt *c) {
     char *path = mem_printf("%s/manifest.json", c->folder);
     Str text = {0};
-    Err e = !file_exists(path) && is_megatron(c->folder)
-                ? err_user("'%s' is a checkpoint of Megatron-LM, which cannot be read: convert it to Hugging "
-                           "Face's format, and that with isotron convert --from-hf",
-                           c->folder)
-                : file_read(path, &text);
+    Err e =
+        !file_exists(path) && is_megatron(c->folder) ? folder_of_megatron(c->folder) : file_read(path, &text);
     if (!e.code) e = manifest_parse(&c->manifest, path, text.s, text.len);
     if (!e.code && c->manifest.iteration != c->iteration)
         e = err_user("'%s' says it is of step %lld; its folder was renamed", path,

@@ -106,7 +106,8 @@ typedef struct Derived {
     int64_t micro_batch_size, global_batch_size; /* global: the last one of the schedule */
     const BatchStep *batch_steps;                /* [num_batch_steps], ascending, the first from 0 */
     int64_t num_batch_steps;
-    int64_t train_iters, train_samples; /* whole batches within train-samples; 0 if neither is given */
+    int64_t train_iters, train_samples; /* 0 if neither is given */
+    int64_t samples_needed; /* more than train_samples if the last step of a schedule ends after it */
     double lr_warmup_steps;
     int64_t lr_decay_steps, lr_wsd_decay_steps, wd_incr_steps; /* samples; wsd: 0 if not given */
     double start_weight_decay, end_weight_decay;

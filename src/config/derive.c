@@ -142,23 +142,29 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     }
 }
 
-/* The number of whole batches in `samples`. */
-static int64_t whole_batches(const Derived *d, int64_t samples) {
-    int64_t consumed = 0, batches = 0;
+/* The steps that begin before `samples` are consumed, and in *end how many samples are consumed after them. */
+static int64_t steps_before(const Derived *d, int64_t samples, int64_t *end) {
+    int64_t consumed = 0, count = 0;
     for (int64_t i = 0; i < d->num_batch_steps; i++) {
-        int64_t size = d->batch_steps[i].size, n = (samples - consumed) / size;
-        if (consumed > samples) return batches;
-        if (i + 1 < d->num_batch_steps) {
-            int64_t until =
-                d->batch_steps[i + 1].from_samples - consumed; /* the last batch may have passed it */
-            int64_t in_step = until > 0 ? (until + size - 1) / size : 0;
-            if (in_step > n) return batches + n;
-            n = in_step;
-        }
-        batches += n;
+        const int64_t size = d->batch_steps[i].size;
+        const bool next = i + 1 < d->num_batch_steps && d->batch_steps[i + 1].from_samples < samples;
+        const int64_t until = next ? d->batch_steps[i + 1].from_samples : samples;
+        if (until <= consumed) continue; /* the last batch may have passed it */
+        const int64_t n = (until - consumed + size - 1) / size;
+        count += n;
         consumed += n * size;
     }
-    return batches;
+    *end = consumed;
+    return count;
+}
+
+/* Megatron-LM's update_train_iters: with a step schedule the last step may end after train-samples; otherwise
+ * only whole batches within train-samples are trained. */
+static void length_in_samples(const Config *c, Derived *d) {
+    int64_t end, steps = steps_before(d, c->train_samples, &end);
+    const bool excess = end > c->train_samples;
+    d->train_iters = steps - (excess && !c->step_batch_size_schedule);
+    d->samples_needed = excess && c->step_batch_size_schedule ? end : c->train_samples;
 }
 
 static void schedule(const Config *c, Arena *arena, Derived *d) {
@@ -173,7 +179,9 @@ static void schedule(const Config *c, Arena *arena, Derived *d) {
     bool by_samples = i64_is_set(c->train_samples);
     int64_t batch = by_samples ? 1 : d->global_batch_size;
     d->train_samples = by_samples ? c->train_samples : i64_or(c->train_iters, 0) * batch;
-    d->train_iters = by_samples ? whole_batches(d, c->train_samples) : i64_or(c->train_iters, 0);
+    d->train_iters = i64_or(c->train_iters, 0);
+    d->samples_needed = d->train_samples;
+    if (by_samples) length_in_samples(c, d);
     int64_t decay = by_samples ? c->lr_decay_samples : c->lr_decay_iters;
     int64_t wsd = by_samples ? c->lr_wsd_decay_samples : c->lr_wsd_decay_iters;
     int64_t warmup = by_samples ? c->lr_warmup_samples : c->lr_warmup_iters;

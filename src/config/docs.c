@@ -97,7 +97,7 @@ void config_options_md(Str *out) {
              "# Options\n\n"
              "Look up here every option, its default, its range and its meaning.\n"
              "`isotron docs` prints this file from `src/config/options.def` and `megatron.def`, and "
-             "`tools/gen_docs` writes it.\n\n"
+             "`tools/gen_docs` writes it, with the options of single commands at the end.\n\n"
              "Where Megatron-LM has an option, its name, default and meaning are the same, except that "
              "Isotron is deterministic by default.\nOn the command line an option is "
              "`--name value`.\nIn a file for `--config` it is a line `name = value`, and a flag is "

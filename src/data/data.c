@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "data/blended_dataset.h"
 
@@ -16,6 +17,7 @@ struct Data {
     GptConfig gpt;
     char *split, *cache_dir, *tokenizer_json;
     BlendedDataset *datasets[SPLIT_COUNT];
+    char fingerprint[33];
 };
 
 static const SplitRange WHOLE = {true, 0.0, 1.0};
@@ -107,16 +109,30 @@ static Err open_per_split(Data *d, const DataConfig *c) {
     return ERR_OK;
 }
 
+static void take_fingerprint(Data *d) {
+    HashStream *h = hash128_begin();
+    for (int i = 0; i < SPLIT_COUNT; i++)
+        for (int k = 0; d->sources[i] && k < d->paths[i].n; k++) {
+            const IndexedDataset *x = &d->sources[i][k].indexed;
+            const uint64_t sizes[] = {x->idx.size, x->bin.size};
+            hash128_add(h, sizes, sizeof sizes);
+            hash128_add(h, x->idx.bytes, x->idx.size);
+        }
+    hash_hex(hash128_end(h), d->fingerprint);
+}
+
 Err data_open(const DataConfig *c, Data **out) {
     *out = NULL;
     ERR_RETURN(check_config(c));
     Data *d = mem_zero(1, sizeof *d);
     Err e = c->mock || c->num_paths ? open_shared(d, c) : open_per_split(d, c);
-    if (e.code)
+    if (e.code) {
         data_close(d);
-    else
-        *out = d;
-    return e;
+        return e;
+    }
+    take_fingerprint(d);
+    *out = d;
+    return ERR_OK;
 }
 
 void data_close(Data *d) {
@@ -132,6 +148,7 @@ void data_close(Data *d) {
 }
 
 const Dataset *data_split(const Data *d, DataSplit split) { return d->datasets[split]; }
+const char *data_fingerprint(const Data *d) { return d->fingerprint; }
 int64_t data_length(const Dataset *d) { return blended_length(d); }
 DataFacts data_facts(const Dataset *d) {
     DataFacts f = {.samples = data_length(d)};

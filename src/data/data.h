@@ -52,6 +52,10 @@ void data_close(Data *); /* NULL is fine */
 /* NULL if the split has width zero, no paths, or 0 samples. */
 const Dataset *data_split(const Data *, DataSplit);
 
+/* 32 hexadecimal digits that change, almost surely, with the files: the hash of each .idx and the size of each
+ * .bin, in the order of the paths. Tokens are not read, and names are not part of it. */
+const char *data_fingerprint(const Data *);
+
 int64_t data_length(const Dataset *); /* samples */
 /* The tokens that one split has, and how often the samples asked for read them. The epochs of a blend are those
  * of its most repeated dataset. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/hash.h"
 #include "base/philox.h"
 
@@ -51,11 +52,11 @@ static Err check_memory(const Session *s) {
                           (double)dtype_size(s->context->dtype),
                  have = (double)device_memory_available(s->context->device);
     if (cache + logits <= have) return ERR_OK;
-    return err_user("the KV cache of %lld sequences of %lld tokens takes %s and the logits of the prompts "
+    return err_user("the KV cache of %s of %s takes %s and the logits of the prompts "
                     "take %s, but %s "
                     "are available; lower --tokens-to-generate, or give fewer or shorter prompts at a time",
-                    (long long)s->n, (long long)s->capacity, bytes_text(cache).s, bytes_text(logits).s,
-                    bytes_text(have).s);
+                    amount(s->n, "sequence").s, amount(s->capacity, "token").s, bytes_text(cache).s,
+                    bytes_text(logits).s, bytes_text(have).s);
 }
 
 static void open_session(Session *s) {

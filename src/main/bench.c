@@ -91,17 +91,21 @@ typedef struct Bench {
     int argc;
     char **argv;
     const char *more; /* an argument for runs of which only the times count; NULL: none */
-    Err (*measure)(void *arg, json_t **result);
+    Err (*measure)(void *arg, const BenchGuard *guard, json_t **result);
     void *arg;
 } Bench;
 
+static Err check_facts(void *gate, const json_t *facts) { return gate_check_facts(gate, facts); }
+
 static Err run_gate(const Bench *b, const GateOptions *o, Gate *g) {
-    if (o->against) return gate_run_against(o, b->name, b->argc, b->argv, b->more, g);
     json_t *result = NULL;
     Str notes = {0};
-    Err e = gate_open_baseline(o, b->name, g);
-    if (!e.code) e = b->measure(b->arg, &result);
-    if (!e.code) e = gate_judge_baseline(g, result, &notes);
+    const BenchGuard guard = {check_facts, g};
+    Err e = o->against ? gate_run_against(o, b->name, b->argc, b->argv, b->more, g)
+                       : gate_open_baseline(o, b->name, g);
+    if (!e.code && o->baseline) e = b->measure(b->arg, &guard, &result);
+    if (!e.code && o->baseline) e = gate_judge_baseline(g, result, &notes);
+    if (!e.code) gate_note_differences(g, &notes);
     if (notes.s) fputs(notes.s, stderr);
     str_free(&notes);
     return e;
@@ -112,7 +116,7 @@ static int run_bench(const Bench *b, const GateOptions *o) {
     Err e = ERR_OK;
     ErrCode status = ERR_NONE;
     if (!o->against && !o->baseline) {
-        e = b->measure(b->arg, NULL);
+        e = b->measure(b->arg, NULL, NULL);
     } else {
         Gate g = {0};
         if (o->junit) e = file_check_target(o->junit);
@@ -165,10 +169,10 @@ typedef struct TrainArg {
     const BenchTrain *options;
 } TrainArg;
 
-static Err measure_train(void *arg, json_t **result) {
+static Err measure_train(void *arg, const BenchGuard *guard, json_t **result) {
     const TrainArg *a = arg;
     ERR_RETURN(setup_finish(a->setup));
-    return bench_train(&a->setup->config, &a->setup->derived, a->options, result);
+    return bench_train(&a->setup->config, &a->setup->derived, a->options, guard, result);
 }
 
 static int bench_train_command(int argc, char **argv) {
@@ -228,7 +232,9 @@ static const Arg OPS_ROWS[] = {
     ROW(OpsOptions, ops.json, "json", ARG_TEXT, "none", "File that gets the results."),
 };
 
-static Err measure_ops(void *arg, json_t **result) { return bench_ops(arg, result); }
+static Err measure_ops(void *arg, const BenchGuard *guard, json_t **result) {
+    return bench_ops(arg, guard, result);
+}
 
 static int bench_ops_command(int argc, char **argv) {
     Arena *arena = arena_new();
@@ -272,7 +278,8 @@ static const struct {
 enum { N_BENCHES = sizeof BENCHES / sizeof *BENCHES };
 
 static void usage(FILE *to) {
-    fprintf(to, "usage: isotron bench WHAT [options]      (isotron bench WHAT --help lists its options)\n\n");
+    fprintf(to, "usage: isotron bench WHAT [options]      (isotron bench WHAT --help lists its options)\n\n"
+                "example: isotron bench train --config bench/train/gpt2-124m.conf --no-alone\n\n");
     for (int i = 0; i < N_BENCHES; i++) fprintf(to, "  %-6s %s\n", BENCHES[i].name, BENCHES[i].what);
 }
 

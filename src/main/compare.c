@@ -9,6 +9,7 @@
 
 typedef struct Options {
     double bound;
+    const char *only;
     bool common, weights_only;
 } Options;
 
@@ -21,6 +22,8 @@ static const Arg ROWS[] = {
         "tensor: max |a - b| over the larger root mean square of the two."),
     ROW(common, "common", ARG_FLAG, "off",
         "Compare steps, quantities and tensors that both have; else what only one has is a difference."),
+    ROW(only, "only", ARG_TEXT, "none",
+        "Compare only quantities, or tensors, whose names contain this text."),
     ROW(weights_only, "weights-only", ARG_FLAG, "off",
         "Compare the parameters of checkpoints, and neither optimizer state nor progress."),
 };
@@ -47,7 +50,7 @@ static void check(Args *args, const Options *o) {
 }
 
 static Err compare(const char *a, const char *b, const Options *o, Diff *d) {
-    const CkptDiffOptions options = {{o->bound, o->common}, o->weights_only};
+    const CkptDiffOptions options = {{o->bound, o->common, o->only}, o->weights_only};
     Str text = {0};
     Err e = file_is_dir(a) ? ckpt_diff(a, b, &options, d, &text) : log_diff(a, b, &options.diff, d, &text);
     if (text.s) fputs(text.s, stdout);

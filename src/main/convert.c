@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/file.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/hf_config.h"
@@ -165,9 +166,9 @@ static Err import_model(Job *j, const Ckpt *none) {
     if (saves) e = save(j, m, tokens);
     json_decref(tokens), str_free(&notes);
     if (saves && !e.code)
-        printf(
-            "%lld tensors from %s saved to %s; load them with --load %s --use-checkpoint-args --finetune\n",
-            (long long)file->count, j->options.from_hf, j->setup.config.save, j->setup.config.save);
+        printf("%s from %s saved to %s; load them with --load %s --use-checkpoint-args --finetune\n",
+               amount(file->count, "tensor").s, j->options.from_hf, j->setup.config.save,
+               j->setup.config.save);
     free_model(m);
     safetensors_close(file);
     return e;

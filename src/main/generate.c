@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "infer/generate.h"
@@ -117,8 +118,8 @@ static Err print(const Job *j) {
 static void tell_speed(const Job *j, int64_t ns) {
     int64_t tokens = 0;
     for (int64_t i = 0; i < j->n; i++) tokens += j->out[i].n - j->out[i].n_prompt;
-    fprintf(stderr, "  generated %lld tokens in %.2f s: %.1f tokens/s\n", (long long)tokens,
-            1e-9 * (double)ns, 1e9 * (double)tokens / (double)ns);
+    fprintf(stderr, "  generated %s in %.2f s: %.1f tokens/s\n", amount(tokens, "token").s, 1e-9 * (double)ns,
+            1e9 * (double)tokens / (double)ns);
 }
 
 static Err generate_run(Job *j) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/hash.h"
 #include "ckpt/ckpt.h"
 #include "data/indexed.h"
@@ -84,7 +85,7 @@ static void print_size(const Manifest *m) {
         bytes += t->bytes;
         parameters += t->box.shape[0] * t->box.shape[1];
     }
-    printf("%lld parameters of %.3f MB, %.3f MB with the state of the optimizer\n", (long long)parameters,
+    printf("%s of %.3f MB, %.3f MB with the state of the optimizer\n", amount(parameters, "parameter").s,
            1e-6 * (double)bytes, 1e-6 * (double)all);
 }
 
@@ -100,7 +101,7 @@ static void list_boxes(const Manifest *m) {
 }
 
 static Err print_checkpoint(const Manifest *m, Arena *arena) {
-    printf("iteration %lld, %lld tensors\n", (long long)m->iteration, (long long)m->count);
+    printf("iteration %lld, %s\n", (long long)m->iteration, amount(m->count, "tensor").s);
     print_size(m);
     ERR_RETURN(print_model(m, arena));
     list_boxes(m);
@@ -131,9 +132,9 @@ static Err inspect_dataset(const char *prefix) {
         tokens += n;
         if (n > longest) longest = n;
     }
-    printf("%s: %lld document%s, %lld sequence%s, %lld tokens of type %s, longest sequence %lld\n", prefix,
-           (long long)d.documents, d.documents == 1 ? "" : "s", (long long)d.sequences,
-           d.sequences == 1 ? "" : "s", (long long)tokens, indexed_dtype_name(d.dtype), (long long)longest);
+    printf("%s: %s, %s, %s of type %s, longest sequence %lld\n", prefix, amount(d.documents, "document").s,
+           amount(d.sequences, "sequence").s, amount(tokens, "token").s, indexed_dtype_name(d.dtype),
+           (long long)longest);
     indexed_close(&d);
     return ERR_OK;
 }

@@ -1,6 +1,9 @@
+#include <cblas.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/fault.h"
 #include "base/str.h"
@@ -52,9 +55,26 @@ static int help(int argc, char **argv) {
     return c->run(argc, words);
 }
 
+/* OpenBLAS has started its threads already. Each maps a buffer, and tries again for ever if it cannot; the end of
+ * the process and a fork wait for these threads. */
+static void check_address_space(void) {
+    const double each = 136 << 20, needed = each * openblas_get_num_threads(); /* buffer and stack */
+    struct rlimit limit;
+    if (openblas_get_num_threads() == 1 || getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY ||
+        (double)limit.rlim_cur >= needed)
+        return;
+    command_fail(
+        err_infra("this process may have %s of addresses, and OpenBLAS needs %s for its threads: raise "
+                  "the limit, as with 'ulimit -v unlimited', or set OPENBLAS_NUM_THREADS=1",
+                  bytes_text((double)limit.rlim_cur).s, bytes_text(needed).s));
+    fflush(NULL);
+    _exit(ERR_INFRA);
+}
+
 int main(int argc, char **argv) {
     FaultScope scope = {.where = "rank 0"};
     fault_scope(&scope);
+    check_address_space();
     fault_on_lost_pages();
     signal(SIGXFSZ, SIG_IGN); /* a file that reaches the size limit causes a write error instead */
     if (argc < 2) return usage(stderr), ERR_USER;

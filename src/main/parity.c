@@ -104,7 +104,7 @@ static Err report_sweep(const Options *o, const Sweep *s, bool *pass) {
     fputs(text.s, stdout);
     str_free(&text);
     const SweepCounts n = sweep_counts(s);
-    *pass = o->dry_run || (n.failed == 0 && n.passed > 0);
+    *pass = o->dry_run || (n.of[VERDICT_FAIL] == 0 && n.of[VERDICT_PASS] > 0);
     ERR_RETURN(write_report(o->json, sweep_json, s));
     ERR_RETURN(write_report(o->junit, sweep_junit, s));
     return write_report(o->html, sweep_html, s);
@@ -140,9 +140,9 @@ static Err run(Setup *s, const Golden *g, const Options *o, bool *pass) {
     *pass = true;
     if (!report.is_heard) return ERR_OK;
     Str text = {0}, json = {0};
-    parity_print(&report, g->name, &s->config, &text);
+    parity_print(&report, g->name, &s->config, s->derived.cpu_threads, &text);
     fputs(text.s, stdout);
-    parity_json(&report, g->name, &s->config, &json);
+    parity_json(&report, g->name, &s->config, s->derived.cpu_threads, &json);
     Err e = o->json ? file_write_atomic(o->json, json.s, json.len) : ERR_OK;
     if (e.code) e.code = ERR_INFRA; /* the case has been judged; only the report cannot be written */
     str_free(&text);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/clock.h"
 #include "data/preprocess.h"
 #include "main/command.h"
@@ -75,7 +76,7 @@ static void progress(void *ctx, const PreprocessStats *s) {
     if (s->documents < p->next) return;
     p->next = s->documents + p->interval;
     double seconds = 1e-9 * (double)(clock_ns() - p->start), rate = (double)s->bytes / seconds;
-    fprintf(stderr, "Processed %lld documents (%.1f docs/s, %.2f MB/s)", (long long)s->documents,
+    fprintf(stderr, "Processed %s (%.1f docs/s, %.2f MB/s)", amount(s->documents, "document").s,
             (double)s->documents / seconds, 1e-6 * rate);
     if (s->total_bytes) fprintf(stderr, ", time left %.0f s", (double)(s->total_bytes - s->bytes) / rate);
     fputc('\n', stderr);
@@ -107,10 +108,9 @@ static Err run(const Options *o, const Config *c) {
                                                .progress_ctx = &p},
                            &stats);
     if (!e.code)
-        printf("%lld document%s%s, %lld sequence%s, %lld tokens in %.1f s\n", (long long)stats.documents,
-               stats.documents == 1 ? "" : "s", o->json_keys.count > 1 ? " of each key" : "",
-               (long long)stats.sequences, stats.sequences == 1 ? "" : "s", (long long)stats.tokens,
-               1e-9 * (double)(clock_ns() - p.start));
+        printf("%s%s, %s, %s in %.1f s\n", amount(stats.documents, "document").s,
+               o->json_keys.count > 1 ? " of each key" : "", amount(stats.sequences, "sequence").s,
+               amount(stats.tokens, "token").s, 1e-9 * (double)(clock_ns() - p.start));
     tokenizer_free(tokenizer);
     return e;
 }

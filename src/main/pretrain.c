@@ -52,7 +52,8 @@ int command_pretrain(int argc, char **argv) {
             e = hf_config_check_type(&s.config, &s.derived);
         if (!e.code) {
             TokenFacts facts = {.eod = s.tokenizer ? tokenizer_eod(s.tokenizer) : -1,
-                                .pad = s.tokenizer ? tokenizer_pad(s.tokenizer) : -1};
+                                .pad = s.tokenizer ? tokenizer_pad(s.tokenizer) : -1,
+                                .vocab_size = s.tokenizer ? tokenizer_vocab_size(s.tokenizer) : 0};
             e = train(&s.config, &s.derived, &facts, &stopped_by);
         }
         status = e.code ? command_fail(e) : stopped_by ? ERR_SIGNAL + stopped_by : 0;

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/amount.h"
+
 /* ---- numbers ---- */
 
 typedef struct CountText {
@@ -62,21 +64,21 @@ static void print_model(const RunPlan *p, Str *out) {
 
 static void print_layout(const RunPlan *p, Str *out) {
     const int *size = p->layout.mesh.size;
-    str_printf(out, "layout: %d rank%s, tensor %d, context %d, pipeline %d, data %d", p->layout.mesh.world,
-               p->layout.mesh.world == 1 ? "" : "s", size[AXIS_TP], size[AXIS_CP], size[AXIS_PP],
+    str_printf(out, "layout: %s, tensor %d, context %d, pipeline %d, data %d",
+               amount(p->layout.mesh.world, "rank").s, size[AXIS_TP], size[AXIS_CP], size[AXIS_PP],
                size[AXIS_DP]);
     if (p->parameters.experts)
         str_printf(out, ", expert %d, expert tensor %d, expert data %d", size[AXIS_EP], size[AXIS_ETP],
                    size[AXIS_EDP]);
     str_printf(out, ", ZeRO stage %d%s\n", p->layout.data.stage,
                p->layout.sequence_parallel ? ", sequence parallel" : "");
-    str_printf(out, "batch: micro %lld, global %lld, %lld microbatch%s a rank and step\n",
+    str_printf(out, "batch: micro %lld, global %lld, %s a rank and step\n",
                (long long)p->derived->micro_batch_size, (long long)p->derived->global_batch_size,
-               (long long)p->spec.microbatches, p->spec.microbatches == 1 ? "" : "es");
+               amount(p->spec.microbatches, "microbatch").s);
     if (p->pipeline.ranks == 1) return;
-    str_printf(out, "pipeline: %s, %d stage%s a rank, bubble %s of a step\n",
-               PipelineSchedule_spellings[p->spec.kind], p->pipeline.chunks,
-               p->pipeline.chunks == 1 ? "" : "s", percent_text(p->bubble).s);
+    str_printf(out, "pipeline: %s, %s a rank, bubble %s of a step\n",
+               PipelineSchedule_spellings[p->spec.kind], amount(p->pipeline.chunks, "stage").s,
+               percent_text(p->bubble).s);
 }
 
 /* A column for each part that any rank has, all in the unit of the largest number. */
@@ -127,16 +129,15 @@ void search_print(const Search *s, int64_t ranks, size_t available, Str *out) {
     const BytesText memory = bytes_text((double)available);
     const bool exactly = i64_is_set(ranks);
     if (!s->n && exactly)
-        str_printf(out, "no layout of %lld rank%s fits into %s a rank: leave --ranks out to search more\n",
-                   (long long)ranks, ranks == 1 ? "" : "s", memory.s);
+        str_printf(out, "no layout of %s fits into %s a rank: leave --ranks out to search more\n",
+                   amount(ranks, "rank").s, memory.s);
     else if (!s->n)
         str_printf(out,
                    "no layout fits into %s a rank: lower --micro-batch-size, or choose a smaller model\n",
                    memory.s);
     if (!s->n) return;
     if (exactly)
-        str_printf(out, "layouts of %lld rank%s that fit into %s a rank:\n", (long long)ranks,
-                   ranks == 1 ? "" : "s", memory.s);
+        str_printf(out, "layouts of %s that fit into %s a rank:\n", amount(ranks, "rank").s, memory.s);
     else
         str_printf(out, "the layouts of the fewest ranks that fit into %s a rank:\n", memory.s);
     str_printf(out, "%7s%8s%10s%8s%6s%6s%12s%12s%10s\n", "ranks", "tensor", "pipeline", "expert", "data",

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/amount.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -71,8 +72,7 @@ const char *device_describe(const Device *d, char *buffer, size_t n) {
     if (d->backend->describe)
         d->backend->describe(d, buffer, n);
     else
-        snprintf(buffer, n, "CPU (%d thread%s)", pool_threads(d->pool),
-                 pool_threads(d->pool) == 1 ? "" : "s");
+        snprintf(buffer, n, "CPU (%s)", amount(pool_threads(d->pool), "thread").s);
     return buffer;
 }
 

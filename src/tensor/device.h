@@ -164,6 +164,8 @@ enum { SPACE_ALIGN = 256, SPACE_UNPLANNED = 0 };
 /* `capacity` is the peak of a dry run. SPACE_UNPLANNED: address space that is backed page by page as it is
  * touched (tests, generation); on a CPU at most 32 GiB. */
 Space *space_new(Device *, const char *name, size_t capacity);
+/* Whether addresses for so many unplanned spaces can be reserved: ulimit -v may forbid it. */
+Err space_check(Device *, int count);
 void space_free(Space *);
 void *space_take(Space *, size_t bytes); /* SPACE_ALIGN-aligned; more than the capacity is a fault */
 void space_give(Space *, void *, size_t bytes);

@@ -34,10 +34,9 @@ static size_t unplanned(const Device *d) {
     return (bytes < most ? bytes : most) / SPACE_ALIGN * SPACE_ALIGN;
 }
 
-static void *reserve(Device *d, size_t bytes, const char *name) {
-    void *p = (d->backend->reserve ? d->backend->reserve : d->backend->alloc)(d, bytes);
-    CHECK(p, "cannot reserve %s of addresses for %s memory", bytes_text((double)bytes).s, name);
-    return p;
+/* NULL: there are not so many addresses. */
+static void *reserve(Device *d, size_t bytes) {
+    return (d->backend->reserve ? d->backend->reserve : d->backend->alloc)(d, bytes);
 }
 
 static void unreserve(Space *s) {
@@ -47,6 +46,19 @@ static void unreserve(Space *s) {
         backend->unreserve(s->device, s->base, s->capacity, s->committed);
     else if (backend->free)
         backend->free(s->device, s->base, s->capacity);
+}
+
+Err space_check(Device *d, int count) {
+    const size_t bytes = unplanned(d);
+    if (count == 0) return ERR_OK;
+    Space s = {.device = d, .base = reserve(d, bytes), .capacity = bytes};
+    if (!s.base)
+        return err_infra("this process cannot reserve %s of addresses (not memory), as a run does several "
+                         "times: raise the limit, as with 'ulimit -v unlimited'",
+                         bytes_text((double)bytes).s);
+    const Err e = space_check(d, count - 1);
+    unreserve(&s);
+    return e;
 }
 
 Space *space_new(Device *d, const char *name, size_t capacity) {
@@ -59,7 +71,8 @@ Space *space_new(Device *d, const char *name, size_t capacity) {
     s->limit = capacity != SPACE_UNPLANNED ? "the dry run planned for less"
                : d->backend->memory        ? "the device has no more"
                                            : "a space without a plan has no more";
-    s->base = s->planned ? device_alloc(d, s->capacity, name) : reserve(d, s->capacity, name);
+    s->base = s->planned ? device_alloc(d, s->capacity, name) : reserve(d, s->capacity);
+    CHECK(s->base, "cannot reserve %s of addresses for %s memory", bytes_text((double)s->capacity).s, name);
     space_reset(s);
     return s;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/clock.h"
 #include "base/version.h"
 
@@ -18,21 +19,18 @@ void banner_line(const char *name, const char *fmt, ...) {
     va_end(args);
 }
 
-static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
-
 static void print_model(const Config *c, const Derived *d, int64_t parameters) {
     char groups[48] = "", experts[64] = "";
     if (d->num_query_groups < c->num_attention_heads)
         snprintf(groups, sizeof groups, " (%lld of keys and values)", (long long)d->num_query_groups);
     if (i64_is_set(c->num_experts))
-        snprintf(experts, sizeof experts, ", %lld experts (%lld a token)", (long long)c->num_experts,
+        snprintf(experts, sizeof experts, ", %s (%lld a token)", amount(c->num_experts, "expert").s,
                  (long long)c->moe_router_topk);
-    banner_line("model", "%s, %lld layer%s of width %lld, %lld head%s%s%s; number of parameters: %lld",
+    banner_line("model", "%s, %s of width %lld, %s%s%s; number of parameters: %lld",
                 c->hf_model_type != HF_TYPES ? HfModelType_spellings[c->hf_model_type]
                                              : ModelFamily_spellings[c->model],
-                (long long)c->num_layers, plural(c->num_layers), (long long)c->hidden_size,
-                (long long)c->num_attention_heads, plural(c->num_attention_heads), groups, experts,
-                (long long)parameters);
+                amount(c->num_layers, "layer").s, (long long)c->hidden_size,
+                amount(c->num_attention_heads, "head").s, groups, experts, (long long)parameters);
 }
 
 static void print_layout(const Config *c, const Derived *d) {
@@ -51,23 +49,33 @@ static void print_layout(const Config *c, const Derived *d) {
             n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %lld", n ? ", " : ": ", axes[i].name,
                                   (long long)axes[i].size);
     const int64_t ranks = config_ranks(c);
-    banner_line("layout", "%lld rank%s%s%s%s", (long long)ranks, plural(ranks), text,
+    banner_line("layout", "%s%s%s%s", amount(ranks, "rank").s, text,
                 c->sequence_parallel && c->tensor_model_parallel_size > 1 ? ", sequence-parallel" : "",
                 c->use_distributed_optimizer ? ", distributed optimizer" : "");
 }
 
-void banner_print(const Config *c, const Derived *d, int64_t parameters) {
+/* Megatron-LM ignores --vocab-size if the tokenizer has a vocabulary. */
+static void print_tokenizer(const Config *c, const Derived *d, int64_t own_size) {
+    banner_line("tokenizer", "%s, vocabulary of %lld padded to %lld",
+                c->tokenizer_type ? c->tokenizer_type : "none", (long long)d->vocab_size,
+                (long long)d->padded_vocab_size);
+    if (own_size && own_size != d->vocab_size && config_given(c, vocab_size))
+        printf(
+            "  note: the model has --vocab-size %lld ids, and the tokenizer has %lld; Megatron-LM takes the "
+            "tokenizer's: leave --vocab-size out for that\n",
+            (long long)d->vocab_size, (long long)own_size);
+}
+
+void banner_print(const Config *c, const Derived *d, int64_t tokenizer_size, int64_t parameters) {
     char stamp[32];
     clock_stamp(stamp);
     stamp[sizeof "2026-01-31 12:00:00" - 1] = 0;
     banner_line("isotron", "%s, commit %s, %s", isotron_version(), isotron_commit(), stamp);
     print_model(c, d, parameters);
-    banner_line("tokenizer", "%s, vocabulary of %lld padded to %lld",
-                c->tokenizer_type ? c->tokenizer_type : "none", (long long)d->vocab_size,
-                (long long)d->padded_vocab_size);
-    banner_line("batch", "%s%lld samples of %lld tokens, in microbatches of %lld; %lld steps",
-                d->num_batch_steps > 1 ? "up to " : "", (long long)d->global_batch_size,
-                (long long)c->seq_length, (long long)d->micro_batch_size, (long long)d->train_iters);
+    print_tokenizer(c, d, tokenizer_size);
+    banner_line("batch", "%s%s of %s, in microbatches of %lld; %s", d->num_batch_steps > 1 ? "up to " : "",
+                amount(d->global_batch_size, "sample").s, amount(c->seq_length, "token").s,
+                (long long)d->micro_batch_size, amount(d->train_iters, "step").s);
     print_layout(c, d);
     banner_line("precision", "%s%s%s", Lane_spellings[c->lane], c->fp8_format != FP8_NONE ? ", FP8 " : "",
                 c->fp8_format != FP8_NONE ? Fp8Format_spellings[c->fp8_format] : "");
@@ -96,7 +104,7 @@ void banner_print_data(const Config *c, const Derived *d, const Data *data) {
             continue;
         }
         const DataFacts f = data_facts(split);
-        banner_line(NAMES[i], "%lld tokens; the run reads %lld samples, %.2f epochs", (long long)f.tokens,
-                    (long long)f.samples, f.epochs);
+        banner_line(NAMES[i], "%s; the run reads %s, %.2f epochs", amount(f.tokens, "token").s,
+                    amount(f.samples, "sample").s, f.epochs);
     }
 }

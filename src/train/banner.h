@@ -6,8 +6,8 @@
 #include "data/data.h"
 
 /* Call it before slow work: prints the facts in the options, and the number of parameters of the full
- * model. */
-void banner_print(const Config *, const Derived *, int64_t parameters);
+ * model. tokenizer_size: ids of the tokenizer, 0: none. */
+void banner_print(const Config *, const Derived *, int64_t tokenizer_size, int64_t parameters);
 /* Prints the source of each split's samples. */
 void banner_print_data(const Config *, const Derived *, const Data *);
 /* One line; names and texts are columns. */

@@ -82,6 +82,7 @@ static json_t *state_of(const Trainer *r) {
     json_object_set_new(state, "progress", progress);
     json_object_set_new(state, "config", config_state(r->config, CLASS_ALL));
     json_object_set_new(state, "vocab_size", json_integer(r->derived->vocab_size));
+    if (r->data_fingerprint) json_object_set_new(state, "data", json_string(r->data_fingerprint));
     return state;
 }
 
@@ -263,6 +264,19 @@ Err checkpoint_check_model(const Config *c, const json_t *state, const char *dir
     return e;
 }
 
+/* The rows of the embedding and of the output layer. */
+static Err check_vocabulary(const Config *c, int64_t ours, const json_t *state, const char *dir) {
+    const int64_t theirs = json_integer_value(json_object_get(state, "vocab_size"));
+    if (theirs < 1 || ours == theirs) return ERR_OK;
+    const char *file = c->tokenizer_model ? c->tokenizer_model : c->vocab_file;
+    return err_user(
+        "%s%s%s%s has %lld ids, and the model in '%s' has a vocabulary of %lld: give the tokenizer "
+        "that it was trained with, by --tokenizer-type and its files",
+        c->tokenizer_type ? "the tokenizer " : "the vocabulary of --vocab-size",
+        c->tokenizer_type ? c->tokenizer_type : "", c->tokenizer_type && file ? " " : "",
+        c->tokenizer_type && file ? quote(file).s : "", (long long)ours, dir, (long long)theirs);
+}
+
 static bool scaled_dynamically(const json_t *state) {
     const json_t *config = json_object_get(state, "config");
     const char *lane = json_string_value(json_object_get(config, "lane"));
@@ -273,6 +287,7 @@ static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights
     const Config *c = r->config;
     const json_t *state = ckpt_manifest(ckpt)->state;
     ERR_RETURN(checkpoint_check_model(c, state, dir, weights_only));
+    ERR_RETURN(check_vocabulary(c, r->derived->vocab_size, state, dir));
     bool optimizer = !weights_only && c->load_optim && r->optimizer;
     for (int i = 0; optimizer && i < r->optimizer->n_buffers; i++)
         if (!ckpt_has(ckpt, r->optimizer->buffer[i].suffix))
@@ -309,7 +324,7 @@ static void tell_fp8_state(const Config *c, const Ckpt *ckpt, FILE *to) {
 
 static void tell_loaded(const Trainer *r, const Ckpt *ckpt, const Source *s, bool weights_only, FILE *to) {
     Str notes = {0};
-    if (!weights_only) resume_notes(r->config, json_object_get(ckpt_manifest(ckpt)->state, "config"), &notes);
+    if (!weights_only) resume_notes(r->config, r->data_fingerprint, ckpt_manifest(ckpt)->state, &notes);
     fprintf(to, "  successfully loaded checkpoint from %s at iteration %lld\n%s", s->dir,
             (long long)ckpt_manifest(ckpt)->iteration, notes.len ? notes.s : "");
     tell_fp8_state(r->config, ckpt, to);

@@ -245,25 +245,42 @@ static Err scalar_twice(TrainLog *log, const Trainer *r, const char *tag, double
     return events_scalar(log->events, log->text.s, r->consumed_samples, value);
 }
 
-static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s, int64_t ns) {
+static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
     const Config *c = r->config;
-    Rates rate = rates(r, s->samples, ns);
     ERR_RETURN(scalar_twice(log, r, "learning-rate", s->lr));
     ERR_RETURN(scalar_twice(log, r, "batch-size", (double)s->samples));
     ERR_RETURN(scalar_twice(log, r, "lm loss", s->loss));
     for (int i = 0; i < ROUTER_LOSSES; i++)
         if (s->router_losses & 1u << i)
             ERR_RETURN(scalar_twice(log, r, ROUTER_LOSS_NAMES[i], s->router_loss[i]));
-    ERR_RETURN(scalar_twice(log, r, "loss-scale", s->loss_scale));
+    if (c->log_loss_scale_to_tensorboard) ERR_RETURN(scalar_twice(log, r, "loss-scale", s->loss_scale));
+    if (c->log_world_size_to_tensorboard)
+        ERR_RETURN(scalar_twice(log, r, "world-size", (double)config_ranks(c)));
     if (!s->optim.found_inf) ERR_RETURN(scalar_twice(log, r, "grad-norm", s->optim.grad_norm));
     if (c->log_num_zeros_in_grad) ERR_RETURN(scalar_twice(log, r, "num-zeros", s->optim.num_zeros));
     if (c->log_params_norm) ERR_RETURN(scalar_twice(log, r, "params-norm", s->optim.params_norm));
-    ERR_RETURN(scalar_twice(log, r, "iteration-time", rate.seconds));
-    if (c->log_throughput) ERR_RETURN(events_scalar(log->events, "throughput", r->iteration, rate.tflops));
     if (!c->log_memory_to_tensorboard) return ERR_OK;
     ERR_RETURN(events_scalar(log->events, "mem-allocated-bytes", r->iteration, (double)r->device->allocated));
     return events_scalar(log->events, "mem-max-allocated-bytes", r->iteration,
                          (double)r->device->most_allocated);
+}
+
+/* Means over the steps since the last line, in seconds; a timer's is that of its slowest rank. */
+static Err write_times(TrainLog *log, const Trainer *r, const Times *times) {
+    static const Timer TIMERS_OF_A_STEP[] = {TIMER_BATCH, TIMER_FORWARD_BACKWARD, TIMER_OPTIMIZER};
+    const Config *c = r->config;
+    const Rates rate = rates(r, log->samples, log->ns);
+    const double steps = (double)log->steps;
+    ERR_RETURN(events_scalar(log->events, "iteration-time", r->iteration, rate.seconds / steps));
+    if (c->log_throughput) ERR_RETURN(events_scalar(log->events, "throughput", r->iteration, rate.tflops));
+    for (size_t i = 0; times && i < sizeof TIMERS_OF_A_STEP / sizeof *TIMERS_OF_A_STEP; i++) {
+        const Timer t = TIMERS_OF_A_STEP[i];
+        const int64_t ns = timers_longest(times, r->comm ? comm_world(r->comm) : 1, t, c->timing_log_level);
+        char tag[64];
+        snprintf(tag, sizeof tag, "%s-time", timer_name(t));
+        if (ns) ERR_RETURN(events_scalar(log->events, tag, r->iteration, 1e-9 * (double)ns / steps));
+    }
+    return ERR_OK;
 }
 
 static void forget(TrainLog *log) {
@@ -286,9 +303,10 @@ Err train_log_step(TrainLog *log, const Trainer *r, const StepReport *s, int64_t
     for (int i = 0; i < ROUTER_LOSSES; i++) log->router_loss[i] += s->router_loss[i];
     if (!s->loss_is_nan && !s->optim.found_inf) log->loss += s->loss, log->losses++;
     if (log->jsonl >= 0) ERR_RETURN(write_jsonl(log, r, s, ns));
-    if (log->events && r->iteration % c->tensorboard_log_interval == 0)
-        ERR_RETURN(write_scalars(log, r, s, ns));
+    if (log->events && r->iteration % c->tensorboard_log_interval == 0) ERR_RETURN(write_scalars(log, r, s));
     bool due = r->iteration % c->log_interval == 0;
+    if (due && log->events && c->log_timers_to_tensorboard)
+        ERR_RETURN(write_times(log, r, train_log_wants_times(r) ? times : NULL));
     if (!due && log->printed) {
         show_status(log, r);
         return ERR_OK;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/amount.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
@@ -14,7 +15,6 @@
 #include "data/data.h"
 #include "data/prefetch.h"
 #include "data/sampler.h"
-#include "models/option_map.h"
 #include "train/banner.h"
 #include "train/log.h"
 #include "train/checkpoint.h"
@@ -66,6 +66,19 @@ static Err check_evaluation(const Session *l) {
                     l->derived->split ? l->derived->split : "not given");
 }
 
+/* Data are sized by --train-samples, as in Megatron-LM, which stops in the last step if they do not hold all of it. */
+static Err check_last_step(const Session *l) {
+    const Config *c = l->config;
+    const Dataset *train = data_split(l->data, SPLIT_TRAIN);
+    const int64_t needed = l->derived->samples_needed;
+    const bool once = !c->skip_train && c->dataloader_type == DATALOADER_SINGLE;
+    if (!once || !train || needed <= l->derived->train_samples || needed <= data_length(train)) return ERR_OK;
+    return err_user(
+        "the last step of --step-batch-size-schedule ends at sample %lld, and the data have %lld; "
+        "give --train-samples %lld",
+        (long long)needed, (long long)data_length(train), (long long)needed);
+}
+
 static Err open_data(Session *l) {
     const Config *c = l->config;
     const TokenFacts *facts = l->facts;
@@ -101,6 +114,7 @@ static Err open_data(Session *l) {
         .tokenizer_json = facts->tokenizer_json,
     };
     ERR_RETURN(data_open(&data, &l->data));
+    ERR_RETURN(check_last_step(l));
     return check_evaluation(l);
 }
 
@@ -397,9 +411,7 @@ static Err open_device(Loop *l) {
 /* Reports the choices that the options leave open. */
 static void say_how(const Trainer *r) {
     int64_t chunks, tokens = trainer_loss_chunk(r, &chunks);
-    if (tokens)
-        printf("logits: %lld chunk%s of at most %lld tokens\n", (long long)chunks, chunks == 1 ? "" : "s",
-               (long long)tokens);
+    if (tokens) printf("logits: %s of at most %s\n", amount(chunks, "chunk").s, amount(tokens, "token").s);
     if (r->config->fp8_format == FP8_NONE) return;
     if (r->derived->num_moe_layers)
         printf("FP8 GEMMs: not in routed experts, which stay in %s\n", Lane_spellings[r->config->lane]);
@@ -414,7 +426,7 @@ static Err start(Loop *l) {
     const Config *c = l->config;
     ERR_RETURN(comm_agree(l->comm, l->is_printer ? checkpoint_check_folders(c) : ERR_OK));
     const int64_t parameters = l->is_printer ? model_count(c, l->derived).all : 0;
-    if (l->is_printer) banner_print(c, l->derived, parameters);
+    if (l->is_printer) banner_print(c, l->derived, l->session->facts->vocab_size, parameters);
     ERR_RETURN(open_device(l));
     MemoryPlan plan = memory_plan_new(c, l->derived, l->comm, l->device);
     if (l->is_printer) printf("%s", plan.attention.text);
@@ -422,6 +434,7 @@ static Err start(Loop *l) {
     ERR_RETURN(open_shared(l));
     if (l->is_printer) banner_print_data(c, l->derived, l->session->data);
     l->run = trainer_new(c, l->derived, &plan, l->comm, l->device);
+    l->run->data_fingerprint = data_fingerprint(l->session->data);
     l->device = NULL;
     if (l->is_printer) say_how(l->run);
     bool loaded;

@@ -8,8 +8,8 @@
 
 /* Facts of the tokenizer that the data needs; -1: there is no such token. */
 typedef struct TokenFacts {
-    int64_t eod, pad;
-    const char *tokenizer_json; /* identifies the tokenizer in the names of the index cache; NULL: none */
+    int64_t eod, pad, vocab_size; /* of the tokenizer; -1, -1 and 0: none */
+    const char *tokenizer_json;   /* identifies the tokenizer in the names of the index cache; NULL: none */
 } TokenFacts;
 
 /* Trains to the end, or until a signal, --exit-interval or --exit-duration-in-mins; saves before it returns

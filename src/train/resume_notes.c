@@ -106,7 +106,15 @@ void resume_difference(int option, const json_t *here, const json_t *there, Str 
     put_option(option, there, out);
 }
 
-void resume_notes(const Config *c, const json_t *saved, Str *out) {
+static bool names_data(int option) {
+    return option == OPTION_data_path || option == OPTION_train_data_path ||
+           option == OPTION_valid_data_path || option == OPTION_test_data_path || option == OPTION_mock_data;
+}
+
+void resume_notes(const Config *c, const char *data_fingerprint, const json_t *state, Str *out) {
+    const json_t *saved = json_object_get(state, "config");
+    const char *there_data = json_string_value(json_object_get(state, "data")); /* older ones have none */
+    bool same_names = true;
     Str text = {0};
     config_json(c, CLASS_RUN | CLASS_NUMERIC | CLASS_ARCH, &text);
     const bool own_decay = i64_is_set(c->lr_decay_iters) || i64_is_set(c->lr_decay_samples);
@@ -119,7 +127,10 @@ void resume_notes(const Config *c, const json_t *saved, Str *out) {
         str_puts(out, "  note: ");
         resume_difference(i, here, there, out);
         str_printf(out, ": %s\n", then == LENGTH && own_decay ? LENGTH_ONLY : then);
+        same_names &= !names_data(i);
     }
+    if (data_fingerprint && there_data && same_names && strcmp(data_fingerprint, there_data))
+        str_printf(out, "  note: the data files have changed since the checkpoint: %s\n", DATA);
     json_decref(ours);
     str_free(&text);
 }

@@ -7,10 +7,10 @@
 #include "base/str.h"
 #include "config/config.h"
 
-/* Appends a line for each option whose value differs from `saved`, the options of the checkpoint, and that
- * changes data, updates or rounding. Other options of the model than dropout are not among them: different
- * ones are refused. */
-void resume_notes(const Config *, const json_t *saved, Str *out);
+/* Appends a line for each option whose value differs from that in the state of the checkpoint, and that changes
+ * data, updates or rounding. Other options of the model than dropout are not among them: different ones are
+ * refused. Appends a line too if data of the same names have another fingerprint (NULL: not known). */
+void resume_notes(const Config *, const char *data_fingerprint, const json_t *state, Str *out);
 /* Whether a difference of the option is a note. */
 bool resume_may_change(int option);
 /* Appends "--hidden-size is 128, and the checkpoint has 64". */

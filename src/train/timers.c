@@ -32,6 +32,15 @@ const Times *timers_gather(Timers *t, Comm *comm, Arena *arena) {
     return all;
 }
 
+const char *timer_name(Timer which) { return TIMER[which].name; }
+
+int64_t timers_longest(const Times *of, int ranks, Timer which, int64_t level) {
+    int64_t most = 0;
+    for (int r = 0; r < ranks && TIMER[which].level <= level; r++)
+        if (of[r].ns[which] > most) most = of[r].ns[which];
+    return most;
+}
+
 static void report_ranks(const Times *of, int ranks, int timer, double per_ms, Str *out) {
     str_printf(out, "\n  %s:", TIMER[timer].name);
     for (int r = 0; r < ranks; r++)
@@ -56,12 +65,11 @@ void timers_report(const Times *of, int ranks, TimingLogOption option, int64_t l
     const double per_ms = 1e6 * (double)steps;
     str_puts(out, TITLES[option]);
     for (int i = 0; i < TIMERS; i++) {
-        int64_t least = INT64_MAX, most = 0; /* among the ranks that have run it */
-        for (int r = 0; r < ranks; r++) {
+        const int64_t most = timers_longest(of, ranks, (Timer)i, level);
+        int64_t least = most; /* among the ranks that have run it */
+        for (int r = 0; r < ranks; r++)
             if (of[r].ns[i] && of[r].ns[i] < least) least = of[r].ns[i];
-            if (of[r].ns[i] > most) most = of[r].ns[i];
-        }
-        if (!most || TIMER[i].level > level) continue;
+        if (!most) continue;
         if (option == TIMING_ALL)
             report_ranks(of, ranks, i, per_ms, out);
         else

@@ -30,6 +30,9 @@ void timer_start(Timers *, Timer);
 void timer_stop(Timers *, Timer);
 /* The times of all ranks since the last call, [ranks] in the arena. All ranks call it; NULL: one rank. */
 const Times *timers_gather(Timers *, Comm *, Arena *);
+const char *timer_name(Timer);
+/* Nanoseconds of the slowest rank; 0 if the timer has a level above `level`. */
+int64_t timers_longest(const Times *, int ranks, Timer, int64_t level);
 /* Appends the timers of level <= `level` that have run on some rank, each divided by `steps`. */
 void timers_report(const Times *, int ranks, TimingLogOption, int64_t level, int64_t steps, Str *out);
 

@@ -20,7 +20,8 @@ typedef struct Trainer {
     Comm *comm; /* the caller's; NULL: one rank */
     Layout layout;
     RunContext context;
-    Device *device; /* owned */
+    const char *data_fingerprint; /* for checkpoints, the caller's; NULL: not known */
+    Device *device;               /* owned */
     Model *model;
     Sync *sync; /* NULL: one rank */
     Optimizer *optimizer;

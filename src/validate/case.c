@@ -47,11 +47,16 @@ static Err case_check(const Config *c, const Derived *d, const Golden *g) {
     return ERR_OK;
 }
 
+enum {
+    SPACES = 4
+}; /* of a run on one rank: activations and transients of the step, and of the whole logits */
+
 Err case_open(const Golden *g, const Config *c, const Derived *d, Case *out) {
     *out = (Case){.golden = g, .vocab = d->vocab_size, .config = *c, .derived = *d, .arena = arena_new()};
     ERR_RETURN(case_check(c, d, g));
     config_on_one_rank(&out->config, out->arena, &out->derived);
     out->device = device_cpu(1);
+    ERR_RETURN(space_check(out->device, SPACES));
     out->init = model_new(&out->config, &out->derived, NULL);
     Registry *r = out->init->registry;
     ERR_RETURN(hf_match(g->init, r, &out->map));

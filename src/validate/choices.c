@@ -187,12 +187,13 @@ static void lower_margins(const Rows *r, const double *const *wanted, Direction 
 
 static double largest_margin(const Rows *r, const double *const *wanted, const double *const *followed,
                              const bool *differs) {
-    const Direction towards[] = {/* without groups, the first five are the same */
-                                 {NULL, -1}, {NULL, -0.5}, {NULL, 0}, {NULL, 0.5}, {NULL, 1}, {followed, -1}};
+    static const double beside[] = {-1, -0.5, 0, 0.5, 1}; /* the same without groups */
+    const int directions =
+        ((const RouteAttr *)r->call->attr)->groups > 1 ? (int)(sizeof beside / sizeof *beside) : 1;
     double *margin = mem_alloc((size_t)(r->n + 1) * sizeof *margin), largest = 0;
     for (int64_t i = 0; i < r->n; i++) margin[i] = differs[i] ? INFINITY : 0;
-    for (size_t k = 0; k < sizeof towards / sizeof *towards; k++)
-        lower_margins(r, wanted, towards[k], margin);
+    for (int k = 0; k < directions; k++) lower_margins(r, wanted, (Direction){NULL, beside[k]}, margin);
+    lower_margins(r, wanted, (Direction){followed, -1}, margin);
     for (int64_t i = 0; i < r->n; i++) largest = fmax(largest, margin[i]);
     free(margin);
     return largest;

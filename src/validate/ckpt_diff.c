@@ -194,25 +194,30 @@ static Part part_at(const Ckpt *c, int64_t at, bool weights_only) {
 
 static Err compare_tensors(Comparison *c) {
     const bool weights = c->options->weights_only;
-    int64_t both = 0;
+    int64_t both = 0, either = 0;
     for (int64_t i = 0, k = 0;;) {
         const Part a = part_at(c->a, i, weights), b = part_at(c->b, k, weights);
         if (!a.n && !b.n) break;
         const bool same = a.n && b.n && ckpt_same_part(a.boxes, b.boxes);
         const bool in_a = a.n && (!b.n || same || ckpt_tensor_order(a.boxes, b.boxes) < 0),
                    in_b = same || !in_a;
-        begin_tensor(c, in_a ? a.boxes : b.boxes);
-        if (same)
+        const CkptTensor *t = in_a ? a.boxes : b.boxes;
+        const bool wanted = diff_wants(&c->options->diff, ckpt_title(t).s);
+        if (wanted) begin_tensor(c, t);
+        if (wanted && same)
             ERR_RETURN(compare_tensor(c, &a, &b));
-        else
-            report_missing(c, in_a ? a.boxes : b.boxes, in_a ? c->a : c->b);
-        both += same;
+        else if (wanted)
+            report_missing(c, t, in_a ? c->a : c->b);
+        both += wanted && same, either += wanted;
         if (in_a) i += a.n;
         if (in_b) k += b.n;
     }
     end_tally(c);
     if (c->lines > LINES_MOST)
         str_printf(c->out, "... and %lld more tensors that differ\n", (long long)(c->lines - LINES_MOST));
+    if (c->options->diff.only && !either)
+        return err_user("no tensor has '%s' in its name; isotron inspect --checkpoint lists the names",
+                        c->options->diff.only);
     return both ? ERR_OK : err_user("no tensor is in both checkpoints: nothing can be compared");
 }
 
@@ -227,7 +232,7 @@ static void progress_differs(void *arg, const char *key, const char *a, const ch
 static void compare_state(Comparison *c) {
     const json_t *a = ckpt_manifest(c->a)->state, *b = ckpt_manifest(c->b)->state;
     diff_run_options(json_object_get(a, "config"), json_object_get(b, "config"), c->out);
-    if (!c->options->weights_only)
+    if (!c->options->weights_only && !c->options->diff.only)
         diff_objects(json_object_get(a, "progress"), json_object_get(b, "progress"), progress_differs, c);
 }
 

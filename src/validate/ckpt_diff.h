@@ -8,7 +8,7 @@
 
 typedef struct CkptDiffOptions {
     DiffOptions diff;
-    bool weights_only; /* leave out optimizer state and progress */
+    bool weights_only; /* leave out optimizer state and progress; diff.only leaves out progress too */
 } CkptDiffOptions;
 
 /* Appends the options that differ, the numbers of the run's progress and the tensors that differ, and a summary.

@@ -9,6 +9,8 @@
 
 Diff diff_begin(const DiffOptions *o) { return (Diff){.options = *o, .is_equal = true, .is_within = true}; }
 
+bool diff_wants(const DiffOptions *o, const char *name) { return !o->only || strstr(name, o->only); }
+
 bool diff_is_beyond(const Diff *d, double relative, bool equal) {
     return isnan(d->options.bound) ? !equal : !(relative <= d->options.bound);
 }

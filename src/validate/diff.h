@@ -9,8 +9,9 @@
 #include "base/str.h"
 
 typedef struct DiffOptions {
-    double bound; /* the largest relative difference that passes; NaN: only equality does */
-    bool common;  /* what only one side has is left out; else it is a difference */
+    double bound;     /* the largest relative difference that passes; NaN: only equality does */
+    bool common;      /* what only one side has is left out; else it is a difference */
+    const char *only; /* compare only quantities or tensors whose names contain this; NULL: all */
 } DiffOptions;
 
 typedef struct Diff {
@@ -22,6 +23,7 @@ typedef struct Diff {
 } Diff;
 
 Diff diff_begin(const DiffOptions *);
+bool diff_wants(const DiffOptions *, const char *name);
 /* Whether a relative difference is beyond the bound; `equal` is the exact comparison. */
 bool diff_is_beyond(const Diff *, double relative, bool equal);
 /* Notes a difference beyond the bound. The first one stays. */

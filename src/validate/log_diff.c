@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/file.h"
 #include "base/mem.h"
 
@@ -212,6 +213,7 @@ static void lose_value(Comparison *c, Diff *d, int q, int64_t step) {
 static void compare_step(Comparison *c, Diff *d, const LogStep *x, const LogStep *y) {
     for (int q = 0; q < c->names.n; q++) {
         const bool in_a = x->has >> q & 1, in_b = y->has >> q & 1;
+        if (!diff_wants(&d->options, c->names.name[q])) continue;
         if (in_a && in_b && is_lost(c, q, x, y))
             lose_value(c, d, q, x->step);
         else if (in_a && in_b)
@@ -239,7 +241,7 @@ static void compare_steps(Comparison *c, Diff *d) {
 /* ---- report ---- */
 
 static void print_log(const Log *log, Str *out) {
-    str_printf(out, "%s: %lld steps, %lld to %lld\n", log->path, (long long)log->n,
+    str_printf(out, "%s: %s, %lld to %lld\n", log->path, amount(log->n, "step").s,
                (long long)log->steps[0].step, (long long)log->steps[log->n - 1].step);
     if (log->incomplete)
         str_printf(out, "%s: %lld incomplete %s left out\n", log->path, (long long)log->incomplete,
@@ -257,6 +259,7 @@ static void print_rows(const Comparison *c, const Diff *d, Str *out) {
                isnan(d->options.bound) ? "" : "beyond the bound", "largest relative difference");
     for (int q = 0; q < c->names.n; q++) {
         const Quantity *r = &c->quantity[q];
+        if (!diff_wants(&d->options, c->names.name[q])) continue;
         str_printf(out, "%-26s %7lld", c->names.name[q], (long long)r->steps);
         print_step(r->first, out);
         if (isnan(d->options.bound))
@@ -275,12 +278,24 @@ static void print_missing(int64_t steps, const char *path, Str *out) {
         str_printf(out, "%lld %s only in %s\n", (long long)steps, steps > 1 ? "steps are" : "step is", path);
 }
 
+static Err check_only(const Names *names, const DiffOptions *o) {
+    Str all = {0};
+    for (int q = 0; q < names->n; q++) {
+        if (diff_wants(o, names->name[q])) return str_free(&all), ERR_OK;
+        str_printf(&all, "%s%s", q ? ", " : "", names->name[q]);
+    }
+    const Err e = err_user("no quantity of the logs has '%s' in its name: they are %s", o->only, all.s);
+    str_free(&all);
+    return e;
+}
+
 Err log_diff(const char *a, const char *b, const DiffOptions *o, Diff *d, Str *out) {
     Comparison c = {.names = {.n = 0}};
     for (int q = 0; q < MOST; q++) c.quantity[q] = (Quantity){0, -1, -1, -1, 0};
     *d = diff_begin(o);
     Err e = read_log(a, &c.names, &c.a);
     if (!e.code) e = read_log(b, &c.names, &c.b);
+    if (!e.code) e = check_only(&c.names, o);
     if (!e.code) {
         compare_steps(&c, d);
         print_log(&c.a, out);

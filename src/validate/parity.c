@@ -1,12 +1,15 @@
 #include "validate/parity.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/mem.h"
 #include "comm/comm.h"
+#include "train/provenance.h"
 
 /* ---- judging ---- */
 
@@ -233,29 +236,38 @@ Err parity_run(const Config *c, const Derived *d, const Golden *g, ParityReport 
 
 static const char *lane_name(const Config *c) { return Lane_spellings[c->lane]; }
 
-void parity_print(const ParityReport *r, const char *case_name, const Config *c, Str *out) {
+void parity_print(const ParityReport *r, const char *case_name, const Config *c, int64_t threads, Str *out) {
+    const Provenance p = provenance_read();
+    char number[24];
+    snprintf(number, sizeof number, "%lld", (long long)provenance_threads(&p, threads));
     str_printf(out, "parity of %s, lane %s, micro-batch-size %lld\n", case_name, lane_name(c),
                (long long)c->micro_batch_size);
     report_print(&r->rows, out);
     str_printf(
         out,
         "%sbound = 8 u max(kappa, sqrt(K)), u = %.3g, K = %.0f; kappa of a tensor: its largest movement, "
-        "divided by u, in %d fp64 runs with normal noise: u on the weights, u sqrt(K) on the gradients\n",
-        r->precision.draws ? "fp64 rows: " : "", r->roundoff, r->longest_sum, r->draws);
+        "divided by u, in %s with normal noise: u on the weights, u sqrt(K) on the gradients\n",
+        r->precision.draws ? "fp64 rows: " : "", r->roundoff, r->longest_sum, amount(r->draws, "fp64 run").s);
     if (r->precision.draws)
         str_printf(
             out,
-            "other rows: x is this run, y fp64 and z fp64 with the lane's storage, for %d draws of weights "
+            "other rows: x is this run, y fp64 and z fp64 with the lane's storage, for %s of weights "
             "times "
             "1 + %.3g xi. R = median |x - y| / median |z - y|, element = max of min |x - y| / rms of its row "
             "in z - y, scale = component of x - z along y. power = the smallest relative error of scale that "
             "fails, and its limit\n",
-            r->precision.draws, r->precision.dither);
+            amount(r->precision.draws, "draw").s, r->precision.dither);
+    provenance_print(&p, number, out);
     str_printf(out, "verdict: %s\n", r->pass ? "pass" : "FAIL");
 }
 
-void parity_json(const ParityReport *r, const char *case_name, const Config *c, Str *out) {
-    str_printf(out, "{\n  \"schema\": 2,\n  \"case\": ");
+void parity_json(const ParityReport *r, const char *case_name, const Config *c, int64_t threads, Str *out) {
+    const Provenance p = provenance_read();
+    json_t *facts = provenance_json();
+    char *text = json_dumps(facts, 0);
+    str_printf(out, "{\n  \"schema\": 2,\n  \"provenance\": %s,\n  \"threads\": %lld,\n  \"case\": ", text,
+               (long long)provenance_threads(&p, threads));
+    free(text), json_decref(facts);
     compare_json_text(out, case_name);
     str_printf(out, ",\n  \"lane\": \"%s\",\n  \"micro_batch_size\": %lld,\n", lane_name(c),
                (long long)c->micro_batch_size);

@@ -47,8 +47,8 @@ ParityReport parity_report(const Case *, Lane);
 Noise parity_noise(const ParityReport *, int draw);
 Err parity_judge(const Case *, const Trace *ours, const Trace *exact, Trace *const *noisy,
                  const Trace *reference, ParityReport *);
-/* The report as a table and as JSON. */
-void parity_print(const ParityReport *, const char *case_name, const Config *, Str *out);
-void parity_json(const ParityReport *, const char *case_name, const Config *, Str *out);
+/* The report as a table and as JSON. `threads`: of a rank, as Derived has it. */
+void parity_print(const ParityReport *, const char *case_name, const Config *, int64_t threads, Str *out);
+void parity_json(const ParityReport *, const char *case_name, const Config *, int64_t threads, Str *out);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/fault.h"
 #include "base/philox.h"
 #include "validate/logits.h"
@@ -195,16 +196,15 @@ void reference_print(const Reference *r, const Model *m, const ReferenceReport *
     const Row *x = &report->logits;
     const int64_t at = x->error.worst / r->vocab;
     const char *source = text_of(r, "source");
-    str_printf(out, "logits of %lld samples of %lld tokens, in fp64, against %s (%s)\n",
-               (long long)r->samples, (long long)r->positions, r->file->path,
-               source ? source : "of unknown source");
+    str_printf(out, "logits of %s of %s, in fp64, against %s (%s)\n", amount(r->samples, "sample").s,
+               amount(r->positions, "token").s, r->file->path, source ? source : "of unknown source");
     if (report->rounded)
-        str_printf(out, "note: %lld weights were rounded to %s, the type of the reference\n",
-                   (long long)report->rounded, type_name(r->weights));
+        str_printf(out, "note: %s %s rounded to %s, the type of the reference\n",
+                   amount(report->rounded, "weight").s, report->rounded == 1 ? "was" : "were",
+                   type_name(r->weights));
     if (m->derived->window_left >= r->positions - 1 && m->derived->window_left >= 0)
-        str_printf(out,
-                   "note: the window of %lld tokens covers the whole samples: the check does not test it\n",
-                   (long long)m->derived->window_left + 1);
+        str_printf(out, "note: the window of %s covers the whole samples: the check does not test it\n",
+                   amount(m->derived->window_left + 1, "token").s);
     str_printf(out, "%-10s %11s %11s\n%-10s %11.2e %11.2e\n%-10s %11.2e %11.2e\n", "", "error", "bound",
                "relative", x->error.relative, x->bound, "element", x->error.elementwise,
                x->elementwise_bound);

@@ -52,31 +52,28 @@ void storage_record(void *storage, const OpDef *op, const Call *call) {
 
 /* ---- rounding ---- */
 
-static double rounded(double x, DType type) {
-    char stored[sizeof x];
-    dtype_convert(stored, type, &x, F64, 1);
-    dtype_convert(&x, F64, stored, type, 1);
-    return x;
-}
-
-static int64_t element(const Tensor *t, int64_t k) {
-    const int64_t width = tensor_width(t);
-    return tensor_row_offset(t, k / width) + k % width * t->stride[t->ndim - 1];
-}
-
 static void round_tensor(Tensor *t, DType type) {
-    double *x = t->data;
-    for (int64_t k = 0, n = tensor_count(t); k < n; k++) x[element(t, k)] = rounded(x[element(t, k)], type);
+    enum { CHUNK = 256 };
+    const int64_t width = tensor_width(t);
+    double stored[CHUNK];
+    for (int64_t row = 0, rows = tensor_rows(t); row < rows; row++)
+        for (int64_t i = 0; i < width; i += CHUNK) {
+            double *x = (double *)t->data + tensor_row_offset(t, row) + i;
+            const size_t n = (size_t)(width - i < CHUNK ? width - i : CHUNK);
+            dtype_convert(stored, type, x, F64, n);
+            dtype_convert(x, F64, stored, type, n);
+        }
 }
 
 /* Adds up to half a grid step, wherever the lane rounds: not to partial sums. */
 static void add_grid_noise(Storage *s, Tensor *t) {
-    const uint64_t key = hash_name("grid") + (uint64_t)s->draw;
-    double *x = t->data;
-    for (int64_t k = 0, n = tensor_count(t); k < n; k++)
-        if (x[element(t, k)] != 0)
-            x[element(t, k)] += ldexp(
-                philox_uniform((uint64_t)s->lane->seed, key, (uint64_t)s->drawn++) - 0.5, -EXACT_GRID_BITS);
+    const uint64_t key = hash_name("grid") + (uint64_t)s->draw, seed = (uint64_t)s->lane->seed;
+    const double step = ldexp(1, -EXACT_GRID_BITS);
+    for (int64_t row = 0, rows = tensor_rows(t), width = tensor_width(t); row < rows; row++) {
+        double *x = (double *)t->data + tensor_row_offset(t, row);
+        for (int64_t i = 0; i < width; i++)
+            if (x[i] != 0) x[i] += (philox_uniform(seed, key, (uint64_t)s->drawn++) - 0.5) * step;
+    }
 }
 
 static void round_output(Storage *s, Tensor *y, DType type) {

@@ -429,7 +429,8 @@ void sweep_free(Sweep *s) {
 /* ---- verdicts ---- */
 
 Verdict cell_verdict(const Cell *c) {
-    if (c->skipped || !c->job) return VERDICT_SKIPPED;
+    if (c->skipped) return VERDICT_SKIPPED;
+    if (!c->job) return VERDICT_PLANNED;
     return c->job->end == JOB_DONE && c->result->pass ? VERDICT_PASS : VERDICT_FAIL;
 }
 
@@ -457,13 +458,13 @@ static void put_failure(const Job *job, Str *out) {
 
 void cell_reason(const Cell *c, Str *out) {
     switch (cell_verdict(c)) {
-    case VERDICT_PASS:
-        return;
     case VERDICT_SKIPPED:
-        str_add(out, c->skipped ? c->skipped : "", c->skipped ? strcspn(c->skipped, "\n") : 0);
+        str_add(out, c->skipped, strcspn(c->skipped, "\n"));
         return;
     case VERDICT_FAIL:
         break;
+    default:
+        return;
     }
     switch (c->job->end) {
     case JOB_BLOCKED:
@@ -491,7 +492,7 @@ SweepCounts sweep_counts(const Sweep *s) {
     int64_t ran = 0;
     for (int64_t i = 0; i < s->n_cells; i++) {
         const Verdict v = cell_verdict(&s->cells[i]);
-        n.passed += v == VERDICT_PASS, n.failed += v == VERDICT_FAIL, n.skipped += v == VERDICT_SKIPPED;
+        n.of[v]++;
         if (v != VERDICT_SKIPPED) layouts[ran++] = s->cells[i].layout;
     }
     qsort(layouts, (size_t)ran, sizeof *layouts, by_text);

@@ -11,10 +11,12 @@
 #define ISOTRON_VALIDATE_SWEEP_H
 
 #include "config/args.h"
+#include "train/provenance.h"
 #include "validate/cell.h"
 #include "validate/jobs.h"
 
-typedef enum Verdict { VERDICT_PASS, VERDICT_FAIL, VERDICT_SKIPPED } Verdict;
+/* Planned: it would run, but this is a dry run. */
+typedef enum Verdict { VERDICT_PASS, VERDICT_FAIL, VERDICT_PLANNED, VERDICT_SKIPPED, VERDICTS } Verdict;
 
 typedef struct SweepCase {
     const char *dir;
@@ -77,11 +79,11 @@ Verdict cell_verdict(const Cell *);
 /* Why a cell failed or was skipped, in one line; empty if it passed. */
 void cell_reason(const Cell *, Str *out);
 typedef struct SweepCounts {
-    int64_t passed, failed, skipped, layouts; /* layouts: number of distinct ones that ran */
+    int64_t of[VERDICTS], layouts; /* layouts: number of distinct ones that are not skipped */
 } SweepCounts;
 SweepCounts sweep_counts(const Sweep *);
 
-/* How many cells pass, fail and are skipped, in one line without its end. */
+/* How many cells have each verdict, in one line without its end. */
 void sweep_summary(const Sweep *, Str *out);
 /* Reports: a table, JSON, JUnit XML, a self-contained HTML page. */
 void sweep_print(const Sweep *, Str *out);
@@ -89,15 +91,17 @@ void sweep_json(const Sweep *, Str *out);
 void sweep_junit(const Sweep *, Str *out);
 void sweep_html(const Sweep *, Str *out);
 
-/* Where and how the sweep ran: version, commit, date, machine, options. */
-enum { SWEEP_FACTS = 9 };
+/* Where and how the sweep ran: provenance, threads of a rank, list, command. */
+enum { SWEEP_FACTS = FACTS + 3 };
 typedef struct SweepFact {
     const char *name;
     char value[1000];
 } SweepFact;
+/* "1" or "1 to 8": over the cells that are not skipped. */
+void sweep_threads(const Sweep *, const Provenance *, char *out, size_t n);
 void sweep_facts(const Sweep *, SweepFact out[SWEEP_FACTS]);
 
-/* The command that runs the cell alone. */
+/* The shell command that runs the cell alone, with its verdict. */
 void sweep_command(const Sweep *, const Cell *, Str *out);
 /* The worst row of a cell that ran; NULL: it did not. */
 const Row *sweep_worst(const Cell *);

@@ -107,7 +107,7 @@ static void failure(const Sweep *s, const Cell *c, Str *out) {
 }
 
 static void failures(const Sweep *s, Str *out) {
-    if (!sweep_counts(s).failed) return;
+    if (!sweep_counts(s).of[VERDICT_FAIL]) return;
     str_puts(out, "<h2>Failures</h2><table><tr><th>case</th><th>precision</th><th>layout</th><th>why</th>"
                   "<th>to run it alone</th></tr>\n");
     for (int64_t i = 0; i < s->n_cells; i++)
@@ -116,7 +116,7 @@ static void failures(const Sweep *s, Str *out) {
 }
 
 static void skipped(const Sweep *s, Str *out) {
-    if (!sweep_counts(s).skipped) return;
+    if (!sweep_counts(s).of[VERDICT_SKIPPED]) return;
     str_puts(out, "<details><summary>Skipped: these options break a rule</summary><table>\n");
     for (int64_t i = 0; i < s->n_cells; i++) {
         const Cell *c = &s->cells[i];
@@ -179,7 +179,9 @@ static void grid_cell(const Sweep *s, const Cell *like, Lane lane, Str *out) {
         if (c->name != c->layout) str_printf(&title, "%s: ", c->name);
         describe(c, w, &title);
         put_ratio(c, badness(c), title.s, out);
-    } else
+    } else if (c && cell_verdict(c) == VERDICT_PLANNED)
+        str_puts(out, "<td>planned");
+    else
         str_puts(out, c ? "<td class=\"fail\">no result" : "<td>");
     str_puts(out, "</td>");
     str_free(&title);

@@ -1,15 +1,22 @@
 /* A sweep as a table, as JSON and as JUnit XML. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/amount.h"
 #include "base/junit.h"
-#include "base/machine.h"
-#include "base/version.h"
+#include "base/mem.h"
 #include "validate/sweep.h"
 
-static const char *const VERDICTS[] = {
-    [VERDICT_PASS] = "pass", [VERDICT_FAIL] = "FAIL", [VERDICT_SKIPPED] = "skip"};
+static const struct {
+    const char *name, *json, *one, *many; /* "1 cell passes", "2 cells pass" */
+} NAMES[VERDICTS] = {
+    [VERDICT_PASS] = {"pass", "pass", "passes", "pass"},
+    [VERDICT_FAIL] = {"FAIL", "fail", "fails", "fail"},
+    [VERDICT_SKIPPED] = {"skip", "skipped", "is skipped (not a pass)", "are skipped (not a pass)"},
+    [VERDICT_PLANNED] = {"planned", "planned", "is planned", "are planned"},
+};
 
 const Row *sweep_worst(const Cell *c) {
     return c->job && c->job->end == JOB_DONE ? cell_worst(c->result) : NULL;
@@ -57,36 +64,69 @@ static int count_own(const SweepOptions *o, int at) {
     return 0;
 }
 
-void sweep_command(const Sweep *s, const Cell *c, Str *out) {
+static void put_options(const Sweep *s, Str *out) {
     const SweepOptions *o = s->options;
-    str_puts(out, "isotron parity");
-    put_word(c->of->dir, strlen(c->of->dir), out);
-    str_printf(out, " --lane %s", Lane_spellings[c->lane]);
     for (int i = 0; i < o->n_words;) {
         const int own = count_own(o, i);
         if (!own) put_word(o->words[i], strlen(o->words[i]), out);
         i += own ? own : 1;
     }
-    for (const char *word = c->words; *word;) {
+}
+
+/* A run alone is compared with the oracle only, a cell also with one rank. */
+static bool needs_sweep(const Cell *c) {
+    return c->lane == LANE_EXACT ||
+           (sweep_worst(c) && !c->result->pass && report_passes(&c->result->oracle.rows));
+}
+
+void sweep_command(const Sweep *s, const Cell *c, Str *out) {
+    const bool sweeps = needs_sweep(c);
+    if (sweeps) {
+        char *line = mem_printf("%s%s%s", Lane_spellings[c->lane], *c->words ? " " : "", c->words);
+        str_puts(out, "echo");
+        put_word(line, strlen(line), out);
+        str_puts(out, " | ");
+        free(line);
+    }
+    str_puts(out, "isotron parity");
+    put_word(c->of->dir, strlen(c->of->dir), out);
+    if (sweeps)
+        str_puts(out, " --sweep /dev/stdin");
+    else
+        str_printf(out, " --lane %s", Lane_spellings[c->lane]);
+    put_options(s, out);
+    for (const char *word = c->words; *word && !sweeps;) {
         const size_t n = strcspn(word, " ");
         put_word(word, n, out);
         word += n + (word[n] == ' ');
     }
 }
 
+void sweep_threads(const Sweep *s, const Provenance *p, char *out, size_t n) {
+    int64_t least = INT64_MAX, most = 0;
+    for (int64_t i = 0; i < s->n_cells; i++) {
+        if (s->cells[i].skipped) continue;
+        const int64_t threads = provenance_threads(p, s->cells[i].derived.cpu_threads);
+        least = threads < least ? threads : least, most = threads > most ? threads : most;
+    }
+    snprintf(out, n,
+             least < most ? "%lld to %lld"
+             : most       ? "%lld"
+                          : "none",
+             (long long)least, (long long)most);
+}
+
 void sweep_facts(const Sweep *s, SweepFact out[SWEEP_FACTS]) {
-    static const char *const NAMES[SWEEP_FACTS] = {"version", "commit", "date", "host",   "cpu",
-                                                   "cores",   "build",  "list", "command"};
-    char text[MACHINE_TEXT];
-    for (int i = 0; i < SWEEP_FACTS; i++) out[i].name = NAMES[i];
-    snprintf(out[0].value, sizeof out->value, "%s", isotron_version());
-    snprintf(out[1].value, sizeof out->value, "%s", isotron_commit());
-    void (*const read[])(char *) = {machine_now, machine_host, machine_cpu, machine_cores};
-    for (int i = 0; i < 4; i++) read[i](text), snprintf(out[2 + i].value, sizeof out->value, "%s", text);
-    snprintf(out[6].value, sizeof out->value, "%s %s, %s", isotron_compiler(), isotron_flags(),
-             isotron_devices());
-    snprintf(out[7].value, sizeof out->value, "%s", s->options->list);
-    put_sweep(s->options, out[8].value, sizeof out->value);
+    const Provenance p = provenance_read();
+    for (int i = 0; i < FACTS; i++) {
+        out[i].name = PROVENANCE_NAMES[i];
+        snprintf(out[i].value, sizeof out->value, "%s", p.text[i]);
+    }
+    SweepFact *more = out + FACTS;
+    more[0].name = "threads", more[1].name = "list", more[2].name = "command";
+    sweep_threads(s, &p, more[0].value, sizeof more->value);
+    snprintf(more[1].value, sizeof more->value, "%s", s->options->list);
+    put_sweep(s->options, more[2].value, sizeof more->value);
 }
 
 /* ---- table ---- */
@@ -124,18 +164,22 @@ static void put_worst(const Cell *c, const Row *w, Str *out) {
     if (isfinite(power)) str_printf(out, ", power %.2g %%", 100 * power);
 }
 
-static void print_cell(const Cell *c, Str *out) {
+static void print_cell(const Sweep *s, const Cell *c, Str *out) {
     const Verdict v = cell_verdict(c);
     const Row *w = sweep_worst(c);
-    str_printf(out, "%-24s %-9s %-4s %5.0f ms  %-48s", c->of->golden->name, Lane_spellings[c->lane],
-               VERDICTS[v], 1e3 * seconds_of(c), c->name);
+    str_printf(out, "%-24s %-9s %-7s %5.0f ms  %-48s", c->of->golden->name, Lane_spellings[c->lane],
+               NAMES[v].name, 1e3 * seconds_of(c), c->name);
     if (w && v == VERDICT_PASS) put_worst(c, w, out);
-    if (v != VERDICT_PASS) {
+    if (v == VERDICT_FAIL || v == VERDICT_SKIPPED) {
         str_puts(out, "  ");
         cell_reason(c, out);
     }
     str_puts(out, "\n");
-    if (v != VERDICT_FAIL || !c->result || !c->result->finding.found) return;
+    if (v != VERDICT_FAIL) return;
+    str_puts(out, "    to run it alone: ");
+    sweep_command(s, c, out);
+    str_puts(out, "\n");
+    if (!c->result || !c->result->finding.found) return;
     str_puts(out, "    ");
     sweep_finding(&c->result->finding, out);
 }
@@ -153,24 +197,31 @@ static int64_t cases_without_cells(const Sweep *s) {
 
 void sweep_summary(const Sweep *s, Str *out) {
     const SweepCounts n = sweep_counts(s);
-    str_printf(out, "%lld %s, %lld %s, %lld %s skipped (not a pass)", (long long)n.passed,
-               n.passed == 1 ? "cell passes" : "cells pass", (long long)n.failed,
-               n.failed == 1 ? "fails" : "fail", (long long)n.skipped, n.skipped == 1 ? "is" : "are");
+    const bool dry = n.of[VERDICT_PLANNED] > 0;
+    for (int v = 0, first = 1; v < VERDICTS; v++) {
+        if ((v == VERDICT_PLANNED) > dry || (dry && v < VERDICT_PLANNED)) continue;
+        str_printf(out, "%s%lld %s%s", first ? "" : ", ", (long long)n.of[v],
+                   !first         ? ""
+                   : n.of[v] == 1 ? "cell "
+                                  : "cells ",
+                   n.of[v] == 1 ? NAMES[v].one : NAMES[v].many);
+        first = 0;
+    }
     if (s->left_out)
         str_printf(out, ", %lld %s of cases that are not given", (long long)s->left_out,
                    s->left_out == 1 ? "line is" : "lines are");
     const int64_t idle = cases_without_cells(s);
     if (idle)
         str_printf(out, ", %lld given %s no cell", (long long)idle, idle == 1 ? "case has" : "cases have");
-    str_printf(out, "; %lld layout%s in %.1f s", (long long)n.layouts, n.layouts == 1 ? "" : "s", s->seconds);
+    str_printf(out, "; %s in %.1f s", amount(n.layouts, "layout").s, s->seconds);
 }
 
 void sweep_print(const Sweep *s, Str *out) {
     bool power = false;
-    str_printf(out, "%-24s %-9s %-4s %8s  %-48s %s\n", "case", "precision", "", "", "layout",
+    str_printf(out, "%-24s %-9s %-7s %8s  %-48s %s\n", "case", "precision", "", "", "layout",
                "largest error");
     for (int64_t i = 0; i < s->n_cells; i++) {
-        print_cell(&s->cells[i], out);
+        print_cell(s, &s->cells[i], out);
         power |= sweep_worst(&s->cells[i]) && isfinite(cell_power(s->cells[i].result));
     }
     str_puts(out,
@@ -180,6 +231,10 @@ void sweep_print(const Sweep *s, Str *out) {
             out,
             "R: the error divided by the error that rounding is expected to cause, about 1 in a correct run\n"
             "power: the smallest relative error of a layer's gradients that would have failed\n");
+    const Provenance p = provenance_read();
+    char threads[48];
+    sweep_threads(s, &p, threads, sizeof threads);
+    provenance_print(&p, threads, out);
     sweep_summary(s, out);
     str_puts(out, "\n");
 }
@@ -239,21 +294,21 @@ static void json_cell(const Sweep *s, const Cell *c, Str *out) {
         str_printf(out, "\"hash\": \"%016llx\", ", (unsigned long long)trace_hash(&c->of->run, c->trace));
         if (r->finding.found) json_finding(&r->finding, out);
     }
-    str_printf(out, "\"line\": %lld, \"ranks\": %lld, \"seconds\": %.3f, \"verdict\": \"%s\"}",
-               (long long)c->line, (long long)(c->skipped ? 0 : config_ranks(&c->config)), seconds_of(c),
-               v == VERDICT_PASS   ? "pass"
-               : v == VERDICT_FAIL ? "fail"
-                                   : "skipped");
+    str_printf(out,
+               "\"line\": %lld, \"device\": \"%s\", \"ranks\": %lld, \"seconds\": %.3f, \"verdict\": \"%s\"}",
+               (long long)c->line, DeviceOption_spellings[c->config.device],
+               (long long)(c->skipped ? 0 : config_ranks(&c->config)), seconds_of(c), NAMES[v].json);
     str_free(&reason), str_free(&command);
 }
 
 void sweep_json(const Sweep *s, Str *out) {
     const SweepCounts n = sweep_counts(s);
-    str_printf(
-        out,
-        "{\n  \"schema\": 1,\n  \"passed\": %lld, \"failed\": %lld, \"skipped\": %lld, \"layouts\": %lld, "
-        "\"seconds\": %.3f,\n  ",
-        (long long)n.passed, (long long)n.failed, (long long)n.skipped, (long long)n.layouts, s->seconds);
+    str_printf(out,
+               "{\n  \"schema\": 1,\n  \"passed\": %lld, \"failed\": %lld, \"skipped\": %lld, \"planned\": "
+               "%lld, \"layouts\": %lld, "
+               "\"seconds\": %.3f,\n  ",
+               (long long)n.of[VERDICT_PASS], (long long)n.of[VERDICT_FAIL], (long long)n.of[VERDICT_SKIPPED],
+               (long long)n.of[VERDICT_PLANNED], (long long)n.layouts, s->seconds);
     json_provenance(s, out);
     str_puts(out, ",\n  \"cells\": [\n");
     for (int64_t i = 0; i < s->n_cells; i++) {
@@ -311,7 +366,7 @@ static void junit_cell(const Sweep *s, const Cell *c, Str *out) {
     if (v != VERDICT_PASS) {
         const char *kind = v == VERDICT_FAIL ? "failure" : "skipped";
         str_printf(out, "      <%s message=\"", kind);
-        xml_text(out, reason.s ? reason.s : "");
+        xml_text(out, v == VERDICT_PLANNED ? "planned, not run" : reason.s ? reason.s : "");
         str_puts(out, "\">");
         if (v == VERDICT_FAIL) junit_failure(c, out);
         str_printf(out, "</%s>\n", kind);
@@ -327,7 +382,8 @@ void sweep_junit(const Sweep *s, Str *out) {
     str_printf(out,
                "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"parity sweep\" "
                "tests=\"%lld\" failures=\"%lld\" skipped=\"%lld\" time=\"%.3f\">\n    <properties>\n",
-               (long long)s->n_cells, (long long)n.failed, (long long)n.skipped, s->seconds);
+               (long long)s->n_cells, (long long)n.of[VERDICT_FAIL],
+               (long long)(n.of[VERDICT_SKIPPED] + n.of[VERDICT_PLANNED]), s->seconds);
     for (int i = 0; i < SWEEP_FACTS; i++) junit_property(out, "      ", fact[i].name, fact[i].value);
     str_puts(out, "    </properties>\n");
     for (int64_t i = 0; i < s->n_cells; i++) junit_cell(s, &s->cells[i], out);

@@ -42,7 +42,19 @@ differ = sum(map(int, re.findall(r": (\d+) of \d+ tensors differ", said)))
 assert "option seed: 1234 and 5" in said and differ > 20, said
 assert said.count("\n  '") == 20 and f"... and {differ - 20} more tensors that differ\n" in said, said
 
-for words, why in (([WORK / "one", WORK / "tp2.jsonl"], "is a folder and the other is not"), ([WORK / "one"], "name two logs"),
+# Some tensors or quantities alone, also where others differ.
+said = isotron("compare", WORK / "one", WORK / "other", "--only", "layernorm.weight.exp_avg", expect=1)
+shown = re.findall(r"^  '(\S+)'", said, re.M)
+assert shown and all("layernorm.weight.exp_avg" in name for name in shown) and "progress" not in said, said
+assert re.findall(r"^(\w+): \d+ of (\d+) tensors", said, re.M) == [("exp_avg", "5"), ("exp_avg_sq", "5")], said
+changed = WORK / "changed.jsonl"
+changed.write_text("".join(json.dumps(r | ({"grad_norm": 7} if "grad_norm" in r else {})) + "\n" for r in records(WORK / "one.jsonl")))
+assert "grad_norm" in compare("one.jsonl", "changed.jsonl", expect=1)
+said = isotron("compare", WORK / "one.jsonl", changed, "--only", "loss")
+assert said.endswith("verdict: equal\n") and "lm_loss" in said and "grad_norm" not in said, said
+
+for words, why in (([WORK / "one", WORK / "tp2", "--only", "lyer"], "no tensor has 'lyer' in its name"), ([log, log, "--only", "x" * 9], "they are consumed_"),
+                   ([WORK / "one", WORK / "tp2.jsonl"], "is a folder and the other is not"), ([WORK / "one"], "name two logs"),
                    ([WORK / "one", WORK / "none"], "does not exist"), ([log, log, "--weights-only"], "leave it out"),
                    ([log, log, "--bound", -1], "--bound"), ([WORK, WORK / "one"], "holds no checkpoint"), ([log, WORK / "run.conf"], "no record of a training step")):
     assert why in isotron("compare", *words, expect=2), words

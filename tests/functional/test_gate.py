@@ -39,18 +39,23 @@ def scaled(result, factor):
     return result
 
 
-def other(name, words, factors):
-    """A program that writes this one's result, with times multiplied by one factor after the other."""
+def program(name, results):
+    """A program that writes one of the results after the other."""
     path = WORK / name
-    for i, factor in enumerate(factors):
-        (WORK / f"{name}.{i}").write_text(json.dumps(scaled(measure(words), factor)))
+    for i, result in enumerate(results):
+        (WORK / f"{name}.{i}").write_text(json.dumps(result))
     path.write_text(f"""#!/bin/sh
 echo "$@" >> {path}.words
 for to; do :; done
-cat {path}.$(( ($(wc -l < {path}.words) - 1) % {len(factors)} )) > "$to"
+cat {path}.$(( ($(wc -l < {path}.words) - 1) % {len(results)} )) > "$to"
 """)
     path.chmod(0o700)
     return path
+
+
+def other(name, words, factors):
+    """A program that writes this one's result, with times multiplied by one factor after the other."""
+    return program(name, [scaled(measure(words), factor) for factor in factors])
 
 
 def gate(words, verdict, *more):
@@ -80,6 +85,8 @@ assert "INCONCLUSIVE: ratio " in skipped.getAttribute("message"), skipped.toxml(
 # More rows need more pairs.
 assert "2 rows with a probability of 95 %: give at least 7" in isotron("bench", *OPS, "--against", other("ops", OPS, [1]), "--pairs", 6, expect=2)
 
+assert "example: isotron bench train" in isotron("bench", "--help")
+
 # A baseline: this machine's earlier result, made faster or slower by hand.
 baseline, again = WORK / "base.json", WORK / "again.json"
 for words, factor, verdict in ([*TRAIN, "--no-alone"], 1e-3, "REGRESS"), ([*OPS[:-4], "--seconds", 0, "--cpu-threads", 1], 1e3, "PASS"):
@@ -94,12 +101,53 @@ for words, factor, verdict in ([*TRAIN, "--no-alone"], 1e-3, "REGRESS"), ([*OPS[
     assert {"commit", "cpu", "compared with"} <= {p.getAttribute("name") for p in suite.getElementsByTagName("property")}
 gate(OPS, "INCONCLUSIVE", "--baseline", baseline)  # 3 rounds are too few
 
-# Times that cannot be compared are refused.
-result = measure(TRAIN)
-for change, why in (({"device": "a GPU"}, '"device"'), ({"provenance": result["provenance"] | {"cpu": "a faster one"}}, '"cpu"'), ({"tokens": 5}, '"tokens"'),
-                    ({"samples_ms": []}, "no samples"), ({"step_ms": {"median": -1}}, "not positive")):
+# Times that cannot be compared are refused: with --against after the first pair, with --baseline before anything is measured.
+result, rows = measure(TRAIN), measure(OPS)
+
+
+def replaced(result, path, value):
+    """The result with another value at a/b/c; None: without it."""
+    result = json.loads(json.dumps(result))
+    *folders, name = [int(key) if key.isdigit() else key for key in path.split("/")]
+    at = result
+    for key in folders:
+        at = at[key]
+    at[name] = value
+    if value is None:
+        del at[name]
+    return result
+
+
+for words, of, path, value, why in (
+        (TRAIN, result, "device", "a GPU", '"device" is "CPU'), (TRAIN, result, "provenance/cpu", "a faster one", '"cpu" is'),
+        (TRAIN, result, "tokens", 5, '"tokens" is 8 here and 5 in'), (TRAIN, result, "threads", 7, '"threads" is 1 here and 7 in'),
+        (TRAIN, result, "type", "BF16", '"type" is "F32" here and "BF16" in'), (TRAIN, result, "step_flops", 1, '"step_flops" is'),
+        (TRAIN, result, "model/hidden_size", 32, 'option "hidden_size" is 16 here and 32 in'),
+        (TRAIN, result, "options/recompute_granularity", "full", 'option "recompute_granularity" is "none" here and "full" in'),
+        (TRAIN, result, "options/optimizer", "sgd", 'option "optimizer" is "adam" here and "sgd" in'), (TRAIN, result, "device", None, "missing"),
+        (OPS, rows, "threads", 7, '"threads" is 1 here and 7 in'), (OPS, rows, "deterministic", False, '"deterministic" is true here'),
+        (OPS, rows, "rows/0/op", "other", ': "op" is'), (OPS, rows, "rows/1/operands", "F32[1] -> F32[1]", ': "operands" is'),
+        (OPS, rows, "rows/0/name", "norm/other", "has no row norm/rms-")):
+    changed = replaced(of, path, value)
+    baseline.write_text(json.dumps(changed))
+    both = path in ("device", "options/optimizer", "rows/0/name", "rows/1/operands")  # they share the comparison
+    for option, at in (("--baseline", baseline), ("--against", program("changed", [changed])))[:1 + both]:
+        out = isotron("bench", *words, *ALONE[words[0]], option, at, expect=2)
+        assert why in out and "verdict" not in out and "pair 1" not in out and str(at) in out, (option, path, out)
+        assert option == "--against" or ("step 0" not in out and " us " not in out), out
+# Another program may be of a version that does not state all facts; a file may not.
+earlier = replaced(replaced(result, "options", None), "step_flops", None)
+baseline.write_text(json.dumps(earlier))
+assert 'does not state its "step_flops"' in gate(TRAIN, "PASS", "--allow", "1000%", "--pairs", 6, "--against", program("earlier", [earlier]))
+isotron("bench", *TRAIN, "--no-alone", "--baseline", baseline, expect=2)
+# A row that this program has not is not judged.
+more = replaced(rows, "rows", rows["rows"] + [rows["rows"][0] | {"name": "norm/more"}])
+assert "no row norm/more" in isotron("bench", *OPS, "--against", program("more", [more]), expect=2)
+# Malformed baselines are refused before anything is measured, too.
+for change, why in (({"samples_ms": []}, "no samples"), ({"step_ms": {"median": -1}}, "not positive")):
     baseline.write_text(json.dumps(result | change))
-    assert why in isotron("bench", *TRAIN, "--no-alone", "--baseline", baseline, expect=2), change
+    out = isotron("bench", *TRAIN, "--no-alone", "--baseline", baseline, expect=2)
+    assert why in out and "step 0" not in out, out
 wide = [x * (1e-3 if i % 2 else 1e3) for i, x in enumerate(result["samples_ms"])]
 baseline.write_text(json.dumps(result | {"samples_ms": wide, "provenance": result["provenance"] | {"flags": "-O0"}}))
 assert 'note: "flags" is ' in gate(TRAIN, "INCONCLUSIVE", "--no-alone", "--baseline", baseline)

@@ -48,6 +48,20 @@ assert "Use --micro-batch-size." in says("--batch-size 3", "is not built: Megatr
 out = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--merge-file", WORK / "merges.txt")
 assert "learning rate: 1.0" in out and "E-02" in out, out
 
+# Megatron-LM ignores --vocab-size with such a tokenizer; here it sizes the model, and a run prints a note.
+assert "note: the model has" not in out
+larger = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--merge-file", WORK / "merges.txt", "--vocab-size", 5)
+assert "note: the model has --vocab-size 5 ids, and the tokenizer has 3; Megatron-LM takes the tokenizer's" in larger, larger
+
 # The schedule of batch sizes says what one is.
 assert "microbatches 9" in isotron("inspect", "--schedule", "--step-batch-size-schedule", "0:384 200B:768 400B:1152", "--num-layers", 4, "--seq-length", 8,
                                    "--micro-batch-size", 128, "--pipeline-model-parallel-size", 2)
+
+# The last step of a schedule may end after --train-samples. A blend holds just as many samples, so the run asks for the rest at its start.
+corpus()
+blend = [1, WORK / "corpus_text_document", 1, WORK / "corpus_text_document"]
+(WORK / "samples.conf").write_text("".join(f"{line}\n" for line in CONF.split("\n") if "-iters" not in line and "global" not in line))
+words = ["--config", WORK / "samples.conf", "--data-path", *blend, "--eval-iters", 0, "--step-batch-size-schedule", "0:4", "--train-samples"]
+said = isotron("pretrain", *words, 6, expect=2)
+assert "ends at sample 8, and the data have 6; give --train-samples 8" in said, said
+assert "iteration        2/       2" in isotron("pretrain", *words, 8)

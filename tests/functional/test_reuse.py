@@ -77,5 +77,12 @@ assert notes["train-iters"] == "11, and the checkpoint has 12: the last step cha
 said = run("--load", straight, "--no-bias-gelu-fusion", expect=2)
 assert "--no-bias-gelu-fusion is true, and the checkpoint has false; give" in said, said
 
+# Other data under the same names: Megatron-LM continues too. Isotron prints a note.
+(WORK / "corpus.txt").write_text((ROOT / "tests/data/corpus.txt").read_text()[:3200])
+isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "corpus", "--append-eod", "--overwrite",
+        *TOKENIZER)
+said = run("--load", straight, "--ckpt-step", 5)
+assert re.findall("note: .*", said) == ["note: the data files have changed since the checkpoint: the samples or their order change"], said
+
 # A number of minutes that has no nanoseconds in 64 bits is long, not short.
 assert "exiting" not in run("--exit-duration-in-mins", 2**31 - 1, "--train-iters", 2)

@@ -1,5 +1,6 @@
 """A sweep judges every cell, fails what is wrong, skips what a rule forbids, names what it cannot understand, and writes reports."""
 import html.parser
+import os
 import re
 import xml.dom.minidom
 
@@ -47,6 +48,17 @@ for cell in suite.getElementsByTagName("testcase"):
 for p in suite.getElementsByTagName("property"):
     assert p.getAttribute("name") not in ("bound", "observed") or float(p.getAttribute("value")) >= 0, p.toxml()
 page = (WORK / "r.html").read_text()
+# where it ran: every report has what a bench has, and the threads of a rank
+isotron("bench", "ops", "--filter", "^norm/rms-short$", "--dtype", "fp32", "--seconds", 1e-3, "--cpu-threads", 1, "--json", WORK / "ops.json")
+bench = json.loads((WORK / "ops.json").read_text())["provenance"]
+facts = {p.getAttribute("name"): p.getAttribute("value") for p in suite.getElementsByTagName("properties")[0].getElementsByTagName("property")}
+assert {k: v for k, v in bench.items() if k != "date"} == {k: facts[k] for k in bench if k != "date"} and facts["threads"] == "1", (bench, facts)
+assert all(f"<th>{name}</th><td><code>" in page for name in facts) and json.loads((WORK / "r.json").read_text())["provenance"].keys() == facts.keys(), page
+where = f"BLAS core {bench['blas_core']}, threads per rank: "
+out = isotron("parity", CASE, "--fp64", "--cpu-threads", 2, "--json", WORK / "one.json")
+one = json.loads((WORK / "one.json").read_text())
+assert one["provenance"].keys() == bench.keys() and one["provenance"]["blas_core"] == bench["blas_core"] and one["threads"] == 2, one
+assert where + "2\n" in out and where + "1 to 3\n" in sweep(["fp64 --ranks 2", "fp64 --cpu-threads 3"]), out
 opened = []
 
 
@@ -74,7 +86,7 @@ assert page.index("<h2>Failures") < page.index("learning rate of step 2: 0.5") <
 assert page.count("<svg") == 1 and "llama-layouts" not in page.partition("</table>")[2], page
 
 # ---- cells of one layout that differ in other options: each has a name, and the worst is in the grid
-sweep(["fp64 --ranks 2", "fp64 --ranks 2 --lr 0.02", "fp64 --ranks 2 --weight-decay 0.1"], "--clip-grad", 1, "--html", WORK / "r.html",
+out = sweep(["fp64 --ranks 2", "fp64 --ranks 2 --lr 0.02", "fp64 --ranks 2 --weight-decay 0.1"], "--clip-grad", 1, "--html", WORK / "r.html",
       "--junit", WORK / "r.xml", expect=1)
 assert [c["verdict"] for c in cells()] == ["pass", "fail", "pass"] and {c["layout"] for c in cells()} == {"dp2"}, cells()
 names = [c.getAttribute("name") for c in xml.dom.minidom.parse(str(WORK / "r.xml")).getElementsByTagName("testcase")]
@@ -89,6 +101,11 @@ assert command == f"isotron parity {CASE} --lane fp64 --clip-grad 1{''.join(f' {
 assert command in page.partition("<h2>Failures")[2].partition("</table>")[0]
 assert f"isotron parity {CASE} --sweep" in page
 assert "learning rate" in isotron(*command.split()[1:], expect=1)
+assert f"    to run it alone: {command}\n" in out, out
+out = sweep(["exact --ranks 2 --lr-warmup-iters 2"], "--clip-grad", 1, expect=1)  # alone it is not compared with one rank
+command = cells()[0]["command"]
+done = subprocess.run(command.replace("| isotron", f"| {PROGRAM}"), shell=True, capture_output=True, text=True)
+assert done.returncode == 1 and f"to run it alone: {command}" in done.stdout, (command, done)
 layout = "fp64 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|tL --ranks 2"
 sweep([layout], "--sweep-dry-run")
 assert cells()[0]["command"].endswith("--pipeline-model-parallel-layout 'Ettt|tL' --ranks 2"), cells()[0]["command"]
@@ -132,6 +149,18 @@ assert (WORK / "r.xml").read_text() == "old"  # a list with an error loses nothi
 sweep([GOOD], "--json", "/dev/full", "--junit", WORK / "link", expect=3)  # the first report cannot be written
 assert not (WORK / "r.xml").exists() and (WORK / "link").is_symlink()
 
-# ---- a dry run runs nothing
-sweep(RIGHT, "--sweep-dry-run")
-assert [c["seconds"] for c in cells()] == [0] * 3
+# ---- a dry run runs nothing, and its cells are planned; an option of the sweep reaches every cell
+out = sweep(RIGHT + ["fp64 --tensor-model-parallel-size 3"], "--sweep-dry-run", "--device", "cuda", "--junit", WORK / "r.xml", "--html", WORK / "r.html")
+assert [(c["seconds"], c["verdict"], c["device"]) for c in cells()] == [(0, "planned", "cuda")] * 3 + [(0, "skipped", "cuda")], cells()
+assert all("--device cuda" in c["command"] for c in cells()), cells()
+assert "3 cells are planned, 1 is skipped (not a pass)" in out and len(re.findall(r" planned +0 ms", out)) == 3, out
+messages = [s.getAttribute("message") for s in xml.dom.minidom.parse(str(WORK / "r.xml")).getElementsByTagName("skipped")]
+assert messages[:3] == ["planned, not run"] * 3 and "not a multiple" in messages[3], messages
+page = (WORK / "r.html").read_text()
+assert page.count("<td>planned</td>") == 3 and page.partition("<summary>Skipped")[2].count('<tr class="skip">') == 1, page
+
+# ---- a machine that cannot run a cell is an error, not a failed cell, and no sweep waits for it
+for threads, why in (("2", "OpenBLAS needs 272.0 MiB"), ("1", "cannot reserve")):
+    done = subprocess.run(["sh", "-c", 'ulimit -v 120000; exec "$@"', "sh", PROGRAM, "parity", CASE, "--sweep", WORK / "list"], capture_output=True,
+                          text=True, timeout=30, env=os.environ | {"OPENBLAS_NUM_THREADS": threads})
+    assert done.returncode == 3 and why in done.stderr and "ulimit -v" in done.stderr and not done.stdout, done

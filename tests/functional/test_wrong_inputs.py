@@ -57,6 +57,7 @@ pretrain {run} --load {work}/absent --exit-on-missing-checkpoint => holds no che
 pretrain {run} --load {saved} --ckpt-step 7 => iter_0000007|--ckpt-step 1
 pretrain {run} --load {saved} --num-layers 3 => --num-layers is 3, and the checkpoint has 2
 pretrain {run} --load {work}/megatron => iter_0000003' is a checkpoint of Megatron-LM|isotron convert --from-hf
+pretrain {run} --load {work}/released => released/release' is a checkpoint of Megatron-LM|isotron convert --from-hf
 generate --load {work}/megatron --prompt hi => is a checkpoint of Megatron-LM
 pretrain {run} --load {data}.bin => Not a directory
 pretrain {conf} --data-path {data}.bin => names one file of a dataset: leave .bin out
@@ -234,9 +235,10 @@ version --now => '--now' is not an option
 def prepare():
     """Everything that the rows name."""
     data = corpus()
-    for folder in ("deep", "bert", "pairs", "half", "megatron/iter_0000003/mp_rank_00"):
+    for folder in ("deep", "bert", "pairs", "half", "released", "megatron/iter_0000003/mp_rank_00"):
         (WORK / folder).mkdir(parents=True)
-    for name, content in {"empty": "", "lines": '{"text": "one two"}\n', "megatron/latest_checkpointed_iteration.txt": "3", "deep/config.json": "[" * 100000, "deep/tokenizer.json": "[" * 100000,
+    for name, content in {"empty": "", "lines": '{"text": "one two"}\n', "megatron/latest_checkpointed_iteration.txt": "3", "released/latest_checkpointed_iteration.txt": "release",
+                          "deep/config.json": "[" * 100000, "deep/tokenizer.json": "[" * 100000,
                           "bert/config.json": '{"model_type": "bert"}', "good.list": "fp64\n", "typo.list": "# typo\ngpt2-tiny fp64\ngpt2-tyni fp64\n",
                           "precision.list": "gpt2-tiny fp65\n", "option.list": "fp64 --rank 2\n", "unread.list": "fp64 --save x\n"}.items():
         (WORK / name).write_text(content)

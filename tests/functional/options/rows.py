@@ -205,7 +205,7 @@ witnessed("micro_batch_size", "--micro-batch-size 1 --eod-mask-loss")
 witnessed("calculate_per_token_loss", "--calculate-per-token-loss --eod-mask-loss")
 witnessed("train_samples", SAMPLES, "train-iters")
 witnessed("rampup_batch_size", "--global-batch-size 12 --rampup-batch-size 4 4 20 --train-samples 60", "train-iters")
-witnessed("step_batch_size_schedule", "--step-batch-size-schedule 0:4,128:8,0.4K:12 --train-samples 60", "train-iters global-batch-size")
+witnessed("step_batch_size_schedule", "--step-batch-size-schedule 0:4,128:8,0.4K:12 --train-samples 50", "train-iters global-batch-size")
 for more in (" --reset-attention-mask --reset-position-ids", " --calculate-per-token-loss"):
     witnessed("moe_router_load_balancing_type eod_mask_loss", EXPERTS + "--batch-invariant-mode --eod-mask-loss --micro-batch-size 4"
               " --moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 0.3" + more, layouts=(ONE, CUT))
@@ -608,6 +608,21 @@ def read_scalar(event, found):
         begin = at + 4 + tag.end()
         size = tag[1][0]
         found.setdefault(event[begin:begin + size].decode(), {})[step] = struct.unpack("<f", event[begin + size + 1:begin + size + 5])[0]
+
+
+@row("log_timers_to_tensorboard log_loss_scale_to_tensorboard log_world_size_to_tensorboard")
+def more_tags(program, quick):
+    folders = [program.fresh(), program.fresh()]
+    words = " --log-timers-to-tensorboard --log-world-size-to-tensorboard --no-log-loss-scale-to-tensorboard --timing-log-level 2 --ranks 2"
+    for folder, more in zip(folders, ("", words)):
+        program.pretrain(program.words(more), "--tensorboard-dir", folder)
+    without, found = map(scalars, folders)
+    both = lambda tag: {tag, f"{tag} vs samples"}
+    times = {f"{name}-time" for name in ("iteration", "batch-generator", "forward-backward", "optimizer")}
+    expect(found.keys() - without.keys() == times | both("world-size"), f"more tags: {found.keys() - without.keys()}")
+    expect(without.keys() - found.keys() == both("loss-scale"), f"fewer tags: {without.keys() - found.keys()}")
+    expect(set(found["world-size"].values()) == {2}, f"world-size {found['world-size']}")
+    expect(all(0 < found[tag][4] < 60 for tag in times), "a time is not in seconds")
 
 
 @row("log_memory_to_tensorboard")

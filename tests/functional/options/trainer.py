@@ -124,9 +124,10 @@ def iterations(o):
     if "train-iters" in o:
         return o.int("train-iters")
     consumed = count = 0
-    while consumed + batch_size(o, consumed) <= o.int("train-samples"):
+    while consumed < o.int("train-samples"):
         consumed, count = consumed + batch_size(o, consumed), count + 1
-    return count
+    partial = consumed > o.int("train-samples")  # a step schedule trains such a last batch (update_train_iters); others leave it out
+    return count - (partial and "step-batch-size-schedule" not in o)
 
 
 def learning_rate(o, n, high, low):

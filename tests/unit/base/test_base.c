@@ -4,6 +4,7 @@
 
 #include "unit/cmocka_all.h"
 
+#include "base/amount.h"
 #include "base/fault.h"
 #include "base/hash.h"
 #include "base/mem.h"
@@ -142,6 +143,15 @@ static void bytes_have_a_unit_that_suits_them(void **state) {
     assert_string_equal(bytes_text(0x1p60 * 2000).s, "2000.0 EiB");
 }
 
+static void nouns_follow_their_number(void **state) {
+    (void)state;
+    assert_string_equal(amount(0, "step").s, "0 steps");
+    assert_string_equal(amount(1, "step").s, "1 step");
+    assert_string_equal(amount(1, "microbatch").s, "1 microbatch");
+    assert_string_equal(amount(2, "microbatch").s, "2 microbatches");
+    assert_string_equal(amount(-1, "token").s, "-1 tokens");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_matches_random123),
@@ -153,6 +163,7 @@ int main(void) {
         cmocka_unit_test(hash_depends_on_every_byte),
         cmocka_unit_test(hash_does_not_depend_on_pieces),
         cmocka_unit_test(bytes_have_a_unit_that_suits_them),
+        cmocka_unit_test(nouns_follow_their_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

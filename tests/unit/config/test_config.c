@@ -145,7 +145,6 @@ static const struct {
     {"save", "none"},
     {"save-interval", "none"},
     {"save-retain-interval", "none"},
-    {"most-recent-k", "-1"},
     {"no-save-optim", "false"},
     {"no-save-rng", "false"},
     {"load", "none"},
@@ -163,6 +162,9 @@ static const struct {
     {"log-num-zeros-in-grad", "false"},
     {"log-throughput", "false"},
     {"log-validation-ppl-to-tensorboard", "false"},
+    {"log-timers-to-tensorboard", "false"},
+    {"no-log-loss-scale-to-tensorboard", "false"},
+    {"log-world-size-to-tensorboard", "false"},
     {"log-progress", "false"},
     {"timing-log-level", "0"},
     {"timing-log-option", "minmax"},
@@ -172,7 +174,6 @@ static const struct {
     {"recompute-method", "none"},
     {"recompute-num-layers", "none"},
     {"recompute-modules", "none"},
-    {"cpu-offloading", "false"},
     {"cpu-offloading-num-layers", "0"},
     {"tensor-model-parallel-size", "1"},
     {"pipeline-model-parallel-size", "1"},
@@ -198,7 +199,56 @@ static const struct {
     {"ddp-num-buckets", "none"},
     {"use-megatron-fsdp", "false"},
     {"data-parallel-sharding-strategy", "optim_grads_params"},
+    {"no-position-embedding", "false"},
+    {"no-rope-freq", "none"},
+    {"no-bias-gelu-fusion", "false"},
+    {"num-experts", "none"},
+    {"moe-layer-freq", "1"},
+    {"moe-ffn-hidden-size", "none"},
+    {"moe-router-topk", "2"},
+    {"moe-router-score-function", "softmax"},
+    {"moe-router-pre-softmax", "false"},
+    {"moe-router-topk-scaling-factor", "none"},
+    {"moe-router-num-groups", "none"},
+    {"moe-router-group-topk", "none"},
+    {"moe-router-enable-expert-bias", "false"},
+    {"moe-router-bias-update-rate", "0.001"},
+    {"moe-router-load-balancing-type", "aux_loss"},
+    {"moe-aux-loss-coeff", "0"},
+    {"moe-z-loss-coeff", "none"},
+    {"moe-input-jitter-eps", "none"},
+    {"moe-expert-capacity-factor", "none"},
+    {"moe-pad-expert-input-to-capacity", "false"},
+    {"moe-token-drop-policy", "probs"},
+    {"moe-shared-expert-intermediate-size", "none"},
+    {"moe-shared-expert-gate", "false"},
+    {"moe-token-dispatcher-type", "allgather"},
+    {"exit-signal", "SIGTERM"},
+    {"fp8-format", "none"},
+    {"fp8-recipe", "delayed"},
+    {"fp8-margin", "0"},
+    {"fp8-amax-history-len", "1"},
+    {"fp8-amax-compute-algo", "most_recent"},
+    {"no-fp8-wgrad", "false"},
+    {"first-last-layers-bf16", "false"},
+    {"num-layers-at-start-in-bf16", "1"},
+    {"num-layers-at-end-in-bf16", "1"},
+    {"use-precision-aware-optimizer", "false"},
+    {"exp-avg-dtype", "fp32"},
+    {"exp-avg-sq-dtype", "fp32"},
+    {"null-tokenizer-eod-id", "none"},
+    {"async-save", "false"},
+    {"log-memory-to-tensorboard", "false"},
+    {"cross-entropy-loss-fusion", "false"},
+    {"cross-entropy-fusion-impl", "native"},
+    {"distributed-timeout-minutes", "10"},
+    {"distributed-timeout-seconds-after-init", "none"},
+    {"cuda-graph-impl", "none"},
+    {"temperature", "1"},
+    {"top-p", "0"},
 };
+/* These have another default here: runs are deterministic, and generation draws from all tokens. */
+static const char *const OTHER_DEFAULT[] = {"no-deterministic-mode", "top-k"};
 
 static void defaults_are_megatrons(void **state) {
     (void)state;
@@ -220,6 +270,27 @@ static void defaults_are_megatrons(void **state) {
     assert_true(c.add_bias_linear && c.load_optim && c.save_rng && c.check_for_nan_in_loss_and_grad &&
                 c.mmap_bin_files);
     arena_free(arena);
+}
+
+static bool is_megatrons(const char *flag) {
+    bool found = false;
+    for (size_t i = 0; i < sizeof MEGATRON / sizeof *MEGATRON; i++)
+        found |= config_find(MEGATRON[i].flag, strlen(MEGATRON[i].flag)) == config_find(flag, strlen(flag));
+    for (size_t i = 0; i < sizeof OTHER_DEFAULT / sizeof *OTHER_DEFAULT; i++)
+        found |= !strcmp(OTHER_DEFAULT[i], flag);
+    return found;
+}
+
+static void help_marks_the_options_that_megatron_lacks(void **state) {
+    (void)state;
+    for (int i = 0; i < OPTIONS; i++) {
+        const Arg *row = &CONFIG_ROWS[i];
+        if (row->type == ARG_GROUP) continue;
+        char flag[100];
+        snprintf(flag, sizeof flag, "%.*s", (int)arg_name_len(row), row->names);
+        if (is_megatrons(flag) == !strstr(row->help, "not in Megatron-LM")) continue;
+        fail_msg("--%s: is it in Megatron-LM? Then MEGATRON has its default. Else its help says so.", flag);
+    }
 }
 
 static void spellings_are_unique(void **state) {
@@ -695,6 +766,7 @@ static void json_of_a_class_has_its_options_only(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_megatrons),
+        cmocka_unit_test(help_marks_the_options_that_megatron_lacks),
         cmocka_unit_test(spellings_are_unique),
         cmocka_unit_test(seeds_spellings_are_understood),
         cmocka_unit_test(a_plain_run_keeps_the_rules),

@@ -231,7 +231,10 @@ static void every_data_parallel_rank_has_a_microbatch_by_default(void **state) {
 
 static void batch_size_follows_the_schedule(void **state) {
     (void)state;
-    static const int64_t iters[][2] = {{1000, 103}, {107, 6}, {100, 6}};
+    /* Samples, steps and the end of the last step, by Megatron-LM's update_train_iters: while consumed <
+     * train_samples. The sizes are 7 times 16, 5 times 32, then 8. */
+    static const int64_t iters[][3] = {{1000, 103, 1000}, {999, 103, 1000}, {107, 7, 112}, {112, 7, 112},
+                                       {113, 8, 144},     {256, 12, 272},   {100, 7, 112}};
     for (size_t i = 0; i < sizeof iters / sizeof iters[0]; i++) {
         Run r;
         char more[200]; /* thresholds are tokens; seq-length is 10 */
@@ -243,7 +246,9 @@ static void batch_size_follows_the_schedule(void **state) {
         assert_int_equal(config_batch_size(&r.d, 100), 32);
         assert_int_equal(config_batch_size(&r.d, 250), 8);
         assert_int_equal(r.d.global_batch_size, 8);
+        assert_int_equal(r.d.train_samples, iters[i][0]);
         assert_int_equal(r.d.train_iters, iters[i][1]);
+        assert_int_equal(r.d.samples_needed, iters[i][2]);
         end(&r);
     }
 }

@@ -17,20 +17,32 @@ typedef struct Values {
 } Values;
 
 /* An odd multiple of 2^-bits in [-1, 1], never 0: exact in a type with `bits` significant bits. */
-static inline double grid_value(const char *name, int tensor, int64_t element, int bits) {
-    uint32_t draw = philox_u32(hash_name(name), (uint64_t)tensor, (uint64_t)element);
-    return ldexp(2.0 * (draw >> (32 - bits)) + 1, -bits) - 1;
+static inline double grid_draw(uint64_t seed, int tensor, int64_t element, int bits) {
+    const uint32_t draw = philox_u32(seed, (uint64_t)tensor, (uint64_t)element);
+    return (2.0 * (draw >> (32 - bits)) + 1) / (double)(1u << bits) - 1;
 }
 
+static inline double grid_value(const char *name, int tensor, int64_t element, int bits) {
+    return grid_draw(hash_name(name), tensor, element, bits);
+}
+
+/* dtype_convert of one element; the usual types need no call. */
 static inline double load_element(const Tensor *t, int64_t i) {
     double x;
+    if (t->dtype == F64) return ((const double *)t->data)[i];
+    if (t->dtype == F32) return (double)((const float *)t->data)[i];
     dtype_convert(&x, F64, (const char *)t->data + (size_t)i * dtype_size((DType)t->dtype), (DType)t->dtype,
                   1);
     return x;
 }
 
 static inline void store_element(Tensor *t, int64_t i, double x) {
-    dtype_convert((char *)t->data + (size_t)i * dtype_size((DType)t->dtype), (DType)t->dtype, &x, F64, 1);
+    if (t->dtype == F64)
+        ((double *)t->data)[i] = x;
+    else if (t->dtype == F32)
+        ((float *)t->data)[i] = (float)x;
+    else
+        dtype_convert((char *)t->data + (size_t)i * dtype_size((DType)t->dtype), (DType)t->dtype, &x, F64, 1);
 }
 
 #endif

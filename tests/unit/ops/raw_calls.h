@@ -116,13 +116,13 @@ static inline void result_2_is_input_0(Call *c) { c->out[2]->data = c->in[0]->da
 
 /* ---- operands ---- */
 
-static inline double fill_value(const CaseOperand *o, const char *name, int which, int64_t e, int64_t n) {
-    const double grid = grid_value(name, which, e, GRID_COARSE);
+static inline double fill_value(const CaseOperand *o, uint64_t seed, int which, int64_t e, int64_t n) {
     if (o->dtype == I64 || o->content == CONTENT_WHOLE)
-        return (double)case_integer(o, e, n, hash_name(name), (uint64_t)which);
+        return (double)case_integer(o, e, n, seed, (uint64_t)which);
+    const double grid = grid_draw(seed, which, e, GRID_COARSE);
     if (o->content == CONTENT_POSITIVE) return fabs(grid);
     if (o->content == CONTENT_WIDE)
-        return grid * exp(6 * philox_normal(hash_name(name), (uint64_t)which + 1000, (uint64_t)e));
+        return grid * exp(6 * philox_normal(seed, (uint64_t)which + 1000, (uint64_t)e));
     return grid;
 }
 
@@ -137,15 +137,16 @@ static inline Tensor *direct_operand(Arena *arena, const CaseOperand *o, DType s
     int64_t span = o->dim[o->ndim - 1] + o->gap;
     for (int i = o->ndim - 2; i >= 0; span *= o->dim[i--]) t->stride[i] = span;
     t->data = arena_alloc(arena, (size_t)(span + 1) * dtype_size(dtype));
-    for (int64_t r = 0, n = tensor_rows(t), e = 0; r < n; r++)
-        for (int64_t j = 0; j < tensor_width(t); j++, e++) {
-            const int64_t at = tensor_row_offset(t, r) + j;
-            const double x = fill_value(o, name, which, e, tensor_count(t));
-            if (dtype == I64)
-                ((int64_t *)t->data)[at] = (int64_t)x;
-            else
-                store_element(t, at, x);
-        }
+    const uint64_t seed = hash_name(name);
+    const int64_t count = tensor_count(t), width = tensor_width(t);
+    for (int64_t e = 0, at = 0; e < count; e++, at++) {
+        if (e % width == 0) at = tensor_row_offset(t, e / width);
+        const double x = fill_value(o, seed, which, e, count);
+        if (dtype == I64)
+            ((int64_t *)t->data)[at] = (int64_t)x;
+        else
+            store_element(t, at, x);
+    }
     return t;
 }
 

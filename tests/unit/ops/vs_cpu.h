@@ -31,11 +31,13 @@ typedef struct Agree {
 
 static inline double largest_of(const Tensor *t) {
     double most = 0;
-    for (int64_t r = 0, n = tensor_rows(t); r < n; r++)
-        for (int64_t j = 0; j < tensor_width(t); j++) {
-            const double x = fabs(load_element(t, tensor_row_offset(t, r) + j));
+    for (int64_t r = 0, n = tensor_rows(t), width = tensor_width(t); r < n; r++) {
+        const int64_t at = tensor_row_offset(t, r);
+        for (int64_t j = 0; j < width; j++) {
+            const double x = fabs(load_element(t, at + j));
             if (x > most && isfinite(x)) most = x;
         }
+    }
     return most;
 }
 
@@ -171,15 +173,16 @@ static inline void expect_near(Agree *a, const OpDef *op, const Replay *got, con
     const Tensor *x = &got->out[j].image, *y = &want->out[j].image, before = before_call(want, j);
     const bool rounds_gemm = adds_gemm(op, want->call.out[j], j);
     const double bound = bound_of(op, want, j), u = dtype_roundoff((DType)y->dtype);
-    for (int64_t r = 0, n = tensor_rows(y); r < n; r++)
-        for (int64_t i = 0; i < tensor_width(y); i++) {
-            const int64_t e = tensor_row_offset(y, r) + i;
+    for (int64_t r = 0, n = tensor_rows(y), width = tensor_width(y); r < n; r++) {
+        const int64_t at = tensor_row_offset(y, r);
+        for (int64_t e = at; e < at + width; e++) {
             const double v = load_element(x, e), w = load_element(y, e);
+            if (v == w) continue;
             const double added = rounds_gemm ? fabs(w) + fabs(load_element(&before, e)) : 0;
-            if (v != w)
-                judge(a, op, got, j, r * tensor_width(y) + i, fabs(v - w),
-                      bound + u * (2 * (isfinite(w) ? fabs(w) : 0) + added));
+            judge(a, op, got, j, r * width + e - at, fabs(v - w),
+                  bound + u * (2 * (isfinite(w) ? fabs(w) : 0) + added));
         }
+    }
 }
 
 static inline void expect_outputs(Agree *a, const OpDef *op, const Replay *got, const Replay *want) {

@@ -337,17 +337,16 @@ static void jsonl_is_json_even_without_numbers(void **state) {
     setup_free(s);
 }
 
-static void scalars_have_megatrons_tags(void **state) {
-    (void)state;
+/* Runs four steps of half a second and an evaluation, and reads the events. */
+static EventFile events_of(const char *options) {
     char dir[64];
     temp_dir(dir);
-    Setup *s =
-        setup_new("--tensorboard-dir %s --tensorboard-log-interval 2 --global-batch-size 4 --log-throughput "
-                  "--log-num-zeros-in-grad --log-validation-ppl-to-tensorboard",
-                  dir);
+    Setup *s = setup_new("--tensorboard-dir %s --tensorboard-log-interval 2 --log-interval 4 "
+                         "--global-batch-size 4 --log-throughput %s",
+                         dir, options);
     Trainer run = run_of(s);
     TrainLog *log;
-    Times times = {0};
+    Times times = {.ns = {[TIMER_BATCH] = 4 * SECOND, [TIMER_FORWARD_BACKWARD] = SECOND, [TIMER_SAVE] = 8}};
     Capture c;
     Str out = {0};
     assert_int_equal(train_log_open(&run, NULL, 0, &log).code, ERR_NONE);
@@ -357,24 +356,57 @@ static void scalars_have_megatrons_tags(void **state) {
     capture_end(&c, &out);
     train_log_close(log);
     EventFile f = reader_read(dir);
-    static const char *const TAGS[] = {"learning-rate", "batch-size", "lm loss",        "loss-scale",
-                                       "grad-norm",     "num-zeros",  "iteration-time", "throughput"};
+    str_free(&out);
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+    setup_free(s);
+    return f;
+}
+
+static void scalars_have_megatrons_tags(void **state) {
+    (void)state;
+    EventFile f = events_of("--log-num-zeros-in-grad --log-validation-ppl-to-tensorboard "
+                            "--log-world-size-to-tensorboard --ranks 2");
+    static const char *const TAGS[] = {"learning-rate", "batch-size", "lm loss",   "loss-scale",
+                                       "grad-norm",     "num-zeros",  "world-size"};
     Scalar last = {.step = 0};
     for (size_t i = 0; i < sizeof TAGS / sizeof *TAGS; i++) {
         if (reader_find(&f, TAGS[i], &last) != 2) fail_msg("'%s' is not there twice", TAGS[i]);
         assert_int_equal(last.step, 4);
+        char samples[64];
+        snprintf(samples, sizeof samples, "%s vs samples", TAGS[i]);
+        assert_int_equal(reader_find(&f, samples, &last), 2);
+        assert_int_equal(last.step, 16);
     }
+    assert_true(last.value == 2); /* of world-size */
     assert_int_equal(reader_find(&f, "lm loss", &last), 2);
     assert_true(last.value == 4);
-    assert_int_equal(reader_find(&f, "lm loss vs samples", &last), 2);
-    assert_int_equal(last.step, 16);
     assert_int_equal(reader_find(&f, "lm loss validation", &last), 1);
     assert_int_equal(reader_find(&f, "lm loss validation ppl vs samples", &last), 1);
     assert_true(last.value == (float)exp(2));
+    /* Without --log-timers-to-tensorboard there are no times. */
+    assert_int_equal(reader_find(&f, "iteration-time", &last), 0);
+    assert_int_equal(reader_find(&f, "throughput", &last), 0);
     free(f.scalars);
-    str_free(&out);
-    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
-    setup_free(s);
+}
+
+/* In Megatron-LM these tags are written where the log line is, and only against the iteration. */
+static void times_are_means_at_log_lines(void **state) {
+    (void)state;
+    EventFile f = events_of("--log-timers-to-tensorboard --timing-log-level 1 "
+                            "--disable-log-loss-scale-to-tensorboard");
+    Scalar last = {.step = 0};
+    assert_int_equal(reader_find(&f, "iteration-time", &last), 1);
+    assert_int_equal(last.step, 4);
+    assert_true(last.value == 0.5f);
+    assert_int_equal(reader_find(&f, "throughput", &last), 1);
+    assert_int_equal(reader_find(&f, "forward-backward-time", &last), 1);
+    assert_true(last.value == 0.25f); /* 1 s over four steps */
+    static const char *const ABSENT[] = {
+        "iteration-time vs samples", "batch-generator-time", "optimizer-time",
+        "save-checkpoint-time",      "loss-scale",           "world-size"};
+    for (size_t i = 0; i < sizeof ABSENT / sizeof *ABSENT; i++)
+        if (reader_find(&f, ABSENT[i], &last)) fail_msg("'%s' is there", ABSENT[i]);
+    free(f.scalars);
 }
 
 static void progress_is_appended(void **state) {
@@ -422,6 +454,7 @@ int main(void) {
         cmocka_unit_test(evaluation_is_framed_by_dashes),
         cmocka_unit_test(jsonl_is_json_even_without_numbers),
         cmocka_unit_test(scalars_have_megatrons_tags),
+        cmocka_unit_test(times_are_means_at_log_lines),
         cmocka_unit_test(progress_is_appended),
         cmocka_unit_test(an_unwritable_log_is_a_sentence),
     };

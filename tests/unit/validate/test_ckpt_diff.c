@@ -6,7 +6,7 @@
 #include "unit/ckpt/world.h"
 #include "validate/ckpt_diff.h"
 
-static const CkptDiffOptions EXACT = {{NAN, false}, false};
+static const CkptDiffOptions EXACT = {{.bound = NAN}, false};
 
 /* The folder that a layout wrote at a step. */
 static char *saved_by(int layout, int64_t iteration) {
@@ -101,8 +101,8 @@ static void expect_diff(const Change *change, const CkptDiffOptions *o, bool wit
 static void one_element_is_found(void **unused) {
     (void)unused;
     const float next = nextafterf(2, 3); /* 1.19e-07 of 2 */
-    const CkptDiffOptions wide = {{1.2e-7, false}, false}, narrow = {{1.1e-7, false}, false},
-                          weights = {{NAN, false}, true};
+    const CkptDiffOptions wide = {{.bound = 1.2e-7}, false}, narrow = {{.bound = 1.1e-7}, false},
+                          weights = {{.bound = NAN}, true};
     const Change weight = {0, QKV, ELEMENT, next, ITEMS, F32, 0},
                  moment = {1, QKV, ELEMENT, next, ITEMS, F32, 0};
     expect_diff(&weight, &EXACT, false,
@@ -119,7 +119,7 @@ static void one_element_is_found(void **unused) {
 
 static void what_is_missing_is_a_difference(void **unused) {
     (void)unused;
-    const CkptDiffOptions common = {{NAN, true}, false}, weights = {{NAN, false}, true};
+    const CkptDiffOptions common = {{.bound = NAN, .common = true}, false}, weights = {{.bound = NAN}, true};
     Str out = {0};
     char *both = saved_with(&(Change){.items = 2, .weights = F32}),
          *one = saved_with(&(Change){.items = 1, .weights = F32});
@@ -134,7 +134,7 @@ static void what_is_missing_is_a_difference(void **unused) {
 
 static void storage_and_progress_count(void **unused) {
     (void)unused;
-    const CkptDiffOptions bound = {{0, false}, false};
+    const CkptDiffOptions bound = {{.bound = 0}, false};
     expect_diff(&(Change){.items = ITEMS, .weights = BF16}, &EXACT, false, "stored as F32 and as BF16");
     expect_diff(&(Change){.items = ITEMS, .weights = BF16}, &bound, true,
                 "verdict: within 0"); /* 2 is exact in both */

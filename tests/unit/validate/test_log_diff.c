@@ -6,7 +6,8 @@
 #include "unit/temp_dir.h"
 #include "validate/log_diff.h"
 
-static const DiffOptions EXACT = {NAN, false}, COMMON = {NAN, true}, LOOSE = {1e-2, false};
+static const DiffOptions EXACT = {.bound = NAN}, COMMON = {.bound = NAN, .common = true},
+                         LOOSE = {.bound = 1e-2};
 
 static Err diff_texts(const char *a, const char *b, const DiffOptions *o, Diff *d, Str *out) {
     char dir[64], path[2][80];
@@ -58,7 +59,7 @@ static void values_are_compared(void **unused) {
            "lm_loss                          3  step 3            step 3            0.0909 at step 3\n");
     expect(a, b, &LOOSE, false, false,
            "grad_norm                        3  step 2            -                 0.0005 at step 2\n");
-    expect(a, b, &(DiffOptions){0.1, false}, false, true,
+    expect(a, b, &(DiffOptions){.bound = 0.1}, false, true,
            "verdict: within 0.1, the largest relative difference is 0.0909: lm_loss of step 3\n");
     expect(STEP(1, 5.883512345678901, 1, 1), STEP(1, 5.883512345678902, 1, 1), &EXACT, false, false,
            "lm_loss 5.883512345678901 against 5.883512345678902");

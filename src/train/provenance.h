@@ -1,20 +1,26 @@
-/* Where and how a number was measured. A result file is meaningless without it. */
-#ifndef ISOTRON_BENCH_PROVENANCE_H
-#define ISOTRON_BENCH_PROVENANCE_H
+/* Where and how a number was computed or measured. A report is meaningless without it. */
+#ifndef ISOTRON_TRAIN_PROVENANCE_H
+#define ISOTRON_TRAIN_PROVENANCE_H
+
+#include <stdint.h>
 
 #include "base/machine.h"
+#include "base/str.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 typedef enum ProvenanceFact {
-    FACT_COMMIT, /* base/version.h */
+    FACT_VERSION, /* base/version.h */
+    FACT_COMMIT,
     FACT_DATE,
+    FACT_HOST,
     FACT_CPU,
     FACT_CORES, /* that this process may use */
     FACT_COMPILER,
     FACT_FLAGS,
+    FACT_DEVICES,
     FACT_BLAS,      /* name, version and build options */
     FACT_BLAS_CORE, /* the processor that BLAS detected */
     FACTS
@@ -27,6 +33,10 @@ typedef struct Provenance {
 extern const char *const PROVENANCE_NAMES[FACTS];
 
 Provenance provenance_read(void);
+/* The threads of a rank with --cpu-threads n: 0 is one for each core. */
+int64_t provenance_threads(const Provenance *, int64_t n);
+/* A line: version, commit, machine, BLAS core, threads. `threads`: of a rank, as a text. */
+void provenance_print(const Provenance *, const char *threads, Str *out);
 /* The facts as a JSON object (json_t). */
 struct json_t *provenance_json(void);
 

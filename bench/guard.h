@@ -1,0 +1,15 @@
+/* Who may end a bench before it measures. */
+#ifndef ISOTRON_BENCH_GUARD_H
+#define ISOTRON_BENCH_GUARD_H
+
+#include "base/err.h"
+
+struct json_t; /* jansson.h */
+
+/* Gets the members of the coming result that are known before anything is measured; an error ends the bench. */
+typedef struct BenchGuard {
+    Err (*check)(void *arg, const struct json_t *facts);
+    void *arg;
+} BenchGuard;
+
+#endif
