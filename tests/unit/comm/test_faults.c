@@ -2,7 +2,7 @@
 #include "unit/cmocka_all.h"
 
 #include "base/err.h"
-#include "unit/comm/faults.h"
+#include "unit/comm/ending.h"
 
 /* A world that ends by a fault does not join its threads; the thread sanitizer asks for this name. */
 const char *__tsan_default_options(void);
