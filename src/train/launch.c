@@ -84,7 +84,7 @@ Err rank_open_device(const Config *c, const Derived *d, Comm *comm, Device **out
 }
 
 void rank_free_device(Comm *comm, Device *device) {
-    comm_close_device(comm);
+    if (device && device->kind != DEVICE_NULL) comm_close_device(comm); /* a plan's device has no transport */
     device_free(device);
 }
 
