@@ -24,18 +24,15 @@ void comm_sabotage(Comm *c, CommSabotage s) { c->sabotage = s; }
 void comm_init(Comm *c, const CommTransport *host, void *host_state, int world, int rank,
                const CommOptions *o) {
     CHECK(world > 0 && rank >= 0 && rank < world, "rank %d of %d", rank, world);
-    *c = (Comm){.host = host,
-                .host_state = host_state,
-                .device = &COMM_STAGING,
-                .world = world,
-                .rank = rank,
-                .sabotage = {.nth = -1}};
+    *c =
+        (Comm){.host = host, .host_state = host_state, .world = world, .rank = rank, .sabotage = {.nth = -1}};
     c->deadline_s = o && o->deadline_s > 0 ? o->deadline_s : DEADLINE_S;
     comm_recorder_init(&c->recorder);
 }
 
 void comm_close(Comm *c) {
     CHECK(c->open == 0, "rank %d leaves %d operations that it did not wait for", c->rank, c->open);
+    comm_close_device(c);
     for (size_t i = 0; i < c->channels.capacity; i++) free(c->channels.entry[i].value);
     free(c->channels.entry);
     while (c->spare) {
@@ -44,7 +41,6 @@ void comm_close(Comm *c) {
         free(w);
     }
     comm_recorder_free(&c->recorder);
-    if (c->device->free) c->device->free(c);
 }
 
 CommChannel *comm_channel(Comm *c, const CommKey *key) {
@@ -59,8 +55,8 @@ CommChannel *comm_channel(Comm *c, const CommKey *key) {
     return *place;
 }
 
-static CommKey key_of(const CommCall *call) {
-    CommKey key = {.group = group_simplify(&call->group), .src = -1, .dst = -1};
+static CommKey key_of(const CommCall *call, bool device) {
+    CommKey key = {.group = group_simplify(&call->group), .src = -1, .dst = -1, .device = device};
     key.group.rank = 0;
     if (call->kind == COMM_SEND) key.src = call->group.rank, key.dst = call->peer;
     if (call->kind == COMM_RECV) key.src = call->peer, key.dst = call->group.rank;
@@ -146,6 +142,11 @@ static bool sabotaged(const Comm *c, int64_t number) {
     return false;
 }
 
+static const CommTransport *transport_of(const Comm *c, const CommCall *call) {
+    if (c->device && call->device && c->device->takes(c, call)) return c->device;
+    return device_is_discrete(call->device) ? &COMM_STAGING : c->host;
+}
+
 CommWork *comm_start(Comm *c, const CommCall *call) {
     check_call(c, call);
     CommWork *w = take_work(c, call);
@@ -154,11 +155,11 @@ CommWork *comm_start(Comm *c, const CommCall *call) {
         if (c->host) copy_own(&w->call);
         return w;
     }
-    const CommKey key = key_of(call);
+    w->transport = transport_of(c, call);
+    const CommKey key = key_of(call, w->transport == c->device);
     w->channel = comm_channel(c, &key);
     w->seq = w->channel->next++;
     w->record = comm_record_start(&c->recorder, w);
-    w->transport = device_is_discrete(call->device) ? c->device : c->host;
     if (c->host) w->transport->start(c, w);
     return w;
 }
@@ -167,7 +168,7 @@ void comm_wait(Comm *c, CommWork *w) {
     CHECK(w->open, "the operation at '%s' is waited for twice", w->facts.site);
     if (w->channel) {
         if (c->host) w->transport->wait(c, w);
-        comm_record_done(&c->recorder, w->record);
+        if (!w->transport || w->transport != c->device) comm_record_done(&c->recorder, w->record);
     }
     if (w->call.kind == COMM_ALL_TO_ALL) free((int64_t *)w->call.in_counts);
     w->open = false;

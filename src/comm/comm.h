@@ -3,7 +3,7 @@
  *
  *   host     the ranks of a world are threads of this process, or MPI processes. In comm_null they are
  *            imaginary: nothing arrives, as a dry run needs
- *   device   for memory of a discrete device: staging through host memory and the host transport
+ *   device   for memory of a discrete device: NCCL, or staging through host memory and the host transport
  *
  * Order of sums: a host transport, and so staging, adds in the order of the group's members, element by
  * element, whatever the message size or the division of the buffer. All members get bitwise equal results,
@@ -13,7 +13,9 @@
  *
  * Members of a group must start the same operations in the same order. Groups with the same members in the
  * same order are one group. Different groups are independent, and so are the two directions of each pair that
- * sends and receives.
+ * sends and receives. NCCL adds two conditions. The first operation of a group and its first message block until
+ * all members have started them, so all ranks must open their groups in the same order. Messages go only between
+ * neighbours in the group, where the last member is a neighbour of the first.
  *
  * An operation is a fault if a member does not start it within the deadline, or starts it with another kind,
  * count, dtype or site. The fault names the group, the sequence number, the ranks and what each of them did,
@@ -73,6 +75,14 @@ void comm_all_reduce(Comm *, Group, const char *site, CommReduction, DType, void
 int comm_rank(const Comm *);
 int comm_world(const Comm *);
 Group comm_everyone(const Comm *); /* all ranks in their order */
+
+/* Selects the transport for memory of `device`: NCCL if no two ranks share a GPU and NCCL can be loaded, staging
+ * otherwise. All ranks must call it and get the same result. `library` is a file name; NULL: the library that
+ * the loader finds. It is a user error if a named library cannot be used or if versions differ between ranks.
+ * `text` describes the transport and the reason. Call comm_close_device before the device is freed. A NULL
+ * Comm is one rank. */
+Err comm_open_device(Comm *, Device *, const char *library, char text[200]);
+void comm_close_device(Comm *);
 
 /* ---- worlds ---- */
 

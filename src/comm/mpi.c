@@ -24,6 +24,7 @@ Comm *comm_mpi(const CommOptions *options) {
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -161,6 +162,18 @@ static _Noreturn void end_world(Comm *c, const CommWork *w, const bool *arrived,
     comm_report(c, why, &w->channel->key, w->seq, &w->facts, arrived, mpi->witness);
     MPI_Abort(MPI_COMM_WORLD, ERR_INFRA);
     abort();
+}
+
+/* Does not ask other ranks, because another thread may be inside MPI. mpirun ends the other processes. */
+static _Noreturn void mpi_end(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
+                              const char *why) {
+    bool *arrived = mem_zero((size_t)comm_members(key), sizeof *arrived);
+    CommWitness *witness = mem_zero((size_t)c->world, sizeof *witness);
+    for (int i = 0; i < comm_members(key); i++) arrived[i] = comm_member(key, i) == c->rank;
+    for (int r = 0; r < c->world; r++) witness[r].status = r == c->rank ? "is running" : "was not asked";
+    witness[c->rank].any = comm_record_last(&c->recorder, &witness[c->rank].last);
+    comm_report(c, why, key, seq, facts, arrived, witness);
+    _exit(ERR_INFRA);
 }
 
 static void check_returned(Comm *c, const Exchange *x) {
@@ -531,7 +544,7 @@ static void begin_mpi(void) {
 }
 
 Comm *comm_mpi(const CommOptions *options) {
-    static const CommTransport MPI = {.start = mpi_start, .wait = mpi_wait, .free = mpi_free};
+    static const CommTransport MPI = {.start = mpi_start, .wait = mpi_wait, .free = mpi_free, .end = mpi_end};
     int world, rank, found, *tag_limit;
     begin_mpi();
     MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &world));

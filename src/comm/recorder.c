@@ -1,4 +1,5 @@
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -35,6 +36,18 @@ bool comm_record_last(CommRecorder *r, CommRecord *out) {
     if (count) *out = r->ring[(count - 1) % COMM_RECORDS];
     pthread_mutex_unlock(&r->lock);
     return count > 0;
+}
+
+bool comm_record_has(CommRecorder *r, const CommKey *key, int64_t seq) {
+    bool found = false;
+    pthread_mutex_lock(&r->lock);
+    const int64_t first = r->count > COMM_RECORDS ? r->count - COMM_RECORDS : 0;
+    for (int64_t i = r->count; i-- > first && !found;) {
+        const CommRecord *at = &r->ring[i % COMM_RECORDS];
+        found = at->seq == seq && !memcmp(&at->key, key, sizeof *key);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return found;
 }
 
 void comm_dump(const Comm *c, int64_t last, FILE *file) {

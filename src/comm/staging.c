@@ -1,5 +1,5 @@
-/* The device transport without a library for the device. An operation works on copies in host memory, which
- * the host transport moves; its wait writes the result back. The host blocks for both copies. Slow, but a
+/* Memory of a device that has no transport. An operation works on copies in host memory, which the
+ * host transport moves; its wait writes the result back. The host blocks for both copies. Slow, but a
  * reference for faster transports. */
 #include <stdlib.h>
 

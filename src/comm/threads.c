@@ -57,22 +57,36 @@ typedef struct World {
 /* ---- faults ---- */
 
 /* Reports and ends the process. If several threads come here, only the first one does. */
-static _Noreturn void end_world(const Comm *c, const Queue *q, const Meeting *m, const char *why) {
+static _Noreturn void end_world(const Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
+                                const bool *arrived, const char *why) {
     World *world = c->host_state;
     if (atomic_flag_test_and_set(&world->reported))
         for (;;) pause();
-    bool *arrived = mem_zero((size_t)q->members, sizeof *arrived);
-    const CommWork *first = NULL;
-    for (int i = q->members - 1; i >= 0; i--)
-        if ((arrived[i] = m->work[i] != NULL)) first = m->work[i];
     CommWitness *witness = mem_zero((size_t)world->size, sizeof *witness);
     for (int r = 0; r < world->size; r++) {
         witness[r].status = atomic_load(&world->returned[r]) ? "has returned" : "is running";
         witness[r].any = comm_record_last(&world->comm[r].recorder, &witness[r].last);
         witness[r].is_in = witness[r].any && !witness[r].last.done_ns;
     }
-    comm_report(c, why, &q->key, m->seq, &first->facts, arrived, witness);
+    comm_report(c, why, key, seq, facts, arrived, witness);
     _exit(ERR_INFRA);
+}
+
+static _Noreturn void end_meeting(const Comm *c, const Queue *q, const Meeting *m, const char *why) {
+    bool *arrived = mem_zero((size_t)q->members, sizeof *arrived);
+    const CommWork *first = NULL;
+    for (int i = q->members - 1; i >= 0; i--)
+        if ((arrived[i] = m->work[i] != NULL)) first = m->work[i];
+    end_world(c, &q->key, m->seq, &first->facts, arrived, why);
+}
+
+static _Noreturn void threads_end(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
+                                  const char *why) {
+    World *world = c->host_state;
+    bool *arrived = mem_zero((size_t)comm_members(key), sizeof *arrived);
+    for (int i = 0; i < comm_members(key); i++)
+        arrived[i] = comm_record_has(&world->comm[comm_member(key, i)].recorder, key, seq);
+    end_world(c, key, seq, facts, arrived, why);
 }
 
 /* A new member must agree with those that have come: with any one of them, but with all of them on the counts
@@ -83,7 +97,7 @@ static void check_alike(const Comm *c, const Queue *q, const Meeting *m, const C
     for (int i = 0; i < q->members; i++) {
         if (!m->work[i]) continue;
         const CommFacts mine = comm_facts_to(w, i), theirs = comm_facts_to(m->work[i], me);
-        if (comm_mismatch(&mine, c->rank, &theirs, comm_member(&q->key, i), why)) end_world(c, q, m, why);
+        if (comm_mismatch(&mine, c->rank, &theirs, comm_member(&q->key, i), why)) end_meeting(c, q, m, why);
         if (w->call.kind != COMM_ALL_TO_ALL) break;
     }
 }
@@ -95,7 +109,7 @@ static void check_returned(const Comm *c, const Queue *q, const Meeting *m) {
         const int rank = comm_member(&q->key, i);
         if (m->work[i] || !atomic_load(&world->returned[rank])) continue;
         snprintf(why, sizeof why, "rank %d has returned and will not start what others wait for", rank);
-        end_world(c, q, m, why);
+        end_meeting(c, q, m, why);
     }
 }
 
@@ -197,7 +211,7 @@ static void late(Comm *c, Queue *q, const Meeting *m) {
     if (m->arrived < q->members) {
         char why[120];
         snprintf(why, sizeof why, "rank %d has waited %g s for ranks that are late", c->rank, c->deadline_s);
-        end_world(c, q, m, why);
+        end_meeting(c, q, m, why);
     }
     pthread_mutex_unlock(&q->lock);
 }
@@ -263,7 +277,7 @@ static void queue_free(Queue *q) {
 }
 
 void comm_threads(int size, const CommOptions *options, CommMain *fn, void *arg) {
-    static const CommTransport THREADS = {.start = threads_start, .wait = threads_wait};
+    static const CommTransport THREADS = {.start = threads_start, .wait = threads_wait, .end = threads_end};
     World world = {.size = size, .reported = ATOMIC_FLAG_INIT, .fn = fn, .arg = arg};
     pthread_mutex_init(&world.lock, NULL);
     world.comm = mem_zero((size_t)size, sizeof *world.comm);

@@ -14,6 +14,7 @@
 typedef struct CommKey {
     Group group;  /* simplified, rank 0: the same on every member */
     int src, dst; /* members of the group; -1, -1: the channel of its collectives */
+    int device;   /* 1: of the device transport, which numbers its operations separately */
 } CommKey;
 
 /* A map from keys. */
@@ -35,7 +36,7 @@ typedef struct CommChannel {
     CommKey key;
     int members, member; /* of this rank */
     int64_t next;        /* sequence number of this rank's next operation */
-    void *state;         /* the host transport's */
+    void *state;         /* the transport's */
 } CommChannel;
 
 /* Global rank of member `i` of a channel. */
@@ -90,6 +91,8 @@ void comm_recorder_free(CommRecorder *);
 int64_t comm_record_start(CommRecorder *, const CommWork *); /* the number of the record */
 void comm_record_done(CommRecorder *, int64_t number);
 bool comm_record_last(CommRecorder *, CommRecord *out); /* false: none */
+/* Whether an operation is among the last COMM_RECORDS. */
+bool comm_record_has(CommRecorder *, const CommKey *, int64_t seq);
 void comm_record_print(const CommRecord *, FILE *);
 
 /* ---- endpoint ---- */
@@ -99,15 +102,22 @@ typedef struct CommTransport {
     void (*start)(Comm *, CommWork *);
     void (*wait)(Comm *, CommWork *);
     void (*free)(Comm *); /* releases its state; NULL: it has none */
+    /* Device transports: whether this one can run a call; other calls are staged. The operation may continue
+     * after its wait, so the transport itself marks its record as done. */
+    bool (*takes)(const Comm *, const CommCall *);
+    /* Host transports: reports a failed operation of the device transport and ends the world. May be called
+     * on any thread. */
+    void (*end)(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);
 } CommTransport;
 
-/* The default device transport: operations work on copies in host memory, which the host transport moves. */
+/* For a device without a transport: operations work on copies in host memory, which the host transport
+ * moves. */
 extern const CommTransport COMM_STAGING;
 
 struct Comm {
     const CommTransport *host; /* NULL: nothing moves */
     void *host_state;
-    const CommTransport *device; /* for memory of a discrete device; COMM_STAGING until a rank replaces it */
+    const CommTransport *device; /* NULL: memory of a discrete device is staged */
     void *device_state;
     int rank, world;
     double deadline_s;

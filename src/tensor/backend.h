@@ -32,11 +32,19 @@ typedef struct DeviceBackend {
     /* Host memory that async copies read and write, not zeroed. NULL: plain memory. */
     void *(*host_alloc)(Device *, size_t bytes);
     void (*host_free)(Device *, void *, size_t bytes);
-    /* Async copies. All four NULL: copies are synchronous and there are no events. */
+    /* Events. All four NULL: there are none. */
     DeviceEvent *(*event_new)(Device *);
     void (*event_free)(Device *, DeviceEvent *);
-    void (*copy_async)(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
     void (*wait_event)(Device *, DeviceEvent *);
+    bool (*event_happened)(Device *, DeviceEvent *);
+    /* NULL: copies are synchronous. */
+    void (*copy_async)(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
+    /* Streams. All five NULL: there are none. */
+    DeviceStream *(*stream_new)(Device *);
+    void (*stream_free)(Device *, DeviceStream *);
+    void *(*stream_handle)(DeviceStream *);
+    void (*stream_follow)(Device *, DeviceStream *);
+    void (*stream_record)(Device *, DeviceStream *, DeviceEvent *);
     /* Address space that is backed later. All three NULL: `alloc` does that already. commit backs the
      * bytes from `from` to `to` or more, as far as memory is available, and returns the number of bytes it
      * added. */

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/host_memory.h"
+#include "base/host_stream.h"
 #include "base/mem.h"
 #include "tensor/backend.h"
 
@@ -88,6 +89,53 @@ static size_t cpu_available(const Device *d) {
     return host_memory_available("");
 }
 
+/* ---- events and streams: calls are complete when they return, so the host waits for streams alone ---- */
+
+struct DeviceEvent {
+    HostStream *stream; /* NULL: not recorded */
+    int64_t position;
+};
+
+static DeviceEvent *cpu_event_new(Device *d) {
+    (void)d;
+    return mem_zero(1, sizeof(DeviceEvent));
+}
+
+static void cpu_event_free(Device *d, DeviceEvent *e) {
+    (void)d;
+    free(e);
+}
+
+static void cpu_wait_event(Device *d, DeviceEvent *e) {
+    (void)d;
+    if (e->stream) host_stream_wait(e->stream, e->position);
+}
+
+static bool cpu_event_happened(Device *d, DeviceEvent *e) {
+    (void)d;
+    return !e->stream || host_stream_passed(e->stream, e->position);
+}
+
+static DeviceStream *cpu_stream_new(Device *d) {
+    (void)d;
+    return (DeviceStream *)host_stream_new();
+}
+
+static void cpu_stream_free(Device *d, DeviceStream *s) {
+    (void)d;
+    host_stream_free((HostStream *)s);
+}
+
+static void *cpu_stream_handle(DeviceStream *s) { return s; }
+
+static void cpu_stream_follow(Device *d, DeviceStream *s) { (void)d, (void)s; }
+
+static void cpu_stream_record(Device *d, DeviceStream *s, DeviceEvent *e) {
+    (void)d;
+    e->stream = (HostStream *)s;
+    e->position = host_stream_end(e->stream);
+}
+
 /* ---- the device ---- */
 
 typedef struct Cpu {
@@ -111,4 +159,13 @@ const DeviceBackend device_cpu_backend = {.open = cpu_open,
                                           .alloc = cpu_alloc,
                                           .free = cpu_free,
                                           .copy = cpu_copy,
-                                          .available = cpu_available};
+                                          .available = cpu_available,
+                                          .event_new = cpu_event_new,
+                                          .event_free = cpu_event_free,
+                                          .wait_event = cpu_wait_event,
+                                          .event_happened = cpu_event_happened,
+                                          .stream_new = cpu_stream_new,
+                                          .stream_free = cpu_stream_free,
+                                          .stream_handle = cpu_stream_handle,
+                                          .stream_follow = cpu_stream_follow,
+                                          .stream_record = cpu_stream_record};

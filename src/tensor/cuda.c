@@ -214,7 +214,7 @@ static void cuda_host_free(Device *d, void *p, size_t bytes) {
 }
 
 struct DeviceEvent {
-    cudaEvent_t at; /* its place in the stream of copies */
+    cudaEvent_t at;
 };
 
 static DeviceEvent *cuda_event_new(Device *d) {
@@ -241,6 +241,48 @@ static void cuda_copy_async(Device *d, void *to, const void *from, size_t bytes,
 
 static void cuda_wait_event(Device *d, DeviceEvent *e) {
     CUDA_CHECK(cudaStreamWaitEvent(cuda_use(d)->stream, e->at, 0));
+}
+
+static bool cuda_event_happened(Device *d, DeviceEvent *e) {
+    cuda_use(d);
+    const cudaError_t state = cudaEventQuery(e->at);
+    if (state != cudaErrorNotReady) CUDA_CHECK(state);
+    return state == cudaSuccess;
+}
+
+/* ---- streams ---- */
+
+struct DeviceStream {
+    cudaStream_t at;
+};
+
+static DeviceStream *cuda_stream_new(Device *d) {
+    DeviceStream *s = mem_zero(1, sizeof *s);
+    int lowest, highest;
+    cuda_use(d);
+    CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    CUDA_CHECK(cudaStreamCreateWithPriority(&s->at, cudaStreamNonBlocking, highest));
+    return s;
+}
+
+static void cuda_stream_free(Device *d, DeviceStream *s) {
+    cuda_use(d);
+    CUDA_CHECK(cudaStreamSynchronize(s->at));
+    CUDA_CHECK(cudaStreamDestroy(s->at));
+    free(s);
+}
+
+static void *cuda_stream_handle(DeviceStream *s) { return s->at; }
+
+static void cuda_stream_follow(Device *d, DeviceStream *s) {
+    const Cuda *c = cuda_use(d);
+    CUDA_CHECK(cudaEventRecord(c->fork, c->stream));
+    CUDA_CHECK(cudaStreamWaitEvent(s->at, c->fork, 0));
+}
+
+static void cuda_stream_record(Device *d, DeviceStream *s, DeviceEvent *e) {
+    cuda_use(d);
+    CUDA_CHECK(cudaEventRecord(e->at, s->at));
 }
 
 /* ---- graphs ---- */
@@ -348,6 +390,7 @@ static Err cuda_open(const DeviceSpec *spec, Device *d) {
     cuda_use(d);
     CUDA_CHECK(cudaGetDeviceProperties(&p, c->ordinal));
     memcpy(c->name, p.name, sizeof c->name - 1);
+    memcpy(d->id, p.uuid.bytes, sizeof d->id);
     c->capability = 10 * p.major + p.minor;
     c->multiprocessors = p.multiProcessorCount;
     c->memory = p.totalGlobalMem;
@@ -382,8 +425,14 @@ const DeviceBackend device_cuda_backend = {.discrete = true,
                                            .host_free = cuda_host_free,
                                            .event_new = cuda_event_new,
                                            .event_free = cuda_event_free,
-                                           .copy_async = cuda_copy_async,
                                            .wait_event = cuda_wait_event,
+                                           .event_happened = cuda_event_happened,
+                                           .copy_async = cuda_copy_async,
+                                           .stream_new = cuda_stream_new,
+                                           .stream_free = cuda_stream_free,
+                                           .stream_handle = cuda_stream_handle,
+                                           .stream_follow = cuda_stream_follow,
+                                           .stream_record = cuda_stream_record,
                                            .reserve = cuda_reserve,
                                            .commit = cuda_commit,
                                            .unreserve = cuda_unreserve};

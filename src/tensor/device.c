@@ -142,12 +142,32 @@ void device_wait_event(Device *d, DeviceEvent *e) {
     if (d->backend->wait_event) d->backend->wait_event(d, e);
 }
 
+bool device_event_happened(Device *d, DeviceEvent *e) { return d->backend->event_happened(d, e); }
+
+DeviceStream *device_stream_new(Device *d) {
+    return d->backend->stream_new ? d->backend->stream_new(d) : NULL;
+}
+
+void device_stream_free(Device *d, DeviceStream *s) {
+    if (s) d->backend->stream_free(d, s);
+}
+
+void *device_stream_handle(Device *d, DeviceStream *s) { return d->backend->stream_handle(s); }
+void device_stream_follow(Device *d, DeviceStream *s) { d->backend->stream_follow(d, s); }
+void device_stream_record(Device *d, DeviceStream *s, DeviceEvent *e) { d->backend->stream_record(d, s, e); }
+
+bool device_is_recording(const Device *d) { return d->recording; }
+
 void device_graph_begin(Device *d) {
     CHECK(d->backend->graph_begin, "this device has no graphs");
     d->backend->graph_begin(d);
+    d->recording = true;
 }
 
-DeviceGraph *device_graph_end(Device *d) { return d->backend->graph_end(d); }
+DeviceGraph *device_graph_end(Device *d) {
+    d->recording = false;
+    return d->backend->graph_end(d);
+}
 
 void device_graph_launch(Device *d, DeviceGraph *g) {
     d->backend->graph_launch(d, g);

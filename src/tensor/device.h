@@ -49,6 +49,8 @@ typedef struct Device {
     Pool *pool;                          /* host threads; kernels on the CPU split their loops over them */
     OpProfile *profile;                  /* NULL, or one entry per op (the caller owns it) */
     bool any_order;                      /* as in DeviceSpec */
+    unsigned char id[16];                /* of a GPU, unique; 0 for others */
+    bool recording;                      /* between device_graph_begin and device_graph_end */
     int n_devices;         /* devices of its kind that this process sees, itself included; assigned to ranks
                            round-robin */
     size_t scratch;        /* null device: the largest memory that a kernel of the target needs in addition to
@@ -105,6 +107,22 @@ DeviceEvent *device_event_new(Device *); /* NULL where copies are synchronous */
 void device_event_free(Device *, DeviceEvent *);
 void device_copy_async(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
 void device_wait_event(Device *, DeviceEvent *);
+
+/* A stream runs the work of a library in order; the library gets its handle. Work on the stream begins when
+ * all calls before the last device_stream_follow are done. device_stream_record marks the end of the stream's
+ * work with an event; calls after device_wait_event of it begin when that work is done. A graph may contain
+ * such work if it also waits for all of it. */
+typedef struct DeviceStream DeviceStream;
+DeviceStream *device_stream_new(Device *); /* of high priority; NULL: the kind has none */
+void device_stream_free(Device *, DeviceStream *);
+/* cudaStream_t; CPU: HostStream * (base/host_stream.h) */
+void *device_stream_handle(Device *, DeviceStream *);
+void device_stream_follow(Device *, DeviceStream *);
+void device_stream_record(Device *, DeviceStream *, DeviceEvent *);
+/* Whether an event has happened that was last recorded outside of a graph. May be called on any thread. */
+bool device_event_happened(Device *, DeviceEvent *);
+/* Whether calls are being recorded into a graph. */
+bool device_is_recording(const Device *);
 
 /* A graph (CUDA graph) records the calls between begin and end. They do not run then. Each launch runs them
  * with the recorded operands and attributes. During recording the host must not read or write device memory.

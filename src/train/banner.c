@@ -54,7 +54,7 @@ static void print_layout(const Config *c, const Derived *d) {
                 c->use_distributed_optimizer ? ", distributed optimizer" : "");
 }
 
-/* Megatron-LM ignores --vocab-size with a tokenizer that has a vocabulary of its own. */
+/* Megatron-LM ignores --vocab-size if the tokenizer has a vocabulary. */
 static void print_tokenizer(const Config *c, const Derived *d, int64_t own_size) {
     banner_line("tokenizer", "%s, vocabulary of %lld padded to %lld",
                 c->tokenizer_type ? c->tokenizer_type : "none", (long long)d->vocab_size,

@@ -1,8 +1,11 @@
 #include "train/launch.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
+#include "comm/agree.h"
+#include "models/option_map.h"
 
 typedef struct World {
     RankMain *fn;
@@ -62,6 +65,27 @@ Err world_size(Config *c) {
                         processes);
     c->ranks = processes;
     return ERR_OK;
+}
+
+Err rank_open_device(const Config *c, const Derived *d, Comm *comm, Device **out, char text[200]) {
+    const DeviceSpec spec = map_device_spec(c, d, comm ? comm_rank(comm) : 0);
+    Device *device;
+    *out = NULL;
+    Err e = comm_agree(comm, device_open(&spec, &device));
+    if (!e.code && c->distributed_backend == DISTRIBUTED_NCCL)
+        e = comm_open_device(comm, device, c->nccl_library, text);
+    else
+        strcpy(text, "through host memory");
+    if (e.code)
+        device_free(device);
+    else
+        *out = device;
+    return e;
+}
+
+void rank_free_device(Comm *comm, Device *device) {
+    if (device && device->kind != DEVICE_NULL) comm_close_device(comm); /* a plan's device has no transport */
+    device_free(device);
 }
 
 bool rank_is_printer(const Comm *comm) { return !comm || comm_rank(comm) == 0; }

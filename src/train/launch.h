@@ -15,6 +15,11 @@ Err world_run(const Config *, RankMain *fn, void *arg);
 /* With several processes, sets --ranks to their number. A user error if the options give another number. */
 Err world_size(Config *);
 
+/* Opens the device of a rank, and the transport of its memory. All ranks call it and get the same error. `text`
+ * is that of comm_open_device. The device is freed with rank_free_device. comm may be NULL. */
+Err rank_open_device(const Config *, const Derived *, Comm *, Device **, char text[200]);
+void rank_free_device(Comm *, Device *); /* NULL is allowed for both */
+
 /* True on the rank that prints: 0. */
 bool rank_is_printer(const Comm *);
 

@@ -15,7 +15,6 @@
 #include "data/data.h"
 #include "data/prefetch.h"
 #include "data/sampler.h"
-#include "models/option_map.h"
 #include "train/banner.h"
 #include "train/log.h"
 #include "train/checkpoint.h"
@@ -400,10 +399,12 @@ static Err open_shared(Loop *l) {
 }
 
 static Err open_device(Loop *l) {
-    char text[200];
-    const DeviceSpec spec = map_device_spec(l->config, l->derived, l->comm ? comm_rank(l->comm) : 0);
-    ERR_RETURN(device_open(&spec, &l->device));
-    if (l->is_printer) banner_line("device", "%s", device_describe(l->device, text, sizeof text));
+    char text[200], transport[200];
+    ERR_RETURN(rank_open_device(l->config, l->derived, l->comm, &l->device, transport));
+    if (!l->is_printer) return ERR_OK;
+    banner_line("device", "%s", device_describe(l->device, text, sizeof text));
+    if (l->comm && (l->config->nccl_library || device_is_discrete(l->device)))
+        banner_line("transport", "%s", transport);
     return ERR_OK;
 }
 
@@ -426,7 +427,7 @@ static Err start(Loop *l) {
     ERR_RETURN(comm_agree(l->comm, l->is_printer ? checkpoint_check_folders(c) : ERR_OK));
     const int64_t parameters = l->is_printer ? model_count(c, l->derived).all : 0;
     if (l->is_printer) banner_print(c, l->derived, l->session->facts->vocab_size, parameters);
-    ERR_RETURN(comm_agree(l->comm, open_device(l)));
+    ERR_RETURN(open_device(l));
     MemoryPlan plan = memory_plan_new(c, l->derived, l->comm, l->device);
     if (l->is_printer) printf("%s", plan.attention.text);
     ERR_RETURN(comm_agree(l->comm, check_memory(l, &plan)));
@@ -460,7 +461,7 @@ static Err train_rank(void *arg, Comm *comm) {
     prefetch_stop(l.valid);
     train_log_close(l.log);
     trainer_free(l.run);
-    device_free(l.device);
+    rank_free_device(l.comm, l.device);
     arena_free(l.step);
     return e;
 }

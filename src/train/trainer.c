@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "models/option_map.h"
+#include "train/launch.h"
 
 /* Over complete samples, whatever positions this rank holds. */
 static double mask_sum(const Trainer *r, const Batch *b) {
@@ -197,7 +198,7 @@ void trainer_free(Trainer *r) {
     optim_free(r->optimizer);
     sync_free(r->sync);
     model_free(r->model);
-    device_free(r->device);
+    rank_free_device(r->context.comm, r->device);
     arena_free(r->arena);
     free(r);
 }

@@ -241,12 +241,12 @@ static void one_step(const CaseRun *c, Trainer *run, int64_t step, Trace *heard)
 static Err run_rank(void *arg, Comm *comm) {
     CaseRun *c = arg;
     Trace *heard = rank_is_printer(comm) ? c->trace : NULL;
-    const DeviceSpec spec = map_device_spec(&c->config, &c->derived, comm ? comm_rank(comm) : 0);
+    char transport[200];
     Device *device;
     if (c->watch.on_host)
         device = device_cpu((int)c->derived.cpu_threads);
     else
-        ERR_RETURN(device_open(&spec, &device));
+        ERR_RETURN(rank_open_device(&c->config, &c->derived, comm, &device, transport));
     /* With a plan a GPU uses the kernels of training; only for one rank, since each would need a plan. */
     if (!comm) memory_plan_new(&c->config, &c->derived, comm, device);
     /* One rank also computes whole logits, which need more memory than the plan of a step. */

@@ -48,7 +48,7 @@ assert "Use --micro-batch-size." in says("--batch-size 3", "is not built: Megatr
 out = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--merge-file", WORK / "merges.txt")
 assert "learning rate: 1.0" in out and "E-02" in out, out
 
-# Megatron-LM ignores --vocab-size with such a tokenizer; here it sizes the model, and a run says so.
+# Megatron-LM ignores --vocab-size with such a tokenizer; here it sizes the model, and a run prints a note.
 assert "note: the model has" not in out
 larger = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--merge-file", WORK / "merges.txt", "--vocab-size", 5)
 assert "note: the model has --vocab-size 5 ids, and the tokenizer has 3; Megatron-LM takes the tokenizer's" in larger, larger

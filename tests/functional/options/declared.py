@@ -18,6 +18,7 @@ UNCHANGED = [
     ("deterministic_mode gemm_tuning", "--no-deterministic-mode --gemm-tuning off", "", "affects only GPU kernels"),
     ("data_cache_path num_workers", "--data-cache-path cache --num-workers 5", "", "affects only where an index is cached, and prefetching"),
     ("distributed_timeout_minutes", "--distributed-timeout-minutes 5", "", "affects only when a hung run ends: functional/faults"),
+    ("distributed_backend", "--distributed-backend gloo", "", "affects only memory of GPUs"),
     ("distributed_timeout_seconds", "--distributed-timeout-seconds-after-init 300", "", "the same"),
     ("model", "--model gpt", "", "there is one family"),
     ("hf_model_type", "--hf-model-type gpt2", "", "affects only what convert writes: functional/convert"),
@@ -25,7 +26,7 @@ UNCHANGED = [
     ("add_position_embedding", "--position-embedding-type rope --no-position-embedding", "--position-embedding-type rope", "rope has none"),
     ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8, "affects only GPU kernels"),
 ]
-REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4")]
+REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2 --nccl-library no-such-file")]
 
 
 def declared():

@@ -14,7 +14,13 @@ static const CommOptions FAULT_OPTIONS = {.deadline_s = 1};
 
 static inline CommCall small_call(const Comm *c, CommKind kind, const char *site) {
     static const float IN[64];
-    return (CommCall){.kind = kind, .dtype = F32, .group = world_group(c), .site = site, .in = IN, .n = 3};
+    return (CommCall){.kind = kind,
+                      .dtype = F32,
+                      .group = world_group(c),
+                      .site = site,
+                      .in = IN,
+                      .n = 3,
+                      .device = world_device};
 }
 
 static inline void small_run(Comm *c, CommCall call) {

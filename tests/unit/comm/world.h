@@ -11,6 +11,9 @@
 #include "base/philox.h"
 #include "comm/comm.h"
 
+/* The device whose memory this rank communicates; NULL: the host. */
+static _Thread_local Device *world_device;
+
 static inline Group world_group(const Comm *c) {
     return (Group){.size = comm_world(c),
                    .rank = comm_rank(c),
@@ -151,6 +154,7 @@ static inline void trial_start(Comm *comm, Trial *t) {
     }
     int64_t in_counts[64], out_counts[64]; /* must not be needed after the start */
     memcpy(in_counts, t->in_counts, sizeof in_counts), memcpy(out_counts, t->out_counts, sizeof out_counts);
+    c->device = world_device;
     c->in = in, c->out = out, c->in_counts = in_counts, c->out_counts = out_counts;
     t->work = comm_start(comm, c);
     memset(in_counts, -1, sizeof in_counts), memset(out_counts, -1, sizeof out_counts);
@@ -245,7 +249,8 @@ static inline void run_order(void *arg, Comm *comm) {
                                    .site = "order",
                                    .in = mine,
                                    .out = sum,
-                                   .n = N});
+                                   .n = N,
+                                   .device = world_device});
         for (int i = 0; i < N; i++) {
             for (int m = 0; m < g.size; m++) {
                 store(parts[m], t, 0, philox_normal(7, (uint64_t)m, (uint64_t)i) * (i % 3 ? 1 : 8));

@@ -242,6 +242,7 @@ static const struct {
     {"cross-entropy-loss-fusion", "false"},
     {"cross-entropy-fusion-impl", "native"},
     {"distributed-timeout-minutes", "10"},
+    {"distributed-backend", "nccl"},
     {"distributed-timeout-seconds-after-init", "none"},
     {"cuda-graph-impl", "none"},
     {"temperature", "1"},

@@ -21,6 +21,7 @@ static struct {
     unsigned waited;            /* copies that the host has waited for */
     int pages, most_pages;      /* that have memory; that can have some */
     size_t room;                /* the largest block that there is */
+    int priority;               /* of the last stream that was made with one */
 } gpu;
 
 static void *take(size_t bytes) {
@@ -82,6 +83,14 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags) {
     *s = (cudaStream_t)take(0);
     return cudaSuccess;
 }
+cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest) {
+    *lowest = 0, *highest = -5;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority) {
+    gpu.priority = priority;
+    return cudaStreamCreateWithFlags(s, flags);
+}
 cudaError_t cudaStreamDestroy(cudaStream_t s) { return give(s); }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     gpu.waited |= ((Seen *)s)->copies;
@@ -113,6 +122,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
     (void)flags;
     ((Seen *)s)->copies |= ((Seen *)e)->copies;
     return cudaSuccess;
+}
+/* Work is done when the host has waited for it. */
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+    return ((Seen *)e)->copies & ~gpu.waited ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end) {
     *ms = begin != end ? 0.5f : 0;

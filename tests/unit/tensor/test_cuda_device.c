@@ -139,6 +139,35 @@ static void async_copies_wait_and_are_waited_for(void **state) {
     free_gpu(d);
 }
 
+/* Bits of copies, as above; a library copies on its stream. */
+static void streams_follow_and_are_followed(void **state) {
+    (void)state;
+    Device *d = new_gpu();
+    DeviceStream *s = device_stream_new(d);
+    DeviceEvent *e = device_event_new(d);
+    cudaStream_t handle = device_stream_handle(d, s);
+    char to[1], from[1];
+    assert_int_equal(gpu.priority, -5);
+    device_copy(d, to, from, 1);
+    device_stream_follow(d, s);
+    device_copy(d, to, from, 1);
+    cudaMemcpyAsync(to, from, 1, cudaMemcpyDefault, handle); /* number 2 */
+    device_stream_record(d, s, e);
+    device_copy(d, to, from, 1);
+    assert_int_equal(gpu.before[2], 1 << 0);
+    assert_int_equal(gpu.before[3], 1 << 0 | 1 << 1);
+    assert_false(device_event_happened(d, e));
+    device_wait_event(d, e);
+    device_copy(d, to, from, 1);
+    assert_int_equal(gpu.before[4], (1 << 4) - 1);
+    gpu.waited = 0;
+    device_stream_free(d, s);
+    assert_int_equal(gpu.waited, 1 << 0 | 1 << 2);
+    assert_true(device_event_happened(d, e));
+    device_event_free(d, e);
+    free_gpu(d);
+}
+
 static void nothing(const Call *c) { (void)c; }
 static void work(void *device) { cuda_scratch(device, 10); }
 
@@ -177,6 +206,7 @@ int main(void) {
         cmocka_unit_test(memory_that_is_not_there_is_named),
         cmocka_unit_test(pages_come_as_they_are_reached),
         cmocka_unit_test(async_copies_wait_and_are_waited_for),
+        cmocka_unit_test(streams_follow_and_are_followed),
         cmocka_unit_test(everything_is_given_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,23 @@
+/* A stream of the host: tasks that one thread runs in the order in which they were added. The CPU's
+ * counterpart of a CUDA stream. */
+#ifndef ISOTRON_BASE_HOST_STREAM_H
+#define ISOTRON_BASE_HOST_STREAM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct HostStream HostStream;
+struct HostStream {
+    /* Adds a task. A library that is given the stream, and is not linked with this program, calls it here. */
+    void (*add)(HostStream *, void (*task)(void *arg), void *arg);
+};
+
+HostStream *host_stream_new(void);
+void host_stream_free(HostStream *); /* runs all tasks first; NULL is allowed */
+/* Number of tasks that were added: a position in the stream. */
+int64_t host_stream_end(HostStream *);
+/* Whether the first `position` tasks are done, and a wait until they are. Any thread may call them. */
+bool host_stream_passed(HostStream *, int64_t position);
+void host_stream_wait(HostStream *, int64_t position);
+
+#endif

@@ -1,0 +1,416 @@
+/* NCCL as the transport of device memory. Each channel has its own communicator and stream, so that operations
+ * of different channels overlap. An operation runs after earlier calls on the device, and later calls wait for
+ * its event. The host does not block.
+ *
+ * NCCL does not detect a missing member. On each rank, a watchdog thread polls the operations in flight and ends
+ * the world if one misses the deadline or if NCCL reports an error. Operations in a CUDA graph are not polled,
+ * because their events cannot be queried. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/mem.h"
+#include "comm/agree.h"
+#include "comm/nccl_library.h"
+#include "comm/transport.h"
+
+enum { POLL_NS = 50000000 };
+
+/* An operation in flight. */
+typedef struct Flight {
+    DeviceEvent *done;
+    int64_t record, seq, start_ns;
+    CommFacts facts;
+    bool watched; /* in its link's list */
+    bool waited;  /* comm_wait was called */
+    struct Flight *next;
+} Flight;
+
+/* The state of a channel. */
+typedef struct Link {
+    const CommChannel *channel;
+    NcclComm nccl;
+    DeviceStream *stream;
+    Flight *first, **last; /* oldest first */
+    struct Link *next;
+} Link;
+
+typedef struct State {
+    Nccl nccl;
+    Comm *comm;
+    Device *device;
+    Link *links;
+    Flight *spare;
+    pthread_mutex_t lock; /* of the lists, which the watchdog reads */
+    pthread_cond_t closing;
+    bool closed;
+    pthread_t watchdog;
+} State;
+
+/* ---- errors ---- */
+
+static void check(const State *s, NcclComm comm, int result, const char *call) {
+    if (result == NCCL_SUCCESS) return;
+    CHECK(false, "%s: %s; %s", call, s->nccl.GetErrorString(result), s->nccl.GetLastError(comm));
+}
+
+#define NCCL(s, comm, function, ...) check(s, comm, (s)->nccl.function(__VA_ARGS__), "nccl" #function)
+
+/* ---- watchdog ---- */
+
+/* Removes finished operations from the list. After comm_wait they become spare. */
+static void sweep(State *s, Link *l) {
+    for (Flight *f; (f = l->first) && device_event_happened(s->device, f->done);) {
+        comm_record_done(&s->comm->recorder, f->record);
+        l->first = f->next;
+        if (!l->first) l->last = &l->first;
+        f->watched = false;
+        if (f->waited) f->next = s->spare, s->spare = f;
+    }
+}
+
+static _Noreturn void end_world(const State *s, const Link *l, const char *why) {
+    const Flight *f = l->first;
+    s->comm->host->end(s->comm, &l->channel->key, f->seq, &f->facts, why);
+    abort();
+}
+
+static void look_at(State *s, Link *l) {
+    char why[400];
+    int error = NCCL_SUCCESS;
+    sweep(s, l);
+    if (!l->first) return;
+    NCCL(s, l->nccl, CommGetAsyncError, l->nccl, &error);
+    if (error != NCCL_SUCCESS && error != NCCL_IN_PROGRESS) {
+        snprintf(why, sizeof why, "NCCL reports on rank %d: %s; %s", s->comm->rank,
+                 s->nccl.GetErrorString(error), s->nccl.GetLastError(l->nccl));
+        end_world(s, l, why);
+    }
+    if (clock_ns() - l->first->start_ns < (int64_t)(s->comm->deadline_s * 1e9)) return;
+    snprintf(why, sizeof why, "rank %d has waited %g s for an operation of NCCL", s->comm->rank,
+             s->comm->deadline_s);
+    end_world(s, l, why);
+}
+
+static void *watchdog(void *arg) {
+    State *s = arg;
+    pthread_mutex_lock(&s->lock);
+    while (!s->closed) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        const int64_t ns = until.tv_nsec + POLL_NS;
+        until.tv_sec += ns / 1000000000, until.tv_nsec = ns % 1000000000;
+        if (pthread_cond_timedwait(&s->closing, &s->lock, &until) != ETIMEDOUT) continue;
+        for (Link *l = s->links; l; l = l->next) look_at(s, l);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ---- links ---- */
+
+static Link *link_new(State *s, CommChannel *ch) {
+    Link *l = mem_zero(1, sizeof *l);
+    l->channel = ch;
+    l->stream = device_stream_new(s->device);
+    l->last = &l->first;
+    ch->state = l;
+    return l;
+}
+
+static void link_publish(State *s, Link *l) {
+    pthread_mutex_lock(&s->lock);
+    l->next = s->links;
+    s->links = l;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Member 0 of the group creates `count` ids of communicators, and all members get them. */
+static void draw_ids(State *s, Group g, NcclId *id, int count) {
+    for (int i = 0; g.rank == 0 && i < count; i++) NCCL(s, NULL, GetUniqueId, &id[i]);
+    comm_run(s->comm, &(CommCall){.kind = COMM_BROADCAST,
+                                  .dtype = U8,
+                                  .group = g,
+                                  .site = "nccl_id",
+                                  .in = id,
+                                  .out = id,
+                                  .n = count * (int64_t)sizeof *id});
+}
+
+static void open_group(State *s, CommChannel *ch, Group g) {
+    NcclId id = {{0}};
+    Link *l = link_new(s, ch);
+    draw_ids(s, g, &id, 1);
+    NCCL(s, NULL, CommInitRank, &l->nccl, g.size, id, g.rank);
+    link_publish(s, l);
+}
+
+/* Number of ordered pairs of neighbours in a circle. */
+static int pair_count(int size) { return size == 2 ? 2 : 2 * size; }
+
+static CommKey pair_key(const CommKey *of, int pair) {
+    const int size = of->group.size, a = pair / 2, b = (a + 1) % size;
+    CommKey key = *of;
+    key.src = pair % 2 ? b : a, key.dst = pair % 2 ? a : b;
+    return key;
+}
+
+/* Opens the channels of all neighbours at the group's first message. Opening only one pair could deadlock: if
+ * every rank first sends to the next one, each would wait for a rank that waits for another. */
+static void open_pairs(State *s, const CommKey *of, Group g) {
+    const int count = pair_count(g.size);
+    NcclId *id = mem_zero((size_t)count, sizeof *id);
+    draw_ids(s, g, id, count);
+    NCCL(s, NULL, GroupStart);
+    for (int i = 0; i < count; i++) {
+        const CommKey key = pair_key(of, i);
+        if (key.src != g.rank && key.dst != g.rank) continue;
+        Link *l = link_new(s, comm_channel(s->comm, &key));
+        NCCL(s, NULL, CommInitRank, &l->nccl, 2, id[i], key.dst == g.rank);
+        link_publish(s, l);
+    }
+    NCCL(s, NULL, GroupEnd);
+    free(id);
+}
+
+static Link *link_of(State *s, const CommWork *w) {
+    CommChannel *ch = w->channel;
+    if (!ch->state && ch->key.src < 0) open_group(s, ch, w->call.group);
+    if (!ch->state) open_pairs(s, &ch->key, w->call.group);
+    CHECK(ch->state, "at '%s': members %d and %d of %d are not neighbours", w->call.site, ch->key.src,
+          ch->key.dst, w->call.group.size);
+    return ch->state;
+}
+
+/* ---- operations ---- */
+
+static int type_of(DType t) {
+    static const int TYPES[] = {
+        [F64] = NCCL_F64, [F32] = NCCL_F32, [BF16] = NCCL_BF16, [F16] = NCCL_F16,  [I64] = NCCL_I64,
+        [I32] = NCCL_I32, [U8] = NCCL_U8,   [F8E4M3] = NCCL_U8, [F8E5M2] = NCCL_U8};
+    return TYPES[t];
+}
+
+static void all_to_all(State *s, const Link *l, const CommWork *w) {
+    const CommCall *c = &w->call;
+    const size_t size = dtype_size(c->dtype);
+    const int type = type_of(c->dtype);
+    void *stream = device_stream_handle(s->device, l->stream);
+    NCCL(s, l->nccl, GroupStart);
+    for (int i = 0; i < c->group.size; i++) {
+        const char *in = (const char *)c->in + (size_t)w->in_at[i] * size;
+        char *out = (char *)c->out + (size_t)w->out_at[i] * size;
+        if (c->in_counts[i]) NCCL(s, l->nccl, Send, in, (size_t)c->in_counts[i], type, i, l->nccl, stream);
+        if (c->out_counts[i]) NCCL(s, l->nccl, Recv, out, (size_t)c->out_counts[i], type, i, l->nccl, stream);
+    }
+    NCCL(s, l->nccl, GroupEnd);
+}
+
+static void launch(State *s, const Link *l, const CommWork *w) {
+    const CommCall *c = &w->call;
+    const size_t n = (size_t)c->n;
+    const int type = type_of(c->dtype);
+    NcclComm comm = l->nccl;
+    void *stream = device_stream_handle(s->device, l->stream);
+    switch (c->kind) {
+    case COMM_BROADCAST:
+        NCCL(s, comm, Broadcast, c->out, c->out, n, type, c->peer, comm, stream);
+        break;
+    case COMM_ALL_REDUCE:
+        NCCL(s, comm, AllReduce, c->in, c->out, n, type, NCCL_SUM, comm, stream);
+        break;
+    case COMM_ALL_GATHER:
+        NCCL(s, comm, AllGather, c->in, c->out, n, type, comm, stream);
+        break;
+    case COMM_REDUCE_SCATTER:
+        NCCL(s, comm, ReduceScatter, c->in, c->out, n, type, NCCL_SUM, comm, stream);
+        break;
+    case COMM_ALL_TO_ALL:
+        all_to_all(s, l, w);
+        break;
+    case COMM_SEND: /* member 1 of a pair receives */
+        NCCL(s, comm, Send, c->in, n, type, 1, comm, stream);
+        break;
+    case COMM_RECV:
+        NCCL(s, comm, Recv, c->out, n, type, 0, comm, stream);
+        break;
+    default:
+        CHECK(false, "kind %d", (int)c->kind);
+    }
+}
+
+static Flight *flight_new(State *s, const CommWork *w) {
+    pthread_mutex_lock(&s->lock);
+    Flight *f = s->spare;
+    if (f) s->spare = f->next;
+    pthread_mutex_unlock(&s->lock);
+    DeviceEvent *done = f ? f->done : device_event_new(s->device);
+    if (!f) f = mem_alloc(sizeof *f);
+    *f =
+        (Flight){.done = done, .record = w->record, .seq = w->seq, .start_ns = clock_ns(), .facts = w->facts};
+    return f;
+}
+
+static void nccl_start(Comm *c, CommWork *w) {
+    State *s = c->device_state;
+    Link *l = link_of(s, w);
+    Flight *f = flight_new(s, w);
+    device_stream_follow(s->device, l->stream);
+    if (w->call.n || w->call.kind == COMM_ALL_TO_ALL) launch(s, l, w);
+    device_stream_record(s->device, l->stream, f->done);
+    w->state = f;
+    if (device_is_recording(s->device)) return;
+    pthread_mutex_lock(&s->lock);
+    f->watched = true;
+    *l->last = f;
+    l->last = &f->next;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void nccl_wait(Comm *c, CommWork *w) {
+    State *s = c->device_state;
+    Flight *f = w->state;
+    device_wait_event(s->device, f->done);
+    pthread_mutex_lock(&s->lock);
+    f->waited = true;
+    if (f->watched && !device_is_recording(s->device)) {
+        sweep(s, w->channel->state);
+    } else if (!f->watched) {
+        comm_record_done(&c->recorder, f->record);
+        f->next = s->spare, s->spare = f;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- the transport ---- */
+
+/* NCCL drops NaN in maxima and minima, and it has neither barriers nor sums of FP8 values. */
+static bool nccl_takes(const Comm *c, const CommCall *call) {
+    const State *s = c->device_state;
+    if (call->device != s->device || call->kind == COMM_BARRIER) return false;
+    if (call->kind != COMM_ALL_REDUCE && call->kind != COMM_REDUCE_SCATTER) return true;
+    return call->reduction == COMM_SUM && !dtype_is_fp8(call->dtype);
+}
+
+static void stop_watchdog(State *s) {
+    pthread_mutex_lock(&s->lock);
+    s->closed = true;
+    pthread_cond_signal(&s->closing);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->watchdog, NULL);
+}
+
+static void flights_free(const State *s, Flight *f) {
+    for (Flight *next; f; f = next) {
+        next = f->next;
+        device_event_free(s->device, f->done);
+        free(f);
+    }
+}
+
+static void nccl_free(Comm *c) {
+    State *s = c->device_state;
+    device_wait(s->device);
+    stop_watchdog(s);
+    for (Link *l = s->links, *next; l; l = next) {
+        next = l->next;
+        device_stream_free(s->device, l->stream);
+        NCCL(s, l->nccl, CommDestroy, l->nccl);
+        flights_free(s, l->first);
+        free(l);
+    }
+    flights_free(s, s->spare);
+    pthread_cond_destroy(&s->closing);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+    c->device = NULL, c->device_state = NULL;
+}
+
+static const CommTransport NCCL_TRANSPORT = {
+    .start = nccl_start, .wait = nccl_wait, .free = nccl_free, .takes = nccl_takes};
+
+/* ---- opening ---- */
+
+/* The facts about a rank that all ranks compare. */
+typedef struct Facts {
+    unsigned char device[16];
+    int32_t version; /* 0: NCCL cannot be loaded */
+} Facts;
+
+/* Writes the reason why NCCL cannot be used to `why`; empty: it can be used. */
+static Err agree_on(Comm *c, const Nccl *n, const Facts *all, char why[200]) {
+    enum { SIZE = 200 };
+    char a[32], b[32];
+    *why = 0;
+    for (int i = 0; i < c->world; i++) {
+        if (!all[i].version) snprintf(why, SIZE, "rank %d has no NCCL", i);
+        if (all[i].version && all[0].version && all[i].version != all[0].version)
+            return err_user("rank 0 has NCCL %s and rank %d has %s: give all ranks one with --nccl-library",
+                            nccl_version_text(&(Nccl){.version = all[0].version}, a), i,
+                            nccl_version_text(&(Nccl){.version = all[i].version}, b));
+        for (int k = 0; !n->host_memory && k < i; k++)
+            if (!memcmp(all[i].device, all[k].device, sizeof all[i].device))
+                snprintf(why, SIZE, "ranks %d and %d share a GPU", k, i);
+    }
+    return ERR_OK;
+}
+
+static void open_transport(Comm *c, const Nccl *n, Device *device) {
+    State *s = mem_zero(1, sizeof *s);
+    *s = (State){.nccl = *n, .comm = c, .device = device};
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->closing, NULL);
+    c->device = &NCCL_TRANSPORT, c->device_state = s;
+    const int rc = pthread_create(&s->watchdog, NULL, watchdog, s);
+    CHECK(rc == 0, "cannot start the watchdog thread of NCCL: error %d", rc);
+}
+
+static Err load(const char *library, const Device *device, Nccl *n) {
+    ERR_RETURN(nccl_load(library, n));
+    if (n->host_memory && device_is_discrete(device))
+        return err_user("'%s' moves host memory: leave --device cuda out", library);
+    if (!n->host_memory && !device_is_discrete(device))
+        return err_user("--nccl-library: NCCL moves memory of GPUs: add --device cuda");
+    if (n->host_memory && comm_mpi_present())
+        return err_user("'%s' moves memory of one process: use --ranks without mpirun", library);
+    return ERR_OK;
+}
+
+Err comm_open_device(Comm *c, Device *device, const char *library, char text[200]) {
+    enum { SIZE = 200 };
+    char version[32], why[SIZE];
+    Nccl n = {0};
+    snprintf(text, SIZE, "through host memory");
+    if (!c || !c->host || (!library && !device_is_discrete(device))) return ERR_OK;
+    Err e = load(library, device, &n);
+    if (library) ERR_RETURN(comm_agree(c, e));
+    Facts *all = mem_zero((size_t)c->world, sizeof *all);
+    Facts *mine = &all[c->rank];
+    mine->version = e.code ? 0 : n.version;
+    memcpy(mine->device, device->id, sizeof mine->device);
+    comm_run(c, &(CommCall){.kind = COMM_ALL_GATHER,
+                            .dtype = U8,
+                            .group = comm_everyone(c),
+                            .site = "nccl_facts",
+                            .in = mine,
+                            .out = all,
+                            .n = sizeof *mine});
+    e = agree_on(c, &n, all, why);
+    free(all);
+    if (e.code) return e;
+    if (*why) {
+        snprintf(text, SIZE, "through host memory, because %s", why);
+        return ERR_OK;
+    }
+    open_transport(c, &n, device);
+    snprintf(text, SIZE, "NCCL %s", nccl_version_text(&n, version));
+    return ERR_OK;
+}
+
+void comm_close_device(Comm *c) {
+    if (c && c->device) c->device->free(c);
+}

@@ -1,0 +1,44 @@
+#include "comm/nccl_library.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { OLDEST = 21800 };
+
+static bool find(void *library, const char *name, void *function) {
+    void *at = dlsym(library, name);
+    memcpy(function, &at, sizeof at); /* ISO C has no cast from an object's address to a function's */
+    return at;
+}
+
+/* The name of a function that the library lacks; NULL: none. */
+static const char *find_functions(Nccl *n) {
+#define FUNCTION(name, parameters)                                                                           \
+    if (!find(n->library, "nccl" #name, &n->name)) return "nccl" #name;
+    NCCL_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+    if (!find(n->library, "ncclGetErrorString", &n->GetErrorString)) return "ncclGetErrorString";
+    if (!find(n->library, "ncclGetLastError", &n->GetLastError)) return "ncclGetLastError";
+    return NULL;
+}
+
+Err nccl_load(const char *file, Nccl *n) {
+    char text[32];
+    const char *name = file ? file : "libnccl.so.2";
+    *n = (Nccl){.library = dlopen(name, RTLD_NOW | RTLD_LOCAL)};
+    if (!n->library) return err_user("NCCL cannot be loaded: %s", dlerror());
+    const char *missing = find_functions(n);
+    if (missing) return err_user("'%s' is not NCCL: it has no function %s", name, missing);
+    n->host_memory = dlsym(n->library, "nccl_host_memory") != NULL;
+    if (n->GetVersion(&n->version) != NCCL_SUCCESS) return err_user("'%s' does not tell its version", name);
+    if (n->version < OLDEST)
+        return err_user("'%s' is NCCL %s, and 2.18.0 or later is needed", name, nccl_version_text(n, text));
+    return ERR_OK;
+}
+
+const char *nccl_version_text(const Nccl *n, char text[32]) {
+    enum { SIZE = 32 };
+    snprintf(text, SIZE, "%d.%d.%d", n->version / 10000, n->version / 100 % 100, n->version % 100);
+    return text;
+}

@@ -1,0 +1,56 @@
+/* NCCL, loaded at run time: the program is built without it, and two versions can be compared. The
+ * declarations follow nccl.h (NCCL 2.18 and later, whose ABI later versions keep).
+ *
+ * A library that moves host memory instead exports `nccl_host_memory`; its streams are HostStreams
+ * (base/host_stream.h). tests/nccl/host_nccl.c is one, for machines without GPUs. */
+#ifndef ISOTRON_COMM_NCCL_LIBRARY_H
+#define ISOTRON_COMM_NCCL_LIBRARY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/err.h"
+
+typedef struct ncclComm *NcclComm;
+typedef struct NcclId {
+    char bytes[128];
+} NcclId;
+
+enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 }; /* ncclResult_t */
+enum { NCCL_SUM = 0 };                           /* ncclRedOp_t */
+enum { NCCL_U8 = 1, NCCL_I32 = 2, NCCL_I64 = 4, NCCL_F16 = 6, NCCL_F32 = 7, NCCL_F64 = 8, NCCL_BF16 = 9 };
+
+/* name, parameters */
+#define NCCL_FUNCTIONS(F)                                                                                    \
+    F(GetVersion, (int *version))                                                                            \
+    F(GetUniqueId, (NcclId *))                                                                               \
+    F(CommInitRank, (NcclComm *, int ranks, NcclId, int rank))                                               \
+    F(CommDestroy, (NcclComm))                                                                               \
+    F(CommGetAsyncError, (NcclComm, int *error))                                                             \
+    F(AllReduce, (const void *in, void *out, size_t n, int type, int op, NcclComm, void *stream))            \
+    F(Broadcast, (const void *in, void *out, size_t n, int type, int root, NcclComm, void *stream))          \
+    F(AllGather, (const void *in, void *out, size_t n, int type, NcclComm, void *stream))                    \
+    F(ReduceScatter, (const void *in, void *out, size_t n, int type, int op, NcclComm, void *stream))        \
+    F(Send, (const void *in, size_t n, int type, int peer, NcclComm, void *stream))                          \
+    F(Recv, (void *out, size_t n, int type, int peer, NcclComm, void *stream))                               \
+    F(GroupStart, (void))                                                                                    \
+    F(GroupEnd, (void))
+
+typedef struct Nccl {
+    void *library;
+    int version;      /* 22809: 2.28.9 */
+    bool host_memory; /* moves memory of the CPU, not of GPUs */
+#define FUNCTION(name, parameters) int(*name) parameters;
+    NCCL_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+    const char *(*GetErrorString)(int);
+    const char *(*GetLastError)(NcclComm);
+} Nccl;
+
+/* Loads a library; NULL: libnccl.so.2, from where the loader finds it. A library that cannot be used is a
+ * user error. The process keeps it until it ends. */
+Err nccl_load(const char *file, Nccl *);
+/* "2.28.9" */
+const char *nccl_version_text(const Nccl *, char text[32]);
+
+#endif

@@ -1,0 +1,19 @@
+"""Training with --nccl-library communicates through that library: checkpoints are bitwise equal to those of the host transport, and
+an error of the library ends the run."""
+import os
+import pathlib
+
+from harness import PROGRAM, WORK, assert_same_bytes, corpus, pretrain
+
+data = corpus()
+layout = ["--ranks", 4, "--tensor-model-parallel-size", 2, "--use-distributed-optimizer"]
+library = ["--nccl-library", pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so"]
+
+pretrain(data, WORK / "host", *layout)
+os.environ["HOST_NCCL_DELAY_US"] = "50"
+pretrain(data, WORK / "nccl", *layout, *library)
+assert_same_bytes(WORK / "host", WORK / "nccl", 12, "the NCCL transport")
+
+os.environ["HOST_NCCL_FAULT"] = "error:3"
+report = pretrain(data, WORK / "fault", *layout, *library, expect=3)
+assert "planted fault in operation 3" in report, report

@@ -1,0 +1,482 @@
+/* A library with NCCL's functions that moves host memory between the threads of one process. A machine
+ * without GPUs runs Isotron's NCCL code with it: layouts, the order of operations, and faults. A `stream` is a
+ * HostStream.
+ *
+ * Every operation runs in the thread of its stream, and waits there until all of its members have come. The
+ * operations of a group that are on one stream are one task. The task first comes to all of its meetings, then
+ * moves its shares, then waits for the shares of the others. No step waits for a later one, so the order
+ * inside a group does not matter. As in NCCL, a collective of no elements does nothing.
+ *
+ * Members that disagree on the kind, type, count or root of an operation are an error: ncclCommGetAsyncError
+ * returns it, ncclGetLastError describes it, and operations of the communicator that have not met never end.
+ *
+ * Environment variables, read when the first member of a communicator joins:
+ *   HOST_NCCL_DELAY_US=N       operations wait N microseconds before they read their inputs. Outputs that do
+ *                              not overlap the input are filled with 0xFF bytes when the operation is added to
+ *                              its stream, so earlier operations must be done with these buffers.
+ *   HOST_NCCL_FAULT=drop_tail  all-reduce, reduce-scatter and all-gather do not write the last 8 elements
+ *                   half_sum   sums of F32 and F64 are rounded to BF16
+ *                   lost:N     operation N of member 0 never comes
+ *                   slow:N:MS  member N sleeps MS milliseconds in every operation
+ *                   error:N    operation N of any member is an asynchronous error, and never ends
+ * Faults are in communicators of more than one member. Operations are counted from 0. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "nccl/host_nccl.h"
+
+#define FUNCTION(name, parameters) int nccl##name parameters;
+NCCL_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+const char *ncclGetErrorString(int error);
+const char *ncclGetLastError(NcclComm);
+extern const char nccl_host_memory;
+const char nccl_host_memory = 1;
+
+enum { VERSION = 22809, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6, TEXT = 256 };
+
+typedef struct Fault {
+    enum { NO_FAULT, DROP_TAIL, HALF_SUM, LOST, SLOW, ERROR } kind;
+    int number, ms;
+} Fault;
+
+/* The shared side of a communicator. */
+typedef struct World {
+    NcclId id;
+    int members, joined, destroyed; /* `registry` guards these and `next` */
+    NcclComm *comm;                 /* [members]; NULL: has not joined */
+    struct World *next;
+    unsigned delay_us;
+    Fault fault;
+    pthread_mutex_t lock; /* guards what follows, the meetings and `pending` */
+    pthread_cond_t changed;
+    Meeting *open; /* those that wait for members */
+    int error;     /* NCCL_SUCCESS: none */
+    char why[TEXT];
+} World;
+
+struct ncclComm {
+    World *world;
+    int rank;
+    int64_t collectives, operations, *sent, *received; /* counts; [members] */
+    int pending;                                       /* operations that are not done */
+    NcclComm next;                                     /* in the group in which it joined */
+};
+
+static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t joined = PTHREAD_COND_INITIALIZER;
+static World *worlds;
+static uint64_t ids;
+
+static _Thread_local struct {
+    int depth, error;
+    Op *ops, **last;
+    NcclComm joining;
+} group;
+static _Thread_local char last_error[TEXT];
+
+static const char *const KIND_NAME[] = {"all-reduce", "reduce-scatter", "all-gather",
+                                        "broadcast",  "send",           "receive"};
+
+static void *zeroed(size_t n, size_t size) {
+    void *p = calloc(n, size);
+    if (!p) abort();
+    return p;
+}
+
+/* Keeps the error for ncclGetLastError and for the end of the group. */
+static int refuse(int error, const char *why) {
+    snprintf(last_error, sizeof last_error, "%s", why);
+    if (group.depth) group.error = error;
+    return error;
+}
+
+static void free_ops(Op *op) {
+    for (Op *next; op; op = next) {
+        next = op->next;
+        free(op);
+    }
+}
+
+/* The process may end while a thread is here. */
+static _Noreturn void hang(void) {
+    for (;;) pause();
+}
+
+/* ---- faults ---- */
+
+static _Noreturn void abort_on(const char *variable, const char *value) {
+    fprintf(stderr, "host_nccl: %s=%s is unknown; tests/nccl/host_nccl.c has the list\n", variable, value);
+    abort();
+}
+
+static Fault planted_fault(void) {
+    const char *text = getenv("HOST_NCCL_FAULT");
+    Fault f = {NO_FAULT, 0, 0};
+    int end = -1;
+    if (!text)
+        return f;
+    else if (!strcmp(text, "drop_tail"))
+        f.kind = DROP_TAIL;
+    else if (!strcmp(text, "half_sum"))
+        f.kind = HALF_SUM;
+    else if (sscanf(text, "lost:%d%n", &f.number, &end) == 1 && !text[end])
+        f.kind = LOST;
+    else if (sscanf(text, "slow:%d:%d%n", &f.number, &f.ms, &end) == 2 && !text[end])
+        f.kind = SLOW;
+    else if (sscanf(text, "error:%d%n", &f.number, &end) == 1 && !text[end])
+        f.kind = ERROR;
+    else
+        abort_on("HOST_NCCL_FAULT", text);
+    return f;
+}
+
+static unsigned planted_delay(void) {
+    const char *text = getenv("HOST_NCCL_DELAY_US");
+    unsigned us = 0;
+    int end = -1;
+    if (text && (sscanf(text, "%u%n", &us, &end) != 1 || text[end])) abort_on("HOST_NCCL_DELAY_US", text);
+    return us;
+}
+
+/* The first error of a communicator stays. Releases the lock. */
+__attribute__((format(printf, 3, 4))) static _Noreturn void fail(World *w, int error, const char *why, ...) {
+    if (w->error == NCCL_SUCCESS) {
+        va_list args;
+        va_start(args, why);
+        vsnprintf(w->why, sizeof w->why, why, args);
+        va_end(args);
+        w->error = error;
+    }
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    hang();
+}
+
+static void suffer(const Op *op) {
+    World *w = op->comm->world;
+    const int rank = op->comm->rank;
+    if (w->fault.kind == SLOW && w->fault.number == rank) usleep((useconds_t)w->fault.ms * 1000);
+    if (w->fault.kind == LOST && rank == 0 && w->fault.number == op->number) hang();
+    if (w->fault.kind == ERROR && w->fault.number == op->number) {
+        pthread_mutex_lock(&w->lock);
+        fail(w, REMOTE_ERROR, "planted fault in operation %d of member %d", w->fault.number, rank);
+    }
+}
+
+/* ---- meetings ---- */
+
+static Meeting *meeting_of(World *w, const Op *op) {
+    Meeting *m = w->open;
+    while (m && (m->first.src != op->src || m->first.dst != op->dst || m->first.seq != op->seq)) m = m->next;
+    if (m) return m;
+    m = zeroed(1, sizeof *m);
+    *m = (Meeting){.first = *op, .members = op->src < 0 ? w->members : 2, .next = w->open};
+    m->op = zeroed((size_t)m->members, sizeof(Op *));
+    m->drop_tail = w->fault.kind == DROP_TAIL && op->kind < BROADCAST;
+    m->half_sum = w->fault.kind == HALF_SUM;
+    pthread_cond_init(&m->changed, NULL);
+    return w->open = m;
+}
+
+static void check_alike(World *w, const Op *a, const Op *b) {
+    const bool kind = a->kind == b->kind || a->src >= 0;
+    const char *what = !kind                                        ? "kind"
+                       : a->type != b->type                         ? "type"
+                       : a->n != b->n                               ? "count"
+                       : a->kind == BROADCAST && a->peer != b->peer ? "root"
+                                                                    : NULL;
+    if (what)
+        fail(w, INVALID_USAGE,
+             "the %s differs: member %d starts %s of %zu, type %d, peer %d; member %d starts %s of %zu, "
+             "type %d, peer %d",
+             what, b->comm->rank, KIND_NAME[b->kind], b->n, b->type, b->peer, a->comm->rank,
+             KIND_NAME[a->kind], a->n, a->type, a->peer);
+}
+
+static void come(Op *op) {
+    World *w = op->comm->world;
+    suffer(op);
+    pthread_mutex_lock(&w->lock);
+    if (w->error) fail(w, w->error, "%s", w->why);
+    Meeting *m = op->meeting = meeting_of(w, op);
+    check_alike(w, &m->first, op);
+    m->op[op->slot] = op;
+    if (++m->arrived == m->members) {
+        Meeting **at = &w->open;
+        while (*at != m) at = &(*at)->next;
+        *at = m->next;
+        pthread_cond_broadcast(&m->changed);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void move(Op *op) {
+    World *w = op->comm->world;
+    Meeting *m = op->meeting;
+    pthread_mutex_lock(&w->lock);
+    while (m->arrived < m->members) pthread_cond_wait(&m->changed, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+    move_share(m, op->slot);
+    pthread_mutex_lock(&w->lock);
+    if (++m->moved == m->members) pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void leave(Op *op) {
+    World *w = op->comm->world;
+    Meeting *m = op->meeting;
+    pthread_mutex_lock(&w->lock);
+    while (m->moved < m->members) pthread_cond_wait(&m->changed, &w->lock);
+    const bool last = ++m->left == m->members;
+    if (--op->comm->pending == 0) pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    if (!last) return;
+    pthread_cond_destroy(&m->changed);
+    free(m->op);
+    free(m);
+}
+
+/* The task of a stream. */
+static void run(void *arg) {
+    Op *ops = arg;
+    const unsigned delay_us = ops->comm->world->delay_us;
+    if (delay_us) usleep(delay_us);
+    for (Op *op = ops; op; op = op->next) come(op);
+    for (Op *op = ops; op; op = op->next) move(op);
+    for (Op *op = ops; op; op = op->next) leave(op);
+    free_ops(ops);
+}
+
+/* ---- groups ---- */
+
+static void poison(const Op *op) {
+    const int members = op->comm->world->members;
+    const size_t size = type_size(op->type), n = out_count(op, members) * size;
+    const uintptr_t in = (uintptr_t)op->in, out = (uintptr_t)op->out;
+    const bool overlaps = in && in < out + n && out < in + in_count(op, members) * size;
+    if (op->comm->world->delay_us && n && !overlaps) memset(op->out, 0xff, n);
+}
+
+static void number(Op *op) {
+    NcclComm c = op->comm;
+    op->number = c->operations++;
+    op->seq = op->src < 0        ? c->collectives++
+              : op->kind == SEND ? c->sent[op->peer]++
+                                 : c->received[op->peer]++;
+    pthread_mutex_lock(&c->world->lock);
+    c->pending++;
+    pthread_mutex_unlock(&c->world->lock);
+}
+
+/* Adds one task to each stream of the group. */
+static void launch(Op *ops) {
+    for (Op *op = ops; op; op = op->next) {
+        poison(op);
+        number(op);
+    }
+    while (ops) {
+        HostStream *stream = ops->stream;
+        Op *list[2], **end[2] = {&list[0], &list[1]}; /* of this stream, of others */
+        for (Op *op = ops; op; op = op->next) {
+            const bool other = op->stream != stream;
+            *end[other] = op;
+            end[other] = &op->next;
+        }
+        *end[0] = *end[1] = NULL;
+        stream->add(stream, run, list[0]);
+        ops = list[1];
+    }
+}
+
+int ncclGroupStart(void) {
+    if (group.depth++ == 0) {
+        group.error = NCCL_SUCCESS;
+        group.joining = NULL;
+        group.ops = NULL;
+        group.last = &group.ops;
+    }
+    return NCCL_SUCCESS;
+}
+
+int ncclGroupEnd(void) {
+    if (group.depth == 0) return refuse(INVALID_USAGE, "ncclGroupEnd without ncclGroupStart");
+    if (--group.depth) return NCCL_SUCCESS;
+    pthread_mutex_lock(&registry);
+    for (NcclComm c = group.joining; c; c = c->next)
+        while (!group.error && c->world->joined < c->world->members) pthread_cond_wait(&joined, &registry);
+    pthread_mutex_unlock(&registry);
+    if (group.error)
+        free_ops(group.ops);
+    else
+        launch(group.ops);
+    return group.error;
+}
+
+/* NULL, or why the operation cannot be. */
+static const char *bad_argument(const Op *op) {
+    if (!op->comm) return "the communicator is NULL";
+    if (!op->stream) return "the stream is NULL";
+    const World *w = op->comm->world;
+    const bool reads = op->kind == BROADCAST ? op->peer == op->comm->rank : op->kind != RECV;
+    if (!type_size(op->type)) return "the type is unknown";
+    if (op->reduction != NCCL_SUM) return "the only reduction is the sum";
+    if (op->peer < 0 || op->peer >= w->members) return "the peer or root is not a member";
+    if (op->n && reads && !op->in) return "the send buffer is NULL";
+    if (op->n && op->kind != SEND && !op->out) return "the receive buffer is NULL";
+    return NULL;
+}
+
+static int submit(Op op, void *stream) {
+    op.stream = stream;
+    ncclGroupStart();
+    const char *bad = bad_argument(&op);
+    const bool collective = op.kind < SEND;
+    int error = bad ? refuse(INVALID_ARGUMENT, bad) : NCCL_SUCCESS;
+    if (!bad && (op.n || !collective)) {
+        const int rank = op.comm->rank;
+        if (op.kind == BROADCAST && rank != op.peer) op.in = NULL;
+        op.src = collective ? -1 : op.kind == SEND ? rank : op.peer;
+        op.dst = collective ? -1 : op.kind == SEND ? op.peer : rank;
+        op.slot = collective ? rank : op.kind == RECV;
+        *group.last = zeroed(1, sizeof op);
+        **group.last = op;
+        group.last = &(*group.last)->next;
+    }
+    const int end = ncclGroupEnd();
+    return error ? error : end;
+}
+
+int ncclAllReduce(const void *in, void *out, size_t n, int type, int op, NcclComm comm, void *stream) {
+    return submit((Op){ALL_REDUCE, in, out, n, type, .reduction = op, .comm = comm}, stream);
+}
+
+int ncclReduceScatter(const void *in, void *out, size_t n, int type, int op, NcclComm comm, void *stream) {
+    return submit((Op){REDUCE_SCATTER, in, out, n, type, .reduction = op, .comm = comm}, stream);
+}
+
+int ncclAllGather(const void *in, void *out, size_t n, int type, NcclComm comm, void *stream) {
+    return submit((Op){ALL_GATHER, in, out, n, type, .comm = comm}, stream);
+}
+
+int ncclBroadcast(const void *in, void *out, size_t n, int type, int root, NcclComm comm, void *stream) {
+    return submit((Op){BROADCAST, in, out, n, type, .peer = root, .comm = comm}, stream);
+}
+
+int ncclSend(const void *in, size_t n, int type, int peer, NcclComm comm, void *stream) {
+    return submit((Op){SEND, in, NULL, n, type, .peer = peer, .comm = comm}, stream);
+}
+
+int ncclRecv(void *out, size_t n, int type, int peer, NcclComm comm, void *stream) {
+    return submit((Op){RECV, NULL, out, n, type, .peer = peer, .comm = comm}, stream);
+}
+
+/* ---- communicators ---- */
+
+static World *world_new(const NcclId *id, int members) {
+    World *w = zeroed(1, sizeof *w);
+    *w = (World){.id = *id, .members = members, .delay_us = planted_delay(), .next = worlds};
+    const Fault fault = planted_fault();
+    if (members > 1) w->fault = fault;
+    w->comm = zeroed((size_t)members, sizeof(NcclComm));
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    return worlds = w;
+}
+
+static NcclComm comm_new(World *w, int rank) {
+    NcclComm c = zeroed(1, sizeof *c);
+    *c = (struct ncclComm){.world = w, .rank = rank, .next = group.joining};
+    c->sent = zeroed(2 * (size_t)w->members, sizeof(int64_t));
+    c->received = c->sent + w->members;
+    return c;
+}
+
+int ncclGetVersion(int *version) {
+    *version = VERSION;
+    return NCCL_SUCCESS;
+}
+
+int ncclGetUniqueId(NcclId *id) {
+    memset(id, 0, sizeof *id);
+    pthread_mutex_lock(&registry);
+    snprintf(id->bytes, sizeof id->bytes, "host_nccl %llu", (unsigned long long)ids++);
+    pthread_mutex_unlock(&registry);
+    return NCCL_SUCCESS;
+}
+
+int ncclCommInitRank(NcclComm *comm, int members, NcclId id, int rank) {
+    if (!comm || rank < 0 || rank >= members)
+        return refuse(INVALID_ARGUMENT, "the rank is not below the number of ranks, or the pointer is NULL");
+    ncclGroupStart();
+    pthread_mutex_lock(&registry);
+    World *w = worlds;
+    while (w && memcmp(&w->id, &id, sizeof id)) w = w->next;
+    if (!w) w = world_new(&id, members);
+    int error = NCCL_SUCCESS;
+    if (w->members != members || w->comm[rank])
+        error = refuse(INVALID_ARGUMENT, "this id has another number of ranks, or the rank has joined");
+    else {
+        *comm = group.joining = w->comm[rank] = comm_new(w, rank);
+        w->joined++;
+        pthread_cond_broadcast(&joined);
+    }
+    pthread_mutex_unlock(&registry);
+    const int end = ncclGroupEnd();
+    return error ? error : end;
+}
+
+/* Waits for the operations of this member. After an error they never end, and the memory stays. */
+int ncclCommDestroy(NcclComm c) {
+    if (!c) return NCCL_SUCCESS;
+    World *w = c->world;
+    pthread_mutex_lock(&w->lock);
+    while (c->pending && !w->error) pthread_cond_wait(&w->changed, &w->lock);
+    const bool failed = w->error;
+    pthread_mutex_unlock(&w->lock);
+    if (failed) return NCCL_SUCCESS;
+    pthread_mutex_lock(&registry);
+    const bool last = ++w->destroyed == w->members;
+    World **at = &worlds;
+    while (last && *at != w) at = &(*at)->next;
+    if (last) *at = w->next;
+    pthread_mutex_unlock(&registry);
+    free(c->sent);
+    free(c);
+    if (!last) return NCCL_SUCCESS;
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
+    free(w->comm);
+    free(w);
+    return NCCL_SUCCESS;
+}
+
+int ncclCommGetAsyncError(NcclComm c, int *error) {
+    if (!c || !error) return refuse(INVALID_ARGUMENT, "the communicator or the pointer is NULL");
+    pthread_mutex_lock(&c->world->lock);
+    *error = c->world->error;
+    pthread_mutex_unlock(&c->world->lock);
+    return NCCL_SUCCESS;
+}
+
+const char *ncclGetErrorString(int error) {
+    static const char *const TEXTS[] = {"no error",
+                                        "unhandled cuda error",
+                                        "unhandled system error",
+                                        "internal error",
+                                        "invalid argument",
+                                        "invalid usage",
+                                        "remote process exited or there was a network error",
+                                        "NCCL operation in progress"};
+    return error >= 0 && error < 8 ? TEXTS[error] : "unknown result code";
+}
+
+/* The error of the communicator, or else of the last call of this thread that returned one. */
+const char *ncclGetLastError(NcclComm c) {
+    int error = NCCL_SUCCESS;
+    if (c) ncclCommGetAsyncError(c, &error);
+    return error ? c->world->why : last_error;
+}

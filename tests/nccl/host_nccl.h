@@ -1,0 +1,50 @@
+/* The parts that the files of the host's NCCL (host_nccl.c) share: operations, and the meetings in which
+ * their members exchange data. */
+#ifndef ISOTRON_TESTS_HOST_NCCL_H
+#define ISOTRON_TESTS_HOST_NCCL_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/host_stream.h"
+#include "comm/nccl_library.h"
+
+typedef enum Kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECV } Kind;
+
+/* One member's part of an operation. Buffers follow nccl.h: a reduce-scatter reads members * n elements, and
+ * an all-gather writes as many. */
+typedef struct Op {
+    Kind kind;
+    const void *in; /* NULL: it has none, like the members of a broadcast except for the root */
+    void *out;
+    size_t n;
+    int type, reduction;
+    int peer;       /* of a message; the root of a broadcast */
+    int slot;       /* its place in the meeting: the member's number; 0 for a SEND and 1 for a RECV */
+    int src, dst;   /* the members of a message; -1, -1 for a collective */
+    int64_t seq;    /* among the collectives of the communicator, or the messages from src to dst */
+    int64_t number; /* among all operations of this member */
+    NcclComm comm;
+    HostStream *stream;
+    struct Meeting *meeting;
+    struct Op *next; /* in the same group */
+} Op;
+
+typedef struct Meeting {
+    Op first; /* a copy of the part of the member that came first; the others must agree with it */
+    Op **op;  /* [members]; NULL: has not come yet */
+    int members, arrived, moved, left;
+    bool drop_tail, half_sum; /* planted faults */
+    pthread_cond_t changed;
+    struct Meeting *next; /* in the list of those that wait for members */
+} Meeting;
+
+size_t type_size(int type); /* bytes per element; 0: unknown type */
+size_t in_count(const Op *, int members);
+size_t out_count(const Op *, int members);
+/* Moves one member's share of the data. All members have come. Each element of an output is in one share, and
+ * an element that a share overwrites is read by that share only. */
+void move_share(const Meeting *, int slot);
+
+#endif

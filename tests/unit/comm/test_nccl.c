@@ -1,0 +1,197 @@
+/* The NCCL transport, with the library of tests/nccl, which moves host memory. */
+#include "unit/cmocka_all.h"
+
+#include "base/err.h"
+#include "unit/comm/ending.h"
+
+/* A world that ends by a fault does not join its threads; the thread sanitizer asks for this name. */
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void) { return "report_thread_leaks=0"; }
+
+typedef struct Program {
+    CommMain *run;
+    void *arg;
+} Program;
+
+/* Runs a program of a rank with memory that NCCL moves. */
+static void over_nccl(void *arg, Comm *c) {
+    const Program *p = arg;
+    char text[200];
+    world_device = device_cpu(1);
+    const Err e = comm_open_device(c, world_device, HOST_NCCL, text);
+    CHECK(!e.code && !strcmp(text, "NCCL 2.28.9"), "%s%s", e.msg, text);
+    p->run(p->arg, c);
+    comm_close_device(c);
+    device_free(world_device);
+    world_device = NULL;
+}
+
+static void run(int world, const CommOptions *options, CommMain *program, void *arg) {
+    comm_threads(world, options, over_nccl, &(Program){program, arg});
+}
+
+static void all_kinds_on_all_types_and_sizes(void **state) {
+    (void)state;
+    for (int world = 2; world <= 5; world++) run(world, NULL, run_all_kinds, &(int){6});
+}
+
+static void sums_are_those_of_the_host(void **state) {
+    (void)state;
+    for (int world = 2; world <= 8; world += 3) run(world, NULL, run_order, NULL);
+}
+
+static void messages_keep_their_order_on_each_pair(void **state) {
+    (void)state;
+    for (int world = 2; world <= 3; world++) run(world, NULL, run_messages, NULL);
+}
+
+/* Every rank first sends to the next one. */
+static void around_the_ring(void *arg, Comm *c) {
+    enum { N = 20000, ROUNDS = 5 };
+    (void)arg;
+    const Group g = world_group(c);
+    int32_t *held = mem_alloc(N * sizeof *held), *next = mem_alloc(N * sizeof *next);
+    for (int i = 0; i < N; i++) held[i] = g.rank;
+    for (int round = 1; round <= ROUNDS; round++) {
+        CommCall call = {.dtype = I32,
+                         .group = g,
+                         .site = "ring",
+                         .in = held,
+                         .out = next,
+                         .n = N,
+                         .device = world_device};
+        call.kind = COMM_SEND, call.peer = (g.rank + 1) % g.size;
+        CommWork *send = comm_start(c, &call);
+        call.kind = COMM_RECV, call.peer = (g.rank + g.size - 1) % g.size;
+        CommWork *receive = comm_start(c, &call);
+        comm_wait(c, send), comm_wait(c, receive);
+        int32_t *old = held;
+        held = next, next = old;
+        const int32_t want = ((g.rank - round) % g.size + g.size) % g.size;
+        CHECK(held[0] == want && held[N - 1] == want, "round %d: %d, not %d", round, held[0], want);
+    }
+    free(held), free(next);
+}
+
+static void neighbours_of_any_ring_exchange(void **state) {
+    (void)state;
+    for (int world = 2; world <= 7; world++) run(world, NULL, around_the_ring, NULL);
+}
+
+/* The first operation of a group waits for its members, so groups are opened in the same order. */
+static void interleaved(void *arg, Comm *c) {
+    enum { MASKS = 7 };
+    static const unsigned MASK[MASKS] = {
+        1 << AXIS_TP, 1 << AXIS_CP, 1 << AXIS_DP, 1 << AXIS_PP, 1 << AXIS_DP | 1 << AXIS_CP,
+        1 << AXIS_EP, MASK_DENSE};
+    const Layout *layout = arg;
+    const Mesh mesh = mesh_make(comm_world(c), comm_rank(c), layout->size);
+    for (int i = 0; i < MASKS; i++) {
+        float one = 1;
+        comm_run(c, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                .dtype = F32,
+                                .group = mesh_group(&mesh, MASK[i]),
+                                .site = "open",
+                                .in = &one,
+                                .out = &one,
+                                .n = 1,
+                                .device = world_device});
+    }
+    run_interleaved(arg, c);
+}
+
+static void works_of_many_groups_interleave(void **state) {
+    (void)state;
+    run(16, NULL, interleaved, &(Layout){.size = {2, 2, 0, 2, 1, 4, 0}, .rounds = 10});
+}
+
+/* ---- faults ---- */
+
+static void one_is_dropped(void *arg, Comm *c) {
+    (void)arg;
+    if (comm_rank(c) == 2) comm_sabotage(c, (CommSabotage){.nth = 4});
+    small_run(c, small_call(c, COMM_ALL_GATHER, "before"));
+    small_run(c, small_call(c, COMM_ALL_REDUCE, "dropped"));
+    sleep(20);
+}
+
+static void counts_differ(void *arg, Comm *c) {
+    (void)arg;
+    CommCall call = small_call(c, COMM_ALL_REDUCE, "counts");
+    if (comm_rank(c) == 1) call.n++;
+    small_run(c, call);
+    sleep(20);
+}
+
+static void faults_are_reported(void **state) {
+    (void)state;
+    static const struct {
+        CommMain *program;
+        double deadline_s;
+        const char *says[SAYS];
+    } CASES[] = {
+        {one_is_dropped,
+         1,
+         {"has waited 1 s for an operation of NCCL", "all_reduce sum of 3 F32 at 'dropped'",
+          "ranks that did not: 2\n", "ranks that started it: 0 1 3\n"}},
+        {counts_differ, 1000, {"NCCL reports on rank ", "all_reduce sum of", "at 'counts'"}},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        static Ending e;
+        Program p = {CASES[i].program, NULL};
+        end_of(over_nccl, &p, FAULT_RANKS, &(CommOptions){.deadline_s = CASES[i].deadline_s}, &e);
+        assert_says(&e, "fault", CASES[i].says);
+        assert_true(WIFEXITED(e.status) && WEXITSTATUS(e.status) == ERR_INFRA);
+        assert_true(e.seconds < 5);
+    }
+}
+
+/* ---- libraries that cannot be used ---- */
+
+static void open_with(void *arg, Comm *c) {
+    char text[200];
+    Device *d = device_cpu(1);
+    const char *const *words = arg;
+    const Err e = comm_open_device(c, d, words[0], text);
+    CHECK(e.code == ERR_USER && strstr(e.msg, words[1]), "'%s' says nothing of '%s'", e.msg, words[1]);
+    device_free(d);
+}
+
+static void other_libraries_are_refused(void **state) {
+    (void)state;
+    static const char *const CASES[][2] = {{"/nowhere/libnccl.so.2", "NCCL cannot be loaded: /nowhere/"},
+                                           {"libm.so.6", "'libm.so.6' is not NCCL: it has no function nccl"}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
+        comm_threads(2, NULL, open_with, (void *)CASES[i]);
+}
+
+static void without_a_library_the_host_communicates(void *arg, Comm *c) {
+    char text[200];
+    (void)arg;
+    world_device = device_cpu(1);
+    const Err e = comm_open_device(c, world_device, NULL, text);
+    CHECK(!e.code && !strcmp(text, "through host memory"), "%s%s", e.msg, text);
+    run_order(NULL, c);
+    comm_close_device(c);
+    device_free(world_device);
+    world_device = NULL;
+}
+
+static void no_library_is_needed(void **state) {
+    (void)state;
+    comm_threads(3, NULL, without_a_library_the_host_communicates, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_kinds_on_all_types_and_sizes),
+        cmocka_unit_test(sums_are_those_of_the_host),
+        cmocka_unit_test(messages_keep_their_order_on_each_pair),
+        cmocka_unit_test(neighbours_of_any_ring_exchange),
+        cmocka_unit_test(works_of_many_groups_interleave),
+        cmocka_unit_test(faults_are_reported),
+        cmocka_unit_test(other_libraries_are_refused),
+        cmocka_unit_test(no_library_is_needed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
