@@ -110,10 +110,9 @@ Err ckpt_locate(const char *path, char **dir, int64_t *iteration) {
     if (*iteration < 0) {
         free(*dir);
         *dir = NULL;
-        return err_user(
-            "'%s' is one checkpoint, but its name is not %s and %d digits; rename it, and give the folder "
-            "that it is in",
-            path, PREFIX, DIGITS);
+        return err_user("'%s' is one checkpoint, but its name is not %s and %d digits; rename it, and "
+                        "specify the folder that it is in",
+                        path, PREFIX, DIGITS);
     }
     if (slash)
         slash[slash == *dir] = 0;
@@ -133,7 +132,7 @@ Err ckpt_lock(const char *dir, int *lock) {
     /* A file system without locks is no reason to stop. */
     if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
         close(fd);
-        return err_user("another run is saving into '%s'; end it or give another folder", dir);
+        return err_user("another run is saving into '%s'; end it or specify another folder", dir);
     }
     *lock = fd;
     return ERR_OK;

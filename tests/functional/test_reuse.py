@@ -75,7 +75,7 @@ assert notes["lr-decay-iters"].startswith("10, and the checkpoint has none: "), 
 assert notes["hidden-dropout"] == "0.3, and the checkpoint has 0.1: the dropout of the coming steps changes", said
 assert notes["train-iters"] == "11, and the checkpoint has 12: the last step changes", said
 said = run("--load", straight, "--no-bias-gelu-fusion", expect=2)
-assert "--no-bias-gelu-fusion is true, and the checkpoint has false; give" in said, said
+assert "--no-bias-gelu-fusion is true, and the checkpoint has false; use its values" in said, said
 
 # Other data under the same names: Megatron-LM goes on too. Here the run says so.
 (WORK / "corpus.txt").write_text((ROOT / "tests/data/corpus.txt").read_text()[:3200])
