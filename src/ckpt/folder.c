@@ -73,7 +73,7 @@ static Err parse_tracker(const char *dir, const char *path, const Str *text, int
     *iteration = strtoll(text->s, &end, 10);
     if (!errno && end != text->s && *iteration >= 0 && end + strspn(end, " \r\n") == text->s + text->len)
         return ERR_OK;
-    return err_user("'%s' holds %s, not the number of a checkpoint; write one into it or give --ckpt-step",
+    return err_user("'%s' holds %s, not the number of a checkpoint; write one into it or set --ckpt-step",
                     path, quote(text->s).s);
 }
 

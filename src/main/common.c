@@ -79,12 +79,11 @@ Err setup_finish(Setup *s) {
         return err_user(
             "the size of the vocabulary is not known; set --tokenizer-type (with its files) or --vocab-size");
     if (s->tokenizer && tokenizer_vocab_size(s->tokenizer) > s->derived.vocab_size)
-        return err_user(
-            "the %s%s%s has %d ids, and the vocabulary of the model (--vocab-size) only %lld: give the "
-            "tokenizer of this model, or for a new model leave --vocab-size out",
-            s->config.tokenizer_type, s->config.tokenizer_model ? " " : "",
-            s->config.tokenizer_model ? quote(s->config.tokenizer_model).s : "",
-            tokenizer_vocab_size(s->tokenizer), (long long)s->derived.vocab_size);
+        return err_user("the %s%s%s has %d ids, and the vocabulary of the model (--vocab-size) only %lld: "
+                        "give the tokenizer of this model, or for a new model remove --vocab-size",
+                        s->config.tokenizer_type, s->config.tokenizer_model ? " " : "",
+                        s->config.tokenizer_model ? quote(s->config.tokenizer_model).s : "",
+                        tokenizer_vocab_size(s->tokenizer), (long long)s->derived.vocab_size);
     return ERR_OK;
 }
 

@@ -21,7 +21,9 @@ static const Arg ROWS[] = {
         "max(|a|, |b|). A "
         "tensor: max |a - b| over the larger root mean square of the two."),
     ROW(common, "common", ARG_FLAG, "off",
-        "Compare steps, quantities and tensors that both have; else what only one has is a difference."),
+        "Compare only the steps, quantities and tensors that both have. Without this, one that is missing is "
+        "a "
+        "difference."),
     ROW(only, "only", ARG_TEXT, "none",
         "Compare only quantities, or tensors, whose names contain this text."),
     ROW(weights_only, "weights-only", ARG_FLAG, "off",

@@ -73,10 +73,9 @@ static Err check_last_step(const Session *l) {
     const int64_t needed = l->derived->samples_needed;
     const bool once = !c->skip_train && c->dataloader_type == DATALOADER_SINGLE;
     if (!once || !train || needed <= l->derived->train_samples || needed <= data_length(train)) return ERR_OK;
-    return err_user(
-        "the last step of --step-batch-size-schedule ends at sample %lld, and the data have %lld; "
-        "give --train-samples %lld",
-        (long long)needed, (long long)data_length(train), (long long)needed);
+    return err_user("the last step of --step-batch-size-schedule ends at sample %lld, and the data have "
+                    "%lld; set --train-samples %lld",
+                    (long long)needed, (long long)data_length(train), (long long)needed);
 }
 
 static Err open_data(Session *l) {

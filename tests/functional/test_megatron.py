@@ -48,7 +48,7 @@ assert "Use --micro-batch-size." in says("--batch-size 3", "is not supported: Me
 out = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--merge-file", WORK / "merges.txt")
 assert "learning rate: 1.0" in out and "E-02" in out, out
 
-# Megatron-LM ignores --vocab-size with such a tokenizer; here it sizes the model, and a run says so.
+# Megatron-LM ignores --vocab-size with such a tokenizer; here it sizes the model, and a run prints a note.
 assert "note: the model has" not in out
 larger = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--merge-file", WORK / "merges.txt", "--vocab-size", 5)
 assert "note: the model has --vocab-size 5 ids, and the tokenizer has 3; Megatron-LM takes the tokenizer's" in larger, larger
@@ -63,5 +63,5 @@ blend = [1, WORK / "corpus_text_document", 1, WORK / "corpus_text_document"]
 (WORK / "samples.conf").write_text("".join(f"{line}\n" for line in CONF.split("\n") if "-iters" not in line and "global" not in line))
 words = ["--config", WORK / "samples.conf", "--data-path", *blend, "--eval-iters", 0, "--step-batch-size-schedule", "0:4", "--train-samples"]
 said = isotron("pretrain", *words, 6, expect=2)
-assert "ends at sample 8, and the data have 6; give --train-samples 8" in said, said
+assert "ends at sample 8, and the data have 6; set --train-samples 8" in said, said
 assert "iteration        2/       2" in isotron("pretrain", *words, 8)

@@ -77,7 +77,7 @@ assert notes["train-iters"] == "11, and the checkpoint has 12: the last step cha
 said = run("--load", straight, "--no-bias-gelu-fusion", expect=2)
 assert "--no-bias-gelu-fusion is true, and the checkpoint has false; use its values" in said, said
 
-# Other data under the same names: Megatron-LM goes on too. Here the run says so.
+# Other data under the same names: Megatron-LM goes on too. Here the run prints a note.
 (WORK / "corpus.txt").write_text((ROOT / "tests/data/corpus.txt").read_text()[:3200])
 isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "corpus", "--append-eod", "--overwrite",
         *TOKENIZER)

@@ -158,7 +158,8 @@ static void unknown_options_do_not_hide_the_rules(void **state) {
                         "--min-lr 2 is above --lr 1: lower it.\n"
                         "--mtp-num-layers is not supported: Heads that predict further tokens "
                         "(MTP) change the model and its loss. Remove them.\n"
-                        "--q-lora-rank and --v-head-dim are not supported: Isotron has no multi-latent attention (MLA). Choose another model.\n");
+                        "--q-lora-rank and --v-head-dim are not supported: Isotron has no multi-latent "
+                        "attention (MLA). Choose another model.\n");
     done(&p);
 }
 
