@@ -51,7 +51,7 @@ straight, inner = WORK / "straight", WORK / "inner"
 run("--save", straight, "--save-interval", 5)
 assert "at iteration 5\n" in run("--load", f"{straight}/iter_0000005/", "--save", inner), "the inner folder is not loaded"
 assert_same_bytes(straight, inner, 12, "loaded by the name of the checkpoint")
-assert "two checkpoints" in run("--load", straight / "iter_0000005", "--ckpt-step", 10, expect=2)
+assert "two different checkpoints" in run("--load", straight / "iter_0000005", "--ckpt-step", 10, expect=2)
 isotron("generate", "--load", straight / "iter_0000010", "--prompt", "a", "--tokens-to-generate", 1)
 shutil.copytree(straight / "iter_0000005", WORK / "renamed")
 assert "its name is not iter_" in run("--load", WORK / "renamed", expect=2)
