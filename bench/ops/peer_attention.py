@@ -4,7 +4,7 @@
 usage: bench/ops/peer_attention.py --shapes FILE.json [--seconds S] [--deterministic]
 
 FILE has a list of {"name", "op": attention or attention_grad, "shape": [s, b, g, r, d]}: s positions, b samples, g groups of r query
-heads of width d. Operands are random, in the layout [b, s, heads, d] that a projection leaves, in so many sets that no cache holds the
+heads of width d. Operands are random, in the layout [b, s, heads, d] that a projection leaves, in enough sets that no cache holds the
 next one. Attention is cuDNN's; where it refuses, flash, and a row says which did it: with --deterministic
 (torch.use_deterministic_algorithms) cuDNN's backward is refused. As in `bench ops` a row is the median of rounds of at least 5 ms, as
 many as fit into --seconds, 21 at most and 3 at least. Prints one line of JSON."""
@@ -47,7 +47,7 @@ def forward(q, k, v):
 
 
 def calls_of(op, shape):
-    """One call for each set of operands, without what it leaves."""
+    """One call for each set of operands, without its results."""
     s, b, groups, each, width = shape
     count = min(64, -(-ROTATION // (2 * s * b * groups * width * (2 * each + 2))))
     sets = [operands(shape) for _ in range(count)]

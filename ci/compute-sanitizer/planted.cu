@@ -7,7 +7,7 @@
 
 enum { THREADS = 64, WARP = 32 };
 
-/* memcheck: the last element of y lies behind its end. */
+/* memcheck: the last element of y is past its end. */
 static __global__ void writes_beyond(const int *, int *y) { y[threadIdx.x + 1] = 1; }
 
 /* racecheck: a thread reads what one of the other warp writes, with nothing between. */

@@ -123,7 +123,7 @@ struct Scatter {
     }
 };
 
-/* The sum of one run in a thread's N columns, from `column` on. */
+/* The sum of one run in a thread's N columns, starting at `column`. */
 template <typename T, int N> struct RunSum {
     typedef Real<T> R;
     Vec<R, N> sum, old;

@@ -115,8 +115,8 @@ static unsigned turns_grid(const Turns &t, int64_t pieces) {
     return (unsigned)(ceil_div(pieces, t.apart * t.each) * t.apart);
 }
 
-/* A Rule processes N elements from i on, of which at least one is before `end`; for a WHOLE piece all are,
- * and aligned. It loads them (into Rule::Loaded), then updates them. */
+/* A Rule processes N elements starting at i, of which at least one is before `end`; for a WHOLE piece all
+ * are, and aligned. It loads them (into Rule::Loaded), then updates them. */
 enum { UPDATES_AT_ONCE = 4 }; /* thread blocks of a multiprocessor, for enough loads in flight */
 template <bool WHOLE, class Rule>
 __device__ __forceinline__ void update_piece(const Rule &rule, const Step<typename Rule::R> &s, int64_t i,

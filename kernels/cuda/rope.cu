@@ -121,7 +121,7 @@ template <typename T> struct Token {
     int64_t position;
 };
 
-/* Processes at most U heads from `first` on. */
+/* Processes at most U heads starting at `first`. */
 template <bool ALIGNED, int U, typename T>
 __device__ __forceinline__ void rotate_heads(const Rope<T> &o, const Token<T> &t, uint32_t first, int run) {
     constexpr int N = Rope<T>::N;

@@ -62,7 +62,7 @@ static void lost_page(int number, siginfo_t *info, void *context) {
     (void)number, (void)context;
     char path[600];
     path_at((uintptr_t)info->si_addr, path, sizeof path);
-    fprintf(stderr, "isotron: %s has lost bytes that are in use: it was cut short, or its disk failed\n",
+    fprintf(stderr, "isotron: %s has lost bytes that are in use: it was truncated, or its disk failed\n",
             path);
     _exit(ERR_INFRA);
 }

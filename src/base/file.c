@@ -128,7 +128,7 @@ static Err find_target(const char *path, Target *out) {
     *out = (Target){.own = -1};
     struct stat st;
     if (stat(path, &st)) return errno == ENOENT ? follow(path, &out->file) : file_failed("open", path);
-    if (S_ISDIR(st.st_mode)) return err_user("'%s' is a folder; name a file", path);
+    if (S_ISDIR(st.st_mode)) return err_user("'%s' is a folder; specify a file", path);
     out->own = own_output(&st);
     return S_ISREG(st.st_mode) && out->own < 0 ? follow(path, &out->file) : ERR_OK;
 }

@@ -110,8 +110,8 @@ static char *own_group(const char *root, const Version *v) {
     return found;
 }
 
-/* The path of the group below a mount that shows the tree from `shown` on. "" if the mount shows another part
- * of the tree, as in a container without its own view: the mount is then the container's group. */
+/* The path of the group below a mount that shows the tree starting at `shown`. "" if the mount shows another
+ * part of the tree, as in a container without its own view: the mount is then the container's group. */
 static const char *below(const char *group, const char *shown) {
     const size_t n = strcmp(shown, "/") ? strlen(shown) : 0;
     if (strncmp(group, shown, n) || (group[n] && group[n] != '/') || strstr(group, "/..")) return "";

@@ -73,7 +73,7 @@ static Err parse_tracker(const char *dir, const char *path, const Str *text, int
     *iteration = strtoll(text->s, &end, 10);
     if (!errno && end != text->s && *iteration >= 0 && end + strspn(end, " \r\n") == text->s + text->len)
         return ERR_OK;
-    return err_user("'%s' holds %s, not the number of a checkpoint; write one into it or give --ckpt-step",
+    return err_user("'%s' holds %s, not the number of a checkpoint; write one into it or set --ckpt-step",
                     path, quote(text->s).s);
 }
 
@@ -110,10 +110,9 @@ Err ckpt_locate(const char *path, char **dir, int64_t *iteration) {
     if (*iteration < 0) {
         free(*dir);
         *dir = NULL;
-        return err_user(
-            "'%s' is one checkpoint, but its name is not %s and %d digits; rename it, and give the folder "
-            "that it is in",
-            path, PREFIX, DIGITS);
+        return err_user("'%s' is one checkpoint, but its name is not %s and %d digits; rename it, and "
+                        "specify the folder that it is in",
+                        path, PREFIX, DIGITS);
     }
     if (slash)
         slash[slash == *dir] = 0;
@@ -133,7 +132,7 @@ Err ckpt_lock(const char *dir, int *lock) {
     /* A file system without locks is no reason to stop. */
     if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
         close(fd);
-        return err_user("another run is saving into '%s'; end it or give another folder", dir);
+        return err_user("another run is saving into '%s'; end it or specify another folder", dir);
     }
     *lock = fd;
     return ERR_OK;

@@ -157,10 +157,9 @@ Err hf_detect(const Safetensors *s, HfFamily *out) {
     }
     Str types = {0};
     hf_type_names(&types);
-    const Err e = err_user(
-        "the tensors in '%s' have the names of no model that can be read (%s); the first is %s; give "
-        "the weights of one of these models",
-        s->path, types.s, s->count ? quote(s->tensors[0].name).s : "missing");
+    const Err e = err_user("the tensors in '%s' have the names of no model that can be read (%s); the first "
+                           "is %s; specify the weights of one of these models",
+                           s->path, types.s, s->count ? quote(s->tensors[0].name).s : "missing");
     str_free(&types);
     return e;
 }
@@ -324,7 +323,7 @@ static Err check_file_values(const Safetensors *s, const HfMap *m, DType precise
     }
     Str text = {0};
     hf_problem_report(&text, &values.infinite, "with NaN or infinity (download them again)");
-    hf_problem_report(&text, &values.too_large, "with values too large for float32 (give --fp64)");
+    hf_problem_report(&text, &values.too_large, "with values too large for float32 (set --fp64)");
     const Err e = text.len ? err_user("'%s' cannot be imported: tensors %s", s->path, text.s) : ERR_OK;
     str_free(&text);
     return e;

@@ -11,7 +11,7 @@
 /* ---- import ---- */
 
 static Err import_root(HfReader *r) {
-    if (!json_is_object(r->root)) return err_user("'%s' is no JSON object; download it again", r->path);
+    if (!json_is_object(r->root)) return err_user("'%s' is not a JSON object; download it again", r->path);
     if (json_object_get(r->root, "quantization_config"))
         return err_user("'%s': the model is quantized (quantization_config); use the original weights",
                         r->path);

@@ -44,19 +44,18 @@ static bool is_tokenizer(const char *name) {
 static Err check_entry(const char *dir, const char *name, const HfExtras *x) {
     if (!strcmp(name, ".") || !strcmp(name, "..")) return ERR_OK;
     if (!x->overwrite)
-        return err_user(
-            "'%s' is not empty, it holds %s: name another folder, or add --overwrite to replace the "
-            "model in it",
-            dir, quote(name).s);
+        return err_user("'%s' is not empty, it holds %s: use another folder, or add --overwrite to replace "
+                        "the model in it",
+                        dir, quote(name).s);
     if (is_tokenizer(name) && !is_written(name, x))
         return err_user("'%s' holds %s, which this export does not replace and which would be read with it: "
-                        "name an empty folder, or remove that file",
+                        "use an empty folder, or remove that file",
                         dir, quote(name).s);
     if (!is_written(name, x) && !is_weights(name)) return ERR_OK;
     char *path = mem_printf("%s/%s", dir, name);
     const bool is_dir = file_is_dir(path);
     free(path);
-    return is_dir ? err_user("'%s/%s' is a folder, where this export writes a file: name an empty folder, or "
+    return is_dir ? err_user("'%s/%s' is a folder, where this export writes a file: use an empty folder, or "
                              "remove it",
                              dir, name)
                   : ERR_OK;

@@ -41,7 +41,7 @@ typedef enum HfWindows {
     HF_WINDOWS_ALTERNATE, /* those of layer_types, else 0, 2, ... */
     HF_WINDOWS_PERIOD,    /* those of layer_types, else all but every sliding_window_pattern-th */
     HF_WINDOWS_SWITCHED,  /* all, if use_sliding_window too */
-    HF_WINDOWS_LATE,      /* if use_sliding_window: those of layer_types, else from max_window_layers on */
+    HF_WINDOWS_LATE,      /* if use_sliding_window: layer_types, otherwise starting at max_window_layers */
     HF_WINDOWS_EVEN, /* if use_sliding_window: those of layer_types, else 0, 2, ... below max_window_layers */
 } HfWindows;
 

@@ -44,7 +44,7 @@ static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char
     const json_t *scaling = get_flat(r, SCALING), *kinds = get_object(r, PARAMETERS), *item;
     const char *name;
     *key = scaling ? SCALING : PARAMETERS;
-    if (scaling && kinds) hf_refuse(r, SCALING, "but rope_parameters is there too; leave out one of them");
+    if (scaling && kinds) hf_refuse(r, SCALING, "but rope_parameters is there too; remove one of them");
     if (scaling && hf_member(r, scaling, "type") && !hf_member(r, scaling, "rope_type"))
         hf_refuse(r, SCALING, "in which transformers reads rope_type of this type of model, not type");
     json_object_foreach((json_t *)kinds, name, item) {

@@ -47,16 +47,16 @@ static int64_t first_not_less(const Manifest *m, const CkptTensor *key) {
 
 static Err check_match(const Ckpt *c, const CkptTensor *has, const CkptTensor *want, bool convert) {
     if (param_is_fp8_state(want->name) && has->global[1] != want->global[1])
-        return err_user("'%s' has the amaxes of %lld steps for FP8's scales, this run keeps %lld; give "
+        return err_user("'%s' has the amaxes of %lld steps for FP8's scales, this run keeps %lld; set "
                         "--fp8-amax-history-len %lld",
                         c->folder, (long long)has->global[1] - 1, (long long)want->global[1] - 1,
                         (long long)has->global[1] - 1);
     if (has->ndim != want->ndim || has->global[0] != want->global[0] || has->global[1] != want->global[1])
-        return err_user("'%s': tensor %s is stored as [%lld, %lld], the model has [%lld, %lld]; give the "
-                        "model options it was "
-                        "trained with (--use-checkpoint-args takes them from the checkpoint)",
-                        c->folder, ckpt_title(want).s, (long long)has->global[0], (long long)has->global[1],
-                        (long long)want->global[0], (long long)want->global[1]);
+        return err_user(
+            "'%s': tensor %s is stored as [%lld, %lld], the model has [%lld, %lld]; use the model options it "
+            "was trained with (--use-checkpoint-args takes them from the checkpoint)",
+            c->folder, ckpt_title(want).s, (long long)has->global[0], (long long)has->global[1],
+            (long long)want->global[0], (long long)want->global[1]);
     if (has->dtype != want->dtype && !convert)
         return err_user("'%s': tensor %s is stored as %s, this run keeps it as %s; use the --lane, "
                         "--exp-avg-dtype and --exp-avg-sq-dtype it was saved with, or give up the "
@@ -87,10 +87,9 @@ static Err match_part(Plan *plan, const Param *p, int part, const CkptItem *item
     while (end < m->count && ckpt_same_part(&m->tensors[end], &want)) plan->is_known[end++] = 1;
     if (end == first && param_is_fp8_state(want.name) && !ckpt_has_fp8_state(plan->ckpt)) return ERR_OK;
     if (end == first)
-        return err_user(
-            "'%s' holds no tensor %s, which the model has; give the model options it was trained with "
-            "(--use-checkpoint-args takes them from the checkpoint)",
-            plan->ckpt->folder, ckpt_title(&want).s);
+        return err_user("'%s' holds no tensor %s, which the model has; use the model options it was trained "
+                        "with (--use-checkpoint-args takes them from the checkpoint)",
+                        plan->ckpt->folder, ckpt_title(&want).s);
     ERR_RETURN(check_match(plan->ckpt, &m->tensors[first], &want, item->convert));
     add_overlaps(plan, (Overlap){.param = p, .part = part, .item = item}, &m->tensors[first], end - first);
     return ERR_OK;
@@ -124,7 +123,7 @@ static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) 
         for (int64_t i = 0; i < m->count; i++)
             if (!plan->is_known[i] && (scales || !param_is_fp8_state(m->tensors[i].name)) &&
                 !strcmp(m->tensors[i].suffix, items[k].suffix))
-                return err_user("'%s' holds tensor %s, which the model does not have; give the model options "
+                return err_user("'%s' holds tensor %s, which the model does not have; use the model options "
                                 "it was trained with (--use-checkpoint-args takes them from the checkpoint)",
                                 c->folder, ckpt_title(&m->tensors[i]).s);
     return ERR_OK;

@@ -40,7 +40,7 @@ static Err read_integers(const json_t *list, int64_t *out, size_t *n, size_t mos
     for (size_t i = 0; i < *n; i++) {
         const json_t *item = json_array_get(list, i);
         if (!json_is_integer(item) || json_integer_value(item) < 0)
-            return err_user("holds something that is no size");
+            return err_user("holds something that is not a size");
         out[i] = json_integer_value(item);
     }
     return ERR_OK;
@@ -169,7 +169,7 @@ static Err add_file(Safetensors *s, const char *path, FileMap map) {
     Err e = json_is_object(root) && *header == '{'
                 ? read_header(path, s, root, map.bytes + LENGTH_BYTES + length,
                               (int64_t)(map.size - LENGTH_BYTES - length))
-                : bad(path, "its header is no JSON object");
+                : bad(path, "its header is not a JSON object");
     json_decref(root);
     return e;
 }

@@ -228,7 +228,7 @@ static Err write_manifest(const Manifest *m, const Str *entries, const char *fol
 static Err not_saved(Err e, int64_t iteration) {
     Err longer = e;
     snprintf(longer.msg, sizeof longer.msg,
-             "%.800s; the checkpoint of step %lld was not saved, earlier ones are as they were", e.msg,
+             "%.800s; the checkpoint of step %lld was not saved, earlier checkpoints are unchanged", e.msg,
              (long long)iteration);
     return longer;
 }

@@ -9,7 +9,7 @@
 int64_t held_boxes(const Param *, int part, const CkptItem *, Box **boxes);
 /* The index in item->flat of an element (row and column of the part) that a box holds. */
 int64_t held_at(const Param *, int part, const CkptItem *, int64_t row, int64_t column);
-/* How many rows of the box, from `row` on, are contiguous in item->flat: at least one, and at most
+/* How many rows of the box, starting at `row`, are contiguous in item->flat: at least one, and at most
  * VIEW_BYTES. */
 int64_t held_run(const Param *, int part, const CkptItem *, const Box *, int64_t row);
 /* Whether the item has elements of this parameter: a buffer has no optimizer state. */

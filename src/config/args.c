@@ -165,7 +165,7 @@ static void unknown(Args *a, Source src, const char *key, size_t len) {
         unsigned char *given = &m.table->given[m.row - m.table->rows];
         if (!*given) *given = ARG_BAD; /* so that it is not also reported as missing */
     } else
-        args_problem(a, "%s%s is not an option: see --help for those there are.", src.where, quoted.s);
+        args_problem(a, "%s%s is not an option: see --help for the list.", src.where, quoted.s);
     str_free(&quoted);
 }
 
@@ -230,8 +230,8 @@ static void repeated(Args *a, Source src, const Spelling *old, const Spelling *n
     if (!*src.dash && (same || !switches))
         args_problem(a, "%s%.*s is given twice: keep one of them.", src.where, (int)now->len, now->name);
     else if (!same && switches && strcmp(before, after))
-        args_problem(a, "%s%s%.*s and %s%.*s contradict each other: leave out one of them.", src.where,
-                     src.dash, (int)old->len, old->name, src.dash, (int)now->len, now->name);
+        args_problem(a, "%s%s%.*s and %s%.*s contradict each other: remove one of them.", src.where, src.dash,
+                     (int)old->len, old->name, src.dash, (int)now->len, now->name);
 }
 
 static void assign(Args *a, Source src, const Match *m, const char *const *words, int64_t n) {
@@ -274,7 +274,7 @@ static void use_foreign(Args *a, Source src, const ForeignOption *o, const char 
     if (o->arity == '=' && !value)
         args_problem(a, "%s%s%.*s expects a value, but none follows.", src.where, src.dash, len, o->name);
     else if (value && !foreign_allows(o, value))
-        args_problem(a, "%s%s%.*s %s is not built: give %.*s, or leave it out. %s", src.where, src.dash, len,
+        args_problem(a, "%s%s%.*s %s is not supported: use %.*s, or remove it. %s", src.where, src.dash, len,
                      o->name, value, (int)o->only_len, o->only, o->row->reason);
     else
         foreign_use(a, o->row, arena_printf(a->arena, "--%.*s", len, o->name));
@@ -295,7 +295,7 @@ static int count_words(int argc, char **argv, int most) {
 }
 
 static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) {
-    args_problem(a, "--%.*s has no use in %s: leave it out.", (int)len, key, table->command);
+    args_problem(a, "--%.*s is not used in %s: remove it.", (int)len, key, table->command);
 }
 
 /* Parses one option and its values; returns the number of words consumed. */
@@ -509,7 +509,7 @@ void args_use(Args *a, ArgTable table) {
 
 static void refuse(Args *a, const ArgTable *t, const Arg *row, const char *why) {
     if (row->type != ARG_GROUP && a->line && t->given[row - t->rows] == a->line)
-        args_problem(a, "--%.*s has no use %s: leave it out.", (int)arg_name_len(row), row->names, why);
+        args_problem(a, "--%.*s is not used %s: remove it.", (int)arg_name_len(row), row->names, why);
 }
 
 void args_refuse(Args *a, const char *name, const char *why) {

@@ -135,7 +135,7 @@ void args_bytes(Args *, const char *name, const char *bytes, size_t n);
 /* Adds a message, unless it was added before. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* A problem "--name has no use <why>: leave it out" if the last command line gives this option. */
+/* A problem "--name is not used <why>: remove it" if the last command line gives this option. */
 void args_refuse(Args *, const char *name, const char *why);
 /* args_refuse for every option of the table with this target. */
 void args_refuse_all(Args *, const void *target, const char *why);

@@ -87,7 +87,7 @@ static void megatron(Str *out) {
                   "| Options | Reason |\n|---|---|\n");
     foreign(&t, FOREIGN_NOTED, false, out);
     foreign(&t, FOREIGN_NOTED, true, out);
-    str_puts(out, "\nThese are not built, and are an error:\n\n| Options | Reason |\n|---|---|\n");
+    str_puts(out, "\nThese are not supported, and are an error:\n\n| Options | Reason |\n|---|---|\n");
     foreign(&t, FOREIGN_REFUSED, false, out);
     foreign(&t, FOREIGN_REFUSED, true, out);
 }

@@ -71,7 +71,7 @@ static void list_used(Args *a, int64_t first, Str *out) {
     if (n > SHOWN) str_printf(out, " and %lld more", (long long)(n - SHOWN));
     const bool one = n == 1;
     if (row->kind == FOREIGN_REFUSED)
-        str_puts(out, one ? " is not built" : " are not built");
+        str_puts(out, one ? " is not supported" : " are not supported");
     else if (row->option && *row->ours)
         str_printf(out, one ? " is taken as %s" : " are taken as %s", row->ours);
     else

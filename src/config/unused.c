@@ -17,7 +17,7 @@ static void unused(const Config *c, int option, Whose whose, const char *without
     const int name = (int)arg_name_len(row);
     if (!args->line || c->given[option] != args->line || !asks(c, option)) return;
     if (strict || whose == OURS)
-        args_problem(args, "--%.*s has no effect without %s: leave it out.", name, row->names, without);
+        args_problem(args, "--%.*s has no effect without %s: remove it.", name, row->names, without);
     else
         args_note(args, "--%.*s has no effect without %s.", name, row->names, without);
 }

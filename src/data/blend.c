@@ -101,12 +101,12 @@ static Err parse_weights(const char *const *entries, int n, double **out) {
     double sum = 0;
     for (int i = 0; i < n / 2 && numbers && !e.code; i++) {
         if (numbers < n / 2)
-            e = err_user("the data path mixes prefixes with and without a weight ('%s'); give every dataset "
-                         "a weight or none",
+            e = err_user("the data path mixes prefixes with and without a weight ('%s'); assign every "
+                         "dataset a weight or none",
                          entries[2 * i]);
         else if (!(w[i] > 0) || isinf(sum += w[i]))
             e = err_user(
-                "the weight %s of dataset '%s' must be a positive number; leave the dataset out instead",
+                "the weight %s of dataset '%s' must be a positive number; remove the dataset instead",
                 entries[2 * i], entries[2 * i + 1]);
     }
     if (e.code || !numbers) free(w);
@@ -119,13 +119,13 @@ static Err check_last_weight(const char *const *entries, int n) {
     for (int i = 0; i < n; i++)
         if (n < 3 || parse_weight(entries[i], &unused) != (i % 2 == 0)) return ERR_OK;
     return err_user(
-        "the data path ends with the weight %s and no prefix for it; give pairs of a weight and a prefix",
+        "the data path ends with the weight %s and no prefix for it; specify pairs of a weight and a prefix",
         entries[n - 1]);
 }
 
 Err blend_parse(const char *const *entries, int n, Blend *out) {
     *out = (Blend){0};
-    if (n < 1) return err_user("the data path is empty; give at least one dataset prefix");
+    if (n < 1) return err_user("the data path is empty; specify at least one dataset prefix");
     double *weights = NULL;
     if (n % 2 == 0) ERR_RETURN(parse_weights(entries, n, &weights));
     if (n % 2 == 1) ERR_RETURN(check_last_weight(entries, n));

@@ -135,7 +135,7 @@ static Err mix(const BlendedDataset *d, const double *weights, int64_t total, Mi
         m->size += weights ? blend_target(total, weights[i]) : 0;
         sum += m->sizes[i];
         if (!weights && !m->sizes[i])
-            return err_user("'%s' has too few tokens for one %s sample; leave it out of the blend",
+            return err_user("'%s' has too few tokens for one %s sample; remove it of the blend",
                             d->datasets[i].source->prefix, SPLIT_NAMES[d->datasets[0].split]);
     }
     if (!weights) m->size = total >= 0 && total < sum ? total : sum;
@@ -163,8 +163,8 @@ Err blended_open(const GptSource *sources, int n, const double *weights, const G
                  BlendedDataset *out) {
     *out = (BlendedDataset){0};
     if (weights && total < 0)
-        return err_user("the %s datasets have weights but no number of samples to draw; leave out the "
-                        "weights or give a number",
+        return err_user("the %s datasets have weights but no number of samples to draw; remove the weights "
+                        "or set a number",
                         SPLIT_NAMES[split]);
     bool blend = n > 1 || weights;
     *out = (BlendedDataset){.n = n, .datasets = mem_zero((size_t)n, sizeof *out->datasets)};

@@ -28,13 +28,12 @@ static Err check_config(const DataConfig *c) {
     bool per_split = false;
     for (int i = 0; i < SPLIT_COUNT; i++) per_split |= c->num_split_paths[i] > 0;
     int kinds = c->mock + (c->num_paths > 0) + per_split;
-    if (!kinds)
-        return err_user("there is no data: give --data-path, the per-split data paths or --mock-data");
+    if (!kinds) return err_user("there is no data: set --data-path, the per-split data paths or --mock-data");
     if (kinds > 1)
         return err_user(
-            "--data-path, the per-split data paths and --mock-data exclude each other; give one of them");
+            "--data-path, the per-split data paths and --mock-data are mutually exclusive; use one of them");
     if (per_split && c->split)
-        return err_user("--split divides --data-path; with per-split data paths leave it out");
+        return err_user("--split divides --data-path; with per-split data paths remove it");
     if (!(c->surplus >= 0 && c->surplus <= 1000))
         return err_user("--mid-level-dataset-surplus is %g; it must be 0..1000", c->surplus);
     for (int i = 0; i < SPLIT_COUNT; i++)

@@ -10,7 +10,8 @@
 
 /* A string in quotes, ASCII: \uXXXX in lower case, surrogate pairs, \udcXX for a byte that is not UTF-8. */
 void describe_string(Str *, const char *text);
-/* repr(float): the shortest digits that read back equal; exponent notation below 1e-4 and from 1e16 on. */
+/* repr(float): the shortest digits that read back equal; exponent notation below 1e-4 and at or above 1e16.
+ * */
 void describe_double(Str *, double);
 /* A JSON object of strings, numbers, true, false and null, its members indented by `depth` levels.
  * A user error if `json` is anything else. */

@@ -130,7 +130,7 @@ static Err save_cache(const GptDataset *d, const char *dir, char *const paths[CA
     if (!e.code) e = npy_save(paths[SAMPLE], &d->index.sample);
     if (!e.code) e = npy_save(paths[SHUFFLE], &d->index.shuffle);
     if (!e.code) return ERR_OK;
-    return err_user("the index cache cannot be written: %s; give a writable folder with --data-cache-path",
+    return err_user("the index cache cannot be written: %s; specify a writable folder with --data-cache-path",
                     e.msg);
 }
 

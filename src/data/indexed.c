@@ -43,7 +43,7 @@ static Err read_header(IndexedDataset *d) {
     const unsigned char *p = d->idx.bytes;
     uint64_t size = d->idx.size;
     if (size < INDEXED_HEADER)
-        return err_user("'%s.idx' is cut short: %" PRIu64
+        return err_user("'%s.idx' is truncated: %" PRIu64
                         " bytes cannot hold the header; make the dataset again",
                         d->prefix, size);
     if (memcmp(p, INDEXED_MAGIC, sizeof INDEXED_MAGIC))
@@ -88,7 +88,7 @@ static Err check_arrays(const IndexedDataset *d) {
         if (offset < 0 || offset > bin || length * item > bin - offset)
             return err_user("sequence %" PRId64 " of '%s' (%" PRId64 " items at byte %" PRId64
                             ") lies outside its .bin of %" PRId64
-                            " bytes: one of the two files is cut short or belongs to another dataset",
+                            " bytes: one of the two files is truncated or belongs to another dataset",
                             i, d->prefix, length, offset, bin);
     }
     int64_t before = 0;
@@ -107,11 +107,11 @@ static Err check_arrays(const IndexedDataset *d) {
     return ERR_OK;
 }
 
-/* The name of a file in place of what two files share. */
+/* A file name instead of the prefix that both files share. */
 static Err without_suffix(const char *prefix) {
     const size_t n = strlen(prefix);
     if (n < 4 || (strcmp(prefix + n - 4, ".bin") && strcmp(prefix + n - 4, ".idx"))) return ERR_OK;
-    return err_user("'%s' names one file of a dataset: leave %s out", prefix, prefix + n - 4);
+    return err_user("'%s' names one file of a dataset: remove the suffix %s", prefix, prefix + n - 4);
 }
 
 /* isotron preprocess adds the key to the prefix. */

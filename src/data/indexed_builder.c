@@ -208,7 +208,7 @@ Err indexed_check_target(const char *prefix, bool overwrite) {
     const char *there = file_exists(bin) ? bin : file_exists(idx) ? idx : NULL;
     Err e = ERR_OK;
     if (there && !overwrite)
-        e = err_user("'%s' exists: give another --output-prefix, or add --overwrite to replace it", there);
+        e = err_user("'%s' exists: use another --output-prefix, or add --overwrite to replace it", there);
     if (!e.code) e = file_check_target(bin);
     free(bin), free(idx);
     return e;

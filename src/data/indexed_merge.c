@@ -33,7 +33,7 @@ static Err merge_sorted(char **prefixes, int n, const char *output_prefix) {
 
 Err data_merge(const char *const *prefixes, int n, const char *output_prefix) {
     if (n < 1)
-        return err_user("there is nothing to merge into '%s'; give at least one dataset prefix",
+        return err_user("there is nothing to merge into '%s'; specify at least one dataset prefix",
                         output_prefix);
     for (int i = 0; i < n; i++)
         if (!strcmp(prefixes[i], output_prefix))

@@ -81,7 +81,7 @@ static Err read_header(const char *path, NpyArray *a) {
     size_t length = p[8] | (size_t)p[9] << 8, start = PREFIX + length, bytes;
     char header[HEADER_MAX] = "";
     if (size < start || length >= sizeof header)
-        return err_user("the header of '%s' is cut short; delete it", path);
+        return err_user("the header of '%s' is truncated; delete it", path);
     memcpy(header, p + PREFIX, length);
     if (!parse_header(header, a))
         return err_user(

@@ -30,7 +30,7 @@ Err npy_open(const char *path, NpyArray *out);
 /* Writes an array of npy_new, atomically. */
 Err npy_save(const char *path, const NpyArray *);
 void npy_free(NpyArray *);
-/* Element i of a one-dimensional integer array, whatever its type. */
+/* Element i of a one-dimensional integer array, regardless of its type. */
 int64_t npy_at(const NpyArray *, int64_t i);
 
 #endif

@@ -1,5 +1,5 @@
 /* Reads ahead: one thread fills a ring of micro-batches while the trainer computes. The order is the
- * sampler's, whatever the timing, because there is one producer and one consumer.
+ * sampler's, regardless of the timing, because there is one producer and one consumer.
  *
  *   Prefetch *p = prefetch_start(dataset, sampler, micro_batch_size, sequence_length, 4);
  *   const Batch *batch;

@@ -90,9 +90,9 @@ static Err encode_json(const Run *run, const char *text, size_t n, Document *doc
     /* Numbers are not used: as reals, large integers are no error. */
     json_t *object = json_loadb(text, n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
     if (!object)
-        return err_user("not valid JSON: %s at column %d; for plain text give --input-format text or "
-                        "paragraphs",
-                        error.text, error.column);
+        return err_user(
+            "not valid JSON: %s at column %d; for plain text set --input-format text or paragraphs",
+            error.text, error.column);
     Err e = json_is_object(object) ? ERR_OK : err_user("not a JSON object");
     for (int k = 0; k < run->num_keys && !e.code; k++)
         e = encode_value(run->config, run->keys[k], json_object_get(object, run->keys[k]), &documents[k]);
@@ -209,7 +209,7 @@ static Err finalize(Run *run) {
 }
 
 static Err check_config(const PreprocessConfig *c) {
-    if (c->num_inputs < 1) return err_user("there is nothing to preprocess; give --input");
+    if (c->num_inputs < 1) return err_user("there is nothing to preprocess; set --input");
     for (int i = 0; i < c->num_inputs; i++)
         if (access(c->inputs[i], R_OK)) return file_failed("open", c->inputs[i]);
     if (c->workers < 1 || c->workers > MAX_WORKERS)

@@ -10,9 +10,9 @@
  *
  * Sequences without tokens are dropped; with append_eod the end-of-document token joins the last sequence. A
  * document without tokens has an entry in the document index and no sequence. Ids are written as u16 below a
- * vocabulary of 65500, else as i32. Documents keep the order of the input whatever the number of workers, and
- * the files appear under their final names only when all of them are complete. An input without any text is a
- * user error. After an error or a signal that ends the process no unfinished file is left. */
+ * vocabulary of 65500, else as i32. Documents keep the order of the input regardless of the number of
+ * workers, and the files appear under their final names only when all of them are complete. An input without
+ * any text is a user error. After an error or a signal that ends the process no unfinished file is left. */
 #ifndef ISOTRON_DATA_PREPROCESS_H
 #define ISOTRON_DATA_PREPROCESS_H
 

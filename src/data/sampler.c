@@ -30,13 +30,13 @@ static Err sampler_check(const SamplerConfig *c) {
     if (c->kind == SAMPLER_SINGLE) {
         if (consumed < total) return ERR_OK;
         return err_user("no samples are left: %" PRId64 " of %" PRId64
-                        " are consumed; ask for more samples or give more data",
+                        " are consumed; ask for more samples or provide more data",
                         consumed, total);
     }
     step = deal_of(c) * c->dp_size;
     if (total < step)
         return err_user("%" PRId64 " samples do not fill one micro-step of %" PRId64
-                        " (micro batch size x data-parallel size); give more data",
+                        " (micro batch size x data-parallel size); provide more data",
                         total, step);
     if (consumed % (total - total % step) % step)
         return err_user(

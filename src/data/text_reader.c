@@ -19,7 +19,7 @@ void text_reader_close(TextReader *r) {
 static Err open_next(TextReader *r) {
     r->path = r->inputs[r->next_input++];
     r->lines_read = 0;
-    if (file_is_dir(r->path)) return err_user("'%s' is a folder; give the files in it", r->path);
+    if (file_is_dir(r->path)) return err_user("'%s' is a folder; specify the files in it", r->path);
     r->file = fopen(r->path, "rbe");
     return r->file ? ERR_OK
                    : err_user("cannot open '%s': %s; check the path and its permissions", r->path,

@@ -81,8 +81,8 @@ static void close_session(Session *s) {
 
 static int64_t padding(const Session *s, int64_t sample) { return s->longest - s->out[sample].n_prompt; }
 
-/* Feeds `count` positions from cache.length on. Leaves the logits of all of them in *logits [count, n, padded
- * vocab]. */
+/* Feeds `count` positions starting at cache.length. Leaves the logits of all of them in *logits [count, n,
+ * padded vocab]. */
 static Tensor *feed(Session *s, int64_t count) {
     int64_t first = s->cache.length, cells = s->n * count;
     int64_t *tokens = mem_zero(IDS * (size_t)cells, sizeof *tokens), *position = tokens + cells,

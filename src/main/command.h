@@ -6,18 +6,18 @@
 #include "config/config.h"
 #include "tokenizer/tokenizer.h"
 
-/* COMMAND(name, whether it runs on several processes, "what it does") */
+/* COMMAND(name, whether it runs on several processes, "description") */
 #define COMMANDS                                                                                             \
     COMMAND(pretrain, true, "train a model, from scratch or from a checkpoint")                              \
-    COMMAND(plan, false, "parameters, memory and schedule of a run of any size, without running it")         \
-    COMMAND(preprocess, false, "text to tokens: JSON Lines or plain text into .bin and .idx")                \
-    COMMAND(merge, false, "several .bin/.idx datasets into one")                                             \
+    COMMAND(plan, false, "print the parameters, memory and schedule of a run without starting it")           \
+    COMMAND(preprocess, false, "tokenize JSON Lines or plain text into .bin and .idx files")                 \
+    COMMAND(merge, false, "merge several .bin/.idx datasets into one")                                       \
     COMMAND(generate, false, "continue prompts with a trained model")                                        \
-    COMMAND(convert, false, "checkpoints from and to Hugging Face's safetensors")                            \
-    COMMAND(inspect, false, "list what a checkpoint or a dataset holds")                                     \
-    COMMAND(parity, true, "judge a run against a golden case of an independent implementation")              \
+    COMMAND(convert, false, "convert checkpoints from and to Hugging Face safetensors")                      \
+    COMMAND(inspect, false, "print the content of a checkpoint or a dataset")                                \
+    COMMAND(parity, true, "compare a run with a golden case of an independent implementation")               \
     COMMAND(compare, false, "compare the logs or the checkpoints of two runs")                               \
-    COMMAND(bench, false, "measure speed: a training step and where its time goes, every op alone")          \
+    COMMAND(bench, false, "measure the speed of a training step or of individual ops")                       \
     COMMAND(version, false, "print the version, the commit, the compiler and the libraries of this build")   \
     COMMAND(docs, false, "print docs/reference/options.md: every option with its default, range and meaning")
 

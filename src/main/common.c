@@ -67,7 +67,7 @@ Err setup_tokenizer(const Config *c, Tokenizer **out) {
     const bool stored =
         !config_given(c, tokenizer_type) && !config_given(c, tokenizer_model) && !config_given(c, vocab_file);
     if (!e.code || !stored) return e;
-    return err_user("the tokenizer that the checkpoint names: %.600s; give --tokenizer-type with its files",
+    return err_user("the tokenizer that the checkpoint names: %.600s; set --tokenizer-type with its files",
                     e.msg);
 }
 
@@ -76,15 +76,14 @@ Err setup_finish(Setup *s) {
     setup_absolute_paths(&s->config, s->arena);
     config_finish(&s->config, s->arena, s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0, &s->derived);
     if (!s->derived.vocab_size)
-        return err_user("the size of the vocabulary is not known; give --tokenizer-type (with its files) or "
-                        "--vocab-size");
-    if (s->tokenizer && tokenizer_vocab_size(s->tokenizer) > s->derived.vocab_size)
         return err_user(
-            "the %s%s%s has %d ids, and the vocabulary of the model (--vocab-size) only %lld: give the "
-            "tokenizer of this model, or for a new model leave --vocab-size out",
-            s->config.tokenizer_type, s->config.tokenizer_model ? " " : "",
-            s->config.tokenizer_model ? quote(s->config.tokenizer_model).s : "",
-            tokenizer_vocab_size(s->tokenizer), (long long)s->derived.vocab_size);
+            "the size of the vocabulary is not known; set --tokenizer-type (with its files) or --vocab-size");
+    if (s->tokenizer && tokenizer_vocab_size(s->tokenizer) > s->derived.vocab_size)
+        return err_user("the %s%s%s has %d ids, and the vocabulary of the model (--vocab-size) only %lld: "
+                        "give the tokenizer of this model, or for a new model remove --vocab-size",
+                        s->config.tokenizer_type, s->config.tokenizer_model ? " " : "",
+                        s->config.tokenizer_model ? quote(s->config.tokenizer_model).s : "",
+                        tokenizer_vocab_size(s->tokenizer), (long long)s->derived.vocab_size);
     return ERR_OK;
 }
 
@@ -95,7 +94,7 @@ Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out) {
     ERR_RETURN(ckpt_locate(path, &dir, &step));
     Err e = ERR_OK;
     if (step >= 0 && i64_is_set(ckpt_step) && step != ckpt_step)
-        e = err_user("'%s' and --ckpt-step %lld name two checkpoints: leave one out", path,
+        e = err_user("'%s' and --ckpt-step %lld specify two different checkpoints: remove one", path,
                      (long long)ckpt_step);
     if (!e.code) e = ckpt_open(dir, step >= 0 ? step : i64_or(ckpt_step, -1), NULL, out);
     free(dir);

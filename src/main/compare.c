@@ -21,17 +21,19 @@ static const Arg ROWS[] = {
         "max(|a|, |b|). A "
         "tensor: max |a - b| over the larger root mean square of the two."),
     ROW(common, "common", ARG_FLAG, "off",
-        "Compare steps, quantities and tensors that both have; else what only one has is a difference."),
+        "Compare only the steps, quantities and tensors that both have. Without this, one that is missing is "
+        "a "
+        "difference."),
     ROW(only, "only", ARG_TEXT, "none",
         "Compare only quantities, or tensors, whose names contain this text."),
     ROW(weights_only, "weights-only", ARG_FLAG, "off",
-        "Compare the parameters of checkpoints, and neither optimizer state nor progress."),
+        "Compare only the parameters of checkpoints, not optimizer state and progress."),
 };
 
 static void check(Args *args, const Options *o) {
     if (args->help) return;
     if (args->operands.count != 2) {
-        args_problem(args, "name two logs of --log-jsonl, or two folders of checkpoints");
+        args_problem(args, "specify two logs of --log-jsonl or two checkpoint folders");
         return;
     }
     for (int i = 0; i < 2; i++)
@@ -45,8 +47,9 @@ static void check(Args *args, const Options *o) {
             args,
             "one of '%s' and '%s' is a folder and the other is not: compare two logs or two checkpoints",
             args->operands.at[0], args->operands.at[1]);
-    if (o->weights_only && !folders) args_problem(args, "--weights-only: logs have no weights; leave it out");
-    if (o->bound < 0 || isinf(o->bound)) args_problem(args, "--bound: at least 0, and finite");
+    if (o->weights_only && !folders)
+        args_problem(args, "--weights-only applies to checkpoints, because logs have no weights: remove it");
+    if (o->bound < 0 || isinf(o->bound)) args_problem(args, "--bound must be a finite number of at least 0");
 }
 
 static Err compare(const char *a, const char *b, const Options *o, Diff *d) {
@@ -62,12 +65,12 @@ int command_compare(int argc, char **argv) {
     Arena *arena = arena_new();
     Options o;
     Args args;
-    args_init(
-        &args, arena,
-        "isotron compare A B [options]    (two logs, or two folders of checkpoints)\n\n"
-        "Compares two runs value by value, and names the first difference. Exit status 1: there is one.\n\n"
-        "example: isotron compare yesterday.jsonl today.jsonl --bound 1e-6",
-        "A B");
+    args_init(&args, arena,
+              "isotron compare A B [options]    (two logs, or two folders of checkpoints)\n\n"
+              "Compares two runs value by value, and reports the first difference. The exit status is 1 if "
+              "there is one.\n\n"
+              "example: isotron compare yesterday.jsonl today.jsonl --bound 1e-6",
+              "A B");
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
     args_line(&args, argc, argv);
     check(&args, &o);

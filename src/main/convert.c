@@ -33,21 +33,22 @@ static const Arg ROWS[] = {
      .type = ARG_TEXT,
      .offset = offsetof(Options, to_hf),
      .fallback = "none",
-     .help =
-         "Folder that gets config.json, generation_config.json and model.safetensors, and the files of the "
-         "tokenizer: that of the options, else the one the checkpoint was saved with."},
+     .help = "Write config.json, generation_config.json, model.safetensors and the tokenizer's files to this "
+             "folder. "
+             "The tokenizer is that of the options or, if none is given, of the checkpoint."},
     {.names = "hf-dtype",
      .type = ARG_ENUM,
      .offset = offsetof(Options, dtype),
      .fallback = "float32",
      .choices = DTYPE_NAMES,
-     .help = "Type of the weights that to-hf writes."},
+     .help = "Data type of the weights that to-hf writes."},
     {.names = "check",
      .type = ARG_TEXT,
      .offset = offsetof(Options, check),
      .fallback = "none",
-     .help = "File of logits that tools/oracle/hf_logits.py has computed with transformers: compares the "
-             "model's logits with them, before it is saved or exported; exit status 1 if they differ."},
+     .help =
+         "Compare the model's logits with this file of logits that tools/oracle/hf_logits.py computed with "
+         "transformers, before the model is saved or exported. The exit status is 1 if they differ."},
     {.names = "overwrite",
      .type = ARG_FLAG,
      .offset = offsetof(Options, overwrite),
@@ -132,14 +133,13 @@ static Err check_save_folder(const char *dir, bool overwrite) {
     int64_t *all, n;
     Err e = ckpt_list(dir, &all, &n);
     if (n && all[n - 1] > 0)
-        e = err_user("'%s' already holds checkpoints of a run, the newest of step %lld: give --save another "
-                     "folder",
-                     dir, (long long)all[n - 1]);
-    else if (n && !overwrite)
         e = err_user(
-            "'%s' already holds checkpoints, the newest of step 0: give --save another folder, or add "
-            "--overwrite to replace it",
-            dir);
+            "'%s' already holds checkpoints of a run, the newest of step %lld: use another folder for --save",
+            dir, (long long)all[n - 1]);
+    else if (n && !overwrite)
+        e = err_user("'%s' already holds checkpoints, the newest of step 0: use another folder for --save, "
+                     "or add --overwrite to replace it",
+                     dir);
     free(all);
     return e;
 }
@@ -209,9 +209,9 @@ static void refuse_for_import(Args *args) {
 static Err check_hf_folder(const char *dir, Arena *arena) {
     if (!file_is_dir(dir))
         return err_user(
-            "'%s' is not a folder; nothing is downloaded, so give the folder of a downloaded model", dir);
+            "'%s' is not a folder; nothing is downloaded, so specify the folder of a downloaded model", dir);
     if (file_exists(arena_printf(arena, "%s/oracle.safetensors", dir)))
-        return err_user("'%s' is a golden case, not a model of Hugging Face: give it to isotron parity", dir);
+        return err_user("'%s' is a golden case, not a Hugging Face model: pass it to isotron parity", dir);
     return ERR_OK;
 }
 
@@ -235,11 +235,14 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
         refuse_for_import(&j->args);
         if (!j->options.check) args_refuse(&j->args, "attention-backend", "without --check");
         if (c->lane != LANE_FP32 && c->lane != LANE_FP64)
-            args_problem(&j->args, "--lane %s: a checkpoint stores weights as fp32, or fp64 with --fp64",
+            args_problem(&j->args,
+                         "--lane %s cannot be used here, because a checkpoint stores weights as fp32, or as "
+                         "fp64 with --fp64: "
+                         "remove it",
                          Lane_spellings[c->lane]);
         config_check(c, CHECK_MODEL | CHECK_STRICT, &j->args);
         if (!c->save && !j->options.check)
-            args_problem(&j->args, "--from-hf needs --save, the folder for the checkpoint, or --check.");
+            args_problem(&j->args, "--from-hf needs --save with a folder for the checkpoint, or --check.");
         e = args_end(&j->args);
         if (e.code && of_file.code) e = of_file;
         if (!e.code) e = check_tokenizer(j);
@@ -287,7 +290,7 @@ static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, 
     hf_tokens_take(tokens, json_object_get(state, TOKENS), "the checkpoint", vocab_size, notes);
     const Err e = setup_tokenizer(c, &j->setup.tokenizer);
     if (e.code && config_given(c, tokenizer_type)) return e;
-    if (e.code) str_printf(notes, "note: without the tokenizer's files: %s\n", e.msg);
+    if (e.code) str_printf(notes, "note: the tokenizer's files are not written: %s\n", e.msg);
     const Tokenizer *t = j->setup.tokenizer;
     if (!t) return ERR_OK;
     json_t *own = json_object();
@@ -308,7 +311,7 @@ static Err export_model(Job *j, const Model *m, const json_t *state) {
     Err e = add_tokens(j, state, tokens, &x, &notes);
     if (!e.code) e = hf_folder_write(dir, m, DTYPE_VALUES[j->options.dtype], &x, &notes);
     if (notes.len) fputs(notes.s, stderr);
-    if (!e.code) printf("%s/model.safetensors and %s/config.json written\n", dir, dir);
+    if (!e.code) printf("wrote %s/model.safetensors and %s/config.json\n", dir, dir);
     for (int i = 0; i < x.num_files; i++) free(x.files[i].from);
     json_decref(tokens), str_free(&notes);
     return e;
@@ -318,7 +321,7 @@ static Err export_checkpoint(Job *j, const Ckpt *c) {
     const Manifest *m = ckpt_manifest(c);
     const json_t *vocab = json_object_get(m->state, "vocab_size");
     if (!json_is_integer(vocab) || json_integer_value(vocab) < 1 || !m->count)
-        return err_user("the checkpoint in '%s' does not say its vocabulary's size; save it again",
+        return err_user("the checkpoint in '%s' does not record its vocabulary's size; save it again",
                         j->setup.config.load);
     Model *model = new_model(&j->setup, json_integer_value(vocab), m->tensors[0].dtype == F64 ? F64 : F32);
     CkptItem item = {
@@ -335,7 +338,7 @@ static Err read_checkpoint_options(Job *j, const Ckpt *c) {
     Config *config = &j->setup.config;
     const json_t *state = ckpt_manifest(c)->state;
     if (!json_object_get(state, "config"))
-        return err_user("the checkpoint in '%s' does not say its options; save it again", config->load);
+        return err_user("the checkpoint in '%s' does not record its options; save it again", config->load);
     ERR_RETURN(checkpoint_args(config, j->setup.arena, &j->args.notes));
     ERR_RETURN(checkpoint_check_model(config, state, config->load, true));
     config_check(config, CHECK_MODEL | CHECK_STRICT, &j->args);
@@ -366,9 +369,9 @@ int command_convert(int argc, char **argv) {
     const Options *o = &j.options;
     const Config *c = &j.setup.config;
     if (o->from_hf ? o->to_hf != NULL : !o->to_hf && !(o->check && c->load))
-        args_problem(&j.args, "Give one of --from-hf and --to-hf; or --load and --check.");
+        args_problem(&j.args, "Set either --from-hf or --to-hf, or --load with --check.");
     else if (o->to_hf && !c->load)
-        args_problem(&j.args, "--to-hf needs --load, the folder of the checkpoint.");
+        args_problem(&j.args, "--to-hf needs a checkpoint: set --load.");
     if (!o->from_hf) refuse_for_export(&j.args, o);
     Err e = args_end(&j.args);
     int status = 0;

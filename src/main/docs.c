@@ -5,10 +5,11 @@
 int command_docs(int argc, char **argv) {
     Arena *arena = arena_new();
     Args args;
-    args_init(&args, arena,
-              "isotron docs\n\nPrints docs/options.md: every option of a run with its default, range and "
-              "meaning.\n\nexample: isotron docs > options.md",
-              NULL);
+    args_init(
+        &args, arena,
+        "isotron docs\n\nPrints docs/reference/options.md: every option of a run with its default, range and "
+        "meaning.\n\nexample: isotron docs > options.md",
+        NULL);
     args_line(&args, argc, argv);
     Err e = args_end(&args);
     int status;

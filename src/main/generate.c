@@ -126,11 +126,11 @@ static Err generate_run(Job *j) {
     Setup *s = &j->setup;
     ERR_RETURN(setup_finish(s));
     if (!s->tokenizer)
-        return err_user(
-            "the checkpoint names no tokenizer for the prompts: give --tokenizer-type GPT2BPETokenizer, "
-            "HuggingFaceTokenizer, ByteLevelTokenizer or NullTokenizer, with its files");
+        return err_user("the checkpoint does not record a tokenizer for the prompts: set --tokenizer-type "
+                        "GPT2BPETokenizer, "
+                        "HuggingFaceTokenizer, ByteLevelTokenizer or NullTokenizer, with its files");
     ERR_RETURN(read_prompts(j));
-    if (!j->n) return err_user("there is nothing to continue; give --prompt TEXT or --prompts-file FILE");
+    if (!j->n) return err_user("there is nothing to continue; set --prompt TEXT or --prompts-file FILE");
     Trainer *r;
     ERR_RETURN(trainer_open_for_inference(&s->config, &s->derived, &r));
     GenerateOptions options = {
@@ -157,7 +157,7 @@ int command_generate(int argc, char **argv) {
     Args args;
     args_init(&args, s->arena,
               "isotron generate --load DIR --prompt TEXT... [options]\n\n"
-              "Continues prompts with the model of a checkpoint, whatever layout saved it.\n\n"
+              "Continues prompts with the model of a checkpoint that was saved in any layout.\n\n"
               "example: isotron generate --load checkpoints --prompt \"Once upon a time\" --temperature 0.8",
               NULL);
     Err e = config_parse(&s->config, &args, USE_GENERATE, 0, argc, argv);

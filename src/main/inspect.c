@@ -21,33 +21,32 @@ static const Arg ROWS[] = {
      .type = ARG_TEXT,
      .offset = offsetof(Options, checkpoint),
      .fallback = "none",
-     .help = "Folder of checkpoints: the options, size and tensors of one."},
+     .help = "Print the options, size and tensors of a checkpoint in this folder."},
     {.names = "ckpt-step",
      .type = ARG_I64,
      .offset = offsetof(Options, ckpt_step),
      .fallback = "none",
-     .help = "Step of the checkpoint; none = the newest."},
+     .help = "Step of the checkpoint to print; none = the newest."},
     {.names = "verify",
      .type = ARG_FLAG,
      .offset = offsetof(Options, verify),
      .fallback = "off",
-     .help = "Hash every stored byte against the manifest."},
+     .help = "Check the hash of every stored byte against the manifest."},
     {.names = "hash",
      .type = ARG_FLAG,
      .offset = offsetof(Options, hash),
      .fallback = "off",
-     .help =
-         "Print hashes of each tensor and of all: equal content has equal hashes, whatever layout saved it."},
+     .help = "Print hashes of each tensor and of all: equal content has equal hashes in any layout."},
     {.names = "dataset",
      .type = ARG_TEXT,
      .offset = offsetof(Options, dataset),
      .fallback = "none",
-     .help = "Prefix of a .bin/.idx pair: its sizes."},
+     .help = "Print the sizes of the dataset with this .bin/.idx prefix."},
     {.names = "schedule",
      .type = ARG_FLAG,
      .offset = offsetof(Options, schedule),
      .fallback = "off",
-     .help = "The pipeline schedule of these options: picture, layers, slots and bubble."},
+     .help = "Print the pipeline schedule of these options: a diagram, layers, slots and bubble."},
 };
 
 /* ---- a checkpoint ---- */
@@ -55,7 +54,7 @@ static const Arg ROWS[] = {
 /* The options of the model that differ from their defaults, as lines for --config. */
 static Err print_model(const Manifest *m, Arena *arena) {
     const json_t *stored = json_object_get(m->state, "config");
-    if (!stored) return puts("the checkpoint does not say the options of its model"), ERR_OK;
+    if (!stored) return puts("the checkpoint does not record the options of its model"), ERR_OK;
     Config c, defaults;
     Str notes = {0};
     config_defaults(&c, arena);
@@ -116,7 +115,7 @@ static Err inspect_checkpoint(const Options *o, Arena *arena) {
     if (digest.s && !e.code) fputs(digest.s, stdout);
     str_free(&digest);
     if (!e.code && o->verify) e = ckpt_verify(ckpt);
-    if (o->verify && !e.code) puts("every stored byte has the hash of the manifest");
+    if (o->verify && !e.code) puts("all stored bytes match the hashes of the manifest");
     ckpt_close(ckpt);
     return e;
 }
@@ -165,7 +164,7 @@ static Err inspect_schedule(const Config *c, Arena *arena) {
 static void inspect_check(const Options *o, const Config *c, Args *args) {
     static const char *const OF_CHECKPOINT[] = {"ckpt-step", "verify", "hash"};
     if (!o->checkpoint && !o->dataset && !o->schedule)
-        args_problem(args, "name what to inspect: --checkpoint DIR, --dataset PREFIX or --schedule");
+        args_problem(args, "specify what to inspect: --checkpoint DIR, --dataset PREFIX or --schedule");
     for (size_t i = 0; i < sizeof OF_CHECKPOINT / sizeof *OF_CHECKPOINT && !o->checkpoint; i++)
         args_refuse(args, OF_CHECKPOINT[i], "without --checkpoint");
     if (!o->schedule) {
@@ -186,7 +185,7 @@ int command_inspect(int argc, char **argv) {
     args_init(&args, arena,
               "isotron inspect [--checkpoint DIR [--verify] [--hash]] [--dataset PREFIX] [--schedule "
               "--num-layers N ...]\n\n"
-              "Prints what a checkpoint or a dataset holds, or how a pipeline schedule runs.\n\n"
+              "Prints what a checkpoint or a dataset contains, or how a pipeline schedule runs.\n\n"
               "example: isotron inspect --checkpoint checkpoints --verify",
               NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});

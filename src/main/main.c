@@ -27,7 +27,7 @@ static void usage(FILE *to) {
     fputs("usage: isotron COMMAND [options]\n\n", to);
     for (int i = 0; i < N_COMMANDS; i++) fprintf(to, "  %-11s %s\n", TABLE[i].name, TABLE[i].what);
     fputs("\nisotron COMMAND --help        what it does, an example, and its options\n"
-          "isotron COMMAND --help WORD   only the options with WORD in their name or help\n",
+          "isotron COMMAND --help WORD   list only options with WORD in their name or help\n",
           to);
 }
 
@@ -39,7 +39,7 @@ static const Command *find_command(const char *word) {
         if (!strcmp(word, names[i])) return &TABLE[i];
     }
     const char *near = str_nearest(word, names, N_COMMANDS);
-    fprintf(stderr, "isotron: there is no command '%s'%s%s%s; 'isotron --help' lists them\n", word,
+    fprintf(stderr, "isotron: unknown command '%s'%s%s%s; 'isotron --help' lists them\n", word,
             near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
     return NULL;
 }
@@ -51,7 +51,8 @@ static int help(int argc, char **argv) {
     if (!c) return ERR_USER;
     char option[] = "--help", *words[] = {option, argc > 1 ? argv[1] : NULL};
     if (argc > 2)
-        return command_fail(err_user("help takes a command and one word, not also %s", quote(argv[2]).s));
+        return command_fail(
+            err_user("help accepts only a command and one word: remove %s", quote(argv[2]).s));
     return c->run(argc, words);
 }
 

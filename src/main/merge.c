@@ -21,7 +21,7 @@ static const Arg ROWS[] = {
      .offset = offsetof(Options, output_prefix),
      .fallback = "none",
      .required = true,
-     .help = "The result is PREFIX.bin and PREFIX.idx."},
+     .help = "Write the result to PREFIX.bin and PREFIX.idx."},
     {.names = "overwrite",
      .type = ARG_FLAG,
      .offset = offsetof(Options, overwrite),
@@ -35,7 +35,7 @@ int command_merge(int argc, char **argv) {
     Args args;
     args_init(&args, arena,
               "isotron merge --input FOLDER --output-prefix PREFIX [--overwrite]\n\n"
-              "Joins all .bin/.idx datasets of a folder into one, in the order of their names.\n\n"
+              "Joins all .bin/.idx datasets of a folder into one, in alphabetical order.\n\n"
               "example: isotron merge --input shards --output-prefix corpus",
               NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});

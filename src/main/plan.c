@@ -18,21 +18,20 @@ static const Arg ROWS[] = {
      .type = ARG_F64,
      .offset = offsetof(Options, device_memory),
      .fallback = "none",
-     .help =
-         "Memory of a rank's device in GiB (an H200 has 140): says whether the run fits. none = what the GPU "
-         "of --device cuda has, if there is one."},
+     .help = "Device memory per rank in GiB, to report whether the run fits (an H200 has 140). none = that "
+             "of the "
+             "GPU with --device cuda, if there is one."},
     {.names = "search",
      .type = ARG_FLAG,
      .offset = offsetof(Options, search),
      .fallback = "off",
      .help = "Also list the layouts of the fewest ranks that fit, or of --ranks if it is given: tensor, "
-             "pipeline, "
-             "expert and data parallelism, ZeRO, recomputation. Other options stay as they are."},
+             "pipeline, expert and data parallelism, ZeRO, recomputation. Other options are unchanged."},
     {.names = "gpus-per-node",
      .type = ARG_I64,
      .offset = offsetof(Options, node),
      .fallback = "8",
-     .help = "The most tensor-parallel ranks that --search uses."},
+     .help = "Maximum tensor-parallel size that --search tries."},
     {.names = "json",
      .type = ARG_TEXT,
      .offset = offsetof(Options, json),
@@ -55,7 +54,7 @@ static Device *open_gpu(const Setup *s) {
     const DeviceSpec spec = map_device_spec(&s->config, &s->derived, 0);
     if (s->config.device == ON_CPU) return NULL;
     if (device_open(&spec, &device).code)
-        puts("there is no GPU here: what its kernels need besides their operands is not planned");
+        puts("there is no GPU here, so the plan does not include the scratch memory of its kernels");
     return device;
 }
 
@@ -67,7 +66,9 @@ static Err plan(const Setup *s, const Options *o) {
     const size_t available = f64_is_set(o->device_memory) ? (size_t)(o->device_memory * 0x1p30)
                              : gpu                        ? device_memory_available(gpu)
                                                           : 0;
-    Err e = o->search && !available ? err_user("--search needs --device-memory-gib") : ERR_OK;
+    Err e = o->search && !available
+                ? err_user("--search needs the memory of a device: set --device-memory-gib")
+                : ERR_OK;
     if (!e.code) e = plan_make(c, &s->derived, gpu, s->arena, &run);
     if (!e.code && o->search) found = plan_search(c, &s->derived, gpu, available, o->node);
     if (!e.code) {

@@ -23,18 +23,18 @@ static const Arg ROWS[] = {
      .offset = offsetof(Options, input),
      .fallback = "none",
      .required = true,
-     .help = "Files to read, in this order."},
+     .help = "Files to read, in the given order."},
     {.names = "output-prefix",
      .type = ARG_TEXT,
      .offset = offsetof(Options, output_prefix),
      .fallback = "none",
      .required = true,
-     .help = "Results are PREFIX_KEY_document.bin and .idx."},
+     .help = "Write PREFIX_KEY_document.bin and PREFIX_KEY_document.idx."},
     {.names = "json-keys",
      .type = ARG_TEXTS,
      .offset = offsetof(Options, json_keys),
      .fallback = "none",
-     .help = "Keys of each JSON object to tokenize; each key gives a dataset. none = text."},
+     .help = "Keys of each JSON object to tokenize; each key becomes a dataset. none = text."},
     {.names = "input-format",
      .type = ARG_ENUM,
      .offset = offsetof(Options, input_format),
@@ -50,12 +50,12 @@ static const Arg ROWS[] = {
      .type = ARG_FLAG,
      .offset = offsetof(Options, overwrite),
      .fallback = "off",
-     .help = "Replace datasets of these names if they exist."},
+     .help = "Replace existing datasets with these names."},
     {.names = "workers",
      .type = ARG_I64,
      .offset = offsetof(Options, workers),
      .fallback = "1",
-     .help = "Threads that tokenize."},
+     .help = "Number of threads that tokenize."},
     {.names = "log-interval",
      .type = ARG_I64,
      .offset = offsetof(Options, log_interval),
@@ -87,7 +87,7 @@ static Err run(const Options *o, const Config *c) {
     ERR_RETURN(setup_tokenizer(c, &tokenizer));
     Err e = ERR_OK;
     if (o->append_eod && tokenizer_eod(tokenizer) < 0)
-        e = err_user("--append-eod: this tokenizer has no end-of-document token");
+        e = err_user("--append-eod needs an end-of-document token, and this tokenizer has none: remove it");
     Progress p = {.start = clock_ns(), .next = o->log_interval, .interval = o->log_interval};
     PreprocessStats stats = {0};
     if (!e.code)
@@ -124,7 +124,7 @@ static Err read_options(Options *o, Config *c, Args *args, int argc, char **argv
     if (o->log_interval < 1) args_problem(args, "--log-interval must be at least 1.");
     const char *type = c->tokenizer_type;
     if (!type)
-        args_problem(args, "--tokenizer-type is missing; give the tokenizer for the text.");
+        args_problem(args, "The text needs a tokenizer: set --tokenizer-type.");
     else if (strcmp(type, "NullTokenizer") && strcmp(type, "ByteLevelTokenizer"))
         args_refuse(args, "vocab-size", "with this tokenizer, which has its own");
     return args_end(args);

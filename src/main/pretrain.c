@@ -15,7 +15,7 @@ static const Arg ROWS[] = {
      .type = ARG_FLAG,
      .offset = offsetof(Options, check_options),
      .fallback = "off",
-     .help = "Only read the options: print what is wrong with them and what has no effect, and end."},
+     .help = "Check the options, print errors and options without effect, and exit."},
 };
 
 int command_pretrain(int argc, char **argv) {

@@ -1,5 +1,5 @@
-/* The interface of all models, whatever their family: a plan, which is a pure value made from the options,
- * and this rank's part of the model with its forward. */
+/* The interface of all models, regardless of their family: a plan, which is a pure value made from the
+ * options, and this rank's part of the model with its forward. */
 #ifndef ISOTRON_MODELS_MODEL_H
 #define ISOTRON_MODELS_MODEL_H
 

@@ -9,9 +9,9 @@
  * head of their group.
  *
  * AttentionAttr defines which keys a query sees. first_key I64 [b,s] (NULL: 0) hides earlier keys. A query
- * that sees no key gets 0. `sink` [h] (NULL: none; heads of q from attr.first_sink on) is the logit of one
- * more key per head, which all queries see, with value 0 and without dropout. It is a parameter, or a tensor
- * without a gradient (Megatron-LM --softmax-type). `unfused` materialises the probabilities: slow, for
+ * that sees no key gets 0. `sink` [h] (NULL: none; heads of q starting at attr.first_sink) is the logit of
+ * one more key per head, which all queries see, with value 0 and without dropout. It is a parameter, or a
+ * tensor without a gradient (Megatron-LM --softmax-type). `unfused` materialises the probabilities: slow, for
  * reference. */
 Tensor *op_attention(Tape *, Tensor *q, Tensor *k, Tensor *v, Tensor *first_key, Tensor *sink, AttentionAttr,
                      bool unfused);

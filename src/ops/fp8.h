@@ -3,7 +3,7 @@
  * device multiplies them. Elsewhere they take q / scale in fp32, with the same q ("emulated").
  *
  *   delayed     the scale of a tensor follows from its amaxes in past steps, over all ranks of a stage. The
- *               window moves once a step, whatever the microbatches (Transformer Engine: once a forward)
+ *               window moves once a step, regardless of the microbatches (Transformer Engine: once a forward)
  *   tensorwise  the scale follows from the tensor's current amax, over all ranks that hold parts of it
  *   blockwise   every 128 terms of a sum have their own scale; in a weight every 128 x 128. Blocks begin
  *               where a rank's part begins: sharding into parts that are no multiple of 128 changes them
@@ -29,7 +29,7 @@ typedef struct QuantSpec {
     QuantRecipe recipe;
     int64_t margin, history;
     bool most_recent, wgrad, emulated; /* emulated: on any device */
-    bool fixed_order;                  /* sums have one order whatever the batch, so GEMMs are emulated */
+    bool fixed_order;  /* the order of sums is independent of the batch, so GEMMs are emulated */
     bool keep_weights; /* weights are cast once per step, not in every pass: two bytes per element */
     bool keep_inputs;  /* not blockwise: the forward also casts x's transpose, for the backward */
 } QuantSpec;

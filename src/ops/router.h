@@ -12,7 +12,7 @@ typedef struct Routing {
 } Routing;
 
 /* Scores of e experts, or of a gate (e = 1): x_sbh [s,b,h], w_eh [e,h] -> [s,b,e] in the arithmetic's type,
- * whatever the storage (--moe-router-dtype). */
+ * regardless of the storage (--moe-router-dtype). */
 Tensor *op_gate_logits(Tape *, Tensor *x_sbh, Tensor *w_eh);
 /* Chooses the k experts with the best scores; among equal ones the lower number. select_sbe [s,b,e] (NULL:
  * the scores of RouteAttr) replaces the scores in the comparison. bias_e [e] (NULL: none) is added to the

@@ -4,7 +4,7 @@
  *
  * Each rank updates the part that it holds (param/bucket.h). Norms are exact sums of the sums over blocks of
  * 64 elements, so they are bitwise equal however data-parallel and pipeline ranks share out the parameters. A
- * bucket takes one call of an op, whatever the number of its parameters. */
+ * bucket takes one call of an op, regardless of the number of its parameters. */
 #ifndef ISOTRON_OPTIM_OPTIM_H
 #define ISOTRON_OPTIM_OPTIM_H
 

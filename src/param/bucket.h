@@ -20,7 +20,7 @@ struct Bucket {
     int first, n;              /* parameters: laid[first, first + n) of the registry */
     Group inner, outer;        /* the ranks that share it out; the ranks with the same part in other
                                   instances */
-    bool trained;              /* false: buffers, which have no gradients and are not shared out */
+    bool trained;              /* false: buffers, which have no gradients and are not sharded */
 };
 
 /* Divides the layout of all registered parameters into buckets and sets their offsets. Needs the storage

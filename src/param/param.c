@@ -198,7 +198,7 @@ bool param_is_owned(const Registry *r, const Param *p) {
     return param_is_owned_on(r, p, MASK_DENSE | MASK_EXPERT);
 }
 
-/* Rows from `first` on, limited to the elements [begin, end) of the flat layout. */
+/* Rows starting at `first`, limited to the elements [begin, end) of the flat layout. */
 typedef struct Draw {
     const Param *param;
     int64_t first, begin, end;

@@ -146,8 +146,8 @@ void sync_grad(Sync *s, Param *p) {
     call_run(&OPS[OP_fill], &(Call){.out = {&all}, .attr = &zero, .device = s->registry->device});
 }
 
-/* Starts sums in the order of the buckets, in whatever order they become ready, so that the order is the same
- * on all ranks. */
+/* Starts sums in the order of the buckets, regardless of the order in which they become ready, so that the
+ * order is the same on all ranks. */
 static void start_until(Sync *s, bool all) {
     for (; s->next < s->registry->n_buckets; s->next++) {
         if (is_shared(s, s->next)) continue;

@@ -46,7 +46,7 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
                               "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers",
                               (long long)rest, (long long)layers, (long long)sharers)
                    : err_user("%lld layers%s cannot be divided evenly among %lld pipeline ranks: change "
-                              "--num-layers or --pipeline-model-parallel-size, or give "
+                              "--num-layers or --pipeline-model-parallel-size, or set "
                               "--pipeline-model-parallel-layout",
                               (long long)rest,
                               embedding || loss ? " (with the embedding or the loss, which count here)" : "",
@@ -111,7 +111,7 @@ static Err repeat(Reader *r, size_t begin) {
 static Err sequence(Reader *r, int depth) {
     for (char c; (c = next(r)) && c != ')';) {
         size_t begin = r->length;
-        if (c == 'm') return wrong(r, "multi-token prediction (m) is not supported; leave it out");
+        if (c == 'm') return wrong(r, "multi-token prediction (m) is not supported; remove it");
         if (!strchr("EtL|(", c)) return wrong(r, "give E, t, L, | or a group (...), each with *count or not");
         if (c != '(') ERR_RETURN(append(r, &c, 1));
         if (c == '(') {

@@ -30,10 +30,10 @@ Err pipeline_spec(const Config *c, const PipelineLayout *layout, int64_t microba
     int64_t group = c->microbatch_group_size_per_virtual_pipeline_stage;
     if (kind == SCHEDULE_AUTO) kind = by_chunks;
     if (kind != by_chunks && kind != SCHEDULE_GPIPE && (layout->chunks > 1 || kind == SCHEDULE_INTERLEAVED))
-        return err_user(
-            "--pipeline-schedule %s does not go with %d virtual stages per pipeline rank: use %s or "
-            "gpipe, or change --num-virtual-stages-per-pipeline-rank",
-            PipelineSchedule_spellings[kind], layout->chunks, PipelineSchedule_spellings[by_chunks]);
+        return err_user("--pipeline-schedule %s cannot be used with %d virtual stages per pipeline rank: use "
+                        "%s or gpipe, or change --num-virtual-stages-per-pipeline-rank",
+                        PipelineSchedule_spellings[kind], layout->chunks,
+                        PipelineSchedule_spellings[by_chunks]);
     *out = (PipelineSpec){.kind = kind,
                           .ranks = layout->ranks,
                           .chunks = layout->chunks,

@@ -129,7 +129,7 @@ void search_print(const Search *s, int64_t ranks, size_t available, Str *out) {
     const BytesText memory = bytes_text((double)available);
     const bool exactly = i64_is_set(ranks);
     if (!s->n && exactly)
-        str_printf(out, "no layout of %s fits into %s a rank: leave --ranks out to search more\n",
+        str_printf(out, "no layout of %s fits into %s a rank: remove --ranks to search more\n",
                    amount(ranks, "rank").s, memory.s);
     else if (!s->n)
         str_printf(out,

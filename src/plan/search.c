@@ -105,7 +105,7 @@ static bool keeps_rules(const Seeker *s, const Config *c) {
     return kept;
 }
 
-/* Fills in what it takes. */
+/* Fills in the memory that the layout needs. */
 static bool fits(Seeker *s, FoundLayout *f) {
     if (least_state(s, f) > (double)s->available) return false;
     arena_reset(s->arena);

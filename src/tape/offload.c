@@ -18,7 +18,7 @@ typedef struct Slot {
     bool copying; /* the last copy has not been waited for */
 } Slot;
 
-/* Bytes of host memory from `begin` on, counted over all blocks in a row. */
+/* Bytes of host memory starting at `begin`, counted over all blocks in a row. */
 typedef struct Kept {
     size_t begin, bytes;
 } Kept;

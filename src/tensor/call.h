@@ -29,7 +29,7 @@ typedef const char *PathFn(const Call *);
 typedef enum OpMatch {
     MATCH_NEAR,     /* each element within a rounding bound; integers are equal */
     MATCH_BITS,     /* bitwise equal */
-    MATCH_NEAR_F64, /* near, with arithmetic in double whatever the type of the operands */
+    MATCH_NEAR_F64, /* near, with double arithmetic for any operand type */
     MATCH_SOFTMAX,  /* near, after a softmax whose probabilities may be rounded to the storage's type */
     MATCH_FP8_SUM,  /* near, for sums of FP8 values in a tensor core */
 } OpMatch;

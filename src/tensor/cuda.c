@@ -375,10 +375,10 @@ static Err cuda_count_gpus(int *n) {
     cudaError_t e = cudaGetDeviceCount(n);
     if (e == cudaSuccess && *n == 0) e = cudaErrorNoDevice;
     if (e == cudaSuccess) return ERR_OK;
-    return err_user("--device cuda: this machine shows no GPU: %s (nvidia-smi lists those that the driver "
-                    "sees, CUDA_VISIBLE_DEVICES those that this process may use); leave --device out to run "
-                    "on the CPU",
-                    cudaGetErrorString(e));
+    return err_user(
+        "--device cuda: this machine shows no GPU: %s (nvidia-smi lists those that the driver sees, "
+        "CUDA_VISIBLE_DEVICES those that this process may use); remove --device to run on the CPU",
+        cudaGetErrorString(e));
 }
 
 static Err cuda_open(const DeviceSpec *spec, Device *d) {

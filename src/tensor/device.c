@@ -29,7 +29,7 @@ static Err refuse_absent(DeviceKind kind) {
     };
     const char *name = KINDS[kind].name;
     return err_user(
-        "--device %s: this program was built without %s; build the preset '%s', or leave --device out", name,
+        "--device %s: this program was built without %s; build the preset '%s', or remove --device", name,
         KINDS[kind].title, name);
 }
 

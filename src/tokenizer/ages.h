@@ -1,5 +1,5 @@
 /* Unicode versions: the `tokenizers` library matches regexes with Unicode 16 and normalizes with Unicode 9,
- * whatever the versions of the machine's PCRE2 and utf8proc. Source: tools/oracle/unicode_ages.py. */
+ * regardless of the versions of the machine's PCRE2 and utf8proc. Source: tools/oracle/unicode_ages.py. */
 #ifndef ISOTRON_TOKENIZER_AGES_H
 #define ISOTRON_TOKENIZER_AGES_H
 

@@ -112,10 +112,9 @@ static Err open_hf(const TokenizerConfig *c, Tokenizer *t) {
             "with Hugging Face's transformers",
             c->model);
     if (!file_exists(c->model))
-        return err_user(
-            "cannot open '%s'; nothing is downloaded, so give a tokenizer.json or the folder that "
-            "holds it",
-            c->model);
+        return err_user("cannot open '%s'; nothing is downloaded, so specify a tokenizer.json or the folder "
+                        "that holds it",
+                        c->model);
     const char *slash = strrchr(c->model, '/');
     bool folder = file_is_dir(c->model);
     char *dir = folder  ? mem_strdup(c->model)

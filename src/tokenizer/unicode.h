@@ -1,4 +1,4 @@
-/* Unicode normalization forms and lower case of valid UTF-8, in linear time whatever the text. */
+/* Unicode normalization forms and lower case of valid UTF-8, in linear time regardless of the text. */
 #ifndef ISOTRON_TOKENIZER_UNICODE_H
 #define ISOTRON_TOKENIZER_UNICODE_H
 

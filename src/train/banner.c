@@ -60,10 +60,9 @@ static void print_tokenizer(const Config *c, const Derived *d, int64_t own_size)
                 c->tokenizer_type ? c->tokenizer_type : "none", (long long)d->vocab_size,
                 (long long)d->padded_vocab_size);
     if (own_size && own_size != d->vocab_size && config_given(c, vocab_size))
-        printf(
-            "  note: the model has --vocab-size %lld ids, and the tokenizer has %lld; Megatron-LM takes the "
-            "tokenizer's: leave --vocab-size out for that\n",
-            (long long)d->vocab_size, (long long)own_size);
+        printf("  note: the model has --vocab-size %lld ids, and the tokenizer has %lld; Megatron-LM takes "
+               "the tokenizer's: remove --vocab-size for that\n",
+               (long long)d->vocab_size, (long long)own_size);
 }
 
 void banner_print(const Config *c, const Derived *d, int64_t tokenizer_size, int64_t parameters) {

@@ -158,8 +158,8 @@ static Err source_find(const Config *c, Source *s) {
         ERR_RETURN(ckpt_locate(c->load, &s->dir, &s->step));
         Err e = s->step < 0 ? ckpt_latest(s->dir, &latest) : ERR_OK;
         if (s->step >= 0 && i64_is_set(c->ckpt_step) && c->ckpt_step != s->step)
-            e = err_user("--load '%s' and --ckpt-step %lld name two checkpoints: leave one out", c->load,
-                         (long long)c->ckpt_step);
+            e = err_user("--load '%s' and --ckpt-step %lld specify two different checkpoints: remove one",
+                         c->load, (long long)c->ckpt_step);
         if (!e.code && s->step < 0 && latest >= 0) s->step = i64_or(c->ckpt_step, -1);
         if (!e.code && (s->step >= 0 || latest >= 0)) return ERR_OK;
         source_free(s);
@@ -192,10 +192,9 @@ static Err check_load(const Config *c) {
     if (c->exit_on_missing_checkpoint)
         return err_user("'%s' holds no checkpoint, and --exit-on-missing-checkpoint is given", c->load);
     if ((c->save && same_folder(c->load, c->save)) || is_empty_folder(c->load)) return ERR_OK;
-    return err_user(
-        "--load '%s' holds no checkpoint; check the path. To begin a run there that later resumes "
-        "with the same command, give the same folder to --save; else leave --load out",
-        c->load);
+    return err_user("--load '%s' holds no checkpoint; check the path. To begin a run there that later "
+                    "resumes with the same command, set --save to the same folder; otherwise remove --load",
+                    c->load);
 }
 
 /* A run saves only into a folder whose checkpoints it continues. */
@@ -205,10 +204,9 @@ static Err check_save(const Config *c, const Source *s) {
     ERR_RETURN(ckpt_latest(c->save, &newest));
     if (newest < 0) return ERR_OK;
     if (!s->dir || s->weights_only || c->finetune || !same_folder(s->dir, c->save))
-        return err_user(
-            "--save '%s' holds the checkpoints of a run that is at step %lld, and this run does not "
-            "continue it: give --load '%s' to continue it, or another folder to --save",
-            c->save, (long long)newest, c->save);
+        return err_user("--save '%s' holds the checkpoints of a run that is at step %lld, and this run does "
+                        "not continue it: set --load '%s' to continue it, or save to another folder",
+                        c->save, (long long)newest, c->save);
     if (s->step >= 0 && s->step < newest)
         printf("  note: checkpoints after step %lld in %s are replaced when this run reaches their steps\n",
                (long long)s->step, c->save);
@@ -257,7 +255,7 @@ Err checkpoint_check_model(const Config *c, const json_t *state, const char *dir
     Err e = ERR_OK;
     if (differences.len)
         e = err_user(
-            "the checkpoint in '%s' is of another model: %s; give its values, or --use-checkpoint-args%s",
+            "the checkpoint in '%s' is of another model: %s; use its values, or add --use-checkpoint-args%s",
             dir, differences.s, weights_only ? "" : "; lengths may change with --finetune");
     str_free(&differences);
     json_decref(ours);

@@ -61,7 +61,7 @@ Err world_size(Config *c) {
             "separate run: install Open MPI (ci/install-deps) and build again, or use --ranks",
             processes);
     if (config_given(c, ranks) && c->ranks != processes)
-        return err_user("--ranks %lld, but mpirun started %d processes: leave it out", (long long)c->ranks,
+        return err_user("--ranks %lld, but mpirun started %d processes: remove it", (long long)c->ranks,
                         processes);
     c->ranks = processes;
     return ERR_OK;

@@ -59,11 +59,10 @@ static Err check_evaluation(const Session *l) {
                test = data_split(l->data, SPLIT_TEST) != NULL;
     const bool during = config_given(c, eval_interval), at_end = config_given(c, eval_iters);
     if (c->eval_iters <= 0 || valid || (!during && (!at_end || test))) return ERR_OK;
-    return err_user("--%s asks for evaluation, and the data has no validation samples; give --split a second "
-                    "number above 0 (it is %s) or give --valid-data-path, or leave evaluation out with "
-                    "--eval-iters 0",
-                    during ? "eval-interval" : "eval-iters",
-                    l->derived->split ? l->derived->split : "not given");
+    return err_user(
+        "--%s asks for evaluation, and the data has no validation samples; make the second number of --split "
+        "positive (it is %s), set --valid-data-path, or disable evaluation with --eval-iters 0",
+        during ? "eval-interval" : "eval-iters", l->derived->split ? l->derived->split : "not given");
 }
 
 /* Data are sized by --train-samples, as in Megatron-LM, which stops in the last step if they do not hold all of it. */
@@ -73,10 +72,9 @@ static Err check_last_step(const Session *l) {
     const int64_t needed = l->derived->samples_needed;
     const bool once = !c->skip_train && c->dataloader_type == DATALOADER_SINGLE;
     if (!once || !train || needed <= l->derived->train_samples || needed <= data_length(train)) return ERR_OK;
-    return err_user(
-        "the last step of --step-batch-size-schedule ends at sample %lld, and the data have %lld; "
-        "give --train-samples %lld",
-        (long long)needed, (long long)data_length(train), (long long)needed);
+    return err_user("the last step of --step-batch-size-schedule ends at sample %lld, and the data have "
+                    "%lld; set --train-samples %lld",
+                    (long long)needed, (long long)data_length(train), (long long)needed);
 }
 
 static Err open_data(Session *l) {
@@ -141,7 +139,7 @@ static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **ou
     return ERR_OK;
 }
 
-/* How many a data-parallel rank has of a global batch of so many samples. */
+/* How many a data-parallel rank has of a global batch of that many samples. */
 static int64_t microbatches(const Loop *l, int64_t samples) {
     return samples / (l->derived->micro_batch_size * l->derived->data_parallel_size);
 }

@@ -118,12 +118,11 @@ void memory_plan_describe(const MemoryPlan *p, Str *out) {
 static Err check_host(const MemoryPlan *p) {
     const size_t need = memory_plan_host(p), have = host_memory_available("");
     if (need <= have) return ERR_OK;
-    return err_user("offloaded activations (%s) and the copy of a checkpoint (%s) need %s of the host's "
-                    "memory, and %s are available; lower --cpu-offloading-num-layers or --micro-batch-size, "
-                    "or leave out --async-save",
-                    bytes_text((double)p->part[MEMORY_offloaded]).s,
-                    bytes_text((double)p->part[MEMORY_snapshot]).s, bytes_text((double)need).s,
-                    bytes_text((double)have).s);
+    return err_user(
+        "offloaded activations (%s) and the copy of a checkpoint (%s) need %s of the host's memory, and %s "
+        "are available; lower --cpu-offloading-num-layers or --micro-batch-size, or remove --async-save",
+        bytes_text((double)p->part[MEMORY_offloaded]).s, bytes_text((double)p->part[MEMORY_snapshot]).s,
+        bytes_text((double)need).s, bytes_text((double)have).s);
 }
 
 Err memory_plan_check(const MemoryPlan *p, size_t available) {

@@ -9,7 +9,7 @@
 #include "models/option_map.h"
 #include "train/launch.h"
 
-/* Over complete samples, whatever positions this rank holds. */
+/* Over complete samples, including positions that this rank does not hold. */
 static double mask_sum(const Trainer *r, const Batch *b) {
     double sum = 0;
     for (int64_t i = 0; i < b->b * b->s; i++) sum += (double)b->loss_mask[i];
@@ -232,7 +232,7 @@ void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64
         /* Megatron-LM: the mean of the microbatches' means, unless --calculate-per-token-loss. */
         const double weight =
             r->config->calculate_per_token_loss ? scale : scale / (fmax(tokens, 1) * (double)n);
-        /* As if every position of the pass had the loss, whatever the mask (MoEAuxLossAutoScaler). */
+        /* As if every position of the pass had the loss, regardless of the mask (MoEAuxLossAutoScaler). */
         const double positions = (double)(together * r->config->seq_length),
                      aux_weight = r->config->calculate_per_token_loss ? scale * positions
                                                                       : scale / (double)(n * parts);

@@ -1,5 +1,5 @@
-/* Comparison of two checkpoints, tensor by tensor, whatever layouts wrote them. A path is a folder of
- * checkpoints, which stands for its newest, or the folder iter_N of one. */
+/* Comparison of two checkpoints, tensor by tensor, regardless of the layout that wrote them. A path is a
+ * folder of checkpoints, which stands for its newest, or the folder iter_N of one. */
 #ifndef ISOTRON_VALIDATE_CKPT_DIFF_H
 #define ISOTRON_VALIDATE_CKPT_DIFF_H
 

@@ -24,7 +24,7 @@ void scale_add(Scale *, const double *oracle, int64_t n);
 /* Rows are `width` elements long. A non-finite value makes the errors infinite. */
 TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64_t width, const Scale *);
 
-/* The bound of what must be equal: any error but 0 exceeds it. */
+/* The bound for quantities that must be equal: any nonzero error exceeds it. */
 #define BOUND_EQUAL 0x1p-1000
 
 enum { NO_RANK = -1 };
@@ -52,7 +52,7 @@ typedef struct RowPair {
     bool is_element; /* of the worst element; else of the whole tensor */
 } RowPair;
 RowPair row_pair(const Row *);
-/* "gradient of x: 3e-05, 12 times its bound of 2.5e-06", or in the words of what must be equal. */
+/* "gradient of x: 3e-05, 12 times its bound of 2.5e-06", or the wording for quantities that must be equal. */
 void row_describe(const Row *, Str *out);
 
 enum { REPORT_ROWS = 32 };

@@ -108,7 +108,7 @@ static Err add_line(Log *log, Names *names, const char *text, size_t n, int64_t 
     if (!record)
         log->incomplete++;
     else if (!json_is_object(record))
-        e = err_user("'%s', line %lld is not a JSON object; give a file that --log-jsonl wrote", log->path,
+        e = err_user("'%s', line %lld is not a JSON object; pass a file that --log-jsonl wrote", log->path,
                      (long long)line);
     else
         e = add_record(log, names, record, line);
@@ -155,7 +155,7 @@ static Err read_log(const char *path, Names *names, Log *log) {
     fclose(f);
     keep_last(log);
     if (!e.code && !log->n)
-        e = err_user("'%s' has no record of a training step; give a file that --log-jsonl wrote", path);
+        e = err_user("'%s' has no record of a training step; pass a file that --log-jsonl wrote", path);
     return e;
 }
 

@@ -28,7 +28,7 @@ typedef struct Judge {
     Draw draw[PRECISION_DRAWS];
     double arithmetic; /* relative error of sums in the lane's arithmetic: u sqrt(K) */
     int64_t steps;
-    bool refuted; /* by a row for which more draws are not tried */
+    bool refuted; /* by a row that is not repeated with more draws */
 } Judge;
 
 /* Steps per draw: enough to test warm-up, moments and decay. */
@@ -546,7 +546,7 @@ static void judge_choices(Judge *p) {
     p->refuted |= !row->pass;
 }
 
-/* Recomputes the report's rows from first_row on. */
+/* Recomputes the report's rows starting at first_row. */
 static bool judge_all(Judge *p) {
     p->report->n = p->first_row;
     judge_curve(p, "loss", offsetof(GoldenStep, loss), gate_of(p).loss);

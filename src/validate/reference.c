@@ -68,8 +68,8 @@ Err reference_open(const char *path, Reference *r) {
             r->weights = TYPES[i].type;
             return check_numbers(r, path);
         }
-    return err_user("'%s' does not say in its metadata which type of weights it was computed with: recreate "
-                    "it with tools/oracle/hf_logits.py",
+    return err_user("'%s' does not record in its metadata which type of weights it was computed with: "
+                    "recreate it with tools/oracle/hf_logits.py",
                     path);
 }
 

@@ -30,7 +30,7 @@ static bool is_close(const double *x, double a, const double *y, double b, const
 static bool not_finite(Suspect s, char *out, size_t size) {
     for (int64_t i = 0; i < s.n; i++)
         if (!isfinite(s.x[i])) {
-            snprintf(out, size, "not finite from element %lld on", (long long)i);
+            snprintf(out, size, "not finite from element %lld onwardward", (long long)i);
             return true;
         }
     return false;

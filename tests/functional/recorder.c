@@ -144,7 +144,7 @@ HOOK(int, remove, const char *path) {
     return end(begin(EIO) ? -1 : __real_remove(path), "remove %s\n", path);
 }
 
-/* ---- what the program says is saved ---- */
+/* ---- checkpoints that the program reports as saved ---- */
 
 static void saved(int64_t iteration) {
     pthread_mutex_lock(&turn);

@@ -54,8 +54,8 @@ said = isotron("compare", WORK / "one.jsonl", changed, "--only", "loss")
 assert said.endswith("verdict: equal\n") and "lm_loss" in said and "grad_norm" not in said, said
 
 for words, why in (([WORK / "one", WORK / "tp2", "--only", "lyer"], "no tensor has 'lyer' in its name"), ([log, log, "--only", "x" * 9], "they are consumed_"),
-                   ([WORK / "one", WORK / "tp2.jsonl"], "is a folder and the other is not"), ([WORK / "one"], "name two logs"),
-                   ([WORK / "one", WORK / "none"], "does not exist"), ([log, log, "--weights-only"], "leave it out"),
+                   ([WORK / "one", WORK / "tp2.jsonl"], "is a folder and the other is not"), ([WORK / "one"], "specify two logs"),
+                   ([WORK / "one", WORK / "none"], "does not exist"), ([log, log, "--weights-only"], "remove it"),
                    ([log, log, "--bound", -1], "--bound"), ([WORK, WORK / "one"], "holds no checkpoint"), ([log, WORK / "run.conf"], "no record of a training step")):
     assert why in isotron("compare", *words, expect=2), words
 print("compare: equal runs are equal, and the first difference is named")

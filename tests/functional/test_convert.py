@@ -125,14 +125,14 @@ for file in (WORK / "told").iterdir():
     assert (WORK / "told-again" / file.name).read_bytes() == file.read_bytes(), file
 shutil.rmtree(source)
 said = convert("--load", WORK / "tokens", "--to-hf", WORK / "gone")
-assert "note: without the tokenizer's files" in said and not (WORK / "gone" / "tokenizer.json").exists(), said
+assert "note: the tokenizer's files are not written" in said and not (WORK / "gone" / "tokenizer.json").exists(), said
 assert token_ids(WORK / "gone") == [None, [4, 6], None]
 said = convert("--load", WORK / "tokens", "--to-hf", WORK / "none", "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", source, expect=2)
 assert not (WORK / "none").exists(), said
 convert("--load", saved, "--to-hf", WORK / "given", "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", WORK / "told")
 assert token_ids(WORK / "given") == [3, 2, None] and (WORK / "given" / "tokenizer.json").exists()
 said = convert("--from-hf", with_tokens("list", {"generation_config.json": []}), "--save", WORK / "list-saved", expect=2)
-assert "generation_config.json' is no JSON object" in said and not (WORK / "list-saved").exists(), said
+assert "generation_config.json' is not a JSON object" in said and not (WORK / "list-saved").exists(), said
 
 # ---- another model ----
 

@@ -117,7 +117,7 @@ goes_on(folder, "operations")
 
 # ---- the disk is full: of a small one (root), or no file may grow beyond a size
 size = sum(f.stat().st_size for f in (straight / f"iter_{EVERY:07}").iterdir())
-NOT_SAVED = f"the checkpoint of step {2 * EVERY} was not saved, earlier ones are as they were"
+NOT_SAVED = f"the checkpoint of step {2 * EVERY} was not saved, earlier checkpoints are unchanged"
 
 
 def small_disk(folder):

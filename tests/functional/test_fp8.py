@@ -64,8 +64,8 @@ said = isotron("generate", "--use-checkpoint-args", "--load", straight, "--promp
 assert LEFT_OUT in said, said
 isotron("convert", "--use-checkpoint-args", "--load", straight, "--to-hf", WORK / "hf")
 said = pretrain(data, WORK / "longer", "--bf16", "--fp8-hybrid", "--fp8-amax-history-len", 5, "--load", straight, "--train-iters", 13, expect=2)
-assert "give --fp8-amax-history-len 4" in said, said
-print("delayed scales: other runs leave them out, or begin with their own")
+assert "set --fp8-amax-history-len 4" in said, said
+print("delayed scales: other runs ignore them, or begin with their own")
 
 last = ["--lane", "bf16", "--fp8-format", "e4m3", "--fp8-recipe", "tensorwise", "--first-last-layers-bf16", "--num-layers-at-end-in-bf16", 0]
 for layout, none in ([], False), (["--ranks", 2, "--pipeline-model-parallel-size", 2], True):

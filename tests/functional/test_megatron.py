@@ -1,4 +1,4 @@
-"""Command lines of Megatron-LM: they run as they are, or end with an error message that names what is not built and what to do."""
+"""Command lines of Megatron-LM: they run as they are, or end with an error message that names what is not supported and what to do."""
 import json
 
 from harness import *
@@ -22,15 +22,15 @@ says("--position-embedding-type rope --no-position-embedding --use-mcore-models 
      " --expert-model-parallel-size 8 --ranks 8 --global-batch-size 8 --use-distributed-optimizer --profile --profile-step-start 4 --profile-ranks 0 1 --manual-gc"
      " --wandb-project x --cuda-graph-impl transformer_engine --recompute-activations --recompute-modules layernorm moe_act",
      "--profile, --profile-step-start and --profile-ranks have no effect here: ", "--attention-backend fused is taken as flash")
-says("--multi-latent-attention --q-lora-rank 8 --v-head-dim 4", "--multi-latent-attention, --q-lora-rank and --v-head-dim are not built",
+says("--multi-latent-attention --q-lora-rank 8 --v-head-dim 4", "--multi-latent-attention, --q-lora-rank and --v-head-dim are not supported",
      "Choose another model.", expect=2)
-says("--fp8-param-gather", "isotron: --fp8-param-gather is not built: ", expect=2)
-says("--tokenizer-type TikTokenizer --tiktoken-pattern v2", "--tokenizer-type TikTokenizer is not built", "HuggingFaceTokenizer", expect=2)
+says("--fp8-param-gather", "isotron: --fp8-param-gather is not supported: ", expect=2)
+says("--tokenizer-type TikTokenizer --tiktoken-pattern v2", "--tokenizer-type TikTokenizer is not supported", "HuggingFaceTokenizer", expect=2)
 says("--swiglu --squared-relu", "--swiglu and --squared-relu contradict each other", expect=2)
 for what in ("mtp-num-layers", "main-params-dtype"):
-    assert "did you mean" not in says(f"--{what} 1", f"--{what}", "is not built", expect=2)
+    assert "did you mean" not in says(f"--{what} 1", f"--{what}", "is not supported", expect=2)
 everything = says("--foo --lr x --min-lr 1 --hidden-dropout 2 --muon-momentum 1", "4 problems", "'--foo' is not an option",
-                  "--lr expects a number", "--hidden-dropout must be from 0 to 1, not 2", "--muon-momentum is not built", expect=2)
+                  "--lr expects a number", "--hidden-dropout must be from 0 to 1, not 2", "--muon-momentum is not supported", expect=2)
 assert everything.count("--foo") == 1, everything
 
 assert "Not supported: Heads that predict" in isotron("pretrain", "--help", "mtp-num")
@@ -40,7 +40,7 @@ without = says("--sequence-parallel --no-load-rng --no-mmap-bin-files", "--seque
 assert "--no-save-rng" not in without, without
 for theirs, ours in {"nproc_per_node": "ranks", "tp": "tensor-model-parallel-size", "learning-rate": "lr", "resume": "load"}.items():
     says(f"--{theirs} 8", f"did you mean --{ours}?", expect=2)
-assert "Use --micro-batch-size." in says("--batch-size 3", "is not built: Megatron-LM has removed it.", expect=2)
+assert "Use --micro-batch-size." in says("--batch-size 3", "is not supported: Megatron-LM has removed it.", expect=2)
 
 # GPT-2's tokenizer is the default of its files, as in pretrain_gpt.py; the last of a repeated option holds.
 (WORK / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "<|endoftext|>": 2}))
@@ -63,5 +63,5 @@ blend = [1, WORK / "corpus_text_document", 1, WORK / "corpus_text_document"]
 (WORK / "samples.conf").write_text("".join(f"{line}\n" for line in CONF.split("\n") if "-iters" not in line and "global" not in line))
 words = ["--config", WORK / "samples.conf", "--data-path", *blend, "--eval-iters", 0, "--step-batch-size-schedule", "0:4", "--train-samples"]
 said = isotron("pretrain", *words, 6, expect=2)
-assert "ends at sample 8, and the data have 6; give --train-samples 8" in said, said
+assert "ends at sample 8, and the data have 6; set --train-samples 8" in said, said
 assert "iteration        2/       2" in isotron("pretrain", *words, 8)

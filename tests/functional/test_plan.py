@@ -56,7 +56,7 @@ assert 1 <= middle["optimizer"] / (6 * middle["parameters"] / 48) < 1.01  # a ma
 # Mistakes: a rule of the options, and one of the pipeline alone.
 assert "--ranks 3 is not a multiple" in isotron("plan", *CONFIG, "--ranks", 3, "--tensor-model-parallel-size", 2, expect=2)
 assert "among 3 pipeline ranks" in isotron("plan", *CONFIG, "--pipeline-model-parallel-size", 3, expect=2)
-assert "--search needs --device-memory-gib" in isotron("plan", *CONFIG, "--search", expect=2)
+assert "set --device-memory-gib" in isotron("plan", *CONFIG, "--search", expect=2)
 
 # Layouts of --search fit when they are planned, and no smaller one does.
 MODEL = [*CONFIG, "--num-layers", 4, "--global-batch-size", 16]

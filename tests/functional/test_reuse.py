@@ -51,7 +51,7 @@ straight, inner = WORK / "straight", WORK / "inner"
 run("--save", straight, "--save-interval", 5)
 assert "at iteration 5\n" in run("--load", f"{straight}/iter_0000005/", "--save", inner), "the inner folder is not loaded"
 assert_same_bytes(straight, inner, 12, "loaded by the name of the checkpoint")
-assert "two checkpoints" in run("--load", straight / "iter_0000005", "--ckpt-step", 10, expect=2)
+assert "two different checkpoints" in run("--load", straight / "iter_0000005", "--ckpt-step", 10, expect=2)
 isotron("generate", "--load", straight / "iter_0000010", "--prompt", "a", "--tokens-to-generate", 1)
 shutil.copytree(straight / "iter_0000005", WORK / "renamed")
 assert "its name is not iter_" in run("--load", WORK / "renamed", expect=2)
@@ -75,7 +75,7 @@ assert notes["lr-decay-iters"].startswith("10, and the checkpoint has none: "), 
 assert notes["hidden-dropout"] == "0.3, and the checkpoint has 0.1: the dropout of the coming steps changes", said
 assert notes["train-iters"] == "11, and the checkpoint has 12: the last step changes", said
 said = run("--load", straight, "--no-bias-gelu-fusion", expect=2)
-assert "--no-bias-gelu-fusion is true, and the checkpoint has false; give" in said, said
+assert "--no-bias-gelu-fusion is true, and the checkpoint has false; use its values" in said, said
 
 # Other data under the same names: Megatron-LM continues too. Isotron prints a note.
 (WORK / "corpus.txt").write_text((ROOT / "tests/data/corpus.txt").read_text()[:3200])

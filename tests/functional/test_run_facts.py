@@ -1,4 +1,4 @@
-"""A run says what it is before it begins: model, data and epochs, layout, and machine, at once even if the output is redirected.
+"""A run prints its model, data and epochs, layout and machine before it begins, immediately even if the output is redirected.
 Evaluation that is asked for without data is refused."""
 import contextlib
 import os

@@ -119,10 +119,10 @@ GOOD = "gpt2-layouts fp64 --ranks 2"
 for line, sentence in (("fp64 --tensor-model-paralel-size 2", "list:2: '--tensor-model-paralel-size'"), ("gpt2-layouts fp65", "is not a precision"),
                        ("fp65 --ranks 2", "list:2: 'fp65' is neither a precision nor a golden case"), ("fp64 --lr-warmup 2", "list:2:"),
                        ("gpt2-layout fp64 --ranks 2", "list:2: 'gpt2-layout' is neither a precision nor a golden case: given are gpt2-layouts"),
-                       ("../golden/llama-layouts fp64", "neither"), ("gpt2-layouts", "needs a lane"), ("fp64 --save x", "--save has no use in parity"),
-                       ("fp64 --bf16", "list:2: --lane has no use in a cell"), ("fp64 --lane bf16", "list:2: --lane has no use in a cell"),
-                       ("fp64 --junit x", "list:2: --junit has no use in a cell"), ("fp64 --sweep x", "list:2: --sweep has no use in a cell"),
-                       ("fp64 --help", "list:2: --help has no use"), ("fp64  --ranks 2", "list:2: line 1 has the same cell"), ("fp64 --train-iters 3", "list:2: --train-iters has no use"), ("fp64 --tensor-model-parallel-size 0", "list:2: --tensor-model-parallel-size must be"),
+                       ("../golden/llama-layouts fp64", "neither"), ("gpt2-layouts", "needs a lane"), ("fp64 --save x", "--save is not used in parity"),
+                       ("fp64 --bf16", "list:2: --lane is not used in a cell"), ("fp64 --lane bf16", "list:2: --lane is not used in a cell"),
+                       ("fp64 --junit x", "list:2: --junit is not used in a cell"), ("fp64 --sweep x", "list:2: --sweep is not used in a cell"),
+                       ("fp64 --help", "list:2: --help has no use"), ("fp64  --ranks 2", "list:2: line 1 has the same cell"), ("fp64 --train-iters 3", "list:2: --train-iters is not used"), ("fp64 --tensor-model-parallel-size 0", "list:2: --tensor-model-parallel-size must be"),
                        ("fp64 --lr -1", "list:2: --lr must be"), ("fp64 --ranks 99999999", "list:2: --ranks must be"),
                        *((f"fp64 {other}", "list:2: ") for other in
                          ("--seq-length 8", "--num-experts 4", "--hidden-size 48", "--hidden-size 50", "--num-layers 1", "--vocab-size 64",
@@ -131,7 +131,7 @@ for line, sentence in (("fp64 --tensor-model-paralel-size 2", "list:2: '--tensor
     assert sentence in said, (line, said)
 isotron("parity", CASE, ROOT / "golden" / "llama-layouts", expect=2)
 assert "--sweep-jobs: from 0" in sweep(RIGHT, "--sweep-jobs", -1, expect=2)
-assert "--lane has no use with --sweep" in sweep(RIGHT, "--bf16", expect=2)
+assert "--lane is not used with --sweep" in sweep(RIGHT, "--bf16", expect=2)
 alone = subprocess.run([PROGRAM, "parity", CASE, "--device", "cuda"], capture_output=True, text=True)
 if "--device cuda: this" in alone.stderr:  # no GPU
     assert "--device cuda: this" in sweep([GOOD + " --device cuda"], expect=2)

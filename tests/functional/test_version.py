@@ -1,4 +1,4 @@
-"""A build says what it is: version, commit, compiler, libraries. Each build looks up the commit and rewrites it only if it changes.
+"""A build reports its version, commit, compiler, libraries. Each build looks up the commit and rewrites it only if it changes.
 `isotron help` is another spelling of --help."""
 import os
 import re

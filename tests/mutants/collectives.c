@@ -1,4 +1,4 @@
-/* Bugs in what ranks tell each other: an operation that is left out, done twice, or whose result is spoilt.
+/* Bugs in communication between ranks: an operation that is left out, done twice, or whose result is spoilt.
  * All members do the same, so that the watchdog has nothing to say. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Bugs in what a kernel is told or leaves behind: all kernels of all ranks pass call_run. */
+/* Bugs in the arguments or the results of a kernel: all kernels of all ranks pass call_run. */
 #include <math.h>
 #include <string.h>
 

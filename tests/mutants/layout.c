@@ -1,4 +1,4 @@
-/* Bugs in who holds what, who sums with whom, and who does what when. */
+/* Bugs in the placement of parameters, in groups of ranks, and in schedules. */
 #include <string.h>
 
 #include "data/data.h"

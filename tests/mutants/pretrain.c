@@ -1,4 +1,4 @@
-/* Bugs in what `pretrain` and `generate` make of their options, on every number of ranks: the table of
+/* Bugs in how `pretrain` and `generate` apply their options, on every number of ranks: the table of
  * options has to find them (tests/functional/options). */
 #include <stdlib.h>
 #include <string.h>

@@ -61,7 +61,7 @@ HOOK(void, registry_zero_grads, Registry *r) {
 
 /* ---- parameters ---- */
 
-/* 16-bit storage: what the values have lost is lost to the masters too. */
+/* 16-bit storage: the masters lose the bits that the parameters lose. */
 HOOK(void, registry_round_values, Registry *r) {
     __real_registry_round_values(r);
     if (!mutant_is(M_masters_rounded) || r->masters == r->values || r->layout.data.stage) return;

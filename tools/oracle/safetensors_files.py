@@ -33,7 +33,7 @@ every |= {"name with \"quotes\" and \u00e9": ramp((1,), torch.float32)}
 safetensors.torch.save_file(every, OUT / "every_dtype.safetensors", {"format": "pt"})
 safetensors.torch.save_file({"scalar": ramp((), torch.float32)}, OUT / "scalar.safetensors")
 safetensors.torch.save_file({"flag": torch.tensor([True])}, OUT / "bool.safetensors")
-# Legal, but not what the library writes: data that is not aligned to its elements.
+# Legal, but the library does not write it: data that is not aligned to its elements.
 data = struct.pack("<B2d", 7, 0.5, -2.0)
 header = json.dumps({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
                      "b": {"dtype": "F64", "shape": [2], "data_offsets": [1, 17]}}).encode()

@@ -138,7 +138,7 @@ __device__ __forceinline__ void add_lines(float (&c)[M][W / 8][4], const float (
 }
 
 /* Lines of `to` become (or are increased by) factor times the results of this warp, which pass through its
- * `room` of shared memory; columns from `first` on. factor[i] is for row lane / 4 + 8 * i. */
+ * `room` of shared memory; columns starting at `first`. factor[i] is for row lane / 4 + 8 * i. */
 template <int W>
 __device__ static void store(const Lines &to, bool add, int first, int width, int own,
                              const float (&c)[W / 8][4], const float (&factor)[2], float *room) {
@@ -247,8 +247,8 @@ __device__ __forceinline__ void drop(float (&x)[OTHERS / 8][4], uint32_t kept) {
 
 /* ---- a block of rows: in the forward, in the pass for dq ---- */
 
-/* Rows from row0 on of a kv group of a sample; columns of the result from `first` on. Causal tiles grow: the
- * longest come first. */
+/* Rows from row0 on of a kv group of a sample; columns of the result starting at `first`. Causal tiles grow:
+ * the longest come first. */
 struct RowBlock {
     int first, pair, row0;
     int64_t sample, group;
@@ -269,7 +269,7 @@ __device__ __forceinline__ void describe_rows(const Flash &p, const RowBlock &x,
     find_ranges(p, x.sample, x.row0, ROWS, range, span);
 }
 
-/* A tile's keys, with all columns, and `width` columns of its values from `first` on. */
+/* A tile's keys, with all columns, and `width` columns of its values starting at `first`. */
 template <typename T>
 __device__ __forceinline__ void load_keys(const Flash &p, const RowBlock &x, int key0, uint32_t keys,
                                           uint32_t values, int first, int width) {
@@ -504,7 +504,7 @@ struct RowTile {
     uint64_t line[OTHERS];
 };
 
-/* Scores [key,row], keys from key0 on. */
+/* Scores [key,row], keys starting at key0. */
 __device__ __forceinline__ void hide_rows(float (&score)[OTHERS / 8][4], const Range *range, int key0) {
     const int lane = threadIdx.x % 32, key = key0 + lane / 4;
 #pragma unroll

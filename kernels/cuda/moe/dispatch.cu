@@ -50,7 +50,7 @@ static void take_scratch(const Call *c, Plan *p) {
     p->list = p->start + (int64_t)p->experts * p->chunks;
 }
 
-/* The places of the experts of AHEAD copies per lane, from `at` on; -1: not among them. */
+/* The places of the experts of AHEAD copies per lane, starting at `at`; -1: not among them. */
 __device__ __forceinline__ void load_places(const Plan &p, int64_t at, int64_t end, int *place) {
     int64_t expert[AHEAD];
 #pragma unroll

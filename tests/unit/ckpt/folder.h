@@ -18,7 +18,7 @@ static inline char *scratch_new(void) {
     return dir;
 }
 
-/* In memory if the machine offers that: for tests of what is stored, not of when it is on the disk. */
+/* In memory if the machine offers that: for tests of the content that is stored, not of its durability. */
 static inline char *scratch_new_in_memory(void) {
     if (access("/dev/shm", W_OK | X_OK)) return scratch_new();
     char *dir = mem_strdup("/dev/shm/isotron-ckpt-XXXXXX");

@@ -1,4 +1,4 @@
-/* Models by their options, for tests of what Hugging Face's files hold. */
+/* Models by their options, for tests of the content of Hugging Face files. */
 #ifndef ISOTRON_TESTS_UNIT_CKPT_MODEL_H
 #define ISOTRON_TESTS_UNIT_CKPT_MODEL_H
 

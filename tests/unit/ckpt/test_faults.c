@@ -31,7 +31,7 @@ static int run_on_full_disk(Trip t, int64_t limit, const char *const *texts) {
 static void a_full_disk_is_everyones_error(void **unused) {
     (void)unused;
     static const char *const texts[] = {"File too large",
-                                        "step 2 was not saved, earlier ones are as they were", NULL};
+                                        "step 2 was not saved, earlier checkpoints are unchanged", NULL};
     char *dir = scratch_new(), *temporary = mem_printf("%s/iter_0000002.tmp", dir);
     assert_ok(run((Trip){.layout = MANY, .save = dir, .iteration = 1}));
     for (int i = 0; i <= MANY->world; i++) {

@@ -175,7 +175,7 @@ static void values_that_cannot_be_used_are_named(void **unused) {
         import_edited(&e),
         "1 with NaN or infinity (download them again): 'model.layers.0.mlp.down_proj.bias' (2 of 30 values)");
     e.tensors[2].tensor = tensor_make(large, F64, 1, &(int64_t){30});
-    assert_err(import_edited(&e), "1 with values too large for float32 (give --fp64)",
+    assert_err(import_edited(&e), "1 with values too large for float32 (set --fp64)",
                "'model.layers.0.mlp.down_proj.bias' (2 of 30 values)");
     assert_true(all_zero(e.model->model->registry));
     large[1] = large[3] = -3.4e38;

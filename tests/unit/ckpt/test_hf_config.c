@@ -738,7 +738,7 @@ static void config_json_is_not_trusted(void **unused) {
     (void)unused;
     static const char *const texts[][2] = {
         {"", "is not JSON"},
-        {"[]", "no JSON object"},
+        {"[]", "not a JSON object"},
         {"{}", "model_type is 'missing'"},
         {"{\"model_type\":7}", "model_type is '7'"},
         {"{\"model_type\":\"llama\"}", "vocab_size is 'missing'"},

@@ -42,7 +42,7 @@ enum { NROWS = sizeof ROWS / sizeof ROWS[0] };
 static const Foreign FOREIGN[] = {
     {FOREIGN_NOTED, NULL, NULL, "trace trace-path= trace-ranks+", "Nothing is traced."},
     {FOREIGN_NOTED, NULL, NULL, "depth=one,two", "Depth is one."},
-    {FOREIGN_REFUSED, NULL, NULL, "magic magic-size=", "Magic would change the colors. Leave it out."},
+    {FOREIGN_REFUSED, NULL, NULL, "magic magic-size=", "Magic would change the colors. Remove it."},
     {FOREIGN_NOTED, "color", "green", "lime moss", "It is a green."},
     {FOREIGN_NOTED, "names", "", "nobody", "Nobody has a name."},
     {FOREIGN_REFUSED, "color", NULL, "infrared", "It cannot be seen. Use red."},
@@ -192,7 +192,7 @@ static void a_boolean_may_be_spelled_by_its_opposite(void **state) {
     expect(&c, "");
     begin(&c, NULL);
     LINE(&c, "--fusion", "--no-fusion");
-    expect(&c, "--fusion and --no-fusion contradict each other: leave out one of them.\n");
+    expect(&c, "--fusion and --no-fusion contradict each other: remove one of them.\n");
 }
 
 static void the_last_of_a_line_holds(void **state) {
@@ -216,7 +216,7 @@ static void only_switches_that_differ_contradict(void **state) {
     expect(&c, "");
     begin(&c, NULL);
     LINE(&c, "--green", "--color", "blue");
-    expect(&c, "--green and --color contradict each other: leave out one of them.\n");
+    expect(&c, "--green and --color contradict each other: remove one of them.\n");
     begin(&c, NULL);
     LINE(&c, "--color", "blue", "--green=false");
     assert_int_equal(c.t.color, BLUE);
@@ -248,10 +248,10 @@ static void foreign_options_are_noted_or_refused(void **state) {
     begin(&c, NULL);
     LINE(&c, "--magic", "--depth", "three", "--trace-path", "--magic-size", "3", "--trace=false", "--lout",
          "3");
-    expect(&c, "--depth three is not built: give one,two, or leave it out. Depth is one.\n"
+    expect(&c, "--depth three is not supported: use one,two, or remove it. Depth is one.\n"
                "--trace-path expects a value, but none follows.\n"
                "'--lout' is not an option: did you mean --loud?\n"
-               "--magic and --magic-size are not built: Magic would change the colors. Leave it out.\n");
+               "--magic and --magic-size are not supported: Magic would change the colors. Remove it.\n");
     begin(&c, NULL);
     TEXT(&c, "trace_ranks = 0 1\nmagic = False\ndepth = one\ncount = 3\n");
     assert_int_equal(c.t.count, 3);
@@ -273,7 +273,7 @@ static void foreign_values_are_translated_or_refused(void **state) {
     begin(&c, NULL);
     LINE(&c, "--color", "infrared");
     assert_int_equal(c.given[5], ARG_BAD);
-    expect(&c, "--color infrared is not built: It cannot be seen. Use red.\n");
+    expect(&c, "--color infrared is not supported: It cannot be seen. Use red.\n");
 }
 
 /* Runs described by a Python program: argument names and values as it writes them, and switches that are off. */
@@ -297,14 +297,14 @@ static void every_mistake_is_a_sentence(void **state) {
          "--loud", "stray", "--loud", "--window", "1,x", "--other", "3", "--green=maybe", "--config");
     expect(&c, "--config expects the path of a file with `name = value` lines.\n"
                "'--coumt' is not an option: did you mean --count?\n"
-               "'--xyzzy' is not an option: see --help for those there are.\n"
+               "'--xyzzy' is not an option: see --help for the list.\n"
                "--rate expects a number, not 'fast'.\n"
                "--count expects a whole number, not '1.5'.\n"
                "--color expects one of red, green, blue, not 'pink'.\n"
                "--path expects a value, but none follows.\n"
                "'stray' does not belong to any option: options begin with two dashes.\n"
                "--window expects whole numbers, not '1,x'.\n"
-               "--other has no use in test: leave it out.\n"
+               "--other is not used in test: remove it.\n"
                "--green expects true or false, not 'maybe'.\n");
 }
 
@@ -326,7 +326,7 @@ static void every_mistake_in_a_file_has_its_line(void **state) {
                "'99999999999999999999'.\n"
                "run.conf:9: '= 3' is not a `name = value` line.\n"
                "run.conf:10: the line holds a NUL byte: this is not a text file.\n"
-               "run.conf:11: '\\xff\\xfe' is not an option: see --help for those there are.\n");
+               "run.conf:11: '\\xff\\xfe' is not an option: see --help for the list.\n");
 }
 
 static void numbers_must_be_finite_and_whole(void **state) {
@@ -410,9 +410,9 @@ static void an_option_can_be_refused_later(void **state) {
     args_refuse(&c.args, "rate", "here"); /* only the line is judged */
     args_refuse(&c.args, "count", "here");
     args_refuse_all(&c.args, &c.t, "there");
-    expect(&c, "--count has no use here: leave it out.\n"
-               "--loud has no use there: leave it out.\n"
-               "--count has no use there: leave it out.\n");
+    expect(&c, "--count is not used here: remove it.\n"
+               "--loud is not used there: remove it.\n"
+               "--count is not used there: remove it.\n");
 }
 
 /* Long lines, many lines and any bytes: at most ARG_PROBLEMS sentences, each one line, never a crash or a

@@ -349,21 +349,20 @@ static void all_broken_rules_are_reported_at_once(void **state) {
     assert_int_equal(p.err.code, ERR_USER);
     assert_string_equal(
         p.args.problems.s,
-        "--fp16 and --bf16 contradict each other: leave out one of them.\n"
+        "--fp16 and --bf16 contradict each other: remove one of them.\n"
         "--vocab-size must be from 1 to 2147483647, not 0.\n"
-        "--hidden-size 65 is not a multiple of --num-attention-heads 4: change one of them "
-        "or give --kv-channels.\n"
-        "--seq-length 16 is longer than --max-position-embeddings 8: raise the latter.\n"
-        "--ranks 3 is not a multiple of --tensor-model-parallel-size 2 times "
-        "--pipeline-model-parallel-size 1 times --context-parallel-size 1: change one of them.\n"
+        "--hidden-size 65 is not a multiple of --num-attention-heads 4: change one of them or set "
+        "--kv-channels.\n"
+        "--seq-length 16 is longer than --max-position-embeddings 8: raise --max-position-embeddings.\n"
+        "--ranks 3 is not a multiple of --tensor-model-parallel-size 2 times --pipeline-model-parallel-size "
+        "1 times --context-parallel-size 1: change one of them.\n"
         "--global-batch-size 5 must be a multiple of --micro-batch-size 2 times the data-parallel size 1: "
         "change one of them.\n"
         "--min-lr 1 is above --lr 0.001: lower it.\n"
-        "--mock-data excludes the data paths: leave one out.\n"
+        "--mock-data cannot be used with data paths: remove one.\n"
         "--save needs --save-interval.\n");
-    assert_string_equal(p.err.msg,
-                        "9 problems with the options, the first: --fp16 and --bf16 contradict each "
-                        "other: leave out one of them.");
+    assert_string_equal(p.err.msg, "9 problems with the options, the first: --fp16 and --bf16 contradict "
+                                   "each other: remove one of them.");
     done(&p);
 }
 
@@ -374,7 +373,7 @@ static const char *const BREAKING[][2] = {
     {"--tensor-model-parallel-size 9000000000000000000 --pipeline-model-parallel-size 9000000000000000000 "
      "--micro-batch-size 9000000000000000000", /* no product overflows */
      "--tensor-model-parallel-size must be from 1 to 65536, not 9000000000000000000."},
-    {"--tensor-model-parallel-size 256 --pipeline-model-parallel-size 512", "are more than 65536 ranks"},
+    {"--tensor-model-parallel-size 256 --pipeline-model-parallel-size 512", "exceed 65536 ranks"},
     {"--distributed-timeout-minutes 0", "must be from 1"},
     {"--distributed-timeout-seconds -1", "must be from 0.001"},
     {"--num-query-groups 2", "without --group-query-attention"},
@@ -387,8 +386,8 @@ static const char *const BREAKING[][2] = {
     {"--window-size 3,0 --window-attn-skip-freq 0", "2 layers"},
     {"--no-rope-freq 2", "--no-rope-freq needs --position-embedding-type rope"},
     {"--position-embedding-type rope --no-rope-freq [1]", "must be a positive number or a pattern"},
-    {"--position-embedding-type rope --rope-local-base-freq 10", "is for rotation in layers with a window"},
-    {"--position-embedding-type rope --rope-short-factor 1 2", "go together: give both"},
+    {"--position-embedding-type rope --rope-local-base-freq 10", "applies to layers with a window"},
+    {"--position-embedding-type rope --rope-short-factor 1 2", "must be set together: set both"},
     {"--rope-short-factor 1 --rope-long-factor 2", "need --position-embedding-type rope without"},
     {"--position-embedding-type rope --rope-short-factor 1 --rope-long-factor x",
      "must each have a positive number"},
@@ -397,31 +396,31 @@ static const char *const BREAKING[][2] = {
     {"--scale-embedding --embedding-multiplier 2", "both multiply the embeddings"},
     {"--parallel-residual one-norm --norm-placement post", "one-norm needs --norm-placement pre, not post"},
     {"--hidden-dropout 1", "--hidden-dropout 1 must be less"},
-    {"--fp8-format e4m3 --lane exact", "rounds far more than --lane exact"},
-    {"--fp8-format e4m3 --fp64", "rounds far more than --lane fp64"},
+    {"--fp8-format e4m3 --lane exact", "is too coarse for --lane exact"},
+    {"--fp8-format e4m3 --fp64", "is too coarse for --lane fp64"},
     {"--fp8-recipe mxfp8", "mxfp8 is not supported"},
     {"--fp8-format hybrid --fp8-recipe blockwise", "e4m3 throughout"},
-    {"--fp8-format e4m3 --first-last-layers-bf16", "does not go with --fp8-recipe delayed"},
-    {"--grad-reduce-in-bf16", "is for --bf16: --lane fp32"},
-    {"--fp16 --grad-reduce-in-bf16", "is for --bf16: --lane fp16"},
-    {"--lane exact --grad-reduce-in-bf16", "is for --bf16: --lane exact"},
+    {"--fp8-format e4m3 --first-last-layers-bf16", "cannot be used with --fp8-recipe delayed"},
+    {"--grad-reduce-in-bf16", "needs --bf16: --lane fp32"},
+    {"--fp16 --grad-reduce-in-bf16", "needs --bf16: --lane fp16"},
+    {"--lane exact --grad-reduce-in-bf16", "needs --bf16: --lane exact"},
     {"--bf16 --main-grads-dtype bf16", "needs --use-precision-aware-optimizer"},
     {"--exp-avg-dtype bf16", "need --use-precision-aware-optimizer"},
     {"--use-precision-aware-optimizer --exp-avg-sq-dtype fp16", "Adam would divide by 0"},
     {"--use-precision-aware-optimizer --optimizer sgd", "needs --optimizer adam, not sgd"},
-    {"--use-precision-aware-optimizer --fp64", "does not go with --lane fp64"},
+    {"--use-precision-aware-optimizer --fp64", "cannot be used with --lane fp64"},
     {"--lane exact --ranks 2", "add --calculate-per-token-loss"},
-    {"--fp16 --use-precision-aware-optimizer --main-grads-dtype bf16", "is for --bf16: --lane fp16"},
+    {"--fp16 --use-precision-aware-optimizer --main-grads-dtype bf16", "needs --bf16: --lane fp16"},
     {"--bf16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32", "contradicts"},
     {"--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16 --accumulate-allreduce-grads-in-fp32",
      "contradicts"},
-    {"--bf16 --fp8-emulated", "--fp8-emulated is for FP8 GEMMs"},
+    {"--bf16 --fp8-emulated", "--fp8-emulated applies only to FP8 GEMMs"},
     {"--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16",
      "leaves no layer for FP8: --num-layers-at-start-in-bf16 1 and --num-layers-at-end-in-bf16 1"},
     {"--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 "
      "--num-layers-at-start-in-bf16 9 --num-layers-at-end-in-bf16 0",
      "must be fewer than --num-layers 2"},
-    {"--bf16 --fp8-keep-weights", "--fp8-keep-weights is for FP8 GEMMs"},
+    {"--bf16 --fp8-keep-weights", "--fp8-keep-weights applies only to FP8 GEMMs"},
     {"--bf16 --fp8-keep-inputs", "tensors with one scale"},
     {"--fp8-format e4m3 --fp8-recipe blockwise --fp8-keep-inputs", "tensors with one scale"},
     {"--fp8-format e4m3 --no-fp8-wgrad --fp8-keep-inputs", "tensors with one scale"},
@@ -431,7 +430,7 @@ static const char *const BREAKING[][2] = {
     {EXPERTS " --moe-router-topk 9", "more than --num-experts 8"},
     {EXPERTS " --moe-layer-freq [1,0,1]", "2 layers"},
     {EXPERTS " --moe-router-topk 1", "add --moe-router-pre-softmax"},
-    {EXPERTS " --moe-router-num-groups 2", "give both or neither"},
+    {EXPERTS " --moe-router-num-groups 2", "must be set together"},
     {EXPERTS " --moe-router-num-groups 3 --moe-router-group-topk 1", "must divide"},
     {EXPERTS " --moe-router-topk 4 --moe-router-num-groups 4 --moe-router-group-topk 1", "must divide"},
     {EXPERTS " --moe-router-enable-expert-bias", "sigmoid, not softmax"},
@@ -440,7 +439,7 @@ static const char *const BREAKING[][2] = {
     {EXPERTS " --moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 1", "a number"},
     {EXPERTS " --moe-aux-loss-coeff -1", "not negative"},
     {EXPERTS " --moe-router-load-balancing-type sinkhorn --moe-router-score-function sigmoid",
-     "chooses by itself"},
+     "selects the experts itself"},
     {EXPERTS " --moe-pad-expert-input-to-capacity", "needs --moe-expert-capacity-factor"},
     {EXPERTS " --moe-shared-expert-gate", "needs --moe-shared-expert-intermediate-size"},
     {EXPERTS " --batch-invariant-mode --moe-aux-loss-coeff 0.1", "use seq_aux_loss"},
@@ -450,22 +449,23 @@ static const char *const BREAKING[][2] = {
     {EXPERTS " --batch-invariant-mode --moe-expert-capacity-factor 1", "without a capacity"},
     {"--num-layers-per-virtual-pipeline-stage 1", "above 1"},
     {"--num-virtual-stages-per-pipeline-rank 2", "above 1"},
-    {"--num-virtual-stages-per-pipeline-rank 2 --num-layers-per-virtual-pipeline-stage 1", "leave one out"},
-    {"--decoder-first-pipeline-num-layers 1", "above 1: leave them out"},
-    {"--decoder-last-pipeline-num-layers 1 --account-for-loss-in-pipeline-split", "lower the former"},
+    {"--num-virtual-stages-per-pipeline-rank 2 --num-layers-per-virtual-pipeline-stage 1", "remove one"},
+    {"--decoder-first-pipeline-num-layers 1", "above 1: remove them"},
+    {"--decoder-last-pipeline-num-layers 1 --account-for-loss-in-pipeline-split",
+     "reduce the --decoder options"},
     {"--decoder-last-pipeline-num-layers 1 --num-layers-per-virtual-pipeline-stage 1",
      "exclude --num-layers-per-virtual-pipeline-stage"},
     {"--overlap-param-gather", "--overlap-param-gather gathers sharded"},
     {"--use-megatron-fsdp --data-parallel-sharding-strategy no_shard --overlap-param-gather",
      "gathers sharded"},
     {"--ranks 4 --num-distributed-optimizer-instances 2", "instances 2 needs --use-distributed-optimizer"},
-    {"--ranks 4 --use-distributed-optimizer --num-distributed-optimizer-instances 3", "do not divide into"},
+    {"--ranks 4 --use-distributed-optimizer --num-distributed-optimizer-instances 3", "is not divisible by"},
     {"--ranks 4 --num-experts 4 --expert-model-parallel-size 2 --use-distributed-optimizer "
      "--num-distributed-optimizer-instances 4",
-     "do not divide into"},
-    {"--ddp-bucket-size 5 --ddp-num-buckets 3", "exclude each other"},
+     "is not divisible by"},
+    {"--ddp-bucket-size 5 --ddp-num-buckets 3", "are mutually exclusive"},
     {"--cross-entropy-chunk-size 64", "add --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear"},
-    {"--cross-entropy-fusion-impl linear", "add --cross-entropy-loss-fusion, or leave it out"},
+    {"--cross-entropy-fusion-impl linear", "add --cross-entropy-loss-fusion, or remove it"},
     {"--cross-entropy-loss-fusion --cross-entropy-chunk-size 64", "--cross-entropy-fusion-impl linear"},
     {EXPERTS " --expert-model-parallel-size 3 --ranks 3", "--num-experts 8 is not a multiple of"},
     {EXPERTS " --expert-tensor-parallel-size 3 --ranks 3 --moe-ffn-hidden-size 8",
@@ -474,47 +474,47 @@ static const char *const BREAKING[][2] = {
      " --expert-model-parallel-size 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 "
      "--sequence-parallel",
      "4 ranks cannot hold the experts: their tensor-parallel size 2 times --expert-model-parallel-size 8 "
-     "times --pipeline-model-parallel-size 2 is 32. Give --ranks 32 or"},
+     "times --pipeline-model-parallel-size 2 is 32. Set --ranks 32 or"},
     {EXPERTS " --expert-tensor-parallel-size 2 --ranks 2 --ffn-hidden-size 7", "The width inside an expert"},
     {EXPERTS " --tensor-model-parallel-size 2 --ranks 2 --sequence-parallel "
              "--moe-shared-expert-intermediate-size 7",
      "--moe-shared-expert-intermediate-size 7 is not a multiple"},
     {EXPERTS " --tensor-model-parallel-size 2 --ranks 2", "need --sequence-parallel"},
     {"--pipeline-model-parallel-layout EttL", "--pipeline-model-parallel-layout needs"},
-    {"--pipeline-model-parallel-layout EttL --account-for-loss-in-pipeline-split", "says all"},
+    {"--pipeline-model-parallel-layout EttL --account-for-loss-in-pipeline-split", "already defines all"},
     {"--pipeline-model-parallel-size 4 --microbatch-group-size-per-virtual-pipeline-stage 3", "raise it"},
     {"--tensor-model-parallel-size 4 --group-query-attention --num-query-groups 1 --num-attention-heads 4 "
      "--kv-channels 3",
-     "do not divide among the ranks"},
+     "cannot be divided evenly among the ranks"},
     {CONTEXT " --cp-comm-type ring", "must be p2p, allgather"},
     {CONTEXT " --cp-comm-type p2p a2a p2p", "one for each of --num-layers 2"},
     {CONTEXT " --cp-comm-type a2a+p2p", "a2a+p2p needs them"},
     {CONTEXT " --cp-comm-type p2p a2a+p2p --hierarchical-context-parallel-sizes 2 4", "whose product is"},
     {CONTEXT " --hierarchical-context-parallel-sizes 0 4", "whose product is"},
-    {CONTEXT " --cp-comm-type p2p a2a --tensor-model-parallel-size 2", "An all-to-all cannot deal"},
+    {CONTEXT " --cp-comm-type p2p a2a --tensor-model-parallel-size 2", "An all-to-all cannot distribute"},
     {CONTEXT " --cp-comm-type a2a --attention-backend unfused --group-query-attention --num-query-groups 4 "
              "--tensor-model-parallel-size 4",
-     "An all-to-all cannot deal"},
-    {CONTEXT " --attention-backend unfused", "passes them round a ring"},
+     "An all-to-all cannot distribute"},
+    {CONTEXT " --attention-backend unfused", "passes them around a ring"},
     {CONTEXT " --attention-backend unfused --cp-comm-type allgather a2a+p2p "
              "--hierarchical-context-parallel-sizes 2 2",
-     "passes them round a ring"},
+     "passes them around a ring"},
     {"--recompute-granularity full", "needs --recompute-method"},
     {"--recompute-method block", "needs --recompute-granularity full, not none"},
     {"--recompute-activations --recompute-modules attn", "core_attn"},
-    {"--no-position-embedding", "is for --position-embedding-type rope, not learned_absolute"},
+    {"--no-position-embedding", "needs --position-embedding-type rope, not learned_absolute"},
     {EXPERTS " --moe-router-load-balancing-type sinkhorn --moe-aux-loss-coeff 1", "alone"},
     {"--use-flash-attn --attention-backend unfused", "--use-flash-attn and --attention-backend contradict"},
-    {"--tokenizer-type TikTokenizer", "TikTokenizer is not built"},
+    {"--tokenizer-type TikTokenizer", "TikTokenizer is not supported"},
     {"--recompute-modules mlp", "needs --recompute-granularity selective, not none"},
-    {"--cpu-offloading", "give --cpu-offloading-num-layers"},
+    {"--cpu-offloading", "set --cpu-offloading-num-layers"},
     {"--cpu-offloading-num-layers 2", "less than --num-layers 2"},
-    {"--cpu-offloading-num-layers 1 --recompute-activations", "--recompute-granularity selective does not"},
+    {"--cpu-offloading-num-layers 1 --recompute-activations", "--recompute-granularity selective discards"},
     {"--cpu-offloading-num-layers 1 --pipeline-model-parallel-size 2",
      "needs --pipeline-model-parallel-size 1, not 2."},
     {"--cpu-offloading-num-layers 1 --pipeline-schedule zero-bubble",
      "it needs --pipeline-schedule 1f1b, not zero-bubble."},
-    {"--train-samples 100", "exclude each other"},
+    {"--train-samples 100", "are mutually exclusive"},
     {"--global-batch-size 16 --rampup-batch-size 2 3 100", "increment"},
     {"--global-batch-size 8 --rampup-batch-size 3 5 100",
      "Each size from --rampup-batch-size 3 5 100 to --global-batch-size 8 must be a multiple of"},
@@ -523,18 +523,18 @@ static const char *const BREAKING[][2] = {
     {"--step-batch-size-schedule 50:16", "start at 0"},
     {"--step-batch-size-schedule 0:16,x", "start at 0"},
     {"--step-batch-size-schedule 0:16,1K:8,1K:16", "start at 0"},
-    {"--step-batch-size-schedule 0:16 --global-batch-size 16", "exclude each other"},
+    {"--step-batch-size-schedule 0:16 --global-batch-size 16", "are mutually exclusive"},
     {"--lr-warmup-init 1", "above --lr"},
     {"--decoupled-min-lr 1", "needs --decoupled-lr"},
     {"--lr-decay-samples 5", "counts steps"},
-    {"--lr-warmup-fraction 0.1 --lr-warmup-iters 1", "leave one out"},
-    {"--lr-warmup-iters 10", "--lr-warmup-iters 10 is not below the 10 iterations"},
+    {"--lr-warmup-fraction 0.1 --lr-warmup-iters 1", "remove one"},
+    {"--lr-warmup-iters 10", "--lr-warmup-iters 10 must be less than the 10 iterations"},
     {"--lr-warmup-fraction 1", "--lr-warmup-fraction 1 must be less than 1"},
     {"--lr-decay-style WSD", "needs --lr-wsd-decay-iters"},
     {"--start-weight-decay 0.1", "linear or cosine"},
     {"--weight-decay-incr-style linear", "needs --start-weight-decay"},
     {"--adam-beta2 1", "less than 1"},
-    {"--train-data-path x", "--mock-data excludes"},
+    {"--train-data-path x", "--mock-data cannot be used with data paths"},
     {"--tokenizer-type NullTokenizer", "needs --vocab-size"},
     {"--save x --save-interval 4 --save-retain-interval 6", "multiple of --save-interval 4"},
     {"--save x --save-interval 0", "--save-interval must be at least 1, not 0."},
@@ -609,9 +609,9 @@ static void generation_asks_for_its_own(void **state) {
     (void)state;
     Parsed p;
     parse(&p, CHECK_GENERATE, "--top-k 3 --top-p 0.5");
-    assert_string_equal(p.args.problems.s, "Generation needs --load, the checkpoint of a model.\n"
+    assert_string_equal(p.args.problems.s, "Generation needs a checkpoint: set --load.\n"
                                            "Generation needs --prompt or --prompts-file.\n"
-                                           "--top-k 3 and --top-p 0.5 exclude each other: leave one out.\n");
+                                           "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one.\n");
     done(&p);
 }
 

@@ -95,9 +95,10 @@ static void many_options_of_one_reason_are_counted(void **state) {
           "--mup-base-head-dim 1 --mup-attn-scale-power 1");
     assert_string_equal(
         p.args.problems.s,
-        "--mup-width-mult, --use-mup, --mup-base-hidden-size, --mup-embedding-mult, "
-        "--mup-output-mult, --mup-base-head-dim and --mup-attn-scale-power are not built: muP scales "
-        "initial weights, outputs and learning rates with the width. Leave this out.\n");
+        "--mup-width-mult, --use-mup, --mup-base-hidden-size, --mup-embedding-mult, --mup-output-mult, "
+        "--mup-base-head-dim and --mup-attn-scale-power are not supported: muP scales initial weights, "
+        "outputs "
+        "and learning rates with the width. Remove this option.\n");
     done(&p);
     parse(&p, 0,
           "--inprocess-restart --inprocess-max-iterations 1 --inprocess-soft-timeout 1 "
@@ -149,18 +150,16 @@ static void unknown_options_do_not_hide_the_rules(void **state) {
           "--mock-data --foo 1 "
           "--micro-batch-size 2 --train-iters 10 --lr 1 --min-lr 2 --mtp-num-layers 1 --q-lora-rank 8 "
           "--v-head-dim 4");
-    assert_string_equal(
-        p.args.problems.s,
-        "'--hiden-size' is not an option: did you mean --hidden-size?\n"
-        "--num-attention-heads expects a whole number, not 'x'.\n"
-        "'--foo' is not an option: see --help for those there are.\n"
-        "--kv-channels must be from 1 to 65536, not 0.\n"
-        "--min-lr 2 is above --lr 1: lower it.\n"
-        "--mtp-num-layers is not built: Heads that predict further tokens (MTP) change the model and its "
-        "loss. "
-        "Leave them out.\n"
-        "--q-lora-rank and --v-head-dim are not built: Multi-latent attention (MLA) is another attention. "
-        "Choose another model.\n");
+    assert_string_equal(p.args.problems.s,
+                        "'--hiden-size' is not an option: did you mean --hidden-size?\n"
+                        "--num-attention-heads expects a whole number, not 'x'.\n"
+                        "'--foo' is not an option: see --help for the list.\n"
+                        "--kv-channels must be from 1 to 65536, not 0.\n"
+                        "--min-lr 2 is above --lr 1: lower it.\n"
+                        "--mtp-num-layers is not supported: Heads that predict further tokens "
+                        "(MTP) change the model and its loss. Remove them.\n"
+                        "--q-lora-rank and --v-head-dim are not supported: Isotron has no multi-latent "
+                        "attention (MLA). Choose another model.\n");
     done(&p);
 }
 

@@ -299,11 +299,11 @@ static void mistakes_are_sentences(void **state) {
     c.samples[2] = 0, c.samples[0] = INT64_MAX;
     assert_mistake(data_open(&c, &data), "more than can be counted");
     c.samples[0] = 1ll << 38;
-    assert_mistake(data_open(&c, &data), "ask for fewer samples or give more data");
+    assert_mistake(data_open(&c, &data), "ask for fewer samples or provide more data");
     c.samples[0] = 8, c.sequence_length = 0;
     assert_mistake(data_open(&c, &data), "sequence length is 0");
     c.sequence_length = 4, c.mock = true;
-    assert_mistake(data_open(&c, &data), "exclude each other");
+    assert_mistake(data_open(&c, &data), "are mutually exclusive");
     c.mock = false, c.num_paths = 0;
     assert_mistake(data_open(&c, &data), "there is no data");
     c.num_paths = 1, c.paths = (const char *const[]){"absent"};

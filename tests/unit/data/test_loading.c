@@ -10,7 +10,7 @@ static Sampler *sampler(SamplerConfig c) {
     return s;
 }
 
-/* The samples of a global batch are the same whatever the split; 3 micro-steps of 12 = mbs * dp. */
+/* The samples of a global batch are the same regardless of the split; 3 micro-steps of 12 = mbs * dp. */
 static void single_deals_consecutive_samples(void **state) {
     (void)state;
     static const struct {

@@ -1,4 +1,4 @@
-/* Construction of the model: what is registered, under which names, and what it starts from. */
+/* Construction of the model: the registered parameters, their names and their initial values. */
 #include <math.h>
 
 #include "unit/model_helper.h"

@@ -30,7 +30,7 @@ typedef struct MoeLayout {
 
 typedef struct MoeCase {
     MoeLayout layout;
-    MoeSpec spec;     /* what of it is not the same for all cases */
+    MoeSpec spec;     /* the fields that differ between cases */
     int microbatches; /* of each data-parallel rank; 0: 1 */
     bool joined;      /* on one rank: the samples of all data-parallel ranks are one microbatch */
     bool exact, recomputed, two_sweeps, planned;
@@ -98,7 +98,7 @@ static inline SpmdType moe_dense_type(const MoeRank *r) {
     return type;
 }
 
-/* NaN in all of it: what an op reads before anyone has written it is seen. */
+/* Filled with NaN, so that a read of uninitialized memory is detected. */
 static inline void moe_poison(Space *s) {
     enum { BYTES = 1 << 17 };
     memset(space_take(s, BYTES), 0xFF, BYTES);

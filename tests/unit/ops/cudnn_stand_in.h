@@ -1,5 +1,5 @@
 /* A cuDNN that computes what a graph says, one operation after the other, on the host: it takes the library's
- * place in a test, where it shows whether graphs mean what they should. It knows nothing of what cuDNN
+ * place in a test, where it shows whether graphs are correct. It knows nothing of what cuDNN
  * recognises. */
 #ifndef ISOTRON_TESTS_CUDNN_STAND_IN_H
 #define ISOTRON_TESTS_CUDNN_STAND_IN_H

@@ -43,7 +43,7 @@ static inline bool without_fault(void (*fn)(void *), void *arg, FaultScope *scop
     return whole;
 }
 
-/* Names what failed and what was left out. Returns the exit status of the whole. */
+/* Prints the names of failed and skipped tests. Returns the exit status of the program. */
 static inline int isolated_report(const Isolated *s, const struct CMUnitTest *tests, int n, FILE *out) {
     static const char *const SAID[TEST_ENDS] = {
         [TEST_NOT_BEGUN] = "FAILED, never begun:", [TEST_STARTED] = "FAILED", [TEST_LEFT_OUT] = "left out:"};

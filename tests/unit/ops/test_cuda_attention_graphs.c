@@ -136,7 +136,7 @@ static void check_parts(Shape p, int64_t memory, int64_t parts) {
     assert_int_equal(mock.runs - runs, 1 + parts);
 }
 
-/* The backward's scratch memory fits so and so many (sample, group) pairs at a time. */
+/* The backward's scratch memory fits a given number of (sample, group) pairs at a time. */
 static void parts(void **state) {
     (void)state;
     const int64_t gradients = 2 * 12 * 32, of_two_heads = 2 * (2 * 64 * 128 + gradients),
@@ -166,7 +166,7 @@ static void parts(void **state) {
 
 typedef enum Change { AS_IT_IS, STRIDE, TYPE, OFFSET, FLAGS, ABSENT, VERSION, CAPABILITY, DOCUMENTS } Change;
 
-/* The backward of `p` with one thing changed, in an operand or in what there is. */
+/* The backward of `p` with one change, in an operand or in the available features. */
 static void refused(const char *why, Shape p, int which, Change change, int64_t value) {
     Run r = run_new(p, p.dtype);
     Gpu *g = gpu_new(p);

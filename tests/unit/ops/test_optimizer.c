@@ -77,7 +77,7 @@ static ExactSum squares_of(const Tensor *x, int threads) {
     return sum;
 }
 
-/* Integers: the sum is exact whatever the order; all lengths around a block. */
+/* Integers: the sum is exact regardless of the order; all lengths around a block. */
 static void sums_take_every_element_once(void **state) {
     (void)state;
     const int64_t sizes[] = {0, 1, 15, 16, 17, 63, 64, 65, 128, 40001};

@@ -188,7 +188,7 @@ static void gradients_may_be_bf16(void **state) {
     }
 }
 
-/* Only what nothing was written to is filled. */
+/* Only memory that was never written is filled. */
 static void fresh_gradients_settle_to_zero(void **state) {
     (void)state;
     Model m = model(BF16, 16, false, 7);

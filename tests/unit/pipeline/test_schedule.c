@@ -168,10 +168,9 @@ static void options_choose_the_schedule(void **state) {
         "--microbatch-group-size-per-virtual-pipeline-stage");
     const char *zero = "--pipeline-model-parallel-size 4 --pipeline-schedule zero-bubble";
     assert_int_equal(spec_of(zero, 1, 8, false, &s).code, ERR_NONE);
-    assert_string_equal(
-        spec_of(zero, 2, 8, false, &s).msg,
-        "--pipeline-schedule zero-bubble does not go with 2 virtual stages per pipeline rank: use "
-        "interleaved or gpipe, or change --num-virtual-stages-per-pipeline-rank");
+    assert_string_equal(spec_of(zero, 2, 8, false, &s).msg,
+                        "--pipeline-schedule zero-bubble cannot be used with 2 virtual stages per pipeline "
+                        "rank: use interleaved or gpipe, or change --num-virtual-stages-per-pipeline-rank");
     assert_int_equal(spec_of("--pipeline-schedule interleaved", 1, 8, false, &s).code, ERR_USER);
     assert_int_equal(
         spec_of("--pipeline-model-parallel-size 2 --pipeline-schedule 1f1b", 2, 8, false, &s).code, ERR_USER);

@@ -198,7 +198,7 @@ static void without_recording_nothing_is_copied(void **state) {
     Chain plain, c;
     open_chain(&plain, device_cpu(1), F32, 0, SPACE_UNPLANNED, (OffloadMemory){0});
     open_chain(&c, &l->device, F32, LAYERS - 1, SPACE_UNPLANNED, (OffloadMemory){0});
-    step(&c); /* what it leaves is not waited for again */
+    step(&c); /* the next step does not wait for its copies again */
     l->copies = 0;
     const Tensor *want = forward(&plain, false), *got = forward(&c, false);
     assert_memory_equal(got->data, want->data, tensor_bytes(want));

@@ -67,7 +67,7 @@ static void replay(const Work *w, DeviceGraph *g, int value) {
     expect("what the graph has copied", w->device, w->to, value, w->bytes);
 }
 
-/* Memory that was freed is what the next blocks of its size are made of. */
+/* Freed memory is reused for the next blocks of the same size. */
 static void recorded_work_keeps_its_scratch_memory(void **state) {
     (void)state;
     Device *d = gpu();

@@ -129,7 +129,7 @@ static void layouts_have_one_curve(void **state) {
     }
 }
 
-/* The comparison sees FP8 at all. */
+/* The comparison detects FP8. */
 static void formats_differ(void **state) {
     (void)state;
     Setup *s = setup_of(RECIPES[1], "");

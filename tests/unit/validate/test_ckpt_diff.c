@@ -1,4 +1,5 @@
-/* Checkpoints of one content are equal, whatever layouts wrote them; a difference is found, measured and named. */
+/* Checkpoints of one content are equal, regardless of the layout that wrote them; a difference is found,
+ * measured and named. */
 #include "unit/cmocka_all.h"
 
 #include <math.h>

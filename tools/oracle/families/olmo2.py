@@ -1,4 +1,4 @@
-"""OLMo 2: Llama with norms of what attention and MLP add, not of what they read, and a norm over all heads of q and of k."""
+"""OLMo 2: Llama with norms after attention and MLP instead of before them, and a norm over all heads of q and of k."""
 from families.decoder import EVERY, LLAMA, MISSING, SIZES, UNTIED, config, shape
 
 CASES = {
