@@ -4,11 +4,13 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "bench/comm/comm.h"
 #include "bench/gate/gate.h"
 #include "bench/ops/ops.h"
 #include "bench/train/train.h"
 #include "main/command.h"
 #include "models/option_map.h"
+#include "train/launch.h"
 
 #define ROW(type_, field, name, kind, otherwise, text)                                                       \
     { .names = name, .type = kind, .offset = offsetof(type_, field), .fallback = otherwise, .help = text }
@@ -266,14 +268,99 @@ static int bench_ops_command(int argc, char **argv) {
     return status;
 }
 
+/* ---- isotron bench comm ---- */
+
+typedef struct CommWords {
+    BenchComm bench;
+    const char *least, *most;
+} CommWords;
+
+static const Arg COMM_ROWS[] = {
+    ROW(CommWords, bench.collectives, "collective", ARG_TEXTS, "none",
+        "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv; none = all."),
+    ROW(CommWords, bench.types, "dtype", ARG_TEXTS, "fp32", "fp64, fp32, bf16, fp16, int64, int32."),
+    ROW(CommWords, least, "min-bytes", ARG_TEXT, "1K",
+        "Smallest size, with a suffix K, M or G (powers of 1024)."),
+    ROW(CommWords, most, "max-bytes", ARG_TEXT, "64M", "Largest size."),
+    ROW(CommWords, bench.factor, "step-factor", ARG_I64, "4", "Ratio of one size to the size before."),
+    ROW(CommWords, bench.group, "group-size", ARG_I64, "0",
+        "Split the ranks into groups of this many, which communicate at the same time; 0 = one group."),
+    ROW(CommWords, bench.seconds, "seconds", ARG_F64, "0.1",
+        "Time to measure each number, at least 3 rounds."),
+    ROW(CommWords, bench.json, "json", ARG_TEXT, "none", "File that gets the results."),
+};
+
+/* "64M" to bytes; 0: not a size. */
+static int64_t parse_bytes(const char *text) {
+    static const char SUFFIXES[] = "KMG";
+    char *end;
+    const long long n = strtoll(text, &end, 10);
+    const char *suffix = *end ? strchr(SUFFIXES, *end) : NULL;
+    const int shift = suffix ? 10 * (int)(suffix - SUFFIXES + 1) : 0;
+    if (n < 1 || n > 1 << 20 || (*end && (!suffix || end[1]))) return 0;
+    return (int64_t)n << shift;
+}
+
+static Err read_comm(Config *c, CommWords *w, Args *args, int argc, char **argv) {
+    BenchComm *o = &w->bench;
+    args_use(args, (ArgTable){.rows = COMM_ROWS, .count = sizeof COMM_ROWS / sizeof *COMM_ROWS, .target = w});
+    args_use(args, config_table(c, USE_BENCH_COMM));
+    args_line(args, argc, argv);
+    if (args->help) return ERR_OK;
+    o->config = c;
+    o->least = parse_bytes(w->least), o->most = parse_bytes(w->most);
+    if (!o->least) args_problem(args, "--min-bytes expects a size such as 64, 4K or 1M, not '%s'", w->least);
+    if (!o->most) args_problem(args, "--max-bytes expects a size such as 64, 4K or 1M, not '%s'", w->most);
+    if (o->least > o->most) args_problem(args, "--min-bytes is larger than --max-bytes: swap them");
+    if (o->factor < 2) args_problem(args, "--step-factor: at least 2");
+    if (!(o->seconds > 0)) args_problem(args, "--seconds: more than 0");
+    const Err e = world_size(c);
+    const int64_t ranks = i64_or(c->ranks, 1);
+    if (e.code) args_problem(args, "%s", e.msg);
+    if (ranks < 2 || ranks > BENCH_COMM_RANKS)
+        args_problem(args, "--ranks: from 2 to %d", (int)BENCH_COMM_RANKS);
+    else if (o->group < 0 || o->group == 1 || (o->group && ranks % o->group))
+        args_problem(args,
+                     "--group-size %lld does not divide %lld ranks into groups of several: choose a divisor",
+                     (long long)o->group, (long long)ranks);
+    return args_end(args);
+}
+
+static int bench_comm_command(int argc, char **argv) {
+    Arena *arena = arena_new();
+    Config config = {0};
+    CommWords words;
+    Args args;
+    int status;
+    args_init(&args, arena,
+              "isotron bench comm --ranks N [options]\n\n"
+              "Measures the bandwidth of collectives and checks each result, as nccl-tests does.\n\n"
+              "example: isotron bench comm --ranks 4 --collective all_reduce --max-bytes 16M",
+              NULL);
+    Err e = read_comm(&config, &words, &args, argc, argv);
+    if (command_ready(&args, e, &status)) {
+        int64_t wrong;
+        e = bench_comm(&words.bench, &wrong);
+        if (!e.code && wrong) e = err_failed("%lld elements are wrong", (long long)wrong);
+        status = e.code ? command_fail(e) : 0;
+    }
+    args_free(&args);
+    arena_free(arena);
+    return status;
+}
+
 /* ---- selection ---- */
 
 static const struct {
     const char *name, *what;
+    bool on_ranks; /* runs on several processes */
     int (*run)(int argc, char **argv);
 } BENCHES[] = {
-    {"train", "the time of a training step by op, compared with the peak of the device", bench_train_command},
-    {"ops", "each op by itself, compared with the roof that limits it", bench_ops_command},
+    {"train", "the time of a training step by op, compared with the peak of the device", false,
+     bench_train_command},
+    {"ops", "each op by itself, compared with the roof that limits it", false, bench_ops_command},
+    {"comm", "collectives between ranks: bandwidth, and whether each result is right", true,
+     bench_comm_command},
 };
 enum { N_BENCHES = sizeof BENCHES / sizeof *BENCHES };
 
@@ -285,7 +372,12 @@ static void usage(FILE *to) {
 
 int command_bench(int argc, char **argv) {
     for (int i = 0; argc > 0 && i < N_BENCHES; i++)
-        if (!strcmp(argv[0], BENCHES[i].name)) return BENCHES[i].run(argc - 1, argv + 1);
+        if (!strcmp(argv[0], BENCHES[i].name)) {
+            if (!BENCHES[i].on_ranks && comm_processes() > 1)
+                return command_fail(
+                    err_user("bench %s runs as one process: start it without mpirun", BENCHES[i].name));
+            return BENCHES[i].run(argc - 1, argv + 1);
+        }
     const bool help = argc > 0 && (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h"));
     for (int i = 0; help && argc == 2 && i < N_BENCHES; i++)
         if (!strcmp(argv[1], BENCHES[i].name)) return BENCHES[i].run(1, argv); /* isotron help bench train */

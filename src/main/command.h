@@ -17,7 +17,7 @@
     COMMAND(inspect, false, "print the content of a checkpoint or a dataset")                                \
     COMMAND(parity, true, "compare a run with a golden case of an independent implementation")               \
     COMMAND(compare, false, "compare the logs or the checkpoints of two runs")                               \
-    COMMAND(bench, false, "measure the speed of a training step or of individual ops")                       \
+    COMMAND(bench, true, "measure the speed of a training step or of individual ops")                        \
     COMMAND(version, false, "print the version, the commit, the compiler and the libraries of this build")   \
     COMMAND(docs, false, "print docs/reference/options.md: every option with its default, range and meaning")
 

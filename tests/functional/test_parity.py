@@ -139,7 +139,7 @@ bad(conf("llama-gqa", lambda s: s + "num-experts = 8\n"), "mlp.router.weight", "
 isotron("parity", GOLDEN / "gpt2-tiny", "--json", WORK / "no" / "report.json", expect=2)
 
 for length in ("train-iters", "train-samples"):
-    assert f"--{length} has no use here" in isotron("parity", GOLDEN / "gpt2-tiny", f"--{length}", 3, expect=2)
+    assert f"--{length} is not used here" in isotron("parity", GOLDEN / "gpt2-tiny", f"--{length}", 3, expect=2)
 
 # ---- omitted options of run.conf are taken from the case; keys may be spelled like Megatron-LM's arguments
 SIZES = ("vocab-size", "seq-length", "max-position", "micro-batch", "global-batch", "train-iters", "hidden-dropout",

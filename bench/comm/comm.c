@@ -1,0 +1,386 @@
+#include "bench/comm/comm.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "bench/op_runner.h"
+#include "comm/agree.h"
+#include "comm/comm.h"
+#include "train/launch.h"
+#include "train/provenance.h"
+
+/* ---- what is measured ---- */
+
+typedef struct Collective {
+    const char *name;
+    CommKind kind;        /* COMM_SEND: each member sends to the next one */
+    bool reduces, splits; /* splits: the larger buffer has a part for each member */
+    bool in_place, out_of_place;
+    double per_step; /* busbw / algbw is per_step * (n - 1) / n; 0: 1 */
+} Collective;
+
+static const Collective COLLECTIVES[] = {
+    {"all_reduce", COMM_ALL_REDUCE, true, false, true, true, 2},
+    {"all_gather", COMM_ALL_GATHER, false, true, true, true, 1},
+    {"reduce_scatter", COMM_REDUCE_SCATTER, true, true, true, true, 1},
+    {"broadcast", COMM_BROADCAST, false, false, true, false, 0},
+    {"all_to_all", COMM_ALL_TO_ALL, false, true, false, true, 1},
+    {"send_recv", COMM_SEND, false, false, false, true, 0},
+};
+enum { N_COLLECTIVES = sizeof COLLECTIVES / sizeof *COLLECTIVES };
+
+static const struct {
+    const char *name;
+    DType type;
+    int bits; /* integers up to 2^bits are exact */
+} TYPES[] = {{"fp32", F32, 24}, {"bf16", BF16, 8},  {"fp16", F16, 11},
+             {"fp64", F64, 53}, {"int64", I64, 53}, {"int32", I32, 31}};
+enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
+
+typedef struct Rank {
+    const BenchComm *options;
+    Comm *comm;
+    Group group; /* that this rank communicates in */
+    Device *device;
+    char *in, *out; /* [most] bytes of device memory each */
+    bool prints;
+    json_t *rows;
+    int64_t wrong; /* on all ranks */
+} Rank;
+
+typedef struct Row {
+    const Collective *of;
+    int type;             /* of TYPES */
+    int64_t count, bytes; /* of the call's n, and of the larger buffer */
+} Row;
+
+static DType type_of(const Row *row) { return TYPES[row->type].type; }
+
+static bool is_listed(const TextList *list, const char *name) {
+    bool found = list->count == 0;
+    for (int64_t i = 0; i < list->count; i++) found |= !strcmp(list->at[i], name);
+    return found;
+}
+
+/* ---- buffers ---- */
+
+/* Integers as large as leaves sums over all members exact, so that a sum in a narrower type is wrong. */
+static double value(const Rank *r, const Row *row, int member, int64_t at) {
+    const uint64_t values = (UINT64_C(1) << TYPES[row->type].bits) / (uint64_t)r->group.size + 1;
+    uint64_t x =
+        (uint64_t)at * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)member * UINT64_C(0xd1b54a32d192ed03);
+    x ^= x >> 32;
+    return (double)((x * UINT64_C(0x9e3779b97f4a7c15) >> 8) % values);
+}
+
+static double expected(const Rank *r, const Row *row, int64_t at) {
+    const int n = r->group.size, me = r->group.rank;
+    double sum = 0;
+    switch (row->of->kind) {
+    case COMM_BROADCAST:
+        return value(r, row, 0, at);
+    case COMM_SEND:
+        return value(r, row, (me + n - 1) % n, at);
+    case COMM_ALL_GATHER:
+        return value(r, row, (int)(at / row->count), at % row->count);
+    case COMM_ALL_TO_ALL:
+        return value(r, row, (int)(at / row->count), me * row->count + at % row->count);
+    default:
+        at += row->of->kind == COMM_REDUCE_SCATTER ? me * row->count : 0;
+        for (int m = 0; m < n; m++) sum += value(r, row, m, at);
+        return sum;
+    }
+}
+
+static void store(void *to, DType type, int64_t at, double x) {
+    if (type == I64) {
+        ((int64_t *)to)[at] = (int64_t)x;
+    } else if (type == I32) {
+        ((int32_t *)to)[at] = (int32_t)x;
+    } else {
+        dtype_convert((char *)to + (size_t)at * dtype_size(type), type, &x, F64, 1);
+    }
+}
+
+static double load(const void *from, DType type, int64_t at) {
+    double x;
+    if (type == I64) return (double)((const int64_t *)from)[at];
+    if (type == I32) return ((const int32_t *)from)[at];
+    dtype_convert(&x, F64, (const char *)from + (size_t)at * dtype_size(type), type, 1);
+    return x;
+}
+
+/* Elements of a rank's input and output. */
+static int64_t in_count(const Rank *r, const Row *row) {
+    const CommKind k = row->of->kind;
+    return row->count * (k == COMM_REDUCE_SCATTER || k == COMM_ALL_TO_ALL ? r->group.size : 1);
+}
+
+static int64_t out_count(const Rank *r, const Row *row) {
+    const CommKind k = row->of->kind;
+    return row->count * (k == COMM_ALL_GATHER || k == COMM_ALL_TO_ALL ? r->group.size : 1);
+}
+
+/* In place, one buffer holds both, and the smaller is this member's part of the larger. */
+static CommCall call_of(const Rank *r, const Row *row, bool in_place) {
+    const size_t part = (size_t)(r->group.rank * row->count) * dtype_size(type_of(row));
+    CommCall call = {.kind = row->of->kind,
+                     .dtype = type_of(row),
+                     .group = r->group,
+                     .site = row->of->name,
+                     .in = r->in,
+                     .out = r->out,
+                     .n = row->count,
+                     .device = r->device};
+    if (in_place && row->of->kind == COMM_ALL_GATHER) call.in = r->out + part;
+    if (in_place && row->of->kind == COMM_REDUCE_SCATTER) call.out = r->in + part;
+    if (in_place && row->of->kind == COMM_ALL_REDUCE) call.in = r->out;
+    if (row->of->kind == COMM_BROADCAST) call.in = r->out;
+    return call;
+}
+
+static void fill(const Rank *r, const Row *row, const CommCall *call) {
+    enum { PIECE = 1 << 16 };
+    const size_t size = dtype_size(type_of(row));
+    const int64_t n = in_count(r, row);
+    char *piece = mem_alloc(PIECE * size);
+    for (int64_t at = 0; at < n; at += PIECE) {
+        const int64_t k = n - at < PIECE ? n - at : PIECE;
+        for (int64_t i = 0; i < k; i++) store(piece, type_of(row), i, value(r, row, r->group.rank, at + i));
+        device_write(r->device, (char *)call->in + (size_t)at * size, piece, (size_t)k * size);
+    }
+    free(piece);
+}
+
+static int64_t count_wrong(const Rank *r, const Row *row, const CommCall *call) {
+    enum { PIECE = 1 << 16 };
+    const size_t size = dtype_size(type_of(row));
+    const int64_t n = out_count(r, row);
+    int64_t wrong = 0;
+    char *piece = mem_alloc(PIECE * size);
+    for (int64_t at = 0; at < n; at += PIECE) {
+        const int64_t k = n - at < PIECE ? n - at : PIECE;
+        device_read(r->device, piece, (char *)call->out + (size_t)at * size, (size_t)k * size);
+        for (int64_t i = 0; i < k; i++) wrong += load(piece, type_of(row), i) != expected(r, row, at + i);
+    }
+    free(piece);
+    return wrong;
+}
+
+/* ---- measuring ---- */
+
+static void run_once(const Rank *r, CommCall call) {
+    const int n = r->group.size;
+    int64_t counts[BENCH_COMM_RANKS];
+    if (call.kind == COMM_ALL_TO_ALL) {
+        for (int i = 0; i < n; i++) counts[i] = call.n;
+        call.in_counts = call.out_counts = counts;
+    }
+    if (call.kind != COMM_SEND) {
+        comm_run(r->comm, &call);
+        return;
+    }
+    call.peer = (call.group.rank + 1) % n;
+    CommWork *send = comm_start(r->comm, &call);
+    call.kind = COMM_RECV, call.peer = (call.group.rank + n - 1) % n;
+    CommWork *receive = comm_start(r->comm, &call);
+    comm_wait(r->comm, send), comm_wait(r->comm, receive);
+}
+
+/* Reduces a number over all ranks. */
+static double over_ranks(const Rank *r, CommReduction how, double x) {
+    comm_all_reduce(r->comm, comm_everyone(r->comm), "bench", how, F64, &x, 1);
+    return x;
+}
+
+/* Seconds of `times` calls on the slowest rank. */
+static double seconds_of(const Rank *r, const CommCall *call, int64_t times) {
+    device_wait(r->device);
+    over_ranks(r, COMM_MAX, 0);
+    const int64_t start = clock_ns();
+    for (int64_t i = 0; i < times; i++) run_once(r, *call);
+    device_wait(r->device);
+    return over_ranks(r, COMM_MAX, (double)(clock_ns() - start) * 1e-9);
+}
+
+/* The median of rounds, in seconds a call. */
+static double time_of(const Rank *r, const CommCall *call) {
+    enum { WARMUP = 3, LEAST = 3, ROUNDS = 9 };
+    const double first = seconds_of(r, call, WARMUP) / WARMUP, round = r->options->seconds / ROUNDS;
+    const int64_t times = 1 + (int64_t)(round / first);
+    double t[ROUNDS], spent = 0;
+    int rounds = 0;
+    while (rounds < LEAST || (rounds < ROUNDS && spent < r->options->seconds))
+        spent += t[rounds] = seconds_of(r, call, times), rounds++;
+    for (int i = 0; i < rounds; i++) t[i] /= (double)times;
+    return bench_range(t, rounds).median;
+}
+
+static double bus_factor(const Rank *r, const Collective *c) {
+    const double n = r->group.size;
+    return c->per_step > 0 ? c->per_step * (n - 1) / n : 1;
+}
+
+static json_t *one_place(Rank *r, const Row *row, bool in_place) {
+    if (!(in_place ? row->of->in_place : row->of->out_of_place)) {
+        if (r->prints) printf(" %10s %8s %8s %7s", "-", "-", "-", "-");
+        return NULL;
+    }
+    const CommCall call = call_of(r, row, in_place);
+    fill(r, row, &call);
+    run_once(r, call);
+    const int64_t wrong = (int64_t)over_ranks(r, COMM_SUM, (double)count_wrong(r, row, &call));
+    const double s = time_of(r, &call), algbw = (double)row->bytes * 1e-9 / s,
+                 busbw = algbw * bus_factor(r, row->of);
+    r->wrong += wrong;
+    if (r->prints) printf(" %10.1f %8.2f %8.2f %7lld", s * 1e6, algbw, busbw, (long long)wrong);
+    return json_pack("{s:f, s:f, s:f, s:I}", "us", s * 1e6, "algbw", algbw, "busbw", busbw, "wrong",
+                     (json_int_t)wrong);
+}
+
+static void measure(Rank *r, const Row *row) {
+    if (r->prints)
+        printf("%-14s %12lld %12lld %6s %6s", row->of->name, (long long)row->bytes, (long long)row->count,
+               TYPES[row->type].name, row->of->reduces ? "sum" : "none");
+    json_t *separate = one_place(r, row, false), *in_place = one_place(r, row, true);
+    json_t *entry = json_pack("{s:s, s:I, s:I, s:s, s:s}", "collective", row->of->name, "bytes",
+                              (json_int_t)row->bytes, "count", (json_int_t)row->count, "type",
+                              TYPES[row->type].name, "redop", row->of->reduces ? "sum" : "none");
+    if (separate) json_object_set_new(entry, "out_of_place", separate);
+    if (in_place) json_object_set_new(entry, "in_place", in_place);
+    json_array_append_new(r->rows, entry);
+    if (r->prints) printf("\n"), fflush(stdout);
+}
+
+/* GB/s that a rank copies while all ranks copy `most` bytes: what no transport through memory exceeds. */
+static double copy_roof(const Rank *r) {
+    enum { ROUNDS = 5 };
+    double best = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        device_wait(r->device);
+        over_ranks(r, COMM_MAX, 0);
+        const int64_t start = clock_ns();
+        device_copy(r->device, r->out, r->in, (size_t)r->options->most);
+        device_wait(r->device);
+        const double s = over_ranks(r, COMM_MAX, (double)(clock_ns() - start) * 1e-9),
+                     rate = (double)r->options->most * 1e-9 / s;
+        if (rate > best) best = rate;
+    }
+    return best;
+}
+
+static void measure_all(Rank *r) {
+    const BenchComm *o = r->options;
+    for (int c = 0; c < N_COLLECTIVES; c++)
+        for (int t = 0; is_listed(&o->collectives, COLLECTIVES[c].name) && t < N_TYPES; t++) {
+            if (!is_listed(&o->types, TYPES[t].name)) continue;
+            int64_t last = 0;
+            for (double bytes = (double)o->least; bytes <= (double)o->most; bytes *= (double)o->factor) {
+                const int64_t parts = COLLECTIVES[c].splits ? r->group.size : 1,
+                              unit = parts * (int64_t)dtype_size(TYPES[t].type),
+                              count = (int64_t)bytes / unit;
+                if (count == last) continue;
+                last = count;
+                measure(r, &(Row){&COLLECTIVES[c], t, count, count * unit});
+            }
+        }
+}
+
+/* ---- ranks ---- */
+
+typedef struct Run {
+    const BenchComm *options;
+    json_t *result; /* rank 0's */
+    int64_t wrong;
+} Run;
+
+static void print_head(const Rank *r, const char *device, const char *transport) {
+    printf("device: %s\ntransport: %s\nranks: %d", device, transport, comm_world(r->comm));
+    if (r->group.size < comm_world(r->comm))
+        printf(", in %d groups of %d at once", comm_world(r->comm) / r->group.size, r->group.size);
+    printf("\n\n%53s %36s %36s\n", "", "out of place        ", "in place          ");
+    printf("%-14s %12s %12s %6s %6s", "collective", "bytes", "count", "type", "redop");
+    for (int i = 0; i < 2; i++) printf(" %10s %8s %8s %7s", "us", "algbw", "busbw", "wrong");
+    printf("\n");
+}
+
+static void finish(const Rank *r, Run *run, const char *device, const char *transport) {
+    const double roof = copy_roof(r);
+    if (!r->prints) return;
+    printf("\nalgbw and busbw in GB/s; roof: every rank copies %.2f GB/s while all copy\n", roof);
+    run->wrong = r->wrong;
+    run->result = json_pack("{s:o, s:s, s:s, s:i, s:i, s:f, s:O}", "provenance", provenance_json(), "device",
+                            device, "transport", transport, "ranks", comm_world(r->comm), "group",
+                            r->group.size, "copy_gbytes", roof, "rows", r->rows);
+}
+
+static Err run_rank(void *arg, Comm *comm) {
+    Run *run = arg;
+    const BenchComm *o = run->options;
+    char device[200], transport[200];
+    const Derived d = {.cpu_threads = 1};
+    Group all = comm_everyone(comm);
+    Rank r = {.options = o,
+              .comm = comm,
+              .group = o->group ? group_inner(&all, (int)o->group) : all,
+              .prints = rank_is_printer(comm),
+              .rows = json_array()};
+    ERR_RETURN(rank_open_device(o->config, &d, comm, &r.device, transport));
+    r.in = device_alloc(r.device, (size_t)o->most, "a benchmark's buffers");
+    r.out = device_alloc(r.device, (size_t)o->most, "a benchmark's buffers");
+    device_describe(r.device, device, sizeof device);
+    if (r.prints) print_head(&r, device, transport);
+    measure_all(&r);
+    finish(&r, run, device, transport);
+    device_release(r.device, r.in, (size_t)o->most);
+    device_release(r.device, r.out, (size_t)o->most);
+    rank_free_device(comm, r.device);
+    json_decref(r.rows);
+    return ERR_OK;
+}
+
+/* ---- options ---- */
+
+static Err check_names(const char *option, const TextList *names, const char *const *known, int n) {
+    for (int64_t i = 0; i < names->count; i++) {
+        int k = 0;
+        while (k < n && strcmp(known[k], names->at[i])) k++;
+        if (k < n) continue;
+        Str all = {0};
+        for (k = 0; k < n; k++) str_printf(&all, "%s%s", k ? ", " : "", known[k]);
+        const Err e = err_user("--%s %s: choose from %s", option, names->at[i], all.s);
+        str_free(&all);
+        return e;
+    }
+    return ERR_OK;
+}
+
+static Err check_options(const BenchComm *o) {
+    const char *collectives[N_COLLECTIVES], *types[N_TYPES];
+    for (int i = 0; i < N_COLLECTIVES; i++) collectives[i] = COLLECTIVES[i].name;
+    for (int i = 0; i < N_TYPES; i++) types[i] = TYPES[i].name;
+    ERR_RETURN(check_names("collective", &o->collectives, collectives, N_COLLECTIVES));
+    ERR_RETURN(check_names("dtype", &o->types, types, N_TYPES));
+    return o->json ? file_check_target(o->json) : ERR_OK;
+}
+
+Err bench_comm(const BenchComm *o, int64_t *wrong) {
+    Run run = {.options = o};
+    *wrong = 0;
+    ERR_RETURN(check_options(o));
+    ERR_RETURN(world_run(o->config, run_rank, &run));
+    Err e = ERR_OK;
+    if (run.result && o->json) {
+        char *text = json_dumps(run.result, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+        e = file_write_atomic(o->json, text, strlen(text));
+        free(text);
+    }
+    json_decref(run.result);
+    *wrong = run.wrong;
+    return e;
+}

@@ -1,0 +1,27 @@
+/* Bandwidth of collectives, in the columns of nccl-tests (its doc/PERFORMANCE.md): algbw = size / time, and
+ * busbw = algbw times what the busiest link carries for each byte of the size. `size` is the larger buffer of
+ * a rank. Each result is compared with exact expected values. */
+#ifndef ISOTRON_BENCH_COMM_H
+#define ISOTRON_BENCH_COMM_H
+
+#include "base/err.h"
+#include "config/config.h"
+#include "tensor/device.h"
+
+struct json_t; /* jansson.h */
+
+enum { BENCH_COMM_RANKS = 256 }; /* sums of 0 and 1 over more are not exact in bf16 */
+
+typedef struct BenchComm {
+    const Config *config;        /* ranks, device, transport */
+    TextList collectives, types; /* none: all */
+    int64_t least, most, factor; /* bytes: least, least * factor, ... up to most */
+    int64_t group;               /* ranks of a group; all groups communicate at once. 0: one group */
+    double seconds;              /* per row; at least 3 rounds */
+    const char *json;            /* file for the results; NULL: none */
+} BenchComm;
+
+/* Prints the results. *wrong: number of wrong elements on all ranks. */
+Err bench_comm(const BenchComm *, int64_t *wrong);
+
+#endif

@@ -1,0 +1,64 @@
+"""isotron bench comm: its columns agree, its check finds what a planted fault of NCCL does, and invalid arguments are refused."""
+import os
+
+from harness import *
+
+FAST = ["--seconds", "1e-3", "--min-bytes", 64, "--max-bytes", "64K", "--step-factor", 32]
+NAMES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv"]
+
+
+def bench(*options, expect=0):
+    out = isotron("bench", "comm", *FAST, "--json", WORK / "comm.json", *options, expect=expect)
+    return out, json.loads((WORK / "comm.json").read_text())
+
+
+def places(row):
+    return [row[key] for key in ("out_of_place", "in_place") if key in row]
+
+
+# Every collective on every type: bus bandwidth by the formulas of nccl-tests, and a whole number of elements for each member.
+for ranks, group in ((2, 2), (3, 3), (6, 2)):
+    out, result = bench("--ranks", ranks, "--group-size", group, "--dtype", *"fp64 fp32 bf16 fp16 int64 int32".split())
+    assert (result["ranks"], result["group"]) == (ranks, group) and result["provenance"]["commit"]
+    assert [name for name in NAMES if any(row["collective"] == name for row in result["rows"])] == NAMES
+    for row in result["rows"]:
+        factor = {"all_reduce": 2 * (group - 1) / group, "broadcast": 1, "send_recv": 1}.get(row["collective"], (group - 1) / group)
+        assert places(row) and row["bytes"] % row["count"] == 0, row
+        for place in places(row):
+            assert place["wrong"] == 0 and abs(place["busbw"] / place["algbw"] / factor - 1) < 1e-5, row
+            assert abs(place["algbw"] * place["us"] * 1e3 / row["bytes"] - 1) < 1e-4, row
+    assert f"{ranks // group} groups of {group} at once" in out or group == ranks, out
+
+# NCCL with planted faults.
+library = ["--nccl-library", pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so", "--ranks", 4, "--dtype", "fp32"]
+out, result = bench(*library)
+assert "transport: NCCL 2.28.9" in out and not any(place["wrong"] for row in result["rows"] for place in places(row)), out
+os.environ["HOST_NCCL_FAULT"] = "drop_tail"
+out, result = bench(*library, "--collective", "all_gather", expect=1)
+for row in result["rows"]:
+    # A member's last 8 elements are those of the last member, which that member has in place.
+    least = min(8, row["count"])
+    assert least <= row["out_of_place"]["wrong"] <= 4 * 8, row
+assert "elements are wrong" in out, out
+os.environ["HOST_NCCL_FAULT"] = "half_sum"
+out, result = bench(*library, "--collective", "all_reduce", "reduce_scatter", expect=1)
+assert all(place["wrong"] >= row["count"] for row in result["rows"] for place in places(row)), result["rows"]
+del os.environ["HOST_NCCL_FAULT"]
+
+for words, message in (
+        (["--ranks", 1], "--ranks: from 2 to 256"),
+        ([], "--ranks: from 2 to 256"),
+        (["--ranks", 4, "--group-size", 3], "does not divide 4 ranks"),
+        (["--ranks", 4, "--group-size", 1], "does not divide 4 ranks"),
+        (["--ranks", 2, "--min-bytes", "4X"], "--min-bytes expects a size"),
+        (["--ranks", 2, "--max-bytes", "99999999999G"], "--max-bytes expects a size"),
+        (["--ranks", 2, "--min-bytes", "1M"], "--min-bytes is larger than --max-bytes"),
+        (["--ranks", 2, "--collective", "reduce"], "--collective reduce: choose from all_reduce"),
+        (["--ranks", 2, "--dtype", "fp8"], "--dtype fp8: choose from"),
+        (["--ranks", 2, "--seconds", 0], "--seconds: more than 0"),
+        (["--ranks", 2, "--step-factor", 1], "--step-factor: at least 2"),
+        (["--ranks", 2, "--nccl-library", "nowhere.so"], "NCCL cannot be loaded"),
+        (["--ranks", 2, "--num-layers", 2], "--num-layers"),
+):
+    said = isotron("bench", "comm", *FAST, *words, expect=2)
+    assert message in said, (words, said)
