@@ -318,8 +318,8 @@ static void nccl_free(Comm *c) {
     stop_watchdog(s);
     for (Link *l = s->links, *next; l; l = next) {
         next = l->next;
-        device_stream_free(s->device, l->stream);
         NCCL(s, l->nccl, CommDestroy, l->nccl);
+        device_stream_free(s->device, l->stream);
         flights_free(s, l->first);
         free(l);
     }
