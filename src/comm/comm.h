@@ -78,10 +78,10 @@ Group comm_everyone(const Comm *); /* all ranks in their order */
 
 /* Selects the transport for memory of `device`: NCCL if no two ranks share a GPU and NCCL can be loaded, staging
  * otherwise. All ranks must call it and get the same result. `library` is a file name; NULL: the library that
- * the loader finds. It is a user error if a named library cannot be used or if versions differ between ranks.
- * `text` describes the transport and the reason. Call comm_close_device before the device is freed. A NULL
+ * the loader finds. It is a user error if a named library cannot be used or if versions differ between ranks,
+ * and if `required`, also if memory of a GPU would be staged. `text` describes the transport and the reason. Call comm_close_device before the device is freed. A NULL
  * Comm is one rank. */
-Err comm_open_device(Comm *, Device *, const char *library, char text[200]);
+Err comm_open_device(Comm *, Device *, const char *library, bool required, char text[200]);
 void comm_close_device(Comm *);
 
 /* ---- worlds ---- */

@@ -318,8 +318,8 @@ static void nccl_free(Comm *c) {
     stop_watchdog(s);
     for (Link *l = s->links, *next; l; l = next) {
         next = l->next;
-        device_stream_free(s->device, l->stream);
         NCCL(s, l->nccl, CommDestroy, l->nccl);
+        device_stream_free(s->device, l->stream);
         flights_free(s, l->first);
         free(l);
     }
@@ -380,14 +380,14 @@ static Err load(const char *library, const Device *device, Nccl *n) {
     return ERR_OK;
 }
 
-Err comm_open_device(Comm *c, Device *device, const char *library, char text[200]) {
+Err comm_open_device(Comm *c, Device *device, const char *library, bool required, char text[200]) {
     enum { SIZE = 200 };
     char version[32], why[SIZE];
     Nccl n = {0};
     snprintf(text, SIZE, "through host memory");
     if (!c || !c->host || (!library && !device_is_discrete(device))) return ERR_OK;
     Err e = load(library, device, &n);
-    if (library) ERR_RETURN(comm_agree(c, e));
+    if (library || required) ERR_RETURN(comm_agree(c, e));
     Facts *all = mem_zero((size_t)c->world, sizeof *all);
     Facts *mine = &all[c->rank];
     mine->version = e.code ? 0 : n.version;
@@ -402,6 +402,11 @@ Err comm_open_device(Comm *c, Device *device, const char *library, char text[200
     e = agree_on(c, &n, all, why);
     free(all);
     if (e.code) return e;
+    if (*why && required)
+        return err_user(
+            "NCCL cannot be used, because %s: leave --distributed-backend out to communicate through "
+            "host memory",
+            why);
     if (*why) {
         snprintf(text, SIZE, "through host memory, because %s", why);
         return ERR_OK;

@@ -23,8 +23,10 @@ static bool parse_i64(const char *s, int64_t *out) {
 
 static bool parse_f64(const char *s, double *out) {
     char *end;
+    errno = 0;
     double v = strtod(s, &end);
-    if (end == s || *end || !isfinite(v) || isspace((unsigned char)*s)) return false;
+    const bool underflow = errno == ERANGE && v == 0;
+    if (end == s || *end || !isfinite(v) || underflow || isspace((unsigned char)*s)) return false;
     *out = v;
     return true;
 }
@@ -54,20 +56,30 @@ static bool parse_i64s(I64List *list, Arena *arena, const char *const *words, in
     return found.count > 0;
 }
 
-static void parse_texts(TextList *list, Arena *arena, const char *const *words, int64_t n) {
+/* An empty word, such as an unset shell variable, is no text. */
+static bool parse_texts(TextList *list, Arena *arena, const char *const *words, int64_t n) {
     *list = (TextList){arena_alloc(arena, (size_t)n * sizeof *list->at), n};
-    for (int64_t i = 0; i < n; i++) list->at[i] = arena_printf(arena, "%s", words[i]);
+    for (int64_t i = 0; i < n; i++) {
+        if (!*words[i]) return false;
+        list->at[i] = arena_printf(arena, "%s", words[i]);
+    }
+    return n > 0;
 }
 
-/* Whether the word is a number that its type cannot hold. */
-static bool is_too_large(const Arg *row, const char *word) {
+static bool parse_text(const Arg *row, const char **text, Arena *arena, const char *word) {
+    const bool unset = !strcmp(word, "none") && !strcmp(row->fallback, "none") && !row->required;
+    *text = unset ? NULL : arena_printf(arena, "%s", word);
+    return *word;
+}
+
+/* The limit of the type that the word, which is a number, exceeds; NULL: none. */
+static const char *exceeded(const Arg *row, const char *word) {
     char *end;
     errno = 0;
-    if (row->type == ARG_F64)
-        strtod(word, &end);
-    else
-        strtoll(word, &end, 10);
-    return errno == ERANGE && end != word && !*end;
+    const double x = row->type == ARG_F64 ? strtod(word, &end) : (double)strtoll(word, &end, 10);
+    if (errno != ERANGE || end == word || *end) return NULL;
+    if (row->type == ARG_I64) return "at most 9223372036854775807";
+    return x == 0 ? "at least 4.9e-324" : "at most 1.8e308";
 }
 
 static void expectation(const Arg *row, Str *out) {
@@ -95,7 +107,7 @@ static void expectation(const Arg *row, Str *out) {
 }
 
 static bool parse(const Arg *row, void *field, Arena *arena, const char *const *words, int64_t n) {
-    if (row->type == ARG_TEXTS) return n > 0 ? parse_texts(field, arena, words, n), true : false;
+    if (row->type == ARG_TEXTS) return parse_texts(field, arena, words, n);
     if (row->type == ARG_I64S) {
         if (n == 1 && !strcmp(words[0], "none")) return *(I64List *)field = (I64List){0}, true;
         return parse_i64s(field, arena, words, n);
@@ -115,8 +127,7 @@ static bool parse(const Arg *row, void *field, Arena *arena, const char *const *
     case ARG_ENUM:
         return parse_enum(row, words[0], field);
     case ARG_TEXT:
-        *(const char **)field = *words[0] ? arena_printf(arena, "%s", words[0]) : NULL;
-        return true;
+        return parse_text(row, field, arena, words[0]);
     default:
         return false;
     }
@@ -126,9 +137,9 @@ bool arg_parse(const Arg *row, void *field, Arena *arena, const char *const *wor
                Str *expected) {
     if (parse(row, field, arena, words, n)) return true;
     const bool number = row->type == ARG_I64 || row->type == ARG_F64;
-    if (number && n == 1 && is_too_large(row, words[0]))
-        str_printf(expected, "a number of size at most %s",
-                   row->type == ARG_I64 ? "9223372036854775807" : "1.8e308");
+    const char *limit = number && n == 1 ? exceeded(row, words[0]) : NULL;
+    if (limit)
+        str_printf(expected, "a number of size %s", limit);
     else
         expectation(row, expected);
     str_puts(expected, ", not ");

@@ -158,6 +158,7 @@ static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int a
     if (o->profiled < 1 || o->profiled > MOST_STEPS)
         args_problem(args, "--profiled: from 1 to %d", (int)MOST_STEPS);
     if (o->seconds < 0) args_problem(args, "--seconds: at least 0");
+    if (f64_is_set(o->peak_tflops) && o->peak_tflops <= 0) args_problem(args, "--peak-tflops: more than 0");
     if (o->warmup < 1 + records)
         args_problem(args, "--warmup: at least 1, the first step touches the memory, and 2 with "
                            "--cuda-graph-impl local, which records the second");

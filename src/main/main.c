@@ -72,12 +72,7 @@ static void check_address_space(void) {
     _exit(ERR_INFRA);
 }
 
-int main(int argc, char **argv) {
-    FaultScope scope = {.where = "rank 0"};
-    fault_scope(&scope);
-    check_address_space();
-    fault_on_lost_pages();
-    signal(SIGXFSZ, SIG_IGN); /* a file that reaches the size limit causes a write error instead */
+static int run(int argc, char **argv) {
     if (argc < 2) return usage(stderr), ERR_USER;
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
         return help(argc - 2, argv + 2);
@@ -87,4 +82,16 @@ int main(int argc, char **argv) {
     if (!c->on_ranks && comm_processes() > 1)
         return command_fail(err_user("%s runs as one process: start it without mpirun", c->name));
     return c->run(argc - 2, argv + 2);
+}
+
+int main(int argc, char **argv) {
+    FaultScope scope = {.where = "rank 0"};
+    fault_scope(&scope);
+    check_address_space();
+    fault_on_lost_pages();
+    signal(SIGXFSZ, SIG_IGN); /* a file that reaches the size limit causes a write error instead */
+    const int status = run(argc, argv);
+    if (!fflush(stdout) && !ferror(stdout)) return status;
+    command_fail(err_infra("not all of the output could be written; check the standard output and its disk"));
+    return status ? status : ERR_INFRA;
 }

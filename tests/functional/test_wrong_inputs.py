@@ -2,6 +2,7 @@
 must contain (parts are separated by |), and the exit status if it is not 2. Also the help that a message points to."""
 import os
 import signal
+import subprocess
 import time
 
 from harness import *
@@ -19,6 +20,19 @@ pretrain --num-layers 0 => --num-layers must be from 1 to 65536, not 0
 pretrain --num-layers -3 => not -3
 pretrain --num-layers 99999999999999999999 => a number of size at most 9223372036854775807
 pretrain --lr 1e999 => a number of size at most 1.8e308, not '1e999'
+pretrain --lr 1e-400 => a number of size at least 4.9e-324, not '1e-400'
+pretrain {run} --save= --save-interval 2 => --save expects a value, not ''
+pretrain {run} --load= => --load expects a value, not ''
+pretrain {run} --log-jsonl= => --log-jsonl expects a value, not ''
+convert --from-hf {hf} --save {work}/x --check= => --check expects a value, not ''
+parity {case} --sweep= => --sweep expects a value, not ''
+parity {case} --json= => --json expects a value, not ''
+preprocess --input {text} --output-prefix= => --output-prefix expects a value, not ''
+merge --input= --output-prefix {work}/m => --input expects a value, not ''
+merge --input {work}/pairs --output-prefix= => --output-prefix expects a value, not ''
+generate {ask} --stop= => --stop expects a value, not ''
+bench train {bench} --against x --allow= => --allow expects a value, not ''
+bench train {bench} --baseline= => --baseline expects a value, not ''
 pretrain --lr fast => --lr expects a number, not 'fast'
 pretrain --lr nan => --lr expects a number, not 'nan'
 pretrain --activation relu => --activation expects one of gelu|not 'relu'
@@ -223,6 +237,7 @@ bench train {bench} --steps 0 => --steps: from 1
 bench train {bench} --ranks 2 => leave out --ranks
 bench train {bench} --data-path {data} => --data-path is not used in bench train
 bench train {bench} --load {saved} => --load is not used in bench train
+bench train {bench} --peak-tflops 0 => --peak-tflops: more than 0
 bench ops --device gpu => --device expects one of cpu, cuda
 bench ops --seconds -1 => --seconds: at least 0
 bench ops --filter ( => --filter (
@@ -277,6 +292,17 @@ def check_rows(names):
         count += 1
     assert count >= 100
     print(f"{count} wrong command lines are refused")
+
+
+def check_full_output(names):
+    """Output that cannot be written is an error of every command."""
+    for command in ("help", "version", "docs", "inspect --checkpoint {saved}", "plan {run}", "generate {ask} --tokens-to-generate 1",
+                    "compare {saved} {saved}", "bench ops --filter ^add$ --dtype fp32 --seconds 1e-9"):
+        for stdout in ("/dev/full", None):
+            words = ["bash", "-c", 'exec "$@" >&-', "_"] if stdout is None else []
+            with open(stdout or os.devnull, "w") as out:
+                done = subprocess.run([*words, PROGRAM, *command.format(**names).split()], stdout=out, stderr=subprocess.PIPE, text=True)
+            assert done.returncode == 3 and "not all of the output could be written" in done.stderr, (command, stdout, done)
 
 
 def check_shared_file():
@@ -350,6 +376,7 @@ def check_interrupt():
 
 names = prepare()
 check_rows(names)
+check_full_output(names)
 check_shared_file()
 check_help()
 check_tokenizer_of_checkpoint()

@@ -18,7 +18,7 @@ static void over_nccl(void *arg, Comm *c) {
     const Program *p = arg;
     char text[200];
     world_device = device_cpu(1);
-    const Err e = comm_open_device(c, world_device, HOST_NCCL, text);
+    const Err e = comm_open_device(c, world_device, HOST_NCCL, false, text);
     CHECK(!e.code && !strcmp(text, "NCCL 2.28.9"), "%s%s", e.msg, text);
     p->run(p->arg, c);
     comm_close_device(c);
@@ -152,7 +152,7 @@ static void open_with(void *arg, Comm *c) {
     char text[200];
     Device *d = device_cpu(1);
     const char *const *words = arg;
-    const Err e = comm_open_device(c, d, words[0], text);
+    const Err e = comm_open_device(c, d, words[0], false, text);
     CHECK(e.code == ERR_USER && strstr(e.msg, words[1]), "'%s' says nothing of '%s'", e.msg, words[1]);
     device_free(d);
 }
@@ -169,7 +169,7 @@ static void without_a_library_the_host_communicates(void *arg, Comm *c) {
     char text[200];
     (void)arg;
     world_device = device_cpu(1);
-    const Err e = comm_open_device(c, world_device, NULL, text);
+    const Err e = comm_open_device(c, world_device, NULL, true, text);
     CHECK(!e.code && !strcmp(text, "through host memory"), "%s%s", e.msg, text);
     run_order(NULL, c);
     comm_close_device(c);
