@@ -303,7 +303,7 @@ static void print_head(const Rank *r, const char *device, const char *transport)
     printf("device: %s\ntransport: %s\nranks: %d", device, transport, comm_world(r->comm));
     if (r->group.size < comm_world(r->comm))
         printf(", in %d groups of %d at once", comm_world(r->comm) / r->group.size, r->group.size);
-    printf("\n\n%53s %36s %36s\n", "", "out of place        ", "in place          ");
+    printf("\n\n%53s %36s %26s\n", "", "out of place        ", "in place");
     printf("%-14s %12s %12s %6s %6s", "collective", "bytes", "count", "type", "redop");
     for (int i = 0; i < 2; i++) printf(" %10s %8s %8s %7s", "us", "algbw", "busbw", "wrong");
     printf("\n");
