@@ -165,6 +165,11 @@ isotron("parity", CASE, "--json", reports[0])
 isotron("parity", CASE, "--json", reports[0], "--hidden-sise", 4, expect=2)
 assert reports[0].exists()  # an option with an error changes nothing
 
+# ---- an option of the sweep may make two cells equal
+pair = ["gpt2-layouts fp64 --tensor-model-parallel-size 2 --ranks 2", "gpt2-layouts fp64 --ranks 2"]
+sweep(pair, "--sweep-dry-run")
+assert "list:2: line 1 has the same cell of gpt2-layouts" in sweep(pair, "--tensor-model-parallel-size", 2, "--sweep-dry-run", expect=2)
+
 # ---- a dry run runs nothing, and its cells are planned; an option of the sweep reaches every cell
 out = sweep(RIGHT + ["fp64 --tensor-model-parallel-size 3"], "--sweep-dry-run", "--device", "cuda", "--junit", WORK / "r.xml", "--html", WORK / "r.html")
 assert [(c["seconds"], c["verdict"], c["device"]) for c in cells()] == [(0, "planned", "cuda")] * 3 + [(0, "skipped", "cuda")], cells()
