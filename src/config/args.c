@@ -343,14 +343,21 @@ static int help_words(Args *a, int argc, char **argv) {
     return 2;
 }
 
+static void append(TextList *list, const char *word) {
+    list->at = mem_grow(list->at, (size_t)list->count + 1, sizeof *list->at);
+    list->at[list->count++] = word;
+}
+
 void args_line(Args *a, int argc, char **argv) {
     const char *path;
     for (int i = 0; i < argc; i++)
         if (config_words(argc - i, argv + i, &path)) {
-            if (path)
+            if (path) {
                 args_file(a, path);
-            else
+                append(&a->configs, path);
+            } else {
                 args_problem(a, "--config expects the path of a file with `name = value` lines.");
+            }
         }
     Source src = {"", "--", next_source(a)};
     a->line = src.number;
@@ -363,8 +370,7 @@ void args_line(Args *a, int argc, char **argv) {
         else if (is_option(argv[i]))
             i += line_option(a, src, argc - i, argv + i);
         else if (a->operand_name) {
-            a->operands.at = mem_grow(a->operands.at, (size_t)a->operands.count + 1, sizeof *a->operands.at);
-            a->operands.at[a->operands.count++] = argv[i++];
+            append(&a->operands, argv[i++]);
         } else {
             Str quoted = {0};
             str_quote(&quoted, argv[i], strlen(argv[i]));
@@ -492,7 +498,7 @@ void args_init(Args *a, Arena *arena, const char *usage, const char *operand_nam
 }
 
 void args_free(Args *a) {
-    free(a->operands.at), free(a->used);
+    free(a->operands.at), free(a->configs.at), free(a->used);
     str_free(&a->problems), str_free(&a->notes);
     *a = (Args){0};
 }

@@ -114,6 +114,7 @@ typedef struct Args {
     int num_tables, sources;
     int line; /* the source that was the last command line; 0: none yet */
     TextList operands;
+    TextList configs; /* the paths that --config gave */
     bool help;
     const char *help_word; /* only show options that contain this word; NULL: all */
     int64_t num_problems;

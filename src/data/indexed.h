@@ -88,6 +88,8 @@ void indexed_builder_abort(IndexedBuilder *);
 void indexed_builder_unlink(const IndexedBuilder *);
 /* A dataset that exists is a user error, unless it is to be overwritten. */
 Err indexed_check_target(const char *prefix, bool overwrite);
+/* Whether the path leads to the .bin or .idx file of the dataset, existing or not. */
+bool indexed_is_part(const char *prefix, const char *path);
 
 /* Merges datasets in the sorted order of their prefixes, as Megatron-LM's tools/merge_datasets.py does. */
 Err data_merge(const char *const *prefixes, int n, const char *output_prefix);

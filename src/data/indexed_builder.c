@@ -203,6 +203,13 @@ void indexed_builder_abort(IndexedBuilder *b) {
     release(b);
 }
 
+bool indexed_is_part(const char *prefix, const char *path) {
+    char *bin = mem_printf("%s.bin", prefix), *idx = mem_printf("%s.idx", prefix);
+    const bool is_part = file_is_same(bin, path) || file_is_same(idx, path);
+    free(bin), free(idx);
+    return is_part;
+}
+
 Err indexed_check_target(const char *prefix, bool overwrite) {
     char *bin = mem_printf("%s.bin", prefix), *idx = mem_printf("%s.idx", prefix);
     const char *there = file_exists(bin) ? bin : file_exists(idx) ? idx : NULL;

@@ -35,10 +35,14 @@ Err data_merge(const char *const *prefixes, int n, const char *output_prefix) {
     if (n < 1)
         return err_user("there is nothing to merge into '%s'; specify at least one dataset prefix",
                         output_prefix);
-    for (int i = 0; i < n; i++)
-        if (!strcmp(prefixes[i], output_prefix))
+    for (int i = 0; i < n; i++) {
+        char *bin = mem_printf("%s.bin", prefixes[i]);
+        const bool is_output = indexed_is_part(output_prefix, bin);
+        free(bin);
+        if (is_output)
             return err_user("'%s' is both an input and the output of the merge; choose another output prefix",
-                            output_prefix);
+                            prefixes[i]);
+    }
     char **sorted = mem_zero((size_t)n, sizeof *sorted);
     memcpy(sorted, prefixes, (size_t)n * sizeof *sorted);
     qsort(sorted, (size_t)n, sizeof *sorted, by_name);

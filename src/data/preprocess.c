@@ -176,11 +176,19 @@ static Err run_rounds(Run *run) {
     return ERR_OK;
 }
 
+static Err check_inputs(const PreprocessConfig *c, const char *prefix) {
+    for (int i = 0; i < c->num_inputs; i++)
+        if (indexed_is_part(prefix, c->inputs[i]))
+            return err_user("'%s' is both an input and an output: use another --output-prefix", c->inputs[i]);
+    return ERR_OK;
+}
+
 static Err open_builders(Run *run) {
     IndexedDtype dtype = indexed_dtype_for_vocab(run->config->vocab_size);
     for (int k = 0; k < run->num_keys; k++) {
         char *prefix = mem_printf("%s_%s_document", run->config->output_prefix, run->keys[k]);
-        Err e = indexed_check_target(prefix, run->config->overwrite);
+        Err e = check_inputs(run->config, prefix);
+        if (!e.code) e = indexed_check_target(prefix, run->config->overwrite);
         if (!e.code) e = indexed_builder_open(prefix, dtype, &run->builders[k]);
         free(prefix);
         ERR_RETURN(e);

@@ -60,6 +60,12 @@ static void check_gate(GateArgs *g, Args *args) {
         args_problem(args, "--pairs: from %lld to %d", (long long)least, (int)MOST_PAIRS);
 }
 
+static void refuse_same_files(Args *args, const char *json, const GateWords *w) {
+    const NamedFile outputs[] = {{"--json", json}, {"--junit", w ? w->junit : NULL}},
+                    inputs[] = {{"--baseline", w ? w->baseline : NULL}, {"--against", w ? w->against : NULL}};
+    command_refuse_same_files(args, outputs, 2, inputs, 2);
+}
+
 static Err write_file(const char *path, const char *text, size_t n) {
     Err e = path ? file_write_atomic(path, text, n) : ERR_OK;
     if (e.code) e.code = ERR_INFRA; /* the verdict is valid; only its report cannot be written */
@@ -163,6 +169,7 @@ static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int a
         args_problem(args, "--warmup: at least 1, the first step touches the memory, and 2 with "
                            "--cuda-graph-impl local, which records the second");
     check_gate(gate, args);
+    refuse_same_files(args, o->json, &gate->words);
     if (config_ranks(&s->config) > 1) args_problem(args, "bench train measures one rank: leave out --ranks");
     return args_end(args);
 }
@@ -253,6 +260,7 @@ static int bench_ops_command(int argc, char **argv) {
     use_gate(&gate, &args);
     args_line(&args, argc, argv);
     check_gate(&gate, &args);
+    refuse_same_files(&args, o.ops.json, &gate.words);
     if (o.ops.seconds < 0) args_problem(&args, "--seconds: at least 0");
     if (o.ops.threads < 0 || o.ops.threads > MOST_THREADS)
         args_problem(&args, "--cpu-threads: from 0 to %d", (int)MOST_THREADS);
@@ -315,6 +323,7 @@ static Err read_comm(Config *c, CommWords *w, Args *args, int argc, char **argv)
     if (o->least > o->most) args_problem(args, "--min-bytes is larger than --max-bytes: swap them");
     if (o->factor < 2) args_problem(args, "--step-factor: at least 2");
     if (!(o->seconds > 0)) args_problem(args, "--seconds: more than 0");
+    refuse_same_files(args, o->json, NULL);
     const Err e = world_size(c);
     const int64_t ranks = i64_or(c->ranks, 1);
     if (e.code) args_problem(args, "%s", e.msg);

@@ -33,6 +33,14 @@ bool command_ready(const Args *, Err, int *status);
 /* Prints an error message; returns the exit status. */
 int command_fail(Err);
 
+/* The file that an option names; path NULL: none. */
+typedef struct NamedFile {
+    const char *option, *path;
+} NamedFile;
+/* Problems for an output that is another output, an input, or a file of --config. */
+void command_refuse_same_files(Args *, const NamedFile *outputs, int num_outputs, const NamedFile *inputs,
+                               int num_inputs);
+
 /* Options of a model and its tokenizer. All memory except the tokenizer belongs to the arena. */
 typedef struct Setup {
     Arena *arena;

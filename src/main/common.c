@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "comm/comm.h"
 #include "main/command.h"
 
@@ -35,6 +36,23 @@ bool command_ready(const Args *args, Err e, int *status) {
     say(e.msg, args->num_problems > 1 ? strchr(args->problems.s, '\n') + 1 : "");
     *status = e.code;
     return false;
+}
+
+static void refuse_same(Args *args, const NamedFile *output, const NamedFile *other) {
+    if (!output->path || !other->path || file_is_stream(output->path)) return;
+    if (file_is_same(output->path, other->path))
+        args_problem(args, "%s and %s are the same file '%s': choose another path for one of them.",
+                     output->option, other->option, output->path);
+}
+
+void command_refuse_same_files(Args *args, const NamedFile *outputs, int num_outputs, const NamedFile *inputs,
+                               int num_inputs) {
+    for (int i = 0; i < num_outputs; i++) {
+        for (int k = i + 1; k < num_outputs; k++) refuse_same(args, &outputs[i], &outputs[k]);
+        for (int k = 0; k < num_inputs; k++) refuse_same(args, &outputs[i], &inputs[k]);
+        for (int64_t k = 0; k < args->configs.count; k++)
+            refuse_same(args, &outputs[i], &(NamedFile){"--config", args->configs.at[k]});
+    }
 }
 
 /* A relative path is relative to the folder of this process, and a checkpoint may be read from another

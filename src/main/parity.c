@@ -1,9 +1,7 @@
-#include <libgen.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/file.h"
 #include "comm/comm.h"
@@ -58,44 +56,46 @@ static Err check_places(const Options *o) {
     return ERR_OK;
 }
 
-static bool is_same_place(const char *a, const char *b) {
-    struct stat x, y;
-    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+static bool is_inside(const char *path, const char *folder) {
+    char *file = realpath(path, NULL), *dir = realpath(folder, NULL);
+    const size_t n = dir ? strlen(dir) : 0;
+    const bool inside = file && dir && !strncmp(file, dir, n) && file[n] == '/';
+    free(file), free(dir);
+    return inside;
 }
 
-/* Neither file may exist yet: then folder and name are compared. */
-static bool is_same_file(const char *a, const char *b) {
-    if (file_is_stream(a) || file_is_stream(b)) return false;
-    if (file_exists(a) || file_exists(b)) return is_same_place(a, b);
-    char *of_a[] = {mem_strdup(a), mem_strdup(a)}, *of_b[] = {mem_strdup(b), mem_strdup(b)};
-    const bool same =
-        !strcmp(basename(of_a[0]), basename(of_b[0])) && is_same_place(dirname(of_a[1]), dirname(of_b[1]));
-    for (int i = 0; i < 2; i++) free(of_a[i]), free(of_b[i]);
-    return same;
+static void refuse_inputs(Args *args, const Options *o, int n_dirs, char **dirs) {
+    const NamedFile outputs[] = {{"--json", o->json}, {"--junit", o->junit}, {"--html", o->html}};
+    enum { OUTPUTS = sizeof outputs / sizeof *outputs };
+    command_refuse_same_files(args, outputs, OUTPUTS, &(NamedFile){"--sweep", o->sweep}, 1);
+    for (int i = 0; i < OUTPUTS; i++)
+        for (int k = 0; outputs[i].path && k < n_dirs; k++)
+            if (is_inside(outputs[i].path, dirs[k]))
+                args_problem(args, "%s is the file '%s' of the golden case '%s': choose another path.",
+                             outputs[i].option, outputs[i].path, dirs[k]);
 }
 
-static void refuse_same_files(Args *args, const Options *o) {
-    static const char *const NAMES[] = {"sweep", "json", "junit", "html"};
-    const char *const paths[] = {o->sweep, o->json, o->junit, o->html};
-    for (int i = 0; i < 4; i++)
-        for (int k = 0; k < i; k++)
-            if (paths[i] && paths[k] && is_same_file(paths[i], paths[k]))
-                args_problem(args, "--%s and --%s name the same file: give another path to one of them.",
-                             NAMES[k], NAMES[i]);
-}
-
-/* So that a sweep that is killed leaves no report of an earlier one. A link stays, as when it is written to. */
+/* A link stays, as when it is written to. An empty file has no verdict. */
 static Err remove_report(const char *path) {
-    char *target = path && !file_is_stream(path) ? realpath(path, NULL) : NULL;
+    if (!path || file_is_stream(path) || file_size(path) <= 0) return ERR_OK;
+    if (!parity_is_report(path))
+        return err_user("'%s' exists and is not a report of parity: choose another path, or remove it", path);
+    char *target = realpath(path, NULL);
     const Err e = target ? file_remove(target) : ERR_OK;
     free(target);
     return e;
 }
 
+/* Removes earlier reports, so that none remains if this run ends without its own. Only the first process
+ * writes reports. */
 static Err remove_reports(const Options *o) {
-    ERR_RETURN(remove_report(o->json));
-    ERR_RETURN(remove_report(o->junit));
-    return remove_report(o->html);
+    const char *const paths[] = {o->json, o->junit, o->html};
+    Err first = ERR_OK;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths && comm_process() <= 0; i++) {
+        const Err e = remove_report(paths[i]);
+        if (!first.code) first = e;
+    }
+    return first;
 }
 
 static Err report_sweep(const Options *o, const Sweep *s, bool *pass) {
@@ -124,7 +124,6 @@ static Err sweep(const Options *given, ArgTable own, int n_dirs, int argc, char 
     Sweep s;
     Err e = sweep_open(&options, &s);
     if (!e.code && !o->dry_run) e = sweep_check_device(&s);
-    if (!e.code) e = remove_reports(o);
     if (!e.code && !o->dry_run) sweep_run(&options, &s);
     if (!e.code) e = report_sweep(o, &s, pass);
     sweep_free(&s);
@@ -163,20 +162,22 @@ static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int 
                         char **argv) {
     args_use(args, config_table(&s->config, USE_PARITY));
     if (n_dirs == 1) args_file(args, arena_printf(s->arena, "%s/run.conf", argv[0]));
+    const int64_t of_case = args->num_problems; /* they are not of the options on the line */
+    args_line(args, argc - n_dirs, argv + n_dirs);
     if (n_dirs == 0)
         args_problem(
             args,
             "name the golden case first: a folder with run.conf, init.safetensors and the oracle's results");
-    args_line(args, argc - n_dirs, argv + n_dirs);
     if (n_dirs > 1 && !o->sweep) args_problem(args, "several golden cases need --sweep");
     if (o->jobs < 0 || o->jobs > 1024) args_problem(args, "--sweep-jobs: from 0 to 1024");
     if (!(o->deadline > 0)) args_problem(args, "--sweep-deadline: more than 0 seconds");
     if (o->sweep && comm_processes() > 1)
         args_problem(args, "--sweep starts processes itself: run it without mpirun");
     refuse_without_sweep(args, o);
-    refuse_same_files(args, o);
+    refuse_inputs(args, o, n_dirs, argv);
     golden_refuse(args);
     if (o->sweep) args_refuse(args, "lane", "with --sweep, because each cell names its precision");
+    if (!args->help && args->num_problems == of_case) ERR_RETURN(remove_reports(o));
     if (args->help || n_dirs != 1 || o->sweep) return args_end(args);
     ERR_RETURN(golden_open(argv[0], g));
     golden_complete(*g, &s->config);

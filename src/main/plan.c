@@ -1,6 +1,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "base/file.h"
 #include "main/command.h"
 #include "models/option_map.h"
 #include "plan/report.h"
@@ -46,6 +47,8 @@ static void check(const Options *o, const Config *c, Args *args) {
         args_problem(args, "--device-memory-gib must be above 0 and at most %d.", GIB_MOST);
     if (o->node < 1 || o->node > NODE_MOST)
         args_problem(args, "--gpus-per-node must be from 1 to %d.", NODE_MOST);
+    if (!o->search) args_refuse(args, "gpus-per-node", "without --search");
+    command_refuse_same_files(args, &(NamedFile){"--json", o->json}, 1, NULL, 0);
 }
 
 /* The GPU, if the options name one and this machine has one; then its kernels' needs are planned. */
@@ -58,7 +61,9 @@ static Device *open_gpu(const Setup *s) {
     return device;
 }
 
-static Err plan(const Setup *s, const Options *o) {
+/* *pass: the layout fits, or with --search another one; true without a device's memory. */
+static Err plan(const Setup *s, const Options *o, bool *pass) {
+    if (o->json) ERR_RETURN(file_check_target(o->json));
     const Config *c = &s->config;
     RunPlan run;
     Search found;
@@ -72,6 +77,7 @@ static Err plan(const Setup *s, const Options *o) {
     if (!e.code) e = plan_make(c, &s->derived, gpu, s->arena, &run);
     if (!e.code && o->search) found = plan_search(c, &s->derived, gpu, available, o->node);
     if (!e.code) {
+        *pass = o->search ? found.n > 0 : !available || plan_bytes(&run) <= available;
         Str text = {0};
         plan_print(&run, available, &text);
         if (o->search) search_print(&found, c->ranks, available, &text);
@@ -89,7 +95,8 @@ int command_plan(int argc, char **argv) {
     Args args;
     args_init(&args, s.arena,
               "isotron plan [--config FILE] [options of pretrain]\n\n"
-              "Prints the parameters, memory and pipeline schedule of a run without starting it.\n\n"
+              "Prints the parameters, memory and pipeline schedule of a run without starting it.\n"
+              "Exit status 1: the layout does not fit into the device, or with --search none does.\n\n"
               "example: isotron plan --config run.conf --ranks 64 --device-memory-gib 140 --search",
               NULL);
     args_use(&args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = &o});
@@ -105,9 +112,10 @@ int command_plan(int argc, char **argv) {
     }
     int status;
     if (command_ready(&args, e, &status)) {
+        bool pass = false;
         e = setup_finish(&s);
-        if (!e.code) e = plan(&s, &o);
-        status = e.code ? command_fail(e) : 0;
+        if (!e.code) e = plan(&s, &o, &pass);
+        status = e.code ? command_fail(e) : pass ? 0 : ERR_FAILED;
     }
     args_free(&args);
     setup_free(&s);

@@ -3,9 +3,11 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/amount.h"
+#include "base/file.h"
 
 /* ---- numbers ---- */
 
@@ -196,7 +198,10 @@ Err plan_write_json(const RunPlan *p, const Search *s, size_t available, const c
     json_t *all = json_pack("{s:o}", "plan", plan_json(p));
     if (s) json_object_set_new(all, "search", search_json(s));
     if (available) json_object_set_new(all, "device_bytes", json_integer((json_int_t)available));
-    const int failed = json_dump_file(all, path, JSON_INDENT(1));
+    char *text = json_dumps(all, JSON_INDENT(1));
     json_decref(all);
-    return failed ? err_user("cannot write '%s' for --json; check that its folder exists", path) : ERR_OK;
+    Err e = file_write_atomic(path, text, strlen(text));
+    if (e.code) e.code = ERR_INFRA; /* the plan is made; only the report cannot be written */
+    free(text);
+    return e;
 }

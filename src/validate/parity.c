@@ -261,11 +261,22 @@ void parity_print(const ParityReport *r, const char *case_name, const Config *c,
     str_printf(out, "verdict: %s\n", r->pass ? "pass" : "FAIL");
 }
 
+bool parity_is_report(const char *path) {
+    static const char *const HEADS[] = {PARITY_JSON_HEAD, SWEEP_JSON_HEAD, SWEEP_JUNIT_HEAD, SWEEP_HTML_HEAD};
+    char begin[256];
+    FILE *f = fopen(path, "rb");
+    const size_t n = f ? fread(begin, 1, sizeof begin, f) : 0;
+    if (f) fclose(f);
+    for (size_t i = 0; i < sizeof HEADS / sizeof *HEADS; i++)
+        if (n >= strlen(HEADS[i]) && !memcmp(begin, HEADS[i], strlen(HEADS[i]))) return true;
+    return false;
+}
+
 void parity_json(const ParityReport *r, const char *case_name, const Config *c, int64_t threads, Str *out) {
     const Provenance p = provenance_read();
     json_t *facts = provenance_json();
     char *text = json_dumps(facts, 0);
-    str_printf(out, "{\n  \"schema\": 2,\n  \"provenance\": %s,\n  \"threads\": %lld,\n  \"case\": ", text,
+    str_printf(out, PARITY_JSON_HEAD "%s,\n  \"threads\": %lld,\n  \"case\": ", text,
                (long long)provenance_threads(&p, threads));
     free(text), json_decref(facts);
     compare_json_text(out, case_name);

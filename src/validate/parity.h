@@ -49,6 +49,15 @@ Err parity_judge(const Case *, const Trace *ours, const Trace *exact, Trace *con
                  const Trace *reference, ParityReport *);
 /* The report as a table and as JSON. `threads`: of a rank, as Derived has it. */
 void parity_print(const ParityReport *, const char *case_name, const Config *, int64_t threads, Str *out);
+/* How reports as JSON, and those of a sweep (sweep.h), begin. */
+#define PARITY_JSON_HEAD "{\n  \"schema\": 2,\n  \"provenance\": "
+#define SWEEP_JSON_HEAD  "{\n  \"schema\": 1,\n  \"passed\": "
+#define SWEEP_JUNIT_HEAD                                                                                     \
+    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"parity sweep\" "
+#define SWEEP_HTML_HEAD                                                                                      \
+    "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Parity sweep</title>"
+/* Whether the file is one of these. */
+bool parity_is_report(const char *path);
 void parity_json(const ParityReport *, const char *case_name, const Config *, int64_t threads, Str *out);
 
 #endif

@@ -116,10 +116,23 @@ static Cell *new_cell(Sweep *s) {
 
 static bool is_like(const Cell *a, const Cell *b) { return a->of == b->of && a->lane == b->lane; }
 
-/* An earlier cell with the same words; NULL: none. */
+static const char *values_of(Sweep *s, Config *c) {
+    const ArgTable t = config_table(c, USE_PARITY);
+    Str text = {0};
+    for (int64_t i = 0; i < t.count; i++) {
+        if (t.rows[i].type == ARG_GROUP) continue;
+        arg_print(&t.rows[i], (const char *)t.target + t.rows[i].offset, &text);
+        str_puts(&text, "\n");
+    }
+    const char *values = arena_printf(s->arena, "%s", text.s);
+    str_free(&text);
+    return values;
+}
+
+/* An earlier cell with the same options; NULL: none. */
 static const Cell *find_same(const Sweep *s, const Cell *cell) {
     for (const Cell *c = s->cells; c < cell; c++)
-        if (is_like(c, cell) && !strcmp(c->words, cell->words)) return c;
+        if (is_like(c, cell) && !strcmp(c->values, cell->values)) return c;
     return NULL;
 }
 
@@ -144,10 +157,12 @@ static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line
     Str text = {0};
     for (int i = 1; i < n; i++) str_printf(&text, "%s%s", i > 1 ? " " : "", words[i]);
     cell->words = arena_printf(s->arena, "%s", text.len ? text.s : "");
-    const Cell *other = find_same(s, cell);
-    Err e = other ? err_user("%s:%lld: line %lld has the same cell of %s", o->list, (long long)line,
-                             (long long)other->line, of->golden->name)
-                  : read_options(o, s, cell, n - 1, words + 1);
+    Err e = read_options(o, s, cell, n - 1, words + 1);
+    cell->values = values_of(s, &cell->config);
+    const Cell *other = e.code ? NULL : find_same(s, cell);
+    if (other)
+        e = err_user("%s:%lld: line %lld has the same cell of %s", o->list, (long long)line,
+                     (long long)other->line, of->golden->name);
     if (e.code) {
         str_free(&text);
         return e;

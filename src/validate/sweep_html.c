@@ -320,9 +320,8 @@ static void losses(const Sweep *s, const SweepCase *of, Str *out) {
 
 void sweep_html(const Sweep *s, Str *out) {
     str_printf(out,
-               "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Parity "
-               "sweep</title><style>%s"
-               "</style></head><body>\n<h1>Parity sweep</h1>\n",
+               SWEEP_HTML_HEAD "<style>%s"
+                               "</style></head><body>\n<h1>Parity sweep</h1>\n",
                STYLE);
     str_puts(out, "<p>");
     sweep_summary(s, out);

@@ -304,9 +304,9 @@ static void json_cell(const Sweep *s, const Cell *c, Str *out) {
 void sweep_json(const Sweep *s, Str *out) {
     const SweepCounts n = sweep_counts(s);
     str_printf(out,
-               "{\n  \"schema\": 1,\n  \"passed\": %lld, \"failed\": %lld, \"skipped\": %lld, \"planned\": "
-               "%lld, \"layouts\": %lld, "
-               "\"seconds\": %.3f,\n  ",
+               SWEEP_JSON_HEAD "%lld, \"failed\": %lld, \"skipped\": %lld, \"planned\": "
+                               "%lld, \"layouts\": %lld, "
+                               "\"seconds\": %.3f,\n  ",
                (long long)n.of[VERDICT_PASS], (long long)n.of[VERDICT_FAIL], (long long)n.of[VERDICT_SKIPPED],
                (long long)n.of[VERDICT_PLANNED], (long long)n.layouts, s->seconds);
     json_provenance(s, out);
@@ -380,7 +380,7 @@ void sweep_junit(const Sweep *s, Str *out) {
     SweepFact fact[SWEEP_FACTS];
     sweep_facts(s, fact);
     str_printf(out,
-               "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"parity sweep\" "
+               SWEEP_JUNIT_HEAD
                "tests=\"%lld\" failures=\"%lld\" skipped=\"%lld\" time=\"%.3f\">\n    <properties>\n",
                (long long)s->n_cells, (long long)n.of[VERDICT_FAIL],
                (long long)(n.of[VERDICT_SKIPPED] + n.of[VERDICT_PLANNED]), s->seconds);

@@ -93,6 +93,9 @@ for words, factor, verdict in ([*TRAIN, "--no-alone"], 1e-3, "REGRESS"), ([*OPS[
     isotron("bench", *words, "--json", baseline)
     result = json.loads(baseline.read_text())
     baseline.write_text(json.dumps(scaled(result, factor)))
+    kept = baseline.read_bytes()
+    assert "--json and --baseline are the same file" in isotron("bench", *words, "--baseline", baseline, "--json", baseline, expect=2)
+    assert baseline.read_bytes() == kept  # else a second run would pass
     out = gate(words, verdict, "--baseline", baseline, "--json", again, "--junit", WORK / "gate.xml")
     assert out.count(f" {verdict}\n") == len(result.get("rows", [1])) + 1, out
     assert json.loads(again.read_text()).keys() == result.keys()  # the next baseline

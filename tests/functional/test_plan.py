@@ -58,6 +58,12 @@ assert "--ranks 3 is not a multiple" in isotron("plan", *CONFIG, "--ranks", 3, "
 assert "among 3 pipeline ranks" in isotron("plan", *CONFIG, "--pipeline-model-parallel-size", 3, expect=2)
 assert "set --device-memory-gib" in isotron("plan", *CONFIG, "--search", expect=2)
 
+# The exit status is the verdict that was asked for; a report that cannot be written is an error of the machine.
+assert "does not fit" in isotron("plan", *CONFIG, "--device-memory-gib", 1e-4, expect=1)
+assert "no layout fits" in isotron("plan", *CONFIG, "--device-memory-gib", 1e-6, "--search", expect=1)
+assert "\nfits: " in isotron("plan", *CONFIG, "--device-memory-gib", 1)
+isotron("plan", *CONFIG, "--json", "/dev/full", expect=3)
+
 # Layouts of --search fit when they are planned, and no smaller one does.
 MODEL = [*CONFIG, "--num-layers", 4, "--global-batch-size", 16]
 for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):

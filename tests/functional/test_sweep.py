@@ -86,11 +86,11 @@ assert page.index("<h2>Failures") < page.index("learning rate of step 2: 0.5") <
 assert page.count("<svg") == 1 and "llama-layouts" not in page.partition("</table>")[2], page
 
 # ---- cells of one layout that differ in other options: each has a name, and the worst is in the grid
-out = sweep(["fp64 --ranks 2", "fp64 --ranks 2 --lr 0.02", "fp64 --ranks 2 --weight-decay 0.1"], "--clip-grad", 1, "--html", WORK / "r.html",
+out = sweep(["fp64 --ranks 2", "fp64 --ranks 2 --lr 0.02", "fp64 --ranks 2 --seed 5"], "--clip-grad", 1, "--html", WORK / "r.html",
       "--junit", WORK / "r.xml", expect=1)
 assert [c["verdict"] for c in cells()] == ["pass", "fail", "pass"] and {c["layout"] for c in cells()} == {"dp2"}, cells()
 names = [c.getAttribute("name") for c in xml.dom.minidom.parse(str(WORK / "r.xml")).getElementsByTagName("testcase")]
-assert names == ["dp2 [--ranks 2]", "dp2 [--ranks 2 --lr 0.02]", "dp2 [--ranks 2 --weight-decay 0.1]"], names
+assert names == ["dp2 [--ranks 2]", "dp2 [--ranks 2 --lr 0.02]", "dp2 [--ranks 2 --seed 5]"], names
 page = (WORK / "r.html").read_text()
 grid = page.partition("<summary>Layouts")[2].partition("</table>")[0]
 assert grid.count("<code>dp2</code>") == 1 and "dp2 [--ranks 2 --lr 0.02]: learning rate" in grid, grid
@@ -137,17 +137,38 @@ if "--device cuda: this" in alone.stderr:  # no GPU
     assert "--device cuda: this" in sweep([GOOD + " --device cuda"], expect=2)
 assert "--sweep-deadline: more" in sweep(RIGHT, "--sweep-deadline", 0, expect=2)
 
-# ---- no report overwrites the list or another report, and none of an earlier sweep is left when the cells begin
+# ---- no report overwrites the list or another report, and none of an earlier run is left by one that does not write its own
 for one, two in (("--junit", "r.json"), ("--html", "list"), ("--junit", "../" + WORK.name + "/list")):
-    assert "name the same file" in sweep([GOOD], one, WORK / two, expect=2)
+    assert "are the same file" in sweep([GOOD], one, WORK / two, expect=2)
 assert (WORK / "list").read_text() == GOOD + "\n"
-assert "name the same file" in sweep([GOOD], "--junit", WORK / "x", "--html", WORK / ".." / WORK.name / "x", expect=2)
-(WORK / "r.xml").write_text("old")
+assert "are the same file" in sweep([GOOD], "--junit", WORK / "x", "--html", WORK / ".." / WORK.name / "x", expect=2)
 (WORK / "link").symlink_to(WORK / "r.xml")
-sweep([GOOD, "fp65"], "--junit", WORK / "link", expect=2)
-assert (WORK / "r.xml").read_text() == "old"  # a list with an error loses nothing
-sweep([GOOD], "--json", "/dev/full", "--junit", WORK / "link", expect=3)  # the first report cannot be written
-assert not (WORK / "r.xml").exists() and (WORK / "link").is_symlink()
+reports = [WORK / "r.json", WORK / "r.xml", WORK / "r.html"]
+for line, more, not_named, status in ((GOOD, ["--json", "/dev/full"], reports[:1], 3), ("fp65", [], [], 2),
+                                      (GOOD, ["--html", WORK / "none" / "r.html"], reports[2:], 2)):
+    sweep([GOOD], "--sweep-dry-run", "--junit", WORK / "link", "--html", reports[2])
+    assert all(report.exists() for report in reports)
+    sweep([line], "--junit", WORK / "link", "--html", reports[2], *more, expect=status)
+    assert [report for report in reports if report.exists()] == not_named and (WORK / "link").is_symlink(), (line, more)
+sweep([GOOD], "--sweep-dry-run", "--junit", reports[1])
+other = WORK / "notes"
+other.write_text("not a report")
+assert "is not a report of parity" in sweep([GOOD], "--junit", reports[1], "--html", other, expect=2) and other.read_text() == "not a report"
+assert not reports[0].exists() and not reports[1].exists()
+other.write_text("")  # as mktemp makes it
+sweep([GOOD], "--sweep-dry-run", "--html", other)
+for words in ([WORK / "no-case"], [CASE, "--tensor-model-parallel-size", 3]):
+    isotron("parity", CASE, "--json", reports[0])
+    isotron("parity", *words, "--json", reports[0], expect=2)
+    assert not reports[0].exists(), words
+isotron("parity", CASE, "--json", reports[0])
+isotron("parity", CASE, "--json", reports[0], "--hidden-sise", 4, expect=2)
+assert reports[0].exists()  # an option with an error changes nothing
+
+# ---- an option of the sweep may make two cells equal
+pair = ["gpt2-layouts fp64 --tensor-model-parallel-size 2 --ranks 2", "gpt2-layouts fp64 --ranks 2"]
+sweep(pair, "--sweep-dry-run")
+assert "list:2: line 1 has the same cell of gpt2-layouts" in sweep(pair, "--tensor-model-parallel-size", 2, "--sweep-dry-run", expect=2)
 
 # ---- a dry run runs nothing, and its cells are planned; an option of the sweep reaches every cell
 out = sweep(RIGHT + ["fp64 --tensor-model-parallel-size 3"], "--sweep-dry-run", "--device", "cuda", "--junit", WORK / "r.xml", "--html", WORK / "r.html")

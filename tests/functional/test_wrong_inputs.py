@@ -151,6 +151,13 @@ parity {case} --init-method-std 0.1 => --init-method-std is not used in parity
 parity {case} --rotary-base 5 => has no effect without --position-embedding-type rope: remove it
 parity {case} --sgd-momentum 0.5 => has no effect without --optimizer sgd: remove it
 parity {case} --json {work}/absent/r.json => cannot create a file in
+parity {case} --json {work}/run.conf --config {work}/run.conf => --json and --config are the same file '{work}/run.conf': choose another path
+parity {mine} --json {mine}/curve.json => --json is the file|of the golden case
+parity {mine} --sweep {work}/good.list --html {work}/mine/../mine/init.safetensors => --html is the file|of the golden case
+parity {case} --json {text} => exists and is not a report of parity
+parity {case} --sweep {work}/good.list --html {text} => exists and is not a report of parity
+parity {case} --sweep {work}/good.list --junit {work}/good.list => --junit and --sweep are the same file
+parity {case} --sweep {work}/good.list --junit {work}/dangling --html {work}/nothing => --junit and --html are the same file
 parity {case} --sweep {work}/absent => cannot open|absent
 parity {case} --sweep {empty} => has no cell for the given cases
 parity {case} --sweep {work}/typo.list => typo.list:3: 'gpt2-tyni' is neither a precision nor a golden case: given are gpt2-tiny
@@ -195,6 +202,8 @@ preprocess --input {empty} --output-prefix {work}/p {bytes} => no text in them: 
 preprocess --input {lines} {work}/absent --output-prefix {work}/p {bytes} => cannot open|absent
 preprocess --input {work} --output-prefix {work}/p {bytes} => is a folder
 preprocess --input {lines} --output-prefix {work}/absent/p {bytes} => cannot create a file in|absent'
+preprocess --input {data}.bin --output-prefix {work}/corpus {bytes} --overwrite => .bin' is both an input and an output
+preprocess --input {text} {work}/link --output-prefix {work}/corpus {bytes} --overwrite => link' is both an input and an output
 preprocess {tokens} {bytes} --workers 0 => --workers must be from 1 to 1024
 preprocess {tokens} {bytes} --log-interval 0 => --log-interval must be at least 1
 preprocess {tokens} {bytes} --json-keys title => there is no key 'title'
@@ -216,6 +225,7 @@ merge --input {work}/absent --output-prefix {work}/m => cannot open the folder
 merge --input {work}/bert --output-prefix {work}/m => holds no .bin and .idx pair
 merge --input {work}/pairs --output-prefix {data} => exists: use another --output-prefix, or add --overwrite
 merge --input {work}/pairs --output-prefix {work}/pairs/a --overwrite => is both an input and the output
+merge --input {work}/pairs --output-prefix {work}/bert/../pairs/a --overwrite => is both an input and the output
 merge --input {work}/pairs --output-prefix {work}/absent/m => cannot create
 merge --input {work}/half --output-prefix {work}/m => every dataset needs both files
 merge --input {work}/pairs --output-prefix {work}/m --workers 3 => '--workers' is not an option
@@ -236,6 +246,15 @@ bench speed => usage: isotron bench WHAT
 bench train {bench} --steps 0 => --steps: from 1
 bench train {bench} --ranks 2 => leave out --ranks
 bench train {bench} --data-path {data} => --data-path is not used in bench train
+bench train --config {mine}/run.conf --json {mine}/run.conf => --json and --config are the same file
+bench train {bench} --json {lines} --baseline {lines} => --json and --baseline are the same file
+bench train {bench} --junit {lines} --against {lines} => --junit and --against are the same file
+bench ops --json {work}/dangling --baseline {lines} --junit {work}/nothing => --json and --junit are the same file
+bench ops --junit {lines} --baseline {lines} => --junit and --baseline are the same file
+bench comm --ranks 2 --config {mine}/run.conf --json {work}/bert/../mine/run.conf => --json and --config are the same file
+plan {conf} --json {work}/run.conf => --json and --config are the same file
+plan {conf} --json {work}/absent/plan.json => cannot create a file in
+plan {conf} --gpus-per-node 4 => --gpus-per-node is not used without --search: remove it
 bench train {bench} --load {saved} => --load is not used in bench train
 bench train {bench} --peak-tflops 0 => --peak-tflops: more than 0
 bench ops --device gpu => --device expects one of cpu, cuda
@@ -262,12 +281,15 @@ def prepare():
             shutil.copy(WORK / f"corpus_text_document.{kind}", WORK / "pairs" / f"{name}.{kind}")
     shutil.copy(WORK / "pairs/a.bin", WORK / "half/a.bin")
     shutil.copytree(ROOT / "tests/data/hf/qwen3-moe-windows", WORK / "hf")
+    shutil.copytree(ROOT / "golden/gpt2-tiny", WORK / "mine")
+    (WORK / "dangling").symlink_to("nothing")
+    (WORK / "link").symlink_to("corpus_text_document.idx")
     isotron(*BASE, *data, "--exit-interval", 1, "--save", WORK / "saved")
     isotron("convert", "--from-hf", WORK / "hf", "--save", WORK / "imported")
     conf = f"--config {WORK}/run.conf"
     return {"work": WORK, "root": ROOT, "data": WORK / "corpus_text_document", "conf": conf, "saved": WORK / "saved", "hf": WORK / "hf",
             "run": f"{conf} --data-path {WORK}/corpus_text_document --split 100,0,0", "text": WORK / "corpus.txt", "empty": WORK / "empty",
-            "ask": f"--load {WORK}/saved --prompt hi", "case": ROOT / "golden/gpt2-tiny", "import": f"--from-hf {WORK}/hf --save {WORK}/x",
+            "ask": f"--load {WORK}/saved --prompt hi", "case": ROOT / "golden/gpt2-tiny", "mine": WORK / "mine", "import": f"--from-hf {WORK}/hf --save {WORK}/x",
             "export": f"--load {WORK}/saved --to-hf {WORK}/x", "lines": WORK / "lines", "bytes": "--tokenizer-type ByteLevelTokenizer",
             "tokens": f"--input {WORK}/lines --output-prefix {WORK}/p",
             "qwen": f"--tokenizer-type HuggingFaceTokenizer --tokenizer-model {ROOT}/tests/data/tokenizer/qwen2.json",
@@ -276,7 +298,7 @@ def prepare():
 
 
 def files():
-    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in WORK.rglob("*")}
+    return {path: (path.lstat().st_mtime_ns, path.lstat().st_size) for path in WORK.rglob("*")}
 
 
 def check_rows(names):
@@ -284,7 +306,7 @@ def check_rows(names):
     for row in ROWS.strip().splitlines():
         command, parts = row.split(" => ")
         said = isotron(*command.format(**names).split(), expect=2)
-        for part in parts.split("|"):
+        for part in parts.replace("{work}", str(WORK)).split("|"):
             assert part in said, f"'{part}' is missing in the message of: {command}\n{said}"
         after = files()
         changed = [str(path) for path in before.keys() | after.keys() if before.get(path) != after.get(path)]
