@@ -36,22 +36,55 @@ struct TrainLog {
     Str text;
 };
 
+/* Protects a file of another kind that was named by mistake. */
+static Err check_is_log(int fd, const char *path) {
+    char head[2] = "{";
+    if (pread(fd, head, sizeof head, 0) < 0) return file_failed("read", path);
+    if (head[0] == '{' && head[1] != '\n') return ERR_OK;
+    return err_user("'%s' is not a log: its first line is not a JSON object; choose another file for "
+                    "--log-jsonl",
+                    path);
+}
+
+static bool has_steps(const char *path) {
+    static const char STEP[] = "{\"iteration\"";
+    FILE *f = fopen(path, "re");
+    char *line = NULL;
+    size_t capacity = 0;
+    bool found = false;
+    while (f && !found && getline(&line, &capacity, f) > 0) found = !strncmp(line, STEP, sizeof STEP - 1);
+    free(line);
+    if (f) fclose(f);
+    return found;
+}
+
 /* A run that was killed while it wrote has left a line without a newline. */
-static Err end_torn_line(int fd, const char *path) {
+static Err ends_torn(int fd, const char *path, bool *torn) {
     char last = '\n';
     const off_t size = lseek(fd, 0, SEEK_END);
     if (size > 0 && pread(fd, &last, 1, size - 1) != 1) return file_failed("read", path);
-    return last == '\n' ? ERR_OK : file_write_all(fd, path, "\n", 1);
+    *torn = last != '\n';
+    return ERR_OK;
 }
 
-static Err open_jsonl(TrainLog *log, const char *path, const json_t *header) {
+static Err open_jsonl(TrainLog *log, const Trainer *r, const json_t *header) {
+    const char *path = r->config->log_jsonl;
+    bool torn = false;
     log->jsonl = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (log->jsonl < 0)
         return err_user("cannot open '%s' for --log-jsonl; check that its folder exists", path);
-    if (!file_is_stream(path)) ERR_RETURN(end_torn_line(log->jsonl, path));
+    if (!file_is_stream(path)) {
+        ERR_RETURN(check_is_log(log->jsonl, path));
+        ERR_RETURN(ends_torn(log->jsonl, path, &torn));
+        if (!r->iteration && has_steps(path))
+            printf(
+                "  note: %s has steps of an earlier run; this run starts at step 0 and appends to it. Remove "
+                "the file first to replace it\n",
+                path);
+    }
     char *text = json_dumps(header, JSON_REAL_PRECISION(15));
     str_clear(&log->text);
-    str_printf(&log->text, "%s\n", text);
+    str_printf(&log->text, "%s%s\n", torn ? "\n" : "", text);
     free(text);
     return file_write_all(log->jsonl, path, log->text.s, log->text.len);
 }
@@ -70,7 +103,7 @@ Err train_log_open(const Trainer *r, const Data *data, int64_t parameters, Train
     log->jsonl = -1;
     log->live = isatty(STDERR_FILENO);
     Err e = c->tensorboard_dir ? open_events(log, r, header) : ERR_OK;
-    if (!e.code && c->log_jsonl) e = open_jsonl(log, c->log_jsonl, header);
+    if (!e.code && c->log_jsonl) e = open_jsonl(log, r, header);
     json_decref(header);
     if (e.code) train_log_close(log);
     *out = e.code ? NULL : log;

@@ -24,14 +24,17 @@ typedef struct Names {
 typedef struct LogStep {
     int64_t step, line;
     uint64_t has;       /* bit q: quantity q */
-    double value[MOST]; /* NaN: null in the file */
+    double value[MOST]; /* NaN: null or NaN in the file */
 } LogStep;
 
 typedef struct Log {
     const char *path;
-    json_t *options;       /* of the last run in the log; NULL: it has no header */
-    LogStep *steps;        /* [n], ascending */
-    int64_t n, incomplete; /* incomplete: lines that are no JSON */
+    json_t *options;     /* of the last run in the log; NULL: it has no header */
+    LogStep *steps;      /* [n], ascending */
+    int64_t n, replaced; /* replaced: records from before a restart */
+    int64_t incomplete;  /* lines that killed runs have not completed */
+    int64_t broken;      /* line, incomplete if a run's header is next, else an error; 0: none */
+    json_error_t why;    /* the line `broken` cannot be parsed */
 } Log;
 
 /* Measured, and thus different in every run. */
@@ -60,15 +63,57 @@ static const char *prefix_of(const json_t *record) {
     return !strcmp(text, "validation") ? "validation " : !strcmp(text, "test") ? "test " : NULL;
 }
 
-static bool is_quantity(const char *name, const json_t *value) {
-    return strcmp(name, "iteration") != 0 && !is_time(name) &&
-           (json_is_number(value) || json_is_boolean(value) || json_is_null(value));
+static bool is_run(const json_t *record) {
+    const char *kind = json_string_value(json_object_get(record, "kind"));
+    return kind && !strcmp(kind, "run");
 }
 
-static double value_of(const json_t *value) {
-    if (json_is_boolean(value)) return json_is_true(value);
-    return json_is_null(value) ? NAN : json_number_value(value);
+/* ---- numbers that are not finite ---- */
+
+/* Python's json writes these words, and protobuf's writes them in quotes. */
+static const struct {
+    const char *word;
+    double value;
+} NOT_FINITE[] = {{"NaN", NAN}, {"Infinity", INFINITY}, {"-Infinity", -INFINITY}};
+enum { NOT_FINITE_COUNT = sizeof NOT_FINITE / sizeof *NOT_FINITE };
+
+/* Length of the word at the start of the text, or 0. */
+static size_t word_length(const char *text) {
+    for (int i = 0; i < NOT_FINITE_COUNT; i++) {
+        const size_t n = strlen(NOT_FINITE[i].word);
+        if (!strncmp(text, NOT_FINITE[i].word, n)) return n;
+    }
+    return 0;
 }
+
+/* Appends a line of JSON in which these words have quotes. */
+static void put_quoted(const char *text, size_t n, Str *out) {
+    bool in_string = false;
+    for (size_t i = 0, length; i < n; i += length) {
+        const size_t word = in_string ? 0 : word_length(text + i);
+        length = word ? word : in_string && text[i] == '\\' && i + 1 < n ? 2 : 1;
+        if (text[i] == '"') in_string = !in_string;
+        if (word) str_puts(out, "\"");
+        str_add(out, text + i, length);
+        if (word) str_puts(out, "\"");
+    }
+}
+
+/* False: it is no number. */
+static bool value_of(const json_t *value, double *out) {
+    const char *text = json_string_value(value);
+    *out = json_is_boolean(value) ? json_is_true(value)
+           : json_is_null(value)  ? NAN
+                                  : json_number_value(value);
+    for (int i = 0; text && i < NOT_FINITE_COUNT; i++)
+        if (!strcmp(text, NOT_FINITE[i].word)) {
+            *out = NOT_FINITE[i].value;
+            return true;
+        }
+    return json_is_number(value) || json_is_boolean(value) || json_is_null(value);
+}
+
+/* ---- records ---- */
 
 static void keep_options(Log *log, const json_t *record) {
     json_t *options = json_object_get(record, "options");
@@ -77,11 +122,31 @@ static void keep_options(Log *log, const json_t *record) {
     log->options = json_incref(options);
 }
 
-static Err add_record(Log *log, Names *names, json_t *record, int64_t line) {
+/* A run that starts behind step `start` replaces what an earlier run recorded of later steps. */
+static void drop_after(Log *log, int64_t start) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < log->n; i++)
+        if (log->steps[i].step <= start) log->steps[n++] = log->steps[i];
+    log->replaced += log->n - n;
+    log->n = n;
+}
+
+static Err add_value(Log *log, Names *names, LogStep *s, const char *name, const json_t *value) {
+    const int q = name_number(names, name);
+    if (q < 0)
+        return err_user("'%s', line %lld: more than %d quantities", log->path, (long long)s->line, MOST);
+    s->has |= UINT64_C(1) << q;
+    if (!value_of(value, &s->value[q]))
+        return err_user("'%s', line %lld: \"%s\" is not a number", log->path, (long long)s->line, name);
+    return ERR_OK;
+}
+
+/* The record of a step or of an evaluation. */
+static Err add_step(Log *log, Names *names, json_t *record, const char *prefix, int64_t line) {
     const json_t *step = json_object_get(record, "iteration");
-    const char *prefix = prefix_of(record);
-    keep_options(log, record);
-    if (!json_is_integer(step) || !prefix) return ERR_OK;
+    if (!json_is_integer(step))
+        return err_user("'%s', line %lld: \"iteration\" is %s", log->path, (long long)line,
+                        step ? "not a whole number" : "missing");
     if (!(log->n & (log->n - 1)))
         log->steps = mem_grow(log->steps, (size_t)log->n * 2 + 1, sizeof *log->steps);
     LogStep *s = &log->steps[log->n++];
@@ -89,30 +154,52 @@ static Err add_record(Log *log, Names *names, json_t *record, int64_t line) {
     const char *name;
     const json_t *value;
     json_object_foreach(record, name, value) {
-        if (!is_quantity(name, value)) continue;
+        if (!strcmp(name, "kind") || !strcmp(name, "iteration") || is_time(name)) continue;
         char whole[80];
         snprintf(whole, sizeof whole, "%s%s", prefix, name);
-        const int q = name_number(names, whole);
-        if (q < 0)
-            return err_user("'%s', line %lld: more than %d quantities", log->path, (long long)line, MOST);
-        s->has |= UINT64_C(1) << q;
-        s->value[q] = value_of(value);
+        ERR_RETURN(add_value(log, names, s, whole, value));
     }
     return ERR_OK;
 }
 
-/* A killed run leaves an incomplete line, and the resumed one goes on behind it. */
+static Err add_record(Log *log, Names *names, json_t *record, int64_t line) {
+    const json_t *start = json_object_get(record, "iteration");
+    const char *prefix = prefix_of(record);
+    keep_options(log, record);
+    if (is_run(record) && json_is_integer(start)) drop_after(log, json_integer_value(start));
+    return prefix ? add_step(log, names, record, prefix, line) : ERR_OK;
+}
+
+/* ---- lines ---- */
+
+static Err no_object(const Log *log, int64_t line, const char *why) {
+    return err_user("'%s', line %lld is not a JSON object (%s); pass a file that --log-jsonl wrote",
+                    log->path, (long long)line, why);
+}
+
+/* A killed run leaves an incomplete line. It is the last one, or a resumed run writes its header behind it. */
 static Err add_line(Log *log, Names *names, const char *text, size_t n, int64_t line) {
-    json_t *record = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
+    json_error_t why = {.text = "it has another type"};
+    Str quoted = {0};
+    put_quoted(text, n, &quoted);
+    json_t *record = json_loadb(quoted.s, quoted.len, JSON_REJECT_DUPLICATES, &why);
     Err e = ERR_OK;
-    if (!record)
-        log->incomplete++;
-    else if (!json_is_object(record))
-        e = err_user("'%s', line %lld is not a JSON object; pass a file that --log-jsonl wrote", log->path,
-                     (long long)line);
-    else
+    if (log->broken && !is_run(record)) {
+        e = no_object(log, log->broken, log->why.text);
+    } else if (json_is_object(record)) {
+        log->incomplete += log->broken > 0;
+        log->broken = 0;
         e = add_record(log, names, record, line);
+    } else if (record || *text != '{') {
+        e = no_object(log, line, why.text);
+    } else if (text[n - 1] != '\n') {
+        log->incomplete++;
+    } else {
+        log->broken = line;
+        log->why = why;
+    }
     json_decref(record);
+    str_free(&quoted);
     return e;
 }
 
@@ -151,11 +238,13 @@ static Err read_log(const char *path, Names *names, Log *log) {
     for (ssize_t n, line = 1; !e.code && (n = getline(&text, &capacity, f)) > 0; line++)
         if (strspn(text, " \t\r\n") < (size_t)n) e = add_line(log, names, text, (size_t)n, line);
     if (!e.code && ferror(f)) e = file_failed("read", path);
+    if (!e.code && log->broken) e = no_object(log, log->broken, log->why.text);
     free(text);
     fclose(f);
     keep_last(log);
     if (!e.code && !log->n)
-        e = err_user("'%s' has no record of a training step; pass a file that --log-jsonl wrote", path);
+        e = err_user("'%s' has no record of a training step%s; pass a file that --log-jsonl wrote", path,
+                     log->replaced ? " after the last start of the program" : "");
     return e;
 }
 
@@ -174,7 +263,7 @@ typedef struct Comparison {
     int64_t values;                 /* that both have */
 } Comparison;
 
-/* A loss that is no number in both logs is no agreement, unless the step was skipped. */
+/* A loss that is finite in neither log is a difference, unless the step was skipped. */
 static bool is_lost(const Comparison *c, int q, const LogStep *x, const LogStep *y) {
     const size_t n = strlen(c->names.name[q]);
     if (n < 4 || strcmp(c->names.name[q] + n - 4, "loss") || isfinite(x->value[q]) || isfinite(y->value[q]))
@@ -207,7 +296,7 @@ static void lose_value(Comparison *c, Diff *d, int q, int64_t step) {
     if (r->first < 0) r->first = step;
     if (r->beyond < 0) r->beyond = step;
     if (r->largest_at < 0 || !isinf(r->largest)) r->largest = INFINITY, r->largest_at = step;
-    diff_add(d, "step %lld, %s is not a number in both logs", (long long)step, c->names.name[q]);
+    diff_add(d, "step %lld, %s is not finite in both logs", (long long)step, c->names.name[q]);
 }
 
 static void compare_step(Comparison *c, Diff *d, const LogStep *x, const LogStep *y) {
@@ -243,6 +332,9 @@ static void compare_steps(Comparison *c, Diff *d) {
 static void print_log(const Log *log, Str *out) {
     str_printf(out, "%s: %s, %lld to %lld\n", log->path, amount(log->n, "step").s,
                (long long)log->steps[0].step, (long long)log->steps[log->n - 1].step);
+    if (log->replaced)
+        str_printf(out, "%s: %s from before a restart from an earlier step %s left out\n", log->path,
+                   amount(log->replaced, "record").s, log->replaced > 1 ? "are" : "is");
     if (log->incomplete)
         str_printf(out, "%s: %lld incomplete %s left out\n", log->path, (long long)log->incomplete,
                    log->incomplete > 1 ? "lines are" : "line is");
@@ -280,6 +372,7 @@ static void print_missing(int64_t steps, const char *path, Str *out) {
 
 static Err check_only(const Names *names, const DiffOptions *o) {
     Str all = {0};
+    if (!names->n) return err_user("the logs have no quantities: nothing can be compared");
     for (int q = 0; q < names->n; q++) {
         if (diff_wants(o, names->name[q])) return str_free(&all), ERR_OK;
         str_printf(&all, "%s%s", q ? ", " : "", names->name[q]);

@@ -1,7 +1,7 @@
-/* Comparison of two logs that pretrain's --log-jsonl wrote. Records are aligned by step. Where a log has several
- * records of a step, because the run was resumed from an earlier one, the last counts. Evaluations are compared too,
- * measured times are not. A loss that is no number in both is a difference, unless both skipped the step. Options in
- * the headers that differ are listed. */
+/* Comparison of two logs that pretrain's --log-jsonl wrote. Records are aligned by step. A run's header with the
+ * iteration N drops the records of later steps before it, because the run restarted from N. If a log still has
+ * several records of a step, the last counts. Evaluations are compared too, measured times are not. A loss that is
+ * finite in neither is a difference, unless both skipped the step. Options in the headers that differ are listed. */
 #ifndef ISOTRON_VALIDATE_LOG_DIFF_H
 #define ISOTRON_VALIDATE_LOG_DIFF_H
 
@@ -9,8 +9,8 @@
 #include "validate/diff.h"
 
 /* Appends a row for each quantity: how many steps both logs have, the first that differs, the first beyond the
- * bound, and the largest relative difference. A file that is no log, or logs without a common step, are an
- * error. */
+ * bound, and the largest relative difference. A line that is no record is an error, unless a killed run left it
+ * incomplete: the last line without a newline, or one before a run's header. So are logs without a common step. */
 Err log_diff(const char *a, const char *b, const DiffOptions *, Diff *, Str *out);
 
 #endif

@@ -52,10 +52,11 @@ assert done.returncode == 1 and "0 cells pass, 1 fail" in done.stdout, done
 # The gate of a run: bitwise equal here, and a change of the run is noticed.
 (WORK / "gate").mkdir()
 (WORK / "gate/run.conf").write_text((ROOT / "examples/tiny.conf").read_text() + "lane = fp64\neval-iters = 0\n")
-record, again, judge = (line.replace("isotron", "$ISOTRON", 1) for line in re.findall(r"^    (isotron (?:pretrain|compare) .*)$", page, re.M))
-for script, status in ((f"{record}\n{again}\n{judge}", 0), (f"rm loss.jsonl\n{again} --lr 0.004\n{judge}", 1)):
+record, again = (re.search(block, page, re.M)[1].replace("isotron", "$ISOTRON")
+                 for block in (r"^    (isotron pretrain .*)$", r"^```sh\n((?:.+\n)*?isotron compare .*\n)```$"))
+for script, status in ((f"{record}\n{again}", 0), (again.replace("pretrain", "pretrain --lr 0.004"), 1)):
     done = run(script)
-    assert done.returncode == status and "verdict: " in done.stdout, done
+    assert done.returncode == status and "verdict: " in done.stdout and "earlier run" not in done.stdout, done
 
 # The commands before the gate are those of this repository.
 for script in gitlab["parity"]["before_script"], [steps["Dependencies"], steps["Build"]]:

@@ -9,7 +9,7 @@ options = ["--lane", "exact", "--train-iters", 4, "--lr-decay-iters", 4, "--save
 
 
 def run(name, *more, expect=0):
-    pretrain(data, WORK / name, *options, "--log-jsonl", WORK / f"{name}.jsonl", *more, expect=expect)
+    return pretrain(data, WORK / name, *options, "--log-jsonl", WORK / f"{name}.jsonl", *more, expect=expect)
 
 
 def compare(a, b, *more, expect=0):
@@ -27,8 +27,19 @@ log = WORK / "again.jsonl"
 log.write_text("".join(json.dumps(r | {"lm_loss": r["lm_loss"] + (r["iteration"] == 3)}) + "\n" for r in records(WORK / "one.jsonl")
                        if r.get("iteration", 1) <= 3))
 assert "step 3, lm_loss" in compare("one.jsonl", "again.jsonl", "--common", expect=1)
-run("again", "--load", WORK / "one", "--ckpt-step", 2)
+assert "again.jsonl" not in run("again", "--load", WORK / "one", "--ckpt-step", 2)
 assert compare("one.jsonl", "again.jsonl") == compare("tp2", "again") == "verdict: equal"
+
+# A run that starts again and stops earlier does not pass on the steps of the run before it.
+shutil.copy(WORK / "one.jsonl", WORK / "twice.jsonl")
+assert f"note: {WORK}/twice.jsonl has steps of an earlier run" in run("twice", "--exit-interval", 3)
+assert "step 4, which is only in " in compare("one.jsonl", "twice.jsonl", expect=1)
+
+# Losses as Python's json writes NaN, and lines that are no records.
+lost = "".join(json.dumps(r | {"lm_loss": math.nan if r["iteration"] == 2 else 1}) + "\n" for r in records(WORK / "one.jsonl"))
+for name, text in (("nan", lost), ("text", lost.replace("NaN", '"6.2"')), ("torn", lost.replace("NaN", "")), ("bare", '{"iteration": 1}')):
+    (WORK / name).write_text(text)
+assert compare("nan", "nan", expect=1).endswith("first at step 2, lm_loss is not finite in both logs")
 
 first = losses(WORK / "tp2.jsonl")[1], losses(WORK / "other.jsonl")[1]
 verdict = compare("tp2.jsonl", "other.jsonl", expect=1)
@@ -56,6 +67,8 @@ assert said.endswith("verdict: equal\n") and "lm_loss" in said and "grad_norm" n
 for words, why in (([WORK / "one", WORK / "tp2", "--only", "lyer"], "no tensor has 'lyer' in its name"), ([log, log, "--only", "x" * 9], "they are consumed_"),
                    ([WORK / "one", WORK / "tp2.jsonl"], "is a folder and the other is not"), ([WORK / "one"], "specify two logs"),
                    ([WORK / "one", WORK / "none"], "does not exist"), ([log, log, "--weights-only"], "remove it"),
-                   ([log, log, "--bound", -1], "--bound"), ([WORK, WORK / "one"], "holds no checkpoint"), ([log, WORK / "run.conf"], "no record of a training step")):
+                   ([log, log, "--bound", -1], "--bound"), ([WORK, WORK / "one"], "holds no checkpoint"), ([log, WORK / "run.conf"], "line 2 is not a JSON object"),
+                   ([WORK / "text"] * 2, "line 2: \"lm_loss\" is not a number"), ([WORK / "torn"] * 2, "line 2 is not a JSON object"),
+                   ([WORK / "bare"] * 2, "no quantities")):
     assert why in isotron("compare", *words, expect=2), words
 print("compare: equal runs are equal, and the first difference is named")

@@ -431,6 +431,60 @@ static void progress_is_appended(void **state) {
     setup_free(s);
 }
 
+/* Opens --log-jsonl over a file with this text, and closes it. `said` gets what was printed. */
+static Err open_over(const char *text, int64_t iteration, Str *said, Str *content) {
+    char dir[64];
+    temp_dir(dir);
+    Setup *s = setup_new("--log-jsonl %s/log.jsonl --global-batch-size 4", dir);
+    Trainer run = run_of(s);
+    run.iteration = iteration;
+    TrainLog *log;
+    Capture c;
+    assert_int_equal(file_write_atomic(s->config.log_jsonl, text, strlen(text)).code, ERR_NONE);
+    capture_begin(&c);
+    Err e = train_log_open(&run, NULL, 0, &log);
+    str_clear(said), str_clear(content);
+    capture_end(&c, said);
+    train_log_close(log);
+    assert_int_equal(file_read(s->config.log_jsonl, content).code, ERR_NONE);
+    str_puts(content, "");
+    assert_int_equal(file_remove_tree(dir).code, ERR_NONE);
+    setup_free(s);
+    return e;
+}
+
+static void only_a_log_is_appended_to(void **state) {
+    (void)state;
+    static const char *const OTHERS[] = {"num-layers = 2\n", "\n{\"iteration\": 1}\n", "[1]\n",
+                                         "{\n  \"iteration\": 1\n}\n"};
+    Str said = {0}, content = {0};
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
+        const Err e = open_over(OTHERS[i], 0, &said, &content);
+        assert_int_equal(e.code, ERR_USER);
+        assert_non_null(strstr(e.msg, "log.jsonl' is not a log: "));
+        assert_string_equal(content.s, OTHERS[i]);
+    }
+    assert_int_equal(open_over("", 0, &said, &content).code, ERR_NONE);
+    assert_int_equal(strncmp(content.s, "{\"kind\": \"run\"", 14), 0);
+    assert_int_equal(open_over("{\"itera", 0, &said, &content).code, ERR_NONE);
+    assert_int_equal(strncmp(content.s, "{\"itera\n{\"kind\"", 15), 0);
+    str_free(&said), str_free(&content);
+}
+
+static void a_run_from_step_0_says_that_it_appends(void **state) {
+    (void)state;
+    static const char HEADER[] = "{\"kind\": \"run\"}\n",
+                      STEPS[] = "{\"kind\": \"run\"}\n{\"iteration\": 1, \"lm_loss\": 5}\n";
+    Str said = {0}, content = {0};
+    assert_int_equal(open_over(STEPS, 0, &said, &content).code, ERR_NONE);
+    expect_match("^  note: /.*/log\\.jsonl has steps of an earlier run", said.s);
+    assert_int_equal(open_over(STEPS, 1, &said, &content).code, ERR_NONE);
+    assert_string_equal(said.s, "");
+    assert_int_equal(open_over(HEADER, 0, &said, &content).code, ERR_NONE);
+    assert_string_equal(said.s, "");
+    str_free(&said), str_free(&content);
+}
+
 static void an_unwritable_log_is_a_sentence(void **state) {
     (void)state;
     Setup *s = setup_new("--log-jsonl /nowhere/log.jsonl");
@@ -456,6 +510,8 @@ int main(void) {
         cmocka_unit_test(scalars_have_megatrons_tags),
         cmocka_unit_test(times_are_means_at_log_lines),
         cmocka_unit_test(progress_is_appended),
+        cmocka_unit_test(only_a_log_is_appended_to),
+        cmocka_unit_test(a_run_from_step_0_says_that_it_appends),
         cmocka_unit_test(an_unwritable_log_is_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

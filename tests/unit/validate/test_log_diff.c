@@ -47,6 +47,8 @@ static void expect_error(const char *a, const char *b, const DiffOptions *o, con
     "{\"iteration\": " #n ", \"lm_loss\": " #loss ", \"grad_norm\": " #norm ", \"seconds\": " #seconds       \
     ", \"skipped\": false}\n"
 
+#define RESTART(n) "{\"kind\": \"run\", \"iteration\": " #n "}\n"
+
 static void values_are_compared(void **unused) {
     (void)unused;
     const char *a = STEP(1, 5.5, 1.0, 0.1) STEP(2, 5.25, 2.0, 0.1) STEP(3, 5.0, 4.0, 0.1);
@@ -70,7 +72,7 @@ static void values_are_compared(void **unused) {
 static void null_is_no_number(void **unused) {
     (void)unused;
     expect(STEP(1, 5, null, 1), STEP(1, 5, null, 1), &EXACT, true, true, "verdict: equal");
-    static const char LOST[] = "first at step 1, lm_loss is not a number in both logs";
+    static const char LOST[] = "first at step 1, lm_loss is not finite in both logs";
     expect(STEP(1, null, 1, 1), STEP(1, null, 1, 1), &EXACT, false, false, LOST);
     expect(STEP(1, null, 1, 1), STEP(1, null, 1, 1), &LOOSE, false, false, LOST);
 #define SKIPPED "{\"iteration\": 1, \"lm_loss\": null, \"skipped\": true}\n" /* by the loss scale */
@@ -134,17 +136,64 @@ static void other_records_are_skipped(void **unused) {
 static void what_is_no_log(void **unused) {
     (void)unused;
     const char *good = STEP(1, 5, 1, 1);
-    expect(good, "{\"iteration\": 2, \"lm_\n" STEP(1, 5, 1, 1), &EXACT, true, true,
-           "b: 1 incomplete line is left out\n");
     expect_error(good, "[1]\n", &EXACT, "line 1 is not a JSON object");
-    expect_error(good, "", &EXACT, "no record of a training step");
-    expect_error("\xff\xfe\n", good, &EXACT, "no record of a training step");
+    expect_error(good, "", &EXACT, "no record of a training step;");
+    expect_error(STEP(1, 5, 1, 1) RESTART(0), good, &EXACT, "training step after the last start");
+    expect_error("\xff\xfe\n", good, &EXACT, "line 1 is not a JSON object");
+    expect_error(STEP(1, "5", 1, 1), good, &EXACT, "line 1: \"lm_loss\" is not a number");
+    expect_error(good, STEP(1, 5, 1, 1) STEP(2, 5, [1], 1), &EXACT, "line 2: \"grad_norm\" is not a number");
+    expect_error(STEP("1", 5, 1, 1), good, &EXACT, "line 1: \"iteration\" is not a whole number");
+    expect_error("{\"lm_loss\": 5}\n", good, &EXACT, "line 1: \"iteration\" is missing");
+    expect_error("{\"iteration\": 1}\n", "{\"iteration\": 1, \"seconds\": 2}\n", &EXACT,
+                 "the logs have no quantities");
     Str many = {0};
     str_puts(&many, "{\"iteration\": 1");
     for (int i = 0; i < 70; i++) str_printf(&many, ", \"q%d\": 1", i);
     str_puts(&many, "}");
     expect_error(many.s, good, &EXACT, "more than 64 quantities");
     str_free(&many);
+}
+
+static void only_a_killed_run_leaves_incomplete_lines(void **unused) {
+    (void)unused;
+#define CUT "{\"iteration\": 2, \"lm_"
+    const char *good = STEP(1, 5, 1, 1), *left_out = "b: 1 incomplete line is left out\n";
+    expect(good, STEP(1, 5, 1, 1) CUT, &EXACT, true, true, left_out);
+    expect(good, CUT "\n\n" RESTART(0) STEP(1, 5, 1, 1), &EXACT, true, true, left_out);
+    expect_error(good, CUT "\n" STEP(1, 5, 1, 1), &EXACT, "line 1 is not a JSON object (");
+    expect_error(good, STEP(1, 5, 1, 1) CUT "\n", &EXACT, "line 2 is not a JSON object (");
+    expect_error(good, CUT "\n" CUT "\n" RESTART(0) STEP(1, 5, 1, 1), &EXACT, "line 1 is not");
+    expect_error(good, "}\n" RESTART(0) STEP(1, 5, 1, 1), &EXACT, "line 1 is not");
+}
+
+static void a_restart_replaces_later_steps(void **unused) {
+    (void)unused;
+    const char *straight = STEP(1, 5, 1, 1) STEP(2, 4, 1, 1) STEP(3, 3, 1, 1);
+    expect(straight,
+           RESTART(0) STEP(1, 5, 1, 1) STEP(2, 4, 1, 1) STEP(3, 3, 1, 1) RESTART(0) STEP(1, 5, 1, 1), &EXACT,
+           false, false, "step 2, which is only in ");
+    expect(straight,
+           STEP(1, 5, 1, 1) STEP(2, 4, 1, 1) STEP(3, 9, 1, 1) STEP(4, 9, 1, 1) EVALUATION("test", 4, 1)
+               RESTART(2) STEP(3, 3, 1, 1),
+           &EXACT, true, true, "b: 3 records from before a restart from an earlier step are left out\n");
+    expect(straight, STEP(1, 5, 1, 1) STEP(2, 4, 1, 1) RESTART(2) STEP(3, 3, 1, 1), &EXACT, true, true,
+           "b: 3 steps, 1 to 3\nquantity");
+}
+
+/* As Python's json writes them. */
+static void words_of_numbers_are_read(void **unused) {
+    (void)unused;
+    const char *good = STEP(1, 5, 1, 1);
+    expect(STEP(1, NaN, 1, 1), STEP(1, NaN, 1, 1), &EXACT, false, false,
+           "lm_loss is not finite in both logs");
+    expect(STEP(1, NaN, 1, 1), good, &EXACT, false, false, "lm_loss nan against 5");
+    expect(STEP(1, 5, Infinity, 1), STEP(1, 5, -Infinity, 1), &EXACT, false, false,
+           "grad_norm inf against -inf");
+    expect(STEP(1, 5, Infinity, 1), STEP(1, 5, "Infinity", 1), &EXACT, true, true, "verdict: equal");
+    const char *name = "{\"iteration\": 1, \"a NaN \\\" NaN\": 2}";
+    expect(name, name, &EXACT, true, true, "\na NaN \" NaN  ");
+    expect_error(STEP(1, nan, 1, 1), good, &EXACT, "line 1 is not a JSON object");
+    expect_error(STEP(1, 5 NaN, 1, 1), good, &EXACT, "line 1 is not a JSON object");
 }
 
 static void differences_are_relative(void **unused) {
@@ -165,6 +214,9 @@ int main(void) {
         cmocka_unit_test(other_records_are_skipped),
         cmocka_unit_test(evaluations_and_options),
         cmocka_unit_test(what_is_no_log),
+        cmocka_unit_test(only_a_killed_run_leaves_incomplete_lines),
+        cmocka_unit_test(a_restart_replaces_later_steps),
+        cmocka_unit_test(words_of_numbers_are_read),
         cmocka_unit_test(differences_are_relative),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
