@@ -404,5 +404,5 @@ void config_check(const Config *c, unsigned checks, Args *args) {
         clamp_to_range(&clamped, i);
     }
     check_rules(c, &clamped, checks, args);
-    config_check_unused(c, checks, args);
+    config_check_unused(&clamped, checks, args);
 }

@@ -272,6 +272,7 @@ static void wrong_arguments(Member *m) {
     CHECK(nccl.GroupEnd() == INVALID_ARGUMENT && host_stream_end(s) == 0, "the group has started");
     CHECK(!strcmp(nccl.GetLastError(c), "the send buffer is NULL"), "%s", nccl.GetLastError(c));
     ok(all_reduce(m, x, x, 1));
+    finish(s);
 }
 
 static void expect_error(Member *m, int want, const char *why) {
