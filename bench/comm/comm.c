@@ -14,7 +14,7 @@
 #include "train/launch.h"
 #include "train/provenance.h"
 
-/* ---- what is measured ---- */
+/* ---- collectives and types ---- */
 
 typedef struct Collective {
     const char *name;
@@ -39,7 +39,7 @@ static const struct {
     DType type;
     int bits; /* integers up to 2^bits are exact */
 } TYPES[] = {{"fp32", F32, 24}, {"bf16", BF16, 8},  {"fp16", F16, 11},
-             {"fp64", F64, 53}, {"int64", I64, 53}, {"int32", I32, 31}};
+             {"fp64", F64, 53}, {"int64", I64, 53}, {"int32", I32, 30}};
 enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
 
 typedef struct Rank {
@@ -97,24 +97,6 @@ static double expected(const Rank *r, const Row *row, int64_t at) {
     }
 }
 
-static void store(void *to, DType type, int64_t at, double x) {
-    if (type == I64) {
-        ((int64_t *)to)[at] = (int64_t)x;
-    } else if (type == I32) {
-        ((int32_t *)to)[at] = (int32_t)x;
-    } else {
-        dtype_convert((char *)to + (size_t)at * dtype_size(type), type, &x, F64, 1);
-    }
-}
-
-static double load(const void *from, DType type, int64_t at) {
-    double x;
-    if (type == I64) return (double)((const int64_t *)from)[at];
-    if (type == I32) return ((const int32_t *)from)[at];
-    dtype_convert(&x, F64, (const char *)from + (size_t)at * dtype_size(type), type, 1);
-    return x;
-}
-
 /* Elements of a rank's input and output. */
 static int64_t in_count(const Rank *r, const Row *row) {
     const CommKind k = row->of->kind;
@@ -151,7 +133,8 @@ static void fill(const Rank *r, const Row *row, const CommCall *call) {
     char *piece = mem_alloc(PIECE * size);
     for (int64_t at = 0; at < n; at += PIECE) {
         const int64_t k = n - at < PIECE ? n - at : PIECE;
-        for (int64_t i = 0; i < k; i++) store(piece, type_of(row), i, value(r, row, r->group.rank, at + i));
+        for (int64_t i = 0; i < k; i++)
+            dtype_store(piece, type_of(row), i, value(r, row, r->group.rank, at + i));
         device_write(r->device, (char *)call->in + (size_t)at * size, piece, (size_t)k * size);
     }
     free(piece);
@@ -166,7 +149,8 @@ static int64_t count_wrong(const Rank *r, const Row *row, const CommCall *call) 
     for (int64_t at = 0; at < n; at += PIECE) {
         const int64_t k = n - at < PIECE ? n - at : PIECE;
         device_read(r->device, piece, (char *)call->out + (size_t)at * size, (size_t)k * size);
-        for (int64_t i = 0; i < k; i++) wrong += load(piece, type_of(row), i) != expected(r, row, at + i);
+        for (int64_t i = 0; i < k; i++)
+            wrong += dtype_load(piece, type_of(row), i) != expected(r, row, at + i);
     }
     free(piece);
     return wrong;
@@ -328,9 +312,9 @@ static Err run_rank(void *arg, Comm *comm) {
     Rank r = {.options = o,
               .comm = comm,
               .group = o->group ? group_inner(&all, (int)o->group) : all,
-              .prints = rank_is_printer(comm),
-              .rows = json_array()};
+              .prints = rank_is_printer(comm)};
     ERR_RETURN(rank_open_device(o->config, &d, comm, &r.device, transport));
+    r.rows = json_array();
     r.in = device_alloc(r.device, (size_t)o->most, "a benchmark's buffers");
     r.out = device_alloc(r.device, (size_t)o->most, "a benchmark's buffers");
     device_describe(r.device, device, sizeof device);

@@ -122,3 +122,23 @@ void dtype_convert(void *dst, DType to, const void *src, DType from, size_t n) {
             from_float((char *)dst + i * dtype_size(to), to, chunk, m);
         }
 }
+
+void dtype_store(void *array, DType t, int64_t at, double x) {
+    if (t == I64)
+        ((int64_t *)array)[at] = (int64_t)x;
+    else if (t == I32)
+        ((int32_t *)array)[at] = (int32_t)x;
+    else if (t == U8)
+        ((uint8_t *)array)[at] = (uint8_t)x;
+    else
+        dtype_convert((char *)array + (size_t)at * dtype_size(t), t, &x, F64, 1);
+}
+
+double dtype_load(const void *array, DType t, int64_t at) {
+    double x;
+    if (t == I64) return (double)((const int64_t *)array)[at];
+    if (t == I32) return ((const int32_t *)array)[at];
+    if (t == U8) return ((const uint8_t *)array)[at];
+    dtype_convert(&x, F64, (const char *)array + (size_t)at * dtype_size(t), t, 1);
+    return x;
+}

@@ -30,4 +30,9 @@ float f16_to_float(uint16_t);
  * rounded to 16 or 8 bits. */
 void dtype_convert(void *dst, DType dst_type, const void *src, DType src_type, size_t n);
 
+/* Element `at` of an array of any float or integer type. dtype_store rounds to a float type; an integer type
+ * must hold x. */
+void dtype_store(void *array, DType, int64_t at, double x);
+double dtype_load(const void *array, DType, int64_t at);
+
 #endif

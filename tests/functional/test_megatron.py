@@ -1,4 +1,4 @@
-"""Command lines of Megatron-LM: they run as they are, or end with an error message that names what is not supported and what to do."""
+"""Command lines of Megatron-LM: each one runs unchanged, or ends with an error message that names the unsupported option and an alternative."""
 import json
 
 from harness import *

@@ -99,14 +99,14 @@ static void one_collective(const Member *m, CommKind kind, int type, int64_t n, 
     if (in_place) part = whole + (large > small ? (size_t)(m->rank * n) * dtype_size(c->dtype) : 0);
     c->in = gathers ? part : whole, c->out = gathers ? whole : part;
     char *in = gathers ? part : whole;
-    for (int64_t i = 0; i < t.n_in; i++) store(in, c->dtype, i, value(m->rank, i));
+    for (int64_t i = 0; i < t.n_in; i++) dtype_store(in, c->dtype, i, value(m->rank, i));
     start(m, c, TYPES[type].nccl);
     finish(m->stream);
     for (int64_t i = 0; i < t.n_out; i++)
-        CHECK(load(c->out, c->dtype, i) == expected(&t, i), "kind %d, %s, n %lld: element %lld is %g",
-              (int)kind, dtype_name(c->dtype), (long long)n, (long long)i, load(c->out, c->dtype, i));
+        CHECK(dtype_load(c->out, c->dtype, i) == expected(&t, i), "kind %d, %s, n %lld: element %lld is %g",
+              (int)kind, dtype_name(c->dtype), (long long)n, (long long)i, dtype_load(c->out, c->dtype, i));
     for (int64_t i = 0; i < t.n_in && !in_place; i++)
-        CHECK(load(in, c->dtype, i) == value(m->rank, i), "an input has changed");
+        CHECK(dtype_load(in, c->dtype, i) == value(m->rank, i), "an input has changed");
     buffer_free(whole, c->dtype, large);
     buffer_free(other, c->dtype, small);
 }
@@ -131,8 +131,9 @@ static void sums_of_the_host_transport(Member *m) {
         for (int k = 0; k < m->members; k++) {
             in[k] = part[k];
             for (int i = 0; i < N; i++)
-                store(part[k], type, i,
-                      philox_normal(9, (uint64_t)k, (uint64_t)i) * ldexp(1, i % 44 - 26) * (i % 3 ? 1 : 8));
+                dtype_store(part[k], type, i,
+                            philox_normal(9, (uint64_t)k, (uint64_t)i) * ldexp(1, i % 44 - 26) *
+                                (i % 3 ? 1 : 8));
         }
         comm_reduce(COMM_SUM, type, in, m->members, 0, N, want);
         ok(nccl.AllReduce(part[m->rank], sum, N, TYPES[t].nccl, NCCL_SUM, m->comm, m->stream));
@@ -208,7 +209,7 @@ static void exchange(Member *m) {
             const bool sends = (k + me) % 2;
             const int64_t n = sends ? pair_count(SIZES[d], me, peer) : pair_count(SIZES[d], peer, me);
             char *buffer = (sends ? in : out)[peer][d] = buffer_new(BF16, n);
-            for (int64_t i = 0; i < n && sends; i++) store(buffer, BF16, i, value(me + peer + d, i));
+            for (int64_t i = 0; i < n && sends; i++) dtype_store(buffer, BF16, i, value(me + peer + d, i));
             ok(sends ? nccl.Send(buffer, (size_t)n, NCCL_BF16, peer, m->comm, m->stream)
                      : nccl.Recv(buffer, (size_t)n, NCCL_BF16, peer, m->comm, m->stream));
         }
@@ -219,7 +220,8 @@ static void exchange(Member *m) {
         for (int peer = 0; peer < m->members; peer++) {
             const int64_t n = pair_count(SIZES[d], peer, me);
             for (int64_t i = 0; i < n; i++)
-                CHECK(load(out[peer][d], BF16, i) == value(me + peer + d, i), "message %d from %d", d, peer);
+                CHECK(dtype_load(out[peer][d], BF16, i) == value(me + peer + d, i), "message %d from %d", d,
+                      peer);
             buffer_free(out[peer][d], BF16, n);
             buffer_free(in[peer][d], BF16, pair_count(SIZES[d], me, peer));
         }

@@ -63,7 +63,7 @@ static void a_nan_of_any_member_is_the_result(void *arg, Comm *c) {
         for (int r = COMM_SUM; r <= COMM_MIN; r++) {
             char in[8 * 8], out[8 * 8]; /* element i is NaN on member i alone */
             for (int i = 0; i < n; i++)
-                store(in, TYPES[t], i, i == comm_rank(c) ? (double)NAN : value(comm_rank(c), i));
+                dtype_store(in, TYPES[t], i, i == comm_rank(c) ? (double)NAN : value(comm_rank(c), i));
             comm_run(c, &(CommCall){.kind = COMM_ALL_REDUCE,
                                     .reduction = (CommReduction)r,
                                     .dtype = TYPES[t],
@@ -72,7 +72,8 @@ static void a_nan_of_any_member_is_the_result(void *arg, Comm *c) {
                                     .in = in,
                                     .out = out,
                                     .n = n});
-            for (int i = 0; i < n; i++) CHECK(isnan(load(out, TYPES[t], i)), "a NaN of member %d is lost", i);
+            for (int i = 0; i < n; i++)
+                CHECK(isnan(dtype_load(out, TYPES[t], i)), "a NaN of member %d is lost", i);
         }
 }
 

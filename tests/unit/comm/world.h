@@ -22,30 +22,6 @@ static inline Group world_group(const Comm *c) {
                    .axis_stride = {1}};
 }
 
-static inline void store(void *buffer, DType t, int64_t at, double x) {
-    if (t == F64)
-        ((double *)buffer)[at] = x;
-    else if (t == I64)
-        ((int64_t *)buffer)[at] = (int64_t)x;
-    else if (t == I32)
-        ((int32_t *)buffer)[at] = (int32_t)x;
-    else if (t == U8)
-        ((uint8_t *)buffer)[at] = (uint8_t)x;
-    else {
-        const float f = (float)x;
-        dtype_convert((char *)buffer + (size_t)at * dtype_size(t), t, &f, F32, 1);
-    }
-}
-
-static inline double load(const void *buffer, DType t, int64_t at) {
-    if (t == I64) return (double)((const int64_t *)buffer)[at];
-    if (t == I32) return ((const int32_t *)buffer)[at];
-    if (t == U8) return ((const uint8_t *)buffer)[at];
-    double x;
-    dtype_convert(&x, F64, (const char *)buffer + (size_t)at * dtype_size(t), t, 1);
-    return x;
-}
-
 /* Small integers: their sums over up to 64 members are exact in every type (at most 3 * 64 < 2^8). */
 static inline double value(int member, int64_t at) { return (double)((member * 7 + at * 3 + at / 5) % 4); }
 
@@ -147,7 +123,7 @@ static inline void trial_start(Comm *comm, Trial *t) {
     else
         in = buffer_new(c->dtype, t->n_in);
     if (c->kind != COMM_BROADCAST || me == c->peer)
-        for (int64_t i = 0; i < t->n_in; i++) store(in, c->dtype, i, value(me, i));
+        for (int64_t i = 0; i < t->n_in; i++) dtype_store(in, c->dtype, i, value(me, i));
     if (t->in_place && c->kind == COMM_REDUCE_SCATTER) {
         buffer_free(out, c->dtype, t->n_out);
         out = in + (size_t)(me * c->n) * size;
@@ -165,14 +141,14 @@ static inline void trial_finish(Comm *comm, Trial *t) {
     CommCall *c = &t->call;
     comm_wait(comm, t->work);
     for (int64_t i = 0; i < t->n_out; i++) {
-        const double got = load(c->out, c->dtype, i), want = expected(t, i);
+        const double got = dtype_load(c->out, c->dtype, i), want = expected(t, i);
         CHECK(got == want, "rank %d, kind %d, %s, n %lld: element %lld is %g, not %g", comm_rank(comm),
               (int)c->kind, dtype_name(c->dtype), (long long)c->n, (long long)i, got, want);
     }
     const bool shared = c->kind == COMM_BROADCAST || t->in_place;
     if (!shared)
         for (int64_t i = 0; i < t->n_in; i++)
-            CHECK(load(c->in, c->dtype, i) == value(c->group.rank, i), "an input has changed");
+            CHECK(dtype_load(c->in, c->dtype, i) == value(c->group.rank, i), "an input has changed");
     if (!shared || (t->in_place && c->kind == COMM_REDUCE_SCATTER))
         buffer_free((char *)c->in, c->dtype, t->n_in);
     if (!(t->in_place && c->kind == COMM_REDUCE_SCATTER)) buffer_free(c->out, c->dtype, t->n_out);
@@ -242,7 +218,7 @@ static inline void run_order(void *arg, Comm *comm) {
         char mine[N * 8], sum[N * 8], parts[64][8];
         double part[64];
         for (int i = 0; i < N; i++)
-            store(mine, t, i, philox_normal(7, (uint64_t)g.rank, (uint64_t)i) * (i % 3 ? 1 : 8));
+            dtype_store(mine, t, i, philox_normal(7, (uint64_t)g.rank, (uint64_t)i) * (i % 3 ? 1 : 8));
         comm_run(comm, &(CommCall){.kind = COMM_ALL_REDUCE,
                                    .dtype = t,
                                    .group = g,
@@ -253,8 +229,8 @@ static inline void run_order(void *arg, Comm *comm) {
                                    .device = world_device});
         for (int i = 0; i < N; i++) {
             for (int m = 0; m < g.size; m++) {
-                store(parts[m], t, 0, philox_normal(7, (uint64_t)m, (uint64_t)i) * (i % 3 ? 1 : 8));
-                part[m] = load(parts[m], t, 0);
+                dtype_store(parts[m], t, 0, philox_normal(7, (uint64_t)m, (uint64_t)i) * (i % 3 ? 1 : 8));
+                part[m] = dtype_load(parts[m], t, 0);
             }
             volatile double up = part[0], down = part[g.size - 1];
             for (int m = 1; m < g.size; m++) {
@@ -263,9 +239,9 @@ static inline void run_order(void *arg, Comm *comm) {
                 down = t == F64 ? down + part[g.size - 1 - m] : (double)(float)(down + part[g.size - 1 - m]);
             }
             char want[8];
-            store(want, t, 0, up);
+            dtype_store(want, t, 0, up);
             CHECK(!memcmp(want, sum + (size_t)i * size, size), "%s sum %d: %.17g, not %.17g", dtype_name(t),
-                  i, load(sum, t, i), up);
+                  i, dtype_load(sum, t, i), up);
             sensitive += up != down;
         }
     }
