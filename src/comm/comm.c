@@ -177,6 +177,10 @@ void comm_wait(Comm *c, CommWork *w) {
     c->open--;
 }
 
+void comm_launched(Comm *c, const char *site) {
+    if (c->device && c->device->launched) c->device->launched(c, site);
+}
+
 void comm_run(Comm *c, const CommCall *call) { comm_wait(c, comm_start(c, call)); }
 
 Comm *comm_null(int world, int rank) {

@@ -13,9 +13,9 @@
  *
  * Members of a group must start the same operations in the same order. Groups with the same members in the
  * same order are one group. Different groups are independent, and so are the two directions of each pair that
- * sends and receives. NCCL adds two conditions. The first operation of a group and its first message block until
- * all members have started them, so all ranks must open their groups in the same order. Messages go only between
- * neighbours in the group, where the last member is a neighbour of the first.
+ * sends and receives. NCCL adds two conditions. The first collective, the first all-to-all and the first message
+ * of a group block until all members have started them, so all ranks must do these in the same order. Messages go
+ * only between neighbours in the group, where the last member is a neighbour of the first.
  *
  * An operation is a fault if a member does not start it within the deadline, or starts it with another kind,
  * count, dtype or site. The fault names the group, the sequence number, the ranks and what each of them did,
@@ -71,6 +71,10 @@ void comm_wait(Comm *, CommWork *);
 void comm_run(Comm *, const CommCall *);
 /* Reduces x[n] over the group's members, in place. */
 void comm_all_reduce(Comm *, Group, const char *site, CommReduction, DType, void *x, int64_t n);
+
+/* Call it after the launch of a graph that has operations of `comm`, so that a missing member is noticed: the
+ * deadline then counts for the graph as a whole. Operations must not be started in a graph if they are staged. */
+void comm_launched(Comm *comm, const char *site);
 
 int comm_rank(const Comm *);
 int comm_world(const Comm *);

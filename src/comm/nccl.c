@@ -3,8 +3,8 @@
  * its event. The host does not block.
  *
  * NCCL does not detect a missing member. On each rank, a watchdog thread polls the operations in flight and ends
- * the world if one misses the deadline or if NCCL reports an error. Operations in a CUDA graph are not polled,
- * because their events cannot be queried. */
+ * the world if one misses the deadline or if NCCL reports an error. Events of a CUDA graph cannot be queried, so
+ * the launch of a graph is watched instead of its operations. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 #include "comm/nccl_library.h"
 #include "comm/transport.h"
 
-enum { POLL_NS = 50000000 };
+enum { POLL_NS = 50000000, MOST_PAIRS = 4 }; /* links of a rank with its two neighbours in a circle */
 
 /* An operation in flight. */
 typedef struct Flight {
@@ -26,14 +26,14 @@ typedef struct Flight {
     int64_t record, seq, start_ns;
     CommFacts facts;
     bool watched; /* in its link's list */
-    bool waited;  /* comm_wait was called */
+    bool waited;  /* nothing else refers to it */
     struct Flight *next;
 } Flight;
 
-/* The state of a channel. */
+/* The state of a channel. Launches of graphs have a channel without a communicator. */
 typedef struct Link {
-    const CommChannel *channel;
-    NcclComm nccl;
+    CommChannel *channel;
+    NcclComm nccl; /* NULL: none */
     DeviceStream *stream;
     Flight *first, **last; /* oldest first */
     struct Link *next;
@@ -43,8 +43,11 @@ typedef struct State {
     Nccl nccl;
     Comm *comm;
     Device *device;
-    Link *links;
+    Link *links, *graphs; /* graphs: one of the links, or NULL */
     Flight *spare;
+    const Flight *calling; /* in a call of NCCL, which may wait for other members; NULL: none */
+    CommKey calling_key;
+    char *greeting;       /* device memory [MOST_PAIRS] that neighbours send when they connect */
     pthread_mutex_t lock; /* of the lists, which the watchdog reads */
     pthread_cond_t closing;
     bool closed;
@@ -73,27 +76,40 @@ static void sweep(State *s, Link *l) {
     }
 }
 
-static _Noreturn void end_world(const State *s, const Link *l, const char *why) {
-    const Flight *f = l->first;
-    s->comm->host->end(s->comm, &l->channel->key, f->seq, &f->facts, why);
+static _Noreturn void end_world(const State *s, const CommKey *key, const Flight *f, const char *why) {
+    s->comm->host->end(s->comm, key, f->seq, &f->facts, why);
     abort();
 }
 
-static void look_at(State *s, Link *l) {
+static bool is_late(const State *s, const Flight *f) {
+    return f && clock_ns() - f->start_ns >= (int64_t)(s->comm->deadline_s * 1e9);
+}
+
+/* Ends the world if the operation has missed the deadline. */
+static void check_late(const State *s, const CommKey *key, const Flight *f, const char *what) {
+    char why[400];
+    if (!is_late(s, f)) return;
+    snprintf(why, sizeof why, "rank %d has waited %g s for %s of NCCL", s->comm->rank, s->comm->deadline_s,
+             what);
+    end_world(s, key, f, why);
+}
+
+/* `busy`: the link whose operation may fail for an error of this one. */
+static void check_async(const State *s, const Link *l, const Link *busy) {
     char why[400];
     int error = NCCL_SUCCESS;
-    sweep(s, l);
-    if (!l->first) return;
     NCCL(s, l->nccl, CommGetAsyncError, l->nccl, &error);
-    if (error != NCCL_SUCCESS && error != NCCL_IN_PROGRESS) {
-        snprintf(why, sizeof why, "NCCL reports on rank %d: %s; %s", s->comm->rank,
-                 s->nccl.GetErrorString(error), s->nccl.GetLastError(l->nccl));
-        end_world(s, l, why);
-    }
-    if (clock_ns() - l->first->start_ns < (int64_t)(s->comm->deadline_s * 1e9)) return;
-    snprintf(why, sizeof why, "rank %d has waited %g s for an operation of NCCL", s->comm->rank,
-             s->comm->deadline_s);
-    end_world(s, l, why);
+    if (error == NCCL_SUCCESS || error == NCCL_IN_PROGRESS) return;
+    snprintf(why, sizeof why, "NCCL reports on rank %d: %s; %s", s->comm->rank, s->nccl.GetErrorString(error),
+             s->nccl.GetLastError(l->nccl));
+    end_world(s, &busy->channel->key, busy->first, why);
+}
+
+static void look_at(State *s, Link *l) {
+    sweep(s, l);
+    const Link *busy = l->first ? l : s->graphs && s->graphs->first ? s->graphs : NULL;
+    if (busy && l->nccl) check_async(s, l, busy);
+    check_late(s, &l->channel->key, l->first, l->nccl ? "an operation" : "a CUDA graph with operations");
 }
 
 static void *watchdog(void *arg) {
@@ -105,6 +121,7 @@ static void *watchdog(void *arg) {
         const int64_t ns = until.tv_nsec + POLL_NS;
         until.tv_sec += ns / 1000000000, until.tv_nsec = ns % 1000000000;
         if (pthread_cond_timedwait(&s->closing, &s->lock, &until) != ETIMEDOUT) continue;
+        check_late(s, &s->calling_key, s->calling, "the connection for an operation");
         for (Link *l = s->links; l; l = l->next) look_at(s, l);
     }
     pthread_mutex_unlock(&s->lock);
@@ -159,21 +176,42 @@ static CommKey pair_key(const CommKey *of, int pair) {
     return key;
 }
 
+/* Sends an element through each link. The host waits in the first message of a communicator until the other
+ * side has called too, so if two ranks first sent to each other, both would wait forever. In a group NCCL connects
+ * all at once. */
+static void connect(State *s, Link *const *link, int n) {
+    NCCL(s, NULL, GroupStart);
+    for (int i = 0; i < n; i++) {
+        Link *l = link[i];
+        void *stream = device_stream_handle(s->device, l->stream);
+        device_stream_follow(s->device, l->stream);
+        if (l->channel->member == 0)
+            NCCL(s, l->nccl, Send, s->greeting + i, 1, NCCL_U8, 1, l->nccl, stream);
+        else
+            NCCL(s, l->nccl, Recv, s->greeting + i, 1, NCCL_U8, 0, l->nccl, stream);
+    }
+    NCCL(s, NULL, GroupEnd);
+}
+
 /* Opens the channels of all neighbours at the group's first message. Opening only one pair could deadlock: if
  * every rank first sends to the next one, each would wait for a rank that waits for another. */
 static void open_pairs(State *s, const CommKey *of, Group g) {
     const int count = pair_count(g.size);
     NcclId *id = mem_zero((size_t)count, sizeof *id);
+    Link **own = mem_zero((size_t)count, sizeof *own);
+    int n = 0;
     draw_ids(s, g, id, count);
     NCCL(s, NULL, GroupStart);
     for (int i = 0; i < count; i++) {
         const CommKey key = pair_key(of, i);
         if (key.src != g.rank && key.dst != g.rank) continue;
-        Link *l = link_new(s, comm_channel(s->comm, &key));
-        NCCL(s, NULL, CommInitRank, &l->nccl, 2, id[i], key.dst == g.rank);
-        link_publish(s, l);
+        own[n] = link_new(s, comm_channel(s->comm, &key));
+        NCCL(s, NULL, CommInitRank, &own[n++]->nccl, 2, id[i], key.dst == g.rank);
     }
     NCCL(s, NULL, GroupEnd);
+    connect(s, own, n);
+    for (int i = 0; i < n; i++) link_publish(s, own[i]);
+    free(own);
     free(id);
 }
 
@@ -193,6 +231,11 @@ static int type_of(DType t) {
         [F64] = NCCL_F64, [F32] = NCCL_F32, [BF16] = NCCL_BF16, [F16] = NCCL_F16,  [I64] = NCCL_I64,
         [I32] = NCCL_I32, [U8] = NCCL_U8,   [F8E4M3] = NCCL_U8, [F8E5M2] = NCCL_U8};
     return TYPES[t];
+}
+
+static int reduction_of(CommReduction r) {
+    static const int REDUCTIONS[] = {[COMM_SUM] = NCCL_SUM, [COMM_MAX] = NCCL_MAX, [COMM_MIN] = NCCL_MIN};
+    return REDUCTIONS[r];
 }
 
 static void all_to_all(State *s, const Link *l, const CommWork *w) {
@@ -221,13 +264,13 @@ static void launch(State *s, const Link *l, const CommWork *w) {
         NCCL(s, comm, Broadcast, c->out, c->out, n, type, c->peer, comm, stream);
         break;
     case COMM_ALL_REDUCE:
-        NCCL(s, comm, AllReduce, c->in, c->out, n, type, NCCL_SUM, comm, stream);
+        NCCL(s, comm, AllReduce, c->in, c->out, n, type, reduction_of(c->reduction), comm, stream);
         break;
     case COMM_ALL_GATHER:
         NCCL(s, comm, AllGather, c->in, c->out, n, type, comm, stream);
         break;
     case COMM_REDUCE_SCATTER:
-        NCCL(s, comm, ReduceScatter, c->in, c->out, n, type, NCCL_SUM, comm, stream);
+        NCCL(s, comm, ReduceScatter, c->in, c->out, n, type, reduction_of(c->reduction), comm, stream);
         break;
     case COMM_ALL_TO_ALL:
         all_to_all(s, l, w);
@@ -255,20 +298,31 @@ static Flight *flight_new(State *s, const CommWork *w) {
     return f;
 }
 
-static void nccl_start(Comm *c, CommWork *w) {
-    State *s = c->device_state;
-    Link *l = link_of(s, w);
-    Flight *f = flight_new(s, w);
-    device_stream_follow(s->device, l->stream);
-    if (w->call.n || w->call.kind == COMM_ALL_TO_ALL) launch(s, l, w);
-    device_stream_record(s->device, l->stream, f->done);
-    w->state = f;
-    if (device_is_recording(s->device)) return;
+static void fly(State *s, Link *l, Flight *f) {
     pthread_mutex_lock(&s->lock);
     f->watched = true;
     *l->last = f;
     l->last = &f->next;
     pthread_mutex_unlock(&s->lock);
+}
+
+static void set_calling(State *s, const CommKey *key, const Flight *f) {
+    pthread_mutex_lock(&s->lock);
+    s->calling_key = *key, s->calling = f;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void nccl_start(Comm *c, CommWork *w) {
+    State *s = c->device_state;
+    Flight *f = flight_new(s, w);
+    set_calling(s, &w->channel->key, f);
+    Link *l = link_of(s, w);
+    device_stream_follow(s->device, l->stream);
+    if (w->call.n || w->call.kind == COMM_ALL_TO_ALL) launch(s, l, w);
+    device_stream_record(s->device, l->stream, f->done);
+    w->state = f;
+    set_calling(s, &w->channel->key, NULL);
+    if (!device_is_recording(s->device)) fly(s, l, f);
 }
 
 static void nccl_wait(Comm *c, CommWork *w) {
@@ -286,14 +340,44 @@ static void nccl_wait(Comm *c, CommWork *w) {
     pthread_mutex_unlock(&s->lock);
 }
 
+/* ---- graphs ---- */
+
+static void open_graphs(State *s) {
+    Comm *c = s->comm;
+    CommKey key = {.group = comm_everyone(c), .src = -1, .dst = -1, .device = 2};
+    key.group.rank = 0;
+    Link *l = link_new(s, comm_channel(c, &key));
+    link_publish(s, l);
+    pthread_mutex_lock(&s->lock);
+    s->graphs = l;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void nccl_launched(Comm *c, const char *site) {
+    State *s = c->device_state;
+    if (!s->graphs) open_graphs(s);
+    Link *l = s->graphs;
+    CommWork w = {.facts = {.kind = COMM_GRAPH}, .channel = l->channel, .seq = l->channel->next++};
+    strncpy(w.facts.site, site, sizeof w.facts.site - 1);
+    w.record = comm_record_start(&c->recorder, &w);
+    Flight *f = flight_new(s, &w);
+    f->waited = true;
+    device_stream_follow(s->device, l->stream);
+    device_stream_record(s->device, l->stream, f->done);
+    fly(s, l, f);
+    pthread_mutex_lock(&s->lock);
+    sweep(s, l);
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* ---- the transport ---- */
 
-/* NCCL drops NaN in maxima and minima, and it has neither barriers nor sums of FP8 values. */
+/* NCCL drops NaN in maxima and minima of floats, and it has neither barriers nor sums of FP8 values. */
 static bool nccl_takes(const Comm *c, const CommCall *call) {
     const State *s = c->device_state;
     if (call->device != s->device || call->kind == COMM_BARRIER) return false;
     if (call->kind != COMM_ALL_REDUCE && call->kind != COMM_REDUCE_SCATTER) return true;
-    return call->reduction == COMM_SUM && !dtype_is_fp8(call->dtype);
+    return call->reduction == COMM_SUM ? !dtype_is_fp8(call->dtype) : !dtype_is_float(call->dtype);
 }
 
 static void stop_watchdog(State *s) {
@@ -318,20 +402,24 @@ static void nccl_free(Comm *c) {
     stop_watchdog(s);
     for (Link *l = s->links, *next; l; l = next) {
         next = l->next;
-        NCCL(s, l->nccl, CommDestroy, l->nccl);
+        if (l->nccl) NCCL(s, l->nccl, CommDestroy, l->nccl);
         device_stream_free(s->device, l->stream);
         flights_free(s, l->first);
         free(l);
     }
     flights_free(s, s->spare);
+    device_release(s->device, s->greeting, MOST_PAIRS);
     pthread_cond_destroy(&s->closing);
     pthread_mutex_destroy(&s->lock);
     free(s);
     c->device = NULL, c->device_state = NULL;
 }
 
-static const CommTransport NCCL_TRANSPORT = {
-    .start = nccl_start, .wait = nccl_wait, .free = nccl_free, .takes = nccl_takes};
+static const CommTransport NCCL_TRANSPORT = {.start = nccl_start,
+                                             .wait = nccl_wait,
+                                             .free = nccl_free,
+                                             .takes = nccl_takes,
+                                             .launched = nccl_launched};
 
 /* ---- opening ---- */
 
@@ -339,22 +427,35 @@ static const CommTransport NCCL_TRANSPORT = {
 typedef struct Facts {
     unsigned char device[16];
     int32_t version; /* 0: NCCL cannot be loaded */
+    int32_t shares;  /* 1: NCCL lets ranks share a GPU */
 } Facts;
 
-/* Writes the reason why NCCL cannot be used to `why`; empty: it can be used. */
-static Err agree_on(Comm *c, const Nccl *n, const Facts *all, char why[200]) {
+/* NCCL's own switch, for tests on a machine with fewer GPUs than ranks: init.cc of NCCL 2.30. */
+static bool may_share(const Nccl *n) {
+    const char *v = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return n->host_memory || (n->version >= 23000 && v && strcmp(v, "0") != 0);
+}
+
+static bool same_gpu(const Facts *a, const Facts *b) {
+    return !memcmp(a->device, b->device, sizeof a->device);
+}
+
+/* Writes the reason why NCCL cannot be used to `why`; empty: it can be used. *shared: ranks share a GPU. */
+static Err agree_on(const Comm *c, const Facts *all, char why[200], bool *shared) {
     enum { SIZE = 200 };
     char a[32], b[32];
-    *why = 0;
+    *why = 0, *shared = false;
     for (int i = 0; i < c->world; i++) {
         if (!all[i].version) snprintf(why, SIZE, "rank %d has no NCCL", i);
         if (all[i].version && all[0].version && all[i].version != all[0].version)
             return err_user("rank 0 has NCCL %s and rank %d has %s: give all ranks one with --nccl-library",
                             nccl_version_text(&(Nccl){.version = all[0].version}, a), i,
                             nccl_version_text(&(Nccl){.version = all[i].version}, b));
-        for (int k = 0; !n->host_memory && k < i; k++)
-            if (!memcmp(all[i].device, all[k].device, sizeof all[i].device))
-                snprintf(why, SIZE, "ranks %d and %d share a GPU", k, i);
+        for (int k = 0; k < i; k++) {
+            if (!same_gpu(&all[i], &all[k])) continue;
+            *shared = true;
+            if (!all[i].shares || !all[k].shares) snprintf(why, SIZE, "ranks %d and %d share a GPU", k, i);
+        }
     }
     return ERR_OK;
 }
@@ -362,6 +463,7 @@ static Err agree_on(Comm *c, const Nccl *n, const Facts *all, char why[200]) {
 static void open_transport(Comm *c, const Nccl *n, Device *device) {
     State *s = mem_zero(1, sizeof *s);
     *s = (State){.nccl = *n, .comm = c, .device = device};
+    s->greeting = device_alloc(device, MOST_PAIRS, "connections of NCCL");
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->closing, NULL);
     c->device = &NCCL_TRANSPORT, c->device_state = s;
@@ -383,6 +485,7 @@ static Err load(const char *library, const Device *device, Nccl *n) {
 Err comm_open_device(Comm *c, Device *device, const char *library, bool required, char text[200]) {
     enum { SIZE = 200 };
     char version[32], why[SIZE];
+    bool shared;
     Nccl n = {0};
     snprintf(text, SIZE, "through host memory");
     if (!c || !c->host || (!library && !device_is_discrete(device))) return ERR_OK;
@@ -391,6 +494,7 @@ Err comm_open_device(Comm *c, Device *device, const char *library, bool required
     Facts *all = mem_zero((size_t)c->world, sizeof *all);
     Facts *mine = &all[c->rank];
     mine->version = e.code ? 0 : n.version;
+    mine->shares = !e.code && may_share(&n);
     memcpy(mine->device, device->id, sizeof mine->device);
     comm_run(c, &(CommCall){.kind = COMM_ALL_GATHER,
                             .dtype = U8,
@@ -399,20 +503,21 @@ Err comm_open_device(Comm *c, Device *device, const char *library, bool required
                             .in = mine,
                             .out = all,
                             .n = sizeof *mine});
-    e = agree_on(c, &n, all, why);
+    e = agree_on(c, all, why, &shared);
     free(all);
     if (e.code) return e;
     if (*why && required)
         return err_user(
-            "NCCL cannot be used, because %s: leave --distributed-backend out to communicate through "
-            "host memory",
+            "NCCL cannot be used, because %s: leave --distributed-backend and --cuda-graph-impl out to "
+            "communicate through host memory",
             why);
     if (*why) {
         snprintf(text, SIZE, "through host memory, because %s", why);
         return ERR_OK;
     }
     open_transport(c, &n, device);
-    snprintf(text, SIZE, "NCCL %s", nccl_version_text(&n, version));
+    snprintf(text, SIZE, "NCCL %s%s", nccl_version_text(&n, version),
+             shared && !n.host_memory ? ", ranks share a GPU" : "");
     return ERR_OK;
 }
 

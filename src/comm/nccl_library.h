@@ -16,8 +16,8 @@ typedef struct NcclId {
     char bytes[128];
 } NcclId;
 
-enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 }; /* ncclResult_t */
-enum { NCCL_SUM = 0 };                           /* ncclRedOp_t */
+enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 };   /* ncclResult_t */
+enum { NCCL_SUM = 0, NCCL_MAX = 2, NCCL_MIN = 3 }; /* ncclRedOp_t */
 enum { NCCL_U8 = 1, NCCL_I32 = 2, NCCL_I64 = 4, NCCL_F16 = 6, NCCL_F32 = 7, NCCL_F64 = 8, NCCL_BF16 = 9 };
 
 /* name, parameters */

@@ -15,6 +15,7 @@ static const char *const KINDS[] = {
     [COMM_ALL_TO_ALL] = "all_to_all",
     [COMM_SEND] = "send",
     [COMM_RECV] = "recv",
+    [COMM_GRAPH] = "graph",
 };
 static const char *const REDUCTIONS[] = {[COMM_SUM] = "sum", [COMM_MAX] = "max", [COMM_MIN] = "min"};
 
@@ -32,7 +33,7 @@ static const char *difference(const CommFacts *a, const CommFacts *b) {
 static void text_of(const CommFacts *f, char *text, size_t size) {
     const bool reduces = f->kind == COMM_ALL_REDUCE || f->kind == COMM_REDUCE_SCATTER;
     char count[80] = "";
-    if (f->kind != COMM_BARRIER && f->kind != COMM_ALL_TO_ALL)
+    if (f->kind != COMM_BARRIER && f->kind != COMM_ALL_TO_ALL && f->kind != COMM_GRAPH)
         snprintf(count, sizeof count, " of %lld %s", (long long)f->n, dtype_name((DType)f->dtype));
     snprintf(text, size, "%s%s%s%s at '%s'", KINDS[f->kind], reduces ? " " : "",
              reduces ? REDUCTIONS[f->reduction] : "", count, f->site);

@@ -14,7 +14,7 @@
 typedef struct CommKey {
     Group group;  /* simplified, rank 0: the same on every member */
     int src, dst; /* members of the group; -1, -1: the channel of its collectives */
-    int device;   /* 1: of the device transport, which numbers its operations separately */
+    int device;   /* 1: of the device transport, which numbers its operations separately; 2: its graphs */
 } CommKey;
 
 /* A map from keys. */
@@ -42,6 +42,8 @@ typedef struct CommChannel {
 /* Global rank of member `i` of a channel. */
 int comm_member(const CommKey *, int i);
 int comm_members(const CommKey *);
+
+enum { COMM_GRAPH = COMM_KINDS }; /* a CommFacts.kind: the launch of a graph that has operations */
 
 /* The facts about an operation that a member sends to another, as raw bytes between processes. */
 typedef struct CommFacts {
@@ -105,6 +107,8 @@ typedef struct CommTransport {
     /* Device transports: whether this one can run a call; other calls are staged. The operation may continue
      * after its wait, so the transport itself marks its record as done. */
     bool (*takes)(const Comm *, const CommCall *);
+    /* Device transports: implements comm_launched. */
+    void (*launched)(Comm *, const char *site);
     /* Host transports: reports a failed operation of the device transport and ends the world. May be called
      * on any thread. */
     void (*end)(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);

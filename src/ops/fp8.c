@@ -17,9 +17,10 @@ static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x,
     }
     tape_call(t, &OPS[OP_fill], (Call){.out = {state}, .attr = &zero});
     tape_call(t, &OPS[OP_amax], (Call){.in = {x}, .out = {state}});
+    Tensor bits = tensor_make(state->data, quantize_bits(state), 1, state->dim);
     tape_comm(t, &OPS[OP_amax_all_reduce],
               (CommCall){.kind = COMM_ALL_REDUCE, .reduction = COMM_MAX, .group = tape_group(t, parts)},
-              state, state);
+              &bits, &bits);
     tape_call(t, &OPS[OP_fp8_scale], (Call){.out = {state}, .attr = &attr});
     return state;
 }

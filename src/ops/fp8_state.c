@@ -24,6 +24,20 @@ Fp8Blocks quantize_blocks(const Quantiser *q, QuantRole role) {
     return role == QUANT_W ? FP8_SQUARES : FP8_ROWS;
 }
 
+DType quantize_bits(const Tensor *state) { return state->dtype == F64 ? I64 : I32; }
+
+static void all_reduce_max(const StateContext *c, Group group, const char *site, const Tensor *state) {
+    comm_run(c->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                  .reduction = COMM_MAX,
+                                  .dtype = quantize_bits(state),
+                                  .group = group,
+                                  .site = site,
+                                  .in = state->data,
+                                  .out = state->data,
+                                  .n = tensor_count(state),
+                                  .device = c->device});
+}
+
 /* ---- the end of a step ---- */
 
 static void fp8_end_step(void *self, const StateContext *c) {
@@ -32,15 +46,7 @@ static void fp8_end_step(void *self, const StateContext *c) {
     const Tensor *all = &q->state->master;
     /* Scales and older amaxes are equal on all ranks already. */
     if (c->comm)
-        comm_run(c->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
-                                      .reduction = COMM_MAX,
-                                      .dtype = (DType)all->dtype,
-                                      .group = mesh_group(&c->layout->mesh, MASK_DENSE & ~(1u << AXIS_PP)),
-                                      .site = "fp8_state",
-                                      .in = all->data,
-                                      .out = all->data,
-                                      .n = tensor_count(all),
-                                      .device = c->device});
+        all_reduce_max(c, mesh_group(&c->layout->mesh, MASK_DENSE & ~(1u << AXIS_PP)), "fp8_state", all);
     for (QuantRole role = 0; role < QUANT_ROLES; role++) {
         const Fp8ScaleAttr attr = quantize_scale_attr(q, role, q->spec.margin);
         Tensor row = quantize_row(q, role);
@@ -106,15 +112,7 @@ static void take_own_state(const Quantiser *q, Tensor *w, const StateContext *c)
     call_run(&OPS[OP_fill], &(Call){.out = {state}, .attr = &zero, .device = c->device});
     call_run(&OPS[OP_amax], &(Call){.in = {w}, .out = {state}, .device = c->device});
     if (c->comm && spmd_on(w->spmd, AXIS_TP) == SPMD_V)
-        comm_run(c->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
-                                      .reduction = COMM_MAX,
-                                      .dtype = (DType)state->dtype,
-                                      .group = mesh_group(&c->layout->mesh, 1u << AXIS_TP),
-                                      .site = "fp8_weight",
-                                      .in = state->data,
-                                      .out = state->data,
-                                      .n = tensor_count(state),
-                                      .device = c->device});
+        all_reduce_max(c, mesh_group(&c->layout->mesh, 1u << AXIS_TP), "fp8_weight", state);
     call_run(&OPS[OP_fp8_scale], &(Call){.out = {state}, .attr = &attr, .device = c->device});
 }
 

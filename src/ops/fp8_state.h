@@ -17,6 +17,9 @@ Fp8Type quantize_type(const Quantiser *, QuantRole);
 Fp8Blocks quantize_blocks(const Quantiser *, QuantRole);
 /* The delayed state [1 + history] of a role. */
 Tensor quantize_row(const Quantiser *, QuantRole);
+/* The integer type in whose order the ranks compare the numbers of a state by their bits. It is the order of the
+ * numbers, because none is negative; NCCL has no maximum of floats that keeps NaN. */
+DType quantize_bits(const Tensor *state);
 Fp8ScaleAttr quantize_scale_attr(const Quantiser *, QuantRole, int64_t margin);
 
 #endif

@@ -139,10 +139,7 @@ static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat,
              &(Call){.out = {&zeros}, .attr = &(FillAttr){0}, .device = r->device});
     sum.flags = TENSOR_ACCUM;
     for (int k = 0; k < r->n_buckets; k++) add_sum(o, k, op, which, flat, &sum);
-    if (!o->sync) return;
-    DeviceView view = device_view(r->device, at, tensor_bytes(&sum), VIEW_READ | VIEW_WRITE);
-    sync_world_sum(o->sync, I64, view.data, words);
-    device_view_end(&view);
+    sync_world_sum(o->sync, I64, at, words);
 }
 
 /* ---- steps ---- */
@@ -232,6 +229,11 @@ static void work(void *arg) {
         registry_round_values(r);
 }
 
+static void replay(Optimizer *o, Work *w) {
+    device_replay(o->registry->device, &o->recording, work, w);
+    if (o->sync && o->recording.graph) sync_launched(o->sync, "the optimizer's CUDA graph");
+}
+
 /* The host reads the state from this offset on. */
 static const size_t TOLD = offsetof(OptimState, outcome);
 
@@ -241,7 +243,7 @@ OptimResult optim_step(Optimizer *o, OptimStep s) {
     o->host->given = numbers_of(o, &s);
     device_copy(d, &o->state->given, &o->host->given, sizeof o->host->given);
     if (o->config->cuda_graph_impl == CUDA_GRAPH_LOCAL)
-        device_replay(d, &o->recording, work, &w);
+        replay(o, &w);
     else
         work(&w);
     device_copy(d, (char *)o->host + TOLD, (char *)o->state + TOLD, sizeof *o->state - TOLD);

@@ -9,6 +9,7 @@ enum { SLOTS = 2 }; /* one in use, one for the next */
 
 typedef struct Piece {
     CommWork *work; /* NULL: complete, or not started */
+    bool stale;     /* below stage 3: the gather has not been started since the last publish */
     void *slot;     /* stage 3 */
     int64_t used;   /* time of the last use, in calls of gather_use */
 } Piece;
@@ -18,6 +19,7 @@ struct Gather {
     Comm *comm;
     Piece *piece; /* [n_buckets] */
     BucketPool slots;
+    bool in_graph; /* a graph gathers, so gather_publish does not */
     int64_t now;   /* calls of gather_use */
     int last, way; /* bucket used last, and whether the numbers rise (backward) or fall */
 };
@@ -44,6 +46,7 @@ Gather *gather_new(Registry *r, Comm *comm) {
 
 static void start(Gather *g, int k) {
     Registry *r = g->registry;
+    g->piece[k].stale = false;
     const Bucket *b = bucket(g, k);
     const FlatRange part = bucket_part(r, b);
     const Tensor in = registry_slice(r, FLAT_VALUES, r->values, k, part.begin, b->shard);
@@ -98,6 +101,7 @@ static int oldest(const Gather *g) {
 }
 
 static void ensure(Gather *g, int k) {
+    if (g->piece[k].stale) start(g, k);
     if (!is_dropped(g, k)) return;
     if (!g->piece[k].slot) {
         const int old = bucket_pool_can_take(&g->slots, SLOTS) ? -1 : oldest(g);
@@ -121,18 +125,40 @@ void gather_use(Gather *g, Param *const *p, int n) {
 
 /* ---- all stages ---- */
 
-void gather_publish(Gather *g) {
-    Registry *r = g->registry;
-    finish_all(g);
-    registry_round_values(r);
-    for (int k = r->n_buckets; k--;) { /* in the order of the next forward */
+/* Below stage 3; stage 3 gathers when a bucket is used. */
+static void set_stale(Gather *g, bool stale) {
+    for (int k = 0; k < g->registry->n_buckets; k++) {
         if (is_dropped(g, k))
             drop(g, k);
-        else if (is_gathered(g, k))
-            start(g, k);
+        else
+            g->piece[k].stale = stale && is_gathered(g, k);
     }
-    if (!r->layout.data.overlap_values) finish_all(g);
 }
+
+static void start_all(Gather *g) {
+    for (int k = g->registry->n_buckets; k--;) /* in the order of the next forward */
+        if (g->piece[k].stale) start(g, k);
+    if (!g->registry->layout.data.overlap_values) finish_all(g);
+}
+
+void gather_publish(Gather *g) {
+    finish_all(g);
+    registry_round_values(g->registry);
+    set_stale(g, true);
+    if (!g->in_graph) start_all(g);
+}
+
+/* ---- graphs ---- */
+
+void gather_before_graph(Gather *g) {
+    g->in_graph = true;
+    finish_all(g);
+    set_stale(g, true);
+}
+
+void gather_begin_graph(Gather *g) { start_all(g); }
+void gather_end_graph(Gather *g) { finish_all(g); }
+void gather_after_graph(Gather *g) { set_stale(g, false); }
 
 size_t gather_bytes(const Gather *g) { return (size_t)g->slots.taken * g->slots.bytes; }
 

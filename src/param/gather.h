@@ -16,5 +16,11 @@ size_t gather_bytes(const Gather *);
 /* Implement sync_publish and sync_use. */
 void gather_publish(Gather *);
 void gather_use(Gather *, Param *const *, int n);
+/* Parts of the functions of sync.h that run a step as a graph: before and after the work, and its begin and
+ * end. */
+void gather_before_graph(Gather *);
+void gather_begin_graph(Gather *);
+void gather_end_graph(Gather *);
+void gather_after_graph(Gather *);
 
 #endif

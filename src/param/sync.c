@@ -26,6 +26,7 @@ struct Sync {
     BucketPool slots;
     int next;        /* the first bucket whose sum has not been started */
     int64_t started; /* number of sums */
+    bool finished;   /* this step's sums are done */
     void *message;   /* the gradients that are summed over tensor-parallel ranks */
     int64_t message_elements;
 };
@@ -243,6 +244,7 @@ static void over_tensor_ranks(Sync *s, Axis axis) {
 
 void sync_begin(Sync *s, int64_t passes) {
     registry_zero_grads(s->registry);
+    s->finished = false;
     s->next = 0;
     for (int k = 0; k < s->registry->n_buckets; k++)
         s->piece[k].to_come = bucket(s, k)->n * (is_shared(s, k) ? 1 : passes);
@@ -250,6 +252,8 @@ void sync_begin(Sync *s, int64_t passes) {
 
 void sync_finish(Sync *s) {
     const int n = s->registry->n_buckets;
+    if (s->finished) return;
+    s->finished = true;
     start_until(s, true);
     for (int k = 0; k < n; k++)
         if (is_open(s, k)) start(s, k); /* one of its parameters had no gradient */
@@ -260,11 +264,45 @@ void sync_finish(Sync *s) {
     over_tensor_ranks(s, AXIS_ETP);
 }
 
+typedef struct GraphWork {
+    Sync *sync;
+    void (*work)(void *arg);
+    void *arg;
+} GraphWork;
+
+static void graph_work(void *arg) {
+    const GraphWork *w = arg;
+    gather_begin_graph(w->sync->gather);
+    w->work(w->arg);
+    sync_finish(w->sync);
+    gather_end_graph(w->sync->gather);
+}
+
+void sync_replay(Sync *s, DeviceRecording *r, void (*work)(void *arg), void *arg) {
+    gather_before_graph(s->gather);
+    device_replay(s->registry->device, r, graph_work, &(GraphWork){s, work, arg});
+    gather_after_graph(s->gather);
+    s->finished = true;
+    if (r->graph) sync_launched(s, "a step's CUDA graph");
+}
+
+void sync_launched(Sync *s, const char *site) {
+    if (s->comm) comm_launched(s->comm, site);
+}
+
 void sync_publish(Sync *s) { gather_publish(s->gather); }
 void sync_use(Sync *s, Param *const *p, int n) { gather_use(s->gather, p, n); }
 
 void sync_world_sum(Sync *s, DType type, void *x, int64_t n) {
-    if (s && s->comm) comm_all_reduce(s->comm, comm_everyone(s->comm), "world_sum", COMM_SUM, type, x, n);
+    if (s && s->comm)
+        comm_run(s->comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                      .dtype = type,
+                                      .group = comm_everyone(s->comm),
+                                      .site = "world_sum",
+                                      .in = x,
+                                      .out = x,
+                                      .n = n,
+                                      .device = s->registry->device});
 }
 
 /* ---- construction ---- */

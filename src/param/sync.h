@@ -41,6 +41,11 @@ void sync_begin(Sync *, int64_t passes);
 /* Returns when the main gradients (this rank's shard of them) are sums. */
 void sync_finish(Sync *);
 
+/* device_replay of the forward and backward sweeps of a step, from sync_begin to sync_finish, which becomes a
+ * part of the graph. A graph must wait for all operations that it starts and for no others, so it also has the
+ * gathers of the values that it uses. */
+void sync_replay(Sync *, DeviceRecording *, void (*work)(void *arg), void *arg);
+
 /* Call it after masters have changed, by an update, registry_init or a load. Rounds values from masters and
  * gathers the values of other ranks; with overlap_values that happens during the next uses. */
 void sync_publish(Sync *);
@@ -55,9 +60,11 @@ void sync_grad(Sync *, Param *);
 /* Call it after the last op of a backward sweep that adds to it. */
 void sync_ready(Sync *, Param *);
 
-/* ---- sums over the world ---- */
+/* ---- the optimizer ---- */
 
-/* Sums x[n] over all ranks, in place. No-op if s is NULL or there are no other ranks. */
+/* Sums x[n], in device memory, over all ranks, in place. No-op if s is NULL or there are no other ranks. */
 void sync_world_sum(Sync *, DType, void *x, int64_t n);
+/* comm_launched, after the launch of a graph with such sums. */
+void sync_launched(Sync *, const char *site);
 
 #endif

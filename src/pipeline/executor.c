@@ -37,6 +37,7 @@ struct Executor {
     Parcel *parcels;
     int64_t n_parcels, sent;
     bool own_transients;
+    int64_t allocations;
     TapeTrace *trace;
     void *trace_arg;
 };
@@ -105,6 +106,7 @@ static void provide(Executor *e, const RankSchedule *s, bool own_transients) {
     Device *d = e->context->device;
     if (s->slots > e->n_slots || own_transients != e->own_transients) {
         free_slots(e);
+        e->allocations++;
         e->own_transients = own_transients;
         e->slots = mem_zero((size_t)s->slots, sizeof *e->slots);
         for (e->n_slots = 0; e->n_slots < s->slots; e->n_slots++) {
@@ -119,6 +121,7 @@ static void provide(Executor *e, const RankSchedule *s, bool own_transients) {
     const int64_t parcels = parcels_of(e, s);
     if (parcels > e->n_parcels) {
         free_parcels(e);
+        e->allocations++;
         e->parcels = mem_zero((size_t)parcels, sizeof *e->parcels);
         for (e->n_parcels = 0; e->n_parcels < parcels; e->n_parcels++)
             e->parcels[e->n_parcels].data = device_alloc(d, message_bytes(e), "pipeline messages");
@@ -141,6 +144,8 @@ size_t executor_bytes(const Executor *e, const RankSchedule *s, bool zero_bubble
            (size_t)parcels_of(e, s) * message_bytes(e) +
            (e->offload ? offload_bytes(e->offload, m.offload) : 0);
 }
+
+int64_t executor_allocations(const Executor *e) { return e->allocations; }
 
 void executor_trace(Executor *e, TapeTrace *trace, void *arg) {
     e->trace = trace, e->trace_arg = arg;

@@ -29,6 +29,8 @@ ExecutorMemory executor_peak(const Executor *);
 /* Bytes of device memory that a schedule needs at these sizes: all slots, transient spaces and message
  * buffers. */
 size_t executor_bytes(const Executor *, const RankSchedule *, bool zero_bubble, ExecutorMemory);
+/* Changes whenever executor_run allocates memory anew; a graph with the old addresses is then useless. */
+int64_t executor_allocations(const Executor *);
 /* Calls trace after every op of every tape (tape_trace). */
 void executor_trace(Executor *, TapeTrace *, void *arg);
 

@@ -73,7 +73,9 @@ Err rank_open_device(const Config *c, const Derived *d, Comm *comm, Device **out
     *out = NULL;
     Err e = comm_agree(comm, device_open(&spec, &device));
     if (!e.code && c->distributed_backend == DISTRIBUTED_NCCL)
-        e = comm_open_device(comm, device, c->nccl_library, config_given(c, distributed_backend), text);
+        e = comm_open_device(comm, device, c->nccl_library,
+                             config_given(c, distributed_backend) || c->cuda_graph_impl == CUDA_GRAPH_LOCAL,
+                             text);
     else
         strcpy(text, "through host memory");
     if (e.code)

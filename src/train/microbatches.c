@@ -12,12 +12,22 @@ typedef struct Recording {
     double aux_scale; /* a constant of the graph */
 } Recording;
 
-/* State of --cuda-graph-impl local: graphs of a microbatch whose fields have a fixed place. There are two,
- * because a step's first microbatch writes the gradients and the others add to them. */
+/* The facts that a graph of a step depends on. Compared as bytes: there is no padding. */
+typedef struct StepKey {
+    int64_t n, allocations; /* microbatches; executor_allocations */
+    char *fields;
+    double aux_scale;
+} StepKey;
+
+/* State of --cuda-graph-impl local. On one rank: graphs of a microbatch whose fields have a fixed place. There
+ * are two, because a step's first microbatch writes the gradients and the others add to them. On several ranks:
+ * a graph of a step, because the microbatches share a schedule and sums over ranks. */
 typedef struct Graphs {
     char *fields;
     size_t bytes;
     Recording first, other;
+    DeviceRecording step;
+    StepKey key;
 } Graphs;
 
 struct Microbatches {
@@ -63,6 +73,7 @@ void microbatches_free(Microbatches *m) {
     if (m->graphs) {
         device_recording_drop(d, &m->graphs->first.work);
         device_recording_drop(d, &m->graphs->other.work);
+        device_recording_drop(d, &m->graphs->step);
         device_release(d, m->graphs->fields, m->graphs->bytes);
         free(m->graphs);
     }
@@ -155,6 +166,7 @@ void microbatches_begin(Microbatches *m, int64_t n, int64_t tokens) {
     microbatches_reserve(m, n, tokens);
     if (!uses_graphs(m) || m->graphs) return;
     m->graphs = mem_zero(1, sizeof *m->graphs);
+    if (m->context->sync) return;
     m->graphs->bytes = block_bytes(m, tokens);
     m->graphs->fields = device_alloc(d, m->graphs->bytes, "batches");
 }
@@ -231,8 +243,36 @@ static void replay_all(Microbatches *m, bool counts_loss) {
     }
 }
 
+typedef struct Step {
+    Microbatches *all;
+    bool counts_loss;
+} Step;
+
+static void execute_step(void *arg) {
+    const Step *s = arg;
+    execute(s->all, s->all->list, s->all->n, true, s->counts_loss);
+}
+
+static StepKey step_key(const Microbatches *m) {
+    return (StepKey){m->n, executor_allocations(m->executor), m->fields, m->list[0].context.aux_scale};
+}
+
+static void replay_step(Microbatches *m, bool counts_loss) {
+    Graphs *g = m->graphs;
+    StepKey key = step_key(m);
+    if (memcmp(&key, &g->key, sizeof key)) {
+        device_recording_drop(m->context->device, &g->step);
+        g->step.warm = false;
+    }
+    sync_replay(m->context->sync, &g->step, execute_step, &(Step){m, counts_loss});
+    g->key = step_key(m);
+}
+
 void microbatches_train(Microbatches *m, bool counts_loss) {
-    if (uses_graphs(m) && m->graphs && m->context->device->kind != DEVICE_NULL)
+    const bool replays = uses_graphs(m) && m->graphs && m->context->device->kind != DEVICE_NULL;
+    if (replays && m->context->sync)
+        replay_step(m, counts_loss);
+    else if (replays)
         replay_all(m, counts_loss);
     else
         execute(m, m->list, m->n, true, counts_loss);

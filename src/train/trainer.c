@@ -224,6 +224,9 @@ void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64
     const int *size = r->layout.mesh.size, *at = r->layout.mesh.coordinate;
     const int64_t samples = r->derived->micro_batch_size, together = at_once(r->config, samples),
                   parts = samples / together;
+    CHECK(count == n || !r->sync || r->config->cuda_graph_impl == CUDA_GRAPH_NONE,
+          "a CUDA graph over ranks has all %lld microbatches of a step, not %lld", (long long)n,
+          (long long)count);
     if (r->sync && !report->samples) sync_begin(r->sync, n * parts);
     microbatches_begin(r->microbatches, count * parts, together * batches->s);
     for (int64_t i = 0; i < count; i++) {

@@ -7,6 +7,10 @@
  * moves its shares, then waits for the shares of the others. No step waits for a later one, so the order
  * inside a group does not matter. As in NCCL, a collective of no elements does nothing.
  *
+ * As in NCCL, members connect when they first use a communicator. The call of the first collective returns when
+ * all members have made it; that of the first message to a member, when both sides have. A group connects as a
+ * whole.
+ *
  * Members that disagree on the kind, type, count or root of an operation are an error: ncclCommGetAsyncError
  * returns it, ncclGetLastError describes it, and operations of the communicator that have not met never end.
  *
@@ -54,7 +58,10 @@ typedef struct World {
     pthread_mutex_t lock; /* guards what follows, the meetings and `pending` */
     pthread_cond_t changed;
     Meeting *open; /* those that wait for members */
-    int error;     /* NCCL_SUCCESS: none */
+    int begun;     /* members that have called a collective */
+    bool *
+        asked; /* [members, members, 2]: the sender, the receiver has called a message from one to the other */
+    int error; /* NCCL_SUCCESS: none */
     char why[TEXT];
 } World;
 
@@ -63,6 +70,7 @@ struct ncclComm {
     int rank;
     int64_t collectives, operations, *sent, *received; /* counts; [members] */
     int pending;                                       /* operations that are not done */
+    bool has_begun;                                    /* has called a collective */
     NcclComm next;                                     /* in the group in which it joined */
 };
 
@@ -272,8 +280,36 @@ static void number(Op *op) {
     pthread_mutex_unlock(&c->world->lock);
 }
 
+static bool *asked(const Op *op) {
+    const World *w = op->comm->world;
+    return &w->asked[2 * (op->src * w->members + op->dst)];
+}
+
+static void ask(const Op *op) {
+    World *w = op->comm->world;
+    pthread_mutex_lock(&w->lock);
+    if (op->src >= 0) {
+        asked(op)[op->slot] = true;
+    } else if (!op->comm->has_begun) {
+        op->comm->has_begun = true;
+        w->begun++;
+    }
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void wait_for_answer(const Op *op) {
+    World *w = op->comm->world;
+    pthread_mutex_lock(&w->lock);
+    while (op->src >= 0 ? !asked(op)[!op->slot] : w->begun < w->members)
+        pthread_cond_wait(&w->changed, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+}
+
 /* Adds one task to each stream of the group. */
 static void launch(Op *ops) {
+    for (Op *op = ops; op; op = op->next) ask(op);
+    for (Op *op = ops; op; op = op->next) wait_for_answer(op);
     for (Op *op = ops; op; op = op->next) {
         poison(op);
         number(op);
@@ -316,6 +352,12 @@ int ncclGroupEnd(void) {
     return group.error;
 }
 
+/* Floats have none: NCCL's drop NaN, so nothing should use them. */
+static bool is_integer_extreme(const Op *op) {
+    return (op->reduction == NCCL_MAX || op->reduction == NCCL_MIN) &&
+           (op->type == NCCL_I64 || op->type == NCCL_I32 || op->type == NCCL_U8);
+}
+
 /* NULL, or why the operation cannot be. */
 static const char *bad_argument(const Op *op) {
     if (!op->comm) return "the communicator is NULL";
@@ -323,7 +365,7 @@ static const char *bad_argument(const Op *op) {
     const World *w = op->comm->world;
     const bool reads = op->kind == BROADCAST ? op->peer == op->comm->rank : op->kind != RECV;
     if (!type_size(op->type)) return "the type is unknown";
-    if (op->reduction != NCCL_SUM) return "the only reduction is the sum";
+    if (op->reduction != NCCL_SUM && !is_integer_extreme(op)) return "no such reduction of this type";
     if (op->peer < 0 || op->peer >= w->members) return "the peer or root is not a member";
     if (op->n && reads && !op->in) return "the send buffer is NULL";
     if (op->n && op->kind != SEND && !op->out) return "the receive buffer is NULL";
@@ -382,6 +424,7 @@ static World *world_new(const NcclId *id, int members) {
     const Fault fault = planted_fault();
     if (members > 1) w->fault = fault;
     w->comm = zeroed((size_t)members, sizeof(NcclComm));
+    w->asked = zeroed(2 * (size_t)members * (size_t)members, sizeof(bool));
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
     return worlds = w;
@@ -450,6 +493,7 @@ int ncclCommDestroy(NcclComm c) {
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
     free(w->comm);
+    free(w->asked);
     free(w);
     return NCCL_SUCCESS;
 }

@@ -57,7 +57,7 @@ static float of_f16(uint16_t x) {
     return float_of_bits(sign | float_bits((float)fraction * 0x1p-24f));
 }
 
-/* ---- sums ---- */
+/* ---- reductions ---- */
 
 static void widen(Sum *to, int type, const void *from, size_t n) {
     const uint16_t *bits = from;
@@ -91,6 +91,12 @@ static void narrow(void *to, int type, const Sum *from, size_t n) {
         memcpy(to, from, n * type_size(type));
 }
 
+/* `widen` has kept the signs of the integers. */
+static void extreme(Sum *sum, bool largest, const Sum *x, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (((int64_t)x->i64[i] > (int64_t)sum->i64[i]) == largest) sum->i64[i] = x->i64[i];
+}
+
 static void add(Sum *sum, int type, const Sum *x, size_t n) {
     if (type == NCCL_F64)
         for (size_t i = 0; i < n; i++) sum->f64[i] += x->f64[i];
@@ -122,7 +128,7 @@ static void put(const Meeting *m, int slot, size_t at, const void *from, size_t 
     if (n && to != from) memcpy(to, from, n * type_size(op->type));
 }
 
-/* The sums of elements [begin, end) of all inputs are elements from `at` on of the results of the members
+/* The reductions of elements [begin, end) of all inputs are elements from `at` on of the results of the members
  * [first, last). */
 static void reduce(const Meeting *m, size_t begin, size_t end, int first, int last, size_t at) {
     const int type = m->first.type;
@@ -133,7 +139,10 @@ static void reduce(const Meeting *m, size_t begin, size_t end, int first, int la
         widen(&sum, type, input(m->op[0], i), n);
         for (int k = 1; k < m->members; k++) {
             widen(&next, type, input(m->op[k], i), n);
-            add(&sum, type, &next, n);
+            if (m->first.reduction == NCCL_SUM)
+                add(&sum, type, &next, n);
+            else
+                extreme(&sum, m->first.reduction == NCCL_MAX, &next, n);
         }
         if (m->half_sum) round_to_bf16(&sum, type, n);
         narrow(result, type, &sum, n);

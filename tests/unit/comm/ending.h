@@ -27,7 +27,11 @@ static inline void end_of(CommMain *program, void *arg, int ranks, const CommOpt
     }
     close(ends[1]);
     size_t n = 0;
-    for (ssize_t got; (got = read(ends[0], e->text + n, sizeof e->text - 1 - n)) > 0;) n += (size_t)got;
+    ssize_t got = 1;
+    while (got > 0 && n < sizeof e->text - 1) {
+        got = read(ends[0], e->text + n, sizeof e->text - 1 - n);
+        if (got > 0) n += (size_t)got;
+    }
     e->text[n] = 0;
     close(ends[0]);
     assert_int_equal(waitpid(child, &e->status, 0), child);

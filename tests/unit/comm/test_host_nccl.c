@@ -157,6 +157,8 @@ static void crossed_communicators(Member *m) {
         ok(nccl.CommInitRank(&comm[c], c ? 2 : MOST, ids[c], c == 0 ? r : c == 1 ? r % 2 : r / 2));
         stream[c] = host_stream_new();
     }
+    for (int c = 0; c < COMMS; c++) /* the first call connects */
+        ok(nccl.AllReduce(&in[r], &out[r][c][0], 1, NCCL_F32, NCCL_SUM, comm[c], stream[c]));
     for (int round = 0; round < ROUNDS; round++)
         for (int k = 0; k < COMMS; k++) {
             const int c = r % 2 ? k : COMMS - 1 - k;

@@ -78,7 +78,8 @@ static void neighbours_of_any_ring_exchange(void **state) {
     for (int world = 2; world <= 7; world++) run(world, NULL, around_the_ring, NULL);
 }
 
-/* The first operation of a group waits for its members, so groups are opened in the same order. */
+/* The first collective and the first all-to-all of a group wait for its members, so groups are opened in the same
+ * order. */
 static void interleaved(void *arg, Comm *c) {
     enum { MASKS = 7 };
     static const unsigned MASK[MASKS] = {
@@ -87,15 +88,22 @@ static void interleaved(void *arg, Comm *c) {
     const Layout *layout = arg;
     const Mesh mesh = mesh_make(comm_world(c), comm_rank(c), layout->size);
     for (int i = 0; i < MASKS; i++) {
-        float one = 1;
-        comm_run(c, &(CommCall){.kind = COMM_ALL_REDUCE,
-                                .dtype = F32,
-                                .group = mesh_group(&mesh, MASK[i]),
-                                .site = "open",
-                                .in = &one,
-                                .out = &one,
-                                .n = 1,
-                                .device = world_device});
+        float one[16] = {1}, other[16];
+        int64_t counts[16];
+        for (int k = 0; k < 16; k++) counts[k] = 1;
+        CommCall open = {.kind = COMM_ALL_REDUCE,
+                         .dtype = F32,
+                         .group = mesh_group(&mesh, MASK[i]),
+                         .site = "open",
+                         .in = one,
+                         .out = other,
+                         .n = 1,
+                         .in_counts = counts,
+                         .out_counts = counts,
+                         .device = world_device};
+        comm_run(c, &open);
+        open.kind = COMM_ALL_TO_ALL;
+        comm_run(c, &open);
     }
     run_interleaved(arg, c);
 }
@@ -112,6 +120,18 @@ static void one_is_dropped(void *arg, Comm *c) {
     if (comm_rank(c) == 2) comm_sabotage(c, (CommSabotage){.nth = 4});
     small_run(c, small_call(c, COMM_ALL_GATHER, "before"));
     small_run(c, small_call(c, COMM_ALL_REDUCE, "dropped"));
+    sleep(20);
+}
+
+/* The others wait inside of NCCL, which connects the members. */
+static void one_does_not_connect(void *arg, Comm *c) {
+    (void)arg;
+    int64_t counts[FAULT_RANKS];
+    for (int i = 0; i < FAULT_RANKS; i++) counts[i] = 1;
+    small_run(c, small_call(c, COMM_ALL_GATHER, "before"));
+    CommCall call = small_call(c, COMM_ALL_TO_ALL, "first");
+    call.in_counts = call.out_counts = counts;
+    if (comm_rank(c) != 1) small_run(c, call);
     sleep(20);
 }
 
@@ -134,6 +154,10 @@ static void faults_are_reported(void **state) {
          1,
          {"has waited 1 s for an operation of NCCL", "all_reduce sum of 3 F32 at 'dropped'",
           "ranks that did not: 2\n", "ranks that started it: 0 1 3\n"}},
+        {one_does_not_connect,
+         1,
+         {"has waited 1 s for the connection for an operation of NCCL", "all_to_all at 'first'",
+          "ranks that did not: 1\n"}},
         {counts_differ, 1000, {"NCCL reports on rank ", "all_reduce sum of", "at 'counts'"}},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
