@@ -4,7 +4,6 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/gather_tokens.h"
-#include "tape/spmd_infer.h"
 
 /* ---- views ---- */
 
