@@ -20,6 +20,8 @@ struct Tape {
                            transient space inside a block */
     Offload *offload;   /* NULL: nothing is offloaded */
     Arena *arena;       /* Tensor headers and attributes */
+    void *output;       /* memory of the stage's output; NULL: the slot */
+    bool output_next;   /* the next tensor of the slot is the stage's output */
     TensorList dropped; /* tensors of open blocks, in the transient space */
     Node *nodes;
     size_t n_nodes, cap_nodes;
@@ -84,7 +86,8 @@ void tape_end(Tape *t) {
     arena_reset(t->arena);
     t->space = t->slot;
     t->n_nodes = t->dropped.n = 0;
-    t->recording = t->trains = false;
+    t->recording = t->trains = t->output_next = false;
+    t->output = NULL;
     for (int i = 0; i < t->n_uses; i++) t->uses[i] = 0;
 }
 
@@ -115,8 +118,19 @@ static void give_back_to(Tape *t, TensorList *l, size_t mark) {
     while (l->n > mark) give(t, l->items[--l->n]);
 }
 
+void tape_output_to(Tape *t, void *memory) { t->output = memory; }
+
+void tape_output_next(Tape *t) { t->output_next = t->output; }
+
+/* A tensor of the forward in progress. */
+static Tensor *take_kept(Tape *t, DType dtype, int ndim, const int64_t *dim) {
+    if (!t->output_next || t->space != t->slot) return take(t, t->space, dtype, ndim, dim);
+    t->output_next = false;
+    return header(t, tensor_make(t->output, dtype, ndim, dim));
+}
+
 Tensor *tape_tensor(Tape *t, DType dtype, int ndim, const int64_t *dim) {
-    Tensor *x = take(t, t->space, dtype, ndim, dim);
+    Tensor *x = take_kept(t, dtype, ndim, dim);
     if (t->space == t->transient) push(&t->dropped, x);
     return x;
 }
@@ -137,8 +151,8 @@ Tensor *tape_view(Tape *t, Tensor *base, int64_t offset, int ndim, const int64_t
     return header(t, v);
 }
 
-Tensor *tape_input(Tape *t, DType dtype, int ndim, const int64_t *dim, SpmdType type) {
-    Tensor *x = take(t, t->slot, dtype, ndim, dim);
+Tensor *tape_input(Tape *t, void *data, DType dtype, int ndim, const int64_t *dim, SpmdType type) {
+    Tensor *x = data ? header(t, tensor_make(data, dtype, ndim, dim)) : take(t, t->slot, dtype, ndim, dim);
     x->flags = TENSOR_NEEDS_GRAD;
     x->spmd = type;
     return x;
@@ -503,7 +517,7 @@ Tensor *tape_block(Tape *t, BlockFn *fn, void *self, Tensor *x) {
     Block b = {fn, self};
     size_t mark = t->dropped.n;
     Tensor *inside = run_block(t, &b, x, false);
-    Tensor *y = take(t, t->space, (DType)inside->dtype, inside->ndim, inside->dim);
+    Tensor *y = take_kept(t, (DType)inside->dtype, inside->ndim, inside->dim);
     y->flags = inside->flags & TENSOR_NEEDS_GRAD;
     y->spmd = inside->spmd;
     const Call keep = {.in = {inside}, .out = {y}};

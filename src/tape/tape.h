@@ -168,8 +168,13 @@ Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 /* ---- for models and the training step ---- */
 
 /* A tensor from outside that needs a gradient: an input from another pipeline stage. After tape_backward,
- * tape_grad returns its gradient. */
-Tensor *tape_input(Tape *, DType, int ndim, const int64_t *dim, SpmdType);
+ * tape_grad returns its gradient. `data` is the caller's memory; NULL: the slot space's. */
+Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, SpmdType);
+/* Memory, which is the caller's, for a tensor that no backward reads: the output of the stage, which is sent to
+ * another. It is the tensor that the next op after tape_output_next makes, or the next block returns. NULL
+ * (after tape_begin): the slot space. */
+void tape_output_to(Tape *, void *memory);
+void tape_output_next(Tape *);
 
 /* Runs fn(tape, self, x) and keeps only its output and x; the backward runs fn again. This is the only way to
  * recompute. When the tape does not record, fn's intermediates are dropped in the same way. */

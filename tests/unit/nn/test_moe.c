@@ -303,7 +303,8 @@ static void fault_without(Flow *flow, int step, char message[1024]) {
         snprintf(message, 1024, "%s", scope.message);
     else {
         tape_begin(r.tape, &RECORDING);
-        flow(&r, tape_input(r.tape, F64, 3, (int64_t[]){r.rows, SAMPLES, HIDDEN}, moe_dense_type(&r)), step);
+        flow(&r, tape_input(r.tape, NULL, F64, 3, (int64_t[]){r.rows, SAMPLES, HIDDEN}, moe_dense_type(&r)),
+             step);
     }
     fault_scope(old);
     moe_close(&r);
