@@ -174,10 +174,20 @@ Tensor *tape_alias(Tape *t, const Tensor *x) {
 
 /* ---- gradients ---- */
 
+void tape_grad_drop(Tape *t, Tensor *g) {
+    if (!--g->refs && !(g->flags & GRAD_BORROWED)) give(t, g);
+}
+
 static void grad_release(Tape *t, Tensor *x) {
     Tensor *g = x->grad;
     x->grad = NULL;
-    if (g && !--g->refs && !(g->flags & GRAD_BORROWED)) give(t, g);
+    if (g) tape_grad_drop(t, g);
+}
+
+Tensor *tape_grad_keep(Tape *t, Tensor *y) {
+    Tensor *g = tape_grad(t, y);
+    g->refs++;
+    return g;
 }
 
 void tape_seed(Tape *t, Tensor *y, double dy) {
@@ -344,7 +354,7 @@ SequenceSlice tape_slice(const Tape *t, const Tensor *x, int64_t *total) {
 }
 
 TapeComm tape_comm_start(Tape *t, const OpDef *op, CommCall call, Tensor *in, Tensor *out) {
-    TapeComm c = {op, in, out, NULL};
+    TapeComm c = {op, in, out, NULL, t->context->at_once & call.group.axes || t->context->probe};
     if (t->context->device->kind == DEVICE_NULL) return c;
     call.device = t->context->device;
     call.in = in ? in->data : NULL;
@@ -353,7 +363,14 @@ TapeComm tape_comm_start(Tape *t, const OpDef *op, CommCall call, Tensor *in, Te
     call.site = op->name;
     if (!call.n) call.n = tensor_count(call.kind == COMM_REDUCE_SCATTER || !in ? out : in);
     c.work = comm_start(t->context->comm, &call);
+    if (call.kind != COMM_SEND && call.kind != COMM_RECV) tape_comm_at_once(t, &c);
     return c;
+}
+
+void tape_comm_at_once(Tape *t, TapeComm *c) {
+    if (!c->at_once || !c->work) return;
+    comm_wait(t->context->comm, c->work);
+    c->work = NULL;
 }
 
 void tape_comm_finish(Tape *t, TapeComm c) {
