@@ -27,7 +27,13 @@ struct Tape {
     size_t n_nodes, cap_nodes;
     bool recording;
     bool trains, playing; /* begun for a backward; inside of it */
-    int *uses;            /* for each parameter number: ops whose backward is still to come, for sync_ready */
+    struct {
+        Postponed *run; /* NULL: none */
+        void *arg;
+        Call call;
+    } postponed;
+    bool postpones; /* the node in progress has postponed its rest */
+    int *uses;      /* for each parameter number: ops whose backward is still to come, for sync_ready */
     int n_uses;
     TapeTrace *trace;
     void *trace_arg;
@@ -234,9 +240,20 @@ static Tensor *view_grad(Tape *t, Tensor *x) {
 
 static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
 
+/* Only one bucket of gradients is added to at a time (param/sync.h). */
+static void end_bucket(Tape *t, const Param *next) {
+    for (int i = 0; t->postponed.run && i < CALL_IN; i++) {
+        const Tensor *x = t->postponed.call.in[i];
+        if (is_parameter(x) && param_of(x)->bucket != next->bucket) tape_run_postponed(t);
+    }
+}
+
 /* The first gradient of a step is written, later ones are added. */
 static Tensor *main_grad(Tape *t, Tensor *x) {
-    if (t->context->sync) sync_grad(t->context->sync, param_of(x));
+    if (t->context->sync) {
+        end_bucket(t, param_of(x));
+        sync_grad(t->context->sync, param_of(x));
+    }
     if (!grad_is_unwritten(x->grad)) return x->grad;
     Tensor *first = header(t, *x->grad);
     x->grad->flags |= TENSOR_ACCUM;
@@ -353,6 +370,11 @@ SequenceSlice tape_slice(const Tape *t, const Tensor *x, int64_t *total) {
     return s;
 }
 
+/* An observer reads results when a node is done. */
+bool tape_overlaps(const Tape *t, Axis axis) {
+    return !(t->context->at_once & 1u << axis) && !t->context->probe;
+}
+
 TapeComm tape_comm_start(Tape *t, const OpDef *op, CommCall call, Tensor *in, Tensor *out) {
     TapeComm c = {op, in, out, NULL, t->context->at_once & call.group.axes || t->context->probe};
     if (t->context->device->kind == DEVICE_NULL) return c;
@@ -459,6 +481,22 @@ static bool has_parameter(const Node *n) {
     return false;
 }
 
+void tape_run_postponed(Tape *t) {
+    Postponed *run = t->postponed.run;
+    if (!run) return;
+    t->postponed.run = NULL;
+    run(t, t->postponed.arg);
+    if (t->context->sync) end_uses(t, &t->postponed.call);
+}
+
+void tape_postpone(Tape *t, const Node *n, Postponed *run, const void *arg, size_t bytes) {
+    tape_run_postponed(t);
+    t->postponed.run = run;
+    t->postponed.arg = memcpy(tape_alloc(t, bytes), arg, bytes);
+    t->postponed.call = n->call;
+    t->postpones = true;
+}
+
 static void play_node(Tape *t, size_t i, Need need) {
     Node n = t->nodes[i]; /* a copy: a recompute node appends to the array */
     Tensor *y = n.call.out[0];
@@ -473,13 +511,15 @@ static void play_node(Tape *t, size_t i, Need need) {
         bool dw_to_come = need == NEED_DX && has_parameter(&n);
         if (!dw_to_come) grad_release(t, y);
     }
-    if (t->context->sync && need & NEED_DW) end_uses(t, &n.call);
+    if (t->context->sync && need & NEED_DW && !t->postpones) end_uses(t, &n.call);
+    t->postpones = false;
 }
 
 static void play(Tape *t, size_t first, Need need) {
     const bool recording = t->recording, playing = t->playing;
     t->playing = true;
     for (size_t i = t->n_nodes; i-- > first;) play_node(t, i, need);
+    tape_run_postponed(t);
     t->recording = recording;
     t->playing = playing;
 }
@@ -556,7 +596,10 @@ static int64_t layer_of(const Node *n, Need need) {
 
 static void play_end(Tape *t, const Node *n, Need need) { offload_need(t->offload, layer_of(n, need)); }
 
-static void play_begin(Tape *t, const Node *n, Need need) { offload_finish(t->offload, layer_of(n, need)); }
+static void play_begin(Tape *t, const Node *n, Need need) {
+    tape_run_postponed(t);
+    offload_finish(t->offload, layer_of(n, need));
+}
 
 void tape_offload_to(Tape *t, Offload *o) { t->offload = o; }
 

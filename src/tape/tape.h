@@ -173,6 +173,15 @@ void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
 /* As tape_grad_out, but in x's own memory: for an x that no other node reads again. */
 Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 
+/* Postpones the rest of a node's backward, which computes gradients of parameters. It runs behind the operation
+ * that a later backward has started before tape_run_postponed, or at the end of the sweep, block or offloaded
+ * layer. One at a time: a second one runs the first. arg is copied. */
+typedef void Postponed(Tape *, void *arg);
+void tape_postpone(Tape *, const Node *, Postponed *, const void *arg, size_t bytes);
+void tape_run_postponed(Tape *);
+/* Whether operations along the axis may run behind others. */
+bool tape_overlaps(const Tape *, Axis);
+
 /* ---- for models and the training step ---- */
 
 /* A tensor from outside that needs a gradient: an input from another pipeline stage. After tape_backward,

@@ -24,6 +24,8 @@ static const Claim CLAIMS[] = {
      "all_gather", "linear_dgrad"},
     {"--tensor-model-parallel-size 2 --sequence-parallel", "--no-tp-comm-overlap", COMM_REDUCE_SCATTER,
      "reduce_scatter", "linear_wgrad"},
+    {"--tensor-model-parallel-size 2 --sequence-parallel", "--no-tp-comm-overlap", COMM_ALL_GATHER,
+     "all_gather", "linear_wgrad"},
     {"--tensor-model-parallel-size 2", "--no-tp-comm-overlap", COMM_ALL_REDUCE, "all_reduce", "linear_wgrad"},
     {"--context-parallel-size 2", "--no-cp-comm-overlap", COMM_RECV, "ring_keys", "attention"},
     {"--context-parallel-size 2", "--no-cp-comm-overlap", COMM_RECV, "ring_keys", "attention_grad"},
