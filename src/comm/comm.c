@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "comm/transport.h"
@@ -147,6 +148,50 @@ static const CommTransport *transport_of(const Comm *c, const CommCall *call) {
     return device_is_discrete(call->device) ? &COMM_STAGING : c->host;
 }
 
+/* ---- exposed time ---- */
+
+void comm_profile(Comm *c, OpProfile profile[COMM_PROFILE]) { c->profile = profile; }
+
+static bool on_device(const Comm *c, const CommWork *w) { return c->device && w->transport == c->device; }
+
+static bool is_profiled(const Comm *c, const CommWork *w) {
+    return c->profile && !(on_device(c, w) && device_is_recording(w->call.device));
+}
+
+static int64_t span_begin(const Comm *c, const CommWork *w) {
+    if (!is_profiled(c, w)) return 0;
+    if (on_device(c, w)) return device_span_begin(w->call.device);
+    if (w->transport == &COMM_STAGING) device_wait(w->call.device);
+    return clock_ns();
+}
+
+static void span_end(const Comm *c, const CommWork *w, int64_t begin, bool is_done) {
+    if (!is_profiled(c, w)) return;
+    OpProfile *to = &c->profile[w->call.group.axes];
+    if (on_device(c, w))
+        device_span_end(w->call.device, begin, to);
+    else
+        to->calls += is_done, to->ns += clock_ns() - begin;
+}
+
+/* ---- operations ---- */
+
+static void start(Comm *c, CommWork *w) {
+    if (on_device(c, w)) { /* it returns at once */
+        w->transport->start(c, w);
+        return;
+    }
+    const int64_t begin = span_begin(c, w);
+    w->transport->start(c, w);
+    span_end(c, w, begin, false);
+}
+
+static void wait(Comm *c, CommWork *w) {
+    const int64_t begin = span_begin(c, w);
+    w->transport->wait(c, w);
+    span_end(c, w, begin, true);
+}
+
 CommWork *comm_start(Comm *c, const CommCall *call) {
     check_call(c, call);
     CommWork *w = take_work(c, call);
@@ -160,14 +205,14 @@ CommWork *comm_start(Comm *c, const CommCall *call) {
     w->channel = comm_channel(c, &key);
     w->seq = w->channel->next++;
     w->record = comm_record_start(&c->recorder, w);
-    if (c->host) w->transport->start(c, w);
+    if (c->host) start(c, w);
     return w;
 }
 
 void comm_wait(Comm *c, CommWork *w) {
     CHECK(w->open, "the operation at '%s' is waited for twice", w->facts.site);
     if (w->channel) {
-        if (c->host) w->transport->wait(c, w);
+        if (c->host) wait(c, w);
         if (!w->transport || w->transport != c->device) comm_record_done(&c->recorder, w->record);
     }
     if (w->call.kind == COMM_ALL_TO_ALL) free((int64_t *)w->call.in_counts);

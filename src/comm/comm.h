@@ -112,6 +112,15 @@ bool comm_mpi_present(void);
 /* The world of all MPI processes. The first call initialises MPI; the end of the process finalises it. */
 Comm *comm_mpi(const CommOptions *);
 
+/* ---- exposed communication ---- */
+
+/* Adds the time in which this rank's computation waits for operations, to profile[axes of the group]
+ * (mesh_axes_text). For NCCL it is the time in which the device waits, otherwise the host's time in comm_start
+ * and comm_wait; staging waits for the device before. Operations in a CUDA graph are not counted. After
+ * device_wait the sums are complete. NULL: stops. */
+enum { COMM_PROFILE = 1 << AXES };
+void comm_profile(Comm *, OpProfile profile[COMM_PROFILE]);
+
 /* ---- flight recorder ---- */
 
 /* Prints the last operations of this rank, at most `last` of the COMM_RECORDS that are kept, newest last, one

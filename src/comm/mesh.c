@@ -1,5 +1,7 @@
 #include "comm/mesh.h"
 
+#include <string.h>
+
 #include "base/fault.h"
 
 /* The axes of each view, fastest first. Context parallelism has no expert counterpart. */
@@ -42,8 +44,24 @@ Group mesh_group(const Mesh *m, unsigned mask) {
         g.axis_size[g.n_axes] = m->size[view[i]];
         g.axis_stride[g.n_axes++] = stride;
         g.size *= m->size[view[i]];
+        if (m->size[view[i]] > 1) g.axes |= 1u << view[i];
     }
     return g;
+}
+
+const char *axis_name(Axis a) {
+    static const char NAME[AXES][4] = {"tp", "cp", "dp", "pp", "etp", "ep", "edp"};
+    return NAME[a];
+}
+
+const char *mesh_axes_text(unsigned axes, char text[32]) {
+    strcpy(text, axes ? "" : "world");
+    for (int a = 0; a < AXES; a++) {
+        if (!(axes & 1u << a)) continue;
+        if (*text) strcat(text, "-");
+        strcat(text, axis_name(a));
+    }
+    return text;
 }
 
 int mesh_member(const Group *g, int i) {
@@ -86,6 +104,7 @@ static void cut(const Group *g, int size, Group *inner, Group *outer) {
         add_axis(outer, n / in, s.axis_stride[a] * in);
         left /= in;
     }
+    inner->axes = outer->axes = g->axes;
 }
 
 Group group_inner(const Group *g, int size) {

@@ -21,6 +21,7 @@ typedef struct Group {
     int size, rank; /* of this rank inside the group */
     int first, n_axes;
     int axis_size[4], axis_stride[4]; /* the group's ranks are first + sum of coordinate * stride */
+    unsigned axes; /* mask of the axes of several ranks that it was made for; 0: none, or simplified */
 } Group;
 
 /* world must be tp*cp*dp*pp = etp*ep*edp*pp; dp and edp are derived (0 in `size` is ignored). Anything else
@@ -28,6 +29,9 @@ typedef struct Group {
 Mesh mesh_make(int world, int rank, const int size[AXES]);
 /* The ranks that differ from this one only in the axes of the mask, in axis order. */
 Group mesh_group(const Mesh *, unsigned mask);
+const char *axis_name(Axis); /* "tp" */
+/* "tp", "tp-cp"; "world" without axes. */
+const char *mesh_axes_text(unsigned axes, char text[32]);
 /* Global rank of member `i`. */
 int mesh_member(const Group *, int i);
 

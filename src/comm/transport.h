@@ -126,8 +126,9 @@ struct Comm {
     int rank, world;
     double deadline_s;
     CommSabotage sabotage;
-    int64_t started; /* number of operations that this rank has started */
-    int open;        /* number of works that have not been waited for */
+    OpProfile *profile; /* [COMM_PROFILE]; NULL: none */
+    int64_t started;    /* number of operations that this rank has started */
+    int open;           /* number of works that have not been waited for */
     CommTable channels;
     CommWork *spare;
     CommRecorder recorder;

@@ -13,11 +13,12 @@
 static Flow gpt_stage(Tape *t, const Model *m, const StagePart *part, const Feed *feed, Flow in) {
     const Stack *decoder = &m->stack[0];
     Stream s = {.x = in.at[0]};
-    if (part->embedding) s.x = embedding_forward(t, &m->embedding, feed);    /* [s, b, h]   V or I */
+    if (part->embedding) s.x = embedding_forward(t, &m->embedding, feed); /* [s, b, h]   V or I */
+    if (!part->head)
+        return (Flow){{stack_output(t, decoder, part->first_layer, part->layers, feed, s)}}; /* V or I */
     s = stack_forward(t, decoder, part->first_layer, part->layers, feed, s); /* [s, b, h]   V or I */
-    if (!part->head) return (Flow){{stream_sum(t, s)}};
-    Tensor *h = stream_norm(t, &decoder->final, &s);       /* [s, b, h]   V or I */
-    return (Flow){{lm_head_forward(t, m->head, feed, h)}}; /* loss [b, s] I, or logits V */
+    Tensor *h = stream_norm(t, &decoder->final, &s);                         /* [s, b, h]   V or I */
+    return (Flow){{lm_head_forward(t, m->head, feed, h)}};                   /* loss [b, s] I, or logits V */
 }
 
 /* ---- plan ---- */

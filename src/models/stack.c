@@ -126,7 +126,8 @@ static bool is_block(const StackSpec *s, const Feed *feed, int64_t i) {
            (s->recompute == RECOMPUTES_FIRST && i < s->recomputed);
 }
 
-Stream stack_forward(Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s) {
+static Stream run_stack(Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s,
+                        bool leaves) {
     const StackSpec *spec = m->spec;
     const int64_t chunk = spec->recompute == RECOMPUTES_CHUNKS ? spec->recomputed : 1;
     for (int64_t i = 0; i < n; i += chunk) {
@@ -134,11 +135,26 @@ Stream stack_forward(Tape *t, const Stack *m, int64_t first, int64_t n, const Fe
         *run = (LayersRun){m, feed, first + i, chunk < n - i ? chunk : n - i};
         const bool offloads = i < spec->offloaded;
         if (offloads) tape_offload_begin(t, i);
-        s = is_block(spec, feed, i) ? (Stream){tape_block(t, layers_block, run, stream_sum(t, s)), NULL}
-                                    : layers_forward(t, run, s);
+        if (is_block(spec, feed, i)) {
+            Tensor *x = stream_sum(t, s);
+            if (leaves && i + chunk >= n) tape_output_next(t);
+            s = (Stream){tape_block(t, layers_block, run, x), NULL};
+        } else {
+            s = layers_forward(t, run, s);
+        }
         if (offloads) tape_offload_end(t, i);
     }
     return s;
+}
+
+Stream stack_forward(Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s) {
+    return run_stack(t, m, first, n, feed, s, false);
+}
+
+Tensor *stack_output(Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s) {
+    s = run_stack(t, m, first, n, feed, s, true);
+    tape_output_next(t);
+    return stream_sum(t, s);
 }
 
 /* ---- FLOPs ---- */

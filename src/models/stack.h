@@ -84,6 +84,8 @@ void stack_add_layers(Stack *, Registry *, int64_t first, int64_t n);
 void stack_add_final_norm(Stack *, Registry *);
 /* Layers [first, first + n). The feed must live until the tape ends. */
 Stream stack_forward(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
+/* The same, as the output of a stage that is sent to another (tape_output_to). */
+Tensor *stack_output(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
 double stack_flops(const StackSpec *, double s); /* as BranchOps.flops */
 
 #endif

@@ -30,8 +30,16 @@ Mlp mlp_new(Registry *r, const char *name, const MlpSpec *s) {
     return (Mlp){.fc1 = linear_new(r, fc1), .fc2 = linear_new(r, fc2), .activation = s->activation};
 }
 
+Activated mlp_hidden(Tape *t, const Mlp *m, Tensor *x_sbh) {
+    return linear_activated(t, &m->fc1, x_sbh, m->activation);
+}
+
+Tensor *mlp_output(Tape *t, const Mlp *m, Activated hidden_sbf) {
+    return linear_on_activated(t, &m->fc2, hidden_sbf);
+}
+
 Tensor *mlp_forward(Tape *t, const Mlp *m, Tensor *x_sbh) {
-    return linear_on_activated(t, &m->fc2, linear_activated(t, &m->fc1, x_sbh, m->activation));
+    return mlp_output(t, m, mlp_hidden(t, m, x_sbh));
 }
 
 int mlp_matrices(Activation activation) { return activation_is_gated(activation) ? 3 : 2; }

@@ -22,6 +22,9 @@ typedef struct Mlp {
 
 Mlp mlp_new(Registry *, const char *name, const MlpSpec *);
 Tensor *mlp_forward(Tape *, const Mlp *, Tensor *x_sbh);
+/* Its two halves. */
+Activated mlp_hidden(Tape *, const Mlp *, Tensor *x_sbh);
+Tensor *mlp_output(Tape *, const Mlp *, Activated hidden_sbf);
 /* Number of hidden x ffn matrices: 2, or 3 with a gated activation. */
 int mlp_matrices(Activation);
 

@@ -97,15 +97,28 @@ static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *pro
     return op_redistribute(t, y, AXIS_ETP, SPMD_V, 0);
 }
 
-/* An all-to-all brings rows from the ranks that have the tokens; another one returns them, and they are
- * summed. */
+static Tensor *shared_output(Tape *t, const Moe *m, Tensor *x, Activated hidden) {
+    Tensor *y = mlp_output(t, &m->shared, hidden);
+    return m->shared_gate ? op_scale_rows(t, y, op_gate_logits(t, x, &m->shared_gate->value), true) : y;
+}
+
+/* An all-to-all brings rows from the ranks that have the tokens, while the first GEMM of the shared expert
+ * runs. Another one returns them while the second GEMM runs, and they are summed. */
 static Tensor *by_all_to_all(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a) {
+    const bool shares = m->spec->shared_ffn;
     const Dispatch d = op_dispatch(t, r, m->spec->router.experts, (DispatchAttr){0});
     const Arrival to = op_plan_arrival(t, &d, experts, a);
-    Tensor *rows = op_send_to_experts(t, op_permute(t, x, &d), &to),
-           *probs = op_send_to_experts(t, op_permute_probs(t, r->probs, &d), &to);
-    Tensor *y = gathered_forward(t, m, rows, probs, &to.sort);
-    return op_unpermute(t, op_return_from_experts(t, y, &to), &d);
+    const Moving rows = op_send_to_experts(t, op_permute(t, x, &d), &to),
+                 probs = op_send_to_experts(t, op_permute_probs(t, r->probs, &d), &to);
+    Activated hidden;
+    Tensor *shared = NULL;
+    if (shares) hidden = mlp_hidden(t, &m->shared, x);
+    Tensor *here = op_arrive(t, rows);
+    const Moving back =
+        op_return_from_experts(t, gathered_forward(t, m, here, op_arrive(t, probs), &to.sort), &to);
+    if (shares) shared = shared_output(t, m, x, hidden);
+    Tensor *y = op_unpermute(t, op_arrive(t, back), &d);
+    return shares ? op_add(t, y, shared) : y;
 }
 
 static Tensor *gather(Tape *t, Tensor *x) {
@@ -137,29 +150,21 @@ static Tensor *on_one_rank(Tape *t, const Moe *m, Tensor *x, Routing *r, Dispatc
     return op_unpermute(t, y, &d);
 }
 
-static Tensor *routed_forward(Tape *t, const Moe *m, Tensor *x) {
-    const MoeSpec *s = m->spec;
-    const int64_t experts = m->fc2->rows / s->router.hidden; /* of this rank */
-    Routing r = router_forward(t, &m->router, x);
-    DispatchAttr a = {.capacity = capacity(t, s, x), .pad = s->pad, .by_position = s->drop_by_position};
-    if (!tape_context(t)->layout) return on_one_rank(t, m, x, &r, a);
-    if (a.capacity)
-        r = op_drop(t, &r, s->router.experts,
-                    (DispatchAttr){.capacity = a.capacity, .by_position = a.by_position});
-    a.capacity = room(t, a.capacity);
-    return s->all_to_all ? by_all_to_all(t, m, x, &r, experts, a) : by_all_gather(t, m, x, &r, experts, a);
-}
-
-static Tensor *shared_forward(Tape *t, const Moe *m, Tensor *x) {
-    Tensor *y = mlp_forward(t, &m->shared, x);
-    return m->shared_gate ? op_scale_rows(t, y, op_gate_logits(t, x, &m->shared_gate->value), true) : y;
-}
-
 static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *x) {
     (void)feed;
     const Moe *m = self;
-    Tensor *y = routed_forward(t, m, x);
-    return m->spec->shared_ffn ? op_add(t, y, shared_forward(t, m, x)) : y;
+    const MoeSpec *s = m->spec;
+    const int64_t experts = m->fc2->rows / s->router.hidden; /* of this rank */
+    const bool ranks = tape_context(t)->layout;
+    Routing r = router_forward(t, &m->router, x);
+    DispatchAttr a = {.capacity = capacity(t, s, x), .pad = s->pad, .by_position = s->drop_by_position};
+    if (ranks && a.capacity)
+        r = op_drop(t, &r, s->router.experts,
+                    (DispatchAttr){.capacity = a.capacity, .by_position = a.by_position});
+    if (ranks) a.capacity = room(t, a.capacity);
+    if (ranks && s->all_to_all) return by_all_to_all(t, m, x, &r, experts, a);
+    Tensor *y = ranks ? by_all_gather(t, m, x, &r, experts, a) : on_one_rank(t, m, x, &r, a);
+    return s->shared_ffn ? op_add(t, y, shared_output(t, m, x, mlp_hidden(t, &m->shared, x))) : y;
 }
 
 static double moe_flops(const void *spec, double s) {

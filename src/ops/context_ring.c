@@ -23,7 +23,10 @@ static Pass pass_start(Tape *t, const OpDef *op, const Group *g, Tensor *out, Te
     const int n = g->size;
     const CommCall send = {.kind = COMM_SEND, .group = *g, .peer = (g->rank + 1) % n},
                    receive = {.kind = COMM_RECV, .group = *g, .peer = (g->rank + n - 1) % n};
-    return (Pass){tape_comm_start(t, op, send, out, NULL), tape_comm_start(t, op, receive, NULL, in)};
+    Pass p = {tape_comm_start(t, op, send, out, NULL), tape_comm_start(t, op, receive, NULL, in)};
+    tape_comm_at_once(t, &p.send);
+    tape_comm_at_once(t, &p.receive);
+    return p;
 }
 
 static void pass_finish(Tape *t, Pass p) {

@@ -4,7 +4,6 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/gather_tokens.h"
-#include "tape/spmd_infer.h"
 
 /* The number of copies for the experts from `first` on: the most that an expert-tensor-parallel rank has,
  * because their rows are gathered. In a dry run it is the number in balance. */

@@ -4,7 +4,6 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/gather_tokens.h"
-#include "tape/spmd_infer.h"
 
 /* ---- views ---- */
 
@@ -40,55 +39,84 @@ Tensor *op_to_dense_view(Tape *t, Tensor *x) { return cross(t, &OPS[OP_to_dense_
 
 /* ---- all-to-all ---- */
 
-typedef struct SendAttr {
+/* Rows that move, in the forward or in the backward. Two nodes of the tape share it: that where the forward
+ * starts, in which the backward ends, and that where the forward ends. The first is not shown to observers. */
+struct Exchange {
+    const OpDef *op;
     Group group;
     const int64_t *out, *in; /* rows to and from each rank */
-} SendAttr;
+    TapeComm comm;
+    Tensor *dy; /* is read while the gradient moves */
+};
 
-static void move(Tape *t, const OpDef *op, const Group *g, const int64_t *out, const int64_t *in,
-                 Tensor *from, Tensor *to) {
+static void exchange_start(Tape *t, Exchange *e, const int64_t *out, const int64_t *in, Tensor *from,
+                           Tensor *to) {
     const int64_t width = tensor_width(from);
-    int64_t *count = tape_alloc(t, 2 * (size_t)g->size * sizeof *count), received = 0;
-    for (int i = 0; i < g->size; i++) {
+    const int size = e->group.size;
+    int64_t *count = tape_alloc(t, 2 * (size_t)size * sizeof *count), received = 0;
+    for (int i = 0; i < size; i++) {
         count[i] = out[i] * width;
-        count[g->size + i] = in[i] * width;
+        count[size + i] = in[i] * width;
         received += in[i];
     }
-    tape_comm(
-        t, op,
-        (CommCall){.kind = COMM_ALL_TO_ALL, .group = *g, .in_counts = count, .out_counts = count + g->size},
-        from, to);
     Tensor rest = *to;
     rest.dim[0] -= received;
     rest.data = (char *)to->data + (size_t)(received * width) * dtype_size((DType)to->dtype);
     if (rest.dim[0]) tape_call(t, &OPS[OP_fill], (Call){.out = {&rest}, .attr = &(FillAttr){0}});
+    e->comm = tape_comm_start(
+        t, e->op,
+        (CommCall){
+            .kind = COMM_ALL_TO_ALL, .group = e->group, .in_counts = count, .out_counts = count + size},
+        from, to);
+}
+
+static Exchange *exchange_of(const Node *n) { return *(Exchange *const *)n->call.attr; }
+
+static void arrive_backward(Tape *t, const Node *n, Need need) {
+    Exchange *e = exchange_of(n);
+    Tensor *dx = tape_grad_out(t, n->call.in[0], need);
+    if (!dx) return;
+    e->dy = tape_grad_keep(t, n->call.out[0]);
+    exchange_start(t, e, e->in, e->out, e->dy, dx);
 }
 
 static void send_backward(Tape *t, const Node *n, Need need) {
-    const SendAttr *a = n->call.attr;
-    Tensor *dx = tape_grad_out(t, n->call.in[0], need);
-    if (!dx) return;
-    CHECK(!(dx->flags & TENSOR_ACCUM), "the rows of op '%s' feed another op too", n->op->name);
-    move(t, n->op, &a->group, a->in, a->out, tape_grad(t, n->call.out[0]), dx);
+    Exchange *e = exchange_of(n);
+    tape_comm_finish(t, e->comm);
+    tape_grad_drop(t, e->dy);
+    tape_grad_share(t, n->call.in[0], tape_grad(t, n->call.out[0]), need);
 }
 
-static Tensor *send(Tape *t, const OpDef *op, Tensor *x, int64_t rows, SpmdType type, const SendAttr *a) {
-    Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){rows, 1, tensor_width(x)});
-    y->spmd = type;
-    move(t, op, &a->group, a->out, a->in, x, y);
-    tape_record(t, op, (Call){.in = {x}, .out = {y}, .attr = a}, sizeof *a, send_backward);
-    return y;
+static Moving send(Tape *t, Tensor *x, int64_t rows, SpmdType type, Exchange exchange) {
+    Exchange *e = tape_alloc(t, sizeof *e);
+    *e = exchange;
+    const Moving m = {.from = tape_alias(t, x),
+                      .y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){rows, 1, tensor_width(x)}),
+                      .exchange = e};
+    m.y->spmd = type;
+    exchange_start(t, e, e->out, e->in, x, m.y);
+    tape_record(t, NULL, (Call){.in = {x}, .out = {m.from}, .attr = &e}, sizeof e, send_backward);
+    return m;
 }
 
-Tensor *op_send_to_experts(Tape *t, Tensor *x, const Arrival *a) {
+Moving op_send_to_experts(Tape *t, Tensor *x, const Arrival *a) {
     const OpDef *op = &OPS[OP_send_to_experts];
-    return send(t, op, x, a->arriving, crossed(t, op, x, DENSE_VIEW),
-                &(SendAttr){a->ep, a->sent, a->received});
+    return send(t, x, a->arriving, crossed(t, op, x, DENSE_VIEW),
+                (Exchange){op, a->ep, a->sent, a->received, {0}, NULL});
 }
 
-Tensor *op_return_from_experts(Tape *t, Tensor *x, const Arrival *a) {
+Moving op_return_from_experts(Tape *t, Tensor *x, const Arrival *a) {
     const OpDef *op = &OPS[OP_return_from_experts];
-    return send(t, op, x, a->rows, crossed(t, op, x, EXPERT_VIEW), &(SendAttr){a->ep, a->received, a->sent});
+    return send(t, x, a->rows, crossed(t, op, x, EXPERT_VIEW),
+                (Exchange){op, a->ep, a->received, a->sent, {0}, NULL});
+}
+
+Tensor *op_arrive(Tape *t, Moving m) {
+    Exchange *e = m.exchange;
+    if (!e) return m.y;
+    tape_comm_finish(t, e->comm);
+    tape_record(t, e->op, (Call){.in = {m.from}, .out = {m.y}, .attr = &e}, sizeof e, arrive_backward);
+    return m.y;
 }
 
 /* ---- plan ---- */

@@ -31,10 +31,18 @@ Arrival op_plan_arrival(Tape *, const Dispatch *from, int64_t experts, DispatchA
 /* As op_plan_arrival, where all expert-parallel ranks share the tokens. `own` has the rows of this rank's
  * experts, without padding. */
 Dispatch op_plan_gathered(Tape *, const Dispatch *own, DispatchAttr room);
+/* Rows on their way. Only op_arrive may read it. exchange NULL: y is there. */
+typedef struct Exchange Exchange;
+typedef struct Moving {
+    Tensor *from, *y;
+    Exchange *exchange;
+} Moving;
 /* x_r1w [rows,1,w] in the dense view -> [arriving,1,w] in the expert view, with zeros where no row is
- * received; and back. x must feed no other op. */
-Tensor *op_send_to_experts(Tape *, Tensor *x_r1w, const Arrival *);
-Tensor *op_return_from_experts(Tape *, Tensor *x_r1w, const Arrival *);
+ * received; and back. The rows move while the ops before op_arrive run, and their gradients while the backward
+ * of these ops runs. */
+Moving op_send_to_experts(Tape *, Tensor *x_r1w, const Arrival *);
+Moving op_return_from_experts(Tape *, Tensor *x_r1w, const Arrival *);
+Tensor *op_arrive(Tape *, Moving);
 
 /* Drops the copies that exceed the capacity of an expert; their expert becomes -1. The decision is over the
  * whole microbatch, as on one rank. */

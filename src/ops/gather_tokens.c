@@ -3,7 +3,6 @@
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/ulysses.h"
-#include "tape/spmd_infer.h"
 
 /* The number of ranks that shard a microbatch along an axis, as they shard x. */
 static int cut(const Tape *t, const Tensor *x, Axis a) {

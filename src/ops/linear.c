@@ -66,17 +66,58 @@ static void input_gradient_finish(Tape *t, InputGradient g) {
     tape_drop(t, g.partial);
 }
 
+/* The gradient of the weight of a row-parallel layer. */
+typedef struct WeightGradient {
+    const LinearGemm *gemm;
+    GemmGradient g;
+    Tensor *all_dy, *x, *dw;
+} WeightGradient;
+
+static void weight_gradient(Tape *t, void *arg) {
+    WeightGradient *r = arg;
+    linear_gemm_dw(t, r->gemm, &r->g, r->x, r->dw, NULL);
+    quantize_drop(t, &r->g.values);
+    tape_drop(t, r->all_dy);
+}
+
+/* Gathers dy while the postponed weight gradient of an earlier layer is computed. */
+static Tensor *gathered_behind(Tape *t, Tensor *dy) {
+    PendingReshard m;
+    Tensor *all_dy = gather_start(t, dy, true, &m);
+    tape_run_postponed(t);
+    redistribute_finish(t, m);
+    return all_dy;
+}
+
+/* The backward of a row-parallel layer whose output is sharded along the sequence. */
+static void scattered_backward(Tape *t, const Node *n, Need need) {
+    const LayerAttr *a = n->call.attr;
+    Tensor *x = n->call.in[0], *all_dy = gathered_behind(t, tape_grad(t, n->call.out[0]));
+    Tensor *dw = tape_grad_out(t, n->call.in[1], need);
+    const GemmGradient g = linear_gemm_gradient(t, &a->gemm, all_dy, n->call.out[0]->spmd,
+                                                need & NEED_DX && x->flags & TENSOR_NEEDS_GRAD, dw != NULL);
+    input_gradient_finish(t, input_gradient_start(t, n, &g, need));
+    WeightGradient rest = {&a->gemm, g, all_dy, x, dw};
+    if (dw && need == NEED_ALL && tape_overlaps(t, AXIS_TP))
+        tape_postpone(t, n, weight_gradient, &rest, sizeof rest);
+    else
+        weight_gradient(t, &rest);
+}
+
 /* On several ranks x is gathered while dx is computed, and dx is reduced while dw is computed. On one rank dx
  * is computed last, so that its reader finds part of it in a cache. */
 static void linear_backward(Tape *t, const Node *n, Need need) {
     const LayerAttr *a = n->call.attr;
+    if (a->reduces && a->sequence) {
+        scattered_backward(t, n, need);
+        return;
+    }
     Tensor *x = n->call.in[0], *w = n->call.in[1], *bias = n->call.in[2], *dy = tape_grad(t, n->call.out[0]);
     Tensor *dw = tape_grad_out(t, w, need), *dbias = bias ? tape_grad_out(t, bias, need) : NULL;
     PendingReshard gather = {0};
     InputGradient dx = {0};
-    Tensor *all_dy = gathered(t, dy, a->reduces && a->sequence);
     Tensor *all_x = gather_start(t, x, dw && a->gemm.gathers_x, &gather);
-    GemmGradient g = linear_gemm_gradient(t, &a->gemm, all_dy, n->call.out[0]->spmd,
+    GemmGradient g = linear_gemm_gradient(t, &a->gemm, dy, n->call.out[0]->spmd,
                                           need & NEED_DX && x->flags & TENSOR_NEEDS_GRAD, dw != NULL);
     if (a->gathers) dx = input_gradient_start(t, n, &g, need);
     if (all_x != x) redistribute_finish(t, gather);
@@ -85,7 +126,6 @@ static void linear_backward(Tape *t, const Node *n, Need need) {
     quantize_drop(t, &g.values);
     input_gradient_finish(t, dx);
     tape_drop_unless(t, all_x, x);
-    tape_drop_unless(t, all_dy, dy);
 }
 
 /* Checks the input type of a collective inside the op. */

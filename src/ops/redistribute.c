@@ -5,7 +5,6 @@
 #include "base/fault.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
-#include "tape/spmd_infer.h"
 
 enum { NOT_ALLOWED = -1 };
 

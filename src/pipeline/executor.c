@@ -12,14 +12,18 @@ typedef struct Slot {
      * weight pass. */
     Space *space, *transient;
     Flow x, y;
-    CommWork *sending[MODEL_FLOWS]; /* y; NULL: no send in progress */
 } Slot;
 
-/* The gradients of a stage's input while they are sent. */
-typedef struct Parcel {
-    void *data;
-    CommWork *sending[MODEL_FLOWS];
-} Parcel;
+/* A buffer with the tensors of all flows, one after the other. */
+typedef struct Message {
+    char *data;
+    CommWork *work[MODEL_FLOWS]; /* that sends or receives it; NULL: none in progress */
+} Message;
+
+typedef struct Messages {
+    Message *at;
+    int64_t n, next; /* next: to send from */
+} Messages;
 
 struct Executor {
     const RunContext *context;
@@ -34,8 +38,8 @@ struct Executor {
     Offload *offload; /* NULL: none */
     Slot *slots;
     int64_t n_slots;
-    Parcel *parcels;
-    int64_t n_parcels, sent;
+    Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
+    bool is_open; /* the channels of the pipeline */
     bool own_transients;
     int64_t allocations;
     TapeTrace *trace;
@@ -44,15 +48,14 @@ struct Executor {
 
 /* ---- memory ---- */
 
-static Tensor message(const Executor *e, int flow, void *data) {
+static Tensor flow_tensor(const Executor *e, int flow, void *data) {
     return tensor_make(data, e->context->dtype, 3, e->flow[flow].dim);
 }
 
-/* Messages of all flows. */
 static size_t message_bytes(const Executor *e) {
     size_t bytes = 0;
     for (int i = 0; i < e->n_flows; i++) {
-        const Tensor t = message(e, i, NULL);
+        const Tensor t = flow_tensor(e, i, NULL);
         bytes += tensor_bytes(&t);
     }
     return bytes;
@@ -80,26 +83,29 @@ static void free_slots(Executor *e) {
     e->slots = NULL, e->n_slots = 0;
 }
 
-static void free_parcels(Executor *e) {
-    for (int64_t i = 0; i < e->n_parcels; i++)
-        device_release(e->context->device, e->parcels[i].data, message_bytes(e));
-    free(e->parcels);
-    e->parcels = NULL, e->n_parcels = 0;
+static void free_messages(Executor *e, Messages *m) {
+    for (int64_t i = 0; i < m->n; i++) device_release(e->context->device, m->at[i].data, message_bytes(e));
+    free(m->at);
+    *m = (Messages){0};
+}
+
+static void provide_messages(Executor *e, Messages *m, int64_t n) {
+    if (n <= m->n) return;
+    free_messages(e, m);
+    e->allocations++;
+    m->at = mem_zero((size_t)n, sizeof *m->at);
+    for (; m->n < n; m->n++)
+        m->at[m->n].data = device_alloc(e->context->device, message_bytes(e), "pipeline messages");
 }
 
 void executor_free(Executor *e) {
     if (!e) return;
     free_slots(e);
-    free_parcels(e);
+    for (int way = 0; way < PIPELINE_WAYS; way++)
+        free_messages(e, &e->received[way]), free_messages(e, &e->sent[way]);
     space_free(e->transient);
     offload_free(e->offload);
     free(e);
-}
-
-/* Number of input gradients that are sent at once; 0 without a pipeline. */
-static int64_t parcels_of(const Executor *e, const RankSchedule *s) {
-    const Layout *l = e->context->layout;
-    return l && l->mesh.size[AXIS_PP] > 1 ? s->gradients : 0;
 }
 
 static void provide(Executor *e, const RankSchedule *s, bool own_transients) {
@@ -118,13 +124,9 @@ static void provide(Executor *e, const RankSchedule *s, bool own_transients) {
             tape_offload_to(slot->tape, e->offload);
         }
     }
-    const int64_t parcels = parcels_of(e, s);
-    if (parcels > e->n_parcels) {
-        free_parcels(e);
-        e->allocations++;
-        e->parcels = mem_zero((size_t)parcels, sizeof *e->parcels);
-        for (e->n_parcels = 0; e->n_parcels < parcels; e->n_parcels++)
-            e->parcels[e->n_parcels].data = device_alloc(d, message_bytes(e), "pipeline messages");
+    for (int way = 0; way < PIPELINE_WAYS; way++) {
+        provide_messages(e, &e->received[way], s->received[way]);
+        provide_messages(e, &e->sent[way], s->sent[way]);
     }
 }
 
@@ -140,9 +142,10 @@ ExecutorMemory executor_peak(const Executor *e) {
 }
 
 size_t executor_bytes(const Executor *e, const RankSchedule *s, bool zero_bubble, ExecutorMemory m) {
+    int64_t messages = 0;
+    for (int way = 0; way < PIPELINE_WAYS; way++) messages += s->received[way] + s->sent[way];
     return (size_t)s->slots * (m.slot + (zero_bubble ? m.transient : 0)) + m.transient +
-           (size_t)parcels_of(e, s) * message_bytes(e) +
-           (e->offload ? offload_bytes(e->offload, m.offload) : 0);
+           (size_t)messages * message_bytes(e) + (e->offload ? offload_bytes(e->offload, m.offload) : 0);
 }
 
 int64_t executor_allocations(const Executor *e) { return e->allocations; }
@@ -156,9 +159,9 @@ void executor_trace(Executor *e, TapeTrace *trace, void *arg) {
 
 /* The ranks of the pipeline. Gradients use the group in reverse order, which is another group, so that with
  * two ranks and several chunks the two directions do not mix. */
-static Group way(const Executor *e, bool back) {
+static Group group_of(const Executor *e, PipelineWay way) {
     Group g = mesh_group(&e->context->layout->mesh, 1 << AXIS_PP);
-    if (!back) return g;
+    if (way == PIPELINE_UP) return g;
     const int stride = g.axis_stride[0];
     g.first += (g.size - 1) * stride;
     g.axis_stride[0] = -stride;
@@ -166,88 +169,115 @@ static Group way(const Executor *e, bool back) {
     return g;
 }
 
-static CommCall message_call(const Executor *e, CommKind kind, bool back, int peer, const Tensor *t) {
-    const Group g = way(e, back);
+static CommCall message_call(const Executor *e, CommKind kind, PipelineWay way, int peer) {
+    const Group g = group_of(e, way);
     return (CommCall){.kind = kind,
                       .dtype = e->context->dtype,
                       .group = g,
-                      .site = back ? "pipeline_gradient" : "pipeline_activation",
-                      .n = tensor_count(t),
+                      .site = way == PIPELINE_UP ? "pipeline_activation" : "pipeline_gradient",
                       .device = e->context->device,
-                      .peer = back ? g.size - 1 - peer : peer};
+                      .peer = way == PIPELINE_UP ? peer : g.size - 1 - peer};
 }
 
 static bool is_null(const Executor *e) { return e->context->device->kind == DEVICE_NULL; }
 
-static void receive(Executor *e, bool back, int peer, const Flow *out) {
+/* A group opens its channels with its first message, and all ranks must open groups in the same order. Receives
+ * that start early would not keep it. */
+static void open_channels(Executor *e) {
+    char none;
+    for (int way = 0; way < PIPELINE_WAYS; way++) {
+        const Group g = group_of(e, way);
+        const int next = (g.rank + 1) % g.size, last = (g.rank + g.size - 1) % g.size;
+        CommCall send = message_call(e, COMM_SEND, way, 0), receive = message_call(e, COMM_RECV, way, 0);
+        send.in = receive.out = &none;
+        send.peer = next, receive.peer = last;
+        CommWork *work = comm_start(e->context->comm, &send);
+        comm_run(e->context->comm, &receive);
+        comm_wait(e->context->comm, work);
+    }
+    e->is_open = true;
+}
+
+/* The tensors of a message. */
+static void message_tensors(const Executor *e, const Message *m, Tensor out[MODEL_FLOWS]) {
+    char *at = m->data;
+    for (int i = 0; i < e->n_flows; at += tensor_bytes(&out[i++])) out[i] = flow_tensor(e, i, at);
+}
+
+static void message_start(Executor *e, CommKind kind, PipelineWay way, int peer, Message *m) {
+    Tensor t[MODEL_FLOWS];
+    message_tensors(e, m, t);
     for (int i = 0; i < e->n_flows && !is_null(e); i++) {
-        CommCall call = message_call(e, COMM_RECV, back, peer, out->at[i]);
-        call.out = out->at[i]->data;
-        comm_run(e->context->comm, &call);
+        CommCall call = message_call(e, kind, way, peer);
+        call.in = call.out = t[i].data;
+        call.n = tensor_count(&t[i]);
+        m->work[i] = comm_start(e->context->comm, &call);
     }
 }
 
-static void start_send(Executor *e, bool back, int peer, const Flow *in, CommWork *work[MODEL_FLOWS]) {
-    for (int i = 0; i < e->n_flows && !is_null(e); i++) {
-        CommCall call = message_call(e, COMM_SEND, back, peer, in->at[i]);
-        call.in = in->at[i]->data;
-        work[i] = comm_start(e->context->comm, &call);
-    }
-}
-
-static void finish_send(Executor *e, CommWork *work[MODEL_FLOWS]) {
+static void message_finish(Executor *e, Message *m) {
     for (int i = 0; i < e->n_flows; i++) {
-        if (work[i]) comm_wait(e->context->comm, work[i]);
-        work[i] = NULL;
+        if (m->work[i]) comm_wait(e->context->comm, m->work[i]);
+        m->work[i] = NULL;
     }
 }
 
-static void send_gradients(Executor *e, int peer, Slot *s) {
-    Parcel *p = &e->parcels[e->sent++ % e->n_parcels];
-    Tensor copy[MODEL_FLOWS];
-    Flow flow;
-    char *at = p->data;
-    finish_send(e, p->sending);
-    for (int i = 0; i < e->n_flows; at += tensor_bytes(&copy[i++])) {
-        copy[i] = message(e, i, at);
-        flow.at[i] = &copy[i];
-        call_run(
-            &OPS[OP_copy],
-            &(Call){.in = {tape_grad(s->tape, s->x.at[i])}, .out = {&copy[i]}, .device = e->context->device});
-    }
-    start_send(e, true, peer, &flow, p->sending);
+/* The message of an action. */
+static Message *received(const Executor *e, const Action *a) {
+    return &e->received[pipeline_way(a)].at[a->buffer];
+}
+
+static void start_receive(Executor *e, const PipelineSpec *spec, int rank, const Action *a) {
+    const StageRef source = pipeline_source(spec, rank, a);
+    if (source.rank >= 0) message_start(e, COMM_RECV, pipeline_way(a), source.rank, received(e, a));
+}
+
+/* A buffer that may be written. */
+static Message *next_to_send(Executor *e, PipelineWay way) {
+    Messages *all = &e->sent[way];
+    Message *m = &all->at[all->next++ % all->n];
+    message_finish(e, m);
+    return m;
+}
+
+/* Copies the tensors that are not in the message already. */
+static void send_tensors(Executor *e, PipelineWay way, int peer, Message *m, const Flow *x) {
+    Tensor t[MODEL_FLOWS];
+    message_tensors(e, m, t);
+    for (int i = 0; i < e->n_flows; i++)
+        if (x->at[i]->data != t[i].data)
+            call_run(&OPS[OP_copy], &(Call){.in = {x->at[i]}, .out = {&t[i]}, .device = e->context->device});
+    message_start(e, COMM_SEND, way, peer, m);
 }
 
 /* ---- passes ---- */
-
-static void end_slot(Executor *e, Slot *s) {
-    finish_send(e, s->sending);
-    tape_end(s->tape);
-}
 
 static void forward(Executor *e, const PipelineSpec *spec, int rank, const Action *a, const Microbatch *mb,
                     Tensor *loss_sum) {
     Slot *s = &e->slots[a->slot];
     const StageRef source = pipeline_source(spec, rank, a), target = pipeline_target(spec, rank, a);
-    finish_send(e, s->sending);
+    Message *out = target.rank >= 0 ? next_to_send(e, PIPELINE_UP) : NULL;
     tape_begin(s->tape, &mb->context);
+    tape_output_to(s->tape, out ? out->data : NULL);
     if (source.rank >= 0) {
+        Tensor x[MODEL_FLOWS];
+        message_finish(e, received(e, a));
+        message_tensors(e, received(e, a), x);
         for (int i = 0; i < e->n_flows; i++)
-            s->x.at[i] = tape_input(s->tape, e->context->dtype, 3, e->flow[i].dim, e->flow[i].type);
-        receive(e, false, source.rank, &s->x);
+            s->x.at[i] =
+                tape_input(s->tape, x[i].data, e->context->dtype, 3, e->flow[i].dim, e->flow[i].type);
     }
     s->y = model_stage(s->tape, e->model, a->chunk, &mb->feed, s->x);
     if (e->model->stages[a->chunk].head && loss_sum)
         tape_call(s->tape, &OPS[OP_weighted_sum],
                   (Call){.in = {s->y.at[0], mb->feed.loss_mask}, .out = {loss_sum}});
-    if (target.rank >= 0) {
+    if (out) {
         for (int i = 0; i < e->n_flows; i++)
             CHECK(tensor_is_contiguous(s->y.at[i]) && s->y.at[i]->spmd == e->flow[i].type,
                   "a stage's output '%s' is not what the next one takes", e->model->plan.flow[i].name);
-        start_send(e, false, target.rank, &s->y, s->sending);
-    } else if (spec->forward_only) {
-        end_slot(e, s);
+        send_tensors(e, PIPELINE_UP, target.rank, out, &s->y);
     }
+    if (spec->forward_only) tape_end(s->tape);
 }
 
 static void executor_backward(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
@@ -256,19 +286,21 @@ static void executor_backward(Executor *e, const PipelineSpec *spec, int rank, c
         [ACTION_BACKWARD] = NEED_ALL, [ACTION_BACKWARD_INPUT] = NEED_DX, [ACTION_BACKWARD_WEIGHT] = NEED_DW};
     Slot *s = &e->slots[a->slot];
     const StageRef source = pipeline_source(spec, rank, a), target = pipeline_target(spec, rank, a);
-    const bool gives = a->kind != ACTION_BACKWARD_WEIGHT;
-    if (gives && source.rank >= 0) {
-        Flow dy;
-        for (int i = 0; i < e->n_flows; i++)
-            dy.at[i] = tape_scratch(s->tape, e->context->dtype, 3, e->flow[i].dim);
-        receive(e, true, source.rank, &dy);
-        for (int i = 0; i < e->n_flows; i++) tape_give(s->tape, s->y.at[i], dy.at[i]);
-    } else if (gives) {
+    if (source.rank >= 0) {
+        Tensor dy[MODEL_FLOWS];
+        message_finish(e, received(e, a));
+        message_tensors(e, received(e, a), dy);
+        for (int i = 0; i < e->n_flows; i++) tape_give(s->tape, s->y.at[i], &dy[i]);
+    } else if (a->kind != ACTION_BACKWARD_WEIGHT) {
         tape_give(s->tape, s->y.at[0], mb->feed.dloss);
     }
     tape_play(s->tape, NEED[a->kind]);
-    if (gives && target.rank >= 0) send_gradients(e, target.rank, s);
-    if (a->kind != ACTION_BACKWARD_INPUT) end_slot(e, s);
+    if (target.rank >= 0) {
+        Flow dx;
+        for (int i = 0; i < e->n_flows; i++) dx.at[i] = tape_grad(s->tape, s->x.at[i]);
+        send_tensors(e, PIPELINE_DOWN, target.rank, next_to_send(e, PIPELINE_DOWN), &dx);
+    }
+    if (pipeline_ends_slot(spec, a)) tape_end(s->tape);
 }
 
 void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *schedule,
@@ -277,14 +309,18 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
     CHECK(!e->offload || spec->forward_only || schedule->slots == 1,
           "two microbatches offload their activations");
     provide(e, schedule, spec->kind == SCHEDULE_ZERO_BUBBLE);
+    if (spec->ranks > 1 && !e->is_open && !is_null(e)) open_channels(e);
     for (int64_t i = 0; i < schedule->count; i++) {
         const Action *a = &schedule->actions[i];
         const Microbatch *mb = &microbatches[a->microbatch];
+        if (i == 0 || !spec->overlap) start_receive(e, spec, rank, a);
+        if (spec->overlap && i + 1 < schedule->count) start_receive(e, spec, rank, a + 1);
         if (a->kind == ACTION_FORWARD)
             forward(e, spec, rank, a, mb, loss_sum);
         else
             executor_backward(e, spec, rank, a, mb);
     }
-    for (int64_t i = 0; i < e->n_slots; i++) end_slot(e, &e->slots[i]);
-    for (int64_t i = 0; i < e->n_parcels; i++) finish_send(e, e->parcels[i].sending);
+    for (int64_t i = 0; i < e->n_slots; i++) tape_end(e->slots[i].tape);
+    for (int way = 0; way < PIPELINE_WAYS; way++)
+        for (int64_t i = 0; i < e->sent[way].n; i++) message_finish(e, &e->sent[way].at[i]);
 }

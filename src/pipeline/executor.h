@@ -1,6 +1,7 @@
 /* Runs a rank's schedule (schedule.h): the passes, with one tape per slot, and the messages with activations
- * and their gradients between the stages. A message is received when it is needed and sent as soon as it is
- * complete, without waiting. One rank without a pipeline is a schedule of one stage. */
+ * and their gradients between the stages. They have separate buffers: a stage's input and the gradient of
+ * its output are read where they were received, and its output is written where it is sent from. One rank
+ * without a pipeline is a schedule of one stage. */
 #ifndef ISOTRON_PIPELINE_EXECUTOR_H
 #define ISOTRON_PIPELINE_EXECUTOR_H
 

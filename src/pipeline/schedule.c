@@ -39,7 +39,8 @@ Err pipeline_spec(const Config *c, const PipelineLayout *layout, int64_t microba
                           .chunks = layout->chunks,
                           .microbatches = microbatches,
                           .group = i64_or(group, layout->ranks),
-                          .forward_only = forward_only};
+                          .forward_only = forward_only,
+                          .overlap = c->overlap_p2p_communication};
     return kind == SCHEDULE_INTERLEAVED && !forward_only ? check_group(out) : ERR_OK;
 }
 
@@ -59,6 +60,8 @@ static StageRef along(const PipelineSpec *s, int rank, const Action *a, int ahea
 
 StageRef pipeline_source(const PipelineSpec *s, int rank, const Action *a) { return along(s, rank, a, -1); }
 StageRef pipeline_target(const PipelineSpec *s, int rank, const Action *a) { return along(s, rank, a, 1); }
+
+PipelineWay pipeline_way(const Action *a) { return a->kind == ACTION_FORWARD ? PIPELINE_UP : PIPELINE_DOWN; }
 
 /* ---- one rank's list ---- */
 
@@ -111,8 +114,13 @@ static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t
                     .microbatch = first + in_group % size};
 }
 
+bool pipeline_ends_slot(const PipelineSpec *s, const Action *a) {
+    if (s->forward_only) return a->kind == ACTION_FORWARD;
+    return a->kind == (s->kind == SCHEDULE_ZERO_BUBBLE ? ACTION_BACKWARD_WEIGHT : ACTION_BACKWARD);
+}
+
 /* Assigns each (microbatch, chunk) to a free slot, or to a new one if none is free. */
-static int64_t assign_slots(const PipelineSpec *s, Action *actions, int64_t count, ActionKind last) {
+static int64_t assign_slots(const PipelineSpec *s, Action *actions, int64_t count) {
     int64_t total = s->microbatches * s->chunks, slots = 0, n_free = 0;
     int64_t *slot_of = mem_zero((size_t)total, sizeof *slot_of),
             *unused = mem_zero((size_t)total, sizeof *unused);
@@ -120,11 +128,57 @@ static int64_t assign_slots(const PipelineSpec *s, Action *actions, int64_t coun
         int64_t *slot = &slot_of[a->microbatch * s->chunks + a->chunk];
         if (a->kind == ACTION_FORWARD) *slot = n_free ? unused[--n_free] : slots++;
         a->slot = *slot;
-        if (a->kind == last) unused[n_free++] = *slot;
+        if (pipeline_ends_slot(s, a)) unused[n_free++] = *slot;
     }
     free(slot_of);
     free(unused);
     return slots;
+}
+
+/* Buffers of messages that are received; those that are not in use. */
+typedef struct BufferList {
+    int64_t *unused, n_unused, count;
+} BufferList;
+
+static void assign_buffer(const PipelineSpec *s, int rank, Action *a, BufferList *lists) {
+    BufferList *l = &lists[pipeline_way(a)];
+    if (pipeline_source(s, rank, a).rank < 0) return;
+    a->buffer = l->n_unused ? l->unused[--l->n_unused] : l->count++;
+}
+
+/* In the order in which receives start. */
+static void assign_buffers(const PipelineSpec *s, int rank, RankSchedule *r) {
+    int64_t *held = mem_zero((size_t)(r->slots * PIPELINE_WAYS), sizeof *held); /* by slots; 1 + buffer */
+    BufferList lists[PIPELINE_WAYS] = {{0}};
+    for (int way = 0; way < PIPELINE_WAYS; way++)
+        lists[way].unused = mem_zero((size_t)r->slots + 1, sizeof *lists[way].unused);
+    for (int64_t i = 0; i < r->count; i++) r->actions[i].buffer = -1;
+    for (int64_t i = 0; i < r->count; i++) {
+        Action *a = &r->actions[i];
+        int64_t *mine = &held[a->slot * PIPELINE_WAYS];
+        if (i == 0 || !s->overlap) assign_buffer(s, rank, a, lists);
+        if (s->overlap && i + 1 < r->count) assign_buffer(s, rank, a + 1, lists);
+        if (a->buffer >= 0) mine[pipeline_way(a)] = 1 + a->buffer;
+        for (int way = 0; pipeline_ends_slot(s, a) && way < PIPELINE_WAYS; way++) {
+            if (mine[way]) lists[way].unused[lists[way].n_unused++] = mine[way] - 1;
+            mine[way] = 0;
+        }
+    }
+    for (int way = 0; way < PIPELINE_WAYS; way++) {
+        r->received[way] = lists[way].count;
+        free(lists[way].unused);
+    }
+    free(held);
+}
+
+/* One buffer is written while another is sent. Between rank 0 and rank p - 1, which continues with its next
+ * chunk p - 1 messages before the group ends, the rest of the group queues up. */
+static void count_sent(const PipelineSpec *s, int rank, int64_t group, RankSchedule *r) {
+    const int64_t total = s->microbatches * s->chunks,
+                  queue = most(2, least(group, s->microbatches) - s->ranks + 1);
+    for (int64_t i = 0; i < r->count; i++)
+        if (pipeline_target(s, rank, &r->actions[i]).rank >= 0)
+            r->sent[pipeline_way(&r->actions[i])] = least(total, queue);
 }
 
 RankSchedule pipeline_schedule(const PipelineSpec *s, int rank, Arena *arena) {
@@ -146,11 +200,10 @@ RankSchedule pipeline_schedule(const PipelineSpec *s, int rank, Arena *arena) {
     if (s->forward_only) {
         out.slots = least(2, total);
         for (int64_t i = 0; i < n; i++) list[i].slot = i % out.slots;
-        return out;
+    } else {
+        out.slots = assign_slots(s, list, n);
     }
-    out.slots = assign_slots(s, list, n, shape.split ? ACTION_BACKWARD_WEIGHT : ACTION_BACKWARD);
-    /* One buffer is written while another is sent. Between rank 0 and rank p - 1, which continues with its
-     * next chunk p - 1 messages before the group ends, the rest of the group queues up. */
-    out.gradients = least(total, most(2, least(shape.group, s->microbatches) - s->ranks + 1));
+    assign_buffers(s, rank, &out);
+    count_sent(s, rank, shape.group, &out);
     return out;
 }

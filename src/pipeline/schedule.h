@@ -13,9 +13,11 @@
  * So gradients are summed in one order and are bitwise equal for all schedules.
  *
  * Messages are not actions: they follow from an action by one rule (pipeline_source, pipeline_target). To run
- * an action, receive the message of the source (blocking), compute, and start to send the result to the
- * target (not blocking). A forward carries the activation and sends from its slot. A backward carries the
- * gradient of the stage's input; a rank's k-th such message uses buffer k % gradients.
+ * an action, wait for the message of the source, compute, and start to send the result to the target. A
+ * forward carries the activation up the stages, a backward carries the gradient of the stage's input down. A
+ * rank's k-th message in a direction is sent from buffer k % sent[direction]. A message is received into the
+ * action's buffer, which is in use until the last pass of its slot. The receive starts before the action or,
+ * with `overlap`, before the previous one, so that the message arrives while that one computes.
  *
  * A send must have ended before its buffer is written again. No schedule deadlocks on that, even if a send
  * ends only when it is received. Between two ranks the forward messages are received in the order in which
@@ -37,7 +39,8 @@ typedef struct Action {
     ActionKind kind;
     int chunk;
     int64_t microbatch;
-    int64_t slot; /* memory of the activations of (microbatch, chunk) until its last pass */
+    int64_t slot;   /* memory of the activations of (microbatch, chunk) until its last pass */
+    int64_t buffer; /* that receives the message of its source, among those of its direction; -1: none */
 } Action;
 
 typedef struct PipelineSpec {
@@ -45,13 +48,16 @@ typedef struct PipelineSpec {
     int ranks, chunks;
     int64_t microbatches, group;
     bool forward_only; /* evaluation: in groups of p, with two alternating slots */
+    bool overlap;      /* a message is received while the action before its own computes */
 } PipelineSpec;
+
+typedef enum PipelineWay { PIPELINE_UP, PIPELINE_DOWN, PIPELINE_WAYS } PipelineWay; /* of messages */
 
 typedef struct RankSchedule {
     Action *actions;
     int64_t count;
-    int64_t slots;     /* the most (microbatch, chunk) pairs in flight; at most two with forward_only */
-    int64_t gradients; /* buffers for input gradients that are being sent */
+    int64_t slots; /* the most (microbatch, chunk) pairs in flight; at most two with forward_only */
+    int64_t received[PIPELINE_WAYS], sent[PIPELINE_WAYS]; /* number of buffers for messages */
 } RankSchedule;
 
 /* The rank and chunk at the other end of a message; rank -1: there is none. */
@@ -72,5 +78,8 @@ RankSchedule pipeline_schedule(const PipelineSpec *, int rank, Arena *);
 /* The sender of the message that the action waits for; the receiver of its result. */
 StageRef pipeline_source(const PipelineSpec *, int rank, const Action *);
 StageRef pipeline_target(const PipelineSpec *, int rank, const Action *);
+PipelineWay pipeline_way(const Action *);
+/* Whether it is the last pass of its slot. */
+bool pipeline_ends_slot(const PipelineSpec *, const Action *);
 
 #endif

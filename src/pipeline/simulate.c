@@ -3,8 +3,6 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { UP, DOWN, WAYS }; /* activations go up the stages, gradients down */
-
 typedef struct Message {
     bool sent, received;
     double arrival, receipt;
@@ -15,17 +13,17 @@ typedef struct Message {
 typedef struct Cell {
     bool forward, input, weight; /* completed passes */
     int64_t slot;
-    Message message[WAYS]; /* the messages of its forward and its backward */
+    Message message[PIPELINE_WAYS]; /* the messages of its forward and its backward */
 } Cell;
 
 typedef struct RankState {
     int64_t at; /* next action */
     double clock;
-    int64_t held, sent[WAYS], received[WAYS]; /* received: of this rank's messages */
-    int64_t *next_input, *next_weight;        /* [chunks] next microbatch */
-    bool *taken;                              /* [slots] */
-    Message **outputs, **gradients;           /* [slots], [gradients]: the last message from there, NULL at
-                                                 first */
+    int64_t held, sent[PIPELINE_WAYS], received[PIPELINE_WAYS]; /* received: of this rank's messages */
+    int64_t *next_input, *next_weight;                          /* [chunks] next microbatch */
+    bool *taken;                                                /* [slots] */
+    int64_t *user[PIPELINE_WAYS];  /* [received]: 1 + the slot that uses the buffer, 0: none */
+    Message **from[PIPELINE_WAYS]; /* [sent]: the last message from the buffer, NULL at first */
 } RankState;
 
 typedef struct Player {
@@ -43,7 +41,6 @@ static bool makes_input(const Action *a) {
 static bool makes_weight(const Action *a) {
     return a->kind == ACTION_BACKWARD || a->kind == ACTION_BACKWARD_WEIGHT;
 }
-static int way_of(const Action *a) { return a->kind == ACTION_FORWARD ? UP : DOWN; }
 
 static Cell *cell_of(const Player *p, int rank, int chunk, int64_t microbatch) {
     return &p->cells[((int64_t)chunk * p->spec->ranks + rank) * p->spec->microbatches + microbatch];
@@ -87,11 +84,38 @@ static Err judge(const Player *p, int rank, const Action *a) {
     return ERR_OK;
 }
 
-/* The last message from the buffer that the action will send from: its slot, or a buffer of gradients. */
+/* The last message from the buffer that the action will send from; NULL: it sends none. */
 static Message **buffer_of(const Player *p, int rank, const Action *a) {
     const RankState *state = &p->states[rank];
-    return way_of(a) == UP ? &state->outputs[a->slot]
-                           : &state->gradients[state->sent[DOWN] % p->schedules[rank].gradients];
+    const PipelineWay way = pipeline_way(a);
+    if (pipeline_target(p->spec, rank, a).rank < 0) return NULL;
+    return &state->from[way][state->sent[way] % p->schedules[rank].sent[way]];
+}
+
+/* Starts to receive the message of an action. */
+static Err claim_buffer(const Player *p, int rank, const Action *a) {
+    const PipelineWay way = pipeline_way(a);
+    if ((pipeline_source(p->spec, rank, a).rank < 0) != (a->buffer < 0) ||
+        a->buffer >= p->schedules[rank].received[way])
+        return wrong(p, rank, "there is no such buffer");
+    if (a->buffer < 0) return ERR_OK;
+    int64_t *user = &p->states[rank].user[way][a->buffer];
+    if (*user) return wrong(p, rank, "the buffer of the message is in use");
+    *user = 1 + a->slot;
+    return ERR_OK;
+}
+
+static Err claim_buffers(const Player *p, int rank) {
+    const RankSchedule *r = &p->schedules[rank];
+    const int64_t at = p->states[rank].at;
+    if (at == 0 || !p->spec->overlap) ERR_RETURN(claim_buffer(p, rank, &r->actions[at]));
+    return p->spec->overlap && at + 1 < r->count ? claim_buffer(p, rank, &r->actions[at + 1]) : ERR_OK;
+}
+
+static void release_buffers(const Player *p, int rank, int64_t slot) {
+    for (int way = 0; way < PIPELINE_WAYS; way++)
+        for (int64_t i = 0; i < p->schedules[rank].received[way]; i++)
+            if (p->states[rank].user[way][i] == 1 + slot) p->states[rank].user[way][i] = 0;
 }
 
 /* When the action can start; *waits_for is NULL, or describes what it has to wait for. */
@@ -101,17 +125,17 @@ static Err ready_at(const Player *p, int rank, const Action *a, double *ready, c
     *ready = state->clock;
     *waits_for = NULL;
     if (a->kind == ACTION_BACKWARD_WEIGHT) return ERR_OK;
-    const Message *last = *buffer_of(p, rank, a);
-    if (p->times->rendezvous && last) {
-        if (!last->received) *waits_for = "the last message from its buffer to be received";
-        *ready = fmax(*ready, last->receipt);
+    Message *const *last = buffer_of(p, rank, a);
+    if (p->times->rendezvous && last && *last) {
+        if (!(*last)->received) *waits_for = "the last message from its buffer to be received";
+        *ready = fmax(*ready, (*last)->receipt);
     }
     if (*waits_for || source.rank < 0) return ERR_OK; /* it receives when it can run */
-    Message *m = &cell_of(p, source.rank, source.chunk, a->microbatch)->message[way_of(a)];
+    Message *m = &cell_of(p, source.rank, source.chunk, a->microbatch)->message[pipeline_way(a)];
     if (!m->sent) *waits_for = "a message to be sent";
     if (!m->sent) return ERR_OK;
     *ready = fmax(*ready, m->arrival);
-    if (m->number != p->states[source.rank].received[way_of(a)]++)
+    if (m->number != p->states[source.rank].received[pipeline_way(a)]++)
         return wrong(p, rank, "it receives a message before one that was sent earlier");
     m->received = true;
     m->receipt = *ready;
@@ -127,10 +151,12 @@ static void perform(Player *p, int rank, const Action *a, double start) {
     trace->busy += takes;
     state->clock = start + takes;
     p->out->makespan = fmax(p->out->makespan, state->clock);
-    if (pipeline_target(p->spec, rank, a).rank >= 0) {
-        Message *m = *buffer_of(p, rank, a) = &cell->message[way_of(a)];
-        *m = (Message){
-            .sent = true, .arrival = state->clock + p->times->latency, .number = state->sent[way_of(a)]++};
+    Message **buffer = buffer_of(p, rank, a);
+    if (buffer) {
+        Message *m = *buffer = &cell->message[pipeline_way(a)];
+        *m = (Message){.sent = true,
+                       .arrival = state->clock + p->times->latency,
+                       .number = state->sent[pipeline_way(a)]++};
     }
     if (a->kind == ACTION_FORWARD) {
         cell->forward = state->taken[a->slot] = true;
@@ -139,7 +165,9 @@ static void perform(Player *p, int rank, const Action *a, double start) {
     }
     if (makes_input(a)) cell->input = true, state->next_input[a->chunk]++;
     if (makes_weight(a)) cell->weight = true, state->next_weight[a->chunk]++;
-    if (p->spec->forward_only || makes_weight(a)) state->taken[a->slot] = false, state->held--;
+    if (!pipeline_ends_slot(p->spec, a)) return;
+    state->taken[a->slot] = false, state->held--;
+    release_buffers(p, rank, a->slot);
 }
 
 /* Runs a rank as far as possible; *moved if it made progress, *waits_for NULL at its end. */
@@ -152,6 +180,7 @@ static Err advance(Player *p, int rank, bool *moved, const char **waits_for) {
         ERR_RETURN(judge(p, rank, a));
         ERR_RETURN(ready_at(p, rank, a, &start, waits_for));
         if (*waits_for) return ERR_OK;
+        ERR_RETURN(claim_buffers(p, rank));
         perform(p, rank, a, start);
     }
     return ERR_OK;
@@ -186,8 +215,12 @@ static Player player_new(const PipelineSpec *s, const RankSchedule *schedules, c
         state->next_input = arena_alloc(arena, chunks * sizeof *state->next_input);
         state->next_weight = arena_alloc(arena, chunks * sizeof *state->next_weight);
         state->taken = arena_alloc(arena, slots * sizeof *state->taken);
-        state->outputs = arena_alloc(arena, slots * sizeof *state->outputs);
-        state->gradients = arena_alloc(arena, (size_t)schedules[rank].gradients * sizeof *state->gradients);
+        for (int way = 0; way < PIPELINE_WAYS; way++) {
+            state->user[way] =
+                arena_alloc(arena, (size_t)schedules[rank].received[way] * sizeof *state->user[way]);
+            state->from[way] =
+                arena_alloc(arena, (size_t)schedules[rank].sent[way] * sizeof *state->from[way]);
+        }
         out->ranks[rank].start = arena_alloc(arena, (size_t)schedules[rank].count * sizeof(double));
     }
     return p;

@@ -5,11 +5,6 @@
 #include "base/fault.h"
 #include "base/str.h"
 
-const char *axis_name(Axis a) {
-    static const char NAME[AXES][4] = {"tp", "cp", "dp", "pp", "etp", "ep", "edp"};
-    return NAME[a];
-}
-
 typedef struct Operands {
     const OpDef *op;
     const Call *call;

@@ -5,8 +5,6 @@
 #include "param/param.h"
 #include "tensor/call.h"
 
-const char *axis_name(Axis); /* "tp" */
-
 /* Sets the types of the outputs from those of the operands. Operands that do not fit are a fault, which names
  * the op, the axis, each operand's type and the missing collective. Axes of size 1 are ignored. */
 void types_infer(const OpDef *, const Call *, const Layout *);

@@ -20,12 +20,20 @@ struct Tape {
                            transient space inside a block */
     Offload *offload;   /* NULL: nothing is offloaded */
     Arena *arena;       /* Tensor headers and attributes */
+    void *output;       /* memory of the stage's output; NULL: the slot */
+    bool output_next;   /* the next tensor of the slot is the stage's output */
     TensorList dropped; /* tensors of open blocks, in the transient space */
     Node *nodes;
     size_t n_nodes, cap_nodes;
     bool recording;
     bool trains, playing; /* begun for a backward; inside of it */
-    int *uses;            /* for each parameter number: ops whose backward is still to come, for sync_ready */
+    struct {
+        Postponed *run; /* NULL: none */
+        void *arg;
+        Call call;
+    } postponed;
+    bool postpones; /* the node in progress has postponed its rest */
+    int *uses;      /* for each parameter number: ops whose backward is still to come, for sync_ready */
     int n_uses;
     TapeTrace *trace;
     void *trace_arg;
@@ -84,7 +92,8 @@ void tape_end(Tape *t) {
     arena_reset(t->arena);
     t->space = t->slot;
     t->n_nodes = t->dropped.n = 0;
-    t->recording = t->trains = false;
+    t->recording = t->trains = t->output_next = false;
+    t->output = NULL;
     for (int i = 0; i < t->n_uses; i++) t->uses[i] = 0;
 }
 
@@ -115,8 +124,19 @@ static void give_back_to(Tape *t, TensorList *l, size_t mark) {
     while (l->n > mark) give(t, l->items[--l->n]);
 }
 
+void tape_output_to(Tape *t, void *memory) { t->output = memory; }
+
+void tape_output_next(Tape *t) { t->output_next = t->output; }
+
+/* A tensor of the forward in progress. */
+static Tensor *take_kept(Tape *t, DType dtype, int ndim, const int64_t *dim) {
+    if (!t->output_next || t->space != t->slot) return take(t, t->space, dtype, ndim, dim);
+    t->output_next = false;
+    return header(t, tensor_make(t->output, dtype, ndim, dim));
+}
+
 Tensor *tape_tensor(Tape *t, DType dtype, int ndim, const int64_t *dim) {
-    Tensor *x = take(t, t->space, dtype, ndim, dim);
+    Tensor *x = take_kept(t, dtype, ndim, dim);
     if (t->space == t->transient) push(&t->dropped, x);
     return x;
 }
@@ -137,8 +157,8 @@ Tensor *tape_view(Tape *t, Tensor *base, int64_t offset, int ndim, const int64_t
     return header(t, v);
 }
 
-Tensor *tape_input(Tape *t, DType dtype, int ndim, const int64_t *dim, SpmdType type) {
-    Tensor *x = take(t, t->slot, dtype, ndim, dim);
+Tensor *tape_input(Tape *t, void *data, DType dtype, int ndim, const int64_t *dim, SpmdType type) {
+    Tensor *x = data ? header(t, tensor_make(data, dtype, ndim, dim)) : take(t, t->slot, dtype, ndim, dim);
     x->flags = TENSOR_NEEDS_GRAD;
     x->spmd = type;
     return x;
@@ -160,10 +180,20 @@ Tensor *tape_alias(Tape *t, const Tensor *x) {
 
 /* ---- gradients ---- */
 
+void tape_grad_drop(Tape *t, Tensor *g) {
+    if (!--g->refs && !(g->flags & GRAD_BORROWED)) give(t, g);
+}
+
 static void grad_release(Tape *t, Tensor *x) {
     Tensor *g = x->grad;
     x->grad = NULL;
-    if (g && !--g->refs && !(g->flags & GRAD_BORROWED)) give(t, g);
+    if (g) tape_grad_drop(t, g);
+}
+
+Tensor *tape_grad_keep(Tape *t, Tensor *y) {
+    Tensor *g = tape_grad(t, y);
+    g->refs++;
+    return g;
 }
 
 void tape_seed(Tape *t, Tensor *y, double dy) {
@@ -210,9 +240,20 @@ static Tensor *view_grad(Tape *t, Tensor *x) {
 
 static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
 
+/* Only one bucket of gradients is added to at a time (param/sync.h). */
+static void end_bucket(Tape *t, const Param *next) {
+    for (int i = 0; t->postponed.run && i < CALL_IN; i++) {
+        const Tensor *x = t->postponed.call.in[i];
+        if (is_parameter(x) && param_of(x)->bucket != next->bucket) tape_run_postponed(t);
+    }
+}
+
 /* The first gradient of a step is written, later ones are added. */
 static Tensor *main_grad(Tape *t, Tensor *x) {
-    if (t->context->sync) sync_grad(t->context->sync, param_of(x));
+    if (t->context->sync) {
+        end_bucket(t, param_of(x));
+        sync_grad(t->context->sync, param_of(x));
+    }
     if (!grad_is_unwritten(x->grad)) return x->grad;
     Tensor *first = header(t, *x->grad);
     x->grad->flags |= TENSOR_ACCUM;
@@ -329,8 +370,13 @@ SequenceSlice tape_slice(const Tape *t, const Tensor *x, int64_t *total) {
     return s;
 }
 
+/* An observer reads results when a node is done. */
+bool tape_overlaps(const Tape *t, Axis axis) {
+    return !(t->context->at_once & 1u << axis) && !t->context->probe;
+}
+
 TapeComm tape_comm_start(Tape *t, const OpDef *op, CommCall call, Tensor *in, Tensor *out) {
-    TapeComm c = {op, in, out, NULL};
+    TapeComm c = {op, in, out, NULL, t->context->at_once & call.group.axes || t->context->probe};
     if (t->context->device->kind == DEVICE_NULL) return c;
     call.device = t->context->device;
     call.in = in ? in->data : NULL;
@@ -339,7 +385,14 @@ TapeComm tape_comm_start(Tape *t, const OpDef *op, CommCall call, Tensor *in, Te
     call.site = op->name;
     if (!call.n) call.n = tensor_count(call.kind == COMM_REDUCE_SCATTER || !in ? out : in);
     c.work = comm_start(t->context->comm, &call);
+    if (call.kind != COMM_SEND && call.kind != COMM_RECV) tape_comm_at_once(t, &c);
     return c;
+}
+
+void tape_comm_at_once(Tape *t, TapeComm *c) {
+    if (!c->at_once || !c->work) return;
+    comm_wait(t->context->comm, c->work);
+    c->work = NULL;
 }
 
 void tape_comm_finish(Tape *t, TapeComm c) {
@@ -428,6 +481,22 @@ static bool has_parameter(const Node *n) {
     return false;
 }
 
+void tape_run_postponed(Tape *t) {
+    Postponed *run = t->postponed.run;
+    if (!run) return;
+    t->postponed.run = NULL;
+    run(t, t->postponed.arg);
+    if (t->context->sync) end_uses(t, &t->postponed.call);
+}
+
+void tape_postpone(Tape *t, const Node *n, Postponed *run, const void *arg, size_t bytes) {
+    tape_run_postponed(t);
+    t->postponed.run = run;
+    t->postponed.arg = memcpy(tape_alloc(t, bytes), arg, bytes);
+    t->postponed.call = n->call;
+    t->postpones = true;
+}
+
 static void play_node(Tape *t, size_t i, Need need) {
     Node n = t->nodes[i]; /* a copy: a recompute node appends to the array */
     Tensor *y = n.call.out[0];
@@ -442,13 +511,15 @@ static void play_node(Tape *t, size_t i, Need need) {
         bool dw_to_come = need == NEED_DX && has_parameter(&n);
         if (!dw_to_come) grad_release(t, y);
     }
-    if (t->context->sync && need & NEED_DW) end_uses(t, &n.call);
+    if (t->context->sync && need & NEED_DW && !t->postpones) end_uses(t, &n.call);
+    t->postpones = false;
 }
 
 static void play(Tape *t, size_t first, Need need) {
     const bool recording = t->recording, playing = t->playing;
     t->playing = true;
     for (size_t i = t->n_nodes; i-- > first;) play_node(t, i, need);
+    tape_run_postponed(t);
     t->recording = recording;
     t->playing = playing;
 }
@@ -503,7 +574,7 @@ Tensor *tape_block(Tape *t, BlockFn *fn, void *self, Tensor *x) {
     Block b = {fn, self};
     size_t mark = t->dropped.n;
     Tensor *inside = run_block(t, &b, x, false);
-    Tensor *y = take(t, t->space, (DType)inside->dtype, inside->ndim, inside->dim);
+    Tensor *y = take_kept(t, (DType)inside->dtype, inside->ndim, inside->dim);
     y->flags = inside->flags & TENSOR_NEEDS_GRAD;
     y->spmd = inside->spmd;
     const Call keep = {.in = {inside}, .out = {y}};
@@ -525,7 +596,10 @@ static int64_t layer_of(const Node *n, Need need) {
 
 static void play_end(Tape *t, const Node *n, Need need) { offload_need(t->offload, layer_of(n, need)); }
 
-static void play_begin(Tape *t, const Node *n, Need need) { offload_finish(t->offload, layer_of(n, need)); }
+static void play_begin(Tape *t, const Node *n, Need need) {
+    tape_run_postponed(t);
+    offload_finish(t->offload, layer_of(n, need));
+}
 
 void tape_offload_to(Tape *t, Offload *o) { t->offload = o; }
 

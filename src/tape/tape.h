@@ -43,7 +43,8 @@ typedef struct RunContext {
     Sync *sync;           /* notified which parameters ops use and which gradients are complete; NULL: none */
     TapeProbe *probe;     /* NULL: none */
     void *probe_arg;
-    bool exact; /* the exact lane: outputs of ops are rounded to a grid, see exact_on_grid */
+    bool exact;       /* the exact lane: outputs of ops are rounded to a grid, see exact_on_grid */
+    unsigned at_once; /* mask of axes: collectives of their groups are finished when they have started */
 } RunContext;
 
 /* The facts that the ops of an open tape need about their microbatch. */
@@ -136,15 +137,19 @@ static inline void tape_drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
 }
 /* A collective, under the name of `op` in traces and reports. Fills in the buffers and the type of the
  * CommCall and, if n is 0, n: the elements of `in`, for COMM_REDUCE_SCATTER of `out`. Other work may run
- * between start and finish. No-op on the null device. */
+ * between start and finish, and neither buffer may be freed. No-op on the null device. */
 void tape_comm(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 typedef struct TapeComm {
     const OpDef *op;
     Tensor *in, *out;
-    CommWork *work; /* NULL on the null device */
+    CommWork *work; /* NULL on the null device, or if it is done */
+    bool at_once;
 } TapeComm;
 TapeComm tape_comm_start(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 void tape_comm_finish(Tape *, TapeComm);
+/* Waits if the operation must not run behind others. start does it for collectives; the builder calls it for
+ * messages, after it has started all that depend on each other. */
+void tape_comm_at_once(Tape *, TapeComm *);
 
 /* ---- for backward functions ---- */
 
@@ -152,6 +157,9 @@ void tape_comm_finish(Tape *, TapeComm);
 void tape_call(Tape *, const OpDef *, Call);
 /* The gradient that has arrived at y. */
 Tensor *tape_grad(Tape *, Tensor *y);
+/* The same, for an operation that reads it after the backward of the node. Free it with tape_grad_drop. */
+Tensor *tape_grad_keep(Tape *, Tensor *y);
+void tape_grad_drop(Tape *, Tensor *grad);
 /* The memory for the gradient of x; NULL if `need` excludes it. It is new memory or, with TENSOR_ACCUM set,
  * memory to add to. Parameters belong to NEED_DW, all other tensors to NEED_DX. Call it once per use of x,
  * then write or add every element exactly once: unwritten memory (grads_mark_unwritten) may hold anything. */
@@ -165,11 +173,25 @@ void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
 /* As tape_grad_out, but in x's own memory: for an x that no other node reads again. */
 Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 
+/* Postpones the rest of a node's backward, which computes gradients of parameters. It runs behind the operation
+ * that a later backward has started before tape_run_postponed, or at the end of the sweep, block or offloaded
+ * layer. One at a time: a second one runs the first. arg is copied. */
+typedef void Postponed(Tape *, void *arg);
+void tape_postpone(Tape *, const Node *, Postponed *, const void *arg, size_t bytes);
+void tape_run_postponed(Tape *);
+/* Whether operations along the axis may run behind others. */
+bool tape_overlaps(const Tape *, Axis);
+
 /* ---- for models and the training step ---- */
 
 /* A tensor from outside that needs a gradient: an input from another pipeline stage. After tape_backward,
- * tape_grad returns its gradient. */
-Tensor *tape_input(Tape *, DType, int ndim, const int64_t *dim, SpmdType);
+ * tape_grad returns its gradient. `data` is the caller's memory; NULL: the slot space's. */
+Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, SpmdType);
+/* Memory, which is the caller's, for a tensor that no backward reads: the output of the stage, which is sent to
+ * another. It is the tensor that the next op after tape_output_next makes, or the next block returns. NULL
+ * (after tape_begin): the slot space. */
+void tape_output_to(Tape *, void *memory);
+void tape_output_next(Tape *);
 
 /* Runs fn(tape, self, x) and keeps only its output and x; the backward runs fn again. This is the only way to
  * recompute. When the tape does not record, fn's intermediates are dropped in the same way. */

@@ -23,12 +23,12 @@ static Cuda *cuda_use(const Device *d) {
     return c;
 }
 
-/* ---- times of ops ---- */
+/* ---- times of ops and spans ---- */
 
 typedef struct CudaTimes {
     struct Timed {
         cudaEvent_t begin, end;
-        OpProfile *to; /* the op's entry in the profile that was attached when it ran */
+        OpProfile *to; /* of an op: its entry in the profile that was attached when it ran */
     } * at;
     int64_t n, capacity; /* used; with events */
 } CudaTimes;
@@ -46,18 +46,25 @@ static struct Timed *cuda_next_timed(Cuda *c) {
     return &t->at[t->n];
 }
 
+static void cuda_span_begin(Device *d) {
+    Cuda *c = cuda_use(d);
+    CUDA_CHECK(cudaEventRecord(cuda_next_timed(c)->begin, c->stream));
+}
+
+static void cuda_span_end(Device *d, OpProfile *to) {
+    Cuda *c = cuda_of(d);
+    struct Timed *t = &c->times->at[c->times->n++];
+    t->to = to;
+    CUDA_CHECK(cudaEventRecord(t->end, c->stream));
+}
+
 /* Names the op for profilers, and times it if there is a profile. */
 static void cuda_run(const OpDef *op, const Call *call) {
     Device *d = call->device;
-    Cuda *c = cuda_of(d);
     nvtxRangePushA(op->name);
-    if (d->profile) CUDA_CHECK(cudaEventRecord(cuda_next_timed(c)->begin, c->stream));
+    if (d->profile) cuda_span_begin(d);
     op->cuda(call);
-    if (d->profile) {
-        struct Timed *t = &c->times->at[c->times->n++];
-        t->to = &d->profile[op->number];
-        CUDA_CHECK(cudaEventRecord(t->end, c->stream));
-    }
+    if (d->profile) cuda_span_end(d, &d->profile[op->number]);
     nvtxRangePop();
 }
 
@@ -433,6 +440,8 @@ const DeviceBackend device_cuda_backend = {.discrete = true,
                                            .stream_handle = cuda_stream_handle,
                                            .stream_follow = cuda_stream_follow,
                                            .stream_record = cuda_stream_record,
+                                           .span_begin = cuda_span_begin,
+                                           .span_end = cuda_span_end,
                                            .reserve = cuda_reserve,
                                            .commit = cuda_commit,
                                            .unreserve = cuda_unreserve};

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/amount.h"
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -155,6 +156,18 @@ void device_stream_free(Device *d, DeviceStream *s) {
 void *device_stream_handle(Device *d, DeviceStream *s) { return d->backend->stream_handle(s); }
 void device_stream_follow(Device *d, DeviceStream *s) { d->backend->stream_follow(d, s); }
 void device_stream_record(Device *d, DeviceStream *s, DeviceEvent *e) { d->backend->stream_record(d, s, e); }
+
+int64_t device_span_begin(Device *d) {
+    if (d->backend->span_begin) d->backend->span_begin(d);
+    return d->backend->span_begin ? 0 : clock_ns();
+}
+
+void device_span_end(Device *d, int64_t begin, OpProfile *to) {
+    if (d->backend->span_end)
+        d->backend->span_end(d, to);
+    else
+        to->calls++, to->ns += clock_ns() - begin;
+}
 
 bool device_is_recording(const Device *d) { return d->recording; }
 

@@ -34,8 +34,8 @@ typedef struct DeviceSpec {
     unsigned fp8_gemms;     /* of a CPU, for tests: FP8 GEMMs that ops use, as on a GPU that has them */
 } DeviceSpec;
 
-/* Counts calls and time of each op while it is attached to a device; indexed by op number. It includes the
- * work of a GPU only after device_wait, and must stay valid until then. */
+/* Counts calls and time. A device counts each op while it has a profile, which is indexed by op number. It
+ * includes the work of a GPU only after device_wait, and must stay valid until then. */
 typedef struct OpProfile {
     int64_t calls, ns;
 } OpProfile;
@@ -121,6 +121,10 @@ void device_stream_follow(Device *, DeviceStream *);
 void device_stream_record(Device *, DeviceStream *, DeviceEvent *);
 /* Whether an event has happened that was last recorded outside of a graph. May be called on any thread. */
 bool device_event_happened(Device *, DeviceEvent *);
+/* Adds the time that the device takes from begin to end to a profile, which must stay valid until device_wait. No
+ * op runs in between, and no graph is recorded. begin returns the argument of end. */
+int64_t device_span_begin(Device *);
+void device_span_end(Device *, int64_t begin, OpProfile *);
 /* Whether calls are being recorded into a graph. */
 bool device_is_recording(const Device *);
 

@@ -108,6 +108,12 @@ void trainer_refresh_states(Trainer *r, bool training) {
     states_refresh(r->model->registry, &c);
 }
 
+/* The axes whose collectives may not run behind other ops. */
+static unsigned at_once_axes(const Config *c) {
+    return (c->tp_comm_overlap ? 0 : 1u << AXIS_TP) | (c->cp_comm_overlap ? 0 : 1u << AXIS_CP) |
+           (c->moe_shared_expert_overlap ? 0 : 1u << AXIS_EP);
+}
+
 /* Builds the trainer except for random initial values; allocates nothing on the null device. */
 static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *device,
                          ExecutorMemory memory) {
@@ -120,6 +126,7 @@ static Trainer *assemble(const Config *c, const Derived *d, Comm *comm, Device *
         .batch_invariant = c->batch_invariant_mode,
         .exact = c->lane == LANE_EXACT,
         .seed = (uint64_t)c->seed,
+        .at_once = at_once_axes(c),
         .layout = comm ? &r->layout : NULL,
         .comm = comm,
     };

@@ -89,11 +89,18 @@ static void swap_slots(RankSchedule *s, ActionKind kind) {
     a->slot = b->slot, b->slot = slot;
 }
 
+/* As if a message were needed only until the next action. */
+static void alternate_buffers(RankSchedule *s, ActionKind kind) {
+    for (int64_t i = 0; i < s->count; i++)
+        if (s->actions[i].kind == kind) s->actions[i].buffer %= 2;
+}
+
 HOOK(RankSchedule, pipeline_schedule, const PipelineSpec *spec, int rank, Arena *arena) {
     RankSchedule s = __real_pipeline_schedule(spec, rank, arena);
     if (spec->forward_only) return s;
     if (mutant_is(M_labels_of_other_microbatch)) swap_microbatches(&s, ACTION_FORWARD);
     if (mutant_is(M_activations_of_other_microbatch)) swap_slots(&s, ACTION_BACKWARD);
+    if (mutant_is(M_received_too_early)) alternate_buffers(&s, ACTION_FORWARD);
     if (mutant_is(M_last_backward_skipped)) drop_last(&s, ACTION_BACKWARD);
     if (mutant_is(M_weight_pass_skipped)) drop_last(&s, ACTION_BACKWARD_WEIGHT);
     return s;

@@ -32,6 +32,27 @@ static void groups_of_rank_0_are_megatrons(void **state) {
     ASSERT_GROUP(m, 1 << AXIS_EDP, 0, 4);
 }
 
+static void groups_know_their_axes(void **state) {
+    (void)state;
+    const Mesh m = mesh_make(8, 0, (int[AXES]){2, 1, 0, 2, 1, 2, 0});
+    static const struct {
+        unsigned mask;
+        const char *axes;
+    } CASES[] = {{1 << AXIS_TP, "tp"},
+                 {MASK_DENSE, "tp-dp-pp"}, /* CP has one rank */
+                 {1 << AXIS_EP, "ep"},     /* the ranks of TP */
+                 {1 << AXIS_ETP | 1 << AXIS_EDP, "edp"},
+                 {1 << AXIS_CP, "world"}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char text[32];
+        const Group g = mesh_group(&m, CASES[i].mask);
+        assert_string_equal(mesh_axes_text(g.axes, text), CASES[i].axes);
+    }
+    const Group whole = mesh_group(&m, 1 << AXIS_TP | 1 << AXIS_DP);
+    assert_int_equal(group_inner(&whole, 2).axes, whole.axes);
+    assert_int_equal(group_outer(&whole, 2).axes, whole.axes);
+}
+
 static void every_rank_finds_itself_in_its_groups(void **state) {
     (void)state;
     for (int rank = 0; rank < 24; rank++) {
@@ -134,6 +155,7 @@ static void blocks_that_do_not_divide_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_of_rank_0_are_megatrons),
+        cmocka_unit_test(groups_know_their_axes),
         cmocka_unit_test(every_rank_finds_itself_in_its_groups),
         cmocka_unit_test(equal_lists_have_one_simplified_form),
         cmocka_unit_test(blocks_cut_a_group_by_member_number),

@@ -113,6 +113,11 @@ static void works_of_many_groups_interleave(void **state) {
     run(16, NULL, interleaved, &(Layout){.size = {2, 2, 0, 2, 1, 4, 0}, .rounds = 10});
 }
 
+static void time_in_which_the_device_waits_is_exposed(void **state) {
+    (void)state;
+    run(3, NULL, run_exposed, NULL);
+}
+
 /* ---- faults ---- */
 
 static void one_is_dropped(void *arg, Comm *c) {
@@ -213,6 +218,7 @@ int main(void) {
         cmocka_unit_test(messages_keep_their_order_on_each_pair),
         cmocka_unit_test(neighbours_of_any_ring_exchange),
         cmocka_unit_test(works_of_many_groups_interleave),
+        cmocka_unit_test(time_in_which_the_device_waits_is_exposed),
         cmocka_unit_test(faults_are_reported),
         cmocka_unit_test(other_libraries_are_refused),
         cmocka_unit_test(no_library_is_needed),

@@ -123,6 +123,11 @@ static void works_are_waited_for_in_any_order(void **state) {
     comm_threads(7, &(CommOptions){.deadline_s = 60}, waits_crosswise, NULL);
 }
 
+static void time_in_which_the_host_waits_is_exposed(void **state) {
+    (void)state;
+    comm_threads(3, NULL, run_exposed, NULL);
+}
+
 static void the_recorder_keeps_the_newest(void **state) {
     (void)state;
     Comm *c = comm_null(2, 0);
@@ -153,6 +158,7 @@ int main(void) {
         cmocka_unit_test(no_nan_is_lost),
         cmocka_unit_test(works_are_waited_for_in_any_order),
         cmocka_unit_test(the_null_backend_leaves_results_alone),
+        cmocka_unit_test(time_in_which_the_host_waits_is_exposed),
         cmocka_unit_test(the_recorder_keeps_the_newest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/fault.h"
 #include "base/mem.h"
@@ -307,6 +308,42 @@ static inline void run_interleaved(void *arg, Comm *comm) {
         }
         for (int k = 0; k < groups * EACH; k++) trial_finish(comm, order[k]);
     }
+}
+
+enum { LATE_MS = 100 };
+
+static inline void be_late(void) { nanosleep(&(struct timespec){.tv_nsec = LATE_MS * 1000000L}, NULL); }
+
+/* Rank 0 waits for a late member. Then all ranks are busy for as long, with the operation under way. */
+static inline void run_exposed(void *arg, Comm *comm) {
+    (void)arg;
+    const Mesh mesh = mesh_make(comm_world(comm), comm_rank(comm), (int[AXES]){1, 1, 0, 1, 1, 1, 0});
+    OpProfile profile[COMM_PROFILE] = {{0}}, *dp = &profile[1 << AXIS_DP];
+    float x = 1, y;
+    const CommCall call = {.kind = COMM_ALL_REDUCE,
+                           .dtype = F32,
+                           .group = mesh_group(&mesh, MASK_DENSE),
+                           .site = "exposed",
+                           .in = &x,
+                           .out = &y,
+                           .n = 1,
+                           .device = world_device};
+    comm_run(comm, &call);
+    comm_profile(comm, profile);
+    if (mesh.rank) be_late();
+    comm_run(comm, &call);
+    const double exposed = (double)dp->ns * 1e-6;
+    if (!mesh.rank) CHECK(exposed > 0.9 * LATE_MS, "%g ms were exposed, not %d", exposed, LATE_MS);
+    CommWork *work = comm_start(comm, &call);
+    be_late();
+    comm_wait(comm, work);
+    const double hidden = (double)dp->ns * 1e-6 - exposed;
+    CHECK(hidden < 0.5 * LATE_MS, "%g ms were exposed behind work of %d ms", hidden, LATE_MS);
+    comm_profile(comm, NULL);
+    comm_run(comm, &call);
+    for (int i = 0; i < COMM_PROFILE; i++)
+        CHECK(profile[i].calls == (&profile[i] == dp ? 2 : 0), "axes %#x have %lld operations", (unsigned)i,
+              (long long)profile[i].calls);
 }
 
 #endif

@@ -168,7 +168,7 @@ static inline void moe_microbatch(MoeRank *r, int microbatch) {
     if (r->c->joined && !r->layout) context.aux_scale = r->c->layout.dp; /* the mean over their samples */
     tape_begin(t, &context);
     tape_trace(t, moe_watch, r);
-    Tensor *x = tape_input(t, r->c->dtype, 3, dim, moe_dense_type(r));
+    Tensor *x = tape_input(t, NULL, r->c->dtype, 3, dim, moe_dense_type(r));
     Tensor *dy = tape_tensor(t, r->c->dtype, 3, dim);
     for (int64_t e = 0; !dry && e < tensor_count(x); e++) {
         store_element(x, e, grid_value("moe x", 0, moe_whole(r, microbatch, e), GRID_COARSE));

@@ -235,14 +235,14 @@ static void without_to_all(MoeRank *r, Tensor *x, int step) {
     const Dispatch d = op_dispatch(t, &g, EXPERTS, (DispatchAttr){0});
     const Arrival to = op_plan_arrival(t, &d, EXPERTS / 2, (DispatchAttr){0});
     Tensor *rows = op_permute(t, x, &d), *probs = op_permute_probs(t, g.probs, &d);
-    if (step != SEND) rows = op_send_to_experts(t, rows, &to);
-    if (step != SEND_PROBS) probs = op_send_to_experts(t, probs, &to);
+    if (step != SEND) rows = op_arrive(t, op_send_to_experts(t, rows, &to));
+    if (step != SEND_PROBS) probs = op_arrive(t, op_send_to_experts(t, probs, &to));
     if (step != GATHER) rows = op_redistribute(t, rows, AXIS_ETP, SPMD_R, 0);
     if (step != GATHER_PROBS) probs = op_redistribute(t, probs, AXIS_ETP, SPMD_R, 0);
     Tensor *y = experts(t, m, op_permute(t, rows, &to.sort), op_permute(t, probs, &to.sort), to.sort.offset);
     y = op_unpermute(t, y, &to.sort);
     if (step != SCATTER) y = op_redistribute(t, y, AXIS_ETP, SPMD_V, 0);
-    if (step != RETURN) y = op_return_from_experts(t, y, &to);
+    if (step != RETURN) y = op_arrive(t, op_return_from_experts(t, y, &to));
     op_unpermute(t, y, &d);
 }
 
@@ -303,7 +303,8 @@ static void fault_without(Flow *flow, int step, char message[1024]) {
         snprintf(message, 1024, "%s", scope.message);
     else {
         tape_begin(r.tape, &RECORDING);
-        flow(&r, tape_input(r.tape, F64, 3, (int64_t[]){r.rows, SAMPLES, HIDDEN}, moe_dense_type(&r)), step);
+        flow(&r, tape_input(r.tape, NULL, F64, 3, (int64_t[]){r.rows, SAMPLES, HIDDEN}, moe_dense_type(&r)),
+             step);
     }
     fault_scope(old);
     moe_close(&r);

@@ -123,7 +123,7 @@ static void run_rank(Rank *k, const Layout *layout, Comm *comm) {
     if (c->cp > 1) type = spmd_with(type, AXIS_CP, SPMD_V);
     if (c->tp > 1) type = spmd_with(type, AXIS_TP, SPMD_V);
     Tensor *qkv =
-        tape_input(t, c->dtype, 3, (int64_t[]){k->rows, SAMPLES, k->groups * (c->r + 2) * WIDTH}, type);
+        tape_input(t, NULL, c->dtype, 3, (int64_t[]){k->rows, SAMPLES, k->groups * (c->r + 2) * WIDTH}, type);
     fill_slice(k, qkv, 0);
     Tensor *first_key = tape_tensor(t, I64, 2, (int64_t[]){SAMPLES, k->rows});
     first_key->spmd = c->cp > 1 ? spmd_with(0, AXIS_CP, SPMD_V) : 0;

@@ -253,7 +253,7 @@ static void check_layer(QuantSpec spec, Way way) {
         tape_begin(l.tape, &RECORDING);
         int passes = 0;
         tape_trace(l.tape, count_casts, &passes);
-        Tensor *input = tape_input(l.tape, F64, 3, (int64_t[]){size.s, size.b, IN}, 0);
+        Tensor *input = tape_input(l.tape, NULL, F64, 3, (int64_t[]){size.s, size.b, IN}, 0);
         memcpy(input->data, x0, tensor_bytes(input));
         Tensor *y = op_linear(l.tape, input, &(LinearLayer){.w_oi = &l.w->value, .quantiser = l.quantiser});
         Tensor seed = tensor_make(dy0, F64, 3, y->dim);

@@ -81,7 +81,7 @@ static void work_open(Work *k, const LossLane *l, How h) {
     k->transient = space_new(k->context.device, "transient", SPACE_UNPLANNED);
     k->tape = tape_new(&k->context, k->slot, k->transient);
     tape_begin(k->tape, &(MicrobatchContext){.recording = !h.evaluates, .training = !h.evaluates});
-    k->x = tape_input(k->tape, l->dtype, 3, (int64_t[]){S, l->b, H}, 0);
+    k->x = tape_input(k->tape, NULL, l->dtype, 3, (int64_t[]){S, l->b, H}, 0);
     for (int64_t i = 0; i < tensor_count(k->x); i++)
         store_element(k->x, i, grid_value("x", 0, i, GRID_COARSE));
 }

@@ -86,7 +86,7 @@ static void rank_main(void *arg, Comm *comm) {
     int64_t dim[2];
     tape_begin(t, &RECORDING);
     dims_of(c->from, c->dim, dim);
-    Tensor *x = tape_input(t, F64, 2, dim, spmd_with(0, AXIS_TP, c->from));
+    Tensor *x = tape_input(t, NULL, F64, 2, dim, spmd_with(0, AXIS_TP, c->from));
     set(x, 0, c->from, rank);
     Tensor *y = op_redistribute(t, x, AXIS_TP, c->to, c->dim);
     check("forward", y, 0, c->from, c->to, c, rank, 1);

@@ -23,7 +23,7 @@ static void assert_list(PipelineSpec spec, int rank, const char *expected) {
  * microbatches, 2 chunks), by hand. */
 static void small_lists_are_the_published_ones(void **state) {
     (void)state;
-    PipelineSpec s = {SCHEDULE_GPIPE, 2, 1, 3, 2, false};
+    PipelineSpec s = {SCHEDULE_GPIPE, 2, 1, 3, 2, false, false};
     assert_list(s, 0, "F0 F1 F2 B0 B1 B2");
     s.kind = SCHEDULE_1F1B;
     assert_list(s, 0, "F0 F1 B0 F2 B1 B2");
@@ -31,7 +31,7 @@ static void small_lists_are_the_published_ones(void **state) {
     s.kind = SCHEDULE_ZERO_BUBBLE;
     assert_list(s, 0, "F0 F1 I0 W0 F2 I1 W1 I2 W2");
     assert_list(s, 1, "F0 I0 F1 I1 W0 F2 I2 W1 W2");
-    s = (PipelineSpec){SCHEDULE_INTERLEAVED, 2, 2, 5, 3, false};
+    s = (PipelineSpec){SCHEDULE_INTERLEAVED, 2, 2, 5, 3, false, false};
     assert_list(s, 0,
                 "F0a F1a F2a F0b F1b F2b B0b F3a B1b F4a B2b F3b B0a F4b B1a "
                 "B2a B3b B4b B3a B4a");
@@ -103,23 +103,49 @@ static void every_list_keeps_the_invariants(void **state) {
     plan_sweep(visit_invariants);
 }
 
+static void at_most(int64_t n, int64_t bound) { assert_true(n <= bound); }
+
+/* One buffer more than without overlap. A gradient is kept until the weight pass. */
+static void visit_buffers(Arena *arena, PipelineSpec s) {
+    for (s.overlap = false;; s.overlap = true) {
+        for (int rank = 0; rank < s.ranks; rank++) {
+            const RankSchedule r = pipeline_schedule(&s, rank, arena);
+            const bool alone = s.ranks * s.chunks == 1;
+            at_most(r.received[PIPELINE_UP], alone ? 0 : r.slots + s.overlap);
+            at_most(r.received[PIPELINE_DOWN],
+                    alone ? 0 : 1 + s.overlap + (s.kind == SCHEDULE_ZERO_BUBBLE ? rank : 0));
+            if (s.chunks > 1) continue;
+            assert_int_equal(!r.received[PIPELINE_UP], rank == 0);
+            assert_int_equal(!r.received[PIPELINE_DOWN], rank == s.ranks - 1);
+            assert_int_equal(!r.sent[PIPELINE_UP], rank == s.ranks - 1);
+            assert_int_equal(!r.sent[PIPELINE_DOWN], rank == 0);
+        }
+        if (s.overlap) return;
+    }
+}
+
+static void overlap_takes_one_buffer_more(void **state) {
+    (void)state;
+    plan_sweep(visit_buffers);
+}
+
 static void messages_go_to_the_neighbouring_stage(void **state) {
     (void)state;
-    PipelineSpec s = {SCHEDULE_INTERLEAVED, 4, 2, 4, 4, false};
+    PipelineSpec s = {SCHEDULE_INTERLEAVED, 4, 2, 4, 4, false, false};
     static const struct {
         int rank;
         Action action;
         StageRef source, target;
     } cases[] = {
-        {0, {ACTION_FORWARD, 0, 1, 0}, {-1, -1}, {1, 0}},
-        {3, {ACTION_FORWARD, 0, 1, 0}, {2, 0}, {0, 1}},
-        {0, {ACTION_FORWARD, 1, 1, 0}, {3, 0}, {1, 1}},
-        {3, {ACTION_FORWARD, 1, 1, 0}, {2, 1}, {-1, -1}},
-        {3, {ACTION_BACKWARD, 1, 1, 0}, {-1, -1}, {2, 1}},
-        {0, {ACTION_BACKWARD, 1, 1, 0}, {1, 1}, {3, 0}},
-        {3, {ACTION_BACKWARD_INPUT, 0, 1, 0}, {0, 1}, {2, 0}},
-        {0, {ACTION_BACKWARD, 0, 1, 0}, {1, 0}, {-1, -1}},
-        {1, {ACTION_BACKWARD_WEIGHT, 0, 1, 0}, {-1, -1}, {-1, -1}},
+        {0, {ACTION_FORWARD, 0, 1, 0, -1}, {-1, -1}, {1, 0}},
+        {3, {ACTION_FORWARD, 0, 1, 0, -1}, {2, 0}, {0, 1}},
+        {0, {ACTION_FORWARD, 1, 1, 0, -1}, {3, 0}, {1, 1}},
+        {3, {ACTION_FORWARD, 1, 1, 0, -1}, {2, 1}, {-1, -1}},
+        {3, {ACTION_BACKWARD, 1, 1, 0, -1}, {-1, -1}, {2, 1}},
+        {0, {ACTION_BACKWARD, 1, 1, 0, -1}, {1, 1}, {3, 0}},
+        {3, {ACTION_BACKWARD_INPUT, 0, 1, 0, -1}, {0, 1}, {2, 0}},
+        {0, {ACTION_BACKWARD, 0, 1, 0, -1}, {1, 0}, {-1, -1}},
+        {1, {ACTION_BACKWARD_WEIGHT, 0, 1, 0, -1}, {-1, -1}, {-1, -1}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         StageRef source = pipeline_source(&s, cases[i].rank, &cases[i].action);
@@ -184,7 +210,7 @@ static void forbidden_groups_deadlock(void **state) {
     (void)state;
     Arena *arena = arena_new();
     Plan p;
-    plan_make(&p, arena, (PipelineSpec){SCHEDULE_INTERLEAVED, 4, 3, 5, 4, false}, ONE);
+    plan_make(&p, arena, (PipelineSpec){SCHEDULE_INTERLEAVED, 4, 3, 5, 4, false, false}, ONE);
     Err e = plan_try(&p);
     assert_int_equal(e.code, ERR_FAILED);
     assert_string_equal(
@@ -204,7 +230,7 @@ static void a_shortened_schedule_takes_as_much_memory(void **state) {
                 for (size_t i = 0; i < sizeof COUNTS / sizeof *COUNTS; i++) {
                     const int v = kind == SCHEDULE_INTERLEAVED ? 3 : 1, m = (int)COUNTS[i];
                     if (v > 1 && (p == 1 || !plan_group_fits(p, m, group))) continue;
-                    const PipelineSpec whole = {kind, p, v, m, group, false},
+                    const PipelineSpec whole = {kind, p, v, m, group, false, true},
                                        part = pipeline_shortened(&whole);
                     assert_true(kind == SCHEDULE_GPIPE || m < 5 * 2 * PLAN_RANKS || part.microbatches < m);
                     assert_true(v == 1 || plan_group_fits(p, (int)part.microbatches, group));
@@ -213,7 +239,8 @@ static void a_shortened_schedule_takes_as_much_memory(void **state) {
                         const RankSchedule a = pipeline_schedule(&whole, rank, arena),
                                            b = pipeline_schedule(&part, rank, arena);
                         assert_int_equal(a.slots, b.slots);
-                        assert_int_equal(a.gradients, b.gradients);
+                        assert_memory_equal(a.received, b.received, sizeof a.received);
+                        assert_memory_equal(a.sent, b.sent, sizeof a.sent);
                     }
                 }
     arena_free(arena);
@@ -224,6 +251,7 @@ int main(void) {
         cmocka_unit_test(small_lists_are_the_published_ones),
         cmocka_unit_test(warmups_and_slots_are_the_closed_forms),
         cmocka_unit_test(every_list_keeps_the_invariants),
+        cmocka_unit_test(overlap_takes_one_buffer_more),
         cmocka_unit_test(messages_go_to_the_neighbouring_stage),
         cmocka_unit_test(options_choose_the_schedule),
         cmocka_unit_test(forbidden_groups_deadlock),

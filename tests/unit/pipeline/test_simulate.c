@@ -83,9 +83,9 @@ static double start_of(const Plan *p, int rank, ActionKind kind, int chunk, int6
 static void passes_start_as_soon_as_they_can(void **state) {
     (void)state;
     static const PipelineSpec specs[] = {
-        {SCHEDULE_GPIPE, 3, 2, 5, 3, false},       {SCHEDULE_1F1B, 4, 1, 7, 4, false},
-        {SCHEDULE_INTERLEAVED, 3, 3, 8, 5, false}, {SCHEDULE_INTERLEAVED, 2, 2, 6, 4, false},
-        {SCHEDULE_ZERO_BUBBLE, 4, 1, 6, 4, false}, {SCHEDULE_INTERLEAVED, 3, 2, 7, 3, true},
+        {SCHEDULE_GPIPE, 3, 2, 5, 3, false, false},       {SCHEDULE_1F1B, 4, 1, 7, 4, false, false},
+        {SCHEDULE_INTERLEAVED, 3, 3, 8, 5, false, false}, {SCHEDULE_INTERLEAVED, 2, 2, 6, 4, false, false},
+        {SCHEDULE_ZERO_BUBBLE, 4, 1, 6, 4, false, false}, {SCHEDULE_INTERLEAVED, 3, 2, 7, 3, true, false},
     };
     Arena *arena = arena_new();
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
@@ -148,18 +148,44 @@ static void buffers_suffice_where_sends_wait_for_receives(void **state) {
     plan_sweep(visit_rendezvous);
 }
 
-static void too_few_gradient_buffers_deadlock(void **state) {
+static void too_few_buffers_to_send_from_deadlock(void **state) {
     (void)state;
     Arena *arena = arena_new();
-    Plan p;
-    plan_make(&p, arena, (PipelineSpec){SCHEDULE_INTERLEAVED, 2, 2, 16, 8, false}, (PassTimes){1, 1, 1});
-    p.times.rendezvous = true;
-    plan_play(&p);
-    for (int rank = 0; rank < 2; rank++) p.ranks[rank].gradients = 5;
-    Err e = plan_try(&p);
-    assert_int_equal(e.code, ERR_FAILED);
-    assert_non_null(
-        strstr(e.msg, "a deadlock: it waits for the last message from its buffer to be received"));
+    for (int way = 0; way < PIPELINE_WAYS; way++) {
+        Plan p;
+        plan_make(&p, arena, (PipelineSpec){SCHEDULE_INTERLEAVED, 2, 2, 16, 8, false, false},
+                  (PassTimes){1, 1, 1});
+        p.times.rendezvous = true;
+        plan_play(&p);
+        for (int rank = 0; rank < 2; rank++) p.ranks[rank].sent[way] = 5;
+        Err e = plan_try(&p);
+        assert_int_equal(e.code, ERR_FAILED);
+        assert_non_null(strstr(e.msg, "a deadlock: it waits for "));
+    }
+    arena_free(arena);
+}
+
+/* A message must not overwrite one that a slot still uses, however early its receive starts. */
+static void a_buffer_in_use_is_not_received_into(void **state) {
+    (void)state;
+    Arena *arena = arena_new();
+    for (int kind = SCHEDULE_GPIPE; kind <= SCHEDULE_ZERO_BUBBLE; kind++)
+        for (int way = 0; way < PIPELINE_WAYS; way++) {
+            Plan p;
+            plan_make(&p, arena,
+                      (PipelineSpec){kind, 2, kind == SCHEDULE_INTERLEAVED ? 2 : 1, 4, 2, false, true},
+                      (PassTimes){1, 1, 1});
+            plan_play(&p);
+            const int rank = way == PIPELINE_UP;
+            bool fewer = p.ranks[rank].received[way] > 1;
+            for (int64_t i = 0; i < p.ranks[rank].count; i++) {
+                Action *a = &p.ranks[rank].actions[i];
+                if (a->buffer > 0 && pipeline_way(a) == (PipelineWay)way) a->buffer = 0;
+            }
+            const Err e = plan_try(&p);
+            assert_int_equal(e.code, fewer ? ERR_FAILED : ERR_NONE);
+            if (fewer) assert_non_null(strstr(e.msg, "the buffer of the message is in use"));
+        }
     arena_free(arena);
 }
 
@@ -168,12 +194,12 @@ static void a_full_gradient_buffer_delays_the_next_backward(void **state) {
     (void)state;
     Arena *arena = arena_new();
     Plan p;
-    plan_make(&p, arena, (PipelineSpec){SCHEDULE_1F1B, 2, 1, 2, 2, false}, (PassTimes){1, 1, 1});
+    plan_make(&p, arena, (PipelineSpec){SCHEDULE_1F1B, 2, 1, 2, 2, false, false}, (PassTimes){1, 1, 1});
     p.times.latency = 2;
     p.times.rendezvous = true;
     plan_play(&p);
     assert_true(p.out.ranks[1].start[3] == 7);
-    p.ranks[1].gradients = 1;
+    p.ranks[1].sent[PIPELINE_DOWN] = 1;
     plan_play(&p);
     assert_true(p.out.ranks[1].start[3] == 8);
     arena_free(arena);
@@ -233,10 +259,10 @@ static void break_each(Plan *p, int rank, int64_t at) {
 static void every_broken_action_is_caught(void **state) {
     (void)state;
     static const PipelineSpec specs[] = {
-        {SCHEDULE_GPIPE, 2, 2, 4, 2, false},       {SCHEDULE_1F1B, 3, 1, 5, 3, false},
-        {SCHEDULE_INTERLEAVED, 3, 2, 7, 4, false}, {SCHEDULE_INTERLEAVED, 2, 3, 5, 3, false},
-        {SCHEDULE_ZERO_BUBBLE, 3, 1, 5, 3, false}, {SCHEDULE_INTERLEAVED, 2, 2, 5, 2, true},
-        {SCHEDULE_1F1B, 1, 1, 3, 1, true},
+        {SCHEDULE_GPIPE, 2, 2, 4, 2, false, false},       {SCHEDULE_1F1B, 3, 1, 5, 3, false, false},
+        {SCHEDULE_INTERLEAVED, 3, 2, 7, 4, false, false}, {SCHEDULE_INTERLEAVED, 2, 3, 5, 3, false, false},
+        {SCHEDULE_ZERO_BUBBLE, 3, 1, 5, 3, false, false}, {SCHEDULE_INTERLEAVED, 2, 2, 5, 2, true, false},
+        {SCHEDULE_1F1B, 1, 1, 3, 1, true, false},
     };
     Arena *arena = arena_new();
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
@@ -255,7 +281,7 @@ static void every_broken_action_is_caught(void **state) {
 static void assert_sentence(bool forward_only, int rank, int64_t at, Action broken, const char *sentence) {
     Arena *arena = arena_new();
     Plan p;
-    plan_make(&p, arena, (PipelineSpec){SCHEDULE_ZERO_BUBBLE, 2, 1, 3, 2, forward_only},
+    plan_make(&p, arena, (PipelineSpec){SCHEDULE_ZERO_BUBBLE, 2, 1, 3, 2, forward_only, false},
               (PassTimes){1, 1, 1});
     p.ranks[rank].actions[at] = broken;
     Err e = plan_try(&p);
@@ -266,33 +292,33 @@ static void assert_sentence(bool forward_only, int rank, int64_t at, Action brok
 static void sentences_name_rank_action_and_reason(void **state) {
     (void)state;
     assert_sentence(
-        false, 0, 2, (Action){ACTION_BACKWARD_INPUT, 0, 1, 1},
+        false, 0, 2, (Action){ACTION_BACKWARD_INPUT, 0, 1, 1, -1},
         "pipeline rank 0, action 2, input gradient of microbatch 1, chunk 0, slot 1: backwards must go "
         "through the microbatches in order");
-    assert_sentence(false, 0, 1, (Action){ACTION_FORWARD, 0, 1, 0},
+    assert_sentence(false, 0, 1, (Action){ACTION_FORWARD, 0, 1, 0, -1},
                     "pipeline rank 0, action 1, forward of microbatch 1, chunk 0, slot 0: the slot is taken");
     assert_sentence(
-        false, 1, 0, (Action){ACTION_FORWARD, 0, 1, 0},
+        false, 1, 0, (Action){ACTION_FORWARD, 0, 1, 0, -1},
         "pipeline rank 1, action 0, forward of microbatch 1, chunk 0, slot 0: it receives a message before "
         "one that was sent earlier");
     assert_sentence(
-        false, 1, 4, (Action){ACTION_BACKWARD_WEIGHT, 0, 1, 1},
+        false, 1, 4, (Action){ACTION_BACKWARD_WEIGHT, 0, 1, 1, -1},
         "pipeline rank 1, action 4, weight gradient of microbatch 1, chunk 0, slot 1: weight gradients must "
         "go through the microbatches in order");
     assert_sentence(
-        false, 0, 8, (Action){ACTION_BACKWARD_INPUT, 0, 2, 0},
+        false, 0, 8, (Action){ACTION_BACKWARD_INPUT, 0, 2, 0, -1},
         "pipeline rank 0, action 8, input gradient of microbatch 2, chunk 0, slot 0: backwards must go "
         "through the microbatches in order");
     assert_sentence(
-        false, 0, 2, (Action){ACTION_BACKWARD_WEIGHT, 0, 0, 0},
+        false, 0, 2, (Action){ACTION_BACKWARD_WEIGHT, 0, 0, 0, -1},
         "pipeline rank 0, action 2, weight gradient of microbatch 0, chunk 0, slot 0: its input gradient has "
         "not been made");
     assert_sentence(
-        false, 1, 0, (Action){ACTION_BACKWARD_INPUT, 0, 0, 0},
+        false, 1, 0, (Action){ACTION_BACKWARD_INPUT, 0, 0, 0, -1},
         "pipeline rank 1, action 0, input gradient of microbatch 0, chunk 0, slot 0: its forward has not "
         "been made");
     assert_sentence(
-        true, 1, 1, (Action){ACTION_BACKWARD, 0, 0, 0},
+        true, 1, 1, (Action){ACTION_BACKWARD, 0, 0, 0, -1},
         "pipeline rank 1, action 1, backward of microbatch 0, chunk 0, slot 0: the schedule is for forwards "
         "only");
 }
@@ -303,7 +329,8 @@ int main(void) {
         cmocka_unit_test(a_formula_is_right_where_there_is_one),
         cmocka_unit_test(passes_start_as_soon_as_they_can),
         cmocka_unit_test(buffers_suffice_where_sends_wait_for_receives),
-        cmocka_unit_test(too_few_gradient_buffers_deadlock),
+        cmocka_unit_test(too_few_buffers_to_send_from_deadlock),
+        cmocka_unit_test(a_buffer_in_use_is_not_received_into),
         cmocka_unit_test(a_full_gradient_buffer_delays_the_next_backward),
         cmocka_unit_test(every_broken_action_is_caught),
         cmocka_unit_test(sentences_name_rank_action_and_reason),

@@ -143,6 +143,38 @@ static void without_recording_only_outputs_are_kept(void **state) {
     close_net(&recorded), close_net(&not );
 }
 
+static Tensor *forward_into(Net *n, void *memory, bool block) {
+    tape_begin(n->tape, &RECORDING);
+    tape_output_to(n->tape, memory);
+    Part most = {n, 0, LAYERS - 1, block};
+    Tensor *x = layers(n->tape, &most, op_embedding(n->tape, &n->id, &n->value[TABLE]));
+    Tensor *branch = block ? NULL : branch_of_net(n, LAYERS - 1, x);
+    tape_output_next(n->tape);
+    return block ? block_of(n->tape, (Part){n, LAYERS - 1, 1, false}, x) : op_add(n->tape, x, branch);
+}
+
+/* The output is overwritten before the backward. */
+static void an_output_takes_no_memory_of_the_slot(void **state) {
+    (void)state;
+    for (int block = 0; block < 2; block++) {
+        Net want, got;
+        float memory[S * B * H];
+        open_net(&want, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
+        open_net(&got, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
+        Tensor *y = step(&want, block ? EACH_LAYER : PLAIN, (Sweeps){NEED_ALL, 0}),
+               *z = forward_into(&got, memory, block);
+        assert_ptr_equal(z->data, memory);
+        assert_memory_equal(memory, y->data, sizeof memory);
+        assert_int_equal(space_peak(want.slot) - space_peak(got.slot),
+                         (sizeof memory + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN);
+        memset(memory, 0xff, sizeof memory);
+        tape_backward(got.tape, z, &got.dy, NEED_ALL);
+        for (int i = 0; i < PARAMS; i++)
+            assert_memory_equal(want.grad[i].data, got.grad[i].data, tensor_bytes(&want.grad[i]));
+        close_net(&want), close_net(&got);
+    }
+}
+
 static void dry_run_measures_the_real_run(void **state) {
     (void)state;
     for (DType dtype = F64; dtype <= BF16; dtype++)
@@ -281,6 +313,7 @@ int main(void) {
         cmocka_unit_test(a_dx_sweep_leaves_parameters_alone),
         cmocka_unit_test(backward_gives_back_what_it_took),
         cmocka_unit_test(without_recording_only_outputs_are_kept),
+        cmocka_unit_test(an_output_takes_no_memory_of_the_slot),
         cmocka_unit_test(dry_run_measures_the_real_run),
         cmocka_unit_test(too_little_memory_is_a_fault),
         cmocka_unit_test(a_tape_is_used_again),

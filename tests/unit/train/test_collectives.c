@@ -53,12 +53,12 @@ HOOK(Tensor *, op_to_dense_view, Tape *t, Tensor *x) {
     return is_left_out("op_to_dense_view") ? x : __real_op_to_dense_view(t, x);
 }
 
-HOOK(Tensor *, op_send_to_experts, Tape *t, Tensor *x, const Arrival *a) {
-    return is_left_out("op_send_to_experts") ? x : __real_op_send_to_experts(t, x, a);
+HOOK(Moving, op_send_to_experts, Tape *t, Tensor *x, const Arrival *a) {
+    return is_left_out("op_send_to_experts") ? (Moving){.y = x} : __real_op_send_to_experts(t, x, a);
 }
 
-HOOK(Tensor *, op_return_from_experts, Tape *t, Tensor *x, const Arrival *a) {
-    return is_left_out("op_return_from_experts") ? x : __real_op_return_from_experts(t, x, a);
+HOOK(Moving, op_return_from_experts, Tape *t, Tensor *x, const Arrival *a) {
+    return is_left_out("op_return_from_experts") ? (Moving){.y = x} : __real_op_return_from_experts(t, x, a);
 }
 
 HOOK(Tensor *, tokens_whole, Tape *t, Tensor *x) {

@@ -1,0 +1,36 @@
+"""Switches that overlap communication with computation change no bit: on and late (NCCL's stand-in with late results) equals off."""
+import os
+import pathlib
+
+from harness import PROGRAM, WORK, assert_same_bytes, corpus, pretrain
+
+PP = "--pipeline-model-parallel-size 2 --global-batch-size 16"
+TP = "--tensor-model-parallel-size 2 --sequence-parallel"
+EXPERTS = ("--num-experts 4 --disable-bias-linear --moe-shared-expert-intermediate-size 32 --expert-model-parallel-size 2"
+           " --moe-token-dispatcher-type alltoall --num-layers 1")
+RECOMPUTED = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+CASES = [  # layout, the switch that turns overlap off, the one that turns it on
+    (PP, "--no-overlap-p2p-communication", ""),
+    (f"{PP} --pipeline-schedule zero-bubble", "--no-overlap-p2p-communication", ""),
+    (f"{PP} --pipeline-schedule gpipe", "--no-overlap-p2p-communication", ""),
+    (f"{PP} --num-layers 4 --num-virtual-stages-per-pipeline-rank 2 {RECOMPUTED}", "--no-overlap-p2p-communication", ""),
+    (TP, "--no-tp-comm-overlap", ""),
+    (f"{TP} --use-megatron-fsdp --ranks 4", "--no-tp-comm-overlap", ""),
+    (f"{TP} --cpu-offloading-num-layers 4 --num-layers 5 --bf16 --fp8-format hybrid", "--no-tp-comm-overlap", ""),
+    (f"{TP} {RECOMPUTED}", "--no-tp-comm-overlap", ""),
+    ("--context-parallel-size 2", "--no-cp-comm-overlap", ""),
+    (EXPERTS, "", "--moe-shared-expert-overlap"),
+    (f"{EXPERTS} {RECOMPUTED}", "", "--moe-shared-expert-overlap"),
+    ("--use-distributed-optimizer --ddp-num-buckets 3", "", "--overlap-grad-reduce --overlap-param-gather"),
+    ("--use-megatron-fsdp", "", "--overlap-grad-reduce --overlap-param-gather"),
+    ("--use-megatron-fsdp --num-distributed-optimizer-instances 2 --ranks 4", "", "--overlap-grad-reduce --overlap-param-gather"),
+]
+data = corpus()
+library = ["--nccl-library", pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so"]
+os.environ["HOST_NCCL_DELAY_US"] = "300"
+for i, (layout, off, on) in enumerate(CASES):
+    common = f"--cpu-threads 1 --train-iters 3 {layout} {'' if '--ranks' in layout else '--ranks 2'}".split()
+    pretrain(data, WORK / f"off{i}", *common, *off.split())
+    for name, more in (("threads", []), ("nccl", library)):
+        pretrain(data, WORK / f"{name}{i}", *common, *on.split(), *more)
+        assert_same_bytes(WORK / f"off{i}", WORK / f"{name}{i}", 3, f"{layout}: {name}")

@@ -1,0 +1,114 @@
+/* Operations are in progress while ops compute, unless their switch is off. The flight recorder shows which
+ * operations have been started and not waited for when an op runs. */
+#include "comm/transport.h"
+#include "unit/train/ranks_step.h"
+
+enum { RANKS = 2 };
+
+typedef struct Claim {
+    const char *layout, *off; /* off: the option that ends the overlap */
+    CommKind kind;
+    const char *site, *behind; /* the op that runs meanwhile */
+} Claim;
+
+#define EXPERTS                                                                                              \
+    "--num-experts 4 --disable-bias-linear --moe-shared-expert-intermediate-size 16 "                        \
+    "--expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall"
+
+static const Claim CLAIMS[] = {
+    {"--pipeline-model-parallel-size 2", "--no-overlap-p2p-communication", COMM_RECV, "pipeline_activation",
+     "linear_wgrad"},
+    {"--pipeline-model-parallel-size 2", "--no-overlap-p2p-communication", COMM_RECV, "pipeline_gradient",
+     "linear"},
+    {"--tensor-model-parallel-size 2 --sequence-parallel", "--no-tp-comm-overlap", COMM_ALL_GATHER,
+     "all_gather", "linear_dgrad"},
+    {"--tensor-model-parallel-size 2 --sequence-parallel", "--no-tp-comm-overlap", COMM_REDUCE_SCATTER,
+     "reduce_scatter", "linear_wgrad"},
+    {"--tensor-model-parallel-size 2 --sequence-parallel", "--no-tp-comm-overlap", COMM_ALL_GATHER,
+     "all_gather", "linear_wgrad"},
+    {"--tensor-model-parallel-size 2", "--no-tp-comm-overlap", COMM_ALL_REDUCE, "all_reduce", "linear_wgrad"},
+    {"--context-parallel-size 2", "--no-cp-comm-overlap", COMM_RECV, "ring_keys", "attention"},
+    {"--context-parallel-size 2", "--no-cp-comm-overlap", COMM_RECV, "ring_keys", "attention_grad"},
+    {EXPERTS " --moe-shared-expert-overlap", NULL, COMM_ALL_TO_ALL, "send_to_experts", "linear"},
+    {EXPERTS " --moe-shared-expert-overlap", NULL, COMM_ALL_TO_ALL, "return_from_experts", "linear"},
+    {EXPERTS " --moe-shared-expert-overlap", NULL, COMM_ALL_TO_ALL, "send_to_experts", "linear_wgrad"},
+    {EXPERTS " --moe-shared-expert-overlap", NULL, COMM_ALL_TO_ALL, "return_from_experts", "linear_wgrad"},
+    {"--overlap-grad-reduce --ddp-bucket-size 100", NULL, COMM_ALL_REDUCE, "grad_sum", "linear_dgrad"},
+    {"--use-distributed-optimizer --ddp-bucket-size 100 --overlap-param-gather", NULL, COMM_ALL_GATHER,
+     "param_gather", "linear"},
+    {"--use-megatron-fsdp --overlap-param-gather", NULL, COMM_ALL_GATHER, "param_gather", "linear"},
+    {"--use-megatron-fsdp --overlap-grad-reduce", NULL, COMM_REDUCE_SCATTER, "grad_sum", "linear_dgrad"},
+};
+
+typedef struct Watch {
+    const Claim *claim;
+    const Setup *setup;
+    Comm *comm[RANKS];
+    int64_t behind[RANKS], ran[RANKS]; /* runs of the op: with the operation in progress; all */
+} Watch;
+
+typedef struct Eye {
+    Watch *watch;
+    int rank;
+} Eye;
+
+static bool is_in_progress(Comm *c, const Claim *claim) {
+    CommRecorder *r = &c->recorder;
+    bool found = false;
+    pthread_mutex_lock(&r->lock);
+    for (int64_t i = 0; i < r->count && i < COMM_RECORDS && !found; i++) {
+        const CommRecord *at = &r->ring[i];
+        found =
+            !at->done_ns && at->facts.kind == (int32_t)claim->kind && !strcmp(at->facts.site, claim->site);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return found;
+}
+
+static void look(void *arg, const OpDef *op, const Call *call) {
+    const Eye *eye = arg;
+    Watch *w = eye->watch;
+    (void)call;
+    if (strcmp(op->name, w->claim->behind) != 0) return;
+    w->ran[eye->rank]++;
+    w->behind[eye->rank] += is_in_progress(w->comm[eye->rank], w->claim);
+}
+
+static void train(void *arg, Comm *comm) {
+    Watch *w = arg;
+    const Setup *s = w->setup;
+    Eye eye = {w, comm_rank(comm)};
+    w->comm[eye.rank] = comm;
+    Trainer *r = trainer_new(&s->config, &s->derived, NULL, comm, NULL);
+    registry_init(r->model->registry, r->context.seed);
+    trainer_publish(r);
+    executor_trace(r->executor, look, &eye);
+    for (int step = 0; step < 2; step++) rank_step(s, r);
+    trainer_free(r);
+}
+
+static int64_t count(const Claim *claim, const char *more) {
+    Watch w = {.claim = claim};
+    Setup *s = setup_new("--ranks %d --cpu-threads 1 --micro-batch-size 1 --global-batch-size 8 %s %s", RANKS,
+                         claim->layout, more);
+    w.setup = s;
+    comm_threads(RANKS, NULL, train, &w);
+    assert_true(w.ran[0] + w.ran[1] > 0);
+    setup_free(s);
+    return w.behind[0] + w.behind[1];
+}
+
+static void operations_run_behind_ops(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof CLAIMS / sizeof *CLAIMS; i++) {
+        const Claim *c = &CLAIMS[i];
+        if (!count(c, "")) fail_msg("%s: no %s is in progress during a %s", c->layout, c->site, c->behind);
+        if (c->off && count(c, c->off))
+            fail_msg("%s %s: a %s is in progress during a %s", c->layout, c->off, c->site, c->behind);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(operations_run_behind_ops)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
