@@ -25,6 +25,8 @@ static const Arg ROWS[] = {
     ROW(accept.nccl_b, "nccl-b", ARG_TEXT, "none",
         "Another NCCL library: stages that depend on the library run for both alternately."),
     ROW(accept.good, "good", ARG_TEXT, "none", "File of an earlier --json, of a good run, to compare with."),
+    ROW(memory, "memory-share", ARG_TEXT, "80%",
+        "Share of a device's free memory that gets patterns, as the time allows."),
     ROW(allow, "allow", ARG_TEXT, "5%",
         "How much less speed than in the good run or with A is not degraded."),
     ROW(accept.allow_changes, "allow-changes", ARG_FLAG, "off",
@@ -59,6 +61,8 @@ static Err read_options(Config *c, Options *o, Args *args, int argc, char **argv
     if (!f64_is_set(a->seconds)) a->seconds = o->quick ? QUICK_S : FULL_S;
     if (!gate_parse_percentage(o->allow, &a->allow))
         args_problem(args, "--allow expects a percentage, as 5%%, not '%s'", o->allow);
+    if (!gate_parse_percentage(o->memory, &a->memory_share) || a->memory_share <= 0 || a->memory_share > 0.95)
+        args_problem(args, "--memory-share expects a percentage from 1%% to 95%%, not '%s'", o->memory);
     if (a->allow_changes && !a->good) args_problem(args, "--allow-changes needs --good");
     if (o->nccl_a && c->nccl_library) args_problem(args, "--nccl-a and --nccl-library: choose one");
     if (o->nccl_a && !a->nccl_b)
