@@ -89,20 +89,28 @@ double bench_roof_gemm(Device *d, DType type) {
 
 /* ---- stated peaks ---- */
 
-double bench_peak(const char *described, DType type) {
-    static const struct {
-        const char *begins; /* a longer name comes before its prefixes */
-        double half, single, full;
-    } STATED[] = {
-        {"NVIDIA H200 NVL", 835, 60, 60},      {"NVIDIA H200", 989, 67, 67},
-        {"NVIDIA GH200", 989, 67, 67},         {"NVIDIA H100 PCIe", 756, 51, 51},
-        {"NVIDIA H100 NVL", 835, 60, 60},      {"NVIDIA H100", 989, 67, 67},
-        {"NVIDIA A100", 312, 19.5, 19.5},      {"NVIDIA B200", 2250, 75, 37},
-        {"NVIDIA L40S", 362, 91.6, 91.6 / 64},
-    };
-    for (size_t i = 0; i < sizeof STATED / sizeof *STATED; i++) {
-        if (strncmp(described, STATED[i].begins, strlen(STATED[i].begins))) continue;
-        return dtype_is_16bit(type) ? STATED[i].half : type == F64 ? STATED[i].full : STATED[i].single;
-    }
-    return 0;
+typedef struct Stated {
+    const char *begins; /* a longer name comes before its prefixes */
+    double half, single, full, memory;
+} Stated;
+
+static const Stated STATED[] = {
+    {"NVIDIA H200 NVL", 835, 60, 60, 4800},     {"NVIDIA H200", 989, 67, 67, 4800},
+    {"NVIDIA GH200", 989, 67, 67, 4000},        {"NVIDIA H100 PCIe", 756, 51, 51, 2000},
+    {"NVIDIA H100 NVL", 835, 60, 60, 3900},     {"NVIDIA H100", 989, 67, 67, 3350},
+    {"NVIDIA A100", 312, 19.5, 19.5, 1555},     {"NVIDIA B200", 2250, 75, 37, 7700},
+    {"NVIDIA L40S", 362, 91.6, 91.6 / 64, 864},
+};
+
+static Stated stated(const char *described) {
+    for (size_t i = 0; i < sizeof STATED / sizeof *STATED; i++)
+        if (!strncmp(described, STATED[i].begins, strlen(STATED[i].begins))) return STATED[i];
+    return (Stated){.half = 0};
 }
+
+double bench_peak(const char *described, DType type) {
+    const Stated s = stated(described);
+    return dtype_is_16bit(type) ? s.half : type == F64 ? s.full : s.single;
+}
+
+double bench_peak_copy(const char *described) { return stated(described).memory; }

@@ -14,5 +14,7 @@ double bench_roof_gemm(Device *, DType);
 /* Dense matrix TFLOP/s that the vendor states for the type; 0: unknown device. 16-bit types accumulate in
  * F32; F32 is without TF32, F64 with tensor cores. `described`: device_describe. */
 double bench_peak(const char *described, DType);
+/* GB/s of its memory that the vendor states; 0: unknown device. */
+double bench_peak_copy(const char *described);
 
 #endif

@@ -8,39 +8,11 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "bench/comm/exact.h"
 #include "bench/op_runner.h"
 #include "comm/agree.h"
-#include "comm/comm.h"
 #include "train/launch.h"
 #include "train/provenance.h"
-
-/* ---- collectives and types ---- */
-
-typedef struct Collective {
-    const char *name;
-    CommKind kind;        /* COMM_SEND: each member sends to the next one */
-    bool reduces, splits; /* splits: the larger buffer has a part for each member */
-    bool in_place, out_of_place;
-    double per_step; /* busbw / algbw is per_step * (n - 1) / n; 0: 1 */
-} Collective;
-
-static const Collective COLLECTIVES[] = {
-    {"all_reduce", COMM_ALL_REDUCE, true, false, true, true, 2},
-    {"all_gather", COMM_ALL_GATHER, false, true, true, true, 1},
-    {"reduce_scatter", COMM_REDUCE_SCATTER, true, true, true, true, 1},
-    {"broadcast", COMM_BROADCAST, false, false, true, false, 0},
-    {"all_to_all", COMM_ALL_TO_ALL, false, true, false, true, 1},
-    {"send_recv", COMM_SEND, false, false, false, true, 0},
-};
-enum { N_COLLECTIVES = sizeof COLLECTIVES / sizeof *COLLECTIVES };
-
-static const struct {
-    const char *name;
-    DType type;
-    int bits; /* integers up to 2^bits are exact */
-} TYPES[] = {{"fp32", F32, 24}, {"bf16", BF16, 8},  {"fp16", F16, 11},
-             {"fp64", F64, 53}, {"int64", I64, 53}, {"int32", I32, 30}};
-enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
 
 typedef struct Rank {
     const BenchComm *options;
@@ -53,13 +25,11 @@ typedef struct Rank {
     int64_t wrong; /* on all ranks */
 } Rank;
 
+/* The collective of one row of the table, and the size of its larger buffer in bytes. */
 typedef struct Row {
-    const Collective *of;
-    int type;             /* of TYPES */
-    int64_t count, bytes; /* of the call's n, and of the larger buffer */
+    Exact exact;
+    int64_t bytes;
 } Row;
-
-static DType type_of(const Row *row) { return TYPES[row->type].type; }
 
 static bool is_listed(const TextList *list, const char *name) {
     bool found = list->count == 0;
@@ -67,114 +37,7 @@ static bool is_listed(const TextList *list, const char *name) {
     return found;
 }
 
-/* ---- buffers ---- */
-
-/* Integers as large as leaves sums over all members exact, so that a sum in a narrower type is wrong. */
-static double value(const Rank *r, const Row *row, int member, int64_t at) {
-    const uint64_t values = (UINT64_C(1) << TYPES[row->type].bits) / (uint64_t)r->group.size + 1;
-    uint64_t x =
-        (uint64_t)at * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)member * UINT64_C(0xd1b54a32d192ed03);
-    x ^= x >> 32;
-    return (double)((x * UINT64_C(0x9e3779b97f4a7c15) >> 8) % values);
-}
-
-static double expected(const Rank *r, const Row *row, int64_t at) {
-    const int n = r->group.size, me = r->group.rank;
-    double sum = 0;
-    switch (row->of->kind) {
-    case COMM_BROADCAST:
-        return value(r, row, 0, at);
-    case COMM_SEND:
-        return value(r, row, (me + n - 1) % n, at);
-    case COMM_ALL_GATHER:
-        return value(r, row, (int)(at / row->count), at % row->count);
-    case COMM_ALL_TO_ALL:
-        return value(r, row, (int)(at / row->count), me * row->count + at % row->count);
-    default:
-        at += row->of->kind == COMM_REDUCE_SCATTER ? me * row->count : 0;
-        for (int m = 0; m < n; m++) sum += value(r, row, m, at);
-        return sum;
-    }
-}
-
-/* Elements of a rank's input and output. */
-static int64_t in_count(const Rank *r, const Row *row) {
-    const CommKind k = row->of->kind;
-    return row->count * (k == COMM_REDUCE_SCATTER || k == COMM_ALL_TO_ALL ? r->group.size : 1);
-}
-
-static int64_t out_count(const Rank *r, const Row *row) {
-    const CommKind k = row->of->kind;
-    return row->count * (k == COMM_ALL_GATHER || k == COMM_ALL_TO_ALL ? r->group.size : 1);
-}
-
-/* In place, one buffer holds both, and the smaller is this member's part of the larger. */
-static CommCall call_of(const Rank *r, const Row *row, bool in_place) {
-    const size_t part = (size_t)(r->group.rank * row->count) * dtype_size(type_of(row));
-    CommCall call = {.kind = row->of->kind,
-                     .dtype = type_of(row),
-                     .group = r->group,
-                     .site = row->of->name,
-                     .in = r->in,
-                     .out = r->out,
-                     .n = row->count,
-                     .device = r->device};
-    if (in_place && row->of->kind == COMM_ALL_GATHER) call.in = r->out + part;
-    if (in_place && row->of->kind == COMM_REDUCE_SCATTER) call.out = r->in + part;
-    if (in_place && row->of->kind == COMM_ALL_REDUCE) call.in = r->out;
-    if (row->of->kind == COMM_BROADCAST) call.in = r->out;
-    return call;
-}
-
-static void fill(const Rank *r, const Row *row, const CommCall *call) {
-    enum { PIECE = 1 << 16 };
-    const size_t size = dtype_size(type_of(row));
-    const int64_t n = in_count(r, row);
-    char *piece = mem_alloc(PIECE * size);
-    for (int64_t at = 0; at < n; at += PIECE) {
-        const int64_t k = n - at < PIECE ? n - at : PIECE;
-        for (int64_t i = 0; i < k; i++)
-            dtype_store(piece, type_of(row), i, value(r, row, r->group.rank, at + i));
-        device_write(r->device, (char *)call->in + (size_t)at * size, piece, (size_t)k * size);
-    }
-    free(piece);
-}
-
-static int64_t count_wrong(const Rank *r, const Row *row, const CommCall *call) {
-    enum { PIECE = 1 << 16 };
-    const size_t size = dtype_size(type_of(row));
-    const int64_t n = out_count(r, row);
-    int64_t wrong = 0;
-    char *piece = mem_alloc(PIECE * size);
-    for (int64_t at = 0; at < n; at += PIECE) {
-        const int64_t k = n - at < PIECE ? n - at : PIECE;
-        device_read(r->device, piece, (char *)call->out + (size_t)at * size, (size_t)k * size);
-        for (int64_t i = 0; i < k; i++)
-            wrong += dtype_load(piece, type_of(row), i) != expected(r, row, at + i);
-    }
-    free(piece);
-    return wrong;
-}
-
 /* ---- measuring ---- */
-
-static void run_once(const Rank *r, CommCall call) {
-    const int n = r->group.size;
-    int64_t counts[BENCH_COMM_RANKS];
-    if (call.kind == COMM_ALL_TO_ALL) {
-        for (int i = 0; i < n; i++) counts[i] = call.n;
-        call.in_counts = call.out_counts = counts;
-    }
-    if (call.kind != COMM_SEND) {
-        comm_run(r->comm, &call);
-        return;
-    }
-    call.peer = (call.group.rank + 1) % n;
-    CommWork *send = comm_start(r->comm, &call);
-    call.kind = COMM_RECV, call.peer = (call.group.rank + n - 1) % n;
-    CommWork *receive = comm_start(r->comm, &call);
-    comm_wait(r->comm, send), comm_wait(r->comm, receive);
-}
 
 /* Reduces a number over all ranks. */
 static double over_ranks(const Rank *r, CommReduction how, double x) {
@@ -183,24 +46,25 @@ static double over_ranks(const Rank *r, CommReduction how, double x) {
 }
 
 /* Seconds of `times` calls on the slowest rank. */
-static double seconds_of(const Rank *r, const CommCall *call, int64_t times) {
+static double seconds_of(const Rank *r, const Exact *x, int64_t times) {
+    const CommCall call = exact_call(x);
     device_wait(r->device);
     over_ranks(r, COMM_MAX, 0);
     const int64_t start = clock_ns();
-    for (int64_t i = 0; i < times; i++) run_once(r, *call);
+    for (int64_t i = 0; i < times; i++) exact_run(x, call);
     device_wait(r->device);
     return over_ranks(r, COMM_MAX, (double)(clock_ns() - start) * 1e-9);
 }
 
 /* The median of rounds, in seconds a call. */
-static double time_of(const Rank *r, const CommCall *call) {
+static double time_of(const Rank *r, const Exact *x) {
     enum { WARMUP = 3, LEAST = 3, ROUNDS = 9 };
-    const double first = seconds_of(r, call, WARMUP) / WARMUP, round = r->options->seconds / ROUNDS;
+    const double first = seconds_of(r, x, WARMUP) / WARMUP, round = r->options->seconds / ROUNDS;
     const int64_t times = 1 + (int64_t)(round / first);
     double t[ROUNDS], spent = 0;
     int rounds = 0;
     while (rounds < LEAST || (rounds < ROUNDS && spent < r->options->seconds))
-        spent += t[rounds] = seconds_of(r, call, times), rounds++;
+        spent += t[rounds] = seconds_of(r, x, times), rounds++;
     for (int i = 0; i < rounds; i++) t[i] /= (double)times;
     return bench_range(t, rounds).median;
 }
@@ -211,16 +75,18 @@ static double bus_factor(const Rank *r, const Collective *c) {
 }
 
 static json_t *one_place(Rank *r, const Row *row, bool in_place) {
-    if (!(in_place ? row->of->in_place : row->of->out_of_place)) {
+    Exact x = row->exact;
+    x.in_place = in_place;
+    if (!(in_place ? x.of->in_place : x.of->out_of_place)) {
         if (r->prints) printf(" %10s %8s %8s %7s", "-", "-", "-", "-");
         return NULL;
     }
-    const CommCall call = call_of(r, row, in_place);
-    fill(r, row, &call);
-    run_once(r, call);
-    const int64_t wrong = (int64_t)over_ranks(r, COMM_SUM, (double)count_wrong(r, row, &call));
-    const double s = time_of(r, &call), algbw = (double)row->bytes * 1e-9 / s,
-                 busbw = algbw * bus_factor(r, row->of);
+    const CommCall call = exact_call(&x);
+    exact_fill(&x, &call);
+    exact_run(&x, call);
+    const int64_t wrong = (int64_t)over_ranks(r, COMM_SUM, (double)exact_check(&x, &call).count);
+    const double s = time_of(r, &x), algbw = (double)row->bytes * 1e-9 / s,
+                 busbw = algbw * bus_factor(r, x.of);
     r->wrong += wrong;
     if (r->prints) printf(" %10.1f %8.2f %8.2f %7lld", s * 1e6, algbw, busbw, (long long)wrong);
     return json_pack("{s:f, s:f, s:f, s:I}", "us", s * 1e6, "algbw", algbw, "busbw", busbw, "wrong",
@@ -228,13 +94,14 @@ static json_t *one_place(Rank *r, const Row *row, bool in_place) {
 }
 
 static void measure(Rank *r, const Row *row) {
+    const Exact *x = &row->exact;
     if (r->prints)
-        printf("%-14s %12lld %12lld %6s %6s", row->of->name, (long long)row->bytes, (long long)row->count,
-               TYPES[row->type].name, row->of->reduces ? "sum" : "none");
+        printf("%-14s %12lld %12lld %6s %6s", x->of->name, (long long)row->bytes, (long long)x->count,
+               x->type->name, x->of->reduces ? "sum" : "none");
     json_t *separate = one_place(r, row, false), *in_place = one_place(r, row, true);
-    json_t *entry = json_pack("{s:s, s:I, s:I, s:s, s:s}", "collective", row->of->name, "bytes",
-                              (json_int_t)row->bytes, "count", (json_int_t)row->count, "type",
-                              TYPES[row->type].name, "redop", row->of->reduces ? "sum" : "none");
+    json_t *entry = json_pack("{s:s, s:I, s:I, s:s, s:s}", "collective", x->of->name, "bytes",
+                              (json_int_t)row->bytes, "count", (json_int_t)x->count, "type", x->type->name,
+                              "redop", x->of->reduces ? "sum" : "none");
     if (separate) json_object_set_new(entry, "out_of_place", separate);
     if (in_place) json_object_set_new(entry, "in_place", in_place);
     json_array_append_new(r->rows, entry);
@@ -261,16 +128,24 @@ static double copy_roof(const Rank *r) {
 static void measure_all(Rank *r) {
     const BenchComm *o = r->options;
     for (int c = 0; c < N_COLLECTIVES; c++)
-        for (int t = 0; is_listed(&o->collectives, COLLECTIVES[c].name) && t < N_TYPES; t++) {
-            if (!is_listed(&o->types, TYPES[t].name)) continue;
+        for (int t = 0; is_listed(&o->collectives, COLLECTIVES[c].name) && t < N_EXACT_TYPES; t++) {
+            if (!is_listed(&o->types, EXACT_TYPES[t].name)) continue;
             int64_t last = 0;
             for (double bytes = (double)o->least; bytes <= (double)o->most; bytes *= (double)o->factor) {
                 const int64_t parts = COLLECTIVES[c].splits ? r->group.size : 1,
-                              unit = parts * (int64_t)dtype_size(TYPES[t].type),
+                              unit = parts * (int64_t)dtype_size(EXACT_TYPES[t].type),
                               count = (int64_t)bytes / unit;
                 if (count == last) continue;
                 last = count;
-                measure(r, &(Row){&COLLECTIVES[c], t, count, count * unit});
+                const Exact x = {.comm = r->comm,
+                                 .group = r->group,
+                                 .device = r->device,
+                                 .in = r->in,
+                                 .out = r->out,
+                                 .of = &COLLECTIVES[c],
+                                 .type = &EXACT_TYPES[t],
+                                 .count = count};
+                measure(r, &(Row){x, count * unit});
             }
         }
 }
@@ -345,11 +220,11 @@ static Err check_names(const char *option, const TextList *names, const char *co
 }
 
 static Err check_options(const BenchComm *o) {
-    const char *collectives[N_COLLECTIVES], *types[N_TYPES];
+    const char *collectives[N_COLLECTIVES], *types[N_EXACT_TYPES];
     for (int i = 0; i < N_COLLECTIVES; i++) collectives[i] = COLLECTIVES[i].name;
-    for (int i = 0; i < N_TYPES; i++) types[i] = TYPES[i].name;
+    for (int i = 0; i < N_EXACT_TYPES; i++) types[i] = EXACT_TYPES[i].name;
     ERR_RETURN(check_names("collective", &o->collectives, collectives, N_COLLECTIVES));
-    ERR_RETURN(check_names("dtype", &o->types, types, N_TYPES));
+    ERR_RETURN(check_names("dtype", &o->types, types, N_EXACT_TYPES));
     return o->json ? file_check_target(o->json) : ERR_OK;
 }
 

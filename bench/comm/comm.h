@@ -10,8 +10,6 @@
 
 struct json_t; /* jansson.h */
 
-enum { BENCH_COMM_RANKS = 256 }; /* sums of 0 and 1 over more are not exact in bf16 */
-
 typedef struct BenchComm {
     const Config *config;        /* ranks, device, transport */
     TextList collectives, types; /* none: all */

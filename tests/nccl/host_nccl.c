@@ -14,7 +14,8 @@
  * Members that disagree on the kind, type, count or root of an operation are an error: ncclCommGetAsyncError
  * returns it, ncclGetLastError describes it, and operations of the communicator that have not met never end.
  *
- * Environment variables, read when the first member of a communicator joins:
+ * Environment variables, read when the first member of a communicator joins (the version, when it is asked for):
+ *   HOST_NCCL_VERSION=N        its version, as 22703 for 2.27.3; else 22809
  *   HOST_NCCL_DELAY_US=N       operations wait N microseconds before they read their inputs. Outputs that do
  *                              not overlap the input are filled with 0xFF bytes when the operation is added to
  *                              its stream, so earlier operations must be done with these buffers.
@@ -23,11 +24,19 @@
  *                   lost:N     operation N of member 0 never comes
  *                   slow:N:MS  member N sleeps MS milliseconds in every operation
  *                   error:N    operation N of any member is an asynchronous error, and never ends
- * Faults are in communicators of more than one member. Operations are counted from 0. */
+ *                   link:A:B   messages from rank A to rank B take twice their time
+ *                   rank:A:MS  rank A sleeps MS milliseconds in every operation
+ *                   reverse    sums are taken from the last member to the first
+ *   HOST_NCCL_FAULT_IN=TEXT    the fault is only in a library whose file name contains TEXT
+ *   HOST_NCCL_FAULT_PROTO=TEXT the fault is only in a process in which NCCL_PROTO is TEXT
+ * Faults are in communicators of more than one member. Operations are counted from 0. A member is numbered in its
+ * communicator, a rank in the largest communicator that its thread has joined. */
+#include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "nccl/host_nccl.h"
@@ -43,7 +52,7 @@ const char nccl_host_memory = 1;
 enum { VERSION = 22809, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6, TEXT = 256 };
 
 typedef struct Fault {
-    enum { NO_FAULT, DROP_TAIL, HALF_SUM, LOST, SLOW, ERROR } kind;
+    enum { NO_FAULT, DROP_TAIL, HALF_SUM, LOST, SLOW, ERROR, LINK, RANK, REVERSE } kind;
     int number, ms;
 } Fault;
 
@@ -67,7 +76,7 @@ typedef struct World {
 
 struct ncclComm {
     World *world;
-    int rank;
+    int rank, global; /* global: its rank in the largest communicator that its thread has joined */
     int64_t collectives, operations, *sent, *received; /* counts; [members] */
     int pending;                                       /* operations that are not done */
     bool has_begun;                                    /* has called a collective */
@@ -85,6 +94,7 @@ static _Thread_local struct {
     NcclComm joining;
 } group;
 static _Thread_local char last_error[TEXT];
+static _Thread_local struct { int members, rank; } largest; /* communicator that this thread has joined */
 
 static const char *const KIND_NAME[] = {"all-reduce", "reduce-scatter", "all-gather",
                                         "broadcast",  "send",           "receive"};
@@ -121,16 +131,31 @@ static _Noreturn void abort_on(const char *variable, const char *value) {
     abort();
 }
 
+/* Whether faults are meant for this library and this protocol. */
+static bool is_meant(void) {
+    const char *in = getenv("HOST_NCCL_FAULT_IN"), *proto = getenv("HOST_NCCL_FAULT_PROTO"),
+               *now = getenv("NCCL_PROTO");
+    Dl_info self;
+    if (in && dladdr(&nccl_host_memory, &self) && !strstr(self.dli_fname, in)) return false;
+    return !proto || (now && !strcmp(proto, now));
+}
+
 static Fault planted_fault(void) {
     const char *text = getenv("HOST_NCCL_FAULT");
     Fault f = {NO_FAULT, 0, 0};
     int end = -1;
-    if (!text)
+    if (!text || !is_meant())
         return f;
     else if (!strcmp(text, "drop_tail"))
         f.kind = DROP_TAIL;
     else if (!strcmp(text, "half_sum"))
         f.kind = HALF_SUM;
+    else if (!strcmp(text, "reverse"))
+        f.kind = REVERSE;
+    else if (sscanf(text, "link:%d:%d%n", &f.number, &f.ms, &end) == 2 && !text[end])
+        f.kind = LINK; /* ms: the receiver */
+    else if (sscanf(text, "rank:%d:%d%n", &f.number, &f.ms, &end) == 2 && !text[end])
+        f.kind = RANK;
     else if (sscanf(text, "lost:%d%n", &f.number, &end) == 1 && !text[end])
         f.kind = LOST;
     else if (sscanf(text, "slow:%d:%d%n", &f.number, &f.ms, &end) == 2 && !text[end])
@@ -168,6 +193,7 @@ static void suffer(const Op *op) {
     World *w = op->comm->world;
     const int rank = op->comm->rank;
     if (w->fault.kind == SLOW && w->fault.number == rank) usleep((useconds_t)w->fault.ms * 1000);
+    if (w->fault.kind == RANK && w->fault.number == op->comm->global) usleep((useconds_t)w->fault.ms * 1000);
     if (w->fault.kind == LOST && rank == 0 && w->fault.number == op->number) hang();
     if (w->fault.kind == ERROR && w->fault.number == op->number) {
         pthread_mutex_lock(&w->lock);
@@ -186,6 +212,7 @@ static Meeting *meeting_of(World *w, const Op *op) {
     m->op = zeroed((size_t)m->members, sizeof(Op *));
     m->drop_tail = w->fault.kind == DROP_TAIL && op->kind < BROADCAST;
     m->half_sum = w->fault.kind == HALF_SUM;
+    m->reverse = w->fault.kind == REVERSE;
     pthread_cond_init(&m->changed, NULL);
     return w->open = m;
 }
@@ -222,13 +249,28 @@ static void come(Op *op) {
     pthread_mutex_unlock(&w->lock);
 }
 
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* On a slow link, moves and then sleeps as long again. */
+static void move_at_speed(const World *w, const Meeting *m, int slot) {
+    const int64_t start = now_ns();
+    move_share(m, slot);
+    if (w->fault.kind == LINK && slot == 1 && m->first.src >= 0 &&
+        m->op[0]->comm->global == w->fault.number && m->op[1]->comm->global == w->fault.ms)
+        for (const int64_t end = 2 * now_ns() - start; now_ns() < end;) usleep(1);
+}
+
 static void move(Op *op) {
     World *w = op->comm->world;
     Meeting *m = op->meeting;
     pthread_mutex_lock(&w->lock);
     while (m->arrived < m->members) pthread_cond_wait(&m->changed, &w->lock);
     pthread_mutex_unlock(&w->lock);
-    move_share(m, op->slot);
+    move_at_speed(w, m, op->slot);
     pthread_mutex_lock(&w->lock);
     if (++m->moved == m->members) pthread_cond_broadcast(&m->changed);
     pthread_mutex_unlock(&w->lock);
@@ -432,14 +474,16 @@ static World *world_new(const NcclId *id, int members) {
 
 static NcclComm comm_new(World *w, int rank) {
     NcclComm c = zeroed(1, sizeof *c);
-    *c = (struct ncclComm){.world = w, .rank = rank, .next = group.joining};
+    if (w->members >= largest.members) largest.members = w->members, largest.rank = rank;
+    *c = (struct ncclComm){.world = w, .rank = rank, .global = largest.rank, .next = group.joining};
     c->sent = zeroed(2 * (size_t)w->members, sizeof(int64_t));
     c->received = c->sent + w->members;
     return c;
 }
 
 int ncclGetVersion(int *version) {
-    *version = VERSION;
+    const char *text = getenv("HOST_NCCL_VERSION");
+    *version = text ? (int)strtol(text, NULL, 10) : VERSION;
     return NCCL_SUCCESS;
 }
 

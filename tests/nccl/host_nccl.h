@@ -35,7 +35,7 @@ typedef struct Meeting {
     Op first; /* a copy of the part of the member that came first; the others must agree with it */
     Op **op;  /* [members]; NULL: has not come yet */
     int members, arrived, moved, left;
-    bool drop_tail, half_sum; /* planted faults */
+    bool drop_tail, half_sum, reverse; /* planted faults */
     pthread_cond_t changed;
     struct Meeting *next; /* in the list of those that wait for members */
 } Meeting;

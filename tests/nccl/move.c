@@ -136,9 +136,10 @@ static void reduce(const Meeting *m, size_t begin, size_t end, int first, int la
     char result[sizeof sum];
     for (size_t i = begin; i < end; i += BLOCK) {
         const size_t n = end - i < BLOCK ? end - i : BLOCK;
-        widen(&sum, type, input(m->op[0], i), n);
+        const int from = m->reverse ? m->members - 1 : 0, step = m->reverse ? -1 : 1;
+        widen(&sum, type, input(m->op[from], i), n);
         for (int k = 1; k < m->members; k++) {
-            widen(&next, type, input(m->op[k], i), n);
+            widen(&next, type, input(m->op[from + k * step], i), n);
             if (m->first.reduction == NCCL_SUM)
                 add(&sum, type, &next, n);
             else

@@ -1,0 +1,73 @@
+/* Accepts a machine, a driver or an NCCL library. Stages (stages.def) run one after the other; each has a verdict,
+ * evidence, and a suspect for each fault. A stage runs in a separate process, so that a crash or a hang of a
+ * library ends only that stage. Under mpirun all stages run in the launched processes.
+ *
+ *   PASS          everything that was tested is right
+ *   INCONCLUSIVE  nothing could be tested, or it varies too much for a verdict
+ *   DEGRADED      right, but slower than it has to be, or changed since the last good run
+ *   FAIL          wrong
+ *
+ * The verdict of all is the worst, where INCONCLUSIVE counts only if no stage passed. The report lists as
+ * not certified whatever could not be tested. */
+#ifndef ISOTRON_ACCEPTANCE_ACCEPTANCE_H
+#define ISOTRON_ACCEPTANCE_ACCEPTANCE_H
+
+#include "acceptance/outcome.h"
+#include "config/config.h"
+
+struct json_t; /* jansson.h */
+
+enum {
+#define STAGE(name, share, ranks, on_library, what) STAGE_##name,
+#include "acceptance/stages.def"
+    STAGES
+};
+
+typedef struct AcceptOptions {
+    const Config *config; /* ranks, device, transport, deadlines */
+    TextList only;        /* names of stages; none: all */
+    double seconds;       /* for all stages; a stage gets its share */
+    const char *nccl_b;   /* another NCCL library to compare with config->nccl_library; NULL: none */
+    const char *good;     /* file that --json wrote; NULL: none */
+    const char *golden;   /* folder of golden cases */
+    double memory_share;  /* of the free memory of a device */
+    double allow;         /* 0.05: 5 % less speed is not degraded */
+    bool allow_changes;   /* versions may differ from those of the good run */
+    int argc;             /* the words of the command, for the command that repeats a stage */
+    char **argv;
+} AcceptOptions;
+
+typedef struct AcceptRow {
+    const char *name, *what;
+    double share;
+    int least_ranks;
+    bool on_library, selected;
+    Outcome *a, *b; /* b: with the other NCCL library; NULL: not run */
+} AcceptRow;
+
+typedef struct Acceptance {
+    const AcceptOptions *options;
+    AcceptRow row[STAGES];
+    struct json_t *good; /* the earlier report; NULL: none */
+    bool is_heard;       /* false in MPI processes other than rank 0 */
+    int ranks;
+    double seconds;
+} Acceptance;
+
+/* Errors are of the options, or of files; faults of the machine are evidence. Call accept_free also after an
+ * error. */
+Err accept_run(const AcceptOptions *, Acceptance *);
+void accept_free(Acceptance *);
+StageVerdict accept_verdict(const Acceptance *);
+
+/* Reports: what remains to print after the progress, JSON, JUnit XML, a self-contained HTML page. */
+void accept_print(const Acceptance *, Str *out);
+void accept_json(const Acceptance *, Str *out);
+void accept_junit(const Acceptance *, Str *out);
+void accept_html(const Acceptance *, Str *out);
+/* The line about a stage that has run. */
+void accept_print_row(const Acceptance *, const AcceptRow *, Str *out);
+/* The command that repeats a stage. */
+void accept_command(const Acceptance *, const AcceptRow *, Str *out);
+
+#endif

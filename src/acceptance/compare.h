@@ -1,0 +1,14 @@
+/* Compares a stage with the last good run, and with the same stage on another NCCL library. The comparison is
+ * evidence of the stage. */
+#ifndef ISOTRON_ACCEPTANCE_COMPARE_H
+#define ISOTRON_ACCEPTANCE_COMPARE_H
+
+#include "acceptance/acceptance.h"
+
+/* Reads a report that --json wrote. The file may hold anything. */
+Err compare_open_good(const char *path, struct json_t **out);
+/* No-op without a good run, or if that has not run the stage. */
+void compare_with_good(const Acceptance *, AcceptRow *);
+void compare_libraries(const Acceptance *, AcceptRow *);
+
+#endif

@@ -1,0 +1,89 @@
+/* Drills in child worlds: one rank does not come to an operation, or ends while the others go on. The fault has to
+ * end the world within 10 s, and its report has to name that rank. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "acceptance/isolated.h"
+#include "acceptance/stage.h"
+#include "base/mem.h"
+#include "train/launch.h"
+
+enum { LIMIT_S = 10, ELEMENTS = 64, OPERATIONS = 4, LAST = 2 };
+
+typedef struct Drill {
+    const char *what;
+    bool dies; /* ends; else it sleeps */
+    Config config;
+    int victim;
+} Drill;
+
+static void one_operation(Comm *comm, Device *device, float *x) {
+    comm_run(comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                               .dtype = F32,
+                               .group = comm_everyone(comm),
+                               .site = "drill",
+                               .in = x,
+                               .out = x,
+                               .n = ELEMENTS,
+                               .device = device});
+    device_wait(device);
+}
+
+static Err on_rank(void *arg, Comm *comm) {
+    const Drill *drill = arg;
+    const Derived d = {.cpu_threads = 1};
+    char transport[200];
+    Device *device;
+    ERR_RETURN(rank_open_device(&drill->config, &d, comm, &device, transport));
+    float *x = device_alloc(device, ELEMENTS * sizeof *x, "a drill");
+    const bool victim = comm_rank(comm) == drill->victim;
+    for (int i = 0; i < OPERATIONS; i++) {
+        if (victim && i == LAST && drill->dies) return ERR_OK;
+        if (victim && i == LAST) sleep(2 * LIMIT_S);
+        one_operation(comm, device, x);
+    }
+    return ERR_OK;
+}
+
+static void run_drill(void *arg) {
+    const Drill *d = arg;
+    const Err e = world_run(&d->config, on_rank, arg);
+    if (e.code) fprintf(stderr, "%s\n", e.msg);
+}
+
+static void judge(const StageInput *in, Drill *d) {
+    char suspect[32];
+    outcome_doing(in->out, "drill: rank %d %s", d->victim, d->what);
+    Isolated i = isolated_run(run_drill, d, LIMIT_S);
+    const Blame b = isolated_blame(&i);
+    snprintf(suspect, sizeof suspect, "rank %d", d->victim);
+    if (i.end == JOB_LATE)
+        outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, and nothing noticed it within %d s", suspect,
+                    d->what, (int)LIMIT_S);
+    else if (i.end == JOB_DONE)
+        outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, and the world went on; it said: %s", suspect,
+                    d->what, b.line);
+    else if (b.rank != d->victim)
+        outcome_add(in->out, ACCEPT_FAIL, "transport", "%s %s, and the report does not name it: %s", suspect,
+                    d->what, b.line);
+    else
+        outcome_fact(in->out, false, d->what, "diagnosed after %.1f s: %s", i.seconds, b.line);
+    outcome_sample(in->out, "1/s", 1 / i.seconds, d->what);
+    str_free(&i.said);
+}
+
+Err stage_hang(const StageInput *in) {
+    enum { DEADLINE_S = 2 };
+    const int world = stage_world(in);
+    Drill drills[] = {{.what = "is late for an operation", .dies = false, .victim = world / 2},
+                      {.what = "ends early", .dies = true, .victim = world - 1}};
+    for (int i = 0; i < 2; i++) {
+        drills[i].config = in->config;
+        drills[i].config.distributed_timeout_seconds = DEADLINE_S;
+        judge(in, &drills[i]);
+    }
+    outcome_sum_up(in->out, "%d drills of %d ranks", 2, world);
+    return ERR_OK;
+}

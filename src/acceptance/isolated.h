@@ -1,0 +1,28 @@
+/* Work in a separate process: a crash or a hang ends only that process, and what it said on stderr stays. Call it
+ * while the process has one thread, and before it uses a GPU. */
+#ifndef ISOTRON_ACCEPTANCE_ISOLATED_H
+#define ISOTRON_ACCEPTANCE_ISOLATED_H
+
+#include "base/str.h"
+#include "validate/jobs.h"
+
+typedef struct Isolated {
+    JobEnd end;
+    double seconds;
+    Str said; /* the caller frees it */
+} Isolated;
+
+/* `arg` must be in shared memory if fn writes to it. */
+Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s);
+/* Zeroed memory that is shared with processes forked later. */
+void *isolated_memory(size_t bytes);
+void isolated_free(void *, size_t bytes);
+/* The content of the report of a fault. */
+typedef struct Blame {
+    char line[300];  /* its first line */
+    int rank;        /* that is missing, or failed; -1: it names none */
+    bool of_library; /* NCCL reported the fault, or all ranks started an operation that it did not finish */
+} Blame;
+Blame isolated_blame(const Isolated *);
+
+#endif

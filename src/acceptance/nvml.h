@@ -1,0 +1,22 @@
+/* The state of a GPU as NVIDIA's management library tells it (libnvidia-ml.so.1, part of the driver). It is loaded at
+ * run time; the declarations follow NVML's API reference, whose ABI is stable. */
+#ifndef ISOTRON_ACCEPTANCE_NVML_H
+#define ISOTRON_ACCEPTANCE_NVML_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct NvmlFacts {
+    bool known; /* false: the library or the GPU was not found, and all else is 0 */
+    char driver[80], throttled[120];
+    unsigned sm_mhz, sm_most_mhz, memory_mhz, celsius, width, most_width; /* width: PCIe lanes */
+    double watts, limit_watts;
+    bool ecc, remap_pending, remap_failed;
+    uint64_t uncorrected; /* ECC errors since the driver was loaded */
+    int nvlinks;          /* that are up */
+} NvmlFacts;
+
+/* Reads the GPU with this UUID. */
+void nvml_read(const unsigned char id[16], NvmlFacts *);
+
+#endif

@@ -1,0 +1,82 @@
+#include "acceptance/outcome.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bench/op_runner.h"
+
+const char *const STAGE_VERDICTS[] = {"PASS", "INCONCLUSIVE", "DEGRADED", "FAIL"};
+
+#define WRITE(to, fmt)                                                                                       \
+    do {                                                                                                     \
+        va_list args_;                                                                                       \
+        va_start(args_, fmt);                                                                                \
+        vsnprintf(to, sizeof(to), fmt, args_);                                                               \
+        va_end(args_);                                                                                       \
+    } while (0)
+
+void outcome_add(Outcome *r, StageVerdict verdict, const char *suspect, const char *fmt, ...) {
+    if (r->n_evidence == OUTCOME_EVIDENCE) {
+        r->n_lost++;
+        return;
+    }
+    Evidence *e = &r->evidence[r->n_evidence++];
+    e->verdict = verdict;
+    snprintf(e->suspect, sizeof e->suspect, "%s", suspect);
+    WRITE(e->text, fmt);
+}
+
+void outcome_limit(Outcome *r, const char *fmt, ...) {
+    if (r->n_limits == OUTCOME_LIMITS) return;
+    WRITE(r->limit[r->n_limits], fmt);
+    r->n_limits++;
+}
+
+void outcome_fact(Outcome *r, bool lasting, const char *name, const char *fmt, ...) {
+    if (r->n_facts == OUTCOME_FACTS) return;
+    Fact *f = &r->fact[r->n_facts++];
+    f->lasting = lasting;
+    snprintf(f->name, sizeof f->name, "%s", name);
+    WRITE(f->value, fmt);
+}
+
+void outcome_doing(Outcome *r, const char *fmt, ...) { WRITE(r->doing, fmt); }
+
+void outcome_sum_up(Outcome *r, const char *fmt, ...) { WRITE(r->summary, fmt); }
+
+void outcome_hash(Outcome *r, uint64_t hash, const char *name) {
+    if (r->n_hashes == OUTCOME_HASHES) return;
+    OrderHash *h = &r->hash[r->n_hashes++];
+    snprintf(h->name, sizeof h->name, "%s", name);
+    h->hash = hash;
+}
+
+const Metric *outcome_metric(const Outcome *r, const char *name) {
+    for (int i = 0; i < r->n_metrics; i++)
+        if (!strcmp(r->metric[i].name, name)) return &r->metric[i];
+    return NULL;
+}
+
+void outcome_sample(Outcome *r, const char *unit, double sample, const char *name) {
+    Metric *m = (Metric *)outcome_metric(r, name);
+    if (!m) {
+        if (r->n_metrics == OUTCOME_METRICS) return;
+        m = &r->metric[r->n_metrics++];
+        snprintf(m->name, sizeof m->name, "%s", name);
+        snprintf(m->unit, sizeof m->unit, "%s", unit);
+    }
+    if (m->n < OUTCOME_SAMPLES) m->sample[m->n++] = sample;
+}
+
+double metric_median(const Metric *m) {
+    Metric sorted = *m;
+    return m->n ? bench_range(sorted.sample, m->n).median : 0;
+}
+
+StageVerdict outcome_verdict(const Outcome *r) {
+    StageVerdict worst = ACCEPT_PASS;
+    for (int i = 0; i < r->n_evidence; i++)
+        if (r->evidence[i].verdict > worst) worst = r->evidence[i].verdict;
+    return worst;
+}

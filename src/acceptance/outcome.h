@@ -1,0 +1,78 @@
+/* The result of a stage. It has no pointers, because a process passes it to its parent in shared memory. */
+#ifndef ISOTRON_ACCEPTANCE_OUTCOME_H
+#define ISOTRON_ACCEPTANCE_OUTCOME_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+/* In order of severity. */
+typedef enum StageVerdict { ACCEPT_PASS, ACCEPT_INCONCLUSIVE, ACCEPT_DEGRADED, ACCEPT_FAIL } StageVerdict;
+extern const char *const STAGE_VERDICTS[]; /* "PASS" */
+
+enum {
+    OUTCOME_EVIDENCE = 24,
+    OUTCOME_METRICS = 256,
+    OUTCOME_SAMPLES = 16,
+    OUTCOME_LIMITS = 12,
+    OUTCOME_FACTS = 128,
+    OUTCOME_HASHES = 64
+};
+
+/* A fault and its suspect: "GPU 2", "link 1-2", "rank 3", "NCCL 2.28.9", "driver". */
+typedef struct Evidence {
+    StageVerdict verdict;
+    char suspect[96], text[400];
+} Evidence;
+
+/* A rate, so that larger is better. */
+typedef struct Metric {
+    char name[80], unit[16];
+    int n;
+    double sample[OUTCOME_SAMPLES];
+} Metric;
+
+/* A fact about the machine. `lasting` ones are the fingerprint: they are equal in each run on one machine. */
+typedef struct Fact {
+    char name[64], value[200];
+    bool lasting;
+} Fact;
+
+/* The hash of a result that depends on the order of sums. */
+typedef struct OrderHash {
+    char name[64];
+    uint64_t hash;
+} OrderHash;
+
+typedef struct Outcome {
+    bool done; /* the stage ended; else `doing` is where it was */
+    Err error; /* of an option; the run ends */
+    double seconds;
+    char doing[160], summary[240];
+    int n_evidence, n_metrics, n_limits, n_facts, n_hashes, n_lost; /* n_lost: evidence that did not fit */
+    int devices; /* inventory: devices of this kind that this process sees */
+    Evidence evidence[OUTCOME_EVIDENCE];
+    Metric metric[OUTCOME_METRICS];
+    char limit[OUTCOME_LIMITS][200]; /* what is not certified */
+    Fact fact[OUTCOME_FACTS];
+    OrderHash hash[OUTCOME_HASHES];
+} Outcome;
+
+#define PRINTS(n) __attribute__((format(printf, n, n + 1)))
+void outcome_add(Outcome *, StageVerdict, const char *suspect, const char *fmt, ...) PRINTS(4);
+void outcome_limit(Outcome *, const char *fmt, ...) PRINTS(2); /* not certified */
+void outcome_fact(Outcome *, bool lasting, const char *name, const char *fmt, ...) PRINTS(4);
+void outcome_doing(Outcome *, const char *fmt, ...) PRINTS(2);
+void outcome_sum_up(Outcome *, const char *fmt, ...) PRINTS(2);
+void outcome_hash(Outcome *, uint64_t hash, const char *name);
+#undef PRINTS
+/* A sample of the metric with this name, which is added if it is new. More than OUTCOME_SAMPLES are dropped. */
+void outcome_sample(Outcome *, const char *unit, double sample, const char *name);
+const Metric *outcome_metric(const Outcome *, const char *name); /* NULL: none */
+double metric_median(const Metric *);
+
+/* The worst of its evidence; INCONCLUSIVE if a stage without evidence tested nothing. */
+StageVerdict outcome_verdict(const Outcome *);
+
+#endif

@@ -1,0 +1,292 @@
+/* The reports of validate as text, JSON and JUnit XML. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "acceptance/acceptance.h"
+#include "base/hash.h"
+#include "base/junit.h"
+#include "train/provenance.h"
+
+static StageVerdict verdict_of(const AcceptRow *row) {
+    const StageVerdict a = outcome_verdict(row->a), b = row->b ? outcome_verdict(row->b) : ACCEPT_PASS;
+    return a > b ? a : b;
+}
+
+StageVerdict accept_verdict(const Acceptance *a) {
+    StageVerdict worst = ACCEPT_PASS;
+    bool passed = false;
+    for (int i = 0; i < STAGES; i++) {
+        if (!a->row[i].a) continue;
+        const StageVerdict v = verdict_of(&a->row[i]);
+        passed |= v == ACCEPT_PASS;
+        if (v > worst) worst = v;
+    }
+    return worst == ACCEPT_INCONCLUSIVE && passed ? ACCEPT_PASS : worst;
+}
+
+/* ---- the command that repeats a stage ---- */
+
+/* Options of the first run that a repetition does not have, with their values. */
+static bool is_left_out(const char *word) {
+    static const char *const NAMES[] = {"--only", "--json", "--junit", "--html"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        const size_t n = strlen(NAMES[i]);
+        if (!strncmp(word, NAMES[i], n) && (!word[n] || word[n] == '=')) return true;
+    }
+    return false;
+}
+
+static void put_word(Str *out, const char *word) {
+    const bool plain =
+        *word && strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+%@") ==
+                     strlen(word);
+    str_puts(out, plain ? " " : " '");
+    for (; *word; word++)
+        if (*word == '\'')
+            str_puts(out, "'\\''");
+        else
+            str_add(out, word, 1);
+    if (!plain) str_puts(out, "'");
+}
+
+void accept_command(const Acceptance *a, const AcceptRow *row, Str *out) {
+    const AcceptOptions *o = a->options;
+    bool leave = false;
+    str_puts(out, "isotron validate");
+    for (int i = 0; i < o->argc; i++) {
+        const bool option = !strncmp(o->argv[i], "--", 2);
+        if (option) leave = is_left_out(o->argv[i]);
+        if (!leave) put_word(out, o->argv[i]);
+    }
+    str_printf(out, " --only %s", row->name);
+}
+
+/* ---- text ---- */
+
+static void print_evidence(const Outcome *r, const char *who, Str *out) {
+    for (int i = 0; i < r->n_evidence; i++) {
+        const Evidence *e = &r->evidence[i];
+        if (!*e->suspect) continue; /* it could not run, which is listed as not certified */
+        str_printf(out, "    %s%s, suspect %s: %s\n", who, e->verdict ? STAGE_VERDICTS[e->verdict] : "note",
+                   e->suspect, e->text);
+    }
+    if (r->n_lost) str_printf(out, "    and %d more\n", r->n_lost);
+}
+
+void accept_print_row(const Acceptance *a, const AcceptRow *row, Str *out) {
+    const StageVerdict v = verdict_of(row);
+    const Outcome *r = row->a;
+    str_printf(out, "%-12s %-12s %6.1f s  %s\n", row->name, STAGE_VERDICTS[v],
+               r->seconds + (row->b ? row->b->seconds : 0),
+               *r->summary   ? r->summary
+               : r->n_limits ? r->limit[0]
+                             : row->what);
+    print_evidence(r, row->b ? "A: " : "", out);
+    if (row->b) print_evidence(row->b, "B: ", out);
+    if (v < ACCEPT_DEGRADED) return;
+    str_puts(out, "    to repeat it: ");
+    accept_command(a, row, out);
+    str_puts(out, "\n");
+}
+
+static void print_libraries(const Acceptance *a, Str *out) {
+    if (!a->options->nccl_b) return;
+    str_printf(out, "\n%-12s %-12s %-12s\n", "stage", "A", "B");
+    for (int i = 0; i < STAGES; i++)
+        if (a->row[i].b)
+            str_printf(out, "%-12s %-12s %-12s\n", a->row[i].name,
+                       STAGE_VERDICTS[outcome_verdict(a->row[i].a)],
+                       STAGE_VERDICTS[outcome_verdict(a->row[i].b)]);
+}
+
+void accept_print(const Acceptance *a, Str *out) {
+    print_libraries(a, out);
+    str_puts(out, "\n");
+    for (int i = 0; i < STAGES; i++) {
+        const Outcome *r = a->row[i].a;
+        for (int k = 0; r && k < r->n_limits; k++) str_printf(out, "not certified: %s\n", r->limit[k]);
+    }
+    bool any = false;
+    for (int i = 0; i < STAGES; i++) {
+        if (!a->row[i].a) str_printf(out, "%s%s", any ? ", " : "not certified: ", a->row[i].name);
+        any |= !a->row[i].a;
+    }
+    if (any) str_puts(out, "; --only leaves them out\n");
+    str_printf(out, "verdict: %s (%d rank%s, %.0f s)\n", STAGE_VERDICTS[accept_verdict(a)], a->ranks,
+               a->ranks > 1 ? "s" : "", a->seconds);
+}
+
+/* ---- JSON ---- */
+
+static void add_results(json_t *to, const Outcome *r) {
+    json_t *evidence = json_array(), *limits = json_array(), *metrics = json_array(), *hashes = json_object();
+    for (int i = 0; i < r->n_evidence; i++)
+        json_array_append_new(evidence,
+                              json_pack("{s:s, s:s, s:s}", "verdict", STAGE_VERDICTS[r->evidence[i].verdict],
+                                        "suspect", r->evidence[i].suspect, "text", r->evidence[i].text));
+    for (int i = 0; i < r->n_limits; i++) json_array_append_new(limits, json_string(r->limit[i]));
+    for (int i = 0; i < r->n_metrics; i++) {
+        const Metric *m = &r->metric[i];
+        json_t *samples = json_array();
+        for (int k = 0; k < m->n; k++) json_array_append_new(samples, json_real(m->sample[k]));
+        json_array_append_new(metrics, json_pack("{s:s, s:s, s:f, s:o}", "name", m->name, "unit", m->unit,
+                                                 "median", metric_median(m), "samples", samples));
+    }
+    for (int i = 0; i < r->n_hashes; i++) {
+        char hex[24];
+        snprintf(hex, sizeof hex, "%016" PRIx64, r->hash[i].hash);
+        json_object_set_new(hashes, r->hash[i].name, json_string(hex));
+    }
+    json_object_set_new(to, "summary", json_string(r->summary));
+    json_object_set_new(to, "evidence", evidence);
+    json_object_set_new(to, "not_certified", limits);
+    json_object_set_new(to, "metrics", metrics);
+    json_object_set_new(to, "hashes", hashes);
+}
+
+/* Lasting facts are the fingerprint, others the state. */
+static void add_facts(json_t *to, const Outcome *r) {
+    json_t *lasting = json_object(), *state = json_object();
+    uint64_t hash = 0;
+    for (int i = 0; i < r->n_facts; i++) {
+        const Fact *f = &r->fact[i];
+        json_t *text = json_string(f->value);
+        json_object_set_new(f->lasting ? lasting : state, f->name, text ? text : json_string("?"));
+        if (f->lasting) hash = hash64(f->value, strlen(f->value), hash ^ hash_name(f->name));
+    }
+    char hex[24];
+    snprintf(hex, sizeof hex, "%016" PRIx64, hash);
+    json_object_set_new(to, "fingerprint_hash", json_string(hex));
+    json_object_set_new(to, "fingerprint", lasting);
+    json_object_set_new(to, "state", state);
+}
+
+static json_t *row_json(const Acceptance *a, const AcceptRow *row) {
+    Str command = {0};
+    accept_command(a, row, &command);
+    json_t *all =
+        json_pack("{s:s, s:s, s:s, s:f, s:s}", "name", row->name, "certifies", row->what, "verdict",
+                  STAGE_VERDICTS[verdict_of(row)], "seconds", row->a->seconds, "command", command.s);
+    str_free(&command);
+    add_results(all, row->a);
+    if (row->a->n_facts) add_facts(all, row->a);
+    if (row->b) {
+        json_t *b = json_pack("{s:s}", "verdict", STAGE_VERDICTS[outcome_verdict(row->b)]);
+        add_results(b, row->b);
+        json_object_set_new(all, "b", b);
+    }
+    return all;
+}
+
+void accept_json(const Acceptance *a, Str *out) {
+    json_t *stages = json_array();
+    for (int i = 0; i < STAGES; i++)
+        if (a->row[i].a) json_array_append_new(stages, row_json(a, &a->row[i]));
+    json_t *all = json_pack("{s:i, s:o, s:s, s:i, s:f, s:o}", "schema", 1, "provenance", provenance_json(),
+                            "verdict", STAGE_VERDICTS[accept_verdict(a)], "ranks", a->ranks, "seconds",
+                            a->seconds, "stages", stages);
+    char *text = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(8));
+    str_puts(out, text);
+    str_puts(out, "\n");
+    free(text);
+    json_decref(all);
+}
+
+/* ---- JUnit XML ---- */
+
+static void junit_row(const Acceptance *a, const AcceptRow *row, Str *out) {
+    const StageVerdict v = verdict_of(row);
+    Str said = {0}, command = {0};
+    print_evidence(row->a, "", &said);
+    if (row->b) print_evidence(row->b, "B: ", &said);
+    accept_command(a, row, &command);
+    str_printf(out, "    <testcase classname=\"validate\" name=\"%s\" time=\"%.3f\">\n      <properties>\n",
+               row->name, row->a->seconds);
+    junit_property(out, "        ", "command", command.s);
+    junit_property(out, "        ", "verdict", STAGE_VERDICTS[v]);
+    str_puts(out, "      </properties>\n");
+    if (v != ACCEPT_PASS) {
+        const char *kind = v == ACCEPT_INCONCLUSIVE ? "skipped" : "failure";
+        str_printf(out, "      <%s message=\"%s\">", kind, STAGE_VERDICTS[v]);
+        xml_text(out, said.s ? said.s : row->a->n_limits ? row->a->limit[0] : "");
+        str_printf(out, "</%s>\n", kind);
+    }
+    str_puts(out, "    </testcase>\n");
+    str_free(&said), str_free(&command);
+}
+
+void accept_junit(const Acceptance *a, Str *out) {
+    int count[4] = {0}, rows = 0;
+    for (int i = 0; i < STAGES; i++)
+        if (a->row[i].a) count[verdict_of(&a->row[i])]++, rows++;
+    str_printf(out,
+               "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"validate\" "
+               "tests=\"%d\" "
+               "failures=\"%d\" skipped=\"%d\" time=\"%.3f\">\n",
+               rows, count[ACCEPT_FAIL] + count[ACCEPT_DEGRADED], count[ACCEPT_INCONCLUSIVE], a->seconds);
+    for (int i = 0; i < STAGES; i++)
+        if (a->row[i].a) junit_row(a, &a->row[i], out);
+    str_puts(out, "  </testsuite>\n</testsuites>\n");
+}
+
+/* ---- HTML ---- */
+
+static void html_row(const Acceptance *a, const AcceptRow *row, Str *out) {
+    static const char *const COLORS[] = {"#cce8cc", "#eeeeee", "#ffe6a0", "#f4a6a0"};
+    const StageVerdict v = verdict_of(row);
+    Str said = {0}, command = {0};
+    print_evidence(row->a, row->b ? "A: " : "", &said);
+    if (row->b) print_evidence(row->b, "B: ", &said);
+    for (int i = 0; i < row->a->n_limits; i++) str_printf(&said, "    not certified: %s\n", row->a->limit[i]);
+    accept_command(a, row, &command);
+    str_printf(out, "<tr><td>%s</td><td style=\"background:%s\">%s</td><td>%.1f s</td><td>", row->name,
+               COLORS[v], STAGE_VERDICTS[v], row->a->seconds);
+    xml_text(out, row->a->summary);
+    str_puts(out, "<pre>");
+    xml_text(out, said.s ? said.s : "");
+    str_puts(out, "</pre></td><td><code>");
+    xml_text(out, command.s);
+    str_puts(out, "</code></td></tr>\n");
+    str_free(&said), str_free(&command);
+}
+
+static void html_metrics(const AcceptRow *row, Str *out) {
+    for (int i = 0; i < row->a->n_metrics; i++) {
+        const Metric *m = &row->a->metric[i], *b = row->b ? outcome_metric(row->b, m->name) : NULL;
+        str_printf(out, "<tr><td>%s</td><td>", row->name);
+        xml_text(out, m->name);
+        str_printf(out, "</td><td>%.4g</td>", metric_median(m));
+        if (b)
+            str_printf(out, "<td>%.4g</td>", metric_median(b));
+        else
+            str_puts(out, "<td></td>");
+        str_printf(out, "<td>%s</td></tr>\n", m->unit);
+    }
+}
+
+void accept_html(const Acceptance *a, Str *out) {
+    const Provenance p = provenance_read();
+    str_puts(
+        out,
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Validation</title><style>"
+        "body{font:14px sans-serif;margin:24px}table{border-collapse:collapse;margin:8px 0 24px}"
+        "td,th{border:1px solid #ccc;padding:2px 6px;text-align:left;vertical-align:top}"
+        "pre{white-space:pre-wrap;margin:0}</style></head><body>\n");
+    str_printf(out, "<h1>Verdict: %s</h1>\n<table>\n", STAGE_VERDICTS[accept_verdict(a)]);
+    for (int i = 0; i < FACTS; i++) {
+        str_printf(out, "<tr><th>%s</th><td>", PROVENANCE_NAMES[i]);
+        xml_text(out, p.text[i]);
+        str_puts(out, "</td></tr>\n");
+    }
+    str_puts(out, "</table>\n<table><tr><th>stage</th><th>verdict</th><th>time</th><th>evidence</th>"
+                  "<th>to repeat it</th></tr>\n");
+    for (int i = 0; i < STAGES; i++)
+        if (a->row[i].a) html_row(a, &a->row[i], out);
+    str_puts(out, "</table>\n<table><tr><th>stage</th><th>rate</th><th>A</th><th>B</th><th>unit</th></tr>\n");
+    for (int i = 0; i < STAGES; i++)
+        if (a->row[i].a) html_metrics(&a->row[i], out);
+    str_puts(out, "</table></body></html>\n");
+}

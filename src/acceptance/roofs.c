@@ -1,0 +1,106 @@
+/* Roofs of each device: the bandwidth of a copy, and the rate of a large GEMM in each type. A device is compared with
+ * the rates that the vendor states and with its siblings; all devices work at once. Ranks on a CPU share it, so rank
+ * 0 measures alone, for the comparison with the last good run. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "acceptance/stage.h"
+#include "base/mem.h"
+#include "bench/op_runner.h"
+#include "bench/peaks.h"
+
+static const struct {
+    const char *name, *unit;
+    DType type;
+    bool copy, on_cpu;
+} ITEMS[] = {{"copy", "GB/s", F32, true, true},
+             {"GEMM fp64", "GFLOP/s", F64, false, true},
+             {"GEMM fp32", "GFLOP/s", F32, false, true},
+             {"GEMM bf16", "GFLOP/s", BF16, false, false},
+             {"GEMM fp16", "GFLOP/s", F16, false, false}};
+enum { N_ITEMS = sizeof ITEMS / sizeof *ITEMS };
+
+/* The least fraction of the rate that the vendor states, and of the median of the siblings. */
+static const double LEAST_COPY = 0.7, LEAST_GEMM = 0.6, LEAST_OF_SIBLINGS = 0.95;
+
+static double measure(const StageRank *r, int item) {
+    return ITEMS[item].copy ? bench_roof_copy(r->device) : bench_roof_gemm(r->device, ITEMS[item].type);
+}
+
+static void name_of(const StageRank *r, int item, int rank, char out[80]) {
+    snprintf(out, 80, "%s, %s", ITEMS[item].name, stage_suspect(r, rank).s);
+}
+
+static double best_of(const StageRank *r, int item, int rank) {
+    char name[80];
+    name_of(r, item, rank, name);
+    const Metric *m = outcome_metric(r->out, name);
+    double best = 0;
+    for (int i = 0; m && i < m->n; i++) best = m->sample[i] > best ? m->sample[i] : best;
+    return best;
+}
+
+static void judge(const StageRank *r, int item) {
+    const double stated = ITEMS[item].copy ? bench_peak_copy(r->described)
+                                           : 1e3 * bench_peak(r->described, ITEMS[item].type),
+                 least = ITEMS[item].copy ? LEAST_COPY : LEAST_GEMM;
+    double *sorted = mem_alloc((size_t)r->world * sizeof *sorted);
+    for (int i = 0; i < r->world; i++) sorted[i] = best_of(r, item, i);
+    const double median = bench_range(sorted, r->world).median;
+    for (int i = 0; i < r->world; i++) {
+        const double best = best_of(r, item, i);
+        if (best < LEAST_OF_SIBLINGS * median)
+            outcome_add(r->out, ACCEPT_DEGRADED, stage_suspect(r, i).s,
+                        "%s: %.0f %s, %.0f %% below the median of its siblings", ITEMS[item].name, best,
+                        ITEMS[item].unit, 100 * (1 - best / median));
+        if (best < least * stated)
+            outcome_add(r->out, ACCEPT_DEGRADED, stage_suspect(r, i).s,
+                        "%s: %.0f %s, %.0f %% of the stated %.0f", ITEMS[item].name, best, ITEMS[item].unit,
+                        100 * best / stated, stated);
+    }
+    free(sorted);
+}
+
+static void finish(const StageRank *r, bool gpu, int rounds) {
+    for (int i = 0; i < N_ITEMS && gpu; i++) judge(r, i);
+    outcome_sum_up(r->out, "copy %.0f GB/s, GEMM fp32 %.0f%s %.0f GFLOP/s, %d rounds", best_of(r, 0, 0),
+                   best_of(r, 2, 0), gpu ? ", bf16" : ", fp64", best_of(r, gpu ? 3 : 1, 0), rounds);
+    if (!gpu && !r->in->options->good)
+        outcome_limit(r->out,
+                      "roofs: the speed of the CPU, because there is no good run (--good) to compare with");
+    if (gpu && r->world == 1)
+        outcome_limit(r->out, "roofs: equal speed of siblings, because there is one GPU");
+    if (gpu && bench_peak(r->described, BF16) <= 0)
+        outcome_limit(r->out, "roofs: the stated rates of this GPU, which are not known");
+}
+
+static Err on_rank(StageRank *r) {
+    const bool gpu = device_is_discrete(r->device);
+    double *all = mem_zero((size_t)r->world, sizeof *all);
+    int rounds = 0;
+    do
+        for (int i = 0; i < N_ITEMS; i++) {
+            if (!gpu && !ITEMS[i].on_cpu) continue;
+            STAGE_DOING(r, "%s, round %d", ITEMS[i].name, rounds);
+            stage_barrier(r);
+            const double rate = gpu || r->rank == 0 ? measure(r, i) : 0;
+            stage_gather(r, &rate, all, sizeof rate);
+            for (int k = 0; r->out && k < r->world; k++) {
+                char name[80];
+                name_of(r, i, k, name);
+                if (all[k] > 0) outcome_sample(r->out, ITEMS[i].unit, all[k], name);
+            }
+        }
+    while (++rounds < OUTCOME_SAMPLES && stage_has_time(r, 0.8));
+    if (r->out) finish(r, gpu, rounds);
+    free(all);
+    return ERR_OK;
+}
+
+Err stage_roofs(const StageInput *in) {
+    static const double LEAST_S = 5; /* of a round on a CPU */
+    if (stage_on_gpu(in) || in->seconds >= LEAST_S) return stage_on_ranks(in, on_rank);
+    outcome_limit(in->out, "roofs: a CPU needs %.0f s for them, and there are %.1f s", LEAST_S, in->seconds);
+    outcome_add(in->out, ACCEPT_INCONCLUSIVE, "", "no time");
+    return ERR_OK;
+}

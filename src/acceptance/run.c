@@ -1,0 +1,189 @@
+/* Runs the stages: each in a separate process, except under mpirun, and those that depend on the NCCL library
+ * alternately for both libraries (A B B A). */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "acceptance/compare.h"
+#include "acceptance/isolated.h"
+#include "acceptance/stage.h"
+#include "base/clock.h"
+#include "comm/comm.h"
+#include "train/launch.h"
+
+static Err (*const FUNCTIONS[])(const StageInput *) = {
+#define STAGE(name, share, ranks, on_library, what) stage_##name,
+#include "acceptance/stages.def"
+};
+
+static const AcceptRow ROWS[] = {
+#define STAGE(name, share, ranks, on_library, what)                                                          \
+    {#name, what, share, ranks, on_library, false, NULL, NULL},
+#include "acceptance/stages.def"
+};
+
+/* How long a collective may wait for a member, unless an option sets it. */
+enum { DEADLINE_S = 20, SLACK_S = 30 };
+
+/* ---- one stage ---- */
+
+typedef struct Turn {
+    StageInput in;
+    int stage;
+} Turn;
+
+static void take_turn(void *arg) {
+    Turn *t = arg;
+    const int64_t start = clock_ns();
+    t->in.out->error = FUNCTIONS[t->stage](&t->in);
+    t->in.out->seconds += (double)(clock_ns() - start) * 1e-9;
+    t->in.out->done = true;
+}
+
+/* The process of the stage has ended by a fault, or had to be killed. */
+static void note_crash(const Turn *t, const Isolated *i, double limit) {
+    Outcome *out = t->in.out;
+    const Blame b = isolated_blame(i);
+    char suspect[96] = "not known";
+    if (b.of_library) snprintf(suspect, sizeof suspect, "NCCL");
+    if (b.rank >= 0) snprintf(suspect, sizeof suspect, "rank %d", b.rank);
+    out->seconds += i->seconds;
+    if (i->end == JOB_LATE)
+        outcome_add(out, ACCEPT_FAIL, suspect, "it did not end within %.0f s, in: %s%s%s", limit, out->doing,
+                    *b.line ? "; it said: " : "", b.line);
+    else
+        outcome_add(out, ACCEPT_FAIL, suspect, "its process ended in: %s; it said: %s", out->doing,
+                    *b.line ? b.line : "nothing");
+}
+
+static void run_turn(Turn *t) {
+    const double limit = 2 * t->in.seconds + SLACK_S + t->in.config.distributed_timeout_seconds;
+    Outcome *out = t->in.out;
+    out->done = false;
+    if (comm_processes() > 1) {
+        take_turn(t);
+        return;
+    }
+    Isolated i = isolated_run(take_turn, t, limit);
+    if (!out->done) note_crash(t, &i, limit);
+    str_free(&i.said);
+}
+
+static Turn turn_of(const AcceptOptions *o, int stage, const char *library, double seconds, Outcome *out) {
+    Turn t = {.in = {.options = o, .config = *o->config, .seconds = seconds, .out = out}, .stage = stage};
+    Config *c = &t.in.config;
+    c->nccl_library = library;
+    if (!config_given(c, distributed_timeout_seconds) && !config_given(c, distributed_timeout_minutes))
+        c->distributed_timeout_seconds = DEADLINE_S;
+    else if (!config_given(c, distributed_timeout_seconds))
+        c->distributed_timeout_seconds = 60 * (double)c->distributed_timeout_minutes;
+    return t;
+}
+
+static Err run_stage(const AcceptOptions *o, AcceptRow *row, int stage) {
+    const bool both = o->nccl_b && row->on_library;
+    static const char ORDER[] = "abba";
+    const int turns = both ? 4 : 1;
+    for (int i = 0; i < turns; i++) {
+        const bool is_b = ORDER[i] == 'b';
+        Outcome *out = is_b ? row->b : row->a;
+        Turn t = turn_of(o, stage, is_b ? o->nccl_b : o->config->nccl_library,
+                         row->share * o->seconds / turns, out);
+        run_turn(&t);
+        if (out->error.code) return out->error;
+    }
+    return ERR_OK;
+}
+
+/* ---- the table ---- */
+
+static bool is_selected(const AcceptOptions *o, const char *name) {
+    bool listed = o->only.count == 0;
+    for (int64_t i = 0; i < o->only.count; i++) listed |= !strcmp(o->only.at[i], name);
+    return listed;
+}
+
+static Err check_names(const AcceptOptions *o) {
+    for (int64_t i = 0; i < o->only.count; i++) {
+        int k = 0;
+        while (k < STAGES && strcmp(o->only.at[i], ROWS[k].name)) k++;
+        if (k < STAGES) continue;
+        Str all = {0};
+        for (k = 0; k < STAGES; k++) str_printf(&all, "%s%s", k ? ", " : "", ROWS[k].name);
+        const Err e = err_user("--only %s: choose from %s", quote(o->only.at[i]).s, all.s);
+        str_free(&all);
+        return e;
+    }
+    return ERR_OK;
+}
+
+/* Why a stage cannot run here; NULL: it can. */
+static const char *obstacle(const AcceptOptions *o, const AcceptRow *row) {
+    if (config_ranks(o->config) < row->least_ranks) return "it needs 2 ranks, and there is 1";
+    if (comm_processes() > 1 && !strcmp(row->name, "hang"))
+        return "it ends worlds: run it without mpirun, with --ranks";
+    return NULL;
+}
+
+static Err run_row(const AcceptOptions *o, Acceptance *a, int stage) {
+    AcceptRow *row = &a->row[stage];
+    const char *why = obstacle(o, row);
+    row->a = isolated_memory(sizeof *row->a);
+    if (o->nccl_b && row->on_library && !why) row->b = isolated_memory(sizeof *row->b);
+    if (why) {
+        outcome_limit(row->a, "%s: %s", row->name, why);
+        outcome_add(row->a, ACCEPT_INCONCLUSIVE, "", "%s", why);
+        row->a->done = true;
+    } else {
+        ERR_RETURN(run_stage(o, row, stage));
+        compare_with_good(a, row);
+        if (row->b) compare_libraries(a, row);
+    }
+    if (!a->is_heard) return ERR_OK;
+    Str line = {0};
+    accept_print_row(a, row, &line);
+    fputs(line.s, stdout);
+    fflush(stdout);
+    str_free(&line);
+    return ERR_OK;
+}
+
+/* With --device cuda and no --ranks, there is a rank for each GPU. */
+static Err count_devices(const AcceptOptions *o, Config *c) {
+    if (c->device != ON_CUDA || config_given(c, ranks) || comm_processes() > 1) return ERR_OK;
+    Outcome *out = isolated_memory(sizeof *out);
+    Turn t = turn_of(o, STAGE_inventory, c->nccl_library, 1, out);
+    run_turn(&t);
+    const Err e = out->error;
+    if (!e.code && out->devices > 1) c->ranks = out->devices;
+    isolated_free(out, sizeof *out);
+    return e;
+}
+
+Err accept_run(const AcceptOptions *given, Acceptance *a) {
+    *a = (Acceptance){.options = given, .is_heard = comm_process() <= 0};
+    memcpy(a->row, ROWS, sizeof a->row);
+    ERR_RETURN(check_names(given));
+    if (given->good) ERR_RETURN(compare_open_good(given->good, &a->good));
+    Config config = *given->config;
+    AcceptOptions options = *given;
+    options.config = &config;
+    const int64_t start = clock_ns();
+    ERR_RETURN(count_devices(&options, &config));
+    a->ranks = (int)config_ranks(&config);
+    for (int i = 0; i < STAGES; i++) {
+        a->row[i].selected = is_selected(&options, a->row[i].name);
+        if (a->row[i].selected) ERR_RETURN(run_row(&options, a, i));
+    }
+    a->seconds = (double)(clock_ns() - start) * 1e-9;
+    return ERR_OK;
+}
+
+void accept_free(Acceptance *a) {
+    for (int i = 0; i < STAGES; i++) {
+        isolated_free(a->row[i].a, sizeof *a->row[i].a);
+        isolated_free(a->row[i].b, sizeof *a->row[i].b);
+    }
+    json_decref(a->good);
+}

@@ -1,0 +1,283 @@
+/* Speed between ranks: bus bandwidth of collectives, of each pair of ranks in both directions, and how long each rank
+ * takes for the same work before it arrives. Samples are taken in rounds over all of these, so that what changes
+ * slowly on the machine affects all alike. A pair or a rank is slow if the whole confidence interval of its median
+ * (bench/gate/interval.h) is below a fraction of its siblings' upper quartile. If all links of a rank are slow, the
+ * rank is suspect, else the link. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "acceptance/stage.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "bench/comm/exact.h"
+#include "bench/gate/gate.h"
+#include "kernels/attr.h"
+#include "kernels/ops.h"
+
+enum {
+    MOST_PAIRED = 12,
+    SIZES = 2,
+    REPEATS = 4,
+    PATIENCE = 4
+}; /* PATIENCE: budgets that the least samples may take */
+
+typedef struct Speed {
+    StageRank *r;
+    bool gpu, shared; /* shared: ranks share a CPU and its memory */
+    size_t bytes, message;
+    char *in, *out, *work;
+    Tensor x, w, y;
+} Speed;
+
+/* ---- measuring ---- */
+
+static double slowest(const Speed *s, int64_t start_ns) {
+    device_wait(s->r->device);
+    return stage_reduce(s->r, COMM_MAX, (double)(clock_ns() - start_ns) * 1e-9);
+}
+
+static void sample_collective(Speed *s, const Collective *of, size_t bytes, bool keep) {
+    const int n = s->r->world;
+    const int64_t parts = of->splits ? n : 1;
+    Exact x = {.comm = s->r->comm,
+               .group = comm_everyone(s->r->comm),
+               .device = s->r->device,
+               .in = s->in,
+               .out = s->out,
+               .of = of,
+               .type = &EXACT_TYPES[0],
+               .count = (int64_t)(bytes / sizeof(float)) / parts,
+               .in_place = !of->out_of_place};
+    const CommCall call = exact_call(&x);
+    char name[80];
+    snprintf(name, sizeof name, "%s %zu KiB", of->name, bytes >> 10);
+    STAGE_DOING(s->r, "%s", name);
+    device_wait(s->r->device);
+    stage_barrier(s->r);
+    const int64_t start = clock_ns();
+    for (int i = 0; i < REPEATS; i++) exact_run(&x, call);
+    const double each = slowest(s, start) / REPEATS,
+                 factor = of->per_step > 0 ? of->per_step * (n - 1) / n : 1;
+    if (s->r->out && keep) outcome_sample(s->r->out, "GB/s", (double)bytes * 1e-9 * factor / each, name);
+}
+
+static void link_name(int from, int to, char out[80]) { snprintf(out, 80, "link %d-%d", from, to); }
+
+/* Messages from one rank to another; the others wait. */
+static void sample_link(Speed *s, int from, int to, bool keep) {
+    StageRank *r = s->r;
+    const int low = from < to ? from : to, high = from < to ? to : from;
+    const bool takes_part = r->rank == from || r->rank == to;
+    char name[80];
+    link_name(from, to, name);
+    STAGE_DOING(r, "%s", name);
+    const CommCall call = {.kind = r->rank == from ? COMM_SEND : COMM_RECV,
+                           .dtype = U8,
+                           .group = {.size = 2,
+                                     .rank = r->rank == high,
+                                     .first = low,
+                                     .n_axes = 1,
+                                     .axis_size = {2},
+                                     .axis_stride = {high - low}},
+                           .site = "link",
+                           .in = s->in,
+                           .out = s->out,
+                           .n = (int64_t)s->message,
+                           .peer = r->rank == low,
+                           .device = r->device};
+    stage_barrier(r);
+    const int64_t start = clock_ns();
+    for (int i = 0; takes_part && i < REPEATS; i++) comm_run(r->comm, &call);
+    device_wait(r->device);
+    const double own = takes_part ? (double)(clock_ns() - start) * 1e-9 : 0,
+                 each = stage_reduce(r, COMM_MAX, own) / REPEATS;
+    if (r->out && keep) outcome_sample(r->out, "GB/s", (double)s->message * 1e-9 / each, name);
+}
+
+/* The same work on all ranks at once. */
+static void sample_arrival(Speed *s, bool keep) {
+    StageRank *r = s->r;
+    const LinearAttr attr = {.fixed_order = false};
+    const Call call = {.in = {&s->x, &s->w}, .out = {&s->y}, .attr = &attr, .device = r->device};
+    double *all = mem_zero((size_t)r->world, sizeof *all);
+    STAGE_DOING(r, "arrival of the ranks");
+    stage_barrier(r);
+    const int64_t start = clock_ns();
+    for (int i = 0; i < REPEATS; i++) call_run(&OPS[OP_linear], &call);
+    device_wait(r->device);
+    const double own = 1e9 * REPEATS / (double)(clock_ns() - start);
+    stage_gather(r, &own, all, sizeof own);
+    for (int i = 0; r->out && keep && i < r->world; i++) {
+        char name[80];
+        snprintf(name, sizeof name, "arrival of rank %d", i);
+        outcome_sample(r->out, "1/s", all[i], name);
+    }
+    free(all);
+}
+
+static void sample_all(Speed *s, bool keep) {
+    const int n = s->r->world;
+    for (int k = 0; k < N_COLLECTIVES; k++)
+        for (int size = 0; size < SIZES; size++)
+            sample_collective(s, &COLLECTIVES[k], size ? s->bytes : s->bytes / 32, keep);
+    for (int a = 0; a < n && n <= MOST_PAIRED; a++)
+        for (int b = 0; b < n; b++)
+            if (a != b) sample_link(s, a, b, keep);
+    sample_arrival(s, keep);
+}
+
+/* ---- judging ---- */
+
+/* The upper quartile of the medians. */
+static double reference(double *medians, int n) {
+    for (int i = 1; i < n; i++)
+        for (int k = i; k > 0 && medians[k] < medians[k - 1]; k--) {
+            const double swap = medians[k];
+            medians[k] = medians[k - 1], medians[k - 1] = swap;
+        }
+    return n ? medians[3 * n / 4] : 0;
+}
+
+static bool is_slow(const Metric *m, double of, double fraction, int siblings) {
+    Interval i;
+    return m && interval_of_median(m->sample, m->n, GATE_ERROR / siblings, &i) && i.high < fraction * of;
+}
+
+static const Metric *link_of(const Speed *s, int from, int to) {
+    char name[80];
+    link_name(from, to, name);
+    return outcome_metric(s->r->out, name);
+}
+
+/* Whether all links from and to a rank are slow. */
+static bool is_rank(const bool *slow, int n, int rank) {
+    bool all = true;
+    for (int k = 0; k < n; k++) all &= k == rank || slow[rank * n + k] || slow[k * n + rank];
+    return all;
+}
+
+static void report_links(const Speed *s, const bool *slow, double of) {
+    static const char TEXT[] = "%s at %.3g GB/s, %.0f %% of the %.3g of its siblings";
+    const int n = s->r->world;
+    const StageVerdict verdict = s->shared ? ACCEPT_INCONCLUSIVE : ACCEPT_DEGRADED;
+    for (int a = 0; a < n; a++) {
+        if (is_rank(slow, n, a)) {
+            const double rate = metric_median(link_of(s, a, (a + 1) % n));
+            outcome_add(s->r->out, verdict, stage_suspect(s->r, a).s, TEXT,
+                        "all of its links are slow: one is", rate, 100 * rate / of, of);
+            continue;
+        }
+        for (int b = 0; b < n; b++) {
+            char name[80];
+            if (a == b || !slow[a * n + b] || is_rank(slow, n, b)) continue;
+            const double rate = metric_median(link_of(s, a, b));
+            link_name(a, b, name);
+            outcome_add(s->r->out, verdict, name, TEXT, "it is slow:", rate, 100 * rate / of, of);
+        }
+    }
+}
+
+static void judge_links(const Speed *s) {
+    static const double LEAST = 0.7;
+    const int n = s->r->world, links = n * (n - 1);
+    if (n <= 2 || n > MOST_PAIRED) {
+        outcome_limit(s->r->out,
+                      n <= 2 ? "speed: the link 0-1 against its siblings, because there is one"
+                             : "speed: pairs of ranks, because there are more than %d ranks",
+                      (int)MOST_PAIRED);
+        return;
+    }
+    bool *slow = mem_zero((size_t)(n * n), sizeof *slow), any = false;
+    double *medians = mem_zero((size_t)links, sizeof *medians);
+    for (int a = 0, k = 0; a < n; a++)
+        for (int b = 0; b < n; b++)
+            if (a != b) medians[k++] = metric_median(link_of(s, a, b));
+    const double of = reference(medians, links);
+    for (int a = 0; a < n; a++)
+        for (int b = 0; b < n; b++)
+            if (a != b && is_slow(link_of(s, a, b), of, LEAST, links)) slow[a * n + b] = any = true;
+    if (any) report_links(s, slow, of);
+    free(slow), free(medians);
+}
+
+static void judge_arrivals(const Speed *s) {
+    const int n = s->r->world;
+    const double least = s->gpu ? 0.8 : 0.5;
+    double *medians = mem_zero((size_t)n, sizeof *medians);
+    for (int pass = 0; pass < 2; pass++) {
+        const double of = pass ? reference(medians, n) : 0;
+        for (int i = 0; i < n; i++) {
+            char name[80];
+            snprintf(name, sizeof name, "arrival of rank %d", i);
+            const Metric *m = outcome_metric(s->r->out, name);
+            if (!pass)
+                medians[i] = metric_median(m);
+            else if (is_slow(m, of, least, n))
+                outcome_add(s->r->out, ACCEPT_DEGRADED, stage_suspect(s->r, i).s,
+                            "it arrives late: its work takes %.2g ms, and %.2g ms on its siblings",
+                            1e3 / metric_median(m), 1e3 / of);
+        }
+        if (n <= 2) break;
+    }
+    free(medians);
+}
+
+/* ---- the stage ---- */
+
+/* Pages that were never written may all be one page of zeros, which is read faster. */
+static void touch(const Speed *s, char *at) {
+    char *filled = mem_alloc(s->bytes);
+    memset(filled, 1, s->bytes);
+    device_write(s->r->device, at, filled, s->bytes);
+    free(filled);
+}
+
+static void allocate(Speed *s) {
+    const int64_t n = s->gpu ? 4096 : 64, rows[] = {n, 1, n}, square[] = {n, n};
+    const size_t operand = (size_t)(n * n) * sizeof(float);
+    Device *d = s->r->device;
+    s->in = device_alloc(d, s->bytes, "messages"), s->out = device_alloc(d, s->bytes, "messages");
+    touch(s, s->in), touch(s, s->out);
+    s->work = device_alloc(d, 3 * operand, "work");
+    s->x = tensor_make(s->work, F32, 3, rows);
+    s->w = tensor_make(s->work + operand, F32, 2, square);
+    s->y = tensor_make(s->work + 2 * operand, F32, 3, rows);
+    const LinearAttr attr = {.fixed_order = false};
+    Device *null = device_null_for(d);
+    call_run(&OPS[OP_linear], &(Call){.in = {&s->x, &s->w}, .out = {&s->y}, .attr = &attr, .device = null});
+    device_reserve_scratch(d, null->scratch);
+    device_free(null);
+}
+
+static Err on_rank(StageRank *r) {
+    Speed s = {.r = r, .gpu = device_is_discrete(r->device)};
+    s.shared = !s.gpu && r->transport[0] != 'N';
+    s.bytes = s.gpu ? 128 << 20 : 4 << 20, s.message = s.gpu ? 32 << 20 : s.bytes;
+    allocate(&s);
+    sample_all(&s, false);
+    const int least = (int)interval_least(GATE_ERROR / (r->world * (r->world - 1)));
+    int rounds = 0;
+    do sample_all(&s, true);
+    while (++rounds < OUTCOME_SAMPLES && stage_has_time(r, rounds < least ? PATIENCE : 0.9));
+    if (r->out) {
+        if (rounds < least)
+            outcome_limit(r->out,
+                          "speed: slow links and ranks, because there are %d samples, and %d are needed",
+                          rounds, least);
+        judge_links(&s);
+        judge_arrivals(&s);
+        char name[80];
+        snprintf(name, sizeof name, "all_reduce %zu KiB", s.bytes >> 10);
+        outcome_sum_up(r->out, "%s: %s %.2f GB/s of bus bandwidth, %d rounds", r->transport, name,
+                       metric_median(outcome_metric(r->out, name)), rounds);
+        if (s.shared && !r->in->options->good)
+            outcome_limit(r->out, "speed: between ranks that share a CPU and its memory");
+    }
+    device_release(r->device, s.in, s.bytes), device_release(r->device, s.out, s.bytes);
+    device_release(r->device, s.work, 3 * tensor_bytes(&s.w));
+    return ERR_OK;
+}
+
+Err stage_speed(const StageInput *in) { return stage_on_ranks(in, on_rank); }

@@ -1,0 +1,81 @@
+#include "acceptance/stage.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "train/launch.h"
+
+typedef struct World {
+    const StageInput *in;
+    Err (*fn)(StageRank *);
+    int64_t start_ns;
+} World;
+
+static Err rank_main(void *arg, Comm *comm) {
+    const World *w = arg;
+    const Derived d = {.cpu_threads = 1};
+    StageRank r = {.in = w->in,
+                   .comm = comm,
+                   .rank = comm ? comm_rank(comm) : 0,
+                   .world = comm ? comm_world(comm) : 1,
+                   .end_ns = w->start_ns + (int64_t)(w->in->seconds * 1e9)};
+    if (r.rank == 0) r.out = w->in->out;
+    ERR_RETURN(rank_open_device(&w->in->config, &d, comm, &r.device, r.transport));
+    device_describe(r.device, r.described, sizeof r.described);
+    const Err e = w->fn(&r);
+    rank_free_device(comm, r.device);
+    return e;
+}
+
+Err stage_on_ranks(const StageInput *in, Err (*fn)(StageRank *)) {
+    World w = {in, fn, clock_ns()};
+    outcome_doing(in->out, "opening the devices and the transport");
+    return world_run(&in->config, rank_main, &w);
+}
+
+int stage_world(const StageInput *in) { return (int)config_ranks(&in->config); }
+
+bool stage_on_gpu(const StageInput *in) { return in->config.device == ON_CUDA; }
+
+void stage_gather(const StageRank *r, const void *mine, void *all, size_t bytes) {
+    if (!r->comm) {
+        memcpy(all, mine, bytes);
+        return;
+    }
+    comm_run(r->comm, &(CommCall){.kind = COMM_ALL_GATHER,
+                                  .dtype = U8,
+                                  .group = comm_everyone(r->comm),
+                                  .site = "validate",
+                                  .in = mine,
+                                  .out = all,
+                                  .n = (int64_t)bytes});
+}
+
+double stage_reduce(const StageRank *r, CommReduction how, double x) {
+    if (r->comm) comm_all_reduce(r->comm, comm_everyone(r->comm), "validate", how, F64, &x, 1);
+    return x;
+}
+
+void stage_barrier(const StageRank *r) { stage_reduce(r, COMM_MAX, 0); }
+
+bool stage_has_time(const StageRank *r, double fraction) {
+    const double left = (double)(r->end_ns - clock_ns()) * 1e-9;
+    return stage_reduce(r, COMM_MAX, r->rank == 0 && left > (1 - fraction) * r->in->seconds) > 0;
+}
+
+Suspect stage_suspect(const StageRank *r, int rank) {
+    Suspect s;
+    if (stage_on_gpu(r->in) && r->device->n_devices > 0)
+        snprintf(s.s, sizeof s.s, "GPU %d (rank %d)", rank % r->device->n_devices, rank);
+    else
+        snprintf(s.s, sizeof s.s, "rank %d", rank);
+    return s;
+}
+
+Suspect stage_transport(const StageRank *r) {
+    Suspect s;
+    const bool nccl = !strncmp(r->transport, "NCCL", 4);
+    snprintf(s.s, sizeof s.s, "%s", nccl ? r->transport : "transport through host memory");
+    return s;
+}

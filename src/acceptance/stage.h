@@ -1,0 +1,54 @@
+/* Shared by the stages: a world of ranks with devices, budgets, and the names of suspects. */
+#ifndef ISOTRON_ACCEPTANCE_STAGE_H
+#define ISOTRON_ACCEPTANCE_STAGE_H
+
+#include "acceptance/acceptance.h"
+#include "comm/comm.h"
+#include "tensor/device.h"
+
+typedef struct StageInput {
+    const AcceptOptions *options;
+    Config config; /* with the number of ranks, the library and the deadline of this run */
+    double seconds;
+    Outcome *out;
+} StageInput;
+
+/* stages.def: each function writes its result; an error is of the options. */
+#define STAGE(name, share, ranks, on_library, what) Err stage_##name(const StageInput *);
+#include "acceptance/stages.def"
+
+/* A rank of a stage. */
+typedef struct StageRank {
+    const StageInput *in;
+    Comm *comm; /* NULL: one rank */
+    Device *device;
+    int rank, world;
+    Outcome *out;   /* rank 0's; NULL on the others */
+    int64_t end_ns; /* of the budget */
+    char described[200], transport[200];
+} StageRank;
+
+/* Opens the world with its devices and transport, and runs fn on each rank. */
+Err stage_on_ranks(const StageInput *, Err (*fn)(StageRank *));
+/* Number of ranks of the world. */
+int stage_world(const StageInput *);
+bool stage_on_gpu(const StageInput *);
+
+/* Collective over all ranks, through the host. */
+void stage_gather(const StageRank *, const void *mine, void *all, size_t bytes); /* all: [world] */
+double stage_reduce(const StageRank *, CommReduction, double);
+void stage_barrier(const StageRank *);
+/* Whether the fraction of the budget has not passed; rank 0 decides for all. */
+bool stage_has_time(const StageRank *, double fraction);
+/* Sets what this stage is doing; rank 0 only. */
+#define STAGE_DOING(r, ...) ((r)->out ? outcome_doing((r)->out, __VA_ARGS__) : (void)0)
+
+typedef struct Suspect {
+    char s[96];
+} Suspect;
+/* "GPU 2 (rank 2)", or "rank 2" of ranks on a CPU. */
+Suspect stage_suspect(const StageRank *, int rank);
+/* "NCCL 2.28.9", or the transport through host memory. */
+Suspect stage_transport(const StageRank *);
+
+#endif

@@ -1,0 +1,139 @@
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "acceptance/acceptance.h"
+#include "base/file.h"
+#include "bench/gate/gate.h"
+#include "comm/comm.h"
+#include "main/command.h"
+#include "train/launch.h"
+
+typedef struct Options {
+    AcceptOptions accept;
+    const char *nccl_a, *allow, *memory, *json, *junit, *html;
+    bool quick;
+} Options;
+
+#define ROW(field, name, kind, otherwise, text)                                                              \
+    { .names = name, .type = kind, .offset = offsetof(Options, field), .fallback = otherwise, .help = text }
+static const Arg ROWS[] = {
+    ROW(accept.only, "only", ARG_TEXTS, "none", "Stages to run; none = all."),
+    ROW(quick, "quick", ARG_FLAG, "off", "Take 60 s instead of 10 minutes."),
+    ROW(accept.seconds, "seconds", ARG_F64, "none", "Take this time instead, at least 1 s."),
+    ROW(nccl_a, "nccl-a", ARG_TEXT, "none", "The same as --nccl-library, for use with --nccl-b."),
+    ROW(accept.nccl_b, "nccl-b", ARG_TEXT, "none",
+        "Another NCCL library: stages that depend on the library run for both alternately."),
+    ROW(accept.good, "good", ARG_TEXT, "none", "File of an earlier --json, of a good run, to compare with."),
+    ROW(memory, "memory-share", ARG_TEXT, "80%",
+        "Share of a device's free memory that gets patterns, as the time allows."),
+    ROW(allow, "allow", ARG_TEXT, "5%",
+        "How much less speed than in the good run or with A is not degraded."),
+    ROW(accept.allow_changes, "allow-changes", ARG_FLAG, "off",
+        "Versions, devices and the environment may differ from those of the good run."),
+    ROW(json, "json", ARG_TEXT, "none", "File that gets the report as JSON."),
+    ROW(junit, "junit", ARG_TEXT, "none", "File that gets the report as JUnit XML."),
+    ROW(html, "html", ARG_TEXT, "none", "File that gets the report as a page."),
+};
+
+enum { FULL_S = 600, QUICK_S = 60, MOST_S = 1000000 };
+
+static void refuse_same_files(Args *args, const Options *o) {
+    const NamedFile outputs[] = {{"--json", o->json}, {"--junit", o->junit}, {"--html", o->html}},
+                    inputs[] = {{"--good", o->accept.good},
+                                {"--nccl-a", o->nccl_a},
+                                {"--nccl-b", o->accept.nccl_b},
+                                {"--nccl-library", o->accept.config->nccl_library}};
+    command_refuse_same_files(args, outputs, 3, inputs, 4);
+}
+
+static Err read_options(Config *c, Options *o, Args *args, int argc, char **argv) {
+    args_use(args, (ArgTable){.rows = ROWS, .count = sizeof ROWS / sizeof *ROWS, .target = o});
+    args_use(args, config_table(c, USE_VALIDATE));
+    args_line(args, argc, argv);
+    if (args->help) return ERR_OK;
+    AcceptOptions *a = &o->accept;
+    a->config = c, a->argc = argc, a->argv = argv;
+    refuse_same_files(args, o);
+    if (f64_is_set(a->seconds) && o->quick) args_problem(args, "--seconds and --quick: choose one");
+    if (f64_is_set(a->seconds) && !(a->seconds >= 1 && a->seconds <= MOST_S))
+        args_problem(args, "--seconds: from 1 to %d", (int)MOST_S);
+    if (!f64_is_set(a->seconds)) a->seconds = o->quick ? QUICK_S : FULL_S;
+    if (!gate_parse_percentage(o->allow, &a->allow))
+        args_problem(args, "--allow expects a percentage, as 5%%, not '%s'", o->allow);
+    if (!gate_parse_percentage(o->memory, &a->memory_share) || a->memory_share <= 0 || a->memory_share > 0.95)
+        args_problem(args, "--memory-share expects a percentage from 1%% to 95%%, not '%s'", o->memory);
+    if (a->allow_changes && !a->good) args_problem(args, "--allow-changes needs --good");
+    if (o->nccl_a && c->nccl_library) args_problem(args, "--nccl-a and --nccl-library: choose one");
+    if (o->nccl_a && !a->nccl_b)
+        args_problem(args, "--nccl-a needs --nccl-b; for one library use --nccl-library");
+    if (o->nccl_a) c->nccl_library = o->nccl_a;
+    const Err e = world_size(c);
+    if (e.code) args_problem(args, "%s", e.msg);
+    config_check(c, CHECK_STRICT, args);
+    return args_end(args);
+}
+
+static Err check_places(const Options *o) {
+    const char *const paths[] = {o->json, o->junit, o->html};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths && comm_process() <= 0; i++)
+        if (paths[i]) ERR_RETURN(file_check_target(paths[i]));
+    return ERR_OK;
+}
+
+typedef void WriteReport(const Acceptance *, Str *out);
+
+static Err write_report(const char *path, WriteReport *report, const Acceptance *a) {
+    if (!path) return ERR_OK;
+    Str text = {0};
+    report(a, &text);
+    Err e = file_write_atomic(path, text.s, text.len);
+    if (e.code) e.code = ERR_INFRA; /* the verdict is valid; only its report cannot be written */
+    str_free(&text);
+    return e;
+}
+
+static Err write_reports(const Options *o, const Acceptance *a) {
+    if (!a->is_heard) return ERR_OK;
+    Str text = {0};
+    accept_print(a, &text);
+    fputs(text.s, stdout);
+    str_free(&text);
+    ERR_RETURN(write_report(o->json, accept_json, a));
+    ERR_RETURN(write_report(o->junit, accept_junit, a));
+    return write_report(o->html, accept_html, a);
+}
+
+static int validate(const Options *o) {
+    static const ErrCode STATUS[] = {[ACCEPT_PASS] = ERR_NONE,
+                                     [ACCEPT_INCONCLUSIVE] = ERR_INCONCLUSIVE,
+                                     [ACCEPT_DEGRADED] = ERR_FAILED,
+                                     [ACCEPT_FAIL] = ERR_FAILED};
+    Acceptance a = {0};
+    Err e = check_places(o);
+    if (!e.code) e = accept_run(&o->accept, &a);
+    if (!e.code) e = write_reports(o, &a);
+    const int status = e.code ? command_fail(e) : a.is_heard ? (int)STATUS[accept_verdict(&a)] : 0;
+    accept_free(&a);
+    return status;
+}
+
+int command_validate(int argc, char **argv) {
+    Arena *arena = arena_new();
+    Config config = {0};
+    Options o = {.quick = false};
+    Args args;
+    int status;
+    args_init(&args, arena,
+              "isotron validate [--device cuda] [--ranks N] [options]\n\n"
+              "Accepts a machine, a driver or an NCCL library: a table of stages, each with a verdict, its "
+              "evidence\n"
+              "and a suspect. Exit status 1: something is wrong or degraded.\n\n"
+              "example: isotron validate --ranks 4 --quick",
+              NULL);
+    const Err e = read_options(&config, &o, &args, argc, argv);
+    if (command_ready(&args, e, &status)) status = validate(&o);
+    args_free(&args);
+    arena_free(arena);
+    return status;
+}

@@ -1,0 +1,53 @@
+/* The program with a faulty machine. It is linked with --wrap, so that the program itself has no way in.
+ *   FAULTY="gemm RANK N"    flips a bit in the result of every Nth GEMM of a rank
+ *   FAULTY="slow RANK MS"   delays its GEMMs
+ *   FAULTY="memory RANK N"  one bit of each write to its device sticks at 1, if the write has more than N bytes */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "kernels/ops.h"
+#include "tensor/call.h"
+
+typedef struct Fault {
+    char kind[16];
+    int rank, number;
+} Fault;
+
+static Fault planted(void) {
+    Fault f = {.kind = ""};
+    const char *text = getenv("FAULTY");
+    CHECK(!text || sscanf(text, "%15s %d %d", f.kind, &f.rank, &f.number) == 3,
+          "FAULTY is not \"kind rank number\"");
+    return f;
+}
+
+static bool is_here(const Fault *f, const char *kind) {
+    const FaultScope *scope = fault_scope_now();
+    int rank = -1;
+    if (scope) sscanf(scope->where, "rank %d", &rank);
+    return !strcmp(f->kind, kind) && rank == f->rank;
+}
+
+void __real_call_run(const OpDef *, const Call *);
+void __wrap_call_run(const OpDef *, const Call *);
+
+void __wrap_call_run(const OpDef *op, const Call *c) {
+    static _Thread_local int calls;
+    const Fault f = planted();
+    __real_call_run(op, c);
+    if (op->number != OP_linear || c->device->kind == DEVICE_NULL) return;
+    if (is_here(&f, "slow")) usleep((useconds_t)f.number * 1000);
+    if (is_here(&f, "gemm") && ++calls % f.number == 0) ((unsigned char *)c->out[0]->data)[100] ^= 0x10;
+}
+
+void __real_device_write(Device *, void *at, const void *host, size_t bytes);
+void __wrap_device_write(Device *, void *at, const void *host, size_t bytes);
+
+void __wrap_device_write(Device *d, void *at, const void *host, size_t bytes) {
+    const Fault f = planted();
+    __real_device_write(d, at, host, bytes);
+    if (is_here(&f, "memory") && bytes > (size_t)f.number) ((unsigned char *)at)[f.number] |= 0x40;
+}

@@ -1,0 +1,45 @@
+"""isotron validate: a clean machine passes, reports and exit statuses agree, and wrong arguments are refused."""
+from validating import *
+
+# Clean runs, on threads and with NCCL's code path; what one rank cannot show is listed, and does not fail.
+stages, said = validate("--ranks", 4, "--seconds", 8)
+good = WORK / "good.json"
+good.write_text((WORK / "v.json").read_text())
+assert {n: s["verdict"] for n, s in stages.items() if s["verdict"] != "PASS"} == {"roofs": "INCONCLUSIVE"}, said
+validate("--ranks", 4, "--seconds", 4, "--only", "inventory", "--good", good)
+nccl, said = validate("--ranks", 3, "--seconds", 4, *NCCL, "--only", "inventory", "collectives")
+assert "NCCL 2.28.9" in nccl["collectives"]["summary"] and "hang; --only leaves them out" in said, said
+one, said = validate("--seconds", 2)
+assert one["collectives"]["verdict"] == "INCONCLUSIVE" and "not certified: collectives: it needs 2 ranks" in said, said
+if shutil.which("mpirun"):
+    run = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", PROGRAM, "validate", "--seconds", "3"]
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert done.returncode == 0 and "verdict: PASS (2 ranks" in done.stdout, done
+
+# A library of another version than in the good run.
+ONLY = ["--ranks", 4, "--seconds", 4, "--only"]
+newer = validate("--ranks", 4, "--seconds", 4, "--only", "inventory", *NCCL)[0]
+good.write_text((WORK / "v.json").read_text())
+older = [*ONLY, "inventory", *NCCL, "--good", good]
+named(validate(*older, HOST_NCCL_VERSION="22703", expect=1)[0]["inventory"], "NCCL", "it is '2.27.3', and was '2.28.9'", "DEGRADED")
+validate(*older, "--allow-changes", HOST_NCCL_VERSION="22703")
+
+# Wrong arguments.
+(WORK / "empty.json").write_text("{}")
+for words, message in (
+        (["--only", "gpu"], "--only 'gpu': choose from inventory, "),
+        (["--seconds", 0], "--seconds: from 1 to"),
+        (["--seconds", 5, "--quick"], "--seconds and --quick: choose one"),
+        (["--memory-share", "99%"], "--memory-share expects"),
+        (["--allow", "x"], "--allow expects a percentage"),
+        (["--allow-changes"], "--allow-changes needs --good"),
+        (["--good", WORK / "empty.json"], "is not a report of validate"),
+        (["--good", WORK / "none.json"], "none.json"),
+        (["--nccl-a", LIBRARY], "--nccl-a needs --nccl-b"),
+        (["--nccl-a", LIBRARY, "--nccl-library", LIBRARY, "--nccl-b", LIBRARY], "choose one"),
+        (["--json", WORK / "r", "--html", WORK / "r"], "are the same file"),
+        (["--ranks", 2, "--nccl-library", "nowhere.so"], "NCCL cannot be loaded"),
+        (["--num-layers", 2], "--num-layers"),
+):
+    said = isotron("validate", *words, expect=2)
+    assert message in said, (words, said)

@@ -1,0 +1,18 @@
+"""isotron validate names every planted fault, with its suspect."""
+from validating import *
+
+ONLY = ["--ranks", 4, "--seconds", 4, "--only"]
+named(validate(*ONLY, "compute", program=FAULTY, FAULTY="gemm 2 7", expect=1)[0]["compute"], "rank 2", "one bit flipped")
+stages, said = validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="drop_tail", expect=1)
+named(stages["collectives"], "NCCL 2.28.9", "the last 8 elements are missing")
+assert "validate --ranks 4 --seconds 4 --nccl-library" in said and "--only collectives" in said, said
+named(validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="half_sum", expect=1)[0]["collectives"], "NCCL", "it sums in 16 bits")
+SOON = ["--distributed-timeout-seconds-after-init", 1]
+named(validate(*ONLY, "collectives", *NCCL, *SOON, HOST_NCCL_FAULT="lost:40", expect=1)[0]["collectives"], "NCCL", "has waited 1 s")
+named(validate(*ONLY, "collectives", *NCCL, HOST_NCCL_FAULT="error:40", expect=1)[0]["collectives"], "NCCL", "planted fault")
+stages, said = validate(*ONLY, "speed", *NCCL, "--seconds", 8, HOST_NCCL_FAULT="link:1:3", expect=1)
+named(stages["speed"], "link 1-3", "it is slow", "DEGRADED")
+assert len(stages["speed"]["evidence"]) == 1, said
+named(validate(*ONLY, "speed", *NCCL, HOST_NCCL_FAULT="rank:2:1", expect=1)[0]["speed"], "rank 2", "all of its links are slow", "DEGRADED")
+named(validate(*ONLY, "speed", program=FAULTY, FAULTY="slow 1 2", expect=1)[0]["speed"], "rank 1", "it arrives late", "DEGRADED")
+named(validate(*ONLY, "memory", program=FAULTY, FAULTY="memory 3 1000", expect=1)[0]["memory"], "rank 3", "offset 1000")
