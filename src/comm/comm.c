@@ -22,6 +22,11 @@ Group comm_everyone(const Comm *c) {
 }
 void comm_sabotage(Comm *c, CommSabotage s) { c->sabotage = s; }
 
+void comm_describe_host(const Comm *c, char text[200]) {
+    const char *by = c ? c->processes_by : NULL;
+    snprintf(text, 200, "through host memory%s%s", by ? ", by " : "", by ? by : "");
+}
+
 void comm_init(Comm *c, const CommTransport *host, void *host_state, int world, int rank,
                const CommOptions *o) {
     CHECK(world > 0 && rank >= 0 && rank < world, "rank %d of %d", rank, world);
@@ -30,6 +35,9 @@ void comm_init(Comm *c, const CommTransport *host, void *host_state, int world, 
     c->deadline_s = o && o->deadline_s > 0 ? o->deadline_s : DEADLINE_S;
     comm_recorder_init(&c->recorder);
 }
+
+int64_t comm_deadline_ns(const Comm *c) { return (int64_t)(c->deadline_s * 1e9); }
+int64_t comm_warning_ns(const Comm *c) { return comm_deadline_ns(c) / 10; }
 
 void comm_close(Comm *c) {
     CHECK(c->open == 0, "rank %d leaves %d operations that it did not wait for", c->rank, c->open);

@@ -1,8 +1,8 @@
 /* Communication between ranks. One Comm is one rank's endpoint. It has two transports; the memory of a call's
  * buffers selects one:
  *
- *   host     the ranks of a world are threads of this process, or MPI processes. In comm_null they are
- *            imaginary: nothing arrives, as a dry run needs
+ *   host     the ranks of a world are threads of this process, or processes that MPI or TCP connects. In
+ *            comm_null they are imaginary: nothing arrives, as a dry run needs
  *   device   for memory of a discrete device: NCCL, or staging through host memory and the host transport
  *
  * Order of sums: a host transport, and so staging, adds in the order of the group's members, element by
@@ -18,13 +18,15 @@
  * only between neighbours in the group, where the last member is a neighbour of the first.
  *
  * An operation is a fault if a member does not start it within the deadline, or starts it with another kind,
- * count, dtype or site. The fault names the group, the sequence number, the ranks and what each of them did,
+ * count, dtype or site. If ranks are processes, it is also a fault if one of them ends early or does not run. The
+ * fault names the group, the sequence number, the ranks and what each of them did,
  * prints this rank's recorder, and ends the whole world (exit status 3, ERR_INFRA). */
 #ifndef ISOTRON_COMM_COMM_H
 #define ISOTRON_COMM_COMM_H
 
 #include <stdio.h>
 
+#include "base/err.h"
 #include "comm/mesh.h"
 #include "tensor/device.h"
 #include "tensor/dtype.h"
@@ -80,6 +82,8 @@ int comm_rank(const Comm *);
 int comm_world(const Comm *);
 Group comm_everyone(const Comm *); /* all ranks in their order */
 
+/* "through host memory", with what connects the ranks if they are processes. A NULL Comm is one rank. */
+void comm_describe_host(const Comm *, char text[200]);
 /* Selects the transport for memory of `device`: NCCL if no two ranks share a GPU and NCCL can be loaded, staging
  * otherwise. All ranks must call it and get the same result. `library` is a file name; NULL: the library that
  * the loader finds. It is a user error if a named library cannot be used or if versions differ between ranks,
@@ -91,7 +95,10 @@ void comm_close_device(Comm *);
 /* ---- worlds ---- */
 
 typedef struct CommOptions {
-    double deadline_s; /* how long a member may be late; <= 0: 600 (--distributed-timeout-minutes 10) */
+    double deadline_s; /* how long a member may be late; <= 0: 600 (--distributed-timeout-minutes 10). After a
+                          tenth of it, a warning names the member */
+    double meet_s;     /* how long processes wait for each other at the start; <= 0: 600 */
+    const char *build; /* processes that are connected by TCP must agree on it; NULL: any */
 } CommOptions;
 
 /* Runs fn(arg, comm) as ranks 0..world-1, one thread each (the caller's thread is rank 0), and returns when
@@ -101,16 +108,37 @@ void comm_threads(int world, const CommOptions *, CommMain *fn, void *arg);
 
 /* A Comm whose operations finish at once and leave `out` unchanged. */
 Comm *comm_null(int world, int rank);
-void comm_free(Comm *); /* of comm_null and comm_mpi */
+void comm_free(Comm *); /* of comm_null, comm_mpi and comm_tcp */
 
-/* The number of processes that mpirun or srun has started (-1: unknown), and the number of this one, from 0.
- * 1 and 0 without a launcher. */
+/* ---- processes ---- */
+
+typedef enum CommLauncher { COMM_ALONE, COMM_MPI, COMM_TCP } CommLauncher;
+
+/* The environment variables of a launcher: mpirun, srun, torchrun or others that set the same ones. */
+typedef struct CommLaunch {
+    CommLauncher by; /* COMM_ALONE: no launcher, or one process */
+    int processes, process,
+        local;      /* their number, the number of this one, and that among those of its host */
+    char host[256]; /* COMM_TCP: where process 0 listens */
+    int port;
+    char run[128]; /* COMM_TCP: names the run, if the launcher does */
+} CommLaunch;
+
+/* A user error if variables are missing, or if this program cannot communicate in this way. */
+Err comm_launch(CommLaunch *);
+/* The number of processes, and the number of this one, from 0. 1 and 0 without a launcher; -1: unknown. */
 int comm_processes(void);
 int comm_process(void);
-/* True if there are several processes and the program was built with MPI. */
-bool comm_mpi_present(void);
+
 /* The world of all MPI processes. The first call initialises MPI; the end of the process finalises it. */
 Comm *comm_mpi(const CommOptions *);
+bool comm_mpi_built(void); /* else comm_mpi is a fault */
+/* The world of processes that meet at a TCP address. An error if they do not all come in time, or if their
+ * programs differ. */
+Err comm_tcp(const CommLaunch *, const CommOptions *, Comm **);
+/* Called by processes that end with an error, after that of process 0 is printed. Processes that still wait for
+ * others at the start learn of it. True if process 0 prints the error of this one, or its own. */
+bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err);
 
 /* ---- exposed communication ---- */
 

@@ -477,8 +477,8 @@ static Err load(const char *library, const Device *device, Nccl *n) {
         return err_user("'%s' moves host memory: leave --device cuda out", library);
     if (!n->host_memory && !device_is_discrete(device))
         return err_user("--nccl-library: NCCL moves memory of GPUs: add --device cuda");
-    if (n->host_memory && comm_mpi_present())
-        return err_user("'%s' moves memory of one process: use --ranks without mpirun", library);
+    if (n->host_memory && comm_processes() > 1)
+        return err_user("'%s' moves memory of one process: use --ranks without a launcher", library);
     return ERR_OK;
 }
 
@@ -487,7 +487,7 @@ Err comm_open_device(Comm *c, Device *device, const char *library, bool required
     char version[32], why[SIZE];
     bool shared;
     Nccl n = {0};
-    snprintf(text, SIZE, "through host memory");
+    comm_describe_host(c, text);
     if (!c || !c->host || (!library && !device_is_discrete(device))) return ERR_OK;
     Err e = load(library, device, &n);
     if (library || required) ERR_RETURN(comm_agree(c, e));
@@ -512,7 +512,7 @@ Err comm_open_device(Comm *c, Device *device, const char *library, bool required
             "communicate through host memory",
             why);
     if (*why) {
-        snprintf(text, SIZE, "through host memory, because %s", why);
+        snprintf(text + strlen(text), SIZE - strlen(text), ", because %s", why);
         return ERR_OK;
     }
     open_transport(c, &n, device);

@@ -1,22 +1,168 @@
+/* The environment variables of launchers.
+ *
+ *   mpirun    OMPI_COMM_WORLD_* (Open MPI), PMI_* (MPICH), PMIX_RANK (srun --mpi=pmix)
+ *   torchrun  RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; its own store may listen at MASTER_PORT
+ *   srun      SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_NODELIST, SLURM_JOB_ID */
 #include <stdlib.h>
+#include <string.h>
 
 #include "comm/comm.h"
 
-/* The value of the first of these variables that is set; -1: none. */
-static int told(const char *const *names) {
-    for (; *names; names++)
-        if (getenv(*names)) return (int)strtol(getenv(*names), NULL, 10);
+typedef const char *const Names[4];
+
+static const Names MPI_RANKS = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"},
+                   MPI_SIZES = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"},
+                   MPI_LOCALS = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"},
+                   SLURM_RANKS = {"SLURM_PROCID"}, SLURM_SIZES = {"SLURM_STEP_NUM_TASKS"},
+                   SLURM_LOCALS = {"SLURM_LOCALID"};
+
+static const char *text_of(const char *name) {
+    const char *text = getenv(name);
+    return text && *text ? text : NULL;
+}
+
+/* A number from 0; -1: the variable is not set, or is no such number. */
+static int number_of(const char *name) {
+    const char *text = text_of(name);
+    char *end;
+    const long x = text ? strtol(text, &end, 10) : -1;
+    return text && !*end && x >= 0 && x <= 1 << 20 ? (int)x : -1;
+}
+
+/* The first of these variables that is set. */
+static int first_of(Names names) {
+    for (int i = 0; i < 4 && names[i]; i++)
+        if (text_of(names[i])) return number_of(names[i]);
     return -1;
 }
 
-/* Open MPI; MPICH and others by PMI; launchers with PMIx only (srun --mpi=pmix). */
-static int process(void) {
-    return told((const char *const[]){"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", NULL});
+/* Also notes the number of the process in `out`, because process 0 reports errors. */
+static CommLaunch launch_of(CommLauncher by, Names ranks, Names sizes, Names locals, CommLaunch *out) {
+    CommLaunch l = {.by = by, .processes = first_of(sizes), .process = first_of(ranks)};
+    const int local = first_of(locals);
+    l.local = local >= 0 ? local : l.process;
+    out->process = l.process > 0 ? l.process : 0;
+    return l;
 }
 
-int comm_process(void) { return process() < 0 ? 0 : process(); }
+static Err copy_host(CommLaunch *l, const char *host, size_t length) {
+    if (length >= sizeof l->host)
+        return err_user("MASTER_ADDR: the name of a host has %zu characters", length);
+    memcpy(l->host, host, length);
+    l->host[length] = 0;
+    return ERR_OK;
+}
+
+/* ---- torchrun ---- */
+
+static Err by_torchrun(CommLaunch *out) {
+    static const char *const NEEDED[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+    CommLaunch l = launch_of(COMM_TCP, (Names){"RANK"}, (Names){"WORLD_SIZE"}, (Names){"LOCAL_RANK"}, out);
+    if (l.processes == 1 && l.process <= 0) return ERR_OK; /* one process needs no address */
+    for (size_t i = 0; i < sizeof NEEDED / sizeof *NEEDED; i++)
+        if (!text_of(NEEDED[i]))
+            return err_user(
+                "%s is set, but %s is not: processes that a launcher starts need RANK, WORLD_SIZE, "
+                "MASTER_ADDR and MASTER_PORT; without a launcher, unset them and use --ranks",
+                text_of("RANK") ? "RANK" : "WORLD_SIZE", NEEDED[i]);
+    /* A server of torchrun's agent may listen at MASTER_PORT. */
+    const char *agent = text_of("TORCHELASTIC_USE_AGENT_STORE"), *run = text_of("TORCHELASTIC_RUN_ID"),
+               *turn = text_of("TORCHELASTIC_RESTART_COUNT");
+    l.port = number_of("MASTER_PORT") + (agent && !strcmp(agent, "True"));
+    snprintf(l.run, sizeof l.run, "%s %s", run ? run : "", turn ? turn : "");
+    if (l.processes < 1 || l.process < 0 || l.process >= l.processes)
+        return err_user("RANK '%s' and WORLD_SIZE '%s' do not number a process", text_of("RANK"),
+                        text_of("WORLD_SIZE"));
+    if (l.port < 1 || l.port > 65535) return err_user("MASTER_PORT '%s' is no port", text_of("MASTER_PORT"));
+    *out = l;
+    return copy_host(out, text_of("MASTER_ADDR"), strlen(text_of("MASTER_ADDR")));
+}
+
+/* ---- srun ---- */
+
+/* The first host of a list such as "node[07,10-12],gpu3": "node07". Process 0 runs there. */
+static Err first_host(CommLaunch *l, const char *list) {
+    char name[sizeof l->host];
+    size_t n = 0;
+    for (const char *c = list; *c && *c != ',' && n < sizeof name; c++) {
+        if (*c != '[') {
+            name[n++] = *c;
+            continue;
+        }
+        for (c++; *c && !strchr(",-]", *c) && n < sizeof name; c++) name[n++] = *c;
+        c = strchr(c, ']');
+        if (!c) return err_user("SLURM_STEP_NODELIST '%s' is no list of hosts: set MASTER_ADDR", list);
+    }
+    return copy_host(l, name, n);
+}
+
+/* The port that PyTorch Lightning chooses, so that jobs of one host do not meet. */
+static int port_of_job(void) {
+    const char *job = text_of("SLURM_JOB_ID");
+    const size_t digits = job ? strlen(job) : 0;
+    return 15000 + (job ? atoi(job + (digits > 4 ? digits - 4 : 0)) : 0);
+}
+
+static Err by_srun(CommLaunch *out) {
+    CommLaunch l = launch_of(COMM_TCP, SLURM_RANKS, SLURM_SIZES, SLURM_LOCALS, out);
+    if (l.processes == 1) return ERR_OK;
+    if (l.processes < 1 || l.process < 0 || l.process >= l.processes)
+        return err_user("SLURM_PROCID and SLURM_STEP_NUM_TASKS do not number a process: start it with srun");
+    const char *host = text_of("MASTER_ADDR"), *list = text_of("SLURM_STEP_NODELIST"),
+               *job = text_of("SLURM_JOB_ID"), *step = text_of("SLURM_STEP_ID");
+    if (!host && !list) host = text_of("SLURM_LAUNCH_NODE_IPADDR");
+    if (!host && !list)
+        return err_user(
+            "srun started %d processes, but neither MASTER_ADDR nor SLURM_STEP_NODELIST is set: set "
+            "MASTER_ADDR to the host of process 0",
+            l.processes);
+    l.port = text_of("MASTER_PORT") ? number_of("MASTER_PORT") : port_of_job();
+    if (l.port < 1 || l.port > 65535) return err_user("MASTER_PORT '%s' is no port", text_of("MASTER_PORT"));
+    snprintf(l.run, sizeof l.run, "%s.%s", job ? job : "", step ? step : "");
+    *out = l;
+    return host ? copy_host(out, host, strlen(host)) : first_host(out, list);
+}
+
+/* ---- mpirun ---- */
+
+static Err by_mpirun(CommLaunch *out) {
+    const CommLaunch l = launch_of(COMM_MPI, MPI_RANKS, MPI_SIZES, MPI_LOCALS, out);
+    if (l.processes == 1) return ERR_OK;
+    if (l.processes < 1)
+        return err_user(
+            "this process was started by a launcher that does not say how many there are: use mpirun, or "
+            "--ranks without a launcher");
+    if (!comm_mpi_built())
+        return err_user(
+            "mpirun started %d processes, but this isotron was built without MPI, so each would be a "
+            "separate run: install Open MPI (ci/install-deps) and build again, or use torchrun, srun or "
+            "--ranks",
+            l.processes);
+    *out = l;
+    return ERR_OK;
+}
+
+/* ---- */
+
+Err comm_launch(CommLaunch *l) {
+    const bool elastic = text_of("TORCHELASTIC_RUN_ID"), mpi = first_of(MPI_RANKS) >= 0,
+               slurm = text_of("SLURM_PROCID") && text_of("SLURM_STEP_NUM_TASKS"),
+               half = text_of("RANK") || text_of("WORLD_SIZE"),
+               torch = slurm ? text_of("RANK") && text_of("WORLD_SIZE") : half;
+    *l = (CommLaunch){.by = COMM_ALONE, .processes = 1};
+    if (elastic) return by_torchrun(l);
+    if (mpi && (comm_mpi_built() || (!torch && !slurm))) return by_mpirun(l);
+    if (torch) return by_torchrun(l);
+    return slurm ? by_srun(l) : ERR_OK;
+}
+
+int comm_process(void) {
+    CommLaunch l;
+    comm_launch(&l);
+    return l.process;
+}
 
 int comm_processes(void) {
-    if (process() < 0) return 1;
-    return told((const char *const[]){"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL});
+    CommLaunch l;
+    return comm_launch(&l).code ? -1 : l.processes;
 }

@@ -86,7 +86,7 @@ void comm_record_print(const CommRecord *r, FILE *file) {
 }
 
 static void print_ranks(const char *title, const CommKey *key, const bool *arrived, bool which, FILE *file) {
-    fprintf(file, "  %s:", title);
+    fprintf(file, "%s:", title);
     int n = 0;
     for (int i = 0; i < comm_members(key); i++)
         if (arrived[i] == which) fprintf(file, " %d", comm_member(key, i)), n++;
@@ -120,14 +120,25 @@ static void print_witness(int rank, const CommWitness *witness, FILE *file) {
 static void print_witnesses(const CommKey *key, const bool *arrived, const CommWitness *witness, int world,
                             FILE *file) {
     bool *told = mem_zero((size_t)world, sizeof *told);
-    for (int i = 0; i < comm_members(key); i++) {
+    for (int i = 0; key && i < comm_members(key); i++) {
         const int rank = comm_member(key, i);
         told[rank] = true;
-        if (!arrived[i]) print_witness(rank, witness, file);
+        if (!arrived[i] || witness[rank].silent) print_witness(rank, witness, file);
     }
     for (int r = 0; r < world; r++)
         if (!told[r]) print_witness(r, witness, file);
     free(told);
+}
+
+static void print_operation(const CommKey *key, int64_t seq, const CommFacts *facts, const bool *arrived,
+                            FILE *file) {
+    fputs("  ", file);
+    print_facts(facts, file);
+    fputs(", ", file);
+    print_channel(key, seq, file);
+    fputc('\n', file);
+    print_ranks("  ranks that started it", key, arrived, true, file);
+    print_ranks("  ranks that did not", key, arrived, false, file);
 }
 
 void comm_report(const Comm *c, const char *why, const CommKey *key, int64_t seq, const CommFacts *facts,
@@ -137,18 +148,36 @@ void comm_report(const Comm *c, const char *why, const CommKey *key, int64_t seq
     size_t size;
     FILE *file = open_memstream(&text, &size);
     CHECK(file, "no memory for the report: %s", why);
-    fprintf(file, "COMM FAULT %s\n  ", why);
-    print_facts(facts, file);
-    fputs(", ", file);
-    print_channel(key, seq, file);
-    fputc('\n', file);
-    print_ranks("ranks that started it", key, arrived, true, file);
-    print_ranks("ranks that did not", key, arrived, false, file);
+    fprintf(file, "COMM FAULT %s\n", why);
+    if (key) print_operation(key, seq, facts, arrived, file);
     print_witnesses(key, arrived, witness, c->world, file);
     fprintf(file, "  the last operations of rank %d, newest last:\n", c->rank);
     comm_dump(c, SHOWN, file);
     fclose(file);
     fflush(stdout); /* so that earlier output precedes the report */
+    fwrite(text, 1, size, stderr);
+    free(text);
+}
+
+void comm_warn(const Comm *c, const CommWork *w, const bool *arrived) {
+    const CommKey *key = &w->channel->key;
+    char *text;
+    size_t size;
+    int missing = 0;
+    for (int i = 0; i < comm_members(key); i++) {
+        if (arrived[i] && comm_member(key, i) < c->rank) return;
+        missing += !arrived[i];
+    }
+    if (!missing) return;
+    FILE *file = open_memstream(&text, &size);
+    CHECK(file, "no memory for a warning");
+    fprintf(file, "COMM WARNING rank %d has waited %g s, and will wait %g s, in ", c->rank,
+            (double)comm_warning_ns(c) * 1e-9, c->deadline_s);
+    print_facts(&w->facts, file);
+    fputs(", ", file);
+    print_channel(key, w->seq, file);
+    print_ranks("\n  for ranks", key, arrived, false, file);
+    fclose(file);
     fwrite(text, 1, size, stderr);
     free(text);
 }

@@ -216,16 +216,30 @@ static void late(Comm *c, Queue *q, const Meeting *m) {
     pthread_mutex_unlock(&q->lock);
 }
 
+static void warn(const Comm *c, Queue *q, const Meeting *m, const CommWork *w) {
+    bool *arrived = mem_zero((size_t)q->members, sizeof *arrived);
+    pthread_mutex_lock(&q->lock);
+    for (int i = 0; i < q->members; i++) arrived[i] = m->work[i] != NULL;
+    pthread_mutex_unlock(&q->lock);
+    comm_warn(c, w, arrived);
+    free(arrived);
+}
+
 static void threads_wait(Comm *c, CommWork *w) {
     Meeting *m = w->state;
     Queue *q = w->channel->state;
-    const int64_t deadline = clock_ns() + (int64_t)(c->deadline_s * 1e9);
+    const int64_t begin = clock_ns(), deadline = begin + comm_deadline_ns(c);
+    int64_t until = begin + comm_warning_ns(c);
     for (unsigned state; (state = atomic_load(&m->state)) != DONE;) {
-        if (state == READY)
+        if (state == READY) {
             help(m, q->members);
-        else if (clock_ns() >= deadline)
+        } else if (clock_ns() >= deadline) {
             late(c, q, m);
-        if (atomic_load(&m->state) == state) sleep_on(m, state, state == READY ? INT64_MAX : deadline);
+        } else if (until < deadline && clock_ns() >= until) {
+            warn(c, q, m, w);
+            until = deadline;
+        }
+        if (atomic_load(&m->state) == state) sleep_on(m, state, state == READY ? INT64_MAX : until);
     }
     if (atomic_fetch_sub(&m->inside, 1) > 1) return;
     pthread_mutex_lock(&q->lock);

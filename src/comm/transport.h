@@ -123,6 +123,7 @@ struct Comm {
     void *host_state;
     const CommTransport *device; /* NULL: memory of a discrete device is staged */
     void *device_state;
+    const char *processes_by; /* what connects the ranks, if they are processes: "MPI", "TCP"; else NULL */
     int rank, world;
     double deadline_s;
     CommSabotage sabotage;
@@ -138,6 +139,9 @@ void comm_init(Comm *, const CommTransport *host, void *host_state, int world, i
 /* Frees the memory of comm_init and of the operations. Works that have not been waited for are a fault. */
 void comm_close(Comm *);
 CommChannel *comm_channel(Comm *, const CommKey *);
+/* How long an operation waits for its members, and how long until it warns. */
+int64_t comm_deadline_ns(const Comm *);
+int64_t comm_warning_ns(const Comm *);
 
 /* ---- moving elements ---- */
 
@@ -160,13 +164,16 @@ typedef struct CommWitness {
     const char *status; /* "is running" */
     bool any;           /* it has started an operation; `last` is the last one */
     CommRecord last;
-    bool is_in; /* the last operation is not done */
+    bool is_in;  /* the last operation is not done */
+    bool silent; /* it was asked and does not answer: shown even if it has started the operation */
 } CommWitness;
 
 /* Prints one report at once, so that those of several processes do not mix. It has the error, the ranks that
  * have started the operation (`arrived` [members]), the state of the others (`witness` [world]), and this
- * rank's recorder. */
+ * rank's recorder. key NULL: the error is not about an operation. */
 void comm_report(const Comm *, const char *why, const CommKey *, int64_t seq, const CommFacts *,
                  const bool *arrived, const CommWitness *witness);
+/* Prints that the operation waits for members that are late. Only the first of those that wait prints. */
+void comm_warn(const Comm *, const CommWork *, const bool *arrived);
 
 #endif

@@ -386,7 +386,7 @@ int command_bench(int argc, char **argv) {
         if (!strcmp(argv[0], BENCHES[i].name)) {
             if (!BENCHES[i].on_ranks && comm_processes() > 1)
                 return command_fail(
-                    err_user("bench %s runs as one process: start it without mpirun", BENCHES[i].name));
+                    err_user("bench %s runs as one process: start it without a launcher", BENCHES[i].name));
             return BENCHES[i].run(argc - 1, argv + 1);
         }
     const bool help = argc > 0 && (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h"));

@@ -4,19 +4,30 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/version.h"
 #include "comm/comm.h"
 #include "main/command.h"
 
-/* Only process 0 prints. When it ends, the launcher kills the other processes, which wait for that; one that
- * survives prints its own error, if it has a message. */
-static void say(const char *sentence, const char *more) {
-    enum { PATIENCE_S = 3 };
-    if (comm_process() > 0) sleep(PATIENCE_S);
+static void print_error(const char *sentence, const char *more) {
     if (*sentence) fprintf(stderr, "isotron: %s\n%s", sentence, more);
 }
 
+/* Only process 0 prints. With MPI the launcher kills the others when it ends, and they wait for that. With TCP they
+ * tell it that they have failed. A process that survives, or does not reach it, prints its own error, if it
+ * has a message. */
+static void say(Err e, const char *more) {
+    enum { PATIENCE_S = 3 };
+    const CommOptions options = {.meet_s = PATIENCE_S, .build = isotron_commit()};
+    CommLaunch launch;
+    comm_launch(&launch);
+    if (launch.process == 0) print_error(e.msg, more);
+    if (launch.by != COMM_TCP && launch.process) sleep(PATIENCE_S);
+    const bool told = launch.by == COMM_TCP && comm_tcp_give_up(&launch, &options, e);
+    if (launch.process && !told) print_error(e.msg, more);
+}
+
 int command_fail(Err e) {
-    say(e.msg, "");
+    say(e, "");
     return e.code;
 }
 
@@ -33,7 +44,7 @@ bool command_ready(const Args *args, Err e, int *status) {
     if (args->notes.len && speaks) fputs(args->notes.s, stderr);
     if (!e.code) return true;
     /* e is the first of several problems; print the others too */
-    say(e.msg, args->num_problems > 1 ? strchr(args->problems.s, '\n') + 1 : "");
+    say(e, args->num_problems > 1 ? strchr(args->problems.s, '\n') + 1 : "");
     *status = e.code;
     return false;
 }

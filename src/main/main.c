@@ -80,7 +80,7 @@ static int run(int argc, char **argv) {
     const Command *c = find_command(version ? "version" : argv[1]);
     if (!c) return ERR_USER;
     if (!c->on_ranks && comm_processes() > 1)
-        return command_fail(err_user("%s runs as one process: start it without mpirun", c->name));
+        return command_fail(err_user("%s runs as one process: start it without a launcher", c->name));
     return c->run(argc - 2, argv + 2);
 }
 

@@ -47,7 +47,7 @@ static Err write_report(const char *path, WriteSweep *report, const Sweep *s) {
     return e;
 }
 
-/* Checks the paths before the work. Not with several MPI processes: only the one that writes has the paths,
+/* Checks the paths before the work. Not with several processes: only the one that writes has the paths,
  * and the others would wait for it. */
 static Err check_places(const Options *o) {
     const char *const paths[] = {o->json, o->junit, o->html};
@@ -172,7 +172,7 @@ static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int 
     if (o->jobs < 0 || o->jobs > 1024) args_problem(args, "--sweep-jobs: from 0 to 1024");
     if (!(o->deadline > 0)) args_problem(args, "--sweep-deadline: more than 0 seconds");
     if (o->sweep && comm_processes() > 1)
-        args_problem(args, "--sweep starts processes itself: run it without mpirun");
+        args_problem(args, "--sweep starts processes itself: run it without a launcher");
     refuse_without_sweep(args, o);
     refuse_inputs(args, o, n_dirs, argv);
     golden_refuse(args);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/version.h"
 #include "comm/agree.h"
 #include "models/option_map.h"
 
@@ -19,13 +20,20 @@ static void rank_main(void *arg, Comm *comm) {
 }
 
 static CommOptions options_of(const Config *c) {
-    return (CommOptions){.deadline_s = f64_is_set(c->distributed_timeout_seconds)
-                                           ? c->distributed_timeout_seconds
-                                           : 60 * (double)c->distributed_timeout_minutes};
+    const double s = 60 * (double)c->distributed_timeout_minutes;
+    return (CommOptions){.deadline_s =
+                             f64_is_set(c->distributed_timeout_seconds) ? c->distributed_timeout_seconds : s,
+                         .meet_s = s,
+                         .build = isotron_commit()};
 }
 
-static Err as_mpi_process(const CommOptions *options, RankMain *fn, void *arg) {
-    Comm *comm = comm_mpi(options);
+/* An error before all processes have met is that of one process. */
+static Err as_process(const CommLaunch *launch, const CommOptions *options, RankMain *fn, void *arg) {
+    Comm *comm;
+    if (launch->by == COMM_TCP)
+        ERR_RETURN(comm_tcp(launch, options, &comm));
+    else
+        comm = comm_mpi(options);
     Err e = fn(arg, comm);
     if (!rank_is_printer(comm)) e.msg[0] = 0;
     comm_free(comm);
@@ -45,30 +53,32 @@ static Err as_threads(int ranks, const CommOptions *options, RankMain *fn, void 
 Err world_run(const Config *c, RankMain *fn, void *arg) {
     const CommOptions options = options_of(c);
     const int ranks = (int)config_ranks(c);
-    if (comm_mpi_present() && ranks > 1) return as_mpi_process(&options, fn, arg);
+    CommLaunch launch;
+    ERR_RETURN(comm_launch(&launch));
+    if (launch.processes > 1 && ranks > 1) return as_process(&launch, &options, fn, arg);
     return ranks == 1 ? fn(arg, NULL) : as_threads(ranks, &options, fn, arg);
 }
 
 Err world_size(Config *c) {
-    const int processes = comm_processes();
-    if (processes == 1) return ERR_OK;
-    if (processes < 1)
-        return err_user("this process was started by a launcher that does not say how many there are: use "
-                        "mpirun, or --ranks without a launcher");
-    if (!comm_mpi_present())
-        return err_user(
-            "%d processes were launched, but this isotron was built without MPI, so each would be a "
-            "separate run: install Open MPI (ci/install-deps) and build again, or use --ranks",
-            processes);
-    if (config_given(c, ranks) && c->ranks != processes)
-        return err_user("--ranks %lld, but mpirun started %d processes: remove it", (long long)c->ranks,
-                        processes);
-    c->ranks = processes;
+    CommLaunch launch;
+    ERR_RETURN(comm_launch(&launch));
+    if (launch.processes == 1) return ERR_OK;
+    if (config_given(c, ranks) && c->ranks != launch.processes)
+        return err_user("--ranks %lld, but the launcher started %d processes: remove it", (long long)c->ranks,
+                        launch.processes);
+    c->ranks = launch.processes;
     return ERR_OK;
 }
 
+/* If there are several GPUs, ranks of one host choose different ones. */
+static int rank_on_host(const Comm *comm) {
+    CommLaunch launch;
+    if (!comm) return 0;
+    return comm_launch(&launch).code || launch.processes == 1 ? comm_rank(comm) : launch.local;
+}
+
 Err rank_open_device(const Config *c, const Derived *d, Comm *comm, Device **out, char text[200]) {
-    const DeviceSpec spec = map_device_spec(c, d, comm ? comm_rank(comm) : 0);
+    const DeviceSpec spec = map_device_spec(c, d, rank_on_host(comm));
     Device *device;
     *out = NULL;
     Err e = comm_agree(comm, device_open(&spec, &device));
@@ -77,7 +87,7 @@ Err rank_open_device(const Config *c, const Derived *d, Comm *comm, Device **out
                              config_given(c, distributed_backend) || c->cuda_graph_impl == CUDA_GRAPH_LOCAL,
                              text);
     else
-        strcpy(text, "through host memory");
+        comm_describe_host(comm, text);
     if (e.code)
         device_free(device);
     else

@@ -1,4 +1,4 @@
-/* The ranks of a run: one, threads of this process (--ranks), or MPI processes. */
+/* The ranks of a run: one, threads of this process (--ranks), or the processes that a launcher has started. */
 #ifndef ISOTRON_TRAIN_LAUNCH_H
 #define ISOTRON_TRAIN_LAUNCH_H
 

@@ -173,7 +173,7 @@ static const char *reason_to_exit(Loop *l, bool after_step) {
     enum { INTERRUPT, SIGNAL, DURATION, REASONS };
     const Config *c = l->config;
     const char *const names[] = {"SIGINT", ExitSignal_spellings[c->exit_signal], "--exit-duration-in-mins"};
-    const bool watches = l->is_printer || comm_mpi_present();
+    const bool watches = l->is_printer || comm_processes() > 1;
     const int number = watches ? stop_signals_seen(l->session->signals) : 0;
     double seen[REASONS] = {
         [INTERRUPT] = number == SIGINT,
@@ -392,7 +392,7 @@ static Err open_shared(Loop *l) {
     if (l->is_printer && l->config->save) e = ckpt_lock(l->config->save, &s->save_lock);
     if (l->is_printer && !e.code) e = open_data(s);
     ERR_RETURN(comm_agree(l->comm, e));
-    if (!l->is_printer && comm_mpi_present()) e = open_data(s);
+    if (!l->is_printer && comm_processes() > 1) e = open_data(s);
     return comm_agree(l->comm, e);
 }
 
@@ -401,7 +401,7 @@ static Err open_device(Loop *l) {
     ERR_RETURN(rank_open_device(l->config, l->derived, l->comm, &l->device, transport));
     if (!l->is_printer) return ERR_OK;
     banner_line("device", "%s", device_describe(l->device, text, sizeof text));
-    if (l->comm && (l->config->nccl_library || device_is_discrete(l->device)))
+    if (l->comm && (l->config->nccl_library || device_is_discrete(l->device) || comm_processes() > 1))
         banner_line("transport", "%s", transport);
     return ERR_OK;
 }

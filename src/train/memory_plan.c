@@ -80,7 +80,7 @@ size_t memory_plan_state(const MemoryPlan *p) {
 /* Ranks that are threads share this machine's devices, at most `sharing` ranks per device. The sum over a
  * device's ranks is exact if there is one device or the device is the host. */
 MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Comm *comm) {
-    const int64_t ranks = !comm || comm_mpi_present() ? 1 : comm_world(comm),
+    const int64_t ranks = !comm || comm_processes() > 1 ? 1 : comm_world(comm),
                   sharing = (ranks + device->n_devices - 1) / device->n_devices;
     MemoryPlan p = *own;
     if (ranks == 1) return p;

@@ -63,7 +63,7 @@ static void take(StopSignals *s, int number) {
             s->saves ? "stopping after this step, then saving; a second signal stops at once, without saving"
                      : "stopping after this step; nothing is saved without --save");
         atomic_store(&s->seen, number);
-    } else if (!comm_mpi_present()) {
+    } else if (comm_processes() == 1) {
         say(number, "stopping at once; the checkpoints that are complete stay");
         end_process(number);
     }
@@ -108,7 +108,7 @@ void stop_signals_free(StopSignals *s) {
     CHECK(!eventfd_write(s->end, 1), "the thread that waits for signals cannot be told to end");
     pthread_join(s->thread, NULL);
     for (int i = 1; i < NSIG; i++)
-        if (sigismember(&s->set, i) == 1) signal(i, comm_mpi_present() ? SIG_IGN : SIG_DFL);
+        if (sigismember(&s->set, i) == 1) signal(i, comm_processes() > 1 ? SIG_IGN : SIG_DFL);
     close(s->arrivals);
     close(s->end);
     pthread_sigmask(SIG_UNBLOCK, &s->set, NULL);

@@ -1,5 +1,6 @@
 """A fault ends a run in seconds, with an error message that names it and the rank, and loses no saved checkpoint. The resumed run
 is bitwise equal to an undisturbed one, in losses and content."""
+import concurrent.futures
 import os
 import random
 import re
@@ -18,6 +19,7 @@ RUN = [*BASE, *data, *LAYOUT, "--lane", "fp64", "--num-layers", 1, "--micro-batc
        "--lr-decay-iters", STEPS]
 SOON = ["--distributed-timeout-seconds-after-init", 2]
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", RANKS]
+OVER_TCP = [sys.executable, ROOT / "tests/functional/launcher.py", RANKS]
 has_mpi = shutil.which("mpirun") is not None
 started = time.monotonic()
 
@@ -33,7 +35,7 @@ LOSSES, CONTENT = losses(WORK / "straight.jsonl"), content(straight, STEPS)
 
 def goes_on(folder, claim, *options):
     """The run is started again from what is in the folder, and ends as the straight one."""
-    log = WORK / "again.jsonl"
+    log = folder.with_suffix(".jsonl")
     log.unlink(missing_ok=True)
     isotron(*RUN, "--load", folder, "--save", folder, "--log-jsonl", log, *options)
     got = losses(log)
@@ -73,36 +75,59 @@ def process_of(launcher, rank):
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            if parent == launcher.pid and f"OMPI_COMM_WORLD_RANK={rank}\0" in (folder / "environ").read_text():
+            if parent == launcher.pid and f"RANK={rank}\0" in (folder / "environ").read_text():
                 return int(folder.name)
         except OSError:
             pass  # it ended while we looked
-    sys.exit(f"mpirun has no process for rank {rank}")
+    sys.exit(f"the launcher has no process for rank {rank}")
 
 
-def processes(name, number, rank, *parts, options=(), **expected):
-    """rank None: the signal goes to mpirun."""
+def processes(name, number, rank, *parts, launcher=MPIRUN, options=(), **expected):
+    """rank None: the signal goes to the launcher."""
     folder = WORK / name
     hit = lambda p: os.kill(p.pid if rank is None else process_of(p, rank), number)
-    ends(name, disturbed([*RUN, "--save", folder, *options], hit, [*MPIRUN, PROGRAM]), *parts, **expected)
-    goes_on(folder, f"MPI, {name}")
+    ends(name, disturbed([*RUN, "--save", folder, *options], hit, [*launcher, PROGRAM]), *parts, **expected)
+    goes_on(folder, f"{'MPI' if launcher is MPIRUN else 'TCP'}, {name}")
 
+
+meanwhile = concurrent.futures.ThreadPoolExecutor()
+stopped = meanwhile.submit(processes, "rank 1 stopped", signal.SIGSTOP, 1, "COMM FAULT rank 1 has not been heard for 6.",
+                        "rank 1 does not answer", "exit statuses of the ranks: 3 -9 3 3", launcher=OVER_TCP)
 
 STOPS = ["--exit-signal-handler"]
 if has_mpi:
     processes("rank 1 killed", signal.SIGKILL, 1, "rank 1 with PID|ranks that did not: 1\n")
-    processes("rank 2 stopped", signal.SIGSTOP, 2, "COMM FAULT rank ", "ranks that did not: 2\n", "rank 2 does not answer",
+    processes("rank 2 stopped", signal.SIGSTOP, 2, "COMM FAULT rank ", "ranks that did not: 2\n|not in it: ranks 2\n", "rank 2 does not answer",
               options=SOON, status=[3])
     processes("rank 3 asked", signal.SIGTERM, 3, "SIGTERM: stopping after this step", options=STOPS, status=[143])
     processes("mpirun asked", signal.SIGUSR1, None, "SIGUSR1: stopping after this step", status=[138],
               options=[*STOPS, "--exit-signal", "SIGUSR1"])
     processes("mpirun interrupted", signal.SIGINT, None)
 
+ENDED = "COMM FAULT rank {} has ended: its connection is closed"
+processes("rank 0 killed", signal.SIGKILL, 0, ENDED.format(0), "exit statuses of the ranks: -9 3 3 3", launcher=OVER_TCP)
+processes("rank 3 killed", signal.SIGKILL, 3, ENDED.format(3), "exit statuses of the ranks: 3 3 3 -9", launcher=OVER_TCP)
+processes("all interrupted", signal.SIGINT, None, "SIGINT: stopping after this step", launcher=OVER_TCP, status=[130])
+
+
+def pause(launcher):
+    """Longer than a tenth of the deadline."""
+    rank_2 = process_of(launcher, 2)
+    os.kill(rank_2, signal.SIGSTOP)
+    time.sleep(1)
+    os.kill(rank_2, signal.SIGCONT)
+
+
+slow = disturbed([*RUN, "--distributed-timeout-seconds-after-init", 5, "--save", WORK / "slow"], pause, [*OVER_TCP, PROGRAM])
+ends("rank 2 slow", slow, "COMM WARNING rank ", "\n  for ranks: 2\n", status=[0])
+assert content(WORK / "slow", STEPS) == CONTENT, "a slow rank changes the run"
+stopped.result()
+
 # ---- operations: one rank leaves one out, or comes late; which one is chance. Where ranks then wait for each other in a
 # circle, any of them may report: it says who is missing in what the others wait for
 chance = random.Random(7)
 OPERATIONS = 400  # of a rank in the first steps; a few dozen a step
-DRILLS = [([], 0), ([], 0), ([], 0), ([], 30), *([(MPIRUN, 0), (MPIRUN, 30)] if has_mpi else [])]
+DRILLS = [([], 0), ([], 0), ([], 0), ([], 30), (OVER_TCP, 0), *([(MPIRUN, 0), (MPIRUN, 30)] if has_mpi else [])]
 for launcher, seconds in DRILLS:
     rank, nth = chance.randrange(RANKS), OPERATIONS + chance.randrange(60)
     name = f"rank {rank} {f'starts operation {nth} {seconds} s late' if seconds else f'leaves out operation {nth}'}"

@@ -42,6 +42,17 @@ static void a_delay_within_the_deadline_is_no_fault(void **state) {
     assert_in_range((int)(e.seconds * 10), 2, 50);
 }
 
+static void a_slow_rank_is_named_once(void **state) {
+    (void)state;
+    static Ending e;
+    end_of(a_delay_within_the_deadline_is_no_fault_program, NULL, FAULT_RANKS,
+           &(CommOptions){.deadline_s = 1.5}, &e);
+    assert_string_equal(
+        e.text, "COMM WARNING rank 0 has waited 0.15 s, and will wait 1.5 s, in all_reduce sum of 3 F32 at "
+                "'delayed', operation 0 of ranks 0 1 2 3\n  for ranks: 1\n");
+    assert_int_equal(e.status, 0);
+}
+
 /* ---- bugs of the caller: they end the process and name the rank ---- */
 
 static void leaves_work(void *arg, Comm *c) {
@@ -99,6 +110,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_fault_is_reported_in_time),
         cmocka_unit_test(a_delay_within_the_deadline_is_no_fault),
+        cmocka_unit_test(a_slow_rank_is_named_once),
         cmocka_unit_test(bugs_end_the_process_with_the_ranks_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

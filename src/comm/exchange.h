@@ -1,0 +1,135 @@
+/* Ranks as processes, over any wire that carries bytes between two of them: MPI or TCP. Every operation consists
+ * of messages between pairs. Each member first announces its operation to each other member, and then sends its
+ * data. So a member that is late, or that does something else, is known by name. Sums are computed here, in
+ * member order: a member collects all parts of its share, adds them and, in an all-reduce, passes the result on.
+ *
+ * comm_start and comm_wait make progress on all operations alike. A second thread of each process listens too, a
+ * few times a second, while the rank computes. It tells another process that this one is alive, and watches a third
+ * one, so that a process that was killed or stopped ends the world within seconds, whatever the deadline is. */
+#ifndef ISOTRON_COMM_EXCHANGE_H
+#define ISOTRON_COMM_EXCHANGE_H
+
+#include "base/fault.h"
+#include "comm/transport.h"
+
+/* Kinds of announcements. */
+typedef enum Say {
+    STARTS,   /* an operation */
+    RETURNED, /* the sender starts no more operations */
+    ASKS,     /* asks for the receiver's state, because the sender is about to end the world */
+    TELLS,    /* the sender's state: its last operation */
+    BEATS,    /* the sender is alive */
+    ENDS,     /* the sender has reported: the receiver ends without a report */
+    LOST,     /* said by the wire, after all that the sender has said: it can no longer be reached */
+    SAYS
+} Say;
+
+typedef struct Announcement {
+    CommKey key;
+    int64_t seq;
+    CommFacts facts;
+    int32_t what;                      /* Say */
+    int32_t member;                    /* STARTS: the sender */
+    int32_t tag;                       /* STARTS: of the data to this receiver, in order of phases */
+    int64_t started_ago, finished_ago; /* TELLS: ns before now, because clocks differ between machines; -1:
+                                          not started or finished */
+} Announcement;
+
+/* Data on the way, of one direction. */
+typedef struct WireMessage WireMessage;
+
+/* A way to carry bytes between processes. `wire` is its state. One thread at a time calls it. No call waits for
+ * another process. Announcements between two processes arrive in order, and so do messages of one tag. */
+typedef struct Wire {
+    const char *name;
+    void (*say)(void *wire, const Announcement *, int to);
+    bool (*hear)(void *wire, Announcement *, int *from); /* false: nothing has arrived */
+    /* The memory must stay as it is until the message is done. bytes > 0. */
+    WireMessage *(*send)(void *wire, int to, int tag, const void *, int64_t bytes);
+    WireMessage *(*receive)(void *wire, int from, int tag, void *, int64_t bytes);
+    bool (*done)(void *wire, WireMessage *); /* if it is done, frees it */
+    /* Waits for something to arrive, but not long; `tries` have failed so far. Other calls may overlap it. */
+    void (*rest)(void *wire, int tries);
+    /* When bytes of a rank have arrived last, by clock_ns. NULL: only announcements are known. */
+    int64_t (*heard)(void *wire, int rank);
+    const char *(*lost)(void *wire, int rank); /* why a rank is LOST */
+    void (*end)(void *wire);                   /* ends all processes, this one with ERR_INFRA */
+    void (*free)(void *wire);                  /* all ranks have returned */
+} Wire;
+
+/* The world of these processes. Tags are 0 .. last_tag. */
+Comm *comm_exchange(const Wire *, void *wire, int last_tag, int world, int rank, const CommOptions *);
+
+/* ---- shared by exchange.c and watch.c ---- */
+
+typedef struct Early { /* announced before this rank has started it */
+    Announcement said;
+    struct Early *next;
+} Early;
+
+/* A list that comm_lookup may hold while it is empty. */
+typedef struct EarlyList {
+    Early *first;
+} EarlyList;
+
+typedef enum Phase { COLLECT, PASS_ON, FINISHED } Phase;
+
+typedef struct Exchange {
+    CommWork *work;
+    Phase phase;
+    int heard;             /* members whose announcement has arrived, this one included */
+    bool *arrived;         /* [members] */
+    int *tag_in, *tag_out; /* [members] */
+    char *parts;           /* of a reduction: this rank's share from each member */
+    WireMessage **message; /* [capacity]; those below `done` are done */
+    int *peer;             /* the member of each message */
+    int messages, done, capacity;
+    bool warned; /* about late members */
+    struct Exchange *next;
+} Exchange;
+
+typedef struct Processes {
+    const Wire *wire;
+    void *line;           /* the wire's state */
+    pthread_mutex_t lock; /* of everything here, and of the wire. Only the rank's thread changes `active` and
+                             advances exchanges, and only announcements of members change other fields of them */
+    pthread_cond_t closing;
+    pthread_t watcher;
+    bool closed;
+    int last_tag;
+    int *next_tag;          /* [world], the next tag of data to each rank */
+    bool *returned;         /* [world] */
+    CommWitness *witness;   /* [world], the states that this rank has received */
+    bool *answered;         /* [world], this rank's ASKS */
+    int64_t heard_ns;       /* when the rank that this one watches was last heard */
+    int lost;               /* a rank that the wire has lost before it returned; -1: none */
+    int64_t lost_ns;        /* when */
+    bool ending;            /* this rank is about to report */
+    const CommKey *end_key; /* the operation that it will report; NULL: none */
+    int64_t end_seq;
+    bool *end_arrived; /* [members] */
+    bool yields;       /* another rank will report */
+    CommTable early;   /* EarlyList */
+    Exchange *active;
+    FaultScope scope, *outer;
+} Processes;
+
+/* A member's announcement of its operation. */
+void exchange_take_start(Comm *, const Announcement *);
+
+void watch_start(Comm *);
+void watch_stop(Comm *);
+bool watch_take_announcements(Comm *); /* true if there were any */
+void watch_say(const Comm *, Say, int to);
+/* Waits without the lock, which the caller holds. */
+void watch_rest(Processes *, int tries);
+/* Ends the world if a member that an operation waits for has returned. */
+void watch_check_returned(Comm *, const Exchange *);
+/* Ends the world if an operation waits for a lost rank. */
+void watch_check_lost(Comm *, const Exchange *);
+/* Ends the world with a report about an operation; NULL: it is about none. */
+_Noreturn void watch_end_world(Comm *, const CommWork *, bool *arrived, const char *why);
+/* CommTransport.end */
+_Noreturn void watch_end(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);
+
+#endif

@@ -1,0 +1,502 @@
+/* How processes find each other. Process 0 listens at the launcher's address, and all others connect to it. When
+ * all have come, it sends each the places where the others listen, and a number that only this run knows. Then
+ * every process connects to those below it. All pairs are connected at once, because the first operation of a
+ * run is one of all ranks (comm_agree).
+ *
+ * Anyone may connect to a port. A guest is let in if it says hello as a process of this run does; all lengths are
+ * fixed. Others are dropped. */
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "base/version.h"
+#include "comm/tcp.h"
+
+#define SECOND INT64_C(1000000000)
+
+enum { LIMIT_S = 600, GUESTS = 64, HELLO_S = 10, RETRY_MS = 50, CONNECT_MS = 5000 };
+
+static const char MAGIC[8] = "isotron";
+
+typedef struct Hello {
+    char magic[8], build[120];
+    uint64_t run, secret; /* secret: 0 to process 0, which draws it */
+    int32_t world, rank;
+    int32_t port;   /* where this process listens */
+    int32_t failed; /* ErrCode: this process has failed and will not take part */
+    char failure[400];
+} Hello;
+
+/* The answer of process 0. A Place of each process follows a WELCOME. */
+typedef struct Answer {
+    char magic[8];
+    enum { WELCOME, REFUSED, ENDED } what; /* ENDED: process 0 has reported an error, and ends */
+    int32_t error;                         /* ENDED: its ErrCode */
+    char refusal[232];
+    uint64_t secret;
+} Answer;
+
+typedef struct Place {
+    int32_t port, is_v6;
+    unsigned char address[16];
+} Place;
+
+/* A connection that has not said all of its hello. */
+typedef struct Guest {
+    int socket;
+    size_t have;
+    int64_t since;
+    Hello hello;
+} Guest;
+
+typedef struct Meeting {
+    const CommLaunch *launch;
+    Hello own;
+    int listener, missing; /* missing: processes that are to connect to this one */
+    int *socket;           /* [world] */
+    Place *place;          /* [world] */
+    Guest guest[GUESTS];
+    int guests;
+    Err failure; /* of a process that has come */
+    double limit_s;
+    int64_t until; /* by clock_ns */
+} Meeting;
+
+/* ---- sockets ---- */
+
+static Err no_socket(const char *what) { return err_infra("%s: %s", what, strerror(errno)); }
+
+static int ms_until(int64_t until) {
+    const int64_t ms = (until - clock_ns()) / 1000000;
+    return ms < 0 ? 0 : ms > 1000 ? 1000 : (int)ms;
+}
+
+/* Sends or receives all bytes before a point in time; false: the connection has ended, or time is up. */
+static bool move_all(int socket, void *bytes, size_t n, bool out, int64_t until) {
+    for (size_t at = 0; at < n;) {
+        struct pollfd p = {.fd = socket, .events = out ? POLLOUT : POLLIN};
+        if (poll(&p, 1, ms_until(until)) <= 0) {
+            if (clock_ns() >= until) return false;
+            continue;
+        }
+        const ssize_t got = out ? send(socket, (char *)bytes + at, n - at, MSG_NOSIGNAL | MSG_DONTWAIT)
+                                : recv(socket, (char *)bytes + at, n - at, MSG_DONTWAIT);
+        if (got > 0)
+            at += (size_t)got;
+        else if (got == 0 || (errno != EAGAIN && errno != EINTR))
+            return false;
+    }
+    return true;
+}
+
+/* Any address of this machine, by IPv6 and IPv4 where there is IPv6. port 0: any that is free. */
+static Err listen_at(int port, int *listener) {
+    const int one = 1, zero = 0;
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    int s = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const bool is_v6 = s >= 0;
+    if (!is_v6) s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s < 0) return no_socket("no socket can be opened");
+    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (is_v6) setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
+    const struct sockaddr *address = is_v6 ? (void *)&v6 : (void *)&v4;
+    if (bind(s, address, is_v6 ? sizeof v6 : sizeof v4) || listen(s, SOMAXCONN)) {
+        const int reason = errno;
+        close(s);
+        if (reason == EADDRINUSE)
+            return err_user(
+                "port %d, where process 0 listens, is in use: set MASTER_PORT to one that is free", port);
+        errno = reason;
+        return no_socket("process 0 cannot listen at MASTER_PORT");
+    }
+    *listener = s;
+    return ERR_OK;
+}
+
+static int port_of(int socket) {
+    struct sockaddr_storage a = {0};
+    socklen_t size = sizeof a;
+    getsockname(socket, (void *)&a, &size);
+    return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
+                                         : ((struct sockaddr_in *)&a)->sin_port);
+}
+
+/* The address of the other end. IPv4 may come as IPv6. */
+static Place place_of(int socket, int port) {
+    struct sockaddr_storage a = {0};
+    socklen_t size = sizeof a;
+    Place p = {.port = port};
+    getpeername(socket, (void *)&a, &size);
+    const struct in6_addr *v6 = &((struct sockaddr_in6 *)&a)->sin6_addr;
+    p.is_v6 = a.ss_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(v6);
+    if (p.is_v6)
+        memcpy(p.address, v6, 16);
+    else if (a.ss_family == AF_INET6)
+        memcpy(p.address, v6->s6_addr + 12, 4);
+    else
+        memcpy(p.address, &((struct sockaddr_in *)&a)->sin_addr, 4);
+    return p;
+}
+
+static bool is_loopback(const Place *p) {
+    static const unsigned char ONE[16] = {[15] = 1};
+    return p->is_v6 ? !memcmp(p->address, ONE, 16) : p->address[0] == 127;
+}
+
+/* A port of this machine's own range may connect to itself while nothing listens there. */
+static bool is_own_end(int s) {
+    struct sockaddr_storage a = {0}, b = {0};
+    socklen_t n = sizeof a, m = sizeof b;
+    return !getsockname(s, (void *)&a, &n) && !getpeername(s, (void *)&b, &m) && n == m && !memcmp(&a, &b, n);
+}
+
+/* One try; -1: nothing listens there. */
+static int connect_to(const struct sockaddr *a, socklen_t size) {
+    int s = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
+    socklen_t n = sizeof error;
+    if (s < 0) return -1;
+    struct pollfd p = {.fd = s, .events = POLLOUT};
+    const bool begun = !connect(s, a, size) || errno == EINPROGRESS;
+    if (begun && poll(&p, 1, CONNECT_MS) == 1 && !getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &n) && !error &&
+        !is_own_end(s))
+        return s;
+    close(s);
+    return -1;
+}
+
+static int connect_to_place(const Place *p) {
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)p->port)};
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)p->port)};
+    memcpy(&v6.sin6_addr, p->address, 16), memcpy(&v4.sin_addr, p->address, 4);
+    return p->is_v6 ? connect_to((void *)&v6, sizeof v6) : connect_to((void *)&v4, sizeof v4);
+}
+
+/* ---- guests ---- */
+
+/* The reason why a process may not take part; empty: it may. */
+static void judge(const Meeting *m, const Hello *h, char *why, size_t size) {
+    *why = 0;
+    if (strncmp(h->build, m->own.build, sizeof h->build))
+        snprintf(why, size, "process 0 runs isotron %.80s, and process %d isotron %.80s", m->own.build,
+                 h->rank, h->build);
+    else if (h->world != m->own.world)
+        snprintf(why, size, "process 0 belongs to %d processes, and process %d to %d", m->own.world, h->rank,
+                 h->world);
+    else if (h->run != m->own.run)
+        snprintf(why, size, "process 0 belongs to another run: give each run its own MASTER_PORT");
+    else if (h->rank < 1 || h->rank >= m->own.world || m->socket[h->rank] >= 0)
+        snprintf(why, size, "process 0 has already met a process %d", h->rank);
+}
+
+static void answer(int socket, Answer a) {
+    memcpy(a.magic, MAGIC, sizeof MAGIC);
+    move_all(socket, &a, sizeof a, true, clock_ns() + SECOND);
+}
+
+/* A code that another process sends. */
+static ErrCode code_of(int32_t code) {
+    return code >= ERR_FAILED && code <= ERR_INCONCLUSIVE ? (ErrCode)code : ERR_INFRA;
+}
+
+static void take_failure(Meeting *m, const Hello *h) {
+    if (m->failure.code) return;
+    m->failure = *h->failure
+                     ? err_infra("process %d: %s", h->rank, h->failure)
+                     : err_infra("process %d ended before all %d processes had met", h->rank, m->own.world);
+    m->failure.code = code_of(h->failed);
+}
+
+/* A guest of process 0. */
+static bool admit_to_run(Meeting *m, Guest *g) {
+    Answer no = {.what = ENDED};
+    judge(m, &g->hello, no.refusal, sizeof no.refusal);
+    if (*no.refusal) {
+        no.what = REFUSED;
+        if (!m->own.failed) fprintf(stderr, "isotron: a process was refused: %s\n", no.refusal);
+    } else if (m->own.failed) {
+        m->missing--;
+        no.error = m->own.failed;
+    } else if (g->hello.failed) {
+        take_failure(m, &g->hello);
+        no.error = g->hello.failed;
+    } else {
+        m->place[g->hello.rank] = place_of(g->socket, g->hello.port);
+        return true;
+    }
+    answer(g->socket, no);
+    return false;
+}
+
+static bool admit(Meeting *m, Guest *g) {
+    Hello *h = &g->hello;
+    h->build[sizeof h->build - 1] = h->failure[sizeof h->failure - 1] = 0;
+    if (memcmp(h->magic, MAGIC, sizeof MAGIC)) return false;
+    if (m->own.rank == 0) {
+        if (!admit_to_run(m, g)) return false;
+    } else if (h->secret != m->own.secret || h->rank <= m->own.rank || h->rank >= m->own.world ||
+               m->socket[h->rank] >= 0) {
+        return false;
+    }
+    m->socket[h->rank] = g->socket;
+    m->missing--;
+    return true;
+}
+
+static void remove_guest(Meeting *m, int i, bool close_it) {
+    if (close_it) close(m->guest[i].socket);
+    m->guest[i] = m->guest[--m->guests];
+}
+
+/* More of a guest's hello; false: it is no longer in the list. */
+static bool hear_guest(Meeting *m, int i) {
+    Guest *g = &m->guest[i];
+    const ssize_t got = recv(g->socket, (char *)&g->hello + g->have, sizeof g->hello - g->have, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (got > 0 && (g->have += (size_t)got) < sizeof g->hello) return true;
+    remove_guest(m, i, got <= 0 || !admit(m, g));
+    return false;
+}
+
+/* If there is no room, the guest that has been silent for longest goes. */
+static void take_guest(Meeting *m) {
+    const int s = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (s < 0) return;
+    if (m->guests == GUESTS) {
+        int oldest = 0;
+        for (int i = 1; i < GUESTS; i++)
+            if (m->guest[i].since < m->guest[oldest].since) oldest = i;
+        remove_guest(m, oldest, true);
+    }
+    m->guest[m->guests++] = (Guest){.socket = s, .since = clock_ns()};
+}
+
+/* The processes that have not come: "2, 5". */
+static Err not_all_came(const Meeting *m) {
+    enum { SHOWN = 16 };
+    Str who = {0};
+    for (int r = m->own.rank + 1, n = 0; r < m->own.world; r++)
+        if (m->socket[r] < 0 && n++ <= SHOWN) str_printf(&who, n > SHOWN ? " ..." : n > 1 ? ", %d" : "%d", r);
+    const Err e = err_infra(
+        "process %d waited %g s at port %d for process %s of %d: see whether it was started, with the "
+        "same MASTER_ADDR and MASTER_PORT, and whether a firewall is between them",
+        m->own.rank, m->limit_s, m->own.rank ? m->own.port : m->launch->port, who.s, m->own.world);
+    str_free(&who);
+    return e;
+}
+
+/* The process that has ended already; -1: none. */
+static int who_left(const Meeting *m, struct pollfd *p) {
+    int n = 0;
+    for (int r = 0; r < m->own.world; r++)
+        if (m->socket[r] >= 0) p[n++] = (struct pollfd){.fd = m->socket[r], .events = POLLRDHUP};
+    if (poll(p, (nfds_t)n, 0) <= 0) return -1;
+    n = 0;
+    for (int r = 0; r < m->own.world; r++)
+        if (m->socket[r] >= 0 && p[n++].revents) return r;
+    return -1;
+}
+
+/* Lets in all that are missing. */
+static Err receive_guests(Meeting *m) {
+    struct pollfd *p = mem_zero((size_t)m->own.world + GUESTS + 1, sizeof *p);
+    Err e = ERR_OK;
+    while (m->missing && !e.code) {
+        const int n = m->guests, left = who_left(m, p);
+        p[0] = (struct pollfd){.fd = m->listener, .events = POLLIN};
+        for (int i = 0; i < n; i++) p[i + 1] = (struct pollfd){.fd = m->guest[i].socket, .events = POLLIN};
+        poll(p, (nfds_t)n + 1, RETRY_MS);
+        for (int i = n; i-- > 0;) {
+            if (p[i + 1].revents && !hear_guest(m, i)) continue;
+            if (clock_ns() - m->guest[i].since > HELLO_S * SECOND) remove_guest(m, i, true);
+        }
+        if (p[0].revents) take_guest(m);
+        if (m->failure.code)
+            e = m->failure;
+        else if (left >= 0)
+            e = err_infra("process %d ended before all %d processes had met: see its messages", left,
+                          m->own.world);
+        else if (m->missing && clock_ns() >= m->until)
+            e = not_all_came(m);
+    }
+    while (m->guests) remove_guest(m, 0, true);
+    free(p);
+    return e;
+}
+
+/* ---- process 0 ---- */
+
+static Err host_meeting(Meeting *m) {
+    Answer yes = {.what = WELCOME};
+    m->missing = m->own.world - 1;
+    const Err e = receive_guests(m);
+    for (int r = 1; r < m->own.world && e.code; r++)
+        if (m->socket[r] >= 0) answer(m->socket[r], (Answer){.what = ENDED, .error = (int32_t)e.code});
+    if (e.code) return e;
+    memcpy(yes.magic, MAGIC, sizeof MAGIC);
+    if (getrandom(&yes.secret, sizeof yes.secret, 0) != sizeof yes.secret)
+        return no_socket("no random number");
+    for (int r = 1; r < m->own.world; r++)
+        if (!move_all(m->socket[r], &yes, sizeof yes, true, m->until) ||
+            !move_all(m->socket[r], m->place, (size_t)m->own.world * sizeof *m->place, true, m->until))
+            return err_infra("process %d ended before all %d processes had met: see its messages", r,
+                             m->own.world);
+    return ERR_OK;
+}
+
+/* ---- the others ---- */
+
+static int try_host(const CommLaunch *l) {
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *all = NULL;
+    char port[16];
+    int s = -1;
+    snprintf(port, sizeof port, "%d", l->port);
+    if (getaddrinfo(l->host, port, &hints, &all)) return -1;
+    for (const struct addrinfo *a = all; a && s < 0; a = a->ai_next)
+        s = connect_to(a->ai_addr, a->ai_addrlen);
+    freeaddrinfo(all);
+    return s;
+}
+
+/* Connects to process 0, which may start later than this one. */
+static Err find_host(Meeting *m) {
+    const CommLaunch *l = m->launch;
+    for (;;) {
+        if ((m->socket[0] = try_host(l)) >= 0) return ERR_OK;
+        if (clock_ns() >= m->until)
+            return err_infra("process %d has tried %g s to reach process 0 at %s, port %d: see whether it "
+                             "was started, and "
+                             "whether MASTER_ADDR and MASTER_PORT are right",
+                             m->own.rank, m->limit_s, l->host, l->port);
+        nanosleep(&(struct timespec){0, RETRY_MS * 1000000L}, NULL);
+    }
+}
+
+static Err hear_host(Meeting *m) {
+    Answer a;
+    const CommLaunch *l = m->launch;
+    if (!move_all(m->socket[0], &m->own, sizeof m->own, true, m->until) ||
+        !move_all(m->socket[0], &a, sizeof a, false, m->until + HELLO_S * SECOND))
+        return err_infra(
+            "process 0 at %s, port %d, ended or was silent for %g s before all %d processes had met: see its "
+            "messages",
+            l->host, l->port, m->limit_s, l->processes);
+    a.refusal[sizeof a.refusal - 1] = 0;
+    if (memcmp(a.magic, MAGIC, sizeof MAGIC))
+        return err_user("what listens at %s, port %d, is not process 0 of this run: set MASTER_PORT to a "
+                        "port that is free",
+                        l->host, l->port);
+    if (a.what == REFUSED) return err_user("this process may not join the run: %s", a.refusal);
+    if (a.what != WELCOME) return (Err){.code = code_of(a.error)}; /* process 0 has printed the reason */
+    m->own.secret = a.secret;
+    if (!move_all(m->socket[0], m->place, (size_t)l->processes * sizeof *m->place, false,
+                  m->until + HELLO_S * SECOND))
+        return err_infra("process 0 at %s, port %d, ended while the processes met: see its messages", l->host,
+                         l->port);
+    return ERR_OK;
+}
+
+/* A process that reached process 0 by the loopback runs on its host. */
+static Err visit(Meeting *m, int rank) {
+    const Place host = place_of(m->socket[0], 0);
+    Place to = m->place[rank];
+    if (is_loopback(&to)) to = host, to.port = m->place[rank].port;
+    for (;;) {
+        if ((m->socket[rank] = connect_to_place(&to)) >= 0 &&
+            move_all(m->socket[rank], &m->own, sizeof m->own, true, m->until))
+            return ERR_OK;
+        if (m->socket[rank] >= 0) close(m->socket[rank]);
+        m->socket[rank] = -1;
+        if (clock_ns() >= m->until)
+            return err_infra("process %d cannot connect to process %d at port %d: see whether it runs, and "
+                             "whether a firewall "
+                             "is between them",
+                             m->own.rank, rank, to.port);
+        nanosleep(&(struct timespec){0, RETRY_MS * 1000000L}, NULL);
+    }
+}
+
+static Err attend_meeting(Meeting *m) {
+    ERR_RETURN(find_host(m));
+    ERR_RETURN(hear_host(m));
+    for (int r = 1; r < m->own.rank; r++) ERR_RETURN(visit(m, r));
+    m->missing = m->own.world - 1 - m->own.rank;
+    return receive_guests(m);
+}
+
+/* ---- */
+
+/* A process has a connection to each other one. */
+static void raise_limit(int connections) {
+    enum { OTHER_FILES = 256 };
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur >= (rlim_t)connections + OTHER_FILES) return;
+    l.rlim_cur = l.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &l);
+}
+
+static Meeting *meeting_new(const CommLaunch *l, const CommOptions *o, int *socket) {
+    const double limit_s = o->meet_s > 0 ? o->meet_s : LIMIT_S;
+    Meeting *m = mem_zero(1, sizeof *m);
+    *m = (Meeting){.launch = l, .listener = -1, .socket = socket, .limit_s = limit_s};
+    m->until = clock_ns() + (int64_t)(limit_s * 1e9);
+    m->own = (Hello){.world = l->processes, .rank = l->process, .run = hash64(l->run, strlen(l->run), 0)};
+    memcpy(m->own.magic, MAGIC, sizeof MAGIC);
+    snprintf(m->own.build, sizeof m->own.build, "%s %s", isotron_version(), o->build ? o->build : "");
+    m->place = mem_zero((size_t)l->processes, sizeof *m->place);
+    for (int r = 0; r < l->processes; r++) socket[r] = -1;
+    return m;
+}
+
+static void meeting_free(Meeting *m, bool close_all) {
+    for (int r = 0; r < m->own.world && close_all; r++)
+        if (m->socket[r] >= 0) close(m->socket[r]), m->socket[r] = -1;
+    if (m->listener >= 0) close(m->listener);
+    free(m->place), free(m);
+}
+
+Err tcp_meet(const CommLaunch *l, const CommOptions *o, int *socket) {
+    const int one = 1;
+    Meeting *m = meeting_new(l, o, socket);
+    raise_limit(l->processes);
+    Err e = listen_at(l->process ? 0 : l->port, &m->listener);
+    if (!e.code) {
+        m->own.port = port_of(m->listener);
+        e = l->process ? attend_meeting(m) : host_meeting(m);
+    }
+    meeting_free(m, e.code != ERR_NONE);
+    for (int r = 0; r < l->processes; r++)
+        if (socket[r] >= 0) setsockopt(socket[r], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    return e;
+}
+
+bool comm_tcp_give_up(const CommLaunch *l, const CommOptions *o, Err failure) {
+    Answer a = {.what = REFUSED};
+    int *socket = mem_zero((size_t)l->processes, sizeof *socket);
+    Meeting *m = meeting_new(l, o, socket);
+    m->own.failed = (int32_t)failure.code, m->missing = l->processes - 1;
+    snprintf(m->own.failure, sizeof m->own.failure, "%s", failure.msg);
+    if (l->process == 0) {
+        if (!listen_at(l->port, &m->listener).code) receive_guests(m);
+    } else if (!find_host(m).code && move_all(m->socket[0], &m->own, sizeof m->own, true, m->until)) {
+        move_all(m->socket[0], &a, sizeof a, false, m->until);
+    }
+    meeting_free(m, true);
+    free(socket);
+    return l->process == 0 || (!memcmp(a.magic, MAGIC, sizeof MAGIC) && a.what == ENDED);
+}

@@ -1,0 +1,388 @@
+/* Worlds of processes that TCP connects, on this host. */
+#include "unit/comm/processes.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <sys/wait.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+
+enum { MOST = 4 };
+
+typedef struct World {
+    int ranks, output, port;
+    pid_t process[MOST];
+    int status[MOST]; /* of waitpid */
+    bool gone[MOST], stopped[MOST];
+    int64_t begin_ns;
+    double begin_s;  /* by the clock of files */
+    double seconds;  /* until all had ended that were not stopped */
+    double reported; /* seconds until the last output */
+    char text[1 << 18];
+} World;
+
+/* A port at which no process listens. */
+static int free_port(void) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof a;
+    const int s = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(s, (void *)&a, sizeof a), 0);
+    assert_int_equal(getsockname(s, (void *)&a, &size), 0);
+    close(s);
+    return ntohs(a.sin_port);
+}
+
+static CommLaunch launch_of(const World *w, int rank) {
+    return (CommLaunch){.by = COMM_TCP,
+                        .processes = w->ranks,
+                        .process = rank,
+                        .local = rank,
+                        .host = "127.0.0.1",
+                        .port = w->port};
+}
+
+typedef void Child(const World *, int rank, const void *arg);
+
+static void begin_world(World *w, int ranks, Child *child, const void *arg) {
+    *w = (World){.ranks = ranks, .port = free_port(), .begin_ns = clock_ns()};
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    w->begin_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    char name[] = "/tmp/isotron-tcp-XXXXXX";
+    assert_true((w->output = mkostemp(name, O_APPEND)) >= 0);
+    unlink(name);
+    for (int r = 0; r < ranks; r++)
+        if (!(w->process[r] = fork())) {
+            dup2(w->output, STDOUT_FILENO), dup2(w->output, STDERR_FILENO);
+            child(w, r, arg);
+            _exit(0);
+        }
+}
+
+/* Looks for changes of the processes; false: all have ended, or are stopped. */
+static bool look(World *w) {
+    bool runs = false;
+    for (int r = 0; r < w->ranks; r++) {
+        if (!w->gone[r] && waitpid(w->process[r], &w->status[r], WNOHANG | WUNTRACED) > 0) {
+            w->stopped[r] = WIFSTOPPED(w->status[r]);
+            w->gone[r] = WIFEXITED(w->status[r]) || WIFSIGNALED(w->status[r]);
+        }
+        runs |= !w->gone[r] && !w->stopped[r];
+    }
+    return runs;
+}
+
+static void end_world(World *w) {
+    while (look(w)) usleep(2000);
+    w->seconds = (double)(clock_ns() - w->begin_ns) * 1e-9;
+    for (int r = 0; r < w->ranks; r++)
+        if (!w->gone[r]) kill(w->process[r], SIGKILL), waitpid(w->process[r], &w->status[r], 0);
+    struct stat output;
+    assert_int_equal(fstat(w->output, &output), 0);
+    w->reported = (double)output.st_mtim.tv_sec + (double)output.st_mtim.tv_nsec * 1e-9 - w->begin_s;
+    const ssize_t n = pread(w->output, w->text, sizeof w->text - 1, 0);
+    w->text[n > 0 ? n : 0] = 0;
+    close(w->output);
+}
+
+/* ---- programs ---- */
+
+typedef struct Task {
+    CommMain *run;
+    double deadline_s;
+} Task;
+
+static void run_task(const World *w, int rank, const void *arg) {
+    const Task *t = arg;
+    const CommLaunch l = launch_of(w, rank);
+    Comm *c;
+    const Err e = comm_tcp(&l, &(CommOptions){.deadline_s = t->deadline_s}, &c);
+    if (e.code) {
+        fprintf(stderr, "rank %d: %s\n", rank, e.msg);
+        _exit(e.code);
+    }
+    t->run(NULL, c);
+    comm_free(c);
+}
+
+static void run_world(World *w, int ranks, CommMain *run, double deadline_s) {
+    begin_world(w, ranks, run_task, &(Task){run, deadline_s});
+    end_world(w);
+}
+
+/* Rank `hit` ended by a signal (below 0) or with a status; all others with the status. */
+static void assert_statuses(const World *w, const char *name, int status, int hit, int of_hit) {
+    for (int r = 0; r < w->ranks; r++) {
+        const int s = w->status[r], got = WIFSIGNALED(s) ? -WTERMSIG(s) : WEXITSTATUS(s),
+                  want = r == hit ? of_hit : status;
+        if (got != want) fail_msg("%s: rank %d ended with %d, not %d:\n%s", name, r, got, want, w->text);
+    }
+}
+
+static void assert_in_time(const World *w, const char *name, double seconds) {
+    if (w->seconds >= seconds) fail_msg("%s took %.1f s:\n%s", name, w->seconds, w->text);
+}
+
+static void programs_run(void **state) {
+    (void)state;
+    static World w;
+    for (size_t p = 0; p < PROGRAMS_TO_RUN; p++)
+        for (int ranks = PROGRAMS[p].run == mesh_of_4 ? 4 : 2; ranks <= MOST; ranks++) {
+            run_world(&w, ranks, PROGRAMS[p].run, 100);
+            assert_statuses(&w, PROGRAMS[p].name, 0, -1, 0);
+            assert_string_equal(w.text, "");
+        }
+}
+
+static const double SLACK_S = 4; /* of a loaded machine */
+
+static void judge_fault(const Fault *f, World *w) {
+    end_world(w);
+    assert_words(w->text, f->name, f->says);
+    assert_one_report(w->text, f->name);
+    if (f->program == chain) /* who waits is told from who is stuck */
+        assert_non_null(strstr(w->text, "answers; its last operation: barrier at 'chain'"));
+    assert_statuses(w, f->name, ERR_INFRA, -1, 0);
+    assert_in_time(w, f->name, (f->at_once ? 0 : FAULT_OPTIONS.deadline_s) + SLACK_S);
+}
+
+/* Worlds that wait for a deadline run at the same time. */
+static void each_fault_is_reported_in_time(void **state) {
+    (void)state;
+    enum { N = sizeof FAULTS / sizeof *FAULTS };
+    static World w[N];
+    for (int i = 0; i < N; i++)
+        if (!FAULTS[i].at_once)
+            begin_world(&w[i], FAULT_RANKS, run_task, &(Task){FAULTS[i].program, FAULT_OPTIONS.deadline_s});
+    for (int i = 0; i < N; i++)
+        if (!FAULTS[i].at_once) judge_fault(&FAULTS[i], &w[i]);
+    for (int i = 0; i < N; i++) {
+        if (!FAULTS[i].at_once) continue;
+        begin_world(&w[i], FAULT_RANKS, run_task, &(Task){FAULTS[i].program, 1000});
+        judge_fault(&FAULTS[i], &w[i]);
+    }
+}
+
+/* ---- processes that end or do not run ---- */
+
+static void exit_2(void *arg, Comm *c) {
+    (void)arg;
+    barrier(c, "before");
+    if (comm_rank(c) == 2) _exit(ERR_USER);
+    barrier(c, "after");
+}
+
+/* The others are in no operation, and have a connection to tell them only. */
+static void kill_0_meanwhile(void *arg, Comm *c) {
+    (void)arg;
+    barrier(c, "before");
+    if (comm_rank(c) == 0) raise(SIGKILL);
+    sleep(20);
+}
+
+static void a_process_that_ends_ends_the_world(void **state) {
+    (void)state;
+    static World w;
+    run_world(&w, 4, kill_2, 1000);
+    assert_words(w.text, "kill_2",
+                 (const char *const[SAYS]){"COMM FAULT rank 2 has ended: its connection is closed",
+                                           "all_reduce sum of 3 F32 at 'after', operation 1 of ranks 0 1 2 3",
+                                           "ranks that did not: 2\n", "rank 2 has ended"});
+    assert_one_report(w.text, "kill_2");
+    assert_statuses(&w, "kill_2", ERR_INFRA, 2, -SIGKILL);
+    assert_in_time(&w, "kill_2", SLACK_S);
+    run_world(&w, 3, exit_2, 1000);
+    assert_words(w.text, "exit_2", (const char *const[SAYS]){"rank 2 has ended", "barrier at 'after'"});
+    assert_statuses(&w, "exit_2", ERR_INFRA, 2, ERR_USER);
+    assert_in_time(&w, "exit_2", SLACK_S);
+    run_world(&w, 4, kill_0_meanwhile, 1000);
+    assert_words(w.text, "kill_0", (const char *const[SAYS]){"rank 0 has ended", "barrier at 'before'"});
+    assert_one_report(w.text, "kill_0");
+    assert_statuses(&w, "kill_0", ERR_INFRA, 0, -SIGKILL);
+    assert_in_time(&w, "kill_0", SLACK_S);
+}
+
+/* A debugger, or a batch system, may stop all processes and let them go on. */
+static void wait_long(void *arg, Comm *c) {
+    (void)arg;
+    barrier(c, "before");
+    sleep(2);
+    barrier(c, "after");
+}
+
+/* They run for seconds, while the other tests run. */
+static World stopped, at_end, all;
+
+static int begin_to_stop(void **state) {
+    (void)state;
+    begin_world(&stopped, 4, run_task, &(Task){stop_2, 1000});
+    begin_world(&at_end, 4, run_task, &(Task){stop_at_the_end, 1000});
+    begin_world(&all, 3, run_task, &(Task){wait_long, 1000});
+    usleep(1000 * 1000);
+    for (int r = 0; r < all.ranks; r++) kill(all.process[r], SIGSTOP);
+    return 0;
+}
+
+static void a_stopped_process_is_named_within_10_s(void **state) {
+    (void)state;
+    end_world(&stopped), end_world(&at_end);
+    assert_words(stopped.text, "stop_2", SAYS_STOPPED);
+    assert_one_report(stopped.text, "stop_2");
+    assert_statuses(&stopped, "stop_2", ERR_INFRA, 2, -SIGKILL);
+    assert_true(stopped.reported > 6 && stopped.reported < 10);
+    assert_words(at_end.text, "stop_at_the_end",
+                 (const char *const[SAYS]){"rank 2 has not been heard", "rank 2 does not answer"});
+    assert_one_report(at_end.text, "stop_at_the_end");
+    assert_statuses(&at_end, "stop_at_the_end", ERR_INFRA, 2, -SIGKILL);
+    assert_true(at_end.reported > 6 && at_end.reported < 10);
+}
+
+static void all_processes_may_be_stopped_for_a_while(void **state) {
+    (void)state;
+    while (clock_ns() - all.begin_ns < INT64_C(8500000000)) usleep(10000);
+    look(&all);
+    for (int r = 0; r < all.ranks; r++) {
+        assert_true(all.stopped[r]);
+        kill(all.process[r], SIGCONT);
+        assert_int_equal(waitpid(all.process[r], &all.status[r], WCONTINUED), all.process[r]);
+        all.stopped[r] = false;
+    }
+    end_world(&all);
+    assert_statuses(&all, "all are stopped", 0, -1, 0);
+}
+
+static void slow_1(void *arg, Comm *c) {
+    (void)arg;
+    if (comm_rank(c) == 1) comm_sabotage(c, (CommSabotage){.nth = 0, .delay_s = 0.7});
+    small_run(c, small_call(c, COMM_ALL_REDUCE, "slow"));
+}
+
+static void a_slow_process_is_named(void **state) {
+    (void)state;
+    static World w;
+    run_world(&w, 3, slow_1, 5);
+    assert_statuses(&w, "slow_1", 0, -1, 0);
+    assert_string_equal(
+        w.text, "COMM WARNING rank 0 has waited 0.5 s, and will wait 5 s, in all_reduce sum of 3 F32 at "
+                "'slow', operation 0 of ranks 0 1 2\n  for ranks: 1\n");
+}
+
+/* ---- meetings ---- */
+
+static int connect_to(int port) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int s = socket(AF_INET, SOCK_STREAM, 0);
+    while (connect(s, (void *)&a, sizeof a)) usleep(1000);
+    return s;
+}
+
+/* Process 0 meets strangers first: silent ones, more than it keeps, and those that send anything. */
+static void strangers_then_task(const World *w, int rank, const void *arg) {
+    enum { SILENT = 100, GARBAGE = 4096 };
+    if (rank == 1) {
+        unsigned char garbage[GARBAGE];
+        int s[SILENT];
+        for (int i = 0; i < SILENT; i++) s[i] = connect_to(w->port);
+        for (int i = 0; i < GARBAGE; i++) garbage[i] = (unsigned char)philox_u32(1, 2, (uint64_t)i);
+        for (int i = 0; i < 20; i++) {
+            const int one = connect_to(w->port);
+            if (i == 19) memcpy(garbage, "isotron", 8); /* the right beginning */
+            send(one, garbage, i == 0 ? 1 : GARBAGE, MSG_NOSIGNAL);
+            if (i % 2) close(one);
+        }
+        for (int i = 0; i < SILENT; i += 2) close(s[i]);
+    }
+    run_task(w, rank, arg);
+}
+
+static void strangers_do_not_disturb(void **state) {
+    (void)state;
+    static World w;
+    begin_world(&w, 4, strangers_then_task, &(Task){run_order, 20});
+    end_world(&w);
+    assert_statuses(&w, "strangers", 0, -1, 0);
+    assert_non_null(strstr(w.text, "a process was refused"));
+}
+
+typedef struct Join {
+    int rank, world; /* what process 1 says of itself */
+    const char *build, *run;
+    const char *says;
+} Join;
+
+/* Process 1 is not what process 0 expects. Process 0 is not disturbed. */
+static void join(const World *w, int rank, const void *arg) {
+    const Join *j = arg;
+    CommLaunch l = launch_of(w, rank);
+    CommOptions o = {.meet_s = 1, .build = "this"};
+    Comm *c;
+    if (rank == 1) {
+        l.process = j->rank, l.processes = j->world, o.build = j->build;
+        snprintf(l.run, sizeof l.run, "%s", j->run);
+    }
+    const Err e = comm_tcp(&l, &o, &c);
+    if (e.code) fprintf(stderr, "%d: %s\n", rank, e.msg);
+    _exit(e.code);
+}
+
+static void a_process_of_another_run_is_refused(void **state) {
+    (void)state;
+    static const Join CASES[] = {
+        {1, 3, "this", "", "process 0 belongs to 2 processes, and process 1 to 3"},
+        {1, 2, "that", "", "process 0 runs isotron 0.1.0 this, and process 1 isotron 0.1.0 that"},
+        {1, 2, "this", "other", "process 0 belongs to another run"},
+    };
+    enum { N = sizeof CASES / sizeof *CASES };
+    static World w[N];
+    for (int i = 0; i < N; i++) begin_world(&w[i], 2, join, &CASES[i]);
+    for (int i = 0; i < N; i++) {
+        end_world(&w[i]);
+        assert_words(w[i].text, CASES[i].says,
+                     (const char *const[SAYS]){CASES[i].says, "1: this process may not join the run: ",
+                                               "0: process 0 waited 1 s at port ", "for process 1 of 2"});
+        assert_statuses(&w[i], CASES[i].says, ERR_INFRA, 1, ERR_USER);
+    }
+}
+
+static void leave_early(const World *w, int rank, const void *arg) {
+    const CommLaunch l = launch_of(w, rank);
+    Comm *c;
+    (void)arg;
+    if (rank == 2) _exit(0);
+    if (rank == 1) alarm(1);
+    const Err e = comm_tcp(&l, &(CommOptions){0}, &c);
+    fprintf(stderr, "%d: %s\n", rank, e.msg);
+    _exit(e.code);
+}
+
+static void an_end_before_the_meeting_ends_it(void **state) {
+    (void)state;
+    static World w;
+    begin_world(&w, 3, leave_early, NULL);
+    end_world(&w);
+    assert_words(w.text, "left", (const char *const[SAYS]){"process 1 ended before all 3 processes had met"});
+    assert_in_time(&w, "left", 1 + SLACK_S);
+    w.status[2] = w.status[1];
+    assert_statuses(&w, "left", -SIGALRM, 0, ERR_INFRA);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(programs_run),
+        cmocka_unit_test(each_fault_is_reported_in_time),
+        cmocka_unit_test(a_process_that_ends_ends_the_world),
+        cmocka_unit_test(a_slow_process_is_named),
+        cmocka_unit_test(strangers_do_not_disturb),
+        cmocka_unit_test(a_process_of_another_run_is_refused),
+        cmocka_unit_test(an_end_before_the_meeting_ends_it),
+        cmocka_unit_test(a_stopped_process_is_named_within_10_s),
+        cmocka_unit_test(all_processes_may_be_stopped_for_a_while),
+    };
+    return cmocka_run_group_tests(tests, begin_to_stop, NULL);
+}
