@@ -111,6 +111,7 @@ static const struct {
     {M_cp_heads_permuted, "seq_to_heads", SPOILT, permuted},
     {M_cp_gathered_permuted, "gather_keys", SPOILT, permuted},
     {M_cp_scatter_averages, "scatter_gradients", SPOILT, averaged},
+    {M_pipeline_read_early, "pipeline_activation", SPOILT, zero},
     {M_pipeline_gradient_halved, "pipeline_gradient", SPOILT, halved},
     {M_pipeline_tail_dropped, "pipeline_activation", SPOILT, last_eight_zero},
     {M_moe_counts_of_own_rank, "sum_tokens", NOT_DONE, NULL},

@@ -82,7 +82,8 @@ HOOK(void, trainer_evaluate, Trainer *r, const Batch *b, double *loss, double *t
 
 HOOK(void, microbatches_add, Microbatches *m, int64_t number, const Batch *b, LossWeights weights,
      int64_t first_sample) {
-    if (mutant_is_named(M_router_losses_per_microbatch) && !running->config->calculate_per_token_loss)
+    if (mutant_is_named(M_router_losses_per_microbatch) && running &&
+        !running->config->calculate_per_token_loss)
         weights.aux = running->scaler.scale;
     __real_microbatches_add(m, number, b, weights, first_sample);
 }
