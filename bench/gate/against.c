@@ -203,11 +203,11 @@ static Err run_pair(Gate *g, const Arm *ours, const Arm *theirs, int64_t pair) {
     return e;
 }
 
-Err gate_run_against(const GateOptions *o, const char *bench, int argc, char **argv, const char *more,
-                     Gate *g) {
+Err gate_run_against(Gate *g, int argc, char **argv, const char *more) {
+    const GateOptions *o = g->options;
+    const char *bench = g->bench;
     const Arm ours = {"/proc/self/exe", "isotron", bench, argc, argv, more},
               theirs = {o->against, o->against, bench, argc, argv, more};
-    *g = (Gate){.options = o, .bench = bench};
     if (!is_on_the_line(argc, argv)) /* else each process would read it again, and start others */
         return err_user("--against belongs on the command line, not in a file");
     for (int64_t pair = 0; pair < o->pairs; pair++) ERR_RETURN(run_pair(g, &ours, &theirs, pair));

@@ -103,17 +103,23 @@ typedef struct Bench {
     void *arg;
 } Bench;
 
-static Err check_facts(void *gate, const json_t *facts) { return gate_check_facts(gate, facts); }
+/* Reads the baseline, which only rank 0 needs to have. */
+static Err check_facts(void *gate, const json_t *facts) {
+    Gate *g = gate;
+    ERR_RETURN(gate_open_baseline(g));
+    return gate_check_facts(g, facts);
+}
 
-static Err run_gate(const Bench *b, const GateOptions *o, Gate *g) {
+/* *verdict: false on processes other than rank 0's. */
+static Err run_gate(const Bench *b, Gate *g, bool *verdict) {
     json_t *result = NULL;
     Str notes = {0};
     const BenchGuard guard = {check_facts, g};
-    Err e = o->against ? gate_run_against(o, b->name, b->argc, b->argv, b->more, g)
-                       : gate_open_baseline(o, b->name, g);
-    if (!e.code && o->baseline) e = b->measure(b->arg, &guard, &result);
-    if (!e.code && o->baseline) e = gate_judge_baseline(g, result, &notes);
-    if (!e.code) gate_note_differences(g, &notes);
+    Err e = g->options->against ? gate_run_against(g, b->argc, b->argv, b->more)
+                                : b->measure(b->arg, &guard, &result);
+    *verdict = g->options->against || result;
+    if (!e.code && result) e = gate_judge_baseline(g, result, &notes);
+    if (!e.code && *verdict) gate_note_differences(g, &notes);
     if (notes.s) fputs(notes.s, stderr);
     str_free(&notes);
     return e;
@@ -126,11 +132,12 @@ static int run_bench(const Bench *b, const GateOptions *o) {
     if (!o->against && !o->baseline) {
         e = b->measure(b->arg, NULL, NULL);
     } else {
-        Gate g = {0};
-        if (o->junit) e = file_check_target(o->junit);
-        if (!e.code && b->json) e = file_check_target(b->json);
-        if (!e.code) e = run_gate(b, o, &g);
-        if (!e.code) e = report_gate(&g, b->json, &status);
+        Gate g = {.options = o, .bench = b->name};
+        bool verdict = false;
+        if (o->junit && comm_process() == 0) e = file_check_target(o->junit);
+        if (!e.code && b->json && o->against) e = file_check_target(b->json);
+        if (!e.code) e = run_gate(b, &g, &verdict);
+        if (!e.code && verdict) e = report_gate(&g, b->json, &status);
         gate_free(&g);
     }
     return e.code ? command_fail(e) : (int)status;
@@ -144,7 +151,8 @@ static const Arg TRAIN_ROWS[] = {
     ROW(BenchTrain, seconds, "seconds", ARG_F64, "0",
         "On a GPU, stop measuring after this time, but not before 3 steps; 0 = no limit."),
     ROW(BenchTrain, profiled, "profiled", ARG_I64, "5", "Further steps on a GPU in which every op is timed."),
-    ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on", "Do not measure GEMMs alone, nor the roofs."),
+    ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on",
+        "Do not measure GEMMs alone, nor the roofs. Several ranks on a CPU never do."),
     ROW(BenchTrain, peak_tflops, "peak-tflops", ARG_F64, "none",
         "Peak TFLOP/s for MFU; none = that of a known device, else no MFU."),
     ROW(BenchTrain, json, "json", ARG_TEXT, "none", "File that gets the results."),
@@ -158,6 +166,8 @@ static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int a
              (ArgTable){.rows = TRAIN_ROWS, .count = sizeof TRAIN_ROWS / sizeof *TRAIN_ROWS, .target = o});
     args_use(args, config_table(&s->config, USE_BENCH_TRAIN));
     args_line(args, argc, argv);
+    if (args->help) return ERR_OK;
+    ERR_RETURN(world_size(&s->config));
     config_check(&s->config, CHECK_MODEL | CHECK_TRAIN, args);
     const bool records = s->config.cuda_graph_impl == CUDA_GRAPH_LOCAL;
     if (o->steps < 1 || o->steps > MOST_STEPS) args_problem(args, "--steps: from 1 to %d", (int)MOST_STEPS);
@@ -170,7 +180,8 @@ static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int a
                            "--cuda-graph-impl local, which records the second");
     check_gate(gate, args);
     refuse_same_files(args, o->json, &gate->words);
-    if (config_ranks(&s->config) > 1) args_problem(args, "bench train measures one rank: leave out --ranks");
+    if (gate->words.against && comm_processes() > 1)
+        args_problem(args, "--against starts processes itself: use --ranks without mpirun, or --baseline");
     return args_end(args);
 }
 
@@ -190,11 +201,12 @@ static int bench_train_command(int argc, char **argv) {
     BenchTrain o;
     GateArgs gate;
     Args args;
-    args_init(&args, s.arena,
-              "isotron bench train --config FILE [run options]\n\n"
-              "Measures a training step on one rank and where its time goes.\n\n"
-              "example: isotron bench train --config bench/train/gpt2-124m.conf --no-alone",
-              NULL);
+    args_init(
+        &args, s.arena,
+        "isotron bench train --config FILE [run options]\n\n"
+        "Measures a training step and where its time goes, on one rank or several (--ranks, mpirun).\n\n"
+        "example: isotron bench train --config bench/train/gpt2-124m.conf --no-alone",
+        NULL);
     Err e = read_train(&s, &o, &gate, &args, argc, argv);
     int status;
     if (command_ready(&args, e, &status)) {
@@ -366,7 +378,7 @@ static const struct {
     bool on_ranks; /* runs on several processes */
     int (*run)(int argc, char **argv);
 } BENCHES[] = {
-    {"train", "the time of a training step by op, compared with the peak of the device", false,
+    {"train", "the time of a training step by op, compared with the peak of the device", true,
      bench_train_command},
     {"ops", "each op by itself, compared with the roof that limits it", false, bench_ops_command},
     {"comm", "collectives between ranks: bandwidth, and whether each result is right", true,
